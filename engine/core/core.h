@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The protocol engine, sans-IO: one `struct core` per engine thread holds the flows and
+ * connections of that thread. It makes no system call, reads no clock, takes no lock, allocates
+ * nothing and never touches payload. The owner thread feeds it and pulls from it, in rounds:
+ *
+ *     core_rx() for each datagram        then core_next_copy() until empty
+ *     core_submit() for each post        then core_next_copy() until empty
+ *     core_expire(now)
+ *     core_tx() until it returns false
+ *     core_next_event() until it returns false
+ *
+ * Contract on copies: whoever calls core_rx() or core_submit() performs the copies they produced
+ * before the next core_rx(), core_tx() or core_next_event(): an ack or a completion may rely on them.
+ */
+#ifndef UCCL_CORE_H
+#define UCCL_CORE_H
+
+#include "defs/counters.h"
+#include "defs/params.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct core;
+struct flow;
+struct conn;
+
+enum {
+    CORE_TRAIN_MAX = 64,           /* datagrams per chunk: bits of the mask */
+    CORE_TRAIN_BYTES_MAX = 65472,  /* bytes per chunk on the wire: one UDP GSO send, IPv4 or IPv6 */
+    CORE_DATAGRAM_MIN = 512,       /* smallest datagram size that the wire format works with */
+    CORE_GATHER_MAX = 512,         /* payload pieces in one chunk of small messages */
+    CORE_COPIES_MAX = 1024,        /* copies that one core_rx() or core_submit() may produce */
+};
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+enum core_msg_kind { CORE_SEND, CORE_RECV };
+
+/*
+ * One send or receive. Lives inside the caller's request; the core owns it from core_submit() until
+ * core_next_event() hands it back.
+ */
+struct core_msg {
+    struct core_msg *next;  /* the list that it is on: queue, or ended */
+    struct core_msg *prev;  /* for removal from the middle of a queue */
+    struct conn *conn;
+    uint64_t number;        /* k of its direction: send k matches receive k */
+    uint64_t size_bytes;    /* send: length of the message; receive: capacity of the buffer */
+    uint64_t moved_bytes;   /* send: acked so far; receive: placed so far; at the end: result */
+    uint64_t offset_bytes;  /* send: first byte not yet put into a chunk */
+    uint32_t chunks_live;   /* send: chunks that refer to this payload */
+    int32_t status;         /* at the end: 0 or a negative uccl_error */
+    uint8_t kind;           /* enum core_msg_kind */
+    uint8_t state;          /* enum msg_state, conn.c */
+    uint8_t flags;          /* enum msg_flag, conn.c */
+};
+
+/* ---- set-up ---------------------------------------------------------------------------------- */
+
+typedef uint32_t (*crc32c_fn)(uint32_t crc, const void *data, size_t length);
+
+struct core_setup {
+    const struct params *params;  /* outlives the core */
+    struct counters *counters;    /* outlives the core */
+    crc32c_fn crc32c;             /* the fastest one that the machine has */
+    uint64_t seed;                /* of all randomness */
+    bool paths_in_order;          /* capability: a path never reorders */
+};
+
+/* Bytes for a core, and its initialisation in `memory` (64-byte aligned, zeroed, outlives it). */
+size_t core_size(const struct params *params);
+struct core *core_init(void *memory, const struct core_setup *setup, uint64_t now_ns);
+
+struct flow_setup {
+    uint64_t rx_token;       /* in every packet from the peer; core_new_token() made it */
+    uint64_t tx_token;       /* in every packet to the peer */
+    uint32_t destination;    /* the NIC's number for the peer's address, copied into tx_desc */
+    uint32_t datagram_bytes; /* UDP payload bytes of a full datagram: path MTU less IP and UDP */
+    uint32_t chunk_window;   /* chunks: the smaller of both ends' UCCL_CHUNK_WINDOW */
+    uint32_t msg_window;     /* messages: the smaller of both ends' UCCL_MSG_WINDOW */
+    uint64_t tx_window_bytes;/* what the peer's receive buffer takes, in kernel bytes */
+    uint64_t rx_window_bytes;/* what ours takes from this peer, to advertise */
+    uint32_t eager_window_kb;/* the smaller of both ends' UCCL_EAGER_WINDOW_KB */
+    void *owner;             /* handed back in events */
+};
+
+/*
+ * A token for the flow that the next core_flow_open() with it will make: unique, unguessable, never
+ * zero. `index` < CORE_FLOWS_MAX selects the flow's slot; the caller hands out free ones.
+ */
+enum { CORE_FLOWS_MAX = 4096 };
+uint64_t core_make_token(uint64_t random, uint32_t index);
+
+size_t core_flow_size(const struct params *params, const struct flow_setup *setup);
+struct flow *core_flow_open(struct core *core, void *memory, const struct flow_setup *setup,
+                            uint64_t now_ns);
+
+/*
+ * Forgets a flow: at once and without a word to the peer. All its connections must have ended
+ * (CORE_EVENT_CONN_ENDED seen). Its memory is the caller's again.
+ */
+void core_flow_close(struct core *core, struct flow *flow);
+
+/* The path MTU shrank or grew: full datagrams of chunks yet to be made have this size. */
+void core_flow_set_datagram(struct core *core, struct flow *flow, uint32_t datagram_bytes);
+
+size_t core_conn_size(const struct params *params, const struct flow_setup *setup);
+
+/*
+ * Opens one end of a connection. `local_id` is what the peer writes into frames for it (an index
+ * below CORE_CONNS_MAX plus a generation above it), `remote_id` what we write.
+ */
+enum { CORE_CONN_INDEX_BITS = 16, CORE_CONNS_MAX = 1 << CORE_CONN_INDEX_BITS };
+struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow, uint32_t local_id,
+                            uint32_t remote_id, void *owner, uint64_t now_ns);
+
+/* ---- in -------------------------------------------------------------------------------------- */
+
+/*
+ * Queues a message whose kind, size_bytes are set; the rest is the core's. Always accepted: what
+ * does not fit the windows queues. On a connection that has ended the message ends with its error.
+ */
+void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
+
+/* Tries to end a submitted message early; its event comes in any case. */
+void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns);
+
+/*
+ * Closes a connection: pending receives end with UCCL_ECANCELED now; sends go on until they are
+ * delivered or `linger_ns` has passed, then end likewise. CORE_EVENT_CONN_ENDED comes last; until
+ * then the connection's memory is the core's.
+ */
+void core_conn_close(struct core *core, struct conn *conn, uint64_t linger_ns, uint64_t now_ns);
+
+/* One datagram as received; `ce`: it carried an ECN congestion mark. Keeps no pointer into it but
+ * in the copies produced. False: dropped (counted). */
+bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce, uint64_t now_ns);
+
+/* Time has come to `now_ns`: runs the timers that are due. Drain receive first. */
+void core_expire(struct core *core, uint64_t now_ns);
+
+/* The NIC could not take this descriptor: its chunk goes out again soon, without a loss counted. */
+struct tx_desc;
+void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_ns);
+
+/* ---- out ------------------------------------------------------------------------------------- */
+
+/* Bytes to copy: to a message's buffer or to plain host memory of the core. */
+struct core_copy {
+    const uint8_t *from;   /* host memory, valid until the copy is due (see the contract above) */
+    struct core_msg *msg;  /* destination buffer, or NULL: `to` */
+    uint64_t offset_bytes; /* into the message's buffer */
+    uint8_t *to;
+    size_t length;
+};
+bool core_next_copy(struct core *core, struct core_copy *copy);
+
+/* A piece of payload to gather into a datagram. */
+struct tx_piece {
+    struct core_msg *msg;
+    uint64_t offset_bytes; /* into the message's buffer */
+    uint32_t length;
+    uint32_t at;           /* offset into the chunk's buffer (TX_FRAMES) */
+};
+
+enum tx_kind {
+    TX_BULK,   /* a train of equal datagrams cut from one message: wire_bulk_header() makes each header */
+    TX_FRAMES, /* datagrams that stand ready in `buffer` once the pieces are copied into it */
+};
+
+/*
+ * One chunk, or a repair of one, or an ack, to send on one path. Valid until the next core call.
+ * The sender of it: for TX_FRAMES copies `pieces` into `buffer`, then calls wire_seal() on each
+ * datagram that goes out; for TX_BULK builds each datagram from wire_bulk_header() and the payload at
+ * `bulk_msg`, `bulk_offset + i * bulk_stride`.
+ */
+struct tx_desc {
+    uint8_t kind;            /* enum tx_kind */
+    uint8_t count;           /* datagrams of the whole chunk */
+    bool sequenced;          /* false: an ack, which is never repeated */
+    bool repair;
+    uint16_t path;
+    uint32_t destination;
+    uint64_t mask;           /* which of its datagrams to send: bit i */
+    uint32_t datagram_bytes; /* size of every datagram but the last of the chunk */
+    uint32_t last_bytes;     /* size of the last one */
+    /* the fields of every header */
+    uint64_t token;
+    uint64_t seq;
+    uint32_t path_seq;
+    uint32_t time_stamp;     /* wire_time(now) */
+    bool payload_crc;
+    /* TX_BULK */
+    struct core_msg *bulk_msg;
+    uint64_t bulk_offset;    /* of datagram 0 */
+    uint32_t bulk_stride;    /* payload bytes of every datagram but the last */
+    uint32_t bulk_last;      /* of the last */
+    uint32_t conn_id;
+    uint32_t msg_number;
+    uint64_t msg_total;
+    /* TX_FRAMES */
+    uint8_t *buffer;         /* datagram i begins at i * datagram_bytes */
+    const struct tx_piece *pieces;
+    uint32_t piece_count;
+    /* bookkeeping of core_tx_failed() */
+    struct flow *flow;
+};
+
+/* The next thing to send, control first. False: nothing now (see core_deadline()). */
+bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns);
+
+enum core_event_kind {
+    CORE_EVENT_MSG,        /* `msg` has ended: status and moved_bytes are final */
+    CORE_EVENT_CONN_ENDED, /* `owner` of a connection: no further event for it, memory is free */
+    CORE_EVENT_CONN_FAILED,/* `owner` of a connection: peer closed or died, `status` says; still to be closed */
+    CORE_EVENT_FLOW_DEAD,  /* `owner` of a flow: the peer stopped answering; it takes no more connections */
+};
+
+struct core_event {
+    enum core_event_kind kind;
+    int32_t status;
+    struct core_msg *msg;
+    void *owner;
+};
+bool core_next_event(struct core *core, struct core_event *event);
+
+/* When core_expire() or core_tx() next has something to do; UINT64_MAX: never without input. */
+uint64_t core_deadline(const struct core *core);
+
+/* Something has been received or queued that core_tx() would send now. */
+bool core_has_tx(const struct core *core);
+
+#endif

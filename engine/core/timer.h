@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Hierarchical timing wheel (Varghese and Lauck, SOSP 1987, scheme 7): arm and disarm in constant
+ * time for any number of flows. A timer never fires early, and late by at most one tick (2^12 ns)
+ * plus what the caller's own calls are late.
+ */
+#ifndef UCCL_TIMER_H
+#define UCCL_TIMER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct timer {
+    struct timer *next, **link; /* link NULL: not armed */
+    uint64_t deadline_ns;
+    uint8_t level, slot;        /* where it hangs, to keep the occupancy bits */
+};
+
+enum { TIMER_TICK_SHIFT = 12, TIMER_LEVELS = 6, TIMER_SLOTS = 64 };
+
+struct timer_wheel {
+    struct timer *slots[TIMER_LEVELS][TIMER_SLOTS];
+    uint64_t occupied[TIMER_LEVELS]; /* bit per slot that has a timer */
+    uint64_t now_tick;
+};
+
+void timer_wheel_init(struct timer_wheel *wheel, uint64_t now_ns);
+/* Arms, or moves an armed timer. A deadline in the past fires at the next timer_expired(). */
+void timer_arm(struct timer_wheel *wheel, struct timer *timer, uint64_t deadline_ns);
+void timer_disarm(struct timer_wheel *wheel, struct timer *timer);
+static inline bool timer_armed(const struct timer *timer) { return timer->link != 0; }
+/* Takes one timer whose deadline is at or before now_ns off the wheel; NULL: none. */
+struct timer *timer_expired(struct timer_wheel *wheel, uint64_t now_ns);
+/* A time not later than the earliest deadline plus a tick and not in vain more than once per level;
+ * UINT64_MAX: no timer armed. */
+uint64_t timer_next(const struct timer_wheel *wheel);
+
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NIC backends behind one table of operations. A backend moves datagrams (or, with a capability,
+ * places chunks); what they mean is the core's business. The core and the threads branch on
+ * capabilities, never on a backend's name.
+ *
+ * Threads: a `nic` is made and freed by uccl_open() and uccl_close(). A `nic_queue` belongs to one
+ * engine thread and is used by whoever owns that engine at the moment (the thread, or an application
+ * thread that borrowed it), one at a time; only wake() may be called by anyone at any time.
+ */
+#ifndef UCCL_NIC_H
+#define UCCL_NIC_H
+
+#include "core/core.h"
+#include "defs/counters.h"
+#include "defs/params.h"
+#include "uccl/engine.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+struct nic;
+struct nic_queue;
+
+enum nic_fence { NIC_FENCE_NONE, NIC_FENCE_PATH, NIC_FENCE_ENDPOINT };
+enum nic_completion { NIC_SENT, NIC_DELIVERED, NIC_PLACED }; /* what a send completion means */
+
+struct nic_caps {
+    bool places_payload;      /* writes payload where the receiver granted, without the engine */
+    bool reliable;            /* repairs loss by itself */
+    bool in_order;            /* per path */
+    bool may_duplicate;
+    bool hw_timestamps;
+    bool lendable;            /* queues may be driven by changing threads */
+    uint8_t fence;            /* enum nic_fence */
+    uint8_t completion;       /* enum nic_completion */
+    uint8_t immediate_bits;
+    uint32_t datagrams_max;   /* per chunk */
+    uint32_t memory_kinds;    /* bit per enum uccl_mem that it reaches directly */
+};
+
+/* A socket address of either family. */
+union nic_address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    struct sockaddr_storage storage;
+};
+
+/* One received buffer: `count` datagrams of `stride` bytes each but the last, back to back (GRO). */
+struct nic_rx {
+    const uint8_t *data;
+    uint32_t length;
+    uint32_t stride;   /* == length for a single datagram */
+    bool ce;           /* ECN congestion experienced */
+    uint32_t slot;     /* the backend's, for release() */
+};
+
+/* Copies payload [offset, offset+length) of a message to plain memory; what memory kinds hide behind. */
+typedef void (*nic_gather_fn)(void *to, const struct core_msg *msg, uint64_t offset, size_t length);
+/* The address of payload that the CPU can read in place, or NULL: then gather. */
+typedef const void *(*nic_payload_fn)(const struct core_msg *msg, uint64_t offset);
+
+struct nic_queue_setup {
+    const struct params *params;
+    struct counters *counters;
+    crc32c_fn crc32c;
+    nic_gather_fn gather;
+    nic_payload_fn payload;
+    bool lent;                 /* must be drivable by changing threads */
+    unsigned index;            /* engine thread on this NIC */
+};
+
+struct nic_ops {
+    const char *name;
+
+    /*
+     * Opens the backend. 0, or UCCL_ENODEV (logged: why there is no device), UCCL_EIO, UCCL_ENOMEM.
+     */
+    int (*open)(const struct params *params, struct nic **out);
+    void (*close)(struct nic *nic);
+    const struct nic_caps *(*caps)(const struct nic *nic);
+
+    /* Devices as shown to the application, and the address that device `index` listens on (port 0). */
+    int (*device_count)(const struct nic *nic);
+    int (*device)(const struct nic *nic, int index, struct uccl_device *out, union nic_address *address);
+
+    /* One queue per engine thread. */
+    int (*queue_open)(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out);
+    void (*queue_close)(struct nic_queue *queue);
+    /* UDP port (or the like) that peers send to, and the bytes of receive buffer that the kernel grants. */
+    uint16_t (*queue_port)(const struct nic_queue *queue);
+    uint64_t (*queue_rx_bytes)(const struct nic_queue *queue);
+
+    /*
+     * Prepares to send to a peer: returns in `destination` a number for tx_desc and in `datagram_bytes`
+     * the UDP payload size that the route allows now. Called by the queue's owner.
+     */
+    int (*peer_add)(struct nic_queue *queue, const union nic_address *address, uint32_t *destination,
+                    uint32_t *datagram_bytes);
+    void (*peer_remove)(struct nic_queue *queue, uint32_t destination);
+
+    /*
+     * Sends what `desc` says, or stages it until flush(). False: no room now; the caller tells the core
+     * (core_tx_failed) and sends no more in this round. Payload is not referenced after flush().
+     */
+    bool (*send)(struct nic_queue *queue, const struct tx_desc *desc);
+    /* Pushes out what send() staged. Returns how many of the staged descriptors could not be sent; they
+     * count as lost on the way. */
+    unsigned (*flush)(struct nic_queue *queue);
+
+    /* Takes up to `max` received buffers without blocking; returns how many. release() each in turn. */
+    unsigned (*poll)(struct nic_queue *queue, struct nic_rx *out, unsigned max);
+    void (*release)(struct nic_queue *queue, const struct nic_rx *rx);
+
+    /*
+     * Path MTU news since the last call: destination and its new datagram size. False: none.
+     */
+    bool (*mtu_event)(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes);
+
+    /*
+     * Sleeps until something is received, wake() was called (also shortly before), or `timeout_ns` has
+     * passed (UINT64_MAX: no limit). May return early.
+     */
+    void (*wait)(struct nic_queue *queue, uint64_t timeout_ns);
+    void (*wake)(struct nic_queue *queue);
+};
+
+extern const struct nic_ops nic_udp_ops;
+
+#endif

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * libuccl-engine: asynchronous message transport between processes.
+ *
+ * An application opens an engine, connects it to engines in other processes, and posts sends and
+ * receives on connections. Engine threads move the bytes; a request says when it has ended.
+ *
+ * Conventions of every call:
+ *   - Returns 0 (or a count) on success and a negative `enum uccl_error` on failure. Outputs are
+ *     written only on success unless a comment says otherwise.
+ *   - Any thread may call anything on any object, unless a comment says otherwise. Closing an
+ *     object while another thread is inside a call on it is a caller's error.
+ *   - Only calls that take a `timeout_ms` block, plus uccl_open() and the close calls, which say
+ *     for how long. `timeout_ms` < 0 waits without limit, 0 never blocks.
+ *   - The library never prints to stdout, never exits, never aborts. Messages go to the log
+ *     callback (default: stderr, level warning).
+ */
+#ifndef UCCL_ENGINE_H
+#define UCCL_ENGINE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define UCCL_VERSION_MAJOR 0
+#define UCCL_VERSION_MINOR 1
+#define UCCL_VERSION_PATCH 0
+
+/*
+ * Errors, grouped by what is hurt: the call (arguments, resources), the request, the connection,
+ * the machine. Row: name, value, text. The enum and uccl_strerror() both come from these rows.
+ */
+#define UCCL_ERROR_ROWS(ROW)                                                                      \
+    ROW(UCCL_OK, 0, "success")                                                                    \
+    ROW(UCCL_EAGAIN, -1, "busy now, try again")                                                   \
+    ROW(UCCL_EINVAL, -2, "invalid argument")                                                      \
+    ROW(UCCL_ENOMEM, -3, "out of memory or over a resource limit")                                \
+    ROW(UCCL_ETIMEDOUT, -4, "timed out")                                                          \
+    ROW(UCCL_ENOTSUP, -5, "not supported here")                                                   \
+    ROW(UCCL_ETRUNCATED, -6, "message larger than the receive buffer")                            \
+    ROW(UCCL_ECANCELED, -7, "request cancelled")                                                  \
+    ROW(UCCL_EPEERDEAD, -8, "peer stopped answering")                                             \
+    ROW(UCCL_ECLOSED, -9, "connection closed")                                                    \
+    ROW(UCCL_EREFUSED, -10, "connection refused")                                                 \
+    ROW(UCCL_EPROTO, -11, "peer speaks another protocol or version")                              \
+    ROW(UCCL_EADDR, -12, "address not usable")                                                    \
+    ROW(UCCL_ENODEV, -13, "no such device")                                                       \
+    ROW(UCCL_EIO, -14, "system or device error")
+
+enum uccl_error {
+#define UCCL_ERROR_ENUM(name, value, text) name = value,
+    UCCL_ERROR_ROWS(UCCL_ERROR_ENUM)
+#undef UCCL_ERROR_ENUM
+};
+
+/* Text of an error code; a constant string, never NULL, also for unknown codes. */
+const char *uccl_strerror(int error);
+
+/* "MAJOR.MINOR.PATCH" of the library that runs (the macros say what was compiled against). */
+const char *uccl_version(void);
+
+/* Build options of the library, such as "io_uring=yes"; a constant string. */
+const char *uccl_build_info(void);
+
+/* ---- log ------------------------------------------------------------------------------------- */
+
+enum uccl_log_level {
+    UCCL_LOG_NONE = 0,
+    UCCL_LOG_ERROR = 1,
+    UCCL_LOG_WARN = 2,
+    UCCL_LOG_INFO = 3,
+    UCCL_LOG_DEBUG = 4
+};
+
+/* Called from any thread, also from several at once; `text` has no newline and lives for the call. */
+typedef void (*uccl_log_fn)(void *user, enum uccl_log_level level, const char *text);
+
+/*
+ * Sends the log of the whole process to `fn` (NULL: back to stderr). Takes effect for messages that
+ * start after the call. The level is the parameter UCCL_LOG_LEVEL of the engine opened last.
+ */
+void uccl_set_log(uccl_log_fn fn, void *user);
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+typedef struct uccl_config uccl_config;
+
+/* Makes an empty set of settings. One thread at a time may use one set. */
+int uccl_config_create(uccl_config **out);
+void uccl_config_destroy(uccl_config *config);
+
+/*
+ * Sets parameter `name` ("UCCL_CC" or "CC") for engines opened with this set; it wins over the
+ * environment and the configuration file. UCCL_EINVAL: unknown name or a value out of its range;
+ * the log says which and what is allowed.
+ */
+int uccl_config_set(uccl_config *config, const char *name, const char *value);
+
+struct uccl_param_info {
+    const char *name;     /* "UCCL_CC" */
+    const char *default_; /* as text */
+    const char *range;    /* "1..1024" or "swift|timely" */
+    const char *unit;     /* "" where none */
+    const char *doc;      /* one sentence or two */
+};
+
+/* The parameters that exist, index 0 and up; UCCL_EINVAL past the last. */
+int uccl_param_info(unsigned index, struct uccl_param_info *out);
+
+/*
+ * The value that an engine opened with `config` (NULL: none) would use now, as text into `value`
+ * (at most `value_size` bytes with the NUL), and where it came from ("default", "setter",
+ * "environment", or a file name) into `source`. UCCL_EINVAL past the last index, or when the value
+ * found is not allowed (the log says why).
+ */
+int uccl_param_value(const uccl_config *config, unsigned index, char *value, size_t value_size,
+                     char *source, size_t source_size);
+
+/* ---- engine ---------------------------------------------------------------------------------- */
+
+typedef struct uccl_engine uccl_engine;
+
+/*
+ * Opens an engine: devices, engine threads, a random 128-bit id. Several may be open in a process.
+ * `config` (NULL: only environment and file) is read during the call. Blocks for milliseconds.
+ * UCCL_EINVAL: a parameter is not allowed; UCCL_ENODEV: no usable device; UCCL_ENOMEM, UCCL_EIO.
+ */
+int uccl_open(const uccl_config *config, uccl_engine **out);
+
+/*
+ * Ends every listener, connection and request of the engine (requests with UCCL_ECANCELED), joins
+ * its threads and frees all. Blocks for at most the linger time (UCCL_LINGER_MS). All handles that
+ * came from the engine are invalid afterwards, requests too. No other call may be in progress.
+ */
+int uccl_close(uccl_engine *engine);
+
+struct uccl_device {
+    char name[32];        /* interface or verbs device */
+    char backend[16];     /* "udp" */
+    char address[64];     /* numeric address that peers reach it by */
+    char description[128];/* capabilities in words */
+    uint64_t speed_mbps;  /* 0: unknown */
+    uint32_t mtu;         /* bytes of an IP packet */
+    uint32_t engines;     /* engine threads that serve it */
+    int numa_node;        /* -1: unknown */
+    int is_loopback;
+};
+
+/* Number of devices, and the properties of one. UCCL_ENODEV: no such index. */
+int uccl_device_count(const uccl_engine *engine);
+int uccl_device_get(const uccl_engine *engine, int device, struct uccl_device *out);
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+typedef struct uccl_listener uccl_listener;
+typedef struct uccl_conn uccl_conn;
+
+/*
+ * Where a listener can be reached, to be sent to peers by any means. The first 16 bytes hold the
+ * state of a never-blocking connect on the side that connects; a listener leaves them zero.
+ */
+struct uccl_handle {
+    uint8_t state[16];
+    uint8_t listener[112];
+};
+
+/*
+ * Listens for connections on `device`'s address (device -1: every address of the machine, and the
+ * handle names that of device 0) and TCP `port` (0: any free one). UCCL_EADDR: address or port in
+ * use or not ours; UCCL_ENODEV.
+ */
+int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct uccl_handle *handle,
+                uccl_listener **out);
+
+/* The TCP port that a listener got. */
+uint16_t uccl_listener_port(const uccl_listener *listener);
+
+/* Stops listening. Connections already accepted stay. */
+int uccl_listener_close(uccl_listener *listener);
+
+/*
+ * A handle for a listener known by host (name, IPv4 or IPv6 address) and port. May block in the
+ * resolver when `host` is a name. UCCL_EADDR: does not resolve.
+ */
+int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle *out);
+
+/*
+ * Connects to the listener of `handle`. With `timeout_ms` 0 the call never blocks: UCCL_EAGAIN means
+ * call again with the same handle (its state bytes carry the progress); any other result is final
+ * and clears them. To give up in between: uccl_connect_cancel(). One thread at a time per handle.
+ * Blocking: UCCL_ETIMEDOUT when `timeout_ms` has passed (below 0: the parameter UCCL_CONNECT_MS);
+ * UCCL_EREFUSED, UCCL_EPROTO, UCCL_EADDR, UCCL_ENOMEM.
+ */
+int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out);
+void uccl_connect_cancel(struct uccl_handle *handle);
+
+/*
+ * Takes the next connection. 0: never blocks, UCCL_EAGAIN when none is ready. A peer that does not
+ * complete the handshake in time, or sends garbage, is dropped, logged, and never returned here.
+ * UCCL_ETIMEDOUT.
+ */
+int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **out);
+
+/*
+ * Closes: requests still pending end with UCCL_ECANCELED here and with UCCL_ECLOSED at the peer,
+ * data already accepted for sending is delivered if the peer answers within UCCL_LINGER_MS; blocks
+ * at most so long. The connection handle is invalid afterwards; its requests stay valid until
+ * uccl_test() or uccl_wait() has seen them end.
+ */
+int uccl_conn_close(uccl_conn *conn);
+
+/* 0 while the connection works, else the error that ended it. */
+int uccl_conn_status(const uccl_conn *conn);
+
+/* Numeric address and port of the peer's bootstrap, for logs. */
+int uccl_conn_peer(const uccl_conn *conn, char *out, size_t size);
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+typedef struct uccl_mr uccl_mr;
+
+enum uccl_mem { UCCL_MEM_AUTO = 0, UCCL_MEM_HOST = 1, UCCL_MEM_CUDA = 2, UCCL_MEM_HIP = 3 };
+
+/*
+ * Registers memory for use by the engine's devices. Host memory needs no registration to be sent or
+ * received (pass NULL there); registering it saves work on backends that pin. The memory stays the
+ * caller's and must outlive the registration. UCCL_ENOTSUP: a kind this build or machine lacks.
+ */
+int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind,
+                uccl_mr **out);
+
+/* Ends a registration. UCCL_EAGAIN: requests that use it are still pending. */
+int uccl_dereg_mr(uccl_mr *mr);
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+typedef struct uccl_request uccl_request;
+
+/*
+ * Posts the next send or receive of a connection. Send k of one side matches receive k of the
+ * other, in the order in which the calls took effect. The buffer belongs to the engine until the
+ * request ends; `mr` may be NULL for host memory. `length` may be 0.
+ *   A send ends when the peer's receive has all its bytes.
+ *   A receive larger than its send ends with the sent size. A smaller one: both end with
+ *   UCCL_ETRUNCATED, nothing is written beyond the buffer, the connection lives.
+ * Never blocks, takes no lock, does not allocate once warm. UCCL_EAGAIN: rings or requests are
+ * exhausted for now (test or wait for older requests, then post again); UCCL_EINVAL; the
+ * connection's error once it has ended.
+ */
+int uccl_send_async(uccl_conn *conn, const void *buffer, size_t length, uccl_mr *mr,
+                    uccl_request **out);
+int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out);
+
+/*
+ * Has the request ended? Writes 1 or 0 to `done`. Once it has: returns its status (0 or an error),
+ * writes the bytes moved to `bytes` (may be NULL), and frees the request. While pending returns 0.
+ * Never blocks; may run one bounded round of the engine on the caller's thread.
+ * One thread at a time per request.
+ */
+int uccl_test(uccl_request *request, int *done, size_t *bytes);
+
+/*
+ * Waits until the request ends; then like uccl_test(). UCCL_ETIMEDOUT: still pending, still valid.
+ * May run the engine on the caller's thread meanwhile.
+ */
+int uccl_wait(uccl_request *request, int timeout_ms, size_t *bytes);
+
+/*
+ * Asks to end a request early. It still must be tested or waited for; it ends with UCCL_ECANCELED,
+ * or normally where it was too late. The matching request of the peer ends with UCCL_ECANCELED too.
+ * UCCL_EAGAIN: the ring is full, call again.
+ */
+int uccl_cancel(uccl_request *request);
+
+/*
+ * Makes received bytes visible to the device that owns the buffer. For host memory nothing is
+ * needed: returns with `*out` NULL, which counts as ended.
+ */
+int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out);
+
+/*
+ * A file descriptor that becomes readable when a request of the engine ends after uccl_event_arm().
+ * Order of use: arm, test all requests, then poll the descriptor. It belongs to the engine: never
+ * read or close it; arming clears it.
+ */
+int uccl_event_fd(uccl_engine *engine);
+int uccl_event_arm(uccl_engine *engine);
+
+/* ---- statistics ------------------------------------------------------------------------------ */
+
+/* Name and documentation of counter `index`; UCCL_EINVAL past the last. */
+int uccl_counter_info(unsigned index, const char **name, const char **doc);
+
+/* Value of counter `index`, summed over the engine's threads; may lag by microseconds. */
+int uccl_counter(const uccl_engine *engine, unsigned index, uint64_t *value);
+
+/* Value of a counter by name ("retransmits"); UCCL_EINVAL: unknown. */
+int uccl_counter_by_name(const uccl_engine *engine, const char *name, uint64_t *value);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
