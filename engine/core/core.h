@@ -18,6 +18,7 @@
 
 #include "defs/counters.h"
 #include "defs/params.h"
+#include "uccl/engine.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -31,8 +32,9 @@ enum {
     CORE_TRAIN_MAX = 64,           /* datagrams per chunk: bits of the mask */
     CORE_TRAIN_BYTES_MAX = 65472,  /* bytes per chunk on the wire: one UDP GSO send, IPv4 or IPv6 */
     CORE_DATAGRAM_MIN = 512,       /* smallest datagram size that the wire format works with */
+    CORE_FRAMES_MAX = 512,         /* frames in one datagram */
     CORE_GATHER_MAX = 512,         /* payload pieces in one chunk of small messages */
-    CORE_COPIES_MAX = 1024,        /* copies that one core_rx() or core_submit() may produce */
+    CORE_COPIES_MAX = 4 * CORE_FRAMES_MAX, /* that one core_rx() or core_submit() may produce */
 };
 
 /* ---- messages -------------------------------------------------------------------------------- */
@@ -49,7 +51,8 @@ struct core_msg {
     struct conn *conn;
     uint64_t number;        /* k of its direction: send k matches receive k */
     uint64_t size_bytes;    /* send: length of the message; receive: capacity of the buffer */
-    uint64_t moved_bytes;   /* send: acked so far; receive: placed so far; at the end: result */
+    uint64_t moved_bytes;   /* at the end: bytes moved */
+    uint64_t ring_at;       /* eager send: where it begins in the peer's ring */
     uint64_t offset_bytes;  /* send: first byte not yet put into a chunk */
     uint32_t chunks_live;   /* send: chunks that refer to this payload */
     int32_t status;         /* at the end: 0 or a negative uccl_error */
@@ -114,8 +117,9 @@ size_t core_conn_size(const struct params *params, const struct flow_setup *setu
  * below CORE_CONNS_MAX plus a generation above it), `remote_id` what we write.
  */
 enum { CORE_CONN_INDEX_BITS = 16, CORE_CONNS_MAX = 1 << CORE_CONN_INDEX_BITS };
-struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow, uint32_t local_id,
-                            uint32_t remote_id, void *owner, uint64_t now_ns);
+struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow,
+                            const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
+                            void *owner, uint64_t now_ns);
 
 /* ---- in -------------------------------------------------------------------------------------- */
 
@@ -214,9 +218,10 @@ bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns);
 
 enum core_event_kind {
     CORE_EVENT_MSG,        /* `msg` has ended: status and moved_bytes are final */
-    CORE_EVENT_CONN_ENDED, /* `owner` of a connection: no further event for it, memory is free */
-    CORE_EVENT_CONN_FAILED,/* `owner` of a connection: peer closed or died, `status` says; still to be closed */
-    CORE_EVENT_FLOW_DEAD,  /* `owner` of a flow: the peer stopped answering; it takes no more connections */
+    CORE_EVENT_CONN_ENDED, /* `owner` of a connection: its last event; its memory is the caller's */
+    CORE_EVENT_CONN_FAILED,/* `owner` of a connection: the peer closed it or died (`status`); it takes
+                              no more messages and is still to be closed */
+    CORE_EVENT_FLOW_DEAD,  /* `owner` of a flow: the peer stopped answering; open no more connections */
 };
 
 struct core_event {
@@ -230,7 +235,7 @@ bool core_next_event(struct core *core, struct core_event *event);
 /* When core_expire() or core_tx() next has something to do; UINT64_MAX: never without input. */
 uint64_t core_deadline(const struct core *core);
 
-/* Something has been received or queued that core_tx() would send now. */
-bool core_has_tx(const struct core *core);
+/* Acks that wait to ride on something go out with the next core_tx(): for before a sleep. */
+void core_flush_acks(struct core *core);
 
 #endif

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The paths of one flow and which one the next chunk takes. Policies (UCCL_PATH_POLICY):
- *   recycle  paths whose acks came back uncongested are used again, newest feedback first in first out
- *            (REPS, Bonato et al. 2024); when none is there, the next in round robin that carries no
- *            penalty; marked, slow or lost paths get a penalty that decays ("recycle, else bitmap")
- *   pow2     the better of two random paths by smoothed delay and chunks in flight (Mitzenmacher 2001)
+ *   recycle  paths whose acks came back uncongested are used again, first in first out (REPS, Bonato et
+ *            al. 2024); when there is none, and now and then to explore, the next in round robin without
+ *            a penalty; marked, slow and lost paths get one, which wears off by being passed over and
+ *            by good feedback
+ *   pow2     the better of two random paths by smoothed delay, chunks in flight and penalty, which wears
+ *            off by being the worse (Mitzenmacher 2001)
  *   rr       round robin, whatever the feedback
  */
 #ifndef UCCL_PATH_H
@@ -20,32 +22,32 @@ enum { PATHS_MAX = 256 };
 struct path {
     uint32_t next_seq;       /* path sequence of the next transmission, from 1 */
     uint32_t acked_seq;      /* highest path sequence that an ack named; 0: none */
-    uint32_t in_flight;      /* chunks */
+    uint32_t in_flight;      /* chunks; the caller counts them */
     uint32_t delay_ns;       /* smoothed; 0: unknown */
-    uint8_t penalty;         /* rounds of choice for which recycle passes it over */
-    uint32_t rx_seq;         /* receive side: newest path sequence seen from the peer */
-    uint32_t rx_time_stamp;  /* its time stamp, to echo */
-    uint64_t rx_at_ns;       /* when it came */
-    bool rx_news;            /* not yet in an ack */
+    uint8_t penalty;         /* choices for which it is still passed over */
 };
 
 struct path_set {
     struct path *paths;      /* `count` of them, memory of the flow */
-    uint16_t count;
-    uint8_t policy;          /* PATH_* of params.h */
-    uint16_t cursor;         /* of round robin */
-    uint16_t recycled[PATHS_MAX]; /* ring of paths with good feedback */
-    uint16_t recycled_head, recycled_count;
     struct rng *rng;
+    uint32_t delay_ns;       /* smoothed over all paths; 0: unknown */
+    uint16_t count;
+    uint16_t cursor;         /* of round robin: the path whose turn is next */
+    uint16_t until_explore;  /* choices from the ring until one that ignores it */
+    uint16_t recycled_head, recycled_count;
+    uint16_t recycled[PATHS_MAX]; /* ring of paths with good feedback */
+    uint8_t policy;          /* PATH_* of params.h */
 };
 
 enum path_feedback { PATH_GOOD, PATH_CONGESTED, PATH_LOST };
 
+/* Resets the paths too. 1 <= count <= PATHS_MAX. */
 void path_set_init(struct path_set *set, struct path *paths, uint16_t count, unsigned policy,
                    struct rng *rng);
 /* The path for the next chunk; `avoid` (or -1): the path that just lost it, not chosen if another is there. */
 uint16_t path_choose(struct path_set *set, int avoid);
-/* An ack, mark or loss on `path`. `rtt_ns` 0: no sample. */
+/* An ack, mark or loss on `path`, once per chunk or per ack. `rtt_ns` 0: no sample. A sample far
+ * above what the others have makes good feedback a congested one. */
 void path_report(struct path_set *set, uint16_t path, enum path_feedback feedback, uint64_t rtt_ns);
 
 #endif

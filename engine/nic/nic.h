@@ -101,8 +101,9 @@ struct nic_ops {
     void (*peer_remove)(struct nic_queue *queue, uint32_t destination);
 
     /*
-     * Sends what `desc` says, or stages it until flush(). False: no room now; the caller tells the core
-     * (core_tx_failed) and sends no more in this round. Payload is not referenced after flush().
+     * Sends what `desc` says, or stages it (at most 32 descriptors) until flush(). False: no room now;
+     * the caller tells the core (core_tx_failed) and sends no more in this round. The pieces of a
+     * TX_FRAMES chunk are copied in any case. Payload is not referenced after flush().
      */
     bool (*send)(struct nic_queue *queue, const struct tx_desc *desc);
     /* Pushes out what send() staged. Returns how many of the staged descriptors could not be sent; they

@@ -1,0 +1,948 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * p2p_bench: latency and throughput between two processes over a sweep of message sizes.
+ *
+ * Two connections: one for data, one for control. The client decides. Per phase it sends PHASE on the
+ * control connection, the server posts its receives and answers READY, data flows, and the server
+ * reports RESULT: its CPU time, retransmissions, and what it found wrong. Per size:
+ *   check      one window of messages, contents verified (unless --verify=false)
+ *   warm-up    throughput, not reported
+ *   ping-pong  one message at a time: half round trips
+ *   measured   throughput: `window` sends outstanding; one post and one completion per message
+ * A phase that is limited by time ends without a count agreed before: the sender goes on with empty
+ * messages, `window` of them, which is what the receiver has posted when it sees the first.
+ */
+#include "tool.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+enum {
+    SIZES_MAX = 64,
+    WINDOW_MIN = 4,   /* of an automatic window */
+    WINDOW_AUTO = 256,
+    WINDOW_MAX = 4096,
+    PING_MAX = 10000, /* round trips of a ping-pong phase */
+    PING_MIN = 5,     /* taken even where they last longer than the phase should */
+};
+
+enum verify { VERIFY_NONE, VERIFY_FIRST, VERIFY_ALL };
+
+struct options {
+    bool server;
+    bool local;
+    const char *serverip;
+    uint16_t port;
+    bool port_given;
+    unsigned connect_timeout_s;
+    bool log_info;
+    unsigned size_count;
+    uint64_t sizes[SIZES_MAX];
+    uint32_t window;     /* 0: by message size */
+    uint64_t iterations; /* 0: by time */
+    uint64_t warmup;     /* 0: a tenth of the time */
+    double seconds;
+    bool bi;
+    enum verify verify;
+    bool json;
+    bool csv;
+    const char *plot;
+    int report_fd; /* server of --local: tell the port here; -1: none */
+};
+
+/* What the two sides do next; the fields of PHASE in this order. */
+enum phase_kind { PHASE_STREAM = 1, PHASE_PING };
+struct phase {
+    uint64_t kind;
+    uint64_t number; /* of the phase: message numbers start at number << TOOL_PHASE_SHIFT */
+    uint64_t size;
+    uint64_t window;
+    uint64_t count;    /* messages per sender; 0: no limit */
+    uint64_t limit_ns; /* time per sender; 0: no limit */
+    uint64_t check;
+    uint64_t bi;
+};
+#define PHASE_FIELDS (sizeof(struct phase) / sizeof(uint64_t))
+
+/* What a side saw in a phase; the fields of RESULT in this order. */
+struct outcome {
+    uint64_t messages; /* sent by this side; in ping-pong: half round trips */
+    uint64_t bytes;    /* sent by this side */
+    uint64_t received; /* bytes */
+    uint64_t elapsed_ns; /* first post to last completion of its sends; without sends: of the phase */
+    uint64_t cpu_ns;
+    uint64_t retransmits;
+    uint64_t wrong;
+    struct tool_mismatch first_wrong;
+};
+#define OUTCOME_FIELDS (sizeof(struct outcome) / sizeof(uint64_t))
+_Static_assert(PHASE_FIELDS <= TOOL_FIELDS && OUTCOME_FIELDS <= TOOL_FIELDS, "must fit a message");
+
+/* One side of a run. */
+struct side {
+    bool server;
+    uccl_engine *engine;
+    uccl_conn *data;
+    uccl_conn *control;
+    uint64_t memory; /* bytes of each of the two regions */
+    unsigned char *send_memory;
+    unsigned char *receive_memory;
+    uccl_request *send_requests[WINDOW_MAX];
+    uccl_request *receive_requests[WINDOW_MAX];
+    uint32_t samples[PING_MAX];
+    uint64_t phases; /* so far */
+};
+
+/* A row of the report. */
+struct result {
+    uint64_t size;
+    uint32_t window;
+    bool verified;
+    uint64_t messages;
+    uint64_t elapsed_ns;
+    double gbps;
+    double gbps_sent;
+    double gbps_received;
+    double messages_per_s;
+    double latency_us[2]; /* p50, p99 */
+    size_t latency_samples;
+    uint64_t retransmits;
+    double cpu_client; /* seconds per GiB */
+    double cpu_server;
+};
+
+/* ---- command line ---- */
+
+enum {
+    KEY_SERVER = 1000, KEY_SERVERIP, KEY_LOCAL, KEY_OOBPORT, KEY_TIMEOUT, KEY_LOG, KEY_SIZES, KEY_WINDOW,
+    KEY_ITERATIONS, KEY_WARMUP, KEY_SECONDS, KEY_BI, KEY_VERIFY, KEY_JSON, KEY_CSV, KEY_PLOT, KEY_REPORT_FD
+};
+
+static const struct argp_option option_rows[] = {
+    {0, 0, 0, 0, "Which side (one of these):", 1},
+    {"server", KEY_SERVER, "BOOL", OPTION_ARG_OPTIONAL,
+     "Wait for one client, serve it, end. The client's settings govern", 1},
+    {"serverip", KEY_SERVERIP, "HOST", 0, "Be the client of the server on HOST (name, IPv4 or IPv6)", 1},
+    {"local", KEY_LOCAL, "BOOL", OPTION_ARG_OPTIONAL,
+     "Start both on this machine, as two processes, on a free port", 1},
+    {0, 0, 0, 0, "What to measure (client):", 2},
+    {"sizes", KEY_SIZES, "LIST", 0,
+     "Message sizes in bytes, with K, M or G for powers of 1024 "
+     "(default 256,1K,4K,16K,64K,256K,1M,10M,100M)", 2},
+    {"seconds", KEY_SECONDS, "S", 0, "Time of the throughput phase of each size (default 1)", 2},
+    {"iterations", KEY_ITERATIONS, "N", 0,
+     "Messages of the throughput phase instead of a time; 0: by time (default 0)", 2},
+    {"warmup", KEY_WARMUP, "N", 0,
+     "Messages before the clock starts; 0: a tenth of --seconds (default 0)", 2},
+    {"window", KEY_WINDOW, "N", 0,
+     "Messages outstanding; 0: about 8 MiB of them, 4 to 256 (default 0)", 2},
+    {"bi", KEY_BI, "BOOL", OPTION_ARG_OPTIONAL,
+     "Both directions at once (default false: client to server)", 2},
+    {"verify", KEY_VERIFY, "BOOL", OPTION_ARG_OPTIONAL,
+     "true: verify contents of every message, which costs speed; false: of none (default: of the first "
+     "window of each size)", 2},
+    {0, 0, 0, 0, "Report (client):", 3},
+    {"json", KEY_JSON, "BOOL", OPTION_ARG_OPTIONAL, "JSON and nothing else on stdout (default false)", 3},
+    {"csv", KEY_CSV, "BOOL", OPTION_ARG_OPTIONAL, "CSV and nothing else on stdout (default false)", 3},
+    {"plot", KEY_PLOT, "FILE.svg", 0, "Draw throughput and latency over size, with gnuplot (default none)", 3},
+    {0, 0, 0, 0, "Connecting:", 4},
+    {"oobport", KEY_OOBPORT, "PORT", 0,
+     "TCP port of the server (default 30042, --local a free one; a server given 0 takes a free one and "
+     "says which)", 4},
+    {"connect-timeout", KEY_TIMEOUT, "SECONDS", 0,
+     "How long the client tries to reach the server (default 10)", 4},
+    {"logtostderr", KEY_LOG, "BOOL", OPTION_ARG_OPTIONAL,
+     "Show the library's log from level info; warnings always show (default false)", 4},
+    {"report-fd", KEY_REPORT_FD, "FD", OPTION_HIDDEN, "", 4},
+    {0},
+};
+
+static void parse_sizes(struct argp_state *state, struct options *o, const char *text)
+{
+    char copy[1024], *rest = copy, *item;
+    if (strlen(text) >= sizeof(copy)) {
+        argp_error(state, "--sizes: at most %zu characters", sizeof(copy) - 1);
+        return;
+    }
+    snprintf(copy, sizeof(copy), "%s", text);
+    o->size_count = 0;
+    while ((item = strsep(&rest, ",")) != NULL) {
+        if (o->size_count == SIZES_MAX) {
+            argp_error(state, "--sizes=%s: at most %d sizes", text, SIZES_MAX);
+            return;
+        }
+        o->sizes[o->size_count++] = tool_parse_size(state, "sizes", item, 1, TOOL_SIZE_MAX);
+    }
+}
+
+static void check_options(struct argp_state *state, const struct options *o)
+{
+    if (o->server + o->local + (o->serverip != NULL) != 1)
+        argp_error(state, "give one of --server, --serverip=HOST and --local");
+    if (o->serverip != NULL && o->port == 0)
+        argp_error(state, "--oobport=0: allowed are 1 to 65535 for a client");
+    if (o->json && o->csv)
+        argp_error(state, "--json and --csv exclude each other");
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct options *o = state->input;
+    switch (key) {
+    case KEY_SERVER:
+        o->server = tool_parse_bool(state, "server", text);
+        return 0;
+    case KEY_SERVERIP:
+        o->serverip = text;
+        return 0;
+    case KEY_LOCAL:
+        o->local = tool_parse_bool(state, "local", text);
+        return 0;
+    case KEY_OOBPORT:
+        o->port = (uint16_t)tool_parse_number(state, "oobport", text, 0, 65535);
+        o->port_given = true;
+        return 0;
+    case KEY_TIMEOUT:
+        o->connect_timeout_s = (unsigned)tool_parse_number(state, "connect-timeout", text, 0, 86400);
+        return 0;
+    case KEY_LOG:
+        o->log_info = tool_parse_bool(state, "logtostderr", text);
+        return 0;
+    case KEY_SIZES:
+        parse_sizes(state, o, text);
+        return 0;
+    case KEY_WINDOW:
+        o->window = (uint32_t)tool_parse_number(state, "window", text, 0, WINDOW_MAX);
+        return 0;
+    case KEY_ITERATIONS:
+        o->iterations = tool_parse_number(state, "iterations", text, 0, 1000000000000);
+        return 0;
+    case KEY_WARMUP:
+        o->warmup = tool_parse_number(state, "warmup", text, 0, 1000000000000);
+        return 0;
+    case KEY_SECONDS:
+        o->seconds = tool_parse_real(state, "seconds", text, 0.001, 86400);
+        return 0;
+    case KEY_BI:
+        o->bi = tool_parse_bool(state, "bi", text);
+        return 0;
+    case KEY_VERIFY:
+        o->verify = tool_parse_bool(state, "verify", text) ? VERIFY_ALL : VERIFY_NONE;
+        return 0;
+    case KEY_JSON:
+        o->json = tool_parse_bool(state, "json", text);
+        return 0;
+    case KEY_CSV:
+        o->csv = tool_parse_bool(state, "csv", text);
+        return 0;
+    case KEY_PLOT:
+        o->plot = text;
+        return 0;
+    case KEY_REPORT_FD:
+        o->report_fd = (int)tool_parse_number(state, "report-fd", text, 0, 1 << 20);
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "%s: not an option (write booleans as --x or --x=true)", text);
+        return 0;
+    case ARGP_KEY_END:
+        check_options(state, o);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* ---- one phase, either side ---- */
+
+static uint32_t fitting_window(uint64_t size, uint32_t window, uint64_t memory)
+{
+    uint64_t fit = memory / stream_stride(size);
+    return fit >= window ? window : fit == 0 ? 1 : (uint32_t)fit;
+}
+
+static struct stream make_stream(struct side *side, const struct phase *phase, bool sends)
+{
+    struct stream s = {
+        .conn = side->data,
+        .channel = sends == side->server, /* 1: the server sends */
+        .sends = sends,
+        .check = phase->check,
+        .window = (uint32_t)phase->window,
+        .group = 1,
+        .buffer_count = stream_buffers(phase->size, (uint32_t)phase->window, phase->check, side->memory),
+        .stride = stream_stride(phase->size),
+        .buffers = sends ? side->send_memory : side->receive_memory,
+        .size = phase->size,
+        .may_stop = !sends,
+        .requests = sends ? side->send_requests : side->receive_requests,
+    };
+    stream_restart(&s, phase->number << TOOL_PHASE_SHIFT, 0);
+    return s;
+}
+
+/* Ends a sending stream when its count or time is reached, and then lets the receiver know. */
+static void limit_sender(struct stream *s, const struct phase *phase, uint64_t start_ns,
+                         uint64_t *elapsed_ns)
+{
+    if (s->stop_from != STREAM_NONE)
+        return;
+    /* the clock costs as much as a small message: read it every 16th */
+    bool by_time = phase->limit_ns != 0 && (phase->size >= 16384 || s->ended % 16 == 0) &&
+                   s->total == STREAM_NONE;
+    if (by_time && tool_now_ns() - start_ns >= phase->limit_ns)
+        s->total = s->posted;
+    if (s->ended != s->total)
+        return;
+    *elapsed_ns = tool_now_ns() - start_ns;
+    s->stop_from = s->total;
+    s->total += phase->window;
+}
+
+static void run_stream_phase(struct side *side, const struct phase *phase, struct stream *streams,
+                             struct outcome *out)
+{
+    bool sends = !side->server || phase->bi;
+    unsigned count = phase->bi ? 2 : 1, next = 0;
+    struct stream *sender = sends ? &streams[0] : NULL;
+    struct stream *receiver = sends ? (phase->bi ? &streams[1] : NULL) : &streams[0];
+    uint64_t start_ns = tool_now_ns();
+    while ((sender != NULL && sender->ended != sender->total) ||
+           (receiver != NULL && receiver->ended != receiver->total)) {
+        stream_turn(streams, count, &next);
+        if (sender != NULL)
+            limit_sender(sender, phase, start_ns, &out->elapsed_ns);
+        /* posted by now: one window beyond the first empty message, and as many of them come */
+        if (receiver != NULL && receiver->stopped_at != STREAM_NONE)
+            receiver->total = receiver->stopped_at + phase->window;
+    }
+    if (sender == NULL)
+        out->elapsed_ns = tool_now_ns() - start_ns;
+    else
+        out->messages = sender->stop_from;
+}
+
+static void run_ping_phase(struct side *side, const struct phase *phase, struct stream *streams,
+                           struct outcome *out)
+{
+    struct stream *sender = &streams[0], *receiver = &streams[1];
+    uint64_t start_ns = tool_now_ns(), count = 0;
+    if (side->server) {
+        for (;;) {
+            stream_finish(receiver, 0);
+            if (receiver->stopped_at != STREAM_NONE)
+                break;
+            stream_advance(receiver, 1);
+            stream_advance(sender, 1);
+            stream_finish(sender, 1);
+        }
+        stream_finish(sender, 0);
+        return;
+    }
+    /* the first few warm up */
+    for (int warmup = phase->size <= 65536 ? 50 : 2; count < phase->count; warmup--) {
+        stream_advance(receiver, 1);
+        uint64_t post_ns = tool_now_ns();
+        stream_advance(sender, 1);
+        stream_finish(receiver, 0);
+        uint64_t now_ns = tool_now_ns();
+        stream_finish(sender, 0);
+        if (warmup <= 0)
+            side->samples[count++] = tool_sample((now_ns - post_ns) / 2);
+        if (count >= PING_MIN && now_ns - start_ns >= phase->limit_ns)
+            break;
+    }
+    sender->stop_from = sender->total;
+    stream_advance(sender, 1);
+    stream_finish(sender, 0);
+    out->messages = count;
+}
+
+/* Runs a phase that both sides know; the server answers READY and RESULT on the control connection. */
+static struct outcome run_phase(struct side *side, const struct phase *phase)
+{
+    bool ping = phase->kind == PHASE_PING, sends = !side->server || phase->bi || ping;
+    struct stream streams[2];
+    unsigned count = 0;
+    struct outcome out = {0};
+    if (sends) {
+        streams[count] = make_stream(side, phase, true);
+        streams[count++].total = ping ? 0 : phase->count != 0 ? phase->count : STREAM_NONE;
+    }
+    if (side->server || phase->bi || ping) {
+        struct stream *receiver = &streams[count++];
+        *receiver = make_stream(side, phase, false);
+        receiver->total = ping ? side->server : STREAM_NONE;
+        stream_post(receiver);
+    }
+    if (side->server) {
+        tool_tell(side->control, TOOL_READY, NULL, 0, "starting a phase");
+    } else {
+        uint64_t fields[PHASE_FIELDS];
+        struct tool_message ready;
+        memcpy(fields, phase, sizeof(fields));
+        tool_tell(side->control, TOOL_PHASE, fields, PHASE_FIELDS, "starting a phase");
+        tool_expect(side->control, TOOL_READY, -1, "starting a phase", &ready);
+    }
+    uint64_t retransmits = tool_retransmits(side->engine), cpu_ns = tool_cpu_ns();
+    if (ping)
+        run_ping_phase(side, phase, streams, &out);
+    else
+        run_stream_phase(side, phase, streams, &out);
+    out.cpu_ns = tool_cpu_ns() - cpu_ns;
+    out.retransmits = tool_retransmits(side->engine) - retransmits;
+    for (unsigned i = 0; i < count; i++) {
+        *(streams[i].sends ? &out.bytes : &out.received) += streams[i].bytes;
+        if (streams[i].wrong != 0)
+            out.first_wrong = streams[i].first_wrong;
+        out.wrong += streams[i].wrong;
+    }
+    return out;
+}
+
+/* ---- server ---- */
+
+static bool phase_allowed(const struct side *side, const struct phase *p)
+{
+    return (p->kind == PHASE_STREAM || p->kind == PHASE_PING) && p->size >= 1 &&
+           p->size <= TOOL_SIZE_MAX && p->window >= 1 && p->window <= WINDOW_MAX && p->check <= 1 &&
+           p->bi <= 1 && stream_stride(p->size) <= side->memory &&
+           (!p->check || stream_stride(p->size) * p->window <= side->memory);
+}
+
+/* The second connection of the client whose first is `side->data`; others are turned away. */
+static void accept_control(struct side *side, uccl_listener *listener, uint64_t nonce)
+{
+    uint64_t deadline_ns = tool_now_ns() + TOOL_ANSWER_MS * NS_PER_MS, busy = TOOL_BUSY;
+    static struct tool_mail mail;
+    while (side->control == NULL) {
+        struct tool_message join = {0};
+        uccl_conn *conn = NULL;
+        int rc = uccl_conn_status(side->data);
+        if (rc != 0)
+            tool_fail_uccl(rc, "the client has gone before its second connection came");
+        rc = uccl_accept(listener, 200, &conn);
+        if (rc == UCCL_ETIMEDOUT && tool_now_ns() < deadline_ns)
+            continue;
+        if (rc != 0)
+            tool_fail_uccl(rc, "waiting for the client's second connection");
+        tool_mail_post(conn, &mail);
+        rc = tool_mail_wait(&mail, 2000, &join);
+        if (rc == 0 && join.kind == TOOL_JOIN && join.field[0] == nonce) {
+            side->control = conn;
+            continue;
+        }
+        if (rc == 0)
+            tool_message_send(conn, TOOL_REFUSE, &busy, 1);
+        uccl_conn_close(conn);
+        if (rc == UCCL_ETIMEDOUT)
+            uccl_wait(mail.request, -1, NULL);
+    }
+}
+
+static void start_server(const struct options *o, struct side *side)
+{
+    uccl_listener *listener = tool_listen(side->engine, o->port);
+    uint16_t port = uccl_listener_port(listener);
+    struct tool_mail mail;
+    struct tool_message hello = {0};
+    char peer[128] = "?";
+    printf("[Server] waiting for a client on TCP port %u\n", port);
+    if (o->report_fd >= 0 && write(o->report_fd, &port, sizeof(port)) != sizeof(port))
+        tool_fail("cannot tell the port to the process that started this one");
+    if (o->report_fd >= 0)
+        close(o->report_fd);
+    int rc = uccl_accept(listener, -1, &side->data);
+    if (rc != 0)
+        tool_fail_uccl(rc, "waiting for a client");
+    uccl_conn_peer(side->data, peer, sizeof(peer));
+    tool_mail_post(side->data, &mail);
+    rc = tool_mail_wait(&mail, TOOL_ANSWER_MS, &hello);
+    if (rc < 0)
+        tool_fail_uccl(rc, "waiting for the settings of the client %s", peer);
+    uint64_t refusal = rc > 0                         ? (uint64_t)rc
+                       : hello.kind == TOOL_JOIN      ? TOOL_BUSY
+                       : hello.kind != TOOL_HELLO     ? TOOL_OTHER_TOOL
+                       : hello.field[1] > TOOL_MEMORY_MAX ? TOOL_BAD_SETTING
+                                                      : 0;
+    if (refusal != 0) {
+        tool_message_send(side->data, TOOL_REFUSE, &refusal, 1);
+        uccl_conn_close(side->data);
+        tool_fail("refused the client %s: not a client of this tool and version, or a setting out of range",
+                  peer);
+    }
+    printf("[Server] client %s\n", peer);
+    side->memory = hello.field[1];
+    side->send_memory = tool_allocate(side->memory);
+    side->receive_memory = tool_allocate(side->memory);
+    tool_tell(side->data, TOOL_WELCOME, NULL, 0, "accepting the client");
+    accept_control(side, listener, hello.field[0]);
+    uccl_listener_close(listener);
+}
+
+static void print_server_line(const struct phase *phase, const struct outcome *out)
+{
+    char size[16];
+    double received = tool_gbps(out->received, out->elapsed_ns);
+    printf("[Server] %8s : received %6.2f Gbps | %6.2f GB/s |", tool_size_text(phase->size, size),
+           received, received / 8);
+    if (phase->bi) {
+        double sent = tool_gbps(out->bytes, out->elapsed_ns);
+        printf(" sent %6.2f Gbps | %6.2f GB/s |", sent, sent / 8);
+    }
+    printf(" retransmissions %" PRIu64 " | CPU %.3f s/GiB\n", out->retransmits,
+           tool_per_gib(out->cpu_ns, out->bytes + out->received));
+}
+
+/* Serves phases until the client has had enough; returns the exit status. */
+static int serve(struct side *side)
+{
+    uint64_t wrong = 0, ping_number = 0;
+    for (;;) {
+        struct tool_mail mail;
+        struct tool_message message;
+        struct phase phase;
+        uint64_t fields[OUTCOME_FIELDS];
+        tool_mail_post(side->control, &mail);
+        int rc = tool_mail_wait(&mail, -1, &message);
+        if (rc < 0)
+            tool_fail_uccl(rc, "waiting for the client's next phase");
+        if (rc == 0 && message.kind == TOOL_END) {
+            rc = tool_message_send(side->control, TOOL_END, &wrong, 1);
+            if (rc != 0 && rc != UCCL_ECLOSED) /* closed: the client has seen it, and we not that it has */
+                tool_fail_uccl(rc, "saying goodbye to the client");
+            wrong = message.field[0] > wrong ? message.field[0] : wrong; /* the client's count has ours */
+            break;
+        }
+        memcpy(&phase, message.field, sizeof(phase));
+        if (rc != 0 || message.kind != TOOL_PHASE || !phase_allowed(side, &phase))
+            tool_fail("the client asks for something this server does not know");
+        struct outcome out = run_phase(side, &phase);
+        memcpy(fields, &out, sizeof(fields));
+        wrong += out.wrong;
+        tool_tell(side->control, TOOL_RESULT, fields, OUTCOME_FIELDS, "reporting a phase to the client");
+        /* the measured phase of a size is the one after ping-pong */
+        if (phase.kind == PHASE_PING)
+            ping_number = phase.number;
+        else if (phase.number == ping_number + 1)
+            print_server_line(&phase, &out);
+    }
+    if (wrong == 0)
+        printf("[Server] done\n");
+    else
+        fprintf(stderr, "[Server] FAILED: %" PRIu64 " messages with wrong data on both sides\n", wrong);
+    return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+/* ---- client ---- */
+
+static uint32_t window_of(const struct options *o, uint64_t size)
+{
+    if (o->window != 0)
+        return o->window;
+    uint64_t window = 8 * MIB / size;
+    return window > WINDOW_AUTO ? WINDOW_AUTO : window < WINDOW_MIN ? WINDOW_MIN : (uint32_t)window;
+}
+
+static void start_client(const struct options *o, struct side *side)
+{
+    uint64_t hello[2] = {tool_now_ns() ^ (uint64_t)getpid() << 48, 0};
+    struct tool_mail mail;
+    struct tool_message welcome;
+    for (unsigned i = 0; i < o->size_count; i++) {
+        uint64_t stride = stream_stride(o->sizes[i]);
+        uint64_t need = stride * fitting_window(o->sizes[i], window_of(o, o->sizes[i]), TOOL_SHARED_BUFFERS);
+        side->memory = need > side->memory ? need : side->memory;
+    }
+    side->send_memory = tool_allocate(side->memory);
+    side->receive_memory = tool_allocate(side->memory);
+    hello[1] = side->memory;
+    side->data = tool_connect(side->engine, o->serverip, o->port, o->connect_timeout_s);
+    tool_mail_post(side->data, &mail);
+    tool_tell(side->data, TOOL_HELLO, hello, 2, "sending the settings to the server");
+    tool_expect_mail(&mail, TOOL_WELCOME, TOOL_ANSWER_MS,
+                     "waiting for the server's answer (busy with another client?)", &welcome);
+    side->control = tool_connect(side->engine, o->serverip, o->port, o->connect_timeout_s);
+    tool_tell(side->control, TOOL_JOIN, hello, 1, "joining the second connection");
+}
+
+/* Runs a phase here and at the server, whose outcome goes into `server`. */
+static struct outcome command_phase(struct side *side, struct phase phase, struct outcome *server)
+{
+    struct tool_message message;
+    phase.number = ++side->phases;
+    struct outcome client = run_phase(side, &phase);
+    tool_expect(side->control, TOOL_RESULT, -1, "waiting for the server's result", &message);
+    memcpy(server, message.field, sizeof(*server));
+    if (server->wrong != 0)
+        tool_print_mismatch("seen by the server", &server->first_wrong);
+    return client;
+}
+
+/* The bar on a terminal; an empty `what` wipes it. */
+static void show_progress(const struct options *o, unsigned done, const char *what)
+{
+    char size[16];
+    if (!isatty(STDERR_FILENO))
+        return;
+    if (what[0] == '\0') {
+        fprintf(stderr, "\r\033[K");
+        return;
+    }
+    fprintf(stderr, "\r\033[K[");
+    for (unsigned i = 0; i < o->size_count; i++)
+        fputc(i < done ? '#' : i == done ? '>' : '.', stderr);
+    fprintf(stderr, "] %s: %s", tool_size_text(o->sizes[done], size), what);
+}
+
+/* Measures one size. Returns the number of messages with wrong contents; `row` is complete if 0. */
+static uint64_t measure(struct side *side, const struct options *o, unsigned index, struct result *row)
+{
+    uint64_t size = o->sizes[index], limit_ns = (uint64_t)(o->seconds * NS_PER_S), wrong = 0;
+    uint32_t window = window_of(o, size), fit = fitting_window(size, window, side->memory);
+    bool check = o->verify == VERIFY_ALL;
+    struct outcome client, server;
+    struct phase phase = {.size = size, .bi = o->bi};
+    *row = (struct result){.size = size, .window = check ? fit : window};
+    if (o->verify != VERIFY_NONE) {
+        show_progress(o, index, "verifying");
+        phase.kind = PHASE_STREAM;
+        phase.window = phase.count = fit;
+        phase.check = true;
+        client = command_phase(side, phase, &server);
+        wrong += client.wrong + server.wrong;
+    }
+    phase.check = check;
+
+    show_progress(o, index, "warming up");
+    phase.kind = PHASE_STREAM;
+    phase.window = row->window;
+    phase.count = o->warmup != 0 ? o->warmup : o->iterations;
+    phase.limit_ns = o->warmup != 0 ? 0 : limit_ns / 10;
+    client = command_phase(side, phase, &server);
+    wrong += client.wrong + server.wrong;
+
+    show_progress(o, index, "latency");
+    phase.kind = PHASE_PING;
+    phase.window = check && fit < 2 ? 1 : 2;
+    phase.count = o->iterations != 0 && o->iterations < PING_MAX ? o->iterations : PING_MAX;
+    phase.limit_ns = limit_ns / 4;
+    client = command_phase(side, phase, &server);
+    wrong += client.wrong + server.wrong;
+    row->latency_samples = client.messages;
+    tool_sort(side->samples, row->latency_samples);
+    row->latency_us[0] = tool_percentile(side->samples, row->latency_samples, 50) / 1000.0;
+    row->latency_us[1] = tool_percentile(side->samples, row->latency_samples, 99) / 1000.0;
+
+    show_progress(o, index, "throughput");
+    phase.kind = PHASE_STREAM;
+    phase.window = row->window;
+    phase.count = o->iterations;
+    phase.limit_ns = o->iterations != 0 ? 0 : limit_ns;
+    client = command_phase(side, phase, &server);
+    wrong += client.wrong + server.wrong;
+    uint64_t bytes = client.bytes + server.bytes;
+    row->messages = client.messages + server.messages;
+    row->elapsed_ns = client.elapsed_ns;
+    row->gbps_sent = tool_gbps(client.bytes, client.elapsed_ns);
+    row->gbps_received = tool_gbps(server.bytes, server.elapsed_ns);
+    row->gbps = row->gbps_sent + row->gbps_received;
+    row->messages_per_s = row->gbps * NS_PER_S / 8 / (double)size;
+    row->retransmits = client.retransmits + server.retransmits;
+    row->cpu_client = tool_per_gib(client.cpu_ns, bytes);
+    row->cpu_server = tool_per_gib(server.cpu_ns, bytes);
+    row->verified = o->verify != VERIFY_NONE && wrong == 0;
+    show_progress(o, index, "");
+    return wrong;
+}
+
+/* ---- report ---- */
+
+static const char *rate_text(double per_s, char out[32])
+{
+    if (per_s >= 1e6)
+        snprintf(out, 32, "%.2f M msg/s", per_s / 1e6);
+    else if (per_s >= 1e3)
+        snprintf(out, 32, "%.2f K msg/s", per_s / 1e3);
+    else
+        snprintf(out, 32, "%.2f msg/s", per_s);
+    return out;
+}
+
+static void print_row(const struct options *o, const struct result *r)
+{
+    char size[16], rate[32];
+    printf("[Client] %8s : %6.2f Gbps | %6.2f GB/s | p50 %.2f us, p99 %.2f us | %s | "
+           "retransmissions %" PRIu64 " | CPU %.3f + %.3f s/GiB (client + server)",
+           tool_size_text(r->size, size), r->gbps, r->gbps / 8, r->latency_us[0], r->latency_us[1],
+           rate_text(r->messages_per_s, rate), r->retransmits, r->cpu_client, r->cpu_server);
+    if (o->bi)
+        printf(" | sent %.2f, received %.2f Gbps", r->gbps_sent, r->gbps_received);
+    printf("%s\n", o->verify == VERIFY_NONE ? "" : r->verified ? " | verified" : " | WRONG DATA");
+}
+
+static void print_csv(const struct result *rows, unsigned count)
+{
+    printf("size_bytes,window,gbps,gbytes_per_s,gbps_sent,gbps_received,msgs_per_s,lat_us_p50,lat_us_p99,"
+           "retransmits,cpu_s_per_gib,cpu_s_per_gib_client,cpu_s_per_gib_server,messages,elapsed_s,"
+           "verified\n");
+    for (const struct result *r = rows; r < rows + count; r++)
+        printf("%" PRIu64 ",%" PRIu32 ",%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%" PRIu64 ",%.6g,%.6g,%.6g,%"
+               PRIu64 ",%.6g,%s\n", r->size, r->window, r->gbps, r->gbps / 8, r->gbps_sent,
+               r->gbps_received, r->messages_per_s, r->latency_us[0], r->latency_us[1], r->retransmits,
+               r->cpu_client + r->cpu_server, r->cpu_client, r->cpu_server, r->messages,
+               (double)r->elapsed_ns / NS_PER_S, r->verified ? "true" : "false");
+}
+
+static json_t *row_json(const struct result *r)
+{
+    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:b}",
+                     "size_bytes", (json_int_t)r->size, "window", (json_int_t)r->window,
+                     "gbps", r->gbps, "gbytes_per_s", r->gbps / 8,
+                     "gbps_sent", r->gbps_sent, "gbps_received", r->gbps_received,
+                     "msgs_per_s", r->messages_per_s,
+                     "lat_us_p50", r->latency_us[0], "lat_us_p99", r->latency_us[1],
+                     "lat_samples", (json_int_t)r->latency_samples,
+                     "retransmits", (json_int_t)r->retransmits,
+                     "cpu_s_per_gib", r->cpu_client + r->cpu_server,
+                     "cpu_s_per_gib_client", r->cpu_client, "cpu_s_per_gib_server", r->cpu_server,
+                     "messages", (json_int_t)r->messages,
+                     "elapsed_s", (double)r->elapsed_ns / NS_PER_S, "verified", r->verified);
+}
+
+static void print_json(const struct options *o, const struct result *rows, unsigned count)
+{
+    static const char *const verify_names[] = {"none", "first", "all"};
+    json_t *list = json_array();
+    for (unsigned i = 0; i < count; i++)
+        if (json_array_append_new(list, row_json(&rows[i])) != 0)
+            tool_fail("cannot make the JSON report");
+    json_t *root = json_pack("{s:s, s:s, s:s, s:b, s:b, s:f, s:I, s:s, s:o}", "tool", "p2p_bench",
+                             "version", uccl_version(), "build", uccl_build_info(), "local", o->local,
+                             "bi", o->bi, "seconds", o->seconds, "iterations", (json_int_t)o->iterations,
+                             "verify", verify_names[o->verify], "results", list);
+    if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0)
+        tool_fail("cannot write the JSON report");
+    printf("\n");
+    json_decref(root);
+}
+
+/* Before minutes of measuring: is there a gnuplot, and may the file be written? */
+static void check_plot(const char *path)
+{
+    FILE *file = fopen(path, "a");
+    if (file == NULL)
+        tool_fail("--plot=%s: %s", path, strerror(errno));
+    fclose(file);
+    if (system("command -v gnuplot >/dev/null 2>&1") != 0)
+        tool_fail("--plot needs gnuplot, which is not on the PATH (Debian, Ubuntu: apt install gnuplot-nox)");
+}
+
+static void draw_plot(const char *path, const struct result *rows, unsigned count)
+{
+    char size[16];
+    signal(SIGPIPE, SIG_IGN); /* a gnuplot that ends early is told by its status */
+    FILE *gnuplot = popen("gnuplot", "w");
+    if (gnuplot == NULL)
+        tool_fail("cannot start gnuplot: %s", strerror(errno));
+    fprintf(gnuplot, "$rows << END_OF_ROWS\n");
+    for (const struct result *r = rows; r < rows + count; r++)
+        fprintf(gnuplot, "%" PRIu64 " \"%s\" %.6g %.6g %.6g\n", r->size, tool_size_text(r->size, size),
+                r->gbps / 8, r->latency_us[0], r->latency_us[1]);
+    fprintf(gnuplot, "END_OF_ROWS\nset terminal svg size 900,500 background 'white'\nset output '");
+    for (const char *c = path; *c != '\0'; c++)
+        fprintf(gnuplot, *c == '\'' ? "''" : "%c", *c);
+    fprintf(gnuplot, "'\nset title 'p2p\\_bench'\nset key top left\nset grid\nset logscale x 2\n"
+            "set xlabel 'message size'\nset ylabel 'throughput (GB/s)'\nset yrange [0:*]\n"
+            "set ytics nomirror\nset logscale y2\nset y2label 'half round trip (us)'\nset y2tics\n"
+            "set xtics rotate by -30\n"
+            "plot $rows using 1:3:xtic(2) with linespoints lw 2 title 'throughput', \\\n"
+            "     $rows using 1:4 axes x1y2 with linespoints dt 2 title 'p50', \\\n"
+            "     $rows using 1:5 axes x1y2 with linespoints dt 3 title 'p99'\n");
+    int status = pclose(gnuplot);
+    if (status != 0)
+        tool_fail("gnuplot ended with status %d; %s may be incomplete",
+                  WIFEXITED(status) ? WEXITSTATUS(status) : status, path);
+}
+
+/* Runs the sweep; returns the exit status. */
+static int sweep(struct side *side, const struct options *o)
+{
+    struct result rows[SIZES_MAX];
+    struct tool_mail mail;
+    struct tool_message end;
+    uint64_t wrong = 0, own;
+    unsigned count = 0;
+    while (count < o->size_count && wrong == 0) {
+        wrong = measure(side, o, count, &rows[count]);
+        if (!o->json && !o->csv)
+            print_row(o, &rows[count]);
+        count++;
+    }
+    own = wrong;
+    tool_mail_post(side->control, &mail);
+    tool_tell(side->control, TOOL_END, &own, 1, "saying goodbye to the server");
+    tool_expect_mail(&mail, TOOL_END, -1, "saying goodbye to the server", &end);
+    if (o->json)
+        print_json(o, rows, count);
+    if (o->csv)
+        print_csv(rows, count);
+    fflush(stdout);
+    if (wrong != 0) {
+        fprintf(stderr, "[Client] FAILED: %" PRIu64 " messages with wrong data on both sides\n", wrong);
+        return EXIT_FAILURE;
+    }
+    if (o->plot != NULL)
+        draw_plot(o->plot, rows, count);
+    return EXIT_SUCCESS;
+}
+
+/* ---- both ends on this machine ---- */
+
+static pid_t local_server; /* 0: none */
+
+static void kill_local_server(void)
+{
+    if (local_server > 0) {
+        kill(local_server, SIGKILL);
+        waitpid(local_server, NULL, 0);
+    }
+}
+
+/* In the child: becomes the server. Its lines would double ours, so only its errors are shown. */
+static void exec_server(const struct options *o, int report_fd, pid_t parent)
+{
+    char port[32], report[32];
+    char *arguments[] = {(char[]){"p2p_bench"}, (char[]){"--server"}, port, report,
+                         o->log_info ? (char[]){"--logtostderr"} : NULL, NULL};
+    snprintf(port, sizeof(port), "--oobport=%u", o->port_given ? o->port : 0);
+    snprintf(report, sizeof(report), "--report-fd=%d", report_fd);
+    int null = open("/dev/null", O_WRONLY);
+    if (null < 0 || dup2(null, STDOUT_FILENO) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+        _exit(126);
+    if (getppid() != parent)
+        _exit(126);
+    execv("/proc/self/exe", arguments);
+    _exit(127);
+}
+
+static const char *status_text(int status, char out[64])
+{
+    if (WIFSIGNALED(status))
+        snprintf(out, 64, "was killed by signal %d", WTERMSIG(status));
+    else
+        snprintf(out, 64, "ended with status %d", WEXITSTATUS(status));
+    return out;
+}
+
+/* Starts the server as a process of its own, before any engine is open here; returns its port. */
+static uint16_t start_local_server(const struct options *o)
+{
+    int fds[2], status = 0;
+    uint16_t port = 0;
+    char text[64];
+    pid_t parent = getpid();
+    if (pipe(fds) != 0)
+        tool_fail("cannot start the server process: %s", strerror(errno));
+    fflush(NULL);
+    pid_t child = fork();
+    if (child < 0)
+        tool_fail("cannot start the server process: %s", strerror(errno));
+    if (child == 0) {
+        close(fds[0]);
+        exec_server(o, fds[1], parent);
+    }
+    close(fds[1]);
+    local_server = child;
+    atexit(kill_local_server);
+    ssize_t got;
+    while ((got = read(fds[0], &port, sizeof(port))) < 0 && errno == EINTR)
+        ;
+    close(fds[0]);
+    if (got != sizeof(port)) {
+        waitpid(child, &status, 0);
+        local_server = 0;
+        tool_fail("the server process %s before it listened", status_text(status, text));
+    }
+    return port;
+}
+
+/* Waits for the server to end by itself, as it does after the client's goodbye. */
+static int end_local_server(void)
+{
+    int status = 0;
+    char text[64];
+    pid_t child = local_server, got;
+    while ((got = waitpid(child, &status, 0)) < 0 && errno == EINTR)
+        ;
+    local_server = 0;
+    if (got == child && WIFEXITED(status) && WEXITSTATUS(status) == 0)
+        return EXIT_SUCCESS;
+    fprintf(stderr, "[Client] error: the server process %s\n", status_text(status, text));
+    return EXIT_FAILURE;
+}
+
+static void finish(struct side *side)
+{
+    uccl_conn_close(side->data);
+    uccl_conn_close(side->control);
+    uccl_close(side->engine);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = option_rows,
+        .parser = parse_option,
+        .doc = "Measures latency and throughput between two processes over a sweep of message sizes.\v"
+               "Booleans are written --x or --x=true|false|1|0, other values --x=v or --x v. Exit status: "
+               "0, or 1 when the peer dies, refuses or data is wrong, or 64 for wrong usage. UCCL_* "
+               "variables set the engine's parameters: see uccl_info --params.\n"
+               "  p2p_bench --local\n"
+               "  p2p_bench --server\n"
+               "  p2p_bench --serverip=10.0.0.1 --sizes=256,64K,1M --plot=out.svg",
+    };
+    static struct side side;
+    struct options options = {
+        .port = TOOL_PORT,
+        .connect_timeout_s = TOOL_CONNECT_S,
+        .seconds = 1,
+        .verify = VERIFY_FIRST,
+        .report_fd = -1,
+        .size_count = 9,
+        .sizes = {256, 1024, 4096, 16384, 65536, 262144, MIB, 10 * MIB, 100 * MIB},
+    };
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    argp_program_version_hook = tool_print_version;
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    tool_role = options.server ? "Server" : "Client";
+    tool_self = TOOL_P2P_BENCH;
+    if (options.plot != NULL)
+        check_plot(options.plot);
+    if (options.local) {
+        options.port = start_local_server(&options);
+        options.serverip = "127.0.0.1";
+    }
+    side.server = options.server;
+    side.engine = tool_open(options.log_info);
+    int status;
+    if (side.server) {
+        start_server(&options, &side);
+        status = serve(&side);
+    } else {
+        start_client(&options, &side);
+        status = sweep(&side, &options);
+    }
+    finish(&side);
+    if (options.local && end_local_server() != EXIT_SUCCESS)
+        status = EXIT_FAILURE;
+    return status;
+}

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What transport_test and p2p_bench share: command line values, messages between the two ends,
+ * test contents, and streams (messages of one size kept outstanding on one direction of a connection).
+ *
+ * The tools have one thread. What cannot go on is said once on stderr, and the process ends with 1.
+ */
+#ifndef TOOL_H
+#define TOOL_H
+
+#include "uccl/engine.h"
+
+#include <argp.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define GIB (UINT64_C(1) << 30)
+#define NS_PER_S UINT64_C(1000000000)
+#define NS_PER_MS UINT64_C(1000000)
+
+enum {
+    TOOL_PORT = 30042,         /* default of --oobport; below the ports that Linux hands out itself */
+    TOOL_CONNECT_S = 10,       /* default of --connect-timeout */
+    TOOL_ANSWER_MS = 20000,    /* how long a new peer may take to say what it wants */
+    TOOL_OUTSTANDING = 16384,  /* messages posted at once by one process, per direction */
+};
+
+#define TOOL_SIZE_MAX (16 * GIB)           /* largest message */
+#define TOOL_MEMORY_MAX (64 * GIB)         /* all buffers of one direction */
+#define TOOL_SHARED_BUFFERS (128 * MIB)    /* above this, messages whose contents nobody checks share buffers */
+
+/* "Client" or "Server": starts every line that a tool prints. */
+extern const char *tool_role;
+
+/* ---- ending in failure ---- */
+
+/* Says "[Client] error: ..." on stderr and exits with 1. */
+void tool_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
+/* The same, followed by the text and name of a library error. */
+void tool_fail_uccl(int error, const char *format, ...)
+    __attribute__((format(printf, 2, 3), noreturn));
+/* "peer stopped answering (UCCL_EPEERDEAD)"; valid until the next call. */
+const char *tool_error_text(int error);
+
+/* ---- command line; a bad value ends in argp's usage error, which names flag, value and range ---- */
+
+bool tool_parse_bool(struct argp_state *state, const char *flag, const char *text);
+uint64_t tool_parse_number(struct argp_state *state, const char *flag, const char *text, uint64_t min,
+                           uint64_t max);
+/* Bytes with an optional suffix K, M or G (powers of 1024). */
+uint64_t tool_parse_size(struct argp_state *state, const char *flag, const char *text, uint64_t min,
+                         uint64_t max);
+double tool_parse_real(struct argp_state *state, const char *flag, const char *text, double min,
+                       double max);
+/* "64.0 KB" (of 1024 bytes) into `out`; returns `out`. */
+const char *tool_size_text(uint64_t bytes, char out[16]);
+/* Prints the library's version for argp's --version. */
+void tool_print_version(FILE *stream, struct argp_state *state);
+
+/* ---- measuring ---- */
+
+uint64_t tool_now_ns(void);
+/* CPU time of this process, user and system, all threads. */
+uint64_t tool_cpu_ns(void);
+uint64_t tool_retransmits(const uccl_engine *engine);
+double tool_gbps(uint64_t bytes, uint64_t elapsed_ns);
+double tool_per_gib(uint64_t cpu_ns, uint64_t bytes);
+/* Sorts in place; tool_percentile() wants sorted samples and takes the nearest rank. */
+void tool_sort(uint32_t *samples, size_t count);
+uint32_t tool_percentile(const uint32_t *sorted, size_t count, double percent);
+/* Nanoseconds as a sample; 4.29 s at most. */
+uint32_t tool_sample(uint64_t elapsed_ns);
+
+/* ---- opening and connecting ---- */
+
+/* Opens an engine; `info` shows the library's log from level info, unless UCCL_LOG_LEVEL says else. */
+uccl_engine *tool_open(bool info);
+/* Listens on every address; fails with the port named. */
+uccl_listener *tool_listen(uccl_engine *engine, uint16_t port);
+/* Connects; tries again for `timeout_s` while nobody listens. */
+uccl_conn *tool_connect(uccl_engine *engine, const char *host, uint16_t port, unsigned timeout_s);
+
+/* ---- messages between the two ends: 128 bytes, little-endian words ---- */
+
+enum tool_kind {
+    TOOL_HELLO = 1, /* client: the settings of the run */
+    TOOL_JOIN,      /* client: a further connection of the same run */
+    TOOL_WELCOME,   /* server: settings accepted */
+    TOOL_REFUSE,    /* server: field 0 is an enum tool_refusal, field 1 a detail */
+    TOOL_READY,     /* receives are posted */
+    TOOL_PHASE,     /* client: what to run next */
+    TOOL_RESULT,    /* what a side has seen */
+    TOOL_END        /* client: no further phase; server: neither */
+};
+
+enum tool_refusal { TOOL_OTHER_TOOL = 1, TOOL_OTHER_VERSION, TOOL_BAD_SETTING, TOOL_BUSY };
+
+enum tool_id { TOOL_TRANSPORT_TEST = 1, TOOL_P2P_BENCH = 2 };
+
+enum { TOOL_VERSION = 1, TOOL_FIELDS = 14 };
+
+struct tool_message {
+    uint32_t kind;
+    uint64_t field[TOOL_FIELDS];
+};
+
+/* One expected message: posted first, so that it is ahead of receives for data, and waited for later. */
+struct tool_mail {
+    unsigned char bytes[128];
+    uccl_request *request;
+};
+
+/* Which tool this is; goes into every message. Set once, before the first one. */
+extern enum tool_id tool_self;
+
+/* Sends a message and waits until it has arrived. Returns the library's error. */
+int tool_message_send(uccl_conn *conn, uint32_t kind, const uint64_t *fields, unsigned count);
+void tool_mail_post(uccl_conn *conn, struct tool_mail *mail);
+/*
+ * Waits for the message (timeout_ms < 0: as long as the peer lives). Returns 0, a library error, or
+ * the positive enum tool_refusal that a message of another tool or version deserves.
+ */
+int tool_mail_wait(struct tool_mail *mail, int timeout_ms, struct tool_message *out);
+/* Both calls, for a message that must be of `kind`; anything else ends the process ("while ..."). */
+void tool_expect(uccl_conn *conn, uint32_t kind, int timeout_ms, const char *doing,
+                 struct tool_message *out);
+/* The same for a message that is posted already. */
+void tool_expect_mail(struct tool_mail *mail, uint32_t kind, int timeout_ms, const char *doing,
+                      struct tool_message *out);
+/* Sends; an error ends the process ("while ..."). */
+void tool_tell(uccl_conn *conn, uint32_t kind, const uint64_t *fields, unsigned count,
+               const char *doing);
+
+/* ---- contents ---- */
+
+/*
+ * Fills with 8-byte words that depend on connection, direction, message number and offset: swapped,
+ * shifted, repeated or stale bytes differ from what tool_verify() computes.
+ */
+void tool_fill(void *buffer, uint64_t size, uint64_t channel, uint64_t number);
+/* What a receive buffer holds before the message arrives. */
+void tool_poison(void *buffer, uint64_t size);
+
+enum { TOOL_PHASE_SHIFT = 40 };
+
+struct tool_mismatch {
+    uint64_t channel; /* connection * 2, +1 when the server sent it */
+    uint64_t number;  /* message; p2p_bench has the number of the phase above TOOL_PHASE_SHIFT bits */
+    uint64_t offset;  /* byte of the first wrong word */
+    uint64_t expected;
+    uint64_t got;
+};
+/* Compares; false writes what differs first. */
+bool tool_verify(const void *buffer, uint64_t size, uint64_t channel, uint64_t number,
+                 struct tool_mismatch *out);
+void tool_print_mismatch(const char *who, const struct tool_mismatch *mismatch);
+
+/* Zeroed memory in huge pages where there are any, touched; exits when there is none. */
+void *tool_allocate(uint64_t bytes);
+
+/* ---- streams ---- */
+
+#define STREAM_NONE UINT64_MAX
+
+/* Messages of one size in one direction of one connection. The counters start at 0. */
+struct stream {
+    uccl_conn *conn;
+    uint64_t channel;      /* for contents: see struct tool_mismatch */
+    bool sends;            /* else it receives */
+    bool check;            /* fill before each send, poison before and verify after each receive */
+    bool flush;            /* uccl_flush() after each receive */
+    uint32_t window;       /* messages outstanding at most; the ring of requests has as many slots */
+    uint32_t group;        /* messages that are posted together; divides window */
+    uint32_t buffer_count; /* buffers that the slots take in turn; at least window when checked */
+    uint64_t stride;       /* bytes from one buffer to the next */
+    unsigned char *buffers;
+    uint64_t size;         /* bytes per message */
+    uint64_t first_number; /* number of message 0, for contents */
+    uint64_t total;        /* post so many; the user may change it while the stream runs */
+    uint64_t stop_from;    /* sender: messages from here on are empty, which tells the receiver to stop */
+    uint64_t posted;
+    uint64_t ended;
+    uint64_t bytes;        /* of the messages that have ended */
+    uint64_t wrong;        /* messages with wrong contents */
+    uint64_t stopped_at;   /* receiver that allows it: the first empty message */
+    bool may_stop;         /* receiver: empty messages are allowed */
+    struct tool_mismatch first_wrong;
+    uccl_request **requests;
+    uint32_t post_slot;
+    uint32_t reap_slot;
+    uint64_t starved_since_ns; /* EAGAIN with nothing outstanding; 0: not so */
+};
+
+/* Buffers that `window` messages take: one each when checked, else at most TOOL_SHARED_BUFFERS. */
+uint32_t stream_buffers(uint64_t size, uint32_t window, bool check, uint64_t memory);
+uint64_t stream_stride(uint64_t size);
+/* Back to no messages, with the next numbers. */
+void stream_restart(struct stream *s, uint64_t first_number, uint64_t total);
+/* Posts what total, window and groups allow; returns how many. */
+unsigned stream_post(struct stream *s);
+/* Takes the oldest message if it ends within `timeout_ms` (0: now). */
+bool stream_reap(struct stream *s, int timeout_ms);
+/* One step of `count` streams: posts, reaps, and waits a little when nothing moved. */
+void stream_turn(struct stream *streams, unsigned count, unsigned *next);
+/* Adds `count` to the total and posts all of them. */
+void stream_advance(struct stream *s, uint64_t count);
+/* Waits until at most `left` of the total have not ended. */
+void stream_finish(struct stream *s, uint64_t left);
+
+#endif

@@ -1,0 +1,722 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * transport_test: does the transport work between these two hosts, and how fast is it? One process is
+ * the server, the other the client. The client's settings govern: they travel in the first message
+ * of the first connection, so the server needs no flags.
+ *
+ * Order of the messages on connection 0, in both directions where a side sends:
+ *   HELLO, WELCOME | JOIN on every further connection | per phase: READY, data | RESULT
+ * A phase (warm-up, then the measured one) starts when both sides have their receives posted. In the
+ * end both sides know both results, so both exit with 0 or both do not.
+ */
+#include "tool.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* What the client decides; the numbers are those of the HELLO message's fields. */
+enum setting {
+    PERFTYPE,
+    WARMUP,
+    NFLOW,
+    NMSG,
+    NREQ,
+    MSIZE,
+    ITERATIONS,
+    FLUSH,
+    BI,
+    SETTINGS
+};
+
+enum perftype { TYPE_BASIC, TYPE_LAT, TYPE_TPT, TYPE_BI };
+
+static const char *const type_names[] = {"basic", "lat", "tpt", "bi"};
+
+static const struct {
+    const char *name;
+    uint64_t min;
+    uint64_t max;
+} setting_rows[SETTINGS] = {
+    [PERFTYPE] = {"perftype", TYPE_BASIC, TYPE_TPT}, /* bi is tpt with --bi */
+    [WARMUP] = {"warmup", 0, 1000000000},
+    [NFLOW] = {"nflow", 1, 4096},
+    [NMSG] = {"nmsg", 1, 4096},
+    [NREQ] = {"nreq", 1, 4096},
+    [MSIZE] = {"msize", 0, TOOL_SIZE_MAX},
+    [ITERATIONS] = {"iterations", 1, 1000000000000},
+    [FLUSH] = {"flush", 0, 1},
+    [BI] = {"bi", 0, 1},
+};
+
+/* A lat run keeps one sample per iteration. */
+#define LAT_ITERATIONS_MAX UINT64_C(100000000)
+/* Checked messages need a buffer each; without --nreq, so few requests that they fit in this. */
+#define BASIC_MEMORY (256 * MIB)
+
+static const uint64_t type_defaults[][SETTINGS] = {
+    [TYPE_BASIC] = {TYPE_BASIC, 0, 1, 1, 8, MIB, 1000, 0, 0},
+    [TYPE_LAT] = {TYPE_LAT, 1000, 1, 1, 1, 8, 10000, 0, 0},
+    [TYPE_TPT] = {TYPE_TPT, 100, 1, 1, 8, MIB, 5000, 0, 0},
+    [TYPE_BI] = {TYPE_TPT, 100, 1, 1, 8, MIB, 5000, 0, 1},
+};
+
+struct options {
+    bool server;
+    const char *serverip;
+    uint16_t port;
+    unsigned connect_timeout_s;
+    bool log_info;
+    uint64_t value[SETTINGS];
+    bool given[SETTINGS];
+};
+
+/* One run, on either side. */
+struct run {
+    uccl_engine *engine;
+    bool server;
+    uint64_t value[SETTINGS];
+    uccl_conn **conns; /* nflow */
+    struct stream *streams; /* per connection: the sending one, the receiving one, as far as there are */
+    unsigned stream_count;
+    bool sends;    /* this side sends data (in lat: always) */
+    bool receives;
+    uint32_t *samples; /* lat: nanoseconds of a half round trip, NULL where none are taken */
+    uint64_t elapsed_ns;
+    uint64_t cpu_ns;
+    uint64_t retransmits;
+};
+
+/* ---- command line ---- */
+
+enum { KEY_SERVER = 1000, KEY_SERVERIP, KEY_OOBPORT, KEY_TIMEOUT, KEY_LOG, KEY_SETTING };
+
+static const struct argp_option option_rows[] = {
+    {0, 0, 0, 0, "Which side (one of these):", 1},
+    {"server", KEY_SERVER, "BOOL", OPTION_ARG_OPTIONAL,
+     "Wait for one client, serve it, end. The client's settings govern", 1},
+    {"serverip", KEY_SERVERIP, "HOST", 0, "Be the client of the server on HOST (name, IPv4 or IPv6)", 1},
+    {0, 0, 0, 0, "What to run:", 2},
+    {"perftype", KEY_SETTING + PERFTYPE, "TYPE", 0,
+     "basic: send and verify contents; lat: half round trips; tpt: throughput; bi: tpt with --bi "
+     "(default basic)", 2},
+    {"msize", KEY_SETTING + MSIZE, "BYTES", 0,
+     "Size of a message, with K, M or G for powers of 1024 (default lat 8, others 1M)", 2},
+    {"iterations", KEY_SETTING + ITERATIONS, "N", 0,
+     "Iterations; one is a request on every connection (lat: a round trip on one, in turn) "
+     "(default basic 1000, lat 10000, tpt and bi 5000)", 2},
+    {"warmup", KEY_SETTING + WARMUP, "N", 0,
+     "Iterations before the clock starts (default basic 0, lat 1000, tpt and bi 100)", 2},
+    {"nflow", KEY_SETTING + NFLOW, "N", 0, "Connections (default 1)", 2},
+    {"nmsg", KEY_SETTING + NMSG, "N", 0, "Messages of a request, posted together (default 1)", 2},
+    {"nreq", KEY_SETTING + NREQ, "N", 0,
+     "Requests outstanding per connection; lat has one (default 8; basic: fewer if they would take "
+     "more than 256 MiB)", 2},
+    {"bi", KEY_SETTING + BI, "BOOL", OPTION_ARG_OPTIONAL,
+     "Both directions at once (default false: client to server)", 2},
+    {"flush", KEY_SETTING + FLUSH, "BOOL", OPTION_ARG_OPTIONAL,
+     "Call uccl_flush() on every received message (default false)", 2},
+    {0, 0, 0, 0, "Connecting:", 3},
+    {"oobport", KEY_OOBPORT, "PORT", 0,
+     "TCP port of the server (default 30042; a server given 0 takes a free one and says which)", 3},
+    {"connect-timeout", KEY_TIMEOUT, "SECONDS", 0,
+     "How long the client tries to reach the server (default 10)", 3},
+    {"logtostderr", KEY_LOG, "BOOL", OPTION_ARG_OPTIONAL,
+     "Show the library's log from level info; warnings always show (default false)", 3},
+    {0},
+};
+
+static uint64_t parse_perftype(struct argp_state *state, const char *text)
+{
+    for (unsigned i = 0; i < sizeof(type_names) / sizeof(type_names[0]); i++)
+        if (strcmp(text, type_names[i]) == 0)
+            return i;
+    argp_error(state, "--perftype=%s: allowed are basic, lat, tpt and bi", text);
+    return TYPE_BASIC;
+}
+
+static uint64_t parse_setting(struct argp_state *state, enum setting setting, const char *text)
+{
+    const char *name = setting_rows[setting].name;
+    switch (setting) {
+    case PERFTYPE:
+        return parse_perftype(state, text);
+    case FLUSH:
+    case BI:
+        return tool_parse_bool(state, name, text);
+    case MSIZE:
+        return tool_parse_size(state, name, text, setting_rows[MSIZE].min, setting_rows[MSIZE].max);
+    default:
+        return tool_parse_number(state, name, text, setting_rows[setting].min,
+                                 setting_rows[setting].max);
+    }
+}
+
+/* NULL, or what is wrong with settings that are each in their range. */
+static const char *settings_fault(const uint64_t *v)
+{
+    if (v[NMSG] * v[NREQ] * v[NFLOW] > TOOL_OUTSTANDING)
+        return "--nflow x --nmsg x --nreq: at most 16384";
+    if (v[PERFTYPE] == TYPE_LAT && v[ITERATIONS] > LAT_ITERATIONS_MAX)
+        return "--iterations: at most 100000000 with --perftype=lat, which keeps a sample of each";
+    if (v[PERFTYPE] == TYPE_BASIC &&
+        v[NMSG] * v[NREQ] * v[NFLOW] > TOOL_MEMORY_MAX / stream_stride(v[MSIZE]))
+        return "--nflow x --nmsg x --nreq x --msize: at most 64G with --perftype=basic, which needs a "
+               "buffer for each";
+    return NULL;
+}
+
+/* Fills in what was not given. */
+static void settings_complete(struct options *o)
+{
+    uint64_t *v = o->value;
+    const uint64_t *defaults = type_defaults[o->given[PERFTYPE] ? v[PERFTYPE] : TYPE_BASIC];
+    if (v[PERFTYPE] == TYPE_BI) {
+        o->given[BI] = true;
+        v[BI] = 1;
+    }
+    for (unsigned i = 0; i < SETTINGS; i++)
+        if (!o->given[i] || i == PERFTYPE)
+            v[i] = defaults[i];
+    if (v[PERFTYPE] == TYPE_LAT)
+        v[NREQ] = 1;
+    uint64_t per_request = v[NFLOW] * v[NMSG] * stream_stride(v[MSIZE]);
+    if (!o->given[NREQ] && v[PERFTYPE] == TYPE_BASIC && v[NREQ] > BASIC_MEMORY / per_request)
+        v[NREQ] = BASIC_MEMORY / per_request != 0 ? BASIC_MEMORY / per_request : 1;
+    while (!o->given[NREQ] && v[NREQ] > 1 && v[NFLOW] * v[NMSG] * v[NREQ] > TOOL_OUTSTANDING)
+        v[NREQ]--;
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    struct options *o = state->input;
+    if (key >= KEY_SETTING && key < KEY_SETTING + SETTINGS) {
+        enum setting setting = (enum setting)(key - KEY_SETTING);
+        o->value[setting] = parse_setting(state, setting, text);
+        o->given[setting] = true;
+        return 0;
+    }
+    switch (key) {
+    case KEY_SERVER:
+        o->server = tool_parse_bool(state, "server", text);
+        return 0;
+    case KEY_SERVERIP:
+        o->serverip = text;
+        return 0;
+    case KEY_OOBPORT:
+        o->port = (uint16_t)tool_parse_number(state, "oobport", text, 0, 65535);
+        return 0;
+    case KEY_TIMEOUT:
+        o->connect_timeout_s = (unsigned)tool_parse_number(state, "connect-timeout", text, 0, 86400);
+        return 0;
+    case KEY_LOG:
+        o->log_info = tool_parse_bool(state, "logtostderr", text);
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "%s: not an option (write booleans as --x or --x=true)", text);
+        return 0;
+    case ARGP_KEY_END:
+        if (o->server == (o->serverip != NULL))
+            argp_error(state, "give either --server or --serverip=HOST");
+        if (!o->server && o->port == 0)
+            argp_error(state, "--oobport=0: allowed are 1 to 65535 for a client");
+        settings_complete(o);
+        if (settings_fault(o->value) != NULL)
+            argp_error(state, "%s", settings_fault(o->value));
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* ---- starting a run ---- */
+
+/*
+ * The settings of a client, or the refusal they deserve. A message that is none of ours gets an
+ * answer in our own format: the peer sees the magic number and can say what it has met.
+ */
+static uint64_t read_hello(int rc, const struct tool_message *hello, struct run *run)
+{
+    if (rc > 0)
+        return (uint64_t)rc;
+    if (hello->kind == TOOL_JOIN)
+        return TOOL_BUSY;
+    if (hello->kind != TOOL_HELLO)
+        return TOOL_OTHER_TOOL;
+    for (unsigned i = 0; i < SETTINGS; i++) {
+        run->value[i] = hello->field[1 + i];
+        if (run->value[i] < setting_rows[i].min || run->value[i] > setting_rows[i].max)
+            return TOOL_BAD_SETTING;
+    }
+    return settings_fault(run->value) != NULL ? TOOL_BAD_SETTING : 0;
+}
+
+static void note_other_settings(const struct options *o, const uint64_t *client)
+{
+    for (unsigned i = 0; i < SETTINGS; i++)
+        if (o->given[i] && o->value[i] != client[i])
+            printf("[Server] the client's --%s governs: %" PRIu64 " (here: %" PRIu64 ")\n",
+                   setting_rows[i].name, client[i], o->value[i]);
+}
+
+static uccl_conn **allocate_conns(uint64_t count)
+{
+    uccl_conn **conns = calloc(count, sizeof(*conns));
+    if (conns == NULL)
+        tool_fail("out of memory for %" PRIu64 " connections", count);
+    return conns;
+}
+
+/* Accepts connections until all of this client's are there; others are turned away. */
+static void accept_joins(struct run *run, uccl_listener *listener, uint64_t nonce)
+{
+    uint64_t missing = run->value[NFLOW] - 1, deadline_ns = 0;
+    while (missing != 0) {
+        uccl_conn *conn = NULL;
+        static struct tool_mail mail;
+        struct tool_message join = {0};
+        int rc = uccl_conn_status(run->conns[0]);
+        if (rc != 0)
+            tool_fail_uccl(rc, "the client has gone before all its connections came");
+        if (deadline_ns == 0)
+            deadline_ns = tool_now_ns() + TOOL_ANSWER_MS * NS_PER_MS;
+        rc = uccl_accept(listener, 200, &conn);
+        if (rc == UCCL_ETIMEDOUT && tool_now_ns() < deadline_ns)
+            continue;
+        if (rc != 0)
+            tool_fail_uccl(rc, "waiting for %" PRIu64 " more connections of the client", missing);
+        tool_mail_post(conn, &mail);
+        rc = tool_mail_wait(&mail, 2000, &join);
+        uint64_t index = join.field[1];
+        if (rc == 0 && join.kind == TOOL_JOIN && join.field[0] == nonce && index < run->value[NFLOW] &&
+            run->conns[index] == NULL) {
+            run->conns[index] = conn;
+            missing--;
+            deadline_ns = 0;
+            continue;
+        }
+        uint64_t refusal = TOOL_BUSY;
+        if (rc == 0)
+            tool_message_send(conn, TOOL_REFUSE, &refusal, 1);
+        uccl_conn_close(conn);
+        if (rc == UCCL_ETIMEDOUT)
+            uccl_wait(mail.request, -1, NULL);
+    }
+}
+
+static void start_server(const struct options *o, struct run *run)
+{
+    uccl_listener *listener = tool_listen(run->engine, o->port);
+    struct tool_mail mail;
+    struct tool_message hello = {0};
+    uccl_conn *conn = NULL;
+    char peer[128] = "?";
+    printf("[Server] waiting for a client on TCP port %u\n", uccl_listener_port(listener));
+    int rc = uccl_accept(listener, -1, &conn);
+    if (rc != 0)
+        tool_fail_uccl(rc, "waiting for a client");
+    uccl_conn_peer(conn, peer, sizeof(peer));
+    tool_mail_post(conn, &mail);
+    rc = tool_mail_wait(&mail, TOOL_ANSWER_MS, &hello);
+    if (rc < 0)
+        tool_fail_uccl(rc, "waiting for the settings of the client %s", peer);
+    uint64_t refusal = read_hello(rc, &hello, run);
+    if (refusal != 0) {
+        tool_message_send(conn, TOOL_REFUSE, &refusal, 1);
+        uccl_conn_close(conn);
+        tool_fail("refused the client %s: not a client of this tool and version, or a setting out of range",
+                  peer);
+    }
+    printf("[Server] client %s\n", peer);
+    note_other_settings(o, run->value);
+    run->conns = allocate_conns(run->value[NFLOW]);
+    run->conns[0] = conn;
+    tool_tell(conn, TOOL_WELCOME, NULL, 0, "accepting the client");
+    accept_joins(run, listener, hello.field[0]);
+    uccl_listener_close(listener);
+}
+
+static void start_client(const struct options *o, struct run *run)
+{
+    uint64_t fields[1 + SETTINGS];
+    struct tool_message welcome;
+    struct tool_mail mail;
+    if (getrandom(&fields[0], sizeof(fields[0]), 0) != sizeof(fields[0]))
+        fields[0] = tool_now_ns();
+    memcpy(run->value, o->value, sizeof(run->value));
+    memcpy(&fields[1], o->value, sizeof(run->value));
+    run->conns = allocate_conns(run->value[NFLOW]);
+    run->conns[0] = tool_connect(run->engine, o->serverip, o->port, o->connect_timeout_s);
+    tool_mail_post(run->conns[0], &mail);
+    tool_tell(run->conns[0], TOOL_HELLO, fields, 1 + SETTINGS, "sending the settings to the server");
+    tool_expect_mail(&mail, TOOL_WELCOME, TOOL_ANSWER_MS,
+                     "waiting for the server's answer (busy with another client?)", &welcome);
+    for (uint64_t i = 1; i < run->value[NFLOW]; i++) {
+        uint64_t join[] = {fields[0], i};
+        run->conns[i] = tool_connect(run->engine, o->serverip, o->port, o->connect_timeout_s);
+        tool_tell(run->conns[i], TOOL_JOIN, join, 2, "joining a connection");
+    }
+}
+
+static void print_plan(const struct run *run)
+{
+    const uint64_t *v = run->value;
+    char size[16];
+    printf("[%s] %s%s: %" PRIu64 " iterations (%" PRIu64 " before), %" PRIu64 " connections, %" PRIu64
+           " requests of %" PRIu64 " messages of %s outstanding\n",
+           tool_role, type_names[v[PERFTYPE]], v[BI] ? ", both directions" : "", v[ITERATIONS],
+           v[WARMUP], v[NFLOW], v[NREQ], v[NMSG], tool_size_text(v[MSIZE], size));
+}
+
+static void make_streams(struct run *run)
+{
+    const uint64_t *v = run->value;
+    bool lat = v[PERFTYPE] == TYPE_LAT, check = v[PERFTYPE] == TYPE_BASIC;
+    run->sends = lat || v[BI] || !run->server;
+    run->receives = lat || v[BI] || run->server;
+    run->stream_count = (unsigned)v[NFLOW] * (run->sends + run->receives);
+    run->streams = calloc(run->stream_count, sizeof(*run->streams));
+    /* lat: the receives of the next iteration are posted before those of this one have ended */
+    uint32_t window = (uint32_t)(v[NMSG] * (lat ? 2 : v[NREQ]));
+    uint64_t stride = stream_stride(v[MSIZE]);
+    uint32_t buffers = stream_buffers(v[MSIZE], window, check, TOOL_SHARED_BUFFERS / run->stream_count);
+    unsigned char *memory = tool_allocate(stride * buffers * run->stream_count);
+    for (unsigned i = 0; i < run->stream_count && run->streams != NULL; i++) {
+        unsigned flow = i / (run->sends + run->receives);
+        bool sends = run->sends && (!run->receives || i % 2 == 0);
+        run->streams[i] = (struct stream){
+            .conn = run->conns[flow],
+            .channel = flow * 2 + (sends == run->server),
+            .sends = sends,
+            .check = check,
+            .flush = v[FLUSH],
+            .window = window,
+            .group = lat ? 1 : (uint32_t)v[NMSG],
+            .buffer_count = buffers,
+            .stride = stride,
+            .buffers = memory + i * stride * buffers,
+            .size = v[MSIZE],
+            .requests = calloc(window, sizeof(uccl_request *)),
+        };
+        if (run->streams[i].requests == NULL)
+            run->streams = NULL;
+    }
+    if (run->streams == NULL)
+        tool_fail("out of memory for requests");
+}
+
+/* ---- running ---- */
+
+/* Returns when both sides have posted the receives that the phase starts with. */
+static void meet(struct run *run)
+{
+    struct tool_mail mail;
+    struct tool_message ready;
+    tool_mail_post(run->conns[0], &mail);
+    for (unsigned i = 0; i < run->stream_count; i++)
+        if (!run->streams[i].sends)
+            stream_post(&run->streams[i]);
+    tool_tell(run->conns[0], TOOL_READY, NULL, 0, "starting together with the peer");
+    tool_expect_mail(&mail, TOOL_READY, -1, "starting together with the peer", &ready);
+}
+
+static void count_bytes(const struct run *run, uint64_t *sent, uint64_t *received, uint64_t *messages)
+{
+    *sent = *received = *messages = 0;
+    for (unsigned i = 0; i < run->stream_count; i++) {
+        *(run->streams[i].sends ? sent : received) += run->streams[i].bytes;
+        *messages += run->streams[i].ended;
+    }
+}
+
+static void print_rate(const struct run *run, const char *direction, uint64_t bytes, uint64_t elapsed_ns)
+{
+    double gbps = tool_gbps(bytes, elapsed_ns);
+    if (run->value[BI])
+        printf(" %s", direction);
+    printf(" %6.2f Gbps | %6.2f GB/s |", gbps, gbps / 8);
+}
+
+/* The line of a second. */
+static void print_second(const struct run *run, unsigned second, uint64_t elapsed_ns,
+                         uint64_t last[3], uint64_t retransmits)
+{
+    uint64_t now[3];
+    count_bytes(run, &now[0], &now[1], &now[2]);
+    printf("[%s] %4u s :", tool_role, second);
+    if (run->sends)
+        print_rate(run, "sent", now[0] - last[0], elapsed_ns);
+    if (run->receives)
+        print_rate(run, "received", now[1] - last[1], elapsed_ns);
+    printf(" %9.0f messages/s | retransmissions %" PRIu64 "\n",
+           (double)(now[2] - last[2]) * NS_PER_S / (double)elapsed_ns, retransmits);
+    memcpy(last, now, sizeof(now));
+}
+
+static bool streams_running(const struct run *run)
+{
+    for (unsigned i = 0; i < run->stream_count; i++)
+        if (run->streams[i].ended != run->streams[i].total)
+            return true;
+    return false;
+}
+
+/* basic, tpt: `iterations` requests on every stream, `nreq` of them outstanding. */
+static void run_streams(struct run *run, uint64_t iterations, bool measured)
+{
+    for (unsigned i = 0; i < run->stream_count; i++) {
+        struct stream *s = &run->streams[i];
+        stream_restart(s, s->first_number + s->ended, iterations * run->value[NMSG]);
+    }
+    meet(run);
+    bool lines = measured && run->value[PERFTYPE] == TYPE_TPT;
+    unsigned next = 0, second = 0;
+    uint64_t last[3] = {0}, retransmits = tool_retransmits(run->engine), cpu_ns = tool_cpu_ns();
+    uint64_t start_ns = tool_now_ns(), line_ns = start_ns;
+    while (streams_running(run)) {
+        stream_turn(run->streams, run->stream_count, &next);
+        uint64_t now_ns = lines ? tool_now_ns() : 0;
+        if (lines && now_ns - line_ns >= NS_PER_S) {
+            print_second(run, ++second, now_ns - line_ns, last,
+                         tool_retransmits(run->engine) - retransmits);
+            line_ns = now_ns;
+        }
+    }
+    run->elapsed_ns = tool_now_ns() - start_ns;
+    run->cpu_ns = tool_cpu_ns() - cpu_ns;
+    run->retransmits = tool_retransmits(run->engine) - retransmits;
+}
+
+/* The side that asks: nmsg messages out, nmsg back. */
+static uint64_t ask(struct stream *send, struct stream *receive, uint64_t nmsg)
+{
+    stream_advance(receive, nmsg);
+    uint64_t start_ns = tool_now_ns();
+    stream_advance(send, nmsg);
+    stream_finish(receive, 0);
+    uint64_t elapsed_ns = tool_now_ns() - start_ns;
+    stream_finish(send, 0);
+    return elapsed_ns;
+}
+
+/* The side that answers; its receives for this iteration are posted, those for the next follow. */
+static void answer(struct stream *send, struct stream *receive, uint64_t nmsg, bool more)
+{
+    stream_finish(receive, 0);
+    if (more)
+        stream_advance(receive, nmsg);
+    stream_advance(send, nmsg);
+    stream_finish(send, nmsg); /* of this iteration's they end with the next question's arrival */
+}
+
+/* Both sides ask and answer: in each direction the question of an iteration, then the answer. */
+static uint64_t ask_and_answer(struct stream *send, struct stream *receive, uint64_t nmsg)
+{
+    stream_advance(receive, 2 * nmsg);
+    uint64_t start_ns = tool_now_ns();
+    stream_advance(send, nmsg);
+    stream_finish(receive, nmsg);
+    stream_advance(send, nmsg);
+    stream_finish(receive, 0);
+    uint64_t elapsed_ns = tool_now_ns() - start_ns;
+    stream_finish(send, 0);
+    return elapsed_ns;
+}
+
+/* lat: one round trip at a time, the connections in turn. */
+static void run_round_trips(struct run *run, uint64_t iterations, bool measured)
+{
+    uint64_t nflow = run->value[NFLOW], nmsg = run->value[NMSG];
+    bool bi = run->value[BI], answers = run->server && !bi;
+    for (unsigned i = 0; i < run->stream_count; i++)
+        stream_restart(&run->streams[i], 0, answers && i % 2 == 1 && i / 2 < iterations ? nmsg : 0);
+    meet(run);
+    uint64_t retransmits = tool_retransmits(run->engine), cpu_ns = tool_cpu_ns();
+    uint64_t start_ns = tool_now_ns();
+    for (uint64_t i = 0; i < iterations; i++) {
+        struct stream *send = &run->streams[i % nflow * 2], *receive = send + 1;
+        uint64_t elapsed_ns = 0;
+        if (answers)
+            answer(send, receive, nmsg, i + nflow < iterations);
+        else
+            elapsed_ns = bi ? ask_and_answer(send, receive, nmsg) : ask(send, receive, nmsg);
+        if (measured && run->samples != NULL)
+            run->samples[i] = tool_sample(elapsed_ns / 2);
+    }
+    for (unsigned i = 0; i < run->stream_count; i++)
+        stream_finish(&run->streams[i], 0);
+    run->elapsed_ns = tool_now_ns() - start_ns;
+    run->cpu_ns = tool_cpu_ns() - cpu_ns;
+    run->retransmits = tool_retransmits(run->engine) - retransmits;
+}
+
+static void run_phase(struct run *run, uint64_t iterations, bool measured)
+{
+    if (run->value[PERFTYPE] == TYPE_LAT)
+        run_round_trips(run, iterations, measured);
+    else
+        run_streams(run, iterations, measured);
+}
+
+/* ---- the result ---- */
+
+/* Fields of the RESULT message. */
+enum result { WRONG, CHANNEL, NUMBER, OFFSET, EXPECTED, GOT, CPU_NS, RETRANSMITS, RESULTS };
+
+static void own_result(const struct run *run, uint64_t *result)
+{
+    memset(result, 0, RESULTS * sizeof(*result));
+    result[CPU_NS] = run->cpu_ns;
+    result[RETRANSMITS] = run->retransmits;
+    for (unsigned i = 0; i < run->stream_count; i++) {
+        const struct stream *s = &run->streams[i];
+        if (s->wrong != 0 && result[WRONG] == 0) {
+            result[CHANNEL] = s->first_wrong.channel;
+            result[NUMBER] = s->first_wrong.number;
+            result[OFFSET] = s->first_wrong.offset;
+            result[EXPECTED] = s->first_wrong.expected;
+            result[GOT] = s->first_wrong.got;
+        }
+        result[WRONG] += s->wrong;
+    }
+}
+
+/*
+ * The client speaks first. The server's answer tells it that its own has arrived; of the server's, the
+ * client may close before the server knows it arrived, which is no failure any more.
+ */
+static void exchange_results(const struct run *run, const uint64_t *own, struct tool_message *other)
+{
+    static const char doing[] = "exchanging results";
+    if (!run->server) {
+        struct tool_mail mail;
+        tool_mail_post(run->conns[0], &mail);
+        tool_tell(run->conns[0], TOOL_RESULT, own, RESULTS, doing);
+        tool_expect_mail(&mail, TOOL_RESULT, -1, doing, other);
+        return;
+    }
+    tool_expect(run->conns[0], TOOL_RESULT, -1, doing, other);
+    int rc = tool_message_send(run->conns[0], TOOL_RESULT, own, RESULTS);
+    if (rc != 0 && rc != UCCL_ECLOSED)
+        tool_fail_uccl(rc, "while %s", doing);
+}
+
+static void print_latency(struct run *run)
+{
+    static const struct {
+        const char *name;
+        double percent;
+    } rows[] = {{"min", 0}, {"p50", 50}, {"p90", 90}, {"p99", 99}, {"p99.9", 99.9}, {"max", 100}};
+    size_t count = run->value[ITERATIONS];
+    char size[16];
+    if (run->samples == NULL)
+        return;
+    tool_sort(run->samples, count);
+    printf("[%s] half round trip of %" PRIu64 " x %s, %zu samples, in us:", tool_role, run->value[NMSG],
+           tool_size_text(run->value[MSIZE], size), count);
+    for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
+        printf(" %s %.2f", rows[i].name,
+               tool_percentile(run->samples, count, rows[i].percent) / 1000.0);
+    printf("\n");
+}
+
+static void print_summary(const struct run *run, const uint64_t *own, const uint64_t *other)
+{
+    uint64_t sent, received, messages;
+    count_bytes(run, &sent, &received, &messages);
+    uint64_t bytes = sent + received;
+    printf("[%s] total  :", tool_role);
+    if (run->sends)
+        print_rate(run, "sent", sent, run->elapsed_ns);
+    if (run->receives)
+        print_rate(run, "received", received, run->elapsed_ns);
+    printf(" %9.0f messages/s | %" PRIu64 " messages, %.2f GiB in %.3f s\n",
+           (double)messages * NS_PER_S / (double)run->elapsed_ns, messages, (double)bytes / GIB,
+           (double)run->elapsed_ns / NS_PER_S);
+    printf("[%s] retransmissions: %" PRIu64 " here, %" PRIu64 " at the peer | CPU: %.3f s/GiB here, "
+           "%.3f s/GiB at the peer\n", tool_role, own[RETRANSMITS], other[RETRANSMITS],
+           tool_per_gib(own[CPU_NS], bytes), tool_per_gib(other[CPU_NS], bytes));
+}
+
+/* Returns the exit status. */
+static int conclude(struct run *run)
+{
+    uint64_t own[RESULTS];
+    struct tool_message other;
+    own_result(run, own);
+    exchange_results(run, own, &other);
+    const uint64_t *field = other.field;
+    if (run->value[PERFTYPE] == TYPE_LAT)
+        print_latency(run);
+    else
+        print_summary(run, own, field);
+    if (field[WRONG] != 0) {
+        struct tool_mismatch first = {field[CHANNEL], field[NUMBER], field[OFFSET], field[EXPECTED],
+                                      field[GOT]};
+        tool_print_mismatch(run->server ? "seen by the client" : "seen by the server", &first);
+    }
+    if (own[WRONG] + field[WRONG] != 0) {
+        fflush(stdout);
+        fprintf(stderr, "[%s] FAILED: %" PRIu64 " messages with wrong data here, %" PRIu64
+                " at the peer\n", tool_role, own[WRONG], field[WRONG]);
+        return EXIT_FAILURE;
+    }
+    printf("[%s] done%s\n", tool_role,
+           run->value[PERFTYPE] == TYPE_BASIC ? ": every byte of every message verified" : "");
+    return EXIT_SUCCESS;
+}
+
+static void finish(struct run *run)
+{
+    for (uint64_t i = 0; i < run->value[NFLOW]; i++)
+        uccl_conn_close(run->conns[i]);
+    uccl_close(run->engine);
+    for (unsigned i = 0; i < run->stream_count; i++)
+        free(run->streams[i].requests);
+    free(run->streams);
+    free(run->conns);
+    free(run->samples);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = option_rows,
+        .parser = parse_option,
+        .doc = "Runs messages between two processes through libuccl-engine and says whether and how fast "
+               "they arrive.\v"
+               "Booleans are written --x or --x=true|false|1|0, other values --x=v or --x v. Exit status: "
+               "0, or 1 when the peer dies, refuses or data is wrong, or 64 for wrong usage. UCCL_* "
+               "variables set the engine's parameters: see uccl_info --params.\n"
+               "  transport_test --server=true\n"
+               "  transport_test --serverip=10.0.0.1 --perftype=tpt --nflow=4",
+    };
+    struct options options = {.port = TOOL_PORT, .connect_timeout_s = TOOL_CONNECT_S};
+    struct run run = {0};
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    argp_program_version_hook = tool_print_version;
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+    tool_role = options.server ? "Server" : "Client";
+    tool_self = TOOL_TRANSPORT_TEST;
+    run.server = options.server;
+    run.engine = tool_open(options.log_info);
+    if (run.server)
+        start_server(&options, &run);
+    else
+        start_client(&options, &run);
+    print_plan(&run);
+    make_streams(&run);
+    if (run.value[PERFTYPE] == TYPE_LAT && (!run.server || run.value[BI])) {
+        run.samples = calloc(run.value[ITERATIONS], sizeof(*run.samples));
+        if (run.samples == NULL)
+            tool_fail("out of memory for %" PRIu64 " samples", run.value[ITERATIONS]);
+    }
+    if (run.value[WARMUP] != 0)
+        run_phase(&run, run.value[WARMUP], false);
+    run_phase(&run, run.value[ITERATIONS], true);
+    int status = conclude(&run);
+    finish(&run);
+    return status;
+}

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * uccl_info: what this machine and this build offer. Version, devices, parameters with the values
+ * in force and where they came from, counters; as a screen for people or one JSON object for
+ * programs. It also writes docs/parameters.md, so that the page cannot differ from the library.
+ *
+ * Only what needs devices opens an engine: parameters can be listed where no device works.
+ */
+#include <argp.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "uccl/engine.h"
+
+enum { VALUE_MAX = 512, SOURCE_MAX = 4096 };
+
+struct options {
+    bool params;
+    bool devices;
+    bool counters;
+    bool json;
+    bool markdown;
+};
+
+/* One parameter and its value in force. */
+struct param {
+    struct uccl_param_info info;
+    bool allowed; /* false: the value found is not allowed, and value and source are empty */
+    char value[VALUE_MAX];
+    char source[SOURCE_MAX];
+};
+
+/* ---- command line ---------------------------------------------------------------------------- */
+
+enum { KEY_MARKDOWN = 256 };
+
+static const struct argp_option option_rows[] = {
+    {"devices", 'd', NULL, 0, "Show the devices", 0},
+    {"params", 'p', NULL, 0, "Show every parameter, its value and where that came from", 0},
+    {"counters", 'c', NULL, 0, "Show the names and meanings of the counters", 0},
+    {"json", 'j', NULL, 0, "Write everything as one JSON object", 0},
+    {"params-markdown", KEY_MARKDOWN, NULL, OPTION_HIDDEN, "Write docs/parameters.md", 0},
+    {0},
+};
+
+static error_t parse_option(int key, char *argument, struct argp_state *state)
+{
+    struct options *options = state->input;
+    switch (key) {
+    case 'd':
+        options->devices = true;
+        return 0;
+    case 'p':
+        options->params = true;
+        return 0;
+    case 'c':
+        options->counters = true;
+        return 0;
+    case 'j':
+        options->json = true;
+        return 0;
+    case KEY_MARKDOWN:
+        options->markdown = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        argp_error(state, "unexpected argument \"%s\"", argument);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void print_version(FILE *stream, struct argp_state *state)
+{
+    (void)state;
+    fprintf(stream, "uccl_info %s (%s)\n", uccl_version(), uccl_build_info());
+}
+
+/* ---- log ------------------------------------------------------------------------------------- */
+
+/* To stderr. A mistake in the configuration is found again for every parameter: say it once. */
+static void print_log(void *user, enum uccl_log_level level, const char *text)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static char last[1024];
+    (void)user;
+    pthread_mutex_lock(&lock);
+    if (strcmp(text, last) != 0) {
+        snprintf(last, sizeof last, "%s", text);
+        fprintf(stderr, "uccl_info: %s%s\n", level == UCCL_LOG_WARN ? "warning: " : "", text);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+/* False past the last parameter. */
+static bool get_param(unsigned index, struct param *out)
+{
+    if (uccl_param_info(index, &out->info) != UCCL_OK)
+        return false;
+    out->value[0] = out->source[0] = '\0';
+    out->allowed = uccl_param_value(NULL, index, out->value, sizeof out->value, out->source,
+                                    sizeof out->source) == UCCL_OK;
+    return true;
+}
+
+static const char *or_dash(const char *text)
+{
+    return *text ? text : "-";
+}
+
+/* Every function that prints returns false when it met something wrong, already told on stderr. */
+static bool print_params(void)
+{
+    struct param param;
+    bool all_allowed = true;
+    printf("%-23s %-12s %-12s %-12s %s\n", "PARAMETER", "VALUE", "FROM", "DEFAULT", "ALLOWED");
+    for (unsigned i = 0; get_param(i, &param); i++) {
+        const char *value = param.allowed ? or_dash(param.value) : "NOT ALLOWED";
+        printf("%-23s %-12s %-12s %-12s %s%s%s\n    %s\n", param.info.name, value,
+               or_dash(param.source), or_dash(param.info.default_), param.info.range,
+               *param.info.unit ? " " : "", param.info.unit, param.info.doc);
+        all_allowed = all_allowed && param.allowed;
+    }
+    return all_allowed;
+}
+
+static bool print_changed_params(void)
+{
+    struct param param;
+    bool all_allowed = true;
+    unsigned changed = 0;
+    printf("\nParameters that differ from their defaults:\n");
+    for (unsigned i = 0; get_param(i, &param); i++) {
+        if (!param.allowed)
+            printf("  %s: value not allowed\n", param.info.name);
+        else if (strcmp(param.value, param.info.default_) != 0)
+            printf("  %s = %s  (from %s; default %s)\n", param.info.name, or_dash(param.value),
+                   param.source, or_dash(param.info.default_));
+        else
+            continue;
+        all_allowed = all_allowed && param.allowed;
+        changed++;
+    }
+    if (changed == 0)
+        printf("  none\n");
+    printf("All parameters: uccl_info --params. Counters: uccl_info --counters.\n");
+    return all_allowed;
+}
+
+/* ---- docs/parameters.md ---------------------------------------------------------------------- */
+
+static const char markdown_intro[] =
+    "# Parameters\n"
+    "\n"
+    "<!-- Written by `uccl_info --params-markdown` from engine/defs/params.def: edit there. -->\n"
+    "\n"
+    "Every parameter has a default that works. A value set elsewhere wins in this order:\n"
+    "\n"
+    "1. `uccl_config_set()` on the set of settings that `uccl_open()` gets,\n"
+    "2. the environment variable of the parameter's name,\n"
+    "3. the configuration file,\n"
+    "4. the default.\n"
+    "\n"
+    "Values are read when an engine is opened; later changes have no effect on it.\n"
+    "`uccl_info --params` shows the values in force and where each came from.\n"
+    "\n"
+    "## The configuration file\n"
+    "\n"
+    "One file is read, the first of these:\n"
+    "\n"
+    "1. the file that the environment variable `UCCL_CONF_FILE` names; if it cannot be read,\n"
+    "   no engine opens (`/dev/null` is a file without settings),\n"
+    "2. `~/.uccl.conf`,\n"
+    "3. `/etc/uccl.conf`.\n"
+    "\n"
+    "It has one `NAME=VALUE` a line, with or without `UCCL_` before the name. Blanks around names\n"
+    "and values do not count. A `#` at the beginning of a line or after a blank starts a comment.\n"
+    "Of two lines for one parameter the later counts. Lines are at most 1023 bytes long, values\n"
+    "at most 255.\n"
+    "\n"
+    "    # not over the management network\n"
+    "    SOCKET_IFNAME = ^eno1\n"
+    "    UCCL_CC=timely\n"
+    "\n"
+    "## Values\n"
+    "\n"
+    "Numbers are decimal digits alone: no sign, no unit, no `0x`. Words are in lower case.\n"
+    "A value that is not allowed makes `uccl_open()` fail with `UCCL_EINVAL`; the log says which\n"
+    "value, where it came from and what is allowed. Names that are no parameters (in the\n"
+    "environment: those with `UCCL_`; in the file: any) have no effect and are warned about once.\n"
+    "\n"
+    "`UCCL_SOCKET_IFNAME` alone has a stand-in: where neither the setter, the environment nor the\n"
+    "file gives it, the environment variable `NCCL_SOCKET_IFNAME` counts.\n"
+    "\n"
+    "These hold between parameters:\n"
+    "\n"
+    "- `UCCL_MSG_WINDOW`, `UCCL_CHUNK_WINDOW` and `UCCL_RING_ENTRIES` are powers of two;\n"
+    "- `UCCL_RTO_MIN_US` is at most `UCCL_RTO_MAX_US`;\n"
+    "- `UCCL_EAGER_KB` is at most half of `UCCL_EAGER_WINDOW_KB`.\n"
+    "\n"
+    "## All parameters\n"
+    "\n"
+    "| name | default | allowed | unit | meaning |\n"
+    "|---|---|---|---|---|\n";
+
+/* A '|' would end the cell, also within backquotes. */
+static void print_cell(const char *text)
+{
+    for (; *text; text++)
+        printf(*text == '|' ? "\\%c" : "%c", *text);
+}
+
+static void print_markdown(void)
+{
+    struct uccl_param_info info;
+    fputs(markdown_intro, stdout);
+    for (unsigned i = 0; uccl_param_info(i, &info) == UCCL_OK; i++) {
+        printf("| `%s` | ", info.name);
+        if (*info.default_) {
+            printf("`");
+            print_cell(info.default_);
+            printf("`");
+        } else {
+            printf("empty");
+        }
+        printf(" | ");
+        print_cell(info.range);
+        printf(" | ");
+        print_cell(info.unit);
+        printf(" | ");
+        print_cell(info.doc);
+        printf(" |\n");
+    }
+}
+
+/* ---- devices and counters -------------------------------------------------------------------- */
+
+static uccl_engine *open_engine(int *error)
+{
+    uccl_engine *engine = NULL;
+    *error = uccl_open(NULL, &engine);
+    if (*error == UCCL_OK)
+        return engine;
+    fprintf(stderr, "uccl_info: cannot open an engine: %s\n", uccl_strerror(*error));
+    return NULL;
+}
+
+static void print_device(int index, const struct uccl_device *device)
+{
+    printf("  %d: %s (%s), %s, MTU %" PRIu32, index, device->name, device->backend, device->address,
+           device->mtu);
+    if (device->speed_mbps >= 1000)
+        printf(", %g Gbit/s", (double)device->speed_mbps / 1000);
+    else if (device->speed_mbps > 0)
+        printf(", %" PRIu64 " Mbit/s", device->speed_mbps);
+    else
+        printf(", speed unknown");
+    printf(", %" PRIu32 " engine thread%s", device->engines, device->engines == 1 ? "" : "s");
+    if (device->numa_node >= 0)
+        printf(", NUMA node %d", device->numa_node);
+    printf("%s\n", device->is_loopback ? ", loopback" : "");
+    if (*device->description)
+        printf("     %s\n", device->description);
+}
+
+static bool print_devices(void)
+{
+    int error;
+    uccl_engine *engine = open_engine(&error);
+    printf("Devices:\n");
+    if (!engine) {
+        printf("  unknown: %s\n", uccl_strerror(error));
+        return false;
+    }
+    struct uccl_device device;
+    int count = uccl_device_count(engine);
+    for (int i = 0; i < count; i++)
+        if (uccl_device_get(engine, i, &device) == UCCL_OK)
+            print_device(i, &device);
+    uccl_close(engine);
+    return true;
+}
+
+static bool print_counters(void)
+{
+    const char *name, *doc;
+    printf("%-18s %s\n", "COUNTER", "WHAT IT COUNTS");
+    for (unsigned i = 0; uccl_counter_info(i, &name, &doc) == UCCL_OK; i++)
+        printf("%-18s %s\n", name, doc);
+    return true;
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+/* JSON is UTF-8, environment values and file names need not be: bytes beyond ASCII become '?'. */
+static json_t *json_text(const char *text)
+{
+    json_t *json = json_string(text);
+    if (json)
+        return json;
+    char ascii[SOURCE_MAX];
+    snprintf(ascii, sizeof ascii, "%s", text);
+    for (char *c = ascii; *c; c++)
+        if ((unsigned char)*c >= 0x80)
+            *c = '?';
+    return json_string(ascii);
+}
+
+static bool add_params(json_t *root)
+{
+    struct param param;
+    bool all_allowed = true;
+    json_t *array = json_array();
+    for (unsigned i = 0; get_param(i, &param); i++) {
+        json_t *row = json_object();
+        json_object_set_new(row, "name", json_text(param.info.name));
+        json_object_set_new(row, "value", param.allowed ? json_text(param.value) : json_null());
+        json_object_set_new(row, "source", param.allowed ? json_text(param.source) : json_null());
+        json_object_set_new(row, "default", json_text(param.info.default_));
+        json_object_set_new(row, "allowed", json_text(param.info.range));
+        json_object_set_new(row, "unit", json_text(param.info.unit));
+        json_object_set_new(row, "doc", json_text(param.info.doc));
+        json_array_append_new(array, row);
+        all_allowed = all_allowed && param.allowed;
+    }
+    json_object_set_new(root, "params", array);
+    return all_allowed;
+}
+
+static void add_counters(json_t *root)
+{
+    const char *name, *doc;
+    json_t *array = json_array();
+    for (unsigned i = 0; uccl_counter_info(i, &name, &doc) == UCCL_OK; i++) {
+        json_t *row = json_object();
+        json_object_set_new(row, "name", json_text(name));
+        json_object_set_new(row, "doc", json_text(doc));
+        json_array_append_new(array, row);
+    }
+    json_object_set_new(root, "counters", array);
+}
+
+static json_t *device_json(const struct uccl_device *device)
+{
+    json_t *row = json_object();
+    json_object_set_new(row, "name", json_text(device->name));
+    json_object_set_new(row, "backend", json_text(device->backend));
+    json_object_set_new(row, "address", json_text(device->address));
+    json_object_set_new(row, "description", json_text(device->description));
+    json_object_set_new(row, "speed_mbps", json_integer((json_int_t)device->speed_mbps));
+    json_object_set_new(row, "mtu", json_integer(device->mtu));
+    json_object_set_new(row, "engines", json_integer(device->engines));
+    json_object_set_new(row, "numa_node", json_integer(device->numa_node));
+    json_object_set_new(row, "loopback", json_boolean(device->is_loopback));
+    return row;
+}
+
+/* Where no engine opens, "devices" is empty and "error" says why. */
+static bool add_devices(json_t *root)
+{
+    int error;
+    json_t *array = json_array();
+    uccl_engine *engine = open_engine(&error);
+    if (engine) {
+        struct uccl_device device;
+        int count = uccl_device_count(engine);
+        for (int i = 0; i < count; i++)
+            if (uccl_device_get(engine, i, &device) == UCCL_OK)
+                json_array_append_new(array, device_json(&device));
+        uccl_close(engine);
+    }
+    json_object_set_new(root, "devices", array);
+    json_object_set_new(root, "error", engine ? json_null() : json_text(uccl_strerror(error)));
+    return engine != NULL;
+}
+
+static bool print_json(void)
+{
+    json_t *root = json_object();
+    json_object_set_new(root, "version", json_text(uccl_version()));
+    json_object_set_new(root, "build", json_text(uccl_build_info()));
+    bool ok = add_devices(root);
+    ok = add_params(root) && ok;
+    add_counters(root);
+    if (json_dumpf(root, stdout, JSON_INDENT(2)) != 0) {
+        fprintf(stderr, "uccl_info: cannot write JSON\n");
+        ok = false;
+    }
+    putchar('\n');
+    json_decref(root);
+    return ok;
+}
+
+/* ---------------------------------------------------------------------------------------------- */
+
+static bool print_overview(void)
+{
+    printf("uccl-engine %s, built with %s\n\n", uccl_version(), uccl_build_info());
+    bool ok = print_devices();
+    return print_changed_params() && ok;
+}
+
+static bool print_chosen(const struct options *options)
+{
+    if (options->markdown) {
+        print_markdown();
+        return true;
+    }
+    if (options->json)
+        return print_json();
+    if (!options->devices && !options->params && !options->counters)
+        return print_overview();
+
+    bool ok = true;
+    if (options->devices)
+        ok = print_devices() && ok;
+    if (options->params)
+        ok = print_params() && ok;
+    if (options->counters)
+        ok = print_counters() && ok;
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = option_rows,
+        .parser = parse_option,
+        .doc = "Shows what libuccl-engine finds on this machine: devices, parameters, counters."
+               "\vWithout options: a summary. Exit status 1 when no engine can be opened or a "
+               "parameter's value is not allowed.",
+    };
+    struct options options = {0};
+    argp_program_version_hook = print_version;
+    argp_parse(&argp, argc, argv, 0, NULL, &options);
+
+    uccl_set_log(print_log, NULL);
+    bool ok = print_chosen(&options);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        perror("uccl_info: cannot write");
+        ok = false;
+    }
+    return ok ? EXIT_SUCCESS : EXIT_FAILURE;
+}

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One end of a connection: numbers messages, matches send k to receive k, decides how each travels,
+ * and keeps grants and eager credit. The flow serves it; it never touches chunks or time.
+ *
+ * Delivery is the one rule for the end of a send: the receiver says (CREDIT) which messages have been
+ * delivered, and a delivered send ends once no chunk refers to its payload any more.
+ */
+#ifndef UCCL_CONN_H
+#define UCCL_CONN_H
+
+#include "core/timer.h"
+#include "core/wire.h"
+
+struct flow;
+
+enum msg_state {
+    MSG_BACKLOG, /* numbered, waits for the message window */
+    MSG_WAITING, /* send: needs a clear-to-send; receive: posted */
+    MSG_EAGER,   /* send: on the eager queue */
+    MSG_BULK,    /* send: on the bulk queue */
+    MSG_SENT,    /* send: every byte is in some chunk; waits for delivery and acks */
+    MSG_ENDED,
+};
+
+enum msg_flag {
+    MSG_CANCELLED = 1, /* to be ended when it leaves the backlog */
+    MSG_DELIVERED = 2, /* the receiver has it all; chunks may still be unacked */
+    MSG_GRANTED = 4,   /* eager message whose clear-to-send came: needs no credit */
+    MSG_CHARGED = 8,   /* eager message that has its place in the peer's ring */
+};
+
+struct msg_list {
+    struct core_msg *head, *tail;
+};
+
+/* A message number of the send window. */
+struct send_slot {
+    struct core_msg *msg;
+    uint64_t granted_bytes; /* capacity of the receive that a clear-to-send told */
+    bool granted;
+    bool delivered;
+    int32_t end_status;     /* what the END frame for it says, once there is one */
+};
+
+enum recv_flag {
+    RECV_KNOWN = 1,     /* total_bytes is known: RTS, or a first byte, came */
+    RECV_IN_RING = 2,   /* collected in the eager ring */
+    RECV_DATA = 4,      /* bytes have arrived */
+    RECV_DONE = 8,      /* delivered, or ended on both sides */
+    RECV_CLEARED = 16,  /* its clear-to-send went out */
+    RECV_WITHDRAWN = 32,/* ended here early; waits for the sender to agree */
+};
+
+/* A message number of the receive window. */
+struct recv_slot {
+    struct core_msg *msg;
+    uint64_t total_bytes;
+    uint64_t arrived_bytes;
+    uint64_t ring_at;       /* where it begins in the eager ring (absolute) */
+    int32_t end_status;     /* RECV_WITHDRAWN: what the END frame says; else how the sender ended it */
+    uint8_t flags;          /* enum recv_flag */
+    bool charged;           /* takes ring space, freed when the window passes it */
+};
+
+/* What waits to be told about single messages: a bit per slot of the window. */
+enum due { DUE_CTS, DUE_RTS, DUE_END_RECV, DUE_END_SEND, DUE_KINDS };
+
+enum conn_state {
+    CONN_OPEN,
+    CONN_CLOSING, /* closed here: sends drain, FIN */
+    CONN_FAILED,  /* peer closed it or died: every message has ended; waits to be closed here */
+    CONN_OVER,    /* its last event is queued */
+};
+
+struct conn {
+    struct flow *flow;
+    void *owner;
+    struct conn *next_all, *prev_all;     /* every connection of the flow */
+    struct conn *next_ctrl, *next_active; /* lists of the flow */
+    struct conn *next_event;
+    bool on_ctrl, on_active, event_queued;
+    uint32_t local_id, remote_id;
+    uint32_t window;            /* messages, a power of two */
+    uint8_t state;              /* enum conn_state */
+    int32_t status;             /* of CONN_FAILED */
+
+    /* send side */
+    struct send_slot *send_slots;
+    struct msg_list send_backlog;
+    struct msg_list eager;      /* in order of their numbers */
+    struct msg_list bulk;
+    struct msg_list settling;   /* delivered, but chunks still refer to their payload */
+    uint64_t send_next;         /* number of the next send posted */
+    uint64_t send_admitted;     /* sends before it have left the backlog */
+    uint64_t delivered;         /* the peer has all messages before it */
+    uint64_t ring_used;         /* eager bytes charged so far */
+    uint64_t ring_limit;        /* and how far they may go */
+    uint32_t sends_pending;     /* not ended */
+    bool blocked;               /* eager head waits for credit */
+    int64_t deficit_bytes;      /* of deficit round robin */
+    bool bulk_turn;             /* small and large messages take turns */
+
+    /* receive side */
+    struct recv_slot *recv_slots;
+    struct msg_list recv_backlog;
+    uint64_t recv_next;
+    uint64_t recv_admitted;
+    uint64_t recv_base;         /* all messages before it are done */
+    uint64_t ring_freed;        /* eager ring space before it is free again */
+    uint8_t *ring;
+    uint32_t ring_bytes;
+    uint32_t completions;       /* since the last CREDIT frame */
+
+    /* control */
+    uint64_t *due[DUE_KINDS];   /* bitmaps */
+    uint32_t due_count[DUE_KINDS];
+    bool credit_due;            /* something to tell, soon */
+    bool fin_due, fin_sends_said, fin_receives_said;
+    bool peer_sends_over, peer_receives_over;
+    uint64_t fin_seq;           /* chunk that carried the last FIN, UINT64_MAX: none */
+    struct timer linger;
+};
+
+size_t conn_size(const struct params *params, const struct flow_setup *setup);
+struct conn *conn_init(void *memory, struct flow *flow, const struct params *params,
+                       const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
+                       void *owner);
+
+void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns);
+void conn_cancel(struct conn *conn, struct core_msg *msg);
+void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns);
+/* Closing, and nothing is left to say or wait for: its last event is queued. */
+void conn_try_finish(struct conn *conn);
+void conn_linger_over(struct conn *conn);
+/* Ends every message with `status`; the connection takes no more. */
+void conn_fail(struct conn *conn, int32_t status);
+
+/* Frames from the peer. False: it breaks the protocol or finds no room; drop the datagram unacked. */
+bool conn_on_data(struct conn *conn, const struct wire_data *data);
+bool conn_on_eager(struct conn *conn, const struct wire_eager *eager);
+bool conn_on_cts(struct conn *conn, const struct wire_cts *cts);
+bool conn_on_rts(struct conn *conn, const struct wire_rts *rts);
+bool conn_on_credit(struct conn *conn, const struct wire_credit *credit);
+bool conn_on_end(struct conn *conn, const struct wire_end *end);
+bool conn_on_fin(struct conn *conn, const struct wire_fin *fin);
+
+/* The last chunk that refers to this payload has gone: ends the message if it was waiting for that. */
+void conn_chunk_gone(struct conn *conn, struct core_msg *msg);
+
+/*
+ * Writes control frames into [at, at + room) for as long as they fit; `seq` is the chunk that carries
+ * them. Returns the bytes written.
+ */
+unsigned conn_put_ctrl(struct conn *conn, uint8_t *at, unsigned room, uint64_t seq);
+static inline bool conn_has_ctrl(const struct conn *conn)
+{
+    return conn->due_count[DUE_CTS] || conn->due_count[DUE_RTS] || conn->due_count[DUE_END_RECV] ||
+           conn->due_count[DUE_END_SEND] || conn->fin_due;
+}
+
+/* The eager message that may go now, or NULL. */
+struct core_msg *conn_eager_ready(struct conn *conn);
+/* Takes the next piece of it, at most `room` payload bytes; fills `eager` but for its payload. */
+void conn_take_eager(struct conn *conn, struct core_msg *msg, uint32_t room, struct wire_eager *eager);
+/* The bulk message that may go now, or NULL; conn_take_bulk() moves past `bytes` of it. */
+static inline struct core_msg *conn_bulk_ready(const struct conn *conn)
+{
+    return conn->bulk.head;
+}
+void conn_take_bulk(struct conn *conn, struct core_msg *msg, uint64_t bytes);
+
+#endif

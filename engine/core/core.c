@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The core's front: set-up, dispatch to flows and connections, and the queues that the owner pulls. */
+#include "core/core.h"
+#include "core/state.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { TOKEN_SLOT_BITS = 12 };
+_Static_assert(CORE_FLOWS_MAX == 1 << TOKEN_SLOT_BITS, "a token's low bits name the flow slot");
+
+static size_t round64(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+/* ---- set-up ---------------------------------------------------------------------------------- */
+
+size_t core_size(const struct params *params)
+{
+    return round64(sizeof(struct core)) + SCRATCH_COUNT * SCRATCH_BYTES +
+           round64(params->tx_small_buffers * sizeof(uint8_t *)) +
+           round64(params->tx_buffers * sizeof(uint8_t *)) +
+           params->tx_small_buffers * FRAMES_SMALL_BYTES + params->tx_buffers * FRAMES_BIG_BYTES;
+}
+
+/* Lays `count` buffers out at `*at`; the first one is on top. */
+static void pool_init(struct pool *pool, uint8_t **free_list, uint8_t **at, size_t count, size_t bytes)
+{
+    pool->free = free_list;
+    for (size_t i = count; i-- > 0;)
+        pool_put(pool, *at + i * bytes);
+    *at += count * bytes;
+}
+
+struct core *core_init(void *memory, const struct core_setup *setup, uint64_t now_ns)
+{
+    const struct params *params = setup->params;
+    struct core *core = memory;
+    uint8_t *at = memory;
+    at += round64(sizeof *core);
+    core->scratch = at;
+    at += SCRATCH_COUNT * SCRATCH_BYTES;
+    uint8_t **small_free = (uint8_t **)at;
+    at += round64(params->tx_small_buffers * sizeof(uint8_t *));
+    uint8_t **big_free = (uint8_t **)at;
+    at += round64(params->tx_buffers * sizeof(uint8_t *));
+    pool_init(&core->small, small_free, &at, params->tx_small_buffers, FRAMES_SMALL_BYTES);
+    pool_init(&core->big, big_free, &at, params->tx_buffers, FRAMES_BIG_BYTES);
+    core->params = params;
+    core->counters = setup->counters;
+    core->crc32c = setup->crc32c;
+    core->paths_in_order = setup->paths_in_order;
+    core->rng.state = setup->seed;
+    core->now_ns = now_ns;
+    timer_wheel_init(&core->wheel, now_ns);
+    return core;
+}
+
+uint64_t core_make_token(uint64_t random, uint32_t index)
+{
+    assert(index < CORE_FLOWS_MAX);
+    uint64_t token = random << TOKEN_SLOT_BITS | index;
+    return random << TOKEN_SLOT_BITS ? token : token | UINT64_C(1) << 63;
+}
+
+static uint32_t token_slot(uint64_t token)
+{
+    return (uint32_t)token & (CORE_FLOWS_MAX - 1);
+}
+
+size_t core_flow_size(const struct params *params, const struct flow_setup *setup)
+{
+    return flow_size(params, setup);
+}
+
+struct flow *core_flow_open(struct core *core, void *memory, const struct flow_setup *setup,
+                            uint64_t now_ns)
+{
+    uint32_t slot = token_slot(setup->rx_token);
+    assert(!core->flows[slot] && setup->datagram_bytes >= CORE_DATAGRAM_MIN &&
+           setup->datagram_bytes <= CORE_TRAIN_BYTES_MAX);
+    core->now_ns = now_ns;
+    struct flow *flow = flow_init(memory, core, setup, now_ns);
+    flow->slot = slot;
+    core->flows[slot] = flow;
+    if (slot >= core->flow_end)
+        core->flow_end = slot + 1;
+    return flow;
+}
+
+void core_flow_close(struct core *core, struct flow *flow)
+{
+    assert(!flow->all_head);
+    flow_fail(flow, UCCL_ECLOSED);
+    core->flows[flow->slot] = NULL;
+    struct flow *before = NULL;
+    for (struct flow *f = core->ready_head; f; before = f, f = f->next_ready) {
+        if (f != flow)
+            continue;
+        *(before ? &before->next_ready : &core->ready_head) = f->next_ready;
+        if (core->ready_tail == f)
+            core->ready_tail = before;
+        break;
+    }
+    before = NULL;
+    for (struct flow *f = core->flow_events_head; f; before = f, f = f->next_event) {
+        if (f != flow)
+            continue;
+        *(before ? &before->next_event : &core->flow_events_head) = f->next_event;
+        if (core->flow_events_tail == f)
+            core->flow_events_tail = before;
+        break;
+    }
+}
+
+void core_flow_set_datagram(struct core *core, struct flow *flow, uint32_t datagram_bytes)
+{
+    (void)core;
+    assert(datagram_bytes >= CORE_DATAGRAM_MIN && datagram_bytes <= CORE_TRAIN_BYTES_MAX);
+    flow->datagram_bytes = datagram_bytes;
+}
+
+size_t core_conn_size(const struct params *params, const struct flow_setup *setup)
+{
+    return conn_size(params, setup);
+}
+
+struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow,
+                            const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
+                            void *owner, uint64_t now_ns)
+{
+    uint32_t index = local_id & (CORE_CONNS_MAX - 1);
+    assert(!core->conns[index]);
+    core->now_ns = now_ns;
+    struct conn *conn = conn_init(memory, flow, core->params, setup, local_id, remote_id, owner);
+    core->conns[index] = conn;
+    conn->next_all = flow->all_head;
+    if (flow->all_head)
+        flow->all_head->prev_all = conn;
+    flow->all_head = conn;
+    if (flow->dead)
+        conn_fail(conn, UCCL_EPEERDEAD);
+    return conn;
+}
+
+/* ---- in -------------------------------------------------------------------------------------- */
+
+void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    conn_submit(conn, msg, now_ns);
+    flow_update_timer(conn->flow, now_ns);
+}
+
+void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    conn_cancel(msg->conn, msg);
+}
+
+void core_conn_close(struct core *core, struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    conn_close(conn, linger_ns, now_ns);
+}
+
+bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    core->copy_next = core->copy_count = 0;
+    uint64_t token = wire_token(datagram, length);
+    struct flow *flow = token ? core->flows[token_slot(token)] : NULL;
+    if (!flow || flow->rx_token != token || flow->dead) {
+        if (token)
+            COUNT(core->counters, rx_strangers, 1);
+        else
+            COUNT(core->counters, rx_malformed, 1);
+        return false;
+    }
+    COUNT(core->counters, rx_datagrams, 1);
+    COUNT(core->counters, rx_bytes, length);
+    struct wire_packet packet;
+    if (!wire_parse(datagram, length, core->crc32c, &packet)) {
+        COUNT(core->counters, rx_malformed, 1);
+        return false;
+    }
+    if (!wire_payload_intact(&packet, core->crc32c)) {
+        COUNT(core->counters, rx_payload_crc, 1);
+        return false;
+    }
+    bool good = flow_rx(flow, &packet, ce, now_ns);
+    flow_update_timer(flow, now_ns);
+    return good;
+}
+
+static struct conn *conn_of_linger(struct timer *timer)
+{
+    return (struct conn *)((char *)timer - offsetof(struct conn, linger));
+}
+
+static struct flow *flow_of_timer(struct timer *timer)
+{
+    return (struct flow *)((char *)timer - offsetof(struct flow, timer));
+}
+
+void core_expire(struct core *core, uint64_t now_ns)
+{
+    struct timer *timer;
+    core->now_ns = now_ns;
+    while ((timer = timer_expired(&core->wheel, now_ns))) {
+        if (timer->of_conn) {
+            conn_linger_over(conn_of_linger(timer));
+        } else {
+            struct flow *flow = flow_of_timer(timer);
+            flow_expire(flow, now_ns);
+            flow_update_timer(flow, now_ns);
+        }
+    }
+}
+
+void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_ns)
+{
+    struct flow *flow = desc->flow;
+    core->now_ns = now_ns;
+    COUNT(core->counters, tx_blocked, 1);
+    if (desc->sequenced) {
+        struct chunk *chunk = sent_chunk(&flow->sent, desc->seq);
+        if (chunk->state == CHUNK_FLYING)
+            sent_lose(&flow->sent, chunk);
+    } else {
+        flow->ack_pending = flow->ack_now = true;
+    }
+    flow_wake(flow);
+}
+
+/* ---- out ------------------------------------------------------------------------------------- */
+
+bool core_next_copy(struct core *core, struct core_copy *copy)
+{
+    if (core->copy_next == core->copy_count) {
+        core->copy_next = core->copy_count = 0;
+        return false;
+    }
+    *copy = core->copies[core->copy_next++];
+    return true;
+}
+
+bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct flow *flow;
+    core->now_ns = now_ns;
+    if (core->starved && core->small.count) {
+        core->starved = false;
+        for (uint32_t i = 0; i < core->flow_end; i++) {
+            if (core->flows[i])
+                flow_wake(core->flows[i]);
+        }
+    }
+    while ((flow = core->ready_head)) {
+        bool sent = flow_tx(flow, desc, now_ns);
+        core->ready_head = flow->next_ready;
+        if (!core->ready_head)
+            core->ready_tail = NULL;
+        flow->ready = false;
+        if (sent) {
+            flow_wake(flow); /* to the end of the line */
+            return true;
+        }
+        flow_update_timer(flow, now_ns);
+    }
+    return false;
+}
+
+static void forget_conn(struct core *core, struct conn *conn)
+{
+    struct flow *flow = conn->flow;
+    core->conns[conn->local_id & (CORE_CONNS_MAX - 1)] = NULL;
+    *(conn->prev_all ? &conn->prev_all->next_all : &flow->all_head) = conn->next_all;
+    if (conn->next_all)
+        conn->next_all->prev_all = conn->prev_all;
+    timer_disarm(&core->wheel, &conn->linger);
+    flow_forget_conn(flow, conn);
+}
+
+static bool next_conn_event(struct core *core, struct core_event *event)
+{
+    struct conn *conn = core->conn_events_head;
+    if (!conn)
+        return false;
+    core->conn_events_head = conn->next_event;
+    if (!core->conn_events_head)
+        core->conn_events_tail = NULL;
+    conn->event_queued = false;
+    *event = (struct core_event){.kind = CORE_EVENT_CONN_FAILED, .status = conn->status, .owner = conn->owner};
+    if (conn->state == CONN_OVER) {
+        event->kind = CORE_EVENT_CONN_ENDED;
+        forget_conn(core, conn);
+    }
+    return true;
+}
+
+bool core_next_event(struct core *core, struct core_event *event)
+{
+    struct core_msg *msg = core->ended.head;
+    if (msg) {
+        msg_remove(&core->ended, msg);
+        *event = (struct core_event){.kind = CORE_EVENT_MSG, .status = msg->status, .msg = msg};
+        return true;
+    }
+    if (next_conn_event(core, event))
+        return true;
+    struct flow *flow = core->flow_events_head;
+    if (!flow)
+        return false;
+    core->flow_events_head = flow->next_event;
+    if (!core->flow_events_head)
+        core->flow_events_tail = NULL;
+    *event = (struct core_event){.kind = CORE_EVENT_FLOW_DEAD, .status = UCCL_EPEERDEAD, .owner = flow->owner};
+    return true;
+}
+
+uint64_t core_deadline(const struct core *core)
+{
+    return timer_next(&core->wheel);
+}
+
+void core_flush_acks(struct core *core)
+{
+    for (uint32_t i = 0; i < core->flow_end; i++) {
+        struct flow *flow = core->flows[i];
+        if (flow && flow->ack_pending && !flow->dead) {
+            flow->ack_now = true;
+            flow_wake(flow);
+        }
+    }
+}

@@ -1,0 +1,584 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What arriving packets and passing time do to a flow: duplicates, acks owed and received, loss
+ * (sent.h), tail-loss probe and retransmission timeout (RFC 8985 7, RFC 6298 5), keepalive and the
+ * dead-peer verdict. One timer per flow, armed at or before the earliest deadline and re-armed lazily.
+ */
+#include "core/flow.h"
+#include "core/state.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { NS_PER_US = 1000, NS_PER_MS = 1000000 };
+enum { PROBE_MIN_NS = 100 * NS_PER_US, FIRST_RTO_NS = 20 * NS_PER_MS };
+
+static size_t round64(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+size_t flow_size(const struct params *params, const struct flow_setup *setup)
+{
+    return round64(sizeof(struct flow)) + round64(setup->chunk_window * sizeof(struct chunk)) +
+           round64(setup->chunk_window * sizeof(struct sack_chunk)) +
+           round64(params->port_entropy * sizeof(struct path)) +
+           round64(params->port_entropy * sizeof(struct chunk_list));
+}
+
+struct flow *flow_init(void *memory, struct core *core, const struct flow_setup *setup, uint64_t now_ns)
+{
+    const struct params *params = core->params;
+    uint16_t paths = (uint16_t)params->port_entropy;
+    struct flow *flow = memory;
+    uint8_t *at = memory;
+    at += round64(sizeof *flow);
+    struct chunk *chunks = (struct chunk *)at;
+    at += round64(setup->chunk_window * sizeof *chunks);
+    struct sack_chunk *sack_chunks = (struct sack_chunk *)at;
+    at += round64(setup->chunk_window * sizeof *sack_chunks);
+    struct path *path_states = (struct path *)at;
+    at += round64(paths * sizeof *path_states);
+    struct chunk_list *by_path = (struct chunk_list *)at;
+
+    flow->core = core;
+    flow->owner = setup->owner;
+    flow->rx_token = setup->rx_token;
+    flow->tx_token = setup->tx_token;
+    flow->destination = setup->destination;
+    flow->datagram_bytes = setup->datagram_bytes;
+    flow->peer_window_bytes = setup->tx_window_bytes;
+    flow->rx_window_bytes = setup->rx_window_bytes;
+    flow->last_rx_ns = now_ns;
+    flow->last_ack_ns = now_ns;
+    flow->rack_at_ns = UINT64_MAX;
+    path_set_init(&flow->paths, path_states, paths, (unsigned)params->path_policy, &core->rng);
+    sent_init(&flow->sent, chunks, by_path, setup->chunk_window, &flow->paths,
+              core->paths_in_order ? 1 : (uint32_t)params->reorder_threshold);
+    sack_init(&flow->sack, sack_chunks, setup->chunk_window);
+    rtt_init(&flow->rtt);
+    uint32_t chunk_bytes = (uint32_t)params->chunk_size_kb * 1024;
+    cc_init(&flow->cc, params, chunk_bytes);
+    return flow;
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+void flow_wake(struct flow *flow)
+{
+    struct core *core = flow->core;
+    if (flow->ready || flow->dead)
+        return;
+    flow->ready = true;
+    flow->next_ready = NULL;
+    if (core->ready_tail)
+        core->ready_tail->next_ready = flow;
+    else
+        core->ready_head = flow;
+    core->ready_tail = flow;
+}
+
+static void add_ctrl(struct conn *conn)
+{
+    struct flow *flow = conn->flow;
+    if (conn->on_ctrl)
+        return;
+    conn->on_ctrl = true;
+    conn->next_ctrl = NULL;
+    if (flow->ctrl_tail)
+        flow->ctrl_tail->next_ctrl = conn;
+    else
+        flow->ctrl_head = conn;
+    flow->ctrl_tail = conn;
+}
+
+void flow_add_ctrl(struct conn *conn)
+{
+    add_ctrl(conn);
+    conn->flow->ctrl_urgent = true;
+    flow_wake(conn->flow);
+}
+
+void flow_add_active(struct conn *conn)
+{
+    struct flow *flow = conn->flow;
+    if (!conn->on_active) {
+        conn->on_active = true;
+        conn->next_active = NULL;
+        conn->deficit_bytes = 0;
+        if (flow->active_tail)
+            flow->active_tail->next_active = conn;
+        else
+            flow->active_head = conn;
+        flow->active_tail = conn;
+    }
+    flow_wake(flow);
+}
+
+void flow_forget_conn(struct flow *flow, struct conn *conn)
+{
+    struct conn *before = NULL;
+    for (struct conn *c = flow->ctrl_head; conn->on_ctrl && c; before = c, c = c->next_ctrl) {
+        if (c != conn)
+            continue;
+        *(before ? &before->next_ctrl : &flow->ctrl_head) = c->next_ctrl;
+        if (flow->ctrl_tail == c)
+            flow->ctrl_tail = before;
+        break;
+    }
+    before = NULL;
+    for (struct conn *c = flow->active_head; conn->on_active && c; before = c, c = c->next_active) {
+        if (c != conn)
+            continue;
+        *(before ? &before->next_active : &flow->active_head) = c->next_active;
+        if (flow->active_tail == c)
+            flow->active_tail = before;
+        break;
+    }
+}
+
+/* An ack, or credit, is owed: at once, or within the ack delay. */
+static void owe_ack(struct flow *flow, bool now)
+{
+    struct core *core = flow->core;
+    if (!flow->ack_pending) {
+        flow->ack_pending = true;
+        flow->ack_at_ns = core->now_ns + core->params->ack_delay_us * NS_PER_US;
+    }
+    if (now && !flow->ack_now) {
+        flow->ack_now = true;
+        flow_wake(flow);
+    }
+}
+
+void flow_credit_due(struct conn *conn, bool now)
+{
+    conn->credit_due = true;
+    add_ctrl(conn);
+    owe_ack(conn->flow, now);
+}
+
+void flow_msg_started(struct flow *flow, uint64_t now_ns)
+{
+    if (flow->msgs_pending++ == 0 && flow->sent.flying_chunks == 0 && flow->last_rx_ns < now_ns)
+        flow->last_rx_ns = now_ns; /* silence counts from here */
+}
+
+void flow_msg_ended(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
+{
+    struct counters *counters = flow->core->counters;
+    assert(flow->msgs_pending);
+    flow->msgs_pending--;
+    msg->status = status;
+    msg->moved_bytes = moved_bytes;
+    msg_append(&flow->core->ended, msg);
+    if (status != UCCL_OK)
+        return;
+    if (msg->kind == CORE_SEND) {
+        COUNT(counters, msgs_sent, 1);
+        COUNT(counters, bytes_sent, moved_bytes);
+    } else {
+        COUNT(counters, msgs_received, 1);
+        COUNT(counters, bytes_received, moved_bytes);
+    }
+}
+
+void flow_conn_event(struct conn *conn)
+{
+    struct core *core = conn->flow->core;
+    if (conn->event_queued)
+        return;
+    conn->event_queued = true;
+    conn->next_event = NULL;
+    if (core->conn_events_tail)
+        core->conn_events_tail->next_event = conn;
+    else
+        core->conn_events_head = conn;
+    core->conn_events_tail = conn;
+}
+
+/* ---- acks received --------------------------------------------------------------------------- */
+
+static void release_buffer(struct core *core, struct chunk *chunk)
+{
+    pool_put(chunk->frames.small ? &core->small : &core->big, chunk->frames.buffer);
+}
+
+/* The chunk's record is about to be freed: so is what it holds. */
+static void chunk_over(struct flow *flow, struct chunk *chunk)
+{
+    if (chunk->kind == CHUNK_FRAMES) {
+        release_buffer(flow->core, chunk);
+    } else if (chunk->kind == CHUNK_BULK) {
+        struct core_msg *msg = chunk->bulk.msg;
+        assert(msg->chunks_live);
+        if (--msg->chunks_live == 0)
+            conn_chunk_gone(msg->conn, msg);
+    }
+}
+
+static void on_chunk_acked(void *context, struct chunk *chunk)
+{
+    chunk_over(context, chunk);
+}
+
+void flow_void_chunks(struct flow *flow, struct core_msg *msg)
+{
+    struct sent *sent = &flow->sent;
+    for (uint64_t seq = sent->cumulative; msg->chunks_live && seq < sent->next_seq; seq++) {
+        struct chunk *chunk = sent_chunk(sent, seq);
+        if (chunk->state != CHUNK_FREE && chunk->kind == CHUNK_BULK && chunk->bulk.msg == msg) {
+            chunk->kind = CHUNK_VOID;
+            msg->chunks_live--;
+        }
+    }
+}
+
+/* What the ack says of single paths: round-trip time, marks, and the per-path loss rule. */
+static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, uint64_t now_ns,
+                             struct cc_ack *cc_ack)
+{
+    unsigned lost = 0;
+    for (unsigned i = 0; i < ack->path_count; i++) {
+        const struct wire_ack_path *entry = &ack->paths[i];
+        if (entry->path >= flow->paths.count)
+            continue;
+        struct path *path = &flow->paths.paths[entry->path];
+        if ((int32_t)(entry->path_seq - path->acked_seq) <= 0 ||
+            (int32_t)(entry->path_seq - path->next_seq) >= 0)
+            continue; /* told before, or never sent */
+        path->acked_seq = entry->path_seq;
+        uint64_t hold_ns = (uint64_t)entry->hold << WIRE_TIME_SHIFT;
+        uint64_t echoed_ns = (uint64_t)(uint32_t)(wire_time(now_ns) - entry->time_stamp)
+                             << WIRE_TIME_SHIFT;
+        uint64_t rtt_ns = echoed_ns > hold_ns ? echoed_ns - hold_ns : 1;
+        rtt_sample(&flow->rtt, rtt_ns, hold_ns, now_ns);
+        if (cc_ack->rtt_ns == 0 || rtt_ns < cc_ack->rtt_ns)
+            cc_ack->rtt_ns = rtt_ns;
+        cc_ack->ce |= entry->ce;
+        path_report(&flow->paths, entry->path, entry->ce ? PATH_CONGESTED : PATH_GOOD, rtt_ns);
+        lost += sent_lose_by_path(&flow->sent, entry->path, entry->path_seq);
+    }
+    return lost;
+}
+
+static void count_losses(struct flow *flow, unsigned lost, uint64_t now_ns)
+{
+    if (lost == 0)
+        return;
+    COUNT(flow->core->counters, lost_chunks, lost);
+    flow->cc.ops->on_loss(&flow->cc, now_ns, flow->rtt.srtt_ns);
+    flow_wake(flow);
+}
+
+static bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, uint64_t now_ns)
+{
+    struct sent_acked acked;
+    bool was_flying = flow->sent.flying_chunks > 0;
+    COUNT(flow->core->counters, rx_acks, 1);
+    if (!sent_ack(&flow->sent, ack, on_chunk_acked, flow, &acked))
+        return false;
+    if (!flow->ack_seen || (int32_t)(ack->number - flow->peer_ack_number) > 0) {
+        flow->ack_seen = true;
+        flow->peer_ack_number = ack->number;
+        flow->peer_window_bytes = (uint64_t)ack->window_kb * 1024;
+    }
+    struct cc_ack cc_ack = {.now_ns = now_ns, .acked_bytes = acked.payload_bytes};
+    unsigned lost = on_ack_paths(flow, ack, now_ns, &cc_ack);
+    if (acked.spurious && flow->sent.reorder_window_quarters < 16)
+        flow->sent.reorder_window_quarters++;
+    if (acked.chunks) {
+        flow->last_ack_ns = now_ns;
+        flow->rto_backoff = 0;
+        flow->probed = false;
+        lost += sent_lose_by_time(&flow->sent, &flow->rtt, now_ns, &flow->rack_at_ns);
+        if (flow->closing) {
+            for (struct conn *conn = flow->all_head, *next; conn; conn = next) {
+                next = conn->next_all;
+                conn_try_finish(conn);
+            }
+        }
+    }
+    if (was_flying && (acked.chunks || cc_ack.rtt_ns)) {
+        cc_ack.srtt_ns = flow->rtt.srtt_ns;
+        cc_ack.min_rtt_ns = flow->rtt.min_ns;
+        cc_ack.cwnd_limited = flow->window_limited;
+        flow->window_limited = false;
+        flow->cc.ops->on_ack(&flow->cc, &cc_ack);
+    }
+    count_losses(flow, lost, now_ns);
+    flow_wake(flow);
+    return true;
+}
+
+void flow_fill_ack(struct flow *flow, struct wire_ack *ack, uint64_t now_ns)
+{
+    sack_fill(&flow->sack, ack, now_ns);
+    ack->number = flow->ack_number++;
+    ack->window_kb = (uint32_t)(flow->rx_window_bytes / 1024);
+    flow->ack_pending = false;
+    flow->ack_now = false;
+    flow->ack_chunks = 0;
+    COUNT(flow->core->counters, tx_acks, 1);
+}
+
+/* ---- packets received ------------------------------------------------------------------------ */
+
+static bool on_conn_frame(struct conn *conn, const struct wire_frame *frame)
+{
+    switch (frame->kind) {
+    case FRAME_DATA:
+        return conn_on_data(conn, &frame->data);
+    case FRAME_EAGER:
+        return conn_on_eager(conn, &frame->eager);
+    case FRAME_CTS:
+        return conn_on_cts(conn, &frame->cts);
+    case FRAME_RTS:
+        return conn_on_rts(conn, &frame->rts);
+    case FRAME_CREDIT:
+        return conn_on_credit(conn, &frame->credit);
+    case FRAME_END:
+        return conn_on_end(conn, &frame->end);
+    case FRAME_FIN:
+        return conn_on_fin(conn, &frame->fin);
+    default:
+        return true;
+    }
+}
+
+static uint32_t frame_conn(const struct wire_frame *frame)
+{
+    switch (frame->kind) {
+    case FRAME_DATA:
+        return frame->data.conn;
+    case FRAME_EAGER:
+        return frame->eager.conn;
+    case FRAME_CTS:
+        return frame->cts.conn;
+    case FRAME_RTS:
+        return frame->rts.conn;
+    case FRAME_CREDIT:
+        return frame->credit.conn;
+    case FRAME_END:
+        return frame->end.conn;
+    default:
+        return frame->fin.conn;
+    }
+}
+
+/* Acts on every frame. False: the datagram must not count as received. */
+static bool dispatch(struct flow *flow, struct wire_packet *packet, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    struct wire_frame frame;
+    while (wire_next_frame(packet, &frame) > 0) {
+        if (frame.kind == FRAME_PING)
+            continue;
+        if (frame.kind == FRAME_ACK) {
+            if (!flow_on_ack(flow, &frame.ack, now_ns))
+                return false;
+            continue;
+        }
+        uint32_t id = frame_conn(&frame);
+        struct conn *conn = core->conns[id & (CORE_CONNS_MAX - 1)];
+        if (!conn || conn->local_id != id || conn->flow != flow || conn->state == CONN_OVER)
+            COUNT(core->counters, rx_stale_frames, 1);
+        else if (!on_conn_frame(conn, &frame))
+            return false;
+    }
+    return true;
+}
+
+bool flow_rx(struct flow *flow, struct wire_packet *packet, bool ce, uint64_t now_ns)
+{
+    struct counters *counters = flow->core->counters;
+    flow->last_rx_ns = now_ns;
+    if (ce)
+        COUNT(counters, rx_ce_marks, 1);
+    if (!(packet->flags & WIRE_SEQUENCED))
+        return dispatch(flow, packet, now_ns);
+
+    uint64_t seq;
+    switch (sack_check(&flow->sack, packet, &seq)) {
+    case SACK_DUPLICATE:
+        COUNT(counters, rx_duplicates, 1);
+        sack_note_path(&flow->sack, packet, ce, now_ns);
+        owe_ack(flow, true);
+        return true;
+    case SACK_BEYOND_WINDOW:
+        COUNT(counters, rx_out_of_window, 1);
+        return false;
+    case SACK_MALFORMED:
+        COUNT(counters, rx_malformed, 1);
+        return false;
+    case SACK_NEW:
+        break;
+    }
+    if (!dispatch(flow, packet, now_ns)) {
+        COUNT(counters, rx_malformed, 1);
+        return false;
+    }
+    sack_note_path(&flow->sack, packet, ce, now_ns);
+    if (sack_mark(&flow->sack, seq, packet->index, packet->count))
+        flow->ack_chunks++;
+    bool gap = sack_has_gap(&flow->sack) && packet->index + 1u == packet->count;
+    owe_ack(flow, gap || packet->flags & WIRE_REPAIR ||
+                      flow->ack_chunks >= flow->core->params->ack_every);
+    return true;
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static uint64_t rto_ns(const struct flow *flow)
+{
+    const struct params *params = flow->core->params;
+    uint64_t min_ns = params->rto_min_us * NS_PER_US, max_ns = params->rto_max_us * NS_PER_US;
+    if (flow->rtt.srtt_ns == 0 && min_ns < FIRST_RTO_NS)
+        min_ns = FIRST_RTO_NS;
+    return rtt_rto(&flow->rtt, flow->rto_backoff, min_ns, max_ns);
+}
+
+static uint64_t probe_ns(const struct flow *flow)
+{
+    uint64_t ns = 2 * flow->rtt.srtt_ns + flow->rtt.peer_hold_ns;
+    return ns < PROBE_MIN_NS ? PROBE_MIN_NS : ns;
+}
+
+/* When the loss timers next act: the tail-loss probe first, once, then the RTO. */
+static uint64_t loss_deadline(const struct flow *flow)
+{
+    const struct chunk *oldest = sent_oldest(&flow->sent), *newest = sent_newest(&flow->sent);
+    if (!oldest)
+        return UINT64_MAX;
+    uint64_t from_ns = oldest->sent_ns > flow->last_ack_ns ? oldest->sent_ns : flow->last_ack_ns;
+    uint64_t rto_at = from_ns + rto_ns(flow);
+    uint64_t probe_at = newest->sent_ns + probe_ns(flow);
+    if (!flow->probed && flow->rto_backoff == 0 && flow->rtt.srtt_ns && probe_at < rto_at)
+        return probe_at;
+    return rto_at;
+}
+
+static bool expects_peer(const struct flow *flow)
+{
+    return flow->msgs_pending || flow->sent.next_seq > flow->sent.cumulative;
+}
+
+static uint64_t dead_ns(const struct flow *flow)
+{
+    return flow->core->params->dead_peer_ms * NS_PER_MS;
+}
+
+static uint64_t earliest(const struct flow *flow)
+{
+    uint64_t at = loss_deadline(flow);
+    if (flow->rack_at_ns < at)
+        at = flow->rack_at_ns;
+    if (flow->ack_pending && flow->ack_at_ns < at)
+        at = flow->ack_at_ns;
+    if (flow->pace_until_ns > flow->core->now_ns && flow->active_head && flow->pace_until_ns < at)
+        at = flow->pace_until_ns;
+    if (expects_peer(flow)) {
+        bool ping = flow->sent.flying_chunks == 0 && !sent_first_lost(&flow->sent);
+        uint64_t silence_at = flow->last_rx_ns + (ping ? dead_ns(flow) / 4 : dead_ns(flow));
+        if (silence_at < at)
+            at = silence_at;
+    }
+    return at;
+}
+
+void flow_update_timer(struct flow *flow, uint64_t now_ns)
+{
+    (void)now_ns;
+    uint64_t at = earliest(flow);
+    if (at != UINT64_MAX && (!timer_armed(&flow->timer) || at < flow->timer.deadline_ns))
+        timer_arm(&flow->core->wheel, &flow->timer, at);
+}
+
+static void probe_tail(struct flow *flow)
+{
+    flow->probed = true;
+    flow->probe_due = true;
+    COUNT(flow->core->counters, tlp_fired, 1);
+    sent_lose(&flow->sent, sent_newest(&flow->sent));
+    flow_wake(flow);
+}
+
+static void retransmission_timeout(struct flow *flow, uint64_t now_ns)
+{
+    struct sent *sent = &flow->sent;
+    unsigned lost = 0;
+    struct chunk *chunk;
+    COUNT(flow->core->counters, rto_fired, 1);
+    while ((chunk = sent_oldest(sent))) {
+        path_report(&flow->paths, chunk->path, PATH_LOST, 0);
+        sent_lose(sent, chunk);
+        lost++;
+    }
+    COUNT(flow->core->counters, lost_chunks, lost);
+    if (flow->rto_backoff < 16)
+        flow->rto_backoff++;
+    flow->last_ack_ns = now_ns;
+    flow->rack_at_ns = UINT64_MAX;
+    flow->cc.ops->on_rto(&flow->cc, now_ns);
+    flow_wake(flow);
+}
+
+void flow_expire(struct flow *flow, uint64_t now_ns)
+{
+    if (flow->dead)
+        return;
+    if (flow->ack_pending && flow->ack_at_ns <= now_ns)
+        owe_ack(flow, true);
+    if (flow->rack_at_ns <= now_ns)
+        count_losses(flow,
+                     sent_lose_by_time(&flow->sent, &flow->rtt, now_ns, &flow->rack_at_ns),
+                     now_ns);
+    if (expects_peer(flow)) {
+        uint64_t silence_ns = now_ns > flow->last_rx_ns ? now_ns - flow->last_rx_ns : 0;
+        if (silence_ns >= dead_ns(flow)) {
+            COUNT(flow->core->counters, peers_dead, 1);
+            flow_fail(flow, UCCL_EPEERDEAD);
+            return;
+        }
+        bool quiet = flow->sent.flying_chunks == 0 && !sent_first_lost(&flow->sent);
+        if (quiet && silence_ns >= dead_ns(flow) / 4) {
+            flow->ping_due = true;
+            flow_wake(flow);
+        }
+    }
+    if (loss_deadline(flow) <= now_ns) {
+        if (!flow->probed && flow->rto_backoff == 0 && flow->rtt.srtt_ns)
+            probe_tail(flow);
+        else
+            retransmission_timeout(flow, now_ns);
+    }
+    if (flow->active_head && flow->pace_until_ns <= now_ns)
+        flow_wake(flow);
+}
+
+void flow_fail(struct flow *flow, int32_t status)
+{
+    struct core *core = flow->core;
+    struct sent *sent = &flow->sent;
+    if (flow->dead)
+        return;
+    flow->dead = true;
+    timer_disarm(&core->wheel, &flow->timer);
+    for (struct conn *conn = flow->all_head, *next; conn; conn = next) {
+        next = conn->next_all;
+        conn_fail(conn, status);
+    }
+    for (uint64_t seq = sent->cumulative; seq < sent->next_seq; seq++) {
+        struct chunk *chunk = sent_chunk(sent, seq);
+        if (chunk->state != CHUNK_FREE && chunk->kind == CHUNK_FRAMES)
+            release_buffer(core, chunk);
+        chunk->state = CHUNK_FREE;
+    }
+    flow->event_queued = true;
+    flow->next_event = NULL;
+    if (core->flow_events_tail)
+        core->flow_events_tail->next_event = flow;
+    else
+        core->flow_events_head = flow;
+    core->flow_events_tail = flow;
+}

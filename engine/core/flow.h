@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The relation between this engine thread and one of a peer process: chunk sequence space, acks, loss,
+ * timers, congestion control, paths, and the connections that share them. flow.c holds what acks,
+ * time and loss do; transmit.c what goes out next.
+ */
+#ifndef UCCL_FLOW_H
+#define UCCL_FLOW_H
+
+#include "core/cc.h"
+#include "core/conn.h"
+#include "core/path.h"
+#include "core/rtt.h"
+#include "core/sack.h"
+#include "core/sent.h"
+#include "core/timer.h"
+
+enum {
+    FRAMES_SMALL_BYTES = 2048,      /* a buffer of the pool for few frames */
+    FRAMES_BIG_BYTES = 64 * 1024,   /* and for a train of them */
+    KERNEL_OVERHEAD_BYTES = 768,    /* what a datagram takes of a socket buffer beside its bytes */
+    CONTROL_RESERVE_BYTES = 65536,  /* control frames may exceed the windows by this much */
+};
+
+struct flow {
+    struct core *core;
+    void *owner;
+    struct flow *next_ready;      /* ring of flows with something to send */
+    struct flow *next_event;
+    bool ready, event_queued, dead;
+    uint64_t rx_token, tx_token;
+    uint32_t destination;
+    uint32_t datagram_bytes;
+    uint32_t slot;                /* in core->flows */
+
+    struct sent sent;
+    struct sack sack;
+    struct rtt rtt;
+    struct cc cc;
+    struct path_set paths;
+    uint64_t peer_window_bytes;   /* what the peer's receive buffer takes */
+    uint64_t rx_window_bytes;     /* ours, to advertise */
+
+    /* connections */
+    struct conn *ctrl_head, *ctrl_tail;     /* with control frames */
+    struct conn *active_head, *active_tail; /* with messages to send, round robin */
+    struct conn *all_head;
+    bool ctrl_urgent;             /* some control frame does not wait for the ack timer */
+    uint32_t msgs_pending;        /* submitted and not ended, all connections */
+    uint32_t closing;             /* connections that wait for their FIN to be acked */
+    bool ping_due;
+
+    /* acks we owe */
+    bool ack_pending;             /* something arrived since the last ack */
+    bool ack_now;
+    uint32_t ack_chunks;          /* chunks completed since the last ack */
+    uint32_t ack_number;          /* of the next ack */
+    uint32_t peer_ack_number;     /* newest one seen from the peer */
+    bool ack_seen;
+    uint64_t ack_at_ns;           /* when a pending ack goes out by itself */
+
+    /* timers */
+    struct timer timer;           /* at or before the earliest deadline below */
+    uint64_t last_rx_ns;          /* any packet of the peer */
+    uint64_t last_ack_ns;         /* ack that moved something, or first transmission after idle */
+    uint64_t rack_at_ns;          /* UINT64_MAX: none */
+    uint64_t pace_until_ns;       /* cwnd below a chunk: no data before */
+    uint8_t rto_backoff;
+    bool probed;                  /* tail-loss probe sent since the last progress */
+    bool probe_due;               /* it is about to go, whatever the window */
+    bool window_limited;          /* the window held a chunk back since the last ack */
+};
+
+size_t flow_size(const struct params *params, const struct flow_setup *setup);
+struct flow *flow_init(void *memory, struct core *core, const struct flow_setup *setup,
+                       uint64_t now_ns);
+
+/* Something to send has come up. */
+void flow_wake(struct flow *flow);
+void flow_add_ctrl(struct conn *conn);
+void flow_add_active(struct conn *conn);
+/* The connection is over: it leaves the lists. */
+void flow_forget_conn(struct flow *flow, struct conn *conn);
+/* A message was submitted: from here on silence counts. */
+void flow_msg_started(struct flow *flow, uint64_t now_ns);
+/* A message has ended; `msg` goes to the application. */
+void flow_msg_ended(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes);
+void flow_conn_event(struct conn *conn);
+/* Credit is due soon: rides on the next packet, or goes with the ack timer. */
+void flow_credit_due(struct conn *conn, bool now);
+/* Repairs of this message's chunks no longer carry its payload; it may be given back. */
+void flow_void_chunks(struct flow *flow, struct core_msg *msg);
+
+bool flow_rx(struct flow *flow, struct wire_packet *packet, bool ce, uint64_t now_ns);
+void flow_expire(struct flow *flow, uint64_t now_ns);
+void flow_update_timer(struct flow *flow, uint64_t now_ns);
+void flow_fail(struct flow *flow, int32_t status);
+/* Fills an ack and marks what it tells as told. */
+void flow_fill_ack(struct flow *flow, struct wire_ack *ack, uint64_t now_ns);
+
+/* transmit.c: the next thing that this flow sends. False: nothing now. */
+bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Path choice. Both ends of a route hash a path to one of many equal-cost links; some of those are
+ * slow, hot or gone, and only feedback tells. Every choice is bounded: an entry taken from the ring
+ * was put there by a report, a penalised path that is passed over loses one of the units that a
+ * report gave it, and no scan is longer than the number of paths. Owned by the flow's thread.
+ *
+ * Source of recycling: Bonato et al., "REPS: Recycled Entropy Packet Spraying for Adaptive Load
+ * Balancing and Failure Mitigation" (2024). The penalties are the fallback when nothing is there to
+ * recycle; the exploring turns are ours, so that a path that has healed is found again while the ring
+ * never runs empty.
+ */
+#include "core/path.h"
+
+#include "defs/params.h"
+
+#include <assert.h>
+
+enum {
+    PENALTY_CONGESTED = 2,
+    PENALTY_LOST = 16,
+    EXPLORE_EVERY = 64,    /* choices */
+    SLOW_FACTOR = 2,       /* a sample above this times the set's delay is slow */
+    PATH_DELAY_SHARE = 8,  /* smoothing of a path's delay */
+    SET_DELAY_SHARE = 32,  /* and of the set's */
+};
+
+void path_set_init(struct path_set *set, struct path *paths, uint16_t count, unsigned policy,
+                   struct rng *rng)
+{
+    assert(count >= 1 && count <= PATHS_MAX);
+    assert(policy <= PATH_RR);
+    *set = (struct path_set){
+        .paths = paths,
+        .rng = rng,
+        .count = count,
+        .until_explore = EXPLORE_EVERY,
+        .policy = (uint8_t)policy,
+    };
+    for (unsigned i = 0; i < count; i++)
+        paths[i] = (struct path){ .next_seq = 1 };
+}
+
+static uint16_t take_turn(struct path_set *set)
+{
+    uint16_t path = set->cursor;
+    set->cursor = (uint16_t)(path + 1 == set->count ? 0 : path + 1);
+    return path;
+}
+
+/* Whether `path` is the one to avoid while there is another. */
+static bool is_avoided(const struct path_set *set, uint16_t path, int avoid)
+{
+    return path == avoid && set->count > 1;
+}
+
+static uint16_t choose_round_robin(struct path_set *set, int avoid)
+{
+    uint16_t path = take_turn(set);
+    return is_avoided(set, path, avoid) ? take_turn(set) : path;
+}
+
+/* Round robin that passes over penalised paths; when all are, whose turn it was. */
+static uint16_t choose_unpenalised(struct path_set *set, int avoid)
+{
+    for (unsigned scanned = 0; scanned < set->count; scanned++) {
+        uint16_t path = take_turn(set);
+        if (is_avoided(set, path, avoid))
+            continue;
+        if (set->paths[path].penalty == 0)
+            return path;
+        set->paths[path].penalty--;
+    }
+    return choose_round_robin(set, avoid);
+}
+
+static uint16_t choose_recycled(struct path_set *set, int avoid)
+{
+    if (set->until_explore == 0) {
+        set->until_explore = EXPLORE_EVERY;
+        return choose_unpenalised(set, avoid);
+    }
+    set->until_explore--;
+    while (set->recycled_count > 0) {
+        uint16_t path = set->recycled[set->recycled_head];
+        set->recycled_head = (uint16_t)((set->recycled_head + 1) % PATHS_MAX);
+        set->recycled_count--;
+        /* Entries from before it went bad go unused. */
+        if (set->paths[path].penalty == 0 && !is_avoided(set, path, avoid))
+            return path;
+    }
+    return choose_unpenalised(set, avoid);
+}
+
+/* What a chunk would wait on this path. An unknown delay counts as the average; a loss shows no delay,
+ * hence the penalty. Below 2^63, as a window has far fewer than 2^22 chunks. */
+static uint64_t path_cost(const struct path_set *set, uint16_t path_number)
+{
+    const struct path *path = &set->paths[path_number];
+    uint64_t delay_ns = path->delay_ns ? path->delay_ns : set->delay_ns;
+    return (delay_ns + 1) * ((uint64_t)path->in_flight + 1) * (path->penalty + 1u);
+}
+
+static uint16_t choose_of_two(struct path_set *set, int avoid)
+{
+    if (set->count == 1)
+        return 0;
+    uint16_t first = (uint16_t)rng_below(set->rng, set->count);
+    uint16_t second = (uint16_t)rng_below(set->rng, set->count - 1u);
+    if (second >= first)
+        second++; /* uniform over the others */
+    if (first == avoid)
+        return second;
+    if (second == avoid)
+        return first;
+    uint16_t better = path_cost(set, second) < path_cost(set, first) ? second : first;
+    struct path *other = &set->paths[better == first ? second : first];
+    if (other->penalty > 0)
+        other->penalty--;
+    return better;
+}
+
+uint16_t path_choose(struct path_set *set, int avoid)
+{
+    switch (set->policy) {
+    case PATH_RECYCLE:
+        return choose_recycled(set, avoid);
+    case PATH_POW2:
+        return choose_of_two(set, avoid);
+    default:
+        return choose_round_robin(set, avoid);
+    }
+}
+
+static uint32_t smooth(uint32_t old_ns, uint32_t sample_ns, uint32_t share)
+{
+    if (old_ns == 0)
+        return sample_ns;
+    return (uint32_t)(((uint64_t)old_ns * (share - 1) + sample_ns) / share);
+}
+
+/* Takes the sample in; true when it is far above what the set has. */
+static bool take_delay(struct path_set *set, struct path *path, uint64_t rtt_ns)
+{
+    uint32_t sample_ns = rtt_ns < UINT32_MAX ? (uint32_t)rtt_ns : UINT32_MAX;
+    bool slow = set->delay_ns != 0 && sample_ns > (uint64_t)SLOW_FACTOR * set->delay_ns;
+    path->delay_ns = smooth(path->delay_ns, sample_ns, PATH_DELAY_SHARE);
+    set->delay_ns = smooth(set->delay_ns, sample_ns, SET_DELAY_SHARE);
+    return slow;
+}
+
+static void recycle(struct path_set *set, uint16_t path)
+{
+    if (set->recycled_count == PATHS_MAX) { /* the oldest says least about now */
+        set->recycled_head = (uint16_t)((set->recycled_head + 1) % PATHS_MAX);
+        set->recycled_count--;
+    }
+    set->recycled[(set->recycled_head + set->recycled_count) % PATHS_MAX] = path;
+    set->recycled_count++;
+}
+
+void path_report(struct path_set *set, uint16_t path_number, enum path_feedback feedback, uint64_t rtt_ns)
+{
+    assert(path_number < set->count);
+    struct path *path = &set->paths[path_number];
+    if (rtt_ns > 0 && take_delay(set, path, rtt_ns) && feedback == PATH_GOOD)
+        feedback = PATH_CONGESTED;
+
+    switch (feedback) {
+    case PATH_GOOD:
+        path->penalty /= 2;
+        if (path->penalty == 0 && set->policy == PATH_RECYCLE)
+            recycle(set, path_number);
+        break;
+    case PATH_CONGESTED:
+        if (path->penalty < PENALTY_CONGESTED)
+            path->penalty = PENALTY_CONGESTED;
+        break;
+    case PATH_LOST:
+        path->penalty = (uint8_t)(path->penalty < UINT8_MAX - PENALTY_LOST ? path->penalty + PENALTY_LOST
+                                                                           : UINT8_MAX);
+        break;
+    }
+}

@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A ring of arrival masks over the receive window. Invariant: a slot's state belongs to the one
+ * sequence number in [cumulative, cumulative + window) that maps to it; slots are cleared as the
+ * cumulative edge passes them.
+ */
+#include "core/sack.h"
+
+#include <assert.h>
+#include <string.h>
+
+void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window)
+{
+    assert(window && (window & (window - 1)) == 0);
+    memset(sack, 0, sizeof *sack);
+    sack->chunks = chunks;
+    sack->window = window;
+}
+
+static inline struct sack_chunk *slot(const struct sack *sack, uint64_t seq)
+{
+    return &sack->chunks[seq & (sack->window - 1)];
+}
+
+static inline uint64_t full_mask(unsigned count)
+{
+    return count == 64 ? UINT64_MAX : (UINT64_C(1) << count) - 1;
+}
+
+enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *packet, uint64_t *seq)
+{
+    uint64_t full = wire_expand(packet->seq, sack->cumulative);
+    *seq = full;
+    if (full < sack->cumulative || full > UINT64_MAX / 2)
+        return SACK_DUPLICATE;
+    if (full - sack->cumulative >= sack->window)
+        return SACK_BEYOND_WINDOW;
+    const struct sack_chunk *chunk = slot(sack, full);
+    if (chunk->count && chunk->count != packet->count)
+        return SACK_MALFORMED;
+    return chunk->mask >> packet->index & 1 ? SACK_DUPLICATE : SACK_NEW;
+}
+
+bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count)
+{
+    struct sack_chunk *chunk = slot(sack, seq);
+    assert(seq >= sack->cumulative && index < count && !(chunk->mask >> index & 1));
+
+    chunk->count = (uint8_t)count;
+    chunk->mask |= UINT64_C(1) << index;
+    if (seq >= sack->end)
+        sack->end = seq + 1;
+    bool whole = chunk->mask == full_mask(count);
+    while (sack->cumulative < sack->end) {
+        chunk = slot(sack, sack->cumulative);
+        if (!chunk->count || chunk->mask != full_mask(chunk->count))
+            break;
+        *chunk = (struct sack_chunk){0};
+        sack->cumulative++;
+    }
+    return whole;
+}
+
+void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce, uint64_t now_ns)
+{
+    if (packet->path >= PATHS_MAX)
+        return;
+    struct sack_path *path = &sack->paths[packet->path];
+    if (packet->path >= sack->path_end)
+        sack->path_end = packet->path + 1u;
+    path->ce |= ce;
+    if (path->path_seq && (int32_t)(packet->path_seq - path->path_seq) <= 0)
+        return; /* not the newest: a later datagram of the same train, or reordered */
+    path->path_seq = packet->path_seq;
+    path->time_stamp = packet->time_stamp;
+    path->at_ns = now_ns;
+    path->news = true;
+}
+
+/* Bits for whole chunks beyond the cumulative edge, and the first few that have arrived in part. */
+static void fill_chunks(const struct sack *sack, struct wire_ack *ack)
+{
+    uint64_t beyond = sack->end > sack->cumulative + 1 ? sack->end - sack->cumulative - 1 : 0;
+    if (beyond > WIRE_ACK_WORDS_MAX * 64)
+        beyond = WIRE_ACK_WORDS_MAX * 64;
+    ack->word_count = (uint8_t)((beyond + 63) / 64);
+    ack->partial_count = 0;
+    memset(ack->words, 0, ack->word_count * sizeof ack->words[0]);
+    for (uint64_t seq = sack->cumulative; seq < sack->end && seq <= sack->cumulative + beyond; seq++) {
+        const struct sack_chunk *chunk = slot(sack, seq);
+        if (!chunk->count)
+            continue;
+        if (chunk->mask == full_mask(chunk->count)) {
+            uint64_t bit = seq - sack->cumulative - 1;
+            ack->words[bit / 64] |= UINT64_C(1) << bit % 64;
+        } else if (ack->partial_count < WIRE_ACK_PARTIALS_MAX) {
+            ack->partials[ack->partial_count++] =
+                (struct wire_ack_partial){(uint32_t)seq, chunk->mask};
+        }
+    }
+}
+
+void sack_fill(struct sack *sack, struct wire_ack *ack, uint64_t now_ns)
+{
+    ack->cumulative = (uint32_t)sack->cumulative;
+    fill_chunks(sack, ack);
+    ack->path_count = 0;
+    for (unsigned i = 0; i < sack->path_end && ack->path_count < WIRE_ACK_PATHS_MAX; i++) {
+        unsigned index = (sack->news_cursor + i) % sack->path_end;
+        struct sack_path *path = &sack->paths[index];
+        if (!path->news)
+            continue;
+        ack->paths[ack->path_count++] = (struct wire_ack_path){
+            .path = (uint16_t)index,
+            .ce = path->ce,
+            .path_seq = path->path_seq,
+            .time_stamp = path->time_stamp,
+            .hold = wire_time(now_ns - path->at_ns),
+        };
+        path->news = false;
+        path->ce = false;
+        if (ack->path_count == WIRE_ACK_PATHS_MAX)
+            sack->news_cursor = index + 1;
+    }
+}

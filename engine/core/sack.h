@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Receive side of a flow's chunk sequence space: which datagrams have arrived, what an ack says, and
+ * what to echo per path. Duplicates are found here, before anything acts on a datagram.
+ */
+#ifndef UCCL_SACK_H
+#define UCCL_SACK_H
+
+#include "core/path.h"
+#include "core/wire.h"
+
+struct sack_chunk {
+    uint64_t mask;  /* datagrams that have arrived */
+    uint8_t count;  /* datagrams of the chunk; 0: none has arrived */
+};
+
+/* The newest packet of one of the peer's paths. */
+struct sack_path {
+    uint64_t at_ns;
+    uint32_t path_seq;   /* 0: none yet */
+    uint32_t time_stamp;
+    bool news;           /* not yet in an ack */
+    bool ce;             /* a mark came since the last ack */
+};
+
+struct sack {
+    uint64_t cumulative; /* all chunks before it have arrived whole */
+    uint64_t end;        /* one past the highest chunk of which something arrived */
+    uint32_t window;     /* chunks, a power of two */
+    uint32_t path_end;   /* one past the highest path seen */
+    uint32_t news_cursor;/* path to look at first when an ack cannot name all */
+    struct sack_chunk *chunks; /* `window` of them, by sequence modulo window */
+    struct sack_path paths[PATHS_MAX];
+};
+
+enum sack_verdict { SACK_NEW, SACK_DUPLICATE, SACK_BEYOND_WINDOW, SACK_MALFORMED };
+
+void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window);
+
+/* What this datagram is; changes nothing. Writes the full sequence number to `seq`. */
+enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *packet, uint64_t *seq);
+
+/* A new datagram has been dealt with. True: it completed its chunk. */
+bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count);
+
+/* Notes the newest packet of a path; every datagram that is not malformed counts. */
+void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce, uint64_t now_ns);
+
+/* Something has arrived beyond a hole: the sender should know soon. */
+static inline bool sack_has_gap(const struct sack *sack)
+{
+    return sack->end > sack->cumulative;
+}
+
+/* Fills in everything of an ack but number and window; the paths named are no longer news. */
+void sack_fill(struct sack *sack, struct wire_ack *ack, uint64_t now_ns);
+
+#endif

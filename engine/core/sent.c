@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunk records in a ring over [cumulative, next_seq). Invariant: a FLYING chunk is on by_time and on
+ * its path's list, both ordered by time of transmission, and counted in flying_*; a LOST chunk
+ * is on the lost list alone; a FREE one on none.
+ */
+#include "core/sent.h"
+
+#include <assert.h>
+#include <string.h>
+
+static inline uint16_t index_of(const struct sent *sent, const struct chunk *chunk)
+{
+    return (uint16_t)(chunk - sent->chunks);
+}
+
+static inline struct chunk *at(const struct sent *sent, uint16_t index)
+{
+    return index == SENT_NONE ? NULL : &sent->chunks[index];
+}
+
+static void append(const struct sent *sent, struct chunk_list *list, struct chunk *chunk)
+{
+    uint16_t index = index_of(sent, chunk);
+    chunk->next = SENT_NONE;
+    chunk->prev = list->tail;
+    if (list->tail == SENT_NONE)
+        list->head = index;
+    else
+        sent->chunks[list->tail].next = index;
+    list->tail = index;
+}
+
+static void detach(const struct sent *sent, struct chunk_list *list, struct chunk *chunk)
+{
+    if (chunk->prev == SENT_NONE)
+        list->head = chunk->next;
+    else
+        sent->chunks[chunk->prev].next = chunk->next;
+    if (chunk->next == SENT_NONE)
+        list->tail = chunk->prev;
+    else
+        sent->chunks[chunk->next].prev = chunk->prev;
+}
+
+static void path_append(struct sent *sent, struct chunk *chunk)
+{
+    struct chunk_list *list = &sent->by_path[chunk->path];
+    uint16_t index = index_of(sent, chunk);
+    chunk->path_next = SENT_NONE;
+    chunk->path_prev = list->tail;
+    if (list->tail == SENT_NONE)
+        list->head = index;
+    else
+        sent->chunks[list->tail].path_next = index;
+    list->tail = index;
+}
+
+static void path_detach(struct sent *sent, struct chunk *chunk)
+{
+    struct chunk_list *list = &sent->by_path[chunk->path];
+    if (chunk->path_prev == SENT_NONE)
+        list->head = chunk->path_next;
+    else
+        sent->chunks[chunk->path_prev].path_next = chunk->path_next;
+    if (chunk->path_next == SENT_NONE)
+        list->tail = chunk->path_prev;
+    else
+        sent->chunks[chunk->path_next].path_prev = chunk->path_prev;
+}
+
+void sent_init(struct sent *sent, struct chunk *chunks, struct chunk_list *by_path, uint32_t window,
+               struct path_set *paths, uint32_t reorder_threshold)
+{
+    assert(window && (window & (window - 1)) == 0 && window < SENT_NONE);
+    *sent = (struct sent){
+        .paths = paths,
+        .chunks = chunks,
+        .by_path = by_path,
+        .by_time = {SENT_NONE, SENT_NONE},
+        .lost = {SENT_NONE, SENT_NONE},
+        .window = window,
+        .reorder_threshold = reorder_threshold,
+        .reorder_window_quarters = 1,
+    };
+    for (unsigned i = 0; i < paths->count; i++)
+        by_path[i] = (struct chunk_list){SENT_NONE, SENT_NONE};
+}
+
+uint64_t sent_seq(const struct sent *sent, const struct chunk *chunk)
+{
+    uint32_t mask = sent->window - 1;
+    return sent->cumulative + ((index_of(sent, chunk) - (uint32_t)sent->cumulative) & mask);
+}
+
+struct chunk *sent_new(struct sent *sent, uint64_t *seq)
+{
+    assert(sent_has_room(sent));
+    *seq = sent->next_seq++;
+    struct chunk *chunk = sent_chunk(sent, *seq);
+    assert(chunk->state == CHUNK_FREE);
+    memset(chunk, 0, sizeof *chunk);
+    return chunk;
+}
+
+/* Takes a chunk off whatever lists it is on. */
+static void ground(struct sent *sent, struct chunk *chunk)
+{
+    if (chunk->state == CHUNK_FLYING) {
+        detach(sent, &sent->by_time, chunk);
+        path_detach(sent, chunk);
+        sent->flying_charge -= chunk->charged_bytes;
+        sent->flying_payload -= chunk->payload_bytes;
+        sent->flying_chunks--;
+        sent->paths->paths[chunk->path].in_flight--;
+    } else if (chunk->state == CHUNK_LOST) {
+        detach(sent, &sent->lost, chunk);
+    }
+    chunk->state = CHUNK_FREE;
+}
+
+void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path, uint32_t path_seq, uint64_t now_ns)
+{
+    ground(sent, chunk);
+    chunk->state = CHUNK_FLYING;
+    chunk->path = path;
+    chunk->path_seq = path_seq;
+    chunk->sent_ns = now_ns;
+    if (chunk->transmissions < UINT8_MAX)
+        chunk->transmissions++;
+    append(sent, &sent->by_time, chunk);
+    path_append(sent, chunk);
+    sent->flying_charge += chunk->charged_bytes;
+    sent->flying_payload += chunk->payload_bytes;
+    sent->flying_chunks++;
+    sent->paths->paths[path].in_flight++;
+}
+
+struct chunk *sent_first_lost(const struct sent *sent)
+{
+    return at(sent, sent->lost.head);
+}
+
+struct chunk *sent_newest(const struct sent *sent)
+{
+    return at(sent, sent->by_time.tail);
+}
+
+struct chunk *sent_oldest(const struct sent *sent)
+{
+    return at(sent, sent->by_time.head);
+}
+
+void sent_lose(struct sent *sent, struct chunk *chunk)
+{
+    assert(chunk->state == CHUNK_FLYING);
+    ground(sent, chunk);
+    chunk->state = CHUNK_LOST;
+    append(sent, &sent->lost, chunk);
+}
+
+static void ack_whole(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context,
+                      struct sent_acked *result)
+{
+    if (chunk->state == CHUNK_FREE)
+        return;
+    if (chunk->state == CHUNK_LOST && chunk->acked_mask == 0)
+        result->spurious = true; /* given up, yet here it is */
+    if (chunk->transmissions == 1 && chunk->sent_ns > sent->newest_acked_ns)
+        sent->newest_acked_ns = chunk->sent_ns;
+    result->payload_bytes += chunk->payload_bytes;
+    result->chunks++;
+    ground(sent, chunk);
+    acked(context, chunk);
+}
+
+bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context,
+              struct sent_acked *result)
+{
+    *result = (struct sent_acked){0};
+    uint64_t cumulative = wire_expand(ack->cumulative, sent->cumulative);
+    if (cumulative > sent->next_seq && cumulative - sent->next_seq <= UINT32_MAX)
+        return false;
+    if (cumulative > sent->next_seq)
+        cumulative = 0; /* older than the beginning */
+
+    while (sent->cumulative < cumulative)
+        ack_whole(sent, sent_chunk(sent, sent->cumulative++), acked, context, result);
+
+    for (unsigned word = 0; word < ack->word_count; word++) {
+        for (uint64_t bits = ack->words[word]; bits; bits &= bits - 1) {
+            uint64_t seq = cumulative + 1 + word * 64 + (unsigned)__builtin_ctzll(bits);
+            if (seq >= sent->cumulative && seq < sent->next_seq)
+                ack_whole(sent, sent_chunk(sent, seq), acked, context, result);
+        }
+    }
+    for (unsigned i = 0; i < ack->partial_count; i++) {
+        uint64_t seq = wire_expand(ack->partials[i].seq, sent->cumulative);
+        if (seq < sent->cumulative || seq >= sent->next_seq)
+            continue;
+        struct chunk *chunk = sent_chunk(sent, seq);
+        if (chunk->state != CHUNK_FREE)
+            chunk->acked_mask |= ack->partials[i].mask;
+    }
+    return true;
+}
+
+unsigned sent_lose_by_path(struct sent *sent, uint16_t path, uint32_t path_seq)
+{
+    unsigned lost = 0;
+    struct chunk *chunk;
+    while ((chunk = at(sent, sent->by_path[path].head)) &&
+           (int32_t)(path_seq - chunk->path_seq - sent->reorder_threshold) >= 0) {
+        sent_lose(sent, chunk);
+        path_report(sent->paths, path, PATH_LOST, 0);
+        lost++;
+    }
+    return lost;
+}
+
+unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t now_ns,
+                           uint64_t *next_ns)
+{
+    unsigned lost = 0;
+    struct chunk *chunk;
+    *next_ns = UINT64_MAX;
+    if (rtt->srtt_ns == 0)
+        return 0;
+    uint64_t window_ns = rtt->min_ns / 4 * sent->reorder_window_quarters;
+    if (window_ns > rtt->srtt_ns)
+        window_ns = rtt->srtt_ns;
+    uint64_t round_trip_ns = rtt->latest_ns > rtt->srtt_ns ? rtt->latest_ns : rtt->srtt_ns;
+    round_trip_ns += rtt->peer_hold_ns;
+
+    while ((chunk = sent_oldest(sent)) && chunk->sent_ns < sent->newest_acked_ns) {
+        uint64_t due_ns = chunk->sent_ns + round_trip_ns + window_ns;
+        if (due_ns > now_ns) {
+            *next_ns = due_ns;
+            break;
+        }
+        path_report(sent->paths, chunk->path, PATH_LOST, 0);
+        sent_lose(sent, chunk);
+        lost++;
+    }
+    return lost;
+}

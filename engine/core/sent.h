@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Send side of a flow's chunk sequence space: a record per chunk in flight, what acks say of it, and
+ * when it counts as lost. Rules, in the order in which they usually speak:
+ *   per path  a chunk sent `reorder_threshold` transmissions before one that was acked on the same
+ *             path is lost (1 where paths deliver in order)
+ *   time      a chunk sent min_rtt/4 before the newest one acked is lost after that much more
+ *             time (RACK, RFC 8985 6.2; the window grows when a repair proves needless)
+ * Tail-loss probe and RTO are timers of the flow.
+ */
+#ifndef UCCL_SENT_H
+#define UCCL_SENT_H
+
+#include "core/path.h"
+#include "core/rtt.h"
+#include "core/wire.h"
+
+enum { SENT_NONE = UINT16_MAX };
+
+enum chunk_state {
+    CHUNK_FREE,   /* no such chunk, or acked whole */
+    CHUNK_FLYING, /* sent, fate unknown; on the lists by time and of its path */
+    CHUNK_LOST,   /* to be sent again; on the lost list */
+};
+
+enum chunk_kind {
+    CHUNK_BULK,   /* cut from one message */
+    CHUNK_FRAMES, /* stands in a buffer of the pool */
+    CHUNK_VOID,   /* its message has been taken back: repairs are bare headers */
+};
+
+struct chunk {
+    uint64_t sent_ns;       /* last transmission */
+    uint64_t acked_mask;    /* datagrams known to have arrived */
+    uint32_t path_seq;      /* of the last transmission */
+    uint32_t charged_bytes; /* what it takes of the window while flying */
+    uint32_t payload_bytes; /* of the whole chunk, for congestion control */
+    uint32_t datagram_bytes, last_bytes;
+    uint16_t path;
+    uint8_t count;          /* datagrams */
+    uint8_t state;          /* enum chunk_state */
+    uint8_t kind;           /* enum chunk_kind */
+    uint8_t transmissions;  /* saturates */
+    uint16_t next, prev;           /* by time of transmission; or lost list */
+    uint16_t path_next, path_prev; /* of the same path, by time of transmission */
+    union {
+        struct {
+            struct core_msg *msg;
+            uint64_t offset; /* of datagram 0 */
+        } bulk;
+        struct {
+            uint8_t *buffer;
+            bool small;      /* which pool it came from */
+        } frames;
+    };
+};
+
+struct chunk_list {
+    uint16_t head, tail;
+};
+
+struct sent {
+    struct path_set *paths;  /* told of chunks in flight and losses */
+    struct chunk *chunks;    /* `window` of them, by sequence modulo window */
+    struct chunk_list *by_path; /* flying chunks of each path */
+    struct chunk_list by_time;
+    struct chunk_list lost;
+    uint64_t next_seq;       /* of the next chunk */
+    uint64_t cumulative;     /* the peer has all chunks before it */
+    uint32_t window;         /* a power of two */
+    uint32_t reorder_threshold;
+    uint64_t flying_charge;  /* kernel bytes, against the peer's receive buffer */
+    uint64_t flying_payload; /* against the congestion window */
+    uint32_t flying_chunks;
+    uint64_t newest_acked_ns;/* transmission time of the newest chunk known to have arrived */
+    uint32_t reorder_window_quarters; /* RACK's reordering window in quarters of min_rtt; grows */
+};
+
+/* `by_path` has an entry per path of `paths`, which is set up already. */
+void sent_init(struct sent *sent, struct chunk *chunks, struct chunk_list *by_path, uint32_t window,
+               struct path_set *paths, uint32_t reorder_threshold);
+
+static inline bool sent_has_room(const struct sent *sent)
+{
+    return sent->next_seq - sent->cumulative < sent->window;
+}
+static inline struct chunk *sent_chunk(const struct sent *sent, uint64_t seq)
+{
+    return &sent->chunks[seq & (sent->window - 1)];
+}
+/* The sequence number of a chunk in the window. */
+uint64_t sent_seq(const struct sent *sent, const struct chunk *chunk);
+
+/* Takes the next sequence number; the caller fills in what the chunk carries, then calls sent_fly(). */
+struct chunk *sent_new(struct sent *sent, uint64_t *seq);
+
+/* The chunk has been handed to the NIC on `path`. */
+void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path, uint32_t path_seq, uint64_t now_ns);
+
+/* The oldest lost chunk, or NULL. */
+struct chunk *sent_first_lost(const struct sent *sent);
+/* Declares a flying chunk lost. */
+void sent_lose(struct sent *sent, struct chunk *chunk);
+
+/* What one ack brought. */
+struct sent_acked {
+    uint64_t payload_bytes; /* of chunks now acked whole */
+    uint32_t chunks;
+    bool spurious;          /* a chunk that had been repaired was acked before its repair could be */
+};
+
+typedef void (*sent_acked_fn)(void *context, struct chunk *chunk);
+
+/*
+ * Applies an ack: calls `acked` for each chunk that is whole now, before its record is freed. False: it
+ * acks what was never sent (nothing was changed).
+ */
+bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context,
+              struct sent_acked *result);
+
+/* An ack named `path_seq` of `path`: chunks that the per-path rule gives up are lost. Returns how many. */
+unsigned sent_lose_by_path(struct sent *sent, uint16_t path, uint32_t path_seq);
+
+/*
+ * RACK: loses what is due, returns how many; `next_ns` is when to look again (UINT64_MAX: nothing waits).
+ */
+unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t now_ns,
+                           uint64_t *next_ns);
+
+/* The flying chunk that was sent last, or first; NULL when none flies. */
+struct chunk *sent_newest(const struct sent *sent);
+struct chunk *sent_oldest(const struct sent *sent);
+
+#endif

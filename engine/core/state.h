@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The insides of a core, for its own files. */
+#ifndef UCCL_CORE_STATE_H
+#define UCCL_CORE_STATE_H
+
+#include "core/flow.h"
+
+/* Free buffers, last in first out, so that the warm one is used next. */
+struct pool {
+    uint8_t **free;
+    uint32_t count;
+};
+
+enum {
+    SCRATCH_COUNT = 64,                                  /* more than a NIC stages before it flushes */
+    SCRATCH_BYTES = CORE_TRAIN_MAX * WIRE_HEADER_BYTES,  /* a train of bare headers, or an ack */
+};
+
+struct core {
+    const struct params *params;
+    struct counters *counters;
+    crc32c_fn crc32c;
+    bool paths_in_order;
+    struct rng rng;
+    uint64_t now_ns;                /* of the current call */
+    struct timer_wheel wheel;
+    struct flow *ready_head, *ready_tail;
+    struct flow *flows[CORE_FLOWS_MAX];
+    struct conn *conns[CORE_CONNS_MAX];
+    struct pool small, big;         /* buffers of trains of frames */
+    bool starved;                   /* some flow found no buffer */
+    uint8_t *scratch;
+    uint32_t scratch_next;
+    uint32_t flow_end;              /* one past the highest flow slot in use */
+
+    struct core_copy copies[CORE_COPIES_MAX];
+    uint32_t copy_next, copy_count;
+    struct tx_piece pieces[CORE_GATHER_MAX];
+
+    struct msg_list ended;          /* for core_next_event() */
+    struct conn *conn_events_head, *conn_events_tail;
+    struct flow *flow_events_head, *flow_events_tail;
+};
+
+static inline void msg_append(struct msg_list *list, struct core_msg *msg)
+{
+    msg->next = 0;
+    msg->prev = list->tail;
+    if (list->tail)
+        list->tail->next = msg;
+    else
+        list->head = msg;
+    list->tail = msg;
+}
+
+static inline void msg_remove(struct msg_list *list, struct core_msg *msg)
+{
+    if (msg->prev)
+        msg->prev->next = msg->next;
+    else
+        list->head = msg->next;
+    if (msg->next)
+        msg->next->prev = msg->prev;
+    else
+        list->tail = msg->prev;
+    msg->next = msg->prev = 0;
+}
+
+static inline uint8_t *pool_take(struct pool *pool)
+{
+    return pool->count ? pool->free[--pool->count] : 0;
+}
+
+static inline void pool_put(struct pool *pool, uint8_t *buffer)
+{
+    pool->free[pool->count++] = buffer;
+}
+
+/* Queues a copy; the caller has checked that there is room. */
+static inline void core_copy_push(struct core *core, struct core_copy copy)
+{
+    core->copies[core->copy_count++] = copy;
+}
+
+static inline bool core_copy_room(const struct core *core, unsigned n)
+{
+    return CORE_COPIES_MAX - core->copy_count >= n;
+}
+
+#endif

@@ -1,0 +1,485 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a flow sends next. Order: control frames and acks that are due, repairs, then the connections by
+ * deficit round robin (Shreedhar and Varghese, SIGCOMM 1995). Chunks in flight stay under the congestion window
+ * (payload) and the peer's receive buffer (kernel bytes); an empty flow may always send one chunk.
+ *
+ * Small messages and control frames of all connections share datagrams, and datagrams share a train. A
+ * train of them is laid out in a buffer of the pool and stays there until it is acked, since the
+ * messages may be gone before.
+ */
+#include "core/state.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    QUANTUM_BYTES = 64 * 1024,  /* of deficit round robin */
+    FRAGMENT_MIN_BYTES = 256,   /* rather than less of a message, a datagram stays short */
+};
+
+static inline uint64_t full_mask(unsigned count)
+{
+    return count == 64 ? UINT64_MAX : (UINT64_C(1) << count) - 1;
+}
+
+/* What a chunk takes of the peer's socket buffer. */
+static uint32_t charge_of(uint32_t bytes, unsigned datagrams)
+{
+    return bytes + datagrams * KERNEL_OVERHEAD_BYTES;
+}
+
+static bool window_takes(struct flow *flow, uint64_t payload, uint64_t charge, uint64_t reserve)
+{
+    const struct sent *sent = &flow->sent;
+    if (!sent_has_room(sent))
+        return false;
+    if (sent->flying_chunks == 0)
+        return true;
+    if (sent->flying_payload + payload <= flow->cc.cwnd_bytes + reserve &&
+        sent->flying_charge + charge <= flow->peer_window_bytes + reserve)
+        return true;
+    flow->window_limited = true;
+    return false;
+}
+
+/* cwnd below one chunk: data waits for its gap. */
+static bool paced_out(struct flow *flow, uint64_t now_ns)
+{
+    if (flow->cc.pace_gap_ns == 0 || flow->pace_until_ns <= now_ns)
+        return false;
+    flow->window_limited = true;
+    return true;
+}
+
+/* Puts the chunk on a path and fills in what every descriptor has. */
+static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid,
+                   struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    uint16_t path = path_choose(&flow->paths, avoid);
+    uint32_t path_seq = flow->paths.paths[path].next_seq++;
+    bool repair = chunk->transmissions > 0;
+    if (flow->sent.flying_chunks == 0 && flow->last_ack_ns < now_ns)
+        flow->last_ack_ns = now_ns;
+    sent_fly(&flow->sent, chunk, path, path_seq, now_ns);
+    if (flow->cc.pace_gap_ns)
+        flow->pace_until_ns = now_ns + flow->cc.pace_gap_ns;
+    desc->flow = flow;
+    desc->sequenced = true;
+    desc->repair = repair;
+    desc->count = chunk->count;
+    desc->mask = mask;
+    desc->path = path;
+    desc->path_seq = path_seq;
+    desc->destination = flow->destination;
+    desc->token = flow->tx_token;
+    desc->seq = seq;
+    desc->time_stamp = wire_time(now_ns);
+    desc->datagram_bytes = chunk->datagram_bytes;
+    desc->last_bytes = chunk->last_bytes;
+    desc->payload_crc = core->params->payload_crc;
+    if (repair)
+        COUNT(core->counters, retransmits, (unsigned)__builtin_popcountll(mask));
+    else
+        COUNT(core->counters, tx_chunks, 1);
+}
+
+/* ---- bulk ------------------------------------------------------------------------------------ */
+
+static void describe_bulk(const struct chunk *chunk, struct tx_desc *desc)
+{
+    struct core_msg *msg = chunk->bulk.msg;
+    desc->kind = TX_BULK;
+    desc->bulk_msg = msg;
+    desc->bulk_offset = chunk->bulk.offset;
+    desc->bulk_stride = chunk->datagram_bytes - WIRE_BULK_HEADER_BYTES;
+    desc->bulk_last = chunk->last_bytes - WIRE_BULK_HEADER_BYTES;
+    desc->conn_id = msg->conn->remote_id;
+    desc->msg_number = (uint32_t)msg->number;
+    desc->msg_total = msg->size_bytes;
+}
+
+static bool send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core_msg *msg = conn_bulk_ready(conn);
+    uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
+    uint64_t left = msg->size_bytes - msg->offset_bytes;
+    uint32_t chunk_bytes = (uint32_t)flow->core->params->chunk_size_kb * 1024;
+    uint32_t count_max = CORE_TRAIN_BYTES_MAX / flow->datagram_bytes;
+    if (count_max > chunk_bytes / stride)
+        count_max = chunk_bytes / stride;
+    if (count_max > CORE_TRAIN_MAX)
+        count_max = CORE_TRAIN_MAX;
+    if (count_max == 0)
+        count_max = 1;
+    uint64_t bytes = (uint64_t)count_max * stride < left ? (uint64_t)count_max * stride : left;
+    if (bytes > chunk_bytes)
+        bytes = chunk_bytes;
+    uint32_t count = (uint32_t)((bytes + stride - 1) / stride);
+    uint32_t charge = charge_of((uint32_t)bytes, count);
+    if (!window_takes(flow, bytes, charge, 0))
+        return false;
+
+    uint64_t seq;
+    struct chunk *chunk = sent_new(&flow->sent, &seq);
+    chunk->kind = CHUNK_BULK;
+    chunk->bulk.msg = msg;
+    chunk->bulk.offset = msg->offset_bytes;
+    chunk->count = (uint8_t)count;
+    chunk->payload_bytes = (uint32_t)bytes;
+    chunk->charged_bytes = charge;
+    chunk->datagram_bytes = count > 1 ? flow->datagram_bytes : (uint32_t)bytes + WIRE_BULK_HEADER_BYTES;
+    chunk->last_bytes = (uint32_t)bytes - (count - 1) * stride + WIRE_BULK_HEADER_BYTES;
+    msg->chunks_live++;
+    conn_take_bulk(conn, msg, bytes);
+    conn->deficit_bytes -= (int64_t)bytes;
+    launch(flow, chunk, seq, full_mask(count), -1, desc, now_ns);
+    describe_bulk(chunk, desc);
+    return true;
+}
+
+/* ---- frames ---------------------------------------------------------------------------------- */
+
+/* A train of frames being laid out. */
+struct train {
+    uint8_t *buffer;
+    uint32_t datagram_bytes;   /* room in each */
+    uint32_t count_max;
+    uint32_t count;            /* datagrams begun */
+    uint32_t header, payload;  /* bytes of each region in the current one */
+    uint32_t frames;           /* in the current one */
+    uint32_t pieces, first_piece; /* of the train; of the current datagram */
+    uint32_t payload_total;
+    uint64_t payload_budget;   /* of the congestion window */
+    bool sequenced;            /* carries more than acks */
+};
+
+static void begin_datagram(struct train *train)
+{
+    train->count++;
+    train->header = WIRE_HEADER_BYTES;
+    train->payload = 0;
+    train->frames = 0;
+    train->first_piece = train->pieces;
+}
+
+static uint8_t *train_at(const struct train *train)
+{
+    return train->buffer + (train->count - 1) * train->datagram_bytes;
+}
+
+static uint32_t train_room(const struct train *train)
+{
+    return train->datagram_bytes - train->header - train->payload;
+}
+
+/* The header region is complete: payload begins behind it. */
+static void end_datagram(struct core *core, struct train *train)
+{
+    uint8_t *at = train_at(train);
+    uint32_t payload_at = (uint32_t)(at - train->buffer) + train->header;
+    wire_set_header_length(at, (uint16_t)train->header);
+    for (uint32_t i = train->first_piece; i < train->pieces; i++)
+        core->pieces[i].at += payload_at;
+}
+
+/* Another datagram follows: this one is filled up to the common size. False: there is no other. */
+static bool next_datagram(struct core *core, struct train *train)
+{
+    if (train->count == train->count_max)
+        return false;
+    end_datagram(core, train);
+    uint32_t used = train->header + train->payload;
+    memset(train_at(train) + used, 0, train->datagram_bytes - used);
+    begin_datagram(train);
+    return true;
+}
+
+static void put_ctrl(struct flow *flow, struct train *train)
+{
+    struct conn *conn;
+    while ((conn = flow->ctrl_head)) {
+        uint32_t room = train_room(train), frames_left = CORE_FRAMES_MAX - train->frames;
+        if (room > frames_left * WIRE_FIN_BYTES)
+            room = frames_left * WIRE_FIN_BYTES;
+        unsigned bytes =
+            conn_put_ctrl(conn, train_at(train) + train->header, room, flow->sent.next_seq);
+        train->header += bytes;
+        train->frames += bytes / WIRE_FIN_BYTES; /* at most */
+        train->sequenced |= bytes > 0;
+        if (conn_has_ctrl(conn) || conn->credit_due) {
+            if (!next_datagram(flow->core, train))
+                return;
+            continue;
+        }
+        flow->ctrl_head = conn->next_ctrl;
+        if (!flow->ctrl_head)
+            flow->ctrl_tail = NULL;
+        conn->on_ctrl = false;
+    }
+    flow->ctrl_urgent = false;
+}
+
+/* Adds one piece of an eager message. False: the train, or the window, is full. */
+static bool put_eager(struct flow *flow, struct conn *conn, struct core_msg *msg, struct train *train)
+{
+    struct core *core = flow->core;
+    uint64_t left = msg->size_bytes - msg->offset_bytes;
+    if (train->pieces == CORE_GATHER_MAX || train->payload_total > train->payload_budget)
+        return false;
+    uint32_t room = train_room(train);
+    uint32_t need = left < FRAGMENT_MIN_BYTES ? (uint32_t)left : FRAGMENT_MIN_BYTES;
+    if (room < WIRE_EAGER_BYTES + need || train->frames >= CORE_FRAMES_MAX) {
+        if (!next_datagram(core, train))
+            return false;
+        room = train_room(train);
+    }
+    struct wire_eager eager;
+    uint64_t offset = msg->offset_bytes;
+    conn_take_eager(conn, msg, room - WIRE_EAGER_BYTES, &eager);
+    train->header += wire_put_eager(train_at(train) + train->header, &eager);
+    train->frames++;
+    train->sequenced = true;
+    if (eager.length)
+        core->pieces[train->pieces++] = (struct tx_piece){msg, offset, eager.length, train->payload};
+    train->payload += eager.length;
+    train->payload_total += eager.length;
+    conn->deficit_bytes -= (int64_t)eager.length + WIRE_EAGER_BYTES;
+    return true;
+}
+
+static void rotate_active(struct flow *flow, bool keep)
+{
+    struct conn *conn = flow->active_head;
+    flow->active_head = conn->next_active;
+    if (!flow->active_head)
+        flow->active_tail = NULL;
+    conn->on_active = false;
+    if (keep) {
+        int64_t deficit = conn->deficit_bytes + QUANTUM_BYTES;
+        flow_add_active(conn);
+        conn->deficit_bytes = deficit > QUANTUM_BYTES ? QUANTUM_BYTES : deficit;
+    }
+}
+
+/* Eager messages of all connections in turn, until the train or the window is full. */
+static void put_eagers(struct flow *flow, struct train *train)
+{
+    struct conn *last = flow->active_tail;
+    for (struct conn *conn = flow->active_head; conn;) {
+        struct core_msg *msg;
+        while ((msg = conn_eager_ready(conn)) && conn->deficit_bytes > -QUANTUM_BYTES) {
+            if (!put_eager(flow, conn, msg, train))
+                return;
+        }
+        bool end = conn == last;
+        rotate_active(flow, conn_eager_ready(conn) || conn_bulk_ready(conn));
+        conn = end ? NULL : flow->active_head;
+    }
+}
+
+/* A buffer that holds nothing beyond the next flush of the NIC: acks and bare headers. */
+static uint8_t *scratch(struct core *core)
+{
+    core->scratch_next = (core->scratch_next + 1) % SCRATCH_COUNT;
+    return core->scratch + (size_t)core->scratch_next * SCRATCH_BYTES;
+}
+
+static void put_ack(struct flow *flow, struct train *train, uint64_t now_ns)
+{
+    struct wire_ack ack;
+    flow_fill_ack(flow, &ack, now_ns);
+    train->header += wire_put_ack(train_at(train) + train->header, &ack);
+    train->frames++;
+}
+
+/* An ack that travels alone: no sequence number, not repeated. */
+static void describe_ack(struct flow *flow, uint8_t *buffer, uint32_t bytes, struct tx_desc *desc,
+                         uint64_t now_ns)
+{
+    uint16_t path = path_choose(&flow->paths, -1);
+    *desc = (struct tx_desc){
+        .kind = TX_FRAMES,
+        .count = 1,
+        .path = path,
+        .destination = flow->destination,
+        .mask = 1,
+        .datagram_bytes = bytes,
+        .last_bytes = bytes,
+        .token = flow->tx_token,
+        .path_seq = flow->paths.paths[path].next_seq, /* not counted: acks are not acked */
+        .time_stamp = wire_time(now_ns),
+        .buffer = buffer,
+        .flow = flow,
+    };
+}
+
+static bool send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    struct train train = {.buffer = scratch(core), .datagram_bytes = SCRATCH_BYTES, .count_max = 1};
+    begin_datagram(&train);
+    put_ack(flow, &train, now_ns);
+    end_datagram(core, &train);
+    describe_ack(flow, train.buffer, train.header, desc, now_ns);
+    if (flow->ctrl_head) { /* credit found no room now: it goes with the next */
+        flow->ack_pending = true;
+        flow->ack_at_ns = now_ns + core->params->ack_delay_us * 1000;
+    }
+    return true;
+}
+
+/* The buffer for what waits now: a small one where that will do. */
+static uint8_t *frames_buffer(struct flow *flow, bool want_eager, bool *small)
+{
+    struct core *core = flow->core;
+    uint64_t waiting = 0;
+    for (struct conn *conn = flow->active_head; want_eager && conn; conn = conn->next_active) {
+        struct core_msg *msg = conn_eager_ready(conn);
+        waiting += msg ? msg->size_bytes - msg->offset_bytes + WIRE_EAGER_BYTES : 0;
+        if (msg && msg->next)
+            waiting += FRAMES_SMALL_BYTES / 2;
+        if (waiting > FRAMES_SMALL_BYTES / 2)
+            break;
+    }
+    *small = waiting <= FRAMES_SMALL_BYTES / 2 || core->big.count == 0;
+    uint8_t *buffer = pool_take(*small ? &core->small : &core->big);
+    core->starved |= !buffer;
+    return buffer;
+}
+
+/* Control frames with what small messages fit. False: window, chunk records or buffers are exhausted. */
+static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    bool eager = window_takes(flow, 1, KERNEL_OVERHEAD_BYTES, 0) && !paced_out(flow, now_ns);
+    if (!eager && !(ctrl && window_takes(flow, 0, 0, CONTROL_RESERVE_BYTES)))
+        return false;
+    bool small;
+    uint8_t *buffer = frames_buffer(flow, eager, &small);
+    if (!buffer)
+        return false;
+    uint32_t room = small ? FRAMES_SMALL_BYTES : FRAMES_BIG_BYTES;
+    struct train train = {
+        .buffer = buffer,
+        .datagram_bytes = flow->datagram_bytes < room ? flow->datagram_bytes : room,
+        .payload_budget = eager && flow->cc.cwnd_bytes > flow->sent.flying_payload
+                              ? flow->cc.cwnd_bytes - flow->sent.flying_payload
+                              : 0,
+    };
+    train.count_max = (room < CORE_TRAIN_BYTES_MAX ? room : CORE_TRAIN_BYTES_MAX) / train.datagram_bytes;
+    if (train.count_max > CORE_TRAIN_MAX)
+        train.count_max = CORE_TRAIN_MAX;
+    begin_datagram(&train);
+    if (flow->ack_pending)
+        put_ack(flow, &train, now_ns);
+    if (flow->ping_due) {
+        train.header += wire_put_ping(train_at(&train) + train.header);
+        train.sequenced = true;
+        flow->ping_due = false;
+    }
+    put_ctrl(flow, &train);
+    if (eager)
+        put_eagers(flow, &train);
+    end_datagram(core, &train);
+    if (!train.sequenced) { /* what was due had become stale: at most an ack is left */
+        uint8_t *copy = scratch(core);
+        memcpy(copy, buffer, train.header);
+        pool_put(small ? &core->small : &core->big, buffer);
+        if (train.frames)
+            describe_ack(flow, copy, train.header, desc, now_ns);
+        return train.frames > 0;
+    }
+
+    uint64_t seq;
+    struct chunk *chunk = sent_new(&flow->sent, &seq);
+    chunk->kind = CHUNK_FRAMES;
+    chunk->frames.buffer = buffer;
+    chunk->frames.small = small;
+    chunk->count = (uint8_t)train.count;
+    chunk->datagram_bytes = train.datagram_bytes;
+    chunk->last_bytes = train.header + train.payload;
+    chunk->payload_bytes = train.payload_total;
+    chunk->charged_bytes =
+        charge_of((train.count - 1) * train.datagram_bytes + chunk->last_bytes, train.count);
+    launch(flow, chunk, seq, full_mask(train.count), -1, desc, now_ns);
+    desc->kind = TX_FRAMES;
+    desc->buffer = buffer;
+    desc->pieces = core->pieces;
+    desc->piece_count = train.pieces;
+    return true;
+}
+
+/* ---- repairs --------------------------------------------------------------------------------- */
+
+static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    bool probe = flow->probe_due;
+    if (!probe && (!window_takes(flow, chunk->payload_bytes, chunk->charged_bytes, 0) ||
+                   paced_out(flow, now_ns)))
+        return false;
+    flow->probe_due = false;
+    uint64_t seq = sent_seq(&flow->sent, chunk);
+    uint64_t mask = full_mask(chunk->count) & ~chunk->acked_mask;
+    launch(flow, chunk, seq, mask, chunk->path, desc, now_ns);
+    desc->piece_count = 0;
+    switch ((enum chunk_kind)chunk->kind) {
+    case CHUNK_BULK:
+        describe_bulk(chunk, desc);
+        break;
+    case CHUNK_FRAMES:
+        desc->kind = TX_FRAMES;
+        desc->buffer = chunk->frames.buffer;
+        break;
+    case CHUNK_VOID:
+        desc->kind = TX_FRAMES;
+        desc->buffer = scratch(core);
+        desc->datagram_bytes = desc->last_bytes = WIRE_HEADER_BYTES;
+        for (unsigned i = 0; i < chunk->count; i++)
+            wire_set_header_length(desc->buffer + i * WIRE_HEADER_BYTES, WIRE_HEADER_BYTES);
+        break;
+    }
+    return true;
+}
+
+/* ---- what next ------------------------------------------------------------------------------- */
+
+static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct conn *conn;
+    while ((conn = flow->active_head)) {
+        bool eager = conn_eager_ready(conn) != NULL, bulk = conn_bulk_ready(conn) != NULL;
+        if (!eager && !bulk) {
+            rotate_active(flow, false);
+            continue;
+        }
+        if (conn->deficit_bytes <= 0 && conn->next_active) {
+            rotate_active(flow, true);
+            continue;
+        }
+        if (paced_out(flow, now_ns))
+            return false;
+        bool bulk_turn = bulk && (!eager || conn->bulk_turn);
+        conn->bulk_turn = !bulk_turn;
+        return bulk_turn ? send_bulk(flow, conn, desc, now_ns)
+                         : send_frames(flow, false, desc, now_ns);
+    }
+    return false;
+}
+
+bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    if (flow->dead)
+        return false;
+    bool ctrl = flow->ping_due || (flow->ctrl_head && (flow->ctrl_urgent || flow->ack_now));
+    if (ctrl && send_frames(flow, true, desc, now_ns))
+        return true;
+    if (flow->ack_now)
+        return send_ack(flow, desc, now_ns);
+    struct chunk *lost = sent_first_lost(&flow->sent);
+    if (lost)
+        return send_repair(flow, lost, desc, now_ns);
+    return send_data(flow, desc, now_ns);
+}

@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Peer bytes in, our bytes out; nothing here knows a flow. Field offsets are those of docs/wire.md.
+ * A length that a peer wrote is compared before it is used, and nothing is read twice.
+ */
+#include "core/wire.h"
+
+#include <assert.h>
+#include <endian.h>
+#include <string.h>
+
+/* Offsets in the packet header. */
+enum {
+    AT_VERSION = 0,
+    AT_FLAGS = 1,
+    AT_HEADER_LENGTH = 2,
+    AT_CRC = 4,
+    AT_TOKEN = 8,
+    AT_SEQ = 16,
+    AT_PATH_SEQ = 20,
+    AT_PATH = 24,
+    AT_INDEX = 26,
+    AT_COUNT = 27,
+    AT_TIME = 28,
+    AT_PAYLOAD_CRC = 32,
+};
+
+/* Flags of frames. */
+enum { EAGER_GRANTED = 1, END_OF_SEND = 1, FIN_SENDS = 1, FIN_RECEIVES = 2, ACK_PATH_CE = 1 };
+enum { ACK_FIXED_BYTES = 20, ACK_WORD_BYTES = 8, ACK_PARTIAL_BYTES = 12, ACK_PATH_BYTES = 16 };
+
+static inline void put16(uint8_t *at, uint16_t v)
+{
+    v = htole16(v);
+    memcpy(at, &v, 2);
+}
+static inline void put32(uint8_t *at, uint32_t v)
+{
+    v = htole32(v);
+    memcpy(at, &v, 4);
+}
+static inline void put64(uint8_t *at, uint64_t v)
+{
+    v = htole64(v);
+    memcpy(at, &v, 8);
+}
+static inline uint16_t get16(const uint8_t *at)
+{
+    uint16_t v;
+    memcpy(&v, at, 2);
+    return le16toh(v);
+}
+static inline uint32_t get32(const uint8_t *at)
+{
+    uint32_t v;
+    memcpy(&v, at, 4);
+    return le32toh(v);
+}
+static inline uint64_t get64(const uint8_t *at)
+{
+    uint64_t v;
+    memcpy(&v, at, 8);
+    return le64toh(v);
+}
+
+/* The header region's CRC32C: of what follows the CRC field, started with the word before it. */
+static uint32_t header_crc(const uint8_t *bytes, size_t length, crc32c_fn crc32c)
+{
+    return crc32c(get32(bytes), bytes + AT_TOKEN, length - AT_TOKEN);
+}
+
+/* ---- in -------------------------------------------------------------------------------------- */
+
+uint64_t wire_token(const uint8_t *bytes, size_t length)
+{
+    if (length < WIRE_HEADER_BYTES || bytes[AT_VERSION] != WIRE_VERSION)
+        return 0;
+    return get64(bytes + AT_TOKEN);
+}
+
+
+bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet)
+{
+    if (length < WIRE_HEADER_BYTES || bytes[AT_VERSION] != WIRE_VERSION)
+        return false;
+    uint8_t flags = bytes[AT_FLAGS];
+    uint16_t header_length = get16(bytes + AT_HEADER_LENGTH);
+    if (flags & ~(WIRE_SEQUENCED | WIRE_PAYLOAD_CRC | WIRE_REPAIR))
+        return false;
+    if (header_length < WIRE_HEADER_BYTES || header_length > length)
+        return false;
+    if (header_crc(bytes, header_length, crc32c) != get32(bytes + AT_CRC))
+        return false;
+
+    *packet = (struct wire_packet){
+        .token = get64(bytes + AT_TOKEN),
+        .seq = get32(bytes + AT_SEQ),
+        .path_seq = get32(bytes + AT_PATH_SEQ),
+        .path = get16(bytes + AT_PATH),
+        .index = bytes[AT_INDEX],
+        .count = bytes[AT_COUNT],
+        .time_stamp = get32(bytes + AT_TIME),
+        .payload_crc = get32(bytes + AT_PAYLOAD_CRC),
+        .flags = flags,
+        .frame = bytes + WIRE_HEADER_BYTES,
+        .frames_end = bytes + header_length,
+        .payload = bytes + header_length,
+        .payload_end = bytes + length,
+    };
+    if (packet->count == 0 || packet->count > CORE_TRAIN_MAX || packet->index >= packet->count)
+        return false;
+
+    struct wire_packet walk = *packet;
+    struct wire_frame frame;
+    int more = 1;
+    for (unsigned frames = 0; frames <= CORE_FRAMES_MAX && more > 0; frames++)
+        more = wire_next_frame(&walk, &frame);
+    return more == 0;
+}
+
+bool wire_payload_intact(const struct wire_packet *packet, crc32c_fn crc32c)
+{
+    if (!(packet->flags & WIRE_PAYLOAD_CRC))
+        return true;
+    size_t length = (size_t)(packet->payload_end - packet->payload);
+    return crc32c(0, packet->payload, length) == packet->payload_crc;
+}
+
+/* Takes `length` bytes of the payload region; NULL when it has not so many. */
+static const uint8_t *take_payload(struct wire_packet *packet, uint32_t length)
+{
+    if ((size_t)(packet->payload_end - packet->payload) < length)
+        return NULL;
+    const uint8_t *payload = packet->payload;
+    packet->payload += length;
+    return payload;
+}
+
+static bool get_data(struct wire_packet *packet, const uint8_t *at, struct wire_data *data)
+{
+    data->length = get16(at + 2);
+    data->conn = get32(at + 4);
+    data->msg = get32(at + 8);
+    data->offset = get64(at + 12);
+    data->total = get64(at + 20);
+    data->payload = take_payload(packet, data->length);
+    return at[1] == 0 && data->payload && data->offset <= data->total &&
+           data->length <= data->total - data->offset;
+}
+
+static bool get_eager(struct wire_packet *packet, const uint8_t *at, struct wire_eager *eager)
+{
+    eager->granted = at[1] & EAGER_GRANTED;
+    eager->length = get16(at + 2);
+    eager->conn = get32(at + 4);
+    eager->msg = get32(at + 8);
+    eager->total = get32(at + 12);
+    eager->offset = get32(at + 16);
+    eager->ring = get32(at + 20);
+    eager->payload = take_payload(packet, eager->length);
+    return (at[1] & ~EAGER_GRANTED) == 0 && eager->payload && eager->offset <= eager->total &&
+           eager->length <= eager->total - eager->offset;
+}
+
+/* The bytes of an ACK frame with these counts, or 0 when a count is over its bound. */
+static unsigned ack_bytes(unsigned words, unsigned partials, unsigned paths)
+{
+    if (words > WIRE_ACK_WORDS_MAX || partials > WIRE_ACK_PARTIALS_MAX ||
+        paths > WIRE_ACK_PATHS_MAX)
+        return 0;
+    return ACK_FIXED_BYTES + words * ACK_WORD_BYTES + partials * ACK_PARTIAL_BYTES +
+           paths * ACK_PATH_BYTES;
+}
+
+static void get_ack(const uint8_t *at, struct wire_ack *ack)
+{
+    ack->word_count = at[1];
+    ack->partial_count = at[2];
+    ack->path_count = at[3];
+    ack->number = get32(at + 4);
+    ack->cumulative = get32(at + 8);
+    ack->window_kb = get32(at + 12);
+    at += ACK_FIXED_BYTES;
+    for (unsigned i = 0; i < ack->word_count; i++, at += ACK_WORD_BYTES)
+        ack->words[i] = get64(at);
+    for (unsigned i = 0; i < ack->partial_count; i++, at += ACK_PARTIAL_BYTES)
+        ack->partials[i] = (struct wire_ack_partial){get32(at), get64(at + 4)};
+    for (unsigned i = 0; i < ack->path_count; i++, at += ACK_PATH_BYTES)
+        ack->paths[i] = (struct wire_ack_path){get16(at), get16(at + 2) & ACK_PATH_CE, get32(at + 4),
+                                               get32(at + 8), get32(at + 12)};
+}
+
+int wire_next_frame(struct wire_packet *packet, struct wire_frame *frame)
+{
+    const uint8_t *at = packet->frame;
+    size_t left = (size_t)(packet->frames_end - at);
+    if (left == 0)
+        return 0;
+    if (left < 4)
+        return -1;
+
+    unsigned bytes = 0;
+    bool good = true;
+    frame->kind = at[0];
+    switch (frame->kind) {
+    case FRAME_DATA:
+        bytes = WIRE_DATA_BYTES;
+        good = left >= bytes && get_data(packet, at, &frame->data);
+        break;
+    case FRAME_EAGER:
+        bytes = WIRE_EAGER_BYTES;
+        good = left >= bytes && get_eager(packet, at, &frame->eager);
+        break;
+    case FRAME_CTS: /* at[1]: entries {NIC, key} for striping and placement; none in use yet */
+        bytes = WIRE_CTS_BYTES;
+        good = left >= bytes && at[1] == 0;
+        if (good)
+            frame->cts = (struct wire_cts){get32(at + 4), get32(at + 8), get64(at + 12)};
+        break;
+    case FRAME_RTS:
+        bytes = WIRE_RTS_BYTES;
+        good = left >= bytes && at[1] == 0;
+        if (good)
+            frame->rts = (struct wire_rts){get32(at + 4), get32(at + 8), get64(at + 12)};
+        break;
+    case FRAME_CREDIT:
+        bytes = WIRE_CREDIT_BYTES;
+        good = left >= bytes && at[1] == 0;
+        if (good)
+            frame->credit = (struct wire_credit){get32(at + 4), get32(at + 8), get32(at + 12),
+                                                 get64(at + 16)};
+        break;
+    case FRAME_END:
+        bytes = WIRE_END_BYTES;
+        good = left >= bytes && (at[1] & ~END_OF_SEND) == 0 && get16(at + 2) != 0;
+        if (good)
+            frame->end = (struct wire_end){get32(at + 4), get32(at + 8), -(int32_t)get16(at + 2),
+                                           at[1] & END_OF_SEND};
+        break;
+    case FRAME_FIN:
+        bytes = WIRE_FIN_BYTES;
+        good = left >= bytes && (at[1] & ~(FIN_SENDS | FIN_RECEIVES)) == 0;
+        if (good)
+            frame->fin = (struct wire_fin){get32(at + 4), at[1] & FIN_SENDS, at[1] & FIN_RECEIVES};
+        break;
+    case FRAME_PING:
+        bytes = WIRE_PING_BYTES;
+        good = at[1] == 0;
+        break;
+    case FRAME_ACK:
+        bytes = ack_bytes(at[1], at[2], at[3]);
+        good = bytes && left >= bytes;
+        if (good)
+            get_ack(at, &frame->ack);
+        break;
+    case FRAME_PULL:
+    default:
+        good = false;
+    }
+    if (!good)
+        return -1;
+    packet->frame = at + bytes;
+    return 1;
+}
+
+/* ---- out ------------------------------------------------------------------------------------- */
+
+/* The first 4 bytes of every frame, and the connection and message that most have next. */
+static void put_start(uint8_t *at, enum wire_frame_kind kind, unsigned flags, unsigned low)
+{
+    at[0] = (uint8_t)kind;
+    at[1] = (uint8_t)flags;
+    put16(at + 2, (uint16_t)low);
+}
+
+unsigned wire_put_eager(uint8_t *at, const struct wire_eager *eager)
+{
+    put_start(at, FRAME_EAGER, eager->granted ? EAGER_GRANTED : 0, eager->length);
+    put32(at + 4, eager->conn);
+    put32(at + 8, eager->msg);
+    put32(at + 12, eager->total);
+    put32(at + 16, eager->offset);
+    put32(at + 20, eager->ring);
+    return WIRE_EAGER_BYTES;
+}
+
+unsigned wire_put_cts(uint8_t *at, const struct wire_cts *cts)
+{
+    put_start(at, FRAME_CTS, 0, 0);
+    put32(at + 4, cts->conn);
+    put32(at + 8, cts->msg);
+    put64(at + 12, cts->length);
+    return WIRE_CTS_BYTES;
+}
+
+unsigned wire_put_rts(uint8_t *at, const struct wire_rts *rts)
+{
+    put_start(at, FRAME_RTS, 0, 0);
+    put32(at + 4, rts->conn);
+    put32(at + 8, rts->msg);
+    put64(at + 12, rts->total);
+    return WIRE_RTS_BYTES;
+}
+
+unsigned wire_put_credit(uint8_t *at, const struct wire_credit *credit)
+{
+    put_start(at, FRAME_CREDIT, 0, 0);
+    put32(at + 4, credit->conn);
+    put32(at + 8, credit->delivered);
+    put32(at + 12, credit->eager_total);
+    put64(at + 16, credit->beyond);
+    return WIRE_CREDIT_BYTES;
+}
+
+unsigned wire_put_end(uint8_t *at, const struct wire_end *end)
+{
+    assert(end->status < 0 && end->status > -65536);
+    put_start(at, FRAME_END, end->of_send ? END_OF_SEND : 0, (unsigned)-end->status);
+    put32(at + 4, end->conn);
+    put32(at + 8, end->msg);
+    return WIRE_END_BYTES;
+}
+
+unsigned wire_put_fin(uint8_t *at, const struct wire_fin *fin)
+{
+    put_start(at, FRAME_FIN, (fin->sends_over ? FIN_SENDS : 0) | (fin->receives_over ? FIN_RECEIVES : 0),
+              0);
+    put32(at + 4, fin->conn);
+    return WIRE_FIN_BYTES;
+}
+
+unsigned wire_put_ping(uint8_t *at)
+{
+    put_start(at, FRAME_PING, 0, 0);
+    return WIRE_PING_BYTES;
+}
+
+unsigned wire_ack_bytes(const struct wire_ack *ack)
+{
+    return ack_bytes(ack->word_count, ack->partial_count, ack->path_count);
+}
+
+unsigned wire_put_ack(uint8_t *at, const struct wire_ack *ack)
+{
+    uint8_t *begin = at;
+    at[0] = FRAME_ACK;
+    at[1] = ack->word_count;
+    at[2] = ack->partial_count;
+    at[3] = ack->path_count;
+    put32(at + 4, ack->number);
+    put32(at + 8, ack->cumulative);
+    put32(at + 12, ack->window_kb);
+    put32(at + 16, 0);
+    at += ACK_FIXED_BYTES;
+    for (unsigned i = 0; i < ack->word_count; i++, at += ACK_WORD_BYTES)
+        put64(at, ack->words[i]);
+    for (unsigned i = 0; i < ack->partial_count; i++, at += ACK_PARTIAL_BYTES) {
+        put32(at, ack->partials[i].seq);
+        put64(at + 4, ack->partials[i].mask);
+    }
+    for (unsigned i = 0; i < ack->path_count; i++, at += ACK_PATH_BYTES) {
+        const struct wire_ack_path *path = &ack->paths[i];
+        put16(at, path->path);
+        put16(at + 2, path->ce ? ACK_PATH_CE : 0);
+        put32(at + 4, path->path_seq);
+        put32(at + 8, path->time_stamp);
+        put32(at + 12, path->hold);
+    }
+    return (unsigned)(at - begin);
+}
+
+void wire_set_header_length(uint8_t *datagram, uint16_t length)
+{
+    put16(datagram + AT_HEADER_LENGTH, length);
+}
+
+/* Everything of the packet header but its length and CRC. */
+static void put_header(const struct tx_desc *desc, unsigned index, uint32_t payload_crc,
+                       uint8_t *out)
+{
+    out[AT_VERSION] = WIRE_VERSION;
+    out[AT_FLAGS] = (uint8_t)((desc->sequenced ? WIRE_SEQUENCED : 0) |
+                              (desc->payload_crc ? WIRE_PAYLOAD_CRC : 0) |
+                              (desc->repair ? WIRE_REPAIR : 0));
+    put64(out + AT_TOKEN, desc->token);
+    put32(out + AT_SEQ, (uint32_t)desc->seq);
+    put32(out + AT_PATH_SEQ, desc->path_seq);
+    put16(out + AT_PATH, desc->path);
+    out[AT_INDEX] = (uint8_t)index;
+    out[AT_COUNT] = desc->count;
+    put32(out + AT_TIME, desc->time_stamp);
+    put32(out + AT_PAYLOAD_CRC, payload_crc);
+}
+
+void wire_bulk_header(const struct tx_desc *desc, unsigned index, uint32_t payload_crc,
+                      crc32c_fn crc32c, uint8_t out[WIRE_BULK_HEADER_BYTES])
+{
+    assert(desc->kind == TX_BULK && index < desc->count);
+    uint8_t *frame = out + WIRE_HEADER_BYTES;
+    uint32_t length = index + 1u == desc->count ? desc->bulk_last : desc->bulk_stride;
+
+    put_header(desc, index, payload_crc, out);
+    put16(out + AT_HEADER_LENGTH, WIRE_BULK_HEADER_BYTES);
+    put_start(frame, FRAME_DATA, 0, length);
+    put32(frame + 4, desc->conn_id);
+    put32(frame + 8, desc->msg_number);
+    put64(frame + 12, desc->bulk_offset + (uint64_t)index * desc->bulk_stride);
+    put64(frame + 20, desc->msg_total);
+    put32(out + AT_CRC, header_crc(out, WIRE_BULK_HEADER_BYTES, crc32c));
+}
+
+void wire_seal(const struct tx_desc *desc, unsigned index, uint8_t *datagram, uint32_t length,
+               crc32c_fn crc32c)
+{
+    uint16_t header_length = get16(datagram + AT_HEADER_LENGTH);
+    assert(desc->kind == TX_FRAMES && header_length >= WIRE_HEADER_BYTES && header_length <= length);
+    uint32_t payload_crc =
+        desc->payload_crc ? crc32c(0, datagram + header_length, length - header_length) : 0;
+
+    put_header(desc, index, payload_crc, datagram);
+    put32(datagram + AT_CRC, header_crc(datagram, header_length, crc32c));
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The wire format, version 1 (docs/wire.md): the only place where a peer's bytes are read or ours
+ * are laid out. A datagram is a header region (packet header, then frames; covered by a CRC32C) and
+ * a payload region whose bytes belong to the DATA and EAGER frames in order. Little endian.
+ *
+ * Parsing checks everything that can be checked without protocol state; the caller gets frames whose
+ * lengths fit the datagram.
+ */
+#ifndef UCCL_WIRE_H
+#define UCCL_WIRE_H
+
+#include "core/core.h"
+
+enum {
+    WIRE_VERSION = 1,
+    WIRE_HEADER_BYTES = 36,
+    WIRE_BULK_HEADER_BYTES = 64, /* packet header + DATA frame */
+    WIRE_DATA_BYTES = 28,
+    WIRE_EAGER_BYTES = 24,
+    WIRE_CTS_BYTES = 20,
+    WIRE_RTS_BYTES = 20,
+    WIRE_CREDIT_BYTES = 24,
+    WIRE_END_BYTES = 12,
+    WIRE_FIN_BYTES = 8,
+    WIRE_PING_BYTES = 4,
+    WIRE_ACK_WORDS_MAX = 16,    /* 1,024 chunks beyond the cumulative ack */
+    WIRE_ACK_PARTIALS_MAX = 8,
+    WIRE_ACK_PATHS_MAX = 16,
+    WIRE_ACK_BYTES_MAX =
+        20 + WIRE_ACK_WORDS_MAX * 8 + WIRE_ACK_PARTIALS_MAX * 12 + WIRE_ACK_PATHS_MAX * 16,
+};
+
+enum wire_flag {
+    WIRE_SEQUENCED = 1,   /* has a chunk sequence number: acked and repeated */
+    WIRE_PAYLOAD_CRC = 2, /* payload_crc is valid */
+    WIRE_AUTH = 4,        /* reserved: a 16-byte tag ends the datagram; refused by version 1 */
+    WIRE_REPAIR = 8,      /* not the first copy */
+};
+
+enum wire_frame_kind {
+    FRAME_DATA = 1,   /* bytes of a granted message */
+    FRAME_EAGER = 2,  /* bytes of a small message, sent without waiting for its receive */
+    FRAME_CTS = 3,    /* clear to send: receive k is posted, with this capacity */
+    FRAME_RTS = 4,    /* send k waits for a clear-to-send; its length */
+    FRAME_CREDIT = 5, /* delivered messages and eager credit, absolute */
+    FRAME_END = 6,    /* message k has ended early on the sender of this frame */
+    FRAME_FIN = 7,    /* the sender of this frame sends, or takes, no more messages */
+    FRAME_PING = 8,   /* nothing; elicits an ack */
+    FRAME_ACK = 9,
+    FRAME_PULL = 10,  /* reserved for one-sided reads; refused by version 1 */
+};
+
+struct wire_data {
+    uint32_t conn, msg;
+    uint64_t offset, total;
+    uint32_t length;
+    const uint8_t *payload;
+};
+
+struct wire_eager {
+    uint32_t conn, msg;
+    uint32_t total, offset;
+    uint32_t ring; /* where the message begins in the receiver's eager ring, modulo 2^32 */
+    uint32_t length;
+    bool granted;  /* its clear-to-send was seen: takes no eager credit */
+    const uint8_t *payload;
+};
+
+struct wire_cts {
+    uint32_t conn, msg;
+    uint64_t length;
+};
+
+struct wire_rts {
+    uint32_t conn, msg;
+    uint64_t total;
+};
+
+struct wire_credit {
+    uint32_t conn;
+    uint32_t delivered;   /* all messages before it have been delivered */
+    uint32_t eager_total; /* end of the eager ring space that may be used, modulo 2^32 */
+    uint64_t beyond;      /* bit i: message delivered + 1 + i has been delivered too */
+};
+
+struct wire_fin {
+    uint32_t conn;
+    bool sends_over;    /* no more messages come */
+    bool receives_over; /* no more messages are taken */
+};
+
+struct wire_end {
+    uint32_t conn, msg;
+    int32_t status; /* negative uccl_error */
+    bool of_send;
+};
+
+struct wire_ack_partial {
+    uint32_t seq;
+    uint64_t mask;
+};
+
+struct wire_ack_path {
+    uint16_t path;
+    bool ce;
+    uint32_t path_seq, time_stamp, hold; /* hold: time units since that packet came */
+};
+
+struct wire_ack {
+    uint32_t number;       /* of this ack: the newest one carries the window that counts */
+    uint32_t cumulative;   /* all chunks before it have arrived */
+    uint32_t window_kb;    /* bytes that the receiver's buffer takes from this flow, in KiB */
+    uint8_t word_count, partial_count, path_count;
+    uint64_t words[WIRE_ACK_WORDS_MAX]; /* bit i: chunk cumulative + 1 + i has arrived whole */
+    struct wire_ack_partial partials[WIRE_ACK_PARTIALS_MAX];
+    struct wire_ack_path paths[WIRE_ACK_PATHS_MAX];
+};
+
+struct wire_frame {
+    enum wire_frame_kind kind;
+    union {
+        struct wire_data data;
+        struct wire_eager eager;
+        struct wire_cts cts;
+        struct wire_rts rts;
+        struct wire_credit credit;
+        struct wire_end end;
+        struct wire_fin fin;
+        struct wire_ack ack;
+    };
+};
+
+struct wire_packet {
+    uint64_t token;
+    uint32_t seq, path_seq, time_stamp, payload_crc;
+    uint16_t path;
+    uint8_t flags, index, count;
+    const uint8_t *frame, *frames_end;     /* cursor and end of the header region */
+    const uint8_t *payload, *payload_end;  /* cursor and end of the payload region */
+};
+
+/* The flow token of a datagram, or 0 when it is too short or of another version: enough to find the
+ * flow before anything is checked. */
+uint64_t wire_token(const uint8_t *bytes, size_t length);
+
+/* Checks header, checksum and the shape of every frame. */
+bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet);
+bool wire_payload_intact(const struct wire_packet *packet, crc32c_fn crc32c);
+
+/* Takes the next frame: 1, 0 at the end, -1 malformed. */
+int wire_next_frame(struct wire_packet *packet, struct wire_frame *frame);
+
+/* Appends a frame at `at`, which has room for its WIRE_*_BYTES; returns the bytes written. */
+unsigned wire_put_eager(uint8_t *at, const struct wire_eager *eager);
+unsigned wire_put_cts(uint8_t *at, const struct wire_cts *cts);
+unsigned wire_put_rts(uint8_t *at, const struct wire_rts *rts);
+unsigned wire_put_credit(uint8_t *at, const struct wire_credit *credit);
+unsigned wire_put_end(uint8_t *at, const struct wire_end *end);
+unsigned wire_put_fin(uint8_t *at, const struct wire_fin *fin);
+unsigned wire_put_ping(uint8_t *at);
+unsigned wire_put_ack(uint8_t *at, const struct wire_ack *ack);
+unsigned wire_ack_bytes(const struct wire_ack *ack);
+
+/* Notes in a datagram of a TX_FRAMES chunk how long its header region is; wire_seal() relies on it. */
+void wire_set_header_length(uint8_t *datagram, uint16_t length);
+
+/*
+ * The header of datagram `index` of a TX_BULK chunk. `payload_crc` counts where desc->payload_crc.
+ */
+void wire_bulk_header(const struct tx_desc *desc, unsigned index, uint32_t payload_crc,
+                      crc32c_fn crc32c, uint8_t out[WIRE_BULK_HEADER_BYTES]);
+
+/* Fills in the packet header of datagram `index` of a TX_FRAMES chunk, whose frames and payload stand. */
+void wire_seal(const struct tx_desc *desc, unsigned index, uint8_t *datagram, uint32_t length,
+               crc32c_fn crc32c);
+
+/* Time on the wire: units of 16 ns, modulo 2^32 (68 s). */
+enum { WIRE_TIME_SHIFT = 4 };
+static inline uint32_t wire_time(uint64_t ns)
+{
+    return (uint32_t)(ns >> WIRE_TIME_SHIFT);
+}
+
+/* The 64-bit number nearest to `expected` that ends in these 32 bits (RFC 9000 A.3). */
+static inline uint64_t wire_expand(uint32_t truncated, uint64_t expected)
+{
+    return expected + (uint64_t)(int64_t)(int32_t)(truncated - (uint32_t)expected);
+}
+
+#endif

@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which interfaces are there, and which would the user want? Without a filter the order is: network
+ * cards, then bridges and container plumbing, then interfaces with only a link-local address, and
+ * loopback last, so that device 0 is reachable from elsewhere wherever that is possible, and loopback
+ * is there when nothing else is.
+ *
+ * Thread: any; no state.
+ */
+#include "nic/netdev.h"
+
+#include "log.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <ifaddrs.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { FILTER_ITEM_MAX = 128 };
+
+const char *netdev_address_text(const union nic_address *address, char out[NETDEV_ADDRESS_TEXT])
+{
+    char host[INET6_ADDRSTRLEN] = "?";
+    char scope[IF_NAMESIZE + 1] = "";
+    unsigned port;
+    bool v6 = address->any.sa_family == AF_INET6;
+
+    if (v6 && IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr)) {
+        inet_ntop(AF_INET, &address->v6.sin6_addr.s6_addr[12], host, sizeof host);
+        port = ntohs(address->v6.sin6_port);
+        v6 = false;
+    } else if (v6) {
+        inet_ntop(AF_INET6, &address->v6.sin6_addr, host, sizeof host);
+        port = ntohs(address->v6.sin6_port);
+        if (address->v6.sin6_scope_id != 0) {
+            scope[0] = '%';
+            if (if_indextoname(address->v6.sin6_scope_id, scope + 1) == NULL)
+                scope[0] = '\0';
+        }
+    } else {
+        inet_ntop(AF_INET, &address->v4.sin_addr, host, sizeof host);
+        port = ntohs(address->v4.sin_port);
+    }
+    if (port == 0)
+        snprintf(out, NETDEV_ADDRESS_TEXT, "%s%s", host, scope);
+    else
+        snprintf(out, NETDEV_ADDRESS_TEXT, v6 ? "[%s%s]:%u" : "%s%s:%u", host, scope, port);
+    return out;
+}
+
+/* ---- the filter ------------------------------------------------------------------------------ */
+
+static bool item_is_address(const char *item, const union nic_address *address)
+{
+    char text[FILTER_ITEM_MAX];
+    struct in6_addr parsed;
+
+    snprintf(text, sizeof text, "%s", item);
+    text[strcspn(text, "%")] = '\0'; /* the scope is the interface's business */
+    if (address->any.sa_family == AF_INET)
+        return inet_pton(AF_INET, text, &parsed) == 1 &&
+               memcmp(&parsed, &address->v4.sin_addr, sizeof address->v4.sin_addr) == 0;
+    return inet_pton(AF_INET6, text, &parsed) == 1 &&
+           memcmp(&parsed, &address->v6.sin6_addr, sizeof parsed) == 0;
+}
+
+bool netdev_admits(const char *filter, const char *name, const union nic_address *address)
+{
+    bool list_excludes = false, list_exact = false;
+    bool wanted = false, any_wanted = false;
+
+    for (; *filter == '^' || *filter == '='; filter++)
+        *(*filter == '^' ? &list_excludes : &list_exact) = true;
+    while (*filter != '\0') {
+        char item[FILTER_ITEM_MAX];
+        bool excludes = list_excludes, exact = list_exact, match;
+        size_t length;
+
+        for (; *filter == '^' || *filter == '=' || *filter == ' '; filter++) {
+            excludes |= *filter == '^';
+            exact |= *filter == '=';
+        }
+        length = strcspn(filter, ",");
+        snprintf(item, sizeof item, "%.*s", (int)length, filter);
+        item[strcspn(item, " ")] = '\0';
+        filter += length + (filter[length] == ',');
+        if (item[0] == '\0')
+            continue;
+        match = exact ? strcmp(item, name) == 0 : strncmp(item, name, strlen(item)) == 0;
+        match = match || item_is_address(item, address);
+        if (excludes && match)
+            return false;
+        any_wanted |= !excludes;
+        wanted |= !excludes && match;
+    }
+    return wanted || !any_wanted;
+}
+
+/* ---- properties ------------------------------------------------------------------------------ */
+
+/* A number from /sys/class/net/NAME/FILE; `fallback` where it is missing or negative. */
+static long sysfs_number(const char *name, const char *file, long fallback)
+{
+    char path[128];
+    long value = -1;
+    FILE *stream;
+
+    snprintf(path, sizeof path, "/sys/class/net/%s/%s", name, file);
+    stream = fopen(path, "re");
+    if (stream == NULL)
+        return fallback;
+    if (fscanf(stream, "%ld", &value) != 1)
+        value = -1;
+    fclose(stream);
+    return value < 0 ? fallback : value;
+}
+
+static bool sysfs_exists(const char *name, const char *file)
+{
+    char path[128];
+
+    snprintf(path, sizeof path, "/sys/class/net/%s/%s", name, file);
+    return access(path, F_OK) == 0;
+}
+
+static bool is_virtual(const char *name)
+{
+    static const char *const prefixes[] = {"docker", "br-",  "virbr", "lxc", "lxd", "cni",
+                                           "flannel", "cali", "podman", "veth", "vnet"};
+
+    for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+            return true;
+    return sysfs_exists(name, "bridge") || sysfs_exists(name, "tun_flags");
+}
+
+static bool is_link_local(const union nic_address *address)
+{
+    if (address->any.sa_family == AF_INET6)
+        return IN6_IS_ADDR_LINKLOCAL(&address->v6.sin6_addr);
+    return (ntohl(address->v4.sin_addr.s_addr) >> 16) == 0xa9fe; /* 169.254/16 */
+}
+
+/* IPv4 before global IPv6, link-local ones last. */
+static int address_rank(const union nic_address *address)
+{
+    return 2 * is_link_local(address) + (address->any.sa_family == AF_INET6);
+}
+
+static void describe(struct netdev *dev, bool loopback, int socket)
+{
+    struct ifreq request = {0};
+
+    memcpy(request.ifr_name, dev->name, sizeof request.ifr_name);
+    dev->mtu = socket >= 0 && ioctl(socket, SIOCGIFMTU, &request) == 0 ? (uint32_t)request.ifr_mtu : 1500;
+    dev->index = if_nametoindex(dev->name);
+    dev->speed_mbps = (uint64_t)sysfs_number(dev->name, "speed", 0);
+    dev->numa_node = (int)sysfs_number(dev->name, "device/numa_node", -1);
+    if (loopback)
+        dev->class = NETDEV_LOOPBACK;
+    else if (is_link_local(&dev->address))
+        dev->class = NETDEV_LINK_LOCAL;
+    else
+        dev->class = is_virtual(dev->name) ? NETDEV_VIRTUAL : NETDEV_NIC;
+}
+
+static int compare(const void *left, const void *right)
+{
+    const struct netdev *a = left, *b = right;
+    int rank_a = address_rank(&a->address), rank_b = address_rank(&b->address);
+
+    if (a->class != b->class)
+        return a->class < b->class ? -1 : 1;
+    if (rank_a != rank_b)
+        return rank_a < rank_b ? -1 : 1;
+    return a->index < b->index ? -1 : a->index > b->index;
+}
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+/* Copies a usable address of an interface that is up; false where it is not one. */
+static bool usable(const struct ifaddrs *entry, union nic_address *out)
+{
+    if (entry->ifa_addr == NULL || !(entry->ifa_flags & IFF_UP))
+        return false;
+    memset(out, 0, sizeof *out);
+    if (entry->ifa_addr->sa_family == AF_INET)
+        memcpy(&out->v4, entry->ifa_addr, sizeof out->v4);
+    else if (entry->ifa_addr->sa_family == AF_INET6)
+        memcpy(&out->v6, entry->ifa_addr, sizeof out->v6);
+    else
+        return false;
+    return true;
+}
+
+static struct netdev *find(struct netdev *devs, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (strncmp(devs[i].name, name, sizeof devs[i].name) == 0)
+            return &devs[i];
+    return NULL;
+}
+
+int netdev_list(const char *filter, struct netdev **out)
+{
+    struct ifaddrs *all = NULL, *entry;
+    struct netdev *devs;
+    int count = 0, bound = 0, socket_fd;
+
+    if (getifaddrs(&all) != 0) {
+        LOG_ERR("cannot list network interfaces: %s", strerror(errno));
+        return UCCL_EIO;
+    }
+    for (entry = all; entry != NULL; entry = entry->ifa_next)
+        bound++;
+    devs = calloc((size_t)bound + 1, sizeof *devs);
+    if (devs == NULL) {
+        freeifaddrs(all);
+        LOG_ERR("no memory for a list of %d network interfaces", bound);
+        return UCCL_ENOMEM;
+    }
+    socket_fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (socket_fd < 0)
+        socket_fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    for (entry = all; entry != NULL; entry = entry->ifa_next) {
+        union nic_address address;
+        struct netdev *dev;
+
+        if (!usable(entry, &address) || !netdev_admits(filter, entry->ifa_name, &address))
+            continue;
+        dev = find(devs, count, entry->ifa_name);
+        if (dev == NULL) {
+            dev = &devs[count++];
+            snprintf(dev->name, sizeof dev->name, "%s", entry->ifa_name);
+        } else if (address_rank(&dev->address) <= address_rank(&address)) {
+            continue;
+        }
+        dev->address = address;
+        describe(dev, (entry->ifa_flags & IFF_LOOPBACK) != 0, socket_fd);
+    }
+    if (socket_fd >= 0)
+        close(socket_fd);
+    freeifaddrs(all);
+    qsort(devs, (size_t)count, sizeof *devs, compare);
+    *out = devs;
+    return count;
+}
+
+uint32_t netdev_route_mtu(const union nic_address *to)
+{
+    bool mapped = to->any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&to->v6.sin6_addr);
+    bool v6 = to->any.sa_family == AF_INET6 && !mapped;
+    union nic_address target = *to;
+    int mtu = 0, fd;
+    socklen_t length = sizeof mtu;
+
+    if (mapped) {
+        target.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = to->v6.sin6_port};
+        memcpy(&target.v4.sin_addr, &to->v6.sin6_addr.s6_addr[12], sizeof target.v4.sin_addr);
+    }
+    /* a socket of its own: connecting changes what a socket receives, and the route is looked up then */
+    fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return 0;
+    if (connect(fd, &target.any, v6 ? sizeof target.v6 : sizeof target.v4) != 0 ||
+        getsockopt(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU : IP_MTU, &mtu, &length) != 0)
+        mtu = 0;
+    close(fd);
+    return mtu > 0 ? (uint32_t)mtu : 0;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The network interfaces of the machine, as devices to choose from: one per interface, with the best
+ * of its addresses. Any thread; everything here is for set-up, not for the data path.
+ */
+#ifndef UCCL_NETDEV_H
+#define UCCL_NETDEV_H
+
+#include "nic/nic.h"
+
+#include <net/if.h>
+
+/* How an interface ranks when the user does not choose: lower is better. */
+enum netdev_class {
+    NETDEV_NIC,        /* anything not below */
+    NETDEV_VIRTUAL,    /* bridges, container and virtual machine plumbing */
+    NETDEV_LINK_LOCAL, /* has no address that reaches beyond its link */
+    NETDEV_LOOPBACK,
+};
+
+struct netdev {
+    char name[IF_NAMESIZE];
+    unsigned index;             /* the kernel's number of the interface */
+    union nic_address address;  /* the best one, port 0 */
+    uint64_t speed_mbps;        /* 0: unknown */
+    uint32_t mtu;
+    int numa_node;              /* -1: unknown */
+    uint8_t class;              /* enum netdev_class */
+};
+
+enum { NETDEV_ADDRESS_TEXT = 80 }; /* "[v6 address%scope]:port" fits */
+
+/*
+ * Does `filter` (UCCL_SOCKET_IFNAME) admit address `address` of interface `name`? NCCL's syntax: a
+ * comma list of name prefixes; "=" before an item wants the whole name, "^" shuts out what it matches;
+ * before the first item they hold for the whole list. An item may also be a literal address. An empty
+ * filter admits everything. Pure.
+ */
+bool netdev_admits(const char *filter, const char *name, const union nic_address *address);
+
+/*
+ * Lists the usable interfaces, best first: `*out` is the caller's to free(). Returns how many (0: none
+ * is up or admitted), or UCCL_EIO, UCCL_ENOMEM (logged).
+ */
+int netdev_list(const char *filter, struct netdev **out);
+
+/* MTU of the route to `to` as the kernel knows it now, path MTU discovery included; 0: no route. */
+uint32_t netdev_route_mtu(const union nic_address *to);
+
+/* Numeric text of an address; with its port where that is not 0. Returns `out`. */
+const char *netdev_address_text(const union nic_address *address, char out[NETDEV_ADDRESS_TEXT]);
+
+#endif

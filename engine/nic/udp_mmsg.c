@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver with plain system calls: sendmmsg(), recvmmsg(), ppoll(). Any thread may drive it, one at
+ * a time, so it serves lent engines and machines where io_uring is forbidden. udp_transmit() is also the
+ * sending half of the io_uring driver.
+ *
+ * What a failed send means: a full socket (EAGAIN, ENOBUFS) is back-pressure, the send stays staged; an
+ * error that segmentation may have caused is tried again datagram by datagram; anything else is a lost
+ * datagram, which the protocol repairs, and is logged once per peer.
+ *
+ * Thread: the queue's owner.
+ */
+#include "nic/udp.h"
+
+#include "log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MMSG_BUFFERS = 16 }; /* of 64 KiB: 1 MiB, and the last one used is used first */
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+struct segment_control {
+    _Alignas(struct cmsghdr) uint8_t bytes[CMSG_SPACE(sizeof(uint16_t))];
+};
+
+static bool is_full(int error)
+{
+    return error == EAGAIN || error == ENOBUFS || error == ENOMEM;
+}
+
+static void prepare(struct nic_queue *queue, struct udp_send *send, struct msghdr *header,
+                    struct segment_control *control)
+{
+    *header = (struct msghdr){
+        .msg_name = &send->to,
+        .msg_namelen = queue->v6 ? sizeof send->to.v6 : sizeof send->to.v4,
+        .msg_iov = &queue->stage.iovecs[send->iovec],
+        .msg_iovlen = send->iovec_count,
+    };
+    if (send->datagrams > 1) {
+        uint16_t segment = (uint16_t)send->segment;
+        struct cmsghdr *cmsg;
+
+        memset(control, 0, sizeof *control);
+        header->msg_control = control->bytes;
+        header->msg_controllen = sizeof control->bytes;
+        cmsg = CMSG_FIRSTHDR(header);
+        cmsg->cmsg_level = IPPROTO_UDP;
+        cmsg->cmsg_type = UDP_SEGMENT;
+        cmsg->cmsg_len = CMSG_LEN(sizeof segment);
+        memcpy(CMSG_DATA(cmsg), &segment, sizeof segment);
+    }
+}
+
+static void count_sent(struct nic_queue *queue, uint32_t datagrams, uint32_t bytes)
+{
+    COUNT(queue->setup.counters, tx_datagrams, datagrams);
+    COUNT(queue->setup.counters, tx_bytes, bytes);
+}
+
+static void lose(struct nic_queue *queue, struct udp_send *send)
+{
+    struct udp_stage *stage = &queue->stage;
+
+    send->gone = true;
+    if (stage->last_lost != send->desc) {
+        stage->last_lost = send->desc;
+        stage->descs_lost++;
+    }
+}
+
+/* Logs a failure towards a peer unless that has been done. */
+static void complain(struct nic_queue *queue, const struct udp_send *send, int error, const char *consequence)
+{
+    struct udp_peer *peer = &queue->peers[send->destination];
+    char text[NETDEV_ADDRESS_TEXT];
+
+    if (peer->complained)
+        return;
+    peer->complained = true;
+    LOG_WARNING("sending %u datagrams of %u bytes to %s: %s; %s", send->datagrams, send->segment,
+                netdev_address_text(&send->to, text), strerror(error), consequence);
+}
+
+/* Bytes [offset, offset+length) of a send as vectors; returns how many. */
+static size_t slice(const struct iovec *from, size_t count, size_t offset, size_t length, struct iovec *to)
+{
+    size_t made = 0;
+
+    for (size_t i = 0; i < count && length > 0; i++) {
+        size_t part;
+
+        if (offset >= from[i].iov_len) {
+            offset -= from[i].iov_len;
+            continue;
+        }
+        part = from[i].iov_len - offset < length ? from[i].iov_len - offset : length;
+        to[made++] = (struct iovec){.iov_base = (uint8_t *)from[i].iov_base + offset, .iov_len = part};
+        length -= part;
+        offset = 0;
+    }
+    return made;
+}
+
+/* Sends the datagrams of a run one by one. Returns 0, or the first errno: what failed is lost. */
+static int send_one_by_one(struct nic_queue *queue, struct udp_send *send)
+{
+    struct iovec parts[2 * CORE_TRAIN_MAX];
+    struct segment_control control;
+    struct msghdr header;
+    int error = 0;
+
+    prepare(queue, send, &header, &control);
+    header.msg_control = NULL;
+    header.msg_controllen = 0;
+    header.msg_iov = parts;
+    for (uint32_t at = 0; at < send->bytes; at += send->segment) {
+        uint32_t length = send->bytes - at < send->segment ? send->bytes - at : send->segment;
+
+        header.msg_iovlen =
+            slice(&queue->stage.iovecs[send->iovec], send->iovec_count, at, length, parts);
+        COUNT(queue->setup.counters, tx_syscalls, 1);
+        if (sendmsg(queue->sockets[send->socket], &header, MSG_DONTWAIT) >= 0)
+            count_sent(queue, 1, length);
+        else if (error == 0)
+            error = errno;
+    }
+    return error;
+}
+
+/* A send that failed otherwise than on a full socket, with `error`: ends it one way or the other. */
+static void recover(struct nic_queue *queue, struct udp_send *send, int error)
+{
+    struct udp_peer *peer = &queue->peers[send->destination];
+    bool cut_short = error == EMSGSIZE || error == EINVAL;
+
+    if (cut_short)
+        udp_check_mtu(queue, send->destination);
+    if (send->datagrams > 1 && (cut_short || error == EIO || error == ENOPROTOOPT || error == EOPNOTSUPP)) {
+        int again = send_one_by_one(queue, send);
+
+        send->gone = true;
+        if (again == 0 && peer->datagram_bytes >= send->segment && peer->gso) {
+            /* it fits the route, so segmentation itself is what failed: some devices and tunnels lack it */
+            peer->gso = false;
+            complain(queue, send, error, "no UDP segmentation offload towards it from now on");
+        }
+        if (again == 0)
+            return;
+        error = again;
+    }
+    if (!is_full(error))
+        complain(queue, send, error, "counted as lost; further failures are not logged");
+    lose(queue, send);
+}
+
+/* Hands the sends of one socket to the kernel, in order, until it is full. */
+static void transmit_socket(struct nic_queue *queue, uint16_t socket_index)
+{
+    struct udp_stage *stage = &queue->stage;
+    struct mmsghdr batch[UDP_STAGE_MAX];
+    struct segment_control controls[UDP_STAGE_MAX];
+    struct udp_send *sends[UDP_STAGE_MAX];
+    unsigned count = 0, done = 0;
+    bool retried = false;
+
+    for (uint32_t i = 0; i < stage->count; i++) {
+        if (stage->sends[i].socket != socket_index || stage->sends[i].gone)
+            continue;
+        sends[count] = &stage->sends[i];
+        prepare(queue, sends[count], &batch[count].msg_hdr, &controls[count]);
+        count++;
+    }
+    while (done < count) {
+        int sent = sendmmsg(queue->sockets[socket_index], batch + done, count - done, MSG_DONTWAIT);
+
+        COUNT(queue->setup.counters, tx_syscalls, 1);
+        for (; sent > 0; sent--, done++) {
+            count_sent(queue, sends[done]->datagrams, sends[done]->bytes);
+            sends[done]->gone = true;
+            retried = false;
+        }
+        if (sent == 0 || errno == EINTR)
+            continue;
+        if (is_full(errno)) {
+            COUNT(queue->setup.counters, tx_blocked, 1);
+            break;
+        }
+        if (!retried) { /* an ICMP error of an earlier send may have been reported here */
+            retried = true;
+            continue;
+        }
+        retried = false;
+        recover(queue, sends[done++], errno);
+    }
+    for (; done < count; done++)
+        sends[done]->blocked = true;
+}
+
+bool udp_transmit(struct nic_queue *queue)
+{
+    struct udp_stage *stage = &queue->stage;
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < stage->count; i++)
+        if (!stage->sends[i].gone && !stage->sends[i].blocked)
+            transmit_socket(queue, stage->sends[i].socket);
+    for (uint32_t i = 0; i < stage->count; i++) {
+        if (stage->sends[i].gone)
+            continue;
+        stage->sends[i].blocked = false;
+        if (kept != i)
+            stage->sends[kept] = stage->sends[i];
+        kept++;
+    }
+    stage->count = kept;
+    if (kept == 0)
+        stage->iovec_count = stage->bytes_used = 0;
+    return kept == 0;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+struct mmsg_io {
+    uint8_t *buffers;                 /* MMSG_BUFFERS of UDP_RX_BYTES */
+    uint32_t free_count;
+    uint8_t free[MMSG_BUFFERS];       /* stack of free buffers: the warmest on top */
+};
+
+static int mmsg_open(struct nic_queue *queue, char *reason, size_t reason_size)
+{
+    struct mmsg_io *io = calloc(1, sizeof *io);
+
+    (void)reason; /* nothing here can be forbidden */
+    (void)reason_size;
+    if (io == NULL)
+        return UCCL_ENOMEM;
+    io->buffers = aligned_alloc(4096, (size_t)MMSG_BUFFERS * UDP_RX_BYTES);
+    if (io->buffers == NULL) {
+        free(io);
+        return UCCL_ENOMEM;
+    }
+    for (; io->free_count < MMSG_BUFFERS; io->free_count++)
+        io->free[io->free_count] = (uint8_t)(MMSG_BUFFERS - 1 - io->free_count);
+    queue->io = io;
+    return 0;
+}
+
+static void mmsg_close(struct nic_queue *queue)
+{
+    struct mmsg_io *io = queue->io;
+
+    free(io->buffers);
+    free(io);
+    queue->io = NULL;
+}
+
+/*
+ * One recvmmsg() for as many buffers as are free. It stops at the first empty look at the socket, so a
+ * result below `max` (and below MMSG_BUFFERS) means that there was no more: the caller need not ask again
+ * in this round.
+ */
+static unsigned mmsg_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
+{
+    struct mmsg_io *io = queue->io;
+    unsigned want = max < io->free_count ? max : io->free_count, count = 0;
+    struct mmsghdr batch[MMSG_BUFFERS];
+    struct iovec iovecs[MMSG_BUFFERS];
+    _Alignas(struct cmsghdr) uint8_t controls[MMSG_BUFFERS][UDP_RX_CONTROL];
+    uint8_t slots[MMSG_BUFFERS];
+    int got = -1;
+
+    if (want == 0)
+        return 0;
+    for (unsigned i = 0; i < want; i++) {
+        slots[i] = io->free[io->free_count - 1 - i];
+        iovecs[i] = (struct iovec){
+            .iov_base = io->buffers + (size_t)slots[i] * UDP_RX_BYTES,
+            .iov_len = UDP_RX_BYTES,
+        };
+        batch[i].msg_hdr = (struct msghdr){
+            .msg_iov = &iovecs[i],
+            .msg_iovlen = 1,
+            .msg_control = controls[i],
+            .msg_controllen = sizeof controls[i],
+        };
+    }
+    for (int tries = 0; tries < 2 && got < 0; tries++) { /* the first may report an ICMP error */
+        got = recvmmsg(queue->sockets[0], batch, want, MSG_DONTWAIT, NULL);
+        COUNT(queue->setup.counters, rx_syscalls, 1);
+        if (got < 0 && errno == EAGAIN)
+            return 0;
+    }
+    if (got > 0)
+        io->free_count -= (unsigned)got;
+    for (int i = 0; i < got; i++) {
+        struct nic_rx *rx = &out[count];
+
+        if (batch[i].msg_len == 0 || (batch[i].msg_hdr.msg_flags & MSG_TRUNC)) {
+            io->free[io->free_count++] = slots[i]; /* nothing that a peer of ours sends */
+            continue;
+        }
+        rx->data = iovecs[i].iov_base;
+        rx->length = batch[i].msg_len;
+        rx->slot = slots[i];
+        udp_read_control(queue, &batch[i].msg_hdr, rx);
+        count++;
+    }
+    return count;
+}
+
+static void mmsg_release(struct nic_queue *queue, const struct nic_rx *rx)
+{
+    struct mmsg_io *io = queue->io;
+
+    assert(rx->slot < MMSG_BUFFERS && io->free_count < MMSG_BUFFERS);
+    io->free[io->free_count++] = (uint8_t)rx->slot;
+}
+
+static void mmsg_wait(struct nic_queue *queue, uint64_t timeout_ns)
+{
+    struct pollfd fds[2] = {{.fd = queue->sockets[0], .events = POLLIN}, {.fd = queue->wake_fd, .events = POLLIN}};
+    struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000), .tv_nsec = (long)(timeout_ns % 1000000000)};
+    uint64_t wakes;
+
+    COUNT(queue->setup.counters, wait_syscalls, 1);
+    if (ppoll(fds, 2, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) > 0 && (fds[1].revents & POLLIN)) {
+        COUNT(queue->setup.counters, wait_syscalls, 1);
+        if (read(queue->wake_fd, &wakes, sizeof wakes) < 0) /* the owner alone reads, so it cannot block */
+            LOG_ERR("cannot read the wake eventfd: %s", strerror(errno));
+    }
+}
+
+const struct udp_driver_ops udp_mmsg_driver = {
+    .name = "sendmmsg/recvmmsg",
+    .open = mmsg_open,
+    .close = mmsg_close,
+    .transmit = udp_transmit,
+    .poll = mmsg_poll,
+    .release = mmsg_release,
+    .wait = mmsg_wait,
+};

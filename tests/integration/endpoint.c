@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One end of a connection that does as it is told, for tests that need what the tools never do:
+ * stay idle, close with data under way, receive into a buffer of another size.
+ *
+ *   endpoint listen PORT STEP...            endpoint connect HOST PORT STEP...
+ *
+ * Steps, in order:  send:N  recv:N   post a message or receive of N bytes
+ *                   wait  wait=E     wait for the oldest request; E: its status must be that name
+ *                   pause:MS         do nothing
+ *                   close            close the connection, and say how long it took
+ * Contents of message k are checked. Prints a line for each step that ends. Exit status 0 when all
+ * went as told, else 1. UCCL_CONNECT_MS limits the connection.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <uccl/engine.h>
+
+enum { POSTED_MAX = 64 };
+
+struct posted {
+    uccl_request *request;
+    unsigned char *buffer;
+    size_t length;
+    unsigned number; /* of the message, in its direction */
+    int is_receive;
+};
+
+struct endpoint {
+    uccl_engine *engine;
+    uccl_conn *conn;
+    struct posted posted[POSTED_MAX];
+    unsigned first, count;
+    unsigned sent, received;
+};
+
+static unsigned char content(unsigned number, size_t offset)
+{
+    return (unsigned char)((offset * 2654435761u >> 7) + offset + number * 97);
+}
+
+static long now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static int report(const char *what, int error)
+{
+    if (error)
+        fprintf(stderr, "endpoint: %s: %s (%d)\n", what, uccl_strerror(error), error);
+    return error;
+}
+
+static int post(struct endpoint *e, int is_receive, size_t length)
+{
+    struct posted *p = &e->posted[e->count];
+    int error;
+
+    if (e->count == POSTED_MAX)
+        return report("too many requests", UCCL_EINVAL);
+    p->buffer = malloc(length + 1);
+    if (!p->buffer)
+        return report("malloc", UCCL_ENOMEM);
+    p->length = length;
+    p->is_receive = is_receive;
+    p->number = is_receive ? e->received++ : e->sent++;
+    memset(p->buffer, 0, length + 1);
+    for (size_t i = 0; !is_receive && i < length; i++)
+        p->buffer[i] = content(p->number, i);
+    do {
+        error = is_receive ? uccl_recv_async(e->conn, p->buffer, length, NULL, &p->request)
+                           : uccl_send_async(e->conn, p->buffer, length, NULL, &p->request);
+    } while (error == UCCL_EAGAIN);
+    if (error == 0)
+        e->count++;
+    return report(is_receive ? "recv_async" : "send_async", error);
+}
+
+static int wait_oldest(struct endpoint *e, const char *expected)
+{
+    size_t bytes = 0;
+    struct posted *p = &e->posted[e->first++];
+
+    if (p >= &e->posted[e->count])
+        return report("nothing to wait for", UCCL_EINVAL);
+    int error = uccl_wait(p->request, -1, &bytes);
+    printf("%s %u: %s, %zu bytes\n", p->is_receive ? "receive" : "send", p->number,
+           uccl_strerror(error), bytes);
+    if (p->buffer[p->length] != 0)
+        return report("written beyond the buffer", UCCL_EIO);
+    for (size_t i = 0; error == 0 && i < bytes; i++)
+        if (p->buffer[i] != content(p->number, i))
+            return report("wrong contents", UCCL_EIO);
+    free(p->buffer);
+    if (!expected)
+        return report("request", error);
+#define NAME(name, value, text)                                                                  \
+    if (error == (value) && strcmp(expected, #name) == 0)                                        \
+        return 0;
+    UCCL_ERROR_ROWS(NAME)
+#undef NAME
+    fprintf(stderr, "endpoint: status is %d and not %s\n", error, expected);
+    return UCCL_EIO;
+}
+
+static int step(struct endpoint *e, const char *text)
+{
+    const char *value = strpbrk(text, ":=");
+    unsigned long number = value && *value == ':' ? strtoul(value + 1, NULL, 10) : 0;
+
+    if (strncmp(text, "send:", 5) == 0)
+        return post(e, 0, number);
+    if (strncmp(text, "recv:", 5) == 0)
+        return post(e, 1, number);
+    if (strcmp(text, "wait") == 0 || strncmp(text, "wait=", 5) == 0)
+        return wait_oldest(e, value ? value + 1 : NULL);
+    if (strncmp(text, "pause:", 6) == 0) {
+        struct timespec t = {(time_t)(number / 1000), (long)(number % 1000) * 1000000};
+        nanosleep(&t, NULL);
+        return 0;
+    }
+    if (strcmp(text, "close") == 0) {
+        long start = now_ms();
+        int error = uccl_conn_close(e->conn);
+        e->conn = NULL;
+        printf("close took %ld ms\n", now_ms() - start);
+        return report("close", error);
+    }
+    return report(text, UCCL_EINVAL);
+}
+
+static int establish(struct endpoint *e, int argc, char **argv, int *first_step)
+{
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    int error;
+
+    if (argc > 2 && strcmp(argv[1], "listen") == 0) {
+        *first_step = 3;
+        error = uccl_listen(e->engine, -1, (uint16_t)atoi(argv[2]), &handle, &listener);
+        if (error)
+            return report("listen", error);
+        error = uccl_accept(listener, -1, &e->conn);
+        uccl_listener_close(listener);
+        return report("accept", error);
+    }
+    if (argc > 3 && strcmp(argv[1], "connect") == 0) {
+        *first_step = 4;
+        error = uccl_handle_from_address(argv[2], (uint16_t)atoi(argv[3]), &handle);
+        if (error == 0)
+            error = uccl_connect(e->engine, &handle, -1, &e->conn);
+        return report("connect", error);
+    }
+    return report("arguments", UCCL_EINVAL);
+}
+
+int main(int argc, char **argv)
+{
+    static struct endpoint e;
+    int next = 0;
+    int error = report("open", uccl_open(NULL, &e.engine));
+
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    if (error)
+        return 1;
+    error = establish(&e, argc, argv, &next);
+    if (error == 0)
+        puts("connected");
+    for (; error == 0 && next < argc; next++)
+        error = step(&e, argv[next]);
+    if (e.conn)
+        uccl_conn_close(e.conn);
+    report("engine close", uccl_close(e.engine));
+    return error ? 1 : 0;
+}

@@ -1,0 +1,54 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What `meson install` puts in place is enough to build and run the examples, in C and in C++.
+# shellcheck source=tests/integration/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+ROOT=$WORK/root
+install_all() {
+    DESTDIR=$ROOT meson install -C "$BUILD" --no-rebuild
+}
+check "meson install" install_all
+PC=$(find "$ROOT" -name uccl-engine.pc | head -n 1)
+LIBRARY=$(find "$ROOT" -name 'libuccl-engine.so' | head -n 1)
+check "a pkg-config file and a library" test -n "$PC" -a -n "$LIBRARY"
+export PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR=$ROOT LD_LIBRARY_PATH
+PKG_CONFIG_PATH=$(dirname "$PC")
+LD_LIBRARY_PATH=$(dirname "$LIBRARY")
+
+soname() { readelf -d "$LIBRARY" | grep -q 'SONAME.*libuccl-engine.so.0'; }
+check "soname" soname
+
+# builds COMPILER SOURCE OUTPUT FLAG...
+builds() {
+    local flags
+    read -ra flags <<<"$(pkg-config --cflags --libs uccl-engine)"
+    "$1" "${@:4}" -Wall -Wextra -Werror -pedantic "$2" -o "$3" "${flags[@]}" -lpthread
+}
+runs() { timeout 60 "$@"; }
+
+for file in "$SOURCE"/docs/examples/*.c "$SOURCE"/docs/examples/*.cpp; do
+    [ -e "$file" ] || continue
+    name=$(basename "$file")
+    case $name in
+    *.c) check "$name builds" builds cc "$file" "$WORK/$name.out" -std=c11 ;;
+    *.cpp) check "$name builds" builds c++ "$file" "$WORK/$name.out" -std=c++17 ;;
+    esac
+    check "$name runs" runs "$WORK/$name.out"
+done
+
+printf '#include <uccl/engine.h>\nint main(void) { return uccl_version()[0] == 0; }\n' >"$WORK/header.c"
+cp "$WORK/header.c" "$WORK/header.cpp"
+check "the header as C99" builds cc "$WORK/header.c" "$WORK/header.out" -std=c99
+check "the header as C++11" builds c++ "$WORK/header.cpp" "$WORK/header.out" -std=c++11
+
+static_archive() {
+    local flags
+    read -ra flags <<<"$(PKG_CONFIG_PATH='' PKG_CONFIG_SYSROOT_DIR='' pkg-config --libs hwloc liburing 2>/dev/null ||
+        PKG_CONFIG_PATH='' PKG_CONFIG_SYSROOT_DIR='' pkg-config --libs hwloc)"
+    cc -std=c11 -I"$SOURCE/include" "$SOURCE/docs/examples/example.c" \
+        "$(find "$ROOT" -name libuccl-engine.a | head -n 1)" "${flags[@]}" -lpthread -lm -o "$WORK/static.out" &&
+        timeout 60 "$WORK/static.out"
+}
+check "the static archive" static_archive
+finish

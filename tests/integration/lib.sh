@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash disable=SC2034
+# Helpers of the integration scripts. A script sources this, makes checks, and ends with `finish`.
+# Output is TAP. Whatever was started is killed and reaped, and whatever was made is removed, when
+# the script ends in any way.
+set -u
+
+SOURCE=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+BUILD=${UCCL_BUILD_DIR:-$SOURCE/build}
+TRANSPORT_TEST=$BUILD/bench/transport_test
+P2P_BENCH=$BUILD/bench/p2p_bench
+ENDPOINT=$BUILD/tests/endpoint
+RELAY=$BUILD/tests/relay
+NETNS=$SOURCE/tests/net/netns.sh
+SHORT=${UCCL_TEST_SHORT:-0} # 1: fewer and smaller cases, for sanitizers
+export SHORT
+WORK=$(mktemp -d)
+
+IN_SERVER=() # command prefix of servers, such as: ip netns exec NAME
+IN_CLIENT=()
+
+checks=0 failures=0
+started=()
+namespaces=()
+
+cleanup() {
+    local pid
+    for pid in "${started[@]}"; do
+        kill -KILL "$pid" 2>/dev/null
+        kill -CONT "$pid" 2>/dev/null
+    done
+    wait 2>/dev/null
+    [ ${#namespaces[@]} -eq 0 ] || "$NETNS" down "${namespaces[@]}"
+    rm -rf "$WORK"
+}
+trap cleanup EXIT
+trap 'exit 130' INT TERM
+
+# ---- reporting ------------------------------------------------------------------------------
+
+# say TEXT: a comment in the output
+say() { echo "# $*"; }
+
+# check NAME COMMAND...: passes when the command succeeds; shows its output and all logs otherwise
+check() {
+    local name=$1 log
+    shift
+    checks=$((checks + 1))
+    if "$@" >"$WORK/check.log" 2>&1; then
+        echo "ok $checks - $name"
+        return 0
+    fi
+    failures=$((failures + 1))
+    echo "not ok $checks - $name"
+    echo "# command: $*"
+    for log in "$WORK"/*.log; do
+        [ -s "$log" ] || continue
+        echo "# ---- $(basename "$log")"
+        tail -n 30 "$log" | cut -c 1-300 | sed 's/^/#   /'
+    done
+    return 1
+}
+
+# skip NAME WHY
+skip() {
+    checks=$((checks + 1))
+    echo "ok $checks - $1 # SKIP $2"
+}
+
+# skip_all WHY: leaves the script
+skip_all() {
+    echo "1..0 # SKIP $1"
+    exit 0
+}
+
+finish() {
+    echo "1..$checks"
+    [ "$failures" -eq 0 ]
+    exit
+}
+
+# ---- processes ------------------------------------------------------------------------------
+
+# start NAME COMMAND...: in the background, output to $WORK/NAME.log, process id in PID
+start() {
+    local name=$1
+    shift
+    "$@" >"$WORK/$name.log" 2>&1 </dev/null &
+    PID=$!
+    started+=("$PID")
+}
+
+# ended PID SECONDS: waits for its end and leaves its exit status in STATUS; kills it when too slow
+ended() {
+    local pid=$1 until_ms=$(($(now_ms) + $2 * 1000))
+    while kill -0 "$pid" 2>/dev/null; do
+        if [ "$(now_ms)" -ge "$until_ms" ]; then
+            kill -KILL "$pid" 2>/dev/null
+            wait "$pid" 2>/dev/null
+            STATUS=timeout
+            echo "process $pid did not end within $2 s"
+            return 1
+        fi
+        sleep 0.05
+    done
+    wait "$pid" 2>/dev/null
+    STATUS=$?
+    return 0
+}
+
+now_ms() {
+    local us=${EPOCHREALTIME//[!0-9]/}
+    echo "${us%???}"
+}
+
+# until_true SECONDS COMMAND...
+until_true() {
+    local until_ms=$(($(now_ms) + $1 * 1000))
+    shift
+    until "$@"; do
+        [ "$(now_ms)" -lt "$until_ms" ] || return 1
+        sleep 0.05
+    done
+}
+
+# CPU seconds times 100 that a process has used
+cpu_ticks() {
+    local fields
+    read -r fields <"/proc/$1/stat"
+    # the name in parentheses may hold spaces
+    read -ra fields <<<"${fields##*) }"
+    echo $((fields[11] + fields[12]))
+}
+
+# has_socket PID PORT STATE: is there a TCP socket with that local port in the process's namespace
+# and state (0A listening, 01 established)?
+has_socket() {
+    grep -qE "^ *[0-9]+: [0-9A-F]+:$(printf %04X "$2") [0-9A-F:]+ $3 " \
+        "/proc/$1/net/tcp" "/proc/$1/net/tcp6" 2>/dev/null
+}
+
+listening() { has_socket "$1" "$2" 0A; }
+established() { has_socket "$1" "$2" 01; }
+
+# wait_listening PID PORT: until the server listens, or has ended
+wait_listening() {
+    until_true 20 eval "listening $1 $2 || ! kill -0 $1 2>/dev/null"
+    listening "$1" "$2"
+}
+
+# next_port: a TCP port that nothing uses, below the range the kernel picks from, in PORT
+PORT=$((11000 + $$ % 200 * 100))
+next_port() {
+    PORT=$((PORT + 1))
+    while listening self "$PORT"; do PORT=$((PORT + 1)); done
+}
+
+# ---- pairs of transport_test ----------------------------------------------------------------
+
+SERVER_ENV=() # NAME=VALUE for one side
+CLIENT_ENV=()
+PAIR_LIMIT_S=60
+
+# start_pair ADDRESS CLIENT_FLAG...: ids in SERVER_PID and CLIENT_PID
+start_pair() {
+    local address=$1
+    shift
+    rm -f "$WORK"/server.log "$WORK"/client.log
+    next_port
+    start server "${IN_SERVER[@]}" env "${SERVER_ENV[@]}" "$TRANSPORT_TEST" --server=true \
+        --oobport="$PORT"
+    SERVER_PID=$PID
+    if ! wait_listening "$SERVER_PID" "$PORT"; then
+        echo "the server does not listen on port $PORT"
+        return 1
+    fi
+    start client "${IN_CLIENT[@]}" env "${CLIENT_ENV[@]}" "$TRANSPORT_TEST" \
+        --serverip="$address" --oobport="$PORT" "$@"
+    CLIENT_PID=$PID
+}
+
+# pair ADDRESS CLIENT_FLAG...: runs a server and a client; both must exit 0
+pair() {
+    local result=0
+    start_pair "$@" || return 1
+    ended "$CLIENT_PID" "$PAIR_LIMIT_S" || result=1
+    [ "$STATUS" = 0 ] || { echo "client: status $STATUS" && result=1; }
+    ended "$SERVER_PID" $((result ? 15 : 10)) || result=1
+    [ "$STATUS" = 0 ] || { echo "server: status $STATUS" && result=1; }
+    return "$result"
+}
+
+# retransmits: the largest number that either side printed
+retransmits() {
+    cat "$WORK"/server.log "$WORK"/client.log 2>/dev/null |
+        grep -oiE 'retransm[a-z]*[^0-9a-z]+[0-9]+|[0-9]+ +(datagrams )?retransm[a-z]*' |
+        grep -oE '[0-9]+' | sort -n | tail -n 1 | grep . || echo 0
+}
+
+# said FILE PATTERN: a log has such a line
+said() {
+    grep -qiE "$2" "$WORK/$1.log" || {
+        echo "no line with '$2' in $1.log"
+        return 1
+    }
+}
+
+# ---- namespaces -----------------------------------------------------------------------------
+
+# two_namespaces up|tun ...: names in NS_A and NS_B; servers run in A, clients in B
+two_namespaces() {
+    local kind=$1
+    shift
+    [ ${#namespaces[@]} -eq 0 ] || "$NETNS" down "${namespaces[@]}"
+    NS_A=uccl-a-$$ NS_B=uccl-b-$$
+    namespaces=("$NS_A" "$NS_B")
+    IN_SERVER=(ip netns exec "$NS_A")
+    IN_CLIENT=(ip netns exec "$NS_B")
+    "$NETNS" "$kind" "$NS_A" "$NS_B" "$@"
+}
+
+need_namespaces() {
+    local probe=uccl-probe-$$
+    ip netns add "$probe" 2>/dev/null || skip_all "not allowed to make network namespaces"
+    ip netns del "$probe"
+}

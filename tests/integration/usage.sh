@@ -1,0 +1,184 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# What a user gets wrong, and what strangers send: each ends with a message that names the cause,
+# with a status other than 0, soon.
+# shellcheck source=tests/integration/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+export UCCL_CONNECT_MS=2000
+
+# refuses SECONDS PATTERN COMMAND...: ends in time, not with 0, not by a signal, and the output says
+# PATTERN
+refuses() {
+    local limit=$1 pattern=$2
+    shift 2
+    start refused "$@"
+    ended "$PID" "$limit" || return 1
+    echo "status $STATUS"
+    [ "$STATUS" -ne 0 ] && [ "$STATUS" -lt 128 ] || return 1
+    said refused "$pattern"
+}
+
+for tool in "$TRANSPORT_TEST" "$P2P_BENCH"; do
+    name=$(basename "$tool")
+    check "$name --help" timeout 5 "$tool" --help
+    check "$name --help explains --oobport" eval "'$tool' --help | grep -q oobport"
+    check "$name: unknown flag" refuses 5 'no-such-flag' "$tool" --no-such-flag=1
+    check "$name: no role" refuses 5 'server' "$tool"
+    check "$name: a port that is no number" refuses 5 'oobport|port' "$tool" --server=true --oobport=abc
+    check "$name: a port too large" refuses 5 'oobport|port' "$tool" --server=true --oobport=70000
+    check "$name: no server there" refuses 8 'refused|127.0.0.1' \
+        "$tool" --serverip=127.0.0.1 --oobport=1
+    check "$name: a name that does not resolve" refuses 30 'no-such-host' \
+        "$tool" --serverip=no-such-host.invalid --oobport=1
+done
+check "unknown perftype" refuses 5 'perftype|basic' \
+    "$TRANSPORT_TEST" --serverip=127.0.0.1 --perftype=fast
+check "negative msize" refuses 5 'msize' "$TRANSPORT_TEST" --serverip=127.0.0.1 --msize=-1
+check "boolean that is none" refuses 5 'bi' "$TRANSPORT_TEST" --serverip=127.0.0.1 --bi=maybe
+check "no iterations" refuses 5 'iterations' "$TRANSPORT_TEST" --serverip=127.0.0.1 --iterations=x
+check "sizes that are none" refuses 5 'sizes' "$P2P_BENCH" --local --sizes=12,many
+
+for setting in UCCL_CC=fastest UCCL_CHUNK_SIZE_KB=65 UCCL_CHUNK_SIZE_KB=abc UCCL_NUM_ENGINES=-1 \
+    UCCL_PATH_POLICY= UCCL_DEAD_PEER_MS=1e9 UCCL_PAYLOAD_CRC=perhaps UCCL_MSG_WINDOW=100 \
+    UCCL_SOCKET_IFNAME=nosuchif UCCL_CONF_FILE=/nonexistent/uccl.conf; do
+    check "$setting" refuses 5 "${setting%%=*}|nosuchif|/nonexistent" \
+        env "$setting" "$TRANSPORT_TEST" --server=true --oobport=$((PORT + 50))
+done
+unknown_warns_once() {
+    CLIENT_ENV=(UCCL_NO_SUCH_THING=1)
+    pair 127.0.0.1 --perftype=basic --iterations=2 || return 1
+    [ "$(grep -c UCCL_NO_SUCH_THING "$WORK/client.log")" = 1 ]
+}
+check "an unknown UCCL_ name warns once" unknown_warns_once
+CLIENT_ENV=()
+printf 'UCCL_CC=timely\nUCCL_LOG_LEVEL=bad\n' >"$WORK/bad.conf"
+check "a bad value in a file names the file" refuses 5 'bad.conf' \
+    env UCCL_CONF_FILE="$WORK/bad.conf" "$TRANSPORT_TEST" --server=true --oobport=$((PORT + 51))
+
+port_in_use() {
+    next_port
+    start first "$TRANSPORT_TEST" --server=true --oobport="$PORT"
+    local first=$PID
+    wait_listening "$first" "$PORT" || return 1
+    refuses 5 "$PORT" "$TRANSPORT_TEST" --server=true --oobport="$PORT" || return 1
+    start client "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT" --perftype=basic --iterations=2
+    ended "$PID" 20 && [ "$STATUS" = 0 ] || return 1
+    ended "$first" 10 && [ "$STATUS" = 0 ]
+}
+check "port in use" port_in_use
+
+# strangers CODE: Python that talks to the listening server; a real client must then succeed, and
+# the server must not have spun
+strangers() {
+    next_port
+    start server "$TRANSPORT_TEST" --server=true --oobport="$PORT"
+    local server=$PID before used
+    wait_listening "$server" "$PORT" || return 1
+    before=$(cpu_ticks "$server")
+    timeout 30 python3 -c "
+import os, socket, struct, time
+port = $PORT
+def connect():
+    s = socket.create_connection(('127.0.0.1', port)); s.settimeout(10); return s
+def drain(s):
+    try:
+        while s.recv(65536): pass
+    except OSError: pass
+$1" || return 1
+    sleep 0.3
+    kill -0 "$server" 2>/dev/null || { echo "the server ended" && return 1; }
+    used=$(($(cpu_ticks "$server") - before))
+    echo "the server used $used ticks of CPU"
+    [ "$used" -lt 150 ] || { echo "it was spinning" && return 1; }
+    start client "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT" --perftype=basic --iterations=2
+    ended "$PID" 20 && [ "$STATUS" = 0 ] || { echo "client: $STATUS" && return 1; }
+    ended "$server" 10 && [ "$STATUS" = 0 ] || { echo "server: $STATUS" && return 1; }
+}
+check "strangers: connect and close" strangers "for i in range(50): connect().close()"
+check "strangers: reset" strangers "
+for i in range(20):
+    s = connect(); s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); s.close()"
+check "strangers: HTTP" strangers "s = connect(); s.sendall(b'GET / HTTP/1.0\r\n\r\n'); drain(s)"
+check "strangers: random bytes" strangers "
+for n in (1, 16, 64, 200, 4096, 100000):
+    s = connect()
+    try: s.sendall(os.urandom(n)); drain(s)
+    except OSError: pass"
+check "strangers: a flood of zeros" strangers "
+s = connect()
+try:
+    for i in range(200): s.sendall(bytes(65536))
+except OSError: pass"
+check "strangers: silent ones, given up after the time limit" strangers "
+quiet = [connect() for i in range(20)]
+time.sleep(3)
+for s in quiet: drain(s)"
+check "strangers: one byte at a time" strangers "
+s = connect()
+try:
+    for i in range(25): s.sendall(b'U'); time.sleep(0.1)
+except OSError: pass"
+check "strangers: silent while a real client comes" strangers "
+import builtins; builtins.kept = [connect() for i in range(5)]
+if os.fork() == 0: time.sleep(5); os._exit(0)"
+
+# what looks like our bootstrap and is not: half of a real client's first bytes, and another version
+captured() {
+    next_port
+    timeout 20 python3 -c "
+import socket, sys
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(('127.0.0.1', $PORT)); s.listen(1); s.settimeout(15)
+c, _ = s.accept(); c.settimeout(1)
+data = b''
+try:
+    while True:
+        d = c.recv(4096)
+        if not d: break
+        data += d
+except OSError: pass
+open('$WORK/hello', 'wb').write(data)" &
+    local sink=$!
+    until_true 5 eval "ss -Hltn 'sport = :$PORT' 2>/dev/null | grep -q ." || sleep 1
+    refuses 8 '.' "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT" --perftype=basic || return 1
+    wait "$sink"
+    [ -s "$WORK/hello" ]
+}
+check "a server that accepts and closes" captured
+if [ -s "$WORK/hello" ]; then
+    check "strangers: the first half of a handshake" strangers "
+data = open('$WORK/hello', 'rb').read()
+for n in range(1, len(data)):
+    s = connect(); s.sendall(data[:n]); s.close()"
+    check "strangers: a handshake with one byte changed" strangers "
+data = bytearray(open('$WORK/hello', 'rb').read())
+for i in range(min(len(data), 32)):
+    bad = bytearray(data); bad[i] ^= 0xff
+    s = connect()
+    try: s.sendall(bad); s.shutdown(socket.SHUT_WR); drain(s)
+    except OSError: pass"
+fi
+
+# a server address that swallows packets; only in a namespace of our own
+if ip netns add "uccl-a-$$" 2>/dev/null; then
+    NS_A=uccl-a-$$
+    namespaces=("$NS_A" "$NS_A")
+    ip -n "$NS_A" link set lo up
+    ip -n "$NS_A" route add blackhole 10.99.0.0/24
+    ip -n "$NS_A" link add dummy0 type dummy 2>/dev/null || true
+    ip -n "$NS_A" addr add 10.98.0.1/24 dev dummy0 2>/dev/null &&
+        ip -n "$NS_A" link set dummy0 up &&
+        ip -n "$NS_A" neigh add 10.98.0.2 lladdr 02:00:00:00:00:01 dev dummy0
+    check "no route to the server" refuses 8 '10.99.0.1' \
+        ip netns exec "$NS_A" "$TRANSPORT_TEST" --serverip=10.99.0.1 --perftype=basic
+    if ip -n "$NS_A" neigh show dev dummy0 2>/dev/null | grep -q 10.98.0.2; then
+        check "a server that never answers" refuses 8 '10.98.0.2' \
+            ip netns exec "$NS_A" "$TRANSPORT_TEST" --serverip=10.98.0.2 --perftype=basic
+    else
+        skip "a server that never answers" "no dummy device in this kernel"
+    fi
+else
+    skip "unreachable addresses" "not allowed to make network namespaces"
+fi
+finish

@@ -1,0 +1,334 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A bad network in user space: joins the TUN devices tun0 of two namespaces (netns.sh tun) and
+ * plays loss, duplication, corruption, delay, reordering and a rate limit on every IP packet. A TUN
+ * device has no segmentation offload, so each packet is one datagram. About 1 Gbit/s.
+ *
+ * Loss, duplication and corruption hit UDP alone: TCP carries the bootstrap and would only make
+ * tests slow. Corruption flips one bit of the UDP payload and clears the checksum (IPv4), so that
+ * the packet gets past the kernel and the receiver's own checks must see it.
+ *
+ * Prints "ready" once both devices are open, and one line of counts at SIGTERM or SIGINT. One
+ * thread. The random numbers are seeded (--seed) but packet order is up to the kernel, so a seed
+ * repeats the distribution, not the run.
+ */
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <linux/if.h>
+#include <linux/if_tun.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PACKET_MAX = 65536, READS_PER_ROUND = 64, QUEUE_MAX = 65536 };
+enum { QUEUE_DELAY_MAX_NS = 50 * 1000 * 1000 }; /* a rate-limited link drops beyond this */
+
+struct options {
+    const char *ns[2];
+    double loss, duplicate, corrupt, reorder; /* probabilities, 0..1 */
+    uint64_t delay_ns, jitter_ns;
+    double rate_mbit; /* 0: no limit */
+    uint64_t seed;
+};
+
+/* a packet that waits for its time */
+struct held {
+    uint64_t due_ns;
+    uint64_t order; /* equal times leave in order of arrival */
+    int to;         /* index of the device */
+    size_t length;
+    unsigned char *bytes;
+};
+
+struct relay {
+    struct options opt;
+    int tun[2];
+    uint64_t free_ns[2]; /* when the rate-limited link towards each device is free again */
+    struct held *heap;   /* binary heap, earliest first */
+    size_t count;
+    uint64_t order;
+    uint64_t random;
+    uint64_t packets, lost, duplicated, corrupted, delayed, overflow, write_errors;
+};
+
+static volatile sig_atomic_t stop;
+
+static void on_signal(int number)
+{
+    stop = 1;
+}
+
+static _Noreturn void fail(const char *what)
+{
+    fprintf(stderr, "relay: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* xorshift64: uniform in [0, 1) */
+static double draw(struct relay *r)
+{
+    r->random ^= r->random << 13;
+    r->random ^= r->random >> 7;
+    r->random ^= r->random << 17;
+    return (double)(r->random >> 11) / 9007199254740992.0;
+}
+
+static void enter_namespace(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof path, "/run/netns/%s", name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || setns(fd, CLONE_NEWNET) != 0)
+        fail(path);
+    close(fd);
+}
+
+static int open_tun(const char *namespace)
+{
+    enter_namespace(namespace);
+    int fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        fail("/dev/net/tun");
+    struct ifreq request = {.ifr_flags = IFF_TUN | IFF_NO_PI};
+    strcpy(request.ifr_name, "tun0");
+    if (ioctl(fd, TUNSETIFF, &request) != 0)
+        fail("TUNSETIFF tun0");
+    return fd;
+}
+
+static bool earlier(const struct held *a, const struct held *b)
+{
+    return a->due_ns != b->due_ns ? a->due_ns < b->due_ns : a->order < b->order;
+}
+
+static void hold(struct relay *r, struct held item)
+{
+    size_t i = r->count++;
+    for (; i > 0 && earlier(&item, &r->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        r->heap[i] = r->heap[(i - 1) / 2];
+    r->heap[i] = item;
+}
+
+static struct held release(struct relay *r)
+{
+    struct held first = r->heap[0], last = r->heap[--r->count];
+    size_t i = 0;
+    for (;;) {
+        size_t child = 2 * i + 1;
+        if (child >= r->count)
+            break;
+        if (child + 1 < r->count && earlier(&r->heap[child + 1], &r->heap[child]))
+            child++;
+        if (!earlier(&r->heap[child], &last))
+            break;
+        r->heap[i] = r->heap[child];
+        i = child;
+    }
+    r->heap[i] = last;
+    return first;
+}
+
+static void deliver(struct relay *r, int to, const unsigned char *bytes, size_t length)
+{
+    if (write(r->tun[to], bytes, length) != (ssize_t)length)
+        r->write_errors++;
+}
+
+/* offset of the UDP header, 0 when the packet is something else */
+static size_t udp_offset(const unsigned char *p, size_t length)
+{
+    if (length >= 28 && p[0] >> 4 == 4 && p[9] == 17)
+        return (size_t)(p[0] & 15) * 4;
+    if (length >= 48 && p[0] >> 4 == 6 && p[6] == 17)
+        return 40;
+    return 0;
+}
+
+static void flip_bit(struct relay *r, unsigned char *p, size_t length, size_t udp)
+{
+    if (p[0] >> 4 != 4 || length <= udp + 8)
+        return;
+    size_t bit = (size_t)(draw(r) * (double)((length - udp - 8) * 8));
+    p[udp + 8 + bit / 8] ^= (unsigned char)(1 << bit % 8);
+    p[udp + 6] = p[udp + 7] = 0; /* no checksum */
+    r->corrupted++;
+}
+
+/* When a packet that arrives now leaves; 0: the rate-limited queue is full. */
+static uint64_t departure(struct relay *r, int to, size_t length, uint64_t now)
+{
+    uint64_t due = now;
+    if (r->opt.rate_mbit > 0) {
+        uint64_t cost = (uint64_t)((double)length * 8e3 / r->opt.rate_mbit);
+        uint64_t start = r->free_ns[to] > now ? r->free_ns[to] : now;
+        if (start - now > QUEUE_DELAY_MAX_NS)
+            return 0;
+        r->free_ns[to] = due = start + cost;
+    }
+    due += r->opt.delay_ns;
+    if (r->opt.jitter_ns && draw(r) < r->opt.reorder) {
+        due += (uint64_t)(draw(r) * (double)r->opt.jitter_ns);
+        r->delayed++;
+    }
+    return due;
+}
+
+static void forward(struct relay *r, int to, unsigned char *packet, size_t length, uint64_t now)
+{
+    size_t udp = udp_offset(packet, length);
+    int copies = 1;
+
+    r->packets++;
+    if (udp) {
+        if (draw(r) < r->opt.loss) {
+            r->lost++;
+            return;
+        }
+        if (draw(r) < r->opt.duplicate) {
+            r->duplicated++;
+            copies = 2;
+        }
+        if (draw(r) < r->opt.corrupt)
+            flip_bit(r, packet, length, udp);
+    }
+    for (; copies > 0; copies--) {
+        uint64_t due = departure(r, to, length, now);
+        if (due == 0 || r->count == QUEUE_MAX) {
+            r->overflow++;
+        } else if (due <= now) {
+            deliver(r, to, packet, length);
+        } else {
+            unsigned char *bytes = malloc(length);
+            if (!bytes)
+                fail("malloc");
+            memcpy(bytes, packet, length);
+            hold(r, (struct held){due, r->order++, to, length, bytes});
+        }
+    }
+}
+
+static void run(struct relay *r)
+{
+    static unsigned char packet[PACKET_MAX];
+
+    while (!stop) {
+        uint64_t now = now_ns();
+        bool busy = false;
+        for (int from = 0; from < 2; from++) {
+            for (int i = 0; i < READS_PER_ROUND; i++) {
+                ssize_t length = read(r->tun[from], packet, sizeof packet);
+                if (length <= 0)
+                    break;
+                forward(r, !from, packet, (size_t)length, now);
+                busy = true;
+            }
+        }
+        for (now = now_ns(); r->count && r->heap[0].due_ns <= now; busy = true) {
+            struct held item = release(r);
+            deliver(r, item.to, item.bytes, item.length);
+            free(item.bytes);
+        }
+        if (!busy) {
+            uint64_t wait = r->count ? r->heap[0].due_ns - now : 100000000;
+            struct timespec limit = {(time_t)(wait / 1000000000), (long)(wait % 1000000000)};
+            struct pollfd fds[2] = {{r->tun[0], POLLIN, 0}, {r->tun[1], POLLIN, 0}};
+            ppoll(fds, 2, &limit, NULL);
+        }
+    }
+}
+
+static double number(const char *text)
+{
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || value < 0) {
+        fprintf(stderr, "relay: not a number: %s\n", text);
+        exit(2);
+    }
+    return value;
+}
+
+static _Noreturn void usage(void)
+{
+    fputs("usage: relay [options] NAMESPACE NAMESPACE\n"
+          "  --loss PERCENT       UDP packets dropped\n"
+          "  --dup PERCENT        UDP packets sent twice\n"
+          "  --corrupt PERCENT    UDP packets with one flipped bit (IPv4)\n"
+          "  --delay-us N         constant delay\n"
+          "  --jitter-us N        further random delay, 0 to N ...\n"
+          "  --reorder PERCENT    ... of so many packets (default 100)\n"
+          "  --rate-mbit N        bandwidth in each direction\n"
+          "  --seed N\n",
+          stderr);
+    exit(2);
+}
+
+static struct options parse(int argc, char **argv)
+{
+    static const struct option names[] = {
+        {"loss", 1, 0, 'l'},   {"dup", 1, 0, 'd'},       {"corrupt", 1, 0, 'c'},
+        {"delay-us", 1, 0, 't'}, {"jitter-us", 1, 0, 'j'}, {"reorder", 1, 0, 'o'},
+        {"rate-mbit", 1, 0, 'r'}, {"seed", 1, 0, 's'},     {0}};
+    struct options opt = {.reorder = 1, .seed = 1};
+
+    for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
+        switch (c) {
+        case 'l': opt.loss = number(optarg) / 100; break;
+        case 'd': opt.duplicate = number(optarg) / 100; break;
+        case 'c': opt.corrupt = number(optarg) / 100; break;
+        case 't': opt.delay_ns = (uint64_t)(number(optarg) * 1e3); break;
+        case 'j': opt.jitter_ns = (uint64_t)(number(optarg) * 1e3); break;
+        case 'o': opt.reorder = number(optarg) / 100; break;
+        case 'r': opt.rate_mbit = number(optarg); break;
+        case 's': opt.seed = (uint64_t)number(optarg); break;
+        default: usage();
+        }
+    }
+    if (optind != argc - 2)
+        usage();
+    opt.ns[0] = argv[optind];
+    opt.ns[1] = argv[optind + 1];
+    return opt;
+}
+
+int main(int argc, char **argv)
+{
+    static struct relay r;
+    struct sigaction action = {.sa_handler = on_signal};
+
+    r.opt = parse(argc, argv);
+    r.random = r.opt.seed * 0x9e3779b97f4a7c15u | 1;
+    r.heap = malloc(QUEUE_MAX * sizeof *r.heap);
+    if (!r.heap)
+        fail("malloc");
+    for (int i = 0; i < 2; i++)
+        r.tun[i] = open_tun(r.opt.ns[i]);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    puts("ready");
+    fflush(stdout);
+    run(&r);
+    printf("packets %llu lost %llu duplicated %llu corrupted %llu delayed %llu overflow %llu "
+           "write_errors %llu\n",
+           (unsigned long long)r.packets, (unsigned long long)r.lost,
+           (unsigned long long)r.duplicated, (unsigned long long)r.corrupted,
+           (unsigned long long)r.delayed, (unsigned long long)r.overflow,
+           (unsigned long long)r.write_errors);
+    return 0;
+}

@@ -1,0 +1,180 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs what the tests need, builds, and runs tests. See usage() or --help.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+PARTS="unit sim integration sanitize stress"
+
+usage() {
+    cat <<'EOF'
+usage: tests/run.sh [--list] [PART...]
+
+Without PART runs all of them, in about 15 minutes on two cores. The last line is always
+"N passed, N failed, N skipped"; the exit status is 0 only when nothing failed. With CI=true a skip
+that tests/allowed-skips.txt does not list counts as a failure.
+EOF
+}
+
+list_parts() {
+    cat <<'EOF'
+unit         each source file by itself (Criterion)
+sim          two real cores on a simulated network in virtual time
+integration  real processes on loopback and in network namespaces, with loss and killed peers
+sanitize     unit, sim and a shorter integration under AddressSanitizer and UBSan
+stress       rings, lending and wake-up with many threads, under ThreadSanitizer
+EOF
+}
+
+passed=0 failed=0 skipped=0
+finish() {
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ] && exit 0
+    exit 1
+}
+
+# fail WHAT: one failure that is not a test case
+fail() {
+    echo "FAILED $1"
+    failed=$((failed + 1))
+}
+
+# ---- packages -------------------------------------------------------------------------------
+
+PACKAGES=(gcc g++ meson ninja-build pkg-config python3 liburing-dev libhwloc-dev libcriterion-dev libjansson-dev
+    iproute2 ethtool clang libbpf-dev binutils)
+
+# apt is run only when something is missing
+install_packages() {
+    if ! command -v dpkg-query >/dev/null; then
+        echo "not a Debian or Ubuntu system; these packages, or their like, are needed:" "${PACKAGES[@]}"
+        return 0
+    fi
+    local missing=() package sudo=()
+    for package in "${PACKAGES[@]}"; do
+        dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+            missing+=("$package")
+    done
+    [ ${#missing[@]} -gt 0 ] || return 0
+    if [ "$(id -u)" -ne 0 ]; then
+        if ! command -v sudo >/dev/null || ! sudo -n true 2>/dev/null; then
+            echo "missing packages, and neither root nor sudo without a password here. Run:"
+            echo "  apt-get install ${missing[*]}"
+            return 1
+        fi
+        sudo=(sudo -n)
+    fi
+    echo "installing ${missing[*]}"
+    "${sudo[@]}" apt-get update -qq &&
+        "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+            apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# ---- building and running -------------------------------------------------------------------
+
+# build DIRECTORY [meson option...]
+build() {
+    local directory=$1 log
+    shift
+    mkdir -p "$directory"
+    log=$directory/run-build.log
+    if [ -f "$directory/build.ninja" ]; then
+        set -- --reconfigure "$@"
+    fi
+    echo "building $directory"
+    if ! { meson setup "$directory" "$@" && ninja -C "$directory"; } >"$log" 2>&1; then
+        tail -n 60 "$log"
+        fail "building $directory (all of it: $log)"
+        return 1
+    fi
+    if grep -q 'warning:' "$log"; then
+        grep -A4 'warning:' "$log" | head -n 40
+    fi
+}
+
+# suites PART DIRECTORY SUITE... [-- meson test option...]
+suites() {
+    local part=$1 directory=$2 selected=() output p f s
+    shift 2
+    while [ $# -gt 0 ] && [ "$1" != -- ]; do
+        selected+=(--suite "$1")
+        shift
+    done
+    [ $# -eq 0 ] || shift
+    rm -f "$directory/meson-logs/testlog.json"
+    meson test -C "$directory" --no-rebuild "${selected[@]}" "$@" >"$directory/run-tests.log" 2>&1
+    if [ ! -f "$directory/meson-logs/testlog.json" ]; then
+        tail -n 20 "$directory/run-tests.log"
+        fail "$part: no tests were run"
+        return
+    fi
+    output=$(python3 tests/tally.py "$part" "$directory/meson-logs/testlog.json" \
+        tests/allowed-skips.txt) || fail "$part: counting the results"
+    echo "$output" | grep -v '^TALLY '
+    read -r p f s <<<"$(echo "$output" | sed -n 's/^TALLY //p' | grep . || echo 0 0 0)"
+    passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+}
+
+run_part() {
+    case $1 in
+    unit | sim | integration)
+        [ "$built" = yes ] || return
+        suites "$1" build "$1"
+        ;;
+    sanitize)
+        # Criterion takes a leak for a pass unless the process aborts
+        build build-asan -Db_sanitize=address,undefined -Dc_args=-fno-sanitize-recover=all || return
+        ASAN_OPTIONS=abort_on_error=1:detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+            UCCL_TEST_SHORT=1 suites sanitize build-asan unit sim integration -- -t 3
+        ;;
+    stress)
+        local wrapper=()
+        # older ThreadSanitizers do not cope with all of today's address randomisation
+        setarch -R true 2>/dev/null && wrapper=(--wrapper "setarch -R")
+        build build-tsan -Db_sanitize=thread || return
+        TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
+            suites stress build-tsan stress -- "${wrapper[@]}"
+        ;;
+    esac
+}
+
+parts=()
+for argument; do
+    case $argument in
+    --list)
+        list_parts
+        exit 0
+        ;;
+    -h | --help)
+        usage
+        echo
+        list_parts
+        exit 0
+        ;;
+    *)
+        if [[ " $PARTS " != *" $argument "* ]]; then
+            echo "no such part: $argument (there are: $PARTS)"
+            fail "arguments"
+            finish
+        fi
+        parts+=("$argument")
+        ;;
+    esac
+done
+[ ${#parts[@]} -gt 0 ] || read -ra parts <<<"$PARTS"
+
+if ! install_packages; then
+    fail "installing packages"
+    finish
+fi
+built=no
+if [[ " ${parts[*]} " == *" unit "* || " ${parts[*]} " == *" sim "* ||
+    " ${parts[*]} " == *" integration "* ]]; then
+    build build && built=yes
+fi
+for part in "${parts[@]}"; do
+    started=$SECONDS
+    run_part "$part"
+    echo "$part took $((SECONDS - started)) s"
+done
+finish

@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Counts the test cases of a Meson run.
+
+usage: tally.py PART TESTLOG ALLOWED_SKIPS
+
+Reads Meson's testlog.json: tests with TAP output count case by case, others as one each. Prints one
+line per test and the log of those that failed, and as its last line "TALLY passed failed skipped".
+With CI=true a skip that ALLOWED_SKIPS does not list ("PART/TEST/CASE" patterns, one a line) is a
+failure.
+"""
+import fnmatch
+import json
+import os
+import re
+import sys
+
+CASE = re.compile(r"^(not )?ok\b\s*\d*\s*-?\s*(.*?)\s*(?:\(\d+\.\d+s\))?\s*(?:#\s*(skip|todo)\b\s*(.*))?$", re.IGNORECASE)
+PLAN = re.compile(r"^1\.\.(\d+)\s*(?:#\s*skip\b\s*(.*))?", re.IGNORECASE)
+LOG_LINES = 200
+
+
+def cases_of(test):
+    """[(outcome, name, why)] of one test."""
+    result, output = test["result"], test.get("stdout", "")
+    cases, planned, whole_skip = [], None, None
+    for line in output.splitlines():
+        plan = PLAN.match(line)
+        if plan:
+            planned, whole_skip = int(plan[1]), plan[2]
+        case = CASE.match(line)
+        if case:
+            outcome = "skip" if case[3] and case[3].lower() == "skip" else "fail" if case[1] else "pass"
+            cases.append((outcome, case[2] or "?", case[4] or ""))
+    if planned is None and not cases:  # not TAP
+        outcome = {"OK": "pass", "SKIP": "skip", "EXPECTEDFAIL": "pass"}.get(result, "fail")
+        return [(outcome, "exit status", "")]
+    if planned == 0 and whole_skip is not None:
+        return [("skip", "all", whole_skip)]
+    if planned is None:
+        cases.append(("fail", f"ended early ({result})", ""))
+    elif planned != len(cases):
+        cases.append(("fail", f"{planned} cases planned, {len(cases)} seen", ""))
+    elif result not in ("OK", "SKIP") and not any(c[0] == "fail" for c in cases):
+        cases.append(("fail", f"ended with {result}", ""))
+    return cases
+
+
+def main():
+    part, testlog, allowed_file = sys.argv[1:]
+    strict = os.environ.get("CI", "") == "true"
+    with open(allowed_file) as f:
+        allowed = [line.split("#")[0].strip() for line in f]
+    total = {"pass": 0, "fail": 0, "skip": 0}
+
+    with open(testlog) as f:
+        tests = [json.loads(line) for line in f if line.strip()]
+    if not tests:
+        print(f"{part}: no tests found")
+        total["fail"] += 1
+    for test in sorted(tests, key=lambda t: t["name"]):
+        name = test["name"].split(" / ")[-1]
+        count = {"pass": 0, "fail": 0, "skip": 0}
+        notes = []
+        for outcome, case, why in cases_of(test):
+            if outcome == "skip":
+                where = f"{part}/{name}/{case}"
+                listed = any(p and fnmatch.fnmatchcase(where, p) for p in allowed)
+                if strict and not listed:
+                    outcome = "fail"
+                    notes.append(f"  SKIP NOT ALLOWED {where}: {why}")
+                else:
+                    notes.append(f"  skipped {where}: {why}")
+            elif outcome == "fail":
+                notes.append(f"  FAILED {part}/{name}/{case}")
+            count[outcome] += 1
+        for outcome in total:
+            total[outcome] += count[outcome]
+        print(f"{part}/{name}: {count['pass']} passed, {count['fail']} failed, "
+              f"{count['skip']} skipped ({test['duration']:.1f} s)")
+        print("\n".join(notes), end="\n" if notes else "")
+        if count["fail"]:
+            log = (test.get("stdout", "") + test.get("stderr", "")).splitlines()
+            print(f"  ---- log of {part}/{name} (the last {LOG_LINES} of {len(log)} lines)")
+            print("\n".join("  | " + line for line in log[-LOG_LINES:]))
+    print("TALLY", total["pass"], total["fail"], total["skip"])
+
+
+main()

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The log: levels, the callback, stderr's one line, and callbacks that change under writers. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "log.h"
+
+/* What the callback saw last. */
+struct seen {
+    int calls;
+    enum uccl_log_level level;
+    char text[2048];
+};
+
+static void remember(void *user, enum uccl_log_level level, const char *text)
+{
+    struct seen *seen = user;
+    seen->calls++;
+    seen->level = level;
+    snprintf(seen->text, sizeof seen->text, "%s", text);
+}
+
+Test(log, callback_gets_level_and_text)
+{
+    struct seen seen = {0};
+    uccl_set_log(remember, &seen);
+    LOG_ERR("%s: %d", "eth0", 7);
+    cr_assert_eq(seen.calls, 1);
+    cr_assert_eq(seen.level, UCCL_LOG_ERROR);
+    cr_assert_str_eq(seen.text, "eth0: 7");
+}
+
+Test(log, level_is_warn_until_set)
+{
+    cr_assert_eq(log_level(), UCCL_LOG_WARN);
+}
+
+Test(log, each_level_lets_through_itself_and_worse)
+{
+    struct seen seen = {0};
+    uccl_set_log(remember, &seen);
+    for (int level = UCCL_LOG_NONE; level <= UCCL_LOG_DEBUG; level++) {
+        seen.calls = 0;
+        log_set_level((enum uccl_log_level)level);
+        cr_assert_eq(log_level(), (enum uccl_log_level)level);
+        LOG_ERR("e");
+        LOG_WARNING("w");
+        LOG_INFORM("i");
+        LOG_DBG("d");
+        cr_assert_eq(seen.calls, level, "level %d", level);
+    }
+}
+
+/* Arguments of a message that is not written are not evaluated: debug lines cost nothing. */
+Test(log, silent_messages_do_not_evaluate)
+{
+    int evaluated = 0;
+    LOG_DBG("%d", ++evaluated);
+    cr_assert_eq(evaluated, 0);
+}
+
+Test(log, long_text_is_cut_and_says_so)
+{
+    struct seen seen = {0};
+    char text[1500];
+    uccl_set_log(remember, &seen);
+    memset(text, 'x', sizeof text);
+    text[1023] = '\0';
+    LOG_ERR("%s", text);
+    cr_assert_str_eq(seen.text, text, "1023 bytes fit");
+    text[1023] = 'x';
+    text[1024] = '\0';
+    LOG_ERR("%s", text);
+    cr_assert_eq(strlen(seen.text), 1023);
+    cr_assert_str_eq(seen.text + 1019, "x...");
+}
+
+Test(log, foreign_text_starts_no_line)
+{
+    struct seen seen = {0};
+    uccl_set_log(remember, &seen);
+    LOG_ERR("peer said \"%s\"", "a\nuccl: error: b\r\033[1mc\x7f");
+    cr_assert_str_eq(seen.text, "peer said \"a uccl: error: b  [1mc \"");
+}
+
+Test(log, errno_survives)
+{
+    uccl_set_log(NULL, NULL);
+    close(STDERR_FILENO); /* the write fails and would set EBADF */
+    errno = ENETUNREACH;
+    LOG_ERR("x");
+    cr_assert_eq(errno, ENETUNREACH);
+}
+
+/* Sends stderr into a pipe, runs one message, and reads what came in one read. */
+static void capture(enum uccl_log_level level, char *out, size_t size)
+{
+    int ends[2];
+    cr_assert_eq(pipe(ends), 0);
+    int kept = dup(STDERR_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    LOG(level, "text %d", 1);
+    dup2(kept, STDERR_FILENO);
+    close(kept);
+    close(ends[1]);
+    ssize_t n = read(ends[0], out, size - 1);
+    close(ends[0]);
+    cr_assert_geq(n, 0);
+    out[n] = '\0';
+}
+
+Test(log, stderr_line_names_the_level)
+{
+    char line[256];
+    log_set_level(UCCL_LOG_DEBUG);
+    capture(UCCL_LOG_ERROR, line, sizeof line);
+    cr_assert_str_eq(line, "uccl: error: text 1\n");
+    capture(UCCL_LOG_WARN, line, sizeof line);
+    cr_assert_str_eq(line, "uccl: warning: text 1\n");
+    capture(UCCL_LOG_INFO, line, sizeof line);
+    cr_assert_str_eq(line, "uccl: info: text 1\n");
+    capture(UCCL_LOG_DEBUG, line, sizeof line);
+    cr_assert_str_eq(line, "uccl: debug: text 1\n");
+}
+
+Test(log, null_callback_goes_back_to_stderr)
+{
+    struct seen seen = {0};
+    char line[256];
+    uccl_set_log(remember, &seen);
+    capture(UCCL_LOG_ERROR, line, sizeof line);
+    cr_assert_str_eq(line, "");
+    uccl_set_log(NULL, &seen);
+    capture(UCCL_LOG_ERROR, line, sizeof line);
+    cr_assert_str_eq(line, "uccl: error: text 1\n");
+    cr_assert_eq(seen.calls, 1);
+}
+
+/* A callback may change the log itself: no lock is held while it runs. */
+static void replace_self(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)level;
+    (void)text;
+    uccl_set_log(remember, user);
+}
+
+Test(log, callback_may_set_the_log, .timeout = 10)
+{
+    struct seen seen = {0};
+    uccl_set_log(replace_self, &seen);
+    LOG_ERR("first");
+    cr_assert_eq(seen.calls, 0);
+    LOG_ERR("second");
+    cr_assert_eq(seen.calls, 1);
+}
+
+/* ---- a function never meets the user of another one ---- */
+
+enum { SETTERS = 2, WRITERS = 2, SETS = 50000 };
+
+static int user_a, user_b;
+static atomic_int mixed, calls, setters_left = SETTERS;
+
+static void expect_a(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)level;
+    (void)text;
+    atomic_fetch_add(&calls, 1);
+    if (user != &user_a)
+        atomic_fetch_add(&mixed, 1);
+}
+
+static void expect_b(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)level;
+    (void)text;
+    atomic_fetch_add(&calls, 1);
+    if (user != &user_b)
+        atomic_fetch_add(&mixed, 1);
+}
+
+static void *set_often(void *argument)
+{
+    (void)argument;
+    for (int i = 0; i < SETS; i++) {
+        uccl_set_log(expect_b, &user_b);
+        uccl_set_log(expect_a, &user_a);
+    }
+    atomic_fetch_sub(&setters_left, 1);
+    return NULL;
+}
+
+static void *write_often(void *argument)
+{
+    (void)argument;
+    while (atomic_load(&setters_left) > 0)
+        LOG_ERR("x");
+    return NULL;
+}
+
+Test(log, function_and_user_stay_together, .timeout = 60)
+{
+    pthread_t threads[SETTERS + WRITERS];
+    uccl_set_log(expect_a, &user_a);
+    for (int i = 0; i < SETTERS + WRITERS; i++)
+        cr_assert_eq(pthread_create(&threads[i], NULL, i < SETTERS ? set_often : write_often, NULL),
+                     0);
+    for (int i = 0; i < SETTERS + WRITERS; i++)
+        pthread_join(threads[i], NULL);
+    cr_assert_gt(atomic_load(&calls), 0);
+    cr_assert_eq(atomic_load(&mixed), 0);
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The interface filter as a table over a made-up machine, and the list of the real one. */
+#include "nic/netdev.h"
+
+#include <arpa/inet.h>
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+static union nic_address parse(const char *text)
+{
+    union nic_address address = {0};
+
+    if (inet_pton(AF_INET, text, &address.v4.sin_addr) == 1) {
+        address.v4.sin_family = AF_INET;
+    } else {
+        cr_assert_eq(inet_pton(AF_INET6, text, &address.v6.sin6_addr), 1);
+        address.v6.sin6_family = AF_INET6;
+    }
+    return address;
+}
+
+/* A machine: interfaces by letter, in the order of the letters in the table below. */
+static const struct {
+    char letter;
+    const char *name, *address;
+} machine[] = {
+    {'a', "eth0", "192.0.2.1"},     {'b', "eth1", "192.0.2.2"},    {'c', "eth10", "2001:db8::10"},
+    {'d', "ib0", "198.51.100.1"},   {'e', "docker0", "172.17.0.1"}, {'f', "lo", "127.0.0.1"},
+    {'g', "ens1f0np0", "fe80::1"},
+};
+
+Test(netdev, filter)
+{
+    static const struct {
+        const char *filter, *admitted;
+    } rows[] = {
+        {"", "abcdefg"},
+        {"eth", "abc"},
+        {"eth1", "bc"},
+        {"=eth1", "b"},
+        {"eth,ib", "abcd"},
+        {"eth0,lo", "af"},
+        {"=eth0,ib0", "ad"},       /* "=" at the front holds for the whole list */
+        {"=eth1,eth", "b"},
+        {"^eth", "defg"},
+        {"^docker,lo", "abcdg"},   /* "^" too */
+        {"^=eth1", "acdefg"},
+        {"=^eth1", "acdefg"},
+        {"^=eth1,ib", "acdefg"},
+        {"eth,^eth1", "a"},        /* or for one item */
+        {"eth,^=eth1", "ac"},
+        {"eth,=ib", "abc"},
+        {"^docker,^lo", "abcdg"},
+        {"192.0.2.2", "b"},
+        {"=192.0.2.2", "b"},
+        {"192.0.2", ""},           /* addresses match whole */
+        {"^192.0.2.2", "acdefg"},
+        {"2001:db8::10", "c"},
+        {"2001:0db8:0::0010,ib", "cd"},
+        {"fe80::1%ens1f0np0", "g"},
+        {"nothing", ""},
+        {"^nothing", "abcdefg"},
+        {",", "abcdefg"},
+        {"eth,", "abc"},
+        {" eth0 , ib0", "ad"},
+        {"^", "abcdefg"},
+        {"=", "abcdefg"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char admitted[16] = "";
+
+        for (size_t k = 0; k < sizeof machine / sizeof machine[0]; k++) {
+            union nic_address address = parse(machine[k].address);
+
+            if (netdev_admits(rows[i].filter, machine[k].name, &address))
+                admitted[strlen(admitted)] = machine[k].letter;
+        }
+        cr_expect_str_eq(admitted, rows[i].admitted, "\"%s\": wanted \"%s\", got \"%s\"", rows[i].filter,
+                         rows[i].admitted, admitted);
+    }
+}
+
+Test(netdev, long_filters_are_cut_not_overrun)
+{
+    union nic_address address = parse("192.0.2.1");
+    char filter[1000];
+
+    memset(filter, 'e', sizeof filter - 1);
+    filter[sizeof filter - 1] = '\0';
+    cr_assert_not(netdev_admits(filter, "eth0", &address));
+    memset(filter, ',', sizeof filter - 1);
+    cr_assert(netdev_admits(filter, "eth0", &address));
+}
+
+Test(netdev, list)
+{
+    struct netdev *devs;
+    int count = netdev_list("", &devs);
+
+    cr_assert_geq(count, 1);
+    for (int i = 0; i < count; i++) {
+        cr_assert_gt(devs[i].mtu, 0);
+        cr_assert_neq(devs[i].index, 0);
+        cr_assert_geq(devs[i].numa_node, -1);
+        if (i > 0)
+            cr_assert_geq(devs[i].class, devs[i - 1].class, "best first");
+        for (int k = 0; k < i; k++)
+            cr_assert_str_neq(devs[i].name, devs[k].name, "one device per interface");
+    }
+    cr_assert_eq(devs[count - 1].class, NETDEV_LOOPBACK);
+    cr_assert_str_eq(devs[count - 1].name, "lo");
+    free(devs);
+}
+
+Test(netdev, list_by_address)
+{
+    char text[NETDEV_ADDRESS_TEXT];
+    struct netdev *devs;
+
+    cr_assert_eq(netdev_list("127.0.0.1", &devs), 1);
+    cr_assert_str_eq(netdev_address_text(&devs[0].address, text), "127.0.0.1");
+    free(devs);
+    cr_assert_eq(netdev_list("=nosuchinterface", &devs), 0);
+    free(devs);
+}
+
+Test(netdev, route_mtu)
+{
+    union nic_address v4 = parse("127.0.0.1"), v6 = parse("::1"), mapped = parse("::ffff:127.0.0.1");
+
+    cr_assert_eq(netdev_route_mtu(&v4), netdev_route_mtu(&mapped));
+    cr_assert_geq(netdev_route_mtu(&v4), 16384);
+    cr_assert_geq(netdev_route_mtu(&v6), 16384);
+}
+
+Test(netdev, address_text)
+{
+    static const struct {
+        const char *address;
+        uint16_t port;
+        const char *text;
+    } rows[] = {
+        {"192.0.2.1", 0, "192.0.2.1"},        {"192.0.2.1", 80, "192.0.2.1:80"},
+        {"2001:db8::1", 0, "2001:db8::1"},    {"2001:db8::1", 65535, "[2001:db8::1]:65535"},
+        {"::ffff:192.0.2.1", 7, "192.0.2.1:7"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        union nic_address address = parse(rows[i].address);
+        char text[NETDEV_ADDRESS_TEXT];
+
+        address.v4.sin_port = htons(rows[i].port); /* in the same place in both families */
+        cr_expect_str_eq(netdev_address_text(&address, text), rows[i].text);
+    }
+}

@@ -1,0 +1,312 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Path choice: what each policy's choices look like in number, and what feedback does to them. */
+#include "core/path.h"
+#include "defs/params.h"
+
+#include <criterion/criterion.h>
+
+static struct path paths[PATHS_MAX];
+static struct path_set set;
+static struct rng rng;
+static unsigned chosen[PATHS_MAX];
+
+static const unsigned policies[] = { PATH_RECYCLE, PATH_POW2, PATH_RR };
+
+static void setup(unsigned policy, uint16_t count)
+{
+    rng = (struct rng){ 42 };
+    memset(paths, 0xff, sizeof paths);
+    path_set_init(&set, paths, count, policy, &rng);
+}
+
+static void choose_many(unsigned times, int avoid)
+{
+    memset(chosen, 0, sizeof chosen);
+    for (unsigned i = 0; i < times; i++) {
+        uint16_t path = path_choose(&set, avoid);
+        cr_assert_lt(path, set.count);
+        chosen[path]++;
+    }
+}
+
+/* As a flow does: a chunk is chosen, in flight for `window` choices, then reported. */
+static void run(unsigned times, unsigned window, enum path_feedback (*network)(uint16_t path, uint64_t *rtt_ns))
+{
+    static uint16_t flight[1024];
+    unsigned head = 0, count = 0;
+    memset(chosen, 0, sizeof chosen);
+    for (unsigned i = 0; i < times; i++) {
+        uint16_t path = path_choose(&set, -1);
+        chosen[path]++;
+        paths[path].in_flight++;
+        flight[(head + count++) % 1024] = path;
+        if (count == window) {
+            uint64_t rtt_ns = 100000;
+            uint16_t done = flight[head];
+            head = (head + 1) % 1024;
+            count--;
+            paths[done].in_flight--;
+            enum path_feedback feedback = network(done, &rtt_ns);
+            path_report(&set, done, feedback, feedback == PATH_LOST ? 0 : rtt_ns);
+        }
+    }
+    while (count > 0) {
+        paths[flight[head]].in_flight--;
+        head = (head + 1) % 1024;
+        count--;
+    }
+}
+
+static enum path_feedback all_good(uint16_t path, uint64_t *rtt_ns)
+{
+    (void)path;
+    (void)rtt_ns;
+    return PATH_GOOD;
+}
+
+static enum path_feedback third_lost(uint16_t path, uint64_t *rtt_ns)
+{
+    (void)rtt_ns;
+    return path == 3 ? PATH_LOST : PATH_GOOD;
+}
+
+static enum path_feedback third_marked(uint16_t path, uint64_t *rtt_ns)
+{
+    (void)rtt_ns;
+    return path == 3 ? PATH_CONGESTED : PATH_GOOD;
+}
+
+static enum path_feedback third_slow(uint16_t path, uint64_t *rtt_ns)
+{
+    if (path == 3)
+        *rtt_ns = 500000;
+    return PATH_GOOD;
+}
+
+Test(path, init_resets_the_paths)
+{
+    setup(PATH_RECYCLE, PATHS_MAX);
+    for (unsigned i = 0; i < PATHS_MAX; i++) {
+        cr_assert_eq(paths[i].next_seq, 1);
+        cr_assert_eq(paths[i].in_flight, 0);
+        cr_assert_eq(paths[i].penalty, 0);
+    }
+}
+
+Test(path, one_path_is_always_it)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        setup(policies[i], 1);
+        for (int n = 0; n < 300; n++) {
+            cr_assert_eq(path_choose(&set, n % 2 ? 0 : -1), 0);
+            path_report(&set, 0, n % 3 ? PATH_LOST : PATH_GOOD, 100000);
+        }
+    }
+}
+
+Test(path, avoided_path_is_never_chosen)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        for (uint16_t count = 2; count <= 5; count++) {
+            setup(policies[i], count);
+            for (int n = 0; n < 1000; n++) {
+                int avoid = n % count;
+                uint16_t path = path_choose(&set, avoid);
+                cr_assert(path != avoid && path < count, "policy %u", policies[i]);
+                path_report(&set, path, n % 5 == 0 ? PATH_LOST : PATH_GOOD, 100000);
+                path_report(&set, (uint16_t)avoid, PATH_GOOD, 100000);
+            }
+        }
+    }
+}
+
+Test(path, avoiding_holds_when_all_are_penalised)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        setup(policies[i], 4);
+        for (uint16_t path = 0; path < 4; path++)
+            for (int n = 0; n < 100; n++)
+                path_report(&set, path, PATH_LOST, 0);
+        choose_many(100, 2);
+        cr_assert_eq(chosen[2], 0);
+        cr_assert(chosen[0] > 0 && chosen[1] > 0 && chosen[3] > 0);
+    }
+}
+
+Test(path, round_robin_ignores_feedback)
+{
+    setup(PATH_RR, 7);
+    for (unsigned n = 0; n < 700; n++) {
+        cr_assert_eq(path_choose(&set, -1), n % 7);
+        path_report(&set, 3, PATH_LOST, 0);
+    }
+}
+
+Test(path, every_policy_spreads_over_good_paths)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        setup(policies[i], 16);
+        run(16000, 64, all_good);
+        for (unsigned path = 0; path < 16; path++)
+            cr_assert(chosen[path] > 500 && chosen[path] < 1500, "policy %u path %u: %u", policies[i], path,
+                      chosen[path]);
+    }
+}
+
+Test(path, recycle_is_first_in_first_out)
+{
+    setup(PATH_RECYCLE, 8);
+    path_report(&set, 5, PATH_GOOD, 0);
+    path_report(&set, 2, PATH_GOOD, 0);
+    path_report(&set, 5, PATH_GOOD, 0);
+    cr_assert_eq(path_choose(&set, -1), 5);
+    cr_assert_eq(path_choose(&set, -1), 2);
+    cr_assert_eq(path_choose(&set, -1), 5);
+    cr_assert_eq(path_choose(&set, -1), 0, "then round robin");
+    cr_assert_eq(path_choose(&set, -1), 1);
+}
+
+Test(path, recycle_drops_entries_of_a_path_that_went_bad)
+{
+    setup(PATH_RECYCLE, 8);
+    path_report(&set, 5, PATH_GOOD, 0);
+    path_report(&set, 6, PATH_GOOD, 0);
+    path_report(&set, 5, PATH_LOST, 0);
+    cr_assert_eq(path_choose(&set, -1), 6);
+    cr_assert_eq(path_choose(&set, -1), 0);
+}
+
+Test(path, recycle_ring_overwrites_the_oldest)
+{
+    setup(PATH_RECYCLE, 2);
+    path_report(&set, 0, PATH_GOOD, 0);
+    for (int n = 0; n < PATHS_MAX; n++)
+        path_report(&set, 1, PATH_GOOD, 0);
+    cr_assert_eq(set.recycled_count, PATHS_MAX);
+    cr_assert_eq(path_choose(&set, -1), 1);
+}
+
+Test(path, penalty_passes_over_and_wears_off)
+{
+    setup(PATH_RECYCLE, 4);
+    path_report(&set, 1, PATH_CONGESTED, 0);
+    path_report(&set, 3, PATH_LOST, 0);
+    choose_many(4, -1);
+    cr_assert(chosen[1] == 0 && chosen[3] == 0);
+    choose_many(400, -1);
+    cr_assert_gt(chosen[1], chosen[3], "a loss weighs more than a mark");
+    cr_assert_gt(chosen[3], 50);
+}
+
+Test(path, good_feedback_forgives)
+{
+    setup(PATH_RECYCLE, 4);
+    path_report(&set, 1, PATH_LOST, 0);
+    uint8_t penalty = paths[1].penalty;
+    path_report(&set, 1, PATH_GOOD, 0);
+    cr_assert_lt(paths[1].penalty, penalty);
+    for (int n = 0; n < 8; n++)
+        path_report(&set, 1, PATH_GOOD, 0);
+    cr_assert_eq(paths[1].penalty, 0);
+    cr_assert_eq(path_choose(&set, -1), 1);
+}
+
+Test(path, penalty_saturates)
+{
+    setup(PATH_POW2, 4);
+    for (int n = 0; n < 1000; n++)
+        path_report(&set, 1, PATH_LOST, 0);
+    cr_assert_eq(paths[1].penalty, UINT8_MAX);
+}
+
+Test(path, bad_paths_get_little)
+{
+    static const struct {
+        const char *name;
+        enum path_feedback (*network)(uint16_t path, uint64_t *rtt_ns);
+    } bad[] = { { "lost", third_lost }, { "marked", third_marked }, { "slow", third_slow } };
+    for (unsigned i = 0; i < 2; i++) {
+        for (unsigned n = 0; n < sizeof bad / sizeof bad[0]; n++) {
+            setup(policies[i], 8);
+            run(2000, 32, bad[n].network);
+            run(8000, 32, bad[n].network);
+            cr_assert_lt(chosen[3], 400, "policy %u, %s: %u of 8000, 1000 is fair", policies[i], bad[n].name,
+                         chosen[3]);
+            for (unsigned path = 0; path < 8; path++)
+                if (path != 3)
+                    cr_assert_gt(chosen[path], 500, "policy %u, %s: good path %u", policies[i], bad[n].name, path);
+        }
+    }
+}
+
+/* While good feedback never ends, a path that was lost and has healed is still found again. */
+Test(path, healed_path_comes_back)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        setup(policies[i], 4);
+        run(2000, 32, third_lost);
+        run(40000, 32, all_good);
+        run(4000, 32, all_good);
+        cr_assert_gt(chosen[3], 200, "policy %u: %u of 4000", policies[i], chosen[3]);
+    }
+}
+
+Test(path, pow2_takes_the_less_loaded)
+{
+    setup(PATH_POW2, 2);
+    for (uint16_t path = 0; path < 2; path++)
+        path_report(&set, path, PATH_GOOD, 100000);
+    paths[0].in_flight = 10;
+    choose_many(100, -1);
+    cr_assert_eq(chosen[1], 100);
+    paths[0].in_flight = 0;
+    for (int n = 0; n < 50; n++)
+        path_report(&set, 0, PATH_CONGESTED, 20000);
+    paths[0].penalty = 0;
+    choose_many(100, -1);
+    cr_assert_eq(chosen[0], 100, "the shorter delay");
+}
+
+Test(path, pow2_is_uniform_without_information)
+{
+    setup(PATH_POW2, 5);
+    choose_many(50000, -1);
+    for (unsigned path = 0; path < 5; path++)
+        cr_assert(chosen[path] > 9500 && chosen[path] < 10500, "path %u: %u", path, chosen[path]);
+    choose_many(50000, 2);
+    cr_assert_eq(chosen[2], 0);
+}
+
+Test(path, delay_is_smoothed_and_saturates)
+{
+    setup(PATH_POW2, 2);
+    path_report(&set, 0, PATH_GOOD, 80000);
+    cr_assert_eq(paths[0].delay_ns, 80000);
+    path_report(&set, 0, PATH_GOOD, 160000);
+    cr_assert_eq(paths[0].delay_ns, 90000);
+    path_report(&set, 0, PATH_GOOD, 0);
+    cr_assert_eq(paths[0].delay_ns, 90000, "no sample");
+    for (int n = 0; n < 200; n++)
+        path_report(&set, 0, PATH_GOOD, UINT64_MAX);
+    cr_assert_gt(paths[0].delay_ns, 4000000000u);
+}
+
+/* One seed, one trace. */
+Test(path, choices_repeat_with_the_seed)
+{
+    static uint16_t trace[2000];
+    for (unsigned i = 0; i < 3; i++) {
+        for (int pass = 0; pass < 2; pass++) {
+            setup(policies[i], 9);
+            struct rng events = { 5 };
+            for (int n = 0; n < 2000; n++) {
+                uint16_t path = path_choose(&set, (int)rng_below(&events, 10) - 1);
+                if (pass == 0)
+                    trace[n] = path;
+                cr_assert_eq(trace[n], path);
+                path_report(&set, (uint16_t)rng_below(&events, 9), (enum path_feedback)rng_below(&events, 3),
+                            rng_below(&events, 1000000));
+            }
+        }
+    }
+}
