@@ -2,15 +2,14 @@
 /*
  * p2p_bench: latency and throughput between two processes over a sweep of message sizes.
  *
- * Two connections: one for data, one for control. The client decides. Per phase it sends PHASE on the
- * control connection, the server posts its receives and answers READY, data flows, and the server
- * reports RESULT: its CPU time, retransmissions, and what it found wrong. Per size:
- *   check      one window of messages, contents verified (unless --verify=false)
- *   warm-up    throughput, not reported
- *   ping-pong  one message at a time: half round trips
- *   measured   throughput: `window` sends outstanding; one post and one completion per message
- * A phase that is limited by time ends without a count agreed before: the sender goes on with empty
- * messages, `window` of them, which is what the receiver has posted when it sees the first.
+ * Two connections: one for data, one for control. The client decides. Per phase it sends PHASE on
+ * the control connection, the server posts its receives and answers READY, data flows, and the
+ * server reports RESULT: its CPU time, retransmissions, and what it found wrong. Per size: check
+ * one window of messages, contents verified (unless --verify=false) warm-up    throughput, not
+ * reported ping-pong  one message at a time: half round trips measured   throughput: `window` sends
+ * outstanding; one post and one completion per message A phase that is limited by time ends without
+ * a count agreed before: the sender goes on with empty messages, `window` of them, which is what
+ * the receiver has posted when it sees the first.
  */
 #include "tool.h"
 
@@ -28,7 +27,7 @@
 
 enum {
     SIZES_MAX = 64,
-    WINDOW_MIN = 4,   /* of an automatic window */
+    WINDOW_MIN = 4, /* of an automatic window */
     WINDOW_AUTO = 256,
     WINDOW_MAX = 4096,
     PING_MAX = 10000, /* round trips of a ping-pong phase */
@@ -40,10 +39,8 @@ enum verify { VERIFY_NONE, VERIFY_FIRST, VERIFY_ALL };
 struct options {
     bool server;
     bool local;
-    const char *serverip;
-    uint16_t port;
+    struct tool_address server_at;
     bool port_given;
-    unsigned connect_timeout_s;
     bool log_info;
     unsigned size_count;
     uint64_t sizes[SIZES_MAX];
@@ -78,7 +75,8 @@ struct outcome {
     uint64_t messages; /* sent by this side; in ping-pong: half round trips */
     uint64_t bytes;    /* sent by this side */
     uint64_t received; /* bytes */
-    uint64_t elapsed_ns; /* first post to last completion of its sends; without sends: of the phase */
+    uint64_t
+        elapsed_ns; /* first post to last completion of its sends; without sends: of the phase */
     uint64_t cpu_ns;
     uint64_t retransmits;
     uint64_t wrong;
@@ -87,12 +85,13 @@ struct outcome {
 #define OUTCOME_FIELDS (sizeof(struct outcome) / sizeof(uint64_t))
 _Static_assert(PHASE_FIELDS <= TOOL_FIELDS && OUTCOME_FIELDS <= TOOL_FIELDS, "must fit a message");
 
+enum { DATA, CONTROL, CONNS };
+
 /* One side of a run. */
 struct side {
     bool server;
     uccl_engine *engine;
-    uccl_conn *data;
-    uccl_conn *control;
+    uccl_conn *conns[CONNS];
     uint64_t memory; /* bytes of each of the two regions */
     unsigned char *send_memory;
     unsigned char *receive_memory;
@@ -123,21 +122,38 @@ struct result {
 /* ---- command line ---- */
 
 enum {
-    KEY_SERVER = 1000, KEY_SERVERIP, KEY_LOCAL, KEY_OOBPORT, KEY_TIMEOUT, KEY_LOG, KEY_SIZES, KEY_WINDOW,
-    KEY_ITERATIONS, KEY_WARMUP, KEY_SECONDS, KEY_BI, KEY_VERIFY, KEY_JSON, KEY_CSV, KEY_PLOT, KEY_REPORT_FD
+    KEY_SERVER = 1000,
+    KEY_SERVERIP,
+    KEY_LOCAL,
+    KEY_OOBPORT,
+    KEY_TIMEOUT,
+    KEY_LOG,
+    KEY_SIZES,
+    KEY_WINDOW,
+    KEY_ITERATIONS,
+    KEY_WARMUP,
+    KEY_SECONDS,
+    KEY_BI,
+    KEY_VERIFY,
+    KEY_JSON,
+    KEY_CSV,
+    KEY_PLOT,
+    KEY_REPORT_FD
 };
 
 static const struct argp_option option_rows[] = {
     {0, 0, 0, 0, "Which side (one of these):", 1},
     {"server", KEY_SERVER, "BOOL", OPTION_ARG_OPTIONAL,
      "Wait for one client, serve it, end. The client's settings govern", 1},
-    {"serverip", KEY_SERVERIP, "HOST", 0, "Be the client of the server on HOST (name, IPv4 or IPv6)", 1},
+    {"serverip", KEY_SERVERIP, "HOST", 0,
+     "Be the client of the server on HOST (name, IPv4 or IPv6)", 1},
     {"local", KEY_LOCAL, "BOOL", OPTION_ARG_OPTIONAL,
      "Start both on this machine, as two processes, on a free port", 1},
     {0, 0, 0, 0, "What to measure (client):", 2},
     {"sizes", KEY_SIZES, "LIST", 0,
      "Message sizes in bytes, with K, M or G for powers of 1024 "
-     "(default 256,1K,4K,16K,64K,256K,1M,10M,100M)", 2},
+     "(default 256,1K,4K,16K,64K,256K,1M,10M,100M)",
+     2},
     {"seconds", KEY_SECONDS, "S", 0, "Time of the throughput phase of each size (default 1)", 2},
     {"iterations", KEY_ITERATIONS, "N", 0,
      "Messages of the throughput phase instead of a time; 0: by time (default 0)", 2},
@@ -148,16 +164,21 @@ static const struct argp_option option_rows[] = {
     {"bi", KEY_BI, "BOOL", OPTION_ARG_OPTIONAL,
      "Both directions at once (default false: client to server)", 2},
     {"verify", KEY_VERIFY, "BOOL", OPTION_ARG_OPTIONAL,
-     "true: verify contents of every message, which costs speed; false: of none (default: of the first "
-     "window of each size)", 2},
+     "true: verify contents of every message, which costs speed; false: of none (default: of the "
+     "first window of each size)",
+     2},
     {0, 0, 0, 0, "Report (client):", 3},
-    {"json", KEY_JSON, "BOOL", OPTION_ARG_OPTIONAL, "JSON and nothing else on stdout (default false)", 3},
-    {"csv", KEY_CSV, "BOOL", OPTION_ARG_OPTIONAL, "CSV and nothing else on stdout (default false)", 3},
-    {"plot", KEY_PLOT, "FILE.svg", 0, "Draw throughput and latency over size, with gnuplot (default none)", 3},
+    {"json", KEY_JSON, "BOOL", OPTION_ARG_OPTIONAL,
+     "JSON and nothing else on stdout (default false)", 3},
+    {"csv", KEY_CSV, "BOOL", OPTION_ARG_OPTIONAL, "CSV and nothing else on stdout (default false)",
+     3},
+    {"plot", KEY_PLOT, "FILE.svg", 0,
+     "Draw throughput and latency over size, with gnuplot (default none)", 3},
     {0, 0, 0, 0, "Connecting:", 4},
     {"oobport", KEY_OOBPORT, "PORT", 0,
-     "TCP port of the server (default 30042, --local a free one; a server given 0 takes a free one and "
-     "says which)", 4},
+     "TCP port of the server (default 30042, --local a free one; a server given 0 takes a free one "
+     "and says which)",
+     4},
     {"connect-timeout", KEY_TIMEOUT, "SECONDS", 0,
      "How long the client tries to reach the server (default 10)", 4},
     {"logtostderr", KEY_LOG, "BOOL", OPTION_ARG_OPTIONAL,
@@ -186,9 +207,9 @@ static void parse_sizes(struct argp_state *state, struct options *o, const char 
 
 static void check_options(struct argp_state *state, const struct options *o)
 {
-    if (o->server + o->local + (o->serverip != NULL) != 1)
+    if (o->server + o->local + (o->server_at.host != NULL) != 1)
         argp_error(state, "give one of --server, --serverip=HOST and --local");
-    if (o->serverip != NULL && o->port == 0)
+    if (o->server_at.host != NULL && o->server_at.port == 0)
         argp_error(state, "--oobport=0: allowed are 1 to 65535 for a client");
     if (o->json && o->csv)
         argp_error(state, "--json and --csv exclude each other");
@@ -202,17 +223,18 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         o->server = tool_parse_bool(state, "server", text);
         return 0;
     case KEY_SERVERIP:
-        o->serverip = text;
+        o->server_at.host = text;
         return 0;
     case KEY_LOCAL:
         o->local = tool_parse_bool(state, "local", text);
         return 0;
     case KEY_OOBPORT:
-        o->port = (uint16_t)tool_parse_number(state, "oobport", text, 0, 65535);
+        o->server_at.port = (uint16_t)tool_parse_number(state, "oobport", text, 0, 65535);
         o->port_given = true;
         return 0;
     case KEY_TIMEOUT:
-        o->connect_timeout_s = (unsigned)tool_parse_number(state, "connect-timeout", text, 0, 86400);
+        o->server_at.timeout_s =
+            (unsigned)tool_parse_number(state, "connect-timeout", text, 0, 86400);
         return 0;
     case KEY_LOG:
         o->log_info = tool_parse_bool(state, "logtostderr", text);
@@ -272,13 +294,14 @@ static uint32_t fitting_window(uint64_t size, uint32_t window, uint64_t memory)
 static struct stream make_stream(struct side *side, const struct phase *phase, bool sends)
 {
     struct stream s = {
-        .conn = side->data,
+        .conn = side->conns[DATA],
         .channel = sends == side->server, /* 1: the server sends */
         .sends = sends,
         .check = phase->check,
         .window = (uint32_t)phase->window,
         .group = 1,
-        .buffer_count = stream_buffers(phase->size, (uint32_t)phase->window, phase->check, side->memory),
+        .buffer_count =
+            stream_buffers(phase->size, (uint32_t)phase->window, phase->check, side->memory),
         .stride = stream_stride(phase->size),
         .buffers = sends ? side->send_memory : side->receive_memory,
         .size = phase->size,
@@ -297,7 +320,7 @@ static void limit_sender(struct stream *s, const struct phase *phase, uint64_t s
         return;
     /* the clock costs as much as a small message: read it every 16th */
     bool by_time = phase->limit_ns != 0 && (phase->size >= 16384 || s->ended % 16 == 0) &&
-                   s->total == STREAM_NONE;
+                   s->posted < s->total;
     if (by_time && tool_now_ns() - start_ns >= phase->limit_ns)
         s->total = s->posted;
     if (s->ended != s->total)
@@ -366,7 +389,7 @@ static void run_ping_phase(struct side *side, const struct phase *phase, struct 
     out->messages = count;
 }
 
-/* Runs a phase that both sides know; the server answers READY and RESULT on the control connection. */
+/* Runs a phase that both sides know, up to the end of its data. */
 static struct outcome run_phase(struct side *side, const struct phase *phase)
 {
     bool ping = phase->kind == PHASE_PING, sends = !side->server || phase->bi || ping;
@@ -384,13 +407,13 @@ static struct outcome run_phase(struct side *side, const struct phase *phase)
         stream_post(receiver);
     }
     if (side->server) {
-        tool_tell(side->control, TOOL_READY, NULL, 0, "starting a phase");
+        tool_tell(side->conns[CONTROL], TOOL_READY, NULL, 0, "starting a phase");
     } else {
         uint64_t fields[PHASE_FIELDS];
         struct tool_message ready;
         memcpy(fields, phase, sizeof(fields));
-        tool_tell(side->control, TOOL_PHASE, fields, PHASE_FIELDS, "starting a phase");
-        tool_expect(side->control, TOOL_READY, -1, "starting a phase", &ready);
+        tool_tell(side->conns[CONTROL], TOOL_PHASE, fields, PHASE_FIELDS, "starting a phase");
+        tool_expect(side->conns[CONTROL], TOOL_READY, -1, "starting a phase", &ready);
     }
     uint64_t retransmits = tool_retransmits(side->engine), cpu_ns = tool_cpu_ns();
     if (ping)
@@ -418,73 +441,27 @@ static bool phase_allowed(const struct side *side, const struct phase *p)
            (!p->check || stream_stride(p->size) * p->window <= side->memory);
 }
 
-/* The second connection of the client whose first is `side->data`; others are turned away. */
-static void accept_control(struct side *side, uccl_listener *listener, uint64_t nonce)
+static bool take_memory(const struct tool_message *hello, void *context)
 {
-    uint64_t deadline_ns = tool_now_ns() + TOOL_ANSWER_MS * NS_PER_MS, busy = TOOL_BUSY;
-    static struct tool_mail mail;
-    while (side->control == NULL) {
-        struct tool_message join = {0};
-        uccl_conn *conn = NULL;
-        int rc = uccl_conn_status(side->data);
-        if (rc != 0)
-            tool_fail_uccl(rc, "the client has gone before its second connection came");
-        rc = uccl_accept(listener, 200, &conn);
-        if (rc == UCCL_ETIMEDOUT && tool_now_ns() < deadline_ns)
-            continue;
-        if (rc != 0)
-            tool_fail_uccl(rc, "waiting for the client's second connection");
-        tool_mail_post(conn, &mail);
-        rc = tool_mail_wait(&mail, 2000, &join);
-        if (rc == 0 && join.kind == TOOL_JOIN && join.field[0] == nonce) {
-            side->control = conn;
-            continue;
-        }
-        if (rc == 0)
-            tool_message_send(conn, TOOL_REFUSE, &busy, 1);
-        uccl_conn_close(conn);
-        if (rc == UCCL_ETIMEDOUT)
-            uccl_wait(mail.request, -1, NULL);
-    }
+    struct side *side = context;
+    side->memory = hello->field[1];
+    return side->memory <= TOOL_MEMORY_MAX;
 }
 
 static void start_server(const struct options *o, struct side *side)
 {
-    uccl_listener *listener = tool_listen(side->engine, o->port);
+    uccl_listener *listener = tool_listen(side->engine, o->server_at.port);
     uint16_t port = uccl_listener_port(listener);
-    struct tool_mail mail;
-    struct tool_message hello = {0};
-    char peer[128] = "?";
-    printf("[Server] waiting for a client on TCP port %u\n", port);
+    uint64_t nonce;
     if (o->report_fd >= 0 && write(o->report_fd, &port, sizeof(port)) != sizeof(port))
         tool_fail("cannot tell the port to the process that started this one");
     if (o->report_fd >= 0)
         close(o->report_fd);
-    int rc = uccl_accept(listener, -1, &side->data);
-    if (rc != 0)
-        tool_fail_uccl(rc, "waiting for a client");
-    uccl_conn_peer(side->data, peer, sizeof(peer));
-    tool_mail_post(side->data, &mail);
-    rc = tool_mail_wait(&mail, TOOL_ANSWER_MS, &hello);
-    if (rc < 0)
-        tool_fail_uccl(rc, "waiting for the settings of the client %s", peer);
-    uint64_t refusal = rc > 0                         ? (uint64_t)rc
-                       : hello.kind == TOOL_JOIN      ? TOOL_BUSY
-                       : hello.kind != TOOL_HELLO     ? TOOL_OTHER_TOOL
-                       : hello.field[1] > TOOL_MEMORY_MAX ? TOOL_BAD_SETTING
-                                                      : 0;
-    if (refusal != 0) {
-        tool_message_send(side->data, TOOL_REFUSE, &refusal, 1);
-        uccl_conn_close(side->data);
-        tool_fail("refused the client %s: not a client of this tool and version, or a setting out of range",
-                  peer);
-    }
-    printf("[Server] client %s\n", peer);
-    side->memory = hello.field[1];
+    side->conns[DATA] = tool_accept_client(listener, take_memory, side, &nonce);
     side->send_memory = tool_allocate(side->memory);
     side->receive_memory = tool_allocate(side->memory);
-    tool_tell(side->data, TOOL_WELCOME, NULL, 0, "accepting the client");
-    accept_control(side, listener, hello.field[0]);
+    tool_tell(side->conns[DATA], TOOL_WELCOME, NULL, 0, "accepting the client");
+    tool_accept_joins(listener, nonce, side->conns, CONNS);
     uccl_listener_close(listener);
 }
 
@@ -505,21 +482,24 @@ static void print_server_line(const struct phase *phase, const struct outcome *o
 /* Serves phases until the client has had enough; returns the exit status. */
 static int serve(struct side *side)
 {
-    uint64_t wrong = 0, ping_number = 0;
+    uint64_t wrong = 0;
+    bool after_ping = false;
     for (;;) {
         struct tool_mail mail;
-        struct tool_message message;
+        struct tool_message message = {0};
         struct phase phase;
         uint64_t fields[OUTCOME_FIELDS];
-        tool_mail_post(side->control, &mail);
+        tool_mail_post(side->conns[CONTROL], &mail);
         int rc = tool_mail_wait(&mail, -1, &message);
         if (rc < 0)
             tool_fail_uccl(rc, "waiting for the client's next phase");
         if (rc == 0 && message.kind == TOOL_END) {
-            rc = tool_message_send(side->control, TOOL_END, &wrong, 1);
-            if (rc != 0 && rc != UCCL_ECLOSED) /* closed: the client has seen it, and we not that it has */
+            rc = tool_message_send(side->conns[CONTROL], TOOL_END, &wrong, 1);
+            /* closed: the client has seen it and left before we knew */
+            if (rc != 0 && rc != UCCL_ECLOSED)
                 tool_fail_uccl(rc, "saying goodbye to the client");
-            wrong = message.field[0] > wrong ? message.field[0] : wrong; /* the client's count has ours */
+            if (message.field[0] > wrong) /* the client's count has ours in it */
+                wrong = message.field[0];
             break;
         }
         memcpy(&phase, message.field, sizeof(phase));
@@ -528,17 +508,18 @@ static int serve(struct side *side)
         struct outcome out = run_phase(side, &phase);
         memcpy(fields, &out, sizeof(fields));
         wrong += out.wrong;
-        tool_tell(side->control, TOOL_RESULT, fields, OUTCOME_FIELDS, "reporting a phase to the client");
+        tool_tell(side->conns[CONTROL], TOOL_RESULT, fields, OUTCOME_FIELDS,
+                  "reporting a phase to the client");
         /* the measured phase of a size is the one after ping-pong */
-        if (phase.kind == PHASE_PING)
-            ping_number = phase.number;
-        else if (phase.number == ping_number + 1)
+        if (after_ping)
             print_server_line(&phase, &out);
+        after_ping = phase.kind == PHASE_PING;
     }
     if (wrong == 0)
         printf("[Server] done\n");
     else
-        fprintf(stderr, "[Server] FAILED: %" PRIu64 " messages with wrong data on both sides\n", wrong);
+        fprintf(stderr, "[Server] FAILED: %" PRIu64 " messages with wrong data on both sides\n",
+                wrong);
     return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
@@ -554,37 +535,14 @@ static uint32_t window_of(const struct options *o, uint64_t size)
 
 static void start_client(const struct options *o, struct side *side)
 {
-    uint64_t hello[2] = {tool_now_ns() ^ (uint64_t)getpid() << 48, 0};
-    struct tool_mail mail;
-    struct tool_message welcome;
     for (unsigned i = 0; i < o->size_count; i++) {
-        uint64_t stride = stream_stride(o->sizes[i]);
-        uint64_t need = stride * fitting_window(o->sizes[i], window_of(o, o->sizes[i]), TOOL_SHARED_BUFFERS);
+        uint32_t fit = fitting_window(o->sizes[i], window_of(o, o->sizes[i]), TOOL_SHARED_BUFFERS);
+        uint64_t need = stream_stride(o->sizes[i]) * fit;
         side->memory = need > side->memory ? need : side->memory;
     }
     side->send_memory = tool_allocate(side->memory);
     side->receive_memory = tool_allocate(side->memory);
-    hello[1] = side->memory;
-    side->data = tool_connect(side->engine, o->serverip, o->port, o->connect_timeout_s);
-    tool_mail_post(side->data, &mail);
-    tool_tell(side->data, TOOL_HELLO, hello, 2, "sending the settings to the server");
-    tool_expect_mail(&mail, TOOL_WELCOME, TOOL_ANSWER_MS,
-                     "waiting for the server's answer (busy with another client?)", &welcome);
-    side->control = tool_connect(side->engine, o->serverip, o->port, o->connect_timeout_s);
-    tool_tell(side->control, TOOL_JOIN, hello, 1, "joining the second connection");
-}
-
-/* Runs a phase here and at the server, whose outcome goes into `server`. */
-static struct outcome command_phase(struct side *side, struct phase phase, struct outcome *server)
-{
-    struct tool_message message;
-    phase.number = ++side->phases;
-    struct outcome client = run_phase(side, &phase);
-    tool_expect(side->control, TOOL_RESULT, -1, "waiting for the server's result", &message);
-    memcpy(server, message.field, sizeof(*server));
-    if (server->wrong != 0)
-        tool_print_mismatch("seen by the server", &server->first_wrong);
-    return client;
+    tool_connect_all(side->engine, &o->server_at, &side->memory, 1, side->conns, CONNS);
 }
 
 /* The bar on a terminal; an empty `what` wipes it. */
@@ -603,62 +561,90 @@ static void show_progress(const struct options *o, unsigned done, const char *wh
     fprintf(stderr, "] %s: %s", tool_size_text(o->sizes[done], size), what);
 }
 
-/* Measures one size. Returns the number of messages with wrong contents; `row` is complete if 0. */
-static uint64_t measure(struct side *side, const struct options *o, unsigned index, struct result *row)
+/* A phase here and at the server. `wrong` grows by the messages with wrong contents. */
+struct both {
+    struct outcome client;
+    struct outcome server;
+};
+
+static struct both command_phase(struct side *side, struct phase phase, uint64_t *wrong)
 {
-    uint64_t size = o->sizes[index], limit_ns = (uint64_t)(o->seconds * NS_PER_S), wrong = 0;
+    struct tool_message message;
+    struct both both;
+    phase.number = ++side->phases;
+    both.client = run_phase(side, &phase);
+    tool_expect(side->conns[CONTROL], TOOL_RESULT, -1, "waiting for the server's result", &message);
+    memcpy(&both.server, message.field, sizeof(both.server));
+    if (both.server.wrong != 0)
+        tool_print_mismatch("seen by the server", &both.server.first_wrong);
+    *wrong += both.client.wrong + both.server.wrong;
+    return both;
+}
+
+static void fill_latency(struct side *side, const struct outcome *ping, struct result *row)
+{
+    row->latency_samples = ping->messages;
+    tool_sort(side->samples, row->latency_samples);
+    row->latency_us[0] = tool_percentile(side->samples, row->latency_samples, 50) / 1000.0;
+    row->latency_us[1] = tool_percentile(side->samples, row->latency_samples, 99) / 1000.0;
+}
+
+static void fill_throughput(const struct both *both, struct result *row)
+{
+    const struct outcome *client = &both->client, *server = &both->server;
+    uint64_t bytes = client->bytes + server->bytes;
+    row->messages = client->messages + server->messages;
+    row->elapsed_ns = client->elapsed_ns;
+    row->gbps_sent = tool_gbps(client->bytes, client->elapsed_ns);
+    row->gbps_received = tool_gbps(server->bytes, server->elapsed_ns);
+    row->gbps = row->gbps_sent + row->gbps_received;
+    row->messages_per_s = row->gbps * 1e9 / 8 / (double)row->size;
+    row->retransmits = client->retransmits + server->retransmits;
+    row->cpu_client = tool_per_gib(client->cpu_ns, bytes);
+    row->cpu_server = tool_per_gib(server->cpu_ns, bytes);
+}
+
+/* Measures one size. Returns the number of messages with wrong contents. */
+static uint64_t measure(struct side *side, const struct options *o, unsigned index,
+                        struct result *row)
+{
+    uint64_t size = o->sizes[index], limit_ns = (uint64_t)(o->seconds * 1e9), wrong = 0;
     uint32_t window = window_of(o, size), fit = fitting_window(size, window, side->memory);
-    bool check = o->verify == VERIFY_ALL;
-    struct outcome client, server;
+    bool all = o->verify == VERIFY_ALL;
     struct phase phase = {.size = size, .bi = o->bi};
-    *row = (struct result){.size = size, .window = check ? fit : window};
+    struct both both;
+    *row = (struct result){.size = size, .window = all ? fit : window};
     if (o->verify != VERIFY_NONE) {
         show_progress(o, index, "verifying");
         phase.kind = PHASE_STREAM;
         phase.window = phase.count = fit;
         phase.check = true;
-        client = command_phase(side, phase, &server);
-        wrong += client.wrong + server.wrong;
+        command_phase(side, phase, &wrong);
     }
-    phase.check = check;
+    phase.check = all;
 
     show_progress(o, index, "warming up");
     phase.kind = PHASE_STREAM;
     phase.window = row->window;
     phase.count = o->warmup != 0 ? o->warmup : o->iterations;
     phase.limit_ns = o->warmup != 0 ? 0 : limit_ns / 10;
-    client = command_phase(side, phase, &server);
-    wrong += client.wrong + server.wrong;
+    command_phase(side, phase, &wrong);
 
     show_progress(o, index, "latency");
     phase.kind = PHASE_PING;
-    phase.window = check && fit < 2 ? 1 : 2;
+    phase.window = all && fit < 2 ? 1 : 2;
     phase.count = o->iterations != 0 && o->iterations < PING_MAX ? o->iterations : PING_MAX;
     phase.limit_ns = limit_ns / 4;
-    client = command_phase(side, phase, &server);
-    wrong += client.wrong + server.wrong;
-    row->latency_samples = client.messages;
-    tool_sort(side->samples, row->latency_samples);
-    row->latency_us[0] = tool_percentile(side->samples, row->latency_samples, 50) / 1000.0;
-    row->latency_us[1] = tool_percentile(side->samples, row->latency_samples, 99) / 1000.0;
+    both = command_phase(side, phase, &wrong);
+    fill_latency(side, &both.client, row);
 
     show_progress(o, index, "throughput");
     phase.kind = PHASE_STREAM;
     phase.window = row->window;
     phase.count = o->iterations;
     phase.limit_ns = o->iterations != 0 ? 0 : limit_ns;
-    client = command_phase(side, phase, &server);
-    wrong += client.wrong + server.wrong;
-    uint64_t bytes = client.bytes + server.bytes;
-    row->messages = client.messages + server.messages;
-    row->elapsed_ns = client.elapsed_ns;
-    row->gbps_sent = tool_gbps(client.bytes, client.elapsed_ns);
-    row->gbps_received = tool_gbps(server.bytes, server.elapsed_ns);
-    row->gbps = row->gbps_sent + row->gbps_received;
-    row->messages_per_s = row->gbps * NS_PER_S / 8 / (double)size;
-    row->retransmits = client.retransmits + server.retransmits;
-    row->cpu_client = tool_per_gib(client.cpu_ns, bytes);
-    row->cpu_server = tool_per_gib(server.cpu_ns, bytes);
+    both = command_phase(side, phase, &wrong);
+    fill_throughput(&both, row);
     row->verified = o->verify != VERIFY_NONE && wrong == 0;
     show_progress(o, index, "");
     return wrong;
@@ -689,33 +675,50 @@ static void print_row(const struct options *o, const struct result *r)
     printf("%s\n", o->verify == VERIFY_NONE ? "" : r->verified ? " | verified" : " | WRONG DATA");
 }
 
+/* What CSV and JSON hold of row `r`, besides `verified`. */
+#define REPORT_COLUMNS(WHOLE, REAL)                                                                \
+    WHOLE(size_bytes, r->size)                                                                     \
+    WHOLE(window, r->window)                                                                       \
+    REAL(gbps, r->gbps)                                                                            \
+    REAL(gbytes_per_s, r->gbps / 8)                                                                \
+    REAL(gbps_sent, r->gbps_sent)                                                                  \
+    REAL(gbps_received, r->gbps_received)                                                          \
+    REAL(msgs_per_s, r->messages_per_s)                                                            \
+    REAL(lat_us_p50, r->latency_us[0])                                                             \
+    REAL(lat_us_p99, r->latency_us[1])                                                             \
+    WHOLE(lat_samples, r->latency_samples)                                                         \
+    WHOLE(retransmits, r->retransmits)                                                             \
+    REAL(cpu_s_per_gib, r->cpu_client + r->cpu_server)                                             \
+    REAL(cpu_s_per_gib_client, r->cpu_client)                                                      \
+    REAL(cpu_s_per_gib_server, r->cpu_server)                                                      \
+    WHOLE(messages, r->messages)                                                                   \
+    REAL(elapsed_s, (double)r->elapsed_ns / 1e9)
+
 static void print_csv(const struct result *rows, unsigned count)
 {
-    printf("size_bytes,window,gbps,gbytes_per_s,gbps_sent,gbps_received,msgs_per_s,lat_us_p50,lat_us_p99,"
-           "retransmits,cpu_s_per_gib,cpu_s_per_gib_client,cpu_s_per_gib_server,messages,elapsed_s,"
-           "verified\n");
-    for (const struct result *r = rows; r < rows + count; r++)
-        printf("%" PRIu64 ",%" PRIu32 ",%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%.6g,%" PRIu64 ",%.6g,%.6g,%.6g,%"
-               PRIu64 ",%.6g,%s\n", r->size, r->window, r->gbps, r->gbps / 8, r->gbps_sent,
-               r->gbps_received, r->messages_per_s, r->latency_us[0], r->latency_us[1], r->retransmits,
-               r->cpu_client + r->cpu_server, r->cpu_client, r->cpu_server, r->messages,
-               (double)r->elapsed_ns / NS_PER_S, r->verified ? "true" : "false");
+#define CSV_NAME(name, value) printf(#name ",");
+#define CSV_WHOLE(name, value) printf("%" PRIu64 ",", (uint64_t)(value));
+#define CSV_REAL(name, value) printf("%.9g,", value);
+    REPORT_COLUMNS(CSV_NAME, CSV_NAME)
+    printf("verified\n");
+    for (const struct result *r = rows; r < rows + count; r++) {
+        REPORT_COLUMNS(CSV_WHOLE, CSV_REAL)
+        printf("%s\n", r->verified ? "true" : "false");
+    }
 }
 
 static json_t *row_json(const struct result *r)
 {
-    return json_pack("{s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:b}",
-                     "size_bytes", (json_int_t)r->size, "window", (json_int_t)r->window,
-                     "gbps", r->gbps, "gbytes_per_s", r->gbps / 8,
-                     "gbps_sent", r->gbps_sent, "gbps_received", r->gbps_received,
-                     "msgs_per_s", r->messages_per_s,
-                     "lat_us_p50", r->latency_us[0], "lat_us_p99", r->latency_us[1],
-                     "lat_samples", (json_int_t)r->latency_samples,
-                     "retransmits", (json_int_t)r->retransmits,
-                     "cpu_s_per_gib", r->cpu_client + r->cpu_server,
-                     "cpu_s_per_gib_client", r->cpu_client, "cpu_s_per_gib_server", r->cpu_server,
-                     "messages", (json_int_t)r->messages,
-                     "elapsed_s", (double)r->elapsed_ns / NS_PER_S, "verified", r->verified);
+    json_t *row = json_object();
+    int failures = row == NULL;
+#define PUT_WHOLE(name, value)                                                                     \
+    failures |= json_object_set_new(row, #name, json_integer((json_int_t)(value)));
+#define PUT_REAL(name, value) failures |= json_object_set_new(row, #name, json_real(value));
+    REPORT_COLUMNS(PUT_WHOLE, PUT_REAL)
+    failures |= json_object_set_new(row, "verified", json_boolean(r->verified));
+    if (failures)
+        tool_fail("cannot make the JSON report");
+    return row;
 }
 
 static void print_json(const struct options *o, const struct result *rows, unsigned count)
@@ -723,12 +726,12 @@ static void print_json(const struct options *o, const struct result *rows, unsig
     static const char *const verify_names[] = {"none", "first", "all"};
     json_t *list = json_array();
     for (unsigned i = 0; i < count; i++)
-        if (json_array_append_new(list, row_json(&rows[i])) != 0)
-            tool_fail("cannot make the JSON report");
-    json_t *root = json_pack("{s:s, s:s, s:s, s:b, s:b, s:f, s:I, s:s, s:o}", "tool", "p2p_bench",
-                             "version", uccl_version(), "build", uccl_build_info(), "local", o->local,
-                             "bi", o->bi, "seconds", o->seconds, "iterations", (json_int_t)o->iterations,
-                             "verify", verify_names[o->verify], "results", list);
+        json_array_append_new(list, row_json(&rows[i]));
+    json_t *root =
+        json_pack("{s:s, s:s, s:s, s:b, s:b, s:f, s:I, s:s, s:o}", "tool", "p2p_bench", "version",
+                  uccl_version(), "build", uccl_build_info(), "local", o->local, "bi", o->bi,
+                  "seconds", o->seconds, "iterations", (json_int_t)o->iterations, "verify",
+                  verify_names[o->verify], "results", list);
     if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0)
         tool_fail("cannot write the JSON report");
     printf("\n");
@@ -743,7 +746,8 @@ static void check_plot(const char *path)
         tool_fail("--plot=%s: %s", path, strerror(errno));
     fclose(file);
     if (system("command -v gnuplot >/dev/null 2>&1") != 0)
-        tool_fail("--plot needs gnuplot, which is not on the PATH (Debian, Ubuntu: apt install gnuplot-nox)");
+        tool_fail("--plot needs gnuplot, which is not on the PATH (Debian, Ubuntu: apt install "
+                  "gnuplot-nox)");
 }
 
 static void draw_plot(const char *path, const struct result *rows, unsigned count)
@@ -755,12 +759,13 @@ static void draw_plot(const char *path, const struct result *rows, unsigned coun
         tool_fail("cannot start gnuplot: %s", strerror(errno));
     fprintf(gnuplot, "$rows << END_OF_ROWS\n");
     for (const struct result *r = rows; r < rows + count; r++)
-        fprintf(gnuplot, "%" PRIu64 " \"%s\" %.6g %.6g %.6g\n", r->size, tool_size_text(r->size, size),
-                r->gbps / 8, r->latency_us[0], r->latency_us[1]);
+        fprintf(gnuplot, "%" PRIu64 " \"%s\" %.6g %.6g %.6g\n", r->size,
+                tool_size_text(r->size, size), r->gbps / 8, r->latency_us[0], r->latency_us[1]);
     fprintf(gnuplot, "END_OF_ROWS\nset terminal svg size 900,500 background 'white'\nset output '");
     for (const char *c = path; *c != '\0'; c++)
         fprintf(gnuplot, *c == '\'' ? "''" : "%c", *c);
-    fprintf(gnuplot, "'\nset title 'p2p\\_bench'\nset key top left\nset grid\nset logscale x 2\n"
+    fprintf(gnuplot,
+            "'\nset title 'p2p\\_bench'\nset key top left\nset grid\nset logscale x 2\n"
             "set xlabel 'message size'\nset ylabel 'throughput (GB/s)'\nset yrange [0:*]\n"
             "set ytics nomirror\nset logscale y2\nset y2label 'half round trip (us)'\nset y2tics\n"
             "set xtics rotate by -30\n"
@@ -788,8 +793,8 @@ static int sweep(struct side *side, const struct options *o)
         count++;
     }
     own = wrong;
-    tool_mail_post(side->control, &mail);
-    tool_tell(side->control, TOOL_END, &own, 1, "saying goodbye to the server");
+    tool_mail_post(side->conns[CONTROL], &mail);
+    tool_tell(side->conns[CONTROL], TOOL_END, &own, 1, "saying goodbye to the server");
     tool_expect_mail(&mail, TOOL_END, -1, "saying goodbye to the server", &end);
     if (o->json)
         print_json(o, rows, count);
@@ -797,7 +802,8 @@ static int sweep(struct side *side, const struct options *o)
         print_csv(rows, count);
     fflush(stdout);
     if (wrong != 0) {
-        fprintf(stderr, "[Client] FAILED: %" PRIu64 " messages with wrong data on both sides\n", wrong);
+        fprintf(stderr, "[Client] FAILED: %" PRIu64 " messages with wrong data on both sides\n",
+                wrong);
         return EXIT_FAILURE;
     }
     if (o->plot != NULL)
@@ -821,16 +827,26 @@ static void kill_local_server(void)
 static void exec_server(const struct options *o, int report_fd, pid_t parent)
 {
     char port[32], report[32];
-    char *arguments[] = {(char[]){"p2p_bench"}, (char[]){"--server"}, port, report,
-                         o->log_info ? (char[]){"--logtostderr"} : NULL, NULL};
-    snprintf(port, sizeof(port), "--oobport=%u", o->port_given ? o->port : 0);
+    char *arguments[] = {(char[]){"p2p_bench"},
+                         (char[]){"--server"},
+                         port,
+                         report,
+                         o->log_info ? (char[]){"--logtostderr"} : NULL,
+                         NULL};
+    snprintf(port, sizeof(port), "--oobport=%u", o->port_given ? o->server_at.port : 0);
     snprintf(report, sizeof(report), "--report-fd=%d", report_fd);
     int null = open("/dev/null", O_WRONLY);
     if (null < 0 || dup2(null, STDOUT_FILENO) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
         _exit(126);
     if (getppid() != parent)
         _exit(126);
-    execv("/proc/self/exe", arguments);
+    char self[4096];
+    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+    if (length > 0) {
+        self[length] = '\0';
+        execv(self, arguments); /* by its name, which ps and pgrep then show */
+    }
+    execv("/proc/self/exe", arguments); /* the file has been replaced since */
     _exit(127);
 }
 
@@ -892,8 +908,8 @@ static int end_local_server(void)
 
 static void finish(struct side *side)
 {
-    uccl_conn_close(side->data);
-    uccl_conn_close(side->control);
+    uccl_conn_close(side->conns[DATA]);
+    uccl_conn_close(side->conns[CONTROL]);
     uccl_close(side->engine);
 }
 
@@ -902,18 +918,18 @@ int main(int argc, char **argv)
     static const struct argp argp = {
         .options = option_rows,
         .parser = parse_option,
-        .doc = "Measures latency and throughput between two processes over a sweep of message sizes.\v"
-               "Booleans are written --x or --x=true|false|1|0, other values --x=v or --x v. Exit status: "
-               "0, or 1 when the peer dies, refuses or data is wrong, or 64 for wrong usage. UCCL_* "
-               "variables set the engine's parameters: see uccl_info --params.\n"
-               "  p2p_bench --local\n"
-               "  p2p_bench --server\n"
-               "  p2p_bench --serverip=10.0.0.1 --sizes=256,64K,1M --plot=out.svg",
+        .doc =
+            "Measures latency and throughput between two processes over a sweep of message sizes.\v"
+            "Booleans are written --x or --x=true|false|1|0, other values --x=v or --x v. Exit "
+            "status: 0, or 1 when the peer dies, refuses or data is wrong, or 64 for wrong usage. "
+            "UCCL_* variables set the engine's parameters: see uccl_info --params.\n"
+            "  p2p_bench --local\n"
+            "  p2p_bench --server\n"
+            "  p2p_bench --serverip=10.0.0.1 --sizes=256,64K,1M --plot=out.svg",
     };
     static struct side side;
     struct options options = {
-        .port = TOOL_PORT,
-        .connect_timeout_s = TOOL_CONNECT_S,
+        .server_at = {NULL, TOOL_PORT, TOOL_CONNECT_S},
         .seconds = 1,
         .verify = VERIFY_FIRST,
         .report_fd = -1,
@@ -928,8 +944,8 @@ int main(int argc, char **argv)
     if (options.plot != NULL)
         check_plot(options.plot);
     if (options.local) {
-        options.port = start_local_server(&options);
-        options.serverip = "127.0.0.1";
+        options.server_at.port = start_local_server(&options);
+        options.server_at.host = "127.0.0.1";
     }
     side.server = options.server;
     side.engine = tool_open(options.log_info);

@@ -39,7 +39,7 @@
 enum {
     TRAIN_BYTES = 65000, /* largest train: an IP packet holds 65535 bytes with its headers */
     TRAIN_DATAGRAMS = 64,
-    BATCH = 16,          /* trains that one recvmmsg() takes */
+    BATCH = 16,          /* most trains that one recvmmsg() takes */
     POOL_BYTES = 65536,
     SPIN_NS = 50000,     /* polling before sleeping, as the library does by default */
     LOST_NS = 2000000000,
@@ -58,7 +58,8 @@ struct header {
     uint64_t cpu_ns;         /* BYE: of the server */
     uint64_t calls;          /* BYE: system calls of the server */
     uint32_t ack_every;      /* HELLO: bytes */
-    uint32_t block;          /* HELLO: sleep at once instead of spinning */
+    uint16_t block;          /* HELLO: sleep at once instead of spinning */
+    uint16_t batch;          /* HELLO: trains received at once; few of them stay in the cache */
 };
 _Static_assert(sizeof(struct header) == 64, "header of 64 bytes");
 
@@ -66,7 +67,7 @@ struct options {
     const char *host;
     const char *port;
     bool listen, latency, block, assemble;
-    uint64_t message_bytes, messages_window, datagram_bytes, window_bytes, buffer_kb;
+    uint64_t message_bytes, messages_window, datagram_bytes, window_bytes, buffer_kb, batch;
     double seconds;
 };
 
@@ -172,17 +173,17 @@ static size_t segment_size(struct msghdr *m, size_t length)
     return length;
 }
 
-static int receive_batch(struct end *e, struct mmsghdr *messages)
+static int receive_batch(struct end *e, struct mmsghdr *messages, unsigned batch)
 {
     static struct iovec parts[BATCH];
-    for (int i = 0; i < BATCH; i++) {
+    for (unsigned i = 0; i < batch; i++) {
         parts[i] = (struct iovec){pool[i].bytes, POOL_BYTES};
         messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1,
                                               .msg_control = pool[i].control,
                                               .msg_controllen = sizeof pool[i].control};
     }
     e->calls++;
-    return recvmmsg(e->socket, messages, BATCH, MSG_DONTWAIT, NULL);
+    return recvmmsg(e->socket, messages, batch, MSG_DONTWAIT, NULL);
 }
 
 /* Serves one client until its BYE. */
@@ -198,6 +199,10 @@ static void serve(struct end *e)
     if (recvfrom(e->socket, &config, sizeof config, 0, (void *)&peer, &peer_size) < 0 ||
         connect(e->socket, (void *)&peer, peer_size) != 0)
         fail("first datagram");
+    if (config.kind != HELLO || config.batch < 1 || config.batch > BATCH || config.window == 0) {
+        errno = EPROTO;
+        fail("first datagram");
+    }
     destination = memory(config.bytes * config.window);
     reply.kind = HELLO;
     send_header(e, &reply);
@@ -205,7 +210,7 @@ static void serve(struct end *e)
     e->calls = 0;
 
     for (bool block = config.block;;) {
-        int count = receive_batch(e, messages);
+        int count = receive_batch(e, messages, config.batch);
         if (count <= 0) {
             /* reading is the test for more; the first misses are spun away */
             if (block || now_ns() - quiet_since > SPIN_NS) {
@@ -365,6 +370,7 @@ static void measure_bandwidth(struct end *e)
     const struct options *o = &e->opt;
     unsigned char *source = memory(o->message_bytes * o->messages_window);
     struct header hello = {.kind = HELLO, .bytes = o->message_bytes, .window = o->messages_window,
+                           .batch = (uint16_t)o->batch,
                            .ack_every = (uint32_t)(o->window_bytes / 8)};
     uint64_t message = 0, offset = 0;
 
@@ -397,7 +403,7 @@ static void measure_latency(struct end *e)
     size_t count = 0;
 
     memcpy(packet, &ping, sizeof ping);
-    ask(e, (struct header){.kind = HELLO, .bytes = 8, .window = 1, .block = e->opt.block,
+    ask(e, (struct header){.kind = HELLO, .bytes = 8, .window = 1, .batch = 1, .block = e->opt.block,
                            .ack_every = 1u << 31});
     uint64_t end = now_ns() + (uint64_t)(e->opt.seconds * 1e9);
     for (uint64_t t = now_ns(); t < end && count < SAMPLES; count++) {
@@ -426,6 +432,7 @@ static _Noreturn void usage(void)
           "  --datagram BYTES    datagram size with its 64-byte header (1472)\n"
           "  --window-kb N       bytes under way (1024)\n"
           "  --buffer-kb N       socket buffers (4096)\n"
+          "  --batch N           trains received by one call, 1 to 16 (4)\n"
           "  --assemble          copy each train into one buffer before sending\n"
           "  --latency           ping-pong of 8 bytes\n"
           "  --block             sleep instead of spinning, with --latency\n"
@@ -439,10 +446,11 @@ static struct options parse(int argc, char **argv)
     static const struct option names[] = {
         {"listen", 1, 0, 'l'}, {"connect", 1, 0, 'c'}, {"host", 1, 0, 'c'}, {"port", 1, 0, 'p'},
         {"size", 1, 0, 's'}, {"window", 1, 0, 'w'}, {"datagram", 1, 0, 'd'},
-        {"window-kb", 1, 0, 'k'}, {"buffer-kb", 1, 0, 'b'}, {"assemble", 0, 0, 'a'},
+        {"window-kb", 1, 0, 'k'}, {"buffer-kb", 1, 0, 'b'}, {"batch", 1, 0, 'n'},
+        {"assemble", 0, 0, 'a'},
         {"latency", 0, 0, 't'}, {"block", 0, 0, 'B'}, {"seconds", 1, 0, 'S'}, {0}};
     struct options o = {.port = "30050", .message_bytes = 1 << 20, .messages_window = 16,
-                        .datagram_bytes = 1472, .window_bytes = 1 << 20, .buffer_kb = 4096,
+                        .datagram_bytes = 1472, .window_bytes = 1 << 20, .buffer_kb = 4096, .batch = 4,
                         .seconds = 1};
 
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
@@ -455,6 +463,7 @@ static struct options parse(int argc, char **argv)
         case 'd': o.datagram_bytes = strtoull(optarg, NULL, 10); break;
         case 'k': o.window_bytes = strtoull(optarg, NULL, 10) * 1024; break;
         case 'b': o.buffer_kb = strtoull(optarg, NULL, 10); break;
+        case 'n': o.batch = strtoull(optarg, NULL, 10); break;
         case 'a': o.assemble = true; break;
         case 't': o.latency = true; break;
         case 'B': o.block = true; break;
@@ -464,7 +473,7 @@ static struct options parse(int argc, char **argv)
     }
     if (optind != argc || (!o.listen && !o.host) || o.message_bytes == 0 ||
         o.messages_window == 0 || o.datagram_bytes <= sizeof(struct header) ||
-        o.datagram_bytes > TRAIN_BYTES || o.window_bytes < 128 * 1024 || !(o.seconds > 0))
+        o.datagram_bytes > TRAIN_BYTES || o.window_bytes < 128 * 1024 || o.batch < 1 || o.batch > BATCH || !(o.seconds > 0))
         usage();
     return o;
 }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * See tool.h. Streams are the heart: a ring of requests whose oldest is waited for first, so that one
- * post and one completion per message is all that a message costs the tool.
+ * See tool.h. Streams are the heart: a ring of requests whose oldest is waited for first, so that
+ * one post and one completion per message is all that a message costs the tool.
  */
 #include "tool.h"
 
 #include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -91,8 +91,8 @@ bool tool_parse_bool(struct argp_state *state, const char *flag, const char *tex
     return false;
 }
 
-uint64_t tool_parse_number(struct argp_state *state, const char *flag, const char *text, uint64_t min,
-                           uint64_t max)
+uint64_t tool_parse_number(struct argp_state *state, const char *flag, const char *text,
+                           uint64_t min, uint64_t max)
 {
     char *end = NULL;
     errno = 0;
@@ -216,8 +216,10 @@ uint32_t tool_percentile(const uint32_t *sorted, size_t count, double percent)
 {
     if (count == 0)
         return 0;
-    size_t rank = (size_t)ceil(percent / 100 * (double)count);
-    return sorted[rank == 0 ? 0 : rank > count ? count - 1 : rank - 1];
+    double exact =
+        percent / 100 * (double)count - 1e-6;     /* 99.9% of 1000 is 999, whatever rounding says */
+    size_t below = exact > 0 ? (size_t)exact : 0; /* ceil(exact) - 1 */
+    return sorted[below < count ? below : count - 1];
 }
 
 uint32_t tool_sample(uint64_t elapsed_ns)
@@ -254,33 +256,12 @@ uccl_listener *tool_listen(uccl_engine *engine, uint16_t port)
     uccl_listener *listener = NULL;
     int rc = uccl_listen(engine, -1, port, &handle, &listener);
     if (rc == UCCL_EADDR)
-        tool_fail_uccl(rc, "cannot listen on TCP port %u (in use? choose another with --oobport)", port);
+        tool_fail_uccl(rc, "cannot listen on TCP port %u (in use? choose another with --oobport)",
+                       port);
     if (rc != 0)
         tool_fail_uccl(rc, "cannot listen on TCP port %u", port);
+    printf("[Server] waiting for a client on TCP port %u\n", uccl_listener_port(listener));
     return listener;
-}
-
-uccl_conn *tool_connect(uccl_engine *engine, const char *host, uint16_t port, unsigned timeout_s)
-{
-    struct uccl_handle handle;
-    uint64_t deadline_ns = tool_now_ns() + timeout_s * NS_PER_S;
-    int rc = uccl_handle_from_address(host, port, &handle);
-    if (rc != 0)
-        tool_fail_uccl(rc, "--serverip=%s", host);
-    for (;;) {
-        struct uccl_handle attempt = handle;
-        uccl_conn *conn = NULL;
-        uint64_t now_ns = tool_now_ns();
-        uint64_t left_ms = now_ns < deadline_ns ? (deadline_ns - now_ns) / NS_PER_MS : 0;
-        rc = uccl_connect(engine, &attempt, left_ms != 0 ? (int)left_ms : 1, &conn);
-        if (rc == 0)
-            return conn;
-        if (rc != UCCL_EREFUSED || tool_now_ns() >= deadline_ns)
-            break;
-        sleep_ns(100 * NS_PER_MS);
-    }
-    tool_fail_uccl(rc, "cannot connect to %s port %u within %u s (is the server running there?)", host,
-                   port, timeout_s);
 }
 
 /* ---- messages between the two ends ---- */
@@ -323,7 +304,8 @@ int tool_mail_wait(struct tool_mail *mail, int timeout_ms, struct tool_message *
         return rc;
     mail->request = NULL;
     memcpy(words, mail->bytes, sizeof(words));
-    if (bytes != sizeof(words) || le64toh(words[0]) != MAGIC || le64toh(words[1]) >> 48 != tool_self)
+    if (bytes != sizeof(words) || le64toh(words[0]) != MAGIC ||
+        le64toh(words[1]) >> 48 != tool_self)
         return TOOL_OTHER_TOOL;
     if ((le64toh(words[1]) >> 32 & 0xffff) != TOOL_VERSION)
         return TOOL_OTHER_VERSION;
@@ -337,13 +319,13 @@ static const char *refusal_text(uint64_t refusal)
 {
     switch (refusal) {
     case TOOL_OTHER_TOOL:
-        return "it runs another tool (or no tool of ours)";
+        return "not the same tool";
     case TOOL_OTHER_VERSION:
-        return "it runs another version of the tool";
+        return "another version of the tool";
     case TOOL_BAD_SETTING:
-        return "a setting is out of its range there";
+        return "a setting is out of the range that the server allows";
     case TOOL_BUSY:
-        return "it serves another client";
+        return "the server has another client";
     default:
         return "no reason given";
     }
@@ -362,7 +344,7 @@ void tool_expect_mail(struct tool_mail *mail, uint32_t kind, int timeout_ms, con
 {
     int rc = tool_mail_wait(mail, timeout_ms, out);
     if (rc > 0)
-        tool_fail("while %s: the peer cannot be used: %s", doing, refusal_text((uint64_t)rc));
+        tool_fail("while %s: the peer cannot be understood: %s", doing, refusal_text((uint64_t)rc));
     if (rc < 0)
         tool_fail_uccl(rc, "while %s", doing);
     if (out->kind == TOOL_REFUSE)
@@ -380,12 +362,145 @@ void tool_tell(uccl_conn *conn, uint32_t kind, const uint64_t *fields, unsigned 
         tool_fail_uccl(rc, "while %s", doing);
 }
 
+/* ---- the connections of a client ---- */
+
+/*
+ * What a first message deserves: 0 or a refusal. A message that is none of ours is answered in our
+ * own format: the peer sees the magic number and can say what it has met.
+ */
+static uint64_t judge_hello(int rc, const struct tool_message *hello, tool_settings_fn allowed,
+                            void *context)
+{
+    if (rc > 0)
+        return (uint64_t)rc;
+    if (hello->kind == TOOL_JOIN)
+        return TOOL_BUSY;
+    if (hello->kind != TOOL_HELLO)
+        return TOOL_OTHER_TOOL;
+    return allowed(hello, context) ? 0 : TOOL_BAD_SETTING;
+}
+
+uccl_conn *tool_accept_client(uccl_listener *listener, tool_settings_fn allowed, void *context,
+                              uint64_t *nonce)
+{
+    struct tool_mail mail;
+    struct tool_message hello = {0};
+    uccl_conn *conn = NULL;
+    char peer[128] = "?";
+    int rc = uccl_accept(listener, -1, &conn);
+    if (rc != 0)
+        tool_fail_uccl(rc, "waiting for a client");
+    uccl_conn_peer(conn, peer, sizeof(peer));
+    tool_mail_post(conn, &mail);
+    rc = tool_mail_wait(&mail, TOOL_ANSWER_MS, &hello);
+    if (rc < 0)
+        tool_fail_uccl(rc, "waiting for the settings of the client %s", peer);
+    uint64_t refusal = judge_hello(rc, &hello, allowed, context);
+    if (refusal != 0) {
+        tool_message_send(conn, TOOL_REFUSE, &refusal, 1);
+        uccl_conn_close(conn);
+        tool_fail("refused the client %s: %s", peer, refusal_text(refusal));
+    }
+    printf("[Server] client %s\n", peer);
+    *nonce = hello.field[0];
+    return conn;
+}
+
+/* The number of the connection that a JOIN is for; 0: it is none of this client's. */
+static uint32_t join_index(const struct tool_message *join, uint64_t nonce, uccl_conn **conns,
+                           uint32_t count)
+{
+    uint64_t index = join->field[1];
+    if (join->kind != TOOL_JOIN || join->field[0] != nonce || index >= count)
+        return 0;
+    return conns[index] == NULL ? (uint32_t)index : 0;
+}
+
+void tool_accept_joins(uccl_listener *listener, uint64_t nonce, uccl_conn **conns, uint32_t count)
+{
+    uint32_t missing = count - 1;
+    uint64_t deadline_ns = tool_now_ns() + TOOL_ANSWER_MS * NS_PER_MS, busy = TOOL_BUSY;
+    while (missing != 0) {
+        struct tool_mail mail;
+        struct tool_message join = {0};
+        uccl_conn *conn = NULL;
+        int rc = uccl_conn_status(conns[0]);
+        if (rc != 0)
+            tool_fail_uccl(rc, "the client has gone before all its connections came");
+        rc = uccl_accept(listener, 200, &conn);
+        if (rc == UCCL_ETIMEDOUT && tool_now_ns() < deadline_ns)
+            continue;
+        if (rc != 0)
+            tool_fail_uccl(rc, "waiting for %u more connections of the client", missing);
+        tool_mail_post(conn, &mail);
+        rc = tool_mail_wait(&mail, 2000, &join);
+        uint32_t index = rc == 0 ? join_index(&join, nonce, conns, count) : 0;
+        if (index != 0) {
+            conns[index] = conn;
+            missing--;
+            deadline_ns = tool_now_ns() + TOOL_ANSWER_MS * NS_PER_MS;
+            continue;
+        }
+        if (rc == 0)
+            tool_message_send(conn, TOOL_REFUSE, &busy, 1);
+        uccl_conn_close(conn);
+        if (rc == UCCL_ETIMEDOUT)
+            uccl_wait(mail.request, -1, NULL); /* its buffer is ours again */
+    }
+}
+
+static uccl_conn *connect_one(uccl_engine *engine, const struct tool_address *address)
+{
+    struct uccl_handle handle;
+    uint64_t deadline_ns = tool_now_ns() + address->timeout_s * NS_PER_S;
+    int rc = uccl_handle_from_address(address->host, address->port, &handle);
+    if (rc != 0)
+        tool_fail_uccl(rc, "--serverip=%s", address->host);
+    for (;;) {
+        struct uccl_handle attempt = handle;
+        uccl_conn *conn = NULL;
+        uint64_t now_ns = tool_now_ns();
+        uint64_t left_ms = now_ns < deadline_ns ? (deadline_ns - now_ns) / NS_PER_MS : 0;
+        rc = uccl_connect(engine, &attempt, left_ms != 0 ? (int)left_ms : 1, &conn);
+        if (rc == 0)
+            return conn;
+        if (rc != UCCL_EREFUSED || tool_now_ns() >= deadline_ns)
+            break;
+        sleep_ns(100 * NS_PER_MS);
+    }
+    tool_fail_uccl(rc, "cannot connect to %s port %u within %u s (is the server running there?)",
+                   address->host, address->port, address->timeout_s);
+}
+
+void tool_connect_all(uccl_engine *engine, const struct tool_address *address,
+                      const uint64_t *settings, unsigned setting_count, uccl_conn **conns,
+                      uint32_t count)
+{
+    uint64_t hello[TOOL_FIELDS];
+    struct tool_message welcome;
+    struct tool_mail mail;
+    if (getrandom(&hello[0], sizeof(hello[0]), 0) != sizeof(hello[0]))
+        hello[0] = tool_now_ns();
+    memcpy(&hello[1], settings, setting_count * sizeof(*settings));
+    conns[0] = connect_one(engine, address);
+    tool_mail_post(conns[0], &mail);
+    tool_tell(conns[0], TOOL_HELLO, hello, 1 + setting_count, "sending the settings to the server");
+    tool_expect_mail(&mail, TOOL_WELCOME, TOOL_ANSWER_MS,
+                     "waiting for the server's answer (busy with another client?)", &welcome);
+    for (uint32_t i = 1; i < count; i++) {
+        uint64_t join[] = {hello[0], i};
+        conns[i] = connect_one(engine, address);
+        tool_tell(conns[i], TOOL_JOIN, join, 2, "joining a connection");
+    }
+}
+
 /* ---- contents ---- */
 
 /* Steps by an odd constant: words of one message never repeat; bases of messages are far apart. */
 #define WORD_STEP 0x9e3779b97f4a7c15ull
 
-/* Mixes all bits of `x` into all others (a bijection: multiplications by odd numbers, xor-shifts). */
+/* Mixes all bits of `x` into all others (a bijection: multiplications by odd numbers, xor-shifts).
+ */
 static uint64_t mix(uint64_t x)
 {
     x = (x ^ x >> 31) * 0xd6e8feb86659fd93ull;
@@ -460,9 +575,11 @@ void tool_print_mismatch(const char *who, const struct tool_mismatch *m)
     start_error_line();
     fprintf(stderr,
             "[%s] error: wrong data: connection %" PRIu64 ", %smessage %" PRIu64
-            " sent by the %s, offset %" PRIu64 ": expected 0x%016" PRIx64 ", got 0x%016" PRIx64 "%s\n",
-            who, m->channel / 2, phase, m->number & ((UINT64_C(1) << TOOL_PHASE_SHIFT) - 1), m->channel % 2 != 0 ? "server" : "client", m->offset,
-            m->expected, m->got, m->got == POISON ? " (never written)" : "");
+            " sent by the %s, offset %" PRIu64 ": expected 0x%016" PRIx64 ", got 0x%016" PRIx64
+            "%s\n",
+            who, m->channel / 2, phase, m->number & ((UINT64_C(1) << TOOL_PHASE_SHIFT) - 1),
+            m->channel % 2 != 0 ? "server" : "client", m->offset, m->expected, m->got,
+            m->got == POISON ? " (never written)" : "");
 }
 
 void *tool_allocate(uint64_t bytes)
@@ -471,7 +588,8 @@ void *tool_allocate(uint64_t bytes)
         bytes = 1;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
-        tool_fail("cannot allocate %" PRIu64 " MiB of message buffers: %s (use smaller or fewer messages)",
+        tool_fail("cannot allocate %" PRIu64
+                  " MiB of message buffers: %s (use smaller or fewer messages)",
                   bytes / MIB, strerror(errno));
     madvise(memory, bytes, MADV_HUGEPAGE); /* a hint: where it is refused, small pages do */
     tool_poison(memory, bytes);
@@ -501,6 +619,12 @@ void stream_restart(struct stream *s, uint64_t first_number, uint64_t total)
     s->starved_since_ns = 0;
 }
 
+/* Number of message `index` of a stream, for people: without the phase. */
+static uint64_t shown_number(const struct stream *s, uint64_t index)
+{
+    return (s->first_number + index) & ((UINT64_C(1) << TOOL_PHASE_SHIFT) - 1);
+}
+
 static const char *stream_verb(const struct stream *s)
 {
     return s->sends ? "sending" : "receiving";
@@ -514,7 +638,7 @@ static void stream_starved(struct stream *s)
         s->starved_since_ns = now_ns;
     if (now_ns - s->starved_since_ns > TOOL_ANSWER_MS * NS_PER_MS)
         tool_fail_uccl(UCCL_EAGAIN, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2,
-                       stream_verb(s), s->first_number + s->posted);
+                       stream_verb(s), shown_number(s, s->posted));
 }
 
 /* May the next message be posted? Groups are posted whole, as soon as a whole group has ended. */
@@ -550,7 +674,7 @@ unsigned stream_post(struct stream *s)
         }
         if (rc != 0)
             tool_fail_uccl(rc, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2,
-                           stream_verb(s), s->first_number + s->posted);
+                           stream_verb(s), shown_number(s, s->posted));
         s->starved_since_ns = 0;
         s->posted++;
         count++;
@@ -571,7 +695,8 @@ static void stream_received(struct stream *s, unsigned char *buffer, size_t byte
     }
     if (bytes != s->size || s->stopped_at != STREAM_NONE)
         tool_fail("connection %" PRIu64 ", message %" PRIu64 ": expected %" PRIu64
-                  " bytes, got %zu", s->channel / 2, number, s->size, bytes);
+                  " bytes, got %zu",
+                  s->channel / 2, shown_number(s, s->ended), s->size, bytes);
     if (s->flush) {
         uccl_request *request = NULL;
         int rc = uccl_flush(s->conn, buffer, bytes, NULL, &request);
@@ -579,7 +704,7 @@ static void stream_received(struct stream *s, unsigned char *buffer, size_t byte
             rc = uccl_wait(request, -1, NULL);
         if (rc != 0)
             tool_fail_uccl(rc, "connection %" PRIu64 ", flushing message %" PRIu64, s->channel / 2,
-                           number);
+                           shown_number(s, s->ended));
     }
     if (s->check && !tool_verify(buffer, s->size, s->channel, number, &mismatch)) {
         if (s->wrong++ == 0)
@@ -605,8 +730,8 @@ bool stream_reap(struct stream *s, int timeout_ms)
             return false;
     }
     if (rc != 0)
-        tool_fail_uccl(rc, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2, stream_verb(s),
-                       s->first_number + s->ended);
+        tool_fail_uccl(rc, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2,
+                       stream_verb(s), shown_number(s, s->ended));
     if (!s->sends)
         stream_received(s, s->buffers + (s->reap_slot % s->buffer_count) * s->stride, bytes);
     s->ended++;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What transport_test and p2p_bench share: command line values, messages between the two ends,
- * test contents, and streams (messages of one size kept outstanding on one direction of a connection).
+ * test contents, and streams (messages of one size kept outstanding on one direction of a
+ * connection).
  *
  * The tools have one thread. What cannot go on is said once on stderr, and the process ends with 1.
  */
@@ -20,15 +21,16 @@
 #define NS_PER_MS UINT64_C(1000000)
 
 enum {
-    TOOL_PORT = 30042,         /* default of --oobport; below the ports that Linux hands out itself */
-    TOOL_CONNECT_S = 10,       /* default of --connect-timeout */
-    TOOL_ANSWER_MS = 20000,    /* how long a new peer may take to say what it wants */
-    TOOL_OUTSTANDING = 16384,  /* messages posted at once by one process, per direction */
+    TOOL_PORT = 30042,      /* default of --oobport; below the ports that Linux hands out itself */
+    TOOL_CONNECT_S = 10,    /* default of --connect-timeout */
+    TOOL_ANSWER_MS = 20000, /* how long a new peer may take to say what it wants */
+    TOOL_OUTSTANDING = 16384, /* messages posted at once by one process, per direction */
 };
 
-#define TOOL_SIZE_MAX (16 * GIB)           /* largest message */
-#define TOOL_MEMORY_MAX (64 * GIB)         /* all buffers of one direction */
-#define TOOL_SHARED_BUFFERS (128 * MIB)    /* above this, messages whose contents nobody checks share buffers */
+#define TOOL_SIZE_MAX (16 * GIB)   /* largest message */
+#define TOOL_MEMORY_MAX (64 * GIB) /* all buffers of one direction */
+#define TOOL_SHARED_BUFFERS                                                                        \
+    (128 * MIB) /* above this, messages whose contents nobody checks share buffers */
 
 /* "Client" or "Server": starts every line that a tool prints. */
 extern const char *tool_role;
@@ -43,11 +45,12 @@ void tool_fail_uccl(int error, const char *format, ...)
 /* "peer stopped answering (UCCL_EPEERDEAD)"; valid until the next call. */
 const char *tool_error_text(int error);
 
-/* ---- command line; a bad value ends in argp's usage error, which names flag, value and range ---- */
+/* ---- command line; a bad value ends in argp's usage error, which names flag, value and range ----
+ */
 
 bool tool_parse_bool(struct argp_state *state, const char *flag, const char *text);
-uint64_t tool_parse_number(struct argp_state *state, const char *flag, const char *text, uint64_t min,
-                           uint64_t max);
+uint64_t tool_parse_number(struct argp_state *state, const char *flag, const char *text,
+                           uint64_t min, uint64_t max);
 /* Bytes with an optional suffix K, M or G (powers of 1024). */
 uint64_t tool_parse_size(struct argp_state *state, const char *flag, const char *text, uint64_t min,
                          uint64_t max);
@@ -74,12 +77,11 @@ uint32_t tool_sample(uint64_t elapsed_ns);
 
 /* ---- opening and connecting ---- */
 
-/* Opens an engine; `info` shows the library's log from level info, unless UCCL_LOG_LEVEL says else. */
+/* Opens an engine; `info` shows the library's log from level info, unless UCCL_LOG_LEVEL says else.
+ */
 uccl_engine *tool_open(bool info);
-/* Listens on every address; fails with the port named. */
+/* Listens on every address and says so; fails with the port named. */
 uccl_listener *tool_listen(uccl_engine *engine, uint16_t port);
-/* Connects; tries again for `timeout_s` while nobody listens. */
-uccl_conn *tool_connect(uccl_engine *engine, const char *host, uint16_t port, unsigned timeout_s);
 
 /* ---- messages between the two ends: 128 bytes, little-endian words ---- */
 
@@ -105,7 +107,8 @@ struct tool_message {
     uint64_t field[TOOL_FIELDS];
 };
 
-/* One expected message: posted first, so that it is ahead of receives for data, and waited for later. */
+/* One expected message: posted first, so that it is ahead of receives for data, and waited for
+ * later. */
 struct tool_mail {
     unsigned char bytes[128];
     uccl_request *request;
@@ -122,7 +125,8 @@ void tool_mail_post(uccl_conn *conn, struct tool_mail *mail);
  * the positive enum tool_refusal that a message of another tool or version deserves.
  */
 int tool_mail_wait(struct tool_mail *mail, int timeout_ms, struct tool_message *out);
-/* Both calls, for a message that must be of `kind`; anything else ends the process ("while ..."). */
+/* Both calls, for a message that must be of `kind`; anything else ends the process ("while ...").
+ */
 void tool_expect(uccl_conn *conn, uint32_t kind, int timeout_ms, const char *doing,
                  struct tool_message *out);
 /* The same for a message that is posted already. */
@@ -131,6 +135,30 @@ void tool_expect_mail(struct tool_mail *mail, uint32_t kind, int timeout_ms, con
 /* Sends; an error ends the process ("while ..."). */
 void tool_tell(uccl_conn *conn, uint32_t kind, const uint64_t *fields, unsigned count,
                const char *doing);
+
+/* ---- the connections of a client ---- */
+
+/* Server: may a client with this HELLO be served? Field 0 is the tools' own, the settings follow.
+ */
+typedef bool (*tool_settings_fn)(const struct tool_message *hello, void *context);
+/*
+ * Waits for a client. Its first connection brings HELLO; a peer that is refused is told so, and the
+ * process ends. The caller answers TOOL_WELCOME when it is ready, then calls tool_accept_joins().
+ */
+uccl_conn *tool_accept_client(uccl_listener *listener, tool_settings_fn allowed, void *context,
+                              uint64_t *nonce);
+/* Accepts the client's connections 1 to count - 1; others that come are turned away. */
+void tool_accept_joins(uccl_listener *listener, uint64_t nonce, uccl_conn **conns, uint32_t count);
+
+struct tool_address {
+    const char *host; /* NULL: none given */
+    uint16_t port;
+    unsigned timeout_s; /* try again for so long while nobody listens */
+};
+/* Client: makes `count` connections; the first takes the settings to the server. */
+void tool_connect_all(uccl_engine *engine, const struct tool_address *address,
+                      const uint64_t *settings, unsigned setting_count, uccl_conn **conns,
+                      uint32_t count);
 
 /* ---- contents ---- */
 
@@ -146,8 +174,9 @@ enum { TOOL_PHASE_SHIFT = 40 };
 
 struct tool_mismatch {
     uint64_t channel; /* connection * 2, +1 when the server sent it */
-    uint64_t number;  /* message; p2p_bench has the number of the phase above TOOL_PHASE_SHIFT bits */
-    uint64_t offset;  /* byte of the first wrong word */
+    uint64_t
+        number; /* message; p2p_bench has the number of the phase above TOOL_PHASE_SHIFT bits */
+    uint64_t offset; /* byte of the first wrong word */
     uint64_t expected;
     uint64_t got;
 };
@@ -166,25 +195,26 @@ void *tool_allocate(uint64_t bytes);
 /* Messages of one size in one direction of one connection. The counters start at 0. */
 struct stream {
     uccl_conn *conn;
-    uint64_t channel;      /* for contents: see struct tool_mismatch */
-    bool sends;            /* else it receives */
-    bool check;            /* fill before each send, poison before and verify after each receive */
-    bool flush;            /* uccl_flush() after each receive */
-    uint32_t window;       /* messages outstanding at most; the ring of requests has as many slots */
-    uint32_t group;        /* messages that are posted together; divides window */
+    uint64_t channel; /* for contents: see struct tool_mismatch */
+    bool sends;       /* else it receives */
+    bool check;       /* fill before each send, poison before and verify after each receive */
+    bool flush;       /* uccl_flush() after each receive */
+    uint32_t window;  /* messages outstanding at most; the ring of requests has as many slots */
+    uint32_t group;   /* messages that are posted together; divides window */
     uint32_t buffer_count; /* buffers that the slots take in turn; at least window when checked */
     uint64_t stride;       /* bytes from one buffer to the next */
     unsigned char *buffers;
     uint64_t size;         /* bytes per message */
     uint64_t first_number; /* number of message 0, for contents */
     uint64_t total;        /* post so many; the user may change it while the stream runs */
-    uint64_t stop_from;    /* sender: messages from here on are empty, which tells the receiver to stop */
+    uint64_t
+        stop_from; /* sender: messages from here on are empty, which tells the receiver to stop */
     uint64_t posted;
     uint64_t ended;
-    uint64_t bytes;        /* of the messages that have ended */
-    uint64_t wrong;        /* messages with wrong contents */
-    uint64_t stopped_at;   /* receiver that allows it: the first empty message */
-    bool may_stop;         /* receiver: empty messages are allowed */
+    uint64_t bytes;      /* of the messages that have ended */
+    uint64_t wrong;      /* messages with wrong contents */
+    uint64_t stopped_at; /* receiver that allows it: the first empty message */
+    bool may_stop;       /* receiver: empty messages are allowed */
     struct tool_mismatch first_wrong;
     uccl_request **requests;
     uint32_t post_slot;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * transport_test: does the transport work between these two hosts, and how fast is it? One process is
- * the server, the other the client. The client's settings govern: they travel in the first message
- * of the first connection, so the server needs no flags.
+ * transport_test: does the transport work between these two hosts, and how fast is it? One process
+ * is the server, the other the client. The client's settings govern: they travel in the first
+ * message of the first connection, so the server needs no flags.
  *
  * Order of the messages on connection 0, in both directions where a side sends:
  *   HELLO, WELCOME | JOIN on every further connection | per phase: READY, data | RESULT
- * A phase (warm-up, then the measured one) starts when both sides have their receives posted. In the
- * end both sides know both results, so both exit with 0 or both do not.
+ * A phase (warm-up, then the measured one) starts when both sides have their receives posted. In
+ * the end both sides know both results, so both exit with 0 or both do not.
  */
 #include "tool.h"
 
@@ -15,21 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 /* What the client decides; the numbers are those of the HELLO message's fields. */
-enum setting {
-    PERFTYPE,
-    WARMUP,
-    NFLOW,
-    NMSG,
-    NREQ,
-    MSIZE,
-    ITERATIONS,
-    FLUSH,
-    BI,
-    SETTINGS
-};
+enum setting { PERFTYPE, WARMUP, NFLOW, NMSG, NREQ, MSIZE, ITERATIONS, FLUSH, BI, SETTINGS };
 
 enum perftype { TYPE_BASIC, TYPE_LAT, TYPE_TPT, TYPE_BI };
 
@@ -65,9 +53,7 @@ static const uint64_t type_defaults[][SETTINGS] = {
 
 struct options {
     bool server;
-    const char *serverip;
-    uint16_t port;
-    unsigned connect_timeout_s;
+    struct tool_address server_at;
     bool log_info;
     uint64_t value[SETTINGS];
     bool given[SETTINGS];
@@ -78,10 +64,10 @@ struct run {
     uccl_engine *engine;
     bool server;
     uint64_t value[SETTINGS];
-    uccl_conn **conns; /* nflow */
-    struct stream *streams; /* per connection: the sending one, the receiving one, as far as there are */
+    uccl_conn **conns;      /* nflow */
+    struct stream *streams; /* per connection: what it sends, what it receives, where it does */
     unsigned stream_count;
-    bool sends;    /* this side sends data (in lat: always) */
+    bool sends; /* this side sends data (in lat: always) */
     bool receives;
     uint32_t *samples; /* lat: nanoseconds of a half round trip, NULL where none are taken */
     uint64_t elapsed_ns;
@@ -97,23 +83,27 @@ static const struct argp_option option_rows[] = {
     {0, 0, 0, 0, "Which side (one of these):", 1},
     {"server", KEY_SERVER, "BOOL", OPTION_ARG_OPTIONAL,
      "Wait for one client, serve it, end. The client's settings govern", 1},
-    {"serverip", KEY_SERVERIP, "HOST", 0, "Be the client of the server on HOST (name, IPv4 or IPv6)", 1},
+    {"serverip", KEY_SERVERIP, "HOST", 0,
+     "Be the client of the server on HOST (name, IPv4 or IPv6)", 1},
     {0, 0, 0, 0, "What to run:", 2},
     {"perftype", KEY_SETTING + PERFTYPE, "TYPE", 0,
      "basic: send and verify contents; lat: half round trips; tpt: throughput; bi: tpt with --bi "
-     "(default basic)", 2},
+     "(default basic)",
+     2},
     {"msize", KEY_SETTING + MSIZE, "BYTES", 0,
      "Size of a message, with K, M or G for powers of 1024 (default lat 8, others 1M)", 2},
     {"iterations", KEY_SETTING + ITERATIONS, "N", 0,
      "Iterations; one is a request on every connection (lat: a round trip on one, in turn) "
-     "(default basic 1000, lat 10000, tpt and bi 5000)", 2},
+     "(default basic 1000, lat 10000, tpt and bi 5000)",
+     2},
     {"warmup", KEY_SETTING + WARMUP, "N", 0,
      "Iterations before the clock starts (default basic 0, lat 1000, tpt and bi 100)", 2},
     {"nflow", KEY_SETTING + NFLOW, "N", 0, "Connections (default 1)", 2},
     {"nmsg", KEY_SETTING + NMSG, "N", 0, "Messages of a request, posted together (default 1)", 2},
     {"nreq", KEY_SETTING + NREQ, "N", 0,
      "Requests outstanding per connection; lat has one (default 8; basic: fewer if they would take "
-     "more than 256 MiB)", 2},
+     "more than 256 MiB)",
+     2},
     {"bi", KEY_SETTING + BI, "BOOL", OPTION_ARG_OPTIONAL,
      "Both directions at once (default false: client to server)", 2},
     {"flush", KEY_SETTING + FLUSH, "BOOL", OPTION_ARG_OPTIONAL,
@@ -163,8 +153,8 @@ static const char *settings_fault(const uint64_t *v)
         return "--iterations: at most 100000000 with --perftype=lat, which keeps a sample of each";
     if (v[PERFTYPE] == TYPE_BASIC &&
         v[NMSG] * v[NREQ] * v[NFLOW] > TOOL_MEMORY_MAX / stream_stride(v[MSIZE]))
-        return "--nflow x --nmsg x --nreq x --msize: at most 64G with --perftype=basic, which needs a "
-               "buffer for each";
+        return "--nflow x --nmsg x --nreq x --msize: at most 64G with --perftype=basic, which "
+               "needs a buffer for each";
     return NULL;
 }
 
@@ -203,13 +193,14 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         o->server = tool_parse_bool(state, "server", text);
         return 0;
     case KEY_SERVERIP:
-        o->serverip = text;
+        o->server_at.host = text;
         return 0;
     case KEY_OOBPORT:
-        o->port = (uint16_t)tool_parse_number(state, "oobport", text, 0, 65535);
+        o->server_at.port = (uint16_t)tool_parse_number(state, "oobport", text, 0, 65535);
         return 0;
     case KEY_TIMEOUT:
-        o->connect_timeout_s = (unsigned)tool_parse_number(state, "connect-timeout", text, 0, 86400);
+        o->server_at.timeout_s =
+            (unsigned)tool_parse_number(state, "connect-timeout", text, 0, 86400);
         return 0;
     case KEY_LOG:
         o->log_info = tool_parse_bool(state, "logtostderr", text);
@@ -218,9 +209,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         argp_error(state, "%s: not an option (write booleans as --x or --x=true)", text);
         return 0;
     case ARGP_KEY_END:
-        if (o->server == (o->serverip != NULL))
+        if (o->server == (o->server_at.host != NULL))
             argp_error(state, "give either --server or --serverip=HOST");
-        if (!o->server && o->port == 0)
+        if (!o->server && o->server_at.port == 0)
             argp_error(state, "--oobport=0: allowed are 1 to 65535 for a client");
         settings_complete(o);
         if (settings_fault(o->value) != NULL)
@@ -233,24 +224,16 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
 /* ---- starting a run ---- */
 
-/*
- * The settings of a client, or the refusal they deserve. A message that is none of ours gets an
- * answer in our own format: the peer sees the magic number and can say what it has met.
- */
-static uint64_t read_hello(int rc, const struct tool_message *hello, struct run *run)
+/* Takes the settings from a client's HELLO; false when they are not allowed. */
+static bool take_settings(const struct tool_message *hello, void *context)
 {
-    if (rc > 0)
-        return (uint64_t)rc;
-    if (hello->kind == TOOL_JOIN)
-        return TOOL_BUSY;
-    if (hello->kind != TOOL_HELLO)
-        return TOOL_OTHER_TOOL;
+    struct run *run = context;
     for (unsigned i = 0; i < SETTINGS; i++) {
         run->value[i] = hello->field[1 + i];
         if (run->value[i] < setting_rows[i].min || run->value[i] > setting_rows[i].max)
-            return TOOL_BAD_SETTING;
+            return false;
     }
-    return settings_fault(run->value) != NULL ? TOOL_BAD_SETTING : 0;
+    return settings_fault(run->value) == NULL;
 }
 
 static void note_other_settings(const struct options *o, const uint64_t *client)
@@ -269,103 +252,33 @@ static uccl_conn **allocate_conns(uint64_t count)
     return conns;
 }
 
-/* Accepts connections until all of this client's are there; others are turned away. */
-static void accept_joins(struct run *run, uccl_listener *listener, uint64_t nonce)
-{
-    uint64_t missing = run->value[NFLOW] - 1, deadline_ns = 0;
-    while (missing != 0) {
-        uccl_conn *conn = NULL;
-        static struct tool_mail mail;
-        struct tool_message join = {0};
-        int rc = uccl_conn_status(run->conns[0]);
-        if (rc != 0)
-            tool_fail_uccl(rc, "the client has gone before all its connections came");
-        if (deadline_ns == 0)
-            deadline_ns = tool_now_ns() + TOOL_ANSWER_MS * NS_PER_MS;
-        rc = uccl_accept(listener, 200, &conn);
-        if (rc == UCCL_ETIMEDOUT && tool_now_ns() < deadline_ns)
-            continue;
-        if (rc != 0)
-            tool_fail_uccl(rc, "waiting for %" PRIu64 " more connections of the client", missing);
-        tool_mail_post(conn, &mail);
-        rc = tool_mail_wait(&mail, 2000, &join);
-        uint64_t index = join.field[1];
-        if (rc == 0 && join.kind == TOOL_JOIN && join.field[0] == nonce && index < run->value[NFLOW] &&
-            run->conns[index] == NULL) {
-            run->conns[index] = conn;
-            missing--;
-            deadline_ns = 0;
-            continue;
-        }
-        uint64_t refusal = TOOL_BUSY;
-        if (rc == 0)
-            tool_message_send(conn, TOOL_REFUSE, &refusal, 1);
-        uccl_conn_close(conn);
-        if (rc == UCCL_ETIMEDOUT)
-            uccl_wait(mail.request, -1, NULL);
-    }
-}
-
 static void start_server(const struct options *o, struct run *run)
 {
-    uccl_listener *listener = tool_listen(run->engine, o->port);
-    struct tool_mail mail;
-    struct tool_message hello = {0};
-    uccl_conn *conn = NULL;
-    char peer[128] = "?";
-    printf("[Server] waiting for a client on TCP port %u\n", uccl_listener_port(listener));
-    int rc = uccl_accept(listener, -1, &conn);
-    if (rc != 0)
-        tool_fail_uccl(rc, "waiting for a client");
-    uccl_conn_peer(conn, peer, sizeof(peer));
-    tool_mail_post(conn, &mail);
-    rc = tool_mail_wait(&mail, TOOL_ANSWER_MS, &hello);
-    if (rc < 0)
-        tool_fail_uccl(rc, "waiting for the settings of the client %s", peer);
-    uint64_t refusal = read_hello(rc, &hello, run);
-    if (refusal != 0) {
-        tool_message_send(conn, TOOL_REFUSE, &refusal, 1);
-        uccl_conn_close(conn);
-        tool_fail("refused the client %s: not a client of this tool and version, or a setting out of range",
-                  peer);
-    }
-    printf("[Server] client %s\n", peer);
+    uccl_listener *listener = tool_listen(run->engine, o->server_at.port);
+    uint64_t nonce;
+    uccl_conn *first = tool_accept_client(listener, take_settings, run, &nonce);
     note_other_settings(o, run->value);
     run->conns = allocate_conns(run->value[NFLOW]);
-    run->conns[0] = conn;
-    tool_tell(conn, TOOL_WELCOME, NULL, 0, "accepting the client");
-    accept_joins(run, listener, hello.field[0]);
+    run->conns[0] = first;
+    tool_tell(first, TOOL_WELCOME, NULL, 0, "accepting the client");
+    tool_accept_joins(listener, nonce, run->conns, (uint32_t)run->value[NFLOW]);
     uccl_listener_close(listener);
 }
 
 static void start_client(const struct options *o, struct run *run)
 {
-    uint64_t fields[1 + SETTINGS];
-    struct tool_message welcome;
-    struct tool_mail mail;
-    if (getrandom(&fields[0], sizeof(fields[0]), 0) != sizeof(fields[0]))
-        fields[0] = tool_now_ns();
     memcpy(run->value, o->value, sizeof(run->value));
-    memcpy(&fields[1], o->value, sizeof(run->value));
     run->conns = allocate_conns(run->value[NFLOW]);
-    run->conns[0] = tool_connect(run->engine, o->serverip, o->port, o->connect_timeout_s);
-    tool_mail_post(run->conns[0], &mail);
-    tool_tell(run->conns[0], TOOL_HELLO, fields, 1 + SETTINGS, "sending the settings to the server");
-    tool_expect_mail(&mail, TOOL_WELCOME, TOOL_ANSWER_MS,
-                     "waiting for the server's answer (busy with another client?)", &welcome);
-    for (uint64_t i = 1; i < run->value[NFLOW]; i++) {
-        uint64_t join[] = {fields[0], i};
-        run->conns[i] = tool_connect(run->engine, o->serverip, o->port, o->connect_timeout_s);
-        tool_tell(run->conns[i], TOOL_JOIN, join, 2, "joining a connection");
-    }
+    tool_connect_all(run->engine, &o->server_at, run->value, SETTINGS, run->conns,
+                     (uint32_t)run->value[NFLOW]);
 }
 
 static void print_plan(const struct run *run)
 {
     const uint64_t *v = run->value;
     char size[16];
-    printf("[%s] %s%s: %" PRIu64 " iterations (%" PRIu64 " before), %" PRIu64 " connections, %" PRIu64
-           " requests of %" PRIu64 " messages of %s outstanding\n",
+    printf("[%s] %s%s: %" PRIu64 " iterations (%" PRIu64 " before), %" PRIu64
+           " connections, %" PRIu64 " requests of %" PRIu64 " messages of %s outstanding\n",
            tool_role, type_names[v[PERFTYPE]], v[BI] ? ", both directions" : "", v[ITERATIONS],
            v[WARMUP], v[NFLOW], v[NREQ], v[NMSG], tool_size_text(v[MSIZE], size));
 }
@@ -381,7 +294,8 @@ static void make_streams(struct run *run)
     /* lat: the receives of the next iteration are posted before those of this one have ended */
     uint32_t window = (uint32_t)(v[NMSG] * (lat ? 2 : v[NREQ]));
     uint64_t stride = stream_stride(v[MSIZE]);
-    uint32_t buffers = stream_buffers(v[MSIZE], window, check, TOOL_SHARED_BUFFERS / run->stream_count);
+    uint32_t buffers =
+        stream_buffers(v[MSIZE], window, check, TOOL_SHARED_BUFFERS / run->stream_count);
     unsigned char *memory = tool_allocate(stride * buffers * run->stream_count);
     for (unsigned i = 0; i < run->stream_count && run->streams != NULL; i++) {
         unsigned flow = i / (run->sends + run->receives);
@@ -422,7 +336,8 @@ static void meet(struct run *run)
     tool_expect_mail(&mail, TOOL_READY, -1, "starting together with the peer", &ready);
 }
 
-static void count_bytes(const struct run *run, uint64_t *sent, uint64_t *received, uint64_t *messages)
+static void count_bytes(const struct run *run, uint64_t *sent, uint64_t *received,
+                        uint64_t *messages)
 {
     *sent = *received = *messages = 0;
     for (unsigned i = 0; i < run->stream_count; i++) {
@@ -431,7 +346,8 @@ static void count_bytes(const struct run *run, uint64_t *sent, uint64_t *receive
     }
 }
 
-static void print_rate(const struct run *run, const char *direction, uint64_t bytes, uint64_t elapsed_ns)
+static void print_rate(const struct run *run, const char *direction, uint64_t bytes,
+                       uint64_t elapsed_ns)
 {
     double gbps = tool_gbps(bytes, elapsed_ns);
     if (run->value[BI])
@@ -584,8 +500,8 @@ static void own_result(const struct run *run, uint64_t *result)
 }
 
 /*
- * The client speaks first. The server's answer tells it that its own has arrived; of the server's, the
- * client may close before the server knows it arrived, which is no failure any more.
+ * The client speaks first. The server's answer tells it that its own has arrived; of the server's,
+ * the client may close before the server knows it arrived, which is no failure any more.
  */
 static void exchange_results(const struct run *run, const uint64_t *own, struct tool_message *other)
 {
@@ -614,8 +530,8 @@ static void print_latency(struct run *run)
     if (run->samples == NULL)
         return;
     tool_sort(run->samples, count);
-    printf("[%s] half round trip of %" PRIu64 " x %s, %zu samples, in us:", tool_role, run->value[NMSG],
-           tool_size_text(run->value[MSIZE], size), count);
+    printf("[%s] half round trip of %" PRIu64 " x %s, %zu samples, in us:", tool_role,
+           run->value[NMSG], tool_size_text(run->value[MSIZE], size), count);
     for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
         printf(" %s %.2f", rows[i].name,
                tool_percentile(run->samples, count, rows[i].percent) / 1000.0);
@@ -635,9 +551,11 @@ static void print_summary(const struct run *run, const uint64_t *own, const uint
     printf(" %9.0f messages/s | %" PRIu64 " messages, %.2f GiB in %.3f s\n",
            (double)messages * NS_PER_S / (double)run->elapsed_ns, messages, (double)bytes / GIB,
            (double)run->elapsed_ns / NS_PER_S);
-    printf("[%s] retransmissions: %" PRIu64 " here, %" PRIu64 " at the peer | CPU: %.3f s/GiB here, "
-           "%.3f s/GiB at the peer\n", tool_role, own[RETRANSMITS], other[RETRANSMITS],
-           tool_per_gib(own[CPU_NS], bytes), tool_per_gib(other[CPU_NS], bytes));
+    printf("[%s] retransmissions: %" PRIu64 " here, %" PRIu64
+           " at the peer | CPU: %.3f s/GiB here, "
+           "%.3f s/GiB at the peer\n",
+           tool_role, own[RETRANSMITS], other[RETRANSMITS], tool_per_gib(own[CPU_NS], bytes),
+           tool_per_gib(other[CPU_NS], bytes));
 }
 
 /* Returns the exit status. */
@@ -659,8 +577,9 @@ static int conclude(struct run *run)
     }
     if (own[WRONG] + field[WRONG] != 0) {
         fflush(stdout);
-        fprintf(stderr, "[%s] FAILED: %" PRIu64 " messages with wrong data here, %" PRIu64
-                " at the peer\n", tool_role, own[WRONG], field[WRONG]);
+        fprintf(stderr,
+                "[%s] FAILED: %" PRIu64 " messages with wrong data here, %" PRIu64 " at the peer\n",
+                tool_role, own[WRONG], field[WRONG]);
         return EXIT_FAILURE;
     }
     printf("[%s] done%s\n", tool_role,
@@ -685,15 +604,16 @@ int main(int argc, char **argv)
     static const struct argp argp = {
         .options = option_rows,
         .parser = parse_option,
-        .doc = "Runs messages between two processes through libuccl-engine and says whether and how fast "
-               "they arrive.\v"
-               "Booleans are written --x or --x=true|false|1|0, other values --x=v or --x v. Exit status: "
-               "0, or 1 when the peer dies, refuses or data is wrong, or 64 for wrong usage. UCCL_* "
-               "variables set the engine's parameters: see uccl_info --params.\n"
-               "  transport_test --server=true\n"
-               "  transport_test --serverip=10.0.0.1 --perftype=tpt --nflow=4",
+        .doc =
+            "Runs messages between two processes through libuccl-engine and says whether and how "
+            "fast they arrive.\v"
+            "Booleans are written --x or --x=true|false|1|0, other values --x=v or --x v. Exit "
+            "status: 0, or 1 when the peer dies, refuses or data is wrong, or 64 for wrong usage. "
+            "UCCL_* variables set the engine's parameters: see uccl_info --params.\n"
+            "  transport_test --server=true\n"
+            "  transport_test --serverip=10.0.0.1 --perftype=tpt --nflow=4",
     };
-    struct options options = {.port = TOOL_PORT, .connect_timeout_s = TOOL_CONNECT_S};
+    struct options options = {.server_at = {NULL, TOOL_PORT, TOOL_CONNECT_S}};
     struct run run = {0};
     setvbuf(stdout, NULL, _IOLBF, 0);
     argp_program_version_hook = tool_print_version;

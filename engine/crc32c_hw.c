@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CRC32C by the instructions that machines have for it. The instruction takes 8 bytes a cycle but its
- * result comes after three, so long buffers are cut into three lanes that run side by side and are
- * joined at the end.
+ * CRC32C by the instructions that machines have for it. The instruction takes 8 bytes a cycle but
+ * its result comes after three, so long buffers are cut into three lanes that run side by side and
+ * are joined at the end.
  *
- * Joining. With a(x), b(x) the checksums of two neighbouring lanes of n bytes, the checksum of both is
- * a(x) * x^(8n) + b(x) mod P. A carry-less product of a with the constant x^(8n-33) mod P, fed as 8 bytes
- * to the CRC instruction, gives just that: in reflected bit order the product comes out multiplied by x,
- * and the instruction multiplies by x^32 and reduces. The constants depend on the lane length alone.
+ * Joining. With a(x), b(x) the checksums of two neighbouring lanes of n bytes, the checksum of both
+ * is a(x) * x^(8n) + b(x) mod P. A carry-less product of a with the constant x^(8n-33) mod P, fed
+ * as 8 bytes to the CRC instruction, gives just that: in reflected bit order the product comes out
+ * multiplied by x, and the instruction multiplies by x^32 and reduces. The constants depend on the
+ * lane length alone.
  *
  * Thread: any; no state.
  */
@@ -22,7 +23,8 @@
 
 enum { LONG_LANE = 1024, SHORT_LANE = 128 };
 
-/* x^(8n-33) mod P, reflected, n the bytes that follow: one lane behind the second, two behind the first. */
+/* x^(8n-33) mod P, reflected, n the bytes that follow: one lane behind the second, two behind the
+ * first. */
 #define LONG_BY_ONE 0x170076fau
 #define LONG_BY_TWO 0xa51b6135u
 #define SHORT_BY_ONE 0x0d3b6092u
@@ -41,14 +43,15 @@ static inline uint64_t load64(const uint8_t *at)
 /* The checksum of a lane moved past the bytes that `constant` stands for. */
 CRC_TARGET static inline uint64_t advance(uint64_t crc, uint32_t constant)
 {
-    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc), _mm_cvtsi64_si128(constant), 0);
+    __m128i product =
+        _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc), _mm_cvtsi64_si128(constant), 0);
 
     return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
 }
 
 /* Three lanes of `lane` bytes each from `at`. */
-CRC_TARGET static inline uint64_t three_lanes(uint64_t crc, const uint8_t *at, size_t lane, uint32_t by_one,
-                                              uint32_t by_two)
+CRC_TARGET static inline uint64_t three_lanes(uint64_t crc, const uint8_t *at, size_t lane,
+                                              uint32_t by_one, uint32_t by_two)
 {
     uint64_t second = 0, third = 0;
 
@@ -79,7 +82,8 @@ CRC_TARGET static uint32_t crc32c_sse42(uint32_t start, const void *data, size_t
 crc32c_fn crc32c_best(void)
 {
     __builtin_cpu_init();
-    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") ? crc32c_sse42 : crc32c_portable;
+    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") ? crc32c_sse42
+                                                                                : crc32c_portable;
 }
 
 #elif defined(__aarch64__) && defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__

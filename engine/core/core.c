@@ -114,11 +114,14 @@ void core_flow_close(struct core *core, struct flow *flow)
     }
 }
 
-void core_flow_set_datagram(struct core *core, struct flow *flow, uint32_t datagram_bytes)
+void core_set_datagram(struct core *core, uint32_t destination, uint32_t datagram_bytes)
 {
-    (void)core;
     assert(datagram_bytes >= CORE_DATAGRAM_MIN && datagram_bytes <= CORE_TRAIN_BYTES_MAX);
-    flow->datagram_bytes = datagram_bytes;
+    for (uint32_t i = 0; i < core->flow_end; i++) {
+        struct flow *flow = core->flows[i];
+        if (flow && flow->destination == destination)
+            flow->datagram_bytes = datagram_bytes;
+    }
 }
 
 size_t core_conn_size(const struct params *params, const struct flow_setup *setup)

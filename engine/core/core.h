@@ -107,8 +107,8 @@ struct flow *core_flow_open(struct core *core, void *memory, const struct flow_s
  */
 void core_flow_close(struct core *core, struct flow *flow);
 
-/* The path MTU shrank or grew: full datagrams of chunks yet to be made have this size. */
-void core_flow_set_datagram(struct core *core, struct flow *flow, uint32_t datagram_bytes);
+/* The path MTU to a destination changed: full datagrams of chunks yet to be made have this size. */
+void core_set_datagram(struct core *core, uint32_t destination, uint32_t datagram_bytes);
 
 size_t core_conn_size(const struct params *params, const struct flow_setup *setup);
 

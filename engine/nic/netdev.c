@@ -2,8 +2,8 @@
 /*
  * Which interfaces are there, and which would the user want? Without a filter the order is: network
  * cards, then bridges and container plumbing, then interfaces with only a link-local address, and
- * loopback last, so that device 0 is reachable from elsewhere wherever that is possible, and loopback
- * is there when nothing else is.
+ * loopback last, so that device 0 is reachable from elsewhere wherever that is possible, and
+ * loopback is there when nothing else is.
  *
  * Thread: any; no state.
  */
@@ -129,7 +129,7 @@ static bool sysfs_exists(const char *name, const char *file)
 
 static bool is_virtual(const char *name)
 {
-    static const char *const prefixes[] = {"docker", "br-",  "virbr", "lxc", "lxd", "cni",
+    static const char *const prefixes[] = {"docker",  "br-",  "virbr",  "lxc",  "lxd", "cni",
                                            "flannel", "cali", "podman", "veth", "vnet"};
 
     for (size_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++)
@@ -156,7 +156,8 @@ static void describe(struct netdev *dev, bool loopback, int socket)
     struct ifreq request = {0};
 
     memcpy(request.ifr_name, dev->name, sizeof request.ifr_name);
-    dev->mtu = socket >= 0 && ioctl(socket, SIOCGIFMTU, &request) == 0 ? (uint32_t)request.ifr_mtu : 1500;
+    dev->mtu =
+        socket >= 0 && ioctl(socket, SIOCGIFMTU, &request) == 0 ? (uint32_t)request.ifr_mtu : 1500;
     dev->index = if_nametoindex(dev->name);
     dev->speed_mbps = (uint64_t)sysfs_number(dev->name, "speed", 0);
     dev->numa_node = (int)sysfs_number(dev->name, "device/numa_node", -1);
@@ -262,7 +263,8 @@ uint32_t netdev_route_mtu(const union nic_address *to)
         target.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = to->v6.sin6_port};
         memcpy(&target.v4.sin_addr, &to->v6.sin6_addr.s6_addr[12], sizeof target.v4.sin_addr);
     }
-    /* a socket of its own: connecting changes what a socket receives, and the route is looked up then */
+    /* a socket of its own: connecting changes what a socket receives, and the route is looked up
+     * then */
     fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return 0;

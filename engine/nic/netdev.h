@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The network interfaces of the machine, as devices to choose from: one per interface, with the best
- * of its addresses. Any thread; everything here is for set-up, not for the data path.
+ * The network interfaces of the machine, as devices to choose from: one per interface, with the
+ * best of its addresses. Any thread; everything here is for set-up, not for the data path.
  */
 #ifndef UCCL_NETDEV_H
 #define UCCL_NETDEV_H
@@ -20,27 +20,27 @@ enum netdev_class {
 
 struct netdev {
     char name[IF_NAMESIZE];
-    unsigned index;             /* the kernel's number of the interface */
-    union nic_address address;  /* the best one, port 0 */
-    uint64_t speed_mbps;        /* 0: unknown */
+    unsigned index;            /* the kernel's number of the interface */
+    union nic_address address; /* the best one, port 0 */
+    uint64_t speed_mbps;       /* 0: unknown */
     uint32_t mtu;
-    int numa_node;              /* -1: unknown */
-    uint8_t class;              /* enum netdev_class */
+    int numa_node; /* -1: unknown */
+    uint8_t class; /* enum netdev_class */
 };
 
 enum { NETDEV_ADDRESS_TEXT = 80 }; /* "[v6 address%scope]:port" fits */
 
 /*
  * Does `filter` (UCCL_SOCKET_IFNAME) admit address `address` of interface `name`? NCCL's syntax: a
- * comma list of name prefixes; "=" before an item wants the whole name, "^" shuts out what it matches;
- * before the first item they hold for the whole list. An item may also be a literal address. An empty
- * filter admits everything. Pure.
+ * comma list of name prefixes; "=" before an item wants the whole name, "^" shuts out what it
+ * matches; before the first item they hold for the whole list. An item may also be a literal
+ * address. An empty filter admits everything. Pure.
  */
 bool netdev_admits(const char *filter, const char *name, const union nic_address *address);
 
 /*
- * Lists the usable interfaces, best first: `*out` is the caller's to free(). Returns how many (0: none
- * is up or admitted), or UCCL_EIO, UCCL_ENOMEM (logged).
+ * Lists the usable interfaces, best first: `*out` is the caller's to free(). Returns how many (0:
+ * none is up or admitted), or UCCL_EIO, UCCL_ENOMEM (logged).
  */
 int netdev_list(const char *filter, struct netdev **out);
 

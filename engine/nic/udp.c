@@ -3,11 +3,12 @@
  * The UDP backend: devices, the sockets of a queue, peers and their path MTU, and the assembling of
  * chunks into sends. The system calls are in the drivers (udp.h).
  *
- * How a chunk becomes datagrams. Runs of consecutive datagrams of a chunk leave in one sendmsg() each,
- * cut by the kernel (UDP_SEGMENT). Small datagrams are assembled, header and payload back to back, in
- * one buffer that stays in the L2 cache; large ones are sent from the payload where it lies, since there
- * a copy costs more than another vector entry. A chunk that was cut for a larger path MTU than the route
- * has now is sent datagram by datagram, for the kernel to fragment (path MTU discovery "want").
+ * How a chunk becomes datagrams. Runs of consecutive datagrams of a chunk leave in one sendmsg()
+ * each, cut by the kernel (UDP_SEGMENT). Small datagrams are assembled, header and payload back to
+ * back, in one buffer that stays in the L2 cache; large ones are sent from the payload where it
+ * lies, since there a copy costs more than another vector entry. A chunk that was cut for a larger
+ * path MTU than the route has now is sent datagram by datagram, for the kernel to fragment (path
+ * MTU discovery "want").
  *
  * Thread: a queue belongs to its owner (nic.h); wake() alone may come from anywhere.
  */
@@ -32,7 +33,8 @@ enum {
     ECN_ECT0 = 2,
     ECN_CE = 3,
     MAIN_SOCKET = 0,
-    MUTE_RX_BYTES = 1, /* receive buffer asked for on sockets that only send; the kernel has a minimum */
+    MUTE_RX_BYTES =
+        1, /* receive buffer asked for on sockets that only send; the kernel has a minimum */
 };
 
 struct nic {
@@ -48,15 +50,18 @@ static int udp_open(const struct params *params, struct nic **out)
 {
     struct nic *nic = calloc(1, sizeof *nic);
 
-    if (nic == NULL)
+    if (nic == NULL) {
+        LOG_ERR("no memory for the UDP backend");
         return UCCL_ENOMEM;
+    }
     nic->params = *params;
     nic->dev_count = netdev_list(params->socket_ifname, &nic->devs);
     if (nic->dev_count <= 0) {
         int status = nic->dev_count < 0 ? nic->dev_count : UCCL_ENODEV;
 
         if (status == UCCL_ENODEV)
-            LOG_ERR("no network interface that is up and has an address matches UCCL_SOCKET_IFNAME=\"%s\"",
+            LOG_ERR("no network interface that is up and has an address matches "
+                    "UCCL_SOCKET_IFNAME=\"%s\"",
                     params->socket_ifname);
         free(nic->devs);
         free(nic);
@@ -90,9 +95,11 @@ static int udp_device_count(const struct nic *nic)
     return nic->dev_count;
 }
 
-static int udp_device(const struct nic *nic, int index, struct uccl_device *out, union nic_address *address)
+static int udp_device(const struct nic *nic, int index, struct uccl_device *out,
+                      union nic_address *address)
 {
-    static const char *const io[] = {[UDP_IO_AUTO] = "auto", [UDP_IO_URING] = "uring", [UDP_IO_MMSG] = "mmsg"};
+    static const char *const io[] = {
+        [UDP_IO_AUTO] = "auto", [UDP_IO_URING] = "uring", [UDP_IO_MMSG] = "mmsg"};
     char text[NETDEV_ADDRESS_TEXT];
     const struct netdev *dev;
 
@@ -104,8 +111,9 @@ static int udp_device(const struct nic *nic, int index, struct uccl_device *out,
     snprintf(out->backend, sizeof out->backend, "udp");
     netdev_address_text(&dev->address, text);
     snprintf(out->address, sizeof out->address, "%.63s", text);
-    snprintf(out->description, sizeof out->description, "UDP sockets with GSO and GRO, io %s, %u paths per peer",
-             io[nic->params.udp_io], (unsigned)nic->params.port_entropy);
+    snprintf(out->description, sizeof out->description,
+             "UDP sockets with GSO and GRO, io %s, %u paths per peer", io[nic->params.udp_io],
+             (unsigned)nic->params.port_entropy);
     out->speed_mbps = dev->speed_mbps;
     out->mtu = dev->mtu;
     out->numa_node = dev->numa_node;
@@ -116,14 +124,16 @@ static int udp_device(const struct nic *nic, int index, struct uccl_device *out,
 
 /* ---- sockets --------------------------------------------------------------------------------- */
 
-/* Options that a socket can work without: a kernel that lacks one costs speed or a signal, no more. */
+/* Options that a socket can work without: a kernel that lacks one costs speed or a signal, no more.
+ */
 static void set_option(int fd, int level, int name, int value)
 {
     if (setsockopt(fd, level, name, &value, sizeof value) != 0)
         LOG_DBG("UDP socket option %d:%d not set: %s", level, name, strerror(errno));
 }
 
-/* Asks for `bytes` of socket buffer; returns what the kernel accounts with (twice what one asks for). */
+/* Asks for `bytes` of socket buffer; returns what the kernel accounts with (twice what one asks
+ * for). */
 static uint64_t set_buffer(int fd, int force, int plain, uint64_t bytes)
 {
     int value = (int)bytes, granted = 0;
@@ -149,7 +159,8 @@ static void set_buffers(struct nic_queue *queue, int fd, bool main)
         return;
     queue->rx_bytes = receives;
     if (receives < 2 * want || sends < 2 * want)
-        LOG_INFORM("UDP socket buffers: asked for %llu KiB, granted %llu to receive and %llu to send; raise "
+        LOG_INFORM("UDP socket buffers: asked for %llu KiB, granted %llu to receive and %llu to "
+                   "send; raise "
                    "sysctl net.core.rmem_max and net.core.wmem_max, or lower UCCL_SOCKET_BUFFER_KB",
                    (unsigned long long)want / 1024, (unsigned long long)receives / 2048,
                    (unsigned long long)sends / 2048);
@@ -184,7 +195,8 @@ static int open_socket(struct nic_queue *queue, bool v6, bool main)
         return -1;
     }
     set_buffers(queue, fd, main);
-    /* an IPv6 socket has the IPv4 options too: they rule what goes to and comes from mapped addresses */
+    /* an IPv6 socket has the IPv4 options too: they rule what goes to and comes from mapped
+     * addresses */
     set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
     set_option(fd, IPPROTO_IP, IP_TOS, ECN_ECT0);
     if (v6) {
@@ -212,7 +224,7 @@ static int open_sockets(struct nic_queue *queue)
         count = 1;
     queue->sockets = calloc(count, sizeof *queue->sockets);
     if (queue->sockets == NULL)
-        return UCCL_ENOMEM;
+        return udp_no_memory(queue);
     for (; queue->socket_count < count; queue->socket_count++) {
         bool main = queue->socket_count == MAIN_SOCKET;
         int fd;
@@ -225,16 +237,24 @@ static int open_sockets(struct nic_queue *queue)
             fd = open_socket(queue, false, main);
         }
         if (fd < 0) {
-            LOG_ERR("cannot open UDP socket %u of UCCL_PORT_ENTROPY=%u: %s", queue->socket_count + 1, count,
-                    strerror(errno));
+            LOG_ERR("cannot open UDP socket %u of UCCL_PORT_ENTROPY=%u: %s",
+                    queue->socket_count + 1, count, strerror(errno));
             return UCCL_EIO;
         }
         queue->sockets[queue->socket_count] = fd;
     }
-    queue->gso = getsockopt(queue->sockets[MAIN_SOCKET], IPPROTO_UDP, UDP_SEGMENT, &value, &length) == 0;
+    queue->gso =
+        getsockopt(queue->sockets[MAIN_SOCKET], IPPROTO_UDP, UDP_SEGMENT, &value, &length) == 0;
     if (!queue->gso)
-        LOG_INFORM("this kernel has no UDP segmentation offload: every datagram is a send of its own");
+        LOG_INFORM(
+            "this kernel has no UDP segmentation offload: every datagram is a send of its own");
     return 0;
+}
+
+int udp_no_memory(const struct nic_queue *queue)
+{
+    LOG_ERR("no memory for UDP queue %u with %u peers", queue->setup.index, queue->peer_count);
+    return UCCL_ENOMEM;
 }
 
 /* ---- queues ---------------------------------------------------------------------------------- */
@@ -261,8 +281,9 @@ static int open_driver(struct nic_queue *queue)
     int status = UCCL_ENOTSUP;
 
     if (io == UDP_IO_URING && queue->setup.lent) {
-        LOG_ERR("UCCL_UDP_IO=uring does not go with lent engines: a ring belongs to one thread; set "
-                "UCCL_LEND=no or UCCL_UDP_IO=auto");
+        LOG_ERR(
+            "UCCL_UDP_IO=uring does not go with lent engines: a ring belongs to one thread; set "
+            "UCCL_LEND=no or UCCL_UDP_IO=auto");
         return UCCL_EINVAL;
     }
     if (io == UDP_IO_URING || (io == UDP_IO_AUTO && !queue->setup.lent)) {
@@ -282,14 +303,17 @@ static int open_driver(struct nic_queue *queue)
     return queue->driver->open(queue, reason, sizeof reason);
 }
 
-static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out)
+static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup,
+                          struct nic_queue **out)
 {
     struct nic_queue *queue = calloc(1, sizeof *queue);
-    int status = UCCL_ENOMEM;
+    int status;
 
     (void)nic; /* sockets are bound to the wildcard address and serve every interface */
-    if (queue == NULL)
+    if (queue == NULL) {
+        LOG_ERR("no memory for a UDP queue");
         return UCCL_ENOMEM;
+    }
     queue->setup = *setup;
     queue->peer_free = queue->peer_news = UDP_NO_PEER;
     queue->stage.last_lost = UINT32_MAX;
@@ -298,7 +322,9 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     if (queue->wake_fd < 0) {
         LOG_ERR("cannot make an eventfd: %s", strerror(errno));
         status = UCCL_EIO;
-    } else if (queue->stage.buffer != NULL) {
+    } else if (queue->stage.buffer == NULL) {
+        status = udp_no_memory(queue);
+    } else {
         status = open_sockets(queue);
     }
     if (status == 0)
@@ -307,8 +333,8 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
         udp_queue_close(queue);
         return status;
     }
-    LOG_DBG("UDP queue %u: port %u, %u sockets, %s, %s", setup->index, queue->port, queue->socket_count,
-            queue->v6 ? "dual-stack" : "IPv4 only", queue->driver->name);
+    LOG_DBG("UDP queue %u: port %u, %u sockets, %s, %s", setup->index, queue->port,
+            queue->socket_count, queue->v6 ? "dual-stack" : "IPv4 only", queue->driver->name);
     *out = queue;
     return 0;
 }
@@ -341,7 +367,8 @@ static uint32_t route_datagram(const struct nic_queue *queue, const union nic_ad
 }
 
 /* The address as the sockets' family has it. False: the family cannot reach it. */
-static bool to_socket_family(const struct nic_queue *queue, const union nic_address *in, union nic_address *out)
+static bool to_socket_family(const struct nic_queue *queue, const union nic_address *in,
+                             union nic_address *out)
 {
     memset(out, 0, sizeof *out);
     if (in->any.sa_family == AF_INET && queue->v6) {
@@ -385,8 +412,8 @@ static int32_t take_peer(struct nic_queue *queue)
     return (int32_t)queue->peer_count++;
 }
 
-static int udp_peer_add(struct nic_queue *queue, const union nic_address *address, uint32_t *destination,
-                        uint32_t *datagram_bytes)
+static int udp_peer_add(struct nic_queue *queue, const union nic_address *address,
+                        uint32_t *destination, uint32_t *datagram_bytes)
 {
     struct udp_peer peer = {.used = true, .gso = queue->gso, .descs_to_check = UDP_MTU_CHECK_SENDS};
     char text[NETDEV_ADDRESS_TEXT];
@@ -404,7 +431,7 @@ static int udp_peer_add(struct nic_queue *queue, const union nic_address *addres
     }
     index = take_peer(queue);
     if (index == UDP_NO_PEER)
-        return UCCL_ENOMEM;
+        return udp_no_memory(queue);
     queue->peers[index] = peer;
     *destination = (uint32_t)index;
     *datagram_bytes = peer.datagram_bytes;
@@ -475,15 +502,18 @@ static uint32_t datagram_length(const struct tx_desc *desc, unsigned index)
 /* Appends bytes to the newest send; those that follow the last ones in memory need no new entry. */
 static void append(struct udp_stage *stage, struct udp_send *send, const void *bytes, size_t length)
 {
-    struct iovec *last = &stage->iovecs[stage->iovec_count - 1];
-
     send->bytes += (uint32_t)length;
-    if (send->iovec_count > 0 && (const uint8_t *)last->iov_base + last->iov_len == bytes) {
-        last->iov_len += length;
-        return;
+    if (send->iovec_count > 0) {
+        struct iovec *last = &stage->iovecs[stage->iovec_count - 1];
+
+        if ((const uint8_t *)last->iov_base + last->iov_len == bytes) {
+            last->iov_len += length;
+            return;
+        }
     }
     assert(stage->iovec_count < UDP_IOVEC_MAX);
-    stage->iovecs[stage->iovec_count++] = (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = length};
+    stage->iovecs[stage->iovec_count++] =
+        (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = length};
     send->iovec_count++;
 }
 
@@ -496,9 +526,10 @@ static uint8_t *take_bytes(struct udp_stage *stage, uint32_t length)
     return bytes;
 }
 
-/* One datagram of a TX_BULK descriptor. `payload`: that of the chunk's datagram 0, or NULL: gather. */
-static void append_bulk(struct nic_queue *queue, struct udp_send *send, const struct tx_desc *desc, unsigned index,
-                        const uint8_t *payload)
+/* One datagram of a TX_BULK descriptor. `payload`: that of the chunk's datagram 0, or NULL: gather.
+ */
+static void append_bulk(struct nic_queue *queue, struct udp_send *send, const struct tx_desc *desc,
+                        unsigned index, const uint8_t *payload)
 {
     const struct nic_queue_setup *setup = &queue->setup;
     struct udp_stage *stage = &queue->stage;
@@ -513,13 +544,16 @@ static void append_bulk(struct nic_queue *queue, struct udp_send *send, const st
     else if (payload != NULL)
         memcpy(header + WIRE_BULK_HEADER_BYTES, payload + at, length);
     else
-        setup->gather(header + WIRE_BULK_HEADER_BYTES, desc->bulk_msg, desc->bulk_offset + at, length);
-    wire_bulk_header(desc, index, desc->payload_crc ? setup->crc32c(0, body, length) : 0, setup->crc32c, header);
+        setup->gather(header + WIRE_BULK_HEADER_BYTES, desc->bulk_msg, desc->bulk_offset + at,
+                      length);
+    wire_bulk_header(desc, index, desc->payload_crc ? setup->crc32c(0, body, length) : 0,
+                     setup->crc32c, header);
     append(stage, send, header, WIRE_BULK_HEADER_BYTES);
     append(stage, send, body, length);
 }
 
-/* Copies the pieces of those datagrams of a TX_FRAMES descriptor that go out. A piece never crosses datagrams. */
+/* Copies the pieces of those datagrams of a TX_FRAMES descriptor that go out. A piece never crosses
+ * datagrams. */
 static void gather_pieces(struct nic_queue *queue, const struct tx_desc *desc, uint64_t mask)
 {
     for (uint32_t i = 0; i < desc->piece_count; i++) {
@@ -532,7 +566,8 @@ static void gather_pieces(struct nic_queue *queue, const struct tx_desc *desc, u
         if (payload != NULL)
             memcpy(desc->buffer + piece->at, payload, piece->length);
         else
-            queue->setup.gather(desc->buffer + piece->at, piece->msg, piece->offset_bytes, piece->length);
+            queue->setup.gather(desc->buffer + piece->at, piece->msg, piece->offset_bytes,
+                                piece->length);
     }
 }
 
@@ -554,9 +589,10 @@ static struct udp_send *new_send(struct nic_queue *queue, const struct tx_desc *
     return send;
 }
 
-/* Stages the datagrams of `mask`: a send for each run of consecutive ones, or without GSO for each one. */
-static void stage_datagrams(struct nic_queue *queue, const struct tx_desc *desc, uint64_t mask, bool gso,
-                            const uint8_t *payload)
+/* Stages the datagrams of `mask`: a send for each run of consecutive ones, or without GSO for each
+ * one. */
+static void stage_datagrams(struct nic_queue *queue, const struct tx_desc *desc, uint64_t mask,
+                            bool gso, const uint8_t *payload)
 {
     struct udp_send *send = NULL;
 
@@ -582,7 +618,8 @@ static void stage_datagrams(struct nic_queue *queue, const struct tx_desc *desc,
 /* Do `datagrams` more of `bytes` in all fit the stage, whatever becomes of them? */
 static bool has_room(const struct udp_stage *stage, uint32_t datagrams, uint32_t bytes)
 {
-    return stage->count + datagrams <= UDP_STAGE_MAX && stage->iovec_count + 2 * datagrams <= UDP_IOVEC_MAX &&
+    return stage->count + datagrams <= UDP_STAGE_MAX &&
+           stage->iovec_count + 2 * datagrams <= UDP_IOVEC_MAX &&
            stage->bytes_used + bytes <= UDP_STAGE_BYTES;
 }
 
@@ -613,7 +650,8 @@ static bool udp_send(struct nic_queue *queue, const struct tx_desc *desc)
 
     assert(desc->destination < queue->peer_count && peer->used);
     assert(desc->count >= 1 && desc->count <= CORE_TRAIN_MAX);
-    assert((uint64_t)(desc->count - 1u) * desc->datagram_bytes + desc->last_bytes <= CORE_TRAIN_BYTES_MAX);
+    assert((uint64_t)(desc->count - 1u) * desc->datagram_bytes + desc->last_bytes <=
+           CORE_TRAIN_BYTES_MAX);
     if (mask == 0)
         return true;
     if (mask >> (desc->count - 1) & 1)
@@ -631,7 +669,8 @@ static bool udp_send(struct nic_queue *queue, const struct tx_desc *desc)
         payload = queue->setup.payload(desc->bulk_msg, desc->bulk_offset);
     else
         gather_pieces(queue, desc, mask);
-    stage_datagrams(queue, desc, mask, peer->gso && desc->datagram_bytes <= peer->datagram_bytes, payload);
+    stage_datagrams(queue, desc, mask, peer->gso && desc->datagram_bytes <= peer->datagram_bytes,
+                    payload);
     if (stage->count < UDP_STAGE_SENDS && bytes <= UDP_STAGE_BIG)
         return true;
     before = stage->count - before;
@@ -662,7 +701,8 @@ void udp_read_control(struct nic_queue *queue, struct msghdr *header, struct nic
 {
     rx->stride = rx->length;
     rx->ce = false;
-    for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(header); cmsg != NULL; cmsg = CMSG_NXTHDR(header, cmsg)) {
+    for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(header); cmsg != NULL;
+         cmsg = CMSG_NXTHDR(header, cmsg)) {
         const unsigned char *data = CMSG_DATA(cmsg);
         int value = 0;
 
@@ -697,7 +737,8 @@ static void udp_wait(struct nic_queue *queue, uint64_t timeout_ns)
     queue->driver->wait(queue, timeout_ns);
 }
 
-/* On any thread; pairs with the read of the eventfd in the drivers' wait(). Not counted: counters are the owner's. */
+/* On any thread; pairs with the read of the eventfd in the drivers' wait(). Not counted: counters
+ * are the owner's. */
 static void udp_wake(struct nic_queue *queue)
 {
     uint64_t one = 1;

@@ -4,8 +4,9 @@
  * udp_uring.c: system calls and receive buffers) share.
  *
  * A queue has one main socket that receives, and sends path 0; further sockets only send, so that
- * each path has a source port, and with it an ECMP route, of its own. Peers answer to the main port.
- * All sockets are blocking ones, used with MSG_DONTWAIT: io_uring does not wait on non-blocking ones.
+ * each path has a source port, and with it an ECMP route, of its own. Peers answer to the main
+ * port. All sockets are blocking ones, used with MSG_DONTWAIT: io_uring does not wait on
+ * non-blocking ones.
  *
  * Thread: everything belongs to the queue's owner, but for `wake_fd`.
  */
@@ -16,53 +17,54 @@
 #include "nic/nic.h"
 
 enum {
-    UDP_RX_BYTES = 65536,      /* of a receive buffer: the largest that GRO makes, or a datagram */
-    UDP_RX_CONTROL = 128,      /* control messages of one receive: GRO size, ECN, drops */
-    UDP_STAGE_SENDS = 16,      /* staged sends that are pushed out without waiting for flush() */
-    UDP_STAGE_BIG = 16384,     /* bytes of a descriptor that is not held back */
+    UDP_RX_BYTES = 65536,  /* of a receive buffer: the largest that GRO makes, or a datagram */
+    UDP_RX_CONTROL = 128,  /* control messages of one receive: GRO size, ECN, drops */
+    UDP_STAGE_SENDS = 16,  /* staged sends that are pushed out without waiting for flush() */
+    UDP_STAGE_BIG = 16384, /* bytes of a descriptor that is not held back */
     UDP_STAGE_MAX = UDP_STAGE_SENDS + CORE_TRAIN_MAX,
-    UDP_STAGE_BYTES = 65536,   /* assembled datagrams: one whole train, small enough for L2 */
+    UDP_STAGE_BYTES = 65536, /* assembled datagrams: one whole train, small enough for L2 */
     UDP_IOVEC_MAX = 256,
-    UDP_IN_PLACE_MIN = 4096,   /* datagrams from here on are sent from the payload where it lies */
+    UDP_IN_PLACE_MIN = 4096, /* datagrams from here on are sent from the payload where it lies */
     UDP_MTU_CHECK_SENDS = 16384, /* descriptors to a peer between two looks at its path MTU */
     UDP_NO_PEER = -1,
 };
 
 /* One peer's address. */
 struct udp_peer {
-    union nic_address address;  /* of the sockets' family */
-    uint32_t datagram_bytes;    /* what the route allows, as last reported or about to be */
-    uint32_t descs_to_check;    /* countdown to the next look at the path MTU */
-    int32_t next;               /* in the free list or in the list of MTU news */
+    union nic_address address; /* of the sockets' family */
+    uint32_t datagram_bytes;   /* what the route allows, as last reported or about to be */
+    uint32_t descs_to_check;   /* countdown to the next look at the path MTU */
+    int32_t next;              /* in the free list or in the list of MTU news */
     bool used;
-    bool news;                  /* on the list of MTU news */
-    bool gso;                   /* segmentation offload works towards it */
-    bool complained;            /* a failure has been logged */
+    bool news;       /* on the list of MTU news */
+    bool gso;        /* segmentation offload works towards it */
+    bool complained; /* a failure has been logged */
 };
 
-/* One sendmsg() to come: one datagram, or a run of equal ones (the last may be shorter) under GSO. */
+/* One sendmsg() to come: one datagram, or a run of equal ones (the last may be shorter) under GSO.
+ */
 struct udp_send {
     union nic_address to;
     uint32_t destination;
-    uint32_t desc;         /* running number of the descriptor that it is part of */
+    uint32_t desc; /* running number of the descriptor that it is part of */
     uint32_t bytes;
-    uint32_t segment;      /* bytes of every datagram but the last */
+    uint32_t segment; /* bytes of every datagram but the last */
     uint16_t datagrams;
     uint16_t socket;
     uint16_t iovec, iovec_count;
-    bool gone;             /* handed to the kernel, or given up: lost on the way */
-    bool blocked;          /* its socket could take no more */
+    bool gone;    /* handed to the kernel, or given up: lost on the way */
+    bool blocked; /* its socket could take no more */
 };
 
 /* What send() has staged. Buffer and vectors start afresh whenever no send is left. */
 struct udp_stage {
-    uint32_t count;                      /* of `sends` */
+    uint32_t count; /* of `sends` */
     uint32_t iovec_count;
-    uint32_t bytes_used;                 /* of `buffer` */
-    uint32_t descs_lost;                 /* since the last flush() */
-    uint32_t last_lost;                  /* running number of the last of them */
-    uint32_t desc;                       /* running number of the newest descriptor */
-    uint8_t *buffer;                     /* UDP_STAGE_BYTES */
+    uint32_t bytes_used; /* of `buffer` */
+    uint32_t descs_lost; /* since the last flush() */
+    uint32_t last_lost;  /* running number of the last of them */
+    uint32_t desc;       /* running number of the newest descriptor */
+    uint8_t *buffer;     /* UDP_STAGE_BYTES */
     struct udp_send sends[UDP_STAGE_MAX];
     struct iovec iovecs[UDP_IOVEC_MAX];
 };
@@ -72,26 +74,27 @@ struct udp_driver_ops;
 struct nic_queue {
     struct nic_queue_setup setup;
     const struct udp_driver_ops *driver;
-    void *io;                  /* the driver's own state */
-    int *sockets;              /* [0]: the main one */
+    void *io;     /* the driver's own state */
+    int *sockets; /* [0]: the main one */
     uint32_t socket_count;
-    bool v6;                   /* dual-stack sockets: IPv4 peers as v4-mapped addresses */
-    bool gso;                  /* the kernel knows UDP_SEGMENT */
+    bool v6;  /* dual-stack sockets: IPv4 peers as v4-mapped addresses */
+    bool gso; /* the kernel knows UDP_SEGMENT */
     uint16_t port;
     uint64_t rx_bytes;
-    uint32_t drops_seen;       /* the kernel's drop count of the main socket when last told */
-    int wake_fd;               /* eventfd: written by wake() on any thread, read by the owner */
+    uint32_t drops_seen; /* the kernel's drop count of the main socket when last told */
+    int wake_fd;         /* eventfd: written by wake() on any thread, read by the owner */
     struct udp_peer *peers;
     uint32_t peer_count, peer_capacity;
-    int32_t peer_free;         /* head of the free list, or UDP_NO_PEER */
-    int32_t peer_news;         /* head of the list of MTU news, or UDP_NO_PEER */
+    int32_t peer_free; /* head of the free list, or UDP_NO_PEER */
+    int32_t peer_news; /* head of the list of MTU news, or UDP_NO_PEER */
     struct udp_stage stage;
 };
 
 /* The system calls behind a queue. Errors as in nic_ops. */
 struct udp_driver_ops {
     const char *name;
-    /* Makes `queue->io`. UCCL_ENOTSUP: this machine does not allow it; `reason` then says why and what to change. */
+    /* Makes `queue->io`. UCCL_ENOTSUP: this machine does not allow it; `reason` then says why and
+     * what to change. */
     int (*open)(struct nic_queue *queue, char *reason, size_t reason_size);
     void (*close)(struct nic_queue *queue);
     /* Hands staged sends to the kernel; what is left staged met a full socket. True: none left. */
@@ -109,8 +112,12 @@ extern const struct udp_driver_ops udp_uring_driver;
 /* sendmmsg() over what is staged: the transmit() of both drivers. */
 bool udp_transmit(struct nic_queue *queue);
 
-/* Fills stride, ce from the control messages of a received buffer whose data and length are set, and counts drops. */
+/* Fills stride, ce from the control messages of a received buffer whose data and length are set,
+ * and counts drops. */
 void udp_read_control(struct nic_queue *queue, struct msghdr *header, struct nic_rx *rx);
+
+/* Logs that memory ran out and returns UCCL_ENOMEM. */
+int udp_no_memory(const struct nic_queue *queue);
 
 /* Asks for the path MTU of a peer again; the news is kept for mtu_event(). */
 void udp_check_mtu(struct nic_queue *queue, uint32_t destination);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver with plain system calls: sendmmsg(), recvmmsg(), ppoll(). Any thread may drive it, one at
- * a time, so it serves lent engines and machines where io_uring is forbidden. udp_transmit() is also the
- * sending half of the io_uring driver.
+ * The driver with plain system calls: sendmmsg(), recvmmsg(), ppoll(). Any thread may drive it, one
+ * at a time, so it serves lent engines and machines where io_uring is forbidden. udp_transmit() is
+ * also the sending half of the io_uring driver.
  *
- * What a failed send means: a full socket (EAGAIN, ENOBUFS) is back-pressure, the send stays staged; an
- * error that segmentation may have caused is tried again datagram by datagram; anything else is a lost
- * datagram, which the protocol repairs, and is logged once per peer.
+ * What a failed send means: a full socket (EAGAIN, ENOBUFS) is back-pressure, the send stays
+ * staged; an error that segmentation may have caused is tried again datagram by datagram; anything
+ * else is a lost datagram, which the protocol repairs, and is logged once per peer.
  *
  * Thread: the queue's owner.
  */
@@ -77,7 +77,8 @@ static void lose(struct nic_queue *queue, struct udp_send *send)
 }
 
 /* Logs a failure towards a peer unless that has been done. */
-static void complain(struct nic_queue *queue, const struct udp_send *send, int error, const char *consequence)
+static void complain(struct nic_queue *queue, const struct udp_send *send, int error,
+                     const char *consequence)
 {
     struct udp_peer *peer = &queue->peers[send->destination];
     char text[NETDEV_ADDRESS_TEXT];
@@ -90,7 +91,8 @@ static void complain(struct nic_queue *queue, const struct udp_send *send, int e
 }
 
 /* Bytes [offset, offset+length) of a send as vectors; returns how many. */
-static size_t slice(const struct iovec *from, size_t count, size_t offset, size_t length, struct iovec *to)
+static size_t slice(const struct iovec *from, size_t count, size_t offset, size_t length,
+                    struct iovec *to)
 {
     size_t made = 0;
 
@@ -102,7 +104,8 @@ static size_t slice(const struct iovec *from, size_t count, size_t offset, size_
             continue;
         }
         part = from[i].iov_len - offset < length ? from[i].iov_len - offset : length;
-        to[made++] = (struct iovec){.iov_base = (uint8_t *)from[i].iov_base + offset, .iov_len = part};
+        to[made++] =
+            (struct iovec){.iov_base = (uint8_t *)from[i].iov_base + offset, .iov_len = part};
         length -= part;
         offset = 0;
     }
@@ -135,7 +138,8 @@ static int send_one_by_one(struct nic_queue *queue, struct udp_send *send)
     return error;
 }
 
-/* A send that failed otherwise than on a full socket, with `error`: ends it one way or the other. */
+/* A send that failed otherwise than on a full socket, with `error`: ends it one way or the other.
+ */
 static void recover(struct nic_queue *queue, struct udp_send *send, int error)
 {
     struct udp_peer *peer = &queue->peers[send->destination];
@@ -143,12 +147,14 @@ static void recover(struct nic_queue *queue, struct udp_send *send, int error)
 
     if (cut_short)
         udp_check_mtu(queue, send->destination);
-    if (send->datagrams > 1 && (cut_short || error == EIO || error == ENOPROTOOPT || error == EOPNOTSUPP)) {
+    if (send->datagrams > 1 &&
+        (cut_short || error == EIO || error == ENOPROTOOPT || error == EOPNOTSUPP)) {
         int again = send_one_by_one(queue, send);
 
         send->gone = true;
         if (again == 0 && peer->datagram_bytes >= send->segment && peer->gso) {
-            /* it fits the route, so segmentation itself is what failed: some devices and tunnels lack it */
+            /* it fits the route, so segmentation itself is what failed: some devices and tunnels
+             * lack it */
             peer->gso = false;
             complain(queue, send, error, "no UDP segmentation offload towards it from now on");
         }
@@ -229,9 +235,9 @@ bool udp_transmit(struct nic_queue *queue)
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 struct mmsg_io {
-    uint8_t *buffers;                 /* MMSG_BUFFERS of UDP_RX_BYTES */
+    uint8_t *buffers; /* MMSG_BUFFERS of UDP_RX_BYTES */
     uint32_t free_count;
-    uint8_t free[MMSG_BUFFERS];       /* stack of free buffers: the warmest on top */
+    uint8_t free[MMSG_BUFFERS]; /* stack of free buffers: the warmest on top */
 };
 
 static int mmsg_open(struct nic_queue *queue, char *reason, size_t reason_size)
@@ -241,11 +247,11 @@ static int mmsg_open(struct nic_queue *queue, char *reason, size_t reason_size)
     (void)reason; /* nothing here can be forbidden */
     (void)reason_size;
     if (io == NULL)
-        return UCCL_ENOMEM;
+        return udp_no_memory(queue);
     io->buffers = aligned_alloc(4096, (size_t)MMSG_BUFFERS * UDP_RX_BYTES);
     if (io->buffers == NULL) {
         free(io);
-        return UCCL_ENOMEM;
+        return udp_no_memory(queue);
     }
     for (; io->free_count < MMSG_BUFFERS; io->free_count++)
         io->free[io->free_count] = (uint8_t)(MMSG_BUFFERS - 1 - io->free_count);
@@ -263,9 +269,9 @@ static void mmsg_close(struct nic_queue *queue)
 }
 
 /*
- * One recvmmsg() for as many buffers as are free. It stops at the first empty look at the socket, so a
- * result below `max` (and below MMSG_BUFFERS) means that there was no more: the caller need not ask again
- * in this round.
+ * One recvmmsg() for as many buffers as are free. It stops at the first empty look at the socket,
+ * so a result below `max` (and below MMSG_BUFFERS) means that there was no more: the caller need
+ * not ask again in this round.
  */
 static unsigned mmsg_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
 {
@@ -326,14 +332,18 @@ static void mmsg_release(struct nic_queue *queue, const struct nic_rx *rx)
 
 static void mmsg_wait(struct nic_queue *queue, uint64_t timeout_ns)
 {
-    struct pollfd fds[2] = {{.fd = queue->sockets[0], .events = POLLIN}, {.fd = queue->wake_fd, .events = POLLIN}};
-    struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000), .tv_nsec = (long)(timeout_ns % 1000000000)};
+    struct pollfd fds[2] = {{.fd = queue->sockets[0], .events = POLLIN},
+                            {.fd = queue->wake_fd, .events = POLLIN}};
+    struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000),
+                             .tv_nsec = (long)(timeout_ns % 1000000000)};
     uint64_t wakes;
 
     COUNT(queue->setup.counters, wait_syscalls, 1);
-    if (ppoll(fds, 2, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) > 0 && (fds[1].revents & POLLIN)) {
+    if (ppoll(fds, 2, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) > 0 &&
+        (fds[1].revents & POLLIN)) {
         COUNT(queue->setup.counters, wait_syscalls, 1);
-        if (read(queue->wake_fd, &wakes, sizeof wakes) < 0) /* the owner alone reads, so it cannot block */
+        if (read(queue->wake_fd, &wakes, sizeof wakes) <
+            0) /* the owner alone reads, so it cannot block */
             LOG_ERR("cannot read the wake eventfd: %s", strerror(errno));
     }
 }

@@ -24,6 +24,10 @@ faults_on() {
         faults+=("$PID")
         until_true 10 grep -q ready "$WORK/loss-$ns.log" || return 1
     done
+    # attaching takes the link down for a moment
+    for ns in "$NS_A" "$NS_B"; do
+        until_true 5 eval "ip -n $ns -br link show veth0 | grep -q ' UP '" || return 1
+    done
 }
 
 # ends the fault tools and lets them print

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * xdp_loss OBJECT NAMESPACE DEVICE PERCENT: drops that share of the UDP datagrams that arrive at
- * the device (see xdp_loss.bpf.c), natively or not at all, for generic XDP would drop whole GRO
- * trains. Prints "ready" once attached; at SIGTERM or SIGINT detaches and prints what it did.
+ * xdp_loss OBJECT NAMESPACE DEVICE PERCENT [tcp]: drops that share of the UDP datagrams (with tcp, of
+ * TCP segments too) that arrive at the device (see xdp_loss.bpf.c), natively or not at all, for
+ * generic XDP would drop whole GRO trains. Prints "ready" once attached; at SIGTERM or SIGINT detaches and prints what it did.
  */
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
@@ -12,6 +12,7 @@
 #include <net/if.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,15 +35,21 @@ static void enter_namespace(const char *name)
     close(fd);
 }
 
-static struct bpf_object *load(const char *file, double percent)
+/* the same as in xdp_loss.bpf.c */
+struct config {
+    uint32_t drop_below;
+    uint32_t tcp_too;
+};
+
+static struct bpf_object *load(const char *file, double percent, bool tcp)
 {
     struct bpf_object *object = bpf_object__open_file(file, NULL);
     if (!object)
         fail(file);
     struct bpf_map *constants = bpf_object__find_map_by_name(object, ".rodata");
-    uint32_t drop_below = (uint32_t)(percent / 100 * 4294967295.0);
-    if (!constants || bpf_map__set_initial_value(constants, &drop_below, sizeof drop_below) != 0)
-        fail("the constant of the program");
+    struct config config = {(uint32_t)(percent / 100 * 4294967295.0), tcp};
+    if (!constants || bpf_map__set_initial_value(constants, &config, sizeof config) != 0)
+        fail("the constants of the program");
     if (bpf_object__load(object) != 0)
         fail("loading the program");
     return object;
@@ -63,11 +70,12 @@ static uint64_t sum(int map, uint32_t index)
 
 int main(int argc, char **argv)
 {
-    if (argc != 5) {
-        fputs("usage: xdp_loss OBJECT NAMESPACE DEVICE PERCENT\n", stderr);
+    bool tcp = argc == 6 && strcmp(argv[5], "tcp") == 0;
+    if (argc != 5 && !tcp) {
+        fputs("usage: xdp_loss OBJECT NAMESPACE DEVICE PERCENT [tcp]\n", stderr);
         return 2;
     }
-    struct bpf_object *object = load(argv[1], atof(argv[4]));
+    struct bpf_object *object = load(argv[1], atof(argv[4]), tcp);
     int program = bpf_program__fd(bpf_object__find_program_by_name(object, "xdp_loss"));
     int counts = bpf_object__find_map_fd_by_name(object, "counts");
 

@@ -251,6 +251,13 @@ static void expect_offer(const struct boot_offer *got, const struct boot_offer *
 
 /* ---- stepping -------------------------------------------------------------------------------- */
 
+/* Loopback delivers at once, but not always before the next line runs. 0: an error or hang-up. */
+static void wait_for(const struct bootstrap *boot, short events)
+{
+    struct pollfd poll_fd = {.fd = bootstrap_fd(boot), .events = events};
+    cr_assert_eq(poll(&poll_fd, 1, 5000), 1);
+}
+
 /* One side of a handshake: a bootstrap and what its user would do. */
 struct side {
     struct bootstrap *boot;
@@ -426,24 +433,30 @@ Test(bootstrap, passes_the_documented_states)
     cr_assert_eq(bootstrap_events(client.boot), POLLOUT);
     cr_assert_eq(bootstrap_step(server.boot, now_ns()), BOOT_HELLO);
     cr_assert_eq(bootstrap_events(server.boot), POLLIN);
+    wait_for(client.boot, POLLOUT);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_HELLO);
     cr_assert_eq(bootstrap_events(client.boot), POLLIN);
+    wait_for(server.boot, POLLIN);
     cr_assert_eq(bootstrap_step(server.boot, now_ns()), BOOT_OFFERING);
+    wait_for(client.boot, POLLIN);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_NEED_OFFER);
     cr_assert_eq(bootstrap_events(client.boot), 0);
     bootstrap_offer(client.boot, &client.offer);
     cr_assert_eq(bootstrap_events(client.boot), POLLIN | POLLOUT);
     cr_assert_eq(bootstrap_step(server.boot, now_ns()), BOOT_OFFERING);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_OFFERING);
+    wait_for(server.boot, POLLIN);
     cr_assert_eq(bootstrap_step(server.boot, now_ns()), BOOT_HAVE_OFFER);
     cr_assert_eq(bootstrap_events(server.boot), 0);
     bootstrap_offer(server.boot, &server.offer);
     cr_assert_eq(bootstrap_step(server.boot, now_ns()), BOOT_FINISHING);
+    wait_for(client.boot, POLLIN);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_HAVE_OFFER);
     bootstrap_accept_offer(client.boot);
     cr_assert_eq(bootstrap_events(client.boot), POLLOUT);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_DONE);
     bootstrap_free(client.boot); /* READY arrives although its sender is gone */
+    wait_for(server.boot, POLLIN);
     cr_assert_eq(bootstrap_step(server.boot, now_ns()), BOOT_DONE);
     bootstrap_free(server.boot);
 }
@@ -824,9 +837,11 @@ Test(bootstrap, late_look_is_not_a_timeout)
     size_t length = hello(bytes, FROM_CLIENT, BOOT_VERSION, 0);
     length += offer(bytes + length, FROM_CLIENT, &theirs);
     send_all(raw, bytes, length);
+    wait_for(server.boot, POLLIN);
     step(&server);
     length = ready(bytes, FROM_CLIENT);
     send_all(raw, bytes, length);
+    wait_for(server.boot, POLLIN);
     cr_assert_eq(bootstrap_step(server.boot, UINT64_MAX), BOOT_DONE, "%s", logged.text);
     bootstrap_free(server.boot);
     close(raw);
@@ -839,6 +854,7 @@ Test(bootstrap, own_slowness_times_out)
     struct side client = face_raw(false, PLENTY_MS, &raw);
     uint8_t bytes[BOOT_MESSAGE_MAX];
     send_all(raw, bytes, hello(bytes, FROM_SERVER, BOOT_VERSION, 0));
+    wait_for(client.boot, POLLIN);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_NEED_OFFER);
     cr_assert_eq(bootstrap_step(client.boot, UINT64_MAX), BOOT_FAILED);
     cr_assert_eq(bootstrap_status(client.boot), UCCL_ETIMEDOUT);
@@ -1030,6 +1046,7 @@ Test(bootstrap, reject_wins_over_a_failed_send)
     struct side client = face_raw(false, PLENTY_MS, &raw);
     uint8_t bytes[BOOT_MESSAGE_MAX];
     send_all(raw, bytes, hello(bytes, FROM_SERVER, BOOT_VERSION, 0));
+    wait_for(client.boot, POLLIN);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_NEED_OFFER);
     send_all(raw, bytes, rejection(bytes, FROM_SERVER, 13));
     close(raw); /* with our HELLO unread: a reset follows the REJECT */
@@ -1050,11 +1067,13 @@ Test(bootstrap, reject_instead_of_ready)
     length += offer(bytes + length, FROM_SERVER, &theirs);
     length += rejection(bytes + length, FROM_SERVER, 9);
     send_all(raw, bytes, length);
+    wait_for(client.boot, POLLIN);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_NEED_OFFER);
     bootstrap_offer(client.boot, &client.offer);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_HAVE_OFFER);
     shutdown(raw, SHUT_WR); /* a reset after the end of the stream makes our send EPIPE */
     reset(raw);
+    wait_for(client.boot, 0);
     bootstrap_accept_offer(client.boot);
     cr_assert_eq(run_one(&client), BOOT_FAILED);
     cr_assert_eq(bootstrap_status(client.boot), UCCL_ECLOSED, "%s", logged.text);

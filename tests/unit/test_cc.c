@@ -463,6 +463,10 @@ Test(swift, below_a_chunk_the_window_at_most_doubles)
         cr_assert_eq(cc.cwnd_bytes, (uint64_t)(CHUNK / 64) << doubled);
     }
     cr_assert_eq(cc.pace_gap_ns, 0);
+    cc = make_settled(CC_SWIFT, CHUNK / 64);
+    ack.acked_bytes = 10 * CHUNK;
+    cc.ops->on_ack(&cc, &ack);
+    cr_assert_eq(cc.cwnd_bytes, CHUNK / 32, "an ack of many, too");
 }
 
 Test(swift, startup_ends_at_the_first_delay_above_the_target)
@@ -545,6 +549,24 @@ Test(timely, updates_once_per_round_trip)
     cr_assert_eq(cc.cwnd_bytes, once_bytes);
     cc.ops->on_ack(&cc, &ack);
     cr_assert_gt(cc.cwnd_bytes, once_bytes);
+}
+
+Test(timely, hyperactive_increase_after_five_good_round_trips)
+{
+    struct cc cc = make_settled(CC_TIMELY, 100 * CHUNK);
+    struct cc_ack ack = ack_at(3 * MS, 100 * US);
+    uint64_t before_bytes = 0, step_bytes = 0;
+    for (int n = 0; n < 6; n++, ack.now_ns += 100 * US) {
+        before_bytes = cc.cwnd_bytes;
+        cc.ops->on_ack(&cc, &ack);
+        step_bytes = cc.cwnd_bytes - before_bytes;
+        if (n < 4)
+            between(step_bytes, CHUNK - 1000, CHUNK, "step");
+    }
+    between(step_bytes, 5 * CHUNK - 1000, 5 * CHUNK, "hyperactive step");
+    ack.rtt_ns = 200 * US; /* between the thresholds: from the beginning */
+    cc.ops->on_ack(&cc, &ack);
+    cr_assert_eq(cc.timely.increases, 0);
 }
 
 Test(timely, above_thigh_decreases_in_proportion)

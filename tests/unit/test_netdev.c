@@ -25,8 +25,8 @@ static const struct {
     char letter;
     const char *name, *address;
 } machine[] = {
-    {'a', "eth0", "192.0.2.1"},     {'b', "eth1", "192.0.2.2"},    {'c', "eth10", "2001:db8::10"},
-    {'d', "ib0", "198.51.100.1"},   {'e', "docker0", "172.17.0.1"}, {'f', "lo", "127.0.0.1"},
+    {'a', "eth0", "192.0.2.1"},    {'b', "eth1", "192.0.2.2"},     {'c', "eth10", "2001:db8::10"},
+    {'d', "ib0", "198.51.100.1"},  {'e', "docker0", "172.17.0.1"}, {'f', "lo", "127.0.0.1"},
     {'g', "ens1f0np0", "fe80::1"},
 };
 
@@ -41,20 +41,20 @@ Test(netdev, filter)
         {"=eth1", "b"},
         {"eth,ib", "abcd"},
         {"eth0,lo", "af"},
-        {"=eth0,ib0", "ad"},       /* "=" at the front holds for the whole list */
+        {"=eth0,ib0", "ad"}, /* "=" at the front holds for the whole list */
         {"=eth1,eth", "b"},
         {"^eth", "defg"},
-        {"^docker,lo", "abcdg"},   /* "^" too */
+        {"^docker,lo", "abcdg"}, /* "^" too */
         {"^=eth1", "acdefg"},
         {"=^eth1", "acdefg"},
         {"^=eth1,ib", "acdefg"},
-        {"eth,^eth1", "a"},        /* or for one item */
+        {"eth,^eth1", "a"}, /* or for one item */
         {"eth,^=eth1", "ac"},
         {"eth,=ib", "abc"},
         {"^docker,^lo", "abcdg"},
         {"192.0.2.2", "b"},
         {"=192.0.2.2", "b"},
-        {"192.0.2", ""},           /* addresses match whole */
+        {"192.0.2", ""}, /* addresses match whole */
         {"^192.0.2.2", "acdefg"},
         {"2001:db8::10", "c"},
         {"2001:0db8:0::0010,ib", "cd"},
@@ -77,8 +77,8 @@ Test(netdev, filter)
             if (netdev_admits(rows[i].filter, machine[k].name, &address))
                 admitted[strlen(admitted)] = machine[k].letter;
         }
-        cr_expect_str_eq(admitted, rows[i].admitted, "\"%s\": wanted \"%s\", got \"%s\"", rows[i].filter,
-                         rows[i].admitted, admitted);
+        cr_expect_str_eq(admitted, rows[i].admitted, "\"%s\": wanted \"%s\", got \"%s\"",
+                         rows[i].filter, rows[i].admitted, admitted);
     }
 }
 
@@ -128,7 +128,8 @@ Test(netdev, list_by_address)
 
 Test(netdev, route_mtu)
 {
-    union nic_address v4 = parse("127.0.0.1"), v6 = parse("::1"), mapped = parse("::ffff:127.0.0.1");
+    union nic_address v4 = parse("127.0.0.1"), v6 = parse("::1"),
+                      mapped = parse("::ffff:127.0.0.1");
 
     cr_assert_eq(netdev_route_mtu(&v4), netdev_route_mtu(&mapped));
     cr_assert_geq(netdev_route_mtu(&v4), 16384);
@@ -142,8 +143,8 @@ Test(netdev, address_text)
         uint16_t port;
         const char *text;
     } rows[] = {
-        {"192.0.2.1", 0, "192.0.2.1"},        {"192.0.2.1", 80, "192.0.2.1:80"},
-        {"2001:db8::1", 0, "2001:db8::1"},    {"2001:db8::1", 65535, "[2001:db8::1]:65535"},
+        {"192.0.2.1", 0, "192.0.2.1"},          {"192.0.2.1", 80, "192.0.2.1:80"},
+        {"2001:db8::1", 0, "2001:db8::1"},      {"2001:db8::1", 65535, "[2001:db8::1]:65535"},
         {"::ffff:192.0.2.1", 7, "192.0.2.1:7"},
     };
 

@@ -1,296 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The UDP backend over real sockets on loopback: two queues in one thread, every byte compared. Each
- * case runs with both I/O drivers; where io_uring is forbidden its cases are skipped.
+ * The UDP backend over real sockets on loopback. Each case runs over IPv4 and IPv6 with both I/O
+ * drivers; where io_uring is forbidden its cases are skipped.
  */
-#include "core/crc32c.h"
-#include "core/wire.h"
-#include "log.h"
-#include "nic/udp.h"
+#include "udp_pair.h"
 
-#include <arpa/inet.h>
-#include <criterion/criterion.h>
-#include <errno.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <pthread.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
-
-enum {
-    MESSAGE_BYTES = 256 * 1024,
-    SMALL = 1472,
-    TOKEN = 0x1234567,
-    DEADLINE_NS = 2000000000,
-};
-
-/* A message whose bytes are `bytes`; `hidden`: payload() refuses, as for memory the CPU cannot read. */
-struct test_msg {
-    struct core_msg core;
-    const uint8_t *bytes;
-    bool hidden;
-};
-
-struct pair {
-    struct params params;
-    struct counters counters[2];
-    struct nic *nic;
-    struct nic_queue *queues[2];
-    uint32_t destination, datagram_bytes; /* of queue 1, as queue 0 sees it */
-};
-
-static char log_text[4096];
-static int crc_calls;
-
-static void keep_log(void *user, enum uccl_log_level level, const char *text)
-{
-    (void)user;
-    (void)level;
-    strncat(log_text, text, sizeof log_text - strlen(log_text) - 1);
-    strncat(log_text, "\n", sizeof log_text - strlen(log_text) - 1);
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-static const void *test_payload(const struct core_msg *msg, uint64_t offset)
-{
-    const struct test_msg *test = (const struct test_msg *)msg;
-
-    return test->hidden ? NULL : test->bytes + offset;
-}
-
-static void test_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length)
-{
-    memcpy(to, ((const struct test_msg *)msg)->bytes + offset, length);
-}
-
-static uint32_t counting_crc(uint32_t crc, const void *data, size_t length)
-{
-    crc_calls++;
-    return crc32c_portable(crc, data, length);
-}
-
-static int open_queue(struct pair *pair, int which, bool lent)
-{
-    struct nic_queue_setup setup = {
-        .params = &pair->params,
-        .counters = &pair->counters[which],
-        .crc32c = counting_crc,
-        .gather = test_gather,
-        .payload = test_payload,
-        .lent = lent,
-        .index = (unsigned)which,
-    };
-
-    return nic_udp_ops.queue_open(pair->nic, &setup, &pair->queues[which]);
-}
-
-static void add_peer(struct pair *pair, const char *address)
-{
-    union nic_address to = {0};
-    uint16_t port = htons(nic_udp_ops.queue_port(pair->queues[1]));
-
-    if (inet_pton(AF_INET, address, &to.v4.sin_addr) == 1) {
-        to.v4.sin_family = AF_INET;
-        to.v4.sin_port = port;
-    } else {
-        cr_assert_eq(inet_pton(AF_INET6, address, &to.v6.sin6_addr), 1);
-        to.v6.sin6_family = AF_INET6;
-        to.v6.sin6_port = port;
-    }
-    cr_assert_eq(nic_udp_ops.peer_add(pair->queues[0], &to, &pair->destination, &pair->datagram_bytes), 0);
-}
-
-static void init_params(struct params *params, unsigned io)
-{
-    params->udp_io = io;
-    params->socket_buffer_kb = 4096;
-    params->port_entropy = 4;
-}
-
-static struct pair *open_pair(unsigned io, const char *address)
-{
-    struct pair *pair = calloc(1, sizeof *pair);
-
-    init_params(&pair->params, io);
-    cr_assert_eq(nic_udp_ops.open(&pair->params, &pair->nic), 0);
-    for (int i = 0; i < 2; i++) {
-        int status = open_queue(pair, i, false);
-
-        if (status == UCCL_ENOTSUP)
-            cr_skip_test("io_uring is not available here");
-        cr_assert_eq(status, 0);
-        cr_assert_gt(nic_udp_ops.queue_rx_bytes(pair->queues[i]), 0);
-    }
-    add_peer(pair, address);
-    return pair;
-}
-
-static void close_pair(struct pair *pair)
-{
-    nic_udp_ops.peer_remove(pair->queues[0], pair->destination);
-    nic_udp_ops.queue_close(pair->queues[0]);
-    nic_udp_ops.queue_close(pair->queues[1]);
-    nic_udp_ops.close(pair->nic);
-    free(pair);
-}
-
-static struct test_msg *make_message(void)
-{
-    struct test_msg *msg = calloc(1, sizeof *msg);
-    uint8_t *bytes = malloc(MESSAGE_BYTES);
-
-    for (size_t i = 0; i < MESSAGE_BYTES; i++)
-        bytes[i] = (uint8_t)(i * 2654435761u >> 13);
-    msg->bytes = bytes;
-    msg->core.size_bytes = MESSAGE_BYTES;
-    return msg;
-}
-
-static void free_message(struct test_msg *msg)
-{
-    free((void *)(uintptr_t)msg->bytes);
-    free(msg);
-}
-
-static struct tx_desc bulk(const struct pair *pair, struct test_msg *msg, unsigned count, uint32_t datagram_bytes,
-                           uint32_t last_bytes)
-{
-    return (struct tx_desc){
-        .kind = TX_BULK,
-        .count = (uint8_t)count,
-        .sequenced = true,
-        .path = 5,
-        .destination = pair->destination,
-        .mask = UINT64_MAX >> (64 - count),
-        .datagram_bytes = datagram_bytes,
-        .last_bytes = last_bytes,
-        .token = TOKEN,
-        .seq = 77,
-        .bulk_msg = &msg->core,
-        .bulk_offset = 1000,
-        .bulk_stride = datagram_bytes - WIRE_BULK_HEADER_BYTES,
-        .bulk_last = last_bytes - WIRE_BULK_HEADER_BYTES,
-        .conn_id = 3,
-        .msg_number = 9,
-        .msg_total = MESSAGE_BYTES,
-    };
-}
-
-static uint32_t length_of(const struct tx_desc *desc, unsigned index)
-{
-    return index + 1 == desc->count ? desc->last_bytes : desc->datagram_bytes;
-}
-
-/* Called for every datagram received; returns the bit to set in the mask of what has come. */
-typedef uint64_t (*check_fn)(const struct tx_desc *desc, const struct test_msg *msg, const uint8_t *bytes,
-                             uint32_t length);
-
-static uint64_t check_bulk(const struct tx_desc *desc, const struct test_msg *msg, const uint8_t *bytes,
-                           uint32_t length)
-{
-    struct wire_packet packet;
-    struct wire_frame frame;
-
-    cr_assert(wire_parse(bytes, length, crc32c_portable, &packet));
-    cr_assert(wire_payload_intact(&packet, crc32c_portable));
-    cr_assert_eq(!!(packet.flags & WIRE_PAYLOAD_CRC), desc->payload_crc);
-    cr_assert_eq(length, length_of(desc, packet.index));
-    cr_assert_eq(wire_next_frame(&packet, &frame), 1);
-    cr_assert_eq(frame.kind, FRAME_DATA);
-    cr_assert_eq(frame.data.offset, desc->bulk_offset + (uint64_t)packet.index * desc->bulk_stride);
-    cr_assert_eq(frame.data.length, length - WIRE_BULK_HEADER_BYTES);
-    cr_assert_eq(memcmp(frame.data.payload, msg->bytes + frame.data.offset, frame.data.length), 0);
-    return UINT64_C(1) << packet.index;
-}
-
-static uint64_t check_frames(const struct tx_desc *desc, const struct test_msg *msg, const uint8_t *bytes,
-                             uint32_t length)
-{
-    struct wire_packet packet;
-    struct wire_frame frame;
-
-    cr_assert(wire_parse(bytes, length, crc32c_portable, &packet));
-    cr_assert(wire_payload_intact(&packet, crc32c_portable));
-    cr_assert_eq(length, length_of(desc, packet.index));
-    while (wire_next_frame(&packet, &frame) == 1) {
-        cr_assert_eq(frame.kind, FRAME_EAGER);
-        cr_assert_eq(memcmp(frame.eager.payload, msg->bytes + frame.eager.msg, frame.eager.length), 0);
-    }
-    return UINT64_C(1) << packet.index;
-}
-
-/* Receives on queue 1 until `want` has come; returns the number of buffers that it took. */
-static unsigned receive(struct pair *pair, const struct tx_desc *desc, const struct test_msg *msg, check_fn check,
-                        uint64_t want)
-{
-    uint64_t seen = 0, until = now_ns() + DEADLINE_NS;
-    struct nic_rx rx[8];
-    unsigned buffers = 0;
-
-    while (seen != want && now_ns() < until) {
-        unsigned count = nic_udp_ops.poll(pair->queues[1], rx, 8);
-
-        if (count == 0)
-            nic_udp_ops.wait(pair->queues[1], 10000000);
-        for (unsigned i = 0; i < count; i++) {
-            cr_assert_leq(rx[i].stride, rx[i].length);
-            cr_assert_gt(rx[i].stride, 0);
-            cr_assert_not(rx[i].ce);
-            for (uint32_t at = 0; at < rx[i].length; at += rx[i].stride) {
-                uint32_t length = rx[i].length - at < rx[i].stride ? rx[i].length - at : rx[i].stride;
-                uint64_t bit = check(desc, msg, rx[i].data + at, length);
-
-                cr_assert_not(seen & bit, "a datagram came twice");
-                seen |= bit;
-            }
-            nic_udp_ops.release(pair->queues[1], &rx[i]);
-        }
-        buffers += count;
-    }
-    cr_assert_eq(seen, want, "wanted %llx, got %llx", (unsigned long long)want, (unsigned long long)seen);
-    return buffers;
-}
-
-static void send_and_receive(struct pair *pair, const struct tx_desc *desc, struct test_msg *msg, check_fn check,
-                             unsigned buffers_max)
-{
-    uint64_t before = pair->counters[0].tx_datagrams, bytes_before = pair->counters[0].tx_bytes, bytes = 0;
-
-    cr_assert(nic_udp_ops.send(pair->queues[0], desc));
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
-    cr_assert_leq(receive(pair, desc, msg, check, desc->mask), buffers_max);
-    cr_assert_eq(pair->counters[0].tx_datagrams - before, (unsigned)__builtin_popcountll(desc->mask));
-    for (unsigned i = 0; i < desc->count; i++)
-        bytes += desc->mask >> i & 1 ? length_of(desc, i) : 0;
-    cr_assert_eq(pair->counters[0].tx_bytes - bytes_before, bytes);
-}
 
 /* A case for IPv4 and IPv6 with each driver. */
-#define BOTH(name)                                                                                                     \
-    static void name(unsigned io, const char *address);                                                               \
-    Test(udp_mmsg, name, .timeout = 30)                                                                                \
-    {                                                                                                                  \
-        name(UDP_IO_MMSG, "127.0.0.1");                                                                                \
-        name(UDP_IO_MMSG, "::1");                                                                                      \
-    }                                                                                                                  \
-    Test(udp_uring, name, .timeout = 30)                                                                               \
-    {                                                                                                                  \
-        name(UDP_IO_URING, "127.0.0.1");                                                                               \
-        name(UDP_IO_URING, "::1");                                                                                     \
-    }                                                                                                                  \
+#define BOTH(name)                                                                                 \
+    static void name(unsigned io, const char *address);                                            \
+    Test(udp_mmsg, name, .timeout = 30)                                                            \
+    {                                                                                              \
+        name(UDP_IO_MMSG, "127.0.0.1");                                                            \
+        name(UDP_IO_MMSG, "::1");                                                                  \
+    }                                                                                              \
+    Test(udp_uring, name, .timeout = 30)                                                           \
+    {                                                                                              \
+        name(UDP_IO_URING, "127.0.0.1");                                                           \
+        name(UDP_IO_URING, "::1");                                                                 \
+    }                                                                                              \
     static void name(unsigned io, const char *address)
 
 BOTH(full_trains)
@@ -298,7 +27,8 @@ BOTH(full_trains)
     struct pair *pair = open_pair(io, address);
     struct test_msg *msg = make_message();
 
-    for (unsigned count = 1; count <= 44; count++) { /* a whole train is one buffer at the receiver, by GRO */
+    for (unsigned count = 1; count <= 44;
+         count++) { /* a whole train is one buffer at the receiver, by GRO */
         struct tx_desc desc = bulk(pair, msg, count, SMALL, count % 2 ? SMALL : 700);
 
         send_and_receive(pair, &desc, msg, check_bulk, 1);
@@ -318,8 +48,15 @@ BOTH(full_trains)
 
 BOTH(sparse_masks)
 {
-    static const uint64_t masks[] = {1, 2, 0x8000000000000000, 0x5555555555555555, 0xaaaaaaaaaaaaaaaa,
-                                     0xf0f0f0f0f0f0f0f1, 0x7fffffffffffffff, 0xfffffffffffffffe, UINT64_MAX};
+    static const uint64_t masks[] = {1,
+                                     2,
+                                     0x8000000000000000,
+                                     0x5555555555555555,
+                                     0xaaaaaaaaaaaaaaaa,
+                                     0xf0f0f0f0f0f0f0f1,
+                                     0x7fffffffffffffff,
+                                     0xfffffffffffffffe,
+                                     UINT64_MAX};
     struct pair *pair = open_pair(io, address);
     struct test_msg *msg = make_message();
 
@@ -362,7 +99,25 @@ BOTH(large_datagrams)
     close_pair(pair);
 }
 
-/* A chunk of two datagrams that carry eager frames, `msg` naming the place of their bytes for the check. */
+static uint64_t check_frames(const struct tx_desc *desc, const struct test_msg *msg,
+                             const uint8_t *bytes, uint32_t length)
+{
+    struct wire_packet packet;
+    struct wire_frame frame;
+
+    cr_assert(wire_parse(bytes, length, crc32c_portable, &packet));
+    cr_assert(wire_payload_intact(&packet, crc32c_portable));
+    cr_assert_eq(length, length_of(desc, packet.index));
+    while (wire_next_frame(&packet, &frame) == 1) {
+        cr_assert_eq(frame.kind, FRAME_EAGER);
+        cr_assert_eq(memcmp(frame.eager.payload, msg->bytes + frame.eager.msg, frame.eager.length),
+                     0);
+    }
+    return UINT64_C(1) << packet.index;
+}
+
+/* A chunk of two datagrams that carry eager frames, `msg` naming the place of their bytes for the
+ * check. */
 static struct tx_desc make_frames(const struct pair *pair, struct test_msg *msg, uint8_t *buffer,
                                   struct tx_piece pieces[4])
 {
@@ -374,7 +129,7 @@ static struct tx_desc make_frames(const struct pair *pair, struct test_msg *msg,
         .path = 1,
         .destination = pair->destination,
         .mask = 3,
-        .datagram_bytes = WIRE_HEADER_BYTES + 2 * WIRE_EAGER_BYTES + 101,
+        .datagram_bytes = 1300, /* the second frame of the first datagram is made to fill it */
         .last_bytes = WIRE_HEADER_BYTES + 2 * WIRE_EAGER_BYTES + 600 + 513,
         .token = TOKEN,
         .buffer = buffer,
@@ -382,7 +137,6 @@ static struct tx_desc make_frames(const struct pair *pair, struct test_msg *msg,
         .piece_count = 4,
     };
 
-    desc.datagram_bytes = 1300; /* the first one has room to spare: its frames are made to fill it */
     for (unsigned d = 0; d < 2; d++) {
         uint8_t *datagram = buffer + d * desc.datagram_bytes, *at = datagram + WIRE_HEADER_BYTES;
         uint32_t payload_at = d * desc.datagram_bytes + WIRE_HEADER_BYTES + 2 * WIRE_EAGER_BYTES;
@@ -391,10 +145,13 @@ static struct tx_desc make_frames(const struct pair *pair, struct test_msg *msg,
             uint32_t length = lengths[k];
 
             if (d == 0 && k == 1)
-                length = desc.datagram_bytes - WIRE_HEADER_BYTES - 2 * WIRE_EAGER_BYTES - lengths[0];
-            at += wire_put_eager(at, &(struct wire_eager){.conn = 3, .msg = offsets[k], .total = length, .length = length});
-            pieces[k] = (struct tx_piece){.msg = &msg->core, .offset_bytes = offsets[k], .length = length,
-                                          .at = payload_at};
+                length =
+                    desc.datagram_bytes - WIRE_HEADER_BYTES - 2 * WIRE_EAGER_BYTES - lengths[0];
+            at += wire_put_eager(
+                at, &(struct wire_eager){
+                        .conn = 3, .msg = offsets[k], .total = length, .length = length});
+            pieces[k] = (struct tx_piece){
+                .msg = &msg->core, .offset_bytes = offsets[k], .length = length, .at = payload_at};
             payload_at += length;
         }
         wire_set_header_length(datagram, (uint16_t)(at - datagram));
@@ -469,7 +226,8 @@ BOTH(small_sends_are_staged)
     close_pair(pair);
 }
 
-/* Without segmentation offload, or cut for a larger path MTU: every datagram is a send of its own. */
+/* Without segmentation offload, or cut for a larger path MTU: every datagram is a send of its own.
+ */
 BOTH(one_by_one)
 {
     struct pair *pair = open_pair(io, address);
@@ -493,7 +251,8 @@ BOTH(mtu_parameter_and_news)
 
     cr_assert_not(nic_udp_ops.mtu_event(pair->queues[0], &destination, &bytes));
     udp_check_mtu(pair->queues[0], pair->destination);
-    cr_assert_not(nic_udp_ops.mtu_event(pair->queues[0], &destination, &bytes), "nothing has changed");
+    cr_assert_not(nic_udp_ops.mtu_event(pair->queues[0], &destination, &bytes),
+                  "nothing has changed");
     pair->params.mtu = 1500;
     udp_check_mtu(pair->queues[0], pair->destination);
     udp_check_mtu(pair->queues[0], pair->destination);
@@ -621,7 +380,8 @@ BOTH(ecn_marks_are_seen)
     close_pair(pair);
 }
 
-/* Floods the receiver, which looks only afterwards: drops are counted, and what comes then is whole. */
+/* Floods the receiver, which looks only afterwards: drops are counted, and what comes then is
+ * whole. */
 BOTH(overflow_is_counted)
 {
     struct pair *pair = open_pair(io, address);
@@ -630,7 +390,8 @@ BOTH(overflow_is_counted)
     struct nic_rx rx[64];
     unsigned count, buffers = 0;
 
-    cr_assert_eq(nic_udp_ops.poll(pair->queues[1], rx, 1), 0); /* receiving has begun, io_uring's too */
+    cr_assert_eq(nic_udp_ops.poll(pair->queues[1], rx, 1),
+                 0); /* receiving has begun, io_uring's too */
     for (unsigned i = 0; i < 1000; i++) {
         cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
         nic_udp_ops.flush(pair->queues[0]);
@@ -682,100 +443,4 @@ BOTH(garbage_and_dead_ports_do_no_harm)
     send_and_receive(pair, &desc, msg, check_bulk, 1);
     free_message(msg);
     close_pair(pair);
-}
-
-/* ---- choosing the driver --------------------------------------------------------------------- */
-
-Test(udp, lent_queues_take_no_ring)
-{
-    struct pair pair = {0};
-
-    uccl_set_log(keep_log, NULL);
-    init_params(&pair.params, UDP_IO_AUTO);
-    cr_assert_eq(nic_udp_ops.open(&pair.params, &pair.nic), 0);
-    cr_assert(nic_udp_ops.caps(pair.nic)->lendable);
-    cr_assert_eq(open_queue(&pair, 0, true), 0);
-    cr_assert_eq(pair.queues[0]->driver, &udp_mmsg_driver);
-    pair.params.udp_io = UDP_IO_URING;
-    cr_assert_eq(open_queue(&pair, 1, true), UCCL_EINVAL);
-    cr_assert(strstr(log_text, "UCCL_UDP_IO") != NULL, "%s", log_text);
-    nic_udp_ops.queue_close(pair.queues[0]);
-    nic_udp_ops.close(pair.nic);
-}
-
-/* From now on io_uring_setup() fails in this process with `error`, as under a container's seccomp filter. */
-static void forbid_io_uring(int error)
-{
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_io_uring_setup, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {.len = sizeof filter / sizeof filter[0], .filter = filter};
-
-    cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    cr_assert_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0), 0, "%s", strerror(errno));
-}
-
-static void check_forbidden(int error, const char *reason)
-{
-    struct pair pair = {0};
-
-    forbid_io_uring(error);
-    uccl_set_log(keep_log, NULL);
-    init_params(&pair.params, UDP_IO_AUTO);
-    cr_assert_eq(nic_udp_ops.open(&pair.params, &pair.nic), 0);
-    cr_assert_eq(open_queue(&pair, 0, false), 0);
-    cr_assert_eq(pair.queues[0]->driver, &udp_mmsg_driver);
-    nic_udp_ops.queue_close(pair.queues[0]);
-    cr_assert(log_text[0] == '\0', "auto says nothing at this level, but said: %s", log_text);
-    pair.params.udp_io = UDP_IO_URING;
-    cr_assert_eq(open_queue(&pair, 0, false), UCCL_ENOTSUP);
-#ifdef HAVE_LIBURING
-    cr_assert(strstr(log_text, reason) != NULL, "%s", log_text);
-#else
-    cr_assert(strstr(log_text, "liburing") != NULL, "%s (%s)", log_text, reason);
-#endif
-    nic_udp_ops.close(pair.nic);
-}
-
-Test(udp, uring_forbidden_by_seccomp)
-{
-    check_forbidden(EPERM, "seccomp");
-}
-
-Test(udp, uring_hidden_by_seccomp)
-{
-    check_forbidden(ENOSYS, "no io_uring");
-}
-
-Test(udp, no_interface_matches)
-{
-    struct params params = {.socket_ifname = "=nosuchinterface", .port_entropy = 1, .socket_buffer_kb = 64};
-    struct nic *nic = NULL;
-
-    uccl_set_log(keep_log, NULL);
-    cr_assert_eq(nic_udp_ops.open(&params, &nic), UCCL_ENODEV);
-    cr_assert_null(nic);
-    cr_assert(strstr(log_text, "nosuchinterface") != NULL, "%s", log_text);
-}
-
-Test(udp, devices)
-{
-    struct params params = {.socket_ifname = "=lo", .port_entropy = 1, .socket_buffer_kb = 64};
-    struct uccl_device device;
-    union nic_address address;
-    struct nic *nic;
-
-    cr_assert_eq(nic_udp_ops.open(&params, &nic), 0);
-    cr_assert_eq(nic_udp_ops.device_count(nic), 1);
-    cr_assert_eq(nic_udp_ops.device(nic, 0, &device, &address), 0);
-    cr_assert_eq(nic_udp_ops.device(nic, 1, &device, &address), UCCL_ENODEV);
-    cr_assert_eq(nic_udp_ops.device(nic, -1, &device, &address), UCCL_ENODEV);
-    cr_assert_str_eq(device.name, "lo");
-    cr_assert_str_eq(device.backend, "udp");
-    cr_assert_str_eq(device.address, "127.0.0.1");
-    cr_assert(device.is_loopback);
-    nic_udp_ops.close(nic);
 }

@@ -1,0 +1,704 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Making and ending connections. Handshakes are run by whoever waits for them (connect, accept);
+ * what they agree on is put in place by the home engine thread, asked through its ring.
+ */
+#include "objects.h"
+
+#include "bootstrap.h"
+#include "log.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { HANDSHAKES_MAX = 64, BACKLOG = 1024, ATTEMPTS = 3, CLOSE_GRACE_MS = 1000 };
+
+/* ---- handles --------------------------------------------------------------------------------- */
+
+/* Layout of uccl_handle.listener: version, family (4 or 6), port, address, scope. */
+enum { HANDLE_VERSION = 1, HANDLE_ADDRESS = 4, HANDLE_SCOPE = 20 };
+
+static void handle_put(struct uccl_handle *handle, const union nic_address *address)
+{
+    uint8_t *at = handle->listener;
+    memset(handle, 0, sizeof *handle);
+    at[0] = HANDLE_VERSION;
+    if (address->any.sa_family == AF_INET6) {
+        at[1] = 6;
+        memcpy(at + 2, &address->v6.sin6_port, 2);
+        memcpy(at + HANDLE_ADDRESS, &address->v6.sin6_addr, 16);
+        memcpy(at + HANDLE_SCOPE, &address->v6.sin6_scope_id, 4);
+    } else {
+        at[1] = 4;
+        memcpy(at + 2, &address->v4.sin_port, 2);
+        memcpy(at + HANDLE_ADDRESS, &address->v4.sin_addr, 4);
+    }
+}
+
+static bool handle_get(const struct uccl_handle *handle, union nic_address *address)
+{
+    const uint8_t *at = handle->listener;
+    memset(address, 0, sizeof *address);
+    if (at[0] != HANDLE_VERSION || (at[1] != 4 && at[1] != 6))
+        return false;
+    if (at[1] == 6) {
+        address->v6.sin6_family = AF_INET6;
+        memcpy(&address->v6.sin6_port, at + 2, 2);
+        memcpy(&address->v6.sin6_addr, at + HANDLE_ADDRESS, 16);
+        memcpy(&address->v6.sin6_scope_id, at + HANDLE_SCOPE, 4);
+    } else {
+        address->v4.sin_family = AF_INET;
+        memcpy(&address->v4.sin_port, at + 2, 2);
+        memcpy(&address->v4.sin_addr, at + HANDLE_ADDRESS, 4);
+    }
+    return true;
+}
+
+static socklen_t address_length(const union nic_address *address)
+{
+    return address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
+}
+
+static void address_text(const union nic_address *address, char *out, size_t size)
+{
+    char host[INET6_ADDRSTRLEN + 24] = "?", port[8] = "?";
+    getnameinfo(&address->any, address_length(address), host, sizeof host, port, sizeof port,
+                NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(out, size, address->any.sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+}
+
+UCCL_API int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle *out)
+{
+    if (!host || !out || port == 0)
+        return UCCL_EINVAL;
+    char service[8];
+    snprintf(service, sizeof service, "%u", port);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found;
+    int failed = getaddrinfo(host, service, &hints, &found);
+    if (failed) {
+        LOG_ERR("cannot resolve '%s': %s", host, gai_strerror(failed));
+        return UCCL_EADDR;
+    }
+    union nic_address address;
+    memset(&address, 0, sizeof address);
+    memcpy(&address, found->ai_addr, found->ai_addrlen);
+    freeaddrinfo(found);
+    handle_put(out, &address);
+    return UCCL_OK;
+}
+
+/* ---- connections of the engine --------------------------------------------------------------- */
+
+/* A connection id that is not in use: an index, and a generation above it. Under the lock. */
+static bool take_conn_id(struct uccl_engine *engine, uint32_t *id)
+{
+    for (uint32_t i = 0; i < CORE_CONNS_MAX; i++) {
+        uint32_t index = (engine->conn_cursor + i) % CORE_CONNS_MAX;
+        uint64_t bit = UINT64_C(1) << index % 64;
+        if (engine->conn_indices[index / 64] & bit)
+            continue;
+        engine->conn_indices[index / 64] |= bit;
+        engine->conn_cursor = index + 1;
+        *id = index | (uint32_t)++engine->conn_generations[index] << CORE_CONN_INDEX_BITS;
+        return true;
+    }
+    LOG_ERR("cannot open one more connection: all %d are in use", CORE_CONNS_MAX);
+    return false;
+}
+
+static void put_conn_id(struct uccl_engine *engine, uint32_t id)
+{
+    uint32_t index = id % CORE_CONNS_MAX;
+    engine->conn_indices[index / 64] &= ~(UINT64_C(1) << index % 64);
+}
+
+struct open_call {
+    struct uccl_conn *conn;
+    struct peer_flow *flow;
+    void *memory;
+    uint32_t remote_id;
+};
+
+static void open_in_core(struct engine_thread *thread, void *argument)
+{
+    struct open_call *call = argument;
+    call->conn->conn = core_conn_open(thread->core, call->memory, call->flow->flow, &call->flow->setup,
+                                      call->conn->id, call->remote_id, call->conn, clock_now_ns());
+}
+
+/* A connection over a peer whose flows stand; takes over a reference to the peer. Under the lock. */
+static int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint32_t id,
+                     uint32_t remote_id, const union nic_address *address, struct uccl_conn **out)
+{
+    struct peer_flow *flow = &peer->flows[home];
+    struct uccl_conn *conn = calloc(1, sizeof *conn);
+    if (!conn)
+        return UCCL_ENOMEM;
+    conn->memory_bytes = core_conn_size(&engine->params, &flow->setup);
+    void *memory = mmap(NULL, conn->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                        -1, 0);
+    if (memory == MAP_FAILED) {
+        free(conn);
+        return UCCL_ENOMEM;
+    }
+    conn->engine = engine;
+    conn->thread = flow->thread;
+    conn->peer = peer;
+    conn->id = id;
+    conn->address = *address;
+    struct open_call call = {conn, flow, memory, remote_id};
+    thread_run(conn->thread, open_in_core, &call);
+    conn->next = engine->conns;
+    if (conn->next)
+        conn->next->prev = conn;
+    engine->conns = conn;
+    *out = conn;
+    return UCCL_OK;
+}
+
+void connection_on_event(void *context, const struct core_event *event)
+{
+    (void)context;
+    if (event->kind == CORE_EVENT_FLOW_DEAD) {
+        peer_flow_died(event->owner);
+        return;
+    }
+    struct uccl_conn *conn = event->owner;
+    if (event->kind == CORE_EVENT_CONN_FAILED)
+        atomic_store_explicit(&conn->status, event->status, memory_order_release);
+    else
+        atomic_store_explicit(&conn->ended, 1, memory_order_release);
+}
+
+struct close_call {
+    struct uccl_conn *conn;
+    uint64_t linger_ns;
+};
+
+static void close_in_core(struct engine_thread *thread, void *argument)
+{
+    struct close_call *call = argument;
+    core_conn_close(thread->core, call->conn->conn, call->linger_ns, clock_now_ns());
+}
+
+static void conn_free(struct uccl_conn *conn)
+{
+    struct uccl_engine *engine = conn->engine;
+    pthread_mutex_lock(&engine->lock);
+    *(conn->prev ? &conn->prev->next : &engine->conns) = conn->next;
+    if (conn->next)
+        conn->next->prev = conn->prev;
+    munmap(conn->conn, conn->memory_bytes);
+    put_conn_id(engine, conn->id);
+    peer_put(&engine->peers, conn->peer);
+    pthread_mutex_unlock(&engine->lock);
+    free(conn);
+}
+
+static void conn_start_close(struct uccl_conn *conn)
+{
+    struct close_call call = {conn, conn->engine->params.linger_ms * 1000000};
+    atomic_store_explicit(&conn->status, UCCL_ECLOSED, memory_order_release);
+    thread_run(conn->thread, close_in_core, &call);
+}
+
+UCCL_API int uccl_conn_close(uccl_conn *conn)
+{
+    if (!conn)
+        return UCCL_EINVAL;
+    conn_start_close(conn);
+    /* the core ends it within the linger time and a grace, whatever the peer does */
+    thread_wait(conn->thread, &conn->ended, 0, UINT64_MAX);
+    conn_free(conn);
+    return UCCL_OK;
+}
+
+UCCL_API int uccl_conn_status(const uccl_conn *conn)
+{
+    return conn ? atomic_load_explicit(&conn->status, memory_order_acquire) : UCCL_EINVAL;
+}
+
+UCCL_API int uccl_conn_peer(const uccl_conn *conn, char *out, size_t size)
+{
+    if (!conn || !out || size == 0)
+        return UCCL_EINVAL;
+    address_text(&conn->address, out, size);
+    return UCCL_OK;
+}
+
+/* ---- connect --------------------------------------------------------------------------------- */
+
+/* A connect under way; its address stands in the handle's state bytes between never-blocking calls. */
+struct connecting {
+    struct uccl_engine *engine;
+    struct bootstrap *boot;
+    struct peer *peer;
+    union nic_address address;
+    uint64_t deadline_ns;
+    unsigned attempts;
+    unsigned home;
+    uint32_t conn_id;
+    bool has_id;
+};
+
+static void connecting_free(struct connecting *c)
+{
+    pthread_mutex_lock(&c->engine->lock);
+    if (c->has_id)
+        put_conn_id(c->engine, c->conn_id);
+    if (c->peer)
+        peer_put(&c->engine->peers, c->peer);
+    pthread_mutex_unlock(&c->engine->lock);
+    if (c->boot)
+        bootstrap_free(c->boot);
+    free(c);
+}
+
+static int connecting_start(struct connecting *c)
+{
+    return bootstrap_connect(&c->address, c->engine->id, c->deadline_ns, &c->boot);
+}
+
+/* The server's engine id is known: our side of the offer. Under the lock. */
+static int client_offer(struct connecting *c)
+{
+    struct uccl_engine *engine = c->engine;
+    union nic_address address;
+    bootstrap_peer_address(c->boot, &address);
+    int error = peer_get(&engine->peers, bootstrap_peer_id(c->boot), false, &address, &c->peer);
+    if (error)
+        return error;
+    if (!c->has_id && !take_conn_id(engine, &c->conn_id))
+        return UCCL_ENOMEM;
+    c->has_id = true;
+    c->home = engine->next_home++ % engine->thread_count;
+    struct boot_offer offer = {.conn_id = c->conn_id, .home = (uint16_t)c->home};
+    peer_fill_offer(c->peer, &engine->params, &offer);
+    bootstrap_offer(c->boot, &offer);
+    return UCCL_OK;
+}
+
+/* The server's offer is here: put flow and connection in place. Under the lock. */
+static int client_accept_offer(struct connecting *c, struct uccl_conn **out)
+{
+    struct uccl_engine *engine = c->engine;
+    const struct boot_offer *offer = bootstrap_peer_offer(c->boot);
+    if (offer->home >= engine->thread_count)
+        return UCCL_EPROTO;
+    int error = peer_take_offer(&engine->peers, c->peer, offer);
+    if (!error)
+        error = conn_make(engine, c->peer, offer->home, c->conn_id, offer->conn_id, &c->address, out);
+    if (!error) {
+        c->peer = NULL; /* the connection's now, and the id too */
+        c->has_id = false;
+        bootstrap_accept_offer(c->boot);
+    }
+    return error;
+}
+
+/* One of us has forgotten the other: begin again, with new flows. */
+static int connecting_again(struct connecting *c)
+{
+    if (++c->attempts >= ATTEMPTS)
+        return UCCL_EPROTO;
+    bootstrap_free(c->boot);
+    c->boot = NULL;
+    pthread_mutex_lock(&c->engine->lock);
+    peer_put(&c->engine->peers, c->peer);
+    pthread_mutex_unlock(&c->engine->lock);
+    c->peer = NULL;
+    return connecting_start(c);
+}
+
+/* Goes as far as it can. UCCL_EAGAIN: wait for the socket. 0: connected. */
+static int connecting_step(struct connecting *c, struct uccl_conn **conn)
+{
+    for (;;) {
+        int error = UCCL_OK;
+        switch (bootstrap_step(c->boot, clock_now_ns())) {
+        case BOOT_NEED_OFFER:
+            pthread_mutex_lock(&c->engine->lock);
+            error = client_offer(c);
+            pthread_mutex_unlock(&c->engine->lock);
+            break;
+        case BOOT_HAVE_OFFER:
+            pthread_mutex_lock(&c->engine->lock);
+            error = client_accept_offer(c, conn);
+            pthread_mutex_unlock(&c->engine->lock);
+            if (error == UCCL_EAGAIN) {
+                bootstrap_reject(c->boot, UCCL_EAGAIN);
+                error = connecting_again(c);
+            }
+            break;
+        case BOOT_DONE:
+            return UCCL_OK;
+        case BOOT_FAILED:
+            return bootstrap_status(c->boot);
+        default:
+            return UCCL_EAGAIN;
+        }
+        if (error) {
+            bootstrap_reject(c->boot, error);
+            return error;
+        }
+    }
+}
+
+static int connecting_new(struct uccl_engine *engine, const union nic_address *address, int timeout_ms,
+                          struct connecting **out)
+{
+    struct connecting *c = calloc(1, sizeof *c);
+    if (!c)
+        return UCCL_ENOMEM;
+    uint64_t limit_ms = timeout_ms > 0 ? (uint64_t)timeout_ms : engine->params.connect_ms;
+    c->engine = engine;
+    c->address = *address;
+    c->deadline_ns = clock_now_ns() + limit_ms * 1000000;
+    int error = connecting_start(c);
+    if (error) {
+        connecting_free(c);
+        return error;
+    }
+    *out = c;
+    return UCCL_OK;
+}
+
+static int poll_ms(uint64_t deadline_ns)
+{
+    uint64_t now_ns = clock_now_ns();
+    if (deadline_ns == UINT64_MAX)
+        return -1;
+    uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + 999999) / 1000000 : 0;
+    return ms > 3600000 ? 3600000 : (int)ms;
+}
+
+UCCL_API int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out)
+{
+    union nic_address address;
+    struct connecting *c;
+    struct uccl_conn *conn = NULL;
+    if (!engine || !handle || !out || !handle_get(handle, &address))
+        return UCCL_EINVAL;
+    memcpy(&c, handle->state, sizeof c);
+    if (!c) {
+        int error = connecting_new(engine, &address, timeout_ms, &c);
+        if (error)
+            return error;
+        memcpy(handle->state, &c, sizeof c);
+    }
+    int result;
+    while ((result = connecting_step(c, &conn)) == UCCL_EAGAIN && timeout_ms != 0) {
+        struct pollfd fd = {.fd = bootstrap_fd(c->boot), .events = bootstrap_events(c->boot)};
+        poll(&fd, 1, poll_ms(bootstrap_deadline(c->boot)));
+    }
+    if (result == UCCL_EAGAIN)
+        return result;
+    memset(handle->state, 0, sizeof handle->state);
+    connecting_free(c);
+    if (result == UCCL_OK)
+        *out = conn;
+    else if (conn)
+        uccl_conn_close(conn);
+    return result;
+}
+
+UCCL_API void uccl_connect_cancel(struct uccl_handle *handle)
+{
+    struct connecting *c;
+    if (!handle)
+        return;
+    memcpy(&c, handle->state, sizeof c);
+    memset(handle->state, 0, sizeof handle->state);
+    if (c)
+        connecting_free(c);
+}
+
+/* ---- listen, accept -------------------------------------------------------------------------- */
+
+/* A handshake of the server side. */
+struct accepting {
+    struct bootstrap *boot;
+    struct uccl_conn *conn; /* in place, but not the application's before READY */
+};
+
+struct uccl_listener {
+    struct uccl_listener *next;
+    struct uccl_engine *engine;
+    int fd;
+    uint16_t port;
+    pthread_mutex_t lock;   /* one thread accepts at a time */
+    unsigned count;
+    struct accepting accepting[HANDSHAKES_MAX];
+};
+
+static int listen_on(union nic_address *address, int *out)
+{
+    int one = 1, zero = 0;
+    int fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return errno;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (address->any.sa_family == AF_INET6)
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
+    socklen_t length = sizeof *address;
+    if (bind(fd, &address->any, address_length(address)) || listen(fd, BACKLOG) ||
+        getsockname(fd, &address->any, &length)) {
+        int error = errno;
+        close(fd);
+        return error;
+    }
+    *out = fd;
+    return 0;
+}
+
+static uint16_t *port_of(union nic_address *address)
+{
+    return address->any.sa_family == AF_INET6 ? &address->v6.sin6_port : &address->v4.sin_port;
+}
+
+UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct uccl_handle *handle,
+                         uccl_listener **out)
+{
+    if (!engine || !handle || !out || device < -1)
+        return UCCL_EINVAL;
+    struct uccl_device properties;
+    union nic_address advertised, address;
+    int error = engine->nic->device(engine->device, device < 0 ? 0 : device, &properties, &advertised);
+    if (error)
+        return error;
+    if (device < 0) {
+        memset(&address, 0, sizeof address);
+        address.v6.sin6_family = AF_INET6;
+    } else {
+        address = advertised;
+    }
+    *port_of(&address) = htons(port);
+    struct uccl_listener *listener = calloc(1, sizeof *listener);
+    if (!listener)
+        return UCCL_ENOMEM;
+    int failed = listen_on(&address, &listener->fd);
+    if (failed == EAFNOSUPPORT && device < 0) { /* IPv6 is off */
+        memset(&address, 0, sizeof address);
+        address.v4.sin_family = AF_INET;
+        address.v4.sin_port = htons(port);
+        failed = listen_on(&address, &listener->fd);
+    }
+    if (failed) {
+        char text[96];
+        address_text(&address, text, sizeof text);
+        LOG_ERR("cannot listen on %s: %s", text, strerror(failed));
+        free(listener);
+        return failed == EADDRINUSE || failed == EADDRNOTAVAIL || failed == EACCES ? UCCL_EADDR : UCCL_EIO;
+    }
+    listener->engine = engine;
+    listener->port = ntohs(*port_of(&address));
+    pthread_mutex_init(&listener->lock, NULL);
+    *port_of(&advertised) = htons(listener->port);
+    handle_put(handle, &advertised);
+    pthread_mutex_lock(&engine->lock);
+    listener->next = engine->listeners;
+    engine->listeners = listener;
+    pthread_mutex_unlock(&engine->lock);
+    *out = listener;
+    return UCCL_OK;
+}
+
+UCCL_API uint16_t uccl_listener_port(const uccl_listener *listener)
+{
+    return listener ? listener->port : 0;
+}
+
+/* Takes waiting TCP connections in, for as long as there is room. */
+static void accept_strangers(struct uccl_listener *listener)
+{
+    struct uccl_engine *engine = listener->engine;
+    while (listener->count < HANDSHAKES_MAX) {
+        int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
+                LOG_WARNING("cannot accept on port %u: %s", listener->port, strerror(errno));
+            return;
+        }
+        struct accepting *accepting = &listener->accepting[listener->count];
+        *accepting = (struct accepting){0};
+        uint64_t deadline_ns = clock_now_ns() + engine->params.connect_ms * 1000000;
+        if (bootstrap_serve(fd, engine->id, deadline_ns, &accepting->boot) == UCCL_OK)
+            listener->count++;
+    }
+}
+
+/* The client's offer is here: put flow and connection in place, and answer. Under the engine's lock. */
+static int server_answer(struct uccl_engine *engine, struct accepting *accepting)
+{
+    const struct boot_offer *theirs = bootstrap_peer_offer(accepting->boot);
+    union nic_address address;
+    struct peer *peer;
+    uint32_t id;
+    bootstrap_peer_address(accepting->boot, &address);
+    int error = peer_get(&engine->peers, bootstrap_peer_id(accepting->boot), true, &address, &peer);
+    if (error)
+        return error;
+    error = peer_take_offer(&engine->peers, peer, theirs);
+    if (error == UCCL_EAGAIN) { /* the client has forgotten us since: new flows for both */
+        peer_put(&engine->peers, peer);
+        error = peer_get(&engine->peers, bootstrap_peer_id(accepting->boot), true, &address, &peer);
+        if (error)
+            return error;
+        error = peer_take_offer(&engine->peers, peer, theirs);
+    }
+    unsigned flows = theirs->flow_count < peer->flow_count ? theirs->flow_count : peer->flow_count;
+    unsigned home = theirs->home % flows;
+    if (!error && !take_conn_id(engine, &id))
+        error = UCCL_ENOMEM;
+    if (!error) {
+        error = conn_make(engine, peer, home, id, theirs->conn_id, &address, &accepting->conn);
+        if (error)
+            put_conn_id(engine, id);
+    }
+    if (error) {
+        peer_put(&engine->peers, peer);
+        return error;
+    }
+    struct boot_offer ours = {.conn_id = id, .home = (uint16_t)home};
+    peer_fill_offer(peer, &engine->params, &ours);
+    bootstrap_offer(accepting->boot, &ours);
+    return UCCL_OK;
+}
+
+/* True: the handshake is over, with `*conn` set where it went well. */
+static bool accepting_step(struct uccl_listener *listener, struct accepting *accepting,
+                           struct uccl_conn **conn)
+{
+    struct uccl_engine *engine = listener->engine;
+    for (;;) {
+        switch (bootstrap_step(accepting->boot, clock_now_ns())) {
+        case BOOT_HAVE_OFFER: {
+            pthread_mutex_lock(&engine->lock);
+            int error = server_answer(engine, accepting);
+            pthread_mutex_unlock(&engine->lock);
+            if (error)
+                bootstrap_reject(accepting->boot, error);
+            break;
+        }
+        case BOOT_DONE:
+            *conn = accepting->conn;
+            return true;
+        case BOOT_FAILED:
+            if (accepting->conn)
+                uccl_conn_close(accepting->conn);
+            return true;
+        default:
+            return false;
+        }
+    }
+}
+
+static struct uccl_conn *step_all(struct uccl_listener *listener)
+{
+    struct uccl_conn *conn = NULL;
+    for (unsigned i = 0; i < listener->count && !conn;) {
+        struct accepting *accepting = &listener->accepting[i];
+        if (!accepting_step(listener, accepting, &conn)) {
+            i++;
+            continue;
+        }
+        bootstrap_free(accepting->boot);
+        *accepting = listener->accepting[--listener->count];
+    }
+    return conn;
+}
+
+static void wait_for_sockets(struct uccl_listener *listener, uint64_t deadline_ns)
+{
+    struct pollfd fds[HANDSHAKES_MAX + 1];
+    unsigned count = 0;
+    for (unsigned i = 0; i < listener->count; i++) {
+        struct bootstrap *boot = listener->accepting[i].boot;
+        fds[count++] = (struct pollfd){.fd = bootstrap_fd(boot), .events = bootstrap_events(boot)};
+        if (bootstrap_deadline(boot) < deadline_ns)
+            deadline_ns = bootstrap_deadline(boot);
+    }
+    if (listener->count < HANDSHAKES_MAX)
+        fds[count++] = (struct pollfd){.fd = listener->fd, .events = POLLIN};
+    poll(fds, count, poll_ms(deadline_ns));
+}
+
+UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **out)
+{
+    if (!listener || !out)
+        return UCCL_EINVAL;
+    uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
+    if (pthread_mutex_trylock(&listener->lock)) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += timeout_ms / 1000;
+        until.tv_nsec += timeout_ms % 1000 * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (timeout_ms == 0)
+            return UCCL_EAGAIN;
+        if (timeout_ms < 0)
+            pthread_mutex_lock(&listener->lock);
+        else if (pthread_mutex_timedlock(&listener->lock, &until))
+            return UCCL_ETIMEDOUT;
+    }
+    struct uccl_conn *conn;
+    for (;;) {
+        accept_strangers(listener);
+        conn = step_all(listener);
+        if (conn || clock_now_ns() >= deadline_ns)
+            break;
+        wait_for_sockets(listener, deadline_ns);
+    }
+    pthread_mutex_unlock(&listener->lock);
+    if (!conn)
+        return timeout_ms == 0 ? UCCL_EAGAIN : UCCL_ETIMEDOUT;
+    *out = conn;
+    return UCCL_OK;
+}
+
+UCCL_API int uccl_listener_close(uccl_listener *listener)
+{
+    if (!listener)
+        return UCCL_EINVAL;
+    struct uccl_engine *engine = listener->engine;
+    pthread_mutex_lock(&engine->lock);
+    for (struct uccl_listener **link = &engine->listeners; *link; link = &(*link)->next) {
+        if (*link == listener) {
+            *link = listener->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&engine->lock);
+    for (unsigned i = 0; i < listener->count; i++) {
+        struct accepting *accepting = &listener->accepting[i];
+        bootstrap_free(accepting->boot);
+        if (accepting->conn)
+            uccl_conn_close(accepting->conn);
+    }
+    close(listener->fd);
+    pthread_mutex_destroy(&listener->lock);
+    free(listener);
+    return UCCL_OK;
+}
+
+void connections_end(struct uccl_engine *engine)
+{
+    while (engine->listeners)
+        uccl_listener_close(engine->listeners);
+    for (struct uccl_conn *conn = engine->conns; conn; conn = conn->next)
+        conn_start_close(conn); /* all linger at the same time */
+    while (engine->conns) {
+        struct uccl_conn *conn = engine->conns;
+        thread_wait(conn->thread, &conn->ended, 0, UINT64_MAX);
+        conn_free(conn);
+    }
+}

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening and closing engines, their devices and counters. */
+#include "objects.h"
+
+#include "config.h"
+#include "log.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum { FEW_CORES = 4, ENGINES_BY_DEFAULT = 4, CORES_PER_ENGINE = 4 };
+
+static unsigned cores_here(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return (unsigned)CPU_COUNT(&set);
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 ? (unsigned)online : 1;
+}
+
+static bool lends(const struct params *params)
+{
+    return params->lend == LEND_YES || (params->lend == LEND_AUTO && cores_here() <= FEW_CORES);
+}
+
+static unsigned engines_to_start(const struct params *params)
+{
+    if (params->num_engines)
+        return (unsigned)params->num_engines;
+    unsigned wanted = cores_here() / CORES_PER_ENGINE;
+    return wanted < 1 ? 1 : wanted > ENGINES_BY_DEFAULT ? ENGINES_BY_DEFAULT : wanted;
+}
+
+static int open_device(struct uccl_engine *engine)
+{
+    engine->nic = &nic_udp_ops;
+    return engine->nic->open(&engine->params, &engine->device);
+}
+
+static int start_threads(struct uccl_engine *engine)
+{
+    unsigned count = engines_to_start(&engine->params);
+    engine->threads = aligned_alloc(64, count * sizeof *engine->threads);
+    if (!engine->threads)
+        return UCCL_ENOMEM;
+    memset(engine->threads, 0, count * sizeof *engine->threads);
+    for (unsigned i = 0; i < count; i++) {
+        uint64_t seed = 0;
+        if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
+            seed = clock_now_ns() + i;
+        int error = thread_start(&engine->threads[i],
+                                 &(struct thread_setup){.params = &engine->params,
+                                                        .nic = engine->nic,
+                                                        .device = engine->device,
+                                                        .index = i,
+                                                        .lend = lends(&engine->params),
+                                                        .seed = seed,
+                                                        .event_fd = engine->event_fd,
+                                                        .event_armed = &engine->event_armed,
+                                                        .on_event = connection_on_event,
+                                                        .context = engine});
+        if (error)
+            return error;
+        engine->thread_count++;
+    }
+    return UCCL_OK;
+}
+
+static void stop_threads(struct uccl_engine *engine)
+{
+    for (unsigned i = 0; i < engine->thread_count; i++)
+        thread_stop(&engine->threads[i]);
+    engine->thread_count = 0;
+}
+
+static int build(struct uccl_engine *engine)
+{
+    if (getrandom(engine->id, sizeof engine->id, 0) != sizeof engine->id) {
+        LOG_ERR("cannot draw an engine id: getrandom: %s", strerror(errno));
+        return UCCL_EIO;
+    }
+    engine->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (engine->event_fd < 0) {
+        LOG_ERR("cannot make an event descriptor: %s (limit of open files: ulimit -n)", strerror(errno));
+        return UCCL_EIO;
+    }
+    engine->conn_generations = calloc(CORE_CONNS_MAX, sizeof *engine->conn_generations);
+    engine->conn_indices = calloc(CORE_CONNS_MAX / 64, sizeof *engine->conn_indices);
+    if (!engine->conn_generations || !engine->conn_indices)
+        return UCCL_ENOMEM;
+    int error = request_pool_init(&engine->requests, engine->params.max_requests);
+    if (!error)
+        error = open_device(engine);
+    if (!error)
+        error = start_threads(engine);
+    if (!error)
+        error = peer_table_init(&engine->peers, engine->nic, &engine->params, engine->threads,
+                                engine->thread_count);
+    return error;
+}
+
+static void destroy(struct uccl_engine *engine)
+{
+    stop_threads(engine);
+    free(engine->threads);
+    if (engine->device)
+        engine->nic->close(engine->device);
+    if (engine->requests.slabs)
+        request_pool_free(&engine->requests);
+    free(engine->conn_generations);
+    free(engine->conn_indices);
+    if (engine->event_fd >= 0)
+        close(engine->event_fd);
+    pthread_mutex_destroy(&engine->lock);
+    free(engine);
+}
+
+UCCL_API int uccl_open(const uccl_config *config, uccl_engine **out)
+{
+    if (!out)
+        return UCCL_EINVAL;
+    struct uccl_engine *engine = calloc(1, sizeof *engine);
+    if (!engine)
+        return UCCL_ENOMEM;
+    engine->event_fd = -1;
+    pthread_mutex_init(&engine->lock, NULL);
+    int error = config_resolve(config, &engine->params);
+    if (!error) {
+        log_set_level((enum uccl_log_level)engine->params.log_level);
+        error = build(engine);
+    }
+    if (error) {
+        destroy(engine);
+        return error;
+    }
+    *out = engine;
+    return UCCL_OK;
+}
+
+UCCL_API int uccl_close(uccl_engine *engine)
+{
+    if (!engine)
+        return UCCL_EINVAL;
+    connections_end(engine);
+    pthread_mutex_lock(&engine->lock);
+    peer_table_free(&engine->peers);
+    while (engine->mrs) {
+        struct uccl_mr *mr = engine->mrs;
+        engine->mrs = mr->next;
+        free(mr);
+    }
+    pthread_mutex_unlock(&engine->lock);
+    destroy(engine);
+    return UCCL_OK;
+}
+
+UCCL_API int uccl_device_count(const uccl_engine *engine)
+{
+    return engine ? engine->nic->device_count(engine->device) : UCCL_EINVAL;
+}
+
+UCCL_API int uccl_device_get(const uccl_engine *engine, int device, struct uccl_device *out)
+{
+    union nic_address address;
+    if (!engine || !out)
+        return UCCL_EINVAL;
+    int error = engine->nic->device(engine->device, device, out, &address);
+    if (!error)
+        out->engines = engine->thread_count;
+    return error;
+}
+
+/* ---- events, counters ------------------------------------------------------------------------ */
+
+UCCL_API int uccl_event_fd(uccl_engine *engine)
+{
+    return engine ? engine->event_fd : UCCL_EINVAL;
+}
+
+UCCL_API int uccl_event_arm(uccl_engine *engine)
+{
+    if (!engine)
+        return UCCL_EINVAL;
+    uint64_t count;
+    ssize_t got = read(engine->event_fd, &count, sizeof count);
+    (void)got; /* EAGAIN: it was clear */
+    /* before the tests that follow: pairs with the fence in tell_waiters (thread.c) */
+    atomic_store(&engine->event_armed, 1);
+    for (unsigned i = 0; i < engine->thread_count; i++)
+        thread_kick(&engine->threads[i]); /* the caller is about to poll, not to drive */
+    return UCCL_OK;
+}
+
+/* Offsets of the counters, in the order of their rows. */
+static const size_t counter_offsets[] = {
+#define COUNTER(field, doc) offsetof(struct counters, field),
+#include "defs/counters.def"
+#undef COUNTER
+};
+
+UCCL_API int uccl_counter(const uccl_engine *engine, unsigned index, uint64_t *value)
+{
+    if (!engine || !value || index >= sizeof counter_offsets / sizeof counter_offsets[0])
+        return UCCL_EINVAL;
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < engine->thread_count; i++) {
+        const char *counters = (const char *)engine->threads[i].counters;
+        sum += atomic_load_explicit((const _Atomic uint64_t *)(counters + counter_offsets[index]),
+                                    memory_order_relaxed);
+    }
+    *value = sum;
+    return UCCL_OK;
+}
+
+UCCL_API int uccl_counter_by_name(const uccl_engine *engine, const char *name, uint64_t *value)
+{
+    const char *candidate, *doc;
+    if (!name)
+        return UCCL_EINVAL;
+    for (unsigned i = 0; uccl_counter_info(i, &candidate, &doc) == UCCL_OK; i++) {
+        if (strcmp(candidate, name) == 0)
+            return uccl_counter(engine, i, value);
+    }
+    return UCCL_EINVAL;
+}

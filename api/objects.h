@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The insides of the public handles, for the files of api/. */
+#ifndef UCCL_OBJECTS_H
+#define UCCL_OBJECTS_H
+
+#include "export.h"
+#include "nic/nic.h"
+#include "peer.h"
+#include "request.h"
+#include "thread.h"
+#include "uccl/engine.h"
+
+#include <pthread.h>
+
+struct uccl_engine {
+    struct params params;
+    uint8_t id[16];
+    const struct nic_ops *nic;
+    struct nic *device;
+    struct engine_thread *threads;
+    unsigned thread_count;
+    struct request_pool requests;
+    int event_fd;
+    _Atomic uint32_t event_armed;
+
+    pthread_mutex_t lock;         /* everything below; never taken on the data path */
+    struct peer_table peers;
+    struct uccl_conn *conns;
+    struct uccl_listener *listeners;
+    struct uccl_mr *mrs;
+    uint16_t *conn_generations;   /* by index, so that an id is not soon used again */
+    uint64_t *conn_indices;       /* bitmap of those in use */
+    uint32_t conn_cursor;
+    unsigned next_home;           /* engine threads take connections in turn */
+};
+
+struct uccl_conn {
+    struct uccl_conn *next, *prev;
+    struct uccl_engine *engine;
+    struct engine_thread *thread; /* home */
+    struct peer *peer;
+    struct conn *conn;            /* the core's; its owner alone touches it */
+    size_t memory_bytes;
+    uint32_t id;
+    union nic_address address;
+    _Atomic int32_t status;       /* 0, or why it takes no more messages */
+    _Atomic uint32_t ended;       /* CORE_EVENT_CONN_ENDED came */
+};
+
+struct uccl_mr {
+    struct uccl_mr *next;
+    struct uccl_engine *engine;
+    void *address;
+    size_t length;
+    enum uccl_mem kind;
+    const struct mem_ops *memory;
+    _Atomic uint32_t users;       /* requests pending */
+};
+
+/* connection.c: events of connections, from the engine's owner. */
+void connection_on_event(void *context, const struct core_event *event);
+/* Closes and frees all connections, listeners. */
+void connections_end(struct uccl_engine *engine);
+
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Posting, testing, waiting for and cancelling requests. */
+#include "objects.h"
+
+static bool covered(const struct uccl_mr *mr, const void *buffer, size_t length)
+{
+    uintptr_t from = (uintptr_t)buffer, begin = (uintptr_t)mr->address;
+    return from >= begin && length <= mr->length && from - begin <= mr->length - length;
+}
+
+static int post(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, size_t length,
+                struct uccl_mr *mr, uccl_request **out)
+{
+    if (!conn || !out || (!buffer && length) || (mr && !covered(mr, buffer, length)))
+        return UCCL_EINVAL;
+    int32_t status = atomic_load_explicit(&conn->status, memory_order_acquire);
+    if (status)
+        return status;
+    struct uccl_request *request = request_take(&conn->engine->requests);
+    if (!request)
+        return UCCL_EAGAIN;
+    request->msg = (struct core_msg){.conn = conn->conn, .kind = (uint8_t)kind, .size_bytes = length};
+    request->buffer = buffer;
+    request->memory = mr ? mr->memory : mem_ops_of(UCCL_MEM_HOST, buffer);
+    request->mr = mr;
+    request->thread = conn->thread;
+    if (mr)
+        atomic_fetch_add_explicit(&mr->users, 1, memory_order_relaxed);
+    atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_relaxed);
+    if (!thread_post(conn->thread, COMMAND_SUBMIT, &request->msg)) {
+        if (mr)
+            atomic_fetch_sub_explicit(&mr->users, 1, memory_order_relaxed);
+        request_put(request);
+        thread_try_round(conn->thread);
+        return UCCL_EAGAIN;
+    }
+    *out = request;
+    return UCCL_OK;
+}
+
+UCCL_API int uccl_send_async(uccl_conn *conn, const void *buffer, size_t length, uccl_mr *mr,
+                             uccl_request **out)
+{
+    return post(conn, CORE_SEND, (void *)(uintptr_t)buffer, length, mr, out);
+}
+
+UCCL_API int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out)
+{
+    return post(conn, CORE_RECV, buffer, length, mr, out);
+}
+
+static bool has_ended(const struct uccl_request *request)
+{
+    /* pairs with the release in take_events (thread.c): results and received bytes */
+    return atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_ENDED;
+}
+
+/* The request's result; it is free afterwards. */
+static int collect(struct uccl_request *request, size_t *bytes)
+{
+    int status = request->msg.status;
+    if (bytes)
+        *bytes = request->msg.moved_bytes;
+    if (request->mr)
+        atomic_fetch_sub_explicit(&request->mr->users, 1, memory_order_release);
+    request_put(request);
+    return status;
+}
+
+UCCL_API int uccl_test(uccl_request *request, int *done, size_t *bytes)
+{
+    if (!request || !done)
+        return UCCL_EINVAL;
+    if (!has_ended(request)) {
+        thread_try_round(request->thread);
+        if (!has_ended(request)) {
+            *done = 0;
+            return UCCL_OK;
+        }
+    }
+    *done = 1;
+    return collect(request, bytes);
+}
+
+UCCL_API int uccl_wait(uccl_request *request, int timeout_ms, size_t *bytes)
+{
+    if (!request)
+        return UCCL_EINVAL;
+    if (!has_ended(request)) {
+        uint64_t deadline_ns =
+            timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
+        if (!thread_wait(request->thread, &request->state, REQUEST_PENDING, deadline_ns))
+            return UCCL_ETIMEDOUT;
+    }
+    return collect(request, bytes);
+}
+
+UCCL_API int uccl_cancel(uccl_request *request)
+{
+    if (!request)
+        return UCCL_EINVAL;
+    if (has_ended(request))
+        return UCCL_OK;
+    return thread_post(request->thread, COMMAND_CANCEL, request) ? UCCL_OK : UCCL_EAGAIN;
+}

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "request.h"
+
+#include <stdlib.h>
+
+int request_pool_init(struct request_pool *pool, uint64_t max_requests)
+{
+    *pool = (struct request_pool){0};
+    pool->slab_max = (uint32_t)((max_requests + SLAB_REQUESTS - 1) / SLAB_REQUESTS);
+    pool->slabs = calloc(pool->slab_max, sizeof *pool->slabs);
+    if (!pool->slabs)
+        return UCCL_ENOMEM;
+    pthread_mutex_init(&pool->grow, NULL);
+    return UCCL_OK;
+}
+
+void request_pool_free(struct request_pool *pool)
+{
+    for (uint32_t i = 0; i < atomic_load(&pool->slab_count); i++)
+        free(pool->slabs[i]);
+    free(pool->slabs);
+    pthread_mutex_destroy(&pool->grow);
+}
+
+static struct uccl_request *by_index(struct request_pool *pool, uint32_t index)
+{
+    return &pool->slabs[index / SLAB_REQUESTS][index % SLAB_REQUESTS];
+}
+
+static void push(struct request_pool *pool, struct uccl_request *request)
+{
+    uint64_t top = atomic_load_explicit(&pool->top, memory_order_relaxed), next;
+    do {
+        atomic_store_explicit(&request->next, (uint32_t)top, memory_order_relaxed);
+        next = ((top >> 32) + 1) << 32 | (request->index + 1);
+        /* release pairs with the acquire in pop(): the request's fields, and its slab */
+    } while (!atomic_compare_exchange_weak_explicit(&pool->top, &top, next, memory_order_release,
+                                                    memory_order_relaxed));
+}
+
+static struct uccl_request *pop(struct request_pool *pool)
+{
+    uint64_t top = atomic_load_explicit(&pool->top, memory_order_acquire), next;
+    struct uccl_request *request;
+    do {
+        if ((uint32_t)top == 0)
+            return NULL;
+        request = by_index(pool, (uint32_t)top - 1);
+        next = ((top >> 32) + 1) << 32 | atomic_load_explicit(&request->next, memory_order_relaxed);
+        /* acquire on success and failure: both read a request that push() published */
+    } while (!atomic_compare_exchange_weak_explicit(&pool->top, &top, next, memory_order_acquire,
+                                                    memory_order_acquire));
+    return request;
+}
+
+static bool grow(struct request_pool *pool)
+{
+    pthread_mutex_lock(&pool->grow);
+    uint32_t count = atomic_load(&pool->slab_count);
+    struct uccl_request *slab = NULL;
+    if ((uint32_t)atomic_load(&pool->top) == 0 && count < pool->slab_max)
+        slab = calloc(SLAB_REQUESTS, sizeof *slab);
+    if (slab) {
+        pool->slabs[count] = slab;
+        atomic_store(&pool->slab_count, count + 1);
+        for (uint32_t i = SLAB_REQUESTS; i-- > 0;) {
+            slab[i].index = count * SLAB_REQUESTS + i;
+            slab[i].pool = pool;
+            push(pool, &slab[i]);
+        }
+    }
+    bool more = (uint32_t)atomic_load(&pool->top) != 0;
+    pthread_mutex_unlock(&pool->grow);
+    return more;
+}
+
+struct uccl_request *request_take(struct request_pool *pool)
+{
+    struct uccl_request *request;
+    while (!(request = pop(pool))) {
+        if (!grow(pool))
+            return NULL;
+    }
+    return request;
+}
+
+void request_put(struct uccl_request *request)
+{
+    atomic_fetch_add_explicit(&request->generation, 1, memory_order_relaxed);
+    atomic_store_explicit(&request->state, REQUEST_FREE, memory_order_relaxed);
+    push(request->pool, request);
+}
+
+void request_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length)
+{
+    const struct uccl_request *request = request_of(msg);
+    request->memory->gather(to, request->buffer + offset, length);
+}
+
+const void *request_payload(const struct core_msg *msg, uint64_t offset)
+{
+    const struct uccl_request *request = request_of(msg);
+    return request->memory->cpu_readable ? request->buffer + offset : NULL;
+}
+
+void request_scatter(const struct core_msg *msg, uint64_t offset, const void *from, size_t length)
+{
+    const struct uccl_request *request = request_of(msg);
+    request->memory->scatter(request->buffer + offset, from, length);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests and the pool that they come from. The pool is a lock-free stack (Treiber 1986) of indices with
+ * a tag against ABA, over slabs that are allocated when first needed and kept: no lock and no allocation
+ * once warm, and the request freed last, whose memory is warm, is used next.
+ */
+#ifndef UCCL_REQUEST_H
+#define UCCL_REQUEST_H
+
+#include "core/core.h"
+#include "mem/mem.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct engine_thread;
+
+enum request_state { REQUEST_FREE, REQUEST_PENDING, REQUEST_ENDED };
+
+struct uccl_request {
+    struct core_msg msg;          /* first: request_of() */
+    uint8_t *buffer;
+    const struct mem_ops *memory;
+    struct uccl_mr *mr;           /* or NULL */
+    struct engine_thread *thread; /* that it was posted to */
+    struct request_pool *pool;
+    _Atomic uint32_t state;       /* enum request_state; ENDED is stored with release by the engine's
+                                     owner and loaded with acquire by test and wait */
+    _Atomic uint32_t next;        /* index + 1 of the next free one */
+    _Atomic uint32_t generation;  /* counts uses, so that a late cancel finds its own */
+    uint32_t index;
+};
+
+enum { SLAB_REQUESTS = 256 };
+
+struct request_pool {
+    _Atomic uint64_t top;         /* tag in the high half, index + 1 in the low half; 0: empty */
+    struct uccl_request **slabs;
+    _Atomic uint32_t slab_count;
+    uint32_t slab_max;
+    pthread_mutex_t grow;         /* taken to add a slab alone */
+};
+
+static inline struct uccl_request *request_of(const struct core_msg *msg)
+{
+    return (struct uccl_request *)(uintptr_t)msg;
+}
+
+int request_pool_init(struct request_pool *pool, uint64_t max_requests);
+void request_pool_free(struct request_pool *pool);
+/* NULL: as many as allowed are in use, or memory is short. Any thread. */
+struct uccl_request *request_take(struct request_pool *pool);
+void request_put(struct uccl_request *request);
+
+/* The engine's owner only: payload of a message. */
+void request_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length);
+const void *request_payload(const struct core_msg *msg, uint64_t offset);
+void request_scatter(const struct core_msg *msg, uint64_t offset, const void *from, size_t length);
+
+#endif

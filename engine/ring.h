@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Bounded multi-producer single-consumer ring of commands into an engine thread (the bounded queue of
+ * Vyukov, 2010). Each slot carries a sequence number that says whose turn it is, so a producer that is
+ * preempted between claiming and filling its slot delays the consumer at that slot, but makes no other
+ * producer wait or spin.
+ *
+ * Producers: any thread. Consumer: whoever owns the engine, one at a time; ownership passes with an
+ * atomic exchange (thread.c), which orders the consumer's own fields.
+ */
+#ifndef UCCL_RING_H
+#define UCCL_RING_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ring_entry {
+    void *object;
+    uint64_t what;
+};
+
+struct ring_slot {
+    _Atomic uint64_t turn; /* == position: free for the producer; == position + 1: filled */
+    struct ring_entry entry;
+};
+
+struct ring {
+    struct ring_slot *slots;
+    uint64_t mask;
+    _Alignas(64) _Atomic uint64_t tail; /* next position to claim */
+    _Alignas(64) _Atomic uint64_t head; /* next position to take; the consumer alone writes it */
+};
+
+/* `entries` is a power of two. UCCL_ENOMEM. */
+int ring_init(struct ring *ring, uint64_t entries);
+void ring_free(struct ring *ring);
+
+/* False: full. Never waits. */
+bool ring_push(struct ring *ring, struct ring_entry entry);
+/* False: empty, or the next producer is still filling its slot. */
+bool ring_pop(struct ring *ring, struct ring_entry *entry);
+/* Something has been claimed that was not taken yet. Any thread. */
+bool ring_busy(const struct ring *ring);
+
+#endif

@@ -1,0 +1,503 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "thread.h"
+
+#include "crc32c_hw.h"
+#include "log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    RX_BATCH = 8,         /* received buffers per round */
+    COMMAND_BATCH = 256,  /* commands per round */
+    TX_BATCH = 32,        /* descriptors per round */
+    TIMERS_PUT_OFF = 64,  /* rounds for which an undrained socket holds timers back */
+    LEASE_MIN_NS = 50 * 1000,
+    LEASE_MAX_NS = 2000 * 1000,
+    ASK_NS = 1000 * 1000, /* how long a borrower waits for an answer before it asks again */
+};
+
+/* ---- clock, futex ---------------------------------------------------------------------------- */
+
+uint64_t clock_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Sleeps while *word == value, at most for `timeout_ns`. */
+static void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns)
+{
+    struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
+    syscall(SYS_futex, (void *)word, FUTEX_WAIT_PRIVATE, value,
+            timeout_ns == UINT64_MAX ? NULL : &timeout, NULL, 0);
+}
+
+static void futex_wake(_Atomic uint32_t *word, int count)
+{
+    syscall(SYS_futex, (void *)word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
+}
+
+static inline void cpu_relax(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/* ---- a round --------------------------------------------------------------------------------- */
+
+static void do_copies(struct engine_thread *thread)
+{
+    struct core_copy copy;
+    while (core_next_copy(thread->core, &copy)) {
+        if (copy.msg)
+            request_scatter(copy.msg, copy.offset_bytes, copy.from, copy.length);
+        else
+            memcpy(copy.to, copy.from, copy.length);
+    }
+}
+
+/* True: something was received. `*drained`: nothing more waits. */
+static bool receive(struct engine_thread *thread, bool *drained)
+{
+    struct nic_rx received[RX_BATCH];
+    unsigned count = thread->nic->poll(thread->queue, received, RX_BATCH);
+    for (unsigned i = 0; i < count; i++) {
+        const struct nic_rx *rx = &received[i];
+        uint64_t now_ns = clock_now_ns();
+        for (uint32_t at = 0; at < rx->length; at += rx->stride) {
+            uint32_t length = rx->length - at < rx->stride ? rx->length - at : rx->stride;
+            core_rx(thread->core, rx->data + at, length, rx->ce, now_ns);
+            do_copies(thread);
+        }
+        thread->nic->release(thread->queue, rx);
+    }
+    *drained = count < RX_BATCH;
+    return count > 0;
+}
+
+static bool take_commands(struct engine_thread *thread)
+{
+    struct ring_entry entry;
+    unsigned taken = 0;
+    uint64_t now_ns = 0;
+    while (taken < COMMAND_BATCH && ring_pop(&thread->ring, &entry)) {
+        if (taken++ == 0)
+            now_ns = clock_now_ns();
+        switch ((enum thread_command)(entry.what & COMMAND_MASK)) {
+        case COMMAND_SUBMIT: {
+            struct core_msg *msg = entry.object;
+            core_submit(thread->core, msg->conn, msg, now_ns);
+            do_copies(thread);
+            break;
+        }
+        case COMMAND_CANCEL: {
+            struct uccl_request *request = entry.object;
+            uint32_t generation = atomic_load_explicit(&request->generation, memory_order_relaxed);
+            if (generation == (uint32_t)(entry.what >> 32) &&
+                atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_PENDING)
+                core_cancel(thread->core, &request->msg, now_ns);
+            break;
+        }
+        case COMMAND_CALL: {
+            struct thread_call *call = entry.object;
+            call->run(thread, call->argument);
+            /* pairs with the acquire in thread_wait; the caller's frame may vanish right after */
+            atomic_store_explicit(&call->done, 1, memory_order_release);
+            thread->ended_some = true;
+            break;
+        }
+        }
+    }
+    return taken > 0;
+}
+
+static bool take_events(struct engine_thread *thread)
+{
+    struct core_event event;
+    bool some = false;
+    while (core_next_event(thread->core, &event)) {
+        some = true;
+        thread->ended_some = true;
+        if (event.kind == CORE_EVENT_MSG)
+            /* pairs with the acquire in test and wait */
+            atomic_store_explicit(&request_of(event.msg)->state, REQUEST_ENDED, memory_order_release);
+        else
+            thread->on_event(thread->context, &event);
+    }
+    return some;
+}
+
+/* Wakes those who sleep for a completion, and the event descriptor where armed. */
+static void tell_waiters(struct engine_thread *thread)
+{
+    if (!thread->ended_some)
+        return;
+    thread->ended_some = false;
+    /* The fence orders the states stored above before the look at waiters: a waiter counts itself,
+     * then looks at its state, so one of both sees the other. */
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&thread->waiters, memory_order_relaxed)) {
+        atomic_fetch_add(&thread->completions, 1);
+        futex_wake(&thread->completions, INT_MAX);
+    }
+    if (atomic_load_explicit(thread->event_armed, memory_order_relaxed) &&
+        atomic_exchange(thread->event_armed, 0)) {
+        uint64_t one = 1;
+        ssize_t written = write(thread->event_fd, &one, sizeof one);
+        (void)written; /* a full counter is readable as well */
+    }
+}
+
+static bool transmit(struct engine_thread *thread)
+{
+    struct tx_desc desc;
+    unsigned sent = 0;
+    while (sent < TX_BATCH && core_tx(thread->core, &desc, clock_now_ns())) {
+        sent++;
+        if (!thread->nic->send(thread->queue, &desc)) {
+            core_tx_failed(thread->core, &desc, clock_now_ns());
+            break;
+        }
+    }
+    if (sent)
+        thread->nic->flush(thread->queue);
+    return sent > 0;
+}
+
+static void follow_mtu(struct engine_thread *thread)
+{
+    uint32_t destination, datagram_bytes;
+    while (thread->nic->mtu_event(thread->queue, &destination, &datagram_bytes))
+        core_set_datagram(thread->core, destination, datagram_bytes);
+}
+
+/* One run-to-completion round of the owner. True: there was something to do. */
+static bool run_round(struct engine_thread *thread)
+{
+    bool drained;
+    bool busy = receive(thread, &drained);
+    busy |= take_commands(thread);
+    /* a thread that was kept from the CPU must see the acks that wait before it judges them late */
+    if (drained || ++thread->timers_put_off > TIMERS_PUT_OFF) {
+        thread->timers_put_off = 0;
+        core_expire(thread->core, clock_now_ns());
+    }
+    busy |= take_events(thread);
+    tell_waiters(thread);
+    busy |= transmit(thread);
+    busy |= take_events(thread);
+    tell_waiters(thread);
+    follow_mtu(thread);
+    COUNT(thread->counters, rounds, 1);
+    return busy;
+}
+
+/*
+ * Sleeps in the NIC as the owner, in state `sleeping`, unless work turns up or `*word != value`. The owner's
+ * state is `running` again afterwards; false: somebody took the engine meanwhile (only THREAD_SLEEPS).
+ */
+static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_t sleeping,
+                         const _Atomic uint32_t *word, uint32_t value, uint64_t deadline_ns)
+{
+    core_flush_acks(thread->core);
+    transmit(thread);
+    uint64_t now_ns = clock_now_ns(), wake_ns = core_deadline(thread->core);
+    if (wake_ns > deadline_ns)
+        wake_ns = deadline_ns;
+    /* sequentially consistent: pairs with the look at `owner` after a push (thread_post) */
+    atomic_store(&thread->owner, sleeping);
+    if (!ring_busy(&thread->ring) && atomic_load(&thread->wanted) == 0 &&
+        atomic_load(&thread->stop) == 0 && (!word || atomic_load(word) == value) && wake_ns > now_ns) {
+        COUNT(thread->counters, engine_sleeps, 1);
+        thread->nic->wait(thread->queue, wake_ns == UINT64_MAX ? UINT64_MAX : wake_ns - now_ns);
+    }
+    uint32_t expected = sleeping;
+    return atomic_compare_exchange_strong(&thread->owner, &expected, running);
+}
+
+/* ---- the engine thread ----------------------------------------------------------------------- */
+
+/* Gives the engine away and sleeps until no application thread has had it for a lease. */
+static void lend_out(struct engine_thread *thread)
+{
+    uint64_t lease_ns = LEASE_MIN_NS;
+    for (;;) {
+        uint32_t borrows = atomic_load(&thread->borrows);
+        uint32_t owner = atomic_load(&thread->owner);
+        if (owner == FREE && atomic_load(&thread->stop))
+            owner = FREE;
+        else
+            futex_wait(&thread->owner, owner, lease_ns);
+        bool used = atomic_load(&thread->borrows) != borrows;
+        lease_ns = used && lease_ns < LEASE_MAX_NS ? lease_ns * 2 : lease_ns;
+        uint32_t expected = FREE;
+        if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->kicked)) &&
+            atomic_compare_exchange_strong(&thread->owner, &expected, THREAD_RUNS)) {
+            atomic_store(&thread->kicked, 0);
+            return;
+        }
+    }
+}
+
+static void *thread_main(void *argument)
+{
+    struct engine_thread *thread = argument;
+    uint64_t spin_ns = thread->params->spin_us * 1000, idle_since_ns = 0;
+    while (!atomic_load_explicit(&thread->stop, memory_order_acquire)) {
+        if (atomic_load_explicit(&thread->wanted, memory_order_relaxed)) {
+            atomic_store(&thread->owner, FREE);
+            futex_wake(&thread->owner, INT_MAX);
+            lend_out(thread);
+            idle_since_ns = 0;
+            continue;
+        }
+        if (run_round(thread)) {
+            idle_since_ns = 0;
+            continue;
+        }
+        uint64_t now_ns = clock_now_ns();
+        if (idle_since_ns == 0)
+            idle_since_ns = now_ns;
+        if (now_ns - idle_since_ns < spin_ns) {
+            cpu_relax();
+            continue;
+        }
+        if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, UINT64_MAX))
+            lend_out(thread);
+    }
+    /* what is acked now need not wait for its timeout at the peer */
+    core_flush_acks(thread->core);
+    transmit(thread);
+    return NULL;
+}
+
+/* ---- the application's side ------------------------------------------------------------------ */
+
+bool thread_post(struct engine_thread *thread, enum thread_command command, void *object)
+{
+    uint64_t what = command;
+    if (command == COMMAND_CANCEL)
+        what |= (uint64_t)atomic_load_explicit(&((struct uccl_request *)object)->generation,
+                                               memory_order_relaxed) << 32;
+    if (!ring_push(&thread->ring, (struct ring_entry){object, what}))
+        return false;
+    /* the push before the look: pairs with the store of a SLEEPS state in sleep_in_nic */
+    atomic_thread_fence(memory_order_seq_cst);
+    uint32_t owner = atomic_load_explicit(&thread->owner, memory_order_relaxed);
+    if (owner == THREAD_SLEEPS || owner == BORROWER_SLEEPS)
+        thread->nic->wake(thread->queue);
+    return true;
+}
+
+/* Takes the engine without waiting. */
+static bool try_borrow(struct engine_thread *thread)
+{
+    uint32_t owner = atomic_load(&thread->owner);
+    if (owner != FREE && owner != THREAD_SLEEPS)
+        return false;
+    if (!atomic_compare_exchange_strong(&thread->owner, &owner, BORROWED))
+        return false;
+    atomic_fetch_add(&thread->borrows, 1);
+    if (owner == THREAD_SLEEPS)
+        thread->nic->wake(thread->queue); /* out of the NIC and into its lease */
+    return true;
+}
+
+static void give_back(struct engine_thread *thread)
+{
+    do {
+        atomic_store(&thread->owner, FREE);
+        /* what was posted to us while we slept or left must not lie until the lease ends */
+    } while (ring_busy(&thread->ring) && try_borrow(thread) && (run_round(thread), true));
+    if (atomic_load(&thread->waiters)) { /* one of them drives on */
+        atomic_fetch_add(&thread->completions, 1);
+        futex_wake(&thread->completions, 1);
+    }
+}
+
+void thread_try_round(struct engine_thread *thread)
+{
+    if (!thread->lend || !try_borrow(thread))
+        return;
+    COUNT(thread->counters, lends, 1);
+    run_round(thread);
+    give_back(thread);
+}
+
+/* The caller has the engine: drives it until the word changes or time is up. */
+static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value,
+                  uint64_t deadline_ns)
+{
+    uint64_t spin_ns = thread->params->spin_us * 1000, idle_since_ns = 0;
+    COUNT(thread->counters, lends, 1);
+    while (atomic_load_explicit(word, memory_order_acquire) == value) {
+        if (run_round(thread)) {
+            idle_since_ns = 0;
+            continue;
+        }
+        uint64_t now_ns = clock_now_ns();
+        if (now_ns >= deadline_ns)
+            return;
+        if (idle_since_ns == 0)
+            idle_since_ns = now_ns;
+        if (now_ns - idle_since_ns < spin_ns)
+            cpu_relax();
+        else
+            sleep_in_nic(thread, BORROWED, BORROWER_SLEEPS, word, value, deadline_ns);
+    }
+}
+
+/* Sleeps until some request has ended, or the engine may be had. */
+static void wait_for_completion(struct engine_thread *thread, const _Atomic uint32_t *word,
+                                uint32_t value, uint64_t timeout_ns)
+{
+    atomic_fetch_add(&thread->waiters, 1);
+    uint32_t seen = atomic_load(&thread->completions);
+    if (atomic_load(word) == value)
+        futex_wait(&thread->completions, seen, timeout_ns);
+    atomic_fetch_sub(&thread->waiters, 1);
+}
+
+/* Asks the engine thread, which runs, for the engine, and waits a little for the answer. */
+static void ask(struct engine_thread *thread)
+{
+    atomic_fetch_add(&thread->wanted, 1);
+    futex_wait(&thread->owner, THREAD_RUNS, ASK_NS);
+    atomic_fetch_sub(&thread->wanted, 1);
+}
+
+bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value,
+                 uint64_t deadline_ns)
+{
+    uint64_t spin_ns = thread->params->spin_us * 1000;
+    uint64_t spin_until_ns = thread->lend ? 0 : clock_now_ns() + spin_ns;
+    for (;;) {
+        if (atomic_load_explicit(word, memory_order_acquire) != value)
+            return true;
+        uint64_t now_ns = clock_now_ns();
+        if (now_ns >= deadline_ns)
+            return false;
+        if (thread->lend && try_borrow(thread)) {
+            drive(thread, word, value, deadline_ns);
+            give_back(thread);
+        } else if (thread->lend && atomic_load(&thread->owner) == THREAD_RUNS) {
+            ask(thread);
+        } else if (now_ns < spin_until_ns) {
+            cpu_relax();
+        } else {
+            wait_for_completion(thread, word, value,
+                                deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - now_ns);
+        }
+    }
+}
+
+void thread_run(struct engine_thread *thread, void (*run)(struct engine_thread *, void *), void *argument)
+{
+    struct thread_call call = {.run = run, .argument = argument};
+    while (!thread_post(thread, COMMAND_CALL, &call)) {
+        thread_try_round(thread);
+        struct timespec moment = {0, 10000};
+        nanosleep(&moment, NULL);
+    }
+    thread_wait(thread, &call.done, 0, UINT64_MAX);
+}
+
+void thread_kick(struct engine_thread *thread)
+{
+    atomic_store(&thread->kicked, 1);
+    if (atomic_load(&thread->owner) == FREE)
+        futex_wake(&thread->owner, INT_MAX);
+}
+
+/* ---- start, stop ----------------------------------------------------------------------------- */
+
+static void thread_free(struct engine_thread *thread)
+{
+    if (thread->queue)
+        thread->nic->queue_close(thread->queue);
+    ring_free(&thread->ring);
+    if (thread->core)
+        munmap(thread->core, core_size(thread->params));
+    free(thread->counters);
+}
+
+static int thread_build(struct engine_thread *thread, const struct thread_setup *setup)
+{
+    thread->counters = aligned_alloc(64, (sizeof(struct counters) + 63) & ~(size_t)63);
+    if (!thread->counters)
+        return UCCL_ENOMEM;
+    memset(thread->counters, 0, sizeof *thread->counters);
+    int error = ring_init(&thread->ring, thread->params->ring_entries);
+    if (error)
+        return error;
+    void *memory = mmap(NULL, core_size(thread->params), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return UCCL_ENOMEM;
+    const struct nic_caps *caps = setup->nic->caps(setup->device);
+    thread->core = core_init(memory,
+                             &(struct core_setup){.params = setup->params,
+                                                  .counters = thread->counters,
+                                                  .crc32c = crc32c_best(),
+                                                  .seed = setup->seed,
+                                                  .paths_in_order = caps->in_order},
+                             clock_now_ns());
+    return setup->nic->queue_open(setup->device,
+                                  &(struct nic_queue_setup){.params = setup->params,
+                                                            .counters = thread->counters,
+                                                            .crc32c = crc32c_best(),
+                                                            .gather = request_gather,
+                                                            .payload = request_payload,
+                                                            .lent = setup->lend,
+                                                            .index = setup->index},
+                                  &thread->queue);
+}
+
+int thread_start(struct engine_thread *thread, const struct thread_setup *setup)
+{
+    thread->params = setup->params;
+    thread->nic = setup->nic;
+    thread->index = setup->index;
+    thread->lend = setup->lend;
+    thread->event_fd = setup->event_fd;
+    thread->event_armed = setup->event_armed;
+    thread->on_event = setup->on_event;
+    thread->context = setup->context;
+    int error = thread_build(thread, setup);
+    if (!error) {
+        int failed = pthread_create(&thread->pthread, NULL, thread_main, thread);
+        thread->started = failed == 0;
+        if (failed) {
+            LOG_ERR("cannot start engine thread %u: %s", setup->index, strerror(failed));
+            error = UCCL_ENOMEM;
+        }
+    }
+    if (error)
+        thread_free(thread);
+    return error;
+}
+
+void thread_stop(struct engine_thread *thread)
+{
+    if (!thread->started)
+        return;
+    atomic_store(&thread->stop, 1);
+    futex_wake(&thread->owner, INT_MAX);
+    thread->nic->wake(thread->queue);
+    pthread_join(thread->pthread, NULL);
+    thread->started = false;
+    thread_free(thread);
+}

@@ -1,0 +1,264 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the tests of the UDP backend share: two queues in one thread that exchange real datagrams
+ * over loopback, a message whose bytes are known, and receiving with every byte compared.
+ */
+#ifndef UCCL_TEST_UDP_PAIR_H
+#define UCCL_TEST_UDP_PAIR_H
+
+#include "core/crc32c.h"
+#include "core/wire.h"
+#include "nic/udp.h"
+
+#include <arpa/inet.h>
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    MESSAGE_BYTES = 256 * 1024,
+    SMALL = 1472,
+    TOKEN = 0x1234567,
+    DEADLINE_NS = 2000000000,
+};
+
+/* A message whose bytes are `bytes`; `hidden`: payload() refuses, as for memory the CPU cannot
+ * read. */
+struct test_msg {
+    struct core_msg core;
+    const uint8_t *bytes;
+    bool hidden;
+};
+
+struct pair {
+    struct params params;
+    struct counters counters[2];
+    struct nic *nic;
+    struct nic_queue *queues[2];
+    uint32_t destination, datagram_bytes; /* of queue 1, as queue 0 sees it */
+};
+
+static char log_text[4096]; /* what keep_log() has been given */
+static int crc_calls;       /* of counting_crc() */
+
+static inline void keep_log(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    strncat(log_text, text, sizeof log_text - strlen(log_text) - 1);
+    strncat(log_text, "\n", sizeof log_text - strlen(log_text) - 1);
+}
+
+static inline uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+static inline const void *test_payload(const struct core_msg *msg, uint64_t offset)
+{
+    const struct test_msg *test = (const struct test_msg *)msg;
+
+    return test->hidden ? NULL : test->bytes + offset;
+}
+
+static inline void test_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length)
+{
+    memcpy(to, ((const struct test_msg *)msg)->bytes + offset, length);
+}
+
+static inline uint32_t counting_crc(uint32_t crc, const void *data, size_t length)
+{
+    crc_calls++;
+    return crc32c_portable(crc, data, length);
+}
+
+static inline int open_queue(struct pair *pair, int which, bool lent)
+{
+    struct nic_queue_setup setup = {
+        .params = &pair->params,
+        .counters = &pair->counters[which],
+        .crc32c = counting_crc,
+        .gather = test_gather,
+        .payload = test_payload,
+        .lent = lent,
+        .index = (unsigned)which,
+    };
+
+    return nic_udp_ops.queue_open(pair->nic, &setup, &pair->queues[which]);
+}
+
+static inline void add_peer(struct pair *pair, const char *address)
+{
+    union nic_address to = {0};
+    uint16_t port = htons(nic_udp_ops.queue_port(pair->queues[1]));
+
+    if (inet_pton(AF_INET, address, &to.v4.sin_addr) == 1) {
+        to.v4.sin_family = AF_INET;
+        to.v4.sin_port = port;
+    } else {
+        cr_assert_eq(inet_pton(AF_INET6, address, &to.v6.sin6_addr), 1);
+        to.v6.sin6_family = AF_INET6;
+        to.v6.sin6_port = port;
+    }
+    cr_assert_eq(
+        nic_udp_ops.peer_add(pair->queues[0], &to, &pair->destination, &pair->datagram_bytes), 0);
+}
+
+static inline void init_params(struct params *params, unsigned io)
+{
+    params->udp_io = io;
+    params->socket_buffer_kb = 4096;
+    params->port_entropy = 4;
+}
+
+static inline struct pair *open_pair(unsigned io, const char *address)
+{
+    struct pair *pair = calloc(1, sizeof *pair);
+
+    init_params(&pair->params, io);
+    cr_assert_eq(nic_udp_ops.open(&pair->params, &pair->nic), 0);
+    for (int i = 0; i < 2; i++) {
+        int status = open_queue(pair, i, false);
+
+        if (status == UCCL_ENOTSUP)
+            cr_skip_test("io_uring is not available here");
+        cr_assert_eq(status, 0);
+        cr_assert_gt(nic_udp_ops.queue_rx_bytes(pair->queues[i]), 0);
+    }
+    add_peer(pair, address);
+    return pair;
+}
+
+static inline void close_pair(struct pair *pair)
+{
+    nic_udp_ops.peer_remove(pair->queues[0], pair->destination);
+    nic_udp_ops.queue_close(pair->queues[0]);
+    nic_udp_ops.queue_close(pair->queues[1]);
+    nic_udp_ops.close(pair->nic);
+    free(pair);
+}
+
+static inline struct test_msg *make_message(void)
+{
+    struct test_msg *msg = calloc(1, sizeof *msg);
+    uint8_t *bytes = malloc(MESSAGE_BYTES);
+
+    for (size_t i = 0; i < MESSAGE_BYTES; i++)
+        bytes[i] = (uint8_t)(i * 2654435761u >> 13);
+    msg->bytes = bytes;
+    msg->core.size_bytes = MESSAGE_BYTES;
+    return msg;
+}
+
+static inline void free_message(struct test_msg *msg)
+{
+    free((void *)(uintptr_t)msg->bytes);
+    free(msg);
+}
+
+static inline struct tx_desc bulk(const struct pair *pair, struct test_msg *msg, unsigned count,
+                                  uint32_t datagram_bytes, uint32_t last_bytes)
+{
+    return (struct tx_desc){
+        .kind = TX_BULK,
+        .count = (uint8_t)count,
+        .sequenced = true,
+        .path = 5,
+        .destination = pair->destination,
+        .mask = UINT64_MAX >> (64 - count),
+        .datagram_bytes = datagram_bytes,
+        .last_bytes = last_bytes,
+        .token = TOKEN,
+        .seq = 77,
+        .bulk_msg = &msg->core,
+        .bulk_offset = 1000,
+        .bulk_stride = datagram_bytes - WIRE_BULK_HEADER_BYTES,
+        .bulk_last = last_bytes - WIRE_BULK_HEADER_BYTES,
+        .conn_id = 3,
+        .msg_number = 9,
+        .msg_total = MESSAGE_BYTES,
+    };
+}
+
+static inline uint32_t length_of(const struct tx_desc *desc, unsigned index)
+{
+    return index + 1 == desc->count ? desc->last_bytes : desc->datagram_bytes;
+}
+
+/* Called for every datagram received; returns the bit to set in the mask of what has come. */
+typedef uint64_t (*check_fn)(const struct tx_desc *desc, const struct test_msg *msg,
+                             const uint8_t *bytes, uint32_t length);
+
+static inline uint64_t check_bulk(const struct tx_desc *desc, const struct test_msg *msg,
+                                  const uint8_t *bytes, uint32_t length)
+{
+    struct wire_packet packet;
+    struct wire_frame frame;
+
+    cr_assert(wire_parse(bytes, length, crc32c_portable, &packet));
+    cr_assert(wire_payload_intact(&packet, crc32c_portable));
+    cr_assert_eq(!!(packet.flags & WIRE_PAYLOAD_CRC), desc->payload_crc);
+    cr_assert_eq(length, length_of(desc, packet.index));
+    cr_assert_eq(wire_next_frame(&packet, &frame), 1);
+    cr_assert_eq(frame.kind, FRAME_DATA);
+    cr_assert_eq(frame.data.offset, desc->bulk_offset + (uint64_t)packet.index * desc->bulk_stride);
+    cr_assert_eq(frame.data.length, length - WIRE_BULK_HEADER_BYTES);
+    cr_assert_eq(memcmp(frame.data.payload, msg->bytes + frame.data.offset, frame.data.length), 0);
+    return UINT64_C(1) << packet.index;
+}
+
+/* Receives on queue 1 until `want` has come; returns the number of buffers that it took. */
+static inline unsigned receive(struct pair *pair, const struct tx_desc *desc,
+                               const struct test_msg *msg, check_fn check, uint64_t want)
+{
+    uint64_t seen = 0, until = now_ns() + DEADLINE_NS;
+    struct nic_rx rx[8];
+    unsigned buffers = 0;
+
+    while (seen != want && now_ns() < until) {
+        unsigned count = nic_udp_ops.poll(pair->queues[1], rx, 8);
+
+        if (count == 0)
+            nic_udp_ops.wait(pair->queues[1], 10000000);
+        for (unsigned i = 0; i < count; i++) {
+            cr_assert_leq(rx[i].stride, rx[i].length);
+            cr_assert_gt(rx[i].stride, 0);
+            cr_assert_not(rx[i].ce);
+            for (uint32_t at = 0; at < rx[i].length; at += rx[i].stride) {
+                uint32_t length =
+                    rx[i].length - at < rx[i].stride ? rx[i].length - at : rx[i].stride;
+                uint64_t bit = check(desc, msg, rx[i].data + at, length);
+
+                cr_assert_not(seen & bit, "a datagram came twice");
+                seen |= bit;
+            }
+            nic_udp_ops.release(pair->queues[1], &rx[i]);
+        }
+        buffers += count;
+    }
+    cr_assert_eq(seen, want, "wanted %llx, got %llx", (unsigned long long)want,
+                 (unsigned long long)seen);
+    return buffers;
+}
+
+static inline void send_and_receive(struct pair *pair, const struct tx_desc *desc,
+                                    struct test_msg *msg, check_fn check, unsigned buffers_max)
+{
+    uint64_t before = pair->counters[0].tx_datagrams, bytes_before = pair->counters[0].tx_bytes,
+             bytes = 0;
+
+    cr_assert(nic_udp_ops.send(pair->queues[0], desc));
+    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert_leq(receive(pair, desc, msg, check, desc->mask), buffers_max);
+    cr_assert_eq(pair->counters[0].tx_datagrams - before,
+                 (unsigned)__builtin_popcountll(desc->mask));
+    for (unsigned i = 0; i < desc->count; i++)
+        bytes += desc->mask >> i & 1 ? length_of(desc, i) : 0;
+    cr_assert_eq(pair->counters[0].tx_bytes - bytes_before, bytes);
+}
+
+#endif
