@@ -237,11 +237,10 @@ static void lend_out(struct engine_thread *thread)
     for (;;) {
         uint32_t borrows = atomic_load(&thread->borrows);
         uint32_t owner = atomic_load(&thread->owner);
-        if (owner == FREE && atomic_load(&thread->stop))
-            owner = FREE;
-        else
+        if (!atomic_load(&thread->stop))
             futex_wait(&thread->owner, owner, lease_ns);
-        bool used = atomic_load(&thread->borrows) != borrows;
+        bool used = owner != FREE || atomic_load(&thread->borrows) != borrows ||
+                    atomic_load(&thread->wanted);
         lease_ns = used && lease_ns < LEASE_MAX_NS ? lease_ns * 2 : lease_ns;
         uint32_t expected = FREE;
         if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->kicked)) &&
@@ -371,12 +370,14 @@ static void wait_for_completion(struct engine_thread *thread, const _Atomic uint
     atomic_fetch_sub(&thread->waiters, 1);
 }
 
-/* Asks the engine thread, which runs, for the engine, and waits a little for the answer. */
-static void ask(struct engine_thread *thread)
+/* Asks the engine thread, which runs, for the engine. True: the caller has it. */
+static bool ask(struct engine_thread *thread)
 {
     atomic_fetch_add(&thread->wanted, 1);
     futex_wait(&thread->owner, THREAD_RUNS, ASK_NS);
+    bool got = try_borrow(thread); /* before the wish is withdrawn, or its lease would end */
     atomic_fetch_sub(&thread->wanted, 1);
+    return got;
 }
 
 bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value,
@@ -390,11 +391,12 @@ bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uin
         uint64_t now_ns = clock_now_ns();
         if (now_ns >= deadline_ns)
             return false;
-        if (thread->lend && try_borrow(thread)) {
+        if (thread->lend &&
+            (try_borrow(thread) || (atomic_load(&thread->owner) == THREAD_RUNS && ask(thread)))) {
             drive(thread, word, value, deadline_ns);
             give_back(thread);
-        } else if (thread->lend && atomic_load(&thread->owner) == THREAD_RUNS) {
-            ask(thread);
+        } else if (thread->lend && atomic_load(&thread->owner) <= FREE) {
+            continue; /* it has just changed hands */
         } else if (now_ns < spin_until_ns) {
             cpu_relax();
         } else {

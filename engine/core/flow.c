@@ -473,12 +473,12 @@ static uint64_t earliest(const struct flow *flow)
     uint64_t at = loss_deadline(flow);
     if (flow->rack_at_ns < at)
         at = flow->rack_at_ns;
-    if (flow->ack_pending && flow->ack_at_ns < at)
+    if (flow->ack_pending && !flow->ack_now && flow->ack_at_ns < at)
         at = flow->ack_at_ns;
     if (flow->pace_until_ns > flow->core->now_ns && flow->active_head && flow->pace_until_ns < at)
         at = flow->pace_until_ns;
     if (expects_peer(flow)) {
-        bool ping = flow->sent.flying_chunks == 0 && !sent_first_lost(&flow->sent);
+        bool ping = !flow->ping_due && flow->sent.flying_chunks == 0 && !sent_first_lost(&flow->sent);
         uint64_t silence_at = flow->last_rx_ns + (ping ? dead_ns(flow) / 4 : dead_ns(flow));
         if (silence_at < at)
             at = silence_at;

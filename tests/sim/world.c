@@ -1,0 +1,559 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Time, engines and network. Every engine runs the round that core.h describes whenever something
+ * arrives, a timer is due or the application acts; in between, time jumps.
+ */
+#include "world.h"
+
+#include "core/crc32c.h"
+#include "core/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DATAGRAM_MAX = 65536 };
+
+/* ---- helpers --------------------------------------------------------------------------------- */
+
+void *sim_alloc(size_t bytes)
+{
+    size_t rounded = (bytes + 63) & ~(size_t)63;
+    void *memory = aligned_alloc(64, rounded ? rounded : 64);
+    if (!memory)
+        abort();
+    return memset(memory, 0, rounded);
+}
+
+_Noreturn void world_fail(const struct world *world, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    printf("# at %.6f ms: ", (double)(world->now_ns - world->start_ns) / 1e6);
+    vprintf(format, arguments);
+    printf("\n");
+    va_end(arguments);
+    app_report(world);
+    printf("not ok: scenario %s, seed %llu; replay: sim --scenario %s --seed %llu --seeds 1 --trace\n",
+           world->scenario, (unsigned long long)world->seed, world->scenario,
+           (unsigned long long)world->seed);
+    fflush(stdout);
+    exit(1);
+}
+
+/* Takes an event into the trace hash (FNV-1a over words). */
+void world_note(struct world *world, const char *what, uint64_t a, uint64_t b, uint64_t c)
+{
+    const uint64_t words[] = {world->now_ns, (uint64_t)what[0] << 8 | (uint64_t)what[1], a, b, c};
+    for (unsigned i = 0; i < sizeof words / sizeof words[0]; i++)
+        world->hash = (world->hash ^ words[i]) * UINT64_C(0x100000001b3);
+    if (world->trace)
+        printf("%12.6f %-10s %llu %llu %lld\n", (double)(world->now_ns - world->start_ns) / 1e6, what,
+               (unsigned long long)a, (unsigned long long)b, (long long)c);
+}
+
+/* ---- queue of events ------------------------------------------------------------------------- */
+
+static bool before(const struct event *a, const struct event *b)
+{
+    return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
+}
+
+void world_push(struct world *world, uint64_t at_ns, enum event_kind kind, unsigned end, void *what,
+                uint32_t extra)
+{
+    if (world->heap_count == world->heap_room) {
+        world->heap_room = world->heap_room ? 2 * world->heap_room : 256;
+        world->heap = realloc(world->heap, world->heap_room * sizeof *world->heap);
+        if (!world->heap)
+            abort();
+    }
+    struct event event = {at_ns, world->next_order++, (uint8_t)kind, (uint8_t)end, what, extra};
+    size_t i = world->heap_count++;
+    for (; i > 0 && before(&event, &world->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        world->heap[i] = world->heap[(i - 1) / 2];
+    world->heap[i] = event;
+}
+
+static struct event pop(struct world *world)
+{
+    struct event top = world->heap[0], last = world->heap[--world->heap_count];
+    size_t i = 0, child;
+    while ((child = 2 * i + 1) < world->heap_count) {
+        if (child + 1 < world->heap_count && before(&world->heap[child + 1], &world->heap[child]))
+            child++;
+        if (!before(&world->heap[child], &last))
+            break;
+        world->heap[i] = world->heap[child];
+        i = child;
+    }
+    world->heap[i] = last;
+    return top;
+}
+
+/* ---- network --------------------------------------------------------------------------------- */
+
+static bool swallowed(struct world *world, struct link *link, const struct tx_desc *desc)
+{
+    const struct net *net = &link->net;
+    uint64_t at_ns = world->now_ns - world->start_ns;
+    if (at_ns >= net->black_from_ns && at_ns < net->black_until_ns)
+        return true;
+    if (desc->path < 32 && net->dead_paths >> desc->path & 1)
+        return true;
+    if (net->burst_enter_ppm) {
+        link->burst = link->burst ? !world_chance(world, net->burst_leave_ppm)
+                                  : world_chance(world, net->burst_enter_ppm);
+        if (link->burst)
+            return true;
+    }
+    return world_chance(world, net->loss_ppm);
+}
+
+/* Flips a bit: anywhere where payload has a checksum, else where the header has one. */
+static void corrupt(struct world *world, const struct tx_desc *desc, uint8_t *bytes, size_t length)
+{
+    size_t region = length;
+    if (!desc->payload_crc)
+        region = bytes[2] | (size_t)bytes[3] << 8;
+    uint32_t bit = rng_below(&world->rng, (uint32_t)region * 8);
+    bytes[bit / 8] ^= (uint8_t)(1u << bit % 8);
+}
+
+static void deliver_later(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc,
+                          const uint8_t *bytes, size_t length, uint64_t at_ns)
+{
+    const struct net *net = &pair->link[side].net;
+    size_t kept = length;
+    if (world_chance(world, net->truncate_ppm))
+        kept = rng_below(&world->rng, (uint32_t)length);
+    struct datagram *datagram = malloc(sizeof *datagram + kept);
+    if (!datagram)
+        abort();
+    datagram->next = NULL;
+    datagram->length = kept;
+    datagram->ce = world_chance(world, net->ce_ppm);
+    memcpy(datagram->bytes, bytes, kept);
+    if (kept == length && world_chance(world, net->corrupt_ppm))
+        corrupt(world, desc, datagram->bytes, length);
+    world_push(world, at_ns, EVENT_ARRIVAL, pair->end[!side], datagram, 0);
+}
+
+static void transmit(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc,
+                     const uint8_t *bytes, size_t length)
+{
+    struct link *link = &pair->link[side];
+    const struct net *net = &link->net;
+    world->datagrams++;
+    if (swallowed(world, link, desc))
+        return;
+    uint64_t leaves_ns = world->now_ns;
+    if (net->rate_mbps) {
+        uint64_t from_ns = link->free_ns > world->now_ns ? link->free_ns : world->now_ns;
+        if (net->queue_bytes && (from_ns - world->now_ns) * net->rate_mbps / 8000 > net->queue_bytes)
+            return;
+        leaves_ns = from_ns + length * 8000 / net->rate_mbps;
+        link->free_ns = leaves_ns;
+    }
+    uint64_t at_ns = leaves_ns + net->delay_ns;
+    if (net->jitter_ns)
+        at_ns += rng_below(&world->rng, (uint32_t)net->jitter_ns);
+    if (world_chance(world, net->reorder_ppm)) {
+        at_ns += rng_below(&world->rng, (uint32_t)net->reorder_ns);
+    } else {
+        if (at_ns < link->last_ns)
+            at_ns = link->last_ns; /* jitter alone does not reorder */
+        link->last_ns = at_ns;
+    }
+    deliver_later(world, pair, side, desc, bytes, length, at_ns);
+    if (world_chance(world, net->duplicate_ppm))
+        deliver_later(world, pair, side, desc, bytes, length,
+                      at_ns + rng_below(&world->rng, 2 * NS_PER_MS));
+}
+
+/* A datagram reaches the socket: dropped when its buffer is full. */
+static void arrive(struct world *world, struct end *end, struct datagram *datagram)
+{
+    uint64_t charge = datagram->length + KERNEL_OVERHEAD_BYTES;
+    if (end->halted || end->inbox_charge + charge > end->inbox_limit) {
+        free(datagram);
+        return;
+    }
+    end->inbox_charge += charge;
+    *end->inbox_tail = datagram;
+    end->inbox_tail = &datagram->next;
+    end->dirty = true;
+    world_note(world, "arrive", (uint64_t)(end - world->ends), datagram->length, 0);
+}
+
+/* ---- engine rounds --------------------------------------------------------------------------- */
+
+static void check_desc(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
+{
+    const struct flow *flow = desc->flow;
+    uint64_t whole = desc->count == 64 ? UINT64_MAX : (UINT64_C(1) << desc->count) - 1;
+    if (desc->count == 0 || desc->mask == 0 || desc->mask & ~whole)
+        world_fail(world, "a descriptor with count %u and mask %llx", desc->count,
+                   (unsigned long long)desc->mask);
+    uint32_t datagram_max = pair->setup[side].datagram_bytes > world->options->datagram_bytes_later
+                                ? pair->setup[side].datagram_bytes
+                                : world->options->datagram_bytes_later;
+    if (desc->datagram_bytes > datagram_max || desc->last_bytes > desc->datagram_bytes)
+        world_fail(world, "a datagram of %u, last %u bytes, where %u fit", desc->datagram_bytes,
+                   desc->last_bytes, datagram_max);
+    if ((uint64_t)(desc->count - 1) * desc->datagram_bytes + desc->last_bytes > CORE_TRAIN_BYTES_MAX)
+        world_fail(world, "a train of %u times %u bytes", desc->count, desc->datagram_bytes);
+    if (!desc->sequenced || flow->sent.flying_chunks == 1 || pair->probe_was_due[side])
+        return;
+    if (flow->sent.flying_payload > flow->cc.cwnd_bytes + CONTROL_RESERVE_BYTES)
+        world_fail(world, "%llu bytes in flight with a window of %llu",
+                   (unsigned long long)flow->sent.flying_payload, (unsigned long long)flow->cc.cwnd_bytes);
+    if (flow->sent.flying_charge > flow->peer_window_bytes + CONTROL_RESERVE_BYTES)
+        world_fail(world, "%llu kernel bytes in flight to a buffer of %llu",
+                   (unsigned long long)flow->sent.flying_charge,
+                   (unsigned long long)flow->peer_window_bytes);
+}
+
+/* What the NIC does with a descriptor: builds the datagrams and sends those of the mask. */
+static void send_desc(struct world *world, const struct tx_desc *desc, bool fail)
+{
+    static uint8_t buffer[DATAGRAM_MAX];
+    struct pair *pair = &world->pairs[desc->destination / 2];
+    unsigned side = desc->destination % 2;
+    if (desc->kind == TX_FRAMES) {
+        for (uint32_t i = 0; i < desc->piece_count; i++) {
+            const struct tx_piece *piece = &desc->pieces[i];
+            memcpy(desc->buffer + piece->at,
+                   app_payload(world, piece->msg, piece->offset_bytes, piece->length), piece->length);
+        }
+    }
+    for (unsigned i = 0; i < desc->count && !fail; i++) {
+        if (!(desc->mask >> i & 1))
+            continue;
+        uint32_t length = i + 1u == desc->count ? desc->last_bytes : desc->datagram_bytes;
+        if (desc->kind == TX_FRAMES) {
+            uint8_t *datagram = desc->buffer + (size_t)i * desc->datagram_bytes;
+            wire_seal(desc, i, datagram, length, crc32c_portable);
+            transmit(world, pair, side, desc, datagram, length);
+            continue;
+        }
+        uint32_t bytes = i + 1u == desc->count ? desc->bulk_last : desc->bulk_stride;
+        const uint8_t *payload = app_payload(world, desc->bulk_msg,
+                                             desc->bulk_offset + (uint64_t)i * desc->bulk_stride, bytes);
+        uint32_t crc = desc->payload_crc ? crc32c_portable(0, payload, bytes) : 0;
+        wire_bulk_header(desc, i, crc, crc32c_portable, buffer);
+        memcpy(buffer + WIRE_BULK_HEADER_BYTES, payload, bytes);
+        if (bytes + WIRE_BULK_HEADER_BYTES != length)
+            world_fail(world, "a bulk datagram of %u bytes with %u of payload", length, bytes);
+        transmit(world, pair, side, desc, buffer, length);
+    }
+}
+
+static void note_probes(struct world *world, const struct end *end)
+{
+    for (unsigned i = 0; i < world->pair_count; i++) {
+        struct pair *pair = &world->pairs[i];
+        for (unsigned side = 0; side < 2; side++)
+            pair->probe_was_due[side] =
+                &world->ends[pair->end[side]] == end && pair->flow[side] && pair->flow[side]->probe_due;
+    }
+}
+
+/* Sends all that the core has; the NIC may refuse a descriptor, and takes none for a while then. */
+static void run_tx(struct world *world, struct end *end)
+{
+    struct tx_desc desc;
+    memset(&desc, 0xdb, sizeof desc);
+    if (end->blocked_until_ns > world->now_ns)
+        return;
+    for (unsigned sent = 0;; sent++) {
+        note_probes(world, end);
+        if (!core_tx(end->core, &desc, world->now_ns))
+            return;
+        if (sent > 200000)
+            world_fail(world, "core_tx() does not come to an end");
+        unsigned side = desc.destination % 2;
+        check_desc(world, &world->pairs[desc.destination / 2], side, &desc);
+        world_note(world, desc.sequenced ? desc.repair ? "repair" : "chunk" : "ack",
+                   (uint64_t)(end - world->ends), desc.sequenced ? desc.seq : 0, desc.count);
+        bool fail = world_chance(world, world->options->tx_fail_ppm);
+        send_desc(world, &desc, fail);
+        if (fail) {
+            core_tx_failed(end->core, &desc, world->now_ns);
+            end->blocked_until_ns = world->now_ns + 1 + rng_below(&world->rng, 50 * NS_PER_US);
+            world_push(world, end->blocked_until_ns, EVENT_RUN, (unsigned)(end - world->ends), NULL, 0);
+            return;
+        }
+    }
+}
+
+static void run_rx(struct world *world, struct end *end)
+{
+    while (end->inbox) {
+        struct datagram *datagram = end->inbox;
+        end->inbox = datagram->next;
+        if (!end->inbox)
+            end->inbox_tail = &end->inbox;
+        end->inbox_charge -= datagram->length + KERNEL_OVERHEAD_BYTES;
+        core_rx(end->core, datagram->bytes, datagram->length, datagram->ce, world->now_ns);
+        app_copy(world, end);
+        free(datagram);
+    }
+}
+
+static void run_round(struct world *world, struct end *end)
+{
+    struct core_event event;
+    end->dirty = false;
+    run_rx(world, end);
+    core_expire(end->core, world->now_ns);
+    for (unsigned rounds = 0;; rounds++) {
+        bool news = false;
+        if (rounds > 100000)
+            world_fail(world, "events do not come to an end");
+        run_tx(world, end);
+        while (core_next_event(end->core, &event)) {
+            news = true;
+            app_event(world, end, &event);
+        }
+        if (!news)
+            break;
+    }
+    if (rng_below(&world->rng, 8) == 0) { /* as before a sleep */
+        core_flush_acks(end->core);
+        run_tx(world, end);
+    }
+}
+
+static void run_end(struct world *world, struct end *end)
+{
+    const struct options *options = world->options;
+    if (end->halted) {
+        end->dirty = false;
+        return;
+    }
+    if (options->stall_every_ns && world->now_ns >= end->next_stall_ns) {
+        end->stalled_until_ns = world->now_ns + rng_below(&world->rng, (uint32_t)options->stall_ns);
+        end->next_stall_ns =
+            end->stalled_until_ns + rng_below(&world->rng, (uint32_t)options->stall_every_ns * 2);
+        world_push(world, end->stalled_until_ns, EVENT_RUN, (unsigned)(end - world->ends), NULL, 0);
+    }
+    if (end->stalled_until_ns > world->now_ns)
+        return;
+    run_round(world, end);
+    uint64_t due_ns = core_deadline(end->core);
+    if (due_ns <= world->now_ns)
+        due_ns = world->now_ns + 1;
+    if (due_ns < end->run_at_ns) {
+        end->run_at_ns = due_ns;
+        world_push(world, due_ns, EVENT_RUN, (unsigned)(end - world->ends), NULL, 0);
+    }
+}
+
+/* ---- from begin to end ----------------------------------------------------------------------- */
+
+static void open_pair(struct world *world, unsigned first, unsigned second)
+{
+    const struct options *options = world->options;
+    unsigned index = world->pair_count++;
+    struct pair *pair = &world->pairs[index];
+    uint64_t tokens[2];
+    pair->end[0] = (uint8_t)first;
+    pair->end[1] = (uint8_t)second;
+    for (unsigned side = 0; side < 2; side++) {
+        tokens[side] = core_make_token(rng_next(&world->rng), 2 * index + side);
+        pair->link[side].net = options->net[side];
+    }
+    for (unsigned side = 0; side < 2; side++) {
+        struct end *end = &world->ends[pair->end[side]];
+        pair->setup[side] = (struct flow_setup){
+            .rx_token = tokens[side],
+            .tx_token = tokens[!side],
+            .destination = 2 * index + side,
+            .datagram_bytes = options->datagram_bytes,
+            .chunk_window = options->chunk_window,
+            .msg_window = options->msg_window,
+            .tx_window_bytes = options->window_bytes,
+            .rx_window_bytes = options->window_bytes,
+            .eager_window_kb = options->eager_window_kb,
+            .owner = &pair->flow[side],
+        };
+        pair->flow_memory[side] = sim_alloc(core_flow_size(&end->params, &pair->setup[side]));
+        pair->flow[side] =
+            core_flow_open(end->core, pair->flow_memory[side], &pair->setup[side], world->now_ns);
+        end->inbox_limit += options->window_bytes + CONTROL_RESERVE_BYTES;
+    }
+}
+
+void world_create(struct world *world, const char *scenario, const struct options *options, uint64_t seed,
+                  bool trace)
+{
+    *world = (struct world){
+        .scenario = scenario, .seed = seed, .options = options, .trace = trace, .hash = UINT64_C(0xcbf29ce484222325)};
+    world->rng.state = seed;
+    world->app_rng.state = seed ^ UINT64_C(0x5deece66d);
+    world->now_ns = world->start_ns = rng_next(&world->rng) >> 16; /* clocks begin anywhere */
+    world->end_count = options->ends;
+    for (unsigned i = 0; i < world->end_count; i++) {
+        struct end *end = &world->ends[i];
+        end->params = options->params;
+        if (i && options->eager_kb_of_last != UINT64_MAX)
+            end->params.eager_kb = options->eager_kb_of_last;
+        end->inbox_tail = &end->inbox;
+        end->run_at_ns = UINT64_MAX;
+        end->next_stall_ns = world->now_ns + options->stall_every_ns;
+        struct core_setup setup = {&end->params, &end->counters, crc32c_portable, rng_next(&world->rng),
+                                   options->paths_in_order};
+        end->core = core_init(sim_alloc(core_size(&end->params)), &setup, world->now_ns);
+    }
+    if (world->end_count == 1)
+        open_pair(world, 0, 0);
+    for (unsigned i = 1; i < world->end_count; i++)
+        open_pair(world, 0, i);
+    app_create(world);
+}
+
+static void change_datagrams(struct world *world)
+{
+    for (unsigned i = 0; i < world->pair_count; i++) {
+        struct pair *pair = &world->pairs[i];
+        for (unsigned side = 0; side < 2; side++) {
+            if (pair->flow[side])
+                core_flow_set_datagram(world->ends[pair->end[side]].core, pair->flow[side],
+                                       world->options->datagram_bytes_later);
+        }
+    }
+}
+
+/* Everything was told and acked: chunk records, buffers and timers are back. */
+static bool at_rest(const struct world *world)
+{
+    for (unsigned i = 0; i < world->pair_count; i++) {
+        const struct pair *pair = &world->pairs[i];
+        for (unsigned side = 0; side < 2; side++) {
+            const struct flow *flow = pair->flow[side];
+            if (world->ends[pair->end[side]].halted || pair->dead[side])
+                continue;
+            if (flow->sent.next_seq != flow->sent.cumulative || flow->ack_pending)
+                return false;
+        }
+    }
+    return true;
+}
+
+static void check_flow(struct world *world, const struct flow *flow)
+{
+    const struct sent *sent = &flow->sent;
+    if (flow->msgs_pending || flow->closing || flow->all_head || flow->active_head || flow->ctrl_head)
+        world_fail(world, "a flow keeps messages or connections");
+    if (flow->dead)
+        return;
+    if (sent->flying_chunks || sent->flying_charge || sent->flying_payload ||
+        sent->by_time.head != SENT_NONE || sent->lost.head != SENT_NONE)
+        world_fail(world, "a flow at rest has chunks in flight");
+    for (unsigned i = 0; i < sent->window; i++) {
+        if (sent->chunks[i].state != CHUNK_FREE)
+            world_fail(world, "a flow at rest has a chunk record in use");
+    }
+    for (unsigned i = 0; i < flow->paths.count; i++) {
+        if (flow->paths.paths[i].in_flight)
+            world_fail(world, "path %u of a flow at rest has chunks in flight", i);
+    }
+}
+
+static void close_world(struct world *world)
+{
+    app_check(world);
+    for (unsigned i = 0; i < world->pair_count; i++) {
+        struct pair *pair = &world->pairs[i];
+        for (unsigned side = 0; side < 2; side++) {
+            struct end *end = &world->ends[pair->end[side]];
+            if (!end->halted) {
+                check_flow(world, pair->flow[side]);
+                core_flow_close(end->core, pair->flow[side]);
+            }
+            free(pair->flow_memory[side]);
+        }
+    }
+    for (unsigned i = 0; i < world->end_count; i++) {
+        struct end *end = &world->ends[i];
+        const struct core *core = end->core;
+        struct tx_desc desc;
+        struct core_event event;
+        if (!end->halted) {
+            if (core->small.count != end->params.tx_small_buffers || core->big.count != end->params.tx_buffers)
+                world_fail(world, "buffers of end %u are missing: %u small, %u big left", i,
+                           core->small.count, core->big.count);
+            if (core_tx(end->core, &desc, world->now_ns) || core_next_event(end->core, &event))
+                world_fail(world, "end %u still has something to say", i);
+            if (core_deadline(core) != UINT64_MAX)
+                world_fail(world, "a timer of end %u is left", i);
+        }
+        while (end->inbox) {
+            struct datagram *datagram = end->inbox;
+            end->inbox = datagram->next;
+            free(datagram);
+        }
+        free(end->core);
+    }
+    while (world->heap_count) {
+        struct event event = pop(world);
+        if (event.kind == EVENT_ARRIVAL)
+            free(event.what);
+    }
+    app_destroy(world);
+    free(world->heap);
+}
+
+static void handle(struct world *world, struct event *event)
+{
+    struct end *end = &world->ends[event->end];
+    switch ((enum event_kind)event->kind) {
+    case EVENT_ARRIVAL:
+        arrive(world, end, event->what);
+        break;
+    case EVENT_POST:
+        app_post(world, event);
+        break;
+    case EVENT_CANCEL:
+        app_cancel(world, event);
+        break;
+    case EVENT_CLOSE:
+        app_close(world, event);
+        break;
+    case EVENT_RUN:
+        if (world->now_ns >= end->run_at_ns)
+            end->run_at_ns = UINT64_MAX;
+        break;
+    }
+    end->dirty = true;
+}
+
+void world_run(struct world *world)
+{
+    const struct options *options = world->options;
+    bool changed = options->change_datagram_ns == 0;
+    while (!app_over(world) || !at_rest(world)) {
+        if (world->heap_count == 0)
+            world_fail(world, "nothing will ever happen, and not all is over");
+        world->now_ns = world->heap[0].at_ns;
+        uint64_t passed_ns = world->now_ns - world->start_ns;
+        if (passed_ns > options->limit_ns)
+            world_fail(world, "not all is over in time");
+        if (!changed && passed_ns >= options->change_datagram_ns) {
+            changed = true;
+            change_datagrams(world);
+        }
+        if (passed_ns >= options->halt_ns)
+            world->ends[world->end_count - 1].halted = true;
+        while (world->heap_count && world->heap[0].at_ns == world->now_ns) {
+            struct event event = pop(world);
+            handle(world, &event);
+        }
+        for (unsigned i = 0; i < world->end_count; i++) {
+            if (world->ends[i].dirty)
+                run_end(world, &world->ends[i]);
+        }
+    }
+    close_world(world);
+}

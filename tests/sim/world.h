@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A world in virtual time: real cores, the engine rounds that drive them, and a network between them
+ * that loses, delays, repeats, reorders, damages and swallows datagrams. One seed, one history.
+ * world.c moves datagrams and time; app.c is the application and the checker of what it is told.
+ */
+#ifndef SIM_WORLD_H
+#define SIM_WORLD_H
+
+#include "core/core.h"
+#include "core/rng.h"
+
+#include <stdarg.h>
+
+enum { NS_PER_US = 1000, NS_PER_MS = 1000000 };
+enum { ENDS_MAX = 6, PAIRS_MAX = 6, PPM = 1000000, GUARD_BYTES = 64 };
+
+/* What one direction between two ends does to datagrams. */
+struct net {
+    uint64_t rate_mbps;      /* 0: without limit */
+    uint64_t queue_bytes;    /* what waits for the rate before the tail is dropped; 0: without limit */
+    uint64_t delay_ns, jitter_ns;
+    uint64_t reorder_ns;     /* extra delay of a datagram that is overtaken */
+    uint32_t loss_ppm, burst_enter_ppm, burst_leave_ppm;
+    uint32_t reorder_ppm, duplicate_ppm, corrupt_ppm, truncate_ppm, ce_ppm;
+    uint32_t dead_paths;     /* bit i: path i swallows everything */
+    uint64_t black_from_ns, black_until_ns; /* swallows everything in between */
+};
+
+/* What a scenario asks for. */
+struct options {
+    struct params params;
+    uint64_t eager_kb_of_last;    /* UCCL_EAGER_KB of the ends but the first; UINT64_MAX: the same */
+    unsigned ends;                /* 1: a flow to itself; n: the first with each of the others */
+    unsigned conns;               /* per pair */
+    struct net net[2];            /* away from the first end, and towards it */
+    bool paths_in_order;
+    uint32_t datagram_bytes, datagram_bytes_later; /* later: from change_datagram_ns on */
+    uint64_t change_datagram_ns;
+    uint32_t chunk_window, msg_window, eager_window_kb;
+    uint64_t window_bytes;        /* socket buffer of each end per peer */
+    uint32_t tx_fail_ppm;         /* the NIC refuses a descriptor */
+    uint64_t stall_every_ns, stall_ns; /* engine threads do not run for a while */
+    uint64_t halt_ns;             /* the last end dies; UINT64_MAX: never */
+
+    /* the application */
+    unsigned messages;            /* per connection and direction */
+    bool one_way;                 /* only the first end of a pair sends */
+    uint64_t size_max;
+    unsigned outstanding;         /* requests at once per connection, kind and end */
+    uint64_t send_gap_ns, recv_gap_ns; /* longest pause before a post; 0: none */
+    uint64_t recv_late_ns;        /* receives of half of the connections begin up to so much later */
+    unsigned truncate_permille, cancel_permille;
+    bool close_early;             /* somebody closes before all is done */
+    bool expect_dead;             /* UCCL_EPEERDEAD is no surprise */
+    uint64_t linger_ns;
+    uint64_t limit_ns;            /* all must be over by then */
+};
+
+struct world;
+struct conn_sim;
+
+enum event_kind { EVENT_ARRIVAL, EVENT_POST, EVENT_CANCEL, EVENT_CLOSE, EVENT_RUN };
+
+struct event {
+    uint64_t at_ns, order;
+    uint8_t kind;
+    uint8_t end;
+    void *what;          /* datagram, side of a connection, or request */
+    uint32_t extra;
+};
+
+struct datagram {
+    struct datagram *next;
+    size_t length;
+    bool ce;
+    uint8_t bytes[];
+};
+
+/* An engine thread with its core. */
+struct end {
+    struct params params;
+    struct counters counters;
+    struct core *core;
+    struct datagram *inbox, **inbox_tail;
+    uint64_t inbox_charge, inbox_limit; /* kernel bytes */
+    uint64_t stalled_until_ns, next_stall_ns, blocked_until_ns;
+    uint64_t run_at_ns;                 /* an EVENT_RUN is queued for then; UINT64_MAX: none */
+    bool dirty, halted;
+};
+
+struct link {
+    struct net net;
+    uint64_t free_ns;   /* when the last datagram has left */
+    uint64_t last_ns;   /* arrival of the newest, for order */
+    bool burst;
+};
+
+/* Two ends with a flow between them; sides 0 and 1. */
+struct pair {
+    uint8_t end[2];
+    struct flow_setup setup[2];
+    struct flow *flow[2];
+    void *flow_memory[2];
+    struct link link[2]; /* by sending side */
+    bool dead[2];        /* CORE_EVENT_FLOW_DEAD seen */
+    bool probe_was_due[2];
+};
+
+struct world {
+    const char *scenario;
+    uint64_t seed;
+    bool trace;
+    const struct options *options;
+    struct rng rng;      /* of the network and the engines */
+    struct rng app_rng;
+    uint64_t now_ns, start_ns, hash;
+    struct event *heap;
+    size_t heap_count, heap_room;
+    uint64_t next_order;
+    struct end ends[ENDS_MAX];
+    struct pair pairs[PAIRS_MAX];
+    unsigned end_count, pair_count;
+    struct conn_sim *conns;
+    unsigned conn_count;
+    uint64_t requests_live, requests_ended, bytes_moved, datagrams;
+    uint64_t dead_end_max_ns; /* when the last request of the first end ended */
+};
+
+/* ---- world.c ---- */
+void world_create(struct world *world, const char *scenario, const struct options *options, uint64_t seed,
+                  bool trace);
+/* Runs until everything is over, checks what must be left, frees all. */
+void world_run(struct world *world);
+void world_push(struct world *world, uint64_t at_ns, enum event_kind kind, unsigned end, void *what,
+                uint32_t extra);
+void world_note(struct world *world, const char *what, uint64_t a, uint64_t b, uint64_t c);
+_Noreturn void world_fail(const struct world *world, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+void *sim_alloc(size_t bytes); /* zeroed, 64-byte aligned */
+static inline bool world_chance(struct world *world, uint32_t ppm)
+{
+    return ppm && rng_below(&world->rng, PPM) < ppm;
+}
+
+/* ---- app.c ---- */
+void app_create(struct world *world);
+void app_destroy(struct world *world);
+void app_post(struct world *world, struct event *event);
+void app_cancel(struct world *world, struct event *event);
+void app_close(struct world *world, struct event *event);
+/* Executes the copies that the core asks for. */
+void app_copy(struct world *world, struct end *end);
+/* The bytes of a send, for the NIC. */
+const uint8_t *app_payload(struct world *world, const struct core_msg *msg, uint64_t offset, uint64_t length);
+void app_event(struct world *world, struct end *end, const struct core_event *event);
+/* Whether every request and connection of ends that live has ended. */
+bool app_over(const struct world *world);
+/* All statuses against the rules of engine.h, and credit against what was lent. */
+void app_check(struct world *world);
+void app_report(const struct world *world);
+
+#endif
