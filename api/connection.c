@@ -241,6 +241,7 @@ struct connecting {
     struct uccl_engine *engine;
     struct bootstrap *boot;
     struct peer *peer;
+    struct uccl_conn *conn;       /* in place, but not the application's before READY has left */
     union nic_address address;
     uint64_t deadline_ns;
     unsigned attempts;
@@ -259,6 +260,8 @@ static void connecting_free(struct connecting *c)
     pthread_mutex_unlock(&c->engine->lock);
     if (c->boot)
         bootstrap_free(c->boot);
+    if (c->conn)
+        uccl_conn_close(c->conn);
     free(c);
 }
 
@@ -287,7 +290,7 @@ static int client_offer(struct connecting *c)
 }
 
 /* The server's offer is here: put flow and connection in place. Under the lock. */
-static int client_accept_offer(struct connecting *c, struct uccl_conn **out)
+static int client_accept_offer(struct connecting *c)
 {
     struct uccl_engine *engine = c->engine;
     const struct boot_offer *offer = bootstrap_peer_offer(c->boot);
@@ -295,7 +298,8 @@ static int client_accept_offer(struct connecting *c, struct uccl_conn **out)
         return UCCL_EPROTO;
     int error = peer_take_offer(&engine->peers, c->peer, offer);
     if (!error)
-        error = conn_make(engine, c->peer, offer->home, c->conn_id, offer->conn_id, &c->address, out);
+        error = conn_make(engine, c->peer, offer->home, c->conn_id, offer->conn_id, &c->address,
+                          &c->conn);
     if (!error) {
         c->peer = NULL; /* the connection's now, and the id too */
         c->has_id = false;
@@ -319,7 +323,7 @@ static int connecting_again(struct connecting *c)
 }
 
 /* Goes as far as it can. UCCL_EAGAIN: wait for the socket. 0: connected. */
-static int connecting_step(struct connecting *c, struct uccl_conn **conn)
+static int connecting_step(struct connecting *c)
 {
     for (;;) {
         int error = UCCL_OK;
@@ -331,7 +335,7 @@ static int connecting_step(struct connecting *c, struct uccl_conn **conn)
             break;
         case BOOT_HAVE_OFFER:
             pthread_mutex_lock(&c->engine->lock);
-            error = client_accept_offer(c, conn);
+            error = client_accept_offer(c);
             pthread_mutex_unlock(&c->engine->lock);
             if (error == UCCL_EAGAIN) {
                 bootstrap_reject(c->boot, UCCL_EAGAIN);
@@ -384,7 +388,6 @@ UCCL_API int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int t
 {
     union nic_address address;
     struct connecting *c;
-    struct uccl_conn *conn = NULL;
     if (!engine || !handle || !out || !handle_get(handle, &address))
         return UCCL_EINVAL;
     memcpy(&c, handle->state, sizeof c);
@@ -395,18 +398,18 @@ UCCL_API int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int t
         memcpy(handle->state, &c, sizeof c);
     }
     int result;
-    while ((result = connecting_step(c, &conn)) == UCCL_EAGAIN && timeout_ms != 0) {
+    while ((result = connecting_step(c)) == UCCL_EAGAIN && timeout_ms != 0) {
         struct pollfd fd = {.fd = bootstrap_fd(c->boot), .events = bootstrap_events(c->boot)};
         poll(&fd, 1, poll_ms(bootstrap_deadline(c->boot)));
     }
     if (result == UCCL_EAGAIN)
         return result;
     memset(handle->state, 0, sizeof handle->state);
+    if (result == UCCL_OK) {
+        *out = c->conn;
+        c->conn = NULL;
+    }
     connecting_free(c);
-    if (result == UCCL_OK)
-        *out = conn;
-    else if (conn)
-        uccl_conn_close(conn);
     return result;
 }
 

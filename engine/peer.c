@@ -11,6 +11,9 @@
 
 enum { SLOT_WORDS = CORE_FLOWS_MAX / 64 };
 
+/* An unused peer answers repeats of the other side's last frames for a while, and is then forgotten. */
+static const uint64_t IDLE_NS = UINT64_C(10) * 1000000000;
+
 int peer_table_init(struct peer_table *table, const struct nic_ops *nic, const struct params *params,
                     struct engine_thread *threads, unsigned thread_count)
 {
@@ -110,14 +113,15 @@ static void forget(struct peer_table *table, struct peer *peer)
     free(peer);
 }
 
-/* Whether nobody uses it and it is worth nothing: dead. Called under the lock. */
+/* Frees peers that nobody uses and nobody will: dead, or unused for long. */
 static void reap(struct peer_table *table)
 {
+    uint64_t now_ns = clock_now_ns();
     for (struct peer *peer = table->peers, *next; peer; peer = next) {
         next = peer->next;
         for (unsigned i = 0; i < peer->flow_count; i++)
             peer->dead |= __atomic_load_n(&peer->flows[i].dead, __ATOMIC_ACQUIRE);
-        if (peer->dead && peer->references == 0)
+        if (peer->references == 0 && (peer->dead || now_ns - peer->idle_since_ns > IDLE_NS))
             forget(table, peer);
     }
 }
@@ -187,7 +191,8 @@ int peer_get(struct peer_table *table, const uint8_t engine_id[16], bool is_serv
 void peer_put(struct peer_table *table, struct peer *peer)
 {
     assert(peer->references);
-    peer->references--;
+    if (--peer->references == 0)
+        peer->idle_since_ns = clock_now_ns();
     reap(table);
 }
 

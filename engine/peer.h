@@ -32,6 +32,7 @@ struct peer {
     bool is_server;          /* our end; tells the ends of a connection to ourselves apart */
     union nic_address address;
     uint32_t references;     /* connections and handshakes */
+    uint64_t idle_since_ns;  /* when the last reference went */
     unsigned flow_count;     /* our threads; the flows in use are the smaller of both sides' */
     bool dead;
     struct peer_flow flows[BOOT_FLOWS_MAX];
@@ -54,7 +55,7 @@ void peer_table_free(struct peer_table *table);
 /* Finds a living peer, or makes one, and takes a reference. UCCL_ENOMEM, UCCL_EADDR, UCCL_EIO. */
 int peer_get(struct peer_table *table, const uint8_t engine_id[16], bool is_server,
              const union nic_address *address, struct peer **out);
-/* The last reference of a dead peer frees it; a living one is kept for the next connection. */
+/* The last reference of a dead peer frees it; a living one is kept a while for the next connection. */
 void peer_put(struct peer_table *table, struct peer *peer);
 
 /* Our side of the flows, for an offer. */

@@ -419,8 +419,8 @@ static void change_datagrams(struct world *world)
         struct pair *pair = &world->pairs[i];
         for (unsigned side = 0; side < 2; side++) {
             if (pair->flow[side])
-                core_flow_set_datagram(world->ends[pair->end[side]].core, pair->flow[side],
-                                       world->options->datagram_bytes_later);
+                core_set_datagram(world->ends[pair->end[side]].core, pair->setup[side].destination,
+                                  world->options->datagram_bytes_later);
         }
     }
 }
@@ -508,6 +508,14 @@ static void close_world(struct world *world)
 static void handle(struct world *world, struct event *event)
 {
     struct end *end = &world->ends[event->end];
+    bool action = event->kind == EVENT_POST || event->kind == EVENT_CANCEL || event->kind == EVENT_CLOSE;
+    if (action && end->halted)
+        return;
+    if (action && end->stalled_until_ns > world->now_ns) {
+        world_push(world, end->stalled_until_ns, (enum event_kind)event->kind, event->end, event->what,
+                   event->extra);
+        return;
+    }
     switch ((enum event_kind)event->kind) {
     case EVENT_ARRIVAL:
         arrive(world, end, event->what);

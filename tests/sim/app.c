@@ -1,0 +1,630 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The application of the simulated world, and the judge of what it is told. Both ends know the plan:
+ * what message k of each direction of each connection is, and how large its receive is. What arrives is a
+ * function of connection, direction, number and offset, so swapped, shifted and stale bytes are seen;
+ * buffers are exact, have guards, and are freed as soon as their request ends.
+ */
+#include "world.h"
+
+#include "core/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NOT_ENDED = 1, GUARD_BYTE = 0xa5, OPEN_CHECKS_MAX = 100 };
+
+struct side;
+
+/* One message of the plan. */
+struct message {
+    uint64_t size, capacity;
+    bool cancel[2];          /* by kind: will be cancelled a while after it was posted */
+    bool cancel_asked[2];
+    bool posted[2];
+    int32_t status[2];       /* NOT_ENDED, or how it ended */
+    struct request *request[2];
+};
+
+struct request {
+    struct core_msg msg;
+    struct side *side;
+    struct message *message;
+    uint64_t number, bytes;  /* bytes: of the buffer */
+    uint8_t *memory;         /* guard, buffer, guard */
+};
+
+/* One end of a connection. */
+struct side {
+    struct conn_sim *conn;
+    unsigned side, end;
+    struct conn *core_conn;
+    void *memory;
+    unsigned posted[2], live[2]; /* by kind */
+    bool post_queued[2];
+    uint64_t recv_from_ns;       /* receives are posted from then on */
+    bool closed, failed, over;
+    unsigned close_checks;
+};
+
+struct conn_sim {
+    struct pair *pair;
+    unsigned index, ended_requests;
+    struct side sides[2];
+    unsigned count[2];
+    struct message *messages[2]; /* by sending side */
+    bool closing;
+};
+
+/* ---- contents -------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+static uint64_t content_key(const struct conn_sim *conn, unsigned sender, uint64_t number)
+{
+    return mix((uint64_t)conn->index << 40 ^ (uint64_t)sender << 39 ^ number);
+}
+
+static uint64_t content_word(uint64_t key, uint64_t index)
+{
+    return (key + index) * UINT64_C(0x9e3779b97f4a7c15) ^ key;
+}
+
+static void fill_content(uint8_t *at, uint64_t size, uint64_t key)
+{
+    for (uint64_t i = 0; i < size; i += 8) {
+        uint64_t word = content_word(key, i / 8);
+        memcpy(at + i, &word, size - i < 8 ? size - i : 8);
+    }
+}
+
+/* The first offset that differs, or `size`. */
+static uint64_t first_difference(const uint8_t *at, uint64_t size, uint64_t key)
+{
+    for (uint64_t i = 0; i < size; i += 8) {
+        uint64_t word = content_word(key, i / 8);
+        if (memcmp(at + i, &word, size - i < 8 ? size - i : 8) != 0)
+            return i;
+    }
+    return size;
+}
+
+static bool is_guard(const uint8_t *at, uint64_t size)
+{
+    for (uint64_t i = 0; i < size; i++) {
+        if (at[i] != GUARD_BYTE)
+            return false;
+    }
+    return true;
+}
+
+/* ---- plan ------------------------------------------------------------------------------------ */
+
+/* Sizes that are likely to meet a boundary, and any others. */
+static uint64_t plan_size(struct world *world)
+{
+    const struct options *options = world->options;
+    struct rng *rng = &world->app_rng;
+    uint64_t size = 0, near = rng_below(rng, 5);
+    switch (rng_below(rng, 12)) {
+    case 0:
+        size = 0;
+        break;
+    case 1:
+        size = near;
+        break;
+    case 2:
+        size = options->params.eager_kb * 1024 + near - 2;
+        break;
+    case 3:
+        size = options->datagram_bytes - 64 + near - 2;
+        break;
+    case 4:
+        size = options->datagram_bytes - 60 + near - 2;
+        break;
+    case 5:
+        size = (1 + rng_below(rng, 3)) * options->params.chunk_size_kb * 1024 + near - 2;
+        break;
+    case 6:
+        size = (1 + rng_below(rng, 100)) * (uint64_t)(options->datagram_bytes - 64) + near - 2;
+        break;
+    case 7:
+        size = rng_below(rng, (uint32_t)options->size_max + 1);
+        break;
+    default:
+        size = rng_below(rng, 2048);
+    }
+    return size > UINT64_MAX / 2 ? 0 : size > options->size_max ? size % (options->size_max + 1) : size;
+}
+
+static void plan_message(struct world *world, struct message *message)
+{
+    const struct options *options = world->options;
+    struct rng *rng = &world->app_rng;
+    message->status[0] = message->status[1] = NOT_ENDED;
+    message->size = plan_size(world);
+    message->capacity = message->size;
+    if (rng_below(rng, 3) == 0)
+        message->capacity += rng_below(rng, rng_below(rng, 4) ? 100 : 20000);
+    if (rng_below(rng, 1000) < options->truncate_permille && message->size)
+        message->capacity = rng_below(rng, 2) ? message->size - 1
+                                              : rng_below(rng, (uint32_t)message->size);
+    for (unsigned kind = 0; kind < 2; kind++)
+        message->cancel[kind] = rng_below(rng, 2000) < options->cancel_permille;
+}
+
+static void queue_post(struct world *world, struct side *side, unsigned kind, uint64_t at_ns)
+{
+    side->post_queued[kind] = true;
+    world_push(world, at_ns, EVENT_POST, side->end, side, kind);
+}
+
+static void create_conn(struct world *world, struct conn_sim *conn, struct pair *pair, unsigned index)
+{
+    const struct options *options = world->options;
+    struct rng *rng = &world->app_rng;
+    uint32_t ids[2];
+    *conn = (struct conn_sim){.pair = pair, .index = index};
+    for (unsigned side = 0; side < 2; side++)
+        ids[side] = (2 * index + side) | rng_below(rng, 1 << 16) << CORE_CONN_INDEX_BITS;
+    for (unsigned s = 0; s < 2; s++) {
+        struct side *side = &conn->sides[s];
+        struct end *end = &world->ends[pair->end[s]];
+        *side = (struct side){.conn = conn, .side = s, .end = pair->end[s]};
+        side->memory = sim_alloc(core_conn_size(&end->params, &pair->setup[s]));
+        side->core_conn = core_conn_open(end->core, side->memory, pair->flow[s], &pair->setup[s], ids[s],
+                                         ids[!s], side, world->now_ns);
+        conn->count[s] = options->one_way && s ? 0 : options->messages;
+        conn->messages[s] = calloc(conn->count[s] + 1, sizeof *conn->messages[s]);
+        for (unsigned i = 0; i < conn->count[s]; i++)
+            plan_message(world, &conn->messages[s][i]);
+        side->recv_from_ns = world->now_ns;
+        if (options->recv_late_ns && rng_below(rng, 2))
+            side->recv_from_ns += rng_below(rng, (uint32_t)options->recv_late_ns);
+        uint64_t start_ns = world->now_ns + rng_below(rng, 2) * rng_below(rng, NS_PER_MS);
+        queue_post(world, side, CORE_SEND, start_ns);
+        queue_post(world, side, CORE_RECV,
+                   start_ns > side->recv_from_ns ? start_ns : side->recv_from_ns);
+    }
+    if (options->close_early && rng_below(rng, 4)) {
+        struct side *first = &conn->sides[rng_below(rng, 2)];
+        uint64_t at_ns = world->now_ns + rng_below(rng, 1u << (14 + rng_below(rng, 12)));
+        world_push(world, at_ns, EVENT_CLOSE, first->end, first, 0);
+        if (rng_below(rng, 3) == 0) {
+            struct side *second = &conn->sides[!first->side];
+            world_push(world, at_ns + rng_below(rng, NS_PER_MS), EVENT_CLOSE, second->end, second, 0);
+        }
+    }
+}
+
+void app_create(struct world *world)
+{
+    const struct options *options = world->options;
+    world->conn_count = world->pair_count * options->conns;
+    world->conns = calloc(world->conn_count, sizeof *world->conns);
+    for (unsigned i = 0; i < world->conn_count; i++)
+        create_conn(world, &world->conns[i], &world->pairs[i / options->conns], i);
+}
+
+static void free_request(struct request *request)
+{
+    free(request->memory);
+    free(request);
+}
+
+void app_destroy(struct world *world)
+{
+    for (unsigned i = 0; i < world->conn_count; i++) {
+        struct conn_sim *conn = &world->conns[i];
+        for (unsigned s = 0; s < 2; s++) {
+            for (unsigned k = 0; k < conn->count[s]; k++) {
+                for (unsigned kind = 0; kind < 2; kind++) {
+                    if (conn->messages[s][k].request[kind]) /* of an end that died */
+                        free_request(conn->messages[s][k].request[kind]);
+                }
+            }
+            free(conn->messages[s]);
+            free(conn->sides[s].memory);
+        }
+    }
+    free(world->conns);
+}
+
+/* ---- actions --------------------------------------------------------------------------------- */
+
+static void post_one(struct world *world, struct side *side, unsigned kind)
+{
+    struct conn_sim *conn = side->conn;
+    struct end *end = &world->ends[side->end];
+    unsigned sender = kind == CORE_SEND ? side->side : !side->side;
+    uint64_t number = side->posted[kind]++;
+    struct message *message = &conn->messages[sender][number];
+    struct request *request = malloc(sizeof *request);
+    if (!request)
+        abort();
+    memset(request, 0xcd, sizeof *request);
+    request->side = side;
+    request->message = message;
+    request->number = number;
+    request->bytes = kind == CORE_SEND ? message->size : message->capacity;
+    request->memory = malloc(request->bytes + 2 * GUARD_BYTES);
+    if (!request->memory)
+        abort();
+    memset(request->memory, GUARD_BYTE, request->bytes + 2 * GUARD_BYTES);
+    if (kind == CORE_SEND)
+        fill_content(request->memory + GUARD_BYTES, request->bytes, content_key(conn, sender, number));
+    request->msg.kind = (uint8_t)kind;
+    request->msg.size_bytes = request->bytes;
+    message->posted[kind] = true;
+    message->request[kind] = request;
+    side->live[kind]++;
+    world->requests_live++;
+    world_note(world, kind == CORE_SEND ? "send" : "recv", conn->index * 2 + side->side, number,
+               request->bytes);
+    if (message->cancel[kind])
+        world_push(world, world->now_ns + rng_below(&world->app_rng, 1u << rng_below(&world->app_rng, 23)),
+                   EVENT_CANCEL, side->end, side, (uint32_t)number << 1 | kind);
+    core_submit(end->core, side->core_conn, &request->msg, world->now_ns);
+    app_copy(world, end);
+}
+
+static bool may_post(const struct world *world, const struct side *side, unsigned kind)
+{
+    unsigned sender = kind == CORE_SEND ? side->side : !side->side;
+    return !side->closed && side->posted[kind] < side->conn->count[sender] &&
+           side->live[kind] < world->options->outstanding;
+}
+
+static void schedule_post(struct world *world, struct side *side, unsigned kind)
+{
+    const struct options *options = world->options;
+    if (side->post_queued[kind] || !may_post(world, side, kind))
+        return;
+    uint64_t gap_ns = kind == CORE_SEND ? options->send_gap_ns : options->recv_gap_ns;
+    uint64_t pause_ns = gap_ns ? rng_below(&world->app_rng, (uint32_t)gap_ns) : 0;
+    queue_post(world, side, kind, world->now_ns + pause_ns);
+}
+
+void app_post(struct world *world, struct event *event)
+{
+    struct side *side = event->what;
+    unsigned kind = event->extra;
+    side->post_queued[kind] = false;
+    if (!may_post(world, side, kind))
+        return;
+    post_one(world, side, kind);
+    schedule_post(world, side, kind);
+}
+
+void app_cancel(struct world *world, struct event *event)
+{
+    struct side *side = event->what;
+    unsigned kind = event->extra & 1;
+    unsigned sender = kind == CORE_SEND ? side->side : !side->side;
+    struct message *message = &side->conn->messages[sender][event->extra >> 1];
+    if (!message->request[kind])
+        return;
+    message->cancel_asked[kind] = true;
+    world_note(world, "cancel", side->conn->index * 2 + side->side, event->extra >> 1, kind);
+    core_cancel(world->ends[side->end].core, &message->request[kind]->msg, world->now_ns);
+}
+
+static bool flows_at_rest(const struct conn_sim *conn)
+{
+    for (unsigned s = 0; s < 2; s++) {
+        const struct flow *flow = conn->pair->flow[s];
+        if (flow->sent.next_seq != flow->sent.cumulative || flow->ack_pending || flow->ctrl_head)
+            return false;
+    }
+    return true;
+}
+
+/* Every message has ended on both sides and all was told: credit and numbers must be back. */
+static void check_credit(struct world *world, const struct conn_sim *conn)
+{
+    for (unsigned s = 0; s < 2; s++) {
+        const struct conn *sender = conn->sides[s].core_conn, *receiver = conn->sides[!s].core_conn;
+        if (sender->delivered != sender->send_next || receiver->recv_base != receiver->recv_next)
+            world_fail(world, "connection %u: %llu of %llu sends delivered, %llu of %llu receives passed",
+                       conn->index, (unsigned long long)sender->delivered,
+                       (unsigned long long)sender->send_next, (unsigned long long)receiver->recv_base,
+                       (unsigned long long)receiver->recv_next);
+        if (sender->ring_limit - sender->ring_used != sender->ring_bytes)
+            world_fail(world, "connection %u: %llu of %u bytes of eager credit came back", conn->index,
+                       (unsigned long long)(sender->ring_limit - sender->ring_used), sender->ring_bytes);
+        for (unsigned kind = 0; kind < DUE_KINDS; kind++) {
+            if (sender->due_count[kind])
+                world_fail(world, "connection %u: frames of kind %u are due for ever", conn->index, kind);
+        }
+        if (sender->sends_pending || sender->eager.head || sender->bulk.head || sender->settling.head)
+            world_fail(world, "connection %u: sends are left", conn->index);
+    }
+}
+
+static bool all_ended(const struct conn_sim *conn)
+{
+    return conn->ended_requests == 2 * (conn->count[0] + conn->count[1]);
+}
+
+void app_close(struct world *world, struct event *event)
+{
+    struct side *side = event->what;
+    struct conn_sim *conn = side->conn;
+    if (side->closed)
+        return;
+    if (all_ended(conn) && !side->failed && !conn->sides[!side->side].closed &&
+        !conn->sides[!side->side].failed) {
+        if (flows_at_rest(conn)) {
+            check_credit(world, conn);
+        } else if (conn->index % 2 && side->close_checks++ < OPEN_CHECKS_MAX) {
+            world_push(world, world->now_ns + 10 * NS_PER_MS, EVENT_CLOSE, side->end, side, 0);
+            return;
+        }
+    }
+    uint64_t linger_ns = world->options->linger_ns;
+    if (world->options->close_early && rng_below(&world->app_rng, 3) == 0)
+        linger_ns = rng_below(&world->app_rng, 2) * rng_below(&world->app_rng, NS_PER_MS);
+    side->closed = true;
+    world_note(world, "close", conn->index * 2 + side->side, linger_ns, 0);
+    core_conn_close(world->ends[side->end].core, side->core_conn, linger_ns, world->now_ns);
+}
+
+/* ---- what the core asks for ------------------------------------------------------------------ */
+
+void app_copy(struct world *world, struct end *end)
+{
+    struct core_copy copy;
+    while (core_next_copy(end->core, &copy)) {
+        if (!copy.msg) {
+            memcpy(copy.to, copy.from, copy.length);
+            continue;
+        }
+        struct request *request = (struct request *)copy.msg;
+        if (copy.msg->kind != CORE_RECV || copy.offset_bytes > request->bytes ||
+            copy.length > request->bytes - copy.offset_bytes)
+            world_fail(world, "a copy of %zu bytes to offset %llu of a buffer of %llu", copy.length,
+                       (unsigned long long)copy.offset_bytes, (unsigned long long)request->bytes);
+        memcpy(request->memory + GUARD_BYTES + copy.offset_bytes, copy.from, copy.length);
+    }
+}
+
+const uint8_t *app_payload(struct world *world, const struct core_msg *msg, uint64_t offset, uint64_t length)
+{
+    const struct request *request = (const struct request *)msg;
+    if (msg->kind != CORE_SEND || offset > request->bytes || length > request->bytes - offset)
+        world_fail(world, "payload of %llu bytes at offset %llu of a buffer of %llu",
+                   (unsigned long long)length, (unsigned long long)offset,
+                   (unsigned long long)request->bytes);
+    return request->memory + GUARD_BYTES + offset;
+}
+
+/* ---- what the core tells --------------------------------------------------------------------- */
+
+static void close_both(struct world *world, struct conn_sim *conn)
+{
+    if (conn->closing)
+        return;
+    conn->closing = true;
+    unsigned first = rng_below(&world->app_rng, 2);
+    for (unsigned s = 0; s < 2; s++) {
+        struct side *side = &conn->sides[s];
+        if (s == first || rng_below(&world->app_rng, 2)) /* else when it hears of the other's */
+            world_push(world, world->now_ns + rng_below(&world->app_rng, 5 * NS_PER_MS), EVENT_CLOSE,
+                       side->end, side, 0);
+    }
+}
+
+static void check_received(struct world *world, const struct request *request, const struct core_msg *msg)
+{
+    const struct side *side = request->side;
+    const uint8_t *buffer = request->memory + GUARD_BYTES;
+    uint64_t moved = msg->moved_bytes, size = request->message->size;
+    if (!is_guard(request->memory, GUARD_BYTES) || !is_guard(buffer + request->bytes, GUARD_BYTES))
+        world_fail(world, "receive %llu wrote outside its buffer", (unsigned long long)request->number);
+    if (msg->status != UCCL_OK)
+        return;
+    if (moved != size)
+        world_fail(world, "receive %llu of connection %u has %llu bytes of %llu",
+                   (unsigned long long)request->number, side->conn->index, (unsigned long long)moved,
+                   (unsigned long long)size);
+    uint64_t key = content_key(side->conn, !side->side, request->number);
+    uint64_t wrong = first_difference(buffer, size, key);
+    if (wrong < size)
+        world_fail(world, "receive %llu of connection %u differs at byte %llu of %llu",
+                   (unsigned long long)request->number, side->conn->index, (unsigned long long)wrong,
+                   (unsigned long long)size);
+    if (!is_guard(buffer + size, request->bytes - size))
+        world_fail(world, "receive %llu wrote beyond the message", (unsigned long long)request->number);
+}
+
+static void on_message(struct world *world, struct end *end, struct core_msg *msg, int32_t status)
+{
+    struct request *request = (struct request *)msg;
+    struct side *side = request->side;
+    struct message *message = request->message;
+    unsigned kind = msg->kind;
+    if (&world->ends[side->end] != end || message->request[kind] != request || status != msg->status)
+        world_fail(world, "an event for a request that is not there");
+    world_note(world, kind == CORE_SEND ? "sent" : "received", side->conn->index * 2 + side->side,
+               request->number, (uint64_t)(int64_t)status);
+    message->status[kind] = status;
+    message->request[kind] = NULL;
+    if (kind == CORE_RECV)
+        check_received(world, request, msg);
+    else if (status == UCCL_OK && msg->moved_bytes != message->size)
+        world_fail(world, "send %llu moved %llu bytes of %llu", (unsigned long long)request->number,
+                   (unsigned long long)msg->moved_bytes, (unsigned long long)message->size);
+    if (status != UCCL_OK && msg->moved_bytes != 0)
+        world_fail(world, "a failed request moved bytes");
+    side->live[kind]--;
+    world->requests_live--;
+    world->requests_ended++;
+    world->bytes_moved += msg->moved_bytes;
+    if (end == &world->ends[0])
+        world->dead_end_max_ns = world->now_ns;
+    side->conn->ended_requests++;
+    free_request(request);
+    schedule_post(world, side, kind);
+    if (all_ended(side->conn))
+        close_both(world, side->conn);
+}
+
+void app_event(struct world *world, struct end *end, const struct core_event *event)
+{
+    struct side *side = event->owner;
+    switch (event->kind) {
+    case CORE_EVENT_MSG:
+        on_message(world, end, event->msg, event->status);
+        break;
+    case CORE_EVENT_CONN_ENDED:
+        world_note(world, "ended", side->conn->index * 2 + side->side, 0, 0);
+        if (!side->closed || side->over || side->live[0] || side->live[1])
+            world_fail(world, "connection %u ended too early or twice", side->conn->index);
+        side->over = true;
+        free(side->memory);
+        side->memory = NULL;
+        break;
+    case CORE_EVENT_CONN_FAILED:
+        world_note(world, "failed", side->conn->index * 2 + side->side, (uint64_t)(int64_t)event->status, 0);
+        if (side->failed || side->closed || side->live[0] || side->live[1])
+            world_fail(world, "connection %u failed twice, or with requests open", side->conn->index);
+        if (event->status == UCCL_EPEERDEAD && !world->options->expect_dead)
+            world_fail(world, "connection %u lost its peer", side->conn->index);
+        side->failed = true;
+        world_push(world, world->now_ns + rng_below(&world->app_rng, 10 * NS_PER_MS), EVENT_CLOSE,
+                   side->end, side, 0);
+        break;
+    case CORE_EVENT_FLOW_DEAD: {
+        struct pair *pair = NULL;
+        for (unsigned i = 0; i < world->pair_count; i++) {
+            for (unsigned s = 0; s < 2; s++) {
+                if (event->owner != &world->pairs[i].flow[s])
+                    continue;
+                pair = &world->pairs[i];
+                if (pair->dead[s] || !world->options->expect_dead)
+                    world_fail(world, "a flow died");
+                pair->dead[s] = true;
+            }
+        }
+        if (!pair)
+            world_fail(world, "an event for no flow");
+        break;
+    }
+    }
+}
+
+/* ---- at the end ------------------------------------------------------------------------------ */
+
+bool app_over(const struct world *world)
+{
+    for (unsigned i = 0; i < world->conn_count; i++) {
+        for (unsigned s = 0; s < 2; s++) {
+            const struct side *side = &world->conns[i].sides[s];
+            if (!world->ends[side->end].halted && !side->over)
+                return false;
+        }
+    }
+    return true;
+}
+
+/* Why a request of this kind may have ended with this status. */
+static bool excused(const struct world *world, const struct conn_sim *conn, const struct message *message,
+                    unsigned sender, unsigned kind)
+{
+    unsigned own = kind == CORE_SEND ? sender : !sender;
+    switch (message->status[kind]) {
+    case UCCL_OK:
+        return message->size <= message->capacity;
+    case UCCL_ETRUNCATED:
+        return message->size > message->capacity;
+    case UCCL_ECANCELED:
+        return message->cancel_asked[0] || message->cancel_asked[1] || conn->sides[own].closed;
+    case UCCL_ECLOSED:
+        return conn->sides[!own].closed;
+    case UCCL_EPEERDEAD:
+        return world->options->expect_dead;
+    default:
+        return false;
+    }
+}
+
+/* The two ends of one message agree. */
+static bool agree(const struct world *world, const struct conn_sim *conn, const struct message *message,
+                  unsigned sender)
+{
+    int32_t sent = message->status[CORE_SEND], received = message->status[CORE_RECV];
+    if (!message->posted[CORE_SEND] || !message->posted[CORE_RECV])
+        return sent != UCCL_OK && received != UCCL_OK;
+    if (sent == UCCL_OK)
+        return received == UCCL_OK || world->ends[conn->sides[!sender].end].halted;
+    if (received != UCCL_OK || world->options->expect_dead)
+        return true;
+    /* The receiver has it, yet the sender says no: only if the sender gave up by itself. */
+    return sent == UCCL_ECANCELED && (message->cancel_asked[CORE_SEND] || conn->sides[sender].closed);
+}
+
+void app_check(struct world *world)
+{
+    for (unsigned i = 0; i < world->conn_count; i++) {
+        const struct conn_sim *conn = &world->conns[i];
+        for (unsigned sender = 0; sender < 2; sender++) {
+            for (unsigned k = 0; k < conn->count[sender]; k++) {
+                const struct message *message = &conn->messages[sender][k];
+                for (unsigned kind = 0; kind < 2; kind++) {
+                    unsigned end = conn->sides[kind == CORE_SEND ? sender : !sender].end;
+                    if (!message->posted[kind] || world->ends[end].halted)
+                        continue;
+                    if (!excused(world, conn, message, sender, kind))
+                        world_fail(world, "connection %u, %s %u of %llu bytes into %llu: status %d", i,
+                                   kind == CORE_SEND ? "send" : "receive", k,
+                                   (unsigned long long)message->size, (unsigned long long)message->capacity,
+                                   message->status[kind]);
+                }
+                if (!agree(world, conn, message, sender))
+                    world_fail(world, "connection %u, message %u from side %u: sent %d, received %d", i, k,
+                               sender, message->status[CORE_SEND], message->status[CORE_RECV]);
+            }
+        }
+    }
+    const struct options *options = world->options;
+    if (options->halt_ns != UINT64_MAX && options->halt_ns < options->limit_ns) {
+        uint64_t bound_ns = options->halt_ns + (options->params.dead_peer_ms + 50) * NS_PER_MS;
+        if (world->dead_end_max_ns > world->start_ns + bound_ns)
+            world_fail(world, "a request outlived its peer by %.3f ms",
+                       (double)(world->dead_end_max_ns - world->start_ns - options->halt_ns) / 1e6);
+    }
+}
+
+void app_report(const struct world *world)
+{
+    printf("# %llu requests live, %llu ended, %llu datagrams\n", (unsigned long long)world->requests_live,
+           (unsigned long long)world->requests_ended, (unsigned long long)world->datagrams);
+    for (unsigned i = 0; i < world->conn_count; i++) {
+        for (unsigned s = 0; s < 2; s++) {
+            const struct side *side = &world->conns[i].sides[s];
+            if (side->over || world->ends[side->end].halted)
+                continue;
+            printf("# connection %u side %u: posted %u sends, %u receives; open %u, %u; %s\n", i, s,
+                   side->posted[0], side->posted[1], side->live[0], side->live[1],
+                   side->closed ? "closed" : side->failed ? "failed" : "open");
+        }
+    }
+    for (unsigned i = 0; i < world->pair_count; i++) {
+        for (unsigned s = 0; s < 2; s++) {
+            const struct flow *flow = world->pairs[i].flow[s];
+            if (!flow)
+                continue;
+            printf("# flow %u.%u: chunks %llu to %llu, %u flying, cwnd %llu, gap %llu, srtt %llu us, backoff %u\n", i,
+                   s, (unsigned long long)flow->sent.cumulative, (unsigned long long)flow->sent.next_seq,
+                   flow->sent.flying_chunks, (unsigned long long)flow->cc.cwnd_bytes,
+                   (unsigned long long)flow->cc.pace_gap_ns,
+                   (unsigned long long)flow->rtt.srtt_ns / NS_PER_US, flow->rto_backoff);
+        }
+    }
+}

@@ -1,0 +1,585 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulator's program: named scenarios, each run with many seeds, each in a process of its own so
+ * that an assert, a sanitizer or an endless loop costs one case and still names its seed.
+ *
+ *   sim [--scenario NAME] [--seed S] [--seeds N] [--trace] [--list]
+ */
+#include "world.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { SEEDS_DEFAULT = 12, REAL_SECONDS_MAX = 120 };
+
+struct scenario {
+    const char *name;
+    void (*set)(struct options *options, struct rng *rng);
+};
+
+static void set_defaults(struct options *options)
+{
+    *options = (struct options){
+        .params = {
+#define PARAM_U64(field, name, default_, min, max, unit, doc) .field = default_,
+#define PARAM_BOOL(field, name, default_, doc) .field = default_,
+#define PARAM_ENUM(field, name, default_, choices, doc) .field = 0,
+#define PARAM_STR(field, name, default_, doc) .field = default_,
+#include "defs/params.def"
+#undef PARAM_U64
+#undef PARAM_BOOL
+#undef PARAM_ENUM
+#undef PARAM_STR
+        },
+        .eager_kb_of_last = UINT64_MAX,
+        .ends = 2,
+        .conns = 3,
+        .datagram_bytes = 1472,
+        .chunk_window = 1024,
+        .msg_window = 1024,
+        .eager_window_kb = 256,
+        .window_bytes = 4 << 20,
+        .halt_ns = UINT64_MAX,
+        .messages = 60,
+        .size_max = 300000,
+        .outstanding = 16,
+        .send_gap_ns = 20 * NS_PER_US,
+        .recv_gap_ns = 20 * NS_PER_US,
+        .recv_late_ns = 2 * NS_PER_MS,
+        .linger_ns = UINT64_C(20000) * NS_PER_MS,
+        .limit_ns = UINT64_C(120000) * NS_PER_MS,
+    };
+    for (unsigned i = 0; i < 2; i++)
+        options->net[i] = (struct net){.delay_ns = 20 * NS_PER_US, .jitter_ns = 5 * NS_PER_US, .rate_mbps = 40000};
+}
+
+/* Applies to both directions. */
+#define EACH_NET(options, net)                                                                     \
+    for (struct net *net = (options)->net; net < (options)->net + 2; net++)
+
+static void set_clean(struct options *options, struct rng *rng)
+{
+    if (rng_below(rng, 2)) { /* many messages at once */
+        options->send_gap_ns = options->recv_gap_ns = 0;
+        options->outstanding = 2000;
+    }
+    options->paths_in_order = rng_below(rng, 2);
+}
+
+static void set_loss1(struct options *options, struct rng *rng)
+{
+    EACH_NET(options, net)
+        net->loss_ppm = 10000;
+    options->paths_in_order = rng_below(rng, 2);
+}
+
+static void set_loss5(struct options *options, struct rng *rng)
+{
+    (void)rng;
+    EACH_NET(options, net)
+        net->loss_ppm = 50000;
+}
+
+static void set_loss30(struct options *options, struct rng *rng)
+{
+    (void)rng;
+    EACH_NET(options, net)
+        net->loss_ppm = 300000;
+    options->size_max = 50000;
+    options->messages = 30;
+}
+
+static void set_burst(struct options *options, struct rng *rng)
+{
+    (void)rng;
+    EACH_NET(options, net) {
+        net->burst_enter_ppm = 3000;
+        net->burst_leave_ppm = 60000;
+    }
+}
+
+static void set_reorder(struct options *options, struct rng *rng)
+{
+    EACH_NET(options, net) {
+        net->reorder_ppm = 50000;
+        net->reorder_ns = 1u << (15 + rng_below(rng, 6));
+    }
+}
+
+static void set_dup(struct options *options, struct rng *rng)
+{
+    set_reorder(options, rng);
+    EACH_NET(options, net)
+        net->duplicate_ppm = 100000;
+}
+
+static void set_corrupt(struct options *options, struct rng *rng)
+{
+    (void)rng;
+    EACH_NET(options, net) {
+        net->corrupt_ppm = 20000;
+        net->truncate_ppm = 10000;
+    }
+}
+
+static void set_payload_crc(struct options *options, struct rng *rng)
+{
+    set_corrupt(options, rng);
+    options->params.payload_crc = true;
+    options->size_max = 150000;
+}
+
+static void set_blackhole(struct options *options, struct rng *rng)
+{
+    unsigned from = rng_below(rng, 3); /* either direction, or both */
+    for (unsigned i = 0; i < 2; i++) {
+        if (from != !i) {
+            options->net[i].black_from_ns = rng_below(rng, 5 * NS_PER_MS);
+            options->net[i].black_until_ns = options->net[i].black_from_ns + rng_below(rng, 3000u * NS_PER_MS);
+        }
+    }
+}
+
+static void set_oneway_dead(struct options *options, struct rng *rng)
+{
+    struct net *net = &options->net[rng_below(rng, 2)];
+    net->black_from_ns = rng_below(rng, 5 * NS_PER_MS);
+    net->black_until_ns = UINT64_MAX;
+    options->params.dead_peer_ms = 500;
+    options->expect_dead = true;
+}
+
+static void set_dead_path(struct options *options, struct rng *rng)
+{
+    options->params.path_policy = rng_below(rng, 3);
+    options->net[rng_below(rng, 2)].dead_paths = 1u << rng_below(rng, 4);
+}
+
+static void set_slow_receiver(struct options *options, struct rng *rng)
+{
+    options->recv_gap_ns = 1u << (18 + rng_below(rng, 5));
+    options->send_gap_ns = 0;
+    options->outstanding = 64;
+    options->messages = 100;
+    options->size_max = 60000;
+}
+
+static void set_stall(struct options *options, struct rng *rng)
+{
+    options->stall_every_ns = 1u << (17 + rng_below(rng, 6));
+    options->stall_ns = 1u << (17 + rng_below(rng, 8));
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 5000;
+}
+
+static void set_tiny_window(struct options *options, struct rng *rng)
+{
+    options->chunk_window = 64;
+    options->msg_window = 16;
+    options->eager_window_kb = 128;
+    options->window_bytes = 1024u << rng_below(rng, 8);
+    options->outstanding = 40;
+    options->params.tx_buffers = 4;
+    options->params.tx_small_buffers = 64;
+    options->params.chunk_size_kb = 1u << rng_below(rng, 7);
+    options->params.eager_kb = 64 >> rng_below(rng, 7);
+    options->size_max = 100000;
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 20000;
+}
+
+static void set_few_buffers(struct options *options, struct rng *rng)
+{
+    options->params.tx_buffers = 4;
+    options->params.tx_small_buffers = 64;
+    options->conns = 100;
+    options->messages = 20;
+    options->size_max = 10000;
+    options->send_gap_ns = options->recv_gap_ns = 0;
+    options->ends = 2 + rng_below(rng, 4);
+    options->conns = 120 / options->ends;
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 20000;
+}
+
+static void set_mtu512(struct options *options, struct rng *rng)
+{
+    set_reorder(options, rng);
+    options->datagram_bytes = 512;
+    options->params.port_entropy = 32;
+    EACH_NET(options, net)
+        net->loss_ppm = 20000;
+}
+
+static void set_lo(struct options *options, struct rng *rng)
+{
+    options->datagram_bytes = 65472;
+    options->size_max = 2000000;
+    options->messages = 25;
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 20000;
+}
+
+static void set_jumbo(struct options *options, struct rng *rng)
+{
+    options->datagram_bytes = 8972 - rng_below(rng, 1000);
+    options->size_max = 1000000;
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 20000;
+}
+
+static void set_mtu_change(struct options *options, struct rng *rng)
+{
+    options->datagram_bytes = 512 + rng_below(rng, 9000);
+    options->datagram_bytes_later = 512 + rng_below(rng, 9000);
+    options->change_datagram_ns = rng_below(rng, 5 * NS_PER_MS);
+    EACH_NET(options, net)
+        net->loss_ppm = 10000;
+}
+
+static void set_large(struct options *options, struct rng *rng)
+{
+    options->conns = 1;
+    options->messages = 6;
+    options->size_max = 4 << 20;
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 2000;
+}
+
+static void set_many_conns(struct options *options, struct rng *rng)
+{
+    options->conns = 200;
+    options->messages = 6;
+    options->size_max = 20000;
+    options->msg_window = 64;
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 10000;
+}
+
+static void set_incast(struct options *options, struct rng *rng)
+{
+    options->ends = 6;
+    options->conns = 2;
+    options->messages = 30;
+    options->size_max = 200000;
+    EACH_NET(options, net) {
+        net->rate_mbps = 1000 << rng_below(rng, 4);
+        net->queue_bytes = 100000;
+    }
+}
+
+static void set_congested(struct options *options, struct rng *rng)
+{
+    options->conns = 2;
+    options->messages = 30;
+    EACH_NET(options, net) {
+        net->rate_mbps = 10 << rng_below(rng, 8);
+        net->queue_bytes = 20000 << rng_below(rng, 5);
+        net->delay_ns = 1u << (13 + rng_below(rng, 10));
+        net->ce_ppm = 20000;
+    }
+}
+
+static void set_timely(struct options *options, struct rng *rng)
+{
+    set_congested(options, rng);
+    options->params.cc = CC_TIMELY;
+}
+
+static void set_truncation(struct options *options, struct rng *rng)
+{
+    options->truncate_permille = 300;
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 20000;
+    if (rng_below(rng, 2))
+        options->eager_kb_of_last = rng_below(rng, 65);
+}
+
+static void set_cancel(struct options *options, struct rng *rng)
+{
+    options->cancel_permille = 100 + rng_below(rng, 800);
+    options->truncate_permille = rng_below(rng, 2) * 100;
+    options->messages = 120;
+    if (rng_below(rng, 2))
+        options->msg_window = 16;
+    EACH_NET(options, net) {
+        net->loss_ppm = rng_below(rng, 2) * 20000;
+        net->reorder_ppm = 20000;
+        net->reorder_ns = NS_PER_MS;
+    }
+}
+
+static void set_cancel_eager(struct options *options, struct rng *rng)
+{
+    set_cancel(options, rng);
+    options->messages = 400;
+    options->size_max = options->params.eager_kb * 1024;
+    options->eager_window_kb = 128;
+    options->outstanding = 1 + rng_below(rng, 100);
+}
+
+static void set_close(struct options *options, struct rng *rng)
+{
+    options->close_early = true;
+    options->cancel_permille = rng_below(rng, 2) * 100;
+    options->linger_ns = rng_below(rng, 2) ? options->linger_ns : rng_below(rng, 5 * NS_PER_MS);
+    options->conns = 12;
+    EACH_NET(options, net) {
+        net->loss_ppm = rng_below(rng, 2) * 30000;
+        net->reorder_ppm = 20000;
+        net->reorder_ns = NS_PER_MS;
+    }
+}
+
+static void set_dead_peer(struct options *options, struct rng *rng)
+{
+    options->ends = 2 + rng_below(rng, 3);
+    options->params.dead_peer_ms = 50 + rng_below(rng, 2000);
+    options->halt_ns = rng_below(rng, 20 * NS_PER_MS);
+    options->expect_dead = true;
+    options->close_early = rng_below(rng, 2);
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 20000;
+}
+
+static void set_policy_rr(struct options *options, struct rng *rng)
+{
+    set_loss1(options, rng);
+    options->params.path_policy = PATH_RR;
+    options->params.port_entropy = 1 + rng_below(rng, 256);
+}
+
+static void set_policy_pow2(struct options *options, struct rng *rng)
+{
+    set_loss1(options, rng);
+    options->params.path_policy = PATH_POW2;
+    options->params.port_entropy = 1 + rng_below(rng, 256);
+}
+
+static void set_self(struct options *options, struct rng *rng)
+{
+    set_clean(options, rng);
+    options->ends = 1;
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 20000;
+}
+
+static void set_tx_failed(struct options *options, struct rng *rng)
+{
+    options->tx_fail_ppm = 200000;
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 20000;
+}
+
+static void set_long_way(struct options *options, struct rng *rng)
+{
+    EACH_NET(options, net) {
+        net->delay_ns = 5u * NS_PER_MS + rng_below(rng, 100 * NS_PER_MS);
+        net->jitter_ns = 1 + rng_below(rng, 10 * NS_PER_MS);
+        net->rate_mbps = 1000;
+        net->loss_ppm = rng_below(rng, 2) * 2000;
+    }
+    options->recv_late_ns = 500 * NS_PER_MS;
+}
+
+static void set_idle(struct options *options, struct rng *rng)
+{
+    options->messages = 12;
+    options->size_max = 100000;
+    options->params.dead_peer_ms = 100;
+    options->send_gap_ns = 1000u * NS_PER_MS;
+    options->recv_gap_ns = 100u * NS_PER_MS;
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 10000;
+}
+
+static void set_no_eager(struct options *options, struct rng *rng)
+{
+    options->params.eager_kb = rng_below(rng, 2) * 64;
+    options->eager_kb_of_last = rng_below(rng, 2) ? UINT64_MAX : 0;
+    options->params.ack_delay_us = rng_below(rng, 2) * 500;
+    options->params.ack_every = 1 + rng_below(rng, 64);
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 10000;
+}
+
+/* All at once. */
+static void set_storm(struct options *options, struct rng *rng)
+{
+    set_tiny_window(options, rng);
+    set_reorder(options, rng);
+    options->ends = 2 + rng_below(rng, 2);
+    options->datagram_bytes = 512 + rng_below(rng, 3000);
+    options->params.path_policy = rng_below(rng, 3);
+    options->params.cc = rng_below(rng, 2);
+    options->params.payload_crc = rng_below(rng, 2);
+    options->close_early = rng_below(rng, 2);
+    options->cancel_permille = rng_below(rng, 200);
+    options->truncate_permille = rng_below(rng, 200);
+    options->tx_fail_ppm = rng_below(rng, 50000);
+    options->stall_every_ns = 1u << (20 + rng_below(rng, 5));
+    options->stall_ns = 1u << (17 + rng_below(rng, 6));
+    EACH_NET(options, net) {
+        net->loss_ppm = rng_below(rng, 60000);
+        net->burst_enter_ppm = rng_below(rng, 2000);
+        net->burst_leave_ppm = 50000;
+        net->duplicate_ppm = rng_below(rng, 50000);
+        net->corrupt_ppm = rng_below(rng, 20000);
+        net->truncate_ppm = rng_below(rng, 20000);
+        net->ce_ppm = rng_below(rng, 20000);
+    }
+}
+
+static const struct scenario scenarios[] = {
+    {"clean", set_clean},
+    {"loss1", set_loss1},
+    {"loss5", set_loss5},
+    {"loss30", set_loss30},
+    {"burst", set_burst},
+    {"reorder", set_reorder},
+    {"dup", set_dup},
+    {"corrupt", set_corrupt},
+    {"payload-crc", set_payload_crc},
+    {"blackhole", set_blackhole},
+    {"oneway-dead", set_oneway_dead},
+    {"dead-path", set_dead_path},
+    {"slow-receiver", set_slow_receiver},
+    {"stall", set_stall},
+    {"tiny-window", set_tiny_window},
+    {"few-buffers", set_few_buffers},
+    {"mtu512", set_mtu512},
+    {"lo", set_lo},
+    {"jumbo", set_jumbo},
+    {"mtu-change", set_mtu_change},
+    {"large", set_large},
+    {"many-conns", set_many_conns},
+    {"incast", set_incast},
+    {"congested", set_congested},
+    {"timely", set_timely},
+    {"truncation", set_truncation},
+    {"cancel", set_cancel},
+    {"cancel-eager", set_cancel_eager},
+    {"close", set_close},
+    {"dead-peer", set_dead_peer},
+    {"rr", set_policy_rr},
+    {"pow2", set_policy_pow2},
+    {"self", set_self},
+    {"tx-failed", set_tx_failed},
+    {"long-way", set_long_way},
+    {"idle", set_idle},
+    {"no-eager", set_no_eager},
+    {"storm", set_storm},
+};
+enum { SCENARIO_COUNT = sizeof scenarios / sizeof scenarios[0] };
+
+/* What a scenario's process tells the one that waits for it. */
+struct progress {
+    uint64_t seed, messages, bytes;
+};
+
+static uint64_t run_seed(const struct scenario *scenario, uint64_t seed, bool trace, struct progress *progress)
+{
+    static struct options options;
+    static struct world world;
+    struct rng rng = {seed * UINT64_C(0x9e3779b97f4a7c15) + 1};
+    progress->seed = seed;
+    set_defaults(&options);
+    scenario->set(&options, &rng);
+    world_create(&world, scenario->name, &options, seed, trace);
+    world_run(&world);
+    progress->messages += world.requests_ended / 2;
+    progress->bytes += world.bytes_moved / 2;
+    return world.hash;
+}
+
+/* The whole scenario. Every 8th seed runs twice: same seed, same history. */
+static void run_scenario(const struct scenario *scenario, uint64_t first, uint64_t seeds, bool trace,
+                         struct progress *progress)
+{
+    for (uint64_t seed = first; seed < first + seeds; seed++) {
+        alarm(REAL_SECONDS_MAX);
+        uint64_t hash = run_seed(scenario, seed, trace, progress);
+        if ((seed % 8 == 0 || seeds == 1) && !trace && run_seed(scenario, seed, false, progress) != hash) {
+            printf("not ok: scenario %s, seed %llu does not repeat itself\n", scenario->name,
+                   (unsigned long long)seed);
+            exit(1);
+        }
+        if (trace)
+            printf("# hash %016llx\n", (unsigned long long)hash);
+    }
+}
+
+/* In a process of its own. */
+static bool run_case(const struct scenario *scenario, uint64_t first, uint64_t seeds, bool trace)
+{
+    struct progress *progress =
+        mmap(NULL, sizeof *progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (progress == MAP_FAILED) {
+        perror("mmap");
+        return false;
+    }
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        run_scenario(scenario, first, seeds, trace, progress);
+        fflush(stdout);
+        _exit(0);
+    }
+    int status = 0;
+    bool good = child > 0 && waitpid(child, &status, 0) == child && status == 0;
+    if (WIFSIGNALED(status))
+        printf("# killed by signal %d (%s)\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    if (good)
+        printf("ok %s: %llu seeds, %llu messages, %llu MiB\n", scenario->name, (unsigned long long)seeds,
+               (unsigned long long)progress->messages, (unsigned long long)progress->bytes >> 20);
+    else
+        printf("not ok %s; replay: sim --scenario %s --seed %llu --seeds 1 --trace\n", scenario->name,
+               scenario->name, (unsigned long long)progress->seed);
+    munmap(progress, sizeof *progress);
+    return good;
+}
+
+int main(int argc, char **argv)
+{
+    const char *only = NULL;
+    uint64_t seed = 1, seeds = SEEDS_DEFAULT;
+    bool trace = false;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--list")) {
+            for (unsigned k = 0; k < SCENARIO_COUNT; k++)
+                printf("%s\n", scenarios[k].name);
+            return 0;
+        }
+        if (!strcmp(argv[i], "--trace"))
+            trace = true;
+        else if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
+            seeds = strtoull(argv[++i], NULL, 0);
+        else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
+            seed = strtoull(argv[++i], NULL, 0);
+        else if (!strcmp(argv[i], "--scenario") && i + 1 < argc)
+            only = argv[++i];
+        else {
+            fprintf(stderr, "usage: sim [--scenario NAME] [--seed S] [--seeds N] [--trace] [--list]\n");
+            return 2;
+        }
+    }
+    unsigned passed = 0, failed = 0;
+    for (unsigned k = 0; k < SCENARIO_COUNT; k++) {
+        if (only && strcmp(only, scenarios[k].name) != 0)
+            continue;
+        if (run_case(&scenarios[k], seed, seeds, trace))
+            passed++;
+        else
+            failed++;
+    }
+    if (passed + failed == 0) {
+        fprintf(stderr, "sim: no scenario %s; --list names them\n", only);
+        return 2;
+    }
+    printf("%u passed, %u failed\n", passed, failed);
+    return failed != 0;
+}
