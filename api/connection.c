@@ -189,35 +189,63 @@ static void close_in_core(struct engine_thread *thread, void *argument)
     core_conn_close(thread->core, call->conn->conn, call->linger_ns, clock_now_ns());
 }
 
+/* Under the lock. */
 static void conn_free(struct uccl_conn *conn)
 {
     struct uccl_engine *engine = conn->engine;
-    pthread_mutex_lock(&engine->lock);
     *(conn->prev ? &conn->prev->next : &engine->conns) = conn->next;
     if (conn->next)
         conn->next->prev = conn->prev;
     munmap(conn->conn, conn->memory_bytes);
     put_conn_id(engine, conn->id);
     peer_put(&engine->peers, conn->peer);
-    pthread_mutex_unlock(&engine->lock);
     free(conn);
 }
 
-static void conn_start_close(struct uccl_conn *conn)
+static void conn_start_close(struct uccl_conn *conn, uint64_t linger_ms)
 {
-    struct close_call call = {conn, conn->engine->params.linger_ms * 1000000};
+    struct close_call call = {conn, linger_ms * 1000000};
     atomic_store_explicit(&conn->status, UCCL_ECLOSED, memory_order_release);
     thread_run(conn->thread, close_in_core, &call);
+}
+
+/*
+ * Closes a connection that the application never got, without waiting for its end: whoever makes the
+ * next one frees it, or uccl_close().
+ */
+static void conn_abandon(struct uccl_conn *conn)
+{
+    conn_start_close(conn, 0);
+    pthread_mutex_lock(&conn->engine->lock);
+    conn->abandoned = true;
+    conn->engine->abandoned++;
+    pthread_mutex_unlock(&conn->engine->lock);
+}
+
+static void free_abandoned(struct uccl_engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    for (struct uccl_conn *conn = engine->abandoned ? engine->conns : NULL, *next; conn; conn = next) {
+        next = conn->next;
+        if (conn->abandoned && atomic_load_explicit(&conn->ended, memory_order_acquire)) {
+            engine->abandoned--;
+            conn_free(conn);
+        }
+    }
+    pthread_mutex_unlock(&engine->lock);
 }
 
 UCCL_API int uccl_conn_close(uccl_conn *conn)
 {
     if (!conn)
         return UCCL_EINVAL;
-    conn_start_close(conn);
+    struct uccl_engine *engine = conn->engine;
+    conn_start_close(conn, engine->params.linger_ms);
     /* the core ends it within the linger time and a grace, whatever the peer does */
     thread_wait(conn->thread, &conn->ended, 0, UINT64_MAX);
+    pthread_mutex_lock(&engine->lock);
     conn_free(conn);
+    pthread_mutex_unlock(&engine->lock);
     return UCCL_OK;
 }
 
@@ -261,7 +289,7 @@ static void connecting_free(struct connecting *c)
     if (c->boot)
         bootstrap_free(c->boot);
     if (c->conn)
-        uccl_conn_close(c->conn);
+        conn_abandon(c->conn);
     free(c);
 }
 
@@ -362,6 +390,7 @@ static int connecting_new(struct uccl_engine *engine, const union nic_address *a
     struct connecting *c = calloc(1, sizeof *c);
     if (!c)
         return UCCL_ENOMEM;
+    free_abandoned(engine);
     uint64_t limit_ms = timeout_ms > 0 ? (uint64_t)timeout_ms : engine->params.connect_ms;
     c->engine = engine;
     c->address = *address;
@@ -596,7 +625,7 @@ static bool accepting_step(struct uccl_listener *listener, struct accepting *acc
             return true;
         case BOOT_FAILED:
             if (accepting->conn)
-                uccl_conn_close(accepting->conn);
+                conn_abandon(accepting->conn);
             return true;
         default:
             return false;
@@ -654,6 +683,7 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
             return UCCL_ETIMEDOUT;
     }
     struct uccl_conn *conn;
+    free_abandoned(listener->engine);
     for (;;) {
         accept_strangers(listener);
         conn = step_all(listener);
@@ -685,7 +715,7 @@ UCCL_API int uccl_listener_close(uccl_listener *listener)
         struct accepting *accepting = &listener->accepting[i];
         bootstrap_free(accepting->boot);
         if (accepting->conn)
-            uccl_conn_close(accepting->conn);
+            conn_abandon(accepting->conn);
     }
     close(listener->fd);
     pthread_mutex_destroy(&listener->lock);
@@ -698,10 +728,12 @@ void connections_end(struct uccl_engine *engine)
     while (engine->listeners)
         uccl_listener_close(engine->listeners);
     for (struct uccl_conn *conn = engine->conns; conn; conn = conn->next)
-        conn_start_close(conn); /* all linger at the same time */
+        conn_start_close(conn, engine->params.linger_ms); /* all linger at the same time */
     while (engine->conns) {
         struct uccl_conn *conn = engine->conns;
         thread_wait(conn->thread, &conn->ended, 0, UINT64_MAX);
+        pthread_mutex_lock(&engine->lock);
         conn_free(conn);
+        pthread_mutex_unlock(&engine->lock);
     }
 }

@@ -26,6 +26,7 @@ struct uccl_engine {
     pthread_mutex_t lock;         /* everything below; never taken on the data path */
     struct peer_table peers;
     struct uccl_conn *conns;
+    unsigned abandoned;           /* of them */
     struct uccl_listener *listeners;
     struct uccl_mr *mrs;
     uint16_t *conn_generations;   /* by index, so that an id is not soon used again */
@@ -41,6 +42,7 @@ struct uccl_conn {
     struct peer *peer;
     struct conn *conn;            /* the core's; its owner alone touches it */
     size_t memory_bytes;
+    bool abandoned;               /* nobody waits for its end */
     uint32_t id;
     union nic_address address;
     _Atomic int32_t status;       /* 0, or why it takes no more messages */

@@ -14,7 +14,7 @@ case " $* " in
 *" --help "* | *" -h "*) exec python3 bench/compare.py --help ;;
 esac
 
-BUILD=${UCCL_BENCH_BUILD:-build-bench}
+BUILD=${BENCH_BUILD:-build-bench}
 mkdir -p "$BUILD"
 options=(--buildtype=release)
 [ ! -f "$BUILD/build.ninja" ] || options+=(--reconfigure)

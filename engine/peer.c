@@ -82,6 +82,7 @@ static void open_flow(struct engine_thread *thread, void *argument)
 static void close_flow(struct engine_thread *thread, void *argument)
 {
     struct peer_flow *flow = argument;
+    thread_flush(thread); /* the peer may linger for an ack that is owed */
     core_flow_close(thread->core, flow->flow);
     thread->nic->peer_remove(thread->queue, flow->setup.destination);
     flow->flow = NULL;

@@ -6,6 +6,7 @@
 int request_pool_init(struct request_pool *pool, uint64_t max_requests)
 {
     *pool = (struct request_pool){0};
+    pool->request_max = (uint32_t)max_requests;
     pool->slab_max = (uint32_t)((max_requests + SLAB_REQUESTS - 1) / SLAB_REQUESTS);
     pool->slabs = calloc(pool->slab_max, sizeof *pool->slabs);
     if (!pool->slabs)
@@ -61,9 +62,10 @@ static bool grow(struct request_pool *pool)
     if ((uint32_t)atomic_load(&pool->top) == 0 && count < pool->slab_max)
         slab = calloc(SLAB_REQUESTS, sizeof *slab);
     if (slab) {
+        uint32_t left = pool->request_max - count * SLAB_REQUESTS;
         pool->slabs[count] = slab;
         atomic_store(&pool->slab_count, count + 1);
-        for (uint32_t i = SLAB_REQUESTS; i-- > 0;) {
+        for (uint32_t i = left < SLAB_REQUESTS ? left : SLAB_REQUESTS; i-- > 0;) {
             slab[i].index = count * SLAB_REQUESTS + i;
             slab[i].pool = pool;
             push(pool, &slab[i]);

@@ -38,6 +38,7 @@ struct request_pool {
     struct uccl_request **slabs;
     _Atomic uint32_t slab_count;
     uint32_t slab_max;
+    uint32_t request_max;
     pthread_mutex_t grow;         /* taken to add a slab alone */
 };
 

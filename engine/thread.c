@@ -23,6 +23,7 @@ enum {
     LEASE_MIN_NS = 50 * 1000,
     LEASE_MAX_NS = 2000 * 1000,
     ASK_NS = 1000 * 1000, /* how long a borrower waits for an answer before it asks again */
+    FLUSH_BATCHES = 8,    /* of TX_BATCH descriptors, at most, in thread_flush() */
 };
 
 /* ---- clock, futex ---------------------------------------------------------------------------- */
@@ -177,6 +178,13 @@ static bool transmit(struct engine_thread *thread)
     return sent > 0;
 }
 
+void thread_flush(struct engine_thread *thread)
+{
+    core_flush_acks(thread->core);
+    for (unsigned i = 0; i < FLUSH_BATCHES && transmit(thread); i++)
+        ;
+}
+
 static void follow_mtu(struct engine_thread *thread)
 {
     uint32_t destination, datagram_bytes;
@@ -217,6 +225,8 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
     uint64_t now_ns = clock_now_ns(), wake_ns = core_deadline(thread->core);
     if (wake_ns > deadline_ns)
         wake_ns = deadline_ns;
+    if (sleeping == THREAD_SLEEPS)
+        atomic_store(&thread->in_nic, NIC_SLEPT_IN); /* before anybody can take the engine */
     /* sequentially consistent: pairs with the look at `owner` after a push (thread_post) */
     atomic_store(&thread->owner, sleeping);
     if (!ring_busy(&thread->ring) && atomic_load(&thread->wanted) == 0 &&
@@ -224,21 +234,42 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
         COUNT(thread->counters, engine_sleeps, 1);
         thread->nic->wait(thread->queue, wake_ns == UINT64_MAX ? UINT64_MAX : wake_ns - now_ns);
     }
+    if (sleeping == THREAD_SLEEPS && atomic_exchange(&thread->in_nic, NIC_EMPTY) == NIC_AWAITED)
+        futex_wake(&thread->in_nic, INT_MAX);
     uint32_t expected = sleeping;
     return atomic_compare_exchange_strong(&thread->owner, &expected, running);
 }
 
 /* ---- the engine thread ----------------------------------------------------------------------- */
 
+/*
+ * A borrower that sleeps through whole leases has timers and receiving covered: the engine thread need
+ * not look again before the engine is given back. True: `resting` is set, and was so before the owner
+ * was seen to be a sleeper, so give_back() sees one or lend_out() the other.
+ */
+static bool may_rest(struct engine_thread *thread)
+{
+    atomic_store(&thread->resting, 1);
+    if (atomic_load(&thread->owner) == BORROWER_SLEEPS)
+        return true;
+    atomic_store(&thread->resting, 0);
+    return false;
+}
+
 /* Gives the engine away and sleeps until no application thread has had it for a lease. */
 static void lend_out(struct engine_thread *thread)
 {
     uint64_t lease_ns = LEASE_MIN_NS;
+    bool slept_through = false; /* the last lease, by one borrower */
     for (;;) {
         uint32_t borrows = atomic_load(&thread->borrows);
         uint32_t owner = atomic_load(&thread->owner);
+        bool rest = slept_through && owner == BORROWER_SLEEPS && may_rest(thread);
         if (!atomic_load(&thread->stop))
-            futex_wait(&thread->owner, owner, lease_ns);
+            futex_wait(&thread->owner, owner, rest ? UINT64_MAX : lease_ns);
+        if (rest)
+            atomic_store(&thread->resting, 0);
+        slept_through = owner == BORROWER_SLEEPS && atomic_load(&thread->borrows) == borrows;
         bool used = owner != FREE || atomic_load(&thread->borrows) != borrows ||
                     atomic_load(&thread->wanted);
         lease_ns = used && lease_ns < LEASE_MAX_NS ? lease_ns * 2 : lease_ns;
@@ -321,6 +352,8 @@ static void give_back(struct engine_thread *thread)
         atomic_store(&thread->owner, FREE);
         /* what was posted to us while we slept or left must not lie until the lease ends */
     } while (ring_busy(&thread->ring) && try_borrow(thread) && (run_round(thread), true));
+    if (atomic_load(&thread->resting)) /* pairs with may_rest() */
+        futex_wake(&thread->owner, INT_MAX);
     if (atomic_load(&thread->waiters)) { /* one of them drives on */
         atomic_fetch_add(&thread->completions, 1);
         futex_wake(&thread->completions, 1);
@@ -336,6 +369,14 @@ void thread_try_round(struct engine_thread *thread)
     give_back(thread);
 }
 
+/* A borrower has nothing to do, but the engine thread, which it woke, has not left the NIC yet. */
+static void await_empty_nic(struct engine_thread *thread)
+{
+    uint32_t seen = NIC_SLEPT_IN;
+    if (atomic_compare_exchange_strong(&thread->in_nic, &seen, NIC_AWAITED) || seen == NIC_AWAITED)
+        futex_wait(&thread->in_nic, NIC_AWAITED, ASK_NS);
+}
+
 /* The caller has the engine: drives it until the word changes or time is up. */
 static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value,
                   uint64_t deadline_ns)
@@ -345,6 +386,8 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
     while (atomic_load_explicit(word, memory_order_acquire) == value) {
         if (run_round(thread)) {
             idle_since_ns = 0;
+            if (deadline_ns != UINT64_MAX && clock_now_ns() >= deadline_ns)
+                return; /* others may keep the engine busy for ever */
             continue;
         }
         uint64_t now_ns = clock_now_ns();
@@ -354,6 +397,8 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
             idle_since_ns = now_ns;
         if (now_ns - idle_since_ns < spin_ns)
             cpu_relax();
+        else if (atomic_load(&thread->in_nic))
+            await_empty_nic(thread);
         else
             sleep_in_nic(thread, BORROWED, BORROWER_SLEEPS, word, value, deadline_ns);
     }
@@ -365,7 +410,9 @@ static void wait_for_completion(struct engine_thread *thread, const _Atomic uint
 {
     atomic_fetch_add(&thread->waiters, 1);
     uint32_t seen = atomic_load(&thread->completions);
-    if (atomic_load(word) == value)
+    /* who gives the engine back looks at `waiters` afterwards, so one of both sees the other */
+    bool to_be_had = thread->lend && atomic_load(&thread->owner) <= FREE;
+    if (atomic_load(word) == value && !to_be_had)
         futex_wait(&thread->completions, seen, timeout_ns);
     atomic_fetch_sub(&thread->waiters, 1);
 }

@@ -17,6 +17,10 @@
  * THREAD_RUNS by asking (`wanted`). The engine thread takes it back from FREE when no application
  * thread has borrowed it during a lease; leases grow while they do.
  *
+ * In the NIC's wait is one thread at a time. Who takes the engine from THREAD_SLEEPS wakes the engine
+ * thread there, and does not sleep there itself before that has left (`in_nic`): two sleepers would
+ * take each other's wake-ups.
+ *
  * Lost wake-ups: a poster pushes, then reads `owner`; a sleeper stores its SLEEPS state, then looks at
  * the ring once more. Both orders are sequentially consistent, so one of them sees the other. What is
  * posted while FREE is seen by the next borrower or at the end of the lease.
@@ -32,6 +36,8 @@
 #include <pthread.h>
 
 enum thread_owner { THREAD_RUNS, THREAD_SLEEPS, FREE, BORROWED, BORROWER_SLEEPS };
+
+enum in_nic { NIC_EMPTY, NIC_SLEPT_IN, NIC_AWAITED }; /* AWAITED: and a borrower waits for it to leave */
 
 /* A cancel has the request's generation in the upper half beside it. */
 enum thread_command { COMMAND_SUBMIT, COMMAND_CANCEL, COMMAND_CALL };
@@ -66,6 +72,8 @@ struct engine_thread {
     _Atomic uint32_t borrows;            /* counts them, for the lease */
     _Atomic uint32_t kicked;             /* the engine thread is to take the engine back at once */
     _Atomic uint32_t stop;
+    _Atomic uint32_t in_nic;             /* enum in_nic: the engine thread is in the NIC's wait; a futex */
+    _Atomic uint32_t resting;            /* it sleeps without a lease: give_back() wakes it */
 
     _Alignas(64) _Atomic uint32_t completions; /* a futex: changes when requests have ended or a waiter
                                                   should look again */
@@ -102,6 +110,9 @@ bool thread_post(struct engine_thread *thread, enum thread_command command, void
 
 /* Runs `run(thread, argument)` as the owner and returns when it has run. Any thread but the owner. */
 void thread_run(struct engine_thread *thread, void (*run)(struct engine_thread *, void *), void *argument);
+
+/* The owner only: sends what is owed to peers now, before a flow is closed. */
+void thread_flush(struct engine_thread *thread);
 
 /* One bounded round on the caller's thread, if the engine is to be had at once. */
 void thread_try_round(struct engine_thread *thread);

@@ -125,7 +125,7 @@ run_part() {
         # Criterion takes a leak for a pass unless the process aborts
         build build-asan -Db_sanitize=address,undefined -Dc_args=-fno-sanitize-recover=all || return
         ASAN_OPTIONS=abort_on_error=1:detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 \
-            UCCL_TEST_SHORT=1 suites sanitize build-asan unit sim integration -- -t 3
+            TEST_SHORT=1 suites sanitize build-asan unit sim integration -- -t 3
         ;;
     stress)
         local wrapper=()

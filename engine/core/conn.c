@@ -315,6 +315,10 @@ struct core_msg *conn_eager_ready(struct conn *conn)
         return msg;
     if (conn->ring_used + eager_charge(msg->size_bytes) <= conn->ring_limit)
         return msg;
+    if (send_slot(conn, msg->number)->granted) {
+        msg->flags |= MSG_GRANTED;
+        return msg;
+    }
     if (!conn->blocked) {
         conn->blocked = true;
         COUNT(counters(conn), eager_blocked, 1);
@@ -543,6 +547,36 @@ bool conn_on_data(struct conn *conn, const struct wire_data *data)
     return true;
 }
 
+/* Where an eager message lies in our ring. False: it does not fit there. */
+static bool ring_place(const struct conn *conn, const struct wire_eager *eager, uint64_t *ring_at)
+{
+    *ring_at = wire_expand(eager->ring, conn->ring_freed);
+    return *ring_at >= conn->ring_freed &&
+           *ring_at + eager_charge(eager->total) <= conn->ring_freed + conn->ring_bytes;
+}
+
+/*
+ * A piece of an eager message that ended before it came. The sender has charged its place in the ring,
+ * and would never get that back if we did not learn of it: all before it is over when its number is.
+ */
+static void charge_ended(struct conn *conn, const struct wire_eager *eager)
+{
+    uint64_t number = wire_expand(eager->msg, conn->recv_base), ring_at;
+    if (eager->granted || !ring_place(conn, eager, &ring_at))
+        return;
+    if (number < conn->recv_base || number > UINT64_MAX / 2) {
+        conn->ring_freed = ring_at + eager_charge(eager->total);
+        flow_credit_due(conn, false);
+        return;
+    }
+    struct recv_slot *slot = recv_slot(conn, number);
+    if (slot->charged)
+        return;
+    slot->charged = true;
+    slot->ring_at = ring_at;
+    slot->total_bytes = eager->total;
+}
+
 /* The first piece of an eager message settles where it is collected. False: no such place. */
 static bool place_eager(struct conn *conn, struct recv_slot *slot, const struct wire_eager *eager)
 {
@@ -550,16 +584,13 @@ static bool place_eager(struct conn *conn, struct recv_slot *slot, const struct 
         return slot->total_bytes == eager->total && slot->charged == !eager->granted;
     if (eager->granted && !(slot->flags & RECV_CLEARED))
         return false;
-    if (!eager->granted) {
-        uint64_t ring_at = wire_expand(eager->ring, conn->ring_freed);
-        if (ring_at < conn->ring_freed ||
-            ring_at + eager_charge(eager->total) > conn->ring_freed + conn->ring_bytes)
-            return false;
-        slot->ring_at = ring_at;
-        slot->charged = true;
-    }
+    uint64_t ring_at = 0;
+    if (!eager->granted && !ring_place(conn, eager, &ring_at))
+        return false;
     if (!learn_total(conn, slot, eager->total))
         return false;
+    slot->ring_at = ring_at;
+    slot->charged = !eager->granted;
     if (!(slot->flags & RECV_WITHDRAWN) && !slot->msg) {
         slot->flags |= RECV_IN_RING;
         COUNT(counters(conn), eager_unexpected, 1);
@@ -572,8 +603,11 @@ bool conn_on_eager(struct conn *conn, const struct wire_eager *eager)
 {
     bool good;
     struct recv_slot *slot = find_recv(conn, eager->msg, &good);
-    if (!slot)
+    if (!slot) {
+        if (good)
+            charge_ended(conn, eager);
         return good;
+    }
     if (!place_eager(conn, slot, eager))
         return false;
     if (slot->flags & RECV_WITHDRAWN)
@@ -599,6 +633,12 @@ bool conn_on_eager(struct conn *conn, const struct wire_eager *eager)
 
 /* ---- early ends, close ----------------------------------------------------------------------- */
 
+/* What an END frame means to the application: never a code that a peer made up. */
+static int32_t end_status(const struct wire_end *end)
+{
+    return end->status == UCCL_ETRUNCATED ? UCCL_ETRUNCATED : UCCL_ECANCELED;
+}
+
 /* The peer's receive has ended early: so does our send, and we say so. */
 static bool on_end_of_recv(struct conn *conn, const struct wire_end *end)
 {
@@ -609,9 +649,9 @@ static bool on_end_of_recv(struct conn *conn, const struct wire_end *end)
         return false;
     struct send_slot *slot = send_slot(conn, number);
     if (slot->msg)
-        end_send_early(conn, slot->msg, end->status);
+        end_send_early(conn, slot->msg, end_status(end));
     else if (number >= conn->send_admitted)
-        slot->end_status = end->status; /* for the send that is still to come */
+        slot->end_status = end_status(end); /* for the send that is still to come */
     return true;
 }
 
@@ -630,10 +670,10 @@ bool conn_on_end(struct conn *conn, const struct wire_end *end)
     if (slot->flags & RECV_WITHDRAWN) {
         recv_done(conn, slot);
     } else if (slot->msg) {
-        end_recv(conn, slot->msg, end->status, 0);
+        end_recv(conn, slot->msg, end_status(end), 0);
         recv_done(conn, slot);
     } else {
-        slot->end_status = end->status; /* for the receive that is still to come */
+        slot->end_status = end_status(end); /* for the receive that is still to come */
     }
     return true;
 }
@@ -699,7 +739,7 @@ static void forget_due(struct conn *conn)
 
 void conn_fail(struct conn *conn, int32_t status)
 {
-    if (conn->state == CONN_OVER)
+    if (conn->state == CONN_FAILED || conn->state == CONN_OVER)
         return;
     bool closing = conn->state == CONN_CLOSING;
     conn->state = CONN_FAILED;
@@ -866,21 +906,28 @@ static unsigned put_end(struct conn *conn, uint8_t *at, bool of_send)
     return wire_put_end(at, &(struct wire_end){conn->remote_id, (uint32_t)number, status, of_send});
 }
 
+/*
+ * FIN, behind a CREDIT of its own: were that lost in an earlier datagram, the peer would take sends
+ * for failed that we have received.
+ */
 static unsigned put_fin(struct conn *conn, uint8_t *at, uint64_t seq)
 {
+    uint8_t *begin = at;
     struct wire_fin fin = {conn->remote_id, conn->sends_pending == 0, true};
+    at += put_credit(conn, at);
     conn->fin_due = false;
     conn->fin_receives_said = true;
     conn->fin_sends_said |= fin.sends_over;
     if (fin.sends_over)
         conn->fin_seq = seq;
-    return wire_put_fin(at, &fin);
+    at += wire_put_fin(at, &fin);
+    return (unsigned)(at - begin);
 }
 
 unsigned conn_put_ctrl(struct conn *conn, uint8_t *at, unsigned room, uint64_t seq)
 {
     uint8_t *begin = at, *end = at + room;
-    if (conn->credit_due && room >= WIRE_CREDIT_BYTES)
+    if (conn->credit_due && !conn->fin_due && room >= WIRE_CREDIT_BYTES)
         at += put_credit(conn, at);
     while (conn->due_count[DUE_CTS] && end - at >= WIRE_CTS_BYTES)
         at += put_cts(conn, at);
@@ -890,7 +937,7 @@ unsigned conn_put_ctrl(struct conn *conn, uint8_t *at, unsigned room, uint64_t s
         at += put_end(conn, at, false);
     while (conn->due_count[DUE_END_SEND] && end - at >= WIRE_END_BYTES)
         at += put_end(conn, at, true);
-    if (conn->fin_due && end - at >= WIRE_FIN_BYTES)
+    if (conn->fin_due && end - at >= WIRE_CREDIT_BYTES + WIRE_FIN_BYTES)
         at += put_fin(conn, at, seq);
     return (unsigned)(at - begin);
 }

@@ -229,7 +229,7 @@ void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_
     COUNT(core->counters, tx_blocked, 1);
     if (desc->sequenced) {
         struct chunk *chunk = sent_chunk(&flow->sent, desc->seq);
-        if (chunk->state == CHUNK_FLYING)
+        if (desc->seq >= flow->sent.cumulative && chunk->state == CHUNK_FLYING)
             sent_lose(&flow->sent, chunk);
     } else {
         flow->ack_pending = flow->ack_now = true;

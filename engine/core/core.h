@@ -146,7 +146,8 @@ bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce,
 /* Time has come to `now_ns`: runs the timers that are due. Drain receive first. */
 void core_expire(struct core *core, uint64_t now_ns);
 
-/* The NIC could not take this descriptor: its chunk goes out again soon, without a loss counted. */
+/* The NIC could not take this descriptor, whose pieces were copied all the same: its chunk goes out
+ * again soon, without a loss counted. */
 struct tx_desc;
 void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_ns);
 

@@ -158,10 +158,21 @@ void flow_credit_due(struct conn *conn, bool now)
     owe_ack(conn->flow, now);
 }
 
+static bool expects_peer(const struct flow *flow)
+{
+    return flow->msgs_pending || flow->sent.next_seq > flow->sent.cumulative;
+}
+
+void flow_expect_peer(struct flow *flow, uint64_t now_ns)
+{
+    if (!expects_peer(flow) && flow->last_rx_ns < now_ns)
+        flow->last_rx_ns = now_ns;
+}
+
 void flow_msg_started(struct flow *flow, uint64_t now_ns)
 {
-    if (flow->msgs_pending++ == 0 && flow->sent.flying_chunks == 0 && flow->last_rx_ns < now_ns)
-        flow->last_rx_ns = now_ns; /* silence counts from here */
+    flow_expect_peer(flow, now_ns);
+    flow->msgs_pending++;
 }
 
 void flow_msg_ended(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
@@ -234,8 +245,11 @@ void flow_void_chunks(struct flow *flow, struct core_msg *msg)
     }
 }
 
-/* What the ack says of single paths: round-trip time, marks, and the per-path loss rule. */
-static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, uint64_t now_ns,
+/*
+ * What the ack says of single paths: round-trip time, marks, and the per-path loss rule. Not `fresh`:
+ * it came in a repair, so that its hold times are of another day.
+ */
+static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns,
                              struct cc_ack *cc_ack)
 {
     unsigned lost = 0;
@@ -251,10 +265,12 @@ static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, uint
         uint64_t hold_ns = (uint64_t)entry->hold << WIRE_TIME_SHIFT;
         uint64_t echoed_ns = (uint64_t)(uint32_t)(wire_time(now_ns) - entry->time_stamp)
                              << WIRE_TIME_SHIFT;
-        uint64_t rtt_ns = echoed_ns > hold_ns ? echoed_ns - hold_ns : 1;
-        rtt_sample(&flow->rtt, rtt_ns, hold_ns, now_ns);
-        if (cc_ack->rtt_ns == 0 || rtt_ns < cc_ack->rtt_ns)
-            cc_ack->rtt_ns = rtt_ns;
+        uint64_t rtt_ns = !fresh ? 0 : echoed_ns > hold_ns ? echoed_ns - hold_ns : 1;
+        if (fresh) {
+            rtt_sample(&flow->rtt, rtt_ns, hold_ns, now_ns);
+            if (cc_ack->rtt_ns == 0 || rtt_ns < cc_ack->rtt_ns)
+                cc_ack->rtt_ns = rtt_ns;
+        }
         cc_ack->ce |= entry->ce;
         path_report(&flow->paths, entry->path, entry->ce ? PATH_CONGESTED : PATH_GOOD, rtt_ns);
         lost += sent_lose_by_path(&flow->sent, entry->path, entry->path_seq);
@@ -271,7 +287,7 @@ static void count_losses(struct flow *flow, unsigned lost, uint64_t now_ns)
     flow_wake(flow);
 }
 
-static bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, uint64_t now_ns)
+static bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns)
 {
     struct sent_acked acked;
     bool was_flying = flow->sent.flying_chunks > 0;
@@ -284,13 +300,14 @@ static bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, uint64_t 
         flow->peer_window_bytes = (uint64_t)ack->window_kb * 1024;
     }
     struct cc_ack cc_ack = {.now_ns = now_ns, .acked_bytes = acked.payload_bytes};
-    unsigned lost = on_ack_paths(flow, ack, now_ns, &cc_ack);
+    unsigned lost = on_ack_paths(flow, ack, fresh, now_ns, &cc_ack);
     if (acked.spurious && flow->sent.reorder_window_quarters < 16)
         flow->sent.reorder_window_quarters++;
     if (acked.chunks) {
         flow->last_ack_ns = now_ns;
         flow->rto_backoff = 0;
         flow->probed = false;
+        flow->probe_due = false;
         lost += sent_lose_by_time(&flow->sent, &flow->rtt, now_ns, &flow->rack_at_ns);
         if (flow->closing) {
             for (struct conn *conn = flow->all_head, *next; conn; conn = next) {
@@ -375,7 +392,7 @@ static bool dispatch(struct flow *flow, struct wire_packet *packet, uint64_t now
         if (frame.kind == FRAME_PING)
             continue;
         if (frame.kind == FRAME_ACK) {
-            if (!flow_on_ack(flow, &frame.ack, now_ns))
+            if (!flow_on_ack(flow, &frame.ack, !(packet->flags & WIRE_REPAIR), now_ns))
                 return false;
             continue;
         }
@@ -458,14 +475,15 @@ static uint64_t loss_deadline(const struct flow *flow)
     return rto_at;
 }
 
-static bool expects_peer(const struct flow *flow)
-{
-    return flow->msgs_pending || flow->sent.next_seq > flow->sent.cumulative;
-}
-
 static uint64_t dead_ns(const struct flow *flow)
 {
     return flow->core->params->dead_peer_ms * NS_PER_MS;
+}
+
+/* Messages or repairs, which the pace holds back. */
+static bool has_data(const struct flow *flow)
+{
+    return flow->active_head || sent_first_lost(&flow->sent);
 }
 
 static uint64_t earliest(const struct flow *flow)
@@ -475,7 +493,7 @@ static uint64_t earliest(const struct flow *flow)
         at = flow->rack_at_ns;
     if (flow->ack_pending && !flow->ack_now && flow->ack_at_ns < at)
         at = flow->ack_at_ns;
-    if (flow->pace_until_ns > flow->core->now_ns && flow->active_head && flow->pace_until_ns < at)
+    if (flow->pace_until_ns > flow->core->now_ns && has_data(flow) && flow->pace_until_ns < at)
         at = flow->pace_until_ns;
     if (expects_peer(flow)) {
         bool ping = !flow->ping_due && flow->sent.flying_chunks == 0 && !sent_first_lost(&flow->sent);
@@ -489,6 +507,8 @@ static uint64_t earliest(const struct flow *flow)
 void flow_update_timer(struct flow *flow, uint64_t now_ns)
 {
     (void)now_ns;
+    if (flow->dead)
+        return;
     uint64_t at = earliest(flow);
     if (at != UINT64_MAX && (!timer_armed(&flow->timer) || at < flow->timer.deadline_ns))
         timer_arm(&flow->core->wheel, &flow->timer, at);
@@ -552,7 +572,7 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
         else
             retransmission_timeout(flow, now_ns);
     }
-    if (flow->active_head && flow->pace_until_ns <= now_ns)
+    if (has_data(flow) && flow->pace_until_ns <= now_ns)
         flow_wake(flow);
 }
 

@@ -81,7 +81,9 @@ void flow_add_ctrl(struct conn *conn);
 void flow_add_active(struct conn *conn);
 /* The connection is over: it leaves the lists. */
 void flow_forget_conn(struct flow *flow, struct conn *conn);
-/* A message was submitted: from here on silence counts. */
+/* A message or chunk is about to be added: if it is the first, silence counts from here. */
+void flow_expect_peer(struct flow *flow, uint64_t now_ns);
+/* A message was submitted. */
 void flow_msg_started(struct flow *flow, uint64_t now_ns);
 /* A message has ended; `msg` goes to the application. */
 void flow_msg_ended(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes);

@@ -5,6 +5,8 @@
 
 #include "core/flow.h"
 
+#include <assert.h>
+
 /* Free buffers, last in first out, so that the warm one is used next. */
 struct pool {
     uint8_t **free;
@@ -76,15 +78,11 @@ static inline void pool_put(struct pool *pool, uint8_t *buffer)
     pool->free[pool->count++] = buffer;
 }
 
-/* Queues a copy; the caller has checked that there is room. */
+/* Queues a copy. There is room: a frame makes at most two, twice where it lets a receive in. */
 static inline void core_copy_push(struct core *core, struct core_copy copy)
 {
+    assert(core->copy_count < CORE_COPIES_MAX);
     core->copies[core->copy_count++] = copy;
-}
-
-static inline bool core_copy_room(const struct core *core, unsigned n)
-{
-    return CORE_COPIES_MAX - core->copy_count >= n;
 }
 
 #endif

@@ -29,11 +29,19 @@ static uint32_t charge_of(uint32_t bytes, unsigned datagrams)
     return bytes + datagrams * KERNEL_OVERHEAD_BYTES;
 }
 
+/* How many datagrams, of `most`, such a part of the peer's socket buffer takes; at least one. */
+static uint32_t datagrams_within(uint32_t datagram_bytes, uint64_t window_bytes, uint32_t most)
+{
+    uint64_t fit = window_bytes / (datagram_bytes + KERNEL_OVERHEAD_BYTES);
+    if (fit < most)
+        most = (uint32_t)fit;
+    return most ? most : 1;
+}
+
+/* Whether the windows take another chunk, or a repair: a new one needs a record as well. */
 static bool window_takes(struct flow *flow, uint64_t payload, uint64_t charge, uint64_t reserve)
 {
     const struct sent *sent = &flow->sent;
-    if (!sent_has_room(sent))
-        return false;
     if (sent->flying_chunks == 0)
         return true;
     if (sent->flying_payload + payload <= flow->cc.cwnd_bytes + reserve &&
@@ -111,14 +119,14 @@ static bool send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc
         count_max = chunk_bytes / stride;
     if (count_max > CORE_TRAIN_MAX)
         count_max = CORE_TRAIN_MAX;
-    if (count_max == 0)
-        count_max = 1;
+    /* a chunk that overflows the peer's buffer loses its end each time: two must fit */
+    count_max = datagrams_within(flow->datagram_bytes, flow->peer_window_bytes / 2, count_max);
     uint64_t bytes = (uint64_t)count_max * stride < left ? (uint64_t)count_max * stride : left;
     if (bytes > chunk_bytes)
         bytes = chunk_bytes;
     uint32_t count = (uint32_t)((bytes + stride - 1) / stride);
     uint32_t charge = charge_of((uint32_t)bytes, count);
-    if (!window_takes(flow, bytes, charge, 0))
+    if (!sent_has_room(&flow->sent) || !window_takes(flow, bytes, charge, 0))
         return false;
 
     uint64_t seq;
@@ -353,8 +361,11 @@ static uint8_t *frames_buffer(struct flow *flow, bool want_eager, bool *small)
 static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
-    bool eager = window_takes(flow, 1, KERNEL_OVERHEAD_BYTES, 0) && !paced_out(flow, now_ns);
-    if (!eager && !(ctrl && window_takes(flow, 0, 0, CONTROL_RESERVE_BYTES)))
+    bool eager = window_takes(flow, 1, FRAMES_SMALL_BYTES, 0) && !paced_out(flow, now_ns);
+    uint32_t reserve = ctrl ? CONTROL_RESERVE_BYTES : 0;
+    if (!sent_has_room(&flow->sent))
+        return false;
+    if (!eager && !(ctrl && window_takes(flow, 0, FRAMES_SMALL_BYTES, reserve)))
         return false;
     bool small;
     uint8_t *buffer = frames_buffer(flow, eager, &small);
@@ -371,6 +382,9 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
     train.count_max = (room < CORE_TRAIN_BYTES_MAX ? room : CORE_TRAIN_BYTES_MAX) / train.datagram_bytes;
     if (train.count_max > CORE_TRAIN_MAX)
         train.count_max = CORE_TRAIN_MAX;
+    uint64_t window = flow->peer_window_bytes + reserve, used = flow->sent.flying_charge;
+    train.count_max = datagrams_within(train.datagram_bytes, window > used ? window - used : 0,
+                                       train.count_max);
     begin_datagram(&train);
     if (flow->ack_pending)
         put_ack(flow, &train, now_ns);
@@ -393,6 +407,7 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
     }
 
     uint64_t seq;
+    flow_expect_peer(flow, now_ns);
     struct chunk *chunk = sent_new(&flow->sent, &seq);
     chunk->kind = CHUNK_FRAMES;
     chunk->frames.buffer = buffer;
@@ -459,6 +474,8 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
             rotate_active(flow, true);
             continue;
         }
+        if (conn->deficit_bytes <= 0) /* alone: no debt that it would owe to later ones */
+            conn->deficit_bytes = QUANTUM_BYTES;
         if (paced_out(flow, now_ns))
             return false;
         bool bulk_turn = bulk && (!eager || conn->bulk_turn);

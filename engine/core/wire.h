@@ -26,10 +26,12 @@ enum {
     WIRE_PING_BYTES = 4,
     WIRE_ACK_WORDS_MAX = 16,    /* 1,024 chunks beyond the cumulative ack */
     WIRE_ACK_PARTIALS_MAX = 8,
-    WIRE_ACK_PATHS_MAX = 16,
+    WIRE_ACK_PATHS_MAX = 12,
     WIRE_ACK_BYTES_MAX =
         20 + WIRE_ACK_WORDS_MAX * 8 + WIRE_ACK_PARTIALS_MAX * 12 + WIRE_ACK_PATHS_MAX * 16,
 };
+_Static_assert(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_PING_BYTES <= CORE_DATAGRAM_MIN,
+               "the largest ack and a ping fit the smallest datagram");
 
 enum wire_flag {
     WIRE_SEQUENCED = 1,   /* has a chunk sequence number: acked and repeated */

@@ -63,7 +63,8 @@ bootstrap_server_dies() {
     SERVER_PID=$PID
     wait_listening "$SERVER_PID" "$PORT" || return 1
     kill -STOP "$SERVER_PID"
-    start client "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT" --perftype=basic
+    start client "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT" --perftype=basic \
+        --connect-timeout=2
     CLIENT_PID=$PID
     until_true 5 established "$CLIENT_PID" "$PORT" || { echo "no connection" && return 1; }
     kill "-$1" "$SERVER_PID"

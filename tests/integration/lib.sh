@@ -6,13 +6,13 @@
 set -u
 
 SOURCE=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-BUILD=${UCCL_BUILD_DIR:-$SOURCE/build}
+BUILD=${TEST_BUILD_DIR:-$SOURCE/build}
 TRANSPORT_TEST=$BUILD/bench/transport_test
 P2P_BENCH=$BUILD/bench/p2p_bench
 ENDPOINT=$BUILD/tests/endpoint
 RELAY=$BUILD/tests/relay
 NETNS=$SOURCE/tests/net/netns.sh
-SHORT=${UCCL_TEST_SHORT:-0} # 1: fewer and smaller cases, for sanitizers
+SHORT=${TEST_SHORT:-0} # 1: fewer and smaller cases, for sanitizers
 export SHORT
 WORK=$(mktemp -d)
 

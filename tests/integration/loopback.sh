@@ -44,7 +44,7 @@ check "several connections, both directions" \
 check "flush and warm-up" \
     pair 127.0.0.1 --perftype=basic --msize=10000 --flush --warmup=5 --iterations=5
 check "values after a space" \
-    pair 127.0.0.1 --perftype basic --msize 10000 --iterations 5 --bi false --logtostderr true
+    pair 127.0.0.1 --perftype basic --msize 10000 --iterations 5 --bi=false --logtostderr=true --flush
 connections=200
 [ "$SHORT" = 0 ] || connections=40
 check "$connections connections" \
@@ -57,10 +57,9 @@ fi
 
 # parameters: each on both sides, then the two sides different where that must work
 with() {
-    local setting=$1
+    read -ra SERVER_ENV <<<"$1"
+    CLIENT_ENV=("${SERVER_ENV[@]}")
     shift
-    SERVER_ENV=("$setting")
-    CLIENT_ENV=("$setting")
     pair "$@"
     local result=$?
     SERVER_ENV=() CLIENT_ENV=()
@@ -78,15 +77,21 @@ for setting in UCCL_UDP_IO=mmsg UCCL_LEND=yes UCCL_LEND=no UCCL_NUM_ENGINES=1 UC
             with "$setting" 127.0.0.1 --perftype=basic --msize=$size --nmsg=4 --nreq=8 --iterations=20
     done
 done
-if UCCL_UDP_IO=uring timeout 20 "$BUILD/bench/uccl_info" --devices >/dev/null 2>&1; then
+# a ring belongs to one thread, so it does not go with lent engines
+uring="UCCL_UDP_IO=uring UCCL_LEND=no"
+if env UCCL_UDP_IO=uring UCCL_LEND=no timeout 20 "$BUILD/bench/uccl_info" --devices >/dev/null 2>&1; then
     for size in 300 200000 4000000; do
-        check "UCCL_UDP_IO=uring, $size B" with UCCL_UDP_IO=uring \
+        check "io_uring, $size B" with "$uring" \
             127.0.0.1 --perftype=basic --msize=$size --nmsg=4 --nreq=4 --iterations=20
     done
-    CLIENT_ENV=(UCCL_UDP_IO=uring) SERVER_ENV=(UCCL_UDP_IO=mmsg)
-    check "uring against mmsg" pair 127.0.0.1 --perftype=basic --msize=300000 --iterations=20
+    check "io_uring, ping-pong" with "$uring" 127.0.0.1 --perftype=lat --msize=8 --iterations=500
+    check "io_uring, 4 engines, 16 connections both ways" with "$uring UCCL_NUM_ENGINES=4" \
+        127.0.0.1 --perftype=basic --msize=50000 --nflow=16 --bi --iterations=20
+    read -ra CLIENT_ENV <<<"$uring"
+    SERVER_ENV=(UCCL_UDP_IO=mmsg)
+    check "io_uring against mmsg" pair 127.0.0.1 --perftype=basic --msize=300000 --iterations=20
 else
-    skip "UCCL_UDP_IO=uring" "no io_uring here"
+    skip "io_uring" "not in this build, or not allowed here"
 fi
 CLIENT_ENV=(UCCL_NUM_ENGINES=3 UCCL_CHUNK_SIZE_KB=8 UCCL_MSG_WINDOW=64 UCCL_CHUNK_WINDOW=256 UCCL_EAGER_KB=2 UCCL_PORT_ENTROPY=2)
 SERVER_ENV=(UCCL_NUM_ENGINES=1 UCCL_LEND=no UCCL_EAGER_KB=16 UCCL_MTU=4000 UCCL_PAYLOAD_CRC=1)

@@ -28,9 +28,9 @@ for tool in "$TRANSPORT_TEST" "$P2P_BENCH"; do
     check "$name: a port that is no number" refuses 5 'oobport|port' "$tool" --server=true --oobport=abc
     check "$name: a port too large" refuses 5 'oobport|port' "$tool" --server=true --oobport=70000
     check "$name: no server there" refuses 8 'refused|127.0.0.1' \
-        "$tool" --serverip=127.0.0.1 --oobport=1
+        "$tool" --serverip=127.0.0.1 --oobport=1 --connect-timeout=2
     check "$name: a name that does not resolve" refuses 30 'no-such-host' \
-        "$tool" --serverip=no-such-host.invalid --oobport=1
+        "$tool" --serverip=no-such-host.invalid --oobport=1 --connect-timeout=2
 done
 check "unknown perftype" refuses 5 'perftype|basic' \
     "$TRANSPORT_TEST" --serverip=127.0.0.1 --perftype=fast
@@ -141,7 +141,8 @@ except OSError: pass
 open('$WORK/hello', 'wb').write(data)" &
     local sink=$!
     until_true 5 eval "ss -Hltn 'sport = :$PORT' 2>/dev/null | grep -q ." || sleep 1
-    refuses 8 '.' "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT" --perftype=basic || return 1
+    refuses 8 '.' "$TRANSPORT_TEST" --serverip=127.0.0.1 --oobport="$PORT" --perftype=basic \
+        --connect-timeout=2 || return 1
     wait "$sink"
     [ -s "$WORK/hello" ]
 }
@@ -166,18 +167,16 @@ if ip netns add "uccl-a-$$" 2>/dev/null; then
     namespaces=("$NS_A" "$NS_A")
     ip -n "$NS_A" link set lo up
     ip -n "$NS_A" route add blackhole 10.99.0.0/24
-    ip -n "$NS_A" link add dummy0 type dummy 2>/dev/null || true
-    ip -n "$NS_A" addr add 10.98.0.1/24 dev dummy0 2>/dev/null &&
-        ip -n "$NS_A" link set dummy0 up &&
-        ip -n "$NS_A" neigh add 10.98.0.2 lladdr 02:00:00:00:00:01 dev dummy0
+    # a neighbour that does not exist, behind one end of a veth pair
+    ip -n "$NS_A" link add veth0 type veth peer name veth1
+    ip -n "$NS_A" link set veth1 up
+    ip -n "$NS_A" addr add 10.98.0.1/24 dev veth0
+    ip -n "$NS_A" link set veth0 up
+    ip -n "$NS_A" neigh add 10.98.0.2 lladdr 02:00:00:00:00:01 dev veth0
     check "no route to the server" refuses 8 '10.99.0.1' \
-        ip netns exec "$NS_A" "$TRANSPORT_TEST" --serverip=10.99.0.1 --perftype=basic
-    if ip -n "$NS_A" neigh show dev dummy0 2>/dev/null | grep -q 10.98.0.2; then
-        check "a server that never answers" refuses 8 '10.98.0.2' \
-            ip netns exec "$NS_A" "$TRANSPORT_TEST" --serverip=10.98.0.2 --perftype=basic
-    else
-        skip "a server that never answers" "no dummy device in this kernel"
-    fi
+        ip netns exec "$NS_A" "$TRANSPORT_TEST" --serverip=10.99.0.1 --perftype=basic --connect-timeout=2
+    check "a server that never answers" refuses 8 '10.98.0.2' \
+        ip netns exec "$NS_A" "$TRANSPORT_TEST" --serverip=10.98.0.2 --perftype=basic --connect-timeout=2
 else
     skip "unreachable addresses" "not allowed to make network namespaces"
 fi

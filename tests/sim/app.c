@@ -375,6 +375,17 @@ void app_close(struct world *world, struct event *event)
     core_conn_close(world->ends[side->end].core, side->core_conn, linger_ns, world->now_ns);
 }
 
+void app_close_rest(struct world *world)
+{
+    for (unsigned i = 0; i < world->conn_count; i++) {
+        for (unsigned s = 0; s < 2; s++) {
+            struct side *side = &world->conns[i].sides[s];
+            if (!side->closed && !world->ends[side->end].halted)
+                world_push(world, world->now_ns, EVENT_CLOSE, side->end, side, 0);
+        }
+    }
+}
+
 /* ---- what the core asks for ------------------------------------------------------------------ */
 
 void app_copy(struct world *world, struct end *end)
@@ -415,7 +426,7 @@ static void close_both(struct world *world, struct conn_sim *conn)
     for (unsigned s = 0; s < 2; s++) {
         struct side *side = &conn->sides[s];
         if (s == first || rng_below(&world->app_rng, 2)) /* else when it hears of the other's */
-            world_push(world, world->now_ns + rng_below(&world->app_rng, 5 * NS_PER_MS), EVENT_CLOSE,
+            world_push(world, world->now_ns + rng_below(&world->app_rng, (uint32_t)world->options->close_after_ns), EVENT_CLOSE,
                        side->end, side, 0);
     }
 }

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SEEDS_DEFAULT = 12, REAL_SECONDS_MAX = 120 };
+enum { SEEDS_DEFAULT = 12, REAL_SECONDS_MAX = 20 };
 
 struct scenario {
     const char *name;
@@ -50,6 +50,7 @@ static void set_defaults(struct options *options)
         .send_gap_ns = 20 * NS_PER_US,
         .recv_gap_ns = 20 * NS_PER_US,
         .recv_late_ns = 2 * NS_PER_MS,
+        .close_after_ns = 5 * NS_PER_MS,
         .linger_ns = UINT64_C(20000) * NS_PER_MS,
         .limit_ns = UINT64_C(120000) * NS_PER_MS,
     };
@@ -393,6 +394,7 @@ static void set_idle(struct options *options, struct rng *rng)
     options->params.dead_peer_ms = 100;
     options->send_gap_ns = 1000u * NS_PER_MS;
     options->recv_gap_ns = 100u * NS_PER_MS;
+    options->close_after_ns = 1000u * NS_PER_MS;
     EACH_NET(options, net)
         net->loss_ppm = rng_below(rng, 2) * 10000;
 }

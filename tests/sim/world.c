@@ -542,6 +542,8 @@ void world_run(struct world *world)
     const struct options *options = world->options;
     bool changed = options->change_datagram_ns == 0;
     while (!app_over(world) || !at_rest(world)) {
+        if (world->heap_count == 0 && options->expect_dead)
+            app_close_rest(world);
         if (world->heap_count == 0)
             world_fail(world, "nothing will ever happen, and not all is over");
         world->now_ns = world->heap[0].at_ns;

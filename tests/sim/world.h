@@ -53,6 +53,7 @@ struct options {
     unsigned truncate_permille, cancel_permille;
     bool close_early;             /* somebody closes before all is done */
     bool expect_dead;             /* UCCL_EPEERDEAD is no surprise */
+    uint64_t close_after_ns;      /* longest idle time before a connection is closed */
     uint64_t linger_ns;
     uint64_t limit_ns;            /* all must be over by then */
 };
@@ -149,6 +150,8 @@ void app_destroy(struct world *world);
 void app_post(struct world *world, struct event *event);
 void app_cancel(struct world *world, struct event *event);
 void app_close(struct world *world, struct event *event);
+/* Connections that nobody uses never learn of a dead peer: they are closed too. */
+void app_close_rest(struct world *world);
 /* Executes the copies that the core asks for. */
 void app_copy(struct world *world, struct end *end);
 /* The bytes of a send, for the NIC. */
