@@ -123,39 +123,72 @@ static void put_conn_id(struct uccl_engine *engine, uint32_t id)
 struct open_call {
     struct uccl_conn *conn;
     struct peer_flow *flow;
-    void *memory;
     uint32_t remote_id;
+    unsigned stripe;
 };
 
 static void open_in_core(struct engine_thread *thread, void *argument)
 {
     struct open_call *call = argument;
-    call->conn->conn = core_conn_open(thread->core, call->memory, call->flow->flow, &call->flow->setup,
-                                      call->conn->id, call->remote_id, call->conn, clock_now_ns());
+    struct conn_end *end = &call->conn->ends[call->stripe];
+    struct peer_flow *flow = call->flow;
+    uint32_t id = call->conn->id;
+    uint64_t now_ns = clock_now_ns();
+    call->conn->stripes.at[call->stripe].conn =
+        call->stripe ? core_part_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id,
+                                           call->remote_id, call->stripe, end, now_ns)
+                     : core_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id,
+                                      call->remote_id, end, now_ns);
+}
+
+static void unmap_ends(struct uccl_conn *conn)
+{
+    for (unsigned i = 0; i < CORE_STRIPES_MAX && conn->ends[i].memory; i++)
+        munmap(conn->ends[i].memory, conn->ends[i].memory_bytes);
+}
+
+static bool map_ends(struct uccl_conn *conn, const struct flow_setup *setup)
+{
+    const struct params *params = &conn->engine->params;
+    for (unsigned i = 0; i < conn->stripes.count; i++) {
+        struct conn_end *end = &conn->ends[i];
+        end->of = conn;
+        end->memory_bytes = i ? core_part_conn_size(params, setup) : core_conn_size(params, setup);
+        end->memory = mmap(NULL, end->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                           -1, 0);
+        if (end->memory == MAP_FAILED) {
+            end->memory = NULL;
+            unmap_ends(conn);
+            return false;
+        }
+    }
+    return true;
 }
 
 /* A connection over a peer whose flows stand; takes over a reference to the peer. Under the lock. */
 static int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint32_t id,
                      uint32_t remote_id, const union nic_address *address, struct uccl_conn **out)
 {
-    struct peer_flow *flow = &peer->flows[home];
     struct uccl_conn *conn = calloc(1, sizeof *conn);
     if (!conn)
         return UCCL_ENOMEM;
-    conn->memory_bytes = core_conn_size(&engine->params, &flow->setup);
-    void *memory = mmap(NULL, conn->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                        -1, 0);
-    if (memory == MAP_FAILED) {
-        free(conn);
-        return UCCL_ENOMEM;
-    }
     conn->engine = engine;
-    conn->thread = flow->thread;
+    conn->thread = peer->flows[home].thread;
     conn->peer = peer;
     conn->id = id;
     conn->address = *address;
-    struct open_call call = {conn, flow, memory, remote_id};
-    thread_run(conn->thread, open_in_core, &call);
+    conn->stripes.count = peer->flows_open;
+    conn->stripes.min_bytes = engine->params.stripe_min_kb * 1024;
+    if (!map_ends(conn, &peer->flows[home].setup)) {
+        free(conn);
+        return UCCL_ENOMEM;
+    }
+    for (unsigned i = 0; i < conn->stripes.count; i++) {
+        struct peer_flow *flow = &peer->flows[(home + i) % peer->flows_open];
+        struct open_call call = {conn, flow, remote_id, i};
+        conn->stripes.at[i].thread = flow->thread;
+        thread_run(flow->thread, open_in_core, &call);
+    }
     conn->next = engine->conns;
     if (conn->next)
         conn->next->prev = conn;
@@ -171,22 +204,33 @@ void connection_on_event(void *context, const struct core_event *event)
         peer_flow_died(event->owner);
         return;
     }
-    struct uccl_conn *conn = event->owner;
+    struct conn_end *end = event->owner;
     if (event->kind == CORE_EVENT_CONN_FAILED)
-        atomic_store_explicit(&conn->status, event->status, memory_order_release);
+        atomic_store_explicit(&end->of->status, event->status, memory_order_release);
     else
-        atomic_store_explicit(&conn->ended, 1, memory_order_release);
+        atomic_store_explicit(&end->ended, 1, memory_order_release);
 }
 
 struct close_call {
-    struct uccl_conn *conn;
+    struct conn *conn;
     uint64_t linger_ns;
 };
 
 static void close_in_core(struct engine_thread *thread, void *argument)
 {
     struct close_call *call = argument;
-    core_conn_close(thread->core, call->conn->conn, call->linger_ns, clock_now_ns());
+    core_conn_close(thread->core, call->conn, call->linger_ns, clock_now_ns());
+}
+
+/* Home is over: so are the ends that carry parts. */
+static void close_parts(struct uccl_conn *conn)
+{
+    for (unsigned i = 1; i < conn->stripes.count; i++) {
+        struct engine_thread *thread = conn->stripes.at[i].thread;
+        struct close_call call = {conn->stripes.at[i].conn, 0};
+        thread_run(thread, close_in_core, &call);
+        thread_wait(thread, &conn->ends[i].ended, 0, UINT64_MAX);
+    }
 }
 
 /* Under the lock. */
@@ -196,7 +240,8 @@ static void conn_free(struct uccl_conn *conn)
     *(conn->prev ? &conn->prev->next : &engine->conns) = conn->next;
     if (conn->next)
         conn->next->prev = conn->prev;
-    munmap(conn->conn, conn->memory_bytes);
+    close_parts(conn);
+    unmap_ends(conn);
     put_conn_id(engine, conn->id);
     peer_put(&engine->peers, conn->peer);
     free(conn);
@@ -204,7 +249,7 @@ static void conn_free(struct uccl_conn *conn)
 
 static void conn_start_close(struct uccl_conn *conn, uint64_t linger_ms)
 {
-    struct close_call call = {conn, linger_ms * 1000000};
+    struct close_call call = {conn->stripes.at[0].conn, linger_ms * 1000000};
     atomic_store_explicit(&conn->status, UCCL_ECLOSED, memory_order_release);
     thread_run(conn->thread, close_in_core, &call);
 }
@@ -227,7 +272,7 @@ static void free_abandoned(struct uccl_engine *engine)
     pthread_mutex_lock(&engine->lock);
     for (struct uccl_conn *conn = engine->abandoned ? engine->conns : NULL, *next; conn; conn = next) {
         next = conn->next;
-        if (conn->abandoned && atomic_load_explicit(&conn->ended, memory_order_acquire)) {
+        if (conn->abandoned && atomic_load_explicit(&conn->ends[0].ended, memory_order_acquire)) {
             engine->abandoned--;
             conn_free(conn);
         }
@@ -242,7 +287,7 @@ UCCL_API int uccl_conn_close(uccl_conn *conn)
     struct uccl_engine *engine = conn->engine;
     conn_start_close(conn, engine->params.linger_ms);
     /* the core ends it within the linger time and a grace, whatever the peer does */
-    thread_wait(conn->thread, &conn->ended, 0, UINT64_MAX);
+    thread_wait(conn->thread, &conn->ends[0].ended, 0, UINT64_MAX);
     pthread_mutex_lock(&engine->lock);
     conn_free(conn);
     pthread_mutex_unlock(&engine->lock);
@@ -731,7 +776,7 @@ void connections_end(struct uccl_engine *engine)
         conn_start_close(conn, engine->params.linger_ms); /* all linger at the same time */
     while (engine->conns) {
         struct uccl_conn *conn = engine->conns;
-        thread_wait(conn->thread, &conn->ended, 0, UINT64_MAX);
+        thread_wait(conn->thread, &conn->ends[0].ended, 0, UINT64_MAX);
         pthread_mutex_lock(&engine->lock);
         conn_free(conn);
         pthread_mutex_unlock(&engine->lock);

@@ -7,6 +7,7 @@
 #include "nic/nic.h"
 #include "peer.h"
 #include "request.h"
+#include "stripe.h"
 #include "thread.h"
 #include "uccl/engine.h"
 
@@ -35,18 +36,25 @@ struct uccl_engine {
     unsigned next_home;           /* engine threads take connections in turn */
 };
 
+/* A connection's end on one engine thread: at home, or where it carries parts. */
+struct conn_end {
+    struct uccl_conn *of;
+    void *memory;
+    size_t memory_bytes;
+    _Atomic uint32_t ended;       /* CORE_EVENT_CONN_ENDED came */
+};
+
 struct uccl_conn {
     struct uccl_conn *next, *prev;
     struct uccl_engine *engine;
     struct engine_thread *thread; /* home */
     struct peer *peer;
-    struct conn *conn;            /* the core's; its owner alone touches it */
-    size_t memory_bytes;
+    struct stripe_set stripes;    /* its ends, home first; the cores' owners alone touch them */
+    struct conn_end ends[CORE_STRIPES_MAX];
     bool abandoned;               /* nobody waits for its end */
     uint32_t id;
     union nic_address address;
     _Atomic int32_t status;       /* 0, or why it takes no more messages */
-    _Atomic uint32_t ended;       /* CORE_EVENT_CONN_ENDED came */
 };
 
 struct uccl_mr {

@@ -19,15 +19,19 @@ static int post(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, s
     struct uccl_request *request = request_take(&conn->engine->requests);
     if (!request)
         return UCCL_EAGAIN;
-    request->msg = (struct core_msg){.conn = conn->conn, .kind = (uint8_t)kind, .size_bytes = length};
+    request->msg = (struct core_msg){.conn = conn->stripes.at[0].conn, .kind = (uint8_t)kind, .size_bytes = length};
     request->buffer = buffer;
     request->memory = mr ? mr->memory : mem_ops_of(UCCL_MEM_HOST, buffer);
     request->mr = mr;
     request->thread = conn->thread;
+    request->stripes = &conn->stripes;
+    request->parent = request->parts = NULL;
+    atomic_store_explicit(&request->unfinished, 1, memory_order_relaxed);
+    atomic_store_explicit(&request->part_status, UCCL_OK, memory_order_relaxed);
     if (mr)
         atomic_fetch_add_explicit(&mr->users, 1, memory_order_relaxed);
     atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_relaxed);
-    if (!thread_post(conn->thread, COMMAND_SUBMIT, &request->msg)) {
+    if (!thread_post(conn->thread, COMMAND_SUBMIT, request)) {
         if (mr)
             atomic_fetch_sub_explicit(&mr->users, 1, memory_order_relaxed);
         request_put(request);

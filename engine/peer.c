@@ -269,6 +269,7 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
         if (call.error)
             return call.error;
     }
+    peer->flows_open = count;
     return UCCL_OK;
 }
 

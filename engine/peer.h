@@ -33,7 +33,8 @@ struct peer {
     union nic_address address;
     uint32_t references;     /* connections and handshakes */
     uint64_t idle_since_ns;  /* when the last reference went */
-    unsigned flow_count;     /* our threads; the flows in use are the smaller of both sides' */
+    unsigned flow_count;     /* our threads */
+    unsigned flows_open;     /* flows in use: the smaller of both sides' counts */
     bool dead;
     struct peer_flow flows[BOOT_FLOWS_MAX];
 };

@@ -14,6 +14,17 @@
 #include <stdatomic.h>
 
 struct engine_thread;
+struct stripe_set;
+
+/* A command to another engine thread that waits for room in its ring. */
+struct notice {
+    struct notice *next;
+    struct engine_thread *to;
+    void *object;
+    uint64_t what;
+    bool waiting;                 /* in the list of the thread that sends it */
+    struct uccl_request *then;    /* a part of this request is done with once it is sent */
+};
 
 enum request_state { REQUEST_FREE, REQUEST_PENDING, REQUEST_ENDED };
 
@@ -23,6 +34,13 @@ struct uccl_request {
     const struct mem_ops *memory;
     struct uccl_mr *mr;           /* or NULL */
     struct engine_thread *thread; /* that it was posted to */
+    const struct stripe_set *stripes; /* flows that may share it, or NULL (stripe.h) */
+    struct uccl_request *parent;  /* of a part */
+    struct uccl_request *parts;   /* of a striped message: list by next_part */
+    struct uccl_request *next_part;
+    _Atomic uint32_t unfinished;  /* itself and its parts */
+    _Atomic int32_t part_status;  /* first error of a part */
+    struct notice to_home, to_part; /* of a part */
     struct request_pool *pool;
     _Atomic uint32_t state;       /* enum request_state; ENDED is stored with release by the engine's
                                      owner and loaded with acquire by test and wait */

@@ -3,6 +3,7 @@
 
 #include "crc32c_hw.h"
 #include "log.h"
+#include "stripe.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -89,6 +90,15 @@ static bool receive(struct engine_thread *thread, bool *drained)
     return count > 0;
 }
 
+/* Whether a command finds its request in the life that it was meant for. */
+static bool still_pending(const struct ring_entry *entry)
+{
+    const struct uccl_request *request = entry->object;
+    uint32_t generation = atomic_load_explicit(&request->generation, memory_order_relaxed);
+    return generation == (uint32_t)(entry->what >> 32) &&
+           atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_PENDING;
+}
+
 static bool take_commands(struct engine_thread *thread)
 {
     struct ring_entry entry;
@@ -99,17 +109,32 @@ static bool take_commands(struct engine_thread *thread)
             now_ns = clock_now_ns();
         switch ((enum thread_command)(entry.what & COMMAND_MASK)) {
         case COMMAND_SUBMIT: {
-            struct core_msg *msg = entry.object;
-            core_submit(thread->core, msg->conn, msg, now_ns);
+            struct uccl_request *request = entry.object;
+            stripe_submit(thread, request, now_ns);
             do_copies(thread);
             break;
         }
         case COMMAND_CANCEL: {
             struct uccl_request *request = entry.object;
-            uint32_t generation = atomic_load_explicit(&request->generation, memory_order_relaxed);
-            if (generation == (uint32_t)(entry.what >> 32) &&
-                atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_PENDING)
+            if (still_pending(&entry))
                 core_cancel(thread->core, &request->msg, now_ns);
+            break;
+        }
+        case COMMAND_PART: {
+            struct uccl_request *part = entry.object;
+            core_submit_part(thread->core, part->msg.conn, &part->msg, now_ns);
+            break;
+        }
+        case COMMAND_END_PART: {
+            struct uccl_request *part = entry.object;
+            if (still_pending(&entry))
+                core_end_part(thread->core, &part->msg, now_ns);
+            break;
+        }
+        case COMMAND_PART_ARRIVED: {
+            struct uccl_request *request = entry.object;
+            if (still_pending(&entry))
+                core_part_arrived(thread->core, &request->msg, now_ns);
             break;
         }
         case COMMAND_CALL: {
@@ -132,21 +157,22 @@ static bool take_events(struct engine_thread *thread)
     while (core_next_event(thread->core, &event)) {
         some = true;
         thread->ended_some = true;
-        if (event.kind == CORE_EVENT_MSG)
+        struct uccl_request *request = event.msg ? request_of(event.msg) : NULL;
+        if (event.kind == CORE_EVENT_SPLIT)
+            stripe_split(thread, request);
+        else if (event.kind == CORE_EVENT_MSG && (request->parent || request->parts))
+            stripe_ended(thread, request);
+        else if (event.kind == CORE_EVENT_MSG)
             /* pairs with the acquire in test and wait */
-            atomic_store_explicit(&request_of(event.msg)->state, REQUEST_ENDED, memory_order_release);
+            atomic_store_explicit(&request->state, REQUEST_ENDED, memory_order_release);
         else
             thread->on_event(thread->context, &event);
     }
     return some;
 }
 
-/* Wakes those who sleep for a completion, and the event descriptor where armed. */
-static void tell_waiters(struct engine_thread *thread)
+void thread_tell_waiters(struct engine_thread *thread)
 {
-    if (!thread->ended_some)
-        return;
-    thread->ended_some = false;
     /* The fence orders the states stored above before the look at waiters: a waiter counts itself,
      * then looks at its state, so one of both sees the other. */
     atomic_thread_fence(memory_order_seq_cst);
@@ -160,6 +186,14 @@ static void tell_waiters(struct engine_thread *thread)
         ssize_t written = write(thread->event_fd, &one, sizeof one);
         (void)written; /* a full counter is readable as well */
     }
+}
+
+/* Wakes those who sleep for a completion, and the event descriptor where armed. */
+static void tell_waiters(struct engine_thread *thread)
+{
+    if (thread->ended_some)
+        thread_tell_waiters(thread);
+    thread->ended_some = false;
 }
 
 static bool transmit(struct engine_thread *thread)
@@ -196,8 +230,11 @@ static void follow_mtu(struct engine_thread *thread)
 static bool run_round(struct engine_thread *thread)
 {
     bool drained;
-    bool busy = receive(thread, &drained);
-    busy |= take_commands(thread);
+    if (thread->notices)
+        stripe_retry(thread);
+    /* commands first: the part of a message is known before its bytes, which it allows, arrive */
+    bool busy = take_commands(thread);
+    busy |= receive(thread, &drained);
     /* a thread that was kept from the CPU must see the acks that wait before it judges them late */
     if (drained || ++thread->timers_put_off > TIMERS_PUT_OFF) {
         thread->timers_put_off = 0;
@@ -316,12 +353,14 @@ static void *thread_main(void *argument)
 
 /* ---- the application's side ------------------------------------------------------------------ */
 
-bool thread_post(struct engine_thread *thread, enum thread_command command, void *object)
+uint64_t thread_command_for(enum thread_command command, const struct uccl_request *request)
 {
-    uint64_t what = command;
-    if (command == COMMAND_CANCEL)
-        what |= (uint64_t)atomic_load_explicit(&((struct uccl_request *)object)->generation,
-                                               memory_order_relaxed) << 32;
+    uint64_t generation = atomic_load_explicit(&request->generation, memory_order_relaxed);
+    return (uint64_t)command | generation << 32;
+}
+
+bool thread_push(struct engine_thread *thread, void *object, uint64_t what)
+{
     if (!ring_push(&thread->ring, (struct ring_entry){object, what}))
         return false;
     /* the push before the look: pairs with the store of a SLEEPS state in sleep_in_nic */
@@ -330,6 +369,12 @@ bool thread_post(struct engine_thread *thread, enum thread_command command, void
     if (owner == THREAD_SLEEPS || owner == BORROWER_SLEEPS)
         thread->nic->wake(thread->queue);
     return true;
+}
+
+bool thread_post(struct engine_thread *thread, enum thread_command command, void *object)
+{
+    return thread_push(thread, object,
+                       command == COMMAND_CANCEL ? thread_command_for(command, object) : command);
 }
 
 /* Takes the engine without waiting. */

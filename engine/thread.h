@@ -40,8 +40,15 @@ enum thread_owner { THREAD_RUNS, THREAD_SLEEPS, FREE, BORROWED, BORROWER_SLEEPS 
 enum in_nic { NIC_EMPTY, NIC_SLEPT_IN, NIC_AWAITED }; /* AWAITED: and a borrower waits for it to leave */
 
 /* A cancel has the request's generation in the upper half beside it. */
-enum thread_command { COMMAND_SUBMIT, COMMAND_CANCEL, COMMAND_CALL };
-enum { COMMAND_MASK = 3 };
+enum thread_command {
+    COMMAND_SUBMIT,
+    COMMAND_CANCEL,
+    COMMAND_CALL,
+    COMMAND_PART,         /* a part of a striped message, from its home thread */
+    COMMAND_END_PART,     /* and its early end */
+    COMMAND_PART_ARRIVED, /* to the home thread */
+};
+enum { COMMAND_MASK = 7 };
 
 /* What the owner does on behalf of another thread, between rounds. */
 struct thread_call {
@@ -83,6 +90,7 @@ struct engine_thread {
     _Atomic uint32_t *event_armed;
 
     /* the owner's own */
+    struct notice *notices;              /* to threads whose rings were full (stripe.c) */
     bool ended_some;                     /* requests ended since waiters were told */
     unsigned timers_put_off;             /* rounds in which receive was not drained */
 };
@@ -107,6 +115,14 @@ void thread_stop(struct engine_thread *thread);
 
 /* Posts a command; false: the ring is full. Any thread. */
 bool thread_post(struct engine_thread *thread, enum thread_command command, void *object);
+
+/* The same with what thread_command_for() has made earlier. */
+bool thread_push(struct engine_thread *thread, void *object, uint64_t what);
+/* A command about a request, in that life of it which it has now. */
+uint64_t thread_command_for(enum thread_command command, const struct uccl_request *request);
+
+/* Requests of this thread have ended, or some were ended by another: wakes who waits. Any thread. */
+void thread_tell_waiters(struct engine_thread *thread);
 
 /* Runs `run(thread, argument)` as the owner and returns when it has run. Any thread but the owner. */
 void thread_run(struct engine_thread *thread, void (*run)(struct engine_thread *, void *), void *argument);

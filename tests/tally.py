@@ -15,7 +15,8 @@ import os
 import re
 import sys
 
-CASE = re.compile(r"^(not )?ok\b\s*\d*\s*-?\s*(.*?)\s*(?:\(\d+\.\d+s\))?\s*(?:#\s*(skip|todo)\b\s*(.*))?$", re.IGNORECASE)
+CASE = re.compile(r"^(not )?ok(?=\s|$)\s*\d*\s*-?\s*(.*?)\s*(?:\(\d+\.\d+s\))?\s*(?:#\s*(skip|todo)\b\s*(.*))?$", re.IGNORECASE)
+TOTAL = re.compile(r"^(\d+) passed, (\d+) failed$")
 PLAN = re.compile(r"^1\.\.(\d+)\s*(?:#\s*skip\b\s*(.*))?", re.IGNORECASE)
 LOG_LINES = 200
 
@@ -28,6 +29,9 @@ def cases_of(test):
         plan = PLAN.match(line)
         if plan:
             planned, whole_skip = int(plan[1]), plan[2]
+        summary = TOTAL.match(line)  # programs that end with a count in place of a plan
+        if summary:
+            planned = int(summary[1]) + int(summary[2])
         case = CASE.match(line)
         if case:
             outcome = "skip" if case[3] and case[3].lower() == "skip" else "fail" if case[1] else "pass"

@@ -162,6 +162,27 @@ static void end_send_early(struct conn *conn, struct core_msg *msg, int32_t stat
     end_send(conn, msg, status);
 }
 
+/* A send that has its clear-to-send is queued, whole or as part 0 of what the other flows share. */
+static void start_bulk(struct conn *conn, struct core_msg *msg, const struct send_slot *slot)
+{
+    struct core *core = conn->flow->core;
+    uint64_t from;
+    msg->state = MSG_BULK;
+    msg->end_bytes = msg->size_bytes;
+    if (slot->stripes > 1) {
+        msg->stripes = slot->stripes;
+        core_stripe(msg->size_bytes, msg->stripes, 0, &from, &msg->end_bytes);
+        msg->next_split = NULL;
+        if (core->splits_tail)
+            core->splits_tail->next_split = msg;
+        else
+            core->splits_head = msg;
+        core->splits_tail = msg;
+    }
+    msg_append(&conn->bulk, msg);
+    flow_add_active(conn);
+}
+
 /* A send enters the window: how it travels is decided here. */
 static void admit_send(struct conn *conn, struct core_msg *msg)
 {
@@ -181,9 +202,7 @@ static void admit_send(struct conn *conn, struct core_msg *msg)
         msg_append(&conn->eager, msg);
         flow_add_active(conn);
     } else if (slot->granted) {
-        msg->state = MSG_BULK;
-        msg_append(&conn->bulk, msg);
-        flow_add_active(conn);
+        start_bulk(conn, msg, slot);
     } else {
         set_due(conn, DUE_RTS, msg->number);
     }
@@ -219,6 +238,7 @@ bool conn_on_cts(struct conn *conn, const struct wire_cts *cts)
     struct core_msg *msg = slot->msg;
     slot->granted = true;
     slot->granted_bytes = cts->length;
+    slot->stripes = cts->stripes;
     if (!msg || msg->state > MSG_EAGER)
         return true;
     if (msg->size_bytes > cts->length) {
@@ -227,8 +247,8 @@ bool conn_on_cts(struct conn *conn, const struct wire_cts *cts)
     }
     if (msg->state == MSG_WAITING) {
         clear_due(conn, DUE_RTS, number);
-        msg->state = MSG_BULK;
-        msg_append(&conn->bulk, msg);
+        start_bulk(conn, msg, slot);
+        return true;
     } else if (!(msg->flags & (MSG_CHARGED | MSG_GRANTED)) && conn->blocked) {
         /* no credit needed any more: it overtakes those that wait for some */
         msg->flags |= MSG_GRANTED;
@@ -302,7 +322,9 @@ bool conn_on_credit(struct conn *conn, const struct wire_credit *credit)
 
 void conn_chunk_gone(struct conn *conn, struct core_msg *msg)
 {
-    if (msg->flags & MSG_DELIVERED) {
+    if (conn->stripe) {
+        conn_part_sent(conn, msg);
+    } else if (msg->flags & MSG_DELIVERED) {
         msg_remove(&conn->settling, msg);
         end_send(conn, msg, UCCL_OK);
     }
@@ -353,10 +375,12 @@ void conn_take_eager(struct conn *conn, struct core_msg *msg, uint32_t room, str
 void conn_take_bulk(struct conn *conn, struct core_msg *msg, uint64_t bytes)
 {
     msg->offset_bytes += bytes;
-    assert(msg->offset_bytes <= msg->size_bytes);
-    if (msg->offset_bytes == msg->size_bytes) {
+    assert(msg->offset_bytes <= msg->end_bytes);
+    if (msg->offset_bytes == msg->end_bytes) {
         msg_remove(&conn->bulk, msg);
         msg->state = MSG_SENT;
+        if (conn->stripe)
+            msg_append(&conn->settling, msg);
     }
 }
 
@@ -523,17 +547,46 @@ bool conn_on_rts(struct conn *conn, const struct wire_rts *rts)
     return true;
 }
 
+/* Bytes of a granted message that come over this flow: all, or the first part. */
+static uint64_t home_bytes(const struct recv_slot *slot)
+{
+    uint64_t from = 0, to = slot->total_bytes;
+    if (slot->stripes > 1)
+        core_stripe(slot->total_bytes, slot->stripes, 0, &from, &to);
+    return to;
+}
+
+static void deliver_if_whole(struct conn *conn, struct recv_slot *slot)
+{
+    unsigned expected = 0;
+    uint64_t from, to;
+    for (unsigned i = 1; i < slot->stripes; i++) {
+        core_stripe(slot->total_bytes, slot->stripes, i, &from, &to);
+        expected += from < to;
+    }
+    if (slot->arrived_bytes == home_bytes(slot) && slot->parts_arrived == expected)
+        deliver(conn, slot);
+}
+
 bool conn_on_data(struct conn *conn, const struct wire_data *data)
 {
+    if (conn->stripe)
+        return conn_on_part_data(conn, data);
     bool good;
     struct recv_slot *slot = find_recv(conn, data->msg, &good);
     if (!slot)
         return good;
     if (!slot->msg || !(slot->flags & RECV_CLEARED) || data->total > slot->msg->size_bytes)
         return false;
+    if (data->stripes > 1 && data->stripes != slot->msg->stripes)
+        return false;
     if (!learn_total(conn, slot, data->total) || slot->flags & RECV_IN_RING)
         return false;
-    if (slot->arrived_bytes + data->length > slot->total_bytes)
+    if (!(slot->flags & RECV_DATA))
+        slot->stripes = data->stripes;
+    uint64_t own_bytes = home_bytes(slot);
+    if (slot->stripes != data->stripes || data->offset > own_bytes ||
+        data->length > own_bytes - data->offset || slot->arrived_bytes + data->length > own_bytes)
         return false;
     slot->flags |= RECV_DATA;
     slot->arrived_bytes += data->length;
@@ -542,9 +595,18 @@ bool conn_on_data(struct conn *conn, const struct wire_data *data)
                                                             .msg = slot->msg,
                                                             .offset_bytes = data->offset,
                                                             .length = data->length});
-    if (slot->arrived_bytes == slot->total_bytes)
-        deliver(conn, slot);
+    deliver_if_whole(conn, slot);
     return true;
+}
+
+void conn_part_arrived(struct conn *conn, struct core_msg *msg)
+{
+    struct recv_slot *slot = recv_slot(conn, msg->number);
+    if (slot->msg != msg)
+        return;
+    slot->parts_arrived++;
+    if (slot->flags & RECV_DATA)
+        deliver_if_whole(conn, slot);
 }
 
 /* Where an eager message lies in our ring. False: it does not fit there. */
@@ -744,6 +806,7 @@ void conn_fail(struct conn *conn, int32_t status)
     bool closing = conn->state == CONN_CLOSING;
     conn->state = CONN_FAILED;
     conn->status = status;
+    conn_fail_parts(conn, status);
     fail_sends(conn, status);
     fail_recvs(conn, status);
     forget_due(conn);
@@ -758,7 +821,8 @@ void conn_fail(struct conn *conn, int32_t status)
 
 void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 {
-    *msg = (struct core_msg){.conn = conn, .size_bytes = msg->size_bytes, .kind = msg->kind};
+    *msg = (struct core_msg){
+        .conn = conn, .size_bytes = msg->size_bytes, .kind = msg->kind, .stripes = msg->stripes};
     bool is_send = msg->kind == CORE_SEND;
     flow_msg_started(conn->flow, now_ns);
     int32_t status = UCCL_OK;
@@ -796,7 +860,8 @@ void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
 {
     if (conn->state == CONN_CLOSING || conn->state == CONN_OVER)
         return;
-    if (conn->state == CONN_FAILED) {
+    conn_fail_parts(conn, UCCL_ECANCELED);
+    if (conn->state == CONN_FAILED || conn->stripe) {
         conn->state = CONN_OVER;
         flow_conn_event(conn);
         return;
@@ -884,7 +949,8 @@ static unsigned put_cts(struct conn *conn, uint8_t *at)
     if (!slot->msg || slot->flags & RECV_DATA)
         return 0;
     slot->flags |= RECV_CLEARED;
-    return wire_put_cts(at, &(struct wire_cts){conn->remote_id, (uint32_t)number, slot->msg->size_bytes});
+    return wire_put_cts(at, &(struct wire_cts){conn->remote_id, (uint32_t)number,
+                                               slot->msg->size_bytes, slot->msg->stripes});
 }
 
 static unsigned put_rts(struct conn *conn, uint8_t *at)

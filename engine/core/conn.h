@@ -39,6 +39,7 @@ struct send_slot {
     struct core_msg *msg;
     uint64_t granted_bytes; /* capacity of the receive that a clear-to-send told */
     bool granted;
+    uint8_t stripes;        /* that the clear-to-send allows */
     bool delivered;
     int32_t end_status;     /* what the END frame for it says, once there is one */
 };
@@ -60,6 +61,8 @@ struct recv_slot {
     uint64_t ring_at;       /* where it begins in the eager ring (absolute) */
     int32_t end_status;     /* RECV_WITHDRAWN: what the END frame says; else how the sender ended it */
     uint8_t flags;          /* enum recv_flag */
+    uint8_t stripes;        /* that the sender cuts it into, once DATA came */
+    uint8_t parts_arrived;  /* of them, on other flows */
     bool charged;           /* takes ring space, freed when the window passes it */
 };
 
@@ -82,6 +85,7 @@ struct conn {
     bool on_ctrl, on_active, event_queued;
     uint32_t local_id, remote_id;
     uint32_t window;            /* messages, a power of two */
+    uint8_t stripe;             /* 0: home of its messages; else the part of them that it carries */
     uint8_t state;              /* enum conn_state */
     int32_t status;             /* of CONN_FAILED */
 
@@ -126,6 +130,15 @@ size_t conn_size(const struct params *params, const struct flow_setup *setup);
 struct conn *conn_init(void *memory, struct flow *flow, const struct params *params,
                        const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
                        void *owner);
+
+/* part.c: what a connection does that carries parts of striped messages. */
+void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns);
+void conn_end_part(struct conn *conn, struct core_msg *msg, int32_t status);
+bool conn_on_part_data(struct conn *conn, const struct wire_data *data);
+void conn_part_sent(struct conn *conn, struct core_msg *msg);
+void conn_fail_parts(struct conn *conn, int32_t status);
+/* And what the home connection does. */
+void conn_part_arrived(struct conn *conn, struct core_msg *msg);
 
 void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 void conn_cancel(struct conn *conn, struct core_msg *msg);

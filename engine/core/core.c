@@ -147,6 +147,24 @@ struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow,
     return conn;
 }
 
+size_t core_part_conn_size(const struct params *params, const struct flow_setup *setup)
+{
+    struct flow_setup small = *setup;
+    small.eager_window_kb = 0;
+    return conn_size(params, &small);
+}
+
+struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *flow,
+                                 const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
+                                 unsigned stripe, void *owner, uint64_t now_ns)
+{
+    struct flow_setup small = *setup;
+    small.eager_window_kb = 0;
+    struct conn *conn = core_conn_open(core, memory, flow, &small, local_id, remote_id, owner, now_ns);
+    conn->stripe = (uint8_t)stripe;
+    return conn;
+}
+
 /* ---- in -------------------------------------------------------------------------------------- */
 
 void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns)
@@ -166,6 +184,34 @@ void core_conn_close(struct core *core, struct conn *conn, uint64_t linger_ns, u
 {
     core->now_ns = now_ns;
     conn_close(conn, linger_ns, now_ns);
+}
+
+void core_submit_part(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    conn_submit_part(conn, msg, now_ns);
+    flow_update_timer(conn->flow, now_ns);
+}
+
+void core_end_part(struct core *core, struct core_msg *msg, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    conn_end_part(msg->conn, msg, msg->kind == CORE_RECV ? UCCL_OK : UCCL_ECANCELED);
+}
+
+void core_part_arrived(struct core *core, struct core_msg *msg, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    conn_part_arrived(msg->conn, msg);
+    flow_update_timer(msg->conn->flow, now_ns);
+}
+
+void core_unsplit(struct core *core, struct core_msg *msg)
+{
+    (void)core;
+    assert(msg->offset_bytes == 0);
+    msg->stripes = 0;
+    msg->end_bytes = msg->size_bytes;
 }
 
 bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce, uint64_t now_ns)
@@ -305,7 +351,15 @@ static bool next_conn_event(struct core *core, struct core_event *event)
 
 bool core_next_event(struct core *core, struct core_event *event)
 {
-    struct core_msg *msg = core->ended.head;
+    struct core_msg *msg = core->splits_head;
+    if (msg) {
+        core->splits_head = msg->next_split;
+        if (!core->splits_head)
+            core->splits_tail = NULL;
+        *event = (struct core_event){.kind = CORE_EVENT_SPLIT, .msg = msg};
+        return true;
+    }
+    msg = core->ended.head;
     if (msg) {
         msg_remove(&core->ended, msg);
         *event = (struct core_event){.kind = CORE_EVENT_MSG, .status = msg->status, .msg = msg};

@@ -32,6 +32,7 @@ enum {
     CORE_TRAIN_MAX = 64,           /* datagrams per chunk: bits of the mask */
     CORE_TRAIN_BYTES_MAX = 65472,  /* bytes per chunk on the wire: one UDP GSO send, IPv4 or IPv6 */
     CORE_DATAGRAM_MIN = 512,       /* smallest datagram size that the wire format works with */
+    CORE_STRIPES_MAX = 64,         /* flows that may share one message */
     CORE_FRAMES_MAX = 512,         /* frames in one datagram */
     CORE_GATHER_MAX = 512,         /* payload pieces in one chunk of small messages */
     CORE_COPIES_MAX = 4 * CORE_FRAMES_MAX, /* that one core_rx() or core_submit() may produce */
@@ -54,11 +55,14 @@ struct core_msg {
     uint64_t moved_bytes;   /* at the end: bytes moved */
     uint64_t ring_at;       /* eager send: where it begins in the peer's ring */
     uint64_t offset_bytes;  /* send: first byte not yet put into a chunk */
+    uint64_t end_bytes;     /* send: one past the last byte that this connection sends */
+    struct core_msg *next_split; /* list for CORE_EVENT_SPLIT */
     uint32_t chunks_live;   /* send: chunks that refer to this payload */
     int32_t status;         /* at the end: 0 or a negative uccl_error */
     uint8_t kind;           /* enum core_msg_kind */
     uint8_t state;          /* enum msg_state, conn.c */
     uint8_t flags;          /* enum msg_flag, conn.c */
+    uint8_t stripes;        /* parts that it is, or may be, cut into; 0: one */
 };
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
@@ -120,6 +124,38 @@ enum { CORE_CONN_INDEX_BITS = 16, CORE_CONNS_MAX = 1 << CORE_CONN_INDEX_BITS };
 struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow,
                             const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
                             void *owner, uint64_t now_ns);
+
+/*
+ * Striping. A message may be carried by several flows between the same two engines, each with a
+ * connection of the same ids on its own core: the home connection numbers, matches, grants and
+ * ends it; the others carry parts. Part i of n of a message of `total` bytes:
+ */
+static inline void core_stripe(uint64_t total, unsigned n, unsigned i, uint64_t *from, uint64_t *to)
+{
+    enum { UNIT = 64 * 1024 };
+    uint64_t size = (total / n / UNIT + 1) * UNIT;
+    *from = i * size < total ? i * size : total;
+    *to = *from + size < total ? *from + size : total;
+}
+
+/* Opens the end of a connection that carries part `stripe` > 0 of striped messages and nothing else. */
+struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *flow,
+                                 const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
+                                 unsigned stripe, void *owner, uint64_t now_ns);
+size_t core_part_conn_size(const struct params *params, const struct flow_setup *setup);
+
+/*
+ * A part of a message on such a connection. The caller sets kind, size_bytes (send: of the whole
+ * message; receive: of the buffer), number and stripes as they are in the whole one. It ends when its
+ * bytes have been acked or have arrived, by core_end_part(), or with the connection.
+ */
+void core_submit_part(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
+/* Ends a part early; a receive then has UCCL_OK and 0 bytes. */
+void core_end_part(struct core *core, struct core_msg *msg, uint64_t now_ns);
+/* On the home core: a part of this receive has arrived. */
+void core_part_arrived(struct core *core, struct core_msg *msg, uint64_t now_ns);
+/* On the home core, at once after CORE_EVENT_SPLIT: no parts could be made, it is sent whole. */
+void core_unsplit(struct core *core, struct core_msg *msg);
 
 /* ---- in -------------------------------------------------------------------------------------- */
 
@@ -206,6 +242,7 @@ struct tx_desc {
     uint32_t conn_id;
     uint32_t msg_number;
     uint64_t msg_total;
+    uint8_t stripes;
     /* TX_FRAMES */
     uint8_t *buffer;         /* datagram i begins at i * datagram_bytes */
     const struct tx_piece *pieces;
@@ -219,6 +256,7 @@ bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns);
 
 enum core_event_kind {
     CORE_EVENT_MSG,        /* `msg` has ended: status and moved_bytes are final */
+    CORE_EVENT_SPLIT,      /* the send `msg` is cut into `msg->stripes` parts: submit all but part 0 */
     CORE_EVENT_CONN_ENDED, /* `owner` of a connection: its last event; its memory is the caller's */
     CORE_EVENT_CONN_FAILED,/* `owner` of a connection: the peer closed it or died (`status`); it takes
                               no more messages and is still to be closed */

@@ -183,7 +183,7 @@ void flow_msg_ended(struct flow *flow, struct core_msg *msg, int32_t status, uin
     msg->status = status;
     msg->moved_bytes = moved_bytes;
     msg_append(&flow->core->ended, msg);
-    if (status != UCCL_OK)
+    if (status != UCCL_OK || msg->conn->stripe) /* parts are counted as the whole */
         return;
     if (msg->kind == CORE_SEND) {
         COUNT(counters, msgs_sent, 1);

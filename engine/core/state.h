@@ -40,6 +40,7 @@ struct core {
     struct tx_piece pieces[CORE_GATHER_MAX];
 
     struct msg_list ended;          /* for core_next_event() */
+    struct core_msg *splits_head, *splits_tail;
     struct conn *conn_events_head, *conn_events_tail;
     struct flow *flow_events_head, *flow_events_tail;
 };

@@ -106,13 +106,14 @@ static void describe_bulk(const struct chunk *chunk, struct tx_desc *desc)
     desc->conn_id = msg->conn->remote_id;
     desc->msg_number = (uint32_t)msg->number;
     desc->msg_total = msg->size_bytes;
+    desc->stripes = msg->stripes;
 }
 
 static bool send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core_msg *msg = conn_bulk_ready(conn);
     uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
-    uint64_t left = msg->size_bytes - msg->offset_bytes;
+    uint64_t left = msg->end_bytes - msg->offset_bytes;
     uint32_t chunk_bytes = (uint32_t)flow->core->params->chunk_size_kb * 1024;
     uint32_t count_max = CORE_TRAIN_BYTES_MAX / flow->datagram_bytes;
     if (count_max > chunk_bytes / stride)

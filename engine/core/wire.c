@@ -138,13 +138,14 @@ static const uint8_t *take_payload(struct wire_packet *packet, uint32_t length)
 
 static bool get_data(struct wire_packet *packet, const uint8_t *at, struct wire_data *data)
 {
+    data->stripes = at[1];
     data->length = get16(at + 2);
     data->conn = get32(at + 4);
     data->msg = get32(at + 8);
     data->offset = get64(at + 12);
     data->total = get64(at + 20);
     data->payload = take_payload(packet, data->length);
-    return at[1] == 0 && data->payload && data->offset <= data->total &&
+    return data->stripes <= CORE_STRIPES_MAX && data->payload && data->offset <= data->total &&
            data->length <= data->total - data->offset;
 }
 
@@ -213,9 +214,9 @@ int wire_next_frame(struct wire_packet *packet, struct wire_frame *frame)
         break;
     case FRAME_CTS: /* at[1]: entries {NIC, key} for striping and placement; none in use yet */
         bytes = WIRE_CTS_BYTES;
-        good = left >= bytes && at[1] == 0;
+        good = left >= bytes && at[1] == 0 && get16(at + 2) <= CORE_STRIPES_MAX;
         if (good)
-            frame->cts = (struct wire_cts){get32(at + 4), get32(at + 8), get64(at + 12)};
+            frame->cts = (struct wire_cts){get32(at + 4), get32(at + 8), get64(at + 12), at[2]};
         break;
     case FRAME_RTS:
         bytes = WIRE_RTS_BYTES;
@@ -286,7 +287,7 @@ unsigned wire_put_eager(uint8_t *at, const struct wire_eager *eager)
 
 unsigned wire_put_cts(uint8_t *at, const struct wire_cts *cts)
 {
-    put_start(at, FRAME_CTS, 0, 0);
+    put_start(at, FRAME_CTS, 0, cts->stripes);
     put32(at + 4, cts->conn);
     put32(at + 8, cts->msg);
     put64(at + 12, cts->length);
@@ -401,7 +402,7 @@ void wire_bulk_header(const struct tx_desc *desc, unsigned index, uint32_t paylo
 
     put_header(desc, index, payload_crc, out);
     put16(out + AT_HEADER_LENGTH, WIRE_BULK_HEADER_BYTES);
-    put_start(frame, FRAME_DATA, 0, length);
+    put_start(frame, FRAME_DATA, desc->stripes, length);
     put32(frame + 4, desc->conn_id);
     put32(frame + 8, desc->msg_number);
     put64(frame + 12, desc->bulk_offset + (uint64_t)index * desc->bulk_stride);

@@ -54,6 +54,7 @@ enum wire_frame_kind {
 };
 
 struct wire_data {
+    uint8_t stripes;      /* parts that the message is cut into, each on a flow of its own; 0: whole */
     uint32_t conn, msg;
     uint64_t offset, total;
     uint32_t length;
@@ -72,6 +73,7 @@ struct wire_eager {
 struct wire_cts {
     uint32_t conn, msg;
     uint64_t length;
+    uint8_t stripes;      /* flows over which the message may be spread; 0: this one alone */
 };
 
 struct wire_rts {

@@ -165,6 +165,18 @@ static void queue_post(struct world *world, struct side *side, unsigned kind, ui
     world_push(world, at_ns, EVENT_POST, side->end, side, kind);
 }
 
+/* As if side `s` had sent for long. */
+static void wrap_messages(struct world *world, struct conn_sim *conn, unsigned s)
+{
+    struct conn *from = conn->sides[s].core_conn, *to = conn->sides[!s].core_conn;
+    uint64_t number = world_wrap(world), ring = world_wrap(world) * 64 - (UINT64_C(63) << 32);
+    from->send_next = from->send_admitted = from->delivered = number;
+    to->recv_next = to->recv_admitted = to->recv_base = number;
+    from->ring_used = ring;
+    from->ring_limit = ring + from->ring_bytes;
+    to->ring_freed = ring;
+}
+
 static void create_conn(struct world *world, struct conn_sim *conn, struct pair *pair, unsigned index)
 {
     const struct options *options = world->options;
@@ -192,6 +204,8 @@ static void create_conn(struct world *world, struct conn_sim *conn, struct pair 
         queue_post(world, side, CORE_RECV,
                    start_ns > side->recv_from_ns ? start_ns : side->recv_from_ns);
     }
+    for (unsigned s = 0; s < 2 && options->wrap; s++)
+        wrap_messages(world, conn, s);
     if (options->close_early && rng_below(rng, 4)) {
         struct side *first = &conn->sides[rng_below(rng, 2)];
         uint64_t at_ns = world->now_ns + rng_below(rng, 1u << (14 + rng_below(rng, 12)));
@@ -493,6 +507,8 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
     case CORE_EVENT_MSG:
         on_message(world, end, event->msg, event->status);
         break;
+    case CORE_EVENT_SPLIT:
+        world_fail(world, "a message was split on a connection without stripes");
     case CORE_EVENT_CONN_ENDED:
         world_note(world, "ended", side->conn->index * 2 + side->side, 0, 0);
         if (!side->closed || side->over || side->live[0] || side->live[1])
@@ -614,6 +630,16 @@ void app_check(struct world *world)
 
 void app_report(const struct world *world)
 {
+    for (unsigned i = 0; i < world->end_count; i++) {
+        const struct counters *counters = &world->ends[i].counters;
+        printf("# end %u:", i);
+#define COUNTER(field, doc)                                                                        \
+    if (counters->field)                                                                           \
+        printf(" %s %llu", #field, (unsigned long long)counters->field);
+#include "defs/counters.def"
+#undef COUNTER
+        printf("\n");
+    }
     printf("# %llu requests live, %llu ended, %llu datagrams\n", (unsigned long long)world->requests_live,
            (unsigned long long)world->requests_ended, (unsigned long long)world->datagrams);
     for (unsigned i = 0; i < world->conn_count; i++) {

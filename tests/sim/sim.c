@@ -96,10 +96,9 @@ static void set_loss30(struct options *options, struct rng *rng)
 
 static void set_burst(struct options *options, struct rng *rng)
 {
-    (void)rng;
     EACH_NET(options, net) {
-        net->burst_enter_ppm = 3000;
-        net->burst_leave_ppm = 60000;
+        net->burst_ppm = 1000;
+        net->burst_ns = 1u << (14 + rng_below(rng, 10));
     }
 }
 
@@ -409,6 +408,19 @@ static void set_no_eager(struct options *options, struct rng *rng)
         net->loss_ppm = rng_below(rng, 2) * 10000;
 }
 
+static void set_wrap(struct options *options, struct rng *rng)
+{
+    options->wrap = true;
+    options->messages = 400;
+    options->size_max = 30000;
+    options->eager_window_kb = 128;
+    options->msg_window = 16u << rng_below(rng, 6);
+    options->chunk_window = 64u << rng_below(rng, 4);
+    options->cancel_permille = rng_below(rng, 2) * 100;
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 2) * 20000;
+}
+
 /* All at once. */
 static void set_storm(struct options *options, struct rng *rng)
 {
@@ -427,8 +439,8 @@ static void set_storm(struct options *options, struct rng *rng)
     options->stall_ns = 1u << (17 + rng_below(rng, 6));
     EACH_NET(options, net) {
         net->loss_ppm = rng_below(rng, 60000);
-        net->burst_enter_ppm = rng_below(rng, 2000);
-        net->burst_leave_ppm = 50000;
+        net->burst_ppm = rng_below(rng, 500);
+        net->burst_ns = 1u << (14 + rng_below(rng, 10));
         net->duplicate_ppm = rng_below(rng, 50000);
         net->corrupt_ppm = rng_below(rng, 20000);
         net->truncate_ppm = rng_below(rng, 20000);
@@ -474,6 +486,7 @@ static const struct scenario scenarios[] = {
     {"long-way", set_long_way},
     {"idle", set_idle},
     {"no-eager", set_no_eager},
+    {"wrap", set_wrap},
     {"storm", set_storm},
 };
 enum { SCENARIO_COUNT = sizeof scenarios / sizeof scenarios[0] };

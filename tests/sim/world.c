@@ -101,12 +101,10 @@ static bool swallowed(struct world *world, struct link *link, const struct tx_de
         return true;
     if (desc->path < 32 && net->dead_paths >> desc->path & 1)
         return true;
-    if (net->burst_enter_ppm) {
-        link->burst = link->burst ? !world_chance(world, net->burst_leave_ppm)
-                                  : world_chance(world, net->burst_enter_ppm);
-        if (link->burst)
-            return true;
-    }
+    if (world->now_ns >= link->burst_until_ns && world_chance(world, net->burst_ppm))
+        link->burst_until_ns = world->now_ns + rng_below(&world->rng, (uint32_t)net->burst_ns);
+    if (world->now_ns < link->burst_until_ns)
+        return true;
     return world_chance(world, net->loss_ppm);
 }
 
@@ -352,6 +350,26 @@ static void run_end(struct world *world, struct end *end)
 
 /* ---- from begin to end ----------------------------------------------------------------------- */
 
+uint64_t world_wrap(struct world *world)
+{
+    return UINT64_C(0xffffffff) - rng_below(&world->rng, 300);
+}
+
+/* As if the pair had talked for long. */
+static void wrap_pair(struct world *world, struct pair *pair)
+{
+    for (unsigned side = 0; side < 2; side++) {
+        struct flow *from = pair->flow[side], *to = pair->flow[!side];
+        from->sent.next_seq = from->sent.cumulative = world_wrap(world);
+        to->sack.cumulative = to->sack.end = from->sent.next_seq;
+        from->ack_number = (uint32_t)world_wrap(world);
+        for (unsigned i = 0; i < from->paths.count; i++) {
+            from->paths.paths[i].next_seq = (uint32_t)world_wrap(world);
+            from->paths.paths[i].acked_seq = from->paths.paths[i].next_seq - 1;
+        }
+    }
+}
+
 static void open_pair(struct world *world, unsigned first, unsigned second)
 {
     const struct options *options = world->options;
@@ -383,6 +401,8 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
             core_flow_open(end->core, pair->flow_memory[side], &pair->setup[side], world->now_ns);
         end->inbox_limit += options->window_bytes + CONTROL_RESERVE_BYTES;
     }
+    if (options->wrap)
+        wrap_pair(world, pair);
 }
 
 void world_create(struct world *world, const char *scenario, const struct options *options, uint64_t seed,
@@ -393,6 +413,8 @@ void world_create(struct world *world, const char *scenario, const struct option
     world->rng.state = seed;
     world->app_rng.state = seed ^ UINT64_C(0x5deece66d);
     world->now_ns = world->start_ns = rng_next(&world->rng) >> 16; /* clocks begin anywhere */
+    if (options->wrap)
+        world->now_ns = world->start_ns = (world->start_ns >> 36 << 36) - rng_below(&world->rng, 10 * NS_PER_MS);
     world->end_count = options->ends;
     for (unsigned i = 0; i < world->end_count; i++) {
         struct end *end = &world->ends[i];

@@ -21,7 +21,8 @@ struct net {
     uint64_t queue_bytes;    /* what waits for the rate before the tail is dropped; 0: without limit */
     uint64_t delay_ns, jitter_ns;
     uint64_t reorder_ns;     /* extra delay of a datagram that is overtaken */
-    uint32_t loss_ppm, burst_enter_ppm, burst_leave_ppm;
+    uint64_t burst_ns;       /* longest time that a burst of losses lasts */
+    uint32_t loss_ppm, burst_ppm;
     uint32_t reorder_ppm, duplicate_ppm, corrupt_ppm, truncate_ppm, ce_ppm;
     uint32_t dead_paths;     /* bit i: path i swallows everything */
     uint64_t black_from_ns, black_until_ns; /* swallows everything in between */
@@ -35,6 +36,7 @@ struct options {
     unsigned conns;               /* per pair */
     struct net net[2];            /* away from the first end, and towards it */
     bool paths_in_order;
+    bool wrap;                    /* every number that the wire truncates soon wraps */
     uint32_t datagram_bytes, datagram_bytes_later; /* later: from change_datagram_ns on */
     uint64_t change_datagram_ns;
     uint32_t chunk_window, msg_window, eager_window_kb;
@@ -94,7 +96,7 @@ struct link {
     struct net net;
     uint64_t free_ns;   /* when the last datagram has left */
     uint64_t last_ns;   /* arrival of the newest, for order */
-    bool burst;
+    uint64_t burst_until_ns;
 };
 
 /* Two ends with a flow between them; sides 0 and 1. */
@@ -139,6 +141,8 @@ void world_note(struct world *world, const char *what, uint64_t a, uint64_t b, u
 _Noreturn void world_fail(const struct world *world, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void *sim_alloc(size_t bytes); /* zeroed, 64-byte aligned */
+/* Where a number that wraps on the wire begins in such a world: somewhat below 2^32. */
+uint64_t world_wrap(struct world *world);
 static inline bool world_chance(struct world *world, uint32_t ppm)
 {
     return ppm && rng_below(&world->rng, PPM) < ppm;

@@ -127,7 +127,7 @@ int pthread_mutex_lock(pthread_mutex_t *mutex)
 static const size_t sizes[] = {0, 1, 100, 1400, 8192, 8193, 65536, LARGE};
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
-static uint8_t out[WINDOW][LARGE], in[WINDOW][LARGE];
+static uint8_t out[WINDOW][LARGE], in[2][WINDOW][LARGE];
 
 /* A window of messages each way; the ends are awaited by waiting and by testing. */
 static void exchange(uccl_conn *conn[2], unsigned round)
@@ -141,7 +141,7 @@ static void exchange(uccl_conn *conn[2], unsigned round)
             int early_send = (int)(round + i) % 2;
             if (early_send)
                 OK(uccl_send_async(conn[side], out[i], size, NULL, &requests[count_of++]));
-            OK(uccl_recv_async(conn[!side], in[i], size, NULL, &requests[count_of++]));
+            OK(uccl_recv_async(conn[!side], in[side][i], size, NULL, &requests[count_of++]));
             if (!early_send)
                 OK(uccl_send_async(conn[side], out[i], size, NULL, &requests[count_of++]));
         }

@@ -147,7 +147,9 @@ BOTH(api_cancel, a_send)
         IS(uccl_cancel(send), 0);
         end_of(send, UCCL_ECANCELED);
         uccl_request *recv = post_recv(pair.conn[1], in, sizeof in);
-        end_of(recv, UCCL_ECANCELED);
+        /* an eager message is there already, and the word that it was cancelled may come later */
+        int received = uccl_wait(recv, SOON_MS, NULL);
+        cr_assert(received == UCCL_ECANCELED || (received == 0 && i % 4 == 0), "receive %d", received);
         exchange(pair.conn[0], pair.conn[1], 10000, i);
     }
     pair_close(&pair);

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections that carry parts of striped messages for a home connection on another engine thread. They
+ * know no window: a part has its number from home, and stands in a list at its slot until its bytes
+ * are here. A send part ends when its chunks are acked; that the message is delivered, home learns.
+ * Only DATA frames arrive here; a message whose part is not (or no longer) known is not acked.
+ */
+#include "core/state.h"
+
+#include <assert.h>
+
+static struct recv_slot *part_slot(const struct conn *conn, uint64_t number)
+{
+    return &conn->recv_slots[number & (conn->window - 1)];
+}
+
+static void end(struct conn *conn, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
+{
+    msg->state = MSG_ENDED;
+    flow_msg_ended(conn->flow, msg, status, moved_bytes);
+}
+
+void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
+{
+    assert(conn->stripe && conn->stripe < msg->stripes);
+    *msg = (struct core_msg){.conn = conn,
+                             .number = msg->number,
+                             .size_bytes = msg->size_bytes,
+                             .kind = msg->kind,
+                             .stripes = msg->stripes};
+    flow_msg_started(conn->flow, now_ns);
+    if (conn->state != CONN_OPEN) {
+        end(conn, msg, conn->state == CONN_FAILED ? conn->status : UCCL_ECLOSED, 0);
+    } else if (msg->kind == CORE_RECV) {
+        struct recv_slot *slot = part_slot(conn, msg->number);
+        msg->state = MSG_WAITING;
+        msg->next = slot->msg;
+        slot->msg = msg;
+    } else {
+        core_stripe(msg->size_bytes, msg->stripes, conn->stripe, &msg->offset_bytes, &msg->end_bytes);
+        assert(msg->offset_bytes < msg->end_bytes);
+        msg->state = MSG_BULK;
+        msg_append(&conn->bulk, msg);
+        flow_add_active(conn);
+    }
+}
+
+/* Takes a receive part off its slot's list. */
+static void unlist(struct conn *conn, struct core_msg *msg)
+{
+    struct core_msg **link = &part_slot(conn, msg->number)->msg;
+    while (*link != msg)
+        link = &(*link)->next;
+    *link = msg->next;
+    msg->next = NULL;
+}
+
+void conn_end_part(struct conn *conn, struct core_msg *msg, int32_t status)
+{
+    if (msg->state == MSG_ENDED)
+        return;
+    if (msg->kind == CORE_RECV) {
+        unlist(conn, msg);
+    } else {
+        flow_void_chunks(conn->flow, msg);
+        msg_remove(msg->state == MSG_BULK ? &conn->bulk : &conn->settling, msg);
+    }
+    end(conn, msg, status, 0);
+}
+
+void conn_part_sent(struct conn *conn, struct core_msg *msg)
+{
+    if (msg->state != MSG_SENT)
+        return;
+    uint64_t from, to;
+    core_stripe(msg->size_bytes, msg->stripes, conn->stripe, &from, &to);
+    msg_remove(&conn->settling, msg);
+    end(conn, msg, UCCL_OK, to - from);
+}
+
+bool conn_on_part_data(struct conn *conn, const struct wire_data *data)
+{
+    struct core_msg *msg = part_slot(conn, data->msg)->msg;
+    while (msg && (uint32_t)msg->number != data->msg)
+        msg = msg->next;
+    if (!msg || data->stripes != msg->stripes || data->total > msg->size_bytes)
+        return false;
+    uint64_t from, to;
+    core_stripe(data->total, data->stripes, conn->stripe, &from, &to);
+    if (data->offset < from || data->offset > to || data->length > to - data->offset ||
+        msg->offset_bytes + data->length > to - from)
+        return false;
+    msg->offset_bytes += data->length; /* of a receive part: bytes that have arrived */
+    if (data->length)
+        core_copy_push(conn->flow->core, (struct core_copy){.from = data->payload,
+                                                            .msg = msg,
+                                                            .offset_bytes = data->offset,
+                                                            .length = data->length});
+    if (msg->offset_bytes == to - from) {
+        unlist(conn, msg);
+        end(conn, msg, UCCL_OK, to - from);
+    }
+    return true;
+}
+
+void conn_fail_parts(struct conn *conn, int32_t status)
+{
+    struct core_msg *msg;
+    if (!conn->stripe)
+        return;
+    while ((msg = conn->bulk.head) || (msg = conn->settling.head))
+        conn_end_part(conn, msg, status);
+    for (uint32_t i = 0; i < conn->window; i++) {
+        while ((msg = conn->recv_slots[i].msg))
+            conn_end_part(conn, msg, status);
+    }
+}

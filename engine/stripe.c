@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "stripe.h"
+
+#include "thread.h"
+
+/* ---- commands between engine threads --------------------------------------------------------- */
+
+static bool deliver(struct notice *notice)
+{
+    return thread_push(notice->to, notice->object, notice->what);
+}
+
+/* Never fails and never waits: what finds no room is kept and tried again each round. */
+static void notify(struct engine_thread *thread, struct notice *notice, struct uccl_request *request,
+                   enum thread_command command)
+{
+    notice->to = request->thread;
+    notice->object = request;
+    notice->what = thread_command_for(command, request);
+    if (deliver(notice))
+        return;
+    notice->waiting = true;
+    notice->next = thread->notices;
+    thread->notices = notice;
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+static void free_parts(struct uccl_request *request)
+{
+    struct uccl_request *part;
+    while ((part = request->parts)) {
+        request->parts = part->next_part;
+        part->parent = NULL;
+        request_put(part);
+    }
+}
+
+/* Takes parts [1, count) from the pool. False: it has not so many. */
+static bool make_parts(struct uccl_request *request, unsigned count)
+{
+    for (unsigned i = count; i-- > 1;) {
+        struct uccl_request *part = request_take(request->pool);
+        if (!part) {
+            free_parts(request);
+            return false;
+        }
+        part->msg = (struct core_msg){.kind = request->msg.kind,
+                                      .conn = request->stripes->at[i].conn,
+                                      .size_bytes = request->msg.size_bytes,
+                                      .stripes = (uint8_t)count};
+        part->buffer = request->buffer;
+        part->memory = request->memory;
+        part->mr = NULL;
+        part->thread = request->stripes->at[i].thread;
+        part->stripes = NULL;
+        part->parent = request;
+        part->parts = NULL;
+        part->to_home = part->to_part = (struct notice){0};
+        part->next_part = request->parts;
+        request->parts = part;
+        atomic_store_explicit(&part->state, REQUEST_PENDING, memory_order_relaxed);
+    }
+    return true;
+}
+
+/* Hands the parts to their threads; the message has its number now. */
+static void submit_parts(struct engine_thread *thread, struct uccl_request *request)
+{
+    for (struct uccl_request *part = request->parts; part; part = part->next_part) {
+        part->msg.number = request->msg.number;
+        atomic_fetch_add_explicit(&request->unfinished, 1, memory_order_relaxed);
+        notify(thread, &part->to_part, part, COMMAND_PART);
+    }
+}
+
+void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns)
+{
+    const struct stripe_set *stripes = request->stripes;
+    bool large = request->msg.kind == CORE_RECV && stripes->count > 1 &&
+                 request->msg.size_bytes >= stripes->min_bytes;
+    if (large && make_parts(request, stripes->count))
+        request->msg.stripes = (uint8_t)stripes->count;
+    core_submit(thread->core, request->msg.conn, &request->msg, now_ns);
+    if (request->parts)
+        submit_parts(thread, request);
+}
+
+void stripe_split(struct engine_thread *thread, struct uccl_request *request)
+{
+    unsigned count = request->msg.stripes;
+    if (count > request->stripes->count || !make_parts(request, count)) {
+        core_unsplit(thread->core, &request->msg);
+        return;
+    }
+    for (struct uccl_request **link = &request->parts; *link;) { /* a short message has fewer */
+        struct uccl_request *part = *link;
+        uint64_t from, to;
+        unsigned index = 0;
+        while (request->stripes->at[index].thread != part->thread)
+            index++;
+        core_stripe(request->msg.size_bytes, count, index, &from, &to);
+        if (from < to) {
+            link = &part->next_part;
+            continue;
+        }
+        *link = part->next_part;
+        part->parent = NULL;
+        request_put(part);
+    }
+    submit_parts(thread, request);
+}
+
+/* The request or one of its parts is done with; the last of them ends the request. */
+static void finish_one(struct uccl_request *request)
+{
+    if (atomic_fetch_sub_explicit(&request->unfinished, 1, memory_order_acq_rel) != 1)
+        return;
+    struct engine_thread *home = request->thread;
+    int32_t part_status = atomic_load_explicit(&request->part_status, memory_order_relaxed);
+    if (request->msg.status == UCCL_OK && part_status != UCCL_OK) {
+        request->msg.status = part_status;
+        request->msg.moved_bytes = 0;
+    }
+    free_parts(request);
+    /* pairs with the acquire in test and wait */
+    atomic_store_explicit(&request->state, REQUEST_ENDED, memory_order_release);
+    thread_tell_waiters(home);
+}
+
+void stripe_retry(struct engine_thread *thread)
+{
+    struct notice **link = &thread->notices;
+    while (*link) {
+        struct notice *notice = *link;
+        if (!deliver(notice)) {
+            link = &notice->next;
+            continue;
+        }
+        *link = notice->next;
+        notice->waiting = false;
+        if (notice->then)
+            finish_one(notice->then);
+    }
+}
+
+/* The part never reached its thread: its submission still waits in our list. */
+static void recall(struct engine_thread *thread, struct uccl_request *part)
+{
+    for (struct notice **link = &thread->notices; *link; link = &(*link)->next) {
+        if (*link == &part->to_part) {
+            *link = part->to_part.next;
+            break;
+        }
+    }
+    part->to_part.waiting = false;
+    atomic_store_explicit(&part->state, REQUEST_ENDED, memory_order_release);
+    finish_one(part->parent);
+}
+
+static void part_ended(struct engine_thread *thread, struct uccl_request *part)
+{
+    struct uccl_request *request = part->parent;
+    int32_t status = part->msg.status, none = UCCL_OK;
+    if (status != UCCL_OK) {
+        atomic_compare_exchange_strong(&request->part_status, &none, status);
+        notify(thread, &part->to_home, request, COMMAND_CANCEL);
+    } else if (part->msg.kind == CORE_RECV && part->msg.moved_bytes) {
+        notify(thread, &part->to_home, request, COMMAND_PART_ARRIVED);
+    }
+    atomic_store_explicit(&part->state, REQUEST_ENDED, memory_order_release);
+    if (part->to_home.waiting)
+        part->to_home.then = request; /* the part, and its notice, must stay until it is sent */
+    else
+        finish_one(request);
+}
+
+void stripe_ended(struct engine_thread *thread, struct uccl_request *request)
+{
+    if (request->parent) {
+        part_ended(thread, request);
+        return;
+    }
+    bool sent = request->msg.kind == CORE_SEND && request->msg.status == UCCL_OK;
+    for (struct uccl_request *part = request->parts; part; part = part->next_part) {
+        if (part->to_part.waiting)
+            recall(thread, part);
+        else if (!sent && atomic_load_explicit(&part->state, memory_order_acquire) == REQUEST_PENDING)
+            notify(thread, &part->to_part, part, COMMAND_END_PART);
+    }
+    finish_one(request);
+}

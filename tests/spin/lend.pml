@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The protocol by which an engine sleeps, is woken and is lent: engine/thread.c, function by function,
+ * with one engine thread, two application threads that post a message and wait for it, and a network
+ * that lets it arrive some time after the post was taken. The first may also test before it waits.
+ *
+ * Every wait that has a time limit in thread.c may end at any moment here, except where the limit is
+ * none. Waits in the NIC and for completions have none: nothing but a wake-up ends them.
+ *
+ * Checked: nobody but one owner runs a round or takes it from the ring; one thread at most is in the
+ * NIC's wait; no deadlock; whoever posts and waits is served (`served`, with weak fairness).
+ *
+ * Broken on purpose, each must fail:
+ *   NO_RECHECK   who goes to sleep does not look at the ring once more
+ *   TWO_IN_NIC   a borrower sleeps in the NIC though the engine thread has not left it
+ *   NO_REST_WAKE give_back() does not wake an engine thread that rests without a lease
+ *
+ * Left out: stop, kick (which only shortens a lease), the event descriptor (told like waiters are), and
+ * weak memory: the model is sequentially consistent, as are the operations that it stands for.
+ */
+#ifndef ROUNDS
+#define ROUNDS 1
+#endif
+#define APPS 2
+
+#define RUNS 0
+#define SLEEPS 1
+#define FREE 2
+#define BORROWED 3
+#define BORROWER_SLEEPS 4
+
+byte owner = RUNS;
+byte wanted = 0;
+bool in_nic = false;          /* the engine thread's */
+bool resting = false;
+bool borrowed_since = false;  /* `borrows` has changed since the engine thread looked */
+bool engine_sleeps = false;   /* on the futex `owner`, without a limit */
+
+bool wake_token = false;      /* the eventfd of nic->wake() */
+bool posted[APPS], flying[APPS], arrived[APPS], done[APPS];
+
+byte waiters = 0;             /* and the futex `completions`: */
+bool changed[APPS];           /* it has since this one looked */
+bool asleep[APPS];            /* this one sleeps on it */
+
+byte owners = 1;              /* ghosts: who runs rounds, who is in the NIC's wait */
+byte sleepers = 0;
+
+#define RING_BUSY (posted[0] || posted[1])
+#define READABLE (arrived[0] || arrived[1])
+
+inline wake_owner_futex() { engine_sleeps = false }
+
+inline change_completions() { changed[0] = true; changed[1] = true }
+
+/* run_round(); each step is the owner's alone, but what it tells others is a step of its own */
+inline run_round(busy)
+{
+    d_step {
+        assert(owners == 1);
+        busy = READABLE || RING_BUSY;
+        some = READABLE;
+        done[0] = done[0] || arrived[0];
+        done[1] = done[1] || arrived[1];
+        arrived[0] = false;
+        arrived[1] = false;
+    };
+    d_step {
+        assert(owners == 1);
+        busy = busy || RING_BUSY;
+        flying[0] = flying[0] || posted[0];
+        flying[1] = flying[1] || posted[1];
+        posted[0] = false;
+        posted[1] = false;
+    };
+    if
+    :: some && waiters > 0 -> d_step { change_completions(); asleep[0] = false; asleep[1] = false }
+    :: else
+    fi;
+    some = false
+}
+
+/* nic->wait(), as poll and then read of the eventfd, which blocks when another has read it */
+inline nic_enter() { d_step { sleepers++; assert(sleepers <= 1) } }
+
+inline nic_sleep()
+{
+    if
+    :: wake_token -> atomic { wake_token -> wake_token = false }
+    :: !wake_token && READABLE
+    fi;
+    sleepers--
+}
+
+inline nic_wake() { wake_token = true }
+
+active proctype network()
+{
+end:
+    do
+    :: atomic { flying[0] -> flying[0] = false; arrived[0] = true }
+    :: atomic { flying[1] -> flying[1] = false; arrived[1] = true }
+    od
+}
+
+active proctype engine()
+{
+    bool busy, some, slept_through, used, rest, ours;
+    byte seen;
+
+round:
+    if
+    :: wanted > 0 ->
+        atomic { owners--; owner = FREE };
+        wake_owner_futex();
+        goto lend_out
+    :: else
+    fi;
+    run_round(busy);
+    if
+    :: busy -> goto round
+    :: else
+    fi;
+
+    /* sleep_in_nic() */
+    in_nic = true;
+    atomic { owners--; owner = SLEEPS };
+#ifdef NO_RECHECK
+    if
+    :: true ->
+#else
+    if
+    :: !RING_BUSY ->
+#endif
+        if
+        :: wanted == 0 ->
+            nic_enter();
+end_idle:   nic_sleep()
+        :: else
+        fi
+#ifndef NO_RECHECK
+    :: else
+#endif
+    fi;
+    in_nic = false;
+    atomic {
+        ours = owner == SLEEPS;
+        if
+        :: ours -> owner = RUNS; owners++
+        :: else
+        fi
+    };
+    if
+    :: ours -> goto round
+    :: else
+    fi;
+
+lend_out:
+    slept_through = false;
+lease:
+    borrowed_since = false;
+    seen = owner;
+    rest = false;
+    if
+    :: slept_through && seen == BORROWER_SLEEPS ->
+        resting = true;
+        if
+        :: owner == BORROWER_SLEEPS -> rest = true
+        :: else -> resting = false
+        fi
+    :: else
+    fi;
+    if
+    :: rest ->
+        atomic { engine_sleeps = (owner == seen) };
+        !engine_sleeps;
+        resting = false
+    :: else /* the lease has a limit */
+    fi;
+    d_step {
+        slept_through = seen == BORROWER_SLEEPS && !borrowed_since;
+        used = seen != FREE || borrowed_since || wanted > 0
+    };
+    atomic {
+        ours = !used && owner == FREE;
+        if
+        :: ours -> owner = RUNS; owners++
+        :: else
+        fi
+    };
+    if
+    :: ours -> goto round
+    :: else -> goto lease
+    fi
+}
+
+inline try_borrow(got)
+{
+    seen = owner;
+    got = false;
+    if
+    :: seen == FREE || seen == SLEEPS ->
+        atomic {
+            if
+            :: owner == seen -> owner = BORROWED; owners++; got = true
+            :: else
+            fi
+        };
+        if
+        :: got ->
+            borrowed_since = true;
+            if
+            :: seen == SLEEPS -> nic_wake()
+            :: else
+            fi
+        :: else
+        fi
+    :: else
+    fi
+}
+
+inline give_back()
+{
+    do
+    :: atomic { owners--; owner = FREE };
+       if
+       :: RING_BUSY ->
+           try_borrow(got);
+           if
+           :: got -> run_round(busy)
+           :: else -> break
+           fi
+       :: else -> break
+       fi
+    od;
+#ifndef NO_REST_WAKE
+    if
+    :: resting -> wake_owner_futex()
+    :: else
+    fi;
+#endif
+    if
+    :: waiters > 0 ->
+        change_completions();
+        atomic {
+            if
+            :: asleep[0] -> asleep[0] = false
+            :: asleep[1] -> asleep[1] = false
+            :: !asleep[0] && !asleep[1]
+            fi
+        }
+    :: else
+    fi
+}
+
+inline drive()
+{
+    do
+    :: done[me] -> break
+    :: else ->
+        run_round(busy);
+        if
+        :: busy || done[me]
+        :: else ->
+            if
+#ifndef TWO_IN_NIC
+            :: in_nic /* await_empty_nic(), with a limit */
+#endif
+            :: else ->
+                owner = BORROWER_SLEEPS;
+#ifdef NO_RECHECK
+                if
+                :: wanted == 0 && !done[me] ->
+                    nic_enter();
+                    nic_sleep()
+#else
+                if
+                :: !RING_BUSY && wanted == 0 && !done[me] ->
+                    nic_enter();
+                    nic_sleep()
+#endif
+                :: else
+                fi;
+                owner = BORROWED
+            fi
+        fi
+    od
+}
+
+inline wait_for_completion()
+{
+    waiters++;
+    changed[me] = false;
+    if
+    :: owner > FREE && !done[me] ->
+        atomic { asleep[me] = !changed[me] };
+        !asleep[me]
+    :: else
+    fi;
+    waiters--
+}
+
+inline post()
+{
+    posted[me] = true;
+    if
+    :: owner == SLEEPS || owner == BORROWER_SLEEPS -> nic_wake()
+    :: else
+    fi
+}
+
+inline try_round()
+{
+    try_borrow(got);
+    if
+    :: got -> run_round(busy); give_back()
+    :: else
+    fi
+}
+
+inline wait()
+{
+    do
+    :: done[me] -> break
+    :: else ->
+        try_borrow(got);
+        if
+        :: !got && owner == RUNS -> /* ask(), with a limit */
+            wanted++;
+            if
+            :: owner != RUNS
+            :: true /* or the limit has passed */
+            fi;
+            try_borrow(got);
+            wanted--
+        :: else
+        fi;
+        if
+        :: got -> drive(); give_back()
+        :: !got && owner > FREE -> wait_for_completion()
+        :: else
+        fi
+    od
+}
+
+proctype application(byte me)
+{
+    bool got, busy, some;
+    byte seen, round;
+
+    for (round : 1 .. ROUNDS) {
+        done[me] = false;
+        post();
+waiting:
+        if
+        :: me == 0 -> try_round()
+        :: true
+        fi;
+        wait()
+    }
+}
+
+init { atomic { run application(0); run application(1) } }
+
+/* a post is taken and answered */
+ltl served { [] (posted[0] -> <> done[0]) && [] (posted[1] -> <> done[1]) }

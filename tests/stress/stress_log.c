@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Many threads write to the log while others change where it goes. A line always meets a function and
+ * its own `user`, never one of another pair; lines come whole; and once uccl_set_log() has returned,
+ * lines that start later go to the new place.
+ */
+#include "stress.h"
+
+#include "log.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+
+enum { WRITERS = 6, SETTERS = 2, SINKS = 4 };
+
+static unsigned rounds;
+static _Atomic unsigned lines;
+static _Atomic int over;
+
+struct sink {
+    unsigned index;
+    _Atomic unsigned lines;
+};
+
+static struct sink sinks[SINKS] = {{.index = 0}, {.index = 1}, {.index = 2}, {.index = 3}};
+
+static void take(unsigned index, void *user, enum uccl_log_level level, const char *text)
+{
+    struct sink *sink = user;
+    unsigned thread, number;
+    char rest[64];
+    CHECK(sink == &sinks[index], "function %u has another's user", index);
+    CHECK(level == UCCL_LOG_ERROR, "level %d", (int)level);
+    CHECK(sscanf(text, "thread %u line %u %63s", &thread, &number, rest) == 3 && thread < WRITERS + 1 &&
+              strcmp(rest, "whole") == 0,
+          "a broken line: %s", text);
+    atomic_fetch_add(&sink->lines, 1);
+    atomic_fetch_add(&lines, 1);
+}
+
+#define TAKE(index)                                                                               \
+    static void take_##index(void *user, enum uccl_log_level level, const char *text)             \
+    {                                                                                             \
+        take(index, user, level, text);                                                           \
+    }
+TAKE(0)
+TAKE(1)
+TAKE(2)
+TAKE(3)
+
+static const uccl_log_fn functions[SINKS] = {take_0, take_1, take_2, take_3};
+
+static void *write_lines(void *argument)
+{
+    unsigned index = *(unsigned *)argument;
+    for (unsigned i = 0; i < rounds; i++) {
+        LOG_ERR("thread %u line %u %s", index, i, "whole");
+        LOG_DBG("thread %u says what nobody wants to know", index);
+    }
+    return NULL;
+}
+
+static void *set_sinks(void *argument)
+{
+    uint64_t random = *(unsigned *)argument;
+    while (!atomic_load(&over)) {
+        unsigned index = (unsigned)(random_next(&random) % SINKS);
+        uccl_set_log(functions[index], &sinks[index]);
+        if (random_next(&random) % 64 == 0)
+            sleep_us(100);
+    }
+    return NULL;
+}
+
+int main(void)
+{
+    pthread_t writers[WRITERS], setters[SETTERS];
+    static unsigned indices[WRITERS + SETTERS];
+    rounds = SANITIZED ? 20000 : 200000;
+    log_set_level(UCCL_LOG_WARN);
+    uccl_set_log(functions[0], &sinks[0]);
+    for (unsigned i = 0; i < WRITERS + SETTERS; i++) {
+        indices[i] = i;
+        pthread_t *thread = i < WRITERS ? &writers[i] : &setters[i - WRITERS];
+        CHECK(pthread_create(thread, NULL, i < WRITERS ? write_lines : set_sinks, &indices[i]) == 0,
+              "pthread_create");
+    }
+    for (unsigned i = 0; i < WRITERS; i++)
+        pthread_join(writers[i], NULL);
+    atomic_store(&over, 1);
+    for (unsigned i = 0; i < SETTERS; i++)
+        pthread_join(setters[i], NULL);
+    CHECK(atomic_load(&lines) == WRITERS * rounds, "%u of %u lines came", atomic_load(&lines),
+          WRITERS * rounds);
+    for (unsigned i = 0; i < 1000; i++) {
+        struct sink *sink = &sinks[i % SINKS];
+        unsigned before = atomic_load(&sink->lines);
+        uccl_set_log(functions[i % SINKS], sink);
+        LOG_ERR("thread %u line %u %s", (unsigned)WRITERS, i, "whole");
+        CHECK(atomic_load(&sink->lines) == before + 1, "a line went to the old place");
+    }
+    printf("ok: %u lines\n", atomic_load(&lines));
+    return 0;
+}
