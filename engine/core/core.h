@@ -160,8 +160,8 @@ void core_unsplit(struct core *core, struct core_msg *msg);
 /* ---- in -------------------------------------------------------------------------------------- */
 
 /*
- * Queues a message whose kind, size_bytes are set; the rest is the core's. Always accepted: what
- * does not fit the windows queues. On a connection that has ended the message ends with its error.
+ * Queues a message whose kind, size_bytes and stripes (receive: flows that may share it; else 0) are
+ * set; the rest is the core's. Always accepted: what does not fit the windows queues. On a connection that has ended the message ends with its error.
  */
 void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 

@@ -275,6 +275,7 @@ static void post_one(struct world *world, struct side *side, unsigned kind)
         fill_content(request->memory + GUARD_BYTES, request->bytes, content_key(conn, sender, number));
     request->msg.kind = (uint8_t)kind;
     request->msg.size_bytes = request->bytes;
+    request->msg.stripes = 0;
     message->posted[kind] = true;
     message->request[kind] = request;
     side->live[kind]++;
