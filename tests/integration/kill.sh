@@ -6,6 +6,7 @@
 . "$(dirname "$0")/lib.sh"
 
 export UCCL_DEAD_PEER_MS=2000 UCCL_CONNECT_MS=2000 UCCL_LINGER_MS=1000
+[ "$SHORT" = 0 ] || UCCL_DEAD_PEER_MS=1000
 LIMIT_S=6 # dead-peer time, linger, and a margin for a loaded machine
 
 # complains PID LOG: it ends in time, not with 0, not by a signal, and with a message

@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The receive half of a connection: posted receives, what arrives for them or before them (in the eager
+ * ring), truncation, and the window of numbers, which moves as receives are done.
+ */
+#include "core/conn_slots.h"
+
+static void end_recv(struct conn *conn, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
+{
+    msg->state = MSG_ENDED;
+    flow_msg_ended(conn->flow, msg, status, moved_bytes);
+}
+
+static void admit_recv(struct conn *conn, struct core_msg *msg);
+
+/* Moves the window past numbers that are done, and lets as many receives in from the backlog. */
+static void advance_recv(struct conn *conn)
+{
+    struct recv_slot *slot;
+    while ((slot = recv_slot(conn, conn->recv_base))->flags & RECV_DONE) {
+        if (slot->charged && slot->ring_at + eager_charge(slot->total_bytes) > conn->ring_freed)
+            conn->ring_freed = slot->ring_at + eager_charge(slot->total_bytes);
+        conn_clear_due(conn, DUE_CTS, conn->recv_base);
+        conn_clear_due(conn, DUE_END_RECV, conn->recv_base);
+        *slot = (struct recv_slot){0};
+        conn->recv_base++;
+        struct core_msg *msg = conn->recv_backlog.head;
+        if (msg) {
+            msg_remove(&conn->recv_backlog, msg);
+            admit_recv(conn, msg);
+        }
+    }
+}
+
+/* This number is over on both sides; the sender hears of it by the next CREDIT. */
+static void recv_done(struct conn *conn, struct recv_slot *slot)
+{
+    slot->msg = NULL;
+    slot->flags |= RECV_DONE;
+    conn->completions++;
+    bool many = conn->completions * 8 >= conn->window;
+    advance_recv(conn);
+    flow_credit_due(conn, many);
+}
+
+static void deliver(struct conn *conn, struct recv_slot *slot)
+{
+    end_recv(conn, slot->msg, UCCL_OK, slot->total_bytes);
+    recv_done(conn, slot);
+}
+
+void conn_withdraw(struct conn *conn, struct recv_slot *slot, int32_t status)
+{
+    struct core_msg *msg = slot->msg;
+    uint64_t number = msg->number;
+    slot->msg = NULL;
+    slot->flags |= RECV_WITHDRAWN;
+    slot->end_status = status;
+    conn_clear_due(conn, DUE_CTS, number);
+    conn_set_due(conn, DUE_END_RECV, number);
+    if (status == UCCL_ETRUNCATED)
+        COUNT(counters(conn), truncated, 1);
+    end_recv(conn, msg, status, 0);
+}
+
+/* Copies between the ring and a message or a datagram, in two pieces where the ring wraps. */
+static void copy_ring(struct conn *conn, uint64_t ring_at, struct core_msg *msg, uint64_t offset,
+                      const uint8_t *payload, uint64_t length)
+{
+    struct core *core = conn->flow->core;
+    while (length) {
+        uint64_t at = ring_at % conn->ring_bytes;
+        uint64_t piece = conn->ring_bytes - at < length ? conn->ring_bytes - at : length;
+        if (msg)
+            core_copy_push(core, (struct core_copy){.from = conn->ring + at,
+                                                    .msg = msg,
+                                                    .offset_bytes = offset,
+                                                    .length = piece});
+        else
+            core_copy_push(core, (struct core_copy){.from = payload,
+                                                    .to = conn->ring + at,
+                                                    .length = piece});
+        ring_at += piece;
+        offset += piece;
+        payload = payload ? payload + piece : NULL;
+        length -= piece;
+    }
+}
+
+/* A message collected in the ring, whole, meets its receive. */
+static void deliver_from_ring(struct conn *conn, struct recv_slot *slot)
+{
+    copy_ring(conn, slot->ring_at, slot->msg, 0, NULL, slot->total_bytes);
+    deliver(conn, slot);
+}
+
+/* A receive enters the window; its send may have announced itself, or arrived, already. */
+static void admit_recv(struct conn *conn, struct core_msg *msg)
+{
+    struct recv_slot *slot = recv_slot(conn, msg->number);
+    conn->recv_admitted = msg->number + 1;
+    slot->msg = msg;
+    msg->state = MSG_WAITING;
+    if (slot->end_status) {
+        end_recv(conn, msg, slot->end_status, 0);
+        recv_done(conn, slot);
+    } else if (msg->flags & MSG_CANCELLED) {
+        conn_withdraw(conn, slot, UCCL_ECANCELED);
+    } else if (slot->flags & RECV_KNOWN && slot->total_bytes > msg->size_bytes) {
+        conn_withdraw(conn, slot, UCCL_ETRUNCATED);
+    } else if (slot->flags & RECV_IN_RING) {
+        if (slot->arrived_bytes == slot->total_bytes)
+            deliver_from_ring(conn, slot);
+    } else if (slot->flags & RECV_KNOWN || msg->size_bytes > eager_limit(conn)) {
+        conn_set_due(conn, DUE_CTS, msg->number);
+    }
+}
+
+void conn_submit_recv(struct conn *conn, struct core_msg *msg)
+{
+    msg->number = conn->recv_next++;
+    if (msg->number < conn->recv_base + conn->window && !conn->recv_backlog.head)
+        admit_recv(conn, msg);
+    else
+        msg_append(&conn->recv_backlog, msg);
+}
+
+/* The slot that a frame about send `truncated` speaks of; NULL with `*good` when it is over already. */
+static struct recv_slot *find_recv(struct conn *conn, uint32_t truncated, bool *good)
+{
+    uint64_t number = wire_expand(truncated, conn->recv_base);
+    *good = number < conn->recv_base + conn->window || number > UINT64_MAX / 2;
+    if (*good && number >= conn->recv_base && number <= UINT64_MAX / 2) {
+        struct recv_slot *slot = recv_slot(conn, number);
+        if (!(slot->flags & (RECV_WITHDRAWN | RECV_DONE)))
+            return slot;
+    }
+    if (*good)
+        COUNT(counters(conn), rx_stale_frames, 1);
+    return NULL;
+}
+
+/* The length of the message is known now. False: it contradicts what was known. */
+static bool learn_total(struct conn *conn, struct recv_slot *slot, uint64_t total)
+{
+    if (slot->flags & RECV_KNOWN)
+        return slot->total_bytes == total;
+    slot->flags |= RECV_KNOWN;
+    slot->total_bytes = total;
+    if (slot->msg && total > slot->msg->size_bytes)
+        conn_withdraw(conn, slot, UCCL_ETRUNCATED);
+    return true;
+}
+
+bool conn_on_rts(struct conn *conn, const struct wire_rts *rts)
+{
+    bool good;
+    struct recv_slot *slot = find_recv(conn, rts->msg, &good);
+    if (!slot)
+        return good;
+    if (!learn_total(conn, slot, rts->total))
+        return false;
+    if (slot->msg && !(slot->flags & (RECV_CLEARED | RECV_DATA)))
+        conn_set_due(conn, DUE_CTS, slot->msg->number);
+    return true;
+}
+
+/* Bytes of a granted message that come over this flow: all, or the first part. */
+static uint64_t home_bytes(const struct recv_slot *slot)
+{
+    uint64_t from = 0, to = slot->total_bytes;
+    if (slot->stripes > 1)
+        core_stripe(slot->total_bytes, slot->stripes, 0, &from, &to);
+    return to;
+}
+
+static void deliver_if_whole(struct conn *conn, struct recv_slot *slot)
+{
+    unsigned expected = 0;
+    uint64_t from, to;
+    for (unsigned i = 1; i < slot->stripes; i++) {
+        core_stripe(slot->total_bytes, slot->stripes, i, &from, &to);
+        expected += from < to;
+    }
+    if (slot->arrived_bytes == home_bytes(slot) && slot->parts_arrived == expected)
+        deliver(conn, slot);
+}
+
+bool conn_on_data(struct conn *conn, const struct wire_data *data)
+{
+    if (conn->stripe)
+        return conn_on_part_data(conn, data);
+    bool good;
+    struct recv_slot *slot = find_recv(conn, data->msg, &good);
+    if (!slot)
+        return good;
+    if (!slot->msg || !(slot->flags & RECV_CLEARED) || data->total > slot->msg->size_bytes)
+        return false;
+    if (data->stripes > 1 && data->stripes != slot->msg->stripes)
+        return false;
+    if (!learn_total(conn, slot, data->total) || slot->flags & RECV_IN_RING)
+        return false;
+    if (!(slot->flags & RECV_DATA))
+        slot->stripes = data->stripes;
+    uint64_t own_bytes = home_bytes(slot);
+    if (slot->stripes != data->stripes || data->offset > own_bytes ||
+        data->length > own_bytes - data->offset || slot->arrived_bytes + data->length > own_bytes)
+        return false;
+    slot->flags |= RECV_DATA;
+    slot->arrived_bytes += data->length;
+    if (data->length)
+        core_copy_push(conn->flow->core, (struct core_copy){.from = data->payload,
+                                                            .msg = slot->msg,
+                                                            .offset_bytes = data->offset,
+                                                            .length = data->length});
+    deliver_if_whole(conn, slot);
+    return true;
+}
+
+void conn_part_arrived(struct conn *conn, struct core_msg *msg)
+{
+    struct recv_slot *slot = recv_slot(conn, msg->number);
+    if (slot->msg != msg)
+        return;
+    slot->parts_arrived++;
+    if (slot->flags & RECV_DATA)
+        deliver_if_whole(conn, slot);
+}
+
+/* Where an eager message lies in our ring. False: it does not fit there. */
+static bool ring_place(const struct conn *conn, const struct wire_eager *eager, uint64_t *ring_at)
+{
+    *ring_at = wire_expand(eager->ring, conn->ring_freed);
+    return *ring_at >= conn->ring_freed &&
+           *ring_at + eager_charge(eager->total) <= conn->ring_freed + conn->ring_bytes;
+}
+
+/*
+ * A piece of an eager message that ended before it came. The sender has charged its place in the ring,
+ * and would never get that back if we did not learn of it: all before it is over when its number is.
+ */
+static void charge_ended(struct conn *conn, const struct wire_eager *eager)
+{
+    uint64_t number = wire_expand(eager->msg, conn->recv_base), ring_at;
+    if (eager->granted || !ring_place(conn, eager, &ring_at))
+        return;
+    if (number < conn->recv_base || number > UINT64_MAX / 2) {
+        conn->ring_freed = ring_at + eager_charge(eager->total);
+        flow_credit_due(conn, false);
+        return;
+    }
+    struct recv_slot *slot = recv_slot(conn, number);
+    if (slot->charged)
+        return;
+    slot->charged = true;
+    slot->ring_at = ring_at;
+    slot->total_bytes = eager->total;
+}
+
+/* The first piece of an eager message settles where it is collected. False: no such place. */
+static bool place_eager(struct conn *conn, struct recv_slot *slot, const struct wire_eager *eager)
+{
+    if (slot->flags & RECV_DATA)
+        return slot->total_bytes == eager->total && slot->charged == !eager->granted;
+    if (eager->granted && !(slot->flags & RECV_CLEARED))
+        return false;
+    uint64_t ring_at = 0;
+    if (!eager->granted && !ring_place(conn, eager, &ring_at))
+        return false;
+    if (!learn_total(conn, slot, eager->total))
+        return false;
+    slot->ring_at = ring_at;
+    slot->charged = !eager->granted;
+    if (!(slot->flags & RECV_WITHDRAWN) && !slot->msg) {
+        slot->flags |= RECV_IN_RING;
+        COUNT(counters(conn), eager_unexpected, 1);
+    }
+    slot->flags |= RECV_DATA;
+    return true;
+}
+
+bool conn_on_eager(struct conn *conn, const struct wire_eager *eager)
+{
+    bool good;
+    struct recv_slot *slot = find_recv(conn, eager->msg, &good);
+    if (!slot) {
+        if (good)
+            charge_ended(conn, eager);
+        return good;
+    }
+    if (!place_eager(conn, slot, eager))
+        return false;
+    if (slot->flags & RECV_WITHDRAWN)
+        return true; /* just truncated: the rest of it is stale */
+    if (slot->arrived_bytes + eager->length > slot->total_bytes)
+        return false;
+    slot->arrived_bytes += eager->length;
+    if (slot->flags & RECV_IN_RING) {
+        copy_ring(conn, slot->ring_at + eager->offset, NULL, 0, eager->payload, eager->length);
+        if (slot->arrived_bytes == slot->total_bytes && slot->msg)
+            deliver_from_ring(conn, slot);
+        return true;
+    }
+    if (eager->length)
+        core_copy_push(conn->flow->core, (struct core_copy){.from = eager->payload,
+                                                            .msg = slot->msg,
+                                                            .offset_bytes = eager->offset,
+                                                            .length = eager->length});
+    if (slot->arrived_bytes == slot->total_bytes)
+        deliver(conn, slot);
+    return true;
+}
+
+/* ---- early ends ---------------------------------------------------------------------------- */
+
+bool conn_on_end_of_send(struct conn *conn, uint32_t truncated, int32_t status)
+{
+    uint64_t number = wire_expand(truncated, conn->recv_base);
+    if (number < conn->recv_base)
+        return true;
+    if (number >= conn->recv_base + conn->window)
+        return false;
+    struct recv_slot *slot = recv_slot(conn, number);
+    if (slot->flags & RECV_DONE)
+        return true;
+    if (slot->flags & RECV_WITHDRAWN) {
+        recv_done(conn, slot);
+    } else if (slot->msg) {
+        end_recv(conn, slot->msg, status, 0);
+        recv_done(conn, slot);
+    } else {
+        slot->end_status = status; /* for the receive that is still to come */
+    }
+    return true;
+}
+
+void conn_fail_recvs(struct conn *conn, int32_t status)
+{
+    struct core_msg *msg;
+    for (uint64_t number = conn->recv_base; number < conn->recv_admitted; number++) {
+        struct recv_slot *slot = recv_slot(conn, number);
+        msg = slot->msg;
+        slot->msg = NULL;
+        slot->flags |= RECV_WITHDRAWN;
+        if (msg)
+            end_recv(conn, msg, status, 0);
+    }
+    while ((msg = conn->recv_backlog.head)) {
+        msg_remove(&conn->recv_backlog, msg);
+        end_recv(conn, msg, status, 0);
+    }
+}

@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The send half of a connection: numbers, how each message travels (eager, granted, striped), credit, and
+ * the end of sends, which is the receiver's word (CREDIT) and the last chunk's ack.
+ */
+#include "core/conn_slots.h"
+
+#include <assert.h>
+
+static void unqueue_send(struct conn *conn, struct core_msg *msg)
+{
+    if (msg->state == MSG_EAGER)
+        msg_remove(&conn->eager, msg);
+    else if (msg->state == MSG_BULK)
+        msg_remove(&conn->bulk, msg);
+}
+
+static void end_send(struct conn *conn, struct core_msg *msg, int32_t status)
+{
+    conn->sends_pending--;
+    msg->state = MSG_ENDED;
+    flow_msg_ended(conn->flow, msg, status, status == UCCL_OK ? msg->size_bytes : 0);
+    if (conn->state == CONN_CLOSING && conn->sends_pending == 0)
+        conn_try_finish(conn);
+}
+
+void conn_end_send_early(struct conn *conn, struct core_msg *msg, int32_t status)
+{
+    struct send_slot *slot = send_slot(conn, msg->number);
+    flow_void_chunks(conn->flow, msg);
+    unqueue_send(conn, msg);
+    slot->msg = NULL;
+    slot->end_status = status;
+    conn_set_due(conn, DUE_END_SEND, msg->number);
+    if (status == UCCL_ETRUNCATED)
+        COUNT(counters(conn), truncated, 1);
+    end_send(conn, msg, status);
+}
+
+/* A send that has its clear-to-send is queued, whole or as part 0 of what the other flows share. */
+static void start_bulk(struct conn *conn, struct core_msg *msg, const struct send_slot *slot)
+{
+    struct core *core = conn->flow->core;
+    uint64_t from;
+    msg->state = MSG_BULK;
+    msg->end_bytes = msg->size_bytes;
+    if (slot->stripes > 1) {
+        msg->stripes = slot->stripes;
+        core_stripe(msg->size_bytes, msg->stripes, 0, &from, &msg->end_bytes);
+        msg->next_split = NULL;
+        if (core->splits_tail)
+            core->splits_tail->next_split = msg;
+        else
+            core->splits_head = msg;
+        core->splits_tail = msg;
+    }
+    msg_append(&conn->bulk, msg);
+    flow_add_active(conn);
+}
+
+/* A send enters the window: how it travels is decided here. */
+static void admit_send(struct conn *conn, struct core_msg *msg)
+{
+    struct send_slot *slot = send_slot(conn, msg->number);
+    conn->send_admitted = msg->number + 1;
+    slot->msg = msg;
+    msg->state = MSG_WAITING;
+    if (slot->end_status) {
+        conn_end_send_early(conn, msg, slot->end_status);
+    } else if (msg->flags & MSG_CANCELLED) {
+        conn_end_send_early(conn, msg, UCCL_ECANCELED);
+    } else if (slot->granted && msg->size_bytes > slot->granted_bytes) {
+        conn_end_send_early(conn, msg, UCCL_ETRUNCATED);
+    } else if (msg->size_bytes <= eager_limit(conn)) {
+        msg->state = MSG_EAGER;
+        msg->flags |= slot->granted ? MSG_GRANTED : 0;
+        msg_append(&conn->eager, msg);
+        flow_add_active(conn);
+    } else if (slot->granted) {
+        start_bulk(conn, msg, slot);
+    } else {
+        conn_set_due(conn, DUE_RTS, msg->number);
+    }
+}
+
+static void admit_sends(struct conn *conn)
+{
+    struct core_msg *msg;
+    while ((msg = conn->send_backlog.head) && msg->number < conn->delivered + conn->window) {
+        msg_remove(&conn->send_backlog, msg);
+        admit_send(conn, msg);
+    }
+}
+
+void conn_submit_send(struct conn *conn, struct core_msg *msg)
+{
+    msg->number = conn->send_next++;
+    conn->sends_pending++;
+    if (msg->number < conn->delivered + conn->window && !conn->send_backlog.head)
+        admit_send(conn, msg);
+    else
+        msg_append(&conn->send_backlog, msg);
+}
+
+bool conn_on_cts(struct conn *conn, const struct wire_cts *cts)
+{
+    uint64_t number = wire_expand(cts->msg, conn->delivered);
+    if (number < conn->delivered)
+        return true;
+    if (number >= conn->delivered + conn->window)
+        return false;
+    struct send_slot *slot = send_slot(conn, number);
+    struct core_msg *msg = slot->msg;
+    slot->granted = true;
+    slot->granted_bytes = cts->length;
+    slot->stripes = cts->stripes;
+    if (!msg || msg->state > MSG_EAGER)
+        return true;
+    if (msg->size_bytes > cts->length) {
+        conn_end_send_early(conn, msg, UCCL_ETRUNCATED);
+        return true;
+    }
+    if (msg->state == MSG_WAITING) {
+        conn_clear_due(conn, DUE_RTS, number);
+        start_bulk(conn, msg, slot);
+        return true;
+    } else if (!(msg->flags & (MSG_CHARGED | MSG_GRANTED)) && conn->blocked) {
+        /* no credit needed any more: it overtakes those that wait for some */
+        msg->flags |= MSG_GRANTED;
+        msg_remove(&conn->eager, msg);
+        msg->next = conn->eager.head;
+        if (msg->next)
+            msg->next->prev = msg;
+        else
+            conn->eager.tail = msg;
+        conn->eager.head = msg;
+    }
+    flow_add_active(conn);
+    return true;
+}
+
+/* The receiver has this message. It ends now, or once its chunks are acked. */
+static void mark_delivered(struct conn *conn, uint64_t number)
+{
+    struct send_slot *slot = send_slot(conn, number);
+    struct core_msg *msg = slot->msg;
+    slot->delivered = true;
+    slot->msg = NULL;
+    if (!msg)
+        return;
+    msg->flags |= MSG_DELIVERED;
+    if (msg->chunks_live)
+        msg_append(&conn->settling, msg);
+    else
+        end_send(conn, msg, UCCL_OK);
+}
+
+/* Can the peer have this message? Not unless every byte of it was sent, or it had ended here. */
+static bool deliverable(const struct conn *conn, uint64_t number)
+{
+    const struct core_msg *msg = send_slot(conn, number)->msg;
+    return !msg || msg->state == MSG_SENT;
+}
+
+bool conn_on_credit(struct conn *conn, const struct wire_credit *credit)
+{
+    uint64_t delivered = wire_expand(credit->delivered, conn->delivered);
+    if (delivered < conn->delivered)
+        return true; /* an older one, overtaken */
+    if (delivered > conn->send_admitted)
+        return false;
+    for (uint64_t number = conn->delivered; number < delivered; number++) {
+        if (!deliverable(conn, number))
+            return false;
+    }
+    for (; conn->delivered < delivered; conn->delivered++) {
+        mark_delivered(conn, conn->delivered);
+        *send_slot(conn, conn->delivered) = (struct send_slot){0};
+        conn_clear_due(conn, DUE_RTS, conn->delivered);
+        conn_clear_due(conn, DUE_END_SEND, conn->delivered);
+    }
+    for (uint64_t bits = credit->beyond; bits; bits &= bits - 1) {
+        uint64_t number = delivered + 1 + (unsigned)__builtin_ctzll(bits);
+        if (number < conn->send_admitted && deliverable(conn, number))
+            mark_delivered(conn, number);
+    }
+    uint64_t limit = wire_expand(credit->eager_total, conn->ring_limit);
+    if (limit > conn->ring_limit && limit <= conn->ring_used + conn->ring_bytes) {
+        conn->ring_limit = limit;
+        if (conn->blocked && conn->eager.head)
+            flow_add_active(conn);
+        conn->blocked = false;
+    }
+    admit_sends(conn);
+    return true;
+}
+
+void conn_chunk_gone(struct conn *conn, struct core_msg *msg)
+{
+    if (conn->stripe) {
+        conn_part_sent(conn, msg);
+    } else if (msg->flags & MSG_DELIVERED) {
+        msg_remove(&conn->settling, msg);
+        end_send(conn, msg, UCCL_OK);
+    }
+}
+
+struct core_msg *conn_eager_ready(struct conn *conn)
+{
+    struct core_msg *msg = conn->eager.head;
+    if (!msg || msg->flags & (MSG_CHARGED | MSG_GRANTED))
+        return msg;
+    if (conn->ring_used + eager_charge(msg->size_bytes) <= conn->ring_limit)
+        return msg;
+    if (send_slot(conn, msg->number)->granted) {
+        msg->flags |= MSG_GRANTED;
+        return msg;
+    }
+    if (!conn->blocked) {
+        conn->blocked = true;
+        COUNT(counters(conn), eager_blocked, 1);
+    }
+    return NULL;
+}
+
+void conn_take_eager(struct conn *conn, struct core_msg *msg, uint32_t room, struct wire_eager *eager)
+{
+    if (!(msg->flags & (MSG_CHARGED | MSG_GRANTED))) {
+        msg->ring_at = conn->ring_used;
+        conn->ring_used += eager_charge(msg->size_bytes);
+        msg->flags |= MSG_CHARGED;
+    }
+    uint64_t left = msg->size_bytes - msg->offset_bytes;
+    *eager = (struct wire_eager){
+        .conn = conn->remote_id,
+        .msg = (uint32_t)msg->number,
+        .total = (uint32_t)msg->size_bytes,
+        .offset = (uint32_t)msg->offset_bytes,
+        .ring = (uint32_t)msg->ring_at,
+        .length = left < room ? (uint32_t)left : room,
+        .granted = msg->flags & MSG_GRANTED,
+    };
+    msg->offset_bytes += eager->length;
+    if (msg->offset_bytes == msg->size_bytes) {
+        msg_remove(&conn->eager, msg);
+        msg->state = MSG_SENT;
+    }
+}
+
+void conn_take_bulk(struct conn *conn, struct core_msg *msg, uint64_t bytes)
+{
+    msg->offset_bytes += bytes;
+    assert(msg->offset_bytes <= msg->end_bytes);
+    if (msg->offset_bytes == msg->end_bytes) {
+        msg_remove(&conn->bulk, msg);
+        msg->state = MSG_SENT;
+        if (conn->stripe)
+            msg_append(&conn->settling, msg);
+    }
+}
+
+/* ---- early ends ---------------------------------------------------------------------------- */
+
+bool conn_on_end_of_recv(struct conn *conn, uint32_t truncated, int32_t status)
+{
+    uint64_t number = wire_expand(truncated, conn->delivered);
+    if (number < conn->delivered)
+        return true;
+    if (number >= conn->delivered + conn->window)
+        return false;
+    struct send_slot *slot = send_slot(conn, number);
+    if (slot->msg)
+        conn_end_send_early(conn, slot->msg, status);
+    else if (number >= conn->send_admitted)
+        slot->end_status = status; /* for the send that is still to come */
+    return true;
+}
+
+void conn_fail_sends(struct conn *conn, int32_t status)
+{
+    struct core_msg *msg;
+    while ((msg = conn->settling.head)) {
+        msg_remove(&conn->settling, msg);
+        flow_void_chunks(conn->flow, msg);
+        end_send(conn, msg, UCCL_OK); /* delivered, though the ack was still to come */
+    }
+    for (uint64_t number = conn->delivered; number < conn->send_admitted; number++) {
+        msg = send_slot(conn, number)->msg;
+        if (!msg)
+            continue;
+        send_slot(conn, number)->msg = NULL;
+        flow_void_chunks(conn->flow, msg);
+        unqueue_send(conn, msg);
+        end_send(conn, msg, status);
+    }
+    while ((msg = conn->send_backlog.head)) {
+        msg_remove(&conn->send_backlog, msg);
+        end_send(conn, msg, status);
+    }
+}

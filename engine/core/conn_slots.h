@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of a connection (conn.c, conn_send.c, conn_recv.c) share. */
+#ifndef UCCL_CONN_SLOTS_H
+#define UCCL_CONN_SLOTS_H
+
+#include "core/state.h"
+
+static inline struct send_slot *send_slot(const struct conn *conn, uint64_t number)
+{
+    return &conn->send_slots[number & (conn->window - 1)];
+}
+
+static inline struct recv_slot *recv_slot(const struct conn *conn, uint64_t number)
+{
+    return &conn->recv_slots[number & (conn->window - 1)];
+}
+
+static inline struct counters *counters(const struct conn *conn)
+{
+    return conn->flow->core->counters;
+}
+
+static inline uint64_t eager_limit(const struct conn *conn)
+{
+    return conn->flow->core->params->eager_kb * 1024;
+}
+
+enum { EAGER_CHARGE_UNIT = 64 }; /* bounds the messages, empty ones too, that a ring can hold */
+
+/* What an eager message of this size takes of the ring. */
+static inline uint64_t eager_charge(uint64_t size_bytes)
+{
+    uint64_t charge = (size_bytes + EAGER_CHARGE_UNIT - 1) & ~(uint64_t)(EAGER_CHARGE_UNIT - 1);
+    return charge ? charge : EAGER_CHARGE_UNIT;
+}
+
+/* conn.c: something about message `number` is to be told, or no longer. */
+void conn_set_due(struct conn *conn, enum due kind, uint64_t number);
+void conn_clear_due(struct conn *conn, enum due kind, uint64_t number);
+
+/* conn_send.c */
+void conn_submit_send(struct conn *conn, struct core_msg *msg);
+/* Takes a send of the window back and tells the peer, which holds its number until it hears. */
+void conn_end_send_early(struct conn *conn, struct core_msg *msg, int32_t status);
+/* The peer's receive has ended early: so does our send, and we say so. */
+bool conn_on_end_of_recv(struct conn *conn, uint32_t truncated, int32_t status);
+/* Ends every send. */
+void conn_fail_sends(struct conn *conn, int32_t status);
+
+/* conn_recv.c */
+void conn_submit_recv(struct conn *conn, struct core_msg *msg);
+/* Ends a receive of the window early; its number is held until the sender agrees. */
+void conn_withdraw(struct conn *conn, struct recv_slot *slot, int32_t status);
+/* The peer's send has ended early, or agrees that our receive did. */
+bool conn_on_end_of_send(struct conn *conn, uint32_t truncated, int32_t status);
+/* Ends every receive. */
+void conn_fail_recvs(struct conn *conn, int32_t status);
+
+#endif

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fuzzes a core with a flow, connections and requests in every state: the peer, who has the flow's
+ * token and can compute a checksum, says whatever it likes. It may end requests wrongly, but never trip
+ * an assert, make the core write outside a buffer, keep or lose a request, or leak chunk records.
+ *
+ * The input is a list of records {kind, length, bytes}: a datagram, or a step of the application.
+ *
+ *   clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined \
+ *       -fno-sanitize-recover=all -Iinclude -Iengine \
+ *       tests/fuzz/fuzz_core.c engine/core/[!n]*.c -o fuzz_core
+ *   ./fuzz_core -max_len=4000 -max_total_time=60
+ */
+#include "core/crc32c.h"
+#include "core/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum {
+    AT_HEADER_LENGTH = 2,
+    AT_CRC = 4,
+    AT_TOKEN = 8,
+    CONNS = 3,
+    REQUESTS = 64,
+    BUFFER_BYTES = 40000,
+    DATAGRAM_BYTES = 1472,
+};
+static const uint64_t rx_token = (UINT64_C(77) << 12) | 1, tx_token = (UINT64_C(78) << 12) | 2;
+
+struct request {
+    struct core_msg msg;
+    bool live;
+};
+
+static struct params params;
+static struct counters counters;
+static struct core *core;
+static struct flow *flow;
+static struct conn *conns[CONNS];
+static void *conn_memory[CONNS], *flow_memory;
+static bool closed[CONNS];
+static struct request requests[REQUESTS];
+static uint8_t buffer[BUFFER_BYTES];
+static uint64_t now_ns;
+static bool flow_dead;
+
+static void require(bool promise)
+{
+    if (!promise)
+        abort();
+}
+
+static void *zeroed(size_t bytes)
+{
+    size_t rounded = (bytes + 63) & ~(size_t)63;
+    void *memory = aligned_alloc(64, rounded);
+    require(memory != NULL);
+    return memset(memory, 0, rounded);
+}
+
+static void set_params(void)
+{
+    params = (struct params){
+#define PARAM_U64(field, name, default_, min, max, unit, doc) .field = default_,
+#define PARAM_BOOL(field, name, default_, doc) .field = default_,
+#define PARAM_ENUM(field, name, default_, choices, doc) .field = 0,
+#define PARAM_STR(field, name, default_, doc) .field = default_,
+#include "defs/params.def"
+#undef PARAM_U64
+#undef PARAM_BOOL
+#undef PARAM_ENUM
+#undef PARAM_STR
+    };
+    params.tx_buffers = 4;
+    params.tx_small_buffers = 64;
+}
+
+static void copies(void)
+{
+    struct core_copy copy;
+    while (core_next_copy(core, &copy)) {
+        if (copy.msg) {
+            struct request *request = (struct request *)copy.msg;
+            require(request >= requests && request < requests + REQUESTS && request->live);
+            require(copy.offset_bytes <= copy.msg->size_bytes &&
+                    copy.length <= copy.msg->size_bytes - copy.offset_bytes);
+            memcpy(buffer, copy.from, copy.length);
+        } else {
+            memcpy(copy.to, copy.from, copy.length);
+        }
+    }
+}
+
+static void send_desc(const struct tx_desc *desc)
+{
+    static uint8_t header[WIRE_BULK_HEADER_BYTES];
+    uint64_t whole = desc->count == 64 ? UINT64_MAX : (UINT64_C(1) << desc->count) - 1;
+    require(desc->mask && !(desc->mask & ~whole));
+    for (unsigned i = 0; desc->kind == TX_FRAMES && i < desc->piece_count; i++) {
+        const struct tx_piece *piece = &desc->pieces[i];
+        require(((struct request *)piece->msg)->live);
+        require(piece->offset_bytes + piece->length <= piece->msg->size_bytes);
+        memset(desc->buffer + piece->at, 0x5a, piece->length);
+    }
+    for (unsigned i = 0; i < desc->count; i++) {
+        if (desc->kind == TX_BULK) {
+            require(((struct request *)desc->bulk_msg)->live);
+            wire_bulk_header(desc, i, 0, crc32c_portable, header);
+        } else if (desc->mask >> i & 1) {
+            uint32_t length = i + 1u == desc->count ? desc->last_bytes : desc->datagram_bytes;
+            wire_seal(desc, i, desc->buffer + (size_t)i * desc->datagram_bytes, length, crc32c_portable);
+        }
+    }
+}
+
+static void conn_over(void *owner)
+{
+    unsigned index = (unsigned)((struct conn **)owner - conns);
+    require(index < CONNS && conns[index] && closed[index]);
+    for (unsigned i = 0; i < REQUESTS; i++)
+        require(!requests[i].live || requests[i].msg.conn != conns[index]);
+    conns[index] = NULL;
+    free(conn_memory[index]);
+}
+
+static void pull(void)
+{
+    struct tx_desc desc;
+    struct core_event event;
+    for (unsigned sent = 0; core_tx(core, &desc, now_ns); sent++) {
+        require(sent < 100000);
+        send_desc(&desc);
+    }
+    while (core_next_event(core, &event)) {
+        if (event.kind == CORE_EVENT_MSG) {
+            struct request *request = (struct request *)event.msg;
+            require(request->live && event.status <= 0);
+            require(event.msg->moved_bytes <= event.msg->size_bytes);
+            request->live = false;
+        } else if (event.kind == CORE_EVENT_CONN_ENDED) {
+            conn_over(event.owner);
+        } else if (event.kind == CORE_EVENT_FLOW_DEAD) {
+            flow_dead = true;
+        }
+    }
+}
+
+static void post(unsigned which, unsigned kind, uint64_t size)
+{
+    struct request *request = requests;
+    while (request < requests + REQUESTS && request->live)
+        request++;
+    if (request == requests + REQUESTS || !conns[which])
+        return;
+    memset(request, 0xcd, sizeof *request);
+    request->live = true;
+    request->msg.kind = (uint8_t)kind;
+    request->msg.size_bytes = size;
+    core_submit(core, conns[which], &request->msg, now_ns);
+    copies();
+}
+
+static void close_conn(unsigned which, uint64_t linger_ns)
+{
+    if (!conns[which] || closed[which])
+        return;
+    closed[which] = true;
+    core_conn_close(core, conns[which], linger_ns, now_ns);
+}
+
+static void open_all(void)
+{
+    struct core_setup core_setup = {&params, &counters, crc32c_portable, 1, false};
+    struct flow_setup setup = {
+        .rx_token = rx_token,
+        .tx_token = tx_token,
+        .datagram_bytes = DATAGRAM_BYTES,
+        .chunk_window = 64,
+        .msg_window = 16,
+        .tx_window_bytes = 1 << 20,
+        .rx_window_bytes = 1 << 20,
+        .eager_window_kb = 128,
+        .owner = &flow,
+    };
+    now_ns = 1000000;
+    flow_dead = false;
+    memset(requests, 0, sizeof requests);
+    core = core_init(zeroed(core_size(&params)), &core_setup, now_ns);
+    flow_memory = zeroed(core_flow_size(&params, &setup));
+    flow = core_flow_open(core, flow_memory, &setup, now_ns);
+    for (unsigned i = 0; i < CONNS; i++) {
+        closed[i] = false;
+        conn_memory[i] = zeroed(core_conn_size(&params, &setup));
+        conns[i] = core_conn_open(core, conn_memory[i], flow, &setup, i, i, &conns[i], now_ns);
+    }
+    /* small and large, more than the window takes; and on one connection nothing at all */
+    for (unsigned i = 0; i < 20; i++) {
+        post(0, CORE_SEND, i % 3 * 7000);
+        post(1, CORE_RECV, i % 5 * 6000);
+    }
+}
+
+/* Ends everything; all must come back. */
+static void close_all(void)
+{
+    for (unsigned i = 0; i < CONNS; i++)
+        close_conn(i, 0);
+    for (unsigned step = 0; step < 8; step++) {
+        pull();
+        now_ns += (params.dead_peer_ms + 1) * 1000000 / 2;
+        core_expire(core, now_ns);
+    }
+    pull();
+    for (unsigned i = 0; i < CONNS; i++)
+        require(!conns[i]);
+    for (unsigned i = 0; i < REQUESTS; i++)
+        require(!requests[i].live);
+    core_flow_close(core, flow);
+    require(core->small.count == params.tx_small_buffers && core->big.count == params.tx_buffers);
+    require(core_deadline(core) == UINT64_MAX);
+    free(flow_memory);
+    free(core);
+}
+
+static void receive(const uint8_t *data, size_t length)
+{
+    if (length < WIRE_HEADER_BYTES)
+        return;
+    uint8_t *datagram = malloc(length);
+    uint16_t header_length;
+    uint32_t seed, crc;
+    require(datagram != NULL);
+    memcpy(datagram, data, length);
+    datagram[0] = WIRE_VERSION;
+    memcpy(&header_length, datagram + AT_HEADER_LENGTH, 2);
+    if (header_length > length || header_length < WIRE_HEADER_BYTES) {
+        header_length = (uint16_t)length;
+        memcpy(datagram + AT_HEADER_LENGTH, &header_length, 2);
+    }
+    memcpy(datagram + AT_TOKEN, &rx_token, 8);
+    memcpy(&seed, datagram, 4);
+    crc = crc32c_portable(seed, datagram + AT_TOKEN, header_length - AT_TOKEN);
+    memcpy(datagram + AT_CRC, &crc, 4);
+    core_rx(core, datagram, length, length & 1, now_ns);
+    copies();
+    free(datagram);
+}
+
+static void step(unsigned kind, const uint8_t *data, size_t length)
+{
+    unsigned first = length ? data[0] : 0, second = length > 1 ? data[1] : 0;
+    switch (kind) {
+    case 0:
+        post(first % CONNS, second & 1, (uint64_t)second * 80);
+        break;
+    case 1:
+        if (requests[first % REQUESTS].live)
+            core_cancel(core, &requests[first % REQUESTS].msg, now_ns);
+        break;
+    case 2:
+        close_conn(first % CONNS, second * 1000000u);
+        break;
+    case 3:
+        now_ns += (uint64_t)first << (second % 24);
+        core_expire(core, now_ns);
+        break;
+    case 4:
+        core_flush_acks(core);
+        break;
+    default:
+        pull();
+    }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    if (params.tx_buffers == 0)
+        set_params();
+    open_all();
+    pull();
+    while (size >= 3) {
+        size_t length = data[1] | (size_t)(data[2] & 7) << 8;
+        if (length > size - 3)
+            length = size - 3;
+        if (data[0] < 0xc0)
+            receive(data + 3, length);
+        else
+            step(data[0] & 7, data + 3, length);
+        if (data[0] & 1)
+            pull();
+        data += 3 + length;
+        size -= 3 + length;
+    }
+    close_all();
+    return 0;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Fuzzes the parser of datagrams: the input as it is, and again with version, header length and
+ * checksum made good, so that the frames are reached. Frames that are accepted must lie within the
+ * datagram, keep the promises of wire.h, and say the same once written and read again.
+ *
+ *   clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined \
+ *       -fno-sanitize-recover=all -Iinclude -Iengine \
+ *       tests/fuzz/fuzz_wire.c engine/core/wire.c engine/core/crc32c.c -o fuzz_wire
+ *   ./fuzz_wire -max_len=2000 -max_total_time=60
+ */
+#include "core/crc32c.h"
+#include "core/wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { AT_HEADER_LENGTH = 2, AT_CRC = 4, AT_TOKEN = 8 };
+
+/* Not assert(): it must also hold in a build without. */
+static void require(bool promise)
+{
+    if (!promise)
+        abort();
+}
+
+static void make_good(uint8_t *datagram, size_t length)
+{
+    uint16_t header_length;
+    uint32_t seed, crc;
+    datagram[0] = WIRE_VERSION;
+    memcpy(&header_length, datagram + AT_HEADER_LENGTH, 2);
+    if (header_length > length || header_length < WIRE_HEADER_BYTES) {
+        header_length = (uint16_t)(length < UINT16_MAX ? length : UINT16_MAX);
+        memcpy(datagram + AT_HEADER_LENGTH, &header_length, 2);
+    }
+    memcpy(&seed, datagram, 4);
+    crc = crc32c_portable(seed, datagram + AT_TOKEN, header_length - AT_TOKEN);
+    memcpy(datagram + AT_CRC, &crc, 4);
+}
+
+/* Writes a frame again; 0 where there is no writer for it. */
+static unsigned put_frame(uint8_t *at, const struct wire_frame *frame)
+{
+    switch (frame->kind) {
+    case FRAME_EAGER:
+        return wire_put_eager(at, &frame->eager);
+    case FRAME_CTS:
+        return wire_put_cts(at, &frame->cts);
+    case FRAME_RTS:
+        return wire_put_rts(at, &frame->rts);
+    case FRAME_CREDIT:
+        return wire_put_credit(at, &frame->credit);
+    case FRAME_END:
+        return wire_put_end(at, &frame->end);
+    case FRAME_FIN:
+        return wire_put_fin(at, &frame->fin);
+    case FRAME_PING:
+        return wire_put_ping(at);
+    case FRAME_ACK:
+        return wire_put_ack(at, &frame->ack);
+    default:
+        return 0;
+    }
+}
+
+static void check_payload(const uint8_t *payload, uint32_t length, const uint8_t *begin, size_t size)
+{
+    require(payload >= begin && length <= size && (size_t)(payload - begin) <= size - length);
+    for (uint32_t i = 0; i < length; i++)
+        *(volatile const uint8_t *)(payload + i);
+}
+
+static void check_frame(const struct wire_frame *frame, const uint8_t *begin, size_t size)
+{
+    if (frame->kind == FRAME_DATA) {
+        const struct wire_data *data = &frame->data;
+        check_payload(data->payload, data->length, begin, size);
+        require(data->offset <= data->total && data->length <= data->total - data->offset);
+    } else if (frame->kind == FRAME_EAGER) {
+        const struct wire_eager *eager = &frame->eager;
+        check_payload(eager->payload, eager->length, begin, size);
+        require(eager->offset <= eager->total && eager->length <= eager->total - eager->offset);
+    } else if (frame->kind == FRAME_END) {
+        require(frame->end.status < 0);
+    } else if (frame->kind == FRAME_ACK) {
+        require(wire_ack_bytes(&frame->ack) && wire_ack_bytes(&frame->ack) <= WIRE_ACK_BYTES_MAX);
+    }
+
+    uint8_t first[WIRE_ACK_BYTES_MAX], second[WIRE_ACK_BYTES_MAX];
+    unsigned bytes = put_frame(first, frame);
+    if (bytes == 0)
+        return;
+    uint32_t payload_bytes = frame->kind == FRAME_EAGER ? frame->eager.length : 0;
+    struct wire_packet packet = {.frame = first,
+                                 .frames_end = first + bytes,
+                                 .payload = payload_bytes ? frame->eager.payload : begin,
+                                 .payload_end = (payload_bytes ? frame->eager.payload : begin) + payload_bytes};
+    struct wire_frame again;
+    require(wire_next_frame(&packet, &again) == 1 && again.kind == frame->kind);
+    require(put_frame(second, &again) == bytes && memcmp(first, second, bytes) == 0);
+    require(wire_next_frame(&packet, &again) == 0);
+}
+
+static void parse(const uint8_t *datagram, size_t length)
+{
+    struct wire_packet packet;
+    struct wire_frame frame;
+    wire_token(datagram, length);
+    if (!wire_parse(datagram, length, crc32c_portable, &packet))
+        return;
+    require(packet.count >= 1 && packet.count <= CORE_TRAIN_MAX && packet.index < packet.count);
+    wire_payload_intact(&packet, crc32c_portable);
+    unsigned frames = 0;
+    int more;
+    while ((more = wire_next_frame(&packet, &frame)) > 0) {
+        require(++frames <= CORE_FRAMES_MAX);
+        check_frame(&frame, datagram, length);
+    }
+    require(more == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    uint8_t *datagram = malloc(size ? size : 1); /* exact: reading beyond it is seen */
+    if (!datagram)
+        return 0;
+    if (size)
+        memcpy(datagram, data, size);
+    parse(datagram, size);
+    if (size >= WIRE_HEADER_BYTES) {
+        make_good(datagram, size);
+        parse(datagram, size);
+    }
+    free(datagram);
+    return 0;
+}
