@@ -19,7 +19,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HANDSHAKES_MAX = 64, BACKLOG = 1024, ATTEMPTS = 3, CLOSE_GRACE_MS = 1000 };
+enum { HANDSHAKES_MAX = 64, BACKLOG = 1024, ATTEMPTS = 3, ACCEPT_AGAIN_MS = 50 };
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
@@ -512,6 +512,7 @@ struct uccl_listener {
     int fd;
     uint16_t port;
     pthread_mutex_t lock;   /* one thread accepts at a time */
+    bool exhausted;         /* the last accept found no descriptor or memory: not at once again */
     unsigned count;
     struct accepting accepting[HANDSHAKES_MAX];
 };
@@ -600,10 +601,14 @@ static void accept_strangers(struct uccl_listener *listener)
     while (listener->count < HANDSHAKES_MAX) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
-            if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
-                LOG_WARNING("cannot accept on port %u: %s", listener->port, strerror(errno));
+            bool exhausted = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
+            if (exhausted && !listener->exhausted)
+                LOG_WARNING("cannot accept on port %u: %s (limit of open files: ulimit -n)",
+                            listener->port, strerror(errno));
+            listener->exhausted = exhausted;
             return;
         }
+        listener->exhausted = false;
         struct accepting *accepting = &listener->accepting[listener->count];
         *accepting = (struct accepting){0};
         uint64_t deadline_ns = clock_now_ns() + engine->params.connect_ms * 1000000;
@@ -703,7 +708,10 @@ static void wait_for_sockets(struct uccl_listener *listener, uint64_t deadline_n
         if (bootstrap_deadline(boot) < deadline_ns)
             deadline_ns = bootstrap_deadline(boot);
     }
-    if (listener->count < HANDSHAKES_MAX)
+    if (listener->exhausted) {
+        uint64_t again_ns = clock_now_ns() + ACCEPT_AGAIN_MS * UINT64_C(1000000);
+        deadline_ns = again_ns < deadline_ns ? again_ns : deadline_ns;
+    } else if (listener->count < HANDSHAKES_MAX)
         fds[count++] = (struct pollfd){.fd = listener->fd, .events = POLLIN};
     poll(fds, count, poll_ms(deadline_ns));
 }

@@ -24,9 +24,11 @@ static unsigned cores_here(void)
     return online > 0 ? (unsigned)online : 1;
 }
 
-static bool lends(const struct params *params)
+static bool lends(const struct uccl_engine *engine)
 {
-    return params->lend == LEND_YES || (params->lend == LEND_AUTO && cores_here() <= FEW_CORES);
+    const struct params *params = &engine->params;
+    bool able = engine->nic->caps(engine->device)->lendable;
+    return params->lend == LEND_YES || (params->lend == LEND_AUTO && able && cores_here() <= FEW_CORES);
 }
 
 static unsigned engines_to_start(const struct params *params)
@@ -50,6 +52,9 @@ static int start_threads(struct uccl_engine *engine)
     if (!engine->threads)
         return UCCL_ENOMEM;
     memset(engine->threads, 0, count * sizeof *engine->threads);
+    struct uccl_device properties = {.numa_node = -1};
+    union nic_address address;
+    engine->nic->device(engine->device, 0, &properties, &address);
     for (unsigned i = 0; i < count; i++) {
         uint64_t seed = 0;
         if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
@@ -59,7 +64,8 @@ static int start_threads(struct uccl_engine *engine)
                                                         .nic = engine->nic,
                                                         .device = engine->device,
                                                         .index = i,
-                                                        .lend = lends(&engine->params),
+                                                        .lend = lends(engine),
+                                                        .numa_node = properties.numa_node,
                                                         .seed = seed,
                                                         .event_fd = engine->event_fd,
                                                         .event_armed = &engine->event_armed,
@@ -192,6 +198,7 @@ UCCL_API int uccl_event_arm(uccl_engine *engine)
     (void)got; /* EAGAIN: it was clear */
     /* before the tests that follow: pairs with the fence in tell_waiters (thread.c) */
     atomic_store(&engine->event_armed, 1);
+    atomic_thread_fence(memory_order_seq_cst);
     for (unsigned i = 0; i < engine->thread_count; i++)
         thread_kick(&engine->threads[i]); /* the caller is about to poll, not to drive */
     return UCCL_OK;

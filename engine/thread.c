@@ -4,6 +4,7 @@
 #include "crc32c_hw.h"
 #include "log.h"
 #include "stripe.h"
+#include "topology.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -309,7 +310,8 @@ static void lend_out(struct engine_thread *thread)
         slept_through = owner == BORROWER_SLEEPS && atomic_load(&thread->borrows) == borrows;
         bool used = owner != FREE || atomic_load(&thread->borrows) != borrows ||
                     atomic_load(&thread->wanted);
-        lease_ns = used && lease_ns < LEASE_MAX_NS ? lease_ns * 2 : lease_ns;
+        if (used)
+            lease_ns = lease_ns * 2 < LEASE_MAX_NS ? lease_ns * 2 : LEASE_MAX_NS;
         uint32_t expected = FREE;
         if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->kicked)) &&
             atomic_compare_exchange_strong(&thread->owner, &expected, THREAD_RUNS)) {
@@ -323,6 +325,8 @@ static void *thread_main(void *argument)
 {
     struct engine_thread *thread = argument;
     uint64_t spin_ns = thread->params->spin_us * 1000, idle_since_ns = 0;
+    if (thread->params->pin)
+        topology_pin(thread->numa_node, thread->index); /* where not: as well as the kernel can */
     while (!atomic_load_explicit(&thread->stop, memory_order_acquire)) {
         if (atomic_load_explicit(&thread->wanted, memory_order_relaxed)) {
             atomic_store(&thread->owner, FREE);
@@ -566,6 +570,7 @@ int thread_start(struct engine_thread *thread, const struct thread_setup *setup)
     thread->nic = setup->nic;
     thread->index = setup->index;
     thread->lend = setup->lend;
+    thread->numa_node = setup->numa_node;
     thread->event_fd = setup->event_fd;
     thread->event_armed = setup->event_armed;
     thread->on_event = setup->on_event;

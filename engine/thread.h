@@ -71,6 +71,7 @@ struct engine_thread {
     void *context;
     unsigned index;
     bool lend;
+    int numa_node;
     pthread_t pthread;
     bool started;
 
@@ -101,6 +102,7 @@ struct thread_setup {
     struct nic *device;
     unsigned index;
     bool lend;
+    int numa_node;         /* of the NIC; -1: unknown */
     uint64_t seed;
     int event_fd;
     _Atomic uint32_t *event_armed;

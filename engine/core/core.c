@@ -53,6 +53,9 @@ struct core *core_init(void *memory, const struct core_setup *setup, uint64_t no
     core->paths_in_order = setup->paths_in_order;
     core->rng.state = setup->seed;
     core->now_ns = now_ns;
+    core->share_epoch_ns = now_ns;
+    core->share_epoch = 1;
+    core->share_divisor = 1;
     timer_wheel_init(&core->wheel, now_ns);
     return core;
 }

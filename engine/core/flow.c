@@ -11,6 +11,7 @@
 #include <string.h>
 
 enum { NS_PER_US = 1000, NS_PER_MS = 1000000 };
+enum { RX_SHARE_MIN_BYTES = 64 * 1024 };
 enum { PROBE_MIN_NS = 100 * NS_PER_US, FIRST_RTO_NS = 20 * NS_PER_MS };
 
 static size_t round64(size_t n)
@@ -328,11 +329,49 @@ static bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fres
     return true;
 }
 
+/* Begins a new period of the shares when it is time. */
+static void turn_share_epoch(struct core *core)
+{
+    enum { EPOCH_NS = 50 * NS_PER_MS, DIVISOR_MAX = 64 };
+    if (core->now_ns - core->share_epoch_ns < EPOCH_NS)
+        return;
+    uint64_t drops = atomic_load_explicit(&core->counters->rx_kernel_drops, memory_order_relaxed);
+    if (drops != core->kernel_drops_seen && core->share_divisor < DIVISOR_MAX)
+        core->share_divisor *= 2;
+    else if (drops == core->kernel_drops_seen && core->share_divisor > 1)
+        core->share_divisor /= 2;
+    core->kernel_drops_seen = drops;
+    core->share_epoch_ns = core->now_ns;
+    core->share_epoch++;
+    core->flows_heard_before = core->flows_heard;
+    core->flows_heard = 0;
+}
+
+static void note_heard(struct flow *flow)
+{
+    struct core *core = flow->core;
+    turn_share_epoch(core);
+    if (flow->heard_epoch != core->share_epoch) {
+        flow->heard_epoch = core->share_epoch;
+        core->flows_heard++;
+    }
+}
+
+/* What this flow may have in flight to us, so that all together fit into the receive buffer. */
+static uint64_t rx_share(const struct flow *flow)
+{
+    const struct core *core = flow->core;
+    uint64_t heard = core->flows_heard > core->flows_heard_before ? core->flows_heard
+                                                                 : core->flows_heard_before;
+    uint64_t share = flow->rx_window_bytes / ((heard ? heard : 1) * core->share_divisor);
+    return share > RX_SHARE_MIN_BYTES ? share : RX_SHARE_MIN_BYTES;
+}
+
 void flow_fill_ack(struct flow *flow, struct wire_ack *ack, uint64_t now_ns)
 {
     sack_fill(&flow->sack, ack, now_ns);
     ack->number = flow->ack_number++;
-    ack->window_kb = (uint32_t)(flow->rx_window_bytes / 1024);
+    ack->window_kb = (uint32_t)(rx_share(flow) / 1024);
     flow->ack_pending = false;
     flow->ack_now = false;
     flow->ack_chunks = 0;
@@ -383,6 +422,17 @@ static uint32_t frame_conn(const struct wire_frame *frame)
     }
 }
 
+/* A datagram without sequence number has no duplicate detection: it may carry acks alone. */
+static bool only_acks(struct wire_packet packet)
+{
+    struct wire_frame frame;
+    while (wire_next_frame(&packet, &frame) > 0) {
+        if (frame.kind != FRAME_ACK)
+            return false;
+    }
+    return true;
+}
+
 /* Acts on every frame. False: the datagram must not count as received. */
 static bool dispatch(struct flow *flow, struct wire_packet *packet, uint64_t now_ns)
 {
@@ -410,10 +460,15 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, bool ce, uint64_t no
 {
     struct counters *counters = flow->core->counters;
     flow->last_rx_ns = now_ns;
+    note_heard(flow);
     if (ce)
         COUNT(counters, rx_ce_marks, 1);
-    if (!(packet->flags & WIRE_SEQUENCED))
-        return dispatch(flow, packet, now_ns);
+    if (!(packet->flags & WIRE_SEQUENCED)) {
+        bool good = only_acks(*packet) && dispatch(flow, packet, now_ns);
+        if (!good)
+            COUNT(counters, rx_malformed, 1);
+        return good;
+    }
 
     uint64_t seq;
     switch (sack_check(&flow->sack, packet, &seq)) {
@@ -432,7 +487,7 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, bool ce, uint64_t no
         break;
     }
     if (!dispatch(flow, packet, now_ns)) {
-        COUNT(counters, rx_malformed, 1);
+        COUNT(counters, rx_refused, 1);
         return false;
     }
     sack_note_path(&flow->sack, packet, ce, now_ns);

@@ -39,7 +39,8 @@ struct flow {
     struct cc cc;
     struct path_set paths;
     uint64_t peer_window_bytes;   /* what the peer's receive buffer takes */
-    uint64_t rx_window_bytes;     /* ours, to advertise */
+    uint64_t rx_window_bytes;     /* ours, whole; acks advertise this flow's share of it */
+    uint32_t heard_epoch;         /* last period in which a packet came (core->share_epoch) */
 
     /* connections */
     struct conn *ctrl_head, *ctrl_tail;     /* with control frames */

@@ -35,6 +35,14 @@ struct core {
     uint32_t scratch_next;
     uint32_t flow_end;              /* one past the highest flow slot in use */
 
+    /* how the receive buffer is shared: among the flows that were heard of lately, and less of it after
+     * the kernel has dropped something */
+    uint64_t share_epoch_ns;        /* begin of the current period */
+    uint32_t share_epoch;           /* its number */
+    uint32_t flows_heard, flows_heard_before; /* in this period and in the last one */
+    uint32_t share_divisor;         /* 1; doubles in a period with drops, halves in one without */
+    uint64_t kernel_drops_seen;
+
     struct core_copy copies[CORE_COPIES_MAX];
     uint32_t copy_next, copy_count;
     struct tx_piece pieces[CORE_GATHER_MAX];

@@ -317,7 +317,7 @@ static void describe_ack(struct flow *flow, uint8_t *buffer, uint32_t bytes, str
         .datagram_bytes = bytes,
         .last_bytes = bytes,
         .token = flow->tx_token,
-        .path_seq = flow->paths.paths[path].next_seq, /* not counted: acks are not acked */
+        .path_seq = flow->ack_number, /* unique among packets without sequence number */
         .time_stamp = wire_time(now_ns),
         .buffer = buffer,
         .flow = flow,

@@ -658,6 +658,8 @@ static bool udp_send(struct nic_queue *queue, const struct tx_desc *desc)
         bytes -= desc->datagram_bytes - desc->last_bytes;
     if (--peer->descs_to_check == 0)
         udp_check_mtu(queue, desc->destination);
+    if (desc->kind == TX_FRAMES)
+        gather_pieces(queue, desc, mask); /* also when there is no room: a repair has no pieces */
     if (!has_room(stage, datagrams, bytes)) {
         queue->driver->transmit(queue);
         if (!has_room(stage, datagrams, bytes))
@@ -667,8 +669,6 @@ static bool udp_send(struct nic_queue *queue, const struct tx_desc *desc)
     before = stage->count;
     if (desc->kind == TX_BULK)
         payload = queue->setup.payload(desc->bulk_msg, desc->bulk_offset);
-    else
-        gather_pieces(queue, desc, mask);
     stage_datagrams(queue, desc, mask, peer->gso && desc->datagram_bytes <= peer->datagram_bytes,
                     payload);
     if (stage->count < UDP_STAGE_SENDS && bytes <= UDP_STAGE_BIG)

@@ -132,8 +132,9 @@ int uccl_open(const uccl_config *config, uccl_engine **out);
 
 /*
  * Ends every listener, connection and request of the engine (requests with UCCL_ECANCELED), joins
- * its threads and frees all. Blocks for at most the linger time (UCCL_LINGER_MS). All handles that
- * came from the engine are invalid afterwards, requests too. No other call may be in progress.
+ * its threads and frees all. Blocks for at most the linger time (UCCL_LINGER_MS) and a fifth of a second. All
+ * handles that came from the engine are invalid afterwards, requests too. No other call, and no
+ * never-blocking connect, may be in progress.
  */
 int uccl_close(uccl_engine *engine);
 
@@ -207,7 +208,7 @@ int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **out);
 /*
  * Closes: requests still pending end with UCCL_ECANCELED here and with UCCL_ECLOSED at the peer,
  * data already accepted for sending is delivered if the peer answers within UCCL_LINGER_MS; blocks
- * at most so long. The connection handle is invalid afterwards; its requests stay valid until
+ * at most so long and a fifth of a second. The connection handle is invalid afterwards; its requests stay valid until
  * uccl_test() or uccl_wait() has seen them end.
  */
 int uccl_conn_close(uccl_conn *conn);
@@ -277,7 +278,7 @@ int uccl_cancel(uccl_request *request);
 
 /*
  * Makes received bytes visible to the device that owns the buffer. For host memory nothing is
- * needed: returns with `*out` NULL, which counts as ended.
+ * needed: returns with `*out` NULL: there is nothing to wait for, and nothing to test.
  */
 int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out);
 

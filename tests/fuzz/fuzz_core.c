@@ -4,11 +4,12 @@
  * token and can compute a checksum, says whatever it likes. It may end requests wrongly, but never trip
  * an assert, make the core write outside a buffer, keep or lose a request, or leak chunk records.
  *
- * The input is a list of records {kind, length, bytes}: a datagram, or a step of the application.
+ * The input is a list of records {kind, length, bytes}: a raw datagram, one made of frames whose
+ * fields are near the right ones, or a step of the application.
  *
  *   clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined \
  *       -fno-sanitize-recover=all -Iinclude -Iengine \
- *       tests/fuzz/fuzz_core.c engine/core/[!n]*.c -o fuzz_core
+ *       tests/fuzz/fuzz_core.c engine/core/*.c -o fuzz_core
  *   ./fuzz_core -max_len=4000 -max_total_time=60
  */
 #include "core/crc32c.h"
@@ -188,7 +189,11 @@ static void open_all(void)
     now_ns = 1000000;
     flow_dead = false;
     memset(requests, 0, sizeof requests);
-    core = core_init(zeroed(core_size(&params)), &core_setup, now_ns);
+    static void *memory;
+    if (!memory)
+        memory = zeroed(core_size(&params));
+    memset(memory, 0, sizeof *core); /* the buffers behind it are written before they are read */
+    core = core_init(memory, &core_setup, now_ns);
     flow_memory = zeroed(core_flow_size(&params, &setup));
     flow = core_flow_open(core, flow_memory, &setup, now_ns);
     for (unsigned i = 0; i < CONNS; i++) {
@@ -222,7 +227,6 @@ static void close_all(void)
     require(core->small.count == params.tx_small_buffers && core->big.count == params.tx_buffers);
     require(core_deadline(core) == UINT64_MAX);
     free(flow_memory);
-    free(core);
 }
 
 static void receive(const uint8_t *data, size_t length)
@@ -247,6 +251,122 @@ static void receive(const uint8_t *data, size_t length)
     core_rx(core, datagram, length, length & 1, now_ns);
     copies();
     free(datagram);
+}
+
+/* Bytes of the input, zero beyond its end. */
+struct reader {
+    const uint8_t *at, *end;
+};
+
+static uint8_t next(struct reader *reader)
+{
+    return reader->at < reader->end ? *reader->at++ : 0;
+}
+
+/* A number near `base`: mostly a little above it. */
+static uint64_t near(struct reader *reader, uint64_t base)
+{
+    return base + (uint64_t)(int8_t)next(reader);
+}
+
+static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
+{
+    unsigned kind = next(reader), which = next(reader) % (CONNS + 1);
+    const struct conn *conn = which < CONNS ? conns[which] : NULL;
+    uint32_t sends = conn ? (uint32_t)conn->delivered : 0, receives = conn ? (uint32_t)conn->recv_base : 0;
+    uint32_t freed = conn ? (uint32_t)conn->ring_freed : 0;
+    switch (kind % 8) {
+    case 0: {
+        struct wire_eager eager = {.conn = which, .granted = kind & 8};
+        eager.msg = (uint32_t)near(reader, receives);
+        eager.total = next(reader) * 40u;
+        eager.offset = next(reader) * 40u;
+        eager.length = eager.offset <= eager.total ? eager.total - eager.offset : 0;
+        eager.ring = (uint32_t)near(reader, 0) * 64 + freed;
+        if (eager.length > 400)
+            eager.length = 400;
+        *payload += eager.length;
+        return wire_put_eager(at, &eager);
+    }
+    case 1: {
+        struct wire_cts cts = {.conn = which, .msg = (uint32_t)near(reader, sends), .length = next(reader) * 100u};
+        return wire_put_cts(at, &cts);
+    }
+    case 2: {
+        struct wire_rts rts = {.conn = which, .msg = (uint32_t)near(reader, receives), .total = next(reader) * 100u};
+        return wire_put_rts(at, &rts);
+    }
+    case 3: {
+        struct wire_credit credit = {.conn = which, .delivered = (uint32_t)near(reader, sends)};
+        credit.eager_total = (uint32_t)near(reader, 2048) * 64;
+        credit.beyond = near(reader, 0);
+        return wire_put_credit(at, &credit);
+    }
+    case 4: {
+        struct wire_end end = {.conn = which, .of_send = kind & 8, .status = -1 - next(reader)};
+        end.msg = (uint32_t)near(reader, end.of_send ? receives : sends);
+        return wire_put_end(at, &end);
+    }
+    case 5: {
+        struct wire_fin fin = {.conn = which, .sends_over = kind & 8, .receives_over = kind & 16};
+        return wire_put_fin(at, &fin);
+    }
+    case 6: {
+        struct wire_ack ack = {.number = next(reader), .cumulative = (uint32_t)near(reader, flow->sent.cumulative)};
+        ack.word_count = kind >> 3 & 1;
+        ack.partial_count = kind >> 4 & 1;
+        ack.path_count = kind >> 5 & 1;
+        ack.window_kb = next(reader);
+        ack.words[0] = near(reader, 0);
+        ack.partials[0].seq = (uint32_t)near(reader, flow->sent.cumulative);
+        ack.partials[0].mask = near(reader, 0);
+        ack.paths[0].path = next(reader) % 6;
+        ack.paths[0].path_seq = next(reader);
+        ack.paths[0].time_stamp = wire_time(now_ns) - next(reader) * 100u;
+        return wire_put_ack(at, &ack);
+    }
+    default:
+        return wire_put_ping(at);
+    }
+}
+
+/* A datagram of frames, or of bulk data. */
+static void receive_frames(const uint8_t *data, size_t length)
+{
+    static uint8_t datagram[WIRE_HEADER_BYTES + 16 * (WIRE_ACK_BYTES_MAX + 400)];
+    struct reader reader = {data, data + length};
+    unsigned flags = next(&reader);
+    struct tx_desc desc = {.kind = flags & 1 ? TX_BULK : TX_FRAMES, .token = rx_token, .mask = 1};
+    desc.sequenced = flags & 2 || flags & 1;
+    desc.repair = flags & 4;
+    desc.count = flags & 8 ? 1 + next(&reader) % CORE_TRAIN_MAX : 1;
+    unsigned index = flags & 8 ? next(&reader) % desc.count : 0;
+    desc.seq = near(&reader, flow->sack.end);
+    desc.path = next(&reader);
+    desc.path_seq = next(&reader);
+    size_t bytes = WIRE_HEADER_BYTES;
+    if (flags & 1) {
+        desc.conn_id = next(&reader) % CONNS;
+        desc.msg_number = (uint32_t)near(&reader, conns[desc.conn_id] ? conns[desc.conn_id]->recv_base : 0);
+        desc.msg_total = next(&reader) * 200u;
+        desc.bulk_stride = desc.bulk_last = next(&reader) * 4u;
+        desc.bulk_offset = next(&reader) * 200u;
+        wire_bulk_header(&desc, index, 0, crc32c_portable, datagram);
+        bytes = WIRE_BULK_HEADER_BYTES + desc.bulk_last;
+    } else {
+        uint32_t payload = 0;
+        for (unsigned i = 0; i < 16 && reader.at < reader.end; i++)
+            bytes += put_frame(&reader, datagram + bytes, &payload);
+        wire_set_header_length(datagram, (uint16_t)bytes);
+        bytes += payload;
+        wire_seal(&desc, index, datagram, (uint32_t)bytes, crc32c_portable);
+    }
+    uint8_t *exact = malloc(bytes);
+    require(exact != NULL);
+    memcpy(exact, datagram, bytes);
+    core_rx(core, exact, bytes, flags & 16, now_ns);
+    copies();
+    free(exact);
 }
 
 static void step(unsigned kind, const uint8_t *data, size_t length)
@@ -285,8 +405,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         size_t length = data[1] | (size_t)(data[2] & 7) << 8;
         if (length > size - 3)
             length = size - 3;
-        if (data[0] < 0xc0)
+        if (data[0] < 0x20)
             receive(data + 3, length);
+        else if (data[0] < 0xc0)
+            receive_frames(data + 3, length);
         else
             step(data[0] & 7, data + 3, length);
         if (data[0] & 1)
