@@ -11,11 +11,11 @@
  * a count agreed before: the sender goes on with empty messages, `window` of them, which is what
  * the receiver has posted when it sees the first.
  */
+#include "p2p_report.h"
 #include "tool.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,22 +34,16 @@ enum {
     PING_MIN = 5,     /* taken even where they last longer than the phase should */
 };
 
-enum verify { VERIFY_NONE, VERIFY_FIRST, VERIFY_ALL };
-
 struct options {
     bool server;
-    bool local;
     struct tool_address server_at;
     bool port_given;
     bool log_info;
     unsigned size_count;
     uint64_t sizes[SIZES_MAX];
     uint32_t window;     /* 0: by message size */
-    uint64_t iterations; /* 0: by time */
     uint64_t warmup;     /* 0: a tenth of the time */
-    double seconds;
-    bool bi;
-    enum verify verify;
+    struct report_setup report;
     bool json;
     bool csv;
     const char *plot;
@@ -99,24 +93,6 @@ struct side {
     uccl_request *receive_requests[WINDOW_MAX];
     uint32_t samples[PING_MAX];
     uint64_t phases; /* so far */
-};
-
-/* A row of the report. */
-struct result {
-    uint64_t size;
-    uint32_t window;
-    bool verified;
-    uint64_t messages;
-    uint64_t elapsed_ns;
-    double gbps;
-    double gbps_sent;
-    double gbps_received;
-    double messages_per_s;
-    double latency_us[2]; /* p50, p99 */
-    size_t latency_samples;
-    uint64_t retransmits;
-    double cpu_client; /* seconds per GiB */
-    double cpu_server;
 };
 
 /* ---- command line ---- */
@@ -207,7 +183,7 @@ static void parse_sizes(struct argp_state *state, struct options *o, const char 
 
 static void check_options(struct argp_state *state, const struct options *o)
 {
-    if (o->server + o->local + (o->server_at.host != NULL) != 1)
+    if (o->server + o->report.local + (o->server_at.host != NULL) != 1)
         argp_error(state, "give one of --server, --serverip=HOST and --local");
     if (o->server_at.host != NULL && o->server_at.port == 0)
         argp_error(state, "--oobport=0: allowed are 1 to 65535 for a client");
@@ -226,7 +202,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         o->server_at.host = text;
         return 0;
     case KEY_LOCAL:
-        o->local = tool_parse_bool(state, "local", text);
+        o->report.local = tool_parse_bool(state, "local", text);
         return 0;
     case KEY_OOBPORT:
         o->server_at.port = (uint16_t)tool_parse_number(state, "oobport", text, 0, 65535);
@@ -246,19 +222,19 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         o->window = (uint32_t)tool_parse_number(state, "window", text, 0, WINDOW_MAX);
         return 0;
     case KEY_ITERATIONS:
-        o->iterations = tool_parse_number(state, "iterations", text, 0, 1000000000000);
+        o->report.iterations = tool_parse_number(state, "iterations", text, 0, 1000000000000);
         return 0;
     case KEY_WARMUP:
         o->warmup = tool_parse_number(state, "warmup", text, 0, 1000000000000);
         return 0;
     case KEY_SECONDS:
-        o->seconds = tool_parse_real(state, "seconds", text, 0.001, 86400);
+        o->report.seconds = tool_parse_real(state, "seconds", text, 0.001, 86400);
         return 0;
     case KEY_BI:
-        o->bi = tool_parse_bool(state, "bi", text);
+        o->report.bi = tool_parse_bool(state, "bi", text);
         return 0;
     case KEY_VERIFY:
-        o->verify = tool_parse_bool(state, "verify", text) ? VERIFY_ALL : VERIFY_NONE;
+        o->report.verify = tool_parse_bool(state, "verify", text) ? VERIFY_ALL : VERIFY_NONE;
         return 0;
     case KEY_JSON:
         o->json = tool_parse_bool(state, "json", text);
@@ -608,13 +584,13 @@ static void fill_throughput(const struct both *both, struct result *row)
 static uint64_t measure(struct side *side, const struct options *o, unsigned index,
                         struct result *row)
 {
-    uint64_t size = o->sizes[index], limit_ns = (uint64_t)(o->seconds * 1e9), wrong = 0;
+    uint64_t size = o->sizes[index], limit_ns = (uint64_t)(o->report.seconds * 1e9), wrong = 0;
     uint32_t window = window_of(o, size), fit = fitting_window(size, window, side->memory);
-    bool all = o->verify == VERIFY_ALL;
-    struct phase phase = {.size = size, .bi = o->bi};
+    bool all = o->report.verify == VERIFY_ALL;
+    struct phase phase = {.size = size, .bi = o->report.bi};
     struct both both;
     *row = (struct result){.size = size, .window = all ? fit : window};
-    if (o->verify != VERIFY_NONE) {
+    if (o->report.verify != VERIFY_NONE) {
         show_progress(o, index, "verifying");
         phase.kind = PHASE_STREAM;
         phase.window = phase.count = fit;
@@ -626,14 +602,14 @@ static uint64_t measure(struct side *side, const struct options *o, unsigned ind
     show_progress(o, index, "warming up");
     phase.kind = PHASE_STREAM;
     phase.window = row->window;
-    phase.count = o->warmup != 0 ? o->warmup : o->iterations;
+    phase.count = o->warmup != 0 ? o->warmup : o->report.iterations;
     phase.limit_ns = o->warmup != 0 ? 0 : limit_ns / 10;
     command_phase(side, phase, &wrong);
 
     show_progress(o, index, "latency");
     phase.kind = PHASE_PING;
     phase.window = all && fit < 2 ? 1 : 2;
-    phase.count = o->iterations != 0 && o->iterations < PING_MAX ? o->iterations : PING_MAX;
+    phase.count = o->report.iterations != 0 && o->report.iterations < PING_MAX ? o->report.iterations : PING_MAX;
     phase.limit_ns = limit_ns / 4;
     both = command_phase(side, phase, &wrong);
     fill_latency(side, &both.client, row);
@@ -641,142 +617,16 @@ static uint64_t measure(struct side *side, const struct options *o, unsigned ind
     show_progress(o, index, "throughput");
     phase.kind = PHASE_STREAM;
     phase.window = row->window;
-    phase.count = o->iterations;
-    phase.limit_ns = o->iterations != 0 ? 0 : limit_ns;
+    phase.count = o->report.iterations;
+    phase.limit_ns = o->report.iterations != 0 ? 0 : limit_ns;
     both = command_phase(side, phase, &wrong);
     fill_throughput(&both, row);
-    row->verified = o->verify != VERIFY_NONE && wrong == 0;
+    row->verified = o->report.verify != VERIFY_NONE && wrong == 0;
     show_progress(o, index, "");
     return wrong;
 }
 
-/* ---- report ---- */
-
-static const char *rate_text(double per_s, char out[32])
-{
-    if (per_s >= 1e6)
-        snprintf(out, 32, "%.2f M msg/s", per_s / 1e6);
-    else if (per_s >= 1e3)
-        snprintf(out, 32, "%.2f K msg/s", per_s / 1e3);
-    else
-        snprintf(out, 32, "%.2f msg/s", per_s);
-    return out;
-}
-
-static void print_row(const struct options *o, const struct result *r)
-{
-    char size[16], rate[32];
-    printf("[Client] %8s : %6.2f Gbps | %6.2f GB/s | p50 %.2f us, p99 %.2f us | %s | "
-           "retransmissions %" PRIu64 " | CPU %.3f + %.3f s/GiB (client + server)",
-           tool_size_text(r->size, size), r->gbps, r->gbps / 8, r->latency_us[0], r->latency_us[1],
-           rate_text(r->messages_per_s, rate), r->retransmits, r->cpu_client, r->cpu_server);
-    if (o->bi)
-        printf(" | sent %.2f, received %.2f Gbps", r->gbps_sent, r->gbps_received);
-    printf("%s\n", o->verify == VERIFY_NONE ? "" : r->verified ? " | verified" : " | WRONG DATA");
-}
-
-/* What CSV and JSON hold of row `r`, besides `verified`. */
-#define REPORT_COLUMNS(WHOLE, REAL)                                                                \
-    WHOLE(size_bytes, r->size)                                                                     \
-    WHOLE(window, r->window)                                                                       \
-    REAL(gbps, r->gbps)                                                                            \
-    REAL(gbytes_per_s, r->gbps / 8)                                                                \
-    REAL(gbps_sent, r->gbps_sent)                                                                  \
-    REAL(gbps_received, r->gbps_received)                                                          \
-    REAL(msgs_per_s, r->messages_per_s)                                                            \
-    REAL(lat_us_p50, r->latency_us[0])                                                             \
-    REAL(lat_us_p99, r->latency_us[1])                                                             \
-    WHOLE(lat_samples, r->latency_samples)                                                         \
-    WHOLE(retransmits, r->retransmits)                                                             \
-    REAL(cpu_s_per_gib, r->cpu_client + r->cpu_server)                                             \
-    REAL(cpu_s_per_gib_client, r->cpu_client)                                                      \
-    REAL(cpu_s_per_gib_server, r->cpu_server)                                                      \
-    WHOLE(messages, r->messages)                                                                   \
-    REAL(elapsed_s, (double)r->elapsed_ns / 1e9)
-
-static void print_csv(const struct result *rows, unsigned count)
-{
-#define CSV_NAME(name, value) printf(#name ",");
-#define CSV_WHOLE(name, value) printf("%" PRIu64 ",", (uint64_t)(value));
-#define CSV_REAL(name, value) printf("%.9g,", value);
-    REPORT_COLUMNS(CSV_NAME, CSV_NAME)
-    printf("verified\n");
-    for (const struct result *r = rows; r < rows + count; r++) {
-        REPORT_COLUMNS(CSV_WHOLE, CSV_REAL)
-        printf("%s\n", r->verified ? "true" : "false");
-    }
-}
-
-static json_t *row_json(const struct result *r)
-{
-    json_t *row = json_object();
-    int failures = row == NULL;
-#define PUT_WHOLE(name, value)                                                                     \
-    failures |= json_object_set_new(row, #name, json_integer((json_int_t)(value)));
-#define PUT_REAL(name, value) failures |= json_object_set_new(row, #name, json_real(value));
-    REPORT_COLUMNS(PUT_WHOLE, PUT_REAL)
-    failures |= json_object_set_new(row, "verified", json_boolean(r->verified));
-    if (failures)
-        tool_fail("cannot make the JSON report");
-    return row;
-}
-
-static void print_json(const struct options *o, const struct result *rows, unsigned count)
-{
-    static const char *const verify_names[] = {"none", "first", "all"};
-    json_t *list = json_array();
-    for (unsigned i = 0; i < count; i++)
-        json_array_append_new(list, row_json(&rows[i]));
-    json_t *root =
-        json_pack("{s:s, s:s, s:s, s:b, s:b, s:f, s:I, s:s, s:o}", "tool", "p2p_bench", "version",
-                  uccl_version(), "build", uccl_build_info(), "local", o->local, "bi", o->bi,
-                  "seconds", o->seconds, "iterations", (json_int_t)o->iterations, "verify",
-                  verify_names[o->verify], "results", list);
-    if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0)
-        tool_fail("cannot write the JSON report");
-    printf("\n");
-    json_decref(root);
-}
-
-/* Before minutes of measuring: is there a gnuplot, and may the file be written? */
-static void check_plot(const char *path)
-{
-    FILE *file = fopen(path, "a");
-    if (file == NULL)
-        tool_fail("--plot=%s: %s", path, strerror(errno));
-    fclose(file);
-    if (system("command -v gnuplot >/dev/null 2>&1") != 0)
-        tool_fail("--plot needs gnuplot, which is not on the PATH (Debian, Ubuntu: apt install "
-                  "gnuplot-nox)");
-}
-
-static void draw_plot(const char *path, const struct result *rows, unsigned count)
-{
-    char size[16];
-    signal(SIGPIPE, SIG_IGN); /* a gnuplot that ends early is told by its status */
-    FILE *gnuplot = popen("gnuplot", "w");
-    if (gnuplot == NULL)
-        tool_fail("cannot start gnuplot: %s", strerror(errno));
-    fprintf(gnuplot, "$rows << END_OF_ROWS\n");
-    for (const struct result *r = rows; r < rows + count; r++)
-        fprintf(gnuplot, "%" PRIu64 " \"%s\" %.6g %.6g %.6g\n", r->size,
-                tool_size_text(r->size, size), r->gbps / 8, r->latency_us[0], r->latency_us[1]);
-    fprintf(gnuplot, "END_OF_ROWS\nset terminal svg size 900,500 background 'white'\nset output '");
-    for (const char *c = path; *c != '\0'; c++)
-        fprintf(gnuplot, *c == '\'' ? "''" : "%c", *c);
-    fprintf(gnuplot,
-            "'\nset title 'p2p\\_bench'\nset key top left\nset grid\nset logscale x 2\n"
-            "set xlabel 'message size'\nset ylabel 'throughput (GB/s)'\nset yrange [0:*]\n"
-            "set ytics nomirror\nset logscale y2\nset y2label 'half round trip (us)'\nset y2tics\n"
-            "set xtics rotate by -30\n"
-            "plot $rows using 1:3:xtic(2) with linespoints lw 2 title 'throughput', \\\n"
-            "     $rows using 1:4 axes x1y2 with linespoints dt 2 title 'p50', \\\n"
-            "     $rows using 1:5 axes x1y2 with linespoints dt 3 title 'p99'\n");
-    int status = pclose(gnuplot);
-    if (status != 0)
-        tool_fail("gnuplot ended with status %d; %s may be incomplete",
-                  WIFEXITED(status) ? WEXITSTATUS(status) : status, path);
-}
+/* ---- sweep ---- */
 
 /* Runs the sweep; returns the exit status. */
 static int sweep(struct side *side, const struct options *o)
@@ -789,7 +639,7 @@ static int sweep(struct side *side, const struct options *o)
     while (count < o->size_count && wrong == 0) {
         wrong = measure(side, o, count, &rows[count]);
         if (!o->json && !o->csv)
-            print_row(o, &rows[count]);
+            report_row(&o->report, &rows[count]);
         count++;
     }
     own = wrong;
@@ -797,9 +647,9 @@ static int sweep(struct side *side, const struct options *o)
     tool_tell(side->conns[CONTROL], TOOL_END, &own, 1, "saying goodbye to the server");
     tool_expect_mail(&mail, TOOL_END, -1, "saying goodbye to the server", &end);
     if (o->json)
-        print_json(o, rows, count);
+        report_json(&o->report, rows, count);
     if (o->csv)
-        print_csv(rows, count);
+        report_csv(rows, count);
     fflush(stdout);
     if (wrong != 0) {
         fprintf(stderr, "[Client] FAILED: %" PRIu64 " messages with wrong data on both sides\n",
@@ -807,7 +657,7 @@ static int sweep(struct side *side, const struct options *o)
         return EXIT_FAILURE;
     }
     if (o->plot != NULL)
-        draw_plot(o->plot, rows, count);
+        report_plot(o->plot, rows, count);
     return EXIT_SUCCESS;
 }
 
@@ -930,8 +780,8 @@ int main(int argc, char **argv)
     static struct side side;
     struct options options = {
         .server_at = {NULL, TOOL_PORT, TOOL_CONNECT_S},
-        .seconds = 1,
-        .verify = VERIFY_FIRST,
+        .report.seconds = 1,
+        .report.verify = VERIFY_FIRST,
         .report_fd = -1,
         .size_count = 9,
         .sizes = {256, 1024, 4096, 16384, 65536, 262144, MIB, 10 * MIB, 100 * MIB},
@@ -942,8 +792,8 @@ int main(int argc, char **argv)
     tool_role = options.server ? "Server" : "Client";
     tool_self = TOOL_P2P_BENCH;
     if (options.plot != NULL)
-        check_plot(options.plot);
-    if (options.local) {
+        report_check_plot(options.plot);
+    if (options.report.local) {
         options.server_at.port = start_local_server(&options);
         options.server_at.host = "127.0.0.1";
     }
@@ -958,7 +808,7 @@ int main(int argc, char **argv)
         status = sweep(&side, &options);
     }
     finish(&side);
-    if (options.local && end_local_server() != EXIT_SUCCESS)
+    if (options.report.local && end_local_server() != EXIT_SUCCESS)
         status = EXIT_FAILURE;
     return status;
 }

@@ -332,8 +332,7 @@ static void *thread_main(void *argument)
             atomic_store(&thread->owner, FREE);
             futex_wake(&thread->owner, INT_MAX);
             lend_out(thread);
-            idle_since_ns = 0;
-            continue;
+            idle_since_ns = 0; /* and a round at least, however quickly who asks comes and goes */
         }
         if (run_round(thread)) {
             idle_since_ns = 0;

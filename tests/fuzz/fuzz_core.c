@@ -9,7 +9,7 @@
  *
  *   clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined \
  *       -fno-sanitize-recover=all -Iinclude -Iengine \
- *       tests/fuzz/fuzz_core.c engine/core/*.c -o fuzz_core
+ *       tests/fuzz/fuzz_core.c engine/core/?*.c -o fuzz_core
  *   ./fuzz_core -max_len=4000 -max_total_time=60
  */
 #include "core/crc32c.h"

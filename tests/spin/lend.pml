@@ -108,7 +108,7 @@ active proctype engine()
     bool busy, some, slept_through, used, rest, ours;
     byte seen;
 
-round:
+look:
     if
     :: wanted > 0 ->
         atomic { owners--; owner = FREE };
@@ -116,9 +116,10 @@ round:
         goto lend_out
     :: else
     fi;
+round:
     run_round(busy);
     if
-    :: busy -> goto round
+    :: busy -> busy = false; goto look
     :: else
     fi;
 
@@ -151,7 +152,7 @@ end_idle:   nic_sleep()
         fi
     };
     if
-    :: ours -> goto round
+    :: ours -> ours = false; goto look
     :: else
     fi;
 
@@ -186,35 +187,34 @@ lease:
         if
         :: ours -> owner = RUNS; owners++
         :: else
-        fi
+        fi;
+        seen = 0;
+        used = false;
+        rest = false
     };
-    if
-    :: ours -> goto round
+    if /* a round at least, however quickly who asks comes and goes */
+    :: ours -> d_step { ours = false; slept_through = false } goto round
     :: else -> goto lease
     fi
 }
 
+/* A look, then a compare-and-exchange: one step, since to lose between both is to have looked later. */
 inline try_borrow(got)
 {
-    seen = owner;
-    got = false;
-    if
-    :: seen == FREE || seen == SLEEPS ->
-        atomic {
-            if
-            :: owner == seen -> owner = BORROWED; owners++; got = true
-            :: else
-            fi
-        };
+    atomic {
+        got = (owner == FREE || owner == SLEEPS);
+        slept = (owner == SLEEPS);
         if
-        :: got ->
-            borrowed_since = true;
-            if
-            :: seen == SLEEPS -> nic_wake()
-            :: else
-            fi
+        :: got -> owner = BORROWED; owners++
         :: else
         fi
+    };
+    if
+    :: got -> d_step { borrowed_since = true }
+    :: else
+    fi;
+    if
+    :: slept -> atomic { nic_wake(); slept = false }
     :: else
     fi
 }
@@ -227,7 +227,7 @@ inline give_back()
        :: RING_BUSY ->
            try_borrow(got);
            if
-           :: got -> run_round(busy)
+           :: got -> run_round(busy); busy = false
            :: else -> break
            fi
        :: else -> break
@@ -260,7 +260,8 @@ inline drive()
     :: else ->
         run_round(busy);
         if
-        :: busy || done[me]
+        :: busy -> busy = false
+        :: !busy && done[me]
         :: else ->
             if
 #ifndef TWO_IN_NIC
@@ -313,7 +314,7 @@ inline try_round()
 {
     try_borrow(got);
     if
-    :: got -> run_round(busy); give_back()
+    :: got -> run_round(busy); busy = false; give_back()
     :: else
     fi
 }
@@ -345,8 +346,8 @@ inline wait()
 
 proctype application(byte me)
 {
-    bool got, busy, some;
-    byte seen, round;
+    bool got, slept, busy, some;
+    byte round;
 
     for (round : 1 .. ROUNDS) {
         done[me] = false;

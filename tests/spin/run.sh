@@ -3,14 +3,14 @@
 # Checks the model of the sleep, wake and lend protocol (lend.pml): that it holds, and that it does not
 # once it is broken on purpose, so that the check is known to bite. Prints TAP. Needs spin and gcc.
 #
-#   run.sh [deep]     deep: two messages per application thread; minutes and gigabytes
+#   run.sh [deep]     two messages per application thread: many minutes, up to 8 GiB
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d) && trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 number=0 failed=0
-rounds=1 megabytes=1024
-[ "${1:-}" = deep ] && rounds=2 megabytes=6144
+rounds=1 megabytes=2048
+[ "${1:-}" = deep ] && rounds=2 megabytes=8192
 
 if ! command -v spin >/dev/null; then
     echo "1..0 # SKIP no spin (Debian: spin)"

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "p2p_report.h"
+#include "tool.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+static const char *rate_text(double per_s, char out[32])
+{
+    if (per_s >= 1e6)
+        snprintf(out, 32, "%.2f M msg/s", per_s / 1e6);
+    else if (per_s >= 1e3)
+        snprintf(out, 32, "%.2f K msg/s", per_s / 1e3);
+    else
+        snprintf(out, 32, "%.2f msg/s", per_s);
+    return out;
+}
+
+void report_row(const struct report_setup *setup, const struct result *r)
+{
+    char size[16], rate[32];
+    printf("[Client] %8s : %6.2f Gbps | %6.2f GB/s | p50 %.2f us, p99 %.2f us | %s | "
+           "retransmissions %" PRIu64 " | CPU %.3f + %.3f s/GiB (client + server)",
+           tool_size_text(r->size, size), r->gbps, r->gbps / 8, r->latency_us[0], r->latency_us[1],
+           rate_text(r->messages_per_s, rate), r->retransmits, r->cpu_client, r->cpu_server);
+    if (setup->bi)
+        printf(" | sent %.2f, received %.2f Gbps", r->gbps_sent, r->gbps_received);
+    printf("%s\n", setup->verify == VERIFY_NONE ? "" : r->verified ? " | verified" : " | WRONG DATA");
+}
+
+/* What CSV and JSON hold of row `r`, besides `verified`. */
+#define REPORT_COLUMNS(WHOLE, REAL)                                                                \
+    WHOLE(size_bytes, r->size)                                                                     \
+    WHOLE(window, r->window)                                                                       \
+    REAL(gbps, r->gbps)                                                                            \
+    REAL(gbytes_per_s, r->gbps / 8)                                                                \
+    REAL(gbps_sent, r->gbps_sent)                                                                  \
+    REAL(gbps_received, r->gbps_received)                                                          \
+    REAL(msgs_per_s, r->messages_per_s)                                                            \
+    REAL(lat_us_p50, r->latency_us[0])                                                             \
+    REAL(lat_us_p99, r->latency_us[1])                                                             \
+    WHOLE(lat_samples, r->latency_samples)                                                         \
+    WHOLE(retransmits, r->retransmits)                                                             \
+    REAL(cpu_s_per_gib, r->cpu_client + r->cpu_server)                                             \
+    REAL(cpu_s_per_gib_client, r->cpu_client)                                                      \
+    REAL(cpu_s_per_gib_server, r->cpu_server)                                                      \
+    WHOLE(messages, r->messages)                                                                   \
+    REAL(elapsed_s, (double)r->elapsed_ns / 1e9)
+
+void report_csv(const struct result *rows, unsigned count)
+{
+#define CSV_NAME(name, value) printf(#name ",");
+#define CSV_WHOLE(name, value) printf("%" PRIu64 ",", (uint64_t)(value));
+#define CSV_REAL(name, value) printf("%.9g,", value);
+    REPORT_COLUMNS(CSV_NAME, CSV_NAME)
+    printf("verified\n");
+    for (const struct result *r = rows; r < rows + count; r++) {
+        REPORT_COLUMNS(CSV_WHOLE, CSV_REAL)
+        printf("%s\n", r->verified ? "true" : "false");
+    }
+}
+
+static json_t *row_json(const struct result *r)
+{
+    json_t *row = json_object();
+    int failures = row == NULL;
+#define PUT_WHOLE(name, value)                                                                     \
+    failures |= json_object_set_new(row, #name, json_integer((json_int_t)(value)));
+#define PUT_REAL(name, value) failures |= json_object_set_new(row, #name, json_real(value));
+    REPORT_COLUMNS(PUT_WHOLE, PUT_REAL)
+    failures |= json_object_set_new(row, "verified", json_boolean(r->verified));
+    if (failures)
+        tool_fail("cannot make the JSON report");
+    return row;
+}
+
+void report_json(const struct report_setup *setup, const struct result *rows, unsigned count)
+{
+    static const char *const verify_names[] = {"none", "first", "all"};
+    json_t *list = json_array();
+    for (unsigned i = 0; i < count; i++)
+        json_array_append_new(list, row_json(&rows[i]));
+    json_t *root =
+        json_pack("{s:s, s:s, s:s, s:b, s:b, s:f, s:I, s:s, s:o}", "tool", "p2p_bench", "version",
+                  uccl_version(), "build", uccl_build_info(), "local", setup->local, "bi", setup->bi,
+                  "seconds", setup->seconds, "iterations", (json_int_t)setup->iterations, "verify",
+                  verify_names[setup->verify], "results", list);
+    if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0)
+        tool_fail("cannot write the JSON report");
+    printf("\n");
+    json_decref(root);
+}
+
+void report_check_plot(const char *path)
+{
+    FILE *file = fopen(path, "a");
+    if (file == NULL)
+        tool_fail("--plot=%s: %s", path, strerror(errno));
+    fclose(file);
+    if (system("command -v gnuplot >/dev/null 2>&1") != 0)
+        tool_fail("--plot needs gnuplot, which is not on the PATH (Debian, Ubuntu: apt install "
+                  "gnuplot-nox)");
+}
+
+void report_plot(const char *path, const struct result *rows, unsigned count)
+{
+    char size[16];
+    signal(SIGPIPE, SIG_IGN); /* a gnuplot that ends early is told by its status */
+    FILE *gnuplot = popen("gnuplot", "w");
+    if (gnuplot == NULL)
+        tool_fail("cannot start gnuplot: %s", strerror(errno));
+    fprintf(gnuplot, "$rows << END_OF_ROWS\n");
+    for (const struct result *r = rows; r < rows + count; r++)
+        fprintf(gnuplot, "%" PRIu64 " \"%s\" %.6g %.6g %.6g\n", r->size,
+                tool_size_text(r->size, size), r->gbps / 8, r->latency_us[0], r->latency_us[1]);
+    fprintf(gnuplot, "END_OF_ROWS\nset terminal svg size 900,500 background 'white'\nset output '");
+    for (const char *c = path; *c != '\0'; c++)
+        fprintf(gnuplot, *c == '\'' ? "''" : "%c", *c);
+    fprintf(gnuplot,
+            "'\nset title 'p2p\\_bench'\nset key top left\nset grid\nset logscale x 2\n"
+            "set xlabel 'message size'\nset ylabel 'throughput (GB/s)'\nset yrange [0:*]\n"
+            "set ytics nomirror\nset logscale y2\nset y2label 'half round trip (us)'\nset y2tics\n"
+            "set xtics rotate by -30\n"
+            "plot $rows using 1:3:xtic(2) with linespoints lw 2 title 'throughput', \\\n"
+            "     $rows using 1:4 axes x1y2 with linespoints dt 2 title 'p50', \\\n"
+            "     $rows using 1:5 axes x1y2 with linespoints dt 3 title 'p99'\n");
+    int status = pclose(gnuplot);
+    if (status != 0)
+        tool_fail("gnuplot ended with status %d; %s may be incomplete",
+                  WIFEXITED(status) ? WEXITSTATUS(status) : status, path);
+}

@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Send side of the chunk sequence space: lists, what acks free, and when a chunk counts as lost. */
+#include "core/sent.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+enum { WINDOW = 64, PATHS = 4, MS = 1000000 };
+
+static struct sent sent;
+static struct chunk chunks[WINDOW];
+static struct chunk_list by_path[PATHS];
+static struct path paths[PATHS];
+static struct path_set path_set;
+static struct rng rng = {1};
+static uint64_t freed[1024];
+static unsigned freed_count;
+
+static void setup_at(uint64_t seq)
+{
+    memset(chunks, 0, sizeof chunks);
+    path_set_init(&path_set, paths, PATHS, 2, &rng);
+    sent_init(&sent, chunks, by_path, WINDOW, &path_set, 3);
+    sent.next_seq = sent.cumulative = seq;
+    freed_count = 0;
+}
+
+static void setup(void)
+{
+    setup_at(0);
+}
+
+static struct chunk *send(uint16_t path, uint64_t now_ns)
+{
+    uint64_t seq;
+    struct chunk *chunk = sent_new(&sent, &seq);
+    cr_assert_eq(sent_seq(&sent, chunk), seq);
+    chunk->count = 4;
+    chunk->payload_bytes = 1000;
+    chunk->charged_bytes = 1700;
+    sent_fly(&sent, chunk, path, paths[path].next_seq++, now_ns);
+    return chunk;
+}
+
+static void on_acked(void *context, struct chunk *chunk)
+{
+    cr_assert_eq(context, freed);
+    freed[freed_count++] = (uint64_t)(chunk - chunks);
+}
+
+static struct sent_acked ack(uint64_t cumulative, uint64_t bits)
+{
+    struct wire_ack wire = {.cumulative = (uint32_t)cumulative, .word_count = 1, .words = {bits}};
+    struct sent_acked acked;
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    return acked;
+}
+
+static void cr_consistent(void)
+{
+    unsigned flying = 0, lost = 0, listed = 0;
+    uint32_t in_flight[PATHS] = {0};
+    for (unsigned i = 0; i < WINDOW; i++) {
+        flying += chunks[i].state == CHUNK_FLYING;
+        lost += chunks[i].state == CHUNK_LOST;
+        if (chunks[i].state == CHUNK_FLYING)
+            in_flight[chunks[i].path]++;
+    }
+    cr_assert_eq(flying, sent.flying_chunks);
+    cr_assert_eq(sent.flying_payload, flying * 1000u);
+    cr_assert_eq(sent.flying_charge, flying * 1700u);
+    uint64_t last_ns = 0;
+    for (uint16_t i = sent.by_time.head; i != SENT_NONE; i = chunks[i].next, listed++) {
+        cr_assert_geq(chunks[i].sent_ns, last_ns);
+        last_ns = chunks[i].sent_ns;
+    }
+    cr_assert_eq(listed, flying);
+    for (uint16_t i = sent.lost.head; i != SENT_NONE; i = chunks[i].next)
+        lost--;
+    cr_assert_eq(lost, 0);
+    for (unsigned p = 0; p < PATHS; p++) {
+        unsigned count = 0;
+        for (uint16_t i = by_path[p].head; i != SENT_NONE; i = chunks[i].path_next, count++)
+            cr_assert_eq(chunks[i].path, p);
+        cr_assert_eq(count, in_flight[p]);
+        cr_assert_eq(paths[p].in_flight, count);
+    }
+}
+
+Test(sent, window, .init = setup)
+{
+    for (unsigned i = 0; i < WINDOW; i++) {
+        cr_assert(sent_has_room(&sent));
+        send(0, i);
+    }
+    cr_assert_not(sent_has_room(&sent));
+    ack(0, 1); /* chunk 1 alone: its record is free, its place in the window is not */
+    cr_assert_not(sent_has_room(&sent));
+    ack(2, 0);
+    cr_assert(sent_has_room(&sent));
+    cr_assert_eq(freed_count, 2);
+    cr_consistent();
+}
+
+Test(sent, acks, .init = setup)
+{
+    for (unsigned i = 0; i < 10; i++)
+        send(i % PATHS, i);
+    struct sent_acked acked = ack(2, 0x15); /* 0, 1; then 3, 5, 7 */
+    cr_assert(acked.chunks == 5 && acked.payload_bytes == 5000 && !acked.spurious);
+    cr_assert_eq(sent.flying_chunks, 5);
+    cr_consistent();
+    acked = ack(2, 0x15);
+    cr_assert(acked.chunks == 0 && acked.payload_bytes == 0, "once");
+    acked = ack(1, 0);
+    cr_assert_eq(acked.chunks, 0, "an older ack");
+    acked = ack(10, 0);
+    cr_assert_eq(acked.chunks, 5);
+    cr_assert(sent.cumulative == 10 && sent.flying_chunks == 0 && !sent_oldest(&sent) && !sent_newest(&sent));
+    cr_consistent();
+}
+
+Test(sent, acks_of_what_was_never_sent, .init = setup)
+{
+    struct sent_acked acked;
+    send(0, 1);
+    struct wire_ack wire = {.cumulative = 2};
+    cr_assert_not(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    wire.cumulative = 0x7fffffff;
+    cr_assert_not(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    wire = (struct wire_ack){.word_count = 1, .words = {UINT64_MAX}, .partial_count = 2,
+                             .partials = {{100, 1}, {0xffffffff, 1}}};
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert_eq(acked.chunks, 0);
+    cr_assert_eq(sent.flying_chunks, 1);
+    ack(0xfffffff0, UINT64_MAX); /* from before the beginning */
+    cr_assert_eq(freed_count, 0);
+    cr_consistent();
+}
+
+Test(sent, wraps)
+{
+    uint64_t start = UINT64_C(0x1ffffffff) - 10;
+    setup_at(start);
+    for (unsigned i = 0; i < 40; i++)
+        send(0, i);
+    ack(start + 30, 2);
+    cr_assert_eq(sent.cumulative, start + 30);
+    cr_assert_eq(freed_count, 31);
+    cr_assert_eq(sent_chunk(&sent, start + 32)->state, CHUNK_FREE);
+    cr_assert_eq(sent_seq(&sent, sent_oldest(&sent)), start + 30);
+    cr_consistent();
+}
+
+Test(sent, partial_masks, .init = setup)
+{
+    struct chunk *chunk = send(0, 1);
+    struct wire_ack wire = {.partial_count = 1, .partials = {{0, 0x5}}};
+    struct sent_acked acked;
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert_eq(chunk->acked_mask, 0x5);
+    wire.partials[0].mask = 0x2;
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert_eq(chunk->acked_mask, 0x7, "what has arrived stays so");
+    wire.partials[0].mask = UINT64_MAX;
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert_eq(chunk->acked_mask, 0x7, "a whole chunk is no partial one: nothing would be left to repeat");
+    cr_assert_eq(acked.chunks, 0);
+}
+
+Test(sent, loss_by_path, .init = setup)
+{
+    for (unsigned i = 0; i < 5; i++)
+        send(0, i); /* path sequences 1 to 5 */
+    send(1, 9);
+    cr_assert_eq(sent_lose_by_path(&sent, 0, 3), 0);
+    cr_assert_eq(sent_lose_by_path(&sent, 0, 4), 1);
+    cr_assert_eq(sent_seq(&sent, sent_first_lost(&sent)), 0);
+    cr_assert_eq(sent_lose_by_path(&sent, 1, 3), 0);
+    cr_assert_eq(sent_lose_by_path(&sent, 0, 5), 1);
+    cr_consistent();
+    /* sent again it is the newest of its path, and the oldest loss comes first */
+    sent_fly(&sent, sent_first_lost(&sent), 0, paths[0].next_seq++, 20);
+    cr_assert_eq(sent_seq(&sent, sent_newest(&sent)), 0);
+    cr_assert_eq(sent_lose_by_path(&sent, 0, 7), 2, "3 and 4, not the repair");
+    cr_assert_eq(sent_seq(&sent, sent_first_lost(&sent)), 1);
+    cr_consistent();
+}
+
+Test(sent, path_sequences_wrap, .init = setup)
+{
+    paths[2].next_seq = 0xfffffffe;
+    for (unsigned i = 0; i < 4; i++)
+        send(2, i); /* ..fe, ..ff, 0, 1 */
+    cr_assert_eq(sent_lose_by_path(&sent, 2, 0), 0);
+    cr_assert_eq(sent_lose_by_path(&sent, 2, 1), 1);
+    cr_assert_eq(sent_lose_by_path(&sent, 2, 2), 1);
+}
+
+Test(sent, loss_by_time, .init = setup)
+{
+    struct rtt rtt;
+    uint64_t next_ns;
+    rtt_init(&rtt);
+    send(0, 1 * MS);
+    send(1, 2 * MS);
+    send(2, 6 * MS);
+    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 50 * MS, &next_ns), 0);
+    cr_assert_eq(next_ns, UINT64_MAX, "no round trip is known yet");
+    rtt_sample(&rtt, 4 * MS, 0, 5 * MS);
+    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 50 * MS, &next_ns), 0, "nothing later was acked");
+    ack(0, 1); /* chunk 1 */
+    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 5 * MS, &next_ns), 0);
+    cr_assert_eq(next_ns, (1 + 4 + 1) * MS, "a round trip and a quarter of the shortest");
+    cr_assert_eq(sent_lose_by_time(&sent, &rtt, next_ns, &next_ns), 1);
+    cr_assert_eq(sent_seq(&sent, sent_first_lost(&sent)), 0);
+    cr_assert_eq(next_ns, UINT64_MAX, "chunk 2 is later than all that was acked");
+    cr_consistent();
+}
+
+Test(sent, peer_hold_time_is_not_loss, .init = setup)
+{
+    struct rtt rtt;
+    uint64_t next_ns;
+    rtt_init(&rtt);
+    rtt_sample(&rtt, 4 * MS, 3 * MS, 0);
+    send(0, 1 * MS);
+    send(1, 2 * MS);
+    ack(0, 1);
+    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 8 * MS, &next_ns), 0);
+    cr_assert_eq(next_ns, (1 + 4 + 3 + 1) * MS);
+}
+
+Test(sent, spurious_loss, .init = setup)
+{
+    struct chunk *chunk = send(0, 1);
+    send(0, 2);
+    sent_lose(&sent, chunk);
+    cr_assert(ack(1, 0).spurious, "given up, yet it had arrived");
+    chunk = send(0, 3);
+    sent_lose(&sent, chunk);
+    sent_fly(&sent, chunk, 1, paths[1].next_seq++, 4);
+    cr_assert_not(ack(3, 0).spurious, "the repair may be what arrived");
+    cr_consistent();
+}
+
+/* Random histories keep the lists in order. */
+Test(sent, model, .init = setup)
+{
+    for (unsigned step = 0; step < 20000; step++) {
+        unsigned what = rng_below(&rng, 10);
+        if (what < 4 && sent_has_room(&sent)) {
+            send((uint16_t)rng_below(&rng, PATHS), step);
+        } else if (what < 6 && sent_first_lost(&sent)) {
+            uint16_t path = (uint16_t)rng_below(&rng, PATHS);
+            sent_fly(&sent, sent_first_lost(&sent), path, paths[path].next_seq++, step);
+        } else if (what == 6) {
+            uint16_t path = (uint16_t)rng_below(&rng, PATHS);
+            sent_lose_by_path(&sent, path, paths[path].next_seq - 1 - rng_below(&rng, 8));
+        } else if (what == 7 && sent_newest(&sent)) {
+            sent_lose(&sent, sent_newest(&sent));
+        } else if (what == 8) {
+            uint64_t span = sent.next_seq - sent.cumulative;
+            freed_count = 0;
+            ack(sent.cumulative + (span ? rng_below(&rng, (uint32_t)span) : 0), rng_next(&rng) & rng_next(&rng));
+        }
+        cr_consistent();
+    }
+}

@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The wire format: what is written is read; what was damaged is not. */
+#include "core/crc32c.h"
+#include "core/wire.h"
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DATAGRAM = 1472 };
+
+static const uint8_t payload_bytes[] = "a few bytes that stand for a message";
+static uint8_t datagram[DATAGRAM];
+static uint32_t header_bytes, total_bytes;
+static struct tx_desc desc;
+
+static const struct wire_eager eager = {.conn = 0x10002, .msg = 7, .total = 100, .offset = 3, .ring = 0xfffffff0,
+                                        .length = 36, .granted = true};
+static const struct wire_cts cts = {.conn = 5, .msg = 0xffffffff, .length = UINT64_C(0x123456789abc)};
+static const struct wire_rts rts = {.conn = 6, .msg = 1, .total = UINT64_MAX};
+static const struct wire_credit credit = {.conn = 7, .delivered = 9, .eager_total = 0x80000001,
+                                          .beyond = UINT64_C(0x8000000000000001)};
+static const struct wire_end end_send = {.conn = 8, .msg = 2, .status = UCCL_ETRUNCATED, .of_send = true};
+static const struct wire_fin fin = {.conn = 9, .sends_over = true, .receives_over = false};
+
+static struct wire_ack big_ack(void)
+{
+    struct wire_ack ack = {.number = 77, .cumulative = 0xfffffffe, .window_kb = 4096,
+                           .word_count = WIRE_ACK_WORDS_MAX, .partial_count = WIRE_ACK_PARTIALS_MAX,
+                           .path_count = WIRE_ACK_PATHS_MAX};
+    for (unsigned i = 0; i < WIRE_ACK_WORDS_MAX; i++)
+        ack.words[i] = UINT64_C(0x0123456789abcdef) << i;
+    for (unsigned i = 0; i < WIRE_ACK_PARTIALS_MAX; i++)
+        ack.partials[i] = (struct wire_ack_partial){i + 3, ~(uint64_t)i};
+    for (unsigned i = 0; i < WIRE_ACK_PATHS_MAX; i++)
+        ack.paths[i] = (struct wire_ack_path){(uint16_t)(i * 17), i & 1, i + 1, i + 2, i + 3};
+    return ack;
+}
+
+/* A datagram with one frame of every kind that has a writer. */
+static void build(void)
+{
+    struct wire_ack ack = big_ack();
+    desc = (struct tx_desc){.kind = TX_FRAMES, .count = 3, .sequenced = true, .repair = true, .path = 300,
+                            .token = UINT64_C(0x1122334455667788), .seq = UINT64_C(0x1fffffff0),
+                            .path_seq = 0xdeadbeef, .time_stamp = 0xcafe, .payload_crc = true};
+    uint32_t at = WIRE_HEADER_BYTES;
+    at += wire_put_ack(datagram + at, &ack);
+    at += wire_put_ping(datagram + at);
+    at += wire_put_credit(datagram + at, &credit);
+    at += wire_put_cts(datagram + at, &cts);
+    at += wire_put_rts(datagram + at, &rts);
+    at += wire_put_end(datagram + at, &end_send);
+    at += wire_put_fin(datagram + at, &fin);
+    at += wire_put_eager(datagram + at, &eager);
+    header_bytes = at;
+    wire_set_header_length(datagram, (uint16_t)header_bytes);
+    memcpy(datagram + at, payload_bytes, eager.length);
+    total_bytes = header_bytes + eager.length;
+    wire_seal(&desc, 2, datagram, total_bytes, crc32c_portable);
+}
+
+static bool parses(const uint8_t *bytes, size_t length, struct wire_packet *packet)
+{
+    return wire_parse(bytes, length, crc32c_portable, packet);
+}
+
+Test(wire, sizes_are_as_declared)
+{
+    uint8_t at[WIRE_ACK_BYTES_MAX];
+    struct wire_ack ack = big_ack();
+    cr_assert_eq(wire_put_eager(at, &eager), WIRE_EAGER_BYTES);
+    cr_assert_eq(wire_put_cts(at, &cts), WIRE_CTS_BYTES);
+    cr_assert_eq(wire_put_rts(at, &rts), WIRE_RTS_BYTES);
+    cr_assert_eq(wire_put_credit(at, &credit), WIRE_CREDIT_BYTES);
+    cr_assert_eq(wire_put_end(at, &end_send), WIRE_END_BYTES);
+    cr_assert_eq(wire_put_fin(at, &fin), WIRE_FIN_BYTES);
+    cr_assert_eq(wire_put_ping(at), WIRE_PING_BYTES);
+    cr_assert_eq(wire_put_ack(at, &ack), WIRE_ACK_BYTES_MAX);
+    cr_assert_eq(wire_ack_bytes(&ack), WIRE_ACK_BYTES_MAX);
+    cr_assert_leq(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_PING_BYTES, CORE_DATAGRAM_MIN);
+}
+
+Test(wire, packet_header_round_trip)
+{
+    struct wire_packet packet;
+    build();
+    cr_assert_eq(wire_token(datagram, total_bytes), desc.token);
+    cr_assert(parses(datagram, total_bytes, &packet));
+    cr_assert_eq(packet.token, desc.token);
+    cr_assert_eq(packet.seq, 0xfffffff0);
+    cr_assert_eq(packet.path_seq, desc.path_seq);
+    cr_assert_eq(packet.time_stamp, desc.time_stamp);
+    cr_assert_eq(packet.path, desc.path);
+    cr_assert_eq(packet.index, 2);
+    cr_assert_eq(packet.count, 3);
+    cr_assert_eq(packet.flags, WIRE_SEQUENCED | WIRE_PAYLOAD_CRC | WIRE_REPAIR);
+    cr_assert(wire_payload_intact(&packet, crc32c_portable));
+}
+
+static struct wire_frame next_of(struct wire_packet *packet, enum wire_frame_kind kind)
+{
+    struct wire_frame frame;
+    cr_assert_eq(wire_next_frame(packet, &frame), 1);
+    cr_assert_eq(frame.kind, kind);
+    return frame;
+}
+
+Test(wire, frames_round_trip)
+{
+    struct wire_packet packet;
+    struct wire_frame frame;
+    struct wire_ack ack = big_ack();
+    build();
+    cr_assert(parses(datagram, total_bytes, &packet));
+
+    frame = next_of(&packet, FRAME_ACK);
+    cr_assert(frame.ack.number == 77 && frame.ack.cumulative == 0xfffffffe && frame.ack.window_kb == 4096);
+    cr_assert_arr_eq(frame.ack.words, ack.words, sizeof ack.words);
+    for (unsigned i = 0; i < WIRE_ACK_PARTIALS_MAX; i++)
+        cr_assert(frame.ack.partials[i].seq == i + 3 && frame.ack.partials[i].mask == ~(uint64_t)i);
+    for (unsigned i = 0; i < WIRE_ACK_PATHS_MAX; i++) {
+        struct wire_ack_path path = frame.ack.paths[i];
+        cr_assert(path.path == i * 17 && path.ce == (i & 1) && path.path_seq == i + 1 &&
+                  path.time_stamp == i + 2 && path.hold == i + 3);
+    }
+    next_of(&packet, FRAME_PING);
+    frame = next_of(&packet, FRAME_CREDIT);
+    cr_assert(frame.credit.conn == 7 && frame.credit.delivered == 9 && frame.credit.eager_total == 0x80000001 &&
+              frame.credit.beyond == credit.beyond);
+    frame = next_of(&packet, FRAME_CTS);
+    cr_assert(frame.cts.conn == 5 && frame.cts.msg == 0xffffffff && frame.cts.length == cts.length);
+    frame = next_of(&packet, FRAME_RTS);
+    cr_assert(frame.rts.conn == 6 && frame.rts.msg == 1 && frame.rts.total == UINT64_MAX);
+    frame = next_of(&packet, FRAME_END);
+    cr_assert(frame.end.conn == 8 && frame.end.msg == 2 && frame.end.status == UCCL_ETRUNCATED &&
+              frame.end.of_send);
+    frame = next_of(&packet, FRAME_FIN);
+    cr_assert(frame.fin.conn == 9 && frame.fin.sends_over && !frame.fin.receives_over);
+    frame = next_of(&packet, FRAME_EAGER);
+    cr_assert(frame.eager.conn == eager.conn && frame.eager.msg == 7 && frame.eager.total == 100 &&
+              frame.eager.offset == 3 && frame.eager.ring == eager.ring && frame.eager.granted);
+    cr_assert_eq(frame.eager.length, eager.length);
+    cr_assert_arr_eq(frame.eager.payload, payload_bytes, eager.length);
+    cr_assert_eq(wire_next_frame(&packet, &frame), 0);
+}
+
+Test(wire, bulk_round_trip)
+{
+    struct tx_desc bulk = {.kind = TX_BULK, .count = 3, .sequenced = true, .token = 99, .seq = 5, .bulk_stride = 100,
+                           .bulk_last = 7, .bulk_offset = UINT64_C(1) << 33, .conn_id = 4, .msg_number = 6,
+                           .msg_total = (UINT64_C(1) << 33) + 1000};
+    for (unsigned index = 0; index < 3; index++) {
+        uint32_t length = index == 2 ? 7 : 100;
+        struct wire_packet packet;
+        wire_bulk_header(&bulk, index, 0, crc32c_portable, datagram);
+        cr_assert(parses(datagram, WIRE_BULK_HEADER_BYTES + length, &packet));
+        cr_assert(packet.index == index && packet.count == 3 && packet.flags == WIRE_SEQUENCED);
+        struct wire_frame frame = next_of(&packet, FRAME_DATA);
+        cr_assert(frame.data.conn == 4 && frame.data.msg == 6 && frame.data.total == bulk.msg_total);
+        cr_assert_eq(frame.data.offset, bulk.bulk_offset + index * 100);
+        cr_assert_eq(frame.data.length, length);
+        cr_assert_eq(frame.data.payload, datagram + WIRE_BULK_HEADER_BYTES);
+        cr_assert_not(parses(datagram, WIRE_BULK_HEADER_BYTES + length - 1, &packet));
+    }
+}
+
+Test(wire, every_truncation_is_rejected)
+{
+    struct wire_packet packet;
+    build();
+    for (uint32_t length = 0; length < total_bytes; length++) {
+        uint8_t *exact = malloc(length ? length : 1); /* a sanitizer sees what is read beyond it */
+        memcpy(exact, datagram, length);
+        wire_token(exact, length);
+        cr_assert_not(parses(exact, length, &packet), "%u of %u bytes were accepted", length, total_bytes);
+        free(exact);
+    }
+}
+
+Test(wire, every_bit_flip_of_the_header_is_rejected)
+{
+    struct wire_packet packet;
+    build();
+    for (uint32_t bit = 0; bit < header_bytes * 8; bit++) {
+        datagram[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        cr_assert_not(parses(datagram, total_bytes, &packet), "flipped bit %u was accepted", bit);
+        datagram[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+}
+
+Test(wire, every_bit_flip_of_the_payload_is_noticed_with_its_checksum)
+{
+    struct wire_packet packet;
+    build();
+    for (uint32_t bit = header_bytes * 8; bit < total_bytes * 8; bit++) {
+        datagram[bit / 8] ^= (uint8_t)(1 << bit % 8);
+        cr_assert(parses(datagram, total_bytes, &packet));
+        cr_assert_not(wire_payload_intact(&packet, crc32c_portable));
+        datagram[bit / 8] ^= (uint8_t)(1 << bit % 8);
+    }
+}
+
+/* Seals a datagram of one frame whose bytes were tampered with. */
+static bool accepts_frame(uint32_t bytes)
+{
+    struct wire_packet packet;
+    desc = (struct tx_desc){.kind = TX_FRAMES, .count = 1, .sequenced = true, .token = 1};
+    wire_set_header_length(datagram, (uint16_t)(WIRE_HEADER_BYTES + bytes));
+    wire_seal(&desc, 0, datagram, WIRE_HEADER_BYTES + bytes, crc32c_portable);
+    return parses(datagram, WIRE_HEADER_BYTES + bytes, &packet);
+}
+
+Test(wire, bounds_of_frames)
+{
+    uint8_t *frame = datagram + WIRE_HEADER_BYTES;
+    uint32_t bytes = wire_put_ping(frame);
+    cr_assert(accepts_frame(bytes));
+    cr_assert(accepts_frame(0));
+    frame[1] = 1; /* flags of a ping */
+    cr_assert_not(accepts_frame(bytes));
+    for (unsigned kind = 0; kind < 256; kind++) { /* unknown, reserved, or too short */
+        wire_put_ping(frame);
+        frame[0] = (uint8_t)kind;
+        cr_assert_eq(accepts_frame(bytes), kind == FRAME_PING, "kind %u", kind);
+    }
+    struct wire_ack ack = {0};
+    for (unsigned field = 1; field < 4; field++) { /* counts beyond their bounds */
+        bytes = wire_put_ack(frame, &ack);
+        memset(frame + bytes, 0, 600);
+        frame[field] = 17;
+        cr_assert_not(accepts_frame(600));
+    }
+    struct wire_eager beyond = {.total = 10, .offset = 11};
+    bytes = wire_put_eager(frame, &beyond);
+    cr_assert_not(accepts_frame(bytes), "offset beyond the total");
+    beyond = (struct wire_eager){.total = 10, .offset = 10, .length = 0};
+    bytes = wire_put_eager(frame, &beyond);
+    cr_assert(accepts_frame(bytes));
+    beyond.length = 1; /* more than there is */
+    bytes = wire_put_eager(frame, &beyond);
+    cr_assert_not(accepts_frame(bytes));
+    bytes = wire_put_end(frame, &end_send);
+    frame[2] = frame[3] = 0; /* ended with success: not early */
+    cr_assert_not(accepts_frame(bytes));
+}
+
+Test(wire, bounds_of_frame_count)
+{
+    static uint8_t large[WIRE_HEADER_BYTES + (CORE_FRAMES_MAX + 1) * WIRE_PING_BYTES];
+    struct wire_packet packet;
+    for (unsigned i = 0; i <= CORE_FRAMES_MAX; i++)
+        wire_put_ping(large + WIRE_HEADER_BYTES + i * WIRE_PING_BYTES);
+    desc = (struct tx_desc){.kind = TX_FRAMES, .count = 1, .token = 1};
+    wire_set_header_length(large, (uint16_t)(sizeof large - WIRE_PING_BYTES));
+    wire_seal(&desc, 0, large, sizeof large, crc32c_portable);
+    cr_assert(parses(large, sizeof large, &packet));
+    wire_set_header_length(large, (uint16_t)sizeof large);
+    wire_seal(&desc, 0, large, sizeof large, crc32c_portable);
+    cr_assert_not(parses(large, sizeof large, &packet));
+}
+
+Test(wire, bounds_of_the_packet_header)
+{
+    struct wire_packet packet;
+    desc = (struct tx_desc){.kind = TX_FRAMES, .count = 64, .token = 1};
+    wire_set_header_length(datagram, WIRE_HEADER_BYTES);
+    wire_seal(&desc, 63, datagram, WIRE_HEADER_BYTES, crc32c_portable);
+    cr_assert(parses(datagram, WIRE_HEADER_BYTES, &packet));
+    for (unsigned count = 0; count < 256; count += 5) { /* none, too many, or fewer than the index says */
+        desc.count = (uint8_t)count;
+        wire_seal(&desc, 63, datagram, WIRE_HEADER_BYTES, crc32c_portable);
+        cr_assert_not(parses(datagram, WIRE_HEADER_BYTES, &packet), "count %u", count);
+    }
+    cr_assert_eq(wire_token(datagram, WIRE_HEADER_BYTES - 1), 0);
+    datagram[0]++;
+    cr_assert_eq(wire_token(datagram, WIRE_HEADER_BYTES), 0, "another version");
+}
+
+Test(wire, numbers_expand_to_the_nearest)
+{
+    const uint64_t expected[] = {0, 1, 0x7fffffff, 0x80000000, 0xffffffff, UINT64_C(0x100000000),
+                                 UINT64_C(0x1ffffffff), UINT64_C(0x123456789abcdef0)};
+    for (unsigned i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+        for (int64_t away = -0x7fffffff; away <= 0x7fffffff; away += 0x1ffffff) {
+            uint64_t number = expected[i] + (uint64_t)away;
+            cr_assert_eq(wire_expand((uint32_t)number, expected[i]), number);
+        }
+    }
+}
