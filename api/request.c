@@ -19,7 +19,10 @@ static int post(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, s
     struct uccl_request *request = request_take(&conn->engine->requests);
     if (!request)
         return UCCL_EAGAIN;
-    request->msg = (struct core_msg){.conn = conn->stripes.at[0].conn, .kind = (uint8_t)kind, .size_bytes = length};
+    request->msg.conn = conn->stripes.at[0].conn;
+    request->msg.kind = (uint8_t)kind;
+    request->msg.size_bytes = length;
+    request->msg.stripes = 0;
     request->buffer = buffer;
     request->memory = mr ? mr->memory : mem_ops_of(UCCL_MEM_HOST, buffer);
     request->mr = mr;

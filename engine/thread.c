@@ -20,7 +20,7 @@
 enum {
     RX_BATCH = 8,         /* received buffers per round */
     COMMAND_BATCH = 256,  /* commands per round */
-    TX_BATCH = 32,        /* descriptors per round */
+    TX_BATCH = 8,         /* descriptors per round */
     TIMERS_PUT_OFF = 64,  /* rounds for which an undrained socket holds timers back */
     LEASE_MIN_NS = 50 * 1000,
     LEASE_MAX_NS = 2000 * 1000,

@@ -174,7 +174,8 @@ void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uin
 {
     core->now_ns = now_ns;
     conn_submit(conn, msg, now_ns);
-    flow_update_timer(conn->flow, now_ns);
+    if (!timer_armed(&conn->flow->timer)) /* else: nothing that a post starts is due sooner */
+        flow_update_timer(conn->flow, now_ns);
 }
 
 void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns)
@@ -241,8 +242,11 @@ bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce,
         COUNT(core->counters, rx_payload_crc, 1);
         return false;
     }
+    bool owed = flow->ack_pending;
     bool good = flow_rx(flow, &packet, ce, now_ns);
-    flow_update_timer(flow, now_ns);
+    /* what else may have changed wakes the flow, and its timer follows when it has nothing to send */
+    if (flow->ack_pending != owed || !timer_armed(&flow->timer))
+        flow_update_timer(flow, now_ns);
     return good;
 }
 

@@ -2,7 +2,9 @@
 /*
  * The protocol by which an engine sleeps, is woken and is lent: engine/thread.c, function by function,
  * with one engine thread, two application threads that post a message and wait for it, and a network
- * that lets it arrive some time after the post was taken. The first may also test before it waits.
+ * that lets it arrive some time after the post was taken. The first drives the engine while it waits,
+ * and may test before; the second only sleeps until it is told (as on the event descriptor), or, with
+ * BOTH_BORROW, does as the first.
  *
  * Every wait that has a time limit in thread.c may end at any moment here, except where the limit is
  * none. Waits in the NIC and for completions have none: nothing but a wake-up ends them.
@@ -293,7 +295,7 @@ inline wait_for_completion()
     waiters++;
     changed[me] = false;
     if
-    :: owner > FREE && !done[me] ->
+    :: (owner > FREE || !borrows) && !done[me] ->
         atomic { asleep[me] = !changed[me] };
         !asleep[me]
     :: else
@@ -323,7 +325,8 @@ inline wait()
 {
     do
     :: done[me] -> break
-    :: else ->
+    :: !done[me] && !borrows -> wait_for_completion()
+    :: !done[me] && borrows ->
         try_borrow(got);
         if
         :: !got && owner == RUNS -> /* ask(), with a limit */
@@ -347,12 +350,16 @@ inline wait()
 proctype application(byte me)
 {
     bool got, slept, busy, some;
+#ifdef BOTH_BORROW
+    bool borrows = true;
+#else
+    bool borrows = me == 0;
+#endif
     byte round;
 
     for (round : 1 .. ROUNDS) {
         done[me] = false;
         post();
-waiting:
         if
         :: me == 0 -> try_round()
         :: true
