@@ -271,7 +271,9 @@ int uccl_wait(uccl_request *request, int timeout_ms, size_t *bytes);
 
 /*
  * Asks to end a request early. It still must be tested or waited for; it ends with UCCL_ECANCELED,
- * or normally where it was too late. The matching request of the peer ends with UCCL_ECANCELED too.
+ * or normally where it was too late. The matching request of the peer ends with UCCL_ECANCELED too,
+ * unless it is a receive that had every byte already: of a send that was cancelled late, nobody
+ * can tell.
  * UCCL_EAGAIN: the ring is full, call again.
  */
 int uccl_cancel(uccl_request *request);

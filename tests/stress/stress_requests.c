@@ -109,7 +109,7 @@ int main(int argc, char **argv)
     static struct thread_of threads[THREADS];
     uint64_t seed = seed_of(argc, argv);
     CHECK(request_pool_init(&shared.pool, LIMIT) == 0, "out of memory");
-    shared.rounds = SANITIZED ? 40000 : 400000;
+    shared.rounds = SANITIZED ? 40000 : 1600000;
     for (uint32_t i = 0; i < THREADS; i++) {
         threads[i] = (struct thread_of){.mark = i + 1, .random = seed + i};
         CHECK(pthread_create(&threads[i].thread, NULL, churn, &threads[i]) == 0, "pthread_create");

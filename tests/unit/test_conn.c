@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Connections: how messages travel and match, early ends on both sides, eager credit, windows, close. */
+#include "duo.h"
+
+enum { EAGER = 5000, LARGE = 100000, EAGER_MAX = 8192 };
+
+/* ---- how messages travel --------------------------------------------------------------------- */
+
+Test(conn, eager_into_a_posted_receive, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, EAGER), *send = duo_send(0, EAGER);
+    duo_run(MS);
+    duo_assert_ended(recv, UCCL_OK, EAGER);
+    duo_assert_ended(send, UCCL_OK, EAGER);
+    cr_assert_eq(duo_count(&duo_counters[1].eager_unexpected), 0);
+    duo_assert_rest();
+}
+
+Test(conn, eager_before_its_receive, .init = duo_open)
+{
+    struct duo_request *send = duo_send(0, EAGER);
+    duo_run(MS);
+    cr_assert_eq(duo_count(&duo_counters[1].eager_unexpected), 1);
+    cr_assert_not(send->ended, "a send ends when the receive has its bytes");
+    struct duo_request *recv = duo_recv(1, EAGER + 100);
+    duo_run(MS);
+    duo_assert_ended(recv, UCCL_OK, EAGER);
+    duo_assert_ended(send, UCCL_OK, EAGER);
+    duo_assert_rest();
+}
+
+Test(conn, large_waits_for_its_receive, .init = duo_open)
+{
+    struct duo_request *send = duo_send(0, LARGE);
+    duo_run(MS);
+    cr_assert_eq(send->msg.offset_bytes, 0, "not a byte without a clear-to-send");
+    struct duo_request *recv = duo_recv(1, LARGE);
+    duo_run(20 * MS);
+    duo_assert_ended(recv, UCCL_OK, LARGE);
+    duo_assert_ended(send, UCCL_OK, LARGE);
+    duo_assert_rest();
+}
+
+Test(conn, clear_to_send_goes_ahead, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, LARGE);
+    duo_talk();
+    struct duo_request *send = duo_send(0, LARGE);
+    duo_transmit(0);
+    cr_assert_gt(send->msg.offset_bytes, 0, "data leaves with the first transmission");
+    duo_run(20 * MS);
+    duo_assert_ended(recv, UCCL_OK, LARGE);
+    duo_assert_ended(send, UCCL_OK, LARGE);
+}
+
+Test(conn, zero_bytes, .init = duo_open)
+{
+    struct duo_request *first = duo_recv(1, 0), *sends[3];
+    for (unsigned i = 0; i < 3; i++)
+        sends[i] = duo_send(0, 0);
+    duo_run(MS);
+    duo_assert_ended(first, UCCL_OK, 0);
+    cr_assert_not(sends[1]->ended);
+    struct duo_request *second = duo_recv(1, 10), *third = duo_recv(1, LARGE);
+    duo_run(MS);
+    duo_assert_ended(second, UCCL_OK, 0);
+    duo_assert_ended(third, UCCL_OK, 0);
+    for (unsigned i = 0; i < 3; i++)
+        duo_assert_ended(sends[i], UCCL_OK, 0);
+    duo_assert_rest();
+}
+
+Test(conn, order_of_sizes_does_not_matter, .init = duo_open)
+{
+    const uint64_t sizes[] = {LARGE, 1, EAGER_MAX, EAGER_MAX + 1, 0, LARGE, 3};
+    enum { COUNT = sizeof sizes / sizeof sizes[0] };
+    struct duo_request *sends[COUNT], *recvs[COUNT];
+    for (unsigned i = 0; i < COUNT; i++)
+        sends[i] = duo_send(0, sizes[i]);
+    duo_run(MS);
+    for (unsigned i = 0; i < COUNT; i++)
+        recvs[i] = duo_recv(1, sizes[i] + i);
+    duo_run(50 * MS);
+    for (unsigned i = 0; i < COUNT; i++) {
+        duo_assert_ended(sends[i], UCCL_OK, sizes[i]);
+        duo_assert_ended(recvs[i], UCCL_OK, sizes[i]);
+    }
+    duo_assert_rest();
+}
+
+/* ---- truncation ------------------------------------------------------------------------------ */
+
+static void truncate_case(uint64_t size, uint64_t capacity, bool receive_first)
+{
+    struct duo_request *send, *recv;
+    if (receive_first) {
+        recv = duo_recv(1, capacity);
+        duo_run(MS);
+        send = duo_send(0, size);
+    } else {
+        send = duo_send(0, size);
+        duo_run(MS);
+        recv = duo_recv(1, capacity);
+    }
+    duo_run(20 * MS);
+    duo_assert_ended(send, UCCL_ETRUNCATED, 0);
+    duo_assert_ended(recv, UCCL_ETRUNCATED, 0);
+    struct duo_request *next_recv = duo_recv(1, size), *next_send = duo_send(0, size);
+    duo_run(20 * MS);
+    duo_assert_ended(next_send, UCCL_OK, size);
+    duo_assert_ended(next_recv, UCCL_OK, size);
+    duo_assert_rest();
+}
+
+Test(conn, truncation, .init = duo_open)
+{
+    const uint64_t cases[][2] = {{1, 0}, {EAGER, EAGER - 1}, {LARGE, LARGE - 1}, {LARGE, 100}};
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        truncate_case(cases[i][0], cases[i][1], true);
+        truncate_case(cases[i][0], cases[i][1], false);
+    }
+    cr_assert_gt(duo_count(&duo_counters[1].truncated), 0);
+}
+
+/* ---- cancel ---------------------------------------------------------------------------------- */
+
+static void cancel(unsigned side, struct duo_request *request)
+{
+    core_cancel(duo_core[side], &request->msg, duo_now);
+    duo_events(side);
+}
+
+/* The connection still works. */
+static void assert_lives(void)
+{
+    struct duo_request *recv = duo_recv(1, LARGE), *send = duo_send(0, LARGE);
+    struct duo_request *small_recv = duo_recv(1, 10), *small_send = duo_send(0, 10);
+    duo_run(50 * MS);
+    duo_assert_ended(recv, UCCL_OK, LARGE);
+    duo_assert_ended(send, UCCL_OK, LARGE);
+    duo_assert_ended(small_recv, UCCL_OK, 10);
+    duo_assert_ended(small_send, UCCL_OK, 10);
+    duo_assert_rest();
+    const struct conn *sender = duo_conn[0][0];
+    cr_assert_eq(sender->ring_limit - sender->ring_used, sender->ring_bytes, "all eager credit is back");
+}
+
+Test(conn, cancel_a_send_that_waits, .init = duo_open)
+{
+    struct duo_request *send = duo_send(0, LARGE);
+    duo_talk();
+    cancel(0, send);
+    duo_assert_ended(send, UCCL_ECANCELED, 0);
+    struct duo_request *recv = duo_recv(1, LARGE);
+    duo_run(MS);
+    duo_assert_ended(recv, UCCL_ECANCELED, 0);
+    assert_lives();
+}
+
+Test(conn, cancel_a_send_halfway, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, 1 << 20), *send = duo_send(0, 1 << 20);
+    duo_transmit(0);
+    duo_deliver(0); /* request to send */
+    duo_transmit(1);
+    duo_deliver(1); /* clear to send */
+    duo_transmit(0);
+    cr_assert(send->msg.chunks_live > 0);
+    duo_deliver_one(0, 0);
+    duo_drop(0);
+    cancel(0, send);
+    duo_assert_ended(send, UCCL_ECANCELED, 0);
+    memset(send->buffer, 0x11, 1 << 20); /* it is ours again: nothing of it may arrive */
+    duo_run(100 * MS);
+    duo_assert_ended(recv, UCCL_ECANCELED, 0);
+    for (unsigned i = 0; i < 1 << 20; i++)
+        cr_assert_neq(recv->buffer[i], 0x11 ^ 0xff);
+    assert_lives();
+}
+
+Test(conn, cancel_a_send_that_is_under_way, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, EAGER), *send = duo_send(0, EAGER);
+    duo_transmit(0);
+    cancel(0, send);
+    duo_assert_ended(send, UCCL_ECANCELED, 0);
+    duo_run(MS);
+    cr_assert(recv->ended && (recv->status == UCCL_OK || recv->status == UCCL_ECANCELED));
+    assert_lives();
+}
+
+Test(conn, cancel_in_the_backlog, .init = duo_open)
+{
+    struct duo_request *sends[20], *recvs[20];
+    for (unsigned i = 0; i < 20; i++)
+        sends[i] = duo_send(0, 10);
+    cancel(0, sends[18]);
+    cr_assert_not(sends[18]->ended, "its number is its turn");
+    duo_run(MS);
+    for (unsigned i = 0; i < 20; i++)
+        recvs[i] = duo_recv(1, 10);
+    cancel(1, recvs[19]);
+    duo_run(10 * MS);
+    for (unsigned i = 0; i < 20; i++) {
+        duo_assert_ended(sends[i], i < 18 ? UCCL_OK : UCCL_ECANCELED, i < 18 ? 10 : 0);
+        duo_assert_ended(recvs[i], i < 18 ? UCCL_OK : UCCL_ECANCELED, i < 18 ? 10 : 0);
+    }
+    assert_lives();
+}
+
+Test(conn, cancel_a_receive, .init = duo_open)
+{
+    struct duo_request *early = duo_recv(1, LARGE), *small = duo_recv(1, 10);
+    duo_run(MS); /* cleared to send */
+    cancel(1, early);
+    cancel(1, small);
+    duo_assert_ended(early, UCCL_ECANCELED, 0);
+    struct duo_request *send = duo_send(0, LARGE), *small_send = duo_send(0, 10);
+    duo_run(20 * MS);
+    duo_assert_ended(send, UCCL_ECANCELED, 0);
+    duo_assert_ended(small_send, UCCL_ECANCELED, 0);
+    assert_lives();
+}
+
+Test(conn, cancel_a_receive_halfway, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, 1 << 20);
+    duo_talk();
+    struct duo_request *send = duo_send(0, 1 << 20);
+    duo_transmit(0);
+    duo_deliver_one(0, 0);
+    cancel(1, recv);
+    duo_assert_ended(recv, UCCL_ECANCELED, 0);
+    duo_deliver(0); /* the copies would fail on a request that has ended */
+    duo_run(20 * MS);
+    duo_assert_ended(send, UCCL_ECANCELED, 0);
+    assert_lives();
+}
+
+Test(conn, cancel_on_both_sides_at_once, .init = duo_open)
+{
+    const uint64_t sizes[] = {0, EAGER, LARGE};
+    for (unsigned i = 0; i < 3; i++) {
+        struct duo_request *recv = duo_recv(1, sizes[i]), *send = duo_send(0, sizes[i]);
+        cancel(0, send);
+        cancel(1, recv);
+        duo_run(MS);
+        duo_assert_ended(send, UCCL_ECANCELED, 0);
+        duo_assert_ended(recv, UCCL_ECANCELED, 0);
+    }
+    assert_lives();
+}
+
+Test(conn, cancel_too_late, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, 10), *send = duo_send(0, 10);
+    duo_transmit(0);
+    duo_deliver(0);
+    core_cancel(duo_core[1], &recv->msg, duo_now);
+    duo_run(MS);
+    duo_assert_ended(recv, UCCL_OK, 10);
+    duo_assert_ended(send, UCCL_OK, 10);
+    assert_lives();
+}
+
+/* Found by the simulator: eager bytes whose receive ended before they came took ring space for good. */
+Test(conn, cancelled_receives_give_credit_back, .init = duo_open)
+{
+    for (unsigned round = 0; round < 100; round++) {
+        struct duo_request *recv = duo_recv(1, EAGER_MAX), *send = duo_send(0, EAGER_MAX);
+        duo_transmit(0);
+        cancel(1, recv);
+        duo_run(MS);
+        duo_assert_ended(send, UCCL_ECANCELED, 0);
+    }
+    assert_lives();
+}
+
+Test(conn, a_made_up_status_does_not_reach_the_application, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, 10);
+    struct wire_end end = {.of_send = true, .status = -12345};
+    cr_assert(conn_on_end(duo_conn[1][0], &end));
+    duo_events(1);
+    duo_assert_ended(recv, UCCL_ECANCELED, 0);
+}
+
+/* ---- credit and windows ---------------------------------------------------------------------- */
+
+Test(conn, credit_is_exhausted_and_comes_back)
+{
+    duo_defaults();
+    duo_setup[0].msg_window = duo_setup[1].msg_window = 64;
+    duo_open_as(false);
+    enum { COUNT = 40 }; /* 320 KiB, ring 128 KiB */
+    struct duo_request *sends[COUNT], *recvs[COUNT];
+    for (unsigned i = 0; i < COUNT; i++)
+        sends[i] = duo_send(0, EAGER_MAX);
+    duo_run(10 * MS);
+    cr_assert_eq(duo_conn[1][0]->recv_slots[15].arrived_bytes, EAGER_MAX);
+    cr_assert_eq(duo_conn[1][0]->recv_slots[16].arrived_bytes, 0);
+    cr_assert_eq(duo_count(&duo_counters[0].eager_blocked), 1);
+    for (unsigned i = 0; i < COUNT; i++)
+        recvs[i] = duo_recv(1, EAGER_MAX);
+    duo_run(10 * MS);
+    for (unsigned i = 0; i < COUNT; i++) {
+        duo_assert_ended(sends[i], UCCL_OK, EAGER_MAX);
+        duo_assert_ended(recvs[i], UCCL_OK, EAGER_MAX);
+    }
+    duo_assert_rest();
+}
+
+Test(conn, a_granted_message_needs_no_credit)
+{
+    duo_defaults();
+    duo_setup[0].msg_window = duo_setup[1].msg_window = 64;
+    duo_open_as(false);
+    struct duo_request *sends[20], *recvs[20];
+    for (unsigned i = 0; i < 16; i++) {
+        recvs[i] = duo_recv(1, EAGER_MAX);
+        sends[i] = duo_send(0, EAGER_MAX);
+    }
+    duo_transmit(0);
+    duo_drop(0); /* the ring is all charged, and nothing of it arrives for now */
+    for (unsigned i = 16; i < 20; i++)
+        recvs[i] = duo_recv(1, LARGE); /* announces itself */
+    duo_transmit(1);
+    duo_deliver(1);
+    for (unsigned i = 16; i < 20; i++)
+        sends[i] = duo_send(0, EAGER_MAX);
+    duo_transmit(0);
+    duo_deliver(0);
+    for (unsigned i = 16; i < 20; i++)
+        duo_assert_ended(recvs[i], UCCL_OK, EAGER_MAX);
+    duo_run(200 * MS);
+    for (unsigned i = 0; i < 20; i++)
+        duo_assert_ended(sends[i], UCCL_OK, EAGER_MAX);
+    duo_assert_rest();
+}
+
+Test(conn, the_window_holds_back_both_kinds, .init = duo_open)
+{
+    enum { COUNT = 500 }; /* window 16 */
+    static struct duo_request *sends[COUNT], *recvs[COUNT];
+    for (unsigned i = 0; i < COUNT; i++)
+        sends[i] = duo_send(0, i);
+    duo_run(MS);
+    cr_assert_eq(duo_conn[0][0]->send_admitted, 16);
+    for (unsigned i = 0; i < COUNT; i++)
+        recvs[i] = duo_recv(1, i);
+    duo_run(100 * MS);
+    for (unsigned i = 0; i < COUNT; i++) {
+        duo_assert_ended(sends[i], UCCL_OK, i);
+        duo_assert_ended(recvs[i], UCCL_OK, i);
+    }
+    duo_assert_rest();
+}
+
+/* ---- close ----------------------------------------------------------------------------------- */
+
+static void close_conn(unsigned side, uint64_t linger_ns)
+{
+    core_conn_close(duo_core[side], duo_conn[side][0], linger_ns, duo_now);
+    duo_events(side);
+}
+
+Test(conn, close_of_both, .init = duo_open)
+{
+    close_conn(0, 1000 * MS);
+    duo_run(MS);
+    cr_assert_eq(duo_ended[0], 1);
+    cr_assert(duo_failed[1] == 1 && duo_failed_status[1] == UCCL_ECLOSED);
+    close_conn(1, 1000 * MS);
+    cr_assert(duo_ended[1] == 1 && duo_failed[0] == 0);
+    duo_assert_rest();
+}
+
+Test(conn, close_with_requests_outstanding, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(0, LARGE), *peer_recv[2] = {duo_recv(1, LARGE), duo_recv(1, 10)};
+    struct duo_request *send = duo_send(0, LARGE), *peer_send = duo_send(1, LARGE * 2);
+    close_conn(0, 1000 * MS);
+    duo_assert_ended(recv, UCCL_ECANCELED, 0);
+    cr_assert_not(send->ended, "it is delivered first");
+    duo_run(20 * MS);
+    duo_assert_ended(send, UCCL_OK, LARGE);
+    duo_assert_ended(peer_recv[0], UCCL_OK, LARGE);
+    duo_assert_ended(peer_recv[1], UCCL_ECLOSED, 0);
+    duo_assert_ended(peer_send, UCCL_ECLOSED, 0);
+    cr_assert(duo_ended[0] == 1 && duo_failed[1] == 1);
+    struct duo_request *late = duo_send(1, 10);
+    duo_events(1);
+    duo_assert_ended(late, UCCL_ECLOSED, 0);
+    close_conn(1, 0);
+    cr_assert_eq(duo_ended[1], 1);
+    duo_assert_rest();
+}
+
+Test(conn, close_gives_up_after_its_linger_time, .init = duo_open)
+{
+    struct duo_request *send = duo_send(0, LARGE); /* nobody receives it */
+    duo_run(MS);
+    close_conn(0, 50 * MS);
+    duo_run(40 * MS);
+    cr_assert(!send->ended && duo_ended[0] == 0);
+    duo_run(20 * MS);
+    duo_assert_ended(send, UCCL_ECANCELED, 0);
+    cr_assert_eq(duo_ended[0], 1);
+    cr_assert_eq(duo_failed[1], 1);
+    duo_assert_rest();
+}
+
+Test(conn, close_to_a_silent_peer, .init = duo_open)
+{
+    close_conn(0, 50 * MS);
+    duo_run_deaf(0, 600 * MS);
+    cr_assert_eq(duo_ended[0], 1);
+    cr_assert_eq(core_deadline(duo_core[0]) == UINT64_MAX, false, "the flow still repeats the goodbye");
+    duo_run_deaf(0, 1000 * MS);
+    cr_assert_eq(duo_dead[0], 1);
+    cr_assert_eq(core_deadline(duo_core[0]), UINT64_MAX);
+}
+
+Test(conn, close_from_both_sides_at_once, .init = duo_open)
+{
+    struct duo_request *sends[2] = {duo_send(0, LARGE), duo_send(1, 10)};
+    close_conn(0, 1000 * MS);
+    close_conn(1, 1000 * MS);
+    duo_run(20 * MS);
+    for (unsigned side = 0; side < 2; side++) {
+        duo_assert_ended(sends[side], UCCL_ECLOSED, 0);
+        cr_assert(duo_ended[side] == 1 && duo_failed[side] == 0);
+    }
+    duo_assert_rest();
+}
+
+/* Found by the simulator: a goodbye overtook the word that a send had been received. */
+Test(conn, a_goodbye_says_what_was_received, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, 10), *send = duo_send(0, 10);
+    duo_transmit(0);
+    duo_deliver(0);
+    duo_assert_ended(recv, UCCL_OK, 10);
+    core_flush_acks(duo_core[1]);
+    duo_transmit(1);
+    duo_drop(1); /* the credit is lost */
+    close_conn(1, 1000 * MS);
+    duo_transmit(1);
+    duo_deliver(1);
+    duo_assert_ended(send, UCCL_OK, 10);
+    duo_run(100 * MS);
+    duo_assert_rest();
+}
+
+Test(conn, other_connections_do_not_notice, .init = duo_open)
+{
+    struct duo_request *recv = duo_post(1, 1, CORE_RECV, LARGE), *send = duo_post(0, 1, CORE_SEND, LARGE);
+    duo_recv(1, LARGE);
+    close_conn(0, 0);
+    duo_run(20 * MS);
+    duo_assert_ended(recv, UCCL_OK, LARGE);
+    duo_assert_ended(send, UCCL_OK, LARGE);
+}
+
+Test(conn, a_new_connection_in_the_place_of_an_old_one, .init = duo_open)
+{
+    close_conn(0, 1000 * MS);
+    duo_run(MS);
+    close_conn(1, 1000 * MS);
+    for (unsigned side = 0; side < 2; side++) {
+        uint32_t ids[2] = {1 << CORE_CONN_INDEX_BITS, 1 << CORE_CONN_INDEX_BITS | 1};
+        duo_conn[side][0] =
+            core_conn_open(duo_core[side], duo_zeroed(core_conn_size(&duo_params, &duo_setup[side])),
+                           duo_flow[side], &duo_setup[side], ids[side], ids[!side], NULL, duo_now);
+    }
+    struct wire_cts stale = {.conn = 0, .msg = 0, .length = LARGE}; /* for the old one */
+    uint8_t datagram[100];
+    struct tx_desc desc = {.kind = TX_FRAMES, .count = 1, .sequenced = true, .token = duo_setup[0].rx_token,
+                           .seq = duo_flow[0]->sack.cumulative};
+    unsigned bytes = WIRE_HEADER_BYTES + wire_put_cts(datagram + WIRE_HEADER_BYTES, &stale);
+    wire_set_header_length(datagram, (uint16_t)bytes);
+    wire_seal(&desc, 0, datagram, bytes, crc32c_portable);
+    cr_assert(core_rx(duo_core[0], datagram, bytes, false, duo_now));
+    cr_assert_eq(duo_count(&duo_counters[0].rx_stale_frames), 1);
+    struct duo_request *send = duo_send(0, LARGE);
+    duo_transmit(0);
+    cr_assert_eq(send->msg.offset_bytes, 0);
+}

@@ -1,0 +1,347 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Flows as the owner of a core sees them: strangers, acks, loss, dead peers, keepalive, fairness. */
+#include "duo.h"
+
+enum { LARGE = 100000 };
+
+static void both_arrive(struct duo_request *send, struct duo_request *recv, uint64_t size)
+{
+    duo_assert_ended(send, UCCL_OK, size);
+    duo_assert_ended(recv, UCCL_OK, size);
+}
+
+/* ---- who is let in --------------------------------------------------------------------------- */
+
+Test(core, tokens)
+{
+    for (uint32_t index = 0; index < CORE_FLOWS_MAX; index += 1365) {
+        cr_assert_neq(core_make_token(0, index), 0);
+        cr_assert_neq(core_make_token(UINT64_C(0xfff) << 52, index), 0);
+        cr_assert_eq(core_make_token(12345, index) % CORE_FLOWS_MAX, index);
+    }
+}
+
+Test(core, strangers_and_garbage_are_dropped, .init = duo_open)
+{
+    uint8_t datagram[WIRE_HEADER_BYTES];
+    struct tx_desc desc = {.kind = TX_FRAMES, .count = 1, .sequenced = true, .token = duo_setup[0].rx_token};
+    wire_set_header_length(datagram, sizeof datagram);
+    wire_seal(&desc, 0, datagram, sizeof datagram, crc32c_portable);
+    cr_assert(core_rx(duo_core[0], datagram, sizeof datagram, false, duo_now));
+    desc.token += UINT64_C(1) << 40; /* the right slot, another incarnation */
+    wire_seal(&desc, 0, datagram, sizeof datagram, crc32c_portable);
+    cr_assert_not(core_rx(duo_core[0], datagram, sizeof datagram, false, duo_now));
+    desc.token = 3; /* an empty slot */
+    wire_seal(&desc, 0, datagram, sizeof datagram, crc32c_portable);
+    cr_assert_not(core_rx(duo_core[0], datagram, sizeof datagram, false, duo_now));
+    cr_assert_eq(duo_count(&duo_counters[0].rx_strangers), 2);
+    cr_assert_not(core_rx(duo_core[0], datagram, 3, false, duo_now));
+    cr_assert_not(core_rx(duo_core[0], datagram, 0, false, duo_now));
+    cr_assert_eq(duo_count(&duo_counters[0].rx_malformed), 2);
+    cr_assert_eq(duo_count(&duo_counters[0].rx_datagrams), 1);
+}
+
+Test(core, duplicates_change_nothing, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, 1000), *send = duo_send(0, 1000);
+    struct duo_request *next = duo_recv(1, 1000);
+    duo_transmit(0);
+    for (unsigned i = 0; i < 5; i++)
+        duo_deliver_one(0, 0);
+    duo_deliver(0);
+    cr_assert_geq(duo_count(&duo_counters[1].rx_duplicates), 5);
+    duo_run(MS);
+    both_arrive(send, recv, 1000);
+    cr_assert_not(next->ended);
+}
+
+Test(core, a_flow_to_itself)
+{
+    duo_defaults();
+    duo_open_as(true);
+    struct duo_request *recvs[2] = {duo_recv(0, LARGE), duo_recv(1, LARGE)};
+    struct duo_request *sends[2] = {duo_send(1, LARGE), duo_send(0, LARGE)};
+    duo_run(50 * MS);
+    both_arrive(sends[0], recvs[0], LARGE);
+    both_arrive(sends[1], recvs[1], LARGE);
+}
+
+/* ---- acks ------------------------------------------------------------------------------------ */
+
+Test(core, acks_wait_for_company, .init = duo_open)
+{
+    duo_send(0, 100);
+    duo_transmit(0);
+    duo_deliver(0);
+    cr_assert_eq(duo_transmit(1), 0, "not yet");
+    uint64_t due_ns = core_deadline(duo_core[1]);
+    cr_assert(due_ns > duo_now && due_ns <= duo_now + 50 * US + (1 << TIMER_TICK_SHIFT));
+    duo_now = due_ns;
+    core_expire(duo_core[1], duo_now);
+    cr_assert_eq(duo_transmit(1), 1);
+    duo_deliver(1);
+    cr_assert_eq(duo_flow[0]->sent.flying_chunks, 0);
+}
+
+Test(core, acks_ride_on_data, .init = duo_open)
+{
+    duo_send(0, 100);
+    duo_transmit(0);
+    duo_deliver(0);
+    duo_send(1, 100);
+    cr_assert_eq(duo_transmit(1), 1);
+    duo_deliver(1);
+    cr_assert_eq(duo_flow[0]->sent.flying_chunks, 0);
+}
+
+Test(core, acks_do_not_wait_for_ever)
+{
+    duo_defaults();
+    duo_params.ack_every = 3;
+    duo_open_as(false);
+    for (unsigned i = 0; i < 3; i++) {
+        cr_assert_eq(duo_transmit(1), 0);
+        duo_send(0, 100);
+        duo_transmit(0);
+        duo_deliver(0);
+    }
+    cr_assert_eq(duo_transmit(1), 1, "every third chunk");
+    duo_deliver(1);
+    duo_send(0, 100);
+    duo_transmit(0);
+    duo_deliver(0);
+    core_flush_acks(duo_core[1]);
+    cr_assert_eq(duo_transmit(1), 1, "before a sleep");
+}
+
+/* Found in review: an ack in a repair is as old as the first copy, and so is what it says of time. */
+Test(core, an_ack_in_a_repair_is_no_measurement, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, 100), *back = duo_recv(0, 100);
+    duo_send(0, 100);
+    duo_transmit(0);
+    duo_now += 10 * US;
+    duo_deliver(0);
+    duo_send(1, 100);
+    duo_transmit(1); /* with the ack */
+    duo_drop(1);
+    duo_run_deaf(1, 15 * MS);
+    core_expire(duo_core[1], duo_now += 20 * MS);
+    duo_transmit(1);
+    duo_deliver(1);
+    cr_assert(recv->ended && back->ended);
+    cr_assert(duo_flow[0]->rtt.srtt_ns < 5 * MS, "%lu ns", (unsigned long)duo_flow[0]->rtt.srtt_ns);
+}
+
+/* ---- loss ------------------------------------------------------------------------------------ */
+
+Test(core, a_lost_tail_is_probed, .init = duo_open)
+{
+    duo_recv(1, 100);
+    duo_send(0, 100);
+    duo_run(MS);
+    struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
+    duo_transmit(0);
+    duo_drop(0);
+    duo_run(2 * MS); /* well below the shortest RTO */
+    both_arrive(send, recv, 100);
+    cr_assert_eq(duo_count(&duo_counters[0].tlp_fired), 1);
+    cr_assert_eq(duo_count(&duo_counters[0].rto_fired), 0);
+}
+
+Test(core, what_the_nic_refuses_goes_again_without_a_loss, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, LARGE);
+    duo_talk();
+    struct duo_request *send = duo_send(0, LARGE), *small = duo_send(0, 100), *small_recv = duo_recv(1, 100);
+    duo_refuse = true;
+    for (unsigned i = 0; i < 10; i++)
+        duo_transmit(0);
+    duo_refuse = false;
+    duo_run(50 * MS);
+    both_arrive(send, recv, LARGE);
+    both_arrive(small, small_recv, 100);
+    cr_assert_eq(duo_count(&duo_counters[0].tx_blocked), 10);
+    cr_assert_eq(duo_count(&duo_counters[0].lost_chunks), 0);
+    cr_assert_eq(duo_count(&duo_counters[0].rto_fired), 0);
+    duo_assert_rest();
+}
+
+/* Found by the simulator: with every chunk record in use, repairs waited for a record too. */
+Test(core, repairs_go_when_all_chunk_records_are_in_use)
+{
+    duo_defaults();
+    duo_setup[0].msg_window = duo_setup[1].msg_window = 256;
+    duo_open_as(false);
+    static struct duo_request *sends[200];
+    for (unsigned i = 0; i < 200; i++) {
+        duo_recv(1, 10);
+        sends[i] = duo_send(0, 10);
+        duo_transmit(0); /* a chunk each, until there is no record left */
+    }
+    cr_assert_eq(duo_flow[0]->sent.next_seq, 64);
+    duo_drop(0);
+    duo_run(500 * MS);
+    for (unsigned i = 0; i < 200; i++)
+        duo_assert_ended(sends[i], UCCL_OK, 10);
+    duo_assert_rest();
+}
+
+/* Found by the simulator: a repair held back by the pace was forgotten when no message was waiting. */
+Test(core, a_paced_repair_goes_in_time, .init = duo_open)
+{
+    duo_recv(1, 100);
+    duo_send(0, 100);
+    duo_run(MS);
+    duo_flow[0]->cc.srtt_ns = MS;
+    cc_set_window(&duo_flow[0]->cc, 1024);
+    cr_assert_gt(duo_flow[0]->cc.pace_gap_ns, 5 * MS);
+    struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
+    duo_transmit(0);
+    duo_drop(0);
+    duo_flow[0]->pace_until_ns = duo_now + 40 * MS; /* beyond the RTO */
+    duo_flow[0]->probed = true;
+    duo_run(100 * MS);
+    both_arrive(send, recv, 100);
+}
+
+Test(core, windows_bound_what_is_in_flight)
+{
+    duo_defaults();
+    duo_setup[0].tx_window_bytes = 64 * 1024;
+    duo_open_as(false);
+    duo_recv(1, 1 << 20);
+    duo_talk();
+    duo_flow[0]->peer_window_bytes = 64 * 1024;
+    duo_send(0, 1 << 20);
+    duo_transmit(0);
+    cr_assert_leq(duo_flow[0]->sent.flying_charge, 64 * 1024);
+    cr_assert_geq(duo_flow[0]->sent.flying_chunks, 2, "or a lost one would leave nothing to notice it by");
+}
+
+Test(core, datagrams_change_their_size, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, LARGE);
+    duo_talk();
+    struct duo_request *send = duo_send(0, LARGE);
+    core_set_datagram(duo_core[0], duo_setup[0].destination, 600);
+    core_set_datagram(duo_core[0], duo_setup[0].destination + 7, 700); /* somebody else */
+    duo_transmit(0);
+    for (unsigned i = 0; i < duo_queued[0]; i++)
+        cr_assert_leq(duo_queue[0][i].length, 600);
+    duo_drop(0);
+    core_set_datagram(duo_core[0], duo_setup[0].destination, 1472);
+    duo_run(200 * MS);
+    both_arrive(send, recv, LARGE);
+}
+
+/* ---- silence --------------------------------------------------------------------------------- */
+
+Test(core, a_dead_peer_ends_every_request, .init = duo_open)
+{
+    struct duo_request *requests[] = {duo_send(0, 10), duo_send(0, LARGE), duo_recv(0, 10),
+                                      duo_post(0, 1, CORE_RECV, LARGE), duo_post(0, 2, CORE_SEND, 0)};
+    duo_run_deaf(0, 990 * MS);
+    for (unsigned i = 0; i < 5; i++)
+        cr_assert_not(requests[i]->ended);
+    duo_run_deaf(0, 20 * MS);
+    for (unsigned i = 0; i < 5; i++)
+        duo_assert_ended(requests[i], UCCL_EPEERDEAD, 0);
+    cr_assert(duo_dead[0] == 1 && duo_failed[0] == DUO_CONNS && duo_failed_status[0] == UCCL_EPEERDEAD);
+    cr_assert_eq(duo_count(&duo_counters[0].peers_dead), 1);
+    struct duo_request *late = duo_send(0, 10);
+    duo_events(0);
+    duo_assert_ended(late, UCCL_EPEERDEAD, 0);
+    cr_assert_eq(core_deadline(duo_core[0]), UINT64_MAX, "a dead flow needs no time");
+    for (unsigned i = 0; i < DUO_CONNS; i++)
+        core_conn_close(duo_core[0], duo_conn[0][i], 1000 * MS, duo_now);
+    duo_events(0);
+    cr_assert_eq(duo_ended[0], DUO_CONNS);
+    core_flow_close(duo_core[0], duo_flow[0]);
+    cr_assert_eq(duo_core[0]->small.count, duo_params.tx_small_buffers);
+    cr_assert_eq(duo_transmit(0), 0);
+}
+
+Test(core, a_peer_that_only_waits_is_alive, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(0, 10);
+    duo_run(20000 * MS); /* twenty times the dead time */
+    cr_assert(!recv->ended && duo_dead[0] == 0);
+    cr_assert_leq(duo_count(&duo_counters[0].tx_datagrams) + duo_flow[0]->sent.next_seq, 200, "few pings");
+    struct duo_request *send = duo_send(1, 10);
+    duo_run(MS);
+    both_arrive(send, recv, 10);
+}
+
+Test(core, only_a_receive_is_pending_and_the_peer_dies, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(0, 10);
+    duo_run_deaf(0, 1010 * MS);
+    duo_assert_ended(recv, UCCL_EPEERDEAD, 0);
+}
+
+/* Found in review: the silence of an idle flow counted against the first thing said after it. */
+Test(core, an_idle_flow_is_not_dead, .init = duo_open)
+{
+    duo_run(5000 * MS);
+    cr_assert_eq(duo_flow[0]->sent.next_seq, 0, "it says nothing either");
+    core_conn_close(duo_core[0], duo_conn[0][0], 1000 * MS, duo_now);
+    duo_run(10 * MS);
+    cr_assert(duo_ended[0] == 1 && duo_failed[1] == 1);
+    cr_assert(duo_dead[0] == 0 && duo_dead[1] == 0);
+    duo_now += 5000 * MS;
+    struct duo_request *recv = duo_post(1, 1, CORE_RECV, 10), *send = duo_post(0, 1, CORE_SEND, 10);
+    duo_run(10 * MS);
+    both_arrive(send, recv, 10);
+}
+
+/* ---- fairness -------------------------------------------------------------------------------- */
+
+/* Found in review: a connection that was alone for long owed later ones all it had sent. */
+Test(core, having_been_alone_is_no_debt)
+{
+    duo_defaults();
+    duo_params.cwnd_max_kb = 256;
+    duo_open_as(false);
+    for (unsigned i = 0; i < 8; i++) {
+        duo_recv(1, 2 << 20);
+        duo_send(0, 2 << 20);
+        duo_run(200 * MS);
+    }
+    struct duo_request *old, *young;
+    duo_recv(1, 4 << 20);
+    duo_post(1, 1, CORE_RECV, 4 << 20);
+    duo_talk();
+    old = duo_send(0, 4 << 20);
+    duo_transmit(0);
+    young = duo_post(0, 1, CORE_SEND, 4 << 20);
+    while (young->msg.offset_bytes < 3 << 20) {
+        duo_transmit(0);
+        duo_now += 10 * US;
+        duo_deliver(0);
+        duo_transmit(1);
+        duo_deliver(1);
+        duo_tick(1, duo_now);
+    }
+    cr_assert_gt(old->msg.offset_bytes, 2 << 20, "%lu bytes of the one that was alone before",
+                 (unsigned long)old->msg.offset_bytes);
+}
+
+Test(core, small_messages_pass_large_ones, .init = duo_open)
+{
+    duo_recv(1, 4 << 20);
+    duo_talk();
+    duo_send(0, 4 << 20);
+    duo_transmit(0);
+    struct duo_request *recv = duo_post(1, 1, CORE_RECV, 64), *send = duo_post(0, 1, CORE_SEND, 64);
+    for (unsigned round = 0; round < 3; round++) {
+        duo_now += 10 * US;
+        duo_deliver(0);
+        core_flush_acks(duo_core[1]);
+        duo_transmit(1);
+        duo_deliver(1);
+        duo_transmit(0);
+    }
+    cr_assert(recv->ended);
+    (void)send;
+}
