@@ -322,7 +322,11 @@ static unsigned put_fin(struct conn *conn, uint8_t *at, uint64_t seq)
 unsigned conn_put_ctrl(struct conn *conn, uint8_t *at, unsigned room, uint64_t seq)
 {
     uint8_t *begin = at, *end = at + room;
-    if (conn->credit_due && !conn->fin_due && room >= WIRE_CREDIT_BYTES)
+    /* Never after or without it: the peer refuses numbers that its window does not reach without this
+     * credit, and the chunk that could bring it later may have to wait for this one. */
+    if (conn->credit_due && room < WIRE_CREDIT_BYTES)
+        return 0;
+    if (conn->credit_due)
         at += put_credit(conn, at);
     while (conn->due_count[DUE_CTS] && end - at >= WIRE_CTS_BYTES)
         at += put_cts(conn, at);

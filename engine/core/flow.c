@@ -279,11 +279,31 @@ static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool
     return lost;
 }
 
+/* Congestion control is about to react to losses that may prove to be none. */
+static void remember_window(struct flow *flow, uint64_t now_ns)
+{
+    if (flow->undo_cwnd_bytes == 0)
+        flow->undo_cwnd_bytes = flow->cc.cwnd_bytes;
+    flow->undo_since_ns = now_ns;
+}
+
+/* A loss has proved needless, or the losses have proved real: chunks sent since are acked. */
+static void settle_window(struct flow *flow, bool spurious)
+{
+    if (flow->undo_cwnd_bytes == 0)
+        return;
+    if (spurious && flow->undo_cwnd_bytes > flow->cc.cwnd_bytes)
+        cc_set_window(&flow->cc, flow->undo_cwnd_bytes);
+    if (spurious || flow->sent.newest_acked_ns > flow->undo_since_ns)
+        flow->undo_cwnd_bytes = 0;
+}
+
 static void count_losses(struct flow *flow, unsigned lost, uint64_t now_ns)
 {
     if (lost == 0)
         return;
     COUNT(flow->core->counters, lost_chunks, lost);
+    remember_window(flow, now_ns);
     flow->cc.ops->on_loss(&flow->cc, now_ns, flow->rtt.srtt_ns);
     flow_wake(flow);
 }
@@ -293,6 +313,7 @@ static bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fres
     struct sent_acked acked;
     bool was_flying = flow->sent.flying_chunks > 0;
     COUNT(flow->core->counters, rx_acks, 1);
+    flow->sent.too_soon_ns = flow->rtt.srtt_ns && now_ns > flow->rtt.min_ns ? now_ns - flow->rtt.min_ns : 0;
     if (!sent_ack(&flow->sent, ack, on_chunk_acked, flow, &acked))
         return false;
     if (!flow->ack_seen || (int32_t)(ack->number - flow->peer_ack_number) > 0) {
@@ -304,6 +325,7 @@ static bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fres
     unsigned lost = on_ack_paths(flow, ack, fresh, now_ns, &cc_ack);
     if (acked.spurious && flow->sent.reorder_window_quarters < 16)
         flow->sent.reorder_window_quarters++;
+    settle_window(flow, acked.spurious);
     if (acked.chunks) {
         flow->last_ack_ns = now_ns;
         flow->rto_backoff = 0;
@@ -594,6 +616,7 @@ static void retransmission_timeout(struct flow *flow, uint64_t now_ns)
         flow->rto_backoff++;
     flow->last_ack_ns = now_ns;
     flow->rack_at_ns = UINT64_MAX;
+    remember_window(flow, now_ns);
     flow->cc.ops->on_rto(&flow->cc, now_ns);
     flow_wake(flow);
 }

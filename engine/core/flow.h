@@ -69,6 +69,8 @@ struct flow {
     uint8_t rto_backoff;
     bool probed;                  /* tail-loss probe sent since the last progress */
     bool probe_due;               /* it is about to go, whatever the window */
+    uint64_t undo_cwnd_bytes;     /* the window before the last losses, should they prove needless; 0: none */
+    uint64_t undo_since_ns;       /* when they were found */
     bool window_limited;          /* the window held a chunk back since the last ack */
 };
 

@@ -164,8 +164,10 @@ static void ack_whole(struct sent *sent, struct chunk *chunk, sent_acked_fn acke
 {
     if (chunk->state == CHUNK_FREE)
         return;
-    if (chunk->state == CHUNK_LOST && chunk->acked_mask == 0)
-        result->spurious = true; /* given up, yet here it is */
+    /* given up, yet here it is: before its repair went out, or too soon after (as Eifel, RFC 3522) */
+    if ((chunk->state == CHUNK_LOST && chunk->acked_mask == 0) ||
+        (chunk->transmissions > 1 && sent->too_soon_ns && chunk->sent_ns > sent->too_soon_ns))
+        result->spurious = true;
     if (chunk->transmissions == 1 && chunk->sent_ns > sent->newest_acked_ns)
         sent->newest_acked_ns = chunk->sent_ns;
     result->payload_bytes += chunk->payload_bytes;

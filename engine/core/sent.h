@@ -72,6 +72,7 @@ struct sent {
     uint64_t flying_charge;  /* kernel bytes, against the peer's receive buffer */
     uint64_t flying_payload; /* against the congestion window */
     uint32_t flying_chunks;
+    uint64_t too_soon_ns;    /* what was sent after this cannot have been acked yet (now - min_rtt) */
     uint64_t newest_acked_ns;/* transmission time of the newest chunk known to have arrived */
     uint32_t reorder_window_quarters; /* RACK's reordering window in quarters of min_rtt; grows */
 };
@@ -106,7 +107,7 @@ void sent_lose(struct sent *sent, struct chunk *chunk);
 struct sent_acked {
     uint64_t payload_bytes; /* of chunks now acked whole */
     uint32_t chunks;
-    bool spurious;          /* a chunk that had been repaired was acked before its repair could be */
+    bool spurious;          /* a chunk was acked that had been given up: its repair is, or was, needless */
 };
 
 typedef void (*sent_acked_fn)(void *context, struct chunk *chunk);

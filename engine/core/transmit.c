@@ -72,7 +72,8 @@ static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_
         flow->last_ack_ns = now_ns;
     sent_fly(&flow->sent, chunk, path, path_seq, now_ns);
     if (flow->cc.pace_gap_ns)
-        flow->pace_until_ns = now_ns + flow->cc.pace_gap_ns;
+        flow->pace_until_ns =
+            now_ns + flow->cc.pace_gap_ns * chunk->payload_bytes / flow->cc.chunk_bytes;
     desc->flow = flow;
     desc->sequenced = true;
     desc->repair = repair;
@@ -332,10 +333,8 @@ static bool send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     put_ack(flow, &train, now_ns);
     end_datagram(core, &train);
     describe_ack(flow, train.buffer, train.header, desc, now_ns);
-    if (flow->ctrl_head) { /* credit found no room now: it goes with the next */
-        flow->ack_pending = true;
-        flow->ack_at_ns = now_ns + core->params->ack_delay_us * 1000;
-    }
+    if (flow->ctrl_head) /* credit found no room: it goes as soon as there is some */
+        flow->ctrl_urgent = true;
     return true;
 }
 

@@ -13,7 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { US = 1000, MS = 1000000, DUO_REQUESTS = 4096, DUO_QUEUE = 4096, DUO_CONNS = 4 };
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+
+enum { DUO_REQUESTS = 4096, DUO_QUEUE = 4096, DUO_CONNS = 4 };
 
 struct duo_request {
     struct core_msg msg;

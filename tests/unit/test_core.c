@@ -205,6 +205,31 @@ Test(core, a_paced_repair_goes_in_time, .init = duo_open)
     both_arrive(send, recv, 100);
 }
 
+/* Found by the simulator: credit that found no room made acks go out at every turn of the ack timer. */
+Test(core, control_frames_without_room_are_quiet)
+{
+    duo_defaults();
+    duo_setup[0].msg_window = duo_setup[1].msg_window = 256;
+    duo_open_as(false);
+    for (unsigned i = 0; i < 100; i++) { /* one end uses up its chunk records */
+        duo_send(1, 10);
+        duo_transmit(1);
+    }
+    duo_drop(1);
+    for (unsigned i = 0; i < 20; i++) { /* and has credit to give */
+        duo_recv(1, 10);
+        duo_send(0, 10);
+    }
+    duo_transmit(0);
+    duo_deliver(0);
+    uint64_t acks = duo_count(&duo_counters[1].tx_acks);
+    duo_run_deaf(1, 100 * MS);
+    cr_assert_leq(duo_count(&duo_counters[1].tx_acks), acks + 10);
+    duo_run(1000 * MS);
+    for (unsigned i = 100; i < duo_request_count; i++)
+        duo_assert_ended(&duo_requests[i], UCCL_OK, 10);
+}
+
 Test(core, windows_bound_what_is_in_flight)
 {
     duo_defaults();
