@@ -110,11 +110,14 @@ static void describe_bulk(const struct chunk *chunk, struct tx_desc *desc)
     desc->stripes = msg->stripes;
 }
 
-static bool send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
+/*
+ * Payload of the next chunk of a message with so much left: as much as fits, but even, so that the last
+ * chunk is not a crumb that costs a system call, and so that sender and receiver overlap from the start.
+ */
+static uint32_t bulk_bytes(const struct flow *flow, uint64_t left)
 {
-    struct core_msg *msg = conn_bulk_ready(conn);
+    enum { UNIT_BYTES = 64 };
     uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
-    uint64_t left = msg->end_bytes - msg->offset_bytes;
     uint32_t chunk_bytes = (uint32_t)flow->core->params->chunk_size_kb * 1024;
     uint32_t count_max = CORE_TRAIN_BYTES_MAX / flow->datagram_bytes;
     if (count_max > chunk_bytes / stride)
@@ -123,11 +126,22 @@ static bool send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc
         count_max = CORE_TRAIN_MAX;
     /* a chunk that overflows the peer's buffer loses its end each time: two must fit */
     count_max = datagrams_within(flow->datagram_bytes, flow->peer_window_bytes / 2, count_max);
-    uint64_t bytes = (uint64_t)count_max * stride < left ? (uint64_t)count_max * stride : left;
-    if (bytes > chunk_bytes)
-        bytes = chunk_bytes;
-    uint32_t count = (uint32_t)((bytes + stride - 1) / stride);
-    uint32_t charge = charge_of((uint32_t)bytes, count);
+    uint32_t most = count_max * stride < chunk_bytes ? count_max * stride : chunk_bytes;
+    if (left <= most)
+        return (uint32_t)left;
+    uint64_t chunks = (left + most - 1) / most;
+    uint32_t unit = count_max > 1 ? stride : UNIT_BYTES;
+    uint32_t even = (uint32_t)(((left + chunks - 1) / chunks + unit - 1) / unit * unit);
+    return even < most ? even : most;
+}
+
+static bool send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core_msg *msg = conn_bulk_ready(conn);
+    uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
+    uint32_t bytes = bulk_bytes(flow, msg->end_bytes - msg->offset_bytes);
+    uint32_t count = (bytes + stride - 1) / stride;
+    uint32_t charge = charge_of(bytes, count);
     if (!sent_has_room(&flow->sent) || !window_takes(flow, bytes, charge, 0))
         return false;
 
@@ -137,10 +151,10 @@ static bool send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc
     chunk->bulk.msg = msg;
     chunk->bulk.offset = msg->offset_bytes;
     chunk->count = (uint8_t)count;
-    chunk->payload_bytes = (uint32_t)bytes;
+    chunk->payload_bytes = bytes;
     chunk->charged_bytes = charge;
-    chunk->datagram_bytes = count > 1 ? flow->datagram_bytes : (uint32_t)bytes + WIRE_BULK_HEADER_BYTES;
-    chunk->last_bytes = (uint32_t)bytes - (count - 1) * stride + WIRE_BULK_HEADER_BYTES;
+    chunk->datagram_bytes = count > 1 ? flow->datagram_bytes : bytes + WIRE_BULK_HEADER_BYTES;
+    chunk->last_bytes = bytes - (count - 1) * stride + WIRE_BULK_HEADER_BYTES;
     msg->chunks_live++;
     conn_take_bulk(conn, msg, bytes);
     conn->deficit_bytes -= (int64_t)bytes;

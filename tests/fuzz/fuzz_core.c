@@ -24,9 +24,12 @@ enum {
     AT_HEADER_LENGTH = 2,
     AT_CRC = 4,
     AT_TOKEN = 8,
-    CONNS = 3,
+    CONNS = 4,
+    PART_CONN = 3,        /* carries part 1 of messages striped over three flows */
+    STRIPES = 3,
     REQUESTS = 64,
-    BUFFER_BYTES = 40000,
+    PART_BYTES = 70000,
+    BUFFER_BYTES = 1 << 17,
     DATAGRAM_BYTES = 1472,
 };
 static const uint64_t rx_token = (UINT64_C(77) << 12) | 1, tx_token = (UINT64_C(78) << 12) | 2;
@@ -47,6 +50,7 @@ static struct request requests[REQUESTS];
 static uint8_t buffer[BUFFER_BYTES];
 static uint64_t now_ns;
 static bool flow_dead;
+static uint64_t part_number;
 
 static void require(bool promise)
 {
@@ -127,26 +131,36 @@ static void conn_over(void *owner)
     free(conn_memory[index]);
 }
 
-static void pull(void)
+static void pull_events(void)
 {
-    struct tx_desc desc;
     struct core_event event;
-    for (unsigned sent = 0; core_tx(core, &desc, now_ns); sent++) {
-        require(sent < 100000);
-        send_desc(&desc);
-    }
     while (core_next_event(core, &event)) {
         if (event.kind == CORE_EVENT_MSG) {
             struct request *request = (struct request *)event.msg;
             require(request->live && event.status <= 0);
             require(event.msg->moved_bytes <= event.msg->size_bytes);
             request->live = false;
+        } else if (event.kind == CORE_EVENT_SPLIT) {
+            require(((struct request *)event.msg)->live);
+            if (event.msg->number & 1)
+                core_unsplit(core, event.msg);
         } else if (event.kind == CORE_EVENT_CONN_ENDED) {
             conn_over(event.owner);
         } else if (event.kind == CORE_EVENT_FLOW_DEAD) {
             flow_dead = true;
         }
     }
+}
+
+static void pull(void)
+{
+    struct tx_desc desc;
+    pull_events();
+    for (unsigned sent = 0; core_tx(core, &desc, now_ns); sent++) {
+        require(sent < 100000);
+        send_desc(&desc);
+    }
+    pull_events();
 }
 
 static void post(unsigned which, unsigned kind, uint64_t size)
@@ -160,7 +174,15 @@ static void post(unsigned which, unsigned kind, uint64_t size)
     request->live = true;
     request->msg.kind = (uint8_t)kind;
     request->msg.size_bytes = size;
-    core_submit(core, conns[which], &request->msg, now_ns);
+    request->msg.stripes = kind == CORE_RECV && which == 1 ? STRIPES : 0;
+    if (which == PART_CONN) {
+        request->msg.number = part_number++;
+        request->msg.size_bytes += PART_BYTES; /* so that there is a second part */
+        request->msg.stripes = STRIPES;
+        core_submit_part(core, conns[which], &request->msg, now_ns);
+    } else {
+        core_submit(core, conns[which], &request->msg, now_ns);
+    }
     copies();
 }
 
@@ -188,6 +210,7 @@ static void open_all(void)
     };
     now_ns = 1000000;
     flow_dead = false;
+    part_number = 0;
     memset(requests, 0, sizeof requests);
     static void *memory;
     if (!memory)
@@ -199,12 +222,15 @@ static void open_all(void)
     for (unsigned i = 0; i < CONNS; i++) {
         closed[i] = false;
         conn_memory[i] = zeroed(core_conn_size(&params, &setup));
-        conns[i] = core_conn_open(core, conn_memory[i], flow, &setup, i, i, &conns[i], now_ns);
+        conns[i] = i == PART_CONN ? core_part_conn_open(core, conn_memory[i], flow, &setup, i, i, 1, &conns[i], now_ns)
+                                  : core_conn_open(core, conn_memory[i], flow, &setup, i, i, &conns[i], now_ns);
     }
     /* small and large, more than the window takes; and on one connection nothing at all */
     for (unsigned i = 0; i < 20; i++) {
         post(0, CORE_SEND, i % 3 * 7000);
         post(1, CORE_RECV, i % 5 * 6000);
+        if (i < 6)
+            post(PART_CONN, i % 2, 1000 * i);
     }
 }
 
@@ -290,6 +316,7 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
     }
     case 1: {
         struct wire_cts cts = {.conn = which, .msg = (uint32_t)near(reader, sends), .length = next(reader) * 100u};
+        cts.stripes = next(reader) % 5;
         return wire_put_cts(at, &cts);
     }
     case 2: {
@@ -348,9 +375,14 @@ static void receive_frames(const uint8_t *data, size_t length)
     if (flags & 1) {
         desc.conn_id = next(&reader) % CONNS;
         desc.msg_number = (uint32_t)near(&reader, conns[desc.conn_id] ? conns[desc.conn_id]->recv_base : 0);
+        desc.stripes = next(&reader) % 5;
         desc.msg_total = next(&reader) * 200u;
+        if (desc.conn_id == PART_CONN) {
+            desc.msg_total += PART_BYTES;
+            desc.bulk_offset = 65536;
+        }
         desc.bulk_stride = desc.bulk_last = next(&reader) * 4u;
-        desc.bulk_offset = next(&reader) * 200u;
+        desc.bulk_offset += next(&reader) * 200u;
         wire_bulk_header(&desc, index, 0, crc32c_portable, datagram);
         bytes = WIRE_BULK_HEADER_BYTES + desc.bulk_last;
     } else {
@@ -377,7 +409,9 @@ static void step(unsigned kind, const uint8_t *data, size_t length)
         post(first % CONNS, second & 1, (uint64_t)second * 80);
         break;
     case 1:
-        if (requests[first % REQUESTS].live)
+        if (requests[first % REQUESTS].live && requests[first % REQUESTS].msg.conn == conns[PART_CONN])
+            core_end_part(core, &requests[first % REQUESTS].msg, now_ns);
+        else if (requests[first % REQUESTS].live)
             core_cancel(core, &requests[first % REQUESTS].msg, now_ns);
         break;
     case 2:
