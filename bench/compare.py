@@ -100,6 +100,7 @@ class Pair:
     """Runs a server and a client and gives the client's output and what both used."""
 
     next_port = 13000
+    pin = False # the server on one core, the client on another
 
     def __init__(self, network):
         self.network = network
@@ -152,14 +153,17 @@ class Pair:
                     return None, usage.ru_utime + usage.ru_stime
                 time.sleep(0.005)
 
-        listening, out_s, err_s = start(self.network.server, server)
+        def on_core(core):
+            return ["taskset", "-c", str(core)] if self.pin else []
+
+        listening, out_s, err_s = start([*self.network.server, *on_core(0)], server)
         until = time.monotonic() + 10
         while not self.bound(listening.pid, port) and time.monotonic() < until:
             if listening.poll() is not None:
                 err_s.seek(0)
                 raise Failed(f"server ended: {err_s.read().strip()[-200:]}")
             time.sleep(0.01)
-        caller, out_c, err_c = start(self.network.client, client)
+        caller, out_c, err_c = start([*self.network.client, *on_core(os.cpu_count() - 1)], client)
         client_code, client_cpu = end(caller, limit)
         server_code, server_cpu = end(listening, 10 if client_code == 0 else 0)
         out_c.seek(0)
@@ -479,7 +483,10 @@ def median(results, key):
 
 def spread(results, key):
     found = [r[key] for r in results if key in r]
-    return f"{min(found):.2f}-{max(found):.2f}" if len(found) > 1 else ""
+    if len(found) < 2:
+        return ""
+    digits = 3 if max(found) < 1 else 2
+    return f"{min(found):.{digits}f}-{max(found):.{digits}f}"
 
 
 def number(value, digits=2):
@@ -608,6 +615,8 @@ def main():
     parser.add_argument("--sizes", type=size_list, help="message sizes, such as 256,4K,1M (default by network)")
     parser.add_argument("--tools", type=lambda s: s.lower().split(","),
                         help="peers whose name contains one of these, such as ucx,raw (default all)")
+    parser.add_argument("--pin", action="store_true",
+                        help="server on the first core, client on the last, for all tools (MPI binds its ranks itself)")
     parser.add_argument("--no-latency", action="store_true")
     parser.add_argument("--no-calls", action="store_true", help="do not count system calls")
     options = parser.parse_args()
@@ -617,10 +626,11 @@ def main():
     if options.quick:
         options.sizes = options.sizes or [256, 64 * K, M, 16 * M]
         options.no_calls = True
+    Pair.pin = options.pin
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     print(f"Machine: {machine()}. {time.strftime('%Y-%m-%d')}. Medians of {options.rounds} alternating rounds of "
-          f"{options.seconds:g} s. x: p2p_bench against that tool, above 1 is better than it.\n")
+          f"{options.seconds:g} s{', sides pinned to a core each' if options.pin else ''}. x: p2p_bench against that tool, above 1 is better than it.\n")
     row(["network", "message", "tool", "median", "min-max", "M messages/s", "p2p_bench is", "CPU s/GiB, both sides",
          "system calls/MiB"])
     row(["---"] * 3 + ["---:"] * 6)

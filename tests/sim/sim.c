@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { SEEDS_DEFAULT = 12, REAL_SECONDS_MAX = 20 };
+enum { SEEDS_DEFAULT = 10, REAL_SECONDS_MAX = 20 };
 
 struct scenario {
     const char *name;
