@@ -1,0 +1,40 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Pages that are made from the code, or name what is in it, say what it says now.
+# shellcheck source=tests/integration/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+# docs/parameters.md is what the rows of params.def make
+parameters_fresh() {
+    "$BUILD/bench/uccl_info" --params-markdown >"$WORK/parameters.md" || return 1
+    diff "$SOURCE/docs/parameters.md" "$WORK/parameters.md" ||
+        { echo "make it anew: build/bench/uccl_info --params-markdown >docs/parameters.md"; return 1; }
+}
+
+# every UCCL_ parameter that a page speaks of exists
+parameters_named_exist() {
+    local name unknown=0
+    for name in $(grep -ohE '\bUCCL_[A-Z][A-Z_]+[A-Z]\b' "$SOURCE"/README.md "$SOURCE"/docs/*.md | sort -u); do
+        grep -q "\"${name#UCCL_}\"" "$SOURCE/engine/defs/params.def" && continue
+        grep -qwr "$name" "$SOURCE/include" "$SOURCE/engine" "$SOURCE/api" && continue
+        echo "$name is in the documentation and nowhere else"
+        unknown=1
+    done
+    return $unknown
+}
+
+# links between pages lead somewhere
+links_lead() {
+    local page link broken=0
+    for page in "$SOURCE"/README.md "$SOURCE"/docs/*.md; do
+        for link in $(grep -oE '\]\([^)#:]+' "$page" | cut -c 3-); do
+            [ -e "$(dirname "$page")/$link" ] || { echo "$page: $link leads nowhere"; broken=1; }
+        done
+    done
+    return $broken
+}
+
+check "docs/parameters.md is what the code says" parameters_fresh
+check "parameters that pages name exist" parameters_named_exist
+check "links between pages lead somewhere" links_lead
+finish
