@@ -12,6 +12,7 @@
  *       tests/fuzz/fuzz_core.c engine/core/?*.c -o fuzz_core
  *   ./fuzz_core -max_len=4000 -max_total_time=60
  */
+#include "../param_defaults.h"
 #include "core/crc32c.h"
 #include "core/state.h"
 
@@ -68,17 +69,7 @@ static void *zeroed(size_t bytes)
 
 static void set_params(void)
 {
-    params = (struct params){
-#define PARAM_U64(field, name, default_, min, max, unit, doc) .field = default_,
-#define PARAM_BOOL(field, name, default_, doc) .field = default_,
-#define PARAM_ENUM(field, name, default_, choices, doc) .field = 0,
-#define PARAM_STR(field, name, default_, doc) .field = default_,
-#include "defs/params.def"
-#undef PARAM_U64
-#undef PARAM_BOOL
-#undef PARAM_ENUM
-#undef PARAM_STR
-    };
+    params = param_defaults();
     params.tx_buffers = 4;
     params.tx_small_buffers = 64;
 }

@@ -5,6 +5,7 @@
  *
  *   sim [--scenario NAME] [--seed S] [--seeds N] [--trace] [--list]
  */
+#include "../param_defaults.h"
 #include "world.h"
 
 #include <stdio.h>
@@ -24,17 +25,7 @@ struct scenario {
 static void set_defaults(struct options *options)
 {
     *options = (struct options){
-        .params = {
-#define PARAM_U64(field, name, default_, min, max, unit, doc) .field = default_,
-#define PARAM_BOOL(field, name, default_, doc) .field = default_,
-#define PARAM_ENUM(field, name, default_, choices, doc) .field = 0,
-#define PARAM_STR(field, name, default_, doc) .field = default_,
-#include "defs/params.def"
-#undef PARAM_U64
-#undef PARAM_BOOL
-#undef PARAM_ENUM
-#undef PARAM_STR
-        },
+        .params = param_defaults(),
         .eager_kb_of_last = UINT64_MAX,
         .ends = 2,
         .conns = 3,

@@ -6,6 +6,7 @@
 #ifndef TEST_DUO_H
 #define TEST_DUO_H
 
+#include "../param_defaults.h"
 #include "core/crc32c.h"
 #include "core/state.h"
 
@@ -56,17 +57,7 @@ static inline void *duo_zeroed(size_t bytes)
 
 static inline void duo_defaults(void)
 {
-    duo_params = (struct params){
-#define PARAM_U64(field, name, default_, min, max, unit, doc) .field = default_,
-#define PARAM_BOOL(field, name, default_, doc) .field = default_,
-#define PARAM_ENUM(field, name, default_, choices, doc) .field = 0,
-#define PARAM_STR(field, name, default_, doc) .field = default_,
-#include "defs/params.def"
-#undef PARAM_U64
-#undef PARAM_BOOL
-#undef PARAM_ENUM
-#undef PARAM_STR
-    };
+    duo_params = param_defaults();
     duo_params.eager_kb = 8;
     duo_params.ack_delay_us = 50;
     duo_params.dead_peer_ms = 1000;
