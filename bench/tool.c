@@ -449,6 +449,14 @@ void tool_accept_joins(uccl_listener *listener, uint64_t nonce, uccl_conn **conn
     }
 }
 
+/* Refusals while the server is not there yet are told once, by us, when the time is up. */
+static void log_nothing(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)text;
+}
+
 static uccl_conn *connect_one(uccl_engine *engine, const struct tool_address *address)
 {
     struct uccl_handle handle;
@@ -462,6 +470,7 @@ static uccl_conn *connect_one(uccl_engine *engine, const struct tool_address *ad
         uint64_t now_ns = tool_now_ns();
         uint64_t left_ms = now_ns < deadline_ns ? (deadline_ns - now_ns) / NS_PER_MS : 0;
         rc = uccl_connect(engine, &attempt, left_ms != 0 ? (int)left_ms : 1, &conn);
+        uccl_set_log(rc == UCCL_EREFUSED ? log_nothing : NULL, NULL);
         if (rc == 0)
             return conn;
         if (rc != UCCL_EREFUSED || tool_now_ns() >= deadline_ns)

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -50,8 +51,16 @@ static void futex_wake(_Atomic uint32_t *word, int count)
     syscall(SYS_futex, (void *)word, FUTEX_WAKE_PRIVATE, count, NULL, NULL, 0);
 }
 
-static inline void cpu_relax(void)
+/*
+ * Between polls without work. Where cores are few, the peer that is awaited, or the application, may be kept
+ * from running by this very thread: it gets its turn.
+ */
+static inline void relax(const struct engine_thread *thread)
 {
+    if (thread->lend) {
+        sched_yield();
+        return;
+    }
 #if defined(__x86_64__)
     __builtin_ia32_pause();
 #elif defined(__aarch64__)
@@ -342,7 +351,7 @@ static void *thread_main(void *argument)
         if (idle_since_ns == 0)
             idle_since_ns = now_ns;
         if (now_ns - idle_since_ns < spin_ns) {
-            cpu_relax();
+            relax(thread);
             continue;
         }
         if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, UINT64_MAX))
@@ -444,7 +453,7 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
         if (idle_since_ns == 0)
             idle_since_ns = now_ns;
         if (now_ns - idle_since_ns < spin_ns)
-            cpu_relax();
+            relax(thread);
         else if (atomic_load(&thread->in_nic))
             await_empty_nic(thread);
         else
@@ -493,7 +502,7 @@ bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uin
         } else if (thread->lend && atomic_load(&thread->owner) <= FREE) {
             continue; /* it has just changed hands */
         } else if (now_ns < spin_until_ns) {
-            cpu_relax();
+            relax(thread);
         } else {
             wait_for_completion(thread, word, value,
                                 deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - now_ns);

@@ -651,7 +651,7 @@ Test(config, shortest_timeout_is_not_above_the_longest)
 {
     uccl_config *config = new_config();
     setenv("UCCL_RTO_MAX_US", "3999", 1);
-    expect_refused(config, "parameters UCCL_RTO_MIN_US=4000 (default) and UCCL_RTO_MAX_US=3999 "
+    expect_refused(config, "parameters UCCL_RTO_MIN_US=10000 (default) and UCCL_RTO_MAX_US=3999 "
                            "(environment) do not go together; allowed: UCCL_RTO_MIN_US <= "
                            "UCCL_RTO_MAX_US");
     cr_assert_eq(uccl_config_set(config, "RTO_MIN_US", "3999"), UCCL_OK);
