@@ -32,6 +32,11 @@ struct duo_datagram {
     size_t length;
 };
 
+/* All memory of a test, which it may open over and over; gone with its process. */
+enum { DUO_KEPT = 256 };
+static void *duo_kept[DUO_KEPT];
+static unsigned duo_kept_count;
+
 static struct params duo_params;
 static struct flow_setup duo_setup[2];
 static struct counters duo_counters[2];
@@ -52,6 +57,8 @@ static inline void *duo_zeroed(size_t bytes)
     size_t rounded = (bytes + 63) & ~(size_t)63;
     void *memory = aligned_alloc(64, rounded);
     cr_assert_not_null(memory);
+    cr_assert_lt(duo_kept_count, DUO_KEPT);
+    duo_kept[duo_kept_count++] = memory;
     return memset(memory, 0, rounded);
 }
 
@@ -203,6 +210,13 @@ static inline void duo_build(unsigned side, const struct tx_desc *desc)
     }
 }
 
+static inline void duo_drop(unsigned side)
+{
+    for (unsigned i = 0; i < duo_queued[side]; i++)
+        free(duo_queue[side][i].bytes);
+    duo_queued[side] = 0;
+}
+
 /* Lets this side send all it has into its queue; returns how many datagrams wait there. */
 static inline unsigned duo_transmit(unsigned side)
 {
@@ -211,7 +225,7 @@ static inline unsigned duo_transmit(unsigned side)
         /* ends of a flow to itself share a core: whose it is, its flow says */
         duo_build((unsigned)(desc.flow == duo_flow[1]), &desc);
         if (duo_refuse) {
-            duo_queued[side] = 0;
+            duo_drop(side);
             core_tx_failed(duo_core[side], &desc, duo_now);
             break;
         }
@@ -226,13 +240,6 @@ static inline void duo_deliver_one(unsigned side, unsigned i)
     core_rx(duo_core[!side], duo_queue[side][i].bytes, duo_queue[side][i].length, false, duo_now);
     duo_copies(!side);
     duo_events(!side);
-}
-
-static inline void duo_drop(unsigned side)
-{
-    for (unsigned i = 0; i < duo_queued[side]; i++)
-        free(duo_queue[side][i].bytes);
-    duo_queued[side] = 0;
 }
 
 static inline void duo_deliver(unsigned side)
