@@ -196,9 +196,8 @@ UCCL_API int uccl_event_arm(uccl_engine *engine)
     uint64_t count;
     ssize_t got = read(engine->event_fd, &count, sizeof count);
     (void)got; /* EAGAIN: it was clear */
-    /* before the tests that follow: pairs with the fence in tell_waiters (thread.c) */
-    atomic_store(&engine->event_armed, 1);
-    atomic_thread_fence(memory_order_seq_cst);
+    /* before the tests that follow: pairs with the exchange in thread_tell_waiters() */
+    atomic_exchange(&engine->event_armed, 1);
     for (unsigned i = 0; i < engine->thread_count; i++)
         thread_kick(&engine->threads[i]); /* the caller is about to poll, not to drive */
     return UCCL_OK;

@@ -32,8 +32,8 @@ bool ring_push(struct ring *ring, struct ring_entry entry)
         /* pairs with the release in ring_pop: the slot's old entry has been read */
         uint64_t turn = atomic_load_explicit(&slot->turn, memory_order_acquire);
         if (turn == position) {
-            if (atomic_compare_exchange_weak_explicit(&ring->tail, &position, position + 1,
-                                                      memory_order_relaxed, memory_order_relaxed)) {
+            /* sequentially consistent: who looks whether the consumer sleeps does so after this */
+            if (atomic_compare_exchange_weak(&ring->tail, &position, position + 1)) {
                 slot->entry = entry;
                 /* pairs with the acquire in ring_pop */
                 atomic_store_explicit(&slot->turn, position + 1, memory_order_release);

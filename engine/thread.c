@@ -183,15 +183,13 @@ static bool take_events(struct engine_thread *thread)
 
 void thread_tell_waiters(struct engine_thread *thread)
 {
-    /* The fence orders the states stored above before the look at waiters: a waiter counts itself,
-     * then looks at its state, so one of both sees the other. */
-    atomic_thread_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&thread->waiters, memory_order_relaxed)) {
+    /* A waiter counts itself, then looks at its state; here the states have been stored, then the
+     * count is looked at. Both change the count in one step, so the later one sees the earlier. */
+    if (atomic_fetch_add(&thread->waiters, 0)) {
         atomic_fetch_add(&thread->completions, 1);
         futex_wake(&thread->completions, INT_MAX);
     }
-    if (atomic_load_explicit(thread->event_armed, memory_order_relaxed) &&
-        atomic_exchange(thread->event_armed, 0)) {
+    if (atomic_exchange(thread->event_armed, 0)) { /* likewise with uccl_event_arm() */
         uint64_t one = 1;
         ssize_t written = write(thread->event_fd, &one, sizeof one);
         (void)written; /* a full counter is readable as well */
@@ -375,9 +373,9 @@ bool thread_push(struct engine_thread *thread, void *object, uint64_t what)
 {
     if (!ring_push(&thread->ring, (struct ring_entry){object, what}))
         return false;
-    /* the push before the look: pairs with the store of a SLEEPS state in sleep_in_nic */
-    atomic_thread_fence(memory_order_seq_cst);
-    uint32_t owner = atomic_load_explicit(&thread->owner, memory_order_relaxed);
+    /* sequentially consistent, like the claim in ring_push before it: pairs with the store of a SLEEPS
+     * state and the look at the ring after it in sleep_in_nic */
+    uint32_t owner = atomic_load(&thread->owner);
     if (owner == THREAD_SLEEPS || owner == BORROWER_SLEEPS)
         thread->nic->wake(thread->queue);
     return true;
