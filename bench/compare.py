@@ -465,15 +465,20 @@ def measure(tools, action, rounds, what):
         for tool in tools if number % 2 == 0 else list(reversed(tools)):
             if len(reasons.get(tool, [])) >= 2:
                 continue
-            print(f"\r\033[K{what}: round {number + 1}/{rounds}, {tool.name}", end="", file=sys.stderr)
+            progress(f"{what}: round {number + 1}/{rounds}, {tool.name}")
             try:
                 r = action(tool)
                 if r is not None:
                     results[tool].append(r)
             except (Failed, ValueError, KeyError, OSError) as e:
                 reasons.setdefault(tool, []).append(str(e).replace("\n", " ").replace("|", "/"))
-    print("\r\033[K", end="", file=sys.stderr)
+    progress("")
     return results, reasons
+
+
+def progress(text):
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def median(results, key):
@@ -498,7 +503,8 @@ def count_calls(tool, size):
     amount = {256: 16 * M, 4 * K: 64 * M, 64 * K: 256 * M}.get(size, 512 * M)
     try:
         short, long = tool.calls(size, amount), tool.calls(size, 3 * amount)
-        return (long[0] - short[0]) / ((long[1] - short[1]) / M)
+        per_mib = (long[0] - short[0]) / ((long[1] - short[1]) / M)
+        return per_mib if per_mib > 0 else None  # a side that spins polls more than it moves
     except (Failed, TypeError, ZeroDivisionError, KeyError, OSError):
         return None
 
@@ -553,7 +559,7 @@ def compare(network_name, options):
         for size in sizes:
             ready, unready = [], {}
             for tool in tools:
-                print(f"\r\033[K{label}, {text_of(size)}: preparing {tool.name}", end="", file=sys.stderr)
+                progress(f"{label}, {text_of(size)}: preparing {tool.name}")
                 try:
                     tool.prepare(size)
                     ready.append(tool)

@@ -81,6 +81,17 @@ static void do_copies(struct engine_thread *thread)
     }
 }
 
+/* For the NIC: where it may put payload without a copy of ours in between. */
+static void *place(void *owner, const uint8_t *header, size_t length)
+{
+    struct engine_thread *thread = owner;
+    struct core_msg *msg;
+    uint64_t offset_bytes;
+    if (!core_place(thread->core, header, length, &msg, &offset_bytes))
+        return NULL;
+    return (void *)(uintptr_t)request_payload(msg, offset_bytes);
+}
+
 /* True: something was received. `*drained`: nothing more waits. */
 static bool receive(struct engine_thread *thread, bool *drained)
 {
@@ -89,7 +100,11 @@ static bool receive(struct engine_thread *thread, bool *drained)
     for (unsigned i = 0; i < count; i++) {
         const struct nic_rx *rx = &received[i];
         uint64_t now_ns = clock_now_ns();
-        for (uint32_t at = 0; at < rx->length; at += rx->stride) {
+        if (rx->payload) {
+            core_rx_placed(thread->core, rx->data, rx->length, rx->payload, rx->ce, now_ns);
+            do_copies(thread);
+        }
+        for (uint32_t at = rx->payload ? rx->length : 0; at < rx->length; at += rx->stride) {
             uint32_t length = rx->length - at < rx->stride ? rx->length - at : rx->stride;
             core_rx(thread->core, rx->data + at, length, rx->ce, now_ns);
             do_copies(thread);
@@ -565,6 +580,8 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
                                                             .crc32c = crc32c_best(),
                                                             .gather = request_gather,
                                                             .payload = request_payload,
+                                                            .place = place,
+                                                            .owner = thread,
                                                             .lent = setup->lend,
                                                             .index = setup->index},
                                   &thread->queue);

@@ -135,6 +135,7 @@ struct conn *conn_init(void *memory, struct flow *flow, const struct params *par
 void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 void conn_end_part(struct conn *conn, struct core_msg *msg, int32_t status);
 bool conn_on_part_data(struct conn *conn, const struct wire_data *data);
+struct core_msg *conn_place_part(const struct conn *conn, const struct wire_data *data);
 void conn_part_sent(struct conn *conn, struct core_msg *msg);
 void conn_fail_parts(struct conn *conn, int32_t status);
 /* And what the home connection does. */
@@ -157,6 +158,9 @@ bool conn_on_rts(struct conn *conn, const struct wire_rts *rts);
 bool conn_on_credit(struct conn *conn, const struct wire_credit *credit);
 bool conn_on_end(struct conn *conn, const struct wire_end *end);
 bool conn_on_fin(struct conn *conn, const struct wire_fin *fin);
+
+/* The message whose buffer this DATA would go to, or NULL; changes nothing. */
+struct core_msg *conn_place_data(const struct conn *conn, const struct wire_data *data);
 
 /* The last chunk that refers to this payload has gone: ends the message if it was waiting for that. */
 void conn_chunk_gone(struct conn *conn, struct core_msg *msg);

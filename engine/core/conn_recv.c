@@ -186,6 +186,35 @@ static void deliver_if_whole(struct conn *conn, struct recv_slot *slot)
         deliver(conn, slot);
 }
 
+/* Whether DATA agrees with what is posted and with what is known of its message. */
+static bool data_fits(const struct recv_slot *slot, const struct wire_data *data)
+{
+    if (!slot->msg || !(slot->flags & RECV_CLEARED) || slot->flags & RECV_IN_RING ||
+        data->total > slot->msg->size_bytes)
+        return false;
+    if (slot->flags & RECV_KNOWN && slot->total_bytes != data->total)
+        return false;
+    if ((data->stripes > 1 && data->stripes != slot->msg->stripes) ||
+        (slot->flags & RECV_DATA && data->stripes != slot->stripes))
+        return false;
+    struct recv_slot known = {.total_bytes = data->total, .stripes = data->stripes};
+    uint64_t own_bytes = home_bytes(&known);
+    return data->offset <= own_bytes && data->length <= own_bytes - data->offset &&
+           slot->arrived_bytes + data->length <= own_bytes;
+}
+
+struct core_msg *conn_place_data(const struct conn *conn, const struct wire_data *data)
+{
+    if (conn->stripe)
+        return conn_place_part(conn, data);
+    uint64_t number = wire_expand(data->msg, conn->recv_base);
+    if (number < conn->recv_base || number >= conn->recv_base + conn->window)
+        return NULL;
+    const struct recv_slot *slot = recv_slot(conn, number);
+    bool open = !(slot->flags & (RECV_WITHDRAWN | RECV_DONE));
+    return open && data_fits(slot, data) ? slot->msg : NULL;
+}
+
 bool conn_on_data(struct conn *conn, const struct wire_data *data)
 {
     if (conn->stripe)
@@ -194,18 +223,10 @@ bool conn_on_data(struct conn *conn, const struct wire_data *data)
     struct recv_slot *slot = find_recv(conn, data->msg, &good);
     if (!slot)
         return good;
-    if (!slot->msg || !(slot->flags & RECV_CLEARED) || data->total > slot->msg->size_bytes)
+    if (!data_fits(slot, data))
         return false;
-    if (data->stripes > 1 && data->stripes != slot->msg->stripes)
-        return false;
-    if (!learn_total(conn, slot, data->total) || slot->flags & RECV_IN_RING)
-        return false;
-    if (!(slot->flags & RECV_DATA))
-        slot->stripes = data->stripes;
-    uint64_t own_bytes = home_bytes(slot);
-    if (slot->stripes != data->stripes || data->offset > own_bytes ||
-        data->length > own_bytes - data->offset || slot->arrived_bytes + data->length > own_bytes)
-        return false;
+    learn_total(conn, slot, data->total);
+    slot->stripes = data->stripes;
     slot->flags |= RECV_DATA;
     slot->arrived_bytes += data->length;
     if (data->length)

@@ -179,6 +179,18 @@ void core_conn_close(struct core *core, struct conn *conn, uint64_t linger_ns, u
  * in the copies produced. False: dropped (counted). */
 bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce, uint64_t now_ns);
 
+/*
+ * Where the payload of a bulk datagram belongs whose header region stands at `header` and which has
+ * `length` bytes in all: for NICs that can look before they copy. Changes nothing. True: the bytes
+ * after the header belong to the buffer of `*msg` from `*offset_bytes` on, and none of them has arrived
+ * before; they may be put there at once, followed by core_rx_placed() with the same header.
+ */
+bool core_place(struct core *core, const uint8_t *header, size_t length, struct core_msg **msg,
+                uint64_t *offset_bytes);
+/* core_rx() of a datagram whose payload, `length` less the header, stands at `payload`. */
+bool core_rx_placed(struct core *core, const uint8_t *header, size_t length, const uint8_t *payload,
+                    bool ce, uint64_t now_ns);
+
 /* Time has come to `now_ns`: runs the timers that are due. Drain receive first. */
 void core_expire(struct core *core, uint64_t now_ns);
 

@@ -444,6 +444,12 @@ static uint32_t frame_conn(const struct wire_frame *frame)
     }
 }
 
+struct conn *flow_find_conn(struct flow *flow, uint32_t id)
+{
+    struct conn *conn = flow->core->conns[id & (CORE_CONNS_MAX - 1)];
+    return conn && conn->local_id == id && conn->flow == flow && conn->state != CONN_OVER ? conn : NULL;
+}
+
 /* A datagram without sequence number has no duplicate detection: it may carry acks alone. */
 static bool only_acks(struct wire_packet packet)
 {
@@ -468,9 +474,8 @@ static bool dispatch(struct flow *flow, struct wire_packet *packet, uint64_t now
                 return false;
             continue;
         }
-        uint32_t id = frame_conn(&frame);
-        struct conn *conn = core->conns[id & (CORE_CONNS_MAX - 1)];
-        if (!conn || conn->local_id != id || conn->flow != flow || conn->state == CONN_OVER)
+        struct conn *conn = flow_find_conn(flow, frame_conn(&frame));
+        if (!conn)
             COUNT(core->counters, rx_stale_frames, 1);
         else if (!on_conn_frame(conn, &frame))
             return false;

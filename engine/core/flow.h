@@ -96,6 +96,8 @@ void flow_credit_due(struct conn *conn, bool now);
 /* Repairs of this message's chunks no longer carry its payload; it may be given back. */
 void flow_void_chunks(struct flow *flow, struct core_msg *msg);
 
+/* The connection that a frame of this flow names, or NULL. */
+struct conn *flow_find_conn(struct flow *flow, uint32_t id);
 bool flow_rx(struct flow *flow, struct wire_packet *packet, bool ce, uint64_t now_ns);
 void flow_expire(struct flow *flow, uint64_t now_ns);
 void flow_update_timer(struct flow *flow, uint64_t now_ns);

@@ -78,18 +78,28 @@ void conn_part_sent(struct conn *conn, struct core_msg *msg)
     end(conn, msg, UCCL_OK, to - from);
 }
 
-bool conn_on_part_data(struct conn *conn, const struct wire_data *data)
+struct core_msg *conn_place_part(const struct conn *conn, const struct wire_data *data)
 {
     struct core_msg *msg = part_slot(conn, data->msg)->msg;
     while (msg && (uint32_t)msg->number != data->msg)
         msg = msg->next;
     if (!msg || data->stripes != msg->stripes || data->total > msg->size_bytes)
-        return false;
+        return NULL;
     uint64_t from, to;
     core_stripe(data->total, data->stripes, conn->stripe, &from, &to);
     if (data->offset < from || data->offset > to || data->length > to - data->offset ||
         msg->offset_bytes + data->length > to - from)
+        return NULL;
+    return msg;
+}
+
+bool conn_on_part_data(struct conn *conn, const struct wire_data *data)
+{
+    struct core_msg *msg = conn_place_part(conn, data);
+    uint64_t from, to;
+    if (!msg)
         return false;
+    core_stripe(data->total, data->stripes, conn->stripe, &from, &to);
     msg->offset_bytes += data->length; /* of a receive part: bytes that have arrived */
     if (data->length)
         core_copy_push(conn->flow->core, (struct core_copy){.from = data->payload,

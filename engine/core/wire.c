@@ -79,6 +79,13 @@ uint64_t wire_token(const uint8_t *bytes, size_t length)
 }
 
 
+bool wire_is_bulk(const uint8_t *bytes, size_t length)
+{
+    return length >= WIRE_BULK_HEADER_BYTES &&
+           get16(bytes + AT_HEADER_LENGTH) == WIRE_BULK_HEADER_BYTES &&
+           bytes[WIRE_HEADER_BYTES] == FRAME_DATA;
+}
+
 bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet)
 {
     if (length < WIRE_HEADER_BYTES || bytes[AT_VERSION] != WIRE_VERSION)

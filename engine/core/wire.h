@@ -148,6 +148,9 @@ struct wire_packet {
  * flow before anything is checked. */
 uint64_t wire_token(const uint8_t *bytes, size_t length);
 
+/* Whether the header region is that of a bulk datagram: a DATA frame and nothing else. */
+bool wire_is_bulk(const uint8_t *bytes, size_t length);
+
 /* Checks header, checksum and the shape of every frame. */
 bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet);
 bool wire_payload_intact(const struct wire_packet *packet, crc32c_fn crc32c);

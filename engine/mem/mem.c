@@ -10,7 +10,8 @@ static void host_gather(void *to, const void *address, size_t length)
 
 static void host_scatter(void *address, const void *from, size_t length)
 {
-    memcpy(address, from, length);
+    if (address != from) /* else the NIC has put it there */
+        memcpy(address, from, length);
 }
 
 static const struct mem_ops host = {

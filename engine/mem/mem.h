@@ -13,7 +13,7 @@ struct mem_ops {
     /* Copies between this memory at `address` and host memory. Complete on return. */
     void (*gather)(void *to, const void *address, size_t length);
     void (*scatter)(void *address, const void *from, size_t length);
-    /* Whether the CPU may read it in place. */
+    /* Whether the CPU may read and write it in place. */
     int cpu_readable;
 };
 

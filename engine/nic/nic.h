@@ -53,6 +53,7 @@ struct nic_rx {
     uint32_t length;
     uint32_t stride;   /* == length for a single datagram */
     bool ce;           /* ECN congestion experienced */
+    const uint8_t *payload; /* NULL, or where the bytes after the header region were put (place) */
     uint32_t slot;     /* the backend's, for release() */
 };
 
@@ -61,12 +62,20 @@ typedef void (*nic_gather_fn)(void *to, const struct core_msg *msg, uint64_t off
 /* The address of payload that the CPU can read in place, or NULL: then gather. */
 typedef const void *(*nic_payload_fn)(const struct core_msg *msg, uint64_t offset);
 
+/*
+ * Where the payload of a bulk datagram, whose header region is at `header`, may be written at once: plain
+ * memory for `length` less WIRE_BULK_HEADER_BYTES bytes, or NULL: nowhere, receive it as any other.
+ */
+typedef void *(*nic_place_fn)(void *owner, const uint8_t *header, size_t length);
+
 struct nic_queue_setup {
     const struct params *params;
     struct counters *counters;
     crc32c_fn crc32c;
     nic_gather_fn gather;
     nic_payload_fn payload;
+    nic_place_fn place;        /* or NULL */
+    void *owner;               /* for place */
     bool lent;                 /* must be drivable by changing threads */
     unsigned index;            /* engine thread on this NIC */
 };

@@ -12,6 +12,7 @@
  */
 #include "nic/udp.h"
 
+#include "core/wire.h"
 #include "log.h"
 
 #include <assert.h>
@@ -22,6 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { MMSG_LARGE_BYTES = 16384 }; /* from here on a look costs less than a copy */
 enum { MMSG_BUFFERS = 16 }; /* of 64 KiB: 1 MiB, and the last one used is used first */
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -238,6 +240,7 @@ struct mmsg_io {
     uint8_t *buffers; /* MMSG_BUFFERS of UDP_RX_BYTES */
     uint32_t free_count;
     uint8_t free[MMSG_BUFFERS]; /* stack of free buffers: the warmest on top */
+    bool large; /* single large datagrams came lately: look before receiving */
 };
 
 static int mmsg_open(struct nic_queue *queue, char *reason, size_t reason_size)
@@ -269,6 +272,66 @@ static void mmsg_close(struct nic_queue *queue)
 }
 
 /*
+ * Looks at the first datagram that waits: its length, with its header region at `header`; 0 where it does
+ * not pay to place it, being small, or a train that GRO has joined; -1 where none waits.
+ */
+static ssize_t look(struct nic_queue *queue, uint8_t header[WIRE_BULK_HEADER_BYTES])
+{
+    struct iovec iovec = {header, WIRE_BULK_HEADER_BYTES};
+    _Alignas(struct cmsghdr) uint8_t control[UDP_RX_CONTROL];
+    struct msghdr message = {
+        .msg_iov = &iovec, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    ssize_t length = recvmsg(queue->sockets[0], &message, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+    COUNT(queue->setup.counters, rx_syscalls, 1);
+    if (length < MMSG_LARGE_BYTES || length > UDP_RX_BYTES)
+        return length < 0 ? -1 : 0;
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
+        if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO)
+            return 0;
+    }
+    return length;
+}
+
+/*
+ * Receives single large datagrams, as long as such wait, with the payload straight to where it belongs: two
+ * system calls for each cost less than the copy from our buffer. Nobody else reads the socket, so what was
+ * looked at is what comes; were it not (the kernel may drop a datagram with a bad checksum in between), it
+ * is thrown away and comes again.
+ */
+static unsigned poll_large(struct nic_queue *queue, struct nic_rx *out, unsigned max, bool *empty)
+{
+    struct mmsg_io *io = queue->io;
+    unsigned count = 0;
+    while (count < max && io->free_count > 0) {
+        uint8_t peeked[WIRE_BULK_HEADER_BYTES];
+        ssize_t length = look(queue, peeked);
+        void *to = length > 0 ? queue->setup.place(queue->setup.owner, peeked, (size_t)length) : NULL;
+        *empty = length < 0;
+        if (to == NULL)
+            break;
+        uint8_t slot = io->free[--io->free_count];
+        uint8_t *header = io->buffers + (size_t)slot * UDP_RX_BYTES;
+        struct iovec iovecs[2] = {{header, WIRE_BULK_HEADER_BYTES},
+                                  {to, (size_t)length - WIRE_BULK_HEADER_BYTES}};
+        _Alignas(struct cmsghdr) uint8_t control[UDP_RX_CONTROL];
+        struct msghdr message = {
+            .msg_iov = iovecs, .msg_iovlen = 2, .msg_control = control, .msg_controllen = sizeof control};
+        ssize_t got = recvmsg(queue->sockets[0], &message, MSG_DONTWAIT);
+        COUNT(queue->setup.counters, rx_syscalls, 1);
+        if (got != length || message.msg_flags & MSG_TRUNC ||
+            memcmp(header, peeked, sizeof peeked) != 0) {
+            io->free[io->free_count++] = slot;
+            break;
+        }
+        struct nic_rx *rx = &out[count++];
+        *rx = (struct nic_rx){.data = header, .length = (uint32_t)length, .slot = slot};
+        udp_read_control(queue, &message, rx);
+        rx->payload = to;
+    }
+    return count;
+}
+
+/*
  * One recvmmsg() for as many buffers as are free. It stops at the first empty look at the socket,
  * so a result below `max` (and below MMSG_BUFFERS) means that there was no more: the caller need
  * not ask again in this round.
@@ -285,6 +348,13 @@ static unsigned mmsg_poll(struct nic_queue *queue, struct nic_rx *out, unsigned 
 
     if (want == 0)
         return 0;
+    if (io->large && queue->setup.place) {
+        bool empty = false;
+        count = poll_large(queue, out, want, &empty);
+        want -= count;
+        if (empty || want == 0)
+            return count;
+    }
     for (unsigned i = 0; i < want; i++) {
         slots[i] = io->free[io->free_count - 1 - i];
         iovecs[i] = (struct iovec){
@@ -302,10 +372,12 @@ static unsigned mmsg_poll(struct nic_queue *queue, struct nic_rx *out, unsigned 
         got = recvmmsg(queue->sockets[0], batch, want, MSG_DONTWAIT, NULL);
         COUNT(queue->setup.counters, rx_syscalls, 1);
         if (got < 0 && errno == EAGAIN)
-            return 0;
+            return count;
     }
-    if (got > 0)
+    if (got > 0) {
         io->free_count -= (unsigned)got;
+        io->large = false;
+    }
     for (int i = 0; i < got; i++) {
         struct nic_rx *rx = &out[count];
 
@@ -313,10 +385,10 @@ static unsigned mmsg_poll(struct nic_queue *queue, struct nic_rx *out, unsigned 
             io->free[io->free_count++] = slots[i]; /* nothing that a peer of ours sends */
             continue;
         }
-        rx->data = iovecs[i].iov_base;
-        rx->length = batch[i].msg_len;
-        rx->slot = slots[i];
+        *rx = (struct nic_rx){
+            .data = iovecs[i].iov_base, .length = batch[i].msg_len, .slot = slots[i]};
         udp_read_control(queue, &batch[i].msg_hdr, rx);
+        io->large |= rx->length >= MMSG_LARGE_BYTES && rx->stride == rx->length;
         count++;
     }
     return count;

@@ -234,6 +234,7 @@ static bool read_buffer(struct nic_queue *queue, unsigned slot, int result, stru
 
     if (out == NULL || out->payloadlen == 0 || (out->flags & MSG_TRUNC))
         return false;
+    rx->payload = NULL;
     rx->data = io_uring_recvmsg_payload(out, &io->shape);
     rx->length = io_uring_recvmsg_payload_length(out, result, &io->shape);
     rx->slot = slot;

@@ -370,3 +370,72 @@ Test(core, small_messages_pass_large_ones, .init = duo_open)
     cr_assert(recv->ended);
     (void)send;
 }
+
+/* A NIC that looks at headers may put payload in place: once, and only where it is awaited. */
+Test(core, a_place_is_told_for_what_is_awaited)
+{
+    duo_defaults();
+    duo_setup[0].datagram_bytes = duo_setup[1].datagram_bytes = 20000;
+    duo_open_as(false);
+    struct duo_request *recv = duo_recv(1, LARGE);
+    duo_talk();
+    struct duo_request *send = duo_send(0, LARGE);
+    unsigned placed = 0;
+    while (duo_transmit(0)) {
+        for (unsigned i = 0; i < duo_queued[0]; i++) {
+            const struct duo_datagram *datagram = &duo_queue[0][i];
+            struct core_msg *msg;
+            uint64_t offset;
+            if (!core_place(duo_core[1], datagram->bytes, datagram->length, &msg, &offset)) {
+                duo_deliver_one(0, i);
+                continue;
+            }
+            size_t length = datagram->length - WIRE_BULK_HEADER_BYTES;
+            cr_assert_eq(msg, &recv->msg);
+            cr_assert_leq(offset + length, LARGE);
+            memcpy(recv->buffer + offset, datagram->bytes + WIRE_BULK_HEADER_BYTES, length);
+            uint8_t header[WIRE_BULK_HEADER_BYTES];
+            memcpy(header, datagram->bytes, sizeof header);
+            cr_assert(core_rx_placed(duo_core[1], header, datagram->length, recv->buffer + offset, false,
+                                     duo_now));
+            duo_copies(1);
+            duo_events(1);
+            placed++;
+            cr_assert_not(core_place(duo_core[1], datagram->bytes, datagram->length, &msg, &offset),
+                          "a duplicate has no place");
+        }
+        duo_drop(0);
+        duo_talk();
+    }
+    duo_run(50 * MS);
+    cr_assert_gt(placed, 0);
+    both_arrive(send, recv, LARGE);
+    duo_assert_rest();
+}
+
+Test(core, no_place_for_what_is_not_awaited)
+{
+    duo_defaults();
+    duo_setup[0].datagram_bytes = duo_setup[1].datagram_bytes = 20000;
+    duo_open_as(false);
+    struct duo_request *recv = duo_recv(1, LARGE);
+    duo_talk();
+    duo_send(0, LARGE);
+    duo_transmit(0);
+    struct duo_datagram *datagram = &duo_queue[0][0];
+    struct core_msg *msg;
+    uint64_t offset;
+    cr_assert(core_place(duo_core[1], datagram->bytes, datagram->length, &msg, &offset));
+    cr_assert_not(core_place(duo_core[1], datagram->bytes, datagram->length - 1, &msg, &offset));
+    cr_assert_not(core_place(duo_core[1], datagram->bytes, 40, &msg, &offset));
+    cr_assert_not(core_place(duo_core[0], datagram->bytes, datagram->length, &msg, &offset));
+    datagram->bytes[50] ^= 1; /* in the header region */
+    cr_assert_not(core_place(duo_core[1], datagram->bytes, datagram->length, &msg, &offset));
+    datagram->bytes[50] ^= 1;
+    core_cancel(duo_core[1], &recv->msg, duo_now);
+    duo_events(1);
+    cr_assert(recv->ended);
+    cr_assert_not(core_place(duo_core[1], datagram->bytes, datagram->length, &msg, &offset),
+                  "the request has ended: its buffer is the application's");
+    duo_drop(0);
+}
