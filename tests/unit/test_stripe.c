@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Large messages over several engine threads, through the public API: whole, whatever happens to
+ * their parts, and really spread.
+ */
+#include "api_pair.h"
+
+#include "../../api/objects.h"
+
+enum { ENGINES = 3, STRIPED = 1000003, SMALL = 100, UNSTRIPED = 40000 };
+
+static void open_striping(struct pair *pair, const char *lend, const char *max_requests)
+{
+    for (int i = 0; i < 2; i++)
+        pair->engine[i] = open_engine(lend, "NUM_ENGINES", "3", "STRIPE_MIN_KB", "64", "LINGER_MS", "300",
+                                      "MAX_REQUESTS", max_requests, NULL);
+    IS(uccl_listen(pair->engine[1], 0, 0, &pair->handle, &pair->listener), 0);
+    connect_now(pair->engine[0], &pair->handle, pair->listener, pair->conn);
+}
+
+static uint64_t sent_by(const struct uccl_engine *engine, unsigned thread)
+{
+    return atomic_load(&engine->threads[thread].counters->tx_bytes);
+}
+
+BOTH(stripe, every_thread_carries_a_part)
+{
+    struct pair pair;
+    uint64_t before[ENGINES];
+    open_striping(&pair, lend, "4096");
+    cr_assert_eq(pair.engine[0]->thread_count, ENGINES);
+    for (unsigned i = 0; i < ENGINES; i++)
+        before[i] = sent_by(pair.engine[0], i);
+    exchange(pair.conn[0], pair.conn[1], 3 * STRIPED, 1);
+    for (unsigned i = 0; i < ENGINES; i++)
+        cr_assert_geq(sent_by(pair.engine[0], i) - before[i], (uint64_t)STRIPED / 2,
+                      "engine thread %u has sent too little", i);
+    pair_close(&pair);
+}
+
+BOTH(stripe, all_sizes_arrive_whole)
+{
+    static const size_t sizes[] = {65536,  65537,  131072, 131073,     196607,      196608,
+                                   196609, 262145, 500000, 1000 * 1000, 5 * 1000 * 1000 + 7};
+    struct pair pair;
+    open_striping(&pair, lend, "4096");
+    for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        exchange(pair.conn[0], pair.conn[1], sizes[i], i);
+        exchange(pair.conn[1], pair.conn[0], sizes[i], i + 100);
+    }
+    pair_close(&pair);
+}
+
+BOTH(stripe, many_at_once_keep_their_order)
+{
+    enum { COUNT = 24 };
+    struct pair pair;
+    uint8_t *sent[COUNT], *received[COUNT];
+    uccl_request *sends[COUNT], *recvs[COUNT];
+    open_striping(&pair, lend, "4096");
+    for (unsigned i = 0; i < COUNT; i++) {
+        size_t size = i % 3 ? STRIPED / (i + 1) : SMALL;
+        sent[i] = malloc(size);
+        received[i] = malloc(STRIPED);
+        fill(sent[i], size, i);
+        recvs[i] = post_recv(pair.conn[1], received[i], STRIPED);
+        sends[i] = post_send(pair.conn[0], sent[i], size);
+    }
+    for (unsigned i = 0; i < COUNT; i++) {
+        size_t size = i % 3 ? STRIPED / (i + 1) : SMALL;
+        cr_assert_eq(end_of(recvs[i], 0), size);
+        cr_assert_eq(end_of(sends[i], 0), size);
+        check(received[i], size, i);
+        free(sent[i]);
+        free(received[i]);
+    }
+    pair_close(&pair);
+}
+
+/* A large buffer has its parts out before anybody knows that little, or nothing large, will come. */
+BOTH(stripe, short_messages_in_large_buffers)
+{
+    static const size_t sizes[] = {0, SMALL, UNSTRIPED, 65537};
+    struct pair pair;
+    uint8_t *buffer = malloc(STRIPED), *sent = malloc(STRIPED);
+    open_striping(&pair, lend, "4096");
+    for (unsigned i = 0; i < 2 * sizeof sizes / sizeof sizes[0]; i++) {
+        size_t size = sizes[i / 2];
+        bool unexpected = i % 2;
+        uccl_request *recv = NULL, *send;
+        fill(sent, size, i);
+        if (!unexpected)
+            recv = post_recv(pair.conn[1], buffer, STRIPED);
+        send = post_send(pair.conn[0], sent, size);
+        if (unexpected) {
+            sleep_us(2000);
+            recv = post_recv(pair.conn[1], buffer, STRIPED);
+        }
+        cr_assert_eq(end_of(recv, 0), size);
+        cr_assert_eq(end_of(send, 0), size);
+        check(buffer, size, i);
+    }
+    pair_close(&pair);
+    free(buffer);
+    free(sent);
+}
+
+BOTH(stripe, too_large_for_its_receive)
+{
+    struct pair pair;
+    uint8_t *buffer = malloc(STRIPED), *sent = malloc(2 * STRIPED);
+    open_striping(&pair, lend, "4096");
+    memset(buffer, 0x77, STRIPED);
+    uccl_request *recv = post_recv(pair.conn[1], buffer, STRIPED - 1);
+    uccl_request *send = post_send(pair.conn[0], sent, 2 * STRIPED);
+    end_of(recv, UCCL_ETRUNCATED);
+    end_of(send, UCCL_ETRUNCATED);
+    cr_assert_eq(buffer[STRIPED - 1], 0x77);
+    exchange(pair.conn[0], pair.conn[1], STRIPED, 5);
+    pair_close(&pair);
+    free(buffer);
+    free(sent);
+}
+
+BOTH(stripe, cancelled_and_used_again)
+{
+    struct pair pair;
+    uint8_t *buffer = malloc(STRIPED), *sent = malloc(STRIPED);
+    open_striping(&pair, lend, "4096");
+    for (unsigned round = 0; round < 20; round++) {
+        fill(sent, STRIPED, round);
+        uccl_request *recv = post_recv(pair.conn[1], buffer, STRIPED), *send = NULL;
+        if (round % 2)
+            send = post_send(pair.conn[0], sent, STRIPED);
+        IS(uccl_cancel(round % 4 == 3 ? send : recv), 0);
+        if (!send)
+            send = post_send(pair.conn[0], sent, STRIPED);
+        size_t bytes;
+        int received = uccl_wait(recv, SOON_MS, &bytes), done = uccl_wait(send, SOON_MS, &bytes);
+        cr_assert(received == UCCL_ECANCELED || received == 0);
+        cr_assert(done == UCCL_ECANCELED || done == 0);
+        if (received == 0)
+            check(buffer, STRIPED, round);
+        memset(buffer, 0x11, STRIPED); /* it is ours: nobody may write there any more */
+        exchange(pair.conn[0], pair.conn[1], STRIPED, round + 50);
+        for (size_t i = 0; i < STRIPED; i++)
+            cr_assert_eq(buffer[i], 0x11, "written after its request had ended, byte %zu", i);
+    }
+    pair_close(&pair);
+    free(buffer);
+    free(sent);
+}
+
+BOTH(stripe, closed_with_parts_outstanding)
+{
+    struct pair pair;
+    uint8_t *buffer = malloc(STRIPED), *sent = malloc(STRIPED);
+    open_striping(&pair, lend, "4096");
+    uccl_request *recv = post_recv(pair.conn[1], buffer, STRIPED);
+    uccl_request *waits = post_recv(pair.conn[0], sent, STRIPED);
+    IS(uccl_conn_close(pair.conn[1]), 0);
+    end_of(recv, UCCL_ECANCELED);
+    end_of(waits, UCCL_ECLOSED);
+    pair_close(&pair);
+    free(buffer);
+    free(sent);
+}
+
+/* Without requests for parts, messages are sent and received whole. */
+BOTH(stripe, requests_run_out)
+{
+    enum { COUNT = 16 };
+    struct pair pair;
+    uint8_t *sent = malloc(STRIPED), *received[COUNT];
+    uccl_request *recvs[COUNT], *sends[COUNT];
+    open_striping(&pair, lend, "18");
+    fill(sent, STRIPED, 9);
+    for (unsigned i = 0; i < COUNT; i++) {
+        received[i] = malloc(STRIPED);
+        recvs[i] = post_recv(pair.conn[1], received[i], STRIPED);
+        sends[i] = post_send(pair.conn[0], sent, STRIPED);
+    }
+    for (unsigned i = 0; i < COUNT; i++) {
+        cr_assert_eq(end_of(recvs[i], 0), STRIPED);
+        cr_assert_eq(end_of(sends[i], 0), STRIPED);
+        check(received[i], STRIPED, 9);
+        free(received[i]);
+    }
+    pair_close(&pair);
+    free(sent);
+}
