@@ -1,32 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making and ending connections. Handshakes are run by whoever waits for them (connect, accept);
- * what they agree on is put in place by the home engine thread, asked through its ring.
+ * Making connections from the client's side, and ending them. A handshake is run by whoever waits for
+ * it; what it agrees on is put in place by the home engine thread, asked through its ring.
  */
 #include "objects.h"
 
 #include "bootstrap.h"
 #include "log.h"
 
-#include <arpa/inet.h>
-#include <assert.h>
-#include <errno.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
-enum { HANDSHAKES_MAX = 64, BACKLOG = 1024, ATTEMPTS = 3, ACCEPT_AGAIN_MS = 50 };
+enum { ATTEMPTS = 3 };
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
 /* Layout of uccl_handle.listener: version, family (4 or 6), port, address, scope. */
 enum { HANDLE_VERSION = 1, HANDLE_ADDRESS = 4, HANDLE_SCOPE = 20 };
 
-static void handle_put(struct uccl_handle *handle, const union nic_address *address)
+void handle_put(struct uccl_handle *handle, const union nic_address *address)
 {
     uint8_t *at = handle->listener;
     memset(handle, 0, sizeof *handle);
@@ -62,12 +58,12 @@ static bool handle_get(const struct uccl_handle *handle, union nic_address *addr
     return true;
 }
 
-static socklen_t address_length(const union nic_address *address)
+socklen_t address_length(const union nic_address *address)
 {
     return address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
 }
 
-static void address_text(const union nic_address *address, char *out, size_t size)
+void address_text(const union nic_address *address, char *out, size_t size)
 {
     char host[INET6_ADDRSTRLEN + 24] = "?", port[8] = "?";
     getnameinfo(&address->any, address_length(address), host, sizeof host, port, sizeof port,
@@ -97,8 +93,7 @@ UCCL_API int uccl_handle_from_address(const char *host, uint16_t port, struct uc
 
 /* ---- connections of the engine --------------------------------------------------------------- */
 
-/* A connection id that is not in use: an index, and a generation above it. Under the lock. */
-static bool take_conn_id(struct uccl_engine *engine, uint32_t *id)
+bool take_conn_id(struct uccl_engine *engine, uint32_t *id)
 {
     for (uint32_t i = 0; i < CORE_CONNS_MAX; i++) {
         uint32_t index = (engine->conn_cursor + i) % CORE_CONNS_MAX;
@@ -114,7 +109,7 @@ static bool take_conn_id(struct uccl_engine *engine, uint32_t *id)
     return false;
 }
 
-static void put_conn_id(struct uccl_engine *engine, uint32_t id)
+void put_conn_id(struct uccl_engine *engine, uint32_t id)
 {
     uint32_t index = id % CORE_CONNS_MAX;
     engine->conn_indices[index / 64] &= ~(UINT64_C(1) << index % 64);
@@ -165,9 +160,8 @@ static bool map_ends(struct uccl_conn *conn, const struct flow_setup *setup)
     return true;
 }
 
-/* A connection over a peer whose flows stand; takes over a reference to the peer. Under the lock. */
-static int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint32_t id,
-                     uint32_t remote_id, const union nic_address *address, struct uccl_conn **out)
+int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint32_t id,
+              uint32_t remote_id, const union nic_address *address, struct uccl_conn **out)
 {
     struct uccl_conn *conn = calloc(1, sizeof *conn);
     if (!conn)
@@ -258,7 +252,7 @@ static void conn_start_close(struct uccl_conn *conn, uint64_t linger_ms)
  * Closes a connection that the application never got, without waiting for its end: whoever makes the
  * next one frees it, or uccl_close().
  */
-static void conn_abandon(struct uccl_conn *conn)
+void conn_abandon(struct uccl_conn *conn)
 {
     conn_start_close(conn, 0);
     pthread_mutex_lock(&conn->engine->lock);
@@ -267,7 +261,7 @@ static void conn_abandon(struct uccl_conn *conn)
     pthread_mutex_unlock(&conn->engine->lock);
 }
 
-static void free_abandoned(struct uccl_engine *engine)
+void free_abandoned(struct uccl_engine *engine)
 {
     pthread_mutex_lock(&engine->lock);
     for (struct uccl_conn *conn = engine->abandoned ? engine->conns : NULL, *next; conn; conn = next) {
@@ -449,7 +443,7 @@ static int connecting_new(struct uccl_engine *engine, const union nic_address *a
     return UCCL_OK;
 }
 
-static int poll_ms(uint64_t deadline_ns)
+int poll_ms(uint64_t deadline_ns)
 {
     uint64_t now_ns = clock_now_ns();
     if (deadline_ns == UINT64_MAX)
@@ -498,283 +492,7 @@ UCCL_API void uccl_connect_cancel(struct uccl_handle *handle)
         connecting_free(c);
 }
 
-/* ---- listen, accept -------------------------------------------------------------------------- */
-
-/* A handshake of the server side. */
-struct accepting {
-    struct bootstrap *boot;
-    struct uccl_conn *conn; /* in place, but not the application's before READY */
-};
-
-struct uccl_listener {
-    struct uccl_listener *next;
-    struct uccl_engine *engine;
-    int fd;
-    uint16_t port;
-    pthread_mutex_t lock;   /* one thread accepts at a time */
-    bool exhausted;         /* the last accept found no descriptor or memory: not at once again */
-    unsigned count;
-    struct accepting accepting[HANDSHAKES_MAX];
-};
-
-static int listen_on(union nic_address *address, int *out)
-{
-    int one = 1, zero = 0;
-    int fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return errno;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (address->any.sa_family == AF_INET6)
-        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
-    socklen_t length = sizeof *address;
-    if (bind(fd, &address->any, address_length(address)) || listen(fd, BACKLOG) ||
-        getsockname(fd, &address->any, &length)) {
-        int error = errno;
-        close(fd);
-        return error;
-    }
-    *out = fd;
-    return 0;
-}
-
-static uint16_t *port_of(union nic_address *address)
-{
-    return address->any.sa_family == AF_INET6 ? &address->v6.sin6_port : &address->v4.sin_port;
-}
-
-UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct uccl_handle *handle,
-                         uccl_listener **out)
-{
-    if (!engine || !handle || !out || device < -1)
-        return UCCL_EINVAL;
-    struct uccl_device properties;
-    union nic_address advertised, address;
-    int error = engine->nic->device(engine->device, device < 0 ? 0 : device, &properties, &advertised);
-    if (error)
-        return error;
-    if (device < 0) {
-        memset(&address, 0, sizeof address);
-        address.v6.sin6_family = AF_INET6;
-    } else {
-        address = advertised;
-    }
-    *port_of(&address) = htons(port);
-    struct uccl_listener *listener = calloc(1, sizeof *listener);
-    if (!listener)
-        return UCCL_ENOMEM;
-    int failed = listen_on(&address, &listener->fd);
-    if (failed == EAFNOSUPPORT && device < 0) { /* IPv6 is off */
-        memset(&address, 0, sizeof address);
-        address.v4.sin_family = AF_INET;
-        address.v4.sin_port = htons(port);
-        failed = listen_on(&address, &listener->fd);
-    }
-    if (failed) {
-        char text[96];
-        address_text(&address, text, sizeof text);
-        LOG_ERR("cannot listen on %s: %s", text, strerror(failed));
-        free(listener);
-        return failed == EADDRINUSE || failed == EADDRNOTAVAIL || failed == EACCES ? UCCL_EADDR : UCCL_EIO;
-    }
-    listener->engine = engine;
-    listener->port = ntohs(*port_of(&address));
-    pthread_mutex_init(&listener->lock, NULL);
-    *port_of(&advertised) = htons(listener->port);
-    handle_put(handle, &advertised);
-    pthread_mutex_lock(&engine->lock);
-    listener->next = engine->listeners;
-    engine->listeners = listener;
-    pthread_mutex_unlock(&engine->lock);
-    *out = listener;
-    return UCCL_OK;
-}
-
-UCCL_API uint16_t uccl_listener_port(const uccl_listener *listener)
-{
-    return listener ? listener->port : 0;
-}
-
-/* Takes waiting TCP connections in, for as long as there is room. */
-static void accept_strangers(struct uccl_listener *listener)
-{
-    struct uccl_engine *engine = listener->engine;
-    while (listener->count < HANDSHAKES_MAX) {
-        int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0) {
-            bool exhausted = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
-            if (exhausted && !listener->exhausted)
-                LOG_WARNING("cannot accept on port %u: %s (limit of open files: ulimit -n)",
-                            listener->port, strerror(errno));
-            listener->exhausted = exhausted;
-            return;
-        }
-        listener->exhausted = false;
-        struct accepting *accepting = &listener->accepting[listener->count];
-        *accepting = (struct accepting){0};
-        uint64_t deadline_ns = clock_now_ns() + engine->params.connect_ms * 1000000;
-        if (bootstrap_serve(fd, engine->id, deadline_ns, &accepting->boot) == UCCL_OK)
-            listener->count++;
-    }
-}
-
-/* The client's offer is here: put flow and connection in place, and answer. Under the engine's lock. */
-static int server_answer(struct uccl_engine *engine, struct accepting *accepting)
-{
-    const struct boot_offer *theirs = bootstrap_peer_offer(accepting->boot);
-    union nic_address address;
-    struct peer *peer;
-    uint32_t id;
-    bootstrap_peer_address(accepting->boot, &address);
-    int error = peer_get(&engine->peers, bootstrap_peer_id(accepting->boot), true, &address, &peer);
-    if (error)
-        return error;
-    error = peer_take_offer(&engine->peers, peer, theirs);
-    if (error == UCCL_EAGAIN) { /* the client has forgotten us since: new flows for both */
-        peer_put(&engine->peers, peer);
-        error = peer_get(&engine->peers, bootstrap_peer_id(accepting->boot), true, &address, &peer);
-        if (error)
-            return error;
-        error = peer_take_offer(&engine->peers, peer, theirs);
-    }
-    unsigned flows = theirs->flow_count < peer->flow_count ? theirs->flow_count : peer->flow_count;
-    unsigned home = theirs->home % flows;
-    if (!error && !take_conn_id(engine, &id))
-        error = UCCL_ENOMEM;
-    if (!error) {
-        error = conn_make(engine, peer, home, id, theirs->conn_id, &address, &accepting->conn);
-        if (error)
-            put_conn_id(engine, id);
-    }
-    if (error) {
-        peer_put(&engine->peers, peer);
-        return error;
-    }
-    struct boot_offer ours = {.conn_id = id, .home = (uint16_t)home};
-    peer_fill_offer(peer, &engine->params, &ours);
-    bootstrap_offer(accepting->boot, &ours);
-    return UCCL_OK;
-}
-
-/* True: the handshake is over, with `*conn` set where it went well. */
-static bool accepting_step(struct uccl_listener *listener, struct accepting *accepting,
-                           struct uccl_conn **conn)
-{
-    struct uccl_engine *engine = listener->engine;
-    for (;;) {
-        switch (bootstrap_step(accepting->boot, clock_now_ns())) {
-        case BOOT_HAVE_OFFER: {
-            pthread_mutex_lock(&engine->lock);
-            int error = server_answer(engine, accepting);
-            pthread_mutex_unlock(&engine->lock);
-            if (error)
-                bootstrap_reject(accepting->boot, error);
-            break;
-        }
-        case BOOT_DONE:
-            *conn = accepting->conn;
-            return true;
-        case BOOT_FAILED:
-            if (accepting->conn)
-                conn_abandon(accepting->conn);
-            return true;
-        default:
-            return false;
-        }
-    }
-}
-
-static struct uccl_conn *step_all(struct uccl_listener *listener)
-{
-    struct uccl_conn *conn = NULL;
-    for (unsigned i = 0; i < listener->count && !conn;) {
-        struct accepting *accepting = &listener->accepting[i];
-        if (!accepting_step(listener, accepting, &conn)) {
-            i++;
-            continue;
-        }
-        bootstrap_free(accepting->boot);
-        *accepting = listener->accepting[--listener->count];
-    }
-    return conn;
-}
-
-static void wait_for_sockets(struct uccl_listener *listener, uint64_t deadline_ns)
-{
-    struct pollfd fds[HANDSHAKES_MAX + 1];
-    unsigned count = 0;
-    for (unsigned i = 0; i < listener->count; i++) {
-        struct bootstrap *boot = listener->accepting[i].boot;
-        fds[count++] = (struct pollfd){.fd = bootstrap_fd(boot), .events = bootstrap_events(boot)};
-        if (bootstrap_deadline(boot) < deadline_ns)
-            deadline_ns = bootstrap_deadline(boot);
-    }
-    if (listener->exhausted) {
-        uint64_t again_ns = clock_now_ns() + ACCEPT_AGAIN_MS * UINT64_C(1000000);
-        deadline_ns = again_ns < deadline_ns ? again_ns : deadline_ns;
-    } else if (listener->count < HANDSHAKES_MAX)
-        fds[count++] = (struct pollfd){.fd = listener->fd, .events = POLLIN};
-    poll(fds, count, poll_ms(deadline_ns));
-}
-
-UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **out)
-{
-    if (!listener || !out)
-        return UCCL_EINVAL;
-    uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
-    if (pthread_mutex_trylock(&listener->lock)) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += timeout_ms / 1000;
-        until.tv_nsec += timeout_ms % 1000 * 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        if (timeout_ms == 0)
-            return UCCL_EAGAIN;
-        if (timeout_ms < 0)
-            pthread_mutex_lock(&listener->lock);
-        else if (pthread_mutex_timedlock(&listener->lock, &until))
-            return UCCL_ETIMEDOUT;
-    }
-    struct uccl_conn *conn;
-    free_abandoned(listener->engine);
-    for (;;) {
-        accept_strangers(listener);
-        conn = step_all(listener);
-        if (conn || clock_now_ns() >= deadline_ns)
-            break;
-        wait_for_sockets(listener, deadline_ns);
-    }
-    pthread_mutex_unlock(&listener->lock);
-    if (!conn)
-        return timeout_ms == 0 ? UCCL_EAGAIN : UCCL_ETIMEDOUT;
-    *out = conn;
-    return UCCL_OK;
-}
-
-UCCL_API int uccl_listener_close(uccl_listener *listener)
-{
-    if (!listener)
-        return UCCL_EINVAL;
-    struct uccl_engine *engine = listener->engine;
-    pthread_mutex_lock(&engine->lock);
-    for (struct uccl_listener **link = &engine->listeners; *link; link = &(*link)->next) {
-        if (*link == listener) {
-            *link = listener->next;
-            break;
-        }
-    }
-    pthread_mutex_unlock(&engine->lock);
-    for (unsigned i = 0; i < listener->count; i++) {
-        struct accepting *accepting = &listener->accepting[i];
-        bootstrap_free(accepting->boot);
-        if (accepting->conn)
-            conn_abandon(accepting->conn);
-    }
-    close(listener->fd);
-    pthread_mutex_destroy(&listener->lock);
-    free(listener);
-    return UCCL_OK;
-}
+/* ---- end of the engine --------------------------------------------------------------------- */
 
 void connections_end(struct uccl_engine *engine)
 {

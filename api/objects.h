@@ -67,6 +67,22 @@ struct uccl_mr {
     _Atomic uint32_t users;       /* requests pending */
 };
 
+/* connection.c, for listener.c. Those that touch the engine's tables are called under its lock. */
+void handle_put(struct uccl_handle *handle, const union nic_address *address);
+socklen_t address_length(const union nic_address *address);
+void address_text(const union nic_address *address, char *out, size_t size);
+/* A connection id that is not in use: an index, and a generation above it. */
+bool take_conn_id(struct uccl_engine *engine, uint32_t *id);
+void put_conn_id(struct uccl_engine *engine, uint32_t id);
+/* A connection over a peer whose flows stand; takes over a reference to the peer. */
+int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint32_t id,
+              uint32_t remote_id, const union nic_address *address, struct uccl_conn **out);
+/* Closes a connection that the application never got; not under the lock. */
+void conn_abandon(struct uccl_conn *conn);
+void free_abandoned(struct uccl_engine *engine);
+/* Milliseconds until then, for poll(). */
+int poll_ms(uint64_t deadline_ns);
+
 /* connection.c: events of connections, from the engine's owner. */
 void connection_on_event(void *context, const struct core_event *event);
 /* Closes and frees all connections, listeners. */
