@@ -15,11 +15,6 @@
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
-static size_t round64(size_t n)
-{
-    return (n + 63) & ~(size_t)63;
-}
-
 size_t conn_size(const struct params *params, const struct flow_setup *setup)
 {
     (void)params;

@@ -9,11 +9,6 @@
 enum { TOKEN_SLOT_BITS = 12 };
 _Static_assert(CORE_FLOWS_MAX == 1 << TOKEN_SLOT_BITS, "a token's low bits name the flow slot");
 
-static size_t round64(size_t n)
-{
-    return (n + 63) & ~(size_t)63;
-}
-
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
 size_t core_size(const struct params *params)

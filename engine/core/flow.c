@@ -14,11 +14,6 @@ enum { NS_PER_US = 1000, NS_PER_MS = 1000000 };
 enum { RX_SHARE_MIN_BYTES = 64 * 1024 };
 enum { PROBE_MIN_NS = 100 * NS_PER_US, FIRST_RTO_NS = 20 * NS_PER_MS };
 
-static size_t round64(size_t n)
-{
-    return (n + 63) & ~(size_t)63;
-}
-
 size_t flow_size(const struct params *params, const struct flow_setup *setup)
 {
     return round64(sizeof(struct flow)) + round64(setup->chunk_window * sizeof(struct chunk)) +

@@ -22,11 +22,6 @@ static inline struct sack_chunk *slot(const struct sack *sack, uint64_t seq)
     return &sack->chunks[seq & (sack->window - 1)];
 }
 
-static inline uint64_t full_mask(unsigned count)
-{
-    return count == 64 ? UINT64_MAX : (UINT64_C(1) << count) - 1;
-}
-
 enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *packet, uint64_t *seq)
 {
     uint64_t full = wire_expand(packet->seq, sack->cumulative);
@@ -50,10 +45,10 @@ bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count)
     chunk->mask |= UINT64_C(1) << index;
     if (seq >= sack->end)
         sack->end = seq + 1;
-    bool whole = chunk->mask == full_mask(count);
+    bool whole = chunk->mask == wire_full_mask(count);
     while (sack->cumulative < sack->end) {
         chunk = slot(sack, sack->cumulative);
-        if (!chunk->count || chunk->mask != full_mask(chunk->count))
+        if (!chunk->count || chunk->mask != wire_full_mask(chunk->count))
             break;
         *chunk = (struct sack_chunk){0};
         sack->cumulative++;
@@ -90,7 +85,7 @@ static void fill_chunks(const struct sack *sack, struct wire_ack *ack)
         const struct sack_chunk *chunk = slot(sack, seq);
         if (!chunk->count)
             continue;
-        if (chunk->mask == full_mask(chunk->count)) {
+        if (chunk->mask == wire_full_mask(chunk->count)) {
             uint64_t bit = seq - sack->cumulative - 1;
             ack->words[bit / 64] |= UINT64_C(1) << bit % 64;
         } else if (ack->partial_count < WIRE_ACK_PARTIALS_MAX) {

@@ -201,7 +201,7 @@ bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked
         if (seq < sent->cumulative || seq >= sent->next_seq)
             continue;
         struct chunk *chunk = sent_chunk(sent, seq);
-        uint64_t whole = chunk->count == 64 ? UINT64_MAX : (UINT64_C(1) << chunk->count) - 1;
+        uint64_t whole = wire_full_mask(chunk->count);
         uint64_t mask = chunk->acked_mask | ack->partials[i].mask;
         if (chunk->state != CHUNK_FREE && (mask & whole) != whole) /* else a lie: it would be no part */
             chunk->acked_mask = mask;

@@ -53,6 +53,12 @@ struct core {
     struct flow *flow_events_head, *flow_events_tail;
 };
 
+/* Pieces of an object's memory begin on cache lines. */
+static inline size_t round64(size_t bytes)
+{
+    return (bytes + 63) & ~(size_t)63;
+}
+
 static inline void msg_append(struct msg_list *list, struct core_msg *msg)
 {
     msg->next = 0;

@@ -18,11 +18,6 @@ enum {
     FRAGMENT_MIN_BYTES = 256,   /* rather than less of a message, a datagram stays short */
 };
 
-static inline uint64_t full_mask(unsigned count)
-{
-    return count == 64 ? UINT64_MAX : (UINT64_C(1) << count) - 1;
-}
-
 /* What a chunk takes of the peer's socket buffer. */
 static uint32_t charge_of(uint32_t bytes, unsigned datagrams)
 {
@@ -158,7 +153,7 @@ static bool send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc
     msg->chunks_live++;
     conn_take_bulk(conn, msg, bytes);
     conn->deficit_bytes -= (int64_t)bytes;
-    launch(flow, chunk, seq, full_mask(count), -1, desc, now_ns);
+    launch(flow, chunk, seq, wire_full_mask(count), -1, desc, now_ns);
     describe_bulk(chunk, desc);
     return true;
 }
@@ -432,7 +427,7 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
     chunk->payload_bytes = train.payload_total;
     chunk->charged_bytes =
         charge_of((train.count - 1) * train.datagram_bytes + chunk->last_bytes, train.count);
-    launch(flow, chunk, seq, full_mask(train.count), -1, desc, now_ns);
+    launch(flow, chunk, seq, wire_full_mask(train.count), -1, desc, now_ns);
     desc->kind = TX_FRAMES;
     desc->buffer = buffer;
     desc->pieces = core->pieces;
@@ -451,7 +446,7 @@ static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *
         return false;
     flow->probe_due = false;
     uint64_t seq = sent_seq(&flow->sent, chunk);
-    uint64_t mask = full_mask(chunk->count) & ~chunk->acked_mask;
+    uint64_t mask = wire_full_mask(chunk->count) & ~chunk->acked_mask;
     launch(flow, chunk, seq, mask, chunk->path, desc, now_ns);
     desc->piece_count = 0;
     switch ((enum chunk_kind)chunk->kind) {

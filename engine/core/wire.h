@@ -182,6 +182,12 @@ void wire_bulk_header(const struct tx_desc *desc, unsigned index, uint32_t paylo
 void wire_seal(const struct tx_desc *desc, unsigned index, uint8_t *datagram, uint32_t length,
                crc32c_fn crc32c);
 
+/* The mask of a whole chunk of so many datagrams, 1 to 64. */
+static inline uint64_t wire_full_mask(unsigned count)
+{
+    return count == 64 ? UINT64_MAX : (UINT64_C(1) << count) - 1;
+}
+
 /* Time on the wire: units of 16 ns, modulo 2^32 (68 s). */
 enum { WIRE_TIME_SHIFT = 4 };
 static inline uint32_t wire_time(uint64_t ns)
