@@ -312,7 +312,6 @@ struct connecting {
     union nic_address address;
     uint64_t deadline_ns;
     unsigned attempts;
-    unsigned home;
     uint32_t conn_id;
     bool has_id;
 };
@@ -349,8 +348,8 @@ static int client_offer(struct connecting *c)
     if (!c->has_id && !take_conn_id(engine, &c->conn_id))
         return UCCL_ENOMEM;
     c->has_id = true;
-    c->home = engine->next_home++ % engine->thread_count;
-    struct boot_offer offer = {.conn_id = c->conn_id, .home = (uint16_t)c->home};
+    unsigned home = engine->next_home++ % engine->thread_count;
+    struct boot_offer offer = {.conn_id = c->conn_id, .home = (uint16_t)home};
     peer_fill_offer(c->peer, &engine->params, &offer);
     bootstrap_offer(c->boot, &offer);
     return UCCL_OK;

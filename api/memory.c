@@ -21,7 +21,6 @@ UCCL_API int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum
     mr->engine = engine;
     mr->address = address;
     mr->length = length;
-    mr->kind = kind == UCCL_MEM_AUTO ? UCCL_MEM_HOST : kind;
     mr->memory = memory;
     pthread_mutex_lock(&engine->lock);
     mr->next = engine->mrs;

@@ -62,7 +62,6 @@ struct uccl_mr {
     struct uccl_engine *engine;
     void *address;
     size_t length;
-    enum uccl_mem kind;
     const struct mem_ops *memory;
     _Atomic uint32_t users;       /* requests pending */
 };

@@ -15,18 +15,16 @@
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
-size_t conn_size(const struct params *params, const struct flow_setup *setup)
+size_t conn_size(const struct flow_setup *setup)
 {
-    (void)params;
     return round64(sizeof(struct conn)) + round64(setup->msg_window * sizeof(struct send_slot)) +
            round64(setup->msg_window * sizeof(struct recv_slot)) +
            DUE_KINDS * round64(setup->msg_window / 8 + 8) + (size_t)setup->eager_window_kb * 1024;
 }
 
-struct conn *conn_init(void *memory, struct flow *flow, const struct params *params,
-                       const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id, void *owner)
+struct conn *conn_init(void *memory, struct flow *flow, const struct flow_setup *setup, uint32_t local_id,
+                       uint32_t remote_id, void *owner)
 {
-    (void)params;
     uint8_t *at = memory;
     struct conn *conn = memory;
     conn->flow = flow;
@@ -306,7 +304,6 @@ static unsigned put_fin(struct conn *conn, uint8_t *at, uint64_t seq)
     struct wire_fin fin = {conn->remote_id, conn->sends_pending == 0, true};
     at += put_credit(conn, at);
     conn->fin_due = false;
-    conn->fin_receives_said = true;
     conn->fin_sends_said |= fin.sends_over;
     if (fin.sends_over)
         conn->fin_seq = seq;

@@ -40,7 +40,6 @@ struct send_slot {
     uint64_t granted_bytes; /* capacity of the receive that a clear-to-send told */
     bool granted;
     uint8_t stripes;        /* that the clear-to-send allows */
-    bool delivered;
     int32_t end_status;     /* what the END frame for it says, once there is one */
 };
 
@@ -120,16 +119,15 @@ struct conn {
     uint64_t *due[DUE_KINDS];   /* bitmaps */
     uint32_t due_count[DUE_KINDS];
     bool credit_due;            /* something to tell, soon */
-    bool fin_due, fin_sends_said, fin_receives_said;
+    bool fin_due, fin_sends_said;
     bool peer_sends_over, peer_receives_over;
     uint64_t fin_seq;           /* chunk that carried the last FIN, UINT64_MAX: none */
     struct timer linger;
 };
 
-size_t conn_size(const struct params *params, const struct flow_setup *setup);
-struct conn *conn_init(void *memory, struct flow *flow, const struct params *params,
-                       const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
-                       void *owner);
+size_t conn_size(const struct flow_setup *setup);
+struct conn *conn_init(void *memory, struct flow *flow, const struct flow_setup *setup, uint32_t local_id,
+                       uint32_t remote_id, void *owner);
 
 /* part.c: what a connection does that carries parts of striped messages. */
 void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns);

@@ -144,7 +144,6 @@ static void mark_delivered(struct conn *conn, uint64_t number)
 {
     struct send_slot *slot = send_slot(conn, number);
     struct core_msg *msg = slot->msg;
-    slot->delivered = true;
     slot->msg = NULL;
     if (!msg)
         return;

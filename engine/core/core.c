@@ -124,7 +124,7 @@ void core_set_datagram(struct core *core, uint32_t destination, uint32_t datagra
 
 size_t core_conn_size(const struct params *params, const struct flow_setup *setup)
 {
-    return conn_size(params, setup);
+    return conn_size(setup);
 }
 
 struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow,
@@ -134,7 +134,7 @@ struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow,
     uint32_t index = local_id & (CORE_CONNS_MAX - 1);
     assert(!core->conns[index]);
     core->now_ns = now_ns;
-    struct conn *conn = conn_init(memory, flow, core->params, setup, local_id, remote_id, owner);
+    struct conn *conn = conn_init(memory, flow, setup, local_id, remote_id, owner);
     core->conns[index] = conn;
     conn->next_all = flow->all_head;
     if (flow->all_head)
@@ -149,7 +149,7 @@ size_t core_part_conn_size(const struct params *params, const struct flow_setup 
 {
     struct flow_setup small = *setup;
     small.eager_window_kb = 0;
-    return conn_size(params, &small);
+    return conn_size(&small);
 }
 
 struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *flow,
@@ -170,7 +170,7 @@ void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uin
     core->now_ns = now_ns;
     conn_submit(conn, msg, now_ns);
     if (!timer_armed(&conn->flow->timer)) /* else: nothing that a post starts is due sooner */
-        flow_update_timer(conn->flow, now_ns);
+        flow_update_timer(conn->flow);
 }
 
 void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns)
@@ -189,7 +189,7 @@ void core_submit_part(struct core *core, struct conn *conn, struct core_msg *msg
 {
     core->now_ns = now_ns;
     conn_submit_part(conn, msg, now_ns);
-    flow_update_timer(conn->flow, now_ns);
+    flow_update_timer(conn->flow);
 }
 
 void core_end_part(struct core *core, struct core_msg *msg, uint64_t now_ns)
@@ -202,7 +202,7 @@ void core_part_arrived(struct core *core, struct core_msg *msg, uint64_t now_ns)
 {
     core->now_ns = now_ns;
     conn_part_arrived(msg->conn, msg);
-    flow_update_timer(msg->conn->flow, now_ns);
+    flow_update_timer(msg->conn->flow);
 }
 
 void core_unsplit(struct core *core, struct core_msg *msg)
@@ -271,7 +271,7 @@ bool core_rx_placed(struct core *core, const uint8_t *datagram, size_t length, c
     bool good = flow_rx(flow, &packet, ce, now_ns);
     /* what else may have changed wakes the flow, and its timer follows when it has nothing to send */
     if (flow->ack_pending != owed || !timer_armed(&flow->timer))
-        flow_update_timer(flow, now_ns);
+        flow_update_timer(flow);
     return good;
 }
 
@@ -295,7 +295,7 @@ void core_expire(struct core *core, uint64_t now_ns)
         } else {
             struct flow *flow = flow_of_timer(timer);
             flow_expire(flow, now_ns);
-            flow_update_timer(flow, now_ns);
+            flow_update_timer(flow);
         }
     }
 }
@@ -348,7 +348,7 @@ bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns)
             flow_wake(flow); /* to the end of the line */
             return true;
         }
-        flow_update_timer(flow, now_ns);
+        flow_update_timer(flow);
     }
     return false;
 }

@@ -212,8 +212,9 @@ static void release_buffer(struct core *core, struct chunk *chunk)
 }
 
 /* The chunk's record is about to be freed: so is what it holds. */
-static void chunk_over(struct flow *flow, struct chunk *chunk)
+static void on_chunk_acked(void *context, struct chunk *chunk)
 {
+    struct flow *flow = context;
     if (chunk->kind == CHUNK_FRAMES) {
         release_buffer(flow->core, chunk);
     } else if (chunk->kind == CHUNK_BULK) {
@@ -222,11 +223,6 @@ static void chunk_over(struct flow *flow, struct chunk *chunk)
         if (--msg->chunks_live == 0)
             conn_chunk_gone(msg->conn, msg);
     }
-}
-
-static void on_chunk_acked(void *context, struct chunk *chunk)
-{
-    chunk_over(context, chunk);
 }
 
 void flow_void_chunks(struct flow *flow, struct core_msg *msg)
@@ -581,9 +577,8 @@ static uint64_t earliest(const struct flow *flow)
     return at;
 }
 
-void flow_update_timer(struct flow *flow, uint64_t now_ns)
+void flow_update_timer(struct flow *flow)
 {
-    (void)now_ns;
     if (flow->dead)
         return;
     uint64_t at = earliest(flow);
@@ -672,7 +667,6 @@ void flow_fail(struct flow *flow, int32_t status)
             release_buffer(core, chunk);
         chunk->state = CHUNK_FREE;
     }
-    flow->event_queued = true;
     flow->next_event = NULL;
     if (core->flow_events_tail)
         core->flow_events_tail->next_event = flow;

@@ -27,7 +27,7 @@ struct flow {
     void *owner;
     struct flow *next_ready;      /* ring of flows with something to send */
     struct flow *next_event;
-    bool ready, event_queued, dead;
+    bool ready, dead;
     uint64_t rx_token, tx_token;
     uint32_t destination;
     uint32_t datagram_bytes;
@@ -100,7 +100,7 @@ void flow_void_chunks(struct flow *flow, struct core_msg *msg);
 struct conn *flow_find_conn(struct flow *flow, uint32_t id);
 bool flow_rx(struct flow *flow, struct wire_packet *packet, bool ce, uint64_t now_ns);
 void flow_expire(struct flow *flow, uint64_t now_ns);
-void flow_update_timer(struct flow *flow, uint64_t now_ns);
+void flow_update_timer(struct flow *flow);
 void flow_fail(struct flow *flow, int32_t status);
 /* Fills an ack and marks what it tells as told. */
 void flow_fill_ack(struct flow *flow, struct wire_ack *ack, uint64_t now_ns);
