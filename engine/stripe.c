@@ -123,8 +123,8 @@ static void finish_one(struct uccl_request *request)
         request->msg.moved_bytes = 0;
     }
     free_parts(request);
-    /* pairs with the acquire in test and wait */
-    atomic_store_explicit(&request->state, REQUEST_ENDED, memory_order_release);
+    /* pairs with the acquire in test and wait, and comes before the look at who sleeps at home */
+    atomic_store(&request->state, REQUEST_ENDED);
     thread_tell_waiters(home);
 }
 

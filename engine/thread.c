@@ -209,6 +209,10 @@ void thread_tell_waiters(struct engine_thread *thread)
         ssize_t written = write(thread->event_fd, &one, sizeof one);
         (void)written; /* a full counter is readable as well */
     }
+    /* a request that another engine thread ended: its waiter may sleep in this NIC as the borrower. The
+     * state was stored sequentially consistent (stripe.c); pairs with sleep_in_nic() */
+    if (atomic_load(&thread->owner) == BORROWER_SLEEPS)
+        thread->nic->wake(thread->queue);
 }
 
 /* Wakes those who sleep for a completion, and the event descriptor where armed. */

@@ -105,6 +105,27 @@ BOTH(stripe, short_messages_in_large_buffers)
     free(sent);
 }
 
+/* The last part to end may end the request on another engine thread than the one that its waiter drives. */
+Test(stripe, a_sleeping_borrower_hears_of_the_last_part, .timeout = TIMEOUT_S)
+{
+    struct pair pair;
+    uint8_t *buffer = malloc(STRIPED), sent[SMALL];
+    setenv("UCCL_SPIN_US", "0", 1);
+    open_striping(&pair, "yes", "4096");
+    for (unsigned i = 0; i < 300; i++) {
+        uint64_t start_ms = now_ms();
+        fill(sent, SMALL, i);
+        uccl_request *recv = post_recv(pair.conn[1], buffer, STRIPED);
+        uccl_request *send = post_send(pair.conn[0], sent, SMALL);
+        cr_assert_eq(end_of(recv, 0), SMALL);
+        cr_assert_eq(end_of(send, 0), SMALL);
+        check(buffer, SMALL, i);
+        cr_assert_lt(now_ms() - start_ms, SOON_MS / 2, "message %u was only seen when its wait ended", i);
+    }
+    pair_close(&pair);
+    free(buffer);
+}
+
 BOTH(stripe, too_large_for_its_receive)
 {
     struct pair pair;
