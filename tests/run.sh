@@ -6,14 +6,27 @@ cd "$(dirname "$0")/.." || exit 1
 
 PARTS="unit sim integration sanitize stress"
 
+# Options of a part, for its program to read: --NAME, or --NAME=VALUE for one with a value
+declare -A OPTIONS=(
+    [sim]="--scenario=NAME --seed=S --seeds=N --trace"
+)
+
 usage() {
     cat <<'EOF'
-usage: tests/run.sh [--list] [PART...]
+usage: tests/run.sh [--list] [PART [option of PART...]]...
 
 Without PART runs all of them, in about 15 minutes on two cores. The last line is always
 "N passed, N failed, N skipped"; the exit status is 0 only when nothing failed. With CI=true a skip
-that tests/allowed-skips.txt does not list counts as a failure.
+that tests/allowed-skips.txt does not list counts as a failure. With options a part runs its program
+alone and shows what that prints: tests/run.sh sim --scenario burst --seeds 1000
+
 EOF
+    list_parts
+    echo
+    local part
+    for part in $PARTS; do
+        [ -z "${OPTIONS[$part]:-}" ] || echo "options of $part: ${OPTIONS[$part]}"
+    done
 }
 
 list_parts() {
@@ -116,8 +129,29 @@ suites() {
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 
+# program PART COMMAND...: one that prints as it goes and ends with "N passed, N failed"
+program() {
+    local part=$1 log status p f
+    shift
+    log=$(mktemp)
+    "$@" 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    read -r p f <<<"$(sed -nE '$s/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$log")"
+    rm -f "$log"
+    if [ -z "$p" ] || { [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; }; then
+        fail "$part: $1 ended with $status"
+    fi
+    passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0}))
+}
+
 run_part() {
-    case $1 in
+    local options
+    read -ra options <<<"${chosen[$1]:-}"
+    case $1${options:+ with options} in
+    "sim with options")
+        [ "$built" = yes ] || return
+        program sim build/tests/sim "${options[@]}"
+        ;;
     unit | sim | integration)
         [ "$built" = yes ] || return
         suites "$1" build "$1"
@@ -141,28 +175,55 @@ run_part() {
     esac
 }
 
+# bad_argument WHAT
+bad_argument() {
+    echo "$1 (see tests/run.sh --help)"
+    fail "arguments"
+    finish
+}
+
+# take_option PART ARGUMENT [NEXT]: notes an option of the part. False: it has taken NEXT as well
+take_option() {
+    local part=$1 name=${2%%=*} option value
+    for option in ${OPTIONS[$part]:-}; do
+        [ "$name" = "${option%%=*}" ] || continue
+        if [ "$option" = "$name" ]; then
+            [ "$2" = "$name" ] || bad_argument "$name takes no value"
+            chosen[$part]+=" $name"
+            return 0
+        fi
+        value=${2#*=}
+        [ "$2" != "$name" ] || value=${3:-}
+        [[ "$value" =~ ^[A-Za-z0-9_./][A-Za-z0-9_.,/-]*$ ]] || bad_argument "$part wants $option"
+        chosen[$part]+=" $name $value"
+        [ "$2" != "$name" ]
+        return
+    done
+    bad_argument "$part has no option $name; it has ${OPTIONS[$part]:-none}"
+}
+
 parts=()
-for argument; do
-    case $argument in
+declare -A chosen
+while [ $# -gt 0 ]; do
+    case $1 in
     --list)
         list_parts
         exit 0
         ;;
     -h | --help)
         usage
-        echo
-        list_parts
         exit 0
         ;;
+    -*)
+        [ ${#parts[@]} -gt 0 ] || bad_argument "an option stands behind its part: $1"
+        take_option "${parts[-1]}" "$@" || shift
+        ;;
     *)
-        if [[ " $PARTS " != *" $argument "* ]]; then
-            echo "no such part: $argument (there are: $PARTS)"
-            fail "arguments"
-            finish
-        fi
-        parts+=("$argument")
+        [[ " $PARTS " == *" $1 "* ]] || bad_argument "no such part: $1; there are $PARTS"
+        parts+=("$1")
         ;;
     esac
+    shift
 done
 [ ${#parts[@]} -gt 0 ] || read -ra parts <<<"$PARTS"
 
