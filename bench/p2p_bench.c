@@ -12,7 +12,7 @@
  * the receiver has posted when it sees the first.
  */
 #include "p2p_report.h"
-#include "tool.h"
+#include "stream.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,8 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * See tool.h. Streams are the heart: a ring of requests whose oldest is waited for first, so that
- * one post and one completion per message is all that a message costs the tool.
- */
+/* See tool.h. */
 #include "tool.h"
 
 #include <endian.h>
@@ -12,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -22,7 +18,6 @@ const char *tool_role = "Client";
 enum tool_id tool_self;
 
 #define MAGIC 0x4c4f4f544c434355ull /* "UCCLTOOL" */
-#define POISON 0xdbdbdbdbdbdbdbdbull
 
 /* ---- ending in failure ---- */
 
@@ -45,8 +40,7 @@ const char *tool_error_text(int error)
     return text;
 }
 
-/* Wipes a progress bar, where there may be one. */
-static void start_error_line(void)
+void tool_start_error_line(void)
 {
     fflush(stdout);
     if (isatty(STDERR_FILENO))
@@ -57,7 +51,7 @@ static void say_error(const char *format, va_list arguments, const char *tail)
 {
     char text[1024];
     vsnprintf(text, sizeof(text), format, arguments);
-    start_error_line();
+    tool_start_error_line();
     fprintf(stderr, "[%s] error: %s%s%s\n", tool_role, text, tail != NULL ? ": " : "",
             tail != NULL ? tail : "");
 }
@@ -227,7 +221,7 @@ uint32_t tool_sample(uint64_t elapsed_ns)
     return elapsed_ns > UINT32_MAX ? UINT32_MAX : (uint32_t)elapsed_ns;
 }
 
-static void sleep_ns(uint64_t ns)
+void tool_sleep_ns(uint64_t ns)
 {
     struct timespec pause = {(time_t)(ns / NS_PER_S), (long)(ns % NS_PER_S)};
     nanosleep(&pause, NULL);
@@ -277,7 +271,7 @@ int tool_message_send(uccl_conn *conn, uint32_t kind, const uint64_t *fields, un
     uint64_t deadline_ns = tool_now_ns() + TOOL_ANSWER_MS * NS_PER_MS;
     while ((rc = uccl_send_async(conn, words, sizeof(words), NULL, &request)) == UCCL_EAGAIN &&
            tool_now_ns() < deadline_ns)
-        sleep_ns(50000);
+        tool_sleep_ns(50000);
     return rc != 0 ? rc : uccl_wait(request, -1, NULL);
 }
 
@@ -288,7 +282,7 @@ void tool_mail_post(uccl_conn *conn, struct tool_mail *mail)
     while ((rc = uccl_recv_async(conn, mail->bytes, sizeof(mail->bytes), NULL, &mail->request)) ==
                UCCL_EAGAIN &&
            tool_now_ns() < deadline_ns)
-        sleep_ns(50000);
+        tool_sleep_ns(50000);
     if (rc != 0)
         tool_fail_uccl(rc, "expecting a message of the peer");
 }
@@ -475,7 +469,7 @@ static uccl_conn *connect_one(uccl_engine *engine, const struct tool_address *ad
             return conn;
         if (rc != UCCL_EREFUSED || tool_now_ns() >= deadline_ns)
             break;
-        sleep_ns(100 * NS_PER_MS);
+        tool_sleep_ns(100 * NS_PER_MS);
     }
     tool_fail_uccl(rc, "cannot connect to %s port %u within %u s (is the server running there?)",
                    address->host, address->port, address->timeout_s);
@@ -500,296 +494,5 @@ void tool_connect_all(uccl_engine *engine, const struct tool_address *address,
         uint64_t join[] = {hello[0], i};
         conns[i] = connect_one(engine, address);
         tool_tell(conns[i], TOOL_JOIN, join, 2, "joining a connection");
-    }
-}
-
-/* ---- contents ---- */
-
-/* Steps by an odd constant: words of one message never repeat; bases of messages are far apart. */
-#define WORD_STEP 0x9e3779b97f4a7c15ull
-
-/* Mixes all bits of `x` into all others (a bijection: multiplications by odd numbers, xor-shifts).
- */
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ x >> 31) * 0xd6e8feb86659fd93ull;
-    x = (x ^ x >> 29) * 0xa0761d6478bd642full;
-    return x ^ x >> 32;
-}
-
-static uint64_t content_base(uint64_t channel, uint64_t number)
-{
-    return mix(mix(channel + 1) + number);
-}
-
-/* Word `index` of a message. The shift keeps a wrong base from cancelling against a wrong index. */
-static inline uint64_t content_word(uint64_t base, uint64_t index)
-{
-    uint64_t x = base + index * WORD_STEP;
-    return x ^ x >> 27;
-}
-
-void tool_fill(void *buffer, uint64_t size, uint64_t channel, uint64_t number)
-{
-    unsigned char *at = buffer;
-    uint64_t base = content_base(channel, number), words = size / 8;
-    for (uint64_t i = 0; i < words; i++) {
-        uint64_t word = htole64(content_word(base, i));
-        memcpy(at + i * 8, &word, 8);
-    }
-    uint64_t last = htole64(content_word(base, words));
-    memcpy(at + words * 8, &last, size % 8);
-}
-
-void tool_poison(void *buffer, uint64_t size)
-{
-    memset(buffer, (int)(POISON & 0xff), size);
-}
-
-bool tool_verify(const void *buffer, uint64_t size, uint64_t channel, uint64_t number,
-                 struct tool_mismatch *out)
-{
-    enum { BLOCK = 512 }; /* words compared without a branch in between */
-    const unsigned char *at = buffer;
-    uint64_t base = content_base(channel, number), words = size / 8, word;
-    for (uint64_t start = 0; start < words; start += BLOCK) {
-        uint64_t end = words - start < BLOCK ? words : start + BLOCK, differs = 0;
-        for (uint64_t i = start; i < end; i++) {
-            memcpy(&word, at + i * 8, 8);
-            differs |= le64toh(word) ^ content_word(base, i);
-        }
-        for (uint64_t i = start; differs != 0 && i < end; i++) {
-            memcpy(&word, at + i * 8, 8);
-            if (le64toh(word) != content_word(base, i)) {
-                *out = (struct tool_mismatch){channel, number, i * 8, content_word(base, i),
-                                              le64toh(word)};
-                return false;
-            }
-        }
-    }
-    uint64_t last = htole64(content_word(base, words)), expected = 0, got = 0;
-    memcpy(&expected, &last, size % 8);
-    memcpy(&got, at + words * 8, size % 8);
-    if (expected == got)
-        return true;
-    *out = (struct tool_mismatch){channel, number, words * 8, le64toh(expected), le64toh(got)};
-    return false;
-}
-
-void tool_print_mismatch(const char *who, const struct tool_mismatch *m)
-{
-    char phase[40] = "";
-    if (m->number >> TOOL_PHASE_SHIFT != 0)
-        snprintf(phase, sizeof(phase), "phase %" PRIu64 ", ", m->number >> TOOL_PHASE_SHIFT);
-    start_error_line();
-    fprintf(stderr,
-            "[%s] error: wrong data: connection %" PRIu64 ", %smessage %" PRIu64
-            " sent by the %s, offset %" PRIu64 ": expected 0x%016" PRIx64 ", got 0x%016" PRIx64
-            "%s\n",
-            who, m->channel / 2, phase, m->number & ((UINT64_C(1) << TOOL_PHASE_SHIFT) - 1),
-            m->channel % 2 != 0 ? "server" : "client", m->offset, m->expected, m->got,
-            m->got == POISON ? " (never written)" : "");
-}
-
-void *tool_allocate(uint64_t bytes)
-{
-    if (bytes == 0)
-        bytes = 1;
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        tool_fail("cannot allocate %" PRIu64
-                  " MiB of message buffers: %s (use smaller or fewer messages)",
-                  bytes / MIB, strerror(errno));
-    madvise(memory, bytes, MADV_HUGEPAGE); /* a hint: where it is refused, small pages do */
-    tool_poison(memory, bytes);
-    return memory;
-}
-
-/* ---- streams ---- */
-
-uint64_t stream_stride(uint64_t size)
-{
-    return size == 0 ? 64 : (size + 63) / 64 * 64;
-}
-
-uint32_t stream_buffers(uint64_t size, uint32_t window, bool check, uint64_t memory)
-{
-    uint64_t fit = memory / stream_stride(size);
-    return check || fit >= window ? window : fit == 0 ? 1 : (uint32_t)fit;
-}
-
-void stream_restart(struct stream *s, uint64_t first_number, uint64_t total)
-{
-    s->first_number = first_number;
-    s->total = total;
-    s->posted = s->ended = s->bytes = 0;
-    s->stop_from = s->stopped_at = STREAM_NONE;
-    s->post_slot = s->reap_slot = 0;
-    s->starved_since_ns = 0;
-}
-
-/* Number of message `index` of a stream, for people: without the phase. */
-static uint64_t shown_number(const struct stream *s, uint64_t index)
-{
-    return (s->first_number + index) & ((UINT64_C(1) << TOOL_PHASE_SHIFT) - 1);
-}
-
-static const char *stream_verb(const struct stream *s)
-{
-    return s->sends ? "sending" : "receiving";
-}
-
-/* Out of requests although none of ours is outstanding: right for a moment, wrong for long. */
-static void stream_starved(struct stream *s)
-{
-    uint64_t now_ns = tool_now_ns();
-    if (s->starved_since_ns == 0)
-        s->starved_since_ns = now_ns;
-    if (now_ns - s->starved_since_ns > TOOL_ANSWER_MS * NS_PER_MS)
-        tool_fail_uccl(UCCL_EAGAIN, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2,
-                       stream_verb(s), shown_number(s, s->posted));
-}
-
-/* May the next message be posted? Groups are posted whole, as soon as a whole group has ended. */
-static bool stream_has_room(const struct stream *s)
-{
-    if (s->posted >= s->total)
-        return false;
-    if (s->group == 1)
-        return s->posted - s->ended < s->window;
-    return s->posted / s->group - s->ended / s->group < s->window / s->group;
-}
-
-unsigned stream_post(struct stream *s)
-{
-    unsigned count = 0;
-    while (stream_has_room(s)) {
-        unsigned char *buffer = s->buffers + (s->post_slot % s->buffer_count) * s->stride;
-        uint64_t size = s->posted >= s->stop_from ? 0 : s->size;
-        uccl_request **request = &s->requests[s->post_slot];
-        int rc;
-        if (s->check && s->sends)
-            tool_fill(buffer, size, s->channel, s->first_number + s->posted);
-        else if (s->check)
-            tool_poison(buffer, size);
-        if (s->sends)
-            rc = uccl_send_async(s->conn, buffer, size, NULL, request);
-        else
-            rc = uccl_recv_async(s->conn, buffer, size, NULL, request);
-        if (rc == UCCL_EAGAIN) {
-            if (s->posted == s->ended)
-                stream_starved(s);
-            break;
-        }
-        if (rc != 0)
-            tool_fail_uccl(rc, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2,
-                           stream_verb(s), shown_number(s, s->posted));
-        s->starved_since_ns = 0;
-        s->posted++;
-        count++;
-        s->post_slot = s->post_slot + 1 == s->window ? 0 : s->post_slot + 1;
-    }
-    return count;
-}
-
-/* A message has arrived in `buffer`. */
-static void stream_received(struct stream *s, unsigned char *buffer, size_t bytes)
-{
-    uint64_t number = s->first_number + s->ended;
-    struct tool_mismatch mismatch;
-    if (bytes == 0 && s->may_stop) {
-        if (s->stopped_at == STREAM_NONE)
-            s->stopped_at = s->ended;
-        return;
-    }
-    if (bytes != s->size || s->stopped_at != STREAM_NONE)
-        tool_fail("connection %" PRIu64 ", message %" PRIu64 ": expected %" PRIu64
-                  " bytes, got %zu",
-                  s->channel / 2, shown_number(s, s->ended), s->size, bytes);
-    if (s->flush) {
-        uccl_request *request = NULL;
-        int rc = uccl_flush(s->conn, buffer, bytes, NULL, &request);
-        if (rc == 0 && request != NULL)
-            rc = uccl_wait(request, -1, NULL);
-        if (rc != 0)
-            tool_fail_uccl(rc, "connection %" PRIu64 ", flushing message %" PRIu64, s->channel / 2,
-                           shown_number(s, s->ended));
-    }
-    if (s->check && !tool_verify(buffer, s->size, s->channel, number, &mismatch)) {
-        if (s->wrong++ == 0)
-            s->first_wrong = mismatch;
-        if (s->wrong <= 5)
-            tool_print_mismatch(tool_role, &mismatch);
-    }
-}
-
-bool stream_reap(struct stream *s, int timeout_ms)
-{
-    size_t bytes = 0;
-    int rc, done = 0;
-    if (s->ended == s->posted)
-        return false;
-    if (timeout_ms == 0) {
-        rc = uccl_test(s->requests[s->reap_slot], &done, &bytes);
-        if (rc == 0 && !done)
-            return false;
-    } else {
-        rc = uccl_wait(s->requests[s->reap_slot], timeout_ms, &bytes);
-        if (rc == UCCL_ETIMEDOUT)
-            return false;
-    }
-    if (rc != 0)
-        tool_fail_uccl(rc, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2,
-                       stream_verb(s), shown_number(s, s->ended));
-    if (!s->sends)
-        stream_received(s, s->buffers + (s->reap_slot % s->buffer_count) * s->stride, bytes);
-    s->ended++;
-    s->bytes += bytes;
-    s->reap_slot = s->reap_slot + 1 == s->window ? 0 : s->reap_slot + 1;
-    return true;
-}
-
-/*
- * A single stream waits for its oldest message. Several are looked at in turn; when none moved, the
- * wait is for the oldest of one, another one each time, and short.
- */
-void stream_turn(struct stream *streams, unsigned count, unsigned *next)
-{
-    bool moved = false;
-    for (unsigned i = 0; i < count; i++) {
-        moved |= stream_post(&streams[i]) != 0;
-        while (count > 1 && stream_reap(&streams[i], 0))
-            moved = true;
-    }
-    if (moved && count > 1)
-        return;
-    for (unsigned i = 0; i < count; i++) {
-        struct stream *s = &streams[(*next)++ % count];
-        if (s->ended != s->posted) {
-            stream_reap(s, count == 1 ? 200 : 1);
-            return;
-        }
-    }
-    if (!moved)
-        sleep_ns(50000);
-}
-
-void stream_advance(struct stream *s, uint64_t count)
-{
-    s->total += count;
-    for (;;) {
-        stream_post(s);
-        if (s->posted == s->total)
-            return;
-        if (!stream_reap(s, 200) && s->posted == s->ended)
-            sleep_ns(50000);
-    }
-}
-
-void stream_finish(struct stream *s, uint64_t left)
-{
-    while (s->total - s->ended > left) {
-        stream_post(s);
-        stream_reap(s, 200);
     }
 }

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What transport_test and p2p_bench share: command line values, messages between the two ends,
- * test contents, and streams (messages of one size kept outstanding on one direction of a
- * connection).
+ * What transport_test and p2p_bench share: command line values, connecting, messages between the
+ * two ends. Their data is in stream.h.
  *
  * The tools have one thread. What cannot go on is said once on stderr, and the process ends with 1.
  */
@@ -42,6 +41,8 @@ void tool_fail(const char *format, ...) __attribute__((format(printf, 1, 2), nor
 /* The same, followed by the text and name of a library error. */
 void tool_fail_uccl(int error, const char *format, ...)
     __attribute__((format(printf, 2, 3), noreturn));
+/* Wipes a progress bar from stderr, where there may be one. */
+void tool_start_error_line(void);
 /* "peer stopped answering (UCCL_EPEERDEAD)"; valid until the next call. */
 const char *tool_error_text(int error);
 
@@ -64,6 +65,7 @@ void tool_print_version(FILE *stream, struct argp_state *state);
 /* ---- measuring ---- */
 
 uint64_t tool_now_ns(void);
+void tool_sleep_ns(uint64_t ns);
 /* CPU time of this process, user and system, all threads. */
 uint64_t tool_cpu_ns(void);
 uint64_t tool_retransmits(const uccl_engine *engine);
@@ -159,83 +161,5 @@ struct tool_address {
 void tool_connect_all(uccl_engine *engine, const struct tool_address *address,
                       const uint64_t *settings, unsigned setting_count, uccl_conn **conns,
                       uint32_t count);
-
-/* ---- contents ---- */
-
-/*
- * Fills with 8-byte words that depend on connection, direction, message number and offset: swapped,
- * shifted, repeated or stale bytes differ from what tool_verify() computes.
- */
-void tool_fill(void *buffer, uint64_t size, uint64_t channel, uint64_t number);
-/* What a receive buffer holds before the message arrives. */
-void tool_poison(void *buffer, uint64_t size);
-
-enum { TOOL_PHASE_SHIFT = 40 };
-
-struct tool_mismatch {
-    uint64_t channel; /* connection * 2, +1 when the server sent it */
-    uint64_t
-        number; /* message; p2p_bench has the number of the phase above TOOL_PHASE_SHIFT bits */
-    uint64_t offset; /* byte of the first wrong word */
-    uint64_t expected;
-    uint64_t got;
-};
-/* Compares; false writes what differs first. */
-bool tool_verify(const void *buffer, uint64_t size, uint64_t channel, uint64_t number,
-                 struct tool_mismatch *out);
-void tool_print_mismatch(const char *who, const struct tool_mismatch *mismatch);
-
-/* Zeroed memory in huge pages where there are any, touched; exits when there is none. */
-void *tool_allocate(uint64_t bytes);
-
-/* ---- streams ---- */
-
-#define STREAM_NONE UINT64_MAX
-
-/* Messages of one size in one direction of one connection. The counters start at 0. */
-struct stream {
-    uccl_conn *conn;
-    uint64_t channel; /* for contents: see struct tool_mismatch */
-    bool sends;       /* else it receives */
-    bool check;       /* fill before each send, poison before and verify after each receive */
-    bool flush;       /* uccl_flush() after each receive */
-    uint32_t window;  /* messages outstanding at most; the ring of requests has as many slots */
-    uint32_t group;   /* messages that are posted together; divides window */
-    uint32_t buffer_count; /* buffers that the slots take in turn; at least window when checked */
-    uint64_t stride;       /* bytes from one buffer to the next */
-    unsigned char *buffers;
-    uint64_t size;         /* bytes per message */
-    uint64_t first_number; /* number of message 0, for contents */
-    uint64_t total;        /* post so many; the user may change it while the stream runs */
-    uint64_t
-        stop_from; /* sender: messages from here on are empty, which tells the receiver to stop */
-    uint64_t posted;
-    uint64_t ended;
-    uint64_t bytes;      /* of the messages that have ended */
-    uint64_t wrong;      /* messages with wrong contents */
-    uint64_t stopped_at; /* receiver that allows it: the first empty message */
-    bool may_stop;       /* receiver: empty messages are allowed */
-    struct tool_mismatch first_wrong;
-    uccl_request **requests;
-    uint32_t post_slot;
-    uint32_t reap_slot;
-    uint64_t starved_since_ns; /* EAGAIN with nothing outstanding; 0: not so */
-};
-
-/* Buffers that `window` messages take: one each when checked, else at most TOOL_SHARED_BUFFERS. */
-uint32_t stream_buffers(uint64_t size, uint32_t window, bool check, uint64_t memory);
-uint64_t stream_stride(uint64_t size);
-/* Back to no messages, with the next numbers. */
-void stream_restart(struct stream *s, uint64_t first_number, uint64_t total);
-/* Posts what total, window and groups allow; returns how many. */
-unsigned stream_post(struct stream *s);
-/* Takes the oldest message if it ends within `timeout_ms` (0: now). */
-bool stream_reap(struct stream *s, int timeout_ms);
-/* One step of `count` streams: posts, reaps, and waits a little when nothing moved. */
-void stream_turn(struct stream *streams, unsigned count, unsigned *next);
-/* Adds `count` to the total and posts all of them. */
-void stream_advance(struct stream *s, uint64_t count);
-/* Waits until at most `left` of the total have not ended. */
-void stream_finish(struct stream *s, uint64_t left);
 
 #endif

@@ -9,7 +9,7 @@
  * A phase (warm-up, then the measured one) starts when both sides have their receives posted. In
  * the end both sides know both results, so both exit with 0 or both do not.
  */
-#include "tool.h"
+#include "stream.h"
 
 #include <inttypes.h>
 #include <stdio.h>
