@@ -39,8 +39,9 @@ enum {
     HEADER_BYTES = 8,
     HELLO_BYTES = HEADER_BYTES + 18,
     OFFER_FIXED_BYTES = HEADER_BYTES + 20,
-    FLOW_BYTES = 22,
-    OFFER_BYTES_MAX = OFFER_FIXED_BYTES + BOOT_FLOWS_MAX * FLOW_BYTES,
+    FLOW_FIXED_BYTES = 21,
+    FLOW_BYTES_MAX = FLOW_FIXED_BYTES + NIC_QUEUE_ADDRESS_MAX,
+    OFFER_BYTES_MAX = OFFER_FIXED_BYTES + BOOT_FLOWS_MAX * FLOW_BYTES_MAX,
     READY_BYTES = HEADER_BYTES,
     REJECT_BYTES = HEADER_BYTES + 2,
     TX_BYTES_MAX = HELLO_BYTES + OFFER_BYTES_MAX + READY_BYTES + REJECT_BYTES,
@@ -190,8 +191,8 @@ static const char *offer_fault(const struct boot_offer *offer)
         const struct boot_flow *flow = &offer->flows[i];
         if (flow->token == 0)
             return "a flow without token";
-        if (flow->port == 0)
-            return "a flow without port";
+        if (flow->address.length == 0 || flow->address.length > NIC_QUEUE_ADDRESS_MAX)
+            return "length of a flow's address out of range";
         if (flow->datagram_bytes < CORE_DATAGRAM_MIN || flow->datagram_bytes > DATAGRAM_BYTES_MAX)
             return "datagram size out of range";
         if (flow->rx_bytes == 0)
@@ -214,6 +215,22 @@ int bootstrap_decode_hello(const uint8_t *bytes, size_t length, struct boot_hell
     return 0;
 }
 
+/* Reads a flow at `*at` and moves on. False: `end` comes first, or the address is too long. */
+static bool take_flow(const uint8_t **at, const uint8_t *end, struct boot_flow *flow)
+{
+    if (end - *at < FLOW_FIXED_BYTES)
+        return false;
+    flow->token = take(at, 8);
+    flow->rx_bytes = take(at, 8);
+    flow->datagram_bytes = (uint32_t)take(at, 4);
+    flow->address.length = (uint8_t)take(at, 1);
+    if (flow->address.length > NIC_QUEUE_ADDRESS_MAX || end - *at < flow->address.length)
+        return false;
+    memcpy(flow->address.bytes, *at, flow->address.length);
+    *at += flow->address.length;
+    return true;
+}
+
 /* NULL, or what is wrong with the bytes; `out` is written only when they are right. */
 static const char *decode_offer(const uint8_t *bytes, size_t length, struct boot_offer *out)
 {
@@ -231,16 +248,12 @@ static const char *decode_offer(const uint8_t *bytes, size_t length, struct boot
     /* Checked before the loop below, which trusts it; offer_fault() checks it with the rest. */
     if (offer.flow_count > BOOT_FLOWS_MAX)
         return "number of flows out of range";
-    if (length != OFFER_FIXED_BYTES + (size_t)offer.flow_count * FLOW_BYTES)
-        return "length and number of flows disagree";
-
     for (unsigned i = 0; i < offer.flow_count; i++) {
-        struct boot_flow *flow = &offer.flows[i];
-        flow->token = take(&at, 8);
-        flow->rx_bytes = take(&at, 8);
-        flow->datagram_bytes = (uint32_t)take(&at, 4);
-        flow->port = (uint16_t)take(&at, 2);
+        if (!take_flow(&at, bytes + length, &offer.flows[i]))
+            return "length and flows disagree";
     }
+    if (at != bytes + length)
+        return "length and flows disagree";
     const char *fault = offer_fault(&offer);
     if (fault == NULL)
         *out = offer;
@@ -298,8 +311,10 @@ static void queue_hello(struct bootstrap *boot)
 
 static void queue_offer(struct bootstrap *boot, const struct boot_offer *offer)
 {
-    uint8_t *at = queue_message(boot, KIND_OFFER,
-                                OFFER_FIXED_BYTES + (size_t)offer->flow_count * FLOW_BYTES);
+    size_t length = OFFER_FIXED_BYTES;
+    for (unsigned i = 0; i < offer->flow_count; i++)
+        length += FLOW_FIXED_BYTES + (size_t)offer->flows[i].address.length;
+    uint8_t *at = queue_message(boot, KIND_OFFER, length);
     put(&at, offer->conn_id, 4);
     put(&at, offer->home, 2);
     put(&at, offer->flow_count, 2);
@@ -311,7 +326,9 @@ static void queue_offer(struct bootstrap *boot, const struct boot_offer *offer)
         put(&at, flow->token, 8);
         put(&at, flow->rx_bytes, 8);
         put(&at, flow->datagram_bytes, 4);
-        put(&at, flow->port, 2);
+        put(&at, flow->address.length, 1);
+        memcpy(at, flow->address.bytes, flow->address.length);
+        at += flow->address.length;
     }
     assert(at == boot->tx + boot->tx_end);
 }

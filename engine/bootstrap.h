@@ -23,7 +23,7 @@
 #include "uccl/engine.h"
 
 enum {
-    BOOT_VERSION = 1,
+    BOOT_VERSION = 2,
     BOOT_FLOWS_MAX = 64,
     BOOT_MESSAGE_MAX = 4096, /* bytes of any handshake message; longer is UCCL_EPROTO */
 };
@@ -31,7 +31,7 @@ enum {
 /* What one side tells the other of one engine thread. */
 struct boot_flow {
     uint64_t token;          /* what we expect in packets to us */
-    uint16_t port;           /* UDP port of the thread */
+    struct nic_queue_address address; /* of the thread's queue; the NIC's to read */
     uint32_t datagram_bytes; /* full datagram that our route to the peer allows */
     uint64_t rx_bytes;       /* the share of our receive buffer that this peer may fill */
 };

@@ -53,28 +53,24 @@ static void put_slot(struct peer_table *table, unsigned thread, uint32_t slot)
 
 struct flow_call {
     struct peer_flow *flow;
-    union nic_address address;
+    const union nic_address *host;
+    const struct nic_queue_address *address;
     uint32_t datagram_bytes; /* that the route takes */
     int error;
 };
 
-/* What the route takes; the peer's port is not known yet and does not matter. */
 static void ask_route(struct engine_thread *thread, void *argument)
 {
     struct flow_call *call = argument;
-    uint32_t destination;
-    call->error =
-        thread->nic->peer_add(thread->queue, &call->address, &destination, &call->datagram_bytes);
-    if (!call->error)
-        thread->nic->peer_remove(thread->queue, destination);
+    call->error = thread->nic->route(thread->queue, call->host, &call->datagram_bytes);
 }
 
 static void open_flow(struct engine_thread *thread, void *argument)
 {
     struct flow_call *call = argument;
     struct peer_flow *flow = call->flow;
-    call->error = thread->nic->peer_add(thread->queue, &call->address, &flow->setup.destination,
-                                        &call->datagram_bytes);
+    call->error = thread->nic->peer_add(thread->queue, call->host, call->address,
+                                        &flow->setup.destination, &call->datagram_bytes);
     if (!call->error)
         flow->flow = core_flow_open(thread->core, flow->memory, &flow->setup, clock_now_ns());
 }
@@ -147,7 +143,7 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
         .rx_window_bytes = table->nic->queue_rx_bytes(thread->queue),
         .owner = flow,
     };
-    struct flow_call call = {.address = peer->address};
+    struct flow_call call = {.host = &peer->address};
     thread_run(thread, ask_route, &call);
     flow->setup.datagram_bytes = call.datagram_bytes;
     if (call.error)
@@ -215,24 +211,16 @@ void peer_fill_offer(const struct peer *peer, const struct params *params, struc
         const struct peer_flow *flow = &peer->flows[i];
         offer->flows[i] = (struct boot_flow){
             .token = flow->setup.rx_token,
-            .port = flow->thread->nic->queue_port(flow->thread->queue),
             .datagram_bytes = flow->setup.datagram_bytes,
             .rx_bytes = flow->setup.rx_window_bytes,
         };
+        flow->thread->nic->queue_address(flow->thread->queue, &offer->flows[i].address);
     }
 }
 
 static uint32_t smaller(uint64_t a, uint64_t b)
 {
     return (uint32_t)(a < b ? a : b);
-}
-
-static void set_port(union nic_address *address, uint16_t port)
-{
-    if (address->any.sa_family == AF_INET6)
-        address->v6.sin6_port = htons(port);
-    else
-        address->v4.sin_port = htons(port);
 }
 
 int peer_take_offer(struct peer_table *table, struct peer *peer, const struct boot_offer *offer)
@@ -263,8 +251,7 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
             flow->memory = NULL;
             return UCCL_ENOMEM;
         }
-        struct flow_call call = {.flow = flow, .address = peer->address};
-        set_port(&call.address, theirs->port);
+        struct flow_call call = {.flow = flow, .host = &peer->address, .address = &theirs->address};
         thread_run(flow->thread, open_flow, &call);
         if (call.error)
             return call.error;

@@ -47,6 +47,17 @@ union nic_address {
     struct sockaddr_storage storage;
 };
 
+/*
+ * How peers reach a queue beside its host's address: bytes that the backend there makes and the one here
+ * takes, carried by the handshake. The first one says which backend they are of.
+ */
+enum { NIC_QUEUE_ADDRESS_MAX = 40 };
+enum nic_address_of { NIC_ADDRESS_UDP = 1, NIC_ADDRESS_VERBS = 2 };
+struct nic_queue_address {
+    uint8_t length; /* 1..NIC_QUEUE_ADDRESS_MAX */
+    uint8_t bytes[NIC_QUEUE_ADDRESS_MAX];
+};
+
 /* One received buffer: `count` datagrams of `stride` bytes each but the last, back to back (GRO). */
 struct nic_rx {
     const uint8_t *data;
@@ -97,15 +108,20 @@ struct nic_ops {
     /* One queue per engine thread. */
     int (*queue_open)(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out);
     void (*queue_close)(struct nic_queue *queue);
-    /* UDP port (or the like) that peers send to, and the bytes of receive buffer that the kernel grants. */
-    uint16_t (*queue_port)(const struct nic_queue *queue);
+    /* Where peers send to, and the bytes of receive buffer that are there for them. */
+    void (*queue_address)(const struct nic_queue *queue, struct nic_queue_address *out);
     uint64_t (*queue_rx_bytes)(const struct nic_queue *queue);
 
+    /* Bytes of a full datagram that the route to a host allows. The queue's owner. UCCL_EADDR: no route. */
+    int (*route)(struct nic_queue *queue, const union nic_address *host, uint32_t *datagram_bytes);
+
     /*
-     * Prepares to send to a peer: returns in `destination` a number for tx_desc and in `datagram_bytes`
-     * the UDP payload size that the route allows now. Called by the queue's owner.
+     * Prepares to send to a queue of a peer: returns in `destination` a number for tx_desc and in
+     * `datagram_bytes` what the route allows now. Called by the queue's owner. UCCL_EPROTO (logged): the
+     * address is another backend's, or malformed; UCCL_EADDR, UCCL_ENOMEM.
      */
-    int (*peer_add)(struct nic_queue *queue, const union nic_address *address, uint32_t *destination,
+    int (*peer_add)(struct nic_queue *queue, const union nic_address *host,
+                    const struct nic_queue_address *address, uint32_t *destination,
                     uint32_t *datagram_bytes);
     void (*peer_remove)(struct nic_queue *queue, uint32_t destination);
 

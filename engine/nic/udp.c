@@ -33,6 +33,7 @@ enum {
     ECN_ECT0 = 2,
     ECN_CE = 3,
     MAIN_SOCKET = 0,
+    UDP_ADDRESS_BYTES = 3,
     MUTE_RX_BYTES =
         1, /* receive buffer asked for on sockets that only send; the kernel has a minimum */
 };
@@ -339,9 +340,13 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup,
     return 0;
 }
 
-static uint16_t udp_queue_port(const struct nic_queue *queue)
+/* {NIC_ADDRESS_UDP, port in network byte order} */
+static void udp_queue_address(const struct nic_queue *queue, struct nic_queue_address *out)
 {
-    return queue->port;
+    out->length = UDP_ADDRESS_BYTES;
+    out->bytes[0] = NIC_ADDRESS_UDP;
+    out->bytes[1] = (uint8_t)(queue->port >> 8);
+    out->bytes[2] = (uint8_t)queue->port;
 }
 
 static uint64_t udp_queue_rx_bytes(const struct nic_queue *queue)
@@ -412,23 +417,54 @@ static int32_t take_peer(struct nic_queue *queue)
     return (int32_t)queue->peer_count++;
 }
 
-static int udp_peer_add(struct nic_queue *queue, const union nic_address *address,
-                        uint32_t *destination, uint32_t *datagram_bytes)
+/* The address as our sockets take it, and what the route to it allows. */
+static int find_route(const struct nic_queue *queue, const union nic_address *host,
+                      union nic_address *ours, uint32_t *datagram_bytes)
 {
-    struct udp_peer peer = {.used = true, .gso = queue->gso, .descs_to_check = UDP_MTU_CHECK_SENDS};
     char text[NETDEV_ADDRESS_TEXT];
-    int32_t index;
 
-    if (!to_socket_family(queue, address, &peer.address)) {
-        LOG_ERR("peer address of family %d cannot be reached: %s", address->any.sa_family,
+    if (!to_socket_family(queue, host, ours)) {
+        LOG_ERR("peer address of family %d cannot be reached: %s", host->any.sa_family,
                 queue->v6 ? "neither IPv4 nor IPv6" : "this machine has no IPv6");
         return UCCL_EADDR;
     }
-    peer.datagram_bytes = route_datagram(queue, &peer.address);
-    if (peer.datagram_bytes == 0) {
-        LOG_ERR("no route to peer %s: %s", netdev_address_text(address, text), strerror(errno));
+    *datagram_bytes = route_datagram(queue, ours);
+    if (*datagram_bytes == 0) {
+        LOG_ERR("no route to peer %s: %s", netdev_address_text(host, text), strerror(errno));
         return UCCL_EADDR;
     }
+    return 0;
+}
+
+static int udp_route(struct nic_queue *queue, const union nic_address *host, uint32_t *datagram_bytes)
+{
+    union nic_address ours;
+
+    return find_route(queue, host, &ours, datagram_bytes);
+}
+
+static int udp_peer_add(struct nic_queue *queue, const union nic_address *host,
+                        const struct nic_queue_address *address, uint32_t *destination,
+                        uint32_t *datagram_bytes)
+{
+    struct udp_peer peer = {.used = true, .gso = queue->gso, .descs_to_check = UDP_MTU_CHECK_SENDS};
+    uint16_t port;
+    int32_t index;
+    int status;
+
+    if (address->length != UDP_ADDRESS_BYTES || address->bytes[0] != NIC_ADDRESS_UDP) {
+        LOG_ERR("the peer does not use UDP (its address is of kind %u): set the same UCCL_BACKEND on both "
+                "sides", address->bytes[0]);
+        return UCCL_EPROTO;
+    }
+    status = find_route(queue, host, &peer.address, &peer.datagram_bytes);
+    if (status != 0)
+        return status;
+    memcpy(&port, address->bytes + 1, sizeof port);
+    if (queue->v6)
+        peer.address.v6.sin6_port = port;
+    else
+        peer.address.v4.sin_port = port;
     index = take_peer(queue);
     if (index == UDP_NO_PEER)
         return udp_no_memory(queue);
@@ -756,8 +792,9 @@ const struct nic_ops nic_udp_ops = {
     .device = udp_device,
     .queue_open = udp_queue_open,
     .queue_close = udp_queue_close,
-    .queue_port = udp_queue_port,
+    .queue_address = udp_queue_address,
     .queue_rx_bytes = udp_queue_rx_bytes,
+    .route = udp_route,
     .peer_add = udp_peer_add,
     .peer_remove = udp_peer_remove,
     .send = udp_send,

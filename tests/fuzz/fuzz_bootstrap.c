@@ -45,7 +45,8 @@ static void check_offer(const struct boot_offer *offer)
     require(offer->eager_window_kb >= 128 && offer->eager_window_kb <= 65536);
     for (unsigned i = 0; i < offer->flow_count; i++) {
         const struct boot_flow *flow = &offer->flows[i];
-        require(flow->token != 0 && flow->port != 0 && flow->rx_bytes != 0);
+        require(flow->token != 0 && flow->rx_bytes != 0);
+        require(flow->address.length >= 1 && flow->address.length <= NIC_QUEUE_ADDRESS_MAX);
         require(flow->datagram_bytes >= CORE_DATAGRAM_MIN && flow->datagram_bytes <= 65535);
     }
 }

@@ -28,7 +28,7 @@ enum {
     FROM_SERVER = 2,
     HELLO_BYTES = 26,
     OFFER_FIXED_BYTES = 28,
-    FLOW_BYTES = 22,
+    FLOW_FIXED_BYTES = 21, /* its address comes behind */
     PLENTY_MS = 20000, /* a deadline that only a hang meets */
     STEPS_MAX = 64,    /* more steps than any handshake needs when poll() says when */
 };
@@ -195,7 +195,9 @@ static size_t offer(uint8_t *out, int sender, const struct boot_offer *value)
         at = le(at, value->flows[i].token, 8);
         at = le(at, value->flows[i].rx_bytes, 8);
         at = le(at, value->flows[i].datagram_bytes, 4);
-        at = le(at, value->flows[i].port, 2);
+        at = le(at, value->flows[i].address.length, 1);
+        memcpy(at, value->flows[i].address.bytes, value->flows[i].address.length % (NIC_QUEUE_ADDRESS_MAX + 1));
+        at += value->flows[i].address.length % (NIC_QUEUE_ADDRESS_MAX + 1);
     }
     return message(out, 2, sender, body, (size_t)(at - body));
 }
@@ -223,13 +225,17 @@ static struct boot_offer make_offer(uint16_t flows, uint64_t salt)
     out.chunk_window = salt % 2 ? 64 : 16384;
     out.msg_window = salt % 2 ? 65536 : 16;
     out.eager_window_kb = (uint32_t)(128 + salt);
-    for (unsigned i = 0; i < flows; i++)
-        out.flows[i] = (struct boot_flow){
+    for (unsigned i = 0; i < flows; i++) {
+        struct boot_flow *flow = &out.flows[i];
+        *flow = (struct boot_flow){
             .token = 0x8070605040302010u + i + salt * 1000,
-            .port = (uint16_t)(65535 - i - salt),
+            .address.length = (uint8_t)(1 + (i + salt) % NIC_QUEUE_ADDRESS_MAX),
             .datagram_bytes = (uint32_t)(512 + i * 1000 + salt),
             .rx_bytes = 0x0123456789abcdefu - i - salt,
         };
+        for (unsigned byte = 0; byte < flow->address.length; byte++)
+            flow->address.bytes[byte] = (uint8_t)(17 * i + byte + salt);
+    }
     return out;
 }
 
@@ -243,7 +249,9 @@ static void expect_offer(const struct boot_offer *got, const struct boot_offer *
     cr_assert_eq(got->eager_window_kb, want->eager_window_kb);
     for (unsigned i = 0; i < want->flow_count; i++) {
         cr_assert_eq(got->flows[i].token, want->flows[i].token);
-        cr_assert_eq(got->flows[i].port, want->flows[i].port);
+        cr_assert_eq(got->flows[i].address.length, want->flows[i].address.length);
+        cr_assert_arr_eq(got->flows[i].address.bytes, want->flows[i].address.bytes,
+                         want->flows[i].address.length);
         cr_assert_eq(got->flows[i].datagram_bytes, want->flows[i].datagram_bytes);
         cr_assert_eq(got->flows[i].rx_bytes, want->flows[i].rx_bytes);
     }
@@ -719,10 +727,10 @@ Test(bootstrap, wrong_version)
         size_t trailing;
         const char *log;
     } CASES[] = {
-        {BOOT_VERSION + 1, 0, "version 2 of the handshake, this library version 1"},
-        {BOOT_VERSION + 1, 40, "version 2 of the handshake, this library version 1"},
-        {0xffff, 64, "version 65535 of the handshake, this library version 1"},
-        {BOOT_VERSION - 1, 0, "version 0 of the handshake, this library version 1"},
+        {BOOT_VERSION + 1, 0, "version 3 of the handshake, this library version 2"},
+        {BOOT_VERSION + 1, 40, "version 3 of the handshake, this library version 2"},
+        {0xffff, 64, "version 65535 of the handshake, this library version 2"},
+        {BOOT_VERSION - 1, 0, "version 1 of the handshake, this library version 2"},
         {BOOT_VERSION - 1, 1, "malformed HELLO"},
         {BOOT_VERSION, 1, "malformed HELLO"},
     };
@@ -1250,9 +1258,11 @@ Test(bootstrap, offer_fields_are_checked)
         GOOD(flows[i].token, 1);
         GOOD(flows[i].token, UINT64_MAX);
         BAD(flows[i].token, 0);
-        GOOD(flows[i].port, 1);
-        GOOD(flows[i].port, 65535);
-        BAD(flows[i].port, 0);
+        GOOD(flows[i].address.length, 1);
+        GOOD(flows[i].address.length, NIC_QUEUE_ADDRESS_MAX);
+        BAD(flows[i].address.length, 0);
+        BAD(flows[i].address.length, NIC_QUEUE_ADDRESS_MAX + 1);
+        BAD(flows[i].address.length, UINT8_MAX);
         GOOD(flows[i].datagram_bytes, CORE_DATAGRAM_MIN);
         GOOD(flows[i].datagram_bytes, 65535);
         BAD(flows[i].datagram_bytes, 0);
@@ -1272,7 +1282,10 @@ Test(bootstrap, count_and_length_must_agree)
     value.home = 0;
     uint8_t bytes[BOOT_MESSAGE_MAX];
     size_t length = offer(bytes, FROM_CLIENT, &value);
-    cr_assert_eq(length, OFFER_FIXED_BYTES + 5 * FLOW_BYTES);
+    size_t expected = OFFER_FIXED_BYTES;
+    for (unsigned i = 0; i < 5; i++)
+        expected += FLOW_FIXED_BYTES + (size_t)value.flows[i].address.length;
+    cr_assert_eq(length, expected);
     for (unsigned count = 0; count <= 70; count++) {
         le(bytes + 14, count, 2);
         cr_assert_eq(decode(true, bytes, length), count == 5 ? 0 : UCCL_EPROTO, "count %u", count);

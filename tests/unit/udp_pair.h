@@ -107,18 +107,18 @@ static inline int open_queue(struct pair *pair, int which, bool lent)
 static inline void add_peer(struct pair *pair, const char *address)
 {
     union nic_address to = {0};
-    uint16_t port = htons(nic_udp_ops.queue_port(pair->queues[1]));
+    struct nic_queue_address of_queue;
 
+    nic_udp_ops.queue_address(pair->queues[1], &of_queue);
     if (inet_pton(AF_INET, address, &to.v4.sin_addr) == 1) {
         to.v4.sin_family = AF_INET;
-        to.v4.sin_port = port;
     } else {
         cr_assert_eq(inet_pton(AF_INET6, address, &to.v6.sin6_addr), 1);
         to.v6.sin6_family = AF_INET6;
-        to.v6.sin6_port = port;
     }
-    cr_assert_eq(
-        nic_udp_ops.peer_add(pair->queues[0], &to, &pair->destination, &pair->datagram_bytes), 0);
+    cr_assert_eq(nic_udp_ops.peer_add(pair->queues[0], &to, &of_queue, &pair->destination,
+                                      &pair->datagram_bytes),
+                 0);
 }
 
 static inline void init_params(struct params *params, unsigned io)
