@@ -123,6 +123,7 @@ static void destroy(struct uccl_engine *engine)
     free(engine->conn_indices);
     if (engine->event_fd >= 0)
         close(engine->event_fd);
+    mem_cache_free(&engine->regions);
     pthread_mutex_destroy(&engine->lock);
     free(engine);
 }
@@ -137,6 +138,7 @@ UCCL_API int uccl_open(const uccl_config *config, uccl_engine **out)
     engine->event_fd = -1;
     pthread_mutex_init(&engine->lock, NULL);
     int error = config_resolve(config, &engine->params);
+    mem_cache_init(&engine->regions, (uint32_t)engine->params.mr_cache);
     if (!error) {
         log_set_level((enum uccl_log_level)engine->params.log_level);
         error = build(engine);

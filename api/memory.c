@@ -4,24 +4,42 @@
 
 #include "log.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+
+static const char *kind_name(enum uccl_mem kind)
+{
+    static const char *const names[] = {
+        [UCCL_MEM_AUTO] = "auto", [UCCL_MEM_HOST] = "host", [UCCL_MEM_CUDA] = "cuda", [UCCL_MEM_HIP] = "hip"};
+    return (unsigned)kind < sizeof names / sizeof names[0] ? names[kind] : "unknown";
+}
+
+static void complain(int error, const void *address, size_t length, enum uccl_mem kind)
+{
+    if (error == UCCL_ENOTSUP)
+        LOG_ERR("cannot register %p as memory of kind %s: this build or machine has none, or it is "
+                "not such memory (uccl_info says what was found)",
+                address, kind_name(kind));
+    else if (error == UCCL_EINVAL)
+        LOG_ERR("cannot register %zu bytes at %p: they reach beyond their allocation", length, address);
+}
 
 UCCL_API int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind, uccl_mr **out)
 {
     if (!engine || !out || (!address && length))
         return UCCL_EINVAL;
-    const struct mem_ops *memory = mem_ops_of(kind, address);
-    if (!memory) {
-        LOG_ERR("cannot register memory of kind %d: this build knows host memory", (int)kind);
-        return UCCL_ENOTSUP;
-    }
     struct uccl_mr *mr = calloc(1, sizeof *mr);
     if (!mr)
         return UCCL_ENOMEM;
+    int error = mem_cache_get(&engine->regions, kind, address, length, &mr->region);
+    if (error) {
+        complain(error, address, length, kind);
+        free(mr);
+        return error;
+    }
     mr->engine = engine;
     mr->address = address;
     mr->length = length;
-    mr->memory = memory;
     pthread_mutex_lock(&engine->lock);
     mr->next = engine->mrs;
     engine->mrs = mr;
@@ -44,8 +62,35 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
         }
     }
     pthread_mutex_unlock(&mr->engine->lock);
+    mem_cache_put(&mr->engine->regions, mr->region);
     free(mr);
     return UCCL_OK;
+}
+
+UCCL_API int uccl_mr_get_info(const uccl_mr *mr, struct uccl_mr_info *out)
+{
+    if (!mr || !out)
+        return UCCL_EINVAL;
+    const struct mem_identity *is = &mr->region->is;
+    *out = (struct uccl_mr_info){.kind = is->ops->kind,
+                                 .device = is->device,
+                                 .base = (void *)mr->region->begin,
+                                 .base_length = mr->region->length};
+    snprintf(out->pci, sizeof out->pci, "%s", is->pci);
+    return UCCL_OK;
+}
+
+UCCL_API int uccl_mem_status(enum uccl_mem kind, char *text, size_t size)
+{
+    if (!text || size == 0)
+        return UCCL_EINVAL;
+    const struct mem_ops *ops = mem_ops_of(kind);
+    if (ops)
+        return ops->status(text, size);
+    if (kind != UCCL_MEM_CUDA && kind != UCCL_MEM_HIP)
+        return UCCL_EINVAL;
+    snprintf(text, size, "not built in (-D%s=disabled)", kind_name(kind));
+    return UCCL_ENOTSUP;
 }
 
 UCCL_API int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out)
@@ -53,6 +98,6 @@ UCCL_API int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *m
     (void)mr;
     if (!conn || !out || (!buffer && length))
         return UCCL_EINVAL;
-    *out = NULL; /* host memory: what has ended is visible */
+    *out = NULL; /* what has ended is visible: in host memory, and on a device, where staging put it */
     return UCCL_OK;
 }

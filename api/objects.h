@@ -4,6 +4,7 @@
 #define UCCL_OBJECTS_H
 
 #include "export.h"
+#include "mem/region.h"
 #include "nic/nic.h"
 #include "peer.h"
 #include "request.h"
@@ -21,6 +22,7 @@ struct uccl_engine {
     struct engine_thread *threads;
     unsigned thread_count;
     struct request_pool requests;
+    struct mem_cache regions;
     int event_fd;
     _Atomic uint32_t event_armed;
 
@@ -62,7 +64,7 @@ struct uccl_mr {
     struct uccl_engine *engine;
     void *address;
     size_t length;
-    const struct mem_ops *memory;
+    struct mem_region *region;
     _Atomic uint32_t users;       /* requests pending */
 };
 

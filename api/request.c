@@ -24,7 +24,7 @@ static int post(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, s
     request->msg.size_bytes = length;
     request->msg.stripes = 0;
     request->buffer = buffer;
-    request->memory = mr ? mr->memory : mem_ops_of(UCCL_MEM_HOST, buffer);
+    request->memory = mr ? mr->region->is.ops : &mem_host_ops;
     request->mr = mr;
     request->thread = conn->thread;
     request->stripes = &conn->stripes;

@@ -2,6 +2,7 @@
 #include "request.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int request_pool_init(struct request_pool *pool, uint64_t max_requests)
 {
@@ -96,7 +97,7 @@ void request_put(struct uccl_request *request)
 void request_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length)
 {
     const struct uccl_request *request = request_of(msg);
-    request->memory->gather(to, request->buffer + offset, length);
+    memcpy(to, request->buffer + offset, length);
 }
 
 const void *request_payload(const struct core_msg *msg, uint64_t offset)
@@ -108,5 +109,6 @@ const void *request_payload(const struct core_msg *msg, uint64_t offset)
 void request_scatter(const struct core_msg *msg, uint64_t offset, const void *from, size_t length)
 {
     const struct uccl_request *request = request_of(msg);
-    request->memory->scatter(request->buffer + offset, from, length);
+    if (request->buffer + offset != from) /* else the NIC has put it there */
+        memcpy(request->buffer + offset, from, length);
 }

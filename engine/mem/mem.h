@@ -1,23 +1,93 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Kinds of memory behind one table. Payload is touched through it alone: by the thread that owns the
- * engine, on behalf of the core, which never touches it.
+ * Kinds of memory behind one table of operations. Payload that the CPU may not touch (`cpu_readable` false)
+ * moves by asynchronous copies between it and pinned host memory alone: queued on streams of the
+ * engine's own, never waited for, polled. The staging pipeline (stage.h) drives them.
+ *
+ * Threads: identify() and status() may be called by any thread, and leave its current device and
+ * context as they are. Everything about a `mem_stage` belongs to one engine thread, which is never an
+ * application's; no call blocks on the device but stage_open(), pin() and their opposites, which take
+ * milliseconds at most.
  */
 #ifndef UCCL_MEM_H
 #define UCCL_MEM_H
 
 #include "uccl/engine.h"
 
-struct mem_ops {
-    const char *name;
-    /* Copies between this memory at `address` and host memory. Complete on return. */
-    void (*gather)(void *to, const void *address, size_t length);
-    void (*scatter)(void *address, const void *from, size_t length);
-    /* Whether the CPU may read and write it in place. */
-    int cpu_readable;
+#include <stdbool.h>
+#include <stdint.h>
+
+struct mem_ops;
+struct mem_stage;
+
+enum { MEM_PCI_TEXT = 16, MEM_STATUS_TEXT = 256 };
+
+/* What is known of an address. */
+struct mem_identity {
+    const struct mem_ops *ops;
+    int device;              /* index in the runtime's own order; -1: host memory */
+    void *context;           /* of the runtime, for stage_open(); NULL: the device's default one */
+    uintptr_t base;          /* the allocation that it lies in; 0: unknown (host memory) */
+    size_t base_length;
+    uint64_t buffer_id;      /* no other allocation of this process has, had or will have it; 0: none known */
+    char pci[MEM_PCI_TEXT];  /* "0000:1b:00.0"; "": none */
 };
 
-/* The table of a kind; NULL: this build or machine has no such memory. UCCL_MEM_AUTO finds out. */
-const struct mem_ops *mem_ops_of(enum uccl_mem kind, const void *address);
+enum mem_direction { MEM_FROM_DEVICE, MEM_TO_DEVICE };
+
+struct mem_ops {
+    const char *name;
+    enum uccl_mem kind;
+    bool cpu_readable; /* the CPU may read and write it in place */
+
+    /*
+     * Whose memory is it? 0 and `*out`, or UCCL_ENOTSUP: not this kind's, or this process does not use
+     * it. Loads and initialises no driver: memory of a kind exists only where the application has done so.
+     */
+    int (*identify)(const void *address, struct mem_identity *out);
+
+    /*
+     * What this machine has of the kind, as text for people ("CUDA driver 12.4, 2 devices", or why there
+     * is none). 0: usable; UCCL_ENOTSUP. Loads the driver.
+     */
+    int (*status)(char *text, size_t size);
+
+    /*
+     * Streams for copies to and from memory like `of`, `streams` in each direction, and room for
+     * `copies_max` copies in flight. UCCL_ENOTSUP, UCCL_ENOMEM, UCCL_EIO; logged.
+     */
+    int (*stage_open)(const struct mem_identity *of, unsigned streams, unsigned copies_max,
+                      struct mem_stage **out);
+    /* No copy is in flight any more, or the device is lost. */
+    void (*stage_close)(struct mem_stage *stage);
+
+    /* Makes host memory fit for copies that run by themselves, and undoes that. Logged. */
+    int (*pin)(struct mem_stage *stage, void *memory, size_t length);
+    void (*unpin)(struct mem_stage *stage, void *memory);
+
+    /*
+     * Queues a copy between device memory and pinned host memory, in the order of its stream; poll()
+     * names it by `cookie`. 0, UCCL_EAGAIN: as many as allowed are in flight; UCCL_EIO (logged).
+     */
+    int (*copy)(struct mem_stage *stage, enum mem_direction direction, uintptr_t device_address,
+                void *host_address, size_t length, void *cookie);
+    /* The next copy that has ended. 1: well; 0: none has; negative: it failed (logged). */
+    int (*poll)(struct mem_stage *stage, void **cookie);
+};
+
+/*
+ * Finds the kind of [address, address + length): the one that is asked for, or for UCCL_MEM_AUTO the one
+ * that claims it, else host memory. UCCL_ENOTSUP: a kind that this build or machine lacks, or another's
+ * memory; UCCL_EINVAL: it reaches beyond its allocation. Any thread.
+ */
+int mem_identify(enum uccl_mem kind, const void *address, size_t length, struct mem_identity *out);
+
+/* The table of a kind; NULL: not built in, or UCCL_MEM_AUTO. */
+const struct mem_ops *mem_ops_of(enum uccl_mem kind);
+
+/* For tests: one more kind, asked before all others by UCCL_MEM_AUTO; NULL: none. */
+void mem_set_test_kind(const struct mem_ops *ops);
+
+extern const struct mem_ops mem_host_ops;
 
 #endif

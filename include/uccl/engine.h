@@ -227,11 +227,35 @@ enum uccl_mem { UCCL_MEM_AUTO = 0, UCCL_MEM_HOST = 1, UCCL_MEM_CUDA = 2, UCCL_ME
 
 /*
  * Registers memory for use by the engine's devices. Host memory needs no registration to be sent or
- * received (pass NULL there); registering it saves work on backends that pin. The memory stays the
- * caller's and must outlive the registration. UCCL_ENOTSUP: a kind this build or machine lacks.
+ * received (pass NULL there); registering it saves work on backends that pin. Memory of a GPU does:
+ * without it, it is taken for host memory. UCCL_MEM_AUTO finds the kind out.
+ *   The memory stays the caller's and must outlive the registration: free it after uccl_dereg_mr().
+ *   Registrations within one allocation of a device share their resources.
+ * No thread's current device or context changes, and no GPU is touched that the application does not use.
+ * UCCL_ENOTSUP: a kind that this build or machine lacks, or memory of another kind; UCCL_EINVAL: the
+ * range reaches beyond its allocation; UCCL_ENOMEM.
  */
 int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind,
                 uccl_mr **out);
+
+struct uccl_mr_info {
+    enum uccl_mem kind;
+    int device;          /* the runtime's index (CUDA_VISIBLE_DEVICES applies); -1: host memory */
+    void *base;          /* the allocation; of host memory what was registered */
+    size_t base_length;
+    char pci[16];        /* PCI address of the device, "0000:1b:00.0"; "": none or unknown */
+};
+
+/* What was found out about registered memory. */
+int uccl_mr_get_info(const uccl_mr *mr, struct uccl_mr_info *out);
+
+/*
+ * What this build and machine have of a kind of memory (not UCCL_MEM_AUTO), as text for people: the
+ * driver's version and number of devices, or why there is none. 0: usable; UCCL_ENOTSUP: not, and the
+ * text says why. Loads and initialises the GPU's driver, which takes up to a second, but
+ * makes no context.
+ */
+int uccl_mem_status(enum uccl_mem kind, char *text, size_t size);
 
 /* Ends a registration. UCCL_EAGAIN: requests that use it are still pending. */
 int uccl_dereg_mr(uccl_mr *mr);
@@ -244,6 +268,8 @@ typedef struct uccl_request uccl_request;
  * Posts the next send or receive of a connection. Send k of one side matches receive k of the
  * other, in the order in which the calls took effect. The buffer belongs to the engine until the
  * request ends; `mr` may be NULL for host memory. `length` may be 0.
+ *   GPU memory: what is to be sent must be there already (the work that writes it has ended). A
+ *   receive that has ended is seen by all work that is submitted to the GPU afterwards.
  *   A send ends when the peer's receive has all its bytes.
  *   A receive larger than its send ends with the sent size. A smaller one: both end with
  *   UCCL_ETRUNCATED, nothing is written beyond the buffer, the connection lives.
@@ -279,8 +305,8 @@ int uccl_wait(uccl_request *request, int timeout_ms, size_t *bytes);
 int uccl_cancel(uccl_request *request);
 
 /*
- * Makes received bytes visible to the device that owns the buffer. For host memory nothing is
- * needed: returns with `*out` NULL: there is nothing to wait for, and nothing to test.
+ * Makes received bytes visible to the device that owns the buffer. Nothing is needed for host memory and
+ * for staged device memory: returns with `*out` NULL: there is nothing to wait for, and nothing to test.
  */
 int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out);
 
