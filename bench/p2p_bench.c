@@ -11,18 +11,14 @@
  * a count agreed before: the sender goes on with empty messages, `window` of them, which is what
  * the receiver has posted when it sees the first.
  */
+#include "p2p_local.h"
 #include "p2p_report.h"
 #include "stream.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 enum {
@@ -47,6 +43,8 @@ struct options {
     bool json;
     bool csv;
     const char *plot;
+    struct device_choice sender;   /* client */
+    struct device_choice receiver; /* server */
     int report_fd; /* server of --local: tell the port here; -1: none */
 };
 
@@ -87,8 +85,9 @@ struct side {
     uccl_engine *engine;
     uccl_conn *conns[CONNS];
     uint64_t memory; /* bytes of each of the two regions */
-    unsigned char *send_memory;
-    unsigned char *receive_memory;
+    struct device_choice device; /* where they are */
+    struct region send_memory;
+    struct region receive_memory;
     uccl_request *send_requests[WINDOW_MAX];
     uccl_request *receive_requests[WINDOW_MAX];
     uint32_t samples[PING_MAX];
@@ -110,6 +109,10 @@ enum {
     KEY_WARMUP,
     KEY_SECONDS,
     KEY_BI,
+    KEY_DEVICE,
+    KEY_SENDER_DEVICE,
+    KEY_RECEIVER_DEVICE,
+    KEY_PINNED,
     KEY_VERIFY,
     KEY_JSON,
     KEY_CSV,
@@ -143,23 +146,30 @@ static const struct argp_option option_rows[] = {
      "true: verify contents of every message, which costs speed; false: of none (default: of the "
      "first window of each size)",
      2},
-    {0, 0, 0, 0, "Report (client):", 3},
+    {0, 0, 0, 0, "Where messages lie (client):", 3},
+    {"device", KEY_DEVICE, "WHERE", 0, "cpu, cuda:N or hip:N, on both sides (default cpu)", 3},
+    {"sender-device", KEY_SENDER_DEVICE, "WHERE", 0,
+     "The same for the client, which sends", 3},
+    {"receiver-device", KEY_RECEIVER_DEVICE, "WHERE", 0, "The same for the server", 3},
+    {"pinned", KEY_PINNED, "BOOL", OPTION_ARG_OPTIONAL,
+     "Host memory on either side is page-locked, by the GPU driver (default false)", 3},
+    {0, 0, 0, 0, "Report (client):", 4},
     {"json", KEY_JSON, "BOOL", OPTION_ARG_OPTIONAL,
-     "JSON and nothing else on stdout (default false)", 3},
+     "JSON and nothing else on stdout (default false)", 4},
     {"csv", KEY_CSV, "BOOL", OPTION_ARG_OPTIONAL, "CSV and nothing else on stdout (default false)",
-     3},
+     4},
     {"plot", KEY_PLOT, "FILE.svg", 0,
-     "Draw throughput and latency over size, with gnuplot (default none)", 3},
-    {0, 0, 0, 0, "Connecting:", 4},
+     "Draw throughput and latency over size, with gnuplot (default none)", 4},
+    {0, 0, 0, 0, "Connecting:", 5},
     {"oobport", KEY_OOBPORT, "PORT", 0,
      "TCP port of the server (default 30042, --local a free one; a server given 0 takes a free one "
      "and says which)",
-     4},
+     5},
     {"connect-timeout", KEY_TIMEOUT, "SECONDS", 0,
-     "How long the client tries to reach the server (default 10)", 4},
+     "How long the client tries to reach the server (default 10)", 5},
     {"logtostderr", KEY_LOG, "BOOL", OPTION_ARG_OPTIONAL,
-     "Show the library's log from level info; warnings always show (default false)", 4},
-    {"report-fd", KEY_REPORT_FD, "FD", OPTION_HIDDEN, "", 4},
+     "Show the library's log from level info; warnings always show (default false)", 5},
+    {"report-fd", KEY_REPORT_FD, "FD", OPTION_HIDDEN, "", 5},
     {0},
 };
 
@@ -233,6 +243,19 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_BI:
         o->report.bi = tool_parse_bool(state, "bi", text);
         return 0;
+    case KEY_DEVICE:
+        device_parse(state, "device", text, false, &o->sender);
+        device_parse(state, "device", text, false, &o->receiver);
+        return 0;
+    case KEY_SENDER_DEVICE:
+        device_parse(state, "sender-device", text, false, &o->sender);
+        return 0;
+    case KEY_RECEIVER_DEVICE:
+        device_parse(state, "receiver-device", text, false, &o->receiver);
+        return 0;
+    case KEY_PINNED:
+        o->sender.pinned = o->receiver.pinned = tool_parse_bool(state, "pinned", text);
+        return 0;
     case KEY_VERIFY:
         o->report.verify = tool_parse_bool(state, "verify", text) ? VERIFY_ALL : VERIFY_NONE;
         return 0;
@@ -279,7 +302,8 @@ static struct stream make_stream(struct side *side, const struct phase *phase, b
         .buffer_count =
             stream_buffers(phase->size, (uint32_t)phase->window, phase->check, side->memory),
         .stride = stream_stride(phase->size),
-        .buffers = sends ? side->send_memory : side->receive_memory,
+        .region = sends ? &side->send_memory : &side->receive_memory,
+        .buffers = sends ? side->send_memory.base : side->receive_memory.base,
         .size = phase->size,
         .may_stop = !sends,
         .requests = sends ? side->send_requests : side->receive_requests,
@@ -417,11 +441,24 @@ static bool phase_allowed(const struct side *side, const struct phase *p)
            (!p->check || stream_stride(p->size) * p->window <= side->memory);
 }
 
-static bool take_memory(const struct tool_message *hello, void *context)
+static uint64_t take_memory(const struct tool_message *hello, void *context)
 {
     struct side *side = context;
+    char fault[256];
     side->memory = hello->field[1];
-    return side->memory <= TOOL_MEMORY_MAX;
+    if (side->memory > TOOL_MEMORY_MAX || !device_unpack(hello->field[2], &side->device))
+        return TOOL_BAD_SETTING;
+    if (device_open(&side->device, fault))
+        return 0;
+    fprintf(stderr, "[Server] error: memory of the server: %s\n", fault);
+    return TOOL_NO_DEVICE;
+}
+
+/* After both ends have agreed to it. */
+static void make_memory(struct side *side)
+{
+    region_make(&side->send_memory, side->engine, &side->device, side->memory);
+    region_make(&side->receive_memory, side->engine, &side->device, side->memory);
 }
 
 static void start_server(const struct options *o, struct side *side)
@@ -434,8 +471,7 @@ static void start_server(const struct options *o, struct side *side)
     if (o->report_fd >= 0)
         close(o->report_fd);
     side->conns[DATA] = tool_accept_client(listener, take_memory, side, &nonce);
-    side->send_memory = tool_allocate(side->memory);
-    side->receive_memory = tool_allocate(side->memory);
+    make_memory(side);
     tool_tell(side->conns[DATA], TOOL_WELCOME, NULL, 0, "accepting the client");
     tool_accept_joins(listener, nonce, side->conns, CONNS);
     uccl_listener_close(listener);
@@ -511,14 +547,18 @@ static uint32_t window_of(const struct options *o, uint64_t size)
 
 static void start_client(const struct options *o, struct side *side)
 {
+    char fault[256];
+    side->device = o->sender;
+    if (!device_open(&side->device, fault))
+        tool_fail("memory of the client: %s", fault);
     for (unsigned i = 0; i < o->size_count; i++) {
         uint32_t fit = fitting_window(o->sizes[i], window_of(o, o->sizes[i]), TOOL_SHARED_BUFFERS);
         uint64_t need = stream_stride(o->sizes[i]) * fit;
         side->memory = need > side->memory ? need : side->memory;
     }
-    side->send_memory = tool_allocate(side->memory);
-    side->receive_memory = tool_allocate(side->memory);
-    tool_connect_all(side->engine, &o->server_at, &side->memory, 1, side->conns, CONNS);
+    make_memory(side);
+    uint64_t settings[] = {side->memory, device_pack(&o->receiver)};
+    tool_connect_all(side->engine, &o->server_at, settings, 2, side->conns, CONNS);
 }
 
 /* The bar on a terminal; an empty `what` wipes it. */
@@ -636,6 +676,8 @@ static int sweep(struct side *side, const struct options *o)
     struct tool_message end;
     uint64_t wrong = 0, own;
     unsigned count = 0;
+    if (!o->json && !o->csv)
+        report_devices(&o->report);
     while (count < o->size_count && wrong == 0) {
         wrong = measure(side, o, count, &rows[count]);
         if (!o->json && !o->csv)
@@ -661,105 +703,12 @@ static int sweep(struct side *side, const struct options *o)
     return EXIT_SUCCESS;
 }
 
-/* ---- both ends on this machine ---- */
-
-static pid_t local_server; /* 0: none */
-
-static void kill_local_server(void)
-{
-    if (local_server > 0) {
-        kill(local_server, SIGKILL);
-        waitpid(local_server, NULL, 0);
-    }
-}
-
-/* In the child: becomes the server. Its lines would double ours, so only its errors are shown. */
-static void exec_server(const struct options *o, int report_fd, pid_t parent)
-{
-    char port[32], report[32];
-    char *arguments[] = {(char[]){"p2p_bench"},
-                         (char[]){"--server"},
-                         port,
-                         report,
-                         o->log_info ? (char[]){"--logtostderr"} : NULL,
-                         NULL};
-    snprintf(port, sizeof(port), "--oobport=%u", o->port_given ? o->server_at.port : 0);
-    snprintf(report, sizeof(report), "--report-fd=%d", report_fd);
-    int null = open("/dev/null", O_WRONLY);
-    if (null < 0 || dup2(null, STDOUT_FILENO) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
-        _exit(126);
-    if (getppid() != parent)
-        _exit(126);
-    char self[4096];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
-    if (length > 0) {
-        self[length] = '\0';
-        execv(self, arguments); /* by its name, which ps and pgrep then show */
-    }
-    execv("/proc/self/exe", arguments); /* the file has been replaced since */
-    _exit(127);
-}
-
-static const char *status_text(int status, char out[64])
-{
-    if (WIFSIGNALED(status))
-        snprintf(out, 64, "was killed by signal %d", WTERMSIG(status));
-    else
-        snprintf(out, 64, "ended with status %d", WEXITSTATUS(status));
-    return out;
-}
-
-/* Starts the server as a process of its own, before any engine is open here; returns its port. */
-static uint16_t start_local_server(const struct options *o)
-{
-    int fds[2], status = 0;
-    uint16_t port = 0;
-    char text[64];
-    pid_t parent = getpid();
-    if (pipe(fds) != 0)
-        tool_fail("cannot start the server process: %s", strerror(errno));
-    fflush(NULL);
-    pid_t child = fork();
-    if (child < 0)
-        tool_fail("cannot start the server process: %s", strerror(errno));
-    if (child == 0) {
-        close(fds[0]);
-        exec_server(o, fds[1], parent);
-    }
-    close(fds[1]);
-    local_server = child;
-    atexit(kill_local_server);
-    ssize_t got;
-    while ((got = read(fds[0], &port, sizeof(port))) < 0 && errno == EINTR)
-        ;
-    close(fds[0]);
-    if (got != sizeof(port)) {
-        waitpid(child, &status, 0);
-        local_server = 0;
-        tool_fail("the server process %s before it listened", status_text(status, text));
-    }
-    return port;
-}
-
-/* Waits for the server to end by itself, as it does after the client's goodbye. */
-static int end_local_server(void)
-{
-    int status = 0;
-    char text[64];
-    pid_t child = local_server, got;
-    while ((got = waitpid(child, &status, 0)) < 0 && errno == EINTR)
-        ;
-    local_server = 0;
-    if (got == child && WIFEXITED(status) && WEXITSTATUS(status) == 0)
-        return EXIT_SUCCESS;
-    fprintf(stderr, "[Client] error: the server process %s\n", status_text(status, text));
-    return EXIT_FAILURE;
-}
-
 static void finish(struct side *side)
 {
     uccl_conn_close(side->conns[DATA]);
     uccl_conn_close(side->conns[CONTROL]);
+    region_free(&side->send_memory);
+    region_free(&side->receive_memory);
     uccl_close(side->engine);
 }
 
@@ -794,9 +743,11 @@ int main(int argc, char **argv)
     if (options.plot != NULL)
         report_check_plot(options.plot);
     if (options.report.local) {
-        options.server_at.port = start_local_server(&options);
+        options.server_at.port = local_start(options.port_given ? options.server_at.port : 0, options.log_info);
         options.server_at.host = "127.0.0.1";
     }
+    device_text(&options.sender, options.report.sender_device);
+    device_text(&options.receiver, options.report.receiver_device);
     side.server = options.server;
     side.engine = tool_open(options.log_info);
     int status;
@@ -808,7 +759,7 @@ int main(int argc, char **argv)
         status = sweep(&side, &options);
     }
     finish(&side);
-    if (options.report.local && end_local_server() != EXIT_SUCCESS)
+    if (options.report.local && local_end() != EXIT_SUCCESS)
         status = EXIT_FAILURE;
     return status;
 }

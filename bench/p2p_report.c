@@ -22,6 +22,13 @@ static const char *rate_text(double per_s, char out[32])
     return out;
 }
 
+void report_devices(const struct report_setup *setup)
+{
+    if (strcmp(setup->sender_device, "cpu") != 0 || strcmp(setup->receiver_device, "cpu") != 0)
+        printf("[Client] messages lie on %s at the client, on %s at the server\n", setup->sender_device,
+               setup->receiver_device);
+}
+
 void report_row(const struct report_setup *setup, const struct result *r)
 {
     char size[16], rate[32];
@@ -87,10 +94,11 @@ void report_json(const struct report_setup *setup, const struct result *rows, un
     for (unsigned i = 0; i < count; i++)
         json_array_append_new(list, row_json(&rows[i]));
     json_t *root =
-        json_pack("{s:s, s:s, s:s, s:b, s:b, s:f, s:I, s:s, s:o}", "tool", "p2p_bench", "version",
+        json_pack("{s:s, s:s, s:s, s:b, s:b, s:f, s:I, s:s, s:s, s:s, s:o}", "tool", "p2p_bench", "version",
                   uccl_version(), "build", uccl_build_info(), "local", setup->local, "bi", setup->bi,
                   "seconds", setup->seconds, "iterations", (json_int_t)setup->iterations, "verify",
-                  verify_names[setup->verify], "results", list);
+                  verify_names[setup->verify], "sender_device", setup->sender_device, "receiver_device",
+                  setup->receiver_device, "results", list);
     if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0)
         tool_fail("cannot write the JSON report");
     printf("\n");

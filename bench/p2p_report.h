@@ -16,6 +16,8 @@ struct report_setup {
     double seconds;      /* per size */
     uint64_t iterations; /* 0: by time */
     enum verify verify;
+    char sender_device[32]; /* where the messages lie */
+    char receiver_device[32];
 };
 
 /* A row of the report. */
@@ -36,6 +38,8 @@ struct result {
     double cpu_server;
 };
 
+/* Says so where messages lie in other than plain host memory. */
+void report_devices(const struct report_setup *setup);
 void report_row(const struct report_setup *setup, const struct result *r);
 void report_csv(const struct result *rows, unsigned count);
 void report_json(const struct report_setup *setup, const struct result *rows, unsigned count);

@@ -6,11 +6,9 @@
 #include "stream.h"
 
 #include <endian.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #define POISON 0xdbdbdbdbdbdbdbdbull
 
@@ -102,20 +100,6 @@ void tool_print_mismatch(const char *who, const struct tool_mismatch *m)
             m->got == POISON ? " (never written)" : "");
 }
 
-void *tool_allocate(uint64_t bytes)
-{
-    if (bytes == 0)
-        bytes = 1;
-    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        tool_fail("cannot allocate %" PRIu64
-                  " MiB of message buffers: %s (use smaller or fewer messages)",
-                  bytes / MIB, strerror(errno));
-    madvise(memory, bytes, MADV_HUGEPAGE); /* a hint: where it is refused, small pages do */
-    tool_poison(memory, bytes);
-    return memory;
-}
-
 /* ---- streams ---- */
 
 uint64_t stream_stride(uint64_t size)
@@ -161,6 +145,17 @@ static void stream_starved(struct stream *s)
                        stream_verb(s), shown_number(s, s->posted));
 }
 
+/* Makes the contents of the next message, or of the buffer before it arrives. */
+static void stream_prepare(struct stream *s, unsigned char *buffer, uint64_t size)
+{
+    void *contents = region_scratch(s->region, buffer, size);
+    if (s->sends)
+        tool_fill(contents, size, s->channel, s->first_number + s->posted);
+    else
+        tool_poison(contents, size);
+    region_store(s->region, buffer, size);
+}
+
 /* May the next message be posted? Groups are posted whole, as soon as a whole group has ended. */
 static bool stream_has_room(const struct stream *s)
 {
@@ -179,14 +174,12 @@ unsigned stream_post(struct stream *s)
         uint64_t size = s->posted >= s->stop_from ? 0 : s->size;
         uccl_request **request = &s->requests[s->post_slot];
         int rc;
-        if (s->check && s->sends)
-            tool_fill(buffer, size, s->channel, s->first_number + s->posted);
-        else if (s->check)
-            tool_poison(buffer, size);
+        if (s->check)
+            stream_prepare(s, buffer, size);
         if (s->sends)
-            rc = uccl_send_async(s->conn, buffer, size, NULL, request);
+            rc = uccl_send_async(s->conn, buffer, size, s->region->mr, request);
         else
-            rc = uccl_recv_async(s->conn, buffer, size, NULL, request);
+            rc = uccl_recv_async(s->conn, buffer, size, s->region->mr, request);
         if (rc == UCCL_EAGAIN) {
             if (s->posted == s->ended)
                 stream_starved(s);
@@ -219,14 +212,18 @@ static void stream_received(struct stream *s, unsigned char *buffer, size_t byte
                   s->channel / 2, shown_number(s, s->ended), s->size, bytes);
     if (s->flush) {
         uccl_request *request = NULL;
-        int rc = uccl_flush(s->conn, buffer, bytes, NULL, &request);
+        int rc = uccl_flush(s->conn, buffer, bytes, s->region->mr, &request);
         if (rc == 0 && request != NULL)
             rc = uccl_wait(request, -1, NULL);
         if (rc != 0)
             tool_fail_uccl(rc, "connection %" PRIu64 ", flushing message %" PRIu64, s->channel / 2,
                            shown_number(s, s->ended));
     }
-    if (s->check && !tool_verify(buffer, s->size, s->channel, number, &mismatch)) {
+    if (!s->check)
+        return;
+    void *contents = region_scratch(s->region, buffer, bytes);
+    region_load(s->region, buffer, bytes);
+    if (!tool_verify(contents, s->size, s->channel, number, &mismatch)) {
         if (s->wrong++ == 0)
             s->first_wrong = mismatch;
         if (s->wrong <= 5)

@@ -6,6 +6,7 @@
 #ifndef UCCL_STREAM_H
 #define UCCL_STREAM_H
 
+#include "device.h"
 #include "tool.h"
 
 /* ---- contents ---- */
@@ -33,9 +34,6 @@ bool tool_verify(const void *buffer, uint64_t size, uint64_t channel, uint64_t n
                  struct tool_mismatch *out);
 void tool_print_mismatch(const char *who, const struct tool_mismatch *mismatch);
 
-/* Zeroed memory in huge pages where there are any, touched; exits when there is none. */
-void *tool_allocate(uint64_t bytes);
-
 /* ---- streams ---- */
 
 #define STREAM_NONE UINT64_MAX
@@ -51,6 +49,7 @@ struct stream {
     uint32_t group;   /* messages that are posted together; divides window */
     uint32_t buffer_count; /* buffers that the slots take in turn; at least window when checked */
     uint64_t stride;       /* bytes from one buffer to the next */
+    struct region *region; /* where they lie */
     unsigned char *buffers;
     uint64_t size;         /* bytes per message */
     uint64_t first_number; /* number of message 0, for contents */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -258,6 +259,20 @@ uccl_listener *tool_listen(uccl_engine *engine, uint16_t port)
     return listener;
 }
 
+void *tool_allocate(uint64_t bytes)
+{
+    if (bytes == 0)
+        bytes = 1;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        tool_fail("cannot allocate %" PRIu64
+                  " MiB of message buffers: %s (use smaller or fewer messages)",
+                  bytes / MIB, strerror(errno));
+    madvise(memory, bytes, MADV_HUGEPAGE); /* a hint: where it is refused, small pages do */
+    memset(memory, 0xdb, bytes);
+    return memory;
+}
+
 /* ---- messages between the two ends ---- */
 
 int tool_message_send(uccl_conn *conn, uint32_t kind, const uint64_t *fields, unsigned count)
@@ -320,6 +335,8 @@ static const char *refusal_text(uint64_t refusal)
         return "a setting is out of the range that the server allows";
     case TOOL_BUSY:
         return "the server has another client";
+    case TOOL_NO_DEVICE:
+        return "the server has no such GPU (its own messages say more)";
     default:
         return "no reason given";
     }
@@ -371,7 +388,7 @@ static uint64_t judge_hello(int rc, const struct tool_message *hello, tool_setti
         return TOOL_BUSY;
     if (hello->kind != TOOL_HELLO)
         return TOOL_OTHER_TOOL;
-    return allowed(hello, context) ? 0 : TOOL_BAD_SETTING;
+    return allowed(hello, context);
 }
 
 uccl_conn *tool_accept_client(uccl_listener *listener, tool_settings_fn allowed, void *context,

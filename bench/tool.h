@@ -79,6 +79,9 @@ uint32_t tool_sample(uint64_t elapsed_ns);
 
 /* ---- opening and connecting ---- */
 
+/* Memory in huge pages where there are any, touched; ends the process when there is none. */
+void *tool_allocate(uint64_t bytes);
+
 /* Opens an engine; `info` shows the library's log from level info, unless UCCL_LOG_LEVEL says else.
  */
 uccl_engine *tool_open(bool info);
@@ -98,11 +101,11 @@ enum tool_kind {
     TOOL_END        /* client: no further phase; server: neither */
 };
 
-enum tool_refusal { TOOL_OTHER_TOOL = 1, TOOL_OTHER_VERSION, TOOL_BAD_SETTING, TOOL_BUSY };
+enum tool_refusal { TOOL_OTHER_TOOL = 1, TOOL_OTHER_VERSION, TOOL_BAD_SETTING, TOOL_BUSY, TOOL_NO_DEVICE };
 
 enum tool_id { TOOL_TRANSPORT_TEST = 1, TOOL_P2P_BENCH = 2 };
 
-enum { TOOL_VERSION = 1, TOOL_FIELDS = 14 };
+enum { TOOL_VERSION = 2, TOOL_FIELDS = 14 };
 
 struct tool_message {
     uint32_t kind;
@@ -140,9 +143,11 @@ void tool_tell(uccl_conn *conn, uint32_t kind, const uint64_t *fields, unsigned 
 
 /* ---- the connections of a client ---- */
 
-/* Server: may a client with this HELLO be served? Field 0 is the tools' own, the settings follow.
+/*
+ * Server: may a client with this HELLO be served? 0, or an enum tool_refusal. Field 0 is the tools' own, the
+ * settings follow.
  */
-typedef bool (*tool_settings_fn)(const struct tool_message *hello, void *context);
+typedef uint64_t (*tool_settings_fn)(const struct tool_message *hello, void *context);
 /*
  * Waits for a client. Its first connection brings HELLO; a peer that is refused is told so, and the
  * process ends. The caller answers TOOL_WELCOME when it is ready, then calls tool_accept_joins().

@@ -55,6 +55,7 @@ struct options {
     bool server;
     struct tool_address server_at;
     bool log_info;
+    struct device_choice device;
     uint64_t value[SETTINGS];
     bool given[SETTINGS];
 };
@@ -67,6 +68,7 @@ struct run {
     uccl_conn **conns;      /* nflow */
     struct stream *streams; /* per connection: what it sends, what it receives, where it does */
     unsigned stream_count;
+    struct region region; /* message buffers of all of them */
     bool sends; /* this side sends data (in lat: always) */
     bool receives;
     uint32_t *samples; /* lat: nanoseconds of a half round trip, NULL where none are taken */
@@ -77,7 +79,7 @@ struct run {
 
 /* ---- command line ---- */
 
-enum { KEY_SERVER = 1000, KEY_SERVERIP, KEY_OOBPORT, KEY_TIMEOUT, KEY_LOG, KEY_SETTING };
+enum { KEY_SERVER = 1000, KEY_SERVERIP, KEY_OOBPORT, KEY_TIMEOUT, KEY_LOG, KEY_GPU, KEY_SETTING };
 
 static const struct argp_option option_rows[] = {
     {0, 0, 0, 0, "Which side (one of these):", 1},
@@ -108,13 +110,18 @@ static const struct argp_option option_rows[] = {
      "Both directions at once (default false: client to server)", 2},
     {"flush", KEY_SETTING + FLUSH, "BOOL", OPTION_ARG_OPTIONAL,
      "Call uccl_flush() on every received message (default false)", 2},
-    {0, 0, 0, 0, "Connecting:", 3},
+    {0, 0, 0, 0, "Of this side alone:", 3},
+    {"gpu", KEY_GPU, "N", 0,
+     "Message buffers in the memory of GPU N: cuda:N, hip:N, or N of the runtime that has GPUs; cpu: in "
+     "host memory (default cpu)",
+     3},
+    {0, 0, 0, 0, "Connecting:", 4},
     {"oobport", KEY_OOBPORT, "PORT", 0,
-     "TCP port of the server (default 30042; a server given 0 takes a free one and says which)", 3},
+     "TCP port of the server (default 30042; a server given 0 takes a free one and says which)", 4},
     {"connect-timeout", KEY_TIMEOUT, "SECONDS", 0,
-     "How long the client tries to reach the server (default 10)", 3},
+     "How long the client tries to reach the server (default 10)", 4},
     {"logtostderr", KEY_LOG, "BOOL", OPTION_ARG_OPTIONAL,
-     "Show the library's log from level info; warnings always show (default false)", 3},
+     "Show the library's log from level info; warnings always show (default false)", 4},
     {0},
 };
 
@@ -205,6 +212,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_LOG:
         o->log_info = tool_parse_bool(state, "logtostderr", text);
         return 0;
+    case KEY_GPU:
+        device_parse(state, "gpu", text, true, &o->device);
+        return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "%s: not an option (write booleans as --x or --x=true)", text);
         return 0;
@@ -224,16 +234,16 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
 /* ---- starting a run ---- */
 
-/* Takes the settings from a client's HELLO; false when they are not allowed. */
-static bool take_settings(const struct tool_message *hello, void *context)
+/* Takes the settings from a client's HELLO; 0, or why they are not allowed. */
+static uint64_t take_settings(const struct tool_message *hello, void *context)
 {
     struct run *run = context;
     for (unsigned i = 0; i < SETTINGS; i++) {
         run->value[i] = hello->field[1 + i];
         if (run->value[i] < setting_rows[i].min || run->value[i] > setting_rows[i].max)
-            return false;
+            return TOOL_BAD_SETTING;
     }
-    return settings_fault(run->value) == NULL;
+    return settings_fault(run->value) == NULL ? 0 : TOOL_BAD_SETTING;
 }
 
 static void note_other_settings(const struct options *o, const uint64_t *client)
@@ -273,17 +283,18 @@ static void start_client(const struct options *o, struct run *run)
                      (uint32_t)run->value[NFLOW]);
 }
 
-static void print_plan(const struct run *run)
+static void print_plan(const struct run *run, const struct device_choice *device)
 {
     const uint64_t *v = run->value;
-    char size[16];
+    char size[16], where[32];
     printf("[%s] %s%s: %" PRIu64 " iterations (%" PRIu64 " before), %" PRIu64
-           " connections, %" PRIu64 " requests of %" PRIu64 " messages of %s outstanding\n",
+           " connections, %" PRIu64 " requests of %" PRIu64 " messages of %s outstanding%s%s\n",
            tool_role, type_names[v[PERFTYPE]], v[BI] ? ", both directions" : "", v[ITERATIONS],
-           v[WARMUP], v[NFLOW], v[NREQ], v[NMSG], tool_size_text(v[MSIZE], size));
+           v[WARMUP], v[NFLOW], v[NREQ], v[NMSG], tool_size_text(v[MSIZE], size), device->kind == DEVICE_CPU ? "" : " on ",
+           device->kind == DEVICE_CPU ? "" : device_text(device, where));
 }
 
-static void make_streams(struct run *run)
+static void make_streams(struct run *run, const struct device_choice *device)
 {
     const uint64_t *v = run->value;
     bool lat = v[PERFTYPE] == TYPE_LAT, check = v[PERFTYPE] == TYPE_BASIC;
@@ -296,7 +307,7 @@ static void make_streams(struct run *run)
     uint64_t stride = stream_stride(v[MSIZE]);
     uint32_t buffers =
         stream_buffers(v[MSIZE], window, check, TOOL_SHARED_BUFFERS / run->stream_count);
-    unsigned char *memory = tool_allocate(stride * buffers * run->stream_count);
+    region_make(&run->region, run->engine, device, stride * buffers * run->stream_count);
     for (unsigned i = 0; i < run->stream_count && run->streams != NULL; i++) {
         unsigned flow = i / (run->sends + run->receives);
         bool sends = run->sends && (!run->receives || i % 2 == 0);
@@ -310,7 +321,8 @@ static void make_streams(struct run *run)
             .group = lat ? 1 : (uint32_t)v[NMSG],
             .buffer_count = buffers,
             .stride = stride,
-            .buffers = memory + i * stride * buffers,
+            .region = &run->region,
+            .buffers = run->region.base + i * stride * buffers,
             .size = v[MSIZE],
             .requests = calloc(window, sizeof(uccl_request *)),
         };
@@ -591,6 +603,7 @@ static void finish(struct run *run)
 {
     for (uint64_t i = 0; i < run->value[NFLOW]; i++)
         uccl_conn_close(run->conns[i]);
+    region_free(&run->region);
     uccl_close(run->engine);
     for (unsigned i = 0; i < run->stream_count; i++)
         free(run->streams[i].requests);
@@ -615,19 +628,22 @@ int main(int argc, char **argv)
     };
     struct options options = {.server_at = {NULL, TOOL_PORT, TOOL_CONNECT_S}};
     struct run run = {0};
+    char fault[256];
     setvbuf(stdout, NULL, _IOLBF, 0);
     argp_program_version_hook = tool_print_version;
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     tool_role = options.server ? "Server" : "Client";
     tool_self = TOOL_TRANSPORT_TEST;
     run.server = options.server;
+    if (!device_open(&options.device, fault))
+        tool_fail("--gpu: %s", fault);
     run.engine = tool_open(options.log_info);
     if (run.server)
         start_server(&options, &run);
     else
         start_client(&options, &run);
-    print_plan(&run);
-    make_streams(&run);
+    print_plan(&run, &options.device);
+    make_streams(&run, &options.device);
     if (run.value[PERFTYPE] == TYPE_LAT && (!run.server || run.value[BI])) {
         run.samples = calloc(run.value[ITERATIONS], sizeof(*run.samples));
         if (run.samples == NULL)
