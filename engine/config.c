@@ -34,7 +34,6 @@
 #define CONF_FILE_NAME "UCCL_CONF_FILE"
 #define CONF_FILE_SYSTEM "/etc/uccl.conf"
 #define CONF_FILE_USER ".uccl.conf"
-#define IFNAME_FALLBACK "NCCL_SOCKET_IFNAME"
 
 enum {
     PREFIX_LENGTH = sizeof PREFIX - 1,
@@ -115,6 +114,24 @@ static const struct {
     {INDEX_eager_kb, 2, INDEX_eager_window_kb},
 };
 
+/*
+ * Environment variables that count where neither the setter, the environment nor the file gives the
+ * parameter; of two for one parameter the upper one. `automatic` is the value that means, there, that
+ * nothing was chosen.
+ */
+static const struct {
+    enum param_index index;
+    const char *name;
+    const char *automatic;
+} stand_ins[] = {
+    {INDEX_socket_ifname, "NCCL_SOCKET_IFNAME", NULL},
+    {INDEX_ib_hca, "NCCL_IB_HCA", NULL},
+    {INDEX_ib_gid_index, "UCCL_ROCE_GID_IDX", "-1"},
+    {INDEX_ib_gid_index, "NCCL_IB_GID_INDEX", "-1"},
+    {INDEX_ib_sl, "NCCL_IB_SL", "-1"},
+    {INDEX_ib_tc, "NCCL_IB_TC", "-1"},
+};
+
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])
 
 /* ---- where values come from ------------------------------------------------------------------ */
@@ -138,34 +155,47 @@ struct sources {
 /* A value and its origin; the strings live as long as the sources and the environment do. */
 struct found {
     const char *text;
-    const char *source; /* as uccl_param_value() names it */
-    const char *detail; /* the same, or the variable where it has another name */
+    const char *source;   /* as uccl_param_value() names it */
+    const char *stand_in; /* NULL, or the environment variable where it has another name */
     unsigned line;      /* 0: not from a file */
 };
+
+/* False where no stand-in of the parameter is set. */
+static bool find_stand_in(enum param_index index, struct found *out)
+{
+    for (size_t i = 0; i < LENGTH(stand_ins); i++) {
+        const char *text = stand_ins[i].index == index ? getenv(stand_ins[i].name) : NULL;
+        if (!text || (stand_ins[i].automatic && strcmp(text, stand_ins[i].automatic) == 0))
+            continue;
+        *out = (struct found){text, "environment", stand_ins[i].name, 0};
+        return true;
+    }
+    return false;
+}
 
 static void find_value(const struct sources *sources, enum param_index index, struct found *out)
 {
     const char *text = NULL;
     if (sources->config && sources->config->set.line[index])
-        *out = (struct found){sources->config->set.text[index], "setter", "setter", 0};
+        *out = (struct found){sources->config->set.text[index], "setter", NULL, 0};
     else if ((text = getenv(rows[index].name)))
-        *out = (struct found){text, "environment", "environment", 0};
+        *out = (struct found){text, "environment", NULL, 0};
     else if (sources->file.line[index])
-        *out = (struct found){sources->file.text[index], sources->file_name, sources->file_name,
+        *out = (struct found){sources->file.text[index], sources->file_name, NULL,
                               sources->file.line[index]};
-    else if (index == INDEX_socket_ifname && (text = getenv(IFNAME_FALLBACK)))
-        *out = (struct found){text, "environment", "environment, " IFNAME_FALLBACK, 0};
-    else
-        *out = (struct found){rows[index].default_, "default", "default", 0};
+    else if (!find_stand_in(index, out))
+        *out = (struct found){rows[index].default_, "default", NULL, 0};
 }
 
-/* "environment" or "/etc/uccl.conf:12", for messages. */
+/* "environment", "environment, NCCL_IB_HCA" or "/etc/uccl.conf:12", for messages. */
 static const char *origin_text(const struct found *found, char out[ORIGIN_MAX])
 {
     if (found->line)
-        snprintf(out, ORIGIN_MAX, "%s:%u", found->detail, found->line);
+        snprintf(out, ORIGIN_MAX, "%s:%u", found->source, found->line);
+    else if (found->stand_in)
+        snprintf(out, ORIGIN_MAX, "%s, %s", found->source, found->stand_in);
     else
-        snprintf(out, ORIGIN_MAX, "%s", found->detail);
+        snprintf(out, ORIGIN_MAX, "%s", found->source);
     return out;
 }
 
@@ -365,6 +395,14 @@ static void warn_unknown(const char *name, const char *origin)
                 meant ? "; " : "", meant ? meant : "", meant ? " was probably meant" : "");
 }
 
+static bool is_stand_in(const char *name)
+{
+    for (size_t i = 0; i < LENGTH(stand_ins); i++)
+        if (strcmp(name, stand_ins[i].name) == 0)
+            return true;
+    return false;
+}
+
 static void check_environment(void)
 {
     for (char **entry = environ; entry && *entry; entry++) {
@@ -372,7 +410,7 @@ static void check_environment(void)
         if (strncmp(*entry, PREFIX, PREFIX_LENGTH) != 0)
             continue;
         snprintf(name, sizeof name, "%.*s", (int)strcspn(*entry, "="), *entry);
-        if (find_name(name, false) < 0 && strcmp(name, CONF_FILE_NAME) != 0)
+        if (find_name(name, false) < 0 && !is_stand_in(name) && strcmp(name, CONF_FILE_NAME) != 0)
             warn_unknown(name, "environment");
     }
 }
@@ -596,7 +634,7 @@ UCCL_API int uccl_config_set(uccl_config *config, const char *name, const char *
         return UCCL_EINVAL;
     }
     struct params scratch;
-    struct found found = {value, "setter", "setter", 0};
+    struct found found = {value, "setter", NULL, 0};
     if (!parse_value((enum param_index)index, value, &scratch))
         return refuse_value((enum param_index)index, &found, "");
     strcpy(config->set.text[index], value);

@@ -325,6 +325,39 @@ Test(config, nccl_ifname_too_long_is_called_by_its_name)
     cr_assert_str_eq(params.socket_ifname, text);
 }
 
+Test(config, names_that_stand_in_for_verbs_parameters)
+{
+    setenv("NCCL_IB_HCA", "^=mlx5_1:2", 1);
+    setenv("NCCL_IB_SL", "3", 1);
+    setenv("NCCL_IB_TC", "106", 1);
+    setenv("NCCL_IB_GID_INDEX", "5", 1);
+    expect_resolved(NULL);
+    cr_assert_str_eq(params.ib_hca, "^=mlx5_1:2");
+    cr_assert_eq(params.ib_sl, 3);
+    cr_assert_eq(params.ib_tc, 106);
+    cr_assert_eq(params.ib_gid_index, 5);
+
+    setenv("UCCL_ROCE_GID_IDX", "4", 1);
+    expect_resolved(NULL);
+    cr_assert_eq(params.ib_gid_index, 4);
+    cr_assert_eq(line_count, 0, "UCCL_ROCE_GID_IDX is no unknown name: %s", lines[0].text);
+    setenv("UCCL_IB_GID_INDEX", "3", 1);
+    expect_resolved(NULL);
+    cr_assert_eq(params.ib_gid_index, 3);
+}
+
+Test(config, minus_one_stands_in_for_nothing)
+{
+    setenv("NCCL_IB_GID_INDEX", "-1", 1);
+    cr_assert_str_eq(seen(NULL, "UCCL_IB_GID_INDEX"), "65535 from default");
+    setenv("UCCL_ROCE_GID_IDX", "-1", 1);
+    setenv("NCCL_IB_GID_INDEX", "7", 1);
+    cr_assert_str_eq(seen(NULL, "UCCL_IB_GID_INDEX"), "7 from environment");
+    setenv("NCCL_IB_TC", "300", 1);
+    cr_assert_eq(config_resolve(NULL, &params), UCCL_EINVAL);
+    cr_assert_not_null(strstr(lines[0].text, "(environment, NCCL_IB_TC)"), "%s", lines[0].text);
+}
+
 Test(config, other_nccl_names_stand_in_for_nothing)
 {
     setenv("NCCL_MTU", "9000", 1);
