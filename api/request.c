@@ -23,6 +23,7 @@ static int post(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, s
     request->msg.kind = (uint8_t)kind;
     request->msg.size_bytes = length;
     request->msg.stripes = 0;
+    request->msg.block_bytes = 0;
     request->buffer = buffer;
     request->memory = mr ? mr->region->is.ops : &mem_host_ops;
     request->mr = mr;

@@ -144,7 +144,8 @@ void conn_fail(struct conn *conn, int32_t status)
 void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 {
     *msg = (struct core_msg){
-        .conn = conn, .size_bytes = msg->size_bytes, .kind = msg->kind, .stripes = msg->stripes};
+        .conn = conn, .size_bytes = msg->size_bytes, .kind = msg->kind, .stripes = msg->stripes,
+        .block_bytes = msg->block_bytes};
     bool is_send = msg->kind == CORE_SEND;
     flow_msg_started(conn->flow, now_ns);
     int32_t status = UCCL_OK;

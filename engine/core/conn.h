@@ -19,6 +19,7 @@ enum msg_state {
     MSG_WAITING, /* send: needs a clear-to-send; receive: posted */
     MSG_EAGER,   /* send: on the eager queue */
     MSG_BULK,    /* send: on the bulk queue */
+    MSG_PARKED,  /* staged send: started, and waits for its next bytes (staged.c) */
     MSG_SENT,    /* send: every byte is in some chunk; waits for delivery and acks */
     MSG_ENDED,
 };
@@ -28,6 +29,7 @@ enum msg_flag {
     MSG_DELIVERED = 2, /* the receiver has it all; chunks may still be unacked */
     MSG_GRANTED = 4,   /* eager message whose clear-to-send came: needs no credit */
     MSG_CHARGED = 8,   /* eager message that has its place in the peer's ring */
+    MSG_WANTED = 16,   /* staged message that the shell was asked for */
 };
 
 struct msg_list {
@@ -101,6 +103,7 @@ struct conn {
     uint64_t ring_limit;        /* and how far they may go */
     uint32_t sends_pending;     /* not ended */
     bool blocked;               /* eager head waits for credit */
+    uint32_t eager_unwanted;    /* staged messages on `eager` that are not WANTED yet */
     int64_t deficit_bytes;      /* of deficit round robin */
     bool bulk_turn;             /* small and large messages take turns */
 
@@ -174,6 +177,14 @@ static inline bool conn_has_ctrl(const struct conn *conn)
            conn->due_count[DUE_END_SEND] || conn->fin_due;
 }
 
+/* staged.c: the shell is to fetch this message. */
+void conn_want(struct conn *conn, struct core_msg *msg);
+/* The same for eager ones that may go. */
+void conn_want_eagers(struct conn *conn);
+/* It has started, and waits for bytes. */
+void conn_park(struct conn *conn, struct core_msg *msg);
+void conn_available(struct conn *conn, struct core_msg *msg, uint64_t bytes);
+
 /* The eager message that may go now, or NULL. */
 struct core_msg *conn_eager_ready(struct conn *conn);
 /* Takes the next piece of it, at most `room` payload bytes; fills `eager` but for its payload. */
@@ -182,6 +193,13 @@ void conn_take_eager(struct conn *conn, struct core_msg *msg, uint32_t room, str
 static inline struct core_msg *conn_bulk_ready(const struct conn *conn)
 {
     return conn->bulk.head;
+}
+/* Bytes that a chunk of it may be cut from: all that are left, or of a staged message its block. */
+static inline uint64_t conn_bulk_left(const struct core_msg *msg)
+{
+    uint64_t left = msg->end_bytes - msg->offset_bytes;
+    uint64_t block = msg->block_bytes ? msg->block_bytes - msg->offset_bytes % msg->block_bytes : left;
+    return left < block ? left : block;
 }
 void conn_take_bulk(struct conn *conn, struct core_msg *msg, uint64_t bytes);
 

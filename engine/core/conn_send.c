@@ -7,11 +7,30 @@
 
 #include <assert.h>
 
+/*
+ * An eager message of which nothing was sent gives its place in the peer's ring, of which the peer knows
+ * nothing, to those behind it, of which nothing was sent either.
+ */
+static void give_up_place(struct conn *conn, struct core_msg *msg)
+{
+    if (!(msg->flags & MSG_CHARGED) || msg->offset_bytes)
+        return;
+    conn->ring_used = msg->ring_at;
+    while ((msg = msg->next)) {
+        if (!(msg->flags & MSG_CHARGED))
+            continue;
+        msg->ring_at = conn->ring_used;
+        conn->ring_used += eager_charge(msg->size_bytes);
+    }
+}
+
 static void unqueue_send(struct conn *conn, struct core_msg *msg)
 {
-    if (msg->state == MSG_EAGER)
+    if (msg->state == MSG_EAGER) {
+        conn->eager_unwanted -= msg->block_bytes && !(msg->flags & MSG_WANTED);
+        give_up_place(conn, msg);
         msg_remove(&conn->eager, msg);
-    else if (msg->state == MSG_BULK)
+    } else if (msg->state == MSG_BULK)
         msg_remove(&conn->bulk, msg);
 }
 
@@ -54,6 +73,11 @@ static void start_bulk(struct conn *conn, struct core_msg *msg, const struct sen
             core->splits_head = msg;
         core->splits_tail = msg;
     }
+    if (msg->block_bytes) {
+        conn_park(conn, msg);
+        conn_want(conn, msg);
+        return;
+    }
     msg_append(&conn->bulk, msg);
     flow_add_active(conn);
 }
@@ -74,7 +98,10 @@ static void admit_send(struct conn *conn, struct core_msg *msg)
     } else if (msg->size_bytes <= eager_limit(conn)) {
         msg->state = MSG_EAGER;
         msg->flags |= slot->granted ? MSG_GRANTED : 0;
+        msg->end_bytes = msg->size_bytes;
         msg_append(&conn->eager, msg);
+        conn->eager_unwanted += msg->block_bytes > 0;
+        conn_want_eagers(conn);
         flow_add_active(conn);
     } else if (slot->granted) {
         start_bulk(conn, msg, slot);
@@ -135,6 +162,7 @@ bool conn_on_cts(struct conn *conn, const struct wire_cts *cts)
             conn->eager.tail = msg;
         conn->eager.head = msg;
     }
+    conn_want_eagers(conn);
     flow_add_active(conn);
     return true;
 }
@@ -189,6 +217,7 @@ bool conn_on_credit(struct conn *conn, const struct wire_credit *credit)
         if (conn->blocked && conn->eager.head)
             flow_add_active(conn);
         conn->blocked = false;
+        conn_want_eagers(conn);
     }
     admit_sends(conn);
     return true;
@@ -204,31 +233,49 @@ void conn_chunk_gone(struct conn *conn, struct core_msg *msg)
     }
 }
 
-struct core_msg *conn_eager_ready(struct conn *conn)
+/* Whether an eager message may go: it has its place in the peer's ring, needs none, or finds one. */
+static bool may_go(struct conn *conn, struct core_msg *msg)
 {
-    struct core_msg *msg = conn->eager.head;
-    if (!msg || msg->flags & (MSG_CHARGED | MSG_GRANTED))
-        return msg;
-    if (conn->ring_used + eager_charge(msg->size_bytes) <= conn->ring_limit)
-        return msg;
-    if (send_slot(conn, msg->number)->granted) {
+    if (msg->flags & (MSG_CHARGED | MSG_GRANTED) ||
+        conn->ring_used + eager_charge(msg->size_bytes) <= conn->ring_limit)
+        return true;
+    if (send_slot(conn, msg->number)->granted)
         msg->flags |= MSG_GRANTED;
-        return msg;
-    }
-    if (!conn->blocked) {
-        conn->blocked = true;
-        COUNT(counters(conn), eager_blocked, 1);
-    }
-    return NULL;
+    return msg->flags & MSG_GRANTED;
 }
 
-void conn_take_eager(struct conn *conn, struct core_msg *msg, uint32_t room, struct wire_eager *eager)
+bool conn_eager_place(struct conn *conn, struct core_msg *msg)
 {
+    if (!may_go(conn, msg))
+        return false;
     if (!(msg->flags & (MSG_CHARGED | MSG_GRANTED))) {
         msg->ring_at = conn->ring_used;
         conn->ring_used += eager_charge(msg->size_bytes);
         msg->flags |= MSG_CHARGED;
     }
+    return true;
+}
+
+struct core_msg *conn_eager_ready(struct conn *conn)
+{
+    struct core_msg *msg = conn->eager.head;
+    if (!msg)
+        return NULL;
+    if (!may_go(conn, msg)) {
+        if (!conn->blocked) {
+            conn->blocked = true;
+            COUNT(counters(conn), eager_blocked, 1);
+        }
+        return NULL;
+    }
+    return msg->block_bytes == 0 || msg->available_bytes == msg->size_bytes ? msg : NULL;
+}
+
+void conn_take_eager(struct conn *conn, struct core_msg *msg, uint32_t room, struct wire_eager *eager)
+{
+    bool placed = conn_eager_place(conn, msg);
+    assert(placed);
+    (void)placed;
     uint64_t left = msg->size_bytes - msg->offset_bytes;
     *eager = (struct wire_eager){
         .conn = conn->remote_id,
@@ -243,6 +290,7 @@ void conn_take_eager(struct conn *conn, struct core_msg *msg, uint32_t room, str
     if (msg->offset_bytes == msg->size_bytes) {
         msg_remove(&conn->eager, msg);
         msg->state = MSG_SENT;
+        core_release_push(conn->flow->core, msg, 0, msg->size_bytes); /* they lie in the train */
     }
 }
 
@@ -255,6 +303,9 @@ void conn_take_bulk(struct conn *conn, struct core_msg *msg, uint64_t bytes)
         msg->state = MSG_SENT;
         if (conn->stripe)
             msg_append(&conn->settling, msg);
+    } else if (msg->block_bytes && msg->offset_bytes == msg->available_bytes) {
+        msg_remove(&conn->bulk, msg);
+        conn_park(conn, msg);
     }
 }
 

@@ -14,6 +14,7 @@ _Static_assert(CORE_FLOWS_MAX == 1 << TOKEN_SLOT_BITS, "a token's low bits name 
 size_t core_size(const struct params *params)
 {
     return round64(sizeof(struct core)) + SCRATCH_COUNT * SCRATCH_BYTES +
+           round64(core_releases_max(params) * sizeof(struct core_release)) +
            round64(params->tx_small_buffers * sizeof(uint8_t *)) +
            round64(params->tx_buffers * sizeof(uint8_t *)) +
            params->tx_small_buffers * FRAMES_SMALL_BYTES + params->tx_buffers * FRAMES_BIG_BYTES;
@@ -36,6 +37,8 @@ struct core *core_init(void *memory, const struct core_setup *setup, uint64_t no
     at += round64(sizeof *core);
     core->scratch = at;
     at += SCRATCH_COUNT * SCRATCH_BYTES;
+    core->releases = (struct core_release *)at;
+    at += round64(core_releases_max(params) * sizeof *core->releases);
     uint8_t **small_free = (uint8_t **)at;
     at += round64(params->tx_small_buffers * sizeof(uint8_t *));
     uint8_t **big_free = (uint8_t **)at;
@@ -171,6 +174,12 @@ void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uin
     conn_submit(conn, msg, now_ns);
     if (!timer_armed(&conn->flow->timer)) /* else: nothing that a post starts is due sooner */
         flow_update_timer(conn->flow);
+}
+
+void core_available(struct core *core, struct core_msg *msg, uint64_t bytes, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    conn_available(msg->conn, msg, bytes);
 }
 
 void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns)
@@ -327,6 +336,16 @@ bool core_next_copy(struct core *core, struct core_copy *copy)
     return true;
 }
 
+bool core_next_release(struct core *core, struct core_release *release)
+{
+    if (core->release_next == core->release_count) {
+        core->release_next = core->release_count = 0;
+        return false;
+    }
+    *release = core->releases[core->release_next++];
+    return true;
+}
+
 bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns)
 {
     struct flow *flow;
@@ -389,6 +408,14 @@ bool core_next_event(struct core *core, struct core_event *event)
         if (!core->splits_head)
             core->splits_tail = NULL;
         *event = (struct core_event){.kind = CORE_EVENT_SPLIT, .msg = msg};
+        return true;
+    }
+    msg = core->wanted_head; /* before its end, if that has come already */
+    if (msg) {
+        core->wanted_head = msg->next_wanted;
+        if (!core->wanted_head)
+            core->wanted_tail = NULL;
+        *event = (struct core_event){.kind = CORE_EVENT_WANTED, .msg = msg};
         return true;
     }
     msg = core->ended.head;

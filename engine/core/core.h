@@ -4,10 +4,10 @@
  * connections of that thread. It makes no system call, reads no clock, takes no lock, allocates
  * nothing and never touches payload. The owner thread feeds it and pulls from it, in rounds:
  *
- *     core_rx() for each datagram        then core_next_copy() until empty
+ *     core_rx() for each datagram        then core_next_copy() and core_next_release() until empty
  *     core_submit() for each post        then core_next_copy() until empty
  *     core_expire(now)
- *     core_tx() until it returns false
+ *     core_tx() until it returns false   and core_next_release() until empty once a descriptor is sent
  *     core_next_event() until it returns false
  *
  * Contract on copies: whoever calls core_rx() or core_submit() performs the copies they produced
@@ -57,6 +57,9 @@ struct core_msg {
     uint64_t offset_bytes;  /* send: first byte not yet put into a chunk */
     uint64_t end_bytes;     /* send: one past the last byte that this connection sends */
     struct core_msg *next_split; /* list for CORE_EVENT_SPLIT */
+    struct core_msg *next_wanted; /* list for CORE_EVENT_WANTED */
+    uint64_t available_bytes; /* staged send: bytes before it may be sent */
+    uint32_t block_bytes;   /* staged send: its payload comes in blocks of this size; 0: it is there */
     uint32_t chunks_live;   /* send: chunks that refer to this payload */
     int32_t status;         /* at the end: 0 or a negative uccl_error */
     uint8_t kind;           /* enum core_msg_kind */
@@ -146,7 +149,7 @@ size_t core_part_conn_size(const struct params *params, const struct flow_setup 
 
 /*
  * A part of a message on such a connection. The caller sets kind, size_bytes (send: of the whole
- * message; receive: of the buffer), number and stripes as they are in the whole one. It ends when its
+ * message; receive: of the buffer), number, stripes and block_bytes as they are in the whole one. It ends when its
  * bytes have been acked or have arrived, by core_end_part(), or with the connection.
  */
 void core_submit_part(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
@@ -160,10 +163,17 @@ void core_unsplit(struct core *core, struct core_msg *msg);
 /* ---- in -------------------------------------------------------------------------------------- */
 
 /*
- * Queues a message whose kind, size_bytes and stripes (receive: flows that may share it; else 0) are
- * set; the rest is the core's. Always accepted: what does not fit the windows queues. On a connection that has ended the message ends with its error.
+ * Queues a message whose kind, size_bytes, stripes (receive: flows that may share it; else 0) and
+ * block_bytes (send: it is staged; else 0) are set; the rest is the core's. Always accepted: what does not fit the windows queues. On a connection that has ended the message ends with its error.
  */
 void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
+
+/*
+ * Staged sends. After CORE_EVENT_WANTED the bytes [offset_bytes, end_bytes) of the message are wanted, in
+ * order; this says that those before `bytes` are there: a multiple of block_bytes, or end_bytes. It
+ * always rises, and the message has not been handed back yet.
+ */
+void core_available(struct core *core, struct core_msg *msg, uint64_t bytes, uint64_t now_ns);
 
 /* Tries to end a submitted message early; its event comes in any case. */
 void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns);
@@ -210,6 +220,17 @@ struct core_copy {
     size_t length;
 };
 bool core_next_copy(struct core *core, struct core_copy *copy);
+
+/*
+ * Bytes of a staged send that no descriptor will ask for again; when the message ends, that goes for all of
+ * it. False: none.
+ */
+struct core_release {
+    struct core_msg *msg;
+    uint64_t offset_bytes;
+    uint64_t length;
+};
+bool core_next_release(struct core *core, struct core_release *release);
 
 /* A piece of payload to gather into a datagram. */
 struct tx_piece {
@@ -269,6 +290,7 @@ bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns);
 enum core_event_kind {
     CORE_EVENT_MSG,        /* `msg` has ended: status and moved_bytes are final */
     CORE_EVENT_SPLIT,      /* the send `msg` is cut into `msg->stripes` parts: submit all but part 0 */
+    CORE_EVENT_WANTED,     /* the staged send `msg` is to be fetched: see core_available() */
     CORE_EVENT_CONN_ENDED, /* `owner` of a connection: its last event; its memory is the caller's */
     CORE_EVENT_CONN_FAILED,/* `owner` of a connection: the peer closed it or died (`status`); it takes
                               no more messages and is still to be closed */

@@ -220,6 +220,7 @@ static void on_chunk_acked(void *context, struct chunk *chunk)
     } else if (chunk->kind == CHUNK_BULK) {
         struct core_msg *msg = chunk->bulk.msg;
         assert(msg->chunks_live);
+        core_release_push(flow->core, msg, chunk->bulk.offset, chunk->payload_bytes);
         if (--msg->chunks_live == 0)
             conn_chunk_gone(msg->conn, msg);
     }

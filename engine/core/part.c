@@ -27,7 +27,8 @@ void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
                              .number = msg->number,
                              .size_bytes = msg->size_bytes,
                              .kind = msg->kind,
-                             .stripes = msg->stripes};
+                             .stripes = msg->stripes,
+                             .block_bytes = msg->block_bytes};
     flow_msg_started(conn->flow, now_ns);
     if (conn->state != CONN_OPEN) {
         end(conn, msg, conn->state == CONN_FAILED ? conn->status : UCCL_ECLOSED, 0);
@@ -39,6 +40,11 @@ void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
     } else {
         core_stripe(msg->size_bytes, msg->stripes, conn->stripe, &msg->offset_bytes, &msg->end_bytes);
         assert(msg->offset_bytes < msg->end_bytes);
+        if (msg->block_bytes) {
+            conn_park(conn, msg);
+            conn_want(conn, msg);
+            return;
+        }
         msg->state = MSG_BULK;
         msg_append(&conn->bulk, msg);
         flow_add_active(conn);

@@ -49,6 +49,9 @@ struct core {
 
     struct msg_list ended;          /* for core_next_event() */
     struct core_msg *splits_head, *splits_tail;
+    struct core_msg *wanted_head, *wanted_tail;
+    struct core_release *releases;  /* core_releases_max() of them */
+    uint32_t release_next, release_count;
     struct conn *conn_events_head, *conn_events_tail;
     struct flow *flow_events_head, *flow_events_tail;
 };
@@ -99,5 +102,14 @@ static inline void core_copy_push(struct core *core, struct core_copy copy)
     assert(core->copy_count < CORE_COPIES_MAX);
     core->copies[core->copy_count++] = copy;
 }
+
+/* What one core_rx() may release, acked chunks, or one core_tx(), eager messages. */
+static inline size_t core_releases_max(const struct params *params)
+{
+    return params->chunk_window > CORE_GATHER_MAX ? params->chunk_window : CORE_GATHER_MAX;
+}
+
+/* These bytes, where the message is staged, are not sent again (staged.c). */
+void core_release_push(struct core *core, struct core_msg *msg, uint64_t offset_bytes, uint64_t length);
 
 #endif

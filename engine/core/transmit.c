@@ -134,7 +134,7 @@ static bool send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc
 {
     struct core_msg *msg = conn_bulk_ready(conn);
     uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
-    uint32_t bytes = bulk_bytes(flow, msg->end_bytes - msg->offset_bytes);
+    uint32_t bytes = bulk_bytes(flow, conn_bulk_left(msg));
     uint32_t count = (bytes + stride - 1) / stride;
     uint32_t charge = charge_of(bytes, count);
     if (!sent_has_room(&flow->sent) || !window_takes(flow, bytes, charge, 0))

@@ -166,6 +166,7 @@ static void post(unsigned which, unsigned kind, uint64_t size)
     request->msg.kind = (uint8_t)kind;
     request->msg.size_bytes = size;
     request->msg.stripes = kind == CORE_RECV && which == 1 ? STRIPES : 0;
+    request->msg.block_bytes = 0;
     if (which == PART_CONN) {
         request->msg.number = part_number++;
         request->msg.size_bytes += PART_BYTES; /* so that there is a second part */

@@ -276,6 +276,7 @@ static void post_one(struct world *world, struct side *side, unsigned kind)
     request->msg.kind = (uint8_t)kind;
     request->msg.size_bytes = request->bytes;
     request->msg.stripes = 0;
+    request->msg.block_bytes = 0;
     message->posted[kind] = true;
     message->request[kind] = request;
     side->live[kind]++;
@@ -509,7 +510,8 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
         on_message(world, end, event->msg, event->status);
         break;
     case CORE_EVENT_SPLIT:
-        world_fail(world, "a message was split on a connection without stripes");
+    case CORE_EVENT_WANTED:
+        world_fail(world, "a message was split on a connection without stripes, or wanted and not staged");
     case CORE_EVENT_CONN_ENDED:
         world_note(world, "ended", side->conn->index * 2 + side->side, 0, 0);
         if (!side->closed || side->over || side->live[0] || side->live[1])

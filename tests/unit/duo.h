@@ -25,6 +25,8 @@ struct duo_request {
     bool ended;
     int32_t status;
     uint64_t moved;
+    bool wanted;       /* CORE_EVENT_WANTED came */
+    uint64_t released; /* bytes that core_next_release() told */
 };
 
 struct duo_datagram {
@@ -51,6 +53,7 @@ static uint64_t duo_now;
 static unsigned duo_failed[2], duo_ended[2], duo_dead[2];
 static int32_t duo_failed_status[2];
 static bool duo_refuse; /* the NIC takes nothing */
+static uint32_t duo_block_bytes; /* of sends to be posted: they are staged */
 
 static inline void *duo_zeroed(size_t bytes)
 {
@@ -128,6 +131,7 @@ static inline struct duo_request *duo_post(unsigned side, unsigned index, unsign
     struct duo_request *request = &duo_requests[duo_request_count++];
     struct conn *conn = duo_conn[side][index];
     *request = (struct duo_request){.msg = {.kind = (uint8_t)kind, .size_bytes = size}};
+    request->msg.block_bytes = kind == CORE_SEND ? duo_block_bytes : 0;
     request->buffer = malloc(size ? size : 1);
     for (uint64_t i = 0; i < size; i++)
         request->buffer[i] = kind == CORE_SEND ? duo_byte(conn->send_next, i) : 0xee;
@@ -158,6 +162,10 @@ static inline void duo_events(unsigned side)
             request->status = event.status;
             request->moved = event.msg->moved_bytes;
             break;
+        case CORE_EVENT_WANTED:
+            cr_assert(!request->wanted && !request->ended);
+            request->wanted = true;
+            break;
         case CORE_EVENT_CONN_ENDED:
             duo_ended[side]++;
             break;
@@ -174,6 +182,25 @@ static inline void duo_events(unsigned side)
     }
 }
 
+static inline void duo_releases(unsigned side)
+{
+    struct core_release release;
+    while (core_next_release(duo_core[side], &release)) {
+        struct duo_request *request = (struct duo_request *)release.msg;
+        cr_assert_not(request->ended);
+        request->released += release.length;
+    }
+}
+
+/* A staged message may be read up to here, and no chunk of it crosses a block. */
+static inline void duo_assert_available(const struct core_msg *msg, uint64_t offset, uint64_t length)
+{
+    if (msg->block_bytes == 0)
+        return;
+    cr_assert(length && offset + length <= msg->available_bytes);
+    cr_assert_eq(offset / msg->block_bytes, (offset + length - 1) / msg->block_bytes);
+}
+
 static inline void duo_put(unsigned side, const uint8_t *bytes, size_t length)
 {
     cr_assert_lt(duo_queued[side], DUO_QUEUE);
@@ -188,9 +215,13 @@ static inline void duo_build(unsigned side, const struct tx_desc *desc)
     static uint8_t buffer[65536];
     for (unsigned i = 0; desc->kind == TX_FRAMES && i < desc->piece_count; i++) {
         const struct tx_piece *piece = &desc->pieces[i];
+        duo_assert_available(piece->msg, piece->offset_bytes, piece->length);
         memcpy(desc->buffer + piece->at, ((struct duo_request *)piece->msg)->buffer + piece->offset_bytes,
                piece->length);
     }
+    if (desc->kind == TX_BULK)
+        duo_assert_available(desc->bulk_msg, desc->bulk_offset,
+                             (uint64_t)(desc->count - 1u) * desc->bulk_stride + desc->bulk_last);
     for (unsigned i = 0; i < desc->count; i++) {
         if (!(desc->mask >> i & 1))
             continue;
@@ -229,6 +260,7 @@ static inline unsigned duo_transmit(unsigned side)
             core_tx_failed(duo_core[side], &desc, duo_now);
             break;
         }
+        duo_releases(side);
     }
     duo_events(side);
     return duo_queued[side];
@@ -239,6 +271,7 @@ static inline void duo_deliver_one(unsigned side, unsigned i)
 {
     core_rx(duo_core[!side], duo_queue[side][i].bytes, duo_queue[side][i].length, false, duo_now);
     duo_copies(!side);
+    duo_releases(!side);
     duo_events(!side);
 }
 

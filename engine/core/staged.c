@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sends whose payload the shell fetches block by block to where the NIC can read it (`block_bytes` of
+ * core_msg). The core says when it wants a message (CORE_EVENT_WANTED), sends what core_available() says is
+ * there, cuts no chunk across blocks, and tells which bytes it will not send again (core_next_release()).
+ *
+ * A message is wanted when nothing but the congestion window stands between it and the wire: once it has its
+ * clear-to-send, or its place in the peer's eager ring. So what is fetched goes out soon, whatever the
+ * peer's application does, and a bounded number of blocks serves any number of messages.
+ *
+ * A started message without available bytes is PARKED: on no list, but on `settling` where it is a part.
+ */
+#include "core/conn_slots.h"
+
+#include <assert.h>
+
+void conn_want(struct conn *conn, struct core_msg *msg)
+{
+    struct core *core = conn->flow->core;
+    assert(!(msg->flags & MSG_WANTED));
+    msg->flags |= MSG_WANTED;
+    msg->available_bytes = msg->offset_bytes;
+    msg->next_wanted = NULL;
+    if (core->wanted_tail)
+        core->wanted_tail->next_wanted = msg;
+    else
+        core->wanted_head = msg;
+    core->wanted_tail = msg;
+}
+
+void conn_park(struct conn *conn, struct core_msg *msg)
+{
+    msg->state = MSG_PARKED;
+    if (conn->stripe)
+        msg_append(&conn->settling, msg);
+}
+
+void conn_available(struct conn *conn, struct core_msg *msg, uint64_t bytes)
+{
+    if (msg->state == MSG_ENDED)
+        return;
+    assert(bytes > msg->available_bytes && bytes <= msg->end_bytes);
+    msg->available_bytes = bytes;
+    if (msg->state == MSG_PARKED) {
+        if (conn->stripe)
+            msg_remove(&conn->settling, msg);
+        msg->state = MSG_BULK;
+        msg_append(&conn->bulk, msg);
+    }
+    flow_add_active(conn);
+}
+
+/*
+ * Eager messages get their places in the peer's ring in the order of their numbers, so one that is to be
+ * fetched ahead of its turn makes those before it take theirs.
+ */
+void conn_want_eagers(struct conn *conn)
+{
+    for (struct core_msg *msg = conn->eager.head; msg && conn->eager_unwanted; msg = msg->next) {
+        if (!conn_eager_place(conn, msg))
+            return;
+        if (msg->block_bytes && !(msg->flags & MSG_WANTED)) {
+            conn->eager_unwanted--;
+            conn_want(conn, msg);
+        }
+    }
+}
+
+void core_release_push(struct core *core, struct core_msg *msg, uint64_t offset_bytes, uint64_t length)
+{
+    if (msg->block_bytes == 0)
+        return;
+    assert(core->release_count < core_releases_max(core->params));
+    core->releases[core->release_count++] = (struct core_release){msg, offset_bytes, length};
+}
