@@ -124,6 +124,7 @@ static void destroy(struct uccl_engine *engine)
     if (engine->event_fd >= 0)
         close(engine->event_fd);
     mem_cache_free(&engine->regions);
+    gpu_map_free(engine->gpus);
     pthread_mutex_destroy(&engine->lock);
     free(engine);
 }

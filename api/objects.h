@@ -32,6 +32,7 @@ struct uccl_engine {
     unsigned abandoned;           /* of them */
     struct uccl_listener *listeners;
     struct uccl_mr *mrs;
+    struct gpu_map *gpus;         /* made when somebody asks */
     uint16_t *conn_generations;   /* by index, so that an id is not soon used again */
     uint64_t *conn_indices;       /* bitmap of those in use */
     uint32_t conn_cursor;
@@ -83,6 +84,9 @@ void conn_abandon(struct uccl_conn *conn);
 void free_abandoned(struct uccl_engine *engine);
 /* Milliseconds until then, for poll(). */
 int poll_ms(uint64_t deadline_ns);
+
+/* gpu.c; NULL is nothing. */
+void gpu_map_free(struct gpu_map *map);
 
 /* connection.c: events of connections, from the engine's owner. */
 void connection_on_event(void *context, const struct core_event *event);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * uccl_info: what this machine and this build offer. Version, devices, parameters with the values
+ * uccl_info: what this machine and this build offer. Version, devices, GPUs, parameters with the values
  * in force and where they came from, counters; as a screen for people or one JSON object for
  * programs. It also writes docs/parameters.md, so that the page cannot differ from the library.
  *
@@ -22,6 +22,7 @@ enum { VALUE_MAX = 512, SOURCE_MAX = 4096 };
 struct options {
     bool params;
     bool devices;
+    bool topology;
     bool counters;
     bool json;
     bool markdown;
@@ -41,6 +42,7 @@ enum { KEY_MARKDOWN = 256 };
 
 static const struct argp_option option_rows[] = {
     {"devices", 'd', NULL, 0, "Show the devices", 0},
+    {"topology", 't', NULL, 0, "Show the GPUs, and how each of them reaches each device", 0},
     {"params", 'p', NULL, 0, "Show every parameter, its value and where that came from", 0},
     {"counters", 'c', NULL, 0, "Show the names and meanings of the counters", 0},
     {"json", 'j', NULL, 0, "Write everything as one JSON object", 0},
@@ -54,6 +56,9 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
     switch (key) {
     case 'd':
         options->devices = true;
+        return 0;
+    case 't':
+        options->topology = true;
         return 0;
     case 'p':
         options->params = true;
@@ -242,7 +247,7 @@ static void print_markdown(void)
     }
 }
 
-/* ---- devices and counters -------------------------------------------------------------------- */
+/* ---- devices -------------------------------------------------------------------------------- */
 
 static uccl_engine *open_engine(int *error)
 {
@@ -272,23 +277,114 @@ static void print_device(int index, const struct uccl_device *device)
         printf("     %s\n", device->description);
 }
 
+static void print_device_list(const uccl_engine *engine)
+{
+    struct uccl_device device;
+    int count = uccl_device_count(engine);
+    printf("Devices:\n");
+    for (int i = 0; i < count; i++)
+        if (uccl_device_get(engine, i, &device) == UCCL_OK)
+            print_device(i, &device);
+}
+
 static bool print_devices(void)
 {
     int error;
     uccl_engine *engine = open_engine(&error);
-    printf("Devices:\n");
     if (!engine) {
-        printf("  unknown: %s\n", uccl_strerror(error));
+        printf("Devices:\n  unknown: %s\n", uccl_strerror(error));
         return false;
     }
-    struct uccl_device device;
-    int count = uccl_device_count(engine);
-    for (int i = 0; i < count; i++)
-        if (uccl_device_get(engine, i, &device) == UCCL_OK)
-            print_device(i, &device);
+    print_device_list(engine);
     uccl_close(engine);
     return true;
 }
+
+/* ---- GPUs ------------------------------------------------------------------------------------ */
+
+static const struct {
+    const char *name;
+    enum uccl_mem kind;
+} runtimes[] = {{"cuda", UCCL_MEM_CUDA}, {"hip", UCCL_MEM_HIP}};
+
+enum { RUNTIMES = sizeof runtimes / sizeof runtimes[0], STATUS_MAX = 256 };
+
+static const char *distance_text(int distance)
+{
+    static const char *const names[] = {"PIX", "PXB", "PHB", "NODE", "SYS", "unknown"};
+    return names[distance >= 0 && distance < UCCL_DISTANCE_UNKNOWN ? distance : UCCL_DISTANCE_UNKNOWN];
+}
+
+static const char *or_unknown(const char *text)
+{
+    return *text ? text : "unknown";
+}
+
+static void print_gpu_list(uccl_engine *engine)
+{
+    struct uccl_gpu gpu;
+    int count = uccl_gpu_count(engine);
+    printf("\nGPUs:%s\n", count > 0 ? "" : " none");
+    for (int i = 0; i < count; i++)
+        if (uccl_gpu_get(engine, i, &gpu) == UCCL_OK)
+            printf("  %s: %s, PCI %s\n", gpu.name, or_unknown(gpu.model), or_unknown(gpu.pci));
+    for (unsigned i = 0; i < RUNTIMES; i++) {
+        char text[STATUS_MAX];
+        uccl_mem_status(runtimes[i].kind, text, sizeof text);
+        printf("  %s: %s\n", runtimes[i].name, text);
+    }
+}
+
+/* A row per GPU, a column per device. */
+static void print_matrix(uccl_engine *engine, int gpus)
+{
+    enum { NODE_WIDTH = 4 };
+    struct uccl_device device;
+    int devices = uccl_device_count(engine), width = 8;
+    printf("\n%-10s %*s", "", NODE_WIDTH, "NUMA");
+    for (int d = 0; d < devices; d++)
+        if (uccl_device_get(engine, d, &device) == UCCL_OK)
+            printf("  %*s", width, device.name); /* a longer name widens its column */
+    printf("  nearest\n");
+    for (int g = 0; g < gpus; g++) {
+        struct uccl_gpu gpu;
+        if (uccl_gpu_get(engine, g, &gpu) != UCCL_OK)
+            continue;
+        printf("%-10s ", gpu.name);
+        if (gpu.numa_node >= 0)
+            printf("%*d", NODE_WIDTH, gpu.numa_node);
+        else
+            printf("%*s", NODE_WIDTH, "?");
+        for (int d = 0; d < devices; d++) {
+            int known = uccl_device_get(engine, d, &device) == UCCL_OK ? (int)strlen(device.name) : 0;
+            printf("  %*s", known > width ? known : width, distance_text(uccl_gpu_distance(engine, g, d)));
+        }
+        bool near = uccl_device_get(engine, gpu.nearest_device, &device) == UCCL_OK;
+        printf("  %s\n", near ? device.name : "unknown");
+    }
+    printf("\nPIX: through one PCIe switch; PXB: through several; PHB: through a PCIe host bridge;\n"
+           "NODE: between host bridges of one NUMA node; SYS: between NUMA nodes;\n"
+           "unknown: this machine does not show it, or the device is not on PCIe.\n");
+}
+
+static bool print_topology(void)
+{
+    int error;
+    uccl_engine *engine = open_engine(&error);
+    if (!engine) {
+        printf("Devices:\n  unknown: %s\n", uccl_strerror(error));
+        return false;
+    }
+    print_device_list(engine);
+    print_gpu_list(engine);
+    int gpus = uccl_gpu_count(engine);
+    if (gpus > 0)
+        print_matrix(engine, gpus);
+    uccl_close(engine);
+    return true;
+}
+
+/* ---- counters -------------------------------------------------------------------------------- */
 
 static bool print_counters(void)
 {
@@ -364,13 +460,58 @@ static json_t *device_json(const struct uccl_device *device)
     return row;
 }
 
-/* Where no engine opens, "devices" is empty and "error" says why. */
+static json_t *gpu_json(uccl_engine *engine, int index, const struct uccl_gpu *gpu)
+{
+    struct uccl_device device;
+    json_t *row = json_object(), *distances = json_object();
+    int devices = uccl_device_count(engine);
+    bool near = uccl_device_get(engine, gpu->nearest_device, &device) == UCCL_OK;
+    json_object_set_new(row, "name", json_text(gpu->name));
+    json_object_set_new(row, "model", json_text(gpu->model));
+    json_object_set_new(row, "pci", json_text(gpu->pci));
+    json_object_set_new(row, "numa_node", json_integer(gpu->numa_node));
+    json_object_set_new(row, "nearest", near ? json_text(device.name) : json_null());
+    for (int d = 0; d < devices; d++)
+        if (uccl_device_get(engine, d, &device) == UCCL_OK)
+            json_object_set_new(distances, device.name,
+                                json_text(distance_text(uccl_gpu_distance(engine, index, d))));
+    json_object_set_new(row, "distances", distances);
+    return row;
+}
+
+static json_t *gpus_json(uccl_engine *engine)
+{
+    struct uccl_gpu gpu;
+    json_t *array = json_array();
+    int count = uccl_gpu_count(engine);
+    for (int i = 0; i < count; i++)
+        if (uccl_gpu_get(engine, i, &gpu) == UCCL_OK)
+            json_array_append_new(array, gpu_json(engine, i, &gpu));
+    return array;
+}
+
+static void add_runtimes(json_t *root)
+{
+    json_t *object = json_object();
+    for (unsigned i = 0; i < RUNTIMES; i++) {
+        char text[STATUS_MAX];
+        json_t *row = json_object();
+        int error = uccl_mem_status(runtimes[i].kind, text, sizeof text);
+        json_object_set_new(row, "usable", json_boolean(error == UCCL_OK));
+        json_object_set_new(row, "status", json_text(text));
+        json_object_set_new(object, runtimes[i].name, row);
+    }
+    json_object_set_new(root, "gpu_runtimes", object);
+}
+
+/* Where no engine opens, "devices" and "gpus" are empty and "error" says why. */
 static bool add_devices(json_t *root)
 {
     int error;
-    json_t *array = json_array();
+    json_t *array = json_array(), *gpus = NULL;
     uccl_engine *engine = open_engine(&error);
     if (engine) {
+        gpus = gpus_json(engine);
         struct uccl_device device;
         int count = uccl_device_count(engine);
         for (int i = 0; i < count; i++)
@@ -379,6 +520,7 @@ static bool add_devices(json_t *root)
         uccl_close(engine);
     }
     json_object_set_new(root, "devices", array);
+    json_object_set_new(root, "gpus", gpus ? gpus : json_array());
     json_object_set_new(root, "error", engine ? json_null() : json_text(uccl_strerror(error)));
     return engine != NULL;
 }
@@ -389,6 +531,7 @@ static bool print_json(void)
     json_object_set_new(root, "version", json_text(uccl_version()));
     json_object_set_new(root, "build", json_text(uccl_build_info()));
     bool ok = add_devices(root);
+    add_runtimes(root);
     ok = add_params(root) && ok;
     add_counters(root);
     if (json_dumpf(root, stdout, JSON_INDENT(2)) != 0) {
@@ -405,7 +548,7 @@ static bool print_json(void)
 static bool print_overview(void)
 {
     printf("uccl-engine %s, built with %s\n\n", uccl_version(), uccl_build_info());
-    bool ok = print_devices();
+    bool ok = print_topology();
     return print_changed_params() && ok;
 }
 
@@ -417,11 +560,13 @@ static bool print_chosen(const struct options *options)
     }
     if (options->json)
         return print_json();
-    if (!options->devices && !options->params && !options->counters)
+    if (!options->devices && !options->topology && !options->params && !options->counters)
         return print_overview();
 
     bool ok = true;
-    if (options->devices)
+    if (options->topology)
+        ok = print_topology() && ok;
+    else if (options->devices)
         ok = print_devices() && ok;
     if (options->params)
         ok = print_params() && ok;

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where threads and memory go: the machine's topology as hwloc tells it. */
+/*
+ * Where threads and memory go, and which NIC a GPU uses: the machine's topology as hwloc tells it.
+ * Containers and virtual machines often show a flat one, or no PCI devices at all: what cannot be
+ * seen is unknown, never an error. For set-up; any thread, one at a time per `struct topology`.
+ */
 #ifndef UCCL_TOPOLOGY_H
 #define UCCL_TOPOLOGY_H
+
+#include "uccl/engine.h"
 
 /*
  * Binds the calling thread to a core near `numa_node` (-1: anywhere it may run), the `index`-th of them
@@ -9,5 +15,32 @@
  * any core will do. UCCL_ENOTSUP: not possible here (logged).
  */
 int topology_pin(int numa_node, unsigned index);
+
+struct topology;
+
+/*
+ * The machine with its PCI devices, or the one that `xml` (of `length` bytes, hwloc's format; NULL: none)
+ * describes. UCCL_ENOTSUP: hwloc does not know it (logged); UCCL_ENOMEM. NULL may be asked like a topology
+ * that shows nothing.
+ */
+int topology_open(const char *xml, size_t length, struct topology **out);
+void topology_close(struct topology *topology);
+
+/*
+ * How the PCI device at `pci` ("0000:3b:00.0") and the interface or verbs device `nic` reach each other.
+ * UCCL_DISTANCE_UNKNOWN where one of them cannot be seen, as for loopback.
+ */
+enum uccl_distance topology_distance(const struct topology *topology, const char *pci, const char *nic);
+
+/* NUMA node that a PCI device hangs on; -1: unknown, or near to several. */
+int topology_node(const struct topology *topology, const char *pci);
+
+/*
+ * Chooses a NIC for each GPU: the nearest of those that are at least half as fast as the fastest, and where
+ * several tie, the one that the fewest GPUs have. `distance` has a row of `nics` entries per GPU, `speed_mbps`
+ * may be 0 for unknown. `nearest[gpu]` is -1 where no distance is known.
+ */
+void topology_share(const enum uccl_distance *distance, unsigned gpus, const uint64_t *speed_mbps,
+                    unsigned nics, int *nearest);
 
 #endif

@@ -25,6 +25,13 @@ static int host_status(char *text, size_t size)
     return UCCL_OK;
 }
 
+static int host_device(int index, struct mem_device *out)
+{
+    (void)index;
+    (void)out;
+    return UCCL_ENODEV;
+}
+
 static int host_stage_open(const struct mem_identity *of, unsigned streams, unsigned copies_max,
                            struct mem_stage **out)
 {
@@ -86,6 +93,7 @@ const struct mem_ops mem_host_ops = {
     .cpu_readable = true,
     .identify = host_identify,
     .status = host_status,
+    .device = host_device,
     .stage_open = host_stage_open,
     .stage_close = host_stage_close,
     .pin = host_pin,

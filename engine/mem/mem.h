@@ -20,7 +20,7 @@
 struct mem_ops;
 struct mem_stage;
 
-enum { MEM_PCI_TEXT = 16, MEM_STATUS_TEXT = 256 };
+enum { MEM_PCI_TEXT = 16, MEM_MODEL_TEXT = 96, MEM_STATUS_TEXT = 256 };
 
 /* What is known of an address. */
 struct mem_identity {
@@ -31,6 +31,12 @@ struct mem_identity {
     size_t base_length;
     uint64_t buffer_id;      /* no other allocation of this process has, had or will have it; 0: none known */
     char pci[MEM_PCI_TEXT];  /* "0000:1b:00.0"; "": none */
+};
+
+/* A device of a kind. */
+struct mem_device {
+    char pci[MEM_PCI_TEXT]; /* "": unknown */
+    char model[MEM_MODEL_TEXT];
 };
 
 enum mem_direction { MEM_FROM_DEVICE, MEM_TO_DEVICE };
@@ -51,6 +57,12 @@ struct mem_ops {
      * is none). 0: usable; UCCL_ENOTSUP. Loads the driver.
      */
     int (*status)(char *text, size_t size);
+
+    /*
+     * Device `index` of the runtime, from 0. UCCL_ENODEV: there are no more, or the kind is not usable. Loads
+     * the driver, makes no context.
+     */
+    int (*device)(int index, struct mem_device *out);
 
     /*
      * Streams for copies to and from memory like `of`, `streams` in each direction, and room for

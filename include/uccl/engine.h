@@ -154,6 +154,33 @@ struct uccl_device {
 int uccl_device_count(const uccl_engine *engine);
 int uccl_device_get(const uccl_engine *engine, int device, struct uccl_device *out);
 
+/* How a GPU and a device reach each other, nearest first. */
+enum uccl_distance {
+    UCCL_DISTANCE_PIX = 0, /* through one PCIe switch */
+    UCCL_DISTANCE_PXB,     /* through several PCIe switches */
+    UCCL_DISTANCE_PHB,     /* through a PCIe host bridge */
+    UCCL_DISTANCE_NODE,    /* between host bridges of one NUMA node */
+    UCCL_DISTANCE_SYS,     /* between NUMA nodes */
+    UCCL_DISTANCE_UNKNOWN  /* the machine does not show it */
+};
+
+struct uccl_gpu {
+    char name[16];      /* runtime and index: "cuda:0", "hip:1" */
+    char pci[24];       /* "0000:3b:00.0"; empty: unknown */
+    char model[96];     /* as the runtime calls it */
+    int numa_node;      /* -1: unknown */
+    int nearest_device; /* index for uccl_device_get(), shared fairly where several are as near; -1: unknown */
+};
+
+/*
+ * Number of GPUs that the loaded runtimes show, the properties of one, and how it reaches a device. The first of
+ * these calls looks at the machine, for up to a second; no GPU is used for it. UCCL_ENODEV: no such index.
+ * uccl_gpu_distance() returns an enum uccl_distance or an error.
+ */
+int uccl_gpu_count(uccl_engine *engine);
+int uccl_gpu_get(uccl_engine *engine, int gpu, struct uccl_gpu *out);
+int uccl_gpu_distance(uccl_engine *engine, int gpu, int device);
+
 /* ---- connections ----------------------------------------------------------------------------- */
 
 typedef struct uccl_listener uccl_listener;

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The GPUs of the machine and how they reach the engine's devices. Looked up once per engine, when somebody asks:
+ * it loads the GPU runtimes, which an application without GPUs has no use for.
+ */
+#include "objects.h"
+
+#include "mem/mem.h"
+#include "topology.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct gpu_map {
+    unsigned gpus, devices;
+    struct uccl_gpu *gpu;
+    enum uccl_distance *distance; /* a row of `devices` per GPU */
+};
+
+void gpu_map_free(struct gpu_map *map)
+{
+    if (!map)
+        return;
+    free(map->gpu);
+    free(map->distance);
+    free(map);
+}
+
+/* Appends the GPUs of a runtime, if this build knows it. */
+static int list_gpus(struct gpu_map *map, enum uccl_mem kind)
+{
+    const struct mem_ops *ops = mem_ops_of(kind);
+    struct mem_device device = {0};
+    for (int i = 0; ops && ops->device(i, &device) == UCCL_OK; i++) {
+        struct uccl_gpu *grown = realloc(map->gpu, (map->gpus + 1) * sizeof *grown);
+        if (!grown)
+            return UCCL_ENOMEM;
+        map->gpu = grown;
+        struct uccl_gpu *gpu = &map->gpu[map->gpus++];
+        *gpu = (struct uccl_gpu){.numa_node = -1, .nearest_device = -1};
+        snprintf(gpu->name, sizeof gpu->name, "%s:%d", ops->name, i);
+        snprintf(gpu->pci, sizeof gpu->pci, "%s", device.pci);
+        snprintf(gpu->model, sizeof gpu->model, "%s", device.model);
+    }
+    return UCCL_OK;
+}
+
+/* Fills in distances and what follows from them. */
+static int measure(struct gpu_map *map, const struct uccl_engine *engine)
+{
+    struct topology *topology = NULL;
+    uint64_t *speed_mbps = calloc(map->devices + 1, sizeof *speed_mbps);
+    int *nearest = calloc(map->gpus, sizeof *nearest);
+    map->distance = calloc((size_t)map->gpus * map->devices + 1, sizeof *map->distance);
+    int error = speed_mbps && nearest && map->distance ? topology_open(NULL, 0, &topology) : UCCL_ENOMEM;
+    if (error == UCCL_ENOMEM)
+        goto out;
+    for (unsigned d = 0; d < map->devices; d++) {
+        struct uccl_device device = {0};
+        uccl_device_get(engine, (int)d, &device);
+        speed_mbps[d] = device.speed_mbps;
+        for (unsigned g = 0; g < map->gpus; g++)
+            map->distance[g * map->devices + d] = topology_distance(topology, map->gpu[g].pci, device.name);
+    }
+    topology_share(map->distance, map->gpus, speed_mbps, map->devices, nearest);
+    for (unsigned g = 0; g < map->gpus; g++) {
+        map->gpu[g].numa_node = topology_node(topology, map->gpu[g].pci);
+        map->gpu[g].nearest_device = nearest[g];
+    }
+    error = UCCL_OK; /* also where the topology is unknown: so are the distances then */
+out:
+    topology_close(topology);
+    free(speed_mbps);
+    free(nearest);
+    return error;
+}
+
+static int make_map(const struct uccl_engine *engine, struct gpu_map **out)
+{
+    struct gpu_map *map = calloc(1, sizeof *map);
+    if (!map)
+        return UCCL_ENOMEM;
+    int devices = uccl_device_count(engine);
+    map->devices = devices > 0 ? (unsigned)devices : 0;
+    int error = list_gpus(map, UCCL_MEM_CUDA);
+    if (!error)
+        error = list_gpus(map, UCCL_MEM_HIP);
+    if (!error && map->gpus)
+        error = measure(map, engine);
+    if (error) {
+        gpu_map_free(map);
+        return error;
+    }
+    *out = map;
+    return UCCL_OK;
+}
+
+/* 0 and `*out`, the engine's. */
+static int get_map(uccl_engine *engine, const struct gpu_map **out)
+{
+    if (!engine)
+        return UCCL_EINVAL;
+    pthread_mutex_lock(&engine->lock);
+    int error = engine->gpus ? UCCL_OK : make_map(engine, &engine->gpus);
+    *out = engine->gpus;
+    pthread_mutex_unlock(&engine->lock);
+    return error;
+}
+
+UCCL_API int uccl_gpu_count(uccl_engine *engine)
+{
+    const struct gpu_map *map;
+    int error = get_map(engine, &map);
+    return error ? error : (int)map->gpus;
+}
+
+UCCL_API int uccl_gpu_get(uccl_engine *engine, int gpu, struct uccl_gpu *out)
+{
+    const struct gpu_map *map;
+    int error = out ? get_map(engine, &map) : UCCL_EINVAL;
+    if (error)
+        return error;
+    if (gpu < 0 || (unsigned)gpu >= map->gpus)
+        return UCCL_ENODEV;
+    *out = map->gpu[gpu];
+    return UCCL_OK;
+}
+
+UCCL_API int uccl_gpu_distance(uccl_engine *engine, int gpu, int device)
+{
+    const struct gpu_map *map;
+    int error = get_map(engine, &map);
+    if (error)
+        return error;
+    if (gpu < 0 || (unsigned)gpu >= map->gpus || device < 0 || (unsigned)device >= map->devices)
+        return UCCL_ENODEV;
+    return (int)map->distance[(unsigned)gpu * map->devices + (unsigned)device];
+}
