@@ -4,10 +4,11 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS="unit sim integration sanitize stress"
+PARTS="unit sim integration sanitize stress fuzz"
 
 # Options of a part, for its program to read: --NAME, or --NAME=VALUE for one with a value
 declare -A OPTIONS=(
+    [fuzz]="--seconds=N"
     [sim]="--scenario=NAME --seed=S --seeds=N --trace"
 )
 
@@ -36,6 +37,7 @@ sim          two real cores on a simulated network in virtual time
 integration  real processes on loopback and in network namespaces, with loss and killed peers
 sanitize     unit, sim and a shorter integration under AddressSanitizer and UBSan
 stress       rings, lending and wake-up with many threads, as shipped and under ThreadSanitizer
+fuzz         what parses bytes of a peer: the corpus, then new inputs for N seconds (libFuzzer)
 EOF
 }
 
@@ -55,7 +57,7 @@ fail() {
 # ---- packages -------------------------------------------------------------------------------
 
 PACKAGES=(gcc g++ meson ninja-build pkg-config python3 liburing-dev libhwloc-dev libcriterion-dev libjansson-dev
-    iproute2 ethtool clang libbpf-dev binutils)
+    iproute2 ethtool clang libclang-rt-dev llvm libbpf-dev binutils)
 
 # apt is run only when something is missing
 install_packages() {
@@ -85,7 +87,7 @@ install_packages() {
 
 # ---- building and running -------------------------------------------------------------------
 
-# build DIRECTORY [meson option...]
+# build DIRECTORY [meson option...]; with targets=NAME only that
 build() {
     local directory=$1 log
     shift
@@ -95,7 +97,7 @@ build() {
         set -- --reconfigure "$@"
     fi
     echo "building $directory"
-    if ! { meson setup "$directory" "$@" && ninja -C "$directory"; } >"$log" 2>&1; then
+    if ! { meson setup "$directory" "$@" && ninja -C "$directory" ${targets:-}; } >"$log" 2>&1; then
         tail -n 60 "$log"
         fail "building $directory (all of it: $log)"
         return 1
@@ -172,6 +174,11 @@ run_part() {
         TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
             suites stress-tsan build-tsan stress -- "${wrapper[@]}"
         ;;
+    fuzz*)
+        CC=clang targets=fuzz build build-fuzz -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false \
+            -Dc_args=-fno-sanitize-recover=all || return
+        program fuzz tests/fuzz/run.sh build-fuzz "${options[@]}"
+        ;;
     esac
 }
 
@@ -232,7 +239,7 @@ if ! install_packages; then
     finish
 fi
 built=no
-if [ "${parts[*]}" = sanitize ] || build build; then
+if [[ " sanitize fuzz " == *" ${parts[*]} "* ]] || build build; then
     built=yes
 fi
 for part in "${parts[@]}"; do

@@ -3,13 +3,6 @@
  * Fuzzes what parses the bytes of a handshake's peer: both decoders, and the server's state machine
  * with the input as all that its peer ever says. What is accepted must keep the promises of
  * engine/bootstrap.h, since the rest of the engine trusts them.
- *
- * Built and run by hand from the top of the source tree (clang, libclang-rt-14-dev):
- *
- *   clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined \
- *       -fno-sanitize-recover=all -Iinclude -Iengine \
- *       tests/fuzz/fuzz_bootstrap.c engine/bootstrap.c engine/log.c -o fuzz_bootstrap
- *   ./fuzz_bootstrap -max_len=4200 -max_total_time=60
  */
 #include "bootstrap.h"
 #include "log.h"

@@ -3,11 +3,6 @@
  * Fuzzes the parser of datagrams: the input as it is, and again with version, header length and
  * checksum made good, so that the frames are reached. Frames that are accepted must lie within the
  * datagram, keep the promises of wire.h, and say the same once written and read again.
- *
- *   clang -std=c11 -D_GNU_SOURCE -g -O1 -fsanitize=fuzzer,address,undefined \
- *       -fno-sanitize-recover=all -Iinclude -Iengine \
- *       tests/fuzz/fuzz_wire.c engine/core/wire.c engine/core/crc32c.c -o fuzz_wire
- *   ./fuzz_wire -max_len=2000 -max_total_time=60
  */
 #include "core/crc32c.h"
 #include "core/wire.h"

@@ -6,6 +6,12 @@
  * and may test before; the second only sleeps until it is told (as on the event descriptor), or, with
  * BOTH_BORROW, does as the first.
  *
+ * With STRIPED there is a second engine thread, and the message of the first application is a striped receive:
+ * one part arrives there (stripe.c). That thread tells the first, the home of the request, by a command
+ * in its ring, and either may be the last to finish and so the one that ends the request.
+ *
+ * ALONE leaves the second application out.
+ *
  * Every wait that has a time limit in thread.c may end at any moment here, except where the limit is
  * none. Waits in the NIC and for completions have none: nothing but a wake-up ends them.
  *
@@ -16,6 +22,8 @@
  *   NO_RECHECK   who goes to sleep does not look at the ring once more
  *   TWO_IN_NIC   a borrower sleeps in the NIC though the engine thread has not left it
  *   NO_REST_WAKE give_back() does not wake an engine thread that rests without a lease
+ *   NO_PART_WAKE who ends the request of another engine thread does not wake the borrower there (STRIPED)
+ *   NO_PUSH_WAKE a command from another engine thread does not wake who sleeps in the NIC (STRIPED)
  *
  * Left out: stop, kick (which only shortens a lease), the event descriptor (told like waiters are), and
  * weak memory: the model is sequentially consistent, as are the operations that it stands for.
@@ -41,6 +49,11 @@ bool engine_sleeps = false;   /* on the futex `owner`, without a limit */
 bool wake_token = false;      /* the eventfd of nic->wake() */
 bool posted[APPS], flying[APPS], arrived[APPS], done[APPS];
 
+bool part_flying = false;     /* STRIPED: the part that the other engine thread receives */
+bool notice = false;          /* its command in our ring: the part has arrived */
+bool own_here = false, part_here = false; /* what the home's core has of the message */
+byte unfinished = 0;          /* of: the message at home, its part */
+
 byte waiters = 0;             /* and the futex `completions`: */
 bool changed[APPS];           /* it has since this one looked */
 bool asleep[APPS];            /* this one sleeps on it */
@@ -48,35 +61,67 @@ bool asleep[APPS];            /* this one sleeps on it */
 byte owners = 1;              /* ghosts: who runs rounds, who is in the NIC's wait */
 byte sleepers = 0;
 
-#define RING_BUSY (posted[0] || posted[1])
+#define RING_BUSY (posted[0] || posted[1] || notice)
 #define READABLE (arrived[0] || arrived[1])
 
 inline wake_owner_futex() { engine_sleeps = false }
 
 inline change_completions() { changed[0] = true; changed[1] = true }
 
+inline tell_waiters()
+{
+    if
+    :: waiters > 0 -> d_step { change_completions(); asleep[0] = false; asleep[1] = false }
+    :: else
+    fi
+}
+
+/* The core at home has all of the striped message: one of the two that must finish has. */
+inline finish_at_home()
+{
+    if
+    :: own_here && part_here ->
+        own_here = false;
+        part_here = false;
+        some = true;
+        unfinished--;
+        done[0] = done[0] || unfinished == 0
+    :: else
+    fi
+}
+
 /* run_round(); each step is the owner's alone, but what it tells others is a step of its own */
 inline run_round(busy)
 {
     d_step {
         assert(owners == 1);
-        busy = READABLE || RING_BUSY;
-        some = READABLE;
-        done[0] = done[0] || arrived[0];
-        done[1] = done[1] || arrived[1];
-        arrived[0] = false;
-        arrived[1] = false;
+        busy = RING_BUSY;
+        flying[0] = flying[0] || posted[0];
+        flying[1] = flying[1] || posted[1];
+#ifdef STRIPED
+        part_flying = part_flying || posted[0];
+        part_here = part_here || notice;
+        notice = false;
+#endif
+        posted[0] = false;
+        posted[1] = false
     };
     d_step {
         assert(owners == 1);
-        busy = busy || RING_BUSY;
-        flying[0] = flying[0] || posted[0];
-        flying[1] = flying[1] || posted[1];
-        posted[0] = false;
-        posted[1] = false;
+        busy = busy || READABLE;
+        some = READABLE;
+#ifdef STRIPED
+        own_here = own_here || arrived[0];
+        finish_at_home();
+#else
+        done[0] = done[0] || arrived[0];
+#endif
+        done[1] = done[1] || arrived[1];
+        arrived[0] = false;
+        arrived[1] = false
     };
     if
-    :: some && waiters > 0 -> d_step { change_completions(); asleep[0] = false; asleep[1] = false }
+    :: some -> tell_waiters()
     :: else
     fi;
     some = false
@@ -104,6 +149,37 @@ end:
     :: atomic { flying[1] -> flying[1] = false; arrived[1] = true }
     od
 }
+
+#ifdef STRIPED
+/* The second engine thread, as far as the first one meets it: part_ended(), finish_one(). */
+active proctype other_engine()
+{
+    bool last;
+end:
+    do
+    :: atomic { part_flying -> part_flying = false; notice = true };
+#ifndef NO_PUSH_WAKE
+       if
+       :: owner == SLEEPS || owner == BORROWER_SLEEPS -> nic_wake()
+       :: else
+       fi;
+#endif
+       d_step { unfinished--; last = unfinished == 0 };
+       if
+       :: last ->
+           atomic { done[0] = true; last = false };
+           tell_waiters();
+#ifndef NO_PART_WAKE
+           if
+           :: owner == BORROWER_SLEEPS -> nic_wake()
+           :: else
+           fi
+#endif
+       :: else
+       fi
+    od
+}
+#endif
 
 active proctype engine()
 {
@@ -359,6 +435,12 @@ proctype application(byte me)
 
     for (round : 1 .. ROUNDS) {
         done[me] = false;
+#ifdef STRIPED
+        if
+        :: me == 0 -> unfinished = 2
+        :: else
+        fi;
+#endif
         post();
         if
         :: me == 0 -> try_round()
@@ -368,7 +450,14 @@ proctype application(byte me)
     }
 }
 
-init { atomic { run application(0); run application(1) } }
+init {
+    atomic {
+        run application(0);
+#ifndef ALONE
+        run application(1)
+#endif
+    }
+}
 
 /* a post is taken and answered */
 ltl served { [] (posted[0] -> <> done[0]) && [] (posted[1] -> <> done[1]) }
