@@ -4,7 +4,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS="unit sim integration sanitize stress fuzz"
+PARTS="unit sim integration vm sanitize stress fuzz"
 
 # Options of a part, for its program to read: --NAME, or --NAME=VALUE for one with a value
 declare -A OPTIONS=(
@@ -35,6 +35,7 @@ list_parts() {
 unit         each source file by itself (Criterion)
 sim          two real cores on a simulated network in virtual time
 integration  real processes on loopback and in network namespaces, with loss and killed peers
+vm           verbs on the kernel's soft-RoCE, in a QEMU guest; VM_KDIR names another unpacked kernel
 sanitize     unit, sim and a shorter integration under AddressSanitizer and UBSan
 stress       rings, lending and wake-up with many threads, as shipped and under ThreadSanitizer
 fuzz         what parses bytes of a peer: the corpus, then new inputs for N seconds (libFuzzer)
@@ -57,7 +58,8 @@ fail() {
 # ---- packages -------------------------------------------------------------------------------
 
 PACKAGES=(gcc g++ meson ninja-build pkg-config python3 liburing-dev libhwloc-dev libcriterion-dev libjansson-dev
-    iproute2 ethtool clang libclang-rt-dev llvm libbpf-dev binutils)
+    iproute2 ethtool clang libclang-rt-dev llvm libbpf-dev binutils
+    qemu-system-x86 busybox-static cpio kmod zstd xz-utils rdma-core ibverbs-utils perftest libibverbs-dev)
 
 # apt is run only when something is missing
 install_packages() {
@@ -154,7 +156,7 @@ run_part() {
         [ "$built" = yes ] || return
         program sim build/tests/sim "${options[@]}"
         ;;
-    unit | sim | integration)
+    unit | sim | integration | vm)
         [ "$built" = yes ] || return
         suites "$1" build "$1"
         ;;
