@@ -41,6 +41,20 @@ static unsigned engines_to_start(const struct params *params)
 
 static int open_device(struct uccl_engine *engine)
 {
+    unsigned backend = engine->params.backend;
+#ifdef HAVE_VERBS
+    engine->nic = &nic_verbs_ops;
+    if (backend != BACKEND_UDP) {
+        int error = engine->nic->open(&engine->params, &engine->device);
+        if (!error || backend == BACKEND_VERBS)
+            return error;
+    }
+#else
+    if (backend == BACKEND_VERBS) {
+        LOG_ERR("UCCL_BACKEND=verbs: libuccl-engine was built without libibverbs (libibverbs-dev)");
+        return UCCL_ENOTSUP;
+    }
+#endif
     engine->nic = &nic_udp_ops;
     return engine->nic->open(&engine->params, &engine->device);
 }

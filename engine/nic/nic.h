@@ -153,5 +153,8 @@ struct nic_ops {
 };
 
 extern const struct nic_ops nic_udp_ops;
+#ifdef HAVE_VERBS
+extern const struct nic_ops nic_verbs_ops;
+#endif
 
 #endif

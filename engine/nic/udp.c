@@ -16,6 +16,7 @@
 
 #include "core/wire.h"
 #include "log.h"
+#include "nic/datagram.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -530,11 +531,6 @@ static bool udp_mtu_event(struct nic_queue *queue, uint32_t *destination, uint32
 
 /* ---- assembling sends ------------------------------------------------------------------------ */
 
-static uint32_t datagram_length(const struct tx_desc *desc, unsigned index)
-{
-    return index + 1 == desc->count ? desc->last_bytes : desc->datagram_bytes;
-}
-
 /* Appends bytes to the newest send; those that follow the last ones in memory need no new entry. */
 static void append(struct udp_stage *stage, struct udp_send *send, const void *bytes, size_t length)
 {
@@ -586,25 +582,6 @@ static void append_bulk(struct nic_queue *queue, struct udp_send *send, const st
                      setup->crc32c, header);
     append(stage, send, header, WIRE_BULK_HEADER_BYTES);
     append(stage, send, body, length);
-}
-
-/* Copies the pieces of those datagrams of a TX_FRAMES descriptor that go out. A piece never crosses
- * datagrams. */
-static void gather_pieces(struct nic_queue *queue, const struct tx_desc *desc, uint64_t mask)
-{
-    for (uint32_t i = 0; i < desc->piece_count; i++) {
-        const struct tx_piece *piece = &desc->pieces[i];
-        const void *payload;
-
-        if (!(mask >> (piece->at / desc->datagram_bytes) & 1))
-            continue; /* it was acked: the message may have ended */
-        payload = queue->setup.payload(piece->msg, piece->offset_bytes);
-        if (payload != NULL)
-            memcpy(desc->buffer + piece->at, payload, piece->length);
-        else
-            queue->setup.gather(desc->buffer + piece->at, piece->msg, piece->offset_bytes,
-                                piece->length);
-    }
 }
 
 static struct udp_send *new_send(struct nic_queue *queue, const struct tx_desc *desc)
@@ -695,7 +672,7 @@ static bool udp_send(struct nic_queue *queue, const struct tx_desc *desc)
     if (--peer->descs_to_check == 0)
         udp_check_mtu(queue, desc->destination);
     if (desc->kind == TX_FRAMES)
-        gather_pieces(queue, desc, mask); /* also when there is no room: a repair has no pieces */
+        datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a repair has no pieces */
     if (!has_room(stage, datagrams, bytes)) {
         queue->driver->transmit(queue);
         if (!has_room(stage, datagrams, bytes))

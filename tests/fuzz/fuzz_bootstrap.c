@@ -6,6 +6,7 @@
  */
 #include "bootstrap.h"
 #include "log.h"
+#include "nic/verbs_address.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,22 @@ static bool power_of_two_within(uint32_t value, uint32_t min, uint32_t max)
     return false;
 }
 
+/* What is taken for the address of a verbs queue is one, and encodes to the same bytes but for the spare ones. */
+static void check_address(const struct nic_queue_address *bytes)
+{
+    static const uint8_t spare[] = {6, 7};
+    struct nic_queue_address again, known = *bytes;
+    struct verbs_address address;
+    if (verbs_address_decode(bytes, &address) != NULL)
+        return;
+    require(address.mode < VERBS_MODES && address.qpn >> VERBS_QPN_BITS == 0);
+    require(address.mtu_shift >= VERBS_MTU_SHIFT_MIN && address.mtu_shift <= VERBS_MTU_SHIFT_MAX);
+    verbs_address_encode(&address, &again);
+    for (size_t i = 0; i < sizeof spare; i++)
+        known.bytes[spare[i]] = 0;
+    require(again.length == known.length && memcmp(again.bytes, known.bytes, known.length) == 0);
+}
+
 static void check_offer(const struct boot_offer *offer)
 {
     require(offer->flow_count >= 1 && offer->flow_count <= BOOT_FLOWS_MAX);
@@ -41,6 +58,7 @@ static void check_offer(const struct boot_offer *offer)
         require(flow->token != 0 && flow->rx_bytes != 0);
         require(flow->address.length >= 1 && flow->address.length <= NIC_QUEUE_ADDRESS_MAX);
         require(flow->datagram_bytes >= CORE_DATAGRAM_MIN && flow->datagram_bytes <= 65535);
+        check_address(&flow->address);
     }
 }
 

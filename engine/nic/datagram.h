@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Laying out the datagrams of a descriptor, for backends that send them. The queue's owner.
+ */
+#ifndef UCCL_DATAGRAM_H
+#define UCCL_DATAGRAM_H
+
+#include "nic/nic.h"
+
+static inline uint32_t datagram_length(const struct tx_desc *desc, unsigned index)
+{
+    return index + 1 == desc->count ? desc->last_bytes : desc->datagram_bytes;
+}
+
+/* Copies the pieces of those datagrams of a TX_FRAMES descriptor that go out. A piece never crosses
+ * datagrams. */
+void datagram_gather(const struct nic_queue_setup *setup, const struct tx_desc *desc, uint64_t mask);
+
+/* Writes a datagram of a TX_BULK descriptor to `out`. `payload`: that of the chunk's datagram 0, or NULL:
+ * gather. */
+void datagram_bulk(const struct nic_queue_setup *setup, const struct tx_desc *desc, unsigned index,
+                   const uint8_t *payload, uint8_t *out);
+
+#endif

@@ -1,0 +1,466 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The verbs backend: which device and port it uses, its table of operations, how a queue sleeps, and what
+ * the device reports by itself.
+ *
+ * Sleeping: the completion queue is armed, then looked at once more (what came before the arming raises no
+ * event), then one ppoll() waits for the completion channel, the wake descriptor and the device's events.
+ * Events of the device belong to all queues: whichever sees them takes them and counts `news`, and each
+ * queue asks its port again when the count has changed. Some drivers change a port's MTU without an event,
+ * so it is asked now and then anyway.
+ */
+#include "nic/verbs.h"
+
+#include "log.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LOOK_MS = 100 };
+
+/* ---- the device in use ----------------------------------------------------------------------- */
+
+/* Says why there is no device: an error where the user asked for verbs, a remark where we only tried. */
+static int no_device(const struct params *params, const char *why)
+{
+    LOG(params->backend == BACKEND_VERBS ? UCCL_LOG_ERROR : UCCL_LOG_DEBUG, "no verbs device to use: %s",
+        why);
+    return UCCL_ENODEV;
+}
+
+/* Keeps the ports that the user admits and that work. */
+static void keep_usable(struct nic *nic)
+{
+    int kept = 0;
+    for (int i = 0; i < nic->port_count; i++) {
+        struct verbs_port port = nic->ports[i];
+        char why[VERBS_WHY_TEXT] = "";
+        bool admitted = verbs_admits(nic->params.ib_hca, port.device, port.number);
+        if (admitted && !port.active)
+            LOG_INFORM("verbs device %s port %u is not used: it is not active", port.device, port.number);
+        if (admitted && port.active && (!port.ethernet || verbs_choose_gid(port.gids, port.gid_count,
+                                                                           nic->params.ib_gid_index, why)) &&
+            verbs_choose_mode(&port.able, &nic->params, why) >= 0) {
+            nic->ports[kept++] = port;
+            continue;
+        }
+        if (*why)
+            LOG_INFORM("verbs device %s port %u is not used: %s", port.device, port.number, why);
+        free(port.gids);
+    }
+    nic->port_count = kept;
+}
+
+static bool is_ipv4(const uint8_t gid[16])
+{
+    return IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)(const void *)gid);
+}
+
+/* The IP address that a GID stands for. */
+static union nic_address address_of(const uint8_t gid[16])
+{
+    union nic_address address = {0};
+    if (is_ipv4(gid)) {
+        address.v4.sin_family = AF_INET;
+        memcpy(&address.v4.sin_addr, gid + 12, sizeof address.v4.sin_addr);
+    } else {
+        address.v6.sin6_family = AF_INET6;
+        memcpy(&address.v6.sin6_addr, gid, 16);
+    }
+    return address;
+}
+
+static bool same_host(const union nic_address *a, const union nic_address *b)
+{
+    if (a->any.sa_family != b->any.sa_family)
+        return false;
+    return a->any.sa_family == AF_INET
+               ? a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr
+               : memcmp(&a->v6.sin6_addr, &b->v6.sin6_addr, sizeof a->v6.sin6_addr) == 0;
+}
+
+/*
+ * Where listeners are reached: the address that the port's GID stands for, unless the user names
+ * interfaces or the machine has no such address (InfiniBand); then that of the best interface.
+ */
+static int find_host(struct nic *nic)
+{
+    struct netdev *devs = NULL;
+    int count = netdev_list(nic->params.socket_ifname, &devs);
+    if (count <= 0) {
+        free(devs);
+        return count < 0 ? count : no_device(&nic->params, "no network interface for the handshake is up "
+                                                           "(UCCL_SOCKET_IFNAME)");
+    }
+    nic->host = devs[0].address;
+    if (nic->port->ethernet) {
+        union nic_address own = address_of(nic->gid.gid);
+        for (int i = 0; i < count; i++)
+            if (same_host(&own, &devs[i].address))
+                nic->host = own;
+    }
+    free(devs);
+    return 0;
+}
+
+static int open_port(struct nic *nic)
+{
+    struct verbs_port *port = nic->port = &nic->ports[0];
+    char why[VERBS_WHY_TEXT], text[VERBS_GID_TEXT];
+    const struct verbs_gid *gid =
+        verbs_choose_gid(port->gids, port->gid_count, nic->params.ib_gid_index, why);
+    if (gid) {
+        nic->gid = *gid;
+        LOG_INFORM("verbs device %s port %u: GID %d, %s (%s)", port->device, port->number, gid->index,
+                   verbs_gid_text(gid->gid, text), why);
+    }
+    nic->mode = VERBS_UD;
+    nic->ipv4 = port->ethernet && is_ipv4(nic->gid.gid);
+    nic->datagram_bytes = 1u << verbs_choose_mtu(port->mtu_shift, port->mtu_shift, nic->params.mtu);
+    if (nic->datagram_bytes < CORE_DATAGRAM_MIN)
+        return no_device(&nic->params, "its path MTU is below 512 bytes: raise the MTU of its network "
+                                       "interface");
+    nic->context = verbs_device_open(nic->lib, port->device);
+    if (!nic->context)
+        return UCCL_ENODEV;
+    fcntl(nic->context->async_fd, F_SETFL, fcntl(nic->context->async_fd, F_GETFL) | O_NONBLOCK);
+    nic->pd = nic->lib->alloc_pd(nic->context);
+    return nic->pd ? 0 : verbs_fault(nic, "make a protection domain", errno);
+}
+
+static void verbs_close(struct nic *nic)
+{
+    if (nic->pd)
+        nic->lib->dealloc_pd(nic->pd);
+    if (nic->context)
+        nic->lib->close_device(nic->context);
+    verbs_ports_free(nic->ports, nic->port_count);
+    free(nic);
+}
+
+int verbs_open_with(const struct verbs_lib *lib, const struct params *params, struct nic **out)
+{
+    struct nic *nic = calloc(1, sizeof *nic);
+    if (!nic)
+        return UCCL_ENOMEM;
+    nic->lib = lib;
+    nic->params = *params;
+    int error = nic->port_count = verbs_ports_list(lib, &nic->ports);
+    if (error < 0) {
+        free(nic);
+        return error;
+    }
+    int found = nic->port_count;
+    keep_usable(nic);
+    error = 0;
+    if (nic->port_count == 0)
+        error = no_device(params, found ? "no port is active, usable and admitted by UCCL_IB_HCA"
+                                        : "the machine has none");
+    if (!error)
+        error = open_port(nic);
+    if (!error)
+        error = find_host(nic);
+    if (error) {
+        verbs_close(nic);
+        return error;
+    }
+    nic->caps = (struct nic_caps){.in_order = params->in_order,
+                                  .may_duplicate = true,
+                                  .lendable = true,
+                                  .fence = NIC_FENCE_NONE,
+                                  .completion = NIC_SENT,
+                                  .datagrams_max = CORE_TRAIN_MAX,
+                                  .memory_kinds = 1u << UCCL_MEM_HOST};
+    *out = nic;
+    return 0;
+}
+
+static int verbs_open(const struct params *params, struct nic **out)
+{
+    const char *why;
+    const struct verbs_lib *lib = verbs_lib(&why);
+    return lib ? verbs_open_with(lib, params, out) : no_device(params, why);
+}
+
+static const struct nic_caps *verbs_caps(const struct nic *nic)
+{
+    return &nic->caps;
+}
+
+static int verbs_device_count(const struct nic *nic)
+{
+    (void)nic;
+    return 1;
+}
+
+static int verbs_device(const struct nic *nic, int index, struct uccl_device *out,
+                        union nic_address *address)
+{
+    const struct verbs_port *port = nic->port;
+    char text[NETDEV_ADDRESS_TEXT];
+    if (index != 0)
+        return UCCL_ENODEV;
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "%.31s", port->device);
+    snprintf(out->backend, sizeof out->backend, "verbs");
+    snprintf(out->address, sizeof out->address, "%.63s", netdev_address_text(&nic->host, text));
+    snprintf(out->description, sizeof out->description, "%s queue pairs on %s port %u, GID index %d",
+             verbs_mode_name(nic->mode), port->ethernet ? "RoCE" : "InfiniBand", port->number,
+             nic->gid.index);
+    out->speed_mbps = port->speed_mbps;
+    out->mtu = 1u << port->mtu_shift;
+    out->numa_node = port->numa_node;
+    *address = nic->host;
+    return 0;
+}
+
+/* ---- queues ---------------------------------------------------------------------------------- */
+
+static void verbs_queue_close(struct nic_queue *queue)
+{
+    verbs_ud_close(queue);
+    verbs_peers_free(queue);
+    if (queue->channel)
+        queue->lib->destroy_comp_channel(queue->channel);
+    if (queue->wake_fd >= 0)
+        close(queue->wake_fd);
+    free(queue);
+}
+
+static int verbs_queue_open(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out)
+{
+    struct nic_queue *queue = calloc(1, sizeof *queue);
+    int error = 0;
+    if (!queue)
+        return UCCL_ENOMEM;
+    queue->nic = nic;
+    queue->lib = nic->lib;
+    queue->setup = *setup;
+    queue->peer_free = queue->peer_retired = VERBS_NO_PEER;
+    queue->port_bytes = nic->datagram_bytes;
+    queue->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    queue->channel = nic->lib->create_comp_channel(nic->context);
+    if (queue->wake_fd < 0 || !queue->channel)
+        error = verbs_fault(nic, "make a completion channel", errno);
+    else
+        fcntl(queue->channel->fd, F_SETFL, fcntl(queue->channel->fd, F_GETFL) | O_NONBLOCK);
+    if (!error)
+        error = verbs_ud_open(queue);
+    if (error) {
+        verbs_queue_close(queue);
+        return error;
+    }
+    LOG_DBG("verbs queue %u: UD queue pair 0x%x, %u receives of %u bytes, %u sends, %u bytes inline",
+            setup->index, queue->qp->qp_num, queue->receives.count, queue->receives.slot_bytes,
+            queue->sends.depth, queue->sends.inline_bytes);
+    *out = queue;
+    return 0;
+}
+
+static void verbs_queue_address(const struct nic_queue *queue, struct nic_queue_address *out)
+{
+    const struct nic *nic = queue->nic;
+    struct verbs_address address = {
+        .ethernet = nic->port->ethernet,
+        .mode = nic->mode,
+        .mtu_shift = (uint8_t)__builtin_ctz(queue->port_bytes),
+        .lid = nic->port->lid,
+        .qpn = queue->qp->qp_num,
+        .qkey = queue->qkey,
+    };
+    memcpy(address.gid, nic->gid.gid, sizeof address.gid);
+    verbs_address_encode(&address, out);
+}
+
+/*
+ * In the core's measure: a datagram counts as its bytes and some hundred more, however large its slot is.
+ * Half-full ones fit as many as there are slots.
+ */
+static uint64_t verbs_queue_rx_bytes(const struct nic_queue *queue)
+{
+    enum { DATAGRAM_EXTRA = 768 };
+    return (uint64_t)queue->receives.count * (queue->nic->datagram_bytes / 2 + DATAGRAM_EXTRA);
+}
+
+static int verbs_route(struct nic_queue *queue, const union nic_address *host, uint32_t *datagram_bytes)
+{
+    (void)host; /* only the peer's port knows better, and its address tells */
+    *datagram_bytes = queue->port_bytes;
+    return 0;
+}
+
+/* ---- what the device reports ----------------------------------------------------------------- */
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void take_event(struct nic *nic, const struct ibv_async_event *event)
+{
+    const char *what = nic->lib->event_type_str(event->event_type);
+    switch (event->event_type) {
+    case IBV_EVENT_PORT_ERR:
+        LOG_WARNING("verbs device %s: port %d is down", nic->port->device, event->element.port_num);
+        atomic_fetch_add(&nic->news, 1);
+        break;
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_PKEY_CHANGE:
+    case IBV_EVENT_GID_CHANGE:
+    case IBV_EVENT_SM_CHANGE:
+    case IBV_EVENT_CLIENT_REREGISTER:
+        LOG_INFORM("verbs device %s: %s on port %d", nic->port->device, what, event->element.port_num);
+        atomic_fetch_add(&nic->news, 1);
+        break;
+    case IBV_EVENT_DEVICE_FATAL:
+        if (!atomic_exchange(&nic->gone, 1))
+            LOG_ERR("verbs device %s has failed or was removed: nothing more is sent or received on it",
+                    nic->port->device);
+        break;
+    case IBV_EVENT_CQ_ERR:
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+        LOG_WARNING("verbs device %s: %s", nic->port->device, what);
+        break;
+    default:
+        LOG_DBG("verbs device %s: %s", nic->port->device, what);
+        break;
+    }
+}
+
+static void take_events(struct nic *nic)
+{
+    struct ibv_async_event event;
+    while (nic->lib->get_async_event(nic->context, &event) == 0) {
+        take_event(nic, &event);
+        nic->lib->ack_async_event(&event);
+    }
+}
+
+/* Asks the port what it takes now; peers are told about a change one by one (mtu_event). */
+static void ask_port(struct nic_queue *queue)
+{
+    struct verbs_port port = *queue->nic->port;
+    if (!verbs_port_refresh(queue->lib, queue->nic->context, &port))
+        return;
+    uint32_t bytes = 1u << verbs_choose_mtu(port.mtu_shift, port.mtu_shift, queue->setup.params->mtu);
+    if (bytes > queue->nic->datagram_bytes)
+        bytes = queue->nic->datagram_bytes; /* receive slots hold no more */
+    if (bytes == queue->port_bytes || bytes < CORE_DATAGRAM_MIN)
+        return;
+    LOG_INFORM("verbs device %s port %u: path MTU is %u bytes now", port.device, port.number, bytes);
+    queue->port_bytes = bytes;
+    queue->news_peer = 0;
+}
+
+static void look_around(struct nic_queue *queue)
+{
+    uint32_t news = atomic_load(&queue->nic->news);
+    uint64_t at_ms = now_ms();
+    queue->until_look = VERBS_LOOK_AROUND;
+    if (news == queue->news_seen && at_ms - queue->looked_ms < LOOK_MS)
+        return;
+    queue->looked_ms = at_ms;
+    take_events(queue->nic);
+    queue->news_seen = atomic_load(&queue->nic->news);
+    ask_port(queue);
+}
+
+static bool verbs_mtu_event(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes)
+{
+    if (queue->until_look-- == 0)
+        look_around(queue);
+    while (queue->news_peer < queue->peer_count) {
+        uint32_t index = queue->news_peer++;
+        struct verbs_peer *peer = &queue->peers[index];
+        uint32_t bytes = queue->port_bytes < peer->address_bytes ? queue->port_bytes : peer->address_bytes;
+        if (!peer->used || bytes == peer->datagram_bytes)
+            continue;
+        peer->datagram_bytes = bytes;
+        *destination = index;
+        *datagram_bytes = bytes;
+        return true;
+    }
+    queue->news_peer = UINT32_MAX;
+    return false;
+}
+
+/* ---- sleeping -------------------------------------------------------------------------------- */
+
+static void take_completion_events(struct nic_queue *queue)
+{
+    struct ibv_cq *cq;
+    void *context;
+    while (queue->lib->get_cq_event(queue->channel, &cq, &context) == 0)
+        queue->lib->ack_cq_events(cq, 1); /* a queue with unacknowledged ones could not be closed */
+}
+
+static void verbs_wait(struct nic_queue *queue, uint64_t timeout_ns)
+{
+    struct pollfd fds[] = {{.fd = queue->channel->fd, .events = POLLIN},
+                           {.fd = queue->wake_fd, .events = POLLIN},
+                           {.fd = queue->nic->context->async_fd, .events = POLLIN}};
+    struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
+    COUNT(queue->setup.counters, wait_syscalls, 1);
+    if (ibv_req_notify_cq(queue->receive_cq, 0) != 0)
+        queue->broken = true;
+    if (verbs_receive(queue) || queue->broken)
+        return;
+    if (ppoll(fds, sizeof fds / sizeof fds[0], timeout_ns == UINT64_MAX ? NULL : &timeout, NULL) <= 0)
+        return;
+    if (fds[0].revents)
+        take_completion_events(queue);
+    if (fds[1].revents & POLLIN) {
+        uint64_t wakes; /* pairs with the write in verbs_wake() */
+        ssize_t got = read(queue->wake_fd, &wakes, sizeof wakes);
+        (void)got;
+        COUNT(queue->setup.counters, wait_syscalls, 1);
+    }
+    if (fds[2].revents) {
+        take_events(queue->nic);
+        queue->until_look = 0;
+    }
+}
+
+/* On any thread. */
+static void verbs_wake(struct nic_queue *queue)
+{
+    uint64_t one = 1;
+    ssize_t written = write(queue->wake_fd, &one, sizeof one);
+    (void)written; /* fails only when 2^64 - 2 wakes are pending */
+}
+
+const struct nic_ops nic_verbs_ops = {
+    .name = "verbs",
+    .open = verbs_open,
+    .close = verbs_close,
+    .caps = verbs_caps,
+    .device_count = verbs_device_count,
+    .device = verbs_device,
+    .queue_open = verbs_queue_open,
+    .queue_close = verbs_queue_close,
+    .queue_address = verbs_queue_address,
+    .queue_rx_bytes = verbs_queue_rx_bytes,
+    .route = verbs_route,
+    .peer_add = verbs_peer_add,
+    .peer_remove = verbs_peer_remove,
+    .send = verbs_send,
+    .flush = verbs_flush,
+    .poll = verbs_poll,
+    .release = verbs_release,
+    .mtu_event = verbs_mtu_event,
+    .wait = verbs_wait,
+    .wake = verbs_wake,
+};

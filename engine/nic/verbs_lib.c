@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nic/verbs_lib.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct verbs_lib loaded;
+static const struct verbs_lib *lib; /* NULL: not there */
+static char reason[256];
+
+/* A symbol of the version that our header describes: older ones have other structs behind them. */
+static void *find(void *handle, const char *name, const char *version)
+{
+    return dlvsym(handle, name, version);
+}
+
+static void load(void)
+{
+    void *handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!handle) {
+        snprintf(reason, sizeof reason, "%.150s; install rdma-core (libibverbs1 and ibverbs-providers)",
+                 dlerror());
+        return;
+    }
+/* POSIX says that the pointer that dlsym() returns converts to one to a function; ISO C does not */
+#define CALL(result, name, version, parameters)                                                   \
+    *(void **)(void *)&loaded.name = find(handle, "ibv_" #name, version);
+    VERBS_CALLS(CALL)
+    VERBS_OPTIONAL_CALLS(CALL)
+#undef CALL
+#define CALL(result, name, version, parameters)                                                   \
+    if (!loaded.name) {                                                                           \
+        snprintf(reason, sizeof reason,                                                           \
+                 "libibverbs.so.1 has no ibv_" #name " of version " version "; update rdma-core"); \
+        return;                                                                                   \
+    }
+    VERBS_CALLS(CALL)
+#undef CALL
+    lib = &loaded;
+}
+
+const struct verbs_lib *verbs_lib(const char **why)
+{
+    pthread_once(&once, load);
+    *why = reason;
+    return lib;
+}
+
+int verbs_query_port(const struct verbs_lib *calls, struct ibv_context *context, uint8_t port,
+                     struct ibv_port_attr *out)
+{
+    const struct verbs_context *extended = verbs_get_ctx(context);
+    /* the struct grows at its beginning; the plain call fills the shorter attributes of its time */
+    bool has = extended && extended->sz >= sizeof *extended - offsetof(struct verbs_context, query_port) &&
+               extended->query_port;
+    memset(out, 0, sizeof *out);
+    return has ? extended->query_port(context, port, out, sizeof *out)
+                    : calls->query_port(context, port, out);
+}

@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Registered pools, completion queues, and the UD queue pair with its receives.
+ *
+ * A received datagram lies in its slot behind 40 bytes for the global routing header, from which only the
+ * congestion mark is read. Slots go back in batches. A queue pair in error is reset and set up again; work
+ * requests of its earlier life are known by the epoch in their numbers.
+ */
+#include "nic/verbs.h"
+
+#include "log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+
+enum { ECN_CE = 3, IPV4_AT = 20, QKEY_BITS = 31 }; /* the highest bit of a key is for the privileged */
+
+int verbs_fault(const struct nic *nic, const char *doing, int system_error)
+{
+    struct rlimit locked = {0};
+    char text[128];
+    const char *why = strerror_r(system_error, text, sizeof text);
+    if (system_error != ENOMEM && system_error != EAGAIN && system_error != EPERM) {
+        LOG_ERR("verbs device %s port %u: cannot %s: %s", nic->port->device, nic->port->number, doing, why);
+        return UCCL_EIO;
+    }
+    getrlimit(RLIMIT_MEMLOCK, &locked);
+    if (locked.rlim_cur == RLIM_INFINITY)
+        LOG_ERR("verbs device %s port %u: cannot %s: %s; the device has %d queue pairs, %d completion queues "
+                "and %d memory regions for all processes", nic->port->device, nic->port->number, doing, why,
+                nic->port->limits.max_qp, nic->port->limits.max_cq, nic->port->limits.max_mr);
+    else
+        LOG_ERR("verbs device %s port %u: cannot %s: %s; at most %llu KiB of memory may be locked: raise it "
+                "(ulimit -l, memlock in limits.conf, --ulimit memlock=-1 for a container)",
+                nic->port->device, nic->port->number, doing, why, (unsigned long long)locked.rlim_cur / 1024);
+    return UCCL_ENOMEM;
+}
+
+/* ---- memory, completion queues --------------------------------------------------------------- */
+
+int verbs_pool_open(struct nic *nic, struct verbs_pool *pool, size_t bytes, const char *what)
+{
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return verbs_fault(nic, what, errno);
+    struct ibv_mr *mr = nic->lib->reg_mr(nic->pd, memory, bytes, IBV_ACCESS_LOCAL_WRITE);
+    if (!mr) {
+        int error = errno;
+        munmap(memory, bytes);
+        return verbs_fault(nic, what, error);
+    }
+    *pool = (struct verbs_pool){memory, bytes, mr};
+    return 0;
+}
+
+void verbs_pool_close(struct nic *nic, struct verbs_pool *pool)
+{
+    if (!pool->mr)
+        return;
+    nic->lib->dereg_mr(pool->mr);
+    munmap(pool->memory, pool->bytes);
+    pool->mr = NULL;
+}
+
+int verbs_cq_open(struct nic_queue *queue, struct ibv_cq **cq, uint32_t entries)
+{
+    struct nic *nic = queue->nic;
+    *cq = queue->lib->create_cq(nic->context, (int)entries, NULL, queue->channel, 0);
+    return *cq ? 0 : verbs_fault(nic, "make a completion queue", errno);
+}
+
+unsigned verbs_cq_poll(struct ibv_cq *cq, struct ibv_wc *out, unsigned max)
+{
+    int got = ibv_poll_cq(cq, (int)max, out);
+    return got > 0 ? (unsigned)got : 0;
+}
+
+/* ---- the UD queue pair ----------------------------------------------------------------------- */
+
+static int modify(struct nic_queue *queue, enum ibv_qp_state state, int mask)
+{
+    struct ibv_qp_attr attr = {
+        .qp_state = state, .port_num = queue->nic->port->number, .qkey = queue->qkey};
+    return queue->lib->modify_qp(queue->qp, &attr, IBV_QP_STATE | mask);
+}
+
+/* From RESET to ready for both directions. 0 or an errno. */
+static int bring_up(struct nic_queue *queue)
+{
+    int error = modify(queue, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
+    if (!error)
+        error = modify(queue, IBV_QPS_RTR, 0);
+    return error ? error : modify(queue, IBV_QPS_RTS, IBV_QP_SQ_PSN);
+}
+
+/* Posts `count` receive slots with one call. */
+static void post_receives(struct nic_queue *queue, const uint32_t *slots, uint32_t count)
+{
+    struct verbs_receives *receives = &queue->receives;
+    struct ibv_recv_wr requests[VERBS_REPOST], *bad;
+    struct ibv_sge pieces[VERBS_REPOST];
+    assert(count && count <= VERBS_REPOST);
+    for (uint32_t i = 0; i < count; i++) {
+        pieces[i] = (struct ibv_sge){
+            .addr = (uintptr_t)receives->pool.memory + (uint64_t)slots[i] * receives->slot_bytes,
+            .length = receives->slot_bytes,
+            .lkey = receives->pool.mr->lkey};
+        requests[i] = (struct ibv_recv_wr){.wr_id = (uint64_t)receives->epoch << 32 | slots[i],
+                                           .next = i + 1 < count ? &requests[i + 1] : NULL,
+                                           .sg_list = &pieces[i],
+                                           .num_sge = 1};
+    }
+    /* as many as the queue was made for at most: it fails only where the queue pair has */
+    if (ibv_post_recv(queue->qp, requests, &bad) != 0)
+        queue->broken = true;
+}
+
+static void post_all_receives(struct nic_queue *queue)
+{
+    uint32_t slots[VERBS_REPOST], held = 0;
+    for (uint32_t slot = 0; slot < queue->receives.count; slot++) {
+        slots[held++] = slot;
+        if (held == VERBS_REPOST || slot + 1 == queue->receives.count) {
+            post_receives(queue, slots, held);
+            held = 0;
+        }
+    }
+}
+
+/* The largest power of two that is not above either. */
+static uint32_t at_most(uint32_t wanted, int limit)
+{
+    uint32_t size = 1;
+    while (size * 2 <= wanted && size * 2 <= (uint32_t)limit)
+        size *= 2;
+    return size;
+}
+
+static int make_queue_pair(struct nic_queue *queue)
+{
+    enum { INLINE_WANTED = 256 };
+    struct ibv_qp_init_attr attr = {.send_cq = queue->send_cq,
+                                    .recv_cq = queue->receive_cq,
+                                    .cap = {.max_send_wr = queue->sends.depth,
+                                            .max_recv_wr = queue->receives.count,
+                                            .max_send_sge = 1,
+                                            .max_recv_sge = 1,
+                                            .max_inline_data = INLINE_WANTED},
+                                    .qp_type = IBV_QPT_UD,
+                                    .qp_context = queue};
+    queue->qp = queue->lib->create_qp(queue->nic->pd, &attr);
+    if (!queue->qp) { /* some refuse instead of giving less */
+        attr.cap.max_inline_data = 0;
+        queue->qp = queue->lib->create_qp(queue->nic->pd, &attr);
+    }
+    if (!queue->qp)
+        return verbs_fault(queue->nic, "make a UD queue pair", errno);
+    queue->sends.inline_bytes = attr.cap.max_inline_data;
+    int error = bring_up(queue);
+    return error ? verbs_fault(queue->nic, "bring a UD queue pair up", error) : 0;
+}
+
+int verbs_ud_open(struct nic_queue *queue)
+{
+    struct nic *nic = queue->nic;
+    const struct ibv_device_attr *limits = &nic->port->limits;
+    struct verbs_receives *receives = &queue->receives;
+    struct verbs_ud_sends *sends = &queue->sends;
+    int most = limits->max_qp_wr < limits->max_cqe ? limits->max_qp_wr : limits->max_cqe;
+    receives->count = at_most(VERBS_UD_RECEIVES, most);
+    sends->depth = at_most(VERBS_UD_SENDS, most);
+    if (sends->depth < VERBS_UD_SENDS_MIN || receives->count < VERBS_RECEIVES_MIN) {
+        LOG_ERR("verbs device %s has queues of %d work requests; %d are needed", nic->port->device, most,
+                VERBS_UD_SENDS_MIN);
+        return UCCL_ENOTSUP;
+    }
+    sends->slot_bytes = nic->datagram_bytes;
+    receives->slot_bytes = (VERBS_GRH_BYTES + nic->datagram_bytes + 63) & ~63u;
+    receives->returned = calloc(receives->count, sizeof *receives->returned);
+    if (!receives->returned)
+        return verbs_fault(nic, "make a queue", ENOMEM);
+    if (getrandom(&queue->qkey, sizeof queue->qkey, 0) != sizeof queue->qkey)
+        queue->qkey = (uint32_t)(uintptr_t)queue;
+    queue->qkey &= (1u << QKEY_BITS) - 1;
+    int error = verbs_pool_open(nic, &receives->pool, (size_t)receives->count * receives->slot_bytes,
+                                "register receive buffers");
+    if (!error)
+        error = verbs_pool_open(nic, &sends->pool, (size_t)sends->depth * sends->slot_bytes,
+                                "register send buffers");
+    if (!error)
+        error = verbs_cq_open(queue, &queue->send_cq, sends->depth);
+    if (!error)
+        error = verbs_cq_open(queue, &queue->receive_cq, receives->count);
+    if (!error)
+        error = make_queue_pair(queue);
+    if (!error)
+        post_all_receives(queue);
+    return error;
+}
+
+void verbs_ud_close(struct nic_queue *queue)
+{
+    if (queue->qp)
+        queue->lib->destroy_qp(queue->qp);
+    if (queue->send_cq)
+        queue->lib->destroy_cq(queue->send_cq);
+    if (queue->receive_cq)
+        queue->lib->destroy_cq(queue->receive_cq);
+    verbs_pool_close(queue->nic, &queue->sends.pool);
+    verbs_pool_close(queue->nic, &queue->receives.pool);
+    free(queue->receives.returned);
+}
+
+/*
+ * Everything of the earlier life is forgotten: completions that still come of it have an older epoch, and
+ * sends that were under way are lost on the way. Called by poll() alone: the engine holds no slot then.
+ */
+void verbs_ud_recover(struct nic_queue *queue)
+{
+    struct verbs_receives *receives = &queue->receives;
+    struct verbs_ud_sends *sends = &queue->sends;
+    queue->broken = false;
+    receives->epoch++;
+    receives->returned_count = receives->ready_count = receives->ready_next = 0;
+    sends->done = sends->posted = sends->asked = sends->built;
+    sends->staged = 0;
+    int error = modify(queue, IBV_QPS_RESET, 0);
+    if (!error)
+        error = bring_up(queue);
+    if (!error)
+        post_all_receives(queue);
+    else if (!atomic_exchange(&queue->nic->gone, 1))
+        LOG_ERR("verbs device %s port %u: the UD queue pair cannot be set up again: %s",
+                queue->nic->port->device, queue->nic->port->number, strerror(error));
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+/* Whether a router marked the datagram whose slot this is: from the IPv6 header (or its like) in front of it,
+ * or the IPv4 header that stands at the end of the same room. */
+static bool has_mark(const struct nic *nic, const uint8_t *slot)
+{
+    uint8_t traffic_class =
+        nic->ipv4 ? slot[IPV4_AT + 1] : (uint8_t)(slot[0] << 4 | slot[1] >> 4);
+    return (traffic_class & ECN_CE) == ECN_CE;
+}
+
+static void take_receive(struct nic_queue *queue, const struct ibv_wc *wc)
+{
+    struct verbs_receives *receives = &queue->receives;
+    uint32_t slot = (uint32_t)wc->wr_id;
+    if (wc->wr_id >> 32 != receives->epoch)
+        return;
+    if (wc->status != IBV_WC_SUCCESS) {
+        if (!queue->broken && wc->status != IBV_WC_WR_FLUSH_ERR)
+            LOG_WARNING("verbs device %s: a receive failed: %s (vendor code 0x%x); the queue pair is set up "
+                        "again", queue->nic->port->device, queue->lib->wc_status_str(wc->status),
+                        wc->vendor_err);
+        queue->broken = true;
+        return;
+    }
+    uint8_t *memory = receives->pool.memory + (size_t)slot * receives->slot_bytes;
+    struct nic_rx *rx = &receives->ready[receives->ready_count++];
+    uint32_t length = wc->byte_len > VERBS_GRH_BYTES ? wc->byte_len - VERBS_GRH_BYTES : 0;
+    *rx = (struct nic_rx){.data = memory + VERBS_GRH_BYTES,
+                          .length = length,
+                          .stride = length,
+                          .ce = wc->wc_flags & IBV_WC_GRH && has_mark(queue->nic, memory),
+                          .slot = slot};
+}
+
+bool verbs_receive(struct nic_queue *queue)
+{
+    struct verbs_receives *receives = &queue->receives;
+    struct ibv_wc completions[VERBS_READY];
+    if (receives->ready_next < receives->ready_count)
+        return true;
+    receives->ready_next = receives->ready_count = 0;
+    unsigned count = verbs_cq_poll(queue->receive_cq, completions, VERBS_READY);
+    for (unsigned i = 0; i < count; i++)
+        take_receive(queue, &completions[i]);
+    return receives->ready_count > 0;
+}
+
+unsigned verbs_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
+{
+    struct verbs_receives *receives = &queue->receives;
+    unsigned count = 0;
+    if (queue->broken)
+        verbs_ud_recover(queue);
+    while (count < max && verbs_receive(queue))
+        out[count++] = receives->ready[receives->ready_next++];
+    return count;
+}
+
+void verbs_release(struct nic_queue *queue, const struct nic_rx *rx)
+{
+    struct verbs_receives *receives = &queue->receives;
+    receives->returned[receives->returned_count++] = rx->slot;
+    if (receives->returned_count < VERBS_REPOST)
+        return;
+    post_receives(queue, receives->returned, receives->returned_count);
+    receives->returned_count = 0;
+}
