@@ -15,6 +15,7 @@
 
 enum {
     INITIAL_CHUNKS = 16,
+    INITIAL_MIN_BYTES = 256 * 1024, /* a round trip of 20 us at 100 Gbps, however small the chunks */
     FLOOR_SHIFT = 6,         /* the smallest window is chunk / 64 */
     DELAY_FLOOR_SHIFT = 2,   /* the smallest that delay alone makes: chunk / 4 */
     RTO_STREAK_RESTART = 3,  /* timeouts without an ack, after which only a chunk is in flight */
@@ -43,7 +44,8 @@ void cc_init(struct cc *cc, const struct params *params, uint32_t chunk_bytes)
     };
     if (cc->cwnd_max_bytes < chunk_bytes)
         cc->cwnd_max_bytes = chunk_bytes;
-    cc_set_window(cc, (uint64_t)INITIAL_CHUNKS * chunk_bytes);
+    uint64_t initial_bytes = (uint64_t)INITIAL_CHUNKS * chunk_bytes;
+    cc_set_window(cc, initial_bytes > INITIAL_MIN_BYTES ? initial_bytes : INITIAL_MIN_BYTES);
     cc->ops->init(cc);
 }
 

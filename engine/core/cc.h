@@ -58,7 +58,7 @@ struct cc_ops {
 
 extern const struct cc_ops cc_swift, cc_timely;
 
-/* `chunk_bytes`: a full chunk; the initial window is 16 of them within the maximum. */
+/* `chunk_bytes`: a full chunk; the initial window is 16 of them, at least 256 KiB, within the maximum. */
 void cc_init(struct cc *cc, const struct params *params, uint32_t chunk_bytes);
 
 /* ---- for the algorithms ---- */

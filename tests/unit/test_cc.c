@@ -222,7 +222,10 @@ Test(cc, initial_window)
     cc_init(&cc, &params, CHUNK);
     cr_assert_eq(cc.cwnd_bytes, 128 * 1024);
     cc_init(&cc, &params, 1024);
-    cr_assert_eq(cc.cwnd_bytes, 16 * 1024);
+    cr_assert_eq(cc.cwnd_bytes, 128 * 1024);
+    params = params_for(CC_SWIFT);
+    cc_init(&cc, &params, 4096);
+    cr_assert_eq(cc.cwnd_bytes, 256 * 1024, "small chunks are no reason for a slow start");
 }
 
 Test(cc, window_bounds_and_pace)
