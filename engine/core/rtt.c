@@ -16,7 +16,7 @@
 #define SAMPLE_MAX_NS (UINT64_C(1) << 40)
 /* A route that became longer is believed after this time at the latest. */
 #define MIN_WINDOW_NS (UINT64_C(10) * 1000 * 1000 * 1000)
-enum { HOLD_DECAY = 16 };
+enum { HOLD_DECAY = 16, SLOW_DECAY = 64 };
 
 void rtt_init(struct rtt *rtt)
 {
@@ -43,6 +43,11 @@ void rtt_sample(struct rtt *rtt, uint64_t rtt_ns, uint64_t hold_ns, uint64_t now
         if (rtt->srtt_ns == 0)
             rtt->srtt_ns = 1;
     }
+
+    if (rtt_ns >= rtt->slow_ns)
+        rtt->slow_ns = rtt_ns;
+    else
+        rtt->slow_ns -= (rtt->slow_ns - rtt_ns + SLOW_DECAY - 1) / SLOW_DECAY;
 
     bool expired = now_ns > rtt->min_at_ns && now_ns - rtt->min_at_ns > MIN_WINDOW_NS;
     if (rtt_ns <= rtt->min_ns || expired) {

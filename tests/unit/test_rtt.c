@@ -76,6 +76,19 @@ Test(rtt, hold_time_is_a_decaying_maximum)
     cr_assert_eq(rtt.peer_hold_ns, 50000);
 }
 
+Test(rtt, slow_is_a_decaying_maximum)
+{
+    rtt_init(&rtt);
+    rtt_sample(&rtt, 1000, 0, 0);
+    rtt_sample(&rtt, 9000, 0, 0);
+    cr_assert_eq(rtt.slow_ns, 9000);
+    rtt_sample(&rtt, 1000, 0, 0);
+    cr_assert_eq(rtt.slow_ns, 9000 - 125);
+    for (int i = 0; i < 2000; i++)
+        rtt_sample(&rtt, 1000, 0, 0);
+    cr_assert_eq(rtt.slow_ns, 1000);
+}
+
 Test(rtt, timeout_terms)
 {
     rtt_init(&rtt);

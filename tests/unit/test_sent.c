@@ -231,6 +231,21 @@ Test(sent, peer_hold_time_is_not_loss, .init = setup)
     cr_assert_eq(next_ns, (1 + 4 + 3 + 1) * MS);
 }
 
+Test(sent, slow_paths_are_not_loss, .init = setup)
+{
+    struct rtt rtt;
+    uint64_t next_ns;
+    rtt_init(&rtt);
+    rtt_sample(&rtt, 8 * MS, 0, 0); /* some other path */
+    rtt_sample(&rtt, 4 * MS, 0, 0);
+    send(0, 1 * MS);
+    send(1, 2 * MS);
+    ack(0, 1);
+    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 9 * MS, &next_ns), 0);
+    cr_assert_gt(next_ns, 9 * MS);
+    cr_assert_leq(next_ns, (1 + 8 + 1) * MS);
+}
+
 Test(sent, spurious_loss, .init = setup)
 {
     struct chunk *chunk = send(0, 1);
