@@ -304,6 +304,7 @@ static bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fres
 {
     struct sent_acked acked;
     bool was_flying = flow->sent.flying_chunks > 0;
+    uint64_t flight_bytes = flow->sent.flying_payload;
     COUNT(flow->core->counters, rx_acks, 1);
     flow->sent.too_soon_ns = flow->rtt.srtt_ns && now_ns > flow->rtt.min_ns ? now_ns - flow->rtt.min_ns : 0;
     if (!sent_ack(&flow->sent, ack, on_chunk_acked, flow, &acked))
@@ -334,7 +335,9 @@ static bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fres
     if (was_flying && (acked.chunks || cc_ack.rtt_ns)) {
         cc_ack.srtt_ns = flow->rtt.srtt_ns;
         cc_ack.min_rtt_ns = flow->rtt.min_ns;
-        cc_ack.cwnd_limited = flow->window_limited;
+        /* a NIC that takes its time is no reason to stop growing at the start */
+        cc_ack.cwnd_limited =
+            flow->window_limited || (flow->cc.startup && flight_bytes >= flow->cc.cwnd_bytes / 2);
         flow->window_limited = false;
         flow->cc.ops->on_ack(&flow->cc, &cc_ack);
     }
