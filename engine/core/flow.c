@@ -513,9 +513,10 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, bool ce, uint64_t no
         return false;
     }
     sack_note_path(&flow->sack, packet, ce, now_ns);
+    bool gap = sack_has_gap(&flow->sack); /* one that is closed matters as much: RFC 5681 4.2 */
     if (sack_mark(&flow->sack, seq, packet->index, packet->count))
         flow->ack_chunks++;
-    bool gap = sack_has_gap(&flow->sack) && packet->index + 1u == packet->count;
+    gap = (gap || sack_has_gap(&flow->sack)) && packet->index + 1u == packet->count;
     owe_ack(flow, gap || packet->flags & WIRE_REPAIR ||
                       flow->ack_chunks >= flow->core->params->ack_every);
     return true;

@@ -115,6 +115,56 @@ Test(core, acks_do_not_wait_for_ever)
 }
 
 /* Found in review: an ack in a repair is as old as the first copy, and so is what it says of time. */
+Test(core, a_gap_that_closes_is_acked_at_once)
+{
+    duo_defaults();
+    duo_params.ack_every = 64;
+    duo_open_as(false);
+    for (unsigned i = 0; i < 3; i++) {
+        duo_send(0, 100);
+        duo_transmit(0);
+    }
+    duo_deliver_one(0, 0);
+    cr_assert_eq(duo_transmit(1), 0);
+    duo_deliver_one(0, 2);
+    cr_assert_eq(duo_transmit(1), 1, "chunk 1 is missing");
+    duo_deliver(1);
+    cr_assert_eq(duo_flow[0]->sent.flying_chunks, 1);
+    duo_deliver_one(0, 1);
+    cr_assert_eq(duo_transmit(1), 1, "it was late, not lost: the sender should know");
+    duo_deliver(1);
+    cr_assert_eq(duo_flow[0]->sent.flying_chunks, 0);
+    duo_drop(0);
+}
+
+/* A NIC that takes little at a time keeps the window from being full whenever an ack comes. */
+Test(core, the_start_goes_on_while_the_nic_is_slow, .init = duo_open)
+{
+    struct tx_desc desc;
+    duo_recv(1, 20 * LARGE);
+    duo_talk();
+    duo_send(0, 20 * LARGE);
+    uint64_t cwnd_bytes = duo_flow[0]->cc.cwnd_bytes;
+    while (duo_flow[0]->sent.flying_payload < cwnd_bytes / 2 && core_tx(duo_core[0], &desc, duo_now))
+        duo_build(0, &desc);
+    cr_assert_not(duo_flow[0]->window_limited);
+    duo_now += 10 * US;
+    duo_deliver(0);
+    duo_transmit(1);
+    duo_deliver(1);
+    cr_assert_gt(duo_flow[0]->cc.cwnd_bytes, cwnd_bytes);
+    cr_assert(core_tx(duo_core[0], &desc, duo_now));
+    duo_build(0, &desc);
+    cwnd_bytes = duo_flow[0]->cc.cwnd_bytes;
+    duo_now += 10 * US;
+    duo_deliver(0);
+    duo_tick(1, duo_now + MS);
+    duo_transmit(1);
+    duo_deliver(1);
+    cr_assert_eq(duo_flow[0]->sent.flying_chunks, 0);
+    cr_assert_eq(duo_flow[0]->cc.cwnd_bytes, cwnd_bytes, "one chunk fills no window");
+}
+
 Test(core, an_ack_in_a_repair_is_no_measurement, .init = duo_open)
 {
     struct duo_request *recv = duo_recv(1, 100), *back = duo_recv(0, 100);
