@@ -36,7 +36,7 @@ struct options {
 static const struct {
     const char *name, *value;
 } fabric_rows[] = {
-    {"SWIFT_TARGET_US", "30"}, {"RTO_MIN_US", "500"},   {"PORT_ENTROPY", "32"},
+    {"SWIFT_TARGET_US", "50"}, {"RTO_MIN_US", "500"},   {"PORT_ENTROPY", "32"},
     {"CHUNK_SIZE_KB", "4"},    {"CHUNK_WINDOW", "256"},
 };
 
