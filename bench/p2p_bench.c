@@ -34,6 +34,7 @@ struct options {
     bool server;
     struct tool_address server_at;
     bool port_given;
+    struct tool_nic nic;
     bool log_info;
     unsigned size_count;
     uint64_t sizes[SIZES_MAX];
@@ -102,6 +103,8 @@ enum {
     KEY_LOCAL,
     KEY_OOBPORT,
     KEY_TIMEOUT,
+    KEY_BACKEND,
+    KEY_DEV,
     KEY_LOG,
     KEY_SIZES,
     KEY_WINDOW,
@@ -160,16 +163,21 @@ static const struct argp_option option_rows[] = {
      4},
     {"plot", KEY_PLOT, "FILE.svg", 0,
      "Draw throughput and latency over size, with gnuplot (default none)", 4},
-    {0, 0, 0, 0, "Connecting:", 5},
+    {0, 0, 0, 0, "Of this side alone:", 5},
+    {"backend", KEY_BACKEND, "NAME", 0,
+     "auto, verbs or udp (default auto: verbs where a device has an active port, else UDP)", 5},
+    {"dev", KEY_DEV, "NAME", 0,
+     "Verbs device (mlx5_0, mlx5_0:1) or network interface; with --local of both sides (default: the best one)", 5},
+    {0, 0, 0, 0, "Connecting:", 6},
     {"oobport", KEY_OOBPORT, "PORT", 0,
      "TCP port of the server (default 30042, --local a free one; a server given 0 takes a free one "
      "and says which)",
-     5},
+     6},
     {"connect-timeout", KEY_TIMEOUT, "SECONDS", 0,
-     "How long the client tries to reach the server (default 10)", 5},
+     "How long the client tries to reach the server (default 10)", 6},
     {"logtostderr", KEY_LOG, "BOOL", OPTION_ARG_OPTIONAL,
-     "Show the library's log from level info; warnings always show (default false)", 5},
-    {"report-fd", KEY_REPORT_FD, "FD", OPTION_HIDDEN, "", 5},
+     "Show the library's log from level info; warnings always show (default false)", 6},
+    {"report-fd", KEY_REPORT_FD, "FD", OPTION_HIDDEN, "", 6},
     {0},
 };
 
@@ -221,6 +229,12 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_TIMEOUT:
         o->server_at.timeout_s =
             (unsigned)tool_parse_number(state, "connect-timeout", text, 0, 86400);
+        return 0;
+    case KEY_BACKEND:
+        o->nic.backend = tool_parse_backend(state, text);
+        return 0;
+    case KEY_DEV:
+        o->nic.dev = text;
         return 0;
     case KEY_LOG:
         o->log_info = tool_parse_bool(state, "logtostderr", text);
@@ -742,6 +756,7 @@ int main(int argc, char **argv)
     tool_self = TOOL_P2P_BENCH;
     if (options.plot != NULL)
         report_check_plot(options.plot);
+    tool_choose_nic(&options.nic);
     if (options.report.local) {
         options.server_at.port = local_start(options.port_given ? options.server_at.port : 0, options.log_info);
         options.server_at.host = "127.0.0.1";

@@ -230,6 +230,34 @@ void tool_sleep_ns(uint64_t ns)
 
 /* ---- opening and connecting ---- */
 
+const char *tool_parse_backend(struct argp_state *state, const char *text)
+{
+    if (strcmp(text, "auto") != 0 && strcmp(text, "verbs") != 0 && strcmp(text, "udp") != 0)
+        argp_error(state, "--backend=%s: allowed are auto, verbs and udp", text);
+    return text;
+}
+
+static bool is_verbs_device(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "/sys/class/infiniband/%.*s", (int)strcspn(name, ":/"), name);
+    return access(path, F_OK) == 0;
+}
+
+void tool_choose_nic(const struct tool_nic *nic)
+{
+    const char *backend = nic->backend != NULL ? nic->backend : getenv("UCCL_BACKEND");
+    char exact[256];
+    if (nic->dev != NULL) {
+        snprintf(exact, sizeof exact, "=%s", nic->dev);
+        if (backend == NULL || strcmp(backend, "auto") == 0)
+            backend = is_verbs_device(nic->dev) ? "verbs" : "udp";
+        setenv(strcmp(backend, "verbs") == 0 ? "UCCL_IB_HCA" : "UCCL_SOCKET_IFNAME", exact, 1);
+    }
+    if (backend != NULL)
+        setenv("UCCL_BACKEND", backend, 1);
+}
+
 uccl_engine *tool_open(bool info)
 {
     uccl_config *config = NULL;

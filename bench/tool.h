@@ -82,6 +82,19 @@ uint32_t tool_sample(uint64_t elapsed_ns);
 /* Memory in huge pages where there are any, touched; ends the process when there is none. */
 void *tool_allocate(uint64_t bytes);
 
+/* --backend and --dev of this side; NULL: not given. */
+struct tool_nic {
+    const char *backend; /* "auto", "verbs", "udp" */
+    const char *dev;     /* a verbs device, with or without ":port", or a network interface */
+};
+/* Checks --backend; a bad value ends in argp's usage error. */
+const char *tool_parse_backend(struct argp_state *state, const char *text);
+/*
+ * Makes this process, and those it starts, use that NIC, by the environment. A device without a backend is a
+ * verbs device where there is one of that name, else a network interface.
+ */
+void tool_choose_nic(const struct tool_nic *nic);
+
 /* Opens an engine; `info` shows the library's log from level info, unless UCCL_LOG_LEVEL says else.
  */
 uccl_engine *tool_open(bool info);

@@ -54,6 +54,7 @@ static const uint64_t type_defaults[][SETTINGS] = {
 struct options {
     bool server;
     struct tool_address server_at;
+    struct tool_nic nic;
     bool log_info;
     struct device_choice device;
     uint64_t value[SETTINGS];
@@ -79,7 +80,7 @@ struct run {
 
 /* ---- command line ---- */
 
-enum { KEY_SERVER = 1000, KEY_SERVERIP, KEY_OOBPORT, KEY_TIMEOUT, KEY_LOG, KEY_GPU, KEY_SETTING };
+enum { KEY_SERVER = 1000, KEY_SERVERIP, KEY_OOBPORT, KEY_TIMEOUT, KEY_BACKEND, KEY_DEV, KEY_LOG, KEY_GPU, KEY_SETTING };
 
 static const struct argp_option option_rows[] = {
     {0, 0, 0, 0, "Which side (one of these):", 1},
@@ -115,6 +116,10 @@ static const struct argp_option option_rows[] = {
      "Message buffers in the memory of GPU N: cuda:N, hip:N, or N of the runtime that has GPUs; cpu: in "
      "host memory (default cpu)",
      3},
+    {"backend", KEY_BACKEND, "NAME", 0,
+     "auto, verbs or udp (default auto: verbs where a device has an active port, else UDP)", 3},
+    {"dev", KEY_DEV, "NAME", 0,
+     "Verbs device (mlx5_0, mlx5_0:1) or network interface (default: the best one)", 3},
     {0, 0, 0, 0, "Connecting:", 4},
     {"oobport", KEY_OOBPORT, "PORT", 0,
      "TCP port of the server (default 30042; a server given 0 takes a free one and says which)", 4},
@@ -208,6 +213,12 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_TIMEOUT:
         o->server_at.timeout_s =
             (unsigned)tool_parse_number(state, "connect-timeout", text, 0, 86400);
+        return 0;
+    case KEY_BACKEND:
+        o->nic.backend = tool_parse_backend(state, text);
+        return 0;
+    case KEY_DEV:
+        o->nic.dev = text;
         return 0;
     case KEY_LOG:
         o->log_info = tool_parse_bool(state, "logtostderr", text);
@@ -637,6 +648,7 @@ int main(int argc, char **argv)
     run.server = options.server;
     if (!device_open(&options.device, fault))
         tool_fail("--gpu: %s", fault);
+    tool_choose_nic(&options.nic);
     run.engine = tool_open(options.log_info);
     if (run.server)
         start_server(&options, &run);

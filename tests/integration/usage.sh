@@ -29,6 +29,10 @@ for tool in "$TRANSPORT_TEST" "$P2P_BENCH"; do
     check "$name: a port too large" refuses 5 'oobport|port' "$tool" --server=true --oobport=70000
     check "$name: no server there" refuses 8 'refused|127.0.0.1' \
         "$tool" --serverip=127.0.0.1 --oobport=1 --connect-timeout=2
+    check "$name: unknown backend" refuses 5 'backend.*verbs' "$tool" --server --backend=tcp
+    check "$name: a device that is not there" refuses 5 'nosuchdev0' "$tool" --server --dev=nosuchdev0
+    check "$name: a verbs device that is not there" refuses 5 'verbs' \
+        "$tool" --server --backend=verbs --dev=nosuchdev0
     check "$name: a name that does not resolve" refuses 30 'no-such-host' \
         "$tool" --serverip=no-such-host.invalid --oobport=1 --connect-timeout=2
 done
