@@ -25,7 +25,7 @@ static int post(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, s
     request->msg.stripes = 0;
     request->msg.block_bytes = 0;
     request->buffer = buffer;
-    request->memory = mr ? mr->region->is.ops : &mem_host_ops;
+    request->staged.memory = mr && length && !mr->region->is.ops->cpu_readable ? &mr->region->is : NULL;
     request->mr = mr;
     request->thread = conn->thread;
     request->stripes = &conn->stripes;
@@ -34,10 +34,14 @@ static int post(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, s
     atomic_store_explicit(&request->part_status, UCCL_OK, memory_order_relaxed);
     if (mr)
         atomic_fetch_add_explicit(&mr->users, 1, memory_order_relaxed);
+    if (request->staged.memory)
+        atomic_fetch_add(&conn->thread->staged, 1); /* before the command: see `staged` in thread.h */
     atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_relaxed);
     if (!thread_post(conn->thread, COMMAND_SUBMIT, request)) {
         if (mr)
             atomic_fetch_sub_explicit(&mr->users, 1, memory_order_relaxed);
+        if (request->staged.memory)
+            atomic_fetch_sub(&conn->thread->staged, 1);
         request_put(request);
         thread_try_round(conn->thread);
         return UCCL_EAGAIN;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "request.h"
 
+#include "thread.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,21 +96,29 @@ void request_put(struct uccl_request *request)
     push(request->pool, request);
 }
 
-void request_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length)
-{
-    const struct uccl_request *request = request_of(msg);
-    memcpy(to, request->buffer + offset, length);
-}
-
 const void *request_payload(const struct core_msg *msg, uint64_t offset)
 {
     const struct uccl_request *request = request_of(msg);
-    return request->memory->cpu_readable ? request->buffer + offset : NULL;
+    return request->staged.memory ? stage_payload(request, offset) : request->buffer + offset;
+}
+
+void request_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length)
+{
+    memcpy(to, request_payload(msg, offset), length);
 }
 
 void request_scatter(const struct core_msg *msg, uint64_t offset, const void *from, size_t length)
 {
-    const struct uccl_request *request = request_of(msg);
-    if (request->buffer + offset != from) /* else the NIC has put it there */
+    struct uccl_request *request = request_of(msg);
+    if (request->staged.memory)
+        stage_scatter(request->thread->stage, request, offset, from, length);
+    else if (request->buffer + offset != from) /* else the NIC has put it there */
         memcpy(request->buffer + offset, from, length);
+}
+
+void *request_place(const struct core_msg *msg, uint64_t offset, size_t length)
+{
+    struct uccl_request *request = request_of(msg);
+    return request->staged.memory ? stage_place(request->thread->stage, request, offset, length)
+                                  : request->buffer + offset;
 }

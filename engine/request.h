@@ -8,7 +8,7 @@
 #define UCCL_REQUEST_H
 
 #include "core/core.h"
-#include "mem/mem.h"
+#include "stage.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -31,7 +31,7 @@ enum request_state { REQUEST_FREE, REQUEST_PENDING, REQUEST_ENDED };
 struct uccl_request {
     struct core_msg msg;          /* first: request_of() */
     uint8_t *buffer;
-    const struct mem_ops *memory;
+    struct staged staged;         /* where the CPU cannot touch the buffer */
     struct uccl_mr *mr;           /* or NULL */
     struct engine_thread *thread; /* that it was posted to */
     const struct stripe_set *stripes; /* flows that may share it, or NULL (stripe.h) */
@@ -74,6 +74,8 @@ void request_put(struct uccl_request *request);
 /* The engine's owner only: payload of a message. */
 void request_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length);
 const void *request_payload(const struct core_msg *msg, uint64_t offset);
+/* Where payload may be put ahead of request_scatter(); NULL: nowhere. */
+void *request_place(const struct core_msg *msg, uint64_t offset, size_t length);
 void request_scatter(const struct core_msg *msg, uint64_t offset, const void *from, size_t length);
 
 #endif

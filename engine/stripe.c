@@ -50,7 +50,7 @@ static bool make_parts(struct uccl_request *request, unsigned count)
                                       .size_bytes = request->msg.size_bytes,
                                       .stripes = (uint8_t)count};
         part->buffer = request->buffer;
-        part->memory = request->memory;
+        part->staged.memory = request->staged.memory;
         part->mr = NULL;
         part->thread = request->stripes->at[i].thread;
         part->stripes = NULL;
@@ -69,6 +69,8 @@ static void submit_parts(struct engine_thread *thread, struct uccl_request *requ
 {
     for (struct uccl_request *part = request->parts; part; part = part->next_part) {
         part->msg.number = request->msg.number;
+        if (part->staged.memory)
+            atomic_fetch_add(&part->thread->staged, 1);
         atomic_fetch_add_explicit(&request->unfinished, 1, memory_order_relaxed);
         notify(thread, &part->to_part, part, COMMAND_PART);
     }
@@ -81,9 +83,22 @@ void stripe_submit(struct engine_thread *thread, struct uccl_request *request, u
                  request->msg.size_bytes >= stripes->min_bytes;
     if (large && make_parts(request, stripes->count))
         request->msg.stripes = (uint8_t)stripes->count;
+    if (request->staged.memory)
+        stage_begin(thread->stage, request);
     core_submit(thread->core, request->msg.conn, &request->msg, now_ns);
+    if (request->staged.memory)
+        stage_began(thread->stage, request);
     if (request->parts)
         submit_parts(thread, request);
+}
+
+void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part, uint64_t now_ns)
+{
+    if (part->staged.memory)
+        stage_begin(thread->stage, part);
+    core_submit_part(thread->core, part->msg.conn, &part->msg, now_ns);
+    if (part->staged.memory)
+        stage_began(thread->stage, part);
 }
 
 void stripe_split(struct engine_thread *thread, struct uccl_request *request)
@@ -118,7 +133,8 @@ static void finish_one(struct uccl_request *request)
         return;
     struct engine_thread *home = request->thread;
     int32_t part_status = atomic_load_explicit(&request->part_status, memory_order_relaxed);
-    if (request->msg.status == UCCL_OK && part_status != UCCL_OK) {
+    bool follows = request->msg.status == UCCL_OK || request->msg.status == UCCL_ECANCELED;
+    if (follows && part_status != UCCL_OK) { /* the part's end made it end */
         request->msg.status = part_status;
         request->msg.moved_bytes = 0;
     }
@@ -154,6 +170,8 @@ static void recall(struct engine_thread *thread, struct uccl_request *part)
         }
     }
     part->to_part.waiting = false;
+    if (part->staged.memory)
+        atomic_fetch_sub(&part->thread->staged, 1);
     atomic_store_explicit(&part->state, REQUEST_ENDED, memory_order_release);
     finish_one(part->parent);
 }

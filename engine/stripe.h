@@ -28,6 +28,8 @@ struct stripe_set {
 
 /* Submits a request of the application, with parts where it is a large receive. */
 void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
+/* Submits a part on the thread that it was handed to. */
+void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part, uint64_t now_ns);
 /* CORE_EVENT_SPLIT of a send. */
 void stripe_split(struct engine_thread *thread, struct uccl_request *request);
 /* CORE_EVENT_MSG of a request or of a part. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "thread.h"
 
+#include "core/wire.h"
 #include "crc32c_hw.h"
 #include "log.h"
 #include "stripe.h"
@@ -27,6 +28,7 @@ enum {
     LEASE_MAX_NS = 2000 * 1000,
     ASK_NS = 1000 * 1000, /* how long a borrower waits for an answer before it asks again */
     FLUSH_BATCHES = 8,    /* of TX_BATCH descriptors, at most, in thread_flush() */
+    NAP_NS = 50 * 1000,   /* longest sleep while copies of staged memory are under way */
 };
 
 /* ---- clock, futex ---------------------------------------------------------------------------- */
@@ -68,6 +70,12 @@ static inline void relax(const struct engine_thread *thread)
 #endif
 }
 
+/* Whether application threads may run the engine: not while GPU calls are to be made (stage.h). */
+static inline bool may_lend(struct engine_thread *thread)
+{
+    return thread->lend && atomic_load(&thread->staged) == 0;
+}
+
 /* ---- a round --------------------------------------------------------------------------------- */
 
 static void do_copies(struct engine_thread *thread)
@@ -81,6 +89,13 @@ static void do_copies(struct engine_thread *thread)
     }
 }
 
+static void do_releases(struct engine_thread *thread)
+{
+    struct core_release release;
+    while (core_next_release(thread->core, &release))
+        stage_release(thread->stage, &release);
+}
+
 /* For the NIC: where it may put payload without a copy of ours in between. */
 static void *place(void *owner, const uint8_t *header, size_t length)
 {
@@ -89,29 +104,32 @@ static void *place(void *owner, const uint8_t *header, size_t length)
     uint64_t offset_bytes;
     if (!core_place(thread->core, header, length, &msg, &offset_bytes))
         return NULL;
-    return (void *)(uintptr_t)request_payload(msg, offset_bytes);
+    return request_place(msg, offset_bytes, length - WIRE_BULK_HEADER_BYTES);
 }
 
 /* True: something was received. `*drained`: nothing more waits. */
 static bool receive(struct engine_thread *thread, bool *drained)
 {
     struct nic_rx received[RX_BATCH];
-    unsigned count = thread->nic->poll(thread->queue, received, RX_BATCH);
+    unsigned room = stage_rx_room(thread->stage, RX_BATCH);
+    unsigned count = room ? thread->nic->poll(thread->queue, received, room) : 0;
     for (unsigned i = 0; i < count; i++) {
         const struct nic_rx *rx = &received[i];
         uint64_t now_ns = clock_now_ns();
         if (rx->payload) {
             core_rx_placed(thread->core, rx->data, rx->length, rx->payload, rx->ce, now_ns);
             do_copies(thread);
+            do_releases(thread);
         }
         for (uint32_t at = rx->payload ? rx->length : 0; at < rx->length; at += rx->stride) {
             uint32_t length = rx->length - at < rx->stride ? rx->length - at : rx->stride;
             core_rx(thread->core, rx->data + at, length, rx->ce, now_ns);
             do_copies(thread);
+            do_releases(thread);
         }
         thread->nic->release(thread->queue, rx);
     }
-    *drained = count < RX_BATCH;
+    *drained = count < room;
     return count > 0;
 }
 
@@ -129,7 +147,7 @@ static bool take_commands(struct engine_thread *thread)
     struct ring_entry entry;
     unsigned taken = 0;
     uint64_t now_ns = 0;
-    while (taken < COMMAND_BATCH && ring_pop(&thread->ring, &entry)) {
+    while (taken < COMMAND_BATCH && !stage_spilled(thread->stage) && ring_pop(&thread->ring, &entry)) {
         if (taken++ == 0)
             now_ns = clock_now_ns();
         switch ((enum thread_command)(entry.what & COMMAND_MASK)) {
@@ -147,7 +165,7 @@ static bool take_commands(struct engine_thread *thread)
         }
         case COMMAND_PART: {
             struct uccl_request *part = entry.object;
-            core_submit_part(thread->core, part->msg.conn, &part->msg, now_ns);
+            stripe_submit_part(thread, part, now_ns);
             break;
         }
         case COMMAND_END_PART: {
@@ -175,6 +193,16 @@ static bool take_commands(struct engine_thread *thread)
     return taken > 0;
 }
 
+void thread_request_ended(struct engine_thread *thread, struct uccl_request *request)
+{
+    thread->ended_some = true;
+    if (request->parent || request->parts)
+        stripe_ended(thread, request);
+    else
+        /* pairs with the acquire in test and wait */
+        atomic_store_explicit(&request->state, REQUEST_ENDED, memory_order_release);
+}
+
 static bool take_events(struct engine_thread *thread)
 {
     struct core_event event;
@@ -185,13 +213,12 @@ static bool take_events(struct engine_thread *thread)
         struct uccl_request *request = event.msg ? request_of(event.msg) : NULL;
         if (event.kind == CORE_EVENT_SPLIT)
             stripe_split(thread, request);
-        else if (event.kind == CORE_EVENT_MSG && (request->parent || request->parts))
-            stripe_ended(thread, request);
-        else if (event.kind == CORE_EVENT_MSG)
-            /* pairs with the acquire in test and wait */
-            atomic_store_explicit(&request->state, REQUEST_ENDED, memory_order_release);
-        else
+        else if (event.kind == CORE_EVENT_WANTED)
+            stage_want(thread->stage, request);
+        else if (event.kind != CORE_EVENT_MSG)
             thread->on_event(thread->context, &event);
+        else if (!request->staged.memory || stage_over(thread->stage, request))
+            thread_request_ended(thread, request);
     }
     return some;
 }
@@ -231,8 +258,10 @@ static bool transmit(struct engine_thread *thread)
         sent++;
         if (!thread->nic->send(thread->queue, &desc)) {
             core_tx_failed(thread->core, &desc, clock_now_ns());
+            do_releases(thread);
             break;
         }
+        do_releases(thread);
     }
     if (sent)
         thread->nic->flush(thread->queue);
@@ -268,6 +297,9 @@ static bool run_round(struct engine_thread *thread)
         core_expire(thread->core, clock_now_ns());
     }
     busy |= take_events(thread);
+    if (atomic_load_explicit(&thread->staged, memory_order_relaxed) &&
+        atomic_load_explicit(&thread->owner, memory_order_relaxed) == THREAD_RUNS) /* no borrower */
+        busy |= stage_progress(thread->stage);
     tell_waiters(thread);
     busy |= transmit(thread);
     busy |= take_events(thread);
@@ -339,7 +371,8 @@ static void lend_out(struct engine_thread *thread)
         if (used)
             lease_ns = lease_ns * 2 < LEASE_MAX_NS ? lease_ns * 2 : LEASE_MAX_NS;
         uint32_t expected = FREE;
-        if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->kicked)) &&
+        if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->kicked) ||
+             atomic_load(&thread->staged)) &&
             atomic_compare_exchange_strong(&thread->owner, &expected, THREAD_RUNS)) {
             atomic_store(&thread->kicked, 0);
             return;
@@ -354,7 +387,7 @@ static void *thread_main(void *argument)
     if (thread->params->pin)
         topology_pin(thread->numa_node, thread->index); /* where not: as well as the kernel can */
     while (!atomic_load_explicit(&thread->stop, memory_order_acquire)) {
-        if (atomic_load_explicit(&thread->wanted, memory_order_relaxed)) {
+        if (atomic_load_explicit(&thread->wanted, memory_order_relaxed) && may_lend(thread)) {
             atomic_store(&thread->owner, FREE);
             futex_wake(&thread->owner, INT_MAX);
             lend_out(thread);
@@ -371,12 +404,14 @@ static void *thread_main(void *argument)
             relax(thread);
             continue;
         }
-        if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, UINT64_MAX))
+        uint64_t until_ns = stage_busy(thread->stage) ? now_ns + NAP_NS : UINT64_MAX;
+        if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, until_ns))
             lend_out(thread);
     }
     /* what is acked now need not wait for its timeout at the peer */
     core_flush_acks(thread->core);
     transmit(thread);
+    stage_close(thread->stage);
     return NULL;
 }
 
@@ -397,6 +432,8 @@ bool thread_push(struct engine_thread *thread, void *object, uint64_t what)
     uint32_t owner = atomic_load(&thread->owner);
     if (owner == THREAD_SLEEPS || owner == BORROWER_SLEEPS)
         thread->nic->wake(thread->queue);
+    else if (owner == FREE && atomic_load(&thread->staged)) /* borrowers will not do */
+        futex_wake(&thread->owner, INT_MAX);
     return true;
 }
 
@@ -410,7 +447,7 @@ bool thread_post(struct engine_thread *thread, enum thread_command command, void
 static bool try_borrow(struct engine_thread *thread)
 {
     uint32_t owner = atomic_load(&thread->owner);
-    if (owner != FREE && owner != THREAD_SLEEPS)
+    if ((owner != FREE && owner != THREAD_SLEEPS) || !may_lend(thread))
         return false;
     if (!atomic_compare_exchange_strong(&thread->owner, &owner, BORROWED))
         return false;
@@ -426,7 +463,7 @@ static void give_back(struct engine_thread *thread)
         atomic_store(&thread->owner, FREE);
         /* what was posted to us while we slept or left must not lie until the lease ends */
     } while (ring_busy(&thread->ring) && try_borrow(thread) && (run_round(thread), true));
-    if (atomic_load(&thread->resting)) /* pairs with may_rest() */
+    if (atomic_load(&thread->resting) || atomic_load(&thread->staged)) /* pairs with may_rest() */
         futex_wake(&thread->owner, INT_MAX);
     if (atomic_load(&thread->waiters)) { /* one of them drives on */
         atomic_fetch_add(&thread->completions, 1);
@@ -436,7 +473,7 @@ static void give_back(struct engine_thread *thread)
 
 void thread_try_round(struct engine_thread *thread)
 {
-    if (!thread->lend || !try_borrow(thread))
+    if (!try_borrow(thread))
         return;
     COUNT(thread->counters, lends, 1);
     run_round(thread);
@@ -457,7 +494,7 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
 {
     uint64_t spin_ns = thread->params->spin_us * 1000, idle_since_ns = 0;
     COUNT(thread->counters, lends, 1);
-    while (atomic_load_explicit(word, memory_order_acquire) == value) {
+    while (atomic_load_explicit(word, memory_order_acquire) == value && may_lend(thread)) {
         if (run_round(thread)) {
             idle_since_ns = 0;
             if (deadline_ns != UINT64_MAX && clock_now_ns() >= deadline_ns)
@@ -485,7 +522,7 @@ static void wait_for_completion(struct engine_thread *thread, const _Atomic uint
     atomic_fetch_add(&thread->waiters, 1);
     uint32_t seen = atomic_load(&thread->completions);
     /* who gives the engine back looks at `waiters` afterwards, so one of both sees the other */
-    bool to_be_had = thread->lend && atomic_load(&thread->owner) <= FREE;
+    bool to_be_had = may_lend(thread) && atomic_load(&thread->owner) <= FREE;
     if (atomic_load(word) == value && !to_be_had)
         futex_wait(&thread->completions, seen, timeout_ns);
     atomic_fetch_sub(&thread->waiters, 1);
@@ -512,11 +549,11 @@ bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uin
         uint64_t now_ns = clock_now_ns();
         if (now_ns >= deadline_ns)
             return false;
-        if (thread->lend &&
+        if (may_lend(thread) &&
             (try_borrow(thread) || (atomic_load(&thread->owner) == THREAD_RUNS && ask(thread)))) {
             drive(thread, word, value, deadline_ns);
             give_back(thread);
-        } else if (thread->lend && atomic_load(&thread->owner) <= FREE) {
+        } else if (may_lend(thread) && atomic_load(&thread->owner) <= FREE) {
             continue; /* it has just changed hands */
         } else if (now_ns < spin_until_ns) {
             relax(thread);
@@ -552,6 +589,8 @@ static void thread_free(struct engine_thread *thread)
     if (thread->queue)
         thread->nic->queue_close(thread->queue);
     ring_free(&thread->ring);
+    if (thread->stage)
+        stage_free(thread->stage);
     if (thread->core)
         munmap(thread->core, core_size(thread->params));
     free(thread->counters);
@@ -563,6 +602,9 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
     if (!thread->counters)
         return UCCL_ENOMEM;
     memset(thread->counters, 0, sizeof *thread->counters);
+    thread->stage = stage_open(thread);
+    if (!thread->stage)
+        return UCCL_ENOMEM;
     int error = ring_init(&thread->ring, thread->params->ring_entries);
     if (error)
         return error;

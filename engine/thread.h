@@ -67,6 +67,7 @@ struct engine_thread {
     const struct params *params;
     struct counters *counters;
     struct ring ring;
+    struct stage *stage;
     thread_event_fn on_event;
     void *context;
     unsigned index;
@@ -82,6 +83,9 @@ struct engine_thread {
     _Atomic uint32_t stop;
     _Atomic uint32_t in_nic;             /* enum in_nic: the engine thread is in the NIC's wait; a futex */
     _Atomic uint32_t resting;            /* it sleeps without a lease: give_back() wakes it */
+    _Atomic uint32_t staged;             /* requests with staged memory that are posted and have not ended;
+                                            counted before the command is pushed. While there are some,
+                                            nobody may borrow the engine: it makes GPU calls */
 
     _Alignas(64) _Atomic uint32_t completions; /* a futex: changes when requests have ended or a waiter
                                                   should look again */
@@ -122,6 +126,9 @@ bool thread_post(struct engine_thread *thread, enum thread_command command, void
 bool thread_push(struct engine_thread *thread, void *object, uint64_t what);
 /* A command about a request, in that life of it which it has now. */
 uint64_t thread_command_for(enum thread_command command, const struct uccl_request *request);
+
+/* A request, or a part, is over for good. The owner. */
+void thread_request_ended(struct engine_thread *thread, struct uccl_request *request);
 
 /* Requests of this thread have ended, or some were ended by another: wakes who waits. Any thread. */
 void thread_tell_waiters(struct engine_thread *thread);

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The staging pipeline of an engine thread: payload in memory that neither the CPU nor the NIC can touch
+ * travels through pinned host memory (stage_pool.h).
+ *
+ *   send     When the core wants a message (core/staged.c), its blocks are fetched from the device, one
+ *            after the other, messages in turn. What has come is sent while the next one is on its way. A
+ *            block is free when no chunk needs it any more.
+ *   receive  What arrives is collected in the block that it belongs to, and goes up in one copy when the block
+ *            is whole or the message has ended.
+ *   end      A request ends when the core has done with it and no copy touches its memory any more.
+ *
+ * Bounded: where blocks for received data are short, the thread leaves datagrams in the socket
+ * (stage_rx_room()) until copies have ended; blocks that wait for the rest of their bytes go up as
+ * they are. What a single datagram still brings beyond the blocks that are left is kept on the heap (a
+ * spill), and nothing more is received before that is gone.
+ *
+ * Threads: the engine's owner; but stage_progress(), which makes all GPU calls, and stage_close() by the
+ * engine thread itself, never by an application thread that has borrowed the engine. A borrower gives the
+ * engine back while messages are staged (`staged` in thread.h).
+ */
+#ifndef UCCL_STAGE_H
+#define UCCL_STAGE_H
+
+#include "mem/mem.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct core_release;
+struct engine_thread;
+struct stage;
+struct stage_device;
+struct stage_span;
+struct uccl_request;
+
+/* What a request has of it. */
+struct staged {
+    const struct mem_identity *memory; /* of its buffer; NULL: it is not staged, and the rest is void */
+    struct stage_device *device;       /* once it is known */
+    struct stage_span *spans;          /* send: in order; receive: those being filled */
+    struct uccl_request *next, *prev;  /* send: those with blocks to fetch */
+    uint64_t fetched_bytes;            /* send: asked for so far */
+    uint32_t span_count;               /* in `spans` */
+    uint32_t pending;                  /* spans and spills that some copy still has to do with */
+    int32_t error;                     /* why it cannot go on */
+    bool wanting;                      /* on the list */
+    bool over;                         /* the core has done with it */
+};
+
+/* NULL: out of memory. Allocates no blocks before they are needed. */
+struct stage *stage_open(struct engine_thread *thread);
+/* Waits for copies in flight, a second at most. The engine thread, as its last act. */
+void stage_close(struct stage *stage);
+/* Leaves the memory alone where copies have not ended even so. */
+void stage_free(struct stage *stage);
+
+/* A request with staged memory is about to be submitted to the core. */
+void stage_begin(struct stage *stage, struct uccl_request *request);
+/* It has been; ends it where it cannot go on. */
+void stage_began(struct stage *stage, struct uccl_request *request);
+/* CORE_EVENT_WANTED. */
+void stage_want(struct stage *stage, struct uccl_request *request);
+void stage_release(struct stage *stage, const struct core_release *release);
+/* CORE_EVENT_MSG. True: it may be ended; else thread_request_ended() is called later. */
+bool stage_over(struct stage *stage, struct uccl_request *request);
+
+/* Where bytes of a message stand that may be sent. They go on to the end of their block. */
+const void *stage_payload(const struct uccl_request *request, uint64_t offset_bytes);
+/* Bytes of a receive have arrived. */
+void stage_scatter(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes,
+                   const void *from, size_t length);
+/* Where they may be put beforehand, to be told by stage_scatter() from there; NULL: nowhere. */
+void *stage_place(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, size_t length);
+
+/* How many received buffers, of `most`, there is room for. */
+unsigned stage_rx_room(struct stage *stage, unsigned most);
+/* Data waits on the heap: take no more commands. */
+bool stage_spilled(const struct stage *stage);
+
+/* Issues copies and sees which have ended. True: something was done. */
+bool stage_progress(struct stage *stage);
+/* Copies are in flight or to be issued: look again soon. */
+bool stage_busy(const struct stage *stage);
+
+#endif

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Pinned host memory of an engine thread, in blocks. A span is what one message has of it: a block, or for
+ * small ones a slice of a block that several share. A shared block is handed out from its beginning to its end
+ * and is free again when all its spans are; spans live for as long as a copy and a trip through the
+ * network take, so it does not need to be cleverer.
+ *
+ * Invariant: each side (sends, receives) leaves the other a quarter of blocks and spans at least, so that
+ * neither can starve the other for ever.
+ *
+ * Thread: the engine's owner.
+ */
+#ifndef UCCL_STAGE_POOL_H
+#define UCCL_STAGE_POOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct uccl_request;
+
+enum stage_side { STAGE_SENDS, STAGE_RECEIVES, STAGE_SIDES };
+
+enum {
+    STAGE_RANGES = 8,          /* separate pieces that a span of a receive may have got */
+    STAGE_SPANS_PER_BLOCK = 32,
+    STAGE_SLICE_UNIT = 64,
+};
+
+struct stage_block {
+    struct stage_block *next;  /* free */
+    uint8_t *memory;
+    uint32_t spans;            /* that lie in it */
+    uint32_t used_bytes;       /* handed out */
+    uint8_t side;              /* enum stage_side */
+};
+
+enum span_state {
+    SPAN_FETCHING,  /* send: its bytes are on their way from the device */
+    SPAN_READY,     /* send: they are here */
+    SPAN_FILLING,   /* receive: its bytes arrive from the network */
+    SPAN_UPLOADING, /* receive: and go up to the device */
+};
+
+struct stage_span {
+    struct stage_span *next, *prev; /* of its request, or free, or to be uploaded */
+    struct stage_span *older, *newer; /* FILLING: all of them, oldest first */
+    struct uccl_request *request;
+    struct stage_block *block;
+    uint8_t *memory;
+    uint64_t offset_bytes;     /* into the message */
+    uint32_t length;
+    uint32_t left_bytes;       /* send: not released by the core yet */
+    uint32_t copies;           /* in flight */
+    uint8_t state;             /* enum span_state */
+    uint8_t range_count, ranges_sent;
+    struct {
+        uint32_t from, to;     /* relative to the span */
+    } ranges[STAGE_RANGES];    /* receive: what has arrived */
+};
+
+struct stage_pool {
+    uint8_t *memory;           /* NULL: not made yet */
+    size_t memory_bytes;
+    uint32_t block_bytes;
+    uint32_t block_count;
+    struct stage_block *blocks, *free_blocks;
+    struct stage_span *spans, *free_spans;
+    uint32_t free_block_count, free_span_count;
+    uint32_t taken[STAGE_SIDES];             /* blocks */
+    uint32_t spans_taken[STAGE_SIDES];
+    struct stage_block *shared[STAGE_SIDES]; /* that slices come from, or NULL */
+};
+
+/* Maps the memory, on a NUMA node where that is known (not -1). False: out of memory. */
+bool stage_pool_make(struct stage_pool *pool, uint32_t block_bytes, uint32_t block_count, int numa_node);
+void stage_pool_free(struct stage_pool *pool);
+
+/* Blocks that this side could take now, each with its share of spans. */
+uint32_t stage_pool_room(const struct stage_pool *pool, enum stage_side side);
+
+/* A span of `length` bytes, at most a block; NULL: none is left for this side. */
+struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side, uint32_t length);
+void stage_span_put(struct stage_pool *pool, struct stage_span *span);
+
+/* Bytes [from, to) of the span have arrived. False: they are one piece more than it can keep apart. */
+bool stage_span_add(struct stage_span *span, uint32_t from, uint32_t to);
+static inline bool stage_span_full(const struct stage_span *span)
+{
+    return span->range_count == 1 && span->ranges[0].from == 0 && span->ranges[0].to == span->length;
+}
+
+#endif

@@ -1,0 +1,446 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Messages from and to device memory through the public API, over UDP. The device is the fake one: a CPU
+ * access to its memory is a crash, copies end late and out of order, and GPU calls from the test's own
+ * thread, which lends and drives the engine otherwise, abort.
+ */
+#include "api_pair.h"
+
+#include "../fake/fake_device.h"
+
+enum { MAX_BYTES = 3 * 1024 * 1024, GUARD = 64 };
+
+/* Memory of a message: on the device or the host, registered. */
+struct side {
+    bool device;
+    uint8_t *memory;
+    uccl_mr *mr;
+};
+
+static struct pair pair;
+static uint8_t shadow[MAX_BYTES + 2 * GUARD];
+
+static struct side side_make(uccl_engine *engine, bool device, size_t length)
+{
+    struct side side = {.device = device};
+    side.memory = device ? fake_alloc(length, 3) : malloc(length);
+    IS(uccl_reg_mr(engine, side.memory, length, UCCL_MEM_AUTO, &side.mr), 0);
+    return side;
+}
+
+static void side_free(struct side *side)
+{
+    IS(uccl_dereg_mr(side->mr), 0);
+    if (side->device)
+        fake_free(side->memory);
+    else
+        free(side->memory);
+}
+
+static void side_write(const struct side *side, size_t at, const void *from, size_t length)
+{
+    if (side->device)
+        fake_write(side->memory + at, from, length);
+    else
+        memcpy(side->memory + at, from, length);
+}
+
+static void side_read(const struct side *side, size_t at, void *to, size_t length)
+{
+    if (side->device)
+        fake_read(to, side->memory + at, length);
+    else
+        memcpy(to, side->memory + at, length);
+}
+
+static uint64_t counter(int engine, const char *name)
+{
+    uint64_t value;
+    IS(uccl_counter_by_name(pair.engine[engine], name, &value), 0);
+    return value;
+}
+
+/* Settings for both engines. Ends with NULL. */
+static void stage_open_pair(const char *lend, const char *block_kb, const char *blocks, const char *io,
+                            const char *threads)
+{
+    mem_set_test_kind(&fake_ops);
+    fake_forbid_this_thread();
+    for (int i = 0; i < 2; i++)
+        pair.engine[i] = open_engine(lend, "LINGER_MS", "300", "GPU_BLOCK_KB", block_kb, "GPU_BLOCKS", blocks,
+                                     "UDP_IO", io, "NUM_ENGINES", threads, "DEAD_PEER_MS", "2000", NULL);
+    IS(uccl_listen(pair.engine[1], 0, 0, &pair.handle, &pair.listener), 0);
+    connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
+}
+
+static void stage_close_pair(void)
+{
+    pair_close(&pair);
+    cr_assert_eq(fake.stages, 0, "device streams are left open");
+}
+
+/* One message from `offset[0]` of one memory to `offset[1]` of the other, which is `slack` larger. */
+static void one_message(const bool device[2], size_t length, const size_t offset[2], size_t slack, unsigned number)
+{
+    struct side from = side_make(pair.engine[0], device[0], offset[0] + length + GUARD);
+    struct side to = side_make(pair.engine[1], device[1], offset[1] + length + slack + GUARD);
+    uccl_request *send, *recv;
+    fill(shadow, length, number);
+    side_write(&from, offset[0], shadow, length);
+    memset(shadow, 0x5a, offset[1] + length + slack + GUARD);
+    side_write(&to, 0, shadow, offset[1] + length + slack + GUARD);
+    IS(uccl_recv_async(pair.conn[1], to.memory + offset[1], length + slack, to.mr, &recv), 0);
+    IS(uccl_send_async(pair.conn[0], from.memory + offset[0], length, from.mr, &send), 0);
+    cr_assert_eq(end_of(recv, 0), length);
+    cr_assert_eq(end_of(send, 0), length);
+    side_read(&to, 0, shadow, offset[1] + length + slack + GUARD);
+    check(shadow + offset[1], length, number);
+    for (size_t i = 0; i < offset[1] + length + slack + GUARD; i++)
+        cr_assert(shadow[i] == 0x5a || (i >= offset[1] && i < offset[1] + length), "byte %zu was written", i);
+    side_free(&from);
+    side_free(&to);
+}
+
+static const size_t sizes[] = {0,     1,     63,     64,     65,     1000,    4096,    8191,    8192,
+                               8193,  20000, 65535,  65536,  65537,  131072,  200001,  262144,  300007,
+                               524288, 1048576, 1048577, 2500000};
+
+/* Every size class, at odd offsets, between all mixes of host and device. */
+static void all_sizes(void)
+{
+    unsigned number = 0;
+    for (unsigned mix = 1; mix < 4; mix++) {
+        const bool device[2] = {mix & 1, mix & 2};
+        for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++, number++) {
+            size_t offset[2] = {number * 13 % 60, number * 29 % 60};
+            one_message(device, sizes[i], offset, number % 3 ? 0 : 1 + number * 7001 % 200000, number);
+        }
+    }
+}
+
+BOTH(stage, all_sizes_mmsg)
+{
+    stage_open_pair(lend, "128", "8", "mmsg", "1");
+    all_sizes();
+    cr_assert(counter(0, "gpu_fetches") && counter(1, "gpu_uploads"));
+    cr_assert_eq(counter(0, "gpu_uploads") + counter(1, "gpu_fetches"), 0);
+    stage_close_pair();
+}
+
+Test(stage, all_sizes_uring, .timeout = TIMEOUT_S)
+{
+    stage_open_pair("no", "64", "32", "auto", "1");
+    all_sizes();
+    stage_close_pair();
+}
+
+Test(stage, all_sizes_striped, .timeout = TIMEOUT_S)
+{
+    stage_open_pair("no", "256", "8", "mmsg", "3");
+    all_sizes();
+    stage_close_pair();
+}
+
+/* One copy per block, not one per datagram. */
+Test(stage, copies_are_per_block, .timeout = TIMEOUT_S)
+{
+    const bool device[2] = {true, true};
+    const size_t offset[2] = {0, 0};
+    stage_open_pair("no", "256", "32", "mmsg", "1");
+    one_message(device, 2 * 1024 * 1024, offset, 0, 1);
+    cr_assert_eq(counter(0, "gpu_fetches"), 8);
+    cr_assert_leq(counter(1, "gpu_uploads"), 10); /* 8, but for what a loss cuts in two */
+    stage_close_pair();
+}
+
+/* Many messages at once, both ways, of all sizes; blocks are short all the time. */
+static void crowd(unsigned count, size_t size_max)
+{
+    enum { CROWD_MAX = 200 };
+    static struct side from[2][CROWD_MAX], to[2][CROWD_MAX];
+    static uccl_request *send[2][CROWD_MAX], *recv[2][CROWD_MAX];
+    static size_t length[2][CROWD_MAX];
+    for (unsigned i = 0; i < count; i++) {
+        for (unsigned way = 0; way < 2; way++) {
+            length[way][i] = i % 3 ? i * 7919u % 8000 + 1 : i * 104729u % size_max + 1;
+            from[way][i] = side_make(pair.engine[way], i % 4 != 1, length[way][i]);
+            to[way][i] = side_make(pair.engine[!way], i % 5 != 2, length[way][i]);
+            fill(shadow, length[way][i], i + way * 1000);
+            side_write(&from[way][i], 0, shadow, length[way][i]);
+        }
+    }
+    for (unsigned i = 0; i < count; i++) {
+        for (unsigned way = 0; way < 2; way++) {
+            if (i % 2) /* before the receive */
+                IS(uccl_send_async(pair.conn[way], from[way][i].memory, length[way][i], from[way][i].mr, &send[way][i]), 0);
+            IS(uccl_recv_async(pair.conn[!way], to[way][i].memory, length[way][i], to[way][i].mr, &recv[way][i]), 0);
+            if (!(i % 2))
+                IS(uccl_send_async(pair.conn[way], from[way][i].memory, length[way][i], from[way][i].mr, &send[way][i]), 0);
+        }
+    }
+    for (unsigned i = 0; i < count; i++) {
+        for (unsigned way = 0; way < 2; way++) {
+            cr_assert_eq(end_of(recv[way][i], 0), length[way][i]);
+            cr_assert_eq(end_of(send[way][i], 0), length[way][i]);
+            side_read(&to[way][i], 0, shadow, length[way][i]);
+            check(shadow, length[way][i], i + way * 1000);
+            side_free(&from[way][i]);
+            side_free(&to[way][i]);
+        }
+    }
+}
+
+BOTH(stage, crowd_with_few_blocks)
+{
+    stage_open_pair(lend, "64", "8", "mmsg", "1");
+    crowd(100, 700000);
+    stage_close_pair();
+}
+
+Test(stage, crowd_striped, .timeout = TIMEOUT_S)
+{
+    stage_open_pair("no", "64", "8", "auto", "2");
+    crowd(60, 2000000);
+    stage_close_pair();
+}
+
+/* Slow copies, so that the blocks are all under way when more arrives: nothing is lost or kept beyond them. */
+Test(stage, starved, .timeout = TIMEOUT_S)
+{
+    fake.polls_max = 2000;
+    stage_open_pair("no", "64", "8", "mmsg", "1");
+    crowd(40, 700000);
+    cr_assert(counter(0, "gpu_starved") + counter(1, "gpu_starved"));
+    stage_close_pair();
+}
+
+/* Small messages that were received before their receives come at once out of the eager ring. */
+Test(stage, unexpected_messages, .timeout = TIMEOUT_S)
+{
+    enum { COUNT = 30, LENGTH = 8000 };
+    stage_open_pair("no", "64", "8", "mmsg", "1");
+    struct side from = side_make(pair.engine[0], true, COUNT * LENGTH);
+    struct side to = side_make(pair.engine[1], true, COUNT * LENGTH);
+    uccl_request *send[COUNT], *recv[COUNT];
+    fill(shadow, COUNT * LENGTH, 9);
+    side_write(&from, 0, shadow, COUNT * LENGTH);
+    for (unsigned i = 0; i < COUNT; i++)
+        IS(uccl_send_async(pair.conn[0], from.memory + i * LENGTH, LENGTH, from.mr, &send[i]), 0);
+    for (uint64_t end_ms = now_ms() + SOON_MS; counter(1, "eager_unexpected") < COUNT && now_ms() < end_ms;)
+        sleep_us(1000);
+    for (unsigned i = 0; i < COUNT; i++)
+        IS(uccl_recv_async(pair.conn[1], to.memory + i * LENGTH, LENGTH, to.mr, &recv[i]), 0);
+    for (unsigned i = 0; i < COUNT; i++) {
+        cr_assert_eq(end_of(recv[i], 0), LENGTH);
+        cr_assert_eq(end_of(send[i], 0), LENGTH);
+    }
+    side_read(&to, 0, shadow, COUNT * LENGTH);
+    check(shadow, COUNT * LENGTH, 9);
+    side_free(&from);
+    side_free(&to);
+    stage_close_pair();
+}
+
+/* ---- early ends ------------------------------------------------------------------------------ */
+
+static bool has_ended(uccl_request *request, int *status)
+{
+    int done = 0;
+    *status = uccl_test(request, &done, NULL);
+    return done;
+}
+
+/* A cancelled request does not end while a copy touches its memory. */
+BOTH(stage, cancelled_send_waits_for_its_copies)
+{
+    int status;
+    stage_open_pair(lend, "64", "8", "mmsg", "1");
+    struct side from = side_make(pair.engine[0], true, 1000000), to = side_make(pair.engine[1], true, 1000000);
+    uccl_request *send, *recv;
+    fake.hold = true;
+    IS(uccl_recv_async(pair.conn[1], to.memory, 1000000, to.mr, &recv), 0);
+    IS(uccl_send_async(pair.conn[0], from.memory, 1000000, from.mr, &send), 0);
+    for (uint64_t end_ms = now_ms() + SOON_MS; counter(0, "gpu_fetches") == 0 && now_ms() < end_ms;)
+        sleep_us(1000);
+    IS(uccl_cancel(send), 0);
+    cr_assert_eq(end_of(recv, UCCL_ECANCELED), 0); /* the peer has heard of it */
+    sleep_us(20000);
+    cr_assert_not(has_ended(send, &status));
+    IS(uccl_dereg_mr(from.mr), UCCL_EAGAIN);
+    fake.hold = false;
+    end_of(send, UCCL_ECANCELED);
+    side_free(&from);
+    side_free(&to);
+    stage_close_pair();
+}
+
+BOTH(stage, cancelled_receive_waits_for_its_copies)
+{
+    int status;
+    stage_open_pair(lend, "64", "8", "mmsg", "1");
+    struct side from = side_make(pair.engine[0], false, 1000000), to = side_make(pair.engine[1], true, 1000000);
+    uccl_request *send, *recv;
+    fake.hold = true;
+    IS(uccl_recv_async(pair.conn[1], to.memory, 1000000, to.mr, &recv), 0);
+    IS(uccl_send_async(pair.conn[0], from.memory, 1000000, from.mr, &send), 0);
+    for (uint64_t end_ms = now_ms() + SOON_MS; counter(1, "gpu_uploads") == 0 && now_ms() < end_ms;)
+        sleep_us(1000);
+    IS(uccl_cancel(recv), 0);
+    sleep_us(20000);
+    cr_assert_not(has_ended(recv, &status));
+    fake.hold = false;
+    end_of(recv, UCCL_ECANCELED);
+    end_of(send, UCCL_ECANCELED);
+    side_free(&from);
+    side_free(&to);
+    stage_close_pair();
+}
+
+/* A receive that has every byte on this side ends only when the device has them. */
+Test(stage, received_is_not_uploaded, .timeout = TIMEOUT_S)
+{
+    int status;
+    stage_open_pair("no", "64", "8", "mmsg", "1");
+    struct side from = side_make(pair.engine[0], false, 5000), to = side_make(pair.engine[1], true, 5000);
+    uccl_request *send, *recv;
+    fake.hold = true;
+    IS(uccl_recv_async(pair.conn[1], to.memory, 5000, to.mr, &recv), 0);
+    IS(uccl_send_async(pair.conn[0], from.memory, 5000, from.mr, &send), 0);
+    end_of(send, 0);
+    sleep_us(20000);
+    cr_assert_not(has_ended(recv, &status));
+    fake.hold = false;
+    cr_assert_eq(end_of(recv, 0), 5000);
+    side_free(&from);
+    side_free(&to);
+    stage_close_pair();
+}
+
+Test(stage, truncated, .timeout = TIMEOUT_S)
+{
+    const bool device[2] = {true, true};
+    const size_t offset[2] = {0, 0};
+    stage_open_pair("no", "64", "8", "mmsg", "2");
+    struct side from = side_make(pair.engine[0], true, 900000), to = side_make(pair.engine[1], true, 900000);
+    for (unsigned i = 0; i < 4; i++) {
+        uccl_request *send, *recv;
+        size_t length = i % 2 ? 900000 : 3000;
+        IS(uccl_recv_async(pair.conn[1], to.memory, length - 1, to.mr, &recv), 0);
+        IS(uccl_send_async(pair.conn[0], from.memory, length, from.mr, &send), 0);
+        end_of(send, UCCL_ETRUNCATED);
+        end_of(recv, UCCL_ETRUNCATED);
+    }
+    one_message(device, 800000, offset, 0, 3);
+    side_free(&from);
+    side_free(&to);
+    stage_close_pair();
+}
+
+/* Closing with messages under way, on either side: all requests end, whatever state their copies are in. */
+static void close_under_way(int closer, const char *threads)
+{
+    enum { COUNT = 20, LENGTH = 600000 };
+    stage_open_pair("no", "64", "8", "mmsg", threads);
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    uccl_request *requests[2 * COUNT];
+    for (unsigned i = 0; i < COUNT; i++) {
+        IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &requests[2 * i]), 0);
+        IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &requests[2 * i + 1]), 0);
+    }
+    sleep_us(3000);
+    IS(uccl_conn_close(pair.conn[closer]), 0);
+    for (unsigned i = 0; i < 2 * COUNT; i++) {
+        int done = 0, status = UCCL_OK;
+        for (uint64_t end_ms = now_ms() + SOON_MS; !done && now_ms() < end_ms; sleep_us(100))
+            status = uccl_test(requests[i], &done, NULL);
+        cr_assert(done, "request %u is pending", i);
+        cr_assert(status == UCCL_OK || status == UCCL_ECANCELED || status == UCCL_ECLOSED, "status %d", status);
+    }
+    side_free(&from);
+    side_free(&to);
+    stage_close_pair();
+}
+
+Test(stage, sender_closes, .timeout = TIMEOUT_S)
+{
+    close_under_way(0, "1");
+}
+
+Test(stage, receiver_closes_striped, .timeout = TIMEOUT_S)
+{
+    close_under_way(1, "2");
+}
+
+/* An engine is closed while copies are on their way. */
+Test(stage, engine_closes, .timeout = TIMEOUT_S)
+{
+    enum { COUNT = 20, LENGTH = 600000 };
+    fake.polls_max = 1000;
+    stage_open_pair("no", "64", "8", "mmsg", "2");
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    for (unsigned i = 0; i < COUNT; i++) {
+        uccl_request *send, *recv;
+        IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &recv), 0);
+        IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &send), 0);
+    }
+    sleep_us(2000);
+    stage_close_pair();
+    fake_free(from.memory); /* nobody copies there any more */
+    fake_free(to.memory);
+}
+
+/* ---- failures of the device ------------------------------------------------------------------ */
+
+static void failing(size_t length, int status_of_send, int status_of_recv, const bool device[2])
+{
+    stage_open_pair("no", "64", "8", "mmsg", "2");
+    struct side from = side_make(pair.engine[0], device[0], length), to = side_make(pair.engine[1], device[1], length);
+    uccl_request *send, *recv;
+    IS(uccl_recv_async(pair.conn[1], to.memory, length, to.mr, &recv), 0);
+    IS(uccl_send_async(pair.conn[0], from.memory, length, from.mr, &send), 0);
+    cr_assert_eq(end_of(send, status_of_send), status_of_send ? 0 : length);
+    end_of(recv, status_of_recv);
+    side_free(&from);
+    side_free(&to);
+    /* other messages do not notice */
+    const bool host[2] = {false, false};
+    const size_t offset[2] = {0, 0};
+    one_message(host, 700000, offset, 0, 4);
+    stage_close_pair();
+}
+
+Test(stage, fetch_fails, .timeout = TIMEOUT_S)
+{
+    fake.fail_after = 3;
+    failing(1500000, UCCL_EIO, UCCL_ECANCELED, (const bool[2]){true, false});
+}
+
+Test(stage, fetch_of_small_one_fails, .timeout = TIMEOUT_S)
+{
+    fake.fail_after = 0;
+    failing(100, UCCL_EIO, UCCL_ECANCELED, (const bool[2]){true, false});
+}
+
+Test(stage, upload_fails, .timeout = TIMEOUT_S)
+{
+    fake.fail_after = 3;
+    failing(1500000, UCCL_ECANCELED, UCCL_EIO, (const bool[2]){false, true});
+}
+
+Test(stage, upload_of_small_one_fails, .timeout = TIMEOUT_S)
+{
+    fake.fail_after = 0;
+    failing(100, UCCL_OK, UCCL_EIO, (const bool[2]){false, true}); /* it was here in whole */
+}
+
+Test(stage, no_streams, .timeout = TIMEOUT_S)
+{
+    fake.open_error = UCCL_ENOMEM;
+    failing(1500000, UCCL_ENOMEM, UCCL_ECANCELED, (const bool[2]){true, false});
+}
+
+Test(stage, no_pinned_memory, .timeout = TIMEOUT_S)
+{
+    fake.pin_error = UCCL_ENOMEM;
+    failing(1500000, UCCL_ENOMEM, UCCL_ECANCELED, (const bool[2]){true, false});
+}
