@@ -312,8 +312,10 @@ static void open_hosts(struct run *run)
 {
     for (uint32_t i = 0; i < run->matrix->nodes; i++) {
         struct host *host = &run->hosts[i];
-        struct core_setup setup = {run->params, &host->counters, no_checksum,
-                                   rng_next(&run->net->rng), false};
+        struct core_setup setup = {.params = run->params,
+                                   .counters = &host->counters,
+                                   .crc32c = no_checksum,
+                                   .seed = rng_next(&run->net->rng)};
         host->core = core_init(kept(run, core_size(run->params)), &setup, clock_ns(run));
         host->wake_ps = UINT64_MAX;
     }

@@ -130,7 +130,7 @@ void conn_fail(struct conn *conn, int32_t status)
     conn->status = status;
     conn_fail_parts(conn, status);
     conn_fail_sends(conn, status);
-    conn_fail_recvs(conn, status);
+    conn_fail_recvs(conn, status, conn->flow->dead ? HOLD_FENCE : HOLD_DRAIN);
     forget_due(conn);
     conn->fin_due = false;
     if (closing) {
@@ -144,8 +144,15 @@ void conn_fail(struct conn *conn, int32_t status)
 void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 {
     *msg = (struct core_msg){
-        .conn = conn, .size_bytes = msg->size_bytes, .kind = msg->kind, .stripes = msg->stripes,
-        .block_bytes = msg->block_bytes};
+        .conn = conn,
+        .size_bytes = msg->size_bytes,
+        .kind = msg->kind,
+        .stripes = msg->stripes,
+        .block_bytes = msg->block_bytes,
+        .placeable = msg->placeable,
+        .grant_key = msg->grant_key,
+        .grant_address = msg->grant_address,
+    };
     bool is_send = msg->kind == CORE_SEND;
     flow_msg_started(conn->flow, now_ns);
     int32_t status = UCCL_OK;
@@ -170,10 +177,12 @@ bool conn_on_fin(struct conn *conn, const struct wire_fin *fin)
         return true;
     conn->peer_receives_over |= fin->receives_over;
     conn->peer_sends_over |= fin->sends_over;
+    if (fin->sends_over)
+        place_peer_ended(conn, UINT64_MAX);
     if (conn->peer_receives_over)
         conn_fail_sends(conn, UCCL_ECLOSED);
     if (conn->peer_sends_over)
-        conn_fail_recvs(conn, UCCL_ECLOSED);
+        conn_fail_recvs(conn, UCCL_ECLOSED, HOLD_DRAIN);
     if (conn->peer_receives_over && conn->peer_sends_over && conn->state == CONN_OPEN)
         conn_fail(conn, UCCL_ECLOSED);
     return true;
@@ -190,7 +199,7 @@ void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
         return;
     }
     conn->state = CONN_CLOSING;
-    conn_fail_recvs(conn, UCCL_ECANCELED);
+    conn_fail_recvs(conn, UCCL_ECANCELED, HOLD_ASK);
     conn->fin_due = true;
     flow_add_ctrl(conn);
     timer_arm(&conn->flow->core->wheel, &conn->linger, now_ns + linger_ns);
@@ -203,9 +212,8 @@ void conn_try_finish(struct conn *conn)
         return;
     const struct sent *sent = &conn->flow->sent;
     bool fin_acked = conn->fin_sends_said && conn->fin_seq != UINT64_MAX &&
-                     (conn->fin_seq < sent->cumulative ||
-                      sent_chunk(sent, conn->fin_seq)->state == CHUNK_FREE);
-    if (conn->sends_pending == 0 && (fin_acked || conn->flow->dead)) {
+                     sent_is_acked(sent, conn->fin_seq);
+    if (conn->sends_pending == 0 && !conn->held && (fin_acked || conn->flow->dead)) {
         conn->state = CONN_OVER;
         conn->flow->closing--;
         timer_disarm(&conn->flow->core->wheel, &conn->linger);
@@ -214,6 +222,13 @@ void conn_try_finish(struct conn *conn)
         conn->fin_due = true;
         flow_add_ctrl(conn);
     }
+}
+
+void conn_none_held(struct conn *conn)
+{
+    if (conn->event_waits)
+        flow_conn_event(conn);
+    conn_try_finish(conn);
 }
 
 /* First the sends are given up and the FIN gets a moment more; then it is over in any case. */
@@ -235,6 +250,7 @@ void conn_linger_over(struct conn *conn)
     conn->state = CONN_OVER;
     conn->flow->closing--;
     flow_conn_event(conn);
+    place_give_up(conn);
 }
 
 /* ---- control frames out ---------------------------------------------------------------------- */
@@ -271,9 +287,20 @@ static unsigned put_cts(struct conn *conn, uint8_t *at)
     conn_clear_due(conn, DUE_CTS, number);
     if (!slot->msg || slot->flags & RECV_DATA)
         return 0;
+    const struct core_msg *msg = slot->msg;
+    struct wire_cts cts = {.conn = conn->remote_id,
+                           .msg = (uint32_t)number,
+                           .length = msg->size_bytes,
+                           .stripes = msg->stripes};
     slot->flags |= RECV_CLEARED;
-    return wire_put_cts(at, &(struct wire_cts){conn->remote_id, (uint32_t)number,
-                                               slot->msg->size_bytes, slot->msg->stripes});
+    if (place_grant(conn->flow, slot->msg)) {
+        cts.placeable = true;
+        cts.address = msg->grant_address;
+        cts.key = msg->grant_key;
+        cts.slot = msg->grant_slot - 1u;
+        cts.stripes = 0;
+    }
+    return wire_put_cts(at, &cts);
 }
 
 static unsigned put_rts(struct conn *conn, uint8_t *at)
@@ -281,17 +308,20 @@ static unsigned put_rts(struct conn *conn, uint8_t *at)
     uint64_t number = first_due(conn, DUE_RTS, conn->delivered);
     struct core_msg *msg = send_slot(conn, number)->msg;
     conn_clear_due(conn, DUE_RTS, number);
-    if (!msg || msg->state != MSG_WAITING)
+    if (!msg || (msg->state != MSG_WAITING && !(msg->flags & MSG_TELLS)))
         return 0;
+    msg->flags &= (uint8_t)~MSG_TELLS;
     return wire_put_rts(at, &(struct wire_rts){conn->remote_id, (uint32_t)number, msg->size_bytes});
 }
 
-static unsigned put_end(struct conn *conn, uint8_t *at, bool of_send)
+static unsigned put_end(struct conn *conn, uint8_t *at, bool of_send, uint64_t seq)
 {
     enum due kind = of_send ? DUE_END_SEND : DUE_END_RECV;
     uint64_t number = first_due(conn, kind, of_send ? conn->delivered : conn->recv_base);
     int32_t status = of_send ? send_slot(conn, number)->end_status : recv_slot(conn, number)->end_status;
     conn_clear_due(conn, kind, number);
+    if (!of_send)
+        place_told(conn, number, seq);
     return wire_put_end(at, &(struct wire_end){conn->remote_id, (uint32_t)number, status, of_send});
 }
 
@@ -308,6 +338,7 @@ static unsigned put_fin(struct conn *conn, uint8_t *at, uint64_t seq)
     conn->fin_sends_said |= fin.sends_over;
     if (fin.sends_over)
         conn->fin_seq = seq;
+    place_told(conn, UINT64_MAX, seq);
     at += wire_put_fin(at, &fin);
     return (unsigned)(at - begin);
 }
@@ -321,14 +352,14 @@ unsigned conn_put_ctrl(struct conn *conn, uint8_t *at, unsigned room, uint64_t s
         return 0;
     if (conn->credit_due)
         at += put_credit(conn, at);
-    while (conn->due_count[DUE_CTS] && end - at >= WIRE_CTS_BYTES)
+    while (conn->due_count[DUE_CTS] && end - at >= WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES)
         at += put_cts(conn, at);
     while (conn->due_count[DUE_RTS] && end - at >= WIRE_RTS_BYTES)
         at += put_rts(conn, at);
     while (conn->due_count[DUE_END_RECV] && end - at >= WIRE_END_BYTES)
-        at += put_end(conn, at, false);
+        at += put_end(conn, at, false, seq);
     while (conn->due_count[DUE_END_SEND] && end - at >= WIRE_END_BYTES)
-        at += put_end(conn, at, true);
+        at += put_end(conn, at, true, seq);
     if (conn->fin_due && end - at >= WIRE_CREDIT_BYTES + WIRE_FIN_BYTES)
         at += put_fin(conn, at, seq);
     return (unsigned)(at - begin);

@@ -30,6 +30,7 @@ enum msg_flag {
     MSG_GRANTED = 4,   /* eager message whose clear-to-send came: needs no credit */
     MSG_CHARGED = 8,   /* eager message that has its place in the peer's ring */
     MSG_WANTED = 16,   /* staged message that the shell was asked for */
+    MSG_TELLS = 32,    /* shorter than its grant, and placed: an RTS tells the total */
 };
 
 struct msg_list {
@@ -42,6 +43,10 @@ struct send_slot {
     uint64_t granted_bytes; /* capacity of the receive that a clear-to-send told */
     bool granted;
     uint8_t stripes;        /* that the clear-to-send allows */
+    bool placeable;         /* it says where our NIC may write: */
+    uint16_t slot;
+    uint32_t key;
+    uint64_t address;
     int32_t end_status;     /* what the END frame for it says, once there is one */
 };
 
@@ -84,6 +89,8 @@ struct conn {
     struct conn *next_ctrl, *next_active; /* lists of the flow */
     struct conn *next_event;
     bool on_ctrl, on_active, event_queued;
+    bool event_waits;           /* for messages that are held */
+    uint32_t held;              /* messages that have ended but are not given back (place.h) */
     uint32_t local_id, remote_id;
     uint32_t window;            /* messages, a power of two */
     uint8_t stripe;             /* 0: home of its messages; else the part of them that it carries */
@@ -148,6 +155,8 @@ void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns);
 /* Closing, and nothing is left to say or wait for: its last event is queued. */
 void conn_try_finish(struct conn *conn);
 void conn_linger_over(struct conn *conn);
+/* None of its messages is held any more. */
+void conn_none_held(struct conn *conn);
 /* Ends every message with `status`; the connection takes no more. */
 void conn_fail(struct conn *conn, int32_t status);
 
@@ -162,6 +171,11 @@ bool conn_on_fin(struct conn *conn, const struct wire_fin *fin);
 
 /* The message whose buffer this DATA would go to, or NULL; changes nothing. */
 struct core_msg *conn_place_data(const struct conn *conn, const struct wire_data *data);
+
+/* The NIC has written `length` bytes of a granted message. False: more than it has. */
+bool conn_on_placed(struct conn *conn, struct core_msg *msg, uint32_t length);
+/* What the peer has granted to this message, or NULL: nothing that our NIC could write to. */
+const struct send_slot *conn_grant(const struct conn *conn, const struct core_msg *msg);
 
 /* The last chunk that refers to this payload has gone: ends the message if it was waiting for that. */
 void conn_chunk_gone(struct conn *conn, struct core_msg *msg);

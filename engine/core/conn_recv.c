@@ -5,10 +5,16 @@
  */
 #include "core/conn_slots.h"
 
-static void end_recv(struct conn *conn, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
+#include <assert.h>
+
+/* Ends a receive that is not whole; where it was granted, its buffer is held until `hold` is proven. */
+static void end_recv(struct conn *conn, struct core_msg *msg, int32_t status, enum hold hold)
 {
     msg->state = MSG_ENDED;
-    flow_msg_ended(conn->flow, msg, status, moved_bytes);
+    if (msg->grant_slot)
+        place_end_early(conn->flow, msg, status, hold);
+    else
+        flow_msg_ended(conn->flow, msg, status, 0);
 }
 
 static void admit_recv(struct conn *conn, struct core_msg *msg);
@@ -45,7 +51,12 @@ static void recv_done(struct conn *conn, struct recv_slot *slot)
 
 static void deliver(struct conn *conn, struct recv_slot *slot)
 {
-    end_recv(conn, slot->msg, UCCL_OK, slot->total_bytes);
+    struct core_msg *msg = slot->msg;
+    msg->state = MSG_ENDED;
+    if (msg->grant_slot)
+        place_end_whole(conn->flow, msg, slot->total_bytes);
+    else
+        flow_msg_ended(conn->flow, msg, UCCL_OK, slot->total_bytes);
     recv_done(conn, slot);
 }
 
@@ -60,7 +71,7 @@ void conn_withdraw(struct conn *conn, struct recv_slot *slot, int32_t status)
     conn_set_due(conn, DUE_END_RECV, number);
     if (status == UCCL_ETRUNCATED)
         COUNT(counters(conn), truncated, 1);
-    end_recv(conn, msg, status, 0);
+    end_recv(conn, msg, status, HOLD_ASK);
 }
 
 /* Copies between the ring and a message or a datagram, in two pieces where the ring wraps. */
@@ -102,7 +113,7 @@ static void admit_recv(struct conn *conn, struct core_msg *msg)
     slot->msg = msg;
     msg->state = MSG_WAITING;
     if (slot->end_status) {
-        end_recv(conn, msg, slot->end_status, 0);
+        end_recv(conn, msg, slot->end_status, HOLD_DRAIN);
         recv_done(conn, slot);
     } else if (msg->flags & MSG_CANCELLED) {
         conn_withdraw(conn, slot, UCCL_ECANCELED);
@@ -145,23 +156,12 @@ static bool learn_total(struct conn *conn, struct recv_slot *slot, uint64_t tota
 {
     if (slot->flags & RECV_KNOWN)
         return slot->total_bytes == total;
+    if (total < slot->arrived_bytes)
+        return false;
     slot->flags |= RECV_KNOWN;
     slot->total_bytes = total;
     if (slot->msg && total > slot->msg->size_bytes)
         conn_withdraw(conn, slot, UCCL_ETRUNCATED);
-    return true;
-}
-
-bool conn_on_rts(struct conn *conn, const struct wire_rts *rts)
-{
-    bool good;
-    struct recv_slot *slot = find_recv(conn, rts->msg, &good);
-    if (!slot)
-        return good;
-    if (!learn_total(conn, slot, rts->total))
-        return false;
-    if (slot->msg && !(slot->flags & (RECV_CLEARED | RECV_DATA)))
-        conn_set_due(conn, DUE_CTS, slot->msg->number);
     return true;
 }
 
@@ -184,6 +184,21 @@ static void deliver_if_whole(struct conn *conn, struct recv_slot *slot)
     }
     if (slot->arrived_bytes == home_bytes(slot) && slot->parts_arrived == expected)
         deliver(conn, slot);
+}
+
+bool conn_on_rts(struct conn *conn, const struct wire_rts *rts)
+{
+    bool good;
+    struct recv_slot *slot = find_recv(conn, rts->msg, &good);
+    if (!slot)
+        return good;
+    if (!learn_total(conn, slot, rts->total))
+        return false;
+    if (slot->msg && !(slot->flags & (RECV_CLEARED | RECV_DATA)))
+        conn_set_due(conn, DUE_CTS, slot->msg->number);
+    else if (slot->msg && slot->msg->grant_slot && slot->flags & RECV_DATA)
+        deliver_if_whole(conn, slot); /* the writes did not tell how many there would be */
+    return true;
 }
 
 /* Whether DATA agrees with what is posted and with what is known of its message. */
@@ -235,6 +250,22 @@ bool conn_on_data(struct conn *conn, const struct wire_data *data)
                                                             .offset_bytes = data->offset,
                                                             .length = data->length});
     deliver_if_whole(conn, slot);
+    return true;
+}
+
+bool conn_on_placed(struct conn *conn, struct core_msg *msg, uint32_t length)
+{
+    struct recv_slot *slot = recv_slot(conn, msg->number);
+    uint64_t most = slot->flags & RECV_KNOWN ? slot->total_bytes : msg->size_bytes;
+    assert(slot->msg == msg && slot->flags & RECV_CLEARED);
+    if (length == 0 || length > most - slot->arrived_bytes)
+        return false;
+    slot->flags |= RECV_DATA;
+    slot->arrived_bytes += length;
+    if (slot->arrived_bytes == msg->size_bytes)
+        learn_total(conn, slot, msg->size_bytes);
+    if (slot->flags & RECV_KNOWN)
+        deliver_if_whole(conn, slot);
     return true;
 }
 
@@ -345,9 +376,10 @@ bool conn_on_end_of_send(struct conn *conn, uint32_t truncated, int32_t status)
     if (slot->flags & RECV_DONE)
         return true;
     if (slot->flags & RECV_WITHDRAWN) {
+        place_peer_ended(conn, number);
         recv_done(conn, slot);
     } else if (slot->msg) {
-        end_recv(conn, slot->msg, status, 0);
+        end_recv(conn, slot->msg, status, HOLD_DRAIN);
         recv_done(conn, slot);
     } else {
         slot->end_status = status; /* for the receive that is still to come */
@@ -355,7 +387,7 @@ bool conn_on_end_of_send(struct conn *conn, uint32_t truncated, int32_t status)
     return true;
 }
 
-void conn_fail_recvs(struct conn *conn, int32_t status)
+void conn_fail_recvs(struct conn *conn, int32_t status, enum hold hold)
 {
     struct core_msg *msg;
     for (uint64_t number = conn->recv_base; number < conn->recv_admitted; number++) {
@@ -364,10 +396,10 @@ void conn_fail_recvs(struct conn *conn, int32_t status)
         slot->msg = NULL;
         slot->flags |= RECV_WITHDRAWN;
         if (msg)
-            end_recv(conn, msg, status, 0);
+            end_recv(conn, msg, status, hold);
     }
     while ((msg = conn->recv_backlog.head)) {
         msg_remove(&conn->recv_backlog, msg);
-        end_recv(conn, msg, status, 0);
+        end_recv(conn, msg, status, hold);
     }
 }

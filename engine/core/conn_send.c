@@ -73,6 +73,10 @@ static void start_bulk(struct conn *conn, struct core_msg *msg, const struct sen
             core->splits_head = msg;
         core->splits_tail = msg;
     }
+    if (conn_grant(conn, msg) && msg->size_bytes < slot->granted_bytes) {
+        msg->flags |= MSG_TELLS;
+        conn_set_due(conn, DUE_RTS, msg->number);
+    }
     if (msg->block_bytes) {
         conn_park(conn, msg);
         conn_want(conn, msg);
@@ -141,6 +145,13 @@ bool conn_on_cts(struct conn *conn, const struct wire_cts *cts)
     slot->granted = true;
     slot->granted_bytes = cts->length;
     slot->stripes = cts->stripes;
+    if (cts->placeable && conn->flow->lanes.count) {
+        slot->placeable = true;
+        slot->slot = (uint16_t)cts->slot;
+        slot->key = cts->key;
+        slot->address = cts->address;
+        lanes_want(conn->flow);
+    }
     if (!msg || msg->state > MSG_EAGER)
         return true;
     if (msg->size_bytes > cts->length) {
@@ -231,6 +242,12 @@ void conn_chunk_gone(struct conn *conn, struct core_msg *msg)
         msg_remove(&conn->settling, msg);
         end_send(conn, msg, UCCL_OK);
     }
+}
+
+const struct send_slot *conn_grant(const struct conn *conn, const struct core_msg *msg)
+{
+    const struct send_slot *slot = send_slot(conn, msg->number);
+    return !conn->stripe && !msg->block_bytes && msg->placeable && slot->placeable ? slot : NULL;
 }
 
 /* Whether an eager message may go: it has its place in the peer's ring, needs none, or finds one. */

@@ -55,7 +55,7 @@ void conn_submit_recv(struct conn *conn, struct core_msg *msg);
 void conn_withdraw(struct conn *conn, struct recv_slot *slot, int32_t status);
 /* The peer's send has ended early, or agrees that our receive did. */
 bool conn_on_end_of_send(struct conn *conn, uint32_t truncated, int32_t status);
-/* Ends every receive. */
-void conn_fail_recvs(struct conn *conn, int32_t status);
+/* Ends every receive; `hold`: what is to be proven of those that were granted. */
+void conn_fail_recvs(struct conn *conn, int32_t status, enum hold hold);
 
 #endif

@@ -49,6 +49,8 @@ struct core *core_init(void *memory, const struct core_setup *setup, uint64_t no
     core->counters = setup->counters;
     core->crc32c = setup->crc32c;
     core->paths_in_order = setup->paths_in_order;
+    core->places_reliably = setup->places_reliably;
+    core->places_in_order = setup->places_in_order;
     core->rng.state = setup->seed;
     core->now_ns = now_ns;
     core->share_epoch_ns = now_ns;
@@ -83,7 +85,6 @@ struct flow *core_flow_open(struct core *core, void *memory, const struct flow_s
            setup->datagram_bytes <= CORE_TRAIN_BYTES_MAX);
     core->now_ns = now_ns;
     struct flow *flow = flow_init(memory, core, setup, now_ns);
-    flow->slot = slot;
     core->flows[slot] = flow;
     if (slot >= core->flow_end)
         core->flow_end = slot + 1;
@@ -111,6 +112,15 @@ void core_flow_close(struct core *core, struct flow *flow)
         *(before ? &before->next_event : &core->flow_events_head) = f->next_event;
         if (core->flow_events_tail == f)
             core->flow_events_tail = before;
+        break;
+    }
+    before = NULL;
+    for (struct flow *f = core->paths_head; f; before = f, f = f->next_path) {
+        if (f != flow)
+            continue;
+        *(before ? &before->next_path : &core->paths_head) = f->next_path;
+        if (core->paths_tail == f)
+            core->paths_tail = before;
         break;
     }
 }
@@ -276,12 +286,66 @@ bool core_rx_placed(struct core *core, const uint8_t *datagram, size_t length, c
         COUNT(core->counters, rx_payload_crc, 1);
         return false;
     }
+    if (packet.flags & WIRE_ON_PATH) { /* of a queue pair, but did not come over it */
+        COUNT(core->counters, rx_malformed, 1);
+        return false;
+    }
     bool owed = flow->ack_pending;
-    bool good = flow_rx(flow, &packet, ce, now_ns);
+    bool good = flow_rx(flow, &packet, -1, ce, now_ns);
     /* what else may have changed wakes the flow, and its timer follows when it has nothing to send */
     if (flow->ack_pending != owed || !timer_armed(&flow->timer))
         flow_update_timer(flow);
     return good;
+}
+
+bool core_rx_on_path(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+                     const uint8_t *datagram, size_t length, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    core->copy_next = core->copy_count = 0;
+    struct wire_packet packet;
+    if (flow->dead || !lane_receives(flow, path, generation)) {
+        COUNT(core->counters, rx_strangers, 1);
+        return false;
+    }
+    COUNT(core->counters, rx_datagrams, 1);
+    COUNT(core->counters, rx_bytes, length);
+    if (wire_token(datagram, length) != flow->rx_token ||
+        !wire_parse(datagram, length, core->crc32c, &packet) || packet.path != path ||
+        (packet.flags & (WIRE_ON_PATH | WIRE_SEQUENCED)) != (WIRE_ON_PATH | WIRE_SEQUENCED)) {
+        COUNT(core->counters, rx_malformed, 1);
+        return false;
+    }
+    if (!wire_payload_intact(&packet, core->crc32c)) {
+        COUNT(core->counters, rx_payload_crc, 1);
+        return false;
+    }
+    bool good = flow_rx(flow, &packet, path, false, now_ns);
+    flow_update_timer(flow);
+    return good;
+}
+
+void core_rx_immediate(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+                       uint32_t immediate, uint32_t length, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    if (flow->dead || !lane_receives(flow, path, generation)) {
+        COUNT(core->counters, rx_strangers, 1);
+        return;
+    }
+    bool owed = flow->ack_pending;
+    COUNT(core->counters, rx_bytes, length);
+    place_rx(flow, path, immediate, length, now_ns);
+    if (flow->ack_pending != owed || !timer_armed(&flow->timer))
+        flow_update_timer(flow);
+}
+
+void core_tx_done(struct core *core, uint64_t cookie, uint64_t now_ns)
+{
+    struct flow *flow = core->flows[cookie >> COOKIE_SLOT_SHIFT & (CORE_FLOWS_MAX - 1)];
+    core->now_ns = now_ns;
+    if (flow)
+        lane_work_done(flow, cookie);
 }
 
 static struct conn *conn_of_linger(struct timer *timer)
@@ -316,8 +380,13 @@ void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_
     COUNT(core->counters, tx_blocked, 1);
     if (desc->sequenced) {
         struct chunk *chunk = sent_chunk(&flow->sent, desc->seq);
-        if (desc->seq >= flow->sent.cumulative && chunk->state == CHUNK_FLYING)
+        bool flying = desc->seq >= flow->sent.cumulative && chunk->state == CHUNK_FLYING;
+        if (desc->on_path)
+            lane_undo_work(flow, desc->cookie);
+        if (flying)
             sent_lose(&flow->sent, chunk);
+        if (flying && desc->kind == TX_PLACE)
+            chunk->placed = false; /* it has not been: it may go anywhere */
     } else {
         flow->ack_pending = flow->ack_now = true;
     }
@@ -434,6 +503,48 @@ bool core_next_event(struct core *core, struct core_event *event)
         core->flow_events_tail = NULL;
     *event = (struct core_event){.kind = CORE_EVENT_FLOW_DEAD, .status = UCCL_EPEERDEAD, .owner = flow->owner};
     return true;
+}
+
+bool core_next_path(struct core *core, struct core_path_action *action)
+{
+    struct flow *flow;
+    while ((flow = core->paths_head)) {
+        if (lanes_next_action(flow, action))
+            return true;
+        core->paths_head = flow->next_path;
+        if (!core->paths_head)
+            core->paths_tail = NULL;
+        flow->path_queued = false;
+    }
+    return false;
+}
+
+void core_path_opened(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+                      uint32_t number, uint32_t psn, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    lane_opened(flow, path, generation, number, psn);
+}
+
+void core_path_connected(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+                         uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    lane_connected(flow, path, generation);
+}
+
+void core_path_fenced(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+                      uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    lane_fenced(flow, path, generation);
+}
+
+void core_path_failed(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+                      uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    lane_failed(flow, path, generation);
 }
 
 uint64_t core_deadline(const struct core *core)

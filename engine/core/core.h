@@ -8,6 +8,7 @@
  *     core_submit() for each post        then core_next_copy() until empty
  *     core_expire(now)
  *     core_tx() until it returns false   and core_next_release() until empty once a descriptor is sent
+ *     core_next_path() until it returns false (NICs that place payload)
  *     core_next_event() until it returns false
  *
  * Contract on copies: whoever calls core_rx() or core_submit() performs the copies they produced
@@ -66,6 +67,14 @@ struct core_msg {
     uint8_t state;          /* enum msg_state, conn.c */
     uint8_t flags;          /* enum msg_flag, conn.c */
     uint8_t stripes;        /* parts that it is, or may be, cut into; 0: one */
+    /* where the NIC places payload (below) */
+    bool placeable;         /* the caller's: the NIC reaches the buffer, to read a send or write a receive */
+    uint32_t grant_key;     /* receive, the caller's: what the peer's NIC writes with */
+    uint64_t grant_address; /* receive, the caller's: of the buffer, as the peer's NIC names it */
+    uint64_t hold_until;    /* ended, but not given back yet: see place.h */
+    uint32_t work_live;     /* send: work requests of the NIC that read it */
+    uint16_t grant_slot;    /* receive: what immediates call it, from 1; 0: not granted */
+    uint8_t hold;           /* enum hold, place.h */
 };
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
@@ -78,6 +87,8 @@ struct core_setup {
     crc32c_fn crc32c;             /* the fastest one that the machine has */
     uint64_t seed;                /* of all randomness */
     bool paths_in_order;          /* capability: a path never reorders */
+    bool places_reliably;         /* capability: queue pairs that place repair loss themselves (RC) */
+    bool places_in_order;         /* capability: such a queue pair neither reorders nor duplicates */
 };
 
 /* Bytes for a core, and its initialisation in `memory` (64-byte aligned, zeroed, outlives it). */
@@ -94,7 +105,9 @@ struct flow_setup {
     uint64_t tx_window_bytes;/* what the peer's receive buffer takes, in kernel bytes */
     uint64_t rx_window_bytes;/* what ours takes from this peer, to advertise */
     uint32_t eager_window_kb;/* the smaller of both ends' UCCL_EAGER_WINDOW_KB */
-    void *owner;             /* handed back in events */
+    void *owner;             /* handed back in events and path actions */
+    bool places;             /* both ends have a NIC that places payload; chunk_window is at most
+                                CORE_PLACE_WINDOW_MAX then, and messages have no stripes */
 };
 
 /*
@@ -110,7 +123,8 @@ struct flow *core_flow_open(struct core *core, void *memory, const struct flow_s
 
 /*
  * Forgets a flow: at once and without a word to the peer. All its connections must have ended
- * (CORE_EVENT_CONN_ENDED seen). Its memory is the caller's again.
+ * (CORE_EVENT_CONN_ENDED seen). Its memory is the caller's again. The caller closes the queue pairs that the
+ * flow still has; what they report later is not passed on.
  */
 void core_flow_close(struct core *core, struct flow *flow);
 
@@ -163,8 +177,9 @@ void core_unsplit(struct core *core, struct core_msg *msg);
 /* ---- in -------------------------------------------------------------------------------------- */
 
 /*
- * Queues a message whose kind, size_bytes, stripes (receive: flows that may share it; else 0) and
- * block_bytes (send: it is staged; else 0) are set; the rest is the core's. Always accepted: what does not fit the windows queues. On a connection that has ended the message ends with its error.
+ * Queues a message whose kind, size_bytes, stripes (receive: flows that may share it; else 0),
+ * block_bytes (send: it is staged; else 0) and, where the NIC places payload, placeable, grant_address and
+ * grant_key are set; the rest is the core's. Always accepted: what does not fit the windows queues. On a connection that has ended the message ends with its error.
  */
 void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 
@@ -243,6 +258,7 @@ struct tx_piece {
 enum tx_kind {
     TX_BULK,   /* a train of equal datagrams cut from one message: wire_bulk_header() makes each header */
     TX_FRAMES, /* datagrams that stand ready in `buffer` once the pieces are copied into it */
+    TX_PLACE,  /* one write with immediate, of place_bytes at `bulk_msg`, `bulk_offset` */
 };
 
 /*
@@ -282,6 +298,14 @@ struct tx_desc {
     uint32_t piece_count;
     /* bookkeeping of core_tx_failed() */
     struct flow *flow;
+    /* placing: TX_PLACE always, TX_BULK and TX_FRAMES when they repair what was to be placed */
+    bool on_path;            /* goes over the queue pair of `path`; else a datagram as any other */
+    uint32_t generation;     /* of that queue pair */
+    uint64_t cookie;         /* on_path: for core_tx_done() */
+    uint64_t remote_address; /* TX_PLACE */
+    uint32_t remote_key;
+    uint32_t immediate;
+    uint32_t place_bytes;
 };
 
 /* The next thing to send, control first. False: nothing now (see core_deadline()). */
@@ -304,6 +328,71 @@ struct core_event {
     void *owner;
 };
 bool core_next_event(struct core *core, struct core_event *event);
+
+/* ---- NICs that place payload -------------------------------------------------------------------
+ *
+ * A flow with `places` has two sides. Its datagrams are what every flow has. Beside them, path p (below
+ * UCCL_PORT_ENTROPY) may have a connected queue pair, over which the NIC writes the payload of granted
+ * messages to where the receiver has said (TX_PLACE). The core decides when queue pairs are made,
+ * connected and given up; the owner does it, path by path:
+ *
+ *     PATH_OPEN      make a queue pair        core_path_opened() with its number, or core_path_failed()
+ *     PATH_CONNECT   connect it to the peer's core_path_connected(), or core_path_failed()
+ *     PATH_FENCE     move it to error, drain  core_path_fenced()
+ *     PATH_CLOSE     destroy it               nothing: after a packet's lifetime in error
+ *
+ * Each queue pair of a path has a generation; answers for another one than the current are ignored. Answers
+ * may come at once or later, in any state; PATH_FENCE is answered even when the queue pair never got
+ * connected. What core_path_fenced() promises:
+ *   - nothing that the peer sends to this queue pair changes memory any more, and all that had arrived has
+ *     been passed to core_rx_immediate() and core_rx_on_path();
+ *   - the NIC no longer reads payload for it: all its work requests count as finished.
+ * What a queue pair receives is passed on in the order of its completions.
+ *
+ * Loss of a write is repaired by datagrams in sends on the same queue pair (on_path), which the NIC keeps in
+ * order, so that a message is never whole while a copy of a part of it may still be placed. Where that does
+ * not help, both ends fence the path (lane.h). No request that the NIC may still read or write ends.
+ */
+enum { CORE_PLACE_WINDOW_MAX = 1024 };
+
+enum core_path_kind { PATH_OPEN, PATH_CONNECT, PATH_FENCE, PATH_CLOSE };
+
+struct core_path_action {
+    enum core_path_kind kind;
+    struct flow *flow;
+    void *owner;           /* of the flow */
+    uint32_t destination;
+    uint16_t path;
+    uint32_t generation;
+    uint32_t number, psn;  /* PATH_CONNECT: the peer's queue pair and its first packet sequence number */
+};
+
+/* The next thing to do to a queue pair; also of flows that are dead. */
+bool core_next_path(struct core *core, struct core_path_action *action);
+
+void core_path_opened(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+                      uint32_t number, uint32_t psn, uint64_t now_ns);
+void core_path_connected(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+                         uint64_t now_ns);
+void core_path_fenced(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+                      uint64_t now_ns);
+/* Making or connecting it failed, or the NIC says that it works no more (a failed completion, a link down). */
+void core_path_failed(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+                      uint64_t now_ns);
+
+/* The NIC has placed a write of `length` bytes that carried `immediate`. */
+void core_rx_immediate(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+                       uint32_t immediate, uint32_t length, uint64_t now_ns);
+/* core_rx() of a datagram that came as a send on a path's queue pair. */
+bool core_rx_on_path(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+                     const uint8_t *datagram, size_t length, uint64_t now_ns);
+
+/*
+ * The work requests of the descriptor with this cookie, and of all earlier ones on the same queue pair, have
+ * finished well: the NIC reads their payload no more (with places_reliably: it is placed). One that failed
+ * is a core_path_failed().
+ */
+void core_tx_done(struct core *core, uint64_t cookie, uint64_t now_ns);
 
 /* When core_expire() or core_tx() next has something to do; UINT64_MAX: never without input. */
 uint64_t core_deadline(const struct core *core);

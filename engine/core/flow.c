@@ -19,7 +19,9 @@ size_t flow_size(const struct params *params, const struct flow_setup *setup)
     return round64(sizeof(struct flow)) + round64(setup->chunk_window * sizeof(struct chunk)) +
            round64(setup->chunk_window * sizeof(struct sack_chunk)) +
            round64(params->port_entropy * sizeof(struct path)) +
-           round64(params->port_entropy * sizeof(struct chunk_list));
+           round64(2 * params->port_entropy * sizeof(struct chunk_list)) +
+           round64(params->port_entropy * sizeof(struct sack_path)) + lanes_size(params, setup) +
+           place_size(params, setup);
 }
 
 struct flow *flow_init(void *memory, struct core *core, const struct flow_setup *setup, uint64_t now_ns)
@@ -36,6 +38,9 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     struct path *path_states = (struct path *)at;
     at += round64(paths * sizeof *path_states);
     struct chunk_list *by_path = (struct chunk_list *)at;
+    at += round64(2 * paths * sizeof *by_path);
+    struct sack_path *sack_lanes = (struct sack_path *)at;
+    at += round64(paths * sizeof *sack_lanes);
 
     flow->core = core;
     flow->owner = setup->owner;
@@ -48,14 +53,24 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     flow->last_rx_ns = now_ns;
     flow->last_ack_ns = now_ns;
     flow->rack_at_ns = UINT64_MAX;
+    flow->slot = (uint32_t)setup->rx_token & (CORE_FLOWS_MAX - 1);
+    lanes_init(flow, at, setup);
+    place_init(flow, at + lanes_size(params, setup), setup);
     path_set_init(&flow->paths, path_states, paths, (unsigned)params->path_policy, &core->rng);
     sent_init(&flow->sent, chunks, by_path, setup->chunk_window, &flow->paths,
+              flow->lanes.count ? &flow->lanes.set : NULL,
               core->paths_in_order ? 1 : (uint32_t)params->reorder_threshold);
-    sack_init(&flow->sack, sack_chunks, setup->chunk_window);
+    flow->sent.lanes_reliable = core->places_reliably;
+    sack_init(&flow->sack, sack_chunks, setup->chunk_window, sack_lanes, flow->lanes.count);
     rtt_init(&flow->rtt);
     uint32_t chunk_bytes = (uint32_t)params->chunk_size_kb * 1024;
     cc_init(&flow->cc, params, chunk_bytes);
     return flow;
+}
+
+void flow_release_buffer(struct core *core, struct chunk *chunk)
+{
+    pool_put(chunk->frames.small ? &core->small : &core->big, chunk->frames.buffer);
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -133,18 +148,21 @@ void flow_forget_conn(struct flow *flow, struct conn *conn)
     }
 }
 
-/* An ack, or credit, is owed: at once, or within the ack delay. */
-static void owe_ack(struct flow *flow, bool now)
+void flow_owe_ack(struct flow *flow, uint64_t delay_ns, bool now)
 {
-    struct core *core = flow->core;
-    if (!flow->ack_pending) {
-        flow->ack_pending = true;
-        flow->ack_at_ns = core->now_ns + core->params->ack_delay_us * NS_PER_US;
-    }
+    uint64_t at_ns = flow->core->now_ns + delay_ns;
+    if (!flow->ack_pending || at_ns < flow->ack_at_ns)
+        flow->ack_at_ns = at_ns;
+    flow->ack_pending = true;
     if (now && !flow->ack_now) {
         flow->ack_now = true;
         flow_wake(flow);
     }
+}
+
+static void owe_ack(struct flow *flow, bool now)
+{
+    flow_owe_ack(flow, flow->core->params->ack_delay_us * NS_PER_US, now);
 }
 
 void flow_credit_due(struct conn *conn, bool now)
@@ -173,27 +191,44 @@ void flow_msg_started(struct flow *flow, uint64_t now_ns)
 
 void flow_msg_ended(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
 {
-    struct counters *counters = flow->core->counters;
-    assert(flow->msgs_pending);
-    flow->msgs_pending--;
     msg->status = status;
     msg->moved_bytes = moved_bytes;
-    msg_append(&flow->core->ended, msg);
-    if (status != UCCL_OK || msg->conn->stripe) /* parts are counted as the whole */
-        return;
-    if (msg->kind == CORE_SEND) {
-        COUNT(counters, msgs_sent, 1);
-        COUNT(counters, bytes_sent, moved_bytes);
+    if (msg->work_live) {
+        msg->hold = HOLD_WORK;
+        msg->conn->held++;
     } else {
-        COUNT(counters, msgs_received, 1);
-        COUNT(counters, bytes_received, moved_bytes);
+        flow_give_back(flow, msg);
+    }
+}
+
+void flow_give_back(struct flow *flow, struct core_msg *msg)
+{
+    struct counters *counters = flow->core->counters;
+    struct conn *conn = msg->conn;
+    assert(flow->msgs_pending && !msg->work_live && !msg->grant_slot);
+    flow->msgs_pending--;
+    msg_append(&flow->core->ended, msg);
+    if (msg->status == UCCL_OK && !conn->stripe) { /* parts are counted as the whole */
+        if (msg->kind == CORE_SEND) {
+            COUNT(counters, msgs_sent, 1);
+            COUNT(counters, bytes_sent, msg->moved_bytes);
+        } else {
+            COUNT(counters, msgs_received, 1);
+            COUNT(counters, bytes_received, msg->moved_bytes);
+        }
+    }
+    if (msg->hold) {
+        msg->hold = HOLD_NONE;
+        if (--conn->held == 0)
+            conn_none_held(conn);
     }
 }
 
 void flow_conn_event(struct conn *conn)
 {
     struct core *core = conn->flow->core;
-    if (conn->event_queued)
+    conn->event_waits = conn->held > 0; /* no event of a connection comes before those of its messages */
+    if (conn->event_queued || conn->event_waits)
         return;
     conn->event_queued = true;
     conn->next_event = NULL;
@@ -204,147 +239,7 @@ void flow_conn_event(struct conn *conn)
     core->conn_events_tail = conn;
 }
 
-/* ---- acks received --------------------------------------------------------------------------- */
-
-static void release_buffer(struct core *core, struct chunk *chunk)
-{
-    pool_put(chunk->frames.small ? &core->small : &core->big, chunk->frames.buffer);
-}
-
-/* The chunk's record is about to be freed: so is what it holds. */
-static void on_chunk_acked(void *context, struct chunk *chunk)
-{
-    struct flow *flow = context;
-    if (chunk->kind == CHUNK_FRAMES) {
-        release_buffer(flow->core, chunk);
-    } else if (chunk->kind == CHUNK_BULK) {
-        struct core_msg *msg = chunk->bulk.msg;
-        assert(msg->chunks_live);
-        core_release_push(flow->core, msg, chunk->bulk.offset, chunk->payload_bytes);
-        if (--msg->chunks_live == 0)
-            conn_chunk_gone(msg->conn, msg);
-    }
-}
-
-void flow_void_chunks(struct flow *flow, struct core_msg *msg)
-{
-    struct sent *sent = &flow->sent;
-    for (uint64_t seq = sent->cumulative; msg->chunks_live && seq < sent->next_seq; seq++) {
-        struct chunk *chunk = sent_chunk(sent, seq);
-        if (chunk->state != CHUNK_FREE && chunk->kind == CHUNK_BULK && chunk->bulk.msg == msg) {
-            chunk->kind = CHUNK_VOID;
-            msg->chunks_live--;
-        }
-    }
-}
-
-/*
- * What the ack says of single paths: round-trip time, marks, and the per-path loss rule. Not `fresh`:
- * it came in a repair, so that its hold times are of another day.
- */
-static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns,
-                             struct cc_ack *cc_ack)
-{
-    unsigned lost = 0;
-    for (unsigned i = 0; i < ack->path_count; i++) {
-        const struct wire_ack_path *entry = &ack->paths[i];
-        if (entry->path >= flow->paths.count)
-            continue;
-        struct path *path = &flow->paths.paths[entry->path];
-        if ((int32_t)(entry->path_seq - path->acked_seq) <= 0 ||
-            (int32_t)(entry->path_seq - path->next_seq) >= 0)
-            continue; /* told before, or never sent */
-        path->acked_seq = entry->path_seq;
-        uint64_t hold_ns = (uint64_t)entry->hold << WIRE_TIME_SHIFT;
-        uint64_t echoed_ns = (uint64_t)(uint32_t)(wire_time(now_ns) - entry->time_stamp)
-                             << WIRE_TIME_SHIFT;
-        uint64_t rtt_ns = !fresh ? 0 : echoed_ns > hold_ns ? echoed_ns - hold_ns : 1;
-        if (fresh) {
-            rtt_sample(&flow->rtt, rtt_ns, hold_ns, now_ns);
-            if (cc_ack->rtt_ns == 0 || rtt_ns < cc_ack->rtt_ns)
-                cc_ack->rtt_ns = rtt_ns;
-        }
-        cc_ack->ce |= entry->ce;
-        path_report(&flow->paths, entry->path, entry->ce ? PATH_CONGESTED : PATH_GOOD, rtt_ns);
-        lost += sent_lose_by_path(&flow->sent, entry->path, entry->path_seq);
-    }
-    return lost;
-}
-
-/* Congestion control is about to react to losses that may prove to be none. */
-static void remember_window(struct flow *flow, uint64_t now_ns)
-{
-    if (flow->undo_cwnd_bytes == 0)
-        flow->undo_cwnd_bytes = flow->cc.cwnd_bytes;
-    flow->undo_since_ns = now_ns;
-}
-
-/* A loss has proved needless, or the losses have proved real: chunks sent since are acked. */
-static void settle_window(struct flow *flow, bool spurious)
-{
-    if (flow->undo_cwnd_bytes == 0)
-        return;
-    if (spurious && flow->undo_cwnd_bytes > flow->cc.cwnd_bytes)
-        cc_set_window(&flow->cc, flow->undo_cwnd_bytes);
-    if (spurious || flow->sent.newest_acked_ns > flow->undo_since_ns)
-        flow->undo_cwnd_bytes = 0;
-}
-
-static void count_losses(struct flow *flow, unsigned lost, uint64_t now_ns)
-{
-    if (lost == 0)
-        return;
-    COUNT(flow->core->counters, lost_chunks, lost);
-    remember_window(flow, now_ns);
-    flow->cc.ops->on_loss(&flow->cc, now_ns, flow->rtt.srtt_ns);
-    flow_wake(flow);
-}
-
-static bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns)
-{
-    struct sent_acked acked;
-    bool was_flying = flow->sent.flying_chunks > 0;
-    uint64_t flight_bytes = flow->sent.flying_payload;
-    COUNT(flow->core->counters, rx_acks, 1);
-    flow->sent.too_soon_ns = flow->rtt.srtt_ns && now_ns > flow->rtt.min_ns ? now_ns - flow->rtt.min_ns : 0;
-    if (!sent_ack(&flow->sent, ack, on_chunk_acked, flow, &acked))
-        return false;
-    if (!flow->ack_seen || (int32_t)(ack->number - flow->peer_ack_number) > 0) {
-        flow->ack_seen = true;
-        flow->peer_ack_number = ack->number;
-        flow->peer_window_bytes = (uint64_t)ack->window_kb * 1024;
-    }
-    struct cc_ack cc_ack = {.now_ns = now_ns, .acked_bytes = acked.payload_bytes};
-    unsigned lost = on_ack_paths(flow, ack, fresh, now_ns, &cc_ack);
-    if (acked.spurious && flow->sent.reorder_window_quarters < 16)
-        flow->sent.reorder_window_quarters++;
-    settle_window(flow, acked.spurious);
-    if (acked.chunks) {
-        flow->last_ack_ns = now_ns;
-        flow->rto_backoff = 0;
-        flow->probed = false;
-        flow->probe_due = false;
-        lost += sent_lose_by_time(&flow->sent, &flow->rtt, now_ns, &flow->rack_at_ns);
-        if (flow->closing) {
-            for (struct conn *conn = flow->all_head, *next; conn; conn = next) {
-                next = conn->next_all;
-                conn_try_finish(conn);
-            }
-        }
-    }
-    if (was_flying && (acked.chunks || cc_ack.rtt_ns)) {
-        cc_ack.srtt_ns = flow->rtt.srtt_ns;
-        cc_ack.min_rtt_ns = flow->rtt.min_ns;
-        /* a NIC that takes its time is no reason to stop growing at the start */
-        cc_ack.cwnd_limited =
-            flow->window_limited || (flow->cc.startup && flight_bytes >= flow->cc.cwnd_bytes / 2);
-        flow->window_limited = false;
-        flow->cc.ops->on_ack(&flow->cc, &cc_ack);
-    }
-    count_losses(flow, lost, now_ns);
-    flow_wake(flow);
-    return true;
-}
+/* ---- acks owed ------------------------------------------------------------------------------- */
 
 /* Begins a new period of the shares when it is time. */
 static void turn_share_epoch(struct core *core)
@@ -364,9 +259,10 @@ static void turn_share_epoch(struct core *core)
     core->flows_heard = 0;
 }
 
-static void note_heard(struct flow *flow)
+void flow_heard(struct flow *flow, uint64_t now_ns)
 {
     struct core *core = flow->core;
+    flow->last_rx_ns = now_ns;
     turn_share_epoch(core);
     if (flow->heard_epoch != core->share_epoch) {
         flow->heard_epoch = core->share_epoch;
@@ -389,6 +285,7 @@ void flow_fill_ack(struct flow *flow, struct wire_ack *ack, uint64_t now_ns)
     sack_fill(&flow->sack, ack, now_ns);
     ack->number = flow->ack_number++;
     ack->window_kb = (uint32_t)(rx_share(flow) / 1024);
+    ack->next = (uint32_t)flow->sent.next_seq;
     flow->ack_pending = false;
     flow->ack_now = false;
     flow->ack_chunks = 0;
@@ -469,6 +366,10 @@ static bool dispatch(struct flow *flow, struct wire_packet *packet, uint64_t now
                 return false;
             continue;
         }
+        if (frame.kind == FRAME_PATH) {
+            lanes_on_frame(flow, &frame.path);
+            continue;
+        }
         struct conn *conn = flow_find_conn(flow, frame_conn(&frame));
         if (!conn)
             COUNT(core->counters, rx_stale_frames, 1);
@@ -478,11 +379,19 @@ static bool dispatch(struct flow *flow, struct wire_packet *packet, uint64_t now
     return true;
 }
 
-bool flow_rx(struct flow *flow, struct wire_packet *packet, bool ce, uint64_t now_ns)
+/* What an ack will say of the path that it came over. */
+static void note_path(struct flow *flow, const struct wire_packet *packet, int lane, bool ce, uint64_t now_ns)
+{
+    if (lane < 0)
+        sack_note_path(&flow->sack, packet, ce, now_ns);
+    else
+        sack_note_lane(&flow->sack, (uint16_t)lane, packet, ce, now_ns);
+}
+
+bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, uint64_t now_ns)
 {
     struct counters *counters = flow->core->counters;
-    flow->last_rx_ns = now_ns;
-    note_heard(flow);
+    flow_heard(flow, now_ns);
     if (ce)
         COUNT(counters, rx_ce_marks, 1);
     if (!(packet->flags & WIRE_SEQUENCED)) {
@@ -496,7 +405,7 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, bool ce, uint64_t no
     switch (sack_check(&flow->sack, packet, &seq)) {
     case SACK_DUPLICATE:
         COUNT(counters, rx_duplicates, 1);
-        sack_note_path(&flow->sack, packet, ce, now_ns);
+        note_path(flow, packet, lane, ce, now_ns);
         owe_ack(flow, true);
         return true;
     case SACK_BEYOND_WINDOW:
@@ -508,17 +417,19 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, bool ce, uint64_t no
     case SACK_NEW:
         break;
     }
+    flow->rx_seq = seq;
     if (!dispatch(flow, packet, now_ns)) {
         COUNT(counters, rx_refused, 1);
         return false;
     }
-    sack_note_path(&flow->sack, packet, ce, now_ns);
+    note_path(flow, packet, lane, ce, now_ns);
     bool gap = sack_has_gap(&flow->sack); /* one that is closed matters as much: RFC 5681 4.2 */
     if (sack_mark(&flow->sack, seq, packet->index, packet->count))
         flow->ack_chunks++;
     gap = (gap || sack_has_gap(&flow->sack)) && packet->index + 1u == packet->count;
     owe_ack(flow, gap || packet->flags & WIRE_REPAIR ||
                       flow->ack_chunks >= flow->core->params->ack_every);
+    place_on_arrival(flow);
     return true;
 }
 
@@ -566,7 +477,9 @@ static bool has_data(const struct flow *flow)
 
 static uint64_t earliest(const struct flow *flow)
 {
-    uint64_t at = loss_deadline(flow);
+    uint64_t at = loss_deadline(flow), lanes_at = lanes_deadline(flow);
+    if (lanes_at < at)
+        at = lanes_at;
     if (flow->rack_at_ns < at)
         at = flow->rack_at_ns;
     if (flow->ack_pending && !flow->ack_now && flow->ack_at_ns < at)
@@ -607,7 +520,7 @@ static void retransmission_timeout(struct flow *flow, uint64_t now_ns)
     struct chunk *chunk;
     COUNT(flow->core->counters, rto_fired, 1);
     while ((chunk = sent_oldest(sent))) {
-        path_report(&flow->paths, chunk->path, PATH_LOST, 0);
+        path_report(chunk->placed ? &flow->lanes.set : &flow->paths, chunk->path, PATH_LOST, 0);
         sent_lose(sent, chunk);
         lost++;
     }
@@ -616,7 +529,7 @@ static void retransmission_timeout(struct flow *flow, uint64_t now_ns)
         flow->rto_backoff++;
     flow->last_ack_ns = now_ns;
     flow->rack_at_ns = UINT64_MAX;
-    remember_window(flow, now_ns);
+    flow_remember_window(flow, now_ns);
     flow->cc.ops->on_rto(&flow->cc, now_ns);
     flow_wake(flow);
 }
@@ -628,7 +541,7 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
     if (flow->ack_pending && flow->ack_at_ns <= now_ns)
         owe_ack(flow, true);
     if (flow->rack_at_ns <= now_ns)
-        count_losses(flow,
+        flow_count_losses(flow,
                      sent_lose_by_time(&flow->sent, &flow->rtt, now_ns, &flow->rack_at_ns),
                      now_ns);
     if (expects_peer(flow)) {
@@ -652,6 +565,7 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
     }
     if (has_data(flow) && flow->pace_until_ns <= now_ns)
         flow_wake(flow);
+    lanes_expire(flow, now_ns);
 }
 
 void flow_fail(struct flow *flow, int32_t status)
@@ -666,10 +580,11 @@ void flow_fail(struct flow *flow, int32_t status)
         next = conn->next_all;
         conn_fail(conn, status);
     }
+    place_flow_dead(flow);
     for (uint64_t seq = sent->cumulative; seq < sent->next_seq; seq++) {
         struct chunk *chunk = sent_chunk(sent, seq);
         if (chunk->state != CHUNK_FREE && chunk->kind == CHUNK_FRAMES)
-            release_buffer(core, chunk);
+            flow_release_buffer(core, chunk);
         chunk->state = CHUNK_FREE;
     }
     flow->next_event = NULL;

@@ -9,7 +9,9 @@
 
 #include "core/cc.h"
 #include "core/conn.h"
+#include "core/lane.h"
 #include "core/path.h"
+#include "core/place.h"
 #include "core/rtt.h"
 #include "core/sack.h"
 #include "core/sent.h"
@@ -38,6 +40,10 @@ struct flow {
     struct rtt rtt;
     struct cc cc;
     struct path_set paths;
+    struct lanes lanes;           /* queue pairs that place payload; none: nothing is placed */
+    struct place place;
+    struct flow *next_path;       /* list of flows whose lanes want something done */
+    bool path_queued;
     uint64_t peer_window_bytes;   /* what the peer's receive buffer takes */
     uint64_t rx_window_bytes;     /* ours, whole; acks advertise this flow's share of it */
     uint32_t heard_epoch;         /* last period in which a packet came (core->share_epoch) */
@@ -63,6 +69,7 @@ struct flow {
     /* timers */
     struct timer timer;           /* at or before the earliest deadline below */
     uint64_t last_rx_ns;          /* any packet of the peer */
+    uint64_t rx_seq;              /* of the chunk that is being read */
     uint64_t last_ack_ns;         /* ack that moved something, or first transmission after idle */
     uint64_t rack_at_ns;          /* UINT64_MAX: none */
     uint64_t pace_until_ns;       /* cwnd below a chunk: no data before */
@@ -88,17 +95,35 @@ void flow_forget_conn(struct flow *flow, struct conn *conn);
 void flow_expect_peer(struct flow *flow, uint64_t now_ns);
 /* A message was submitted. */
 void flow_msg_started(struct flow *flow, uint64_t now_ns);
-/* A message has ended; `msg` goes to the application. */
+/* A message has ended; `msg` goes to the application, once the NIC no longer reads its payload. */
 void flow_msg_ended(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes);
+/* One that was held since it ended goes there now. */
+void flow_give_back(struct flow *flow, struct core_msg *msg);
 void flow_conn_event(struct conn *conn);
+/* Something of the peer has come. */
+void flow_heard(struct flow *flow, uint64_t now_ns);
+/* An ack is owed: at once, or within `delay_ns`. */
+void flow_owe_ack(struct flow *flow, uint64_t delay_ns, bool now);
+/* A reliable NIC says that the write of this chunk is placed. */
+void flow_on_placed(struct flow *flow, uint64_t seq, uint16_t lane);
 /* Credit is due soon: rides on the next packet, or goes with the ack timer. */
 void flow_credit_due(struct conn *conn, bool now);
 /* Repairs of this message's chunks no longer carry its payload; it may be given back. */
 void flow_void_chunks(struct flow *flow, struct core_msg *msg);
 
+/* ack.c: an ack has come; not `fresh`: in a repair. False: it acks what was never sent. */
+bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns);
+/* So many chunks have been declared lost. */
+void flow_count_losses(struct flow *flow, unsigned lost, uint64_t now_ns);
+/* Congestion control is about to react to losses that may prove to be none. */
+void flow_remember_window(struct flow *flow, uint64_t now_ns);
+/* The buffer of a chunk of frames goes back to its pool. */
+void flow_release_buffer(struct core *core, struct chunk *chunk);
+
 /* The connection that a frame of this flow names, or NULL. */
 struct conn *flow_find_conn(struct flow *flow, uint32_t id);
-bool flow_rx(struct flow *flow, struct wire_packet *packet, bool ce, uint64_t now_ns);
+/* `lane`: the one that it came over, or -1. */
+bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, uint64_t now_ns);
 void flow_expire(struct flow *flow, uint64_t now_ns);
 void flow_update_timer(struct flow *flow);
 void flow_fail(struct flow *flow, int32_t status);

@@ -9,12 +9,15 @@
 #include <assert.h>
 #include <string.h>
 
-void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window)
+void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window, struct sack_path *lanes,
+               uint32_t lane_count)
 {
     assert(window && (window & (window - 1)) == 0);
     memset(sack, 0, sizeof *sack);
     sack->chunks = chunks;
     sack->window = window;
+    sack->lanes = lanes;
+    sack->lane_count = lane_count;
 }
 
 static inline struct sack_chunk *slot(const struct sack *sack, uint64_t seq)
@@ -31,9 +34,24 @@ enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *
     if (full - sack->cumulative >= sack->window)
         return SACK_BEYOND_WINDOW;
     const struct sack_chunk *chunk = slot(sack, full);
+    if (chunk->count && chunk->mask == wire_full_mask(chunk->count))
+        return SACK_DUPLICATE; /* whole: perhaps by a write, which is one however its repairs are cut */
     if (chunk->count && chunk->count != packet->count)
         return SACK_MALFORMED;
     return chunk->mask >> packet->index & 1 ? SACK_DUPLICATE : SACK_NEW;
+}
+
+enum sack_verdict sack_check_write(const struct sack *sack, uint64_t seq)
+{
+    if (seq < sack->cumulative || seq > UINT64_MAX / 2)
+        return SACK_DUPLICATE;
+    if (seq - sack->cumulative >= sack->window)
+        return SACK_BEYOND_WINDOW;
+    const struct sack_chunk *chunk = slot(sack, seq);
+    if (chunk->count == 0)
+        return SACK_NEW;
+    /* no honest peer repairs a chunk that it could still place */
+    return chunk->mask == wire_full_mask(chunk->count) ? SACK_DUPLICATE : SACK_MALFORMED;
 }
 
 bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count)
@@ -72,6 +90,21 @@ void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce
     path->news = true;
 }
 
+void sack_note_lane(struct sack *sack, uint16_t lane, const struct wire_packet *packet, bool ce,
+                    uint64_t now_ns)
+{
+    bool marked = sack->lanes[lane].ce || ce;
+    sack->lanes[lane] = (struct sack_path){
+        .at_ns = now_ns, .path_seq = packet->path_seq, .time_stamp = packet->time_stamp, .news = true, .ce = marked};
+}
+
+void sack_note_write(struct sack *sack, uint16_t lane, uint64_t seq, uint64_t now_ns)
+{
+    bool marked = sack->lanes[lane].ce;
+    sack->lanes[lane] = (struct sack_path){
+        .at_ns = now_ns, .path_seq = (uint32_t)seq, .news = true, .ce = marked, .by_sequence = true};
+}
+
 /* Bits for whole chunks beyond the cumulative edge, and the first few that have arrived in part. */
 static void fill_chunks(const struct sack *sack, struct wire_ack *ack)
 {
@@ -100,14 +133,18 @@ void sack_fill(struct sack *sack, struct wire_ack *ack, uint64_t now_ns)
     ack->cumulative = (uint32_t)sack->cumulative;
     fill_chunks(sack, ack);
     ack->path_count = 0;
-    for (unsigned i = 0; i < sack->path_end && ack->path_count < WIRE_ACK_PATHS_MAX; i++) {
-        unsigned index = (sack->news_cursor + i) % sack->path_end;
-        struct sack_path *path = &sack->paths[index];
+    uint32_t all = sack->path_end + sack->lane_count;
+    for (unsigned i = 0; i < all && ack->path_count < WIRE_ACK_PATHS_MAX; i++) {
+        unsigned index = (sack->news_cursor + i) % all;
+        bool lane = index >= sack->path_end;
+        struct sack_path *path = lane ? &sack->lanes[index - sack->path_end] : &sack->paths[index];
         if (!path->news)
             continue;
         ack->paths[ack->path_count++] = (struct wire_ack_path){
-            .path = (uint16_t)index,
+            .path = (uint16_t)(lane ? index - sack->path_end : index),
             .ce = path->ce,
+            .on_path = lane,
+            .by_sequence = path->by_sequence,
             .path_seq = path->path_seq,
             .time_stamp = path->time_stamp,
             .hold = wire_time(now_ns - path->at_ns),

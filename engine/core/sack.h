@@ -14,13 +14,14 @@ struct sack_chunk {
     uint8_t count;  /* datagrams of the chunk; 0: none has arrived */
 };
 
-/* The newest packet of one of the peer's paths. */
+/* The newest packet of one of the peer's paths, or what came last over one of its lanes. */
 struct sack_path {
     uint64_t at_ns;
     uint32_t path_seq;   /* 0: none yet */
     uint32_t time_stamp;
     bool news;           /* not yet in an ack */
     bool ce;             /* a mark came since the last ack */
+    bool by_sequence;    /* a write: path_seq is the sequence number of its chunk, time_stamp 0 */
 };
 
 struct sack {
@@ -31,20 +32,31 @@ struct sack {
     uint32_t news_cursor;/* path to look at first when an ack cannot name all */
     struct sack_chunk *chunks; /* `window` of them, by sequence modulo window */
     struct sack_path paths[PATHS_MAX];
+    struct sack_path *lanes; /* `lane_count` of them */
+    uint32_t lane_count;
 };
 
 enum sack_verdict { SACK_NEW, SACK_DUPLICATE, SACK_BEYOND_WINDOW, SACK_MALFORMED };
 
-void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window);
+void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window, struct sack_path *lanes,
+               uint32_t lane_count);
 
 /* What this datagram is; changes nothing. Writes the full sequence number to `seq`. */
 enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *packet, uint64_t *seq);
+
+/* The same of a write that carried a whole chunk. */
+enum sack_verdict sack_check_write(const struct sack *sack, uint64_t seq);
 
 /* A new datagram has been dealt with. True: it completed its chunk. */
 bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count);
 
 /* Notes the newest packet of a path; every datagram that is not malformed counts. */
 void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce, uint64_t now_ns);
+
+/* Notes what came over a lane, where order is kept: a datagram, or a write. */
+void sack_note_lane(struct sack *sack, uint16_t lane, const struct wire_packet *packet, bool ce,
+                    uint64_t now_ns);
+void sack_note_write(struct sack *sack, uint16_t lane, uint64_t seq, uint64_t now_ns);
 
 /* Something has arrived beyond a hole: the sender should know soon. */
 static inline bool sack_has_gap(const struct sack *sack)

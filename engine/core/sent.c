@@ -2,7 +2,7 @@
 /*
  * Chunk records in a ring over [cumulative, next_seq). Invariant: a FLYING chunk is on by_time and on
  * its path's list, both ordered by time of transmission, and counted in flying_*; a LOST chunk
- * is on the lost list alone; a FREE one on none.
+ * is on the lost list alone; a FREE or HELD one on none. A chunk that a reliable NIC places is not on by_time.
  */
 #include "core/sent.h"
 
@@ -43,9 +43,25 @@ static void detach(const struct sent *sent, struct chunk_list *list, struct chun
         sent->chunks[chunk->next].prev = chunk->prev;
 }
 
+/* The paths that it is sent over, and the list of its path. */
+static struct path_set *set_of(const struct sent *sent, const struct chunk *chunk)
+{
+    return chunk->placed ? sent->lanes : sent->paths;
+}
+
+static struct chunk_list *path_list(const struct sent *sent, const struct chunk *chunk)
+{
+    return &sent->by_path[chunk->placed ? sent->paths->count + chunk->path : chunk->path];
+}
+
+static bool has_timers(const struct sent *sent, const struct chunk *chunk)
+{
+    return !chunk->placed || !sent->lanes_reliable;
+}
+
 static void path_append(struct sent *sent, struct chunk *chunk)
 {
-    struct chunk_list *list = &sent->by_path[chunk->path];
+    struct chunk_list *list = path_list(sent, chunk);
     uint16_t index = index_of(sent, chunk);
     chunk->path_next = SENT_NONE;
     chunk->path_prev = list->tail;
@@ -58,7 +74,7 @@ static void path_append(struct sent *sent, struct chunk *chunk)
 
 static void path_detach(struct sent *sent, struct chunk *chunk)
 {
-    struct chunk_list *list = &sent->by_path[chunk->path];
+    struct chunk_list *list = path_list(sent, chunk);
     if (chunk->path_prev == SENT_NONE)
         list->head = chunk->path_next;
     else
@@ -70,11 +86,12 @@ static void path_detach(struct sent *sent, struct chunk *chunk)
 }
 
 void sent_init(struct sent *sent, struct chunk *chunks, struct chunk_list *by_path, uint32_t window,
-               struct path_set *paths, uint32_t reorder_threshold)
+               struct path_set *paths, struct path_set *lanes, uint32_t reorder_threshold)
 {
     assert(window && (window & (window - 1)) == 0 && window < SENT_NONE);
     *sent = (struct sent){
         .paths = paths,
+        .lanes = lanes,
         .chunks = chunks,
         .by_path = by_path,
         .by_time = {SENT_NONE, SENT_NONE},
@@ -83,7 +100,7 @@ void sent_init(struct sent *sent, struct chunk *chunks, struct chunk_list *by_pa
         .reorder_threshold = reorder_threshold,
         .reorder_window_quarters = 1,
     };
-    for (unsigned i = 0; i < paths->count; i++)
+    for (unsigned i = 0; i < paths->count + (lanes ? lanes->count : 0u); i++)
         by_path[i] = (struct chunk_list){SENT_NONE, SENT_NONE};
 }
 
@@ -107,12 +124,13 @@ struct chunk *sent_new(struct sent *sent, uint64_t *seq)
 static void ground(struct sent *sent, struct chunk *chunk)
 {
     if (chunk->state == CHUNK_FLYING) {
-        detach(sent, &sent->by_time, chunk);
+        if (has_timers(sent, chunk))
+            detach(sent, &sent->by_time, chunk);
         path_detach(sent, chunk);
         sent->flying_charge -= chunk->charged_bytes;
         sent->flying_payload -= chunk->payload_bytes;
         sent->flying_chunks--;
-        sent->paths->paths[chunk->path].in_flight--;
+        set_of(sent, chunk)->paths[chunk->path].in_flight--;
     } else if (chunk->state == CHUNK_LOST) {
         detach(sent, &sent->lost, chunk);
     }
@@ -128,17 +146,23 @@ void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path, uint32_t pa
     chunk->sent_ns = now_ns;
     if (chunk->transmissions < UINT8_MAX)
         chunk->transmissions++;
-    append(sent, &sent->by_time, chunk);
+    if (has_timers(sent, chunk))
+        append(sent, &sent->by_time, chunk);
     path_append(sent, chunk);
     sent->flying_charge += chunk->charged_bytes;
     sent->flying_payload += chunk->payload_bytes;
     sent->flying_chunks++;
-    sent->paths->paths[path].in_flight++;
+    set_of(sent, chunk)->paths[path].in_flight++;
 }
 
 struct chunk *sent_first_lost(const struct sent *sent)
 {
     return at(sent, sent->lost.head);
+}
+
+struct chunk *sent_next_lost(const struct sent *sent, const struct chunk *chunk)
+{
+    return at(sent, chunk->next);
 }
 
 struct chunk *sent_newest(const struct sent *sent)
@@ -153,10 +177,36 @@ struct chunk *sent_oldest(const struct sent *sent)
 
 void sent_lose(struct sent *sent, struct chunk *chunk)
 {
-    assert(chunk->state == CHUNK_FLYING);
+    assert(chunk->state == CHUNK_FLYING || chunk->state == CHUNK_HELD);
     ground(sent, chunk);
     chunk->state = CHUNK_LOST;
     append(sent, &sent->lost, chunk);
+}
+
+void sent_hold_lane(struct sent *sent, uint16_t lane)
+{
+    for (uint64_t seq = sent->cumulative; seq < sent->next_seq; seq++) {
+        struct chunk *chunk = sent_chunk(sent, seq);
+        if (chunk->state == CHUNK_FREE || !chunk->placed || chunk->path != lane)
+            continue;
+        ground(sent, chunk);
+        chunk->state = CHUNK_HELD;
+    }
+}
+
+unsigned sent_release_lane(struct sent *sent, uint16_t lane)
+{
+    unsigned lost = 0;
+    for (uint64_t seq = sent->cumulative; seq < sent->next_seq; seq++) {
+        struct chunk *chunk = sent_chunk(sent, seq);
+        if (chunk->state != CHUNK_HELD || chunk->path != lane)
+            continue;
+        chunk->placed = false;
+        chunk->path = 0; /* of datagrams now */
+        sent_lose(sent, chunk);
+        lost++;
+    }
+    return lost;
 }
 
 static void ack_whole(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context,
@@ -174,6 +224,13 @@ static void ack_whole(struct sent *sent, struct chunk *chunk, sent_acked_fn acke
     result->chunks++;
     ground(sent, chunk);
     acked(context, chunk);
+}
+
+void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context,
+                  struct sent_acked *result)
+{
+    *result = (struct sent_acked){0};
+    ack_whole(sent, chunk, acked, context, result);
 }
 
 bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context,
@@ -209,17 +266,27 @@ bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked
     return true;
 }
 
-unsigned sent_lose_by_path(struct sent *sent, uint16_t path, uint32_t path_seq)
+static unsigned lose_before(struct sent *sent, const struct chunk_list *list, struct path_set *set,
+                            uint16_t path, uint32_t path_seq, uint32_t threshold)
 {
     unsigned lost = 0;
     struct chunk *chunk;
-    while ((chunk = at(sent, sent->by_path[path].head)) &&
-           (int32_t)(path_seq - chunk->path_seq - sent->reorder_threshold) >= 0) {
+    while ((chunk = at(sent, list->head)) && (int32_t)(path_seq - chunk->path_seq - threshold) >= 0) {
         sent_lose(sent, chunk);
-        path_report(sent->paths, path, PATH_LOST, 0);
+        path_report(set, path, PATH_LOST, 0);
         lost++;
     }
     return lost;
+}
+
+unsigned sent_lose_by_path(struct sent *sent, uint16_t path, uint32_t path_seq)
+{
+    return lose_before(sent, &sent->by_path[path], sent->paths, path, path_seq, sent->reorder_threshold);
+}
+
+unsigned sent_lose_by_lane(struct sent *sent, uint16_t lane, uint32_t path_seq)
+{
+    return lose_before(sent, &sent->by_path[sent->paths->count + lane], sent->lanes, lane, path_seq, 1);
 }
 
 unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t now_ns,
@@ -242,7 +309,7 @@ unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t no
             *next_ns = due_ns;
             break;
         }
-        path_report(sent->paths, chunk->path, PATH_LOST, 0);
+        path_report(set_of(sent, chunk), chunk->path, PATH_LOST, 0);
         sent_lose(sent, chunk);
         lost++;
     }

@@ -21,6 +21,7 @@ enum chunk_state {
     CHUNK_FREE,   /* no such chunk, or acked whole */
     CHUNK_FLYING, /* sent, fate unknown; on the lists by time and of its path */
     CHUNK_LOST,   /* to be sent again; on the lost list */
+    CHUNK_HELD,   /* not to be sent again before the peer has fenced its lane; on no list */
 };
 
 enum chunk_kind {
@@ -37,7 +38,9 @@ struct chunk {
     uint32_t payload_bytes; /* of the whole chunk, for congestion control */
     uint32_t datagram_bytes, last_bytes;
     uint16_t path;
-    uint8_t count;          /* datagrams */
+    bool placed;            /* `path` is a lane that carried it as a write: it goes nowhere else */
+    bool written;           /* and so far only as that */
+    uint8_t count;          /* datagrams; of a placed one those of its repairs */
     uint8_t state;          /* enum chunk_state */
     uint8_t kind;           /* enum chunk_kind */
     uint8_t transmissions;  /* saturates */
@@ -61,8 +64,10 @@ struct chunk_list {
 
 struct sent {
     struct path_set *paths;  /* told of chunks in flight and losses */
+    struct path_set *lanes;  /* the same of placed chunks */
+    bool lanes_reliable;     /* placed chunks have no loss timers: the NIC repeats them */
     struct chunk *chunks;    /* `window` of them, by sequence modulo window */
-    struct chunk_list *by_path; /* flying chunks of each path */
+    struct chunk_list *by_path; /* flying chunks of each path, then of each lane */
     struct chunk_list by_time;
     struct chunk_list lost;
     uint64_t next_seq;       /* of the next chunk */
@@ -77,9 +82,9 @@ struct sent {
     uint32_t reorder_window_quarters; /* RACK's reordering window in quarters of min_rtt; grows */
 };
 
-/* `by_path` has an entry per path of `paths`, which is set up already. */
+/* `by_path` has an entry per path of `paths` and of `lanes`, which are set up already. */
 void sent_init(struct sent *sent, struct chunk *chunks, struct chunk_list *by_path, uint32_t window,
-               struct path_set *paths, uint32_t reorder_threshold);
+               struct path_set *paths, struct path_set *lanes, uint32_t reorder_threshold);
 
 static inline bool sent_has_room(const struct sent *sent)
 {
@@ -89,19 +94,30 @@ static inline struct chunk *sent_chunk(const struct sent *sent, uint64_t seq)
 {
     return &sent->chunks[seq & (sent->window - 1)];
 }
+/* Whether the peer has this chunk, which was sent. */
+static inline bool sent_is_acked(const struct sent *sent, uint64_t seq)
+{
+    return seq < sent->cumulative || sent_chunk(sent, seq)->state == CHUNK_FREE;
+}
 /* The sequence number of a chunk in the window. */
 uint64_t sent_seq(const struct sent *sent, const struct chunk *chunk);
 
 /* Takes the next sequence number; the caller fills in what the chunk carries, then calls sent_fly(). */
 struct chunk *sent_new(struct sent *sent, uint64_t *seq);
 
-/* The chunk has been handed to the NIC on `path`. */
+/* The chunk has been handed to the NIC on `path`: a lane, if it is placed. */
 void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path, uint32_t path_seq, uint64_t now_ns);
 
 /* The oldest lost chunk, or NULL. */
 struct chunk *sent_first_lost(const struct sent *sent);
+struct chunk *sent_next_lost(const struct sent *sent, const struct chunk *chunk);
 /* Declares a flying chunk lost. */
 void sent_lose(struct sent *sent, struct chunk *chunk);
+
+/* The lane is being fenced: its chunks are held. */
+void sent_hold_lane(struct sent *sent, uint16_t lane);
+/* The peer has fenced it: what it held is lost, and may go anywhere. Returns how many. */
+unsigned sent_release_lane(struct sent *sent, uint16_t lane);
 
 /* What one ack brought. */
 struct sent_acked {
@@ -119,8 +135,14 @@ typedef void (*sent_acked_fn)(void *context, struct chunk *chunk);
 bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context,
               struct sent_acked *result);
 
+/* The NIC says that this one has arrived: as an ack of it alone, but that the window does not move. */
+void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context,
+                  struct sent_acked *result);
+
 /* An ack named `path_seq` of `path`: chunks that the per-path rule gives up are lost. Returns how many. */
 unsigned sent_lose_by_path(struct sent *sent, uint16_t path, uint32_t path_seq);
+/* The same of a lane, which keeps order: all that was sent before is lost. */
+unsigned sent_lose_by_lane(struct sent *sent, uint16_t lane, uint32_t path_seq);
 
 /*
  * RACK: loses what is due, returns how many; `next_ns` is when to look again (UINT64_MAX: nothing waits).

@@ -22,7 +22,7 @@ struct core {
     const struct params *params;
     struct counters *counters;
     crc32c_fn crc32c;
-    bool paths_in_order;
+    bool paths_in_order, places_reliably, places_in_order; /* core_setup */
     struct rng rng;
     uint64_t now_ns;                /* of the current call */
     struct timer_wheel wheel;
@@ -54,6 +54,7 @@ struct core {
     uint32_t release_next, release_count;
     struct conn *conn_events_head, *conn_events_tail;
     struct flow *flow_events_head, *flow_events_tail;
+    struct flow *paths_head, *paths_tail; /* for core_next_path() */
 };
 
 /* Pieces of an object's memory begin on cache lines. */

@@ -7,6 +7,9 @@
  * Small messages and control frames of all connections share datagrams, and datagrams share a train. A
  * train of them is laid out in a buffer of the pool and stays there until it is acked, since the
  * messages may be gone before.
+ *
+ * Granted bulk goes over a lane as a write, where one is up; else, and when it is repaired after a fence, as
+ * datagrams.
  */
 #include "core/state.h"
 
@@ -16,6 +19,7 @@
 enum {
     QUANTUM_BYTES = 64 * 1024,  /* of deficit round robin */
     FRAGMENT_MIN_BYTES = 256,   /* rather than less of a message, a datagram stays short */
+    WRITE_UNIT_BYTES = 4096,    /* what writes are cut at */
 };
 
 /* What a chunk takes of the peer's socket buffer. */
@@ -46,6 +50,14 @@ static bool window_takes(struct flow *flow, uint64_t payload, uint64_t charge, u
     return false;
 }
 
+/* Whether the chunk window takes another one; the last few are for `fenced`: FENCED, which unlocks it. */
+static bool has_record(const struct flow *flow, bool fenced)
+{
+    const struct sent *sent = &flow->sent;
+    uint32_t reserve = fenced ? 0 : flow->lanes.reserve;
+    return sent->next_seq - sent->cumulative < sent->window - reserve;
+}
+
 /* cwnd below one chunk: data waits for its gap. */
 static bool paced_out(struct flow *flow, uint64_t now_ns)
 {
@@ -55,13 +67,14 @@ static bool paced_out(struct flow *flow, uint64_t now_ns)
     return true;
 }
 
-/* Puts the chunk on a path and fills in what every descriptor has. */
+/* Puts the chunk on a path, a placed one on its lane, and fills in what every descriptor has. */
 static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid,
                    struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
-    uint16_t path = path_choose(&flow->paths, avoid);
-    uint32_t path_seq = flow->paths.paths[path].next_seq++;
+    struct path_set *set = chunk->placed ? &flow->lanes.set : &flow->paths;
+    uint16_t path = chunk->placed ? chunk->path : path_choose(set, avoid);
+    uint32_t path_seq = set->paths[path].next_seq++;
     bool repair = chunk->transmissions > 0;
     if (flow->sent.flying_chunks == 0 && flow->last_ack_ns < now_ns)
         flow->last_ack_ns = now_ns;
@@ -83,6 +96,7 @@ static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_
     desc->datagram_bytes = chunk->datagram_bytes;
     desc->last_bytes = chunk->last_bytes;
     desc->payload_crc = core->params->payload_crc;
+    desc->on_path = chunk->placed;
     if (repair)
         COUNT(core->counters, retransmits, (unsigned)__builtin_popcountll(mask));
     else
@@ -109,6 +123,15 @@ static void describe_bulk(const struct chunk *chunk, struct tx_desc *desc)
  * Payload of the next chunk of a message with so much left: as much as fits, but even, so that the last
  * chunk is not a crumb that costs a system call, and so that sender and receiver overlap from the start.
  */
+static uint32_t even_bytes(uint64_t left, uint32_t most, uint32_t unit)
+{
+    if (left <= most)
+        return (uint32_t)left;
+    uint64_t chunks = (left + most - 1) / most;
+    uint32_t even = (uint32_t)(((left + chunks - 1) / chunks + unit - 1) / unit * unit);
+    return even < most ? even : most;
+}
+
 static uint32_t bulk_bytes(const struct flow *flow, uint64_t left)
 {
     enum { UNIT_BYTES = 64 };
@@ -122,37 +145,89 @@ static uint32_t bulk_bytes(const struct flow *flow, uint64_t left)
     /* a chunk that overflows the peer's buffer loses its end each time: two must fit */
     count_max = datagrams_within(flow->datagram_bytes, flow->peer_window_bytes / 2, count_max);
     uint32_t most = count_max * stride < chunk_bytes ? count_max * stride : chunk_bytes;
-    if (left <= most)
-        return (uint32_t)left;
-    uint64_t chunks = (left + most - 1) / most;
-    uint32_t unit = count_max > 1 ? stride : UNIT_BYTES;
-    uint32_t even = (uint32_t)(((left + chunks - 1) / chunks + unit - 1) / unit * unit);
-    return even < most ? even : most;
+    return even_bytes(left, most, count_max > 1 ? stride : UNIT_BYTES);
+}
+
+/* Cuts the chunk into datagrams of the size that the path takes now. False: they are too many. */
+static bool lay_out(const struct flow *flow, struct chunk *chunk)
+{
+    uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES, bytes = chunk->payload_bytes;
+    uint32_t count = (bytes + stride - 1) / stride;
+    if (count > CORE_TRAIN_MAX)
+        return false;
+    chunk->count = (uint8_t)count;
+    chunk->charged_bytes = charge_of(bytes, count);
+    chunk->datagram_bytes = count > 1 ? flow->datagram_bytes : bytes + WIRE_BULK_HEADER_BYTES;
+    chunk->last_bytes = bytes - (count - 1) * stride + WIRE_BULK_HEADER_BYTES;
+    return true;
+}
+
+/* The next chunk of the message begins its life. */
+static struct chunk *cut_chunk(struct flow *flow, struct conn *conn, struct core_msg *msg, uint32_t bytes,
+                               uint64_t *seq)
+{
+    struct chunk *chunk = sent_new(&flow->sent, seq);
+    chunk->kind = CHUNK_BULK;
+    chunk->bulk.msg = msg;
+    chunk->bulk.offset = msg->offset_bytes;
+    chunk->payload_bytes = bytes;
+    bool fits = lay_out(flow, chunk);
+    assert(fits);
+    (void)fits;
+    msg->chunks_live++;
+    conn_take_bulk(conn, msg, bytes);
+    conn->deficit_bytes -= (int64_t)bytes;
+    return chunk;
+}
+
+/* A chunk as one write, of what its datagrams would carry, should it be lost. */
+static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *msg, const struct send_slot *grant,
+                        struct tx_desc *desc, uint64_t now_ns)
+{
+    uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
+    uint32_t most = (uint32_t)flow->core->params->chunk_size_kb * 1024;
+    if (most > CORE_TRAIN_MAX * stride)
+        most = CORE_TRAIN_MAX * stride;
+    uint64_t left = msg->end_bytes - msg->offset_bytes;
+    uint32_t bytes = even_bytes(left, most, WRITE_UNIT_BYTES);
+    if (!has_record(flow, false) || !window_takes(flow, bytes, charge_of(0, 1), 0))
+        return false;
+    int lane = lane_choose(flow);
+    if (lane < 0)
+        return false; /* until the NIC has finished something */
+
+    uint64_t seq;
+    struct chunk *chunk = cut_chunk(flow, conn, msg, bytes, &seq);
+    chunk->charged_bytes = charge_of(0, 1); /* it takes a receive request of the peer, and no buffer */
+    chunk->placed = chunk->written = true;
+    chunk->path = (uint16_t)lane;
+    launch(flow, chunk, seq, 1, -1, desc, now_ns);
+    describe_bulk(chunk, desc);
+    desc->kind = TX_PLACE;
+    desc->count = 1;
+    desc->place_bytes = bytes;
+    desc->remote_address = grant->address + chunk->bulk.offset;
+    desc->remote_key = grant->key;
+    desc->immediate = wire_immediate(grant->slot, seq);
+    lane_begin_work(flow, (uint16_t)lane, msg, 1, desc);
+    COUNT(flow->core->counters, tx_placed, 1);
+    return true;
 }
 
 static bool send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core_msg *msg = conn_bulk_ready(conn);
+    const struct send_slot *grant = lanes_usable(&flow->lanes) ? conn_grant(conn, msg) : NULL;
+    if (grant)
+        return send_placed(flow, conn, msg, grant, desc, now_ns);
     uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
     uint32_t bytes = bulk_bytes(flow, conn_bulk_left(msg));
     uint32_t count = (bytes + stride - 1) / stride;
-    uint32_t charge = charge_of(bytes, count);
-    if (!sent_has_room(&flow->sent) || !window_takes(flow, bytes, charge, 0))
+    if (!has_record(flow, false) || !window_takes(flow, bytes, charge_of(bytes, count), 0))
         return false;
 
     uint64_t seq;
-    struct chunk *chunk = sent_new(&flow->sent, &seq);
-    chunk->kind = CHUNK_BULK;
-    chunk->bulk.msg = msg;
-    chunk->bulk.offset = msg->offset_bytes;
-    chunk->count = (uint8_t)count;
-    chunk->payload_bytes = bytes;
-    chunk->charged_bytes = charge;
-    chunk->datagram_bytes = count > 1 ? flow->datagram_bytes : bytes + WIRE_BULK_HEADER_BYTES;
-    chunk->last_bytes = bytes - (count - 1) * stride + WIRE_BULK_HEADER_BYTES;
-    msg->chunks_live++;
-    conn_take_bulk(conn, msg, bytes);
-    conn->deficit_bytes -= (int64_t)bytes;
+    struct chunk *chunk = cut_chunk(flow, conn, msg, bytes, &seq);
     launch(flow, chunk, seq, wire_full_mask(count), -1, desc, now_ns);
     describe_bulk(chunk, desc);
     return true;
@@ -372,7 +447,7 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
     struct core *core = flow->core;
     bool eager = window_takes(flow, 1, FRAMES_SMALL_BYTES, 0) && !paced_out(flow, now_ns);
     uint32_t reserve = ctrl ? CONTROL_RESERVE_BYTES : 0;
-    if (!sent_has_room(&flow->sent))
+    if (!has_record(flow, flow->lanes.fenced_due > 0))
         return false;
     if (!eager && !(ctrl && window_takes(flow, 0, FRAMES_SMALL_BYTES, reserve)))
         return false;
@@ -395,12 +470,18 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
     train.count_max = datagrams_within(train.datagram_bytes, window > used ? window - used : 0,
                                        train.count_max);
     begin_datagram(&train);
-    if (flow->ack_pending)
+    if (flow->ack_pending || flow->lanes.frames_due)
         put_ack(flow, &train, now_ns);
     if (flow->ping_due) {
         train.header += wire_put_ping(train_at(&train) + train.header);
         train.sequenced = true;
         flow->ping_due = false;
+    }
+    if (flow->lanes.frames_due) {
+        unsigned bytes = lanes_put_frames(flow, train_at(&train) + train.header, train_room(&train));
+        train.header += bytes;
+        train.frames += bytes / WIRE_PATH_BYTES;
+        train.sequenced = true;
     }
     put_ctrl(flow, &train);
     if (eager)
@@ -437,6 +518,34 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
 
 /* ---- repairs --------------------------------------------------------------------------------- */
 
+static uint64_t repair_mask(const struct chunk *chunk)
+{
+    return wire_full_mask(chunk->count) & ~chunk->acked_mask;
+}
+
+/*
+ * The lost chunk to repair first, or NULL. One that was placed is repaired over its lane alone: in order
+ * behind the write, so that this cannot come after it. Its lane may be busy, or may have to be fenced.
+ */
+static struct chunk *first_repair(struct flow *flow)
+{
+    struct sent *sent = &flow->sent;
+    for (struct chunk *chunk = sent_first_lost(sent), *next; chunk; chunk = next) {
+        next = sent_next_lost(sent, chunk);
+        if (chunk->written) /* its datagrams were never sent: the size may have changed since */
+            lay_out(flow, chunk);
+        chunk->written = false;
+        if (!chunk->placed)
+            return chunk;
+        if (!lane_takes(&flow->lanes, chunk->path, (uint32_t)__builtin_popcountll(repair_mask(chunk))))
+            continue;
+        if (lane_try_repair(flow, chunk))
+            return chunk;
+        next = sent_first_lost(sent); /* its lane is being fenced: others of the list may be gone too */
+    }
+    return NULL;
+}
+
 static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
@@ -446,7 +555,7 @@ static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *
         return false;
     flow->probe_due = false;
     uint64_t seq = sent_seq(&flow->sent, chunk);
-    uint64_t mask = wire_full_mask(chunk->count) & ~chunk->acked_mask;
+    uint64_t mask = repair_mask(chunk);
     launch(flow, chunk, seq, mask, chunk->path, desc, now_ns);
     desc->piece_count = 0;
     switch ((enum chunk_kind)chunk->kind) {
@@ -465,6 +574,9 @@ static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *
             wire_set_header_length(desc->buffer + i * WIRE_HEADER_BYTES, WIRE_HEADER_BYTES);
         break;
     }
+    if (chunk->placed)
+        lane_begin_work(flow, chunk->path, chunk->kind == CHUNK_BULK ? chunk->bulk.msg : NULL,
+                        (uint32_t)__builtin_popcountll(mask), desc);
     return true;
 }
 
@@ -499,12 +611,12 @@ bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     if (flow->dead)
         return false;
-    bool ctrl = flow->ping_due || (flow->ctrl_head && (flow->ctrl_urgent || flow->ack_now));
+    bool ctrl = flow->ping_due || flow->lanes.frames_due || (flow->ctrl_head && (flow->ctrl_urgent || flow->ack_now));
     if (ctrl && send_frames(flow, true, desc, now_ns))
         return true;
     if (flow->ack_now)
         return send_ack(flow, desc, now_ns);
-    struct chunk *lost = sent_first_lost(&flow->sent);
+    struct chunk *lost = first_repair(flow);
     if (lost)
         return send_repair(flow, lost, desc, now_ns);
     return send_data(flow, desc, now_ns);

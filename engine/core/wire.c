@@ -26,7 +26,15 @@ enum {
 };
 
 /* Flags of frames. */
-enum { EAGER_GRANTED = 1, END_OF_SEND = 1, FIN_SENDS = 1, FIN_RECEIVES = 2, ACK_PATH_CE = 1 };
+enum {
+    EAGER_GRANTED = 1,
+    END_OF_SEND = 1,
+    FIN_SENDS = 1,
+    FIN_RECEIVES = 2,
+    ACK_PATH_CE = 1,
+    ACK_PATH_ON_PATH = 2,
+    ACK_PATH_BY_SEQUENCE = 4,
+};
 enum { ACK_FIXED_BYTES = 20, ACK_WORD_BYTES = 8, ACK_PARTIAL_BYTES = 12, ACK_PATH_BYTES = 16 };
 
 static inline void put16(uint8_t *at, uint16_t v)
@@ -92,7 +100,7 @@ bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wi
         return false;
     uint8_t flags = bytes[AT_FLAGS];
     uint16_t header_length = get16(bytes + AT_HEADER_LENGTH);
-    if (flags & ~(WIRE_SEQUENCED | WIRE_PAYLOAD_CRC | WIRE_REPAIR))
+    if (flags & ~(WIRE_SEQUENCED | WIRE_PAYLOAD_CRC | WIRE_REPAIR | WIRE_ON_PATH))
         return false;
     if (header_length < WIRE_HEADER_BYTES || header_length > length)
         return false;
@@ -188,14 +196,49 @@ static void get_ack(const uint8_t *at, struct wire_ack *ack)
     ack->number = get32(at + 4);
     ack->cumulative = get32(at + 8);
     ack->window_kb = get32(at + 12);
+    ack->next = get32(at + 16);
     at += ACK_FIXED_BYTES;
     for (unsigned i = 0; i < ack->word_count; i++, at += ACK_WORD_BYTES)
         ack->words[i] = get64(at);
     for (unsigned i = 0; i < ack->partial_count; i++, at += ACK_PARTIAL_BYTES)
         ack->partials[i] = (struct wire_ack_partial){get32(at), get64(at + 4)};
-    for (unsigned i = 0; i < ack->path_count; i++, at += ACK_PATH_BYTES)
-        ack->paths[i] = (struct wire_ack_path){get16(at), get16(at + 2) & ACK_PATH_CE, get32(at + 4),
-                                               get32(at + 8), get32(at + 12)};
+    for (unsigned i = 0; i < ack->path_count; i++, at += ACK_PATH_BYTES) {
+        uint16_t flags = get16(at + 2);
+        ack->paths[i] = (struct wire_ack_path){
+            .path = get16(at),
+            .ce = flags & ACK_PATH_CE,
+            .on_path = flags & ACK_PATH_ON_PATH,
+            .by_sequence = (flags & ACK_PATH_ON_PATH) && (flags & ACK_PATH_BY_SEQUENCE),
+            .path_seq = get32(at + 4),
+            .time_stamp = get32(at + 8),
+            .hold = get32(at + 12),
+        };
+    }
+}
+
+/* A clear-to-send, whose entry, if it has one, is behind it. */
+static unsigned get_cts(const uint8_t *at, size_t left, struct wire_cts *cts)
+{
+    if (left < WIRE_CTS_BYTES || at[1] > 1 || get16(at + 2) > CORE_STRIPES_MAX)
+        return 0;
+    *cts = (struct wire_cts){
+        .conn = get32(at + 4), .msg = get32(at + 8), .length = get64(at + 12), .stripes = at[2]};
+    if (at[1] == 0)
+        return WIRE_CTS_BYTES;
+    at += WIRE_CTS_BYTES;
+    if (left < WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES || get32(at + 12) >= WIRE_SLOTS_MAX)
+        return 0;
+    cts->placeable = true;
+    cts->address = get64(at);
+    cts->key = get32(at + 8);
+    cts->slot = get32(at + 12);
+    return WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES;
+}
+
+static bool get_path(const uint8_t *at, struct wire_path *path)
+{
+    *path = (struct wire_path){at[1], get16(at + 2), get32(at + 4), get32(at + 8), get32(at + 12)};
+    return path->what >= PATH_OFFER && path->what <= PATH_FENCED && path->generation;
 }
 
 int wire_next_frame(struct wire_packet *packet, struct wire_frame *frame)
@@ -219,11 +262,9 @@ int wire_next_frame(struct wire_packet *packet, struct wire_frame *frame)
         bytes = WIRE_EAGER_BYTES;
         good = left >= bytes && get_eager(packet, at, &frame->eager);
         break;
-    case FRAME_CTS: /* at[1]: entries {NIC, key} for striping and placement; none in use yet */
-        bytes = WIRE_CTS_BYTES;
-        good = left >= bytes && at[1] == 0 && get16(at + 2) <= CORE_STRIPES_MAX;
-        if (good)
-            frame->cts = (struct wire_cts){get32(at + 4), get32(at + 8), get64(at + 12), at[2]};
+    case FRAME_CTS:
+        bytes = get_cts(at, left, &frame->cts);
+        good = bytes != 0;
         break;
     case FRAME_RTS:
         bytes = WIRE_RTS_BYTES;
@@ -261,6 +302,10 @@ int wire_next_frame(struct wire_packet *packet, struct wire_frame *frame)
         if (good)
             get_ack(at, &frame->ack);
         break;
+    case FRAME_PATH:
+        bytes = WIRE_PATH_BYTES;
+        good = left >= bytes && get_path(at, &frame->path);
+        break;
     case FRAME_PULL:
     default:
         good = false;
@@ -294,11 +339,18 @@ unsigned wire_put_eager(uint8_t *at, const struct wire_eager *eager)
 
 unsigned wire_put_cts(uint8_t *at, const struct wire_cts *cts)
 {
-    put_start(at, FRAME_CTS, 0, cts->stripes);
+    put_start(at, FRAME_CTS, cts->placeable, cts->stripes);
     put32(at + 4, cts->conn);
     put32(at + 8, cts->msg);
     put64(at + 12, cts->length);
-    return WIRE_CTS_BYTES;
+    if (!cts->placeable)
+        return WIRE_CTS_BYTES;
+    assert(cts->slot < WIRE_SLOTS_MAX);
+    at += WIRE_CTS_BYTES;
+    put64(at, cts->address);
+    put32(at + 8, cts->key);
+    put32(at + 12, cts->slot);
+    return WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES;
 }
 
 unsigned wire_put_rts(uint8_t *at, const struct wire_rts *rts)
@@ -343,6 +395,15 @@ unsigned wire_put_ping(uint8_t *at)
     return WIRE_PING_BYTES;
 }
 
+unsigned wire_put_path(uint8_t *at, const struct wire_path *path)
+{
+    put_start(at, FRAME_PATH, path->what, path->path);
+    put32(at + 4, path->generation);
+    put32(at + 8, path->number);
+    put32(at + 12, path->psn);
+    return WIRE_PATH_BYTES;
+}
+
 unsigned wire_ack_bytes(const struct wire_ack *ack)
 {
     return ack_bytes(ack->word_count, ack->partial_count, ack->path_count);
@@ -358,7 +419,7 @@ unsigned wire_put_ack(uint8_t *at, const struct wire_ack *ack)
     put32(at + 4, ack->number);
     put32(at + 8, ack->cumulative);
     put32(at + 12, ack->window_kb);
-    put32(at + 16, 0);
+    put32(at + 16, ack->next);
     at += ACK_FIXED_BYTES;
     for (unsigned i = 0; i < ack->word_count; i++, at += ACK_WORD_BYTES)
         put64(at, ack->words[i]);
@@ -369,7 +430,8 @@ unsigned wire_put_ack(uint8_t *at, const struct wire_ack *ack)
     for (unsigned i = 0; i < ack->path_count; i++, at += ACK_PATH_BYTES) {
         const struct wire_ack_path *path = &ack->paths[i];
         put16(at, path->path);
-        put16(at + 2, path->ce ? ACK_PATH_CE : 0);
+        put16(at + 2, (uint16_t)((path->ce ? ACK_PATH_CE : 0) | (path->on_path ? ACK_PATH_ON_PATH : 0) |
+                                 (path->by_sequence ? ACK_PATH_BY_SEQUENCE : 0)));
         put32(at + 4, path->path_seq);
         put32(at + 8, path->time_stamp);
         put32(at + 12, path->hold);
@@ -389,7 +451,7 @@ static void put_header(const struct tx_desc *desc, unsigned index, uint32_t payl
     out[AT_VERSION] = WIRE_VERSION;
     out[AT_FLAGS] = (uint8_t)((desc->sequenced ? WIRE_SEQUENCED : 0) |
                               (desc->payload_crc ? WIRE_PAYLOAD_CRC : 0) |
-                              (desc->repair ? WIRE_REPAIR : 0));
+                              (desc->repair ? WIRE_REPAIR : 0) | (desc->on_path ? WIRE_ON_PATH : 0));
     put64(out + AT_TOKEN, desc->token);
     put32(out + AT_SEQ, (uint32_t)desc->seq);
     put32(out + AT_PATH_SEQ, desc->path_seq);

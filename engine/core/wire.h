@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wire format, version 1 (docs/wire.md): the only place where a peer's bytes are read or ours
+ * The wire format, version 2 (docs/wire.md): the only place where a peer's bytes are read or ours
  * are laid out. A datagram is a header region (packet header, then frames; covered by a CRC32C) and
  * a payload region whose bytes belong to the DATA and EAGER frames in order. Little endian.
  *
@@ -13,31 +13,34 @@
 #include "core/core.h"
 
 enum {
-    WIRE_VERSION = 1,
+    WIRE_VERSION = 2,
     WIRE_HEADER_BYTES = 36,
     WIRE_BULK_HEADER_BYTES = 64, /* packet header + DATA frame */
     WIRE_DATA_BYTES = 28,
     WIRE_EAGER_BYTES = 24,
     WIRE_CTS_BYTES = 20,
+    WIRE_CTS_ENTRY_BYTES = 16,  /* behind it, at most once */
     WIRE_RTS_BYTES = 20,
     WIRE_CREDIT_BYTES = 24,
     WIRE_END_BYTES = 12,
     WIRE_FIN_BYTES = 8,
     WIRE_PING_BYTES = 4,
+    WIRE_PATH_BYTES = 16,
     WIRE_ACK_WORDS_MAX = 16,    /* 1,024 chunks beyond the cumulative ack */
     WIRE_ACK_PARTIALS_MAX = 8,
     WIRE_ACK_PATHS_MAX = 12,
     WIRE_ACK_BYTES_MAX =
         20 + WIRE_ACK_WORDS_MAX * 8 + WIRE_ACK_PARTIALS_MAX * 12 + WIRE_ACK_PATHS_MAX * 16,
 };
-_Static_assert(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_PING_BYTES <= CORE_DATAGRAM_MIN,
-               "the largest ack and a ping fit the smallest datagram");
+_Static_assert(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_PING_BYTES + WIRE_PATH_BYTES <= CORE_DATAGRAM_MIN,
+               "the largest ack, a ping and news of a path fit the smallest datagram");
 
 enum wire_flag {
     WIRE_SEQUENCED = 1,   /* has a chunk sequence number: acked and repeated */
     WIRE_PAYLOAD_CRC = 2, /* payload_crc is valid */
-    WIRE_AUTH = 4,        /* reserved: a 16-byte tag ends the datagram; refused by version 1 */
+    WIRE_AUTH = 4,        /* reserved: a 16-byte tag ends the datagram; refused by version 2 */
     WIRE_REPAIR = 8,      /* not the first copy */
+    WIRE_ON_PATH = 16,    /* came over the queue pair of its path; else `path` is one of datagrams */
 };
 
 enum wire_frame_kind {
@@ -50,7 +53,8 @@ enum wire_frame_kind {
     FRAME_FIN = 7,    /* the sender of this frame sends, or takes, no more messages */
     FRAME_PING = 8,   /* nothing; elicits an ack */
     FRAME_ACK = 9,
-    FRAME_PULL = 10,  /* reserved for one-sided reads; refused by version 1 */
+    FRAME_PULL = 10,  /* reserved for one-sided reads; refused by version 2 */
+    FRAME_PATH = 13,  /* what has become of a queue pair that places payload */
 };
 
 struct wire_data {
@@ -74,6 +78,10 @@ struct wire_cts {
     uint32_t conn, msg;
     uint64_t length;
     uint8_t stripes;      /* flows over which the message may be spread; 0: this one alone */
+    bool placeable;       /* the entry is there: the sender's NIC may write to the buffer */
+    uint64_t address;
+    uint32_t key;
+    uint32_t slot;        /* what immediates call this grant: below WIRE_SLOTS_MAX */
 };
 
 struct wire_rts {
@@ -100,6 +108,19 @@ struct wire_end {
     bool of_send;
 };
 
+enum wire_path_what {
+    PATH_OFFER = 1,  /* the queue pair is there: its number and first packet sequence number */
+    PATH_READY = 2,  /* it is connected: it receives */
+    PATH_FENCED = 3, /* it is in error and drained; the ACK before says all that it has received */
+};
+
+struct wire_path {
+    uint8_t what; /* enum wire_path_what */
+    uint16_t path;
+    uint32_t generation;
+    uint32_t number, psn; /* PATH_OFFER */
+};
+
 struct wire_ack_partial {
     uint32_t seq;
     uint64_t mask;
@@ -108,6 +129,8 @@ struct wire_ack_partial {
 struct wire_ack_path {
     uint16_t path;
     bool ce;
+    bool on_path;     /* `path` is that of a queue pair */
+    bool by_sequence; /* its newest was a write: path_seq is the chunk's sequence number, time_stamp 0 */
     uint32_t path_seq, time_stamp, hold; /* hold: time units since that packet came */
 };
 
@@ -115,6 +138,7 @@ struct wire_ack {
     uint32_t number;       /* of this ack: the newest one carries the window that counts */
     uint32_t cumulative;   /* all chunks before it have arrived */
     uint32_t window_kb;    /* bytes that the receiver's buffer takes from this flow, in KiB */
+    uint32_t next;         /* chunks of its own that the sender of the ack has numbered: of the next one */
     uint8_t word_count, partial_count, path_count;
     uint64_t words[WIRE_ACK_WORDS_MAX]; /* bit i: chunk cumulative + 1 + i has arrived whole */
     struct wire_ack_partial partials[WIRE_ACK_PARTIALS_MAX];
@@ -132,6 +156,7 @@ struct wire_frame {
         struct wire_end end;
         struct wire_fin fin;
         struct wire_ack ack;
+        struct wire_path path;
     };
 };
 
@@ -166,6 +191,7 @@ unsigned wire_put_credit(uint8_t *at, const struct wire_credit *credit);
 unsigned wire_put_end(uint8_t *at, const struct wire_end *end);
 unsigned wire_put_fin(uint8_t *at, const struct wire_fin *fin);
 unsigned wire_put_ping(uint8_t *at);
+unsigned wire_put_path(uint8_t *at, const struct wire_path *path);
 unsigned wire_put_ack(uint8_t *at, const struct wire_ack *ack);
 unsigned wire_ack_bytes(const struct wire_ack *ack);
 
@@ -186,6 +212,26 @@ void wire_seal(const struct tx_desc *desc, unsigned index, uint8_t *datagram, ui
 static inline uint64_t wire_full_mask(unsigned count)
 {
     return count == 64 ? UINT64_MAX : (UINT64_C(1) << count) - 1;
+}
+
+/*
+ * The immediate of a write: {slot of the grant, chunk sequence number}. A flow that places has at most 1,024
+ * chunks in flight, so 18 bits tell the sequence.
+ */
+enum { WIRE_SLOT_BITS = 14, WIRE_SLOTS_MAX = 1 << WIRE_SLOT_BITS, WIRE_IMMEDIATE_SEQ_BITS = 32 - WIRE_SLOT_BITS };
+static inline uint32_t wire_immediate(uint32_t slot, uint64_t seq)
+{
+    return slot << WIRE_IMMEDIATE_SEQ_BITS | ((uint32_t)seq & ((1u << WIRE_IMMEDIATE_SEQ_BITS) - 1));
+}
+static inline uint32_t wire_immediate_slot(uint32_t immediate)
+{
+    return immediate >> WIRE_IMMEDIATE_SEQ_BITS;
+}
+/* The 64-bit number nearest to `expected` that ends in the immediate's 18 bits. */
+static inline uint64_t wire_immediate_seq(uint32_t immediate, uint64_t expected)
+{
+    int32_t distance = (int32_t)((immediate - (uint32_t)expected) << WIRE_SLOT_BITS) >> WIRE_SLOT_BITS;
+    return expected + (uint64_t)(int64_t)distance;
 }
 
 /* Time on the wire: units of 16 ns, modulo 2^32 (68 s). */

@@ -184,7 +184,8 @@ static void close_conn(unsigned which, uint64_t linger_ns)
 
 static void open_all(void)
 {
-    struct core_setup core_setup = {&params, &counters, crc32c_portable, 1, false};
+    struct core_setup core_setup = {
+        .params = &params, .counters = &counters, .crc32c = crc32c_portable, .seed = 1};
     struct flow_setup setup = {
         .rx_token = rx_token,
         .tx_token = tx_token,

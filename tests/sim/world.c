@@ -424,8 +424,11 @@ void world_create(struct world *world, const char *scenario, const struct option
         end->inbox_tail = &end->inbox;
         end->run_at_ns = UINT64_MAX;
         end->next_stall_ns = world->now_ns + options->stall_every_ns;
-        struct core_setup setup = {&end->params, &end->counters, crc32c_portable, rng_next(&world->rng),
-                                   options->paths_in_order};
+        struct core_setup setup = {.params = &end->params,
+                                   .counters = &end->counters,
+                                   .crc32c = crc32c_portable,
+                                   .seed = rng_next(&world->rng),
+                                   .paths_in_order = options->paths_in_order};
         end->core = core_init(sim_alloc(core_size(&end->params)), &setup, world->now_ns);
     }
     if (world->end_count == 1)

@@ -90,7 +90,10 @@ static inline void duo_open_as(bool one_core)
 {
     duo_now = UINT64_C(1) << 40;
     for (unsigned side = 0; side < 2; side++) {
-        struct core_setup setup = {&duo_params, &duo_counters[side], crc32c_portable, 7 + side, false};
+        struct core_setup setup = {.params = &duo_params,
+                                   .counters = &duo_counters[side],
+                                   .crc32c = crc32c_portable,
+                                   .seed = 7 + side};
         duo_core[side] = side && one_core ? duo_core[0]
                                           : core_init(duo_zeroed(core_size(&duo_params)), &setup, duo_now);
         duo_setup[side].owner = &duo_flow[side];

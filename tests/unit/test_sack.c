@@ -14,7 +14,7 @@ static struct wire_ack ack;
 
 static void setup(uint64_t cumulative, uint32_t window)
 {
-    sack_init(&sack, chunks, window);
+    sack_init(&sack, chunks, window, NULL, 0);
     memset(chunks, 0, sizeof chunks);
     sack.cumulative = sack.end = cumulative;
 }

@@ -20,7 +20,7 @@ static void setup_at(uint64_t seq)
 {
     memset(chunks, 0, sizeof chunks);
     path_set_init(&path_set, paths, PATHS, 2, &rng);
-    sent_init(&sent, chunks, by_path, WINDOW, &path_set, 3);
+    sent_init(&sent, chunks, by_path, WINDOW, &path_set, NULL, 3);
     sent.next_seq = sent.cumulative = seq;
     freed_count = 0;
 }

@@ -33,7 +33,13 @@ static struct wire_ack big_ack(void)
     for (unsigned i = 0; i < WIRE_ACK_PARTIALS_MAX; i++)
         ack.partials[i] = (struct wire_ack_partial){i + 3, ~(uint64_t)i};
     for (unsigned i = 0; i < WIRE_ACK_PATHS_MAX; i++)
-        ack.paths[i] = (struct wire_ack_path){(uint16_t)(i * 17), i & 1, i + 1, i + 2, i + 3};
+        ack.paths[i] = (struct wire_ack_path){.path = (uint16_t)(i * 17),
+                                              .ce = i & 1,
+                                              .on_path = i & 2,
+                                              .by_sequence = (i & 6) == 6,
+                                              .path_seq = i + 1,
+                                              .time_stamp = i + 2,
+                                              .hold = i + 3};
     return ack;
 }
 

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What acks do to a flow: chunks that are done, round-trip times, losses that the order on a path shows, and
+ * what congestion control hears of it. On a NIC that is reliable a completion is the ack of a placed chunk.
+ */
+#include "core/state.h"
+
+#include <assert.h>
+
+/* The chunk's record is about to be freed: so is what it holds. */
+static void on_chunk_acked(void *context, struct chunk *chunk)
+{
+    struct flow *flow = context;
+    if (chunk->kind == CHUNK_FRAMES) {
+        flow_release_buffer(flow->core, chunk);
+    } else if (chunk->kind == CHUNK_BULK) {
+        struct core_msg *msg = chunk->bulk.msg;
+        assert(msg->chunks_live);
+        core_release_push(flow->core, msg, chunk->bulk.offset, chunk->payload_bytes);
+        if (--msg->chunks_live == 0)
+            conn_chunk_gone(msg->conn, msg);
+    }
+}
+
+void flow_void_chunks(struct flow *flow, struct core_msg *msg)
+{
+    struct sent *sent = &flow->sent;
+    for (uint64_t seq = sent->cumulative; msg->chunks_live && seq < sent->next_seq; seq++) {
+        struct chunk *chunk = sent_chunk(sent, seq);
+        if (chunk->state != CHUNK_FREE && chunk->kind == CHUNK_BULK && chunk->bulk.msg == msg) {
+            chunk->kind = CHUNK_VOID;
+            msg->chunks_live--;
+        }
+    }
+}
+
+/*
+ * What the ack says of single paths: round-trip time, marks, and the per-path loss rule. Not `fresh`:
+ * it came in a repair, so that its hold times are of another day.
+ */
+static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns,
+                             struct cc_ack *cc_ack)
+{
+    unsigned lost = 0;
+    for (unsigned i = 0; i < ack->path_count; i++) {
+        const struct wire_ack_path *entry = &ack->paths[i];
+        if (entry->path >= flow->paths.count || entry->on_path)
+            continue;
+        struct path *path = &flow->paths.paths[entry->path];
+        if ((int32_t)(entry->path_seq - path->acked_seq) <= 0 ||
+            (int32_t)(entry->path_seq - path->next_seq) >= 0)
+            continue; /* told before, or never sent */
+        path->acked_seq = entry->path_seq;
+        uint64_t hold_ns = (uint64_t)entry->hold << WIRE_TIME_SHIFT;
+        uint64_t echoed_ns = (uint64_t)(uint32_t)(wire_time(now_ns) - entry->time_stamp)
+                             << WIRE_TIME_SHIFT;
+        uint64_t rtt_ns = !fresh ? 0 : echoed_ns > hold_ns ? echoed_ns - hold_ns : 1;
+        if (fresh) {
+            rtt_sample(&flow->rtt, rtt_ns, hold_ns, now_ns);
+            if (cc_ack->rtt_ns == 0 || rtt_ns < cc_ack->rtt_ns)
+                cc_ack->rtt_ns = rtt_ns;
+        }
+        cc_ack->ce |= entry->ce;
+        path_report(&flow->paths, entry->path, entry->ce ? PATH_CONGESTED : PATH_GOOD, rtt_ns);
+        lost += sent_lose_by_path(&flow->sent, entry->path, entry->path_seq);
+    }
+    return lost;
+}
+
+/* What an ack says of a lane. */
+struct lane_news {
+    uint16_t lane;
+    uint32_t path_seq; /* newest transmission that has arrived; 0: not known any more */
+    uint64_t rtt_ns;   /* 0: no sample */
+    uint64_t hold_ns;
+    bool ce;
+};
+
+/*
+ * A write carries neither path sequence nor time: the record of its chunk has them, until this ack frees it.
+ * So this comes before the chunks are dealt with, and what follows from it after.
+ */
+static unsigned read_lanes(const struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns,
+                           struct lane_news *news)
+{
+    const struct sent *sent = &flow->sent;
+    unsigned count = 0;
+    for (unsigned i = 0; i < ack->path_count; i++) {
+        const struct wire_ack_path *entry = &ack->paths[i];
+        if (!entry->on_path || entry->path >= flow->lanes.count)
+            continue;
+        struct lane_news *item = &news[count++];
+        uint64_t sent_ns = 0;
+        *item = (struct lane_news){
+            .lane = entry->path, .hold_ns = (uint64_t)entry->hold << WIRE_TIME_SHIFT, .ce = entry->ce};
+        if (entry->by_sequence) {
+            uint64_t seq = wire_expand(entry->path_seq, sent->cumulative);
+            const struct chunk *chunk = sent_chunk(sent, seq);
+            if (seq < sent->cumulative || seq >= sent->next_seq || chunk->state == CHUNK_FREE ||
+                !chunk->placed || chunk->path != entry->path || chunk->transmissions != 1)
+                continue;
+            item->path_seq = chunk->path_seq;
+            sent_ns = now_ns - chunk->sent_ns;
+        } else {
+            item->path_seq = entry->path_seq;
+            sent_ns = (uint64_t)(uint32_t)(wire_time(now_ns) - entry->time_stamp) << WIRE_TIME_SHIFT;
+        }
+        if (fresh)
+            item->rtt_ns = sent_ns > item->hold_ns ? sent_ns - item->hold_ns : 1;
+    }
+    return count;
+}
+
+/* As on_ack_paths(), of the lanes. */
+static unsigned on_ack_lanes(struct flow *flow, const struct lane_news *news, unsigned count, uint64_t now_ns,
+                             struct cc_ack *cc_ack)
+{
+    unsigned lost = 0;
+    for (; count-- > 0; news++) {
+        struct path *path = &flow->lanes.set.paths[news->lane];
+        if (news->path_seq == 0)
+            lane_heard(flow, news->lane);
+        if (news->path_seq == 0 || (int32_t)(news->path_seq - path->acked_seq) <= 0 ||
+            (int32_t)(news->path_seq - path->next_seq) >= 0)
+            continue;
+        path->acked_seq = news->path_seq;
+        lane_heard(flow, news->lane);
+        if (news->rtt_ns) {
+            rtt_sample(&flow->rtt, news->rtt_ns, news->hold_ns, now_ns);
+            if (cc_ack->rtt_ns == 0 || news->rtt_ns < cc_ack->rtt_ns)
+                cc_ack->rtt_ns = news->rtt_ns;
+        }
+        cc_ack->ce |= news->ce;
+        path_report(&flow->lanes.set, news->lane, news->ce ? PATH_CONGESTED : PATH_GOOD, news->rtt_ns);
+        if (!flow->core->places_reliably)
+            lost += sent_lose_by_lane(&flow->sent, news->lane, news->path_seq);
+    }
+    return lost;
+}
+
+/* Congestion control is about to react to losses that may prove to be none. */
+void flow_remember_window(struct flow *flow, uint64_t now_ns)
+{
+    if (flow->undo_cwnd_bytes == 0)
+        flow->undo_cwnd_bytes = flow->cc.cwnd_bytes;
+    flow->undo_since_ns = now_ns;
+}
+
+/* A loss has proved needless, or the losses have proved real: chunks sent since are acked. */
+static void settle_window(struct flow *flow, bool spurious)
+{
+    if (flow->undo_cwnd_bytes == 0)
+        return;
+    if (spurious && flow->undo_cwnd_bytes > flow->cc.cwnd_bytes)
+        cc_set_window(&flow->cc, flow->undo_cwnd_bytes);
+    if (spurious || flow->sent.newest_acked_ns > flow->undo_since_ns)
+        flow->undo_cwnd_bytes = 0;
+}
+
+void flow_count_losses(struct flow *flow, unsigned lost, uint64_t now_ns)
+{
+    if (lost == 0)
+        return;
+    COUNT(flow->core->counters, lost_chunks, lost);
+    flow_remember_window(flow, now_ns);
+    flow->cc.ops->on_loss(&flow->cc, now_ns, flow->rtt.srtt_ns);
+    flow_wake(flow);
+}
+
+bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns)
+{
+    struct sent_acked acked;
+    bool was_flying = flow->sent.flying_chunks > 0;
+    uint64_t flight_bytes = flow->sent.flying_payload;
+    COUNT(flow->core->counters, rx_acks, 1);
+    struct lane_news news[WIRE_ACK_PATHS_MAX];
+    unsigned news_count = read_lanes(flow, ack, fresh, now_ns, news);
+    flow->sent.too_soon_ns = flow->rtt.srtt_ns && now_ns > flow->rtt.min_ns ? now_ns - flow->rtt.min_ns : 0;
+    if (!sent_ack(&flow->sent, ack, on_chunk_acked, flow, &acked))
+        return false;
+    if (!flow->ack_seen || (int32_t)(ack->number - flow->peer_ack_number) > 0) {
+        flow->ack_seen = true;
+        flow->peer_ack_number = ack->number;
+        flow->peer_window_bytes = (uint64_t)ack->window_kb * 1024;
+    }
+    struct cc_ack cc_ack = {.now_ns = now_ns, .acked_bytes = acked.payload_bytes};
+    unsigned lost = on_ack_paths(flow, ack, fresh, now_ns, &cc_ack);
+    lost += on_ack_lanes(flow, news, news_count, now_ns, &cc_ack);
+    if (acked.spurious && flow->sent.reorder_window_quarters < 16)
+        flow->sent.reorder_window_quarters++;
+    settle_window(flow, acked.spurious);
+    if (acked.chunks) {
+        flow->last_ack_ns = now_ns;
+        flow->rto_backoff = 0;
+        flow->probed = false;
+        flow->probe_due = false;
+        lost += sent_lose_by_time(&flow->sent, &flow->rtt, now_ns, &flow->rack_at_ns);
+        if (flow->closing) {
+            for (struct conn *conn = flow->all_head, *next; conn; conn = next) {
+                next = conn->next_all;
+                conn_try_finish(conn);
+            }
+        }
+    }
+    if (was_flying && (acked.chunks || cc_ack.rtt_ns)) {
+        cc_ack.srtt_ns = flow->rtt.srtt_ns;
+        cc_ack.min_rtt_ns = flow->rtt.min_ns;
+        /* a NIC that takes its time is no reason to stop growing at the start */
+        cc_ack.cwnd_limited =
+            flow->window_limited || (flow->cc.startup && flight_bytes >= flow->cc.cwnd_bytes / 2);
+        flow->window_limited = false;
+        flow->cc.ops->on_ack(&flow->cc, &cc_ack);
+    }
+    flow_count_losses(flow, lost, now_ns);
+    place_on_ack(flow, ack->next);
+    flow_wake(flow);
+    return true;
+}
+
+void flow_on_placed(struct flow *flow, uint64_t seq, uint16_t lane)
+{
+    struct core *core = flow->core;
+    struct chunk *chunk = sent_chunk(&flow->sent, seq);
+    struct sent_acked acked;
+    if (seq < flow->sent.cumulative || chunk->state == CHUNK_FREE || !chunk->placed || chunk->path != lane)
+        return;
+    uint64_t rtt_ns = core->now_ns > chunk->sent_ns ? core->now_ns - chunk->sent_ns : 1;
+    sent_ack_one(&flow->sent, chunk, on_chunk_acked, flow, &acked);
+    lane_heard(flow, lane);
+    rtt_sample(&flow->rtt, rtt_ns, 0, core->now_ns);
+    path_report(&flow->lanes.set, lane, PATH_GOOD, rtt_ns);
+    flow->last_ack_ns = core->now_ns;
+    flow->cc.ops->on_ack(&flow->cc, &(struct cc_ack){
+                                        .now_ns = core->now_ns,
+                                        .rtt_ns = rtt_ns,
+                                        .srtt_ns = flow->rtt.srtt_ns,
+                                        .min_rtt_ns = flow->rtt.min_ns,
+                                        .acked_bytes = acked.payload_bytes,
+                                        .cwnd_limited = flow->window_limited,
+                                    });
+    flow->window_limited = false;
+}

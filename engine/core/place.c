@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/place.h"
+#include "core/conn_slots.h"
+
+#include <assert.h>
+
+enum { RELIABLE_ACK_DELAY_NS = 1000 * 1000 }; /* the sender has its completions: acks only move the window */
+
+static uint32_t slots_of(const struct params *params, const struct flow_setup *setup)
+{
+    return setup->places ? (uint32_t)params->grants : 0;
+}
+
+size_t place_size(const struct params *params, const struct flow_setup *setup)
+{
+    size_t slots = slots_of(params, setup);
+    return round64(slots * sizeof(struct core_msg *)) + round64(slots * sizeof(uint16_t));
+}
+
+void place_init(struct flow *flow, uint8_t *memory, const struct flow_setup *setup)
+{
+    struct place *place = &flow->place;
+    uint32_t slots = flow->lanes.count ? slots_of(flow->core->params, setup) : 0;
+    assert(slots <= WIRE_SLOTS_MAX);
+    place->grants = (struct core_msg **)memory;
+    place->free = (uint16_t *)(memory + round64(slots * sizeof(struct core_msg *)));
+    place->slot_count = slots;
+    for (uint32_t i = slots; i-- > 0;)
+        place->free[place->free_count++] = (uint16_t)i;
+}
+
+/* ---- grants ---------------------------------------------------------------------------------- */
+
+bool place_grant(struct flow *flow, struct core_msg *msg)
+{
+    struct place *place = &flow->place;
+    if (!msg->placeable || place->free_count == 0)
+        return false;
+    uint16_t slot = place->free[--place->free_count];
+    assert(!place->grants[slot] && !msg->grant_slot);
+    place->grants[slot] = msg;
+    msg->grant_slot = slot + 1u;
+    lanes_want(flow);
+    return true;
+}
+
+static void revoke(struct flow *flow, struct core_msg *msg)
+{
+    struct place *place = &flow->place;
+    uint16_t slot = (uint16_t)(msg->grant_slot - 1);
+    assert(msg->grant_slot && place->grants[slot] == msg);
+    place->grants[slot] = NULL;
+    place->free[place->free_count++] = slot;
+    msg->grant_slot = 0;
+}
+
+void place_end_whole(struct flow *flow, struct core_msg *msg, uint64_t moved_bytes)
+{
+    revoke(flow, msg);
+    flow_msg_ended(flow, msg, UCCL_OK, moved_bytes);
+}
+
+/* ---- the proof that a buffer is free ----------------------------------------------------------- */
+
+void place_end_early(struct flow *flow, struct core_msg *msg, int32_t status, enum hold hold)
+{
+    assert(!msg->hold && hold >= HOLD_ASK);
+    msg->status = status;
+    msg->hold = (uint8_t)hold;
+    msg->hold_until = flow->rx_seq;
+    msg->conn->held++;
+    msg_append(&flow->place.held, msg);
+}
+
+static void give_back(struct flow *flow, struct core_msg *msg)
+{
+    msg_remove(&flow->place.held, msg);
+    revoke(flow, msg);
+    flow_give_back(flow, msg);
+}
+
+/* Whether it is one that still waits for the peer to know: message `number` of the connection, or any. */
+static bool untold(const struct core_msg *msg, const struct conn *conn, uint64_t number)
+{
+    return msg->conn == conn && (number == UINT64_MAX || msg->number == number) &&
+           (msg->hold == HOLD_ASK || msg->hold == HOLD_TOLD);
+}
+
+void place_told(struct conn *conn, uint64_t number, uint64_t seq)
+{
+    for (struct core_msg *msg = conn->flow->place.held.head; msg; msg = msg->next) {
+        if (!untold(msg, conn, number) || msg->hold == HOLD_TOLD)
+            continue;
+        msg->hold = HOLD_TOLD;
+        msg->hold_until = seq;
+    }
+}
+
+void place_peer_ended(struct conn *conn, uint64_t number)
+{
+    for (struct core_msg *msg = conn->flow->place.held.head; msg; msg = msg->next) {
+        if (!untold(msg, conn, number))
+            continue;
+        msg->hold = HOLD_DRAIN;
+        msg->hold_until = conn->flow->rx_seq;
+    }
+}
+
+void place_on_arrival(struct flow *flow)
+{
+    for (struct core_msg *msg = flow->place.held.head, *next; msg; msg = next) {
+        next = msg->next;
+        if (msg->hold == HOLD_DRAIN && msg->hold_until <= flow->sack.cumulative)
+            give_back(flow, msg);
+    }
+}
+
+/* Lanes may be opened again: nothing waits for fences, and the peer knows of what no longer is granted. */
+static void unbar(struct flow *flow)
+{
+    if (!flow->lanes.barred_until || flow->sent.cumulative < flow->lanes.barred_until)
+        return;
+    for (const struct core_msg *msg = flow->place.held.head; msg; msg = msg->next) {
+        if (msg->hold == HOLD_FENCE)
+            return;
+    }
+    flow->lanes.barred_until = 0;
+    lanes_expire(flow, flow->core->now_ns);
+    flow_update_timer(flow);
+}
+
+void place_on_ack(struct flow *flow, uint32_t next)
+{
+    const struct sent *sent = &flow->sent;
+    bool known = false;
+    for (struct core_msg *msg = flow->place.held.head; msg; msg = msg->next) {
+        if (msg->hold != HOLD_TOLD || !sent_is_acked(sent, msg->hold_until))
+            continue;
+        msg->hold = HOLD_DRAIN;
+        msg->hold_until = wire_expand(next, flow->sack.cumulative);
+        known = true;
+    }
+    if (known)
+        place_on_arrival(flow);
+    unbar(flow);
+}
+
+void place_on_fenced(struct flow *flow)
+{
+    if (!lanes_quiet(flow))
+        return;
+    for (struct core_msg *msg = flow->place.held.head, *next_msg; msg; msg = next_msg) {
+        next_msg = msg->next;
+        if (msg->hold == HOLD_FENCE)
+            give_back(flow, msg);
+    }
+    unbar(flow);
+}
+
+static void await_fence(struct flow *flow, struct core_msg *msg)
+{
+    uint64_t until = msg->hold == HOLD_ASK    ? UINT64_MAX
+                     : msg->hold == HOLD_TOLD ? msg->hold_until + 1
+                                              : 1;
+    if (until > flow->lanes.barred_until)
+        flow->lanes.barred_until = until;
+    msg->hold = HOLD_FENCE;
+}
+
+void place_give_up(struct conn *conn)
+{
+    struct flow *flow = conn->flow;
+    bool some = false;
+    for (struct core_msg *msg = flow->place.held.head; msg; msg = msg->next) {
+        if (msg->conn != conn)
+            continue;
+        await_fence(flow, msg);
+        some = true;
+    }
+    if (some || conn->held)
+        lanes_fence_all(flow);
+    place_on_fenced(flow);
+}
+
+void place_flow_dead(struct flow *flow)
+{
+    for (struct core_msg *msg = flow->place.held.head; msg; msg = msg->next)
+        await_fence(flow, msg);
+    lanes_fence_all(flow);
+    place_on_fenced(flow);
+}
+
+/* ---- writes received ------------------------------------------------------------------------- */
+
+/* Whom the write was for takes note of it. False: it breaks the protocol. */
+static bool take_write(struct flow *flow, uint32_t slot, uint32_t length)
+{
+    struct core_msg *msg = slot < flow->place.slot_count ? flow->place.grants[slot] : NULL;
+    if (!msg)
+        return false;
+    return msg->hold ? length <= msg->size_bytes : conn_on_placed(msg->conn, msg, length);
+}
+
+void place_rx(struct flow *flow, uint16_t lane, uint32_t immediate, uint32_t length, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    struct sack *sack = &flow->sack;
+    uint64_t seq = wire_immediate_seq(immediate, sack->cumulative);
+    flow_heard(flow, now_ns);
+    switch (sack_check_write(sack, seq)) {
+    case SACK_DUPLICATE:
+        COUNT(core->counters, rx_duplicates, 1);
+        sack_note_write(sack, lane, seq, now_ns);
+        flow_owe_ack(flow, 0, true);
+        return;
+    case SACK_BEYOND_WINDOW:
+        COUNT(core->counters, rx_out_of_window, 1);
+        return;
+    case SACK_MALFORMED:
+        COUNT(core->counters, rx_malformed, 1);
+        return;
+    case SACK_NEW:
+        break;
+    }
+    if (!take_write(flow, wire_immediate_slot(immediate), length)) {
+        COUNT(core->counters, rx_refused, 1);
+        return;
+    }
+    COUNT(core->counters, rx_placed, 1);
+    sack_note_write(sack, lane, seq, now_ns);
+    bool gap = sack_has_gap(sack);
+    sack_mark(sack, seq, 0, 1);
+    flow->ack_chunks++;
+    if (core->places_reliably)
+        flow_owe_ack(flow, RELIABLE_ACK_DELAY_NS, flow->ack_chunks >= sack->window / 4);
+    else
+        flow_owe_ack(flow, core->params->ack_delay_us * 1000,
+                     gap || sack_has_gap(sack) || flow->ack_chunks >= core->params->ack_every);
+    place_on_arrival(flow);
+}
