@@ -59,6 +59,16 @@ static int open_device(struct uccl_engine *engine)
     return engine->nic->open(&engine->params, &engine->device);
 }
 
+/* The rate at which this NIC receives; some drivers say nothing, or nonsense. */
+static uint64_t link_mbps(const struct params *params, const struct uccl_device *properties)
+{
+    enum { UNKNOWN_MBPS = 100000, MOST_MBPS = 3200000 };
+    if (params->link_gbps)
+        return params->link_gbps * 1000;
+    uint64_t mbps = properties->speed_mbps;
+    return mbps && mbps <= MOST_MBPS ? mbps : UNKNOWN_MBPS;
+}
+
 static int start_threads(struct uccl_engine *engine)
 {
     unsigned count = engines_to_start(&engine->params);
@@ -80,6 +90,7 @@ static int start_threads(struct uccl_engine *engine)
                                                         .index = i,
                                                         .lend = lends(engine),
                                                         .numa_node = properties.numa_node,
+                                                        .link_mbps = link_mbps(&engine->params, &properties) / count,
                                                         .seed = seed,
                                                         .event_fd = engine->event_fd,
                                                         .event_armed = &engine->event_armed,

@@ -620,6 +620,8 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
                                                   .seed = setup->seed,
                                                   .paths_in_order = caps->in_order},
                              clock_now_ns());
+    if (setup->link_mbps)
+        core_set_link(thread->core, setup->link_mbps);
     return setup->nic->queue_open(setup->device,
                                   &(struct nic_queue_setup){.params = setup->params,
                                                             .counters = thread->counters,

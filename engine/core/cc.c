@@ -27,6 +27,7 @@ enum {
 static const struct cc_ops *const algorithms[] = {
     [CC_SWIFT] = &cc_swift,
     [CC_TIMELY] = &cc_timely,
+    [CC_EQDS] = &cc_eqds,
 };
 
 void cc_init(struct cc *cc, const struct params *params, uint32_t chunk_bytes)
@@ -40,6 +41,7 @@ void cc_init(struct cc *cc, const struct params *params, uint32_t chunk_bytes)
         .cwnd_max_bytes = params->cwnd_max_kb * 1024,
         .chunk_bytes = chunk_bytes,
         .target_ns = params->swift_target_us * 1000,
+        .speculate_bytes = params->speculate_kb * 1024,
         .startup = true,
     };
     if (cc->cwnd_max_bytes < chunk_bytes)

@@ -21,6 +21,7 @@ struct cc {
     uint64_t cwnd_max_bytes;
     uint32_t chunk_bytes;      /* a full chunk of this flow */
     uint64_t target_ns;        /* base delay target (UCCL_SWIFT_TARGET_US) */
+    uint64_t speculate_bytes;  /* sent without asking the receiver (UCCL_SPECULATE_KB) */
     /* the algorithm's own */
     uint64_t srtt_ns;          /* as last told; 0: not yet */
     uint64_t last_decrease_ns; /* 0: never */
@@ -50,13 +51,14 @@ struct cc_ack {
 
 struct cc_ops {
     const char *name;
+    bool credited; /* payload waits for the receiver's grants as well (credit.h) */
     void (*init)(struct cc *cc);
     void (*on_ack)(struct cc *cc, const struct cc_ack *ack);
     void (*on_loss)(struct cc *cc, uint64_t now_ns, uint64_t srtt_ns); /* chunks declared lost; may come in bursts */
     void (*on_rto)(struct cc *cc, uint64_t now_ns);
 };
 
-extern const struct cc_ops cc_swift, cc_timely;
+extern const struct cc_ops cc_swift, cc_timely, cc_eqds;
 
 /* `chunk_bytes`: a full chunk; the initial window is 16 of them, at least 256 KiB, within the maximum. */
 void cc_init(struct cc *cc, const struct params *params, uint32_t chunk_bytes);

@@ -6,7 +6,7 @@
 #include <assert.h>
 #include <string.h>
 
-enum { TOKEN_SLOT_BITS = 12 };
+enum { TOKEN_SLOT_BITS = 12, LINK_MBPS_DEFAULT = 100000 };
 _Static_assert(CORE_FLOWS_MAX == 1 << TOKEN_SLOT_BITS, "a token's low bits name the flow slot");
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
@@ -52,12 +52,19 @@ struct core *core_init(void *memory, const struct core_setup *setup, uint64_t no
     core->places_reliably = setup->places_reliably;
     core->places_in_order = setup->places_in_order;
     core->rng.state = setup->seed;
+    core->pacer = (struct pacer){.next_ns = now_ns, .link_mbps = LINK_MBPS_DEFAULT};
     core->now_ns = now_ns;
     core->share_epoch_ns = now_ns;
     core->share_epoch = 1;
     core->share_divisor = 1;
     timer_wheel_init(&core->wheel, now_ns);
     return core;
+}
+
+void core_set_link(struct core *core, uint64_t mbps)
+{
+    assert(mbps > 0);
+    core->pacer.link_mbps = mbps;
 }
 
 uint64_t core_make_token(uint64_t random, uint32_t index)
@@ -362,6 +369,7 @@ void core_expire(struct core *core, uint64_t now_ns)
 {
     struct timer *timer;
     core->now_ns = now_ns;
+    pacer_run(core, now_ns);
     while ((timer = timer_expired(&core->wheel, now_ns))) {
         if (timer->of_conn) {
             conn_linger_over(conn_of_linger(timer));
@@ -549,7 +557,8 @@ void core_path_failed(struct core *core, struct flow *flow, uint16_t path, uint3
 
 uint64_t core_deadline(const struct core *core)
 {
-    return timer_next(&core->wheel);
+    uint64_t timer_ns = timer_next(&core->wheel), pacer_ns = pacer_deadline(core);
+    return pacer_ns < timer_ns ? pacer_ns : timer_ns;
 }
 
 void core_flush_acks(struct core *core)

@@ -95,6 +95,9 @@ struct core_setup {
 size_t core_size(const struct params *params);
 struct core *core_init(void *memory, const struct core_setup *setup, uint64_t now_ns);
 
+/* The rate at which peers may send to this core, which it grants to those that ask (credit.h); 100 Gbps unless set. */
+void core_set_link(struct core *core, uint64_t mbps);
+
 struct flow_setup {
     uint64_t rx_token;       /* in every packet from the peer; core_new_token() made it */
     uint64_t tx_token;       /* in every packet to the peer */

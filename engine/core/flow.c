@@ -65,6 +65,7 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     rtt_init(&flow->rtt);
     uint32_t chunk_bytes = (uint32_t)params->chunk_size_kb * 1024;
     cc_init(&flow->cc, params, chunk_bytes);
+    credit_init(flow);
     return flow;
 }
 
@@ -342,12 +343,12 @@ struct conn *flow_find_conn(struct flow *flow, uint32_t id)
     return conn && conn->local_id == id && conn->flow == flow && conn->state != CONN_OVER ? conn : NULL;
 }
 
-/* A datagram without sequence number has no duplicate detection: it may carry acks alone. */
-static bool only_acks(struct wire_packet packet)
+/* A datagram without sequence number has no duplicate detection: it may carry only what may be repeated. */
+static bool only_repeatable(struct wire_packet packet)
 {
     struct wire_frame frame;
     while (wire_next_frame(&packet, &frame) > 0) {
-        if (frame.kind != FRAME_ACK)
+        if (frame.kind != FRAME_ACK && frame.kind != FRAME_DEMAND && frame.kind != FRAME_GRANT)
             return false;
     }
     return true;
@@ -359,16 +360,24 @@ static bool dispatch(struct flow *flow, struct wire_packet *packet, uint64_t now
     struct core *core = flow->core;
     struct wire_frame frame;
     while (wire_next_frame(packet, &frame) > 0) {
-        if (frame.kind == FRAME_PING)
+        switch (frame.kind) {
+        case FRAME_PING:
             continue;
-        if (frame.kind == FRAME_ACK) {
+        case FRAME_ACK:
             if (!flow_on_ack(flow, &frame.ack, !(packet->flags & WIRE_REPAIR), now_ns))
                 return false;
             continue;
-        }
-        if (frame.kind == FRAME_PATH) {
+        case FRAME_DEMAND:
+            credit_on_demand(flow, &frame.demand, now_ns);
+            continue;
+        case FRAME_GRANT:
+            credit_on_grant(flow, &frame.grant, now_ns);
+            continue;
+        case FRAME_PATH:
             lanes_on_frame(flow, &frame.path);
             continue;
+        default:
+            break;
         }
         struct conn *conn = flow_find_conn(flow, frame_conn(&frame));
         if (!conn)
@@ -395,7 +404,7 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, u
     if (ce)
         COUNT(counters, rx_ce_marks, 1);
     if (!(packet->flags & WIRE_SEQUENCED)) {
-        bool good = only_acks(*packet) && dispatch(flow, packet, now_ns);
+        bool good = only_repeatable(*packet) && dispatch(flow, packet, now_ns);
         if (!good)
             COUNT(counters, rx_malformed, 1);
         return good;
@@ -486,6 +495,8 @@ static uint64_t earliest(const struct flow *flow)
         at = flow->ack_at_ns;
     if (flow->pace_until_ns > flow->core->now_ns && has_data(flow) && flow->pace_until_ns < at)
         at = flow->pace_until_ns;
+    if (flow->credit_tx.ask_at_ns < at)
+        at = flow->credit_tx.ask_at_ns;
     if (expects_peer(flow)) {
         bool ping = !flow->ping_due && flow->sent.flying_chunks == 0 && !sent_first_lost(&flow->sent);
         uint64_t silence_at = flow->last_rx_ns + (ping ? dead_ns(flow) / 4 : dead_ns(flow));
@@ -540,6 +551,8 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
         return;
     if (flow->ack_pending && flow->ack_at_ns <= now_ns)
         owe_ack(flow, true);
+    if (flow->credit_tx.ask_at_ns <= now_ns)
+        credit_ask_again(flow, now_ns);
     if (flow->rack_at_ns <= now_ns)
         flow_count_losses(flow,
                      sent_lose_by_time(&flow->sent, &flow->rtt, now_ns, &flow->rack_at_ns),
@@ -576,6 +589,7 @@ void flow_fail(struct flow *flow, int32_t status)
         return;
     flow->dead = true;
     timer_disarm(&core->wheel, &flow->timer);
+    credit_forget(flow);
     for (struct conn *conn = flow->all_head, *next; conn; conn = next) {
         next = conn->next_all;
         conn_fail(conn, status);

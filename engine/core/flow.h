@@ -9,6 +9,7 @@
 
 #include "core/cc.h"
 #include "core/conn.h"
+#include "core/credit.h"
 #include "core/lane.h"
 #include "core/path.h"
 #include "core/place.h"
@@ -40,6 +41,8 @@ struct flow {
     struct rtt rtt;
     struct cc cc;
     struct path_set paths;
+    struct credit_tx credit_tx;
+    struct credit_rx credit_rx;
     struct lanes lanes;           /* queue pairs that place payload; none: nothing is placed */
     struct place place;
     struct flow *next_path;       /* list of flows whose lanes want something done */

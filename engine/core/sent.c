@@ -133,6 +133,7 @@ static void ground(struct sent *sent, struct chunk *chunk)
         set_of(sent, chunk)->paths[chunk->path].in_flight--;
     } else if (chunk->state == CHUNK_LOST) {
         detach(sent, &sent->lost, chunk);
+        sent->lost_payload -= chunk->payload_bytes;
     }
     chunk->state = CHUNK_FREE;
 }
@@ -181,6 +182,7 @@ void sent_lose(struct sent *sent, struct chunk *chunk)
     ground(sent, chunk);
     chunk->state = CHUNK_LOST;
     append(sent, &sent->lost, chunk);
+    sent->lost_payload += chunk->payload_bytes;
 }
 
 void sent_hold_lane(struct sent *sent, uint16_t lane)

@@ -76,6 +76,7 @@ struct sent {
     uint32_t reorder_threshold;
     uint64_t flying_charge;  /* kernel bytes, against the peer's receive buffer */
     uint64_t flying_payload; /* against the congestion window */
+    uint64_t lost_payload;   /* of chunks on the lost list */
     uint32_t flying_chunks;
     uint64_t too_soon_ns;    /* what was sent after this cannot have been acked yet (now - min_rtt) */
     uint64_t newest_acked_ns;/* transmission time of the newest chunk known to have arrived */

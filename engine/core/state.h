@@ -27,6 +27,7 @@ struct core {
     uint64_t now_ns;                /* of the current call */
     struct timer_wheel wheel;
     struct flow *ready_head, *ready_tail;
+    struct pacer pacer;
     struct flow *flows[CORE_FLOWS_MAX];
     struct conn *conns[CORE_CONNS_MAX];
     struct pool small, big;         /* buffers of trains of frames */

@@ -41,6 +41,8 @@ static uint32_t datagrams_within(uint32_t datagram_bytes, uint64_t window_bytes,
 static bool window_takes(struct flow *flow, uint64_t payload, uint64_t charge, uint64_t reserve)
 {
     const struct sent *sent = &flow->sent;
+    if (!credit_takes(flow, payload))
+        return false;
     if (sent->flying_chunks == 0)
         return true;
     if (sent->flying_payload + payload <= flow->cc.cwnd_bytes + reserve &&
@@ -79,6 +81,7 @@ static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_
     if (flow->sent.flying_chunks == 0 && flow->last_ack_ns < now_ns)
         flow->last_ack_ns = now_ns;
     sent_fly(&flow->sent, chunk, path, path_seq, now_ns);
+    credit_use(flow, chunk->payload_bytes);
     if (flow->cc.pace_gap_ns)
         flow->pace_until_ns =
             now_ns + flow->cc.pace_gap_ns * chunk->payload_bytes / flow->cc.chunk_bytes;
@@ -385,6 +388,7 @@ static void put_ack(struct flow *flow, struct train *train, uint64_t now_ns)
     struct wire_ack ack;
     flow_fill_ack(flow, &ack, now_ns);
     train->header += wire_put_ack(train_at(train) + train->header, &ack);
+    train->header += credit_put(flow, train_at(train) + train->header);
     train->frames++;
 }
 
@@ -463,6 +467,8 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
                               ? flow->cc.cwnd_bytes - flow->sent.flying_payload
                               : 0,
     };
+    if (train.payload_budget > credit_left(flow))
+        train.payload_budget = credit_left(flow);
     train.count_max = (room < CORE_TRAIN_BYTES_MAX ? room : CORE_TRAIN_BYTES_MAX) / train.datagram_bytes;
     if (train.count_max > CORE_TRAIN_MAX)
         train.count_max = CORE_TRAIN_MAX;
@@ -611,6 +617,7 @@ bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     if (flow->dead)
         return false;
+    credit_update(flow, now_ns);
     bool ctrl = flow->ping_due || flow->lanes.frames_due || (flow->ctrl_head && (flow->ctrl_urgent || flow->ack_now));
     if (ctrl && send_frames(flow, true, desc, now_ns))
         return true;

@@ -306,6 +306,18 @@ int wire_next_frame(struct wire_packet *packet, struct wire_frame *frame)
         bytes = WIRE_PATH_BYTES;
         good = left >= bytes && get_path(at, &frame->path);
         break;
+    case FRAME_DEMAND:
+        bytes = WIRE_DEMAND_BYTES;
+        good = left >= bytes && at[1] == 0;
+        if (good)
+            frame->demand.target = get32(at + 4);
+        break;
+    case FRAME_GRANT:
+        bytes = WIRE_GRANT_BYTES;
+        good = left >= bytes && at[1] == 0;
+        if (good)
+            frame->grant = (struct wire_grant){get32(at + 4), get32(at + 8)};
+        break;
     case FRAME_PULL:
     default:
         good = false;
@@ -402,6 +414,21 @@ unsigned wire_put_path(uint8_t *at, const struct wire_path *path)
     put32(at + 8, path->number);
     put32(at + 12, path->psn);
     return WIRE_PATH_BYTES;
+}
+
+unsigned wire_put_demand(uint8_t *at, const struct wire_demand *demand)
+{
+    put_start(at, FRAME_DEMAND, 0, 0);
+    put32(at + 4, demand->target);
+    return WIRE_DEMAND_BYTES;
+}
+
+unsigned wire_put_grant(uint8_t *at, const struct wire_grant *grant)
+{
+    put_start(at, FRAME_GRANT, 0, 0);
+    put32(at + 4, grant->granted);
+    put32(at + 8, grant->heard);
+    return WIRE_GRANT_BYTES;
 }
 
 unsigned wire_ack_bytes(const struct wire_ack *ack)

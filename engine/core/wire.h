@@ -25,6 +25,8 @@ enum {
     WIRE_END_BYTES = 12,
     WIRE_FIN_BYTES = 8,
     WIRE_PING_BYTES = 4,
+    WIRE_DEMAND_BYTES = 8,
+    WIRE_GRANT_BYTES = 12,
     WIRE_PATH_BYTES = 16,
     WIRE_ACK_WORDS_MAX = 16,    /* 1,024 chunks beyond the cumulative ack */
     WIRE_ACK_PARTIALS_MAX = 8,
@@ -32,8 +34,9 @@ enum {
     WIRE_ACK_BYTES_MAX =
         20 + WIRE_ACK_WORDS_MAX * 8 + WIRE_ACK_PARTIALS_MAX * 12 + WIRE_ACK_PATHS_MAX * 16,
 };
-_Static_assert(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_PING_BYTES + WIRE_PATH_BYTES <= CORE_DATAGRAM_MIN,
-               "the largest ack, a ping and news of a path fit the smallest datagram");
+_Static_assert(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_DEMAND_BYTES + WIRE_GRANT_BYTES + WIRE_PING_BYTES +
+                       WIRE_PATH_BYTES <= CORE_DATAGRAM_MIN,
+               "the largest ack with what goes with it, a ping and news of a path fit the smallest datagram");
 
 enum wire_flag {
     WIRE_SEQUENCED = 1,   /* has a chunk sequence number: acked and repeated */
@@ -54,6 +57,8 @@ enum wire_frame_kind {
     FRAME_PING = 8,   /* nothing; elicits an ack */
     FRAME_ACK = 9,
     FRAME_PULL = 10,  /* reserved for one-sided reads; refused by version 2 */
+    FRAME_DEMAND = 11, /* how many bytes this flow would like to send, absolute */
+    FRAME_GRANT = 12, /* how many it may, absolute */
     FRAME_PATH = 13,  /* what has become of a queue pair that places payload */
 };
 
@@ -145,6 +150,16 @@ struct wire_ack {
     struct wire_ack_path paths[WIRE_ACK_PATHS_MAX];
 };
 
+/* Totals of payload bytes over the life of the flow, modulo 2^32. */
+struct wire_demand {
+    uint32_t target;       /* that the sender would like to have sent in the end */
+};
+
+struct wire_grant {
+    uint32_t granted;      /* that it may send */
+    uint32_t heard;        /* the newest target that came */
+};
+
 struct wire_frame {
     enum wire_frame_kind kind;
     union {
@@ -156,6 +171,8 @@ struct wire_frame {
         struct wire_end end;
         struct wire_fin fin;
         struct wire_ack ack;
+        struct wire_demand demand;
+        struct wire_grant grant;
         struct wire_path path;
     };
 };
@@ -191,6 +208,8 @@ unsigned wire_put_credit(uint8_t *at, const struct wire_credit *credit);
 unsigned wire_put_end(uint8_t *at, const struct wire_end *end);
 unsigned wire_put_fin(uint8_t *at, const struct wire_fin *fin);
 unsigned wire_put_ping(uint8_t *at);
+unsigned wire_put_demand(uint8_t *at, const struct wire_demand *demand);
+unsigned wire_put_grant(uint8_t *at, const struct wire_grant *grant);
 unsigned wire_put_path(uint8_t *at, const struct wire_path *path);
 unsigned wire_put_ack(uint8_t *at, const struct wire_ack *ack);
 unsigned wire_ack_bytes(const struct wire_ack *ack);

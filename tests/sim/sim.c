@@ -281,6 +281,18 @@ static void set_timely(struct options *options, struct rng *rng)
     options->params.cc = CC_TIMELY;
 }
 
+static void set_eqds(struct options *options, struct rng *rng)
+{
+    if (rng_below(rng, 2))
+        set_incast(options, rng);
+    else
+        set_congested(options, rng);
+    options->params.cc = CC_EQDS;
+    options->params.speculate_kb = 1u << rng_below(rng, 9);
+    EACH_NET(options, net)
+        net->loss_ppm = rng_below(rng, 3) * 20000;
+}
+
 static void set_truncation(struct options *options, struct rng *rng)
 {
     options->truncate_permille = 300;
@@ -420,7 +432,7 @@ static void set_storm(struct options *options, struct rng *rng)
     options->ends = 2 + rng_below(rng, 2);
     options->datagram_bytes = 512 + rng_below(rng, 3000);
     options->params.path_policy = rng_below(rng, 3);
-    options->params.cc = rng_below(rng, 2);
+    options->params.cc = rng_below(rng, 3);
     options->params.payload_crc = rng_below(rng, 2);
     options->close_early = rng_below(rng, 2);
     options->cancel_permille = rng_below(rng, 200);
@@ -465,6 +477,7 @@ static const struct scenario scenarios[] = {
     {"incast", set_incast},
     {"congested", set_congested},
     {"timely", set_timely},
+    {"eqds", set_eqds},
     {"truncation", set_truncation},
     {"cancel", set_cancel},
     {"cancel-eager", set_cancel_eager},

@@ -174,7 +174,7 @@ Test(config, info_of_known_rows)
     cr_assert_str_eq(info.range, "64..1048576");
     cr_assert_str_eq(info.unit, "KiB");
     cr_assert_eq(uccl_param_info(index_of("UCCL_CC"), &info), UCCL_OK);
-    cr_assert_str_eq(info.range, "swift|timely");
+    cr_assert_str_eq(info.range, "swift|timely|eqds");
     cr_assert_str_eq(info.unit, "");
 }
 
@@ -372,7 +372,7 @@ Test(config, refusal_says_name_value_source_and_range)
 {
     setenv("UCCL_CC", "bbr", 1);
     expect_refused(NULL, "parameter UCCL_CC: value \"bbr\" (environment) is not allowed; "
-                         "allowed: swift|timely");
+                         "allowed: swift|timely|eqds");
     unsetenv("UCCL_CC");
     setenv("UCCL_SOCKET_BUFFER_KB", "63", 1);
     expect_refused(NULL, "parameter UCCL_SOCKET_BUFFER_KB: value \"63\" (environment) is not "
@@ -476,7 +476,7 @@ Test(config, booleans)
 
 Test(config, choices_match_whole_words)
 {
-    const char *const bad[] = {"", "swif", "swiftt", "Swift", "swift|timely", "|", "timely|"};
+    const char *const bad[] = {"", "swif", "swiftt", "Swift", "swift|timely|eqds", "|", "timely|"};
     uccl_config *config = new_config();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         cr_assert_eq(uccl_config_set(config, "CC", bad[i]), UCCL_EINVAL, "\"%s\"", bad[i]);

@@ -21,6 +21,8 @@ static const struct wire_rts rts = {.conn = 6, .msg = 1, .total = UINT64_MAX};
 static const struct wire_credit credit = {.conn = 7, .delivered = 9, .eager_total = 0x80000001,
                                           .beyond = UINT64_C(0x8000000000000001)};
 static const struct wire_end end_send = {.conn = 8, .msg = 2, .status = UCCL_ETRUNCATED, .of_send = true};
+static const struct wire_demand demand = {.target = 0xfedcba98};
+static const struct wire_grant grant = {.granted = 0x80000002, .heard = 0xfedcba97};
 static const struct wire_fin fin = {.conn = 9, .sends_over = true, .receives_over = false};
 
 static struct wire_ack big_ack(void)
@@ -52,6 +54,8 @@ static void build(void)
                             .path_seq = 0xdeadbeef, .time_stamp = 0xcafe, .payload_crc = true};
     uint32_t at = WIRE_HEADER_BYTES;
     at += wire_put_ack(datagram + at, &ack);
+    at += wire_put_demand(datagram + at, &demand);
+    at += wire_put_grant(datagram + at, &grant);
     at += wire_put_ping(datagram + at);
     at += wire_put_credit(datagram + at, &credit);
     at += wire_put_cts(datagram + at, &cts);
@@ -82,9 +86,10 @@ Test(wire, sizes_are_as_declared)
     cr_assert_eq(wire_put_end(at, &end_send), WIRE_END_BYTES);
     cr_assert_eq(wire_put_fin(at, &fin), WIRE_FIN_BYTES);
     cr_assert_eq(wire_put_ping(at), WIRE_PING_BYTES);
+    cr_assert_eq(wire_put_demand(at, &demand), WIRE_DEMAND_BYTES);
+    cr_assert_eq(wire_put_grant(at, &grant), WIRE_GRANT_BYTES);
     cr_assert_eq(wire_put_ack(at, &ack), WIRE_ACK_BYTES_MAX);
     cr_assert_eq(wire_ack_bytes(&ack), WIRE_ACK_BYTES_MAX);
-    cr_assert_leq(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_PING_BYTES, CORE_DATAGRAM_MIN);
 }
 
 Test(wire, packet_header_round_trip)
@@ -130,6 +135,10 @@ Test(wire, frames_round_trip)
         cr_assert(path.path == i * 17 && path.ce == (i & 1) && path.path_seq == i + 1 &&
                   path.time_stamp == i + 2 && path.hold == i + 3);
     }
+    frame = next_of(&packet, FRAME_DEMAND);
+    cr_assert_eq(frame.demand.target, demand.target);
+    frame = next_of(&packet, FRAME_GRANT);
+    cr_assert(frame.grant.granted == grant.granted && frame.grant.heard == grant.heard);
     next_of(&packet, FRAME_PING);
     frame = next_of(&packet, FRAME_CREDIT);
     cr_assert(frame.credit.conn == 7 && frame.credit.delivered == 9 && frame.credit.eager_total == 0x80000001 &&

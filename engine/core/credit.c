@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Olteanu et al., "An edge-queued datagram service for all datacenter traffic" (EQDS), NSDI 2022, sections 3 and 4; the
+ * Ultra Ethernet specification calls the like RCCC. A new flow sends UCCL_SPECULATE_KB unasked, about what is
+ * in flight on a path, and tells its demand ahead of it. The receiver grants quanta round robin at 0.99 of
+ * the link's rate to those with unmet demand; when there is none, slowly to idle ones, until each may begin its next message
+ * unasked again. Repairs need credit like everything with payload, and go first.
+ *
+ * Where this differs from the paper, and why:
+ * - Demands and grants are totals and travel beside acks, not in data packets, whose header is full. A lost
+ *   one is made up for by the next; a sender that hears nothing tells its demand again. So no loss is final, and
+ *   none needs a record.
+ * - There is no trimming in networks as they are: what a burst of new flows loses is found by acks and probes.
+ * - A window (cc_eqds.c) bounds what is in flight, for congestion that the receiver does not see.
+ *
+ * Invariants: a flow is on at most one list of the pacer; on CREDIT_WANTING exactly when granted < demand.
+ * Owned by the core's thread.
+ */
+#include "core/state.h"
+
+enum {
+    QUANTUM_BYTES = 16 * 1024,     /* at least a chunk */
+    LINK_PERCENT = 99,             /* of its rate that is granted, so that a queue once built drains */
+    IDLE_SHARE = 8,                /* an idle quantum takes the time of so many */
+    WALK_MAX = 64,                 /* messages looked at to find the demand */
+    BACKOFF_MAX = 6,
+    HEARD_PATIENCE = 8,            /* a demand that was heard is told again only after so many times as long */
+};
+#define NS_PER_US UINT64_C(1000)
+#define DEMAND_AHEAD_BYTES (UINT64_C(8) << 20) /* beyond what is used */
+#define ASK_MIN_NS (100 * NS_PER_US)
+#define ASK_FIRST_NS (1000 * NS_PER_US)        /* while no round trip is known */
+#define BURST_NS (50 * NS_PER_US)              /* that a pacer called late makes up for */
+
+static uint64_t speculate_bytes(const struct flow *flow)
+{
+    return flow->core->params->speculate_kb * 1024;
+}
+
+static bool credited(const struct flow *flow)
+{
+    return flow->cc.ops->credited;
+}
+
+void credit_init(struct flow *flow)
+{
+    flow->credit_tx = (struct credit_tx){.granted_bytes = speculate_bytes(flow), .ask_at_ns = UINT64_MAX};
+    flow->credit_rx = (struct credit_rx){.granted_bytes = speculate_bytes(flow), .list = CREDIT_NONE};
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+uint64_t credit_left(const struct flow *flow)
+{
+    const struct credit_tx *tx = &flow->credit_tx;
+    if (!credited(flow))
+        return UINT64_MAX;
+    return tx->granted_bytes > tx->used_bytes ? tx->granted_bytes - tx->used_bytes : 0;
+}
+
+bool credit_takes(const struct flow *flow, uint64_t payload_bytes)
+{
+    return payload_bytes <= credit_left(flow);
+}
+
+void credit_use(struct flow *flow, uint64_t payload_bytes)
+{
+    if (credited(flow))
+        flow->credit_tx.used_bytes += payload_bytes;
+}
+
+/* What waits to be sent, as far as it is worth knowing. */
+static uint64_t waiting_bytes(const struct flow *flow)
+{
+    uint64_t bytes = flow->sent.lost_payload;
+    unsigned steps = 0;
+    for (const struct conn *conn = flow->active_head; conn; conn = conn->next_active) {
+        const struct core_msg *msg = conn->blocked ? NULL : conn->eager.head;
+        for (; msg && steps < WALK_MAX; msg = msg->next, steps++)
+            bytes += msg->size_bytes - msg->offset_bytes;
+        for (msg = conn->bulk.head; msg && steps < WALK_MAX; msg = msg->next, steps++)
+            bytes += (msg->block_bytes ? msg->available_bytes : msg->end_bytes) - msg->offset_bytes;
+        if (steps++ >= WALK_MAX || bytes >= DEMAND_AHEAD_BYTES)
+            break;
+    }
+    return bytes < DEMAND_AHEAD_BYTES ? bytes : DEMAND_AHEAD_BYTES;
+}
+
+/* How long to wait for a grant before the demand is told again. */
+static uint64_t patience_ns(const struct flow *flow)
+{
+    const struct credit_tx *tx = &flow->credit_tx;
+    uint64_t ns = flow->rtt.srtt_ns ? 2 * flow->rtt.srtt_ns + flow->rtt.peer_hold_ns : ASK_FIRST_NS;
+    if (ns < ASK_MIN_NS)
+        ns = ASK_MIN_NS;
+    if (tx->heard_bytes >= tx->told_bytes)
+        ns *= HEARD_PATIENCE; /* its turn will come; what may have been lost is the last grant */
+    return ns << tx->backoff;
+}
+
+static void tell(struct flow *flow, uint64_t now_ns)
+{
+    flow->credit_tx.due = true;
+    flow->credit_tx.ask_at_ns = now_ns + patience_ns(flow);
+    flow_owe_ack(flow, 0, true);
+}
+
+void credit_update(struct flow *flow, uint64_t now_ns)
+{
+    struct credit_tx *tx = &flow->credit_tx;
+    if (!credited(flow) || tx->told_bytes >= tx->used_bytes + DEMAND_AHEAD_BYTES / 2)
+        return;
+    uint64_t demand_bytes = tx->used_bytes + waiting_bytes(flow);
+    if (demand_bytes <= tx->told_bytes || demand_bytes <= tx->granted_bytes)
+        return;
+    tx->told_bytes = demand_bytes;
+    tell(flow, now_ns);
+}
+
+void credit_ask_again(struct flow *flow, uint64_t now_ns)
+{
+    struct credit_tx *tx = &flow->credit_tx;
+    if (tx->backoff < BACKOFF_MAX)
+        tx->backoff++;
+    tell(flow, now_ns);
+}
+
+void credit_on_grant(struct flow *flow, const struct wire_grant *grant, uint64_t now_ns)
+{
+    struct credit_tx *tx = &flow->credit_tx;
+    uint64_t granted_bytes = wire_expand(grant->granted, tx->granted_bytes);
+    uint64_t heard_bytes = wire_expand(grant->heard, tx->told_bytes);
+    bool more = granted_bytes > tx->granted_bytes && granted_bytes < UINT64_MAX / 2;
+    if (heard_bytes > tx->heard_bytes && heard_bytes <= tx->told_bytes)
+        tx->heard_bytes = heard_bytes;
+    if (more) {
+        tx->granted_bytes = granted_bytes;
+        tx->backoff = 0;
+        flow_wake(flow);
+    }
+    if (tx->granted_bytes >= tx->told_bytes)
+        tx->ask_at_ns = UINT64_MAX;
+    else if (more || tx->heard_bytes == tx->told_bytes)
+        tx->ask_at_ns = now_ns + patience_ns(flow);
+}
+
+unsigned credit_put(struct flow *flow, uint8_t *at)
+{
+    struct credit_tx *tx = &flow->credit_tx;
+    const struct credit_rx *rx = &flow->credit_rx;
+    unsigned bytes = 0;
+    if (tx->due)
+        bytes += wire_put_demand(at, &(struct wire_demand){(uint32_t)tx->told_bytes});
+    tx->due = false;
+    if (rx->demand_bytes)
+        bytes += wire_put_grant(at + bytes, &(struct wire_grant){(uint32_t)rx->granted_bytes,
+                                                                 (uint32_t)rx->demand_bytes});
+    return bytes;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+static void append(struct pacer *pacer, struct flow *flow, enum credit_list list)
+{
+    flow->credit_rx.list = (uint8_t)list;
+    if (list == CREDIT_NONE)
+        return;
+    flow->credit_rx.next = NULL;
+    if (pacer->lists[list].tail)
+        pacer->lists[list].tail->credit_rx.next = flow;
+    else
+        pacer->lists[list].head = flow;
+    pacer->lists[list].tail = flow;
+}
+
+static void detach(struct pacer *pacer, struct flow *flow)
+{
+    unsigned list = flow->credit_rx.list;
+    struct flow *before = NULL;
+    if (list == CREDIT_NONE)
+        return;
+    for (struct flow *f = pacer->lists[list].head; f != flow; f = f->credit_rx.next)
+        before = f;
+    *(before ? &before->credit_rx.next : &pacer->lists[list].head) = flow->credit_rx.next;
+    if (pacer->lists[list].tail == flow)
+        pacer->lists[list].tail = before;
+    flow->credit_rx.list = CREDIT_NONE;
+}
+
+void credit_forget(struct flow *flow)
+{
+    detach(&flow->core->pacer, flow);
+}
+
+void credit_on_demand(struct flow *flow, const struct wire_demand *demand, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    struct credit_rx *rx = &flow->credit_rx;
+    uint64_t demand_bytes = wire_expand(demand->target, rx->demand_bytes);
+    flow_owe_ack(flow, 0, true); /* it says what was heard */
+    if (demand_bytes <= rx->demand_bytes || demand_bytes > UINT64_MAX / 2)
+        return;
+    rx->demand_bytes = demand_bytes;
+    if (demand_bytes > rx->granted_bytes && rx->list != CREDIT_WANTING) {
+        if (pacer_deadline(core) == UINT64_MAX && core->pacer.next_ns < now_ns)
+            core->pacer.next_ns = now_ns; /* time without demand does not add up to a burst */
+        detach(&core->pacer, flow);
+        append(&core->pacer, flow, CREDIT_WANTING);
+    }
+    pacer_run(core, now_ns);
+}
+
+/* The time that such a payload takes on the link, with our headers. */
+static uint64_t link_ns(const struct flow *flow, uint64_t payload_bytes)
+{
+    uint64_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
+    uint64_t wire_bytes = payload_bytes + (payload_bytes + stride - 1) / stride * WIRE_BULK_HEADER_BYTES;
+    return wire_bytes * 8 * 1000 * 100 / (flow->core->pacer.link_mbps * LINK_PERCENT);
+}
+
+void pacer_run(struct core *core, uint64_t now_ns)
+{
+    struct pacer *pacer = &core->pacer;
+    uint64_t quantum_bytes = core->params->chunk_size_kb * 1024;
+    if (quantum_bytes < QUANTUM_BYTES)
+        quantum_bytes = QUANTUM_BYTES;
+    if (now_ns > BURST_NS && pacer->next_ns < now_ns - BURST_NS)
+        pacer->next_ns = now_ns - BURST_NS;
+    while (pacer->next_ns <= now_ns) {
+        enum credit_list list = pacer->lists[CREDIT_WANTING].head ? CREDIT_WANTING : CREDIT_IDLE;
+        struct flow *flow = pacer->lists[list].head;
+        if (!flow)
+            return;
+        struct credit_rx *rx = &flow->credit_rx;
+        uint64_t advance_bytes = rx->demand_bytes + speculate_bytes(flow);
+        uint64_t until_bytes = list == CREDIT_WANTING ? rx->demand_bytes : advance_bytes;
+        uint64_t bytes = until_bytes - rx->granted_bytes;
+        if (bytes > quantum_bytes)
+            bytes = quantum_bytes;
+        rx->granted_bytes += bytes;
+        pacer->next_ns += link_ns(flow, bytes) * (list == CREDIT_IDLE ? IDLE_SHARE : 1);
+        flow_owe_ack(flow, 0, true);
+        detach(pacer, flow);
+        append(pacer, flow,
+               rx->granted_bytes < rx->demand_bytes ? CREDIT_WANTING
+               : rx->granted_bytes < advance_bytes  ? CREDIT_IDLE
+                                                    : CREDIT_NONE);
+    }
+}
+
+uint64_t pacer_deadline(const struct core *core)
+{
+    const struct pacer *pacer = &core->pacer;
+    return pacer->lists[CREDIT_WANTING].head || pacer->lists[CREDIT_IDLE].head ? pacer->next_ns : UINT64_MAX;
+}
