@@ -58,10 +58,10 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 rm -f "$job/status"
-cp "$here"/guest_{main,links}.sh "$job/"
+cp "$here/guest_main.sh" "$job/"
 printf '%s\n' "$1" >"$job/command"
 {
-    printf 'VM_DIRECTORY=%q\nVM_MTU=%q\n' "$PWD" "${VM_MTU:-4200}"
+    printf 'VM_HERE=%q\nVM_DIRECTORY=%q\nVM_MTU=%q\n' "$here" "$PWD" "${VM_MTU:-4200}"
     for name in ${VM_PASS:-}; do printf 'export %s=%q\n' "$name" "${!name}"; done
 } >"$job/environment"
 

@@ -13,7 +13,7 @@ ulimit -c 0
     ip link set lo up
     modprobe -a rdma_rxe ib_uverbs rdma_ucm ib_umad
     # shellcheck source=tests/vm/guest_links.sh
-    . $job/guest_links.sh
+    . "$VM_HERE/guest_links.sh"
 } >$job/setup.log 2>&1
 echo "<3>guest: the command starts $SECONDS s after the first process" >/dev/kmsg
 cd "$VM_DIRECTORY" || cd /

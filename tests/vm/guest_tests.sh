@@ -2,18 +2,24 @@
 # SPDX-License-Identifier: Apache-2.0
 # The tests that run in the guest, in TAP; started by vm.sh. Checks whose names /run/job/done has were
 # made before the guest died and are left out. VM_ONLY, a shell pattern, chooses checks by name.
+#
+# Software emulation moves about ten megabytes a second: every check moves a few.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
 
+link=$SOURCE/tests/vm/link.sh
 done_before=/run/job/done
 [ -e $done_before ] || : >$done_before
 checks=$(wc -l <$done_before)
+PAIR_LIMIT_S=120
 
-# guest NAME COMMAND...: as check()
+# guest NAME COMMAND...: as check(), over a link without faults
 guest() {
     # shellcheck disable=SC2053 # a pattern
     [[ $1 == ${VM_ONLY:-*} ]] || return 0
-    grep -qxF -- "$1" $done_before || check "$@"
+    grep -qxF -- "$1" $done_before && return
+    check "$@"
+    "$link" clean
 }
 
 # ---- the bed itself -------------------------------------------------------------------------
@@ -38,11 +44,129 @@ perftest() {
     ended "$PID" 10 && [ "$STATUS" = 0 ]
 }
 for connection in UD UC RC; do
-    guest "perftest sends over $connection" perftest ib_send_bw -c $connection -s 4096 -n 500
+    guest "perftest sends over $connection" perftest ib_send_bw -c $connection -s 4096 -n 200
 done
 
-# ---- UDP in the guest -----------------------------------------------------------------------
-
 SERVER_ENV=(UCCL_BACKEND=udp) CLIENT_ENV=(UCCL_BACKEND=udp)
-guest "udp: verified messages over the veth pair" pair 10.0.0.2 --msize=1000000 --iterations=50
+guest "udp: verified messages over the veth pair" pair 10.0.0.2 --msize=1000000 --iterations=20
+
+# ---- verbs, each kind of queue pair ---------------------------------------------------------
+
+# use KIND [NAME=VALUE...]: what the following checks run with
+use() {
+    local settings=(UCCL_BACKEND=verbs)
+    kind=$1
+    shift
+    case $kind in
+    ud) settings+=(UCCL_UDMODE=1) ;;
+    rc) settings+=(UCCL_RCMODE=1) ;;
+    esac
+    SERVER_ENV=("${settings[@]}" UCCL_IB_HCA==rxe1 "$@")
+    CLIENT_ENV=("${settings[@]}" UCCL_IB_HCA==rxe0 "$@")
+}
+
+takes_kind() {
+    env "${CLIENT_ENV[@]}" "$BUILD/bench/uccl_info" >"$WORK/info.log" 2>&1
+    said info "rxe0 \(verbs\)" && said info "${kind^^} queue pairs"
+}
+
+# sweep SIZES FLAG...: verified messages of several sizes
+sweep() {
+    local sizes=$1 server result=0
+    shift
+    next_port
+    start server env "${SERVER_ENV[@]}" "$P2P_BENCH" --server --oobport="$PORT"
+    server=$PID
+    wait_listening "$server" "$PORT" || return 1
+    start client env "${CLIENT_ENV[@]}" "$P2P_BENCH" --serverip=10.0.0.2 --oobport="$PORT" --csv \
+        --verify=true --seconds=0.01 --iterations=4 --warmup=1 --window=4 --sizes="$sizes" "$@"
+    ended "$PID" "$PAIR_LIMIT_S" && [ "$STATUS" = 0 ] || { echo "client: $STATUS" && result=1; }
+    ended "$server" 15 && [ "$STATUS" = 0 ] || { echo "server: $STATUS" && result=1; }
+    return "$result"
+}
+
+# faulty "NETEM ARGUMENTS" COMMAND...
+faulty() {
+    local faults
+    read -ra faults <<<"$1"
+    shift
+    "$link" netem "${faults[@]}" && "$@"
+}
+
+# repaired COMMAND...: it passes, and something was sent again
+repaired() {
+    "$@" || return 1
+    [ "$(retransmits)" -gt 0 ] || { echo "nothing was sent again" && return 1; }
+}
+
+# flap DEVICE: the link is down for a second in the midst of a transfer that it slows to 20 Mbit/s
+flap() {
+    "$link" netem rate 20mbit || return 1
+    start_pair 10.0.0.2 --msize=1000000 --nreq=2 --iterations=10 || return 1
+    sleep 2
+    kill -0 "$CLIENT_PID" 2>/dev/null || { echo "ended before the link went down" && return 1; }
+    "$link" down "$1"
+    sleep 1
+    "$link" up "$1"
+    ended "$CLIENT_PID" "$PAIR_LIMIT_S" && [ "$STATUS" = 0 ] || { echo "client: $STATUS" && return 1; }
+    ended "$SERVER_PID" 15 && [ "$STATUS" = 0 ] || { echo "server: $STATUS" && return 1; }
+}
+
+# killed server|client: the other one says so and ends
+killed() {
+    local victim survivor
+    start_pair 10.0.0.2 --perftype=tpt --msize=100000 --iterations=100000000 || return 1
+    sleep 2
+    if [ "$1" = server ]; then
+        victim=$SERVER_PID survivor=$CLIENT_PID
+    else
+        victim=$CLIENT_PID survivor=$SERVER_PID
+    fi
+    kill -0 "$survivor" 2>/dev/null || { echo "ended before the kill" && return 1; }
+    kill -KILL "$victim"
+    ended "$victim" 5
+    ended "$survivor" 30 || return 1
+    echo "status $STATUS"
+    [ "$STATUS" -ne 0 ] && [ "$STATUS" -lt 128 ]
+}
+
+# with_mtu BYTES COMMAND...
+with_mtu() {
+    local result=0
+    "$link" mtu "$1" || return 1
+    shift
+    "$@" || result=1
+    "$link" mtu "${VM_MTU:-4200}"
+    return "$result"
+}
+
+kinds=(ud)
+for kind in "${kinds[@]}"; do
+    use "$kind"
+    guest "$kind: the engine takes it" takes_kind
+    guest "$kind: sizes" sweep 1,4096,4097,64K,1M
+    guest "$kind: sizes, both directions" sweep 1,64K,300000 --bi
+    for loss in 0.1 1 5; do
+        guest "$kind: sizes, $loss% loss" faulty "loss $loss%" sweep 1,4K,64K,1M
+    done
+    guest "$kind: 1% loss is repaired" faulty "loss 1%" repaired \
+        pair 10.0.0.2 --msize=200000 --iterations=10
+    guest "$kind: 16 connections, both directions" pair 10.0.0.2 --nflow=16 --nreq=2 --bi \
+        --msize=30000 --iterations=4
+    guest "$kind: the link goes down and up at the receiver" flap v1
+    guest "$kind: the link goes down and up at the sender" flap v0
+    for mtu in 1500 9000; do
+        guest "$kind: network device MTU $mtu" with_mtu $mtu sweep 4096,64K,300000
+    done
+    use "$kind" UCCL_PORT_ENTROPY=1
+    guest "$kind: one path, 1% loss" faulty "loss 1%" sweep 64K,300000
+    use "$kind" UCCL_CHUNK_SIZE_KB=1
+    guest "$kind: smallest chunks" sweep 64K,300000
+    use "$kind" UCCL_IN_ORDER=0
+    guest "$kind: reordering" faulty "delay 2ms reorder 25% 50%" sweep 1,4K,64K,300000
+    guest "$kind: duplicates" faulty "duplicate 5%" sweep 1,4K,64K,300000
+    use "$kind" UCCL_DEAD_PEER_MS=4000
+    guest "$kind: killed server" killed server
+    guest "$kind: killed client" killed client
+done
 finish
