@@ -100,6 +100,6 @@ const struct mem_ops *mem_ops_of(enum uccl_mem kind);
 /* For tests: one more kind, asked before all others by UCCL_MEM_AUTO; NULL: none. */
 void mem_set_test_kind(const struct mem_ops *ops);
 
-extern const struct mem_ops mem_host_ops;
+extern const struct mem_ops mem_host_ops, mem_cuda_ops, mem_hip_ops; /* as far as they are built in */
 
 #endif

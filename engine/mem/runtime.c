@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "mem/runtime.h"
+
+#include "log.h"
+
+#include <dlfcn.h>
+#include <stddef.h>
+
+/* Under the lock. */
+static bool look_up(struct mem_runtime *runtime, void *library)
+{
+    for (unsigned i = 0; i < runtime->count; i++) {
+        runtime->functions[i] = dlsym(library, runtime->names[i]);
+        if (!runtime->functions[i]) {
+            runtime->missing = runtime->names[i];
+            LOG_WARNING("%s has no %s: too old, its memory cannot be used", runtime->soname, runtime->missing);
+            return false;
+        }
+    }
+    return true;
+}
+
+bool mem_runtime_find(struct mem_runtime *runtime, bool load)
+{
+    if (atomic_load_explicit(&runtime->ready, memory_order_acquire))
+        return true;
+    pthread_mutex_lock(&runtime->lock);
+    bool ready = atomic_load_explicit(&runtime->ready, memory_order_relaxed);
+    for (unsigned i = 0; !ready && !runtime->missing && runtime->sonames[i]; i++) {
+        void *library = dlopen(runtime->sonames[i], RTLD_NOW | (load ? 0 : RTLD_NOLOAD)); /* never closed */
+        if (!library)
+            continue;
+        runtime->soname = runtime->sonames[i];
+        ready = look_up(runtime, library);
+        atomic_store_explicit(&runtime->ready, ready, memory_order_release);
+    }
+    pthread_mutex_unlock(&runtime->lock);
+    return ready;
+}

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What we declare of the vendors' libraries, against the vendors' headers where those are installed. Most of
+ * it is checked by the compiler.
+ */
+#include "mem/cuda_api.h"
+#include "mem/hip_api.h"
+
+#include <criterion/criterion.h>
+
+/* Our type of a parameter is as large as theirs, and is passed in the same kind of register. */
+#define SAME_SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs), #ours " for " #theirs)
+
+#if __has_include(<hip/hip_runtime_api.h>)
+#define __HIP_PLATFORM_AMD__ 1
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wpedantic"
+#pragma GCC diagnostic ignored "-Wstrict-prototypes"
+#include <hip/hip_runtime_api.h>
+#pragma GCC diagnostic pop
+
+#define HIP_PROTOTYPE(name, ours, theirs)                                                            \
+    _Static_assert(__builtin_types_compatible_p(__typeof__(&name), hipError_t(*) theirs), #name);
+HIP_FUNCTIONS(HIP_PROTOTYPE)
+#define HIP_SAME(ours, value, theirs) _Static_assert((int)ours == (int)theirs, #ours);
+HIP_VALUES(HIP_SAME)
+SAME_SIZE(int, hipError_t);
+SAME_SIZE(int, hipPointer_attribute);
+SAME_SIZE(uintptr_t, hipDeviceptr_t);
+SAME_SIZE(void *, hipStream_t);
+SAME_SIZE(void *, hipEvent_t);
+
+Test(mem_headers, hip)
+{
+    int device = HIP_VERSION_MAJOR > 5 ? HIP_MEMORY_DEVICE_6 : HIP_MEMORY_DEVICE_5;
+    cr_assert_eq(device, (int)hipMemoryTypeDevice);
+}
+#endif
+
+#if __has_include(<cuda.h>)
+#include <cuda.h>
+
+#define CUDA_PROTOTYPE(name, ours, theirs)                                                           \
+    _Static_assert(__builtin_types_compatible_p(__typeof__(&name), CUresult(*) theirs), #name);
+CUDA_FUNCTIONS(CUDA_PROTOTYPE)
+#define CUDA_SAME(ours, value, theirs) _Static_assert((int)ours == (int)theirs, #ours);
+CUDA_VALUES(CUDA_SAME)
+SAME_SIZE(int, CUresult);
+SAME_SIZE(int, CUpointer_attribute);
+SAME_SIZE(int, CUstreamCaptureMode);
+SAME_SIZE(int, CUdevice);
+SAME_SIZE(uintptr_t, CUdeviceptr);
+SAME_SIZE(void *, CUcontext);
+#endif
+
+/* Each version of ROCm's number for device memory is used where it belongs. */
+Test(mem_headers, values)
+{
+    cr_assert_neq((int)HIP_MEMORY_DEVICE_5, (int)HIP_MEMORY_DEVICE_6);
+    cr_assert_eq((int)HIP_MEMORY_DEVICE_6, (int)CUDA_MEMORY_DEVICE);
+}

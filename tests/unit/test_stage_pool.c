@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks and spans of pinned memory (stage_pool.c). */
+#include "stage_pool.h"
+
+#include <criterion/criterion.h>
+#include <string.h>
+
+enum { BLOCK = 65536, BLOCKS = 8, MOST = 6 };
+
+static struct stage_pool pool;
+
+static void set_up(void)
+{
+    cr_assert(stage_pool_make(&pool, BLOCK, BLOCKS, -1));
+}
+
+static void tear_down(void)
+{
+    cr_assert_eq(pool.free_block_count, BLOCKS, "a block is lost");
+    cr_assert_eq(pool.free_span_count, BLOCKS * STAGE_SPANS_PER_BLOCK, "a span is lost");
+    stage_pool_free(&pool);
+}
+
+TestSuite(stage_pool, .init = set_up, .fini = tear_down, .timeout = 30);
+
+static struct stage_span *take(enum stage_side side, uint32_t length)
+{
+    struct stage_span *span = stage_span_take(&pool, side, length);
+    if (span) {
+        cr_assert_eq(span->length, length);
+        cr_assert(span->memory >= pool.memory && span->memory + length <= pool.memory + pool.memory_bytes);
+        memset(span->memory, 1, length);
+    }
+    return span;
+}
+
+Test(stage_pool, a_side_leaves_the_other_some)
+{
+    struct stage_span *spans[BLOCKS];
+    for (unsigned i = 0; i < MOST; i++)
+        cr_assert(spans[i] = take(STAGE_SENDS, BLOCK));
+    cr_assert_null(take(STAGE_SENDS, BLOCK));
+    cr_assert_null(take(STAGE_SENDS, 10));
+    cr_assert_eq(stage_pool_room(&pool, STAGE_SENDS), 0);
+    cr_assert_eq(stage_pool_room(&pool, STAGE_RECEIVES), BLOCKS - MOST);
+    for (unsigned i = MOST; i < BLOCKS; i++)
+        cr_assert(spans[i] = take(STAGE_RECEIVES, BLOCK));
+    cr_assert_null(take(STAGE_RECEIVES, BLOCK));
+    for (unsigned i = 0; i < BLOCKS; i++)
+        stage_span_put(&pool, spans[i]);
+}
+
+Test(stage_pool, spans_are_shared_out_as_well)
+{
+    struct stage_span *spans[BLOCKS * STAGE_SPANS_PER_BLOCK];
+    unsigned count = 0;
+    while ((spans[count] = take(STAGE_SENDS, 1)))
+        count++;
+    cr_assert_eq(count, MOST * STAGE_SPANS_PER_BLOCK);
+    cr_assert(spans[count] = take(STAGE_RECEIVES, 1));
+    for (unsigned i = 0; i <= count; i++)
+        stage_span_put(&pool, spans[i]);
+}
+
+Test(stage_pool, slices_do_not_overlap)
+{
+    enum { COUNT = 12 };
+    struct stage_span *spans[COUNT];
+    for (unsigned i = 0; i < COUNT; i++)
+        cr_assert(spans[i] = take(STAGE_RECEIVES, BLOCK / 4 - 60 - i));
+    for (unsigned i = 0; i < COUNT; i++)
+        memset(spans[i]->memory, (int)i, spans[i]->length);
+    for (unsigned i = 0; i < COUNT; i++) {
+        for (unsigned k = 0; k < spans[i]->length; k++)
+            cr_assert_eq(spans[i]->memory[k], i);
+    }
+    cr_assert_eq(pool.free_block_count, BLOCKS - COUNT / 4);
+    for (unsigned i = 0; i < COUNT; i += 2)
+        stage_span_put(&pool, spans[i]);
+    for (unsigned i = 1; i < COUNT; i += 2)
+        stage_span_put(&pool, spans[i]);
+}
+
+Test(stage_pool, a_shared_block_begins_anew)
+{
+    struct stage_span *first = take(STAGE_SENDS, 100);
+    uint8_t *memory = first->memory;
+    stage_span_put(&pool, first);
+    for (unsigned i = 0; i < 10000; i++) { /* far more than a block holds */
+        struct stage_span *span = take(STAGE_SENDS, 100);
+        cr_assert_eq(span->memory, memory);
+        stage_span_put(&pool, span);
+    }
+}
+
+/* ---- ranges ---------------------------------------------------------------------------------- */
+
+Test(stage_pool, ranges_grow_together)
+{
+    struct stage_span *span = take(STAGE_RECEIVES, 1000);
+    cr_assert(stage_span_add(span, 200, 300));
+    cr_assert(stage_span_add(span, 400, 500));
+    cr_assert(stage_span_add(span, 0, 100));
+    cr_assert_eq(span->range_count, 3);
+    cr_assert(stage_span_add(span, 300, 400)); /* joins two */
+    cr_assert_eq(span->range_count, 2);
+    cr_assert(stage_span_add(span, 100, 200));
+    cr_assert_eq(span->range_count, 1);
+    cr_assert_not(stage_span_full(span));
+    cr_assert(stage_span_add(span, 500, 1000));
+    cr_assert(stage_span_full(span));
+    stage_span_put(&pool, span);
+}
+
+Test(stage_pool, too_many_ranges)
+{
+    struct stage_span *span = take(STAGE_RECEIVES, 1000);
+    for (unsigned i = 0; i < STAGE_RANGES; i++)
+        cr_assert(stage_span_add(span, 20 * i, 20 * i + 10));
+    cr_assert_not(stage_span_add(span, 900, 910));
+    cr_assert_eq(span->range_count, STAGE_RANGES);
+    cr_assert(stage_span_add(span, 10, 20)); /* no further one */
+    cr_assert_eq(span->range_count, STAGE_RANGES - 1);
+    cr_assert(stage_span_add(span, 900, 910));
+    stage_span_put(&pool, span);
+}
+
+/* Any order of any pieces makes it full, and no sooner than the last of them. */
+Test(stage_pool, random_orders)
+{
+    uint32_t random = 1;
+    for (unsigned round = 0; round < 2000; round++) {
+        struct stage_span *span = take(STAGE_RECEIVES, STAGE_RANGES * 100);
+        unsigned order[STAGE_RANGES];
+        for (unsigned i = 0; i < STAGE_RANGES; i++) {
+            random = random * 1664525u + 1013904223u;
+            unsigned j = (random >> 8) % (i + 1);
+            order[i] = order[j];
+            order[j] = i;
+        }
+        for (unsigned i = 0; i < STAGE_RANGES; i++) {
+            cr_assert_not(stage_span_full(span));
+            cr_assert(stage_span_add(span, 100 * order[i], 100 * order[i] + 100));
+        }
+        cr_assert(stage_span_full(span));
+        stage_span_put(&pool, span);
+    }
+}
