@@ -117,6 +117,19 @@ static int cuda_status(char *text, size_t size)
     return UCCL_OK;
 }
 
+static int cuda_device(int index, struct mem_device *out)
+{
+    char text[MEM_STATUS_TEXT];
+    int handle;
+    if (cuda_status(text, sizeof text) || cuda.cuDeviceGet(&handle, index))
+        return UCCL_ENODEV;
+    if (cuda.cuDeviceGetName(out->model, sizeof out->model, handle))
+        out->model[0] = '\0';
+    if (cuda.cuDeviceGetPCIBusId(out->pci, sizeof out->pci, handle))
+        out->pci[0] = '\0';
+    return UCCL_OK;
+}
+
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 /* Logs the first failure of a device. */
@@ -291,6 +304,7 @@ const struct mem_ops mem_cuda_ops = {
     .cpu_readable = false,
     .identify = cuda_identify,
     .status = cuda_status,
+    .device = cuda_device,
     .stage_open = cuda_stage_open,
     .stage_close = cuda_stage_close,
     .pin = cuda_pin,

@@ -108,6 +108,19 @@ static int hip_status(char *text, size_t size)
     return UCCL_OK;
 }
 
+static int hip_device(int index, struct mem_device *out)
+{
+    char text[MEM_STATUS_TEXT];
+    int count = 0;
+    if (hip_status(text, sizeof text) || hip.hipGetDeviceCount(&count) || index >= count)
+        return UCCL_ENODEV;
+    if (hip.hipDeviceGetName(out->model, sizeof out->model, index))
+        out->model[0] = '\0';
+    if (hip.hipDeviceGetPCIBusId(out->pci, sizeof out->pci, index))
+        out->pci[0] = '\0';
+    return UCCL_OK;
+}
+
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 /* Logs the first failure of a device. */
@@ -232,6 +245,7 @@ const struct mem_ops mem_hip_ops = {
     .cpu_readable = false,
     .identify = hip_identify,
     .status = hip_status,
+    .device = hip_device,
     .stage_open = hip_stage_open,
     .stage_close = hip_stage_close,
     .pin = hip_pin,

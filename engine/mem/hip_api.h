@@ -15,6 +15,7 @@
     FUNCTION(hipRuntimeGetVersion, (int *version), (int *))                                          \
     FUNCTION(hipGetDeviceCount, (int *count), (int *))                                               \
     FUNCTION(hipSetDevice, (int device), (int))                                                      \
+    FUNCTION(hipDeviceGetName, (char *name, int size, int device), (char *, int, hipDevice_t))       \
     FUNCTION(hipDeviceGetPCIBusId, (char *text, int size, int device), (char *, int, int))           \
     FUNCTION(hipPointerGetAttribute, (void *data, int attribute, uintptr_t address),                 \
              (void *, hipPointer_attribute, hipDeviceptr_t))                                         \

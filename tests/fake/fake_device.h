@@ -200,6 +200,13 @@ static inline int fake_status(char *text, size_t size)
     return UCCL_OK;
 }
 
+static inline int fake_device(int index, struct mem_device *out)
+{
+    (void)index; /* there are as many as tests name */
+    *out = (struct mem_device){.model = "fake"};
+    return UCCL_OK;
+}
+
 static inline int fake_stage_open(const struct mem_identity *of, unsigned streams, unsigned copies_max,
                                   struct mem_stage **out)
 {
@@ -326,6 +333,7 @@ static const struct mem_ops fake_ops = {
     .cpu_readable = false,
     .identify = fake_identify,
     .status = fake_status,
+    .device = fake_device,
     .stage_open = fake_stage_open,
     .stage_close = fake_stage_close,
     .pin = fake_pin,
