@@ -4,11 +4,12 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS="unit sim integration vm sanitize stress fuzz"
+PARTS="unit sim integration vm sanitize stress fuzz model"
 
 # Options of a part, for its program to read: --NAME, or --NAME=VALUE for one with a value
 declare -A OPTIONS=(
     [fuzz]="--seconds=N"
+    [model]="--deep"
     [sim]="--scenario=NAME --seed=S --seeds=N --trace"
 )
 
@@ -39,6 +40,7 @@ vm           verbs on the kernel's soft-RoCE, in a QEMU guest; VM_KDIR names ano
 sanitize     unit, sim and a shorter integration under AddressSanitizer and UBSan
 stress       rings, lending and wake-up with many threads, as shipped and under ThreadSanitizer
 fuzz         what parses bytes of a peer: the corpus, then new inputs for N seconds (libFuzzer)
+model        Spin models: sleeping, waking and lending; clear-to-send and credit under loss
 EOF
 }
 
@@ -58,7 +60,7 @@ fail() {
 # ---- packages -------------------------------------------------------------------------------
 
 PACKAGES=(gcc g++ meson ninja-build pkg-config python3 liburing-dev libhwloc-dev libcriterion-dev libjansson-dev
-    iproute2 ethtool clang libclang-rt-dev llvm libbpf-dev binutils
+    iproute2 ethtool clang libclang-rt-dev llvm spin libbpf-dev binutils
     qemu-system-x86 busybox-static cpio kmod zstd xz-utils rdma-core ibverbs-utils perftest libibverbs-dev)
 
 # apt is run only when something is missing
@@ -181,6 +183,9 @@ run_part() {
             -Dc_args=-fno-sanitize-recover=all || return
         program fuzz tests/fuzz/run.sh build-fuzz "${options[@]}"
         ;;
+    model*)
+        program model tests/spin/run.sh "${options[@]}"
+        ;;
     esac
 }
 
@@ -241,7 +246,7 @@ if ! install_packages; then
     finish
 fi
 built=no
-if [[ " sanitize fuzz " == *" ${parts[*]} "* ]] || build build; then
+if [[ " sanitize fuzz model " == *" ${parts[*]} "* ]] || build build; then
     built=yes
 fi
 for part in "${parts[@]}"; do
