@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "info_verbs.h"
 #include "uccl/engine.h"
 
 enum { VALUE_MAX = 512, SOURCE_MAX = 4096 };
@@ -293,11 +294,12 @@ static bool print_devices(void)
     uccl_engine *engine = open_engine(&error);
     if (!engine) {
         printf("Devices:\n  unknown: %s\n", uccl_strerror(error));
+        verbs_print(); /* why none of them will do */
         return false;
     }
     print_device_list(engine);
     uccl_close(engine);
-    return true;
+    return verbs_print();
 }
 
 /* ---- GPUs ------------------------------------------------------------------------------------ */
@@ -373,15 +375,17 @@ static bool print_topology(void)
     uccl_engine *engine = open_engine(&error);
     if (!engine) {
         printf("Devices:\n  unknown: %s\n", uccl_strerror(error));
+        verbs_print(); /* why none of them will do */
         return false;
     }
     print_device_list(engine);
+    bool ok = verbs_print();
     print_gpu_list(engine);
     int gpus = uccl_gpu_count(engine);
     if (gpus > 0)
         print_matrix(engine, gpus);
     uccl_close(engine);
-    return true;
+    return ok;
 }
 
 /* ---- counters -------------------------------------------------------------------------------- */
@@ -531,6 +535,7 @@ static bool print_json(void)
     json_object_set_new(root, "version", json_text(uccl_version()));
     json_object_set_new(root, "build", json_text(uccl_build_info()));
     bool ok = add_devices(root);
+    ok = verbs_add_json(root) && ok;
     add_runtimes(root);
     ok = add_params(root) && ok;
     add_counters(root);

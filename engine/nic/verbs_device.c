@@ -69,6 +69,7 @@ bool verbs_port_refresh(const struct verbs_lib *lib, struct ibv_context *context
     port->ethernet = attr.link_layer == IBV_LINK_LAYER_ETHERNET;
     port->mtu_shift = (uint8_t)(attr.active_mtu + VERBS_MTU_SHIFT_MIN - IBV_MTU_256);
     port->lid = attr.lid;
+    port->max_message = attr.max_msg_sz;
     port->speed_mbps = speed_of(&attr);
     port->gid_table = attr.gid_tbl_len;
     return true;

@@ -19,6 +19,7 @@ struct verbs_port {
     uint8_t mtu_shift;    /* log2 of the path MTU in effect */
     uint16_t lid;
     uint64_t speed_mbps;  /* 0: unknown */
+    uint32_t max_message; /* bytes of a work request */
     int numa_node;        /* -1: unknown */
     int gid_table;        /* entries of its GID table */
     struct verbs_gid *gids; /* readable ones that are not empty */

@@ -202,3 +202,25 @@ int verbs_choose_mode(const struct verbs_able *able, const struct params *params
                         able->rc ? "the device makes no UC queue pairs"
                                  : "the device makes neither UC nor RC queue pairs");
 }
+
+/* ---- ports ----------------------------------------------------------------------------------- */
+
+void verbs_judge(const struct verbs_candidate *port, const struct params *params,
+                 struct verbs_choice *out)
+{
+    const char *why_not = "";
+
+    *out = (struct verbs_choice){0};
+    out->gid = verbs_choose_gid(port->gids, port->gid_count, params->ib_gid_index, out->why_gid);
+    out->mode = verbs_choose_mode(&port->able, params, out->why_mode);
+    if (!verbs_admits(params->ib_hca, port->device, port->number))
+        why_not = "UCCL_IB_HCA does not admit it";
+    else if (!port->active)
+        why_not = "it is not active";
+    else if (port->ethernet && out->gid == NULL)
+        why_not = out->why_gid;
+    else if (out->mode < 0)
+        why_not = out->why_mode;
+    snprintf(out->why_not, sizeof out->why_not, "%s", why_not);
+    out->usable = *why_not == '\0';
+}

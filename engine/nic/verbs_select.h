@@ -67,6 +67,30 @@ unsigned verbs_choose_mtu(unsigned ours_shift, unsigned theirs_shift, uint64_t p
 int verbs_choose_mode(const struct verbs_able *able, const struct params *params,
                       char why[VERBS_WHY_TEXT]);
 
+/* A port, as far as choosing goes. */
+struct verbs_candidate {
+    const char *device;
+    unsigned number;
+    bool active, ethernet;
+    struct verbs_able able;
+    const struct verbs_gid *gids;
+    int gid_count;
+};
+
+/* What the engine makes of a port. */
+struct verbs_choice {
+    bool usable;
+    char why_not[VERBS_WHY_TEXT];  /* empty where it is usable */
+    const struct verbs_gid *gid;   /* NULL: none */
+    char why_gid[VERBS_WHY_TEXT];
+    int mode;                      /* enum verbs_mode, or -1 */
+    char why_mode[VERBS_WHY_TEXT];
+};
+
+/* Judges a port; the GID and mode are filled in for unusable ones too. */
+void verbs_judge(const struct verbs_candidate *port, const struct params *params,
+                 struct verbs_choice *out);
+
 /*
  * UCCL_IB_TC as it may be sent. Its two low bits are ECN's, and both set would mark every packet as having
  * met congestion: that becomes "ECN capable".

@@ -154,6 +154,46 @@ struct uccl_device {
 int uccl_device_count(const uccl_engine *engine);
 int uccl_device_get(const uccl_engine *engine, int device, struct uccl_device *out);
 
+/* An entry of a verbs port's GID table. */
+struct uccl_verbs_gid {
+    int index;
+    char type[12];    /* "RoCE v1", "RoCE v2", "InfiniBand" */
+    char address[48]; /* "10.0.0.1", "fe80::1" */
+};
+
+/* A port of a verbs (RDMA) device, and what the engine makes of it. */
+struct uccl_verbs_port {
+    char device[64];
+    uint32_t port;       /* from 1 */
+    int active;
+    char link[12];       /* "RoCE", "InfiniBand" */
+    uint32_t mtu;        /* path MTU in effect: payload bytes of a packet */
+    uint32_t lid;        /* 0 on RoCE */
+    uint64_t speed_mbps; /* 0: unknown */
+    int numa_node;       /* -1: unknown */
+    int ud, uc, rc;      /* kinds of queue pair that the device makes */
+    uint32_t max_message; /* bytes of a work request */
+    uint32_t max_queue_pairs, max_work_requests, max_completions, max_shared_receives;
+    uint32_t gid_count;  /* entries that can be read and are not empty */
+    const struct uccl_verbs_gid *gids; /* during the call */
+    int usable;          /* the engine takes the first usable port */
+    char why_not[192];   /* empty where it is usable */
+    int gid_index;       /* the GID it would use; -1: none */
+    char why_gid[192];
+    char mode[4];        /* the queue pairs it would use for data: "UC", "RC", "UD"; empty: none will do */
+    char why_mode[192];
+};
+
+/*
+ * Calls `tell` for each port of each verbs device that opens, with `config` (NULL: none) in force; no engine is
+ * needed. Returns the number of ports. UCCL_ENOTSUP, UCCL_ENODEV: built without verbs, or its library
+ * is not there; `status` then says so in words, cut at `size`. UCCL_EINVAL: as for uccl_open(). Any
+ * thread; blocks while it looks.
+ */
+typedef void (*uccl_verbs_port_fn)(void *user, const struct uccl_verbs_port *port);
+int uccl_verbs_ports(const uccl_config *config, uccl_verbs_port_fn tell, void *user, char *status,
+                     size_t size);
+
 /* How a GPU and a device reach each other, nearest first. */
 enum uccl_distance {
     UCCL_DISTANCE_PIX = 0, /* through one PCIe switch */

@@ -229,3 +229,42 @@ Test(verbs_select, mode)
                            why);
     }
 }
+
+/* ---- ports ---- */
+
+Test(verbs_select, judges_ports)
+{
+    static const struct {
+        bool active, ethernet, ud;
+        int gid_count;
+        const char *filter, *why_not; /* "": usable */
+    } rows[] = {
+        {1, 1, 1, 1, "", ""},
+        {1, 0, 1, 0, "", ""}, /* InfiniBand goes by LID */
+        {1, 1, 1, 1, "=mlx5_0:2", ""},
+        {1, 1, 1, 1, "=mlx5_0:1", "UCCL_IB_HCA does not admit it"},
+        {0, 1, 1, 1, "", "it is not active"},
+        {0, 1, 1, 1, "^mlx5", "UCCL_IB_HCA does not admit it"},
+        {1, 1, 1, 0, "", "the port has no GID (has its interface an IP address?)"},
+        {1, 1, 0, 1, "", "the device makes no UD queue pairs, which control needs"},
+    };
+    struct verbs_gid gid = {.index = 3, .type = VERBS_GID_ROCE_V2, .gid = {[10] = 255, [11] = 255}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct params params = param_defaults();
+        struct verbs_candidate port = {.device = "mlx5_0",
+                                       .number = 2,
+                                       .active = rows[i].active,
+                                       .ethernet = rows[i].ethernet,
+                                       .able = {.ud = rows[i].ud, .rc = true},
+                                       .gids = &gid,
+                                       .gid_count = rows[i].gid_count};
+        struct verbs_choice choice;
+        strcpy(params.ib_hca, rows[i].filter);
+        verbs_judge(&port, &params, &choice);
+        cr_expect_str_eq(choice.why_not, rows[i].why_not, "row %zu: %s", i, choice.why_not);
+        cr_expect_eq(choice.usable, *rows[i].why_not == '\0');
+        cr_expect_eq(choice.gid, rows[i].gid_count ? &gid : NULL);
+        cr_expect_eq(choice.mode, rows[i].ud ? VERBS_RC : -1);
+    }
+}
