@@ -47,6 +47,35 @@ for connection in UD UC RC; do
     guest "perftest sends over $connection" perftest ib_send_bw -c $connection -s 4096 -n 200
 done
 
+# what uccl_info says of both ports: usable, GID, state, kind of queue pair, why not
+ports() {
+    "$BUILD/bench/uccl_info" --json >"$WORK/info.json" || return 1
+    python3 - "$WORK/info.json" "$1" <<'EOF'
+import json, sys
+ports = json.load(open(sys.argv[1]))["verbs"]["ports"]
+said = "; ".join(f"{p['device']} {p['active']} {p['gid_index']} {p['mode']} {p['usable']} {p['why_not']}".strip() for p in ports)
+print("said:  ", said)
+print("wanted:", sys.argv[2])
+sys.exit(said != sys.argv[2])
+EOF
+}
+filtered() {
+    UCCL_IB_HCA='^=rxe0' UCCL_RCMODE=1 NCCL_IB_GID_INDEX=0 ports \
+        "rxe0 True 0 RC False UCCL_IB_HCA does not admit it; rxe1 True 0 RC True"
+}
+one_down() {
+    local result
+    "$link" down v0 || return 1
+    sleep 0.5
+    ports "rxe0 False 1 UC False it is not active; rxe1 False 1 UC False it is not active"
+    result=$?
+    "$link" up v0
+    return "$result"
+}
+guest "uccl_info: both ports would do" ports "rxe0 True 1 UC True; rxe1 True 1 UC True"
+guest "uccl_info: as the parameters say" filtered
+guest "uccl_info: a link that is down" one_down
+
 SERVER_ENV=(UCCL_BACKEND=udp) CLIENT_ENV=(UCCL_BACKEND=udp)
 guest "udp: verified messages over the veth pair" pair 10.0.0.2 --msize=1000000 --iterations=20
 
