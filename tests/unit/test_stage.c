@@ -88,6 +88,41 @@ Test(stage, unexpected_messages, .timeout = TIMEOUT_S)
     stage_close_pair();
 }
 
+static void *borrow(void *argument)
+{
+    fake_forbid_this_thread();
+    end_of(argument, 0);
+    return NULL;
+}
+
+/* A thread that drives the engine while another posts a staged message gives it back before any GPU call. */
+Test(stage, borrower_gives_the_engine_back, .timeout = TIMEOUT_S)
+{
+    enum { COUNT = 100, LENGTH = 20000 };
+    pthread_t borrower;
+    uint8_t byte = 0;
+    stage_open_pair("yes", "64", "8", "mmsg", "1");
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], false, LENGTH);
+    uccl_request *awaited = post_recv(pair.conn[0], &byte, 1), *send, *recv;
+    uint64_t lends = counter(0, "lends");
+    pthread_create(&borrower, NULL, borrow, awaited);
+    for (unsigned i = 0; i < COUNT; i++) {
+        for (uint64_t end_ms = now_ms() + 100; counter(0, "lends") == lends && now_ms() < end_ms;)
+            sleep_us(100); /* until it has the engine again */
+        lends = counter(0, "lends");
+        IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &recv), 0);
+        IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &send), 0);
+        cr_assert_eq(end_of(recv, 0), LENGTH);
+        cr_assert_eq(end_of(send, 0), LENGTH);
+    }
+    uccl_request *last = post_send(pair.conn[1], &byte, 1);
+    pthread_join(borrower, NULL);
+    end_of(last, 0);
+    side_free(&from);
+    side_free(&to);
+    stage_close_pair();
+}
+
 /* ---- early ends ------------------------------------------------------------------------------ */
 
 static bool has_ended(uccl_request *request, int *status)
