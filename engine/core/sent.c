@@ -220,7 +220,9 @@ static void ack_whole(struct sent *sent, struct chunk *chunk, sent_acked_fn acke
     if ((chunk->state == CHUNK_LOST && chunk->acked_mask == 0) ||
         (chunk->transmissions > 1 && sent->too_soon_ns && chunk->sent_ns > sent->too_soon_ns))
         result->spurious = true;
-    if (chunk->transmissions == 1 && chunk->sent_ns > sent->newest_acked_ns)
+    /* of a repair too, unless it cannot be what arrived (RFC 8985 6.2, step 2) */
+    bool surely = chunk->transmissions == 1 || (sent->too_soon_ns && chunk->sent_ns <= sent->too_soon_ns);
+    if (surely && chunk->sent_ns > sent->newest_acked_ns)
         sent->newest_acked_ns = chunk->sent_ns;
     result->payload_bytes += chunk->payload_bytes;
     result->chunks++;

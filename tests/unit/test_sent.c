@@ -69,6 +69,7 @@ static void cr_consistent(void)
     cr_assert_eq(flying, sent.flying_chunks);
     cr_assert_eq(sent.flying_payload, flying * 1000u);
     cr_assert_eq(sent.flying_charge, flying * 1700u);
+    cr_assert_eq(sent.lost_payload, lost * 1000u);
     uint64_t last_ns = 0;
     for (uint16_t i = sent.by_time.head; i != SENT_NONE; i = chunks[i].next, listed++) {
         cr_assert_geq(chunks[i].sent_ns, last_ns);
@@ -244,6 +245,31 @@ Test(sent, slow_paths_are_not_loss, .init = setup)
     cr_assert_eq(sent_lose_by_time(&sent, &rtt, 9 * MS, &next_ns), 0);
     cr_assert_gt(next_ns, 9 * MS);
     cr_assert_leq(next_ns, (1 + 8 + 1) * MS);
+}
+
+/* A whole burst is lost. The ack of the one chunk that is repeated shows that for all of it. */
+Test(sent, an_acked_repair_tells_of_the_rest, .init = setup)
+{
+    struct rtt rtt;
+    uint64_t next_ns;
+    rtt_init(&rtt);
+    rtt_sample(&rtt, 4 * MS, 0, 0);
+    send(0, 1 * MS);
+    send(1, 2 * MS);
+    struct chunk *chunk = send(2, 3 * MS);
+    sent_lose(&sent, chunk);
+    sent_fly(&sent, chunk, 3, paths[3].next_seq++, 20 * MS);
+    sent.too_soon_ns = 19 * MS; /* it can be the first copy that arrived after all */
+    ack(0, 2);
+    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 30 * MS, &next_ns), 0);
+
+    chunk = send(2, 30 * MS);
+    sent_lose(&sent, chunk);
+    sent_fly(&sent, chunk, 3, paths[3].next_seq++, 40 * MS);
+    sent.too_soon_ns = 41 * MS;
+    ack(0, 6);
+    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 44 * MS, &next_ns), 2);
+    cr_consistent();
 }
 
 Test(sent, spurious_loss, .init = setup)
