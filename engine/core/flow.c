@@ -12,7 +12,7 @@
 
 enum { NS_PER_US = 1000, NS_PER_MS = 1000000 };
 enum { RX_SHARE_MIN_BYTES = 64 * 1024 };
-enum { PROBE_MIN_NS = 100 * NS_PER_US, FIRST_RTO_NS = 20 * NS_PER_MS };
+enum { PROBE_MIN_NS = 100 * NS_PER_US };
 
 size_t flow_size(const struct params *params, const struct flow_setup *setup)
 {
@@ -448,8 +448,8 @@ static uint64_t rto_ns(const struct flow *flow)
 {
     const struct params *params = flow->core->params;
     uint64_t min_ns = params->rto_min_us * NS_PER_US, max_ns = params->rto_max_us * NS_PER_US;
-    if (flow->rtt.srtt_ns == 0 && min_ns < FIRST_RTO_NS)
-        min_ns = FIRST_RTO_NS;
+    if (flow->rtt.srtt_ns == 0) /* whoever set the floor knew of no shorter round trips */
+        min_ns = 2 * min_ns < max_ns ? 2 * min_ns : max_ns;
     return rtt_rto(&flow->rtt, flow->rto_backoff, min_ns, max_ns);
 }
 

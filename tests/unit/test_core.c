@@ -185,6 +185,25 @@ Test(core, an_ack_in_a_repair_is_no_measurement, .init = duo_open)
 
 /* ---- loss ------------------------------------------------------------------------------------ */
 
+/* Before the first round trip is measured, the floor of the timeout tells what kind of network this is. */
+Test(core, the_first_timeout_follows_the_floor)
+{
+    for (unsigned fast = 0; fast < 2; fast++) {
+        duo_defaults();
+        duo_params.rto_min_us = fast ? 500 : 10000;
+        duo_open_as(false);
+        duo_send(0, 100);
+        uint64_t sent_ns = duo_now;
+        duo_transmit(0);
+        duo_drop(0);
+        while (duo_transmit(0) == 0)
+            cr_assert(duo_tick(0, sent_ns + 100 * MS));
+        uint64_t floor_ns = duo_params.rto_min_us * US;
+        cr_assert(duo_now >= sent_ns + 2 * floor_ns && duo_now <= sent_ns + 2 * floor_ns + 10 * US);
+        duo_drop(0);
+    }
+}
+
 Test(core, a_lost_tail_is_probed, .init = duo_open)
 {
     duo_recv(1, 100);
