@@ -31,7 +31,8 @@ struct conn;
 
 enum {
     CORE_TRAIN_MAX = 64,           /* datagrams per chunk: bits of the mask */
-    CORE_TRAIN_BYTES_MAX = 65472,  /* bytes per chunk on the wire: one UDP GSO send, IPv4 or IPv6 */
+    CORE_TRAIN_BYTES_MAX = 65472,  /* bytes per chunk on the wire: one UDP GSO send, IPv4 or IPv6; a chunk that
+                                      was placed may be repaired by more (of CORE_TRAIN_MAX datagrams) */
     CORE_DATAGRAM_MIN = 512,       /* smallest datagram size that the wire format works with */
     CORE_STRIPES_MAX = 64,         /* flows that may share one message */
     CORE_FRAMES_MAX = 512,         /* frames in one datagram */

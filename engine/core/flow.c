@@ -453,7 +453,7 @@ static uint64_t rto_ns(const struct flow *flow)
     return rtt_rto(&flow->rtt, flow->rto_backoff, min_ns, max_ns);
 }
 
-static uint64_t probe_ns(const struct flow *flow)
+uint64_t flow_probe_ns(const struct flow *flow)
 {
     uint64_t ns = 2 * flow->rtt.srtt_ns + flow->rtt.peer_hold_ns;
     return ns < PROBE_MIN_NS ? PROBE_MIN_NS : ns;
@@ -467,7 +467,7 @@ static uint64_t loss_deadline(const struct flow *flow)
         return UINT64_MAX;
     uint64_t from_ns = oldest->sent_ns > flow->last_ack_ns ? oldest->sent_ns : flow->last_ack_ns;
     uint64_t rto_at = from_ns + rto_ns(flow);
-    uint64_t probe_at = newest->sent_ns + probe_ns(flow);
+    uint64_t probe_at = newest->sent_ns + flow_probe_ns(flow);
     if (!flow->probed && flow->rto_backoff == 0 && flow->rtt.srtt_ns && probe_at < rto_at)
         return probe_at;
     return rto_at;

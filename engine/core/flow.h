@@ -103,6 +103,8 @@ void flow_msg_ended(struct flow *flow, struct core_msg *msg, int32_t status, uin
 /* One that was held since it ended goes there now. */
 void flow_give_back(struct flow *flow, struct core_msg *msg);
 void flow_conn_event(struct conn *conn);
+/* How long an answer that is still to come takes at most, as far as is known. */
+uint64_t flow_probe_ns(const struct flow *flow);
 /* Something of the peer has come. */
 void flow_heard(struct flow *flow, uint64_t now_ns);
 /* An ack is owed: at once, or within `delay_ns`. */

@@ -351,23 +351,25 @@ int lane_choose(struct flow *flow)
 }
 
 /*
- * A round begins with the first repair after something was heard, and again with each repair of what was
- * sent in the round before. A queue pair that has swallowed a few rounds while the peer was heard otherwise
- * is broken: one side or the network has lost its state.
+ * A round begins with the first repair after something was heard over the lane, and again with one that
+ * comes when that must have been answered. A queue pair that has swallowed a few rounds while the peer was
+ * heard otherwise is broken: one side or the network has lost its state. When nothing is heard at all, which may
+ * be since the window is full of what it has swallowed, it is given up later.
  */
 bool lane_try_repair(struct flow *flow, const struct chunk *chunk)
 {
+    enum { PATIENCE = 3 };
     struct lane *lane = &flow->lanes.lanes[chunk->path];
-    if (lane->rounds && (int32_t)(chunk->path_seq - lane->round_end) < 0)
+    uint64_t now_ns = flow->core->now_ns, limit = flow->core->params->path_repairs;
+    if (lane->rounds && now_ns < lane->round_ns + flow_probe_ns(flow))
         return true;
-    if (lane->rounds >= flow->core->params->path_repairs && flow->last_rx_ns > lane->round_ns) {
+    if (lane->rounds >= (flow->last_rx_ns > lane->round_ns ? limit : PATIENCE * limit)) {
         fence(flow, chunk->path);
         return false;
     }
     if (lane->rounds++)
         flow->ping_due = true; /* is it the lane, or the peer? */
-    lane->round_end = flow->lanes.set.paths[chunk->path].next_seq;
-    lane->round_ns = flow->core->now_ns;
+    lane->round_ns = now_ns;
     return true;
 }
 

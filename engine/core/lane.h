@@ -60,7 +60,6 @@ struct lane {
     struct lane_peer peer, next; /* of this generation, and of the one after it */
     uint64_t open_at_ns;      /* LANE_CLOSED: not before */
     uint64_t round_ns;        /* when the current round of repairs began */
-    uint32_t round_end;       /* path sequence of its first repair */
     uint32_t rounds;          /* of repairs since anything was heard over this lane */
     struct lane_work *work;   /* ring over [work_done, work_next) of `depth` */
     uint32_t work_next, work_done;

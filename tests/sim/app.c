@@ -5,7 +5,7 @@
  * function of connection, direction, number and offset, so swapped, shifted and stale bytes are seen;
  * buffers are exact, have guards, and are freed as soon as their request ends.
  */
-#include "world.h"
+#include "placing.h"
 
 #include "core/state.h"
 
@@ -226,8 +226,10 @@ void app_create(struct world *world)
         create_conn(world, &world->conns[i], &world->pairs[i / options->conns], i);
 }
 
-static void free_request(struct request *request)
+static void free_request(struct world *world, struct request *request)
 {
+    if (world->nic)
+        placing_forget(world, &request->msg);
     free(request->memory);
     free(request);
 }
@@ -240,7 +242,7 @@ void app_destroy(struct world *world)
             for (unsigned k = 0; k < conn->count[s]; k++) {
                 for (unsigned kind = 0; kind < 2; kind++) {
                     if (conn->messages[s][k].request[kind]) /* of an end that died */
-                        free_request(conn->messages[s][k].request[kind]);
+                        free_request(world, conn->messages[s][k].request[kind]);
                 }
             }
             free(conn->messages[s]);
@@ -276,6 +278,13 @@ static void post_one(struct world *world, struct side *side, unsigned kind)
     request->msg.kind = (uint8_t)kind;
     request->msg.size_bytes = request->bytes;
     request->msg.stripes = 0;
+    request->msg.placeable = false;
+    if (world->nic) {
+        request->msg.grant_address = (uint64_t)(uintptr_t)(request->memory + GUARD_BYTES);
+        request->msg.grant_key =
+            placing_register(world, &request->msg, request->memory + GUARD_BYTES, request->bytes);
+        request->msg.placeable = request->msg.grant_key != 0;
+    }
     request->msg.block_bytes = 0;
     message->posted[kind] = true;
     message->request[kind] = request;
@@ -496,7 +505,7 @@ static void on_message(struct world *world, struct end *end, struct core_msg *ms
     if (end == &world->ends[0])
         world->dead_end_max_ns = world->now_ns;
     side->conn->ended_requests++;
-    free_request(request);
+    free_request(world, request);
     schedule_post(world, side, kind);
     if (all_ended(side->conn))
         close_both(world, side->conn);
@@ -624,7 +633,8 @@ void app_check(struct world *world)
     }
     const struct options *options = world->options;
     if (options->halt_ns != UINT64_MAX && options->halt_ns < options->limit_ns) {
-        uint64_t bound_ns = options->halt_ns + (options->params.dead_peer_ms + 50) * NS_PER_MS;
+        uint64_t bound_ns = options->halt_ns + (options->params.dead_peer_ms + 50) * NS_PER_MS +
+                            options->path_stall_ns; /* what comes late postpones the verdict */
         if (world->dead_end_max_ns > world->start_ns + bound_ns)
             world_fail(world, "a request outlived its peer by %.3f ms",
                        (double)(world->dead_end_max_ns - world->start_ns - options->halt_ns) / 1e6);
@@ -665,6 +675,8 @@ void app_report(const struct world *world)
                    flow->sent.flying_chunks, (unsigned long long)flow->cc.cwnd_bytes,
                    (unsigned long long)flow->cc.pace_gap_ns,
                    (unsigned long long)flow->rtt.srtt_ns / NS_PER_US, flow->rto_backoff);
+            if (world->nic)
+                placing_report(flow);
         }
     }
 }

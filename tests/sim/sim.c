@@ -6,7 +6,7 @@
  *   sim [--scenario NAME] [--seed S] [--seeds N] [--trace] [--list]
  */
 #include "../param_defaults.h"
-#include "world.h"
+#include "placing.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -492,6 +492,20 @@ static const struct scenario scenarios[] = {
     {"no-eager", set_no_eager},
     {"wrap", set_wrap},
     {"storm", set_storm},
+    {"placing-clean", placing_clean},
+    {"placing-loss", placing_loss},
+    {"placing-silent", placing_silent},
+    {"placing-late", placing_late},
+    {"placing-cancel", placing_cancel},
+    {"placing-close", placing_close},
+    {"placing-fail", placing_fail},
+    {"placing-fence", placing_fence},
+    {"placing-oneway", placing_oneway},
+    {"placing-reorder", placing_reorder},
+    {"placing-reliable", placing_reliable},
+    {"placing-dead-peer", placing_dead_peer},
+    {"placing-tiny", placing_tiny},
+    {"placing-storm", placing_storm},
 };
 enum { SCENARIO_COUNT = sizeof scenarios / sizeof scenarios[0] };
 

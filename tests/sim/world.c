@@ -3,7 +3,7 @@
  * Time, engines and network. Every engine runs the round that core.h describes whenever something
  * arrives, a timer is due or the application acts; in between, time jumps.
  */
-#include "world.h"
+#include "placing.h"
 
 #include "core/crc32c.h"
 #include "core/state.h"
@@ -99,7 +99,7 @@ static bool swallowed(struct world *world, struct link *link, const struct tx_de
     uint64_t at_ns = world->now_ns - world->start_ns;
     if (at_ns >= net->black_from_ns && at_ns < net->black_until_ns)
         return true;
-    if (desc->path < 32 && net->dead_paths >> desc->path & 1)
+    if (!world->nic && desc->path < 32 && net->dead_paths >> desc->path & 1)
         return true;
     if (world->now_ns >= link->burst_until_ns && world_chance(world, net->burst_ppm))
         link->burst_until_ns = world->now_ns + rng_below(&world->rng, (uint32_t)net->burst_ns);
@@ -186,9 +186,20 @@ static void arrive(struct world *world, struct end *end, struct datagram *datagr
 
 /* ---- engine rounds --------------------------------------------------------------------------- */
 
+static const struct params *end_params(const struct world *world, const struct pair *pair, unsigned side)
+{
+    return &world->ends[pair->end[side]].params;
+}
+
 static void check_desc(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     const struct flow *flow = desc->flow;
+    if (desc->kind == TX_PLACE) {
+        if (!desc->on_path || desc->place_bytes == 0 ||
+            desc->place_bytes > end_params(world, pair, side)->chunk_size_kb * 1024)
+            world_fail(world, "a write of %u bytes", desc->place_bytes);
+        return;
+    }
     uint64_t whole = desc->count == 64 ? UINT64_MAX : (UINT64_C(1) << desc->count) - 1;
     if (desc->count == 0 || desc->mask == 0 || desc->mask & ~whole)
         world_fail(world, "a descriptor with count %u and mask %llx", desc->count,
@@ -199,7 +210,7 @@ static void check_desc(struct world *world, const struct pair *pair, unsigned si
     if (desc->datagram_bytes > datagram_max || desc->last_bytes > desc->datagram_bytes)
         world_fail(world, "a datagram of %u, last %u bytes, where %u fit", desc->datagram_bytes,
                    desc->last_bytes, datagram_max);
-    if ((uint64_t)(desc->count - 1) * desc->datagram_bytes + desc->last_bytes > CORE_TRAIN_BYTES_MAX)
+    if (!world->nic && (uint64_t)(desc->count - 1) * desc->datagram_bytes + desc->last_bytes > CORE_TRAIN_BYTES_MAX)
         world_fail(world, "a train of %u times %u bytes", desc->count, desc->datagram_bytes);
     if (!desc->sequenced || flow->sent.flying_chunks == 1 || pair->probe_was_due[side])
         return;
@@ -212,12 +223,37 @@ static void check_desc(struct world *world, const struct pair *pair, unsigned si
                    (unsigned long long)flow->peer_window_bytes);
 }
 
+uint32_t world_lay_out(struct world *world, const struct tx_desc *desc, unsigned i, uint8_t *out)
+{
+    uint32_t length = i + 1u == desc->count ? desc->last_bytes : desc->datagram_bytes;
+    if (desc->kind == TX_FRAMES) {
+        uint8_t *datagram = desc->buffer + (size_t)i * desc->datagram_bytes;
+        wire_seal(desc, i, datagram, length, crc32c_portable);
+        memcpy(out, datagram, length);
+        return length;
+    }
+    uint32_t bytes = i + 1u == desc->count ? desc->bulk_last : desc->bulk_stride;
+    const uint8_t *payload = app_payload(world, desc->bulk_msg,
+                                         desc->bulk_offset + (uint64_t)i * desc->bulk_stride, bytes);
+    uint32_t crc = desc->payload_crc ? crc32c_portable(0, payload, bytes) : 0;
+    wire_bulk_header(desc, i, crc, crc32c_portable, out);
+    memcpy(out + WIRE_BULK_HEADER_BYTES, payload, bytes);
+    if (bytes + WIRE_BULK_HEADER_BYTES != length)
+        world_fail(world, "a bulk datagram of %u bytes with %u of payload", length, bytes);
+    return length;
+}
+
 /* What the NIC does with a descriptor: builds the datagrams and sends those of the mask. */
 static void send_desc(struct world *world, const struct tx_desc *desc, bool fail)
 {
     static uint8_t buffer[DATAGRAM_MAX];
     struct pair *pair = &world->pairs[desc->destination / 2];
     unsigned side = desc->destination % 2;
+    if (desc->on_path) {
+        if (!fail)
+            placing_send(world, pair, side, desc);
+        return;
+    }
     if (desc->kind == TX_FRAMES) {
         for (uint32_t i = 0; i < desc->piece_count; i++) {
             const struct tx_piece *piece = &desc->pieces[i];
@@ -226,24 +262,8 @@ static void send_desc(struct world *world, const struct tx_desc *desc, bool fail
         }
     }
     for (unsigned i = 0; i < desc->count && !fail; i++) {
-        if (!(desc->mask >> i & 1))
-            continue;
-        uint32_t length = i + 1u == desc->count ? desc->last_bytes : desc->datagram_bytes;
-        if (desc->kind == TX_FRAMES) {
-            uint8_t *datagram = desc->buffer + (size_t)i * desc->datagram_bytes;
-            wire_seal(desc, i, datagram, length, crc32c_portable);
-            transmit(world, pair, side, desc, datagram, length);
-            continue;
-        }
-        uint32_t bytes = i + 1u == desc->count ? desc->bulk_last : desc->bulk_stride;
-        const uint8_t *payload = app_payload(world, desc->bulk_msg,
-                                             desc->bulk_offset + (uint64_t)i * desc->bulk_stride, bytes);
-        uint32_t crc = desc->payload_crc ? crc32c_portable(0, payload, bytes) : 0;
-        wire_bulk_header(desc, i, crc, crc32c_portable, buffer);
-        memcpy(buffer + WIRE_BULK_HEADER_BYTES, payload, bytes);
-        if (bytes + WIRE_BULK_HEADER_BYTES != length)
-            world_fail(world, "a bulk datagram of %u bytes with %u of payload", length, bytes);
-        transmit(world, pair, side, desc, buffer, length);
+        if (desc->mask >> i & 1)
+            transmit(world, pair, side, desc, buffer, world_lay_out(world, desc, i, buffer));
     }
 }
 
@@ -287,6 +307,8 @@ static void run_tx(struct world *world, struct end *end)
 
 static void run_rx(struct world *world, struct end *end)
 {
+    if (world->nic)
+        placing_poll(world, end);
     while (end->inbox) {
         struct datagram *datagram = end->inbox;
         end->inbox = datagram->next;
@@ -310,6 +332,9 @@ static void run_round(struct world *world, struct end *end)
         if (rounds > 100000)
             world_fail(world, "events do not come to an end");
         run_tx(world, end);
+        news |= world->nic && placing_act(world, end);
+        if (news)
+            placing_poll(world, end);
         while (core_next_event(end->core, &event)) {
             news = true;
             app_event(world, end, &event);
@@ -363,6 +388,10 @@ static void wrap_pair(struct world *world, struct pair *pair)
         from->sent.next_seq = from->sent.cumulative = world_wrap(world);
         to->sack.cumulative = to->sack.end = from->sent.next_seq;
         from->ack_number = (uint32_t)world_wrap(world);
+        for (unsigned i = 0; i < from->lanes.count; i++) {
+            from->lanes.set.paths[i].next_seq = (uint32_t)world_wrap(world);
+            from->lanes.set.paths[i].acked_seq = from->lanes.set.paths[i].next_seq - 1;
+        }
         for (unsigned i = 0; i < from->paths.count; i++) {
             from->paths.paths[i].next_seq = (uint32_t)world_wrap(world);
             from->paths.paths[i].acked_seq = from->paths.paths[i].next_seq - 1;
@@ -395,6 +424,7 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
             .rx_window_bytes = options->window_bytes,
             .eager_window_kb = options->eager_window_kb,
             .owner = &pair->flow[side],
+            .places = options->places,
         };
         pair->flow_memory[side] = sim_alloc(core_flow_size(&end->params, &pair->setup[side]));
         pair->flow[side] =
@@ -428,9 +458,13 @@ void world_create(struct world *world, const char *scenario, const struct option
                                    .counters = &end->counters,
                                    .crc32c = crc32c_portable,
                                    .seed = rng_next(&world->rng),
-                                   .paths_in_order = options->paths_in_order};
+                                   .paths_in_order = options->paths_in_order,
+                                   .places_reliably = options->paths_reliable,
+                                   .places_in_order = !options->paths_reorder};
         end->core = core_init(sim_alloc(core_size(&end->params)), &setup, world->now_ns);
     }
+    if (options->places)
+        placing_create(world);
     if (world->end_count == 1)
         open_pair(world, 0, 0);
     for (unsigned i = 1; i < world->end_count; i++)
@@ -471,6 +505,8 @@ static void check_flow(struct world *world, const struct flow *flow)
     const struct sent *sent = &flow->sent;
     if (flow->msgs_pending || flow->closing || flow->all_head || flow->active_head || flow->ctrl_head)
         world_fail(world, "a flow keeps messages or connections");
+    if (flow->place.held.head || flow->place.free_count != flow->place.slot_count)
+        world_fail(world, "%u of %u grants came back", flow->place.free_count, flow->place.slot_count);
     if (flow->dead)
         return;
     if (sent->flying_chunks || sent->flying_charge || sent->flying_payload ||
@@ -489,6 +525,7 @@ static void check_flow(struct world *world, const struct flow *flow)
 static void close_world(struct world *world)
 {
     app_check(world);
+    placing_check(world);
     for (unsigned i = 0; i < world->pair_count; i++) {
         struct pair *pair = &world->pairs[i];
         for (unsigned side = 0; side < 2; side++) {
@@ -525,8 +562,12 @@ static void close_world(struct world *world)
         struct event event = pop(world);
         if (event.kind == EVENT_ARRIVAL)
             free(event.what);
+        else if (event.kind == EVENT_NIC)
+            placing_free_event(event.what);
     }
     app_destroy(world);
+    if (world->nic)
+        placing_destroy(world);
     free(world->heap);
 }
 
@@ -557,6 +598,9 @@ static void handle(struct world *world, struct event *event)
     case EVENT_RUN:
         if (world->now_ns >= end->run_at_ns)
             end->run_at_ns = UINT64_MAX;
+        break;
+    case EVENT_NIC:
+        placing_event(world, event);
         break;
     }
     end->dirty = true;

@@ -36,6 +36,23 @@ struct options {
     unsigned conns;               /* per pair */
     struct net net[2];            /* away from the first end, and towards it */
     bool paths_in_order;
+
+    /* NICs that place payload (placing.c) */
+    bool places, placed;          /* placed: something must have been */
+    bool paths_reliable;          /* they repeat what is lost, or fail */
+    bool paths_reorder;           /* their queue pairs do, and so the core may not place */
+    uint32_t unregistered_permille; /* buffers that the NIC does not reach */
+    uint32_t path_loss_ppm;
+    uint32_t path_breaks_ppm;     /* losses in a large write after which the way swallows everything */
+    uint32_t path_stall_ppm;      /* packets that wait for so long, and all behind them */
+    uint32_t path_fail_ppm;       /* descriptors after which the NIC reports a failure */
+    uint32_t path_open_fail_ppm;  /* queue pairs that cannot be made or connected */
+    uint64_t path_stall_ns;
+    uint64_t path_dies_ns, path_lives_ns; /* net.dead_paths swallow everything in between */
+    uint64_t nic_work_ns;         /* longest time until a work request is executed */
+    uint64_t nic_drain_ns;        /* until a queue pair is fenced */
+    uint64_t nic_answer_ns;       /* until one is made or connected */
+
     bool wrap;                    /* every number that the wire truncates soon wraps */
     uint32_t datagram_bytes, datagram_bytes_later; /* later: from change_datagram_ns on */
     uint64_t change_datagram_ns;
@@ -62,8 +79,9 @@ struct options {
 
 struct world;
 struct conn_sim;
+struct nic;
 
-enum event_kind { EVENT_ARRIVAL, EVENT_POST, EVENT_CANCEL, EVENT_CLOSE, EVENT_RUN };
+enum event_kind { EVENT_ARRIVAL, EVENT_POST, EVENT_CANCEL, EVENT_CLOSE, EVENT_RUN, EVENT_NIC };
 
 struct event {
     uint64_t at_ns, order;
@@ -124,6 +142,7 @@ struct world {
     struct end ends[ENDS_MAX];
     struct pair pairs[PAIRS_MAX];
     unsigned end_count, pair_count;
+    struct nic *nic;     /* that places payload; NULL: there is none */
     struct conn_sim *conns;
     unsigned conn_count;
     uint64_t requests_live, requests_ended, bytes_moved, datagrams;
@@ -141,6 +160,8 @@ void world_note(struct world *world, const char *what, uint64_t a, uint64_t b, u
 _Noreturn void world_fail(const struct world *world, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void *sim_alloc(size_t bytes); /* zeroed, 64-byte aligned */
+/* Writes datagram `i` of the descriptor to `out`; returns its length. */
+uint32_t world_lay_out(struct world *world, const struct tx_desc *desc, unsigned i, uint8_t *out);
 /* Where a number that wraps on the wire begins in such a world: somewhat below 2^32. */
 uint64_t world_wrap(struct world *world);
 static inline bool world_chance(struct world *world, uint32_t ppm)
