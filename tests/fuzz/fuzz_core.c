@@ -34,6 +34,7 @@ static const uint64_t rx_token = (UINT64_C(77) << 12) | 1, tx_token = (UINT64_C(
 struct request {
     struct core_msg msg;
     bool live;
+    bool wanted; /* staged, and its bytes are not there yet */
 };
 
 static struct params params;
@@ -70,9 +71,21 @@ static void set_params(void)
     params.tx_small_buffers = 64;
 }
 
+static void pull_releases(void)
+{
+    struct core_release release;
+    while (core_next_release(core, &release)) {
+        require(((struct request *)release.msg)->live && release.msg->block_bytes);
+        require(release.offset_bytes <= release.msg->size_bytes &&
+                release.length <= release.msg->size_bytes - release.offset_bytes);
+    }
+}
+
+/* After each datagram. */
 static void copies(void)
 {
     struct core_copy copy;
+    pull_releases();
     while (core_next_copy(core, &copy)) {
         if (copy.msg) {
             struct request *request = (struct request *)copy.msg;
@@ -131,6 +144,10 @@ static void pull_events(void)
             require(((struct request *)event.msg)->live);
             if (event.msg->number & 1)
                 core_unsplit(core, event.msg);
+        } else if (event.kind == CORE_EVENT_WANTED) {
+            struct request *request = (struct request *)event.msg;
+            require(request->live && event.msg->block_bytes);
+            request->wanted = true;
         } else if (event.kind == CORE_EVENT_CONN_ENDED) {
             conn_over(event.owner);
         } else if (event.kind == CORE_EVENT_FLOW_DEAD) {
@@ -139,13 +156,29 @@ static void pull_events(void)
     }
 }
 
+/* A block more of a staged send, or the rest of it. */
+static void fetch(struct request *request, bool all)
+{
+    struct core_msg *msg = &request->msg;
+    if (!request->live || !request->wanted)
+        return;
+    uint64_t bytes = msg->available_bytes + msg->block_bytes;
+    bytes -= bytes % msg->block_bytes;
+    if (all || bytes > msg->end_bytes)
+        bytes = msg->end_bytes;
+    request->wanted = bytes < msg->end_bytes;
+    core_available(core, msg, bytes, now_ns);
+}
+
 static void pull(void)
 {
     struct tx_desc desc;
+    pull_releases();
     pull_events();
     for (unsigned sent = 0; core_tx(core, &desc, now_ns); sent++) {
         require(sent < 100000);
         send_desc(&desc);
+        pull_releases();
     }
     pull_events();
 }
@@ -162,7 +195,11 @@ static void post(unsigned which, unsigned kind, uint64_t size)
     request->msg.kind = (uint8_t)kind;
     request->msg.size_bytes = size;
     request->msg.stripes = kind == CORE_RECV && which == 1 ? STRIPES : 0;
-    request->msg.block_bytes = 0;
+    request->msg.block_bytes = kind == CORE_SEND && which != 0 ? 4096 : 0; /* staged */
+    request->msg.placeable = false;
+    request->msg.grant_key = 0;
+    request->msg.grant_address = 0;
+    request->wanted = false;
     if (which == PART_CONN) {
         request->msg.number = part_number++;
         request->msg.size_bytes += PART_BYTES; /* so that there is a second part */
@@ -448,6 +485,9 @@ static void step(unsigned kind, const uint8_t *data, size_t length)
         break;
     case 4:
         core_flush_acks(core);
+        break;
+    case 5:
+        fetch(&requests[first % REQUESTS], second & 1);
         break;
     default:
         pull();
