@@ -133,8 +133,11 @@ static void finish_one(struct uccl_request *request)
         return;
     struct engine_thread *home = request->thread;
     int32_t part_status = atomic_load_explicit(&request->part_status, memory_order_relaxed);
-    bool follows = request->msg.status == UCCL_OK || request->msg.status == UCCL_ECANCELED;
-    if (follows && part_status != UCCL_OK) { /* the part's end made it end */
+    int32_t status = request->msg.status;
+    /* The part's end made it end (part_ended() asks for the cancel). But a send that ended well was
+     * delivered, parts and all, whatever became of their acks since. */
+    bool follows = status == UCCL_ECANCELED || (status == UCCL_OK && request->msg.kind == CORE_RECV);
+    if (follows && part_status != UCCL_OK) {
         request->msg.status = part_status;
         request->msg.moved_bytes = 0;
     }
