@@ -64,5 +64,6 @@ bool ring_pop(struct ring *ring, struct ring_entry *entry)
 bool ring_busy(const struct ring *ring)
 {
     /* sequentially consistent: see the sleep protocol in thread.c */
-    return atomic_load(&ring->tail) != atomic_load(&ring->head);
+    uint64_t tail = atomic_load(&ring->tail);
+    return tail != atomic_load(&ring->head);
 }
