@@ -10,7 +10,7 @@ PARTS="unit sim integration vm sanitize stress fuzz model"
 declare -A OPTIONS=(
     [fuzz]="--seconds=N"
     [model]="--deep"
-    [sim]="--scenario=NAME --seed=S --seeds=N --trace"
+    [sim]="--scenario=NAME --seed=S --seeds=N --trace --jobs=N --seconds=T --campaign --hours=H"
 )
 
 usage() {
@@ -34,7 +34,7 @@ EOF
 list_parts() {
     cat <<'EOF'
 unit         each source file by itself (Criterion)
-sim          two real cores on a simulated network in virtual time
+sim          real cores, and whole engines, on a simulated network in virtual time
 integration  real processes on loopback and in network namespaces, with loss and killed peers
 vm           verbs on the kernel's soft-RoCE, in a QEMU guest; VM_KDIR names another unpacked kernel
 sanitize     unit, sim and a shorter integration under AddressSanitizer and UBSan

@@ -199,7 +199,7 @@ static void create_conn(struct world *world, struct conn_sim *conn, struct pair 
         side->recv_from_ns = world->now_ns;
         if (options->recv_late_ns && rng_below(rng, 2))
             side->recv_from_ns += rng_below(rng, (uint32_t)options->recv_late_ns);
-        uint64_t start_ns = world->now_ns + rng_below(rng, 2) * rng_below(rng, NS_PER_MS);
+        uint64_t start_ns = world->now_ns + (rng_below(rng, 2) ? rng_below(rng, NS_PER_MS) : 0);
         queue_post(world, side, CORE_SEND, start_ns);
         queue_post(world, side, CORE_RECV,
                    start_ns > side->recv_from_ns ? start_ns : side->recv_from_ns);
@@ -394,7 +394,7 @@ void app_close(struct world *world, struct event *event)
     }
     uint64_t linger_ns = world->options->linger_ns;
     if (world->options->close_early && rng_below(&world->app_rng, 3) == 0)
-        linger_ns = rng_below(&world->app_rng, 2) * rng_below(&world->app_rng, NS_PER_MS);
+        linger_ns = rng_below(&world->app_rng, 2) ? rng_below(&world->app_rng, NS_PER_MS) : 0;
     side->closed = true;
     world_note(world, "close", conn->index * 2 + side->side, linger_ns, 0);
     core_conn_close(world->ends[side->end].core, side->core_conn, linger_ns, world->now_ns);

@@ -1,26 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The simulator's program: named scenarios, each run with many seeds, each in a process of its own so
- * that an assert, a sanitizer or an endless loop costs one case and still names its seed.
- *
- *   sim [--scenario NAME] [--seed S] [--seeds N] [--trace] [--list]
- */
+/* Scenarios of two or more real cores: what networks and applications may do to them. */
 #include "../param_defaults.h"
 #include "placing.h"
+#include "scenarios.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-enum { SEEDS_DEFAULT = 10, REAL_SECONDS_MAX = 20 };
-
-struct scenario {
-    const char *name;
-    void (*set)(struct options *options, struct rng *rng);
-};
+typedef void (*set_fn)(struct options *options, struct rng *rng);
 
 static void set_defaults(struct options *options)
 {
@@ -147,7 +131,8 @@ static void set_oneway_dead(struct options *options, struct rng *rng)
 static void set_dead_path(struct options *options, struct rng *rng)
 {
     options->params.path_policy = rng_below(rng, 3);
-    options->net[rng_below(rng, 2)].dead_paths = 1u << rng_below(rng, 4);
+    struct net *net = &options->net[rng_below(rng, 2)];
+    net->dead_paths = 1u << rng_below(rng, 4);
 }
 
 static void set_slow_receiver(struct options *options, struct rng *rng)
@@ -451,168 +436,84 @@ static void set_storm(struct options *options, struct rng *rng)
     }
 }
 
-static const struct scenario scenarios[] = {
-    {"clean", set_clean},
-    {"loss1", set_loss1},
-    {"loss5", set_loss5},
-    {"loss30", set_loss30},
-    {"burst", set_burst},
-    {"reorder", set_reorder},
-    {"dup", set_dup},
-    {"corrupt", set_corrupt},
-    {"payload-crc", set_payload_crc},
-    {"blackhole", set_blackhole},
-    {"oneway-dead", set_oneway_dead},
-    {"dead-path", set_dead_path},
-    {"slow-receiver", set_slow_receiver},
-    {"stall", set_stall},
-    {"tiny-window", set_tiny_window},
-    {"few-buffers", set_few_buffers},
-    {"mtu512", set_mtu512},
-    {"lo", set_lo},
-    {"jumbo", set_jumbo},
-    {"mtu-change", set_mtu_change},
-    {"large", set_large},
-    {"many-conns", set_many_conns},
-    {"incast", set_incast},
-    {"congested", set_congested},
-    {"timely", set_timely},
-    {"eqds", set_eqds},
-    {"truncation", set_truncation},
-    {"cancel", set_cancel},
-    {"cancel-eager", set_cancel_eager},
-    {"close", set_close},
-    {"dead-peer", set_dead_peer},
-    {"rr", set_policy_rr},
-    {"pow2", set_policy_pow2},
-    {"self", set_self},
-    {"tx-failed", set_tx_failed},
-    {"long-way", set_long_way},
-    {"idle", set_idle},
-    {"no-eager", set_no_eager},
-    {"wrap", set_wrap},
-    {"storm", set_storm},
-    {"placing-clean", placing_clean},
-    {"placing-loss", placing_loss},
-    {"placing-silent", placing_silent},
-    {"placing-late", placing_late},
-    {"placing-cancel", placing_cancel},
-    {"placing-close", placing_close},
-    {"placing-fail", placing_fail},
-    {"placing-fence", placing_fence},
-    {"placing-oneway", placing_oneway},
-    {"placing-reorder", placing_reorder},
-    {"placing-reliable", placing_reliable},
-    {"placing-dead-peer", placing_dead_peer},
-    {"placing-tiny", placing_tiny},
-    {"placing-storm", placing_storm},
-};
-enum { SCENARIO_COUNT = sizeof scenarios / sizeof scenarios[0] };
-
-/* What a scenario's process tells the one that waits for it. */
-struct progress {
-    uint64_t seed, messages, bytes;
-};
-
-static uint64_t run_seed(const struct scenario *scenario, uint64_t seed, bool trace, struct progress *progress)
+static void run(const struct scenario *scenario, uint64_t seed, bool print_trace, struct run_result *result)
 {
     static struct options options;
     static struct world world;
     struct rng rng = {seed * UINT64_C(0x9e3779b97f4a7c15) + 1};
-    progress->seed = seed;
     set_defaults(&options);
-    scenario->set(&options, &rng);
-    world_create(&world, scenario->name, &options, seed, trace);
+    ((set_fn)scenario->set)(&options, &rng);
+    world_create(&world, scenario->name, &options, seed, print_trace);
     world_run(&world);
-    progress->messages += world.requests_ended / 2;
-    progress->bytes += world.bytes_moved / 2;
-    return world.hash;
+    *result = (struct run_result){.hash = world.trace.hash,
+                                  .sim_ns = world.now_ns - world.start_ns,
+                                  .messages = world.requests_ended / 2,
+                                  .bytes = world.bytes_moved / 2,
+                                  .datagrams = world.datagrams,
+                                  .faults = world.faults};
 }
 
-/* The whole scenario. Every 8th seed runs twice: same seed, same history. */
-static void run_scenario(const struct scenario *scenario, uint64_t first, uint64_t seeds, bool trace,
-                         struct progress *progress)
-{
-    for (uint64_t seed = first; seed < first + seeds; seed++) {
-        alarm(REAL_SECONDS_MAX);
-        uint64_t hash = run_seed(scenario, seed, trace, progress);
-        if ((seed % 8 == 0 || seeds == 1) && !trace && run_seed(scenario, seed, false, progress) != hash) {
-            printf("not ok: scenario %s, seed %llu does not repeat itself\n", scenario->name,
-                   (unsigned long long)seed);
-            exit(1);
-        }
-        if (trace)
-            printf("# hash %016llx\n", (unsigned long long)hash);
-    }
-}
+#define SCENARIO(name, set) {name, run, (void (*)(void))(set)}
 
-/* In a process of its own. */
-static bool run_case(const struct scenario *scenario, uint64_t first, uint64_t seeds, bool trace)
-{
-    struct progress *progress =
-        mmap(NULL, sizeof *progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (progress == MAP_FAILED) {
-        perror("mmap");
-        return false;
-    }
-    fflush(stdout);
-    pid_t child = fork();
-    if (child == 0) {
-        run_scenario(scenario, first, seeds, trace, progress);
-        fflush(stdout);
-        _exit(0);
-    }
-    int status = 0;
-    bool good = child > 0 && waitpid(child, &status, 0) == child && status == 0;
-    if (WIFSIGNALED(status))
-        printf("# killed by signal %d (%s)\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
-    if (good)
-        printf("ok %s: %llu seeds, %llu messages, %llu MiB\n", scenario->name, (unsigned long long)seeds,
-               (unsigned long long)progress->messages, (unsigned long long)progress->bytes >> 20);
-    else
-        printf("not ok %s; replay: sim --scenario %s --seed %llu --seeds 1 --trace\n", scenario->name,
-               scenario->name, (unsigned long long)progress->seed);
-    munmap(progress, sizeof *progress);
-    return good;
-}
+static const struct scenario scenarios[] = {
+    SCENARIO("clean", set_clean),
+    SCENARIO("loss1", set_loss1),
+    SCENARIO("loss5", set_loss5),
+    SCENARIO("loss30", set_loss30),
+    SCENARIO("burst", set_burst),
+    SCENARIO("reorder", set_reorder),
+    SCENARIO("dup", set_dup),
+    SCENARIO("corrupt", set_corrupt),
+    SCENARIO("payload-crc", set_payload_crc),
+    SCENARIO("blackhole", set_blackhole),
+    SCENARIO("oneway-dead", set_oneway_dead),
+    SCENARIO("dead-path", set_dead_path),
+    SCENARIO("slow-receiver", set_slow_receiver),
+    SCENARIO("stall", set_stall),
+    SCENARIO("tiny-window", set_tiny_window),
+    SCENARIO("few-buffers", set_few_buffers),
+    SCENARIO("mtu512", set_mtu512),
+    SCENARIO("lo", set_lo),
+    SCENARIO("jumbo", set_jumbo),
+    SCENARIO("mtu-change", set_mtu_change),
+    SCENARIO("large", set_large),
+    SCENARIO("many-conns", set_many_conns),
+    SCENARIO("incast", set_incast),
+    SCENARIO("congested", set_congested),
+    SCENARIO("timely", set_timely),
+    SCENARIO("eqds", set_eqds),
+    SCENARIO("truncation", set_truncation),
+    SCENARIO("cancel", set_cancel),
+    SCENARIO("cancel-eager", set_cancel_eager),
+    SCENARIO("close", set_close),
+    SCENARIO("dead-peer", set_dead_peer),
+    SCENARIO("rr", set_policy_rr),
+    SCENARIO("pow2", set_policy_pow2),
+    SCENARIO("self", set_self),
+    SCENARIO("tx-failed", set_tx_failed),
+    SCENARIO("long-way", set_long_way),
+    SCENARIO("idle", set_idle),
+    SCENARIO("no-eager", set_no_eager),
+    SCENARIO("wrap", set_wrap),
+    SCENARIO("storm", set_storm),
+    SCENARIO("placing-clean", placing_clean),
+    SCENARIO("placing-loss", placing_loss),
+    SCENARIO("placing-silent", placing_silent),
+    SCENARIO("placing-late", placing_late),
+    SCENARIO("placing-cancel", placing_cancel),
+    SCENARIO("placing-close", placing_close),
+    SCENARIO("placing-fail", placing_fail),
+    SCENARIO("placing-fence", placing_fence),
+    SCENARIO("placing-oneway", placing_oneway),
+    SCENARIO("placing-reorder", placing_reorder),
+    SCENARIO("placing-reliable", placing_reliable),
+    SCENARIO("placing-dead-peer", placing_dead_peer),
+    SCENARIO("placing-tiny", placing_tiny),
+    SCENARIO("placing-storm", placing_storm),
+};
 
-int main(int argc, char **argv)
+unsigned core_scenarios(const struct scenario **out)
 {
-    const char *only = NULL;
-    uint64_t seed = 1, seeds = SEEDS_DEFAULT;
-    bool trace = false;
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--list")) {
-            for (unsigned k = 0; k < SCENARIO_COUNT; k++)
-                printf("%s\n", scenarios[k].name);
-            return 0;
-        }
-        if (!strcmp(argv[i], "--trace"))
-            trace = true;
-        else if (!strcmp(argv[i], "--seeds") && i + 1 < argc)
-            seeds = strtoull(argv[++i], NULL, 0);
-        else if (!strcmp(argv[i], "--seed") && i + 1 < argc)
-            seed = strtoull(argv[++i], NULL, 0);
-        else if (!strcmp(argv[i], "--scenario") && i + 1 < argc)
-            only = argv[++i];
-        else {
-            fprintf(stderr, "usage: sim [--scenario NAME] [--seed S] [--seeds N] [--trace] [--list]\n");
-            return 2;
-        }
-    }
-    unsigned passed = 0, failed = 0;
-    for (unsigned k = 0; k < SCENARIO_COUNT; k++) {
-        if (only && strcmp(only, scenarios[k].name) != 0)
-            continue;
-        if (run_case(&scenarios[k], seed, seeds, trace))
-            passed++;
-        else
-            failed++;
-    }
-    if (passed + failed == 0) {
-        fprintf(stderr, "sim: no scenario %s; --list names them\n", only);
-        return 2;
-    }
-    printf("%u passed, %u failed\n", passed, failed);
-    return failed != 0;
+    *out = scenarios;
+    return sizeof scenarios / sizeof scenarios[0];
 }

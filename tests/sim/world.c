@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { DATAGRAM_MAX = 65536 };
 
@@ -29,27 +30,20 @@ _Noreturn void world_fail(const struct world *world, const char *format, ...)
 {
     va_list arguments;
     va_start(arguments, format);
+    trace_print_recent(&world->trace);
     printf("# at %.6f ms: ", (double)(world->now_ns - world->start_ns) / 1e6);
     vprintf(format, arguments);
     printf("\n");
     va_end(arguments);
     app_report(world);
-    printf("not ok: scenario %s, seed %llu; replay: sim --scenario %s --seed %llu --seeds 1 --trace\n",
-           world->scenario, (unsigned long long)world->seed, world->scenario,
-           (unsigned long long)world->seed);
+    printf("# trace hash %016llx\n", (unsigned long long)world->trace.hash);
     fflush(stdout);
-    exit(1);
+    _exit(1); /* the parent says which seed it was */
 }
 
-/* Takes an event into the trace hash (FNV-1a over words). */
 void world_note(struct world *world, const char *what, uint64_t a, uint64_t b, uint64_t c)
 {
-    const uint64_t words[] = {world->now_ns, (uint64_t)what[0] << 8 | (uint64_t)what[1], a, b, c};
-    for (unsigned i = 0; i < sizeof words / sizeof words[0]; i++)
-        world->hash = (world->hash ^ words[i]) * UINT64_C(0x100000001b3);
-    if (world->trace)
-        printf("%12.6f %-10s %llu %llu %lld\n", (double)(world->now_ns - world->start_ns) / 1e6, what,
-               (unsigned long long)a, (unsigned long long)b, (long long)c);
+    trace_note(&world->trace, world->now_ns - world->start_ns, what, a, b, c);
 }
 
 /* ---- queue of events ------------------------------------------------------------------------- */
@@ -132,8 +126,11 @@ static void deliver_later(struct world *world, struct pair *pair, unsigned side,
     datagram->length = kept;
     datagram->ce = world_chance(world, net->ce_ppm);
     memcpy(datagram->bytes, bytes, kept);
-    if (kept == length && world_chance(world, net->corrupt_ppm))
+    world->faults += kept != length;
+    if (kept == length && world_chance(world, net->corrupt_ppm)) {
+        world->faults++;
         corrupt(world, desc, datagram->bytes, length);
+    }
     world_push(world, at_ns, EVENT_ARRIVAL, pair->end[!side], datagram, 0);
 }
 
@@ -143,13 +140,17 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
     struct link *link = &pair->link[side];
     const struct net *net = &link->net;
     world->datagrams++;
-    if (swallowed(world, link, desc))
+    if (swallowed(world, link, desc)) {
+        world->faults++;
         return;
+    }
     uint64_t leaves_ns = world->now_ns;
     if (net->rate_mbps) {
         uint64_t from_ns = link->free_ns > world->now_ns ? link->free_ns : world->now_ns;
-        if (net->queue_bytes && (from_ns - world->now_ns) * net->rate_mbps / 8000 > net->queue_bytes)
+        if (net->queue_bytes && (from_ns - world->now_ns) * net->rate_mbps / 8000 > net->queue_bytes) {
+            world->faults++;
             return;
+        }
         leaves_ns = from_ns + length * 8000 / net->rate_mbps;
         link->free_ns = leaves_ns;
     }
@@ -157,6 +158,7 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
     if (net->jitter_ns)
         at_ns += rng_below(&world->rng, (uint32_t)net->jitter_ns);
     if (world_chance(world, net->reorder_ppm)) {
+        world->faults++;
         at_ns += rng_below(&world->rng, (uint32_t)net->reorder_ns);
     } else {
         if (at_ns < link->last_ns)
@@ -164,9 +166,11 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
         link->last_ns = at_ns;
     }
     deliver_later(world, pair, side, desc, bytes, length, at_ns);
-    if (world_chance(world, net->duplicate_ppm))
+    if (world_chance(world, net->duplicate_ppm)) {
+        world->faults++;
         deliver_later(world, pair, side, desc, bytes, length,
                       at_ns + rng_below(&world->rng, 2 * NS_PER_MS));
+    }
 }
 
 /* A datagram reaches the socket: dropped when its buffer is full. */
@@ -174,6 +178,7 @@ static void arrive(struct world *world, struct end *end, struct datagram *datagr
 {
     uint64_t charge = datagram->length + KERNEL_OVERHEAD_BYTES;
     if (end->halted || end->inbox_charge + charge > end->inbox_limit) {
+        world->faults++;
         free(datagram);
         return;
     }
@@ -297,6 +302,7 @@ static void run_tx(struct world *world, struct end *end)
         bool fail = world_chance(world, world->options->tx_fail_ppm);
         send_desc(world, &desc, fail);
         if (fail) {
+            world->faults++;
             core_tx_failed(end->core, &desc, world->now_ns);
             end->blocked_until_ns = world->now_ns + 1 + rng_below(&world->rng, 50 * NS_PER_US);
             world_push(world, end->blocked_until_ns, EVENT_RUN, (unsigned)(end - world->ends), NULL, 0);
@@ -439,7 +445,8 @@ void world_create(struct world *world, const char *scenario, const struct option
                   bool trace)
 {
     *world = (struct world){
-        .scenario = scenario, .seed = seed, .options = options, .trace = trace, .hash = UINT64_C(0xcbf29ce484222325)};
+        .scenario = scenario, .seed = seed, .options = options};
+    trace_init(&world->trace, trace);
     world->rng.state = seed;
     world->app_rng.state = seed ^ UINT64_C(0x5deece66d);
     world->now_ns = world->start_ns = rng_next(&world->rng) >> 16; /* clocks begin anywhere */

@@ -9,6 +9,7 @@
 
 #include "core/core.h"
 #include "core/rng.h"
+#include "trace.h"
 
 #include <stdarg.h>
 
@@ -131,11 +132,11 @@ struct pair {
 struct world {
     const char *scenario;
     uint64_t seed;
-    bool trace;
+    struct trace trace;
     const struct options *options;
     struct rng rng;      /* of the network and the engines */
     struct rng app_rng;
-    uint64_t now_ns, start_ns, hash;
+    uint64_t now_ns, start_ns;
     struct event *heap;
     size_t heap_count, heap_room;
     uint64_t next_order;
@@ -145,7 +146,7 @@ struct world {
     struct nic *nic;     /* that places payload; NULL: there is none */
     struct conn_sim *conns;
     unsigned conn_count;
-    uint64_t requests_live, requests_ended, bytes_moved, datagrams;
+    uint64_t requests_live, requests_ended, bytes_moved, datagrams, faults;
     uint64_t dead_end_max_ns; /* when the last request of the first end ended */
 };
 
@@ -156,6 +157,7 @@ void world_create(struct world *world, const char *scenario, const struct option
 void world_run(struct world *world);
 void world_push(struct world *world, uint64_t at_ns, enum event_kind kind, unsigned end, void *what,
                 uint32_t extra);
+/* Takes an event into the trace. */
 void world_note(struct world *world, const char *what, uint64_t a, uint64_t b, uint64_t c);
 _Noreturn void world_fail(const struct world *world, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -1,0 +1,706 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cluster.h"
+
+#include "config.h"
+#include "request.h"
+#include "seam.h"
+
+#include "../../api/objects.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+enum {
+    LISTEN_PORT = 7000,
+    ADDRESS_FIRST = 0x0a000001, /* 10.0.0.1 */
+    ATTEMPTS_MAX = 60,
+    DEAD_ATTEMPTS = 3,          /* where the network may be out for good */
+    ACCEPT_MS = 20,
+    HELLO_MS = 3000,
+    SETTLE_NS = 100000000,
+};
+
+struct cluster cluster;
+
+/* What a client sends first on each connection: which session it is of. */
+struct hello {
+    uint32_t magic, session;
+};
+static const uint32_t HELLO_MAGIC = 0x68656c6f;
+
+/* ---- what engines ask for -------------------------------------------------------------------- */
+
+int config_resolve(const uccl_config *config, struct params *out)
+{
+    (void)config;
+    *out = ((struct node *)machine_process()->owner)->params;
+    return UCCL_OK;
+}
+
+static uint32_t address_of(const struct process *process)
+{
+    return ADDRESS_FIRST + process->index;
+}
+
+static struct process *find_process(uint32_t address)
+{
+    uint32_t index = address - ADDRESS_FIRST;
+    if (index >= cluster.options.nodes || !cluster.nodes[index].up)
+        return NULL;
+    return cluster.nodes[index].process;
+}
+
+/* ---- sessions -------------------------------------------------------------------------------- */
+
+struct session *cluster_session(struct relation *relation)
+{
+    const struct cluster_options *options = &cluster.options;
+    struct session *session = calloc(1, sizeof *session);
+    if (!session)
+        abort();
+    session->index = cluster.session_count++;
+    session->relation = relation;
+    session->next = cluster.sessions;
+    cluster.sessions = session;
+    relation->last = session;
+    for (unsigned i = 0; i < 2; i++) {
+        struct side *side = &session->sides[i];
+        side->session = session;
+        side->index = i;
+        side->close_ns = UINT64_MAX;
+        for (unsigned kind = 0; kind < KINDS; kind++) {
+            side->streams[kind].side = side;
+            side->streams[kind].kind = kind;
+            side->streams[kind].live_tail = &side->streams[kind].live;
+        }
+    }
+    if (options->close_early && cluster_random(3)) {
+        struct side *first = &session->sides[cluster_random(2)];
+        first->close_ns = cluster_random(1u << (14 + cluster_random(12)));
+        if (cluster_random(4) == 0)
+            session->sides[!first->index].close_ns = cluster_random(1u << 22);
+    }
+    traffic_plan(session);
+    return session;
+}
+
+void cluster_attach(struct side *side, struct node *node, uccl_conn *conn)
+{
+    side->node = node;
+    side->conn = conn;
+    side->state = SIDE_OPEN;
+    side->next = node->sides;
+    node->sides = side;
+    if (side->close_ns != UINT64_MAX)
+        side->close_ns += machine.now_ns;
+    for (unsigned kind = 0; kind < KINDS; kind++)
+        side->streams[kind].worker = (side->session->index + kind) % node->workers;
+    cluster.sides_alive++;
+    machine_note("open", side->session->index * 2 + side->index, node->index, node->life);
+    traffic_wake(node);
+}
+
+static struct session *session_of(uint32_t index)
+{
+    struct session *session = cluster.sessions;
+    while (session && session->index != index)
+        session = session->next;
+    return session;
+}
+
+/* ---- the end of it all ----------------------------------------------------------------------- */
+
+static void check_finish(void)
+{
+    if (cluster.finishing || cluster.sides_alive || cluster.opening || cluster.restarts_due || cluster.crashes_left)
+        return;
+    cluster.finishing = true;
+    machine_note("finish", 0, 0, 0);
+    for (unsigned i = 0; i < cluster.options.nodes; i++) {
+        struct node *node = &cluster.nodes[i];
+        if (!node->up)
+            continue;
+        traffic_wake(node);
+        machine_wake(node->process, &cluster, UINT32_MAX);
+    }
+}
+
+static void start_connector(struct relation *relation, uint64_t delay_ns);
+
+/* Something begins, and has ended, before which the run is not over. */
+static void opening(struct node *node)
+{
+    node->opening++;
+    cluster.opening++;
+}
+
+static void opened(struct node *node)
+{
+    node->opening--;
+    cluster.opening--;
+    check_finish();
+}
+
+void cluster_side_over(struct side *side)
+{
+    struct relation *relation = side->session->relation;
+    side->state = SIDE_OVER;
+    struct side **link = &side->node->sides;
+    while (*link != side)
+        link = &(*link)->next;
+    *link = side->next;
+    cluster.sides_alive--;
+    bool again = cluster.options.crashes && side->index == 0 && side->failed && !relation->done &&
+                 side->session == relation->last && cluster.nodes[relation->client].up;
+    if (again)
+        start_connector(relation, cluster_random(50000000));
+    check_finish();
+}
+
+/* ---- connecting ------------------------------------------------------------------------------ */
+
+struct greeter {
+    struct node *node;
+    uccl_conn *conn;
+};
+
+/* Waits for a small message at either end of a new connection, whatever happens to it. */
+static int wait_hello(uccl_request *request)
+{
+    size_t bytes;
+    int status = uccl_wait(request, HELLO_MS, &bytes);
+    if (status != UCCL_ETIMEDOUT)
+        return status;
+    while (uccl_cancel(request) == UCCL_EAGAIN)
+        machine_sleep(10000);
+    status = uccl_wait(request, -1, &bytes);
+    return status == UCCL_OK ? UCCL_OK : UCCL_ETIMEDOUT;
+}
+
+static int say_hello(struct node *node, uccl_conn *conn, const struct session *session)
+{
+    const struct hello hello = {HELLO_MAGIC, session->index};
+    uccl_request *request;
+    int error;
+    while ((error = uccl_send_async(conn, &hello, sizeof hello, NULL, &request)) == UCCL_EAGAIN)
+        machine_sleep(10000);
+    if (!error)
+        error = wait_hello(request);
+    if (!error) {
+        node->sends++;
+        node->bytes_sent += sizeof hello;
+    }
+    return error;
+}
+
+static int hear_hello(struct node *node, uccl_conn *conn, struct hello *hello)
+{
+    uccl_request *request;
+    int error;
+    while ((error = uccl_recv_async(conn, hello, sizeof *hello, NULL, &request)) == UCCL_EAGAIN)
+        machine_sleep(10000);
+    if (!error)
+        error = wait_hello(request);
+    if (!error) {
+        node->receives++;
+        node->bytes_received += sizeof *hello;
+    }
+    return error;
+}
+
+/* Connects in one of the ways that there are. */
+static int try_connect(struct node *node, const struct node *server, uccl_conn **out)
+{
+    struct uccl_handle handle = server->handle;
+    if (cluster_random(2))
+        return uccl_connect(node->engine, &handle, 1 + (int)cluster_random(3000), out);
+    bool gives_up = cluster_random(8) == 0;
+    for (unsigned tries = 0;; tries++) {
+        int error = uccl_connect(node->engine, &handle, 0, out);
+        if (error != UCCL_EAGAIN)
+            return error;
+        if (gives_up && tries == 3) {
+            uccl_connect_cancel(&handle);
+            return UCCL_EAGAIN;
+        }
+        machine_sleep(cluster_random(100000));
+    }
+}
+
+static void check_connect_error(const struct relation *relation, int error)
+{
+    const struct cluster_options *options = &cluster.options;
+    bool hurt = options->crashes || options->sockets.silent_ppm || options->expect_dead;
+    if (error == UCCL_EAGAIN || error == UCCL_ETIMEDOUT)
+        return;
+    if (!hurt || (error != UCCL_EREFUSED && error != UCCL_EPROTO && error != UCCL_EPEERDEAD &&
+                  error != UCCL_ECLOSED && error != UCCL_EIO))
+        machine_fail("node %u cannot connect to node %u: %d", relation->client, relation->server, error);
+}
+
+static void connector_main(void *argument)
+{
+    struct relation *relation = argument;
+    struct node *node = &cluster.nodes[relation->client], *server = &cluster.nodes[relation->server];
+    machine_sleep(relation->delay_ns);
+    while (!server->known)
+        machine_sleep(100000);
+    for (;; relation->attempts++) {
+        uccl_conn *conn;
+        if (relation->attempts == DEAD_ATTEMPTS && cluster.options.expect_dead)
+            break;
+        if (relation->attempts == ATTEMPTS_MAX)
+            machine_fail("node %u gives up on connecting to node %u", relation->client, relation->server);
+        int error = try_connect(node, server, &conn);
+        machine_note("connect", relation->client, relation->server, (uint64_t)(int64_t)error);
+        if (!error) {
+            struct session *session = cluster_session(relation);
+            error = say_hello(node, conn, session);
+            if (!error) {
+                cluster_attach(&session->sides[0], node, conn);
+                break;
+            }
+            session->sides[0].failed = true;
+            uccl_conn_close(conn);
+        }
+        check_connect_error(relation, error);
+        machine_sleep(1000000 + cluster_random(100000000));
+    }
+    opened(node);
+}
+
+static void start_connector(struct relation *relation, uint64_t delay_ns)
+{
+    struct node *node = &cluster.nodes[relation->client];
+    relation->delay_ns = delay_ns;
+    opening(node);
+    machine_spawn(node->process, connector_main, relation);
+}
+
+/* The server's side of a new connection: hears which session it is. */
+static void greeter_main(void *argument)
+{
+    struct greeter greeter = *(struct greeter *)argument;
+    struct node *node = greeter.node;
+    struct hello hello = {0};
+    sim_free(argument);
+    int error = hear_hello(node, greeter.conn, &hello);
+    struct session *session = error ? NULL : session_of(hello.session);
+    if (!error && (hello.magic != HELLO_MAGIC || !session || session->relation->server != node->index ||
+                   session->sides[1].state != SIDE_ABSENT))
+        machine_fail("node %u hears a hello that nobody said", node->index);
+    if (error)
+        uccl_conn_close(greeter.conn);
+    else
+        cluster_attach(&session->sides[1], node, greeter.conn);
+    opened(node);
+}
+
+static void acceptor_main(void *argument)
+{
+    struct node *node = argument;
+    while (!cluster.finishing) {
+        uccl_conn *conn;
+        int error = uccl_accept(node->listener, cluster_random(4) ? ACCEPT_MS : 0, &conn);
+        if (error == UCCL_EAGAIN)
+            machine_sleep(cluster_random(1000000));
+        if (error == UCCL_EAGAIN || error == UCCL_ETIMEDOUT)
+            continue;
+        if (error)
+            machine_fail("uccl_accept() returned %d", error);
+        struct greeter *greeter = sim_malloc(sizeof *greeter);
+        *greeter = (struct greeter){node, conn};
+        opening(node);
+        machine_spawn(node->process, greeter_main, greeter);
+    }
+    node->helpers--;
+}
+
+/* ---- a node ---------------------------------------------------------------------------------- */
+
+static uint64_t counter(const struct node *node, const char *name)
+{
+    uint64_t value;
+    if (uccl_counter_by_name(node->engine, name, &value))
+        machine_fail("no counter %s", name);
+    return value;
+}
+
+static void check_equal(const struct node *node, const char *name, uint64_t counted, uint64_t seen)
+{
+    if (counted != seen)
+        machine_fail("node %u: %s is %llu, and the application saw %llu", node->index, name,
+                     (unsigned long long)counted, (unsigned long long)seen);
+}
+
+/* What the engine counted against what application and network saw. */
+static void check_counters(const struct node *node)
+{
+    check_equal(node, "msgs_sent", counter(node, "msgs_sent"), node->sends);
+    check_equal(node, "msgs_received", counter(node, "msgs_received"), node->receives);
+    check_equal(node, "bytes_sent", counter(node, "bytes_sent"), node->bytes_sent);
+    check_equal(node, "bytes_received", counter(node, "bytes_received"), node->bytes_received);
+    const struct nic_sim_counts *counts = nic_sim_counts(node->index);
+    check_equal(node, "tx_datagrams", counter(node, "tx_datagrams"), counts->sent);
+    uint64_t known = counter(node, "rx_datagrams") + counter(node, "rx_strangers");
+    if (known > counts->polled || counts->polled > known + counter(node, "rx_malformed"))
+        machine_fail("node %u took %llu datagrams, and counts %llu of flows and strangers", node->index,
+                     (unsigned long long)counts->polled, (unsigned long long)known);
+}
+
+/* Every request is back in the pool. */
+static void check_pool(const struct node *node)
+{
+    const struct request_pool *pool = &node->engine->requests;
+    for (uint32_t i = 0; i < pool->slab_count; i++) {
+        for (uint32_t k = 0; k < SLAB_REQUESTS && i * SLAB_REQUESTS + k < pool->request_max; k++) {
+            if (pool->slabs[i][k].state != REQUEST_FREE)
+                machine_fail("node %u: request %u was not returned", node->index, i * SLAB_REQUESTS + k);
+        }
+    }
+}
+
+static void end_node(struct node *node)
+{
+    machine_sleep(SETTLE_NS + cluster_random(SETTLE_NS));
+    while (node->helpers)
+        machine_sleep(1000000);
+    check_counters(node);
+    check_pool(node);
+    if (cluster_random(2))
+        uccl_listener_close(node->listener);
+    int error = uccl_close(node->engine);
+    if (error)
+        machine_fail("uccl_close() returned %d", error);
+    if (node->process->allocation_count)
+        machine_fail("node %u: %llu pieces of memory were not freed", node->index,
+                     (unsigned long long)node->process->allocation_count);
+    if (sockets_open(node->process))
+        machine_fail("node %u: %u descriptors were not closed", node->index, sockets_open(node->process));
+    machine_note("down", node->index, node->life, 0);
+    node->up = false;
+    node->ended = true;
+}
+
+static void node_main(void *argument)
+{
+    struct node *node = argument;
+    if (uccl_open(NULL, &node->engine))
+        machine_fail("node %u cannot open an engine", node->index);
+    if (uccl_listen(node->engine, -1, LISTEN_PORT, &node->handle, &node->listener))
+        machine_fail("node %u cannot listen", node->index);
+    node->known = true;
+    machine_note("up", node->index, node->life, node->params.num_engines);
+    node->helpers = 1 + node->workers;
+    machine_spawn(node->process, acceptor_main, node);
+    for (unsigned i = 0; i < node->workers; i++) {
+        struct worker *worker = sim_malloc(sizeof *worker);
+        *worker = (struct worker){node, i};
+        machine_spawn(node->process, traffic_worker, worker);
+    }
+    for (unsigned i = 0; i < cluster.relation_count; i++) {
+        struct relation *relation = &cluster.relations[i];
+        if (relation->client == node->index && !relation->done)
+            start_connector(relation, cluster_random(2000000));
+    }
+    if (node->life)
+        cluster.restarts_due--;
+    opened(node); /* since start_node() */
+    while (!cluster.finishing)
+        machine_park(&cluster, UINT64_MAX);
+    end_node(node);
+}
+
+/* Nodes differ, and so do the lives of a node. */
+static struct params node_params(void)
+{
+    struct params params = cluster.options.params;
+    if (!cluster.options.mixed)
+        return params;
+    params.num_engines = 1 + cluster_random((unsigned)params.num_engines);
+    params.lend = cluster_random(2) ? LEND_YES : LEND_NO;
+    params.spin_us = cluster_random(3) ? cluster_random(10) : 0;
+    return params;
+}
+
+static void start_node(struct node *node)
+{
+    const struct cluster_options *options = &cluster.options;
+    struct process *process = calloc(1, sizeof *process);
+    if (!process)
+        abort();
+    *process = (struct process){.index = node->index,
+                                .owner = node,
+                                .clock_offset_ns = rng_next(&cluster.rng) >> 16,
+                                .preempt_every = options->preempt_every,
+                                .preempt_ns = options->preempt_ns};
+    if (options->drift_ppm)
+        process->clock_drift_ppm = (int32_t)cluster_random(2 * options->drift_ppm) - (int32_t)options->drift_ppm;
+    process->next = cluster.processes;
+    cluster.processes = process;
+    node->process = process;
+    node->params = node_params();
+    node->workers = 1 + cluster_random(options->workers);
+    node->sends = node->receives = node->bytes_sent = node->bytes_received = 0;
+    node->up = true;
+    struct nic_sim_options nic = options->nic;
+    nic.address = address_of(process);
+    nic_sim_set(node->index, &nic);
+    opening(node);
+    machine_spawn(process, node_main, node);
+}
+
+/* ---- crashes --------------------------------------------------------------------------------- */
+
+static void restart(void *what, uint64_t extra)
+{
+    struct node *node = what;
+    (void)extra;
+    node->life++;
+    start_node(node);
+}
+
+static void kill_sides(struct node *node)
+{
+    for (struct session *session = cluster.sessions; session; session = session->next) {
+        for (unsigned i = 0; i < 2; i++) {
+            struct side *side = &session->sides[i];
+            unsigned index = i ? session->relation->server : session->relation->client;
+            if (index != node->index || side->state == SIDE_OVER || side->killed)
+                continue;
+            if (side->state != SIDE_ABSENT) {
+                traffic_kill(side);
+                side->state = SIDE_OVER;
+                cluster.sides_alive--;
+            }
+            side->killed = true;
+            side->killed_ns = machine.now_ns;
+        }
+    }
+    node->sides = NULL;
+}
+
+static void crash(void *what, uint64_t extra)
+{
+    const struct cluster_options *options = &cluster.options;
+    struct node *node = &cluster.nodes[cluster_random(options->nodes)];
+    (void)what;
+    (void)extra;
+    if (--cluster.crashes_left)
+        machine_at(machine.now_ns + cluster_random((uint32_t)options->crash_ns), crash, NULL, 0);
+    if (!node->up || cluster.finishing) {
+        check_finish();
+        return;
+    }
+    machine_note("crash", node->index, node->life, 0);
+    cluster.crashes++;
+    if (!node->known || !node->helpers) /* while it was being restarted */
+        cluster.restarts_due -= node->life != 0;
+    sockets_kill(node->process);
+    nic_sim_kill(node->index);
+    payload_kill(node->process);
+    machine_kill(node->process); /* last: its memory goes */
+    kill_sides(node);
+    cluster.opening -= node->opening;
+    node->opening = node->helpers = 0;
+    node->up = false;
+    cluster.restarts_due++;
+    machine_at(machine.now_ns + cluster_random((uint32_t)options->down_ns), restart, node, 0);
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+static void add_relation(unsigned client, unsigned server)
+{
+    for (unsigned i = 0; i < cluster.options.sessions; i++)
+        cluster.relations[cluster.relation_count++] = (struct relation){.client = client, .server = server};
+}
+
+/* Either may be the client. */
+static void add_either(unsigned a, unsigned b)
+{
+    if (cluster_random(2))
+        add_relation(a, b);
+    else
+        add_relation(b, a);
+}
+
+static void make_relations(void)
+{
+    const struct cluster_options *options = &cluster.options;
+    unsigned nodes = options->nodes;
+    size_t pairs = options->pattern == PATTERN_ALL ? (size_t)nodes * nodes : nodes;
+    cluster.relations = calloc(pairs * options->sessions, sizeof *cluster.relations);
+    if (!cluster.relations)
+        abort();
+    for (unsigned i = 0; i < nodes; i++) {
+        if (options->pattern == PATTERN_SELF)
+            add_relation(i, i);
+        else if (options->pattern == PATTERN_STAR && i)
+            add_either(0, i);
+        for (unsigned k = i + 1; options->pattern == PATTERN_ALL && k < nodes; k++)
+            add_either(i, k);
+        if (options->pattern == PATTERN_CHAIN && i + 1 < nodes)
+            add_relation(i, i + 1);
+    }
+}
+
+static void change_datagrams(void *what, uint64_t extra)
+{
+    (void)what;
+    (void)extra;
+    for (unsigned i = 0; i < cluster.options.nodes; i++)
+        nic_sim_change_datagram(i, cluster.options.datagram_later_bytes);
+}
+
+/* How long it may take, from what is asked for and what goes wrong. */
+static uint64_t limit_ns(void)
+{
+    const struct cluster_options *options = &cluster.options;
+    const struct fabric_options *fabric = &options->fabric;
+    const struct params *params = &options->params;
+    uint64_t per_node = (uint64_t)cluster.relation_count * 2 / options->nodes + 1;
+    if (options->pattern == PATTERN_STAR)
+        per_node = cluster.relation_count + 1;
+    uint64_t messages = per_node * options->messages;
+    uint64_t bytes = messages * (options->size_min > 4000 ? options->size_max : options->size_max / 4 + 4000);
+    uint64_t rate = fabric->host_mbps < fabric->spine_mbps || !fabric->spines ? fabric->host_mbps : fabric->spine_mbps;
+    uint64_t limit = UINT64_C(3000000000) + bytes * 8000 / rate * 10;
+    limit += messages * (options->post_gap_ns + options->recv_gap_ns + options->preempt_ns + 200000);
+    limit += messages * (fabric->loss_ppm + fabric->truncate_ppm + fabric->corrupt_ppm + fabric->burst_ppm * 10) / 1000000 *
+             params->rto_min_us * 1000 * 10;
+    for (unsigned i = 0; i < fabric->outage_count; i++) {
+        if (fabric->outages[i].end_ns != UINT64_MAX)
+            limit += 3 * (fabric->outages[i].end_ns - fabric->outages[i].begin_ns);
+    }
+    limit += (options->crashes + options->expect_dead + 1) * (options->crash_ns + options->down_ns) * 2;
+    limit += (options->crashes + options->expect_dead + 1) * (params->dead_peer_ms + params->linger_ms) * 4000000;
+    return limit;
+}
+
+static void report(void)
+{
+    printf("# %u nodes, %u relations, %u sessions, %u sides alive, %u opening, %u crashes left, %u restarts due%s\n",
+           cluster.options.nodes, cluster.relation_count, cluster.session_count, cluster.sides_alive, cluster.opening,
+           cluster.crashes_left, cluster.restarts_due, cluster.finishing ? ", finishing" : "");
+    for (const struct session *session = cluster.sessions; session; session = session->next) {
+        for (unsigned i = 0; i < 2; i++) {
+            static const char *const states[] = {"absent", "open", "closing", "closed", "over"};
+            const struct side *side = &session->sides[i];
+            if (side->state == SIDE_OVER && !side->killed)
+                continue;
+            printf("# session %u side %u (node %u): %s%s%s, sends %u of %u with %u live, receives %u of %u with %u live\n",
+                   session->index, i, i ? session->relation->server : session->relation->client,
+                   states[side->state], side->failed ? ", failed" : "", side->killed ? ", killed" : "",
+                   side->streams[SEND].posted, session->count[i], side->streams[SEND].live_count,
+                   side->streams[RECV].posted, session->count[!i], side->streams[RECV].live_count);
+        }
+    }
+    const struct fabric_counts *counts = &fabric_counts;
+    printf("# datagrams: %llu sent, %llu duplicated, %llu delivered, %llu damaged, %llu marked, %llu reordered, %llu in flight;"
+           " dropped:",
+           (unsigned long long)counts->sent, (unsigned long long)counts->duplicated,
+           (unsigned long long)counts->delivered, (unsigned long long)counts->damaged,
+           (unsigned long long)counts->marked, (unsigned long long)counts->reordered,
+           (unsigned long long)counts->in_flight);
+    for (unsigned i = 0; i < DROP_KINDS; i++)
+        printf(" %s %llu", fabric_drop_names[i], (unsigned long long)counts->dropped[i]);
+    printf("\n");
+}
+
+static void begin(const struct cluster_options *options, uint64_t seed, bool print_trace)
+{
+    machine_begin(seed, print_trace);
+    machine.on_fail = report;
+    cluster = (struct cluster){.options = *options, .rng = {seed ^ UINT64_C(0x5deece66d)}};
+    cluster.nodes = calloc(options->nodes, sizeof *cluster.nodes);
+    if (!cluster.nodes)
+        abort();
+    payload_begin();
+    fabric_begin(&options->fabric, options->nodes, rng_next(&machine.rng), nic_sim_deliver);
+    nic_sim_begin(options->nodes);
+    sockets_begin(&options->sockets, find_process, address_of);
+    make_relations();
+    machine.limit_ns = limit_ns();
+    for (unsigned i = 0; i < options->nodes; i++) {
+        cluster.nodes[i].index = i;
+        start_node(&cluster.nodes[i]);
+    }
+    cluster.crashes_left = options->crashes;
+    if (options->crashes)
+        machine_at(cluster_random((uint32_t)options->crash_ns), crash, NULL, 0);
+    if (options->change_datagram_ns)
+        machine_at(options->change_datagram_ns, change_datagrams, NULL, 0);
+}
+
+static void end(void)
+{
+    while (cluster.sessions) {
+        struct session *session = cluster.sessions;
+        cluster.sessions = session->next;
+        traffic_free(session);
+        free(session);
+    }
+    while (cluster.processes) {
+        struct process *process = cluster.processes;
+        cluster.processes = process->next;
+        free(process);
+    }
+    free(cluster.nodes);
+    free(cluster.relations);
+    payload_end();
+    fabric_end();
+    nic_sim_end();
+    sockets_end();
+    machine_end();
+}
+
+static bool all_ended(void)
+{
+    for (unsigned i = 0; i < cluster.options.nodes; i++) {
+        if (!cluster.nodes[i].ended)
+            return false;
+    }
+    return true;
+}
+
+static void check_relations(void)
+{
+    const struct cluster_options *options = &cluster.options;
+    for (unsigned i = 0; i < cluster.relation_count; i++) {
+        const struct relation *relation = &cluster.relations[i];
+        if (!relation->done && !options->close_early && !options->expect_dead)
+            machine_fail("node %u never finished with node %u", relation->client, relation->server);
+    }
+}
+
+static uint64_t faults(void)
+{
+    const struct fabric_counts *counts = &fabric_counts;
+    uint64_t sum = counts->duplicated + counts->damaged + counts->reordered + cluster.crashes;
+    for (unsigned i = 0; i < DROP_KINDS; i++)
+        sum += counts->dropped[i];
+    return sum;
+}
+
+void cluster_run(const struct cluster_options *options, uint64_t seed, bool print_trace,
+                 struct cluster_result *result)
+{
+    begin(options, seed, print_trace);
+    while (!all_ended() || fabric_counts.in_flight) {
+        if (!machine_step())
+            machine_fail("nothing will ever happen, and not all is over");
+    }
+    fabric_check();
+    for (const struct session *session = cluster.sessions; session; session = session->next)
+        traffic_check(session);
+    check_relations();
+    *result = (struct cluster_result){.hash = machine.trace.hash,
+                                      .sim_ns = machine.now_ns,
+                                      .messages = cluster.messages,
+                                      .bytes = cluster.bytes,
+                                      .datagrams = fabric_counts.sent,
+                                      .faults = faults(),
+                                      .switches = machine.switches};
+    end();
+}

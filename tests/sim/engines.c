@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Scenarios of whole engines: what networks, machines and applications may do to them. */
+#include "../param_defaults.h"
+#include "cluster.h"
+#include "scenarios.h"
+
+enum { NS_PER_US = 1000, NS_PER_MS = 1000000 };
+
+typedef void (*set_fn)(struct cluster_options *options, struct rng *rng);
+
+static void set_defaults(struct cluster_options *options, struct rng *rng)
+{
+    *options = (struct cluster_options){
+        .params = param_defaults(),
+        .mixed = true,
+        .nodes = 2 + rng_below(rng, 2),
+        .workers = 2,
+        .pattern = PATTERN_CHAIN,
+        .sessions = 2,
+        .fabric = {.host_mbps = 40000,
+                   .queue_bytes = 1000000,
+                   .ecn_bytes = 500000,
+                   .delay_ns = 5 * NS_PER_US,
+                   .jitter_ns = 2 * NS_PER_US},
+        .nic = {.datagram_bytes = 1472, .rx_bytes = 4 << 20, .gro = rng_below(rng, 2)},
+        .sockets = {.delay_ns = 20 * NS_PER_US},
+        .messages = 40,
+        .size_max = 200000,
+        .outstanding = 16,
+        .post_gap_ns = 20 * NS_PER_US,
+        .recv_gap_ns = 20 * NS_PER_US,
+        .events = rng_below(rng, 2),
+        .preempt_every = rng_below(rng, 2) * 200,
+        .preempt_ns = 20 * NS_PER_US,
+    };
+    struct params *params = &options->params;
+    params->backend = BACKEND_UDP; /* whose place nic_sim.c takes */
+    params->num_engines = 2;
+    params->spin_us = 5;
+    params->lend = LEND_NO;
+    params->max_requests = 1024;
+    params->tx_buffers = 16;
+    params->tx_small_buffers = 128;
+    params->dead_peer_ms = 3000;
+    params->linger_ms = 5000;
+    params->log_level = 0;
+}
+
+static void set_clean(struct cluster_options *options, struct rng *rng)
+{
+    options->nic.place = rng_below(rng, 2);
+    if (rng_below(rng, 2))
+        options->nic.datagram_bytes = 8972;
+}
+
+static void set_loss(struct cluster_options *options, struct rng *rng)
+{
+    options->fabric.loss_ppm = 1000u << rng_below(rng, 7);
+    options->fabric.burst_ppm = rng_below(rng, 2) * 500;
+    options->fabric.burst_ns = 1u << (14 + rng_below(rng, 9));
+}
+
+static void set_reorder(struct cluster_options *options, struct rng *rng)
+{
+    options->fabric.reorder_ppm = 50000;
+    options->fabric.reorder_ns = 1u << (14 + rng_below(rng, 7));
+    options->fabric.duplicate_ppm = 50000;
+    options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
+    options->nic.place = rng_below(rng, 2);
+}
+
+static void set_corrupt(struct cluster_options *options, struct rng *rng)
+{
+    options->fabric.corrupt_ppm = 20000;
+    options->fabric.truncate_ppm = 10000;
+    options->params.payload_crc = rng_below(rng, 2);
+}
+
+/* Threads that share one engine, kept from running at any moment. */
+static void set_lend(struct cluster_options *options, struct rng *rng)
+{
+    options->mixed = false;
+    options->params.num_engines = 1 + rng_below(rng, 2);
+    options->params.lend = LEND_YES;
+    options->params.spin_us = rng_below(rng, 2) ? rng_below(rng, 20) : 0;
+    options->workers = WORKERS_MAX;
+    options->sessions = 3;
+    options->preempt_every = 4u << rng_below(rng, 6);
+    options->preempt_ns = 1u << (10 + rng_below(rng, 8));
+    options->size_max = 60000;
+    options->recv_gap_ns = options->post_gap_ns = 1u << (12 + rng_below(rng, 10));
+}
+
+static void set_preempt(struct cluster_options *options, struct rng *rng)
+{
+    options->workers = WORKERS_MAX;
+    options->preempt_every = 1u << rng_below(rng, 6);
+    options->preempt_ns = 1u << (8 + rng_below(rng, 12));
+    options->size_max = 60000;
+    options->messages = 20;
+}
+
+static void set_stripes(struct cluster_options *options, struct rng *rng)
+{
+    options->params.num_engines = 2 + rng_below(rng, 3);
+    options->params.stripe_min_kb = 64;
+    options->size_max = 700000;
+    options->messages = 16;
+    options->fabric.loss_ppm = rng_below(rng, 2) * 5000;
+    options->truncate_permille = rng_below(rng, 2) * 100;
+    options->cancel_permille = rng_below(rng, 2) * 300;
+    if (rng_below(rng, 2))
+        options->nic.datagram_bytes = 8972;
+}
+
+/* Rings and pools that are full all the time. */
+static void set_full(struct cluster_options *options, struct rng *rng)
+{
+    options->params.ring_entries = 16;
+    options->params.max_requests = 24 + rng_below(rng, 48);
+    options->params.num_engines = 1 + rng_below(rng, 3);
+    options->params.stripe_min_kb = 64;
+    /* parts of striped messages and what waits in the ring fill the pool; receives alone must not */
+    options->outstanding = (unsigned)options->params.max_requests / 10;
+    options->messages = 80;
+    options->post_gap_ns = options->recv_gap_ns = 0;
+    options->size_max = 150000;
+    options->cancel_permille = rng_below(rng, 2) * 200;
+}
+
+static void set_cancel(struct cluster_options *options, struct rng *rng)
+{
+    options->cancel_permille = 100 + rng_below(rng, 700);
+    options->truncate_permille = rng_below(rng, 2) * 100;
+    options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
+    options->params.stripe_min_kb = 64;
+}
+
+static void set_close(struct cluster_options *options, struct rng *rng)
+{
+    options->close_early = true;
+    options->sessions = 4;
+    options->cancel_permille = rng_below(rng, 2) * 100;
+    options->params.stripe_min_kb = 64;
+    options->params.linger_ms = rng_below(rng, 2) ? 5000 : rng_below(rng, 10);
+    options->fabric.loss_ppm = rng_below(rng, 2) * 20000;
+}
+
+static void set_crash(struct cluster_options *options, struct rng *rng)
+{
+    options->nodes = 2 + rng_below(rng, 3);
+    options->pattern = rng_below(rng, 2) ? PATTERN_ALL : PATTERN_CHAIN;
+    options->sessions = 1 + rng_below(rng, 2);
+    options->params.dead_peer_ms = 50 + rng_below(rng, 400);
+    options->crashes = 1 + rng_below(rng, CRASHES_MAX);
+    options->crash_ns = 1u << (20 + rng_below(rng, 9));
+    options->down_ns = 1u << (10 + rng_below(rng, 20));
+    options->post_gap_ns = options->recv_gap_ns = NS_PER_MS;
+    options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
+    options->fabric.duplicate_ppm = rng_below(rng, 2) * 20000;
+    options->fabric.reorder_ppm = rng_below(rng, 2) * 20000;
+    options->fabric.reorder_ns = 50u * NS_PER_MS; /* what the old life sent meets the new one */
+}
+
+static struct outage *add_outage(struct cluster_options *options, struct rng *rng, uint64_t longest_ns)
+{
+    struct outage *outage = &options->fabric.outages[options->fabric.outage_count++];
+    uint64_t begin_ns = rng_below(rng, 20u * NS_PER_MS);
+    *outage = (struct outage){FABRIC_ANY, FABRIC_ANY, FABRIC_ANY, begin_ns,
+                              begin_ns + rng_below(rng, (uint32_t)longest_ns)};
+    return outage;
+}
+
+/* Paths, directions and hosts that die and come back. */
+static void set_outages(struct cluster_options *options, struct rng *rng)
+{
+    options->messages = 80;
+    options->post_gap_ns = options->recv_gap_ns = 500u * NS_PER_US;
+    for (unsigned i = 1 + rng_below(rng, 6); i > 0; i--) {
+        struct outage *outage = add_outage(options, rng, 300u * NS_PER_MS);
+        unsigned kind = rng_below(rng, 4);
+        if (kind != 1)
+            outage->from = (uint16_t)rng_below(rng, options->nodes);
+        if (kind != 2)
+            outage->to = (uint16_t)rng_below(rng, options->nodes);
+        if (kind == 3) {
+            outage->path = (uint16_t)rng_below(rng, 4);
+            outage->end_ns += 1000u * NS_PER_MS;
+        }
+    }
+}
+
+/* One direction between the first two nodes is gone for good. */
+static void set_dead(struct cluster_options *options, struct rng *rng)
+{
+    options->expect_dead = true;
+    options->params.dead_peer_ms = 50 + rng_below(rng, 400);
+    struct outage *outage = add_outage(options, rng, 1);
+    outage->from = (uint16_t)rng_below(rng, 2);
+    outage->to = !outage->from;
+    outage->end_ns = UINT64_MAX;
+}
+
+static void set_incast(struct cluster_options *options, struct rng *rng)
+{
+    options->nodes = 5 + rng_below(rng, 12);
+    options->pattern = PATTERN_STAR;
+    options->sessions = 1;
+    options->messages = 20;
+    options->fabric.host_mbps = 1000u << rng_below(rng, 5);
+    options->fabric.queue_bytes = 100000;
+    options->fabric.ecn_bytes = 30000;
+}
+
+static void set_spines(struct cluster_options *options, struct rng *rng)
+{
+    options->nodes = 8;
+    options->pattern = PATTERN_ALL;
+    options->sessions = 1;
+    options->messages = 6;
+    options->fabric.hosts_per_leaf = 2;
+    options->fabric.spines = 2 + rng_below(rng, 3);
+    options->fabric.spine_mbps = 10000;
+    options->fabric.queue_bytes = 200000;
+    options->fabric.ecn_bytes = 50000;
+    options->params.path_policy = rng_below(rng, 3);
+    add_outage(options, rng, 500u * NS_PER_MS)->path = (uint16_t)rng_below(rng, 4);
+}
+
+static void set_many(struct cluster_options *options, struct rng *rng)
+{
+    options->nodes = 40 + rng_below(rng, 160);
+    options->pattern = rng_below(rng, 2) ? PATTERN_CHAIN : PATTERN_STAR;
+    options->workers = 1;
+    options->sessions = 1;
+    options->messages = 6;
+    options->size_max = 50000;
+    options->params.num_engines = 1;
+    options->fabric.loss_ppm = rng_below(rng, 2) * 5000;
+    if (options->pattern == PATTERN_STAR)
+        options->nodes /= 3;
+}
+
+static void set_mtu(struct cluster_options *options, struct rng *rng)
+{
+    options->nic.datagram_bytes = 512 + rng_below(rng, 9000);
+    options->datagram_later_bytes = 512 + rng_below(rng, 9000);
+    options->change_datagram_ns = 1 + rng_below(rng, 5 * NS_PER_MS);
+    options->nic.place = rng_below(rng, 2);
+    options->fabric.loss_ppm = rng_below(rng, 2) * 5000;
+}
+
+static void set_drift(struct cluster_options *options, struct rng *rng)
+{
+    options->drift_ppm = 1u << rng_below(rng, 15);
+    options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
+    options->post_gap_ns = options->recv_gap_ns = 1u << (14 + rng_below(rng, 9));
+}
+
+static void set_handshakes(struct cluster_options *options, struct rng *rng)
+{
+    options->nodes = 3 + rng_below(rng, 3);
+    options->pattern = PATTERN_ALL;
+    options->sessions = 6;
+    options->messages = 4;
+    options->size_max = 20000;
+    options->sockets.silent_ppm = rng_below(rng, 2) * 200000;
+    options->sockets.delay_ns = 1u << (10 + rng_below(rng, 14));
+    options->params.connect_ms = 500;
+    options->preempt_every = 20;
+}
+
+static void set_slow_receiver(struct cluster_options *options, struct rng *rng)
+{
+    options->recv_gap_ns = 1u << (18 + rng_below(rng, 5));
+    options->post_gap_ns = 0;
+    options->outstanding = 48;
+    options->size_max = 60000;
+    options->nic.rx_bytes = 100000u << rng_below(rng, 5);
+}
+
+static void set_refuse(struct cluster_options *options, struct rng *rng)
+{
+    options->nic.refuse_ppm = 200000;
+    options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
+}
+
+static void set_self(struct cluster_options *options, struct rng *rng)
+{
+    options->nodes = 1;
+    options->pattern = PATTERN_SELF;
+    options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
+}
+
+/* Logical GiB, without memory for them. */
+static void set_huge(struct cluster_options *options, struct rng *rng)
+{
+    options->nodes = 2;
+    options->sessions = 1;
+    options->mixed = false;
+    options->params.num_engines = 1 + rng_below(rng, 3);
+    options->messages = 2;
+    options->size_max = UINT64_C(300) << 20;
+    options->size_min = 64 << 20;
+    options->nic.datagram_bytes = 65472;
+    options->fabric.host_mbps = 100000;
+    options->nic.place = true;
+    options->preempt_every = 0;
+}
+
+/* All at once. */
+static void set_storm(struct cluster_options *options, struct rng *rng)
+{
+    set_crash(options, rng);
+    options->pattern = PATTERN_ALL;
+    options->workers = WORKERS_MAX;
+    options->params.num_engines = 1 + rng_below(rng, 4);
+    options->params.stripe_min_kb = 64;
+    options->params.payload_crc = rng_below(rng, 2);
+    options->params.path_policy = rng_below(rng, 3);
+    options->params.cc = rng_below(rng, 3);
+    options->preempt_every = 8u << rng_below(rng, 6);
+    options->cancel_permille = rng_below(rng, 200);
+    options->truncate_permille = rng_below(rng, 200);
+    options->close_early = rng_below(rng, 2);
+    options->drift_ppm = rng_below(rng, 1000);
+    options->nic.refuse_ppm = rng_below(rng, 20000);
+    options->nic.datagram_bytes = 512 + rng_below(rng, 9000);
+    options->sockets.silent_ppm = rng_below(rng, 2) * 100000;
+    options->fabric.loss_ppm = rng_below(rng, 40000);
+    options->fabric.burst_ppm = rng_below(rng, 200);
+    options->fabric.burst_ns = 1u << (14 + rng_below(rng, 8));
+    options->fabric.corrupt_ppm = rng_below(rng, 10000);
+    options->fabric.truncate_ppm = rng_below(rng, 10000);
+}
+
+static void run(const struct scenario *scenario, uint64_t seed, bool print_trace, struct run_result *result)
+{
+    struct cluster_options options;
+    struct cluster_result cluster_result;
+    struct rng rng = {seed * UINT64_C(0x9e3779b97f4a7c15) + 1};
+    set_defaults(&options, &rng);
+    ((set_fn)scenario->set)(&options, &rng);
+    if (print_trace)
+        options.params.log_level = UCCL_LOG_DEBUG;
+    cluster_run(&options, seed, print_trace, &cluster_result);
+    *result = (struct run_result){.hash = cluster_result.hash,
+                                  .sim_ns = cluster_result.sim_ns,
+                                  .messages = cluster_result.messages,
+                                  .bytes = cluster_result.bytes,
+                                  .datagrams = cluster_result.datagrams,
+                                  .faults = cluster_result.faults};
+}
+
+#define SCENARIO(name, set) {name, run, (void (*)(void))(set)}
+
+static const struct scenario scenarios[] = {
+    SCENARIO("engines-clean", set_clean),
+    SCENARIO("engines-loss", set_loss),
+    SCENARIO("engines-reorder", set_reorder),
+    SCENARIO("engines-corrupt", set_corrupt),
+    SCENARIO("engines-lend", set_lend),
+    SCENARIO("engines-preempt", set_preempt),
+    SCENARIO("engines-stripes", set_stripes),
+    SCENARIO("engines-full", set_full),
+    SCENARIO("engines-cancel", set_cancel),
+    SCENARIO("engines-close", set_close),
+    SCENARIO("engines-crash", set_crash),
+    SCENARIO("engines-outages", set_outages),
+    SCENARIO("engines-dead", set_dead),
+    SCENARIO("engines-incast", set_incast),
+    SCENARIO("engines-spines", set_spines),
+    SCENARIO("engines-many", set_many),
+    SCENARIO("engines-mtu", set_mtu),
+    SCENARIO("engines-drift", set_drift),
+    SCENARIO("engines-handshakes", set_handshakes),
+    SCENARIO("engines-slow-receiver", set_slow_receiver),
+    SCENARIO("engines-refuse", set_refuse),
+    SCENARIO("engines-self", set_self),
+    SCENARIO("engines-huge", set_huge),
+    SCENARIO("engines-storm", set_storm),
+};
+
+unsigned engine_scenarios(const struct scenario **out)
+{
+    *out = scenarios;
+    return sizeof scenarios / sizeof scenarios[0];
+}

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The simulator's program. Seeds are played by worker processes, one per processor, so that an assert, a
+ * sanitizer or an endless loop costs one seed and still names it. Without a scenario, each seed plays the next
+ * one of the list.
+ *
+ *   sim [--scenario NAME] [--seed S] [--seeds N] [--trace]   plays N seeds from S on
+ *   sim --corpus FILE [--seconds T]                          seeds with known hashes, then new ones for T s
+ *   sim --campaign --hours H                                 new seeds for long
+ *   sim --write-corpus FILE                                  notes the hashes of the corpus's seeds
+ *   sim --list                                               names of scenarios
+ */
+#include "scenarios.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    SCENARIOS_MAX = 128,
+    CORPUS_MAX = 512,
+    JOBS_MAX = 64,
+    FAILURES_MAX = 10,       /* then nothing new begins */
+    REAL_SECONDS_MAX = 120,  /* of one seed */
+    SEEDS_DEFAULT = 400,
+    REPEAT_EVERY = 8,        /* seeds: one of them is played twice */
+    CORPUS_SEEDS = 1,        /* per scenario, when a corpus is written */
+    REPORT_SECONDS = 60,     /* of a campaign */
+};
+
+struct sums {
+    _Atomic uint64_t seeds, messages, bytes, datagrams, sim_ns, faults;
+};
+
+struct job {
+    pid_t pid;
+    _Atomic uint64_t unit; /* that it plays */
+};
+
+struct corpus_entry {
+    unsigned scenario;
+    uint64_t seed, hash;
+};
+
+/* What workers and their parent share. */
+struct shared {
+    _Atomic uint64_t next;
+    _Atomic bool stop;
+    struct job jobs[JOBS_MAX];
+    struct sums sums[SCENARIOS_MAX];
+    _Atomic uint64_t hashes[CORPUS_MAX];
+};
+
+static const struct scenario *scenarios[SCENARIOS_MAX];
+static unsigned scenario_count;
+static struct corpus_entry corpus[CORPUS_MAX];
+static unsigned corpus_count;
+static struct shared *shared;
+
+/* What is asked for. */
+static struct {
+    int only;                /* scenario, or -1 */
+    uint64_t seed, seeds;
+    bool trace, from_corpus, check_hashes;
+    time_t until;            /* 0: after so many seeds */
+    unsigned jobs;
+} plan;
+
+static void collect_scenarios(void)
+{
+    const struct scenario *some;
+    unsigned (*const lists[])(const struct scenario **) = {core_scenarios, engine_scenarios};
+    for (unsigned i = 0; i < 2; i++) {
+        unsigned count = lists[i](&some);
+        for (unsigned k = 0; k < count; k++)
+            scenarios[scenario_count++] = &some[k];
+    }
+}
+
+static int find_scenario(const char *name)
+{
+    for (unsigned i = 0; i < scenario_count; i++) {
+        if (strcmp(scenarios[i]->name, name) == 0)
+            return (int)i;
+    }
+    return -1;
+}
+
+/* ---- workers --------------------------------------------------------------------------------- */
+
+static void unit_of(uint64_t unit, unsigned *scenario, uint64_t *seed)
+{
+    if (plan.from_corpus) {
+        *scenario = corpus[unit].scenario;
+        *seed = corpus[unit].seed;
+    } else {
+        *seed = plan.seed + unit;
+        *scenario = plan.only >= 0 ? (unsigned)plan.only : (unsigned)(*seed % scenario_count);
+    }
+}
+
+static uint64_t play(unsigned index, uint64_t seed)
+{
+    struct run_result result = {0};
+    struct sums *sums = &shared->sums[index];
+    alarm(REAL_SECONDS_MAX);
+    scenarios[index]->run(scenarios[index], seed, plan.trace, &result);
+    alarm(0);
+    sums->messages += result.messages;
+    sums->bytes += result.bytes;
+    sums->datagrams += result.datagrams;
+    sums->sim_ns += result.sim_ns;
+    sums->faults += result.faults;
+    return result.hash;
+}
+
+static void play_unit(uint64_t unit)
+{
+    unsigned index;
+    uint64_t seed;
+    unit_of(unit, &index, &seed);
+    uint64_t hash = play(index, seed);
+    if (plan.from_corpus)
+        shared->hashes[unit] = hash;
+    if (plan.trace)
+        printf("# trace hash %016llx\n", (unsigned long long)hash);
+    bool again = !plan.from_corpus && !plan.trace && (seed % REPEAT_EVERY == 0 || plan.seeds == 1);
+    uint64_t second = again ? play(index, seed) : hash;
+    if (second != hash) {
+        printf("# it does not repeat itself: trace hash %016llx, then %016llx\n", (unsigned long long)hash,
+               (unsigned long long)second);
+        exit(1);
+    }
+    if (plan.from_corpus && plan.check_hashes && hash != corpus[unit].hash) {
+        printf("# trace hash %016llx instead of %016llx (if this change is meant: sim --write-corpus)\n",
+               (unsigned long long)hash, (unsigned long long)corpus[unit].hash);
+        exit(1);
+    }
+    shared->sums[index].seeds++;
+}
+
+static void work(struct job *job)
+{
+    for (;;) {
+        uint64_t unit = atomic_fetch_add(&shared->next, 1);
+        if (shared->stop || unit >= plan.seeds || (plan.until && time(NULL) >= plan.until))
+            break;
+        job->unit = unit;
+        play_unit(unit);
+    }
+    fflush(stdout);
+    _exit(0);
+}
+
+static bool start_job(struct job *job)
+{
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0)
+        work(job);
+    job->pid = pid;
+    return pid > 0;
+}
+
+static void tell_failure(const struct job *job, int status)
+{
+    unsigned index;
+    uint64_t seed;
+    unit_of(job->unit, &index, &seed);
+    if (WIFSIGNALED(status))
+        printf("# killed by signal %d (%s)\n", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    printf("not ok: scenario %s, seed %llu; replay: tests/run.sh sim --scenario %s --seed %llu --seeds 1 --trace\n",
+           scenarios[index]->name, (unsigned long long)seed, scenarios[index]->name, (unsigned long long)seed);
+    fflush(stdout);
+}
+
+/* Plays what the plan says; returns how many seeds failed. */
+static unsigned play_all(void)
+{
+    unsigned failures = 0, running = 0;
+    shared->next = 0;
+    for (unsigned i = 0; i < plan.jobs; i++)
+        running += start_job(&shared->jobs[i]);
+    while (running) {
+        int status = 0;
+        pid_t pid = wait(&status);
+        if (pid < 0 && errno != EINTR)
+            break;
+        for (unsigned i = 0; i < plan.jobs && pid > 0; i++) {
+            struct job *job = &shared->jobs[i];
+            if (job->pid != pid)
+                continue;
+            running--;
+            if (status == 0)
+                continue;
+            tell_failure(job, status);
+            if (++failures >= FAILURES_MAX)
+                shared->stop = true;
+            else
+                running += start_job(job);
+        }
+    }
+    return failures;
+}
+
+/* ---- corpus ---------------------------------------------------------------------------------- */
+
+static bool read_corpus(const char *path)
+{
+    char line[256], name[64];
+    FILE *file = fopen(path, "r");
+    if (!file) {
+        fprintf(stderr, "sim: %s: %s\n", path, strerror(errno));
+        return false;
+    }
+    while (fgets(line, sizeof line, file) && corpus_count < CORPUS_MAX) {
+        unsigned long long seed, hash;
+        if (line[0] == '#' || line[0] == '\n')
+            continue;
+        int scenario = sscanf(line, "%63s %llu %llx", name, &seed, &hash) == 3 ? find_scenario(name) : -1;
+        if (scenario < 0) {
+            fprintf(stderr, "sim: %s: not a scenario, a seed and a hash: %s", path, line);
+            fclose(file);
+            return false;
+        }
+        corpus[corpus_count++] = (struct corpus_entry){(unsigned)scenario, seed, hash};
+    }
+    fclose(file);
+    return true;
+}
+
+/* The seeds that stand there, and at least so many of every scenario. */
+static bool write_corpus(const char *path)
+{
+    if (access(path, R_OK) == 0 && !read_corpus(path))
+        return false;
+    for (unsigned i = 0; i < scenario_count; i++) {
+        unsigned count = 0;
+        for (unsigned k = 0; k < corpus_count; k++)
+            count += corpus[k].scenario == i;
+        for (; count < CORPUS_SEEDS && corpus_count < CORPUS_MAX; count++)
+            corpus[corpus_count++] = (struct corpus_entry){i, 1 + count, 0};
+    }
+    plan.from_corpus = true;
+    plan.check_hashes = false;
+    plan.seeds = corpus_count;
+    if (play_all())
+        return false;
+    FILE *file = fopen(path, "w");
+    if (!file) {
+        fprintf(stderr, "sim: %s: %s\n", path, strerror(errno));
+        return false;
+    }
+    fprintf(file, "# Scenario, seed, trace hash. The same in every build; changes with the code: sim --write-corpus\n");
+    for (unsigned i = 0; i < corpus_count; i++)
+        fprintf(file, "%s %llu %016llx\n", scenarios[corpus[i].scenario]->name,
+                (unsigned long long)corpus[i].seed, (unsigned long long)shared->hashes[i]);
+    return fclose(file) == 0;
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
+
+static uint64_t print_sums(const char *name, const struct sums *sums)
+{
+    printf("%-22s %7llu seeds %9llu messages %8llu MiB %10llu datagrams %9llu faults %9.1f simulated s\n", name,
+           (unsigned long long)sums->seeds, (unsigned long long)sums->messages,
+           (unsigned long long)sums->bytes >> 20, (unsigned long long)sums->datagrams,
+           (unsigned long long)sums->faults, (double)sums->sim_ns / 1e9);
+    return sums->seeds;
+}
+
+static uint64_t tell_all(bool each)
+{
+    struct sums all = {0};
+    for (unsigned i = 0; i < scenario_count; i++) {
+        const struct sums *sums = &shared->sums[i];
+        if (each && sums->seeds)
+            print_sums(scenarios[i]->name, sums);
+        all.seeds += sums->seeds;
+        all.messages += sums->messages;
+        all.bytes += sums->bytes;
+        all.datagrams += sums->datagrams;
+        all.sim_ns += sums->sim_ns;
+        all.faults += sums->faults;
+    }
+    return print_sums("all", &all);
+}
+
+/* Fresh seeds are far from those that people type. */
+static uint64_t fresh_seed(void)
+{
+    return (uint64_t)time(NULL) << 20;
+}
+
+/* In a process of its own, so that a campaign says now and then how far it is. */
+static pid_t start_reporter(void)
+{
+    fflush(stdout);
+    pid_t pid = fork();
+    while (pid == 0) {
+        sleep(REPORT_SECONDS);
+        if (getppid() == 1)
+            _exit(0);
+        tell_all(false);
+        fflush(stdout);
+    }
+    return pid;
+}
+
+static int usage(void)
+{
+    fprintf(stderr, "usage: sim [--scenario NAME] [--seed S] [--seeds N] [--jobs J] [--trace] [--list]\n"
+                    "           [--corpus FILE] [--seconds T] [--campaign] [--hours H] [--write-corpus FILE]\n");
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    const char *read_from = NULL, *write_to = NULL;
+    double seconds = 0;
+    bool campaign = false, counted = false, seeded = false;
+    collect_scenarios();
+    plan.only = -1;
+    plan.seed = 1;
+    plan.seeds = SEEDS_DEFAULT;
+    plan.check_hashes = true;
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    plan.jobs = processors < 1 ? 1 : processors > JOBS_MAX ? JOBS_MAX : (unsigned)processors;
+    for (int i = 1; i < argc; i++) {
+        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
+        if (!strcmp(argv[i], "--list")) {
+            for (unsigned k = 0; k < scenario_count; k++)
+                printf("%s\n", scenarios[k]->name);
+            return 0;
+        }
+        if (!strcmp(argv[i], "--trace")) {
+            plan.trace = true;
+            continue;
+        }
+        if (!strcmp(argv[i], "--campaign")) {
+            campaign = true;
+            continue;
+        }
+        if (!value)
+            return usage();
+        i++;
+        if (!strcmp(argv[i - 1], "--seeds")) {
+            plan.seeds = strtoull(value, NULL, 0);
+            counted = true;
+        } else if (!strcmp(argv[i - 1], "--seed")) {
+            plan.seed = strtoull(value, NULL, 0);
+            seeded = true;
+        } else if (!strcmp(argv[i - 1], "--jobs")) {
+            plan.jobs = (unsigned)strtoul(value, NULL, 0) % (JOBS_MAX + 1);
+        } else if (!strcmp(argv[i - 1], "--hours")) {
+            seconds = strtod(value, NULL) * 3600;
+        } else if (!strcmp(argv[i - 1], "--seconds")) {
+            seconds = strtod(value, NULL);
+        } else if (!strcmp(argv[i - 1], "--corpus")) {
+            read_from = value;
+        } else if (!strcmp(argv[i - 1], "--write-corpus")) {
+            write_to = value;
+        } else if (!strcmp(argv[i - 1], "--scenario")) {
+            plan.only = find_scenario(value);
+            if (plan.only < 0) {
+                fprintf(stderr, "sim: no scenario %s; --list names them\n", value);
+                return 2;
+            }
+        } else {
+            return usage();
+        }
+    }
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) {
+        perror("mmap");
+        return 2;
+    }
+    if (plan.jobs == 0 || plan.trace || (counted && plan.seeds == 1))
+        plan.jobs = 1;
+    if (write_to)
+        return !write_corpus(write_to);
+    unsigned failed = 0;
+    if (read_from) {
+        if (!read_corpus(read_from))
+            return 2;
+        uint64_t seeds = plan.seeds;
+        plan.from_corpus = true;
+        plan.seeds = corpus_count;
+        failed = play_all();
+        printf("%u seeds of the corpus\n", corpus_count);
+        plan.from_corpus = false;
+        plan.seeds = counted ? seeds : 0;
+    }
+    if (campaign || seconds > 0) {
+        plan.until = time(NULL) + (time_t)(seconds > 0 ? seconds : 3600);
+        if (!counted)
+            plan.seeds = UINT64_MAX;
+        if (!seeded)
+            plan.seed = fresh_seed();
+    }
+    if (plan.seeds) {
+        printf("seeds from %llu on\n", (unsigned long long)plan.seed);
+        pid_t reporter = campaign ? start_reporter() : -1;
+        failed += play_all();
+        if (reporter > 0) {
+            kill(reporter, SIGTERM);
+            waitpid(reporter, NULL, 0);
+        }
+    }
+    uint64_t passed = tell_all(true);
+    printf("%llu passed, %u failed\n", (unsigned long long)passed, failed);
+    return failed != 0;
+}

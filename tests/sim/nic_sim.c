@@ -1,0 +1,494 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nic_sim.h"
+
+#include "core/state.h"
+#include "core/wire.h"
+#include "nic/nic.h"
+#include "request.h"
+#include "seam.h"
+#include "thread.h"
+
+#include <stdio.h>
+
+enum {
+    QUEUES_MAX = 64,
+    PEERS_MAX = 4096,
+    HELD_MAX = 8,              /* received buffers that are not released yet */
+    GRO_BYTES_MAX = 65536,
+    SEND_NS = 100,             /* what a call costs */
+    POLL_NS = 100,
+};
+
+struct peer_to {
+    uint16_t node, port;
+    uint32_t datagram_bytes;
+    bool used, news;
+};
+
+struct held {
+    struct packet *packet;
+    uint8_t *joined;           /* or several in one */
+};
+
+struct nic_queue {
+    struct nic *nic;
+    struct nic_queue_setup setup;
+    struct packet *inbox, **inbox_tail;
+    uint64_t inbox_bytes;      /* as a kernel charges them */
+    struct held held[HELD_MAX];
+    bool in_use;               /* a call is under way: one at a time */
+    bool sleeping, woken;
+    struct peer_to *peers;
+    uint32_t peer_count;
+};
+
+struct nic {
+    struct process *process;
+    struct nic_sim_options options;
+    struct nic_sim_counts counts;
+    struct nic_queue *queues[QUEUES_MAX];
+};
+
+static struct nic *nics;       /* by node */
+static unsigned nic_count;
+
+void nic_sim_begin(unsigned nodes)
+{
+    nic_count = nodes;
+    nics = calloc(nodes, sizeof *nics);
+    if (!nics)
+        abort();
+}
+
+void nic_sim_end(void)
+{
+    free(nics);
+    nics = NULL;
+}
+
+void nic_sim_set(unsigned node, const struct nic_sim_options *options)
+{
+    nics[node].options = *options;
+}
+
+const struct nic_sim_counts *nic_sim_counts(unsigned node)
+{
+    return &nics[node].counts;
+}
+
+void nic_sim_change_datagram(unsigned node, uint32_t datagram_bytes)
+{
+    nics[node].options.datagram_bytes = datagram_bytes;
+    for (unsigned i = 0; i < QUEUES_MAX; i++) {
+        struct nic_queue *queue = nics[node].queues[i];
+        for (uint32_t k = 0; queue && k < queue->peer_count; k++) {
+            if (queue->peers[k].used) {
+                queue->peers[k].datagram_bytes = datagram_bytes;
+                queue->peers[k].news = true;
+            }
+        }
+    }
+}
+
+/* ---- one user at a time ---------------------------------------------------------------------- */
+
+static void enter(struct nic_queue *queue, const char *call)
+{
+    if (queue->in_use)
+        machine_fail("%s() on a NIC queue of node %u that another thread is using", call,
+                     queue->nic->process->index);
+    queue->in_use = true;
+}
+
+static void leave(struct nic_queue *queue)
+{
+    queue->in_use = false;
+}
+
+/* ---- the device ------------------------------------------------------------------------------ */
+
+static int sim_nic_open(const struct params *params, struct nic **out)
+{
+    (void)params;
+    struct process *process = machine_process();
+    struct nic *nic = &nics[process->index];
+    nic->process = process;
+    nic->counts = (struct nic_sim_counts){0};
+    *out = nic;
+    return UCCL_OK;
+}
+
+static void sim_nic_close(struct nic *nic)
+{
+    nic->process = NULL;
+}
+
+static const struct nic_caps *sim_caps(const struct nic *nic)
+{
+    static const struct nic_caps caps = {
+        .may_duplicate = true, .lendable = true, .datagrams_max = CORE_TRAIN_MAX, .memory_kinds = 1};
+    (void)nic;
+    return &caps;
+}
+
+static int sim_device_count(const struct nic *nic)
+{
+    (void)nic;
+    return 1;
+}
+
+static int sim_device(const struct nic *nic, int index, struct uccl_device *out, union nic_address *address)
+{
+    if (index != 0)
+        return UCCL_EINVAL;
+    *out = (struct uccl_device){.numa_node = -1};
+    snprintf(out->name, sizeof out->name, "sim%u", nic->process->index);
+    memset(address, 0, sizeof *address);
+    address->v4.sin_family = AF_INET;
+    address->v4.sin_addr.s_addr = htonl(nic->options.address);
+    return UCCL_OK;
+}
+
+static int sim_queue_open(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out)
+{
+    struct nic_queue *queue = sim_calloc(1, sizeof *queue);
+    queue->nic = nic;
+    queue->setup = *setup;
+    queue->inbox_tail = &queue->inbox;
+    queue->peers = sim_calloc(PEERS_MAX, sizeof *queue->peers);
+    nic->queues[setup->index] = queue;
+    *out = queue;
+    return UCCL_OK;
+}
+
+static void discard(struct nic_queue *queue)
+{
+    while (queue->inbox) {
+        struct packet *packet = queue->inbox;
+        queue->inbox = packet->next;
+        free(packet);
+        queue->nic->counts.discarded++;
+    }
+    for (unsigned i = 0; i < HELD_MAX; i++) {
+        free(queue->held[i].packet);
+        free(queue->held[i].joined);
+    }
+}
+
+/* The engine thread has ended and all its flows were closed: what its core had lent must be back. */
+static void check_core(const struct nic_queue *queue)
+{
+    const struct engine_thread *thread = queue->setup.owner;
+    const struct core *core = thread->core;
+    unsigned node = queue->nic->process->index;
+    if (core->small.count != thread->params->tx_small_buffers || core->big.count != thread->params->tx_buffers)
+        machine_fail("buffers of engine thread %u of node %u are missing: %u small, %u big left", thread->index,
+                     node, core->small.count, core->big.count);
+    if (core_deadline(core) != UINT64_MAX)
+        machine_fail("a timer of engine thread %u of node %u is left", thread->index, node);
+    if (thread->notices || ring_busy(&thread->ring))
+        machine_fail("commands of engine thread %u of node %u are left", thread->index, node);
+    if (thread->waiters || thread->wanted)
+        machine_fail("engine thread %u of node %u still has waiters", thread->index, node);
+    for (uint32_t i = 0; i < queue->peer_count; i++) {
+        if (queue->peers[i].used)
+            machine_fail("engine thread %u of node %u leaves a destination", thread->index, node);
+    }
+}
+
+static void sim_queue_close(struct nic_queue *queue)
+{
+    enter(queue, "queue_close");
+    check_core(queue);
+    discard(queue);
+    queue->nic->queues[queue->setup.index] = NULL;
+    sim_free(queue->peers);
+    sim_free(queue);
+}
+
+void nic_sim_kill(unsigned node)
+{
+    for (unsigned i = 0; i < QUEUES_MAX; i++) {
+        if (nics[node].queues[i])
+            discard(nics[node].queues[i]);
+        nics[node].queues[i] = NULL;
+    }
+    nics[node].process = NULL;
+}
+
+static void sim_queue_address(const struct nic_queue *queue, struct nic_queue_address *out)
+{
+    *out = (struct nic_queue_address){.length = 3, .bytes = {NIC_ADDRESS_UDP, (uint8_t)queue->setup.index}};
+    out->bytes[2] = 0x5a;
+}
+
+static uint64_t sim_queue_rx_bytes(const struct nic_queue *queue)
+{
+    return queue->nic->options.rx_bytes;
+}
+
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+static int sim_route(struct nic_queue *queue, const union nic_address *host, uint32_t *datagram_bytes)
+{
+    enter(queue, "route");
+    int error = host->any.sa_family == AF_INET ? UCCL_OK : UCCL_EADDR;
+    *datagram_bytes = queue->nic->options.datagram_bytes;
+    leave(queue);
+    return error;
+}
+
+static int sim_peer_add(struct nic_queue *queue, const union nic_address *host,
+                        const struct nic_queue_address *address, uint32_t *destination,
+                        uint32_t *datagram_bytes)
+{
+    enter(queue, "peer_add");
+    uint32_t at = 0;
+    while (at < queue->peer_count && queue->peers[at].used)
+        at++;
+    unsigned node = 0;
+    while (node < nic_count && nics[node].options.address != ntohl(host->v4.sin_addr.s_addr))
+        node++;
+    if (at == PEERS_MAX || node == nic_count || address->length != 3 || address->bytes[2] != 0x5a)
+        machine_fail("node %u adds a peer that nobody told it of", queue->nic->process->index);
+    if (at == queue->peer_count)
+        queue->peer_count++;
+    *datagram_bytes = queue->nic->options.datagram_bytes;
+    queue->peers[at] = (struct peer_to){
+        .node = (uint16_t)node, .port = address->bytes[1], .datagram_bytes = *datagram_bytes, .used = true};
+    *destination = at;
+    leave(queue);
+    return UCCL_OK;
+}
+
+static void sim_peer_remove(struct nic_queue *queue, uint32_t destination)
+{
+    enter(queue, "peer_remove");
+    queue->peers[destination].used = false;
+    leave(queue);
+}
+
+static bool sim_mtu_event(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes)
+{
+    for (uint32_t i = 0; i < queue->peer_count; i++) {
+        struct peer_to *peer = &queue->peers[i];
+        if (!peer->used || !peer->news)
+            continue;
+        peer->news = false;
+        *destination = i;
+        *datagram_bytes = peer->datagram_bytes;
+        return true;
+    }
+    return false;
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+static void put(struct nic_queue *queue, const struct tx_desc *desc, const uint8_t *bytes, uint32_t length)
+{
+    const struct peer_to *peer = &queue->peers[desc->destination];
+    uint32_t header = bytes[2] | (uint32_t)bytes[3] << 8;
+    queue->nic->counts.sent++;
+    COUNT(queue->setup.counters, tx_datagrams, 1);
+    COUNT(queue->setup.counters, tx_bytes, length);
+    fabric_send(queue->nic->process->index, peer->node, peer->port, desc->path, bytes, length,
+                desc->payload_crc ? length : header);
+}
+
+static void put_bulk(struct nic_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t length)
+{
+    const struct nic_queue_setup *setup = &queue->setup;
+    static uint8_t datagram[CORE_TRAIN_BYTES_MAX];
+    uint32_t bytes = i + 1u == desc->count ? desc->bulk_last : desc->bulk_stride;
+    uint8_t *payload = datagram + WIRE_BULK_HEADER_BYTES;
+    if (bytes + WIRE_BULK_HEADER_BYTES != length || length > sizeof datagram)
+        machine_fail("a bulk datagram of %u bytes with %u of payload", length, bytes);
+    setup->gather(payload, desc->bulk_msg, desc->bulk_offset + (uint64_t)i * desc->bulk_stride, bytes);
+    uint32_t crc = desc->payload_crc ? setup->crc32c(0, payload, bytes) : 0;
+    wire_bulk_header(desc, i, crc, setup->crc32c, datagram);
+    put(queue, desc, datagram, length);
+}
+
+static bool sim_nic_send(struct nic_queue *queue, const struct tx_desc *desc)
+{
+    const struct nic_queue_setup *setup = &queue->setup;
+    enter(queue, "send");
+    machine_spend(SEND_NS);
+    if (desc->destination >= queue->peer_count || !queue->peers[desc->destination].used)
+        machine_fail("a descriptor for a destination that is not there");
+    for (uint32_t i = 0; desc->kind == TX_FRAMES && i < desc->piece_count; i++) {
+        const struct tx_piece *piece = &desc->pieces[i];
+        setup->gather(desc->buffer + piece->at, piece->msg, piece->offset_bytes, piece->length);
+    }
+    bool room = machine_random(1000000) >= queue->nic->options.refuse_ppm;
+    for (unsigned i = 0; room && i < desc->count; i++) {
+        if (!(desc->mask >> i & 1))
+            continue;
+        uint32_t length = i + 1u == desc->count ? desc->last_bytes : desc->datagram_bytes;
+        if (desc->kind == TX_BULK) {
+            put_bulk(queue, desc, i, length);
+            continue;
+        }
+        uint8_t *datagram = desc->buffer + (size_t)i * desc->datagram_bytes;
+        wire_seal(desc, i, datagram, length, setup->crc32c);
+        put(queue, desc, datagram, length);
+    }
+    leave(queue);
+    return room;
+}
+
+static unsigned sim_nic_flush(struct nic_queue *queue)
+{
+    enter(queue, "flush");
+    machine_spend(SEND_NS);
+    leave(queue);
+    return 0;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+bool nic_sim_deliver(struct packet *packet, enum drop *why)
+{
+    struct nic *nic = &nics[packet->to];
+    struct nic_queue *queue = nic->process && packet->port < QUEUES_MAX ? nic->queues[packet->port] : NULL;
+    *why = DROP_NOBODY;
+    if (!queue)
+        return false;
+    uint64_t charge = packet->length + KERNEL_OVERHEAD_BYTES;
+    if (queue->inbox_bytes + charge > nic->options.rx_bytes) {
+        *why = DROP_SOCKET;
+        COUNT(queue->setup.counters, rx_kernel_drops, 1);
+        return false;
+    }
+    queue->inbox_bytes += charge;
+    packet->next = NULL;
+    *queue->inbox_tail = packet;
+    queue->inbox_tail = &packet->next;
+    machine_wake(nic->process, queue, 1);
+    return true;
+}
+
+static struct packet *take(struct nic_queue *queue)
+{
+    struct packet *packet = queue->inbox;
+    queue->inbox = packet->next;
+    if (!queue->inbox)
+        queue->inbox_tail = &queue->inbox;
+    queue->inbox_bytes -= packet->length + KERNEL_OVERHEAD_BYTES;
+    queue->nic->counts.polled++;
+    return packet;
+}
+
+/* Datagrams of one peer and one size that lie behind each other come as one, the last may be shorter. */
+static void join(struct nic_queue *queue, struct held *held, struct nic_rx *rx)
+{
+    const struct packet *first = held->packet, *next;
+    while ((next = queue->inbox) && rx->length % rx->stride == 0 && next->from == first->from &&
+           next->ce == first->ce && next->length <= rx->stride && next->length > 0 &&
+           rx->length + next->length <= GRO_BYTES_MAX) {
+        if (!held->joined) {
+            held->joined = malloc(GRO_BYTES_MAX);
+            if (!held->joined)
+                abort();
+            memcpy(held->joined, first->bytes, first->length);
+        }
+        struct packet *packet = take(queue);
+        memcpy(held->joined + rx->length, packet->bytes, packet->length);
+        rx->length += packet->length;
+        rx->data = held->joined;
+        free(packet);
+    }
+}
+
+/* Puts payload where it belongs, if the core says so; then nothing else is received with it, as the core
+ * must hear of it before it is asked again. */
+static bool put_in_place(struct nic_queue *queue, const struct packet *packet, struct nic_rx *rx)
+{
+    if (!queue->nic->options.place || packet->length <= WIRE_BULK_HEADER_BYTES)
+        return false;
+    uint8_t *to = queue->setup.place(queue->setup.owner, packet->bytes, packet->length);
+    if (!to)
+        return false;
+    sim_memcpy(to, packet->bytes + WIRE_BULK_HEADER_BYTES, packet->length - WIRE_BULK_HEADER_BYTES);
+    rx->payload = to;
+    return true;
+}
+
+static unsigned sim_nic_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
+{
+    unsigned count = 0;
+    enter(queue, "poll");
+    machine_spend(POLL_NS);
+    while (queue->inbox && count < max && count < HELD_MAX) {
+        struct held *held = &queue->held[count];
+        if (held->packet)
+            machine_fail("a received buffer was not released before the next poll()");
+        struct nic_rx *rx = &out[count];
+        struct packet *packet = take(queue);
+        held->packet = packet;
+        *rx = (struct nic_rx){.data = packet->bytes,
+                              .length = packet->length,
+                              .stride = packet->length ? packet->length : 1,
+                              .ce = packet->ce,
+                              .slot = count++};
+        if (count == 1 && put_in_place(queue, packet, rx))
+            break;
+        if (queue->nic->options.gro && packet->length)
+            join(queue, held, rx);
+    }
+    leave(queue);
+    return count;
+}
+
+static void sim_nic_release(struct nic_queue *queue, const struct nic_rx *rx)
+{
+    struct held *held = &queue->held[rx->slot];
+    if (!held->packet)
+        machine_fail("a received buffer is released twice");
+    free(held->packet);
+    free(held->joined);
+    *held = (struct held){0};
+}
+
+static void sim_nic_wait(struct nic_queue *queue, uint64_t timeout_ns)
+{
+    if (queue->sleeping)
+        machine_fail("two threads sleep in one NIC queue of node %u", queue->nic->process->index);
+    sim_step();
+    queue->sleeping = true;
+    if (!queue->inbox && !queue->woken)
+        machine_park(queue, machine_deadline(timeout_ns));
+    queue->woken = false;
+    queue->sleeping = false;
+}
+
+static void sim_nic_wake(struct nic_queue *queue)
+{
+    sim_step();
+    queue->woken = true;
+    machine_wake(queue->nic->process, queue, 1);
+}
+
+/* In place of the library's: the one backend that engines find here. */
+const struct nic_ops nic_udp_ops = {
+    .name = "sim",
+    .open = sim_nic_open,
+    .close = sim_nic_close,
+    .caps = sim_caps,
+    .device_count = sim_device_count,
+    .device = sim_device,
+    .queue_open = sim_queue_open,
+    .queue_close = sim_queue_close,
+    .queue_address = sim_queue_address,
+    .queue_rx_bytes = sim_queue_rx_bytes,
+    .route = sim_route,
+    .peer_add = sim_peer_add,
+    .peer_remove = sim_peer_remove,
+    .send = sim_nic_send,
+    .flush = sim_nic_flush,
+    .poll = sim_nic_poll,
+    .release = sim_nic_release,
+    .mtu_event = sim_mtu_event,
+    .wait = sim_nic_wait,
+    .wake = sim_nic_wake,
+};

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The simulator's NIC backend: queues of engine threads on the fabric. */
+#ifndef SIM_NIC_SIM_H
+#define SIM_NIC_SIM_H
+
+#include "fabric.h"
+
+/* Of a node, as its NIC is opened. */
+struct nic_sim_options {
+    uint32_t address;          /* IPv4, host order */
+    uint32_t datagram_bytes;
+    uint64_t rx_bytes;         /* receive buffer of a queue */
+    uint32_t refuse_ppm;       /* of descriptors, for lack of room */
+    bool gro;                  /* equal datagrams are received as one */
+    bool place;                /* payload of large datagrams is put in place */
+};
+
+struct nic_sim_counts {
+    uint64_t sent, polled;     /* datagrams */
+    uint64_t discarded;        /* received, but not polled before the queue was closed */
+};
+
+void nic_sim_begin(unsigned nodes);
+void nic_sim_end(void);
+void nic_sim_set(unsigned node, const struct nic_sim_options *options);
+/* The routes of a node take larger or smaller datagrams from now on. */
+void nic_sim_change_datagram(unsigned node, uint32_t datagram_bytes);
+const struct nic_sim_counts *nic_sim_counts(unsigned node); /* of this life of the node */
+/* The process on it was killed. */
+void nic_sim_kill(unsigned node);
+/* For the fabric. */
+bool nic_sim_deliver(struct packet *packet, enum drop *why);
+
+#endif

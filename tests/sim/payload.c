@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "payload.h"
+
+#include "request.h"
+#include "seam.h"
+
+enum { GAP_BYTES = 4096 };
+
+/* No process has memory there: between the heap and the libraries of every 64-bit system. */
+static const uint64_t FIRST_ADDRESS = UINT64_C(0x180000000000), END_ADDRESS = UINT64_C(0x280000000000);
+
+static struct {
+    struct buffer **buffers; /* by address; over ones are swept out */
+    size_t count, room, over;
+    uint64_t next_address;
+} payload;
+
+uint64_t payload_bytes;
+
+void payload_begin(void)
+{
+    memset(&payload, 0, sizeof payload);
+    payload.next_address = FIRST_ADDRESS;
+    payload_bytes = 0;
+}
+
+static void free_buffer(struct buffer *buffer)
+{
+    free(buffer->extents);
+    free(buffer);
+}
+
+void payload_end(void)
+{
+    for (size_t i = 0; i < payload.count; i++)
+        free_buffer(payload.buffers[i]);
+    free(payload.buffers);
+}
+
+static void sweep(void)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < payload.count; i++) {
+        if (payload.buffers[i]->over)
+            free_buffer(payload.buffers[i]);
+        else
+            payload.buffers[kept++] = payload.buffers[i];
+    }
+    payload.count = kept;
+    payload.over = 0;
+}
+
+struct buffer *payload_buffer(uint64_t size, uint64_t key, bool receives)
+{
+    if (payload.over > 64 && payload.over > payload.count / 2)
+        sweep();
+    if (payload.count == payload.room) {
+        payload.room = payload.room ? 2 * payload.room : 256;
+        payload.buffers = realloc(payload.buffers, payload.room * sizeof(void *));
+        if (!payload.buffers)
+            abort();
+    }
+    struct buffer *buffer = calloc(1, sizeof *buffer);
+    if (!buffer)
+        abort();
+    *buffer = (struct buffer){.address = payload.next_address + rng_below(&machine.rng, 64),
+                              .size = size,
+                              .key = key,
+                              .receives = receives,
+                              .process = machine_process()};
+    payload.next_address += (size / GAP_BYTES + 2) * GAP_BYTES;
+    if (payload.next_address > END_ADDRESS)
+        machine_fail("no addresses are left for payload");
+    return payload.buffers[payload.count++] = buffer;
+}
+
+static void retire(struct buffer *buffer)
+{
+    buffer->over = true;
+    free(buffer->extents);
+    buffer->extents = NULL;
+    payload.over++;
+}
+
+void payload_release(struct buffer *buffer)
+{
+    retire(buffer);
+}
+
+void payload_kill(const struct process *process)
+{
+    for (size_t i = 0; i < payload.count; i++) {
+        if (payload.buffers[i]->process == process && !payload.buffers[i]->over)
+            retire(payload.buffers[i]);
+    }
+}
+
+/* ---- content --------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+
+uint64_t payload_key(unsigned session, unsigned sender, uint64_t number)
+{
+    return mix((uint64_t)session << 40 ^ (uint64_t)sender << 39 ^ number);
+}
+
+static uint64_t word_at(uint64_t key, uint64_t index)
+{
+    return (key + index) * UINT64_C(0x9e3779b97f4a7c15) ^ key;
+}
+
+/* Bytes [from, to) of word `index`, in memory order of a little-endian machine. */
+static void generate(uint8_t *out, uint64_t key, uint64_t offset, uint64_t length)
+{
+    while (length) {
+        uint64_t word = word_at(key, offset / 8);
+        unsigned skip = offset % 8;
+        uint64_t some = 8 - skip < length ? 8 - skip : length;
+        memcpy(out, (const uint8_t *)&word + skip, some);
+        out += some;
+        offset += some;
+        length -= some;
+    }
+}
+
+/* The first of `length` bytes that differs, or `length`. */
+static uint64_t compare(const uint8_t *bytes, uint64_t key, uint64_t offset, uint64_t length)
+{
+    uint64_t at = 0;
+    while (at < length) {
+        uint64_t word = word_at(key, (offset + at) / 8);
+        unsigned skip = (offset + at) % 8;
+        uint64_t some = 8 - skip < length - at ? 8 - skip : length - at;
+        if (memcmp(bytes + at, (const uint8_t *)&word + skip, some) != 0)
+            break;
+        at += some;
+    }
+    for (; at < length; at++) {
+        uint64_t word = word_at(key, (offset + at) / 8);
+        if (bytes[at] != ((const uint8_t *)&word)[(offset + at) % 8])
+            return at;
+    }
+    return length;
+}
+
+/* ---- access ---------------------------------------------------------------------------------- */
+
+static bool is_payload(const void *address)
+{
+    return (uintptr_t)address >= FIRST_ADDRESS && (uintptr_t)address < END_ADDRESS;
+}
+
+static struct buffer *find(uint64_t address, uint64_t length, const char *doing)
+{
+    size_t low = 0, high = payload.count;
+    while (low < high) { /* the last one that begins at or below */
+        size_t middle = (low + high) / 2;
+        if (payload.buffers[middle]->address <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    struct buffer *buffer = low ? payload.buffers[low - 1] : NULL;
+    if (!buffer || address - buffer->address > buffer->size ||
+        length > buffer->size - (address - buffer->address))
+        machine_fail("%s of %llu bytes outside any posted buffer", doing, (unsigned long long)length);
+    if (buffer->over || (buffer->request && *(uint32_t *)(void *)&buffer->request->state == REQUEST_ENDED))
+        machine_fail("%s of %llu bytes in a buffer whose request has ended", doing, (unsigned long long)length);
+    if (buffer->process != machine_process())
+        machine_fail("%s of a buffer of another process", doing);
+    return buffer;
+}
+
+static void add_extent(struct buffer *buffer, uint64_t from, uint64_t to)
+{
+    struct extent *e = buffer->extents;
+    unsigned at = buffer->extent_count;
+    while (at > 0 && e[at - 1].from >= from)
+        at--;
+    if ((at < buffer->extent_count && e[at].from < to) || (at > 0 && e[at - 1].to > from))
+        machine_fail("bytes %llu to %llu of a receive were written twice", (unsigned long long)from,
+                     (unsigned long long)to);
+    bool joins_last = at > 0 && e[at - 1].to == from;
+    bool joins_next = at < buffer->extent_count && e[at].from == to;
+    buffer->written += to - from;
+    if (joins_last && joins_next) {
+        e[at - 1].to = e[at].to;
+        memmove(e + at, e + at + 1, (--buffer->extent_count - at) * sizeof *e);
+    } else if (joins_last) {
+        e[at - 1].to = to;
+    } else if (joins_next) {
+        e[at].from = from;
+    } else {
+        if (buffer->extent_count == buffer->extent_room) {
+            buffer->extent_room = buffer->extent_room ? 2 * buffer->extent_room : 8;
+            buffer->extents = e = realloc(e, buffer->extent_room * sizeof *e);
+            if (!e)
+                abort();
+        }
+        memmove(e + at + 1, e + at, (buffer->extent_count++ - at) * sizeof *e);
+        e[at] = (struct extent){from, to};
+    }
+}
+
+bool payload_fills(const struct buffer *buffer, uint64_t size)
+{
+    if (size == 0)
+        return buffer->extent_count == 0;
+    return buffer->extent_count == 1 && buffer->extents[0].from == 0 && buffer->extents[0].to == size;
+}
+
+void *sim_memcpy(void *to, const void *from, size_t length)
+{
+    if (length == 0)
+        return to;
+    if (is_payload(to)) {
+        struct buffer *buffer = find((uintptr_t)to, length, "a write");
+        uint64_t offset = (uintptr_t)to - buffer->address;
+        if (!buffer->receives)
+            machine_fail("a write into the buffer of a send");
+        uint64_t right = compare(from, buffer->key, offset, length);
+        if (right < length)
+            machine_fail("a wrong byte for offset %llu of a receive", (unsigned long long)(offset + right));
+        add_extent(buffer, offset, offset + length);
+        payload_bytes += length;
+        return to;
+    }
+    if (is_payload(from)) {
+        const struct buffer *buffer = find((uintptr_t)from, length, "a read");
+        if (buffer->receives)
+            machine_fail("a read from the buffer of a receive");
+        generate(to, buffer->key, (uintptr_t)from - buffer->address, length);
+        return to;
+    }
+    return memcpy(to, from, length);
+}

@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Payload without memory. A buffer is a range of addresses where nothing is mapped; what engines read
+ * from it is generated from (session, sender, message, offset), and what they write is compared with that
+ * and noted, so that messages of any size cost nothing to hold, and every single write is judged: into a
+ * posted receive that has not ended, within its bounds, the right bytes, each byte once.
+ */
+#ifndef SIM_PAYLOAD_H
+#define SIM_PAYLOAD_H
+
+#include "machine.h"
+
+struct uccl_request;
+
+struct extent {
+    uint64_t from, to;
+};
+
+struct buffer {
+    uint64_t address, size;
+    uint64_t key;                 /* of its content */
+    bool receives;
+    bool over;                    /* its request has been collected */
+    struct process *process;
+    struct uccl_request *request; /* once posted */
+    struct extent *extents;       /* written, sorted, none touch */
+    unsigned extent_count, extent_room;
+    uint64_t written;
+};
+
+void payload_begin(void);
+void payload_end(void);
+uint64_t payload_key(unsigned session, unsigned sender, uint64_t number);
+struct buffer *payload_buffer(uint64_t size, uint64_t key, bool receives);
+static inline void *payload_address(const struct buffer *buffer)
+{
+    return (void *)(uintptr_t)buffer->address;
+}
+/* Its request has ended and was collected; who touches the buffer from now on is wrong. */
+void payload_release(struct buffer *buffer);
+/* A process was killed: nobody will touch its buffers. */
+void payload_kill(const struct process *process);
+bool payload_fills(const struct buffer *buffer, uint64_t size); /* exactly [0, size) was written */
+
+extern uint64_t payload_bytes;    /* checked so far */
+
+#endif
