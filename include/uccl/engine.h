@@ -132,7 +132,8 @@ int uccl_open(const uccl_config *config, uccl_engine **out);
 
 /*
  * Ends every listener, connection and request of the engine (requests with UCCL_ECANCELED), joins
- * its threads and frees all. Blocks for at most the linger time (UCCL_LINGER_MS) and a fifth of a second. All
+ * its threads and frees all. Blocks for at most the linger time (UCCL_LINGER_MS) and a fifth of a second, or
+ * some seconds more where a GPU does not end its copies. All
  * handles that came from the engine are invalid afterwards, requests too. No other call, and no
  * never-blocking connect, may be in progress.
  */
