@@ -83,7 +83,8 @@ guest "udp: verified messages over the veth pair" pair 10.0.0.2 --msize=1000000 
 
 # use KIND [NAME=VALUE...]: what the following checks run with
 use() {
-    local settings=(UCCL_BACKEND=verbs)
+    # delays under emulation are milliseconds
+    local settings=(UCCL_BACKEND=verbs UCCL_SWIFT_TARGET_US=100000)
     kind=$1
     shift
     case $kind in
