@@ -173,6 +173,8 @@ int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint
     conn->address = *address;
     conn->stripes.count = peer->flows_open;
     conn->stripes.min_bytes = engine->params.stripe_min_kb * 1024;
+    if (peer->flows[home].setup.places)
+        conn->stripes.min_bytes = UINT64_MAX; /* one flow's NIC carries a message */
     if (!map_ends(conn, &peer->flows[home].setup)) {
         free(conn);
         return UCCL_ENOMEM;

@@ -201,6 +201,7 @@ UCCL_API int uccl_close(uccl_engine *engine)
     while (engine->mrs) {
         struct uccl_mr *mr = engine->mrs;
         engine->mrs = mr->next;
+        engine->nic->dereg_mr(engine->device, &mr->nic);
         free(mr);
     }
     pthread_mutex_unlock(&engine->lock);

@@ -37,6 +37,13 @@ UCCL_API int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum
         free(mr);
         return error;
     }
+    if (mr->region->is.ops->cpu_readable)
+        error = engine->nic->reg_mr(engine->device, address, length, &mr->nic);
+    if (error && error != UCCL_ENOTSUP) {
+        mem_cache_put(&engine->regions, mr->region);
+        free(mr);
+        return error;
+    }
     mr->engine = engine;
     mr->address = address;
     mr->length = length;
@@ -62,6 +69,7 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
         }
     }
     pthread_mutex_unlock(&mr->engine->lock);
+    mr->engine->nic->dereg_mr(mr->engine->device, &mr->nic);
     mem_cache_put(&mr->engine->regions, mr->region);
     free(mr);
     return UCCL_OK;

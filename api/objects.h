@@ -66,6 +66,7 @@ struct uccl_mr {
     void *address;
     size_t length;
     struct mem_region *region;
+    struct nic_mr nic;            /* where the NIC reaches it by itself */
     _Atomic uint32_t users;       /* requests pending */
 };
 

@@ -27,6 +27,10 @@ static int post(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, s
     request->buffer = buffer;
     request->staged.memory = mr && length && !mr->region->is.ops->cpu_readable ? &mr->region->is : NULL;
     request->mr = mr;
+    request->msg.placeable = mr && mr->nic.handle;
+    request->nic_mr = mr ? &mr->nic : NULL;
+    request->msg.grant_address = (uintptr_t)buffer;
+    request->msg.grant_key = mr ? mr->nic.remote_key : 0;
     request->thread = conn->thread;
     request->stripes = &conn->stripes;
     request->parent = request->parts = NULL;

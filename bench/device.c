@@ -366,15 +366,12 @@ void region_make(struct region *region, uccl_engine *engine, const struct device
     void *memory = NULL;
     char text[32];
     *region = (struct region){.where = *where, .bytes = bytes != 0 ? bytes : 1};
-    if (where->kind == DEVICE_CPU && !where->pinned) {
-        region->base = tool_allocate(region->bytes);
-        return;
-    }
-    const struct driver *driver = driver_of(where);
-    if (where->kind == DEVICE_CPU)
-        check(region, driver->allocate_pinned(&memory, region->bytes), "allocating message buffers");
+    if (where->kind == DEVICE_CPU && !where->pinned)
+        memory = tool_allocate(region->bytes);
+    else if (where->kind == DEVICE_CPU)
+        check(region, driver_of(where)->allocate_pinned(&memory, region->bytes), "allocating message buffers");
     else
-        check(region, driver->allocate(&memory, region->bytes), "allocating message buffers");
+        check(region, driver_of(where)->allocate(&memory, region->bytes), "allocating message buffers");
     region->base = memory;
     int rc = uccl_reg_mr(engine, memory, region->bytes, kinds[where->kind], &region->mr);
     if (rc != 0)

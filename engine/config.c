@@ -130,6 +130,8 @@ static const struct {
     {INDEX_ib_gid_index, "NCCL_IB_GID_INDEX", "-1"},
     {INDEX_ib_sl, "NCCL_IB_SL", "-1"},
     {INDEX_ib_tc, "NCCL_IB_TC", "-1"},
+    {INDEX_ib_timeout, "NCCL_IB_TIMEOUT", "-1"},
+    {INDEX_ib_retry_cnt, "NCCL_IB_RETRY_CNT", "-1"},
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])

@@ -244,6 +244,9 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
         flow->setup.chunk_window = smaller(params->chunk_window, offer->chunk_window);
         flow->setup.msg_window = smaller(params->msg_window, offer->msg_window);
         flow->setup.eager_window_kb = smaller(params->eager_window_kb, offer->eager_window_kb);
+        flow->setup.places = flow->thread->nic->places(flow->thread->queue, &theirs->address);
+        if (flow->setup.places)
+            flow->setup.chunk_window = smaller(flow->setup.chunk_window, CORE_PLACE_WINDOW_MAX);
         flow->memory_bytes = core_flow_size(params, &flow->setup);
         flow->memory = mmap(NULL, flow->memory_bytes, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

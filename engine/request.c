@@ -102,6 +102,14 @@ const void *request_payload(const struct core_msg *msg, uint64_t offset)
     return request->staged.memory ? stage_payload(request, offset) : request->buffer + offset;
 }
 
+/* Where the NIC finds it. */
+uint64_t request_local(const struct core_msg *msg, uint64_t offset, uint32_t *key)
+{
+    const struct uccl_request *request = request_of(msg);
+    *key = request->nic_mr->local_key;
+    return (uintptr_t)request->buffer + offset;
+}
+
 void request_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length)
 {
     memcpy(to, request_payload(msg, offset), length);

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 
 struct engine_thread;
+struct nic_mr;
 struct stripe_set;
 
 /* A command to another engine thread that waits for room in its ring. */
@@ -33,6 +34,7 @@ struct uccl_request {
     uint8_t *buffer;
     struct staged staged;         /* where the CPU cannot touch the buffer */
     struct uccl_mr *mr;           /* or NULL */
+    const struct nic_mr *nic_mr;  /* of a placeable one */
     struct engine_thread *thread; /* that it was posted to */
     const struct stripe_set *stripes; /* flows that may share it, or NULL (stripe.h) */
     struct uccl_request *parent;  /* of a part */
@@ -73,6 +75,7 @@ void request_put(struct uccl_request *request);
 
 /* The engine's owner only: payload of a message. */
 void request_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length);
+uint64_t request_local(const struct core_msg *msg, uint64_t offset, uint32_t *key);
 const void *request_payload(const struct core_msg *msg, uint64_t offset);
 /* Where payload may be put ahead of request_scatter(); NULL: nowhere. */
 void *request_place(const struct core_msg *msg, uint64_t offset, size_t length);

@@ -4,6 +4,7 @@
 #include "core/wire.h"
 #include "crc32c_hw.h"
 #include "log.h"
+#include "paths.h"
 #include "stripe.h"
 #include "topology.h"
 
@@ -121,7 +122,13 @@ static bool receive(struct engine_thread *thread, bool *drained)
             do_copies(thread);
             do_releases(thread);
         }
-        for (uint32_t at = rx->payload ? rx->length : 0; at < rx->length; at += rx->stride) {
+        bool on_path = thread->places && rx->flow;
+        if (on_path) {
+            paths_receive(thread, rx, now_ns);
+            do_copies(thread);
+            do_releases(thread);
+        }
+        for (uint32_t at = rx->payload || on_path ? rx->length : 0; at < rx->length; at += rx->stride) {
             uint32_t length = rx->length - at < rx->stride ? rx->length - at : rx->stride;
             core_rx(thread->core, rx->data + at, length, rx->ce, now_ns);
             do_copies(thread);
@@ -291,6 +298,8 @@ static bool run_round(struct engine_thread *thread)
     /* commands first: the part of a message is known before its bytes, which it allows, arrive */
     bool busy = take_commands(thread);
     busy |= receive(thread, &drained);
+    if (thread->places)
+        busy |= paths_finish(thread);
     /* a thread that was kept from the CPU must see the acks that wait before it judges them late */
     if (drained || ++thread->timers_put_off > TIMERS_PUT_OFF) {
         thread->timers_put_off = 0;
@@ -302,6 +311,8 @@ static bool run_round(struct engine_thread *thread)
         busy |= stage_progress(thread->stage);
     tell_waiters(thread);
     busy |= transmit(thread);
+    if (thread->places)
+        busy |= paths_act(thread);
     busy |= take_events(thread);
     tell_waiters(thread);
     follow_mtu(thread);
@@ -613,12 +624,15 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
     if (memory == MAP_FAILED)
         return UCCL_ENOMEM;
     const struct nic_caps *caps = setup->nic->caps(setup->device);
+    thread->places = caps->places_payload;
     thread->core = core_init(memory,
                              &(struct core_setup){.params = setup->params,
                                                   .counters = thread->counters,
                                                   .crc32c = crc32c_best(),
                                                   .seed = setup->seed,
-                                                  .paths_in_order = caps->in_order},
+                                                  .paths_in_order = caps->in_order,
+                                                  .places_reliably = caps->reliable,
+                                                  .places_in_order = caps->in_order},
                              clock_now_ns());
     if (setup->link_mbps)
         core_set_link(thread->core, setup->link_mbps);
@@ -628,6 +642,7 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
                                                             .crc32c = crc32c_best(),
                                                             .gather = request_gather,
                                                             .payload = request_payload,
+                                                            .local = request_local,
                                                             .place = place,
                                                             .owner = thread,
                                                             .lent = setup->lend,

@@ -72,6 +72,7 @@ struct engine_thread {
     void *context;
     unsigned index;
     bool lend;
+    bool places;            /* the NIC places payload (paths.h) */
     int numa_node;
     pthread_t pthread;
     bool started;

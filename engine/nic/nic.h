@@ -66,10 +66,38 @@ struct nic_rx {
     bool ce;           /* ECN congestion experienced */
     const uint8_t *payload; /* NULL, or where the bytes after the header region were put (place) */
     uint32_t slot;     /* the backend's, for release() */
+    /* set where the NIC places payload: what came on the queue pair of a path */
+    bool placed;       /* a write of `length` bytes, which stand where they belong; no `data` */
+    uint16_t path;
+    uint32_t generation;
+    uint32_t immediate; /* of the write */
+    struct flow *flow; /* NULL: a datagram as any other */
+};
+
+/* Memory that the NIC reaches by itself. */
+struct nic_mr {
+    uint32_t local_key;  /* for our work requests */
+    uint32_t remote_key; /* for those of peers */
+    void *handle;        /* the backend's; NULL: not registered */
+};
+
+/* A path's queue pair, in one of its lives (core.h). */
+struct nic_path {
+    struct flow *flow;
+    uint32_t destination;
+    uint32_t generation;
+    uint16_t path;
+};
+
+struct nic_path_event {
+    struct nic_path path;
+    bool fenced;       /* what core_path_fenced() promises holds; else it has failed (logged) */
 };
 
 /* Copies payload [offset, offset+length) of a message to plain memory; what memory kinds hide behind. */
 typedef void (*nic_gather_fn)(void *to, const struct core_msg *msg, uint64_t offset, size_t length);
+/* Where payload of a placeable message stands for the NIC, and the key that goes with it. */
+typedef uint64_t (*nic_local_fn)(const struct core_msg *msg, uint64_t offset, uint32_t *key);
 /* The address of payload that the CPU can read in place, or NULL: then gather. */
 typedef const void *(*nic_payload_fn)(const struct core_msg *msg, uint64_t offset);
 
@@ -85,6 +113,7 @@ struct nic_queue_setup {
     crc32c_fn crc32c;
     nic_gather_fn gather;
     nic_payload_fn payload;
+    nic_local_fn local;
     nic_place_fn place;        /* or NULL */
     void *owner;               /* for place */
     bool lent;                 /* must be drivable by changing threads */
@@ -140,6 +169,28 @@ struct nic_ops {
     void (*release)(struct nic_queue *queue, const struct nic_rx *rx);
 
     /*
+     * NICs that place payload (caps.places_payload); the others take nic_no_*(). What a descriptor with
+     * `on_path` refers to stays in use until its cookie, or a later one of the same queue pair, has been
+     * polled, or the path has been fenced.
+     */
+    /* Registers host memory. 0, UCCL_ENOTSUP: this memory cannot be; UCCL_ENOMEM, UCCL_EIO (logged). Any thread. */
+    int (*reg_mr)(struct nic *nic, void *address, size_t length, struct nic_mr *out);
+    void (*dereg_mr)(struct nic *nic, struct nic_mr *mr);
+    /* Whether both can place in each other's memory: decided alike on both sides. */
+    bool (*places)(const struct nic_queue *queue, const struct nic_queue_address *theirs);
+    /* Makes a queue pair and tells its number and first packet sequence number; connects it to the peer's.
+     * 0, or an error (logged). */
+    int (*path_open)(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn);
+    int (*path_connect)(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn);
+    /* Ends all traffic on it, in both directions; path_event() says when that is so. */
+    void (*path_fence)(struct nic_queue *queue, const struct nic_path *path);
+    /* After that: it is destroyed when no packet to it can be under way any more. */
+    void (*path_close)(struct nic_queue *queue, const struct nic_path *path);
+    bool (*path_event)(struct nic_queue *queue, struct nic_path_event *out);
+    /* Cookies of descriptors that have finished well, at most one per queue pair: all before are, too. */
+    unsigned (*poll_tx)(struct nic_queue *queue, uint64_t *cookies, unsigned max);
+
+    /*
      * Path MTU news since the last call: destination and its new datagram size. False: none.
      */
     bool (*mtu_event)(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes);
@@ -151,6 +202,16 @@ struct nic_ops {
     void (*wait)(struct nic_queue *queue, uint64_t timeout_ns);
     void (*wake)(struct nic_queue *queue);
 };
+
+/* For the tables of backends that place nothing. */
+int nic_no_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out);
+void nic_no_dereg_mr(struct nic *nic, struct nic_mr *mr);
+bool nic_no_places(const struct nic_queue *queue, const struct nic_queue_address *theirs);
+int nic_no_path_open(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn);
+int nic_no_path_connect(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn);
+void nic_no_path(struct nic_queue *queue, const struct nic_path *path);
+bool nic_no_path_event(struct nic_queue *queue, struct nic_path_event *out);
+unsigned nic_no_poll_tx(struct nic_queue *queue, uint64_t *cookies, unsigned max);
 
 extern const struct nic_ops nic_udp_ops;
 #ifdef HAVE_VERBS

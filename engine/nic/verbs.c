@@ -9,7 +9,7 @@
  * queue asks its port again when the count has changed. Some drivers change a port's MTU without an event,
  * so it is asked now and then anyway.
  */
-#include "nic/verbs.h"
+#include "nic/verbs_path.h"
 
 #include "log.h"
 
@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 100 };
+enum { LOOK_MS = 100, FENCE_NAP_NS = 1000 * 1000, WAIT_S_MAX = 1000000 };
 
 /* ---- the device in use ----------------------------------------------------------------------- */
 
@@ -122,7 +122,13 @@ static int open_port(struct nic *nic)
         LOG_INFORM("verbs device %s port %u: GID %d, %s (%s)", port->device, port->number, gid->index,
                    verbs_gid_text(gid->gid, text), why);
     }
-    nic->mode = VERBS_UD;
+    nic->mode = (uint8_t)verbs_choose_mode(&port->able, &nic->params, why);
+    if (nic->mode != VERBS_UD && port->limits.max_srq_wr < VERBS_RECEIVES_MIN) {
+        nic->mode = VERBS_UD;
+        snprintf(why, sizeof why, "the device has no shared receive queues, which connected ones need");
+    }
+    LOG_INFORM("verbs device %s port %u: data over %s (%s)", port->device, port->number,
+               verbs_mode_name(nic->mode), why);
     nic->ipv4 = port->ethernet && is_ipv4(nic->gid.gid);
     nic->datagram_bytes = 1u << verbs_choose_mtu(port->mtu_shift, port->mtu_shift, nic->params.mtu);
     if (nic->datagram_bytes < CORE_DATAGRAM_MIN)
@@ -172,10 +178,14 @@ int verbs_open_with(const struct verbs_lib *lib, const struct params *params, st
         verbs_close(nic);
         return error;
     }
-    nic->caps = (struct nic_caps){.in_order = params->in_order,
+    bool places = nic->mode != VERBS_UD;
+    nic->caps = (struct nic_caps){.places_payload = places,
+                                  .reliable = nic->mode == VERBS_RC,
+                                  .in_order = params->in_order,
                                   .may_duplicate = true,
                                   .lendable = true,
-                                  .fence = NIC_FENCE_NONE,
+                                  .fence = places ? NIC_FENCE_PATH : NIC_FENCE_NONE,
+                                  .immediate_bits = places ? 32 : 0,
                                   .completion = NIC_SENT,
                                   .datagrams_max = CORE_TRAIN_MAX,
                                   .memory_kinds = 1u << UCCL_MEM_HOST};
@@ -226,6 +236,7 @@ static int verbs_device(const struct nic *nic, int index, struct uccl_device *ou
 
 static void verbs_queue_close(struct nic_queue *queue)
 {
+    verbs_paths_close(queue);
     verbs_ud_close(queue);
     verbs_peers_free(queue);
     if (queue->channel)
@@ -254,6 +265,8 @@ static int verbs_queue_open(struct nic *nic, const struct nic_queue_setup *setup
         fcntl(queue->channel->fd, F_SETFL, fcntl(queue->channel->fd, F_GETFL) | O_NONBLOCK);
     if (!error)
         error = verbs_ud_open(queue);
+    if (!error)
+        error = verbs_paths_open(queue);
     if (error) {
         verbs_queue_close(queue);
         return error;
@@ -297,13 +310,65 @@ static int verbs_route(struct nic_queue *queue, const union nic_address *host, u
     return 0;
 }
 
+/* ---- memory and paths ------------------------------------------------------------------------ */
+
+static int verbs_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out)
+{
+    enum { OWN = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE };
+    const struct verbs_lib *lib = nic->lib;
+    struct ibv_mr *mr = NULL;
+    if (nic->mode == VERBS_UD || length == 0)
+        return UCCL_ENOTSUP;
+    if (lib->reg_mr_iova2 && nic->params.ib_relaxed_ordering)
+        mr = lib->reg_mr_iova2(nic->pd, address, length, (uintptr_t)address,
+                               OWN | IBV_ACCESS_RELAXED_ORDERING);
+    if (!mr)
+        mr = lib->reg_mr(nic->pd, address, length, OWN);
+    if (!mr && (errno == EFAULT || errno == EACCES)) /* memory that may only be read */
+        mr = lib->reg_mr(nic->pd, address, length, 0);
+    if (!mr && (errno == EOPNOTSUPP || errno == EFAULT || errno == EINVAL))
+        return UCCL_ENOTSUP;
+    if (!mr)
+        return verbs_fault(nic, "register memory", errno);
+    *out = (struct nic_mr){.local_key = mr->lkey, .remote_key = mr->rkey, .handle = mr};
+    return 0;
+}
+
+static void verbs_dereg_mr(struct nic *nic, struct nic_mr *mr)
+{
+    if (mr->handle)
+        nic->lib->dereg_mr(mr->handle);
+    mr->handle = NULL;
+}
+
+static bool verbs_places(const struct nic_queue *queue, const struct nic_queue_address *theirs)
+{
+    const struct nic *nic = queue->nic;
+    struct verbs_address address;
+    return nic->mode != VERBS_UD && !verbs_address_decode(theirs, &address) && address.mode == nic->mode;
+}
+
 /* ---- what the device reports ----------------------------------------------------------------- */
 
-static uint64_t now_ms(void)
+uint64_t verbs_now_ms(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* About a queue pair; the path outlives the acknowledgement of this event. */
+static void take_path_event(struct nic *nic, const struct ibv_async_event *event, const char *what)
+{
+    const struct ibv_qp *qp = event->element.qp;
+    struct verbs_path *path = qp->qp_type != IBV_QPT_UD ? qp->qp_context : NULL;
+    if (event->event_type != IBV_EVENT_QP_LAST_WQE_REACHED)
+        LOG_WARNING("verbs device %s: queue pair 0x%x: %s", nic->port->device, qp->qp_num, what);
+    if (!path)
+        return;
+    /* pair with the loads in verbs_path.c */
+    atomic_store(event->event_type == IBV_EVENT_QP_LAST_WQE_REACHED ? &path->last_receive : &path->broken, 1);
+    atomic_fetch_add(&nic->path_news, 1);
 }
 
 static void take_event(struct nic *nic, const struct ibv_async_event *event)
@@ -328,11 +393,14 @@ static void take_event(struct nic *nic, const struct ibv_async_event *event)
             LOG_ERR("verbs device %s has failed or was removed: nothing more is sent or received on it",
                     nic->port->device);
         break;
-    case IBV_EVENT_CQ_ERR:
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
-        LOG_WARNING("verbs device %s: %s", nic->port->device, what);
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+        take_path_event(nic, event, what);
+        break;
+    case IBV_EVENT_CQ_ERR:
+        LOG_ERR("verbs device %s: %s", nic->port->device, what);
         break;
     default:
         LOG_DBG("verbs device %s: %s", nic->port->device, what);
@@ -368,11 +436,13 @@ static void ask_port(struct nic_queue *queue)
 static void look_around(struct nic_queue *queue)
 {
     uint32_t news = atomic_load(&queue->nic->news);
-    uint64_t at_ms = now_ms();
+    uint64_t at_ms = verbs_now_ms();
     queue->until_look = VERBS_LOOK_AROUND;
     if (news == queue->news_seen && at_ms - queue->looked_ms < LOOK_MS)
         return;
     queue->looked_ms = at_ms;
+    if (queue->paths)
+        verbs_paths_sweep(queue, at_ms);
     take_events(queue->nic);
     queue->news_seen = atomic_load(&queue->nic->news);
     ask_port(queue);
@@ -385,7 +455,8 @@ static bool verbs_mtu_event(struct nic_queue *queue, uint32_t *destination, uint
     while (queue->news_peer < queue->peer_count) {
         uint32_t index = queue->news_peer++;
         struct verbs_peer *peer = &queue->peers[index];
-        uint32_t bytes = queue->port_bytes < peer->address_bytes ? queue->port_bytes : peer->address_bytes;
+        uint32_t theirs = 1u << peer->address.mtu_shift;
+        uint32_t bytes = queue->port_bytes < theirs ? queue->port_bytes : theirs;
         if (!peer->used || bytes == peer->datagram_bytes)
             continue;
         peer->datagram_bytes = bytes;
@@ -416,9 +487,11 @@ static void verbs_wait(struct nic_queue *queue, uint64_t timeout_ns)
     COUNT(queue->setup.counters, wait_syscalls, 1);
     if (ibv_req_notify_cq(queue->receive_cq, 0) != 0)
         queue->broken = true;
-    if (verbs_receive(queue) || queue->broken)
+    if (verbs_paths_arm(queue) || verbs_receive(queue) || queue->broken)
         return;
-    if (ppoll(fds, sizeof fds / sizeof fds[0], timeout_ns == UINT64_MAX ? NULL : &timeout, NULL) <= 0)
+    if (queue->paths && queue->paths->fencing && timeout_ns > FENCE_NAP_NS) /* the end of one may tell nobody */
+        timeout = (struct timespec){0, FENCE_NAP_NS};
+    if (ppoll(fds, sizeof fds / sizeof fds[0], timeout.tv_sec > WAIT_S_MAX ? NULL : &timeout, NULL) <= 0)
         return;
     if (fds[0].revents)
         take_completion_events(queue);
@@ -460,6 +533,15 @@ const struct nic_ops nic_verbs_ops = {
     .flush = verbs_flush,
     .poll = verbs_poll,
     .release = verbs_release,
+    .reg_mr = verbs_reg_mr,
+    .dereg_mr = verbs_dereg_mr,
+    .places = verbs_places,
+    .path_open = verbs_path_open,
+    .path_connect = verbs_path_connect,
+    .path_fence = verbs_path_fence,
+    .path_close = verbs_path_close,
+    .path_event = verbs_path_event,
+    .poll_tx = verbs_poll_tx,
     .mtu_event = verbs_mtu_event,
     .wait = verbs_wait,
     .wake = verbs_wake,

@@ -5,6 +5,7 @@
  *   verbs.c         the device in use, the table of operations, sleeping, asynchronous events
  *   verbs_queue.c   completion queues, receiving
  *   verbs_ud.c      peers, and sending datagrams on the UD queue pair
+ *   verbs_path.c    connected queue pairs that place payload; verbs_path_send.c what they send
  *   verbs_device.c  what devices there are; verbs_select.c which one, which GID
  *   verbs_address.c addresses of queues as the handshake carries them
  *
@@ -65,15 +66,16 @@ struct nic {
     union nic_address host;       /* where listeners are reached */
     struct nic_caps caps;
     _Atomic uint32_t news;        /* counts events of the port; queues compare */
+    _Atomic uint32_t path_news;   /* counts events that say that a path has failed */
     _Atomic uint32_t gone;        /* the device was removed */
 };
 
 /* One queue of a peer. */
 struct verbs_peer {
     struct ibv_ah *handles[VERBS_UD_PATHS_MAX]; /* the same way but for the flow label */
-    uint32_t qpn, qkey;
     uint32_t datagram_bytes;  /* what both ports take, as last told */
-    uint32_t address_bytes;   /* what the peer's port takes */
+    struct verbs_address address;
+    struct verbs_path **paths; /* connected queue pairs, by path; NULL in UD mode */
     uint32_t retired_at;      /* removed when so many sends had been posted; the handles may be in use */
     int32_t next;             /* in the free list, or that of retired ones */
     bool used;
@@ -94,16 +96,17 @@ struct verbs_ud_sends {
     struct ibv_sge pieces[VERBS_STAGE];
 };
 
-struct verbs_receives {
+/* Slots to receive into, of the UD queue pair or of the shared receive queue. */
+struct verbs_slots {
     struct verbs_pool pool;
     uint32_t slot_bytes;
     uint32_t count;
-    uint32_t epoch;           /* of the queue pair's life: completions of an earlier one are void */
     uint32_t returned_count;  /* slots to be posted again */
     uint32_t *returned;
-    struct nic_rx ready[VERBS_READY]; /* taken from the completion queue, not yet from us */
-    uint32_t ready_next, ready_count;
 };
+enum { VERBS_SHARED_SLOT = 1 << 30 }; /* in numbers of slots: of the shared receive queue */
+
+struct verbs_paths;
 
 struct nic_queue {
     struct nic *nic;
@@ -117,7 +120,13 @@ struct nic_queue {
     uint32_t port_bytes;      /* a full datagram that our port takes now */
     bool broken;              /* the queue pair has failed and is to be set up again */
     struct verbs_ud_sends sends;
-    struct verbs_receives receives;
+    uint32_t epoch;           /* of the queue pair's life: completions of an earlier one are void */
+    struct verbs_slots receives;
+    struct nic_rx ready[VERBS_READY]; /* taken from the completion queue, not yet from us */
+    uint32_t ready_next, ready_count;
+    uint64_t emptied, polled; /* counts the times that the completion queue of receives was found empty, and
+                                 completions taken from it */
+    struct verbs_paths *paths; /* NULL in UD mode */
     struct verbs_peer *peers;
     uint32_t peer_count, peer_capacity;
     int32_t peer_free, peer_retired;
@@ -128,7 +137,14 @@ struct nic_queue {
 };
 
 /* verbs.c: opens the backend with a library given, for tests. */
+/* Slots of a queue's shared receive queue; 0 in UD mode. */
+uint32_t verbs_shared_receives(const struct nic *nic);
 int verbs_open_with(const struct verbs_lib *lib, const struct params *params, struct nic **out);
+
+uint64_t verbs_now_ms(void);
+/* How packets get to a peer: what its address and our port say. */
+struct ibv_ah_attr verbs_route_to(const struct nic_queue *queue, const struct verbs_address *address,
+                                  unsigned path);
 
 /* verbs_queue.c */
 int verbs_pool_open(struct nic *nic, struct verbs_pool *pool, size_t bytes, const char *what);
@@ -143,8 +159,16 @@ void verbs_ud_close(struct nic_queue *queue);
 void verbs_ud_recover(struct nic_queue *queue);
 /* Fills `ready`. True: something is there. */
 bool verbs_receive(struct nic_queue *queue);
+/* Memory for `count` slots. */
+int verbs_slots_open(struct nic *nic, struct verbs_slots *slots, uint32_t count, uint32_t slot_bytes);
+void verbs_slots_close(struct nic *nic, struct verbs_slots *slots);
+/* Posts all slots. */
+void verbs_slots_post(struct nic_queue *queue, struct verbs_slots *slots);
+/* The largest power of two that is not above either. */
+uint32_t verbs_at_most(uint32_t wanted, int limit);
 unsigned verbs_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max);
 void verbs_release(struct nic_queue *queue, const struct nic_rx *rx);
+void verbs_drop_ready(struct nic_queue *queue, const struct flow *flow);
 
 /* verbs_ud.c */
 int verbs_peer_add(struct nic_queue *queue, const union nic_address *host,

@@ -54,9 +54,7 @@
 /* Younger than the library that must be there: NULL where it is older. */
 #define VERBS_OPTIONAL_CALLS(CALL)                                                                \
     CALL(struct ibv_mr *, reg_mr_iova2, "IBVERBS_1.8",                                            \
-         (struct ibv_pd *, void *, size_t, uint64_t, unsigned))                                   \
-    CALL(struct ibv_mr *, reg_dmabuf_mr, "IBVERBS_1.12",                                          \
-         (struct ibv_pd *, uint64_t, size_t, uint64_t, int, int))
+         (struct ibv_pd *, void *, size_t, uint64_t, unsigned))
 
 struct verbs_lib {
 #define CALL(result, name, version, parameters) result(*name) parameters;

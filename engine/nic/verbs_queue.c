@@ -6,10 +6,11 @@
  * congestion mark is read. Slots go back in batches. A queue pair in error is reset and set up again; work
  * requests of its earlier life are known by the epoch in their numbers.
  */
-#include "nic/verbs.h"
+#include "nic/verbs_path.h"
 
 #include "log.h"
 
+#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -80,6 +81,80 @@ unsigned verbs_cq_poll(struct ibv_cq *cq, struct ibv_wc *out, unsigned max)
     return got > 0 ? (unsigned)got : 0;
 }
 
+uint32_t verbs_at_most(uint32_t wanted, int limit)
+{
+    uint32_t size = 1;
+    while (size * 2 <= wanted && size * 2 <= (uint32_t)limit)
+        size *= 2;
+    return size;
+}
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+int verbs_slots_open(struct nic *nic, struct verbs_slots *slots, uint32_t count, uint32_t slot_bytes)
+{
+    slots->count = count;
+    slots->slot_bytes = (slot_bytes + 63) & ~63u;
+    slots->returned = calloc(count, sizeof *slots->returned);
+    if (!slots->returned)
+        return verbs_fault(nic, "make a queue", ENOMEM);
+    return verbs_pool_open(nic, &slots->pool, (size_t)count * slots->slot_bytes, "register receive buffers");
+}
+
+void verbs_slots_close(struct nic *nic, struct verbs_slots *slots)
+{
+    verbs_pool_close(nic, &slots->pool);
+    free(slots->returned);
+    slots->returned = NULL;
+}
+
+/* Posts `count` slots with one call. */
+static void post_slots(struct nic_queue *queue, struct verbs_slots *slots, const uint32_t *numbers,
+                       uint32_t count)
+{
+    bool shared = slots != &queue->receives;
+    struct ibv_recv_wr requests[VERBS_REPOST], *bad;
+    struct ibv_sge pieces[VERBS_REPOST];
+    assert(count && count <= VERBS_REPOST);
+    for (uint32_t i = 0; i < count; i++) {
+        pieces[i] = (struct ibv_sge){
+            .addr = (uintptr_t)slots->pool.memory + (uint64_t)numbers[i] * slots->slot_bytes,
+            .length = slots->slot_bytes,
+            .lkey = slots->pool.mr->lkey};
+        requests[i] = (struct ibv_recv_wr){.wr_id = shared ? numbers[i] | VERBS_SHARED_SLOT
+                                                           : (uint64_t)queue->epoch << 32 | numbers[i],
+                                           .next = i + 1 < count ? &requests[i + 1] : NULL,
+                                           .sg_list = &pieces[i],
+                                           .num_sge = 1};
+    }
+    /* as many as the queue was made for at most: it fails only where the queue pair or the device has */
+    if (shared)
+        (void)ibv_post_srq_recv(queue->paths->srq, requests, &bad);
+    else if (ibv_post_recv(queue->qp, requests, &bad) != 0)
+        queue->broken = true;
+}
+
+void verbs_slots_post(struct nic_queue *queue, struct verbs_slots *slots)
+{
+    uint32_t numbers[VERBS_REPOST], held = 0;
+    for (uint32_t slot = 0; slot < slots->count; slot++) {
+        numbers[held++] = slot;
+        if (held == VERBS_REPOST || slot + 1 == slots->count) {
+            post_slots(queue, slots, numbers, held);
+            held = 0;
+        }
+    }
+}
+
+static void return_slot(struct nic_queue *queue, struct verbs_slots *slots, uint32_t slot)
+{
+    slots->returned[slots->returned_count++] = slot;
+    if (slots->returned_count < VERBS_REPOST)
+        return;
+    post_slots(queue, slots, slots->returned, slots->returned_count);
+    slots->returned_count = 0;
+}
+
 /* ---- the UD queue pair ----------------------------------------------------------------------- */
 
 static int modify(struct nic_queue *queue, enum ibv_qp_state state, int mask)
@@ -96,49 +171,6 @@ static int bring_up(struct nic_queue *queue)
     if (!error)
         error = modify(queue, IBV_QPS_RTR, 0);
     return error ? error : modify(queue, IBV_QPS_RTS, IBV_QP_SQ_PSN);
-}
-
-/* Posts `count` receive slots with one call. */
-static void post_receives(struct nic_queue *queue, const uint32_t *slots, uint32_t count)
-{
-    struct verbs_receives *receives = &queue->receives;
-    struct ibv_recv_wr requests[VERBS_REPOST], *bad;
-    struct ibv_sge pieces[VERBS_REPOST];
-    assert(count && count <= VERBS_REPOST);
-    for (uint32_t i = 0; i < count; i++) {
-        pieces[i] = (struct ibv_sge){
-            .addr = (uintptr_t)receives->pool.memory + (uint64_t)slots[i] * receives->slot_bytes,
-            .length = receives->slot_bytes,
-            .lkey = receives->pool.mr->lkey};
-        requests[i] = (struct ibv_recv_wr){.wr_id = (uint64_t)receives->epoch << 32 | slots[i],
-                                           .next = i + 1 < count ? &requests[i + 1] : NULL,
-                                           .sg_list = &pieces[i],
-                                           .num_sge = 1};
-    }
-    /* as many as the queue was made for at most: it fails only where the queue pair has */
-    if (ibv_post_recv(queue->qp, requests, &bad) != 0)
-        queue->broken = true;
-}
-
-static void post_all_receives(struct nic_queue *queue)
-{
-    uint32_t slots[VERBS_REPOST], held = 0;
-    for (uint32_t slot = 0; slot < queue->receives.count; slot++) {
-        slots[held++] = slot;
-        if (held == VERBS_REPOST || slot + 1 == queue->receives.count) {
-            post_receives(queue, slots, held);
-            held = 0;
-        }
-    }
-}
-
-/* The largest power of two that is not above either. */
-static uint32_t at_most(uint32_t wanted, int limit)
-{
-    uint32_t size = 1;
-    while (size * 2 <= wanted && size * 2 <= (uint32_t)limit)
-        size *= 2;
-    return size;
 }
 
 static int make_queue_pair(struct nic_queue *queue)
@@ -169,37 +201,32 @@ int verbs_ud_open(struct nic_queue *queue)
 {
     struct nic *nic = queue->nic;
     const struct ibv_device_attr *limits = &nic->port->limits;
-    struct verbs_receives *receives = &queue->receives;
     struct verbs_ud_sends *sends = &queue->sends;
     int most = limits->max_qp_wr < limits->max_cqe ? limits->max_qp_wr : limits->max_cqe;
-    receives->count = at_most(VERBS_UD_RECEIVES, most);
-    sends->depth = at_most(VERBS_UD_SENDS, most);
-    if (sends->depth < VERBS_UD_SENDS_MIN || receives->count < VERBS_RECEIVES_MIN) {
+    uint32_t receives = verbs_at_most(VERBS_UD_RECEIVES, most);
+    sends->depth = verbs_at_most(VERBS_UD_SENDS, most);
+    if (sends->depth < VERBS_UD_SENDS_MIN || receives < VERBS_RECEIVES_MIN) {
         LOG_ERR("verbs device %s has queues of %d work requests; %d are needed", nic->port->device, most,
                 VERBS_UD_SENDS_MIN);
         return UCCL_ENOTSUP;
     }
     sends->slot_bytes = nic->datagram_bytes;
-    receives->slot_bytes = (VERBS_GRH_BYTES + nic->datagram_bytes + 63) & ~63u;
-    receives->returned = calloc(receives->count, sizeof *receives->returned);
-    if (!receives->returned)
-        return verbs_fault(nic, "make a queue", ENOMEM);
     if (getrandom(&queue->qkey, sizeof queue->qkey, 0) != sizeof queue->qkey)
         queue->qkey = (uint32_t)(uintptr_t)queue;
     queue->qkey &= (1u << QKEY_BITS) - 1;
-    int error = verbs_pool_open(nic, &receives->pool, (size_t)receives->count * receives->slot_bytes,
-                                "register receive buffers");
+    int error =
+        verbs_slots_open(nic, &queue->receives, receives, VERBS_GRH_BYTES + nic->datagram_bytes);
     if (!error)
         error = verbs_pool_open(nic, &sends->pool, (size_t)sends->depth * sends->slot_bytes,
                                 "register send buffers");
     if (!error)
         error = verbs_cq_open(queue, &queue->send_cq, sends->depth);
     if (!error)
-        error = verbs_cq_open(queue, &queue->receive_cq, receives->count);
+        error = verbs_cq_open(queue, &queue->receive_cq, receives + verbs_shared_receives(nic));
     if (!error)
         error = make_queue_pair(queue);
     if (!error)
-        post_all_receives(queue);
+        verbs_slots_post(queue, &queue->receives);
     return error;
 }
 
@@ -212,8 +239,7 @@ void verbs_ud_close(struct nic_queue *queue)
     if (queue->receive_cq)
         queue->lib->destroy_cq(queue->receive_cq);
     verbs_pool_close(queue->nic, &queue->sends.pool);
-    verbs_pool_close(queue->nic, &queue->receives.pool);
-    free(queue->receives.returned);
+    verbs_slots_close(queue->nic, &queue->receives);
 }
 
 /*
@@ -222,18 +248,23 @@ void verbs_ud_close(struct nic_queue *queue)
  */
 void verbs_ud_recover(struct nic_queue *queue)
 {
-    struct verbs_receives *receives = &queue->receives;
     struct verbs_ud_sends *sends = &queue->sends;
+    uint32_t kept = 0;
     queue->broken = false;
-    receives->epoch++;
-    receives->returned_count = receives->ready_count = receives->ready_next = 0;
+    queue->epoch++;
+    queue->receives.returned_count = 0;
+    for (uint32_t i = queue->ready_next; i < queue->ready_count; i++)
+        if (queue->ready[i].slot & VERBS_SHARED_SLOT)
+            queue->ready[kept++] = queue->ready[i];
+    queue->ready_next = 0;
+    queue->ready_count = kept;
     sends->done = sends->posted = sends->asked = sends->built;
     sends->staged = 0;
     int error = modify(queue, IBV_QPS_RESET, 0);
     if (!error)
         error = bring_up(queue);
     if (!error)
-        post_all_receives(queue);
+        verbs_slots_post(queue, &queue->receives);
     else if (!atomic_exchange(&queue->nic->gone, 1))
         LOG_ERR("verbs device %s port %u: the UD queue pair cannot be set up again: %s",
                 queue->nic->port->device, queue->nic->port->number, strerror(error));
@@ -250,11 +281,10 @@ static bool has_mark(const struct nic *nic, const uint8_t *slot)
     return (traffic_class & ECN_CE) == ECN_CE;
 }
 
-static void take_receive(struct nic_queue *queue, const struct ibv_wc *wc)
+static void take_datagram(struct nic_queue *queue, const struct ibv_wc *wc)
 {
-    struct verbs_receives *receives = &queue->receives;
     uint32_t slot = (uint32_t)wc->wr_id;
-    if (wc->wr_id >> 32 != receives->epoch)
+    if (wc->wr_id >> 32 != queue->epoch)
         return;
     if (wc->status != IBV_WC_SUCCESS) {
         if (!queue->broken && wc->status != IBV_WC_WR_FLUSH_ERR)
@@ -264,46 +294,87 @@ static void take_receive(struct nic_queue *queue, const struct ibv_wc *wc)
         queue->broken = true;
         return;
     }
-    uint8_t *memory = receives->pool.memory + (size_t)slot * receives->slot_bytes;
-    struct nic_rx *rx = &receives->ready[receives->ready_count++];
+    uint8_t *memory = queue->receives.pool.memory + (size_t)slot * queue->receives.slot_bytes;
     uint32_t length = wc->byte_len > VERBS_GRH_BYTES ? wc->byte_len - VERBS_GRH_BYTES : 0;
-    *rx = (struct nic_rx){.data = memory + VERBS_GRH_BYTES,
-                          .length = length,
-                          .stride = length,
-                          .ce = wc->wc_flags & IBV_WC_GRH && has_mark(queue->nic, memory),
-                          .slot = slot};
+    queue->ready[queue->ready_count++] =
+        (struct nic_rx){.data = memory + VERBS_GRH_BYTES,
+                        .length = length,
+                        .stride = length,
+                        .ce = wc->wc_flags & IBV_WC_GRH && has_mark(queue->nic, memory),
+                        .slot = slot};
+}
+
+/* A write that was placed, or a datagram that repairs one. */
+static void take_from_path(struct nic_queue *queue, const struct ibv_wc *wc)
+{
+    struct verbs_slots *shared = &queue->paths->shared;
+    struct verbs_path *path = verbs_path_of(queue, wc->qp_num);
+    uint32_t slot = (uint32_t)wc->wr_id & (VERBS_SHARED_SLOT - 1);
+    bool good = wc->status == IBV_WC_SUCCESS;
+    if (path && !good)
+        verbs_path_fail(path, wc);
+    if (!path || !path->is.flow || !good) {
+        return_slot(queue, shared, slot);
+        return;
+    }
+    bool placed = wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM;
+    queue->ready[queue->ready_count++] =
+        (struct nic_rx){.data = placed ? NULL : shared->pool.memory + (size_t)slot * shared->slot_bytes,
+                        .length = wc->byte_len,
+                        .stride = wc->byte_len,
+                        .slot = slot | VERBS_SHARED_SLOT,
+                        .placed = placed,
+                        .immediate = placed ? ntohl(wc->imm_data) : 0,
+                        .flow = path->is.flow,
+                        .path = path->is.path,
+                        .generation = path->is.generation};
 }
 
 bool verbs_receive(struct nic_queue *queue)
 {
-    struct verbs_receives *receives = &queue->receives;
     struct ibv_wc completions[VERBS_READY];
-    if (receives->ready_next < receives->ready_count)
+    if (queue->ready_next < queue->ready_count)
         return true;
-    receives->ready_next = receives->ready_count = 0;
+    queue->ready_next = queue->ready_count = 0;
     unsigned count = verbs_cq_poll(queue->receive_cq, completions, VERBS_READY);
-    for (unsigned i = 0; i < count; i++)
-        take_receive(queue, &completions[i]);
-    return receives->ready_count > 0;
+    for (unsigned i = 0; i < count; i++) {
+        if (completions[i].wr_id & VERBS_SHARED_SLOT)
+            take_from_path(queue, &completions[i]);
+        else
+            take_datagram(queue, &completions[i]);
+    }
+    queue->emptied += count == 0;
+    queue->polled += count;
+    return queue->ready_count > 0;
 }
 
 unsigned verbs_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
 {
-    struct verbs_receives *receives = &queue->receives;
     unsigned count = 0;
     if (queue->broken)
         verbs_ud_recover(queue);
     while (count < max && verbs_receive(queue))
-        out[count++] = receives->ready[receives->ready_next++];
+        out[count++] = queue->ready[queue->ready_next++];
     return count;
 }
 
 void verbs_release(struct nic_queue *queue, const struct nic_rx *rx)
 {
-    struct verbs_receives *receives = &queue->receives;
-    receives->returned[receives->returned_count++] = rx->slot;
-    if (receives->returned_count < VERBS_REPOST)
-        return;
-    post_receives(queue, receives->returned, receives->returned_count);
-    receives->returned_count = 0;
+    if (rx->slot & VERBS_SHARED_SLOT)
+        return_slot(queue, &queue->paths->shared, rx->slot & (VERBS_SHARED_SLOT - 1));
+    else
+        return_slot(queue, &queue->receives, rx->slot);
+}
+
+/* What a closed flow received and nobody has taken is dropped. */
+void verbs_drop_ready(struct nic_queue *queue, const struct flow *flow)
+{
+    uint32_t kept = queue->ready_next;
+    for (uint32_t i = queue->ready_next; i < queue->ready_count; i++) {
+        if (queue->ready[i].flow == flow)
+            verbs_release(queue, &queue->ready[i]);
+        else
+            queue->ready[kept++] = queue->ready[i];
+    }
+    queue->ready_count = kept;
 }

@@ -9,7 +9,7 @@
  *
  * A path is a flow label, from which RoCE devices make the UDP source port.
  */
-#include "nic/verbs.h"
+#include "nic/verbs_path.h"
 
 #include "core/wire.h"
 #include "log.h"
@@ -36,8 +36,8 @@ static void free_handles(struct nic_queue *queue, struct verbs_peer *peer)
         queue->lib->destroy_ah(peer->handles[i]);
 }
 
-static int make_handles(struct nic_queue *queue, const struct verbs_address *address,
-                        struct verbs_peer *peer)
+struct ibv_ah_attr verbs_route_to(const struct nic_queue *queue, const struct verbs_address *address,
+                                  unsigned path)
 {
     const struct nic *nic = queue->nic;
     const struct params *params = queue->setup.params;
@@ -45,13 +45,22 @@ static int make_handles(struct nic_queue *queue, const struct verbs_address *add
                                .sl = (uint8_t)params->ib_sl,
                                .port_num = nic->port->number,
                                .is_global = address->ethernet};
-    if (address->ethernet)
-        attr.grh = (struct ibv_global_route){.sgid_index = (uint8_t)nic->gid.index,
-                                             .hop_limit = HOPS,
-                                             .traffic_class = verbs_traffic_class(params->ib_tc)};
+    if (!address->ethernet)
+        return attr;
+    attr.grh = (struct ibv_global_route){
+        .sgid_index = (uint8_t)nic->gid.index,
+        .hop_limit = HOPS,
+        .traffic_class = verbs_traffic_class(params->ib_tc),
+        .flow_label = (address->qpn * 0x9e3779b1u ^ path * 0x85ebca6bu) >> 8 & FLOW_LABEL_MASK};
     memcpy(attr.grh.dgid.raw, address->gid, sizeof attr.grh.dgid.raw);
+    return attr;
+}
+
+static int make_handles(struct nic_queue *queue, struct verbs_peer *peer)
+{
+    const struct nic *nic = queue->nic;
     for (unsigned i = 0; i < paths_of(queue); i++) {
-        attr.grh.flow_label = (peer->qpn * 0x9e3779b1u ^ i * 0x85ebca6bu) >> 8 & FLOW_LABEL_MASK;
+        struct ibv_ah_attr attr = verbs_route_to(queue, &peer->address, i);
         peer->handles[i] = queue->lib->create_ah(nic->pd, &attr);
         if (!peer->handles[i]) {
             int error = errno;
@@ -120,21 +129,23 @@ int verbs_peer_add(struct nic_queue *queue, const union nic_address *host,
         LOG_ERR("verbs cannot reach a queue of peer %s: %s", netdev_address_text(host, text), fault);
         return UCCL_EPROTO;
     }
-    struct verbs_peer peer = {.qpn = address.qpn,
-                              .qkey = address.qkey,
-                              .address_bytes = 1u << address.mtu_shift,
-                              .used = true};
-    peer.datagram_bytes = smaller(queue->nic->datagram_bytes, peer.address_bytes);
+    struct verbs_peer peer = {.address = address, .used = true};
+    peer.datagram_bytes = smaller(queue->nic->datagram_bytes, 1u << address.mtu_shift);
     if (peer.datagram_bytes < CORE_DATAGRAM_MIN) {
         LOG_ERR("the port of peer %s has a path MTU of %u bytes; %d are needed: raise the MTU of its network "
-                "interface", netdev_address_text(host, text), peer.address_bytes, CORE_DATAGRAM_MIN);
+                "interface", netdev_address_text(host, text), peer.datagram_bytes, CORE_DATAGRAM_MIN);
         return UCCL_EADDR;
     }
-    int error = make_handles(queue, &address, &peer);
-    if (error)
-        return error;
-    int32_t index = take_peer(queue);
+    if (queue->paths)
+        peer.paths = calloc(queue->setup.params->port_entropy, sizeof *peer.paths);
+    if (queue->paths && !peer.paths)
+        return verbs_fault(queue->nic, "add a peer", ENOMEM);
+    int error = make_handles(queue, &peer);
+    int32_t index = error ? VERBS_NO_PEER : take_peer(queue);
     if (index == VERBS_NO_PEER) {
+        free(peer.paths);
+        if (error)
+            return error;
         free_handles(queue, &peer);
         return verbs_fault(queue->nic, "add a peer", ENOMEM);
     }
@@ -149,6 +160,9 @@ void verbs_peer_remove(struct nic_queue *queue, uint32_t destination)
     struct verbs_peer *peer = &queue->peers[destination];
     assert(destination < queue->peer_count && peer->used);
     verbs_flush(queue);
+    verbs_paths_forget(queue, destination);
+    free(peer->paths);
+    peer->paths = NULL;
     peer->used = false;
     peer->retired_at = queue->sends.posted;
     peer->next = queue->peer_retired;
@@ -161,8 +175,10 @@ void verbs_peers_free(struct nic_queue *queue)
     queue->sends.done = queue->sends.posted;
     free_retired(queue);
     for (uint32_t i = 0; i < queue->peer_count; i++)
-        if (queue->peers[i].used)
+        if (queue->peers[i].used) {
             free_handles(queue, &queue->peers[i]);
+            free(queue->peers[i].paths);
+        }
     free(queue->peers);
 }
 
@@ -177,7 +193,7 @@ void verbs_reap_sends(struct nic_queue *queue)
         count = verbs_cq_poll(queue->send_cq, completions, COMPLETIONS);
         for (unsigned i = 0; i < count; i++) {
             const struct ibv_wc *wc = &completions[i];
-            if (wc->wr_id >> 32 != queue->receives.epoch)
+            if (wc->wr_id >> 32 != queue->epoch)
                 continue;
             sends->done = (uint32_t)wc->wr_id + 1;
             if (wc->status == IBV_WC_SUCCESS)
@@ -241,15 +257,15 @@ static void stage(struct nic_queue *queue, const struct tx_desc *desc, unsigned 
     *piece = (struct ibv_sge){
         .addr = (uintptr_t)from, .length = length, .lkey = sends->pool.mr->lkey};
     *request = (struct ibv_send_wr){
-        .wr_id = (uint64_t)queue->receives.epoch << 32 | number,
+        .wr_id = (uint64_t)queue->epoch << 32 | number,
         .next = request + 1,
         .sg_list = piece,
         .num_sge = 1,
         .opcode = IBV_WR_SEND,
         .send_flags = length <= sends->inline_bytes ? IBV_SEND_INLINE : 0,
         .wr.ud = {.ah = peer->handles[desc->path % paths_of(queue)],
-                  .remote_qpn = peer->qpn,
-                  .remote_qkey = peer->qkey}};
+                  .remote_qpn = peer->address.qpn,
+                  .remote_qkey = peer->address.qkey}};
     if (number - sends->asked >= sends->depth / 4) {
         sends->asked = number;
         request->send_flags |= IBV_SEND_SIGNALED;
@@ -263,6 +279,8 @@ bool verbs_send(struct nic_queue *queue, const struct tx_desc *desc)
     uint64_t mask = desc->mask & wire_full_mask(desc->count);
     const uint8_t *payload = NULL;
     assert(desc->destination < queue->peer_count && queue->peers[desc->destination].used);
+    if (desc->on_path)
+        return verbs_path_send(queue, desc);
     assert(desc->count >= 1 && desc->count <= CORE_TRAIN_MAX);
     if (desc->kind == TX_FRAMES)
         datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a repair has no pieces */
@@ -279,5 +297,6 @@ bool verbs_send(struct nic_queue *queue, const struct tx_desc *desc)
 unsigned verbs_flush(struct nic_queue *queue)
 {
     post_staged(queue);
+    verbs_paths_flush(queue);
     return 0; /* what is lost now is lost as on the way */
 }

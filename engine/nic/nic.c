@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What backends that place nothing have in their tables. */
+#include "nic/nic.h"
+
+int nic_no_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out)
+{
+    (void)nic, (void)address, (void)length, (void)out;
+    return UCCL_ENOTSUP;
+}
+
+void nic_no_dereg_mr(struct nic *nic, struct nic_mr *mr)
+{
+    (void)nic, (void)mr;
+}
+
+bool nic_no_places(const struct nic_queue *queue, const struct nic_queue_address *theirs)
+{
+    (void)queue, (void)theirs;
+    return false;
+}
+
+int nic_no_path_open(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn)
+{
+    (void)queue, (void)path, (void)number, (void)psn;
+    return UCCL_ENOTSUP;
+}
+
+int nic_no_path_connect(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn)
+{
+    (void)queue, (void)path, (void)number, (void)psn;
+    return UCCL_ENOTSUP;
+}
+
+void nic_no_path(struct nic_queue *queue, const struct nic_path *path)
+{
+    (void)queue, (void)path;
+}
+
+bool nic_no_path_event(struct nic_queue *queue, struct nic_path_event *out)
+{
+    (void)queue, (void)out;
+    return false;
+}
+
+unsigned nic_no_poll_tx(struct nic_queue *queue, uint64_t *cookies, unsigned max)
+{
+    (void)queue, (void)cookies, (void)max;
+    return 0;
+}
