@@ -360,6 +360,13 @@ static void check(const struct region *region, int error, const char *doing)
                   driver_of(&region->where)->error_text(error), error);
 }
 
+/* The calling thread's GPU may be another one by now. */
+static int allocate_on(const struct driver *driver, int device, void **out, uint64_t bytes)
+{
+    int error = driver->use(device);
+    return error != 0 ? error : driver->allocate(out, bytes);
+}
+
 void region_make(struct region *region, uccl_engine *engine, const struct device_choice *where, uint64_t bytes)
 {
     static const enum uccl_mem kinds[] = {UCCL_MEM_HOST, UCCL_MEM_CUDA, UCCL_MEM_HIP};
@@ -371,7 +378,7 @@ void region_make(struct region *region, uccl_engine *engine, const struct device
     else if (where->kind == DEVICE_CPU)
         check(region, driver_of(where)->allocate_pinned(&memory, region->bytes), "allocating message buffers");
     else
-        check(region, driver_of(where)->allocate(&memory, region->bytes), "allocating message buffers");
+        check(region, allocate_on(driver_of(where), where->index, &memory, region->bytes), "allocating message buffers");
     region->base = memory;
     int rc = uccl_reg_mr(engine, memory, region->bytes, kinds[where->kind], &region->mr);
     if (rc != 0)
