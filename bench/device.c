@@ -403,9 +403,9 @@ void *region_scratch(struct region *region, void *at, uint64_t bytes)
 {
     if (region->where.kind == DEVICE_CPU)
         return at;
-    if (region->scratch_bytes < bytes) {
+    if (region->scratch == NULL || region->scratch_bytes < bytes) {
         free(region->scratch);
-        region->scratch = malloc(bytes);
+        region->scratch = malloc(bytes != 0 ? bytes : 1);
         region->scratch_bytes = bytes;
         if (region->scratch == NULL)
             tool_fail("out of memory for %" PRIu64 " MiB of contents", bytes / MIB);
