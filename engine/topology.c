@@ -54,10 +54,13 @@ struct topology {
     hwloc_topology_t hwloc;
 };
 
-/* GPU runtimes are ours to load, and only when the application has a use for them. */
-static void keep_runtimes_out(hwloc_topology_t hwloc)
+/*
+ * GPU runtimes are ours to load, and only when the application has a use for them. And /sys, which hwloc reads
+ * by itself, shows PCI devices as well as libpciaccess does, whose tables are never freed.
+ */
+static void keep_out(hwloc_topology_t hwloc)
 {
-    static const char *const components[] = {"cuda", "nvml", "rsmi", "opencl", "levelzero", "gl"};
+    static const char *const components[] = {"cuda", "nvml", "rsmi", "opencl", "levelzero", "gl", "pci"};
     for (size_t i = 0; i < sizeof components / sizeof *components; i++)
         hwloc_topology_set_components(hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, components[i]);
 }
@@ -72,7 +75,7 @@ int topology_open(const char *xml, size_t length, struct topology **out)
         return UCCL_ENOMEM;
     }
     hwloc_topology_t hwloc = topology->hwloc;
-    keep_runtimes_out(hwloc);
+    keep_out(hwloc);
     hwloc_topology_set_type_filter(hwloc, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_ALL);
     hwloc_topology_set_type_filter(hwloc, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     hwloc_topology_set_type_filter(hwloc, HWLOC_OBJ_OS_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
