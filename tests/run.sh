@@ -4,7 +4,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 
-PARTS="unit sim integration vm sanitize stress fuzz model"
+PARTS="unit sim mem integration vm sanitize stress fuzz model"
 
 # Options of a part, for its program to read: --NAME, or --NAME=VALUE for one with a value
 declare -A OPTIONS=(
@@ -35,9 +35,10 @@ list_parts() {
     cat <<'EOF'
 unit         each source file by itself (Criterion)
 sim          real cores, and whole engines, on a simulated network in virtual time
+mem          GPU memory in messages, on stand-ins for the CUDA and HIP runtimes, with failures
 integration  real processes on loopback and in network namespaces, with loss and killed peers
 vm           verbs on the kernel's soft-RoCE, in a QEMU guest; VM_KDIR names another unpacked kernel
-sanitize     unit, sim and a shorter integration under AddressSanitizer and UBSan
+sanitize     unit, sim, mem and a shorter integration under AddressSanitizer and UBSan
 stress       rings, lending and wake-up with many threads, as shipped and under ThreadSanitizer
 fuzz         what parses bytes of a peer: the corpus, then new inputs for N seconds (libFuzzer)
 model        Spin models: sleeping, waking and lending; clear-to-send and credit under loss
@@ -166,7 +167,7 @@ run_part() {
         # Criterion takes a leak for a pass unless the process aborts
         build build-asan -Db_sanitize=address,undefined -Dc_args=-fno-sanitize-recover=all || return
         ASAN_OPTIONS=abort_on_error=1:detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 \
-            TEST_SHORT=1 suites sanitize build-asan unit sim integration -- -t 3
+            TEST_SHORT=1 suites sanitize build-asan unit sim mem integration -- -t 3
         ;;
     stress)
         # as it is shipped, for what a sanitizer hides: allocations, locks, CPU time

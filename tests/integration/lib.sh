@@ -159,6 +159,7 @@ next_port() {
 
 SERVER_ENV=() # NAME=VALUE for one side
 CLIENT_ENV=()
+SERVER_FLAGS=()
 PAIR_LIMIT_S=60
 
 # start_pair ADDRESS CLIENT_FLAG...: ids in SERVER_PID and CLIENT_PID
@@ -168,7 +169,7 @@ start_pair() {
     rm -f "$WORK"/server.log "$WORK"/client.log
     next_port
     start server "${IN_SERVER[@]}" env "${SERVER_ENV[@]}" "$TRANSPORT_TEST" --server=true \
-        --oobport="$PORT"
+        --oobport="$PORT" "${SERVER_FLAGS[@]}"
     SERVER_PID=$PID
     if ! wait_listening "$SERVER_PID" "$PORT"; then
         echo "the server does not listen on port $PORT"
