@@ -124,8 +124,7 @@ struct nic_queue {
     struct verbs_slots receives;
     struct nic_rx ready[VERBS_READY]; /* taken from the completion queue, not yet from us */
     uint32_t ready_next, ready_count;
-    uint64_t emptied, polled; /* counts the times that the completion queue of receives was found empty, and
-                                 completions taken from it */
+    uint64_t polled;          /* counts completions taken from the queue of receives */
     struct verbs_paths *paths; /* NULL in UD mode */
     struct verbs_peer *peers;
     uint32_t peer_count, peer_capacity;
@@ -157,7 +156,7 @@ int verbs_ud_open(struct nic_queue *queue);
 void verbs_ud_close(struct nic_queue *queue);
 /* Sets a failed queue pair up again: what was posted is lost. */
 void verbs_ud_recover(struct nic_queue *queue);
-/* Fills `ready`. True: something is there. */
+/* Fills `ready`. False: nothing is there, and the completion queue was found empty. */
 bool verbs_receive(struct nic_queue *queue);
 /* Memory for `count` slots. */
 int verbs_slots_open(struct nic *nic, struct verbs_slots *slots, uint32_t count, uint32_t slot_bytes);

@@ -357,13 +357,10 @@ static bool is_fenced(struct verbs_path *path)
     if (!path->drained) {
         path->drained = true;
         verbs_path_finish_all(path);
-        path->emptied = queue->emptied;
-        /* or when as many completions have been taken as it holds, should it never be found empty */
         path->polled = queue->polled + queue->receives.count + queue->paths->shared.count + VERBS_READY;
     }
-    if (verbs_receive(queue))
-        return (int64_t)(queue->polled - path->polled) >= 0;
-    return queue->emptied != path->emptied;
+    /* the completion queue is empty, or as many have been taken as it held then at most */
+    return !verbs_receive(queue) || (int64_t)(queue->polled - path->polled) >= 0;
 }
 
 bool verbs_path_event(struct nic_queue *queue, struct nic_path_event *out)

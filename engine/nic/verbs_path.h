@@ -63,7 +63,7 @@ struct verbs_path {
     uint64_t done_cookie;
     uint64_t since_ms;        /* when this state began */
     bool drained;             /* FENCING: all that it has received is in the completion queue */
-    uint64_t emptied, polled; /* queue->emptied then; queue->polled when it has been taken */
+    uint64_t polled;          /* queue->polled when all of that has been taken */
     int first_staged, last_staged; /* in the queue's stage; -1: none */
     struct verbs_path *same_bucket;
     struct verbs_work *works; /* by number modulo depth */

@@ -336,15 +336,17 @@ bool verbs_receive(struct nic_queue *queue)
     if (queue->ready_next < queue->ready_count)
         return true;
     queue->ready_next = queue->ready_count = 0;
-    unsigned count = verbs_cq_poll(queue->receive_cq, completions, VERBS_READY);
-    for (unsigned i = 0; i < count; i++) {
-        if (completions[i].wr_id & VERBS_SHARED_SLOT)
-            take_from_path(queue, &completions[i]);
-        else
-            take_datagram(queue, &completions[i]);
-    }
-    queue->emptied += count == 0;
-    queue->polled += count;
+    unsigned count;
+    do {
+        count = verbs_cq_poll(queue->receive_cq, completions, VERBS_READY);
+        for (unsigned i = 0; i < count; i++) {
+            if (completions[i].wr_id & VERBS_SHARED_SLOT)
+                take_from_path(queue, &completions[i]);
+            else
+                take_datagram(queue, &completions[i]);
+        }
+        queue->polled += count;
+    } while (count && queue->ready_count == 0);
     return queue->ready_count > 0;
 }
 

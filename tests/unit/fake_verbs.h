@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A verbs device made of plain memory, in place of libibverbs: for what no soft device does, failed
+ * completions first of all. Both ends of everything live in this process, so a write goes straight to the
+ * address that it names. What is posted waits until fake_run() lets it happen; queues that overflow,
+ * and completion queues that do, fail the test.
+ */
+#ifndef UCCL_TEST_FAKE_VERBS_H
+#define UCCL_TEST_FAKE_VERBS_H
+
+#include "nic/verbs_path.h"
+
+#include <arpa/inet.h>
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum { FAKE_QPS = 64, FAKE_RING = 8192, FAKE_EVENTS = 16 };
+
+struct fake_cq {
+    struct ibv_cq cq;
+    uint32_t size, head, tail;
+    struct ibv_wc ring[FAKE_RING];
+};
+
+struct fake_receives {
+    uint32_t size, head, tail;
+    struct {
+        uint64_t wr_id;
+        uint8_t *address;
+        uint32_t length;
+    } ring[FAKE_RING];
+};
+
+struct fake_srq {
+    struct ibv_srq srq;
+    struct fake_receives receives;
+};
+
+struct fake_qp {
+    struct ibv_qp qp;
+    struct fake_receives receives; /* without a shared queue */
+    uint32_t sends_max, sends_head, sends_tail;
+    uint32_t peer;                 /* connected: number of the other one */
+    bool silent;                   /* completes nothing, not even when it is flushed */
+    struct ibv_send_wr sends[FAKE_RING];
+    struct ibv_sge pieces[FAKE_RING];
+};
+
+static struct {
+    struct ibv_context context;
+    struct ibv_device device, *list[2];
+    struct ibv_device_attr limits;
+    struct ibv_port_attr port;
+    bool no_uc, no_rc;
+    int register_errno, send_errno; /* what the next calls fail with */
+    struct fake_qp *qps[FAKE_QPS];
+    uint32_t qps_made, qps_alive, handles_alive, mrs_alive;
+    uint32_t most_sends;            /* in progress on one queue pair at any time */
+    enum ibv_wc_status status;      /* of the next send that completes; then success again */
+    struct ibv_async_event events[FAKE_EVENTS];
+    uint32_t event_count;
+} fake;
+
+static struct fake_qp *fake_qp_of(uint32_t number)
+{
+    for (unsigned i = 0; i < FAKE_QPS; i++)
+        if (fake.qps[i] && fake.qps[i]->qp.qp_num == number)
+            return fake.qps[i];
+    return NULL;
+}
+
+static void fake_complete(struct ibv_cq *ibv, const struct ibv_wc *wc)
+{
+    struct fake_cq *cq = (struct fake_cq *)ibv;
+    cr_assert_lt(cq->tail - cq->head, cq->size, "a completion queue of %u overflows", cq->size);
+    cq->ring[cq->tail++ % FAKE_RING] = *wc;
+}
+
+/* ---- the device's table ---------------------------------------------------------------------- */
+
+static int fake_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+    struct fake_qp *qp = (struct fake_qp *)ibv;
+    for (; wr; wr = wr->next) {
+        *bad = wr;
+        if (fake.send_errno)
+            return fake.send_errno;
+        cr_assert_lt(qp->sends_tail - qp->sends_head, qp->sends_max, "a send queue of %u overflows",
+                     qp->sends_max);
+        uint32_t at = qp->sends_tail++ % FAKE_RING;
+        qp->sends[at] = *wr;
+        if (wr->num_sge)
+            qp->pieces[at] = wr->sg_list[0];
+        if (qp->sends_tail - qp->sends_head > fake.most_sends)
+            fake.most_sends = qp->sends_tail - qp->sends_head;
+        if (wr->send_flags & IBV_SEND_INLINE) { /* taken now: the caller may reuse its memory */
+            uint8_t *copy = malloc(wr->sg_list[0].length);
+            memcpy(copy, (void *)(uintptr_t)wr->sg_list[0].addr, wr->sg_list[0].length);
+            qp->pieces[at].addr = (uintptr_t)copy;
+        }
+    }
+    return 0;
+}
+
+static int fake_post(struct fake_receives *receives, struct ibv_recv_wr *wr)
+{
+    for (; wr; wr = wr->next) {
+        cr_assert_lt(receives->tail - receives->head, receives->size, "a receive queue of %u overflows",
+                     receives->size);
+        uint32_t at = receives->tail++ % FAKE_RING;
+        receives->ring[at].wr_id = wr->wr_id;
+        receives->ring[at].address = (uint8_t *)(uintptr_t)wr->sg_list[0].addr;
+        receives->ring[at].length = wr->sg_list[0].length;
+    }
+    return 0;
+}
+
+static int fake_post_recv(struct ibv_qp *ibv, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    (void)bad;
+    return fake_post(&((struct fake_qp *)ibv)->receives, wr);
+}
+
+static int fake_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
+{
+    (void)bad;
+    return fake_post(&((struct fake_srq *)srq)->receives, wr);
+}
+
+static int fake_poll_cq(struct ibv_cq *ibv, int max, struct ibv_wc *out)
+{
+    struct fake_cq *cq = (struct fake_cq *)ibv;
+    int count = 0;
+    while (count < max && cq->head != cq->tail)
+        out[count++] = cq->ring[cq->head++ % FAKE_RING];
+    return count;
+}
+
+static int fake_req_notify_cq(struct ibv_cq *cq, int solicited)
+{
+    (void)cq, (void)solicited;
+    return 0;
+}
+
+/* ---- what happens to sends ------------------------------------------------------------------- */
+
+/* The other side's receive of a send. Where none is posted the message is gone, as on UD and UC. */
+static void fake_arrive(struct fake_qp *to, const struct ibv_send_wr *wr, const struct ibv_sge *piece)
+{
+    struct fake_receives *receives =
+        to->qp.srq ? &((struct fake_srq *)to->qp.srq)->receives : &to->receives;
+    uint32_t grh = to->qp.qp_type == IBV_QPT_UD ? VERBS_GRH_BYTES : 0, length = wr->num_sge ? piece->length : 0;
+    bool write = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+    if (to->qp.state != IBV_QPS_RTS || receives->head == receives->tail)
+        return;
+    uint32_t at = receives->head++ % FAKE_RING;
+    uint8_t *target = write ? (uint8_t *)(uintptr_t)wr->wr.rdma.remote_addr : receives->ring[at].address + grh;
+    cr_assert(write || length + grh <= receives->ring[at].length);
+    if (length)
+        memcpy(target, (void *)(uintptr_t)piece->addr, length);
+    struct ibv_wc wc = {.wr_id = receives->ring[at].wr_id,
+                        .qp_num = to->qp.qp_num,
+                        .opcode = write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
+                        .byte_len = length + grh,
+                        .imm_data = wr->imm_data};
+    fake_complete(to->qp.recv_cq, &wc);
+}
+
+/* Lets the oldest send happen. False: there is none. */
+static bool fake_step(struct fake_qp *qp)
+{
+    bool works = qp->qp.state == IBV_QPS_RTS;
+    if (qp->sends_head == qp->sends_tail || (qp->silent && !works))
+        return false;
+    uint32_t at = qp->sends_head++ % FAKE_RING;
+    const struct ibv_send_wr *wr = &qp->sends[at];
+    struct ibv_wc wc = {.wr_id = wr->wr_id, .qp_num = qp->qp.qp_num};
+    struct fake_qp *to = fake_qp_of(qp->qp.qp_type == IBV_QPT_UD ? wr->wr.ud.remote_qpn : qp->peer);
+    if (works) {
+        wc.status = fake.status;
+        fake.status = IBV_WC_SUCCESS;
+    } else {
+        wc.status = IBV_WC_WR_FLUSH_ERR;
+    }
+    if (wc.status == IBV_WC_SUCCESS && to)
+        fake_arrive(to, wr, &qp->pieces[at]);
+    else if (wc.status != IBV_WC_SUCCESS)
+        qp->qp.state = IBV_QPS_ERR;
+    if (wr->send_flags & IBV_SEND_INLINE)
+        free((void *)(uintptr_t)qp->pieces[at].addr);
+    if (wc.status != IBV_WC_SUCCESS || wr->send_flags & IBV_SEND_SIGNALED)
+        fake_complete(qp->qp.send_cq, &wc);
+    return true;
+}
+
+/* Lets all that was posted happen. */
+static void fake_run(void)
+{
+    for (unsigned i = 0; i < FAKE_QPS; i++)
+        while (fake.qps[i] && fake_step(fake.qps[i]))
+            ;
+}
+
+/* ---- the library's table --------------------------------------------------------------------- */
+
+static struct ibv_device **fake_get_device_list(int *count)
+{
+    fake.list[0] = &fake.device;
+    *count = 1;
+    return fake.list;
+}
+
+static void fake_free_device_list(struct ibv_device **list)
+{
+    (void)list;
+}
+
+static const char *fake_get_device_name(struct ibv_device *device)
+{
+    (void)device;
+    return "fake0";
+}
+
+static struct ibv_context *fake_open_device(struct ibv_device *device)
+{
+    fake.context.device = device;
+    fake.context.ops.post_send = fake_post_send;
+    fake.context.ops.post_recv = fake_post_recv;
+    fake.context.ops.post_srq_recv = fake_post_srq_recv;
+    fake.context.ops.poll_cq = fake_poll_cq;
+    fake.context.ops.req_notify_cq = fake_req_notify_cq;
+    fake.context.async_fd = eventfd(0, EFD_NONBLOCK);
+    return &fake.context;
+}
+
+static int fake_close_device(struct ibv_context *context)
+{
+    return close(context->async_fd);
+}
+
+static int fake_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
+{
+    (void)context;
+    if (fake.event_count == 0)
+        return -1;
+    *event = fake.events[--fake.event_count];
+    return 0;
+}
+
+static void fake_ack_async_event(struct ibv_async_event *event)
+{
+    (void)event;
+}
+
+static const char *fake_event_type_str(enum ibv_event_type type)
+{
+    return type == IBV_EVENT_QP_FATAL ? "local work queue catastrophic error" : "event";
+}
+
+static const char *fake_wc_status_str(enum ibv_wc_status status)
+{
+    return status == IBV_WC_RETRY_EXC_ERR ? "transport retry counter exceeded" : "local QP operation error";
+}
+
+static int fake_query_device(struct ibv_context *context, struct ibv_device_attr *out)
+{
+    (void)context;
+    *out = fake.limits;
+    return 0;
+}
+
+static int fake_query_port(struct ibv_context *context, uint8_t port, void *out)
+{
+    (void)context, (void)port;
+    memcpy(out, &fake.port, sizeof fake.port);
+    return 0;
+}
+
+static int fake_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid)
+{
+    (void)context, (void)port, (void)index;
+    *gid = (union ibv_gid){.raw = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
+    return 0;
+}
+
+static struct ibv_pd *fake_alloc_pd(struct ibv_context *context)
+{
+    struct ibv_pd *pd = calloc(1, sizeof *pd);
+    pd->context = context;
+    return pd;
+}
+
+static int fake_dealloc_pd(struct ibv_pd *pd)
+{
+    free(pd);
+    return 0;
+}
+
+static struct ibv_mr *fake_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
+{
+    (void)pd, (void)access;
+    if (fake.register_errno) {
+        errno = fake.register_errno;
+        return NULL;
+    }
+    struct ibv_mr *mr = calloc(1, sizeof *mr);
+    *mr = (struct ibv_mr){.addr = address, .length = length, .lkey = 1, .rkey = 2};
+    fake.mrs_alive++;
+    return mr;
+}
+
+static int fake_dereg_mr(struct ibv_mr *mr)
+{
+    free(mr);
+    fake.mrs_alive--;
+    return 0;
+}
+
+static struct ibv_comp_channel *fake_create_comp_channel(struct ibv_context *context)
+{
+    struct ibv_comp_channel *channel = calloc(1, sizeof *channel);
+    channel->context = context;
+    channel->fd = eventfd(0, EFD_NONBLOCK);
+    return channel;
+}
+
+static int fake_destroy_comp_channel(struct ibv_comp_channel *channel)
+{
+    close(channel->fd);
+    free(channel);
+    return 0;
+}
+
+static struct ibv_cq *fake_create_cq(struct ibv_context *context, int entries, void *user,
+                                     struct ibv_comp_channel *channel, int vector)
+{
+    (void)user, (void)vector;
+    struct fake_cq *cq = calloc(1, sizeof *cq);
+    cr_assert_leq(entries, fake.limits.max_cqe);
+    cq->cq.context = context;
+    cq->cq.channel = channel;
+    cq->size = (uint32_t)entries;
+    return &cq->cq;
+}
+
+static int fake_destroy_cq(struct ibv_cq *cq)
+{
+    free(cq);
+    return 0;
+}
+
+static int fake_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **user)
+{
+    (void)channel, (void)cq, (void)user;
+    return -1;
+}
+
+static void fake_ack_cq_events(struct ibv_cq *cq, unsigned count)
+{
+    (void)cq, (void)count;
+}
+
+static struct ibv_srq *fake_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
+{
+    struct fake_srq *srq = calloc(1, sizeof *srq);
+    cr_assert_leq(attr->attr.max_wr, (uint32_t)fake.limits.max_srq_wr);
+    srq->srq.context = pd->context;
+    srq->receives.size = attr->attr.max_wr;
+    return &srq->srq;
+}
+
+static int fake_destroy_srq(struct ibv_srq *srq)
+{
+    free(srq);
+    return 0;
+}
+
+static struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+    unsigned at = 0;
+    if ((attr->qp_type == IBV_QPT_UC && fake.no_uc) || (attr->qp_type == IBV_QPT_RC && fake.no_rc)) {
+        errno = EOPNOTSUPP;
+        return NULL;
+    }
+    cr_assert_leq(attr->cap.max_send_wr, (uint32_t)fake.limits.max_qp_wr);
+    cr_assert_leq(attr->cap.max_recv_wr, (uint32_t)fake.limits.max_qp_wr);
+    while (fake.qps[at])
+        cr_assert_lt(++at, FAKE_QPS);
+    struct fake_qp *qp = calloc(1, sizeof *qp);
+    qp->qp = (struct ibv_qp){.context = pd->context,
+                             .qp_context = attr->qp_context,
+                             .send_cq = attr->send_cq,
+                             .recv_cq = attr->recv_cq,
+                             .srq = attr->srq,
+                             .qp_num = 100 + fake.qps_made++,
+                             .qp_type = attr->qp_type};
+    qp->sends_max = attr->cap.max_send_wr;
+    qp->receives.size = attr->cap.max_recv_wr;
+    fake.qps[at] = qp;
+    fake.qps_alive++;
+    return &qp->qp;
+}
+
+static int fake_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
+{
+    struct fake_qp *qp = (struct fake_qp *)ibv;
+    if (mask & IBV_QP_DEST_QPN)
+        qp->peer = attr->dest_qp_num;
+    ibv->state = attr->qp_state;
+    if (attr->qp_state == IBV_QPS_RESET) { /* forgets all */
+        for (; qp->sends_head != qp->sends_tail; qp->sends_head++)
+            if (qp->sends[qp->sends_head % FAKE_RING].send_flags & IBV_SEND_INLINE)
+                free((void *)(uintptr_t)qp->pieces[qp->sends_head % FAKE_RING].addr);
+        qp->receives.head = qp->receives.tail;
+    }
+    return 0;
+}
+
+static int fake_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask, struct ibv_qp_init_attr *init)
+{
+    (void)mask, (void)init;
+    attr->qp_state = qp->state;
+    return 0;
+}
+
+static int fake_destroy_qp(struct ibv_qp *ibv)
+{
+    fake_modify_qp(ibv, &(struct ibv_qp_attr){.qp_state = IBV_QPS_RESET}, IBV_QP_STATE);
+    for (unsigned i = 0; i < FAKE_QPS; i++)
+        if (fake.qps[i] == (struct fake_qp *)ibv)
+            fake.qps[i] = NULL;
+    free(ibv);
+    fake.qps_alive--;
+    return 0;
+}
+
+static struct ibv_ah *fake_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
+{
+    (void)attr;
+    struct ibv_ah *handle = calloc(1, sizeof *handle);
+    handle->context = pd->context;
+    fake.handles_alive++;
+    return handle;
+}
+
+static int fake_destroy_ah(struct ibv_ah *handle)
+{
+    free(handle);
+    fake.handles_alive--;
+    return 0;
+}
+
+static const struct verbs_lib fake_lib = {
+#define CALL(result, name, version, parameters) .name = fake_##name,
+    VERBS_CALLS(CALL)
+#undef CALL
+};
+
+/* A device with large queues and one active RoCE port of the largest MTU. */
+static void fake_reset(void)
+{
+    memset(&fake, 0, sizeof fake);
+    fake.limits = (struct ibv_device_attr){.max_qp_wr = 4096,
+                                           .max_cqe = FAKE_RING,
+                                           .max_srq_wr = 4096,
+                                           .phys_port_cnt = 1};
+    fake.port = (struct ibv_port_attr){.state = IBV_PORT_ACTIVE,
+                                       .active_mtu = IBV_MTU_4096,
+                                       .gid_tbl_len = 1,
+                                       .link_layer = IBV_LINK_LAYER_ETHERNET};
+}
+
+#endif
