@@ -21,6 +21,7 @@ enum {
     PENALTY_LOST = 16,
     EXPLORE_EVERY = 64,    /* choices */
     SLOW_FACTOR = 2,       /* a sample above this times the set's delay is slow */
+    RECYCLE_QUARTERS = 5,  /* one above so many quarters of it does not bring its path back at once */
     PATH_DELAY_SHARE = 8,  /* smoothing of a path's delay */
     SET_DELAY_SHARE = 32,  /* and of the set's */
 };
@@ -149,6 +150,15 @@ static bool take_delay(struct path_set *set, struct path *path, uint64_t rtt_ns)
     return slow;
 }
 
+/*
+ * Whether good feedback is good enough to use the path again before its turn. In a network that is
+ * full, marks come when a queue stands already; paths that take a little longer than others tell sooner.
+ */
+static bool is_quick(const struct path_set *set, uint64_t rtt_ns)
+{
+    return rtt_ns == 0 || rtt_ns < (uint64_t)set->delay_ns * RECYCLE_QUARTERS / 4 + 1;
+}
+
 static void recycle(struct path_set *set, uint16_t path)
 {
     if (set->recycled_count == PATHS_MAX) { /* the oldest says least about now */
@@ -169,7 +179,7 @@ void path_report(struct path_set *set, uint16_t path_number, enum path_feedback 
     switch (feedback) {
     case PATH_GOOD:
         path->penalty /= 2;
-        if (path->penalty == 0 && set->policy == PATH_RECYCLE)
+        if (path->penalty == 0 && set->policy == PATH_RECYCLE && is_quick(set, rtt_ns))
             recycle(set, path_number);
         break;
     case PATH_CONGESTED:

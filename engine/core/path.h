@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The paths of one flow and which one the next chunk takes. Policies (UCCL_PATH_POLICY):
- *   recycle  paths whose acks came back uncongested are used again, first in first out (REPS, Bonato et
- *            al. 2024); when there is none, and now and then to explore, the next in round robin without
- *            a penalty; marked, slow and lost paths get one, which wears off by being passed over and
+ *   recycle  paths whose acks came back uncongested, in about the usual time, are used again, first in
+ *            first out (REPS, Bonato et al. 2024); when there is none, and now and then to explore, the
+ *            next in round robin without a penalty; marked, slow and lost paths get one, which wears off by being passed over and
  *            by good feedback
  *   pow2     the better of two random paths by smoothed delay, chunks in flight and penalty, which wears
  *            off by being the worse (Mitzenmacher 2001)

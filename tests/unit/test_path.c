@@ -166,6 +166,21 @@ Test(path, recycle_is_first_in_first_out)
     cr_assert_eq(path_choose(&set, -1), 1);
 }
 
+Test(path, only_quick_paths_come_back_before_their_turn)
+{
+    setup(PATH_RECYCLE, 8);
+    for (unsigned i = 0; i < 100; i++)
+        path_report(&set, 0, PATH_GOOD, 100000);
+    unsigned recycled = set.recycled_count;
+    path_report(&set, 1, PATH_GOOD, 120000);
+    cr_assert_eq(set.recycled_count, recycled + 1);
+    path_report(&set, 2, PATH_GOOD, 140000);
+    cr_assert_eq(set.recycled_count, recycled + 1, "slower than the others");
+    cr_assert_eq(paths[2].penalty, 0, "but not so slow that its turn is passed over");
+    path_report(&set, 3, PATH_GOOD, 0);
+    cr_assert_eq(set.recycled_count, recycled + 2, "nothing is known against it");
+}
+
 Test(path, recycle_drops_entries_of_a_path_that_went_bad)
 {
     setup(PATH_RECYCLE, 8);
