@@ -12,7 +12,7 @@
 
 enum { NS_PER_US = 1000, NS_PER_MS = 1000000 };
 enum { RX_SHARE_MIN_BYTES = 64 * 1024 };
-enum { PROBE_MIN_NS = 100 * NS_PER_US };
+enum { PROBE_SHARE = 100 }; /* of the timeout's floor: as soon as the tail is probed at most */
 
 size_t flow_size(const struct params *params, const struct flow_setup *setup)
 {
@@ -456,7 +456,8 @@ static uint64_t rto_ns(const struct flow *flow)
 uint64_t flow_probe_ns(const struct flow *flow)
 {
     uint64_t ns = 2 * flow->rtt.srtt_ns + flow->rtt.peer_hold_ns;
-    return ns < PROBE_MIN_NS ? PROBE_MIN_NS : ns;
+    uint64_t least_ns = flow->core->params->rto_min_us * NS_PER_US / PROBE_SHARE;
+    return ns < least_ns ? least_ns : ns;
 }
 
 /* When the loss timers next act: the tail-loss probe first, once, then the RTO. */

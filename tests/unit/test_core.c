@@ -218,6 +218,27 @@ Test(core, a_lost_tail_is_probed, .init = duo_open)
     cr_assert_eq(duo_count(&duo_counters[0].rto_fired), 0);
 }
 
+Test(core, the_tail_is_probed_as_soon_as_the_floor_allows)
+{
+    for (unsigned fast = 0; fast < 2; fast++) {
+        duo_defaults();
+        duo_params.rto_min_us = fast ? 500 : 10000;
+        duo_params.ack_delay_us = 0;
+        duo_open_as(false);
+        duo_send(0, 100);
+        duo_run(MS); /* a round trip of 20 us is known */
+        duo_send(0, 100);
+        uint64_t sent_ns = duo_now;
+        duo_transmit(0);
+        duo_drop(0);
+        while (duo_transmit(0) == 0)
+            cr_assert(duo_tick(0, sent_ns + 100 * MS));
+        cr_assert_eq(duo_count(&duo_counters[0].tlp_fired), fast + 1);
+        cr_assert_eq(duo_now >= sent_ns + 100 * US, !fast);
+        duo_drop(0);
+    }
+}
+
 Test(core, what_the_nic_refuses_goes_again_without_a_loss, .init = duo_open)
 {
     struct duo_request *recv = duo_recv(1, LARGE);
