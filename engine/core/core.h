@@ -7,8 +7,8 @@
  *     core_rx() for each datagram        then core_next_copy() and core_next_release() until empty
  *     core_submit() for each post        then core_next_copy() until empty
  *     core_expire(now)
- *     core_tx() until it returns false   and core_next_release() until empty once a descriptor is sent
  *     core_next_path() until it returns false (NICs that place payload)
+ *     core_tx() until it returns false   and core_next_release() until empty once a descriptor is sent
  *     core_next_event() until it returns false
  *
  * Contract on copies: whoever calls core_rx() or core_submit() performs the copies they produced

@@ -53,6 +53,11 @@ static uint64_t duo_now;
 static unsigned duo_failed[2], duo_ended[2], duo_dead[2];
 static int32_t duo_failed_status[2];
 static bool duo_refuse; /* the NIC takes nothing */
+static bool duo_reliable; /* capability: placing queue pairs are */
+static bool duo_registered; /* buffers to be posted: the NIC reaches them */
+/* A NIC that places payload (placing_duo.h), or NULL: a descriptor for it; what its queue pairs are to do. */
+static void (*duo_on_path)(unsigned side, const struct tx_desc *desc);
+static void (*duo_path_actions)(unsigned side);
 static uint32_t duo_block_bytes; /* of sends to be posted: they are staged */
 
 static inline void *duo_zeroed(size_t bytes)
@@ -93,7 +98,9 @@ static inline void duo_open_as(bool one_core)
         struct core_setup setup = {.params = &duo_params,
                                    .counters = &duo_counters[side],
                                    .crc32c = crc32c_portable,
-                                   .seed = 7 + side};
+                                   .seed = 7 + side,
+                                   .places_reliably = duo_reliable,
+                                   .places_in_order = true};
         duo_core[side] = side && one_core ? duo_core[0]
                                           : core_init(duo_zeroed(core_size(&duo_params)), &setup, duo_now);
         duo_setup[side].owner = &duo_flow[side];
@@ -136,6 +143,9 @@ static inline struct duo_request *duo_post(unsigned side, unsigned index, unsign
     *request = (struct duo_request){.msg = {.kind = (uint8_t)kind, .size_bytes = size}};
     request->msg.block_bytes = kind == CORE_SEND ? duo_block_bytes : 0;
     request->buffer = malloc(size ? size : 1);
+    request->msg.placeable = duo_registered;
+    request->msg.grant_address = (uint64_t)(uintptr_t)request->buffer;
+    request->msg.grant_key = duo_request_count;
     for (uint64_t i = 0; i < size; i++)
         request->buffer[i] = kind == CORE_SEND ? duo_byte(conn->send_next, i) : 0xee;
     core_submit(duo_core[side], conn, &request->msg, duo_now);
@@ -255,9 +265,14 @@ static inline void duo_drop(unsigned side)
 static inline unsigned duo_transmit(unsigned side)
 {
     struct tx_desc desc;
+    if (duo_path_actions)
+        duo_path_actions(side);
     while (core_tx(duo_core[side], &desc, duo_now)) {
         /* ends of a flow to itself share a core: whose it is, its flow says */
-        duo_build((unsigned)(desc.flow == duo_flow[1]), &desc);
+        if (desc.on_path && !duo_refuse)
+            duo_on_path((unsigned)(desc.flow == duo_flow[1]), &desc);
+        else if (!desc.on_path)
+            duo_build((unsigned)(desc.flow == duo_flow[1]), &desc);
         if (duo_refuse) {
             duo_drop(side);
             core_tx_failed(duo_core[side], &desc, duo_now);

@@ -201,3 +201,53 @@ Test(sack, more_paths_than_an_ack_names_take_turns)
         told[0] = false;
     }
 }
+
+/* ---- what NICs place ---- */
+
+Test(sack, a_write_is_a_whole_chunk_however_its_repairs_are_cut)
+{
+    setup(10, WINDOW);
+    cr_assert_eq(sack_check_write(&sack, 12), SACK_NEW);
+    sack_mark(&sack, 12, 0, 1);
+    cr_assert_eq(sack_check_write(&sack, 12), SACK_DUPLICATE);
+    for (unsigned index = 0; index < 40; index++)
+        cr_assert_eq(check(12, index, 40), SACK_DUPLICATE);
+    cr_assert_eq(sack_check_write(&sack, 9), SACK_DUPLICATE);
+    cr_assert_eq(sack_check_write(&sack, UINT64_MAX), SACK_DUPLICATE);
+    cr_assert_eq(sack_check_write(&sack, 10 + WINDOW), SACK_BEYOND_WINDOW);
+    arrive(11, 0, 2); /* a part of a repair */
+    cr_assert_eq(sack_check_write(&sack, 11), SACK_MALFORMED);
+    arrive(11, 1, 2);
+    cr_assert_eq(sack_check_write(&sack, 11), SACK_DUPLICATE);
+    arrive(10, 0, 1);
+    cr_assert_eq(sack.cumulative, 13);
+}
+
+Test(sack, lanes_are_named_beside_paths)
+{
+    static struct sack_path lanes[4];
+    sack_init(&sack, chunks, WINDOW, lanes, 4);
+    note(2, 7, 70, false, 1000);
+    sack_note_write(&sack, 2, 99, 1000);
+    struct wire_packet p = {.path = 3, .path_seq = 5, .time_stamp = 50, .count = 1};
+    sack_note_lane(&sack, 3, &p, true, 1000);
+    sack_note_write(&sack, 0, UINT64_C(0x100000005), 1000);
+    sack_fill(&sack, &ack, 1160);
+    cr_assert_eq(ack.path_count, 4);
+    for (unsigned i = 0; i < 4; i++) {
+        const struct wire_ack_path *path = &ack.paths[i];
+        cr_assert_eq(path->hold, 10);
+        if (!path->on_path)
+            cr_assert(path->path == 2 && path->path_seq == 7 && path->time_stamp == 70 && !path->by_sequence);
+        else if (path->path == 3)
+            cr_assert(path->path_seq == 5 && path->time_stamp == 50 && !path->by_sequence && path->ce);
+        else
+            cr_assert(path->by_sequence && path->time_stamp == 0 &&
+                      path->path_seq == (path->path == 2 ? 99 : 5));
+    }
+    sack_fill(&sack, &ack, 2000);
+    cr_assert_eq(ack.path_count, 0);
+    sack_note_write(&sack, 2, 98, 3000); /* in order: what came last is the newest */
+    sack_fill(&sack, &ack, 3000);
+    cr_assert(ack.path_count == 1 && ack.paths[0].path_seq == 98);
+}

@@ -23,11 +23,15 @@ static const struct wire_credit credit = {.conn = 7, .delivered = 9, .eager_tota
 static const struct wire_end end_send = {.conn = 8, .msg = 2, .status = UCCL_ETRUNCATED, .of_send = true};
 static const struct wire_demand demand = {.target = 0xfedcba98};
 static const struct wire_grant grant = {.granted = 0x80000002, .heard = 0xfedcba97};
+static const struct wire_cts grant_cts = {.conn = 4, .msg = 3, .length = 77, .placeable = true,
+                                          .address = UINT64_C(0xfedcba9876543210), .key = 0x89abcdef, .slot = 16383};
+static const struct wire_path offer = {.what = PATH_OFFER, .path = 259, .generation = 0x01020304,
+                                       .number = 0xabcdef, .psn = 0x123456};
 static const struct wire_fin fin = {.conn = 9, .sends_over = true, .receives_over = false};
 
 static struct wire_ack big_ack(void)
 {
-    struct wire_ack ack = {.number = 77, .cumulative = 0xfffffffe, .window_kb = 4096,
+    struct wire_ack ack = {.number = 77, .cumulative = 0xfffffffe, .window_kb = 4096, .next = 0x80000003,
                            .word_count = WIRE_ACK_WORDS_MAX, .partial_count = WIRE_ACK_PARTIALS_MAX,
                            .path_count = WIRE_ACK_PATHS_MAX};
     for (unsigned i = 0; i < WIRE_ACK_WORDS_MAX; i++)
@@ -57,6 +61,8 @@ static void build(void)
     at += wire_put_demand(datagram + at, &demand);
     at += wire_put_grant(datagram + at, &grant);
     at += wire_put_ping(datagram + at);
+    at += wire_put_path(datagram + at, &offer);
+    at += wire_put_cts(datagram + at, &grant_cts);
     at += wire_put_credit(datagram + at, &credit);
     at += wire_put_cts(datagram + at, &cts);
     at += wire_put_rts(datagram + at, &rts);
@@ -81,6 +87,8 @@ Test(wire, sizes_are_as_declared)
     struct wire_ack ack = big_ack();
     cr_assert_eq(wire_put_eager(at, &eager), WIRE_EAGER_BYTES);
     cr_assert_eq(wire_put_cts(at, &cts), WIRE_CTS_BYTES);
+    cr_assert_eq(wire_put_cts(at, &grant_cts), WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES);
+    cr_assert_eq(wire_put_path(at, &offer), WIRE_PATH_BYTES);
     cr_assert_eq(wire_put_rts(at, &rts), WIRE_RTS_BYTES);
     cr_assert_eq(wire_put_credit(at, &credit), WIRE_CREDIT_BYTES);
     cr_assert_eq(wire_put_end(at, &end_send), WIRE_END_BYTES);
@@ -126,7 +134,8 @@ Test(wire, frames_round_trip)
     cr_assert(parses(datagram, total_bytes, &packet));
 
     frame = next_of(&packet, FRAME_ACK);
-    cr_assert(frame.ack.number == 77 && frame.ack.cumulative == 0xfffffffe && frame.ack.window_kb == 4096);
+    cr_assert(frame.ack.number == 77 && frame.ack.cumulative == 0xfffffffe && frame.ack.window_kb == 4096 &&
+              frame.ack.next == 0x80000003);
     cr_assert_arr_eq(frame.ack.words, ack.words, sizeof ack.words);
     for (unsigned i = 0; i < WIRE_ACK_PARTIALS_MAX; i++)
         cr_assert(frame.ack.partials[i].seq == i + 3 && frame.ack.partials[i].mask == ~(uint64_t)i);
@@ -134,17 +143,25 @@ Test(wire, frames_round_trip)
         struct wire_ack_path path = frame.ack.paths[i];
         cr_assert(path.path == i * 17 && path.ce == (i & 1) && path.path_seq == i + 1 &&
                   path.time_stamp == i + 2 && path.hold == i + 3);
+        cr_assert(path.on_path == !!(i & 2) && path.by_sequence == ((i & 6) == 6));
     }
     frame = next_of(&packet, FRAME_DEMAND);
     cr_assert_eq(frame.demand.target, demand.target);
     frame = next_of(&packet, FRAME_GRANT);
     cr_assert(frame.grant.granted == grant.granted && frame.grant.heard == grant.heard);
     next_of(&packet, FRAME_PING);
+    frame = next_of(&packet, FRAME_PATH);
+    cr_assert(frame.path.what == PATH_OFFER && frame.path.path == 259 && frame.path.generation == 0x01020304 &&
+              frame.path.number == 0xabcdef && frame.path.psn == 0x123456);
+    frame = next_of(&packet, FRAME_CTS);
+    cr_assert(frame.cts.conn == 4 && frame.cts.msg == 3 && frame.cts.length == 77 && frame.cts.placeable &&
+              frame.cts.address == grant_cts.address && frame.cts.key == grant_cts.key && frame.cts.slot == 16383);
     frame = next_of(&packet, FRAME_CREDIT);
     cr_assert(frame.credit.conn == 7 && frame.credit.delivered == 9 && frame.credit.eager_total == 0x80000001 &&
               frame.credit.beyond == credit.beyond);
     frame = next_of(&packet, FRAME_CTS);
-    cr_assert(frame.cts.conn == 5 && frame.cts.msg == 0xffffffff && frame.cts.length == cts.length);
+    cr_assert(frame.cts.conn == 5 && frame.cts.msg == 0xffffffff && frame.cts.length == cts.length &&
+              !frame.cts.placeable);
     frame = next_of(&packet, FRAME_RTS);
     cr_assert(frame.rts.conn == 6 && frame.rts.msg == 1 && frame.rts.total == UINT64_MAX);
     frame = next_of(&packet, FRAME_END);
@@ -258,6 +275,22 @@ Test(wire, bounds_of_frames)
     bytes = wire_put_end(frame, &end_send);
     frame[2] = frame[3] = 0; /* ended with success: not early */
     cr_assert_not(accepts_frame(bytes));
+    bytes = wire_put_cts(frame, &grant_cts);
+    cr_assert(accepts_frame(bytes));
+    cr_assert_not(accepts_frame(bytes - 1), "half an entry");
+    frame[WIRE_CTS_BYTES + 13] = 0x40; /* slot 2^14 and more */
+    cr_assert_not(accepts_frame(bytes));
+    bytes = wire_put_cts(frame, &grant_cts);
+    frame[1] = 2; /* entries */
+    memset(frame + bytes, 0, WIRE_CTS_ENTRY_BYTES);
+    cr_assert_not(accepts_frame(bytes + WIRE_CTS_ENTRY_BYTES));
+    for (unsigned what = 0; what < 256; what++) {
+        bytes = wire_put_path(frame, &offer);
+        frame[1] = (uint8_t)what;
+        cr_assert_eq(accepts_frame(bytes), what >= PATH_OFFER && what <= PATH_FENCED);
+    }
+    bytes = wire_put_path(frame, &(struct wire_path){.what = PATH_READY, .path = 1});
+    cr_assert_not(accepts_frame(bytes), "generation 0");
 }
 
 Test(wire, bounds_of_frame_count)
@@ -302,4 +335,31 @@ Test(wire, numbers_expand_to_the_nearest)
             cr_assert_eq(wire_expand((uint32_t)number, expected[i]), number);
         }
     }
+}
+
+Test(wire, immediates_name_slot_and_sequence)
+{
+    static const uint64_t near[] = {0, 1, 1000, (1 << 18) - 1, 1 << 18, UINT64_C(0xffffffff), UINT64_C(1) << 40};
+    for (unsigned i = 0; i < sizeof near / sizeof near[0]; i++) {
+        for (int64_t distance = -1024; distance <= 1024; distance += 64) {
+            if (distance < 0 && near[i] < (uint64_t)-distance)
+                continue;
+            uint64_t seq = near[i] + (uint64_t)distance;
+            uint32_t immediate = wire_immediate(WIRE_SLOTS_MAX - 1 - i, seq);
+            cr_assert_eq(wire_immediate_slot(immediate), WIRE_SLOTS_MAX - 1 - i);
+            cr_assert_eq(wire_immediate_seq(immediate, near[i]), seq);
+        }
+    }
+    cr_assert_gt(wire_immediate_seq(wire_immediate(0, UINT64_MAX), 0), UINT64_MAX / 2, "before the beginning");
+}
+
+Test(wire, a_datagram_says_that_it_goes_over_a_queue_pair)
+{
+    struct wire_packet packet;
+    struct tx_desc bulk = {.kind = TX_BULK, .count = 1, .sequenced = true, .token = 99, .bulk_last = 1,
+                           .msg_total = 1, .on_path = true};
+    uint8_t bytes[WIRE_BULK_HEADER_BYTES + 1] = {0};
+    wire_bulk_header(&bulk, 0, 0, crc32c_portable, bytes);
+    cr_assert(parses(bytes, sizeof bytes, &packet));
+    cr_assert_eq(packet.flags, WIRE_SEQUENCED | WIRE_ON_PATH);
 }

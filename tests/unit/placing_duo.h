@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two cores whose NICs place payload, in the test's hand: queue pairs are made and connected at once, but
+ * what is sent over them waits until the test lets it arrive or loses it, work requests finish when the test
+ * says so, and so do fences.
+ */
+#ifndef TEST_PLACING_DUO_H
+#define TEST_PLACING_DUO_H
+
+#include "duo.h"
+
+enum { PLACING_PACKETS = 512, PLACING_ACTIONS = 256 };
+
+/* A descriptor under way. */
+struct placing_packet {
+    unsigned side;             /* that sent it */
+    struct tx_desc desc;
+    struct duo_datagram datagrams[CORE_TRAIN_MAX]; /* of a repair */
+    unsigned datagram_count;
+    bool gone;                 /* arrived or lost */
+};
+
+static struct placing_packet placing_packets[PLACING_PACKETS];
+static unsigned placing_packet_count;
+static struct core_path_action placing_fences[2][PLACING_ACTIONS]; /* asked for, to be answered */
+static unsigned placing_fence_count[2];
+static unsigned placing_opened[2], placing_connected[2], placing_closed[2];
+static bool placing_fence_at_once; /* fences are answered at once */
+static bool placing_open_fails;
+
+/* A queue pair's number names path and side, so that a wrong one is seen. */
+static inline uint32_t placing_number(unsigned side, uint16_t path, uint32_t generation)
+{
+    return 1000000 * (side + 1) + 1000 * path + generation;
+}
+
+static inline void placing_act(unsigned side)
+{
+    struct core_path_action action;
+    while (core_next_path(duo_core[side], &action)) {
+        cr_assert_eq(action.flow, duo_flow[side]);
+        switch (action.kind) {
+        case PATH_OPEN:
+            placing_opened[side]++;
+            if (placing_open_fails)
+                core_path_failed(duo_core[side], action.flow, action.path, action.generation, duo_now);
+            else
+                core_path_opened(duo_core[side], action.flow, action.path, action.generation,
+                                 placing_number(side, action.path, action.generation), 77 + side, duo_now);
+            break;
+        case PATH_CONNECT:
+            cr_assert_eq(action.number, placing_number(!side, action.path, action.generation));
+            cr_assert_eq(action.psn, 77 + !side);
+            placing_connected[side]++;
+            core_path_connected(duo_core[side], action.flow, action.path, action.generation, duo_now);
+            break;
+        case PATH_FENCE:
+            if (placing_fence_at_once) {
+                core_path_fenced(duo_core[side], action.flow, action.path, action.generation, duo_now);
+                break;
+            }
+            cr_assert_lt(placing_fence_count[side], PLACING_ACTIONS);
+            placing_fences[side][placing_fence_count[side]++] = action;
+            break;
+        case PATH_CLOSE:
+            placing_closed[side]++;
+            break;
+        }
+    }
+}
+
+static inline void placing_take(unsigned side, const struct tx_desc *desc)
+{
+    cr_assert_lt(placing_packet_count, PLACING_PACKETS);
+    struct placing_packet *packet = &placing_packets[placing_packet_count++];
+    *packet = (struct placing_packet){.side = side, .desc = *desc};
+    if (desc->kind == TX_PLACE)
+        return;
+    unsigned before = duo_queued[side];
+    duo_build(side, desc);
+    while (duo_queued[side] > before) /* last first */
+        packet->datagrams[packet->datagram_count++] = duo_queue[side][--duo_queued[side]];
+}
+
+/* Opens both ends with `paths` paths; nothing is placed before it is wanted. */
+static inline void placing_setup(unsigned paths)
+{
+    duo_defaults();
+    duo_params.port_entropy = paths;
+    duo_params.path_retry_ms = 5;
+    duo_setup[0].places = duo_setup[1].places = true;
+    duo_registered = true;
+    duo_on_path = placing_take;
+    duo_path_actions = placing_act;
+}
+
+static inline void placing_open(unsigned paths)
+{
+    placing_setup(paths);
+    duo_open_as(false);
+}
+
+/* A write, or a repair, arrives. */
+static inline void placing_arrive(unsigned index)
+{
+    struct placing_packet *packet = &placing_packets[index];
+    unsigned to = !packet->side;
+    const struct tx_desc *desc = &packet->desc;
+    cr_assert_not(packet->gone);
+    packet->gone = true;
+    if (desc->kind == TX_PLACE) {
+        const struct duo_request *from = (struct duo_request *)desc->bulk_msg;
+        const struct duo_request *into = &duo_requests[desc->remote_key - 1];
+        cr_assert_not(into->ended, "a write into a buffer that was given back");
+        uint64_t at = desc->remote_address - (uint64_t)(uintptr_t)into->buffer;
+        cr_assert_leq(at + desc->place_bytes, into->msg.size_bytes);
+        memcpy(into->buffer + at, from->buffer + desc->bulk_offset, desc->place_bytes);
+        core_rx_immediate(duo_core[to], duo_flow[to], desc->path, desc->generation, desc->immediate,
+                          desc->place_bytes, duo_now);
+    }
+    for (unsigned i = packet->datagram_count; i-- > 0;) {
+        core_rx_on_path(duo_core[to], duo_flow[to], desc->path, desc->generation, packet->datagrams[i].bytes,
+                        packet->datagrams[i].length, duo_now);
+        duo_copies(to);
+    }
+    duo_events(to);
+}
+
+static inline void placing_lose(unsigned index)
+{
+    cr_assert_not(placing_packets[index].gone);
+    placing_packets[index].gone = true;
+}
+
+/* The NIC has finished a descriptor. */
+static inline void placing_finish(unsigned index)
+{
+    unsigned side = placing_packets[index].side;
+    core_tx_done(duo_core[side], placing_packets[index].desc.cookie, duo_now);
+    duo_events(side);
+}
+
+/* Everything under way arrives and finishes, in order, until there is no more to say. */
+static inline void placing_talk(void)
+{
+    for (unsigned rounds = 0; rounds < 1000; rounds++) {
+        bool some = false;
+        duo_talk();
+        for (unsigned i = 0; i < placing_packet_count; i++) {
+            if (placing_packets[i].gone)
+                continue;
+            some = true;
+            duo_now += US;
+            placing_arrive(i);
+            placing_finish(i);
+        }
+        if (!some)
+            return;
+    }
+    cr_assert_fail("they never stop");
+}
+
+/* Lets time pass in which everything arrives. */
+static inline void placing_run(uint64_t ns)
+{
+    uint64_t until_ns = duo_now + ns;
+    for (unsigned ticks = 0; ticks < 100000; ticks++) {
+        placing_talk();
+        unsigned side = core_deadline(duo_core[1]) < core_deadline(duo_core[0]);
+        if (!duo_tick(side, until_ns)) {
+            if (duo_now < until_ns)
+                duo_now = until_ns;
+            return;
+        }
+    }
+    cr_assert_fail("timers do not come to an end");
+}
+
+/* A first message makes the queue pairs: after it, all are up. */
+static inline void placing_warm_up(void)
+{
+    struct duo_request *receive = duo_recv(1, 100000);
+    placing_talk();
+    struct duo_request *send = duo_send(0, 100000);
+    placing_run(5 * MS);
+    duo_assert_ended(send, UCCL_OK, 100000);
+    duo_assert_ended(receive, UCCL_OK, 100000);
+    for (unsigned side = 0; side < 2; side++)
+        cr_assert_eq(duo_flow[side]->lanes.usable, duo_flow[side]->lanes.count);
+    placing_packet_count = 0;
+}
+
+/* Answers the oldest fence that is asked for. */
+static inline void placing_fenced(unsigned side)
+{
+    cr_assert_gt(placing_fence_count[side], 0);
+    struct core_path_action action = placing_fences[side][0];
+    memmove(placing_fences[side], placing_fences[side] + 1, --placing_fence_count[side] * sizeof action);
+    core_path_fenced(duo_core[side], action.flow, action.path, action.generation, duo_now);
+    duo_events(side);
+}
+
+#endif

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Payload that the NIC places: how messages travel, how they end, and that no request ends while a NIC could
+ * still touch its buffer (engine/core/place.h).
+ */
+#include "placing_duo.h"
+
+enum { SIZE = 100000 }; /* two chunks */
+
+/* A send and its receive, posted and granted, with all writes under way. */
+static void start(struct duo_request **send, struct duo_request **receive, uint64_t size, uint64_t capacity)
+{
+    *receive = duo_recv(1, capacity);
+    duo_talk();
+    *send = duo_send(0, size);
+    duo_talk();
+}
+
+Test(place, writes_carry_a_granted_message)
+{
+    struct duo_request *send, *receive;
+    placing_open(2);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    cr_assert_eq(placing_packet_count, 2);
+    for (unsigned i = 0; i < 2; i++) {
+        const struct tx_desc *desc = &placing_packets[i].desc;
+        cr_assert_eq(desc->kind, TX_PLACE);
+        cr_assert_eq(desc->remote_key, receive->msg.grant_key);
+        cr_assert_eq(desc->generation, 1);
+        placing_arrive(i);
+    }
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    duo_run(5 * MS);
+    cr_assert_not(send->ended, "the NIC has not finished with its payload");
+    placing_finish(0);
+    cr_assert_not(send->ended);
+    placing_finish(1);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_rest();
+}
+
+Test(place, one_completion_stands_for_all_before_it)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    placing_arrive(0);
+    placing_arrive(1);
+    duo_run(5 * MS);
+    placing_finish(1);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+    placing_finish(0); /* said already */
+}
+
+Test(place, a_shorter_send_tells_its_length)
+{
+    struct duo_request *send, *receive;
+    placing_open(2);
+    placing_warm_up();
+    start(&send, &receive, SIZE, 3 * SIZE);
+    placing_talk();
+    placing_run(5 * MS);
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+    cr_assert_eq(receive->buffer[SIZE], 0xee);
+}
+
+Test(place, the_length_may_come_after_the_bytes)
+{
+    placing_open(2);
+    placing_warm_up();
+    struct duo_request *receive = duo_recv(1, 3 * SIZE);
+    duo_talk();
+    struct duo_request *send = duo_send(0, SIZE);
+    duo_transmit(0); /* RTS and writes: those are faster */
+    cr_assert_eq(placing_packet_count, 2);
+    placing_arrive(0);
+    placing_arrive(1);
+    cr_assert_not(receive->ended);
+    duo_deliver(0);
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    placing_finish(0);
+    placing_finish(1);
+    placing_run(5 * MS);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+}
+
+Test(place, memory_out_of_reach_travels_as_datagrams)
+{
+    for (unsigned side = 0; side < 2; side++) {
+        placing_open(2);
+        placing_warm_up();
+        duo_registered = side == 0;
+        struct duo_request *receive = duo_recv(1, SIZE);
+        duo_talk();
+        duo_registered = side == 1;
+        struct duo_request *send = duo_send(0, SIZE);
+        duo_run(20 * MS);
+        cr_assert_eq(placing_packet_count, 0);
+        duo_assert_ended(send, UCCL_OK, SIZE);
+        duo_assert_ended(receive, UCCL_OK, SIZE);
+    }
+}
+
+Test(place, more_receives_than_grants_travel_as_datagrams)
+{
+    struct duo_request *receives[15], *sends[15];
+    placing_setup(1);
+    duo_params.grants = 4;
+    duo_open_as(false);
+    for (unsigned i = 0; i < 15; i++)
+        receives[i] = duo_recv(1, SIZE);
+    duo_talk();
+    for (unsigned i = 0; i < 15; i++)
+        sends[i] = duo_send(0, SIZE);
+    placing_run(100 * MS);
+    for (unsigned i = 0; i < 15; i++) {
+        duo_assert_ended(sends[i], UCCL_OK, SIZE);
+        duo_assert_ended(receives[i], UCCL_OK, SIZE);
+    }
+    cr_assert_eq(duo_flow[1]->place.free_count, 4);
+}
+
+Test(place, nothing_is_placed_where_either_end_does_not)
+{
+    placing_setup(2);
+    duo_setup[1].places = false;
+    duo_open_as(false);
+    struct duo_request *receives[2] = {duo_recv(0, SIZE), duo_recv(1, SIZE)};
+    duo_talk();
+    struct duo_request *sends[2] = {duo_send(1, SIZE), duo_send(0, SIZE)};
+    duo_run(20 * MS);
+    for (unsigned i = 0; i < 2; i++) {
+        duo_assert_ended(sends[i], UCCL_OK, SIZE);
+        duo_assert_ended(receives[i], UCCL_OK, SIZE);
+    }
+    cr_assert_eq(placing_packet_count, 0);
+}
+
+Test(place, paths_that_reorder_do_not_place)
+{
+    placing_setup(2);
+    duo_params.in_order = false;
+    duo_open_as(false);
+    cr_assert_eq(duo_flow[0]->lanes.count, 0);
+    duo_reliable = true; /* those repair loss themselves, whatever the network's order */
+    placing_open(2);
+    cr_assert_eq(duo_flow[0]->lanes.count, 2);
+}
+
+/* ---- repairs ----------------------------------------------------------------------------------- */
+
+Test(place, a_lost_write_is_repaired_over_its_queue_pair)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    placing_lose(0);
+    placing_arrive(1); /* in order: so the first is lost */
+    duo_talk();
+    cr_assert_eq(placing_packet_count, 3);
+    const struct tx_desc *write = &placing_packets[0].desc, *repair = &placing_packets[2].desc;
+    cr_assert_eq(repair->kind, TX_BULK);
+    cr_assert(repair->on_path && repair->repair);
+    cr_assert_eq(repair->path, write->path);
+    cr_assert_eq(repair->seq, write->seq);
+    cr_assert_eq(repair->bulk_offset, write->bulk_offset);
+    cr_assert_not(receive->ended);
+    placing_arrive(2);
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    duo_run(5 * MS);
+    placing_finish(1);
+    cr_assert_not(send->ended, "the repair is still read");
+    placing_finish(2);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+}
+
+Test(place, repairs_follow_the_size_that_the_path_takes_now)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    placing_lose(0);
+    placing_arrive(1);
+    core_set_datagram(duo_core[0], 0, 1200);
+    duo_talk();
+    cr_assert_eq(placing_packet_count, 3);
+    cr_assert_eq(placing_packets[2].desc.datagram_bytes, 1200);
+    placing_talk();
+    placing_run(5 * MS);
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+}
+
+Test(place, a_write_that_the_nic_refuses_goes_as_datagrams)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    receive = duo_recv(1, SIZE);
+    duo_talk();
+    send = duo_send(0, SIZE);
+    duo_refuse = true;
+    duo_transmit(0);
+    duo_refuse = false;
+    placing_run(20 * MS);
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+    cr_assert_eq(duo_flow[0]->lanes.lanes[0].requests, 0);
+}
+
+/* ---- early ends ---------------------------------------------------------------------------------- */
+
+Test(place, a_cancelled_receive_is_held_until_writes_under_way_are_in)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    core_cancel(duo_core[1], &receive->msg, duo_now);
+    duo_run(5 * MS);
+    cr_assert_not(receive->ended, "two writes are under way to it");
+    placing_arrive(0);
+    duo_run(100 * US);
+    cr_assert_not(receive->ended);
+    placing_arrive(1);
+    placing_talk(); /* repairs that were sent meanwhile */
+    duo_assert_ended(receive, UCCL_ECANCELED, 0);
+    placing_run(5 * MS);
+    duo_assert_ended(send, UCCL_ECANCELED, 0);
+    cr_assert_eq(duo_flow[1]->place.free_count, duo_params.grants);
+}
+
+Test(place, a_cancelled_send_ends_when_nothing_reads_it_and_its_receive_when_nothing_comes)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    core_cancel(duo_core[0], &send->msg, duo_now);
+    duo_run(200 * US);
+    cr_assert_not(send->ended);
+    cr_assert_not(receive->ended);
+    placing_finish(1);
+    duo_assert_ended(send, UCCL_ECANCELED, 0);
+    placing_lose(0); /* bare headers stand for them */
+    placing_lose(1);
+    placing_run(50 * MS);
+    duo_assert_ended(receive, UCCL_ECANCELED, 0);
+}
+
+Test(place, a_receive_that_was_not_granted_yet_ends_at_once)
+{
+    placing_open(1);
+    struct duo_request *receive = duo_recv(1, SIZE);
+    core_cancel(duo_core[1], &receive->msg, duo_now);
+    duo_events(1);
+    duo_assert_ended(receive, UCCL_ECANCELED, 0);
+}
+
+Test(place, closing_waits_for_writes_under_way)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    core_conn_close(duo_core[1], duo_conn[1][0], 1000 * MS, duo_now);
+    duo_run(2 * MS);
+    cr_assert(!receive->ended && duo_ended[1] == 0);
+    placing_talk();
+    placing_run(20 * MS);
+    duo_assert_ended(receive, UCCL_ECANCELED, 0);
+    duo_assert_ended(send, UCCL_ECLOSED, 0);
+}
+
+Test(place, past_the_linger_a_close_fences)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    core_conn_close(duo_core[1], duo_conn[1][0], 10 * MS, duo_now);
+    duo_run_deaf(1, 5 * MS);
+    cr_assert_eq(placing_fence_count[1], 0);
+    duo_run_deaf(1, 10 * MS);
+    placing_act(1);
+    cr_assert_eq(placing_fence_count[1], 1);
+    cr_assert(!receive->ended && duo_ended[1] == 0);
+    placing_fenced(1);
+    duo_assert_ended(receive, UCCL_ECANCELED, 0);
+    cr_assert_eq(duo_ended[1], 1);
+}
+
+Test(place, the_peers_goodbye_ends_receives_once_its_writes_are_in)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    core_conn_close(duo_core[0], duo_conn[0][0], 0, duo_now);
+    duo_run(MS);
+    cr_assert(!receive->ended && duo_failed[1] == 0);
+    placing_talk();
+    placing_run(50 * MS);
+    duo_assert_ended(receive, UCCL_ECLOSED, 0);
+    cr_assert_eq(duo_failed[1], 1);
+    cr_assert(send->ended);
+}
+
+Test(place, a_dead_peers_queue_pairs_are_fenced_before_requests_end)
+{
+    struct duo_request *send, *receive;
+    placing_open(2);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    duo_run_deaf(1, 3000 * MS); /* nobody answers */
+    placing_act(1);
+    cr_assert_eq(duo_dead[1], 1);
+    cr_assert_eq(placing_fence_count[1], 2);
+    cr_assert_not(receive->ended, "its queue pairs still receive");
+    placing_fenced(1);
+    cr_assert_not(receive->ended, "one of them does");
+    cr_assert_eq(duo_failed[1], DUO_CONNS - 1);
+    placing_fenced(1);
+    duo_assert_ended(receive, UCCL_EPEERDEAD, 0);
+    cr_assert_eq(duo_failed[1], DUO_CONNS);
+}
+
+Test(place, sends_to_a_dead_peer_end_when_nothing_reads_them)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    duo_run_deaf(0, 3000 * MS);
+    placing_act(0);
+    cr_assert_eq(duo_dead[0], 1);
+    cr_assert_not(send->ended);
+    placing_fenced(0);
+    duo_assert_ended(send, UCCL_EPEERDEAD, 0);
+}
+
+/* ---- reliable NICs ------------------------------------------------------------------------------- */
+
+Test(place, a_reliable_nics_completion_is_the_ack)
+{
+    struct duo_request *send, *receive;
+    duo_reliable = true;
+    placing_open(2);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    uint64_t flying = duo_flow[0]->sent.flying_payload;
+    cr_assert_eq(flying, SIZE);
+    placing_arrive(0);
+    placing_finish(0);
+    cr_assert_lt(duo_flow[0]->sent.flying_payload, flying);
+    for (unsigned i = 0; i < 50; i++) /* no timer repeats what the NIC repeats */
+        duo_tick(0, duo_now + 100 * MS);
+    cr_assert_eq(placing_packet_count, 2);
+    placing_arrive(1);
+    placing_finish(1);
+    placing_run(20 * MS);
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_rest();
+}
+
+/* ---- a peer's nonsense ---------------------------------------------------------------------------- */
+
+Test(place, writes_that_break_the_protocol_are_refused)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    struct tx_desc desc = placing_packets[0].desc;
+    struct core *core = duo_core[1];
+    struct flow *flow = duo_flow[1];
+    uint32_t slot = wire_immediate_slot(desc.immediate), seq = (uint32_t)desc.seq;
+    const struct counters *counters = &duo_counters[1];
+    uint64_t cumulative = flow->sack.cumulative;
+    core_rx_immediate(core, flow, 0, 1, wire_immediate(slot + 5, seq), desc.place_bytes, duo_now);
+    core_rx_immediate(core, flow, 0, 1, wire_immediate(WIRE_SLOTS_MAX - 1, seq), desc.place_bytes, duo_now);
+    core_rx_immediate(core, flow, 0, 1, desc.immediate, SIZE + 1, duo_now);
+    core_rx_immediate(core, flow, 0, 1, desc.immediate, 0, duo_now);
+    core_rx_immediate(core, flow, 0, 1, desc.immediate, UINT32_MAX, duo_now);
+    cr_assert_eq(duo_count(&counters->rx_refused), 5);
+    core_rx_immediate(core, flow, 0, 1, wire_immediate(slot, seq + 64), desc.place_bytes, duo_now);
+    cr_assert_eq(duo_count(&counters->rx_out_of_window), 1);
+    core_rx_immediate(core, flow, 1, 1, desc.immediate, desc.place_bytes, duo_now);
+    core_rx_immediate(core, flow, 9999, 1, desc.immediate, desc.place_bytes, duo_now);
+    core_rx_immediate(core, flow, 0, 2, desc.immediate, desc.place_bytes, duo_now);
+    core_rx_immediate(core, flow, 0, 0, desc.immediate, desc.place_bytes, duo_now);
+    cr_assert_eq(duo_count(&counters->rx_strangers), 4);
+    cr_assert_eq(flow->sack.cumulative, cumulative);
+    placing_talk();
+    placing_run(20 * MS);
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+}
+
+Test(place, a_write_that_came_before_changes_nothing)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    struct tx_desc desc = placing_packets[0].desc;
+    placing_arrive(0);
+    uint64_t before = duo_count(&duo_counters[1].rx_duplicates);
+    core_rx_immediate(duo_core[1], duo_flow[1], 0, 1, desc.immediate, desc.place_bytes, duo_now);
+    cr_assert_eq(duo_count(&duo_counters[1].rx_duplicates), before + 1);
+    cr_assert_not(receive->ended);
+}
+
+Test(place, datagrams_over_a_queue_pair_must_name_it)
+{
+    struct duo_request *send, *receive;
+    placing_open(2);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    placing_lose(0);
+    placing_lose(1);
+    duo_run(20 * MS);
+    cr_assert_gt(placing_packet_count, 2);
+    const struct placing_packet *repair = &placing_packets[2];
+    const struct duo_datagram *datagram = &repair->datagrams[0];
+    uint64_t before = duo_count(&duo_counters[1].rx_malformed);
+    cr_assert_not(core_rx_on_path(duo_core[1], duo_flow[1], !repair->desc.path, 1, datagram->bytes,
+                                  datagram->length, duo_now));
+    cr_assert_not(core_rx(duo_core[1], datagram->bytes, datagram->length, false, duo_now));
+    cr_assert_eq(duo_count(&duo_counters[1].rx_malformed), before + 2);
+    cr_assert_not(core_rx_on_path(duo_core[1], duo_flow[1], repair->desc.path, 7, datagram->bytes,
+                                  datagram->length, duo_now));
+    cr_assert(core_rx_on_path(duo_core[1], duo_flow[1], repair->desc.path, 1, datagram->bytes,
+                              datagram->length, duo_now));
+    duo_copies(1);
+}
+
+Test(place, completions_of_long_ago_are_nobodys)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    uint64_t cookie = placing_packets[1].desc.cookie;
+    core_tx_done(duo_core[0], cookie + 1, duo_now);
+    core_tx_done(duo_core[0], cookie + 4000, duo_now);
+    core_tx_done(duo_core[0], cookie ^ UINT64_C(1) << COOKIE_LIFE_SHIFT, duo_now);
+    core_tx_done(duo_core[0], cookie ^ UINT64_C(1) << COOKIE_PATH_SHIFT, duo_now);
+    core_tx_done(duo_core[0], cookie ^ UINT64_C(4) << COOKIE_SLOT_SHIFT, duo_now);
+    cr_assert_eq(send->msg.work_live, 2);
+    placing_finish(1);
+    cr_assert_eq(send->msg.work_live, 0);
+}
