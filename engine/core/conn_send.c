@@ -30,6 +30,9 @@ static void unqueue_send(struct conn *conn, struct core_msg *msg)
         conn->eager_unwanted -= msg->block_bytes && !(msg->flags & MSG_WANTED);
         give_up_place(conn, msg);
         msg_remove(&conn->eager, msg);
+        conn_want_eagers(conn);
+        if (conn->eager.head) /* it may have waited for this one alone */
+            flow_add_active(conn);
     } else if (msg->state == MSG_BULK)
         msg_remove(&conn->bulk, msg);
 }

@@ -138,6 +138,39 @@ Test(staged, cancelled_eager_gives_its_place_back)
     duo_assert_rest();
 }
 
+/* What waits behind a message that is not there yet goes on when that is cancelled. */
+Test(staged, cancelled_head_lets_others_go)
+{
+    duo_open();
+    struct duo_request *head = staged_send(1000), *behind = duo_send(0, 100);
+    struct duo_request *recv = duo_recv(1, 1000), *second = duo_recv(1, 100);
+    duo_run(20 * MS);
+    cr_assert_not(second->ended);
+    core_cancel(duo_core[0], &head->msg, duo_now);
+    duo_run(20 * MS);
+    duo_assert_ended(recv, UCCL_ECANCELED, 0);
+    duo_assert_ended(second, UCCL_OK, 100);
+    duo_assert_ended(behind, UCCL_OK, 100);
+    duo_assert_rest();
+}
+
+/* And so does what had found no place in the peer's ring. */
+Test(staged, cancelled_place_goes_to_the_next)
+{
+    enum { SIZE = 8000, FIT = 128 * 1024 / SIZE };
+    struct duo_request *sends[FIT + 1];
+    duo_defaults();
+    duo_setup[0].msg_window = duo_setup[1].msg_window = 32;
+    duo_open_as(false);
+    for (unsigned i = 0; i <= FIT; i++)
+        sends[i] = staged_send(SIZE);
+    duo_run(MS);
+    cr_assert_not(sends[FIT]->wanted);
+    core_cancel(duo_core[0], &sends[3]->msg, duo_now);
+    duo_events(0);
+    cr_assert(sends[FIT]->wanted);
+}
+
 Test(staged, cancelled_while_it_waits_for_bytes)
 {
     duo_open();
