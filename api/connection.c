@@ -16,6 +16,7 @@
 #include <sys/mman.h>
 
 enum { ATTEMPTS = 3 };
+enum { COPIES_NS = 1000000000 }; /* how long a close waits for copies to and from devices */
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
@@ -240,7 +241,8 @@ static void conn_free(struct uccl_conn *conn)
     unmap_ends(conn);
     put_conn_id(engine, conn->id);
     peer_put(&engine->peers, conn->peer);
-    free(conn);
+    if (atomic_load(&conn->stripes.staged) == 0) /* else a device hangs, and its requests count here still */
+        free(conn);
 }
 
 static void conn_start_close(struct uccl_conn *conn, uint64_t linger_ms)
@@ -276,6 +278,15 @@ void free_abandoned(struct uccl_engine *engine)
     pthread_mutex_unlock(&engine->lock);
 }
 
+/* Requests that the core has ended may wait for their last copies to and from a device. */
+static void await_copies(struct uccl_conn *conn, uint64_t deadline_ns)
+{
+    uint32_t staged;
+    while ((staged = atomic_load(&conn->stripes.staged)) &&
+           thread_wait(conn->thread, &conn->stripes.staged, staged, deadline_ns))
+        ;
+}
+
 UCCL_API int uccl_conn_close(uccl_conn *conn)
 {
     if (!conn)
@@ -284,6 +295,7 @@ UCCL_API int uccl_conn_close(uccl_conn *conn)
     conn_start_close(conn, engine->params.linger_ms);
     /* the core ends it within the linger time and a grace, whatever the peer does */
     thread_wait(conn->thread, &conn->ends[0].ended, 0, UINT64_MAX);
+    await_copies(conn, clock_now_ns() + COPIES_NS);
     pthread_mutex_lock(&engine->lock);
     conn_free(conn);
     pthread_mutex_unlock(&engine->lock);
@@ -501,9 +513,12 @@ void connections_end(struct uccl_engine *engine)
         uccl_listener_close(engine->listeners);
     for (struct uccl_conn *conn = engine->conns; conn; conn = conn->next)
         conn_start_close(conn, engine->params.linger_ms); /* all linger at the same time */
+    uint64_t deadline_ns = 0;
     while (engine->conns) {
         struct uccl_conn *conn = engine->conns;
         thread_wait(conn->thread, &conn->ends[0].ended, 0, UINT64_MAX);
+        deadline_ns = deadline_ns ? deadline_ns : clock_now_ns() + COPIES_NS;
+        await_copies(conn, deadline_ns);
         pthread_mutex_lock(&engine->lock);
         conn_free(conn);
         pthread_mutex_unlock(&engine->lock);

@@ -177,25 +177,11 @@ UCCL_API int uccl_open(const uccl_config *config, uccl_engine **out)
     return UCCL_OK;
 }
 
-/* Requests of connections that are over may wait for their last copies still. */
-static void end_copies(struct uccl_engine *engine)
-{
-    uint64_t deadline_ns = clock_now_ns() + UINT64_C(1000000000);
-    for (unsigned i = 0; i < engine->thread_count; i++) {
-        struct engine_thread *thread = &engine->threads[i];
-        uint32_t staged;
-        while ((staged = atomic_load(&thread->staged)) &&
-               thread_wait(thread, &thread->staged, staged, deadline_ns))
-            ;
-    }
-}
-
 UCCL_API int uccl_close(uccl_engine *engine)
 {
     if (!engine)
         return UCCL_EINVAL;
     connections_end(engine);
-    end_copies(engine);
     pthread_mutex_lock(&engine->lock);
     peer_table_free(&engine->peers);
     while (engine->mrs) {

@@ -8,6 +8,12 @@ static bool covered(const struct uccl_mr *mr, const void *buffer, size_t length)
     return from >= begin && length <= mr->length && from - begin <= mr->length - length;
 }
 
+static void count_staged(struct uccl_conn *conn, uint32_t more)
+{
+    atomic_fetch_add(&conn->thread->staged, more);
+    atomic_fetch_add(&conn->stripes.staged, more);
+}
+
 static int post(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, size_t length,
                 struct uccl_mr *mr, uccl_request **out)
 {
@@ -39,13 +45,13 @@ static int post(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, s
     if (mr)
         atomic_fetch_add_explicit(&mr->users, 1, memory_order_relaxed);
     if (request->staged.memory)
-        atomic_fetch_add(&conn->thread->staged, 1); /* before the command: see `staged` in thread.h */
+        count_staged(conn, 1); /* before the command: see `staged` in thread.h */
     atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_relaxed);
     if (!thread_post(conn->thread, COMMAND_SUBMIT, request)) {
         if (mr)
             atomic_fetch_sub_explicit(&mr->users, 1, memory_order_relaxed);
         if (request->staged.memory)
-            atomic_fetch_sub(&conn->thread->staged, 1);
+            count_staged(conn, (uint32_t)-1);
         request_put(request);
         thread_try_round(conn->thread);
         return UCCL_EAGAIN;

@@ -36,7 +36,7 @@ struct uccl_request {
     struct uccl_mr *mr;           /* or NULL */
     const struct nic_mr *nic_mr;  /* of a placeable one */
     struct engine_thread *thread; /* that it was posted to */
-    const struct stripe_set *stripes; /* flows that may share it, or NULL (stripe.h) */
+    struct stripe_set *stripes;   /* flows that may share it, or NULL (stripe.h) */
     struct uccl_request *parent;  /* of a part */
     struct uccl_request *parts;   /* of a striped message: list by next_part */
     struct uccl_request *next_part;

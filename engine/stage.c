@@ -104,7 +104,6 @@ static void settle(struct stage *stage, struct uccl_request *request)
         request->msg.moved_bytes = 0;
     }
     stage->receives -= request->msg.kind == CORE_RECV;
-    staged->memory = NULL;
     atomic_fetch_sub_explicit(&stage->thread->staged, 1, memory_order_seq_cst);
 }
 

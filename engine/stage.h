@@ -37,7 +37,7 @@ struct uccl_request;
 
 /* What a request has of it. */
 struct staged {
-    const struct mem_identity *memory; /* of its buffer; NULL: it is not staged, and the rest is void */
+    const struct mem_identity *memory; /* of its buffer; NULL: it is not staged, and the rest void */
     struct stage_device *device;       /* once it is known */
     struct stage_span *spans;          /* send: in order; receive: those being filled */
     struct uccl_request *next, *prev;  /* send: those with blocks to fetch */

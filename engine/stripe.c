@@ -126,6 +126,14 @@ void stripe_split(struct engine_thread *thread, struct uccl_request *request)
     submit_parts(thread, request);
 }
 
+void stripe_request_over(struct uccl_request *request)
+{
+    if (request->staged.memory)
+        atomic_fetch_sub(&request->stripes->staged, 1); /* the last that it has to do with its connection */
+    /* pairs with the acquire in test and wait, and comes before the look at who sleeps at home */
+    atomic_store(&request->state, REQUEST_ENDED);
+}
+
 /* The request or one of its parts is done with; the last of them ends the request. */
 static void finish_one(struct uccl_request *request)
 {
@@ -142,8 +150,7 @@ static void finish_one(struct uccl_request *request)
         request->msg.moved_bytes = 0;
     }
     free_parts(request);
-    /* pairs with the acquire in test and wait, and comes before the look at who sleeps at home */
-    atomic_store(&request->state, REQUEST_ENDED);
+    stripe_request_over(request);
     thread_tell_waiters(home);
 }
 

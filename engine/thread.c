@@ -205,6 +205,8 @@ void thread_request_ended(struct engine_thread *thread, struct uccl_request *req
     thread->ended_some = true;
     if (request->parent || request->parts)
         stripe_ended(thread, request);
+    else if (request->staged.memory)
+        stripe_request_over(request);
     else
         /* pairs with the acquire in test and wait */
         atomic_store_explicit(&request->state, REQUEST_ENDED, memory_order_release);
