@@ -22,17 +22,17 @@ static void prefer_node(void *memory, size_t bytes, int numa_node)
 }
 
 /* Large pages, where the kernel has some: fewer of them to pin and to look up. */
-static uint8_t *map(size_t bytes)
+static bool map(struct stage_pool *pool)
 {
-    uint8_t *memory = mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
-        return NULL;
-    size_t before = (HUGE_PAGE - (uintptr_t)memory % HUGE_PAGE) % HUGE_PAGE;
-    if (before)
-        munmap(memory, before);
-    munmap(memory + before + bytes, HUGE_PAGE - before);
-    madvise(memory + before, bytes, MADV_HUGEPAGE);
-    return memory + before;
+    pool->mapped_bytes = pool->memory_bytes + HUGE_PAGE;
+    pool->mapped = mmap(NULL, pool->mapped_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pool->mapped == MAP_FAILED) {
+        pool->mapped = NULL;
+        return false;
+    }
+    pool->memory = pool->mapped + (HUGE_PAGE - (uintptr_t)pool->mapped % HUGE_PAGE) % HUGE_PAGE;
+    madvise(pool->memory, pool->memory_bytes, MADV_HUGEPAGE);
+    return true;
 }
 
 bool stage_pool_make(struct stage_pool *pool, uint32_t block_bytes, uint32_t block_count, int numa_node)
@@ -44,11 +44,10 @@ bool stage_pool_make(struct stage_pool *pool, uint32_t block_bytes, uint32_t blo
         .memory_bytes = bytes,
         .block_bytes = block_bytes,
         .block_count = block_count,
-        .memory = map(bytes),
         .blocks = calloc(block_count, sizeof *pool->blocks),
         .spans = calloc(span_count, sizeof *pool->spans),
     };
-    if (!pool->memory || !pool->blocks || !pool->spans) {
+    if (!pool->blocks || !pool->spans || !map(pool)) {
         stage_pool_free(pool);
         return false;
     }
@@ -69,8 +68,8 @@ bool stage_pool_make(struct stage_pool *pool, uint32_t block_bytes, uint32_t blo
 
 void stage_pool_free(struct stage_pool *pool)
 {
-    if (pool->memory)
-        munmap(pool->memory, pool->memory_bytes);
+    if (pool->mapped)
+        munmap(pool->mapped, pool->mapped_bytes);
     free(pool->blocks);
     free(pool->spans);
     *pool = (struct stage_pool){0};

@@ -62,6 +62,8 @@ struct stage_span {
 struct stage_pool {
     uint8_t *memory;           /* NULL: not made yet */
     size_t memory_bytes;
+    uint8_t *mapped;           /* it begins on a large page somewhere in there */
+    size_t mapped_bytes;
     uint32_t block_bytes;
     uint32_t block_count;
     struct stage_block *blocks, *free_blocks;

@@ -618,6 +618,8 @@ static void begin(const struct cluster_options *options, uint64_t seed, bool pri
     if (!cluster.nodes)
         abort();
     payload_begin();
+    device_options = options->device;
+    mem_set_test_kind(&sim_device_ops);
     fabric_begin(&options->fabric, options->nodes, rng_next(&machine.rng), nic_sim_deliver);
     nic_sim_begin(options->nodes);
     sockets_begin(&options->sockets, find_process, address_of);

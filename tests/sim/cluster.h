@@ -12,6 +12,7 @@
 #define SIM_CLUSTER_H
 
 #include "defs/params.h"
+#include "device.h"
 #include "fabric.h"
 #include "nic_sim.h"
 #include "payload.h"
@@ -44,6 +45,8 @@ struct cluster_options {
     unsigned outstanding;
     uint64_t post_gap_ns, recv_gap_ns; /* longest */
     unsigned truncate_permille, cancel_permille;
+    unsigned device_permille;    /* buffers in memory of a GPU */
+    struct device_options device;
     bool close_early;
     bool events;                 /* workers also wait for the event descriptor */
 
@@ -61,6 +64,7 @@ struct pending {
     struct pending *next;
     uccl_request *request;
     struct buffer *buffer;
+    uccl_mr *mr;                 /* or NULL */
     unsigned number;
     uint64_t posted_ns, cancel_ns; /* cancel_ns: UINT64_MAX: not */
 };

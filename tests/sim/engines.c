@@ -27,6 +27,7 @@ static void set_defaults(struct cluster_options *options, struct rng *rng)
         .messages = 40,
         .size_max = 200000,
         .outstanding = 16,
+        .device = {.latency_ns = 20 * NS_PER_US, .mbps = 100000},
         .post_gap_ns = 20 * NS_PER_US,
         .recv_gap_ns = 20 * NS_PER_US,
         .events = rng_below(rng, 2),
@@ -308,10 +309,57 @@ static void set_huge(struct cluster_options *options, struct rng *rng)
     options->preempt_every = 0;
 }
 
+static void use_devices(struct cluster_options *options, struct rng *rng)
+{
+    options->device_permille = 300 + rng_below(rng, 700);
+    options->device.latency_ns = 1u << (10 + rng_below(rng, 10));
+    options->device.mbps = 1000u << rng_below(rng, 8);
+    options->params.gpu_block_kb = 64u << rng_below(rng, 3);
+    options->params.gpu_blocks = 8u << rng_below(rng, 3);
+    options->params.gpu_streams = 1 + rng_below(rng, 3);
+}
+
+static void quick_devices(struct cluster_options *options)
+{
+    options->device.latency_ns = options->device.latency_ns % 10000 + 100;
+    options->device.mbps += 10000;
+}
+
+/* Messages in memory that must be staged, in every state that requests end in. */
+static void set_devices(struct cluster_options *options, struct rng *rng)
+{
+    use_devices(options, rng);
+    options->params.lend = rng_below(rng, 2) ? LEND_YES : LEND_NO;
+    options->params.num_engines = 1 + rng_below(rng, 3);
+    options->params.stripe_min_kb = 64;
+    options->size_max = 700000;
+    options->messages = 24;
+    options->cancel_permille = rng_below(rng, 2) * rng_below(rng, 500);
+    options->truncate_permille = rng_below(rng, 2) * 100;
+    options->close_early = rng_below(rng, 2);
+    options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
+    options->nic.place = rng_below(rng, 2);
+    if (rng_below(rng, 2))
+        options->nic.datagram_bytes = 512 + rng_below(rng, 64000);
+}
+
+/* Processes die with copies under way, and come back. */
+static void set_device_crash(struct cluster_options *options, struct rng *rng)
+{
+    set_crash(options, rng);
+    use_devices(options, rng);
+    options->params.stripe_min_kb = 64;
+    quick_devices(options); /* who waits for its device longer than for a peer is called dead */
+}
+
 /* All at once. */
 static void set_storm(struct cluster_options *options, struct rng *rng)
 {
     set_crash(options, rng);
+    if (rng_below(rng, 2)) {
+        use_devices(options, rng);
+        quick_devices(options);
+    }
     options->pattern = PATTERN_ALL;
     options->workers = WORKERS_MAX;
     options->params.num_engines = 1 + rng_below(rng, 4);
@@ -378,6 +426,8 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-refuse", set_refuse),
     SCENARIO("engines-self", set_self),
     SCENARIO("engines-huge", set_huge),
+    SCENARIO("engines-devices", set_devices),
+    SCENARIO("engines-device-crash", set_device_crash),
     SCENARIO("engines-storm", set_storm),
 };
 

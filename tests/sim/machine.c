@@ -413,6 +413,11 @@ int sim_thread_create(pthread_t *out, const pthread_attr_t *attributes, void *(*
     return 0;
 }
 
+bool machine_engine_thread(void)
+{
+    return machine.current && machine.current->run == run_thread;
+}
+
 int sim_thread_join(pthread_t thread, void **result)
 {
     struct fiber *fiber = (struct fiber *)(uintptr_t)thread;

@@ -81,6 +81,8 @@ uint64_t machine_clock_ns(const struct process *process, uint64_t true_ns);
 
 /* ---- for fibers ---- */
 struct process *machine_process(void);
+/* It is a thread that the engine has made. */
+bool machine_engine_thread(void);
 void machine_sleep(uint64_t duration_ns);
 /* Something takes so long: others may run meanwhile. */
 void machine_spend(uint32_t duration_ns);

@@ -13,6 +13,7 @@ static struct {
     struct buffer **buffers; /* by address; over ones are swept out */
     size_t count, room, over;
     uint64_t next_address;
+    bool copying;            /* a device is */
 } payload;
 
 uint64_t payload_bytes;
@@ -155,17 +156,23 @@ static bool is_payload(const void *address)
     return (uintptr_t)address >= FIRST_ADDRESS && (uintptr_t)address < END_ADDRESS;
 }
 
-static struct buffer *find(uint64_t address, uint64_t length, const char *doing)
+/* The buffer that begins last at or below. */
+static struct buffer *at_or_below(uint64_t address)
 {
     size_t low = 0, high = payload.count;
-    while (low < high) { /* the last one that begins at or below */
+    while (low < high) {
         size_t middle = (low + high) / 2;
         if (payload.buffers[middle]->address <= address)
             low = middle + 1;
         else
             high = middle;
     }
-    struct buffer *buffer = low ? payload.buffers[low - 1] : NULL;
+    return low ? payload.buffers[low - 1] : NULL;
+}
+
+static struct buffer *find(uint64_t address, uint64_t length, const char *doing)
+{
+    struct buffer *buffer = at_or_below(address);
     if (!buffer || address - buffer->address > buffer->size ||
         length > buffer->size - (address - buffer->address))
         machine_fail("%s of %llu bytes outside any posted buffer", doing, (unsigned long long)length);
@@ -173,6 +180,9 @@ static struct buffer *find(uint64_t address, uint64_t length, const char *doing)
         machine_fail("%s of %llu bytes in a buffer whose request has ended", doing, (unsigned long long)length);
     if (buffer->process != machine_process())
         machine_fail("%s of a buffer of another process", doing);
+    if (buffer->device != payload.copying)
+        machine_fail("%s of %s memory by %s", doing, buffer->device ? "a device's" : "host",
+                     buffer->device ? "the CPU" : "a device");
     return buffer;
 }
 
@@ -212,6 +222,23 @@ bool payload_fills(const struct buffer *buffer, uint64_t size)
     if (size == 0)
         return buffer->extent_count == 0;
     return buffer->extent_count == 1 && buffer->extents[0].from == 0 && buffer->extents[0].to == size;
+}
+
+const struct buffer *payload_device_buffer(const void *address)
+{
+    const struct buffer *buffer = is_payload(address) ? at_or_below((uintptr_t)address) : NULL;
+    bool inside = buffer && (uintptr_t)address - buffer->address <= buffer->size;
+    return inside && buffer->device && !buffer->over ? buffer : NULL;
+}
+
+void payload_device_copy(uint64_t device_address, void *host, size_t length, bool to_device)
+{
+    payload.copying = true;
+    if (to_device)
+        sim_memcpy((void *)(uintptr_t)device_address, host, length);
+    else
+        sim_memcpy(host, (const void *)(uintptr_t)device_address, length);
+    payload.copying = false;
 }
 
 void *sim_memcpy(void *to, const void *from, size_t length)

@@ -20,6 +20,7 @@ struct buffer {
     uint64_t address, size;
     uint64_t key;                 /* of its content */
     bool receives;
+    bool device;                  /* the CPU must not touch it */
     bool over;                    /* its request has been collected */
     struct process *process;
     struct uccl_request *request; /* once posted */
@@ -36,6 +37,10 @@ static inline void *payload_address(const struct buffer *buffer)
 {
     return (void *)(uintptr_t)buffer->address;
 }
+/* The buffer of a device that has this address, or NULL. */
+const struct buffer *payload_device_buffer(const void *address);
+/* A device's copy from or to its memory. */
+void payload_device_copy(uint64_t device_address, void *host, size_t length, bool to_device);
 /* Its request has ended and was collected; who touches the buffer from now on is wrong. */
 void payload_release(struct buffer *buffer);
 /* A process was killed: nobody will touch its buffers. */

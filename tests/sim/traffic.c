@@ -140,6 +140,25 @@ static void failed(struct side *side, int error)
     side->failed = true;
 }
 
+/* Memory of a device must be registered; that of the host need not. */
+static uccl_mr *register_buffer(const struct side *side, const struct buffer *buffer)
+{
+    uccl_mr *mr = NULL;
+    if (!buffer->device && machine_random(4))
+        return NULL;
+    int error = uccl_reg_mr(side->node->engine, payload_address(buffer), buffer->size, UCCL_MEM_AUTO, &mr);
+    if (error)
+        machine_fail("a registration failed with %d", error);
+    return mr;
+}
+
+static void deregister(uccl_mr *mr)
+{
+    int error = mr ? uccl_dereg_mr(mr) : UCCL_OK;
+    if (error)
+        machine_fail("the end of a registration failed with %d", error);
+}
+
 /* False: not now. */
 static bool post(struct stream *stream)
 {
@@ -152,10 +171,13 @@ static bool post(struct stream *stream)
                                            payload_key(session->index, sender, number), !sends);
     uccl_request *request;
     side->calls++;
-    int error = sends ? uccl_send_async(side->conn, payload_address(buffer), buffer->size, NULL, &request)
-                      : uccl_recv_async(side->conn, payload_address(buffer), buffer->size, NULL, &request);
+    buffer->device = cluster_chance(cluster.options.device_permille);
+    uccl_mr *mr = register_buffer(side, buffer);
+    int error = sends ? uccl_send_async(side->conn, payload_address(buffer), buffer->size, mr, &request)
+                      : uccl_recv_async(side->conn, payload_address(buffer), buffer->size, mr, &request);
     side->calls--;
     if (error) {
+        deregister(mr);
         payload_release(buffer);
         if (error != UCCL_EAGAIN)
             failed(side, error);
@@ -167,6 +189,7 @@ static bool post(struct stream *stream)
         abort();
     *pending = (struct pending){.request = request,
                                 .buffer = buffer,
+                                .mr = mr,
                                 .number = number,
                                 .posted_ns = machine.now_ns,
                                 .cancel_ns = UINT64_MAX};
@@ -206,6 +229,7 @@ static void drop_pending(struct stream *stream, struct pending *pending)
         stream->live_tail = link;
     stream->live_count--;
     stream->ended++;
+    deregister(pending->mr);
     payload_release(pending->buffer);
     free(pending);
 }
