@@ -154,7 +154,7 @@ struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow,
 static inline void core_stripe(uint64_t total, unsigned n, unsigned i, uint64_t *from, uint64_t *to)
 {
     enum { UNIT = 64 * 1024 };
-    uint64_t size = (total / n / UNIT + 1) * UNIT;
+    uint64_t round = (uint64_t)n * UNIT, size = (total / round + (total % round != 0)) * UNIT;
     *from = i * size < total ? i * size : total;
     *to = *from + size < total ? *from + size : total;
 }
