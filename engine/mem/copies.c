@@ -2,6 +2,9 @@
 #include "mem/copies.h"
 
 #include <stdlib.h>
+#include <time.h>
+
+enum { ASK_NS = 1000 }; /* between questions about a copy */
 
 bool mem_copies_make(struct mem_copies *copies, unsigned streams, unsigned slots)
 {
@@ -54,6 +57,20 @@ void mem_copies_put(struct mem_copies *copies, struct mem_copy *copy)
     copies->free = copy;
 }
 
+const struct mem_copy *mem_copies_ask(struct mem_copies *copies, unsigned stream)
+{
+    struct mem_copy_list *list = &copies->in_flight[stream];
+    struct timespec now;
+    if (!list->head)
+        return NULL;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    if (now_ns < list->ask_ns)
+        return NULL;
+    list->ask_ns = now_ns + ASK_NS;
+    return list->head;
+}
+
 void *mem_copies_end(struct mem_copies *copies, unsigned stream)
 {
     struct mem_copy_list *list = &copies->in_flight[stream];
@@ -61,6 +78,7 @@ void *mem_copies_end(struct mem_copies *copies, unsigned stream)
     list->head = copy->next;
     if (!list->head)
         list->tail = NULL;
+    list->ask_ns = 0; /* the next one may have ended as well */
     mem_copies_put(copies, copy);
     return copy->cookie;
 }

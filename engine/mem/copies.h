@@ -23,6 +23,7 @@ struct mem_copies {
     struct mem_copy *free;
     struct mem_copy_list {
         struct mem_copy *head, *tail;
+        uint64_t ask_ns; /* not before: it was asked about a moment ago */
     } *in_flight;            /* per stream, 2 * streams: first those from the device */
     void **handles;          /* the runtime's streams, likewise */
     unsigned turn[2];
@@ -36,6 +37,11 @@ struct mem_copy *mem_copies_take(struct mem_copies *copies, enum mem_direction d
 /* It is in flight, or it could not be queued. */
 void mem_copies_start(struct mem_copies *copies, struct mem_copy *copy, void *cookie);
 void mem_copies_put(struct mem_copies *copies, struct mem_copy *copy);
+/*
+ * The copy to ask the runtime about, of those on this stream; NULL: none, or not so soon again. Asking costs a good
+ * part of a microsecond, and other threads wait for the runtime's locks meanwhile.
+ */
+const struct mem_copy *mem_copies_ask(struct mem_copies *copies, unsigned stream);
 /* The head of this stream has ended. */
 void *mem_copies_end(struct mem_copies *copies, unsigned stream);
 

@@ -288,7 +288,7 @@ static int cuda_copy(struct mem_stage *stage, enum mem_direction direction, uint
 static int cuda_poll(struct mem_stage *stage, void **cookie)
 {
     for (unsigned i = 0; i < 2 * stage->copies.streams; i++) {
-        const struct mem_copy *copy = stage->copies.in_flight[i].head;
+        const struct mem_copy *copy = mem_copies_ask(&stage->copies, i);
         int error = copy ? cuda.cuEventQuery(copy->event) : CUDA_NOT_READY;
         if (error == CUDA_NOT_READY)
             continue;

@@ -229,7 +229,7 @@ static int hip_copy(struct mem_stage *stage, enum mem_direction direction, uintp
 static int hip_poll(struct mem_stage *stage, void **cookie)
 {
     for (unsigned i = 0; i < 2 * stage->copies.streams; i++) {
-        const struct mem_copy *copy = stage->copies.in_flight[i].head;
+        const struct mem_copy *copy = mem_copies_ask(&stage->copies, i);
         int error = copy ? hip.hipEventQuery(copy->event) : HIP_NOT_READY;
         if (error == HIP_NOT_READY)
             continue;
