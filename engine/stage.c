@@ -14,6 +14,8 @@ enum {
     COPIES_MAX = 256,         /* in flight per device */
     CLOSE_NS = 1000000000,    /* how long a close waits for copies */
     RX_BUFFER_BLOCKS = 2,     /* that what was received in one buffer may begin at once, as a rule */
+    FETCH_AHEAD_BLOCKS = 2,   /* of a send, fetched and not sent: one goes out, one is on its way */
+    FETCHES_PER_ROUND = 4,    /* each takes microseconds, in which nothing is sent */
 };
 
 /* A device that this thread copies to and from. */
@@ -556,23 +558,30 @@ static bool fetch_block(struct stage *stage, struct uccl_request *request)
     return true;
 }
 
-/* Messages in turn. One may have a share of the blocks, so that a slow peer does not keep them all. */
+/* It has fetched as much ahead as does good, or its share of the blocks: a slow peer does not keep them all. */
+static bool has_enough(const struct stage *stage, const struct uccl_request *request)
+{
+    uint64_t ahead_bytes = request->staged.fetched_bytes - request->msg.offset_bytes;
+    return ahead_bytes >= (uint64_t)FETCH_AHEAD_BLOCKS * stage->pool.block_bytes ||
+           request->staged.span_count >= stage->pool.block_count / 4;
+}
+
+/* Messages in turn. True: one was issued, at least. */
 static bool issue_fetches(struct stage *stage)
 {
-    bool some = false;
-    uint32_t most = stage->pool.block_count / 4;
+    unsigned issued = 0;
     struct uccl_request *request = stage->wanting_head, *next;
-    for (; request; request = next) {
+    for (; request && issued < FETCHES_PER_ROUND; request = next) {
         next = request->staged.next;
-        if (request->staged.span_count >= most)
+        if (has_enough(stage, request))
             continue;
         if (!fetch_block(stage, request))
             break;
-        some = true;
+        issued++;
         if (!next)
-            next = stage->wanting_head; /* another turn; it ends when all have their share */
+            next = stage->wanting_head; /* another turn; it ends when all have enough */
     }
-    return some;
+    return issued > 0;
 }
 
 bool stage_progress(struct stage *stage)
