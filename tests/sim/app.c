@@ -112,6 +112,8 @@ static uint64_t plan_size(struct world *world)
     const struct options *options = world->options;
     struct rng *rng = &world->app_rng;
     uint64_t size = 0, near = rng_below(rng, 5);
+    if (options->one_size)
+        return options->size_max;
     switch (rng_below(rng, 12)) {
     case 0:
         size = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Scenarios of two or more real cores: what networks and applications may do to them. */
 #include "../param_defaults.h"
+#include "judge.h"
 #include "placing.h"
 #include "scenarios.h"
 
@@ -496,6 +497,15 @@ static const struct scenario scenarios[] = {
     SCENARIO("no-eager", set_no_eager),
     SCENARIO("wrap", set_wrap),
     SCENARIO("storm", set_storm),
+    SCENARIO("needless", bounds_needless),
+    SCENARIO("lone", bounds_lone),
+    SCENARIO("bulk", bounds_bulk),
+    SCENARIO("overtaking", bounds_reorder),
+    SCENARIO("silence", bounds_silence),
+    SCENARIO("outages", bounds_outages),
+    SCENARIO("dead-path-bounds", bounds_dead_path),
+    SCENARIO("crawl", bounds_crawl),
+    SCENARIO("strays", bounds_strays),
     SCENARIO("placing-clean", placing_clean),
     SCENARIO("placing-loss", placing_loss),
     SCENARIO("placing-silent", placing_silent),

@@ -3,6 +3,7 @@
  * Time, engines and network. Every engine runs the round that core.h describes whenever something
  * arrives, a timer is due or the application acts; in between, time jumps.
  */
+#include "judge.h"
 #include "placing.h"
 
 #include "core/crc32c.h"
@@ -127,11 +128,34 @@ static void deliver_later(struct world *world, struct pair *pair, unsigned side,
     datagram->ce = world_chance(world, net->ce_ppm);
     memcpy(datagram->bytes, bytes, kept);
     world->faults += kept != length;
+    world->dropped += kept != length;
     if (kept == length && world_chance(world, net->corrupt_ppm)) {
         world->faults++;
+        world->dropped++;
         corrupt(world, desc, datagram->bytes, length);
     }
     world_push(world, at_ns, EVENT_ARRIVAL, pair->end[!side], datagram, 0);
+}
+
+/* What an earlier incarnation of the sender had under way: another token, other numbers, all checksums right. */
+static void deliver_stray(struct world *world, struct pair *pair, unsigned side, const uint8_t *bytes,
+                          size_t length, uint64_t at_ns)
+{
+    enum { AT_CRC = 4, AT_TOKEN = 8, AT_SEQ = 16 };
+    struct datagram *datagram = malloc(sizeof *datagram + length);
+    if (!datagram)
+        abort();
+    *datagram = (struct datagram){.length = length};
+    memcpy(datagram->bytes, bytes, length);
+    size_t header_length = bytes[2] | (size_t)bytes[3] << 8;
+    datagram->bytes[AT_TOKEN + 2] ^= 1; /* the low 12 bits choose the flow, as before */
+    datagram->bytes[AT_SEQ] += 3;
+    uint32_t start, crc;
+    memcpy(&start, bytes, sizeof start);
+    crc = crc32c_portable(start, datagram->bytes + AT_TOKEN, header_length - AT_TOKEN);
+    memcpy(datagram->bytes + AT_CRC, &crc, sizeof crc);
+    world->faults++;
+    world_push(world, at_ns + rng_below(&world->rng, NS_PER_MS), EVENT_ARRIVAL, pair->end[!side], datagram, 0);
 }
 
 static void transmit(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc,
@@ -142,6 +166,7 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
     world->datagrams++;
     if (swallowed(world, link, desc)) {
         world->faults++;
+        world->dropped++;
         return;
     }
     uint64_t leaves_ns = world->now_ns;
@@ -149,6 +174,7 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
         uint64_t from_ns = link->free_ns > world->now_ns ? link->free_ns : world->now_ns;
         if (net->queue_bytes && (from_ns - world->now_ns) * net->rate_mbps / 8000 > net->queue_bytes) {
             world->faults++;
+            world->dropped++;
             return;
         }
         leaves_ns = from_ns + length * 8000 / net->rate_mbps;
@@ -166,6 +192,8 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
         link->last_ns = at_ns;
     }
     deliver_later(world, pair, side, desc, bytes, length, at_ns);
+    if (world_chance(world, net->stray_ppm))
+        deliver_stray(world, pair, side, bytes, length, at_ns);
     if (world_chance(world, net->duplicate_ppm)) {
         world->faults++;
         deliver_later(world, pair, side, desc, bytes, length,
@@ -179,6 +207,7 @@ static void arrive(struct world *world, struct end *end, struct datagram *datagr
     uint64_t charge = datagram->length + KERNEL_OVERHEAD_BYTES;
     if (end->halted || end->inbox_charge + charge > end->inbox_limit) {
         world->faults++;
+        world->dropped++;
         free(datagram);
         return;
     }
@@ -190,43 +219,6 @@ static void arrive(struct world *world, struct end *end, struct datagram *datagr
 }
 
 /* ---- engine rounds --------------------------------------------------------------------------- */
-
-static const struct params *end_params(const struct world *world, const struct pair *pair, unsigned side)
-{
-    return &world->ends[pair->end[side]].params;
-}
-
-static void check_desc(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
-{
-    const struct flow *flow = desc->flow;
-    if (desc->kind == TX_PLACE) {
-        if (!desc->on_path || desc->place_bytes == 0 ||
-            desc->place_bytes > end_params(world, pair, side)->chunk_size_kb * 1024)
-            world_fail(world, "a write of %u bytes", desc->place_bytes);
-        return;
-    }
-    uint64_t whole = desc->count == 64 ? UINT64_MAX : (UINT64_C(1) << desc->count) - 1;
-    if (desc->count == 0 || desc->mask == 0 || desc->mask & ~whole)
-        world_fail(world, "a descriptor with count %u and mask %llx", desc->count,
-                   (unsigned long long)desc->mask);
-    uint32_t datagram_max = pair->setup[side].datagram_bytes > world->options->datagram_bytes_later
-                                ? pair->setup[side].datagram_bytes
-                                : world->options->datagram_bytes_later;
-    if (desc->datagram_bytes > datagram_max || desc->last_bytes > desc->datagram_bytes)
-        world_fail(world, "a datagram of %u, last %u bytes, where %u fit", desc->datagram_bytes,
-                   desc->last_bytes, datagram_max);
-    if (!world->nic && (uint64_t)(desc->count - 1) * desc->datagram_bytes + desc->last_bytes > CORE_TRAIN_BYTES_MAX)
-        world_fail(world, "a train of %u times %u bytes", desc->count, desc->datagram_bytes);
-    if (!desc->sequenced || flow->sent.flying_chunks == 1 || pair->probe_was_due[side])
-        return;
-    if (flow->sent.flying_payload > flow->cc.cwnd_bytes + CONTROL_RESERVE_BYTES)
-        world_fail(world, "%llu bytes in flight with a window of %llu",
-                   (unsigned long long)flow->sent.flying_payload, (unsigned long long)flow->cc.cwnd_bytes);
-    if (flow->sent.flying_charge > flow->peer_window_bytes + CONTROL_RESERVE_BYTES)
-        world_fail(world, "%llu kernel bytes in flight to a buffer of %llu",
-                   (unsigned long long)flow->sent.flying_charge,
-                   (unsigned long long)flow->peer_window_bytes);
-}
 
 uint32_t world_lay_out(struct world *world, const struct tx_desc *desc, unsigned i, uint8_t *out)
 {
@@ -272,16 +264,6 @@ static void send_desc(struct world *world, const struct tx_desc *desc, bool fail
     }
 }
 
-static void note_probes(struct world *world, const struct end *end)
-{
-    for (unsigned i = 0; i < world->pair_count; i++) {
-        struct pair *pair = &world->pairs[i];
-        for (unsigned side = 0; side < 2; side++)
-            pair->probe_was_due[side] =
-                &world->ends[pair->end[side]] == end && pair->flow[side] && pair->flow[side]->probe_due;
-    }
-}
-
 /* Sends all that the core has; the NIC may refuse a descriptor, and takes none for a while then. */
 static void run_tx(struct world *world, struct end *end)
 {
@@ -290,19 +272,20 @@ static void run_tx(struct world *world, struct end *end)
     if (end->blocked_until_ns > world->now_ns)
         return;
     for (unsigned sent = 0;; sent++) {
-        note_probes(world, end);
+        judge_before(world, end);
         if (!core_tx(end->core, &desc, world->now_ns))
             return;
         if (sent > 200000)
             world_fail(world, "core_tx() does not come to an end");
         unsigned side = desc.destination % 2;
-        check_desc(world, &world->pairs[desc.destination / 2], side, &desc);
+        judge_desc(world, &world->pairs[desc.destination / 2], side, &desc);
         world_note(world, desc.sequenced ? desc.repair ? "repair" : "chunk" : "ack",
                    (uint64_t)(end - world->ends), desc.sequenced ? desc.seq : 0, desc.count);
         bool fail = world_chance(world, world->options->tx_fail_ppm);
         send_desc(world, &desc, fail);
         if (fail) {
             world->faults++;
+            world->dropped += (unsigned)__builtin_popcountll(desc.mask);
             core_tx_failed(end->core, &desc, world->now_ns);
             end->blocked_until_ns = world->now_ns + 1 + rng_below(&world->rng, 50 * NS_PER_US);
             world_push(world, end->blocked_until_ns, EVENT_RUN, (unsigned)(end - world->ends), NULL, 0);
@@ -533,6 +516,7 @@ static void close_world(struct world *world)
 {
     app_check(world);
     placing_check(world);
+    judge_run(world);
     for (unsigned i = 0; i < world->pair_count; i++) {
         struct pair *pair = &world->pairs[i];
         for (unsigned side = 0; side < 2; side++) {

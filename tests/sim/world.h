@@ -25,6 +25,7 @@ struct net {
     uint64_t burst_ns;       /* longest time that a burst of losses lasts */
     uint32_t loss_ppm, burst_ppm;
     uint32_t reorder_ppm, duplicate_ppm, corrupt_ppm, truncate_ppm, ce_ppm;
+    uint32_t stray_ppm;      /* datagrams after which one of an earlier incarnation of the peer comes */
     uint32_t dead_paths;     /* bit i: path i swallows everything */
     uint64_t black_from_ns, black_until_ns; /* swallows everything in between */
 };
@@ -67,6 +68,7 @@ struct options {
     unsigned messages;            /* per connection and direction */
     bool one_way;                 /* only the first end of a pair sends */
     uint64_t size_max;
+    bool one_size;                /* all messages are that large */
     unsigned outstanding;         /* requests at once per connection, kind and end */
     uint64_t send_gap_ns, recv_gap_ns; /* longest pause before a post; 0: none */
     uint64_t recv_late_ns;        /* receives of half of the connections begin up to so much later */
@@ -76,6 +78,11 @@ struct options {
     uint64_t close_after_ns;      /* longest idle time before a connection is closed */
     uint64_t linger_ns;
     uint64_t limit_ns;            /* all must be over by then */
+
+    /* bounds (judge.c); 0: none */
+    uint32_t needless_permille;   /* datagrams repeated, of all sent, beyond those that were lost */
+    uint64_t repairs_max;         /* datagrams repeated */
+    uint32_t dead_permille;       /* datagrams that went into net.dead_paths, of all sent */
 };
 
 struct world;
@@ -118,6 +125,14 @@ struct link {
     uint64_t burst_until_ns;
 };
 
+/* Over which path a chunk went last. */
+enum { LAST_MAX = 1024 };
+struct transmission {
+    uint64_t seq;
+    uint16_t path;
+    bool known, on_path;
+};
+
 /* Two ends with a flow between them; sides 0 and 1. */
 struct pair {
     uint8_t end[2];
@@ -126,7 +141,10 @@ struct pair {
     void *flow_memory[2];
     struct link link[2]; /* by sending side */
     bool dead[2];        /* CORE_EVENT_FLOW_DEAD seen */
+    /* judge.c */
     bool probe_was_due[2];
+    uint64_t paced_until_ns[2];   /* before the descriptor that it looks at; 0: not paced */
+    struct transmission last[2][LAST_MAX]; /* by sequence number */
 };
 
 struct world {
@@ -147,6 +165,7 @@ struct world {
     struct conn_sim *conns;
     unsigned conn_count;
     uint64_t requests_live, requests_ended, bytes_moved, datagrams, faults;
+    uint64_t dropped, repaired, into_dead; /* datagrams */
     uint64_t dead_end_max_ns; /* when the last request of the first end ended */
 };
 

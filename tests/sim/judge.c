@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "judge.h"
+
+#include "core/state.h"
+
+#include <stdio.h>
+
+/* ---- a descriptor ---------------------------------------------------------------------------- */
+
+static const struct params *end_params(const struct world *world, const struct pair *pair, unsigned side)
+{
+    return &world->ends[pair->end[side]].params;
+}
+
+static void check_shape(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
+{
+    if (desc->kind == TX_PLACE) {
+        if (!desc->on_path || desc->place_bytes == 0 ||
+            desc->place_bytes > end_params(world, pair, side)->chunk_size_kb * 1024)
+            world_fail(world, "a write of %u bytes", desc->place_bytes);
+        return;
+    }
+    uint64_t whole = desc->count == 64 ? UINT64_MAX : (UINT64_C(1) << desc->count) - 1;
+    if (desc->count == 0 || desc->mask == 0 || desc->mask & ~whole)
+        world_fail(world, "a descriptor with count %u and mask %llx", desc->count,
+                   (unsigned long long)desc->mask);
+    uint32_t datagram_max = pair->setup[side].datagram_bytes > world->options->datagram_bytes_later
+                                ? pair->setup[side].datagram_bytes
+                                : world->options->datagram_bytes_later;
+    if (desc->datagram_bytes > datagram_max || desc->last_bytes > desc->datagram_bytes)
+        world_fail(world, "a datagram of %u, last %u bytes, where %u fit", desc->datagram_bytes,
+                   desc->last_bytes, datagram_max);
+    if (!world->nic && (uint64_t)(desc->count - 1) * desc->datagram_bytes + desc->last_bytes > CORE_TRAIN_BYTES_MAX)
+        world_fail(world, "a train of %u times %u bytes", desc->count, desc->datagram_bytes);
+}
+
+/* Nothing beyond the windows, but one chunk, a probe, and what control frames may have more. */
+static void check_windows(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
+{
+    const struct flow *flow = desc->flow;
+    if (!desc->sequenced || flow->sent.flying_chunks == 1 || pair->probe_was_due[side])
+        return;
+    if (flow->sent.flying_payload > flow->cc.cwnd_bytes + CONTROL_RESERVE_BYTES)
+        world_fail(world, "%llu bytes in flight with a window of %llu",
+                   (unsigned long long)flow->sent.flying_payload, (unsigned long long)flow->cc.cwnd_bytes);
+    if (flow->sent.flying_charge > flow->peer_window_bytes + CONTROL_RESERVE_BYTES)
+        world_fail(world, "%llu kernel bytes in flight to a buffer of %llu",
+                   (unsigned long long)flow->sent.flying_charge,
+                   (unsigned long long)flow->peer_window_bytes);
+}
+
+/* A window below a chunk: data keeps its distance. */
+static void check_pace(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
+{
+    const struct chunk *chunk = sent_chunk(&desc->flow->sent, desc->seq);
+    if (desc->sequenced && chunk->payload_bytes && !pair->probe_was_due[side] &&
+        pair->paced_until_ns[side] > world->now_ns)
+        world_fail(world, "%u bytes %llu ns ahead of their time", chunk->payload_bytes,
+                   (unsigned long long)(pair->paced_until_ns[side] - world->now_ns));
+}
+
+/* A repair takes another path than the transmission that was lost, where there is one. */
+static void check_path(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc)
+{
+    struct transmission *last = &pair->last[side][desc->seq % LAST_MAX];
+    if (!desc->sequenced || desc->flow->sent.window > LAST_MAX)
+        return;
+    if (desc->repair && last->known && last->seq == desc->seq && !last->on_path && !desc->on_path &&
+        last->path == desc->path && desc->flow->paths.count > 1)
+        world_fail(world, "chunk %llu is repaired on path %u, which has lost it", (unsigned long long)desc->seq,
+                   desc->path);
+    *last = (struct transmission){desc->seq, desc->path, true, desc->on_path};
+}
+
+void judge_desc(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc)
+{
+    unsigned datagrams = (unsigned)__builtin_popcountll(desc->mask);
+    check_shape(world, pair, side, desc);
+    check_path(world, pair, side, desc);
+    if (desc->kind == TX_PLACE)
+        return;
+    check_windows(world, pair, side, desc);
+    check_pace(world, pair, side, desc);
+    world->repaired += desc->repair ? datagrams : 0;
+    if (desc->path < 32 && pair->link[side].net.dead_paths >> desc->path & 1)
+        world->into_dead += datagrams;
+}
+
+void judge_before(struct world *world, const struct end *end)
+{
+    for (unsigned i = 0; i < world->pair_count; i++) {
+        struct pair *pair = &world->pairs[i];
+        for (unsigned side = 0; side < 2; side++) {
+            const struct flow *flow = pair->flow[side];
+            if (&world->ends[pair->end[side]] != end || !flow)
+                continue;
+            pair->probe_was_due[side] = flow->probe_due;
+            pair->paced_until_ns[side] = flow->cc.pace_gap_ns ? flow->pace_until_ns : 0;
+        }
+    }
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+void judge_run(const struct world *world)
+{
+    const struct options *options = world->options;
+    enum { SLACK = 16 };
+    uint64_t needless = world->repaired > world->dropped ? world->repaired - world->dropped : 0;
+    if (world->trace.print)
+        printf("# %llu datagrams, %llu lost, %llu into dead paths, %llu repaired (%llu needlessly), %.3f ms\n",
+               (unsigned long long)world->datagrams, (unsigned long long)world->dropped,
+               (unsigned long long)world->into_dead, (unsigned long long)world->repaired,
+               (unsigned long long)needless, (double)(world->now_ns - world->start_ns) / 1e6);
+    if (options->needless_permille && needless > SLACK + world->datagrams * options->needless_permille / 1000)
+        world_fail(world, "%llu of %llu datagrams were repeated needlessly", (unsigned long long)needless,
+                   (unsigned long long)world->datagrams);
+    if (options->repairs_max && world->repaired > options->repairs_max)
+        world_fail(world, "%llu datagrams were repeated", (unsigned long long)world->repaired);
+    if (options->dead_permille && world->into_dead > SLACK + world->datagrams * options->dead_permille / 1000)
+        world_fail(world, "%llu of %llu datagrams went into a dead path", (unsigned long long)world->into_dead,
+                   (unsigned long long)world->datagrams);
+}
