@@ -353,11 +353,6 @@ static bool place_spills(struct stage *stage)
     return some;
 }
 
-bool stage_spilled(const struct stage *stage)
-{
-    return stage->spill_head != NULL;
-}
-
 unsigned stage_rx_room(struct stage *stage, unsigned most)
 {
     if (stage->receives == 0 || !stage->pool.memory)
@@ -623,7 +618,10 @@ void stage_close(struct stage *stage)
             nanosleep(&moment, NULL);
         }
     }
-    while (stage->devices) {
+    if (stage->in_flight)
+        LOG_ERR("a GPU does not end its copies: its streams and %zu bytes of host memory are left to it",
+                stage->pool.memory_bytes);
+    while (stage->devices && !stage->in_flight) {
         struct stage_device *device = stage->devices;
         stage->devices = device->next;
         if (!device->error && device->pinned)
@@ -636,15 +634,13 @@ void stage_close(struct stage *stage)
 
 void stage_free(struct stage *stage)
 {
-    if (stage_busy(stage)) { /* the device may still write there */
-        LOG_ERR("a GPU does not end its copies: %zu bytes of host memory are given up", stage->pool.memory_bytes);
-        return;
-    }
     while (stage->spill_head) {
         struct spill *kept = stage->spill_head;
         stage->spill_head = kept->next;
         free(kept);
     }
+    if (stage->in_flight) /* the device may still write there */
+        return;
     stage_pool_free(&stage->pool);
     free(stage);
 }

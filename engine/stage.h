@@ -12,8 +12,8 @@
  *
  * Bounded: where blocks for received data are short, the thread leaves datagrams in the socket
  * (stage_rx_room()) until copies have ended; blocks that wait for the rest of their bytes go up as
- * they are. What a single datagram still brings beyond the blocks that are left is kept on the heap (a
- * spill), and nothing more is received before that is gone.
+ * they are. What still comes beyond the blocks that are left, in one datagram or out of the eager ring, is
+ * kept on the heap (a spill), and nothing more is received before that is gone.
  *
  * Threads: the engine's owner; but stage_progress(), which makes all GPU calls, and stage_close() by the
  * engine thread itself, never by an application thread that has borrowed the engine. A borrower gives the
@@ -51,9 +51,11 @@ struct staged {
 
 /* NULL: out of memory. Allocates no blocks before they are needed. */
 struct stage *stage_open(struct engine_thread *thread);
-/* Waits for copies in flight, a second at most. The engine thread, as its last act. */
+/*
+ * Waits for copies in flight, a second at most. Where they have not ended even so, streams and memory are left to
+ * the device for good. The engine thread, as its last act.
+ */
 void stage_close(struct stage *stage);
-/* Leaves the memory alone where copies have not ended even so. */
 void stage_free(struct stage *stage);
 
 /* A request with staged memory is about to be submitted to the core. */
@@ -76,8 +78,6 @@ void *stage_place(struct stage *stage, struct uccl_request *request, uint64_t of
 
 /* How many received buffers, of `most`, there is room for. */
 unsigned stage_rx_room(struct stage *stage, unsigned most);
-/* Data waits on the heap: take no more commands. */
-bool stage_spilled(const struct stage *stage);
 
 /* Issues copies and sees which have ended. True: something was done. */
 bool stage_progress(struct stage *stage);

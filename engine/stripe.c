@@ -203,6 +203,17 @@ static void part_ended(struct engine_thread *thread, struct uccl_request *part)
         finish_one(request);
 }
 
+/* Asks the part's thread to end it. The part may end by itself meanwhile: while the notice waits here,
+ * the request, and the part with the notice in it, must stay. */
+static void end_part(struct engine_thread *thread, struct uccl_request *request, struct uccl_request *part)
+{
+    notify(thread, &part->to_part, part, COMMAND_END_PART);
+    if (part->to_part.waiting) {
+        part->to_part.then = request;
+        atomic_fetch_add_explicit(&request->unfinished, 1, memory_order_relaxed);
+    }
+}
+
 void stripe_ended(struct engine_thread *thread, struct uccl_request *request)
 {
     if (request->parent) {
@@ -214,7 +225,7 @@ void stripe_ended(struct engine_thread *thread, struct uccl_request *request)
         if (part->to_part.waiting)
             recall(thread, part);
         else if (!sent && atomic_load_explicit(&part->state, memory_order_acquire) == REQUEST_PENDING)
-            notify(thread, &part->to_part, part, COMMAND_END_PART);
+            end_part(thread, request, part);
     }
     finish_one(request);
 }

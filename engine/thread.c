@@ -154,7 +154,7 @@ static bool take_commands(struct engine_thread *thread)
     struct ring_entry entry;
     unsigned taken = 0;
     uint64_t now_ns = 0;
-    while (taken < COMMAND_BATCH && !stage_spilled(thread->stage) && ring_pop(&thread->ring, &entry)) {
+    while (taken < COMMAND_BATCH && ring_pop(&thread->ring, &entry)) {
         if (taken++ == 0)
             now_ns = clock_now_ns();
         switch ((enum thread_command)(entry.what & COMMAND_MASK)) {

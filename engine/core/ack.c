@@ -141,8 +141,10 @@ static unsigned on_ack_lanes(struct flow *flow, const struct lane_news *news, un
 /* Congestion control is about to react to losses that may prove to be none. */
 void flow_remember_window(struct flow *flow, uint64_t now_ns)
 {
-    if (flow->undo_cwnd_bytes == 0)
+    if (flow->undo_cwnd_bytes == 0) {
         flow->undo_cwnd_bytes = flow->cc.cwnd_bytes;
+        flow->undo_startup = flow->cc.startup;
+    }
     flow->undo_since_ns = now_ns;
 }
 
@@ -153,6 +155,8 @@ static void settle_window(struct flow *flow, bool spurious)
         return;
     if (spurious && flow->undo_cwnd_bytes > flow->cc.cwnd_bytes)
         cc_set_window(&flow->cc, flow->undo_cwnd_bytes);
+    if (spurious && flow->undo_startup)
+        flow->cc.startup = true;
     if (spurious || flow->sent.newest_acked_ns > flow->undo_since_ns)
         flow->undo_cwnd_bytes = 0;
 }

@@ -81,6 +81,7 @@ struct flow {
     bool probe_due;               /* it is about to go, whatever the window */
     uint64_t undo_cwnd_bytes;     /* the window before the last losses, should they prove needless; 0: none */
     uint64_t undo_since_ns;       /* when they were found */
+    bool undo_startup;            /* whether it was growing as at the start then */
     bool window_limited;          /* the window held a chunk back since the last ack */
 };
 

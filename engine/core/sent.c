@@ -98,7 +98,7 @@ void sent_init(struct sent *sent, struct chunk *chunks, struct chunk_list *by_pa
         .lost = {SENT_NONE, SENT_NONE},
         .window = window,
         .reorder_threshold = reorder_threshold,
-        .reorder_window_quarters = 1,
+        .reorder_window_quarters = paths->count > 1 ? 2 : 1,
     };
     for (unsigned i = 0; i < paths->count + (lanes ? lanes->count : 0u); i++)
         by_path[i] = (struct chunk_list){SENT_NONE, SENT_NONE};
@@ -217,7 +217,7 @@ static void ack_whole(struct sent *sent, struct chunk *chunk, sent_acked_fn acke
     if (chunk->state == CHUNK_FREE)
         return;
     /* given up, yet here it is: before its repair went out, or too soon after (as Eifel, RFC 3522) */
-    if ((chunk->state == CHUNK_LOST && chunk->acked_mask == 0) ||
+    if ((chunk->state == CHUNK_LOST && (chunk->acked_mask == 0 || chunk->transmissions == 1)) ||
         (chunk->transmissions > 1 && sent->too_soon_ns && chunk->sent_ns > sent->too_soon_ns))
         result->spurious = true;
     /* of a repair too, unless it cannot be what arrived (RFC 8985 6.2, step 2) */

@@ -4,8 +4,9 @@
  * when it counts as lost. Rules, in the order in which they usually speak:
  *   per path  a chunk sent `reorder_threshold` transmissions before one that was acked on the same
  *             path is lost (1 where paths deliver in order)
- *   time      a chunk sent min_rtt/4 before the newest one acked is lost after that much more
- *             time (RACK, RFC 8985 6.2; the window grows when a repair proves needless)
+ *   time      a chunk that one sent later has overtaken is lost after a round trip and a quarter of
+ *             the shortest; half of it where there are several paths (RACK, RFC 8985 6.2; the
+ *             quarters grow when a repair proves needless)
  * Tail-loss probe and RTO are timers of the flow.
  */
 #ifndef UCCL_SENT_H

@@ -24,7 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 100, FENCE_NAP_NS = 1000 * 1000, WAIT_S_MAX = 1000000 };
+enum { LOOK_MS = 100, FENCE_NAP_NS = 1000 * 1000, STALL_NAP_NS = 200 * 1000 * 1000, WAIT_S_MAX = 1000000 };
 
 /* ---- the device in use ----------------------------------------------------------------------- */
 
@@ -441,6 +441,7 @@ static void look_around(struct nic_queue *queue)
     if (news == queue->news_seen && at_ms - queue->looked_ms < LOOK_MS)
         return;
     queue->looked_ms = at_ms;
+    verbs_reap_sends(queue); /* a send that has failed says so */
     if (queue->paths)
         verbs_paths_sweep(queue, at_ms);
     take_events(queue->nic);
@@ -478,6 +479,16 @@ static void take_completion_events(struct nic_queue *queue)
         queue->lib->ack_cq_events(cq, 1); /* a queue with unacknowledged ones could not be closed */
 }
 
+/* The longest sleep: the end of a fence may tell nobody, and work that does not end has to be noticed. */
+static uint64_t nap(struct nic_queue *queue)
+{
+    const struct verbs_paths *paths = queue->paths;
+    if (!paths || paths->fencing + paths->requests == 0)
+        return UINT64_MAX;
+    queue->until_look = 0;
+    return paths->fencing ? FENCE_NAP_NS : STALL_NAP_NS;
+}
+
 static void verbs_wait(struct nic_queue *queue, uint64_t timeout_ns)
 {
     struct pollfd fds[] = {{.fd = queue->channel->fd, .events = POLLIN},
@@ -489,8 +500,9 @@ static void verbs_wait(struct nic_queue *queue, uint64_t timeout_ns)
         queue->broken = true;
     if (verbs_paths_arm(queue) || verbs_receive(queue) || queue->broken)
         return;
-    if (queue->paths && queue->paths->fencing && timeout_ns > FENCE_NAP_NS) /* the end of one may tell nobody */
-        timeout = (struct timespec){0, FENCE_NAP_NS};
+    uint64_t nap_ns = nap(queue);
+    if (timeout_ns > nap_ns)
+        timeout = (struct timespec){0, (long)nap_ns};
     if (ppoll(fds, sizeof fds / sizeof fds[0], timeout.tv_sec > WAIT_S_MAX ? NULL : &timeout, NULL) <= 0)
         return;
     if (fds[0].revents)

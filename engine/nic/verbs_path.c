@@ -425,11 +425,33 @@ void verbs_paths_forget(struct nic_queue *queue, uint32_t destination)
     }
 }
 
+/*
+ * Some devices neither finish work nor let it fail, as when a link was down for a while. Twice the time that
+ * an RC queue pair is allowed for all of its attempts is enough.
+ */
+static void check_stall(struct verbs_path *path, uint64_t now_ms)
+{
+    enum { NS_PER_TICK = 4096, SLACK_MS = 500 };
+    const struct params *params = path->queue->setup.params;
+    uint64_t attempt_ms = ((uint64_t)NS_PER_TICK << params->ib_timeout) / 1000000;
+    if (path->done == path->built || path->done != path->done_seen) {
+        path->done_seen = path->done;
+        path->progress_ms = now_ms;
+    } else if (!path->failed && now_ms - path->progress_ms > 2 * attempt_ms * (params->ib_retry_cnt + 1) + SLACK_MS) {
+        LOG_WARNING("verbs device %s port %u: path %u, queue pair 0x%x, neither finishes its work nor fails; it is "
+                    "made anew", path->queue->nic->port->device, path->queue->nic->port->number, path->is.path,
+                    path->qp->qp_num);
+        tell_failed(path);
+    }
+}
+
 void verbs_paths_sweep(struct nic_queue *queue, uint64_t now_ms)
 {
     struct verbs_paths *paths = queue->paths;
     for (uint32_t i = 0; i < paths->count; i++) {
         struct verbs_path *path = paths->all[i];
+        if (path && path->state == VERBS_UP)
+            check_stall(path, now_ms);
         if (path && path->state == VERBS_RESTING &&
             now_ms - path->since_ms >= queue->setup.params->packet_lifetime_ms)
             free_path(path);

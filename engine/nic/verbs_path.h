@@ -58,6 +58,8 @@ struct verbs_path {
     uint32_t depth;           /* work requests; a power of two */
     uint32_t psn;             /* of our first packet */
     uint32_t built, posted, done;
+    uint32_t done_seen;       /* `done` at the last look for stalls, which was new then */
+    uint64_t progress_ms;     /* when that was */
     uint32_t marker;          /* FENCING: number of the last send */
     bool marked, marker_done; /* it was posted; it has completed */
     uint64_t done_cookie;
@@ -84,6 +86,7 @@ struct verbs_paths {
     struct verbs_path **all;           /* by index; NULL: free */
     uint32_t count, capacity;
     uint32_t active;                   /* that are not only resting */
+    uint32_t requests;                 /* work requests in progress, of all */
     uint32_t fencing, events, dones;   /* paths in that state; with something for path_event(), poll_tx() */
     uint32_t news_seen;                /* of nic->path_news */
     uint16_t life;
@@ -118,7 +121,7 @@ void verbs_paths_flush(struct nic_queue *queue);
 unsigned verbs_poll_tx(struct nic_queue *queue, uint64_t *cookies, unsigned max);
 /* Arms the completion queues. True: something is there already. */
 bool verbs_paths_arm(struct nic_queue *queue);
-/* Destroys those that have rested. Now and then. */
+/* Now and then: destroys those that have rested, and gives up those whose work does not end. */
 void verbs_paths_sweep(struct nic_queue *queue, uint64_t now_ms);
 
 /* A receive completed on a queue pair of this number; NULL: it is none of ours any more. */

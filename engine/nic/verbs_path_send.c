@@ -75,6 +75,9 @@ static struct ibv_send_wr *stage_request(struct verbs_path *path, const struct t
         stage->requests[path->last_staged].next = &stage->requests[at];
     }
     path->last_staged = at;
+    if (path->built == path->done)
+        path->done_seen = path->done - 1; /* from now on it is waited for */
+    queue->paths->requests++;
     *work_of(path, path->built) =
         (struct verbs_work){.cookie = desc->cookie, .slot = (int16_t)slot, .last = last};
     stage->pieces[at] = piece;
@@ -151,6 +154,7 @@ static void finish(struct verbs_path *path, uint32_t until, bool well)
     struct verbs_paths *paths = path->queue->paths;
     if (until - path->done > path->built - path->done)
         return;
+    paths->requests -= until - path->done;
     for (; path->done != until; path->done++) {
         const struct verbs_work *work = work_of(path, path->done);
         if (work->slot != NO_SLOT)
@@ -203,7 +207,7 @@ unsigned verbs_poll_tx(struct nic_queue *queue, uint64_t *cookies, unsigned max)
 {
     struct verbs_paths *paths = queue->paths;
     unsigned count = 0;
-    if (!paths || paths->active == 0)
+    if (!paths || paths->requests + paths->fencing == 0)
         return 0;
     reap(queue);
     for (uint32_t i = 0; paths->dones && i < paths->count && count < max; i++) {

@@ -5,7 +5,7 @@
  * an assert, make the core write outside a buffer, keep or lose a request, or leak chunk records.
  *
  * The input is a list of records {kind, length, bytes}: a raw datagram, one made of frames whose
- * fields are near the right ones, or a step of the application.
+ * fields are near the right ones, or a step of the application or of a NIC that places payload.
  */
 #include "../param_defaults.h"
 #include "core/crc32c.h"
@@ -27,6 +27,8 @@ enum {
     REQUESTS = 64,
     PART_BYTES = 70000,
     BUFFER_BYTES = 1 << 17,
+    PATHS = 4,
+    FENCES = 64,
     DATAGRAM_BYTES = 1472,
 };
 static const uint64_t rx_token = (UINT64_C(77) << 12) | 1, tx_token = (UINT64_C(78) << 12) | 2;
@@ -49,6 +51,10 @@ static uint8_t buffer[BUFFER_BYTES];
 static uint64_t now_ns;
 static bool flow_dead;
 static uint64_t part_number;
+static uint64_t last_cookie;               /* of what went over a queue pair */
+static struct core_path_action fences[FENCES]; /* asked for, to be answered */
+static unsigned fence_count;
+static bool fence_at_once;
 
 static void require(bool promise)
 {
@@ -69,6 +75,9 @@ static void set_params(void)
     params = param_defaults();
     params.tx_buffers = 4;
     params.tx_small_buffers = 64;
+    params.port_entropy = PATHS;
+    params.grants = 16;
+    params.path_depth = 64;
 }
 
 static void pull_releases(void)
@@ -104,6 +113,15 @@ static void send_desc(const struct tx_desc *desc)
     static uint8_t header[WIRE_BULK_HEADER_BYTES];
     uint64_t whole = desc->count == 64 ? UINT64_MAX : (UINT64_C(1) << desc->count) - 1;
     require(desc->mask && !(desc->mask & ~whole));
+    if (desc->on_path) {
+        require(desc->sequenced && desc->path < PATHS && desc->generation);
+        last_cookie = desc->cookie;
+    }
+    if (desc->kind == TX_PLACE) {
+        require(desc->on_path && desc->place_bytes && ((struct request *)desc->bulk_msg)->live &&
+                desc->bulk_offset + desc->place_bytes <= desc->bulk_msg->size_bytes);
+        return;
+    }
     for (unsigned i = 0; desc->kind == TX_FRAMES && i < desc->piece_count; i++) {
         const struct tx_piece *piece = &desc->pieces[i];
         require(((struct request *)piece->msg)->live);
@@ -170,9 +188,27 @@ static void fetch(struct request *request, bool all)
     core_available(core, msg, bytes, now_ns);
 }
 
+/* What the core wants done to queue pairs is done at once, but for fences. */
+static void pull_paths(void)
+{
+    struct core_path_action action;
+    while (core_next_path(core, &action)) {
+        require(action.flow == flow && action.owner == &flow && action.path < PATHS);
+        if (action.kind == PATH_OPEN)
+            core_path_opened(core, flow, action.path, action.generation, action.path + 1, 7, now_ns);
+        else if (action.kind == PATH_CONNECT)
+            core_path_connected(core, flow, action.path, action.generation, now_ns);
+        else if (action.kind == PATH_FENCE && (fence_at_once || fence_count == FENCES))
+            core_path_fenced(core, flow, action.path, action.generation, now_ns);
+        else if (action.kind == PATH_FENCE)
+            fences[fence_count++] = action;
+    }
+}
+
 static void pull(void)
 {
     struct tx_desc desc;
+    pull_paths();
     pull_releases();
     pull_events();
     for (unsigned sent = 0; core_tx(core, &desc, now_ns); sent++) {
@@ -196,9 +232,9 @@ static void post(unsigned which, unsigned kind, uint64_t size)
     request->msg.size_bytes = size;
     request->msg.stripes = kind == CORE_RECV && which == 1 ? STRIPES : 0;
     request->msg.block_bytes = kind == CORE_SEND && which != 0 ? 4096 : 0; /* staged */
-    request->msg.placeable = false;
-    request->msg.grant_key = 0;
-    request->msg.grant_address = 0;
+    request->msg.placeable = which != 2;
+    request->msg.grant_key = 9;
+    request->msg.grant_address = 4096;
     request->wanted = false;
     if (which == PART_CONN) {
         request->msg.number = part_number++;
@@ -222,7 +258,7 @@ static void close_conn(unsigned which, uint64_t linger_ns)
 static void open_all(void)
 {
     struct core_setup core_setup = {
-        .params = &params, .counters = &counters, .crc32c = crc32c_portable, .seed = 1};
+        .params = &params, .counters = &counters, .crc32c = crc32c_portable, .seed = 1, .places_in_order = true};
     struct flow_setup setup = {
         .rx_token = rx_token,
         .tx_token = tx_token,
@@ -233,7 +269,10 @@ static void open_all(void)
         .rx_window_bytes = 1 << 20,
         .eager_window_kb = 128,
         .owner = &flow,
+        .places = true,
     };
+    fence_count = 0;
+    fence_at_once = false;
     now_ns = 1000000;
     flow_dead = false;
     part_number = 0;
@@ -265,6 +304,11 @@ static void close_all(void)
 {
     for (unsigned i = 0; i < CONNS; i++)
         close_conn(i, 0);
+    fence_at_once = true;
+    while (fence_count > 0) {
+        struct core_path_action action = fences[--fence_count];
+        core_path_fenced(core, flow, action.path, action.generation, now_ns);
+    }
     for (unsigned step = 0; step < 8; step++) {
         pull();
         now_ns += (params.dead_peer_ms + 1) * 1000000 / 2;
@@ -380,6 +424,11 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
     case 1: {
         struct wire_cts cts = {.conn = which, .msg = (uint32_t)near(reader, sends), .length = next(reader) * 100u};
         cts.stripes = next(reader) % 5;
+        if (kind & 8) {
+            cts.placeable = true;
+            cts.slot = cts.key = next(reader);
+            cts.address = near(reader, 0);
+        }
         return wire_put_cts(at, &cts);
     }
     case 2: {
@@ -411,12 +460,75 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
         ack.partials[0].seq = (uint32_t)near(reader, flow->sent.cumulative);
         ack.partials[0].mask = near(reader, 0);
         ack.paths[0].path = next(reader) % 6;
+        ack.paths[0].on_path = kind >> 6 & 1;
+        ack.paths[0].by_sequence = kind >> 7;
+        ack.next = (uint32_t)near(reader, flow->sack.cumulative);
         ack.paths[0].path_seq = next(reader);
         ack.paths[0].time_stamp = wire_time(now_ns) - next(reader) * 100u;
         return wire_put_ack(at, &ack);
     }
     default:
+        if (kind & 8) {
+            unsigned path = next(reader) % (PATHS + 1);
+            uint32_t generation = path < PATHS ? flow->lanes.lanes[path].generation : 1;
+            struct wire_path frame = {.what = (uint8_t)(1 + (kind >> 4) % 3), .path = (uint16_t)path,
+                                      .generation = generation + next(reader) % 3 - (kind >> 7)};
+            if (frame.generation == 0)
+                frame.generation = 1;
+            return wire_put_path(at, &frame);
+        }
         return wire_put_ping(at);
+    }
+}
+
+/* What a NIC that places payload does: things arrive, finish, fail, in any order. */
+static void nic(struct reader reader)
+{
+    unsigned what = next(&reader);
+    uint16_t path = next(&reader) % (PATHS + 1);
+    uint32_t generation = path < PATHS ? flow->lanes.lanes[path].generation : 1;
+    if (what & 0x80)
+        generation += next(&reader);
+    switch (what % 8) {
+    case 0:
+    case 1:
+    case 2:
+        core_rx_immediate(core, flow, path, generation,
+                          wire_immediate(next(&reader), near(&reader, flow->sack.end)),
+                          next(&reader) * (what & 0x40 ? 1000000u : 500u), now_ns);
+        break;
+    case 3:
+        core_tx_done(core, last_cookie + (uint64_t)(int8_t)next(&reader), now_ns);
+        break;
+    case 4:
+        core_path_failed(core, flow, path, generation, now_ns);
+        break;
+    case 5:
+        if (fence_count > 0) {
+            struct core_path_action action = fences[--fence_count];
+            core_path_fenced(core, flow, action.path, action.generation, now_ns);
+        }
+        break;
+    case 6: { /* a repair, or what pretends to be one */
+        struct tx_desc desc = {.kind = TX_BULK, .token = rx_token, .mask = 1, .count = 1, .sequenced = true,
+                               .repair = true, .on_path = !(what & 0x20), .path = path};
+        uint8_t datagram[WIRE_BULK_HEADER_BYTES + 1024] = {0};
+        desc.conn_id = next(&reader) % 2;
+        desc.seq = near(&reader, flow->sack.end);
+        desc.path_seq = next(&reader);
+        desc.msg_number = (uint32_t)near(&reader, conns[desc.conn_id] ? conns[desc.conn_id]->recv_base : 0);
+        desc.msg_total = next(&reader) * 200u;
+        desc.bulk_offset = next(&reader) * 200u;
+        desc.bulk_last = next(&reader) * 4u;
+        wire_bulk_header(&desc, 0, 0, crc32c_portable, datagram);
+        core_rx_on_path(core, flow, path, generation, datagram, WIRE_BULK_HEADER_BYTES + desc.bulk_last, now_ns);
+        copies();
+        break;
+    }
+    default:
+        core_path_opened(core, flow, path, generation, 1, 1, now_ns);
+        core_path_connected(core, flow, path, generation, now_ns);
+        core_path_fenced(core, flow, path, generation ^ (what >> 4), now_ns);
     }
 }
 
@@ -489,8 +601,11 @@ static void step(unsigned kind, const uint8_t *data, size_t length)
     case 5:
         fetch(&requests[first % REQUESTS], second & 1);
         break;
-    default:
+    case 6:
         pull();
+        break;
+    default:
+        nic((struct reader){data, data + length});
     }
 }
 

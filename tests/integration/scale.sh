@@ -50,6 +50,14 @@ matrix "Nodes 16" "Connections 1" "Failures 2" "0->15 id 1 start 0 size 2000000"
 check "failures are read" within 1 2 ratio --matrix="$WORK/test.cm"
 check "permutation of 32" within 1 1.25 ratio --nodes=32
 check "all to all of 16" within 1 1.5 ratio --nodes=16 --traffic=alltoall --size=200000
+check "permutation of 128 over 128 paths: 1.15 of ideal" within 1 1.15 ratio --nodes=128 --paths=128
+check "the same with receiver credit" within 1 1.15 ratio --nodes=128 --paths=128 --cc=eqds
+check "incast of 127 with receiver credit: 1.02 of ideal" within 1 1.02 ratio --nodes=128 --traffic=incast --cc=eqds
+check "and under 10,000 packets sent again" within 0 9999 retransmissions --nodes=128 --traffic=incast --cc=eqds
+check "degraded uplinks: recycled paths" within 200 330 all_us --nodes=128 --degraded=4 --cc=eqds
+check "and at least twice as long with oblivious ones" within 660 2000 all_us --nodes=128 --degraded=4 --cc=eqds \
+    --policy=rr
+check "dead uplinks" within 1 2.5 ratio --nodes=128 --dead=4 --cc=eqds
 check "the same seed gives the same result" repeats
 
 check "no header" refused 'line 1.*no "Nodes N"' "0->1 start 0 size 1"

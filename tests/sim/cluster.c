@@ -18,6 +18,8 @@ enum {
     ACCEPT_MS = 20,
     HELLO_MS = 3000,
     SETTLE_NS = 100000000,
+    WATCH_NS = 7000000,         /* well above the longest lease */
+    WATCH_PREEMPTS = 64,        /* who is preempted more often may be slower than that */
 };
 
 struct cluster cluster;
@@ -370,6 +372,7 @@ static void end_node(struct node *node)
     check_pool(node);
     if (cluster_random(2))
         uccl_listener_close(node->listener);
+    node->serving = false;
     int error = uccl_close(node->engine);
     if (error)
         machine_fail("uccl_close() returned %d", error);
@@ -390,7 +393,7 @@ static void node_main(void *argument)
         machine_fail("node %u cannot open an engine", node->index);
     if (uccl_listen(node->engine, -1, LISTEN_PORT, &node->handle, &node->listener))
         machine_fail("node %u cannot listen", node->index);
-    node->known = true;
+    node->known = node->serving = true;
     machine_note("up", node->index, node->life, node->params.num_engines);
     node->helpers = 1 + node->workers;
     machine_spawn(node->process, acceptor_main, node);
@@ -441,6 +444,7 @@ static void start_node(struct node *node)
     cluster.processes = process;
     node->process = process;
     node->params = node_params();
+    memset(node->heads, 0xff, sizeof node->heads);
     node->workers = 1 + cluster_random(options->workers);
     node->sends = node->receives = node->bytes_sent = node->bytes_received = 0;
     node->up = true;
@@ -504,7 +508,7 @@ static void crash(void *what, uint64_t extra)
     kill_sides(node);
     cluster.opening -= node->opening;
     node->opening = node->helpers = 0;
-    node->up = false;
+    node->up = node->serving = false;
     cluster.restarts_due++;
     machine_at(machine.now_ns + cluster_random((uint32_t)options->down_ns), restart, node, 0);
 }
@@ -552,6 +556,26 @@ static void change_datagrams(void *what, uint64_t extra)
     (void)extra;
     for (unsigned i = 0; i < cluster.options.nodes; i++)
         nic_sim_change_datagram(i, cluster.options.datagram_later_bytes);
+}
+
+/* What is posted is taken soon: no command lies in a ring for the whole time between two looks. */
+static void watch(void *what, uint64_t extra)
+{
+    (void)what;
+    (void)extra;
+    for (unsigned i = 0; i < cluster.options.nodes; i++) {
+        struct node *node = &cluster.nodes[i];
+        for (unsigned k = 0; node->serving && k < node->engine->thread_count; k++) {
+            const struct ring *ring = &node->engine->threads[k].ring;
+            if (ring_busy(ring) && ring->head == node->heads[k])
+                machine_fail("engine thread %u of node %u does not look into its ring", k, i);
+            node->heads[k] = ring_busy(ring) ? ring->head : UINT64_MAX;
+        }
+        for (struct side *side = node->sides; side; side = side->next)
+            traffic_watch(side);
+    }
+    if (!cluster.finishing)
+        machine_at(machine.now_ns + WATCH_NS, watch, NULL, 0);
 }
 
 /* How long it may take, from what is asked for and what goes wrong. */
@@ -632,6 +656,8 @@ static void begin(const struct cluster_options *options, uint64_t seed, bool pri
     cluster.crashes_left = options->crashes;
     if (options->crashes)
         machine_at(cluster_random((uint32_t)options->crash_ns), crash, NULL, 0);
+    if (options->preempt_every == 0 || options->preempt_every > WATCH_PREEMPTS)
+        machine_at(WATCH_NS, watch, NULL, 0);
     if (options->change_datagram_ns)
         machine_at(options->change_datagram_ns, change_datagrams, NULL, 0);
 }

@@ -19,7 +19,7 @@
 #include "sockets.h"
 #include "uccl/engine.h"
 
-enum { NODES_MAX = 512, WORKERS_MAX = 4, KINDS = 2, CRASHES_MAX = 4 };
+enum { WORKERS_MAX = 4, ENGINES_MAX = 8, KINDS = 2, CRASHES_MAX = 4 };
 enum { SEND, RECV }; /* as enum core_msg_kind */
 
 enum pattern { PATTERN_CHAIN, PATTERN_STAR, PATTERN_ALL, PATTERN_SELF };
@@ -67,6 +67,7 @@ struct pending {
     uccl_mr *mr;                 /* or NULL */
     unsigned number;
     uint64_t posted_ns, cancel_ns; /* cancel_ns: UINT64_MAX: not */
+    bool waited_for, ended_seen;   /* a worker is in uccl_wait(); it had ended when last watched */
 };
 
 /* The sends or the receives of one side. One worker serves it. */
@@ -118,6 +119,8 @@ struct node {
     struct process *process;     /* of this life */
     unsigned index, life;
     bool up, ended, known;       /* known: it has listened once */
+    bool serving;                /* its engine is open */
+    uint64_t heads[ENGINES_MAX]; /* of its rings, when last watched */
     unsigned opening;            /* its share of cluster.opening */
     unsigned helpers;            /* fibers that end_node() waits for */
     struct params params;
@@ -182,6 +185,8 @@ struct worker {
 void traffic_wake(struct node *node); /* there is something new for its workers */
 /* The node's process was killed. */
 void traffic_kill(struct side *side);
+/* Who waits for requests hears of their ends: looks at those of a side, now and then. */
+void traffic_watch(struct side *side);
 /* All statuses against the rules of engine.h. */
 void traffic_check(const struct session *session);
 void traffic_free(struct session *session);

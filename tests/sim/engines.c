@@ -86,7 +86,7 @@ static void set_lend(struct cluster_options *options, struct rng *rng)
     options->params.spin_us = rng_below(rng, 2) ? rng_below(rng, 20) : 0;
     options->workers = WORKERS_MAX;
     options->sessions = 3;
-    options->preempt_every = 4u << rng_below(rng, 6);
+    options->preempt_every = 4u << rng_below(rng, 8);
     options->preempt_ns = 1u << (10 + rng_below(rng, 8));
     options->size_max = 60000;
     options->recv_gap_ns = options->post_gap_ns = 1u << (12 + rng_below(rng, 10));
@@ -114,6 +114,28 @@ static void set_stripes(struct cluster_options *options, struct rng *rng)
         options->nic.datagram_bytes = 8972;
 }
 
+/* Commands between engine threads find full rings, and the threads are slow to empty them. */
+static void set_stripes_full(struct cluster_options *options, struct rng *rng)
+{
+    options->mixed = false;
+    options->nodes = 2;
+    options->params.num_engines = 2 + rng_below(rng, 3);
+    options->params.lend = rng_below(rng, 2) ? LEND_YES : LEND_NO;
+    options->params.stripe_min_kb = 64;
+    options->params.ring_entries = 16;
+    options->params.max_requests = 4096;
+    options->outstanding = 60;
+    options->messages = 60;
+    options->size_max = 150000;
+    options->size_min = 66000;
+    options->nic.datagram_bytes = 8972;
+    options->post_gap_ns = options->recv_gap_ns = 0;
+    options->preempt_every = 8u << rng_below(rng, 6);
+    options->preempt_ns = 1u << (14 + rng_below(rng, 6));
+    options->cancel_permille = rng_below(rng, 2) * 500;
+    options->close_early = rng_below(rng, 3) == 0;
+}
+
 /* Rings and pools that are full all the time. */
 static void set_full(struct cluster_options *options, struct rng *rng)
 {
@@ -132,6 +154,9 @@ static void set_full(struct cluster_options *options, struct rng *rng)
 static void set_cancel(struct cluster_options *options, struct rng *rng)
 {
     options->cancel_permille = 100 + rng_below(rng, 700);
+    options->workers = 1 + rng_below(rng, WORKERS_MAX);
+    options->preempt_every = 8u << rng_below(rng, 8);
+    options->preempt_ns = 1u << (12 + rng_below(rng, 7));
     options->truncate_permille = rng_below(rng, 2) * 100;
     options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
     options->params.stripe_min_kb = 64;
@@ -410,6 +435,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-lend", set_lend),
     SCENARIO("engines-preempt", set_preempt),
     SCENARIO("engines-stripes", set_stripes),
+    SCENARIO("engines-stripes-full", set_stripes_full),
     SCENARIO("engines-full", set_full),
     SCENARIO("engines-cancel", set_cancel),
     SCENARIO("engines-close", set_close),

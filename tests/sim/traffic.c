@@ -6,6 +6,7 @@
  */
 #include "cluster.h"
 
+#include "request.h"
 #include "seam.h"
 
 #include <stdio.h>
@@ -13,7 +14,7 @@
 enum {
     BURST_MAX = 8,
     IDLE_NS = 3000000,         /* an idle worker looks again */
-    WAIT_MS_MAX = 5,
+    WAIT_MS_MAX = 25,
     WAIT_LATE_NS = 30000000,   /* a wait may end so much after its time */
     DEAD_LATE_NS = 1500000000, /* and requests after the dead-peer time */
 };
@@ -309,12 +310,18 @@ static void wait_for(struct stream *stream, struct pending *pending, int timeout
 {
     size_t bytes = 0;
     uint64_t until_ns = machine_deadline((uint64_t)timeout_ms * 1000000);
+    pending->waited_for = true;
     int status = uccl_wait(pending->request, timeout_ms, &bytes);
+    pending->waited_for = pending->ended_seen = false;
     if (status != UCCL_ETIMEDOUT)
         collected(stream, pending, status, bytes);
     else if (timeout_ms < 0)
         machine_fail("a wait without limit ended by time");
-    if (timeout_ms >= 0 && machine.now_ns > until_ns + WAIT_LATE_NS)
+    /* preempted at every step, the waiter's own rounds are long */
+    uint64_t late_ns = WAIT_LATE_NS;
+    if (cluster.options.preempt_every)
+        late_ns += UINT64_C(1000) * cluster.options.preempt_ns / cluster.options.preempt_every;
+    if (timeout_ms >= 0 && machine.now_ns > until_ns + late_ns)
         machine_fail("a wait of %d ms took %.3f ms longer", timeout_ms, (double)(machine.now_ns - until_ns) / 1e6);
 }
 
@@ -492,6 +499,20 @@ void traffic_worker(void *argument)
             machine_park(worker.node, machine.now_ns + cluster_random(IDLE_NS));
     }
     worker.node->helpers--;
+}
+
+void traffic_watch(struct side *side)
+{
+    for (unsigned kind = 0; kind < KINDS; kind++) {
+        for (struct pending *pending = side->streams[kind].live; pending; pending = pending->next) {
+            if (!pending->waited_for || pending->request->state != REQUEST_ENDED)
+                continue;
+            if (pending->ended_seen)
+                machine_fail("session %u: request %u has ended, and who waits for it sleeps on",
+                             side->session->index, pending->number);
+            pending->ended_seen = true;
+        }
+    }
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */

@@ -218,6 +218,33 @@ Test(core, a_lost_tail_is_probed, .init = duo_open)
     cr_assert_eq(duo_count(&duo_counters[0].rto_fired), 0);
 }
 
+Test(core, a_needless_loss_does_not_end_the_start, .init = duo_open)
+{
+    duo_send(0, 100);
+    duo_run(MS);
+    for (unsigned i = 0; i < 3; i++) {
+        duo_send(0, 100);
+        duo_transmit(0);
+        duo_now += US;
+    }
+    uint64_t cwnd_bytes = duo_flow[0]->cc.cwnd_bytes;
+    cr_assert(duo_flow[0]->cc.startup);
+    duo_deliver_one(0, 1);
+    duo_deliver_one(0, 2);
+    duo_transmit(1);
+    duo_deliver(1);
+    while (duo_count(&duo_counters[0].lost_chunks) == 0)
+        cr_assert(duo_tick(0, duo_now + MS));
+    cr_assert_not(duo_flow[0]->cc.startup);
+    cr_assert_lt(duo_flow[0]->cc.cwnd_bytes, cwnd_bytes);
+    duo_deliver_one(0, 0); /* it was only late */
+    duo_transmit(1);
+    duo_deliver(1);
+    cr_assert(duo_flow[0]->cc.startup);
+    cr_assert_geq(duo_flow[0]->cc.cwnd_bytes, cwnd_bytes);
+    duo_drop(0);
+}
+
 Test(core, the_tail_is_probed_as_soon_as_the_floor_allows)
 {
     for (unsigned fast = 0; fast < 2; fast++) {

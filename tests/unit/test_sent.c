@@ -212,7 +212,7 @@ Test(sent, loss_by_time, .init = setup)
     cr_assert_eq(sent_lose_by_time(&sent, &rtt, 50 * MS, &next_ns), 0, "nothing later was acked");
     ack(0, 1); /* chunk 1 */
     cr_assert_eq(sent_lose_by_time(&sent, &rtt, 5 * MS, &next_ns), 0);
-    cr_assert_eq(next_ns, (1 + 4 + 1) * MS, "a round trip and a quarter of the shortest");
+    cr_assert_eq(next_ns, (1 + 4 + 2) * MS, "a round trip and half of the shortest");
     cr_assert_eq(sent_lose_by_time(&sent, &rtt, next_ns, &next_ns), 1);
     cr_assert_eq(sent_seq(&sent, sent_first_lost(&sent)), 0);
     cr_assert_eq(next_ns, UINT64_MAX, "chunk 2 is later than all that was acked");
@@ -229,7 +229,7 @@ Test(sent, peer_hold_time_is_not_loss, .init = setup)
     send(1, 2 * MS);
     ack(0, 1);
     cr_assert_eq(sent_lose_by_time(&sent, &rtt, 8 * MS, &next_ns), 0);
-    cr_assert_eq(next_ns, (1 + 4 + 3 + 1) * MS);
+    cr_assert_eq(next_ns, (1 + 4 + 3 + 2) * MS);
 }
 
 Test(sent, slow_paths_are_not_loss, .init = setup)
@@ -244,7 +244,7 @@ Test(sent, slow_paths_are_not_loss, .init = setup)
     ack(0, 1);
     cr_assert_eq(sent_lose_by_time(&sent, &rtt, 9 * MS, &next_ns), 0);
     cr_assert_gt(next_ns, 9 * MS);
-    cr_assert_leq(next_ns, (1 + 8 + 1) * MS);
+    cr_assert_leq(next_ns, (1 + 8 + 2) * MS);
 }
 
 /* A whole burst is lost. The ack of the one chunk that is repeated shows that for all of it. */
@@ -282,6 +282,16 @@ Test(sent, spurious_loss, .init = setup)
     sent_lose(&sent, chunk);
     sent_fly(&sent, chunk, 1, paths[1].next_seq++, 4);
     cr_assert_not(ack(3, 0).spurious, "the repair may be what arrived");
+    chunk = send(0, 5);
+    chunk->acked_mask = 1;
+    sent_lose(&sent, chunk);
+    cr_assert(ack(4, 0).spurious, "a part had been acked, and nothing sent again");
+    chunk = send(0, 6);
+    sent_lose(&sent, chunk);
+    sent_fly(&sent, chunk, 1, paths[1].next_seq++, 7);
+    chunk->acked_mask = 1;
+    sent_lose(&sent, chunk);
+    cr_assert_not(ack(5, 0).spurious, "the rest may have come with the repair");
     cr_consistent();
 }
 

@@ -88,6 +88,13 @@ Test(stage, unexpected_messages, .timeout = TIMEOUT_S)
     stage_close_pair();
 }
 
+static void ignore_log(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)text;
+}
+
 static void *borrow(void *argument)
 {
     fake_forbid_this_thread();
@@ -269,6 +276,31 @@ Test(stage, engine_closes, .timeout = TIMEOUT_S)
     stage_close_pair();
     fake_free(from.memory); /* nobody copies there any more */
     fake_free(to.memory);
+}
+
+/* A device that never ends its copies does not keep an engine from being closed. */
+Test(stage, hung_device, .timeout = TIMEOUT_S, .exit_code = 7)
+{
+    enum { COUNT = 20, LENGTH = 600000, LEFT_ALL_WELL = 7 };
+    stage_open_pair("no", "64", "8", "mmsg", "2");
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    uccl_request *request;
+    uint8_t byte = 0;
+    fake.hold = true;
+    uccl_set_log(ignore_log, NULL);
+    for (unsigned i = 0; i < COUNT; i++) {
+        IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &request), 0);
+        IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &request), 0);
+    }
+    uccl_request *recv = post_recv(pair.conn[0], &byte, 1), *send = post_send(pair.conn[1], &byte, 1);
+    end_of(recv, 0); /* others do not notice */
+    end_of(send, 0);
+    uint64_t start_ms = now_ms();
+    IS(uccl_conn_close(pair.conn[0]), 0);
+    cr_assert_lt(now_ms() - start_ms, 2500);
+    pair_close(&pair);
+    cr_assert_lt(now_ms() - start_ms, 10000);
+    _exit(LEFT_ALL_WELL); /* what is left to the device is a leak on purpose */
 }
 
 /* ---- failures of the device ------------------------------------------------------------------ */

@@ -548,6 +548,26 @@ Test(verbs_path, device_that_does_not_flush_is_made_to, .init = set_up_paths, .f
     cr_assert_eq(finished(), 0);
 }
 
+/* Neither done nor failed, for longer than all attempts of a queue pair may take. */
+Test(verbs_path, work_that_does_not_end_is_a_failure, .init = set_up_paths, .fini = close_pair)
+{
+    struct nic_path_event event;
+    uint64_t begin_ms = verbs_now_ms(), limit_ms = 500 + 2 * 67 * 8;
+    params.ib_timeout = 14;
+    params.ib_retry_cnt = 7;
+    verbs_paths_sweep(queues[0], begin_ms);
+    cr_assert(send_write(0, 1, 0, 10, 1)); /* long after the last one: counts from here */
+    nic_verbs_ops.flush(queues[0]);
+    verbs_paths_sweep(queues[0], begin_ms + 10 * limit_ms);
+    verbs_paths_sweep(queues[0], begin_ms + 11 * limit_ms - 10);
+    cr_assert(!next_event(0, &event));
+    verbs_paths_sweep(queues[0], begin_ms + 11 * limit_ms + 10);
+    cr_assert(next_event(0, &event));
+    cr_assert(!event.fenced);
+    verbs_paths_sweep(queues[0], begin_ms + 20 * limit_ms); /* is told once */
+    cr_assert(!next_event(0, &event));
+}
+
 Test(verbs_path, closed_flow_hears_nothing_more, .init = set_up_paths, .fini = close_pair)
 {
     struct nic_rx rx;
