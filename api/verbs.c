@@ -26,16 +26,9 @@ static void describe_gid(const struct verbs_gid *gid, struct uccl_verbs_gid *out
 static void judge(const struct verbs_port *port, const struct params *params,
                   struct uccl_verbs_port *out)
 {
-    struct verbs_candidate candidate = {.device = port->device,
-                                        .number = port->number,
-                                        .active = port->active,
-                                        .ethernet = port->ethernet,
-                                        .able = port->able,
-                                        .gids = port->gids,
-                                        .gid_count = port->gid_count};
     struct verbs_choice choice;
 
-    verbs_judge(&candidate, params, &choice);
+    verbs_port_judge(port, params, &choice);
     out->usable = choice.usable;
     out->gid_index = choice.gid ? choice.gid->index : -1;
     snprintf(out->why_not, sizeof out->why_not, "%s", choice.why_not);

@@ -42,18 +42,13 @@ static void keep_usable(struct nic *nic)
     int kept = 0;
     for (int i = 0; i < nic->port_count; i++) {
         struct verbs_port port = nic->ports[i];
-        char why[VERBS_WHY_TEXT] = "";
-        bool admitted = verbs_admits(nic->params.ib_hca, port.device, port.number);
-        if (admitted && !port.active)
-            LOG_INFORM("verbs device %s port %u is not used: it is not active", port.device, port.number);
-        if (admitted && port.active && (!port.ethernet || verbs_choose_gid(port.gids, port.gid_count,
-                                                                           nic->params.ib_gid_index, why)) &&
-            verbs_choose_mode(&port.able, &nic->params, why) >= 0) {
+        struct verbs_choice choice;
+        verbs_port_judge(&port, &nic->params, &choice);
+        if (choice.usable) {
             nic->ports[kept++] = port;
             continue;
         }
-        if (*why)
-            LOG_INFORM("verbs device %s port %u is not used: %s", port.device, port.number, why);
+        LOG_INFORM("verbs device %s port %u is not used: %s", port.device, port.number, choice.why_not);
         free(port.gids);
     }
     nic->port_count = kept;
@@ -114,21 +109,17 @@ static int find_host(struct nic *nic)
 static int open_port(struct nic *nic)
 {
     struct verbs_port *port = nic->port = &nic->ports[0];
-    char why[VERBS_WHY_TEXT], text[VERBS_GID_TEXT];
-    const struct verbs_gid *gid =
-        verbs_choose_gid(port->gids, port->gid_count, nic->params.ib_gid_index, why);
-    if (gid) {
-        nic->gid = *gid;
-        LOG_INFORM("verbs device %s port %u: GID %d, %s (%s)", port->device, port->number, gid->index,
-                   verbs_gid_text(gid->gid, text), why);
+    char text[VERBS_GID_TEXT];
+    struct verbs_choice choice;
+    verbs_port_judge(port, &nic->params, &choice);
+    if (choice.gid) {
+        nic->gid = *choice.gid;
+        LOG_INFORM("verbs device %s port %u: GID %d, %s (%s)", port->device, port->number, nic->gid.index,
+                   verbs_gid_text(nic->gid.gid, text), choice.why_gid);
     }
-    nic->mode = (uint8_t)verbs_choose_mode(&port->able, &nic->params, why);
-    if (nic->mode != VERBS_UD && port->limits.max_srq_wr < VERBS_RECEIVES_MIN) {
-        nic->mode = VERBS_UD;
-        snprintf(why, sizeof why, "the device has no shared receive queues, which connected ones need");
-    }
+    nic->mode = (uint8_t)choice.mode;
     LOG_INFORM("verbs device %s port %u: data over %s (%s)", port->device, port->number,
-               verbs_mode_name(nic->mode), why);
+               verbs_mode_name(nic->mode), choice.why_mode);
     nic->ipv4 = port->ethernet && is_ipv4(nic->gid.gid);
     nic->datagram_bytes = 1u << verbs_choose_mtu(port->mtu_shift, port->mtu_shift, nic->params.mtu);
     if (nic->datagram_bytes < CORE_DATAGRAM_MIN)

@@ -195,6 +195,24 @@ void verbs_ports_free(struct verbs_port *ports, int count)
     free(ports);
 }
 
+void verbs_port_judge(const struct verbs_port *port, const struct params *params, struct verbs_choice *out)
+{
+    enum { SHARED_MIN = 64 };
+    struct verbs_candidate candidate = {.device = port->device,
+                                        .number = port->number,
+                                        .active = port->active,
+                                        .ethernet = port->ethernet,
+                                        .able = port->able,
+                                        .gids = port->gids,
+                                        .gid_count = port->gid_count};
+    verbs_judge(&candidate, params, out);
+    if (out->mode > VERBS_UD && port->limits.max_srq_wr < SHARED_MIN) {
+        out->mode = VERBS_UD;
+        snprintf(out->why_mode, sizeof out->why_mode,
+                 "the device has no shared receive queues, which connected queue pairs need");
+    }
+}
+
 struct ibv_context *verbs_device_open(const struct verbs_lib *lib, const char *name)
 {
     int devices = 0;

@@ -35,6 +35,9 @@ struct verbs_port {
 int verbs_ports_list(const struct verbs_lib *lib, struct verbs_port **out);
 void verbs_ports_free(struct verbs_port *ports, int count);
 
+/* verbs_judge() of a port. `out` points into it. */
+void verbs_port_judge(const struct verbs_port *port, const struct params *params, struct verbs_choice *out);
+
 /* Opens the device of that name; NULL: logged. */
 struct ibv_context *verbs_device_open(const struct verbs_lib *lib, const char *name);
 
