@@ -56,7 +56,8 @@ static void keep_usable(struct nic *nic)
 
 static bool is_ipv4(const uint8_t gid[16])
 {
-    return IN6_IS_ADDR_V4MAPPED((const struct in6_addr *)(const void *)gid);
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    return memcmp(gid, mapped, sizeof mapped) == 0;
 }
 
 /* The IP address that a GID stands for. */

@@ -130,14 +130,15 @@ static void send_datagrams(struct verbs_path *path, const struct tx_desc *desc, 
 bool verbs_path_send(struct nic_queue *queue, const struct tx_desc *desc)
 {
     struct verbs_path *path = queue->peers[desc->destination].paths[desc->path];
-    uint64_t mask = desc->mask & wire_full_mask(desc->count ? desc->count : 1);
-    uint32_t count = desc->kind == TX_PLACE ? 1 : (uint32_t)__builtin_popcountll(mask);
+    bool write = desc->kind == TX_PLACE;
+    uint64_t mask = write ? 1 : desc->mask & wire_full_mask(desc->count);
+    uint32_t count = write ? 1 : (uint32_t)__builtin_popcountll(mask);
     if (desc->kind == TX_FRAMES)
         datagram_gather(&queue->setup, desc, mask);
     if (!path || path->is.generation != desc->generation || path->state != VERBS_UP || path->failed ||
         path->depth - (path->built - path->done) < count)
         return false;
-    if (desc->kind == TX_PLACE)
+    if (write)
         send_write(path, desc);
     else if (count > queue->paths->free_repair_count)
         return false;

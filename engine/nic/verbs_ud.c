@@ -276,11 +276,11 @@ static void stage(struct nic_queue *queue, const struct tx_desc *desc, unsigned 
 
 bool verbs_send(struct nic_queue *queue, const struct tx_desc *desc)
 {
-    uint64_t mask = desc->mask & wire_full_mask(desc->count);
-    const uint8_t *payload = NULL;
     assert(desc->destination < queue->peer_count && queue->peers[desc->destination].used);
     if (desc->on_path)
         return verbs_path_send(queue, desc);
+    uint64_t mask = desc->mask & wire_full_mask(desc->count);
+    const uint8_t *payload = NULL;
     assert(desc->count >= 1 && desc->count <= CORE_TRAIN_MAX);
     if (desc->kind == TX_FRAMES)
         datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a repair has no pieces */

@@ -4,6 +4,8 @@
  * completions first of all. Both ends of everything live in this process, so a write goes straight to the
  * address that it names. What is posted waits until fake_run() lets it happen; queues that overflow,
  * and completion queues that do, fail the test.
+ *
+ * Whoever includes it defines FAKE_REQUIRE(condition).
  */
 #ifndef UCCL_TEST_FAKE_VERBS_H
 #define UCCL_TEST_FAKE_VERBS_H
@@ -11,7 +13,6 @@
 #include "nic/verbs_path.h"
 
 #include <arpa/inet.h>
-#include <criterion/criterion.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,6 +57,7 @@ static struct {
     struct ibv_device_attr limits;
     struct ibv_port_attr port;
     bool no_uc, no_rc;
+    bool moves_nothing;             /* writes change no memory */
     int register_errno, send_errno; /* what the next calls fail with */
     struct fake_qp *qps[FAKE_QPS];
     uint32_t qps_made, qps_alive, handles_alive, mrs_alive;
@@ -76,7 +78,7 @@ static struct fake_qp *fake_qp_of(uint32_t number)
 static void fake_complete(struct ibv_cq *ibv, const struct ibv_wc *wc)
 {
     struct fake_cq *cq = (struct fake_cq *)ibv;
-    cr_assert_lt(cq->tail - cq->head, cq->size, "a completion queue of %u overflows", cq->size);
+    FAKE_REQUIRE(cq->tail - cq->head < cq->size); /* or the completion queue overflows */
     cq->ring[cq->tail++ % FAKE_RING] = *wc;
 }
 
@@ -89,8 +91,7 @@ static int fake_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv
         *bad = wr;
         if (fake.send_errno)
             return fake.send_errno;
-        cr_assert_lt(qp->sends_tail - qp->sends_head, qp->sends_max, "a send queue of %u overflows",
-                     qp->sends_max);
+        FAKE_REQUIRE(qp->sends_tail - qp->sends_head < qp->sends_max); /* or the send queue overflows */
         uint32_t at = qp->sends_tail++ % FAKE_RING;
         qp->sends[at] = *wr;
         if (wr->num_sge)
@@ -109,8 +110,7 @@ static int fake_post_send(struct ibv_qp *ibv, struct ibv_send_wr *wr, struct ibv
 static int fake_post(struct fake_receives *receives, struct ibv_recv_wr *wr)
 {
     for (; wr; wr = wr->next) {
-        cr_assert_lt(receives->tail - receives->head, receives->size, "a receive queue of %u overflows",
-                     receives->size);
+        FAKE_REQUIRE(receives->tail - receives->head < receives->size);
         uint32_t at = receives->tail++ % FAKE_RING;
         receives->ring[at].wr_id = wr->wr_id;
         receives->ring[at].address = (uint8_t *)(uintptr_t)wr->sg_list[0].addr;
@@ -159,8 +159,8 @@ static void fake_arrive(struct fake_qp *to, const struct ibv_send_wr *wr, const 
         return;
     uint32_t at = receives->head++ % FAKE_RING;
     uint8_t *target = write ? (uint8_t *)(uintptr_t)wr->wr.rdma.remote_addr : receives->ring[at].address + grh;
-    cr_assert(write || length + grh <= receives->ring[at].length);
-    if (length)
+    FAKE_REQUIRE(write || length + grh <= receives->ring[at].length);
+    if (length && !(write && fake.moves_nothing))
         memcpy(target, (void *)(uintptr_t)piece->addr, length);
     struct ibv_wc wc = {.wr_id = receives->ring[at].wr_id,
                         .qp_num = to->qp.qp_num,
@@ -340,7 +340,7 @@ static struct ibv_cq *fake_create_cq(struct ibv_context *context, int entries, v
 {
     (void)user, (void)vector;
     struct fake_cq *cq = calloc(1, sizeof *cq);
-    cr_assert_leq(entries, fake.limits.max_cqe);
+    FAKE_REQUIRE(entries <= fake.limits.max_cqe);
     cq->cq.context = context;
     cq->cq.channel = channel;
     cq->size = (uint32_t)entries;
@@ -367,7 +367,7 @@ static void fake_ack_cq_events(struct ibv_cq *cq, unsigned count)
 static struct ibv_srq *fake_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)
 {
     struct fake_srq *srq = calloc(1, sizeof *srq);
-    cr_assert_leq(attr->attr.max_wr, (uint32_t)fake.limits.max_srq_wr);
+    FAKE_REQUIRE(attr->attr.max_wr <= (uint32_t)fake.limits.max_srq_wr);
     srq->srq.context = pd->context;
     srq->receives.size = attr->attr.max_wr;
     return &srq->srq;
@@ -386,10 +386,10 @@ static struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr 
         errno = EOPNOTSUPP;
         return NULL;
     }
-    cr_assert_leq(attr->cap.max_send_wr, (uint32_t)fake.limits.max_qp_wr);
-    cr_assert_leq(attr->cap.max_recv_wr, (uint32_t)fake.limits.max_qp_wr);
+    FAKE_REQUIRE(attr->cap.max_send_wr <= (uint32_t)fake.limits.max_qp_wr);
+    FAKE_REQUIRE(attr->cap.max_recv_wr <= (uint32_t)fake.limits.max_qp_wr);
     while (fake.qps[at])
-        cr_assert_lt(++at, FAKE_QPS);
+        FAKE_REQUIRE(++at < FAKE_QPS);
     struct fake_qp *qp = calloc(1, sizeof *qp);
     qp->qp = (struct ibv_qp){.context = pd->context,
                              .qp_context = attr->qp_context,

@@ -3,6 +3,9 @@
  * The verbs backend on a device of plain memory (fake_verbs.h): queues that must not overflow, completions
  * that fail, queue pairs that are fenced, events of the device. What a real one does is tested in tests/vm.
  */
+#include <criterion/criterion.h>
+#define FAKE_REQUIRE(condition) cr_assert(condition)
+
 #include "fake_verbs.h"
 
 #include "core/crc32c.h"
