@@ -477,6 +477,15 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
                 frame.generation = 1;
             return wire_put_path(at, &frame);
         }
+        if (kind & 16) {
+            struct wire_demand demand = {(uint32_t)(flow->credit_rx.demand_bytes + near(reader, 0) * 1000)};
+            return wire_put_demand(at, &demand);
+        }
+        if (kind & 32) {
+            struct wire_grant grant = {(uint32_t)(flow->credit_tx.granted_bytes + near(reader, 0) * 100),
+                                       (uint32_t)near(reader, flow->credit_tx.told_bytes)};
+            return wire_put_grant(at, &grant);
+        }
         return wire_put_ping(at);
     }
 }
@@ -613,6 +622,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (params.tx_buffers == 0)
         set_params();
+    params.cc = size % 3 ? CC_SWIFT : CC_EQDS;
+    params.speculate_kb = size % 2;
     open_all();
     pull();
     while (size >= 3) {
