@@ -304,8 +304,12 @@ unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t no
     uint64_t window_ns = rtt->min_ns / 4 * sent->reorder_window_quarters;
     if (window_ns > rtt->srtt_ns)
         window_ns = rtt->srtt_ns;
-    /* a chunk on a slow path is overtaken by those on others: it has the time that slow paths take */
-    uint64_t round_trip_ns = rtt->slow_ns + rtt->peer_hold_ns;
+    /* A chunk on a slow path is overtaken by those on others: it has the time that slow paths take. But no more
+     * than twice the usual: what waits in the queue of a broken link is better repaired over another. */
+    uint64_t round_trip_ns = rtt->slow_ns < 2 * rtt->srtt_ns ? rtt->slow_ns : 2 * rtt->srtt_ns;
+    if (round_trip_ns < rtt->latest_ns)
+        round_trip_ns = rtt->latest_ns;
+    round_trip_ns += rtt->peer_hold_ns;
 
     while ((chunk = sent_oldest(sent)) && chunk->sent_ns < sent->newest_acked_ns) {
         uint64_t due_ns = chunk->sent_ns + round_trip_ns + window_ns;

@@ -245,6 +245,13 @@ Test(sent, slow_paths_are_not_loss, .init = setup)
     cr_assert_eq(sent_lose_by_time(&sent, &rtt, 9 * MS, &next_ns), 0);
     cr_assert_gt(next_ns, 9 * MS);
     cr_assert_leq(next_ns, (1 + 8 + 2) * MS);
+    for (unsigned i = 0; i < 40; i++)
+        rtt_sample(&rtt, 4 * MS, 0, 0);
+    rtt_sample(&rtt, 80 * MS, 0, 0); /* broken rather than slow */
+    rtt_sample(&rtt, 4 * MS, 0, 0);
+    cr_assert_lt(rtt.srtt_ns, 15 * MS);
+    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 2 * MS, &next_ns), 0);
+    cr_assert_eq(next_ns, 1 * MS + 2 * rtt.srtt_ns + 2 * MS);
 }
 
 /* A whole burst is lost. The ack of the one chunk that is repeated shows that for all of it. */
