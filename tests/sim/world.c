@@ -600,7 +600,9 @@ static void handle(struct world *world, struct event *event)
 void world_run(struct world *world)
 {
     const struct options *options = world->options;
+    enum { INSTANTS_MAX = 2000000 }; /* many times what any run takes */
     bool changed = options->change_datagram_ns == 0;
+    uint64_t instants = 0;
     while (!app_over(world) || !at_rest(world)) {
         if (world->heap_count == 0 && options->expect_dead)
             app_close_rest(world);
@@ -610,6 +612,8 @@ void world_run(struct world *world)
         uint64_t passed_ns = world->now_ns - world->start_ns;
         if (passed_ns > options->limit_ns)
             world_fail(world, "not all is over in time");
+        if (++instants > INSTANTS_MAX)
+            world_fail(world, "timers run at %u instants, and nothing comes to an end", INSTANTS_MAX);
         if (!changed && passed_ns >= options->change_datagram_ns) {
             changed = true;
             change_datagrams(world);
