@@ -83,7 +83,7 @@ peer() {
 # engine KIND BYTES [NAME=VALUE...]: Gbit/s of p2p_bench
 engine() {
     # delays under emulation are milliseconds; Swift's default aims at what NICs and kernels have
-    local kind=$1 bytes=$2 settings=(UCCL_BACKEND=verbs UCCL_SWIFT_TARGET_US=${COMPARE_TARGET_US:-100000})
+    local kind=$1 bytes=$2 settings=(UCCL_BACKEND=verbs UCCL_SWIFT_TARGET_US=100000)
     local count=$((mib * 1048576 / bytes))
     shift 2
     case $kind in
