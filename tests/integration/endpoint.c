@@ -8,6 +8,8 @@
  * Steps, in order:  send:N  recv:N   post a message or receive of N bytes
  *                   wait  wait=E     wait for the oldest request; E: its status must be that name
  *                   pause:MS         do nothing
+ *                   keep:MS          use the buffer of the last receive waited for for other things: nobody
+ *                                    else may write to it for so long
  *                   close            close the connection, and say how long it took
  * Contents of message k are checked. Prints a line for each step that ends. Exit status 0 when all
  * went as told, else 1. UCCL_CONNECT_MS limits the connection.
@@ -22,6 +24,7 @@ enum { POSTED_MAX = 64 };
 
 struct posted {
     uccl_request *request;
+    uccl_mr *mr; /* of the buffer: registered memory is where a NIC may place payload */
     unsigned char *buffer;
     size_t length;
     unsigned number; /* of the message, in its direction */
@@ -34,6 +37,7 @@ struct endpoint {
     struct posted posted[POSTED_MAX];
     unsigned first, count;
     unsigned sent, received;
+    struct posted kept; /* the last receive waited for, with its buffer */
 };
 
 static unsigned char content(unsigned number, size_t offset)
@@ -55,6 +59,14 @@ static int report(const char *what, int error)
     return error;
 }
 
+static void release(struct posted *p)
+{
+    if (p->mr)
+        report("dereg_mr", uccl_dereg_mr(p->mr));
+    free(p->buffer);
+    *p = (struct posted){0};
+}
+
 static int post(struct endpoint *e, int is_receive, size_t length)
 {
     struct posted *p = &e->posted[e->count];
@@ -65,6 +77,9 @@ static int post(struct endpoint *e, int is_receive, size_t length)
     p->buffer = malloc(length + 1);
     if (!p->buffer)
         return report("malloc", UCCL_ENOMEM);
+    error = uccl_reg_mr(e->engine, p->buffer, length + 1, UCCL_MEM_HOST, &p->mr);
+    if (error)
+        return report("reg_mr", error);
     p->length = length;
     p->is_receive = is_receive;
     p->number = is_receive ? e->received++ : e->sent++;
@@ -72,8 +87,8 @@ static int post(struct endpoint *e, int is_receive, size_t length)
     for (size_t i = 0; !is_receive && i < length; i++)
         p->buffer[i] = content(p->number, i);
     do {
-        error = is_receive ? uccl_recv_async(e->conn, p->buffer, length, NULL, &p->request)
-                           : uccl_send_async(e->conn, p->buffer, length, NULL, &p->request);
+        error = is_receive ? uccl_recv_async(e->conn, p->buffer, length, p->mr, &p->request)
+                           : uccl_send_async(e->conn, p->buffer, length, p->mr, &p->request);
     } while (error == UCCL_EAGAIN);
     if (error == 0)
         e->count++;
@@ -95,7 +110,12 @@ static int wait_oldest(struct endpoint *e, const char *expected)
     for (size_t i = 0; error == 0 && i < bytes; i++)
         if (p->buffer[i] != content(p->number, i))
             return report("wrong contents", UCCL_EIO);
-    free(p->buffer);
+    if (p->is_receive) {
+        release(&e->kept);
+        e->kept = *p;
+    } else {
+        release(p);
+    }
     if (!expected)
         return report("request", error);
 #define NAME(name, value, text)                                                                  \
@@ -105,6 +125,33 @@ static int wait_oldest(struct endpoint *e, const char *expected)
 #undef NAME
     fprintf(stderr, "endpoint: status is %d and not %s\n", error, expected);
     return UCCL_EIO;
+}
+
+static void pause_ms(unsigned long ms)
+{
+    struct timespec t = {(time_t)(ms / 1000), (long)(ms % 1000) * 1000000};
+    nanosleep(&t, NULL);
+}
+
+/* After a receive has ended its buffer is the application's. */
+static int keep(struct endpoint *e, unsigned long ms)
+{
+    enum { OTHER_USE = 0xa5 };
+    long end = now_ms() + (long)ms;
+
+    if (!e->kept.buffer)
+        return report("nothing to keep", UCCL_EINVAL);
+    memset(e->kept.buffer, OTHER_USE, e->kept.length);
+    do {
+        pause_ms(10);
+        for (size_t i = 0; i < e->kept.length; i++)
+            if (e->kept.buffer[i] != OTHER_USE) {
+                fprintf(stderr, "endpoint: byte %zu of the buffer was written after the receive\n", i);
+                return UCCL_EIO;
+            }
+    } while (now_ms() < end);
+    puts("kept");
+    return 0;
 }
 
 static int step(struct endpoint *e, const char *text)
@@ -119,10 +166,11 @@ static int step(struct endpoint *e, const char *text)
     if (strcmp(text, "wait") == 0 || strncmp(text, "wait=", 5) == 0)
         return wait_oldest(e, value ? value + 1 : NULL);
     if (strncmp(text, "pause:", 6) == 0) {
-        struct timespec t = {(time_t)(number / 1000), (long)(number % 1000) * 1000000};
-        nanosleep(&t, NULL);
+        pause_ms(number);
         return 0;
     }
+    if (strncmp(text, "keep:", 5) == 0)
+        return keep(e, number);
     if (strcmp(text, "close") == 0) {
         long start = now_ms();
         int error = uccl_conn_close(e->conn);
@@ -174,6 +222,7 @@ int main(int argc, char **argv)
         error = step(&e, argv[next]);
     if (e.conn)
         uccl_conn_close(e.conn);
+    release(&e.kept);
     report("engine close", uccl_close(e.engine));
     return error ? 1 : 0;
 }
