@@ -8,6 +8,7 @@
  * Steps, in order:  send:N  recv:N   post a message or receive of N bytes
  *                   wait  wait=E     wait for the oldest request; E: its status must be that name
  *                   pause:MS         do nothing
+ *                   until:FILE       do nothing before there is such a file
  *                   keep:MS          use the buffer of the last receive waited for for other things: nobody
  *                                    else may write to it for so long
  *                   close            close the connection, and say how long it took
@@ -18,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include <uccl/engine.h>
 
 enum { POSTED_MAX = 64 };
@@ -167,6 +169,11 @@ static int step(struct endpoint *e, const char *text)
         return wait_oldest(e, value ? value + 1 : NULL);
     if (strncmp(text, "pause:", 6) == 0) {
         pause_ms(number);
+        return 0;
+    }
+    if (strncmp(text, "until:", 6) == 0) {
+        while (access(text + 6, F_OK) != 0)
+            pause_ms(10);
         return 0;
     }
     if (strncmp(text, "keep:", 5) == 0)
