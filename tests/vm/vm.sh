@@ -6,7 +6,7 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=${TEST_BUILD_DIR:-$(cd "$here/../.." && pwd)/build}
-export VM_WORK=$build/vm VM_JOB=$build/vm/job VM_TIMEOUT=${VM_TIMEOUT:-840}
+export VM_WORK=$build/vm VM_JOB=$build/vm/job VM_TIMEOUT=${VM_TIMEOUT:-1500}
 export TEST_BUILD_DIR=$build
 export VM_PASS="TEST_BUILD_DIR VM_ONLY ${VM_PASS:-}" VM_ONLY=${VM_ONLY:-*}
 
