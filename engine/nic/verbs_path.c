@@ -72,6 +72,7 @@ static void free_path(struct verbs_path *path)
 {
     destroy_queue_pair(path);
     verbs_path_finish_all(path);
+    path->queue->paths->dones -= path->has_done;
     path->queue->paths->all[path->index] = NULL;
     free(path->works);
     free(path);

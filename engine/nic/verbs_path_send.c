@@ -208,7 +208,7 @@ unsigned verbs_poll_tx(struct nic_queue *queue, uint64_t *cookies, unsigned max)
 {
     struct verbs_paths *paths = queue->paths;
     unsigned count = 0;
-    if (!paths || paths->requests + paths->fencing == 0)
+    if (!paths || paths->requests + paths->fencing + paths->dones == 0)
         return 0;
     reap(queue);
     for (uint32_t i = 0; paths->dones && i < paths->count && count < max; i++) {

@@ -399,6 +399,27 @@ Test(verbs_path, writes_are_placed_and_told, .init = set_up_paths, .fini = close
     nic_verbs_ops.release(queues[1], &rx);
 }
 
+/* What finishes while the queue is about to sleep keeps it awake until it has been told, and no longer. */
+Test(verbs_path, finished_work_is_told_before_a_sleep, .init = set_up_paths, .fini = close_pair)
+{
+    cr_assert(!verbs_paths_arm(queues[0]));
+    cr_assert(send_write(0, 1, 0, 10, 5));
+    nic_verbs_ops.flush(queues[0]);
+    cr_assert(!verbs_paths_arm(queues[0]));
+    fake_run();
+    cr_assert(verbs_paths_arm(queues[0]));
+    cr_assert(verbs_paths_arm(queues[0]));
+    cr_assert_eq(finished(), 5);
+    cr_assert(!verbs_paths_arm(queues[0]));
+    cr_assert(send_write(0, 1, 0, 10, 6)); /* and what nobody will ask for, since its flow is closed */
+    nic_verbs_ops.flush(queues[0]);
+    fake_run();
+    cr_assert(verbs_paths_arm(queues[0]));
+    nic_verbs_ops.peer_remove(queues[0], to_second);
+    verbs_paths_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
+    cr_assert(!verbs_paths_arm(queues[0]));
+}
+
 Test(verbs_path, repairs_keep_the_order_of_the_queue_pair, .init = set_up_paths, .fini = close_pair)
 {
     struct nic_rx rx;
