@@ -485,6 +485,12 @@ static bool has_data(const struct flow *flow)
     return flow->active_head || sent_first_lost(&flow->sent);
 }
 
+/* Nothing that would be repeated stands for a ping. */
+static bool is_quiet(const struct flow *flow)
+{
+    return !sent_oldest(&flow->sent) && !sent_first_lost(&flow->sent);
+}
+
 static uint64_t earliest(const struct flow *flow)
 {
     uint64_t at = loss_deadline(flow), lanes_at = lanes_deadline(flow);
@@ -499,7 +505,7 @@ static uint64_t earliest(const struct flow *flow)
     if (flow->credit_tx.ask_at_ns < at)
         at = flow->credit_tx.ask_at_ns;
     if (expects_peer(flow)) {
-        bool ping = !flow->ping_due && flow->sent.flying_chunks == 0 && !sent_first_lost(&flow->sent);
+        bool ping = !flow->ping_due && is_quiet(flow);
         uint64_t silence_at = flow->last_rx_ns + (ping ? dead_ns(flow) / 4 : dead_ns(flow));
         if (silence_at < at)
             at = silence_at;
@@ -565,7 +571,7 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
             flow_fail(flow, UCCL_EPEERDEAD);
             return;
         }
-        bool quiet = flow->sent.flying_chunks == 0 && !sent_first_lost(&flow->sent);
+        bool quiet = is_quiet(flow);
         if (quiet && silence_ns >= dead_ns(flow) / 4) {
             flow->ping_due = true;
             flow_wake(flow);

@@ -44,6 +44,7 @@ void placing_oneway(struct options *options, struct rng *rng);
 void placing_reorder(struct options *options, struct rng *rng);
 void placing_reliable(struct options *options, struct rng *rng);
 void placing_dead_peer(struct options *options, struct rng *rng);
+void placing_orphan(struct options *options, struct rng *rng);
 void placing_tiny(struct options *options, struct rng *rng);
 void placing_storm(struct options *options, struct rng *rng);
 

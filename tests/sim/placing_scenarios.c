@@ -156,6 +156,26 @@ void placing_dead_peer(struct options *options, struct rng *rng)
     options->placed = false;
 }
 
+/* The peer dies, and its NIC goes on with what it was given. */
+void placing_orphan(struct options *options, struct rng *rng)
+{
+    set_nics(options, rng);
+    options->conns = 1;
+    options->messages = 20;
+    options->outstanding = 6;
+    options->params.eager_kb = 0;
+    options->params.path_repairs = 100; /* slow, but not broken */
+    options->params.port_entropy = 1 + rng_below(rng, 4);
+    options->params.dead_peer_ms = 50;
+    options->nic_work_ns = 1u << (26 + rng_below(rng, 4));
+    options->nic_drain_ns = 48 * NS_PER_MS;
+    options->halt_ns = rng_below(rng, 200 * NS_PER_MS);
+    options->path_stall_ns = 1000u * NS_PER_MS; /* what comes so late postpones the verdict */
+    options->paths_reliable = rng_below(rng, 2);
+    options->expect_dead = true;
+    options->placed = false;
+}
+
 /* Few chunks, few grants, no room; numbers wrap. */
 void placing_tiny(struct options *options, struct rng *rng)
 {

@@ -518,6 +518,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("placing-reorder", placing_reorder),
     SCENARIO("placing-reliable", placing_reliable),
     SCENARIO("placing-dead-peer", placing_dead_peer),
+    SCENARIO("placing-orphan", placing_orphan),
     SCENARIO("placing-tiny", placing_tiny),
     SCENARIO("placing-storm", placing_storm),
 };
