@@ -384,6 +384,7 @@ static void take_event(struct nic *nic, const struct ibv_async_event *event)
         if (!atomic_exchange(&nic->gone, 1))
             LOG_ERR("verbs device %s has failed or was removed: nothing more is sent or received on it",
                     nic->port->device);
+        atomic_fetch_add(&nic->path_news, 1);
         break;
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:

@@ -218,6 +218,8 @@ static struct verbs_path *new_path(struct nic_queue *queue, const struct nic_pat
 
 int verbs_path_open(struct nic_queue *queue, const struct nic_path *id, uint32_t *number, uint32_t *psn)
 {
+    if (atomic_load(&queue->nic->gone))
+        return UCCL_EIO; /* has been said */
     struct verbs_path *path = new_path(queue, id);
     if (!path || !path->works) {
         if (path)
@@ -374,7 +376,8 @@ bool verbs_path_event(struct nic_queue *queue, struct nic_path_event *out)
         struct verbs_path *path = paths->all[i];
         if (!path || !path->is.flow)
             continue;
-        if (path->state <= VERBS_UP && !path->failed && atomic_load(&path->broken))
+        bool broken = atomic_load(&path->broken) || atomic_load(&queue->nic->gone);
+        if (path->state <= VERBS_UP && !path->failed && broken)
             tell_failed(path);
         bool fenced = path->state == VERBS_FENCING && is_fenced(path);
         if (!fenced && !path->tell_failed)

@@ -629,6 +629,25 @@ Test(verbs_device, queue_pair_that_the_device_gives_up, .init = set_up_paths, .f
     cr_assert_not_null(strstr(said, "local work queue catastrophic error"));
 }
 
+Test(verbs_device, that_is_removed, .init = set_up_paths, .fini = close_pair)
+{
+    struct nic_path_event event;
+    struct nic_path id = path_id(0, 1, 1);
+    uint32_t number, psn;
+    fake.events[fake.event_count++] = (struct ibv_async_event){.event_type = IBV_EVENT_DEVICE_FATAL};
+    nic_verbs_ops.mtu_event(queues[0], &(uint32_t){0}, &(uint32_t){0}); /* looks around */
+    cr_assert(next_event(0, &event));
+    cr_assert(!event.fenced);
+    cr_assert_not_null(strstr(said, "was removed"));
+    said[0] = 0;
+    cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), UCCL_EIO);
+    cr_assert_str_empty(said);
+    id = path_id(0, 0, 1); /* what can be read and written is let go of, though nothing completes any more */
+    fake_qp_of(queues[0]->peers[to_second].paths[0]->qp->qp_num)->silent = true;
+    nic_verbs_ops.path_fence(queues[0], &id);
+    await_fenced(0, 0);
+}
+
 Test(verbs_device, port_that_goes_down_or_changes_its_mtu, .init = set_up_pair, .fini = close_pair)
 {
     uint32_t destination, bytes;
