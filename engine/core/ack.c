@@ -168,6 +168,7 @@ void flow_count_losses(struct flow *flow, unsigned lost, uint64_t now_ns)
     COUNT(flow->core->counters, lost_chunks, lost);
     flow_remember_window(flow, now_ns);
     flow->cc.ops->on_loss(&flow->cc, now_ns, flow->rtt.srtt_ns);
+    credit_on_loss(flow);
     flow_wake(flow);
 }
 

@@ -69,6 +69,17 @@ void credit_use(struct flow *flow, uint64_t payload_bytes)
         flow->credit_tx.used_bytes += payload_bytes;
 }
 
+/*
+ * A sender whose unasked bytes were lost is not alone. Its repairs go at the receiver's pace, even where the
+ * unasked credit would do for them: many senders of short messages would lose them over and over.
+ */
+void credit_on_loss(struct flow *flow)
+{
+    struct credit_tx *tx = &flow->credit_tx;
+    if (credited(flow) && tx->told_bytes < tx->granted_bytes && tx->used_bytes < tx->granted_bytes)
+        tx->used_bytes = tx->granted_bytes;
+}
+
 /* What waits to be sent, as far as it is worth knowing. */
 static uint64_t waiting_bytes(const struct flow *flow)
 {

@@ -549,6 +549,7 @@ static void retransmission_timeout(struct flow *flow, uint64_t now_ns)
     flow->rack_at_ns = UINT64_MAX;
     flow_remember_window(flow, now_ns);
     flow->cc.ops->on_rto(&flow->cc, now_ns);
+    credit_on_loss(flow);
     flow_wake(flow);
 }
 

@@ -196,6 +196,24 @@ Test(credit, repairs_go_first_and_need_credit, .init = open_fast)
     cr_assert_leq(duo_flow[0]->credit_tx.used_bytes, duo_flow[0]->credit_tx.granted_bytes);
 }
 
+/* Less than what may go unasked: its repairs wait for the receiver all the same. */
+Test(credit, repairs_of_unasked_bytes_are_paced, .init = open_fast)
+{
+    struct duo_request *send, *recv;
+    post(24 * KB, &send, &recv);
+    duo_transmit(0);
+    duo_drop(0);
+    cr_assert_eq(credit_left(duo_flow[0]), SPECULATE - 24 * KB);
+    while (duo_count(&duo_counters[0].lost_chunks) == 0)
+        cr_assert(duo_tick(0, duo_now + 100 * MS));
+    cr_assert_eq(credit_left(duo_flow[0]), 0);
+    duo_transmit(0);
+    cr_assert_eq(duo_flow[0]->sent.flying_payload, 0);
+    duo_run(50 * MS);
+    both_end(send, recv, 24 * KB);
+    cr_assert_geq(duo_flow[1]->credit_rx.demand_bytes, SPECULATE + 24 * KB);
+}
+
 Test(credit, nonsense_of_a_peer, .init = open_fast)
 {
     struct flow *flow = duo_flow[0];
