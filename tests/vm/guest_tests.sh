@@ -210,6 +210,18 @@ with_mtu() {
     return "$result"
 }
 
+# one end on UDP, one on verbs: refused, and the one that refuses says why
+mixed() {
+    SERVER_ENV=(UCCL_BACKEND=udp) CLIENT_ENV=(UCCL_BACKEND=verbs)
+    start_pair 10.0.0.2 --msize=1000 --iterations=1 || return 1
+    ended "$CLIENT_PID" 30 || return 1
+    echo "client: $STATUS"
+    [ "$STATUS" -eq 1 ] || return 1
+    kill -KILL "$SERVER_PID" # a stranger does not end it
+    said server 'UCCL_BACKEND on both sides'
+}
+guest "one end on UDP, one on verbs" mixed
+
 kinds=(uc rc ud)
 for kind in "${kinds[@]}"; do
     use "$kind"
