@@ -159,7 +159,7 @@ run_part() {
         [ "$built" = yes ] || return
         program sim build/tests/sim "${options[@]}"
         ;;
-    unit | sim | integration | vm)
+    unit | sim | mem | integration | vm)
         [ "$built" = yes ] || return
         suites "$1" build "$1"
         ;;
