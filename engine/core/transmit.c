@@ -540,7 +540,6 @@ static struct chunk *first_repair(struct flow *flow)
         next = sent_next_lost(sent, chunk);
         if (chunk->written) /* its datagrams were never sent: the size may have changed since */
             lay_out(flow, chunk);
-        chunk->written = false;
         if (!chunk->placed)
             return chunk;
         if (!lane_takes(&flow->lanes, chunk->path, (uint32_t)__builtin_popcountll(repair_mask(chunk))))
@@ -562,6 +561,7 @@ static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *
     flow->probe_due = false;
     uint64_t seq = sent_seq(&flow->sent, chunk);
     uint64_t mask = repair_mask(chunk);
+    chunk->written = false;
     launch(flow, chunk, seq, mask, chunk->path, desc, now_ns);
     desc->piece_count = 0;
     switch ((enum chunk_kind)chunk->kind) {
