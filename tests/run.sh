@@ -151,6 +151,15 @@ program() {
     passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0}))
 }
 
+# One seed is one history, whatever a compiler makes of the code: the corpus with others and their options
+other_compilers() {
+    local targets=tests/sim
+    CC=gcc build build-sim-gcc -Doptimization=0 -Ddebug=true &&
+        program sim build-sim-gcc/tests/sim --corpus tests/sim/corpus.txt
+    CC=clang build build-sim-clang -Doptimization=2 &&
+        program sim build-sim-clang/tests/sim --corpus tests/sim/corpus.txt
+}
+
 run_part() {
     local options
     read -ra options <<<"${chosen[$1]:-}"
@@ -162,6 +171,7 @@ run_part() {
     unit | sim | mem | integration | vm)
         [ "$built" = yes ] || return
         suites "$1" build "$1"
+        [ "$1" != sim ] || other_compilers
         ;;
     sanitize)
         # Criterion takes a leak for a pass unless the process aborts

@@ -328,6 +328,11 @@ static void set_huge(struct cluster_options *options, struct rng *rng)
     options->messages = 2;
     options->size_max = UINT64_C(300) << 20;
     options->size_min = 64 << 20;
+    unsigned rare = rng_below(rng, 64);
+    if (rare < 4) {
+        options->messages = 1;
+        options->size_min = options->size_max = (UINT64_C(1) << (rare ? 30 : 32)) + 5;
+    }
     options->nic.datagram_bytes = 65472;
     options->fabric.host_mbps = 100000;
     options->nic.place = true;

@@ -28,7 +28,7 @@ enum {
     CORPUS_MAX = 512,
     JOBS_MAX = 64,
     FAILURES_MAX = 10,       /* then nothing new begins */
-    REAL_SECONDS_MAX = 120,  /* of one seed */
+    REAL_SECONDS_MAX = 300,  /* of one seed */
     SEEDS_DEFAULT = 400,
     REPEAT_EVERY = 8,        /* seeds: one of them is played twice */
     CORPUS_SEEDS = 1,        /* per scenario, when a corpus is written */
@@ -321,99 +321,121 @@ static int usage(void)
     return 2;
 }
 
+struct arguments {
+    const char *read_from, *write_to;
+    double seconds;
+    bool campaign, counted, seeded, list;
+};
+
+/* Takes an option with its value. False: there is no such option. */
+static bool take_option(struct arguments *arguments, const char *name, const char *value)
+{
+    if (!strcmp(name, "--seeds")) {
+        plan.seeds = strtoull(value, NULL, 0);
+        arguments->counted = true;
+    } else if (!strcmp(name, "--seed")) {
+        plan.seed = strtoull(value, NULL, 0);
+        arguments->seeded = true;
+    } else if (!strcmp(name, "--jobs")) {
+        plan.jobs = (unsigned)strtoul(value, NULL, 0);
+    } else if (!strcmp(name, "--hours")) {
+        arguments->seconds = strtod(value, NULL) * 3600;
+    } else if (!strcmp(name, "--seconds")) {
+        arguments->seconds = strtod(value, NULL);
+    } else if (!strcmp(name, "--corpus")) {
+        arguments->read_from = value;
+    } else if (!strcmp(name, "--write-corpus")) {
+        arguments->write_to = value;
+    } else if (!strcmp(name, "--scenario")) {
+        plan.only = find_scenario(value);
+        if (plan.only < 0)
+            fprintf(stderr, "sim: no scenario %s; --list names them\n", value);
+        return plan.only >= 0;
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static bool take_arguments(struct arguments *arguments, int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--list"))
+            arguments->list = true;
+        else if (!strcmp(argv[i], "--trace"))
+            plan.trace = true;
+        else if (!strcmp(argv[i], "--campaign"))
+            arguments->campaign = true;
+        else if (i + 1 == argc || !take_option(arguments, argv[i], argv[i + 1]))
+            return false;
+        else
+            i++;
+    }
+    if (plan.jobs > JOBS_MAX)
+        plan.jobs = JOBS_MAX;
+    if (plan.jobs == 0 || plan.trace || (arguments->counted && plan.seeds == 1))
+        plan.jobs = 1;
+    return true;
+}
+
+/* Returns how many seeds failed. */
+static unsigned play_new(const struct arguments *arguments)
+{
+    if (arguments->campaign || arguments->seconds > 0) {
+        plan.until = time(NULL) + (time_t)(arguments->seconds > 0 ? arguments->seconds : 3600);
+        if (!arguments->counted)
+            plan.seeds = UINT64_MAX;
+        if (!arguments->seeded)
+            plan.seed = fresh_seed();
+    } else if (arguments->read_from && !arguments->counted) {
+        return 0;
+    }
+    printf("seeds from %llu on\n", (unsigned long long)plan.seed);
+    pid_t reporter = arguments->campaign ? start_reporter() : -1;
+    unsigned failed = play_all();
+    if (reporter > 0) {
+        kill(reporter, SIGTERM);
+        waitpid(reporter, NULL, 0);
+    }
+    return failed;
+}
+
 int main(int argc, char **argv)
 {
-    const char *read_from = NULL, *write_to = NULL;
-    double seconds = 0;
-    bool campaign = false, counted = false, seeded = false;
+    struct arguments arguments = {0};
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
     collect_scenarios();
     plan.only = -1;
     plan.seed = 1;
     plan.seeds = SEEDS_DEFAULT;
     plan.check_hashes = true;
-    long processors = sysconf(_SC_NPROCESSORS_ONLN);
-    plan.jobs = processors < 1 ? 1 : processors > JOBS_MAX ? JOBS_MAX : (unsigned)processors;
-    for (int i = 1; i < argc; i++) {
-        const char *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (!strcmp(argv[i], "--list")) {
-            for (unsigned k = 0; k < scenario_count; k++)
-                printf("%s\n", scenarios[k]->name);
-            return 0;
-        }
-        if (!strcmp(argv[i], "--trace")) {
-            plan.trace = true;
-            continue;
-        }
-        if (!strcmp(argv[i], "--campaign")) {
-            campaign = true;
-            continue;
-        }
-        if (!value)
-            return usage();
-        i++;
-        if (!strcmp(argv[i - 1], "--seeds")) {
-            plan.seeds = strtoull(value, NULL, 0);
-            counted = true;
-        } else if (!strcmp(argv[i - 1], "--seed")) {
-            plan.seed = strtoull(value, NULL, 0);
-            seeded = true;
-        } else if (!strcmp(argv[i - 1], "--jobs")) {
-            plan.jobs = (unsigned)strtoul(value, NULL, 0) % (JOBS_MAX + 1);
-        } else if (!strcmp(argv[i - 1], "--hours")) {
-            seconds = strtod(value, NULL) * 3600;
-        } else if (!strcmp(argv[i - 1], "--seconds")) {
-            seconds = strtod(value, NULL);
-        } else if (!strcmp(argv[i - 1], "--corpus")) {
-            read_from = value;
-        } else if (!strcmp(argv[i - 1], "--write-corpus")) {
-            write_to = value;
-        } else if (!strcmp(argv[i - 1], "--scenario")) {
-            plan.only = find_scenario(value);
-            if (plan.only < 0) {
-                fprintf(stderr, "sim: no scenario %s; --list names them\n", value);
-                return 2;
-            }
-        } else {
-            return usage();
-        }
-    }
+    plan.jobs = processors < 1 ? 1 : (unsigned)processors;
+    if (!take_arguments(&arguments, argc, argv))
+        return usage();
+    for (unsigned i = 0; arguments.list && i < scenario_count; i++)
+        printf("%s\n", scenarios[i]->name);
+    if (arguments.list)
+        return 0;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (shared == MAP_FAILED) {
         perror("mmap");
         return 2;
     }
-    if (plan.jobs == 0 || plan.trace || (counted && plan.seeds == 1))
-        plan.jobs = 1;
-    if (write_to)
-        return !write_corpus(write_to);
+    if (arguments.write_to)
+        return !write_corpus(arguments.write_to);
     unsigned failed = 0;
-    if (read_from) {
-        if (!read_corpus(read_from))
-            return 2;
+    if (arguments.read_from) {
         uint64_t seeds = plan.seeds;
+        if (!read_corpus(arguments.read_from))
+            return 2;
         plan.from_corpus = true;
         plan.seeds = corpus_count;
         failed = play_all();
         printf("%u seeds of the corpus\n", corpus_count);
         plan.from_corpus = false;
-        plan.seeds = counted ? seeds : 0;
+        plan.seeds = seeds;
     }
-    if (campaign || seconds > 0) {
-        plan.until = time(NULL) + (time_t)(seconds > 0 ? seconds : 3600);
-        if (!counted)
-            plan.seeds = UINT64_MAX;
-        if (!seeded)
-            plan.seed = fresh_seed();
-    }
-    if (plan.seeds) {
-        printf("seeds from %llu on\n", (unsigned long long)plan.seed);
-        pid_t reporter = campaign ? start_reporter() : -1;
-        failed += play_all();
-        if (reporter > 0) {
-            kill(reporter, SIGTERM);
-            waitpid(reporter, NULL, 0);
-        }
-    }
+    failed += play_new(&arguments);
     uint64_t passed = tell_all(true);
     printf("%llu passed, %u failed\n", (unsigned long long)passed, failed);
     return failed != 0;

@@ -49,7 +49,7 @@ static uint64_t plan_size(struct rng *rng)
         break;
     case 5:
     case 6:
-        size = rng_below(rng, (uint32_t)options->size_max);
+        size = rng_below(rng, (uint32_t)(options->size_max < UINT32_MAX ? options->size_max : UINT32_MAX));
         break;
     default:
         size = rng_below(rng, 3000);
@@ -88,7 +88,7 @@ void traffic_plan(struct session *session)
 {
     const struct cluster_options *options = &cluster.options;
     for (unsigned sender = 0; sender < 2; sender++) {
-        unsigned count = options->messages / 2 + cluster_random(options->messages / 2 + 1);
+        unsigned count = (options->messages + 1) / 2 + cluster_random(options->messages / 2 + 1);
         session->count[sender] = count;
         for (unsigned kind = 0; kind < KINDS; kind++) {
             session->status[sender][kind] = make_status(count);
