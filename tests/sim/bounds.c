@@ -67,7 +67,7 @@ void bounds_reorder(struct options *options, struct rng *rng)
         options->net[i].reorder_ns = NS_PER_MS;
     }
     options->messages = 48;
-    options->needless_permille = 100;
+    options->needless_permille = 200;
     options->limit_ns = 180 * NS_PER_MS;
 }
 
