@@ -169,26 +169,26 @@ moving() {
 
 connected_pairs() { rdma resource show qp | grep -c 'type [UR]C state RTS'; }
 
-# No stale placement: all that the sender writes to its queue pairs comes 8 s late, the message is repaired
+# No stale placement: all that the sender writes to its queue pairs comes 12 s late, the message is repaired
 # another way meanwhile, and the receiver's application uses the buffer for other things.
 stale_write() {
     local server client paths=2
     rm -f "$WORK/late"
     # kept in error while packets may still come, as the parameter promises; RC gives up before they do
-    local settings=(UCCL_PORT_ENTROPY="$paths" UCCL_PACKET_LIFETIME_MS=10000
+    local settings=(UCCL_PORT_ENTROPY="$paths" UCCL_PACKET_LIFETIME_MS=15000
         UCCL_IB_TIMEOUT=14 UCCL_IB_RETRY_CNT=3)
     SERVER_ENV+=("${settings[@]}") CLIENT_ENV+=("${settings[@]}")
     next_port
     start server env "${SERVER_ENV[@]}" "$ENDPOINT" listen "$PORT" \
-        recv:100000 wait recv:100000 wait keep:10000
+        recv:100000 wait recv:100000 wait keep:14000
     server=$PID
     wait_listening "$server" "$PORT" || return 1
     start client env "${CLIENT_ENV[@]}" "$ENDPOINT" connect 10.0.0.2 "$PORT" \
-        send:100000 wait until:"$WORK/late" send:100000 wait pause:10000
+        send:100000 wait until:"$WORK/late" send:100000 wait pause:14000
     client=$PID
     until_true 20 said server 'receive 0:' >/dev/null || return 1
     until_true 5 eval "[ \$(connected_pairs) -ge $((2 * paths)) ]" || { rdma resource show qp && return 1; }
-    "$link" late 8000 || return 1
+    "$link" late 12000 || return 1
     local begin
     begin=$(now_ms)
     : >"$WORK/late"
