@@ -76,7 +76,8 @@ void credit_use(struct flow *flow, uint64_t payload_bytes)
 void credit_on_loss(struct flow *flow)
 {
     struct credit_tx *tx = &flow->credit_tx;
-    if (credited(flow) && tx->told_bytes < tx->granted_bytes && tx->used_bytes < tx->granted_bytes)
+    bool unasked = tx->used_bytes > tx->told_bytes;
+    if (credited(flow) && unasked && tx->used_bytes < tx->granted_bytes)
         tx->used_bytes = tx->granted_bytes;
 }
 
