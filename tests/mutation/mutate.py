@@ -20,6 +20,7 @@ import os
 import re
 import resource
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -152,15 +153,19 @@ class Build:
 
 def simulate(program, scenario, seeds):
     """(scenario, seed) that failed, or None."""
+    limit = (MEMORY_MAX, MEMORY_MAX)
+    running = subprocess.Popen([program, "--seeds", str(seeds), "--jobs", "1", "--scenario", scenario], text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, limit))
     try:
-        done = subprocess.run([program, "--seeds", str(seeds), "--jobs", "1", "--scenario", scenario],
-                              text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS_MAX,
-                              preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_MAX, MEMORY_MAX)))
+        output, _ = running.communicate(timeout=SECONDS_MAX)
     except subprocess.TimeoutExpired:
+        os.killpg(running.pid, signal.SIGKILL)  # its workers too
+        running.communicate()
         return scenario, "hangs"
-    if done.returncode == 0:
+    if running.returncode == 0:
         return None
-    for line in done.stdout.splitlines():
+    for line in output.splitlines():
         replay = REPLAY.search(line) if line.startswith("not ok") else None
         if replay:
             return replay.groups()
