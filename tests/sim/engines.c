@@ -364,7 +364,7 @@ static void set_devices(struct cluster_options *options, struct rng *rng)
     options->params.stripe_min_kb = 64;
     options->size_max = 700000;
     options->messages = 24;
-    options->cancel_permille = rng_below(rng, 2) * rng_below(rng, 500);
+    options->cancel_permille = rng_below(rng, 2) ? rng_below(rng, 500) : 0;
     options->truncate_permille = rng_below(rng, 2) * 100;
     options->close_early = rng_below(rng, 2);
     options->fabric.loss_ppm = rng_below(rng, 2) * 10000;

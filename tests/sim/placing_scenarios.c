@@ -12,7 +12,7 @@ static void set_nics(struct options *options, struct rng *rng)
     options->messages = 80;
     options->nic_work_ns = 1u << (6 + rng_below(rng, 9));
     options->nic_drain_ns = 1u << (10 + rng_below(rng, 10));
-    options->nic_answer_ns = rng_below(rng, 2) * (1u << (10 + rng_below(rng, 10)));
+    options->nic_answer_ns = rng_below(rng, 2) ? 1u << (10 + rng_below(rng, 10)) : 0;
     options->params.path_retry_ms = 1;
     options->params.dead_peer_ms = 20000;
     options->params.eager_kb = rng_below(rng, 9);
@@ -129,8 +129,8 @@ void placing_reliable(struct options *options, struct rng *rng)
 {
     placing_late(options, rng);
     options->paths_reliable = true;
-    options->path_loss_ppm = rng_below(rng, 2) * (1u << (7 + rng_below(rng, 6)));
-    options->path_fail_ppm = rng_below(rng, 2) * (1u << (9 + rng_below(rng, 5)));
+    options->path_loss_ppm = rng_below(rng, 2) ? 1u << (7 + rng_below(rng, 6)) : 0;
+    options->path_fail_ppm = rng_below(rng, 2) ? 1u << (9 + rng_below(rng, 5)) : 0;
     options->cancel_permille = rng_below(rng, 2) * 200;
     options->nic_work_ns = 1u << (6 + rng_below(rng, 16));
 }
