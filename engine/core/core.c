@@ -227,6 +227,8 @@ void core_end_part(struct core *core, struct core_msg *msg, uint64_t now_ns)
 void core_part_arrived(struct core *core, struct core_msg *msg, uint64_t now_ns)
 {
     core->now_ns = now_ns;
+    if (msg->state == MSG_ENDED) /* and its connection may be gone; the request waited for its parts */
+        return;
     conn_part_arrived(msg->conn, msg);
     flow_update_timer(msg->conn->flow);
 }

@@ -440,7 +440,6 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-lend", set_lend),
     SCENARIO("engines-preempt", set_preempt),
     SCENARIO("engines-stripes", set_stripes),
-    SCENARIO("engines-stripes-full", set_stripes_full),
     SCENARIO("engines-full", set_full),
     SCENARIO("engines-cancel", set_cancel),
     SCENARIO("engines-close", set_close),
@@ -460,6 +459,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-devices", set_devices),
     SCENARIO("engines-device-crash", set_device_crash),
     SCENARIO("engines-storm", set_storm),
+    SCENARIO("engines-stripes-full", set_stripes_full),
 };
 
 unsigned engine_scenarios(const struct scenario **out)
