@@ -163,17 +163,7 @@ static inline void placing_talk(void)
 /* Lets time pass in which everything arrives. */
 static inline void placing_run(uint64_t ns)
 {
-    uint64_t until_ns = duo_now + ns;
-    for (unsigned ticks = 0; ticks < 100000; ticks++) {
-        placing_talk();
-        unsigned side = core_deadline(duo_core[1]) < core_deadline(duo_core[0]);
-        if (!duo_tick(side, until_ns)) {
-            if (duo_now < until_ns)
-                duo_now = until_ns;
-            return;
-        }
-    }
-    cr_assert_fail("timers do not come to an end");
+    duo_run_with(ns, placing_talk);
 }
 
 /* A first message makes the queue pairs: after it, all are up. */
