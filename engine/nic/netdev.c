@@ -10,6 +10,7 @@
 #include "nic/netdev.h"
 
 #include "log.h"
+#include "nic/filter.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -20,7 +21,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { FILTER_ITEM_MAX = 128 };
 
 const char *netdev_address_text(const union nic_address *address, char out[NETDEV_ADDRESS_TEXT])
 {
@@ -68,36 +68,21 @@ static bool item_is_address(const char *item, const union nic_address *address)
            memcmp(&parsed, &address->v6.sin6_addr, sizeof parsed) == 0;
 }
 
+struct interface {
+    const char *name;
+    const union nic_address *address;
+};
+
+static bool item_matches(char *item, bool exact, const void *context)
+{
+    const struct interface *interface = context;
+
+    return filter_name_matches(item, exact, interface->name) || item_is_address(item, interface->address);
+}
+
 bool netdev_admits(const char *filter, const char *name, const union nic_address *address)
 {
-    bool list_excludes = false, list_exact = false;
-    bool wanted = false, any_wanted = false;
-
-    for (; *filter == '^' || *filter == '='; filter++)
-        *(*filter == '^' ? &list_excludes : &list_exact) = true;
-    while (*filter != '\0') {
-        char item[FILTER_ITEM_MAX];
-        bool excludes = list_excludes, exact = list_exact, match;
-        size_t length;
-
-        for (; *filter == '^' || *filter == '=' || *filter == ' '; filter++) {
-            excludes |= *filter == '^';
-            exact |= *filter == '=';
-        }
-        length = strcspn(filter, ",");
-        snprintf(item, sizeof item, "%.*s", (int)length, filter);
-        item[strcspn(item, " ")] = '\0';
-        filter += length + (filter[length] == ',');
-        if (item[0] == '\0')
-            continue;
-        match = exact ? strcmp(item, name) == 0 : strncmp(item, name, strlen(item)) == 0;
-        match = match || item_is_address(item, address);
-        if (excludes && match)
-            return false;
-        any_wanted |= !excludes;
-        wanted |= !excludes && match;
-    }
-    return wanted || !any_wanted;
+    return filter_admits(filter, item_matches, &(struct interface){name, address});
 }
 
 /* ---- properties ------------------------------------------------------------------------------ */

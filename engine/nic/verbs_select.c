@@ -6,6 +6,8 @@
  */
 #include "nic/verbs_select.h"
 
+#include "nic/filter.h"
+
 #include <arpa/inet.h>
 #include <assert.h>
 #include <stdio.h>
@@ -13,7 +15,6 @@
 #include <string.h>
 
 enum {
-    FILTER_ITEM_MAX = 72, /* a device name of the kernel has 63 bytes; longer items match nothing */
     /* IPv6, UDP, base, RDMA and immediate headers, invariant CRC: what RoCE v2 adds to one MTU */
     PACKET_OVERHEAD = 40 + 8 + 12 + 16 + 4 + 4,
     ECN_CE = 3,
@@ -31,51 +32,31 @@ const char *verbs_mode_name(enum verbs_mode mode)
 
 /* ---- devices and ports ----------------------------------------------------------------------- */
 
+struct device_port {
+    const char *device;
+    unsigned port;
+};
+
 /* One item without its "^" and "=": "mlx5_1" or "mlx5_1:2". */
-static bool item_matches(char *item, bool exact, const char *device, unsigned port)
+static bool item_matches(char *item, bool exact, const void *context)
 {
+    const struct device_port *wants = context;
     char *colon = strchr(item, ':');
 
     if (colon != NULL) {
         char *end;
         unsigned long wanted = strtoul(colon + 1, &end, 10);
 
-        if (end == colon + 1 || *end != '\0' || wanted != port)
+        if (end == colon + 1 || *end != '\0' || wanted != wants->port)
             return false;
         *colon = '\0';
     }
-    return exact ? strcmp(item, device) == 0 : strncmp(item, device, strlen(item)) == 0;
+    return filter_name_matches(item, exact, wants->device);
 }
 
 bool verbs_admits(const char *filter, const char *device, unsigned port)
 {
-    bool list_excludes = false, list_exact = false;
-    bool wanted = false, any_wanted = false;
-
-    for (; *filter == '^' || *filter == '='; filter++)
-        *(*filter == '^' ? &list_excludes : &list_exact) = true;
-    while (*filter != '\0') {
-        char item[FILTER_ITEM_MAX];
-        bool excludes = list_excludes, exact = list_exact, match;
-        size_t length;
-
-        for (; *filter == '^' || *filter == '=' || *filter == ' '; filter++) {
-            excludes |= *filter == '^';
-            exact |= *filter == '=';
-        }
-        length = strcspn(filter, ",");
-        snprintf(item, sizeof item, "%.*s", (int)length, filter);
-        item[strcspn(item, " ")] = '\0';
-        filter += length + (filter[length] == ',');
-        if (item[0] == '\0')
-            continue;
-        match = length < sizeof item && item_matches(item, exact, device, port);
-        if (excludes && match)
-            return false;
-        any_wanted |= !excludes;
-        wanted |= !excludes && match;
-    }
-    return wanted || !any_wanted;
+    return filter_admits(filter, item_matches, &(struct device_port){device, port});
 }
 
 /* ---- GIDs ------------------------------------------------------------------------------------ */

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The list by which a user chooses interfaces or devices, in NCCL's syntax: comma-separated items; "=" before
+ * one wants the whole name, "^" shuts out what it matches; before the first item they hold for the whole
+ * list. An empty list admits everything. What an item matches is the caller's. Pure.
+ */
+#ifndef UCCL_FILTER_H
+#define UCCL_FILTER_H
+
+#include <stdbool.h>
+
+enum { FILTER_ITEM_MAX = 128 }; /* bytes; longer items match nothing */
+
+/* Whether `item`, without its signs, matches; may write to it. */
+typedef bool (*filter_match_fn)(char *item, bool exact, const void *context);
+
+bool filter_admits(const char *filter, filter_match_fn matches, const void *context);
+
+/* The usual match: by the whole name or its beginning. */
+bool filter_name_matches(const char *item, bool exact, const char *name);
+
+#endif
