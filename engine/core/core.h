@@ -182,8 +182,9 @@ void core_unsplit(struct core *core, struct core_msg *msg);
 
 /*
  * Queues a message whose kind, size_bytes, stripes (receive: flows that may share it; else 0),
- * block_bytes (send: it is staged; else 0) and, where the NIC places payload, placeable, grant_address and
- * grant_key are set; the rest is the core's. Always accepted: what does not fit the windows queues. On a connection that has ended the message ends with its error.
+ * block_bytes (send of one byte or more: it is staged; else 0) and, where the NIC places payload, placeable,
+ * grant_address and grant_key are set; the rest is the core's. Always accepted: what does not fit the windows
+ * queues. On a connection that has ended the message ends with its error.
  */
 void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 

@@ -231,7 +231,7 @@ static void post(unsigned which, unsigned kind, uint64_t size)
     request->msg.kind = (uint8_t)kind;
     request->msg.size_bytes = size;
     request->msg.stripes = kind == CORE_RECV && which == 1 ? STRIPES : 0;
-    request->msg.block_bytes = kind == CORE_SEND && which != 0 ? 4096 : 0; /* staged */
+    request->msg.block_bytes = kind == CORE_SEND && which != 0 && size ? 4096 : 0; /* staged */
     request->msg.placeable = which != 2;
     request->msg.grant_key = 9;
     request->msg.grant_address = 4096;
