@@ -31,11 +31,7 @@ enum {
 };
 
 struct options {
-    bool server;
-    struct tool_address server_at;
-    bool port_given;
-    struct tool_nic nic;
-    bool log_info;
+    struct tool_ends ends;
     unsigned size_count;
     uint64_t sizes[SIZES_MAX];
     uint32_t window;     /* 0: by message size */
@@ -98,14 +94,7 @@ struct side {
 /* ---- command line ---- */
 
 enum {
-    KEY_SERVER = 1000,
-    KEY_SERVERIP,
-    KEY_LOCAL,
-    KEY_OOBPORT,
-    KEY_TIMEOUT,
-    KEY_BACKEND,
-    KEY_DEV,
-    KEY_LOG,
+    KEY_LOCAL = 1000,
     KEY_SIZES,
     KEY_WINDOW,
     KEY_ITERATIONS,
@@ -124,13 +113,10 @@ enum {
 };
 
 static const struct argp_option option_rows[] = {
-    {0, 0, 0, 0, "Which side (one of these):", 1},
-    {"server", KEY_SERVER, "BOOL", OPTION_ARG_OPTIONAL,
-     "Wait for one client, serve it, end. The client's settings govern", 1},
-    {"serverip", KEY_SERVERIP, "HOST", 0,
-     "Be the client of the server on HOST (name, IPv4 or IPv6)", 1},
     {"local", KEY_LOCAL, "BOOL", OPTION_ARG_OPTIONAL,
-     "Start both on this machine, as two processes, on a free port", 1},
+     "Start both on this machine, as two processes, on a free port unless --oobport says which; --backend and "
+     "--dev are those of both",
+     TOOL_GROUP_SIDE},
     {0, 0, 0, 0, "What to measure (client):", 2},
     {"sizes", KEY_SIZES, "LIST", 0,
      "Message sizes in bytes, with K, M or G for powers of 1024 "
@@ -163,21 +149,7 @@ static const struct argp_option option_rows[] = {
      4},
     {"plot", KEY_PLOT, "FILE.svg", 0,
      "Draw throughput and latency over size, with gnuplot (default none)", 4},
-    {0, 0, 0, 0, "Of this side alone:", 5},
-    {"backend", KEY_BACKEND, "NAME", 0,
-     "auto, verbs or udp (default auto: verbs where a device has an active port, else UDP)", 5},
-    {"dev", KEY_DEV, "NAME", 0,
-     "Verbs device (mlx5_0, mlx5_0:1) or network interface; with --local of both sides (default: the best one)", 5},
-    {0, 0, 0, 0, "Connecting:", 6},
-    {"oobport", KEY_OOBPORT, "PORT", 0,
-     "TCP port of the server (default 30042, --local a free one; a server given 0 takes a free one "
-     "and says which)",
-     6},
-    {"connect-timeout", KEY_TIMEOUT, "SECONDS", 0,
-     "How long the client tries to reach the server (default 10)", 6},
-    {"logtostderr", KEY_LOG, "BOOL", OPTION_ARG_OPTIONAL,
-     "Show the library's log from level info; warnings always show (default false)", 6},
-    {"report-fd", KEY_REPORT_FD, "FD", OPTION_HIDDEN, "", 6},
+    {"report-fd", KEY_REPORT_FD, "FD", OPTION_HIDDEN, "", TOOL_GROUP_CONNECTING},
     {0},
 };
 
@@ -201,10 +173,8 @@ static void parse_sizes(struct argp_state *state, struct options *o, const char 
 
 static void check_options(struct argp_state *state, const struct options *o)
 {
-    if (o->server + o->report.local + (o->server_at.host != NULL) != 1)
+    if (o->ends.server + o->report.local + (o->ends.server_at.host != NULL) != 1)
         argp_error(state, "give one of --server, --serverip=HOST and --local");
-    if (o->server_at.host != NULL && o->server_at.port == 0)
-        argp_error(state, "--oobport=0: allowed are 1 to 65535 for a client");
     if (o->json && o->csv)
         argp_error(state, "--json and --csv exclude each other");
 }
@@ -213,31 +183,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct options *o = state->input;
     switch (key) {
-    case KEY_SERVER:
-        o->server = tool_parse_bool(state, "server", text);
-        return 0;
-    case KEY_SERVERIP:
-        o->server_at.host = text;
-        return 0;
     case KEY_LOCAL:
         o->report.local = tool_parse_bool(state, "local", text);
-        return 0;
-    case KEY_OOBPORT:
-        o->server_at.port = (uint16_t)tool_parse_number(state, "oobport", text, 0, 65535);
-        o->port_given = true;
-        return 0;
-    case KEY_TIMEOUT:
-        o->server_at.timeout_s =
-            (unsigned)tool_parse_number(state, "connect-timeout", text, 0, 86400);
-        return 0;
-    case KEY_BACKEND:
-        o->nic.backend = tool_parse_backend(state, text);
-        return 0;
-    case KEY_DEV:
-        o->nic.dev = text;
-        return 0;
-    case KEY_LOG:
-        o->log_info = tool_parse_bool(state, "logtostderr", text);
         return 0;
     case KEY_SIZES:
         parse_sizes(state, o, text);
@@ -284,6 +231,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_REPORT_FD:
         o->report_fd = (int)tool_parse_number(state, "report-fd", text, 0, 1 << 20);
+        return 0;
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &o->ends;
         return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "%s: not an option (write booleans as --x or --x=true)", text);
@@ -477,7 +427,7 @@ static void make_memory(struct side *side)
 
 static void start_server(const struct options *o, struct side *side)
 {
-    uccl_listener *listener = tool_listen(side->engine, o->server_at.port);
+    uccl_listener *listener = tool_listen(side->engine, o->ends.server_at.port);
     uint16_t port = uccl_listener_port(listener);
     uint64_t nonce;
     if (o->report_fd >= 0 && write(o->report_fd, &port, sizeof(port)) != sizeof(port))
@@ -572,7 +522,7 @@ static void start_client(const struct options *o, struct side *side)
     }
     make_memory(side);
     uint64_t settings[] = {side->memory, device_pack(&o->receiver)};
-    tool_connect_all(side->engine, &o->server_at, settings, 2, side->conns, CONNS);
+    tool_connect_all(side->engine, &o->ends.server_at, settings, 2, side->conns, CONNS);
 }
 
 /* The bar on a terminal; an empty `what` wipes it. */
@@ -731,6 +681,7 @@ int main(int argc, char **argv)
     static const struct argp argp = {
         .options = option_rows,
         .parser = parse_option,
+        .children = tool_ends_options,
         .doc =
             "Measures latency and throughput between two processes over a sweep of message sizes.\v"
             "Booleans are written --x or --x=true|false|1|0, other values --x=v or --x v. Exit "
@@ -742,7 +693,7 @@ int main(int argc, char **argv)
     };
     static struct side side;
     struct options options = {
-        .server_at = {NULL, TOOL_PORT, TOOL_CONNECT_S},
+        .ends = TOOL_ENDS,
         .report.seconds = 1,
         .report.verify = VERIFY_FIRST,
         .report_fd = -1,
@@ -752,19 +703,20 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     argp_program_version_hook = tool_print_version;
     argp_parse(&argp, argc, argv, 0, NULL, &options);
-    tool_role = options.server ? "Server" : "Client";
+    tool_role = options.ends.server ? "Server" : "Client";
     tool_self = TOOL_P2P_BENCH;
     if (options.plot != NULL)
         report_check_plot(options.plot);
-    tool_choose_nic(&options.nic);
+    tool_choose_nic(&options.ends.nic);
     if (options.report.local) {
-        options.server_at.port = local_start(options.port_given ? options.server_at.port : 0, options.log_info);
-        options.server_at.host = "127.0.0.1";
+        struct tool_address *at = &options.ends.server_at;
+        at->port = local_start(options.ends.port_given ? at->port : 0, options.ends.log_info);
+        at->host = "127.0.0.1";
     }
     device_text(&options.sender, options.report.sender_device);
     device_text(&options.receiver, options.report.receiver_device);
-    side.server = options.server;
-    side.engine = tool_open(options.log_info);
+    side.server = options.ends.server;
+    side.engine = tool_open(options.ends.log_info);
     int status;
     if (side.server) {
         start_server(&options, &side);

@@ -160,6 +160,91 @@ void tool_print_version(FILE *stream, struct argp_state *state)
     fprintf(stream, "%s (libuccl-engine %s, %s)\n", state->name, uccl_version(), uccl_build_info());
 }
 
+static bool is_verbs_device(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "/sys/class/infiniband/%.*s", (int)strcspn(name, ":/"), name);
+    return access(path, F_OK) == 0;
+}
+
+void tool_choose_nic(const struct tool_nic *nic)
+{
+    const char *backend = nic->backend != NULL ? nic->backend : getenv("UCCL_BACKEND");
+    char exact[256];
+    if (nic->dev != NULL) {
+        snprintf(exact, sizeof exact, "=%s", nic->dev);
+        if (backend == NULL || strcmp(backend, "auto") == 0)
+            backend = is_verbs_device(nic->dev) ? "verbs" : "udp";
+        setenv(strcmp(backend, "verbs") == 0 ? "UCCL_IB_HCA" : "UCCL_SOCKET_IFNAME", exact, 1);
+    }
+    if (backend != NULL)
+        setenv("UCCL_BACKEND", backend, 1);
+}
+
+enum { KEY_SERVER = 500, KEY_SERVERIP, KEY_OOBPORT, KEY_TIMEOUT, KEY_BACKEND, KEY_DEV, KEY_LOG };
+
+static const struct argp_option ends_rows[] = {
+    {0, 0, 0, 0, "Which side (one of these):", TOOL_GROUP_SIDE},
+    {"server", KEY_SERVER, "BOOL", OPTION_ARG_OPTIONAL,
+     "Wait for one client, serve it, end. The client's settings govern", TOOL_GROUP_SIDE},
+    {"serverip", KEY_SERVERIP, "HOST", 0, "Be the client of the server on HOST (name, IPv4 or IPv6)",
+     TOOL_GROUP_SIDE},
+    {0, 0, 0, 0, "Of this side alone:", TOOL_GROUP_OWN},
+    {"backend", KEY_BACKEND, "NAME", 0,
+     "auto, verbs or udp (default auto: verbs where a device has an active port, else UDP)", TOOL_GROUP_OWN},
+    {"dev", KEY_DEV, "NAME", 0,
+     "Verbs device (mlx5_0, mlx5_0:1) or network interface (default: the best one)", TOOL_GROUP_OWN},
+    {0, 0, 0, 0, "Connecting:", TOOL_GROUP_CONNECTING},
+    {"oobport", KEY_OOBPORT, "PORT", 0,
+     "TCP port of the server (default 30042; a server given 0 takes a free one and says which)",
+     TOOL_GROUP_CONNECTING},
+    {"connect-timeout", KEY_TIMEOUT, "SECONDS", 0, "How long the client tries to reach the server (default 10)",
+     TOOL_GROUP_CONNECTING},
+    {"logtostderr", KEY_LOG, "BOOL", OPTION_ARG_OPTIONAL,
+     "Show the library's log from level info; warnings always show (default false)", TOOL_GROUP_CONNECTING},
+    {0},
+};
+
+static error_t parse_end(int key, char *text, struct argp_state *state)
+{
+    struct tool_ends *ends = state->input;
+    switch (key) {
+    case KEY_SERVER:
+        ends->server = tool_parse_bool(state, "server", text);
+        return 0;
+    case KEY_SERVERIP:
+        ends->server_at.host = text;
+        return 0;
+    case KEY_OOBPORT:
+        ends->server_at.port = (uint16_t)tool_parse_number(state, "oobport", text, 0, 65535);
+        ends->port_given = true;
+        return 0;
+    case KEY_TIMEOUT:
+        ends->server_at.timeout_s = (unsigned)tool_parse_number(state, "connect-timeout", text, 0, 86400);
+        return 0;
+    case KEY_BACKEND:
+        ends->nic.backend = text;
+        if (strcmp(text, "auto") != 0 && strcmp(text, "verbs") != 0 && strcmp(text, "udp") != 0)
+            argp_error(state, "--backend=%s: allowed are auto, verbs and udp", text);
+        return 0;
+    case KEY_DEV:
+        ends->nic.dev = text;
+        return 0;
+    case KEY_LOG:
+        ends->log_info = tool_parse_bool(state, "logtostderr", text);
+        return 0;
+    case ARGP_KEY_END:
+        if (ends->server_at.host != NULL && ends->server_at.port == 0)
+            argp_error(state, "--oobport=0: allowed are 1 to 65535 for a client");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp ends_argp = {.options = ends_rows, .parser = parse_end};
+const struct argp_child tool_ends_options[] = {{&ends_argp, 0, NULL, 0}, {0}};
+
 /* ---- measuring ---- */
 
 uint64_t tool_now_ns(void)
@@ -229,34 +314,6 @@ void tool_sleep_ns(uint64_t ns)
 }
 
 /* ---- opening and connecting ---- */
-
-const char *tool_parse_backend(struct argp_state *state, const char *text)
-{
-    if (strcmp(text, "auto") != 0 && strcmp(text, "verbs") != 0 && strcmp(text, "udp") != 0)
-        argp_error(state, "--backend=%s: allowed are auto, verbs and udp", text);
-    return text;
-}
-
-static bool is_verbs_device(const char *name)
-{
-    char path[128];
-    snprintf(path, sizeof path, "/sys/class/infiniband/%.*s", (int)strcspn(name, ":/"), name);
-    return access(path, F_OK) == 0;
-}
-
-void tool_choose_nic(const struct tool_nic *nic)
-{
-    const char *backend = nic->backend != NULL ? nic->backend : getenv("UCCL_BACKEND");
-    char exact[256];
-    if (nic->dev != NULL) {
-        snprintf(exact, sizeof exact, "=%s", nic->dev);
-        if (backend == NULL || strcmp(backend, "auto") == 0)
-            backend = is_verbs_device(nic->dev) ? "verbs" : "udp";
-        setenv(strcmp(backend, "verbs") == 0 ? "UCCL_IB_HCA" : "UCCL_SOCKET_IFNAME", exact, 1);
-    }
-    if (backend != NULL)
-        setenv("UCCL_BACKEND", backend, 1);
-}
 
 uccl_engine *tool_open(bool info)
 {

@@ -62,6 +62,38 @@ const char *tool_size_text(uint64_t bytes, char out[16]);
 /* Prints the library's version for argp's --version. */
 void tool_print_version(FILE *stream, struct argp_state *state);
 
+struct tool_address {
+    const char *host; /* NULL: none given */
+    uint16_t port;
+    unsigned timeout_s; /* try again for so long while nobody listens */
+};
+/* --backend and --dev of this side; NULL: not given. */
+struct tool_nic {
+    const char *backend; /* "auto", "verbs", "udp" */
+    const char *dev;     /* a verbs device, with or without ":port", or a network interface */
+};
+/*
+ * Makes this process, and those it starts, use that NIC, by the environment. A device without a backend is a
+ * verbs device where there is one of that name, else a network interface.
+ */
+void tool_choose_nic(const struct tool_nic *nic);
+
+/* Which end this process is, and how it reaches the other; starts as TOOL_ENDS. */
+struct tool_ends {
+    bool server;
+    struct tool_address server_at;
+    bool port_given;
+    struct tool_nic nic;
+    bool log_info;
+};
+#define TOOL_ENDS {.server_at = {NULL, TOOL_PORT, TOOL_CONNECT_S}}
+/*
+ * The options that fill it in, for argp's children: groups TOOL_GROUP_* of --help, of which a tool's own
+ * options may be too; those between are the tool's.
+ */
+enum { TOOL_GROUP_SIDE = 1, TOOL_GROUP_OWN = 8, TOOL_GROUP_CONNECTING = 9 };
+extern const struct argp_child tool_ends_options[];
+
 /* ---- measuring ---- */
 
 uint64_t tool_now_ns(void);
@@ -81,19 +113,6 @@ uint32_t tool_sample(uint64_t elapsed_ns);
 
 /* Memory in huge pages where there are any, touched; ends the process when there is none. */
 void *tool_allocate(uint64_t bytes);
-
-/* --backend and --dev of this side; NULL: not given. */
-struct tool_nic {
-    const char *backend; /* "auto", "verbs", "udp" */
-    const char *dev;     /* a verbs device, with or without ":port", or a network interface */
-};
-/* Checks --backend; a bad value ends in argp's usage error. */
-const char *tool_parse_backend(struct argp_state *state, const char *text);
-/*
- * Makes this process, and those it starts, use that NIC, by the environment. A device without a backend is a
- * verbs device where there is one of that name, else a network interface.
- */
-void tool_choose_nic(const struct tool_nic *nic);
 
 /* Opens an engine; `info` shows the library's log from level info, unless UCCL_LOG_LEVEL says else.
  */
@@ -170,11 +189,6 @@ uccl_conn *tool_accept_client(uccl_listener *listener, tool_settings_fn allowed,
 /* Accepts the client's connections 1 to count - 1; others that come are turned away. */
 void tool_accept_joins(uccl_listener *listener, uint64_t nonce, uccl_conn **conns, uint32_t count);
 
-struct tool_address {
-    const char *host; /* NULL: none given */
-    uint16_t port;
-    unsigned timeout_s; /* try again for so long while nobody listens */
-};
 /* Client: makes `count` connections; the first takes the settings to the server. */
 void tool_connect_all(uccl_engine *engine, const struct tool_address *address,
                       const uint64_t *settings, unsigned setting_count, uccl_conn **conns,

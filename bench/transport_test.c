@@ -52,10 +52,7 @@ static const uint64_t type_defaults[][SETTINGS] = {
 };
 
 struct options {
-    bool server;
-    struct tool_address server_at;
-    struct tool_nic nic;
-    bool log_info;
+    struct tool_ends ends;
     struct device_choice device;
     uint64_t value[SETTINGS];
     bool given[SETTINGS];
@@ -80,14 +77,9 @@ struct run {
 
 /* ---- command line ---- */
 
-enum { KEY_SERVER = 1000, KEY_SERVERIP, KEY_OOBPORT, KEY_TIMEOUT, KEY_BACKEND, KEY_DEV, KEY_LOG, KEY_GPU, KEY_SETTING };
+enum { KEY_GPU = 1000, KEY_SETTING };
 
 static const struct argp_option option_rows[] = {
-    {0, 0, 0, 0, "Which side (one of these):", 1},
-    {"server", KEY_SERVER, "BOOL", OPTION_ARG_OPTIONAL,
-     "Wait for one client, serve it, end. The client's settings govern", 1},
-    {"serverip", KEY_SERVERIP, "HOST", 0,
-     "Be the client of the server on HOST (name, IPv4 or IPv6)", 1},
     {0, 0, 0, 0, "What to run:", 2},
     {"perftype", KEY_SETTING + PERFTYPE, "TYPE", 0,
      "basic: send and verify contents; lat: half round trips; tpt: throughput; bi: tpt with --bi "
@@ -111,22 +103,10 @@ static const struct argp_option option_rows[] = {
      "Both directions at once (default false: client to server)", 2},
     {"flush", KEY_SETTING + FLUSH, "BOOL", OPTION_ARG_OPTIONAL,
      "Call uccl_flush() on every received message (default false)", 2},
-    {0, 0, 0, 0, "Of this side alone:", 3},
     {"gpu", KEY_GPU, "N", 0,
      "Message buffers in the memory of GPU N: cuda:N, hip:N, or N of the runtime that has GPUs; cpu: in "
      "host memory (default cpu)",
-     3},
-    {"backend", KEY_BACKEND, "NAME", 0,
-     "auto, verbs or udp (default auto: verbs where a device has an active port, else UDP)", 3},
-    {"dev", KEY_DEV, "NAME", 0,
-     "Verbs device (mlx5_0, mlx5_0:1) or network interface (default: the best one)", 3},
-    {0, 0, 0, 0, "Connecting:", 4},
-    {"oobport", KEY_OOBPORT, "PORT", 0,
-     "TCP port of the server (default 30042; a server given 0 takes a free one and says which)", 4},
-    {"connect-timeout", KEY_TIMEOUT, "SECONDS", 0,
-     "How long the client tries to reach the server (default 10)", 4},
-    {"logtostderr", KEY_LOG, "BOOL", OPTION_ARG_OPTIONAL,
-     "Show the library's log from level info; warnings always show (default false)", 4},
+     TOOL_GROUP_OWN},
     {0},
 };
 
@@ -201,39 +181,18 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     }
     switch (key) {
-    case KEY_SERVER:
-        o->server = tool_parse_bool(state, "server", text);
-        return 0;
-    case KEY_SERVERIP:
-        o->server_at.host = text;
-        return 0;
-    case KEY_OOBPORT:
-        o->server_at.port = (uint16_t)tool_parse_number(state, "oobport", text, 0, 65535);
-        return 0;
-    case KEY_TIMEOUT:
-        o->server_at.timeout_s =
-            (unsigned)tool_parse_number(state, "connect-timeout", text, 0, 86400);
-        return 0;
-    case KEY_BACKEND:
-        o->nic.backend = tool_parse_backend(state, text);
-        return 0;
-    case KEY_DEV:
-        o->nic.dev = text;
-        return 0;
-    case KEY_LOG:
-        o->log_info = tool_parse_bool(state, "logtostderr", text);
-        return 0;
     case KEY_GPU:
         device_parse(state, "gpu", text, true, &o->device);
+        return 0;
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &o->ends;
         return 0;
     case ARGP_KEY_ARG:
         argp_error(state, "%s: not an option (write booleans as --x or --x=true)", text);
         return 0;
     case ARGP_KEY_END:
-        if (o->server == (o->server_at.host != NULL))
+        if (o->ends.server == (o->ends.server_at.host != NULL))
             argp_error(state, "give either --server or --serverip=HOST");
-        if (!o->server && o->server_at.port == 0)
-            argp_error(state, "--oobport=0: allowed are 1 to 65535 for a client");
         settings_complete(o);
         if (settings_fault(o->value) != NULL)
             argp_error(state, "%s", settings_fault(o->value));
@@ -275,7 +234,7 @@ static uccl_conn **allocate_conns(uint64_t count)
 
 static void start_server(const struct options *o, struct run *run)
 {
-    uccl_listener *listener = tool_listen(run->engine, o->server_at.port);
+    uccl_listener *listener = tool_listen(run->engine, o->ends.server_at.port);
     uint64_t nonce;
     uccl_conn *first = tool_accept_client(listener, take_settings, run, &nonce);
     note_other_settings(o, run->value);
@@ -290,7 +249,7 @@ static void start_client(const struct options *o, struct run *run)
 {
     memcpy(run->value, o->value, sizeof(run->value));
     run->conns = allocate_conns(run->value[NFLOW]);
-    tool_connect_all(run->engine, &o->server_at, run->value, SETTINGS, run->conns,
+    tool_connect_all(run->engine, &o->ends.server_at, run->value, SETTINGS, run->conns,
                      (uint32_t)run->value[NFLOW]);
 }
 
@@ -628,6 +587,7 @@ int main(int argc, char **argv)
     static const struct argp argp = {
         .options = option_rows,
         .parser = parse_option,
+        .children = tool_ends_options,
         .doc =
             "Runs messages between two processes through libuccl-engine and says whether and how "
             "fast they arrive.\v"
@@ -637,19 +597,19 @@ int main(int argc, char **argv)
             "  transport_test --server=true\n"
             "  transport_test --serverip=10.0.0.1 --perftype=tpt --nflow=4",
     };
-    struct options options = {.server_at = {NULL, TOOL_PORT, TOOL_CONNECT_S}};
+    struct options options = {.ends = TOOL_ENDS};
     struct run run = {0};
     char fault[256];
     setvbuf(stdout, NULL, _IOLBF, 0);
     argp_program_version_hook = tool_print_version;
     argp_parse(&argp, argc, argv, 0, NULL, &options);
-    tool_role = options.server ? "Server" : "Client";
+    tool_role = options.ends.server ? "Server" : "Client";
     tool_self = TOOL_TRANSPORT_TEST;
-    run.server = options.server;
+    run.server = options.ends.server;
     if (!device_open(&options.device, fault))
         tool_fail("--gpu: %s", fault);
-    tool_choose_nic(&options.nic);
-    run.engine = tool_open(options.log_info);
+    tool_choose_nic(&options.ends.nic);
+    run.engine = tool_open(options.ends.log_info);
     if (run.server)
         start_server(&options, &run);
     else
