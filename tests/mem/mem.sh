@@ -129,8 +129,9 @@ names = ["lo", "other0", "other1", "other2"]
 sockets = "".join(normal("Package", s, 1 << s, normal("NUMANode", s, 1 << s, "", ' local_memory="1"') +
                          normal("PU", s, 1 << s, "") + "".join(switch((2 * s + i) * 0x20, names[2 * s + i]) for i in (0, 1)))
                   for s in (0, 1))
-print('<?xml version="1.0" encoding="UTF-8"?><!DOCTYPE topology SYSTEM "hwloc2.dtd"><topology version="2.0">' +
-      normal("Machine", 0, 3, sockets, ' allowed_cpuset="0x3" allowed_nodeset="0x3"') + "</topology>")
+text = ('<?xml version="1.0" encoding="UTF-8"?><!DOCTYPE topology SYSTEM "hwloc2.dtd"><topology version="2.0">' +
+        normal("Machine", 0, 3, sockets, ' allowed_cpuset="0x3" allowed_nodeset="0x3"') + "</topology>")
+print(text.replace("><", ">\n<")) # hwloc without its plugins reads such lines alone
 EOF
     env HWLOC_XMLFILE="$WORK/machine.xml" FAKE_GPU_DEVICES=8 "$UCCL_INFO" --topology >"$WORK/topology.log" || return 1
     said topology '^cuda:0 +0 +PIX +lo$' && said topology '^cuda:1 +0 +PIX +lo$' &&
