@@ -203,6 +203,9 @@ struct nic_ops {
     void (*wake)(struct nic_queue *queue);
 };
 
+/* wake() of a queue whose wait() reads this eventfd. Not counted: counters are the owner's. */
+void nic_wake_eventfd(int fd);
+
 /* For the tables of backends that place nothing. */
 int nic_no_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out);
 void nic_no_dereg_mr(struct nic *nic, struct nic_mr *mr);

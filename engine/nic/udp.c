@@ -750,14 +750,10 @@ static void udp_wait(struct nic_queue *queue, uint64_t timeout_ns)
     queue->driver->wait(queue, timeout_ns);
 }
 
-/* On any thread; pairs with the read of the eventfd in the drivers' wait(). Not counted: counters
- * are the owner's. */
+/* On any thread; pairs with the read of the eventfd in the drivers' wait(). */
 static void udp_wake(struct nic_queue *queue)
 {
-    uint64_t one = 1;
-    ssize_t written = write(queue->wake_fd, &one, sizeof one);
-
-    (void)written; /* fails only when 2^64 - 2 wakes are pending */
+    nic_wake_eventfd(queue->wake_fd);
 }
 
 const struct nic_ops nic_udp_ops = {

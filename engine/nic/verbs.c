@@ -515,9 +515,7 @@ static void verbs_wait(struct nic_queue *queue, uint64_t timeout_ns)
 /* On any thread. */
 static void verbs_wake(struct nic_queue *queue)
 {
-    uint64_t one = 1;
-    ssize_t written = write(queue->wake_fd, &one, sizeof one);
-    (void)written; /* fails only when 2^64 - 2 wakes are pending */
+    nic_wake_eventfd(queue->wake_fd);
 }
 
 const struct nic_ops nic_verbs_ops = {
