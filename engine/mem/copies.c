@@ -1,65 +1,167 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mem/copies.h"
 
+#include "log.h"
+
 #include <stdlib.h>
 #include <time.h>
 
 enum { ASK_NS = 1000 }; /* between questions about a copy */
 
-bool mem_copies_make(struct mem_copies *copies, unsigned streams, unsigned slots)
+int mem_copies_failed(struct mem_stage *stage, const char *what, int error)
 {
-    *copies = (struct mem_copies){
+    if (!stage->failed)
+        LOG_ERR("%s device %d: %s: %s (%d)", stage->calls.name, stage->device, what,
+                stage->calls.error_text(error), error);
+    stage->failed = true;
+    return UCCL_EIO;
+}
+
+/* ---- open and close -------------------------------------------------------------------------- */
+
+static void put(struct mem_stage *stage, struct mem_copy *copy)
+{
+    copy->next = stage->free;
+    stage->free = copy;
+}
+
+static void release_memory(struct mem_stage *stage)
+{
+    free(stage->copies);
+    free(stage->in_flight);
+    free(stage->handles);
+    free(stage);
+}
+
+struct mem_stage *mem_copies_make(const struct mem_calls *calls, int device, unsigned streams, unsigned slots)
+{
+    struct mem_stage *stage = calloc(1, sizeof *stage);
+    if (!stage)
+        return NULL;
+    *stage = (struct mem_stage){
+        .calls = *calls,
+        .device = device,
         .slots = slots,
         .streams = streams,
-        .copies = calloc(slots, sizeof *copies->copies),
-        .in_flight = calloc(2 * streams, sizeof *copies->in_flight),
-        .handles = calloc(2 * streams, sizeof *copies->handles),
+        .copies = calloc(slots, sizeof *stage->copies),
+        .in_flight = calloc(2 * streams, sizeof *stage->in_flight),
+        .handles = calloc(2 * streams, sizeof *stage->handles),
     };
-    if (!copies->copies || !copies->in_flight || !copies->handles) {
-        mem_copies_free(copies);
-        return false;
+    if (!stage->copies || !stage->in_flight || !stage->handles) {
+        release_memory(stage);
+        return NULL;
     }
     for (unsigned i = slots; i-- > 0;)
-        mem_copies_put(copies, &copies->copies[i]);
-    return true;
+        put(stage, &stage->copies[i]);
+    return stage;
 }
 
-void mem_copies_free(struct mem_copies *copies)
+int mem_copies_open(struct mem_stage *stage)
 {
-    free(copies->copies);
-    free(copies->in_flight);
-    free(copies->handles);
-    *copies = (struct mem_copies){0};
+    const struct mem_calls *calls = &stage->calls;
+    int error = 0;
+    if (calls->enter(stage))
+        return UCCL_EIO;
+    for (unsigned i = 0; !error && i < 2 * stage->streams; i++)
+        error = calls->stream_create(&stage->handles[i], calls->stream_flags);
+    for (unsigned i = 0; !error && i < stage->slots; i++)
+        error = calls->event_create(&stage->copies[i].event, calls->event_flags);
+    calls->leave();
+    return error ? mem_copies_failed(stage, "cannot make streams and events", error) : UCCL_OK;
 }
 
-struct mem_copy *mem_copies_take(struct mem_copies *copies, enum mem_direction direction)
+void mem_copies_close(struct mem_stage *stage)
 {
-    struct mem_copy *copy = copies->free;
+    const struct mem_calls *calls = &stage->calls;
+    /* nothing to destroy: it may have no context to enter */
+    if (stage->handles[0] && calls->enter(stage) == UCCL_OK) {
+        for (unsigned i = 0; i < stage->slots && stage->copies[i].event; i++)
+            calls->event_destroy(stage->copies[i].event);
+        for (unsigned i = 0; i < 2 * stage->streams && stage->handles[i]; i++)
+            calls->stream_destroy(stage->handles[i]);
+        calls->leave();
+    }
+    release_memory(stage);
+}
+
+/* ---- host memory ----------------------------------------------------------------------------- */
+
+int mem_copies_pin(struct mem_stage *stage, void *memory, size_t length)
+{
+    const struct mem_calls *calls = &stage->calls;
+    if (calls->enter(stage))
+        return UCCL_EIO;
+    int error = calls->pin(memory, length, calls->pin_flags);
+    calls->leave();
+    if (error == 0)
+        return UCCL_OK;
+    LOG_ERR("%s device %d: cannot pin %zu bytes of host memory: %s (%d)", calls->name, stage->device, length,
+            calls->error_text(error), error);
+    return UCCL_ENOMEM;
+}
+
+void mem_copies_unpin(struct mem_stage *stage, void *memory)
+{
+    if (stage->calls.enter(stage))
+        return;
+    stage->calls.unpin(memory);
+    stage->calls.leave();
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+/* A slot for a copy, on a stream of this direction: they take turns. NULL: all are in flight. */
+static struct mem_copy *take(struct mem_stage *stage, enum mem_direction direction)
+{
+    struct mem_copy *copy = stage->free;
     if (!copy)
         return NULL;
-    copies->free = copy->next;
-    copy->stream = direction * copies->streams + copies->turn[direction]++ % copies->streams;
+    stage->free = copy->next;
+    copy->stream = direction * stage->streams + stage->turn[direction]++ % stage->streams;
     return copy;
 }
 
-void mem_copies_start(struct mem_copies *copies, struct mem_copy *copy, void *cookie)
+static void start(struct mem_stage *stage, struct mem_copy *copy, void *cookie)
 {
-    struct mem_copy_list *list = &copies->in_flight[copy->stream];
+    struct mem_copy_list *list = &stage->in_flight[copy->stream];
     copy->cookie = cookie;
     copy->next = NULL;
     *(list->tail ? &list->tail->next : &list->head) = copy;
     list->tail = copy;
 }
 
-void mem_copies_put(struct mem_copies *copies, struct mem_copy *copy)
+int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintptr_t device_address,
+                    void *host_address, size_t length, void *cookie)
 {
-    copy->next = copies->free;
-    copies->free = copy;
+    const struct mem_calls *calls = &stage->calls;
+    struct mem_copy *copy = take(stage, direction);
+    if (!copy)
+        return UCCL_EAGAIN;
+    void *stream = stage->handles[copy->stream];
+    int error = calls->enter(stage);
+    if (!error) {
+        int failed = direction == MEM_FROM_DEVICE
+                         ? calls->from_device(host_address, device_address, length, stream)
+                         : calls->to_device(device_address, host_address, length, stream);
+        if (!failed)
+            failed = calls->event_record(copy->event, stream);
+        calls->leave();
+        if (failed)
+            error = mem_copies_failed(stage, "cannot queue a copy", failed);
+    }
+    if (error)
+        put(stage, copy);
+    else
+        start(stage, copy, cookie);
+    return error;
 }
 
-const struct mem_copy *mem_copies_ask(struct mem_copies *copies, unsigned stream)
+/*
+ * The copy to ask the runtime about, of those on this stream; NULL: none, or not so soon again. Asking costs a good
+ * part of a microsecond, and other threads wait for the runtime's locks meanwhile.
+ */
+static const struct mem_copy *to_ask(struct mem_copy_list *list)
 {
-    struct mem_copy_list *list = &copies->in_flight[stream];
     struct timespec now;
     if (!list->head)
         return NULL;
@@ -71,14 +173,28 @@ const struct mem_copy *mem_copies_ask(struct mem_copies *copies, unsigned stream
     return list->head;
 }
 
-void *mem_copies_end(struct mem_copies *copies, unsigned stream)
+/* The head of this list has ended. */
+static void *end(struct mem_stage *stage, struct mem_copy_list *list)
 {
-    struct mem_copy_list *list = &copies->in_flight[stream];
     struct mem_copy *copy = list->head;
     list->head = copy->next;
     if (!list->head)
         list->tail = NULL;
     list->ask_ns = 0; /* the next one may have ended as well */
-    mem_copies_put(copies, copy);
+    put(stage, copy);
     return copy->cookie;
+}
+
+int mem_copies_poll(struct mem_stage *stage, void **cookie)
+{
+    for (unsigned i = 0; i < 2 * stage->streams; i++) {
+        struct mem_copy_list *list = &stage->in_flight[i];
+        const struct mem_copy *copy = to_ask(list);
+        int error = copy ? stage->calls.event_query(copy->event) : stage->calls.not_ready;
+        if (error == stage->calls.not_ready)
+            continue;
+        *cookie = end(stage, list);
+        return error ? mem_copies_failed(stage, "a copy failed", error) : 1;
+    }
+    return 0;
 }

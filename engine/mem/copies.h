@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies in flight on the streams of one device: those of a stream end in their order. What CUDA and HIP share.
+ * Copies on the streams of one device: those of a stream end in their order, and an event tells the end of each.
+ * What CUDA and HIP share; they differ in the names of their functions, which are in a table, and in how a
+ * device is made current, enter() and leave().
  *
  * Thread: the engine thread that the `mem_stage` belongs to.
  */
@@ -9,15 +11,40 @@
 
 #include "mem/mem.h"
 
+/* A runtime, once its library is loaded. Its functions return 0 or an error of their own. */
+struct mem_calls {
+    const char *name; /* "CUDA" */
+    int not_ready;    /* what event_query() returns of a copy in flight */
+    unsigned pin_flags, stream_flags, event_flags;
+    const char *(*error_text)(int error);
+    int (*enter)(struct mem_stage *stage); /* the device is current in this thread; UCCL_OK, UCCL_EIO (logged) */
+    void (*leave)(void);                   /* what was before is */
+    int (*pin)(void *memory, size_t length, unsigned flags);
+    int (*unpin)(void *memory);
+    int (*from_device)(void *to, uintptr_t from, size_t length, void *stream);
+    int (*to_device)(uintptr_t to, const void *from, size_t length, void *stream);
+    int (*stream_create)(void **stream, unsigned flags);
+    int (*stream_destroy)(void *stream);
+    int (*event_create)(void **event, unsigned flags);
+    int (*event_destroy)(void *event);
+    int (*event_record)(void *event, void *stream);
+    int (*event_query)(void *event);
+};
+
 /* A copy, and the event that tells its end. Its stream is chosen when it is taken. */
 struct mem_copy {
     struct mem_copy *next;
-    void *event; /* of the runtime; stays with the slot */
+    void *event; /* stays with the slot */
     void *cookie;
     unsigned stream;
 };
 
-struct mem_copies {
+struct mem_stage {
+    struct mem_calls calls;
+    int device;
+    void *context;           /* of the runtime, if it has some */
+    bool retained;           /* it is kept for us */
+    bool failed;             /* that has been logged */
     unsigned slots, streams; /* streams in each direction */
     struct mem_copy *copies; /* `slots` of them */
     struct mem_copy *free;
@@ -29,20 +56,19 @@ struct mem_copies {
     unsigned turn[2];
 };
 
-/* False: out of memory. Events and handles are NULL. */
-bool mem_copies_make(struct mem_copies *copies, unsigned streams, unsigned slots);
-void mem_copies_free(struct mem_copies *copies);
-/* A slot for a copy, on a stream of this direction: they take turns. NULL: all are in flight. */
-struct mem_copy *mem_copies_take(struct mem_copies *copies, enum mem_direction direction);
-/* It is in flight, or it could not be queued. */
-void mem_copies_start(struct mem_copies *copies, struct mem_copy *copy, void *cookie);
-void mem_copies_put(struct mem_copies *copies, struct mem_copy *copy);
-/*
- * The copy to ask the runtime about, of those on this stream; NULL: none, or not so soon again. Asking costs a good
- * part of a microsecond, and other threads wait for the runtime's locks meanwhile.
- */
-const struct mem_copy *mem_copies_ask(struct mem_copies *copies, unsigned stream);
-/* The head of this stream has ended. */
-void *mem_copies_end(struct mem_copies *copies, unsigned stream);
+/* A stage without streams, which mem_copies_open() makes; NULL: out of memory. */
+struct mem_stage *mem_copies_make(const struct mem_calls *calls, int device, unsigned streams, unsigned slots);
+/* 0, UCCL_EIO (logged). */
+int mem_copies_open(struct mem_stage *stage);
+/* Logs the first failure of a device. */
+int mem_copies_failed(struct mem_stage *stage, const char *what, int error);
+
+/* As in mem.h; close() also of what was not opened. */
+void mem_copies_close(struct mem_stage *stage);
+int mem_copies_pin(struct mem_stage *stage, void *memory, size_t length);
+void mem_copies_unpin(struct mem_stage *stage, void *memory);
+int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintptr_t device_address,
+                    void *host_address, size_t length, void *cookie);
+int mem_copies_poll(struct mem_stage *stage, void **cookie);
 
 #endif

@@ -12,7 +12,6 @@
 #include "mem/runtime.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { VERSION_MIN = 11000, NAME_TEXT = 64 };
 
@@ -31,14 +30,6 @@ static struct mem_runtime runtime = {.sonames = sonames,
                                      .count = sizeof names / sizeof names[0],
                                      .lock = PTHREAD_MUTEX_INITIALIZER};
 _Static_assert(sizeof cuda == sizeof names, "a function for each name");
-
-struct mem_stage {
-    struct mem_copies copies;
-    void *context;
-    int device;
-    bool retained;  /* the primary context is kept for us */
-    bool failed;    /* that has been logged */
-};
 
 static const char *error_text(int error)
 {
@@ -132,19 +123,10 @@ static int cuda_device(int index, struct mem_device *out)
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* Logs the first failure of a device. */
-static int failure(struct mem_stage *stage, const char *what, int error)
-{
-    if (!stage->failed)
-        LOG_ERR("CUDA device %d: %s: %s (%d)", stage->device, what, error_text(error), error);
-    stage->failed = true;
-    return UCCL_EIO;
-}
-
 static int enter(struct mem_stage *stage)
 {
     int error = cuda.cuCtxPushCurrent_v2(stage->context);
-    return error ? failure(stage, "its context cannot be used", error) : UCCL_OK;
+    return error ? mem_copies_failed(stage, "its context cannot be used", error) : UCCL_OK;
 }
 
 static void leave(void)
@@ -167,7 +149,7 @@ static int take_context(struct mem_stage *stage, const struct mem_identity *of)
     if (!error && active)
         error = cuda.cuDevicePrimaryCtxRetain(&primary, handle);
     if (error)
-        return failure(stage, "its context cannot be found", error);
+        return mem_copies_failed(stage, "its context cannot be found", error);
     stage->retained = primary && (!of->context || primary == of->context);
     stage->context = of->context ? of->context : primary;
     if (primary && !stage->retained)
@@ -179,123 +161,53 @@ static int take_context(struct mem_stage *stage, const struct mem_identity *of)
     return UCCL_ENOTSUP;
 }
 
-/* In the context. */
-static int make_streams(struct mem_stage *stage)
-{
-    struct mem_copies *copies = &stage->copies;
-    int error = 0;
-    for (unsigned i = 0; !error && i < 2 * copies->streams; i++)
-        error = cuda.cuStreamCreate(&copies->handles[i], CUDA_STREAM_NON_BLOCKING);
-    for (unsigned i = 0; !error && i < copies->slots; i++)
-        error = cuda.cuEventCreate(&copies->copies[i].event, CUDA_EVENT_DISABLE_TIMING);
-    return error ? failure(stage, "cannot make streams and events", error) : UCCL_OK;
-}
-
 static void cuda_stage_close(struct mem_stage *stage)
 {
-    struct mem_copies *copies = &stage->copies;
-    int handle;
-    if (stage->context && cuda.cuCtxPushCurrent_v2(stage->context) == 0) {
-        for (unsigned i = 0; i < copies->slots; i++) {
-            if (copies->copies[i].event)
-                cuda.cuEventDestroy_v2(copies->copies[i].event);
-        }
-        for (unsigned i = 0; i < 2 * copies->streams; i++) {
-            if (copies->handles[i])
-                cuda.cuStreamDestroy_v2(copies->handles[i]);
-        }
-        leave();
-    }
-    if (stage->retained && cuda.cuDeviceGet(&handle, stage->device) == 0)
+    int handle, device = stage->device;
+    bool retained = stage->retained;
+    mem_copies_close(stage);
+    if (retained && cuda.cuDeviceGet(&handle, device) == 0)
         cuda.cuDevicePrimaryCtxRelease_v2(handle);
-    mem_copies_free(copies);
-    free(stage);
 }
 
 static int cuda_stage_open(const struct mem_identity *of, unsigned streams, unsigned copies_max,
                            struct mem_stage **out)
 {
-    struct mem_stage *stage = calloc(1, sizeof *stage);
+    const struct mem_calls calls = {
+        .name = "CUDA",
+        .not_ready = CUDA_NOT_READY,
+        .pin_flags = CUDA_HOST_PORTABLE,
+        .stream_flags = CUDA_STREAM_NON_BLOCKING,
+        .event_flags = CUDA_EVENT_DISABLE_TIMING,
+        .error_text = error_text,
+        .enter = enter,
+        .leave = leave,
+        .pin = cuda.cuMemHostRegister_v2,
+        .unpin = cuda.cuMemHostUnregister,
+        .from_device = cuda.cuMemcpyDtoHAsync_v2,
+        .to_device = cuda.cuMemcpyHtoDAsync_v2,
+        .stream_create = cuda.cuStreamCreate,
+        .stream_destroy = cuda.cuStreamDestroy_v2,
+        .event_create = cuda.cuEventCreate,
+        .event_destroy = cuda.cuEventDestroy_v2,
+        .event_record = cuda.cuEventRecord,
+        .event_query = cuda.cuEventQuery,
+    };
+    struct mem_stage *stage = mem_copies_make(&calls, of->device, streams, copies_max);
     if (!stage)
         return UCCL_ENOMEM;
-    stage->device = of->device;
     /* a capture of the application's, on any thread, must not be disturbed by what this thread does */
     int mode = CUDA_CAPTURE_RELAXED;
     cuda.cuThreadExchangeStreamCaptureMode(&mode);
-    int error = mem_copies_make(&stage->copies, streams, copies_max) ? UCCL_OK : UCCL_ENOMEM;
+    int error = take_context(stage, of);
     if (!error)
-        error = take_context(stage, of);
-    if (!error)
-        error = enter(stage);
-    if (!error) {
-        error = make_streams(stage);
-        leave();
-    }
+        error = mem_copies_open(stage);
     if (error) {
         cuda_stage_close(stage);
         return error;
     }
     *out = stage;
     return UCCL_OK;
-}
-
-static int cuda_pin(struct mem_stage *stage, void *memory, size_t length)
-{
-    if (enter(stage))
-        return UCCL_EIO;
-    int error = cuda.cuMemHostRegister_v2(memory, length, CUDA_HOST_PORTABLE);
-    leave();
-    if (error == 0)
-        return UCCL_OK;
-    LOG_ERR("CUDA device %d: cannot pin %zu bytes of host memory: %s (%d)", stage->device, length,
-            error_text(error), error);
-    return UCCL_ENOMEM;
-}
-
-static void cuda_unpin(struct mem_stage *stage, void *memory)
-{
-    if (enter(stage))
-        return;
-    cuda.cuMemHostUnregister(memory);
-    leave();
-}
-
-static int cuda_copy(struct mem_stage *stage, enum mem_direction direction, uintptr_t device_address,
-                     void *host_address, size_t length, void *cookie)
-{
-    struct mem_copy *copy = mem_copies_take(&stage->copies, direction);
-    if (!copy)
-        return UCCL_EAGAIN;
-    void *stream = stage->copies.handles[copy->stream];
-    int error = enter(stage);
-    if (!error) {
-        int failed = direction == MEM_FROM_DEVICE
-                         ? cuda.cuMemcpyDtoHAsync_v2(host_address, device_address, length, stream)
-                         : cuda.cuMemcpyHtoDAsync_v2(device_address, host_address, length, stream);
-        if (!failed)
-            failed = cuda.cuEventRecord(copy->event, stream);
-        leave();
-        if (failed)
-            error = failure(stage, "cannot queue a copy", failed);
-    }
-    if (error)
-        mem_copies_put(&stage->copies, copy);
-    else
-        mem_copies_start(&stage->copies, copy, cookie);
-    return error;
-}
-
-static int cuda_poll(struct mem_stage *stage, void **cookie)
-{
-    for (unsigned i = 0; i < 2 * stage->copies.streams; i++) {
-        const struct mem_copy *copy = mem_copies_ask(&stage->copies, i);
-        int error = copy ? cuda.cuEventQuery(copy->event) : CUDA_NOT_READY;
-        if (error == CUDA_NOT_READY)
-            continue;
-        *cookie = mem_copies_end(&stage->copies, i);
-        return error ? failure(stage, "a copy failed", error) : 1;
-    }
-    return 0;
 }
 
 const struct mem_ops mem_cuda_ops = {
@@ -307,8 +219,8 @@ const struct mem_ops mem_cuda_ops = {
     .device = cuda_device,
     .stage_open = cuda_stage_open,
     .stage_close = cuda_stage_close,
-    .pin = cuda_pin,
-    .unpin = cuda_unpin,
-    .copy = cuda_copy,
-    .poll = cuda_poll,
+    .pin = mem_copies_pin,
+    .unpin = mem_copies_unpin,
+    .copy = mem_copies_copy,
+    .poll = mem_copies_poll,
 };

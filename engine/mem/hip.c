@@ -11,7 +11,6 @@
 #include "mem/runtime.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { VERSION_MIN = 5 };
 
@@ -30,12 +29,6 @@ static struct mem_runtime runtime = {.sonames = sonames,
                                      .count = sizeof names / sizeof names[0],
                                      .lock = PTHREAD_MUTEX_INITIALIZER};
 _Static_assert(sizeof hip == sizeof names, "a function for each name");
-
-struct mem_stage {
-    struct mem_copies copies;
-    int device;
-    bool failed; /* that has been logged */
-};
 
 /* ---- what there is --------------------------------------------------------------------------- */
 
@@ -123,120 +116,52 @@ static int hip_device(int index, struct mem_device *out)
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* Logs the first failure of a device. */
-static int failure(struct mem_stage *stage, const char *what, int error)
+static const char *error_text(int error)
 {
-    if (!stage->failed)
-        LOG_ERR("HIP device %d: %s: error %d", stage->device, what, error);
-    stage->failed = true;
-    return UCCL_EIO;
+    (void)error; /* its text is one more function to look up */
+    return "error";
 }
 
 static int enter(struct mem_stage *stage)
 {
     int error = hip.hipSetDevice(stage->device);
-    return error ? failure(stage, "it cannot be used", error) : UCCL_OK;
+    return error ? mem_copies_failed(stage, "it cannot be used", error) : UCCL_OK;
 }
 
-static int make_streams(struct mem_stage *stage)
+static void leave(void)
 {
-    struct mem_copies *copies = &stage->copies;
-    int error = 0;
-    for (unsigned i = 0; !error && i < 2 * copies->streams; i++)
-        error = hip.hipStreamCreateWithFlags(&copies->handles[i], HIP_STREAM_NON_BLOCKING);
-    for (unsigned i = 0; !error && i < copies->slots; i++)
-        error = hip.hipEventCreateWithFlags(&copies->copies[i].event, HIP_EVENT_DISABLE_TIMING);
-    return error ? failure(stage, "cannot make streams and events", error) : UCCL_OK;
-}
-
-static void hip_stage_close(struct mem_stage *stage)
-{
-    struct mem_copies *copies = &stage->copies;
-    hip.hipSetDevice(stage->device);
-    for (unsigned i = 0; i < copies->slots; i++) {
-        if (copies->copies[i].event)
-            hip.hipEventDestroy(copies->copies[i].event);
-    }
-    for (unsigned i = 0; i < 2 * copies->streams; i++) {
-        if (copies->handles[i])
-            hip.hipStreamDestroy(copies->handles[i]);
-    }
-    mem_copies_free(copies);
-    free(stage);
 }
 
 static int hip_stage_open(const struct mem_identity *of, unsigned streams, unsigned copies_max,
                           struct mem_stage **out)
 {
-    struct mem_stage *stage = calloc(1, sizeof *stage);
-    if (!stage)
-        return UCCL_ENOMEM;
-    stage->device = of->device;
-    int error = mem_copies_make(&stage->copies, streams, copies_max) ? UCCL_OK : UCCL_ENOMEM;
+    const struct mem_calls calls = {
+        .name = "HIP",
+        .not_ready = HIP_NOT_READY,
+        .pin_flags = HIP_HOST_PORTABLE,
+        .stream_flags = HIP_STREAM_NON_BLOCKING,
+        .event_flags = HIP_EVENT_DISABLE_TIMING,
+        .error_text = error_text,
+        .enter = enter,
+        .leave = leave,
+        .pin = hip.hipHostRegister,
+        .unpin = hip.hipHostUnregister,
+        .from_device = hip.hipMemcpyDtoHAsync,
+        .to_device = hip.hipMemcpyHtoDAsync,
+        .stream_create = hip.hipStreamCreateWithFlags,
+        .stream_destroy = hip.hipStreamDestroy,
+        .event_create = hip.hipEventCreateWithFlags,
+        .event_destroy = hip.hipEventDestroy,
+        .event_record = hip.hipEventRecord,
+        .event_query = hip.hipEventQuery,
+    };
+    struct mem_stage *stage = mem_copies_make(&calls, of->device, streams, copies_max);
+    int error = stage ? mem_copies_open(stage) : UCCL_ENOMEM;
+    if (error && stage)
+        mem_copies_close(stage);
     if (!error)
-        error = enter(stage);
-    if (!error)
-        error = make_streams(stage);
-    if (error) {
-        hip_stage_close(stage);
-        return error;
-    }
-    *out = stage;
-    return UCCL_OK;
-}
-
-static int hip_pin(struct mem_stage *stage, void *memory, size_t length)
-{
-    if (enter(stage))
-        return UCCL_EIO;
-    int error = hip.hipHostRegister(memory, length, HIP_HOST_PORTABLE);
-    if (error == 0)
-        return UCCL_OK;
-    LOG_ERR("HIP device %d: cannot pin %zu bytes of host memory: error %d", stage->device, length, error);
-    return UCCL_ENOMEM;
-}
-
-static void hip_unpin(struct mem_stage *stage, void *memory)
-{
-    if (enter(stage) == UCCL_OK)
-        hip.hipHostUnregister(memory);
-}
-
-static int hip_copy(struct mem_stage *stage, enum mem_direction direction, uintptr_t device_address,
-                    void *host_address, size_t length, void *cookie)
-{
-    struct mem_copy *copy = mem_copies_take(&stage->copies, direction);
-    if (!copy)
-        return UCCL_EAGAIN;
-    void *stream = stage->copies.handles[copy->stream];
-    int error = enter(stage);
-    if (!error) {
-        int failed = direction == MEM_FROM_DEVICE
-                         ? hip.hipMemcpyDtoHAsync(host_address, device_address, length, stream)
-                         : hip.hipMemcpyHtoDAsync(device_address, host_address, length, stream);
-        if (!failed)
-            failed = hip.hipEventRecord(copy->event, stream);
-        if (failed)
-            error = failure(stage, "cannot queue a copy", failed);
-    }
-    if (error)
-        mem_copies_put(&stage->copies, copy);
-    else
-        mem_copies_start(&stage->copies, copy, cookie);
+        *out = stage;
     return error;
-}
-
-static int hip_poll(struct mem_stage *stage, void **cookie)
-{
-    for (unsigned i = 0; i < 2 * stage->copies.streams; i++) {
-        const struct mem_copy *copy = mem_copies_ask(&stage->copies, i);
-        int error = copy ? hip.hipEventQuery(copy->event) : HIP_NOT_READY;
-        if (error == HIP_NOT_READY)
-            continue;
-        *cookie = mem_copies_end(&stage->copies, i);
-        return error ? failure(stage, "a copy failed", error) : 1;
-    }
-    return 0;
 }
 
 const struct mem_ops mem_hip_ops = {
@@ -247,9 +172,9 @@ const struct mem_ops mem_hip_ops = {
     .status = hip_status,
     .device = hip_device,
     .stage_open = hip_stage_open,
-    .stage_close = hip_stage_close,
-    .pin = hip_pin,
-    .unpin = hip_unpin,
-    .copy = hip_copy,
-    .poll = hip_poll,
+    .stage_close = mem_copies_close,
+    .pin = mem_copies_pin,
+    .unpin = mem_copies_unpin,
+    .copy = mem_copies_copy,
+    .poll = mem_copies_poll,
 };

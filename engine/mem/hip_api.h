@@ -24,7 +24,7 @@
     FUNCTION(hipHostUnregister, (void *memory), (void *))                                            \
     FUNCTION(hipMemcpyDtoHAsync, (void *to, uintptr_t from, size_t length, void *stream),            \
              (void *, hipDeviceptr_t, size_t, hipStream_t))                                          \
-    FUNCTION(hipMemcpyHtoDAsync, (uintptr_t to, void *from, size_t length, void *stream),            \
+    FUNCTION(hipMemcpyHtoDAsync, (uintptr_t to, const void *from, size_t length, void *stream),      \
              (hipDeviceptr_t, void *, size_t, hipStream_t))                                          \
     FUNCTION(hipStreamCreateWithFlags, (void **stream, unsigned flags), (hipStream_t *, unsigned))   \
     FUNCTION(hipStreamDestroy, (void *stream), (hipStream_t))                                        \

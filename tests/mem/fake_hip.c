@@ -304,8 +304,8 @@ FAKE_API int hipMemcpyDtoHAsync(void *to, uintptr_t from, size_t bytes, struct f
     return queue_copy(to, (void *)from, bytes, stream);
 }
 
-FAKE_API int hipMemcpyHtoDAsync(uintptr_t to, void *from, size_t bytes, struct fake_stream *stream);
-FAKE_API int hipMemcpyHtoDAsync(uintptr_t to, void *from, size_t bytes, struct fake_stream *stream)
+FAKE_API int hipMemcpyHtoDAsync(uintptr_t to, const void *from, size_t bytes, struct fake_stream *stream);
+FAKE_API int hipMemcpyHtoDAsync(uintptr_t to, const void *from, size_t bytes, struct fake_stream *stream)
 {
     ENTER;
     return queue_copy((void *)to, from, bytes, stream);
