@@ -284,9 +284,13 @@ void thread_flush(struct engine_thread *thread)
         ;
 }
 
-static void follow_mtu(struct engine_thread *thread)
+/* What the NIC says of the network, and of itself. */
+static void follow_nic(struct engine_thread *thread)
 {
     uint32_t destination, datagram_bytes;
+    int error = thread->nic->failure(thread->queue);
+    if (error)
+        core_fail(thread->core, error, clock_now_ns());
     while (thread->nic->mtu_event(thread->queue, &destination, &datagram_bytes))
         core_set_datagram(thread->core, destination, datagram_bytes);
 }
@@ -317,7 +321,7 @@ static bool run_round(struct engine_thread *thread)
         busy |= paths_act(thread);
     busy |= take_events(thread);
     tell_waiters(thread);
-    follow_mtu(thread);
+    follow_nic(thread);
     COUNT(thread->counters, rounds, 1);
     return busy;
 }

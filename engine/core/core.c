@@ -161,7 +161,7 @@ struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow,
         flow->all_head->prev_all = conn;
     flow->all_head = conn;
     if (flow->dead)
-        conn_fail(conn, UCCL_EPEERDEAD);
+        conn_fail(conn, flow->status);
     return conn;
 }
 
@@ -383,6 +383,15 @@ void core_expire(struct core *core, uint64_t now_ns)
     }
 }
 
+void core_fail(struct core *core, int32_t status, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    for (uint32_t i = 0; i < core->flow_end; i++) {
+        if (core->flows[i])
+            flow_fail(core->flows[i], status);
+    }
+}
+
 void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_ns)
 {
     struct flow *flow = desc->flow;
@@ -511,7 +520,7 @@ bool core_next_event(struct core *core, struct core_event *event)
     core->flow_events_head = flow->next_event;
     if (!core->flow_events_head)
         core->flow_events_tail = NULL;
-    *event = (struct core_event){.kind = CORE_EVENT_FLOW_DEAD, .status = UCCL_EPEERDEAD, .owner = flow->owner};
+    *event = (struct core_event){.kind = CORE_EVENT_FLOW_DEAD, .status = flow->status, .owner = flow->owner};
     return true;
 }
 

@@ -224,6 +224,9 @@ bool core_rx_placed(struct core *core, const uint8_t *header, size_t length, con
 /* Time has come to `now_ns`: runs the timers that are due. Drain receive first. */
 void core_expire(struct core *core, uint64_t now_ns);
 
+/* The NIC does nothing any more: all messages of all flows end with `status`. Safe to repeat. */
+void core_fail(struct core *core, int32_t status, uint64_t now_ns);
+
 /* The NIC could not take this descriptor, whose pieces were copied all the same: its chunk goes out
  * again soon, without a loss counted. */
 struct tx_desc;
@@ -323,7 +326,8 @@ enum core_event_kind {
     CORE_EVENT_CONN_ENDED, /* `owner` of a connection: its last event; its memory is the caller's */
     CORE_EVENT_CONN_FAILED,/* `owner` of a connection: the peer closed it or died (`status`); it takes
                               no more messages and is still to be closed */
-    CORE_EVENT_FLOW_DEAD,  /* `owner` of a flow: the peer stopped answering; open no more connections */
+    CORE_EVENT_FLOW_DEAD,  /* `owner` of a flow: the peer stopped answering, or core_fail(); open no
+                              more connections */
 };
 
 struct core_event {

@@ -596,6 +596,7 @@ void flow_fail(struct flow *flow, int32_t status)
     if (flow->dead)
         return;
     flow->dead = true;
+    flow->status = status;
     timer_disarm(&core->wheel, &flow->timer);
     credit_forget(flow);
     for (struct conn *conn = flow->all_head, *next; conn; conn = next) {

@@ -31,6 +31,7 @@ struct flow {
     struct flow *next_ready;      /* ring of flows with something to send */
     struct flow *next_event;
     bool ready, dead;
+    int32_t status;               /* dead: what its messages end with */
     uint64_t rx_token, tx_token;
     uint32_t destination;
     uint32_t datagram_bytes;

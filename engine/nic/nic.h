@@ -147,7 +147,7 @@ struct nic_ops {
     /*
      * Prepares to send to a queue of a peer: returns in `destination` a number for tx_desc and in
      * `datagram_bytes` what the route allows now. Called by the queue's owner. UCCL_EPROTO (logged): the
-     * address is another backend's, or malformed; UCCL_EADDR, UCCL_ENOMEM.
+     * address is another backend's, or malformed; UCCL_EADDR, UCCL_ENOMEM, UCCL_EIO.
      */
     int (*peer_add)(struct nic_queue *queue, const union nic_address *host,
                     const struct nic_queue_address *address, uint32_t *destination,
@@ -196,6 +196,12 @@ struct nic_ops {
     bool (*mtu_event)(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes);
 
     /*
+     * 0, or the error (logged) for which this queue neither sends nor receives any more, for good: the device
+     * was removed.
+     */
+    int (*failure)(const struct nic_queue *queue);
+
+    /*
      * Sleeps until something is received, wake() was called (also shortly before), or `timeout_ns` has
      * passed (UINT64_MAX: no limit). May return early.
      */
@@ -206,7 +212,8 @@ struct nic_ops {
 /* wake() of a queue whose wait() reads this eventfd. Not counted: counters are the owner's. */
 void nic_wake_eventfd(int fd);
 
-/* For the tables of backends that place nothing. */
+/* For the tables of backends whose device is always there, and of those that place nothing. */
+int nic_no_failure(const struct nic_queue *queue);
 int nic_no_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out);
 void nic_no_dereg_mr(struct nic *nic, struct nic_mr *mr);
 bool nic_no_places(const struct nic_queue *queue, const struct nic_queue_address *theirs);

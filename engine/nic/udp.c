@@ -784,6 +784,7 @@ const struct nic_ops nic_udp_ops = {
     .path_event = nic_no_path_event,
     .poll_tx = nic_no_poll_tx,
     .mtu_event = udp_mtu_event,
+    .failure = nic_no_failure,
     .wait = udp_wait,
     .wake = udp_wake,
 };

@@ -363,28 +363,59 @@ static void take_path_event(struct nic *nic, const struct ibv_async_event *event
     atomic_fetch_add(&nic->path_news, 1);
 }
 
+/* Each turn is counted once, by whoever sees it first. A path made before it has failed. */
+static void note_port(struct nic *nic, bool active)
+{
+    uint32_t turns = atomic_load(&nic->turns);
+    if ((turns & 1) != active || !atomic_compare_exchange_strong(&nic->turns, &turns, turns + 1))
+        return;
+    atomic_fetch_add(&nic->path_news, 1);
+    if (active)
+        LOG_INFORM("verbs device %s: port %u is active again", nic->port->device, nic->port->number);
+    else
+        LOG_WARNING("verbs device %s: port %u is down: its queue pairs have failed, and are made anew when it is "
+                    "active again", nic->port->device, nic->port->number);
+}
+
+static void take_port_event(struct nic *nic, const struct ibv_async_event *event, const char *what)
+{
+    if (event->element.port_num != nic->port->number)
+        return;
+    if (event->event_type == IBV_EVENT_PORT_ERR || event->event_type == IBV_EVENT_PORT_ACTIVE)
+        note_port(nic, event->event_type == IBV_EVENT_PORT_ACTIVE);
+    else
+        LOG_INFORM("verbs device %s: %s on port %u", nic->port->device, what, nic->port->number);
+    atomic_fetch_add(&nic->news, 1);
+}
+
+void verbs_lost(struct nic *nic, const char *why)
+{
+    if (!atomic_exchange(&nic->gone, 1))
+        LOG_ERR("verbs device %s has failed or was removed: nothing more is sent or received on it, and what was "
+                "posted ends with an error (%s)", nic->port->device, why);
+    atomic_fetch_add(&nic->path_news, 1);
+}
+
+static int verbs_failure(const struct nic_queue *queue)
+{
+    return atomic_load_explicit(&queue->nic->gone, memory_order_relaxed) ? UCCL_EIO : 0;
+}
+
 static void take_event(struct nic *nic, const struct ibv_async_event *event)
 {
     const char *what = nic->lib->event_type_str(event->event_type);
     switch (event->event_type) {
     case IBV_EVENT_PORT_ERR:
-        LOG_WARNING("verbs device %s: port %d is down", nic->port->device, event->element.port_num);
-        atomic_fetch_add(&nic->news, 1);
-        break;
     case IBV_EVENT_PORT_ACTIVE:
     case IBV_EVENT_LID_CHANGE:
     case IBV_EVENT_PKEY_CHANGE:
     case IBV_EVENT_GID_CHANGE:
     case IBV_EVENT_SM_CHANGE:
     case IBV_EVENT_CLIENT_REREGISTER:
-        LOG_INFORM("verbs device %s: %s on port %d", nic->port->device, what, event->element.port_num);
-        atomic_fetch_add(&nic->news, 1);
+        take_port_event(nic, event, what);
         break;
     case IBV_EVENT_DEVICE_FATAL:
-        if (!atomic_exchange(&nic->gone, 1))
-            LOG_ERR("verbs device %s has failed or was removed: nothing more is sent or received on it",
-                    nic->port->device);
-        atomic_fetch_add(&nic->path_news, 1);
+        verbs_lost(nic, what);
         break;
     case IBV_EVENT_QP_FATAL:
     case IBV_EVENT_QP_REQ_ERR:
@@ -416,6 +447,7 @@ static void ask_port(struct nic_queue *queue)
     struct verbs_port port = *queue->nic->port;
     if (!verbs_port_refresh(queue->lib, queue->nic->context, &port))
         return;
+    note_port(queue->nic, port.active); /* some drivers tell this way alone */
     uint32_t bytes = 1u << verbs_choose_mtu(port.mtu_shift, port.mtu_shift, queue->setup.params->mtu);
     if (bytes > queue->nic->datagram_bytes)
         bytes = queue->nic->datagram_bytes; /* receive slots hold no more */
@@ -482,25 +514,32 @@ static uint64_t nap(struct nic_queue *queue)
     return paths->fencing ? FENCE_NAP_NS : STALL_NAP_NS;
 }
 
-static void verbs_wait(struct nic_queue *queue, uint64_t timeout_ns)
+/* Asks the device for a word when something comes. True: something is there already. */
+static bool arm(struct nic_queue *queue)
 {
-    struct pollfd fds[] = {{.fd = queue->channel->fd, .events = POLLIN},
-                           {.fd = queue->wake_fd, .events = POLLIN},
-                           {.fd = queue->nic->context->async_fd, .events = POLLIN}};
-    struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
-    COUNT(queue->setup.counters, wait_syscalls, 1);
     if (ibv_req_notify_cq(queue->receive_cq, 0) != 0)
         queue->broken = true;
-    if (verbs_paths_arm(queue) || verbs_receive(queue) || queue->broken)
+    return verbs_paths_arm(queue) || verbs_receive(queue) || queue->broken;
+}
+
+static void verbs_wait(struct nic_queue *queue, uint64_t timeout_ns)
+{
+    struct pollfd fds[] = {{.fd = queue->wake_fd, .events = POLLIN},
+                           {.fd = queue->channel->fd, .events = POLLIN},
+                           {.fd = queue->nic->context->async_fd, .events = POLLIN}};
+    bool gone = atomic_load(&queue->nic->gone);
+    struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
+    COUNT(queue->setup.counters, wait_syscalls, 1);
+    if (!gone && arm(queue))
         return;
     uint64_t nap_ns = nap(queue);
     if (timeout_ns > nap_ns)
         timeout = (struct timespec){0, (long)nap_ns};
-    if (ppoll(fds, sizeof fds / sizeof fds[0], timeout.tv_sec > WAIT_S_MAX ? NULL : &timeout, NULL) <= 0)
+    if (ppoll(fds, gone ? 1 : sizeof fds / sizeof fds[0], timeout.tv_sec > WAIT_S_MAX ? NULL : &timeout, NULL) <= 0)
         return;
-    if (fds[0].revents)
+    if (fds[1].revents)
         take_completion_events(queue);
-    if (fds[1].revents & POLLIN) {
+    if (fds[0].revents & POLLIN) {
         uint64_t wakes; /* pairs with the write in verbs_wake() */
         ssize_t got = read(queue->wake_fd, &wakes, sizeof wakes);
         (void)got;
@@ -546,6 +585,7 @@ const struct nic_ops nic_verbs_ops = {
     .path_event = verbs_path_event,
     .poll_tx = verbs_poll_tx,
     .mtu_event = verbs_mtu_event,
+    .failure = verbs_failure,
     .wait = verbs_wait,
     .wake = verbs_wake,
 };

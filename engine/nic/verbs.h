@@ -67,6 +67,7 @@ struct nic {
     struct nic_caps caps;
     _Atomic uint32_t news;        /* counts events of the port; queues compare */
     _Atomic uint32_t path_news;   /* counts events that say that a path has failed */
+    _Atomic uint32_t turns;       /* counts how often the port went down or up again: odd while it is down */
     _Atomic uint32_t gone;        /* the device was removed */
 };
 
@@ -141,6 +142,8 @@ uint32_t verbs_shared_receives(const struct nic *nic);
 int verbs_open_with(const struct verbs_lib *lib, const struct params *params, struct nic **out);
 
 uint64_t verbs_now_ms(void);
+/* The device is gone for good: all that it was to do fails. `why` says so in the log, once. */
+void verbs_lost(struct nic *nic, const char *why);
 /* How packets get to a peer: what its address and our port say. */
 struct ibv_ah_attr verbs_route_to(const struct nic_queue *queue, const struct verbs_address *address,
                                   unsigned path);

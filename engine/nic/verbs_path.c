@@ -209,6 +209,7 @@ static struct verbs_path *new_path(struct nic_queue *queue, const struct nic_pat
                                 .is = *id,
                                 .index = (uint16_t)index,
                                 .life = ++paths->life,
+                                .turns = atomic_load(&queue->nic->turns),
                                 .depth = depth_of(queue),
                                 .first_staged = -1};
     path->works = calloc(path->depth, sizeof *path->works);
@@ -218,8 +219,8 @@ static struct verbs_path *new_path(struct nic_queue *queue, const struct nic_pat
 
 int verbs_path_open(struct nic_queue *queue, const struct nic_path *id, uint32_t *number, uint32_t *psn)
 {
-    if (atomic_load(&queue->nic->gone))
-        return UCCL_EIO; /* has been said */
+    if (atomic_load(&queue->nic->gone) || atomic_load(&queue->nic->turns) & 1)
+        return UCCL_EIO; /* has been said; the core tries again */
     struct verbs_path *path = new_path(queue, id);
     if (!path || !path->works) {
         if (path)
@@ -366,6 +367,13 @@ static bool is_fenced(struct verbs_path *path)
     return !verbs_receive(queue) || (int64_t)(queue->polled - path->polled) >= 0;
 }
 
+/* What its device says of it, its port or itself. */
+static bool is_broken(const struct verbs_path *path)
+{
+    struct nic *nic = path->queue->nic;
+    return atomic_load(&path->broken) || atomic_load(&nic->turns) != path->turns || atomic_load(&nic->gone);
+}
+
 bool verbs_path_event(struct nic_queue *queue, struct nic_path_event *out)
 {
     struct verbs_paths *paths = queue->paths;
@@ -376,8 +384,7 @@ bool verbs_path_event(struct nic_queue *queue, struct nic_path_event *out)
         struct verbs_path *path = paths->all[i];
         if (!path || !path->is.flow)
             continue;
-        bool broken = atomic_load(&path->broken) || atomic_load(&queue->nic->gone);
-        if (path->state <= VERBS_UP && !path->failed && broken)
+        if (path->state <= VERBS_UP && !path->failed && is_broken(path))
             tell_failed(path);
         bool fenced = path->state == VERBS_FENCING && is_fenced(path);
         if (!fenced && !path->tell_failed)

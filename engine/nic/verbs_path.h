@@ -55,6 +55,7 @@ struct verbs_path {
     _Atomic uint32_t last_receive; /* the device says that the last one is over */
     _Atomic uint32_t broken;       /* or that the queue pair has failed */
     uint16_t index, life;     /* in queue->paths; which path there it is */
+    uint32_t turns;           /* nic->turns when it was made: it has failed when that changes */
     uint32_t depth;           /* work requests; a power of two */
     uint32_t psn;             /* of our first packet */
     uint32_t built, posted, done;

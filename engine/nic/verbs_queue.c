@@ -265,9 +265,8 @@ void verbs_ud_recover(struct nic_queue *queue)
         error = bring_up(queue);
     if (!error)
         verbs_slots_post(queue, &queue->receives);
-    else if (!atomic_exchange(&queue->nic->gone, 1))
-        LOG_ERR("verbs device %s port %u: the UD queue pair cannot be set up again: %s",
-                queue->nic->port->device, queue->nic->port->number, strerror(error));
+    else
+        verbs_lost(queue->nic, strerror(error));
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -353,7 +352,7 @@ bool verbs_receive(struct nic_queue *queue)
 unsigned verbs_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
 {
     unsigned count = 0;
-    if (queue->broken)
+    if (queue->broken && !atomic_load(&queue->nic->gone))
         verbs_ud_recover(queue);
     while (count < max && verbs_receive(queue))
         out[count++] = queue->ready[queue->ready_next++];

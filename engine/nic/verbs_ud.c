@@ -122,6 +122,8 @@ int verbs_peer_add(struct nic_queue *queue, const union nic_address *host,
 {
     struct verbs_address address;
     char text[NETDEV_ADDRESS_TEXT];
+    if (atomic_load(&queue->nic->gone))
+        return UCCL_EIO; /* has been said */
     const char *fault = verbs_address_decode(bytes, &address);
     if (!fault && address.ethernet != queue->nic->port->ethernet)
         fault = "one side is on Ethernet, the other on InfiniBand";

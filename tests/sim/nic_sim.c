@@ -498,6 +498,7 @@ const struct nic_ops nic_udp_ops = {
     .path_event = nic_no_path_event,
     .poll_tx = nic_no_poll_tx,
     .mtu_event = sim_mtu_event,
+    .failure = nic_no_failure,
     .wait = sim_nic_wait,
     .wake = sim_nic_wake,
 };

@@ -41,11 +41,17 @@ struct fake_srq {
     struct fake_receives receives;
 };
 
+struct fake_handle {
+    struct ibv_ah ah;
+    struct ibv_ah_attr route;
+};
+
 struct fake_qp {
     struct ibv_qp qp;
     struct fake_receives receives; /* without a shared queue */
     uint32_t sends_max, sends_head, sends_tail;
     uint32_t peer;                 /* connected: number of the other one */
+    struct ibv_ah_attr route;      /* connected: to it */
     bool silent;                   /* completes nothing, not even when it is flushed */
     struct ibv_send_wr sends[FAKE_RING];
     struct ibv_sge pieces[FAKE_RING];
@@ -57,8 +63,9 @@ static struct {
     struct ibv_device_attr limits;
     struct ibv_port_attr port;
     bool no_uc, no_rc;
+    uint8_t sl;                     /* InfiniBand: the service level that the network carries */
     bool moves_nothing;             /* writes change no memory */
-    int register_errno, send_errno; /* what the next calls fail with */
+    int register_errno, send_errno, notify_errno; /* what the next calls fail with */
     struct fake_qp *qps[FAKE_QPS];
     uint32_t qps_made, qps_alive, handles_alive, mrs_alive;
     uint32_t most_sends;            /* in progress on one queue pair at any time */
@@ -73,6 +80,14 @@ static struct fake_qp *fake_qp_of(uint32_t number)
         if (fake.qps[i] && fake.qps[i]->qp.qp_num == number)
             return fake.qps[i];
     return NULL;
+}
+
+/* Whether packets with that address get to the port, which is both ends'. */
+static bool fake_reaches(const struct ibv_ah_attr *route)
+{
+    if (fake.port.link_layer == IBV_LINK_LAYER_ETHERNET)
+        return route->is_global && route->port_num == 1;
+    return !route->is_global && route->port_num == 1 && route->dlid == fake.port.lid && route->sl == fake.sl;
 }
 
 static void fake_complete(struct ibv_cq *ibv, const struct ibv_wc *wc)
@@ -143,7 +158,7 @@ static int fake_poll_cq(struct ibv_cq *ibv, int max, struct ibv_wc *out)
 static int fake_req_notify_cq(struct ibv_cq *cq, int solicited)
 {
     (void)cq, (void)solicited;
-    return 0;
+    return fake.notify_errno;
 }
 
 /* ---- what happens to sends ------------------------------------------------------------------- */
@@ -179,7 +194,10 @@ static bool fake_step(struct fake_qp *qp)
     uint32_t at = qp->sends_head++ % FAKE_RING;
     const struct ibv_send_wr *wr = &qp->sends[at];
     struct ibv_wc wc = {.wr_id = wr->wr_id, .qp_num = qp->qp.qp_num};
-    struct fake_qp *to = fake_qp_of(qp->qp.qp_type == IBV_QPT_UD ? wr->wr.ud.remote_qpn : qp->peer);
+    bool ud = qp->qp.qp_type == IBV_QPT_UD;
+    struct fake_qp *to = fake_qp_of(ud ? wr->wr.ud.remote_qpn : qp->peer);
+    if (works && !fake_reaches(ud ? &((struct fake_handle *)wr->wr.ud.ah)->route : &qp->route))
+        to = NULL;
     if (works) {
         wc.status = fake.status;
         fake.status = IBV_WC_SUCCESS;
@@ -247,7 +265,8 @@ static int fake_get_async_event(struct ibv_context *context, struct ibv_async_ev
     (void)context;
     if (fake.event_count == 0)
         return -1;
-    *event = fake.events[--fake.event_count];
+    *event = fake.events[0];
+    memmove(fake.events, fake.events + 1, --fake.event_count * sizeof fake.events[0]);
     return 0;
 }
 
@@ -258,7 +277,9 @@ static void fake_ack_async_event(struct ibv_async_event *event)
 
 static const char *fake_event_type_str(enum ibv_event_type type)
 {
-    return type == IBV_EVENT_QP_FATAL ? "local work queue catastrophic error" : "event";
+    return type == IBV_EVENT_QP_FATAL       ? "local work queue catastrophic error"
+           : type == IBV_EVENT_DEVICE_FATAL ? "local catastrophic error"
+                                            : "event";
 }
 
 static const char *fake_wc_status_str(enum ibv_wc_status status)
@@ -410,6 +431,8 @@ static int fake_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask
     struct fake_qp *qp = (struct fake_qp *)ibv;
     if (mask & IBV_QP_DEST_QPN)
         qp->peer = attr->dest_qp_num;
+    if (mask & IBV_QP_AV)
+        qp->route = attr->ah_attr;
     ibv->state = attr->qp_state;
     if (attr->qp_state == IBV_QPS_RESET) { /* forgets all */
         for (; qp->sends_head != qp->sends_tail; qp->sends_head++)
@@ -440,11 +463,11 @@ static int fake_destroy_qp(struct ibv_qp *ibv)
 
 static struct ibv_ah *fake_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
-    (void)attr;
-    struct ibv_ah *handle = calloc(1, sizeof *handle);
-    handle->context = pd->context;
+    struct fake_handle *handle = calloc(1, sizeof *handle);
+    handle->ah.context = pd->context;
+    handle->route = *attr;
     fake.handles_alive++;
-    return handle;
+    return &handle->ah;
 }
 
 static int fake_destroy_ah(struct ibv_ah *handle)

@@ -404,6 +404,24 @@ Test(core, a_dead_peer_ends_every_request, .init = duo_open)
     cr_assert_eq(duo_transmit(0), 0);
 }
 
+/* The device was removed: that is no silence of the peer. */
+Test(core, a_nic_that_is_gone_ends_every_request, .init = duo_open)
+{
+    struct duo_request *requests[] = {duo_send(0, 10), duo_recv(0, 10), duo_post(0, 1, CORE_SEND, LARGE)};
+    core_fail(duo_core[0], UCCL_EIO, duo_now);
+    core_fail(duo_core[0], UCCL_EIO, duo_now); /* as often as you like */
+    duo_events(0);
+    for (unsigned i = 0; i < 3; i++)
+        duo_assert_ended(requests[i], UCCL_EIO, 0);
+    cr_assert(duo_dead[0] == 1 && duo_failed[0] == DUO_CONNS && duo_failed_status[0] == UCCL_EIO);
+    cr_assert_eq(duo_count(&duo_counters[0].peers_dead), 0);
+    struct duo_request *late = duo_send(0, 10);
+    duo_events(0);
+    duo_assert_ended(late, UCCL_EIO, 0);
+    cr_assert_eq(duo_transmit(0), 0);
+    cr_assert_eq(core_deadline(duo_core[0]), UINT64_MAX);
+}
+
 Test(core, a_peer_that_only_waits_is_alive, .init = duo_open)
 {
     struct duo_request *recv = duo_recv(0, 10);

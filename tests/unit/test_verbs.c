@@ -617,13 +617,27 @@ Test(verbs_path, closed_flow_hears_nothing_more, .init = set_up_paths, .fini = c
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
+/* The device tells the queue, which looks at once. */
+static void happens(struct ibv_async_event event)
+{
+    uint32_t destination, bytes;
+    FAKE_REQUIRE(fake.event_count < FAKE_EVENTS);
+    fake.events[fake.event_count++] = event;
+    queues[0]->until_look = queues[0]->looked_ms = 0;
+    while (nic_verbs_ops.mtu_event(queues[0], &destination, &bytes))
+        ;
+}
+
+static void port_event(enum ibv_event_type type, int port)
+{
+    happens((struct ibv_async_event){.event_type = type, .element.port_num = port});
+}
+
 Test(verbs_device, queue_pair_that_the_device_gives_up, .init = set_up_paths, .fini = close_pair)
 {
     struct nic_path_event event;
     struct ibv_qp *qp = queues[0]->peers[to_second].paths[0]->qp;
-    fake.events[fake.event_count++] =
-        (struct ibv_async_event){.event_type = IBV_EVENT_QP_FATAL, .element.qp = qp};
-    nic_verbs_ops.mtu_event(queues[0], &(uint32_t){0}, &(uint32_t){0}); /* looks around */
+    happens((struct ibv_async_event){.event_type = IBV_EVENT_QP_FATAL, .element.qp = qp});
     cr_assert(next_event(0, &event));
     cr_assert(!event.fenced);
     cr_assert_not_null(strstr(said, "local work queue catastrophic error"));
@@ -634,13 +648,20 @@ Test(verbs_device, that_is_removed, .init = set_up_paths, .fini = close_pair)
     struct nic_path_event event;
     struct nic_path id = path_id(0, 1, 1);
     uint32_t number, psn;
-    fake.events[fake.event_count++] = (struct ibv_async_event){.event_type = IBV_EVENT_DEVICE_FATAL};
-    nic_verbs_ops.mtu_event(queues[0], &(uint32_t){0}, &(uint32_t){0}); /* looks around */
+    cr_assert_eq(nic_verbs_ops.failure(queues[0]), 0);
+    happens((struct ibv_async_event){.event_type = IBV_EVENT_DEVICE_FATAL});
     cr_assert(next_event(0, &event));
     cr_assert(!event.fenced);
     cr_assert_not_null(strstr(said, "was removed"));
+    cr_assert_not_null(strstr(said, "local catastrophic error"));
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert_eq(nic_verbs_ops.failure(queues[i]), UCCL_EIO);
     said[0] = 0;
     cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), UCCL_EIO);
+    union nic_address host = {.v4.sin_family = AF_INET};
+    struct nic_queue_address address;
+    nic_verbs_ops.queue_address(queues[1], &address);
+    cr_assert_eq(nic_verbs_ops.peer_add(queues[0], &host, &address, &number, &psn), UCCL_EIO);
     cr_assert_str_empty(said);
     id = path_id(0, 0, 1); /* what can be read and written is let go of, though nothing completes any more */
     fake_qp_of(queues[0]->peers[to_second].paths[0]->qp->qp_num)->silent = true;
@@ -648,18 +669,108 @@ Test(verbs_device, that_is_removed, .init = set_up_paths, .fini = close_pair)
     await_fenced(0, 0);
 }
 
-Test(verbs_device, port_that_goes_down_or_changes_its_mtu, .init = set_up_pair, .fini = close_pair)
+/* Found in review: a thread without work did not sleep then, since the completion queue could not be armed. */
+Test(verbs_device, that_is_removed_lets_threads_sleep, .init = set_up_pair, .fini = close_pair)
+{
+    struct nic_rx rx;
+    happens((struct ibv_async_event){.event_type = IBV_EVENT_DEVICE_FATAL});
+    fake.notify_errno = EIO;
+    queues[0]->broken = true;
+    uint64_t begin_ms = verbs_now_ms();
+    nic_verbs_ops.wait(queues[0], 30 * 1000000);
+    cr_assert_geq(verbs_now_ms() - begin_ms, 29);
+    cr_assert_eq(nic_verbs_ops.poll(queues[0], &rx, 1), 0);
+    cr_assert_eq(fake_qp_of(queues[0]->qp->qp_num)->qp.state, IBV_QPS_RTS, "and nobody sets the queue pair up again");
+    nic_verbs_ops.wake(queues[0]);
+    begin_ms = verbs_now_ms();
+    nic_verbs_ops.wait(queues[0], UINT64_MAX);
+    cr_assert_lt(verbs_now_ms() - begin_ms, 10000);
+}
+
+Test(verbs_device, port_that_changes_its_mtu, .init = set_up_pair, .fini = close_pair)
 {
     uint32_t destination, bytes;
-    fake.events[fake.event_count++] =
-        (struct ibv_async_event){.event_type = IBV_EVENT_PORT_ERR, .element.port_num = 1};
     fake.port.active_mtu = IBV_MTU_1024;
     queues[0]->until_look = 0;
     cr_assert(nic_verbs_ops.mtu_event(queues[0], &destination, &bytes));
     cr_assert_eq(destination, to_second);
     cr_assert_eq(bytes, 1024);
     cr_assert(!nic_verbs_ops.mtu_event(queues[0], &destination, &bytes));
+}
+
+/* Path 0 of generation 1 has failed at both ends: it is fenced and closed there. */
+static void expect_failed(void)
+{
+    struct nic_path_event event;
+    for (unsigned i = 0; i < 2; i++) {
+        struct nic_path id = path_id(i, 0, 1);
+        cr_assert(next_event(i, &event), "end %u", i);
+        cr_assert(!event.fenced);
+        cr_assert(!next_event(i, &event)); /* once */
+        nic_verbs_ops.path_fence(queues[i], &id);
+        fake_run();
+        await_fenced(i, 0);
+        nic_verbs_ops.path_close(queues[i], &id);
+    }
+}
+
+/* And its next generation carries writes. */
+static void expect_works_anew(void)
+{
+    struct nic_path_event event;
+    connect_path(0, 2);
+    cr_assert(send_write(0, 2, 0, 100, 7));
+    nic_verbs_ops.flush(queues[0]);
+    fake_run();
+    cr_assert_eq(finished(), 7);
+    cr_assert_eq(take_writes(), 1);
+    cr_assert(!next_event(0, &event) && !next_event(1, &event));
+}
+
+Test(verbs_device, port_that_goes_down_fails_its_paths_until_it_is_active, .init = set_up_paths, .fini = close_pair)
+{
+    struct nic_path id = path_id(0, 0, 2);
+    uint32_t number, psn;
+    fake.port.state = IBV_PORT_DOWN;
+    port_event(IBV_EVENT_PORT_ERR, 1);
     cr_assert_not_null(strstr(said, "port 1 is down"));
+    expect_failed();
+    said[0] = 0;
+    cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), UCCL_EIO);
+    cr_assert_str_empty(said);
+    fake.port.state = IBV_PORT_ACTIVE;
+    port_event(IBV_EVENT_PORT_ACTIVE, 1);
+    cr_assert_not_null(strstr(said, "port 1 is active again"));
+    expect_works_anew();
+}
+
+Test(verbs_device, port_that_tells_of_it_only_when_asked, .init = set_up_paths, .fini = close_pair)
+{
+    fake.port.state = IBV_PORT_DOWN;
+    port_event(IBV_EVENT_SM_CHANGE, 1); /* any: it is asked */
+    expect_failed();
+    fake.port.state = IBV_PORT_ACTIVE;
+    port_event(IBV_EVENT_SM_CHANGE, 1);
+    expect_works_anew();
+}
+
+/* Down and up before anybody looked. */
+Test(verbs_device, port_that_was_down_for_a_moment, .init = set_up_paths, .fini = close_pair)
+{
+    fake.events[fake.event_count++] =
+        (struct ibv_async_event){.event_type = IBV_EVENT_PORT_ERR, .element.port_num = 1};
+    port_event(IBV_EVENT_PORT_ACTIVE, 1);
+    expect_failed();
+    expect_works_anew();
+}
+
+Test(verbs_device, port_of_others_may_do_what_it_will, .init = set_up_paths, .fini = close_pair)
+{
+    struct nic_path_event event;
+    port_event(IBV_EVENT_PORT_ERR, 2);
+    cr_assert(!next_event(0, &event) && !next_event(1, &event));
+    cr_assert_null(strstr(said, "is down"));
+    cr_assert(send_write(0, 1, 0, 10, 1));
 }
 
 Test(verbs_device, takes_what_the_device_can_do, .init = set_up)
