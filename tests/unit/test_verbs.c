@@ -773,6 +773,77 @@ Test(verbs_device, port_of_others_may_do_what_it_will, .init = set_up_paths, .fi
     cr_assert(send_write(0, 1, 0, 10, 1));
 }
 
+/* ---- InfiniBand ------------------------------------------------------------------------------ */
+
+static void set_up_infiniband(void)
+{
+    set_up();
+    fake.port.link_layer = IBV_LINK_LAYER_INFINIBAND;
+    fake.port.lid = 0x1234;
+    fake.sl = 3;
+    params.ib_sl = 3;
+    open_pair();
+}
+
+/* Packets go by LID and service level, without a global routing header (fake_reaches()), on every kind of queue pair. */
+Test(verbs_infiniband, datagrams_and_writes_go_by_lid, .init = set_up_infiniband, .fini = close_pair)
+{
+    struct nic_rx rx;
+    for (uint16_t path = 0; path < 3; path++) /* all the same: no flow label tells them apart */
+        cr_assert(send_small(SMALL_BYTES, path));
+    nic_verbs_ops.flush(queues[0]);
+    fake_run();
+    cr_assert_eq(take_all(SMALL_BYTES), 3);
+    cr_assert_eq(fake.handles_alive, 2, "one way to each peer");
+    memset(source.bytes, 7, sizeof source.bytes);
+    connect_path(0, 1);
+    cr_assert(send_write(0, 1, 10, 1000, 5));
+    nic_verbs_ops.flush(queues[0]);
+    fake_run();
+    cr_assert_eq(finished(), 5);
+    cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+    cr_assert(rx.placed && rx.length == 1000 && target.bytes[10] == 7 && target.bytes[1009] == 7);
+    nic_verbs_ops.release(queues[1], &rx);
+}
+
+/* Where a header stands on RoCE there is rubbish: it is no congestion mark. */
+Test(verbs_infiniband, no_header_has_no_mark, .init = set_up_infiniband, .fini = close_pair)
+{
+    struct nic_rx rx;
+    memset(queues[1]->receives.pool.memory, 0xff, queues[1]->receives.pool.bytes);
+    cr_assert(send_small(SMALL_BYTES, 0));
+    nic_verbs_ops.flush(queues[0]);
+    fake_run();
+    cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+    cr_assert(!rx.ce);
+    nic_verbs_ops.release(queues[1], &rx);
+}
+
+/* Another LID, or service level, than the peer's leads nowhere: the ones above were not just any. */
+Test(verbs_infiniband, wrong_addresses_lead_nowhere, .init = set_up_infiniband, .fini = close_pair)
+{
+    fake.port.lid = 0x1235;
+    cr_assert(send_small(SMALL_BYTES, 0));
+    nic_verbs_ops.flush(queues[0]);
+    fake_run();
+    cr_assert_eq(take_all(SMALL_BYTES), 0);
+    fake.port.lid = 0x1234;
+    fake.sl = 0;
+    cr_assert(send_small(SMALL_BYTES, 0));
+    nic_verbs_ops.flush(queues[0]);
+    fake_run();
+    cr_assert_eq(take_all(SMALL_BYTES), 0);
+}
+
+Test(verbs_infiniband, device_says_so, .init = set_up_infiniband, .fini = close_pair)
+{
+    struct uccl_device device;
+    union nic_address address;
+    cr_assert_eq(nic_verbs_ops.device(nic, 0, &device, &address), 0);
+    cr_assert_not_null(strstr(device.description, "UC queue pairs on InfiniBand port 1"), "%s", device.description);
+    cr_assert(address.any.sa_family == AF_INET || address.any.sa_family == AF_INET6);
+}
+
 Test(verbs_device, takes_what_the_device_can_do, .init = set_up)
 {
     static const struct {
