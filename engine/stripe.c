@@ -36,6 +36,15 @@ static void free_parts(struct uccl_request *request)
     }
 }
 
+void stripe_range(const struct uccl_request *request, uint64_t *from, uint64_t *to)
+{
+    const struct stripe_set *stripes = (request->parent ? request->parent : request)->stripes;
+    unsigned index = 0;
+    while (stripes->at[index].thread != request->thread)
+        index++;
+    core_stripe(request->msg.size_bytes, request->msg.stripes ? request->msg.stripes : 1, index, from, to);
+}
+
 /* Takes parts [1, count) from the pool. False: it has not so many. */
 static bool make_parts(struct uccl_request *request, unsigned count)
 {
@@ -111,10 +120,7 @@ void stripe_split(struct engine_thread *thread, struct uccl_request *request)
     for (struct uccl_request **link = &request->parts; *link;) { /* a short message has fewer */
         struct uccl_request *part = *link;
         uint64_t from, to;
-        unsigned index = 0;
-        while (request->stripes->at[index].thread != part->thread)
-            index++;
-        core_stripe(request->msg.size_bytes, count, index, &from, &to);
+        stripe_range(part, &from, &to);
         if (from < to) {
             link = &part->next_part;
             continue;

@@ -28,6 +28,12 @@ struct stripe_set {
     } at[CORE_STRIPES_MAX];
 };
 
+/*
+ * The bytes of its message that a request or a part carries, if both sides have it as large as this one has. By the
+ * owner of its thread.
+ */
+void stripe_range(const struct uccl_request *request, uint64_t *from, uint64_t *to);
+
 /* Submits a request of the application, with parts where it is a large receive. */
 void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
 /* Submits a part on the thread that it was handed to. */
