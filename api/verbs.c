@@ -57,6 +57,7 @@ static int tell_port(const struct verbs_port *port, const struct params *params,
         .max_work_requests = (uint32_t)port->limits.max_qp_wr,
         .max_completions = (uint32_t)port->limits.max_cqe,
         .max_shared_receives = (uint32_t)port->limits.max_srq_wr,
+        .clock_khz = port->clock.mask ? (uint32_t)port->clock.khz : 0,
         .gid_count = (uint32_t)port->gid_count,
         .gids = gids,
     };

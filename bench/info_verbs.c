@@ -30,6 +30,10 @@ static void print_port(void *user, const struct uccl_verbs_port *port)
            port->ud ? " UD" : "", port->uc ? " UC" : "", port->rc ? " RC" : "",
            port->max_queue_pairs, port->max_work_requests, port->max_completions,
            port->max_shared_receives, port->max_message);
+    if (port->clock_khz != 0)
+        printf("     completions are timed by the NIC, whose clock runs at %g MHz\n", (double)port->clock_khz / 1000);
+    else
+        printf("     completions are timed by the engine: they bear no time stamps\n");
     for (uint32_t i = 0; i < port->gid_count; i++)
         printf("     GID %d: %s, %s%s%s%s\n", port->gids[i].index, port->gids[i].address,
                port->gids[i].type,
@@ -73,7 +77,7 @@ static void add_port(void *user, const struct uccl_verbs_port *port)
     json_object_update_new(row, json_pack("{s:b, s:b, s:b}", "ud", port->ud, "uc", port->uc, "rc",
                                           port->rc));
     json_object_update_new(
-        row, json_pack("{s:I, s:I, s:I, s:I, s:I}", "max_message", (json_int_t)port->max_message,
+        row, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "clock_khz", (json_int_t)port->clock_khz, "max_message", (json_int_t)port->max_message,
                        "max_queue_pairs", (json_int_t)port->max_queue_pairs, "max_work_requests",
                        (json_int_t)port->max_work_requests, "max_completions",
                        (json_int_t)port->max_completions, "max_shared_receives",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "paths.h"
 
-enum { COOKIE_BATCH = 32 };
+enum { DONE_BATCH = 32 };
 
 void paths_receive(struct engine_thread *thread, const struct nic_rx *rx, uint64_t now_ns)
 {
@@ -13,13 +13,16 @@ void paths_receive(struct engine_thread *thread, const struct nic_rx *rx, uint64
 
 bool paths_finish(struct engine_thread *thread)
 {
-    uint64_t cookies[COOKIE_BATCH], now_ns = 0;
+    struct nic_done done[DONE_BATCH];
+    uint64_t now_ns = 0;
     struct nic_path_event event;
-    unsigned count = thread->nic->poll_tx(thread->queue, cookies, COOKIE_BATCH);
+    unsigned count = thread->nic->poll_tx(thread->queue, done, DONE_BATCH);
     if (count)
         now_ns = clock_now_ns();
-    for (unsigned i = 0; i < count; i++)
-        core_tx_done(thread->core, cookies[i], now_ns);
+    for (unsigned i = 0; i < count; i++) {
+        core_waited(thread->core, waited_ns(done[i].at_ns, now_ns));
+        core_tx_done(thread->core, done[i].cookie, now_ns);
+    }
     bool some = count > 0;
     while (thread->nic->path_event(thread->queue, &event)) {
         const struct nic_path *path = &event.path;

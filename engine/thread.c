@@ -117,6 +117,7 @@ static bool receive(struct engine_thread *thread, bool *drained)
     for (unsigned i = 0; i < count; i++) {
         const struct nic_rx *rx = &received[i];
         uint64_t now_ns = clock_now_ns();
+        core_waited(thread->core, waited_ns(rx->at_ns, now_ns));
         if (rx->payload) {
             core_rx_placed(thread->core, rx->data, rx->length, rx->payload, rx->ce, now_ns);
             do_copies(thread);

@@ -154,4 +154,10 @@ void thread_kick(struct engine_thread *thread);
 
 uint64_t clock_now_ns(void);
 
+/* For core_waited(): how long something waited for us that the NIC had at `at_ns` (0: not known). */
+static inline uint64_t waited_ns(uint64_t at_ns, uint64_t now_ns)
+{
+    return at_ns && at_ns < now_ns ? now_ns - at_ns : 0;
+}
+
 #endif

@@ -34,6 +34,13 @@ void flow_void_chunks(struct flow *flow, struct core_msg *msg)
     }
 }
 
+/* A round trip, of which some was waiting: at the peer for its ack to go, here for us to look. */
+static uint64_t round_trip(const struct flow *flow, uint64_t passed_ns, uint64_t hold_ns)
+{
+    uint64_t waits_ns = hold_ns + flow->core->waited_ns;
+    return passed_ns > waits_ns ? passed_ns - waits_ns : 1;
+}
+
 /*
  * What the ack says of single paths: round-trip time, marks, and the per-path loss rule. Not `fresh`:
  * it came in a repair, so that its hold times are of another day.
@@ -54,7 +61,7 @@ static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool
         uint64_t hold_ns = (uint64_t)entry->hold << WIRE_TIME_SHIFT;
         uint64_t echoed_ns = (uint64_t)(uint32_t)(wire_time(now_ns) - entry->time_stamp)
                              << WIRE_TIME_SHIFT;
-        uint64_t rtt_ns = !fresh ? 0 : echoed_ns > hold_ns ? echoed_ns - hold_ns : 1;
+        uint64_t rtt_ns = fresh ? round_trip(flow, echoed_ns, hold_ns) : 0;
         if (fresh) {
             rtt_sample(&flow->rtt, rtt_ns, hold_ns, now_ns);
             if (cc_ack->rtt_ns == 0 || rtt_ns < cc_ack->rtt_ns)
@@ -106,7 +113,7 @@ static unsigned read_lanes(const struct flow *flow, const struct wire_ack *ack, 
             sent_ns = (uint64_t)(uint32_t)(wire_time(now_ns) - entry->time_stamp) << WIRE_TIME_SHIFT;
         }
         if (fresh)
-            item->rtt_ns = sent_ns > item->hold_ns ? sent_ns - item->hold_ns : 1;
+            item->rtt_ns = round_trip(flow, sent_ns, item->hold_ns);
     }
     return count;
 }
@@ -175,12 +182,13 @@ void flow_count_losses(struct flow *flow, unsigned lost, uint64_t now_ns)
 bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns)
 {
     struct sent_acked acked;
+    uint64_t came_ns = now_ns - flow->core->waited_ns; /* later acks may wait behind it: what is lost is judged by that */
     bool was_flying = flow->sent.flying_chunks > 0;
     uint64_t flight_bytes = flow->sent.flying_payload;
     COUNT(flow->core->counters, rx_acks, 1);
     struct lane_news news[WIRE_ACK_PATHS_MAX];
     unsigned news_count = read_lanes(flow, ack, fresh, now_ns, news);
-    flow->sent.too_soon_ns = flow->rtt.srtt_ns && now_ns > flow->rtt.min_ns ? now_ns - flow->rtt.min_ns : 0;
+    flow->sent.too_soon_ns = flow->rtt.srtt_ns && came_ns > flow->rtt.min_ns ? came_ns - flow->rtt.min_ns : 0;
     if (!sent_ack(&flow->sent, ack, on_chunk_acked, flow, &acked))
         return false;
     if (!flow->ack_seen || (int32_t)(ack->number - flow->peer_ack_number) > 0) {
@@ -199,7 +207,7 @@ bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint
         flow->rto_backoff = 0;
         flow->probed = false;
         flow->probe_due = false;
-        lost += sent_lose_by_time(&flow->sent, &flow->rtt, now_ns, &flow->rack_at_ns);
+        lost += sent_lose_by_time(&flow->sent, &flow->rtt, came_ns, &flow->rack_at_ns);
         if (flow->closing) {
             for (struct conn *conn = flow->all_head, *next; conn; conn = next) {
                 next = conn->next_all;
@@ -229,7 +237,7 @@ void flow_on_placed(struct flow *flow, uint64_t seq, uint16_t lane)
     struct sent_acked acked;
     if (seq < flow->sent.cumulative || chunk->state == CHUNK_FREE || !chunk->placed || chunk->path != lane)
         return;
-    uint64_t rtt_ns = core->now_ns > chunk->sent_ns ? core->now_ns - chunk->sent_ns : 1;
+    uint64_t rtt_ns = round_trip(flow, core->now_ns - chunk->sent_ns, 0);
     sent_ack_one(&flow->sent, chunk, on_chunk_acked, flow, &acked);
     lane_heard(flow, lane);
     rtt_sample(&flow->rtt, rtt_ns, 0, core->now_ns);

@@ -7,8 +7,9 @@
  * of two flows is held back less, which makes them equal.
  *
  * Where this differs from the paper, and why:
- * - There is one delay, the round trip net of the peer's hold time. Sockets give no NIC time
- *   stamps, so the two hosts are within the target, which is larger for it.
+ * - There is one delay, the round trip net of the peer's hold time, and of waiting for either owner where the NIC
+ *   says when things came (core_waited()). Sockets give no such time stamps, so there the two hosts are
+ *   within the target, which is larger for it.
  * - A start-up phase grows by what is acked, less and less towards the target; the paper leaves a new
  *   flow to its additive increase, which at 64 KiB chunks is slow over long fat paths.
  * - Only a window that held the sender back grows.

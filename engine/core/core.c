@@ -261,6 +261,11 @@ bool core_place(struct core *core, const uint8_t *header, size_t length, struct 
     return *msg != NULL;
 }
 
+void core_waited(struct core *core, uint64_t waited_ns)
+{
+    core->waited_ns = waited_ns;
+}
+
 bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce, uint64_t now_ns)
 {
     return core_rx_placed(core, datagram, length, NULL, ce, now_ns);

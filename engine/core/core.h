@@ -206,6 +206,13 @@ void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns);
  */
 void core_conn_close(struct core *core, struct conn *conn, uint64_t linger_ns, uint64_t now_ns);
 
+/*
+ * What is passed to the core from here on, by core_rx..() and core_tx_done(), came so long before its now_ns: it
+ * waited for the owner after the NIC had it, which neither the network nor the peer is to be charged with. 0 until
+ * this is called, for NICs that do not tell.
+ */
+void core_waited(struct core *core, uint64_t waited_ns);
+
 /* One datagram as received; `ce`: it carried an ECN congestion mark. Keeps no pointer into it but
  * in the copies produced. False: dropped (counted). */
 bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce, uint64_t now_ns);

@@ -391,10 +391,11 @@ static bool dispatch(struct flow *flow, struct wire_packet *packet, uint64_t now
 /* What an ack will say of the path that it came over. */
 static void note_path(struct flow *flow, const struct wire_packet *packet, int lane, bool ce, uint64_t now_ns)
 {
+    uint64_t at_ns = now_ns - flow->core->waited_ns;
     if (lane < 0)
-        sack_note_path(&flow->sack, packet, ce, now_ns);
+        sack_note_path(&flow->sack, packet, ce, at_ns);
     else
-        sack_note_lane(&flow->sack, (uint16_t)lane, packet, ce, now_ns);
+        sack_note_lane(&flow->sack, (uint16_t)lane, packet, ce, at_ns);
 }
 
 bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, uint64_t now_ns)

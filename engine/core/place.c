@@ -205,12 +205,12 @@ void place_rx(struct flow *flow, uint16_t lane, uint32_t immediate, uint32_t len
 {
     struct core *core = flow->core;
     struct sack *sack = &flow->sack;
-    uint64_t seq = wire_immediate_seq(immediate, sack->cumulative);
+    uint64_t seq = wire_immediate_seq(immediate, sack->cumulative), at_ns = now_ns - core->waited_ns;
     flow_heard(flow, now_ns);
     switch (sack_check_write(sack, seq)) {
     case SACK_DUPLICATE:
         COUNT(core->counters, rx_duplicates, 1);
-        sack_note_write(sack, lane, seq, now_ns);
+        sack_note_write(sack, lane, seq, at_ns);
         flow_owe_ack(flow, 0, true);
         return;
     case SACK_BEYOND_WINDOW:
@@ -227,7 +227,7 @@ void place_rx(struct flow *flow, uint16_t lane, uint32_t immediate, uint32_t len
         return;
     }
     COUNT(core->counters, rx_placed, 1);
-    sack_note_write(sack, lane, seq, now_ns);
+    sack_note_write(sack, lane, seq, at_ns);
     bool gap = sack_has_gap(sack);
     sack_mark(sack, seq, 0, 1);
     flow->ack_chunks++;

@@ -25,6 +25,7 @@ struct core {
     bool paths_in_order, places_reliably, places_in_order; /* core_setup */
     struct rng rng;
     uint64_t now_ns;                /* of the current call */
+    uint64_t waited_ns;             /* core_waited() */
     struct timer_wheel wheel;
     struct flow *ready_head, *ready_tail;
     struct pacer pacer;

@@ -57,8 +57,8 @@ bool nic_no_path_event(struct nic_queue *queue, struct nic_path_event *out)
     return false;
 }
 
-unsigned nic_no_poll_tx(struct nic_queue *queue, uint64_t *cookies, unsigned max)
+unsigned nic_no_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max)
 {
-    (void)queue, (void)cookies, (void)max;
+    (void)queue, (void)done, (void)max;
     return 0;
 }

@@ -30,7 +30,7 @@ struct nic_caps {
     bool reliable;            /* repairs loss by itself */
     bool in_order;            /* per path */
     bool may_duplicate;
-    bool hw_timestamps;
+    bool hw_timestamps;       /* it says when things came (at_ns below) */
     bool lendable;            /* queues may be driven by changing threads */
     uint8_t fence;            /* enum nic_fence */
     uint8_t completion;       /* enum nic_completion */
@@ -66,6 +66,7 @@ struct nic_rx {
     bool ce;           /* ECN congestion experienced */
     const uint8_t *payload; /* NULL, or where the bytes after the header region were put (place) */
     uint32_t slot;     /* the backend's, for release() */
+    uint64_t at_ns;    /* when the NIC had it, by CLOCK_MONOTONIC; 0: not known */
     /* set where the NIC places payload: what came on the queue pair of a path */
     bool placed;       /* a write of `length` bytes, which stand where they belong; no `data` */
     uint16_t path;
@@ -92,6 +93,12 @@ struct nic_path {
 struct nic_path_event {
     struct nic_path path;
     bool fenced;       /* what core_path_fenced() promises holds; else it has failed (logged) */
+};
+
+/* A descriptor whose work is finished. */
+struct nic_done {
+    uint64_t cookie;
+    uint64_t at_ns;    /* as in nic_rx */
 };
 
 /* Copies payload [offset, offset+length) of a message to plain memory; what memory kinds hide behind. */
@@ -187,8 +194,8 @@ struct nic_ops {
     /* After that: it is destroyed when no packet to it can be under way any more. */
     void (*path_close)(struct nic_queue *queue, const struct nic_path *path);
     bool (*path_event)(struct nic_queue *queue, struct nic_path_event *out);
-    /* Cookies of descriptors that have finished well, at most one per queue pair: all before are, too. */
-    unsigned (*poll_tx)(struct nic_queue *queue, uint64_t *cookies, unsigned max);
+    /* Descriptors that have finished well, at most one per queue pair: all before are, too. */
+    unsigned (*poll_tx)(struct nic_queue *queue, struct nic_done *done, unsigned max);
 
     /*
      * Path MTU news since the last call: destination and its new datagram size. False: none.
@@ -221,7 +228,7 @@ int nic_no_path_open(struct nic_queue *queue, const struct nic_path *path, uint3
 int nic_no_path_connect(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn);
 void nic_no_path(struct nic_queue *queue, const struct nic_path *path);
 bool nic_no_path_event(struct nic_queue *queue, struct nic_path_event *out);
-unsigned nic_no_poll_tx(struct nic_queue *queue, uint64_t *cookies, unsigned max);
+unsigned nic_no_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max);
 
 extern const struct nic_ops nic_udp_ops;
 #ifdef HAVE_VERBS

@@ -175,6 +175,7 @@ int verbs_open_with(const struct verbs_lib *lib, const struct params *params, st
                                   .reliable = nic->mode == VERBS_RC,
                                   .in_order = params->in_order,
                                   .may_duplicate = true,
+                                  .hw_timestamps = nic->port->clock.mask != 0,
                                   .lendable = true,
                                   .fence = places ? NIC_FENCE_PATH : NIC_FENCE_NONE,
                                   .immediate_bits = places ? 32 : 0,
@@ -214,9 +215,9 @@ static int verbs_device(const struct nic *nic, int index, struct uccl_device *ou
     snprintf(out->name, sizeof out->name, "%.31s", port->device);
     snprintf(out->backend, sizeof out->backend, "verbs");
     snprintf(out->address, sizeof out->address, "%.63s", netdev_address_text(&nic->host, text));
-    snprintf(out->description, sizeof out->description, "%s queue pairs on %s port %u, GID index %d",
+    snprintf(out->description, sizeof out->description, "%s queue pairs on %s port %u, GID index %d, timed by the %s",
              verbs_mode_name(nic->mode), port->ethernet ? "RoCE" : "InfiniBand", port->number,
-             nic->gid.index);
+             nic->gid.index, port->clock.mask ? "NIC" : "engine");
     out->speed_mbps = port->speed_mbps;
     out->mtu = 1u << port->mtu_shift;
     out->numa_node = port->numa_node;
@@ -255,6 +256,7 @@ static int verbs_queue_open(struct nic *nic, const struct nic_queue_setup *setup
         error = verbs_fault(nic, "make a completion channel", errno);
     else
         fcntl(queue->channel->fd, F_SETFL, fcntl(queue->channel->fd, F_GETFL) | O_NONBLOCK);
+    verbs_clock_open(&queue->clock, nic->context, nic->port->clock);
     if (!error)
         error = verbs_ud_open(queue);
     if (!error)
@@ -469,6 +471,7 @@ static void look_around(struct nic_queue *queue)
     verbs_reap_sends(queue); /* a send that has failed says so */
     if (queue->paths)
         verbs_paths_sweep(queue, at_ms);
+    verbs_clock_sync(&queue->clock);
     take_events(queue->nic);
     queue->news_seen = atomic_load(&queue->nic->news);
     ask_port(queue);
@@ -517,7 +520,7 @@ static uint64_t nap(struct nic_queue *queue)
 /* Asks the device for a word when something comes. True: something is there already. */
 static bool arm(struct nic_queue *queue)
 {
-    if (ibv_req_notify_cq(queue->receive_cq, 0) != 0)
+    if (ibv_req_notify_cq(queue->receive_cq.cq, 0) != 0)
         queue->broken = true;
     return verbs_paths_arm(queue) || verbs_receive(queue) || queue->broken;
 }

@@ -4,6 +4,7 @@
  *
  *   verbs.c         the device in use, the table of operations, sleeping, asynchronous events
  *   verbs_queue.c   completion queues, receiving
+ *   verbs_clock.c   what time stamps of completions mean
  *   verbs_ud.c      peers, and sending datagrams on the UD queue pair
  *   verbs_path.c    connected queue pairs that place payload; verbs_path_send.c what they send
  *   verbs_device.c  what devices there are; verbs_select.c which one, which GID
@@ -42,6 +43,12 @@ enum {
     VERBS_READY = 32,          /* received datagrams taken from the completion queue at a time */
     VERBS_UD_PATHS_MAX = 16,   /* flow labels per peer */
     VERBS_LOOK_AROUND = 64,    /* rounds between two looks at the clock */
+};
+
+/* A completion queue. With time stamps it is read another way than without. */
+struct verbs_cq {
+    struct ibv_cq *cq;
+    struct ibv_cq_ex *stamped; /* the same; NULL: its completions bear no stamps */
 };
 
 /* Registered plain memory. */
@@ -114,7 +121,8 @@ struct nic_queue {
     const struct verbs_lib *lib;
     struct nic_queue_setup setup;
     struct ibv_comp_channel *channel;
-    struct ibv_cq *send_cq, *receive_cq;
+    struct verbs_cq send_cq, receive_cq;
+    struct verbs_clock clock;
     int wake_fd;              /* eventfd: written by wake() on any thread */
     struct ibv_qp *qp;        /* UD */
     uint32_t qkey;
@@ -151,9 +159,15 @@ struct ibv_ah_attr verbs_route_to(const struct nic_queue *queue, const struct ve
 /* verbs_queue.c */
 int verbs_pool_open(struct nic *nic, struct verbs_pool *pool, size_t bytes, const char *what);
 void verbs_pool_close(struct nic *nic, struct verbs_pool *pool);
-int verbs_cq_open(struct nic_queue *queue, struct ibv_cq **cq, uint32_t entries);
-/* Takes up to `max` completions; of a failed one only wr_id, qp_num, status and vendor_err mean anything. */
-unsigned verbs_cq_poll(struct ibv_cq *cq, struct ibv_wc *out, unsigned max);
+/* `stamped`: with time stamps, if the device has them. */
+int verbs_cq_open(struct nic_queue *queue, struct verbs_cq *cq, uint32_t entries, bool stamped);
+void verbs_cq_close(struct nic_queue *queue, struct verbs_cq *cq);
+/*
+ * Takes up to `max` completions, and when they happened by CLOCK_MONOTONIC (0: not known); of a failed one only
+ * wr_id, qp_num, status and vendor_err mean anything.
+ */
+unsigned verbs_cq_poll(const struct nic_queue *queue, const struct verbs_cq *cq, struct ibv_wc *out,
+                       uint64_t *at_ns, unsigned max);
 /* Makes the queue pair with its pools, ready to send and receive. */
 int verbs_ud_open(struct nic_queue *queue);
 void verbs_ud_close(struct nic_queue *queue);

@@ -139,6 +139,7 @@ static bool add_ports(const struct verbs_lib *lib, struct ibv_context *context, 
         return true;
     }
     struct verbs_able able = find_able(lib, context);
+    struct verbs_clock_kind clock = verbs_clock_find(lib, context);
     for (uint8_t number = 1; number <= limits.phys_port_cnt; number++) {
         struct verbs_port *grown = realloc(*ports, ((size_t)*count + 1) * sizeof **ports);
         if (!grown)
@@ -146,7 +147,7 @@ static bool add_ports(const struct verbs_lib *lib, struct ibv_context *context, 
         *ports = grown;
         struct verbs_port *port = &grown[*count];
         *port = (struct verbs_port){
-            .number = number, .numa_node = numa_node_of(name), .able = able, .limits = limits};
+            .number = number, .numa_node = numa_node_of(name), .able = able, .clock = clock, .limits = limits};
         snprintf(port->device, sizeof port->device, "%s", name);
         if (!verbs_port_refresh(lib, context, port)) {
             LOG_WARNING("verbs device %s port %u cannot be asked for its state: %s", name, number,

@@ -7,6 +7,7 @@
 #define UCCL_VERBS_DEVICE_H
 
 #include "nic/nic.h"
+#include "nic/verbs_clock.h"
 #include "nic/verbs_lib.h"
 #include "nic/verbs_select.h"
 
@@ -25,6 +26,7 @@ struct verbs_port {
     struct verbs_gid *gids; /* readable ones that are not empty */
     int gid_count;
     struct verbs_able able;
+    struct verbs_clock_kind clock;
     struct ibv_device_attr limits;
 };
 

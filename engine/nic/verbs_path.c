@@ -89,7 +89,7 @@ void verbs_paths_close(struct nic_queue *queue)
     while (paths->cqs) {
         struct verbs_path_cq *cq = paths->cqs;
         paths->cqs = cq->next;
-        queue->lib->destroy_cq(cq->cq);
+        verbs_cq_close(queue, &cq->cq);
         free(cq);
     }
     if (paths->srq)
@@ -138,7 +138,8 @@ static struct verbs_path_cq *take_cq(struct nic_queue *queue)
     if (!cq)
         return NULL;
     cq->paths_max = most < VERBS_CQ_PATHS ? most : VERBS_CQ_PATHS;
-    if (verbs_cq_open(queue, &cq->cq, cq->paths_max * each)) {
+    /* when a write was placed is of interest, not when it had left */
+    if (verbs_cq_open(queue, &cq->cq, cq->paths_max * each, queue->nic->mode == VERBS_RC)) {
         free(cq);
         return NULL;
     }
@@ -172,8 +173,8 @@ static int make_queue_pair(struct verbs_path *path)
     struct nic_queue *queue = path->queue;
     const struct nic *nic = queue->nic;
     struct ibv_qp_init_attr attr = {
-        .send_cq = path->cq->cq,
-        .recv_cq = queue->receive_cq,
+        .send_cq = path->cq->cq.cq,
+        .recv_cq = queue->receive_cq.cq,
         .srq = queue->paths->srq,
         .cap = {.max_send_wr = path->depth + 1, .max_send_sge = 1},
         .qp_type = nic->mode == VERBS_RC ? IBV_QPT_RC : IBV_QPT_UC,

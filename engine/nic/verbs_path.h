@@ -33,7 +33,7 @@ enum verbs_path_state { VERBS_MADE, VERBS_UP, VERBS_FENCING, VERBS_FENCED, VERBS
 
 struct verbs_path_cq {
     struct verbs_path_cq *next;
-    struct ibv_cq *cq;
+    struct verbs_cq cq;
     uint32_t paths, paths_max;
 };
 
@@ -63,7 +63,7 @@ struct verbs_path {
     uint64_t progress_ms;     /* when that was */
     uint32_t marker;          /* FENCING: number of the last send */
     bool marked, marker_done; /* it was posted; it has completed */
-    uint64_t done_cookie;
+    struct nic_done newest_done; /* for poll_tx() */
     uint64_t since_ms;        /* when this state began */
     bool drained;             /* FENCING: all that it has received is in the completion queue */
     uint64_t polled;          /* queue->polled when all of that has been taken */
@@ -119,7 +119,7 @@ void verbs_path_unstage(struct verbs_path *path);
 
 bool verbs_path_send(struct nic_queue *queue, const struct tx_desc *desc);
 void verbs_paths_flush(struct nic_queue *queue);
-unsigned verbs_poll_tx(struct nic_queue *queue, uint64_t *cookies, unsigned max);
+unsigned verbs_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max);
 /* Arms the completion queues. True: something is there already. */
 bool verbs_paths_arm(struct nic_queue *queue);
 /* Now and then: destroys those that have rested, and gives up those whose work does not end. */

@@ -149,8 +149,8 @@ bool verbs_path_send(struct nic_queue *queue, const struct tx_desc *desc)
 
 /* ---- completions ----------------------------------------------------------------------------- */
 
-/* All work requests before number `until` are over. */
-static void finish(struct verbs_path *path, uint32_t until, bool well)
+/* All work requests before number `until` are over; `well`: done by `at_ns`. */
+static void finish(struct verbs_path *path, uint32_t until, bool well, uint64_t at_ns)
 {
     struct verbs_paths *paths = path->queue->paths;
     if (until - path->done > path->built - path->done)
@@ -161,7 +161,7 @@ static void finish(struct verbs_path *path, uint32_t until, bool well)
         if (work->slot != NO_SLOT)
             paths->free_repairs[paths->free_repair_count++] = work->slot;
         if (work->last && well && !path->failed) {
-            path->done_cookie = work->cookie;
+            path->newest_done = (struct nic_done){work->cookie, at_ns};
             paths->dones += !path->has_done;
             path->has_done = true;
         }
@@ -170,10 +170,10 @@ static void finish(struct verbs_path *path, uint32_t until, bool well)
 
 void verbs_path_finish_all(struct verbs_path *path)
 {
-    finish(path, path->built, false);
+    finish(path, path->built, false, 0);
 }
 
-static void take_completion(struct nic_queue *queue, const struct ibv_wc *wc)
+static void take_completion(struct nic_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
 {
     uint32_t index = (uint32_t)(wc->wr_id >> INDEX_SHIFT), number = (uint32_t)wc->wr_id;
     struct verbs_path *path = index < queue->paths->count ? queue->paths->all[index] : NULL;
@@ -184,27 +184,28 @@ static void take_completion(struct nic_queue *queue, const struct ibv_wc *wc)
         verbs_path_fail(path, wc);
     if (path->marked && number == path->marker) {
         path->marker_done = true;
-        finish(path, number, false);
+        finish(path, number, false, 0);
         return;
     }
     /* of those before a failed one nothing is known */
-    finish(path, number + 1, well);
+    finish(path, number + 1, well, at_ns);
 }
 
 static void reap(struct nic_queue *queue)
 {
     struct ibv_wc completions[COMPLETIONS];
+    uint64_t at_ns[COMPLETIONS];
     for (struct verbs_path_cq *cq = queue->paths->cqs; cq; cq = cq->next) {
         unsigned count;
         do {
-            count = cq->paths ? verbs_cq_poll(cq->cq, completions, COMPLETIONS) : 0;
+            count = cq->paths ? verbs_cq_poll(queue, &cq->cq, completions, at_ns, COMPLETIONS) : 0;
             for (unsigned i = 0; i < count; i++)
-                take_completion(queue, &completions[i]);
+                take_completion(queue, &completions[i], at_ns[i]);
         } while (count == COMPLETIONS);
     }
 }
 
-unsigned verbs_poll_tx(struct nic_queue *queue, uint64_t *cookies, unsigned max)
+unsigned verbs_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max)
 {
     struct verbs_paths *paths = queue->paths;
     unsigned count = 0;
@@ -218,7 +219,7 @@ unsigned verbs_poll_tx(struct nic_queue *queue, uint64_t *cookies, unsigned max)
         path->has_done = false;
         paths->dones--;
         if (path->is.flow)
-            cookies[count++] = path->done_cookie;
+            done[count++] = path->newest_done;
     }
     return count;
 }
@@ -230,7 +231,7 @@ bool verbs_paths_arm(struct nic_queue *queue)
         return false;
     for (struct verbs_path_cq *cq = paths->cqs; cq; cq = cq->next)
         if (cq->paths)
-            (void)ibv_req_notify_cq(cq->cq, 0); /* fails with the device alone */
+            (void)ibv_req_notify_cq(cq->cq.cq, 0); /* fails with the device alone */
     reap(queue);
     return paths->dones + paths->events > 0;
 }

@@ -68,17 +68,60 @@ void verbs_pool_close(struct nic *nic, struct verbs_pool *pool)
     pool->mr = NULL;
 }
 
-int verbs_cq_open(struct nic_queue *queue, struct ibv_cq **cq, uint32_t entries)
+int verbs_cq_open(struct nic_queue *queue, struct verbs_cq *cq, uint32_t entries, bool stamped)
 {
     struct nic *nic = queue->nic;
-    *cq = queue->lib->create_cq(nic->context, (int)entries, NULL, queue->channel, 0);
-    return *cq ? 0 : verbs_fault(nic, "make a completion queue", errno);
+    struct ibv_cq_init_attr_ex attr = {.cqe = entries,
+                                       .channel = queue->channel,
+                                       .wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM |
+                                                   IBV_WC_EX_WITH_QP_NUM | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP};
+    if (stamped && queue->clock.is.mask)
+        cq->stamped = ibv_create_cq_ex(nic->context, &attr);
+    cq->cq = cq->stamped ? ibv_cq_ex_to_cq(cq->stamped)
+                         : queue->lib->create_cq(nic->context, (int)entries, NULL, queue->channel, 0);
+    return cq->cq ? 0 : verbs_fault(nic, "make a completion queue", errno);
 }
 
-unsigned verbs_cq_poll(struct ibv_cq *cq, struct ibv_wc *out, unsigned max)
+void verbs_cq_close(struct nic_queue *queue, struct verbs_cq *cq)
 {
-    int got = ibv_poll_cq(cq, (int)max, out);
-    return got > 0 ? (unsigned)got : 0;
+    if (cq->cq)
+        queue->lib->destroy_cq(cq->cq);
+}
+
+/* The completion that the queue shows now. */
+static void read_stamped(struct ibv_cq_ex *cq, struct ibv_wc *wc)
+{
+    *wc = (struct ibv_wc){.wr_id = cq->wr_id, .status = cq->status, .qp_num = ibv_wc_read_qp_num(cq)};
+    if (wc->status != IBV_WC_SUCCESS) {
+        wc->vendor_err = ibv_wc_read_vendor_err(cq);
+        return;
+    }
+    wc->opcode = ibv_wc_read_opcode(cq);
+    wc->byte_len = ibv_wc_read_byte_len(cq);
+    wc->wc_flags = ibv_wc_read_wc_flags(cq);
+    if (wc->opcode == IBV_WC_RECV_RDMA_WITH_IMM)
+        wc->imm_data = ibv_wc_read_imm_data(cq);
+}
+
+unsigned verbs_cq_poll(const struct nic_queue *queue, const struct verbs_cq *cq, struct ibv_wc *out,
+                       uint64_t *at_ns, unsigned max)
+{
+    struct ibv_poll_cq_attr attr = {0};
+    unsigned count = 0;
+    if (!cq->stamped) {
+        int got = ibv_poll_cq(cq->cq, (int)max, out);
+        for (; (int)count < got; count++)
+            at_ns[count] = 0;
+        return count;
+    }
+    if (ibv_start_poll(cq->stamped, &attr) != 0)
+        return 0;
+    do {
+        read_stamped(cq->stamped, &out[count]);
+        at_ns[count] = verbs_clock_host_ns(&queue->clock, ibv_wc_read_completion_ts(cq->stamped));
+    } while (++count < max && ibv_next_poll(cq->stamped) == 0);
+    ibv_end_poll(cq->stamped);
+    return count;
 }
 
 uint32_t verbs_at_most(uint32_t wanted, int limit)
@@ -176,8 +219,8 @@ static int bring_up(struct nic_queue *queue)
 static int make_queue_pair(struct nic_queue *queue)
 {
     enum { INLINE_WANTED = 256 };
-    struct ibv_qp_init_attr attr = {.send_cq = queue->send_cq,
-                                    .recv_cq = queue->receive_cq,
+    struct ibv_qp_init_attr attr = {.send_cq = queue->send_cq.cq,
+                                    .recv_cq = queue->receive_cq.cq,
                                     .cap = {.max_send_wr = queue->sends.depth,
                                             .max_recv_wr = queue->receives.count,
                                             .max_send_sge = 1,
@@ -220,9 +263,9 @@ int verbs_ud_open(struct nic_queue *queue)
         error = verbs_pool_open(nic, &sends->pool, (size_t)sends->depth * sends->slot_bytes,
                                 "register send buffers");
     if (!error)
-        error = verbs_cq_open(queue, &queue->send_cq, sends->depth);
+        error = verbs_cq_open(queue, &queue->send_cq, sends->depth, false);
     if (!error)
-        error = verbs_cq_open(queue, &queue->receive_cq, receives + verbs_shared_receives(nic));
+        error = verbs_cq_open(queue, &queue->receive_cq, receives + verbs_shared_receives(nic), true);
     if (!error)
         error = make_queue_pair(queue);
     if (!error)
@@ -234,10 +277,8 @@ void verbs_ud_close(struct nic_queue *queue)
 {
     if (queue->qp)
         queue->lib->destroy_qp(queue->qp);
-    if (queue->send_cq)
-        queue->lib->destroy_cq(queue->send_cq);
-    if (queue->receive_cq)
-        queue->lib->destroy_cq(queue->receive_cq);
+    verbs_cq_close(queue, &queue->send_cq);
+    verbs_cq_close(queue, &queue->receive_cq);
     verbs_pool_close(queue->nic, &queue->sends.pool);
     verbs_slots_close(queue->nic, &queue->receives);
 }
@@ -280,7 +321,7 @@ static bool has_mark(const struct nic *nic, const uint8_t *slot)
     return (traffic_class & ECN_CE) == ECN_CE;
 }
 
-static void take_datagram(struct nic_queue *queue, const struct ibv_wc *wc)
+static void take_datagram(struct nic_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
 {
     uint32_t slot = (uint32_t)wc->wr_id;
     if (wc->wr_id >> 32 != queue->epoch)
@@ -300,11 +341,12 @@ static void take_datagram(struct nic_queue *queue, const struct ibv_wc *wc)
                         .length = length,
                         .stride = length,
                         .ce = wc->wc_flags & IBV_WC_GRH && has_mark(queue->nic, memory),
-                        .slot = slot};
+                        .slot = slot,
+                        .at_ns = at_ns};
 }
 
 /* A write that was placed, or a datagram that repairs one. */
-static void take_from_path(struct nic_queue *queue, const struct ibv_wc *wc)
+static void take_from_path(struct nic_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
 {
     struct verbs_slots *shared = &queue->paths->shared;
     struct verbs_path *path = verbs_path_of(queue, wc->qp_num);
@@ -322,6 +364,7 @@ static void take_from_path(struct nic_queue *queue, const struct ibv_wc *wc)
                         .length = wc->byte_len,
                         .stride = wc->byte_len,
                         .slot = slot | VERBS_SHARED_SLOT,
+                        .at_ns = at_ns,
                         .placed = placed,
                         .immediate = placed ? ntohl(wc->imm_data) : 0,
                         .flow = path->is.flow,
@@ -332,17 +375,18 @@ static void take_from_path(struct nic_queue *queue, const struct ibv_wc *wc)
 bool verbs_receive(struct nic_queue *queue)
 {
     struct ibv_wc completions[VERBS_READY];
+    uint64_t at_ns[VERBS_READY];
     if (queue->ready_next < queue->ready_count)
         return true;
     queue->ready_next = queue->ready_count = 0;
     unsigned count;
     do {
-        count = verbs_cq_poll(queue->receive_cq, completions, VERBS_READY);
+        count = verbs_cq_poll(queue, &queue->receive_cq, completions, at_ns, VERBS_READY);
         for (unsigned i = 0; i < count; i++) {
             if (completions[i].wr_id & VERBS_SHARED_SLOT)
-                take_from_path(queue, &completions[i]);
+                take_from_path(queue, &completions[i], at_ns[i]);
             else
-                take_datagram(queue, &completions[i]);
+                take_datagram(queue, &completions[i], at_ns[i]);
         }
         queue->polled += count;
     } while (count && queue->ready_count == 0);

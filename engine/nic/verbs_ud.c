@@ -190,9 +190,10 @@ void verbs_reap_sends(struct nic_queue *queue)
 {
     struct verbs_ud_sends *sends = &queue->sends;
     struct ibv_wc completions[COMPLETIONS];
+    uint64_t at_ns[COMPLETIONS];
     unsigned count;
     do {
-        count = verbs_cq_poll(queue->send_cq, completions, COMPLETIONS);
+        count = verbs_cq_poll(queue, &queue->send_cq, completions, at_ns, COMPLETIONS);
         for (unsigned i = 0; i < count; i++) {
             const struct ibv_wc *wc = &completions[i];
             if (wc->wr_id >> 32 != queue->epoch)

@@ -175,6 +175,8 @@ struct uccl_verbs_port {
     int ud, uc, rc;      /* kinds of queue pair that the device makes */
     uint32_t max_message; /* bytes of a work request */
     uint32_t max_queue_pairs, max_work_requests, max_completions, max_shared_receives;
+    uint32_t clock_khz;  /* of the NIC's clock, by which round trips are measured; 0: by the engine's, since its
+                            completions bear no time stamps or its clock cannot be read */
     uint32_t gid_count;  /* entries that can be read and are not empty */
     const struct uccl_verbs_gid *gids; /* during the call */
     int usable;          /* the engine takes the first usable port */

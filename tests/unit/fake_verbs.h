@@ -17,14 +17,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { FAKE_QPS = 64, FAKE_RING = 8192, FAKE_EVENTS = 16 };
 
 struct fake_cq {
-    struct ibv_cq cq;
+    union {
+        struct ibv_cq cq;
+        struct ibv_cq_ex stamped;
+    };
+    bool is_stamped;
     uint32_t size, head, tail;
     struct ibv_wc ring[FAKE_RING];
+    uint64_t stamps[FAKE_RING];
 };
 
 struct fake_receives {
@@ -58,11 +64,16 @@ struct fake_qp {
 };
 
 static struct {
-    struct ibv_context context;
+    struct verbs_context verbs;
     struct ibv_device device, *list[2];
     struct ibv_device_attr limits;
     struct ibv_port_attr port;
     bool no_uc, no_rc;
+    uint64_t clock_mask, clock_khz; /* 0: completions bear no stamps */
+    uint64_t clock_offset;          /* of its clock, which else shows the host's nanoseconds as ticks of clock_khz */
+    int64_t clock_ppm;              /* how much faster it runs than it says */
+    bool no_cq_ex, no_clock;        /* which the driver may lack all the same */
+    uint32_t stamped_cqs;           /* made so far */
     uint8_t sl;                     /* InfiniBand: the service level that the network carries */
     bool moves_nothing;             /* writes change no memory */
     int register_errno, send_errno, notify_errno; /* what the next calls fail with */
@@ -90,10 +101,22 @@ static bool fake_reaches(const struct ibv_ah_attr *route)
     return !route->is_global && route->port_num == 1 && route->dlid == fake.port.lid && route->sl == fake.sl;
 }
 
+/* What its clock shows. */
+static uint64_t fake_ticks(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double ns = (double)now.tv_sec * 1e9 + (double)now.tv_nsec;
+    double ticks = ns * (double)fake.clock_khz / 1e6 * (1 + (double)fake.clock_ppm / 1e6);
+    return ((uint64_t)ticks + fake.clock_offset) & fake.clock_mask;
+}
+
 static void fake_complete(struct ibv_cq *ibv, const struct ibv_wc *wc)
 {
     struct fake_cq *cq = (struct fake_cq *)ibv;
     FAKE_REQUIRE(cq->tail - cq->head < cq->size); /* or the completion queue overflows */
+    if (cq->is_stamped)
+        cq->stamps[cq->tail % FAKE_RING] = fake_ticks();
     cq->ring[cq->tail++ % FAKE_RING] = *wc;
 }
 
@@ -150,9 +173,136 @@ static int fake_poll_cq(struct ibv_cq *ibv, int max, struct ibv_wc *out)
 {
     struct fake_cq *cq = (struct fake_cq *)ibv;
     int count = 0;
+    FAKE_REQUIRE(!cq->is_stamped); /* it is read the other way */
     while (count < max && cq->head != cq->tail)
         out[count++] = cq->ring[cq->head++ % FAKE_RING];
     return count;
+}
+
+/* ---- completion queues with stamps ----------------------------------------------------------- */
+
+/* The completion that is being read; of a failed one that may be read which has a meaning. */
+static const struct ibv_wc *fake_current(struct ibv_cq_ex *ibv, bool also_failed)
+{
+    struct fake_cq *cq = (struct fake_cq *)ibv;
+    const struct ibv_wc *wc = &cq->ring[cq->head % FAKE_RING];
+    FAKE_REQUIRE(cq->head != cq->tail && (also_failed || wc->status == IBV_WC_SUCCESS));
+    return wc;
+}
+
+static int fake_show(struct fake_cq *cq)
+{
+    if (cq->head == cq->tail)
+        return ENOENT;
+    cq->stamped.wr_id = cq->ring[cq->head % FAKE_RING].wr_id;
+    cq->stamped.status = cq->ring[cq->head % FAKE_RING].status;
+    return 0;
+}
+
+static int fake_start_poll(struct ibv_cq_ex *cq, struct ibv_poll_cq_attr *attr)
+{
+    FAKE_REQUIRE(attr->comp_mask == 0);
+    return fake_show((struct fake_cq *)cq);
+}
+
+static int fake_next_poll(struct ibv_cq_ex *cq)
+{
+    ((struct fake_cq *)cq)->head++;
+    int end = fake_show((struct fake_cq *)cq);
+    if (end)
+        ((struct fake_cq *)cq)->head--; /* until end_poll() */
+    return end;
+}
+
+static void fake_end_poll(struct ibv_cq_ex *cq)
+{
+    ((struct fake_cq *)cq)->head++;
+}
+
+static enum ibv_wc_opcode fake_read_opcode(struct ibv_cq_ex *cq)
+{
+    return fake_current(cq, false)->opcode;
+}
+
+static uint32_t fake_read_vendor_err(struct ibv_cq_ex *cq)
+{
+    return fake_current(cq, true)->vendor_err;
+}
+
+static uint32_t fake_read_byte_len(struct ibv_cq_ex *cq)
+{
+    return fake_current(cq, false)->byte_len;
+}
+
+static __be32 fake_read_imm_data(struct ibv_cq_ex *cq)
+{
+    return fake_current(cq, false)->imm_data;
+}
+
+static uint32_t fake_read_qp_num(struct ibv_cq_ex *cq)
+{
+    return fake_current(cq, true)->qp_num;
+}
+
+static unsigned fake_read_wc_flags(struct ibv_cq_ex *cq)
+{
+    return fake_current(cq, false)->wc_flags;
+}
+
+static uint64_t fake_read_completion_ts(struct ibv_cq_ex *ibv)
+{
+    struct fake_cq *cq = (struct fake_cq *)ibv;
+    return cq->stamps[cq->head % FAKE_RING];
+}
+
+static struct ibv_cq_ex *fake_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
+{
+    enum { ALL = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM | IBV_WC_EX_WITH_QP_NUM };
+    FAKE_REQUIRE(attr->wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP && attr->comp_mask == 0);
+    FAKE_REQUIRE(attr->cqe == 2 || (attr->wc_flags & ALL) == ALL); /* but for a trial */
+    FAKE_REQUIRE(attr->cqe <= (uint32_t)fake.limits.max_cqe);
+    if (fake.no_cq_ex) {
+        errno = EOPNOTSUPP;
+        return NULL;
+    }
+    struct fake_cq *cq = calloc(1, sizeof *cq);
+    cq->stamped = (struct ibv_cq_ex){.context = context,
+                                     .channel = attr->channel,
+                                     .start_poll = fake_start_poll,
+                                     .next_poll = fake_next_poll,
+                                     .end_poll = fake_end_poll,
+                                     .read_opcode = fake_read_opcode,
+                                     .read_vendor_err = fake_read_vendor_err,
+                                     .read_byte_len = fake_read_byte_len,
+                                     .read_imm_data = fake_read_imm_data,
+                                     .read_qp_num = fake_read_qp_num,
+                                     .read_wc_flags = fake_read_wc_flags,
+                                     .read_completion_ts = fake_read_completion_ts};
+    cq->is_stamped = true;
+    cq->size = attr->cqe;
+    fake.stamped_cqs += attr->cqe != 2;
+    return &cq->stamped;
+}
+
+static int fake_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
+                                struct ibv_device_attr_ex *attr, size_t size)
+{
+    (void)context;
+    FAKE_REQUIRE(input->comp_mask == 0 && size == sizeof *attr);
+    *attr = (struct ibv_device_attr_ex){.orig_attr = fake.limits,
+                                        .completion_timestamp_mask = fake.clock_mask,
+                                        .hca_core_clock = fake.clock_khz};
+    return 0;
+}
+
+static int fake_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
+{
+    (void)context;
+    FAKE_REQUIRE(values->comp_mask == IBV_VALUES_MASK_RAW_CLOCK);
+    if (fake.no_clock)
+        return EOPNOTSUPP;
+    values->raw_clock = (struct timespec){.tv_nsec = (long)fake_ticks()};
+    return 0;
 }
 
 static int fake_req_notify_cq(struct ibv_cq *cq, int solicited)
@@ -245,14 +395,19 @@ static const char *fake_get_device_name(struct ibv_device *device)
 
 static struct ibv_context *fake_open_device(struct ibv_device *device)
 {
-    fake.context.device = device;
-    fake.context.ops.post_send = fake_post_send;
-    fake.context.ops.post_recv = fake_post_recv;
-    fake.context.ops.post_srq_recv = fake_post_srq_recv;
-    fake.context.ops.poll_cq = fake_poll_cq;
-    fake.context.ops.req_notify_cq = fake_req_notify_cq;
-    fake.context.async_fd = eventfd(0, EFD_NONBLOCK);
-    return &fake.context;
+    fake.verbs.context.device = device;
+    fake.verbs.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+    fake.verbs.sz = sizeof fake.verbs;
+    fake.verbs.create_cq_ex = fake_create_cq_ex;
+    fake.verbs.query_device_ex = fake_query_device_ex;
+    fake.verbs.query_rt_values = fake_query_rt_values;
+    fake.verbs.context.ops.post_send = fake_post_send;
+    fake.verbs.context.ops.post_recv = fake_post_recv;
+    fake.verbs.context.ops.post_srq_recv = fake_post_srq_recv;
+    fake.verbs.context.ops.poll_cq = fake_poll_cq;
+    fake.verbs.context.ops.req_notify_cq = fake_req_notify_cq;
+    fake.verbs.context.async_fd = eventfd(0, EFD_NONBLOCK);
+    return &fake.verbs.context;
 }
 
 static int fake_close_device(struct ibv_context *context)

@@ -377,6 +377,75 @@ Test(core, datagrams_change_their_size, .init = duo_open)
     both_arrive(send, recv, LARGE);
 }
 
+/* ---- waiting for the owner ------------------------------------------------------------------- */
+
+/* What `side` has sent arrives after 20 us, and waits for the other's owner then, who knows how long. */
+static void deliver_late(unsigned side, uint64_t waited_ns)
+{
+    duo_now += 20 * US + waited_ns;
+    core_waited(duo_core[!side], waited_ns);
+    duo_deliver(side);
+    core_waited(duo_core[!side], 0);
+}
+
+Test(core, waiting_for_the_owner_is_no_delay, .init = duo_open)
+{
+    enum { UNIT_NS = 1 << WIRE_TIME_SHIFT };
+    const struct rtt *rtt = &duo_flow[0]->rtt;
+    struct duo_request *recv = duo_recv(1, 10), *send = duo_send(0, 10);
+    duo_transmit(0);
+    deliver_late(0, 500 * US);
+    core_flush_acks(duo_core[1]);
+    cr_assert_eq(duo_transmit(1), 1);
+    deliver_late(1, 300 * US);
+    both_arrive(send, recv, 10);
+    cr_assert(rtt->latest_ns + 2 * UNIT_NS >= 40 * US && rtt->latest_ns <= 40 * US + 2 * UNIT_NS, "%lu ns",
+              (unsigned long)rtt->latest_ns);
+    cr_assert(rtt->peer_hold_ns + UNIT_NS >= 500 * US && rtt->peer_hold_ns <= 500 * US + UNIT_NS);
+}
+
+/* The ack of an earlier chunk may wait behind it: the lost are counted by when an ack came. */
+Test(core, acks_that_waited_lose_nothing, .init = duo_open)
+{
+    struct duo_request *recvs[3], *sends[3];
+    for (unsigned i = 0; i < 3; i++)
+        recvs[i] = duo_recv(1, 10);
+    sends[0] = duo_send(0, 10);
+    duo_transmit(0);
+    deliver_late(0, 0);
+    core_flush_acks(duo_core[1]);
+    duo_transmit(1);
+    deliver_late(1, 0); /* a round trip is known */
+    for (unsigned i = 1; i < 3; i++) {
+        sends[i] = duo_send(0, 10);
+        cr_assert_eq(duo_transmit(0), i);
+        duo_now += US;
+    }
+    struct duo_datagram first = duo_queue[0][0];
+    duo_queue[0][0] = duo_queue[0][1];
+    duo_queued[0] = 1;
+    deliver_late(0, 0); /* the second one overtakes */
+    core_flush_acks(duo_core[1]);
+    duo_transmit(1);
+    duo_queue[0][0] = first;
+    duo_queued[0] = 1;
+    deliver_late(0, 0);
+    core_flush_acks(duo_core[1]);
+    cr_assert_eq(duo_transmit(1), 2);
+    duo_now += 5 * MS;
+    core_waited(duo_core[0], 5 * MS);
+    duo_deliver_one(1, 0);
+    cr_assert_eq(duo_count(&duo_counters[0].lost_chunks), 0);
+    core_waited(duo_core[0], 5 * MS);
+    duo_deliver_one(1, 1);
+    duo_drop(1);
+    core_waited(duo_core[0], 0);
+    core_expire(duo_core[0], duo_now);
+    cr_assert_eq(duo_count(&duo_counters[0].lost_chunks), 0);
+    for (unsigned i = 0; i < 3; i++)
+        both_arrive(sends[i], recvs[i], 10);
+}
+
 /* ---- silence --------------------------------------------------------------------------------- */
 
 Test(core, a_dead_peer_ends_every_request, .init = duo_open)

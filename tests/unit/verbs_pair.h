@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two queues of the verbs backend on a device of plain memory (fake_verbs.h), and paths between them. */
+#ifndef UCCL_TEST_VERBS_PAIR_H
+#define UCCL_TEST_VERBS_PAIR_H
+
+#include <criterion/criterion.h>
+#define FAKE_REQUIRE(condition) cr_assert(condition)
+
+#include "fake_verbs.h"
+
+#include "core/crc32c.h"
+#include "core/wire.h"
+#include "log.h"
+
+#include <time.h>
+#include <unistd.h>
+
+enum { SMALL_BYTES = 100 };
+
+static struct params params;
+static struct counters counters;
+static struct nic *nic;
+static struct nic_queue *queues[2];
+static uint32_t to_second, to_first; /* destinations */
+static char said[8192];
+
+static inline void keep_log(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)user, (void)level;
+    strncat(said, text, sizeof said - strlen(said) - 1);
+}
+
+/* Payload and its registered memory: `bulk_msg` points at one of these. */
+struct message {
+    struct core_msg core;
+    uint8_t bytes[65536];
+};
+
+static inline const void *payload(const struct core_msg *msg, uint64_t offset)
+{
+    return ((const struct message *)msg)->bytes + offset;
+}
+
+static inline uint64_t local(const struct core_msg *msg, uint64_t offset, uint32_t *key)
+{
+    *key = 1;
+    return (uintptr_t)payload(msg, offset);
+}
+
+static inline struct nic_queue *open_queue(unsigned index)
+{
+    struct nic_queue *queue;
+    struct nic_queue_setup setup = {.params = &params,
+                                    .counters = &counters,
+                                    .crc32c = crc32c_portable,
+                                    .payload = payload,
+                                    .local = local,
+                                    .index = index};
+    cr_assert_eq(nic_verbs_ops.queue_open(nic, &setup, &queue), 0);
+    return queue;
+}
+
+static inline uint32_t add_peer(struct nic_queue *from, const struct nic_queue *to)
+{
+    union nic_address host = {.v4.sin_family = AF_INET};
+    struct nic_queue_address address;
+    uint32_t destination, datagram_bytes;
+    nic_verbs_ops.queue_address(to, &address);
+    cr_assert_eq(nic_verbs_ops.peer_add(from, &host, &address, &destination, &datagram_bytes), 0);
+    cr_assert_eq(datagram_bytes, 4096);
+    return destination;
+}
+
+static inline void set_up(void)
+{
+    params = (struct params){.backend = BACKEND_VERBS,
+                             .port_entropy = 2,
+                             .ib_gid_index = VERBS_GID_AUTO,
+                             .in_order = true,
+                             .path_depth = 64,
+                             .packet_lifetime_ms = 30};
+    said[0] = 0;
+    uccl_set_log(keep_log, NULL);
+    log_set_level(UCCL_LOG_DEBUG);
+    fake_reset();
+}
+
+static inline void open_pair(void)
+{
+    cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0, "%s", said);
+    for (unsigned i = 0; i < 2; i++)
+        queues[i] = open_queue(i);
+    to_second = add_peer(queues[0], queues[1]);
+    to_first = add_peer(queues[1], queues[0]);
+}
+
+static inline void set_up_pair(void)
+{
+    set_up();
+    open_pair();
+}
+
+/* Nothing may be left. */
+static inline void close_pair(void)
+{
+    for (unsigned i = 0; i < 2; i++)
+        nic_verbs_ops.queue_close(queues[i]);
+    nic_verbs_ops.close(nic);
+    cr_assert_eq(fake.qps_alive, 0);
+    cr_assert_eq(fake.handles_alive, 0);
+    cr_assert_eq(fake.mrs_alive, 0);
+    uccl_set_log(NULL, NULL);
+}
+
+/* ---- datagrams ------------------------------------------------------------------------------- */
+
+/* One datagram of control frames. */
+static inline bool send_small(uint32_t length, uint16_t path)
+{
+    static uint8_t buffer[4096];
+    memset(buffer, 0x5a, sizeof buffer);
+    wire_set_header_length(buffer, WIRE_HEADER_BYTES);
+    struct tx_desc desc = {.kind = TX_FRAMES,
+                           .count = 1,
+                           .mask = 1,
+                           .path = path,
+                           .destination = to_second,
+                           .datagram_bytes = length,
+                           .last_bytes = length,
+                           .token = 1,
+                           .buffer = buffer};
+    return nic_verbs_ops.send(queues[0], &desc);
+}
+
+/* Takes what queue 1 has received; returns how many. */
+static inline unsigned take_all(uint32_t length)
+{
+    struct nic_rx rx[8];
+    unsigned count, all = 0;
+    while ((count = nic_verbs_ops.poll(queues[1], rx, 8)) > 0) {
+        for (unsigned i = 0; i < count; i++) {
+            cr_assert_eq(rx[i].length, length);
+            cr_assert_eq(rx[i].data[length - 1], 0x5a);
+            cr_assert_null(rx[i].flow);
+            nic_verbs_ops.release(queues[1], &rx[i]);
+        }
+        all += count;
+    }
+    return all;
+}
+
+
+/* ---- paths ----------------------------------------------------------------------------------- */
+
+static struct message source, target;
+
+static inline struct nic_path path_id(unsigned end, uint16_t path, uint32_t generation)
+{
+    return (struct nic_path){.flow = (struct flow *)(uintptr_t)(0x1000 + end),
+                             .destination = end ? to_first : to_second,
+                             .path = path,
+                             .generation = generation};
+}
+
+static inline void connect_path(uint16_t path, uint32_t generation)
+{
+    uint32_t number[2], psn[2];
+    for (unsigned i = 0; i < 2; i++) {
+        struct nic_path id = path_id(i, path, generation);
+        cr_assert_eq(nic_verbs_ops.path_open(queues[i], &id, &number[i], &psn[i]), 0, "%s", said);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        struct nic_path id = path_id(i, path, generation);
+        cr_assert_eq(nic_verbs_ops.path_connect(queues[i], &id, number[1 - i], psn[1 - i]), 0);
+    }
+}
+
+static inline void set_up_paths(void)
+{
+    set_up_pair();
+    connect_path(0, 1);
+    for (unsigned i = 0; i < sizeof source.bytes; i++)
+        source.bytes[i] = (uint8_t)(i * 13 + i / 255);
+}
+
+static inline bool send_write(uint16_t path, uint32_t generation, uint32_t offset, uint32_t length, uint64_t cookie)
+{
+    struct tx_desc desc = {.kind = TX_PLACE,
+                           .on_path = true,
+                           .path = path,
+                           .generation = generation,
+                           .destination = to_second,
+                           .bulk_msg = &source.core,
+                           .bulk_offset = offset,
+                           .place_bytes = length,
+                           .remote_address = (uintptr_t)target.bytes + offset,
+                           .immediate = (uint32_t)cookie ^ 0x12345678,
+                           .cookie = cookie};
+    return nic_verbs_ops.send(queues[0], &desc);
+}
+
+/* A repair of `count` datagrams on the path. */
+static inline bool send_repair(uint8_t count, uint64_t cookie)
+{
+    struct tx_desc desc = {.kind = TX_BULK,
+                           .on_path = true,
+                           .generation = 1,
+                           .destination = to_second,
+                           .count = count,
+                           .mask = wire_full_mask(count),
+                           .datagram_bytes = 1000,
+                           .last_bytes = 1000,
+                           .token = 1,
+                           .bulk_msg = &source.core,
+                           .bulk_stride = 1000 - WIRE_BULK_HEADER_BYTES,
+                           .bulk_last = 1000 - WIRE_BULK_HEADER_BYTES,
+                           .cookie = cookie};
+    return nic_verbs_ops.send(queues[0], &desc);
+}
+
+/* The newest finished cookie; 0: none. */
+static inline uint64_t finished(void)
+{
+    struct nic_done done[4];
+    unsigned count = nic_verbs_ops.poll_tx(queues[0], done, 4);
+    cr_assert_leq(count, 1);
+    return count ? done[0].cookie : 0;
+}
+
+static inline unsigned take_writes(void)
+{
+    struct nic_rx rx;
+    unsigned count = 0;
+    while (nic_verbs_ops.poll(queues[1], &rx, 1)) {
+        cr_assert(rx.placed);
+        cr_assert_eq(rx.flow, path_id(1, 0, 1).flow);
+        nic_verbs_ops.release(queues[1], &rx);
+        count++;
+    }
+    return count;
+}
+
+static inline bool next_event(unsigned end, struct nic_path_event *event)
+{
+    return nic_verbs_ops.path_event(queues[end], event);
+}
+
+static inline void await_fenced(unsigned end, uint16_t path)
+{
+    struct nic_path_event event;
+    uint64_t begin_ms = verbs_now_ms();
+    while (!next_event(end, &event))
+        cr_assert_lt(verbs_now_ms() - begin_ms, 5000);
+    cr_assert(event.fenced);
+    cr_assert_eq(event.path.path, path);
+}
+
+#endif
