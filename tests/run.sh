@@ -22,6 +22,8 @@ Without PART runs all of them, in about 20 minutes on two cores. The last line i
 that tests/allowed-skips.txt does not list counts as a failure. With options a part runs its program
 alone and shows what that prints: tests/run.sh sim --scenario burst --seeds 1000
 
+What failed is told again in the end, with the last lines that it printed.
+
 EOF
     list_parts
     echo
@@ -46,7 +48,15 @@ EOF
 }
 
 passed=0 failed=0 skipped=0
+FAILURES=$(mktemp) # each failure, with the end of what it printed
+trap 'rm -f "$FAILURES"' EXIT
 finish() {
+    local most=300 # lines: the end of a log is what is read
+    if [ -s "$FAILURES" ]; then
+        echo "---- what failed"
+        head -n $most "$FAILURES" | cut -c 1-300
+        tail -n +$((most + 1)) "$FAILURES" | grep '^FAILED'
+    fi
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ] && exit 0
     exit 1
@@ -55,6 +65,7 @@ finish() {
 # fail WHAT: one failure that is not a test case
 fail() {
     echo "FAILED $1"
+    echo "FAILED $1" >>"$FAILURES"
     failed=$((failed + 1))
 }
 
@@ -105,6 +116,7 @@ build() {
     if ! { meson setup "$directory" "$@" && ninja -C "$directory" ${targets:-}; } >"$log" 2>&1; then
         tail -n 60 "$log"
         fail "building $directory (all of it: $log)"
+        tail -n 20 "$log" | sed 's/^/  | /' >>"$FAILURES"
         return 1
     fi
     if grep -q 'warning:' "$log"; then
@@ -129,7 +141,7 @@ suites() {
         fail "$part: no tests were run"
         return
     fi
-    output=$(python3 tests/tally.py "$part" "$results" tests/allowed-skips.txt) ||
+    output=$(python3 tests/tally.py "$part" "$results" tests/allowed-skips.txt "$FAILURES") ||
         fail "$part: counting the results"
     echo "$output" | grep -v '^TALLY '
     read -r p f s <<<"$(echo "$output" | sed -n 's/^TALLY //p' | grep . || echo 0 0 0)"
@@ -144,10 +156,13 @@ program() {
     "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     read -r p f <<<"$(sed -nE '$s/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$log")"
-    rm -f "$log"
     if [ -z "$p" ] || { [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; }; then
         fail "$part: $1 ended with $status"
+        tail -n 20 "$log" | sed 's/^/  | /' >>"$FAILURES"
+    elif [ "$f" -gt 0 ]; then
+        { echo "FAILED $part: $*" && tail -n 20 "$log" | sed 's/^/  | /'; } >>"$FAILURES"
     fi
+    rm -f "$log"
     passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0}))
 }
 

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts the test cases of a Meson run.
 
-usage: tally.py PART TESTLOG ALLOWED_SKIPS
+usage: tally.py PART TESTLOG ALLOWED_SKIPS FAILURES
 
 Reads Meson's testlog.json: tests with TAP output count case by case, others as one each. Prints one
 line per test and the log of those that failed, and as its last line "TALLY passed failed skipped".
+Appends each case that failed to FAILURES, with the end of what it printed.
 With CI=true a skip that ALLOWED_SKIPS does not list ("PART/TEST/CASE" patterns, one a line) is a
 failure.
 """
@@ -19,6 +20,7 @@ CASE = re.compile(r"^(not )?ok(?=\s|$)\s*\d*\s*-?\s*(.*?)\s*(?:\(\d+\.\d+s\))?\s
 TOTAL = re.compile(r"^(\d+) passed, (\d+) failed$")
 PLAN = re.compile(r"^1\.\.(\d+)\s*(?:#\s*skip\b\s*(.*))?", re.IGNORECASE)
 LOG_LINES = 200
+CASE_LINES = 40
 
 
 def cases_of(test):
@@ -51,12 +53,29 @@ def cases_of(test):
     return cases
 
 
+def own_lines(test, name):
+    """The end of what a failed case printed: behind its line in TAP; else of all that the test printed."""
+    output = test.get("stdout", "").splitlines()
+    for number, line in enumerate(output):
+        case = CASE.match(line)
+        if case and case[1] and case[2] == name:
+            end = next((i for i in range(number + 1, len(output)) if CASE.match(output[i]) or PLAN.match(output[i])),
+                       len(output))
+            if end > number + 1:
+                return output[number + 1:end][-CASE_LINES:]
+    return (output + test.get("stderr", "").splitlines())[-CASE_LINES:]
+
+
 def main():
-    part, testlog, allowed_file = sys.argv[1:]
+    part, testlog, allowed_file, failures_file = sys.argv[1:]
     strict = os.environ.get("CI", "") == "true"
     with open(allowed_file) as f:
         allowed = [line.split("#")[0].strip() for line in f]
     total = {"pass": 0, "fail": 0, "skip": 0}
+
+    def failed(what, lines=()):
+        with open(failures_file, "a") as failures:
+            print("FAILED " + what, *("  | " + line for line in lines), sep="\n", file=failures)
 
     with open(testlog) as f:
         tests = [json.loads(line) for line in f if line.strip()]
@@ -74,10 +93,12 @@ def main():
                 if strict and not listed:
                     outcome = "fail"
                     notes.append(f"  SKIP NOT ALLOWED {where}: {why}")
+                    failed(f"{where}: skipped, which is not allowed: {why}")
                 else:
                     notes.append(f"  skipped {where}: {why}")
             elif outcome == "fail":
                 notes.append(f"  FAILED {part}/{name}/{case}")
+                failed(f"{part}/{name}/{case}", own_lines(test, case))
             count[outcome] += 1
         for outcome in total:
             total[outcome] += count[outcome]

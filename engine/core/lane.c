@@ -69,6 +69,15 @@ static bool sends(const struct lane *lane)
     return lane->state == LANE_UP && lane->peer.ready;
 }
 
+/* Ours or the peer's side of it has got ready: perhaps both are now. */
+static void count_usable(struct flow *flow, const struct lane *lane)
+{
+    if (!sends(lane))
+        return;
+    flow->lanes.usable++;
+    COUNT(flow->core->counters, paths_up, 1);
+}
+
 /* ---- what the owner and the peer are to be told ------------------------------------------------ */
 
 static void ask(struct flow *flow, struct lane *lane, enum core_path_kind kind)
@@ -420,7 +429,7 @@ void lane_connected(struct flow *flow, uint16_t index, uint32_t generation)
     if (!lane || lane->state != LANE_CONNECTING)
         return;
     lane->state = LANE_UP;
-    flow->lanes.usable += sends(lane);
+    count_usable(flow, lane);
     tell(flow, lane, PATH_READY);
 }
 
@@ -487,7 +496,8 @@ void lanes_on_frame(struct flow *flow, const struct wire_path *frame)
         if (peer->ready)
             return;
         peer->ready = true;
-        flow->lanes.usable += !ahead && sends(lane);
+        if (!ahead)
+            count_usable(flow, lane);
         flow_wake(flow);
         break;
     case PATH_FENCED:

@@ -9,8 +9,9 @@
  *                   wait  wait=E     wait for the oldest request; E: its status must be that name
  *                   pause:MS         do nothing
  *                   until:FILE       do nothing before there is such a file
- *                   keep:MS          use the buffer of the last receive waited for for other things: nobody
- *                                    else may write to it for so long
+ *                   reach:NAME=N     do nothing before that counter of the engine is N
+ *                   keep:FILE        use the buffer of the last receive waited for for other things before
+ *                                    there is such a file: nobody else may write to it
  *                   close            close the connection, and say how long it took
  * Contents of message k are checked. Prints a line for each step that ends. Exit status 0 when all
  * went as told, else 1. UCCL_CONNECT_MS limits the connection.
@@ -135,23 +136,41 @@ static void pause_ms(unsigned long ms)
     nanosleep(&t, NULL);
 }
 
+static int reach(struct endpoint *e, const char *name, const char *value)
+{
+    char counter[64];
+    uint64_t now = 0, wanted = value ? strtoull(value + 1, NULL, 10) : 0;
+
+    snprintf(counter, sizeof counter, "%.*s", value ? (int)(value - name) : 0, name);
+    do {
+        int error = uccl_counter_by_name(e->engine, counter, &now);
+        if (error)
+            return report(name, error);
+        if (now < wanted)
+            pause_ms(10);
+    } while (now < wanted);
+    printf("reached %s\n", name);
+    return 0;
+}
+
 /* After a receive has ended its buffer is the application's. */
-static int keep(struct endpoint *e, unsigned long ms)
+static int keep(struct endpoint *e, const char *file)
 {
     enum { OTHER_USE = 0xa5 };
-    long end = now_ms() + (long)ms;
+    int over;
 
     if (!e->kept.buffer)
         return report("nothing to keep", UCCL_EINVAL);
     memset(e->kept.buffer, OTHER_USE, e->kept.length);
     do {
+        over = access(file, F_OK) == 0;
         pause_ms(10);
         for (size_t i = 0; i < e->kept.length; i++)
             if (e->kept.buffer[i] != OTHER_USE) {
                 fprintf(stderr, "endpoint: byte %zu of the buffer was written after the receive\n", i);
                 return UCCL_EIO;
             }
-    } while (now_ms() < end);
+    } while (!over);
     puts("kept");
     return 0;
 }
@@ -176,8 +195,10 @@ static int step(struct endpoint *e, const char *text)
             pause_ms(10);
         return 0;
     }
+    if (strncmp(text, "reach:", 6) == 0)
+        return reach(e, text + 6, strchr(text, '='));
     if (strncmp(text, "keep:", 5) == 0)
-        return keep(e, number);
+        return keep(e, text + 5);
     if (strcmp(text, "close") == 0) {
         long start = now_ms();
         int error = uccl_conn_close(e->conn);

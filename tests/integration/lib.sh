@@ -143,8 +143,9 @@ listening() { has_socket "$1" "$2" 0A; }
 established() { has_socket "$1" "$2" 01; }
 
 # wait_listening PID PORT: until the server listens, or has ended
+LISTEN_LIMIT_S=20
 wait_listening() {
-    until_true 20 eval "listening $1 $2 || ! kill -0 $1 2>/dev/null"
+    until_true "$LISTEN_LIMIT_S" eval "listening $1 $2 || ! kill -0 $1 2>/dev/null"
     listening "$1" "$2"
 }
 

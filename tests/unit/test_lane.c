@@ -44,6 +44,7 @@ Test(lane, queue_pairs_are_made_when_something_could_be_placed)
         cr_assert_eq(placing_opened[side], 2);
         cr_assert_eq(placing_connected[side], 2);
         cr_assert_eq(duo_flow[side]->lanes.usable, 2);
+        cr_assert_eq(duo_count(&duo_counters[side].paths_up), 2);
     }
 }
 

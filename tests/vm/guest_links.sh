@@ -2,7 +2,7 @@
 # shellcheck shell=bash
 # Two soft-RoCE devices joined by a veth pair, in one network namespace (the driver knows no other):
 # rxe0 on v0 10.0.0.1, rxe1 on v1 10.0.0.2. Sourced by the guest's first process.
-modprobe -a veth sch_netem
+modprobe -a veth sch_netem sch_plug
 ip link add v0 numtxqueues 1 numrxqueues 1 type veth peer name v1 numtxqueues 1 numrxqueues 1
 ip link set v0 address 02:00:00:00:00:01
 ip link set v1 address 02:00:00:00:00:02

@@ -7,7 +7,7 @@ set -eu
 kernel=$1 out=$2
 version=$(basename "$(find "$kernel/lib/modules" -mindepth 1 -maxdepth 1 -type d | head -n 1)")
 modules=(virtio_pci 9pnet_virtio 9p overlay virtio_rng crc32c_generic crc32_generic crc32c-intel
-    crc32-pclmul veth sch_netem sch_prio cls_u32 rdma_rxe ib_uverbs rdma_ucm ib_umad)
+    crc32-pclmul veth sch_netem sch_plug sch_prio cls_u32 rdma_rxe ib_uverbs rdma_ucm ib_umad)
 
 root=$(mktemp -d "$out.XXXXXX")
 trap 'rm -rf "$root"' EXIT

@@ -5,8 +5,9 @@
 #   link.sh up|down DEVICE     what the kernel forgets of a device that goes down is set again
 #   link.sh mtu BYTES          of both
 #   link.sh netem ARGUMENT...  on what either sends: loss 1%, delay 1ms reorder 25%, ...
-#   link.sh late MS            what either sends to the connected queue pairs that there are now comes MS late
-#   link.sh held               prints how many packets wait to be late
+#   link.sh hold               what either sends to the connected queue pairs that the other has now is held back
+#   link.sh held               prints how many packets are held back
+#   link.sh release            they come, and what is sent from now on
 #   link.sh clean              without any of that
 set -eu
 
@@ -25,25 +26,30 @@ clean() {
     for device in v0 v1; do tc qdisc del dev $device root 2>/dev/null || true; done
 }
 
-# late MS: RoCE v2's base header, 28 bytes into the IP packet, has the destination's queue pair in its
-# second word
-late() {
-    local device number
+# RoCE v2's base header, 28 bytes into the IP packet, has the destination's queue pair in its second word. Only
+# numbers of the device that receives: the same one may be another kind of queue pair on the other device.
+hold() {
+    local device peer number
     for device in v0 v1; do
         tc qdisc add dev $device root handle 1: prio bands 2 priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
-        tc qdisc add dev $device parent 1:2 handle 2: netem delay "$1ms" limit 100000
-    done
-    for number in $(rdma resource show qp | sed -n 's/^link rxe[01].* lqpn \([0-9]*\) .*type [UR]C .*/\1/p'); do
-        for device in v0 v1; do # each number is one of either device; the other one has no use for it
+        tc qdisc add dev $device parent 1:2 handle 2: plug limit 100000000
+        peer=rxe$((1 - $(number $device)))
+        for number in $(rdma resource show qp | sed -n "s/^link $peer.* lqpn \([0-9]*\) .*type [UR]C .*/\1/p"); do
             tc filter add dev $device parent 1: protocol ip u32 match ip protocol 17 0xff \
                 match u16 4791 0xffff at 22 match u32 "$number" 0xffffff at 32 flowid 1:2
         done
     done
 }
 
+release() {
+    local device
+    for device in v0 v1; do tc qdisc change dev $device parent 1:2 handle 2: plug release_indefinite; done
+}
+
 held() {
+    local device
     for device in v0 v1; do tc -s qdisc show dev $device; done |
-        awk '/^qdisc/ { late = $2 == "netem" } late && $1 == "backlog" { sum += $3 } END { print sum + 0 }'
+        awk '/^qdisc/ { plug = $2 == "plug" } plug && $1 == "backlog" { sum += $3 } END { print sum + 0 }'
 }
 
 action=$1
@@ -56,11 +62,12 @@ netem)
     clean # "change" would keep what the new arguments do not mention
     for device in v0 v1; do tc qdisc add dev $device root netem "$@" limit 100000; done
     ;;
-late)
+hold)
     clean
-    late "$1"
+    hold
     ;;
 held) held ;;
+release) release ;;
 clean) clean ;;
 *) exit 2 ;;
 esac
