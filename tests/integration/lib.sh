@@ -90,9 +90,16 @@ start() {
     started+=("$PID")
 }
 
+# nap: a moment between two looks, each time a little longer up to 50 ms, by the caller's `naps`: most that is
+# waited for is there soon
+nap() {
+    naps=$((naps < 5 ? naps + 1 : 5))
+    sleep 0.0$naps
+}
+
 # ended PID SECONDS: waits for its end and leaves its exit status in STATUS; kills it when too slow
 ended() {
-    local pid=$1 until_ms=$(($(now_ms) + $2 * 1000))
+    local pid=$1 until_ms=$(($(now_ms) + $2 * 1000)) naps=0
     while kill -0 "$pid" 2>/dev/null; do
         if [ "$(now_ms)" -ge "$until_ms" ]; then
             kill -KILL "$pid" 2>/dev/null
@@ -101,7 +108,7 @@ ended() {
             echo "process $pid did not end within $2 s"
             return 1
         fi
-        sleep 0.05
+        nap
     done
     wait "$pid" 2>/dev/null
     STATUS=$?
@@ -115,11 +122,11 @@ now_ms() {
 
 # until_true SECONDS COMMAND...
 until_true() {
-    local until_ms=$(($(now_ms) + $1 * 1000))
+    local until_ms=$(($(now_ms) + $1 * 1000)) naps=0
     shift
     until "$@"; do
         [ "$(now_ms)" -lt "$until_ms" ] || return 1
-        sleep 0.05
+        nap
     done
 }
 
