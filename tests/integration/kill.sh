@@ -5,8 +5,7 @@
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
 
-export UCCL_DEAD_PEER_MS=2000 UCCL_CONNECT_MS=2000 UCCL_LINGER_MS=1000
-[ "$SHORT" = 0 ] || UCCL_DEAD_PEER_MS=1000
+export UCCL_DEAD_PEER_MS=1000 UCCL_CONNECT_MS=2000 UCCL_LINGER_MS=1000
 LIMIT_S=6 # dead-peer time, linger, and a margin for a loaded machine
 
 # complains PID LOG: it ends in time, not with 0, not by a signal, and with a message
@@ -34,7 +33,10 @@ mid_transfer() {
     shift 2
     start_pair 127.0.0.1 "$@" || return 1
     choose "$who"
-    sleep 1
+    # both have begun; a moment later some of it is under way
+    until_true 10 grep -q outstanding "$WORK/client.log" && until_true 10 grep -q outstanding "$WORK/server.log" ||
+        return 1
+    sleep 0.3
     kill -0 "$SURVIVOR" 2>/dev/null || { echo "ended before the kill" && return 1; }
     kill "-$signal" "$VICTIM"
     complains "$SURVIVOR" "$SURVIVOR_LOG"
@@ -121,7 +123,7 @@ endpoints() {
 idle() {
     endpoints "recv:1000 wait" "recv:1000 wait" || return 1
     choose "$1"
-    sleep 1
+    sleep 0.3
     kill "-$2" "$VICTIM"
     complains "$SURVIVOR" "$SURVIVOR_LOG"
     local result=$?
@@ -132,7 +134,7 @@ idle() {
 
 # the survivor closes with data under way that the dead peer never takes
 closing() {
-    endpoints "pause:100000" "send:8000000 pause:1500 close" || return 1
+    UCCL_DEAD_PEER_MS=2000 endpoints "pause:100000" "send:8000000 pause:1500 close" || return 1
     sleep 0.5
     kill "-$1" "$SERVER_PID"
     ended "$CLIENT_PID" 12 || return 1
