@@ -189,8 +189,9 @@ run_part() {
         [ "$1" != sim ] || other_compilers
         ;;
     sanitize)
-        # Criterion takes a leak for a pass unless the process aborts
-        build build-asan -Db_sanitize=address,undefined -Dc_args=-fno-sanitize-recover=all || return
+        # -O1: checks make code that takes twice as long to optimize further. Criterion takes a leak for a pass
+        # unless the process aborts
+        build build-asan -Doptimization=1 -Db_sanitize=address,undefined -Dc_args=-fno-sanitize-recover=all || return
         ASAN_OPTIONS=abort_on_error=1:detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 \
             TEST_SHORT=1 suites sanitize build-asan unit sim mem integration -- -t 3
         ;;
@@ -200,7 +201,7 @@ run_part() {
         local wrapper=()
         # older ThreadSanitizers do not cope with all of today's address randomisation
         setarch -R true 2>/dev/null && wrapper=(--wrapper "setarch -R")
-        build build-tsan -Db_sanitize=thread || return
+        targets=stress build build-tsan -Doptimization=1 -Db_sanitize=thread || return
         TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
             suites stress-tsan build-tsan stress -- "${wrapper[@]}"
         ;;

@@ -110,7 +110,7 @@ static const char *gpu_at(unsigned i)
 
 static const char *port_at(unsigned i)
 {
-    static char text[PORTS][16];
+    static char text[PORTS][24];
     snprintf(text[i], sizeof text[i], "ens%uf%unp%u", i / 2, i % 2, i % 2);
     return text[i];
 }
