@@ -402,13 +402,18 @@ void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_
     struct flow *flow = desc->flow;
     core->now_ns = now_ns;
     COUNT(core->counters, tx_blocked, 1);
+    if (desc->repair)
+        COUNT(core->counters, retransmits, -(uint64_t)__builtin_popcountll(desc->mask));
     if (desc->sequenced) {
         struct chunk *chunk = sent_chunk(&flow->sent, desc->seq);
         bool flying = desc->seq >= flow->sent.cumulative && chunk->state == CHUNK_FLYING;
         if (desc->on_path)
             lane_undo_work(flow, desc->cookie);
-        if (flying)
+        if (flying) {
             sent_lose(&flow->sent, chunk);
+            credit_unuse(flow, chunk->payload_bytes);
+            flow->pace_until_ns = now_ns; /* its gap was over */
+        }
         if (flying && desc->kind == TX_PLACE)
             chunk->placed = false; /* it has not been: it may go anywhere */
     } else {

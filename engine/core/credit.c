@@ -69,6 +69,12 @@ void credit_use(struct flow *flow, uint64_t payload_bytes)
         flow->credit_tx.used_bytes += payload_bytes;
 }
 
+void credit_unuse(struct flow *flow, uint64_t payload_bytes)
+{
+    if (credited(flow))
+        flow->credit_tx.used_bytes -= payload_bytes;
+}
+
 /*
  * A sender whose unasked bytes were lost is not alone. Its repairs go at the receiver's pace, even where the
  * unasked credit would do for them: many senders of short messages would lose them over and over.

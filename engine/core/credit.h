@@ -49,6 +49,8 @@ void credit_forget(struct flow *flow);
 bool credit_takes(const struct flow *flow, uint64_t payload_bytes);
 uint64_t credit_left(const struct flow *flow);
 void credit_use(struct flow *flow, uint64_t payload_bytes);
+/* The last of it was not sent after all. */
+void credit_unuse(struct flow *flow, uint64_t payload_bytes);
 /* Something was lost: what is left of the credit that nobody asked for is given up. */
 void credit_on_loss(struct flow *flow);
 /* Tells the demand where it has grown beyond what is granted and told. */

@@ -90,6 +90,31 @@ Test(credit, lost_grants_and_demands_are_made_up_for, .init = open_fast)
     duo_assert_rest();
 }
 
+/* What the NIC has no room for was not sent: no credit is gone, no pause is due, no datagram was sent again. */
+Test(credit, what_the_nic_does_not_take_costs_nothing, .init = open_fast)
+{
+    struct duo_request *send, *recv;
+    struct tx_desc desc;
+    unsigned refused = 0;
+    post(LARGE, &send, &recv);
+    while (refused < 100 && core_tx(duo_core[0], &desc, duo_now)) {
+        if (desc.kind != TX_BULK) {
+            duo_build(0, &desc);
+            continue;
+        }
+        core_tx_failed(duo_core[0], &desc, duo_now);
+        refused++;
+    }
+    cr_assert_eq(refused, 100);
+    cr_assert_eq(duo_flow[0]->credit_tx.used_bytes, 0);
+    cr_assert_leq(duo_flow[0]->pace_until_ns, duo_now);
+    cr_assert_eq(duo_count(&duo_counters[0].retransmits), 0);
+    duo_run(10 * MS);
+    both_end(send, recv, LARGE);
+    cr_assert_eq(duo_flow[0]->credit_tx.used_bytes, LARGE);
+    duo_assert_rest();
+}
+
 /* The last grant is lost and nothing follows it: the sender has to ask. */
 Test(credit, the_last_grant_is_lost, .init = open_fast)
 {
