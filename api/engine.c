@@ -3,7 +3,9 @@
 #include "objects.h"
 
 #include "config.h"
+#include "direct.h"
 #include "log.h"
+#include "topology.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -150,6 +152,7 @@ static void destroy(struct uccl_engine *engine)
         close(engine->event_fd);
     mem_cache_free(&engine->regions);
     gpu_map_free(engine->gpus);
+    topology_close(engine->topology);
     pthread_mutex_destroy(&engine->lock);
     free(engine);
 }
@@ -187,6 +190,7 @@ UCCL_API int uccl_close(uccl_engine *engine)
     while (engine->mrs) {
         struct uccl_mr *mr = engine->mrs;
         engine->mrs = mr->next;
+        direct_put(engine, mr);
         engine->nic->dereg_mr(engine->device, &mr->nic);
         free(mr);
     }

@@ -3,7 +3,7 @@
  * The GPUs of the machine and how they reach the engine's devices. Looked up once per engine, when somebody asks:
  * it loads the GPU runtimes, which an application without GPUs has no use for.
  */
-#include "objects.h"
+#include "direct.h"
 
 #include "mem/mem.h"
 #include "topology.h"
@@ -45,15 +45,23 @@ static int list_gpus(struct gpu_map *map, enum uccl_mem kind)
     return UCCL_OK;
 }
 
-/* Fills in distances and what follows from them. */
-static int measure(struct gpu_map *map, const struct uccl_engine *engine)
+const struct topology *engine_topology(struct uccl_engine *engine)
 {
-    struct topology *topology = NULL;
+    if (!engine->topology_known && topology_open(NULL, 0, &engine->topology))
+        engine->topology = NULL;
+    engine->topology_known = true;
+    return engine->topology;
+}
+
+/* Fills in distances and what follows from them. */
+static int measure(struct gpu_map *map, struct uccl_engine *engine)
+{
+    const struct topology *topology = engine_topology(engine);
     uint64_t *speed_mbps = calloc(map->devices + 1, sizeof *speed_mbps);
     int *nearest = calloc(map->gpus, sizeof *nearest);
     map->distance = calloc((size_t)map->gpus * map->devices + 1, sizeof *map->distance);
-    int error = speed_mbps && nearest && map->distance ? topology_open(NULL, 0, &topology) : UCCL_ENOMEM;
-    if (error == UCCL_ENOMEM)
+    int error = speed_mbps && nearest && map->distance ? UCCL_OK : UCCL_ENOMEM;
+    if (error)
         goto out;
     for (unsigned d = 0; d < map->devices; d++) {
         struct uccl_device device = {0};
@@ -66,16 +74,18 @@ static int measure(struct gpu_map *map, const struct uccl_engine *engine)
     for (unsigned g = 0; g < map->gpus; g++) {
         map->gpu[g].numa_node = topology_node(topology, map->gpu[g].pci);
         map->gpu[g].nearest_device = nearest[g];
+        char why[DIRECT_WHY_TEXT];
+        bool direct = direct_allowed(engine, map->gpu[g].pci, why);
+        snprintf(map->gpu[g].reached, sizeof map->gpu[g].reached, direct ? "direct, where it can be registered"
+                                                                         : "staged: %.100s", why);
     }
-    error = UCCL_OK; /* also where the topology is unknown: so are the distances then */
 out:
-    topology_close(topology);
     free(speed_mbps);
     free(nearest);
     return error;
 }
 
-static int make_map(const struct uccl_engine *engine, struct gpu_map **out)
+static int make_map(struct uccl_engine *engine, struct gpu_map **out)
 {
     struct gpu_map *map = calloc(1, sizeof *map);
     if (!map)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory. */
-#include "objects.h"
+#include "direct.h"
 
 #include "log.h"
 
@@ -37,20 +37,29 @@ UCCL_API int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum
         free(mr);
         return error;
     }
-    if (mr->region->is.ops->cpu_readable)
+    bool host = mr->region->is.ops->cpu_readable;
+    mr->engine = engine;
+    mr->address = address;
+    mr->length = length;
+    if (host)
         error = engine->nic->reg_mr(engine->device, address, length, &mr->nic);
     if (error && error != UCCL_ENOTSUP) {
         mem_cache_put(&engine->regions, mr->region);
         free(mr);
         return error;
     }
-    mr->engine = engine;
-    mr->address = address;
-    mr->length = length;
     pthread_mutex_lock(&engine->lock);
-    mr->next = engine->mrs;
-    engine->mrs = mr;
+    error = host ? UCCL_OK : direct_get(engine, mr);
+    if (!error) {
+        mr->next = engine->mrs;
+        engine->mrs = mr;
+    }
     pthread_mutex_unlock(&engine->lock);
+    if (error) {
+        mem_cache_put(&engine->regions, mr->region);
+        free(mr);
+        return error;
+    }
     *out = mr;
     return UCCL_OK;
 }
@@ -61,16 +70,18 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
         return UCCL_EINVAL;
     if (atomic_load(&mr->users))
         return UCCL_EAGAIN;
-    pthread_mutex_lock(&mr->engine->lock);
-    for (struct uccl_mr **link = &mr->engine->mrs; *link; link = &(*link)->next) {
+    struct uccl_engine *engine = mr->engine;
+    pthread_mutex_lock(&engine->lock);
+    for (struct uccl_mr **link = &engine->mrs; *link; link = &(*link)->next) {
         if (*link == mr) {
             *link = mr->next;
             break;
         }
     }
-    pthread_mutex_unlock(&mr->engine->lock);
-    mr->engine->nic->dereg_mr(mr->engine->device, &mr->nic);
-    mem_cache_put(&mr->engine->regions, mr->region);
+    direct_put(engine, mr);
+    pthread_mutex_unlock(&engine->lock);
+    engine->nic->dereg_mr(engine->device, &mr->nic);
+    mem_cache_put(&engine->regions, mr->region);
     free(mr);
     return UCCL_OK;
 }
@@ -85,6 +96,10 @@ UCCL_API int uccl_mr_get_info(const uccl_mr *mr, struct uccl_mr_info *out)
                                  .base = (void *)mr->region->begin,
                                  .base_length = mr->region->length};
     snprintf(out->pci, sizeof out->pci, "%s", is->pci);
+    if (is->ops->cpu_readable)
+        snprintf(out->reached, sizeof out->reached, "%s", mr->nic.handle ? "direct" : "copied");
+    else
+        snprintf(out->reached, sizeof out->reached, "%s", mr->region->direct->why);
     return UCCL_OK;
 }
 
@@ -103,9 +118,11 @@ UCCL_API int uccl_mem_status(enum uccl_mem kind, char *text, size_t size)
 
 UCCL_API int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out)
 {
-    (void)mr;
-    if (!conn || !out || (!buffer && length))
+    if (!conn || !out || (!buffer && length) || (mr && !mr_covers(mr, buffer, length)))
         return UCCL_EINVAL;
-    *out = NULL; /* what has ended is visible: in host memory, and on a device, where staging put it */
-    return UCCL_OK;
+    if (!mr || !length || mr->region->is.ops->cpu_readable || !mr->nic.handle) {
+        *out = NULL; /* what has ended is visible: in host memory, and on a device, where staging put it */
+        return UCCL_OK;
+    }
+    return request_post_flush(conn, buffer, mr, out);
 }

@@ -33,6 +33,9 @@ struct uccl_engine {
     struct uccl_listener *listeners;
     struct uccl_mr *mrs;
     struct gpu_map *gpus;         /* made when somebody asks */
+    struct topology *topology;    /* likewise, if this machine shows one */
+    bool topology_known;          /* it was looked at */
+    bool told_direct, told_staged; /* that some device memory is so (direct.c) */
     uint16_t *conn_generations;   /* by index, so that an id is not soon used again */
     uint64_t *conn_indices;       /* bitmap of those in use */
     uint32_t conn_cursor;
@@ -66,7 +69,7 @@ struct uccl_mr {
     void *address;
     size_t length;
     struct mem_region *region;
-    struct nic_mr nic;            /* where the NIC reaches it by itself */
+    struct nic_mr nic;            /* where the NIC reaches it by itself; of device memory a copy of the region's */
     _Atomic uint32_t users;       /* requests pending */
 };
 
@@ -86,8 +89,15 @@ void free_abandoned(struct uccl_engine *engine);
 /* Milliseconds until then, for poll(). */
 int poll_ms(uint64_t deadline_ns);
 
+/* request.c */
+bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length);
+/* A flush of device memory that the NIC writes to by itself: a byte of `buffer` is read. UCCL_EAGAIN. */
+int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr, uccl_request **out);
+
 /* gpu.c; NULL is nothing. */
 void gpu_map_free(struct gpu_map *map);
+/* The machine, or NULL: it shows nothing. Under the engine's lock. */
+const struct topology *engine_topology(struct uccl_engine *engine);
 
 /* connection.c: events of connections, from the engine's owner. */
 void connection_on_event(void *context, const struct core_event *event);

@@ -2,7 +2,7 @@
 /* Posting, testing, waiting for and cancelling requests. */
 #include "objects.h"
 
-static bool covered(const struct uccl_mr *mr, const void *buffer, size_t length)
+bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length)
 {
     uintptr_t from = (uintptr_t)buffer, begin = (uintptr_t)mr->address;
     return from >= begin && length <= mr->length && from - begin <= mr->length - length;
@@ -14,42 +14,35 @@ static void count_staged(struct uccl_conn *conn, uint32_t more)
     atomic_fetch_add(&conn->stripes.staged, more);
 }
 
-static int post(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, size_t length,
-                struct uccl_mr *mr, uccl_request **out)
+/* A request on the connection's home thread; NULL: none is left. */
+static struct uccl_request *take(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr)
 {
-    if (!conn || !out || (!buffer && length) || (mr && !covered(mr, buffer, length)))
-        return UCCL_EINVAL;
-    int32_t status = atomic_load_explicit(&conn->status, memory_order_acquire);
-    if (status)
-        return status;
     struct uccl_request *request = request_take(&conn->engine->requests);
     if (!request)
-        return UCCL_EAGAIN;
-    request->msg.conn = conn->stripes.at[0].conn;
-    request->msg.kind = (uint8_t)kind;
-    request->msg.size_bytes = length;
-    request->msg.stripes = 0;
-    request->msg.block_bytes = 0;
+        return NULL;
     request->buffer = buffer;
-    request->staged.memory = mr && length && !mr->region->is.ops->cpu_readable ? &mr->region->is : NULL;
     request->mr = mr;
-    request->msg.placeable = mr && mr->nic.handle;
     request->nic_mr = mr ? &mr->nic : NULL;
-    request->msg.grant_address = (uintptr_t)buffer;
-    request->msg.grant_key = mr ? mr->nic.remote_key : 0;
     request->thread = conn->thread;
     request->stripes = &conn->stripes;
+    request->flushes = false;
     request->parent = request->parts = NULL;
     atomic_store_explicit(&request->unfinished, 1, memory_order_relaxed);
     atomic_store_explicit(&request->part_status, UCCL_OK, memory_order_relaxed);
-    if (mr)
-        atomic_fetch_add_explicit(&mr->users, 1, memory_order_relaxed);
+    return request;
+}
+
+static int post(struct uccl_conn *conn, struct uccl_request *request, enum thread_command command,
+                uccl_request **out)
+{
+    if (request->mr)
+        atomic_fetch_add_explicit(&request->mr->users, 1, memory_order_relaxed);
     if (request->staged.memory)
         count_staged(conn, 1); /* before the command: see `staged` in thread.h */
     atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_relaxed);
-    if (!thread_post(conn->thread, COMMAND_SUBMIT, request)) {
-        if (mr)
-            atomic_fetch_sub_explicit(&mr->users, 1, memory_order_relaxed);
+    if (!thread_post(conn->thread, command, request)) {
+        if (request->mr)
+            atomic_fetch_sub_explicit(&request->mr->users, 1, memory_order_relaxed);
         if (request->staged.memory)
             count_staged(conn, (uint32_t)-1);
         request_put(request);
@@ -60,15 +53,49 @@ static int post(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, s
     return UCCL_OK;
 }
 
+static int post_message(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, size_t length,
+                        struct uccl_mr *mr, uccl_request **out)
+{
+    if (!conn || !out || (!buffer && length) || (mr && !mr_covers(mr, buffer, length)))
+        return UCCL_EINVAL;
+    int32_t status = atomic_load_explicit(&conn->status, memory_order_acquire);
+    if (status)
+        return status;
+    struct uccl_request *request = take(conn, buffer, mr);
+    if (!request)
+        return UCCL_EAGAIN;
+    request->msg.conn = conn->stripes.at[0].conn;
+    request->msg.kind = (uint8_t)kind;
+    request->msg.size_bytes = length;
+    request->msg.stripes = 0;
+    request->msg.block_bytes = 0;
+    request->staged.memory = mr && length && !mr->region->is.ops->cpu_readable ? &mr->region->is : NULL;
+    request->msg.placeable = mr && mr->nic.handle;
+    request->msg.grant_address = (uintptr_t)buffer;
+    request->msg.grant_key = mr ? mr->nic.remote_key : 0;
+    return post(conn, request, COMMAND_SUBMIT, out);
+}
+
+int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr, uccl_request **out)
+{
+    struct uccl_request *request = take(conn, buffer, mr);
+    if (!request)
+        return UCCL_EAGAIN;
+    request->flushes = true;
+    request->msg.moved_bytes = 0;
+    request->staged.memory = &mr->region->is;
+    return post(conn, request, COMMAND_FLUSH, out);
+}
+
 UCCL_API int uccl_send_async(uccl_conn *conn, const void *buffer, size_t length, uccl_mr *mr,
                              uccl_request **out)
 {
-    return post(conn, CORE_SEND, (void *)(uintptr_t)buffer, length, mr, out);
+    return post_message(conn, CORE_SEND, (void *)(uintptr_t)buffer, length, mr, out);
 }
 
 UCCL_API int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out)
 {
-    return post(conn, CORE_RECV, buffer, length, mr, out);
+    return post_message(conn, CORE_RECV, buffer, length, mr, out);
 }
 
 static bool has_ended(const struct uccl_request *request)

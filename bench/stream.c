@@ -210,7 +210,7 @@ static void stream_received(struct stream *s, unsigned char *buffer, size_t byte
         tool_fail("connection %" PRIu64 ", message %" PRIu64 ": expected %" PRIu64
                   " bytes, got %zu",
                   s->channel / 2, shown_number(s, s->ended), s->size, bytes);
-    if (s->flush) {
+    if (s->flush || s->check) { /* what is compared must be there */
         uccl_request *request = NULL;
         int rc = uccl_flush(s->conn, buffer, bytes, s->region->mr, &request);
         if (rc == 0 && request != NULL)

@@ -44,7 +44,7 @@ struct stream {
     uint64_t channel; /* for contents: see struct tool_mismatch */
     bool sends;       /* else it receives */
     bool check;       /* fill before each send, poison before and verify after each receive */
-    bool flush;       /* uccl_flush() after each receive */
+    bool flush;       /* uccl_flush() after each receive, which checking does anyway */
     uint32_t window;  /* messages outstanding at most; the ring of requests has as many slots */
     uint32_t group;   /* messages that are posted together; divides window */
     uint32_t buffer_count; /* buffers that the slots take in turn; at least window when checked */

@@ -204,7 +204,8 @@ static const char markdown_intro[] =
     "\n"
     "Some parameters have stand-ins, environment variables that count where neither the setter, the\n"
     "environment nor the file gives the parameter itself: `NCCL_SOCKET_IFNAME`, `NCCL_IB_HCA`,\n"
-    "`UCCL_ROCE_GID_IDX`, `NCCL_IB_GID_INDEX`, `NCCL_IB_SL` and `NCCL_IB_TC`. The value -1, which\n"
+    "`UCCL_ROCE_GID_IDX`, `NCCL_IB_GID_INDEX`, `NCCL_IB_SL`, `NCCL_IB_TC`, `NCCL_IB_TIMEOUT`,\n"
+    "`NCCL_IB_RETRY_CNT` and `NCCL_NET_GDR_LEVEL`. The value -1, which\n"
     "means \"choose\" in numbers, is as good as none.\n"
     "\n"
     "These hold between parameters:\n"
@@ -329,7 +330,7 @@ static void print_gpu_list(uccl_engine *engine)
     printf("\nGPUs:%s\n", count > 0 ? "" : " none");
     for (int i = 0; i < count; i++)
         if (uccl_gpu_get(engine, i, &gpu) == UCCL_OK)
-            printf("  %s: %s, PCI %s\n", gpu.name, or_unknown(gpu.model), or_unknown(gpu.pci));
+            printf("  %s: %s, PCI %s, %s\n", gpu.name, or_unknown(gpu.model), or_unknown(gpu.pci), gpu.reached);
     for (unsigned i = 0; i < RUNTIMES; i++) {
         char text[STATUS_MAX];
         uccl_mem_status(runtimes[i].kind, text, sizeof text);
@@ -474,6 +475,7 @@ static json_t *gpu_json(uccl_engine *engine, int index, const struct uccl_gpu *g
     json_object_set_new(row, "model", json_text(gpu->model));
     json_object_set_new(row, "pci", json_text(gpu->pci));
     json_object_set_new(row, "numa_node", json_integer(gpu->numa_node));
+    json_object_set_new(row, "reached", json_text(gpu->reached));
     json_object_set_new(row, "nearest", near ? json_text(device.name) : json_null());
     for (int d = 0; d < devices; d++)
         if (uccl_device_get(engine, d, &device) == UCCL_OK)

@@ -114,24 +114,37 @@ static const struct {
     {INDEX_eager_kb, 2, INDEX_eager_window_kb},
 };
 
+/* A word of another library, and ours for it. */
+struct word {
+    const char *theirs, *ours;
+};
+
+/* The numbers are older than NCCL's words, and it still takes them. */
+static const struct word gdr_levels[] = {{"LOC", "loc"},   {"PIX", "pix"}, {"PXB", "pxb"}, {"PHB", "phb"},
+                                         {"NODE", "node"}, {"SYS", "sys"}, {"0", "loc"},   {"1", "pix"},
+                                         {"2", "pxb"},     {"3", "phb"},   {"4", "sys"},   {"5", "sys"},
+                                         {NULL, NULL}};
+
 /*
  * Environment variables that count where neither the setter, the environment nor the file gives the
  * parameter; of two for one parameter the upper one. `automatic` is the value that means, there, that
- * nothing was chosen.
+ * nothing was chosen; `words`, where values have other names there, ends with a NULL.
  */
 static const struct {
     enum param_index index;
     const char *name;
     const char *automatic;
+    const struct word *words;
 } stand_ins[] = {
-    {INDEX_socket_ifname, "NCCL_SOCKET_IFNAME", NULL},
-    {INDEX_ib_hca, "NCCL_IB_HCA", NULL},
-    {INDEX_ib_gid_index, "UCCL_ROCE_GID_IDX", "-1"},
-    {INDEX_ib_gid_index, "NCCL_IB_GID_INDEX", "-1"},
-    {INDEX_ib_sl, "NCCL_IB_SL", "-1"},
-    {INDEX_ib_tc, "NCCL_IB_TC", "-1"},
-    {INDEX_ib_timeout, "NCCL_IB_TIMEOUT", "-1"},
-    {INDEX_ib_retry_cnt, "NCCL_IB_RETRY_CNT", "-1"},
+    {INDEX_socket_ifname, "NCCL_SOCKET_IFNAME", NULL, NULL},
+    {INDEX_ib_hca, "NCCL_IB_HCA", NULL, NULL},
+    {INDEX_ib_gid_index, "UCCL_ROCE_GID_IDX", "-1", NULL},
+    {INDEX_ib_gid_index, "NCCL_IB_GID_INDEX", "-1", NULL},
+    {INDEX_ib_sl, "NCCL_IB_SL", "-1", NULL},
+    {INDEX_ib_tc, "NCCL_IB_TC", "-1", NULL},
+    {INDEX_ib_timeout, "NCCL_IB_TIMEOUT", "-1", NULL},
+    {INDEX_ib_retry_cnt, "NCCL_IB_RETRY_CNT", "-1", NULL},
+    {INDEX_gdr_level, "NCCL_NET_GDR_LEVEL", "-1", gdr_levels},
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])
@@ -169,6 +182,9 @@ static bool find_stand_in(enum param_index index, struct found *out)
         const char *text = stand_ins[i].index == index ? getenv(stand_ins[i].name) : NULL;
         if (!text || (stand_ins[i].automatic && strcmp(text, stand_ins[i].automatic) == 0))
             continue;
+        for (const struct word *word = stand_ins[i].words; word && word->theirs; word++)
+            if (strcmp(text, word->theirs) == 0)
+                text = word->ours;
         *out = (struct found){text, "environment", stand_ins[i].name, 0};
         return true;
     }

@@ -17,6 +17,9 @@ enum {
     RX_BUFFER_BLOCKS = 2,     /* that what was received in one buffer may begin at once, as a rule */
     FETCH_AHEAD_BLOCKS = 2,   /* of a send, fetched and not sent: one goes out, one is on its way */
     FETCHES_PER_ROUND = 4,    /* each takes microseconds, in which nothing is sent */
+    PIECE_BYTES = 64 * 1024,  /* a chunk, and the smallest block */
+    PIECES_MAX = 8,
+    PIECE_KEPT_NS = 5000000,  /* how long one that came waits for its chunk: that may have been acked meanwhile */
 };
 
 /* A device that this thread copies to and from. */
@@ -47,6 +50,8 @@ struct stage {
     struct stage_span *filling_head, *filling_tail;   /* oldest first */
     struct stage_span *upload_head, *upload_tail;     /* to be issued */
     struct spill *spill_head, *spill_tail;
+    struct stage_span pieces[PIECES_MAX];             /* `request` NULL: free; all in one block of the pool */
+    unsigned piece_count;
     uint32_t receives;        /* staged receives that have not ended */
     uint32_t in_flight;       /* copies */
 };
@@ -157,10 +162,25 @@ static struct stage_span *find_span(const struct uccl_request *request, uint64_t
     return span;
 }
 
+/* The piece that has these bytes, or will; NULL: none. */
+static struct stage_span *find_piece(struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes)
+{
+    for (unsigned i = 0; i < stage->piece_count; i++) {
+        struct stage_span *piece = &stage->pieces[i];
+        if (piece->request == request && offset_bytes - piece->offset_bytes < piece->length)
+            return piece;
+    }
+    return NULL;
+}
+
 const void *stage_payload(const struct uccl_request *request, uint64_t offset_bytes)
 {
-    const struct stage_span *span = find_span(request, offset_bytes);
-    assert(span && span->state == SPAN_READY);
+    bool direct = request->msg.block_bytes == 0;
+    struct stage_span *span = direct ? find_piece(request->thread->stage, request, offset_bytes)
+                                     : find_span(request, offset_bytes);
+    assert(span && (direct ? span->state >= SPAN_PIECE_READY : span->state == SPAN_READY));
+    if (direct)
+        span->state = SPAN_PIECE_SENT;
     return span->memory + (offset_bytes - span->offset_bytes);
 }
 
@@ -201,6 +221,23 @@ static void set_range(const struct stage *stage, struct uccl_request *request, u
 
 /* ---- requests begin and end ------------------------------------------------------------------ */
 
+/* The pool, with one block more for pieces, where the NIC places. */
+static bool make_pool(struct stage *stage)
+{
+    const struct params *params = stage->thread->params;
+    uint32_t block_bytes = (uint32_t)params->gpu_block_kb * 1024;
+    if (!stage_pool_make(&stage->pool, block_bytes, (uint32_t)params->gpu_blocks + stage->thread->places,
+                         stage->thread->numa_node))
+        return false;
+    if (!stage->thread->places)
+        return true;
+    const struct stage_span *block = stage_span_take(&stage->pool, STAGE_SENDS, block_bytes);
+    stage->piece_count = block_bytes / PIECE_BYTES < PIECES_MAX ? block_bytes / PIECE_BYTES : PIECES_MAX;
+    for (unsigned i = 0; i < stage->piece_count; i++)
+        stage->pieces[i].memory = block->memory + (size_t)i * PIECE_BYTES;
+    return true;
+}
+
 void stage_begin(struct stage *stage, struct uccl_request *request)
 {
     const struct params *params = stage->thread->params;
@@ -210,9 +247,7 @@ void stage_begin(struct stage *stage, struct uccl_request *request)
         request->msg.block_bytes = (uint32_t)params->gpu_block_kb * 1024;
     else
         stage->receives++;
-    if (!stage->pool.memory &&
-        !stage_pool_make(&stage->pool, (uint32_t)params->gpu_block_kb * 1024, (uint32_t)params->gpu_blocks,
-                         stage->thread->numa_node)) {
+    if (!stage->pool.memory && !make_pool(stage)) {
         LOG_ERR("no memory for %llu staging blocks of %llu KiB (UCCL_GPU_BLOCKS, UCCL_GPU_BLOCK_KB)",
                 (unsigned long long)params->gpu_blocks, (unsigned long long)params->gpu_block_kb);
         request->staged.error = UCCL_ENOMEM;
@@ -261,6 +296,9 @@ bool stage_over(struct stage *stage, struct uccl_request *request)
     struct stage_span *span = staged->spans, *next;
     unwant(stage, request);
     staged->over = true;
+    for (unsigned i = 0; i < stage->piece_count; i++)
+        if (stage->pieces[i].request == request && stage->pieces[i].state != SPAN_PIECE_FETCHING)
+            stage->pieces[i].request = NULL;
     for (; span; span = next) {
         next = span->next;
         if (span->state == SPAN_FETCHING)
@@ -486,6 +524,18 @@ static void fetch_ended(struct stage *stage, struct stage_span *span, int result
     one_less_pending(stage, request);
 }
 
+static void piece_ended(struct stage *stage, struct stage_span *piece, int result)
+{
+    struct uccl_request *request = piece->request;
+    piece->state = SPAN_PIECE_READY;
+    piece->ready_ns = clock_now_ns();
+    if (result < 0)
+        fail(stage, request, UCCL_EIO);
+    if (result < 0 || request->staged.over)
+        piece->request = NULL;
+    one_less_pending(stage, request);
+}
+
 static void upload_ended(struct stage *stage, struct stage_span *span)
 {
     struct uccl_request *request = span->request;
@@ -508,6 +558,10 @@ static bool take_ended(struct stage *stage)
             span->copies--;
             if (span->state == SPAN_FETCHING) {
                 fetch_ended(stage, span, result);
+                continue;
+            }
+            if (span->state == SPAN_PIECE_FETCHING) {
+                piece_ended(stage, span, result);
                 continue;
             }
             if (result < 0)
@@ -622,18 +676,106 @@ static bool issue_fetches(struct stage *stage)
     return issued > 0;
 }
 
+/* ---- pieces of direct sends ------------------------------------------------------------------ */
+
+/* A free one, or one that nobody came for. NULL: none. */
+static struct stage_span *take_piece(struct stage *stage)
+{
+    uint64_t now_ns = 0;
+    for (unsigned i = 0; i < stage->piece_count; i++)
+        if (!stage->pieces[i].request)
+            return &stage->pieces[i];
+    for (unsigned i = 0; i < stage->piece_count; i++) {
+        struct stage_span *piece = &stage->pieces[i];
+        if (piece->state != SPAN_PIECE_READY)
+            continue;
+        now_ns = now_ns ? now_ns : clock_now_ns();
+        if (now_ns - piece->ready_ns > PIECE_KEPT_NS)
+            return piece;
+    }
+    return NULL;
+}
+
+bool stage_piece(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, uint32_t length)
+{
+    struct stage_span *piece = find_piece(stage, request, offset_bytes);
+    assert(length <= PIECE_BYTES);
+    if (piece && piece->state < SPAN_PIECE_READY)
+        return false;
+    if (piece && piece->offset_bytes == offset_bytes && piece->length == length)
+        return true;
+    if (!piece)
+        piece = take_piece(stage);
+    if (!piece || request->staged.error)
+        return false;
+    piece->request = request;
+    piece->offset_bytes = offset_bytes;
+    piece->length = length;
+    piece->state = SPAN_PIECE_WANTED; /* the engine thread fetches it */
+    return false;
+}
+
+void stage_pieces_sent(struct stage *stage)
+{
+    for (unsigned i = 0; i < stage->piece_count; i++)
+        if (stage->pieces[i].request && stage->pieces[i].state == SPAN_PIECE_SENT)
+            stage->pieces[i].request = NULL;
+}
+
+static bool pieces_wanted(const struct stage *stage)
+{
+    for (unsigned i = 0; i < stage->piece_count; i++)
+        if (stage->pieces[i].request && stage->pieces[i].state == SPAN_PIECE_WANTED)
+            return true;
+    return false;
+}
+
+static bool fetch_piece(struct stage *stage, struct stage_span *piece)
+{
+    struct uccl_request *request = piece->request;
+    struct stage_device *device = device_of(stage, request);
+    int error = device ? device->ops->copy(device->copies, MEM_FROM_DEVICE,
+                                           (uintptr_t)request->buffer + piece->offset_bytes, piece->memory,
+                                           piece->length, piece)
+                       : UCCL_EIO;
+    if (error == UCCL_EAGAIN)
+        return false;
+    if (error) {
+        piece->request = NULL;
+        if (device)
+            fail(stage, request, error);
+        return true;
+    }
+    COUNT(stage->thread->counters, gpu_fetches, 1);
+    piece->state = SPAN_PIECE_FETCHING;
+    piece->copies = 1;
+    stage->in_flight++;
+    request->staged.pending++;
+    return true;
+}
+
+static bool issue_pieces(struct stage *stage)
+{
+    bool some = false;
+    for (unsigned i = 0; i < stage->piece_count; i++)
+        if (stage->pieces[i].request && stage->pieces[i].state == SPAN_PIECE_WANTED)
+            some |= fetch_piece(stage, &stage->pieces[i]);
+    return some;
+}
+
 bool stage_progress(struct stage *stage)
 {
     bool some = take_ended(stage);
     some |= place_spills(stage);
     some |= issue_uploads(stage);
+    some |= issue_pieces(stage);
     some |= issue_fetches(stage);
     return some;
 }
 
 bool stage_busy(const struct stage *stage)
 {
-    return stage->in_flight || stage->upload_head || stage->spill_head;
+    return stage->in_flight || stage->upload_head || stage->spill_head || pieces_wanted(stage);
 }
 
 /* ---- what the core lets go of ---------------------------------------------------------------- */

@@ -8,6 +8,9 @@
  *            block is free when no chunk needs it any more.
  *   receive  What arrives is collected in the block that it belongs to, and goes up in one copy when the block
  *            is whole or the message has ended.
+ *   direct   Of a send that the NIC reads by itself (core_msg.placeable, block_bytes 0) chunks may have to go as
+ *            datagrams all the same: repairs, and those that find no queue pair. Each is fetched for that alone,
+ *            to one of a few places that are kept for it (a piece), and dropped once it was sent.
  *   end      A request ends when the core has done with it and no copy touches its memory any more.
  *
  * Bounded: where blocks for received data are short, the thread leaves datagrams in the socket
@@ -40,7 +43,7 @@ struct staged {
     const struct mem_identity *memory; /* of its buffer; NULL: it is not staged, and the rest void */
     struct stage_device *device;       /* once it is known */
     struct stage_span *spans;          /* send: in order; receive: those being filled */
-    struct uccl_request *next, *prev;  /* send: those with blocks to fetch */
+    struct uccl_request *next, *prev;  /* send: those with blocks to fetch; or flushes */
     uint64_t fetched_bytes;            /* send: asked for so far */
     uint64_t from_bytes, to_bytes;     /* what it carries; receive: as a rule */
     uint64_t cut_bytes;                /* a block ends here too; or 0 */
@@ -69,6 +72,14 @@ void stage_want(struct stage *stage, struct uccl_request *request);
 void stage_release(struct stage *stage, const struct core_release *release);
 /* CORE_EVENT_MSG. True: it may be ended; else thread_request_ended() is called later. */
 bool stage_over(struct stage *stage, struct uccl_request *request);
+
+/*
+ * A chunk of a direct send is about to go as datagrams. True: it is there for stage_payload(), until the next
+ * stage_pieces_sent(). False: not yet; try again.
+ */
+bool stage_piece(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, uint32_t length);
+/* The NIC refers no longer to what was sent. */
+void stage_pieces_sent(struct stage *stage);
 
 /* Where bytes of a message stand that may be sent. They go on to the end of their block. */
 const void *stage_payload(const struct uccl_request *request, uint64_t offset_bytes);

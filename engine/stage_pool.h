@@ -40,6 +40,7 @@ enum span_state {
     SPAN_READY,     /* send: they are here */
     SPAN_FILLING,   /* receive: its bytes arrive from the network */
     SPAN_UPLOADING, /* receive: and go up to the device */
+    SPAN_PIECE_WANTED, SPAN_PIECE_FETCHING, SPAN_PIECE_READY, SPAN_PIECE_SENT, /* of a direct send (stage.h) */
 };
 
 struct stage_span {
@@ -52,6 +53,7 @@ struct stage_span {
     uint32_t length;
     uint32_t left_bytes;       /* send: not released by the core yet */
     uint32_t copies;           /* in flight */
+    uint64_t ready_ns;         /* piece: since when it is there */
     uint8_t state;             /* enum span_state */
     uint8_t range_count, ranges_sent;
     struct {

@@ -167,10 +167,13 @@ static bool take_commands(struct engine_thread *thread)
         }
         case COMMAND_CANCEL: {
             struct uccl_request *request = entry.object;
-            if (still_pending(&entry))
+            if (still_pending(&entry) && !request->flushes)
                 core_cancel(thread->core, &request->msg, now_ns);
             break;
         }
+        case COMMAND_FLUSH:
+            flush_submit(thread, entry.object);
+            break;
         case COMMAND_PART: {
             struct uccl_request *part = entry.object;
             stripe_submit_part(thread, part, now_ns);
@@ -260,21 +263,33 @@ static void tell_waiters(struct engine_thread *thread)
     thread->ended_some = false;
 }
 
+/* Whether the payload of datagrams is in host memory: of a send that the NIC reads by itself it is fetched. */
+static bool payload_there(struct engine_thread *thread, const struct tx_desc *desc)
+{
+    struct uccl_request *request = desc->kind == TX_BULK ? request_of(desc->bulk_msg) : NULL;
+    if (!request || !request->staged.memory || desc->bulk_msg->block_bytes)
+        return true;
+    uint32_t length = (desc->count - 1u) * desc->bulk_stride + desc->bulk_last;
+    return stage_piece(thread->stage, request, desc->bulk_offset, length);
+}
+
 static bool transmit(struct engine_thread *thread)
 {
     struct tx_desc desc;
     unsigned sent = 0;
     while (sent < TX_BATCH && core_tx(thread->core, &desc, clock_now_ns())) {
         sent++;
-        if (!thread->nic->send(thread->queue, &desc)) {
+        if (!payload_there(thread, &desc) || !thread->nic->send(thread->queue, &desc)) {
             core_tx_failed(thread->core, &desc, clock_now_ns());
             do_releases(thread);
             break;
         }
         do_releases(thread);
     }
-    if (sent)
+    if (sent) {
         thread->nic->flush(thread->queue);
+        stage_pieces_sent(thread->stage);
+    }
     return sent > 0;
 }
 
@@ -307,6 +322,8 @@ static bool run_round(struct engine_thread *thread)
     busy |= receive(thread, &drained);
     if (thread->places)
         busy |= paths_finish(thread);
+    if (flush_busy(&thread->flushes))
+        busy |= flush_progress(thread);
     /* a thread that was kept from the CPU must see the acks that wait before it judges them late */
     if (drained || ++thread->timers_put_off > TIMERS_PUT_OFF) {
         thread->timers_put_off = 0;
@@ -422,7 +439,7 @@ static void *thread_main(void *argument)
             relax(thread);
             continue;
         }
-        uint64_t until_ns = stage_busy(thread->stage) ? now_ns + NAP_NS : UINT64_MAX;
+        uint64_t until_ns = stage_busy(thread->stage) || flush_busy(&thread->flushes) ? now_ns + NAP_NS : UINT64_MAX;
         if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, until_ns))
             lend_out(thread);
     }

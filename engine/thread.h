@@ -29,6 +29,7 @@
 #define UCCL_THREAD_H
 
 #include "core/core.h"
+#include "flush.h"
 #include "nic/nic.h"
 #include "request.h"
 #include "ring.h"
@@ -47,6 +48,7 @@ enum thread_command {
     COMMAND_PART,         /* a part of a striped message, from its home thread */
     COMMAND_END_PART,     /* and its early end */
     COMMAND_PART_ARRIVED, /* to the home thread */
+    COMMAND_FLUSH,
 };
 enum { COMMAND_MASK = 7 };
 
@@ -96,6 +98,7 @@ struct engine_thread {
     _Atomic uint32_t *event_armed;
 
     /* the owner's own */
+    struct flushes flushes;
     struct notice *notices;              /* to threads whose rings were full (stripe.c) */
     bool ended_some;                     /* requests ended since waiters were told */
     unsigned timers_put_off;             /* rounds in which receive was not drained */

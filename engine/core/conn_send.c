@@ -66,6 +66,9 @@ static void start_bulk(struct conn *conn, struct core_msg *msg, const struct sen
     uint64_t from;
     msg->state = MSG_BULK;
     msg->end_bytes = msg->size_bytes;
+    /* a staged one that the NIC can read itself needs no fetching, once there is something to write with */
+    if (msg->placeable && slot->placeable && lanes_usable(&conn->flow->lanes))
+        msg->block_bytes = 0;
     if (slot->stripes > 1) {
         msg->stripes = slot->stripes;
         core_stripe(msg->size_bytes, msg->stripes, 0, &from, &msg->end_bytes);

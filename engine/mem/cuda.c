@@ -18,16 +18,18 @@ enum { VERSION_MIN = 11000, NAME_TEXT = 64 };
 #define CUDA_POINTER(name, ours, theirs) int(*name) ours;
 static struct cuda {
     CUDA_FUNCTIONS(CUDA_POINTER)
+    CUDA_OPTIONAL_FUNCTIONS(CUDA_POINTER)
 } cuda;
 
 #define CUDA_NAME(name, ours, theirs) #name,
-static const char *const names[] = {CUDA_FUNCTIONS(CUDA_NAME)};
+static const char *const names[] = {CUDA_FUNCTIONS(CUDA_NAME) CUDA_OPTIONAL_FUNCTIONS(CUDA_NAME)};
 static const char *const sonames[] = {"libcuda.so.1", NULL};
 
 static struct mem_runtime runtime = {.sonames = sonames,
                                      .names = names,
                                      .functions = (void **)&cuda,
                                      .count = sizeof names / sizeof names[0],
+                                     .optional = 1,
                                      .lock = PTHREAD_MUTEX_INITIALIZER};
 _Static_assert(sizeof cuda == sizeof names, "a function for each name");
 
@@ -41,14 +43,15 @@ static const char *error_text(int error)
 
 static int cuda_identify(const void *address, struct mem_identity *out)
 {
-    int kind = 0, device = -1;
+    int kind = 0, device = -1, managed = 0;
     void *context = NULL;
     uintptr_t base = 0;
     size_t length = 0;
     uint64_t id = 0;
     int attributes[] = {CUDA_ATTRIBUTE_MEMORY_TYPE, CUDA_ATTRIBUTE_DEVICE_ORDINAL, CUDA_ATTRIBUTE_CONTEXT,
-                        CUDA_ATTRIBUTE_RANGE_START, CUDA_ATTRIBUTE_RANGE_SIZE,     CUDA_ATTRIBUTE_BUFFER_ID};
-    void *data[] = {&kind, &device, &context, &base, &length, &id};
+                        CUDA_ATTRIBUTE_RANGE_START, CUDA_ATTRIBUTE_RANGE_SIZE,     CUDA_ATTRIBUTE_BUFFER_ID,
+                        CUDA_ATTRIBUTE_IS_MANAGED};
+    void *data[] = {&kind, &device, &context, &base, &length, &id, &managed};
     enum { COUNT = sizeof data / sizeof data[0] };
     /* of an address that it does not know it says nothing, without an error */
     if (!mem_runtime_find(&runtime, false) ||
@@ -59,10 +62,41 @@ static int cuda_identify(const void *address, struct mem_identity *out)
                                  .context = context,
                                  .base = base,
                                  .base_length = length,
-                                 .buffer_id = id};
+                                 .buffer_id = id,
+                                 .managed = managed};
     int handle;
     if (cuda.cuDeviceGet(&handle, device) || cuda.cuDeviceGetPCIBusId(out->pci, sizeof out->pci, handle))
         out->pci[0] = '\0';
+    return UCCL_OK;
+}
+
+/*
+ * In the context of the memory, where it has one. Capturing threads may not make calls that could be unsafe:
+ * this one is none, but the driver cannot know that.
+ */
+static int cuda_export_dmabuf(const struct mem_identity *of, uintptr_t from, size_t length, int *fd,
+                              uint64_t *offset_bytes, char why[MEM_WHY_TEXT])
+{
+    int mode = CUDA_CAPTURE_RELAXED, handle = -1;
+    void *context;
+    if (!cuda.cuMemGetHandleForAddressRange) {
+        snprintf(why, MEM_WHY_TEXT, "the driver exports no dma-bufs (CUDA 11.7 or later is needed)");
+        return UCCL_ENOTSUP;
+    }
+    cuda.cuThreadExchangeStreamCaptureMode(&mode);
+    int error = of->context ? cuda.cuCtxPushCurrent_v2(of->context) : 0;
+    if (!error) {
+        error = cuda.cuMemGetHandleForAddressRange(&handle, from, length, CUDA_RANGE_DMA_BUF, 0);
+        if (of->context)
+            cuda.cuCtxPopCurrent_v2(&context);
+    }
+    cuda.cuThreadExchangeStreamCaptureMode(&mode); /* back to what it was */
+    if (error || handle < 0) {
+        snprintf(why, MEM_WHY_TEXT, "the driver exports no dma-buf: %.40s (%d)", error_text(error), error);
+        return UCCL_ENOTSUP;
+    }
+    *fd = handle;
+    *offset_bytes = 0;
     return UCCL_OK;
 }
 
@@ -102,8 +136,9 @@ static int cuda_status(char *text, size_t size)
                  version % 1000 / 10, error_text(error ? error : CUDA_NO_DEVICE));
         return UCCL_ENOTSUP;
     }
-    int used = snprintf(text, size, "driver for CUDA %d.%d, %d device%s", version / 1000, version % 1000 / 10,
-                        count, count == 1 ? "" : "s");
+    int used = snprintf(text, size, "driver for CUDA %d.%d%s, %d device%s", version / 1000, version % 1000 / 10,
+                        cuda.cuMemGetHandleForAddressRange ? "" : " (exports no dma-bufs)", count,
+                        count == 1 ? "" : "s");
     name_devices(count, text, size, (size_t)used);
     return UCCL_OK;
 }
@@ -217,6 +252,7 @@ const struct mem_ops mem_cuda_ops = {
     .identify = cuda_identify,
     .status = cuda_status,
     .device = cuda_device,
+    .export_dmabuf = cuda_export_dmabuf,
     .stage_open = cuda_stage_open,
     .stage_close = cuda_stage_close,
     .pin = mem_copies_pin,

@@ -45,6 +45,12 @@
     FUNCTION(cuEventRecord, (void *event, void *stream), (CUevent, CUstream))                        \
     FUNCTION(cuEventQuery, (void *event), (CUevent))
 
+/* Younger than the oldest driver that we take (CUDA 11.7). */
+#define CUDA_OPTIONAL_FUNCTIONS(FUNCTION)                                                            \
+    FUNCTION(cuMemGetHandleForAddressRange,                                                          \
+             (void *handle, uintptr_t address, size_t length, int type, unsigned long long flags),   \
+             (void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long))
+
 /* VALUE(its name here, its value, its name in cuda.h) */
 #define CUDA_VALUES(VALUE)                                                                           \
     VALUE(CUDA_NO_DEVICE, 100, CUDA_ERROR_NO_DEVICE)                                                 \
@@ -53,6 +59,7 @@
     VALUE(CUDA_ATTRIBUTE_CONTEXT, 1, CU_POINTER_ATTRIBUTE_CONTEXT)                                   \
     VALUE(CUDA_ATTRIBUTE_MEMORY_TYPE, 2, CU_POINTER_ATTRIBUTE_MEMORY_TYPE)                           \
     VALUE(CUDA_ATTRIBUTE_BUFFER_ID, 7, CU_POINTER_ATTRIBUTE_BUFFER_ID)                               \
+    VALUE(CUDA_ATTRIBUTE_IS_MANAGED, 8, CU_POINTER_ATTRIBUTE_IS_MANAGED)                             \
     VALUE(CUDA_ATTRIBUTE_DEVICE_ORDINAL, 9, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)                     \
     VALUE(CUDA_ATTRIBUTE_RANGE_START, 11, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR)                     \
     VALUE(CUDA_ATTRIBUTE_RANGE_SIZE, 12, CU_POINTER_ATTRIBUTE_RANGE_SIZE)                            \
@@ -61,9 +68,12 @@
     VALUE(CUDA_HOST_PORTABLE, 1, CU_MEMHOSTREGISTER_PORTABLE)                                        \
     VALUE(CUDA_CAPTURE_RELAXED, 2, CU_STREAM_CAPTURE_MODE_RELAXED)
 
+#define CUDA_OPTIONAL_VALUES(VALUE) VALUE(CUDA_RANGE_DMA_BUF, 1, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD)
+
 enum cuda_value {
 #define CUDA_VALUE(ours, value, theirs) ours = value,
     CUDA_VALUES(CUDA_VALUE)
+    CUDA_OPTIONAL_VALUES(CUDA_VALUE)
 #undef CUDA_VALUE
 };
 

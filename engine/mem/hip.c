@@ -30,6 +30,21 @@ static struct mem_runtime runtime = {.sonames = sonames,
                                      .lock = PTHREAD_MUTEX_INITIALIZER};
 _Static_assert(sizeof hip == sizeof names, "a function for each name");
 
+static struct hsa {
+    HSA_OPTIONAL_FUNCTIONS(HIP_POINTER)
+} hsa;
+
+static const char *const hsa_names[] = {HSA_OPTIONAL_FUNCTIONS(HIP_NAME)};
+static const char *const hsa_sonames[] = {"libhsa-runtime64.so.1", NULL};
+
+static struct mem_runtime hsa_runtime = {.sonames = hsa_sonames,
+                                         .names = hsa_names,
+                                         .functions = (void **)&hsa,
+                                         .count = 1,
+                                         .optional = 1,
+                                         .lock = PTHREAD_MUTEX_INITIALIZER};
+_Static_assert(sizeof hsa == sizeof hsa_names, "a function for each name");
+
 /* ---- what there is --------------------------------------------------------------------------- */
 
 static bool attribute(int which, void *data, const void *address)
@@ -46,7 +61,7 @@ static int runtime_version(void)
 static int hip_identify(const void *address, struct mem_identity *out)
 {
     unsigned kind = 0;
-    int device = -1;
+    int device = -1, managed = 0;
     if (!mem_runtime_find(&runtime, false) || !attribute(HIP_ATTRIBUTE_MEMORY_TYPE, &kind, address))
         return UCCL_ENOTSUP;
     unsigned on_device =
@@ -59,8 +74,26 @@ static int hip_identify(const void *address, struct mem_identity *out)
         out->base = 0;
     if (!attribute(HIP_ATTRIBUTE_BUFFER_ID, &out->buffer_id, address)) /* may write its lower half alone */
         out->buffer_id = 0;
+    out->managed = attribute(HIP_ATTRIBUTE_IS_MANAGED, &managed, address) && managed;
     if (hip.hipDeviceGetPCIBusId(out->pci, sizeof out->pci, device))
         out->pci[0] = '\0';
+    return UCCL_OK;
+}
+
+/* HIP stands on this library, so it is in the process where memory of HIP is. */
+static int hip_export_dmabuf(const struct mem_identity *of, uintptr_t from, size_t length, int *fd,
+                             uint64_t *offset_bytes, char why[MEM_WHY_TEXT])
+{
+    (void)of;
+    if (!mem_runtime_find(&hsa_runtime, false) || !hsa.hsa_amd_portable_export_dmabuf) {
+        snprintf(why, MEM_WHY_TEXT, "%s exports no dma-bufs (ROCm 5.6 or later is needed)", hsa_sonames[0]);
+        return UCCL_ENOTSUP;
+    }
+    int status = hsa.hsa_amd_portable_export_dmabuf((const void *)from, length, fd, offset_bytes);
+    if (status) {
+        snprintf(why, MEM_WHY_TEXT, "the runtime exports no dma-buf: status 0x%x", (unsigned)status);
+        return UCCL_ENOTSUP;
+    }
     return UCCL_OK;
 }
 
@@ -171,6 +204,7 @@ const struct mem_ops mem_hip_ops = {
     .identify = hip_identify,
     .status = hip_status,
     .device = hip_device,
+    .export_dmabuf = hip_export_dmabuf,
     .stage_open = hip_stage_open,
     .stage_close = mem_copies_close,
     .pin = mem_copies_pin,

@@ -33,12 +33,22 @@
     FUNCTION(hipEventRecord, (void *event, void *stream), (hipEvent_t, hipStream_t))                 \
     FUNCTION(hipEventQuery, (void *event), (hipEvent_t))
 
+/*
+ * Below HIP, in libhsa-runtime64.so.1 of ROCm 5.6 and later: HIP itself exports dma-bufs since ROCm 7 alone. Of
+ * hsa_ext_amd.h, and the result is a hsa_status_t.
+ */
+#define HSA_OPTIONAL_FUNCTIONS(FUNCTION)                                                             \
+    FUNCTION(hsa_amd_portable_export_dmabuf,                                                         \
+             (const void *address, size_t length, int *fd, uint64_t *offset_bytes),                  \
+             (const void *, size_t, int *, uint64_t *))
+
 /* VALUE(its name here, its value, its name in hip_runtime_api.h) */
 #define HIP_VALUES(VALUE)                                                                            \
     VALUE(HIP_NO_DEVICE, 100, hipErrorNoDevice)                                                      \
     VALUE(HIP_NOT_READY, 600, hipErrorNotReady)                                                      \
     VALUE(HIP_ATTRIBUTE_MEMORY_TYPE, 2, HIP_POINTER_ATTRIBUTE_MEMORY_TYPE)                           \
     VALUE(HIP_ATTRIBUTE_BUFFER_ID, 7, HIP_POINTER_ATTRIBUTE_BUFFER_ID)                               \
+    VALUE(HIP_ATTRIBUTE_IS_MANAGED, 8, HIP_POINTER_ATTRIBUTE_IS_MANAGED)                             \
     VALUE(HIP_ATTRIBUTE_DEVICE_ORDINAL, 9, HIP_POINTER_ATTRIBUTE_DEVICE_ORDINAL)                     \
     VALUE(HIP_ATTRIBUTE_RANGE_START, 11, HIP_POINTER_ATTRIBUTE_RANGE_START_ADDR)                     \
     VALUE(HIP_ATTRIBUTE_RANGE_SIZE, 12, HIP_POINTER_ATTRIBUTE_RANGE_SIZE)                            \

@@ -32,6 +32,14 @@ static int host_device(int index, struct mem_device *out)
     return UCCL_ENODEV;
 }
 
+static int host_export_dmabuf(const struct mem_identity *of, uintptr_t from, size_t length, int *fd,
+                              uint64_t *offset_bytes, char why[MEM_WHY_TEXT])
+{
+    (void)of, (void)from, (void)length, (void)fd, (void)offset_bytes;
+    snprintf(why, MEM_WHY_TEXT, "host memory needs none");
+    return UCCL_ENOTSUP;
+}
+
 static int host_stage_open(const struct mem_identity *of, unsigned streams, unsigned copies_max,
                            struct mem_stage **out)
 {
@@ -94,6 +102,7 @@ const struct mem_ops mem_host_ops = {
     .identify = host_identify,
     .status = host_status,
     .device = host_device,
+    .export_dmabuf = host_export_dmabuf,
     .stage_open = host_stage_open,
     .stage_close = host_stage_close,
     .pin = host_pin,

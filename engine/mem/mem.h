@@ -4,8 +4,8 @@
  * moves by asynchronous copies between it and pinned host memory alone: queued on streams of the
  * engine's own, never waited for, polled. The staging pipeline (stage.h) drives them.
  *
- * Threads: identify() and status() may be called by any thread, and leave its current device and
- * context as they are. Everything about a `mem_stage` belongs to one engine thread, which is never an
+ * Threads: identify(), status() and export_dmabuf() may be called by any thread, and leave its current device
+ * and context as they are. Everything about a `mem_stage` belongs to one engine thread, which is never an
  * application's; no call blocks on the device but stage_open(), pin() and their opposites, which take
  * milliseconds at most.
  */
@@ -20,7 +20,7 @@
 struct mem_ops;
 struct mem_stage;
 
-enum { MEM_PCI_TEXT = 16, MEM_MODEL_TEXT = 96, MEM_STATUS_TEXT = 256 };
+enum { MEM_PCI_TEXT = 16, MEM_MODEL_TEXT = 96, MEM_STATUS_TEXT = 256, MEM_WHY_TEXT = 96 };
 
 /* What is known of an address. */
 struct mem_identity {
@@ -31,6 +31,7 @@ struct mem_identity {
     size_t base_length;
     uint64_t buffer_id;      /* no other allocation of this process has, had or will have it; 0: none known */
     char pci[MEM_PCI_TEXT];  /* "0000:1b:00.0"; "": none */
+    bool managed;            /* its pages move between device and host: a NIC must not keep their addresses */
 };
 
 /* A device of a kind. */
@@ -63,6 +64,14 @@ struct mem_ops {
      * the driver, makes no context.
      */
     int (*device)(int index, struct mem_device *out);
+
+    /*
+     * A dma-buf of [from, from + length), whole pages of such memory: its file descriptor, the caller's to close,
+     * and where the range begins in it. UCCL_ENOTSUP: `why` says why there is none. Touches no device, and leaves
+     * captures of the application's alone.
+     */
+    int (*export_dmabuf)(const struct mem_identity *of, uintptr_t from, size_t length, int *fd,
+                         uint64_t *offset_bytes, char why[MEM_WHY_TEXT]);
 
     /*
      * Streams for copies to and from memory like `of`, `streams` in each direction, and room for

@@ -17,12 +17,15 @@
 
 #include <pthread.h>
 
+struct direct;
+
 struct mem_region {
     struct mem_region *next;  /* of the same bucket */
     struct mem_identity is;
     uintptr_t begin;          /* what it covers */
     size_t length;
     uint32_t references;      /* registrations */
+    struct direct *direct;    /* device memory: how the NIC reaches it, while there are some; api/direct.c owns it */
     uint64_t idle_since;      /* a count, not a time: when the last one ended */
 };
 

@@ -11,7 +11,7 @@ static bool look_up(struct mem_runtime *runtime, void *library)
 {
     for (unsigned i = 0; i < runtime->count; i++) {
         runtime->functions[i] = dlsym(library, runtime->names[i]);
-        if (!runtime->functions[i]) {
+        if (!runtime->functions[i] && i < runtime->count - runtime->optional) {
             runtime->missing = runtime->names[i];
             LOG_WARNING("%s has no %s: too old, its memory cannot be used", runtime->soname, runtime->missing);
             return false;

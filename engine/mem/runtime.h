@@ -20,6 +20,7 @@ struct mem_runtime {
     const char *const *names;     /* of the functions */
     void **functions;             /* in the same order */
     unsigned count;
+    unsigned optional;            /* the last so many may be missing: NULL then */
     pthread_mutex_t lock;
     const char *soname;           /* that was found, or NULL */
     const char *missing;          /* the function that it lacks, or NULL */

@@ -2,6 +2,7 @@
 /* What backends share; most of it is for the tables of those that place nothing. */
 #include "nic/nic.h"
 
+#include <stdio.h>
 #include <unistd.h>
 
 void nic_wake_eventfd(int fd)
@@ -26,6 +27,26 @@ int nic_no_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *
 void nic_no_dereg_mr(struct nic *nic, struct nic_mr *mr)
 {
     (void)nic, (void)mr;
+}
+
+int nic_no_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
+                      char why[NIC_WHY_TEXT])
+{
+    (void)nic, (void)memory, (void)out;
+    snprintf(why, NIC_WHY_TEXT, "the NIC places no payload");
+    return UCCL_ENOTSUP;
+}
+
+bool nic_no_read(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t address, void *cookie)
+{
+    (void)queue, (void)mr, (void)address, (void)cookie;
+    return false;
+}
+
+unsigned nic_no_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max)
+{
+    (void)queue, (void)out, (void)max;
+    return 0;
 }
 
 bool nic_no_places(const struct nic_queue *queue, const struct nic_queue_address *theirs)

@@ -51,7 +51,7 @@ union nic_address {
  * How peers reach a queue beside its host's address: bytes that the backend there makes and the one here
  * takes, carried by the handshake. The first one says which backend they are of.
  */
-enum { NIC_QUEUE_ADDRESS_MAX = 40 };
+enum { NIC_QUEUE_ADDRESS_MAX = 40, NIC_WHY_TEXT = 96 };
 enum nic_address_of { NIC_ADDRESS_UDP = 1, NIC_ADDRESS_VERBS = 2 };
 struct nic_queue_address {
     uint8_t length; /* 1..NIC_QUEUE_ADDRESS_MAX */
@@ -80,6 +80,21 @@ struct nic_mr {
     uint32_t local_key;  /* for our work requests */
     uint32_t remote_key; /* for those of peers */
     void *handle;        /* the backend's; NULL: not registered */
+};
+
+/* Memory of a device to register: by its address, which the driver of that device must know to resolve, or as a
+ * dma-buf in which it begins at `offset_bytes`. */
+struct nic_device_memory {
+    uintptr_t address;
+    size_t length;
+    int dmabuf_fd;       /* -1: by address */
+    uint64_t offset_bytes;
+};
+
+/* A read that has ended. */
+struct nic_read {
+    void *cookie;
+    bool failed; /* logged */
 };
 
 /* A path's queue pair, in one of its lives (core.h). */
@@ -183,6 +198,15 @@ struct nic_ops {
     /* Registers host memory. 0, UCCL_ENOTSUP: this memory cannot be; UCCL_ENOMEM, UCCL_EIO (logged). Any thread. */
     int (*reg_mr)(struct nic *nic, void *address, size_t length, struct nic_mr *out);
     void (*dereg_mr)(struct nic *nic, struct nic_mr *mr);
+    /* The same for memory of a device, which is named by its address in either case. UCCL_ENOTSUP: `why` says why. */
+    int (*reg_device)(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
+                      char why[NIC_WHY_TEXT]);
+    /*
+     * Reads a byte of registered device memory, behind all that this NIC has written to that device: once it has
+     * ended (poll_reads(), in order), the device sees that. False: as many as can be are under way.
+     */
+    bool (*read)(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t address, void *cookie);
+    unsigned (*poll_reads)(struct nic_queue *queue, struct nic_read *out, unsigned max);
     /* Whether both can place in each other's memory: decided alike on both sides. */
     bool (*places)(const struct nic_queue *queue, const struct nic_queue_address *theirs);
     /* Makes a queue pair and tells its number and first packet sequence number; connects it to the peer's.
@@ -223,6 +247,10 @@ void nic_wake_eventfd(int fd);
 int nic_no_failure(const struct nic_queue *queue);
 int nic_no_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out);
 void nic_no_dereg_mr(struct nic *nic, struct nic_mr *mr);
+int nic_no_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
+                      char why[NIC_WHY_TEXT]);
+bool nic_no_read(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t address, void *cookie);
+unsigned nic_no_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max);
 bool nic_no_places(const struct nic_queue *queue, const struct nic_queue_address *theirs);
 int nic_no_path_open(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn);
 int nic_no_path_connect(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn);

@@ -229,6 +229,7 @@ static int verbs_device(const struct nic *nic, int index, struct uccl_device *ou
 
 static void verbs_queue_close(struct nic_queue *queue)
 {
+    verbs_reads_close(queue);
     verbs_paths_close(queue);
     verbs_ud_close(queue);
     verbs_peers_free(queue);
@@ -580,6 +581,9 @@ const struct nic_ops nic_verbs_ops = {
     .release = verbs_release,
     .reg_mr = verbs_reg_mr,
     .dereg_mr = verbs_dereg_mr,
+    .reg_device = verbs_reg_device,
+    .read = verbs_read,
+    .poll_reads = verbs_poll_reads,
     .places = verbs_places,
     .path_open = verbs_path_open,
     .path_connect = verbs_path_connect,

@@ -7,6 +7,7 @@
  *   verbs_clock.c   what time stamps of completions mean
  *   verbs_ud.c      peers, and sending datagrams on the UD queue pair
  *   verbs_path.c    connected queue pairs that place payload; verbs_path_send.c what they send
+ *   verbs_gdr.c     memory of devices, and reads that flush what was written to it
  *   verbs_device.c  what devices there are; verbs_select.c which one, which GID
  *   verbs_address.c addresses of queues as the handshake carries them
  *
@@ -115,6 +116,7 @@ struct verbs_slots {
 enum { VERBS_SHARED_SLOT = 1 << 30 }; /* in numbers of slots: of the shared receive queue */
 
 struct verbs_paths;
+struct verbs_reads;
 
 struct nic_queue {
     struct nic *nic;
@@ -135,6 +137,7 @@ struct nic_queue {
     uint32_t ready_next, ready_count;
     uint64_t polled;          /* counts completions taken from the queue of receives */
     struct verbs_paths *paths; /* NULL in UD mode */
+    struct verbs_reads *reads; /* NULL before the first */
     struct verbs_peer *peers;
     uint32_t peer_count, peer_capacity;
     int32_t peer_free, peer_retired;
@@ -196,6 +199,13 @@ bool verbs_send(struct nic_queue *queue, const struct tx_desc *desc);
 unsigned verbs_flush(struct nic_queue *queue);
 /* Takes completions of sends. */
 void verbs_reap_sends(struct nic_queue *queue);
+
+/* verbs_gdr.c */
+int verbs_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
+                     char why[NIC_WHY_TEXT]);
+bool verbs_read(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t address, void *cookie);
+unsigned verbs_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max);
+void verbs_reads_close(struct nic_queue *queue);
 
 /* An error that says what ran out and what to do; returns UCCL_ENOMEM or UCCL_EIO. */
 int verbs_fault(const struct nic *nic, const char *doing, int system_error);

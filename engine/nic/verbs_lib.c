@@ -43,8 +43,17 @@ static void load(void)
     lib = &loaded;
 }
 
+static const struct verbs_lib *stand_in;
+
+void verbs_set_test_lib(const struct verbs_lib *test_lib)
+{
+    stand_in = test_lib;
+}
+
 const struct verbs_lib *verbs_lib(const char **why)
 {
+    if (stand_in)
+        return stand_in;
     pthread_once(&once, load);
     *why = reason;
     return lib;

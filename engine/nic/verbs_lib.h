@@ -54,7 +54,9 @@
 /* Younger than the library that must be there: NULL where it is older. */
 #define VERBS_OPTIONAL_CALLS(CALL)                                                                \
     CALL(struct ibv_mr *, reg_mr_iova2, "IBVERBS_1.8",                                            \
-         (struct ibv_pd *, void *, size_t, uint64_t, unsigned))
+         (struct ibv_pd *, void *, size_t, uint64_t, unsigned))                                   \
+    CALL(struct ibv_mr *, reg_dmabuf_mr, "IBVERBS_1.12",                                          \
+         (struct ibv_pd *, uint64_t, size_t, uint64_t, int, int))
 
 struct verbs_lib {
 #define CALL(result, name, version, parameters) result(*name) parameters;
@@ -68,6 +70,8 @@ struct verbs_lib {
  * and how to get it.
  */
 const struct verbs_lib *verbs_lib(const char **why);
+/* For tests, before the first call: a library to find in its place. */
+void verbs_set_test_lib(const struct verbs_lib *test_lib);
 
 /* ibv_query_port(), which is inline in the header and refers to the library by name. 0 or an errno. */
 int verbs_query_port(const struct verbs_lib *lib, struct ibv_context *context, uint8_t port,

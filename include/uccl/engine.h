@@ -213,6 +213,7 @@ struct uccl_gpu {
     char model[96];     /* as the runtime calls it */
     int numa_node;      /* -1: unknown */
     int nearest_device; /* index for uccl_device_get(), shared fairly where several are as near; -1: unknown */
+    char reached[128];  /* how the NIC reaches its memory, if that can be registered: as in struct uccl_mr_info */
 };
 
 /*
@@ -315,6 +316,8 @@ struct uccl_mr_info {
     void *base;          /* the allocation; of host memory what was registered */
     size_t base_length;
     char pci[16];        /* PCI address of the device, "0000:1b:00.0"; "": none or unknown */
+    char reached[256];   /* how the NIC reaches it. Of a GPU's memory: "direct, ..." (GPUDirect RDMA), or
+                            "staged: ..." and why; of host memory "direct" or "copied" */
 };
 
 /* What was found out about registered memory. */
@@ -340,7 +343,8 @@ typedef struct uccl_request uccl_request;
  * other, in the order in which the calls took effect. The buffer belongs to the engine until the
  * request ends; `mr` may be NULL for host memory. `length` may be 0.
  *   GPU memory: what is to be sent must be there already (the work that writes it has ended). A
- *   receive that has ended is seen by all work that is submitted to the GPU afterwards.
+ *   receive that has ended, and has been flushed (uccl_flush()), is seen by all work that is submitted to the GPU
+ *   afterwards.
  *   A send ends when the peer's receive has all its bytes.
  *   A receive larger than its send ends with the sent size. A smaller one: both end with
  *   UCCL_ETRUNCATED, nothing is written beyond the buffer, the connection lives.
@@ -376,8 +380,13 @@ int uccl_wait(uccl_request *request, int timeout_ms, size_t *bytes);
 int uccl_cancel(uccl_request *request);
 
 /*
- * Makes received bytes visible to the device that owns the buffer. Nothing is needed for host memory and
- * for staged device memory: returns with `*out` NULL: there is nothing to wait for, and nothing to test.
+ * Makes received bytes visible to the device that owns the buffer: once the request has ended, work on the device
+ * that begins afterwards sees all that receives on this connection have brought to `buffer`, which lies in
+ * `mr`. Post it after the receive has ended. Needed where the NIC writes to the device by itself
+ * (uccl_mr_get_info(): "direct"). Nothing is needed for host memory and for staged device memory: returns with
+ * `*out` NULL: there is nothing to wait for, and nothing to test. May be posted after the connection has failed.
+ *   Never blocks; a request like any other, of 0 bytes, but that cancelling it has no effect. UCCL_EAGAIN as for
+ *   uccl_send_async(); UCCL_EINVAL: the buffer is not in `mr`. Ends with UCCL_EIO if the NIC cannot read it.
  */
 int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out);
 

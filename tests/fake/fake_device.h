@@ -28,6 +28,7 @@ struct fake_allocation {
     uint8_t *address; /* NULL: free */
     uint8_t *hidden;
     size_t length, mapped;
+    int fd;
     uint64_t id;
     int device;
 };
@@ -61,6 +62,7 @@ static struct {
     _Atomic bool hold;        /* no copy ends */
     _Atomic int fail_after;   /* copies; below 0: none fails */
     _Atomic int open_error, pin_error;
+    bool exports, managed;    /* dma-bufs; all of its memory is */
     pthread_t forbidden;
     bool forbids;
     struct {
@@ -107,10 +109,10 @@ static inline uint8_t *fake_alloc(size_t length, int device)
         .hidden = mmap(NULL, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0),
         .length = length,
         .mapped = mapped,
+        .fd = fd,
         .id = ++fake.ids,
         .device = device,
     };
-    close(fd);
     if (a->address == MAP_FAILED || a->hidden == MAP_FAILED)
         fake_die("no memory");
     pthread_mutex_unlock(&fake.lock);
@@ -135,6 +137,7 @@ static inline void fake_free(void *address)
         fake_die("freed what was not allocated");
     munmap(a->address, a->mapped);
     munmap(a->hidden, a->mapped);
+    close(a->fd);
     a->address = NULL;
     pthread_mutex_unlock(&fake.lock);
 }
@@ -187,7 +190,8 @@ static inline int fake_identify(const void *address, struct mem_identity *out)
                                      .device = a->device,
                                      .base = (uintptr_t)a->address,
                                      .base_length = a->length,
-                                     .buffer_id = a->id};
+                                     .buffer_id = a->id,
+                                     .managed = fake.managed};
         snprintf(out->pci, sizeof out->pci, "fa4e:%02x:00.0", (unsigned)a->device & 0xff);
     }
     pthread_mutex_unlock(&fake.lock);
@@ -205,6 +209,24 @@ static inline int fake_device(int index, struct mem_device *out)
     (void)index; /* there are as many as tests name */
     *out = (struct mem_device){.model = "fake"};
     return UCCL_OK;
+}
+
+/* A device that exports gives a file of the allocation: two descriptors of it would be of the same memory. */
+static inline int fake_export_dmabuf(const struct mem_identity *of, uintptr_t from, size_t length, int *fd,
+                                     uint64_t *offset_bytes, char why[MEM_WHY_TEXT])
+{
+    (void)of;
+    if (from % FAKE_PAGE || length % FAKE_PAGE)
+        fake_die("a dma-buf of broken pages");
+    pthread_mutex_lock(&fake.lock);
+    const struct fake_allocation *a = fake_find(from);
+    if (!a || from - (uintptr_t)a->address + length > a->mapped)
+        fake_die("a dma-buf of what is not allocated");
+    *fd = fake.exports ? dup(a->fd) : -1;
+    *offset_bytes = from - (uintptr_t)a->address;
+    pthread_mutex_unlock(&fake.lock);
+    snprintf(why, MEM_WHY_TEXT, "the fake device exports nothing");
+    return *fd >= 0 ? UCCL_OK : UCCL_ENOTSUP;
 }
 
 static inline int fake_stage_open(const struct mem_identity *of, unsigned streams, unsigned copies_max,
@@ -334,6 +356,7 @@ static const struct mem_ops fake_ops = {
     .identify = fake_identify,
     .status = fake_status,
     .device = fake_device,
+    .export_dmabuf = fake_export_dmabuf,
     .stage_open = fake_stage_open,
     .stage_close = fake_stage_close,
     .pin = fake_pin,

@@ -30,6 +30,16 @@ SAME_SIZE(uintptr_t, hipDeviceptr_t);
 SAME_SIZE(void *, hipStream_t);
 SAME_SIZE(void *, hipEvent_t);
 
+#if __has_include(<hsa/hsa_ext_amd.h>)
+#include <hsa/hsa_ext_amd.h>
+#if defined(HSA_AMD_INTERFACE_VERSION_MINOR) && HSA_AMD_INTERFACE_VERSION_MINOR >= 1
+#define HSA_PROTOTYPE(name, ours, theirs)                                                            \
+    _Static_assert(__builtin_types_compatible_p(__typeof__(&name), hsa_status_t(*) theirs), #name);
+HSA_OPTIONAL_FUNCTIONS(HSA_PROTOTYPE)
+SAME_SIZE(int, hsa_status_t);
+#endif
+#endif
+
 _Static_assert((int)hipMemoryTypeDevice == (HIP_VERSION_MAJOR > 5 ? HIP_MEMORY_DEVICE_6 : HIP_MEMORY_DEVICE_5),
                "hipMemoryTypeDevice");
 #define HAS_HIP "HIP "
@@ -51,6 +61,11 @@ SAME_SIZE(int, CUstreamCaptureMode);
 SAME_SIZE(int, CUdevice);
 SAME_SIZE(uintptr_t, CUdeviceptr);
 SAME_SIZE(void *, CUcontext);
+#if CUDA_VERSION >= 11070
+CUDA_OPTIONAL_FUNCTIONS(CUDA_PROTOTYPE)
+CUDA_OPTIONAL_VALUES(CUDA_SAME)
+SAME_SIZE(int, CUmemRangeHandleType);
+#endif
 #define HAS_CUDA "CUDA "
 #else
 #define HAS_CUDA ""

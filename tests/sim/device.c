@@ -138,6 +138,13 @@ static int device_poll(struct mem_stage *stage, void **cookie)
     return 0;
 }
 
+static int device_export_dmabuf(const struct mem_identity *of, uintptr_t from, size_t length, int *fd,
+                                uint64_t *offset_bytes, char why[MEM_WHY_TEXT])
+{
+    (void)of, (void)from, (void)length, (void)fd, (void)offset_bytes, (void)why;
+    abort(); /* its NICs place nothing */
+}
+
 const struct mem_ops sim_device_ops = {
     .name = "sim",
     .kind = (enum uccl_mem)98,
@@ -145,6 +152,7 @@ const struct mem_ops sim_device_ops = {
     .identify = device_identify,
     .status = device_status,
     .device = device_device,
+    .export_dmabuf = device_export_dmabuf,
     .stage_open = device_stage_open,
     .stage_close = device_stage_close,
     .pin = device_pin,

@@ -76,6 +76,10 @@ static struct {
     uint32_t stamped_cqs;           /* made so far */
     uint8_t sl;                     /* InfiniBand: the service level that the network carries */
     bool moves_nothing;             /* writes change no memory */
+    /* instead of memcpy() between addresses that go with these keys; NULL: that */
+    void (*move)(uint64_t to, uint32_t to_key, uint64_t from, uint32_t from_key, size_t length);
+    /* what becomes of a send that works else, and whether it is lost on the way; or NULL */
+    enum ibv_wc_status (*fate)(const struct fake_qp *qp, const struct ibv_send_wr *wr, bool *lost);
     int register_errno, send_errno, notify_errno; /* what the next calls fail with */
     struct fake_qp *qps[FAKE_QPS];
     uint32_t qps_made, qps_alive, handles_alive, mrs_alive;
@@ -313,6 +317,14 @@ static int fake_req_notify_cq(struct ibv_cq *cq, int solicited)
 
 /* ---- what happens to sends ------------------------------------------------------------------- */
 
+static void fake_move(uint64_t to, uint32_t to_key, uint64_t from, uint32_t from_key, size_t length)
+{
+    if (fake.move)
+        fake.move(to, to_key, from, from_key, length);
+    else
+        memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, length);
+}
+
 /* The other side's receive of a send. Where none is posted the message is gone, as on UD and UC. */
 static void fake_arrive(struct fake_qp *to, const struct ibv_send_wr *wr, const struct ibv_sge *piece)
 {
@@ -326,7 +338,7 @@ static void fake_arrive(struct fake_qp *to, const struct ibv_send_wr *wr, const 
     uint8_t *target = write ? (uint8_t *)(uintptr_t)wr->wr.rdma.remote_addr : receives->ring[at].address + grh;
     FAKE_REQUIRE(write || length + grh <= receives->ring[at].length);
     if (length && !(write && fake.moves_nothing))
-        memcpy(target, (void *)(uintptr_t)piece->addr, length);
+        fake_move((uintptr_t)target, write ? wr->wr.rdma.rkey : 0, piece->addr, piece->lkey, length);
     struct ibv_wc wc = {.wr_id = receives->ring[at].wr_id,
                         .qp_num = to->qp.qp_num,
                         .opcode = write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
@@ -346,15 +358,19 @@ static bool fake_step(struct fake_qp *qp)
     struct ibv_wc wc = {.wr_id = wr->wr_id, .qp_num = qp->qp.qp_num};
     bool ud = qp->qp.qp_type == IBV_QPT_UD;
     struct fake_qp *to = fake_qp_of(ud ? wr->wr.ud.remote_qpn : qp->peer);
-    if (works && !fake_reaches(ud ? &((struct fake_handle *)wr->wr.ud.ah)->route : &qp->route))
-        to = NULL;
+    bool lost = works && !fake_reaches(ud ? &((struct fake_handle *)wr->wr.ud.ah)->route : &qp->route);
     if (works) {
         wc.status = fake.status;
         fake.status = IBV_WC_SUCCESS;
+        if (fake.fate && wc.status == IBV_WC_SUCCESS)
+            wc.status = fake.fate(qp, wr, &lost);
     } else {
         wc.status = IBV_WC_WR_FLUSH_ERR;
     }
-    if (wc.status == IBV_WC_SUCCESS && to)
+    if (wc.status == IBV_WC_SUCCESS && wr->opcode == IBV_WR_RDMA_READ)
+        fake_move(qp->pieces[at].addr, qp->pieces[at].lkey, wr->wr.rdma.remote_addr, wr->wr.rdma.rkey,
+                  qp->pieces[at].length);
+    else if (wc.status == IBV_WC_SUCCESS && to && !lost)
         fake_arrive(to, wr, &qp->pieces[at]);
     else if (wc.status != IBV_WC_SUCCESS)
         qp->qp.state = IBV_QPS_ERR;

@@ -378,7 +378,8 @@ BOTH(api_memory, registration_in_use)
     uccl_request *send = post_send(pair.conn[0], "hello", 6);
     cr_assert_eq(end_of(request, 0), 6);
     end_of(send, 0);
-    IS(uccl_flush(pair.conn[1], buffer, 6, mr, &request), 0);
+    IS(uccl_flush(pair.conn[1], buffer, 6, mr, &request), UCCL_EINVAL);
+    IS(uccl_flush(pair.conn[1], buffer + 1, 6, mr, &request), 0);
     cr_assert(request == NULL);
     IS(uccl_dereg_mr(mr), 0);
     pair_close(&pair);

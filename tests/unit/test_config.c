@@ -358,6 +358,25 @@ Test(config, minus_one_stands_in_for_nothing)
     cr_assert_not_null(strstr(lines[0].text, "(environment, NCCL_IB_TC)"), "%s", lines[0].text);
 }
 
+Test(config, nccls_words_for_the_level)
+{
+    static const char *const theirs[] = {"LOC", "PIX", "PXB", "PHB", "NODE", "SYS", "0", "1", "2", "3", "4", "5"};
+    static const unsigned ours[] = {0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 5, 5};
+    expect_resolved(NULL);
+    cr_assert_eq(params.gdr_level, GDR_LEVEL_PXB);
+    for (unsigned i = 0; i < sizeof ours / sizeof ours[0]; i++) {
+        setenv("NCCL_NET_GDR_LEVEL", theirs[i], 1);
+        expect_resolved(NULL);
+        cr_assert_eq(params.gdr_level, ours[i], "%s", theirs[i]);
+    }
+    setenv("UCCL_GDR_LEVEL", "phb", 1);
+    cr_assert_str_eq(seen(NULL, "UCCL_GDR_LEVEL"), "phb from environment");
+    unsetenv("UCCL_GDR_LEVEL");
+    setenv("NCCL_NET_GDR_LEVEL", "NVL", 1);
+    cr_assert_eq(config_resolve(NULL, &params), UCCL_EINVAL);
+    cr_assert_not_null(strstr(lines[0].text, "(environment, NCCL_NET_GDR_LEVEL)"), "%s", lines[0].text);
+}
+
 Test(config, other_nccl_names_stand_in_for_nothing)
 {
     setenv("NCCL_MTU", "9000", 1);

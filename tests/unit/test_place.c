@@ -40,6 +40,59 @@ Test(place, writes_carry_a_granted_message)
     duo_assert_rest();
 }
 
+/* A staged send whose payload the NIC reads itself is not asked for. */
+Test(place, a_staged_send_goes_directly)
+{
+    struct duo_request *send, *receive;
+    placing_open(2);
+    placing_warm_up();
+    duo_block_bytes = 65536;
+    start(&send, &receive, SIZE, SIZE);
+    cr_assert_not(send->wanted);
+    cr_assert_eq(send->msg.block_bytes, 0, "what still goes as datagrams is fetched chunk by chunk");
+    cr_assert_eq(placing_packet_count, 2);
+    cr_assert_eq(placing_packets[0].desc.kind, TX_PLACE);
+    placing_run(5 * MS);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    duo_assert_rest();
+}
+
+static void fetched(struct duo_request *send, const struct duo_request *receive)
+{
+    cr_assert(send->wanted);
+    cr_assert_eq(send->msg.block_bytes, 65536);
+    core_available(duo_core[0], &send->msg, SIZE, duo_now);
+    placing_run(5 * MS);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    cr_assert_eq(placing_packet_count, 0);
+    duo_assert_rest();
+}
+
+Test(place, a_staged_send_that_the_nic_cannot_read_is_fetched)
+{
+    placing_open(2);
+    placing_warm_up();
+    duo_block_bytes = 65536;
+    struct duo_request *receive = duo_recv(1, SIZE);
+    duo_talk();
+    duo_registered = false;
+    struct duo_request *send = duo_send(0, SIZE);
+    duo_talk();
+    fetched(send, receive);
+}
+
+Test(place, a_staged_send_without_queue_pairs_is_fetched)
+{
+    struct duo_request *send, *receive;
+    placing_open(2);
+    placing_open_fails = true;
+    duo_block_bytes = 65536;
+    start(&send, &receive, SIZE, SIZE);
+    fetched(send, receive);
+}
+
 Test(place, one_completion_stands_for_all_before_it)
 {
     struct duo_request *send, *receive;

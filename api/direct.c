@@ -1,0 +1,151 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Whether the NIC reaches memory of a GPU by itself (GPUDirect RDMA), and its registration there.
+ *
+ * One per allocation, whole, shared by all registrations in it and ended with the last of them: unlike the
+ * region it is not kept for the next one, since the allocation's pages could not be freed meanwhile. Which way
+ * works is found out anew for each allocation; it depends on how that was made.
+ *
+ * Thread: any; under the engine's lock.
+ */
+#include "direct.h"
+
+#include "log.h"
+#include "topology.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const level_words[] = {"loc", "pix", "pxb", "phb", "node", "sys"};
+static const char *const distance_words[] = {"PIX", "PXB", "PHB", "NODE", "SYS", "unknown"};
+
+static void say(char why[DIRECT_WHY_TEXT], const char *text)
+{
+    snprintf(why, DIRECT_WHY_TEXT, "%s", text);
+}
+
+/* The distance of a GPU to the NIC; the topology is looked at once per engine, for up to a second. */
+static enum uccl_distance distance_of(struct uccl_engine *engine, const char *pci)
+{
+    struct uccl_device device = {0};
+    uccl_device_get(engine, 0, &device);
+    return topology_distance(engine_topology(engine), pci, device.name);
+}
+
+/* ---- what may be ----------------------------------------------------------------------------- */
+
+bool direct_allowed(struct uccl_engine *engine, const char *pci, char why[DIRECT_WHY_TEXT])
+{
+    const struct params *params = &engine->params;
+    if (!engine->nic->caps(engine->device)->places_payload) {
+        say(why, "the NIC places no payload");
+        return false;
+    }
+    if (params->gdr == GDR_OFF || params->gdr_level == GDR_LEVEL_LOC) {
+        say(why, params->gdr == GDR_OFF ? "UCCL_GDR=off" : "UCCL_GDR_LEVEL=loc");
+        return false;
+    }
+    if (params->gdr_level == GDR_LEVEL_SYS)
+        return true;
+    enum uccl_distance distance = distance_of(engine, pci);
+    /* levels count from loc, distances from PIX, which is one further */
+    if (distance != UCCL_DISTANCE_UNKNOWN && (unsigned)distance + 1 <= params->gdr_level)
+        return true;
+    snprintf(why, DIRECT_WHY_TEXT, "the distance to the NIC is %s, beyond UCCL_GDR_LEVEL=%s",
+             distance_words[distance], level_words[params->gdr_level]);
+    return false;
+}
+
+/* ---- registration ---------------------------------------------------------------------------- */
+
+static bool by_dmabuf(struct uccl_engine *engine, const struct mem_identity *is, struct nic_device_memory memory,
+                      struct direct *direct, char why[NIC_WHY_TEXT])
+{
+    _Static_assert((int)NIC_WHY_TEXT == (int)MEM_WHY_TEXT, "one text for both");
+    if (is->ops->export_dmabuf(is, memory.address, memory.length, &memory.dmabuf_fd, &memory.offset_bytes, why))
+        return false;
+    int error = engine->nic->reg_device(engine->device, &memory, &direct->nic, why);
+    close(memory.dmabuf_fd); /* the registration has a reference of its own */
+    return error == UCCL_OK;
+}
+
+static bool by_address(struct uccl_engine *engine, struct nic_device_memory memory, struct direct *direct,
+                       char why[NIC_WHY_TEXT])
+{
+    return engine->nic->reg_device(engine->device, &memory, &direct->nic, why) == UCCL_OK;
+}
+
+/* Whole pages, as dma-bufs want them: what shares a page with the allocation is the device's, too. */
+static void try_ways(struct uccl_engine *engine, const struct mem_region *region, struct direct *direct)
+{
+    unsigned way = engine->params.gdr;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = region->begin / page * page;
+    uintptr_t to = (region->begin + region->length + page - 1) / page * page;
+    struct nic_device_memory memory = {.address = from, .length = to - from, .dmabuf_fd = -1};
+    char no_dmabuf[NIC_WHY_TEXT] = "", no_address[NIC_WHY_TEXT] = "";
+    if (way != GDR_PEERMEM && by_dmabuf(engine, &region->is, memory, direct, no_dmabuf)) {
+        say(direct->why, "direct, as a dma-buf");
+        return;
+    }
+    memory.address = region->begin;
+    memory.length = region->length;
+    if (way != GDR_DMABUF && by_address(engine, memory, direct, no_address)) {
+        snprintf(direct->why, sizeof direct->why, "direct, as peer memory%s%s", *no_dmabuf ? "; dma-buf: " : "",
+                 no_dmabuf);
+        return;
+    }
+    snprintf(direct->why, sizeof direct->why, "staged: %s%s%s", no_dmabuf, *no_dmabuf && *no_address ? "; " : "",
+             no_address);
+}
+
+static void tell_once(struct uccl_engine *engine, const struct mem_region *region, const struct direct *direct)
+{
+    bool *told = direct->nic.handle ? &engine->told_direct : &engine->told_staged;
+    if (!*told)
+        LOG_INFORM("memory of %s device %d (%s) is %s", region->is.ops->name, region->is.device,
+                   *region->is.pci ? region->is.pci : "no PCI address", direct->why);
+    *told = true;
+}
+
+static struct direct *make(struct uccl_engine *engine, const struct mem_region *region)
+{
+    char why[DIRECT_WHY_TEXT];
+    struct direct *direct = calloc(1, sizeof *direct);
+    if (!direct)
+        return NULL;
+    if (region->is.managed)
+        say(direct->why, "staged: managed memory moves between device and host");
+    else if (direct_allowed(engine, region->is.pci, why))
+        try_ways(engine, region, direct);
+    else
+        snprintf(direct->why, sizeof direct->why, "staged: %.200s", why);
+    tell_once(engine, region, direct);
+    return direct;
+}
+
+int direct_get(struct uccl_engine *engine, struct uccl_mr *mr)
+{
+    struct mem_region *region = mr->region;
+    if (!region->direct)
+        region->direct = make(engine, region);
+    if (!region->direct)
+        return UCCL_ENOMEM;
+    region->direct->users++;
+    mr->nic = region->direct->nic;
+    return UCCL_OK;
+}
+
+void direct_put(struct uccl_engine *engine, struct uccl_mr *mr)
+{
+    struct direct *direct = mr->region->direct;
+    if (!direct)
+        return;
+    mr->nic.handle = NULL; /* it is the region's */
+    if (--direct->users)
+        return;
+    engine->nic->dereg_mr(engine->device, &direct->nic);
+    mr->region->direct = NULL;
+    free(direct);
+}

@@ -1,0 +1,549 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * GPUDirect RDMA: whole engines over a verbs device and a GPU that are not there (fake_rdma.h). That the CPU
+ * touches no memory of the device, the fake device sees to; a GPU call on an application's thread aborts.
+ */
+#include "stage_pair.h"
+
+#include "fake_rdma.h"
+
+enum { LENGTH = 1000000 };
+
+static void set_up(void)
+{
+    fake.exports = true;
+    rdma_start();
+}
+
+TestSuite(gdr, .init = set_up, .timeout = 60);
+
+static void open_gdr(const char *gdr, const char *level, const char *name, const char *value)
+{
+    mem_set_test_kind(&fake_ops);
+    fake_forbid_this_thread();
+    for (int i = 0; i < 2; i++)
+        pair.engine[i] =
+            open_engine("no", "BACKEND", "verbs", "GDR", gdr, "GDR_LEVEL", level, "LINGER_MS", "300",
+                        "DEAD_PEER_MS", "5000", "PACKET_LIFETIME_MS", "20", "PATH_RETRY_MS", "1", "GPU_BLOCK_KB",
+                        "64", "GPU_BLOCKS", "8", "NUM_ENGINES", "1", name, value, NULL);
+    IS(uccl_listen(pair.engine[1], 0, 0, &pair.handle, &pair.listener), 0);
+    connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
+}
+
+static void close_gdr(void)
+{
+    stage_close_pair();
+    rdma_end();
+}
+
+/* Queue pairs are made when the first message could use them; what is sent before goes another way. */
+static void warm_up(void)
+{
+    static uint8_t from[100000], to[100000];
+    uint64_t end_ms = now_ms() + SOON_MS;
+    uccl_mr *mr[2];
+    IS(uccl_reg_mr(pair.engine[0], from, sizeof from, UCCL_MEM_AUTO, &mr[0]), 0);
+    IS(uccl_reg_mr(pair.engine[1], to, sizeof to, UCCL_MEM_AUTO, &mr[1]), 0);
+    while (counter(0, "tx_placed") == 0) {
+        uccl_request *send, *recv;
+        IS(uccl_recv_async(pair.conn[1], to, sizeof to, mr[1], &recv), 0);
+        IS(uccl_send_async(pair.conn[0], from, sizeof from, mr[0], &send), 0);
+        end_of(recv, 0);
+        end_of(send, 0);
+        cr_assert(now_ms() < end_ms);
+    }
+    for (int i = 0; i < 2; i++)
+        IS(uccl_dereg_mr(mr[i]), 0);
+}
+
+static void flush(const struct side *to)
+{
+    uccl_request *request;
+    IS(uccl_flush(pair.conn[1], to->memory, 1, to->mr, &request), 0);
+    if (request)
+        cr_assert_eq(end_of(request, 0), 0);
+}
+
+/* A message, and what is in the memory when it has been flushed. */
+static void move(const struct side *from, const struct side *to, size_t length, unsigned number)
+{
+    uccl_request *send, *recv;
+    fill(shadow, length, number);
+    side_write(from, 0, shadow, length);
+    memset(shadow, 0x5a, length);
+    side_write(to, 0, shadow, length);
+    IS(uccl_recv_async(pair.conn[1], to->memory, length, to->mr, &recv), 0);
+    IS(uccl_send_async(pair.conn[0], from->memory, length, from->mr, &send), 0);
+    cr_assert_eq(end_of(recv, 0), length);
+    cr_assert_eq(end_of(send, 0), length);
+    flush(to);
+    side_read(to, 0, shadow, length);
+    check(shadow, length, number);
+}
+
+static const char *reached(const struct side *side)
+{
+    static struct uccl_mr_info info;
+    IS(uccl_mr_get_info(side->mr, &info), 0);
+    return info.reached;
+}
+
+/* What becomes of memory of the device: all of it travels directly, or none. On RC, where nothing is ever repaired. */
+static void expect(const char *gdr, const char *level, const char *name, const char *value, const char *how)
+{
+    bool direct = strncmp(how, "direct", 6) == 0;
+    open_gdr(gdr, level, name, value);
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    cr_assert_str_eq(reached(&from), how);
+    cr_assert_str_eq(reached(&to), how);
+    if (strcmp(name, "UDMODE") != 0)
+        warm_up();
+    for (unsigned i = 0; i < 5; i++)
+        move(&from, &to, LENGTH - i * 77777, i);
+    cr_assert_eq(counter(0, "gpu_fetches") == 0, direct);
+    cr_assert_eq(counter(1, "gpu_uploads") == 0, direct);
+    cr_assert_eq(rdma.writes > 0, direct);
+    cr_assert_eq(rdma.reads > 0, direct); /* a flush of what is staged has nothing to do */
+    cr_assert_eq(rdma.mrs_alive, direct ? 2 : 0);
+    side_free(&from);
+    side_free(&to);
+    cr_assert_eq(rdma.mrs_alive, 0);
+    close_gdr();
+}
+
+/* ---- which way, and why not ------------------------------------------------------------------ */
+
+Test(gdr, as_dmabuf)
+{
+    rdma.peer_memory = true;
+    expect("auto", "sys", "RCMODE", "1", "direct, as a dma-buf");
+}
+
+Test(gdr, only_as_dmabuf)
+{
+    expect("dmabuf", "sys", "RCMODE", "1", "direct, as a dma-buf");
+}
+
+Test(gdr, device_exports_nothing)
+{
+    fake.exports = false;
+    rdma.peer_memory = true;
+    expect("auto", "sys", "RCMODE", "1", "direct, as peer memory; dma-buf: the fake device exports nothing");
+}
+
+Test(gdr, nic_takes_no_dmabuf)
+{
+    rdma.dmabuf_errno = EOPNOTSUPP;
+    rdma.peer_memory = true;
+    expect("auto", "sys", "RCMODE", "1",
+           "direct, as peer memory; dma-buf: the device takes no dma-buf: Operation not supported");
+}
+
+Test(gdr, library_knows_no_dmabuf)
+{
+    rdma_lib.reg_dmabuf_mr = NULL;
+    rdma.peer_memory = true;
+    expect("auto", "sys", "RCMODE", "1",
+           "direct, as peer memory; dma-buf: libibverbs has no ibv_reg_dmabuf_mr (rdma-core 34 or later is needed)");
+}
+
+Test(gdr, only_peer_memory)
+{
+    rdma.peer_memory = true;
+    expect("peermem", "sys", "RCMODE", "1", "direct, as peer memory");
+}
+
+Test(gdr, nothing_works)
+{
+    rdma.dmabuf_errno = EOPNOTSUPP;
+    expect("auto", "sys", "RCMODE", "1",
+           "staged: the device takes no dma-buf: Operation not supported; no driver resolves the address (peer memory "
+           "module): Bad address");
+}
+
+Test(gdr, dmabuf_that_fails_is_not_replaced)
+{
+    rdma.dmabuf_errno = EINVAL;
+    rdma.peer_memory = true;
+    expect("dmabuf", "sys", "RCMODE", "1", "staged: the device takes no dma-buf: Invalid argument");
+}
+
+Test(gdr, peer_memory_that_fails_is_not_replaced)
+{
+    expect("peermem", "sys", "RCMODE", "1",
+           "staged: no driver resolves the address (peer memory module): Bad address");
+}
+
+Test(gdr, off)
+{
+    rdma.peer_memory = true;
+    expect("off", "sys", "RCMODE", "1", "staged: UCCL_GDR=off");
+}
+
+Test(gdr, managed_memory)
+{
+    fake.managed = true;
+    rdma.peer_memory = true;
+    expect("auto", "sys", "RCMODE", "1", "staged: managed memory moves between device and host");
+}
+
+Test(gdr, no_queue_pairs_to_flush_with)
+{
+    fake_nic.no_rc = true;
+    expect("auto", "sys", "RCMODE", "1", "staged: the device makes no RC queue pairs, which flushing needs; the device "
+                                         "makes no RC queue pairs, which flushing needs");
+}
+
+Test(gdr, ud)
+{
+    expect("auto", "sys", "UDMODE", "1", "staged: the NIC places no payload");
+}
+
+Test(gdr, level_of_none)
+{
+    expect("auto", "loc", "RCMODE", "1", "staged: UCCL_GDR_LEVEL=loc");
+}
+
+Test(gdr, unknown_distance)
+{
+    expect("auto", "node", "RCMODE", "1", "staged: the distance to the NIC is unknown, beyond UCCL_GDR_LEVEL=node");
+}
+
+/* ---- distance -------------------------------------------------------------------------------- */
+
+/* A machine on which the fake device 3 is behind the same host bridge as the fake NIC, or the same switch. */
+static void machine(bool one_switch)
+{
+    static char name[] = "/tmp/test-gdr-XXXXXX";
+    const char *open_switch = "<object type=\"Bridge\" gp_index=\"6\" bridge_type=\"1-1\" depth=\"1\" bridge_pci=\"fa4e:[02-04]\""
+                              " pci_busid=\"fa4e:01:00.0\" pci_type=\"0604 [1000:c030] [0000:0000] b0\" pci_link_speed=\"0\">\n";
+    int fd = mkstemp(name);
+    FILE *xml = fdopen(fd, "w");
+    cr_assert_not_null(xml);
+    fprintf(xml,
+            "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n"
+            "<topology version=\"2.0\">\n"
+            "<object type=\"Machine\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\""
+            " complete_nodeset=\"0x1\" gp_index=\"1\" allowed_cpuset=\"0x1\" allowed_nodeset=\"0x1\">\n"
+            "<object type=\"NUMANode\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\""
+            " complete_nodeset=\"0x1\" gp_index=\"3\" local_memory=\"1048576\"/>\n"
+            "<object type=\"PU\" os_index=\"0\" cpuset=\"0x1\" complete_cpuset=\"0x1\" nodeset=\"0x1\""
+            " complete_nodeset=\"0x1\" gp_index=\"4\"/>\n"
+            "<object type=\"Bridge\" gp_index=\"5\" bridge_type=\"0-1\" depth=\"0\" bridge_pci=\"fa4e:[00-04]\">\n%s"
+            "<object type=\"PCIDev\" gp_index=\"7\" pci_busid=\"fa4e:03:00.0\""
+            " pci_type=\"0302 [10de:2330] [0000:0000] a1\" pci_link_speed=\"0\"/>\n"
+            "<object type=\"PCIDev\" gp_index=\"8\" pci_busid=\"fa4e:04:00.0\""
+            " pci_type=\"0207 [15b3:1021] [0000:0000] 00\" pci_link_speed=\"0\">\n"
+            "<object type=\"OSDev\" gp_index=\"9\" name=\"fake0\" osdev_type=\"3\"/>\n</object>\n"
+            "</object>\n%s</object>\n</topology>\n",
+            one_switch ? open_switch : "", one_switch ? "</object>\n" : "");
+    fclose(xml);
+    setenv("HWLOC_XMLFILE", name, 1);
+}
+
+Test(gdr, within_the_level)
+{
+    machine(true);
+    expect("auto", "pix", "RCMODE", "1", "direct, as a dma-buf");
+}
+
+Test(gdr, just_within_the_level)
+{
+    machine(false);
+    expect("auto", "phb", "RCMODE", "1", "direct, as a dma-buf");
+}
+
+Test(gdr, beyond_the_level)
+{
+    machine(false);
+    expect("auto", "pxb", "RCMODE", "1", "staged: the distance to the NIC is PHB, beyond UCCL_GDR_LEVEL=pxb");
+}
+
+/* ---- registrations --------------------------------------------------------------------------- */
+
+/* Registrations in an allocation share one with the NIC; it ends with the last, so that memory can be freed. */
+Test(gdr, one_registration_for_an_allocation)
+{
+    open_gdr("auto", "sys", "RCMODE", "1");
+    uint8_t *memory = fake_alloc(LENGTH, 3);
+    uccl_mr *mr[3];
+    for (unsigned i = 0; i < 3; i++)
+        IS(uccl_reg_mr(pair.engine[0], memory + i * 1000, 5000, UCCL_MEM_AUTO, &mr[i]), 0);
+    cr_assert_eq(rdma.mrs_alive, 1);
+    for (unsigned i = 0; i < 3; i++) {
+        cr_assert_eq(rdma.mrs_alive, 1);
+        IS(uccl_dereg_mr(mr[i]), 0);
+    }
+    cr_assert_eq(rdma.mrs_alive, 0);
+    IS(uccl_reg_mr(pair.engine[0], memory, 1, UCCL_MEM_AUTO, &mr[0]), 0);
+    cr_assert_eq(rdma.mrs_alive, 1, "what is left is deregistered with the engine");
+    close_gdr();
+    fake_free(memory);
+}
+
+/* Memory comes back at the same address: a registration of what was there before would write to nobody's pages. */
+Test(gdr, memory_at_the_same_address)
+{
+    open_gdr("auto", "sys", "RCMODE", "1");
+    warm_up();
+    const uint8_t *before[2] = {NULL, NULL};
+    for (unsigned i = 0; i < 4; i++) {
+        struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+        cr_assert(i == 0 || from.memory == before[0] || from.memory == before[1]);
+        move(&from, &to, LENGTH, i);
+        before[0] = from.memory;
+        before[1] = to.memory;
+        side_free(&from);
+        side_free(&to);
+    }
+    cr_assert_eq(counter(1, "gpu_uploads"), 0);
+    cr_assert_eq(rdma.mrs_made, 8);
+    close_gdr();
+}
+
+/* ---- flush ----------------------------------------------------------------------------------- */
+
+Test(gdr, flush_makes_what_was_received_visible)
+{
+    open_gdr("auto", "sys", "RCMODE", "1");
+    warm_up();
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    uccl_request *send, *recv, *request;
+    rdma.posts_writes = true;
+    fill(shadow, LENGTH, 1);
+    side_write(&from, 0, shadow, LENGTH);
+    IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &recv), 0);
+    IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &send), 0);
+    cr_assert_eq(end_of(recv, 0), LENGTH);
+    end_of(send, 0);
+    side_read(&to, LENGTH - 100, shadow, 100);
+    cr_assert_neq(shadow[0], content(1, LENGTH - 100), "nothing was held back: the test is void");
+    IS(uccl_flush(pair.conn[1], to.memory, LENGTH, to.mr, &request), 0);
+    cr_assert_not_null(request);
+    cr_assert_eq(end_of(request, 0), 0);
+    side_read(&to, 0, shadow, LENGTH);
+    check(shadow, LENGTH, 1);
+    side_free(&from);
+    side_free(&to);
+    close_gdr();
+}
+
+/* More than the NIC takes at once; registrations are in use meanwhile; a cancel changes nothing. */
+Test(gdr, many_flushes)
+{
+    enum { FLUSHES = 200 };
+    uccl_request *request[FLUSHES];
+    open_gdr("auto", "sys", "RCMODE", "1");
+    struct side to = side_make(pair.engine[1], true, LENGTH);
+    for (unsigned i = 0; i < FLUSHES; i++)
+        IS(uccl_flush(pair.conn[1], to.memory + i, 10, to.mr, &request[i]), 0);
+    IS(uccl_dereg_mr(to.mr), UCCL_EAGAIN);
+    IS(uccl_cancel(request[FLUSHES - 1]), 0);
+    for (unsigned i = 0; i < FLUSHES; i++)
+        cr_assert_eq(end_of(request[i], 0), 0);
+    cr_assert_eq(rdma.reads, FLUSHES);
+    side_free(&to);
+    close_gdr();
+}
+
+Test(gdr, flushes_with_nothing_to_do)
+{
+    static uint8_t host[100];
+    uccl_request *request = (uccl_request *)host;
+    uccl_mr *mr;
+    open_gdr("auto", "sys", "RCMODE", "1");
+    struct side to = side_make(pair.engine[1], true, LENGTH);
+    IS(uccl_reg_mr(pair.engine[1], host, sizeof host, UCCL_MEM_AUTO, &mr), 0);
+    IS(uccl_flush(pair.conn[1], host, sizeof host, mr, &request), 0);
+    cr_assert_null(request);
+    request = (uccl_request *)host;
+    IS(uccl_flush(pair.conn[1], host, sizeof host, NULL, &request), 0);
+    cr_assert_null(request);
+    request = (uccl_request *)host;
+    IS(uccl_flush(pair.conn[1], to.memory, 0, to.mr, &request), 0);
+    cr_assert_null(request);
+    IS(uccl_flush(pair.conn[1], to.memory + LENGTH, 1, to.mr, &request), UCCL_EINVAL);
+    IS(uccl_flush(pair.conn[1], host, 1, to.mr, &request), UCCL_EINVAL);
+    cr_assert_eq(rdma.reads, 0);
+    IS(uccl_dereg_mr(mr), 0);
+    side_free(&to);
+    close_gdr();
+}
+
+/* A read that fails fails those behind it; the next one has a queue pair that works. */
+Test(gdr, flush_that_fails)
+{
+    uccl_request *request;
+    open_gdr("auto", "sys", "RCMODE", "1");
+    struct side to = side_make(pair.engine[1], true, LENGTH);
+    for (unsigned i = 0; i < 3; i++) {
+        rdma.break_reads = 1;
+        IS(uccl_flush(pair.conn[1], to.memory, 1, to.mr, &request), 0);
+        end_of(request, UCCL_EIO);
+        flush(&to);
+    }
+    fake_nic.no_rc = true; /* nor can one be made */
+    rdma.break_reads = 1;
+    for (unsigned i = 0; i < 2; i++) {
+        IS(uccl_flush(pair.conn[1], to.memory, 1, to.mr, &request), 0);
+        end_of(request, UCCL_EIO);
+    }
+    side_free(&to);
+    close_gdr();
+}
+
+/* What has been received is flushed although the peer is gone; closing waits for flushes. */
+Test(gdr, flush_at_the_end)
+{
+    uccl_request *request;
+    uint64_t end_ms = now_ms() + SOON_MS;
+    int done = 0;
+    open_gdr("auto", "sys", "RCMODE", "1");
+    struct side to = side_make(pair.engine[1], true, LENGTH);
+    IS(uccl_conn_close(pair.conn[0]), 0);
+    while (uccl_conn_status(pair.conn[1]) == 0)
+        cr_assert(now_ms() < end_ms);
+    flush(&to);
+    IS(uccl_flush(pair.conn[1], to.memory, 1, to.mr, &request), 0);
+    IS(uccl_conn_close(pair.conn[1]), 0);
+    IS(uccl_test(request, &done, NULL), 0);
+    cr_assert(done);
+    side_free(&to);
+    close_gdr();
+}
+
+/* ---- what cannot go directly ----------------------------------------------------------------- */
+
+/* Small messages and those with host memory at one end, all sizes: mixed as they come. */
+Test(gdr, every_size)
+{
+    open_gdr("auto", "sys", "RCMODE", "0");
+    warm_up();
+    all_sizes();
+    cr_assert_gt(rdma.writes, 0);
+    cr_assert_gt(counter(0, "gpu_fetches"), 0, "small messages are staged");
+    close_gdr();
+}
+
+/* Before there are queue pairs all is staged, and where the other side is not direct. */
+Test(gdr, only_one_side_is_direct)
+{
+    open_gdr("auto", "sys", "RCMODE", "1");
+    warm_up();
+    struct side from = side_make(pair.engine[0], true, LENGTH);
+    fake.managed = true;
+    struct side to = side_make(pair.engine[1], true, LENGTH);
+    cr_assert_str_eq(reached(&from), "direct, as a dma-buf");
+    cr_assert_str_eq(reached(&to), "staged: managed memory moves between device and host");
+    for (unsigned i = 0; i < 3; i++)
+        move(&from, &to, LENGTH, i);
+    cr_assert_eq(rdma.writes, 0);
+    cr_assert_gt(counter(1, "gpu_uploads"), 0);
+    side_free(&from);
+    side_free(&to);
+    close_gdr();
+}
+
+/* Lost writes are repaired by datagrams: fetched from the device for that, and copied up to it there. */
+Test(gdr, lost_writes_are_repaired)
+{
+    open_gdr("auto", "sys", "RCMODE", "0");
+    warm_up();
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    rdma.lose_one_in = 7;
+    for (unsigned i = 0; i < 10; i++)
+        move(&from, &to, LENGTH - i * 7001, i);
+    cr_assert_gt(rdma.writes, 50);
+    cr_assert_gt(counter(0, "gpu_fetches"), 5);
+    cr_assert_gt(counter(1, "gpu_uploads"), 5);
+    side_free(&from);
+    side_free(&to);
+    close_gdr();
+}
+
+/* Queue pairs fail in the midst of messages, one after the other. */
+static void broken_paths(const char *rc)
+{
+    open_gdr("auto", "sys", "RCMODE", rc);
+    warm_up();
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    for (unsigned i = 0; i < 6; i++) {
+        rdma.break_writes = 1 + i % 3 * 2;
+        move(&from, &to, LENGTH - i * 7001, i);
+    }
+    cr_assert_gt(rdma.writes, 0);
+    cr_assert_gt(counter(0, "gpu_fetches"), 0);
+    side_free(&from);
+    side_free(&to);
+    close_gdr();
+}
+
+Test(gdr, broken_paths_of_uc)
+{
+    broken_paths("0");
+}
+
+Test(gdr, broken_paths_of_rc)
+{
+    broken_paths("1");
+}
+
+/* Many at once, both ways, small and large, host and device, with loss: more repairs than places for them. */
+Test(gdr, crowd)
+{
+    open_gdr("auto", "sys", "RCMODE", "0");
+    warm_up();
+    rdma.lose_one_in = 5;
+    crowd(60, 300000);
+    cr_assert_gt(rdma.writes, 0);
+    close_gdr();
+}
+
+/* Copies for repairs that fail end their messages, and no others. */
+Test(gdr, repairs_that_cannot_be_fetched)
+{
+    open_gdr("auto", "sys", "RCMODE", "0");
+    warm_up();
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    uccl_request *send, *recv;
+    fake.fail_after = 0;
+    rdma.lose_one_in = 2;
+    IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &recv), 0);
+    IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &send), 0);
+    end_of(send, UCCL_EIO);
+    end_of(recv, UCCL_ECANCELED);
+    fake.fail_after = -1;
+    rdma.lose_one_in = 0;
+    move(&from, &to, LENGTH, 1);
+    side_free(&from);
+    side_free(&to);
+    close_gdr();
+}
+
+/* A cancel while a repair is being fetched: the send ends when no copy touches its memory any more. */
+Test(gdr, cancelled_while_a_repair_is_fetched)
+{
+    open_gdr("auto", "sys", "RCMODE", "0");
+    warm_up();
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    uccl_request *send, *recv;
+    uint64_t end_ms = now_ms() + SOON_MS;
+    int done = 0;
+    fake.hold = true;
+    rdma.lose_one_in = 2;
+    IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &recv), 0);
+    IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &send), 0);
+    while (counter(0, "gpu_fetches") == 0)
+        cr_assert(now_ms() < end_ms);
+    IS(uccl_cancel(send), 0);
+    end_of(recv, UCCL_ECANCELED);
+    IS(uccl_test(send, &done, NULL), 0);
+    cr_assert(!done, "it ended with a copy in flight");
+    fake.hold = false;
+    end_of(send, UCCL_ECANCELED);
+    rdma.lose_one_in = 0;
+    move(&from, &to, LENGTH, 1);
+    side_free(&from);
+    side_free(&to);
+    close_gdr();
+}
