@@ -27,7 +27,8 @@ build() {
     mkdir -p "$build"
     [ ! -f "$build/build.ninja" ] || options+=(--reconfigure)
     if ! { meson setup "$build" "$ROOT" "${options[@]}" &&
-        ninja -C "$build" bench/p2p_bench bench/transport_test bench/uccl_info tests/mem/gpu_messages; } \
+        ninja -C "$build" bench/p2p_bench bench/transport_test bench/uccl_info tests/mem/gpu_messages \
+        tests/mem/gpu_export; } \
         >"$ROOT/build-gpu/build.log" 2>&1; then
         tail -n 40 "$ROOT/build-gpu/build.log"
         echo "the build failed; all of it is in build-gpu/build.log"
@@ -37,7 +38,7 @@ build() {
     mkdir -p "$carry"/{lib,bench,tests/gpu,tests/mem}
     cp "$build"/bench/{p2p_bench,transport_test,uccl_info} "$ROOT"/bench/{compare_gpu.sh,compare_gpu.py,peer_nccl.py} \
         "$carry/bench"
-    cp "$build/tests/mem/gpu_messages" "$ROOT"/tests/mem/headers.c "$carry/tests/mem"
+    cp "$build"/tests/mem/gpu_{messages,export} "$ROOT"/tests/mem/headers.c "$carry/tests/mem"
     mkdir -p "$carry/engine/mem"
     cp "$ROOT"/engine/mem/*.h "$carry/engine/mem"
     cp "$ROOT/tests/gpu/run.sh" "$carry/tests/gpu"
@@ -45,7 +46,7 @@ build() {
     ldd "$build/bench/p2p_bench" | awk -v wanted="$CARRIED" '$1 ~ wanted {print $3}' | while read -r file; do
         cp -L "$file" "$carry/lib"
     done
-    strip "$carry"/bench/{p2p_bench,transport_test,uccl_info} "$carry/tests/mem/gpu_messages" "$carry"/lib/*.so*
+    strip "$carry"/bench/{p2p_bench,transport_test,uccl_info} "$carry"/tests/mem/gpu_{messages,export} "$carry"/lib/*.so*
     echo "built $(du -sh "$carry" | cut -f 1) in build-gpu/carry"
 }
 
@@ -137,6 +138,8 @@ run() {
     headers
     export -f no_gpu
     check "without a GPU" bash -c no_gpu
+    check "export as a dma-buf" "$MEM/gpu_export" cuda
+    "$MEM/gpu_export" cuda # what came of it
     check "messages between GPU 0 and GPU $other" "$MEM/gpu_messages" cuda 0 $other
     [ "$other" -eq 0 ] || check "messages on GPU 0, GPU 1 stays untouched" "$MEM/gpu_messages" cuda 0 0 1
     for io in mmsg uring; do

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum {
     SUCCESS = 0,
@@ -33,6 +35,10 @@ enum { STACK_MAX = 16 };
 struct context {
     int device, retained;
 };
+
+#ifndef OLD
+FAKE_API int cuThreadExchangeStreamCaptureMode(int *mode);
+#endif
 
 static struct context primary[FAKE_DEVICES_MAX];
 static int initialised;
@@ -222,6 +228,23 @@ FAKE_API int cuMemFree_v2(uintptr_t memory)
     NEED_CONTEXT;
     return fake_free((void *)memory) ? SUCCESS : INVALID_VALUE;
 }
+
+#ifndef OLD
+/* A dma-buf of whole pages of one allocation; of its size alone. Any context will do, none as well. */
+FAKE_API int cuMemGetHandleForAddressRange(int *out, uintptr_t address, size_t bytes, int type, unsigned long long flags);
+FAKE_API int cuMemGetHandleForAddressRange(int *out, uintptr_t address, size_t bytes, int type, unsigned long long flags)
+{
+    NEED_INIT;
+    int mode = 2; /* relaxed: it could be an unsafe call, for all that the driver knows */
+    cuThreadExchangeStreamCaptureMode(&mode);
+    if (mode != 2)
+        fake_violation("a call that a capture of the application's forbids");
+    if (address % 4096 || bytes % 4096 || type != 1 || flags)
+        return INVALID_VALUE;
+    *out = memfd_create("fake-dma-buf", MFD_CLOEXEC);
+    return *out >= 0 && ftruncate(*out, (off_t)bytes) == 0 ? SUCCESS : OUT_OF_MEMORY;
+}
+#endif
 
 FAKE_API int cuMemHostAlloc(void **out, size_t bytes, unsigned flags);
 FAKE_API int cuMemHostAlloc(void **out, size_t bytes, unsigned flags)

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #ifndef ROCM
 #define ROCM 6
@@ -228,6 +230,21 @@ FAKE_API int hipMemcpy(void *to, const void *from, size_t bytes, int direction)
     (void)direction;
     return fake_copy(to, from, bytes) ? SUCCESS : INVALID_VALUE;
 }
+
+#if ROCM >= 6
+/* Of libhsa-runtime64.so.1, below. */
+FAKE_API int hsa_amd_portable_export_dmabuf(const void *address, size_t bytes, int *fd, uint64_t *offset);
+FAKE_API int hsa_amd_portable_export_dmabuf(const void *address, size_t bytes, int *fd, uint64_t *offset)
+{
+    int failure = fake_enter(__func__);
+    (void)address;
+    if (failure)
+        return failure;
+    *fd = memfd_create("fake-dma-buf", MFD_CLOEXEC);
+    *offset = 4096;
+    return *fd >= 0 && ftruncate(*fd, (off_t)bytes + 4096) == 0 ? SUCCESS : INVALID_VALUE;
+}
+#endif
 
 /* ---- streams and events ---------------------------------------------------------------------- */
 

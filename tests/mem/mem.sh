@@ -18,6 +18,7 @@ stand_in cuda libcuda.so.1
 stand_in cuda-old libcuda.so.1
 stand_in hip5 libamdhip64.so.5
 stand_in hip6 libamdhip64.so.6
+ln -s "$BUILD/tests/mem/libfake-hip6.so" "$WORK/hip6/libhsa-runtime64.so.1"
 
 # with NAME COMMAND...: one that finds the stand-in
 with() {
@@ -52,6 +53,22 @@ if [ "$SHORT" = 0 ]; then
     check "CUDA, three engine threads" with cuda env UCCL_NUM_ENGINES=3 UCCL_GPU_FIRST_BLOCK_KB=64 timeout 200 "$GPU_MESSAGES" cuda 1 0 2
 fi
 check "CUDA, one GPU for both" with cuda timeout 200 "$GPU_MESSAGES" cuda 0 0 2
+
+# ---- dma-bufs -------------------------------------------------------------------------------
+
+# exports PATTERN STAND-IN KIND OUTCOME [VARIABLE=VALUE...]
+exports() {
+    local pattern=$1 library=$2 kind=$3 outcome=$4
+    shift 4
+    ends_with 0 10 "$pattern" with "$library" env "$@" "$BUILD/tests/mem/gpu_export" "$kind" "$outcome"
+}
+check "dma-buf: CUDA" exports 'exported 3145728 bytes, at 0 ' cuda cuda exported
+check "dma-buf: CUDA refuses" exports 'refused: the driver exports no dma-buf: .*801' cuda cuda refused \
+    FAKE_GPU_FAIL=cuMemGetHandleForAddressRange:801:1
+check "dma-buf: ROCm" exports 'exported .* at 4096 ' hip6 hip exported
+check "dma-buf: ROCm refuses" exports 'refused: the runtime exports no dma-buf: status 0x1001' hip6 hip refused \
+    FAKE_GPU_FAIL=hsa_amd_portable_export_dmabuf:4097:1
+check "dma-buf: ROCm 5.0" exports 'refused: .*ROCm 5.6' hip5 hip refused
 
 # ---- tools ----------------------------------------------------------------------------------
 
