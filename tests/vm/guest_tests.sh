@@ -84,8 +84,8 @@ guest "udp: verified messages over the veth pair" pair 10.0.0.2 --msize=1000000 
 
 # use KIND [NAME=VALUE...]: what the following checks run with
 use() {
-    # delays under emulation are milliseconds
-    local settings=(UCCL_BACKEND=verbs UCCL_SWIFT_TARGET_US=100000)
+    # delays under emulation are milliseconds, and where the host is busy a guest stands still for seconds
+    local settings=(UCCL_BACKEND=verbs UCCL_SWIFT_TARGET_US=100000 UCCL_DEAD_PEER_MS=60000)
     kind=$1
     shift
     case $kind in
