@@ -142,6 +142,7 @@ static unsigned on_ack_lanes(struct flow *flow, const struct lane_news *news, un
         if (!flow->core->places_reliably)
             lost += sent_lose_by_lane(&flow->sent, news->lane, news->path_seq);
     }
+    lanes_lost(flow, lost);
     return lost;
 }
 

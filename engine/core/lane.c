@@ -271,6 +271,7 @@ static void connect(struct flow *flow, struct lane *lane)
 static void release_chunks(struct flow *flow, uint16_t index)
 {
     unsigned lost = sent_release_lane(&flow->sent, index);
+    lanes_lost(flow, lost > 0); /* one may have taken all others with it */
     COUNT(flow->core->counters, lost_chunks, lost);
     flow_wake(flow);
 }
@@ -380,6 +381,32 @@ bool lane_try_repair(struct flow *flow, const struct chunk *chunk)
         flow->ping_due = true; /* is it the lane, or the peer? */
     lane->round_ns = now_ns;
     return true;
+}
+
+void lanes_wrote(struct flow *flow, uint32_t packets)
+{
+    enum { OF_LATE = 4096 };
+    struct lanes *lanes = &flow->lanes;
+    if (lanes->packets >= OF_LATE) {
+        lanes->packets /= 2;
+        lanes->losses /= 2;
+    }
+    lanes->packets += packets;
+}
+
+void lanes_lost(struct flow *flow, unsigned chunks)
+{
+    if (!flow->core->places_reliably)
+        flow->lanes.losses += chunks;
+}
+
+bool lanes_lossy(const struct flow *flow)
+{
+    enum { FEW = 2, MILLION = 1000000 };
+    const struct lanes *lanes = &flow->lanes;
+    uint64_t most_ppm = flow->core->params->packet_loss_ppm;
+    return lanes->losses >= FEW && most_ppm < MILLION &&
+           (uint64_t)lanes->losses * MILLION > most_ppm * lanes->packets;
 }
 
 void lane_heard(struct flow *flow, uint16_t index)

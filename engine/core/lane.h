@@ -77,6 +77,7 @@ struct lanes {
     bool wanted;              /* some message could have used them */
     uint32_t reserve;         /* chunk sequence numbers that only FENCED may take */
     uint64_t barred_until;    /* none is opened before the peer has all chunks before this one */
+    uint32_t packets, losses; /* written of late, and lost of these; halved together, so that they age */
 };
 
 size_t lanes_size(const struct params *params, const struct flow_setup *setup);
@@ -104,6 +105,12 @@ void lane_begin_work(struct flow *flow, uint16_t lane, struct core_msg *msg, uin
 void lane_undo_work(struct flow *flow, uint64_t cookie);
 /* Before a repair over it. False: it has been silent for too long; it is being fenced, the chunk held. */
 bool lane_try_repair(struct flow *flow, const struct chunk *chunk);
+/* A chunk of so many packets is written. */
+void lanes_wrote(struct flow *flow, uint32_t packets);
+/* Chunks that were written have been lost, as the order on their lanes shows. */
+void lanes_lost(struct flow *flow, unsigned chunks);
+/* So many packets are lost that a chunk had better be one of them. */
+bool lanes_lossy(const struct flow *flow);
 /* The peer has received something over it. */
 void lane_heard(struct flow *flow, uint16_t lane);
 

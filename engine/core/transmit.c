@@ -191,6 +191,8 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     uint32_t most = (uint32_t)flow->core->params->chunk_size_kb * 1024;
     if (most > CORE_TRAIN_MAX * stride)
         most = CORE_TRAIN_MAX * stride;
+    if (most > flow->datagram_bytes && lanes_lossy(flow))
+        most = flow->datagram_bytes;
     uint64_t left = msg->end_bytes - msg->offset_bytes;
     uint32_t bytes = even_bytes(left, most, WRITE_UNIT_BYTES);
     if (!has_record(flow, false) || !window_takes(flow, bytes, charge_of(0, 1), 0))
@@ -204,6 +206,7 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     chunk->charged_bytes = charge_of(0, 1); /* it takes a receive request of the peer, and no buffer */
     chunk->placed = chunk->written = true;
     chunk->path = (uint16_t)lane;
+    lanes_wrote(flow, (bytes + flow->datagram_bytes - 1) / flow->datagram_bytes);
     launch(flow, chunk, seq, 1, -1, desc, now_ns);
     describe_bulk(chunk, desc);
     desc->kind = TX_PLACE;

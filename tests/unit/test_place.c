@@ -231,6 +231,53 @@ Test(place, a_lost_write_is_repaired_over_its_queue_pair)
     duo_assert_ended(send, UCCL_OK, SIZE);
 }
 
+/* A message over one queue pair on which every `lose_every`th write is lost, 0: none, all repairs arriving.
+ * Returns the largest write. */
+static uint32_t carry(unsigned lose_every)
+{
+    struct duo_request *send, *receive;
+    uint32_t largest = 0;
+    placing_packet_count = 0;
+    start(&send, &receive, SIZE, SIZE);
+    for (unsigned i = 0; !send->ended && i < PLACING_PACKETS; i++) {
+        for (unsigned rounds = 0; i == placing_packet_count && !send->ended && rounds < 100; rounds++)
+            duo_run(MS);
+        if (i == placing_packet_count)
+            break;
+        const struct tx_desc *desc = &placing_packets[i].desc;
+        if (desc->kind == TX_PLACE && desc->place_bytes > largest)
+            largest = desc->place_bytes;
+        if (desc->kind == TX_PLACE && lose_every && i % lose_every == 0)
+            placing_lose(i);
+        else
+            placing_arrive(i);
+        placing_finish(i);
+        duo_talk();
+    }
+    duo_assert_ended(send, UCCL_OK, SIZE);
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    return largest;
+}
+
+Test(place, where_packets_get_lost_a_write_is_one_of_them)
+{
+    placing_open(1);
+    placing_warm_up();
+    uint32_t datagram_bytes = duo_flow[0]->datagram_bytes;
+    cr_assert_gt(carry(0), datagram_bytes);
+    for (unsigned i = 0; i < 3; i++)
+        carry(2);
+    cr_assert_eq(carry(0), datagram_bytes, "too much was lost: %u bytes", carry(0));
+    unsigned clean = 0;
+    while (carry(0) == datagram_bytes && clean < 1000)
+        clean++;
+    cr_assert(clean > 5 && clean < 100, "it grows when losses are long ago: after %u messages", clean);
+    duo_params.packet_loss_ppm = 1000000;
+    for (unsigned i = 0; i < 3; i++)
+        carry(2);
+    cr_assert_gt(carry(0), datagram_bytes, "never");
+}
+
 Test(place, repairs_follow_the_size_that_the_path_takes_now)
 {
     struct duo_request *send, *receive;
