@@ -109,6 +109,8 @@ static void stop_threads(struct uccl_engine *engine)
 {
     for (unsigned i = 0; i < engine->thread_count; i++)
         thread_stop(&engine->threads[i]);
+    for (unsigned i = 0; i < engine->thread_count; i++) /* until then one may have commands for another */
+        thread_free(&engine->threads[i]);
     engine->thread_count = 0;
 }
 

@@ -619,7 +619,7 @@ void thread_kick(struct engine_thread *thread)
 
 /* ---- start, stop ----------------------------------------------------------------------------- */
 
-static void thread_free(struct engine_thread *thread)
+void thread_free(struct engine_thread *thread)
 {
     if (thread->queue)
         thread->nic->queue_close(thread->queue);
@@ -708,5 +708,4 @@ void thread_stop(struct engine_thread *thread)
     thread->nic->wake(thread->queue);
     pthread_join(thread->pthread, NULL);
     thread->started = false;
-    thread_free(thread);
 }

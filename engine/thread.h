@@ -121,8 +121,10 @@ struct thread_setup {
 
 /* `thread` is zeroed memory. Starts the thread. On failure nothing is left to undo. */
 int thread_start(struct engine_thread *thread, const struct thread_setup *setup);
-/* Stops and joins; nobody may use the engine any more. */
+/* Stops and joins; nobody may use the engine any more, but other threads that are being stopped. */
 void thread_stop(struct engine_thread *thread);
+/* All threads of the engine have been stopped. */
+void thread_free(struct engine_thread *thread);
 
 /* Posts a command; false: the ring is full. Any thread. */
 bool thread_post(struct engine_thread *thread, enum thread_command command, void *object);

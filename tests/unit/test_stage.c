@@ -352,6 +352,37 @@ Test(stage, hung_device, .timeout = TIMEOUT_S, .exit_code = 7)
     _exit(LEFT_ALL_WELL); /* what is left to the device is a leak on purpose */
 }
 
+static void *release(void *unused)
+{
+    sleep_us(1500000);
+    fake.hold = false;
+    return unused;
+}
+
+/*
+ * Parts of a striped message end, on the last thread to be stopped, when its home thread has given up its own copies
+ * and is gone.
+ */
+Test(stage, parts_end_when_their_home_is_gone, .timeout = TIMEOUT_S, .exit_code = 7)
+{
+    enum { LENGTH = 600000, LEFT_ALL_WELL = 7 };
+    stage_open_pair("no", "64", "8", "mmsg", "2");
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    uccl_request *request;
+    uint64_t end_ms = now_ms() + SOON_MS;
+    pthread_t releases;
+    fake.hold = true;
+    uccl_set_log(ignore_log, NULL);
+    IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &request), 0);
+    IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &request), 0);
+    while (counter(0, "gpu_fetches") < 4) /* two by each thread */
+        cr_assert(now_ms() < end_ms);
+    IS(uccl_conn_close(pair.conn[0]), 0);
+    cr_assert_eq(pthread_create(&releases, NULL, release, NULL), 0);
+    pair_close(&pair);
+    _exit(LEFT_ALL_WELL);
+}
+
 /* ---- failures of the device ------------------------------------------------------------------ */
 
 static void failing(size_t length, int status_of_send, int status_of_recv, const bool device[2])
