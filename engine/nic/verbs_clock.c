@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nic/verbs_clock.h"
 
-#include <string.h>
 #include <time.h>
 
 enum {
@@ -32,21 +31,16 @@ static bool read_ticks(struct ibv_context *context, uint64_t *ticks)
 
 struct verbs_clock_kind verbs_clock_find(const struct verbs_lib *lib, struct ibv_context *context)
 {
-    const struct verbs_context *extended = verbs_get_ctx_op(context, query_device_ex);
-    struct ibv_query_device_ex_input input = {0};
     struct ibv_cq_init_attr_ex attr = {.cqe = 2, .wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP};
-    struct verbs_clock_kind none = {0};
-    struct ibv_device_attr_ex device;
+    struct verbs_clock_kind none = {0}, kind;
     uint64_t ticks;
-    memset(&device, 0, sizeof device);
-    if (!extended || extended->query_device_ex(context, &input, &device, sizeof device) != 0 ||
-        device.completion_timestamp_mask == 0 || device.hca_core_clock == 0 || !read_ticks(context, &ticks))
+    if (!verbs_query_clock(context, &kind.mask, &kind.khz) || !read_ticks(context, &ticks))
         return none;
     struct ibv_cq_ex *cq = ibv_create_cq_ex(context, &attr);
     if (!cq)
         return none;
     lib->destroy_cq(ibv_cq_ex_to_cq(cq));
-    return (struct verbs_clock_kind){.mask = device.completion_timestamp_mask, .khz = device.hca_core_clock};
+    return kind;
 }
 
 static double nominal(const struct verbs_clock *clock)

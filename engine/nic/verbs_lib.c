@@ -59,14 +59,30 @@ const struct verbs_lib *verbs_lib(const char **why)
     return lib;
 }
 
+/* Calls of the extended context: its struct grows at the beginning. */
+#define HAS(extended, call)                                                                       \
+    ((extended) && (extended)->sz >= sizeof *(extended) - offsetof(struct verbs_context, call) && \
+     (extended)->call)
+
+bool verbs_query_clock(struct ibv_context *context, uint64_t *mask, uint64_t *khz)
+{
+    const struct verbs_context *extended = verbs_get_ctx(context);
+    struct ibv_query_device_ex_input input = {0};
+    struct ibv_device_attr_ex attr;
+    memset(&attr, 0, sizeof attr);
+    if (!HAS(extended, query_device_ex) || extended->query_device_ex(context, &input, &attr, sizeof attr) != 0)
+        return false;
+    *mask = attr.completion_timestamp_mask;
+    *khz = attr.hca_core_clock;
+    return *mask != 0 && *khz != 0;
+}
+
 int verbs_query_port(const struct verbs_lib *calls, struct ibv_context *context, uint8_t port,
                      struct ibv_port_attr *out)
 {
     const struct verbs_context *extended = verbs_get_ctx(context);
-    /* the struct grows at its beginning; the plain call fills the shorter attributes of its time */
-    bool has = extended && extended->sz >= sizeof *extended - offsetof(struct verbs_context, query_port) &&
-               extended->query_port;
     memset(out, 0, sizeof *out);
-    return has ? extended->query_port(context, port, out, sizeof *out)
-                    : calls->query_port(context, port, out);
+    /* the plain call fills the shorter attributes of its time */
+    return HAS(extended, query_port) ? extended->query_port(context, port, out, sizeof *out)
+                                     : calls->query_port(context, port, out);
 }

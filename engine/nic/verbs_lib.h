@@ -10,6 +10,7 @@
 #define UCCL_VERBS_LIB_H
 
 #include <infiniband/verbs.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -72,6 +73,9 @@ struct verbs_lib {
 const struct verbs_lib *verbs_lib(const char **why);
 /* For tests, before the first call: a library to find in its place. */
 void verbs_set_test_lib(const struct verbs_lib *test_lib);
+
+/* The bits of time stamps on completions, and the rate of their clock. False: there are none. */
+bool verbs_query_clock(struct ibv_context *context, uint64_t *mask, uint64_t *khz);
 
 /* ibv_query_port(), which is inline in the header and refers to the library by name. 0 or an errno. */
 int verbs_query_port(const struct verbs_lib *lib, struct ibv_context *context, uint8_t port,
