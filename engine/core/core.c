@@ -318,7 +318,7 @@ bool core_rx_on_path(struct core *core, struct flow *flow, uint16_t path, uint32
     core->now_ns = now_ns;
     core->copy_next = core->copy_count = 0;
     struct wire_packet packet;
-    if (flow->dead || !lane_receives(flow, path, generation)) {
+    if (flow->dead || !lane_receives(&flow->lanes, path, generation)) {
         COUNT(core->counters, rx_strangers, 1);
         return false;
     }
@@ -343,7 +343,7 @@ void core_rx_immediate(struct core *core, struct flow *flow, uint16_t path, uint
                        uint32_t immediate, uint32_t length, uint64_t now_ns)
 {
     core->now_ns = now_ns;
-    if (flow->dead || !lane_receives(flow, path, generation)) {
+    if (flow->dead || !lane_receives(&flow->lanes, path, generation)) {
         COUNT(core->counters, rx_strangers, 1);
         return;
     }

@@ -416,14 +416,6 @@ void lane_heard(struct flow *flow, uint16_t index)
     lane->pauses = 0;
 }
 
-bool lane_receives(const struct flow *flow, uint16_t index, uint32_t generation)
-{
-    if (index >= flow->lanes.count)
-        return false;
-    const struct lane *lane = &flow->lanes.lanes[index];
-    return lane->generation == generation && lane->has_queue_pair && lane->state != LANE_FENCED;
-}
-
 /* ---- answers of the owner -------------------------------------------------------------------- */
 
 /* The lane, if it is in this generation still. */

@@ -135,7 +135,13 @@ void lane_connected(struct flow *flow, uint16_t lane, uint32_t generation);
 void lane_fenced(struct flow *flow, uint16_t lane, uint32_t generation);
 void lane_failed(struct flow *flow, uint16_t lane, uint32_t generation);
 /* Whether what came over a queue pair is of a generation that is open here. */
-bool lane_receives(const struct flow *flow, uint16_t lane, uint32_t generation);
+static inline bool lane_receives(const struct lanes *lanes, uint16_t index, uint32_t generation)
+{
+    if (index >= lanes->count)
+        return false;
+    const struct lane *lane = &lanes->lanes[index];
+    return lane->generation == generation && lane->has_queue_pair && lane->state != LANE_FENCED;
+}
 /* Finishes work requests up to the cookie's. */
 void lane_work_done(struct flow *flow, uint64_t cookie);
 

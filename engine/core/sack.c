@@ -20,11 +20,6 @@ void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window, st
     sack->lane_count = lane_count;
 }
 
-static inline struct sack_chunk *slot(const struct sack *sack, uint64_t seq)
-{
-    return &sack->chunks[seq & (sack->window - 1)];
-}
-
 enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *packet, uint64_t *seq)
 {
     uint64_t full = wire_expand(packet->seq, sack->cumulative);
@@ -33,7 +28,7 @@ enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *
         return SACK_DUPLICATE;
     if (full - sack->cumulative >= sack->window)
         return SACK_BEYOND_WINDOW;
-    const struct sack_chunk *chunk = slot(sack, full);
+    const struct sack_chunk *chunk = sack_slot(sack, full);
     if (chunk->count && chunk->mask == wire_full_mask(chunk->count))
         return SACK_DUPLICATE; /* whole: perhaps by a write, which is one however its repairs are cut */
     if (chunk->count && chunk->count != packet->count)
@@ -41,22 +36,9 @@ enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *
     return chunk->mask >> packet->index & 1 ? SACK_DUPLICATE : SACK_NEW;
 }
 
-enum sack_verdict sack_check_write(const struct sack *sack, uint64_t seq)
-{
-    if (seq < sack->cumulative || seq > UINT64_MAX / 2)
-        return SACK_DUPLICATE;
-    if (seq - sack->cumulative >= sack->window)
-        return SACK_BEYOND_WINDOW;
-    const struct sack_chunk *chunk = slot(sack, seq);
-    if (chunk->count == 0)
-        return SACK_NEW;
-    /* no honest peer repairs a chunk that it could still place */
-    return chunk->mask == wire_full_mask(chunk->count) ? SACK_DUPLICATE : SACK_MALFORMED;
-}
-
 bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count)
 {
-    struct sack_chunk *chunk = slot(sack, seq);
+    struct sack_chunk *chunk = sack_slot(sack, seq);
     assert(seq >= sack->cumulative && index < count && !(chunk->mask >> index & 1));
 
     chunk->count = (uint8_t)count;
@@ -65,7 +47,7 @@ bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count)
         sack->end = seq + 1;
     bool whole = chunk->mask == wire_full_mask(count);
     while (sack->cumulative < sack->end) {
-        chunk = slot(sack, sack->cumulative);
+        chunk = sack_slot(sack, sack->cumulative);
         if (!chunk->count || chunk->mask != wire_full_mask(chunk->count))
             break;
         *chunk = (struct sack_chunk){0};
@@ -98,13 +80,6 @@ void sack_note_lane(struct sack *sack, uint16_t lane, const struct wire_packet *
         .at_ns = now_ns, .path_seq = packet->path_seq, .time_stamp = packet->time_stamp, .news = true, .ce = marked};
 }
 
-void sack_note_write(struct sack *sack, uint16_t lane, uint64_t seq, uint64_t now_ns)
-{
-    bool marked = sack->lanes[lane].ce;
-    sack->lanes[lane] = (struct sack_path){
-        .at_ns = now_ns, .path_seq = (uint32_t)seq, .news = true, .ce = marked, .by_sequence = true};
-}
-
 /* Bits for whole chunks beyond the cumulative edge, and the first few that have arrived in part. */
 static void fill_chunks(const struct sack *sack, struct wire_ack *ack)
 {
@@ -115,7 +90,7 @@ static void fill_chunks(const struct sack *sack, struct wire_ack *ack)
     ack->partial_count = 0;
     memset(ack->words, 0, ack->word_count * sizeof ack->words[0]);
     for (uint64_t seq = sack->cumulative; seq < sack->end && seq <= sack->cumulative + beyond; seq++) {
-        const struct sack_chunk *chunk = slot(sack, seq);
+        const struct sack_chunk *chunk = sack_slot(sack, seq);
         if (!chunk->count)
             continue;
         if (chunk->mask == wire_full_mask(chunk->count)) {

@@ -41,11 +41,27 @@ enum sack_verdict { SACK_NEW, SACK_DUPLICATE, SACK_BEYOND_WINDOW, SACK_MALFORMED
 void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window, struct sack_path *lanes,
                uint32_t lane_count);
 
+static inline struct sack_chunk *sack_slot(const struct sack *sack, uint64_t seq)
+{
+    return &sack->chunks[seq & (sack->window - 1)];
+}
+
 /* What this datagram is; changes nothing. Writes the full sequence number to `seq`. */
 enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *packet, uint64_t *seq);
 
 /* The same of a write that carried a whole chunk. */
-enum sack_verdict sack_check_write(const struct sack *sack, uint64_t seq);
+static inline enum sack_verdict sack_check_write(const struct sack *sack, uint64_t seq)
+{
+    if (seq < sack->cumulative || seq > UINT64_MAX / 2)
+        return SACK_DUPLICATE;
+    if (seq - sack->cumulative >= sack->window)
+        return SACK_BEYOND_WINDOW;
+    const struct sack_chunk *chunk = sack_slot(sack, seq);
+    if (chunk->count == 0)
+        return SACK_NEW;
+    /* no honest peer repairs a chunk that it could still place */
+    return chunk->mask == wire_full_mask(chunk->count) ? SACK_DUPLICATE : SACK_MALFORMED;
+}
 
 /* A new datagram has been dealt with. True: it completed its chunk. */
 bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count);
@@ -56,7 +72,12 @@ void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce
 /* Notes what came over a lane, where order is kept: a datagram, or a write. */
 void sack_note_lane(struct sack *sack, uint16_t lane, const struct wire_packet *packet, bool ce,
                     uint64_t now_ns);
-void sack_note_write(struct sack *sack, uint16_t lane, uint64_t seq, uint64_t now_ns);
+static inline void sack_note_write(struct sack *sack, uint16_t lane, uint64_t seq, uint64_t now_ns)
+{
+    bool marked = sack->lanes[lane].ce;
+    sack->lanes[lane] = (struct sack_path){
+        .at_ns = now_ns, .path_seq = (uint32_t)seq, .news = true, .ce = marked, .by_sequence = true};
+}
 
 /* Something has arrived beyond a hole: the sender should know soon. */
 static inline bool sack_has_gap(const struct sack *sack)

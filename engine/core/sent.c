@@ -140,7 +140,8 @@ static void ground(struct sent *sent, struct chunk *chunk)
 
 void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path, uint32_t path_seq, uint64_t now_ns)
 {
-    ground(sent, chunk);
+    if (chunk->state != CHUNK_FREE)
+        ground(sent, chunk);
     chunk->state = CHUNK_FLYING;
     chunk->path = path;
     chunk->path_seq = path_seq;

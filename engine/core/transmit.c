@@ -208,9 +208,10 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     chunk->path = (uint16_t)lane;
     lanes_wrote(flow, (bytes + flow->datagram_bytes - 1) / flow->datagram_bytes);
     launch(flow, chunk, seq, 1, -1, desc, now_ns);
-    describe_bulk(chunk, desc);
     desc->kind = TX_PLACE;
     desc->count = 1;
+    desc->bulk_msg = msg;
+    desc->bulk_offset = chunk->bulk.offset;
     desc->place_bytes = bytes;
     desc->remote_address = grant->address + chunk->bulk.offset;
     desc->remote_key = grant->key;

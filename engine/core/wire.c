@@ -125,11 +125,12 @@ bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wi
     if (packet->count == 0 || packet->count > CORE_TRAIN_MAX || packet->index >= packet->count)
         return false;
 
-    struct wire_packet walk = *packet;
     struct wire_frame frame;
     int more = 1;
     for (unsigned frames = 0; frames <= CORE_FRAMES_MAX && more > 0; frames++)
-        more = wire_next_frame(&walk, &frame);
+        more = wire_next_frame(packet, &frame);
+    packet->frame = bytes + WIRE_HEADER_BYTES; /* back to the beginning */
+    packet->payload = bytes + header_length;
     return more == 0;
 }
 
@@ -241,12 +242,10 @@ static bool get_path(const uint8_t *at, struct wire_path *path)
     return path->what >= PATH_OFFER && path->what <= PATH_FENCED && path->generation;
 }
 
-int wire_next_frame(struct wire_packet *packet, struct wire_frame *frame)
+int wire_take_frame(struct wire_packet *packet, struct wire_frame *frame)
 {
     const uint8_t *at = packet->frame;
     size_t left = (size_t)(packet->frames_end - at);
-    if (left == 0)
-        return 0;
     if (left < 4)
         return -1;
 

@@ -197,8 +197,13 @@ bool wire_is_bulk(const uint8_t *bytes, size_t length);
 bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet);
 bool wire_payload_intact(const struct wire_packet *packet, crc32c_fn crc32c);
 
-/* Takes the next frame: 1, 0 at the end, -1 malformed. */
-int wire_next_frame(struct wire_packet *packet, struct wire_frame *frame);
+/* Takes the next frame, which is there: 1, or -1: malformed. */
+int wire_take_frame(struct wire_packet *packet, struct wire_frame *frame);
+/* The same; 0: the end. */
+static inline int wire_next_frame(struct wire_packet *packet, struct wire_frame *frame)
+{
+    return packet->frame == packet->frames_end ? 0 : wire_take_frame(packet, frame);
+}
 
 /* Appends a frame at `at`, which has room for its WIRE_*_BYTES; returns the bytes written. */
 unsigned wire_put_eager(uint8_t *at, const struct wire_eager *eager);

@@ -110,8 +110,10 @@ struct verbs_slots {
     struct verbs_pool pool;
     uint32_t slot_bytes;
     uint32_t count;
-    uint32_t returned_count;  /* slots to be posted again */
-    uint32_t *returned;
+    struct ibv_recv_wr *requests; /* of each slot, made once */
+    struct ibv_sge *pieces;
+    struct ibv_recv_wr *first, *last; /* chain of those to be posted again */
+    uint32_t chained;
 };
 enum { VERBS_SHARED_SLOT = 1 << 30 }; /* in numbers of slots: of the shared receive queue */
 

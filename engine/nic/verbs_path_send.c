@@ -81,11 +81,13 @@ static struct ibv_send_wr *stage_request(struct verbs_path *path, const struct t
     *work_of(path, path->built) =
         (struct verbs_work){.cookie = desc->cookie, .slot = (int16_t)slot, .last = last};
     stage->pieces[at] = piece;
-    stage->requests[at] = (struct ibv_send_wr){.wr_id = verbs_path_work_id(path, path->built),
-                                               .sg_list = &stage->pieces[at],
-                                               .num_sge = piece.length > 0};
+    struct ibv_send_wr *request = &stage->requests[at]; /* what the caller leaves out, nobody reads */
+    request->wr_id = verbs_path_work_id(path, path->built);
+    request->sg_list = &stage->pieces[at];
+    request->num_sge = piece.length > 0;
+    request->send_flags = 0;
     path->built++;
-    return &stage->requests[at];
+    return request;
 }
 
 /* ---- descriptors ----------------------------------------------------------------------------- */

@@ -138,8 +138,9 @@ int verbs_slots_open(struct nic *nic, struct verbs_slots *slots, uint32_t count,
 {
     slots->count = count;
     slots->slot_bytes = (slot_bytes + 63) & ~63u;
-    slots->returned = calloc(count, sizeof *slots->returned);
-    if (!slots->returned)
+    slots->requests = calloc(count, sizeof *slots->requests);
+    slots->pieces = calloc(count, sizeof *slots->pieces);
+    if (!slots->requests || !slots->pieces)
         return verbs_fault(nic, "make a queue", ENOMEM);
     return verbs_pool_open(nic, &slots->pool, (size_t)count * slots->slot_bytes, "register receive buffers");
 }
@@ -147,55 +148,54 @@ int verbs_slots_open(struct nic *nic, struct verbs_slots *slots, uint32_t count,
 void verbs_slots_close(struct nic *nic, struct verbs_slots *slots)
 {
     verbs_pool_close(nic, &slots->pool);
-    free(slots->returned);
-    slots->returned = NULL;
+    free(slots->requests);
+    free(slots->pieces);
+    slots->requests = NULL;
+    slots->pieces = NULL;
 }
 
-/* Posts `count` slots with one call. */
-static void post_slots(struct nic_queue *queue, struct verbs_slots *slots, const uint32_t *numbers,
-                       uint32_t count)
+/* Posts the chain with one call. */
+static void post_chain(struct nic_queue *queue, struct verbs_slots *slots)
 {
-    bool shared = slots != &queue->receives;
-    struct ibv_recv_wr requests[VERBS_REPOST], *bad;
-    struct ibv_sge pieces[VERBS_REPOST];
-    assert(count && count <= VERBS_REPOST);
-    for (uint32_t i = 0; i < count; i++) {
-        pieces[i] = (struct ibv_sge){
-            .addr = (uintptr_t)slots->pool.memory + (uint64_t)numbers[i] * slots->slot_bytes,
-            .length = slots->slot_bytes,
-            .lkey = slots->pool.mr->lkey};
-        requests[i] = (struct ibv_recv_wr){.wr_id = shared ? numbers[i] | VERBS_SHARED_SLOT
-                                                           : (uint64_t)queue->epoch << 32 | numbers[i],
-                                           .next = i + 1 < count ? &requests[i + 1] : NULL,
-                                           .sg_list = &pieces[i],
-                                           .num_sge = 1};
-    }
+    struct ibv_recv_wr *bad;
+    slots->last->next = NULL;
+    slots->chained = 0;
     /* as many as the queue was made for at most: it fails only where the queue pair or the device has */
-    if (shared)
-        (void)ibv_post_srq_recv(queue->paths->srq, requests, &bad);
-    else if (ibv_post_recv(queue->qp, requests, &bad) != 0)
+    if (slots != &queue->receives)
+        (void)ibv_post_srq_recv(queue->paths->srq, slots->first, &bad);
+    else if (ibv_post_recv(queue->qp, slots->first, &bad) != 0)
         queue->broken = true;
-}
-
-void verbs_slots_post(struct nic_queue *queue, struct verbs_slots *slots)
-{
-    uint32_t numbers[VERBS_REPOST], held = 0;
-    for (uint32_t slot = 0; slot < slots->count; slot++) {
-        numbers[held++] = slot;
-        if (held == VERBS_REPOST || slot + 1 == slots->count) {
-            post_slots(queue, slots, numbers, held);
-            held = 0;
-        }
-    }
 }
 
 static void return_slot(struct nic_queue *queue, struct verbs_slots *slots, uint32_t slot)
 {
-    slots->returned[slots->returned_count++] = slot;
-    if (slots->returned_count < VERBS_REPOST)
-        return;
-    post_slots(queue, slots, slots->returned, slots->returned_count);
-    slots->returned_count = 0;
+    struct ibv_recv_wr *request = &slots->requests[slot];
+    if (slots->chained++)
+        slots->last->next = request;
+    else
+        slots->first = request;
+    slots->last = request;
+    if (slots->chained == VERBS_REPOST)
+        post_chain(queue, slots);
+}
+
+void verbs_slots_post(struct nic_queue *queue, struct verbs_slots *slots)
+{
+    bool shared = slots != &queue->receives;
+    slots->chained = 0;
+    for (uint32_t slot = 0; slot < slots->count; slot++) {
+        slots->pieces[slot] = (struct ibv_sge){
+            .addr = (uintptr_t)slots->pool.memory + (uint64_t)slot * slots->slot_bytes,
+            .length = slots->slot_bytes,
+            .lkey = slots->pool.mr->lkey};
+        slots->requests[slot] =
+            (struct ibv_recv_wr){.wr_id = shared ? slot | VERBS_SHARED_SLOT : (uint64_t)queue->epoch << 32 | slot,
+                                 .sg_list = &slots->pieces[slot],
+                                 .num_sge = 1};
+        return_slot(queue, slots, slot);
+    }
+    if (slots->chained)
+        post_chain(queue, slots);
 }
 
 /* ---- the UD queue pair ----------------------------------------------------------------------- */
@@ -293,7 +293,6 @@ void verbs_ud_recover(struct nic_queue *queue)
     uint32_t kept = 0;
     queue->broken = false;
     queue->epoch++;
-    queue->receives.returned_count = 0;
     for (uint32_t i = queue->ready_next; i < queue->ready_count; i++)
         if (queue->ready[i].slot & VERBS_SHARED_SLOT)
             queue->ready[kept++] = queue->ready[i];

@@ -236,11 +236,10 @@ static bool has_room(struct nic_queue *queue, uint32_t count)
 }
 
 /* Stages a datagram of the descriptor. */
-static void stage(struct nic_queue *queue, const struct tx_desc *desc, unsigned index,
-                  const uint8_t *payload)
+static void stage(struct nic_queue *queue, const struct verbs_peer *peer, struct ibv_ah *handle,
+                  const struct tx_desc *desc, unsigned index, const uint8_t *payload)
 {
     struct verbs_ud_sends *sends = &queue->sends;
-    const struct verbs_peer *peer = &queue->peers[desc->destination];
     uint32_t length = datagram_length(desc, index), number = sends->built++;
     uint8_t *slot = sends->pool.memory + (size_t)(number & (sends->depth - 1)) * sends->slot_bytes;
     const uint8_t *from = slot;
@@ -259,16 +258,15 @@ static void stage(struct nic_queue *queue, const struct tx_desc *desc, unsigned 
     struct ibv_sge *piece = &sends->pieces[sends->staged];
     *piece = (struct ibv_sge){
         .addr = (uintptr_t)from, .length = length, .lkey = sends->pool.mr->lkey};
-    *request = (struct ibv_send_wr){
-        .wr_id = (uint64_t)queue->epoch << 32 | number,
-        .next = request + 1,
-        .sg_list = piece,
-        .num_sge = 1,
-        .opcode = IBV_WR_SEND,
-        .send_flags = length <= sends->inline_bytes ? IBV_SEND_INLINE : 0,
-        .wr.ud = {.ah = peer->handles[desc->path % paths_of(queue)],
-                  .remote_qpn = peer->address.qpn,
-                  .remote_qkey = peer->address.qkey}};
+    request->wr_id = (uint64_t)queue->epoch << 32 | number;
+    request->next = request + 1;
+    request->sg_list = piece;
+    request->num_sge = 1;
+    request->opcode = IBV_WR_SEND;
+    request->send_flags = length <= sends->inline_bytes ? IBV_SEND_INLINE : 0;
+    request->wr.ud.ah = handle;
+    request->wr.ud.remote_qpn = peer->address.qpn;
+    request->wr.ud.remote_qkey = peer->address.qkey;
     if (number - sends->asked >= sends->depth / 4) {
         sends->asked = number;
         request->send_flags |= IBV_SEND_SIGNALED;
@@ -291,9 +289,11 @@ bool verbs_send(struct nic_queue *queue, const struct tx_desc *desc)
         return false;
     if (desc->kind == TX_BULK)
         payload = queue->setup.payload(desc->bulk_msg, desc->bulk_offset);
+    const struct verbs_peer *peer = &queue->peers[desc->destination];
+    struct ibv_ah *handle = peer->handles[desc->path % paths_of(queue)];
     for (unsigned i = 0; i < desc->count; i++)
         if (mask >> i & 1)
-            stage(queue, desc, i, payload);
+            stage(queue, peer, handle, desc, i, payload);
     return true;
 }
 
