@@ -344,14 +344,10 @@ struct conn *flow_find_conn(struct flow *flow, uint32_t id)
 }
 
 /* A datagram without sequence number has no duplicate detection: it may carry only what may be repeated. */
-static bool only_repeatable(struct wire_packet packet)
+static bool only_repeatable(const struct wire_packet *packet)
 {
-    struct wire_frame frame;
-    while (wire_next_frame(&packet, &frame) > 0) {
-        if (frame.kind != FRAME_ACK && frame.kind != FRAME_DEMAND && frame.kind != FRAME_GRANT)
-            return false;
-    }
-    return true;
+    enum { REPEATABLE = 1 << FRAME_ACK | 1 << FRAME_DEMAND | 1 << FRAME_GRANT };
+    return (packet->kinds & ~(uint32_t)REPEATABLE) == 0;
 }
 
 /* Acts on every frame. False: the datagram must not count as received. */
@@ -405,7 +401,7 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, u
     if (ce)
         COUNT(counters, rx_ce_marks, 1);
     if (!(packet->flags & WIRE_SEQUENCED)) {
-        bool good = only_repeatable(*packet) && dispatch(flow, packet, now_ns);
+        bool good = only_repeatable(packet) && dispatch(flow, packet, now_ns);
         if (!good)
             COUNT(counters, rx_malformed, 1);
         return good;

@@ -127,8 +127,12 @@ bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wi
 
     struct wire_frame frame;
     int more = 1;
-    for (unsigned frames = 0; frames <= CORE_FRAMES_MAX && more > 0; frames++)
+    for (unsigned frames = 0; frames <= CORE_FRAMES_MAX; frames++) {
         more = wire_next_frame(packet, &frame);
+        if (more <= 0)
+            break;
+        packet->kinds |= 1u << frame.kind;
+    }
     packet->frame = bytes + WIRE_HEADER_BYTES; /* back to the beginning */
     packet->payload = bytes + header_length;
     return more == 0;

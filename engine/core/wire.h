@@ -182,6 +182,7 @@ struct wire_packet {
     uint32_t seq, path_seq, time_stamp, payload_crc;
     uint16_t path;
     uint8_t flags, index, count;
+    uint32_t kinds;                        /* bit per enum wire_frame_kind that is among the frames */
     const uint8_t *frame, *frames_end;     /* cursor and end of the header region */
     const uint8_t *payload, *payload_end;  /* cursor and end of the payload region */
 };

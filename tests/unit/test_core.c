@@ -41,6 +41,27 @@ Test(core, strangers_and_garbage_are_dropped, .init = duo_open)
     cr_assert_eq(duo_count(&duo_counters[0].rx_datagrams), 1);
 }
 
+/* A datagram without one has no duplicate detection: of it nothing is acted on, not even the frames before. */
+Test(core, what_may_not_be_repeated_needs_a_sequence_number, .init = duo_open)
+{
+    uint8_t datagram[WIRE_HEADER_BYTES + WIRE_DEMAND_BYTES + WIRE_RTS_BYTES];
+    struct tx_desc desc = {.kind = TX_FRAMES, .count = 1, .path_seq = 1, .token = duo_setup[0].rx_token};
+    const struct credit_rx before = duo_flow[0]->credit_rx;
+    unsigned length = WIRE_HEADER_BYTES;
+    length += wire_put_demand(datagram + length, &(struct wire_demand){.target = 77});
+    length += wire_put_rts(datagram + length, &(struct wire_rts){.conn = 1, .total = 10});
+    wire_set_header_length(datagram, (uint16_t)length);
+    wire_seal(&desc, 0, datagram, length, crc32c_portable);
+    cr_assert_not(core_rx(duo_core[0], datagram, length, false, duo_now));
+    cr_assert_eq(duo_count(&duo_counters[0].rx_malformed), 1);
+    cr_assert_eq(memcmp(&before, &duo_flow[0]->credit_rx, sizeof before), 0);
+    length = WIRE_HEADER_BYTES + WIRE_DEMAND_BYTES; /* what may be repeated does not */
+    wire_set_header_length(datagram, (uint16_t)length);
+    wire_seal(&desc, 0, datagram, length, crc32c_portable);
+    cr_assert(core_rx(duo_core[0], datagram, length, false, duo_now));
+    cr_assert_neq(memcmp(&before, &duo_flow[0]->credit_rx, sizeof before), 0);
+}
+
 Test(core, duplicates_change_nothing, .init = duo_open)
 {
     struct duo_request *recv = duo_recv(1, 1000), *send = duo_send(0, 1000);
