@@ -29,7 +29,8 @@ enum {
     LEASE_MAX_NS = 2000 * 1000,
     ASK_NS = 1000 * 1000, /* how long a borrower waits for an answer before it asks again */
     FLUSH_BATCHES = 8,    /* of TX_BATCH descriptors, at most, in thread_flush() */
-    NAP_NS = 50 * 1000,   /* longest sleep while copies of staged memory are under way */
+    NAP_NS = 50 * 1000,   /* longest sleep over what nobody wakes it for: copies of staged memory, flushes,
+                             and commands that found another thread's ring full */
 };
 
 /* ---- clock, futex ---------------------------------------------------------------------------- */
@@ -354,6 +355,8 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
     core_flush_acks(thread->core);
     transmit(thread);
     uint64_t now_ns = clock_now_ns(), wake_ns = core_deadline(thread->core);
+    if (thread->notices || stage_busy(thread->stage) || flush_busy(&thread->flushes))
+        deadline_ns = now_ns + NAP_NS < deadline_ns ? now_ns + NAP_NS : deadline_ns;
     if (wake_ns > deadline_ns)
         wake_ns = deadline_ns;
     if (sleeping == THREAD_SLEEPS)
@@ -439,8 +442,7 @@ static void *thread_main(void *argument)
             relax(thread);
             continue;
         }
-        uint64_t until_ns = stage_busy(thread->stage) || flush_busy(&thread->flushes) ? now_ns + NAP_NS : UINT64_MAX;
-        if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, until_ns))
+        if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, UINT64_MAX))
             lend_out(thread);
     }
     /* what is acked now need not wait for its timeout at the peer */

@@ -17,6 +17,7 @@ enum {
     GRO_BYTES_MAX = 65536,
     SEND_NS = 100,             /* what a call costs */
     POLL_NS = 100,
+    NAP_NS_MAX = 100000,       /* of who has something to do that nobody wakes it for */
 };
 
 struct peer_to {
@@ -452,8 +453,13 @@ static void sim_nic_release(struct nic_queue *queue, const struct nic_rx *rx)
 
 static void sim_nic_wait(struct nic_queue *queue, uint64_t timeout_ns)
 {
+    const struct engine_thread *thread = queue->setup.owner;
     if (queue->sleeping)
         machine_fail("two threads sleep in one NIC queue of node %u", queue->nic->process->index);
+    bool owns = thread->owner == THREAD_SLEEPS || thread->owner == BORROWER_SLEEPS; /* still */
+    if (owns && thread->notices && timeout_ns > NAP_NS_MAX)
+        machine_fail("engine thread %u of node %u sleeps for %.3f ms over commands to others", thread->index,
+                     queue->nic->process->index, (double)timeout_ns / 1e6);
     sim_step();
     queue->sleeping = true;
     if (!queue->inbox && !queue->woken)
