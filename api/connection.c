@@ -219,8 +219,11 @@ static void close_in_core(struct engine_thread *thread, void *argument)
     core_conn_close(thread->core, call->conn, call->linger_ns, clock_now_ns());
 }
 
-/* Home is over: so are the ends that carry parts. */
-static void close_parts(struct uccl_conn *conn)
+/*
+ * Home is over: so are the ends that carry parts. Requests that the core has ended may wait still, for their
+ * last copies to and from a device, until the deadline, or for a word between engine threads.
+ */
+static void end_parts(struct uccl_conn *conn, uint64_t deadline_ns)
 {
     for (unsigned i = 1; i < conn->stripes.count; i++) {
         struct engine_thread *thread = conn->stripes.at[i].thread;
@@ -228,6 +231,10 @@ static void close_parts(struct uccl_conn *conn)
         thread_run(thread, close_in_core, &call);
         thread_wait(thread, &conn->ends[i].ended, 0, UINT64_MAX);
     }
+    uint32_t holders;
+    while ((holders = atomic_load(&conn->stripes.holders)) &&
+           thread_wait(conn->thread, &conn->stripes.holders, holders, deadline_ns))
+        ;
 }
 
 /* Under the lock. */
@@ -237,11 +244,10 @@ static void conn_free(struct uccl_conn *conn)
     *(conn->prev ? &conn->prev->next : &engine->conns) = conn->next;
     if (conn->next)
         conn->next->prev = conn->prev;
-    close_parts(conn);
     unmap_ends(conn);
     put_conn_id(engine, conn->id);
     peer_put(&engine->peers, conn->peer);
-    if (atomic_load(&conn->stripes.staged) == 0) /* else a device hangs, and its requests count here still */
+    if (atomic_load(&conn->stripes.holders) == 0) /* else a device hangs, and its requests count here still */
         free(conn);
 }
 
@@ -272,19 +278,11 @@ void free_abandoned(struct uccl_engine *engine)
         next = conn->next;
         if (conn->abandoned && atomic_load_explicit(&conn->ends[0].ended, memory_order_acquire)) {
             engine->abandoned--;
+            end_parts(conn, 0);
             conn_free(conn);
         }
     }
     pthread_mutex_unlock(&engine->lock);
-}
-
-/* Requests that the core has ended may wait for their last copies to and from a device. */
-static void await_copies(struct uccl_conn *conn, uint64_t deadline_ns)
-{
-    uint32_t staged;
-    while ((staged = atomic_load(&conn->stripes.staged)) &&
-           thread_wait(conn->thread, &conn->stripes.staged, staged, deadline_ns))
-        ;
 }
 
 UCCL_API int uccl_conn_close(uccl_conn *conn)
@@ -295,7 +293,7 @@ UCCL_API int uccl_conn_close(uccl_conn *conn)
     conn_start_close(conn, engine->params.linger_ms);
     /* the core ends it within the linger time and a grace, whatever the peer does */
     thread_wait(conn->thread, &conn->ends[0].ended, 0, UINT64_MAX);
-    await_copies(conn, clock_now_ns() + COPIES_NS);
+    end_parts(conn, clock_now_ns() + COPIES_NS);
     pthread_mutex_lock(&engine->lock);
     conn_free(conn);
     pthread_mutex_unlock(&engine->lock);
@@ -518,7 +516,7 @@ void connections_end(struct uccl_engine *engine)
         struct uccl_conn *conn = engine->conns;
         thread_wait(conn->thread, &conn->ends[0].ended, 0, UINT64_MAX);
         deadline_ns = deadline_ns ? deadline_ns : clock_now_ns() + COPIES_NS;
-        await_copies(conn, deadline_ns);
+        end_parts(conn, deadline_ns);
         pthread_mutex_lock(&engine->lock);
         conn_free(conn);
         pthread_mutex_unlock(&engine->lock);

@@ -76,6 +76,8 @@ static bool make_parts(struct uccl_request *request, unsigned count)
 /* Hands the parts to their threads; the message has its number now. */
 static void submit_parts(struct engine_thread *thread, struct uccl_request *request)
 {
+    if (request->parts && !request->staged.memory) /* else it is counted since it was posted */
+        atomic_fetch_add(&request->stripes->holders, 1);
     for (struct uccl_request *part = request->parts; part; part = part->next_part) {
         part->msg.number = request->msg.number;
         if (part->staged.memory)
@@ -97,8 +99,7 @@ void stripe_submit(struct engine_thread *thread, struct uccl_request *request, u
     core_submit(thread->core, request->msg.conn, &request->msg, now_ns);
     if (request->staged.memory)
         stage_began(thread->stage, request);
-    if (request->parts)
-        submit_parts(thread, request);
+    submit_parts(thread, request);
 }
 
 void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part, uint64_t now_ns)
@@ -134,10 +135,10 @@ void stripe_split(struct engine_thread *thread, struct uccl_request *request)
 
 void stripe_request_over(struct uccl_request *request)
 {
-    if (request->staged.memory)
-        atomic_fetch_sub(&request->stripes->staged, 1); /* the last that it has to do with its connection */
+    struct stripe_set *stripes = request->stripes;
     /* pairs with the acquire in test and wait, and comes before the look at who sleeps at home */
     atomic_store(&request->state, REQUEST_ENDED);
+    atomic_fetch_sub(&stripes->holders, 1); /* after it: who has closed finds the request ended */
 }
 
 /* The request or one of its parts is done with; the last of them ends the request. */
@@ -147,14 +148,10 @@ static void finish_one(struct uccl_request *request)
         return;
     struct engine_thread *home = request->thread;
     int32_t part_status = atomic_load_explicit(&request->part_status, memory_order_relaxed);
-    int32_t status = request->msg.status;
-    /* The part's end made it end (part_ended() asks for the cancel). But a send that ended well was
-     * delivered, parts and all, whatever became of their acks since. */
-    bool follows = status == UCCL_ECANCELED || (status == UCCL_OK && request->msg.kind == CORE_RECV);
-    if (follows && part_status != UCCL_OK) {
+    /* The part's end made it end (part_ended() asks for the cancel). But what ended well is whole, whatever
+     * became since of acks that a send awaits, or of parts that a short message did not need. */
+    if (request->msg.status == UCCL_ECANCELED && part_status != UCCL_OK)
         request->msg.status = part_status;
-        request->msg.moved_bytes = 0;
-    }
     free_parts(request);
     stripe_request_over(request);
     thread_tell_waiters(home);

@@ -19,8 +19,8 @@
 
 struct stripe_set {
     unsigned count;                  /* threads, the home thread first */
-    _Atomic uint32_t staged;         /* requests with staged memory that have not ended: the connection
-                                        stays until then */
+    _Atomic uint32_t holders;        /* requests with staged memory or with parts that have not ended,
+                                        though the core may be done with them: the connection stays */
     uint64_t min_bytes;
     struct {
         struct engine_thread *thread;
@@ -42,7 +42,7 @@ void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part,
 void stripe_split(struct engine_thread *thread, struct uccl_request *request);
 /* CORE_EVENT_MSG of a request or of a part. */
 void stripe_ended(struct engine_thread *thread, struct uccl_request *request);
-/* The request, parts and all, has ended: the application may have it back. */
+/* A request with staged memory or with parts has ended, parts and all: the application may have it back. */
 void stripe_request_over(struct uccl_request *request);
 /* Retries commands that found another thread's ring full. */
 void stripe_retry(struct engine_thread *thread);
