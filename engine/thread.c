@@ -496,10 +496,14 @@ static bool try_borrow(struct engine_thread *thread)
 
 static void give_back(struct engine_thread *thread)
 {
-    do {
+    atomic_store(&thread->owner, FREE);
+    /* what was posted to us while we slept or left must not lie until the lease ends */
+    if (ring_busy(&thread->ring) && try_borrow(thread)) {
+        run_round(thread);
         atomic_store(&thread->owner, FREE);
-        /* what was posted to us while we slept or left must not lie until the lease ends */
-    } while (ring_busy(&thread->ring) && try_borrow(thread) && (run_round(thread), true));
+        if (ring_busy(&thread->ring)) /* others post for ever: not ours to serve */
+            thread_kick(thread);
+    }
     if (atomic_load(&thread->resting) || atomic_load(&thread->staged)) /* pairs with may_rest() */
         futex_wake(&thread->owner, INT_MAX);
     if (atomic_load(&thread->waiters)) { /* one of them drives on */

@@ -10,13 +10,14 @@
  * one part arrives there (stripe.c). That thread tells the first, the home of the request, by a command
  * in its ring, and either may be the last to finish and so the one that ends the request.
  *
- * ALONE leaves the second application out.
+ * ALONE leaves the second application out. With FLOOD it posts for ever, and waits for nothing.
  *
  * Every wait that has a time limit in thread.c may end at any moment here, except where the limit is
  * none. Waits in the NIC and for completions have none: nothing but a wake-up ends them.
  *
  * Checked: nobody but one owner runs a round or takes it from the ring; one thread at most is in the
- * NIC's wait; no deadlock; whoever posts and waits is served (`served`, with weak fairness).
+ * NIC's wait; no deadlock; whoever posts and waits is served (`served`, with weak fairness),
+ * and returns though others post for ever (`returns`, with FLOOD).
  *
  * Broken on purpose, each must fail:
  *   NO_RECHECK   who goes to sleep does not look at the ring once more
@@ -24,6 +25,7 @@
  *   NO_REST_WAKE give_back() does not wake an engine thread that rests without a lease
  *   NO_PART_WAKE who ends the request of another engine thread does not wake the borrower there (STRIPED)
  *   NO_PUSH_WAKE a command from another engine thread does not wake who sleeps in the NIC (STRIPED)
+ *   BORROW_ON    who gives the engine back runs rounds for as long as the ring is not empty (FLOOD)
  *
  * Left out: stop, kick (which only shortens a lease), the event descriptor (told like waiters are), and
  * weak memory: the model is sequentially consistent, as are the operations that it stands for.
@@ -146,7 +148,9 @@ active proctype network()
 end:
     do
     :: atomic { flying[0] -> flying[0] = false; arrived[0] = true }
+#ifndef FLOOD /* else nothing comes of them, or the network would be theirs alone */
     :: atomic { flying[1] -> flying[1] = false; arrived[1] = true }
+#endif
     od
 }
 
@@ -299,17 +303,21 @@ inline try_borrow(got)
 
 inline give_back()
 {
+    atomic { owners--; owner = FREE };
     do
-    :: atomic { owners--; owner = FREE };
-       if
-       :: RING_BUSY ->
-           try_borrow(got);
-           if
-           :: got -> run_round(busy); busy = false
-           :: else -> break
-           fi
-       :: else -> break
-       fi
+    :: RING_BUSY ->
+        try_borrow(got);
+        if
+        :: got ->
+            run_round(busy);
+            busy = false;
+            atomic { owners--; owner = FREE };
+#ifndef BORROW_ON
+            break
+#endif
+        :: else -> break
+        fi
+    :: else -> break
     od;
 #ifndef NO_REST_WAKE
     if
@@ -423,6 +431,20 @@ inline wait()
     od
 }
 
+bool returned = false;        /* the first application has, from all that it waited for */
+
+#ifdef FLOOD
+active proctype flood()
+{
+    byte me = 1;
+end:
+    do
+    :: !posted[me] -> post()
+    od
+}
+#define ALONE
+#endif
+
 proctype application(byte me)
 {
     bool got, slept, busy, some;
@@ -447,7 +469,11 @@ proctype application(byte me)
         :: true
         fi;
         wait()
-    }
+    };
+    if
+    :: me == 0 -> returned = true
+    :: else
+    fi
 }
 
 init {
@@ -459,5 +485,9 @@ init {
     }
 }
 
+#ifdef FLOOD
+ltl returns { <> returned }
+#else
 /* a post is taken and answered */
 ltl served { [] (posted[0] -> <> done[0]) && [] (posted[1] -> <> done[1]) }
+#endif

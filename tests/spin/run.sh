@@ -81,6 +81,8 @@ done
 for rule in NO_PART_WAKE NO_PUSH_WAKE; do
     verify fail lend safety "broken: $rule" $rule STRIPED ALONE
 done
+verify pass lend served "who waits returns, though others post for ever" FLOOD
+verify fail lend served "broken: BORROW_ON" BORROW_ON FLOOD
 verify pass credit safety "three messages" MESSAGES=3 CANCELS=0
 verify pass credit safety "two messages, two cancelled" MESSAGES=2 WINDOW=1 CANCELS=2
 for rule in NO_REPAIR CREDIT_LATE PASS_WITHDRAWN NO_END_ANSWER NO_UNBLOCK NO_RTS FORGET_RTS IGNORE_CREDIT; do
