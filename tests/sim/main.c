@@ -31,7 +31,6 @@ enum {
     REAL_SECONDS_MAX = 300,  /* of one seed */
     SEEDS_DEFAULT = 400,
     REPEAT_EVERY = 8,        /* seeds: one of them is played twice */
-    HELD_BACK = 1,           /* last scenarios that are played by name alone: docs/simulator.md says why */
     CORPUS_SEEDS = 1,        /* per scenario, when a corpus is written */
     REPORT_SECONDS = 60,     /* of a campaign */
 };
@@ -103,7 +102,7 @@ static void unit_of(uint64_t unit, unsigned *scenario, uint64_t *seed)
         *seed = corpus[unit].seed;
     } else {
         *seed = plan.seed + unit;
-        *scenario = plan.only >= 0 ? (unsigned)plan.only : (unsigned)(*seed % (scenario_count - HELD_BACK));
+        *scenario = plan.only >= 0 ? (unsigned)plan.only : (unsigned)(*seed % scenario_count);
     }
 }
 

@@ -317,10 +317,10 @@ static void wait_for(struct stream *stream, struct pending *pending, int timeout
         collected(stream, pending, status, bytes);
     else if (timeout_ms < 0)
         machine_fail("a wait without limit ended by time");
-    /* preempted at every step, the waiter's own rounds are long */
+    /* preempted at every step, the waiter's own rounds are long: a command may have to do with each engine thread */
     uint64_t late_ns = WAIT_LATE_NS;
     if (cluster.options.preempt_every)
-        late_ns += UINT64_C(1000) * cluster.options.preempt_ns / cluster.options.preempt_every;
+        late_ns += cluster.options.params.num_engines * 1000 * cluster.options.preempt_ns / cluster.options.preempt_every;
     if (timeout_ms >= 0 && machine.now_ns > until_ns + late_ns)
         machine_fail("a wait of %d ms took %.3f ms longer", timeout_ms, (double)(machine.now_ns - until_ns) / 1e6);
 }
@@ -399,6 +399,8 @@ static void complete_one(struct worker *worker, struct stream *stream)
 
 static bool finished(const struct side *side)
 {
+    if (side->calls)
+        return false; /* another worker is posting */
     for (unsigned kind = 0; kind < KINDS; kind++) {
         const struct stream *stream = &side->streams[kind];
         bool more = side->state == SIDE_OPEN && !side->failed && stream->posted < planned(stream);
