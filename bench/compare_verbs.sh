@@ -147,6 +147,7 @@ for kind in "${kinds[@]}"; do
         ;;
     loss)
         tests/vm/link.sh netem loss 1%
+        row "1% loss, uc, 1024 KiB" 5 "ib_write_bw RC 1048576" "uc 1048576"
         row "1% loss, uc, 1024 KiB, chunks 4 KiB" 5 "ib_write_bw RC 1048576" \
             "uc 1048576 UCCL_CHUNK_SIZE_KB=4"
         tests/vm/link.sh clean
