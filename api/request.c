@@ -148,7 +148,7 @@ UCCL_API int uccl_cancel(uccl_request *request)
 {
     if (!request)
         return UCCL_EINVAL;
-    if (has_ended(request))
+    if (has_ended(request) || request->flushes) /* that ends by itself */
         return UCCL_OK;
     return thread_post(request->thread, COMMAND_CANCEL, request) ? UCCL_OK : UCCL_EAGAIN;
 }

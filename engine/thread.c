@@ -168,7 +168,7 @@ static bool take_commands(struct engine_thread *thread)
         }
         case COMMAND_CANCEL: {
             struct uccl_request *request = entry.object;
-            if (still_pending(&entry) && !request->flushes)
+            if (still_pending(&entry))
                 core_cancel(thread->core, &request->msg, now_ns);
             break;
         }
