@@ -232,6 +232,12 @@ mixed() {
 }
 guest "one end on UDP, one on verbs" mixed
 
+# The driver of a GPU that is not there (tests/mem). Soft-RoCE can register none of its memory, so that all of it
+# is staged; it is asked to all the same.
+mkdir -p "$WORK/gpu"
+ln -sf "$BUILD/tests/mem/libfake-cuda.so" "$WORK/gpu/libcuda.so.1"
+GPU=(LD_LIBRARY_PATH="$WORK/gpu" FAKE_GPU_DEVICES=2 UCCL_GDR_LEVEL=sys)
+
 kinds=(uc rc ud)
 for kind in "${kinds[@]}"; do
     use "$kind"
@@ -252,6 +258,10 @@ for kind in "${kinds[@]}"; do
         guest "$kind: network device MTU $mtu" with_mtu $mtu sweep 4096,64K,300000
     done
     [ "$kind" = ud ] || guest "$kind: a late write changes nothing" stale_write
+    use "$kind" "${GPU[@]}"
+    guest "$kind: from GPU to GPU" sweep 1,4097,64K,1M --sender-device=cuda:0 --receiver-device=cuda:1
+    guest "$kind: from GPU to GPU, 1% loss" faulty "loss 1%" sweep 4097,300000 --sender-device=cuda:1 --receiver-device=cuda:0
+    guest "$kind: from GPU to host and back" sweep 64K,300000 --sender-device=cuda:0 --bi
     use "$kind" UCCL_PORT_ENTROPY=1
     guest "$kind: one path, 1% loss" faulty "loss 1%" sweep 64K,300000
     use "$kind" UCCL_CHUNK_SIZE_KB=1
