@@ -29,6 +29,7 @@ static struct uccl_request *take(struct uccl_conn *conn, void *buffer, struct uc
     request->parent = request->parts = NULL;
     atomic_store_explicit(&request->unfinished, 1, memory_order_relaxed);
     atomic_store_explicit(&request->part_status, UCCL_OK, memory_order_relaxed);
+    atomic_store_explicit(&request->home_over, false, memory_order_release); /* see still_ours() */
     return request;
 }
 

@@ -43,6 +43,8 @@ struct uccl_request {
     struct uccl_request *next_part;
     _Atomic uint32_t unfinished;  /* itself and its parts */
     _Atomic int32_t part_status;  /* first error of a part */
+    _Atomic bool home_over;       /* of a striped message its thread has ended all but the parts: it is another
+                                     thread that may end it, at any time */
     struct notice to_home, to_part; /* of a part */
     struct request_pool *pool;
     _Atomic uint32_t state;       /* enum request_state; ENDED is stored with release by the engine's

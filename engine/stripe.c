@@ -230,5 +230,6 @@ void stripe_ended(struct engine_thread *thread, struct uccl_request *request)
         else if (!sent && atomic_load_explicit(&part->state, memory_order_acquire) == REQUEST_PENDING)
             end_part(thread, request, part);
     }
+    atomic_store_explicit(&request->home_over, true, memory_order_relaxed);
     finish_one(request);
 }

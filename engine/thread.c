@@ -151,6 +151,16 @@ static bool still_pending(const struct ring_entry *entry)
            atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_PENDING;
 }
 
+/*
+ * And nobody else ends it, so that it does not begin a new life while we are at it. Looked at first: a mark
+ * of a later life shows in the generation.
+ */
+static bool still_ours(const struct ring_entry *entry)
+{
+    const struct uccl_request *request = entry->object;
+    return !atomic_load_explicit(&request->home_over, memory_order_acquire) && still_pending(entry);
+}
+
 static bool take_commands(struct engine_thread *thread)
 {
     struct ring_entry entry;
@@ -168,7 +178,7 @@ static bool take_commands(struct engine_thread *thread)
         }
         case COMMAND_CANCEL: {
             struct uccl_request *request = entry.object;
-            if (still_pending(&entry))
+            if (still_ours(&entry))
                 core_cancel(thread->core, &request->msg, now_ns);
             break;
         }
@@ -188,7 +198,7 @@ static bool take_commands(struct engine_thread *thread)
         }
         case COMMAND_PART_ARRIVED: {
             struct uccl_request *request = entry.object;
-            if (still_pending(&entry))
+            if (still_ours(&entry))
                 core_part_arrived(thread->core, &request->msg, now_ns);
             break;
         }
