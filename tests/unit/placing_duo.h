@@ -100,6 +100,13 @@ static inline void placing_open(unsigned paths)
     duo_open_as(false);
 }
 
+static inline void placing_forget(struct placing_packet *packet)
+{
+    packet->gone = true;
+    while (packet->datagram_count > 0)
+        free(packet->datagrams[--packet->datagram_count].bytes);
+}
+
 /* A write, or a repair, arrives. */
 static inline void placing_arrive(unsigned index)
 {
@@ -107,7 +114,6 @@ static inline void placing_arrive(unsigned index)
     unsigned to = !packet->side;
     const struct tx_desc *desc = &packet->desc;
     cr_assert_not(packet->gone);
-    packet->gone = true;
     if (desc->kind == TX_PLACE) {
         const struct duo_request *from = (struct duo_request *)desc->bulk_msg;
         const struct duo_request *into = &duo_requests[desc->remote_key - 1];
@@ -123,13 +129,14 @@ static inline void placing_arrive(unsigned index)
                         packet->datagrams[i].length, duo_now);
         duo_copies(to);
     }
+    placing_forget(packet);
     duo_events(to);
 }
 
 static inline void placing_lose(unsigned index)
 {
     cr_assert_not(placing_packets[index].gone);
-    placing_packets[index].gone = true;
+    placing_forget(&placing_packets[index]);
 }
 
 /* The NIC has finished a descriptor. */
