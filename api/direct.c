@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 static const char *const level_words[] = {"loc", "pix", "pxb", "phb", "node", "sys"};
-static const char *const distance_words[] = {"PIX", "PXB", "PHB", "NODE", "SYS", "unknown"};
 
 static void say(char why[DIRECT_WHY_TEXT], const char *text)
 {
@@ -54,7 +53,7 @@ bool direct_allowed(struct uccl_engine *engine, const char *pci, char why[DIRECT
     if (distance != UCCL_DISTANCE_UNKNOWN && (unsigned)distance + 1 <= params->gdr_level)
         return true;
     snprintf(why, DIRECT_WHY_TEXT, "the distance to the NIC is %s, beyond UCCL_GDR_LEVEL=%s",
-             distance_words[distance], level_words[params->gdr_level]);
+             uccl_distance_name((int)distance), level_words[params->gdr_level]);
     return false;
 }
 

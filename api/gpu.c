@@ -136,6 +136,12 @@ UCCL_API int uccl_gpu_get(uccl_engine *engine, int gpu, struct uccl_gpu *out)
     return UCCL_OK;
 }
 
+UCCL_API const char *uccl_distance_name(int distance)
+{
+    static const char *const names[] = {"PIX", "PXB", "PHB", "NODE", "SYS", "unknown"};
+    return names[distance >= 0 && distance < UCCL_DISTANCE_UNKNOWN ? distance : UCCL_DISTANCE_UNKNOWN];
+}
+
 UCCL_API int uccl_gpu_distance(uccl_engine *engine, int gpu, int device)
 {
     const struct gpu_map *map;

@@ -312,12 +312,6 @@ static const struct {
 
 enum { RUNTIMES = sizeof runtimes / sizeof runtimes[0], STATUS_MAX = 256 };
 
-static const char *distance_text(int distance)
-{
-    static const char *const names[] = {"PIX", "PXB", "PHB", "NODE", "SYS", "unknown"};
-    return names[distance >= 0 && distance < UCCL_DISTANCE_UNKNOWN ? distance : UCCL_DISTANCE_UNKNOWN];
-}
-
 static const char *or_unknown(const char *text)
 {
     return *text ? text : "unknown";
@@ -360,7 +354,7 @@ static void print_matrix(uccl_engine *engine, int gpus)
             printf("%*s", NODE_WIDTH, "?");
         for (int d = 0; d < devices; d++) {
             int known = uccl_device_get(engine, d, &device) == UCCL_OK ? (int)strlen(device.name) : 0;
-            printf("  %*s", known > width ? known : width, distance_text(uccl_gpu_distance(engine, g, d)));
+            printf("  %*s", known > width ? known : width, uccl_distance_name(uccl_gpu_distance(engine, g, d)));
         }
         bool near = uccl_device_get(engine, gpu.nearest_device, &device) == UCCL_OK;
         printf("  %s\n", near ? device.name : "unknown");
@@ -480,7 +474,7 @@ static json_t *gpu_json(uccl_engine *engine, int index, const struct uccl_gpu *g
     for (int d = 0; d < devices; d++)
         if (uccl_device_get(engine, d, &device) == UCCL_OK)
             json_object_set_new(distances, device.name,
-                                json_text(distance_text(uccl_gpu_distance(engine, index, d))));
+                                json_text(uccl_distance_name(uccl_gpu_distance(engine, index, d))));
     json_object_set_new(row, "distances", distances);
     return row;
 }

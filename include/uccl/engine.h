@@ -219,11 +219,13 @@ struct uccl_gpu {
 /*
  * Number of GPUs that the loaded runtimes show, the properties of one, and how it reaches a device. The first of
  * these calls looks at the machine, for up to a second; no GPU is used for it. UCCL_ENODEV: no such index.
- * uccl_gpu_distance() returns an enum uccl_distance or an error.
+ * uccl_gpu_distance() returns an enum uccl_distance or an error. uccl_distance_name() is its short name, "PIX" to
+ * "SYS"; "unknown" also for an error; static, for any thread.
  */
 int uccl_gpu_count(uccl_engine *engine);
 int uccl_gpu_get(uccl_engine *engine, int gpu, struct uccl_gpu *out);
 int uccl_gpu_distance(uccl_engine *engine, int gpu, int device);
+const char *uccl_distance_name(int distance);
 
 /* ---- connections ----------------------------------------------------------------------------- */
 
