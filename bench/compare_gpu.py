@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """p2p_bench from one GPU to another over UDP on loopback, next to (a) the same with host memory and (b) NCCL
-send/recv between the same GPUs, restricted to its socket transport.
+send/recv between the same GPUs, restricted to its socket transport. A machine that has one GPU uses it for both sides.
 
 In every round each of them runs once, and the table shows medians over the rounds: only ratios of runs that
 alternate count. Start it through bench/compare_gpu.sh, which builds p2p_bench.
@@ -97,18 +97,22 @@ def print_tables(sizes, medians):
             row([text_of(size), cell(gpu, unit), cell(host, unit), cell(peer, unit)] + [ratio(*p) for p in pairs])
 
 
-def machine():
+def gpu_names():
+    try:
+        return output_of(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]).strip().splitlines()
+    except (Failed, OSError):
+        return []
+
+
+def machine(gpus):
     model = "unknown processor"
     with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
         for line in file:
             if line.startswith("model name"):
                 model = line.split(":", 1)[1].strip()
                 break
-    try:
-        gpus = output_of(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]).strip().splitlines()
-    except (Failed, OSError):
-        gpus = ["unknown GPUs"]
-    return f"{model}, {os.cpu_count()} cores, {len(gpus)} x {gpus[0]}, Linux {platform.release()}"
+    gpu = f"{len(gpus)} x {gpus[0]}" if gpus else "unknown GPUs"
+    return f"{model}, {os.cpu_count()} cores, {gpu}, Linux {platform.release()}"
 
 
 def main():
@@ -118,8 +122,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=3, help="default 3")
     parser.add_argument("--seconds", type=float, default=0.3, help="of throughput per size (default 0.3)")
     parser.add_argument("--sizes", type=size_list, default=size_list(SIZES), help=f"default {SIZES}")
-    parser.add_argument("--gpus", default="0,1", help="of the sender and the receiver (default 0,1)")
+    parser.add_argument("--gpus", help="of the sender and the receiver (default 0,1; 0,0 where there is only one)")
     options = parser.parse_args()
+    gpus = gpu_names()
+    options.gpus = options.gpus or ("0,0" if len(gpus) == 1 else "0,1")
     sender, receiver = options.gpus.split(",")
     tools = {
         "gpu": lambda: p2p_bench(options, f"--sender-device=cuda:{sender}", f"--receiver-device=cuda:{receiver}"),
@@ -140,7 +146,7 @@ def main():
                 failures[tool] = str(e)
     medians = {tool: {size: tuple(statistics.median(column) for column in zip(*rows))
                       for size, rows in by_size.items() if rows} for tool, by_size in samples.items()}
-    print(f"Machine: {machine()}. {time.strftime('%Y-%m-%d')}. Medians of {options.rounds} alternating rounds of "
+    print(f"Machine: {machine(gpus)}; GPUs {options.gpus}. {time.strftime('%Y-%m-%d')}. Medians of {options.rounds} alternating rounds of "
           f"{options.seconds:g} s. x: above 1 is better than that.")
     print_tables(options.sizes, medians)
     for tool, why in failures.items():

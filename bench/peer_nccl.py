@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """NCCL send/recv between two GPUs of this machine, through PyTorch, as a peer of p2p_bench.
 
-Two processes, one GPU each. Per size: half round trips, one message at a time, each waited for by the host;
+Two processes, one GPU each, or one for both. Per size: half round trips, one message at a time, each waited for by the host;
 then throughput, as messages that follow each other on a stream, and as groups of messages, of which the better
 counts. Contents of one message are compared first. Prints one JSON object. Which transport NCCL takes is up to
 its environment variables, which the caller sets.
@@ -96,6 +96,8 @@ def run(rank, arguments, port):
     import torch.distributed as dist
 
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", str(port)
+    if len(set(arguments.gpus)) == 1:
+        os.environ["NCCL_HOSTID"] = f"host{rank}"  # NCCL takes two ranks of one GPU only from two hosts
     torch.cuda.set_device(arguments.gpus[rank])
     dist.init_process_group("nccl", rank=rank, world_size=2)
     results = []
