@@ -186,7 +186,8 @@ struct nic_ops {
      * count as lost on the way. */
     unsigned (*flush)(struct nic_queue *queue);
 
-    /* Takes up to `max` received buffers without blocking; returns how many. release() each in turn. */
+    /* Takes up to `max` received buffers without blocking; returns how many, and writes every field of each.
+     * release() each in turn. */
     unsigned (*poll)(struct nic_queue *queue, struct nic_rx *out, unsigned max);
     void (*release)(struct nic_queue *queue, const struct nic_rx *rx);
 

@@ -234,24 +234,26 @@ static bool read_buffer(struct nic_queue *queue, unsigned slot, int result, stru
 
     if (out == NULL || out->payloadlen == 0 || (out->flags & MSG_TRUNC))
         return false;
-    rx->payload = NULL;
-    rx->data = io_uring_recvmsg_payload(out, &io->shape);
-    rx->length = io_uring_recvmsg_payload_length(out, result, &io->shape);
-    rx->slot = slot;
+    *rx = (struct nic_rx){.data = io_uring_recvmsg_payload(out, &io->shape),
+                          .length = io_uring_recvmsg_payload_length(out, result, &io->shape),
+                          .slot = slot};
     header.msg_control = io_uring_recvmsg_name(out); /* no name: control messages begin there */
     header.msg_controllen = out->controllen;
     udp_read_control(queue, &header, rx);
     return true;
 }
 
+static void take_back(struct uring_io *io, unsigned slot)
+{
+    assert(slot < URING_BUFFERS && io->with_caller > 0);
+    io->with_caller--;
+    give_buffer(io, slot, 0);
+    io_uring_buf_ring_advance(io->provided, 1);
+}
+
 static void uring_release(struct nic_queue *queue, const struct nic_rx *rx)
 {
-    struct uring_io *io = queue->io;
-
-    assert(rx->slot < URING_BUFFERS && io->with_caller > 0);
-    io->with_caller--;
-    give_buffer(io, rx->slot, 0);
-    io_uring_buf_ring_advance(io->provided, 1);
+    take_back(queue->io, rx->slot);
 }
 
 /* One completion. True: `rx` holds a received buffer. */
@@ -278,10 +280,10 @@ static bool complete(struct nic_queue *queue, const struct io_uring_cqe *cqe, st
     if (!(cqe->flags & IORING_CQE_F_BUFFER))
         return false;
     io->with_caller++;
-    rx->slot = cqe->flags >> IORING_CQE_BUFFER_SHIFT;
-    if (read_buffer(queue, rx->slot, cqe->res, rx))
+    unsigned slot = cqe->flags >> IORING_CQE_BUFFER_SHIFT;
+    if (read_buffer(queue, slot, cqe->res, rx))
         return true;
-    uring_release(queue, rx);
+    take_back(io, slot);
     return false;
 }
 

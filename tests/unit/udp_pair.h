@@ -233,6 +233,7 @@ static inline unsigned receive(struct pair *pair, const struct tx_desc *desc,
     unsigned buffers = 0;
 
     while (seen != want && now_ns() < until) {
+        memset(rx, 0xa5, sizeof rx); /* poll() writes every field */
         unsigned count = nic_udp_ops.poll(pair->queues[1], rx, 8);
 
         if (count == 0)
@@ -241,6 +242,8 @@ static inline unsigned receive(struct pair *pair, const struct tx_desc *desc,
             cr_assert_leq(rx[i].stride, rx[i].length);
             cr_assert_gt(rx[i].stride, 0);
             cr_assert_not(rx[i].ce);
+            cr_assert_eq(rx[i].at_ns, 0, "a socket does not know when it was there");
+            cr_assert(!rx[i].flow && !rx[i].placed && !rx[i].payload);
             for (uint32_t at = 0; at < rx[i].length; at += rx[i].stride) {
                 uint32_t length =
                     rx[i].length - at < rx[i].stride ? rx[i].length - at : rx[i].stride;
