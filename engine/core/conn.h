@@ -86,9 +86,8 @@ struct conn {
     struct flow *flow;
     void *owner;
     struct conn *next_all, *prev_all;     /* every connection of the flow */
-    struct conn *next_ctrl, *next_active; /* lists of the flow */
-    struct conn *next_event;
-    bool on_ctrl, on_active, event_queued;
+    struct queue_link ctrl, active;       /* on the queues of the flow */
+    struct queue_link event;              /* and on conn_events of the core */
     bool event_waits;           /* for messages that are held */
     uint32_t held;              /* messages that have ended but are not given back (place.h) */
     uint32_t local_id, remote_id;

@@ -62,7 +62,6 @@ void conn_end_send_early(struct conn *conn, struct core_msg *msg, int32_t status
 /* A send that has its clear-to-send is queued, whole or as part 0 of what the other flows share. */
 static void start_bulk(struct conn *conn, struct core_msg *msg, const struct send_slot *slot)
 {
-    struct core *core = conn->flow->core;
     uint64_t from;
     msg->state = MSG_BULK;
     msg->end_bytes = msg->size_bytes;
@@ -72,12 +71,7 @@ static void start_bulk(struct conn *conn, struct core_msg *msg, const struct sen
     if (slot->stripes > 1) {
         msg->stripes = slot->stripes;
         core_stripe(msg->size_bytes, msg->stripes, 0, &from, &msg->end_bytes);
-        msg->next_split = NULL;
-        if (core->splits_tail)
-            core->splits_tail->next_split = msg;
-        else
-            core->splits_head = msg;
-        core->splits_tail = msg;
+        queue_append(&conn->flow->core->splits, &msg->split);
     }
     if (conn_grant(conn, msg) && msg->size_bytes < slot->granted_bytes) {
         msg->flags |= MSG_TELLS;

@@ -103,33 +103,9 @@ void core_flow_close(struct core *core, struct flow *flow)
     assert(!flow->all_head);
     flow_fail(flow, UCCL_ECLOSED);
     core->flows[flow->slot] = NULL;
-    struct flow *before = NULL;
-    for (struct flow *f = core->ready_head; f; before = f, f = f->next_ready) {
-        if (f != flow)
-            continue;
-        *(before ? &before->next_ready : &core->ready_head) = f->next_ready;
-        if (core->ready_tail == f)
-            core->ready_tail = before;
-        break;
-    }
-    before = NULL;
-    for (struct flow *f = core->flow_events_head; f; before = f, f = f->next_event) {
-        if (f != flow)
-            continue;
-        *(before ? &before->next_event : &core->flow_events_head) = f->next_event;
-        if (core->flow_events_tail == f)
-            core->flow_events_tail = before;
-        break;
-    }
-    before = NULL;
-    for (struct flow *f = core->paths_head; f; before = f, f = f->next_path) {
-        if (f != flow)
-            continue;
-        *(before ? &before->next_path : &core->paths_head) = f->next_path;
-        if (core->paths_tail == f)
-            core->paths_tail = before;
-        break;
-    }
+    queue_remove(&core->ready, &flow->ready);
+    queue_remove(&core->flow_events, &flow->event);
+    queue_remove(&core->paths, &flow->acting);
 }
 
 void core_set_datagram(struct core *core, uint32_t destination, uint32_t datagram_bytes)
@@ -455,14 +431,13 @@ bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns)
                 flow_wake(core->flows[i]);
         }
     }
-    while ((flow = core->ready_head)) {
+    while ((flow = QUEUE_HOLDER(core->ready.head, struct flow, ready))) {
         bool sent = flow_tx(flow, desc, now_ns);
-        core->ready_head = flow->next_ready;
-        if (!core->ready_head)
-            core->ready_tail = NULL;
-        flow->ready = false;
+        if (sent && !flow->ready.next)
+            return true;
+        queue_remove(&core->ready, &flow->ready);
         if (sent) {
-            flow_wake(flow); /* to the end of the line */
+            queue_append(&core->ready, &flow->ready); /* the others' turn */
             return true;
         }
         flow_update_timer(flow);
@@ -478,18 +453,16 @@ static void forget_conn(struct core *core, struct conn *conn)
     if (conn->next_all)
         conn->next_all->prev_all = conn->prev_all;
     timer_disarm(&core->wheel, &conn->linger);
-    flow_forget_conn(flow, conn);
+    queue_remove(&flow->ctrl, &conn->ctrl);
+    queue_remove(&flow->active, &conn->active);
 }
 
 static bool next_conn_event(struct core *core, struct core_event *event)
 {
-    struct conn *conn = core->conn_events_head;
+    struct conn *conn = QUEUE_HOLDER(core->conn_events.head, struct conn, event);
     if (!conn)
         return false;
-    core->conn_events_head = conn->next_event;
-    if (!core->conn_events_head)
-        core->conn_events_tail = NULL;
-    conn->event_queued = false;
+    queue_remove(&core->conn_events, &conn->event);
     *event = (struct core_event){.kind = CORE_EVENT_CONN_FAILED, .status = conn->status, .owner = conn->owner};
     if (conn->state == CONN_OVER) {
         event->kind = CORE_EVENT_CONN_ENDED;
@@ -500,19 +473,15 @@ static bool next_conn_event(struct core *core, struct core_event *event)
 
 bool core_next_event(struct core *core, struct core_event *event)
 {
-    struct core_msg *msg = core->splits_head;
+    struct core_msg *msg = QUEUE_HOLDER(core->splits.head, struct core_msg, split);
     if (msg) {
-        core->splits_head = msg->next_split;
-        if (!core->splits_head)
-            core->splits_tail = NULL;
+        queue_remove(&core->splits, &msg->split);
         *event = (struct core_event){.kind = CORE_EVENT_SPLIT, .msg = msg};
         return true;
     }
-    msg = core->wanted_head; /* before its end, if that has come already */
+    msg = QUEUE_HOLDER(core->wanted.head, struct core_msg, wanted); /* before its end, if that has come already */
     if (msg) {
-        core->wanted_head = msg->next_wanted;
-        if (!core->wanted_head)
-            core->wanted_tail = NULL;
+        queue_remove(&core->wanted, &msg->wanted);
         *event = (struct core_event){.kind = CORE_EVENT_WANTED, .msg = msg};
         return true;
     }
@@ -524,12 +493,10 @@ bool core_next_event(struct core *core, struct core_event *event)
     }
     if (next_conn_event(core, event))
         return true;
-    struct flow *flow = core->flow_events_head;
+    struct flow *flow = QUEUE_HOLDER(core->flow_events.head, struct flow, event);
     if (!flow)
         return false;
-    core->flow_events_head = flow->next_event;
-    if (!core->flow_events_head)
-        core->flow_events_tail = NULL;
+    queue_remove(&core->flow_events, &flow->event);
     *event = (struct core_event){.kind = CORE_EVENT_FLOW_DEAD, .status = flow->status, .owner = flow->owner};
     return true;
 }
@@ -537,13 +504,10 @@ bool core_next_event(struct core *core, struct core_event *event)
 bool core_next_path(struct core *core, struct core_path_action *action)
 {
     struct flow *flow;
-    while ((flow = core->paths_head)) {
+    while ((flow = QUEUE_HOLDER(core->paths.head, struct flow, acting))) {
         if (lanes_next_action(flow, action))
             return true;
-        core->paths_head = flow->next_path;
-        if (!core->paths_head)
-            core->paths_tail = NULL;
-        flow->path_queued = false;
+        queue_remove(&core->paths, &flow->acting);
     }
     return false;
 }

@@ -17,6 +17,7 @@
 #ifndef UCCL_CORE_H
 #define UCCL_CORE_H
 
+#include "core/queue.h"
 #include "defs/counters.h"
 #include "defs/params.h"
 #include "uccl/engine.h"
@@ -58,8 +59,7 @@ struct core_msg {
     uint64_t ring_at;       /* eager send: where it begins in the peer's ring */
     uint64_t offset_bytes;  /* send: first byte not yet put into a chunk */
     uint64_t end_bytes;     /* send: one past the last byte that this connection sends */
-    struct core_msg *next_split; /* list for CORE_EVENT_SPLIT */
-    struct core_msg *next_wanted; /* list for CORE_EVENT_WANTED */
+    struct queue_link split, wanted; /* for CORE_EVENT_SPLIT, CORE_EVENT_WANTED */
     uint64_t available_bytes; /* staged send: bytes before it may be sent */
     uint64_t cut_bytes;     /* staged send, the caller's while available_bytes is less: a block ends here too; or 0 */
     uint32_t block_bytes;   /* staged send: its payload comes in blocks of this size; 0: it is there */

@@ -92,7 +92,8 @@ static uint64_t waiting_bytes(const struct flow *flow)
 {
     uint64_t bytes = flow->sent.lost_payload;
     unsigned steps = 0;
-    for (const struct conn *conn = flow->active_head; conn; conn = conn->next_active) {
+    for (const struct queue_link *link = flow->active.head; link; link = link->next) {
+        const struct conn *conn = QUEUE_HOLDER(link, struct conn, active);
         const struct core_msg *msg = conn->blocked ? NULL : conn->eager.head;
         for (; msg && steps < WALK_MAX; msg = msg->next, steps++)
             bytes += msg->size_bytes - msg->offset_bytes;
@@ -181,27 +182,16 @@ unsigned credit_put(struct flow *flow, uint8_t *at)
 static void append(struct pacer *pacer, struct flow *flow, enum credit_list list)
 {
     flow->credit_rx.list = (uint8_t)list;
-    if (list == CREDIT_NONE)
-        return;
-    flow->credit_rx.next = NULL;
-    if (pacer->lists[list].tail)
-        pacer->lists[list].tail->credit_rx.next = flow;
-    else
-        pacer->lists[list].head = flow;
-    pacer->lists[list].tail = flow;
+    if (list != CREDIT_NONE)
+        queue_append(&pacer->lists[list], &flow->credit_rx.turn);
 }
 
 static void detach(struct pacer *pacer, struct flow *flow)
 {
     unsigned list = flow->credit_rx.list;
-    struct flow *before = NULL;
     if (list == CREDIT_NONE)
         return;
-    for (struct flow *f = pacer->lists[list].head; f != flow; f = f->credit_rx.next)
-        before = f;
-    *(before ? &before->credit_rx.next : &pacer->lists[list].head) = flow->credit_rx.next;
-    if (pacer->lists[list].tail == flow)
-        pacer->lists[list].tail = before;
+    queue_remove(&pacer->lists[list], &flow->credit_rx.turn);
     flow->credit_rx.list = CREDIT_NONE;
 }
 
@@ -246,7 +236,7 @@ void pacer_run(struct core *core, uint64_t now_ns)
         pacer->next_ns = now_ns - BURST_NS;
     while (pacer->next_ns <= now_ns) {
         enum credit_list list = pacer->lists[CREDIT_WANTING].head ? CREDIT_WANTING : CREDIT_IDLE;
-        struct flow *flow = pacer->lists[list].head;
+        struct flow *flow = QUEUE_HOLDER(pacer->lists[list].head, struct flow, credit_rx.turn);
         if (!flow)
             return;
         struct credit_rx *rx = &flow->credit_rx;

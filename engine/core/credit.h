@@ -8,6 +8,7 @@
 #ifndef UCCL_CREDIT_H
 #define UCCL_CREDIT_H
 
+#include "core/queue.h"
 #include "core/wire.h"
 
 struct flow;
@@ -28,15 +29,13 @@ enum credit_list { CREDIT_WANTING, CREDIT_IDLE, CREDIT_LISTS, CREDIT_NONE = CRED
 /* The receiving half. */
 struct credit_rx {
     uint64_t demand_bytes, granted_bytes;
-    struct flow *next;      /* of its list */
+    struct queue_link turn; /* on its list of the pacer */
     uint8_t list;           /* enum credit_list */
 };
 
 /* One per core. */
 struct pacer {
-    struct {
-        struct flow *head, *tail;
-    } lists[CREDIT_LISTS];  /* with unmet demand; and without, but with less than they may have in advance */
+    struct queue lists[CREDIT_LISTS]; /* of flows: with unmet demand; and without, but with less than they may have in advance */
     uint64_t next_ns;       /* when the next quantum is granted */
     uint64_t link_mbps;
 };

@@ -78,75 +78,22 @@ void flow_release_buffer(struct core *core, struct chunk *chunk)
 
 void flow_wake(struct flow *flow)
 {
-    struct core *core = flow->core;
-    if (flow->ready || flow->dead)
-        return;
-    flow->ready = true;
-    flow->next_ready = NULL;
-    if (core->ready_tail)
-        core->ready_tail->next_ready = flow;
-    else
-        core->ready_head = flow;
-    core->ready_tail = flow;
-}
-
-static void add_ctrl(struct conn *conn)
-{
-    struct flow *flow = conn->flow;
-    if (conn->on_ctrl)
-        return;
-    conn->on_ctrl = true;
-    conn->next_ctrl = NULL;
-    if (flow->ctrl_tail)
-        flow->ctrl_tail->next_ctrl = conn;
-    else
-        flow->ctrl_head = conn;
-    flow->ctrl_tail = conn;
+    if (!flow->dead)
+        queue_append(&flow->core->ready, &flow->ready);
 }
 
 void flow_add_ctrl(struct conn *conn)
 {
-    add_ctrl(conn);
+    queue_append(&conn->flow->ctrl, &conn->ctrl);
     conn->flow->ctrl_urgent = true;
     flow_wake(conn->flow);
 }
 
 void flow_add_active(struct conn *conn)
 {
-    struct flow *flow = conn->flow;
-    if (!conn->on_active) {
-        conn->on_active = true;
-        conn->next_active = NULL;
+    if (queue_append(&conn->flow->active, &conn->active))
         conn->deficit_bytes = 0;
-        if (flow->active_tail)
-            flow->active_tail->next_active = conn;
-        else
-            flow->active_head = conn;
-        flow->active_tail = conn;
-    }
-    flow_wake(flow);
-}
-
-void flow_forget_conn(struct flow *flow, struct conn *conn)
-{
-    struct conn *before = NULL;
-    for (struct conn *c = flow->ctrl_head; conn->on_ctrl && c; before = c, c = c->next_ctrl) {
-        if (c != conn)
-            continue;
-        *(before ? &before->next_ctrl : &flow->ctrl_head) = c->next_ctrl;
-        if (flow->ctrl_tail == c)
-            flow->ctrl_tail = before;
-        break;
-    }
-    before = NULL;
-    for (struct conn *c = flow->active_head; conn->on_active && c; before = c, c = c->next_active) {
-        if (c != conn)
-            continue;
-        *(before ? &before->next_active : &flow->active_head) = c->next_active;
-        if (flow->active_tail == c)
-            flow->active_tail = before;
-        break;
-    }
+    flow_wake(conn->flow);
 }
 
 void flow_owe_ack(struct flow *flow, uint64_t delay_ns, bool now)
@@ -169,7 +116,7 @@ static void owe_ack(struct flow *flow, bool now)
 void flow_credit_due(struct conn *conn, bool now)
 {
     conn->credit_due = true;
-    add_ctrl(conn);
+    queue_append(&conn->flow->ctrl, &conn->ctrl);
     owe_ack(conn->flow, now);
 }
 
@@ -227,17 +174,9 @@ void flow_give_back(struct flow *flow, struct core_msg *msg)
 
 void flow_conn_event(struct conn *conn)
 {
-    struct core *core = conn->flow->core;
     conn->event_waits = conn->held > 0; /* no event of a connection comes before those of its messages */
-    if (conn->event_queued || conn->event_waits)
-        return;
-    conn->event_queued = true;
-    conn->next_event = NULL;
-    if (core->conn_events_tail)
-        core->conn_events_tail->next_event = conn;
-    else
-        core->conn_events_head = conn;
-    core->conn_events_tail = conn;
+    if (!conn->event_waits)
+        queue_append(&conn->flow->core->conn_events, &conn->event);
 }
 
 /* ---- acks owed ------------------------------------------------------------------------------- */
@@ -479,7 +418,7 @@ static uint64_t dead_ns(const struct flow *flow)
 /* Messages or repairs, which the pace holds back. */
 static bool has_data(const struct flow *flow)
 {
-    return flow->active_head || sent_first_lost(&flow->sent);
+    return flow->active.head || sent_first_lost(&flow->sent);
 }
 
 /* Nothing that would be repeated stands for a ping. */
@@ -607,10 +546,5 @@ void flow_fail(struct flow *flow, int32_t status)
             flow_release_buffer(core, chunk);
         chunk->state = CHUNK_FREE;
     }
-    flow->next_event = NULL;
-    if (core->flow_events_tail)
-        core->flow_events_tail->next_event = flow;
-    else
-        core->flow_events_head = flow;
-    core->flow_events_tail = flow;
+    queue_append(&core->flow_events, &flow->event);
 }

@@ -28,9 +28,8 @@ enum {
 struct flow {
     struct core *core;
     void *owner;
-    struct flow *next_ready;      /* ring of flows with something to send */
-    struct flow *next_event;
-    bool ready, dead;
+    struct queue_link ready, event, acting; /* on the core's queues: ready, flow_events, paths */
+    bool dead;
     int32_t status;               /* dead: what its messages end with */
     uint64_t rx_token, tx_token;
     uint32_t destination;
@@ -46,15 +45,13 @@ struct flow {
     struct credit_rx credit_rx;
     struct lanes lanes;           /* queue pairs that place payload; none: nothing is placed */
     struct place place;
-    struct flow *next_path;       /* list of flows whose lanes want something done */
-    bool path_queued;
     uint64_t peer_window_bytes;   /* what the peer's receive buffer takes */
     uint64_t rx_window_bytes;     /* ours, whole; acks advertise this flow's share of it */
     uint32_t heard_epoch;         /* last period in which a packet came (core->share_epoch) */
 
     /* connections */
-    struct conn *ctrl_head, *ctrl_tail;     /* with control frames */
-    struct conn *active_head, *active_tail; /* with messages to send, round robin */
+    struct queue ctrl;            /* with control frames */
+    struct queue active;          /* with messages to send, round robin */
     struct conn *all_head;
     bool ctrl_urgent;             /* some control frame does not wait for the ack timer */
     uint32_t msgs_pending;        /* submitted and not ended, all connections */
@@ -94,8 +91,6 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
 void flow_wake(struct flow *flow);
 void flow_add_ctrl(struct conn *conn);
 void flow_add_active(struct conn *conn);
-/* The connection is over: it leaves the lists. */
-void flow_forget_conn(struct flow *flow, struct conn *conn);
 /* A message or chunk is about to be added: if it is the first, silence counts from here. */
 void flow_expect_peer(struct flow *flow, uint64_t now_ns);
 /* A message was submitted. */

@@ -82,17 +82,8 @@ static void count_usable(struct flow *flow, const struct lane *lane)
 
 static void ask(struct flow *flow, struct lane *lane, enum core_path_kind kind)
 {
-    struct core *core = flow->core;
     lane->actions |= (uint8_t)(1u << kind);
-    if (flow->path_queued)
-        return;
-    flow->path_queued = true;
-    flow->next_path = NULL;
-    if (core->paths_tail)
-        core->paths_tail->next_path = flow;
-    else
-        core->paths_head = flow;
-    core->paths_tail = flow;
+    queue_append(&flow->core->paths, &flow->acting);
 }
 
 static void tell(struct flow *flow, struct lane *lane, enum wire_path_what what)

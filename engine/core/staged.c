@@ -16,16 +16,10 @@
 
 void conn_want(struct conn *conn, struct core_msg *msg)
 {
-    struct core *core = conn->flow->core;
     assert(!(msg->flags & MSG_WANTED));
     msg->flags |= MSG_WANTED;
     msg->available_bytes = msg->offset_bytes;
-    msg->next_wanted = NULL;
-    if (core->wanted_tail)
-        core->wanted_tail->next_wanted = msg;
-    else
-        core->wanted_head = msg;
-    core->wanted_tail = msg;
+    queue_append(&conn->flow->core->wanted, &msg->wanted);
 }
 
 void conn_park(struct conn *conn, struct core_msg *msg)

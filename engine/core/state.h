@@ -27,7 +27,7 @@ struct core {
     uint64_t now_ns;                /* of the current call */
     uint64_t waited_ns;             /* core_waited() */
     struct timer_wheel wheel;
-    struct flow *ready_head, *ready_tail;
+    struct queue ready;             /* flows with something to send, in turn */
     struct pacer pacer;
     struct flow *flows[CORE_FLOWS_MAX];
     struct conn *conns[CORE_CONNS_MAX];
@@ -50,13 +50,11 @@ struct core {
     struct tx_piece pieces[CORE_GATHER_MAX];
 
     struct msg_list ended;          /* for core_next_event() */
-    struct core_msg *splits_head, *splits_tail;
-    struct core_msg *wanted_head, *wanted_tail;
+    struct queue splits, wanted;    /* of messages */
     struct core_release *releases;  /* core_releases_max() of them */
     uint32_t release_next, release_count;
-    struct conn *conn_events_head, *conn_events_tail;
-    struct flow *flow_events_head, *flow_events_tail;
-    struct flow *paths_head, *paths_tail; /* for core_next_path() */
+    struct queue conn_events, flow_events;
+    struct queue paths;             /* flows whose lanes want something done, for core_next_path() */
 };
 
 /* Pieces of an object's memory begin on cache lines. */

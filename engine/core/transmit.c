@@ -300,7 +300,7 @@ static bool next_datagram(struct core *core, struct train *train)
 static void put_ctrl(struct flow *flow, struct train *train)
 {
     struct conn *conn;
-    while ((conn = flow->ctrl_head)) {
+    while ((conn = QUEUE_HOLDER(flow->ctrl.head, struct conn, ctrl))) {
         uint32_t room = train_room(train), frames_left = CORE_FRAMES_MAX - train->frames;
         if (room > frames_left * WIRE_FIN_BYTES)
             room = frames_left * WIRE_FIN_BYTES;
@@ -314,10 +314,7 @@ static void put_ctrl(struct flow *flow, struct train *train)
                 return;
             continue;
         }
-        flow->ctrl_head = conn->next_ctrl;
-        if (!flow->ctrl_head)
-            flow->ctrl_tail = NULL;
-        conn->on_ctrl = false;
+        queue_remove(&flow->ctrl, &conn->ctrl);
     }
     flow->ctrl_urgent = false;
 }
@@ -350,13 +347,15 @@ static bool put_eager(struct flow *flow, struct conn *conn, struct core_msg *msg
     return true;
 }
 
+static struct conn *first_active(const struct flow *flow)
+{
+    return QUEUE_HOLDER(flow->active.head, struct conn, active);
+}
+
 static void rotate_active(struct flow *flow, bool keep)
 {
-    struct conn *conn = flow->active_head;
-    flow->active_head = conn->next_active;
-    if (!flow->active_head)
-        flow->active_tail = NULL;
-    conn->on_active = false;
+    struct conn *conn = first_active(flow);
+    queue_remove(&flow->active, &conn->active);
     if (keep) {
         int64_t deficit = conn->deficit_bytes + QUANTUM_BYTES;
         flow_add_active(conn);
@@ -367,16 +366,16 @@ static void rotate_active(struct flow *flow, bool keep)
 /* Eager messages of all connections in turn, until the train or the window is full. */
 static void put_eagers(struct flow *flow, struct train *train)
 {
-    struct conn *last = flow->active_tail;
-    for (struct conn *conn = flow->active_head; conn;) {
+    struct queue_link **last = flow->active.end;
+    for (bool end = !flow->active.head; !end;) {
+        struct conn *conn = first_active(flow);
         struct core_msg *msg;
         while ((msg = conn_eager_ready(conn)) && conn->deficit_bytes > -QUANTUM_BYTES) {
             if (!put_eager(flow, conn, msg, train))
                 return;
         }
-        bool end = conn == last;
+        end = &conn->active.next == last;
         rotate_active(flow, conn_eager_ready(conn) || conn_bulk_ready(conn));
-        conn = end ? NULL : flow->active_head;
     }
 }
 
@@ -425,7 +424,7 @@ static bool send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     put_ack(flow, &train, now_ns);
     end_datagram(core, &train);
     describe_ack(flow, train.buffer, train.header, desc, now_ns);
-    if (flow->ctrl_head) /* credit found no room: it goes as soon as there is some */
+    if (flow->ctrl.head) /* credit found no room: it goes as soon as there is some */
         flow->ctrl_urgent = true;
     return true;
 }
@@ -435,8 +434,8 @@ static uint8_t *frames_buffer(struct flow *flow, bool want_eager, bool *small)
 {
     struct core *core = flow->core;
     uint64_t waiting = 0;
-    for (struct conn *conn = flow->active_head; want_eager && conn; conn = conn->next_active) {
-        struct core_msg *msg = conn_eager_ready(conn);
+    for (const struct queue_link *link = flow->active.head; want_eager && link; link = link->next) {
+        struct core_msg *msg = conn_eager_ready(QUEUE_HOLDER(link, struct conn, active));
         waiting += msg ? msg->size_bytes - msg->offset_bytes + WIRE_EAGER_BYTES : 0;
         if (msg && msg->next)
             waiting += FRAMES_SMALL_BYTES / 2;
@@ -595,13 +594,13 @@ static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *
 static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     struct conn *conn;
-    while ((conn = flow->active_head)) {
+    while ((conn = first_active(flow))) {
         bool eager = conn_eager_ready(conn) != NULL, bulk = conn_bulk_ready(conn) != NULL;
         if (!eager && !bulk) {
             rotate_active(flow, false);
             continue;
         }
-        if (conn->deficit_bytes <= 0 && conn->next_active) {
+        if (conn->deficit_bytes <= 0 && conn->active.next) {
             rotate_active(flow, true);
             continue;
         }
@@ -622,7 +621,7 @@ bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     if (flow->dead)
         return false;
     credit_update(flow, now_ns);
-    bool ctrl = flow->ping_due || flow->lanes.frames_due || (flow->ctrl_head && (flow->ctrl_urgent || flow->ack_now));
+    bool ctrl = flow->ping_due || flow->lanes.frames_due || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack_now));
     if (ctrl && send_frames(flow, true, desc, now_ns))
         return true;
     if (flow->ack_now)

@@ -346,7 +346,7 @@ static bool flows_at_rest(const struct conn_sim *conn)
 {
     for (unsigned s = 0; s < 2; s++) {
         const struct flow *flow = conn->pair->flow[s];
-        if (flow->sent.next_seq != flow->sent.cumulative || flow->ack_pending || flow->ctrl_head)
+        if (flow->sent.next_seq != flow->sent.cumulative || flow->ack_pending || flow->ctrl.head)
             return false;
     }
     return true;

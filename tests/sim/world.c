@@ -493,7 +493,7 @@ static bool at_rest(const struct world *world)
 static void check_flow(struct world *world, const struct flow *flow)
 {
     const struct sent *sent = &flow->sent;
-    if (flow->msgs_pending || flow->closing || flow->all_head || flow->active_head || flow->ctrl_head)
+    if (flow->msgs_pending || flow->closing || flow->all_head || flow->active.head || flow->ctrl.head)
         world_fail(world, "a flow keeps messages or connections");
     if (flow->place.held.head || flow->place.free_count != flow->place.slot_count)
         world_fail(world, "%u of %u grants came back", flow->place.free_count, flow->place.slot_count);
