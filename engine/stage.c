@@ -184,16 +184,11 @@ const void *stage_payload(const struct uccl_request *request, uint64_t offset_by
     return span->memory + (offset_bytes - span->offset_bytes);
 }
 
-/*
- * The block that a byte lies in. Blocks end at multiples of their size, and where the request's own bytes do. Of the first
- * one of a send, and the last one of a receive, a piece is cut off: the network has something to carry while the rest
- * is copied, and what is left to copy when it is done is short.
- */
+/* The block of a receive that a byte lies in. Blocks end at multiples of their size, and where the request's own bytes do. */
 static void block_around(const struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes,
                          uint64_t *begin, uint64_t *end)
 {
-    const uint64_t ends[] = {request->staged.from_bytes, request->staged.cut_bytes, request->staged.to_bytes,
-                             request->msg.size_bytes};
+    const uint64_t ends[] = {request->staged.from_bytes, request->staged.to_bytes, request->msg.size_bytes};
     *begin = offset_bytes - offset_bytes % stage->pool.block_bytes;
     *end = *begin + stage->pool.block_bytes;
     for (unsigned i = 0; i < sizeof ends / sizeof ends[0]; i++) {
@@ -202,21 +197,6 @@ static void block_around(const struct stage *stage, const struct uccl_request *r
         else if (ends[i] > offset_bytes && ends[i] < *end)
             *end = ends[i];
     }
-}
-
-/* Its bytes are known, and so is what is to be cut off. An eager message goes in one piece. */
-static void set_range(const struct stage *stage, struct uccl_request *request, uint64_t from, uint64_t to)
-{
-    const struct params *params = stage->thread->params;
-    uint64_t piece = params->gpu_first_block_kb * 1024, begin, end;
-    bool send = request->msg.kind == CORE_SEND;
-    request->staged.from_bytes = from;
-    request->staged.to_bytes = to;
-    if (piece == 0 || !stage->pool.memory || request->msg.size_bytes <= params->eager_kb * 1024)
-        return;
-    block_around(stage, request, send ? from : to - 1, &begin, &end);
-    if (end - begin >= 2 * piece)
-        request->staged.cut_bytes = send ? begin + piece : end - piece;
 }
 
 /* ---- requests begin and end ------------------------------------------------------------------ */
@@ -243,19 +223,16 @@ void stage_begin(struct stage *stage, struct uccl_request *request)
     const struct params *params = stage->thread->params;
     request->staged = (struct staged){.memory = request->staged.memory};
     request->msg.block_bytes = 0;
-    if (request->msg.kind == CORE_SEND)
+    if (request->msg.kind == CORE_SEND) {
         request->msg.block_bytes = (uint32_t)params->gpu_block_kb * 1024;
-    else
+    } else {
         stage->receives++;
+        stripe_range(request, &request->staged.from_bytes, &request->staged.to_bytes);
+    }
     if (!stage->pool.memory && !make_pool(stage)) {
         LOG_ERR("no memory for %llu staging blocks of %llu KiB (UCCL_GPU_BLOCKS, UCCL_GPU_BLOCK_KB)",
                 (unsigned long long)params->gpu_blocks, (unsigned long long)params->gpu_block_kb);
         request->staged.error = UCCL_ENOMEM;
-    }
-    if (request->msg.kind == CORE_RECV) {
-        uint64_t from, to;
-        stripe_range(request, &from, &to);
-        set_range(stage, request, from, to);
     }
 }
 
@@ -270,8 +247,6 @@ void stage_began(struct stage *stage, struct uccl_request *request)
 void stage_want(struct stage *stage, struct uccl_request *request)
 {
     request->staged.fetched_bytes = request->msg.offset_bytes;
-    set_range(stage, request, request->msg.offset_bytes, request->msg.end_bytes);
-    request->msg.cut_bytes = request->staged.cut_bytes;
     if (!request->staged.error)
         want(stage, request);
 }
@@ -619,9 +594,9 @@ static bool fetch_block(struct stage *stage, struct uccl_request *request)
     struct stage_device *device = device_of(stage, request);
     if (!device)
         return true;
-    uint64_t offset = staged->fetched_bytes, begin, end;
-    block_around(stage, request, offset, &begin, &end);
-    uint32_t length = (uint32_t)(end - offset);
+    uint64_t offset = staged->fetched_bytes, left = request->msg.end_bytes - offset;
+    uint32_t block = stage->pool.block_bytes - (uint32_t)(offset % stage->pool.block_bytes);
+    uint32_t length = left < block ? (uint32_t)left : block;
     struct stage_span *span = stage_span_take(&stage->pool, STAGE_SENDS, length), *last = staged->spans;
     if (!span)
         return false;

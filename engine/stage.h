@@ -45,8 +45,7 @@ struct staged {
     struct stage_span *spans;          /* send: in order; receive: those being filled */
     struct uccl_request *next, *prev;  /* send: those with blocks to fetch; or flushes */
     uint64_t fetched_bytes;            /* send: asked for so far */
-    uint64_t from_bytes, to_bytes;     /* what it carries; receive: as a rule */
-    uint64_t cut_bytes;                /* a block ends here too; or 0 */
+    uint64_t from_bytes, to_bytes;     /* receive: what it carries, as a rule */
     uint32_t span_count;               /* in `spans` */
     uint32_t pending;                  /* spans and spills that some copy still has to do with */
     int32_t error;                     /* why it cannot go on */

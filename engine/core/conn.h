@@ -212,8 +212,6 @@ static inline uint64_t conn_bulk_left(const struct core_msg *msg)
 {
     uint64_t left = msg->end_bytes - msg->offset_bytes;
     uint64_t block = msg->block_bytes ? msg->block_bytes - msg->offset_bytes % msg->block_bytes : left;
-    if (msg->offset_bytes < msg->cut_bytes && msg->cut_bytes - msg->offset_bytes < block)
-        block = msg->cut_bytes - msg->offset_bytes;
     return left < block ? left : block;
 }
 void conn_take_bulk(struct conn *conn, struct core_msg *msg, uint64_t bytes);

@@ -61,7 +61,6 @@ struct core_msg {
     uint64_t end_bytes;     /* send: one past the last byte that this connection sends */
     struct queue_link split, wanted; /* for CORE_EVENT_SPLIT, CORE_EVENT_WANTED */
     uint64_t available_bytes; /* staged send: bytes before it may be sent */
-    uint64_t cut_bytes;     /* staged send, the caller's while available_bytes is less: a block ends here too; or 0 */
     uint32_t block_bytes;   /* staged send: its payload comes in blocks of this size; 0: it is there */
     uint32_t chunks_live;   /* send: chunks that refer to this payload */
     int32_t status;         /* at the end: 0 or a negative uccl_error */
@@ -191,7 +190,7 @@ void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uin
 
 /*
  * Staged sends. After CORE_EVENT_WANTED the bytes [offset_bytes, end_bytes) of the message are wanted, in
- * order; this says that those before `bytes` are there: a multiple of block_bytes, cut_bytes or end_bytes. It
+ * order; this says that those before `bytes` are there: a multiple of block_bytes, or end_bytes. It
  * always rises, and the message has not been handed back yet.
  */
 void core_available(struct core *core, struct core_msg *msg, uint64_t bytes, uint64_t now_ns);

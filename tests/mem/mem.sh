@@ -50,7 +50,7 @@ if [ "$SHORT" = 0 ]; then
     check "CUDA, copies end at once" with cuda env FAKE_GPU_LATE=0 timeout 200 "$GPU_MESSAGES" cuda 0 1 2
     check "CUDA, copies end late" with cuda env FAKE_GPU_LATE=20 timeout 200 "$GPU_MESSAGES" cuda 0 1 2
     check "CUDA, io_uring" with cuda env UCCL_UDP_IO=uring timeout 200 "$GPU_MESSAGES" cuda 0 1 2
-    check "CUDA, three engine threads" with cuda env UCCL_NUM_ENGINES=3 UCCL_GPU_FIRST_BLOCK_KB=64 timeout 200 "$GPU_MESSAGES" cuda 1 0 2
+    check "CUDA, three engine threads" with cuda env UCCL_NUM_ENGINES=3 timeout 200 "$GPU_MESSAGES" cuda 1 0 2
 fi
 check "CUDA, one GPU for both" with cuda timeout 200 "$GPU_MESSAGES" cuda 0 0 2
 

@@ -345,7 +345,6 @@ static void use_devices(struct cluster_options *options, struct rng *rng)
     options->device.latency_ns = 1u << (10 + rng_below(rng, 10));
     options->device.mbps = 1000u << rng_below(rng, 8);
     options->params.gpu_block_kb = 64u << rng_below(rng, 3);
-    options->params.gpu_first_block_kb = 16u * rng_below(rng, 6);
     options->params.gpu_blocks = 8u << rng_below(rng, 3);
     options->params.gpu_streams = 1 + rng_below(rng, 3);
 }

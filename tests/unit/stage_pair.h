@@ -21,7 +21,6 @@ struct side {
 };
 
 static struct pair pair;
-static const char *first_block_kb = "0"; /* before the pair is opened */
 static uint8_t shadow[MAX_BYTES + 2 * GUARD];
 
 static inline struct side side_make(uccl_engine *engine, bool device, size_t length)
@@ -72,7 +71,6 @@ static inline void stage_open_pair(const char *lend, const char *block_kb, const
     fake_forbid_this_thread();
     for (int i = 0; i < 2; i++)
         pair.engine[i] = open_engine(lend, "LINGER_MS", "300", "GPU_BLOCK_KB", block_kb, "GPU_BLOCKS", blocks,
-                                     "GPU_FIRST_BLOCK_KB", first_block_kb,
                                      "UDP_IO", io, "NUM_ENGINES", threads, "DEAD_PEER_MS", "2000", NULL);
     IS(uccl_listen(pair.engine[1], 0, 0, &pair.handle, &pair.listener), 0);
     connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);

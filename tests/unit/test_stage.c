@@ -37,55 +37,6 @@ Test(stage, copies_are_per_block, .timeout = TIMEOUT_S)
     stage_close_pair();
 }
 
-/* A piece of the first block of a send, and of the last one of a receive, goes by itself. */
-Test(stage, first_block_is_cut, .timeout = TIMEOUT_S)
-{
-    const bool device[2] = {true, true};
-    const size_t offset[2] = {0, 0};
-    first_block_kb = "64";
-    stage_open_pair("no", "256", "32", "mmsg", "1");
-    one_message(device, 1024 * 1024, offset, 0, 1);
-    cr_assert_eq(counter(0, "gpu_fetches"), 5);
-    cr_assert_geq(counter(1, "gpu_uploads"), 5);
-    cr_assert_leq(counter(1, "gpu_uploads"), 7); /* 5, but for what a loss cuts in two */
-    one_message(device, 128 * 1024, offset, 0, 2);
-    cr_assert_eq(counter(0, "gpu_fetches"), 7);
-    one_message(device, 128 * 1024 - 1, offset, 0, 3); /* not twice as long as the piece */
-    one_message(device, 8 * 1024, offset, 0, 4);       /* eager */
-    cr_assert_eq(counter(0, "gpu_fetches"), 9);
-    stage_close_pair();
-}
-
-/* Each part of a message has blocks of its own, a piece cut off; whole ones go up before the message has ended. */
-Test(stage, first_block_of_parts_is_cut, .timeout = TIMEOUT_S)
-{
-    const bool device[2] = {true, true};
-    const size_t offset[2] = {0, 0};
-    first_block_kb = "64";
-    stage_open_pair("no", "1024", "8", "mmsg", "3");
-    one_message(device, 3 * 256 * 1024, offset, 0, 1);
-    cr_assert_eq(counter(0, "gpu_fetches"), 6);
-    cr_assert_geq(counter(1, "gpu_uploads"), 6);
-    stage_close_pair();
-}
-
-BOTH(stage, all_sizes_with_a_first_block)
-{
-    first_block_kb = "16";
-    stage_open_pair(lend, "64", "8", "mmsg", "1");
-    all_sizes();
-    stage_close_pair();
-}
-
-Test(stage, all_sizes_striped_with_a_first_block, .timeout = TIMEOUT_S)
-{
-    first_block_kb = "50";
-    stage_open_pair("no", "256", "8", "auto", "3");
-    all_sizes();
-    crowd(40, 2000000);
-    stage_close_pair();
-}
-
 BOTH(stage, crowd_with_few_blocks)
 {
     stage_open_pair(lend, "64", "8", "mmsg", "1");

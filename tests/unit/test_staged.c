@@ -44,42 +44,6 @@ Test(staged, bulk_goes_block_by_block)
     duo_assert_rest();
 }
 
-/* One more block ends where the shell says when the message is wanted. */
-Test(staged, no_chunk_crosses_a_cut)
-{
-    enum { SIZE = BLOCK + BLOCK / 2, CUT = BLOCK / 4 + 100 };
-    duo_open();
-    struct duo_request *recv = duo_recv(1, SIZE), *send = staged_send(SIZE);
-    duo_run(20 * MS);
-    cr_assert(send->wanted);
-    send->msg.cut_bytes = CUT;
-    core_available(duo_core[0], &send->msg, CUT, duo_now);
-    duo_run(20 * MS);
-    cr_assert_eq(send->msg.offset_bytes, CUT);
-    cr_assert_eq(send->released, CUT);
-    fetch(send);
-    duo_run(20 * MS);
-    cr_assert_eq(send->msg.offset_bytes, BLOCK);
-    fetch(send);
-    duo_run(20 * MS);
-    duo_assert_ended(recv, UCCL_OK, SIZE);
-    duo_assert_ended(send, UCCL_OK, SIZE);
-}
-
-/* What is there beyond the cut already does not change that. */
-Test(staged, a_cut_amid_available_bytes)
-{
-    enum { SIZE = 2 * BLOCK, CUT = 1000 };
-    duo_open();
-    struct duo_request *recv = duo_recv(1, SIZE), *send = staged_send(SIZE);
-    duo_run(20 * MS);
-    send->msg.cut_bytes = CUT;
-    core_available(duo_core[0], &send->msg, SIZE, duo_now);
-    duo_run(20 * MS);
-    duo_assert_ended(recv, UCCL_OK, SIZE);
-    duo_assert_ended(send, UCCL_OK, SIZE);
-}
-
 Test(staged, bytes_are_released_when_acked)
 {
     enum { SIZE = 2 * BLOCK };
