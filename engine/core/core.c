@@ -223,17 +223,17 @@ bool core_place(struct core *core, const uint8_t *header, size_t length, struct 
     uint64_t token = wire_token(header, length), seq;
     struct flow *flow = token ? core->flows[token_slot(token)] : NULL;
     struct wire_packet packet;
-    struct wire_frame frame;
+    const struct wire_frame *frame;
     if (!flow || flow->rx_token != token || flow->dead || !wire_is_bulk(header, length) ||
         !wire_parse(header, length, core->crc32c, &packet))
         return false;
     if (!(packet.flags & WIRE_SEQUENCED) || sack_check(&flow->sack, &packet, &seq) != SACK_NEW ||
-        wire_next_frame(&packet, &frame) != 1 || frame.kind != FRAME_DATA ||
-        frame.data.length != length - WIRE_BULK_HEADER_BYTES)
+        !(frame = wire_next_frame(&packet)) || frame->kind != FRAME_DATA ||
+        frame->data.length != length - WIRE_BULK_HEADER_BYTES)
         return false;
-    struct conn *conn = flow_find_conn(flow, frame.data.conn);
-    *msg = conn ? conn_place_data(conn, &frame.data) : NULL;
-    *offset_bytes = frame.data.offset;
+    struct conn *conn = flow_find_conn(flow, frame->conn);
+    *msg = conn ? conn_place_data(conn, &frame->data) : NULL;
+    *offset_bytes = frame->data.offset;
     return *msg != NULL;
 }
 
@@ -268,10 +268,8 @@ bool core_rx_placed(struct core *core, const uint8_t *datagram, size_t length, c
         COUNT(core->counters, rx_malformed, 1);
         return false;
     }
-    if (payload) {
-        packet.payload_end = payload + (packet.payload_end - packet.payload);
-        packet.payload = payload;
-    }
+    if (payload)
+        wire_move_payload(&packet, payload);
     if (!wire_payload_intact(&packet, core->crc32c)) {
         COUNT(core->counters, rx_payload_crc, 1);
         return false;

@@ -256,26 +256,6 @@ static bool on_conn_frame(struct conn *conn, const struct wire_frame *frame)
     }
 }
 
-static uint32_t frame_conn(const struct wire_frame *frame)
-{
-    switch (frame->kind) {
-    case FRAME_DATA:
-        return frame->data.conn;
-    case FRAME_EAGER:
-        return frame->eager.conn;
-    case FRAME_CTS:
-        return frame->cts.conn;
-    case FRAME_RTS:
-        return frame->rts.conn;
-    case FRAME_CREDIT:
-        return frame->credit.conn;
-    case FRAME_END:
-        return frame->end.conn;
-    default:
-        return frame->fin.conn;
-    }
-}
-
 struct conn *flow_find_conn(struct flow *flow, uint32_t id)
 {
     struct conn *conn = flow->core->conns[id & (CORE_CONNS_MAX - 1)];
@@ -293,31 +273,31 @@ static bool only_repeatable(const struct wire_packet *packet)
 static bool dispatch(struct flow *flow, struct wire_packet *packet, uint64_t now_ns)
 {
     struct core *core = flow->core;
-    struct wire_frame frame;
-    while (wire_next_frame(packet, &frame) > 0) {
-        switch (frame.kind) {
+    const struct wire_frame *frame;
+    while ((frame = wire_next_frame(packet))) {
+        switch (frame->kind) {
         case FRAME_PING:
             continue;
         case FRAME_ACK:
-            if (!flow_on_ack(flow, &frame.ack, !(packet->flags & WIRE_REPAIR), now_ns))
+            if (!flow_on_ack(flow, &frame->ack, !(packet->flags & WIRE_REPAIR), now_ns))
                 return false;
             continue;
         case FRAME_DEMAND:
-            credit_on_demand(flow, &frame.demand, now_ns);
+            credit_on_demand(flow, &frame->demand, now_ns);
             continue;
         case FRAME_GRANT:
-            credit_on_grant(flow, &frame.grant, now_ns);
+            credit_on_grant(flow, &frame->grant, now_ns);
             continue;
         case FRAME_PATH:
-            lanes_on_frame(flow, &frame.path);
+            lanes_on_frame(flow, &frame->path);
             continue;
         default:
             break;
         }
-        struct conn *conn = flow_find_conn(flow, frame_conn(&frame));
+        struct conn *conn = flow_find_conn(flow, frame->conn);
         if (!conn)
             COUNT(core->counters, rx_stale_frames, 1);
-        else if (!on_conn_frame(conn, &frame))
+        else if (!on_conn_frame(conn, frame))
             return false;
     }
     return true;

@@ -94,50 +94,6 @@ bool wire_is_bulk(const uint8_t *bytes, size_t length)
            bytes[WIRE_HEADER_BYTES] == FRAME_DATA;
 }
 
-bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet)
-{
-    if (length < WIRE_HEADER_BYTES || bytes[AT_VERSION] != WIRE_VERSION)
-        return false;
-    uint8_t flags = bytes[AT_FLAGS];
-    uint16_t header_length = get16(bytes + AT_HEADER_LENGTH);
-    if (flags & ~(WIRE_SEQUENCED | WIRE_PAYLOAD_CRC | WIRE_REPAIR | WIRE_ON_PATH))
-        return false;
-    if (header_length < WIRE_HEADER_BYTES || header_length > length)
-        return false;
-    if (header_crc(bytes, header_length, crc32c) != get32(bytes + AT_CRC))
-        return false;
-
-    *packet = (struct wire_packet){
-        .token = get64(bytes + AT_TOKEN),
-        .seq = get32(bytes + AT_SEQ),
-        .path_seq = get32(bytes + AT_PATH_SEQ),
-        .path = get16(bytes + AT_PATH),
-        .index = bytes[AT_INDEX],
-        .count = bytes[AT_COUNT],
-        .time_stamp = get32(bytes + AT_TIME),
-        .payload_crc = get32(bytes + AT_PAYLOAD_CRC),
-        .flags = flags,
-        .frame = bytes + WIRE_HEADER_BYTES,
-        .frames_end = bytes + header_length,
-        .payload = bytes + header_length,
-        .payload_end = bytes + length,
-    };
-    if (packet->count == 0 || packet->count > CORE_TRAIN_MAX || packet->index >= packet->count)
-        return false;
-
-    struct wire_frame frame;
-    int more = 1;
-    for (unsigned frames = 0; frames <= CORE_FRAMES_MAX; frames++) {
-        more = wire_next_frame(packet, &frame);
-        if (more <= 0)
-            break;
-        packet->kinds |= 1u << frame.kind;
-    }
-    packet->frame = bytes + WIRE_HEADER_BYTES; /* back to the beginning */
-    packet->payload = bytes + header_length;
-    return more == 0;
-}
-
 bool wire_payload_intact(const struct wire_packet *packet, crc32c_fn crc32c)
 {
     if (!(packet->flags & WIRE_PAYLOAD_CRC))
@@ -246,12 +202,14 @@ static bool get_path(const uint8_t *at, struct wire_path *path)
     return path->what >= PATH_OFFER && path->what <= PATH_FENCED && path->generation;
 }
 
-int wire_take_frame(struct wire_packet *packet, struct wire_frame *frame)
+/* Reads the next frame, which is there. False: it is malformed. */
+static bool take_frame(struct wire_packet *packet)
 {
+    struct wire_frame *frame = &packet->current;
     const uint8_t *at = packet->frame;
     size_t left = (size_t)(packet->frames_end - at);
     if (left < 4)
-        return -1;
+        return false;
 
     unsigned bytes = 0;
     bool good = true;
@@ -325,10 +283,68 @@ int wire_take_frame(struct wire_packet *packet, struct wire_frame *frame)
     default:
         good = false;
     }
-    if (!good)
-        return -1;
-    packet->frame = at + bytes;
-    return 1;
+    if (good)
+        packet->frame = at + bytes;
+    return good;
+}
+
+bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet)
+{
+    if (length < WIRE_HEADER_BYTES || bytes[AT_VERSION] != WIRE_VERSION)
+        return false;
+    uint8_t flags = bytes[AT_FLAGS];
+    uint16_t header_length = get16(bytes + AT_HEADER_LENGTH);
+    if (flags & ~(WIRE_SEQUENCED | WIRE_PAYLOAD_CRC | WIRE_REPAIR | WIRE_ON_PATH))
+        return false;
+    if (header_length < WIRE_HEADER_BYTES || header_length > length)
+        return false;
+    if (header_crc(bytes, header_length, crc32c) != get32(bytes + AT_CRC))
+        return false;
+
+    packet->token = get64(bytes + AT_TOKEN);
+    packet->seq = get32(bytes + AT_SEQ);
+    packet->path_seq = get32(bytes + AT_PATH_SEQ);
+    packet->path = get16(bytes + AT_PATH);
+    packet->index = bytes[AT_INDEX];
+    packet->count = bytes[AT_COUNT];
+    packet->time_stamp = get32(bytes + AT_TIME);
+    packet->payload_crc = get32(bytes + AT_PAYLOAD_CRC);
+    packet->flags = flags;
+    packet->kinds = 0;
+    packet->frame = bytes + WIRE_HEADER_BYTES;
+    packet->frames_end = packet->payload = bytes + header_length;
+    packet->payload_end = bytes + length;
+    if (packet->count == 0 || packet->count > CORE_TRAIN_MAX || packet->index >= packet->count)
+        return false;
+
+    unsigned frames = 0;
+    for (; packet->frame != packet->frames_end; frames++) {
+        if (frames == CORE_FRAMES_MAX || !take_frame(packet))
+            return false;
+        packet->kinds |= 1u << packet->current.kind;
+    }
+    packet->single = frames == 1;
+    packet->frame = bytes + WIRE_HEADER_BYTES; /* back to the beginning */
+    packet->payload = bytes + header_length;
+    return true;
+}
+
+void wire_move_payload(struct wire_packet *packet, const uint8_t *payload)
+{
+    packet->payload_end = payload + (packet->payload_end - packet->payload);
+    packet->payload = payload;
+    packet->single = false;
+}
+
+const struct wire_frame *wire_next_frame(struct wire_packet *packet)
+{
+    if (packet->frame == packet->frames_end)
+        return NULL;
+    if (packet->single)
+        packet->frame = packet->frames_end;
+    else if (!take_frame(packet))
+        return NULL;
+    return &packet->current;
 }
 
 /* ---- out ------------------------------------------------------------------------------------- */

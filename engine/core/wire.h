@@ -62,9 +62,10 @@ enum wire_frame_kind {
     FRAME_PATH = 13,  /* what has become of a queue pair that places payload */
 };
 
+/* `conn` comes first in all frames of a connection. */
 struct wire_data {
-    uint8_t stripes;      /* parts that the message is cut into, each on a flow of its own; 0: whole */
     uint32_t conn, msg;
+    uint8_t stripes;      /* parts that the message is cut into, each on a flow of its own; 0: whole */
     uint64_t offset, total;
     uint32_t length;
     const uint8_t *payload;
@@ -163,6 +164,7 @@ struct wire_grant {
 struct wire_frame {
     enum wire_frame_kind kind;
     union {
+        uint32_t conn;         /* of the frames of a connection */
         struct wire_data data;
         struct wire_eager eager;
         struct wire_cts cts;
@@ -183,8 +185,10 @@ struct wire_packet {
     uint16_t path;
     uint8_t flags, index, count;
     uint32_t kinds;                        /* bit per enum wire_frame_kind that is among the frames */
+    bool single;                           /* it has one frame, which `current` is already */
     const uint8_t *frame, *frames_end;     /* cursor and end of the header region */
     const uint8_t *payload, *payload_end;  /* cursor and end of the payload region */
+    struct wire_frame current;             /* the one read last */
 };
 
 /* The flow token of a datagram, or 0 when it is too short or of another version: enough to find the
@@ -198,13 +202,11 @@ bool wire_is_bulk(const uint8_t *bytes, size_t length);
 bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet);
 bool wire_payload_intact(const struct wire_packet *packet, crc32c_fn crc32c);
 
-/* Takes the next frame, which is there: 1, or -1: malformed. */
-int wire_take_frame(struct wire_packet *packet, struct wire_frame *frame);
-/* The same; 0: the end. */
-static inline int wire_next_frame(struct wire_packet *packet, struct wire_frame *frame)
-{
-    return packet->frame == packet->frames_end ? 0 : wire_take_frame(packet, frame);
-}
+/* The payload has been received somewhere else. */
+void wire_move_payload(struct wire_packet *packet, const uint8_t *payload);
+
+/* The next frame of a packet that has been checked, until the next call; NULL: the end. */
+const struct wire_frame *wire_next_frame(struct wire_packet *packet);
 
 /* Appends a frame at `at`, which has room for its WIRE_*_BYTES; returns the bytes written. */
 unsigned wire_put_eager(uint8_t *at, const struct wire_eager *eager);

@@ -99,28 +99,27 @@ static void check_frame(const struct wire_frame *frame, const uint8_t *begin, si
                                  .frames_end = first + bytes,
                                  .payload = payload_bytes ? frame->eager.payload : begin,
                                  .payload_end = (payload_bytes ? frame->eager.payload : begin) + payload_bytes};
-    struct wire_frame again;
-    require(wire_next_frame(&packet, &again) == 1 && again.kind == frame->kind);
-    require(put_frame(second, &again) == bytes && memcmp(first, second, bytes) == 0);
-    require(wire_next_frame(&packet, &again) == 0);
+    const struct wire_frame *again = wire_next_frame(&packet);
+    require(again && again->kind == frame->kind);
+    require(put_frame(second, again) == bytes && memcmp(first, second, bytes) == 0);
+    require(!wire_next_frame(&packet) && packet.frame == packet.frames_end);
 }
 
 static void parse(const uint8_t *datagram, size_t length)
 {
     struct wire_packet packet;
-    struct wire_frame frame;
+    const struct wire_frame *frame;
     wire_token(datagram, length);
     if (!wire_parse(datagram, length, crc32c_portable, &packet))
         return;
     require(packet.count >= 1 && packet.count <= CORE_TRAIN_MAX && packet.index < packet.count);
     wire_payload_intact(&packet, crc32c_portable);
     unsigned frames = 0;
-    int more;
-    while ((more = wire_next_frame(&packet, &frame)) > 0) {
+    while ((frame = wire_next_frame(&packet))) {
         require(++frames <= CORE_FRAMES_MAX);
-        check_frame(&frame, datagram, length);
+        check_frame(frame, datagram, length);
     }
-    require(more == 0);
+    require(packet.frame == packet.frames_end);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

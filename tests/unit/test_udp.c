@@ -103,15 +103,14 @@ static uint64_t check_frames(const struct tx_desc *desc, const struct test_msg *
                              const uint8_t *bytes, uint32_t length)
 {
     struct wire_packet packet;
-    struct wire_frame frame;
+    const struct wire_frame *frame;
 
     cr_assert(wire_parse(bytes, length, crc32c_portable, &packet));
     cr_assert(wire_payload_intact(&packet, crc32c_portable));
     cr_assert_eq(length, length_of(desc, packet.index));
-    while (wire_next_frame(&packet, &frame) == 1) {
-        cr_assert_eq(frame.kind, FRAME_EAGER);
-        cr_assert_eq(memcmp(frame.eager.payload, msg->bytes + frame.eager.msg, frame.eager.length),
-                     0);
+    while ((frame = wire_next_frame(&packet))) {
+        cr_assert_eq(frame->kind, FRAME_EAGER);
+        cr_assert_eq(memcmp(frame->eager.payload, msg->bytes + frame->eager.msg, frame->eager.length), 0);
     }
     return UINT64_C(1) << packet.index;
 }

@@ -210,17 +210,17 @@ static inline uint64_t check_bulk(const struct tx_desc *desc, const struct test_
                                   const uint8_t *bytes, uint32_t length)
 {
     struct wire_packet packet;
-    struct wire_frame frame;
+    const struct wire_frame *frame;
 
     cr_assert(wire_parse(bytes, length, crc32c_portable, &packet));
     cr_assert(wire_payload_intact(&packet, crc32c_portable));
     cr_assert_eq(!!(packet.flags & WIRE_PAYLOAD_CRC), desc->payload_crc);
     cr_assert_eq(length, length_of(desc, packet.index));
-    cr_assert_eq(wire_next_frame(&packet, &frame), 1);
-    cr_assert_eq(frame.kind, FRAME_DATA);
-    cr_assert_eq(frame.data.offset, desc->bulk_offset + (uint64_t)packet.index * desc->bulk_stride);
-    cr_assert_eq(frame.data.length, length - WIRE_BULK_HEADER_BYTES);
-    cr_assert_eq(memcmp(frame.data.payload, msg->bytes + frame.data.offset, frame.data.length), 0);
+    cr_assert((frame = wire_next_frame(&packet)));
+    cr_assert_eq(frame->kind, FRAME_DATA);
+    cr_assert_eq(frame->data.offset, desc->bulk_offset + (uint64_t)packet.index * desc->bulk_stride);
+    cr_assert_eq(frame->data.length, length - WIRE_BULK_HEADER_BYTES);
+    cr_assert_eq(memcmp(frame->data.payload, msg->bytes + frame->data.offset, frame->data.length), 0);
     return UINT64_C(1) << packet.index;
 }
 
