@@ -379,17 +379,19 @@ void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_
     if (desc->repair)
         COUNT(core->counters, retransmits, -(uint64_t)__builtin_popcountll(desc->mask));
     if (desc->sequenced) {
-        struct chunk *chunk = sent_chunk(&flow->sent, desc->seq);
-        bool flying = desc->seq >= flow->sent.cumulative && chunk->state == CHUNK_FLYING;
+        uint64_t end = desc->seq + (desc->kind == TX_PLACE ? desc->count : 1);
         if (desc->on_path)
             lane_undo_work(flow, desc->cookie);
-        if (flying) {
+        for (uint64_t seq = desc->seq; seq < end; seq++) {
+            struct chunk *chunk = sent_chunk(&flow->sent, seq);
+            if (seq < flow->sent.cumulative || chunk->state != CHUNK_FLYING)
+                continue;
             sent_lose(&flow->sent, chunk);
             credit_unuse(flow, chunk->payload_bytes);
             flow->pace_until_ns = now_ns; /* its gap was over */
+            if (desc->kind == TX_PLACE)
+                chunk->placed = false; /* it has not been: it may go anywhere */
         }
-        if (flying && desc->kind == TX_PLACE)
-            chunk->placed = false; /* it has not been: it may go anywhere */
     } else {
         flow->ack_pending = flow->ack_now = true;
     }

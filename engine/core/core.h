@@ -273,18 +273,19 @@ struct tx_piece {
 enum tx_kind {
     TX_BULK,   /* a train of equal datagrams cut from one message: wire_bulk_header() makes each header */
     TX_FRAMES, /* datagrams that stand ready in `buffer` once the pieces are copied into it */
-    TX_PLACE,  /* one write with immediate, of place_bytes at `bulk_msg`, `bulk_offset` */
+    TX_PLACE,  /* `count` writes with immediate, of place_bytes each: a row of chunks on one queue pair */
 };
 
 /*
- * One chunk, or a repair of one, or an ack, to send on one path. Valid until the next core call.
+ * One chunk, or a repair of one, or an ack, to send on one path; TX_PLACE: one chunk or more. Valid until the next core call.
  * The sender of it: for TX_FRAMES copies `pieces` into `buffer`, then calls wire_seal() on each
  * datagram that goes out; for TX_BULK builds each datagram from wire_bulk_header() and the payload at
- * `bulk_msg`, `bulk_offset + i * bulk_stride`.
+ * `bulk_msg`, `bulk_offset + i * bulk_stride`. Write i of TX_PLACE goes from `bulk_offset + i * place_bytes` to
+ * `remote_address + i * place_bytes` with wire_immediate_after(immediate, i).
  */
 struct tx_desc {
     uint8_t kind;            /* enum tx_kind */
-    uint8_t count;           /* datagrams of the whole chunk */
+    uint8_t count;           /* datagrams of the whole chunk; TX_PLACE: chunks, one write each */
     bool sequenced;          /* false: an ack, which is never repeated */
     bool repair;
     uint16_t path;
@@ -294,7 +295,7 @@ struct tx_desc {
     uint32_t last_bytes;     /* size of the last one */
     /* the fields of every header */
     uint64_t token;
-    uint64_t seq;
+    uint64_t seq;            /* of the first chunk */
     uint32_t path_seq;
     uint32_t time_stamp;     /* wire_time(now) */
     bool payload_crc;

@@ -43,8 +43,8 @@ struct lane_peer {
 /* A descriptor that the NIC has not finished. */
 struct lane_work {
     struct core_msg *msg; /* whose payload it reads; NULL: none */
-    uint64_t seq;
-    uint32_t requests;    /* work requests that it takes */
+    uint64_t seq;         /* of its first chunk */
+    uint32_t requests;    /* work requests that it takes; a write each where it is TX_PLACE */
     bool write;           /* TX_PLACE */
 };
 

@@ -7,7 +7,6 @@
 #include "core/sent.h"
 
 #include <assert.h>
-#include <string.h>
 
 static inline uint16_t index_of(const struct sent *sent, const struct chunk *chunk)
 {
@@ -110,13 +109,13 @@ uint64_t sent_seq(const struct sent *sent, const struct chunk *chunk)
     return sent->cumulative + ((index_of(sent, chunk) - (uint32_t)sent->cumulative) & mask);
 }
 
-struct chunk *sent_new(struct sent *sent, uint64_t *seq)
+struct chunk *sent_new(struct sent *sent, const struct chunk *plan, uint64_t *seq)
 {
     assert(sent_has_room(sent));
     *seq = sent->next_seq++;
     struct chunk *chunk = sent_chunk(sent, *seq);
-    assert(chunk->state == CHUNK_FREE);
-    memset(chunk, 0, sizeof *chunk);
+    assert(chunk->state == CHUNK_FREE && plan->state == CHUNK_FREE);
+    *chunk = *plan;
     return chunk;
 }
 

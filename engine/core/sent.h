@@ -104,8 +104,8 @@ static inline bool sent_is_acked(const struct sent *sent, uint64_t seq)
 /* The sequence number of a chunk in the window. */
 uint64_t sent_seq(const struct sent *sent, const struct chunk *chunk);
 
-/* Takes the next sequence number; the caller fills in what the chunk carries, then calls sent_fly(). */
-struct chunk *sent_new(struct sent *sent, uint64_t *seq);
+/* Takes the next sequence number for a chunk that carries what `plan` says; sent_fly() comes next. */
+struct chunk *sent_new(struct sent *sent, const struct chunk *plan, uint64_t *seq);
 
 /* The chunk has been handed to the NIC on `path`: a lane, if it is placed. */
 void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path, uint32_t path_seq, uint64_t now_ns);

@@ -69,15 +69,12 @@ static bool paced_out(struct flow *flow, uint64_t now_ns)
     return true;
 }
 
-/* Puts the chunk on a path, a placed one on its lane, and fills in what every descriptor has. */
-static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid,
-                   struct tx_desc *desc, uint64_t now_ns)
+/* Puts the chunk on a path, a placed one on its lane; returns its path sequence. */
+static uint32_t fly(struct flow *flow, struct chunk *chunk, int avoid, uint64_t now_ns)
 {
-    struct core *core = flow->core;
     struct path_set *set = chunk->placed ? &flow->lanes.set : &flow->paths;
     uint16_t path = chunk->placed ? chunk->path : path_choose(set, avoid);
     uint32_t path_seq = set->paths[path].next_seq++;
-    bool repair = chunk->transmissions > 0;
     if (flow->sent.flying_chunks == 0 && flow->last_ack_ns < now_ns)
         flow->last_ack_ns = now_ns;
     sent_fly(&flow->sent, chunk, path, path_seq, now_ns);
@@ -85,13 +82,22 @@ static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_
     if (flow->cc.pace_gap_ns)
         flow->pace_until_ns =
             now_ns + flow->cc.pace_gap_ns * chunk->payload_bytes / flow->cc.chunk_bytes;
+    return path_seq;
+}
+
+/* The same, of a chunk that goes as datagrams; fills in what every descriptor of such has. */
+static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid,
+                   struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    bool repair = chunk->transmissions > 0;
+    desc->path_seq = fly(flow, chunk, avoid, now_ns);
     desc->flow = flow;
     desc->sequenced = true;
     desc->repair = repair;
     desc->count = chunk->count;
     desc->mask = mask;
-    desc->path = path;
-    desc->path_seq = path_seq;
+    desc->path = chunk->path;
     desc->destination = flow->destination;
     desc->token = flow->tx_token;
     desc->seq = seq;
@@ -165,25 +171,42 @@ static bool lay_out(const struct flow *flow, struct chunk *chunk)
     return true;
 }
 
-/* The next chunk of the message begins its life. */
-static struct chunk *cut_chunk(struct flow *flow, struct conn *conn, struct core_msg *msg, uint32_t bytes,
-                               uint64_t *seq)
+/* What every chunk of this size is that is cut from the message. */
+static struct chunk plan_bulk(const struct flow *flow, struct core_msg *msg, uint32_t bytes)
 {
-    struct chunk *chunk = sent_new(&flow->sent, seq);
-    chunk->kind = CHUNK_BULK;
-    chunk->bulk.msg = msg;
-    chunk->bulk.offset = msg->offset_bytes;
-    chunk->payload_bytes = bytes;
-    bool fits = lay_out(flow, chunk);
+    struct chunk plan = {.kind = CHUNK_BULK, .bulk.msg = msg, .payload_bytes = bytes};
+    bool fits = lay_out(flow, &plan);
     assert(fits);
     (void)fits;
-    msg->chunks_live++;
-    conn_take_bulk(conn, msg, bytes);
-    conn->deficit_bytes -= (int64_t)bytes;
-    return chunk;
+    return plan;
 }
 
-/* A chunk as one write, of what its datagrams would carry, should it be lost. */
+/* The next chunk of the message begins its life. */
+static struct chunk *cut_chunk(struct flow *flow, struct core_msg *msg, struct chunk *plan, uint64_t *seq)
+{
+    struct conn *conn = msg->conn;
+    plan->bulk.offset = msg->offset_bytes;
+    msg->chunks_live++;
+    conn_take_bulk(conn, msg, plan->payload_bytes);
+    conn->deficit_bytes -= (int64_t)plan->payload_bytes;
+    return sent_new(&flow->sent, plan, seq);
+}
+
+/*
+ * How many writes of this size a lane may carry in a row: where nothing else waits, a few, but so that all
+ * lanes have their share of the message.
+ */
+static uint64_t writes_in_a_row(const struct flow *flow, const struct core_msg *msg, uint32_t bytes)
+{
+    enum { ROW_MAX = 8 };
+    if (flow->ready.next || msg->conn->active.next || msg->conn->eager.head)
+        return 1;
+    uint64_t share = msg->size_bytes / bytes / flow->lanes.usable, left = (msg->end_bytes - msg->offset_bytes) / bytes;
+    uint64_t row = share < left ? share : left;
+    return row < ROW_MAX ? row : ROW_MAX;
+}
+
+/* A row of chunks as writes, each of what its datagrams would carry, should it be lost. */
 static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *msg, const struct send_slot *grant,
                         struct tx_desc *desc, uint64_t now_ns)
 {
@@ -193,7 +216,7 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
         most = CORE_TRAIN_MAX * stride;
     if (most > flow->datagram_bytes && lanes_lossy(flow))
         most = flow->datagram_bytes;
-    uint64_t left = msg->end_bytes - msg->offset_bytes;
+    uint64_t left = msg->end_bytes - msg->offset_bytes, seq;
     uint32_t bytes = even_bytes(left, most, WRITE_UNIT_BYTES);
     if (!has_record(flow, false) || !window_takes(flow, bytes, charge_of(0, 1), 0))
         return false;
@@ -201,23 +224,34 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     if (lane < 0)
         return false; /* until the NIC has finished something */
 
-    uint64_t seq;
-    struct chunk *chunk = cut_chunk(flow, conn, msg, bytes, &seq);
-    chunk->charged_bytes = charge_of(0, 1); /* it takes a receive request of the peer, and no buffer */
-    chunk->placed = chunk->written = true;
-    chunk->path = (uint16_t)lane;
-    lanes_wrote(flow, (bytes + flow->datagram_bytes - 1) / flow->datagram_bytes);
-    launch(flow, chunk, seq, 1, -1, desc, now_ns);
+    uint64_t row = writes_in_a_row(flow, msg, bytes);
+    struct chunk plan = plan_bulk(flow, msg, bytes);
+    plan.charged_bytes = charge_of(0, 1); /* it takes a receive request of the peer, and no buffer */
+    plan.placed = plan.written = true;
+    plan.path = (uint16_t)lane;
     desc->kind = TX_PLACE;
-    desc->count = 1;
+    desc->count = 0;
+    desc->flow = flow;
+    desc->sequenced = desc->on_path = true;
+    desc->repair = false;
+    desc->mask = 1;
+    desc->path = (uint16_t)lane;
+    desc->destination = flow->destination;
+    desc->seq = flow->sent.next_seq;
     desc->bulk_msg = msg;
-    desc->bulk_offset = chunk->bulk.offset;
+    desc->bulk_offset = msg->offset_bytes;
     desc->place_bytes = bytes;
-    desc->remote_address = grant->address + chunk->bulk.offset;
+    desc->remote_address = grant->address + msg->offset_bytes;
     desc->remote_key = grant->key;
-    desc->immediate = wire_immediate(grant->slot, seq);
-    lane_begin_work(flow, (uint16_t)lane, msg, 1, desc);
-    COUNT(flow->core->counters, tx_placed, 1);
+    desc->immediate = wire_immediate(grant->slot, desc->seq);
+    do
+        fly(flow, cut_chunk(flow, msg, &plan, &seq), -1, now_ns);
+    while (++desc->count < row && lane_takes(&flow->lanes, plan.path, desc->count + 1u) && has_record(flow, false) &&
+           window_takes(flow, bytes, plan.charged_bytes, 0));
+    lanes_wrote(flow, desc->count * ((bytes + flow->datagram_bytes - 1) / flow->datagram_bytes));
+    lane_begin_work(flow, plan.path, msg, desc->count, desc);
+    COUNT(flow->core->counters, tx_chunks, desc->count);
+    COUNT(flow->core->counters, tx_placed, desc->count);
     return true;
 }
 
@@ -234,7 +268,8 @@ static bool send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc
         return false;
 
     uint64_t seq;
-    struct chunk *chunk = cut_chunk(flow, conn, msg, bytes, &seq);
+    struct chunk plan = plan_bulk(flow, msg, bytes);
+    struct chunk *chunk = cut_chunk(flow, msg, &plan, &seq);
     launch(flow, chunk, seq, wire_full_mask(count), -1, desc, now_ns);
     describe_bulk(chunk, desc);
     return true;
@@ -507,16 +542,14 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
 
     uint64_t seq;
     flow_expect_peer(flow, now_ns);
-    struct chunk *chunk = sent_new(&flow->sent, &seq);
-    chunk->kind = CHUNK_FRAMES;
-    chunk->frames.buffer = buffer;
-    chunk->frames.small = small;
-    chunk->count = (uint8_t)train.count;
-    chunk->datagram_bytes = train.datagram_bytes;
-    chunk->last_bytes = train.header + train.payload;
-    chunk->payload_bytes = train.payload_total;
-    chunk->charged_bytes =
-        charge_of((train.count - 1) * train.datagram_bytes + chunk->last_bytes, train.count);
+    struct chunk plan = {.kind = CHUNK_FRAMES,
+                         .frames = {buffer, small},
+                         .count = (uint8_t)train.count,
+                         .datagram_bytes = train.datagram_bytes,
+                         .last_bytes = train.header + train.payload,
+                         .payload_bytes = train.payload_total};
+    plan.charged_bytes = charge_of((train.count - 1) * train.datagram_bytes + plan.last_bytes, train.count);
+    struct chunk *chunk = sent_new(&flow->sent, &plan, &seq);
     launch(flow, chunk, seq, wire_full_mask(train.count), -1, desc, now_ns);
     desc->kind = TX_FRAMES;
     desc->buffer = buffer;

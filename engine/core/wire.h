@@ -250,6 +250,11 @@ static inline uint32_t wire_immediate(uint32_t slot, uint64_t seq)
 {
     return slot << WIRE_IMMEDIATE_SEQ_BITS | ((uint32_t)seq & ((1u << WIRE_IMMEDIATE_SEQ_BITS) - 1));
 }
+/* Of the chunk that many after the one with this immediate, of the same grant. */
+static inline uint32_t wire_immediate_after(uint32_t immediate, uint32_t chunks)
+{
+    return wire_immediate(immediate >> WIRE_IMMEDIATE_SEQ_BITS, (uint64_t)immediate + chunks);
+}
 static inline uint32_t wire_immediate_slot(uint32_t immediate)
 {
     return immediate >> WIRE_IMMEDIATE_SEQ_BITS;

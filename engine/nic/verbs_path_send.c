@@ -92,15 +92,17 @@ static struct ibv_send_wr *stage_request(struct verbs_path *path, const struct t
 
 /* ---- descriptors ----------------------------------------------------------------------------- */
 
-static void send_write(struct verbs_path *path, const struct tx_desc *desc)
+static void send_writes(struct verbs_path *path, const struct tx_desc *desc)
 {
     struct ibv_sge piece = {.length = desc->place_bytes};
     piece.addr = path->queue->setup.local(desc->bulk_msg, desc->bulk_offset, &piece.lkey);
-    struct ibv_send_wr *request = stage_request(path, desc, true, NO_SLOT, piece);
-    request->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-    request->imm_data = htonl(desc->immediate);
-    request->wr.rdma.remote_addr = desc->remote_address;
-    request->wr.rdma.rkey = desc->remote_key;
+    for (unsigned i = 0; i < desc->count; i++, piece.addr += desc->place_bytes) {
+        struct ibv_send_wr *request = stage_request(path, desc, i + 1u == desc->count, NO_SLOT, piece);
+        request->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+        request->imm_data = htonl(wire_immediate_after(desc->immediate, i));
+        request->wr.rdma.remote_addr = desc->remote_address + (uint64_t)i * desc->place_bytes;
+        request->wr.rdma.rkey = desc->remote_key;
+    }
 }
 
 /* A repair: datagrams on the way that the original took. */
@@ -133,15 +135,15 @@ bool verbs_path_send(struct nic_queue *queue, const struct tx_desc *desc)
 {
     struct verbs_path *path = queue->peers[desc->destination].paths[desc->path];
     bool write = desc->kind == TX_PLACE;
-    uint64_t mask = write ? 1 : desc->mask & wire_full_mask(desc->count);
-    uint32_t count = write ? 1 : (uint32_t)__builtin_popcountll(mask);
+    uint64_t mask = write ? 0 : desc->mask & wire_full_mask(desc->count);
+    uint32_t count = write ? desc->count : (uint32_t)__builtin_popcountll(mask);
     if (desc->kind == TX_FRAMES)
         datagram_gather(&queue->setup, desc, mask);
     if (!path || path->is.generation != desc->generation || path->state != VERBS_UP || path->failed ||
         path->depth - (path->built - path->done) < count)
         return false;
     if (write)
-        send_write(path, desc);
+        send_writes(path, desc);
     else if (count > queue->paths->free_repair_count)
         return false;
     else

@@ -119,7 +119,7 @@ static void send_desc(const struct tx_desc *desc)
     }
     if (desc->kind == TX_PLACE) {
         require(desc->on_path && desc->place_bytes && ((struct request *)desc->bulk_msg)->live &&
-                desc->bulk_offset + desc->place_bytes <= desc->bulk_msg->size_bytes);
+                desc->bulk_offset + (uint64_t)desc->count * desc->place_bytes <= desc->bulk_msg->size_bytes);
         return;
     }
     for (unsigned i = 0; desc->kind == TX_FRAMES && i < desc->piece_count; i++) {

@@ -15,9 +15,9 @@ static const struct params *end_params(const struct world *world, const struct p
 static void check_shape(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     if (desc->kind == TX_PLACE) {
-        if (!desc->on_path || desc->place_bytes == 0 ||
+        if (!desc->on_path || desc->count == 0 || desc->place_bytes == 0 ||
             desc->place_bytes > end_params(world, pair, side)->chunk_size_kb * 1024)
-            world_fail(world, "a write of %u bytes", desc->place_bytes);
+            world_fail(world, "%u writes of %u bytes", desc->count, desc->place_bytes);
         return;
     }
     uint64_t whole = desc->count == 64 ? UINT64_MAX : (UINT64_C(1) << desc->count) - 1;

@@ -279,19 +279,20 @@ static void queue_work(struct world *world, struct queue_pair *queue_pair, struc
     later(world, work, at_ns);
 }
 
-static void send_write(struct world *world, struct queue_pair *queue_pair, const struct tx_desc *desc)
+static void send_write(struct world *world, struct queue_pair *queue_pair, const struct tx_desc *desc, unsigned index)
 {
     struct work *work = new_work(queue_pair, WORK_READ);
+    uint64_t at = (uint64_t)index * desc->place_bytes;
     struct region *local = region_of(world, desc->bulk_msg);
     if (!local)
         world_fail(world, "a write of memory that the NIC does not reach");
     work->local_key = (uint32_t)(local - nic_of(world)->regions) + 1;
     work->bytes = malloc(desc->place_bytes);
     work->msg = desc->bulk_msg;
-    work->offset = desc->bulk_offset;
-    work->address = desc->remote_address;
+    work->offset = desc->bulk_offset + at;
+    work->address = desc->remote_address + at;
     work->length = desc->place_bytes;
-    work->immediate = desc->immediate;
+    work->immediate = wire_immediate_after(desc->immediate, index);
     work->key = desc->remote_key;
     work->write = true;
     queue_work(world, queue_pair, work);
@@ -331,9 +332,9 @@ void placing_send(struct world *world, struct pair *pair, unsigned side, const s
     if (!queue_pair || queue_pair->closed || !queue_pair->peer)
         world_fail(world, "sending over a queue pair that is not connected");
     struct work *cookie = new_work(queue_pair, WORK_READ);
-    if (desc->kind == TX_PLACE)
-        send_write(world, queue_pair, desc);
-    else
+    for (unsigned i = 0; desc->kind == TX_PLACE && i < desc->count; i++)
+        send_write(world, queue_pair, desc, i);
+    if (desc->kind != TX_PLACE)
         send_datagrams(world, queue_pair, desc);
     cookie->finished = true; /* behind them: the completion of the last one */
     cookie->cookie = desc->cookie;

@@ -71,10 +71,21 @@ static inline void placing_act(unsigned side)
 
 static inline void placing_take(unsigned side, const struct tx_desc *desc)
 {
-    cr_assert_lt(placing_packet_count, PLACING_PACKETS);
-    struct placing_packet *packet = &placing_packets[placing_packet_count++];
-    *packet = (struct placing_packet){.side = side, .desc = *desc};
-    if (desc->kind == TX_PLACE)
+    struct placing_packet *packet;
+    unsigned writes = desc->kind == TX_PLACE ? desc->count : 0, i = 0;
+    do {
+        cr_assert_lt(placing_packet_count, PLACING_PACKETS);
+        packet = &placing_packets[placing_packet_count++];
+        *packet = (struct placing_packet){.side = side, .desc = *desc};
+        if (writes) { /* each by itself */
+            packet->desc.count = 1;
+            packet->desc.seq += i;
+            packet->desc.bulk_offset += (uint64_t)i * desc->place_bytes;
+            packet->desc.remote_address += (uint64_t)i * desc->place_bytes;
+            packet->desc.immediate = wire_immediate_after(desc->immediate, i);
+        }
+    } while (++i < writes);
+    if (writes)
         return;
     unsigned before = duo_queued[side];
     duo_build(side, desc);

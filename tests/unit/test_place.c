@@ -313,6 +313,94 @@ Test(place, a_write_that_the_nic_refuses_goes_as_datagrams)
     cr_assert_eq(duo_flow[0]->lanes.lanes[0].requests, 0);
 }
 
+enum { LARGE = 1 << 20 }; /* sixteen chunks */
+static unsigned rows, row_writes[64], row_path[64];
+
+static void note_row(unsigned side, const struct tx_desc *desc)
+{
+    if (desc->kind == TX_PLACE) {
+        row_path[rows] = desc->path;
+        row_writes[rows++] = desc->count;
+    }
+    placing_take(side, desc);
+}
+
+static void assert_whole(struct duo_request *send, struct duo_request *receive)
+{
+    placing_run(20 * MS);
+    duo_assert_ended(receive, UCCL_OK, LARGE);
+    duo_assert_ended(send, UCCL_OK, LARGE);
+    duo_assert_rest();
+}
+
+Test(place, a_large_message_goes_in_rows_that_all_lanes_share)
+{
+    struct duo_request *send, *receive;
+    placing_open(4);
+    placing_warm_up();
+    duo_on_path = note_row;
+    start(&send, &receive, LARGE, LARGE);
+    cr_assert_eq(rows, 4);
+    for (unsigned i = 0; i < rows; i++)
+        cr_assert_eq(row_writes[i], 4);
+    cr_assert_eq(placing_packet_count, 16);
+    for (unsigned i = 1; i < 16; i++)
+        cr_assert_eq(placing_packets[i].desc.bulk_offset, i * 65536u);
+    assert_whole(send, receive);
+}
+
+Test(place, a_row_ends_at_the_window_and_with_the_message)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    duo_on_path = note_row;
+    duo_flow[0]->cc.cwnd_bytes = 5 * 65536 + 1;
+    start(&send, &receive, LARGE, LARGE);
+    cr_assert(rows == 1 && row_writes[0] == 5, "%u rows, the first of %u", rows, row_writes[0]);
+    duo_flow[0]->cc.cwnd_bytes = 100 * 65536;
+    assert_whole(send, receive);
+    cr_assert(rows == 3 && row_writes[1] == 8 && row_writes[2] == 3);
+}
+
+Test(place, while_another_connection_waits_writes_go_one_by_one)
+{
+    struct duo_request *sends[2], *receives[2];
+    placing_open(2);
+    placing_warm_up();
+    duo_on_path = note_row;
+    for (unsigned i = 0; i < 2; i++)
+        receives[i] = duo_post(1, i, CORE_RECV, LARGE);
+    duo_talk();
+    for (unsigned i = 0; i < 2; i++)
+        sends[i] = duo_post(0, i, CORE_SEND, LARGE);
+    duo_talk();
+    cr_assert_gt(rows, 8);
+    for (unsigned i = 0; i < rows; i++)
+        cr_assert_eq(row_writes[i], 1);
+    for (unsigned i = 0; i < 2; i++)
+        assert_whole(sends[i], receives[i]);
+}
+
+Test(place, all_of_a_row_that_the_nic_refuses_goes_as_datagrams)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    duo_on_path = note_row;
+    receive = duo_recv(1, LARGE);
+    duo_talk();
+    send = duo_send(0, LARGE);
+    duo_refuse = true;
+    duo_transmit(0);
+    duo_refuse = false;
+    cr_assert_eq(duo_flow[0]->sent.flying_chunks, 0);
+    cr_assert_eq(duo_flow[0]->sent.lost_payload, 8 * 65536);
+    cr_assert_eq(duo_flow[0]->lanes.lanes[0].requests, 0);
+    assert_whole(send, receive);
+    cr_assert(rows == 1 && row_writes[0] == 8, "the rest is written");
+}
+
 /* ---- early ends ---------------------------------------------------------------------------------- */
 
 Test(place, a_cancelled_receive_is_held_until_writes_under_way_are_in)

@@ -33,11 +33,9 @@ static void setup(void)
 static struct chunk *send(uint16_t path, uint64_t now_ns)
 {
     uint64_t seq;
-    struct chunk *chunk = sent_new(&sent, &seq);
+    struct chunk plan = {.count = 4, .payload_bytes = 1000, .charged_bytes = 1700};
+    struct chunk *chunk = sent_new(&sent, &plan, &seq);
     cr_assert_eq(sent_seq(&sent, chunk), seq);
-    chunk->count = 4;
-    chunk->payload_bytes = 1000;
-    chunk->charged_bytes = 1700;
     sent_fly(&sent, chunk, path, paths[path].next_seq++, now_ns);
     return chunk;
 }

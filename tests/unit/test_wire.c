@@ -348,6 +348,7 @@ Test(wire, immediates_name_slot_and_sequence)
             uint32_t immediate = wire_immediate(WIRE_SLOTS_MAX - 1 - i, seq);
             cr_assert_eq(wire_immediate_slot(immediate), WIRE_SLOTS_MAX - 1 - i);
             cr_assert_eq(wire_immediate_seq(immediate, near[i]), seq);
+            cr_assert_eq(wire_immediate_after(immediate, 3), wire_immediate(WIRE_SLOTS_MAX - 1 - i, seq + 3));
         }
     }
     cr_assert_gt(wire_immediate_seq(wire_immediate(0, UINT64_MAX), 0), UINT64_MAX / 2, "before the beginning");

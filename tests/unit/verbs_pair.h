@@ -186,6 +186,7 @@ static inline void set_up_paths(void)
 static inline bool send_write(uint16_t path, uint32_t generation, uint32_t offset, uint32_t length, uint64_t cookie)
 {
     struct tx_desc desc = {.kind = TX_PLACE,
+                           .count = 1,
                            .on_path = true,
                            .path = path,
                            .generation = generation,
