@@ -33,6 +33,7 @@ struct conn *conn_init(void *memory, struct flow *flow, const struct flow_setup 
     conn->remote_id = remote_id;
     conn->window = setup->msg_window;
     conn->fin_seq = UINT64_MAX;
+    conn->end_seq = UINT64_MAX;
     at += round64(sizeof *conn);
     conn->send_slots = (struct send_slot *)at;
     at += round64(conn->window * sizeof(struct send_slot));
@@ -171,6 +172,15 @@ void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
     }
 }
 
+/* A FIN that overtook an END would be the reason for which the peer ends that message, so it goes when END is known. */
+static void fin_is_due(struct conn *conn)
+{
+    if (conn->end_seq != UINT64_MAX && !sent_is_acked(&conn->flow->sent, conn->end_seq))
+        return; /* conn_try_finish() when it is */
+    conn->fin_due = true;
+    flow_add_ctrl(conn);
+}
+
 bool conn_on_fin(struct conn *conn, const struct wire_fin *fin)
 {
     if (conn->state == CONN_FAILED || conn->state == CONN_OVER)
@@ -200,8 +210,7 @@ void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
     }
     conn->state = CONN_CLOSING;
     conn_fail_recvs(conn, UCCL_ECANCELED, HOLD_ASK);
-    conn->fin_due = true;
-    flow_add_ctrl(conn);
+    fin_is_due(conn);
     timer_arm(&conn->flow->core->wheel, &conn->linger, now_ns + linger_ns);
     conn->flow->closing++;
 }
@@ -218,9 +227,8 @@ void conn_try_finish(struct conn *conn)
         conn->flow->closing--;
         timer_disarm(&conn->flow->core->wheel, &conn->linger);
         flow_conn_event(conn);
-    } else if (conn->sends_pending == 0 && !conn->fin_sends_said) {
-        conn->fin_due = true;
-        flow_add_ctrl(conn);
+    } else if (conn->sends_pending == 0 ? !conn->fin_sends_said : conn->fin_seq == UINT64_MAX) {
+        fin_is_due(conn);
     }
 }
 
@@ -320,6 +328,7 @@ static unsigned put_end(struct conn *conn, uint8_t *at, bool of_send, uint64_t s
     uint64_t number = first_due(conn, kind, of_send ? conn->delivered : conn->recv_base);
     int32_t status = of_send ? send_slot(conn, number)->end_status : recv_slot(conn, number)->end_status;
     conn_clear_due(conn, kind, number);
+    conn->end_seq = seq;
     if (!of_send)
         place_told(conn, number, seq);
     return wire_put_end(at, &(struct wire_end){conn->remote_id, (uint32_t)number, status, of_send});
@@ -336,8 +345,7 @@ static unsigned put_fin(struct conn *conn, uint8_t *at, uint64_t seq)
     at += put_credit(conn, at);
     conn->fin_due = false;
     conn->fin_sends_said |= fin.sends_over;
-    if (fin.sends_over)
-        conn->fin_seq = seq;
+    conn->fin_seq = seq;
     place_told(conn, UINT64_MAX, seq);
     at += wire_put_fin(at, &fin);
     return (unsigned)(at - begin);

@@ -131,6 +131,7 @@ struct conn {
     bool fin_due, fin_sends_said;
     bool peer_sends_over, peer_receives_over;
     uint64_t fin_seq;           /* chunk that carried the last FIN, UINT64_MAX: none */
+    uint64_t end_seq;           /* chunk that carried the last END, UINT64_MAX: none */
     struct timer linger;
 };
 

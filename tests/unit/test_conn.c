@@ -393,6 +393,23 @@ static void close_conn(unsigned side, uint64_t linger_ns)
     duo_events(side);
 }
 
+/* What is lost and told again is known before the FIN: it is the reason, not the close. */
+Test(conn, truncation_is_told_before_a_close, .init = duo_open)
+{
+    struct duo_request *recv = duo_recv(1, 500), *send = duo_send(0, 1000);
+    duo_transmit(0);
+    duo_deliver(0);
+    duo_assert_ended(recv, UCCL_ETRUNCATED, 0);
+    duo_transmit(1);
+    duo_drop(1);
+    close_conn(1, 1000 * MS);
+    duo_run(500 * MS);
+    duo_assert_ended(send, UCCL_ETRUNCATED, 0);
+    cr_assert_eq(duo_ended[1], 1);
+    cr_assert_eq(duo_failed_status[0], UCCL_ECLOSED);
+    duo_assert_rest();
+}
+
 Test(conn, close_of_both, .init = duo_open)
 {
     close_conn(0, 1000 * MS);
