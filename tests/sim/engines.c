@@ -373,6 +373,51 @@ static void set_devices(struct cluster_options *options, struct rng *rng)
         options->nic.datagram_bytes = 512 + rng_below(rng, 64000);
 }
 
+/* A NIC that reads and writes most of that memory by itself, over queue pairs that lose, fail and are cut off. */
+static void use_direct(struct cluster_options *options, struct rng *rng)
+{
+    use_devices(options, rng);
+    quick_devices(options);
+    options->params.gdr_level = GDR_LEVEL_SYS; /* no topology is looked at */
+    options->params.packet_lifetime_ms = 20;
+    options->params.path_retry_ms = 1;
+    options->params.path_depth = 64u << rng_below(rng, 3);
+    options->nic.queue_pairs = true;
+    options->nic.unreachable_permille = rng_below(rng, 2) * rng_below(rng, 500);
+    options->nic.open_fail_ppm = rng_below(rng, 2) * 100000;
+    options->nic.fail_ppm = rng_below(rng, 2) * (1000u << rng_below(rng, 6));
+    options->nic.work_ns = 1u << (6 + rng_below(rng, 10));
+    options->nic.drain_ns = 1u << (10 + rng_below(rng, 12));
+    options->nic.datagram_bytes = 1024u << rng_below(rng, 3);
+}
+
+static void set_direct(struct cluster_options *options, struct rng *rng)
+{
+    use_direct(options, rng);
+    options->params.lend = rng_below(rng, 2) ? LEND_YES : LEND_NO;
+    options->params.num_engines = 1 + rng_below(rng, 3);
+    options->size_max = 1u << (18 + rng_below(rng, 4));
+    options->messages = 24;
+    options->cancel_permille = rng_below(rng, 2) ? rng_below(rng, 500) : 0;
+    options->truncate_permille = rng_below(rng, 2) * 100;
+    options->close_early = rng_below(rng, 2);
+    options->fabric.loss_ppm = rng_below(rng, 2) * (1000u << rng_below(rng, 7));
+    options->fabric.duplicate_ppm = rng_below(rng, 2) * 10000;
+    options->fabric.reorder_ppm = rng_below(rng, 2) * 10000;
+    options->fabric.reorder_ns = 1u << (14 + rng_below(rng, 6));
+    for (unsigned i = rng_below(rng, 4); i > 0; i--)
+        add_outage(options, rng, 100u * NS_PER_MS)->path = (uint16_t)rng_below(rng, 4);
+}
+
+static void set_direct_crash(struct cluster_options *options, struct rng *rng)
+{
+    set_crash(options, rng);
+    use_direct(options, rng);
+    options->size_max = 700000;
+    options->close_early = rng_below(rng, 2);
+    options->cancel_permille = rng_below(rng, 2) * 100;
+}
+
 /* Processes die with copies under way, and come back. */
 static void set_device_crash(struct cluster_options *options, struct rng *rng)
 {
@@ -458,6 +503,8 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-huge", set_huge),
     SCENARIO("engines-devices", set_devices),
     SCENARIO("engines-device-crash", set_device_crash),
+    SCENARIO("engines-direct", set_direct),
+    SCENARIO("engines-direct-crash", set_direct_crash),
     SCENARIO("engines-storm", set_storm),
     SCENARIO("engines-stripes-full", set_stripes_full),
 };

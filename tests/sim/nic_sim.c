@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "nic_sim.h"
+#include "nic_queue.h"
 
 #include "core/state.h"
 #include "core/wire.h"
-#include "nic/nic.h"
 #include "request.h"
 #include "seam.h"
 #include "thread.h"
@@ -11,43 +10,11 @@
 #include <stdio.h>
 
 enum {
-    QUEUES_MAX = 64,
     PEERS_MAX = 4096,
-    HELD_MAX = 8,              /* received buffers that are not released yet */
     GRO_BYTES_MAX = 65536,
     SEND_NS = 100,             /* what a call costs */
     POLL_NS = 100,
     NAP_NS_MAX = 100000,       /* of who has something to do that nobody wakes it for */
-};
-
-struct peer_to {
-    uint16_t node, port;
-    uint32_t datagram_bytes;
-    bool used, news;
-};
-
-struct held {
-    struct packet *packet;
-    uint8_t *joined;           /* or several in one */
-};
-
-struct nic_queue {
-    struct nic *nic;
-    struct nic_queue_setup setup;
-    struct packet *inbox, **inbox_tail;
-    uint64_t inbox_bytes;      /* as a kernel charges them */
-    struct held held[HELD_MAX];
-    bool in_use;               /* a call is under way: one at a time */
-    bool sleeping, woken;
-    struct peer_to *peers;
-    uint32_t peer_count;
-};
-
-struct nic {
-    struct process *process;
-    struct nic_sim_options options;
-    struct nic_sim_counts counts;
-    struct nic_queue *queues[QUEUES_MAX];
 };
 
 static struct nic *nics;       /* by node */
@@ -63,6 +30,7 @@ void nic_sim_begin(unsigned nodes)
 
 void nic_sim_end(void)
 {
+    nic_place_end();
     free(nics);
     nics = NULL;
 }
@@ -80,7 +48,7 @@ const struct nic_sim_counts *nic_sim_counts(unsigned node)
 void nic_sim_change_datagram(unsigned node, uint32_t datagram_bytes)
 {
     nics[node].options.datagram_bytes = datagram_bytes;
-    for (unsigned i = 0; i < QUEUES_MAX; i++) {
+    for (unsigned i = 0; i < NIC_QUEUES_MAX; i++) {
         struct nic_queue *queue = nics[node].queues[i];
         for (uint32_t k = 0; queue && k < queue->peer_count; k++) {
             if (queue->peers[k].used) {
@@ -121,15 +89,23 @@ static int sim_nic_open(const struct params *params, struct nic **out)
 
 static void sim_nic_close(struct nic *nic)
 {
+    nic_place_check_memory(nic->process);
     nic->process = NULL;
 }
 
 static const struct nic_caps *sim_caps(const struct nic *nic)
 {
-    static const struct nic_caps caps = {
+    static const struct nic_caps datagrams = {
         .may_duplicate = true, .lendable = true, .datagrams_max = CORE_TRAIN_MAX, .memory_kinds = 1};
-    (void)nic;
-    return &caps;
+    static const struct nic_caps queue_pairs = {.places_payload = true,
+                                                .in_order = true,
+                                                .may_duplicate = true,
+                                                .lendable = true,
+                                                .fence = NIC_FENCE_PATH,
+                                                .immediate_bits = 32,
+                                                .datagrams_max = CORE_TRAIN_MAX,
+                                                .memory_kinds = 1};
+    return nic->options.queue_pairs ? &queue_pairs : &datagrams;
 }
 
 static int sim_device_count(const struct nic *nic)
@@ -170,7 +146,7 @@ static void discard(struct nic_queue *queue)
         free(packet);
         queue->nic->counts.discarded++;
     }
-    for (unsigned i = 0; i < HELD_MAX; i++) {
+    for (unsigned i = 0; i < NIC_HELD_MAX; i++) {
         free(queue->held[i].packet);
         free(queue->held[i].joined);
     }
@@ -201,6 +177,7 @@ static void sim_queue_close(struct nic_queue *queue)
 {
     enter(queue, "queue_close");
     check_core(queue);
+    nic_place_kill(queue);
     discard(queue);
     queue->nic->queues[queue->setup.index] = NULL;
     sim_free(queue->peers);
@@ -209,11 +186,14 @@ static void sim_queue_close(struct nic_queue *queue)
 
 void nic_sim_kill(unsigned node)
 {
-    for (unsigned i = 0; i < QUEUES_MAX; i++) {
-        if (nics[node].queues[i])
+    for (unsigned i = 0; i < NIC_QUEUES_MAX; i++) {
+        if (nics[node].queues[i]) {
+            nic_place_kill(nics[node].queues[i]);
             discard(nics[node].queues[i]);
+        }
         nics[node].queues[i] = NULL;
     }
+    nic_place_drop_memory(nics[node].process);
     nics[node].process = NULL;
 }
 
@@ -265,8 +245,15 @@ static int sim_peer_add(struct nic_queue *queue, const union nic_address *host,
 static void sim_peer_remove(struct nic_queue *queue, uint32_t destination)
 {
     enter(queue, "peer_remove");
+    nic_place_forget(queue, destination);
     queue->peers[destination].used = false;
     leave(queue);
+}
+
+static bool sim_places(const struct nic_queue *queue, const struct nic_queue_address *theirs)
+{
+    (void)theirs;
+    return queue->nic->options.queue_pairs;
 }
 
 static bool sim_mtu_event(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes)
@@ -296,42 +283,44 @@ static void put(struct nic_queue *queue, const struct tx_desc *desc, const uint8
                 desc->payload_crc ? length : header);
 }
 
-static void put_bulk(struct nic_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t length)
+const uint8_t *nic_sim_lay_out(struct nic_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t *length)
 {
     const struct nic_queue_setup *setup = &queue->setup;
     static uint8_t datagram[CORE_TRAIN_BYTES_MAX];
+    *length = i + 1u == desc->count ? desc->last_bytes : desc->datagram_bytes;
+    if (desc->kind == TX_FRAMES) {
+        uint8_t *at = desc->buffer + (size_t)i * desc->datagram_bytes;
+        wire_seal(desc, i, at, *length, setup->crc32c);
+        return at;
+    }
     uint32_t bytes = i + 1u == desc->count ? desc->bulk_last : desc->bulk_stride;
     uint8_t *payload = datagram + WIRE_BULK_HEADER_BYTES;
-    if (bytes + WIRE_BULK_HEADER_BYTES != length || length > sizeof datagram)
-        machine_fail("a bulk datagram of %u bytes with %u of payload", length, bytes);
+    if (bytes + WIRE_BULK_HEADER_BYTES != *length || *length > sizeof datagram)
+        machine_fail("a bulk datagram of %u bytes with %u of payload", *length, bytes);
     setup->gather(payload, desc->bulk_msg, desc->bulk_offset + (uint64_t)i * desc->bulk_stride, bytes);
     uint32_t crc = desc->payload_crc ? setup->crc32c(0, payload, bytes) : 0;
     wire_bulk_header(desc, i, crc, setup->crc32c, datagram);
-    put(queue, desc, datagram, length);
+    return datagram;
 }
 
 static bool sim_nic_send(struct nic_queue *queue, const struct tx_desc *desc)
 {
-    const struct nic_queue_setup *setup = &queue->setup;
     enter(queue, "send");
     machine_spend(SEND_NS);
     if (desc->destination >= queue->peer_count || !queue->peers[desc->destination].used)
         machine_fail("a descriptor for a destination that is not there");
     for (uint32_t i = 0; desc->kind == TX_FRAMES && i < desc->piece_count; i++) {
         const struct tx_piece *piece = &desc->pieces[i];
-        setup->gather(desc->buffer + piece->at, piece->msg, piece->offset_bytes, piece->length);
+        queue->setup.gather(desc->buffer + piece->at, piece->msg, piece->offset_bytes, piece->length);
     }
     bool room = machine_random(1000000) >= queue->nic->options.refuse_ppm;
-    for (unsigned i = 0; room && i < desc->count; i++) {
+    if (room && desc->on_path)
+        room = nic_place_send(queue, desc);
+    for (unsigned i = 0; room && !desc->on_path && i < desc->count; i++) {
+        uint32_t length;
         if (!(desc->mask >> i & 1))
             continue;
-        uint32_t length = i + 1u == desc->count ? desc->last_bytes : desc->datagram_bytes;
-        if (desc->kind == TX_BULK) {
-            put_bulk(queue, desc, i, length);
-            continue;
-        }
-        uint8_t *datagram = desc->buffer + (size_t)i * desc->datagram_bytes;
-        wire_seal(desc, i, datagram, length, setup->crc32c);
+        const uint8_t *datagram = nic_sim_lay_out(queue, desc, i, &length);
         put(queue, desc, datagram, length);
     }
     leave(queue);
@@ -350,11 +339,17 @@ static unsigned sim_nic_flush(struct nic_queue *queue)
 
 bool nic_sim_deliver(struct packet *packet, enum drop *why)
 {
+    if (packet->port == NIC_PLACE_PORT)
+        return nic_place_deliver(packet, why);
     struct nic *nic = &nics[packet->to];
-    struct nic_queue *queue = nic->process && packet->port < QUEUES_MAX ? nic->queues[packet->port] : NULL;
+    struct nic_queue *queue = nic->process && packet->port < NIC_QUEUES_MAX ? nic->queues[packet->port] : NULL;
     *why = DROP_NOBODY;
-    if (!queue)
-        return false;
+    return queue && nic_sim_receive(queue, packet, why);
+}
+
+bool nic_sim_receive(struct nic_queue *queue, struct packet *packet, enum drop *why)
+{
+    struct nic *nic = queue->nic;
     uint64_t charge = packet->length + KERNEL_OVERHEAD_BYTES;
     if (queue->inbox_bytes + charge > nic->options.rx_bytes) {
         *why = DROP_SOCKET;
@@ -376,7 +371,8 @@ static struct packet *take(struct nic_queue *queue)
     if (!queue->inbox)
         queue->inbox_tail = &queue->inbox;
     queue->inbox_bytes -= packet->length + KERNEL_OVERHEAD_BYTES;
-    queue->nic->counts.polled++;
+    if (packet->port != NIC_PLACE_PORT)
+        queue->nic->counts.polled++;
     return packet;
 }
 
@@ -384,7 +380,7 @@ static struct packet *take(struct nic_queue *queue)
 static void join(struct nic_queue *queue, struct held *held, struct nic_rx *rx)
 {
     const struct packet *first = held->packet, *next;
-    while ((next = queue->inbox) && rx->length % rx->stride == 0 && next->from == first->from &&
+    while ((next = queue->inbox) && next->port == first->port && rx->length % rx->stride == 0 && next->from == first->from &&
            next->ce == first->ce && next->length <= rx->stride && next->length > 0 &&
            rx->length + next->length <= GRO_BYTES_MAX) {
         if (!held->joined) {
@@ -420,13 +416,22 @@ static unsigned sim_nic_poll(struct nic_queue *queue, struct nic_rx *out, unsign
     unsigned count = 0;
     enter(queue, "poll");
     machine_spend(POLL_NS);
-    while (queue->inbox && count < max && count < HELD_MAX) {
+    while (queue->inbox && count < max && count < NIC_HELD_MAX) {
         struct held *held = &queue->held[count];
         if (held->packet)
             machine_fail("a received buffer was not released before the next poll()");
         struct nic_rx *rx = &out[count];
         struct packet *packet = take(queue);
+        if (packet->port == NIC_PLACE_PORT && !nic_place_receive(packet, rx)) {
+            free(packet);
+            continue;
+        }
         held->packet = packet;
+        if (packet->port == NIC_PLACE_PORT) {
+            queue->nic->counts.on_path += !rx->placed;
+            rx->slot = count++;
+            continue;
+        }
         *rx = (struct nic_rx){.data = packet->bytes,
                               .length = packet->length,
                               .stride = packet->length ? packet->length : 1,
@@ -494,18 +499,18 @@ const struct nic_ops nic_udp_ops = {
     .flush = sim_nic_flush,
     .poll = sim_nic_poll,
     .release = sim_nic_release,
-    .reg_mr = nic_no_reg_mr,
-    .dereg_mr = nic_no_dereg_mr,
-    .reg_device = nic_no_reg_device,
-    .read = nic_no_read,
-    .poll_reads = nic_no_poll_reads,
-    .places = nic_no_places,
-    .path_open = nic_no_path_open,
-    .path_connect = nic_no_path_connect,
-    .path_fence = nic_no_path,
-    .path_close = nic_no_path,
-    .path_event = nic_no_path_event,
-    .poll_tx = nic_no_poll_tx,
+    .reg_mr = nic_place_reg_mr,
+    .dereg_mr = nic_place_dereg_mr,
+    .reg_device = nic_place_reg_device,
+    .read = nic_place_read,
+    .poll_reads = nic_place_poll_reads,
+    .places = sim_places,
+    .path_open = nic_place_path_open,
+    .path_connect = nic_place_path_connect,
+    .path_fence = nic_place_path_fence,
+    .path_close = nic_place_path_close,
+    .path_event = nic_place_path_event,
+    .poll_tx = nic_place_poll_tx,
     .mtu_event = sim_mtu_event,
     .failure = nic_no_failure,
     .wait = sim_nic_wait,

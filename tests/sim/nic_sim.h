@@ -13,10 +13,15 @@ struct nic_sim_options {
     uint32_t refuse_ppm;       /* of descriptors, for lack of room */
     bool gro;                  /* equal datagrams are received as one */
     bool place;                /* payload of large datagrams is put in place */
+    bool queue_pairs;          /* it has some, and places payload (nic_place.c); alike on all nodes */
+    uint32_t unreachable_permille; /* registrations of device memory that it refuses */
+    uint32_t open_fail_ppm, fail_ppm; /* queue pairs that cannot be made or connected; work requests that fail one */
+    uint32_t work_ns, drain_ns;/* longest time until a work request has its turn; that fencing takes */
 };
 
 struct nic_sim_counts {
     uint64_t sent, polled;     /* datagrams */
+    uint64_t on_path;          /* datagrams polled that came on queue pairs; the core drops those of old ones uncounted */
     uint64_t discarded;        /* received, but not polled before the queue was closed */
 };
 

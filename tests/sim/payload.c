@@ -14,6 +14,7 @@ static struct {
     size_t count, room, over;
     uint64_t next_address;
     bool copying;            /* a device is */
+    const struct process *nic_of; /* a NIC does, for this one */
 } payload;
 
 uint64_t payload_bytes;
@@ -176,11 +177,11 @@ static struct buffer *find(uint64_t address, uint64_t length, const char *doing)
     if (!buffer || address - buffer->address > buffer->size ||
         length > buffer->size - (address - buffer->address))
         machine_fail("%s of %llu bytes outside any posted buffer", doing, (unsigned long long)length);
-    if (buffer->over || (buffer->request && *(uint32_t *)(void *)&buffer->request->state == REQUEST_ENDED))
+    if (buffer->over || buffer->ended || (buffer->request && *(uint32_t *)(void *)&buffer->request->state == REQUEST_ENDED))
         machine_fail("%s of %llu bytes in a buffer whose request has ended", doing, (unsigned long long)length);
-    if (buffer->process != machine_process())
+    if (buffer->process != (payload.nic_of ? payload.nic_of : machine_process()))
         machine_fail("%s of a buffer of another process", doing);
-    if (buffer->device != payload.copying)
+    if (!payload.nic_of && buffer->device != payload.copying)
         machine_fail("%s of %s memory by %s", doing, buffer->device ? "a device's" : "host",
                      buffer->device ? "the CPU" : "a device");
     return buffer;
@@ -239,6 +240,30 @@ void payload_device_copy(uint64_t device_address, void *host, size_t length, boo
     else
         sim_memcpy(host, (const void *)(uintptr_t)device_address, length);
     payload.copying = false;
+}
+
+void payload_nic_read(const struct process *process, uint64_t address, void *out, size_t length)
+{
+    payload.nic_of = process;
+    sim_memcpy(out, (const void *)(uintptr_t)address, length);
+    payload.nic_of = NULL;
+}
+
+void payload_nic_write(const struct process *process, uint64_t address, const void *bytes, size_t length)
+{
+    struct buffer *buffer = at_or_below(address);
+    payload.nic_of = process;
+    sim_memcpy((void *)(uintptr_t)address, bytes, length);
+    payload.nic_of = NULL;
+    if (buffer->device)
+        buffer->unflushed_ns = machine.now_ns;
+}
+
+void payload_flushed(const struct process *process, uint64_t posted_ns)
+{
+    for (size_t i = 0; i < payload.count; i++)
+        if (payload.buffers[i]->process == process && payload.buffers[i]->unflushed_ns <= posted_ns)
+            payload.buffers[i]->unflushed_ns = 0;
 }
 
 void *sim_memcpy(void *to, const void *from, size_t length)

@@ -21,7 +21,9 @@ struct buffer {
     uint64_t key;                 /* of its content */
     bool receives;
     bool device;                  /* the CPU must not touch it */
-    bool over;                    /* its request has been collected */
+    bool ended;                   /* its request has */
+    bool over;                    /* and has been collected */
+    uint64_t unflushed_ns;        /* when a NIC wrote to a device what is not there yet for certain; 0: all is */
     struct process *process;
     struct uccl_request *request; /* once posted */
     struct extent *extents;       /* written, sorted, none touch */
@@ -41,6 +43,11 @@ static inline void *payload_address(const struct buffer *buffer)
 const struct buffer *payload_device_buffer(const void *address);
 /* A device's copy from or to its memory. */
 void payload_device_copy(uint64_t device_address, void *host, size_t length, bool to_device);
+/* A NIC reads or writes it by itself, for the application of a process. */
+void payload_nic_read(const struct process *process, uint64_t address, void *out, size_t length);
+void payload_nic_write(const struct process *process, uint64_t address, const void *bytes, size_t length);
+/* What it had written by then is there. */
+void payload_flushed(const struct process *process, uint64_t posted_ns);
 /* Its request has ended and was collected; who touches the buffer from now on is wrong. */
 void payload_release(struct buffer *buffer);
 /* A process was killed: nobody will touch its buffers. */

@@ -145,7 +145,7 @@ static void failed(struct side *side, int error)
 static uccl_mr *register_buffer(const struct side *side, const struct buffer *buffer)
 {
     uccl_mr *mr = NULL;
-    if (!buffer->device && machine_random(4))
+    if (!buffer->device && machine_random(4) >= (cluster.options.nic.queue_pairs ? 3 : 1))
         return NULL;
     int error = uccl_reg_mr(side->node->engine, payload_address(buffer), buffer->size, UCCL_MEM_AUTO, &mr);
     if (error)
@@ -250,6 +250,25 @@ static void check_moved(const struct stream *stream, const struct pending *pendi
                      pending->buffer->extent_count);
 }
 
+/* What the NIC has written to a device is there when it has been flushed. */
+static void flush(struct side *side, struct pending *pending)
+{
+    struct buffer *buffer = pending->buffer;
+    uccl_request *request = NULL;
+    int error = UCCL_EAGAIN;
+    side->calls++;
+    while (side->conn && error == UCCL_EAGAIN) {
+        error = uccl_flush(side->conn, payload_address(buffer), buffer->size, pending->mr, &request);
+        if (error == UCCL_EAGAIN)
+            machine_sleep(10000);
+    }
+    int status = request ? uccl_wait(request, -1, NULL) : UCCL_OK;
+    side->calls--;
+    if (side->conn && (error || status || buffer->unflushed_ns))
+        machine_fail("session %u: flushing receive %u: %d, %d, written at %llu", side->session->index, pending->number,
+                     error, status, (unsigned long long)buffer->unflushed_ns);
+}
+
 /* A peer that is dead is noticed in time. */
 static void check_time(const struct side *side, const struct pending *pending, int status)
 {
@@ -277,6 +296,10 @@ static void collected(struct stream *stream, struct pending *pending, int status
     *at = (int8_t)status;
     check_moved(stream, pending, status, bytes);
     check_time(side, pending, status);
+    pending->buffer->ended = true;
+    pending->buffer->request = NULL;
+    if (status == UCCL_OK && stream->kind == RECV && side->state == SIDE_OPEN)
+        flush(side, pending);
     cluster.requests_ended++;
     if (status == UCCL_OK) {
         *(stream->kind == SEND ? &node->sends : &node->receives) += 1;

@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Queue pairs that place payload (UC), in the simulator's NIC: writes with immediate and sends, straight from and to the
+ * application's memory, a device's too. They go through the fabric like datagrams; what it loses, damages, reorders or
+ * duplicates a queue pair does not take. A work request reads its memory when its turn comes, a write changes memory
+ * when it arrives, whatever has become of the request meanwhile: payload.c judges both.
+ *
+ * What was written to a device is there for whoever uses it once a read that was posted afterwards has ended.
+ */
+#include "nic_queue.h"
+
+#include "core/wire.h"
+#include "payload.h"
+#include "seam.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PSN_MASK = 0xffffff, READ_NS_MAX = 3000 };
+
+/* In front of what a packet carries. */
+struct place_header {
+    uint32_t number;           /* queue pair that it goes to */
+    uint32_t sequence;
+    bool write;
+    uint32_t key, immediate;   /* of a write */
+    uint64_t address;
+};
+
+struct work {
+    struct work *next;
+    uint64_t local_address;    /* of a write */
+    uint32_t local_key;
+    uint64_t cookie;
+    bool last;                 /* of its descriptor */
+    uint32_t length;           /* of `packet` */
+    uint8_t packet[];          /* header, and payload */
+};
+
+enum qp_state { QP_MADE, QP_UP, QP_FENCING, QP_FENCED };
+
+/* Kept to the end of the run: packets may still name it. */
+struct queue_pair {
+    struct nic_queue *queue;   /* NULL: closed, or killed */
+    struct process *process;
+    struct nic_path is;        /* flow NULL: it was closed */
+    unsigned node;
+    uint32_t psn, peer_number;
+    unsigned peer_node;
+    uint8_t state;             /* enum qp_state */
+    bool error;                /* sends and takes nothing any more */
+    bool tell_failed;
+    bool has_done;             /* newest_done is to be told */
+    uint64_t newest_done;
+    struct work *works, **works_tail;
+    uint32_t work_count;
+    uint64_t turn_ns;          /* of its last work */
+    uint32_t next_sequence, expected;
+};
+
+struct region {
+    const struct process *process; /* NULL: it has ended */
+    uintptr_t address;
+    size_t length;
+};
+
+static struct {
+    struct queue_pair **pairs; /* queue pair `number` is pairs[number - 1] */
+    uint32_t pair_count;
+    struct region *regions;    /* likewise by key */
+    uint32_t region_count;
+} place;
+
+/* Room for one more; it doubles at powers of two. */
+static void *grown(void *array, uint32_t count, size_t bytes)
+{
+    if (count & (count - 1))
+        return array;
+    void *larger = realloc(array, (count ? 2 * (size_t)count : 1) * bytes);
+    if (!larger)
+        abort();
+    return larger;
+}
+
+static void drop_works(struct queue_pair *pair)
+{
+    while (pair->works) {
+        struct work *work = pair->works;
+        pair->works = work->next;
+        free(work);
+    }
+    pair->works_tail = &pair->works;
+    pair->work_count = 0;
+}
+
+void nic_place_end(void)
+{
+    for (uint32_t i = 0; i < place.pair_count; i++) {
+        drop_works(place.pairs[i]);
+        free(place.pairs[i]);
+    }
+    free(place.pairs);
+    free(place.regions);
+    memset(&place, 0, sizeof place);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+int nic_place_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out)
+{
+    if (!nic->options.queue_pairs)
+        return UCCL_ENOTSUP;
+    place.regions = grown(place.regions, place.region_count, sizeof *place.regions);
+    place.regions[place.region_count++] = (struct region){nic->process, (uintptr_t)address, length};
+    *out = (struct nic_mr){place.region_count, place.region_count, nic};
+    return UCCL_OK;
+}
+
+int nic_place_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
+                         char why[NIC_WHY_TEXT])
+{
+    snprintf(why, NIC_WHY_TEXT, "not this memory");
+    if (machine_random(1000) < nic->options.unreachable_permille)
+        return UCCL_ENOTSUP;
+    return nic_place_reg_mr(nic, (void *)memory->address, memory->length, out);
+}
+
+void nic_place_dereg_mr(struct nic *nic, struct nic_mr *mr)
+{
+    if (!mr->handle)
+        return;
+    struct region *region = &place.regions[mr->local_key - 1];
+    if (region->process != nic->process)
+        machine_fail("memory of node %u is deregistered twice", nic->process->index);
+    region->process = NULL;
+}
+
+void nic_place_check_memory(const struct process *process)
+{
+    for (uint32_t i = 0; i < place.region_count; i++)
+        if (place.regions[i].process == process)
+            machine_fail("node %u leaves registered memory", process->index);
+}
+
+void nic_place_drop_memory(const struct process *process)
+{
+    for (uint32_t i = 0; i < place.region_count; i++)
+        if (place.regions[i].process == process)
+            place.regions[i].process = NULL;
+}
+
+static void check_region(const struct process *process, uint32_t key, uint64_t address, size_t length,
+                         const char *doing)
+{
+    const struct region *region = key && key <= place.region_count ? &place.regions[key - 1] : NULL;
+    if (!region || region->process != process || address < region->address ||
+        address - region->address + length > region->length)
+        machine_fail("the NIC of node %u %s %zu bytes that key %u does not allow", process->index, doing, length, key);
+}
+
+bool nic_place_read(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t address, void *cookie)
+{
+    if (queue->read_count == NIC_READS_MAX)
+        return false;
+    check_region(queue->nic->process, mr->remote_key, address, 1, "reads");
+    uint64_t done_ns = machine.now_ns + machine_random(READ_NS_MAX);
+    if (queue->read_count && queue->reads[queue->read_count - 1].done_ns > done_ns)
+        done_ns = queue->reads[queue->read_count - 1].done_ns;
+    queue->reads[queue->read_count++] = (struct nic_flushing_read){cookie, machine.now_ns, done_ns};
+    return true;
+}
+
+unsigned nic_place_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max)
+{
+    unsigned count = 0;
+    while (count < max && count < queue->read_count && queue->reads[count].done_ns <= machine.now_ns) {
+        payload_flushed(queue->nic->process, queue->reads[count].posted_ns);
+        out[count] = (struct nic_read){.cookie = queue->reads[count].cookie};
+        count++;
+    }
+    queue->read_count -= count;
+    memmove(queue->reads, queue->reads + count, queue->read_count * sizeof queue->reads[0]);
+    return count;
+}
+
+/* ---- queue pairs ----------------------------------------------------------------------------- */
+
+static struct queue_pair *find(const struct nic_queue *queue, const struct nic_path *id)
+{
+    for (uint32_t i = place.pair_count; i-- > 0;) {
+        struct queue_pair *pair = place.pairs[i];
+        if (pair->queue == queue && pair->is.flow && pair->is.destination == id->destination &&
+            pair->is.path == id->path && pair->is.generation == id->generation)
+            return pair;
+    }
+    return NULL;
+}
+
+static void wake(const struct queue_pair *pair)
+{
+    if (!pair->queue)
+        return;
+    pair->queue->woken = true; /* if it does not sleep yet, it need not */
+    machine_wake(pair->process, pair->queue, 1);
+}
+
+static void to_error(struct queue_pair *pair)
+{
+    pair->error = true;
+    drop_works(pair);
+}
+
+int nic_place_path_open(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn)
+{
+    if (machine_random(1000000) < queue->nic->options.open_fail_ppm)
+        return UCCL_EIO;
+    if (find(queue, path))
+        machine_fail("a queue pair is made twice");
+    struct queue_pair *pair = calloc(1, sizeof *pair);
+    if (!pair)
+        abort();
+    place.pairs = grown(place.pairs, place.pair_count, sizeof(void *));
+    place.pairs[place.pair_count++] = pair;
+    *pair = (struct queue_pair){.queue = queue,
+                                .process = queue->nic->process,
+                                .is = *path,
+                                .node = queue->nic->process->index,
+                                .psn = machine_random(PSN_MASK),
+                                .works_tail = &pair->works};
+    *number = place.pair_count;
+    *psn = pair->psn;
+    return UCCL_OK;
+}
+
+int nic_place_path_connect(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn)
+{
+    struct queue_pair *pair = find(queue, path);
+    if (machine_random(1000000) < queue->nic->options.open_fail_ppm)
+        return UCCL_EIO;
+    const struct queue_pair *peer = number && number <= place.pair_count ? place.pairs[number - 1] : NULL;
+    unsigned node = queue->peers[path->destination].node;
+    if (!pair || pair->state != QP_MADE || !peer || peer->psn != psn || peer->node != node || peer->is.path != path->path)
+        machine_fail("a queue pair of node %u is connected to a stranger", pair ? pair->node : 0);
+    pair->peer_number = number;
+    pair->peer_node = node;
+    pair->state = QP_UP;
+    return UCCL_OK;
+}
+
+/* The device has got there; what had arrived is in the inbox. */
+static void drained(void *what, uint64_t extra)
+{
+    struct queue_pair *pair = what;
+    (void)extra;
+    to_error(pair);
+    wake(pair);
+}
+
+void nic_place_path_fence(struct nic_queue *queue, const struct nic_path *path)
+{
+    struct queue_pair *pair = find(queue, path);
+    if (!pair || pair->state > QP_UP)
+        machine_fail("a queue pair is fenced that is not there, or twice");
+    pair->state = QP_FENCING;
+    pair->tell_failed = false;
+    machine_at(machine.now_ns + machine_random(queue->nic->options.drain_ns), drained, pair, 0);
+}
+
+void nic_place_path_close(struct nic_queue *queue, const struct nic_path *path)
+{
+    struct queue_pair *pair = find(queue, path);
+    if (!pair || pair->state != QP_FENCED)
+        machine_fail("a queue pair is closed that was not fenced");
+    pair->is.flow = NULL;
+}
+
+void nic_place_forget(struct nic_queue *queue, uint32_t destination)
+{
+    for (uint32_t i = 0; i < place.pair_count; i++) {
+        struct queue_pair *pair = place.pairs[i];
+        if (pair->queue != queue || pair->is.destination != destination)
+            continue;
+        to_error(pair);
+        pair->is.flow = NULL;
+    }
+}
+
+void nic_place_kill(struct nic_queue *queue)
+{
+    for (uint32_t i = 0; i < place.pair_count; i++) {
+        struct queue_pair *pair = place.pairs[i];
+        if (pair->queue != queue)
+            continue;
+        to_error(pair);
+        pair->queue = NULL;
+    }
+}
+
+static struct queue_pair *pair_of(const struct packet *packet, struct place_header *header)
+{
+    memcpy(header, packet->bytes, sizeof *header);
+    return place.pairs[header->number - 1];
+}
+
+/* Something of it waits to be polled. */
+static bool has_received(const struct queue_pair *pair)
+{
+    struct place_header header;
+    for (const struct packet *packet = pair->queue->inbox; packet; packet = packet->next)
+        if (packet->port == NIC_PLACE_PORT && pair_of(packet, &header) == pair)
+            return true;
+    return false;
+}
+
+bool nic_place_path_event(struct nic_queue *queue, struct nic_path_event *out)
+{
+    for (uint32_t i = 0; i < place.pair_count; i++) {
+        struct queue_pair *pair = place.pairs[i];
+        if (pair->queue != queue || !pair->is.flow)
+            continue;
+        bool fenced = pair->state == QP_FENCING && pair->error && !has_received(pair);
+        if (!fenced && !pair->tell_failed)
+            continue;
+        if (fenced)
+            pair->state = QP_FENCED;
+        pair->tell_failed = false;
+        *out = (struct nic_path_event){.path = pair->is, .fenced = fenced};
+        return true;
+    }
+    return false;
+}
+
+unsigned nic_place_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max)
+{
+    unsigned count = 0;
+    for (uint32_t i = 0; i < place.pair_count && count < max; i++) {
+        struct queue_pair *pair = place.pairs[i];
+        if (pair->queue != queue || !pair->is.flow || !pair->has_done)
+            continue;
+        pair->has_done = false;
+        done[count++] = (struct nic_done){.cookie = pair->newest_done};
+    }
+    return count;
+}
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+/* It fails by itself. */
+static void fail(struct queue_pair *pair)
+{
+    machine_note("qp-fails", pair->node, pair->is.path, pair->is.generation);
+    to_error(pair);
+    pair->tell_failed = pair->state <= QP_UP;
+    wake(pair);
+}
+
+/* The next work request has its turn. */
+static void execute(void *what, uint64_t extra)
+{
+    struct queue_pair *pair = what;
+    struct work *work = pair->works;
+    const size_t header_bytes = sizeof(struct place_header);
+    (void)extra;
+    if (!work || pair->error)
+        return;
+    pair->works = work->next;
+    if (!work->next)
+        pair->works_tail = &pair->works;
+    pair->work_count--;
+    if (work->local_key) {
+        check_region(pair->process, work->local_key, work->local_address, work->length - header_bytes, "sends");
+        payload_nic_read(pair->process, work->local_address, work->packet + header_bytes, work->length - header_bytes);
+    }
+    fabric_send(pair->node, pair->peer_node, NIC_PLACE_PORT, pair->is.path, work->packet, work->length, work->length);
+    if (work->last) {
+        pair->has_done = true;
+        pair->newest_done = work->cookie;
+        wake(pair);
+    }
+    free(work);
+    if (machine_random(1000000) < pair->queue->nic->options.fail_ppm)
+        fail(pair);
+}
+
+/* Room for `length` bytes behind the header, which is filled in but for a write's fields. */
+static struct work *add_work(struct queue_pair *pair, const struct tx_desc *desc, uint32_t length, bool last)
+{
+    const struct place_header header = {.number = pair->peer_number, .sequence = pair->next_sequence++};
+    struct work *work = malloc(sizeof *work + sizeof header + length);
+    if (!work)
+        abort();
+    *work = (struct work){.cookie = desc->cookie, .last = last, .length = (uint32_t)sizeof header + length};
+    memcpy(work->packet, &header, sizeof header);
+    *pair->works_tail = work;
+    pair->works_tail = &work->next;
+    pair->work_count++;
+    uint64_t at_ns = machine.now_ns + machine_random(pair->queue->nic->options.work_ns);
+    pair->turn_ns = at_ns > pair->turn_ns ? at_ns : pair->turn_ns;
+    machine_at(pair->turn_ns, execute, pair, 0);
+    return work;
+}
+
+static void send_write(struct queue_pair *pair, const struct tx_desc *desc)
+{
+    struct work *work = add_work(pair, desc, desc->place_bytes, true);
+    struct place_header header;
+    work->local_address = pair->queue->setup.local(desc->bulk_msg, desc->bulk_offset, &work->local_key);
+    memcpy(&header, work->packet, sizeof header);
+    header.write = true;
+    header.key = desc->remote_key;
+    header.immediate = desc->immediate;
+    header.address = desc->remote_address;
+    memcpy(work->packet, &header, sizeof header);
+}
+
+static void send_datagrams(struct queue_pair *pair, const struct tx_desc *desc, uint64_t mask)
+{
+    for (unsigned i = 0; i < desc->count; i++) {
+        uint32_t length;
+        if (!(mask >> i & 1))
+            continue;
+        const uint8_t *datagram = nic_sim_lay_out(pair->queue, desc, i, &length);
+        struct work *work = add_work(pair, desc, length, mask >> i == 1);
+        memcpy(work->packet + sizeof(struct place_header), datagram, length);
+    }
+}
+
+bool nic_place_send(struct nic_queue *queue, const struct tx_desc *desc)
+{
+    const struct nic_path id = {
+        .flow = desc->flow, .destination = desc->destination, .generation = desc->generation, .path = desc->path};
+    struct queue_pair *pair = find(queue, &id);
+    uint64_t mask = desc->kind == TX_PLACE ? 1 : desc->mask & wire_full_mask(desc->count);
+    if (!pair || pair->state != QP_UP || pair->error ||
+        pair->work_count + (uint32_t)__builtin_popcountll(mask) > queue->setup.params->path_depth)
+        return false;
+    if (desc->kind == TX_PLACE)
+        send_write(pair, desc);
+    else
+        send_datagrams(pair, desc, mask);
+    return true;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+bool nic_place_deliver(struct packet *packet, enum drop *why)
+{
+    struct place_header header;
+    *why = DROP_NOBODY;
+    if (packet->damaged)
+        return false;
+    struct queue_pair *pair = pair_of(packet, &header);
+    if (!pair->queue || pair->error || pair->state == QP_MADE || header.sequence < pair->expected)
+        return false;
+    uint32_t length = packet->length - (uint32_t)sizeof header;
+    if (header.write)
+        check_region(pair->process, header.key, header.address, length, "writes");
+    if (!nic_sim_receive(pair->queue, packet, why)) /* no receive is posted */
+        return false;
+    pair->expected = header.sequence + 1;
+    if (header.write)
+        payload_nic_write(pair->process, header.address, packet->bytes + sizeof header, length);
+    return true;
+}
+
+bool nic_place_receive(const struct packet *packet, struct nic_rx *rx)
+{
+    struct place_header header;
+    const struct queue_pair *pair = pair_of(packet, &header);
+    if (!pair->is.flow)
+        return false;
+    *rx = (struct nic_rx){.data = packet->bytes + sizeof header,
+                          .length = packet->length - (uint32_t)sizeof header,
+                          .placed = header.write,
+                          .path = pair->is.path,
+                          .generation = pair->is.generation,
+                          .immediate = header.immediate,
+                          .flow = pair->is.flow};
+    rx->stride = rx->length;
+    return true;
+}

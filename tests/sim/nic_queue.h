@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What nic_sim.c (datagrams) and nic_place.c (queue pairs, memory) share. */
+#ifndef SIM_NIC_QUEUE_H
+#define SIM_NIC_QUEUE_H
+
+#include "nic/nic.h"
+#include "nic_sim.h"
+
+enum {
+    NIC_QUEUES_MAX = 64,
+    NIC_HELD_MAX = 8,          /* received buffers that are not released yet */
+    NIC_READS_MAX = 64,        /* under way */
+    NIC_PLACE_PORT = 0xffff,   /* of packets between queue pairs; others go to a queue by its index */
+};
+
+struct peer_to {
+    uint16_t node, port;
+    uint32_t datagram_bytes;
+    bool used, news;
+};
+
+struct held {
+    struct packet *packet;
+    uint8_t *joined;           /* or several in one */
+};
+
+struct nic_flushing_read {
+    void *cookie;
+    uint64_t posted_ns, done_ns;
+};
+
+struct nic_queue {
+    struct nic *nic;
+    struct nic_queue_setup setup;
+    struct packet *inbox, **inbox_tail;
+    uint64_t inbox_bytes;      /* as a kernel charges them */
+    struct held held[NIC_HELD_MAX];
+    bool in_use;               /* a call is under way: one at a time */
+    bool sleeping, woken;
+    struct peer_to *peers;
+    uint32_t peer_count;
+    struct nic_flushing_read reads[NIC_READS_MAX]; /* oldest first */
+    unsigned read_count;
+};
+
+struct nic {
+    struct process *process;
+    struct nic_sim_options options;
+    struct nic_sim_counts counts;
+    struct nic_queue *queues[NIC_QUEUES_MAX];
+};
+
+/* ---- nic_sim.c ---- */
+/* One of its datagrams, with header and payload; valid until the next call. */
+const uint8_t *nic_sim_lay_out(struct nic_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t *length);
+/* Puts a packet that has come into the inbox. False: there is no room. */
+bool nic_sim_receive(struct nic_queue *queue, struct packet *packet, enum drop *why);
+
+/* ---- nic_place.c: the operations of nic.h by these names, and ---- */
+int nic_place_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out);
+int nic_place_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
+                         char why[NIC_WHY_TEXT]);
+void nic_place_dereg_mr(struct nic *nic, struct nic_mr *mr);
+bool nic_place_read(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t address, void *cookie);
+unsigned nic_place_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max);
+int nic_place_path_open(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn);
+int nic_place_path_connect(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn);
+void nic_place_path_fence(struct nic_queue *queue, const struct nic_path *path);
+void nic_place_path_close(struct nic_queue *queue, const struct nic_path *path);
+bool nic_place_path_event(struct nic_queue *queue, struct nic_path_event *out);
+unsigned nic_place_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max);
+/* A descriptor with `on_path`. */
+bool nic_place_send(struct nic_queue *queue, const struct tx_desc *desc);
+/* A packet to NIC_PLACE_PORT, as nic_sim_deliver(). */
+bool nic_place_deliver(struct packet *packet, enum drop *why);
+/* What it is for who polls. False: its flow is gone. */
+bool nic_place_receive(const struct packet *packet, struct nic_rx *rx);
+/* The peer is removed: so are its queue pairs, at once. */
+void nic_place_forget(struct nic_queue *queue, uint32_t destination);
+/* The process has closed the queue, or was killed: no queue pair of it does anything any more. */
+void nic_place_kill(struct nic_queue *queue);
+/* All registrations of the process have ended, or go with it. */
+void nic_place_check_memory(const struct process *process);
+void nic_place_drop_memory(const struct process *process);
+void nic_place_end(void);
+
+#endif
