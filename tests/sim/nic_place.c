@@ -401,16 +401,17 @@ static struct work *add_work(struct queue_pair *pair, const struct tx_desc *desc
     return work;
 }
 
-static void send_write(struct queue_pair *pair, const struct tx_desc *desc)
+static void send_write(struct queue_pair *pair, const struct tx_desc *desc, unsigned i)
 {
-    struct work *work = add_work(pair, desc, desc->place_bytes, true);
+    struct work *work = add_work(pair, desc, desc->place_bytes, i + 1u == desc->count);
     struct place_header header;
-    work->local_address = pair->queue->setup.local(desc->bulk_msg, desc->bulk_offset, &work->local_key);
+    uint64_t at = (uint64_t)i * desc->place_bytes;
+    work->local_address = pair->queue->setup.local(desc->bulk_msg, desc->bulk_offset + at, &work->local_key);
     memcpy(&header, work->packet, sizeof header);
     header.write = true;
     header.key = desc->remote_key;
-    header.immediate = desc->immediate;
-    header.address = desc->remote_address;
+    header.immediate = wire_immediate_after(desc->immediate, i);
+    header.address = desc->remote_address + at;
     memcpy(work->packet, &header, sizeof header);
 }
 
@@ -431,13 +432,15 @@ bool nic_place_send(struct nic_queue *queue, const struct tx_desc *desc)
     const struct nic_path id = {
         .flow = desc->flow, .destination = desc->destination, .generation = desc->generation, .path = desc->path};
     struct queue_pair *pair = find(queue, &id);
-    uint64_t mask = desc->kind == TX_PLACE ? 1 : desc->mask & wire_full_mask(desc->count);
+    bool writes = desc->kind == TX_PLACE;
+    uint64_t mask = writes ? 0 : desc->mask & wire_full_mask(desc->count);
+    uint32_t count = writes ? desc->count : (uint32_t)__builtin_popcountll(mask);
     if (!pair || pair->state != QP_UP || pair->error ||
-        pair->work_count + (uint32_t)__builtin_popcountll(mask) > queue->setup.params->path_depth)
+        pair->work_count + count > queue->setup.params->path_depth)
         return false;
-    if (desc->kind == TX_PLACE)
-        send_write(pair, desc);
-    else
+    for (unsigned i = 0; writes && i < count; i++)
+        send_write(pair, desc, i);
+    if (!writes)
         send_datagrams(pair, desc, mask);
     return true;
 }
