@@ -19,7 +19,6 @@ size_t flow_size(const struct params *params, const struct flow_setup *setup)
     return round64(sizeof(struct flow)) + round64(setup->chunk_window * sizeof(struct chunk)) +
            round64(setup->chunk_window * sizeof(struct sack_chunk)) +
            round64(params->port_entropy * sizeof(struct path)) +
-           round64(2 * params->port_entropy * sizeof(struct chunk_list)) +
            round64(params->port_entropy * sizeof(struct sack_path)) + lanes_size(params, setup) +
            place_size(params, setup);
 }
@@ -37,8 +36,6 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     at += round64(setup->chunk_window * sizeof *sack_chunks);
     struct path *path_states = (struct path *)at;
     at += round64(paths * sizeof *path_states);
-    struct chunk_list *by_path = (struct chunk_list *)at;
-    at += round64(2 * paths * sizeof *by_path);
     struct sack_path *sack_lanes = (struct sack_path *)at;
     at += round64(paths * sizeof *sack_lanes);
 
@@ -57,7 +54,7 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     lanes_init(flow, at, setup);
     place_init(flow, at + lanes_size(params, setup), setup);
     path_set_init(&flow->paths, path_states, paths, (unsigned)params->path_policy, &core->rng);
-    sent_init(&flow->sent, chunks, by_path, setup->chunk_window, &flow->paths,
+    sent_init(&flow->sent, chunks, setup->chunk_window, &flow->paths,
               flow->lanes.count ? &flow->lanes.set : NULL,
               core->paths_in_order ? 1 : (uint32_t)params->reorder_threshold);
     flow->sent.lanes_reliable = core->places_reliably;

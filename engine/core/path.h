@@ -12,6 +12,7 @@
 #ifndef UCCL_PATH_H
 #define UCCL_PATH_H
 
+#include "core/queue.h"
 #include "core/rng.h"
 
 #include <stdbool.h>
@@ -22,7 +23,8 @@ enum { PATHS_MAX = 256 };
 struct path {
     uint32_t next_seq;       /* path sequence of the next transmission, from 1 */
     uint32_t acked_seq;      /* highest path sequence that an ack named; 0: none */
-    uint32_t in_flight;      /* chunks; the caller counts them */
+    uint32_t in_flight;      /* chunks; sent.c counts them */
+    struct queue flying;     /* and lists them, by time of transmission */
     uint32_t delay_ns;       /* smoothed; 0: unknown */
     uint8_t penalty;         /* choices for which it is still passed over */
 };

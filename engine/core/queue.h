@@ -24,6 +24,12 @@ static inline bool queue_has(const struct queue_link *link)
     return link->to_here != NULL;
 }
 
+/* Its `next` is the first member. */
+static inline struct queue_link *queue_last(const struct queue *queue)
+{
+    return queue->head ? (struct queue_link *)queue->end : NULL;
+}
+
 /* Appends it. False: it is on the queue already, where it stays. */
 static inline bool queue_append(struct queue *queue, struct queue_link *link)
 {

@@ -1,112 +1,47 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Chunk records in a ring over [cumulative, next_seq). Invariant: a FLYING chunk is on by_time and on
- * its path's list, both ordered by time of transmission, and counted in flying_*; a LOST chunk
- * is on the lost list alone; a FREE or HELD one on none. A chunk that a reliable NIC places is not on by_time.
+ * its path's queue, both ordered by time of transmission, and counted in flying_*; a LOST chunk
+ * is on the lost queue alone; a FREE or HELD one on none. A chunk that a reliable NIC places is not on by_time.
  */
 #include "core/sent.h"
 
 #include <assert.h>
 
-static inline uint16_t index_of(const struct sent *sent, const struct chunk *chunk)
+static struct chunk *by_time(const struct queue_link *link)
 {
-    return (uint16_t)(chunk - sent->chunks);
+    return QUEUE_HOLDER(link, struct chunk, by_time);
 }
 
-static inline struct chunk *at(const struct sent *sent, uint16_t index)
-{
-    return index == SENT_NONE ? NULL : &sent->chunks[index];
-}
-
-static void append(const struct sent *sent, struct chunk_list *list, struct chunk *chunk)
-{
-    uint16_t index = index_of(sent, chunk);
-    chunk->next = SENT_NONE;
-    chunk->prev = list->tail;
-    if (list->tail == SENT_NONE)
-        list->head = index;
-    else
-        sent->chunks[list->tail].next = index;
-    list->tail = index;
-}
-
-static void detach(const struct sent *sent, struct chunk_list *list, struct chunk *chunk)
-{
-    if (chunk->prev == SENT_NONE)
-        list->head = chunk->next;
-    else
-        sent->chunks[chunk->prev].next = chunk->next;
-    if (chunk->next == SENT_NONE)
-        list->tail = chunk->prev;
-    else
-        sent->chunks[chunk->next].prev = chunk->prev;
-}
-
-/* The paths that it is sent over, and the list of its path. */
+/* The paths that it is sent over, and its own. */
 static struct path_set *set_of(const struct sent *sent, const struct chunk *chunk)
 {
     return chunk->placed ? sent->lanes : sent->paths;
 }
 
-static struct chunk_list *path_list(const struct sent *sent, const struct chunk *chunk)
+static struct path *path_of(const struct sent *sent, const struct chunk *chunk)
 {
-    return &sent->by_path[chunk->placed ? sent->paths->count + chunk->path : chunk->path];
+    return &set_of(sent, chunk)->paths[chunk->path];
 }
 
-static bool has_timers(const struct sent *sent, const struct chunk *chunk)
+void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct path_set *paths,
+               struct path_set *lanes, uint32_t reorder_threshold)
 {
-    return !chunk->placed || !sent->lanes_reliable;
-}
-
-static void path_append(struct sent *sent, struct chunk *chunk)
-{
-    struct chunk_list *list = path_list(sent, chunk);
-    uint16_t index = index_of(sent, chunk);
-    chunk->path_next = SENT_NONE;
-    chunk->path_prev = list->tail;
-    if (list->tail == SENT_NONE)
-        list->head = index;
-    else
-        sent->chunks[list->tail].path_next = index;
-    list->tail = index;
-}
-
-static void path_detach(struct sent *sent, struct chunk *chunk)
-{
-    struct chunk_list *list = path_list(sent, chunk);
-    if (chunk->path_prev == SENT_NONE)
-        list->head = chunk->path_next;
-    else
-        sent->chunks[chunk->path_prev].path_next = chunk->path_next;
-    if (chunk->path_next == SENT_NONE)
-        list->tail = chunk->path_prev;
-    else
-        sent->chunks[chunk->path_next].path_prev = chunk->path_prev;
-}
-
-void sent_init(struct sent *sent, struct chunk *chunks, struct chunk_list *by_path, uint32_t window,
-               struct path_set *paths, struct path_set *lanes, uint32_t reorder_threshold)
-{
-    assert(window && (window & (window - 1)) == 0 && window < SENT_NONE);
+    assert(window && (window & (window - 1)) == 0);
     *sent = (struct sent){
         .paths = paths,
         .lanes = lanes,
         .chunks = chunks,
-        .by_path = by_path,
-        .by_time = {SENT_NONE, SENT_NONE},
-        .lost = {SENT_NONE, SENT_NONE},
         .window = window,
         .reorder_threshold = reorder_threshold,
         .reorder_window_quarters = paths->count > 1 ? 2 : 1,
     };
-    for (unsigned i = 0; i < paths->count + (lanes ? lanes->count : 0u); i++)
-        by_path[i] = (struct chunk_list){SENT_NONE, SENT_NONE};
 }
 
 uint64_t sent_seq(const struct sent *sent, const struct chunk *chunk)
 {
     uint32_t mask = sent->window - 1;
-    return sent->cumulative + ((index_of(sent, chunk) - (uint32_t)sent->cumulative) & mask);
+    return sent->cumulative + (((uint32_t)(chunk - sent->chunks) - (uint32_t)sent->cumulative) & mask);
 }
 
 struct chunk *sent_new(struct sent *sent, const struct chunk *plan, uint64_t *seq)
@@ -119,61 +54,61 @@ struct chunk *sent_new(struct sent *sent, const struct chunk *plan, uint64_t *se
     return chunk;
 }
 
-/* Takes a chunk off whatever lists it is on. */
+/* Takes a chunk off whatever queues it is on. */
 static void ground(struct sent *sent, struct chunk *chunk)
 {
     if (chunk->state == CHUNK_FLYING) {
-        if (has_timers(sent, chunk))
-            detach(sent, &sent->by_time, chunk);
-        path_detach(sent, chunk);
+        struct path *path = path_of(sent, chunk);
+        queue_remove(&sent->by_time, &chunk->by_time);
+        queue_remove(&path->flying, &chunk->by_path);
+        path->in_flight--;
         sent->flying_charge -= chunk->charged_bytes;
         sent->flying_payload -= chunk->payload_bytes;
         sent->flying_chunks--;
-        set_of(sent, chunk)->paths[chunk->path].in_flight--;
     } else if (chunk->state == CHUNK_LOST) {
-        detach(sent, &sent->lost, chunk);
+        queue_remove(&sent->lost, &chunk->by_time);
         sent->lost_payload -= chunk->payload_bytes;
     }
     chunk->state = CHUNK_FREE;
 }
 
-void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path, uint32_t path_seq, uint64_t now_ns)
+void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path_index, uint64_t now_ns)
 {
-    if (chunk->state != CHUNK_FREE)
-        ground(sent, chunk);
+    ground(sent, chunk);
+    chunk->path = path_index;
+    struct path *path = path_of(sent, chunk);
     chunk->state = CHUNK_FLYING;
-    chunk->path = path;
-    chunk->path_seq = path_seq;
+    chunk->path_seq = path->next_seq++;
     chunk->sent_ns = now_ns;
     if (chunk->transmissions < UINT8_MAX)
         chunk->transmissions++;
-    if (has_timers(sent, chunk))
-        append(sent, &sent->by_time, chunk);
-    path_append(sent, chunk);
+    if (!chunk->placed || !sent->lanes_reliable)
+        queue_append(&sent->by_time, &chunk->by_time);
+    queue_append(&path->flying, &chunk->by_path);
+    path->in_flight++;
     sent->flying_charge += chunk->charged_bytes;
     sent->flying_payload += chunk->payload_bytes;
     sent->flying_chunks++;
-    set_of(sent, chunk)->paths[path].in_flight++;
 }
 
 struct chunk *sent_first_lost(const struct sent *sent)
 {
-    return at(sent, sent->lost.head);
+    return by_time(sent->lost.head);
 }
 
-struct chunk *sent_next_lost(const struct sent *sent, const struct chunk *chunk)
+struct chunk *sent_next_lost(const struct chunk *chunk)
 {
-    return at(sent, chunk->next);
+    return by_time(chunk->by_time.next);
 }
 
 struct chunk *sent_newest(const struct sent *sent)
 {
-    return at(sent, sent->by_time.tail);
+    return by_time(queue_last(&sent->by_time));
 }
 
 struct chunk *sent_oldest(const struct sent *sent)
 {
-    return at(sent, sent->by_time.head);
+    return by_time(sent->by_time.head);
 }
 
 void sent_lose(struct sent *sent, struct chunk *chunk)
@@ -181,7 +116,7 @@ void sent_lose(struct sent *sent, struct chunk *chunk)
     assert(chunk->state == CHUNK_FLYING || chunk->state == CHUNK_HELD);
     ground(sent, chunk);
     chunk->state = CHUNK_LOST;
-    append(sent, &sent->lost, chunk);
+    queue_append(&sent->lost, &chunk->by_time);
     sent->lost_payload += chunk->payload_bytes;
 }
 
@@ -270,12 +205,14 @@ bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked
     return true;
 }
 
-static unsigned lose_before(struct sent *sent, const struct chunk_list *list, struct path_set *set,
-                            uint16_t path, uint32_t path_seq, uint32_t threshold)
+static unsigned lose_before(struct sent *sent, struct path_set *set, uint16_t path, uint32_t path_seq,
+                            uint32_t threshold)
 {
+    const struct queue *flying = &set->paths[path].flying;
     unsigned lost = 0;
     struct chunk *chunk;
-    while ((chunk = at(sent, list->head)) && (int32_t)(path_seq - chunk->path_seq - threshold) >= 0) {
+    while ((chunk = QUEUE_HOLDER(flying->head, struct chunk, by_path)) &&
+           (int32_t)(path_seq - chunk->path_seq - threshold) >= 0) {
         sent_lose(sent, chunk);
         path_report(set, path, PATH_LOST, 0);
         lost++;
@@ -285,12 +222,12 @@ static unsigned lose_before(struct sent *sent, const struct chunk_list *list, st
 
 unsigned sent_lose_by_path(struct sent *sent, uint16_t path, uint32_t path_seq)
 {
-    return lose_before(sent, &sent->by_path[path], sent->paths, path, path_seq, sent->reorder_threshold);
+    return lose_before(sent, sent->paths, path, path_seq, sent->reorder_threshold);
 }
 
 unsigned sent_lose_by_lane(struct sent *sent, uint16_t lane, uint32_t path_seq)
 {
-    return lose_before(sent, &sent->by_path[sent->paths->count + lane], sent->lanes, lane, path_seq, 1);
+    return lose_before(sent, sent->lanes, lane, path_seq, 1);
 }
 
 unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t now_ns,

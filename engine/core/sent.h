@@ -16,13 +16,11 @@
 #include "core/rtt.h"
 #include "core/wire.h"
 
-enum { SENT_NONE = UINT16_MAX };
-
 enum chunk_state {
     CHUNK_FREE,   /* no such chunk, or acked whole */
-    CHUNK_FLYING, /* sent, fate unknown; on the lists by time and of its path */
-    CHUNK_LOST,   /* to be sent again; on the lost list */
-    CHUNK_HELD,   /* not to be sent again before the peer has fenced its lane; on no list */
+    CHUNK_FLYING, /* sent, fate unknown; on the queues by time and of its path */
+    CHUNK_LOST,   /* to be sent again; on the lost queue */
+    CHUNK_HELD,   /* not to be sent again before the peer has fenced its lane; on no queue */
 };
 
 enum chunk_kind {
@@ -45,8 +43,8 @@ struct chunk {
     uint8_t state;          /* enum chunk_state */
     uint8_t kind;           /* enum chunk_kind */
     uint8_t transmissions;  /* saturates */
-    uint16_t next, prev;           /* by time of transmission; or lost list */
-    uint16_t path_next, path_prev; /* of the same path, by time of transmission */
+    struct queue_link by_time; /* of transmission; or on the lost queue */
+    struct queue_link by_path; /* of the same path, by time of transmission */
     union {
         struct {
             struct core_msg *msg;
@@ -59,34 +57,28 @@ struct chunk {
     };
 };
 
-struct chunk_list {
-    uint16_t head, tail;
-};
-
 struct sent {
-    struct path_set *paths;  /* told of chunks in flight and losses */
+    struct path_set *paths;  /* of which each lists what flies over it; told of losses */
     struct path_set *lanes;  /* the same of placed chunks */
     bool lanes_reliable;     /* placed chunks have no loss timers: the NIC repeats them */
     struct chunk *chunks;    /* `window` of them, by sequence modulo window */
-    struct chunk_list *by_path; /* flying chunks of each path, then of each lane */
-    struct chunk_list by_time;
-    struct chunk_list lost;
+    struct queue by_time, lost;
     uint64_t next_seq;       /* of the next chunk */
     uint64_t cumulative;     /* the peer has all chunks before it */
     uint32_t window;         /* a power of two */
     uint32_t reorder_threshold;
     uint64_t flying_charge;  /* kernel bytes, against the peer's receive buffer */
     uint64_t flying_payload; /* against the congestion window */
-    uint64_t lost_payload;   /* of chunks on the lost list */
+    uint64_t lost_payload;   /* of lost chunks */
     uint32_t flying_chunks;
     uint64_t too_soon_ns;    /* what was sent after this cannot have been acked yet (now - min_rtt) */
     uint64_t newest_acked_ns;/* transmission time of the newest chunk known to have arrived */
     uint32_t reorder_window_quarters; /* RACK's reordering window in quarters of min_rtt; grows */
 };
 
-/* `by_path` has an entry per path of `paths` and of `lanes`, which are set up already. */
-void sent_init(struct sent *sent, struct chunk *chunks, struct chunk_list *by_path, uint32_t window,
-               struct path_set *paths, struct path_set *lanes, uint32_t reorder_threshold);
+/* `paths` and `lanes` (NULL: there are none) are set up already. */
+void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct path_set *paths,
+               struct path_set *lanes, uint32_t reorder_threshold);
 
 static inline bool sent_has_room(const struct sent *sent)
 {
@@ -107,12 +99,12 @@ uint64_t sent_seq(const struct sent *sent, const struct chunk *chunk);
 /* Takes the next sequence number for a chunk that carries what `plan` says; sent_fly() comes next. */
 struct chunk *sent_new(struct sent *sent, const struct chunk *plan, uint64_t *seq);
 
-/* The chunk has been handed to the NIC on `path`: a lane, if it is placed. */
-void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path, uint32_t path_seq, uint64_t now_ns);
+/* The chunk is handed to the NIC on `path`, a lane if it is placed, of which it takes the next sequence number. */
+void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path, uint64_t now_ns);
 
 /* The oldest lost chunk, or NULL. */
 struct chunk *sent_first_lost(const struct sent *sent);
-struct chunk *sent_next_lost(const struct sent *sent, const struct chunk *chunk);
+struct chunk *sent_next_lost(const struct chunk *chunk);
 /* Declares a flying chunk lost. */
 void sent_lose(struct sent *sent, struct chunk *chunk);
 

@@ -69,35 +69,32 @@ static bool paced_out(struct flow *flow, uint64_t now_ns)
     return true;
 }
 
-/* Puts the chunk on a path, a placed one on its lane; returns its path sequence. */
-static uint32_t fly(struct flow *flow, struct chunk *chunk, int avoid, uint64_t now_ns)
+/* Puts the chunk on a path. */
+static void fly(struct flow *flow, struct chunk *chunk, uint16_t path, uint64_t now_ns)
 {
-    struct path_set *set = chunk->placed ? &flow->lanes.set : &flow->paths;
-    uint16_t path = chunk->placed ? chunk->path : path_choose(set, avoid);
-    uint32_t path_seq = set->paths[path].next_seq++;
     if (flow->sent.flying_chunks == 0 && flow->last_ack_ns < now_ns)
         flow->last_ack_ns = now_ns;
-    sent_fly(&flow->sent, chunk, path, path_seq, now_ns);
+    sent_fly(&flow->sent, chunk, path, now_ns);
     credit_use(flow, chunk->payload_bytes);
     if (flow->cc.pace_gap_ns)
         flow->pace_until_ns =
             now_ns + flow->cc.pace_gap_ns * chunk->payload_bytes / flow->cc.chunk_bytes;
-    return path_seq;
 }
 
-/* The same, of a chunk that goes as datagrams; fills in what every descriptor of such has. */
+/* Puts a chunk of datagrams on a path, a placed one on its lane, and fills in what every descriptor of such has. */
 static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid,
                    struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
     bool repair = chunk->transmissions > 0;
-    desc->path_seq = fly(flow, chunk, avoid, now_ns);
+    fly(flow, chunk, chunk->placed ? chunk->path : path_choose(&flow->paths, avoid), now_ns);
     desc->flow = flow;
     desc->sequenced = true;
     desc->repair = repair;
     desc->count = chunk->count;
     desc->mask = mask;
     desc->path = chunk->path;
+    desc->path_seq = chunk->path_seq;
     desc->destination = flow->destination;
     desc->token = flow->tx_token;
     desc->seq = seq;
@@ -245,7 +242,7 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     desc->remote_key = grant->key;
     desc->immediate = wire_immediate(grant->slot, desc->seq);
     do
-        fly(flow, cut_chunk(flow, msg, &plan, &seq), -1, now_ns);
+        fly(flow, cut_chunk(flow, msg, &plan, &seq), plan.path, now_ns);
     while (++desc->count < row && lane_takes(&flow->lanes, plan.path, desc->count + 1u) && has_record(flow, false) &&
            window_takes(flow, bytes, plan.charged_bytes, 0));
     lanes_wrote(flow, desc->count * ((bytes + flow->datagram_bytes - 1) / flow->datagram_bytes));
@@ -573,7 +570,7 @@ static struct chunk *first_repair(struct flow *flow)
 {
     struct sent *sent = &flow->sent;
     for (struct chunk *chunk = sent_first_lost(sent), *next; chunk; chunk = next) {
-        next = sent_next_lost(sent, chunk);
+        next = sent_next_lost(chunk);
         if (chunk->written) /* its datagrams were never sent: the size may have changed since */
             lay_out(flow, chunk);
         if (!chunk->placed)

@@ -500,7 +500,7 @@ static void check_flow(struct world *world, const struct flow *flow)
     if (flow->dead)
         return;
     if (sent->flying_chunks || sent->flying_charge || sent->flying_payload ||
-        sent->by_time.head != SENT_NONE || sent->lost.head != SENT_NONE)
+        sent->by_time.head || sent->lost.head)
         world_fail(world, "a flow at rest has chunks in flight");
     for (unsigned i = 0; i < sent->window; i++) {
         if (sent->chunks[i].state != CHUNK_FREE)

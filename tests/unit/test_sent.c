@@ -9,7 +9,6 @@ enum { WINDOW = 64, PATHS = 4, MS = 1000000 };
 
 static struct sent sent;
 static struct chunk chunks[WINDOW];
-static struct chunk_list by_path[PATHS];
 static struct path paths[PATHS];
 static struct path_set path_set;
 static struct rng rng = {1};
@@ -20,7 +19,7 @@ static void setup_at(uint64_t seq)
 {
     memset(chunks, 0, sizeof chunks);
     path_set_init(&path_set, paths, PATHS, 2, &rng);
-    sent_init(&sent, chunks, by_path, WINDOW, &path_set, NULL, 3);
+    sent_init(&sent, chunks, WINDOW, &path_set, NULL, 3);
     sent.next_seq = sent.cumulative = seq;
     freed_count = 0;
 }
@@ -36,7 +35,7 @@ static struct chunk *send(uint16_t path, uint64_t now_ns)
     struct chunk plan = {.count = 4, .payload_bytes = 1000, .charged_bytes = 1700};
     struct chunk *chunk = sent_new(&sent, &plan, &seq);
     cr_assert_eq(sent_seq(&sent, chunk), seq);
-    sent_fly(&sent, chunk, path, paths[path].next_seq++, now_ns);
+    sent_fly(&sent, chunk, path, now_ns);
     return chunk;
 }
 
@@ -69,18 +68,19 @@ static void cr_consistent(void)
     cr_assert_eq(sent.flying_charge, flying * 1700u);
     cr_assert_eq(sent.lost_payload, lost * 1000u);
     uint64_t last_ns = 0;
-    for (uint16_t i = sent.by_time.head; i != SENT_NONE; i = chunks[i].next, listed++) {
-        cr_assert_geq(chunks[i].sent_ns, last_ns);
-        last_ns = chunks[i].sent_ns;
+    for (const struct queue_link *link = sent.by_time.head; link; link = link->next, listed++) {
+        const struct chunk *chunk = QUEUE_HOLDER(link, struct chunk, by_time);
+        cr_assert_geq(chunk->sent_ns, last_ns);
+        last_ns = chunk->sent_ns;
     }
     cr_assert_eq(listed, flying);
-    for (uint16_t i = sent.lost.head; i != SENT_NONE; i = chunks[i].next)
+    for (const struct queue_link *link = sent.lost.head; link; link = link->next)
         lost--;
     cr_assert_eq(lost, 0);
     for (unsigned p = 0; p < PATHS; p++) {
         unsigned count = 0;
-        for (uint16_t i = by_path[p].head; i != SENT_NONE; i = chunks[i].path_next, count++)
-            cr_assert_eq(chunks[i].path, p);
+        for (const struct queue_link *link = paths[p].flying.head; link; link = link->next, count++)
+            cr_assert_eq(QUEUE_HOLDER(link, struct chunk, by_path)->path, p);
         cr_assert_eq(count, in_flight[p]);
         cr_assert_eq(paths[p].in_flight, count);
     }
@@ -179,7 +179,7 @@ Test(sent, loss_by_path, .init = setup)
     cr_assert_eq(sent_lose_by_path(&sent, 0, 5), 1);
     cr_consistent();
     /* sent again it is the newest of its path, and the oldest loss comes first */
-    sent_fly(&sent, sent_first_lost(&sent), 0, paths[0].next_seq++, 20);
+    sent_fly(&sent, sent_first_lost(&sent), 0, 20);
     cr_assert_eq(sent_seq(&sent, sent_newest(&sent)), 0);
     cr_assert_eq(sent_lose_by_path(&sent, 0, 7), 2, "3 and 4, not the repair");
     cr_assert_eq(sent_seq(&sent, sent_first_lost(&sent)), 1);
@@ -263,14 +263,14 @@ Test(sent, an_acked_repair_tells_of_the_rest, .init = setup)
     send(1, 2 * MS);
     struct chunk *chunk = send(2, 3 * MS);
     sent_lose(&sent, chunk);
-    sent_fly(&sent, chunk, 3, paths[3].next_seq++, 20 * MS);
+    sent_fly(&sent, chunk, 3, 20 * MS);
     sent.too_soon_ns = 19 * MS; /* it can be the first copy that arrived after all */
     ack(0, 2);
     cr_assert_eq(sent_lose_by_time(&sent, &rtt, 30 * MS, &next_ns), 0);
 
     chunk = send(2, 30 * MS);
     sent_lose(&sent, chunk);
-    sent_fly(&sent, chunk, 3, paths[3].next_seq++, 40 * MS);
+    sent_fly(&sent, chunk, 3, 40 * MS);
     sent.too_soon_ns = 41 * MS;
     ack(0, 6);
     cr_assert_eq(sent_lose_by_time(&sent, &rtt, 44 * MS, &next_ns), 2);
@@ -285,7 +285,7 @@ Test(sent, spurious_loss, .init = setup)
     cr_assert(ack(1, 0).spurious, "given up, yet it had arrived");
     chunk = send(0, 3);
     sent_lose(&sent, chunk);
-    sent_fly(&sent, chunk, 1, paths[1].next_seq++, 4);
+    sent_fly(&sent, chunk, 1, 4);
     cr_assert_not(ack(3, 0).spurious, "the repair may be what arrived");
     chunk = send(0, 5);
     chunk->acked_mask = 1;
@@ -293,7 +293,7 @@ Test(sent, spurious_loss, .init = setup)
     cr_assert(ack(4, 0).spurious, "a part had been acked, and nothing sent again");
     chunk = send(0, 6);
     sent_lose(&sent, chunk);
-    sent_fly(&sent, chunk, 1, paths[1].next_seq++, 7);
+    sent_fly(&sent, chunk, 1, 7);
     chunk->acked_mask = 1;
     sent_lose(&sent, chunk);
     cr_assert_not(ack(5, 0).spurious, "the rest may have come with the repair");
@@ -309,7 +309,7 @@ Test(sent, model, .init = setup)
             send((uint16_t)rng_below(&rng, PATHS), step);
         } else if (what < 6 && sent_first_lost(&sent)) {
             uint16_t path = (uint16_t)rng_below(&rng, PATHS);
-            sent_fly(&sent, sent_first_lost(&sent), path, paths[path].next_seq++, step);
+            sent_fly(&sent, sent_first_lost(&sent), path, step);
         } else if (what == 6) {
             uint16_t path = (uint16_t)rng_below(&rng, PATHS);
             sent_lose_by_path(&sent, path, paths[path].next_seq - 1 - rng_below(&rng, 8));
