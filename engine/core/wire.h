@@ -238,7 +238,7 @@ void wire_seal(const struct tx_desc *desc, unsigned index, uint8_t *datagram, ui
 /* The mask of a whole chunk of so many datagrams, 1 to 64. */
 static inline uint64_t wire_full_mask(unsigned count)
 {
-    return count == 64 ? UINT64_MAX : (UINT64_C(1) << count) - 1;
+    return UINT64_MAX >> (64 - count);
 }
 
 /*
