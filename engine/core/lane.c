@@ -224,7 +224,9 @@ uint64_t lanes_deadline(const struct flow *flow)
 {
     const struct lanes *lanes = &flow->lanes;
     uint64_t at_ns = UINT64_MAX;
-    for (unsigned i = 0; lanes->wanted && !lanes->barred_until && i < lanes->count; i++) {
+    if (!lanes->wanted || lanes->barred_until || lanes->usable == lanes->count)
+        return at_ns;
+    for (unsigned i = 0; i < lanes->count; i++) {
         const struct lane *lane = &lanes->lanes[i];
         if (lane->state == LANE_CLOSED && lane->open_at_ns < at_ns)
             at_ns = lane->open_at_ns;

@@ -60,7 +60,7 @@ void verbs_path_unstage(struct verbs_path *path)
 }
 
 /* A work request, staged; the caller fills in what it does. */
-static struct ibv_send_wr *stage_request(struct verbs_path *path, const struct tx_desc *desc, bool last, int slot,
+static inline struct ibv_send_wr *stage_request(struct verbs_path *path, const struct tx_desc *desc, bool last, int slot,
                                          struct ibv_sge piece)
 {
     struct nic_queue *queue = path->queue;
