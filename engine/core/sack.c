@@ -17,7 +17,10 @@ void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window, st
     sack->chunks = chunks;
     sack->window = window;
     sack->lanes = lanes;
-    sack->lane_count = lane_count;
+    for (uint32_t i = 0; i < PATHS_MAX; i++)
+        sack->paths[i].index = (uint16_t)i;
+    for (uint32_t i = 0; i < lane_count; i++)
+        lanes[i] = (struct sack_path){.index = (uint16_t)i, .is_lane = true};
 }
 
 enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *packet, uint64_t *seq)
@@ -61,23 +64,25 @@ void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce
     if (packet->path >= PATHS_MAX)
         return;
     struct sack_path *path = &sack->paths[packet->path];
-    if (packet->path >= sack->path_end)
-        sack->path_end = packet->path + 1u;
     path->ce |= ce;
     if (path->path_seq && (int32_t)(packet->path_seq - path->path_seq) <= 0)
         return; /* not the newest: a later datagram of the same train, or reordered */
     path->path_seq = packet->path_seq;
     path->time_stamp = packet->time_stamp;
     path->at_ns = now_ns;
-    path->news = true;
+    queue_append(&sack->news, &path->news);
 }
 
-void sack_note_lane(struct sack *sack, uint16_t lane, const struct wire_packet *packet, bool ce,
+void sack_note_lane(struct sack *sack, uint16_t index, const struct wire_packet *packet, bool ce,
                     uint64_t now_ns)
 {
-    bool marked = sack->lanes[lane].ce || ce;
-    sack->lanes[lane] = (struct sack_path){
-        .at_ns = now_ns, .path_seq = packet->path_seq, .time_stamp = packet->time_stamp, .news = true, .ce = marked};
+    struct sack_path *lane = &sack->lanes[index];
+    lane->at_ns = now_ns;
+    lane->path_seq = packet->path_seq;
+    lane->time_stamp = packet->time_stamp;
+    lane->ce |= ce;
+    lane->by_sequence = false;
+    queue_append(&sack->news, &lane->news);
 }
 
 /* Bits for whole chunks beyond the cumulative edge, and the first few that have arrived in part. */
@@ -108,25 +113,19 @@ void sack_fill(struct sack *sack, struct wire_ack *ack, uint64_t now_ns)
     ack->cumulative = (uint32_t)sack->cumulative;
     fill_chunks(sack, ack);
     ack->path_count = 0;
-    uint32_t all = sack->path_end + sack->lane_count;
-    for (unsigned i = 0; i < all && ack->path_count < WIRE_ACK_PATHS_MAX; i++) {
-        unsigned index = (sack->news_cursor + i) % all;
-        bool lane = index >= sack->path_end;
-        struct sack_path *path = lane ? &sack->lanes[index - sack->path_end] : &sack->paths[index];
-        if (!path->news)
-            continue;
+    struct sack_path *path;
+    while (ack->path_count < WIRE_ACK_PATHS_MAX &&
+           (path = QUEUE_HOLDER(sack->news.head, struct sack_path, news))) {
         ack->paths[ack->path_count++] = (struct wire_ack_path){
-            .path = (uint16_t)(lane ? index - sack->path_end : index),
+            .path = path->index,
             .ce = path->ce,
-            .on_path = lane,
+            .on_path = path->is_lane,
             .by_sequence = path->by_sequence,
             .path_seq = path->path_seq,
             .time_stamp = path->time_stamp,
             .hold = wire_time(now_ns - path->at_ns),
         };
-        path->news = false;
+        queue_remove(&sack->news, &path->news);
         path->ce = false;
-        if (ack->path_count == WIRE_ACK_PATHS_MAX)
-            sack->news_cursor = index + 1;
     }
 }

@@ -17,9 +17,11 @@ struct sack_chunk {
 /* The newest packet of one of the peer's paths, or what came last over one of its lanes. */
 struct sack_path {
     uint64_t at_ns;
+    struct queue_link news; /* on the queue of those that are not yet in an ack */
     uint32_t path_seq;   /* 0: none yet */
     uint32_t time_stamp;
-    bool news;           /* not yet in an ack */
+    uint16_t index;
+    bool is_lane;
     bool ce;             /* a mark came since the last ack */
     bool by_sequence;    /* a write: path_seq is the sequence number of its chunk, time_stamp 0 */
 };
@@ -28,12 +30,10 @@ struct sack {
     uint64_t cumulative; /* all chunks before it have arrived whole */
     uint64_t end;        /* one past the highest chunk of which something arrived */
     uint32_t window;     /* chunks, a power of two */
-    uint32_t path_end;   /* one past the highest path seen */
-    uint32_t news_cursor;/* path to look at first when an ack cannot name all */
+    struct queue news;   /* of paths and lanes: what has waited longest is named first where an ack cannot name all */
     struct sack_chunk *chunks; /* `window` of them, by sequence modulo window */
     struct sack_path paths[PATHS_MAX];
-    struct sack_path *lanes; /* `lane_count` of them */
-    uint32_t lane_count;
+    struct sack_path *lanes;
 };
 
 enum sack_verdict { SACK_NEW, SACK_DUPLICATE, SACK_BEYOND_WINDOW, SACK_MALFORMED };
@@ -72,11 +72,14 @@ void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce
 /* Notes what came over a lane, where order is kept: a datagram, or a write. */
 void sack_note_lane(struct sack *sack, uint16_t lane, const struct wire_packet *packet, bool ce,
                     uint64_t now_ns);
-static inline void sack_note_write(struct sack *sack, uint16_t lane, uint64_t seq, uint64_t now_ns)
+static inline void sack_note_write(struct sack *sack, uint16_t index, uint64_t seq, uint64_t now_ns)
 {
-    bool marked = sack->lanes[lane].ce;
-    sack->lanes[lane] = (struct sack_path){
-        .at_ns = now_ns, .path_seq = (uint32_t)seq, .news = true, .ce = marked, .by_sequence = true};
+    struct sack_path *lane = &sack->lanes[index];
+    lane->at_ns = now_ns;
+    lane->path_seq = (uint32_t)seq;
+    lane->time_stamp = 0;
+    lane->by_sequence = true;
+    queue_append(&sack->news, &lane->news);
 }
 
 /* Something has arrived beyond a hole: the sender should know soon. */
