@@ -19,6 +19,7 @@ enum {
     FETCHES_PER_ROUND = 4,    /* each takes microseconds, in which nothing is sent */
     PIECE_BYTES = 64 * 1024,  /* a chunk, and the smallest block */
     PIECES_MAX = 8,
+    PIECES_AHEAD = 3,         /* behind the one that is to be sent, of those that nobody needs */
     PIECE_KEPT_NS = 5000000,  /* how long one that came waits for its chunk: that may have been acked meanwhile */
 };
 
@@ -653,13 +654,21 @@ static bool issue_fetches(struct stage *stage)
 
 /* ---- pieces of direct sends ------------------------------------------------------------------ */
 
-/* A free one, or one that nobody came for. NULL: none. */
-static struct stage_span *take_piece(struct stage *stage)
+static struct stage_span *free_piece(struct stage *stage)
 {
-    uint64_t now_ns = 0;
     for (unsigned i = 0; i < stage->piece_count; i++)
         if (!stage->pieces[i].request)
             return &stage->pieces[i];
+    return NULL;
+}
+
+/* A free one, or one that nobody came for. NULL: none. */
+static struct stage_span *take_piece(struct stage *stage)
+{
+    struct stage_span *unused = free_piece(stage);
+    uint64_t now_ns = 0;
+    if (unused)
+        return unused;
     for (unsigned i = 0; i < stage->piece_count; i++) {
         struct stage_span *piece = &stage->pieces[i];
         if (piece->state != SPAN_PIECE_READY)
@@ -671,22 +680,45 @@ static struct stage_span *take_piece(struct stage *stage)
     return NULL;
 }
 
+/* The engine thread fetches it. */
+static void want_piece(struct stage_span *piece, struct uccl_request *request, uint64_t offset_bytes, uint32_t length)
+{
+    piece->request = request;
+    piece->offset_bytes = offset_bytes;
+    piece->length = length;
+    piece->state = SPAN_PIECE_WANTED;
+}
+
+/* Those behind the newest chunk: where that finds no queue pair the next ones will not, either. */
+static void fetch_ahead(struct stage *stage, struct uccl_request *request, uint64_t end_bytes, uint32_t length)
+{
+    const struct core_msg *msg = &request->msg;
+    struct stage_span *piece;
+    if (end_bytes != msg->offset_bytes)
+        return;
+    for (unsigned i = 0; i < PIECES_AHEAD && end_bytes < msg->end_bytes; i++, end_bytes += length) {
+        uint64_t left = msg->end_bytes - end_bytes;
+        if (!find_piece(stage, request, end_bytes) && (piece = free_piece(stage)))
+            want_piece(piece, request, end_bytes, left < length ? (uint32_t)left : length);
+    }
+}
+
 bool stage_piece(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, uint32_t length)
 {
     struct stage_span *piece = find_piece(stage, request, offset_bytes);
     assert(length <= PIECE_BYTES);
     if (piece && piece->state < SPAN_PIECE_READY)
         return false;
-    if (piece && piece->offset_bytes == offset_bytes && piece->length == length)
+    if (piece && piece->offset_bytes == offset_bytes && piece->length == length) {
+        fetch_ahead(stage, request, offset_bytes + length, length);
         return true;
+    }
     if (!piece)
         piece = take_piece(stage);
     if (!piece || request->staged.error)
         return false;
-    piece->request = request;
-    piece->offset_bytes = offset_bytes;
-    piece->length = length;
-    piece->state = SPAN_PIECE_WANTED; /* the engine thread fetches it */
+    want_piece(piece, request, offset_bytes, length);
+    fetch_ahead(stage, request, offset_bytes + length, length);
     return false;
 }
 
