@@ -10,6 +10,7 @@
  */
 #include "direct.h"
 
+#include "config.h"
 #include "log.h"
 #include "topology.h"
 
@@ -18,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char *const level_words[] = {"loc", "pix", "pxb", "phb", "node", "sys"};
+enum { LEVEL_TEXT = 8 }; /* a word of UCCL_GDR_LEVEL */
 
 static void say(char why[DIRECT_WHY_TEXT], const char *text)
 {
@@ -52,8 +53,10 @@ bool direct_allowed(struct uccl_engine *engine, const char *pci, char why[DIRECT
     /* levels count from loc, distances from PIX, which is one further */
     if (distance != UCCL_DISTANCE_UNKNOWN && (unsigned)distance + 1 <= params->gdr_level)
         return true;
+    char level[LEVEL_TEXT];
+    config_format(params, offsetof(struct params, gdr_level), level, sizeof level);
     snprintf(why, DIRECT_WHY_TEXT, "the distance to the NIC is %s, beyond UCCL_GDR_LEVEL=%s",
-             uccl_distance_name((int)distance), level_words[params->gdr_level]);
+             uccl_distance_name((int)distance), level);
     return false;
 }
 

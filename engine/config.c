@@ -279,11 +279,8 @@ static bool parse_value(enum param_index index, const char *text, struct params 
     return false;
 }
 
-/* The field of the row as text, in one spelling however it was written; cut at `size`. */
-static void format_value(enum param_index index, const struct params *params, char *out,
-                         size_t size)
+static void format_value(const struct param_row *row, const struct params *params, char *out, size_t size)
 {
-    const struct param_row *row = &rows[index];
     const void *field = (const char *)params + row->offset;
     const char *choice = row->range;
     switch (row->kind) {
@@ -302,6 +299,14 @@ static void format_value(enum param_index index, const struct params *params, ch
         snprintf(out, size, "%s", (const char *)field);
         break;
     }
+}
+
+void config_format(const struct params *params, size_t offset, char *out, size_t size)
+{
+    const struct param_row *row = rows;
+    while (row->offset != offset)
+        row++;
+    format_value(row, params, out, size);
 }
 
 static int refuse_value(enum param_index index, const struct found *found, const char *allowed)
@@ -681,7 +686,7 @@ UCCL_API int uccl_param_value(const uccl_config *config, unsigned index, char *v
     if (result == UCCL_OK)
         result = resolve_value(&sources, (enum param_index)index, &params, &found);
     if (result == UCCL_OK) {
-        format_value((enum param_index)index, &params, value, value_size);
+        format_value(&rows[index], &params, value, value_size);
         snprintf(source, source_size, "%s", found.source);
     }
     return result;

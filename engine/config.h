@@ -16,4 +16,10 @@
  */
 int config_resolve(const uccl_config *config, struct params *out);
 
+/*
+ * The value of the field at `offset` (offsetof(struct params, field)) as text, in one spelling however it was
+ * written; cut at `size`.
+ */
+void config_format(const struct params *params, size_t offset, char *out, size_t size);
+
 #endif

@@ -40,6 +40,11 @@ int config_resolve(const uccl_config *config, struct params *out)
     return UCCL_OK;
 }
 
+void config_format(const struct params *params, size_t offset, char *out, size_t size)
+{
+    snprintf(out, size, "%u", *(const unsigned *)(const void *)((const char *)params + offset));
+}
+
 static uint32_t address_of(const struct process *process)
 {
     return ADDRESS_FIRST + process->index;
