@@ -63,16 +63,6 @@ void conn_set_due(struct conn *conn, enum due kind, uint64_t number)
     flow_add_ctrl(conn);
 }
 
-void conn_clear_due(struct conn *conn, enum due kind, uint64_t number)
-{
-    uint32_t index = (uint32_t)number & (conn->window - 1);
-    uint64_t bit = UINT64_C(1) << index % 64;
-    if (conn->due[kind][index / 64] & bit) {
-        conn->due[kind][index / 64] &= ~bit;
-        conn->due_count[kind]--;
-    }
-}
-
 /* The lowest number at or after `base` whose bit is set; there is one. */
 static uint64_t first_due(const struct conn *conn, enum due kind, uint64_t base)
 {

@@ -36,7 +36,15 @@ static inline uint64_t eager_charge(uint64_t size_bytes)
 
 /* conn.c: something about message `number` is to be told, or no longer. */
 void conn_set_due(struct conn *conn, enum due kind, uint64_t number);
-void conn_clear_due(struct conn *conn, enum due kind, uint64_t number);
+static inline void conn_clear_due(struct conn *conn, enum due kind, uint64_t number)
+{
+    uint32_t index = (uint32_t)number & (conn->window - 1);
+    uint64_t bit = UINT64_C(1) << index % 64;
+    if (conn->due_count[kind] && conn->due[kind][index / 64] & bit) {
+        conn->due[kind][index / 64] &= ~bit;
+        conn->due_count[kind]--;
+    }
+}
 
 /* conn_send.c */
 void conn_submit_send(struct conn *conn, struct core_msg *msg);
