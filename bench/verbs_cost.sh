@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Instructions of the engine's own code per chunk of 64 KiB, both sides: send, receive, acks, completions. Counted
 # by callgrind over verbs_cost, as the difference between a long run and a short one; the device and the
-# C library are left out, but for their share in the last column of the total.
+# C library are left out, but for their share in the last column of the total. BUILD needs debug information, which says whose
+# an instruction is.
 #
 #   verbs_cost.sh [BUILD]
 set -u
