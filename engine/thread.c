@@ -99,14 +99,16 @@ static void do_releases(struct engine_thread *thread)
 }
 
 /* For the NIC: where it may put payload without a copy of ours in between. */
-static void *place(void *owner, const uint8_t *header, size_t length)
+static void *place(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count)
 {
     struct engine_thread *thread = owner;
     struct core_msg *msg;
     uint64_t offset_bytes;
-    if (!core_place(thread->core, header, length, &msg, &offset_bytes))
+    *count = core_place(thread->core, header, length, stride, &msg, &offset_bytes);
+    if (*count == 0)
         return NULL;
-    return request_place(msg, offset_bytes, length - WIRE_BULK_HEADER_BYTES);
+    size_t bytes = *count * stride < length ? *count * stride : length;
+    return request_place(msg, offset_bytes, bytes - *count * WIRE_BULK_HEADER_BYTES);
 }
 
 /* True: something was received. `*drained`: nothing more waits. */
@@ -119,20 +121,15 @@ static bool receive(struct engine_thread *thread, bool *drained)
         const struct nic_rx *rx = &received[i];
         uint64_t now_ns = clock_now_ns();
         core_waited(thread->core, waited_ns(rx->at_ns, now_ns));
-        if (rx->payload) {
-            core_rx_placed(thread->core, rx->data, rx->length, rx->payload, rx->ce, now_ns);
-            do_copies(thread);
-            do_releases(thread);
-        }
         bool on_path = thread->places && rx->flow;
         if (on_path) {
             paths_receive(thread, rx, now_ns);
             do_copies(thread);
             do_releases(thread);
         }
-        for (uint32_t at = rx->payload || on_path ? rx->length : 0; at < rx->length; at += rx->stride) {
+        for (uint32_t at = on_path ? rx->length : 0, index = 0; at < rx->length; at += rx->stride, index++) {
             uint32_t length = rx->length - at < rx->stride ? rx->length - at : rx->stride;
-            core_rx(thread->core, rx->data + at, length, rx->ce, now_ns);
+            core_rx_placed(thread->core, rx->data + at, length, nic_rx_payload(rx, index), rx->ce, now_ns);
             do_copies(thread);
             do_releases(thread);
         }

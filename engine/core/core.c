@@ -217,24 +217,30 @@ void core_unsplit(struct core *core, struct core_msg *msg)
     msg->end_bytes = msg->size_bytes;
 }
 
-bool core_place(struct core *core, const uint8_t *header, size_t length, struct core_msg **msg,
-                uint64_t *offset_bytes)
+unsigned core_place(struct core *core, const uint8_t *header, size_t length, size_t stride, struct core_msg **msg,
+                    uint64_t *offset_bytes)
 {
     uint64_t token = wire_token(header, length), seq;
     struct flow *flow = token ? core->flows[token_slot(token)] : NULL;
     struct wire_packet packet;
     const struct wire_frame *frame;
-    if (!flow || flow->rx_token != token || flow->dead || !wire_is_bulk(header, length) ||
-        !wire_parse(header, length, core->crc32c, &packet))
-        return false;
+    if (!flow || flow->rx_token != token || flow->dead || !wire_is_bulk(header, stride) ||
+        !wire_parse(header, stride, core->crc32c, &packet))
+        return 0;
     if (!(packet.flags & WIRE_SEQUENCED) || sack_check(&flow->sack, &packet, &seq) != SACK_NEW ||
         !(frame = wire_next_frame(&packet)) || frame->kind != FRAME_DATA ||
-        frame->data.length != length - WIRE_BULK_HEADER_BYTES)
-        return false;
+        frame->data.length != stride - WIRE_BULK_HEADER_BYTES)
+        return 0;
+    unsigned count = (unsigned)(length / stride + (length % stride >= WIRE_BULK_HEADER_BYTES));
+    unsigned missing = sack_missing(&flow->sack, seq, packet.index, packet.count);
+    if (missing < count)
+        count = missing;
+    struct wire_data data = frame->data;
+    data.length = (uint32_t)((count * stride < length ? count * stride : length) - count * WIRE_BULK_HEADER_BYTES);
     struct conn *conn = flow_find_conn(flow, frame->conn);
-    *msg = conn ? conn_place_data(conn, &frame->data) : NULL;
-    *offset_bytes = frame->data.offset;
-    return *msg != NULL;
+    *msg = conn ? conn_place_data(conn, &data) : NULL;
+    *offset_bytes = data.offset;
+    return *msg ? count : 0;
 }
 
 void core_waited(struct core *core, uint64_t waited_ns)

@@ -217,13 +217,14 @@ void core_waited(struct core *core, uint64_t waited_ns);
 bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce, uint64_t now_ns);
 
 /*
- * Where the payload of a bulk datagram belongs whose header region stands at `header` and which has
- * `length` bytes in all: for NICs that can look before they copy. Changes nothing. True: the bytes
- * after the header belong to the buffer of `*msg` from `*offset_bytes` on, and none of them has arrived
- * before; they may be put there at once, followed by core_rx_placed() with the same header.
+ * Where the payload of bulk datagrams belongs, for NICs that can look before they copy: `length` bytes of datagrams
+ * of `stride` bytes each (the last may be shorter), the first of which has its header region at `header`. Changes nothing.
+ * Returns how many of them, should they be consecutive ones of a chunk, have their payload back to back in the buffer
+ * of `*msg` from `*offset_bytes` on, without any byte that has arrived before; 0: none. So whatever they are, nothing
+ * is lost when it is put there at once; those that wire_follows() the first may be passed to core_rx_placed().
  */
-bool core_place(struct core *core, const uint8_t *header, size_t length, struct core_msg **msg,
-                uint64_t *offset_bytes);
+unsigned core_place(struct core *core, const uint8_t *header, size_t length, size_t stride, struct core_msg **msg,
+                    uint64_t *offset_bytes);
 /* core_rx() of a datagram whose payload, `length` less the header, stands at `payload`. */
 bool core_rx_placed(struct core *core, const uint8_t *header, size_t length, const uint8_t *payload,
                     bool ce, uint64_t now_ns);

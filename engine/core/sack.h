@@ -49,6 +49,13 @@ static inline struct sack_chunk *sack_slot(const struct sack *sack, uint64_t seq
 /* What this datagram is; changes nothing. Writes the full sequence number to `seq`. */
 enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *packet, uint64_t *seq);
 
+/* How many datagrams of a chunk in the window, from `index` of `count` on, have not arrived. */
+static inline unsigned sack_missing(const struct sack *sack, uint64_t seq, unsigned index, unsigned count)
+{
+    uint64_t arrived = sack_slot(sack, seq)->mask >> index;
+    return arrived ? (unsigned)__builtin_ctzll(arrived) : count - index;
+}
+
 /* The same of a write that carried a whole chunk. */
 static inline enum sack_verdict sack_check_write(const struct sack *sack, uint64_t seq)
 {

@@ -94,6 +94,15 @@ bool wire_is_bulk(const uint8_t *bytes, size_t length)
            bytes[WIRE_HEADER_BYTES] == FRAME_DATA;
 }
 
+bool wire_follows(const uint8_t *first, unsigned ahead, const uint8_t *header, uint32_t payload_bytes)
+{
+    const uint8_t *frame = header + WIRE_HEADER_BYTES, *first_frame = first + WIRE_HEADER_BYTES;
+    return wire_is_bulk(header, WIRE_BULK_HEADER_BYTES) && get64(header + AT_TOKEN) == get64(first + AT_TOKEN) &&
+           get32(header + AT_SEQ) == get32(first + AT_SEQ) && header[AT_INDEX] == first[AT_INDEX] + ahead &&
+           get16(frame + 2) == payload_bytes && get64(frame + 4) == get64(first_frame + 4) && /* conn, msg */
+           get64(frame + 12) == get64(first_frame + 12) + (uint64_t)ahead * get16(first_frame + 2);
+}
+
 bool wire_payload_intact(const struct wire_packet *packet, crc32c_fn crc32c)
 {
     if (!(packet->flags & WIRE_PAYLOAD_CRC))

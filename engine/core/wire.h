@@ -198,6 +198,12 @@ uint64_t wire_token(const uint8_t *bytes, size_t length);
 /* Whether the header region is that of a bulk datagram: a DATA frame and nothing else. */
 bool wire_is_bulk(const uint8_t *bytes, size_t length);
 
+/*
+ * Whether the bulk header at `header` is that of the datagram `ahead` places behind the one of `first` in its chunk,
+ * with `payload_bytes`. Checksums are left to wire_parse().
+ */
+bool wire_follows(const uint8_t *first, unsigned ahead, const uint8_t *header, uint32_t payload_bytes);
+
 /* Checks header, checksum and the shape of every frame. */
 bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet);
 bool wire_payload_intact(const struct wire_packet *packet, crc32c_fn crc32c);

@@ -12,6 +12,7 @@
 #define UCCL_NIC_H
 
 #include "core/core.h"
+#include "core/wire.h"
 #include "defs/counters.h"
 #include "defs/params.h"
 #include "uccl/engine.h"
@@ -64,7 +65,9 @@ struct nic_rx {
     uint32_t length;
     uint32_t stride;   /* == length for a single datagram */
     bool ce;           /* ECN congestion experienced */
-    const uint8_t *payload; /* NULL, or where the bytes after the header region were put (place) */
+    unsigned in_place;      /* of the first so many datagrams the payload stands, back to back, at `payload` and no
+                               longer behind its header region (place) */
+    const uint8_t *payload;
     uint32_t slot;     /* the backend's, for release() */
     uint64_t at_ns;    /* when the NIC had it, by CLOCK_MONOTONIC; 0: not known */
     /* set where the NIC places payload: what came on the queue pair of a path */
@@ -74,6 +77,12 @@ struct nic_rx {
     uint32_t immediate; /* of the write */
     struct flow *flow; /* NULL: a datagram as any other */
 };
+
+/* Where payload of datagram `index` stands that does not follow its header region, or NULL: it does. */
+static inline const uint8_t *nic_rx_payload(const struct nic_rx *rx, unsigned index)
+{
+    return index < rx->in_place ? rx->payload + (size_t)index * (rx->stride - WIRE_BULK_HEADER_BYTES) : NULL;
+}
 
 /* Memory that the NIC reaches by itself. */
 struct nic_mr {
@@ -124,10 +133,10 @@ typedef uint64_t (*nic_local_fn)(const struct core_msg *msg, uint64_t offset, ui
 typedef const void *(*nic_payload_fn)(const struct core_msg *msg, uint64_t offset);
 
 /*
- * Where the payload of a bulk datagram, whose header region is at `header`, may be written at once: plain
- * memory for `length` less WIRE_BULK_HEADER_BYTES bytes, or NULL: nowhere, receive it as any other.
+ * Where the payload of bulk datagrams may be written at once (core_place()): plain memory for that of the first
+ * `*count`, or NULL: nowhere, receive them as any other.
  */
-typedef void *(*nic_place_fn)(void *owner, const uint8_t *header, size_t length);
+typedef void *(*nic_place_fn)(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count);
 
 struct nic_queue_setup {
     const struct params *params;

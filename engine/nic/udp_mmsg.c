@@ -14,6 +14,7 @@
 
 #include "core/wire.h"
 #include "log.h"
+#include "nic/train.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -24,6 +25,7 @@
 #include <unistd.h>
 
 enum { MMSG_LARGE_BYTES = 16384 }; /* from here on a look costs less than a copy */
+enum { MMSG_PIECE_BYTES = 4096 }; /* and where the parts of a train are shorter, than the kernel takes for each */
 enum { MMSG_BUFFERS = 16 }; /* of 64 KiB: 1 MiB, and the last one used is used first */
 
 /* ---- sending --------------------------------------------------------------------------------- */
@@ -240,7 +242,7 @@ struct mmsg_io {
     uint8_t *buffers; /* MMSG_BUFFERS of UDP_RX_BYTES */
     uint32_t free_count;
     uint8_t free[MMSG_BUFFERS]; /* stack of free buffers: the warmest on top */
-    bool large; /* single large datagrams came lately: look before receiving */
+    bool large; /* large messages came lately: look before receiving */
 };
 
 static int mmsg_open(struct nic_queue *queue, char *reason, size_t reason_size)
@@ -272,10 +274,10 @@ static void mmsg_close(struct nic_queue *queue)
 }
 
 /*
- * Looks at the first datagram that waits: its length, with its header region at `header`; 0 where it does
- * not pay to place it, being small, or a train that GRO has joined; -1 where none waits.
+ * Looks at what is first in the socket: its first header region goes to `header`, its length and stride to `rx`.
+ * False: nothing waits.
  */
-static ssize_t look(struct nic_queue *queue, uint8_t header[WIRE_BULK_HEADER_BYTES])
+static bool look(struct nic_queue *queue, uint8_t header[WIRE_BULK_HEADER_BYTES], struct nic_rx *rx)
 {
     struct iovec iovec = {header, WIRE_BULK_HEADER_BYTES};
     _Alignas(struct cmsghdr) uint8_t control[UDP_RX_CONTROL];
@@ -283,51 +285,69 @@ static ssize_t look(struct nic_queue *queue, uint8_t header[WIRE_BULK_HEADER_BYT
         .msg_iov = &iovec, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
     ssize_t length = recvmsg(queue->sockets[0], &message, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
     COUNT(queue->setup.counters, rx_syscalls, 1);
-    if (length < MMSG_LARGE_BYTES || length > UDP_RX_BYTES)
-        return length < 0 ? -1 : 0;
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
-        if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO)
-            return 0;
-    }
-    return length;
+    if (length < 0)
+        return false;
+    *rx = (struct nic_rx){.length = (uint32_t)length};
+    udp_read_control(queue, &message, rx);
+    return true;
+}
+
+/* Whether a look at it before costs less than a copy of its payload after. */
+static bool is_large(const struct nic_rx *rx, const uint8_t *header)
+{
+    return rx->length >= MMSG_LARGE_BYTES && rx->length <= UDP_RX_BYTES && rx->stride >= MMSG_PIECE_BYTES &&
+           wire_is_bulk(header, rx->stride);
+}
+
+/* Receives what look() saw to a free buffer and to where its payload belongs. False: something else came. */
+static bool receive_seen(struct nic_queue *queue, const uint8_t *header, struct nic_rx *rx)
+{
+    struct mmsg_io *io = queue->io;
+    uint8_t *buffer = io->buffers + (size_t)io->free[io->free_count - 1] * UDP_RX_BYTES;
+    struct iovec iovecs[TRAIN_IOVECS_MAX];
+    _Alignas(struct cmsghdr) uint8_t control[UDP_RX_CONTROL];
+    struct msghdr message = {.msg_iov = iovecs,
+                             .msg_iovlen = train_spread(rx, buffer, UDP_RX_BYTES, iovecs),
+                             .msg_control = control,
+                             .msg_controllen = sizeof control};
+    ssize_t length = recvmsg(queue->sockets[0], &message, MSG_DONTWAIT);
+    COUNT(queue->setup.counters, rx_syscalls, 1);
+    if (length <= 0 || message.msg_flags & MSG_TRUNC)
+        return false;
+    struct nic_rx seen = *rx;
+    rx->length = (uint32_t)length;
+    udp_read_control(queue, &message, rx);
+    if (rx->in_place && (rx->length != seen.length || rx->stride != seen.stride ||
+                         memcmp(buffer, header, WIRE_BULK_HEADER_BYTES) != 0))
+        return false;
+    rx->data = buffer;
+    rx->slot = io->free[--io->free_count];
+    train_settle(rx, iovecs);
+    return true;
 }
 
 /*
- * Receives single large datagrams, as long as such wait, with the payload straight to where it belongs: two
- * system calls for each cost less than the copy from our buffer. Nobody else reads the socket, so what was
- * looked at is what comes; were it not (the kernel may drop a datagram with a bad checksum in between), it
- * is thrown away and comes again.
+ * Receives one by one, large datagrams and trains with the payload straight to where it belongs. Nobody else reads
+ * the socket, so what was looked at is what comes; were it not (the kernel may drop a datagram with a bad checksum
+ * in between), it is thrown away and comes again.
  */
-static unsigned poll_large(struct nic_queue *queue, struct nic_rx *out, unsigned max, bool *empty)
+static unsigned poll_large(struct nic_queue *queue, struct nic_rx *out, unsigned max)
 {
     struct mmsg_io *io = queue->io;
+    uint8_t header[WIRE_BULK_HEADER_BYTES];
+    bool large = false;
     unsigned count = 0;
-    while (count < max && io->free_count > 0) {
-        uint8_t peeked[WIRE_BULK_HEADER_BYTES];
-        ssize_t length = look(queue, peeked);
-        void *to = length > 0 ? queue->setup.place(queue->setup.owner, peeked, (size_t)length) : NULL;
-        *empty = length < 0;
-        if (to == NULL)
-            break;
-        uint8_t slot = io->free[--io->free_count];
-        uint8_t *header = io->buffers + (size_t)slot * UDP_RX_BYTES;
-        struct iovec iovecs[2] = {{header, WIRE_BULK_HEADER_BYTES},
-                                  {to, (size_t)length - WIRE_BULK_HEADER_BYTES}};
-        _Alignas(struct cmsghdr) uint8_t control[UDP_RX_CONTROL];
-        struct msghdr message = {
-            .msg_iov = iovecs, .msg_iovlen = 2, .msg_control = control, .msg_controllen = sizeof control};
-        ssize_t got = recvmsg(queue->sockets[0], &message, MSG_DONTWAIT);
-        COUNT(queue->setup.counters, rx_syscalls, 1);
-        if (got != length || message.msg_flags & MSG_TRUNC ||
-            memcmp(header, peeked, sizeof peeked) != 0) {
-            io->free[io->free_count++] = slot;
-            break;
+    for (unsigned i = 0; i < max && look(queue, header, &out[count]); i++) {
+        struct nic_rx *rx = &out[count];
+        if (is_large(rx, header)) {
+            train_foresee(&queue->setup, header, rx, out, count);
+            large = true;
         }
-        struct nic_rx *rx = &out[count++];
-        *rx = (struct nic_rx){.data = header, .length = (uint32_t)length, .slot = slot};
-        udp_read_control(queue, &message, rx);
-        rx->payload = to;
+        if (receive_seen(queue, header, rx))
+            count++;
     }
+    if (count > 0)
+        io->large = large;
     return count;
 }
 
@@ -348,13 +368,8 @@ static unsigned mmsg_poll(struct nic_queue *queue, struct nic_rx *out, unsigned 
 
     if (want == 0)
         return 0;
-    if (io->large && queue->setup.place) {
-        bool empty = false;
-        count = poll_large(queue, out, want, &empty);
-        want -= count;
-        if (empty || want == 0)
-            return count;
-    }
+    if (io->large && queue->setup.place)
+        return poll_large(queue, out, want);
     for (unsigned i = 0; i < want; i++) {
         slots[i] = io->free[io->free_count - 1 - i];
         iovecs[i] = (struct iovec){
@@ -388,7 +403,7 @@ static unsigned mmsg_poll(struct nic_queue *queue, struct nic_rx *out, unsigned 
         *rx = (struct nic_rx){
             .data = iovecs[i].iov_base, .length = batch[i].msg_len, .slot = slots[i]};
         udp_read_control(queue, &batch[i].msg_hdr, rx);
-        io->large |= rx->length >= MMSG_LARGE_BYTES && rx->stride == rx->length;
+        io->large |= is_large(rx, rx->data);
         count++;
     }
     return count;

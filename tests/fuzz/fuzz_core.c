@@ -338,7 +338,7 @@ static bool arrive_in_place(const uint8_t *datagram, size_t length, bool ce)
     uint8_t *header = malloc(WIRE_BULK_HEADER_BYTES); /* exact, as all that is parsed here */
     require(header != NULL);
     memcpy(header, datagram, WIRE_BULK_HEADER_BYTES);
-    bool placed = core_place(core, header, length, &msg, &offset_bytes);
+    bool placed = core_place(core, header, length, length, &msg, &offset_bytes);
     if (placed) {
         size_t payload_bytes = length - WIRE_BULK_HEADER_BYTES;
         require(((struct request *)msg)->live && offset_bytes <= msg->size_bytes &&

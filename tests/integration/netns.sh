@@ -81,6 +81,13 @@ if [ -x "$XDP_LOSS" ]; then
         check "MTU $mtu loss 1%, latency" \
             lossy 1 0 10.77.0.1 --perftype=lat --msize=8 --iterations=$((1000 / scale))
     done
+    two_namespaces up 9000 joined # trains with holes and strangers in them: payload is received in place
+    for loss in 0 1 5; do
+        check "MTU 9000 joined by GRO, loss $loss%, 1 MiB both ways" \
+            lossy $loss 1 10.77.0.1 --perftype=basic --msize=1048576 --nreq=4 --bi --iterations=$((60 / scale))
+        check "MTU 9000 joined by GRO, loss $loss%, 8 connections" \
+            lossy $loss 1 10.77.0.1 --perftype=basic --msize=262144 --nflow=8 --iterations=$((40 / scale))
+    done
     two_namespaces up 9000
     check "offloads on" pair 10.77.0.1 --perftype=basic --msize=1048576 --iterations=50
     check "offloads on, IPv6" pair fd77::1 --perftype=basic --msize=1048576 --iterations=50

@@ -2,17 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 # Two network namespaces joined by a veth pair, or by a pair of TUN devices for tests/net/relay.
 #
-#   netns.sh up A B [MTU [segmented]]   veth: A has 10.77.0.1 fd77::1, B has 10.77.0.2 fd77::2
+#   netns.sh up A B [MTU [segmented|joined]]   veth: A has 10.77.0.1 fd77::1, B has 10.77.0.2 fd77::2
 #   netns.sh tun A B [MTU]              TUN device tun0: A has 10.78.0.1 fd78::1, B has .2 ::2
 #   netns.sh down A B                   removes both, and all that is in them
 #
 # `segmented` switches every offload off, so that datagrams really cross the wire one by one at the
-# MTU; without it veth passes whole GSO trains and the MTU hardly matters. "up" and "tun" make the
-# namespaces where they do not exist yet.
+# MTU; without it veth passes whole GSO trains and the MTU hardly matters. With `joined` they do, and the
+# receiver joins what follows each other to trains again (GRO), as it is with a NIC. "up" and "tun" make
+# the namespaces where they do not exist yet.
 set -eu
 
 usage() {
-    sed -n '3,12s/^# \{0,1\}//p' "$0" >&2
+    sed -n '3,13s/^# \{0,1\}//p' "$0" >&2
     exit 2
 }
 
@@ -33,11 +34,12 @@ up)
     for ns in "$a" "$b"; do
         ip -n "$ns" addr add "10.77.0.$host/24" dev veth0
         ip -n "$ns" addr add "fd77::$host/64" dev veth0 nodad
-        if [ "${5:-}" = segmented ]; then
+        if [ -n "${5:-}" ]; then
             # the last one is missing on some kernels; gso off already splits before the device
             ip netns exec "$ns" ethtool -K veth0 gso off tso off gro off >/dev/null
             ip netns exec "$ns" ethtool -K veth0 tx-udp-segmentation off >/dev/null 2>&1 || true
         fi
+        [ "${5:-}" != joined ] || ip netns exec "$ns" ethtool -K veth0 gro on >/dev/null
         ip -n "$ns" link set veth0 mtu "$mtu" up
         host=2
     done

@@ -59,6 +59,7 @@ static void set_loss(struct cluster_options *options, struct rng *rng)
     options->fabric.loss_ppm = 1000u << rng_below(rng, 7);
     options->fabric.burst_ppm = rng_below(rng, 2) * 500;
     options->fabric.burst_ns = 1u << (14 + rng_below(rng, 9));
+    options->nic.place = rng_below(rng, 2);
 }
 
 static void set_reorder(struct cluster_options *options, struct rng *rng)

@@ -22,6 +22,7 @@ struct peer_to {
 struct held {
     struct packet *packet;
     uint8_t *joined;           /* or several in one */
+    uint8_t *spread;           /* or what of them is not in place */
 };
 
 struct nic_flushing_read {

@@ -3,6 +3,8 @@
 
 #include "core/state.h"
 #include "core/wire.h"
+#include "nic/train.h"
+#include "payload.h"
 #include "request.h"
 #include "seam.h"
 #include "thread.h"
@@ -149,6 +151,7 @@ static void discard(struct nic_queue *queue)
     for (unsigned i = 0; i < NIC_HELD_MAX; i++) {
         free(queue->held[i].packet);
         free(queue->held[i].joined);
+        free(queue->held[i].spread);
     }
 }
 
@@ -397,23 +400,46 @@ static void join(struct nic_queue *queue, struct held *held, struct nic_rx *rx)
     }
 }
 
-/* Puts payload where it belongs, if the core says so; then nothing else is received with it, as the core
- * must hear of it before it is asked again. */
-static bool put_in_place(struct nic_queue *queue, const struct packet *packet, struct nic_rx *rx)
+/*
+ * Receives it once more, as udp_mmsg.c does: with payload where it belongs, if the core says so. `out`: this poll()'s.
+ * Application buffers have no memory: in their place is some of our own until it is known what has come.
+ */
+static void put_in_place(struct nic_queue *queue, struct held *held, struct nic_rx *rx, const struct nic_rx *out)
 {
-    if (!queue->nic->options.place || packet->length <= WIRE_BULK_HEADER_BYTES)
-        return false;
-    uint8_t *to = queue->setup.place(queue->setup.owner, packet->bytes, packet->length);
-    if (!to)
-        return false;
-    sim_memcpy(to, packet->bytes + WIRE_BULK_HEADER_BYTES, packet->length - WIRE_BULK_HEADER_BYTES);
-    rx->payload = to;
-    return true;
+    struct iovec iovecs[TRAIN_IOVECS_MAX];
+    train_foresee(&queue->setup, rx->data, rx, out, (unsigned)(rx - out));
+    if (rx->in_place == 0)
+        return;
+    held->spread = malloc(2 * GRO_BYTES_MAX);
+    if (!held->spread)
+        abort();
+    struct nic_rx own = *rx;
+    own.data = held->spread;
+    own.payload = held->spread + GRO_BYTES_MAX;
+    train_spread(&own, held->spread, GRO_BYTES_MAX, iovecs);
+    size_t foreseen_bytes = 0;
+    for (unsigned i = 0, at = 0; at < rx->length; i++) {
+        size_t bytes = iovecs[i].iov_len < rx->length - at ? iovecs[i].iov_len : rx->length - at;
+        memcpy(iovecs[i].iov_base, rx->data + at, bytes);
+        at += (unsigned)bytes;
+        if (i % 2)
+            foreseen_bytes += bytes;
+    }
+    uint8_t *to = (uint8_t *)(uintptr_t)rx->payload;
+    payload_foreseen(to, own.payload, foreseen_bytes);
+    train_settle(&own, iovecs);
+    for (unsigned i = 0; i < own.in_place; i++) {
+        sim_memcpy(to, iovecs[2 * i + 1].iov_base, iovecs[2 * i + 1].iov_len);
+        to += iovecs[2 * i + 1].iov_len;
+    }
+    rx->data = own.data;
+    rx->in_place = own.in_place;
 }
 
 static unsigned sim_nic_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
 {
     unsigned count = 0;
+    bool place = queue->nic->options.place;
     enter(queue, "poll");
     machine_spend(POLL_NS);
     while (queue->inbox && count < max && count < NIC_HELD_MAX) {
@@ -437,10 +463,12 @@ static unsigned sim_nic_poll(struct nic_queue *queue, struct nic_rx *out, unsign
                               .stride = packet->length ? packet->length : 1,
                               .ce = packet->ce,
                               .slot = count++};
-        if (count == 1 && put_in_place(queue, packet, rx))
-            break;
         if (queue->nic->options.gro && packet->length)
             join(queue, held, rx);
+        if (place && wire_is_bulk(rx->data, rx->stride))
+            put_in_place(queue, held, rx, out);
+        /* of what is to be copied, a duplicate could be put in place now: the same bytes, but here each is written once */
+        place &= (uint64_t)rx->in_place * rx->stride >= rx->length;
     }
     leave(queue);
     return count;
@@ -453,6 +481,7 @@ static void sim_nic_release(struct nic_queue *queue, const struct nic_rx *rx)
         machine_fail("a received buffer is released twice");
     free(held->packet);
     free(held->joined);
+    free(held->spread);
     *held = (struct held){0};
 }
 

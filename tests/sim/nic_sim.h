@@ -12,7 +12,7 @@ struct nic_sim_options {
     uint64_t rx_bytes;         /* receive buffer of a queue */
     uint32_t refuse_ppm;       /* of descriptors, for lack of room */
     bool gro;                  /* equal datagrams are received as one */
-    bool place;                /* payload of large datagrams is put in place */
+    bool place;                /* payload is put in place */
     bool queue_pairs;          /* it has some, and places payload (nic_place.c); alike on all nodes */
     uint32_t unreachable_permille; /* registrations of device memory that it refuses */
     uint32_t open_fail_ppm, fail_ppm; /* queue pairs that cannot be made or connected; work requests that fail one */

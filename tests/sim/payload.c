@@ -266,6 +266,21 @@ void payload_flushed(const struct process *process, uint64_t posted_ns)
             payload.buffers[i]->unflushed_ns = 0;
 }
 
+void payload_foreseen(void *to, const void *from, size_t length)
+{
+    if (!is_payload(to)) {
+        memcpy(to, from, length);
+        return;
+    }
+    const struct buffer *buffer = find((uintptr_t)to, length, "a foreseen write");
+    uint64_t begin = (uintptr_t)to - buffer->address;
+    for (unsigned i = 0; i < buffer->extent_count; i++) {
+        if (buffer->extents[i].from < begin + length && begin < buffer->extents[i].to)
+            machine_fail("bytes %llu to %llu of a receive, of which some have arrived, were written by foresight",
+                         (unsigned long long)begin, (unsigned long long)(begin + length));
+    }
+}
+
 void *sim_memcpy(void *to, const void *from, size_t length)
 {
     if (length == 0)

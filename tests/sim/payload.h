@@ -48,6 +48,8 @@ void payload_nic_read(const struct process *process, uint64_t address, void *out
 void payload_nic_write(const struct process *process, uint64_t address, const void *bytes, size_t length);
 /* What it had written by then is there. */
 void payload_flushed(const struct process *process, uint64_t posted_ns);
+/* A NIC writes what may turn out to be something else: into a receive that has not ended, and where nothing has arrived. */
+void payload_foreseen(void *to, const void *from, size_t length);
 /* Its request has ended and was collected; who touches the buffer from now on is wrong. */
 void payload_release(struct buffer *buffer);
 /* A process was killed: nobody will touch its buffers. */

@@ -596,6 +596,13 @@ Test(core, small_messages_pass_large_ones, .init = duo_open)
     (void)send;
 }
 
+static bool place_alone(unsigned side, const uint8_t *datagram, size_t length, struct core_msg **msg, uint64_t *offset)
+{
+    unsigned count = core_place(duo_core[side], datagram, length, length, msg, offset);
+    cr_assert_leq(count, 1);
+    return count;
+}
+
 /* A NIC that looks at headers may put payload in place: once, and only where it is awaited. */
 Test(core, a_place_is_told_for_what_is_awaited)
 {
@@ -611,7 +618,7 @@ Test(core, a_place_is_told_for_what_is_awaited)
             const struct duo_datagram *datagram = &duo_queue[0][i];
             struct core_msg *msg;
             uint64_t offset;
-            if (!core_place(duo_core[1], datagram->bytes, datagram->length, &msg, &offset)) {
+            if (!place_alone(1, datagram->bytes, datagram->length, &msg, &offset)) {
                 duo_deliver_one(0, i);
                 continue;
             }
@@ -626,7 +633,7 @@ Test(core, a_place_is_told_for_what_is_awaited)
             duo_copies(1);
             duo_events(1);
             placed++;
-            cr_assert_not(core_place(duo_core[1], datagram->bytes, datagram->length, &msg, &offset),
+            cr_assert_not(place_alone(1, datagram->bytes, datagram->length, &msg, &offset),
                           "a duplicate has no place");
         }
         duo_drop(0);
@@ -636,6 +643,52 @@ Test(core, a_place_is_told_for_what_is_awaited)
     cr_assert_gt(placed, 0);
     both_arrive(send, recv, LARGE);
     duo_assert_rest();
+}
+
+/* Of a train that GRO has joined it gets a place for those that can be the next ones of the chunk, up to the first that
+ * has arrived. */
+Test(core, a_place_is_told_for_a_train)
+{
+    enum { STRIDE = 5000, STEP = STRIDE - WIRE_BULK_HEADER_BYTES };
+    duo_defaults();
+    duo_setup[0].datagram_bytes = duo_setup[1].datagram_bytes = STRIDE;
+    duo_open_as(false);
+    struct duo_request *recv = duo_recv(1, LARGE);
+    duo_talk();
+    struct duo_request *send = duo_send(0, LARGE);
+    duo_transmit(0);
+    struct wire_packet packet;
+    cr_assert(wire_parse(duo_queue[0][0].bytes, duo_queue[0][0].length, crc32c_portable, &packet));
+    unsigned count = packet.count;
+    cr_assert(packet.index == 0 && count > 5);
+    size_t last = duo_queue[0][count - 1].length, length = (count - 1) * STRIDE + last;
+    struct core_msg *msg;
+    uint64_t offset;
+    for (unsigned first = 0; first + 1 < count; first++) {
+        const uint8_t *header = duo_queue[0][first].bytes;
+        size_t left = length - first * STRIDE;
+        cr_assert_eq(core_place(duo_core[1], header, left, STRIDE, &msg, &offset), count - first);
+        cr_assert(msg == &recv->msg && offset == first * STEP);
+        cr_assert_eq(core_place(duo_core[1], header, 2 * STRIDE, STRIDE, &msg, &offset), 2);
+        cr_assert_eq(core_place(duo_core[1], header, STRIDE + 64, STRIDE, &msg, &offset), 2);
+        cr_assert_eq(core_place(duo_core[1], header, STRIDE + 63, STRIDE, &msg, &offset), 1, "no header fits");
+        cr_assert_eq(core_place(duo_core[1], header, left + 2 * STRIDE, STRIDE, &msg, &offset), count - first,
+                     "what is beyond is another chunk's");
+        cr_assert_eq(core_place(duo_core[1], header, left, STRIDE - 1, &msg, &offset), 0);
+    }
+    duo_deliver_one(0, 3);
+    for (unsigned first = 0; first + 1 < count; first++)
+        cr_assert_eq(core_place(duo_core[1], duo_queue[0][first].bytes, length - first * STRIDE, STRIDE, &msg, &offset),
+                     first > 3 ? count - first : 3 - first);
+    /* the last chunk: however long the train, no more than the buffer */
+    unsigned end = duo_queued[0];
+    const struct duo_datagram *datagram = &duo_queue[0][end - 2];
+    cr_assert(wire_parse(datagram->bytes, datagram->length, crc32c_portable, &packet));
+    cr_assert(packet.index + 2u == packet.count && datagram->length == STRIDE && datagram[1].length < STRIDE);
+    cr_assert_eq(core_place(duo_core[1], datagram->bytes, STRIDE + datagram[1].length, STRIDE, &msg, &offset), 2);
+    cr_assert_eq(core_place(duo_core[1], datagram->bytes, STRIDE + datagram[1].length + 1, STRIDE, &msg, &offset), 0);
+    duo_run(50 * MS);
+    both_arrive(send, recv, LARGE);
 }
 
 Test(core, no_place_for_what_is_not_awaited)
@@ -650,17 +703,17 @@ Test(core, no_place_for_what_is_not_awaited)
     struct duo_datagram *datagram = &duo_queue[0][0];
     struct core_msg *msg;
     uint64_t offset;
-    cr_assert(core_place(duo_core[1], datagram->bytes, datagram->length, &msg, &offset));
-    cr_assert_not(core_place(duo_core[1], datagram->bytes, datagram->length - 1, &msg, &offset));
-    cr_assert_not(core_place(duo_core[1], datagram->bytes, 40, &msg, &offset));
-    cr_assert_not(core_place(duo_core[0], datagram->bytes, datagram->length, &msg, &offset));
+    cr_assert(place_alone(1, datagram->bytes, datagram->length, &msg, &offset));
+    cr_assert_not(place_alone(1, datagram->bytes, datagram->length - 1, &msg, &offset));
+    cr_assert_not(place_alone(1, datagram->bytes, 40, &msg, &offset));
+    cr_assert_not(place_alone(0, datagram->bytes, datagram->length, &msg, &offset));
     datagram->bytes[50] ^= 1; /* in the header region */
-    cr_assert_not(core_place(duo_core[1], datagram->bytes, datagram->length, &msg, &offset));
+    cr_assert_not(place_alone(1, datagram->bytes, datagram->length, &msg, &offset));
     datagram->bytes[50] ^= 1;
     core_cancel(duo_core[1], &recv->msg, duo_now);
     duo_events(1);
     cr_assert(recv->ended);
-    cr_assert_not(core_place(duo_core[1], datagram->bytes, datagram->length, &msg, &offset),
+    cr_assert_not(place_alone(1, datagram->bytes, datagram->length, &msg, &offset),
                   "the request has ended: its buffer is the application's");
     duo_drop(0);
 }

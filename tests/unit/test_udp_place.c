@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Large single datagrams are received with their payload where it belongs; all others are not. */
+/* Large datagrams, also in trains, are received with their payload where it belongs; all others are not. */
 #include "udp_pair.h"
 
 enum { LARGE = 40000 + WIRE_BULK_HEADER_BYTES, TRAIN = 1472, ROUNDS = 3 };
@@ -25,15 +25,17 @@ Test(udp_place, large_datagrams_go_where_they_belong, .timeout = 30)
     struct tx_desc desc = bulk(pair, msg, 1, LARGE, LARGE);
     uint8_t *target = malloc(LARGE);
     struct nic_rx rx = pass(pair, &desc); /* the first one teaches it */
-    cr_assert_null(rx.payload);
+    cr_assert_eq(rx.in_place, 0);
     nic_udp_ops.release(pair->queues[1], &rx);
     for (unsigned round = 0; round < ROUNDS; round++) {
         struct wire_packet packet;
         memset(target, 0xee, LARGE);
         place_to = target;
+    place_count = 1;
         places = 0;
         rx = pass(pair, &desc);
         cr_assert_eq(places, 1);
+        cr_assert_eq(rx.in_place, 1);
         cr_assert_eq(rx.payload, target);
         cr_assert_eq(rx.length, LARGE);
         cr_assert_eq(rx.stride, LARGE);
@@ -62,19 +64,84 @@ Test(udp_place, without_a_place_they_come_as_any_other, .timeout = 30)
     close_pair(pair);
 }
 
-Test(udp_place, trains_are_not_placed, .timeout = 30)
+/* `count` datagrams of `bytes` each come as one, and as any other. */
+static void assert_not_placed(struct pair *pair, struct test_msg *msg, unsigned count, uint32_t bytes)
 {
-    struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
-    struct test_msg *msg = make_message();
-    struct tx_desc large = bulk(pair, msg, 1, LARGE, LARGE), train = bulk(pair, msg, 40, TRAIN, TRAIN);
-    uint8_t target[1];
-    place_to = NULL;
-    send_and_receive(pair, &large, msg, check_bulk, 1);
+    struct tx_desc train = bulk(pair, msg, count, bytes, bytes);
     places = 0;
-    place_to = target;
     for (unsigned round = 0; round < ROUNDS; round++)
         send_and_receive(pair, &train, msg, check_bulk, 1);
     cr_assert_eq(places, 0);
+}
+
+Test(udp_place, trains_of_short_datagrams_are_not_placed, .timeout = 30)
+{
+    struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
+    struct test_msg *msg = make_message();
+    struct tx_desc large = bulk(pair, msg, 1, LARGE, LARGE);
+    uint8_t target[1];
+    place_to = NULL;
+    send_and_receive(pair, &large, msg, check_bulk, 1);
+    place_to = target;
+    place_count = 64;
+    assert_not_placed(pair, msg, 40, TRAIN);
+    free_message(msg);
+    close_pair(pair);
+}
+
+Test(udp_place, trains_go_where_they_belong, .timeout = 30)
+{
+    enum { JUMBO = 8972, COUNT = 7, LAST = 3000, STEP = JUMBO - WIRE_BULK_HEADER_BYTES };
+    enum { PAYLOAD = (COUNT - 1) * STEP + LAST - WIRE_BULK_HEADER_BYTES };
+    struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
+    struct test_msg *msg = make_message();
+    struct tx_desc desc = bulk(pair, msg, COUNT, JUMBO, LAST);
+    uint8_t *target = malloc(PAYLOAD + 1);
+    place_to = NULL;
+    send_and_receive(pair, &desc, msg, check_bulk, 1); /* teaches it */
+    for (place_count = 0; place_count <= COUNT; place_count++) { /* so many are awaited */
+        memset(target, 0xee, PAYLOAD + 1);
+        place_to = target;
+        places = 0;
+        struct nic_rx rx = pass(pair, &desc);
+        cr_assert_eq(places, 1);
+        cr_assert_eq(rx.length, (COUNT - 1) * JUMBO + LAST);
+        cr_assert_eq(rx.stride, JUMBO);
+        cr_assert_eq(rx.in_place, place_count);
+        for (unsigned i = 0; i < COUNT; i++) {
+            struct wire_packet packet;
+            uint32_t length = length_of(&desc, i);
+            const uint8_t *datagram = rx.data + i * JUMBO, *payload = nic_rx_payload(&rx, i);
+            cr_assert(wire_parse(datagram, length, crc32c_portable, &packet));
+            cr_assert_eq(packet.index, i);
+            cr_assert_eq(payload, i < place_count ? target + i * STEP : NULL);
+            cr_assert_eq(memcmp(payload ? payload : datagram + WIRE_BULK_HEADER_BYTES,
+                                msg->bytes + desc.bulk_offset + i * STEP, length - WIRE_BULK_HEADER_BYTES),
+                         0);
+        }
+        cr_assert_eq(target[place_count == COUNT ? PAYLOAD : place_count * STEP], 0xee, "more was written");
+        nic_udp_ops.release(pair->queues[1], &rx);
+    }
+    free(target);
+    free_message(msg);
+    close_pair(pair);
+}
+
+/* Small datagrams between, which are looked at and received as any other; when they are alone, by many at once again. */
+Test(udp_place, looks_end_when_nothing_large_comes, .timeout = 30)
+{
+    struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
+    struct test_msg *msg = make_message();
+    struct tx_desc large = bulk(pair, msg, 1, LARGE, LARGE), small = bulk(pair, msg, 1, TRAIN, TRAIN);
+    place_to = NULL;
+    send_and_receive(pair, &large, msg, check_bulk, 1);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        uint64_t before = atomic_load(&pair->counters[1].rx_syscalls);
+        send_and_receive(pair, &small, msg, check_bulk, 1);
+        uint64_t calls = atomic_load(&pair->counters[1].rx_syscalls) - before;
+        if (round > 0)
+            cr_assert_leq(calls, 2, "%lu calls", (unsigned long)calls);
+    }
     free_message(msg);
     close_pair(pair);
 }

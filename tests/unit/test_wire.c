@@ -197,6 +197,22 @@ Test(wire, bulk_round_trip)
     }
 }
 
+Test(wire, the_next_of_a_chunk_follows)
+{
+    struct tx_desc bulk = {.kind = TX_BULK, .count = 9, .sequenced = true, .token = 99, .seq = 5, .bulk_stride = 100,
+                           .bulk_last = 7, .bulk_offset = UINT64_C(1) << 33, .conn_id = 4, .msg_number = 6,
+                           .msg_total = (UINT64_C(1) << 33) + 1000};
+    uint8_t first[WIRE_BULK_HEADER_BYTES], header[WIRE_BULK_HEADER_BYTES];
+    wire_bulk_header(&bulk, 2, 0, crc32c_portable, first);
+    for (unsigned index = 0; index < 9; index++) {
+        wire_bulk_header(&bulk, index, 0, crc32c_portable, header);
+        for (unsigned ahead = 0; ahead < 9; ahead++) {
+            cr_assert_eq(wire_follows(first, ahead, header, 100), ahead + 2 == index && index < 8);
+            cr_assert_eq(wire_follows(first, ahead, header, 7), ahead + 2 == index && index == 8);
+        }
+    }
+}
+
 Test(wire, every_truncation_is_rejected)
 {
     struct wire_packet packet;
