@@ -219,11 +219,20 @@ static void close_in_core(struct engine_thread *thread, void *argument)
     core_conn_close(thread->core, call->conn, call->linger_ns, clock_now_ns());
 }
 
+static bool await_none(struct uccl_conn *conn, _Atomic uint32_t *count, uint64_t deadline_ns)
+{
+    uint32_t left;
+    while ((left = atomic_load(count)))
+        if (!thread_wait(conn->thread, count, left, deadline_ns))
+            return false;
+    return true;
+}
+
 /*
- * Home is over: so are the ends that carry parts. Requests that the core has ended may wait still, for their
- * last copies to and from a device, until the deadline, or for a word between engine threads.
+ * Home is over: so are the ends that carry parts. Requests that the core has ended may wait still: for a word between
+ * engine threads, which these get across as long as they run, or for their last copies to and from a device.
  */
-static void end_parts(struct uccl_conn *conn, uint64_t deadline_ns)
+static void end_parts(struct uccl_conn *conn)
 {
     for (unsigned i = 1; i < conn->stripes.count; i++) {
         struct engine_thread *thread = conn->stripes.at[i].thread;
@@ -231,10 +240,20 @@ static void end_parts(struct uccl_conn *conn, uint64_t deadline_ns)
         thread_run(thread, close_in_core, &call);
         thread_wait(thread, &conn->ends[i].ended, 0, UINT64_MAX);
     }
-    uint32_t holders;
-    while ((holders = atomic_load(&conn->stripes.holders)) &&
-           thread_wait(conn->thread, &conn->stripes.holders, holders, deadline_ns))
-        ;
+    await_none(conn, &conn->stripes.striped, UINT64_MAX);
+}
+
+/* Those that no device keeps requests of any more. Under the lock. */
+static void free_kept(struct uccl_engine *engine)
+{
+    for (struct uccl_conn **link = &engine->kept, *conn; (conn = *link);) {
+        if (atomic_load(&conn->stripes.staged)) {
+            link = &conn->next;
+            continue;
+        }
+        *link = conn->next;
+        free(conn);
+    }
 }
 
 /* Under the lock. */
@@ -247,8 +266,9 @@ static void conn_free(struct uccl_conn *conn)
     unmap_ends(conn);
     put_conn_id(engine, conn->id);
     peer_put(&engine->peers, conn->peer);
-    if (atomic_load(&conn->stripes.holders) == 0) /* else a device hangs, and its requests count here still */
-        free(conn);
+    conn->next = engine->kept; /* where a device hangs, its requests count here still */
+    engine->kept = conn;
+    free_kept(engine);
 }
 
 static void conn_start_close(struct uccl_conn *conn, uint64_t linger_ms)
@@ -278,10 +298,11 @@ void free_abandoned(struct uccl_engine *engine)
         next = conn->next;
         if (conn->abandoned && atomic_load_explicit(&conn->ends[0].ended, memory_order_acquire)) {
             engine->abandoned--;
-            end_parts(conn, 0);
+            end_parts(conn);
             conn_free(conn);
         }
     }
+    free_kept(engine);
     pthread_mutex_unlock(&engine->lock);
 }
 
@@ -293,7 +314,8 @@ UCCL_API int uccl_conn_close(uccl_conn *conn)
     conn_start_close(conn, engine->params.linger_ms);
     /* the core ends it within the linger time and a grace, whatever the peer does */
     thread_wait(conn->thread, &conn->ends[0].ended, 0, UINT64_MAX);
-    end_parts(conn, clock_now_ns() + COPIES_NS);
+    end_parts(conn);
+    await_none(conn, &conn->stripes.staged, clock_now_ns() + COPIES_NS);
     pthread_mutex_lock(&engine->lock);
     conn_free(conn);
     pthread_mutex_unlock(&engine->lock);
@@ -515,8 +537,9 @@ void connections_end(struct uccl_engine *engine)
     while (engine->conns) {
         struct uccl_conn *conn = engine->conns;
         thread_wait(conn->thread, &conn->ends[0].ended, 0, UINT64_MAX);
+        end_parts(conn);
         deadline_ns = deadline_ns ? deadline_ns : clock_now_ns() + COPIES_NS;
-        end_parts(conn, deadline_ns);
+        await_none(conn, &conn->stripes.staged, deadline_ns);
         pthread_mutex_lock(&engine->lock);
         conn_free(conn);
         pthread_mutex_unlock(&engine->lock);

@@ -143,6 +143,11 @@ static int build(struct uccl_engine *engine)
 static void destroy(struct uccl_engine *engine)
 {
     stop_threads(engine);
+    while (engine->kept) { /* nobody counts there any more */
+        struct uccl_conn *conn = engine->kept;
+        engine->kept = conn->next;
+        free(conn);
+    }
     free(engine->threads);
     if (engine->device)
         engine->nic->close(engine->device);

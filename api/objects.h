@@ -30,6 +30,7 @@ struct uccl_engine {
     struct peer_table peers;
     struct uccl_conn *conns;
     unsigned abandoned;           /* of them */
+    struct uccl_conn *kept;       /* closed, but a device does not let go of their requests */
     struct uccl_listener *listeners;
     struct uccl_mr *mrs;
     struct gpu_map *gpus;         /* made when somebody asks */
@@ -85,6 +86,7 @@ int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint
               uint32_t remote_id, const union nic_address *address, struct uccl_conn **out);
 /* Closes a connection that the application never got; not under the lock. */
 void conn_abandon(struct uccl_conn *conn);
+/* Frees those that have ended since, and closed ones whose last request has. */
 void free_abandoned(struct uccl_engine *engine);
 /* Milliseconds until then, for poll(). */
 int poll_ms(uint64_t deadline_ns);

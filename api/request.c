@@ -11,7 +11,7 @@ bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length)
 static void count_staged(struct uccl_conn *conn, uint32_t more)
 {
     atomic_fetch_add(&conn->thread->staged, more);
-    atomic_fetch_add(&conn->stripes.holders, more);
+    atomic_fetch_add(&conn->stripes.staged, more);
 }
 
 /* A request on the connection's home thread; NULL: none is left. */

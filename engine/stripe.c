@@ -77,7 +77,7 @@ static bool make_parts(struct uccl_request *request, unsigned count)
 static void submit_parts(struct engine_thread *thread, struct uccl_request *request)
 {
     if (request->parts && !request->staged.memory) /* else it is counted since it was posted */
-        atomic_fetch_add(&request->stripes->holders, 1);
+        atomic_fetch_add(&request->stripes->striped, 1);
     for (struct uccl_request *part = request->parts; part; part = part->next_part) {
         part->msg.number = request->msg.number;
         if (part->staged.memory)
@@ -135,10 +135,10 @@ void stripe_split(struct engine_thread *thread, struct uccl_request *request)
 
 void stripe_request_over(struct uccl_request *request)
 {
-    struct stripe_set *stripes = request->stripes;
+    _Atomic uint32_t *count = request->staged.memory ? &request->stripes->staged : &request->stripes->striped;
     /* pairs with the acquire in test and wait, and comes before the look at who sleeps at home */
     atomic_store(&request->state, REQUEST_ENDED);
-    atomic_fetch_sub(&stripes->holders, 1); /* after it: who has closed finds the request ended */
+    atomic_fetch_sub(count, 1); /* after it: who has closed finds the request ended */
 }
 
 /* The request or one of its parts is done with; the last of them ends the request. */

@@ -19,8 +19,9 @@
 
 struct stripe_set {
     unsigned count;                  /* threads, the home thread first */
-    _Atomic uint32_t holders;        /* requests with staged memory or with parts that have not ended,
-                                        though the core may be done with them: the connection stays */
+    /* requests that have not ended, though the core may be done with them: the connection stays */
+    _Atomic uint32_t staged;         /* with memory of a device, which may keep them */
+    _Atomic uint32_t striped;        /* others with parts: until threads have heard of each other */
     uint64_t min_bytes;
     struct {
         struct engine_thread *thread;

@@ -281,8 +281,9 @@ int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **out);
 /*
  * Closes: requests still pending end with UCCL_ECANCELED here and with UCCL_ECLOSED at the peer,
  * data already accepted for sending is delivered if the peer answers within UCCL_LINGER_MS; blocks
- * at most so long and a fifth of a second, or a second more where a GPU does not end its copies. Then
- * all requests have ended and no buffer is touched any more. The connection handle is invalid afterwards; its
+ * at most so long and a fifth of a second, and for what engine threads still have to tell each other. Then
+ * all requests have ended and no buffer is touched any more; only where a GPU does not end its copies it returns after a
+ * second more, and the requests of these end when they do, if ever. The connection handle is invalid afterwards; its
  * requests stay valid until uccl_test() or uccl_wait() has seen them end.
  */
 int uccl_conn_close(uccl_conn *conn);

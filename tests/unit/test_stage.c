@@ -2,6 +2,8 @@
 /* Messages from and to device memory through the public API, over UDP (stage_pair.h). */
 #include "stage_pair.h"
 
+#include "../../api/objects.h"
+
 BOTH(stage, all_sizes_mmsg)
 {
     stage_open_pair(lend, "128", "8", "mmsg", "1");
@@ -301,6 +303,33 @@ Test(stage, hung_device, .timeout = TIMEOUT_S, .exit_code = 7)
     pair_close(&pair);
     cr_assert_lt(now_ms() - start_ms, 10000);
     _exit(LEFT_ALL_WELL); /* what is left to the device is a leak on purpose */
+}
+
+/* A connection of whose requests a device lets go after it was closed is freed then. */
+Test(stage, a_device_outlasts_a_connection, .timeout = TIMEOUT_S)
+{
+    enum { LENGTH = 600000 };
+    stage_open_pair("no", "64", "8", "mmsg", "2");
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    uccl_request *recv, *send;
+    uint64_t end_ms = now_ms() + SOON_MS;
+    int status;
+    fake.hold = true;
+    IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &recv), 0);
+    IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &send), 0);
+    while (counter(0, "gpu_fetches") == 0)
+        cr_assert(now_ms() < end_ms);
+    IS(uccl_conn_close(pair.conn[0]), 0);
+    cr_assert_not(has_ended(send, &status));
+    cr_assert_not_null(pair.engine[0]->kept);
+    fake.hold = false;
+    end_of(send, UCCL_ECANCELED);
+    end_of(recv, UCCL_ECLOSED);
+    side_free(&from);
+    side_free(&to);
+    connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
+    cr_assert_null(pair.engine[0]->kept);
+    stage_close_pair();
 }
 
 static void *release(void *unused)

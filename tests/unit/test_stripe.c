@@ -226,3 +226,69 @@ BOTH(stripe, requests_run_out)
     pair_close(&pair);
     free(sent);
 }
+
+/* ---- close with a full ring ------------------------------------------------------------------- */
+
+enum { BUSY_MS = 1300, HOME_BUSY_MS = 200, CALLS = 5000 };
+
+static struct {
+    struct engine_thread *home, *other;
+    struct thread_call calls[CALLS], home_call;
+    _Atomic bool busy;
+} full_ring;
+
+static void home_is_busy(struct engine_thread *thread, void *unused)
+{
+    (void)thread, (void)unused;
+    sleep_us(HOME_BUSY_MS * 1000);
+}
+
+/* Then its ring has room again, but the home thread, which has a word for it, does not look for that yet. */
+static void other_is_busy(struct engine_thread *thread, void *unused)
+{
+    (void)thread, (void)unused;
+    full_ring.busy = true;
+    sleep_us(BUSY_MS * 1000);
+    full_ring.home_call.run = home_is_busy;
+    cr_assert(thread_post(full_ring.home, COMMAND_CALL, &full_ring.home_call));
+    sleep_us(HOME_BUSY_MS / 2 * 1000);
+}
+
+static void do_nothing(struct engine_thread *thread, void *unused)
+{
+    (void)thread, (void)unused;
+}
+
+static void *keep_busy(void *unused)
+{
+    thread_run(full_ring.other, other_is_busy, NULL);
+    return unused;
+}
+
+/* What waits for a thread's full ring, for longer than a close waits for copies, has ended after it all the same. */
+Test(stripe, close_waits_for_a_full_ring, .timeout = TIMEOUT_S)
+{
+    struct pair pair;
+    pthread_t blocker;
+    int done = 0;
+    uint8_t *buffer = malloc(STRIPED);
+    open_striping(&pair, "no", "4096");
+    uccl_request *recv = post_recv(pair.conn[1], buffer, STRIPED);
+    sleep_us(20000);
+    full_ring.home = pair.conn[1]->thread;
+    full_ring.other = pair.conn[1]->stripes.at[2].thread;
+    pthread_create(&blocker, NULL, keep_busy, NULL);
+    while (!full_ring.busy)
+        sleep_us(100);
+    unsigned posted = 0;
+    do {
+        cr_assert_lt(posted, CALLS);
+        full_ring.calls[posted].run = do_nothing;
+    } while (thread_post(full_ring.other, COMMAND_CALL, &full_ring.calls[posted++]));
+    IS(uccl_conn_close(pair.conn[1]), 0);
+    IS(uccl_test(recv, &done, NULL), UCCL_ECANCELED);
+    cr_assert(done);
+    pthread_join(blocker, NULL);
+    pair_close(&pair);
+    free(buffer);
+}
