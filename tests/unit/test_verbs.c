@@ -11,8 +11,7 @@ Test(verbs_ud, datagrams_of_all_lengths_arrive, .init = set_up_pair, .fini = clo
 {
     for (uint32_t length = WIRE_HEADER_BYTES + 1; length <= 4096; length += 31) {
         cr_assert(send_small(length, (uint16_t)(length % 7)));
-        nic_verbs_ops.flush(queues[0]);
-        fake_run();
+        deliver();
         cr_assert_eq(take_all(length), 1);
     }
 }
@@ -59,13 +58,11 @@ Test(verbs_ud, full_queue_is_said_not_hit, .init = set_up, .fini = close_pair)
             sent++;
         cr_assert_geq(sent, 96); /* what is left asks for a completion in time */
         cr_assert_leq(fake.most_sends, 200);
-        nic_verbs_ops.flush(queues[0]);
-        fake_run();
+        deliver();
         while (take_all(SMALL_BYTES))
             received++;
         cr_assert(send_small(SMALL_BYTES, 0));
-        nic_verbs_ops.flush(queues[0]);
-        fake_run();
+        deliver();
         take_all(SMALL_BYTES);
     }
 }
@@ -75,22 +72,15 @@ Test(verbs_ud, failed_send_sets_the_queue_pair_up_again, .init = set_up_pair, .f
     fake.status = IBV_WC_LOC_QP_OP_ERR;
     for (unsigned i = 0; i < 10; i++)
         cr_assert(send_small(SMALL_BYTES, 0));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     verbs_reap_sends(queues[0]);
     cr_assert_not_null(strstr(said, "local QP operation error"));
     struct nic_rx rx;
     cr_assert_eq(nic_verbs_ops.poll(queues[0], &rx, 1), 0); /* here it is set up */
     cr_assert_eq(queues[0]->qp->state, IBV_QPS_RTS);
-    cr_assert(send_small(SMALL_BYTES, 0));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
-    cr_assert_eq(take_all(SMALL_BYTES), 1);
+    send_and_take();
     for (unsigned i = 0; i < 2000; i++) { /* and all of it is as before: nothing runs out */
-        cr_assert(send_small(SMALL_BYTES, 0));
-        nic_verbs_ops.flush(queues[0]);
-        fake_run();
-        cr_assert_eq(take_all(SMALL_BYTES), 1);
+        send_and_take();
     }
 }
 
@@ -100,8 +90,7 @@ Test(verbs_ud, late_completions_mean_nothing, .init = set_up_pair, .fini = close
     struct nic_rx rx;
     for (unsigned i = 0; i < 200; i++)
         cr_assert(send_small(SMALL_BYTES, 0));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     fake.send_errno = EINVAL;
     cr_assert(send_small(SMALL_BYTES, 0));
     nic_verbs_ops.flush(queues[0]);
@@ -111,8 +100,7 @@ Test(verbs_ud, late_completions_mean_nothing, .init = set_up_pair, .fini = close
     while (sent < 1000 && send_small(SMALL_BYTES, 0))
         sent++;
     cr_assert_eq(sent, VERBS_UD_SENDS);
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert(send_small(SMALL_BYTES, 0));
 }
 
@@ -124,10 +112,7 @@ Test(verbs_ud, refused_post_sets_it_up_again, .init = set_up_pair, .fini = close
     nic_verbs_ops.flush(queues[0]);
     fake.send_errno = 0;
     cr_assert_eq(nic_verbs_ops.poll(queues[0], &rx, 1), 0);
-    cr_assert(send_small(SMALL_BYTES, 0));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
-    cr_assert_eq(take_all(SMALL_BYTES), 1);
+    send_and_take();
 }
 
 Test(verbs_ud, handles_of_a_removed_peer_outlive_its_sends, .init = set_up_pair, .fini = close_pair)
@@ -162,8 +147,7 @@ Test(verbs_path, writes_are_placed_and_told, .init = set_up_paths, .fini = close
     cr_assert_arr_eq(target.bytes + 100, source.bytes + 100, 5000);
     nic_verbs_ops.release(queues[1], &rx);
     cr_assert(send_write(0, 1, 0, 0, 78)); /* a message without bytes has a write too */
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
     cr_assert_eq(rx.length, 0);
     nic_verbs_ops.release(queues[1], &rx);
@@ -182,8 +166,7 @@ Test(verbs_path, finished_work_is_told_before_a_sleep, .init = set_up_paths, .fi
     cr_assert_eq(finished(), 5);
     cr_assert(!verbs_paths_arm(queues[0]));
     cr_assert(send_write(0, 1, 0, 10, 6)); /* and what nobody will ask for, since its flow is closed */
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert(verbs_paths_arm(queues[0]));
     nic_verbs_ops.peer_remove(queues[0], to_second);
     verbs_paths_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
@@ -196,8 +179,7 @@ Test(verbs_path, repairs_keep_the_order_of_the_queue_pair, .init = set_up_paths,
     cr_assert(send_write(0, 1, 0, 10, 1));
     cr_assert(send_repair(2, 2));
     cr_assert(send_write(0, 1, 20, 10, 3));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(finished(), 3);
     for (unsigned i = 0; i < 4; i++) {
         cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
@@ -235,14 +217,12 @@ Test(verbs_path, failed_send_is_told_in_words_and_fenced, .init = set_up_paths, 
     struct nic_path_event event;
     struct nic_path id = path_id(0, 0, 1);
     cr_assert(send_write(0, 1, 0, 10, 1));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(finished(), 1);
     fake.status = IBV_WC_RETRY_EXC_ERR;
     for (uint64_t cookie = 2; cookie < 6; cookie++)
         cr_assert(send_write(0, 1, 0, 10, cookie));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(finished(), 0); /* what failed is not done */
     cr_assert(next_event(0, &event));
     cr_assert(!event.fenced);
@@ -272,8 +252,7 @@ Test(verbs_path, fence_comes_after_all_that_was_received, .init = set_up_paths, 
     struct nic_path id = path_id(1, 0, 1);
     for (uint64_t cookie = 1; cookie <= 40; cookie++)
         cr_assert(send_write(0, 1, 0, 16, cookie));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     nic_verbs_ops.path_fence(queues[1], &id);
     fake_run();
     struct verbs_path *path = verbs_path_of(queues[1], fake_qp_of(queues[1]->peers[to_first].paths[0]->qp->qp_num)->qp.qp_num);
@@ -287,8 +266,7 @@ Test(verbs_path, fence_comes_after_all_that_was_received, .init = set_up_paths, 
     cr_assert(event.fenced);
     memset(target.bytes, 0, 16);
     cr_assert(send_write(0, 1, 0, 16, 41));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(target.bytes[1], 0);
     cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 0);
     nic_verbs_ops.path_close(queues[1], &id);
@@ -353,8 +331,7 @@ Test(verbs_path, closed_flow_hears_nothing_more, .init = set_up_paths, .fini = c
     struct nic_path_event event;
     for (uint64_t cookie = 1; cookie <= 10; cookie++)
         cr_assert(send_write(0, 1, 0, 16, cookie));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
     nic_verbs_ops.release(queues[1], &rx);
     nic_verbs_ops.peer_remove(queues[1], to_first);

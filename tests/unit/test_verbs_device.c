@@ -107,8 +107,7 @@ static void expect_works_anew(void)
     struct nic_path_event event;
     connect_path(0, 2);
     cr_assert(send_write(0, 2, 0, 100, 7));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(finished(), 7);
     cr_assert_eq(take_writes(), 1);
     cr_assert(!next_event(0, &event) && !next_event(1, &event));
@@ -178,15 +177,13 @@ Test(verbs_infiniband, datagrams_and_writes_go_by_lid, .init = set_up_infiniband
     struct nic_rx rx;
     for (uint16_t path = 0; path < 3; path++) /* all the same: no flow label tells them apart */
         cr_assert(send_small(SMALL_BYTES, path));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(take_all(SMALL_BYTES), 3);
     cr_assert_eq(fake.handles_alive, 2, "one way to each peer");
     memset(source.bytes, 7, sizeof source.bytes);
     connect_path(0, 1);
     cr_assert(send_write(0, 1, 10, 1000, 5));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(finished(), 5);
     cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
     cr_assert(rx.placed && rx.length == 1000 && target.bytes[10] == 7 && target.bytes[1009] == 7);
@@ -199,8 +196,7 @@ Test(verbs_infiniband, no_header_has_no_mark, .init = set_up_infiniband, .fini =
     struct nic_rx rx;
     memset(queues[1]->receives.pool.memory, 0xff, queues[1]->receives.pool.bytes);
     cr_assert(send_small(SMALL_BYTES, 0));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
     cr_assert(!rx.ce);
     nic_verbs_ops.release(queues[1], &rx);
@@ -211,14 +207,12 @@ Test(verbs_infiniband, wrong_addresses_lead_nowhere, .init = set_up_infiniband, 
 {
     fake.port.lid = 0x1235;
     cr_assert(send_small(SMALL_BYTES, 0));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(take_all(SMALL_BYTES), 0);
     fake.port.lid = 0x1234;
     fake.sl = 0;
     cr_assert(send_small(SMALL_BYTES, 0));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(take_all(SMALL_BYTES), 0);
 }
 
@@ -454,23 +448,20 @@ Test(verbs_stamps, completions_are_read_whole, .init = set_up_stamped, .fini = c
     open_pair();
     connect_path(0, 1);
     cr_assert(send_write(0, 1, 100, 5000, 77));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
     cr_assert(rx.placed && rx.length == 5000 && rx.immediate == (77 ^ 0x12345678) && rx.path == 0);
     nic_verbs_ops.release(queues[1], &rx);
     cr_assert_eq(finished(), 77);
     fake.status = IBV_WC_RETRY_EXC_ERR;
     cr_assert(send_write(0, 1, 0, 10, 78));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(finished(), 0);
     cr_assert(next_event(0, &event) && !event.fenced);
     cr_assert_not_null(strstr(said, "transport retry counter exceeded"));
     for (unsigned i = 0; i < 100; i++) /* more than are read at a time */
         cr_assert(send_small(SMALL_BYTES, 0));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(take_all(SMALL_BYTES), 100);
 }
 
@@ -479,8 +470,7 @@ static void receive_unstamped(void)
 {
     struct nic_rx rx;
     cr_assert(send_small(SMALL_BYTES, 0));
-    nic_verbs_ops.flush(queues[0]);
-    fake_run();
+    deliver();
     cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
     cr_assert(rx.at_ns == 0 && rx.length == SMALL_BYTES);
     nic_verbs_ops.release(queues[1], &rx);
