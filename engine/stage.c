@@ -689,6 +689,19 @@ static void want_piece(struct stage_span *piece, struct uccl_request *request, u
     piece->state = SPAN_PIECE_WANTED;
 }
 
+/* One that has some of these bytes: no two pieces of a message may, as what is sent is found by its first byte. */
+static struct stage_span *find_overlap(struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes,
+                                       uint32_t length)
+{
+    for (unsigned i = 0; i < stage->piece_count; i++) {
+        struct stage_span *piece = &stage->pieces[i];
+        if (piece->request == request && piece->offset_bytes < offset_bytes + length &&
+            offset_bytes < piece->offset_bytes + piece->length)
+            return piece;
+    }
+    return NULL;
+}
+
 /* Those behind the newest chunk: where that finds no queue pair the next ones will not, either. */
 static void fetch_ahead(struct stage *stage, struct uccl_request *request, uint64_t end_bytes, uint32_t length)
 {
@@ -698,23 +711,28 @@ static void fetch_ahead(struct stage *stage, struct uccl_request *request, uint6
         return;
     for (unsigned i = 0; i < PIECES_AHEAD && end_bytes < msg->end_bytes; i++, end_bytes += length) {
         uint64_t left = msg->end_bytes - end_bytes;
-        if (!find_piece(stage, request, end_bytes) && (piece = free_piece(stage)))
-            want_piece(piece, request, end_bytes, left < length ? (uint32_t)left : length);
+        uint32_t some = left < length ? (uint32_t)left : length;
+        if (!find_overlap(stage, request, end_bytes, some) && (piece = free_piece(stage)))
+            want_piece(piece, request, end_bytes, some);
     }
 }
 
 bool stage_piece(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, uint32_t length)
 {
-    struct stage_span *piece = find_piece(stage, request, offset_bytes);
+    struct stage_span *piece;
     assert(length <= PIECE_BYTES);
-    if (piece && piece->state < SPAN_PIECE_READY)
-        return false;
-    if (piece && piece->offset_bytes == offset_bytes && piece->length == length) {
-        fetch_ahead(stage, request, offset_bytes + length, length);
-        return true;
+    while ((piece = find_overlap(stage, request, offset_bytes, length))) {
+        if (piece->offset_bytes == offset_bytes && piece->length == length) {
+            if (piece->state < SPAN_PIECE_READY)
+                return false;
+            fetch_ahead(stage, request, offset_bytes + length, length);
+            return true;
+        }
+        if (piece->state == SPAN_PIECE_FETCHING || piece->state == SPAN_PIECE_SENT)
+            return false; /* it goes soon */
+        piece->request = NULL; /* chunks are cut in another way now */
     }
-    if (!piece)
-        piece = take_piece(stage);
+    piece = take_piece(stage);
     if (!piece || request->staged.error)
         return false;
     want_piece(piece, request, offset_bytes, length);
