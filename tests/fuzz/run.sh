@@ -9,7 +9,7 @@
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd) || exit 2
-seconds=24
+seconds=30
 [ "${2:-}" != --seconds ] || seconds=$3
 LINES_PERCENT_MIN=95
 passed=0 failed=0
