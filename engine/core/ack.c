@@ -231,15 +231,21 @@ bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint
     return true;
 }
 
-void flow_on_placed(struct flow *flow, uint64_t seq, uint16_t lane)
+void flow_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t lane)
 {
     struct core *core = flow->core;
-    struct chunk *chunk = sent_chunk(&flow->sent, seq);
-    struct sent_acked acked;
-    if (seq < flow->sent.cumulative || chunk->state == CHUNK_FREE || !chunk->placed || chunk->path != lane)
+    struct sent_acked acked = {0};
+    uint64_t sent_ns = 0;
+    for (uint64_t end = seq + count; seq < end; seq++) {
+        struct chunk *chunk = sent_chunk(&flow->sent, seq);
+        if (seq < flow->sent.cumulative || chunk->state == CHUNK_FREE || !chunk->placed || chunk->path != lane)
+            continue;
+        sent_ns = chunk->sent_ns;
+        sent_ack_one(&flow->sent, chunk, on_chunk_acked, flow, &acked);
+    }
+    if (acked.chunks == 0)
         return;
-    uint64_t rtt_ns = round_trip(flow, core->now_ns - chunk->sent_ns, 0);
-    sent_ack_one(&flow->sent, chunk, on_chunk_acked, flow, &acked);
+    uint64_t rtt_ns = round_trip(flow, core->now_ns - sent_ns, 0);
     lane_heard(flow, lane);
     rtt_sample(&flow->rtt, rtt_ns, 0, core->now_ns);
     path_report(&flow->lanes.set, lane, PATH_GOOD, rtt_ns);

@@ -106,8 +106,8 @@ uint64_t flow_probe_ns(const struct flow *flow);
 void flow_heard(struct flow *flow, uint64_t now_ns);
 /* An ack is owed: at once, or within `delay_ns`. */
 void flow_owe_ack(struct flow *flow, uint64_t delay_ns, bool now);
-/* A reliable NIC says that the write of this chunk is placed. */
-void flow_on_placed(struct flow *flow, uint64_t seq, uint16_t lane);
+/* A reliable NIC says that a row of writes is placed, of so many chunks from this one on. */
+void flow_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t lane);
 /* Credit is due soon: rides on the next packet, or goes with the ack timer. */
 void flow_credit_due(struct conn *conn, bool now);
 /* Repairs of this message's chunks no longer carry its payload; it may be given back. */

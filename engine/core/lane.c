@@ -198,8 +198,8 @@ void lane_work_done(struct flow *flow, uint64_t cookie)
         return;
     while (lane->work_done != (uint32_t)cookie + 1) {
         struct lane_work work = finish_oldest(flow, lane);
-        for (uint32_t i = 0; i < work.requests && work.write && flow->core->places_reliably && !flow->dead; i++)
-            flow_on_placed(flow, work.seq + i, (uint16_t)(lane - flow->lanes.lanes));
+        if (work.write && flow->core->places_reliably && !flow->dead)
+            flow_on_placed(flow, work.seq, work.requests, (uint16_t)(lane - flow->lanes.lanes));
     }
     flow_wake(flow);
 }

@@ -168,7 +168,6 @@ static void ack_whole(struct sent *sent, struct chunk *chunk, sent_acked_fn acke
 void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context,
                   struct sent_acked *result)
 {
-    *result = (struct sent_acked){0};
     ack_whole(sent, chunk, acked, context, result);
 }
 

@@ -129,7 +129,7 @@ typedef void (*sent_acked_fn)(void *context, struct chunk *chunk);
 bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context,
               struct sent_acked *result);
 
-/* The NIC says that this one has arrived: as an ack of it alone, but that the window does not move. */
+/* The NIC says that this one has arrived: adds to `result` what an ack of it brings; the window does not move. */
 void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context,
                   struct sent_acked *result);
 
