@@ -345,7 +345,8 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, u
         return false;
     }
     note_path(flow, packet, lane, ce, now_ns);
-    bool gap = sack_has_gap(&flow->sack); /* one that is closed matters as much: RFC 5681 4.2 */
+    /* one that is closed matters as much (RFC 5681 4.2); a chunk that is not whole yet is none */
+    bool gap = flow->sack.end > flow->sack.cumulative + (seq == flow->sack.cumulative);
     if (sack_mark(&flow->sack, seq, packet->index, packet->count))
         flow->ack_chunks++;
     gap = (gap || sack_has_gap(&flow->sack)) && packet->index + 1u == packet->count;
