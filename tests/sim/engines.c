@@ -198,6 +198,13 @@ static struct outage *add_outage(struct cluster_options *options, struct rng *rn
     return outage;
 }
 
+/* Of one path. The draws have an order. */
+static void add_path_outage(struct cluster_options *options, struct rng *rng, uint64_t longest_ns)
+{
+    struct outage *outage = add_outage(options, rng, longest_ns);
+    outage->path = (uint16_t)rng_below(rng, 4);
+}
+
 /* Paths, directions and hosts that die and come back. */
 static void set_outages(struct cluster_options *options, struct rng *rng)
 {
@@ -251,7 +258,7 @@ static void set_spines(struct cluster_options *options, struct rng *rng)
     options->fabric.queue_bytes = 200000;
     options->fabric.ecn_bytes = 50000;
     options->params.path_policy = rng_below(rng, 3);
-    add_outage(options, rng, 500u * NS_PER_MS)->path = (uint16_t)rng_below(rng, 4);
+    add_path_outage(options, rng, 500u * NS_PER_MS);
 }
 
 static void set_many(struct cluster_options *options, struct rng *rng)
@@ -384,9 +391,9 @@ static void use_direct(struct cluster_options *options, struct rng *rng)
     options->params.path_retry_ms = 1;
     options->params.path_depth = 64u << rng_below(rng, 3);
     options->nic.queue_pairs = true;
-    options->nic.unreachable_permille = rng_below(rng, 2) * rng_below(rng, 500);
+    options->nic.unreachable_permille = rng_below(rng, 2) ? rng_below(rng, 500) : 0;
     options->nic.open_fail_ppm = rng_below(rng, 2) * 100000;
-    options->nic.fail_ppm = rng_below(rng, 2) * (1000u << rng_below(rng, 6));
+    options->nic.fail_ppm = rng_below(rng, 2) ? 1000u << rng_below(rng, 6) : 0;
     options->nic.work_ns = 1u << (6 + rng_below(rng, 10));
     options->nic.drain_ns = 1u << (10 + rng_below(rng, 12));
     options->nic.datagram_bytes = 1024u << rng_below(rng, 3);
@@ -402,12 +409,12 @@ static void set_direct(struct cluster_options *options, struct rng *rng)
     options->cancel_permille = rng_below(rng, 2) ? rng_below(rng, 500) : 0;
     options->truncate_permille = rng_below(rng, 2) * 100;
     options->close_early = rng_below(rng, 2);
-    options->fabric.loss_ppm = rng_below(rng, 2) * (1000u << rng_below(rng, 7));
+    options->fabric.loss_ppm = rng_below(rng, 2) ? 1000u << rng_below(rng, 7) : 0; /* not `*`: that has no order */
     options->fabric.duplicate_ppm = rng_below(rng, 2) * 10000;
     options->fabric.reorder_ppm = rng_below(rng, 2) * 10000;
     options->fabric.reorder_ns = 1u << (14 + rng_below(rng, 6));
     for (unsigned i = rng_below(rng, 4); i > 0; i--)
-        add_outage(options, rng, 100u * NS_PER_MS)->path = (uint16_t)rng_below(rng, 4);
+        add_path_outage(options, rng, 100u * NS_PER_MS);
 }
 
 static void set_direct_crash(struct cluster_options *options, struct rng *rng)

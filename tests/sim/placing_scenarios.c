@@ -108,7 +108,8 @@ void placing_fence(struct options *options, struct rng *rng)
 void placing_oneway(struct options *options, struct rng *rng)
 {
     set_nics(options, rng);
-    options->net[rng_below(rng, 2)].dead_paths = 1 + rng_below(rng, 15);
+    unsigned side = rng_below(rng, 2);
+    options->net[side].dead_paths = 1 + rng_below(rng, 15);
     options->path_dies_ns = rng_below(rng, 5 * NS_PER_MS);
     options->path_lives_ns = rng_below(rng, 2) ? UINT64_MAX : options->path_dies_ns + rng_below(rng, 1000 * NS_PER_MS);
     options->placed = false; /* all may be dead from the start */
