@@ -7,10 +7,10 @@
 #   bench/compare_verbs.sh [--here] [--rounds N] [--mib N] [KIND...]
 #
 # KIND: uc rc ud loss; all without one. Each row is measured --rounds times (3), the two taking turns; the
-# ratio is the median one. --mib: moved per measurement (8). Builds the library, optimised (build-bench).
+# ratio is the median one. --mib: moved per measurement (32). Builds the library, optimised (build-bench).
 set -eu
 cd "$(dirname "$0")/.."
-here=0 rounds=3 mib=8 kinds=()
+here=0 rounds=3 mib=32 kinds=()
 while [ $# -gt 0 ]; do
     case $1 in
     --here) here=1 ;;
