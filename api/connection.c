@@ -219,13 +219,11 @@ static void close_in_core(struct engine_thread *thread, void *argument)
     core_conn_close(thread->core, call->conn, call->linger_ns, clock_now_ns());
 }
 
-static bool await_none(struct uccl_conn *conn, _Atomic uint32_t *count, uint64_t deadline_ns)
+static void await_none(struct uccl_conn *conn, _Atomic uint32_t *count, uint64_t deadline_ns)
 {
     uint32_t left;
-    while ((left = atomic_load(count)))
-        if (!thread_wait(conn->thread, count, left, deadline_ns))
-            return false;
-    return true;
+    while ((left = atomic_load(count)) && thread_wait(conn->thread, count, left, deadline_ns))
+        ;
 }
 
 /*

@@ -163,12 +163,17 @@ static struct stage_span *find_span(const struct uccl_request *request, uint64_t
     return span;
 }
 
-/* The piece that has these bytes, or will; NULL: none. */
-static struct stage_span *find_piece(struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes)
+/*
+ * The piece that has some of these bytes, or will; NULL: none. No two pieces of a message have the same byte, as what is
+ * sent is found by its first one.
+ */
+static struct stage_span *find_piece(struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes,
+                                     uint32_t length)
 {
     for (unsigned i = 0; i < stage->piece_count; i++) {
         struct stage_span *piece = &stage->pieces[i];
-        if (piece->request == request && offset_bytes - piece->offset_bytes < piece->length)
+        if (piece->request == request && piece->offset_bytes < offset_bytes + length &&
+            offset_bytes < piece->offset_bytes + piece->length)
             return piece;
     }
     return NULL;
@@ -177,7 +182,7 @@ static struct stage_span *find_piece(struct stage *stage, const struct uccl_requ
 const void *stage_payload(const struct uccl_request *request, uint64_t offset_bytes)
 {
     bool direct = request->msg.block_bytes == 0;
-    struct stage_span *span = direct ? find_piece(request->thread->stage, request, offset_bytes)
+    struct stage_span *span = direct ? find_piece(request->thread->stage, request, offset_bytes, 1)
                                      : find_span(request, offset_bytes);
     assert(span && (direct ? span->state >= SPAN_PIECE_READY : span->state == SPAN_READY));
     if (direct)
@@ -689,19 +694,6 @@ static void want_piece(struct stage_span *piece, struct uccl_request *request, u
     piece->state = SPAN_PIECE_WANTED;
 }
 
-/* One that has some of these bytes: no two pieces of a message may, as what is sent is found by its first byte. */
-static struct stage_span *find_overlap(struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes,
-                                       uint32_t length)
-{
-    for (unsigned i = 0; i < stage->piece_count; i++) {
-        struct stage_span *piece = &stage->pieces[i];
-        if (piece->request == request && piece->offset_bytes < offset_bytes + length &&
-            offset_bytes < piece->offset_bytes + piece->length)
-            return piece;
-    }
-    return NULL;
-}
-
 /* Those behind the newest chunk: where that finds no queue pair the next ones will not, either. */
 static void fetch_ahead(struct stage *stage, struct uccl_request *request, uint64_t end_bytes, uint32_t length)
 {
@@ -712,7 +704,7 @@ static void fetch_ahead(struct stage *stage, struct uccl_request *request, uint6
     for (unsigned i = 0; i < PIECES_AHEAD && end_bytes < msg->end_bytes; i++, end_bytes += length) {
         uint64_t left = msg->end_bytes - end_bytes;
         uint32_t some = left < length ? (uint32_t)left : length;
-        if (!find_overlap(stage, request, end_bytes, some) && (piece = free_piece(stage)))
+        if (!find_piece(stage, request, end_bytes, some) && (piece = free_piece(stage)))
             want_piece(piece, request, end_bytes, some);
     }
 }
@@ -721,7 +713,7 @@ bool stage_piece(struct stage *stage, struct uccl_request *request, uint64_t off
 {
     struct stage_span *piece;
     assert(length <= PIECE_BYTES);
-    while ((piece = find_overlap(stage, request, offset_bytes, length))) {
+    while ((piece = find_piece(stage, request, offset_bytes, length))) {
         if (piece->offset_bytes == offset_bytes && piece->length == length) {
             if (piece->state < SPAN_PIECE_READY)
                 return false;

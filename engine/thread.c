@@ -107,8 +107,7 @@ static void *place(void *owner, const uint8_t *header, size_t length, size_t str
     *count = core_place(thread->core, header, length, stride, &msg, &offset_bytes);
     if (*count == 0)
         return NULL;
-    size_t bytes = *count * stride < length ? *count * stride : length;
-    return request_place(msg, offset_bytes, bytes - *count * WIRE_BULK_HEADER_BYTES);
+    return request_place(msg, offset_bytes, wire_bulk_payload(length, stride, *count));
 }
 
 /* True: something was received. `*drained`: nothing more waits. */

@@ -236,7 +236,7 @@ unsigned core_place(struct core *core, const uint8_t *header, size_t length, siz
     if (missing < count)
         count = missing;
     struct wire_data data = frame->data;
-    data.length = (uint32_t)((count * stride < length ? count * stride : length) - count * WIRE_BULK_HEADER_BYTES);
+    data.length = (uint32_t)wire_bulk_payload(length, stride, count);
     struct conn *conn = flow_find_conn(flow, frame->conn);
     *msg = conn ? conn_place_data(conn, &data) : NULL;
     *offset_bytes = data.offset;

@@ -225,7 +225,7 @@ bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce,
  */
 unsigned core_place(struct core *core, const uint8_t *header, size_t length, size_t stride, struct core_msg **msg,
                     uint64_t *offset_bytes);
-/* core_rx() of a datagram whose payload, `length` less the header, stands at `payload`. */
+/* core_rx() of a datagram whose payload, `length` less the header, stands at `payload`, if that is not NULL. */
 bool core_rx_placed(struct core *core, const uint8_t *header, size_t length, const uint8_t *payload,
                     bool ce, uint64_t now_ns);
 

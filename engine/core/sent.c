@@ -146,8 +146,8 @@ unsigned sent_release_lane(struct sent *sent, uint16_t lane)
     return lost;
 }
 
-static void ack_whole(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context,
-                      struct sent_acked *result)
+void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context,
+                  struct sent_acked *result)
 {
     if (chunk->state == CHUNK_FREE)
         return;
@@ -165,12 +165,6 @@ static void ack_whole(struct sent *sent, struct chunk *chunk, sent_acked_fn acke
     acked(context, chunk);
 }
 
-void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context,
-                  struct sent_acked *result)
-{
-    ack_whole(sent, chunk, acked, context, result);
-}
-
 bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context,
               struct sent_acked *result)
 {
@@ -182,13 +176,13 @@ bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked
         cumulative = 0; /* older than the beginning */
 
     while (sent->cumulative < cumulative)
-        ack_whole(sent, sent_chunk(sent, sent->cumulative++), acked, context, result);
+        sent_ack_one(sent, sent_chunk(sent, sent->cumulative++), acked, context, result);
 
     for (unsigned word = 0; word < ack->word_count; word++) {
         for (uint64_t bits = ack->words[word]; bits; bits &= bits - 1) {
             uint64_t seq = cumulative + 1 + word * 64 + (unsigned)__builtin_ctzll(bits);
             if (seq >= sent->cumulative && seq < sent->next_seq)
-                ack_whole(sent, sent_chunk(sent, seq), acked, context, result);
+                sent_ack_one(sent, sent_chunk(sent, seq), acked, context, result);
         }
     }
     for (unsigned i = 0; i < ack->partial_count; i++) {

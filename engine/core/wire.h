@@ -197,6 +197,11 @@ uint64_t wire_token(const uint8_t *bytes, size_t length);
 
 /* Whether the header region is that of a bulk datagram: a DATA frame and nothing else. */
 bool wire_is_bulk(const uint8_t *bytes, size_t length);
+/* Payload bytes of the first `count` of bulk datagrams of `stride` bytes each, `length` in all. */
+static inline size_t wire_bulk_payload(size_t length, size_t stride, unsigned count)
+{
+    return (count * stride < length ? count * stride : length) - count * (size_t)WIRE_BULK_HEADER_BYTES;
+}
 
 /*
  * Whether the bulk header at `header` is that of the datagram `ahead` places behind the one of `first` in its chunk,

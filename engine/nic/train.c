@@ -9,8 +9,7 @@
 /* Payload bytes of the datagrams in place. */
 static size_t placed_bytes(const struct nic_rx *train)
 {
-    size_t bytes = (size_t)train->in_place * train->stride;
-    return (bytes < train->length ? bytes : train->length) - (size_t)train->in_place * WIRE_BULK_HEADER_BYTES;
+    return wire_bulk_payload(train->length, train->stride, train->in_place);
 }
 
 static bool overlap(const struct nic_rx *a, const struct nic_rx *b)

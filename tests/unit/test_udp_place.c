@@ -31,7 +31,7 @@ Test(udp_place, large_datagrams_go_where_they_belong, .timeout = 30)
         struct wire_packet packet;
         memset(target, 0xee, LARGE);
         place_to = target;
-    place_count = 1;
+        place_count = 1;
         places = 0;
         rx = pass(pair, &desc);
         cr_assert_eq(places, 1);
