@@ -121,6 +121,7 @@ struct open_call {
     struct peer_flow *flow;
     uint32_t remote_id;
     unsigned stripe;
+    bool announce;  /* the home end, at the side that connects */
 };
 
 static void open_in_core(struct engine_thread *thread, void *argument)
@@ -135,6 +136,8 @@ static void open_in_core(struct engine_thread *thread, void *argument)
                                            call->remote_id, call->stripe, end, now_ns)
                      : core_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id,
                                       call->remote_id, end, now_ns);
+    if (call->announce)
+        core_conn_announce(thread->core, call->conn->stripes.at[0].conn, now_ns);
 }
 
 static void unmap_ends(struct uccl_conn *conn)
@@ -180,9 +183,9 @@ int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint
         free(conn);
         return UCCL_ENOMEM;
     }
-    for (unsigned i = 0; i < conn->stripes.count; i++) {
+    for (unsigned i = conn->stripes.count; i-- > 0;) { /* home last: what it announces, the parts are ready for */
         struct peer_flow *flow = &peer->flows[(home + i) % peer->flows_open];
-        struct open_call call = {conn, flow, remote_id, i};
+        struct open_call call = {conn, flow, remote_id, i, i == 0 && !peer->is_server};
         conn->stripes.at[i].thread = flow->thread;
         thread_run(flow->thread, open_in_core, &call);
     }

@@ -344,6 +344,7 @@ static void open_pair(struct run *run, uint32_t index)
             .tx_window_bytes = WINDOW_BYTES,
             .rx_window_bytes = WINDOW_BYTES,
             .eager_window_kb = (uint32_t)run->params->eager_window_kb,
+            .features = WIRE_FEATURES,
         };
         pair->flow[side] = core_flow_open(core, kept(run, core_flow_size(run->params, &setup)),
                                           &setup, clock_ns(run));

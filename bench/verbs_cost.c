@@ -98,6 +98,7 @@ static void open_flow(unsigned side)
                                .chunk_window = 1024,
                                .msg_window = 64,
                                .eager_window_kb = 128,
+                               .features = WIRE_FEATURES,
                                .rx_window_bytes = nic_verbs_ops.queue_rx_bytes(thread->queue)};
     setup.tx_window_bytes = setup.rx_window_bytes;
     nic_verbs_ops.queue_address(threads[1 - side].queue, &address);

@@ -4,6 +4,7 @@
 #include "log.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -133,13 +134,18 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
                 CORE_FLOWS_MAX, index);
         return UCCL_ENOMEM;
     }
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof random, 0) != sizeof random)
-        random = clock_now_ns() * UINT64_C(0x9e3779b97f4a7c15);
+    uint64_t random[2]; /* of the token and of the nonce */
+    if (getrandom(random, sizeof random, 0) != sizeof random) {
+        LOG_ERR("cannot talk to one more peer: getrandom: %s", strerror(errno));
+        put_slot(table, index, (uint32_t)slot);
+        return UCCL_EIO;
+    }
     flow->thread = thread;
     flow->slot = (uint32_t)slot;
     flow->setup = (struct flow_setup){
-        .rx_token = core_make_token(random, (uint32_t)slot),
+        .rx_token = core_make_token(random[0], (uint32_t)slot),
+        .nonce = random[1] ? random[1] : 1,
+        .features = WIRE_FEATURES,
         .rx_window_bytes = table->nic->queue_rx_bytes(thread->queue),
         .owner = flow,
     };

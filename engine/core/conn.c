@@ -188,12 +188,28 @@ bool conn_on_fin(struct conn *conn, const struct wire_fin *fin)
     return true;
 }
 
+void conn_announce(struct conn *conn)
+{
+    conn->announced = true;
+    conn->credit_due = true;
+    flow_add_ctrl(conn);
+}
+
+/*
+ * Nothing has been said about it, here or there. Its peer may never have got to know it, or has announced it, and then learns by
+ * GONE that it has ended.
+ */
+static bool is_embryonic(const struct conn *conn)
+{
+    return !conn->heard && !conn->announced && conn->send_next == 0 && conn->recv_next == 0;
+}
+
 void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
 {
     if (conn->state == CONN_CLOSING || conn->state == CONN_OVER)
         return;
     conn_fail_parts(conn, UCCL_ECANCELED);
-    if (conn->state == CONN_FAILED || conn->stripe) {
+    if (conn->state == CONN_FAILED || conn->stripe || is_embryonic(conn)) {
         conn->state = CONN_OVER;
         flow_conn_event(conn);
         return;

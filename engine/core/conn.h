@@ -86,6 +86,7 @@ struct conn {
     struct flow *flow;
     void *owner;
     struct conn *next_all, *prev_all;     /* every connection of the flow */
+    struct conn *next_remote;             /* of its bucket (gone.h) */
     struct queue_link ctrl, active;       /* on the queues of the flow */
     struct queue_link event;              /* and on conn_events of the core */
     bool event_waits;           /* for messages that are held */
@@ -94,6 +95,8 @@ struct conn {
     uint32_t window;            /* messages, a power of two */
     uint8_t stripe;             /* 0: home of its messages; else the part of them that it carries */
     uint8_t state;              /* enum conn_state */
+    bool heard;                 /* a frame for it has come */
+    bool announced;             /* the peer was told of it at once */
     int32_t status;             /* of CONN_FAILED */
 
     /* send side */
@@ -144,6 +147,8 @@ void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 void conn_end_part(struct conn *conn, struct core_msg *msg, int32_t status);
 bool conn_on_part_data(struct conn *conn, const struct wire_data *data);
 struct core_msg *conn_place_part(const struct conn *conn, const struct wire_data *data);
+/* Whether it has the receive part of this message; not yet, perhaps. */
+bool conn_knows_part(const struct conn *conn, uint32_t truncated);
 void conn_part_sent(struct conn *conn, struct core_msg *msg);
 void conn_fail_parts(struct conn *conn, int32_t status);
 /* And what the home connection does. */
@@ -152,6 +157,8 @@ void conn_part_arrived(struct conn *conn, struct core_msg *msg);
 void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 void conn_cancel(struct conn *conn, struct core_msg *msg);
 void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns);
+/* Says something at once: a peer that does not know the connection answers GONE. */
+void conn_announce(struct conn *conn);
 /* Closing, and nothing is left to say or wait for: its last event is queued. */
 void conn_try_finish(struct conn *conn);
 void conn_linger_over(struct conn *conn);
@@ -160,7 +167,7 @@ void conn_none_held(struct conn *conn);
 /* Ends every message with `status`; the connection takes no more. */
 void conn_fail(struct conn *conn, int32_t status);
 
-/* Frames from the peer. False: it breaks the protocol or finds no room; drop the datagram unacked. */
+/* Frames from the peer. False: it breaks the protocol, and has changed nothing. */
 bool conn_on_data(struct conn *conn, const struct wire_data *data);
 bool conn_on_eager(struct conn *conn, const struct wire_eager *eager);
 bool conn_on_cts(struct conn *conn, const struct wire_cts *cts);
@@ -168,6 +175,8 @@ bool conn_on_rts(struct conn *conn, const struct wire_rts *rts);
 bool conn_on_credit(struct conn *conn, const struct wire_credit *credit);
 bool conn_on_end(struct conn *conn, const struct wire_end *end);
 bool conn_on_fin(struct conn *conn, const struct wire_fin *fin);
+/* Sends before this number are over once the frame has acted, `so_far` before. */
+uint64_t conn_credited(const struct conn *conn, const struct wire_credit *credit, uint64_t so_far);
 
 /* The message whose buffer this DATA would go to, or NULL; changes nothing. */
 struct core_msg *conn_place_data(const struct conn *conn, const struct wire_data *data);

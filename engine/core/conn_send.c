@@ -200,6 +200,12 @@ static bool deliverable(const struct conn *conn, uint64_t number)
     return !msg || msg->state == MSG_SENT;
 }
 
+uint64_t conn_credited(const struct conn *conn, const struct wire_credit *credit, uint64_t so_far)
+{
+    uint64_t delivered = wire_expand(credit->delivered, conn->delivered);
+    return delivered > so_far && delivered <= conn->send_admitted ? delivered : so_far;
+}
+
 bool conn_on_credit(struct conn *conn, const struct wire_credit *credit)
 {
     uint64_t delivered = wire_expand(credit->delivered, conn->delivered);

@@ -136,6 +136,7 @@ struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow,
     if (flow->all_head)
         flow->all_head->prev_all = conn;
     flow->all_head = conn;
+    gone_add_conn(conn);
     if (flow->dead)
         conn_fail(conn, flow->status);
     return conn;
@@ -179,6 +180,13 @@ void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns)
 {
     core->now_ns = now_ns;
     conn_cancel(msg->conn, msg);
+}
+
+void core_conn_announce(struct core *core, struct conn *conn, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    if (conn->state == CONN_OPEN)
+        conn_announce(conn);
 }
 
 void core_conn_close(struct core *core, struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
@@ -270,7 +278,7 @@ bool core_rx_placed(struct core *core, const uint8_t *datagram, size_t length, c
     COUNT(core->counters, rx_datagrams, 1);
     COUNT(core->counters, rx_bytes, length);
     struct wire_packet packet;
-    if (!wire_parse(datagram, length, core->crc32c, &packet)) {
+    if (!wire_open(datagram, length, core->crc32c, &packet)) {
         COUNT(core->counters, rx_malformed, 1);
         return false;
     }
@@ -305,7 +313,7 @@ bool core_rx_on_path(struct core *core, struct flow *flow, uint16_t path, uint32
     COUNT(core->counters, rx_datagrams, 1);
     COUNT(core->counters, rx_bytes, length);
     if (wire_token(datagram, length) != flow->rx_token ||
-        !wire_parse(datagram, length, core->crc32c, &packet) || packet.path != path ||
+        !wire_open(datagram, length, core->crc32c, &packet) || packet.path != path ||
         (packet.flags & (WIRE_ON_PATH | WIRE_SEQUENCED)) != (WIRE_ON_PATH | WIRE_SEQUENCED)) {
         COUNT(core->counters, rx_malformed, 1);
         return false;
@@ -458,6 +466,7 @@ static void forget_conn(struct core *core, struct conn *conn)
     *(conn->prev_all ? &conn->prev_all->next_all : &flow->all_head) = conn->next_all;
     if (conn->next_all)
         conn->next_all->prev_all = conn->prev_all;
+    gone_remove_conn(conn);
     timer_disarm(&core->wheel, &conn->linger);
     queue_remove(&flow->ctrl, &conn->ctrl);
     queue_remove(&flow->active, &conn->active);

@@ -109,6 +109,9 @@ struct flow_setup {
     uint64_t tx_window_bytes;/* what the peer's receive buffer takes, in kernel bytes */
     uint64_t rx_window_bytes;/* what ours takes from this peer, to advertise */
     uint32_t eager_window_kb;/* the smaller of both ends' UCCL_EAGER_WINDOW_KB */
+    uint64_t features;       /* of both ends (WIRE_FEATURES, wire.h) */
+    uint64_t nonce;          /* unguessable: that the peer's address has to echo before it is sent anything else;
+                                0: it needs no proof */
     void *owner;             /* handed back in events and path actions */
     bool places;             /* both ends have a NIC that places payload; chunk_window is at most
                                 CORE_PLACE_WINDOW_MAX then, and messages have no stripes */
@@ -194,6 +197,9 @@ void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uin
  * always rises, and the message has not been handed back yet.
  */
 void core_available(struct core *core, struct core_msg *msg, uint64_t bytes, uint64_t now_ns);
+
+/* Tells the peer of the connection at once, so that it answers if it does not know it. For whoever connects. */
+void core_conn_announce(struct core *core, struct conn *conn, uint64_t now_ns);
 
 /* Tries to end a submitted message early; its event comes in any case. */
 void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns);

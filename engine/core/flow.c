@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What arriving packets and passing time do to a flow: duplicates, acks owed and received, loss
- * (sent.h), tail-loss probe and retransmission timeout (RFC 8985 7, RFC 6298 5), keepalive and the
- * dead-peer verdict. One timer per flow, armed at or before the earliest deadline and re-armed lazily.
+ * What passing time does to a flow: acks owed, loss (sent.h), tail-loss probe and retransmission timeout
+ * (RFC 8985 7, RFC 6298 5), keepalive and the dead-peer verdict. One timer per flow, armed at or before the earliest deadline and re-armed lazily.
  */
 #include "core/flow.h"
 #include "core/state.h"
@@ -63,6 +62,9 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     uint32_t chunk_bytes = (uint32_t)params->chunk_size_kb * 1024;
     cc_init(&flow->cc, params, chunk_bytes);
     credit_init(flow);
+    probe_init(flow, setup->nonce);
+    flow->features = setup->features;
+    flow->gone.key = (uint32_t)rng_next(&core->rng);
     return flow;
 }
 
@@ -105,7 +107,7 @@ void flow_owe_ack(struct flow *flow, uint64_t delay_ns, bool now)
     }
 }
 
-static void owe_ack(struct flow *flow, bool now)
+void flow_owe_delayed_ack(struct flow *flow, bool now)
 {
     flow_owe_ack(flow, flow->core->params->ack_delay_us * NS_PER_US, now);
 }
@@ -114,7 +116,7 @@ void flow_credit_due(struct conn *conn, bool now)
 {
     conn->credit_due = true;
     queue_append(&conn->flow->ctrl, &conn->ctrl);
-    owe_ack(conn->flow, now);
+    flow_owe_delayed_ack(conn->flow, now);
 }
 
 static bool expects_peer(const struct flow *flow)
@@ -200,6 +202,7 @@ void flow_heard(struct flow *flow, uint64_t now_ns)
 {
     struct core *core = flow->core;
     flow->last_rx_ns = now_ns;
+    credit_earn(flow);
     turn_share_epoch(core);
     if (flow->heard_epoch != core->share_epoch) {
         flow->heard_epoch = core->share_epoch;
@@ -227,133 +230,6 @@ void flow_fill_ack(struct flow *flow, struct wire_ack *ack, uint64_t now_ns)
     flow->ack_now = false;
     flow->ack_chunks = 0;
     COUNT(flow->core->counters, tx_acks, 1);
-}
-
-/* ---- packets received ------------------------------------------------------------------------ */
-
-static bool on_conn_frame(struct conn *conn, const struct wire_frame *frame)
-{
-    switch (frame->kind) {
-    case FRAME_DATA:
-        return conn_on_data(conn, &frame->data);
-    case FRAME_EAGER:
-        return conn_on_eager(conn, &frame->eager);
-    case FRAME_CTS:
-        return conn_on_cts(conn, &frame->cts);
-    case FRAME_RTS:
-        return conn_on_rts(conn, &frame->rts);
-    case FRAME_CREDIT:
-        return conn_on_credit(conn, &frame->credit);
-    case FRAME_END:
-        return conn_on_end(conn, &frame->end);
-    case FRAME_FIN:
-        return conn_on_fin(conn, &frame->fin);
-    default:
-        return true;
-    }
-}
-
-struct conn *flow_find_conn(struct flow *flow, uint32_t id)
-{
-    struct conn *conn = flow->core->conns[id & (CORE_CONNS_MAX - 1)];
-    return conn && conn->local_id == id && conn->flow == flow && conn->state != CONN_OVER ? conn : NULL;
-}
-
-/* A datagram without sequence number has no duplicate detection: it may carry only what may be repeated. */
-static bool only_repeatable(const struct wire_packet *packet)
-{
-    enum { REPEATABLE = 1 << FRAME_ACK | 1 << FRAME_DEMAND | 1 << FRAME_GRANT };
-    return (packet->kinds & ~(uint32_t)REPEATABLE) == 0;
-}
-
-/* Acts on every frame. False: the datagram must not count as received. */
-static bool dispatch(struct flow *flow, struct wire_packet *packet, uint64_t now_ns)
-{
-    struct core *core = flow->core;
-    const struct wire_frame *frame;
-    while ((frame = wire_next_frame(packet))) {
-        switch (frame->kind) {
-        case FRAME_PING:
-            continue;
-        case FRAME_ACK:
-            if (!flow_on_ack(flow, &frame->ack, !(packet->flags & WIRE_REPAIR), now_ns))
-                return false;
-            continue;
-        case FRAME_DEMAND:
-            credit_on_demand(flow, &frame->demand, now_ns);
-            continue;
-        case FRAME_GRANT:
-            credit_on_grant(flow, &frame->grant, now_ns);
-            continue;
-        case FRAME_PATH:
-            lanes_on_frame(flow, &frame->path);
-            continue;
-        default:
-            break;
-        }
-        struct conn *conn = flow_find_conn(flow, frame->conn);
-        if (!conn)
-            COUNT(core->counters, rx_stale_frames, 1);
-        else if (!on_conn_frame(conn, frame))
-            return false;
-    }
-    return true;
-}
-
-/* What an ack will say of the path that it came over. */
-static void note_path(struct flow *flow, const struct wire_packet *packet, int lane, bool ce, uint64_t now_ns)
-{
-    uint64_t at_ns = now_ns - flow->core->waited_ns;
-    if (lane < 0)
-        sack_note_path(&flow->sack, packet, ce, at_ns);
-    else
-        sack_note_lane(&flow->sack, (uint16_t)lane, packet, ce, at_ns);
-}
-
-bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, uint64_t now_ns)
-{
-    struct counters *counters = flow->core->counters;
-    flow_heard(flow, now_ns);
-    if (ce)
-        COUNT(counters, rx_ce_marks, 1);
-    if (!(packet->flags & WIRE_SEQUENCED)) {
-        bool good = only_repeatable(packet) && dispatch(flow, packet, now_ns);
-        if (!good)
-            COUNT(counters, rx_malformed, 1);
-        return good;
-    }
-
-    uint64_t seq;
-    switch (sack_check(&flow->sack, packet, &seq)) {
-    case SACK_DUPLICATE:
-        COUNT(counters, rx_duplicates, 1);
-        note_path(flow, packet, lane, ce, now_ns);
-        owe_ack(flow, true);
-        return true;
-    case SACK_BEYOND_WINDOW:
-        COUNT(counters, rx_out_of_window, 1);
-        return false;
-    case SACK_MALFORMED:
-        COUNT(counters, rx_malformed, 1);
-        return false;
-    case SACK_NEW:
-        break;
-    }
-    flow->rx_seq = seq;
-    if (!dispatch(flow, packet, now_ns)) {
-        COUNT(counters, rx_refused, 1);
-        return false;
-    }
-    note_path(flow, packet, lane, ce, now_ns);
-    /* one that is closed matters as much (RFC 5681 4.2); a chunk that is not whole yet is none */
-    bool gap = flow->sack.end > flow->sack.cumulative + (seq == flow->sack.cumulative);
-    if (sack_mark(&flow->sack, seq, packet->index, packet->count))
-        flow->ack_chunks++;
-    gap = (gap || sack_has_gap(&flow->sack)) && packet->index + 1u == packet->count;
-    owe_ack(flow, gap || packet->flags & WIRE_REPAIR ||
-                      flow->ack_chunks >= flow->core->params->ack_every);
-    place_on_arrival(flow);
-    return true;
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
@@ -418,6 +294,8 @@ static uint64_t earliest(const struct flow *flow)
         at = flow->pace_until_ns;
     if (flow->credit_tx.ask_at_ns < at)
         at = flow->credit_tx.ask_at_ns;
+    if (flow->probe.ask_at_ns < at)
+        at = flow->probe.ask_at_ns;
     if (expects_peer(flow)) {
         bool ping = !flow->ping_due && is_quiet(flow);
         uint64_t silence_at = flow->last_rx_ns + (ping ? dead_ns(flow) / 4 : dead_ns(flow));
@@ -472,9 +350,10 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
     if (flow->dead)
         return;
     if (flow->ack_pending && flow->ack_at_ns <= now_ns)
-        owe_ack(flow, true);
+        flow_owe_delayed_ack(flow, true);
     if (flow->credit_tx.ask_at_ns <= now_ns)
         credit_ask_again(flow, now_ns);
+    probe_expire(flow, now_ns);
     if (flow->rack_at_ns <= now_ns)
         flow_count_losses(flow,
                      sent_lose_by_time(&flow->sent, &flow->rtt, now_ns, &flow->rack_at_ns),

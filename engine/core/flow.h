@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The relation between this engine thread and one of a peer process: chunk sequence space, acks, loss,
- * timers, congestion control, paths, and the connections that share them. flow.c holds what acks,
- * time and loss do; transmit.c what goes out next.
+ * timers, congestion control, paths, and the connections that share them. receive.c holds what packets do, ack.c what
+ * acks do, flow.c what time does; transmit.c what goes out next.
  */
 #ifndef UCCL_FLOW_H
 #define UCCL_FLOW_H
@@ -10,9 +10,11 @@
 #include "core/cc.h"
 #include "core/conn.h"
 #include "core/credit.h"
+#include "core/gone.h"
 #include "core/lane.h"
 #include "core/path.h"
 #include "core/place.h"
+#include "core/probe.h"
 #include "core/rtt.h"
 #include "core/sack.h"
 #include "core/sent.h"
@@ -32,6 +34,7 @@ struct flow {
     bool dead;
     int32_t status;               /* dead: what its messages end with */
     uint64_t rx_token, tx_token;
+    uint64_t features;            /* of both ends: WIRE_FEATURES */
     uint32_t destination;
     uint32_t datagram_bytes;
     uint32_t slot;                /* in core->flows */
@@ -45,6 +48,8 @@ struct flow {
     struct credit_rx credit_rx;
     struct lanes lanes;           /* queue pairs that place payload; none: nothing is placed */
     struct place place;
+    struct probe probe;
+    struct gone gone;
     uint64_t peer_window_bytes;   /* what the peer's receive buffer takes */
     uint64_t rx_window_bytes;     /* ours, whole; acks advertise this flow's share of it */
     uint32_t heard_epoch;         /* last period in which a packet came (core->share_epoch) */
@@ -102,6 +107,8 @@ void flow_give_back(struct flow *flow, struct core_msg *msg);
 void flow_conn_event(struct conn *conn);
 /* How long an answer that is still to come takes at most, as far as is known. */
 uint64_t flow_probe_ns(const struct flow *flow);
+/* An ack is owed: at once, or after the usual delay. */
+void flow_owe_delayed_ack(struct flow *flow, bool now);
 /* Something of the peer has come. */
 void flow_heard(struct flow *flow, uint64_t now_ns);
 /* An ack is owed: at once, or within `delay_ns`. */
@@ -122,9 +129,9 @@ void flow_remember_window(struct flow *flow, uint64_t now_ns);
 /* The buffer of a chunk of frames goes back to its pool. */
 void flow_release_buffer(struct core *core, struct chunk *chunk);
 
-/* The connection that a frame of this flow names, or NULL. */
+/* receive.c: the connection that a frame of this flow names, or NULL. */
 struct conn *flow_find_conn(struct flow *flow, uint32_t id);
-/* `lane`: the one that it came over, or -1. */
+/* A packet has come; `lane`: the one that it came over, or -1. False: it is not acked. */
 bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, uint64_t now_ns);
 void flow_expire(struct flow *flow, uint64_t now_ns);
 void flow_update_timer(struct flow *flow);

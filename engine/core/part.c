@@ -3,7 +3,7 @@
  * Connections that carry parts of striped messages for a home connection on another engine thread. They
  * know no window: a part has its number from home, and stands in a list at its slot until its bytes
  * are here. A send part ends when its chunks are acked; that the message is delivered, home learns.
- * Only DATA frames arrive here; a message whose part is not (or no longer) known is not acked.
+ * Only DATA frames arrive here (receive.c); a packet for a part that is not known, or no longer, is not acked.
  */
 #include "core/state.h"
 
@@ -84,11 +84,22 @@ void conn_part_sent(struct conn *conn, struct core_msg *msg)
     end(conn, msg, UCCL_OK, to - from);
 }
 
+static struct core_msg *find_part(const struct conn *conn, uint32_t truncated)
+{
+    struct core_msg *msg = part_slot(conn, truncated)->msg;
+    while (msg && (uint32_t)msg->number != truncated)
+        msg = msg->next;
+    return msg;
+}
+
+bool conn_knows_part(const struct conn *conn, uint32_t truncated)
+{
+    return find_part(conn, truncated) != NULL;
+}
+
 struct core_msg *conn_place_part(const struct conn *conn, const struct wire_data *data)
 {
-    struct core_msg *msg = part_slot(conn, data->msg)->msg;
-    while (msg && (uint32_t)msg->number != data->msg)
-        msg = msg->next;
+    struct core_msg *msg = find_part(conn, data->msg);
     if (!msg || data->stripes != msg->stripes || data->total > msg->size_bytes)
         return NULL;
     uint64_t from, to;

@@ -461,6 +461,18 @@ static bool send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     return true;
 }
 
+/* Probe and echo, which are as little acked as an ack, and go even where nothing else may. */
+static bool send_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    struct train train = {.buffer = scratch(core), .datagram_bytes = SCRATCH_BYTES, .count_max = 1};
+    begin_datagram(&train);
+    train.header += probe_put(flow, train_at(&train) + train.header, now_ns);
+    end_datagram(core, &train);
+    describe_ack(flow, train.buffer, train.header, desc, now_ns);
+    return true;
+}
+
 /* The buffer for what waits now: a small one where that will do. */
 static uint8_t *frames_buffer(struct flow *flow, bool want_eager, bool *small)
 {
@@ -523,6 +535,12 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
         train.header += bytes;
         train.frames += bytes / WIRE_PATH_BYTES;
         train.sequenced = true;
+    }
+    if (flow->gone.count) {
+        unsigned bytes = gone_put(flow, train_at(&train) + train.header, train_room(&train));
+        train.header += bytes;
+        train.frames += bytes / WIRE_GONE_BYTES;
+        train.sequenced |= bytes > 0;
     }
     put_ctrl(flow, &train);
     if (eager)
@@ -646,12 +664,26 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     return false;
 }
 
+/* The peer's address is not proven: something that waits for that asks. */
+static void ask_if_waiting(struct flow *flow)
+{
+    if (flow->ping_due || flow->ack_now || flow->lanes.frames_due || flow->gone.count || flow->ctrl.head ||
+        flow->active.head)
+        probe_ask(flow);
+}
+
 bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     if (flow->dead)
         return false;
+    if (!probe_proven(&flow->probe))
+        ask_if_waiting(flow);
+    if (probe_due(&flow->probe))
+        return send_probe(flow, desc, now_ns);
+    if (!probe_proven(&flow->probe))
+        return false;
     credit_update(flow, now_ns);
-    bool ctrl = flow->ping_due || flow->lanes.frames_due || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack_now));
+    bool ctrl = flow->ping_due || flow->lanes.frames_due || flow->gone.count || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack_now));
     if (ctrl && send_frames(flow, true, desc, now_ns))
         return true;
     if (flow->ack_now)

@@ -34,6 +34,7 @@ enum {
     ACK_PATH_CE = 1,
     ACK_PATH_ON_PATH = 2,
     ACK_PATH_BY_SEQUENCE = 4,
+    PROBE_ECHO = 1,
 };
 enum { ACK_FIXED_BYTES = 20, ACK_WORD_BYTES = 8, ACK_PARTIAL_BYTES = 12, ACK_PATH_BYTES = 16 };
 
@@ -85,7 +86,6 @@ uint64_t wire_token(const uint8_t *bytes, size_t length)
         return 0;
     return get64(bytes + AT_TOKEN);
 }
-
 
 bool wire_is_bulk(const uint8_t *bytes, size_t length)
 {
@@ -211,8 +211,13 @@ static bool get_path(const uint8_t *at, struct wire_path *path)
     return path->what >= PATH_OFFER && path->what <= PATH_FENCED && path->generation;
 }
 
-/* Reads the next frame, which is there. False: it is malformed. */
-static bool take_frame(struct wire_packet *packet)
+static bool get_probe(struct wire_packet *packet, const uint8_t *at, struct wire_probe *probe)
+{
+    *probe = (struct wire_probe){at[1] & PROBE_ECHO, get16(at + 2), get64(at + 4)};
+    return (at[1] & ~PROBE_ECHO) == 0 && !(probe->echo && probe->length) && take_payload(packet, probe->length);
+}
+
+bool wire_take_frame(struct wire_packet *packet)
 {
     struct wire_frame *frame = &packet->current;
     const uint8_t *at = packet->frame;
@@ -288,6 +293,16 @@ static bool take_frame(struct wire_packet *packet)
         if (good)
             frame->grant = (struct wire_grant){get32(at + 4), get32(at + 8)};
         break;
+    case FRAME_GONE:
+        bytes = WIRE_GONE_BYTES;
+        good = left >= bytes && at[1] == 0;
+        if (good)
+            frame->gone.id = get32(at + 4);
+        break;
+    case FRAME_PROBE:
+        bytes = WIRE_PROBE_BYTES;
+        good = left >= bytes && get_probe(packet, at, &frame->probe);
+        break;
     case FRAME_PULL:
     default:
         good = false;
@@ -297,7 +312,7 @@ static bool take_frame(struct wire_packet *packet)
     return good;
 }
 
-bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet)
+bool wire_open(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet)
 {
     if (length < WIRE_HEADER_BYTES || bytes[AT_VERSION] != WIRE_VERSION)
         return false;
@@ -319,39 +334,39 @@ bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wi
     packet->time_stamp = get32(bytes + AT_TIME);
     packet->payload_crc = get32(bytes + AT_PAYLOAD_CRC);
     packet->flags = flags;
-    packet->kinds = 0;
-    packet->frame = bytes + WIRE_HEADER_BYTES;
-    packet->frames_end = packet->payload = bytes + header_length;
+    packet->single = false;
+    packet->frames = packet->frame = bytes + WIRE_HEADER_BYTES;
+    packet->frames_end = packet->payloads = packet->payload = bytes + header_length;
     packet->payload_end = bytes + length;
-    if (packet->count == 0 || packet->count > CORE_TRAIN_MAX || packet->index >= packet->count)
-        return false;
+    return packet->count && packet->count <= CORE_TRAIN_MAX && packet->index < packet->count;
+}
 
+bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet)
+{
+    if (!wire_open(bytes, length, crc32c, packet))
+        return false;
     unsigned frames = 0;
-    for (; packet->frame != packet->frames_end; frames++) {
-        if (frames == CORE_FRAMES_MAX || !take_frame(packet))
+    for (; !wire_at_end(packet); frames++) {
+        if (frames == CORE_FRAMES_MAX || !wire_take_frame(packet))
             return false;
-        packet->kinds |= 1u << packet->current.kind;
     }
-    packet->single = frames == 1;
-    packet->frame = bytes + WIRE_HEADER_BYTES; /* back to the beginning */
-    packet->payload = bytes + header_length;
+    wire_rewind(packet, frames);
     return true;
 }
 
 void wire_move_payload(struct wire_packet *packet, const uint8_t *payload)
 {
     packet->payload_end = payload + (packet->payload_end - packet->payload);
-    packet->payload = payload;
-    packet->single = false;
+    packet->payloads = packet->payload = payload;
 }
 
 const struct wire_frame *wire_next_frame(struct wire_packet *packet)
 {
-    if (packet->frame == packet->frames_end)
+    if (wire_at_end(packet))
         return NULL;
     if (packet->single)
         packet->frame = packet->frames_end;
-    else if (!take_frame(packet))
+    else if (!wire_take_frame(packet))
         return NULL;
     return &packet->current;
 }
@@ -442,6 +457,20 @@ unsigned wire_put_path(uint8_t *at, const struct wire_path *path)
     put32(at + 8, path->number);
     put32(at + 12, path->psn);
     return WIRE_PATH_BYTES;
+}
+
+unsigned wire_put_gone(uint8_t *at, const struct wire_gone *gone)
+{
+    put_start(at, FRAME_GONE, 0, 0);
+    put32(at + 4, gone->id);
+    return WIRE_GONE_BYTES;
+}
+
+unsigned wire_put_probe(uint8_t *at, const struct wire_probe *probe)
+{
+    put_start(at, FRAME_PROBE, probe->echo ? PROBE_ECHO : 0, probe->length);
+    put64(at + 4, probe->nonce);
+    return WIRE_PROBE_BYTES;
 }
 
 unsigned wire_put_demand(uint8_t *at, const struct wire_demand *demand)

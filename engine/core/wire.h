@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wire format, version 2 (docs/wire.md): the only place where a peer's bytes are read or ours
+ * The wire format, version 3 (docs/wire.md): the only place where a peer's bytes are read or ours
  * are laid out. A datagram is a header region (packet header, then frames; covered by a CRC32C) and
  * a payload region whose bytes belong to the DATA and EAGER frames in order. Little endian.
  *
@@ -13,7 +13,7 @@
 #include "core/core.h"
 
 enum {
-    WIRE_VERSION = 2,
+    WIRE_VERSION = 3,
     WIRE_HEADER_BYTES = 36,
     WIRE_BULK_HEADER_BYTES = 64, /* packet header + DATA frame */
     WIRE_DATA_BYTES = 28,
@@ -28,6 +28,8 @@ enum {
     WIRE_DEMAND_BYTES = 8,
     WIRE_GRANT_BYTES = 12,
     WIRE_PATH_BYTES = 16,
+    WIRE_GONE_BYTES = 8,
+    WIRE_PROBE_BYTES = 12,
     WIRE_ACK_WORDS_MAX = 16,    /* 1,024 chunks beyond the cumulative ack */
     WIRE_ACK_PARTIALS_MAX = 8,
     WIRE_ACK_PATHS_MAX = 12,
@@ -41,7 +43,7 @@ _Static_assert(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_DEMAND_BYTES + WIRE
 enum wire_flag {
     WIRE_SEQUENCED = 1,   /* has a chunk sequence number: acked and repeated */
     WIRE_PAYLOAD_CRC = 2, /* payload_crc is valid */
-    WIRE_AUTH = 4,        /* reserved: a 16-byte tag ends the datagram; refused by version 2 */
+    WIRE_AUTH = 4,        /* reserved: a 16-byte tag ends the datagram; refused by version 3 */
     WIRE_REPAIR = 8,      /* not the first copy */
     WIRE_ON_PATH = 16,    /* came over the queue pair of its path; else `path` is one of datagrams */
 };
@@ -56,11 +58,24 @@ enum wire_frame_kind {
     FRAME_FIN = 7,    /* the sender of this frame sends, or takes, no more messages */
     FRAME_PING = 8,   /* nothing; elicits an ack */
     FRAME_ACK = 9,
-    FRAME_PULL = 10,  /* reserved for one-sided reads; refused by version 2 */
+    FRAME_PULL = 10,  /* reserved for one-sided reads */
     FRAME_DEMAND = 11, /* how many bytes this flow would like to send, absolute */
     FRAME_GRANT = 12, /* how many it may, absolute */
     FRAME_PATH = 13,  /* what has become of a queue pair that places payload */
+    FRAME_GONE = 14,  /* a connection that the peer's frames name is unknown here */
+    FRAME_PROBE = 15, /* asks for its echo, or is one */
+    FRAME_KINDS,      /* one more than the last */
 };
+
+/*
+ * What an engine understands, as 64 bits that both sides tell in the handshake: below 32, frames of kind k by bit k. A frame
+ * is legal where both sides set its bit. The kinds of today are understood by everybody.
+ */
+#define WIRE_FEATURES                                                                                                  \
+    (UINT64_C(1) << FRAME_DATA | UINT64_C(1) << FRAME_EAGER | UINT64_C(1) << FRAME_CTS | UINT64_C(1) << FRAME_RTS |   \
+     UINT64_C(1) << FRAME_CREDIT | UINT64_C(1) << FRAME_END | UINT64_C(1) << FRAME_FIN | UINT64_C(1) << FRAME_PING |   \
+     UINT64_C(1) << FRAME_ACK | UINT64_C(1) << FRAME_DEMAND | UINT64_C(1) << FRAME_GRANT |                             \
+     UINT64_C(1) << FRAME_PATH | UINT64_C(1) << FRAME_GONE | UINT64_C(1) << FRAME_PROBE)
 
 /* `conn` comes first in all frames of a connection. */
 struct wire_data {
@@ -161,6 +176,18 @@ struct wire_grant {
     uint32_t heard;        /* the newest target that came */
 };
 
+/* The id as the peer wrote it: it was given out here, and its connection has ended. */
+struct wire_gone {
+    uint32_t id;
+};
+
+/* Travels without a sequence number. The payload, of any length, makes a large datagram of it. */
+struct wire_probe {
+    bool echo;       /* the answer: the nonce of a probe, and no payload */
+    uint16_t length;
+    uint64_t nonce;
+};
+
 struct wire_frame {
     enum wire_frame_kind kind;
     union {
@@ -176,6 +203,8 @@ struct wire_frame {
         struct wire_demand demand;
         struct wire_grant grant;
         struct wire_path path;
+        struct wire_gone gone;
+        struct wire_probe probe;
     };
 };
 
@@ -184,9 +213,10 @@ struct wire_packet {
     uint32_t seq, path_seq, time_stamp, payload_crc;
     uint16_t path;
     uint8_t flags, index, count;
-    uint32_t kinds;                        /* bit per enum wire_frame_kind that is among the frames */
     bool single;                           /* it has one frame, which `current` is already */
+    const uint8_t *frames;                 /* begin of the frames */
     const uint8_t *frame, *frames_end;     /* cursor and end of the header region */
+    const uint8_t *payloads;               /* begin of the payload region */
     const uint8_t *payload, *payload_end;  /* cursor and end of the payload region */
     struct wire_frame current;             /* the one read last */
 };
@@ -209,11 +239,27 @@ static inline size_t wire_bulk_payload(size_t length, size_t stride, unsigned co
  */
 bool wire_follows(const uint8_t *first, unsigned ahead, const uint8_t *header, uint32_t payload_bytes);
 
+/* Checks header and checksum; the frames are still to be read, by wire_take_frame(). */
+bool wire_open(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet);
+static inline bool wire_at_end(const struct wire_packet *packet)
+{
+    return packet->frame == packet->frames_end;
+}
+/* Reads the next frame, which is there, into `current`. False: it is malformed. */
+bool wire_take_frame(struct wire_packet *packet);
+/* Back to the first frame; the packet has `frames` of them, all of which were read. */
+static inline void wire_rewind(struct wire_packet *packet, unsigned frames)
+{
+    packet->single = frames == 1;
+    packet->frame = packet->frames;
+    packet->payload = packet->payloads;
+}
+
 /* Checks header, checksum and the shape of every frame. */
 bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet);
 bool wire_payload_intact(const struct wire_packet *packet, crc32c_fn crc32c);
 
-/* The payload has been received somewhere else. */
+/* The payload has been received somewhere else; no frame has been read. */
 void wire_move_payload(struct wire_packet *packet, const uint8_t *payload);
 
 /* The next frame of a packet that has been checked, until the next call; NULL: the end. */
@@ -230,6 +276,8 @@ unsigned wire_put_ping(uint8_t *at);
 unsigned wire_put_demand(uint8_t *at, const struct wire_demand *demand);
 unsigned wire_put_grant(uint8_t *at, const struct wire_grant *grant);
 unsigned wire_put_path(uint8_t *at, const struct wire_path *path);
+unsigned wire_put_gone(uint8_t *at, const struct wire_gone *gone);
+unsigned wire_put_probe(uint8_t *at, const struct wire_probe *probe);
 unsigned wire_put_ack(uint8_t *at, const struct wire_ack *ack);
 unsigned wire_ack_bytes(const struct wire_ack *ack);
 

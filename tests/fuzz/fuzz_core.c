@@ -268,6 +268,7 @@ static void open_all(void)
         .tx_window_bytes = 1 << 20,
         .rx_window_bytes = 1 << 20,
         .eager_window_kb = 128,
+        .features = WIRE_FEATURES,
         .owner = &flow,
         .places = true,
     };

@@ -62,6 +62,10 @@ static unsigned put_frame(uint8_t *at, const struct wire_frame *frame)
         return wire_put_path(at, &frame->path);
     case FRAME_GRANT:
         return wire_put_grant(at, &frame->grant);
+    case FRAME_GONE:
+        return wire_put_gone(at, &frame->gone);
+    case FRAME_PROBE:
+        return frame->probe.length ? 0 : wire_put_probe(at, &frame->probe);
     default:
         return 0;
     }

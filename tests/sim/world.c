@@ -412,6 +412,8 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
             .tx_window_bytes = options->window_bytes,
             .rx_window_bytes = options->window_bytes,
             .eager_window_kb = options->eager_window_kb,
+            .features = WIRE_FEATURES,
+            .nonce = rng_next(&world->rng),
             .owner = &pair->flow[side],
             .places = options->places,
         };

@@ -87,6 +87,7 @@ static inline void duo_defaults(void)
             .tx_window_bytes = 1 << 20,
             .rx_window_bytes = 1 << 20,
             .eager_window_kb = 128,
+            .features = WIRE_FEATURES,
         };
 }
 

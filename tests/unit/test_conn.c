@@ -412,6 +412,7 @@ Test(conn, truncation_is_told_before_a_close, .init = duo_open)
 
 Test(conn, close_of_both, .init = duo_open)
 {
+    core_conn_announce(duo_core[0], duo_conn[0][0], duo_now);
     close_conn(0, 1000 * MS);
     duo_run(MS);
     cr_assert_eq(duo_ended[0], 1);
@@ -458,6 +459,7 @@ Test(conn, close_gives_up_after_its_linger_time, .init = duo_open)
 
 Test(conn, close_to_a_silent_peer, .init = duo_open)
 {
+    core_conn_announce(duo_core[0], duo_conn[0][0], duo_now);
     close_conn(0, 50 * MS);
     duo_run_deaf(0, 600 * MS);
     cr_assert_eq(duo_ended[0], 1);

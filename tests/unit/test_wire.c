@@ -96,6 +96,8 @@ Test(wire, sizes_are_as_declared)
     cr_assert_eq(wire_put_ping(at), WIRE_PING_BYTES);
     cr_assert_eq(wire_put_demand(at, &demand), WIRE_DEMAND_BYTES);
     cr_assert_eq(wire_put_grant(at, &grant), WIRE_GRANT_BYTES);
+    cr_assert_eq(wire_put_gone(at, &(struct wire_gone){1}), WIRE_GONE_BYTES);
+    cr_assert_eq(wire_put_probe(at, &(struct wire_probe){.nonce = 1}), WIRE_PROBE_BYTES);
     cr_assert_eq(wire_put_ack(at, &ack), WIRE_ACK_BYTES_MAX);
     cr_assert_eq(wire_ack_bytes(&ack), WIRE_ACK_BYTES_MAX);
 }

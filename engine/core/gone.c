@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/gone.h"
+#include "core/flow.h"
+#include "core/state.h"
+
+static struct conn **bucket_of(struct flow *flow, uint32_t remote_id)
+{
+    /* multiplicative hashing (Knuth, TAOCP 3, 6.4) under a secret odd multiplier */
+    return &flow->gone.by_remote[((remote_id ^ flow->gone.key >> 8) * (flow->gone.key | 1)) >> 24];
+}
+_Static_assert(GONE_BUCKETS == 1 << 8, "the hash has 8 bits");
+
+void gone_add_conn(struct conn *conn)
+{
+    struct conn **bucket = bucket_of(conn->flow, conn->remote_id);
+    conn->next_remote = *bucket;
+    *bucket = conn;
+}
+
+void gone_remove_conn(struct conn *conn)
+{
+    struct conn **link = bucket_of(conn->flow, conn->remote_id);
+    while (*link != conn)
+        link = &(*link)->next_remote;
+    *link = conn->next_remote;
+}
+
+unsigned gone_room(const struct flow *flow)
+{
+    return GONE_IDS - flow->gone.count;
+}
+
+void gone_answer(struct flow *flow, uint32_t id)
+{
+    struct gone *gone = &flow->gone;
+    if (gone->count && gone->ids[(gone->first + gone->count - 1) % GONE_IDS] == id)
+        return; /* several frames of one packet */
+    if (gone->count == GONE_IDS)
+        return;
+    gone->ids[(gone->first + gone->count++) % GONE_IDS] = id;
+    flow_wake(flow);
+}
+
+unsigned gone_put(struct flow *flow, uint8_t *at, uint32_t room)
+{
+    struct gone *gone = &flow->gone;
+    unsigned bytes = 0;
+    for (unsigned i = 0; i < GONE_PER_PACKET_MAX && gone->count && room - bytes >= WIRE_GONE_BYTES; i++) {
+        bytes += wire_put_gone(at + bytes, &(struct wire_gone){gone->ids[gone->first]});
+        gone->first = (gone->first + 1) % GONE_IDS;
+        gone->count--;
+    }
+    return bytes;
+}
+
+void gone_on_frame(struct flow *flow, const struct wire_gone *gone)
+{
+    struct conn *conn = *bucket_of(flow, gone->id);
+    while (conn && conn->remote_id != gone->id)
+        conn = conn->next_remote;
+    if (!conn) {
+        COUNT(flow->core->counters, rx_stale_frames, 1);
+        return;
+    }
+    conn_fail(conn, UCCL_ECLOSED);
+}

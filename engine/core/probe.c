@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/probe.h"
+#include "core/flow.h"
+#include "core/state.h"
+
+enum { BACKOFF_MAX = 8 };
+#define ASK_AGAIN_NS UINT64_C(4000000) /* at first; doubles up to a second */
+
+void probe_init(struct flow *flow, uint64_t nonce)
+{
+    flow->probe = (struct probe){.nonce = nonce, .ask_at_ns = UINT64_MAX};
+}
+
+void probe_on_frame(struct flow *flow, const struct wire_probe *frame)
+{
+    struct probe *probe = &flow->probe;
+    if (!frame->echo) {
+        probe->echo_due = true;
+        probe->echo_nonce = frame->nonce;
+        probe->ask_due = !probe_proven(probe); /* now that it knows the flow: an earlier one may have come too soon */
+    } else if (!probe_proven(probe) && frame->nonce == probe->nonce) {
+        probe->nonce = 0;
+        probe->ask_due = false;
+        probe->ask_at_ns = UINT64_MAX;
+    }
+    flow_wake(flow);
+}
+
+void probe_ask(struct flow *flow)
+{
+    if (flow->probe.ask_at_ns == UINT64_MAX)
+        flow->probe.ask_due = true;
+}
+
+void probe_expire(struct flow *flow, uint64_t now_ns)
+{
+    struct probe *probe = &flow->probe;
+    if (probe->ask_at_ns > now_ns)
+        return;
+    probe->ask_at_ns = UINT64_MAX;
+    flow_wake(flow); /* asks again, where something still waits */
+}
+
+unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns)
+{
+    struct probe *probe = &flow->probe;
+    unsigned bytes = 0;
+    if (probe->echo_due)
+        bytes += wire_put_probe(at, &(struct wire_probe){.echo = true, .nonce = probe->echo_nonce});
+    if (probe->ask_due) {
+        bytes += wire_put_probe(at + bytes, &(struct wire_probe){.nonce = probe->nonce});
+        probe->ask_at_ns = now_ns + (ASK_AGAIN_NS << probe->backoff);
+        if (probe->backoff < BACKOFF_MAX)
+            probe->backoff++;
+    }
+    probe->echo_due = probe->ask_due = false;
+    return bytes;
+}

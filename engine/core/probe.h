@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Return routability (RFC 9000 8): the handshake tells an address to which packets shall go, and may lie. Until that
+ * address has echoed a number that nobody else can know, nothing but probes goes there, one for each of the peer's packets at most and
+ * a few by the clock. So nobody can make an engine send to a third party.
+ */
+#ifndef UCCL_PROBE_H
+#define UCCL_PROBE_H
+
+#include "core/wire.h"
+
+struct flow;
+struct tx_desc;
+
+struct probe {
+    uint64_t nonce;      /* that the peer's address is to echo; 0: it has, or need not */
+    uint64_t ask_at_ns;  /* when to ask again; UINT64_MAX: not asked */
+    uint8_t backoff;     /* of that */
+    bool ask_due, echo_due;
+    uint64_t echo_nonce; /* of the peer's newest probe */
+};
+
+static inline bool probe_proven(const struct probe *probe)
+{
+    return probe->nonce == 0;
+}
+
+void probe_init(struct flow *flow, uint64_t nonce);
+void probe_on_frame(struct flow *flow, const struct wire_probe *frame);
+/* Something waits to be sent: the first probe is due. */
+void probe_ask(struct flow *flow);
+/* The time has come to ask again. */
+void probe_expire(struct flow *flow, uint64_t now_ns);
+/* Whether a probe or an echo is to be sent now, and its frames; the bytes written. */
+static inline bool probe_due(const struct probe *probe)
+{
+    return probe->ask_due | probe->echo_due;
+}
+unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns);
+
+#endif
