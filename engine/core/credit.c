@@ -10,6 +10,8 @@
  * - Demands and grants are totals and travel beside acks, not in data packets, whose header is full. A lost
  *   one is made up for by the next; a sender that hears nothing tells its demand again. So no loss is final, and
  *   none needs a record.
+ * - Each packet of a flow earns it a few grants, each of which may cost a datagram; a flow that has none left waits for its next
+ *   packet. So a peer that demands and never sends gets few datagrams for its own, however much it demands.
  * - There is no trimming in networks as they are: what a burst of new flows loses is found by acks and probes.
  * - A window (cc_eqds.c) bounds what is in flight, for congestion that the receiver does not see.
  *
@@ -25,6 +27,8 @@ enum {
     WALK_MAX = 64,                 /* messages looked at to find the demand */
     BACKOFF_MAX = 6,
     HEARD_PATIENCE = 8,            /* a demand that was heard is told again only after so many times as long */
+    ANSWERS_PER_PACKET = 2,
+    ANSWERS_MAX = 1024,            /* that may be saved up */
 };
 #define NS_PER_US UINT64_C(1000)
 #define DEMAND_AHEAD_BYTES (UINT64_C(8) << 20) /* beyond what is used */
@@ -200,22 +204,55 @@ void credit_forget(struct flow *flow)
     detach(&flow->core->pacer, flow);
 }
 
-void credit_on_demand(struct flow *flow, const struct wire_demand *demand, uint64_t now_ns)
+/* As far as an idle flow is granted, for its next message. */
+static uint64_t advance_bytes(const struct flow *flow)
+{
+    return flow->credit_rx.demand_bytes + speculate_bytes(flow);
+}
+
+/* At the end of the list that its demand puts it on. */
+static void await_grant(struct flow *flow)
+{
+    struct pacer *pacer = &flow->core->pacer;
+    const struct credit_rx *rx = &flow->credit_rx;
+    detach(pacer, flow);
+    append(pacer, flow,
+           rx->granted_bytes < rx->demand_bytes    ? CREDIT_WANTING
+           : rx->granted_bytes < advance_bytes(flow) ? CREDIT_IDLE
+                                                     : CREDIT_NONE);
+}
+
+/* The first that waits begins at this time: time without demand does not add up to a burst. */
+static void await_first_grant(struct flow *flow)
 {
     struct core *core = flow->core;
+    if (pacer_deadline(core) == UINT64_MAX && core->pacer.next_ns < core->now_ns)
+        core->pacer.next_ns = core->now_ns;
+    await_grant(flow);
+}
+
+void credit_earn(struct flow *flow)
+{
+    struct credit_rx *rx = &flow->credit_rx;
+    if (rx->answers < ANSWERS_MAX)
+        rx->answers += ANSWERS_PER_PACKET;
+    if (!rx->exhausted)
+        return;
+    rx->exhausted = false;
+    await_first_grant(flow);
+}
+
+void credit_on_demand(struct flow *flow, const struct wire_demand *demand, uint64_t now_ns)
+{
     struct credit_rx *rx = &flow->credit_rx;
     uint64_t demand_bytes = wire_expand(demand->target, rx->demand_bytes);
     flow_owe_ack(flow, 0, true); /* it says what was heard */
     if (demand_bytes <= rx->demand_bytes || demand_bytes > UINT64_MAX / 2)
         return;
     rx->demand_bytes = demand_bytes;
-    if (demand_bytes > rx->granted_bytes && rx->list != CREDIT_WANTING) {
-        if (pacer_deadline(core) == UINT64_MAX && core->pacer.next_ns < now_ns)
-            core->pacer.next_ns = now_ns; /* time without demand does not add up to a burst */
-        detach(&core->pacer, flow);
-        append(&core->pacer, flow, CREDIT_WANTING);
-    }
-    pacer_run(core, now_ns);
+    if (demand_bytes > rx->granted_bytes && rx->list != CREDIT_WANTING)
+        await_first_grant(flow);
+    pacer_run(flow->core, now_ns);
 }
 
 /* The time that such a payload takes on the link, with our headers. */
@@ -240,19 +277,20 @@ void pacer_run(struct core *core, uint64_t now_ns)
         if (!flow)
             return;
         struct credit_rx *rx = &flow->credit_rx;
-        uint64_t advance_bytes = rx->demand_bytes + speculate_bytes(flow);
-        uint64_t until_bytes = list == CREDIT_WANTING ? rx->demand_bytes : advance_bytes;
+        detach(pacer, flow);
+        if (rx->answers == 0) {
+            rx->exhausted = true;
+            continue;
+        }
+        rx->answers--;
+        uint64_t until_bytes = list == CREDIT_WANTING ? rx->demand_bytes : advance_bytes(flow);
         uint64_t bytes = until_bytes - rx->granted_bytes;
         if (bytes > quantum_bytes)
             bytes = quantum_bytes;
         rx->granted_bytes += bytes;
         pacer->next_ns += link_ns(flow, bytes) * (list == CREDIT_IDLE ? IDLE_SHARE : 1);
         flow_owe_ack(flow, 0, true);
-        detach(pacer, flow);
-        append(pacer, flow,
-               rx->granted_bytes < rx->demand_bytes ? CREDIT_WANTING
-               : rx->granted_bytes < advance_bytes  ? CREDIT_IDLE
-                                                    : CREDIT_NONE);
+        await_grant(flow);
     }
 }
 
