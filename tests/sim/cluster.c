@@ -238,7 +238,7 @@ static int try_connect(struct node *node, const struct node *server, uccl_conn *
 static void check_connect_error(const struct relation *relation, int error)
 {
     const struct cluster_options *options = &cluster.options;
-    bool hurt = options->crashes || options->sockets.silent_ppm || options->expect_dead;
+    bool hurt = options->crashes || options->sockets.silent_ppm || options->expect_dead || options->relistens;
     if (error == UCCL_EAGAIN || error == UCCL_ETIMEDOUT)
         return;
     if (!hurt || (error != UCCL_EREFUSED && error != UCCL_EPROTO && error != UCCL_EPEERDEAD &&
@@ -264,6 +264,9 @@ static void connector_main(void *argument)
         if (!error) {
             struct session *session = cluster_session(relation);
             error = say_hello(node, conn, session);
+            if (error == UCCL_ETIMEDOUT && cluster.options.relistens)
+                machine_fail("node %u: its connection to node %u says nothing, and does not end", relation->client,
+                             relation->server);
             if (!error) {
                 cluster_attach(&session->sides[0], node, conn);
                 break;
@@ -304,11 +307,25 @@ static void greeter_main(void *argument)
     opened(node);
 }
 
+/* The listener goes, with all handshakes in whatever state they are, and a new one comes. */
+static void listen_again(struct node *node)
+{
+    uccl_listener_close(node->listener);
+    machine_sleep(1 + cluster_random(1000000));
+    if (uccl_listen(node->engine, -1, LISTEN_PORT, &node->handle, &node->listener))
+        machine_fail("node %u cannot listen again", node->index);
+}
+
 static void acceptor_main(void *argument)
 {
     struct node *node = argument;
+    unsigned relistens = cluster.options.relistens;
     while (!cluster.finishing) {
         uccl_conn *conn;
+        if (relistens && cluster_random(16) == 0) {
+            listen_again(node);
+            relistens--;
+        }
         int error = uccl_accept(node->listener, cluster_random(4) ? ACCEPT_MS : 0, &conn);
         if (error == UCCL_EAGAIN)
             machine_sleep(cluster_random(1000000));

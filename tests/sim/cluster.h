@@ -53,6 +53,7 @@ struct cluster_options {
     unsigned crashes;
     uint64_t crash_ns;           /* between two */
     uint64_t down_ns;            /* longest time until a restart */
+    unsigned relistens;          /* times that each node closes its listener and listens again */
     bool expect_dead;            /* the network is out for longer than UCCL_DEAD_PEER_MS */
 };
 

@@ -304,6 +304,16 @@ static void set_handshakes(struct cluster_options *options, struct rng *rng)
     options->preempt_every = 20;
 }
 
+/* Listeners are closed in the middle of handshakes: whoever was told that it is connected learns that it is not. */
+static void set_relisten(struct cluster_options *options, struct rng *rng)
+{
+    set_handshakes(options, rng);
+    options->sockets.silent_ppm = 0;
+    options->sockets.delay_ns = 1u << (14 + rng_below(rng, 8));
+    options->params.connect_ms = 2000;
+    options->relistens = 1 + rng_below(rng, 8);
+}
+
 static void set_slow_receiver(struct cluster_options *options, struct rng *rng)
 {
     options->recv_gap_ns = 1u << (18 + rng_below(rng, 5));
@@ -505,6 +515,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-mtu", set_mtu),
     SCENARIO("engines-drift", set_drift),
     SCENARIO("engines-handshakes", set_handshakes),
+    SCENARIO("engines-relisten", set_relisten),
     SCENARIO("engines-slow-receiver", set_slow_receiver),
     SCENARIO("engines-refuse", set_refuse),
     SCENARIO("engines-self", set_self),

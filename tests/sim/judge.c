@@ -75,6 +75,8 @@ static void check_path(struct world *world, struct pair *pair, unsigned side, co
 void judge_desc(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     unsigned datagrams = (unsigned)__builtin_popcountll(desc->mask);
+    if (desc->sequenced && !probe_proven(&desc->flow->probe))
+        world_fail(world, "payload or control for an address that has not answered");
     check_shape(world, pair, side, desc);
     check_path(world, pair, side, desc);
     if (desc->kind == TX_PLACE)
