@@ -162,11 +162,28 @@ void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
     }
 }
 
+/*
+ * Whether the peer has every END. A later one may arrive where an earlier one is lost: so all chunks of frames up to
+ * the last one count. One that is being laid out (`next_seq`) has not even gone.
+ */
+static bool ends_known(const struct conn *conn)
+{
+    const struct sent *sent = &conn->flow->sent;
+    if (conn->end_seq == UINT64_MAX)
+        return true;
+    for (uint64_t seq = sent->cumulative; seq <= conn->end_seq; seq++) {
+        const struct chunk *chunk = sent_chunk(sent, seq);
+        if (seq == sent->next_seq || (chunk->state != CHUNK_FREE && chunk->kind == CHUNK_FRAMES))
+            return false;
+    }
+    return true;
+}
+
 /* A FIN that overtook an END would be the reason for which the peer ends that message, so it goes when END is known. */
 static void fin_is_due(struct conn *conn)
 {
-    if (conn->end_seq != UINT64_MAX && !sent_is_acked(&conn->flow->sent, conn->end_seq))
-        return; /* conn_try_finish() when it is */
+    if (!ends_known(conn))
+        return; /* conn_try_finish() when they are */
     conn->fin_due = true;
     flow_add_ctrl(conn);
 }
@@ -253,6 +270,7 @@ void conn_linger_over(struct conn *conn)
     if (conn->state != CONN_CLOSING)
         return;
     bool said = conn->fin_sends_said;
+    conn->end_seq = UINT64_MAX; /* a FIN without the right reasons is better than none */
     conn_fail_sends(conn, UCCL_ECANCELED);
     conn_try_finish(conn);
     if (conn->state == CONN_OVER)
@@ -360,6 +378,7 @@ static unsigned put_fin(struct conn *conn, uint8_t *at, uint64_t seq)
 unsigned conn_put_ctrl(struct conn *conn, uint8_t *at, unsigned room, uint64_t seq)
 {
     uint8_t *begin = at, *end = at + room;
+    bool fin_may_go = conn->fin_due && ends_known(conn); /* those of this datagram cannot arrive later than it */
     /* Never after or without it: the peer refuses numbers that its window does not reach without this
      * credit, and the chunk that could bring it later may have to wait for this one. */
     if (conn->credit_due && room < WIRE_CREDIT_BYTES)
@@ -374,6 +393,8 @@ unsigned conn_put_ctrl(struct conn *conn, uint8_t *at, unsigned room, uint64_t s
         at += put_end(conn, at, false, seq);
     while (conn->due_count[DUE_END_SEND] && end - at >= WIRE_END_BYTES)
         at += put_end(conn, at, true, seq);
+    if (!fin_may_go)
+        conn->fin_due = false; /* conn_try_finish() sets it again */
     if (conn->fin_due && end - at >= WIRE_CREDIT_BYTES + WIRE_FIN_BYTES)
         at += put_fin(conn, at, seq);
     return (unsigned)(at - begin);

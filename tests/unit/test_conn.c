@@ -410,6 +410,86 @@ Test(conn, truncation_is_told_before_a_close, .init = duo_open)
     duo_assert_rest();
 }
 
+/* A later word of this kind arrives, an earlier one is lost: the FIN waits for both. */
+Test(conn, every_truncation_is_told_before_a_close, .init = duo_open)
+{
+    struct duo_request *sends[2];
+    for (unsigned i = 0; i < 2; i++) {
+        struct duo_request *recv = duo_recv(1, 500);
+        sends[i] = duo_send(0, 1000);
+        duo_transmit(0);
+        duo_deliver(0);
+        duo_assert_ended(recv, UCCL_ETRUNCATED, 0);
+        duo_transmit(1);
+        if (i == 0)
+            duo_drop(1);
+    }
+    duo_deliver(1);
+    duo_assert_ended(sends[1], UCCL_ETRUNCATED, 0);
+    cr_assert_not(sends[0]->ended);
+    duo_transmit(0);
+    duo_deliver(0); /* the ack of the second */
+    close_conn(1, 1000 * MS);
+    duo_transmit(1);
+    duo_deliver(1);
+    duo_run(500 * MS);
+    duo_assert_ended(sends[0], UCCL_ETRUNCATED, 0);
+    cr_assert_eq(duo_ended[1], 1);
+    cr_assert_eq(duo_failed_status[0], UCCL_ECLOSED);
+    duo_assert_rest();
+}
+
+/* More of them than fit a datagram: the others of the train may be lost alone. */
+Test(conn, truncations_in_other_datagrams_are_told_before_a_close)
+{
+    enum { MESSAGES = 60 };
+    struct duo_request *sends[MESSAGES];
+    duo_defaults();
+    for (unsigned side = 0; side < 2; side++) {
+        duo_setup[side].msg_window = 64;
+        duo_setup[side].datagram_bytes = 512;
+    }
+    duo_open_as(false);
+    for (unsigned i = 0; i < MESSAGES; i++) {
+        duo_recv(1, 500);
+        sends[i] = duo_send(0, 1000);
+    }
+    duo_transmit(0);
+    duo_deliver(0);
+    close_conn(1, 1000 * MS);
+    unsigned count = duo_transmit(1);
+    cr_assert_geq(count, 2);
+    duo_deliver_one(1, count - 1);
+    duo_drop(1);
+    duo_run(500 * MS);
+    for (unsigned i = 0; i < MESSAGES; i++)
+        duo_assert_ended(sends[i], UCCL_ETRUNCATED, 0);
+    cr_assert_eq(duo_ended[1], 1);
+    duo_assert_rest();
+}
+
+/* Who has no more time says goodbye all the same. */
+Test(conn, a_goodbye_goes_at_the_end_of_its_linger_time, .init = duo_open)
+{
+    duo_recv(1, 500);
+    duo_send(0, 1000);
+    duo_transmit(0);
+    duo_deliver(0);
+    duo_transmit(1);
+    duo_drop(1); /* the word of the truncation, and all that follows for a while */
+    close_conn(1, 50 * MS);
+    duo_run_deaf(1, 49 * MS);
+    cr_assert_eq(duo_failed[0], 0);
+    duo_now += 2 * MS;
+    core_expire(duo_core[1], duo_now);
+    duo_transmit(1);
+    duo_deliver(1);
+    cr_assert_eq(duo_failed[0], 1);
+    cr_assert_eq(duo_failed_status[0], UCCL_ECLOSED);
+    duo_run(500 * MS);
+    duo_assert_rest();
+}
+
 Test(conn, close_of_both, .init = duo_open)
 {
     core_conn_announce(duo_core[0], duo_conn[0][0], duo_now);
