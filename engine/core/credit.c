@@ -91,16 +91,22 @@ void credit_on_loss(struct flow *flow)
         tx->used_bytes = tx->granted_bytes;
 }
 
-/* What waits to be sent, as far as it is worth knowing. */
+/* Whether it only waits for its turn: on a connection without eager credit that goes for those that need none. */
+static bool eager_waits(const struct conn *conn, const struct core_msg *msg)
+{
+    return msg && (!conn->blocked || msg->flags & (MSG_CHARGED | MSG_GRANTED));
+}
+
+/* What waits to be sent, as far as it is worth knowing. A message of no bytes needs credit for its turn as well. */
 static uint64_t waiting_bytes(const struct flow *flow)
 {
     uint64_t bytes = flow->sent.lost_payload;
     unsigned steps = 0;
     for (const struct queue_link *link = flow->active.head; link; link = link->next) {
         const struct conn *conn = QUEUE_HOLDER(link, struct conn, active);
-        const struct core_msg *msg = conn->blocked ? NULL : conn->eager.head;
-        for (; msg && steps < WALK_MAX; msg = msg->next, steps++)
-            bytes += msg->size_bytes - msg->offset_bytes;
+        const struct core_msg *msg = conn->eager.head;
+        for (; eager_waits(conn, msg) && steps < WALK_MAX; msg = msg->next, steps++)
+            bytes += msg->size_bytes ? msg->size_bytes - msg->offset_bytes : 1;
         for (msg = conn->bulk.head; msg && steps < WALK_MAX; msg = msg->next, steps++)
             bytes += (msg->block_bytes ? msg->available_bytes : msg->end_bytes) - msg->offset_bytes;
         if (steps++ >= WALK_MAX || bytes >= DEMAND_AHEAD_BYTES)

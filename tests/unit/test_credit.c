@@ -209,6 +209,40 @@ Test(credit, small_messages_wait_for_credit_too, .init = open_fast)
     duo_assert_rest();
 }
 
+/* As after a loss: what was unasked is given up. */
+static void use_up(void)
+{
+    struct credit_tx *tx = &duo_flow[0]->credit_tx;
+    tx->used_bytes = tx->granted_bytes;
+}
+
+Test(credit, a_message_of_no_bytes_asks_for_its_turn, .init = open_fast)
+{
+    struct duo_request *send, *recv;
+    post(0, &send, &recv);
+    use_up();
+    duo_run(10 * MS);
+    both_end(send, recv, 0);
+    duo_assert_rest();
+}
+
+/* It has its clear-to-send, and stands before those that wait for room in the peer's ring. */
+Test(credit, a_granted_message_asks_where_others_are_blocked, .init = open_fast)
+{
+    struct conn *conn = duo_conn[0][0];
+    uint64_t ring_limit = conn->ring_limit;
+    conn->ring_limit = conn->ring_used;
+    struct duo_request *send = duo_send(0, 100);
+    duo_transmit(0);
+    cr_assert(conn->blocked && !send->ended);
+    use_up();
+    struct duo_request *recv = duo_recv(1, LARGE);
+    duo_run(10 * MS);
+    both_end(send, recv, 100);
+    conn->ring_limit = ring_limit;
+    duo_assert_rest();
+}
+
 Test(credit, repairs_go_first_and_need_credit, .init = open_fast)
 {
     struct duo_request *send, *recv;
