@@ -243,6 +243,10 @@ unsigned core_place(struct core *core, const uint8_t *header, size_t length, siz
     unsigned missing = sack_missing(&flow->sack, seq, packet.index, packet.count);
     if (missing < count)
         count = missing;
+    /* The chunk's last datagram may be shorter than the others: what is put in its place may reach into the next chunk,
+     * which may have arrived (a staged send cuts its chunks at its blocks, not at datagrams). */
+    if (count > 1 && packet.index + count == packet.count && flow->sack.end > seq + 1)
+        count--;
     struct wire_data data = frame->data;
     data.length = (uint32_t)wire_bulk_payload(length, stride, count);
     struct conn *conn = flow_find_conn(flow, frame->conn);

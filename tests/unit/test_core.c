@@ -714,6 +714,42 @@ Test(core, a_place_is_told_for_a_train)
     both_arrive(send, recv, LARGE);
 }
 
+/*
+ * Chunks that end with their block, in the middle of the message: the last datagram of each is short. Where it is lost,
+ * GRO joins the others to longer ones of the same flow, whose bytes would reach into the next chunk, which has arrived.
+ */
+Test(core, no_place_that_reaches_into_the_next_chunk)
+{
+    enum { STRIDE = 5000, STEP = STRIDE - WIRE_BULK_HEADER_BYTES, BLOCK = 2 * STEP + 1000 };
+    duo_defaults();
+    duo_setup[0].datagram_bytes = duo_setup[1].datagram_bytes = STRIDE;
+    duo_open_as(false);
+    struct duo_request *recv = duo_recv(1, 3 * BLOCK);
+    duo_talk();
+    duo_block_bytes = BLOCK;
+    struct duo_request *send = duo_send(0, 3 * BLOCK);
+    duo_transmit(0);
+    core_available(duo_core[0], &send->msg, 3 * BLOCK, duo_now);
+    duo_transmit(0);
+    cr_assert_eq(duo_queued[0], 9);
+    const uint8_t *header = duo_queue[0][0].bytes;
+    struct core_msg *msg;
+    uint64_t offset;
+    cr_assert_eq(core_place(duo_core[1], header, 3 * STRIDE, STRIDE, &msg, &offset), 3, "nothing is there to be hurt");
+    duo_deliver_one(0, 0);
+    header = duo_queue[0][1].bytes;
+    cr_assert_eq(core_place(duo_core[1], header, 2 * STRIDE, STRIDE, &msg, &offset), 2);
+    duo_deliver_one(0, 3); /* of the next chunk */
+    cr_assert_eq(core_place(duo_core[1], header, 2 * STRIDE, STRIDE, &msg, &offset), 1);
+    cr_assert_eq(core_place(duo_core[1], header, STRIDE + duo_queue[0][2].length, STRIDE, &msg, &offset), 1);
+    header = duo_queue[0][2].bytes; /* it says its own length */
+    cr_assert_eq(duo_queue[0][2].length, 1000 + WIRE_BULK_HEADER_BYTES);
+    cr_assert_eq(core_place(duo_core[1], header, duo_queue[0][2].length, duo_queue[0][2].length, &msg, &offset), 1);
+    cr_assert_eq(offset, 2 * STEP);
+    duo_run(50 * MS);
+    both_arrive(send, recv, 3 * BLOCK);
+}
+
 Test(core, no_place_for_what_is_not_awaited)
 {
     duo_defaults();
