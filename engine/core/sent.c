@@ -190,9 +190,12 @@ bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked
         if (seq < sent->cumulative || seq >= sent->next_seq)
             continue;
         struct chunk *chunk = sent_chunk(sent, seq);
+        /* No datagram of a chunk that is only written has been sent, nor is it settled how many there would be. */
+        if (chunk->state == CHUNK_FREE || chunk->written)
+            continue;
         uint64_t whole = wire_full_mask(chunk->count);
-        uint64_t mask = chunk->acked_mask | ack->partials[i].mask;
-        if (chunk->state != CHUNK_FREE && (mask & whole) != whole) /* else a lie: it would be no part */
+        uint64_t mask = (chunk->acked_mask | ack->partials[i].mask) & whole;
+        if (mask != whole) /* else a lie: it would be no part, and nothing would be left to repeat */
             chunk->acked_mask = mask;
     }
     return true;

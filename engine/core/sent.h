@@ -31,7 +31,7 @@ enum chunk_kind {
 
 struct chunk {
     uint64_t sent_ns;       /* last transmission */
-    uint64_t acked_mask;    /* datagrams known to have arrived */
+    uint64_t acked_mask;    /* datagrams known to have arrived; never all of them; 0 while `written` */
     uint32_t path_seq;      /* of the last transmission */
     uint32_t charged_bytes; /* what it takes of the window while flying */
     uint32_t payload_bytes; /* of the whole chunk, for congestion control */

@@ -577,7 +577,9 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
 
 static uint64_t repair_mask(const struct chunk *chunk)
 {
-    return wire_full_mask(chunk->count) & ~chunk->acked_mask;
+    uint64_t mask = wire_full_mask(chunk->count) & ~chunk->acked_mask;
+    assert(mask); /* whatever the peer acked (sent_ack()) */
+    return mask;
 }
 
 /*

@@ -296,6 +296,36 @@ Test(place, repairs_follow_the_size_that_the_path_takes_now)
     duo_assert_ended(send, UCCL_OK, SIZE);
 }
 
+/* A peer that lies about parts of a write before the path takes larger datagrams: all of it is repeated, in fewer. */
+Test(place, a_lie_about_parts_of_a_write_leaves_its_repair_whole)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    struct flow *flow = duo_flow[0];
+    struct wire_ack lie = {.number = flow->peer_ack_number,
+                           .cumulative = (uint32_t)flow->sent.cumulative,
+                           .window_kb = 1024,
+                           .next = (uint32_t)flow->sack.cumulative,
+                           .partial_count = 1,
+                           .partials = {{(uint32_t)placing_packets[0].desc.seq, 0xffff}}};
+    cr_assert_gt(sent_chunk(&flow->sent, placing_packets[0].desc.seq)->count, 16);
+    cr_assert(flow_on_ack(flow, &lie, true, duo_now));
+    placing_lose(0);
+    placing_arrive(1);
+    core_set_datagram(duo_core[0], 0, 8000);
+    duo_talk();
+    cr_assert_eq(placing_packet_count, 3);
+    const struct tx_desc *repair = &placing_packets[2].desc;
+    cr_assert_eq(repair->count, (SIZE / 2 + 8000 - WIRE_BULK_HEADER_BYTES - 1) / (8000 - WIRE_BULK_HEADER_BYTES));
+    cr_assert_eq(repair->mask, wire_full_mask(repair->count), "only %lx of it is repeated", (unsigned long)repair->mask);
+    placing_talk();
+    placing_run(5 * MS);
+    duo_assert_ended(receive, UCCL_OK, SIZE);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+}
+
 Test(place, a_write_that_the_nic_refuses_goes_as_datagrams)
 {
     struct duo_request *send, *receive;

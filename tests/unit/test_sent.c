@@ -164,7 +164,35 @@ Test(sent, partial_masks, .init = setup)
     wire.partials[0].mask = UINT64_MAX;
     cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
     cr_assert_eq(chunk->acked_mask, 0x7, "a whole chunk is no partial one: nothing would be left to repeat");
+    wire.partials[0].mask = 0xfffffffffffffff0;
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert_eq(chunk->acked_mask, 0x7, "it has four datagrams");
     cr_assert_eq(acked.chunks, 0);
+}
+
+/* Two lies in one ack, neither of which is whole by itself. */
+Test(sent, partial_masks_add_up_to_no_whole, .init = setup)
+{
+    struct chunk *chunk = send(0, 1);
+    struct wire_ack wire = {.partial_count = 3, .partials = {{0, 0x3}, {0, 0xc}, {0, UINT64_MAX & ~0xfu}}};
+    struct sent_acked acked;
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert_eq(chunk->acked_mask, 0x3);
+    cr_consistent();
+}
+
+/* No datagram of a write was sent; how many its repair has is decided when it is made. */
+Test(sent, a_write_does_not_arrive_in_part, .init = setup)
+{
+    struct chunk *chunk = send(0, 1);
+    struct wire_ack wire = {.partial_count = 1, .partials = {{0, 0x1}}};
+    struct sent_acked acked;
+    chunk->written = true;
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert_eq(chunk->acked_mask, 0);
+    chunk->written = false;
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert_eq(chunk->acked_mask, 1);
 }
 
 Test(sent, loss_by_path, .init = setup)
