@@ -88,6 +88,7 @@ struct verbs_peer {
     uint32_t retired_at;      /* removed when so many sends had been posted; the handles may be in use */
     int32_t next;             /* in the free list, or that of retired ones */
     bool used;
+    bool told_number;         /* that it offered a queue pair which cannot be one */
 };
 enum { VERBS_NO_PEER = -1 };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 enum { LINK_INFINIBAND, LINK_ETHERNET, LINKS };
-enum { GID_AT = 16, GID_MULTICAST = 0xff };
+enum { GID_AT = 16, GID_MULTICAST = 0xff, IPV4_MULTICAST = 0xe0 };
 
 static void put(uint8_t *at, uint32_t value, unsigned bytes)
 {
@@ -35,9 +35,19 @@ void verbs_address_encode(const struct verbs_address *address, struct nic_queue_
     memcpy(at + GID_AT, address->gid, sizeof address->gid);
 }
 
+/* Whether it stands for one port: not for none, for a group, or for everybody, by IPv4 either. */
+static bool is_of_port(const uint8_t gid[16])
+{
+    static const uint8_t none[16], mapped[12] = {[10] = 0xff, [11] = 0xff}, everybody[4] = {255, 255, 255, 255};
+    if (memcmp(gid, mapped, sizeof mapped) != 0)
+        return memcmp(gid, none, sizeof none) != 0 && gid[0] != GID_MULTICAST;
+    const uint8_t *ipv4 = gid + sizeof mapped;
+    return memcmp(ipv4, none, sizeof everybody) != 0 && memcmp(ipv4, everybody, sizeof everybody) != 0 &&
+           (ipv4[0] & 0xf0) != IPV4_MULTICAST;
+}
+
 const char *verbs_address_decode(const struct nic_queue_address *bytes, struct verbs_address *out)
 {
-    static const uint8_t no_gid[sizeof out->gid];
     const uint8_t *at = bytes->bytes;
     if (bytes->length < 1 || at[0] != NIC_ADDRESS_VERBS)
         return "it is of another backend; set the same UCCL_BACKEND on both sides";
@@ -54,10 +64,9 @@ const char *verbs_address_decode(const struct nic_queue_address *bytes, struct v
     memcpy(address.gid, at + GID_AT, sizeof address.gid);
     if (address.mtu_shift < VERBS_MTU_SHIFT_MIN || address.mtu_shift > VERBS_MTU_SHIFT_MAX)
         return "path MTU out of range";
-    if (address.qpn < 2 || address.qpn >> VERBS_QPN_BITS)
-        return "queue pair number out of range"; /* 0 and 1 are those of management */
-    if (address.ethernet && (memcmp(address.gid, no_gid, sizeof no_gid) == 0 ||
-                             address.gid[0] == GID_MULTICAST))
+    if (!verbs_qpn_is_valid(address.qpn))
+        return "queue pair number out of range";
+    if (address.ethernet && !is_of_port(address.gid))
         return "no GID of a host";
     if (!address.ethernet && (address.lid == 0 || address.lid >= 0xc000))
         return "no LID of a host";

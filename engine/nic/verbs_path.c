@@ -244,15 +244,30 @@ int verbs_path_open(struct nic_queue *queue, const struct nic_path *id, uint32_t
     return 0;
 }
 
+/* The peer offers a queue pair that is nobody's: said once. It may do so again and again. */
+static int refuse_number(struct nic_queue *queue, struct verbs_peer *peer, uint32_t number)
+{
+    char text[VERBS_GID_TEXT];
+    if (!peer->told_number)
+        LOG_WARNING("verbs device %s: the peer with GID %s, LID %u, offers queue pair 0x%x, which cannot be one; what "
+                    "is sent to it goes as datagrams", queue->nic->port->device, verbs_gid_text(peer->address.gid, text),
+                    peer->address.lid, number);
+    peer->told_number = true;
+    return UCCL_EPROTO;
+}
+
 int verbs_path_connect(struct nic_queue *queue, const struct nic_path *id, uint32_t number, uint32_t psn)
 {
     struct nic *nic = queue->nic;
     const struct params *params = queue->setup.params;
-    const struct verbs_address *address = &queue->peers[id->destination].address;
+    struct verbs_peer *peer = &queue->peers[id->destination];
+    const struct verbs_address *address = &peer->address;
     struct verbs_path *path = find(queue, id);
     bool reliable = nic->mode == VERBS_RC;
     if (!path || path->state != VERBS_MADE)
         return UCCL_EINVAL;
+    if (!verbs_qpn_is_valid(number))
+        return refuse_number(queue, peer, number);
     unsigned shift = verbs_choose_mtu((unsigned)__builtin_ctz(queue->port_bytes), address->mtu_shift, 0);
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
                                .path_mtu = (enum ibv_mtu)(shift - VERBS_MTU_SHIFT_MIN + IBV_MTU_256),

@@ -153,6 +153,25 @@ Test(verbs_path, writes_are_placed_and_told, .init = set_up_paths, .fini = close
     nic_verbs_ops.release(queues[1], &rx);
 }
 
+/* Whatever the peer offers: queue pairs of management and of groups are not connected to, and it is said once. */
+Test(verbs_path, numbers_that_are_no_queue_pairs_are_refused, .init = set_up_pair, .fini = close_pair)
+{
+    static const uint32_t numbers[] = {0, 1, 0xffffff, 0x1000000, 0x1000064, 0xffffffff};
+    uint32_t number, psn;
+    struct nic_path id = path_id(0, 0, 1);
+    cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), 0);
+    struct fake_qp *qp = fake_qp_of(number);
+    for (unsigned i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        said[0] = 0;
+        cr_assert_eq(nic_verbs_ops.path_connect(queues[0], &id, numbers[i], 0xffffffff), UCCL_EPROTO);
+        cr_assert_eq(qp->qp.state, IBV_QPS_INIT);
+        cr_assert_eq(strstr(said, "cannot be one") != NULL, i == 0);
+    }
+    nic_verbs_ops.path_fence(queues[0], &id);
+    await_fenced(0, 0);
+    nic_verbs_ops.path_close(queues[0], &id);
+}
+
 /* What finishes while the queue is about to sleep keeps it awake until it has been told, and no longer. */
 Test(verbs_path, finished_work_is_told_before_a_sleep, .init = set_up_paths, .fini = close_pair)
 {

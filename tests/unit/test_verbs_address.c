@@ -73,13 +73,38 @@ Test(verbs_address, fields_are_checked)
     WITH(true, mtu_shift, 255, false);
     WITH(true, qpn, 2, true);
     WITH(true, qpn, 1, false);
-    WITH(true, qpn, 0xffffff, true);
+    WITH(true, qpn, 0, false);
+    WITH(true, qpn, 0xfffffe, true);
+    WITH(true, qpn, 0xffffff, false); /* multicast */
     WITH(true, qpn, 0x1000000, false);
+    WITH(true, qpn, 0xffffffff, false);
     WITH(false, lid, 0, false);
     WITH(false, lid, 1, true);
     WITH(false, lid, 0xbfff, true);
     WITH(false, lid, 0xc000, false); /* multicast */
     WITH(true, gid[0], 0xff, false);
+}
+
+/* A GID is written to before anybody has answered from there. */
+Test(verbs_address, gid_is_that_of_one_port)
+{
+    static const struct {
+        uint8_t ipv4[4];
+        bool good;
+    } hosts[] = {{{10, 0, 0, 1}, true},        {{0, 0, 0, 0}, false},   {{127, 0, 0, 1}, true},
+                 {{223, 255, 255, 255}, true}, {{224, 0, 0, 1}, false}, {{239, 1, 2, 3}, false},
+                 {{240, 0, 0, 1}, true},       {{255, 255, 255, 254}, true}, {{255, 255, 255, 255}, false}};
+    struct nic_queue_address bytes;
+    for (unsigned i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {
+        struct verbs_address address = example(true);
+        memcpy(address.gid + 12, hosts[i].ipv4, sizeof hosts[i].ipv4);
+        verbs_address_encode(&address, &bytes);
+        cr_assert_eq(decode(&bytes) == NULL, hosts[i].good, "IPv4 %u.%u.%u.%u", hosts[i].ipv4[0], hosts[i].ipv4[1],
+                     hosts[i].ipv4[2], hosts[i].ipv4[3]);
+        address.gid[0] = 0xfe; /* no IPv4 address any more */
+        verbs_address_encode(&address, &bytes);
+        cr_assert_null(decode(&bytes));
+    }
 }
 
 Test(verbs_address, other_shapes_are_refused)
