@@ -2,9 +2,11 @@
 /*
  * Whether the NIC reaches memory of a GPU by itself (GPUDirect RDMA), and its registration there.
  *
- * One per allocation, whole, shared by all registrations in it and ended with the last of them: unlike the
- * region it is not kept for the next one, since the allocation's pages could not be freed meanwhile. Which way
- * works is found out anew for each allocation; it depends on how that was made.
+ * One for each range that is registered, since peers may write to whatever a grant's key reaches: not to the rest of
+ * the allocation, which an application's allocator may have given to others. It is shared by all registrations of just
+ * this range and ended with the last of them: unlike the region it is not kept for the next one, since the
+ * allocation's pages could not be freed meanwhile. Which way works depends on how the allocation was made, and is
+ * found out anew.
  *
  * Thread: any; under the engine's lock.
  */
@@ -62,12 +64,16 @@ bool direct_allowed(struct uccl_engine *engine, const char *pci, char why[DIRECT
 
 /* ---- registration ---------------------------------------------------------------------------- */
 
+/* Only whole pages can be exported; the NIC takes of them what is registered. */
 static bool by_dmabuf(struct uccl_engine *engine, const struct mem_identity *is, struct nic_device_memory memory,
                       struct direct *direct, char why[NIC_WHY_TEXT])
 {
     _Static_assert((int)NIC_WHY_TEXT == (int)MEM_WHY_TEXT, "one text for both");
-    if (is->ops->export_dmabuf(is, memory.address, memory.length, &memory.dmabuf_fd, &memory.offset_bytes, why))
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = memory.address / page * page;
+    uintptr_t to = (memory.address + memory.length + page - 1) / page * page;
+    if (is->ops->export_dmabuf(is, from, to - from, &memory.dmabuf_fd, &memory.offset_bytes, why))
         return false;
+    memory.offset_bytes += memory.address - from;
     int error = engine->nic->reg_device(engine->device, &memory, &direct->nic, why);
     close(memory.dmabuf_fd); /* the registration has a reference of its own */
     return error == UCCL_OK;
@@ -79,20 +85,15 @@ static bool by_address(struct uccl_engine *engine, struct nic_device_memory memo
     return engine->nic->reg_device(engine->device, &memory, &direct->nic, why) == UCCL_OK;
 }
 
-/* Whole pages, as dma-bufs want them: what shares a page with the allocation is the device's, too. */
 static void try_ways(struct uccl_engine *engine, const struct mem_region *region, struct direct *direct)
 {
     unsigned way = engine->params.gdr;
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = region->begin / page * page;
-    uintptr_t to = (region->begin + region->length + page - 1) / page * page;
-    struct nic_device_memory memory = {.address = from, .length = to - from, .dmabuf_fd = -1};
+    struct nic_device_memory memory = {.address = direct->address, .length = direct->length, .dmabuf_fd = -1};
     char no_dmabuf[NIC_WHY_TEXT] = "", no_address[NIC_WHY_TEXT] = "";
     if (way != GDR_PEERMEM && by_dmabuf(engine, &region->is, memory, direct, no_dmabuf)) {
         say(direct->why, "direct, as a dma-buf");
         return;
     }
-    memory.address = region->begin;
-    memory.length = region->length;
     if (way != GDR_DMABUF && by_address(engine, memory, direct, no_address)) {
         snprintf(direct->why, sizeof direct->why, "direct, as peer memory%s%s", *no_dmabuf ? "; dma-buf: " : "",
                  no_dmabuf);
@@ -111,14 +112,19 @@ static void tell_once(struct uccl_engine *engine, const struct mem_region *regio
     *told = true;
 }
 
-static struct direct *make(struct uccl_engine *engine, const struct mem_region *region)
+static struct direct *make(struct uccl_engine *engine, const struct uccl_mr *mr)
 {
     char why[DIRECT_WHY_TEXT];
+    const struct mem_region *region = mr->region;
     struct direct *direct = calloc(1, sizeof *direct);
     if (!direct)
         return NULL;
+    direct->address = (uintptr_t)mr->address;
+    direct->length = mr->length;
     if (region->is.managed)
         say(direct->why, "staged: managed memory moves between device and host");
+    else if (mr->length == 0)
+        say(direct->why, "staged: no bytes");
     else if (direct_allowed(engine, region->is.pci, why))
         try_ways(engine, region, direct);
     else
@@ -129,25 +135,34 @@ static struct direct *make(struct uccl_engine *engine, const struct mem_region *
 
 int direct_get(struct uccl_engine *engine, struct uccl_mr *mr)
 {
-    struct mem_region *region = mr->region;
-    if (!region->direct)
-        region->direct = make(engine, region);
-    if (!region->direct)
-        return UCCL_ENOMEM;
-    region->direct->users++;
-    mr->nic = region->direct->nic;
+    struct direct *direct = mr->region->direct;
+    while (direct && (direct->address != (uintptr_t)mr->address || direct->length != mr->length))
+        direct = direct->next;
+    if (!direct) {
+        direct = make(engine, mr);
+        if (!direct)
+            return UCCL_ENOMEM;
+        direct->next = mr->region->direct;
+        mr->region->direct = direct;
+    }
+    direct->users++;
+    mr->direct = direct;
+    mr->nic = direct->nic;
     return UCCL_OK;
 }
 
 void direct_put(struct uccl_engine *engine, struct uccl_mr *mr)
 {
-    struct direct *direct = mr->region->direct;
+    struct direct *direct = mr->direct, **link = &mr->region->direct;
     if (!direct)
         return;
-    mr->nic.handle = NULL; /* it is the region's */
+    mr->direct = NULL;
+    mr->nic.handle = mr->nic.flush_handle = NULL; /* they are the range's */
     if (--direct->users)
         return;
     engine->nic->dereg_mr(engine->device, &direct->nic);
-    mr->region->direct = NULL;
+    while (*link != direct)
+        link = &(*link)->next;
+    *link = direct->next;
     free(direct);
 }

@@ -7,9 +7,12 @@
 
 enum { DIRECT_WHY_TEXT = 256 };
 
-/* Of a region of device memory, while it is registered. */
+/* Of a range of device memory, while it is registered. */
 struct direct {
-    uint32_t users;             /* registrations */
+    struct direct *next;        /* of the same region */
+    uintptr_t address;
+    size_t length;
+    uint32_t users;             /* registrations of just this range */
     struct nic_mr nic;          /* handle NULL: it is staged */
     char why[DIRECT_WHY_TEXT];  /* "direct, as a dma-buf", or "staged: " and why */
 };

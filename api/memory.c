@@ -99,7 +99,7 @@ UCCL_API int uccl_mr_get_info(const uccl_mr *mr, struct uccl_mr_info *out)
     if (is->ops->cpu_readable)
         snprintf(out->reached, sizeof out->reached, "%s", mr->nic.handle ? "direct" : "copied");
     else
-        snprintf(out->reached, sizeof out->reached, "%s", mr->region->direct->why);
+        snprintf(out->reached, sizeof out->reached, "%s", mr->direct->why);
     return UCCL_OK;
 }
 

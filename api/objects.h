@@ -70,7 +70,8 @@ struct uccl_mr {
     void *address;
     size_t length;
     struct mem_region *region;
-    struct nic_mr nic;            /* where the NIC reaches it by itself; of device memory a copy of the region's */
+    struct direct *direct;        /* of device memory; direct.c owns it */
+    struct nic_mr nic;            /* where the NIC reaches it by itself; of device memory a copy of the range's */
     _Atomic uint32_t users;       /* requests pending */
 };
 

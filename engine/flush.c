@@ -29,8 +29,7 @@ bool flush_progress(struct engine_thread *thread)
     struct uccl_request *request;
     struct nic_read reads[READ_BATCH];
     bool some = false;
-    while ((request = flushes->waiting) &&
-           thread->nic->read(thread->queue, request->nic_mr, (uintptr_t)request->buffer, request)) {
+    while ((request = flushes->waiting) && thread->nic->read(thread->queue, request->nic_mr, request)) {
         flushes->waiting = request->staged.next;
         flushes->reading++;
         some = true;

@@ -25,7 +25,7 @@ struct mem_region {
     uintptr_t begin;          /* what it covers */
     size_t length;
     uint32_t references;      /* registrations */
-    struct direct *direct;    /* device memory: how the NIC reaches it, while there are some; api/direct.c owns it */
+    struct direct *direct;    /* device memory: how the NIC reaches the ranges registered; api/direct.c owns them */
     uint64_t idle_since;      /* a count, not a time: when the last one ended */
 };
 

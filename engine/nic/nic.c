@@ -37,9 +37,9 @@ int nic_no_reg_device(struct nic *nic, const struct nic_device_memory *memory, s
     return UCCL_ENOTSUP;
 }
 
-bool nic_no_read(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t address, void *cookie)
+bool nic_no_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie)
 {
-    (void)queue, (void)mr, (void)address, (void)cookie;
+    (void)queue, (void)mr, (void)cookie;
     return false;
 }
 

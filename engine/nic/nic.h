@@ -87,8 +87,12 @@ static inline const uint8_t *nic_rx_payload(const struct nic_rx *rx, unsigned in
 /* Memory that the NIC reaches by itself. */
 struct nic_mr {
     uint32_t local_key;  /* for our work requests */
-    uint32_t remote_key; /* for those of peers */
+    uint32_t remote_key; /* for those of peers, which may write but not read */
     void *handle;        /* the backend's; NULL: not registered */
+    /* of memory of a device: what read() reads, by a key that no peer is told */
+    uint32_t flush_key;
+    void *flush_handle;
+    uintptr_t flush_address;
 };
 
 /* Memory of a device to register: by its address, which the driver of that device must know to resolve, or as a
@@ -212,10 +216,10 @@ struct nic_ops {
     int (*reg_device)(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
                       char why[NIC_WHY_TEXT]);
     /*
-     * Reads a byte of registered device memory, behind all that this NIC has written to that device: once it has
-     * ended (poll_reads(), in order), the device sees that. False: as many as can be are under way.
+     * Reads the first byte of registered device memory, behind all that this NIC has written to that device: once it
+     * has ended (poll_reads(), in order), the device sees that. False: as many as can be are under way.
      */
-    bool (*read)(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t address, void *cookie);
+    bool (*read)(struct nic_queue *queue, const struct nic_mr *mr, void *cookie);
     unsigned (*poll_reads)(struct nic_queue *queue, struct nic_read *out, unsigned max);
     /* Whether both can place in each other's memory: decided alike on both sides. */
     bool (*places)(const struct nic_queue *queue, const struct nic_queue_address *theirs);
@@ -259,7 +263,7 @@ int nic_no_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *
 void nic_no_dereg_mr(struct nic *nic, struct nic_mr *mr);
 int nic_no_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
                       char why[NIC_WHY_TEXT]);
-bool nic_no_read(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t address, void *cookie);
+bool nic_no_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie);
 unsigned nic_no_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max);
 bool nic_no_places(const struct nic_queue *queue, const struct nic_queue_address *theirs);
 int nic_no_path_open(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn);

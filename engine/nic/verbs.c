@@ -331,9 +331,11 @@ static int verbs_reg_mr(struct nic *nic, void *address, size_t length, struct ni
 
 static void verbs_dereg_mr(struct nic *nic, struct nic_mr *mr)
 {
+    if (mr->flush_handle)
+        nic->lib->dereg_mr(mr->flush_handle);
     if (mr->handle)
         nic->lib->dereg_mr(mr->handle);
-    mr->handle = NULL;
+    mr->handle = mr->flush_handle = NULL;
 }
 
 static bool verbs_places(const struct nic_queue *queue, const struct nic_queue_address *theirs)

@@ -206,7 +206,7 @@ void verbs_reap_sends(struct nic_queue *queue);
 /* verbs_gdr.c */
 int verbs_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
                      char why[NIC_WHY_TEXT]);
-bool verbs_read(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t address, void *cookie);
+bool verbs_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie);
 unsigned verbs_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max);
 void verbs_reads_close(struct nic_queue *queue);
 

@@ -7,6 +7,9 @@
  * written before it is there. Each queue has one RC queue pair for such reads, connected to itself and made
  * with the first of them. When it fails, so do all reads on it, and the next one makes it anew.
  *
+ * What peers may write to they may not read. So a byte of each registration is registered once more for these reads,
+ * under a key that stays here.
+ *
  * Threads: verbs_reg_device() any; the rest is the queue's owner's.
  */
 #include "nic/verbs_path.h"
@@ -49,9 +52,11 @@ static struct ibv_mr *reg(const struct nic *nic, const struct nic_device_memory 
 int verbs_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
                      char why[NIC_WHY_TEXT])
 {
-    enum { ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ };
+    enum { ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE };
     bool dmabuf = memory->dmabuf_fd >= 0;
-    struct ibv_mr *mr = NULL;
+    struct nic_device_memory first = *memory;
+    struct ibv_mr *mr = NULL, *flush_mr = NULL;
+    first.length = 1;
     const char *lacks = NULL;
     if (nic->mode == VERBS_UD)
         lacks = "UD queue pairs place nothing";
@@ -67,13 +72,23 @@ int verbs_reg_device(struct nic *nic, const struct nic_device_memory *memory, st
         mr = reg(nic, memory, ACCESS | IBV_ACCESS_RELAXED_ORDERING);
     if (!mr)
         mr = reg(nic, memory, ACCESS);
-    if (!mr) {
+    if (mr)
+        flush_mr = reg(nic, &first, IBV_ACCESS_REMOTE_READ);
+    if (!flush_mr) {
+        int error = errno;
+        if (mr)
+            nic->lib->dereg_mr(mr);
         snprintf(why, NIC_WHY_TEXT, dmabuf ? "the device takes no dma-buf: %.50s"
                                            : "no driver resolves the address (peer memory module): %.40s",
-                 strerror(errno));
+                 strerror(error));
         return UCCL_ENOTSUP;
     }
-    *out = (struct nic_mr){.local_key = mr->lkey, .remote_key = mr->rkey, .handle = mr};
+    *out = (struct nic_mr){.local_key = mr->lkey,
+                           .remote_key = mr->rkey,
+                           .handle = mr,
+                           .flush_key = flush_mr->rkey,
+                           .flush_handle = flush_mr,
+                           .flush_address = memory->address};
     return 0;
 }
 
@@ -157,7 +172,7 @@ static bool open_queue_pair(struct nic_queue *queue)
     return error == 0;
 }
 
-bool verbs_read(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t address, void *cookie)
+bool verbs_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie)
 {
     if (!queue->reads && !(queue->reads = calloc(1, sizeof *queue->reads)))
         return false;
@@ -171,7 +186,7 @@ bool verbs_read(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t addr
                                   .num_sge = 1,
                                   .opcode = IBV_WR_RDMA_READ,
                                   .send_flags = IBV_SEND_SIGNALED,
-                                  .wr.rdma = {.remote_addr = address, .rkey = mr->remote_key}},
+                                  .wr.rdma = {.remote_addr = mr->flush_address, .rkey = mr->flush_key}},
                        *bad;
     reads->cookies[reads->posted++ % READS] = cookie;
     if (works) {

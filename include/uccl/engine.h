@@ -305,7 +305,8 @@ enum uccl_mem { UCCL_MEM_AUTO = 0, UCCL_MEM_HOST = 1, UCCL_MEM_CUDA = 2, UCCL_ME
  * received (pass NULL there); registering it saves work on backends that pin. Memory of a GPU does:
  * without it, it is taken for host memory. UCCL_MEM_AUTO finds the kind out.
  *   The memory stays the caller's and must outlive the registration: free it after uccl_dereg_mr().
- *   Registrations within one allocation of a device share their resources.
+ *   Where the NIC places payload, every peer may write to all of a registration once it was granted a receive in
+ * it: register no more than that. Registrations of just the same range share their resources.
  * No thread's current device or context changes, and no GPU is touched that the application does not use.
  * UCCL_ENOTSUP: a kind that this build or machine lacks, or memory of another kind; UCCL_EINVAL: the
  * range reaches beyond its allocation; UCCL_ENOMEM.

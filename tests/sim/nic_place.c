@@ -63,6 +63,7 @@ struct region {
     const struct process *process; /* NULL: it has ended */
     uintptr_t address;
     size_t length;
+    bool flush; /* for reads that flush, and nothing else */
 };
 
 static struct {
@@ -107,13 +108,19 @@ void nic_place_end(void)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+static uint32_t add_region(const struct nic *nic, const void *address, size_t length, bool flush)
+{
+    place.regions = grown(place.regions, place.region_count, sizeof *place.regions);
+    place.regions[place.region_count++] = (struct region){nic->process, (uintptr_t)address, length, flush};
+    return place.region_count;
+}
+
 int nic_place_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out)
 {
     if (!nic->options.queue_pairs)
         return UCCL_ENOTSUP;
-    place.regions = grown(place.regions, place.region_count, sizeof *place.regions);
-    place.regions[place.region_count++] = (struct region){nic->process, (uintptr_t)address, length};
-    *out = (struct nic_mr){place.region_count, place.region_count, nic};
+    uint32_t key = add_region(nic, address, length, false);
+    *out = (struct nic_mr){.local_key = key, .remote_key = key, .handle = nic};
     return UCCL_OK;
 }
 
@@ -123,17 +130,29 @@ int nic_place_reg_device(struct nic *nic, const struct nic_device_memory *memory
     snprintf(why, NIC_WHY_TEXT, "not this memory");
     if (machine_random(1000) < nic->options.unreachable_permille)
         return UCCL_ENOTSUP;
-    return nic_place_reg_mr(nic, (void *)memory->address, memory->length, out);
+    int error = nic_place_reg_mr(nic, (void *)memory->address, memory->length, out);
+    if (!error) {
+        out->flush_key = add_region(nic, (void *)memory->address, 1, true);
+        out->flush_handle = nic;
+        out->flush_address = memory->address;
+    }
+    return error;
+}
+
+static void drop_region(struct nic *nic, uint32_t key)
+{
+    struct region *region = &place.regions[key - 1];
+    if (region->process != nic->process)
+        machine_fail("memory of node %u is deregistered twice", nic->process->index);
+    region->process = NULL;
 }
 
 void nic_place_dereg_mr(struct nic *nic, struct nic_mr *mr)
 {
-    if (!mr->handle)
-        return;
-    struct region *region = &place.regions[mr->local_key - 1];
-    if (region->process != nic->process)
-        machine_fail("memory of node %u is deregistered twice", nic->process->index);
-    region->process = NULL;
+    if (mr->handle)
+        drop_region(nic, mr->local_key);
+    if (mr->flush_handle)
+        drop_region(nic, mr->flush_key);
 }
 
 void nic_place_check_memory(const struct process *process)
@@ -150,20 +169,20 @@ void nic_place_drop_memory(const struct process *process)
             place.regions[i].process = NULL;
 }
 
-static void check_region(const struct process *process, uint32_t key, uint64_t address, size_t length,
+static void check_region(const struct process *process, uint32_t key, uint64_t address, size_t length, bool flush,
                          const char *doing)
 {
     const struct region *region = key && key <= place.region_count ? &place.regions[key - 1] : NULL;
-    if (!region || region->process != process || address < region->address ||
+    if (!region || region->process != process || region->flush != flush || address < region->address ||
         address - region->address + length > region->length)
         machine_fail("the NIC of node %u %s %zu bytes that key %u does not allow", process->index, doing, length, key);
 }
 
-bool nic_place_read(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t address, void *cookie)
+bool nic_place_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie)
 {
     if (queue->read_count == NIC_READS_MAX)
         return false;
-    check_region(queue->nic->process, mr->remote_key, address, 1, "reads");
+    check_region(queue->nic->process, mr->flush_key, mr->flush_address, 1, true, "reads");
     uint64_t done_ns = machine.now_ns + machine_random(READ_NS_MAX);
     if (queue->read_count && queue->reads[queue->read_count - 1].done_ns > done_ns)
         done_ns = queue->reads[queue->read_count - 1].done_ns;
@@ -369,7 +388,8 @@ static void execute(void *what, uint64_t extra)
         pair->works_tail = &pair->works;
     pair->work_count--;
     if (work->local_key) {
-        check_region(pair->process, work->local_key, work->local_address, work->length - header_bytes, "sends");
+        check_region(pair->process, work->local_key, work->local_address, work->length - header_bytes, false,
+                     "sends");
         payload_nic_read(pair->process, work->local_address, work->packet + header_bytes, work->length - header_bytes);
     }
     fabric_send(pair->node, pair->peer_node, NIC_PLACE_PORT, pair->is.path, work->packet, work->length, work->length);
@@ -458,7 +478,7 @@ bool nic_place_deliver(struct packet *packet, enum drop *why)
         return false;
     uint32_t length = packet->length - (uint32_t)sizeof header;
     if (header.write)
-        check_region(pair->process, header.key, header.address, length, "writes");
+        check_region(pair->process, header.key, header.address, length, false, "writes");
     if (!nic_sim_receive(pair->queue, packet, why)) /* no receive is posted */
         return false;
     pair->expected = header.sequence + 1;

@@ -62,7 +62,7 @@ int nic_place_reg_mr(struct nic *nic, void *address, size_t length, struct nic_m
 int nic_place_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
                          char why[NIC_WHY_TEXT]);
 void nic_place_dereg_mr(struct nic *nic, struct nic_mr *mr);
-bool nic_place_read(struct nic_queue *queue, const struct nic_mr *mr, uintptr_t address, void *cookie);
+bool nic_place_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie);
 unsigned nic_place_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max);
 int nic_place_path_open(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn);
 int nic_place_path_connect(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn);

@@ -6,7 +6,8 @@
  *
  * Memory of the device is registered as a dma-buf or by its address, as far as a test allows. A registration maps
  * the pages that were there then, as a real one does: written to later than it should be, it changes memory that
- * nobody looks at. Every access names a key, and is checked against it.
+ * nobody looks at. Every access names a key, and is checked against it: a read needs one that allows no writes, and
+ * the other way round, since what peers may write to they may not read.
  *
  * With `posts_writes` what was written to the device is not there before a read of it, as on PCIe.
  */
@@ -22,7 +23,7 @@
 
 #include <sys/stat.h>
 
-enum { RDMA_MRS = 256, RDMA_POSTED = 4096, RDMA_KEY = 1000, RDMA_ARMED = 64 };
+enum { RDMA_MRS = 512, RDMA_POSTED = 4096, RDMA_KEY = 1000, RDMA_ARMED = 64 };
 
 struct rdma_mr {
     struct ibv_mr mr;
@@ -34,7 +35,7 @@ struct rdma_mr {
 
 /* A write that the device has not got yet. */
 struct rdma_posted {
-    uint32_t key;
+    uint64_t range; /* where it begins */
     uint8_t *to, *bytes;
     size_t length;
 };
@@ -45,6 +46,7 @@ static struct {
     _Atomic bool stop;
     int dmabuf_errno;        /* what registering fails with; 0: it works */
     bool peer_memory;        /* addresses of the device can be registered */
+    bool no_reads;           /* nothing can be registered to be read */
     _Atomic bool posts_writes;
     _Atomic unsigned lose_one_in;   /* writes; 0: none is lost */
     _Atomic unsigned break_writes, break_reads; /* so many more fail with their queue pair */
@@ -75,13 +77,19 @@ static struct ibv_mr *rdma_map(int fd, off_t offset, size_t length, uint64_t fro
     size_t slack = (size_t)(offset - begin);
     uint8_t *mapped = mmap(NULL, length + slack, PROT_READ | PROT_WRITE, MAP_SHARED, fd, begin);
     FAKE_REQUIRE(mapped != MAP_FAILED);
-    FAKE_REQUIRE(access & IBV_ACCESS_REMOTE_READ && access & IBV_ACCESS_REMOTE_WRITE && access & IBV_ACCESS_LOCAL_WRITE);
+    int may = access & ~IBV_ACCESS_RELAXED_ORDERING;
+    FAKE_REQUIRE(may == (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_LOCAL_WRITE) || may == IBV_ACCESS_REMOTE_READ);
+    if (rdma.no_reads && may == IBV_ACCESS_REMOTE_READ) {
+        munmap(mapped, length + slack);
+        errno = ENOMEM;
+        return NULL;
+    }
     uint32_t key = RDMA_KEY + (uint32_t)(mr - rdma.mrs) + RDMA_MRS * rdma.mrs_made++;
     *mr = (struct rdma_mr){.mr = {.lkey = key, .rkey = key},
                            .mapped = mapped + slack,
                            .from = from,
                            .length = length,
-                           .access = access};
+                           .access = may};
     rdma.mrs_alive++;
     return &mr->mr;
 }
@@ -115,13 +123,14 @@ static struct ibv_mr *rdma_reg_mr(struct ibv_pd *pd, void *address, size_t lengt
     return mr;
 }
 
-/* What waits to be written to the allocation that is registered so gets there. */
+/* What waits to be written to ranges that begin as this one gets there. */
 static void rdma_settle(uint32_t key)
 {
+    uint64_t range = rdma.mrs[(key - RDMA_KEY) % RDMA_MRS].from;
     unsigned left = 0;
     for (unsigned i = 0; i < rdma.posted_count; i++) {
         struct rdma_posted *posted = &rdma.posted[i];
-        if (posted->key != key) {
+        if (posted->range != range) {
             rdma.posted[left++] = *posted;
             continue;
         }
@@ -145,8 +154,8 @@ static int rdma_dereg_mr(struct ibv_mr *ibv)
     return 0;
 }
 
-/* Where the device has it; NULL: it is host memory. */
-static uint8_t *rdma_find(uint64_t address, uint32_t key, size_t length)
+/* Where the device has it; NULL: it is host memory. `access`: one of those that are needed. */
+static uint8_t *rdma_find(uint64_t address, uint32_t key, size_t length, int access)
 {
     if (key < RDMA_KEY) {
         pthread_mutex_lock(&fake.lock);
@@ -156,14 +165,15 @@ static uint8_t *rdma_find(uint64_t address, uint32_t key, size_t length)
     }
     const struct rdma_mr *mr = &rdma.mrs[(key - RDMA_KEY) % RDMA_MRS];
     FAKE_REQUIRE(mr->mapped && mr->mr.lkey == key); /* a registration that has ended */
+    FAKE_REQUIRE(mr->access & access);
     FAKE_REQUIRE(address >= mr->from && address - mr->from + length <= mr->length);
     return mr->mapped + (address - mr->from);
 }
 
 static void rdma_move(uint64_t to, uint32_t to_key, uint64_t from, uint32_t from_key, size_t length)
 {
-    uint8_t *to_device = rdma_find(to, to_key, length);
-    const uint8_t *source = rdma_find(from, from_key, length);
+    uint8_t *to_device = rdma_find(to, to_key, length, IBV_ACCESS_REMOTE_WRITE);
+    const uint8_t *source = rdma_find(from, from_key, length, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
     if (source)
         rdma_settle(from_key); /* a read does not overtake writes */
     if (!source)
@@ -175,7 +185,10 @@ static void rdma_move(uint64_t to, uint32_t to_key, uint64_t from, uint32_t from
     }
     FAKE_REQUIRE(rdma.posted_count < RDMA_POSTED);
     struct rdma_posted *posted = &rdma.posted[rdma.posted_count++];
-    *posted = (struct rdma_posted){.key = to_key, .to = to_device, .bytes = malloc(length), .length = length};
+    *posted = (struct rdma_posted){.range = rdma.mrs[(to_key - RDMA_KEY) % RDMA_MRS].from,
+                                   .to = to_device,
+                                   .bytes = malloc(length),
+                                   .length = length};
     memcpy(posted->bytes, source, length);
 }
 

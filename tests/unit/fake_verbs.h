@@ -57,6 +57,7 @@ struct fake_qp {
     struct fake_receives receives; /* without a shared queue */
     uint32_t sends_max, sends_head, sends_tail;
     uint32_t peer;                 /* connected: number of the other one */
+    int access;                    /* what the other one may do */
     struct ibv_ah_attr route;      /* connected: to it */
     bool silent;                   /* completes nothing, not even when it is flushed */
     struct ibv_send_wr sends[FAKE_RING];
@@ -494,7 +495,8 @@ static int fake_dealloc_pd(struct ibv_pd *pd)
 
 static struct ibv_mr *fake_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
 {
-    (void)pd, (void)access;
+    (void)pd;
+    FAKE_REQUIRE(!(access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC))); /* no peer reads host memory */
     if (fake.register_errno) {
         errno = fake.register_errno;
         return NULL;
@@ -600,8 +602,14 @@ static struct ibv_qp *fake_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr 
 static int fake_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask)
 {
     struct fake_qp *qp = (struct fake_qp *)ibv;
-    if (mask & IBV_QP_DEST_QPN)
+    if (mask & IBV_QP_ACCESS_FLAGS)
+        qp->access = (int)attr->qp_access_flags;
+    if (mask & IBV_QP_DEST_QPN) {
+        /* who reads is connected to itself, and is read by nobody else; whoever writes does not read */
+        int may = qp->access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC);
+        FAKE_REQUIRE(may == (attr->dest_qp_num == ibv->qp_num ? IBV_ACCESS_REMOTE_READ : IBV_ACCESS_REMOTE_WRITE));
         qp->peer = attr->dest_qp_num;
+    }
     if (mask & IBV_QP_AV)
         qp->route = attr->ah_attr;
     ibv->state = attr->qp_state;

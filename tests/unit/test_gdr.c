@@ -104,7 +104,7 @@ static void expect(const char *gdr, const char *level, const char *name, const c
     cr_assert_eq(counter(1, "gpu_uploads") == 0, direct);
     cr_assert_eq(rdma.writes > 0, direct);
     cr_assert_eq(rdma.reads > 0, direct); /* a flush of what is staged has nothing to do */
-    cr_assert_eq(rdma.mrs_alive, direct ? 2 : 0);
+    cr_assert_eq(rdma.mrs_alive, direct ? 4 : 0, "two ranges, and a byte of each to flush with");
     side_free(&from);
     side_free(&to);
     cr_assert_eq(rdma.mrs_alive, 0);
@@ -261,24 +261,104 @@ Test(gdr, beyond_the_level)
 
 /* ---- registrations --------------------------------------------------------------------------- */
 
-/* Registrations in an allocation share one with the NIC; it ends with the last, so that memory can be freed. */
-Test(gdr, one_registration_for_an_allocation)
+/* Registrations of one range share one with the NIC; it ends with the last, so that memory can be freed. */
+Test(gdr, one_registration_for_a_range)
 {
     open_gdr("auto", "sys", "RCMODE", "1");
     uint8_t *memory = fake_alloc(LENGTH, 3);
     uccl_mr *mr[3];
     for (unsigned i = 0; i < 3; i++)
-        IS(uccl_reg_mr(pair.engine[0], memory + i * 1000, 5000, UCCL_MEM_AUTO, &mr[i]), 0);
-    cr_assert_eq(rdma.mrs_alive, 1);
+        IS(uccl_reg_mr(pair.engine[0], memory + 1000, 5000, UCCL_MEM_AUTO, &mr[i]), 0);
     for (unsigned i = 0; i < 3; i++) {
-        cr_assert_eq(rdma.mrs_alive, 1);
+        cr_assert_eq(rdma.mrs_alive, 2);
         IS(uccl_dereg_mr(mr[i]), 0);
     }
     cr_assert_eq(rdma.mrs_alive, 0);
     IS(uccl_reg_mr(pair.engine[0], memory, 1, UCCL_MEM_AUTO, &mr[0]), 0);
-    cr_assert_eq(rdma.mrs_alive, 1, "what is left is deregistered with the engine");
+    cr_assert_eq(rdma.mrs_alive, 2, "what is left is deregistered with the engine");
     close_gdr();
     fake_free(memory);
+}
+
+/* The registrations that allow this; of those the range. */
+static unsigned ranges(int access, uintptr_t *from, size_t *length)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < RDMA_MRS; i++) {
+        if (!rdma.mrs[i].mapped || !(rdma.mrs[i].access & access))
+            continue;
+        *from = rdma.mrs[i].from;
+        *length = rdma.mrs[i].length;
+        count++;
+    }
+    return count;
+}
+
+/* What peers may write to is what was registered, to the byte; what can be read is one byte, by another key. */
+static void expect_no_more(const char *gdr)
+{
+    static const struct {
+        size_t at, length;
+    } pieces[] = {{0, LENGTH}, {0, 1}, {1, 1}, {4095, 2}, {4096, 4096}, {5000, 12345}, {LENGTH - 1, 1}};
+    uintptr_t from;
+    size_t length;
+    open_gdr(gdr, "sys", "RCMODE", "1");
+    uint8_t *memory = fake_alloc(LENGTH, 3);
+    for (unsigned i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+        uccl_mr *mr;
+        IS(uccl_reg_mr(pair.engine[0], memory + pieces[i].at, pieces[i].length, UCCL_MEM_AUTO, &mr), 0);
+        cr_assert_eq(ranges(IBV_ACCESS_REMOTE_WRITE, &from, &length), 1);
+        cr_assert_eq(from, (uintptr_t)memory + pieces[i].at);
+        cr_assert_eq(length, pieces[i].length);
+        cr_assert_eq(ranges(IBV_ACCESS_REMOTE_READ, &from, &length), 1);
+        cr_assert_eq(from, (uintptr_t)memory + pieces[i].at);
+        cr_assert_eq(length, 1);
+        IS(uccl_dereg_mr(mr), 0);
+        cr_assert_eq(rdma.mrs_alive, 0);
+    }
+    close_gdr();
+    fake_free(memory);
+}
+
+Test(gdr, dmabuf_exposes_only_what_is_registered)
+{
+    expect_no_more("dmabuf");
+}
+
+Test(gdr, peer_memory_exposes_only_what_is_registered)
+{
+    rdma.peer_memory = true;
+    expect_no_more("peermem");
+}
+
+/* Pieces of one allocation, ended in another order than they began. */
+Test(gdr, ranges_of_an_allocation_come_and_go)
+{
+    enum { PIECES = 4 };
+    uccl_mr *mr[PIECES];
+    uintptr_t from;
+    size_t length;
+    open_gdr("auto", "sys", "RCMODE", "1");
+    uint8_t *memory = fake_alloc(LENGTH, 3);
+    for (unsigned i = 0; i < PIECES; i++)
+        IS(uccl_reg_mr(pair.engine[0], memory + i * 1000, 5000, UCCL_MEM_AUTO, &mr[i]), 0);
+    cr_assert_eq(rdma.mrs_alive, 2 * PIECES);
+    IS(uccl_dereg_mr(mr[1]), 0);
+    IS(uccl_dereg_mr(mr[3]), 0);
+    IS(uccl_dereg_mr(mr[0]), 0);
+    cr_assert_eq(ranges(IBV_ACCESS_REMOTE_WRITE, &from, &length), 1);
+    cr_assert_eq(from, (uintptr_t)memory + 2000);
+    IS(uccl_dereg_mr(mr[2]), 0);
+    cr_assert_eq(rdma.mrs_alive, 0);
+    close_gdr();
+    fake_free(memory);
+}
+
+/* One registration works and the byte to flush with does not: nothing is left, and all is staged. */
+Test(gdr, nothing_to_flush_with)
+{
+    rdma.no_reads = true;
+    expect("dmabuf", "sys", "RCMODE", "1", "staged: the device takes no dma-buf: Cannot allocate memory");
 }
 
 /* Memory comes back at the same address: a registration of what was there before would write to nobody's pages. */
@@ -297,7 +377,7 @@ Test(gdr, memory_at_the_same_address)
         side_free(&to);
     }
     cr_assert_eq(counter(1, "gpu_uploads"), 0);
-    cr_assert_eq(rdma.mrs_made, 8);
+    cr_assert_eq(rdma.mrs_made, 16);
     close_gdr();
 }
 
