@@ -224,7 +224,7 @@ struct nic_ops {
     /* Whether both can place in each other's memory: decided alike on both sides. */
     bool (*places)(const struct nic_queue *queue, const struct nic_queue_address *theirs);
     /* Makes a queue pair and tells its number and first packet sequence number; connects it to the peer's.
-     * 0, or an error (logged). */
+     * 0, an error (logged), or UCCL_EAGAIN: too many were made of late. */
     int (*path_open)(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn);
     int (*path_connect)(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn);
     /* Ends all traffic on it, in both directions; path_event() says when that is so. */

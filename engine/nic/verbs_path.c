@@ -218,10 +218,25 @@ static struct verbs_path *new_path(struct nic_queue *queue, const struct nic_pat
     return path;
 }
 
+/* A peer that gives its queue pairs up again and again has ours made at the pace at which they come to an end. */
+static bool many_rest(const struct nic_queue *queue, const struct nic_path *id)
+{
+    const struct verbs_paths *paths = queue->paths;
+    unsigned resting = 0;
+    for (uint32_t i = 0; i < paths->count; i++) {
+        const struct verbs_path *path = paths->all[i];
+        resting += path && path->state == VERBS_RESTING && path->is.destination == id->destination &&
+                   path->is.path == id->path;
+    }
+    return resting >= VERBS_RESTING_MAX;
+}
+
 int verbs_path_open(struct nic_queue *queue, const struct nic_path *id, uint32_t *number, uint32_t *psn)
 {
     if (atomic_load(&queue->nic->gone) || atomic_load(&queue->nic->turns) & 1)
         return UCCL_EIO; /* has been said; the core tries again */
+    if (many_rest(queue, id))
+        return UCCL_EAGAIN;
     struct verbs_path *path = new_path(queue, id);
     if (!path || !path->works) {
         if (path)

@@ -27,6 +27,7 @@ enum {
     VERBS_BUCKETS = 256,          /* of the table from queue pair number to path */
     VERBS_DRAIN_MS = 20,          /* until what had been received is there, where the device does not tell */
     VERBS_DRAIN_MAX_MS = 1000,    /* until a queue pair whose sends do not end is destroyed at once */
+    VERBS_RESTING_MAX = 8,        /* queue pairs that a path may have at rest: no other is made meanwhile */
 };
 
 enum verbs_path_state { VERBS_MADE, VERBS_UP, VERBS_FENCING, VERBS_FENCED, VERBS_RESTING };
@@ -59,6 +60,7 @@ struct verbs_path {
     uint32_t depth;           /* work requests; a power of two */
     uint32_t psn;             /* of our first packet */
     uint32_t built, posted, done;
+    uint32_t repairs;         /* slots that it holds */
     uint32_t done_seen;       /* `done` at the last look for stalls, which was new then */
     uint64_t progress_ms;     /* when that was */
     uint32_t marker;          /* FENCING: number of the last send */

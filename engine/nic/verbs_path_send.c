@@ -105,6 +105,20 @@ static void send_writes(struct verbs_path *path, const struct tx_desc *desc)
     }
 }
 
+/*
+ * Whether the pool gives so many slots to this path's peer: it may hold as many as stay free at most. So one whose
+ * queue pairs do not finish leaves some to the others, each of which finds half of what is left.
+ */
+static bool pool_gives(const struct verbs_path *path, uint32_t count)
+{
+    const struct nic_queue *queue = path->queue;
+    struct verbs_path **of_peer = queue->peers[path->is.destination].paths;
+    uint32_t free = queue->paths->free_repair_count, held = 0;
+    for (unsigned i = 0; i < queue->setup.params->port_entropy; i++)
+        held += of_peer[i] ? of_peer[i]->repairs : 0;
+    return count <= free && held + count <= free - count;
+}
+
 /* A repair: datagrams on the way that the original took. */
 static void send_datagrams(struct verbs_path *path, const struct tx_desc *desc, uint64_t mask)
 {
@@ -116,6 +130,7 @@ static void send_datagrams(struct verbs_path *path, const struct tx_desc *desc, 
         if (!(mask >> i & 1))
             continue;
         int16_t slot = paths->free_repairs[--paths->free_repair_count];
+        path->repairs++;
         uint8_t *at = paths->repairs.memory + (size_t)slot * queue->nic->datagram_bytes;
         uint32_t length = datagram_length(desc, i);
         assert(length <= queue->nic->datagram_bytes);
@@ -144,7 +159,7 @@ bool verbs_path_send(struct nic_queue *queue, const struct tx_desc *desc)
         return false;
     if (write)
         send_writes(path, desc);
-    else if (count > queue->paths->free_repair_count)
+    else if (!pool_gives(path, count))
         return false;
     else
         send_datagrams(path, desc, mask);
@@ -162,8 +177,10 @@ static void finish(struct verbs_path *path, uint32_t until, bool well, uint64_t 
     paths->requests -= until - path->done;
     for (; path->done != until; path->done++) {
         const struct verbs_work *work = work_of(path, path->done);
-        if (work->slot != NO_SLOT)
+        if (work->slot != NO_SLOT) {
             paths->free_repairs[paths->free_repair_count++] = work->slot;
+            path->repairs--;
+        }
         if (work->last && well && !path->failed) {
             path->newest_done = (struct nic_done){work->cookie, at_ns};
             paths->dones += !path->has_done;

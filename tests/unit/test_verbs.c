@@ -231,6 +231,60 @@ Test(verbs_path, full_queue_is_said_not_hit, .init = set_up_paths, .fini = close
     cr_assert_eq(repairs, 4);
 }
 
+/* A peer whose queue pairs finish nothing takes no more of the pool than it leaves to the others, who share that. */
+Test(verbs_path, pool_of_repairs_is_shared_among_peers, .init = set_up, .fini = close_pair)
+{
+    enum { EACH = 16, PEERS = 3 };
+    static const unsigned expected[PEERS] = {128, 64, 32};
+    uint32_t number, psn, peer[PEERS];
+    params.port_entropy = 4;
+    params.path_depth = 256;
+    open_pair();
+    for (unsigned i = 0; i < PEERS; i++) {
+        unsigned held = 0;
+        peer[i] = i ? add_peer(queues[0], queues[1]) : to_second;
+        for (uint16_t path = 0; path < 4; path++) {
+            struct nic_path id = {.flow = path_id(0, 0, 1).flow, .destination = peer[i], .path = path, .generation = 1};
+            cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), 0);
+            cr_assert_eq(nic_verbs_ops.path_connect(queues[0], &id, 2, 0), 0); /* to nobody */
+        }
+        while (send_repair_to(peer[i], held / EACH % 4, EACH, 9))
+            held += EACH;
+        cr_assert_eq(held, expected[i], "peer %u: %u", i, held);
+    }
+    cr_assert_eq(queues[0]->paths->free_repair_count, VERBS_REPAIRS - 128 - 64 - 32);
+    nic_verbs_ops.flush(queues[0]);
+    fake_run();
+    struct nic_done done[16];
+    cr_assert_eq(nic_verbs_ops.poll_tx(queues[0], done, 16), 4 + 4 + 2);
+    cr_assert_eq(queues[0]->paths->free_repair_count, VERBS_REPAIRS);
+    cr_assert(send_repair_to(peer[2], 0, CORE_TRAIN_MAX, 9));
+    nic_verbs_ops.flush(queues[0]);
+}
+
+/* A peer gives its queue pairs up again and again: ours are made no faster than they come to an end. */
+Test(verbs_path, generations_wait_for_those_at_rest, .init = set_up_pair, .fini = close_pair)
+{
+    struct nic_path id;
+    uint32_t number, psn;
+    for (uint32_t generation = 1; generation <= VERBS_RESTING_MAX; generation++) {
+        id = path_id(0, 0, generation);
+        cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), 0);
+        nic_verbs_ops.path_fence(queues[0], &id);
+        await_fenced(0, 0);
+        nic_verbs_ops.path_close(queues[0], &id);
+        queues[0]->paths->all[generation - 1]->since_ms = UINT32_MAX; /* they rest for as long as the test takes */
+    }
+    said[0] = 0;
+    id = path_id(0, 0, VERBS_RESTING_MAX + 1);
+    cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), UCCL_EAGAIN);
+    cr_assert_str_empty(said, "it is no fault of the device");
+    struct nic_path other = path_id(0, 1, 1);
+    cr_assert_eq(nic_verbs_ops.path_open(queues[0], &other, &number, &psn), 0);
+    verbs_paths_sweep(queues[0], UINT32_MAX + UINT64_C(1) + params.packet_lifetime_ms);
+    cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), 0);
+}
+
 Test(verbs_path, failed_send_is_told_in_words_and_fenced, .init = set_up_paths, .fini = close_pair)
 {
     struct nic_path_event event;

@@ -214,13 +214,14 @@ static inline bool send_write(uint16_t path, uint32_t generation, uint32_t offse
     return nic_verbs_ops.send(queues[0], &desc);
 }
 
-/* A repair of `count` datagrams on the path. */
-static inline bool send_repair(uint8_t count, uint64_t cookie)
+/* A repair of `count` datagrams on a path. */
+static inline bool send_repair_to(uint32_t destination, uint16_t path, uint8_t count, uint64_t cookie)
 {
     struct tx_desc desc = {.kind = TX_BULK,
                            .on_path = true,
+                           .path = path,
                            .generation = 1,
-                           .destination = to_second,
+                           .destination = destination,
                            .count = count,
                            .mask = wire_full_mask(count),
                            .datagram_bytes = 1000,
@@ -231,6 +232,11 @@ static inline bool send_repair(uint8_t count, uint64_t cookie)
                            .bulk_last = 1000 - WIRE_BULK_HEADER_BYTES,
                            .cookie = cookie};
     return nic_verbs_ops.send(queues[0], &desc);
+}
+
+static inline bool send_repair(uint8_t count, uint64_t cookie)
+{
+    return send_repair_to(to_second, 0, count, cookie);
 }
 
 /* The newest finished cookie; 0: none. */
