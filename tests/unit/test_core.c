@@ -420,6 +420,72 @@ Test(core, datagrams_change_their_size, .init = duo_open)
     both_arrive(send, recv, LARGE);
 }
 
+/* ---- a peer's lies ---------------------------------------------------------------------------- */
+
+/* An ack that acks nothing, and lies about the newest of what was sent on path 0. */
+static struct wire_ack lie_about_time(uint32_t time_stamp, uint32_t hold)
+{
+    struct flow *flow = duo_flow[0];
+    return (struct wire_ack){.number = flow->peer_ack_number,
+                             .cumulative = (uint32_t)flow->sent.cumulative,
+                             .next = (uint32_t)flow->sack.cumulative,
+                             .path_count = 1,
+                             .paths = {{.path_seq = flow->paths.paths[0].next_seq - 1,
+                                        .time_stamp = time_stamp,
+                                        .hold = hold}}};
+}
+
+/* Whatever the peer says of times: what is lost is repaired when the timeout is at its limit, at the latest. */
+Test(core, lies_about_time_are_bounded)
+{
+    static const uint32_t lies[][2] = {
+        {0, 0}, {0, UINT32_MAX}, {1, 0}, {1, UINT32_MAX}, {UINT32_MAX, 0}, {UINT32_MAX, UINT32_MAX},
+        {UINT32_MAX / 2, UINT32_MAX / 2}};
+    duo_defaults();
+    duo_params.dead_peer_ms = 20000;
+    duo_params.port_entropy = 1;
+    duo_open_as(false);
+    for (unsigned i = 0; i < sizeof lies / sizeof lies[0]; i++) {
+        struct duo_request *recv = duo_recv(1, LARGE);
+        duo_talk();
+        struct duo_request *send = duo_send(0, LARGE);
+        duo_transmit(0);
+        duo_drop(0);
+        struct wire_ack lie = lie_about_time(wire_time(duo_now) + lies[i][0], lies[i][1]);
+        lie.window_kb = 1024;
+        cr_assert(flow_on_ack(duo_flow[0], &lie, true, duo_now));
+        const struct rtt *rtt = &duo_flow[0]->rtt;
+        cr_assert(rtt->latest_ns >= 1 && rtt->latest_ns <= UINT64_C(1) << 36);
+        cr_assert_leq(duo_flow[0]->cc.pace_gap_ns, 10 * MS);
+        duo_run(3 * duo_params.rto_max_us * US);
+        both_arrive(send, recv, LARGE);
+    }
+    duo_assert_rest();
+}
+
+/* A window of nothing lets one chunk at a time go, a huge one no more than congestion control. */
+Test(core, lies_about_the_window_are_bounded, .init = duo_open)
+{
+    static const uint32_t windows_kb[] = {0, UINT32_MAX};
+    for (unsigned i = 0; i < 2; i++) {
+        struct flow *flow = duo_flow[0];
+        struct duo_request *recv = duo_recv(1, 1 << 20);
+        duo_talk();
+        struct wire_ack lie = lie_about_time(0, 0);
+        lie.path_count = 0;
+        lie.number = flow->peer_ack_number + 0x7fffffff; /* what follows is older */
+        lie.window_kb = windows_kb[i];
+        cr_assert(flow_on_ack(flow, &lie, true, duo_now));
+        struct duo_request *send = duo_send(0, 1 << 20);
+        duo_transmit(0);
+        cr_assert_eq(flow->peer_window_bytes, windows_kb[i] * UINT64_C(1024));
+        cr_assert_leq(flow->sent.flying_payload, i ? flow->cc.cwnd_bytes : 65536);
+        cr_assert_geq(flow->sent.flying_chunks, 1);
+        duo_run(2000 * MS);
+        both_arrive(send, recv, 1 << 20);
+    }
+}
+
 /* ---- waiting for the owner ------------------------------------------------------------------- */
 
 /* What `side` has sent arrives after 20 us, and waits for the other's owner then, who knows how long. */
