@@ -607,6 +607,8 @@ static void step(unsigned kind, const uint8_t *data, size_t length)
         break;
     case 4:
         core_flush_acks(core);
+        if (length > 1) /* the route takes other datagrams from now on */
+            core_set_datagram(core, 0, CORE_DATAGRAM_MIN + first * 32);
         break;
     case 5:
         fetch(&requests[first % REQUESTS], second & 1);
