@@ -10,7 +10,7 @@ PARTS="unit sim mem integration sanitize stress fuzz model vm"
 declare -A OPTIONS=(
     [fuzz]="--seconds=N"
     [model]="--deep"
-    [sim]="--scenario=NAME --seed=S --seeds=N --trace --jobs=N --seconds=T --campaign --hours=H"
+    [sim]="--scenario=NAME --seed=S --seeds=N --trace --jobs=N --seconds=T --failures=F --campaign --hours=H"
 )
 
 usage() {

@@ -7,6 +7,7 @@
  *   sim [--scenario NAME] [--seed S] [--seeds N] [--trace]   plays N seeds from S on
  *   sim --corpus FILE [--seconds T]                          seeds with known hashes, then new ones for T s
  *   sim --campaign --hours H                                 new seeds for long
+ *   sim --seconds T [--failures F]                           new seeds for T s, however many of F fail
  *   sim --write-corpus FILE                                  notes the hashes of the corpus's seeds
  *   sim --list                                               names of scenarios
  */
@@ -19,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,13 +28,16 @@
 enum {
     SCENARIOS_MAX = 128,
     CORPUS_MAX = 512,
-    JOBS_MAX = 64,
-    FAILURES_MAX = 10,       /* then nothing new begins */
+    JOBS_MAX = 1024,
+    FAILURES_DEFAULT = 10,   /* then nothing new begins */
     REAL_SECONDS_MAX = 300,  /* of one seed */
     SEEDS_DEFAULT = 400,
     REPEAT_EVERY = 8,        /* seeds: one of them is played twice */
     CORPUS_SEEDS = 1,        /* per scenario, when a corpus is written */
     REPORT_SECONDS = 60,     /* of a campaign */
+    LAST_PERCENT = 10,       /* of the time that is given: no seed begins in it, so that most of them end */
+    LAST_SECONDS_MAX = 5,
+    LOOK_EVERY_NS = 2000000, /* for workers that have ended */
 };
 
 struct sums {
@@ -69,9 +74,11 @@ static struct {
     int only;                /* scenario, or -1 */
     uint64_t seed, seeds;
     bool trace, from_corpus, check_hashes;
-    time_t until;            /* 0: after so many seeds */
-    unsigned jobs;
+    double begin_until, until; /* s, monotonic: no seed begins, or goes on, after it; 0: after so many seeds */
+    unsigned jobs, failures_max;
 } plan;
+
+static volatile sig_atomic_t told_to_stop;
 
 static void collect_scenarios(void)
 {
@@ -91,6 +98,13 @@ static int find_scenario(const char *name)
             return (int)i;
     }
     return -1;
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
 /* ---- workers --------------------------------------------------------------------------------- */
@@ -150,7 +164,7 @@ static void work(struct job *job)
 {
     for (;;) {
         uint64_t unit = atomic_fetch_add(&shared->next, 1);
-        if (shared->stop || unit >= plan.seeds || (plan.until && time(NULL) >= plan.until))
+        if (shared->stop || unit >= plan.seeds || (plan.until > 0 && seconds_now() >= plan.begin_until))
             break;
         job->unit = unit;
         play_unit(unit);
@@ -163,8 +177,13 @@ static bool start_job(struct job *job)
 {
     fflush(stdout);
     pid_t pid = fork();
-    if (pid == 0)
+    if (pid == 0) {
+        /* its parent ends it, and tells what had not ended */
+        signal(SIGINT, SIG_IGN);
+        signal(SIGTERM, SIG_IGN);
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         work(job);
+    }
     job->pid = pid;
     return pid > 0;
 }
@@ -181,32 +200,59 @@ static void tell_failure(const struct job *job, int status)
     fflush(stdout);
 }
 
+/* Waits for a worker. When the time is up, or somebody says so, those that still play are killed: an unfinished seed
+ * has neither passed nor failed. */
+static pid_t wait_for_worker(int *status, bool *cut)
+{
+    for (;;) {
+        pid_t pid = waitpid(-1, status, WNOHANG);
+        if (pid != 0)
+            return pid;
+        if (!*cut && (told_to_stop || (plan.until > 0 && seconds_now() >= plan.until))) {
+            *cut = shared->stop = true;
+            for (unsigned i = 0; i < plan.jobs; i++) {
+                if (shared->jobs[i].pid > 0)
+                    kill(shared->jobs[i].pid, SIGKILL);
+            }
+        }
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_EVERY_NS}, NULL);
+    }
+}
+
 /* Plays what the plan says; returns how many seeds failed. */
 static unsigned play_all(void)
 {
-    unsigned failures = 0, running = 0;
+    unsigned failures = 0, running = 0, unfinished = 0;
+    bool cut = false;
     shared->next = 0;
     for (unsigned i = 0; i < plan.jobs; i++)
         running += start_job(&shared->jobs[i]);
     while (running) {
         int status = 0;
-        pid_t pid = wait(&status);
-        if (pid < 0 && errno != EINTR)
+        pid_t pid = wait_for_worker(&status, &cut);
+        if (pid < 0)
             break;
-        for (unsigned i = 0; i < plan.jobs && pid > 0; i++) {
+        for (unsigned i = 0; i < plan.jobs; i++) {
             struct job *job = &shared->jobs[i];
             if (job->pid != pid)
                 continue;
             running--;
+            job->pid = 0;
             if (status == 0)
                 continue;
+            if (cut && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+                unfinished++;
+                continue;
+            }
             tell_failure(job, status);
-            if (++failures >= FAILURES_MAX)
+            if (++failures >= plan.failures_max)
                 shared->stop = true;
             else
                 running += start_job(job);
         }
     }
+    if (unfinished)
+        printf("# %u seeds had not ended when the time was up\n", unfinished);
     return failures;
 }
 
@@ -251,7 +297,7 @@ static bool write_corpus(const char *path)
     plan.from_corpus = true;
     plan.check_hashes = false;
     plan.seeds = corpus_count;
-    if (play_all())
+    if (play_all() || told_to_stop)
         return false;
     FILE *file = fopen(path, "w");
     if (!file) {
@@ -304,6 +350,10 @@ static pid_t start_reporter(void)
 {
     fflush(stdout);
     pid_t pid = fork();
+    if (pid == 0) {
+        signal(SIGINT, SIG_DFL);
+        signal(SIGTERM, SIG_DFL);
+    }
     while (pid == 0) {
         sleep(REPORT_SECONDS);
         if (getppid() == 1)
@@ -317,7 +367,8 @@ static pid_t start_reporter(void)
 static int usage(void)
 {
     fprintf(stderr, "usage: sim [--scenario NAME] [--seed S] [--seeds N] [--jobs J] [--trace] [--list]\n"
-                    "           [--corpus FILE] [--seconds T] [--campaign] [--hours H] [--write-corpus FILE]\n");
+                    "           [--corpus FILE] [--seconds T] [--failures F] [--campaign] [--hours H]\n"
+                    "           [--write-corpus FILE]\n");
     return 2;
 }
 
@@ -338,6 +389,8 @@ static bool take_option(struct arguments *arguments, const char *name, const cha
         arguments->seeded = true;
     } else if (!strcmp(name, "--jobs")) {
         plan.jobs = (unsigned)strtoul(value, NULL, 0);
+    } else if (!strcmp(name, "--failures")) {
+        plan.failures_max = (unsigned)strtoul(value, NULL, 0);
     } else if (!strcmp(name, "--hours")) {
         arguments->seconds = strtod(value, NULL) * 3600;
     } else if (!strcmp(name, "--seconds")) {
@@ -382,7 +435,9 @@ static bool take_arguments(struct arguments *arguments, int argc, char **argv)
 static unsigned play_new(const struct arguments *arguments)
 {
     if (arguments->campaign || arguments->seconds > 0) {
-        plan.until = time(NULL) + (time_t)(arguments->seconds > 0 ? arguments->seconds : 3600);
+        double seconds = arguments->seconds > 0 ? arguments->seconds : 3600, last = seconds * LAST_PERCENT / 100;
+        plan.until = seconds_now() + seconds;
+        plan.begin_until = plan.until - (last < LAST_SECONDS_MAX ? last : LAST_SECONDS_MAX);
         if (!arguments->counted)
             plan.seeds = UINT64_MAX;
         if (!arguments->seeded)
@@ -400,6 +455,12 @@ static unsigned play_new(const struct arguments *arguments)
     return failed;
 }
 
+static void stop_when_told(int number)
+{
+    (void)number;
+    told_to_stop = 1;
+}
+
 int main(int argc, char **argv)
 {
     struct arguments arguments = {0};
@@ -409,6 +470,7 @@ int main(int argc, char **argv)
     plan.seed = 1;
     plan.seeds = SEEDS_DEFAULT;
     plan.check_hashes = true;
+    plan.failures_max = FAILURES_DEFAULT;
     plan.jobs = processors < 1 ? 1 : (unsigned)processors;
     if (!take_arguments(&arguments, argc, argv))
         return usage();
@@ -421,6 +483,9 @@ int main(int argc, char **argv)
         perror("mmap");
         return 2;
     }
+    struct sigaction action = {.sa_handler = stop_when_told}; /* interrupts what waits */
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
     if (arguments.write_to)
         return !write_corpus(arguments.write_to);
     unsigned failed = 0;
