@@ -6,8 +6,10 @@
 #include "objects.h"
 
 #include "bootstrap.h"
+#include "fault.h"
 #include "log.h"
 
+#include <errno.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
@@ -79,10 +81,15 @@ UCCL_API int uccl_handle_from_address(const char *host, uint16_t port, struct uc
     char service[8];
     snprintf(service, sizeof service, "%u", port);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found;
+    errno = 0;
     int failed = getaddrinfo(host, service, &hints, &found);
     if (failed) {
-        LOG_ERR("cannot resolve '%s': %s", host, gai_strerror(failed));
-        return UCCL_EADDR;
+        char why[FAULT_TEXT];
+        int error = errno; /* of what the resolver did last: without a descriptor no name is known */
+        bool ran_out = failed == EAI_MEMORY || (error && fault_error(error) == UCCL_ENOMEM);
+        LOG_ERR("cannot resolve '%s': %s", host,
+                ran_out ? fault_text(failed == EAI_MEMORY ? ENOMEM : error, why) : gai_strerror(failed));
+        return ran_out ? UCCL_ENOMEM : UCCL_EADDR;
     }
     union nic_address address;
     memset(&address, 0, sizeof address);

@@ -4,6 +4,7 @@
 
 #include "config.h"
 #include "direct.h"
+#include "fault.h"
 #include "log.h"
 #include "topology.h"
 
@@ -48,7 +49,8 @@ static int open_device(struct uccl_engine *engine)
     engine->nic = &nic_verbs_ops;
     if (backend != BACKEND_UDP) {
         int error = engine->nic->open(&engine->params, &engine->device);
-        if (!error || backend == BACKEND_VERBS)
+        /* short of descriptors or memory, UDP would hide that there is a device */
+        if (!error || error == UCCL_ENOMEM || backend == BACKEND_VERBS)
             return error;
     }
 #else
@@ -122,8 +124,10 @@ static int build(struct uccl_engine *engine)
     }
     engine->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (engine->event_fd < 0) {
-        LOG_ERR("cannot make an event descriptor: %s (limit of open files: ulimit -n)", strerror(errno));
-        return UCCL_EIO;
+        char text[FAULT_TEXT];
+        int error = errno;
+        LOG_ERR("cannot make an event descriptor: %s", fault_text(error, text));
+        return fault_error(error);
     }
     engine->conn_generations = calloc(CORE_CONNS_MAX, sizeof *engine->conn_generations);
     engine->conn_indices = calloc(CORE_CONNS_MAX / 64, sizeof *engine->conn_indices);

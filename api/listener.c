@@ -6,6 +6,7 @@
 #include "objects.h"
 
 #include "bootstrap.h"
+#include "fault.h"
 #include "log.h"
 
 #include <errno.h>
@@ -87,11 +88,11 @@ UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct 
         failed = listen_on(&address, &listener->fd);
     }
     if (failed) {
-        char text[96];
+        char text[96], why[FAULT_TEXT];
         address_text(&address, text, sizeof text);
-        LOG_ERR("cannot listen on %s: %s", text, strerror(failed));
+        LOG_ERR("cannot listen on %s: %s", text, fault_text(failed, why));
         free(listener);
-        return failed == EADDRINUSE || failed == EADDRNOTAVAIL || failed == EACCES ? UCCL_EADDR : UCCL_EIO;
+        return failed == EADDRINUSE || failed == EADDRNOTAVAIL || failed == EACCES ? UCCL_EADDR : fault_error(failed);
     }
     listener->engine = engine;
     listener->port = ntohs(*port_of(&address));
@@ -111,6 +112,13 @@ UCCL_API uint16_t uccl_listener_port(const uccl_listener *listener)
     return listener ? listener->port : 0;
 }
 
+/* accept() asks for a descriptor before it looks whether anybody waits. */
+static bool somebody_waits(const struct uccl_listener *listener)
+{
+    struct pollfd listening = {.fd = listener->fd, .events = POLLIN};
+    return poll(&listening, 1, 0) > 0;
+}
+
 /* Takes waiting TCP connections in, for as long as there is room. */
 static void accept_strangers(struct uccl_listener *listener)
 {
@@ -118,10 +126,11 @@ static void accept_strangers(struct uccl_listener *listener)
     while (listener->count < HANDSHAKES_MAX) {
         int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
-            bool exhausted = errno != EAGAIN && errno != EINTR && errno != ECONNABORTED;
+            char text[FAULT_TEXT];
+            int error = errno;
+            bool exhausted = error != EAGAIN && error != EINTR && error != ECONNABORTED && somebody_waits(listener);
             if (exhausted && !listener->exhausted)
-                LOG_WARNING("cannot accept on port %u: %s (limit of open files: ulimit -n)",
-                            listener->port, strerror(errno));
+                LOG_WARNING("cannot accept on port %u: %s", listener->port, fault_text(error, text));
             listener->exhausted = exhausted;
             return;
         }
@@ -253,17 +262,19 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
             return UCCL_ETIMEDOUT;
     }
     struct uccl_conn *conn;
+    bool exhausted;
     free_abandoned(listener->engine);
     for (;;) {
         accept_strangers(listener);
         conn = step_all(listener);
-        if (conn || clock_now_ns() >= deadline_ns)
+        exhausted = listener->exhausted && listener->count == 0; /* no handshake will give a descriptor back */
+        if (conn || exhausted || clock_now_ns() >= deadline_ns)
             break;
         wait_for_sockets(listener, deadline_ns);
     }
     pthread_mutex_unlock(&listener->lock);
     if (!conn)
-        return timeout_ms == 0 ? UCCL_EAGAIN : UCCL_ETIMEDOUT;
+        return exhausted ? UCCL_ENOMEM : timeout_ms == 0 ? UCCL_EAGAIN : UCCL_ETIMEDOUT;
     *out = conn;
     return UCCL_OK;
 }

@@ -14,6 +14,7 @@
  */
 #include "bootstrap.h"
 
+#include "fault.h"
 #include "log.h"
 
 #include <arpa/inet.h>
@@ -422,11 +423,6 @@ static int errno_error(int system_error)
         return UCCL_EREFUSED;
     case ETIMEDOUT:
         return UCCL_ETIMEDOUT;
-    case EMFILE:
-    case ENFILE:
-    case ENOBUFS:
-    case ENOMEM:
-        return UCCL_ENOMEM;
     case ENETUNREACH:
     case EHOSTUNREACH:
     case ENETDOWN:
@@ -445,7 +441,7 @@ static int errno_error(int system_error)
     case EPIPE:
         return UCCL_EPROTO;
     default:
-        return UCCL_EIO;
+        return fault_error(system_error);
     }
 }
 
@@ -704,7 +700,7 @@ int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[
     bool v6 = address->any.sa_family == AF_INET6;
     in_port_t port = v6 ? address->v6.sin6_port : address->v4.sin_port;
     char text[ADDRESS_TEXT_BYTES];
-    char why[128];
+    char why[FAULT_TEXT];
     address_text(address, text, sizeof text);
     if ((!v6 && address->any.sa_family != AF_INET) || port == 0) {
         LOG_WARNING("cannot connect to %s: no IPv4 or IPv6 address with a port", text);
@@ -714,7 +710,7 @@ int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[
     int fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         int error = errno_error(errno);
-        LOG_WARNING("cannot connect to %s: socket: %s", text, strerror_r(errno, why, sizeof why));
+        LOG_WARNING("cannot connect to %s: socket: %s", text, fault_text(errno, why));
         return error;
     }
     struct bootstrap *boot = make(fd, false, engine_id, deadline_ns);

@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "../api/export.h"
+#include "fault.h"
 #include "log.h"
 
 #define PREFIX "UCCL_"
@@ -521,10 +522,25 @@ static int read_file(struct sources *sources, const char *path)
     return result;
 }
 
+/* Whether it may be there, but the process is short of descriptors: settings must not vanish then. */
+static bool ran_out(int result)
+{
+    return result > 0 && fault_error(result) == UCCL_ENOMEM;
+}
+
+static int no_descriptor(const char *path, int system_error)
+{
+    char text[FAULT_TEXT];
+    LOG_ERR("configuration file \"%s\" cannot be read: %s", path, fault_text(system_error, text));
+    return UCCL_ENOMEM;
+}
+
 /* A file that nobody asked for by name: a missing one is no news, an unreadable one one warning. */
 static int read_default_file(struct sources *sources, const char *path)
 {
     int result = read_file(sources, path);
+    if (ran_out(result))
+        return no_descriptor(path, result);
     if (result > 0 && result != ENOENT && result != ENOTDIR && first_time(path))
         LOG_WARNING("configuration file %s cannot be read and has no effect: %s", path,
                     strerror(result));
@@ -536,6 +552,8 @@ static int load_file(struct sources *sources)
     const char *named = getenv(CONF_FILE_NAME);
     if (named) {
         int result = read_file(sources, named);
+        if (ran_out(result))
+            return no_descriptor(named, result);
         if (result > 0)
             LOG_ERR("configuration file \"%s\" (environment, " CONF_FILE_NAME
                     ") cannot be read: %s",

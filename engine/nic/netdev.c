@@ -9,6 +9,7 @@
  */
 #include "nic/netdev.h"
 
+#include "fault.h"
 #include "log.h"
 #include "nic/filter.h"
 
@@ -195,11 +196,14 @@ int netdev_list(const char *filter, struct netdev **out)
 {
     struct ifaddrs *all = NULL, *entry;
     struct netdev *devs;
+    char text[FAULT_TEXT];
     int count = 0, bound = 0, socket_fd;
 
     if (getifaddrs(&all) != 0) {
-        LOG_ERR("cannot list network interfaces: %s", strerror(errno));
-        return UCCL_EIO;
+        int error = errno;
+
+        LOG_ERR("cannot list network interfaces: %s", fault_text(error, text));
+        return fault_error(error);
     }
     for (entry = all; entry != NULL; entry = entry->ifa_next)
         bound++;
@@ -212,6 +216,12 @@ int netdev_list(const char *filter, struct netdev **out)
     socket_fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (socket_fd < 0)
         socket_fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (socket_fd < 0 && fault_error(errno) == UCCL_ENOMEM) {
+        LOG_ERR("cannot ask network interfaces for their MTU: %s", fault_text(errno, text));
+        freeifaddrs(all);
+        free(devs);
+        return UCCL_ENOMEM;
+    }
     for (entry = all; entry != NULL; entry = entry->ifa_next) {
         union nic_address address;
         struct netdev *dev;
@@ -241,7 +251,7 @@ uint32_t netdev_route_mtu(const union nic_address *to)
     bool mapped = to->any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&to->v6.sin6_addr);
     bool v6 = to->any.sa_family == AF_INET6 && !mapped;
     union nic_address target = *to;
-    int mtu = 0, fd;
+    int mtu = 0, fd, error;
     socklen_t length = sizeof mtu;
 
     if (mapped) {
@@ -256,6 +266,8 @@ uint32_t netdev_route_mtu(const union nic_address *to)
     if (connect(fd, &target.any, v6 ? sizeof target.v6 : sizeof target.v4) != 0 ||
         getsockopt(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU : IP_MTU, &mtu, &length) != 0)
         mtu = 0;
+    error = errno;
     close(fd);
+    errno = error;
     return mtu > 0 ? (uint32_t)mtu : 0;
 }

@@ -44,7 +44,7 @@ bool netdev_admits(const char *filter, const char *name, const union nic_address
  */
 int netdev_list(const char *filter, struct netdev **out);
 
-/* MTU of the route to `to` as the kernel knows it now, path MTU discovery included; 0: no route. */
+/* MTU of the route to `to` as the kernel knows it now, path MTU discovery included; 0: no route, or it cannot be asked (errno). */
 uint32_t netdev_route_mtu(const union nic_address *to);
 
 /* Numeric text of an address; with its port where that is not 0. Returns `out`. */

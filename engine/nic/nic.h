@@ -176,7 +176,10 @@ struct nic_ops {
     void (*queue_address)(const struct nic_queue *queue, struct nic_queue_address *out);
     uint64_t (*queue_rx_bytes)(const struct nic_queue *queue);
 
-    /* Bytes of a full datagram that the route to a host allows. The queue's owner. UCCL_EADDR: no route. */
+    /*
+     * Bytes of a full datagram that the route to a host allows. The queue's owner. UCCL_EADDR: no route;
+     * UCCL_ENOMEM.
+     */
     int (*route)(struct nic_queue *queue, const union nic_address *host, uint32_t *datagram_bytes);
 
     /*

@@ -15,6 +15,7 @@
 #include "nic/udp.h"
 
 #include "core/wire.h"
+#include "fault.h"
 #include "log.h"
 #include "nic/datagram.h"
 
@@ -239,9 +240,12 @@ static int open_sockets(struct nic_queue *queue)
             fd = open_socket(queue, false, main);
         }
         if (fd < 0) {
+            char text[FAULT_TEXT];
+            int error = errno;
+
             LOG_ERR("cannot open UDP socket %u of UCCL_PORT_ENTROPY=%u: %s",
-                    queue->socket_count + 1, count, strerror(errno));
-            return UCCL_EIO;
+                    queue->socket_count + 1, count, fault_text(error, text));
+            return fault_error(error);
         }
         queue->sockets[queue->socket_count] = fd;
     }
@@ -319,11 +323,13 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup,
     queue->setup = *setup;
     queue->peer_free = queue->peer_news = UDP_NO_PEER;
     queue->stage.last_lost = UINT32_MAX;
-    queue->wake_fd = eventfd(0, EFD_CLOEXEC);
     queue->stage.buffer = aligned_alloc(64, UDP_STAGE_BYTES);
+    queue->wake_fd = eventfd(0, EFD_CLOEXEC);
     if (queue->wake_fd < 0) {
-        LOG_ERR("cannot make an eventfd: %s", strerror(errno));
-        status = UCCL_EIO;
+        char text[FAULT_TEXT];
+
+        status = fault_error(errno);
+        LOG_ERR("cannot make an eventfd: %s", fault_text(errno, text));
     } else if (queue->stage.buffer == NULL) {
         status = udp_no_memory(queue);
     } else {
@@ -431,8 +437,11 @@ static int find_route(const struct nic_queue *queue, const union nic_address *ho
     }
     *datagram_bytes = route_datagram(queue, ours);
     if (*datagram_bytes == 0) {
-        LOG_ERR("no route to peer %s: %s", netdev_address_text(host, text), strerror(errno));
-        return UCCL_EADDR;
+        char why[FAULT_TEXT];
+        int error = errno;
+
+        LOG_ERR("no route to peer %s: %s", netdev_address_text(host, text), fault_text(error, why));
+        return fault_error(error) == UCCL_ENOMEM ? UCCL_ENOMEM : UCCL_EADDR;
     }
     return 0;
 }

@@ -94,7 +94,7 @@ struct nic_queue {
 struct udp_driver_ops {
     const char *name;
     /* Makes `queue->io`. UCCL_ENOTSUP: this machine does not allow it; `reason` then says why and
-     * what to change. */
+     * what to change. UCCL_ENOMEM (logged). */
     int (*open)(struct nic_queue *queue, char *reason, size_t reason_size);
     void (*close)(struct nic_queue *queue);
     /* Hands staged sends to the kernel; what is left staged met a full socket. True: none left. */

@@ -16,6 +16,7 @@
  */
 #include "nic/udp.h"
 
+#include "fault.h"
 #include "log.h"
 
 #include <assert.h>
@@ -71,7 +72,7 @@ enum {
 /* Says why there is no ring and what to change. */
 static void explain(int error, char *reason, size_t size)
 {
-    char setting[16] = "?";
+    char setting[16] = "?", text[FAULT_TEXT];
     FILE *file = fopen("/proc/sys/kernel/io_uring_disabled", "re");
 
     if (file != NULL) {
@@ -93,7 +94,7 @@ static void explain(int error, char *reason, size_t size)
                  "the kernel's io_uring is too old (%s): Linux 6.1 or later is needed",
                  strerror(error));
     else
-        snprintf(reason, size, "io_uring cannot be set up: %s%s", strerror(error),
+        snprintf(reason, size, "io_uring cannot be set up: %s%s", fault_text(error, text),
                  error == ENOMEM ? "; raise the locked memory limit (ulimit -l)" : "");
 }
 
@@ -164,7 +165,10 @@ static int uring_open(struct nic_queue *queue, char *reason, size_t reason_size)
     if (status < 0) {
         explain(-status, reason, reason_size);
         uring_close(queue);
-        return UCCL_ENOTSUP;
+        if (status != -EMFILE && status != -ENFILE)
+            return UCCL_ENOTSUP;
+        LOG_ERR("%s", reason);
+        return UCCL_ENOMEM;
     }
     return 0;
 }

@@ -11,6 +11,7 @@
  */
 #include "nic/verbs_path.h"
 
+#include "fault.h"
 #include "log.h"
 
 #include <arpa/inet.h>
@@ -128,7 +129,7 @@ static int open_port(struct nic *nic)
                                        "interface");
     nic->context = verbs_device_open(nic->lib, port->device);
     if (!nic->context)
-        return UCCL_ENODEV;
+        return fault_error(errno) == UCCL_ENOMEM ? UCCL_ENOMEM : UCCL_ENODEV;
     fcntl(nic->context->async_fd, F_SETFL, fcntl(nic->context->async_fd, F_GETFL) | O_NONBLOCK);
     nic->pd = nic->lib->alloc_pd(nic->context);
     return nic->pd ? 0 : verbs_fault(nic, "make a protection domain", errno);
@@ -252,9 +253,10 @@ static int verbs_queue_open(struct nic *nic, const struct nic_queue_setup *setup
     queue->peer_free = queue->peer_retired = VERBS_NO_PEER;
     queue->port_bytes = nic->datagram_bytes;
     queue->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    queue->channel = nic->lib->create_comp_channel(nic->context);
-    if (queue->wake_fd < 0 || !queue->channel)
-        error = verbs_fault(nic, "make a completion channel", errno);
+    if (queue->wake_fd >= 0)
+        queue->channel = nic->lib->create_comp_channel(nic->context);
+    if (!queue->channel)
+        error = verbs_fault(nic, queue->wake_fd < 0 ? "make an eventfd" : "make a completion channel", errno);
     else
         fcntl(queue->channel->fd, F_SETFL, fcntl(queue->channel->fd, F_GETFL) | O_NONBLOCK);
     verbs_clock_open(&queue->clock, nic->context, nic->port->clock);

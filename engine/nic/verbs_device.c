@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nic/verbs_device.h"
 
+#include "fault.h"
 #include "log.h"
 
 #include <errno.h>
@@ -171,8 +172,11 @@ int verbs_ports_list(const struct verbs_lib *lib, struct verbs_port **out)
         const char *name = lib->get_device_name(list[i]);
         struct ibv_context *context = lib->open_device(list[i]);
         if (!context) {
-            LOG_WARNING("verbs device %s does not open: %s (may this process use /dev/infiniband?)", name,
-                        strerror(errno));
+            char text[FAULT_TEXT];
+            int error = errno;
+            enough = fault_error(error) != UCCL_ENOMEM;
+            LOG_WARNING("verbs device %s does not open: %s%s", name, fault_text(error, text),
+                        enough ? " (may this process use /dev/infiniband?)" : "");
             continue;
         }
         enough = add_ports(lib, context, name, &ports, &count);
@@ -181,7 +185,7 @@ int verbs_ports_list(const struct verbs_lib *lib, struct verbs_port **out)
     if (list)
         lib->free_device_list(list);
     if (!enough) {
-        LOG_ERR("no memory to list verbs devices");
+        LOG_ERR("no memory or descriptors to list verbs devices");
         verbs_ports_free(ports, count);
         return UCCL_ENOMEM;
     }
@@ -219,14 +223,17 @@ struct ibv_context *verbs_device_open(const struct verbs_lib *lib, const char *n
     int devices = 0;
     struct ibv_device **list = lib->get_device_list(&devices);
     struct ibv_context *context = NULL;
+    char text[FAULT_TEXT];
     errno = ENODEV;
     for (int i = 0; list && i < devices && !context; i++) {
         if (strcmp(lib->get_device_name(list[i]), name) == 0)
             context = lib->open_device(list[i]);
     }
+    int error = errno;
     if (!context)
-        LOG_ERR("verbs device %s does not open: %s", name, strerror(errno));
+        LOG_ERR("verbs device %s does not open: %s", name, fault_text(error, text));
     if (list)
         lib->free_device_list(list);
+    errno = error;
     return context;
 }

@@ -2,12 +2,16 @@
 #include "nic/verbs_lib.h"
 
 #include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
-static pthread_once_t once = PTHREAD_ONCE_INIT;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* what follows */
+static bool tried;                  /* what came of it holds for the life of the process */
 static struct verbs_lib loaded;
 static const struct verbs_lib *lib; /* NULL: not there */
 static char reason[256];
@@ -18,9 +22,19 @@ static void *find(void *handle, const char *name, const char *version)
     return dlvsym(handle, name, version);
 }
 
+/* dlopen() does not say whether descriptors ran out. */
+static bool has_descriptor(void)
+{
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (fd >= 0)
+        close(fd);
+    return fd >= 0 || (errno != EMFILE && errno != ENFILE);
+}
+
 static void load(void)
 {
     void *handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
+    tried = handle || has_descriptor();
     if (!handle) {
         snprintf(reason, sizeof reason, "%.150s; install rdma-core (libibverbs1 and ibverbs-providers)",
                  dlerror());
@@ -54,7 +68,10 @@ const struct verbs_lib *verbs_lib(const char **why)
 {
     if (stand_in)
         return stand_in;
-    pthread_once(&once, load);
+    pthread_mutex_lock(&lock);
+    if (!tried)
+        load();
+    pthread_mutex_unlock(&lock);
     *why = reason;
     return lib;
 }

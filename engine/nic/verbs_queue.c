@@ -8,6 +8,7 @@
  */
 #include "nic/verbs_path.h"
 
+#include "fault.h"
 #include "log.h"
 
 #include <arpa/inet.h>
@@ -24,11 +25,11 @@ enum { ECN_CE = 3, IPV4_AT = 20, QKEY_BITS = 31 }; /* the highest bit of a key i
 int verbs_fault(const struct nic *nic, const char *doing, int system_error)
 {
     struct rlimit locked = {0};
-    char text[128];
-    const char *why = strerror_r(system_error, text, sizeof text);
+    char text[FAULT_TEXT];
+    const char *why = fault_text(system_error, text);
     if (system_error != ENOMEM && system_error != EAGAIN && system_error != EPERM) {
         LOG_ERR("verbs device %s port %u: cannot %s: %s", nic->port->device, nic->port->number, doing, why);
-        return UCCL_EIO;
+        return fault_error(system_error);
     }
     getrlimit(RLIMIT_MEMLOCK, &locked);
     if (locked.rlim_cur == RLIM_INFINITY)

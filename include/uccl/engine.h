@@ -244,7 +244,7 @@ struct uccl_handle {
 /*
  * Listens for connections on `device`'s address (device -1: every address of the machine, and the
  * handle names that of device 0) and TCP `port` (0: any free one). UCCL_EADDR: address or port in
- * use or not ours; UCCL_ENODEV.
+ * use or not ours; UCCL_ENODEV, UCCL_ENOMEM.
  */
 int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct uccl_handle *handle,
                 uccl_listener **out);
@@ -257,7 +257,7 @@ int uccl_listener_close(uccl_listener *listener);
 
 /*
  * A handle for a listener known by host (name, IPv4 or IPv6 address) and port. May block in the
- * resolver when `host` is a name. UCCL_EADDR: does not resolve.
+ * resolver when `host` is a name. UCCL_EADDR: does not resolve; UCCL_ENOMEM.
  */
 int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle *out);
 
@@ -274,7 +274,7 @@ void uccl_connect_cancel(struct uccl_handle *handle);
 /*
  * Takes the next connection. 0: never blocks, UCCL_EAGAIN when none is ready. A peer that does not
  * complete the handshake in time, or sends garbage, is dropped, logged, and never returned here.
- * UCCL_ETIMEDOUT.
+ * UCCL_ETIMEDOUT; UCCL_ENOMEM: a peer waits, but descriptors have run out (it waits on: free some and call again).
  */
 int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **out);
 

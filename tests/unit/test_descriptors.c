@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A process that runs out of descriptors: every call that needs one, with every number of them left, ends with
+ * UCCL_ENOMEM and a line that names the limit, keeps none, and succeeds once there are some.
+ */
+#include "api_pair.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+enum { LEFT_MAX = 64 };
+
+static char said[4096];
+
+static void keep_log(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)user;
+    if (level <= UCCL_LOG_WARN)
+        snprintf(said + strlen(said), sizeof said - strlen(said), "%s\n", text);
+}
+
+static unsigned open_count(void)
+{
+    unsigned count = 0;
+    DIR *directory = opendir("/proc/self/fd");
+    cr_assert_not_null(directory);
+    while (readdir(directory))
+        count++;
+    closedir(directory);
+    return count;
+}
+
+/* The limit counts numbers: below the highest in use none must be free. */
+static void fill_gaps(void)
+{
+    int last = -1, fd;
+    for (int i = 0; i < 1024; i++)
+        last = fcntl(i, F_GETFD) >= 0 ? i : last;
+    while ((fd = dup(STDERR_FILENO)) >= 0 && fd < last)
+        ;
+    close(fd);
+}
+
+/* Lets the process open `count` more. */
+static void leave(unsigned count)
+{
+    struct rlimit limit;
+    int next = dup(STDERR_FILENO);
+    cr_assert_geq(next, 0);
+    close(next);
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = (rlim_t)next + count;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+static void leave_enough(void)
+{
+    struct rlimit limit;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    limit.rlim_cur = 1024 < limit.rlim_max ? 1024 : limit.rlim_max;
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+}
+
+static uccl_engine *open_lending(const char *lend)
+{
+    uccl_config *config = NULL;
+    uccl_engine *engine = NULL;
+    IS(uccl_config_create(&config), 0);
+    IS(uccl_config_set(config, "UCCL_LEND", lend), 0);
+    IS(uccl_config_set(config, "UCCL_BACKEND", "udp"), 0);
+    IS(uccl_config_set(config, "UCCL_NUM_ENGINES", "1"), 0);
+    int error = uccl_open(config, &engine);
+    uccl_config_destroy(config);
+    cr_assert(error == 0 || engine == NULL);
+    cr_assert(error == 0 || error == UCCL_ENOMEM, "%s: %s", uccl_strerror(error), said);
+    return engine;
+}
+
+static void check_said(unsigned left)
+{
+    cr_assert(strstr(said, "ulimit -n"), "with %u descriptors left: '%s'", left, said);
+    said[0] = '\0';
+}
+
+BOTH(descriptors, open)
+{
+    unsigned left = 0, before;
+    uccl_engine *engine = NULL;
+    uccl_close(open_lending(lend)); /* what is kept for the life of the process */
+    fill_gaps();
+    uccl_set_log(keep_log, NULL);
+    before = open_count();
+    for (; !engine && left < LEFT_MAX; left++) {
+        leave(left);
+        engine = open_lending(lend);
+        leave_enough();
+        if (!engine)
+            check_said(left);
+        cr_assert(engine || open_count() == before, "%u of %u descriptors are kept", open_count(), before);
+    }
+    cr_assert_not_null(engine);
+    cr_assert_gt(left, 6, "an engine takes some");
+    IS(uccl_close(engine), 0);
+    cr_assert_eq(open_count(), before);
+}
+
+BOTH(descriptors, listen)
+{
+    struct uccl_handle handle;
+    uccl_listener *listener = NULL;
+    uccl_engine *engine = open_lending(lend);
+    int error;
+    fill_gaps();
+    uccl_set_log(keep_log, NULL);
+    leave(0);
+    error = uccl_listen(engine, -1, 0, &handle, &listener);
+    leave_enough();
+    IS(error, UCCL_ENOMEM);
+    check_said(0);
+    IS(uccl_listen(engine, -1, 0, &handle, &listener), 0);
+    IS(uccl_close(engine), 0);
+}
+
+Test(descriptors, resolve, .timeout = TIMEOUT_S)
+{
+    struct uccl_handle handle;
+    fill_gaps();
+    uccl_set_log(keep_log, NULL);
+    leave(0);
+    int number = uccl_handle_from_address("127.0.0.1", 1, &handle);
+    int name = uccl_handle_from_address("localhost", 1, &handle);
+    leave_enough();
+    IS(number, 0);
+    IS(name, UCCL_ENOMEM);
+    check_said(0);
+}
+
+/* Accepts one connection in a process of its own, whose descriptors are not ours; its port comes up the pipe. */
+static pid_t start_server(const char *lend, uint16_t *port)
+{
+    struct uccl_handle handle;
+    uccl_listener *listener = NULL;
+    uccl_conn *conn = NULL;
+    int ends[2];
+    cr_assert_eq(pipe(ends), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        uccl_engine *engine = open_lending(lend);
+        bool good = uccl_listen(engine, -1, 0, &handle, &listener) == 0;
+        *port = good ? uccl_listener_port(listener) : 0;
+        good = write(ends[1], port, sizeof *port) == sizeof *port && uccl_accept(listener, SOON_MS, &conn) == 0;
+        uccl_close(engine);
+        _exit(good ? 0 : 1);
+    }
+    cr_assert_eq(read(ends[0], port, sizeof *port), sizeof *port);
+    close(ends[0]);
+    close(ends[1]);
+    return child;
+}
+
+/* The handshake takes one, and the question for the route's MTU another. */
+BOTH(descriptors, connect)
+{
+    struct uccl_handle handle;
+    uccl_conn *conn = NULL;
+    uint16_t port;
+    int status, error = UCCL_ENOMEM;
+    unsigned left = 0, before;
+    pid_t server = start_server(lend, &port);
+    uccl_engine *engine = open_lending(lend);
+    IS(uccl_handle_from_address("127.0.0.1", port, &handle), 0);
+    fill_gaps();
+    before = open_count();
+    uccl_set_log(keep_log, NULL);
+    for (; error && left < LEFT_MAX; left++) {
+        leave(left);
+        error = uccl_connect(engine, &handle, SOON_MS, &conn);
+        leave_enough();
+        if (error) {
+            IS(error, UCCL_ENOMEM);
+            check_said(left);
+        }
+        cr_assert_eq(open_count(), before, "%u of %u descriptors are kept", open_count(), before);
+    }
+    cr_assert_gt(left, 2);
+    IS(error, 0);
+    IS(uccl_close(engine), 0);
+    cr_assert_eq(waitpid(server, &status, 0), server);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the server: %x", status);
+}
+
+static int connect_stranger(uint16_t port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    return fd;
+}
+
+/* accept() wants a descriptor before it looks whether anybody is there: only who waits counts. */
+BOTH(descriptors, accept)
+{
+    struct uccl_handle handle;
+    uccl_listener *listener = NULL;
+    uccl_conn *conn = NULL;
+    uccl_engine *engine = open_lending(lend);
+    int stranger, none, some, forever;
+    IS(uccl_listen(engine, -1, 0, &handle, &listener), 0);
+    fill_gaps();
+    uccl_set_log(keep_log, NULL);
+    leave(0);
+    none = uccl_accept(listener, 20, &conn);
+    leave_enough();
+    IS(none, UCCL_ETIMEDOUT);
+    cr_assert_str_empty(said);
+    stranger = connect_stranger(uccl_listener_port(listener));
+    leave(0);
+    some = uccl_accept(listener, 0, &conn);
+    forever = uccl_accept(listener, -1, &conn);
+    leave_enough();
+    IS(some, UCCL_ENOMEM);
+    IS(forever, UCCL_ENOMEM);
+    cr_assert_null(conn);
+    cr_assert(strstr(said, "ulimit -n"), "%s", said);
+    cr_assert_eq(strchr(said, '\n')[1], '\0', "told once: %s", said);
+    close(stranger);
+    IS(uccl_accept(listener, 0, &conn), UCCL_EAGAIN);
+    IS(uccl_listener_close(listener), 0);
+    IS(uccl_close(engine), 0);
+}
+
+/* Settings do not vanish because their file cannot be opened. */
+Test(descriptors, configuration_file, .timeout = TIMEOUT_S)
+{
+    char directory[] = "/tmp/uccl-descriptors-XXXXXX", path[64], value[32], source[256];
+    cr_assert_not_null(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/.uccl.conf", directory);
+    int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    cr_assert_eq(write(fd, "CC=timely\n", 10), 10);
+    close(fd);
+    fill_gaps();
+    uccl_set_log(keep_log, NULL);
+    for (int named = 0; named < 2; named++) {
+        if (named)
+            setenv("UCCL_CONF_FILE", path, 1);
+        else
+            setenv("HOME", directory, 1);
+        leave(0);
+        int error = uccl_param_value(NULL, 0, value, sizeof value, source, sizeof source);
+        leave_enough();
+        IS(error, UCCL_ENOMEM);
+        check_said(0);
+        IS(uccl_param_value(NULL, 0, value, sizeof value, source, sizeof source), 0);
+    }
+    unlink(path);
+    rmdir(directory);
+}
