@@ -4,6 +4,8 @@
 
 bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length)
 {
+    if (length == 0) /* no byte, no place */
+        return true;
     uintptr_t from = (uintptr_t)buffer, begin = (uintptr_t)mr->address;
     return from >= begin && length <= mr->length && from - begin <= mr->length - length;
 }
@@ -71,7 +73,7 @@ static int post_message(struct uccl_conn *conn, enum core_msg_kind kind, void *b
     request->msg.stripes = 0;
     request->msg.block_bytes = 0;
     request->staged.memory = mr && length && !mr->region->is.ops->cpu_readable ? &mr->region->is : NULL;
-    request->msg.placeable = mr && mr->nic.handle;
+    request->msg.placeable = mr && length && mr->nic.handle;
     request->msg.grant_address = (uintptr_t)buffer;
     request->msg.grant_key = mr ? mr->nic.remote_key : 0;
     return post(conn, request, COMMAND_SUBMIT, out);

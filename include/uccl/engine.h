@@ -345,7 +345,7 @@ typedef struct uccl_request uccl_request;
 /*
  * Posts the next send or receive of a connection. Send k of one side matches receive k of the
  * other, in the order in which the calls took effect. The buffer belongs to the engine until the
- * request ends; `mr` may be NULL for host memory. `length` may be 0.
+ * request ends; `mr` may be NULL for host memory. `length` may be 0: then `buffer` may be anything, in `mr` or not.
  *   GPU memory: what is to be sent must be there already (the work that writes it has ended). A
  *   receive that has ended, and has been flushed (uccl_flush()), is seen by all work that is submitted to the GPU
  *   afterwards.
@@ -390,7 +390,7 @@ int uccl_cancel(uccl_request *request);
  * (uccl_mr_get_info(): "direct"). Nothing is needed for host memory and for staged device memory: returns with
  * `*out` NULL: there is nothing to wait for, and nothing to test. May be posted after the connection has failed.
  *   Never blocks; a request like any other, of 0 bytes, but that cancelling it has no effect. UCCL_EAGAIN as for
- *   uccl_send_async(); UCCL_EINVAL: the buffer is not in `mr`. Ends with UCCL_EIO if the NIC cannot read it.
+ *   uccl_send_async(); UCCL_EINVAL: the bytes are not in `mr`. Ends with UCCL_EIO if the NIC cannot read it.
  */
 int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out);
 

@@ -14,6 +14,44 @@ static const size_t sizes[] = {0,     1,     2,     1399,  8191,    8192,    819
                                65407, 65408, 65409, 65536, 1048576, 10485763};
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
+/* No bytes are in no place: a pointer beside the registration, or none, is as good as one in it. A byte is not. */
+BOTH(api_messages, no_bytes_with_a_registration_elsewhere)
+{
+    struct pair pair;
+    uint8_t here[64], there[64], elsewhere[2];
+    uccl_mr *from, *to;
+    pair_open(&pair, lend);
+    IS(uccl_reg_mr(pair.engine[0], here, sizeof here, UCCL_MEM_HOST, &from), 0);
+    IS(uccl_reg_mr(pair.engine[1], there, sizeof there, UCCL_MEM_HOST, &to), 0);
+    struct {
+        void *send, *receive;
+    } rows[] = {{here, there},
+                {here + sizeof here, there + sizeof there},
+                {&elsewhere[0], &elsewhere[1]},
+                {NULL, NULL},
+                {(void *)UINTPTR_MAX, (void *)UINTPTR_MAX}};
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        uccl_request *send = NULL, *receive = NULL, *flush = (void *)&elsewhere;
+        IS(uccl_recv_async(pair.conn[1], rows[i].receive, 0, to, &receive), 0);
+        IS(uccl_send_async(pair.conn[0], rows[i].send, 0, from, &send), 0);
+        cr_assert_eq(end_of(receive, 0), 0);
+        cr_assert_eq(end_of(send, 0), 0);
+        IS(uccl_flush(pair.conn[1], rows[i].receive, 0, to, &flush), 0);
+        cr_assert_null(flush);
+    }
+    for (size_t i = 1; i < sizeof rows / sizeof rows[0]; i++) {
+        uccl_request *request = NULL;
+        IS(uccl_recv_async(pair.conn[1], rows[i].receive, 1, to, &request), UCCL_EINVAL);
+        IS(uccl_send_async(pair.conn[0], rows[i].send, 1, from, &request), UCCL_EINVAL);
+        IS(uccl_flush(pair.conn[1], rows[i].receive, 1, to, &request), UCCL_EINVAL);
+        cr_assert_null(request);
+    }
+    exchange(pair.conn[0], pair.conn[1], 1000, 7);
+    IS(uccl_dereg_mr(from), 0);
+    IS(uccl_dereg_mr(to), 0);
+    pair_close(&pair);
+}
+
 BOTH(api_messages, of_every_size)
 {
     struct pair pair;
