@@ -280,24 +280,28 @@ static bool payload_there(struct engine_thread *thread, const struct tx_desc *de
     return stage_piece(thread->stage, request, desc->bulk_offset, length);
 }
 
+/*
+ * True: worth another round at once. Not where the NIC takes no more and tells when it does: this may take long, and
+ * the thread should sleep over it.
+ */
 static bool transmit(struct engine_thread *thread)
 {
     struct tx_desc desc;
     unsigned sent = 0;
-    while (sent < TX_BATCH && core_tx(thread->core, &desc, clock_now_ns())) {
-        sent++;
-        if (!payload_there(thread, &desc) || !thread->nic->send(thread->queue, &desc)) {
+    bool refused = false, there = true;
+    while (sent < TX_BATCH && there && !refused && core_tx(thread->core, &desc, clock_now_ns())) {
+        there = payload_there(thread, &desc);
+        refused = there && !thread->nic->send(thread->queue, &desc);
+        if (!there || refused)
             core_tx_failed(thread->core, &desc, clock_now_ns());
-            do_releases(thread);
-            break;
-        }
         do_releases(thread);
+        sent++;
     }
     if (sent) {
         thread->nic->flush(thread->queue);
         stage_pieces_sent(thread->stage);
     }
-    return sent > 0;
+    return sent > (refused && thread->room_wakes);
 }
 
 void thread_flush(struct engine_thread *thread)
@@ -661,6 +665,7 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
         return UCCL_ENOMEM;
     const struct nic_caps *caps = setup->nic->caps(setup->device);
     thread->places = caps->places_payload;
+    thread->room_wakes = caps->room_wakes;
     thread->core = core_init(memory,
                              &(struct core_setup){.params = setup->params,
                                                   .counters = thread->counters,

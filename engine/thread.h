@@ -75,6 +75,7 @@ struct engine_thread {
     unsigned index;
     bool lend;
     bool places;            /* the NIC places payload (paths.h) */
+    bool room_wakes;        /* a sleep in it ends when it takes more, after a refusal */
     int numa_node;
     pthread_t pthread;
     bool started;

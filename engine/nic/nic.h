@@ -33,6 +33,7 @@ struct nic_caps {
     bool may_duplicate;
     bool hw_timestamps;       /* it says when things came (at_ns below) */
     bool lendable;            /* queues may be driven by changing threads */
+    bool room_wakes;          /* wait() ends when there is room for a send that was refused */
     uint8_t fence;            /* enum nic_fence */
     uint8_t completion;       /* enum nic_completion */
     uint8_t immediate_bits;
@@ -193,8 +194,8 @@ struct nic_ops {
     void (*peer_remove)(struct nic_queue *queue, uint32_t destination);
 
     /*
-     * Sends what `desc` says, or stages it (at most 32 descriptors) until flush(). False: no room now;
-     * the caller tells the core (core_tx_failed) and sends no more in this round. The pieces of a
+     * Sends what `desc` says, or stages it (at most 32 descriptors) until flush(). False: no room now; the
+     * caller tells the core (core_tx_failed) and sends no more in this round. The pieces of a
      * TX_FRAMES chunk are copied in any case. Payload is not referenced after flush().
      */
     bool (*send)(struct nic_queue *queue, const struct tx_desc *desc);

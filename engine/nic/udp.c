@@ -73,6 +73,7 @@ static int udp_open(const struct params *params, struct nic **out)
     nic->caps = (struct nic_caps){
         .may_duplicate = true,
         .lendable = params->udp_io != UDP_IO_URING,
+        .room_wakes = true,
         .fence = NIC_FENCE_NONE,
         .completion = NIC_SENT,
         .datagrams_max = CORE_TRAIN_MAX,
@@ -322,6 +323,7 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup,
     }
     queue->setup = *setup;
     queue->peer_free = queue->peer_news = UDP_NO_PEER;
+    queue->full_socket = UDP_NONE_FULL;
     queue->stage.last_lost = UINT32_MAX;
     queue->stage.buffer = aligned_alloc(64, UDP_STAGE_BYTES);
     queue->wake_fd = eventfd(0, EFD_CLOEXEC);
@@ -682,6 +684,8 @@ static bool udp_send(struct nic_queue *queue, const struct tx_desc *desc)
         udp_check_mtu(queue, desc->destination);
     if (desc->kind == TX_FRAMES)
         datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a repair has no pieces */
+    if (udp_is_full(queue))
+        return false;
     if (!has_room(stage, datagrams, bytes)) {
         queue->driver->transmit(queue);
         if (!has_room(stage, datagrams, bytes))

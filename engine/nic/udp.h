@@ -27,6 +27,8 @@ enum {
     UDP_IN_PLACE_MIN = 4096, /* datagrams from here on are sent from the payload where it lies */
     UDP_MTU_CHECK_SENDS = 16384, /* descriptors to a peer between two looks at its path MTU */
     UDP_NO_PEER = -1,
+    UDP_NONE_FULL = -1,
+    UDP_FULL_NAP_NS = 1000 * 1000, /* until a look at a full socket that the kernel calls writable */
 };
 
 /* One peer's address. */
@@ -87,6 +89,9 @@ struct nic_queue {
     uint32_t peer_count, peer_capacity;
     int32_t peer_free; /* head of the free list, or UDP_NO_PEER */
     int32_t peer_news; /* head of the list of MTU news, or UDP_NO_PEER */
+    int32_t full_socket;    /* the one that took no more when last asked, or UDP_NONE_FULL */
+    bool full_again;        /* none has taken anything since one was last full */
+    uint64_t full_until_ns; /* CLOCK_MONOTONIC; 0: until it is writable */
     struct udp_stage stage;
 };
 
@@ -111,6 +116,16 @@ extern const struct udp_driver_ops udp_uring_driver;
 
 /* sendmmsg() over what is staged: the transmit() of both drivers. */
 bool udp_transmit(struct nic_queue *queue);
+
+/* Whether a socket is full still, by a look at it: then nothing is sent. */
+bool udp_is_full(struct nic_queue *queue);
+/*
+ * For a driver's wait(), which ends once when there may be room: the socket to poll for it, or -1; what is left of
+ * its timeout where polling would not wait; and to be told when the poll has ended.
+ */
+int udp_full_fd(const struct nic_queue *queue);
+uint64_t udp_full_nap(struct nic_queue *queue, uint64_t timeout_ns);
+void udp_full_over(struct nic_queue *queue);
 
 /* Fills stride, ce from the control messages of a received buffer whose data and length are set,
  * and counts drops. */

@@ -5,7 +5,7 @@
  * also the sending half of the io_uring driver.
  *
  * What a failed send means: a full socket (EAGAIN, ENOBUFS) is back-pressure, the send stays
- * staged; an error that segmentation may have caused is tried again datagram by datagram; anything
+ * staged, and no more is taken before there is room, for which wait() waits too; an error that segmentation may have caused is tried again datagram by datagram; anything
  * else is a lost datagram, which the protocol repairs, and is logged once per peer.
  *
  * Thread: the queue's owner.
@@ -22,6 +22,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MMSG_LARGE_BYTES = 16384 }; /* from here on a look costs less than a copy */
@@ -37,6 +38,71 @@ struct segment_control {
 static bool is_full(int error)
 {
     return error == EAGAIN || error == ENOBUFS || error == ENOMEM;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/*
+ * A full socket is not tried again before the kernel says that there is room: that would cost a system call per
+ * round for nothing. Where memory ran out, or a socket is full again though it was writable, the kernel says so at
+ * once, so that a look now and then has to do.
+ */
+static void note_full(struct nic_queue *queue, uint16_t socket_index, int error)
+{
+    bool writable = queue->full_again || error != EAGAIN;
+
+    COUNT(queue->setup.counters, tx_blocked, 1);
+    queue->full_socket = socket_index;
+    queue->full_again = true;
+    queue->full_until_ns = writable ? now_ns() + UDP_FULL_NAP_NS : 0;
+}
+
+int udp_full_fd(const struct nic_queue *queue)
+{
+    return queue->full_socket == UDP_NONE_FULL || queue->full_until_ns != 0 ? -1 : queue->sockets[queue->full_socket];
+}
+
+bool udp_is_full(struct nic_queue *queue)
+{
+    struct pollfd room = {.fd = udp_full_fd(queue), .events = POLLOUT};
+
+    if (queue->full_socket == UDP_NONE_FULL)
+        return false;
+    if (queue->full_until_ns != 0) {
+        if (now_ns() < queue->full_until_ns)
+            return true;
+    } else {
+        COUNT(queue->setup.counters, tx_syscalls, 1);
+        if (poll(&room, 1, 0) == 0)
+            return true;
+    }
+    udp_full_over(queue);
+    return false;
+}
+
+void udp_full_over(struct nic_queue *queue)
+{
+    queue->full_socket = UDP_NONE_FULL;
+    queue->full_until_ns = 0;
+}
+
+uint64_t udp_full_nap(struct nic_queue *queue, uint64_t timeout_ns)
+{
+    uint64_t at_ns, left_ns;
+
+    if (queue->full_until_ns == 0)
+        return timeout_ns;
+    at_ns = now_ns();
+    left_ns = queue->full_until_ns > at_ns ? queue->full_until_ns - at_ns : 0;
+    if (left_ns <= timeout_ns)
+        udp_full_over(queue); /* when this sleep ends: the next one, if there is nothing to send, is not cut */
+    return left_ns < timeout_ns ? left_ns : timeout_ns;
 }
 
 static void prepare(struct nic_queue *queue, struct udp_send *send, struct msghdr *header,
@@ -166,7 +232,9 @@ static void recover(struct nic_queue *queue, struct udp_send *send, int error)
             return;
         error = again;
     }
-    if (!is_full(error))
+    if (is_full(error))
+        note_full(queue, send->socket, error);
+    else
         complain(queue, send, error, "counted as lost; further failures are not logged");
     lose(queue, send);
 }
@@ -195,12 +263,12 @@ static void transmit_socket(struct nic_queue *queue, uint16_t socket_index)
         for (; sent > 0; sent--, done++) {
             count_sent(queue, sends[done]->datagrams, sends[done]->bytes);
             sends[done]->gone = true;
-            retried = false;
+            retried = queue->full_again = false;
         }
         if (sent == 0 || errno == EINTR)
             continue;
         if (is_full(errno)) {
-            COUNT(queue->setup.counters, tx_blocked, 1);
+            note_full(queue, socket_index, errno);
             break;
         }
         if (!retried) { /* an ICMP error of an earlier send may have been reported here */
@@ -419,15 +487,21 @@ static void mmsg_release(struct nic_queue *queue, const struct nic_rx *rx)
 
 static void mmsg_wait(struct nic_queue *queue, uint64_t timeout_ns)
 {
-    struct pollfd fds[2] = {{.fd = queue->sockets[0], .events = POLLIN},
-                            {.fd = queue->wake_fd, .events = POLLIN}};
+    struct pollfd fds[3] = {{.fd = queue->sockets[0], .events = POLLIN},
+                            {.fd = queue->wake_fd, .events = POLLIN},
+                            {.fd = udp_full_fd(queue), .events = POLLOUT}}; /* below 0 it is passed over */
+
+    timeout_ns = udp_full_nap(queue, timeout_ns);
     struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000),
                              .tv_nsec = (long)(timeout_ns % 1000000000)};
     uint64_t wakes;
 
     COUNT(queue->setup.counters, wait_syscalls, 1);
-    if (ppoll(fds, 2, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) > 0 &&
-        (fds[1].revents & POLLIN)) {
+    if (ppoll(fds, 3, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) <= 0)
+        return;
+    if (fds[2].revents != 0)
+        udp_full_over(queue);
+    if (fds[1].revents & POLLIN) {
         COUNT(queue->setup.counters, wait_syscalls, 1);
         if (read(queue->wake_fd, &wakes, sizeof wakes) <
             0) /* the owner alone reads, so it cannot block */

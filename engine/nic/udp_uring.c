@@ -9,7 +9,7 @@
  * calls that is the thread for good. Hence no lent engines.
  *
  * Invariant: at any time a buffer is with the kernel or with the caller of poll(), and at most one
- * receive and one read of the eventfd are armed. A receive ends by itself when all buffers are with
+ * receive, one read of the eventfd and one poll of a full socket are armed. A receive ends by itself when all buffers are with
  * the caller; it is armed again once some have come back.
  *
  * Needs Linux 6.1 (DEFER_TASKRUN). Thread: see above; close() from any.
@@ -22,6 +22,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <liburing.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,16 +38,16 @@ enum {
      */
     URING_BUFFERS = 8,
     URING_GROUP = 0,
-    URING_ENTRIES = 8, /* a receive and a read at most are submitted at once */
+    URING_ENTRIES = 8, /* a receive, a read and a poll at most are submitted at once */
     URING_COMPLETIONS =
-        4 * URING_BUFFERS, /* each buffer, the end of a receive, a wake: never overflows */
+        4 * URING_BUFFERS, /* each buffer, the end of a receive, a wake, room: never overflows */
     /* the kernel's header, control messages, payload; buffers start on cache lines */
     URING_BUFFER_BYTES =
         (sizeof(struct io_uring_recvmsg_out) + UDP_RX_CONTROL + UDP_RX_BYTES + 63) / 64 * 64,
 };
 
 /* What a completion belongs to: its user_data. */
-enum uring_tag { TAG_RECEIVE = 1, TAG_WAKE = 2 };
+enum uring_tag { TAG_RECEIVE = 1, TAG_WAKE = 2, TAG_ROOM = 3 };
 
 struct uring_io {
     struct io_uring ring;
@@ -54,6 +55,7 @@ struct uring_io {
     bool enabled;
     bool receive_armed;
     bool wake_armed;
+    bool room_armed;                    /* a poll of a full socket */
     bool complained;                    /* a failing receive has been logged */
     uint32_t with_caller;               /* buffers not yet released */
     uint64_t wake_count;                /* the eventfd is read into it */
@@ -269,6 +271,11 @@ static bool complete(struct nic_queue *queue, const struct io_uring_cqe *cqe, st
         io->wake_armed = false;
         return false;
     }
+    if (cqe->user_data == TAG_ROOM) {
+        io->room_armed = false;
+        udp_full_over(queue);
+        return false;
+    }
     if (!(cqe->flags & IORING_CQE_F_MORE))
         io->receive_armed = false;
     if (cqe->res < 0) {
@@ -322,21 +329,41 @@ static unsigned uring_poll(struct nic_queue *queue, struct nic_rx *out, unsigned
 
 /* ---- sleeping -------------------------------------------------------------------------------- */
 
+/*
+ * A poll ends once, and its completion ends a sleep. One for a socket that is full no more has ended, or is about
+ * to, so one at a time is enough.
+ */
+static void arm_room(struct nic_queue *queue)
+{
+    struct uring_io *io = queue->io;
+    struct io_uring_sqe *sqe;
+    int fd = udp_full_fd(queue);
+
+    if (fd < 0 || io->room_armed || (sqe = io_uring_get_sqe(&io->ring)) == NULL)
+        return;
+    io_uring_prep_poll_add(sqe, fd, POLLOUT);
+    sqe->user_data = TAG_ROOM;
+    io->room_armed = true;
+}
+
 static void uring_wait(struct nic_queue *queue, uint64_t timeout_ns)
 {
     struct uring_io *io = queue->io;
+
+    timeout_ns = udp_full_nap(queue, timeout_ns);
     struct __kernel_timespec limit = {.tv_sec = (long long)(timeout_ns / 1000000000),
                                       .tv_nsec = (long long)(timeout_ns % 1000000000)};
     struct io_uring_cqe *cqe = NULL;
 
     arm(queue);
+    arm_room(queue);
     COUNT(queue->setup.counters, wait_syscalls, 1);
     check_entry(queue, io_uring_submit_and_wait_timeout(
                            &io->ring, &cqe, 1, timeout_ns == UINT64_MAX ? NULL : &limit, NULL));
-    /* a wake is used up here; what was received is for poll() */
+    /* a wake, and word of room, are used up here; what was received is for poll() */
     while (io_uring_cq_ready(&io->ring) > 0 && io_uring_peek_cqe(&io->ring, &cqe) == 0 &&
-           cqe->user_data == TAG_WAKE) {
-        io->wake_armed = false;
+           cqe->user_data != TAG_RECEIVE) {
+        complete(queue, cqe, NULL);
         io_uring_cqe_seen(&io->ring, cqe);
     }
 }

@@ -3,37 +3,33 @@
  * The UDP backend where the system says no: full sockets, failing sends, a path MTU that shrinks,
  * and io_uring forbidden. Seccomp filters play the errors, each in its test's own process.
  */
+#include "forbid.h"
 #include "udp_pair.h"
 
 #include <errno.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
+#include <fcntl.h>
+#include <linux/if_tun.h>
 #include <sched.h>
-#include <stddef.h>
 #include <sys/ioctl.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ---- sends that fail ------------------------------------------------------------------------- */
+#define MS UINT64_C(1000000)
 
-/* From now on a system call fails in this process with `error`, as under a container's seccomp
- * filter. */
-static void forbid(int call, int error)
+static void set_loopback_mtu(int mtu)
 {
-    struct sock_filter filter[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | (unsigned)error),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {.len = sizeof filter / sizeof filter[0], .filter = filter};
+    struct ifreq request = {.ifr_name = "lo"};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
-    cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-    cr_assert_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0), 0, "%s",
-                 strerror(errno));
+    cr_assert_geq(fd, 0);
+    request.ifr_mtu = mtu;
+    cr_assert_eq(ioctl(fd, SIOCSIFMTU, &request), 0);
+    request.ifr_flags = IFF_UP;
+    cr_assert_eq(ioctl(fd, SIOCSIFFLAGS, &request), 0);
+    close(fd);
 }
+
+/* ---- sends that fail ------------------------------------------------------------------------- */
 
 /* A full socket is back-pressure: a big descriptor is refused whole, staged ones are lost at
  * flush(). */
@@ -64,6 +60,142 @@ Test(udp_faults, full_socket)
     cr_assert_eq(log_text[0], '\0', "back-pressure is not logged: %s", log_text);
     free_message(msg);
     close_pair(pair);
+}
+
+static uint64_t elapsed_since(uint64_t at_ns)
+{
+    return now_ns() - at_ns;
+}
+
+/* Sends until the socket is full; nothing is tried any more then. */
+static void fill_socket(struct pair *pair, struct tx_desc *desc)
+{
+    unsigned sent = 0;
+
+    while (nic_udp_ops.send(pair->queues[0], desc) && sent++ < 1000)
+        nic_udp_ops.flush(pair->queues[0]);
+    cr_assert_lt(sent, 1000);
+    cr_assert_eq(pair->counters[0].tx_blocked, 1);
+    for (unsigned i = 0; i < 100; i++)
+        cr_assert_not(nic_udp_ops.send(pair->queues[0], desc));
+    cr_assert_eq(pair->counters[0].tx_blocked, 1);
+}
+
+/* An interface whose neighbours never answer, so that what is sent to them waits, in the sender's account. */
+static void set_up_tap(void)
+{
+    struct ifreq request = {.ifr_name = "tap-full", .ifr_flags = IFF_TAP | IFF_NO_PI};
+    struct sockaddr_in *address = (struct sockaddr_in *)&request.ifr_addr;
+    int tap = open("/dev/net/tun", O_RDWR | O_CLOEXEC), fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    if (tap < 0 || ioctl(tap, TUNSETIFF, &request) != 0)
+        cr_skip_test("no tap devices here");
+    *address = (struct sockaddr_in){.sin_family = AF_INET};
+    inet_pton(AF_INET, "10.9.0.1", &address->sin_addr);
+    cr_assert_eq(ioctl(fd, SIOCSIFADDR, &request), 0);
+    inet_pton(AF_INET, "255.255.255.0", &address->sin_addr);
+    cr_assert_eq(ioctl(fd, SIOCSIFNETMASK, &request), 0);
+    request.ifr_flags = IFF_UP;
+    cr_assert_eq(ioctl(fd, SIOCSIFFLAGS, &request), 0);
+    close(fd); /* the tap stays open, as long as the process lives */
+}
+
+/* What waits for the neighbour is dropped. */
+static void take_tap_down(void)
+{
+    struct ifreq request = {.ifr_name = "tap-full"};
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    cr_assert_eq(ioctl(fd, SIOCSIFFLAGS, &request), 0);
+    close(fd);
+}
+
+/* wait() lasts as long as a socket is full, and no longer. */
+static void wait_for_room(unsigned io)
+{
+    struct pair *pair;
+    struct test_msg *msg = make_message();
+    struct tx_desc desc;
+    int little = 4096;
+    uint64_t at_ns;
+
+    if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
+        cr_skip_test("network namespaces are not allowed here");
+    set_loopback_mtu(65536);
+    set_up_tap();
+    pair = open_pair(io, "10.9.0.2");
+    for (uint32_t i = 0; i < pair->queues[0]->socket_count; i++)
+        setsockopt(pair->queues[0]->sockets[i], SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
+    desc = bulk(pair, msg, 1, 1472, 1472);
+    fill_socket(pair, &desc);
+    for (unsigned i = 0; i < 3; i++) {
+        at_ns = now_ns();
+        nic_udp_ops.wait(pair->queues[0], 30 * MS);
+        cr_assert_geq(elapsed_since(at_ns), 30 * MS, "it returned after %llu ns", (unsigned long long)elapsed_since(at_ns));
+        cr_assert_not(nic_udp_ops.send(pair->queues[0], &desc));
+    }
+    take_tap_down();
+    at_ns = now_ns();
+    nic_udp_ops.wait(pair->queues[0], 20000 * MS);
+    cr_assert_lt(elapsed_since(at_ns), 10000 * MS);
+    at_ns = now_ns();
+    nic_udp_ops.wait(pair->queues[0], 30 * MS);
+    cr_assert_geq(elapsed_since(at_ns), 30 * MS, "room that nobody needs wakes once");
+    cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+    free_message(msg);
+    close_pair(pair);
+}
+
+Test(udp_faults, wait_for_room_mmsg)
+{
+    wait_for_room(UDP_IO_MMSG);
+}
+
+Test(udp_faults, wait_for_room_uring)
+{
+    wait_for_room(UDP_IO_URING);
+}
+
+/* Where the kernel calls a full socket writable, or has no memory, polling it would not sleep. */
+static void full_though_writable(unsigned io, int error)
+{
+    struct pair *pair = open_pair(io, "127.0.0.1");
+    struct test_msg *msg = make_message();
+    struct tx_desc desc = bulk(pair, msg, 44, SMALL, SMALL);
+    uint64_t at_ns;
+
+    forbid(__NR_sendmmsg, error);
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert_not(nic_udp_ops.send(pair->queues[0], &desc));
+    at_ns = now_ns();
+    for (unsigned i = 0; i < 20; i++) {
+        nic_udp_ops.wait(pair->queues[0], 20000 * MS);
+        cr_assert_not(nic_udp_ops.send(pair->queues[0], &desc));
+    }
+    cr_assert_geq(elapsed_since(at_ns), 19 * MS);
+    cr_assert_lt(elapsed_since(at_ns), 10000 * MS, "and it ends by itself");
+    cr_assert_leq(pair->counters[0].tx_blocked, 22);
+    nic_udp_ops.wait(pair->queues[0], 20000 * MS);
+    at_ns = now_ns();
+    nic_udp_ops.wait(pair->queues[0], 30 * MS);
+    cr_assert_geq(elapsed_since(at_ns), 30 * MS, "with nothing to send it is not looked at again");
+    free_message(msg);
+    close_pair(pair);
+}
+
+Test(udp_faults, full_though_writable_mmsg)
+{
+    full_though_writable(UDP_IO_MMSG, EAGAIN);
+}
+
+Test(udp_faults, no_memory_to_send_mmsg)
+{
+    full_though_writable(UDP_IO_MMSG, ENOBUFS);
+}
+
+Test(udp_faults, full_though_writable_uring)
+{
+    full_though_writable(UDP_IO_URING, EAGAIN);
 }
 
 /* A route without segmentation offload is found out by its error; the train goes out all the same.
@@ -101,19 +233,6 @@ Test(udp_faults, forbidden_by_the_firewall)
     cr_assert_eq(strchr(log_text, '\n')[1], '\0', "more than one line: %s", log_text);
     free_message(msg);
     close_pair(pair);
-}
-
-static void set_loopback_mtu(int mtu)
-{
-    struct ifreq request = {.ifr_name = "lo"};
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-
-    cr_assert_geq(fd, 0);
-    request.ifr_mtu = mtu;
-    cr_assert_eq(ioctl(fd, SIOCSIFMTU, &request), 0);
-    request.ifr_flags = IFF_UP;
-    cr_assert_eq(ioctl(fd, SIOCSIFFLAGS, &request), 0);
-    close(fd);
 }
 
 /* The path MTU shrinks under a chunk that has been cut: it arrives, in fragments, and the news
