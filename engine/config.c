@@ -126,10 +126,21 @@ static const struct word gdr_levels[] = {{"LOC", "loc"},   {"PIX", "pix"}, {"PXB
                                          {"2", "pxb"},     {"3", "phb"},   {"4", "sys"},   {"5", "sys"},
                                          {NULL, NULL}};
 
+/* 2, its default: where the machine can. So is our 1. */
+static const struct word relaxed_orderings[] = {{"0", "0"}, {"1", "1"}, {"2", "1"}, {NULL, NULL}};
+
+/* Without dma-bufs NCCL registers by address; with them it still does so where they do not work. */
+static const struct word dmabuf_switches[] = {{"0", "peermem"}, {"1", "auto"}, {NULL, NULL}};
+
+/* VERSION asks for one line about NCCL and takes no warnings away; what aborts there is a warning here. */
+static const struct word debug_levels[] = {{"VERSION", "warn"}, {"WARN", "warn"}, {"INFO", "info"},
+                                           {"ABORT", "info"},   {"TRACE", "debug"}, {NULL, NULL}};
+
 /*
  * Environment variables that count where neither the setter, the environment nor the file gives the
  * parameter; of two for one parameter the upper one. `automatic` is the value that means, there, that
- * nothing was chosen; `words`, where values have other names there, ends with a NULL.
+ * nothing was chosen; `words`, where values have other names there, ends with a NULL and holds all of them.
+ * They are meant for other libraries, so a value that makes no sense here is no reason to fail.
  */
 static const struct {
     enum param_index index;
@@ -145,7 +156,10 @@ static const struct {
     {INDEX_ib_tc, "NCCL_IB_TC", "-1", NULL},
     {INDEX_ib_timeout, "NCCL_IB_TIMEOUT", "-1", NULL},
     {INDEX_ib_retry_cnt, "NCCL_IB_RETRY_CNT", "-1", NULL},
+    {INDEX_ib_relaxed_ordering, "NCCL_IB_PCI_RELAXED_ORDERING", NULL, relaxed_orderings},
+    {INDEX_gdr, "NCCL_DMABUF_ENABLE", NULL, dmabuf_switches},
     {INDEX_gdr_level, "NCCL_NET_GDR_LEVEL", "-1", gdr_levels},
+    {INDEX_log_level, "NCCL_DEBUG", NULL, debug_levels},
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])
@@ -175,36 +189,6 @@ struct found {
     const char *stand_in; /* NULL, or the environment variable where it has another name */
     unsigned line;      /* 0: not from a file */
 };
-
-/* False where no stand-in of the parameter is set. */
-static bool find_stand_in(enum param_index index, struct found *out)
-{
-    for (size_t i = 0; i < LENGTH(stand_ins); i++) {
-        const char *text = stand_ins[i].index == index ? getenv(stand_ins[i].name) : NULL;
-        if (!text || (stand_ins[i].automatic && strcmp(text, stand_ins[i].automatic) == 0))
-            continue;
-        for (const struct word *word = stand_ins[i].words; word && word->theirs; word++)
-            if (strcmp(text, word->theirs) == 0)
-                text = word->ours;
-        *out = (struct found){text, "environment", stand_ins[i].name, 0};
-        return true;
-    }
-    return false;
-}
-
-static void find_value(const struct sources *sources, enum param_index index, struct found *out)
-{
-    const char *text = NULL;
-    if (sources->config && sources->config->set.line[index])
-        *out = (struct found){sources->config->set.text[index], "setter", NULL, 0};
-    else if ((text = getenv(rows[index].name)))
-        *out = (struct found){text, "environment", NULL, 0};
-    else if (sources->file.line[index])
-        *out = (struct found){sources->file.text[index], sources->file_name, NULL,
-                              sources->file.line[index]};
-    else if (!find_stand_in(index, out))
-        *out = (struct found){rows[index].default_, "default", NULL, 0};
-}
 
 /* "environment", "environment, NCCL_IB_HCA" or "/etc/uccl.conf:12", for messages. */
 static const char *origin_text(const struct found *found, char out[ORIGIN_MAX])
@@ -310,6 +294,84 @@ void config_format(const struct params *params, size_t offset, char *out, size_t
     format_value(row, params, out, size);
 }
 
+/* ---- which value counts ----------------------------------------------------------------------- */
+
+/* True the first time in this process that it is asked about `key`, while the list has room. */
+static bool first_time(const char *key)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static char told[WARNINGS_MAX][NAME_SHOWN_MAX + 1];
+    static unsigned count;
+    bool first = true;
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < count && first; i++)
+        first = strncmp(told[i], key, NAME_SHOWN_MAX) != 0;
+    first = first && count < WARNINGS_MAX;
+    if (first)
+        snprintf(told[count++], sizeof told[0], "%s", key);
+    pthread_mutex_unlock(&lock);
+    return first;
+}
+
+/* A value of a stand-in as we write it; NULL: it is none there either. */
+static const char *translate(const struct word *words, const char *text)
+{
+    if (!words)
+        return text;
+    for (; words->theirs; words++)
+        if (strcasecmp(text, words->theirs) == 0)
+            return words->ours;
+    return NULL;
+}
+
+static void warn_of_stand_in(size_t i, const char *text)
+{
+    const struct param_row *row = &rows[stand_ins[i].index];
+    const char *unit = row->unit;
+    char words[VALUE_SHOWN_MAX] = "";
+    if (!first_time(stand_ins[i].name))
+        return;
+    for (const struct word *word = stand_ins[i].words; word && word->theirs; word++)
+        snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s", *words ? "|" : "", word->theirs);
+    LOG_WARNING("%s=\"%.*s\" (environment), read for %s, is not understood and has no effect; allowed: %s%s%s",
+                stand_ins[i].name, VALUE_SHOWN_MAX, text, row->name, *words ? words : row->range,
+                *unit ? " " : "", unit);
+}
+
+/* False where no stand-in of the parameter is set to something that makes sense. */
+static bool find_stand_in(enum param_index index, struct found *out)
+{
+    for (size_t i = 0; i < LENGTH(stand_ins); i++) {
+        const char *given = stand_ins[i].index == index ? getenv(stand_ins[i].name) : NULL;
+        if (!given || (stand_ins[i].automatic && strcmp(given, stand_ins[i].automatic) == 0))
+            continue;
+        struct params scratch;
+        const char *text = translate(stand_ins[i].words, given);
+        bool ours = strncmp(stand_ins[i].name, PREFIX, PREFIX_LENGTH) == 0;
+        if (!text || (!ours && !parse_value(index, text, &scratch))) {
+            warn_of_stand_in(i, given);
+            continue;
+        }
+        *out = (struct found){text, "environment", stand_ins[i].name, 0};
+        return true;
+    }
+    return false;
+}
+
+static void find_value(const struct sources *sources, enum param_index index, struct found *out)
+{
+    const char *text = NULL;
+    if (sources->config && sources->config->set.line[index])
+        *out = (struct found){sources->config->set.text[index], "setter", NULL, 0};
+    else if ((text = getenv(rows[index].name)))
+        *out = (struct found){text, "environment", NULL, 0};
+    else if (sources->file.line[index])
+        *out = (struct found){sources->file.text[index], sources->file_name, NULL,
+                              sources->file.line[index]};
+    else if (!find_stand_in(index, out))
+        *out = (struct found){rows[index].default_, "default", NULL, 0};
+}
+
 static int refuse_value(enum param_index index, const struct found *found, const char *allowed)
 {
     char origin[ORIGIN_MAX];
@@ -389,23 +451,6 @@ static const char *close_name(const char *name)
         }
     }
     return best;
-}
-
-/* True the first time in this process that it is asked about `key`, while the list has room. */
-static bool first_time(const char *key)
-{
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    static char told[WARNINGS_MAX][NAME_SHOWN_MAX + 1];
-    static unsigned count;
-    bool first = true;
-    pthread_mutex_lock(&lock);
-    for (unsigned i = 0; i < count && first; i++)
-        first = strncmp(told[i], key, NAME_SHOWN_MAX) != 0;
-    first = first && count < WARNINGS_MAX;
-    if (first)
-        snprintf(told[count++], sizeof told[0], "%s", key);
-    pthread_mutex_unlock(&lock);
-    return first;
 }
 
 static void warn_unknown(const char *name, const char *origin)
@@ -705,7 +750,8 @@ UCCL_API int uccl_param_value(const uccl_config *config, unsigned index, char *v
         result = resolve_value(&sources, (enum param_index)index, &params, &found);
     if (result == UCCL_OK) {
         format_value(&rows[index], &params, value, value_size);
-        snprintf(source, source_size, "%s", found.source);
+        snprintf(source, source_size, "%s%s%s", found.source, found.stand_in ? ", " : "",
+                 found.stand_in ? found.stand_in : "");
     }
     return result;
 }

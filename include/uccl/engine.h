@@ -113,7 +113,7 @@ int uccl_param_info(unsigned index, struct uccl_param_info *out);
 /*
  * The value that an engine opened with `config` (NULL: none) would use now, as text into `value`
  * (at most `value_size` bytes with the NUL), and where it came from ("default", "setter",
- * "environment", or a file name) into `source`. UCCL_EINVAL past the last index, or when the value
+ * "environment", "environment, NCCL_IB_HCA" where that stands in, or a file name) into `source`. UCCL_EINVAL past the last index, or when the value
  * found is not allowed (the log says why).
  */
 int uccl_param_value(const uccl_config *config, unsigned index, char *value, size_t value_size,
