@@ -58,6 +58,9 @@ static int open_device(struct uccl_engine *engine)
         LOG_ERR("UCCL_BACKEND=verbs: libuccl-engine was built without libibverbs (libibverbs-dev)");
         return UCCL_ENOTSUP;
     }
+    if (backend == BACKEND_AUTO && engine->params.ib_hca[0])
+        LOG_WARNING("UCCL_IB_HCA=\"%s\" has no effect: libuccl-engine was built without libibverbs (libibverbs-dev)",
+                    engine->params.ib_hca);
 #endif
     engine->nic = &nic_udp_ops;
     return engine->nic->open(&engine->params, &engine->device);

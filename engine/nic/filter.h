@@ -16,6 +16,21 @@ typedef bool (*filter_match_fn)(char *item, bool exact, const void *context);
 
 bool filter_admits(const char *filter, filter_match_fn matches, const void *context);
 
+/* One item, and the list as it is gone through. */
+struct filter_item {
+    char name[FILTER_ITEM_MAX]; /* without signs and blanks; never empty */
+    bool excludes, exact;
+    bool too_long;              /* the name is cut */
+};
+struct filter_items {
+    const char *rest;
+    bool excludes, exact;       /* of all items */
+};
+struct filter_items filter_items(const char *filter);
+/* False: no further one. */
+bool filter_next(struct filter_items *items, struct filter_item *out);
+bool filter_item_matches(const struct filter_item *item, filter_match_fn matches, const void *context);
+
 /* The usual match: by the whole name or its beginning. */
 bool filter_name_matches(const char *item, bool exact, const char *name);
 

@@ -184,6 +184,35 @@ static bool usable(const struct ifaddrs *entry, union nic_address *out)
     return true;
 }
 
+/* Whether an item names any interface that can be used. */
+static bool item_is_there(const struct filter_item *item, const struct ifaddrs *all)
+{
+    union nic_address address;
+
+    for (; all != NULL; all = all->ifa_next)
+        if (usable(all, &address) &&
+            filter_item_matches(item, item_matches, &(struct interface){all->ifa_name, &address}))
+            return true;
+    return false;
+}
+
+/*
+ * A misspelt name among others would go unnoticed: traffic would take fewer interfaces than the user meant. One that
+ * is shut out may well be missing: such lists are written for many machines.
+ */
+static void tell_what_is_missing(const char *filter, const struct ifaddrs *all)
+{
+    struct filter_items items = filter_items(filter);
+    struct filter_item item;
+
+    while (filter_next(&items, &item)) {
+        if (item_is_there(&item, all))
+            continue;
+        LOG(item.excludes ? UCCL_LOG_INFO : UCCL_LOG_WARN,
+            "UCCL_SOCKET_IFNAME: no network interface that is up and has an address matches \"%s\"", item.name);
+    }
+}
+
 static struct netdev *find(struct netdev *devs, int count, const char *name)
 {
     for (int i = 0; i < count; i++)
@@ -240,6 +269,8 @@ int netdev_list(const char *filter, struct netdev **out)
     }
     if (socket_fd >= 0)
         close(socket_fd);
+    if (count > 0) /* else the caller says so, with the whole list */
+        tell_what_is_missing(filter, all);
     freeifaddrs(all);
     qsort(devs, (size_t)count, sizeof *devs, compare);
     *out = devs;

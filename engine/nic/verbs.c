@@ -37,6 +37,29 @@ static int no_device(const struct params *params, const char *why)
     return UCCL_ENODEV;
 }
 
+static bool is_there(const struct filter_item *item, const struct verbs_port *ports, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (verbs_item_names(item, ports[i].device, ports[i].number))
+            return true;
+    return false;
+}
+
+/*
+ * Whoever names a device wants it: without a word, a misspelt one would mean another NIC, or UDP. One that is shut
+ * out may well be missing: such lists are written for many machines.
+ */
+static void tell_what_is_missing(const char *filter, const struct verbs_port *ports, int count)
+{
+    struct filter_items items = filter_items(filter);
+    struct filter_item item;
+    while (filter_next(&items, &item)) {
+        if (!is_there(&item, ports, count))
+            LOG(item.excludes ? UCCL_LOG_INFO : UCCL_LOG_WARN, "UCCL_IB_HCA: no port of a verbs device matches \"%s\"",
+                item.name);
+    }
+}
+
 /* Keeps the ports that the user admits and that work. */
 static void keep_usable(struct nic *nic)
 {
@@ -158,6 +181,7 @@ int verbs_open_with(const struct verbs_lib *lib, const struct params *params, st
         return error;
     }
     int found = nic->port_count;
+    tell_what_is_missing(params->ib_hca, nic->ports, nic->port_count);
     keep_usable(nic);
     error = 0;
     if (nic->port_count == 0)
@@ -191,7 +215,10 @@ static int verbs_open(const struct params *params, struct nic **out)
 {
     const char *why;
     const struct verbs_lib *lib = verbs_lib(&why);
-    return lib ? verbs_open_with(lib, params, out) : no_device(params, why);
+    if (lib)
+        return verbs_open_with(lib, params, out);
+    tell_what_is_missing(params->ib_hca, NULL, 0);
+    return no_device(params, why);
 }
 
 static const struct nic_caps *verbs_caps(const struct nic *nic)

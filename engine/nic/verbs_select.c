@@ -6,8 +6,6 @@
  */
 #include "nic/verbs_select.h"
 
-#include "nic/filter.h"
-
 #include <arpa/inet.h>
 #include <assert.h>
 #include <stdio.h>
@@ -52,6 +50,11 @@ static bool item_matches(char *item, bool exact, const void *context)
         *colon = '\0';
     }
     return filter_name_matches(item, exact, wants->device);
+}
+
+bool verbs_item_names(const struct filter_item *item, const char *device, unsigned port)
+{
+    return filter_item_matches(item, item_matches, &(struct device_port){device, port});
 }
 
 bool verbs_admits(const char *filter, const char *device, unsigned port)

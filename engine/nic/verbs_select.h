@@ -8,6 +8,7 @@
 #define UCCL_VERBS_SELECT_H
 
 #include "defs/params.h"
+#include "nic/filter.h"
 
 #include <stddef.h>
 
@@ -45,6 +46,8 @@ const char *verbs_mode_name(enum verbs_mode mode);
  * it matches; before the first item they hold for the whole list. An empty filter admits everything.
  */
 bool verbs_admits(const char *filter, const char *device, unsigned port);
+/* Is this port one that an item of such a list means? */
+bool verbs_item_names(const struct filter_item *item, const char *device, unsigned port);
 
 /*
  * The GID that a port should use, or NULL where it has none. `wanted` (UCCL_IB_GID_INDEX) is taken where

@@ -81,7 +81,7 @@ static struct {
     void (*move)(uint64_t to, uint32_t to_key, uint64_t from, uint32_t from_key, size_t length);
     /* what becomes of a send that works else, and whether it is lost on the way; or NULL */
     enum ibv_wc_status (*fate)(const struct fake_qp *qp, const struct ibv_send_wr *wr, bool *lost);
-    int register_errno, send_errno, notify_errno; /* what the next calls fail with */
+    int open_errno, register_errno, send_errno, notify_errno; /* what the next calls fail with */
     struct fake_qp *qps[FAKE_QPS];
     uint32_t qps_made, qps_alive, handles_alive, mrs_alive;
     uint32_t most_sends;            /* in progress on one queue pair at any time */
@@ -412,6 +412,10 @@ static const char *fake_get_device_name(struct ibv_device *device)
 
 static struct ibv_context *fake_open_device(struct ibv_device *device)
 {
+    if (fake.open_errno) {
+        errno = fake.open_errno;
+        return NULL;
+    }
     fake.verbs.context.device = device;
     fake.verbs.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
     fake.verbs.sz = sizeof fake.verbs;

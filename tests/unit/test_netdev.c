@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The interface filter as a table over a made-up machine, and the list of the real one. */
+#include "log.h"
 #include "nic/netdev.h"
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,6 +126,49 @@ Test(netdev, list_by_address)
     free(devs);
     cr_assert_eq(netdev_list("=nosuchinterface", &devs), 0);
     free(devs);
+}
+
+static char said[2048];
+
+static void keep_log(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)user;
+    snprintf(said + strlen(said), sizeof said - strlen(said), "%d %s\n", level, text);
+}
+
+/* A name that matches nothing beside others that do: nobody would notice. */
+Test(netdev, names_that_match_nothing_are_told)
+{
+    static const struct {
+        const char *filter;
+        enum uccl_log_level level;
+        const char *missing[3];
+    } rows[] = {
+        {"lo", 0, {NULL}},
+        {"=lo", 0, {NULL}},
+        {"127.0.0.1", 0, {NULL}},
+        {"lo,nosuchif0", UCCL_LOG_WARN, {"nosuchif0"}},
+        {"=lo,l", UCCL_LOG_WARN, {"l"}},
+        {" nosuchif0 , lo,=nosuchif1,192.0.2.77", UCCL_LOG_WARN, {"nosuchif0", "nosuchif1", "192.0.2.77"}},
+        {"^nosuchif0", UCCL_LOG_INFO, {"nosuchif0"}},
+        {"^nosuchif0,=nosuchif1", UCCL_LOG_INFO, {"nosuchif0", "nosuchif1"}},
+    };
+
+    uccl_set_log(keep_log, NULL);
+    log_set_level(UCCL_LOG_INFO);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char expected[2048] = "";
+        struct netdev *devs;
+
+        said[0] = '\0';
+        for (size_t k = 0; k < 3 && rows[i].missing[k] != NULL; k++)
+            snprintf(expected + strlen(expected), sizeof expected - strlen(expected),
+                     "%d UCCL_SOCKET_IFNAME: no network interface that is up and has an address matches \"%s\"\n",
+                     rows[i].level, rows[i].missing[k]);
+        cr_assert_geq(netdev_list(rows[i].filter, &devs), 1);
+        cr_expect_str_eq(said, expected, "\"%s\": %s", rows[i].filter, said);
+        free(devs);
+    }
 }
 
 Test(netdev, route_mtu)

@@ -2,6 +2,8 @@
 /* The device of the verbs backend: what it can do, what it reports, InfiniBand, time stamps. */
 #include "verbs_pair.h"
 
+#include <stdio.h>
+
 /* ---- the device ------------------------------------------------------------------------------ */
 
 /* The device tells the queue, which looks at once. */
@@ -251,6 +253,39 @@ Test(verbs_device, takes_what_the_device_can_do, .init = set_up)
         cr_assert_not_null(strstr(said, cases[i].why), "%s", said);
         nic_verbs_ops.close(nic);
     }
+}
+
+/* A name that matches nothing is told, also where others match. */
+Test(verbs_device, names_that_match_nothing_are_told, .init = set_up)
+{
+    static const char text[] = "UCCL_IB_HCA: no port of a verbs device matches ";
+    char expected[200];
+    snprintf(params.ib_hca, sizeof params.ib_hca, "fake0:1,mlx5_9,=none:2");
+    log_set_level(UCCL_LOG_WARN);
+    cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0);
+    snprintf(expected, sizeof expected, "%s\"mlx5_9\"%s\"none:2\"", text, text);
+    cr_assert_str_eq(said, expected);
+    nic_verbs_ops.close(nic);
+
+    said[0] = 0;
+    snprintf(params.ib_hca, sizeof params.ib_hca, "^mlx5_9");
+    cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0);
+    cr_assert_str_empty(said);
+    nic_verbs_ops.close(nic);
+
+    snprintf(params.ib_hca, sizeof params.ib_hca, "mlx5_9");
+    cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), UCCL_ENODEV);
+    cr_assert_not_null(strstr(said, "\"mlx5_9\""), "%s", said);
+}
+
+/* Short of descriptors, and not of a device: no reason to go without it. */
+Test(verbs_device, out_of_descriptors, .init = set_up)
+{
+    fake.open_errno = EMFILE;
+    cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), UCCL_ENOMEM);
+    cr_assert_not_null(strstr(said, "ulimit -n"), "%s", said);
+    fake.open_errno = EACCES;
+    cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), UCCL_ENODEV);
 }
 
 Test(verbs_device, queues_too_small_are_refused, .init = set_up)
