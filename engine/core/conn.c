@@ -262,7 +262,7 @@ void conn_none_held(struct conn *conn)
     conn_try_finish(conn);
 }
 
-/* First the sends are given up and the FIN gets a moment more; then it is over in any case. */
+/* First the sends are given up and the FIN gets a moment more, once; then it is over in any case. */
 void conn_linger_over(struct conn *conn)
 {
     enum { FIN_GRACE_NS = 200 * 1000 * 1000 };
@@ -275,7 +275,8 @@ void conn_linger_over(struct conn *conn)
     conn_try_finish(conn);
     if (conn->state == CONN_OVER)
         return;
-    if (!said) {
+    if (!said && !conn->graced) {
+        conn->graced = true;
         timer_arm(&core->wheel, &conn->linger, core->now_ns + FIN_GRACE_NS);
         return;
     }

@@ -132,6 +132,7 @@ struct conn {
     uint32_t due_count[DUE_KINDS];
     bool credit_due;            /* something to tell, soon */
     bool fin_due, fin_sends_said;
+    bool graced;                /* its linger time is over, and the FIN has a moment more */
     bool peer_sends_over, peer_receives_over;
     uint64_t fin_seq;           /* chunk that carried the last FIN, UINT64_MAX: none */
     uint64_t end_seq;           /* chunk that carried the last END, UINT64_MAX: none */

@@ -121,7 +121,7 @@ void flow_credit_due(struct conn *conn, bool now)
 
 static bool expects_peer(const struct flow *flow)
 {
-    return flow->msgs_pending || flow->sent.next_seq > flow->sent.cumulative;
+    return flow->msgs_pending || flow->sent.next_seq > flow->sent.cumulative || flow->probe.asking;
 }
 
 void flow_expect_peer(struct flow *flow, uint64_t now_ns)

@@ -20,16 +20,24 @@ void probe_on_frame(struct flow *flow, const struct wire_probe *frame)
         probe->ask_due = !probe_proven(probe); /* now that it knows the flow: an earlier one may have come too soon */
     } else if (!probe_proven(probe) && frame->nonce == probe->nonce) {
         probe->nonce = 0;
-        probe->ask_due = false;
+        probe->asking = probe->ask_due = false;
         probe->ask_at_ns = UINT64_MAX;
     }
     flow_wake(flow);
 }
 
-void probe_ask(struct flow *flow)
+void probe_wait(struct flow *flow, bool waits)
 {
-    if (flow->probe.ask_at_ns == UINT64_MAX)
-        flow->probe.ask_due = true;
+    struct probe *probe = &flow->probe;
+    if (waits && !probe->asking) {
+        flow_expect_peer(flow, flow->core->now_ns);
+        probe->backoff = 0;
+    }
+    probe->asking = waits;
+    if (!waits)
+        probe->ask_at_ns = UINT64_MAX;
+    else if (probe->ask_at_ns == UINT64_MAX)
+        probe->ask_due = true;
 }
 
 void probe_expire(struct flow *flow, uint64_t now_ns)

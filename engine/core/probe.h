@@ -14,8 +14,9 @@ struct tx_desc;
 
 struct probe {
     uint64_t nonce;      /* that the peer's address is to echo; 0: it has, or need not */
-    uint64_t ask_at_ns;  /* when to ask again; UINT64_MAX: not asked */
+    uint64_t ask_at_ns;  /* when to ask again; UINT64_MAX: now, or not at all */
     uint8_t backoff;     /* of that */
+    bool asking;         /* something waits for the proof: the peer's silence counts */
     bool ask_due, echo_due;
     uint64_t echo_nonce; /* of the peer's newest probe */
 };
@@ -27,8 +28,8 @@ static inline bool probe_proven(const struct probe *probe)
 
 void probe_init(struct flow *flow, uint64_t nonce);
 void probe_on_frame(struct flow *flow, const struct wire_probe *frame);
-/* Something waits to be sent: the first probe is due. */
-void probe_ask(struct flow *flow);
+/* Whether something waits for the proof: then a probe is due, unless one has just gone. */
+void probe_wait(struct flow *flow, bool waits);
 /* The time has come to ask again. */
 void probe_expire(struct flow *flow, uint64_t now_ns);
 /* Whether a probe or an echo is to be sent now, and its frames; the bytes written. */

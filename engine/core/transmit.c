@@ -666,12 +666,10 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     return false;
 }
 
-/* The peer's address is not proven: something that waits for that asks. */
-static void ask_if_waiting(struct flow *flow)
+static bool has_something(const struct flow *flow)
 {
-    if (flow->ping_due || flow->ack_now || flow->lanes.frames_due || flow->gone.count || flow->ctrl.head ||
-        flow->active.head)
-        probe_ask(flow);
+    return flow->ping_due || flow->ack_now || flow->lanes.frames_due || flow->gone.count || flow->ctrl.head ||
+           flow->active.head;
 }
 
 bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
@@ -679,7 +677,7 @@ bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     if (flow->dead)
         return false;
     if (!probe_proven(&flow->probe))
-        ask_if_waiting(flow);
+        probe_wait(flow, has_something(flow));
     if (probe_due(&flow->probe))
         return send_probe(flow, desc, now_ns);
     if (!probe_proven(&flow->probe))

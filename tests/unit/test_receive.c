@@ -470,6 +470,21 @@ Test(probe, an_idle_flow_asks_nothing, .init = open_unproven)
     cr_assert_eq(core_deadline(duo_core[0]), UINT64_MAX);
 }
 
+/* Something to say, and an address that never answers: the close ends, and so does the flow, which asks no more. */
+Test(probe, an_address_that_never_answers, .init = open_unproven)
+{
+    core_conn_announce(duo_core[0], duo_conn[0][0], duo_now);
+    duo_run_deaf(0, 10 * MS);
+    core_conn_close(duo_core[0], duo_conn[0][0], 50 * MS, duo_now);
+    duo_run_deaf(0, 300 * MS);
+    cr_assert_eq(duo_ended[0], 1);
+    core_conn_announce(duo_core[0], duo_conn[0][1], duo_now);
+    duo_run_deaf(0, 900 * MS);
+    cr_assert_eq(duo_dead[0], 1);
+    cr_assert(duo_failed[0] == DUO_CONNS - 1 && duo_failed_status[0] == UCCL_EPEERDEAD);
+    cr_assert_eq(core_deadline(duo_core[0]), UINT64_MAX);
+}
+
 /* ---- how much one packet may bring ---- */
 
 /* A second of simulated time after packets of one kind each: at most two datagrams come for each of them. */
