@@ -20,6 +20,8 @@
  */
 #include "core/state.h"
 
+#include <assert.h>
+
 enum {
     QUANTUM_BYTES = 16 * 1024,     /* at least a chunk */
     LINK_PERCENT = 99,             /* of its rate that is granted, so that a queue once built drains */
@@ -27,8 +29,8 @@ enum {
     WALK_MAX = 64,                 /* messages looked at to find the demand */
     BACKOFF_MAX = 6,
     HEARD_PATIENCE = 8,            /* a demand that was heard is told again only after so many times as long */
-    ANSWERS_PER_PACKET = 2,
-    ANSWERS_MAX = 1024,            /* that may be saved up */
+    GRANTS_PER_PACKET = 2,
+    GRANTS_SAVED_MAX = 1024,
 };
 #define NS_PER_US UINT64_C(1000)
 #define DEMAND_AHEAD_BYTES (UINT64_C(8) << 20) /* beyond what is used */
@@ -237,14 +239,22 @@ static void await_first_grant(struct flow *flow)
     await_grant(flow);
 }
 
-void credit_earn(struct flow *flow)
+/* Takes one of the grants that the packets of the flow have earned. False: there is none left. */
+static bool take_grant(struct flow *flow)
 {
     struct credit_rx *rx = &flow->credit_rx;
-    if (rx->answers < ANSWERS_MAX)
-        rx->answers += ANSWERS_PER_PACKET;
-    if (!rx->exhausted)
-        return;
-    rx->exhausted = false;
+    uint64_t earned = flow->packets_heard * GRANTS_PER_PACKET;
+    if (earned > rx->grants + GRANTS_SAVED_MAX)
+        rx->grants = earned - GRANTS_SAVED_MAX;
+    rx->exhausted = rx->grants >= earned;
+    rx->grants += !rx->exhausted;
+    return !rx->exhausted;
+}
+
+void credit_resume(struct flow *flow)
+{
+    assert(flow->credit_rx.exhausted);
+    flow->credit_rx.exhausted = false;
     await_first_grant(flow);
 }
 
@@ -253,6 +263,8 @@ void credit_on_demand(struct flow *flow, const struct wire_demand *demand, uint6
     struct credit_rx *rx = &flow->credit_rx;
     uint64_t demand_bytes = wire_expand(demand->target, rx->demand_bytes);
     flow_owe_ack(flow, 0, true); /* it says what was heard */
+    if (rx->exhausted)
+        credit_resume(flow);
     if (demand_bytes <= rx->demand_bytes || demand_bytes > UINT64_MAX / 2)
         return;
     rx->demand_bytes = demand_bytes;
@@ -284,11 +296,8 @@ void pacer_run(struct core *core, uint64_t now_ns)
             return;
         struct credit_rx *rx = &flow->credit_rx;
         detach(pacer, flow);
-        if (rx->answers == 0) {
-            rx->exhausted = true;
+        if (!take_grant(flow))
             continue;
-        }
-        rx->answers--;
         uint64_t until_bytes = list == CREDIT_WANTING ? rx->demand_bytes : advance_bytes(flow);
         uint64_t bytes = until_bytes - rx->granted_bytes;
         if (bytes > quantum_bytes)

@@ -31,8 +31,8 @@ struct credit_rx {
     uint64_t demand_bytes, granted_bytes;
     struct queue_link turn; /* on its list of the pacer */
     uint8_t list;           /* enum credit_list */
-    bool exhausted;         /* taken off its list, since it has no answers left */
-    uint32_t answers;       /* grants that it may get yet; what it sends earns them */
+    bool exhausted;         /* taken off its list, since it has no grants left that its packets have earned */
+    uint64_t grants;        /* that it got, or has let pass */
 };
 
 /* One per core. */
@@ -59,8 +59,8 @@ void credit_update(struct flow *flow, uint64_t now_ns);
 /* The demand is told again: no grant came in time. */
 void credit_ask_again(struct flow *flow, uint64_t now_ns);
 
-/* A packet of the flow has come. */
-void credit_earn(struct flow *flow);
+/* Of an exhausted flow: packets have come since, which may have earned grants again. */
+void credit_resume(struct flow *flow);
 void credit_on_demand(struct flow *flow, const struct wire_demand *demand, uint64_t now_ns);
 void credit_on_grant(struct flow *flow, const struct wire_grant *grant, uint64_t now_ns);
 /* Appends what is due to an ack; the bytes written. */

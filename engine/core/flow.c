@@ -202,7 +202,7 @@ void flow_heard(struct flow *flow, uint64_t now_ns)
 {
     struct core *core = flow->core;
     flow->last_rx_ns = now_ns;
-    credit_earn(flow);
+    flow->packets_heard++;
     turn_share_epoch(core);
     if (flow->heard_epoch != core->share_epoch) {
         flow->heard_epoch = core->share_epoch;
@@ -222,6 +222,8 @@ static uint64_t rx_share(const struct flow *flow)
 
 void flow_fill_ack(struct flow *flow, struct wire_ack *ack, uint64_t now_ns)
 {
+    if (flow->credit_rx.exhausted)
+        credit_resume(flow);
     sack_fill(&flow->sack, ack, now_ns);
     ack->number = flow->ack_number++;
     ack->window_kb = (uint32_t)(rx_share(flow) / 1024);

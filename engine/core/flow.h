@@ -52,6 +52,7 @@ struct flow {
     struct gone gone;
     uint64_t peer_window_bytes;   /* what the peer's receive buffer takes */
     uint64_t rx_window_bytes;     /* ours, whole; acks advertise this flow's share of it */
+    uint64_t packets_heard;
     uint32_t heard_epoch;         /* last period in which a packet came (core->share_epoch) */
 
     /* connections */

@@ -15,12 +15,14 @@ void probe_on_frame(struct flow *flow, const struct wire_probe *frame)
 {
     struct probe *probe = &flow->probe;
     if (!frame->echo) {
-        probe->echo_due = true;
+        probe->due |= PROBE_ECHO;
         probe->echo_nonce = frame->nonce;
-        probe->ask_due = !probe_proven(probe); /* now that it knows the flow: an earlier one may have come too soon */
+        if (!probe_proven(probe))
+            probe->due |= PROBE_ASK; /* now that the peer knows the flow: an earlier one may have come too soon */
     } else if (!probe_proven(probe) && frame->nonce == probe->nonce) {
         probe->nonce = 0;
-        probe->asking = probe->ask_due = false;
+        probe->asking = false;
+        probe->due &= (uint8_t)~PROBE_ASK;
         probe->ask_at_ns = UINT64_MAX;
     }
     flow_wake(flow);
@@ -37,7 +39,7 @@ void probe_wait(struct flow *flow, bool waits)
     if (!waits)
         probe->ask_at_ns = UINT64_MAX;
     else if (probe->ask_at_ns == UINT64_MAX)
-        probe->ask_due = true;
+        probe->due |= PROBE_ASK;
 }
 
 void probe_expire(struct flow *flow, uint64_t now_ns)
@@ -53,14 +55,14 @@ unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns)
 {
     struct probe *probe = &flow->probe;
     unsigned bytes = 0;
-    if (probe->echo_due)
+    if (probe->due & PROBE_ECHO)
         bytes += wire_put_probe(at, &(struct wire_probe){.echo = true, .nonce = probe->echo_nonce});
-    if (probe->ask_due) {
+    if (probe->due & PROBE_ASK) {
         bytes += wire_put_probe(at + bytes, &(struct wire_probe){.nonce = probe->nonce});
         probe->ask_at_ns = now_ns + (ASK_AGAIN_NS << probe->backoff);
         if (probe->backoff < BACKOFF_MAX)
             probe->backoff++;
     }
-    probe->echo_due = probe->ask_due = false;
+    probe->due = 0;
     return bytes;
 }

@@ -12,12 +12,14 @@
 struct flow;
 struct tx_desc;
 
+enum { PROBE_ASK = 1, PROBE_ECHO = 2 };
+
 struct probe {
     uint64_t nonce;      /* that the peer's address is to echo; 0: it has, or need not */
     uint64_t ask_at_ns;  /* when to ask again; UINT64_MAX: now, or not at all */
     uint8_t backoff;     /* of that */
     bool asking;         /* something waits for the proof: the peer's silence counts */
-    bool ask_due, echo_due;
+    uint8_t due;         /* bits: PROBE_ASK, PROBE_ECHO */
     uint64_t echo_nonce; /* of the peer's newest probe */
 };
 
@@ -32,11 +34,7 @@ void probe_on_frame(struct flow *flow, const struct wire_probe *frame);
 void probe_wait(struct flow *flow, bool waits);
 /* The time has come to ask again. */
 void probe_expire(struct flow *flow, uint64_t now_ns);
-/* Whether a probe or an echo is to be sent now, and its frames; the bytes written. */
-static inline bool probe_due(const struct probe *probe)
-{
-    return probe->ask_due | probe->echo_due;
-}
+/* Writes the frames that are due; the bytes written. */
 unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns);
 
 #endif

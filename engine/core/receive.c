@@ -60,23 +60,32 @@ struct conn *flow_find_conn(struct flow *flow, uint32_t id)
 
 /* The connection that frames speak of, one after the other: most of a packet are about one. */
 struct subject {
+    struct conn *conn;   /* NULL: there is none */
     uint32_t id;
     bool known;          /* it was looked up */
-    struct conn *conn;   /* NULL: there is none */
     uint64_t delivered;  /* of its sends, once the CREDIT frames before have acted */
 };
 
-static void turn_to(struct subject *subject, struct flow *flow, uint32_t id)
+static void look_up(struct subject *subject, struct flow *flow, uint32_t id)
 {
-    if (subject->known && subject->id == id)
-        return;
-    struct conn *conn = flow_find_conn(flow, id);
-    *subject = (struct subject){id, true, conn, conn ? conn->delivered : 0};
+    subject->conn = flow_find_conn(flow, id);
+    subject->id = id;
+    subject->known = true;
+    subject->delivered = subject->conn ? subject->conn->delivered : 0;
+}
+
+static inline void turn_to(struct subject *subject, struct flow *flow, uint32_t id)
+{
+    if (!subject->known || subject->id != id)
+        look_up(subject, flow, id);
 }
 
 /* ---- judging --------------------------------------------------------------------------------- */
 
 enum verdict { GOOD, ILLEGAL, DAMAGED, EARLY };
+
+/* Kinds that may have overtaken another frame. */
+enum { OVERTAKES = 1 << FRAME_CREDIT | 1 << FRAME_CTS | 1 << FRAME_END | 1 << FRAME_DATA };
 
 /*
  * Whether the frame has overtaken another one: CREDIT, without which its number is beyond the window, or the command that
@@ -94,44 +103,64 @@ static bool is_early(struct subject *subject, const struct wire_frame *frame)
     case FRAME_END:
         return !frame->end.of_send &&
                wire_expand(frame->end.msg, conn->delivered) >= subject->delivered + conn->window;
-    case FRAME_DATA:
-        return conn->stripe && !conn_knows_part(conn, frame->data.msg);
     default:
-        return false;
+        return !conn_knows_part(conn, frame->data.msg);
     }
 }
 
-/* Reads every frame, and leaves the packet at the first one again. */
-static enum verdict judge(struct flow *flow, struct wire_packet *packet)
+static inline enum verdict judge_frame(struct flow *flow, const struct wire_frame *frame, uint8_t travels,
+                                       struct subject *subject)
 {
-    enum verdict verdict = GOOD;
-    uint8_t travels = packet->flags & WIRE_SEQUENCED ? NUMBERED : UNNUMBERED;
-    unsigned frames = 0, strangers = 0, gone = 0;
-    struct subject subject = {0};
-    for (; !wire_at_end(packet); frames++) {
-        const struct wire_frame *frame = &packet->current;
+    uint8_t rule = rules[frame->kind];
+    if (!(rule & travels) || !(flow->features >> frame->kind & 1))
+        return ILLEGAL;
+    if (rule & FLOW)
+        return GOOD;
+    turn_to(subject, flow, frame->conn);
+    const struct conn *conn = subject->conn;
+    if (!conn)
+        return GOOD;
+    if (!(rule & (conn->stripe ? PART : HOME)))
+        return ILLEGAL;
+    bool of_part = conn->stripe || frame->kind != FRAME_DATA;
+    return of_part && OVERTAKES >> frame->kind & 1 && acts_in(rule, conn) && is_early(subject, frame) ? EARLY : GOOD;
+}
+
+/* The frames behind the first one, which is good or early. */
+static enum verdict judge_others(struct flow *flow, struct wire_packet *packet, uint8_t travels, struct subject *subject,
+                                 enum verdict verdict)
+{
+    unsigned gone = packet->current.kind == FRAME_GONE, strangers = subject->known && !subject->conn;
+    for (unsigned frames = 1; !wire_at_end(packet); frames++) {
         if (frames == CORE_FRAMES_MAX || !wire_take_frame(packet))
             return DAMAGED;
-        uint8_t rule = rules[frame->kind];
-        if (!(rule & travels) || !(flow->features >> frame->kind & 1))
+        enum verdict next = judge_frame(flow, &packet->current, travels, subject);
+        if (packet->current.kind == FRAME_GONE && ++gone > GONE_PER_PACKET_MAX)
+            next = ILLEGAL;
+        if (next == ILLEGAL)
             return ILLEGAL;
-        if (rule & FLOW) {
-            if (frame->kind == FRAME_GONE && ++gone > GONE_PER_PACKET_MAX)
-                return ILLEGAL;
-            continue;
-        }
-        turn_to(&subject, flow, frame->conn);
-        if (!subject.conn)
-            strangers++;
-        else if (!(rule & (subject.conn->stripe ? PART : HOME)))
-            return ILLEGAL;
-        else if (acts_in(rule, subject.conn) && is_early(&subject, frame))
+        if (next == EARLY)
             verdict = EARLY; /* unless what follows is worse */
+        strangers += packet->current.kind <= FRAME_FIN && !subject->conn;
     }
-    wire_rewind(packet, frames);
-    if (strangers > gone_room(flow)) /* each is to be answered */
-        verdict = EARLY;
-    return verdict;
+    wire_rewind(packet, 0);
+    subject->known = false;
+    return strangers > gone_room(flow) ? EARLY : verdict; /* each is to be answered */
+}
+
+/* Reads every frame. The packet is at its first one again; if that is the only one, `subject` is its connection. */
+static inline enum verdict judge(struct flow *flow, struct wire_packet *packet, uint8_t travels, struct subject *subject)
+{
+    subject->known = false;
+    if (wire_at_end(packet))
+        return GOOD;
+    if (!wire_take_frame(packet))
+        return DAMAGED;
+    enum verdict verdict = judge_frame(flow, &packet->current, travels, subject);
+    if (!wire_at_end(packet))
+        return verdict == ILLEGAL ? ILLEGAL : judge_others(flow, packet, travels, subject, verdict);
+    packet->single = true;
+    return subject->known && !subject->conn && gone_room(flow) == 0 ? EARLY : verdict;
 }
 
 /* ---- acting ---------------------------------------------------------------------------------- */
@@ -184,32 +213,50 @@ static bool on_flow_frame(struct flow *flow, const struct wire_frame *frame, boo
     }
 }
 
-/* Acts on every frame of a packet that has been judged good. */
-static void act(struct flow *flow, struct wire_packet *packet, uint64_t now_ns)
+/* The connection of the frame is not known, or takes no such frames any more. */
+static void on_stale(struct flow *flow, const struct subject *subject)
 {
-    struct counters *counters = flow->core->counters;
-    const struct wire_frame *frame;
-    struct subject subject = {0};
-    bool fresh = !(packet->flags & WIRE_REPAIR);
-    while ((frame = wire_next_frame(packet))) {
-        uint8_t rule = rules[frame->kind];
-        if (rule & FLOW) {
-            if (!on_flow_frame(flow, frame, fresh, now_ns))
-                COUNT(counters, rx_malformed, 1);
-            continue;
-        }
-        turn_to(&subject, flow, frame->conn);
-        struct conn *conn = subject.conn;
+    COUNT(flow->core->counters, rx_stale_frames, 1);
+    if (!subject->conn)
+        gone_answer(flow, subject->id);
+}
+
+/* Acts on one frame of a packet that has been judged good. */
+static inline void act_on(struct flow *flow, const struct wire_frame *frame, bool fresh, struct subject *subject,
+                          uint64_t now_ns)
+{
+    uint8_t rule = rules[frame->kind];
+    bool agrees;
+    if (rule & FLOW) {
+        agrees = on_flow_frame(flow, frame, fresh, now_ns);
+    } else {
+        turn_to(subject, flow, frame->conn);
+        struct conn *conn = subject->conn;
         if (!conn || !acts_in(rule, conn)) {
-            COUNT(counters, rx_stale_frames, 1);
-            if (!conn)
-                gone_answer(flow, frame->conn);
-            continue;
+            on_stale(flow, subject);
+            return;
         }
         conn->heard = true;
-        if (!on_conn_frame(conn, frame))
-            COUNT(counters, rx_malformed, 1);
+        agrees = on_conn_frame(conn, frame);
     }
+    if (!agrees)
+        COUNT(flow->core->counters, rx_malformed, 1);
+}
+
+static void act_on_all(struct flow *flow, struct wire_packet *packet, bool fresh, struct subject *subject, uint64_t now_ns)
+{
+    const struct wire_frame *frame;
+    while ((frame = wire_next_frame(packet)))
+        act_on(flow, frame, fresh, subject, now_ns);
+}
+
+static inline void act(struct flow *flow, struct wire_packet *packet, struct subject *subject, uint64_t now_ns)
+{
+    bool fresh = !(packet->flags & WIRE_REPAIR);
+    if (packet->single)
+        act_on(flow, &packet->current, fresh, subject, now_ns);
+    else
+        act_on_all(flow, packet, fresh, subject, now_ns);
 }
 
 /* ---- packets --------------------------------------------------------------------------------- */
@@ -224,52 +271,64 @@ static void note_path(struct flow *flow, const struct wire_packet *packet, int l
         sack_note_lane(&flow->sack, (uint16_t)lane, packet, ce, at_ns);
 }
 
-bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, uint64_t now_ns)
+static bool on_unnumbered(struct flow *flow, struct wire_packet *packet, uint64_t now_ns)
+{
+    struct subject subject;
+    if (judge(flow, packet, UNNUMBERED, &subject) != GOOD) {
+        COUNT(flow->core->counters, rx_malformed, 1);
+        return false;
+    }
+    act(flow, packet, &subject, now_ns);
+    return true;
+}
+
+/* It has come before, or cannot be. */
+static bool on_not_new(struct flow *flow, const struct wire_packet *packet, enum sack_verdict verdict, int lane, bool ce,
+                       uint64_t now_ns)
 {
     struct counters *counters = flow->core->counters;
-    flow_heard(flow, now_ns);
-    if (ce)
-        COUNT(counters, rx_ce_marks, 1);
-    if (!(packet->flags & WIRE_SEQUENCED)) {
-        if (judge(flow, packet) != GOOD) {
-            COUNT(counters, rx_malformed, 1);
-            return false;
-        }
-        act(flow, packet, now_ns);
-        return true;
-    }
-
-    uint64_t seq;
-    switch (sack_check(&flow->sack, packet, &seq)) {
-    case SACK_DUPLICATE:
-        COUNT(counters, rx_duplicates, 1);
-        note_path(flow, packet, lane, ce, now_ns);
-        flow_owe_delayed_ack(flow, true);
-        return true;
-    case SACK_BEYOND_WINDOW:
+    if (verdict == SACK_BEYOND_WINDOW) {
         COUNT(counters, rx_out_of_window, 1);
         return false;
-    case SACK_MALFORMED:
+    }
+    if (verdict == SACK_MALFORMED) {
         COUNT(counters, rx_malformed, 1);
         return false;
-    case SACK_NEW:
-        break;
     }
+    COUNT(counters, rx_duplicates, 1);
+    note_path(flow, packet, lane, ce, now_ns);
+    flow_owe_delayed_ack(flow, true);
+    return true;
+}
+
+/* Nothing of it acts. False: it is not acked either. */
+static bool on_not_good(struct flow *flow, enum verdict verdict)
+{
+    if (verdict == EARLY)
+        COUNT(flow->core->counters, rx_refused, 1);
+    else
+        COUNT(flow->core->counters, rx_malformed, 1);
+    return verdict == ILLEGAL;
+}
+
+bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, uint64_t now_ns)
+{
+    struct subject subject;
+    uint64_t seq;
+    flow_heard(flow, now_ns);
+    if (ce)
+        COUNT(flow->core->counters, rx_ce_marks, 1);
+    if (!(packet->flags & WIRE_SEQUENCED))
+        return on_unnumbered(flow, packet, now_ns);
+    enum sack_verdict arrival = sack_check(&flow->sack, packet, &seq);
+    if (arrival != SACK_NEW)
+        return on_not_new(flow, packet, arrival, lane, ce, now_ns);
     flow->rx_seq = seq;
-    switch (judge(flow, packet)) {
-    case GOOD:
-        act(flow, packet, now_ns);
-        break;
-    case ILLEGAL:
-        COUNT(counters, rx_malformed, 1);
-        break;
-    case DAMAGED:
-        COUNT(counters, rx_malformed, 1);
+    enum verdict verdict = judge(flow, packet, NUMBERED, &subject);
+    if (verdict == GOOD)
+        act(flow, packet, &subject, now_ns);
+    else if (!on_not_good(flow, verdict))
         return false;
-    case EARLY:
-        COUNT(counters, rx_refused, 1);
-        return false;
-    }
     note_path(flow, packet, lane, ce, now_ns);
     /* one that is closed matters as much (RFC 5681 4.2); a chunk that is not whole yet is none */
     bool gap = flow->sack.end > flow->sack.cumulative + (seq == flow->sack.cumulative);
@@ -278,6 +337,7 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, u
     gap = (gap || sack_has_gap(&flow->sack)) && packet->index + 1u == packet->count;
     flow_owe_delayed_ack(flow, gap || packet->flags & WIRE_REPAIR ||
                                    flow->ack_chunks >= flow->core->params->ack_every);
-    place_on_arrival(flow);
+    if (flow->place.held.head)
+        place_on_arrival(flow);
     return true;
 }

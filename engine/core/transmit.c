@@ -678,7 +678,7 @@ bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
         return false;
     if (!probe_proven(&flow->probe))
         probe_wait(flow, has_something(flow));
-    if (probe_due(&flow->probe))
+    if (flow->probe.due)
         return send_probe(flow, desc, now_ns);
     if (!probe_proven(&flow->probe))
         return false;

@@ -103,10 +103,8 @@ bool wire_follows(const uint8_t *first, unsigned ahead, const uint8_t *header, u
            get64(frame + 12) == get64(first_frame + 12) + (uint64_t)ahead * get16(first_frame + 2);
 }
 
-bool wire_payload_intact(const struct wire_packet *packet, crc32c_fn crc32c)
+bool wire_payload_crc_is_right(const struct wire_packet *packet, crc32c_fn crc32c)
 {
-    if (!(packet->flags & WIRE_PAYLOAD_CRC))
-        return true;
     size_t length = (size_t)(packet->payload_end - packet->payload);
     return crc32c(0, packet->payload, length) == packet->payload_crc;
 }

@@ -257,7 +257,11 @@ static inline void wire_rewind(struct wire_packet *packet, unsigned frames)
 
 /* Checks header, checksum and the shape of every frame. */
 bool wire_parse(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet);
-bool wire_payload_intact(const struct wire_packet *packet, crc32c_fn crc32c);
+bool wire_payload_crc_is_right(const struct wire_packet *packet, crc32c_fn crc32c);
+static inline bool wire_payload_intact(const struct wire_packet *packet, crc32c_fn crc32c)
+{
+    return !(packet->flags & WIRE_PAYLOAD_CRC) || wire_payload_crc_is_right(packet, crc32c);
+}
 
 /* The payload has been received somewhere else; no frame has been read. */
 void wire_move_payload(struct wire_packet *packet, const uint8_t *payload);

@@ -283,8 +283,7 @@ Test(credit, nonsense_of_a_peer, .init = open_fast)
     cr_assert_eq(flow->credit_tx.granted_bytes, SPECULATE);
     credit_on_demand(flow, &(struct wire_demand){UINT32_MAX}, duo_now);
     cr_assert_eq(flow->credit_rx.demand_bytes, 0);
-    for (unsigned packets = 0; packets < 100; packets++)
-        credit_earn(flow);
+    flow->packets_heard += 100;
     credit_on_demand(flow, &(struct wire_demand){INT32_MAX}, duo_now);
     cr_assert_eq(flow->credit_rx.list, CREDIT_WANTING);
     uint64_t granted_bytes = flow->credit_rx.granted_bytes;
