@@ -21,7 +21,7 @@ struct verbs_address {
 };
 
 void verbs_address_encode(const struct verbs_address *address, struct nic_queue_address *out);
-/* Whether a queue pair of an application can have that number: 0 and 1 are those of management, the last is multicast. */
+/* Whether an application's queue pair can have that number: 0 and 1 are those of management, the last of multicast. */
 static inline bool verbs_qpn_is_valid(uint32_t qpn)
 {
     return qpn > 1 && qpn < (1u << VERBS_QPN_BITS) - 1;

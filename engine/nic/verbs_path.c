@@ -264,9 +264,9 @@ static int refuse_number(struct nic_queue *queue, struct verbs_peer *peer, uint3
 {
     char text[VERBS_GID_TEXT];
     if (!peer->told_number)
-        LOG_WARNING("verbs device %s: the peer with GID %s, LID %u, offers queue pair 0x%x, which cannot be one; what "
-                    "is sent to it goes as datagrams", queue->nic->port->device, verbs_gid_text(peer->address.gid, text),
-                    peer->address.lid, number);
+        LOG_WARNING("verbs device %s: the peer with GID %s, LID %u, offers queue pair 0x%x, which cannot be one; what is "
+                    "sent to it goes as datagrams", queue->nic->port->device,
+                    verbs_gid_text(peer->address.gid, text), peer->address.lid, number);
     peer->told_number = true;
     return UCCL_EPROTO;
 }

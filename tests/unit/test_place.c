@@ -319,7 +319,8 @@ Test(place, a_lie_about_parts_of_a_write_leaves_its_repair_whole)
     cr_assert_eq(placing_packet_count, 3);
     const struct tx_desc *repair = &placing_packets[2].desc;
     cr_assert_eq(repair->count, (SIZE / 2 + 8000 - WIRE_BULK_HEADER_BYTES - 1) / (8000 - WIRE_BULK_HEADER_BYTES));
-    cr_assert_eq(repair->mask, wire_full_mask(repair->count), "only %lx of it is repeated", (unsigned long)repair->mask);
+    cr_assert_eq(repair->mask, wire_full_mask(repair->count), "only %lx of it is repeated",
+                 (unsigned long)repair->mask);
     placing_talk();
     placing_run(5 * MS);
     duo_assert_ended(receive, UCCL_OK, SIZE);
