@@ -397,6 +397,14 @@ static int client_offer(struct connecting *c)
     return UCCL_OK;
 }
 
+int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer)
+{
+    int error = UCCL_OK;
+    for (unsigned i = 0; i < offer->flow_count && i < engine->thread_count && !error; i++)
+        error = engine->nic->reach(engine->device, &offer->flows[i].address);
+    return error;
+}
+
 /* The server's offer is here: put flow and connection in place. Under the lock. */
 static int client_accept_offer(struct connecting *c)
 {
@@ -442,6 +450,9 @@ static int connecting_step(struct connecting *c)
             pthread_mutex_unlock(&c->engine->lock);
             break;
         case BOOT_HAVE_OFFER:
+            error = offer_reached(c->engine, bootstrap_peer_offer(c->boot));
+            if (error)
+                break;
             pthread_mutex_lock(&c->engine->lock);
             error = client_accept_offer(c);
             pthread_mutex_unlock(&c->engine->lock);

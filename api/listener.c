@@ -189,9 +189,12 @@ static bool accepting_step(struct uccl_listener *listener, struct accepting *acc
     for (;;) {
         switch (bootstrap_step(accepting->boot, clock_now_ns())) {
         case BOOT_HAVE_OFFER: {
-            pthread_mutex_lock(&engine->lock);
-            int error = server_answer(engine, accepting);
-            pthread_mutex_unlock(&engine->lock);
+            int error = offer_reached(engine, bootstrap_peer_offer(accepting->boot));
+            if (!error) {
+                pthread_mutex_lock(&engine->lock);
+                error = server_answer(engine, accepting);
+                pthread_mutex_unlock(&engine->lock);
+            }
             if (error)
                 bootstrap_reject(accepting->boot, error);
             break;

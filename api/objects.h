@@ -75,6 +75,8 @@ struct uccl_mr {
     _Atomic uint32_t users;       /* requests pending */
 };
 
+/* Whether there is a way to all queues that a peer offers. It may take seconds, so it is asked without a lock. */
+int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer);
 /* connection.c, for listener.c. Those that touch the engine's tables are called under its lock. */
 void handle_put(struct uccl_handle *handle, const union nic_address *address);
 socklen_t address_length(const union nic_address *address);

@@ -184,6 +184,12 @@ struct nic_ops {
     int (*route)(struct nic_queue *queue, const union nic_address *host, uint32_t *datagram_bytes);
 
     /*
+     * Whether there is a way to a queue of a peer, as far as the network near by says. That may take seconds, so this
+     * is asked before peer_add(), for which it is known then. Any thread. UCCL_EADDR, UCCL_ENOMEM (logged); what else is
+     * wrong with the address is left to peer_add().
+     */
+    int (*reach)(struct nic *nic, const struct nic_queue_address *address);
+    /*
      * Prepares to send to a queue of a peer: returns in `destination` a number for tx_desc and in
      * `datagram_bytes` what the route allows now. Called by the queue's owner. UCCL_EPROTO (logged): the
      * address is another backend's, or malformed; UCCL_EADDR, UCCL_ENOMEM, UCCL_EIO.
@@ -263,6 +269,7 @@ void nic_wake_eventfd(int fd);
 
 /* For the tables of backends whose device is always there, and of those that place nothing. */
 int nic_no_failure(const struct nic_queue *queue);
+int nic_reach_all(struct nic *nic, const struct nic_queue_address *address); /* nothing is asked */
 int nic_no_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out);
 void nic_no_dereg_mr(struct nic *nic, struct nic_mr *mr);
 int nic_no_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,

@@ -781,6 +781,7 @@ const struct nic_ops nic_udp_ops = {
     .queue_address = udp_queue_address,
     .queue_rx_bytes = udp_queue_rx_bytes,
     .route = udp_route,
+    .reach = nic_reach_all,
     .peer_add = udp_peer_add,
     .peer_remove = udp_peer_remove,
     .send = udp_send,

@@ -604,6 +604,7 @@ const struct nic_ops nic_verbs_ops = {
     .queue_address = verbs_queue_address,
     .queue_rx_bytes = verbs_queue_rx_bytes,
     .route = verbs_route,
+    .reach = verbs_reach,
     .peer_add = verbs_peer_add,
     .peer_remove = verbs_peer_remove,
     .send = verbs_send,

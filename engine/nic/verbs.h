@@ -159,8 +159,7 @@ uint64_t verbs_now_ms(void);
 /* The device is gone for good: all that it was to do fails. `why` says so in the log, once. */
 void verbs_lost(struct nic *nic, const char *why);
 /* How packets get to a peer: what its address and our port say. */
-struct ibv_ah_attr verbs_route_to(const struct nic_queue *queue, const struct verbs_address *address,
-                                  unsigned path);
+struct ibv_ah_attr verbs_route_to(const struct nic *nic, const struct verbs_address *address, unsigned path);
 
 /* verbs_queue.c */
 int verbs_pool_open(struct nic *nic, struct verbs_pool *pool, size_t bytes, const char *what);
@@ -193,6 +192,7 @@ void verbs_release(struct nic_queue *queue, const struct nic_rx *rx);
 void verbs_drop_ready(struct nic_queue *queue, const struct flow *flow);
 
 /* verbs_ud.c */
+int verbs_reach(struct nic *nic, const struct nic_queue_address *address);
 int verbs_peer_add(struct nic_queue *queue, const union nic_address *host,
                    const struct nic_queue_address *address, uint32_t *destination,
                    uint32_t *datagram_bytes);

@@ -264,8 +264,8 @@ static int refuse_number(struct nic_queue *queue, struct verbs_peer *peer, uint3
 {
     char text[VERBS_GID_TEXT];
     if (!peer->told_number)
-        LOG_WARNING("verbs device %s: the peer with GID %s, LID %u, offers queue pair 0x%x, which cannot be one; what is "
-                    "sent to it goes as datagrams", queue->nic->port->device,
+        LOG_WARNING("verbs device %s: the peer with GID %s, LID %u, offers queue pair 0x%x, which cannot be one; "
+                    "what is sent to it goes as datagrams", queue->nic->port->device,
                     verbs_gid_text(peer->address.gid, text), peer->address.lid, number);
     peer->told_number = true;
     return UCCL_EPROTO;
@@ -289,7 +289,7 @@ int verbs_path_connect(struct nic_queue *queue, const struct nic_path *id, uint3
                                .dest_qp_num = number,
                                .rq_psn = psn & PSN_MASK,
                                .min_rnr_timer = RNR_TIMER,
-                               .ah_attr = verbs_route_to(queue, address, id->path)};
+                               .ah_attr = verbs_route_to(nic, address, id->path)};
     int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     if (reliable)
         mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;

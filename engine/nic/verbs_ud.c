@@ -36,11 +36,9 @@ static void free_handles(struct nic_queue *queue, struct verbs_peer *peer)
         queue->lib->destroy_ah(peer->handles[i]);
 }
 
-struct ibv_ah_attr verbs_route_to(const struct nic_queue *queue, const struct verbs_address *address,
-                                  unsigned path)
+struct ibv_ah_attr verbs_route_to(const struct nic *nic, const struct verbs_address *address, unsigned path)
 {
-    const struct nic *nic = queue->nic;
-    const struct params *params = queue->setup.params;
+    const struct params *params = &nic->params;
     struct ibv_ah_attr attr = {.dlid = address->lid,
                                .sl = (uint8_t)params->ib_sl,
                                .port_num = nic->port->number,
@@ -60,7 +58,7 @@ static int make_handles(struct nic_queue *queue, struct verbs_peer *peer)
 {
     const struct nic *nic = queue->nic;
     for (unsigned i = 0; i < paths_of(queue); i++) {
-        struct ibv_ah_attr attr = verbs_route_to(queue, &peer->address, i);
+        struct ibv_ah_attr attr = verbs_route_to(nic, &peer->address, i);
         peer->handles[i] = queue->lib->create_ah(nic->pd, &attr);
         if (!peer->handles[i]) {
             int error = errno;
@@ -70,6 +68,29 @@ static int make_handles(struct nic_queue *queue, struct verbs_peer *peer)
         }
     }
     return 0;
+}
+
+/*
+ * A handle to a RoCE address is made once its link address is known, and the kernel or the library waits seconds for
+ * that where nobody answers. The handle is thrown away again, but the link address stays known for a while.
+ */
+int verbs_reach(struct nic *nic, const struct nic_queue_address *bytes)
+{
+    struct verbs_address address;
+    char text[VERBS_GID_TEXT];
+    if (verbs_address_decode(bytes, &address) || !address.ethernet || !nic->port->ethernet ||
+        atomic_load(&nic->gone))
+        return UCCL_OK;
+    struct ibv_ah_attr attr = verbs_route_to(nic, &address, 0);
+    struct ibv_ah *handle = nic->lib->create_ah(nic->pd, &attr);
+    if (!handle) {
+        int error = errno;
+        LOG_ERR("verbs device %s: there is no way to GID %s, which a peer says is its own: %s", nic->port->device,
+                verbs_gid_text(address.gid, text), strerror(error));
+        return error == ENOMEM ? UCCL_ENOMEM : UCCL_EADDR;
+    }
+    nic->lib->destroy_ah(handle);
+    return UCCL_OK;
 }
 
 /* Handles of removed peers go when no send that may name them is under way. */

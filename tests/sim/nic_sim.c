@@ -524,6 +524,7 @@ const struct nic_ops nic_udp_ops = {
     .queue_address = sim_queue_address,
     .queue_rx_bytes = sim_queue_rx_bytes,
     .route = sim_route,
+    .reach = nic_reach_all,
     .peer_add = sim_peer_add,
     .peer_remove = sim_peer_remove,
     .send = sim_nic_send,

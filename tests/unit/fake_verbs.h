@@ -81,7 +81,7 @@ static struct {
     void (*move)(uint64_t to, uint32_t to_key, uint64_t from, uint32_t from_key, size_t length);
     /* what becomes of a send that works else, and whether it is lost on the way; or NULL */
     enum ibv_wc_status (*fate)(const struct fake_qp *qp, const struct ibv_send_wr *wr, bool *lost);
-    int open_errno, register_errno, send_errno, notify_errno; /* what the next calls fail with */
+    int open_errno, register_errno, send_errno, notify_errno, handle_errno; /* what the next calls fail with */
     struct fake_qp *qps[FAKE_QPS];
     uint32_t qps_made, qps_alive, handles_alive, mrs_alive;
     uint32_t most_sends;            /* in progress on one queue pair at any time */
@@ -646,6 +646,10 @@ static int fake_destroy_qp(struct ibv_qp *ibv)
 
 static struct ibv_ah *fake_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
+    if (fake.handle_errno) {
+        errno = fake.handle_errno;
+        return NULL;
+    }
     struct fake_handle *handle = calloc(1, sizeof *handle);
     handle->ah.context = pd->context;
     handle->route = *attr;

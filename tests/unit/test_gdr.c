@@ -209,6 +209,29 @@ Test(gdr, unknown_distance)
     expect("auto", "node", "RCMODE", "1", "staged: the distance to the NIC is unknown, beyond UCCL_GDR_LEVEL=node");
 }
 
+/* A peer tells an address where nobody answers: engine threads, who serve all peers, do not wait for that. */
+Test(gdr, peer_that_cannot_be_reached)
+{
+    uccl_conn *conn[2] = {NULL, NULL};
+    open_gdr("auto", "sys", "RCMODE", "1");
+    unsigned before = rdma.handles_by_threads;
+    int connected = UCCL_EAGAIN;
+    uint64_t end_ms = now_ms() + SOON_MS;
+    fake_nic.handle_errno = ETIMEDOUT;
+    uccl_engine *third = open_engine("no", "BACKEND", "verbs", "NUM_ENGINES", "1", NULL);
+    while (connected == UCCL_EAGAIN) {
+        connected = uccl_connect(third, &pair.handle, 0, &conn[0]);
+        cr_assert_eq(uccl_accept(pair.listener, 0, &conn[1]), UCCL_EAGAIN);
+        cr_assert(now_ms() < end_ms);
+    }
+    cr_assert_eq(connected, UCCL_EADDR, "%d", connected);
+    cr_assert_gt(before, 0);
+    cr_assert_eq(rdma.handles_by_threads, before);
+    fake_nic.handle_errno = 0;
+    IS(uccl_close(third), 0);
+    close_gdr();
+}
+
 /* ---- distance -------------------------------------------------------------------------------- */
 
 /* A machine on which the fake device 3 is behind the same host bridge as the fake NIC, or the same switch. */

@@ -314,6 +314,30 @@ Test(verbs_device, memory_that_cannot_be_locked_is_said, .init = set_up_pair, .f
     nic_verbs_ops.dereg_mr(nic, &mr); /* of what never was registered: nothing */
 }
 
+/* Whether a peer's GID can be reached is found out, and said, before a queue is asked to; nothing stays of it. */
+Test(verbs_device, way_to_a_peer, .init = set_up_pair, .fini = close_pair)
+{
+    struct nic_queue_address address, other;
+    uint32_t handles = fake.handles_alive;
+    nic_verbs_ops.queue_address(queues[1], &address);
+    cr_assert_eq(nic_verbs_ops.reach(nic, &address), 0);
+    cr_assert_eq(fake.handles_alive, handles);
+    fake.handle_errno = ETIMEDOUT;
+    said[0] = 0;
+    cr_assert_eq(nic_verbs_ops.reach(nic, &address), UCCL_EADDR);
+    cr_assert_not_null(strstr(said, "127.0.0.1"), "%s", said);
+    cr_assert_not_null(strstr(said, "timed out"), "%s", said);
+    other = address;
+    other.bytes[1] = 0; /* InfiniBand: peer_add() says so */
+    other.bytes[4] = 1;
+    said[0] = 0;
+    cr_assert_eq(nic_verbs_ops.reach(nic, &other), 0);
+    other.length--; /* malformed: likewise */
+    cr_assert_eq(nic_verbs_ops.reach(nic, &other), 0);
+    cr_assert_str_empty(said);
+    fake.handle_errno = 0;
+}
+
 Test(verbs_device, peers_of_another_kind_are_refused, .init = set_up_pair, .fini = close_pair)
 {
     union nic_address host = {.v4.sin_family = AF_INET};
