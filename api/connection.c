@@ -8,6 +8,7 @@
 #include "bootstrap.h"
 #include "fault.h"
 #include "log.h"
+#include "nic/netdev.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -22,7 +23,11 @@ enum { COPIES_NS = 1000000000 }; /* how long a close waits for copies to and fro
 
 /* ---- handles --------------------------------------------------------------------------------- */
 
-/* Layout of uccl_handle.listener: version, family (4 or 6), port, address, scope. */
+/*
+ * Layout of uccl_handle.listener: version, family (4 or 6), port, address, scope. The scope, which is the number of
+ * an interface here, is 0 in a listener's handle: that goes to other machines. It says where a link-local address is
+ * that was given by uccl_handle_from_address().
+ */
 enum { HANDLE_VERSION = 1, HANDLE_ADDRESS = 4, HANDLE_SCOPE = 20 };
 
 void handle_put(struct uccl_handle *handle, const union nic_address *address)
@@ -485,6 +490,7 @@ static int connecting_new(struct uccl_engine *engine, const union nic_address *a
     uint64_t limit_ms = timeout_ms > 0 ? (uint64_t)timeout_ms : engine->params.connect_ms;
     c->engine = engine;
     c->address = *address;
+    netdev_find_scope(engine->params.socket_ifname, &c->address);
     c->deadline_ns = clock_now_ns() + limit_ms * 1000000;
     int error = connecting_start(c);
     if (error) {

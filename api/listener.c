@@ -98,6 +98,8 @@ UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct 
     listener->port = ntohs(*port_of(&address));
     pthread_mutex_init(&listener->lock, NULL);
     *port_of(&advertised) = htons(listener->port);
+    if (advertised.any.sa_family == AF_INET6)
+        advertised.v6.sin6_scope_id = 0; /* our number of the interface: it means nothing elsewhere */
     handle_put(handle, &advertised);
     pthread_mutex_lock(&engine->lock);
     listener->next = engine->listeners;

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Which interfaces are there, and which would the user want? Without a filter the order is: network
- * cards, then bridges and container plumbing, then interfaces with only a link-local address, and
- * loopback last, so that device 0 is reachable from elsewhere wherever that is possible, and
- * loopback is there when nothing else is.
+ * cards, then bridges and container plumbing, then loopback where it has an address of the host, then
+ * interfaces with only a link-local address, loopback, and what has no carrier, so that device 0 is
+ * reachable from elsewhere wherever that is possible, and loopback is there when nothing else is.
+ *
+ * Where the network is routed to the host (BGP on the host), its NICs have link-local addresses alone, and
+ * the address by which others reach it is on loopback.
  *
  * Thread: any; no state.
  */
@@ -131,13 +134,32 @@ static bool is_link_local(const union nic_address *address)
     return (ntohl(address->v4.sin_addr.s_addr) >> 16) == 0xa9fe; /* 169.254/16 */
 }
 
-/* IPv4 before global IPv6, link-local ones last. */
-static int address_rank(const union nic_address *address)
+/* 127/8, ::1 */
+static bool is_of_loopback(const union nic_address *address)
 {
-    return 2 * is_link_local(address) + (address->any.sa_family == AF_INET6);
+    if (address->any.sa_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(&address->v6.sin6_addr);
+    return ntohl(address->v4.sin_addr.s_addr) >> 24 == 127;
 }
 
-static void describe(struct netdev *dev, bool loopback, int socket)
+/* IPv4 before global IPv6, then link-local ones, then those that mean this machine everywhere. */
+static int address_rank(const union nic_address *address)
+{
+    return 4 * is_of_loopback(address) + 2 * is_link_local(address) + (address->any.sa_family == AF_INET6);
+}
+
+static uint8_t class_of(const struct netdev *dev, unsigned flags)
+{
+    if (!(flags & IFF_RUNNING))
+        return NETDEV_NO_CARRIER;
+    if (flags & IFF_LOOPBACK)
+        return is_of_loopback(&dev->address) || is_link_local(&dev->address) ? NETDEV_LOOPBACK : NETDEV_HOST;
+    if (is_link_local(&dev->address))
+        return NETDEV_LINK_LOCAL;
+    return is_virtual(dev->name) ? NETDEV_VIRTUAL : NETDEV_NIC;
+}
+
+static void describe(struct netdev *dev, unsigned flags, int socket)
 {
     struct ifreq request = {0};
 
@@ -147,12 +169,7 @@ static void describe(struct netdev *dev, bool loopback, int socket)
     dev->index = if_nametoindex(dev->name);
     dev->speed_mbps = (uint64_t)sysfs_number(dev->name, "speed", 0);
     dev->numa_node = (int)sysfs_number(dev->name, "device/numa_node", -1);
-    if (loopback)
-        dev->class = NETDEV_LOOPBACK;
-    else if (is_link_local(&dev->address))
-        dev->class = NETDEV_LINK_LOCAL;
-    else
-        dev->class = is_virtual(dev->name) ? NETDEV_VIRTUAL : NETDEV_NIC;
+    dev->class = class_of(dev, flags);
 }
 
 static int compare(const void *left, const void *right)
@@ -221,24 +238,18 @@ static struct netdev *find(struct netdev *devs, int count, const char *name)
     return NULL;
 }
 
-int netdev_list(const char *filter, struct netdev **out)
+/* Those of getifaddrs(). */
+static int list(const char *filter, const struct ifaddrs *all, struct netdev **out)
 {
-    struct ifaddrs *all = NULL, *entry;
+    const struct ifaddrs *entry;
     struct netdev *devs;
     char text[FAULT_TEXT];
     int count = 0, bound = 0, socket_fd;
 
-    if (getifaddrs(&all) != 0) {
-        int error = errno;
-
-        LOG_ERR("cannot list network interfaces: %s", fault_text(error, text));
-        return fault_error(error);
-    }
     for (entry = all; entry != NULL; entry = entry->ifa_next)
         bound++;
     devs = calloc((size_t)bound + 1, sizeof *devs);
     if (devs == NULL) {
-        freeifaddrs(all);
         LOG_ERR("no memory for a list of %d network interfaces", bound);
         return UCCL_ENOMEM;
     }
@@ -247,7 +258,6 @@ int netdev_list(const char *filter, struct netdev **out)
         socket_fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (socket_fd < 0 && fault_error(errno) == UCCL_ENOMEM) {
         LOG_ERR("cannot ask network interfaces for their MTU: %s", fault_text(errno, text));
-        freeifaddrs(all);
         free(devs);
         return UCCL_ENOMEM;
     }
@@ -265,16 +275,74 @@ int netdev_list(const char *filter, struct netdev **out)
             continue;
         }
         dev->address = address;
-        describe(dev, (entry->ifa_flags & IFF_LOOPBACK) != 0, socket_fd);
+        describe(dev, entry->ifa_flags, socket_fd);
     }
     if (socket_fd >= 0)
         close(socket_fd);
-    if (count > 0) /* else the caller says so, with the whole list */
-        tell_what_is_missing(filter, all);
-    freeifaddrs(all);
     qsort(devs, (size_t)count, sizeof *devs, compare);
     *out = devs;
     return count;
+}
+
+static int get_all(struct ifaddrs **out)
+{
+    char text[FAULT_TEXT];
+    int error;
+
+    if (getifaddrs(out) == 0)
+        return 0;
+    error = errno;
+    LOG_ERR("cannot list network interfaces: %s", fault_text(error, text));
+    return fault_error(error);
+}
+
+int netdev_list(const char *filter, struct netdev **out)
+{
+    struct ifaddrs *all;
+    int count = get_all(&all);
+
+    if (count != 0)
+        return count;
+    count = list(filter, all, out);
+    if (count > 0) /* else the caller says so, with the whole list */
+        tell_what_is_missing(filter, all);
+    freeifaddrs(all);
+    return count;
+}
+
+/* The link-local IPv6 address that an interface has, or any, if `name` is NULL, that is `wanted`. 0: none. */
+static uint32_t scope_of(const struct ifaddrs *all, const char *name, const struct in6_addr *wanted)
+{
+    union nic_address own;
+
+    for (; all != NULL; all = all->ifa_next)
+        if (usable(all, &own) && own.any.sa_family == AF_INET6 && is_link_local(&own) &&
+            (name != NULL ? strcmp(name, all->ifa_name) == 0 : IN6_ARE_ADDR_EQUAL(&own.v6.sin6_addr, wanted)))
+            return own.v6.sin6_scope_id;
+    return 0;
+}
+
+void netdev_find_scope(const char *filter, union nic_address *address)
+{
+    struct netdev *devs = NULL;
+    struct ifaddrs *all;
+    char text[NETDEV_ADDRESS_TEXT];
+    uint32_t scope;
+    int count;
+
+    if (address->any.sa_family != AF_INET6 || !IN6_IS_ADDR_LINKLOCAL(&address->v6.sin6_addr) ||
+        address->v6.sin6_scope_id != 0 || get_all(&all) != 0)
+        return;
+    scope = scope_of(all, NULL, &address->v6.sin6_addr);
+    count = scope == 0 ? list(filter, all, &devs) : 0;
+    for (int i = 0; i < count && scope == 0; i++)
+        if (devs[i].class != NETDEV_LOOPBACK && devs[i].class != NETDEV_NO_CARRIER)
+            scope = scope_of(all, devs[i].name, NULL);
+    free(devs);
+    freeifaddrs(all);
+    address->v6.sin6_scope_id = scope;
+    if (scope != 0)
+        LOG_INFORM("link-local address of a peer: tried as %s", netdev_address_text(address, text));
 }
 
 uint32_t netdev_route_mtu(const union nic_address *to)

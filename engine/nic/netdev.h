@@ -14,8 +14,10 @@
 enum netdev_class {
     NETDEV_NIC,        /* anything not below */
     NETDEV_VIRTUAL,    /* bridges, container and virtual machine plumbing */
+    NETDEV_HOST,       /* loopback with an address of the host that routers know */
     NETDEV_LINK_LOCAL, /* has no address that reaches beyond its link */
     NETDEV_LOOPBACK,
+    NETDEV_NO_CARRIER, /* up, but nothing is plugged in */
 };
 
 struct netdev {
@@ -43,6 +45,14 @@ bool netdev_admits(const char *filter, const char *name, const union nic_address
  * none is up or admitted), or UCCL_EIO, UCCL_ENOMEM (logged).
  */
 int netdev_list(const char *filter, struct netdev **out);
+
+/*
+ * A link-local IPv6 address is complete with the interface that leads to its link, whose number means nothing on
+ * another machine. Where `address` is such and names none: sets the interface that has this very address (the peer
+ * is on this machine), else the best that `filter` (UCCL_SOCKET_IFNAME) admits, has a link-local address and is
+ * neither loopback nor without carrier. Other addresses, and one for which there is none, are left as they are.
+ */
+void netdev_find_scope(const char *filter, union nic_address *address);
 
 /* MTU of the route to `to` as the kernel knows it now, path MTU discovery included; 0: no route, or it cannot be asked (errno). */
 uint32_t netdev_route_mtu(const union nic_address *to);

@@ -116,8 +116,8 @@ static int udp_device(const struct nic *nic, int index, struct uccl_device *out,
     netdev_address_text(&dev->address, text);
     snprintf(out->address, sizeof out->address, "%.63s", text);
     snprintf(out->description, sizeof out->description,
-             "UDP sockets with GSO and GRO, io %s, %u paths per peer", io[nic->params.udp_io],
-             (unsigned)nic->params.port_entropy);
+             "UDP sockets with GSO and GRO, io %s, %u paths per peer%s", io[nic->params.udp_io],
+             (unsigned)nic->params.port_entropy, dev->class == NETDEV_NO_CARRIER ? ", no carrier" : "");
     out->speed_mbps = dev->speed_mbps;
     out->mtu = dev->mtu;
     out->numa_node = dev->numa_node;

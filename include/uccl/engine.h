@@ -244,7 +244,8 @@ struct uccl_handle {
 /*
  * Listens for connections on `device`'s address (device -1: every address of the machine, and the
  * handle names that of device 0) and TCP `port` (0: any free one). UCCL_EADDR: address or port in
- * use or not ours; UCCL_ENODEV, UCCL_ENOMEM.
+ * use or not ours; UCCL_ENODEV, UCCL_ENOMEM. Where that is a link-local IPv6 address, who connects to the handle takes
+ * the best of its own interfaces that has one and that UCCL_SOCKET_IFNAME admits.
  */
 int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct uccl_handle *handle,
                 uccl_listener **out);
@@ -256,7 +257,8 @@ uint16_t uccl_listener_port(const uccl_listener *listener);
 int uccl_listener_close(uccl_listener *listener);
 
 /*
- * A handle for a listener known by host (name, IPv4 or IPv6 address) and port. May block in the
+ * A handle for a listener known by host (name, IPv4 or IPv6 address) and port; a link-local address may name the
+ * interface (fe80::1%eth0), and the handle is then for this machine alone. May block in the
  * resolver when `host` is a name. UCCL_EADDR: does not resolve; UCCL_ENOMEM.
  */
 int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle *out);

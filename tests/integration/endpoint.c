@@ -4,6 +4,7 @@
  * stay idle, close with data under way, receive into a buffer of another size.
  *
  *   endpoint listen PORT STEP...            endpoint connect HOST PORT STEP...
+ *   endpoint offer FILE STEP...             endpoint take FILE STEP...    by the handle, through a file
  *
  * Steps, in order:  send:N  recv:N   post a message or receive of N bytes
  *                   wait  wait=E     wait for the oldest request; E: its status must be that name
@@ -209,6 +210,38 @@ static int step(struct endpoint *e, const char *text)
     return report(text, UCCL_EINVAL);
 }
 
+/* Listens on device 0; the file is there with the whole handle or not at all. */
+static int offer(struct endpoint *e, const char *file)
+{
+    char unfinished[4096];
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    int error = uccl_listen(e->engine, -1, 0, &handle, &listener);
+    if (error)
+        return report("listen", error);
+    snprintf(unfinished, sizeof unfinished, "%s.unfinished", file);
+    FILE *to = fopen(unfinished, "w");
+    if (!to || fwrite(&handle, sizeof handle, 1, to) != 1 || fclose(to) != 0 || rename(unfinished, file) != 0)
+        return report(file, UCCL_EIO);
+    error = uccl_accept(listener, -1, &e->conn);
+    uccl_listener_close(listener);
+    return report("accept", error);
+}
+
+static int take(struct endpoint *e, const char *file)
+{
+    struct uccl_handle handle;
+    FILE *from = fopen(file, "r");
+    if (!from || fread(&handle, sizeof handle, 1, from) != 1 || fclose(from) != 0)
+        return report(file, UCCL_EIO);
+    int error = uccl_connect(e->engine, &handle, -1, &e->conn);
+    char peer[96] = "";
+    if (error == 0)
+        uccl_conn_peer(e->conn, peer, sizeof peer);
+    printf("peer %s\n", peer);
+    return report("connect", error);
+}
+
 static int establish(struct endpoint *e, int argc, char **argv, int *first_step)
 {
     struct uccl_handle handle;
@@ -230,6 +263,10 @@ static int establish(struct endpoint *e, int argc, char **argv, int *first_step)
         if (error == 0)
             error = uccl_connect(e->engine, &handle, -1, &e->conn);
         return report("connect", error);
+    }
+    if (argc > 2 && (strcmp(argv[1], "offer") == 0 || strcmp(argv[1], "take") == 0)) {
+        *first_step = 3;
+        return strcmp(argv[1], "offer") == 0 ? offer(e, argv[2]) : take(e, argv[2]);
     }
     return report("arguments", UCCL_EINVAL);
 }

@@ -111,6 +111,8 @@ Test(netdev, list)
         for (int k = 0; k < i; k++)
             cr_assert_str_neq(devs[i].name, devs[k].name, "one device per interface");
     }
+    while (count > 1 && devs[count - 1].class == NETDEV_NO_CARRIER)
+        count--;
     cr_assert_eq(devs[count - 1].class, NETDEV_LOOPBACK);
     cr_assert_str_eq(devs[count - 1].name, "lo");
     free(devs);
