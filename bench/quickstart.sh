@@ -5,7 +5,9 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-PACKAGES=(gcc meson ninja-build pkg-config liburing-dev libhwloc-dev libjansson-dev)
+# the last three: to build for RDMA devices, to drive them, and to have their kernel modules loaded
+PACKAGES=(gcc meson ninja-build pkg-config liburing-dev libhwloc-dev libjansson-dev
+    libibverbs-dev ibverbs-providers rdma-core)
 PORT=${PORT:-30042}
 
 step() { printf '\n==> %s\n' "$*"; }
@@ -15,6 +17,7 @@ stop() {
 }
 
 step "Packages"
+options=()
 if command -v dpkg-query >/dev/null; then
     missing=()
     for package in "${PACKAGES[@]}"; do
@@ -35,17 +38,21 @@ if command -v dpkg-query >/dev/null; then
             stop "apt-get install failed; see above"
     fi
     echo "all there"
+    options=(-Dio_uring=enabled -Dverbs=enabled) # not without what was just installed
 else
     echo "not Debian or Ubuntu: needed are ${PACKAGES[*]} or what they are called here"
 fi
 
 step "Build (build/)"
 mkdir -p build
-options=()
-[ ! -f build/build.ninja ] || options=(--reconfigure)
+[ ! -f build/build.ninja ] || options+=(--reconfigure)
 if ! { meson setup build "${options[@]}" && ninja -C build; } >build/quickstart.log 2>&1; then
     tail -n 40 build/quickstart.log >&2
     stop "the build failed; all of it is in build/quickstart.log"
+fi
+if build/bench/uccl_info --version | grep -q 'verbs=no'; then
+    echo "built without verbs: the headers of libibverbs are missing, and RDMA devices would not be used"
+    [ -z "$(ls /sys/class/infiniband 2>/dev/null)" ] || stop "this machine has RDMA devices: install libibverbs-dev or its like"
 fi
 build/bench/uccl_info || stop "uccl_info failed"
 

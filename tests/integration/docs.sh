@@ -34,7 +34,17 @@ links_lead() {
     return $broken
 }
 
+# who installs by README.md has what quickstart.sh has, RDMA included
+packages_agree() {
+    local by_hand quick
+    by_hand=$(sed -n 's/^    apt-get install //p' "$SOURCE/README.md" | tr ' ' '\n' | sort)
+    quick=$(sed -n '/^PACKAGES=(/,/)/p' "$SOURCE/bench/quickstart.sh" | sed 's/^PACKAGES=(//; s/)$//' | tr -s ' ' '\n' |
+        grep . | sort)
+    diff <(echo "$by_hand") <(echo "$quick") && grep -qx libibverbs-dev <<<"$quick"
+}
+
 check "docs/parameters.md is what the code says" parameters_fresh
 check "parameters that pages name exist" parameters_named_exist
 check "links between pages lead somewhere" links_lead
+check "README.md and bench/quickstart.sh install the same" packages_agree
 finish

@@ -51,4 +51,17 @@ static_archive() {
         timeout 60 "$WORK/static.out"
 }
 check "the static archive" static_archive
+
+# a machine without Criterion: what would pass then is not the unit tests
+without_criterion() {
+    local real
+    real=$(command -v pkg-config)
+    printf '#!/bin/sh\ncase "$*" in *criterion*) exit 1 ;; esac\nexec %s "$@"\n' "$real" >"$WORK/pkg-config"
+    chmod +x "$WORK/pkg-config"
+    PKG_CONFIG_PATH='' PKG_CONFIG_SYSROOT_DIR='' PKG_CONFIG=$WORK/pkg-config \
+        meson setup "$WORK/without" "$SOURCE" >/dev/null || return 1
+    ! meson test -C "$WORK/without" --no-rebuild --suite unit criterion >"$WORK/unit.log" 2>&1 || return 1
+    grep -q 'Criterion (libcriterion-dev) is missing' "$WORK/without/meson-logs/testlog.txt"
+}
+check "without Criterion the unit tests fail, and say why" without_criterion
 finish
