@@ -11,6 +11,7 @@
  * a count agreed before: the sender goes on with empty messages, `window` of them, which is what
  * the receiver has posted when it sees the first.
  */
+#include "output.h"
 #include "p2p_local.h"
 #include "p2p_report.h"
 #include "stream.h"
@@ -646,6 +647,7 @@ static int sweep(struct side *side, const struct options *o)
         wrong = measure(side, o, count, &rows[count]);
         if (!o->json && !o->csv)
             report_row(&o->report, &rows[count]);
+        output_check();
         count++;
     }
     own = wrong;
@@ -700,6 +702,7 @@ int main(int argc, char **argv)
         .size_count = 9,
         .sizes = {256, 1024, 4096, 16384, 65536, 262144, MIB, 10 * MIB, 100 * MIB},
     };
+    output_begin("p2p_bench");
     setvbuf(stdout, NULL, _IOLBF, 0);
     argp_program_version_hook = tool_print_version;
     argp_parse(&argp, argc, argv, 0, NULL, &options);

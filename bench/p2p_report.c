@@ -2,6 +2,7 @@
 #include "p2p_report.h"
 #include "tool.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 static const char *rate_text(double per_s, char out[32])
 {
@@ -107,18 +109,56 @@ void report_json(const struct report_setup *setup, const struct result *rows, un
 
 void report_check_plot(const char *path)
 {
+    bool there = access(path, F_OK) == 0;
     FILE *file = fopen(path, "a");
     if (file == NULL)
         tool_fail("--plot=%s: %s", path, strerror(errno));
     fclose(file);
+    if (!there)
+        unlink(path); /* an empty plot would be one if the run failed */
     if (system("command -v gnuplot >/dev/null 2>&1") != 0)
         tool_fail("--plot needs gnuplot, which is not on the PATH (Debian, Ubuntu: apt install "
                   "gnuplot-nox)");
 }
 
+/* What gnuplot calls a whole SVG ends so; where its disk is full it stops before and says nothing. */
+static bool is_whole(const char *svg, size_t length)
+{
+    static const char end[] = "</svg>";
+    while (length > 0 && isspace((unsigned char)svg[length - 1]))
+        length--;
+    return length >= sizeof(end) - 1 && memcmp(svg + length - (sizeof(end) - 1), end, sizeof(end) - 1) == 0;
+}
+
+/* Takes a file that gnuplot has written to where it shall be, and removes it. */
+static void deliver_plot(const char *from, const char *path)
+{
+    char *svg = NULL;
+    size_t length = 0, got;
+    char block[65536];
+    FILE *in = fopen(from, "r"), *memory = open_memstream(&svg, &length);
+    while (in != NULL && memory != NULL && (got = fread(block, 1, sizeof(block), in)) > 0)
+        fwrite(block, 1, got, memory);
+    bool read = in != NULL && memory != NULL && !ferror(in) && fclose(memory) == 0;
+    unlink(from);
+    if (!read || !is_whole(svg, length))
+        tool_fail("gnuplot has not written a whole plot to %s (is that disk full?); %s is not written", from, path);
+    fclose(in);
+    FILE *out = fopen(path, "w");
+    bool written = out != NULL && fwrite(svg, 1, length, out) == length && fflush(out) == 0 && fclose(out) == 0;
+    if (!written)
+        tool_fail("--plot=%s: %s; it is not complete", path, strerror(errno));
+    free(svg);
+}
+
 void report_plot(const char *path, const struct result *rows, unsigned count)
 {
-    char size[16];
+    const char *directory = getenv("TMPDIR");
+    char size[16], file[4096];
+    snprintf(file, sizeof(file), "%s/uccl-plot-XXXXXX", directory != NULL && *directory ? directory : "/tmp");
+    int fd = mkstemp(file);
+    if (fd < 0 || close(fd) != 0)
+        tool_fail("cannot make a file for gnuplot to write to, %s: %s", file, strerror(errno));
     signal(SIGPIPE, SIG_IGN); /* a gnuplot that ends early is told by its status */
     FILE *gnuplot = popen("gnuplot", "w");
     if (gnuplot == NULL)
@@ -128,7 +168,7 @@ void report_plot(const char *path, const struct result *rows, unsigned count)
         fprintf(gnuplot, "%" PRIu64 " \"%s\" %.6g %.6g %.6g\n", r->size,
                 tool_size_text(r->size, size), r->gbps / 8, r->latency_us[0], r->latency_us[1]);
     fprintf(gnuplot, "END_OF_ROWS\nset terminal svg size 900,500 background 'white'\nset output '");
-    for (const char *c = path; *c != '\0'; c++)
+    for (const char *c = file; *c != '\0'; c++)
         fprintf(gnuplot, *c == '\'' ? "''" : "%c", *c);
     fprintf(gnuplot,
             "'\nset title 'p2p\\_bench'\nset key top left\nset grid\nset logscale x 2\n"
@@ -139,7 +179,10 @@ void report_plot(const char *path, const struct result *rows, unsigned count)
             "     $rows using 1:4 axes x1y2 with linespoints dt 2 title 'p50', \\\n"
             "     $rows using 1:5 axes x1y2 with linespoints dt 3 title 'p99'\n");
     int status = pclose(gnuplot);
-    if (status != 0)
-        tool_fail("gnuplot ended with status %d; %s may be incomplete",
-                  WIFEXITED(status) ? WEXITSTATUS(status) : status, path);
+    if (status != 0) {
+        unlink(file);
+        tool_fail("gnuplot ended with status %d; %s is not written", WIFEXITED(status) ? WEXITSTATUS(status) : status,
+                  path);
+    }
+    deliver_plot(file, path);
 }

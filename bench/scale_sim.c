@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "output.h"
 #include "scale_run.h"
 #include "tool.h"
 
@@ -405,6 +406,7 @@ int main(int argc, char **argv)
     struct matrix matrix;
     struct net net;
     struct run_result result;
+    output_begin("scale_sim");
     tool_role = "scale_sim";
     argp_program_version_hook = tool_print_version;
     if (uccl_config_create(&options.config) != UCCL_OK)

@@ -9,6 +9,7 @@
  * A phase (warm-up, then the measured one) starts when both sides have their receives posted. In
  * the end both sides know both results, so both exit with 0 or both do not.
  */
+#include "output.h"
 #include "stream.h"
 
 #include <inttypes.h>
@@ -350,6 +351,7 @@ static void print_second(const struct run *run, unsigned second, uint64_t elapse
         print_rate(run, "received", now[1] - last[1], elapsed_ns);
     printf(" %9.0f messages/s | retransmissions %" PRIu64 "\n",
            (double)(now[2] - last[2]) * NS_PER_S / (double)elapsed_ns, retransmits);
+    output_check();
     memcpy(last, now, sizeof(now));
 }
 
@@ -600,6 +602,7 @@ int main(int argc, char **argv)
     struct options options = {.ends = TOOL_ENDS};
     struct run run = {0};
     char fault[256];
+    output_begin("transport_test");
     setvbuf(stdout, NULL, _IOLBF, 0);
     argp_program_version_hook = tool_print_version;
     argp_parse(&argp, argc, argv, 0, NULL, &options);

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "info_verbs.h"
+#include "output.h"
 #include "uccl/engine.h"
 
 enum { VALUE_MAX = 512, SOURCE_MAX = 4096 };
@@ -586,14 +587,10 @@ int main(int argc, char **argv)
                "parameter's value is not allowed.",
     };
     struct options options = {0};
+    output_begin("uccl_info");
     argp_program_version_hook = print_version;
     argp_parse(&argp, argc, argv, 0, NULL, &options);
 
     uccl_set_log(print_log, NULL);
-    bool ok = print_chosen(&options);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        perror("uccl_info: cannot write");
-        ok = false;
-    }
-    return ok ? EXIT_SUCCESS : EXIT_FAILURE;
+    return print_chosen(&options) ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -1,0 +1,126 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# A tool's report arrives whole, or its exit status is not 0 and a line says why. Nothing here is measured.
+# shellcheck source=tests/integration/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+INFO=$BUILD/bench/uccl_info
+SCALE=$BUILD/bench/scale_sim
+BRIEF=(--local "--sizes=64,128" --iterations=20)
+
+# lost PATTERN COMMAND_LINE: a shell command line; its status is that of a failure, and stderr says PATTERN
+lost() {
+    local pattern=$1
+    timeout 60 bash -c "$2" 2>"$WORK/lost.log" >"$WORK/out"
+    STATUS=$?
+    echo "status $STATUS"
+    [ "$STATUS" -ne 0 ] && [ "$STATUS" -lt 124 ] && said lost "$pattern"
+}
+
+for sink in '>&-' '>/dev/full'; do
+    for command in "$INFO" "$INFO --json" "$INFO --params" "$INFO --counters" "$INFO --help" "$INFO --version" \
+        "$INFO --params-markdown" "$P2P_BENCH --help" "$P2P_BENCH --version" "$P2P_BENCH ${BRIEF[*]}" \
+        "$P2P_BENCH ${BRIEF[*]} --json" "$P2P_BENCH ${BRIEF[*]} --csv" "$TRANSPORT_TEST --help" \
+        "$SCALE --nodes=2 --size=1000" "$SCALE --nodes=2 --size=1000 --json"; do
+        check "${command##*/} $sink" lost 'standard output' "$command $sink"
+    done
+done
+
+# a pipe that nobody reads, where a parent has set SIGPIPE to be ignored
+check "a pipe without a reader" lost 'standard output' "trap '' PIPE; { sleep 0.5; $INFO; } | true; exit \${PIPESTATUS[0]}"
+
+# sides of transport_test whose output is lost: both ways the other side ends too
+one_side_lost() {
+    local lost=$1 server client
+    next_port
+    start server bash -c "exec '$TRANSPORT_TEST' --server --oobport=$PORT $([ "$lost" = server ] && echo '>/dev/full')"
+    server=$PID
+    wait_listening "$server" "$PORT" || [ "$lost" = server ] || return 1
+    start client bash -c "exec '$TRANSPORT_TEST' --serverip=127.0.0.1 --oobport=$PORT --iterations=5 --connect-timeout=2 \
+        $([ "$lost" = client ] && echo '>/dev/full')"
+    client=$PID
+    ended "$client" 30 && echo "client $STATUS" || return 1
+    [ "$lost" = server ] || [ "$STATUS" = 1 ] || return 1
+    ended "$server" 30 && echo "server $STATUS" || return 1
+    [ "$lost" = client ] || [ "$STATUS" = 1 ] || return 1
+    said "$lost" 'standard output'
+}
+check "transport_test: the client's report is lost" one_side_lost client
+check "transport_test: the server's report is lost" one_side_lost server
+
+# descriptors that were closed are not given to sockets: what is printed would go there
+closed_input() { timeout 60 "$P2P_BENCH" "${BRIEF[@]}" --json <&- 2>&- | python3 -m json.tool; }
+check "stdin and stderr closed: the report arrives" closed_input
+
+# ---- plots: gnuplot is played ----
+
+mkdir "$WORK/bin"
+# gnuplot_does BODY: the program; $output is where it shall write
+gnuplot_does() {
+    # shellcheck disable=SC2016
+    printf '#!/bin/bash\nscript=$(cat); output=$(sed -n "s/^set output .\\(.*\\).$/\\1/p" <<<"$script")\n%s\n' "$1" \
+        >"$WORK/bin/gnuplot"
+    chmod +x "$WORK/bin/gnuplot"
+}
+export PATH=$WORK/bin:$PATH
+# shellcheck disable=SC2016
+whole='printf "<svg>\n</svg>\n\n" >"$output"'
+
+plot_arrives() {
+    gnuplot_does "$whole"
+    echo "an older one, which is longer than the new one" >"$WORK/plot.svg"
+    timeout 60 "$P2P_BENCH" "${BRIEF[@]}" --plot="$WORK/plot.svg" || return 1
+    [ "$(cat "$WORK/plot.svg")" = "$(printf '<svg>\n</svg>')" ]
+}
+check "a plot" plot_arrives
+# shellcheck disable=SC2016
+for fault in 'exit 3' ':' 'printf "<svg>" >"$output"' "$whole; exit 1"; do
+    gnuplot_does "$fault"
+    echo older >"$WORK/plot.svg"
+    check "gnuplot: $fault" lost 'gnuplot' "$P2P_BENCH ${BRIEF[*]} --plot=$WORK/plot.svg"
+    check "and the older plot is untouched" grep -qx older "$WORK/plot.svg"
+done
+gnuplot_does "$whole"
+check "a plot on a full disk" lost 'plot=/dev/full' "$P2P_BENCH ${BRIEF[*]} --plot=/dev/full"
+check "a plot where none may be" lost 'plot=/nonexistent' "$P2P_BENCH ${BRIEF[*]} --plot=/nonexistent/plot.svg"
+rm -f "$WORK/plot.svg"
+check "a plot of a run that fails" lost 'cannot connect' \
+    "$P2P_BENCH --serverip=127.0.0.1 --oobport=1 --connect-timeout=1 --plot=$WORK/plot.svg"
+check "leaves no file" [ ! -e "$WORK/plot.svg" ]
+export TMPDIR=$WORK/none
+check "no room for gnuplot's file" lost 'gnuplot' "$P2P_BENCH ${BRIEF[*]} --plot=$WORK/plot.svg"
+unset TMPDIR
+
+# ---- a run that does not end by itself ----
+
+# interrupted SIGNAL STATUS: it says so, prints no JSON, and dies of the signal
+interrupted() {
+    start run "$P2P_BENCH" --local --sizes=1K --seconds=60 --json
+    local run=$PID server
+    until_true 10 eval "pgrep -P $run >/dev/null" || return 1
+    server=$(pgrep -P "$run")
+    sleep 0.5
+    kill "-$1" "$run"
+    ended "$run" 10 || return 1
+    echo "status $STATUS"
+    [ "$STATUS" = "$2" ] && said run 'interrupted' && ! grep -q '{' "$WORK/run.log" || return 1
+    until_true 5 eval "! kill -0 $server 2>/dev/null"
+}
+check "SIGTERM" interrupted TERM 143
+check "SIGHUP" interrupted HUP 129
+
+# the server dies in the middle: no report, and no status of success
+midway() {
+    next_port
+    start server "$P2P_BENCH" --server --oobport="$PORT"
+    local server=$PID
+    wait_listening "$server" "$PORT" || return 1
+    start client env UCCL_DEAD_PEER_MS=500 "$P2P_BENCH" --serverip=127.0.0.1 --oobport="$PORT" --sizes=1K --seconds=60 --csv
+    sleep 1
+    kill -KILL "$server"
+    ended "$PID" 20 || return 1
+    echo "status $STATUS"
+    [ "$STATUS" = 1 ] && said client 'UCCL_EPEERDEAD' && ! grep -q size_bytes "$WORK/client.log"
+}
+check "the server dies midway: no report" midway
+finish
