@@ -43,6 +43,9 @@ struct options {
     const char *plot;
     struct device_choice sender;   /* client */
     struct device_choice receiver; /* server */
+    bool device_given;
+    bool local_gpu_given;
+    struct device_choice local_gpu; /* of this side */
     int report_fd; /* server of --local: tell the port here; -1: none */
 };
 
@@ -84,6 +87,7 @@ struct side {
     uccl_conn *conns[CONNS];
     uint64_t memory; /* bytes of each of the two regions */
     struct device_choice device; /* where they are */
+    const struct device_choice *own_gpu; /* server: where the client says a GPU; NULL: the one it says */
     struct region send_memory;
     struct region receive_memory;
     uccl_request *send_requests[WINDOW_MAX];
@@ -105,6 +109,7 @@ enum {
     KEY_DEVICE,
     KEY_SENDER_DEVICE,
     KEY_RECEIVER_DEVICE,
+    KEY_LOCAL_GPU,
     KEY_PINNED,
     KEY_VERIFY,
     KEY_JSON,
@@ -126,6 +131,7 @@ static const struct argp_option option_rows[] = {
     {"seconds", KEY_SECONDS, "S", 0, "Time of the throughput phase of each size (default 1)", 2},
     {"iterations", KEY_ITERATIONS, "N", 0,
      "Messages of the throughput phase instead of a time; 0: by time (default 0)", 2},
+    {"iters", 0, NULL, OPTION_ALIAS, NULL, 0},
     {"warmup", KEY_WARMUP, "N", 0,
      "Messages before the clock starts; 0: a tenth of --seconds (default 0)", 2},
     {"window", KEY_WINDOW, "N", 0,
@@ -141,6 +147,10 @@ static const struct argp_option option_rows[] = {
     {"sender-device", KEY_SENDER_DEVICE, "WHERE", 0,
      "The same for the client, which sends", 3},
     {"receiver-device", KEY_RECEIVER_DEVICE, "WHERE", 0, "The same for the server", 3},
+    {"local-gpu-idx", KEY_LOCAL_GPU, "N", 0,
+     "Where --device and its like are not given: GPU N on both sides, of the runtime that has GPUs; a server's own N "
+     "counts there. Host memory where the client has no GPU",
+     3},
     {"pinned", KEY_PINNED, "BOOL", OPTION_ARG_OPTIONAL,
      "Host memory on either side is page-locked, by the GPU driver (default false)", 3},
     {0, 0, 0, 0, "Report (client):", 4},
@@ -208,12 +218,20 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case KEY_DEVICE:
         device_parse(state, "device", text, false, &o->sender);
         device_parse(state, "device", text, false, &o->receiver);
+        o->device_given = true;
         return 0;
     case KEY_SENDER_DEVICE:
         device_parse(state, "sender-device", text, false, &o->sender);
+        o->device_given = true;
         return 0;
     case KEY_RECEIVER_DEVICE:
         device_parse(state, "receiver-device", text, false, &o->receiver);
+        o->device_given = true;
+        return 0;
+    case KEY_LOCAL_GPU:
+        tool_parse_number(state, "local-gpu-idx", text, 0, 1023);
+        device_parse(state, "local-gpu-idx", text, true, &o->local_gpu);
+        o->local_gpu_given = true;
         return 0;
     case KEY_PINNED:
         o->sender.pinned = o->receiver.pinned = tool_parse_bool(state, "pinned", text);
@@ -413,6 +431,8 @@ static uint64_t take_memory(const struct tool_message *hello, void *context)
     side->memory = hello->field[1];
     if (side->memory > TOOL_MEMORY_MAX || !device_unpack(hello->field[2], &side->device))
         return TOOL_BAD_SETTING;
+    if (side->device.kind != DEVICE_CPU && side->own_gpu != NULL)
+        side->device = *side->own_gpu;
     if (device_open(&side->device, fault))
         return 0;
     fprintf(stderr, "[Server] error: memory of the server: %s\n", fault);
@@ -669,6 +689,27 @@ static int sweep(struct side *side, const struct options *o)
     return EXIT_SUCCESS;
 }
 
+/* What --local-gpu-idx means, where no other flag says where messages lie. */
+static void choose_gpu(struct options *o, struct side *side)
+{
+    struct device_choice first = o->local_gpu;
+    char fault[256], none[256];
+    if (!o->local_gpu_given || o->device_given)
+        return;
+    if (o->ends.server) {
+        side->own_gpu = &o->local_gpu;
+        return;
+    }
+    first.index = 0;
+    if (device_open(&o->local_gpu, fault)) {
+        o->sender = o->receiver = o->local_gpu;
+        return;
+    }
+    if (device_open(&first, none))
+        tool_fail("--local-gpu-idx=%d: %s", o->local_gpu.index, fault);
+    fprintf(stderr, "[Client] --local-gpu-idx=%d: %s: messages lie in host memory\n", o->local_gpu.index, fault);
+}
+
 static void finish(struct side *side)
 {
     uccl_conn_close(side->conns[DATA]);
@@ -711,11 +752,13 @@ int main(int argc, char **argv)
     if (options.plot != NULL)
         report_check_plot(options.plot);
     tool_choose_nic(&options.ends.nic);
+    tool_choose_threads(options.ends.num_cpus);
     if (options.report.local) {
         struct tool_address *at = &options.ends.server_at;
         at->port = local_start(options.ends.port_given ? at->port : 0, options.ends.log_info);
         at->host = "127.0.0.1";
     }
+    choose_gpu(&options, &side);
     device_text(&options.sender, options.report.sender_device);
     device_text(&options.receiver, options.report.receiver_device);
     side.server = options.ends.server;

@@ -181,7 +181,13 @@ void tool_choose_nic(const struct tool_nic *nic)
         setenv("UCCL_BACKEND", backend, 1);
 }
 
-enum { KEY_SERVER = 500, KEY_SERVERIP, KEY_OOBPORT, KEY_TIMEOUT, KEY_BACKEND, KEY_DEV, KEY_LOG };
+void tool_choose_threads(const char *number)
+{
+    if (number != NULL)
+        setenv("UCCL_NUM_ENGINES", number, 1);
+}
+
+enum { KEY_SERVER = 500, KEY_SERVERIP, KEY_ROLE, KEY_NUM_CPUS, KEY_OOBPORT, KEY_TIMEOUT, KEY_BACKEND, KEY_DEV, KEY_LOG };
 
 static const struct argp_option ends_rows[] = {
     {0, 0, 0, 0, "Which side (one of these):", TOOL_GROUP_SIDE},
@@ -189,11 +195,15 @@ static const struct argp_option ends_rows[] = {
      "Wait for one client, serve it, end. The client's settings govern", TOOL_GROUP_SIDE},
     {"serverip", KEY_SERVERIP, "HOST", 0, "Be the client of the server on HOST (name, IPv4 or IPv6)",
      TOOL_GROUP_SIDE},
+    {"remote-ip", 0, NULL, OPTION_ALIAS, NULL, 0},
+    {"role", KEY_ROLE, "ROLE", 0, "server: as --server, whatever host is given; client: that of --remote-ip=HOST",
+     TOOL_GROUP_SIDE},
     {0, 0, 0, 0, "Of this side alone:", TOOL_GROUP_OWN},
     {"backend", KEY_BACKEND, "NAME", 0,
      "auto, verbs or udp (default auto: verbs where a device has an active port, else UDP)", TOOL_GROUP_OWN},
     {"dev", KEY_DEV, "NAME", 0,
      "Verbs device (mlx5_0, mlx5_0:1) or network interface (default: the best one)", TOOL_GROUP_OWN},
+    {"num-cpus", KEY_NUM_CPUS, "N", 0, "Engine threads, 1 to 64 (default: by the number of cores)", TOOL_GROUP_OWN},
     {0, 0, 0, 0, "Connecting:", TOOL_GROUP_CONNECTING},
     {"oobport", KEY_OOBPORT, "PORT", 0,
      "TCP port of the server (default 30042; a server given 0 takes a free one and says which)",
@@ -205,6 +215,18 @@ static const struct argp_option ends_rows[] = {
     {0},
 };
 
+/* What --role means for the other flags. */
+static void settle_role(struct tool_ends *ends, struct argp_state *state)
+{
+    if (ends->role_server) {
+        ends->server = true;
+        ends->server_at.host = NULL; /* scripts name a host on both sides */
+    } else if (ends->role_client && (ends->server || ends->server_at.host == NULL)) {
+        argp_error(state, ends->server ? "--role=client and --server exclude each other"
+                                       : "--role=client: give the server's host with --remote-ip=HOST");
+    }
+}
+
 static error_t parse_end(int key, char *text, struct argp_state *state)
 {
     struct tool_ends *ends = state->input;
@@ -214,6 +236,16 @@ static error_t parse_end(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_SERVERIP:
         ends->server_at.host = text;
+        return 0;
+    case KEY_ROLE:
+        ends->role_client = strcmp(text, "client") == 0;
+        ends->role_server = strcmp(text, "server") == 0;
+        if (!ends->role_client && !ends->role_server)
+            argp_error(state, "--role=%s: allowed are server and client", text);
+        return 0;
+    case KEY_NUM_CPUS:
+        tool_parse_number(state, "num-cpus", text, 1, 64);
+        ends->num_cpus = text;
         return 0;
     case KEY_OOBPORT:
         ends->server_at.port = (uint16_t)tool_parse_number(state, "oobport", text, 0, 65535);
@@ -234,6 +266,7 @@ static error_t parse_end(int key, char *text, struct argp_state *state)
         ends->log_info = tool_parse_bool(state, "logtostderr", text);
         return 0;
     case ARGP_KEY_END:
+        settle_role(ends, state);
         if (ends->server_at.host != NULL && ends->server_at.port == 0)
             argp_error(state, "--oobport=0: allowed are 1 to 65535 for a client");
         return 0;

@@ -77,13 +77,17 @@ struct tool_nic {
  * verbs device where there is one of that name, else a network interface.
  */
 void tool_choose_nic(const struct tool_nic *nic);
+/* Engine threads likewise; NULL: as the library chooses. */
+void tool_choose_threads(const char *number);
 
 /* Which end this process is, and how it reaches the other; starts as TOOL_ENDS. */
 struct tool_ends {
     bool server;
+    bool role_server, role_client; /* as --role says; by the end of parsing that is in the others */
     struct tool_address server_at;
     bool port_given;
     struct tool_nic nic;
+    const char *num_cpus; /* NULL: not given */
     bool log_info;
 };
 #define TOOL_ENDS {.server_at = {NULL, TOOL_PORT, TOOL_CONNECT_S}}

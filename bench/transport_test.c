@@ -40,6 +40,8 @@ static const struct {
     [BI] = {"bi", 0, 1},
 };
 
+/* Of --warmup=true where the default is none. */
+#define WARMUP_USUAL 100
 /* A lat run keeps one sample per iteration. */
 #define LAT_ITERATIONS_MAX UINT64_C(100000000)
 /* Checked messages need a buffer each; without --nreq, so few requests that they fit in this. */
@@ -57,6 +59,7 @@ struct options {
     struct device_choice device;
     uint64_t value[SETTINGS];
     bool given[SETTINGS];
+    bool warmup_wanted; /* --warmup=true: as many as is usual */
 };
 
 /* One run, on either side. */
@@ -93,7 +96,9 @@ static const struct argp_option option_rows[] = {
      "(default basic 1000, lat 10000, tpt and bi 5000)",
      2},
     {"warmup", KEY_SETTING + WARMUP, "N", 0,
-     "Iterations before the clock starts (default basic 0, lat 1000, tpt and bi 100)", 2},
+     "Iterations before the clock starts (default basic 0, lat 1000, tpt and bi 100); true: the default, for basic "
+     "100; false: none",
+     2},
     {"nflow", KEY_SETTING + NFLOW, "N", 0, "Connections (default 1)", 2},
     {"nmsg", KEY_SETTING + NMSG, "N", 0, "Messages of a request, posted together (default 1)", 2},
     {"nreq", KEY_SETTING + NREQ, "N", 0,
@@ -163,6 +168,8 @@ static void settings_complete(struct options *o)
     for (unsigned i = 0; i < SETTINGS; i++)
         if (!o->given[i] || i == PERFTYPE)
             v[i] = defaults[i];
+    if (o->warmup_wanted)
+        v[WARMUP] = defaults[WARMUP] != 0 ? defaults[WARMUP] : WARMUP_USUAL;
     if (v[PERFTYPE] == TYPE_LAT)
         v[NREQ] = 1;
     uint64_t per_request = v[NFLOW] * v[NMSG] * stream_stride(v[MSIZE]);
@@ -172,11 +179,24 @@ static void settings_complete(struct options *o)
         v[NREQ]--;
 }
 
+/* True and false; 0 and 1 are numbers here. */
+static bool parse_warmup_word(struct options *o, const char *text)
+{
+    o->warmup_wanted = strcmp(text, "true") == 0;
+    if (!o->warmup_wanted && strcmp(text, "false") != 0)
+        return false;
+    o->value[WARMUP] = 0;
+    o->given[WARMUP] = true;
+    return true;
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     struct options *o = state->input;
     if (key >= KEY_SETTING && key < KEY_SETTING + SETTINGS) {
         enum setting setting = (enum setting)(key - KEY_SETTING);
+        if (setting == WARMUP && parse_warmup_word(o, text))
+            return 0;
         o->value[setting] = parse_setting(state, setting, text);
         o->given[setting] = true;
         return 0;
@@ -612,6 +632,7 @@ int main(int argc, char **argv)
     if (!device_open(&options.device, fault))
         tool_fail("--gpu: %s", fault);
     tool_choose_nic(&options.ends.nic);
+    tool_choose_threads(options.ends.num_cpus);
     run.engine = tool_open(options.ends.log_info);
     if (run.server)
         start_server(&options, &run);

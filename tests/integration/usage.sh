@@ -60,6 +60,71 @@ printf 'UCCL_CC=timely\nUCCL_LOG_LEVEL=bad\n' >"$WORK/bad.conf"
 check "a bad value in a file names the file" refuses 5 'bad.conf' \
     env UCCL_CONF_FILE="$WORK/bad.conf" "$TRANSPORT_TEST" --server=true --oobport=$((PORT + 51))
 
+# command lines as users of the system we follow know them
+roles() {
+    next_port
+    start server "$P2P_BENCH" --role=server --remote-ip=0.0.0.0 --local-gpu-idx=0 --num-cpus=2 --oobport="$PORT"
+    local server=$PID
+    wait_listening "$server" "$PORT" || return 1
+    start client "$P2P_BENCH" --role=client --remote-ip=127.0.0.1 --local-gpu-idx=0 --num-cpus=2 --iters=7 --sizes=4K \
+        --json --oobport="$PORT"
+    ended "$PID" 30 && [ "$STATUS" = 0 ] || { echo "client: $STATUS" && return 1; }
+    ended "$server" 10 && [ "$STATUS" = 0 ] || { echo "server: $STATUS" && return 1; }
+    sed -n '/^{/,$p' "$WORK/client.log" | python3 -c "
+import json, sys
+report = json.load(sys.stdin)
+assert report['iterations'] == 7 and report['results'][0]['messages'] == 7, report"
+}
+check "p2p_bench --role --remote-ip --local-gpu-idx --num-cpus --iters" roles
+threads() {
+    # one sees how many there are by an engine thread's number in the log
+    env UCCL_LOG_LEVEL=debug timeout 20 "$P2P_BENCH" --local --sizes=64 --iters=5 --num-cpus="$1" >"$WORK/threads.log" 2>&1
+    [ "$(grep -c 'UDP queue [0-9]*: port' "$WORK/threads.log")" = $((2 * $1)) ]
+}
+check "--num-cpus: engine threads of both ends" threads 3
+check "--role: neither" refuses 5 'role.*server and client' "$P2P_BENCH" --role=both
+check "--role=client without a host" refuses 5 'remote-ip' "$P2P_BENCH" --role=client
+check "--role=client and --server" refuses 5 'exclude' "$P2P_BENCH" --role=client --server --remote-ip=127.0.0.1
+check "--num-cpus: none" refuses 5 'num-cpus.*1 to 64' "$P2P_BENCH" --local --num-cpus=0
+check "--local-gpu-idx: no number" refuses 5 'local-gpu-idx' "$P2P_BENCH" --local --local-gpu-idx=x
+# warms_up COUNT FLAG...
+warms_up() {
+    local count=$1
+    shift
+    pair 127.0.0.1 --iterations=3 --msize=64 "$@" && said client "3 iterations \($count before\)"
+}
+check "transport_test --warmup=true: the default" warms_up 1000 --warmup=true --perftype=lat
+check "transport_test --warmup=true before its type" warms_up 100 --warmup=true --perftype=tpt
+check "transport_test --warmup=true: basic" warms_up 100 --warmup=true
+check "transport_test --warmup=false" warms_up 0 --perftype=lat --warmup=false
+check "transport_test --warmup=1" warms_up 1 --perftype=lat --warmup=true --warmup=1
+check "transport_test --warmup=maybe" refuses 5 'warmup' "$TRANSPORT_TEST" --serverip=127.0.0.1 --warmup=maybe
+# the origin of a value, by the variable's name
+origin() {
+    env NCCL_DEBUG=INFO NCCL_IB_PCI_RELAXED_ORDERING=0 "$BUILD/bench/uccl_info" --json 2>/dev/null | python3 -c "
+import json, sys
+rows = {r['name']: r for r in json.load(sys.stdin)['params']}
+for name, value, source in (('UCCL_LOG_LEVEL', 'info', 'environment, NCCL_DEBUG'),
+                            ('UCCL_IB_RELAXED_ORDERING', '0', 'environment, NCCL_IB_PCI_RELAXED_ORDERING'),
+                            ('UCCL_GDR', 'auto', 'default')):
+    print(rows[name])
+    assert rows[name]['value'] == value and rows[name]['source'] == source"
+}
+check "uccl_info names the origin" origin
+passed_over() {
+    CLIENT_ENV=(NCCL_IB_GID_INDEX= NCCL_IB_TC=0x10)
+    pair 127.0.0.1 --perftype=basic --iterations=2 || return 1
+    said client 'NCCL_IB_GID_INDEX="".*no effect' && said client 'NCCL_IB_TC="0x10".*no effect'
+}
+check "another library's variables are no reason to fail" passed_over
+missing() {
+    CLIENT_ENV=("UCCL_SOCKET_IFNAME=lo,nosuchif7" UCCL_IB_HCA=nosuchhca7)
+    pair 127.0.0.1 --perftype=basic --iterations=2 || return 1
+    said client 'UCCL_SOCKET_IFNAME.*"nosuchif7"' && said client 'UCCL_IB_HCA.*nosuchhca7'
+}
+check "names that match nothing are told" missing
+CLIENT_ENV=()
+
 port_in_use() {
     next_port
     start first "$TRANSPORT_TEST" --server=true --oobport="$PORT"
