@@ -329,6 +329,14 @@ static void set_refuse(struct cluster_options *options, struct rng *rng)
     options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
 }
 
+/* Sockets that are full for a time, and tell when they are no more. */
+static void set_full_socket(struct cluster_options *options, struct rng *rng)
+{
+    options->nic.refuse_ppm = 1000u << rng_below(rng, 8);
+    options->nic.full_ns = 100000u << rng_below(rng, 6);
+    options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
+}
+
 static void set_self(struct cluster_options *options, struct rng *rng)
 {
     options->nodes = 1;
@@ -526,6 +534,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-direct-crash", set_direct_crash),
     SCENARIO("engines-storm", set_storm),
     SCENARIO("engines-stripes-full", set_stripes_full),
+    SCENARIO("engines-full-socket", set_full_socket),
 };
 
 unsigned engine_scenarios(const struct scenario **out)

@@ -107,7 +107,12 @@ static const struct nic_caps *sim_caps(const struct nic *nic)
                                                 .immediate_bits = 32,
                                                 .datagrams_max = CORE_TRAIN_MAX,
                                                 .memory_kinds = 1};
-    return nic->options.queue_pairs ? &queue_pairs : &datagrams;
+    static const struct nic_caps telling = {.may_duplicate = true,
+                                            .lendable = true,
+                                            .room_wakes = true,
+                                            .datagrams_max = CORE_TRAIN_MAX,
+                                            .memory_kinds = 1};
+    return nic->options.queue_pairs ? &queue_pairs : nic->options.full_ns ? &telling : &datagrams;
 }
 
 static int sim_device_count(const struct nic *nic)
@@ -306,6 +311,22 @@ const uint8_t *nic_sim_lay_out(struct nic_queue *queue, const struct tx_desc *de
     return datagram;
 }
 
+/* Whether the queue takes a descriptor now. Where it says when it does, nobody is to ask all the time. */
+static bool has_room(struct nic_queue *queue)
+{
+    const struct nic_sim_options *options = &queue->nic->options;
+    if (machine.now_ns < queue->full_until_ns) {
+        if (++queue->tries > NIC_TRIES_MAX)
+            machine_fail("an engine of node %u polls a queue that is full", queue->nic->process->index);
+        return false;
+    }
+    if (machine_random(1000000) >= options->refuse_ppm)
+        return true;
+    queue->full_until_ns = options->full_ns ? machine.now_ns + options->full_ns : 0;
+    queue->tries = 0;
+    return false;
+}
+
 static bool sim_nic_send(struct nic_queue *queue, const struct tx_desc *desc)
 {
     enter(queue, "send");
@@ -318,7 +339,7 @@ static bool sim_nic_send(struct nic_queue *queue, const struct tx_desc *desc)
         const struct tx_piece *piece = &desc->pieces[i];
         queue->setup.gather(desc->buffer + piece->at, piece->msg, piece->offset_bytes, piece->length);
     }
-    bool room = machine_random(1000000) >= queue->nic->options.refuse_ppm;
+    bool room = has_room(queue);
     if (room && desc->on_path)
         room = nic_place_send(queue, desc);
     for (unsigned i = 0; room && !desc->on_path && i < desc->count; i++) {
@@ -497,6 +518,9 @@ static void sim_nic_wait(struct nic_queue *queue, uint64_t timeout_ns)
         machine_fail("engine thread %u of node %u sleeps for %.3f ms over commands to others", thread->index,
                      queue->nic->process->index, (double)timeout_ns / 1e6);
     sim_step();
+    queue->tries = 0;
+    if (queue->full_until_ns > machine.now_ns && queue->full_until_ns - machine.now_ns < timeout_ns)
+        timeout_ns = queue->full_until_ns - machine.now_ns;
     queue->sleeping = true;
     if (!queue->inbox && !queue->woken)
         machine_park(queue, machine_deadline(timeout_ns));
