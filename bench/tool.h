@@ -110,7 +110,7 @@ double tool_per_gib(uint64_t cpu_ns, uint64_t bytes);
 /* Sorts in place; tool_percentile() wants sorted samples and takes the nearest rank. */
 void tool_sort(uint32_t *samples, size_t count);
 uint32_t tool_percentile(const uint32_t *sorted, size_t count, double percent);
-/* Nanoseconds as a sample; 4.29 s at most. */
+/* Nanoseconds as a sample; 4.29 s at most, of which the user is told. */
 uint32_t tool_sample(uint64_t elapsed_ns);
 
 /* ---- opening and connecting ---- */
