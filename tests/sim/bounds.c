@@ -126,6 +126,23 @@ void bounds_crawl(struct options *options, struct rng *rng)
     }
 }
 
+/* One that holds a part of each train: every repair brings some more of its chunk across, and none takes longer. */
+void bounds_narrow(struct options *options, struct rng *rng)
+{
+    options->conns = 2;
+    options->one_way = true;
+    options->messages = 10;
+    options->size_max = 200000;
+    options->one_size = true;
+    options->outstanding = 20;
+    options->params.cc = rng_below(rng, 2) ? CC_SWIFT : CC_TIMELY;
+    for (unsigned i = 0; i < 2; i++) {
+        options->net[i].rate_mbps = 20;
+        options->net[i].queue_bytes = 10000;
+    }
+    options->limit_ns = UINT64_C(24000) * NS_PER_MS;
+}
+
 /* What an earlier incarnation of the peer sent is still under way. */
 void bounds_strays(struct options *options, struct rng *rng)
 {

@@ -25,5 +25,6 @@ void bounds_outages(struct options *options, struct rng *rng);
 void bounds_dead_path(struct options *options, struct rng *rng);
 void bounds_crawl(struct options *options, struct rng *rng);
 void bounds_strays(struct options *options, struct rng *rng);
+void bounds_narrow(struct options *options, struct rng *rng);
 
 #endif

@@ -506,6 +506,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("dead-path-bounds", bounds_dead_path),
     SCENARIO("crawl", bounds_crawl),
     SCENARIO("strays", bounds_strays),
+    SCENARIO("narrow", bounds_narrow),
     SCENARIO("placing-clean", placing_clean),
     SCENARIO("placing-loss", placing_loss),
     SCENARIO("placing-silent", placing_silent),
