@@ -69,6 +69,7 @@ struct pending {
     unsigned number;
     uint64_t posted_ns, cancel_ns; /* cancel_ns: UINT64_MAX: not */
     bool waited_for, ended_seen;   /* a worker is in uccl_wait(); it had ended when last watched */
+    bool ended_unseen;             /* it ended while its worker was closing a connection */
 };
 
 /* The sends or the receives of one side. One worker serves it. */

@@ -269,10 +269,14 @@ static void flush(struct side *side, struct pending *pending)
                      error, status, (unsigned long long)buffer->unflushed_ns);
 }
 
-/* A peer that is dead is noticed in time. */
+/*
+ * A peer that is dead is noticed in time. That goes for the end of the request, not for when it is looked at: a close
+ * blocks its caller for up to UCCL_LINGER_MS, as it says, and that long where two workers close to each other, each of
+ * which is to receive what the other's close waits for. So what has ended when the close returns is not judged.
+ */
 static void check_time(const struct side *side, const struct pending *pending, int status)
 {
-    if (status != UCCL_EPEERDEAD)
+    if (status != UCCL_EPEERDEAD || pending->ended_unseen)
         return;
     const struct side *other = &side->session->sides[!side->index];
     if (!other->killed && !cluster.options.expect_dead)
@@ -449,7 +453,19 @@ static bool to_be_closed(const struct side *side)
            ((finished(side) && other_is_done(side)) || machine.now_ns >= side->close_ns);
 }
 
-static void close_side(struct side *side)
+/* What a worker finds ended when it comes back from a close. */
+static void note_ended(const struct worker *worker)
+{
+    for (struct side *side = worker->node->sides; side; side = side->next) {
+        for (unsigned kind = 0; kind < KINDS; kind++) {
+            const struct stream *stream = &side->streams[kind];
+            for (struct pending *pending = stream->live; pending && stream->worker == worker->index; pending = pending->next)
+                pending->ended_unseen |= pending->request->state == REQUEST_ENDED;
+        }
+    }
+}
+
+static void close_side(const struct worker *worker, struct side *side)
 {
     struct session *session = side->session;
     if (finished(side) && !side->failed && side->index == 0)
@@ -459,6 +475,7 @@ static void close_side(struct side *side)
     while (side->calls)
         machine_sleep(1000);
     int error = uccl_conn_close(side->conn);
+    note_ended(worker);
     if (error)
         machine_fail("uccl_conn_close() returned %d", error);
     machine_note("closed", session->index * 2 + side->index, 0, 0);
@@ -501,7 +518,7 @@ static void serve(struct worker *worker, struct stream *stream)
     struct side *side = stream->side;
     bool post_now = may_post(stream) && machine.now_ns >= stream->next_post_ns;
     if (stream->kind == SEND && to_be_closed(side))
-        close_side(side);
+        close_side(worker, side);
     else if (stream->kind == SEND && side->state == SIDE_CLOSED && finished(side))
         cluster_side_over(side);
     else if (post_now && (!stream->live || cluster_random(2)))
