@@ -72,6 +72,15 @@ static void check_path(struct world *world, struct pair *pair, unsigned side, co
     *last = (struct transmission){desc->seq, desc->path, true, desc->on_path};
 }
 
+/* What the peer's NIC lets ours write goes as a write, as long as there is a queue pair. */
+static void check_placed(struct world *world, const struct tx_desc *desc)
+{
+    const struct flow *flow = desc->flow;
+    if (desc->kind == TX_BULK && !desc->repair && lanes_usable(&flow->lanes) &&
+        conn_grant(desc->bulk_msg->conn, desc->bulk_msg))
+        world_fail(world, "a granted chunk goes as datagrams, though a queue pair is up");
+}
+
 void judge_desc(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     unsigned datagrams = (unsigned)__builtin_popcountll(desc->mask);
@@ -81,6 +90,7 @@ void judge_desc(struct world *world, struct pair *pair, unsigned side, const str
     check_path(world, pair, side, desc);
     if (desc->kind == TX_PLACE)
         return;
+    check_placed(world, desc);
     check_windows(world, pair, side, desc);
     check_pace(world, pair, side, desc);
     world->repaired += desc->repair ? datagrams : 0;

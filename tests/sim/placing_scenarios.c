@@ -87,6 +87,8 @@ void placing_fail(struct options *options, struct rng *rng)
     placing_late(options, rng);
     options->path_fail_ppm = 1u << (9 + rng_below(rng, 6));
     options->path_open_fail_ppm = rng_below(rng, 2) * 200000;
+    /* all queue pairs may fail to open at first, and all messages be over before a second try */
+    options->placed = options->path_open_fail_ppm == 0;
     options->tx_fail_ppm = rng_below(rng, 2) * 50000;
     for (unsigned i = 0; i < 2; i++)
         options->net[i].loss_ppm = rng_below(rng, 2) * 20000;
