@@ -19,7 +19,7 @@ enum msg_state {
     MSG_WAITING, /* send: needs a clear-to-send; receive: posted */
     MSG_EAGER,   /* send: on the eager queue */
     MSG_BULK,    /* send: on the bulk queue */
-    MSG_PARKED,  /* staged send: started, and waits for its next bytes (staged.c) */
+    MSG_PARKED,  /* send: started, and waits for its next bytes (staged.c) or for its split to be taken */
     MSG_SENT,    /* send: every byte is in some chunk; waits for delivery and acks */
     MSG_ENDED,
 };
@@ -186,6 +186,9 @@ struct core_msg *conn_place_data(const struct conn *conn, const struct wire_data
 bool conn_on_placed(struct conn *conn, struct core_msg *msg, uint32_t length);
 /* What the peer has granted to this message, or NULL: nothing that our NIC could write to. */
 const struct send_slot *conn_grant(const struct conn *conn, const struct core_msg *msg);
+
+/* The owner is about to make the parts of this send, or to tell that there are none (core_unsplit()): it may go. */
+void conn_split_taken(struct conn *conn, struct core_msg *msg);
 
 /* The last chunk that refers to this payload has gone: ends the message if it was waiting for that. */
 void conn_chunk_gone(struct conn *conn, struct core_msg *msg);

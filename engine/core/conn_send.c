@@ -59,31 +59,48 @@ void conn_end_send_early(struct conn *conn, struct core_msg *msg, int32_t status
     end_send(conn, msg, status);
 }
 
-/* A send that has its clear-to-send is queued, whole or as part 0 of what the other flows share. */
-static void start_bulk(struct conn *conn, struct core_msg *msg, const struct send_slot *slot)
+/* A send that may go from now on is queued; of a staged one the bytes are asked for first. */
+static void queue_bulk(struct conn *conn, struct core_msg *msg)
 {
-    uint64_t from;
-    msg->state = MSG_BULK;
-    msg->end_bytes = msg->size_bytes;
-    /* a staged one that the NIC can read itself needs no fetching, once there is something to write with */
-    if (msg->placeable && slot->placeable && lanes_usable(&conn->flow->lanes))
-        msg->block_bytes = 0;
-    if (slot->stripes > 1) {
-        msg->stripes = slot->stripes;
-        core_stripe(msg->size_bytes, msg->stripes, 0, &from, &msg->end_bytes);
-        queue_append(&conn->flow->core->splits, &msg->split);
-    }
-    if (conn_grant(conn, msg) && msg->size_bytes < slot->granted_bytes) {
-        msg->flags |= MSG_TELLS;
-        conn_set_due(conn, DUE_RTS, msg->number);
-    }
     if (msg->block_bytes) {
         conn_park(conn, msg);
         conn_want(conn, msg);
         return;
     }
+    msg->state = MSG_BULK;
     msg_append(&conn->bulk, msg);
     flow_add_active(conn);
+}
+
+/*
+ * A send that has its clear-to-send is queued, whole or as part 0 of what the other flows share. The latter is parked until
+ * its split is taken: it may yet have to go whole, and no datagram may have said otherwise.
+ */
+static void start_bulk(struct conn *conn, struct core_msg *msg, const struct send_slot *slot)
+{
+    uint64_t from;
+    msg->end_bytes = msg->size_bytes;
+    /* a staged one that the NIC can read itself needs no fetching, once there is something to write with */
+    if (msg->placeable && slot->placeable && lanes_usable(&conn->flow->lanes))
+        msg->block_bytes = 0;
+    if (conn_grant(conn, msg) && msg->size_bytes < slot->granted_bytes) {
+        msg->flags |= MSG_TELLS;
+        conn_set_due(conn, DUE_RTS, msg->number);
+    }
+    if (slot->stripes <= 1) {
+        queue_bulk(conn, msg);
+        return;
+    }
+    msg->stripes = slot->stripes;
+    core_stripe(msg->size_bytes, msg->stripes, 0, &from, &msg->end_bytes);
+    msg->state = MSG_PARKED;
+    queue_append(&conn->flow->core->splits, &msg->split);
+}
+
+void conn_split_taken(struct conn *conn, struct core_msg *msg)
+{
+    if (msg->state == MSG_PARKED) /* it may have ended meanwhile */
+        queue_bulk(conn, msg);
 }
 
 /* A send enters the window: how it travels is decided here. */

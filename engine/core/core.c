@@ -495,6 +495,7 @@ bool core_next_event(struct core *core, struct core_event *event)
     struct core_msg *msg = QUEUE_HOLDER(core->splits.head, struct core_msg, split);
     if (msg) {
         queue_remove(&core->splits, &msg->split);
+        conn_split_taken(msg->conn, msg);
         *event = (struct core_event){.kind = CORE_EVENT_SPLIT, .msg = msg};
         return true;
     }
