@@ -203,9 +203,12 @@ bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint
     if (acked.spurious && flow->sent.reorder_window_quarters < 16)
         flow->sent.reorder_window_quarters++;
     settle_window(flow, acked.spurious);
-    if (acked.chunks) {
+    if (acked.chunks || acked.parts) {
+        /* a part is progress too: where less than a chunk fits a queue, the rest takes further timeouts, not longer ones */
         flow->last_ack_ns = now_ns;
         flow->rto_backoff = 0;
+    }
+    if (acked.chunks) {
         flow->probed = false;
         flow->probe_due = false;
         lost += sent_lose_by_time(&flow->sent, &flow->rtt, came_ns, &flow->rack_at_ns);

@@ -39,6 +39,11 @@ enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *
     return chunk->mask >> packet->index & 1 ? SACK_DUPLICATE : SACK_NEW;
 }
 
+static bool is_whole(const struct sack_chunk *chunk)
+{
+    return chunk->count && chunk->mask == wire_full_mask(chunk->count);
+}
+
 bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count)
 {
     struct sack_chunk *chunk = sack_slot(sack, seq);
@@ -48,10 +53,11 @@ bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count)
     chunk->mask |= UINT64_C(1) << index;
     if (seq >= sack->end)
         sack->end = seq + 1;
+    sack->newest = seq;
     bool whole = chunk->mask == wire_full_mask(count);
     while (sack->cumulative < sack->end) {
         chunk = sack_slot(sack, sack->cumulative);
-        if (!chunk->count || chunk->mask != wire_full_mask(chunk->count))
+        if (!is_whole(chunk))
             break;
         *chunk = (struct sack_chunk){0};
         sack->cumulative++;
@@ -85,8 +91,24 @@ void sack_note_lane(struct sack *sack, uint16_t index, const struct wire_packet 
     queue_append(&sack->news, &lane->news);
 }
 
-/* Bits for whole chunks beyond the cumulative edge, and the first few that have arrived in part. */
-static void fill_chunks(const struct sack *sack, struct wire_ack *ack)
+/* Names a chunk that has arrived in part. False: there is no room. */
+static bool add_partial(const struct sack *sack, struct wire_ack *ack, uint64_t seq)
+{
+    const struct sack_chunk *chunk = sack_slot(sack, seq);
+    if (!chunk->count || is_whole(chunk))
+        return true;
+    if (ack->partial_count == WIRE_ACK_PARTIALS_MAX)
+        return false;
+    ack->partials[ack->partial_count++] = (struct wire_ack_partial){(uint32_t)seq, chunk->mask};
+    return true;
+}
+
+/*
+ * Bits for whole chunks beyond the cumulative edge, and those that have arrived in part. Where an ack cannot name all of
+ * these, the one that something came for last is first (as RFC 2018 section 4 has it), and the others take turns: so
+ * the sender hears of every part, however many chunks lack their end.
+ */
+static void fill_chunks(struct sack *sack, struct wire_ack *ack)
 {
     uint64_t beyond = sack->end > sack->cumulative + 1 ? sack->end - sack->cumulative - 1 : 0;
     if (beyond > WIRE_ACK_WORDS_MAX * 64)
@@ -94,16 +116,19 @@ static void fill_chunks(const struct sack *sack, struct wire_ack *ack)
     ack->word_count = (uint8_t)((beyond + 63) / 64);
     ack->partial_count = 0;
     memset(ack->words, 0, ack->word_count * sizeof ack->words[0]);
-    for (uint64_t seq = sack->cumulative; seq < sack->end && seq <= sack->cumulative + beyond; seq++) {
-        const struct sack_chunk *chunk = sack_slot(sack, seq);
-        if (!chunk->count)
-            continue;
-        if (chunk->mask == wire_full_mask(chunk->count)) {
+    uint64_t end = sack->end < sack->cumulative + 1 + beyond ? sack->end : sack->cumulative + 1 + beyond;
+    uint64_t newest = sack->newest >= sack->cumulative && sack->newest < end ? sack->newest : end;
+    uint64_t seq = sack->turn >= sack->cumulative && sack->turn < end ? sack->turn : sack->cumulative;
+    bool more = false;
+    if (newest < end)
+        add_partial(sack, ack, newest);
+    for (uint64_t left = end - sack->cumulative; left > 0; left--, seq = seq + 1 < end ? seq + 1 : sack->cumulative) {
+        if (is_whole(sack_slot(sack, seq))) {
             uint64_t bit = seq - sack->cumulative - 1;
             ack->words[bit / 64] |= UINT64_C(1) << bit % 64;
-        } else if (ack->partial_count < WIRE_ACK_PARTIALS_MAX) {
-            ack->partials[ack->partial_count++] =
-                (struct wire_ack_partial){(uint32_t)seq, chunk->mask};
+        } else if (seq != newest && !more && !add_partial(sack, ack, seq)) {
+            more = true;
+            sack->turn = seq;
         }
     }
 }

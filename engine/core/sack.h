@@ -29,6 +29,8 @@ struct sack_path {
 struct sack {
     uint64_t cumulative; /* all chunks before it have arrived whole */
     uint64_t end;        /* one past the highest chunk of which something arrived */
+    uint64_t newest;     /* the chunk that something has come for last */
+    uint64_t turn;       /* of the chunks that have arrived in part, which is named next where an ack cannot name all */
     uint32_t window;     /* chunks, a power of two */
     struct queue news;   /* of paths and lanes: what has waited longest is named first where an ack cannot name all */
     struct sack_chunk *chunks; /* `window` of them, by sequence modulo window */

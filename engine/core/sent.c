@@ -195,8 +195,10 @@ bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked
             continue;
         uint64_t whole = wire_full_mask(chunk->count);
         uint64_t mask = (chunk->acked_mask | ack->partials[i].mask) & whole;
-        if (mask != whole) /* else a lie: it would be no part, and nothing would be left to repeat */
-            chunk->acked_mask = mask;
+        if (mask == whole)
+            continue; /* a lie: it would be no part, and nothing would be left to repeat */
+        result->parts |= mask != chunk->acked_mask;
+        chunk->acked_mask = mask;
     }
     return true;
 }

@@ -117,6 +117,7 @@ unsigned sent_release_lane(struct sent *sent, uint16_t lane);
 struct sent_acked {
     uint64_t payload_bytes; /* of chunks now acked whole */
     uint32_t chunks;
+    bool parts;             /* datagrams of chunks that are not whole yet are news */
     bool spurious;          /* a chunk was acked that had been given up: its repair is, or was, needless */
 };
 

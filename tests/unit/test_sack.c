@@ -156,6 +156,54 @@ Test(sack, an_ack_is_bounded_in_a_large_window)
     cr_assert(ack.partial_count == WIRE_ACK_PARTIALS_MAX && ack.partials[0].seq == 0);
 }
 
+/* More chunks have arrived in part than an ack can name: the newest is in each, the others have their turn. */
+Test(sack, every_part_is_told)
+{
+    enum { PARTS = 40, NEWEST = 25 };
+    setup(0, WINDOW);
+    for (uint64_t seq = 0; seq < PARTS; seq++)
+        if (seq != NEWEST)
+            arrive(seq, 0, seq % 5 == 4 ? 1 : 2); /* some are whole */
+    arrive(NEWEST, 1, 2);
+    unsigned told[PARTS] = {0}, parts = 0;
+    for (unsigned i = 0; i < 5; i++) {
+        sack_fill(&sack, &ack, 0);
+        cr_assert(ack.partial_count == WIRE_ACK_PARTIALS_MAX && ack.partials[0].seq == NEWEST);
+        for (unsigned k = 0; k < ack.partial_count; k++) {
+            cr_assert_eq(ack.partials[k].mask, ack.partials[k].seq == NEWEST ? 2 : 1);
+            told[ack.partials[k].seq]++;
+        }
+        for (uint64_t seq = 0; seq < PARTS; seq++)
+            cr_assert_eq(acked(seq), seq % 5 == 4);
+    }
+    for (unsigned seq = 0; seq < PARTS; seq++)
+        if (seq != NEWEST && seq % 5 != 4) {
+            cr_assert(told[seq] == 1 || told[seq] == 2, "chunk %u: %u times", seq, told[seq]);
+            parts += told[seq];
+        }
+    cr_assert_eq(parts, 5 * (WIRE_ACK_PARTIALS_MAX - 1));
+}
+
+/* Those that fit are all named, wherever the turn was; it does not stay behind the edge or beyond the end. */
+Test(sack, few_parts_are_all_told)
+{
+    setup(0, WINDOW);
+    for (uint64_t seq = 0; seq < 20; seq++)
+        arrive(seq, 0, 2);
+    sack_fill(&sack, &ack, 0);
+    sack_fill(&sack, &ack, 0);
+    for (uint64_t seq = 0; seq < 16; seq++)
+        arrive(seq, 1, 2);
+    for (unsigned i = 0; i < 3; i++) {
+        uint64_t seen = 0;
+        sack_fill(&sack, &ack, 0);
+        cr_assert_eq(ack.partial_count, 4);
+        for (unsigned k = 0; k < ack.partial_count; k++)
+            seen |= UINT64_C(1) << ack.partials[k].seq;
+        cr_assert_eq(seen, UINT64_C(0xf0000));
+    }
+}
+
 static void note(uint16_t path, uint32_t path_seq, uint32_t time_stamp, bool ce, uint64_t now_ns)
 {
     struct wire_packet p = {.path = path, .path_seq = path_seq, .time_stamp = time_stamp, .count = 1};

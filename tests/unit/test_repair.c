@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How long it takes to make up for losses on ways that swallow more than chance would. */
+#include "duo.h"
+
+enum { LARGE = 2000000 };
+
+/*
+ * A queue for a few datagrams at the way's narrowest place: the first of each train pass, its end never does. Each timeout
+ * brings some datagrams across, of whichever chunk it repairs, so none takes longer than the one before.
+ */
+Test(repair, trains_that_are_cut_off_make_progress)
+{
+    enum { PASS = 5 };
+    duo_defaults();
+    duo_params.dead_peer_ms = 100000;
+    duo_open_as(false);
+    struct duo_request *recv = duo_recv(1, LARGE), *send;
+    duo_talk();
+    send = duo_send(0, LARGE);
+    uint64_t begin_ns = duo_now, datagrams = LARGE / (1472 - WIRE_BULK_HEADER_BYTES) + 1;
+    uint64_t limit_ns = (datagrams / PASS + 20) * 2 * duo_params.rto_min_us * US;
+    while (!(recv->ended && send->ended) && duo_now < begin_ns + limit_ns) {
+        duo_transmit(0);
+        for (unsigned i = 0; i < duo_queued[0] && i < PASS; i++)
+            duo_deliver_one(0, i);
+        duo_drop(0);
+        core_flush_acks(duo_core[1]);
+        duo_transmit(1);
+        duo_deliver(1);
+        unsigned side = core_deadline(duo_core[1]) < core_deadline(duo_core[0]);
+        if (!duo_tick(side, begin_ns + limit_ns))
+            break;
+    }
+    duo_assert_ended(recv, UCCL_OK, LARGE);
+    duo_assert_ended(send, UCCL_OK, LARGE);
+}
