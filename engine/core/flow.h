@@ -72,6 +72,8 @@ struct flow {
     uint32_t peer_ack_number;     /* newest one seen from the peer */
     bool ack_seen;
     uint64_t ack_at_ns;           /* when a pending ack goes out by itself */
+    uint16_t ack_path;            /* that the last ack took */
+    bool ack_repeats;             /* the peer repairs what has arrived: perhaps that path swallows acks */
 
     /* timers */
     struct timer timer;           /* at or before the earliest deadline below */

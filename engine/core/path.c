@@ -104,16 +104,18 @@ static uint64_t path_cost(const struct path_set *set, uint16_t path_number)
 
 static uint16_t choose_of_two(struct path_set *set, int avoid)
 {
-    if (set->count == 1)
-        return 0;
-    uint16_t first = (uint16_t)rng_below(set->rng, set->count);
-    uint16_t second = (uint16_t)rng_below(set->rng, set->count - 1u);
+    bool skips = avoid >= 0 && avoid < set->count && set->count > 1;
+    uint32_t count = set->count - skips;
+    if (count == 1)
+        return skips && avoid == 0 ? 1 : 0;
+    uint16_t first = (uint16_t)rng_below(set->rng, count);
+    uint16_t second = (uint16_t)rng_below(set->rng, count - 1);
     if (second >= first)
         second++; /* uniform over the others */
-    if (first == avoid)
-        return second;
-    if (second == avoid)
-        return first;
+    if (skips && first >= avoid)
+        first++;
+    if (skips && second >= avoid)
+        second++;
     uint16_t better = path_cost(set, second) < path_cost(set, first) ? second : first;
     struct path *other = &set->paths[better == first ? second : first];
     if (other->penalty > 0)

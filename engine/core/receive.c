@@ -297,6 +297,7 @@ static bool on_not_new(struct flow *flow, const struct wire_packet *packet, enum
     }
     COUNT(counters, rx_duplicates, 1);
     note_path(flow, packet, lane, ce, now_ns);
+    flow->ack_repeats |= packet->flags & WIRE_REPAIR;
     flow_owe_delayed_ack(flow, true);
     return true;
 }

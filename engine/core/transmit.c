@@ -427,11 +427,24 @@ static void put_ack(struct flow *flow, struct train *train, uint64_t now_ns)
     train->frames++;
 }
 
+/* The path that an ack is kept off: one that is said again goes another way than it went before. */
+static int ack_avoids(const struct flow *flow)
+{
+    return flow->ack_repeats ? flow->ack_path : -1;
+}
+
+static void ack_leaves(struct flow *flow, uint16_t path)
+{
+    flow->ack_path = path;
+    flow->ack_repeats = false;
+}
+
 /* An ack that travels alone: no sequence number, not repeated. */
 static void describe_ack(struct flow *flow, uint8_t *buffer, uint32_t bytes, struct tx_desc *desc,
                          uint64_t now_ns)
 {
-    uint16_t path = path_choose(&flow->paths, -1);
+    uint16_t path = path_choose(&flow->paths, ack_avoids(flow));
+    ack_leaves(flow, path);
     *desc = (struct tx_desc){
         .kind = TX_FRAMES,
         .count = 1,
@@ -523,7 +536,8 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
     train.count_max = datagrams_within(train.datagram_bytes, window > used ? window - used : 0,
                                        train.count_max);
     begin_datagram(&train);
-    if (flow->ack_pending || flow->lanes.frames_due)
+    bool acks = flow->ack_pending || flow->lanes.frames_due;
+    if (acks)
         put_ack(flow, &train, now_ns);
     if (flow->ping_due) {
         train.header += wire_put_ping(train_at(&train) + train.header);
@@ -565,7 +579,9 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
                          .payload_bytes = train.payload_total};
     plan.charged_bytes = charge_of((train.count - 1) * train.datagram_bytes + plan.last_bytes, train.count);
     struct chunk *chunk = sent_new(&flow->sent, &plan, &seq);
-    launch(flow, chunk, seq, wire_full_mask(train.count), -1, desc, now_ns);
+    launch(flow, chunk, seq, wire_full_mask(train.count), acks ? ack_avoids(flow) : -1, desc, now_ns);
+    if (acks)
+        ack_leaves(flow, chunk->path);
     desc->kind = TX_FRAMES;
     desc->buffer = buffer;
     desc->pieces = core->pieces;

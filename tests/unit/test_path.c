@@ -295,6 +295,24 @@ Test(path, pow2_is_uniform_without_information)
     cr_assert_eq(chosen[2], 0);
 }
 
+/* Both of the two are ones that may be taken: where one path is avoided another that lost something is not drawn alone. */
+Test(path, pow2_compares_what_is_not_avoided)
+{
+    for (int avoid = 0; avoid < 4; avoid++) {
+        setup(PATH_POW2, 4);
+        uint16_t bad = (uint16_t)((avoid + 1) % 4);
+        paths[bad].penalty = UINT8_MAX;
+        choose_many(100, avoid);
+        cr_assert(chosen[avoid] == 0 && chosen[bad] == 0, "avoiding %d: %u, %u", avoid, chosen[avoid], chosen[bad]);
+        setup(PATH_POW2, 2);
+        choose_many(10, avoid % 2);
+        cr_assert_eq(chosen[!(avoid % 2)], 10);
+        setup(PATH_POW2, 1);
+        choose_many(10, 0);
+        cr_assert_eq(chosen[0], 10);
+    }
+}
+
 Test(path, delay_is_smoothed_and_saturates)
 {
     setup(PATH_POW2, 2);

@@ -34,3 +34,45 @@ Test(repair, trains_that_are_cut_off_make_progress)
     duo_assert_ended(recv, UCCL_OK, LARGE);
     duo_assert_ended(send, UCCL_OK, LARGE);
 }
+
+/* The path that the one datagram in the queue of `side` takes; it is lost there. */
+static unsigned lose_ack(unsigned side)
+{
+    struct wire_packet packet;
+    cr_assert_eq(duo_transmit(side), 1);
+    cr_assert(wire_parse(duo_queue[side][0].bytes, duo_queue[side][0].length, crc32c_portable, &packet));
+    cr_assert_not(packet.flags & WIRE_SEQUENCED);
+    duo_drop(side);
+    return packet.path;
+}
+
+/* An ack whose chunk is repeated was lost, perhaps as all are that go its way: the next one goes another. */
+Test(repair, an_ack_is_said_again_on_another_path)
+{
+    enum { TIMES = 12 };
+    for (unsigned policy = PATH_RECYCLE; policy <= PATH_RR; policy++) {
+        duo_defaults();
+        duo_params.dead_peer_ms = 100000;
+        duo_params.port_entropy = 2;
+        duo_params.path_policy = policy;
+        duo_open_as(false);
+        struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
+        duo_transmit(0);
+        duo_deliver(0);
+        duo_assert_ended(recv, UCCL_OK, 100);
+        core_flush_acks(duo_core[1]);
+        duo_transmit(1);
+        duo_drop(1); /* with the credit */
+        unsigned last = 2;
+        for (unsigned i = 0; i < TIMES; i++) {
+            while (duo_transmit(0) == 0)
+                cr_assert(duo_tick(0, UINT64_MAX - 1));
+            duo_deliver(0);
+            unsigned path = lose_ack(1);
+            cr_assert_neq(path, last, "policy %u, repeat %u", policy, i);
+            last = path;
+        }
+        duo_run(100 * 1000 * MS);
+        duo_assert_ended(send, UCCL_OK, 100);
+    }
+}
