@@ -97,6 +97,12 @@ static inline bool sack_has_gap(const struct sack *sack)
     return sack->end > sack->cumulative;
 }
 
+/* Some path or lane is still to be named in an ack. */
+static inline bool sack_has_news(const struct sack *sack)
+{
+    return sack->news.head;
+}
+
 /* Fills in everything of an ack but number and window; the paths named are no longer news. */
 void sack_fill(struct sack *sack, struct wire_ack *ack, uint64_t now_ns);
 

@@ -76,3 +76,63 @@ Test(repair, an_ack_is_said_again_on_another_path)
         duo_assert_ended(send, UCCL_OK, 100);
     }
 }
+
+/* A message is sent whose first datagrams are lost. How long it takes until it is whole. */
+static uint64_t repair_time(void)
+{
+    enum { BYTES = 400000, LOST = 10 };
+    struct duo_request *recv = duo_recv(1, BYTES);
+    duo_transmit(1);
+    duo_deliver(1);
+    duo_send(0, BYTES);
+    duo_transmit(0);
+    uint64_t begin_ns = duo_now;
+    for (unsigned i = LOST; i < duo_queued[0]; i++)
+        duo_deliver_one(0, i);
+    duo_drop(0);
+    while (!recv->ended) {
+        duo_talk();
+        unsigned side = core_deadline(duo_core[1]) < core_deadline(duo_core[0]);
+        cr_assert(recv->ended || duo_tick(side, begin_ns + 10 * 1000 * MS));
+    }
+    duo_assert_ended(recv, UCCL_OK, BYTES);
+    duo_run(100 * MS);
+    return duo_now - 100 * MS - begin_ns;
+}
+
+/*
+ * More paths have news than an ack names. Those left over are told soon: after a silence their hold would be as long as
+ * that, and the sender would wait as long for acks.
+ */
+Test(repair, news_of_paths_does_not_outlast_a_silence)
+{
+    enum { PATHS = 32 };
+    duo_defaults();
+    duo_params.port_entropy = PATHS;
+    duo_params.path_policy = PATH_RR;
+    duo_params.dead_peer_ms = 100000;
+    for (unsigned side = 0; side < 2; side++)
+        duo_setup[side].tx_window_bytes = duo_setup[side].rx_window_bytes = 16 << 20;
+    duo_open_as(false);
+    cr_assert_gt(PATHS, 2 * WIRE_ACK_PATHS_MAX);
+    struct duo_request *recv = duo_recv(1, LARGE);
+    duo_send(0, LARGE);
+    duo_run(100 * MS);
+    duo_assert_ended(recv, UCCL_OK, LARGE);
+    cr_assert_lt(repair_time(), MS);
+    recv = duo_recv(1, LARGE);
+    duo_transmit(1);
+    duo_deliver(1);
+    duo_send(0, LARGE);
+    duo_transmit(0);
+    duo_deliver(0); /* a burst, before the receiver gets to send an ack */
+    cr_assert(sack_has_news(&duo_flow[1]->sack));
+    duo_run(40 * 1000 * MS);
+    cr_assert_not(sack_has_news(&duo_flow[1]->sack));
+    recv = duo_recv(1, 100);
+    duo_send(0, 100);
+    duo_run(10 * MS);
+    duo_assert_ended(recv, UCCL_OK, 100);
+    cr_assert_lt(duo_flow[0]->rtt.peer_hold_ns, MS);
+    cr_assert_lt(repair_time(), MS);
+}
