@@ -235,7 +235,7 @@ void flow_fill_ack(struct flow *flow, struct wire_ack *ack, uint64_t now_ns)
     /* What found no room does not wait for the next packet, which may come after minutes: its hold would look like the
      * time that this end keeps acks back, for which the peer's timers wait. */
     if (sack_has_news(&flow->sack))
-        owe_ack(flow, false);
+        flow_owe_delayed_ack(flow, false);
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */

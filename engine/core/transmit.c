@@ -439,12 +439,10 @@ static void ack_leaves(struct flow *flow, uint16_t path)
     flow->ack_repeats = false;
 }
 
-/* An ack that travels alone: no sequence number, not repeated. */
-static void describe_ack(struct flow *flow, uint8_t *buffer, uint32_t bytes, struct tx_desc *desc,
-                         uint64_t now_ns)
+/* A packet without a sequence number, which is not repeated. */
+static void describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, uint16_t path,
+                                struct tx_desc *desc, uint64_t now_ns)
 {
-    uint16_t path = path_choose(&flow->paths, ack_avoids(flow));
-    ack_leaves(flow, path);
     *desc = (struct tx_desc){
         .kind = TX_FRAMES,
         .count = 1,
@@ -459,6 +457,14 @@ static void describe_ack(struct flow *flow, uint8_t *buffer, uint32_t bytes, str
         .buffer = buffer,
         .flow = flow,
     };
+}
+
+/* An ack that travels alone. */
+static void describe_ack(struct flow *flow, uint8_t *buffer, uint32_t bytes, struct tx_desc *desc, uint64_t now_ns)
+{
+    uint16_t path = path_choose(&flow->paths, ack_avoids(flow));
+    ack_leaves(flow, path);
+    describe_unnumbered(flow, buffer, bytes, path, desc, now_ns);
 }
 
 static bool send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
@@ -482,7 +488,7 @@ static bool send_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     begin_datagram(&train);
     train.header += probe_put(flow, train_at(&train) + train.header, now_ns);
     end_datagram(core, &train);
-    describe_ack(flow, train.buffer, train.header, desc, now_ns);
+    describe_unnumbered(flow, train.buffer, train.header, path_choose(&flow->paths, -1), desc, now_ns);
     return true;
 }
 
