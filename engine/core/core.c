@@ -272,7 +272,10 @@ bool core_rx_placed(struct core *core, const uint8_t *datagram, size_t length, c
     core->copy_next = core->copy_count = 0;
     uint64_t token = wire_token(datagram, length);
     struct flow *flow = token ? core->flows[token_slot(token)] : NULL;
+    struct wire_packet packet;
     if (!flow || flow->rx_token != token || flow->dead) {
+        if (flow && flow->rx_token == token && wire_parse(datagram, length, core->crc32c, &packet))
+            flow_on_late(flow, &packet);
         if (token)
             COUNT(core->counters, rx_strangers, 1);
         else
@@ -281,7 +284,6 @@ bool core_rx_placed(struct core *core, const uint8_t *datagram, size_t length, c
     }
     COUNT(core->counters, rx_datagrams, 1);
     COUNT(core->counters, rx_bytes, length);
-    struct wire_packet packet;
     if (!wire_open(datagram, length, core->crc32c, &packet)) {
         COUNT(core->counters, rx_malformed, 1);
         return false;
@@ -394,6 +396,9 @@ void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_
     struct flow *flow = desc->flow;
     core->now_ns = now_ns;
     COUNT(core->counters, tx_blocked, 1);
+    if (flow->dead)
+        return;
+    silence_ask(flow, now_ns);
     if (desc->repair)
         COUNT(core->counters, retransmits, -(uint64_t)__builtin_popcountll(desc->mask));
     if (desc->sequenced) {

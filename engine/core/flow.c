@@ -270,21 +270,16 @@ static uint64_t loss_deadline(const struct flow *flow)
     return rto_at;
 }
 
-static uint64_t dead_ns(const struct flow *flow)
-{
-    return flow->core->params->dead_peer_ms * NS_PER_MS;
-}
-
 /* Messages or repairs, which the pace holds back. */
 static bool has_data(const struct flow *flow)
 {
     return flow->active.head || sent_first_lost(&flow->sent);
 }
 
-/* Nothing that would be repeated stands for a ping. */
+/* Nothing is in flight that would be repeated, and so ask. */
 static bool is_quiet(const struct flow *flow)
 {
-    return !sent_oldest(&flow->sent) && !sent_first_lost(&flow->sent);
+    return !sent_oldest(&flow->sent);
 }
 
 static uint64_t earliest(const struct flow *flow)
@@ -303,10 +298,12 @@ static uint64_t earliest(const struct flow *flow)
     if (flow->probe.ask_at_ns < at)
         at = flow->probe.ask_at_ns;
     if (expects_peer(flow)) {
-        bool ping = !flow->ping_due && is_quiet(flow);
-        uint64_t silence_at = flow->last_rx_ns + (ping ? dead_ns(flow) / 4 : dead_ns(flow));
-        if (silence_at < at)
-            at = silence_at;
+        uint64_t ask_at = flow->probe.due ? UINT64_MAX : silence_next_ask(flow, is_quiet(flow));
+        uint64_t end_at = silence_end(flow);
+        if (ask_at < at)
+            at = ask_at;
+        if (end_at < at)
+            at = end_at;
     }
     return at;
 }
@@ -355,6 +352,7 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
 {
     if (flow->dead)
         return;
+    silence_overrun(flow, flow->timer.deadline_ns, now_ns);
     if (flow->ack_pending && flow->ack_at_ns <= now_ns)
         flow_owe_delayed_ack(flow, true);
     if (flow->credit_tx.ask_at_ns <= now_ns)
@@ -365,19 +363,17 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
                      sent_lose_by_time(&flow->sent, &flow->rtt, now_ns, &flow->rack_at_ns),
                      now_ns);
     if (expects_peer(flow)) {
-        uint64_t silence_ns = now_ns > flow->last_rx_ns ? now_ns - flow->last_rx_ns : 0;
-        if (silence_ns >= dead_ns(flow)) {
-            COUNT(flow->core->counters, peers_dead, 1);
-            flow_fail(flow, UCCL_EPEERDEAD);
+        if (silence_is_death(flow, now_ns)) {
+            flow_give_up(flow, true);
             return;
         }
-        bool quiet = is_quiet(flow);
-        if (quiet && silence_ns >= dead_ns(flow) / 4) {
-            flow->ping_due = true;
+        if (silence_next_ask(flow, is_quiet(flow)) <= now_ns) {
+            flow->probe.due |= PROBE_ASK;
             flow_wake(flow);
         }
     }
     if (loss_deadline(flow) <= now_ns) {
+        silence_ask(flow, now_ns);
         if (!flow->probed && flow->rto_backoff == 0 && flow->rtt.srtt_ns)
             probe_tail(flow);
         else
@@ -410,4 +406,22 @@ void flow_fail(struct flow *flow, int32_t status)
         chunk->state = CHUNK_FREE;
     }
     queue_append(&core->flow_events, &flow->event);
+}
+
+void flow_give_up(struct flow *flow, bool tell)
+{
+    COUNT(flow->core->counters, peers_dead, 1);
+    flow_fail(flow, UCCL_EPEERDEAD);
+    flow->farewell_due = tell;
+    if (tell)
+        queue_append(&flow->core->ready, &flow->ready);
+}
+
+void flow_on_late(struct flow *flow, const struct wire_packet *packet)
+{
+    bool asks = packet->flags & WIRE_SEQUENCED || packet->current.kind == FRAME_PROBE;
+    if (flow->status != UCCL_EPEERDEAD || !asks || !probe_proven(&flow->probe))
+        return;
+    flow->farewell_due = true;
+    queue_append(&flow->core->ready, &flow->ready);
 }

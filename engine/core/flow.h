@@ -18,6 +18,7 @@
 #include "core/rtt.h"
 #include "core/sack.h"
 #include "core/sent.h"
+#include "core/silence.h"
 #include "core/timer.h"
 
 enum {
@@ -32,6 +33,7 @@ struct flow {
     void *owner;
     struct queue_link ready, event, acting; /* on the core's queues: ready, flow_events, paths */
     bool dead;
+    bool farewell_due;            /* dead: the peer is told that we have given it up */
     int32_t status;               /* dead: what its messages end with */
     uint64_t rx_token, tx_token;
     uint64_t features;            /* of both ends: WIRE_FEATURES */
@@ -62,7 +64,6 @@ struct flow {
     bool ctrl_urgent;             /* some control frame does not wait for the ack timer */
     uint32_t msgs_pending;        /* submitted and not ended, all connections */
     uint32_t closing;             /* connections that wait for their FIN to be acked */
-    bool ping_due;
 
     /* acks we owe */
     bool ack_pending;             /* something arrived since the last ack */
@@ -78,6 +79,7 @@ struct flow {
     /* timers */
     struct timer timer;           /* at or before the earliest deadline below */
     uint64_t last_rx_ns;          /* any packet of the peer */
+    struct silence silence;       /* since then */
     uint64_t rx_seq;              /* of the chunk that is being read */
     uint64_t last_ack_ns;         /* ack that moved something, or first transmission after idle */
     uint64_t rack_at_ns;          /* UINT64_MAX: none */
@@ -139,6 +141,10 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, u
 void flow_expire(struct flow *flow, uint64_t now_ns);
 void flow_update_timer(struct flow *flow);
 void flow_fail(struct flow *flow, int32_t status);
+/* The peer is dead, or says that we are to it; `tell` it. */
+void flow_give_up(struct flow *flow, bool tell);
+/* A packet of a peer that has been given up: it is told. */
+void flow_on_late(struct flow *flow, const struct wire_packet *packet);
 /* Fills an ack and marks what it tells as told. */
 void flow_fill_ack(struct flow *flow, struct wire_ack *ack, uint64_t now_ns);
 

@@ -371,7 +371,7 @@ bool lane_try_repair(struct flow *flow, const struct chunk *chunk)
         return false;
     }
     if (lane->rounds++)
-        flow->ping_due = true; /* is it the lane, or the peer? */
+        flow->probe.due |= PROBE_ASK; /* is it the lane, or the peer? */
     lane->round_ns = now_ns;
     return true;
 }

@@ -59,6 +59,9 @@ unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns)
         bytes += wire_put_probe(at, &(struct wire_probe){.echo = true, .nonce = probe->echo_nonce});
     if (probe->due & PROBE_ASK) {
         bytes += wire_put_probe(at + bytes, &(struct wire_probe){.nonce = probe->nonce});
+        silence_ask(flow, now_ns);
+    }
+    if (probe->due & PROBE_ASK && !probe_proven(probe)) {
         probe->ask_at_ns = now_ns + (ASK_AGAIN_NS << probe->backoff);
         if (probe->backoff < BACKOFF_MAX)
             probe->backoff++;

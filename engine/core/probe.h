@@ -3,6 +3,8 @@
  * Return routability (RFC 9000 8): the handshake tells an address to which packets shall go, and may lie. Until that
  * address has echoed a number that nobody else can know, nothing but probes goes there, one for each of the peer's packets at most and
  * a few by the clock. So nobody can make an engine send to a third party.
+ *
+ * Probes also ask a silent peer whether it lives (silence.h): they need no chunk record and no buffer.
  */
 #ifndef UCCL_PROBE_H
 #define UCCL_PROBE_H
@@ -10,7 +12,6 @@
 #include "core/wire.h"
 
 struct flow;
-struct tx_desc;
 
 enum { PROBE_ASK = 1, PROBE_ECHO = 2 };
 

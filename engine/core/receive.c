@@ -36,13 +36,13 @@ static const uint8_t rules[FRAME_KINDS] = {
     [FRAME_CREDIT] = HOME | NUMBERED | OPEN | CLOSING,
     [FRAME_END] = HOME | NUMBERED | OPEN | CLOSING | FAILED,
     [FRAME_FIN] = HOME | NUMBERED | OPEN | CLOSING | FAILED,
-    [FRAME_PING] = FLOW | NUMBERED,
     [FRAME_ACK] = FLOW | NUMBERED | UNNUMBERED,
     [FRAME_DEMAND] = FLOW | NUMBERED | UNNUMBERED,
     [FRAME_GRANT] = FLOW | NUMBERED | UNNUMBERED,
     [FRAME_PATH] = FLOW | NUMBERED,
     [FRAME_GONE] = FLOW | NUMBERED,
     [FRAME_PROBE] = FLOW | UNNUMBERED,
+    [FRAME_FLOW] = FLOW | UNNUMBERED,
 };
 
 static bool acts_in(uint8_t rule, const struct conn *conn)
@@ -208,8 +208,11 @@ static bool on_flow_frame(struct flow *flow, const struct wire_frame *frame, boo
     case FRAME_PROBE:
         probe_on_frame(flow, &frame->probe);
         return true;
-    default: /* PING: its ack is the answer */
+    case FRAME_FLOW:
+        flow_give_up(flow, false);
         return true;
+    default:
+        return false;
     }
 }
 

@@ -492,6 +492,19 @@ static bool send_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     return true;
 }
 
+/* The last word on a flow that is dead here. */
+static bool send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    struct train train = {.buffer = scratch(core), .datagram_bytes = SCRATCH_BYTES, .count_max = 1};
+    begin_datagram(&train);
+    train.header += wire_put_flow(train_at(&train) + train.header, &(struct wire_flow){FLOW_CLOSED});
+    end_datagram(core, &train);
+    describe_unnumbered(flow, train.buffer, train.header, path_choose(&flow->paths, -1), desc, now_ns);
+    flow->farewell_due = false;
+    return true;
+}
+
 /* The buffer for what waits now: a small one where that will do. */
 static uint8_t *frames_buffer(struct flow *flow, bool want_eager, bool *small)
 {
@@ -545,11 +558,6 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
     bool acks = flow->ack_pending || flow->lanes.frames_due;
     if (acks)
         put_ack(flow, &train, now_ns);
-    if (flow->ping_due) {
-        train.header += wire_put_ping(train_at(&train) + train.header);
-        train.sequenced = true;
-        flow->ping_due = false;
-    }
     if (flow->lanes.frames_due) {
         unsigned bytes = lanes_put_frames(flow, train_at(&train) + train.header, train_room(&train));
         train.header += bytes;
@@ -690,14 +698,14 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 
 static bool has_something(const struct flow *flow)
 {
-    return flow->ping_due || flow->ack_now || flow->lanes.frames_due || flow->gone.count || flow->ctrl.head ||
+    return flow->ack_now || flow->lanes.frames_due || flow->gone.count || flow->ctrl.head ||
            flow->active.head;
 }
 
 bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     if (flow->dead)
-        return false;
+        return flow->farewell_due && send_farewell(flow, desc, now_ns);
     if (!probe_proven(&flow->probe))
         probe_wait(flow, has_something(flow));
     if (flow->probe.due)
@@ -705,7 +713,7 @@ bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     if (!probe_proven(&flow->probe))
         return false;
     credit_update(flow, now_ns);
-    bool ctrl = flow->ping_due || flow->lanes.frames_due || flow->gone.count || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack_now));
+    bool ctrl = flow->lanes.frames_due || flow->gone.count || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack_now));
     if (ctrl && send_frames(flow, true, desc, now_ns))
         return true;
     if (flow->ack_now)

@@ -265,10 +265,6 @@ bool wire_take_frame(struct wire_packet *packet)
         if (good)
             frame->fin = (struct wire_fin){get32(at + 4), at[1] & FIN_SENDS, at[1] & FIN_RECEIVES};
         break;
-    case FRAME_PING:
-        bytes = WIRE_PING_BYTES;
-        good = at[1] == 0;
-        break;
     case FRAME_ACK:
         bytes = ack_bytes(at[1], at[2], at[3]);
         good = bytes && left >= bytes;
@@ -300,6 +296,11 @@ bool wire_take_frame(struct wire_packet *packet)
     case FRAME_PROBE:
         bytes = WIRE_PROBE_BYTES;
         good = left >= bytes && get_probe(packet, at, &frame->probe);
+        break;
+    case FRAME_FLOW:
+        bytes = WIRE_FLOW_BYTES;
+        frame->flow.what = at[1];
+        good = at[1] == FLOW_CLOSED;
         break;
     case FRAME_PULL:
     default:
@@ -442,10 +443,10 @@ unsigned wire_put_fin(uint8_t *at, const struct wire_fin *fin)
     return WIRE_FIN_BYTES;
 }
 
-unsigned wire_put_ping(uint8_t *at)
+unsigned wire_put_flow(uint8_t *at, const struct wire_flow *flow)
 {
-    put_start(at, FRAME_PING, 0, 0);
-    return WIRE_PING_BYTES;
+    put_start(at, FRAME_FLOW, flow->what, 0);
+    return WIRE_FLOW_BYTES;
 }
 
 unsigned wire_put_path(uint8_t *at, const struct wire_path *path)

@@ -24,21 +24,21 @@ enum {
     WIRE_CREDIT_BYTES = 24,
     WIRE_END_BYTES = 12,
     WIRE_FIN_BYTES = 8,
-    WIRE_PING_BYTES = 4,
     WIRE_DEMAND_BYTES = 8,
     WIRE_GRANT_BYTES = 12,
     WIRE_PATH_BYTES = 16,
     WIRE_GONE_BYTES = 8,
     WIRE_PROBE_BYTES = 12,
+    WIRE_FLOW_BYTES = 4,
     WIRE_ACK_WORDS_MAX = 16,    /* 1,024 chunks beyond the cumulative ack */
     WIRE_ACK_PARTIALS_MAX = 8,
     WIRE_ACK_PATHS_MAX = 12,
     WIRE_ACK_BYTES_MAX =
         20 + WIRE_ACK_WORDS_MAX * 8 + WIRE_ACK_PARTIALS_MAX * 12 + WIRE_ACK_PATHS_MAX * 16,
 };
-_Static_assert(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_DEMAND_BYTES + WIRE_GRANT_BYTES + WIRE_PING_BYTES +
+_Static_assert(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_DEMAND_BYTES + WIRE_GRANT_BYTES +
                        WIRE_PATH_BYTES <= CORE_DATAGRAM_MIN,
-               "the largest ack with what goes with it, a ping and news of a path fit the smallest datagram");
+               "the largest ack with what goes with it, and news of a path, fit the smallest datagram");
 
 enum wire_flag {
     WIRE_SEQUENCED = 1,   /* has a chunk sequence number: acked and repeated */
@@ -56,7 +56,6 @@ enum wire_frame_kind {
     FRAME_CREDIT = 5, /* delivered messages and eager credit, absolute */
     FRAME_END = 6,    /* message k has ended early on the sender of this frame */
     FRAME_FIN = 7,    /* the sender of this frame sends, or takes, no more messages */
-    FRAME_PING = 8,   /* nothing; elicits an ack */
     FRAME_ACK = 9,
     FRAME_PULL = 10,  /* reserved for one-sided reads */
     FRAME_DEMAND = 11, /* how many bytes this flow would like to send, absolute */
@@ -64,6 +63,7 @@ enum wire_frame_kind {
     FRAME_PATH = 13,  /* what has become of a queue pair that places payload */
     FRAME_GONE = 14,  /* a connection that the peer's frames name is unknown here */
     FRAME_PROBE = 15, /* asks for its echo, or is one */
+    FRAME_FLOW = 16,  /* what has become of the flow */
     FRAME_KINDS,      /* one more than the last */
 };
 
@@ -73,9 +73,9 @@ enum wire_frame_kind {
  */
 #define WIRE_FEATURES                                                                                                  \
     (UINT64_C(1) << FRAME_DATA | UINT64_C(1) << FRAME_EAGER | UINT64_C(1) << FRAME_CTS | UINT64_C(1) << FRAME_RTS |   \
-     UINT64_C(1) << FRAME_CREDIT | UINT64_C(1) << FRAME_END | UINT64_C(1) << FRAME_FIN | UINT64_C(1) << FRAME_PING |   \
-     UINT64_C(1) << FRAME_ACK | UINT64_C(1) << FRAME_DEMAND | UINT64_C(1) << FRAME_GRANT |                             \
-     UINT64_C(1) << FRAME_PATH | UINT64_C(1) << FRAME_GONE | UINT64_C(1) << FRAME_PROBE)
+     UINT64_C(1) << FRAME_CREDIT | UINT64_C(1) << FRAME_END | UINT64_C(1) << FRAME_FIN | UINT64_C(1) << FRAME_ACK |    \
+     UINT64_C(1) << FRAME_DEMAND | UINT64_C(1) << FRAME_GRANT | UINT64_C(1) << FRAME_PATH | UINT64_C(1) << FRAME_GONE | \
+     UINT64_C(1) << FRAME_PROBE | UINT64_C(1) << FRAME_FLOW)
 
 /* `conn` comes first in all frames of a connection. */
 struct wire_data {
@@ -188,6 +188,12 @@ struct wire_probe {
     uint64_t nonce;
 };
 
+enum wire_flow_what { FLOW_CLOSED = 3 /* the sender of the frame has given it up */ };
+
+struct wire_flow {
+    uint8_t what; /* enum wire_flow_what */
+};
+
 struct wire_frame {
     enum wire_frame_kind kind;
     union {
@@ -205,6 +211,7 @@ struct wire_frame {
         struct wire_path path;
         struct wire_gone gone;
         struct wire_probe probe;
+        struct wire_flow flow;
     };
 };
 
@@ -276,12 +283,12 @@ unsigned wire_put_rts(uint8_t *at, const struct wire_rts *rts);
 unsigned wire_put_credit(uint8_t *at, const struct wire_credit *credit);
 unsigned wire_put_end(uint8_t *at, const struct wire_end *end);
 unsigned wire_put_fin(uint8_t *at, const struct wire_fin *fin);
-unsigned wire_put_ping(uint8_t *at);
 unsigned wire_put_demand(uint8_t *at, const struct wire_demand *demand);
 unsigned wire_put_grant(uint8_t *at, const struct wire_grant *grant);
 unsigned wire_put_path(uint8_t *at, const struct wire_path *path);
 unsigned wire_put_gone(uint8_t *at, const struct wire_gone *gone);
 unsigned wire_put_probe(uint8_t *at, const struct wire_probe *probe);
+unsigned wire_put_flow(uint8_t *at, const struct wire_flow *flow);
 unsigned wire_put_ack(uint8_t *at, const struct wire_ack *ack);
 unsigned wire_ack_bytes(const struct wire_ack *ack);
 

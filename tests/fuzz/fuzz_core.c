@@ -487,7 +487,7 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
                                        (uint32_t)near(reader, flow->credit_tx.told_bytes)};
             return wire_put_grant(at, &grant);
         }
-        return wire_put_ping(at);
+        return wire_put_flow(at, &(struct wire_flow){FLOW_CLOSED});
     }
 }
 

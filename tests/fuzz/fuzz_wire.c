@@ -52,8 +52,8 @@ static unsigned put_frame(uint8_t *at, const struct wire_frame *frame)
         return wire_put_end(at, &frame->end);
     case FRAME_FIN:
         return wire_put_fin(at, &frame->fin);
-    case FRAME_PING:
-        return wire_put_ping(at);
+    case FRAME_FLOW:
+        return wire_put_flow(at, &frame->flow);
     case FRAME_ACK:
         return wire_put_ack(at, &frame->ack);
     case FRAME_DEMAND:

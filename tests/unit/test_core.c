@@ -563,7 +563,7 @@ Test(core, a_dead_peer_ends_every_request, .init = duo_open)
     duo_run_deaf(0, 990 * MS);
     for (unsigned i = 0; i < 5; i++)
         cr_assert_not(requests[i]->ended);
-    duo_run_deaf(0, 20 * MS);
+    duo_run_deaf(0, 60 * MS); /* from the first retransmission on */
     for (unsigned i = 0; i < 5; i++)
         duo_assert_ended(requests[i], UCCL_EPEERDEAD, 0);
     cr_assert(duo_dead[0] == 1 && duo_failed[0] == DUO_CONNS && duo_failed_status[0] == UCCL_EPEERDEAD);
@@ -613,7 +613,9 @@ Test(core, a_peer_that_only_waits_is_alive, .init = duo_open)
 Test(core, only_a_receive_is_pending_and_the_peer_dies, .init = duo_open)
 {
     struct duo_request *recv = duo_recv(0, 10);
-    duo_run_deaf(0, 1010 * MS);
+    duo_run_deaf(0, 1240 * MS); /* asked first after a quarter of the dead time, which then begins */
+    cr_assert_not(recv->ended);
+    duo_run_deaf(0, 20 * MS);
     duo_assert_ended(recv, UCCL_EPEERDEAD, 0);
 }
 

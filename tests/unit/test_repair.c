@@ -52,7 +52,7 @@ Test(repair, an_ack_is_said_again_on_another_path)
     enum { TIMES = 12 };
     for (unsigned policy = PATH_RECYCLE; policy <= PATH_RR; policy++) {
         duo_defaults();
-        duo_params.dead_peer_ms = 100000;
+        duo_params.dead_peer_ms = 1000000; /* no probes between */
         duo_params.port_entropy = 2;
         duo_params.path_policy = policy;
         duo_open_as(false);

@@ -60,7 +60,7 @@ static void build(void)
     at += wire_put_ack(datagram + at, &ack);
     at += wire_put_demand(datagram + at, &demand);
     at += wire_put_grant(datagram + at, &grant);
-    at += wire_put_ping(datagram + at);
+    at += wire_put_flow(datagram + at, &(struct wire_flow){FLOW_CLOSED});
     at += wire_put_path(datagram + at, &offer);
     at += wire_put_cts(datagram + at, &grant_cts);
     at += wire_put_credit(datagram + at, &credit);
@@ -93,7 +93,7 @@ Test(wire, sizes_are_as_declared)
     cr_assert_eq(wire_put_credit(at, &credit), WIRE_CREDIT_BYTES);
     cr_assert_eq(wire_put_end(at, &end_send), WIRE_END_BYTES);
     cr_assert_eq(wire_put_fin(at, &fin), WIRE_FIN_BYTES);
-    cr_assert_eq(wire_put_ping(at), WIRE_PING_BYTES);
+    cr_assert_eq(wire_put_flow(at, &(struct wire_flow){FLOW_CLOSED}), WIRE_FLOW_BYTES);
     cr_assert_eq(wire_put_demand(at, &demand), WIRE_DEMAND_BYTES);
     cr_assert_eq(wire_put_grant(at, &grant), WIRE_GRANT_BYTES);
     cr_assert_eq(wire_put_gone(at, &(struct wire_gone){1}), WIRE_GONE_BYTES);
@@ -151,7 +151,7 @@ Test(wire, frames_round_trip)
     cr_assert_eq(frame.demand.target, demand.target);
     frame = next_of(&packet, FRAME_GRANT);
     cr_assert(frame.grant.granted == grant.granted && frame.grant.heard == grant.heard);
-    next_of(&packet, FRAME_PING);
+    next_of(&packet, FRAME_FLOW);
     frame = next_of(&packet, FRAME_PATH);
     cr_assert(frame.path.what == PATH_OFFER && frame.path.path == 259 && frame.path.generation == 0x01020304 &&
               frame.path.number == 0xabcdef && frame.path.psn == 0x123456);
@@ -264,15 +264,16 @@ static bool accepts_frame(uint32_t bytes)
 Test(wire, bounds_of_frames)
 {
     uint8_t *frame = datagram + WIRE_HEADER_BYTES;
-    uint32_t bytes = wire_put_ping(frame);
+    const struct wire_flow closed = {FLOW_CLOSED};
+    uint32_t bytes = wire_put_flow(frame, &closed);
     cr_assert(accepts_frame(bytes));
     cr_assert(accepts_frame(0));
-    frame[1] = 1; /* flags of a ping */
+    frame[1] = 1; /* neither closed nor anything else that there is */
     cr_assert_not(accepts_frame(bytes));
     for (unsigned kind = 0; kind < 256; kind++) { /* unknown, reserved, or too short */
-        wire_put_ping(frame);
+        wire_put_flow(frame, &closed);
         frame[0] = (uint8_t)kind;
-        cr_assert_eq(accepts_frame(bytes), kind == FRAME_PING, "kind %u", kind);
+        cr_assert_eq(accepts_frame(bytes), kind == FRAME_FLOW, "kind %u", kind);
     }
     struct wire_ack ack = {0};
     for (unsigned field = 1; field < 4; field++) { /* counts beyond their bounds */
@@ -313,12 +314,12 @@ Test(wire, bounds_of_frames)
 
 Test(wire, bounds_of_frame_count)
 {
-    static uint8_t large[WIRE_HEADER_BYTES + (CORE_FRAMES_MAX + 1) * WIRE_PING_BYTES];
+    static uint8_t large[WIRE_HEADER_BYTES + (CORE_FRAMES_MAX + 1) * WIRE_FLOW_BYTES];
     struct wire_packet packet;
     for (unsigned i = 0; i <= CORE_FRAMES_MAX; i++)
-        wire_put_ping(large + WIRE_HEADER_BYTES + i * WIRE_PING_BYTES);
+        wire_put_flow(large + WIRE_HEADER_BYTES + i * WIRE_FLOW_BYTES, &(struct wire_flow){FLOW_CLOSED});
     desc = (struct tx_desc){.kind = TX_FRAMES, .count = 1, .token = 1};
-    wire_set_header_length(large, (uint16_t)(sizeof large - WIRE_PING_BYTES));
+    wire_set_header_length(large, (uint16_t)(sizeof large - WIRE_FLOW_BYTES));
     wire_seal(&desc, 0, large, sizeof large, crc32c_portable);
     cr_assert(parses(large, sizeof large, &packet));
     wire_set_header_length(large, (uint16_t)sizeof large);

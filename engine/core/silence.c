@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/silence.h"
+#include "core/flow.h"
+#include "core/state.h"
+
+static uint64_t dead_ns(const struct flow *flow)
+{
+    return flow->core->params->dead_peer_ms * UINT64_C(1000000);
+}
+
+static bool is_unanswered(const struct flow *flow)
+{
+    return flow->silence.since_ns > flow->last_rx_ns;
+}
+
+void silence_ask(struct flow *flow, uint64_t now_ns)
+{
+    struct silence *silence = &flow->silence;
+    if (!is_unanswered(flow))
+        *silence = (struct silence){now_ns, now_ns, 1};
+    if (now_ns - silence->asked_ns < dead_ns(flow) / SILENCE_PARTS)
+        return;
+    silence->asked_ns = now_ns;
+    silence->asks++;
+}
+
+void silence_overrun(struct flow *flow, uint64_t deadline_ns, uint64_t now_ns)
+{
+    uint64_t late_ns = now_ns > deadline_ns ? now_ns - deadline_ns : 0;
+    if (is_unanswered(flow) && late_ns > dead_ns(flow) / SILENCE_PARTS)
+        flow->silence.since_ns += late_ns;
+}
+
+uint64_t silence_next_ask(const struct flow *flow, bool quiet)
+{
+    if (is_unanswered(flow))
+        return flow->silence.asked_ns + dead_ns(flow) / SILENCE_PARTS;
+    return quiet ? flow->last_rx_ns + dead_ns(flow) / SILENCE_QUIET : UINT64_MAX;
+}
+
+uint64_t silence_end(const struct flow *flow)
+{
+    bool asked = is_unanswered(flow) && flow->silence.asks >= SILENCE_ASKS;
+    return asked ? flow->silence.since_ns + dead_ns(flow) : UINT64_MAX;
+}
+
+bool silence_is_death(const struct flow *flow, uint64_t now_ns)
+{
+    return now_ns >= silence_end(flow);
+}
