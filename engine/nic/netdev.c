@@ -310,7 +310,7 @@ int netdev_list(const char *filter, struct netdev **out)
     return count;
 }
 
-/* The link-local IPv6 address that an interface has, or any, if `name` is NULL, that is `wanted`. 0: none. */
+/* The interface by that name if it has a link-local IPv6 address; without a name the one that has `wanted`. 0: none. */
 static uint32_t scope_of(const struct ifaddrs *all, const char *name, const struct in6_addr *wanted)
 {
     union nic_address own;

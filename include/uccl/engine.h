@@ -148,7 +148,7 @@ struct uccl_device {
     uint32_t mtu;         /* bytes of an IP packet */
     uint32_t engines;     /* engine threads that serve it */
     int numa_node;        /* -1: unknown */
-    int is_loopback;
+    int is_loopback;      /* 1: no other machine reaches it */
 };
 
 /* Number of devices, and the properties of one. UCCL_ENODEV: no such index. */
