@@ -209,7 +209,8 @@ static pid_t wait_for_worker(int *status, bool *cut)
         if (pid != 0)
             return pid;
         if (!*cut && (told_to_stop || (plan.until > 0 && seconds_now() >= plan.until))) {
-            *cut = shared->stop = true;
+            *cut = true;
+            shared->stop = true;
             for (unsigned i = 0; i < plan.jobs; i++) {
                 if (shared->jobs[i].pid > 0)
                     kill(shared->jobs[i].pid, SIGKILL);
