@@ -16,6 +16,7 @@ void probe_on_frame(struct flow *flow, const struct wire_probe *frame)
     struct probe *probe = &flow->probe;
     if (!frame->echo) {
         probe->due |= PROBE_ECHO;
+        probe->echoes_again = frame->nonce == probe->echo_nonce;
         probe->echo_nonce = frame->nonce;
         if (!probe_proven(probe))
             probe->due |= PROBE_ASK; /* now that the peer knows the flow: an earlier one may have come too soon */
@@ -48,7 +49,23 @@ void probe_expire(struct flow *flow, uint64_t now_ns)
     if (probe->ask_at_ns > now_ns)
         return;
     probe->ask_at_ns = UINT64_MAX;
-    flow_wake(flow); /* asks again, where something still waits */
+    probe->asks_again = true;
+    flow_wake(flow); /* where something still waits */
+}
+
+int probe_avoids(const struct probe *probe)
+{
+    if (probe->due & PROBE_ASK && probe->asks_again)
+        return probe->ask_path;
+    return probe->due & PROBE_ECHO && probe->echoes_again ? probe->echo_path : -1;
+}
+
+void probe_leaves(struct probe *probe, uint16_t path)
+{
+    if (probe->due & PROBE_ASK)
+        probe->ask_path = path;
+    if (probe->due & PROBE_ECHO)
+        probe->echo_path = path;
 }
 
 unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns)

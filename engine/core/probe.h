@@ -22,6 +22,8 @@ struct probe {
     bool asking;         /* something waits for the proof: the peer's silence counts */
     uint8_t due;         /* bits: PROBE_ASK, PROBE_ECHO */
     uint64_t echo_nonce; /* of the peer's newest probe */
+    uint16_t ask_path, echo_path; /* that the last ones took */
+    bool asks_again, echoes_again; /* these may have been lost on their way: another one is better */
 };
 
 static inline bool probe_proven(const struct probe *probe)
@@ -35,6 +37,9 @@ void probe_on_frame(struct flow *flow, const struct wire_probe *frame);
 void probe_wait(struct flow *flow, bool waits);
 /* The time has come to ask again. */
 void probe_expire(struct flow *flow, uint64_t now_ns);
+/* The path to keep off with what is due, or -1; and the one that it takes. */
+int probe_avoids(const struct probe *probe);
+void probe_leaves(struct probe *probe, uint16_t path);
 /* Writes the frames that are due; the bytes written. */
 unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns);
 

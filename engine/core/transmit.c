@@ -485,10 +485,12 @@ static bool send_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
     struct train train = {.buffer = scratch(core), .datagram_bytes = SCRATCH_BYTES, .count_max = 1};
+    uint16_t path = path_choose(&flow->paths, probe_avoids(&flow->probe));
+    probe_leaves(&flow->probe, path);
     begin_datagram(&train);
     train.header += probe_put(flow, train_at(&train) + train.header, now_ns);
     end_datagram(core, &train);
-    describe_unnumbered(flow, train.buffer, train.header, path_choose(&flow->paths, -1), desc, now_ns);
+    describe_unnumbered(flow, train.buffer, train.header, path, desc, now_ns);
     return true;
 }
 

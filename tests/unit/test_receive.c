@@ -462,6 +462,47 @@ Test(probe, lost_ones_are_repeated, .init = open_unproven)
     duo_assert_ended(send, UCCL_OK, 100);
 }
 
+/* The one datagram at `side` is lost; the path that it took. */
+static unsigned lose_probe(unsigned side)
+{
+    struct wire_packet parsed;
+    cr_assert_eq(duo_queued[side], 1);
+    cr_assert(wire_parse(duo_queue[side][0].bytes, duo_queue[side][0].length, crc32c_portable, &parsed));
+    only_probes(side);
+    duo_drop(side);
+    return parsed.path;
+}
+
+/* A path may swallow everything: a probe that is repeated goes another way than the last, and so does its echo. */
+Test(probe, repeats_go_another_way)
+{
+    for (unsigned policy = PATH_RECYCLE; policy <= PATH_RR; policy++) {
+        duo_defaults();
+        duo_params.port_entropy = 2;
+        duo_params.path_policy = policy;
+        duo_params.dead_peer_ms = 100000;
+        duo_setup[0].nonce = 1111;
+        duo_open_as(false);
+        struct duo_request *send = duo_send(0, 100), *recv = duo_recv(1, 100);
+        unsigned asked = 2, echoed = 2;
+        for (unsigned i = 0; i < 10; i++) {
+            while (duo_transmit(0) == 0)
+                cr_assert(duo_tick(0, UINT64_MAX - 1));
+            duo_deliver_one(0, 0);
+            unsigned path = lose_probe(0);
+            cr_assert_neq(path, asked, "policy %u, probe %u", policy, i);
+            asked = path;
+            cr_assert_eq(duo_transmit(1), 1);
+            path = lose_probe(1);
+            cr_assert_neq(path, echoed, "policy %u, echo %u", policy, i);
+            echoed = path;
+        }
+        duo_run(2000 * MS);
+        duo_assert_ended(recv, UCCL_OK, 100);
+        duo_assert_ended(send, UCCL_OK, 100);
+    }
+}
+
 Test(probe, an_idle_flow_asks_nothing, .init = open_unproven)
 {
     duo_run(2000 * MS);
