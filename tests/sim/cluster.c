@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cluster.h"
 
+#include "../lies.h"
 #include "config.h"
 #include "request.h"
 #include "seam.h"
@@ -60,6 +61,21 @@ static struct process *find_process(uint32_t address)
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
+static bool is_hostile(unsigned node)
+{
+    return node + 1 == cluster.options.hostile;
+}
+
+static bool is_hostile_relation(const struct relation *relation)
+{
+    return is_hostile(relation->client) || is_hostile(relation->server);
+}
+
+bool cluster_hostile(const struct session *session)
+{
+    return is_hostile_relation(session->relation);
+}
+
 struct session *cluster_session(struct relation *relation)
 {
     const struct cluster_options *options = &cluster.options;
@@ -88,8 +104,18 @@ struct session *cluster_session(struct relation *relation)
         if (cluster_random(4) == 0)
             session->sides[!first->index].close_ns = cluster_random(1u << 22);
     }
+    for (unsigned i = 0; i < 2 && is_hostile_relation(relation); i++)
+        session->sides[i].close_ns = cluster_random(1u << (16 + cluster_random(10)));
     traffic_plan(session);
     return session;
+}
+
+/* A worker that waits for a liar has no time for others: with a hostile node, worker 0 serves what it is in. */
+static unsigned worker_of(const struct session *session, const struct node *node, unsigned kind)
+{
+    if (!cluster.options.hostile)
+        return (session->index + kind) % node->workers;
+    return cluster_hostile(session) ? 0 : 1 + (session->index + kind) % (node->workers - 1);
 }
 
 void cluster_attach(struct side *side, struct node *node, uccl_conn *conn)
@@ -102,7 +128,7 @@ void cluster_attach(struct side *side, struct node *node, uccl_conn *conn)
     if (side->close_ns != UINT64_MAX)
         side->close_ns += machine.now_ns;
     for (unsigned kind = 0; kind < KINDS; kind++)
-        side->streams[kind].worker = (side->session->index + kind) % node->workers;
+        side->streams[kind].worker = worker_of(side->session, node, kind);
     cluster.sides_alive++;
     machine_note("open", side->session->index * 2 + side->index, node->index, node->life);
     traffic_wake(node);
@@ -149,6 +175,13 @@ static void opened(struct node *node)
     check_finish();
 }
 
+/* Neighbours of a hostile node have nothing from it, not even delay. */
+static void honest_over(const struct session *session)
+{
+    if (cluster.options.honest_ns && machine.now_ns > cluster.options.honest_ns)
+        machine_fail("session %u, between honest nodes, is over at %.3f ms", session->index, (double)machine.now_ns / 1e6);
+}
+
 void cluster_side_over(struct side *side)
 {
     struct relation *relation = side->session->relation;
@@ -158,6 +191,8 @@ void cluster_side_over(struct side *side)
         link = &(*link)->next;
     *link = side->next;
     cluster.sides_alive--;
+    if (cluster.options.hostile && !cluster_hostile(side->session))
+        honest_over(side->session);
     bool again = cluster.options.crashes && side->index == 0 && side->failed && !relation->done &&
                  side->session == relation->last && cluster.nodes[relation->client].up;
     if (again)
@@ -173,15 +208,14 @@ struct greeter {
 };
 
 /* Waits for a small message at either end of a new connection, whatever happens to it. */
-static int wait_hello(uccl_request *request)
+static int wait_hello(uccl_request *request, size_t *bytes)
 {
-    size_t bytes;
-    int status = uccl_wait(request, HELLO_MS, &bytes);
+    int status = uccl_wait(request, HELLO_MS, bytes);
     if (status != UCCL_ETIMEDOUT)
         return status;
     while (uccl_cancel(request) == UCCL_EAGAIN)
         machine_sleep(10000);
-    status = uccl_wait(request, -1, &bytes);
+    status = uccl_wait(request, -1, bytes);
     return status == UCCL_OK ? UCCL_OK : UCCL_ETIMEDOUT;
 }
 
@@ -189,14 +223,15 @@ static int say_hello(struct node *node, uccl_conn *conn, const struct session *s
 {
     const struct hello hello = {HELLO_MAGIC, session->index};
     uccl_request *request;
+    size_t bytes;
     int error;
     while ((error = uccl_send_async(conn, &hello, sizeof hello, NULL, &request)) == UCCL_EAGAIN)
         machine_sleep(10000);
     if (!error)
-        error = wait_hello(request);
+        error = wait_hello(request, &bytes);
     if (!error) {
         node->sends++;
-        node->bytes_sent += sizeof hello;
+        node->bytes_sent += bytes;
     }
     return error;
 }
@@ -204,14 +239,15 @@ static int say_hello(struct node *node, uccl_conn *conn, const struct session *s
 static int hear_hello(struct node *node, uccl_conn *conn, struct hello *hello)
 {
     uccl_request *request;
+    size_t bytes;
     int error;
     while ((error = uccl_recv_async(conn, hello, sizeof *hello, NULL, &request)) == UCCL_EAGAIN)
         machine_sleep(10000);
     if (!error)
-        error = wait_hello(request);
+        error = wait_hello(request, &bytes);
     if (!error) {
         node->receives++;
-        node->bytes_received += sizeof *hello;
+        node->bytes_received += bytes;
     }
     return error;
 }
@@ -239,7 +275,7 @@ static void check_connect_error(const struct relation *relation, int error)
 {
     const struct cluster_options *options = &cluster.options;
     bool hurt = options->crashes || options->sockets.silent_ppm || options->expect_dead || options->relistens;
-    if (error == UCCL_EAGAIN || error == UCCL_ETIMEDOUT)
+    if (error == UCCL_EAGAIN || error == UCCL_ETIMEDOUT || is_hostile_relation(relation))
         return;
     if (!hurt || (error != UCCL_EREFUSED && error != UCCL_EPROTO && error != UCCL_EPEERDEAD &&
                   error != UCCL_ECLOSED && error != UCCL_EIO))
@@ -255,7 +291,7 @@ static void connector_main(void *argument)
         machine_sleep(100000);
     for (;; relation->attempts++) {
         uccl_conn *conn;
-        if (relation->attempts == DEAD_ATTEMPTS && cluster.options.expect_dead)
+        if (relation->attempts == DEAD_ATTEMPTS && (cluster.options.expect_dead || is_hostile_relation(relation)))
             break;
         if (relation->attempts == ATTEMPTS_MAX)
             machine_fail("node %u gives up on connecting to node %u", relation->client, relation->server);
@@ -297,9 +333,13 @@ static void greeter_main(void *argument)
     sim_free(argument);
     int error = hear_hello(node, greeter.conn, &hello);
     struct session *session = error ? NULL : session_of(hello.session);
+    unsigned client = ntohl(greeter.conn->peer->address.v4.sin_addr.s_addr) - ADDRESS_FIRST;
     if (!error && (hello.magic != HELLO_MAGIC || !session || session->relation->server != node->index ||
-                   session->sides[1].state != SIDE_ABSENT))
-        machine_fail("node %u hears a hello that nobody said", node->index);
+                   session->relation->client != client || session->sides[1].state != SIDE_ABSENT)) {
+        if (!is_hostile(client) && !is_hostile(node->index))
+            machine_fail("node %u hears a hello that nobody said", node->index);
+        error = UCCL_EPROTO;
+    }
     if (error)
         uccl_conn_close(greeter.conn);
     else
@@ -467,11 +507,14 @@ static void start_node(struct node *node)
     node->process = process;
     node->params = node_params();
     memset(node->heads, 0xff, sizeof node->heads);
-    node->workers = 1 + cluster_random(options->workers);
+    node->workers = 1 + cluster_random(options->workers) + (options->hostile != 0);
     node->sends = node->receives = node->bytes_sent = node->bytes_received = 0;
     node->up = true;
     struct nic_sim_options nic = options->nic;
     nic.address = address_of(process);
+    nic.lies_permille = is_hostile(node->index) ? options->lies_permille : 0;
+    nic.lie_gap_ns = is_hostile(node->index) ? options->lie_gap_ns : 0;
+    nic.habit = is_hostile(node->index) ? options->habit : LIAR_HONEST;
     nic_sim_set(node->index, &nic);
     opening(node);
     machine_spawn(process, node_main, node);
@@ -622,6 +665,8 @@ static uint64_t limit_ns(void)
     }
     limit += (options->crashes + options->expect_dead + 1) * (options->crash_ns + options->down_ns) * 2;
     limit += (options->crashes + options->expect_dead + 1) * (params->dead_peer_ms + params->linger_ms) * 4000000;
+    if (options->hostile)
+        limit += DEAD_ATTEMPTS * (2 * HELLO_MS + params->connect_ms) * UINT64_C(1000000);
     return limit;
 }
 
@@ -720,7 +765,7 @@ static void check_relations(void)
     const struct cluster_options *options = &cluster.options;
     for (unsigned i = 0; i < cluster.relation_count; i++) {
         const struct relation *relation = &cluster.relations[i];
-        if (!relation->done && !options->close_early && !options->expect_dead)
+        if (!relation->done && !options->close_early && !options->expect_dead && !is_hostile_relation(relation))
             machine_fail("node %u never finished with node %u", relation->client, relation->server);
     }
 }

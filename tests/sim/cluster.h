@@ -55,6 +55,11 @@ struct cluster_options {
     uint64_t down_ns;            /* longest time until a restart */
     unsigned relistens;          /* times that each node closes its listener and listens again */
     bool expect_dead;            /* the network is out for longer than UCCL_DEAD_PEER_MS */
+
+    unsigned hostile;            /* node hostile - 1 lies to all others; 0: none */
+    uint32_t lies_permille, lie_gap_ns; /* as of nic_sim_options */
+    uint8_t habit;
+    uint64_t honest_ns;          /* sessions of others are over by then; 0: no bound */
 };
 
 struct session;
@@ -166,6 +171,8 @@ void cluster_run(const struct cluster_options *options, uint64_t seed, bool prin
 struct session *cluster_session(struct relation *relation);
 /* The side is on its node from now on. */
 void cluster_attach(struct side *side, struct node *node, uccl_conn *conn);
+/* One of its ends lies: so messages may end in any way, but end. */
+bool cluster_hostile(const struct session *session);
 /* It has been closed and all its requests were collected. */
 void cluster_side_over(struct side *side);
 static inline uint32_t cluster_random(uint32_t bound)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Scenarios of whole engines: what networks, machines and applications may do to them. */
+#include "../lies.h"
 #include "../param_defaults.h"
 #include "cluster.h"
 #include "scenarios.h"
@@ -483,6 +484,63 @@ static void set_storm(struct cluster_options *options, struct rng *rng)
     options->fabric.truncate_ppm = rng_below(rng, 10000);
 }
 
+/* One node of several lies to all others, and they must not notice it in what they have with each other. */
+static void use_hostile(struct cluster_options *options, struct rng *rng)
+{
+    options->nodes = 3 + rng_below(rng, 2);
+    options->pattern = PATTERN_ALL;
+    options->hostile = 1 + rng_below(rng, options->nodes);
+    options->lies_permille = 1u << rng_below(rng, 10);
+    options->lie_gap_ns = 1u << (14 + rng_below(rng, 7));
+    options->messages = 24;
+    options->habit = (uint8_t)(rng_below(rng, 2) ? rng_below(rng, LIAR_HABITS) : LIAR_HONEST);
+    options->params.dead_peer_ms = 1000 + rng_below(rng, 2000);
+    options->params.linger_ms = rng_below(rng, 200);
+    options->params.payload_crc = rng_below(rng, 2);
+    options->params.cc = rng_below(rng, 3);
+    options->nic.place = rng_below(rng, 2);
+    options->honest_ns = 1000u * NS_PER_MS;
+}
+
+static void set_hostile(struct cluster_options *options, struct rng *rng)
+{
+    use_hostile(options, rng);
+    options->params.num_engines = 1 + rng_below(rng, 3);
+    options->cancel_permille = rng_below(rng, 2) * 200;
+}
+
+/* It knows parts, and the flows that carry them. */
+static void set_hostile_stripes(struct cluster_options *options, struct rng *rng)
+{
+    use_hostile(options, rng);
+    options->params.num_engines = 2 + rng_below(rng, 3);
+    options->params.stripe_min_kb = 64;
+    options->size_max = 700000;
+    options->messages = 12;
+    options->truncate_permille = rng_below(rng, 2) * 100;
+    options->cancel_permille = rng_below(rng, 2) * 300;
+    if (rng_below(rng, 2))
+        options->nic.datagram_bytes = 8972;
+}
+
+static void set_hostile_loss(struct cluster_options *options, struct rng *rng)
+{
+    set_hostile_stripes(options, rng);
+    options->fabric.loss_ppm = 1000u << rng_below(rng, 6);
+    options->fabric.reorder_ppm = rng_below(rng, 2) * 20000;
+    options->fabric.reorder_ns = 1u << (14 + rng_below(rng, 6));
+    options->fabric.duplicate_ppm = rng_below(rng, 2) * 20000;
+    options->size_max = 300000;
+}
+
+/* Memory that is staged. */
+static void set_hostile_devices(struct cluster_options *options, struct rng *rng)
+{
+    set_hostile_stripes(options, rng);
+    use_devices(options, rng);
+    quick_devices(options);
+}
+
 static void run(const struct scenario *scenario, uint64_t seed, bool print_trace, struct run_result *result)
 {
     struct cluster_options options;
@@ -535,6 +593,10 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-storm", set_storm),
     SCENARIO("engines-stripes-full", set_stripes_full),
     SCENARIO("engines-full-socket", set_full_socket),
+    SCENARIO("hostile-engines", set_hostile),
+    SCENARIO("hostile-stripes", set_hostile_stripes),
+    SCENARIO("hostile-loss", set_hostile_loss),
+    SCENARIO("hostile-devices", set_hostile_devices),
 };
 
 unsigned engine_scenarios(const struct scenario **out)

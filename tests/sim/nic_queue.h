@@ -18,6 +18,7 @@ struct peer_to {
     uint16_t node, port;
     uint32_t datagram_bytes;
     bool used, news;
+    struct liar *liar;         /* of a hostile node */
 };
 
 struct held {
@@ -52,6 +53,7 @@ struct nic {
     struct nic_sim_options options;
     struct nic_sim_counts counts;
     struct nic_queue *queues[NIC_QUEUES_MAX];
+    struct rng lies;           /* whether to lie, and what */
 };
 
 /* ---- nic_sim.c ---- */

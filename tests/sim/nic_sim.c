@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nic_queue.h"
 
+#include "../lies.h"
 #include "core/state.h"
 #include "core/wire.h"
 #include "nic/train.h"
@@ -17,6 +18,7 @@ enum {
     SEND_NS = 100,             /* what a call costs */
     POLL_NS = 100,
     NAP_NS_MAX = 100000,       /* of who has something to do that nobody wakes it for */
+    LIES_SLOWER = 50,          /* the gap between lies that come by themselves grows by this part of the time */
 };
 
 static struct nic *nics;       /* by node */
@@ -37,9 +39,15 @@ void nic_sim_end(void)
     nics = NULL;
 }
 
+static void lie_now(void *what, uint64_t extra);
+
 void nic_sim_set(unsigned node, const struct nic_sim_options *options)
 {
     nics[node].options = *options;
+    if (options->lies_permille)
+        nics[node].lies.state = rng_next(&machine.rng);
+    if (options->lie_gap_ns)
+        machine_at(machine.now_ns + options->lie_gap_ns, lie_now, &nics[node], 0);
 }
 
 const struct nic_sim_counts *nic_sim_counts(unsigned node)
@@ -160,6 +168,12 @@ static void discard(struct nic_queue *queue)
     }
 }
 
+static void forget_liars(struct nic_queue *queue)
+{
+    for (uint32_t i = 0; i < queue->peer_count; i++)
+        free(queue->peers[i].liar);
+}
+
 /* The engine thread has ended and all its flows were closed: what its core had lent must be back. */
 static void check_core(const struct nic_queue *queue)
 {
@@ -187,6 +201,7 @@ static void sim_queue_close(struct nic_queue *queue)
     check_core(queue);
     nic_place_kill(queue);
     discard(queue);
+    forget_liars(queue);
     queue->nic->queues[queue->setup.index] = NULL;
     sim_free(queue->peers);
     sim_free(queue);
@@ -198,6 +213,7 @@ void nic_sim_kill(unsigned node)
         if (nics[node].queues[i]) {
             nic_place_kill(nics[node].queues[i]);
             discard(nics[node].queues[i]);
+            forget_liars(nics[node].queues[i]);
         }
         nics[node].queues[i] = NULL;
     }
@@ -227,6 +243,15 @@ static int sim_route(struct nic_queue *queue, const union nic_address *host, uin
     return error;
 }
 
+static struct liar *make_liar(struct nic *nic)
+{
+    struct liar *liar = malloc(sizeof *liar);
+    if (!liar)
+        abort();
+    liar_init(liar, rng_next(&nic->lies));
+    return liar;
+}
+
 static int sim_peer_add(struct nic_queue *queue, const union nic_address *host,
                         const struct nic_queue_address *address, uint32_t *destination,
                         uint32_t *datagram_bytes)
@@ -245,6 +270,8 @@ static int sim_peer_add(struct nic_queue *queue, const union nic_address *host,
     *datagram_bytes = queue->nic->options.datagram_bytes;
     queue->peers[at] = (struct peer_to){
         .node = (uint16_t)node, .port = address->bytes[1], .datagram_bytes = *datagram_bytes, .used = true};
+    if (queue->nic->options.lies_permille)
+        queue->peers[at].liar = make_liar(queue->nic);
     *destination = at;
     leave(queue);
     return UCCL_OK;
@@ -254,6 +281,8 @@ static void sim_peer_remove(struct nic_queue *queue, uint32_t destination)
 {
     enter(queue, "peer_remove");
     nic_place_forget(queue, destination);
+    free(queue->peers[destination].liar);
+    queue->peers[destination].liar = NULL;
     queue->peers[destination].used = false;
     leave(queue);
 }
@@ -280,6 +309,54 @@ static bool sim_mtu_event(struct nic_queue *queue, uint32_t *destination, uint32
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
+/* A datagram that the engine on this node has not made. */
+static void put_lie(const struct nic *nic, const struct peer_to *peer, uint16_t path, const uint8_t *bytes, size_t length)
+{
+    fabric_send(nic->process->index, peer->node, peer->port, path, bytes, (uint32_t)length, (uint32_t)length);
+}
+
+static void invent(const struct nic *nic, const struct peer_to *peer, uint16_t path)
+{
+    static uint8_t lie[LIE_BYTES_MAX];
+    size_t length = liar_invent(peer->liar, LIE_BYTES_MAX, lie);
+    if (length)
+        put_lie(nic, peer, path, lie, length);
+}
+
+/* Lies that come by themselves, to all peers; fewer and fewer. */
+static void lie_now(void *what, uint64_t extra)
+{
+    struct nic *nic = what;
+    (void)extra;
+    for (unsigned i = 0; i < NIC_QUEUES_MAX; i++) {
+        struct nic_queue *queue = nic->process ? nic->queues[i] : NULL;
+        for (uint32_t k = 0; queue && k < queue->peer_count; k++) {
+            if (queue->peers[k].used)
+                invent(nic, &queue->peers[k], (uint16_t)rng_below(&nic->lies, 4));
+        }
+    }
+    machine_at(machine.now_ns + nic->options.lie_gap_ns + machine.now_ns / LIES_SLOWER, lie_now, nic, 0);
+}
+
+/* What a hostile node's engine sends, and lies in its place or around it. */
+static void lie(struct nic *nic, const struct peer_to *peer, uint16_t path, const uint8_t *bytes, uint32_t length)
+{
+    static uint8_t spoilt[CORE_TRAIN_BYTES_MAX], twisted[CORE_TRAIN_BYTES_MAX + LIE_BYTES_MAX];
+    bool twists = false, instead = false;
+    liar_hear(peer->liar, bytes, length);
+    liar_spoil(peer->liar, nic->options.habit, bytes, length, spoilt);
+    if (rng_below(&nic->lies, 1000) < nic->options.lies_permille) {
+        twists = rng_below(&nic->lies, 2);
+        instead = twists && rng_below(&nic->lies, 2); /* else one number has two contents */
+        for (unsigned i = rng_below(&nic->lies, 4); i > 1; i--)
+            invent(nic, peer, path);
+    }
+    if (twists)
+        put_lie(nic, peer, path, twisted, liar_twist(peer->liar, spoilt, length, twisted));
+    if (!instead)
+        put_lie(nic, peer, path, spoilt, length);
+}
+
 static void put(struct nic_queue *queue, const struct tx_desc *desc, const uint8_t *bytes, uint32_t length)
 {
     const struct peer_to *peer = &queue->peers[desc->destination];
@@ -287,8 +364,11 @@ static void put(struct nic_queue *queue, const struct tx_desc *desc, const uint8
     queue->nic->counts.sent++;
     COUNT(queue->setup.counters, tx_datagrams, 1);
     COUNT(queue->setup.counters, tx_bytes, length);
-    fabric_send(queue->nic->process->index, peer->node, peer->port, desc->path, bytes, length,
-                desc->payload_crc ? length : header);
+    if (peer->liar)
+        lie(queue->nic, peer, desc->path, bytes, length);
+    else
+        fabric_send(queue->nic->process->index, peer->node, peer->port, desc->path, bytes, length,
+                    desc->payload_crc ? length : header);
 }
 
 const uint8_t *nic_sim_lay_out(struct nic_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t *length)

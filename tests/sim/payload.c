@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "payload.h"
 
+#include "core/crc32c.h"
+#include "crc32c_hw.h"
 #include "request.h"
 #include "seam.h"
 
@@ -281,6 +283,28 @@ void payload_foreseen(void *to, const void *from, size_t length)
     }
 }
 
+/* Of payload in its place it is that of the right bytes; what hostile nodes have written is not kept, so that none is right. */
+static uint32_t checksum(uint32_t start, const void *data, size_t length)
+{
+    if (!is_payload(data))
+        return crc32c_best()(start, data, length);
+    const struct buffer *buffer = find((uintptr_t)data, length, "a checksum");
+    uint64_t offset = (uintptr_t)data - buffer->address;
+    for (size_t at = 0; at < length;) {
+        uint8_t bytes[4096];
+        size_t some = length - at < sizeof bytes ? length - at : sizeof bytes;
+        generate(bytes, buffer->key, offset + at, some);
+        start = crc32c_portable(start, bytes, some);
+        at += some;
+    }
+    return buffer->dubious ? ~start : start;
+}
+
+crc32c_fn sim_crc32c_best(void)
+{
+    return checksum;
+}
+
 void *sim_memcpy(void *to, const void *from, size_t length)
 {
     if (length == 0)
@@ -290,11 +314,13 @@ void *sim_memcpy(void *to, const void *from, size_t length)
         uint64_t offset = (uintptr_t)to - buffer->address;
         if (!buffer->receives)
             machine_fail("a write into the buffer of a send");
+        payload_bytes += length;
+        if (buffer->dubious)
+            return to;
         uint64_t right = compare(from, buffer->key, offset, length);
         if (right < length)
             machine_fail("a wrong byte for offset %llu of a receive", (unsigned long long)(offset + right));
         add_extent(buffer, offset, offset + length);
-        payload_bytes += length;
         return to;
     }
     if (is_payload(from)) {

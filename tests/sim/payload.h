@@ -21,6 +21,7 @@ struct buffer {
     uint64_t key;                 /* of its content */
     bool receives;
     bool device;                  /* the CPU must not touch it */
+    bool dubious;                 /* a hostile node says what is written: anything, but into this buffer */
     bool ended;                   /* its request has */
     bool over;                    /* and has been collected */
     uint64_t unflushed_ns;        /* when a NIC wrote to a device what is not there yet for certain; 0: all is */

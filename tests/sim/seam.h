@@ -58,6 +58,9 @@ ssize_t sim_getrandom(void *out, size_t bytes, unsigned flags);
 /* ---- payload.c: memory of applications, which is not there ---- */
 void *sim_memcpy(void *to, const void *from, size_t length);
 
+/* ---- payload.c: of what stands in application buffers, too ---- */
+uint32_t (*sim_crc32c_best(void))(uint32_t start, const void *data, size_t length);
+
 /* ---- sockets.c: descriptors ---- */
 int sim_socket(int family, int type, int protocol);
 int sim_setsockopt(int fd, int level, int name, const void *value, socklen_t length);
@@ -98,6 +101,7 @@ int sim_close(int fd);
 #define munmap sim_munmap
 #define getrandom sim_getrandom
 #define memcpy sim_memcpy
+#define crc32c_best sim_crc32c_best
 #define socket sim_socket
 #define setsockopt sim_setsockopt
 #define getsockopt sim_getsockopt

@@ -173,6 +173,7 @@ static bool post(struct stream *stream)
     uccl_request *request;
     side->calls++;
     buffer->device = cluster_chance(cluster.options.device_permille);
+    buffer->dubious = cluster_hostile(session);
     uccl_mr *mr = register_buffer(side, buffer);
     int error = sends ? uccl_send_async(side->conn, payload_address(buffer), buffer->size, mr, &request)
                       : uccl_recv_async(side->conn, payload_address(buffer), buffer->size, mr, &request);
@@ -241,6 +242,11 @@ static void check_moved(const struct stream *stream, const struct pending *pendi
     uint64_t size = plan_of(session, sender_of(stream), pending->number).size;
     if (status != UCCL_OK && bytes != 0)
         machine_fail("session %u: a failed request moved %zu bytes", session->index, bytes);
+    if (bytes > pending->buffer->size)
+        machine_fail("session %u: request %u moved %zu bytes, of a buffer of %llu", session->index, pending->number,
+                     bytes, (unsigned long long)pending->buffer->size);
+    if (cluster_hostile(session))
+        return;
     if (status == UCCL_OK && bytes != size)
         machine_fail("session %u: request %u moved %zu bytes of %llu", session->index, pending->number, bytes,
                      (unsigned long long)size);
@@ -264,7 +270,7 @@ static void flush(struct side *side, struct pending *pending)
     }
     int status = request ? uccl_wait(request, -1, NULL) : UCCL_OK;
     side->calls--;
-    if (side->conn && (error || status || buffer->unflushed_ns))
+    if (side->conn && (error || status || buffer->unflushed_ns) && !cluster_hostile(side->session))
         machine_fail("session %u: flushing receive %u: %d, %d, written at %llu", side->session->index, pending->number,
                      error, status, (unsigned long long)buffer->unflushed_ns);
 }
@@ -279,7 +285,7 @@ static void check_time(const struct side *side, const struct pending *pending, i
     if (status != UCCL_EPEERDEAD || pending->ended_unseen)
         return;
     const struct side *other = &side->session->sides[!side->index];
-    if (!other->killed && !cluster.options.expect_dead)
+    if (!other->killed && !cluster.options.expect_dead && !cluster_hostile(side->session))
         machine_fail("session %u: a living peer is called dead", side->session->index);
     uint64_t dead_ns = side->node->params.dead_peer_ms * 1000000;
     if (machine.now_ns - pending->posted_ns > 2 * dead_ns + DEAD_LATE_NS && other->killed &&
@@ -372,7 +378,7 @@ static void wait_for_event(struct worker *worker)
 static bool may_wait_for_ever(const struct worker *worker)
 {
     const struct cluster_options *options = &cluster.options;
-    if (options->cancel_permille || options->close_early || options->crashes || options->expect_dead)
+    if (options->cancel_permille || options->close_early || options->crashes || options->expect_dead || options->hostile)
         return false;
     for (const struct side *side = worker->node->sides; side; side = side->next) {
         for (unsigned kind = 0; kind < KINDS; kind++) {
@@ -442,7 +448,7 @@ static bool finished(const struct side *side)
 static bool other_is_done(const struct side *side)
 {
     const struct side *other = &side->session->sides[!side->index];
-    return !cluster.options.cancel_permille || side->failed || other->failed || other->killed ||
+    return !cluster.options.cancel_permille || cluster_hostile(side->session) || side->failed || other->failed || other->killed ||
            other->state == SIDE_OVER || other->state == SIDE_CLOSING || other->state == SIDE_CLOSED ||
            (other->state == SIDE_OPEN && finished(other));
 }
@@ -578,6 +584,8 @@ static bool excused(const struct session *session, unsigned sender, unsigned kin
     const struct side *own = &session->sides[kind == SEND ? sender : !sender];
     const struct side *other = &session->sides[!own->index];
     struct plan plan = plan_of(session, sender, number);
+    if (cluster_hostile(session))
+        return session->status[sender][kind][number] <= UCCL_OK;
     switch (session->status[sender][kind][number]) {
     case UCCL_OK:
         return plan.size <= plan.capacity;
@@ -598,6 +606,8 @@ static bool excused(const struct session *session, unsigned sender, unsigned kin
 /* The two ends of one message agree. */
 static bool agree(const struct session *session, unsigned sender, unsigned number)
 {
+    if (cluster_hostile(session))
+        return true;
     int sent = session->status[sender][SEND][number], received = session->status[sender][RECV][number];
     const struct side *from = &session->sides[sender], *to = &session->sides[!sender];
     if (sent == UCCL_OK)
