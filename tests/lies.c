@@ -436,7 +436,9 @@ static unsigned invent_of_flow(struct liar *liar, uint8_t *at)
         return wire_put_probe(at, &probe);
     }
     default:
-        return wire_put_ping(at);
+        if (below(liar, 64)) /* the other ends all that it could lie about */
+            return wire_put_probe(at, &(struct wire_probe){.nonce = number(liar, 1)});
+        return wire_put_flow(at, &(struct wire_flow){FLOW_CLOSED});
     }
 }
 
@@ -476,7 +478,7 @@ static unsigned invent_frame(struct liar *liar, uint8_t *at, size_t *payload)
             fin.receives_over = below(liar, 2);
             return wire_put_fin(at, &fin);
         }
-        return wire_put_ping(at);
+        return wire_put_demand(at, &(struct wire_demand){number32(liar, 0)});
     case 8:
         return invent_ack(liar, at);
     default:
