@@ -1,108 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Making connections from the client's side, and ending them. A handshake is run by whoever waits for
- * it; what it agrees on is put in place by the home engine thread, asked through its ring.
+ * Connections: what a handshake agrees on is put in place by the engine threads, asked through their rings; and their
+ * ends. The handshakes are in connect.c and listener.c.
  */
 #include "objects.h"
 
-#include "bootstrap.h"
-#include "fault.h"
 #include "log.h"
-#include "nic/netdev.h"
 
 #include <errno.h>
-#include <netdb.h>
-#include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
-enum { ATTEMPTS = 3 };
 enum { COPIES_NS = 1000000000 }; /* how long a close waits for copies to and from devices */
-
-/* ---- handles --------------------------------------------------------------------------------- */
-
-/*
- * Layout of uccl_handle.listener: version, family (4 or 6), port, address, scope. The scope, which is the number of
- * an interface here, is 0 in a listener's handle: that goes to other machines. It says where a link-local address is
- * that was given by uccl_handle_from_address().
- */
-enum { HANDLE_VERSION = 1, HANDLE_ADDRESS = 4, HANDLE_SCOPE = 20 };
-
-void handle_put(struct uccl_handle *handle, const union nic_address *address)
-{
-    uint8_t *at = handle->listener;
-    memset(handle, 0, sizeof *handle);
-    at[0] = HANDLE_VERSION;
-    if (address->any.sa_family == AF_INET6) {
-        at[1] = 6;
-        memcpy(at + 2, &address->v6.sin6_port, 2);
-        memcpy(at + HANDLE_ADDRESS, &address->v6.sin6_addr, 16);
-        memcpy(at + HANDLE_SCOPE, &address->v6.sin6_scope_id, 4);
-    } else {
-        at[1] = 4;
-        memcpy(at + 2, &address->v4.sin_port, 2);
-        memcpy(at + HANDLE_ADDRESS, &address->v4.sin_addr, 4);
-    }
-}
-
-static bool handle_get(const struct uccl_handle *handle, union nic_address *address)
-{
-    const uint8_t *at = handle->listener;
-    memset(address, 0, sizeof *address);
-    if (at[0] != HANDLE_VERSION || (at[1] != 4 && at[1] != 6))
-        return false;
-    if (at[1] == 6) {
-        address->v6.sin6_family = AF_INET6;
-        memcpy(&address->v6.sin6_port, at + 2, 2);
-        memcpy(&address->v6.sin6_addr, at + HANDLE_ADDRESS, 16);
-        memcpy(&address->v6.sin6_scope_id, at + HANDLE_SCOPE, 4);
-    } else {
-        address->v4.sin_family = AF_INET;
-        memcpy(&address->v4.sin_port, at + 2, 2);
-        memcpy(&address->v4.sin_addr, at + HANDLE_ADDRESS, 4);
-    }
-    return true;
-}
-
-socklen_t address_length(const union nic_address *address)
-{
-    return address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
-}
-
-void address_text(const union nic_address *address, char *out, size_t size)
-{
-    char host[INET6_ADDRSTRLEN + 24] = "?", port[8] = "?";
-    getnameinfo(&address->any, address_length(address), host, sizeof host, port, sizeof port,
-                NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(out, size, address->any.sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
-}
-
-UCCL_API int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle *out)
-{
-    if (!host || !out || port == 0)
-        return UCCL_EINVAL;
-    char service[8];
-    snprintf(service, sizeof service, "%u", port);
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found;
-    errno = 0;
-    int failed = getaddrinfo(host, service, &hints, &found);
-    if (failed) {
-        char why[FAULT_TEXT];
-        int error = errno; /* of what the resolver did last: without a descriptor no name is known */
-        bool ran_out = failed == EAI_MEMORY || (error && fault_error(error) == UCCL_ENOMEM);
-        LOG_ERR("cannot resolve '%s': %s", host,
-                ran_out ? fault_text(failed == EAI_MEMORY ? ENOMEM : error, why) : gai_strerror(failed));
-        return ran_out ? UCCL_ENOMEM : UCCL_EADDR;
-    }
-    union nic_address address;
-    memset(&address, 0, sizeof address);
-    memcpy(&address, found->ai_addr, found->ai_addrlen);
-    freeaddrinfo(found);
-    handle_put(out, &address);
-    return UCCL_OK;
-}
 
 /* ---- connections of the engine --------------------------------------------------------------- */
 
@@ -158,16 +68,24 @@ static void unmap_ends(struct uccl_conn *conn)
         munmap(conn->ends[i].memory, conn->ends[i].memory_bytes);
 }
 
-static bool map_ends(struct uccl_conn *conn, const struct flow_setup *setup)
+/* The flow that end i is on: home first. Its setup is what the end is laid out by. */
+static struct peer_flow *flow_of_end(const struct uccl_conn *conn, unsigned home, unsigned i)
+{
+    return &conn->peer->flows[(home + i) % conn->peer->flows_open];
+}
+
+static bool map_ends(struct uccl_conn *conn, unsigned home)
 {
     const struct params *params = &conn->engine->params;
     for (unsigned i = 0; i < conn->stripes.count; i++) {
         struct conn_end *end = &conn->ends[i];
+        const struct flow_setup *setup = &flow_of_end(conn, home, i)->setup;
         end->of = conn;
         end->memory_bytes = i ? core_part_conn_size(params, setup) : core_conn_size(params, setup);
         end->memory = mmap(NULL, end->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
                            -1, 0);
         if (end->memory == MAP_FAILED) {
+            LOG_ERR("cannot map %zu bytes for a connection: %s", end->memory_bytes, strerror(errno));
             end->memory = NULL;
             unmap_ends(conn);
             return false;
@@ -191,12 +109,12 @@ int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint
     conn->stripes.min_bytes = engine->params.stripe_min_kb * 1024;
     if (peer->flows[home].setup.places)
         conn->stripes.min_bytes = UINT64_MAX; /* one flow's NIC carries a message */
-    if (!map_ends(conn, &peer->flows[home].setup)) {
+    if (!map_ends(conn, home)) {
         free(conn);
         return UCCL_ENOMEM;
     }
     for (unsigned i = conn->stripes.count; i-- > 0;) { /* home last: what it announces, the parts are ready for */
-        struct peer_flow *flow = &peer->flows[(home + i) % peer->flows_open];
+        struct peer_flow *flow = flow_of_end(conn, home, i);
         struct open_call call = {conn, flow, remote_id, i, i == 0 && !peer->is_server};
         conn->stripes.at[i].thread = flow->thread;
         thread_run(flow->thread, open_in_core, &call);
@@ -346,208 +264,6 @@ UCCL_API int uccl_conn_peer(const uccl_conn *conn, char *out, size_t size)
         return UCCL_EINVAL;
     address_text(&conn->address, out, size);
     return UCCL_OK;
-}
-
-/* ---- connect --------------------------------------------------------------------------------- */
-
-/* A connect under way; its address stands in the handle's state bytes between never-blocking calls. */
-struct connecting {
-    struct uccl_engine *engine;
-    struct bootstrap *boot;
-    struct peer *peer;
-    struct uccl_conn *conn;       /* in place, but not the application's before READY has left */
-    union nic_address address;
-    uint64_t deadline_ns;
-    unsigned attempts;
-    uint32_t conn_id;
-    bool has_id;
-};
-
-static void connecting_free(struct connecting *c)
-{
-    pthread_mutex_lock(&c->engine->lock);
-    if (c->has_id)
-        put_conn_id(c->engine, c->conn_id);
-    if (c->peer)
-        peer_put(&c->engine->peers, c->peer);
-    pthread_mutex_unlock(&c->engine->lock);
-    if (c->boot)
-        bootstrap_free(c->boot);
-    if (c->conn)
-        conn_abandon(c->conn);
-    free(c);
-}
-
-static int connecting_start(struct connecting *c)
-{
-    return bootstrap_connect(&c->address, c->engine->id, c->deadline_ns, &c->boot);
-}
-
-/* The server's engine id is known: our side of the offer. Under the lock. */
-static int client_offer(struct connecting *c)
-{
-    struct uccl_engine *engine = c->engine;
-    union nic_address address;
-    bootstrap_peer_address(c->boot, &address);
-    int error = peer_get(&engine->peers, bootstrap_peer_id(c->boot), false, &address, &c->peer);
-    if (error)
-        return error;
-    if (!c->has_id && !take_conn_id(engine, &c->conn_id))
-        return UCCL_ENOMEM;
-    c->has_id = true;
-    unsigned home = engine->next_home++ % engine->thread_count;
-    struct boot_offer offer = {.conn_id = c->conn_id, .home = (uint16_t)home};
-    peer_fill_offer(c->peer, &engine->params, &offer);
-    bootstrap_offer(c->boot, &offer);
-    return UCCL_OK;
-}
-
-int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer)
-{
-    int error = UCCL_OK;
-    for (unsigned i = 0; i < offer->flow_count && i < engine->thread_count && !error; i++)
-        error = engine->nic->reach(engine->device, &offer->flows[i].address);
-    return error;
-}
-
-/* The server's offer is here: put flow and connection in place. Under the lock. */
-static int client_accept_offer(struct connecting *c)
-{
-    struct uccl_engine *engine = c->engine;
-    const struct boot_offer *offer = bootstrap_peer_offer(c->boot);
-    if (offer->home >= engine->thread_count)
-        return UCCL_EPROTO;
-    int error = peer_take_offer(&engine->peers, c->peer, offer);
-    if (!error)
-        error = conn_make(engine, c->peer, offer->home, c->conn_id, offer->conn_id, &c->address,
-                          &c->conn);
-    if (!error) {
-        c->peer = NULL; /* the connection's now, and the id too */
-        c->has_id = false;
-        bootstrap_accept_offer(c->boot);
-    }
-    return error;
-}
-
-/* One of us has forgotten the other: begin again, with new flows. */
-static int connecting_again(struct connecting *c)
-{
-    if (++c->attempts >= ATTEMPTS)
-        return UCCL_EPROTO;
-    bootstrap_free(c->boot);
-    c->boot = NULL;
-    pthread_mutex_lock(&c->engine->lock);
-    peer_put(&c->engine->peers, c->peer);
-    pthread_mutex_unlock(&c->engine->lock);
-    c->peer = NULL;
-    return connecting_start(c);
-}
-
-/* Goes as far as it can. UCCL_EAGAIN: wait for the socket. 0: connected. */
-static int connecting_step(struct connecting *c)
-{
-    for (;;) {
-        int error = UCCL_OK;
-        switch (bootstrap_step(c->boot, clock_now_ns())) {
-        case BOOT_NEED_OFFER:
-            pthread_mutex_lock(&c->engine->lock);
-            error = client_offer(c);
-            pthread_mutex_unlock(&c->engine->lock);
-            break;
-        case BOOT_HAVE_OFFER:
-            error = offer_reached(c->engine, bootstrap_peer_offer(c->boot));
-            if (error)
-                break;
-            pthread_mutex_lock(&c->engine->lock);
-            error = client_accept_offer(c);
-            pthread_mutex_unlock(&c->engine->lock);
-            if (error == UCCL_EAGAIN) {
-                bootstrap_reject(c->boot, UCCL_EAGAIN);
-                error = connecting_again(c);
-            }
-            break;
-        case BOOT_DONE:
-            return UCCL_OK;
-        case BOOT_FAILED:
-            return bootstrap_status(c->boot);
-        default:
-            return UCCL_EAGAIN;
-        }
-        if (error) {
-            bootstrap_reject(c->boot, error);
-            return error;
-        }
-    }
-}
-
-static int connecting_new(struct uccl_engine *engine, const union nic_address *address, int timeout_ms,
-                          struct connecting **out)
-{
-    struct connecting *c = calloc(1, sizeof *c);
-    if (!c)
-        return UCCL_ENOMEM;
-    free_abandoned(engine);
-    uint64_t limit_ms = timeout_ms > 0 ? (uint64_t)timeout_ms : engine->params.connect_ms;
-    c->engine = engine;
-    c->address = *address;
-    netdev_find_scope(engine->params.socket_ifname, &c->address);
-    c->deadline_ns = clock_now_ns() + limit_ms * 1000000;
-    int error = connecting_start(c);
-    if (error) {
-        connecting_free(c);
-        return error;
-    }
-    *out = c;
-    return UCCL_OK;
-}
-
-int poll_ms(uint64_t deadline_ns)
-{
-    uint64_t now_ns = clock_now_ns();
-    if (deadline_ns == UINT64_MAX)
-        return -1;
-    uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + 999999) / 1000000 : 0;
-    return ms > 3600000 ? 3600000 : (int)ms;
-}
-
-UCCL_API int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out)
-{
-    union nic_address address;
-    struct connecting *c;
-    if (!engine || !handle || !out || !handle_get(handle, &address))
-        return UCCL_EINVAL;
-    memcpy(&c, handle->state, sizeof c);
-    if (!c) {
-        int error = connecting_new(engine, &address, timeout_ms, &c);
-        if (error)
-            return error;
-        memcpy(handle->state, &c, sizeof c);
-    }
-    int result;
-    while ((result = connecting_step(c)) == UCCL_EAGAIN && timeout_ms != 0) {
-        struct pollfd fd = {.fd = bootstrap_fd(c->boot), .events = bootstrap_events(c->boot)};
-        poll(&fd, 1, poll_ms(bootstrap_deadline(c->boot)));
-    }
-    if (result == UCCL_EAGAIN)
-        return result;
-    memset(handle->state, 0, sizeof handle->state);
-    if (result == UCCL_OK) {
-        *out = c->conn;
-        c->conn = NULL;
-    }
-    connecting_free(c);
-    return result;
-}
-
-UCCL_API void uccl_connect_cancel(struct uccl_handle *handle)
-{
-    struct connecting *c;
-    if (!handle)
-        return;
-    memcpy(&c, handle->state, sizeof c);
-    memset(handle->state, 0, sizeof handle->state);
-    if (c)
-        connecting_free(c);
 }
 
 /* ---- end of the engine --------------------------------------------------------------------- */

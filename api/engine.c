@@ -198,6 +198,7 @@ UCCL_API int uccl_close(uccl_engine *engine)
 {
     if (!engine)
         return UCCL_EINVAL;
+    connects_end(engine);
     connections_end(engine);
     pthread_mutex_lock(&engine->lock);
     peer_table_free(&engine->peers);

@@ -1,7 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listening and accepting. Handshakes of the server side are run by whoever accepts, several at a time, so
- * that a silent stranger holds nobody up.
+ * Listening and accepting. Handshakes of the server side are run by whoever accepts, many at a time, so that a silent
+ * stranger holds nobody up.
+ *
+ * Whoever reaches the port may fill the table of handshakes. So when it is full, those go that an honest client is not
+ * likely to be among: who has said no HELLO for some time; then the oldest of a host that has more than its share, for
+ * the sake of a host that has less; then who has not gone on since its HELLO. Else the newcomer waits, and behind it
+ * the kernel's queue: a burst of honest clients is served in turn, and nobody is refused. The kernel keeps connections
+ * on which nothing has been said at all (TCP_DEFER_ACCEPT).
  */
 #include "objects.h"
 
@@ -10,18 +16,31 @@
 #include "log.h"
 
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { HANDSHAKES_MAX = 64, BACKLOG = 1024, ACCEPT_AGAIN_MS = 50 };
+enum {
+    HANDSHAKES_MAX = 256,
+    HANDSHAKES_SHARE = 64, /* what one host may hold when others want some */
+    BACKLOG = 1024,
+    ACCEPT_AGAIN_MS = 50,  /* after an accept for which there was no descriptor */
+    FULL_AGAIN_MS = 20,    /* until the table is looked at again for whom to drop */
+};
+
+/* When a handshake may be dropped for another: it has said no HELLO, or has said it, but is not through. */
+static const uint64_t SILENT_NS = UINT64_C(100) * 1000000;
+static const uint64_t STALLED_NS = UINT64_C(500) * 1000000;
 
 /* A handshake of the server side. */
 struct accepting {
-    struct bootstrap *boot;
-    struct uccl_conn *conn; /* in place, but not the application's before READY */
+    struct bootstrap *boot;  /* NULL: none */
+    struct uccl_conn *conn;  /* in place, but not the application's before READY */
+    uint64_t since_ns;
+    uint64_t source;         /* the client's IPv4 address, or the first half of its IPv6 address */
 };
 
 struct uccl_listener {
@@ -33,17 +52,20 @@ struct uccl_listener {
     bool exhausted;         /* the last accept found no descriptor or memory: not at once again */
     unsigned count;
     struct accepting accepting[HANDSHAKES_MAX];
+    struct accepting newcomer; /* accepted, but there is no room yet */
 };
 
-static int listen_on(union nic_address *address, int *out)
+static int listen_on(union nic_address *address, uint64_t connect_ms, int *out)
 {
-    int one = 1, zero = 0;
+    int one = 1, zero = 0, defer_s = (int)((connect_ms + 999) / 1000);
     int fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return errno;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (address->any.sa_family == AF_INET6)
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
+    /* A hint: without it a silent client takes a place in the table sooner. */
+    setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &defer_s, sizeof defer_s);
     socklen_t length = sizeof *address;
     if (bind(fd, &address->any, address_length(address)) || listen(fd, BACKLOG) ||
         getsockname(fd, &address->any, &length)) {
@@ -80,12 +102,12 @@ UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct 
     struct uccl_listener *listener = calloc(1, sizeof *listener);
     if (!listener)
         return UCCL_ENOMEM;
-    int failed = listen_on(&address, &listener->fd);
+    int failed = listen_on(&address, engine->params.connect_ms, &listener->fd);
     if (failed == EAFNOSUPPORT && device < 0) { /* IPv6 is off */
         memset(&address, 0, sizeof address);
         address.v4.sin_family = AF_INET;
         address.v4.sin_port = htons(port);
-        failed = listen_on(&address, &listener->fd);
+        failed = listen_on(&address, engine->params.connect_ms, &listener->fd);
     }
     if (failed) {
         char text[96], why[FAULT_TEXT];
@@ -114,6 +136,101 @@ UCCL_API uint16_t uccl_listener_port(const uccl_listener *listener)
     return listener ? listener->port : 0;
 }
 
+/* ---- the table of handshakes ----------------------------------------------------------------- */
+
+static uint64_t source_of(const struct bootstrap *boot)
+{
+    union nic_address address;
+    uint64_t source = 0;
+    bootstrap_peer_address(boot, &address);
+    if (address.any.sa_family == AF_INET6)
+        memcpy(&source, &address.v6.sin6_addr, sizeof source);
+    else if (address.any.sa_family == AF_INET)
+        source = address.v4.sin_addr.s_addr;
+    return source;
+}
+
+static void accepting_free(struct accepting *accepting)
+{
+    bootstrap_free(accepting->boot);
+    if (accepting->conn)
+        conn_abandon(accepting->conn);
+}
+
+/* Takes handshake i out of the table. */
+static struct accepting take_out(struct uccl_listener *listener, unsigned i)
+{
+    struct accepting accepting = listener->accepting[i];
+    listener->accepting[i] = listener->accepting[--listener->count];
+    return accepting;
+}
+
+/* The oldest handshake that is, or is not, past its HELLO; of one source, where there is one. -1: none. */
+static int oldest(const struct uccl_listener *listener, bool greeted, const uint64_t *source)
+{
+    int found = -1;
+    for (unsigned i = 0; i < listener->count; i++) {
+        const struct accepting *accepting = &listener->accepting[i];
+        if (bootstrap_greeted(accepting->boot) == greeted && (!source || accepting->source == *source) &&
+            (found < 0 || accepting->since_ns < listener->accepting[found].since_ns))
+            found = (int)i;
+    }
+    return found;
+}
+
+static unsigned count_of(const struct uccl_listener *listener, uint64_t source)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < listener->count; i++)
+        count += listener->accepting[i].source == source;
+    return count;
+}
+
+/* The source with the most handshakes, and how many it has. */
+static unsigned greediest(const struct uccl_listener *listener, uint64_t *source)
+{
+    unsigned most = 0;
+    for (unsigned i = 0; i < listener->count; i++) {
+        unsigned count = count_of(listener, listener->accepting[i].source);
+        if (count > most) {
+            most = count;
+            *source = listener->accepting[i].source;
+        }
+    }
+    return most;
+}
+
+/* Whom to drop for a newcomer from `source`, or -1. */
+static int whom_to_drop(const struct uccl_listener *listener, uint64_t source)
+{
+    uint64_t now_ns = clock_now_ns(), other = 0;
+    int i = oldest(listener, false, NULL);
+    if (i >= 0 && now_ns - listener->accepting[i].since_ns >= SILENT_NS)
+        return i;
+    if (count_of(listener, source) < HANDSHAKES_SHARE && greediest(listener, &other) > HANDSHAKES_SHARE) {
+        i = oldest(listener, false, &other);
+        return i >= 0 ? i : oldest(listener, true, &other);
+    }
+    i = oldest(listener, true, NULL);
+    return i >= 0 && now_ns - listener->accepting[i].since_ns >= STALLED_NS ? i : -1;
+}
+
+/* Room in the table for one more; false: not yet. */
+static bool make_room(struct uccl_listener *listener, uint64_t source)
+{
+    if (listener->count < HANDSHAKES_MAX)
+        return true;
+    int i = whom_to_drop(listener, source);
+    if (i < 0)
+        return false;
+    struct accepting dropped = take_out(listener, (unsigned)i);
+    LOG_INFORM("port %u: %d handshakes are under way; one that has come no further than %s for %u ms is dropped",
+               listener->port, HANDSHAKES_MAX, bootstrap_greeted(dropped.boot) ? "its HELLO" : "its TCP connection",
+               (unsigned)((clock_now_ns() - dropped.since_ns) / 1000000));
+    accepting_free(&dropped);
+    return true;
+}
+
 /* accept() asks for a descriptor before it looks whether anybody waits. */
 static bool somebody_waits(const struct uccl_listener *listener)
 {
@@ -121,52 +238,90 @@ static bool somebody_waits(const struct uccl_listener *listener)
     return poll(&listening, 1, 0) > 0;
 }
 
+/* Accepts a TCP connection as the newcomer. */
+static bool accept_newcomer(struct uccl_listener *listener)
+{
+    struct uccl_engine *engine = listener->engine;
+    struct accepting newcomer = {.since_ns = clock_now_ns()};
+    int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) {
+        char text[FAULT_TEXT];
+        int error = errno;
+        bool exhausted = error != EAGAIN && error != EINTR && error != ECONNABORTED && somebody_waits(listener);
+        if (exhausted && !listener->exhausted)
+            LOG_WARNING("cannot accept on port %u: %s", listener->port, fault_text(error, text));
+        listener->exhausted = exhausted;
+        return false;
+    }
+    listener->exhausted = false;
+    uint64_t deadline_ns = newcomer.since_ns + engine->params.connect_ms * 1000000;
+    if (bootstrap_serve(fd, engine->id, deadline_ns, &newcomer.boot))
+        return false;
+    newcomer.source = source_of(newcomer.boot);
+    listener->newcomer = newcomer;
+    return true;
+}
+
 /* Takes waiting TCP connections in, for as long as there is room. */
 static void accept_strangers(struct uccl_listener *listener)
 {
-    struct uccl_engine *engine = listener->engine;
-    while (listener->count < HANDSHAKES_MAX) {
-        int fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        if (fd < 0) {
-            char text[FAULT_TEXT];
-            int error = errno;
-            bool exhausted = error != EAGAIN && error != EINTR && error != ECONNABORTED && somebody_waits(listener);
-            if (exhausted && !listener->exhausted)
-                LOG_WARNING("cannot accept on port %u: %s", listener->port, fault_text(error, text));
-            listener->exhausted = exhausted;
+    for (unsigned i = 0; i < HANDSHAKES_MAX; i++) {
+        if (!listener->newcomer.boot && !accept_newcomer(listener))
             return;
-        }
-        listener->exhausted = false;
-        struct accepting *accepting = &listener->accepting[listener->count];
-        *accepting = (struct accepting){0};
-        uint64_t deadline_ns = clock_now_ns() + engine->params.connect_ms * 1000000;
-        if (bootstrap_serve(fd, engine->id, deadline_ns, &accepting->boot) == UCCL_OK)
-            listener->count++;
+        if (!make_room(listener, listener->newcomer.source))
+            return;
+        listener->accepting[listener->count++] = listener->newcomer;
+        listener->newcomer = (struct accepting){0};
     }
 }
 
-/* The client's offer is here: put flow and connection in place, and answer. Under the engine's lock. */
-static int server_answer(struct uccl_engine *engine, struct accepting *accepting)
+/* ---- handshakes ------------------------------------------------------------------------------ */
+
+/* The client's engine id is known: which flows with it stand here. */
+static void server_prove(struct uccl_engine *engine, struct bootstrap *boot)
 {
+    struct boot_key keys[BOOT_PROOFS_MAX];
+    pthread_mutex_lock(&engine->lock);
+    unsigned count = peer_keys(&engine->peers, bootstrap_peer_id(boot), true, keys);
+    pthread_mutex_unlock(&engine->lock);
+    bootstrap_prove(boot, keys, count);
+}
+
+/* The peer that the client's offer is of, with flows and a reference. UCCL_EAGAIN: it is not known any more. */
+static int server_peer(const struct uccl_listener *listener, struct bootstrap *boot,
+                       const union nic_address *address, struct peer **out)
+{
+    struct uccl_engine *engine = listener->engine;
+    const struct boot_offer *theirs = bootstrap_peer_offer(boot);
+    if (theirs->known) {
+        *out = peer_known(&engine->peers, boot, true);
+        if (!*out)
+            LOG_INFORM("port %u: a client claims flows that are not known here; it is to begin again", listener->port);
+        return *out ? UCCL_OK : UCCL_EAGAIN;
+    }
+    int error = peer_new(&engine->peers, bootstrap_peer_id(boot), true, address, out);
+    if (error)
+        return error;
+    error = peer_take_offer(&engine->peers, *out, theirs, bootstrap_features(boot));
+    if (error)
+        peer_put(&engine->peers, *out);
+    return error;
+}
+
+/* The client's offer is here: put flow and connection in place, and answer. Under the engine's lock. */
+static int server_answer(const struct uccl_listener *listener, struct accepting *accepting)
+{
+    struct uccl_engine *engine = listener->engine;
     const struct boot_offer *theirs = bootstrap_peer_offer(accepting->boot);
     union nic_address address;
     struct peer *peer;
     uint32_t id;
     bootstrap_peer_address(accepting->boot, &address);
-    int error = peer_get(&engine->peers, bootstrap_peer_id(accepting->boot), true, &address, &peer);
+    int error = server_peer(listener, accepting->boot, &address, &peer);
     if (error)
         return error;
-    error = peer_take_offer(&engine->peers, peer, theirs);
-    if (error == UCCL_EAGAIN) { /* the client has forgotten us since: new flows for both */
-        peer_put(&engine->peers, peer);
-        error = peer_get(&engine->peers, bootstrap_peer_id(accepting->boot), true, &address, &peer);
-        if (error)
-            return error;
-        error = peer_take_offer(&engine->peers, peer, theirs);
-    }
-    unsigned flows = theirs->flow_count < peer->flow_count ? theirs->flow_count : peer->flow_count;
-    unsigned home = theirs->home % flows;
-    if (!error && !take_conn_id(engine, &id))
+    unsigned home = theirs->home % peer->flows_open;
+    if (!take_conn_id(engine, &id))
         error = UCCL_ENOMEM;
     if (!error) {
         error = conn_make(engine, peer, home, id, theirs->conn_id, &address, &accepting->conn);
@@ -177,9 +332,11 @@ static int server_answer(struct uccl_engine *engine, struct accepting *accepting
         peer_put(&engine->peers, peer);
         return error;
     }
-    struct boot_offer ours = {.conn_id = id, .home = (uint16_t)home};
-    peer_fill_offer(peer, &engine->params, &ours);
-    bootstrap_offer(accepting->boot, &ours);
+    struct boot_offer ours = {.conn_id = id, .home = (uint16_t)home, .known = theirs->known};
+    struct boot_key key = peer_key(peer);
+    if (!ours.known)
+        peer_fill_offer(peer, &engine->params, &ours);
+    bootstrap_offer(accepting->boot, &ours, ours.known ? &key : NULL);
     return UCCL_OK;
 }
 
@@ -190,11 +347,14 @@ static bool accepting_step(struct uccl_listener *listener, struct accepting *acc
     struct uccl_engine *engine = listener->engine;
     for (;;) {
         switch (bootstrap_step(accepting->boot, clock_now_ns())) {
+        case BOOT_NEED_PROOFS:
+            server_prove(engine, accepting->boot);
+            break;
         case BOOT_HAVE_OFFER: {
             int error = offer_reached(engine, bootstrap_peer_offer(accepting->boot));
             if (!error) {
                 pthread_mutex_lock(&engine->lock);
-                error = server_answer(engine, accepting);
+                error = server_answer(listener, accepting);
                 pthread_mutex_unlock(&engine->lock);
             }
             if (error)
@@ -202,11 +362,13 @@ static bool accepting_step(struct uccl_listener *listener, struct accepting *acc
             break;
         }
         case BOOT_DONE:
+            pthread_mutex_lock(&engine->lock);
+            peer_met(&engine->peers, accepting->conn->peer);
+            pthread_mutex_unlock(&engine->lock);
             *conn = accepting->conn;
+            accepting->conn = NULL;
             return true;
         case BOOT_FAILED:
-            if (accepting->conn)
-                conn_abandon(accepting->conn);
             return true;
         default:
             return false;
@@ -218,13 +380,12 @@ static struct uccl_conn *step_all(struct uccl_listener *listener)
 {
     struct uccl_conn *conn = NULL;
     for (unsigned i = 0; i < listener->count && !conn;) {
-        struct accepting *accepting = &listener->accepting[i];
-        if (!accepting_step(listener, accepting, &conn)) {
+        if (!accepting_step(listener, &listener->accepting[i], &conn)) {
             i++;
             continue;
         }
-        bootstrap_free(accepting->boot);
-        *accepting = listener->accepting[--listener->count];
+        struct accepting over = take_out(listener, i);
+        accepting_free(&over);
     }
     return conn;
 }
@@ -239,11 +400,13 @@ static void wait_for_sockets(struct uccl_listener *listener, uint64_t deadline_n
         if (bootstrap_deadline(boot) < deadline_ns)
             deadline_ns = bootstrap_deadline(boot);
     }
-    if (listener->exhausted) {
-        uint64_t again_ns = clock_now_ns() + ACCEPT_AGAIN_MS * UINT64_C(1000000);
+    if (listener->exhausted || listener->newcomer.boot) {
+        unsigned again_ms = listener->exhausted ? ACCEPT_AGAIN_MS : FULL_AGAIN_MS;
+        uint64_t again_ns = clock_now_ns() + again_ms * UINT64_C(1000000);
         deadline_ns = again_ns < deadline_ns ? again_ns : deadline_ns;
-    } else if (listener->count < HANDSHAKES_MAX)
+    } else {
         fds[count++] = (struct pollfd){.fd = listener->fd, .events = POLLIN};
+    }
     poll(fds, count, poll_ms(deadline_ns));
 }
 
@@ -268,8 +431,8 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
     }
     struct uccl_conn *conn;
     bool exhausted;
-    free_abandoned(listener->engine);
     for (;;) {
+        free_abandoned(listener->engine); /* of handshakes that failed: no more flow slots than needed */
         accept_strangers(listener);
         conn = step_all(listener);
         exhausted = listener->exhausted && listener->count == 0; /* no handshake will give a descriptor back */
@@ -297,12 +460,9 @@ UCCL_API int uccl_listener_close(uccl_listener *listener)
         }
     }
     pthread_mutex_unlock(&engine->lock);
-    for (unsigned i = 0; i < listener->count; i++) {
-        struct accepting *accepting = &listener->accepting[i];
-        bootstrap_free(accepting->boot);
-        if (accepting->conn)
-            conn_abandon(accepting->conn);
-    }
+    for (unsigned i = 0; i < listener->count; i++)
+        accepting_free(&listener->accepting[i]);
+    accepting_free(&listener->newcomer);
     close(listener->fd);
     pthread_mutex_destroy(&listener->lock);
     free(listener);

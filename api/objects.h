@@ -31,6 +31,7 @@ struct uccl_engine {
     struct uccl_conn *conns;
     unsigned abandoned;           /* of them */
     struct uccl_conn *kept;       /* closed, but a device does not let go of their requests */
+    struct connecting *connecting; /* connects under way */
     struct uccl_listener *listeners;
     struct uccl_mr *mrs;
     struct gpu_map *gpus;         /* made when somebody asks */
@@ -75,12 +76,20 @@ struct uccl_mr {
     _Atomic uint32_t users;       /* requests pending */
 };
 
-/* Whether there is a way to all queues that a peer offers. It may take seconds, so it is asked without a lock. */
-int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer);
-/* connection.c, for listener.c. Those that touch the engine's tables are called under its lock. */
+/* connect.c */
 void handle_put(struct uccl_handle *handle, const union nic_address *address);
 socklen_t address_length(const union nic_address *address);
 void address_text(const union nic_address *address, char *out, size_t size);
+/* Whether there is a way to all queues that a peer offers. It may take seconds, so it is asked without a lock. */
+int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer);
+/* Milliseconds until then, for poll(). */
+int poll_ms(uint64_t deadline_ns);
+/* Cancels the never-blocking connects of an engine that is being closed: their handles name nothing any more. */
+void connects_end(struct uccl_engine *engine);
+/* For the simulator, whose processes die and leave their connects in the table of this one. */
+void connects_forget(void);
+
+/* connection.c, for connect.c and listener.c. Those that touch the engine's tables are called under its lock. */
 /* A connection id that is not in use: an index, and a generation above it. */
 bool take_conn_id(struct uccl_engine *engine, uint32_t *id);
 void put_conn_id(struct uccl_engine *engine, uint32_t id);
@@ -91,8 +100,6 @@ int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint
 void conn_abandon(struct uccl_conn *conn);
 /* Frees those that have ended since, and closed ones whose last request has. */
 void free_abandoned(struct uccl_engine *engine);
-/* Milliseconds until then, for poll(). */
-int poll_ms(uint64_t deadline_ns);
 
 /* request.c */
 bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length);

@@ -7,7 +7,8 @@
  *
  * Invariants:
  *   - rx never holds more than the message that is being read: the bytes behind it stay in the socket.
- *   - tx holds everything that this side says in a whole handshake, so queueing cannot fail.
+ *   - Whoever has not said HELLO costs no more than this struct: room for an OFFER is made when its header is here.
+ *   - tx has room for what this side may still have to say but its OFFER, which brings its own.
  *   - A state that waits for the peer is left by a message, an error or the deadline, by nothing else.
  *
  * Threads: one at a time per object. The format, byte by byte: docs/bootstrap.md.
@@ -28,243 +29,70 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
-enum message_kind { KIND_NONE, KIND_HELLO, KIND_OFFER, KIND_READY, KIND_REJECT };
-
-/* Who sent a message: an echo service, or a socket that got connected to itself, is found out by it. */
-enum message_sender { FROM_CLIENT = 1, FROM_SERVER = 2 };
-
 enum {
-    MAGIC_BYTES = 4,
-    HEADER_BYTES = 8,
-    HELLO_BYTES = HEADER_BYTES + 18,
-    OFFER_FIXED_BYTES = HEADER_BYTES + 20,
-    FLOW_FIXED_BYTES = 21,
-    FLOW_BYTES_MAX = FLOW_FIXED_BYTES + NIC_QUEUE_ADDRESS_MAX,
-    OFFER_BYTES_MAX = OFFER_FIXED_BYTES + BOOT_FLOWS_MAX * FLOW_BYTES_MAX,
-    READY_BYTES = HEADER_BYTES,
-    REJECT_BYTES = HEADER_BYTES + 2,
-    TX_BYTES_MAX = HELLO_BYTES + OFFER_BYTES_MAX + READY_BYTES + REJECT_BYTES,
-    DATAGRAM_BYTES_MAX = 65535,
+    /* HELLO, PROOFS or READY, REJECT: what one side says but its OFFER */
+    TX_SMALL_BYTES = BOOT_HELLO_BYTES + BOOT_PROOFS_BYTES_MAX + BOOT_REJECT_BYTES,
+    TX_AFTER_OFFER = BOOT_READY_BYTES + BOOT_REJECT_BYTES,
     ADDRESS_TEXT_BYTES = INET6_ADDRSTRLEN + IF_NAMESIZE + 16,
     WHAT_TEXT_BYTES = 256,
-};
-_Static_assert((int)OFFER_BYTES_MAX <= (int)BOOT_MESSAGE_MAX, "the largest offer fits a message");
-
-/* The first byte begins no text protocol. */
-static const uint8_t MAGIC[MAGIC_BYTES] = {0xB7, 'U', 'C', 'B'};
-
-/* What a peer may offer is what a user may set: the ranges of params.def. */
-enum {
-#define PARAM_U64(field, name, default_, min, max, unit, doc)                                     \
-    MIN_##field = (min), MAX_##field = (max),
-#define PARAM_BOOL(field, name, default_, doc)
-#define PARAM_ENUM(field, name, default_, choices, doc)
-#define PARAM_STR(field, name, default_, doc)
-#include "defs/params.def"
-#undef PARAM_U64
-#undef PARAM_BOOL
-#undef PARAM_ENUM
-#undef PARAM_STR
 };
 
 struct bootstrap {
     int fd;
     bool server;              /* we accepted; else we connected */
     bool magic_seen;          /* the peer is no stranger */
-    bool hello_seen;          /* the peer speaks our version: peer_id holds */
+    bool hello_seen;          /* the peer speaks our version: its HELLO holds */
     bool peer_left;           /* end of stream, reset or REJECT: telling it anything is pointless */
+    bool again;               /* the peer has rejected it only to begin again */
+    bool claimed;             /* client: our offer says that the flows are known */
     enum boot_state state;
     int status;               /* why BOOT_FAILED */
     int connect_errno;        /* connect() failed at once; reported by the first step */
     uint64_t deadline_ns;
     union nic_address peer;
-    uint8_t engine_id[16];
-    uint8_t peer_id[16];
-    uint16_t own_flow_count;  /* of the offer that we made */
-    struct boot_offer peer_offer; /* flow_count 0: not here yet */
+    struct boot_transcript transcript; /* ours at once, the peer's with its HELLO */
+    struct boot_proofs proofs;         /* client: the server's */
+    struct boot_key key;               /* client: of the flows that it claims */
+    uint16_t own_flow_count;  /* client: of the offer that we made; 0: it claims */
+    struct boot_offer *peer_offer; /* NULL: not here yet */
+    uint8_t *tx;              /* tx_small, or memory of its own */
+    size_t tx_room;
     size_t tx_begin;          /* first byte not yet sent */
     size_t tx_end;
+    uint8_t *rx;              /* rx_small, or memory for an OFFER */
     size_t rx_have;           /* bytes of the message under way */
-    uint8_t tx[TX_BYTES_MAX];
-    uint8_t rx[BOOT_MESSAGE_MAX];
+    uint8_t tx_small[TX_SMALL_BYTES];
+    uint8_t rx_small[BOOT_SMALL_MAX];
 };
 
-/* What each state waits for: the message (KIND_NONE: none) and, for the log, what has not happened. */
+/* What each state waits for: the message (BOOT_NONE: none) and, for the log, what has not happened. */
 static const struct awaited {
-    enum message_kind kind;
+    enum boot_kind kind;
     const char *text;
 } AWAITED[] = {
-    [BOOT_CONNECTING] = {KIND_NONE, "no answer to the TCP connect"},
-    [BOOT_HELLO] = {KIND_HELLO, "no HELLO came"},
-    [BOOT_NEED_OFFER] = {KIND_NONE, "this side made no offer"},
-    [BOOT_OFFERING] = {KIND_OFFER, "no OFFER came"},
-    [BOOT_HAVE_OFFER] = {KIND_NONE, "this side did not answer the offer"},
-    [BOOT_FINISHING] = {KIND_READY, "no READY came"},
-    [BOOT_DONE] = {KIND_NONE, ""},
-    [BOOT_FAILED] = {KIND_NONE, ""},
+    [BOOT_CONNECTING] = {BOOT_NONE, "no answer to the TCP connect"},
+    [BOOT_HELLO] = {BOOT_HELLO_MSG, "no HELLO came"},
+    [BOOT_NEED_PROOFS] = {BOOT_NONE, "this side gave no proofs"},
+    [BOOT_PROVING] = {BOOT_PROOFS_MSG, "no PROOFS came"},
+    [BOOT_NEED_OFFER] = {BOOT_NONE, "this side made no offer"},
+    [BOOT_OFFERING] = {BOOT_OFFER_MSG, "no OFFER came"},
+    [BOOT_HAVE_OFFER] = {BOOT_NONE, "this side did not answer the offer"},
+    [BOOT_FINISHING] = {BOOT_READY_MSG, "no READY came"},
+    [BOOT_DONE] = {BOOT_NONE, ""},
+    [BOOT_FAILED] = {BOOT_NONE, ""},
 };
 
 static const struct awaited *awaited(const struct bootstrap *boot)
 {
-    static const struct awaited leaving = {KIND_NONE, "READY could not be sent"};
+    static const struct awaited leaving = {BOOT_NONE, "READY could not be sent"};
     bool client_ends = !boot->server && boot->state == BOOT_FINISHING;
     return client_ends ? &leaving : &AWAITED[boot->state];
 }
 
-/* ---- bytes ----------------------------------------------------------------------------------- */
-
-/* Writes the low `bytes` bytes of `value` at `*at`, little-endian, and moves on. */
-static void put(uint8_t **at, uint64_t value, unsigned bytes)
-{
-    for (unsigned i = 0; i < bytes; i++)
-        *(*at)++ = (uint8_t)(value >> (8 * i));
-}
-
-/* Reads `bytes` bytes at `*at`, little-endian, and moves on. The caller knows that they are there. */
-static uint64_t take(const uint8_t **at, unsigned bytes)
-{
-    uint64_t value = 0;
-    for (unsigned i = 0; i < bytes; i++)
-        value |= (uint64_t)*(*at)++ << (8 * i);
-    return value;
-}
-
-struct header {
-    uint8_t kind;     /* enum message_kind */
-    uint8_t sender;   /* enum message_sender */
-    size_t length;    /* of the whole message */
-};
-
-static void put_header(uint8_t **at, const struct header *header)
-{
-    assert(header->length >= HEADER_BYTES && header->length <= BOOT_MESSAGE_MAX);
-    memcpy(*at, MAGIC, MAGIC_BYTES);
-    *at += MAGIC_BYTES;
-    put(at, header->kind, 1);
-    put(at, header->sender, 1);
-    put(at, header->length - HEADER_BYTES, 2);
-}
-
-/* From HEADER_BYTES bytes whose magic has been checked. */
-static struct header take_header(const uint8_t **at)
-{
-    struct header header;
-    *at += MAGIC_BYTES;
-    header.kind = (uint8_t)take(at, 1);
-    header.sender = (uint8_t)take(at, 1);
-    header.length = HEADER_BYTES + (size_t)take(at, 2);
-    return header;
-}
-
-/* A whole message of `kind` whose length says what `length` is: moves `*at` to its body. */
-static bool open_message(const uint8_t **at, size_t length, enum message_kind kind)
-{
-    if (length < HEADER_BYTES || length > BOOT_MESSAGE_MAX || memcmp(*at, MAGIC, MAGIC_BYTES) != 0)
-        return false;
-    struct header header = take_header(at);
-    return header.kind == kind && header.length == length &&
-           (header.sender == FROM_CLIENT || header.sender == FROM_SERVER);
-}
-
 /* ---- messages -------------------------------------------------------------------------------- */
-
-static bool power_of_two_within(uint32_t value, uint32_t min, uint32_t max)
-{
-    return value >= min && value <= max && (value & (value - 1)) == 0;
-}
-
-/* NULL, or what is wrong with an offer. */
-static const char *offer_fault(const struct boot_offer *offer)
-{
-    if (offer->flow_count < 1 || offer->flow_count > BOOT_FLOWS_MAX)
-        return "number of flows out of range";
-    if (offer->home >= offer->flow_count)
-        return "home is none of its flows";
-    if (!power_of_two_within(offer->chunk_window, MIN_chunk_window, MAX_chunk_window))
-        return "chunk window out of range or no power of two";
-    if (!power_of_two_within(offer->msg_window, MIN_msg_window, MAX_msg_window))
-        return "message window out of range or no power of two";
-    if (offer->eager_window_kb < MIN_eager_window_kb || offer->eager_window_kb > MAX_eager_window_kb)
-        return "eager window out of range";
-    for (unsigned i = 0; i < offer->flow_count; i++) {
-        const struct boot_flow *flow = &offer->flows[i];
-        if (flow->token == 0)
-            return "a flow without token";
-        if (flow->address.length == 0 || flow->address.length > NIC_QUEUE_ADDRESS_MAX)
-            return "length of a flow's address out of range";
-        if (flow->datagram_bytes < CORE_DATAGRAM_MIN || flow->datagram_bytes > DATAGRAM_BYTES_MAX)
-            return "datagram size out of range";
-        if (flow->rx_bytes == 0)
-            return "a flow without receive buffer";
-    }
-    return NULL;
-}
-
-int bootstrap_decode_hello(const uint8_t *bytes, size_t length, struct boot_hello *out)
-{
-    const uint8_t *at = bytes;
-    if (!open_message(&at, length, KIND_HELLO) || length < HELLO_BYTES)
-        return UCCL_EPROTO;
-    uint16_t version = (uint16_t)take(&at, 2);
-    /* A release yet to come may say more; from our own and older ones that would be garbage. */
-    if (length > HELLO_BYTES && version <= BOOT_VERSION)
-        return UCCL_EPROTO;
-    out->version = version;
-    memcpy(out->engine_id, at, sizeof out->engine_id);
-    return 0;
-}
-
-/* Reads a flow at `*at` and moves on. False: `end` comes first, or the address is too long. */
-static bool take_flow(const uint8_t **at, const uint8_t *end, struct boot_flow *flow)
-{
-    if (end - *at < FLOW_FIXED_BYTES)
-        return false;
-    flow->token = take(at, 8);
-    flow->rx_bytes = take(at, 8);
-    flow->datagram_bytes = (uint32_t)take(at, 4);
-    flow->address.length = (uint8_t)take(at, 1);
-    if (flow->address.length > NIC_QUEUE_ADDRESS_MAX || end - *at < flow->address.length)
-        return false;
-    memcpy(flow->address.bytes, *at, flow->address.length);
-    *at += flow->address.length;
-    return true;
-}
-
-/* NULL, or what is wrong with the bytes; `out` is written only when they are right. */
-static const char *decode_offer(const uint8_t *bytes, size_t length, struct boot_offer *out)
-{
-    const uint8_t *at = bytes;
-    if (!open_message(&at, length, KIND_OFFER) || length < OFFER_FIXED_BYTES)
-        return "malformed";
-
-    struct boot_offer offer = {0};
-    offer.conn_id = (uint32_t)take(&at, 4);
-    offer.home = (uint16_t)take(&at, 2);
-    offer.flow_count = (uint16_t)take(&at, 2);
-    offer.chunk_window = (uint32_t)take(&at, 4);
-    offer.msg_window = (uint32_t)take(&at, 4);
-    offer.eager_window_kb = (uint32_t)take(&at, 4);
-    /* Checked before the loop below, which trusts it; offer_fault() checks it with the rest. */
-    if (offer.flow_count > BOOT_FLOWS_MAX)
-        return "number of flows out of range";
-    for (unsigned i = 0; i < offer.flow_count; i++) {
-        if (!take_flow(&at, bytes + length, &offer.flows[i]))
-            return "length and flows disagree";
-    }
-    if (at != bytes + length)
-        return "length and flows disagree";
-    const char *fault = offer_fault(&offer);
-    if (fault == NULL)
-        *out = offer;
-    return fault;
-}
-
-int bootstrap_decode_offer(const uint8_t *bytes, size_t length, struct boot_offer *out)
-{
-    return decode_offer(bytes, length, out) == NULL ? 0 : UCCL_EPROTO;
-}
 
 /* The text of an error code, NULL for what is none. */
 static const char *error_text(int error)
@@ -284,54 +112,57 @@ static const char *error_text(int error)
  * The error that a REJECT stands for. Success is no reason, and UCCL_EAGAIN means "call again" to who
  * gets it from uccl_connect(): a peer must not be able to keep a caller going round for ever.
  */
-static int reject_error(unsigned code)
+static int reject_error(const struct bootstrap *boot, unsigned code)
 {
     int error = -(int)code;
     if (error == UCCL_OK || error_text(error) == NULL)
         return UCCL_EPROTO;
-    return error == UCCL_EAGAIN ? UCCL_EREFUSED : error;
+    bool lost = boot->claimed && boot->state == BOOT_OFFERING; /* what our offer claims: see bootstrap_status() */
+    return error == UCCL_EAGAIN && !lost ? UCCL_EREFUSED : error;
 }
 
-/* Room for a message of `length` bytes at the end of tx, its header written. */
-static uint8_t *queue_message(struct bootstrap *boot, enum message_kind kind, size_t length)
+static enum boot_sender own_side(const struct bootstrap *boot)
 {
-    assert(boot->tx_end + length <= sizeof boot->tx);
-    const struct header header = {(uint8_t)kind, boot->server ? FROM_SERVER : FROM_CLIENT, length};
-    uint8_t *at = boot->tx + boot->tx_end;
-    boot->tx_end += length;
-    put_header(&at, &header);
-    return at;
+    return boot->server ? BOOT_FROM_SERVER : BOOT_FROM_CLIENT;
+}
+
+static struct boot_hello *own_hello(struct bootstrap *boot)
+{
+    return boot->server ? &boot->transcript.server : &boot->transcript.client;
+}
+
+static struct boot_hello *peer_hello(struct bootstrap *boot)
+{
+    return boot->server ? &boot->transcript.client : &boot->transcript.server;
+}
+
+/* Where `length` bytes to be sent belong: behind those that wait. The caller adds what it wrote to tx_end. */
+static uint8_t *tx_place(struct bootstrap *boot, size_t length)
+{
+    assert(boot->tx_room - boot->tx_end >= length);
+    return boot->tx + boot->tx_end;
 }
 
 static void queue_hello(struct bootstrap *boot)
 {
-    uint8_t *at = queue_message(boot, KIND_HELLO, HELLO_BYTES);
-    put(&at, BOOT_VERSION, 2);
-    memcpy(at, boot->engine_id, sizeof boot->engine_id);
+    boot->tx_end += boot_put_hello(tx_place(boot, BOOT_HELLO_BYTES), own_side(boot), own_hello(boot));
 }
 
-static void queue_offer(struct bootstrap *boot, const struct boot_offer *offer)
+/* Memory of its own for an offer, for what waits before it and for what this side may say after it. */
+static bool queue_offer(struct bootstrap *boot, const struct boot_offer *offer)
 {
-    size_t length = OFFER_FIXED_BYTES;
-    for (unsigned i = 0; i < offer->flow_count; i++)
-        length += FLOW_FIXED_BYTES + (size_t)offer->flows[i].address.length;
-    uint8_t *at = queue_message(boot, KIND_OFFER, length);
-    put(&at, offer->conn_id, 4);
-    put(&at, offer->home, 2);
-    put(&at, offer->flow_count, 2);
-    put(&at, offer->chunk_window, 4);
-    put(&at, offer->msg_window, 4);
-    put(&at, offer->eager_window_kb, 4);
-    for (unsigned i = 0; i < offer->flow_count; i++) {
-        const struct boot_flow *flow = &offer->flows[i];
-        put(&at, flow->token, 8);
-        put(&at, flow->rx_bytes, 8);
-        put(&at, flow->datagram_bytes, 4);
-        put(&at, flow->address.length, 1);
-        memcpy(at, flow->address.bytes, flow->address.length);
-        at += flow->address.length;
-    }
-    assert(at == boot->tx + boot->tx_end);
+    size_t waiting = boot->tx_end - boot->tx_begin;
+    size_t room = waiting + boot_offer_bytes(offer) + TX_AFTER_OFFER;
+    assert(boot->tx == boot->tx_small);
+    uint8_t *tx = malloc(room);
+    if (tx == NULL)
+        return false;
+    memcpy(tx, boot->tx + boot->tx_begin, waiting);
+    boot->tx = tx;
+    boot->tx_room = room;
+    boot->tx_begin = 0;
+    boot->tx_end = waiting + boot_put_offer(tx + waiting, own_side(boot), offer);
+    return true;
 }
 
 /* ---- failing --------------------------------------------------------------------------------- */
@@ -379,14 +210,17 @@ static int flush(struct bootstrap *boot)
  */
 static void flush_last(struct bootstrap *boot)
 {
+    uint8_t unread[4096];
     (void)flush(boot);
-    (void)recv(boot->fd, boot->rx, sizeof boot->rx, MSG_DONTWAIT);
+    for (int i = 0; i < BOOT_MESSAGE_MAX / (int)sizeof unread; i++) {
+        if (recv(boot->fd, unread, sizeof unread, MSG_DONTWAIT) <= 0)
+            break;
+    }
 }
 
 static void say_reject(struct bootstrap *boot, int error)
 {
-    uint8_t *at = queue_message(boot, KIND_REJECT, REJECT_BYTES);
-    put(&at, (uint64_t)-(int64_t)error, 2);
+    boot->tx_end += boot_put_reject(tx_place(boot, BOOT_REJECT_BYTES), own_side(boot), (uint16_t)-error);
     flush_last(boot);
 }
 
@@ -405,7 +239,9 @@ static void fail(struct bootstrap *boot, int error, const char *format, ...)
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
     address_text(&boot->peer, peer, sizeof peer);
-    if (boot->server && !boot->magic_seen)
+    if (boot->again)
+        LOG_INFORM("handshake with %s begins again: %s", peer, what);
+    else if (boot->server && !boot->magic_seen)
         LOG_INFORM("dropped a stranger at the listener, %s: %s", peer, what);
     else
         LOG_WARNING("handshake with %s failed: %s", peer, what);
@@ -467,52 +303,70 @@ static void fail_errno(struct bootstrap *boot, const char *doing, int system_err
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Is what has come of a message so far what it should be? Fails at the first byte that is not. */
+/* The header of the message under way is here: is it one that may come now? Makes room for the message. */
 static bool check_header(struct bootstrap *boot)
 {
-    const uint8_t *at = boot->rx;
-    size_t magic = boot->rx_have < MAGIC_BYTES ? boot->rx_have : MAGIC_BYTES;
-    if (memcmp(at, MAGIC, magic) != 0) {
-        char hex[3 * MAGIC_BYTES + 1] = "";
-        for (size_t i = 0; i < magic; i++)
-            snprintf(hex + 3 * i, sizeof hex - 3 * i, " %02x", at[i]);
+    boot->magic_seen = true;
+    struct boot_header header = boot_take_header(boot->rx);
+    enum boot_kind expected = awaited(boot)->kind;
+    size_t most = header.kind == BOOT_OFFER_MSG ? BOOT_MESSAGE_MAX : BOOT_SMALL_MAX;
+    if (header.sender != (boot->server ? BOOT_FROM_CLIENT : BOOT_FROM_SERVER)) {
+        fail(boot, UCCL_EPROTO, "a message came from the wrong side (sender %u); is this our echo?",
+             header.sender);
+    } else if (header.kind != BOOT_REJECT_MSG && header.kind != expected) {
+        fail(boot, UCCL_EPROTO, "a message of kind %u came instead of kind %d", header.kind, expected);
+    } else if (header.length > most) {
+        fail(boot, UCCL_EPROTO, "a message of %zu bytes, more than the %zu allowed", header.length, most);
+    } else if (header.length > BOOT_SMALL_MAX) {
+        uint8_t *rx = malloc(header.length);
+        if (rx == NULL) {
+            fail(boot, UCCL_ENOMEM, "out of memory for a message of %zu bytes", header.length);
+            return false;
+        }
+        memcpy(rx, boot->rx, BOOT_HEADER_BYTES);
+        boot->rx = rx;
+    }
+    return boot->state != BOOT_FAILED;
+}
+
+/* Is what has come of a message so far what it should be? Fails at the first byte that is not. */
+static bool check_begin(struct bootstrap *boot)
+{
+    if (!boot_is_magic(boot->rx, boot->rx_have)) {
+        char hex[3 * 4 + 1] = "";
+        for (size_t i = 0; i < boot->rx_have && i < 4; i++)
+            snprintf(hex + 3 * i, sizeof hex - 3 * i, " %02x", boot->rx[i]);
         fail(boot, UCCL_EPROTO, "it speaks another protocol, its message begins with%s", hex);
         return false;
     }
-    if (boot->rx_have < HEADER_BYTES)
-        return true;
+    return boot->rx_have < BOOT_HEADER_BYTES || check_header(boot);
+}
 
-    boot->magic_seen = true;
-    struct header header = take_header(&at);
-    enum message_kind expected = awaited(boot)->kind;
-    if (header.sender != (boot->server ? FROM_CLIENT : FROM_SERVER))
-        fail(boot, UCCL_EPROTO, "a message came from the wrong side (sender %u); is this our echo?",
-             header.sender);
-    else if (header.kind != KIND_REJECT && header.kind != expected)
-        fail(boot, UCCL_EPROTO, "a message of kind %u came instead of kind %d", header.kind, expected);
-    else if (header.length > BOOT_MESSAGE_MAX)
-        fail(boot, UCCL_EPROTO, "a message of %zu bytes, more than the %d allowed", header.length,
-             BOOT_MESSAGE_MAX);
-    return boot->state != BOOT_FAILED;
+/* The message in rx is done with. */
+static void drop_message(struct bootstrap *boot)
+{
+    if (boot->rx != boot->rx_small)
+        free(boot->rx);
+    boot->rx = boot->rx_small;
+    boot->rx_have = 0;
 }
 
 /* Reads on in the current message. True once all of it is in rx. */
 static bool receive(struct bootstrap *boot)
 {
     for (;;) {
-        size_t length = HEADER_BYTES;
-        if (boot->rx_have >= HEADER_BYTES) {
-            const uint8_t *at = boot->rx;
-            length = take_header(&at).length;
+        size_t length = BOOT_HEADER_BYTES;
+        if (boot->rx_have >= BOOT_HEADER_BYTES) {
+            length = boot_take_header(boot->rx).length;
             if (boot->rx_have == length)
                 return true;
         }
-        assert(boot->rx_have < length && length <= sizeof boot->rx);
+        assert(boot->rx_have < length && (length <= BOOT_SMALL_MAX || boot->rx != boot->rx_small));
         ssize_t got = recv(boot->fd, boot->rx + boot->rx_have, length - boot->rx_have, MSG_DONTWAIT);
         if (got > 0) {
-            bool header_known = boot->rx_have >= HEADER_BYTES;
+            bool header_known = boot->rx_have >= BOOT_HEADER_BYTES;
             boot->rx_have += (size_t)got;
-            if (!header_known && !check_header(boot))
+            if (!header_known && !check_begin(boot))
                 return false;
         } else if (got == 0) {
             boot->peer_left = true;
@@ -529,21 +383,21 @@ static bool receive(struct bootstrap *boot)
 
 static void handle_reject(struct bootstrap *boot)
 {
-    const uint8_t *at = boot->rx;
+    uint16_t code;
     boot->peer_left = true;
-    if (!open_message(&at, boot->rx_have, KIND_REJECT) || boot->rx_have != REJECT_BYTES) {
+    if (boot_decode_reject(boot->rx, boot->rx_have, &code) != NULL) {
         fail(boot, UCCL_EPROTO, "malformed REJECT");
         return;
     }
-    unsigned code = (unsigned)take(&at, 2);
-    int error = reject_error(code);
+    int error = reject_error(boot, code);
+    boot->again = code == -UCCL_EAGAIN;
     fail(boot, error, "the peer rejected it with code %u: %s", code, error_text(error));
 }
 
 static void handle_hello(struct bootstrap *boot)
 {
     struct boot_hello hello;
-    if (bootstrap_decode_hello(boot->rx, boot->rx_have, &hello) != 0) {
+    if (boot_decode_hello(boot->rx, boot->rx_have, &hello) != NULL) {
         fail(boot, UCCL_EPROTO, "malformed HELLO of %zu bytes", boot->rx_have);
         return;
     }
@@ -556,39 +410,74 @@ static void handle_hello(struct bootstrap *boot)
              hello.version, BOOT_VERSION);
         return;
     }
-    memcpy(boot->peer_id, hello.engine_id, sizeof boot->peer_id);
+    if ((hello.features & WIRE_FEATURES) != WIRE_FEATURES) { /* all of today's are needed; what comes later need not be */
+        flush_last(boot);
+        fail(boot, UCCL_EPROTO, "the peer lacks features %#llx", (unsigned long long)(WIRE_FEATURES & ~hello.features));
+        return;
+    }
+    *peer_hello(boot) = hello;
     boot->hello_seen = true;
-    boot->state = boot->server ? BOOT_OFFERING : BOOT_NEED_OFFER;
+    boot->state = boot->server ? BOOT_NEED_PROOFS : BOOT_PROVING;
+}
+
+static void handle_proofs(struct bootstrap *boot)
+{
+    const char *fault = boot_decode_proofs(boot->rx, boot->rx_have, &boot->proofs);
+    if (fault != NULL)
+        fail(boot, UCCL_EPROTO, "bad PROOFS: %s", fault);
+    else
+        boot->state = BOOT_NEED_OFFER;
+}
+
+/* NULL, or what is wrong with a server's offer as an answer to ours. */
+static const char *answer_fault(const struct bootstrap *boot, const struct boot_offer *offer)
+{
+    if (offer->known != boot->claimed)
+        return "it knows flows that we offered as new, or the other way round";
+    if (boot->claimed && boot_proof(&boot->key, BOOT_SERVER_OFFERS, &boot->transcript, offer) != offer->proof)
+        return "its proof to know our flows is wrong";
+    /* Both sides use the smaller number of flows, so home must exist on both. */
+    if (!boot->claimed && offer->home >= boot->own_flow_count)
+        return "home is none of our flows";
+    return NULL;
 }
 
 static void handle_offer(struct bootstrap *boot)
 {
-    const char *fault = decode_offer(boot->rx, boot->rx_have, &boot->peer_offer);
-    /* Both sides use the smaller number of flows, so home must exist on both. */
-    if (fault == NULL && !boot->server && boot->peer_offer.home >= boot->own_flow_count)
-        fault = "home is none of our flows";
-    if (fault != NULL)
+    struct boot_offer *offer = malloc(sizeof *offer);
+    if (offer == NULL) {
+        fail(boot, UCCL_ENOMEM, "out of memory for an OFFER");
+        return;
+    }
+    const char *fault = boot_decode_offer(boot->rx, boot->rx_have, offer);
+    if (fault == NULL && !boot->server)
+        fault = answer_fault(boot, offer);
+    if (fault != NULL) {
+        free(offer);
         fail(boot, UCCL_EPROTO, "bad OFFER: %s", fault);
-    else
-        boot->state = BOOT_HAVE_OFFER;
+        return;
+    }
+    boot->peer_offer = offer;
+    boot->state = BOOT_HAVE_OFFER;
 }
 
 /* A whole message is in rx; its kind is one that check_header() let pass. */
 static void handle_message(struct bootstrap *boot)
 {
-    const uint8_t *at = boot->rx;
-    struct header header = take_header(&at);
-    if (header.kind == KIND_REJECT)
+    struct boot_header header = boot_take_header(boot->rx);
+    if (header.kind == BOOT_REJECT_MSG)
         handle_reject(boot);
-    else if (header.kind == KIND_HELLO)
+    else if (header.kind == BOOT_HELLO_MSG)
         handle_hello(boot);
-    else if (header.kind == KIND_OFFER)
+    else if (header.kind == BOOT_PROOFS_MSG)
+        handle_proofs(boot);
+    else if (header.kind == BOOT_OFFER_MSG)
         handle_offer(boot);
-    else if (header.length != READY_BYTES)
+    else if (header.length != BOOT_READY_BYTES)
         fail(boot, UCCL_EPROTO, "malformed READY of %zu bytes", header.length);
     else
         boot->state = BOOT_DONE;
-    boot->rx_have = 0;
+    drop_message(boot);
 }
 
 /* ---- stepping -------------------------------------------------------------------------------- */
@@ -620,7 +509,7 @@ static void step_connect(struct bootstrap *boot)
 static void step_exchange(struct bootstrap *boot)
 {
     int send_errno = flush(boot);
-    bool awaits = awaited(boot)->kind != KIND_NONE;
+    bool awaits = awaited(boot)->kind != BOOT_NONE;
     if (awaits || send_errno != 0) {
         if (receive(boot))
             handle_message(boot);
@@ -638,8 +527,8 @@ enum boot_state bootstrap_step(struct bootstrap *boot, uint64_t now_ns)
         before = boot->state;
         if (boot->state == BOOT_CONNECTING)
             step_connect(boot);
-        else if (boot->state == BOOT_HELLO || boot->state == BOOT_OFFERING ||
-                 boot->state == BOOT_FINISHING)
+        else if (boot->state == BOOT_HELLO || boot->state == BOOT_PROVING ||
+                 boot->state == BOOT_OFFERING || boot->state == BOOT_FINISHING)
             step_exchange(boot);
     } while (boot->state != before);
 
@@ -649,20 +538,56 @@ enum boot_state bootstrap_step(struct bootstrap *boot, uint64_t now_ns)
     return boot->state;
 }
 
-void bootstrap_offer(struct bootstrap *boot, const struct boot_offer *offer)
+void bootstrap_prove(struct bootstrap *boot, const struct boot_key *keys, unsigned count)
+{
+    assert(boot->server && boot->state == BOOT_NEED_PROOFS && count <= BOOT_PROOFS_MAX);
+    struct boot_proofs proofs = {.count = count};
+    for (unsigned i = 0; i < count; i++)
+        proofs.at[i] = boot_proof(&keys[i], BOOT_SERVER_PROVES, &boot->transcript, NULL);
+    boot->tx_end += boot_put_proofs(tx_place(boot, BOOT_PROOFS_BYTES_MAX), &proofs);
+    boot->state = BOOT_OFFERING;
+}
+
+bool bootstrap_proves(const struct bootstrap *boot, const struct boot_key *key)
+{
+    if (boot->server) {
+        assert(boot->state == BOOT_HAVE_OFFER);
+        return boot->peer_offer->known &&
+               boot_proof(key, BOOT_CLIENT_CLAIMS, &boot->transcript, boot->peer_offer) == boot->peer_offer->proof;
+    }
+    uint64_t proof = boot_proof(key, BOOT_SERVER_PROVES, &boot->transcript, NULL);
+    for (unsigned i = 0; i < boot->proofs.count; i++) {
+        if (boot->proofs.at[i] == proof)
+            return true;
+    }
+    return false;
+}
+
+void bootstrap_offer(struct bootstrap *boot, const struct boot_offer *offer, const struct boot_key *key)
 {
     assert(boot->state == (boot->server ? BOOT_HAVE_OFFER : BOOT_NEED_OFFER));
-    assert(offer_fault(offer) == NULL);
-    assert(!boot->server || offer->home < boot->peer_offer.flow_count);
-    queue_offer(boot, offer);
-    boot->own_flow_count = offer->flow_count;
-    boot->state = boot->server ? BOOT_FINISHING : BOOT_OFFERING;
+    assert(offer->known == (key != NULL) && (!boot->server || offer->known == boot->peer_offer->known));
+    assert(!boot->server || offer->known || offer->home < boot->peer_offer->flow_count);
+    struct boot_offer ours = *offer;
+    if (key)
+        ours.proof = boot_proof(key, boot->server ? BOOT_SERVER_OFFERS : BOOT_CLIENT_CLAIMS, &boot->transcript,
+                                &ours);
+    assert(boot_offer_fault(&ours) == NULL);
+    if (!boot->server) {
+        boot->claimed = ours.known;
+        boot->own_flow_count = ours.flow_count;
+        boot->key = key ? *key : (struct boot_key){0};
+    }
+    if (queue_offer(boot, &ours))
+        boot->state = boot->server ? BOOT_FINISHING : BOOT_OFFERING;
+    else
+        fail(boot, UCCL_ENOMEM, "out of memory for our OFFER");
 }
 
 void bootstrap_accept_offer(struct bootstrap *boot)
 {
     assert(!boot->server && boot->state == BOOT_HAVE_OFFER);
-    (void)queue_message(boot, KIND_READY, READY_BYTES);
+    boot->tx_end += boot_put_ready(tx_place(boot, BOOT_READY_BYTES), own_side(boot));
     boot->state = BOOT_FINISHING;
 }
 
@@ -679,19 +604,36 @@ void bootstrap_reject(struct bootstrap *boot, int error)
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-static struct bootstrap *make(int fd, bool server, const uint8_t engine_id[16], uint64_t deadline_ns)
+/* 0, UCCL_EIO or UCCL_ENOMEM (logged). The descriptor is closed on failure. */
+static int make(int fd, bool server, const uint8_t engine_id[16], uint64_t deadline_ns, struct bootstrap **out)
 {
     struct bootstrap *boot = calloc(1, sizeof *boot);
-    if (boot == NULL)
-        return NULL;
+    if (boot == NULL) {
+        LOG_WARNING("cannot begin a handshake: out of memory");
+        close(fd);
+        return UCCL_ENOMEM;
+    }
     boot->fd = fd;
     boot->server = server;
     boot->state = server ? BOOT_HELLO : BOOT_CONNECTING;
     boot->deadline_ns = deadline_ns;
-    memcpy(boot->engine_id, engine_id, sizeof boot->engine_id);
+    boot->tx = boot->tx_small;
+    boot->tx_room = sizeof boot->tx_small;
+    boot->rx = boot->rx_small;
+    struct boot_hello *hello = own_hello(boot);
+    hello->version = BOOT_VERSION;
+    hello->features = WIRE_FEATURES;
+    memcpy(hello->engine_id, engine_id, sizeof hello->engine_id);
+    if (getrandom(hello->nonce, sizeof hello->nonce, 0) != sizeof hello->nonce) {
+        char why[128];
+        LOG_WARNING("cannot begin a handshake: getrandom: %s", strerror_r(errno, why, sizeof why));
+        bootstrap_free(boot);
+        return UCCL_EIO;
+    }
     /* A hint: without it the handshake is slower, not wrong. */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
-    return boot;
+    *out = boot;
+    return UCCL_OK;
 }
 
 int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[16],
@@ -713,12 +655,10 @@ int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[
         LOG_WARNING("cannot connect to %s: socket: %s", text, fault_text(errno, why));
         return error;
     }
-    struct bootstrap *boot = make(fd, false, engine_id, deadline_ns);
-    if (boot == NULL) {
-        LOG_WARNING("cannot connect to %s: out of memory", text);
-        close(fd);
-        return UCCL_ENOMEM;
-    }
+    struct bootstrap *boot;
+    int failed = make(fd, false, engine_id, deadline_ns, &boot);
+    if (failed)
+        return failed;
     boot->peer = *address;
     socklen_t length = v6 ? sizeof address->v6 : sizeof address->v4;
     if (connect(fd, &address->any, length) != 0 && errno != EINPROGRESS && errno != EINTR) {
@@ -757,12 +697,10 @@ int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t deadline_ns, s
         close(fd);
         return UCCL_EIO;
     }
-    struct bootstrap *boot = make(fd, true, engine_id, deadline_ns);
-    if (boot == NULL) {
-        LOG_WARNING("cannot serve a connection: out of memory");
-        close(fd);
-        return UCCL_ENOMEM;
-    }
+    struct bootstrap *boot;
+    int failed = make(fd, true, engine_id, deadline_ns, &boot);
+    if (failed)
+        return failed;
     /* Fails when the peer has reset the connection already; the first step finds that out. */
     socklen_t length = sizeof boot->peer;
     if (getpeername(fd, &boot->peer.any, &length) == 0)
@@ -776,6 +714,10 @@ void bootstrap_free(struct bootstrap *boot)
     if (boot == NULL)
         return;
     close(boot->fd);
+    drop_message(boot);
+    if (boot->tx != boot->tx_small)
+        free(boot->tx);
+    free(boot->peer_offer);
     free(boot);
 }
 
@@ -789,13 +731,24 @@ int bootstrap_status(const struct bootstrap *boot)
 const uint8_t *bootstrap_peer_id(const struct bootstrap *boot)
 {
     assert(boot->hello_seen);
-    return boot->peer_id;
+    return boot->server ? boot->transcript.client.engine_id : boot->transcript.server.engine_id;
+}
+
+uint64_t bootstrap_features(const struct bootstrap *boot)
+{
+    assert(boot->hello_seen);
+    return boot->transcript.client.features & boot->transcript.server.features;
+}
+
+bool bootstrap_greeted(const struct bootstrap *boot)
+{
+    return boot->hello_seen;
 }
 
 const struct boot_offer *bootstrap_peer_offer(const struct bootstrap *boot)
 {
-    assert(boot->peer_offer.flow_count != 0);
-    return &boot->peer_offer;
+    assert(boot->peer_offer != NULL);
+    return boot->peer_offer;
 }
 
 void bootstrap_peer_address(const struct bootstrap *boot, union nic_address *out)
@@ -814,7 +767,7 @@ short bootstrap_events(const struct bootstrap *boot)
         return POLLOUT;
     if (boot->state == BOOT_DONE || boot->state == BOOT_FAILED)
         return 0;
-    short events = awaited(boot)->kind != KIND_NONE ? POLLIN : 0;
+    short events = awaited(boot)->kind != BOOT_NONE ? POLLIN : 0;
     return boot->tx_begin < boot->tx_end ? (short)(events | POLLOUT) : events;
 }
 

@@ -1,17 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The TCP handshake that makes a connection: a state machine over one non-blocking socket, stepped
- * by whoever waits for it. Bounded in bytes and time; versioned; fuzzable (bootstrap_decode_*).
+ * by whoever waits for it. Bounded in bytes and time; versioned; fuzzable. The bytes are those of boot_wire.h.
  *
- *   client                                   server
- *   HELLO  {magic, version, engine id}  ->
- *                                       <-   HELLO   {magic, version, engine id}
- *   OFFER  {its flows, its connection}  ->
- *                                       <-   OFFER   {its flows, its connection}, or REJECT {why}
- *   READY                               ->
+ *   client                                        server
+ *   HELLO   {version, engine id, nonce, features} ->
+ *                                                 <-   HELLO   {version, engine id, nonce, features}
+ *                                                 <-   PROOFS  {that it knows flows of the client's}
+ *   OFFER   {its connection; its flows, or a proof
+ *            that it knows the same ones}         ->
+ *                                                 <-   OFFER   {its connection; its flows, or its proof},
+ *                                                      or REJECT {why}
+ *   READY                                         ->
  *
  * The server has flow and connection in place before its OFFER leaves, the client before READY:
  * the first data packet never meets a peer that does not know the flow.
+ *
+ * An engine id proves nothing: each listener tells its own to everybody. Two engines share what they have only where
+ * each has proved that it knows the tokens which the first handshake agreed on; and tokens are told once, in that
+ * first handshake. Whoever cannot prove it is a peer of its own, with fresh tokens.
  *
  * Threads: one at a time per object. Nothing here blocks; bootstrap_fd() and bootstrap_events() say
  * what to poll for.
@@ -19,37 +26,14 @@
 #ifndef UCCL_BOOTSTRAP_H
 #define UCCL_BOOTSTRAP_H
 
-#include "nic/nic.h"
-#include "uccl/engine.h"
-
-enum {
-    BOOT_VERSION = 2,
-    BOOT_FLOWS_MAX = 64,
-    BOOT_MESSAGE_MAX = 4096, /* bytes of any handshake message; longer is UCCL_EPROTO */
-};
-
-/* What one side tells the other of one engine thread. */
-struct boot_flow {
-    uint64_t token;          /* what we expect in packets to us */
-    struct nic_queue_address address; /* of the thread's queue; the NIC's to read */
-    uint32_t datagram_bytes; /* full datagram that our route to the peer allows */
-    uint64_t rx_bytes;       /* the share of our receive buffer that this peer may fill */
-};
-
-struct boot_offer {
-    uint32_t conn_id;        /* what the peer shall write into frames for this connection */
-    uint16_t home;           /* index of the flow that serves it; client's choice, the server echoes it */
-    uint16_t flow_count;     /* 1..BOOT_FLOWS_MAX; both sides use the smaller count */
-    uint32_t chunk_window;   /* our parameters; both sides use the smaller */
-    uint32_t msg_window;
-    uint32_t eager_window_kb;
-    struct boot_flow flows[BOOT_FLOWS_MAX];
-};
+#include "boot_wire.h"
 
 enum boot_state {
     BOOT_CONNECTING,   /* client: TCP connect under way */
     BOOT_HELLO,        /* exchanging HELLO */
-    BOOT_NEED_OFFER,   /* peer's engine id known: give ours with bootstrap_offer() */
+    BOOT_NEED_PROOFS,  /* server: client's engine id known: bootstrap_prove() */
+    BOOT_PROVING,      /* client: the server's PROOFS are awaited */
+    BOOT_NEED_OFFER,   /* client: server's engine id and proofs known: give ours with bootstrap_offer() */
     BOOT_OFFERING,     /* client: ours leaves, the server's is awaited; server: the client's is awaited */
     BOOT_HAVE_OFFER,   /* the peer's offer is here: put flow and connection in place, then
                           bootstrap_accept_offer() (client) or bootstrap_offer() (server) */
@@ -58,15 +42,15 @@ enum boot_state {
     BOOT_FAILED,       /* bootstrap_status() says why */
 };
 /*
- * Client: CONNECTING -> HELLO -> NEED_OFFER -> OFFERING -> HAVE_OFFER -> FINISHING -> DONE.
- * Server: HELLO -> OFFERING (awaits the client's) -> HAVE_OFFER -> FINISHING -> DONE.
+ * Client: CONNECTING -> HELLO -> PROVING -> NEED_OFFER -> OFFERING -> HAVE_OFFER -> FINISHING -> DONE.
+ * Server: HELLO -> NEED_PROOFS -> OFFERING (awaits the client's) -> HAVE_OFFER -> FINISHING -> DONE.
  */
 
 struct bootstrap;
 
 /*
  * Starts the client side towards `address` (of a listener). Deadline in CLOCK_MONOTONIC nanoseconds.
- * UCCL_EADDR, UCCL_EIO, UCCL_ENOMEM at once; refusals come from step().
+ * UCCL_EADDR, UCCL_EIO, UCCL_ENOMEM at once (logged); refusals come from step().
  */
 int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[16],
                       uint64_t deadline_ns, struct bootstrap **out);
@@ -80,26 +64,37 @@ int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t deadline_ns, s
 enum boot_state bootstrap_step(struct bootstrap *boot, uint64_t now_ns);
 
 /* See the states above. Bounds are checked here (asserts: they are ours). */
-void bootstrap_offer(struct bootstrap *boot, const struct boot_offer *offer);
+/* Server: proves to know `count` peers of the client's engine id, at most BOOT_PROOFS_MAX, by their keys. */
+void bootstrap_prove(struct bootstrap *boot, const struct boot_key *keys, unsigned count);
+/*
+ * Has the other side proved that it has this key? Client, from NEED_OFFER on: the server has. Server, in HAVE_OFFER:
+ * the client's offer says so.
+ */
+bool bootstrap_proves(const struct bootstrap *boot, const struct boot_key *key);
+/*
+ * `key`: of the flows, where the offer says that they are known (its `proof` is made here); else NULL. A server's offer
+ * says so where the client's does. The state is BOOT_FAILED afterwards where there is no memory.
+ */
+void bootstrap_offer(struct bootstrap *boot, const struct boot_offer *offer, const struct boot_key *key);
 void bootstrap_accept_offer(struct bootstrap *boot);
 /* Server or client gives up on the peer: it learns `error` (sent best effort), the state is BOOT_FAILED. */
 void bootstrap_reject(struct bootstrap *boot, int error);
 
-int bootstrap_status(const struct bootstrap *boot);           /* 0, or why it FAILED */
-const uint8_t *bootstrap_peer_id(const struct bootstrap *boot); /* 16 bytes, from NEED_OFFER/OFFERING on */
+/*
+ * 0, or why it FAILED. UCCL_EAGAIN at a client alone: it claimed a peer that the server has no more; to be started
+ * anew, without a claim.
+ */
+int bootstrap_status(const struct bootstrap *boot);
+const uint8_t *bootstrap_peer_id(const struct bootstrap *boot); /* 16 bytes, from NEED_OFFER/NEED_PROOFS on */
 const struct boot_offer *bootstrap_peer_offer(const struct bootstrap *boot); /* from HAVE_OFFER on */
+/* What both sides understand (WIRE_FEATURES); from NEED_OFFER/NEED_PROOFS on. */
+uint64_t bootstrap_features(const struct bootstrap *boot);
+/* The peer has said a whole HELLO of our version: it is no stranger. */
+bool bootstrap_greeted(const struct bootstrap *boot);
 void bootstrap_peer_address(const struct bootstrap *boot, union nic_address *out);
 int bootstrap_fd(const struct bootstrap *boot);
 short bootstrap_events(const struct bootstrap *boot);         /* POLLIN, POLLOUT */
 uint64_t bootstrap_deadline(const struct bootstrap *boot);
 void bootstrap_free(struct bootstrap *boot);                  /* closes the socket */
-
-/* Decoders of peer bytes, for the fuzzer: 0 or UCCL_EPROTO. */
-struct boot_hello {
-    uint16_t version;
-    uint8_t engine_id[16];
-};
-int bootstrap_decode_hello(const uint8_t *bytes, size_t length, struct boot_hello *out);
-int bootstrap_decode_offer(const uint8_t *bytes, size_t length, struct boot_offer *out);
 
 #endif

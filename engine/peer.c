@@ -12,6 +12,9 @@
 
 enum { SLOT_WORDS = CORE_FLOWS_MAX / 64 };
 
+/* Clients whose handshakes are under way have at most this part of the flow slots: it is a stranger who decides to end one. */
+enum { UNMET_MAX = CORE_FLOWS_MAX / 4 };
+
 /* An unused peer answers repeats of the other side's last frames for a while, and is then forgotten. */
 static const uint64_t IDLE_NS = UINT64_C(10) * 1000000000;
 
@@ -87,65 +90,88 @@ static void close_flow(struct engine_thread *thread, void *argument)
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
+static void free_flow(struct peer_flow *flow)
+{
+    if (flow->flow)
+        thread_run(flow->thread, close_flow, flow);
+    if (flow->memory)
+        munmap(flow->memory, flow->memory_bytes);
+    flow->memory = NULL;
+}
+
 static void free_flows(struct peer_table *table, struct peer *peer, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        struct peer_flow *flow = &peer->flows[i];
-        if (flow->flow)
-            thread_run(flow->thread, close_flow, flow);
-        if (flow->memory)
-            munmap(flow->memory, flow->memory_bytes);
-        put_slot(table, i, flow->slot);
+        free_flow(&peer->flows[i]);
+        put_slot(table, i, peer->flows[i].slot);
     }
 }
 
 static void forget(struct peer_table *table, struct peer *peer)
 {
-    for (struct peer **link = &table->peers; *link; link = &(*link)->next) {
-        if (*link == peer) {
-            *link = peer->next;
-            break;
-        }
-    }
+    struct peer **link = &table->peers;
+    while (*link != peer)
+        link = &(*link)->next;
+    *link = peer->next;
+    table->unmet -= peer->is_server && !peer->met;
     free_flows(table, peer, peer->flow_count);
     free(peer);
 }
 
-/* Frees peers that nobody uses and nobody will: dead, or unused for long. */
+bool peer_lives(struct peer *peer)
+{
+    for (unsigned i = 0; i < peer->flow_count; i++) /* pairs with the release in peer_flow_died() */
+        peer->dead |= __atomic_load_n(&peer->flows[i].dead, __ATOMIC_ACQUIRE);
+    return !peer->dead;
+}
+
+/* Frees peers that nobody uses and nobody will: dead, never met, or unused for long. */
 static void reap(struct peer_table *table)
 {
     uint64_t now_ns = clock_now_ns();
     for (struct peer *peer = table->peers, *next; peer; peer = next) {
         next = peer->next;
-        for (unsigned i = 0; i < peer->flow_count; i++)
-            peer->dead |= __atomic_load_n(&peer->flows[i].dead, __ATOMIC_ACQUIRE);
-        if (peer->references == 0 && (peer->dead || now_ns - peer->idle_since_ns > IDLE_NS))
+        bool lives = peer_lives(peer);
+        if (peer->references == 0 && (!lives || !peer->met || now_ns - peer->idle_since_ns > IDLE_NS))
             forget(table, peer);
     }
+}
+
+/* Frees the peer that has been unused for longest. False: all are used. */
+static bool forget_idlest(struct peer_table *table)
+{
+    struct peer *idlest = NULL;
+    for (struct peer *peer = table->peers; peer; peer = peer->next) {
+        if (peer->references == 0 && (!idlest || peer->idle_since_ns < idlest->idle_since_ns))
+            idlest = peer;
+    }
+    if (idlest)
+        forget(table, idlest);
+    return idlest != NULL;
 }
 
 static int make_flow(struct peer_table *table, struct peer *peer, unsigned index)
 {
     struct peer_flow *flow = &peer->flows[index];
     struct engine_thread *thread = &table->threads[index];
+    uint64_t random[2]; /* of the token and of the nonce */
+    if (getrandom(random, sizeof random, 0) != sizeof random) {
+        LOG_ERR("cannot talk to one more peer: getrandom: %s", strerror(errno));
+        return UCCL_EIO;
+    }
     int slot = take_slot(table, index);
+    while (slot < 0 && forget_idlest(table))
+        slot = take_slot(table, index);
     if (slot < 0) {
         LOG_ERR("cannot talk to one more peer: all %d flows of engine thread %u are in use",
                 CORE_FLOWS_MAX, index);
         return UCCL_ENOMEM;
-    }
-    uint64_t random[2]; /* of the token and of the nonce */
-    if (getrandom(random, sizeof random, 0) != sizeof random) {
-        LOG_ERR("cannot talk to one more peer: getrandom: %s", strerror(errno));
-        put_slot(table, index, (uint32_t)slot);
-        return UCCL_EIO;
     }
     flow->thread = thread;
     flow->slot = (uint32_t)slot;
     flow->setup = (struct flow_setup){
         .rx_token = core_make_token(random[0], (uint32_t)slot),
         .nonce = random[1] ? random[1] : 1,
-        .features = WIRE_FEATURES,
         .rx_window_bytes = table->nic->queue_rx_bytes(thread->queue),
         .owner = flow,
     };
@@ -157,17 +183,53 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
     return call.error;
 }
 
-int peer_get(struct peer_table *table, const uint8_t engine_id[16], bool is_server,
-             const union nic_address *address, struct peer **out)
+/* Flows open, and both sides may use them. */
+static bool usable(struct peer *peer, const uint8_t engine_id[16], bool is_server)
+{
+    return peer->flows_open && peer->is_server == is_server &&
+           memcmp(peer->engine_id, engine_id, sizeof peer->engine_id) == 0 && peer_lives(peer);
+}
+
+struct boot_key peer_key(const struct peer *peer)
+{
+    const struct flow_setup *setup = &peer->flows[0].setup;
+    return peer->is_server ? (struct boot_key){.to_client = setup->tx_token, .to_server = setup->rx_token}
+                           : (struct boot_key){.to_client = setup->rx_token, .to_server = setup->tx_token};
+}
+
+unsigned peer_keys(struct peer_table *table, const uint8_t engine_id[16], bool is_server,
+                   struct boot_key keys[BOOT_PROOFS_MAX])
+{
+    unsigned count = 0;
+    /* the oldest first: so many strangers with this id do not push out who was there before them */
+    for (struct peer *peer = table->peers; peer && count < BOOT_PROOFS_MAX; peer = peer->next) {
+        if (usable(peer, engine_id, is_server))
+            keys[count++] = peer_key(peer);
+    }
+    return count;
+}
+
+struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, bool is_server)
+{
+    for (struct peer *peer = table->peers; peer; peer = peer->next) {
+        if (!usable(peer, bootstrap_peer_id(boot), is_server))
+            continue;
+        struct boot_key key = peer_key(peer);
+        if (bootstrap_proves(boot, &key)) {
+            peer->references++;
+            return peer;
+        }
+    }
+    return NULL;
+}
+
+int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, const union nic_address *address,
+             struct peer **out)
 {
     reap(table);
-    for (struct peer *peer = table->peers; peer; peer = peer->next) {
-        if (!peer->dead && peer->is_server == is_server &&
-            memcmp(peer->engine_id, engine_id, sizeof peer->engine_id) == 0) {
-            peer->references++;
-            *out = peer;
-            return UCCL_OK;
-        }
+    if (is_server && table->unmet >= UNMET_MAX) {
+        LOG_WARNING("cannot talk to one more peer: %u handshakes are under way", table->unmet);
+        return UCCL_ENOMEM;
     }
     struct peer *peer = calloc(1, sizeof *peer);
     if (!peer)
@@ -185,10 +247,19 @@ int peer_get(struct peer_table *table, const uint8_t engine_id[16], bool is_serv
         }
     }
     peer->flow_count = table->thread_count;
-    peer->next = table->peers;
-    table->peers = peer;
+    table->unmet += is_server;
+    struct peer **link = &table->peers;
+    while (*link)
+        link = &(*link)->next;
+    *link = peer;
     *out = peer;
     return UCCL_OK;
+}
+
+void peer_met(struct peer_table *table, struct peer *peer)
+{
+    table->unmet -= peer->is_server && !peer->met;
+    peer->met = true;
 }
 
 void peer_put(struct peer_table *table, struct peer *peer)
@@ -207,8 +278,11 @@ void peer_table_free(struct peer_table *table)
         free(table->slots_used[i]);
 }
 
+/* ---- the first handshake --------------------------------------------------------------------- */
+
 void peer_fill_offer(const struct peer *peer, const struct params *params, struct boot_offer *offer)
 {
+    assert(!peer->met);
     offer->flow_count = (uint16_t)peer->flow_count;
     offer->chunk_window = (uint32_t)params->chunk_window;
     offer->msg_window = (uint32_t)params->msg_window;
@@ -229,41 +303,46 @@ static uint32_t smaller(uint64_t a, uint64_t b)
     return (uint32_t)(a < b ? a : b);
 }
 
-int peer_take_offer(struct peer_table *table, struct peer *peer, const struct boot_offer *offer)
+/* Opens a flow, the windows of whose setup have been agreed on. */
+static int start_flow(struct peer_table *table, struct peer *peer, struct peer_flow *flow,
+                      const struct boot_flow *theirs)
 {
+    flow->setup.tx_token = theirs->token;
+    flow->setup.datagram_bytes = smaller(flow->setup.datagram_bytes, theirs->datagram_bytes);
+    flow->setup.tx_window_bytes = theirs->rx_bytes;
+    flow->memory_bytes = core_flow_size(table->params, &flow->setup);
+    flow->memory = mmap(NULL, flow->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (flow->memory == MAP_FAILED) {
+        flow->memory = NULL;
+        LOG_ERR("cannot map %zu bytes for a flow: %s", flow->memory_bytes, strerror(errno));
+        return UCCL_ENOMEM;
+    }
+    struct flow_call call = {.flow = flow, .host = &peer->address, .address = &theirs->address};
+    thread_run(flow->thread, open_flow, &call);
+    return call.error;
+}
+
+int peer_take_offer(struct peer_table *table, struct peer *peer, const struct boot_offer *offer, uint64_t features)
+{
+    assert(!peer->flows_open && !offer->known);
     const struct params *params = table->params;
     unsigned count = offer->flow_count < peer->flow_count ? offer->flow_count : peer->flow_count;
+    bool places = true; /* all flows alike: a connection is laid out over several */
     for (unsigned i = 0; i < count; i++) {
-        if (peer->flows[i].flow && peer->flows[i].setup.tx_token != offer->flows[i].token)
-            peer->dead = true;
+        struct engine_thread *thread = peer->flows[i].thread;
+        places = places && thread->nic->places(thread->queue, &offer->flows[i].address);
     }
-    if (peer->dead)
-        return UCCL_EAGAIN;
+    uint32_t chunk_window = smaller(params->chunk_window, offer->chunk_window);
     for (unsigned i = 0; i < count; i++) {
-        struct peer_flow *flow = &peer->flows[i];
-        const struct boot_flow *theirs = &offer->flows[i];
-        if (flow->flow)
-            continue;
-        flow->setup.tx_token = theirs->token;
-        flow->setup.datagram_bytes = smaller(flow->setup.datagram_bytes, theirs->datagram_bytes);
-        flow->setup.tx_window_bytes = theirs->rx_bytes;
-        flow->setup.chunk_window = smaller(params->chunk_window, offer->chunk_window);
-        flow->setup.msg_window = smaller(params->msg_window, offer->msg_window);
-        flow->setup.eager_window_kb = smaller(params->eager_window_kb, offer->eager_window_kb);
-        flow->setup.places = flow->thread->nic->places(flow->thread->queue, &theirs->address);
-        if (flow->setup.places)
-            flow->setup.chunk_window = smaller(flow->setup.chunk_window, CORE_PLACE_WINDOW_MAX);
-        flow->memory_bytes = core_flow_size(params, &flow->setup);
-        flow->memory = mmap(NULL, flow->memory_bytes, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (flow->memory == MAP_FAILED) {
-            flow->memory = NULL;
-            return UCCL_ENOMEM;
-        }
-        struct flow_call call = {.flow = flow, .host = &peer->address, .address = &theirs->address};
-        thread_run(flow->thread, open_flow, &call);
-        if (call.error)
-            return call.error;
+        struct flow_setup *setup = &peer->flows[i].setup;
+        setup->features = features;
+        setup->places = places;
+        setup->chunk_window = places ? smaller(chunk_window, CORE_PLACE_WINDOW_MAX) : chunk_window;
+        setup->msg_window = smaller(params->msg_window, offer->msg_window);
+        setup->eager_window_kb = smaller(params->eager_window_kb, offer->eager_window_kb);
+        int error = start_flow(table, peer, &peer->flows[i], &offer->flows[i]);
+        if (error)
+            return error;
     }
     peer->flows_open = count;
     return UCCL_OK;
@@ -271,6 +350,6 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
 
 void peer_flow_died(struct peer_flow *flow)
 {
-    /* pairs with the acquire in reap() */
+    /* pairs with the acquire in peer_lives() */
     __atomic_store_n(&flow->dead, true, __ATOMIC_RELEASE);
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peers of an engine: one per process incarnation that we talk to (its 128-bit engine id), with a flow per
- * pair of engine threads that all connections to it share. A connection to the engine itself has a peer
- * at each end.
+ * Peers of an engine, with a flow per pair of engine threads that all connections to a peer share. A peer is who has
+ * the tokens of these flows. An engine id is only its name: whoever claims the id without knowing the tokens becomes a
+ * peer of its own (bootstrap.h), so that several may have one id. A connection to the engine itself has a peer at each end.
  *
- * Tokens are drawn when a peer is first met and kept while it is known, so that any number of
- * handshakes in any order agree. A handshake that brings other tokens than known means that the peer
- * has forgotten us: the old flows are dead and a new peer takes their place.
+ * Tokens are drawn for one handshake and told in that one alone. What it agrees on holds for as long as the peer is
+ * known; no later handshake changes it, or touches a flow. A peer that has forgotten us cannot prove that it knows
+ * our flows: it gets new ones, and the old ones end by the dead-peer rule or unused.
  *
  * Threads: application threads under the engine's lock; flows are touched by their engine thread.
  */
@@ -27,20 +27,22 @@ struct peer_flow {
 };
 
 struct peer {
-    struct peer *next;
+    struct peer *next;       /* in the order in which they were met */
     uint8_t engine_id[16];
     bool is_server;          /* our end; tells the ends of a connection to ourselves apart */
+    bool met;                /* a handshake with it has come to its end; until then it is freed when that fails */
+    bool dead;
     union nic_address address;
     uint32_t references;     /* connections and handshakes */
     uint64_t idle_since_ns;  /* when the last reference went */
     unsigned flow_count;     /* our threads */
-    unsigned flows_open;     /* flows in use: the smaller of both sides' counts */
-    bool dead;
+    unsigned flows_open;     /* flows in use: the smaller of both sides' counts; 0: not yet */
     struct peer_flow flows[BOOT_FLOWS_MAX];
 };
 
 struct peer_table {
     struct peer *peers;
+    unsigned unmet;          /* of them, whose client has not come to the end of its handshake */
     const struct nic_ops *nic;
     const struct params *params;
     struct engine_thread *threads;
@@ -53,20 +55,35 @@ int peer_table_init(struct peer_table *table, const struct nic_ops *nic, const s
 /* Closes every flow; the threads still run. No connection is left. */
 void peer_table_free(struct peer_table *table);
 
-/* Finds a living peer, or makes one, and takes a reference. UCCL_ENOMEM, UCCL_EADDR, UCCL_EIO. */
-int peer_get(struct peer_table *table, const uint8_t engine_id[16], bool is_server,
-             const union nic_address *address, struct peer **out);
-/* The last reference of a dead peer frees it; a living one is kept a while for the next connection. */
+/* Keys of the living peers with this engine id, the oldest first, for bootstrap_prove(). Returns how many. */
+unsigned peer_keys(struct peer_table *table, const uint8_t engine_id[16], bool is_server,
+                   struct boot_key keys[BOOT_PROOFS_MAX]);
+/* The living peer whose key the other side has proved to have, with a reference more; NULL: none. */
+struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, bool is_server);
+/*
+ * Makes a peer with fresh tokens, and one reference. UCCL_ENOMEM: also where flow slots are used up, or too many
+ * handshakes with unknown clients are under way; UCCL_EADDR, UCCL_EIO. Logged.
+ */
+int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, const union nic_address *address,
+             struct peer **out);
+/* A handshake with it has come to its end. */
+void peer_met(struct peer_table *table, struct peer *peer);
+/* The last reference of a dead peer, or one that was not met, frees it; else it is kept a while for the next connection. */
 void peer_put(struct peer_table *table, struct peer *peer);
 
-/* Our side of the flows, for an offer. */
+/* Our side of the flows, for the offer of a handshake that is the first with this peer. */
 void peer_fill_offer(const struct peer *peer, const struct params *params, struct boot_offer *offer);
 
 /*
- * Takes what the peer offers: opens the flows that are not open. UCCL_EAGAIN: the tokens are not those that we
- * know; the peer is dead now, put it and start over. UCCL_ENOMEM.
+ * Takes what the other side offers in that handshake, and the features that both have: opens the flows. On failure the
+ * peer is to be put.
  */
-int peer_take_offer(struct peer_table *table, struct peer *peer, const struct boot_offer *offer);
+int peer_take_offer(struct peer_table *table, struct peer *peer, const struct boot_offer *offer, uint64_t features);
+
+/* What the two ends prove to each other with. */
+struct boot_key peer_key(const struct peer *peer);
+/* Its flows can be used still. */
+bool peer_lives(struct peer *peer);
 
 /* A flow's CORE_EVENT_FLOW_DEAD, seen by its engine thread. */
 void peer_flow_died(struct peer_flow *flow);

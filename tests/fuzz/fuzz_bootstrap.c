@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes what parses the bytes of a handshake's peer: both decoders, and the server's state machine
+ * Fuzzes what parses the bytes of a handshake's peer: the decoders, and the server's state machine
  * with the input as all that its peer ever says. What is accepted must keep the promises of
  * engine/bootstrap.h, since the rest of the engine trusts them.
  */
@@ -48,6 +48,11 @@ static void check_address(const struct nic_queue_address *bytes)
 
 static void check_offer(const struct boot_offer *offer)
 {
+    require(offer->home < BOOT_FLOWS_MAX);
+    if (offer->known) {
+        require(offer->flow_count == 0);
+        return;
+    }
     require(offer->flow_count >= 1 && offer->flow_count <= BOOT_FLOWS_MAX);
     require(offer->home < offer->flow_count);
     require(power_of_two_within(offer->chunk_window, 64, 16384));
@@ -62,19 +67,65 @@ static void check_offer(const struct boot_offer *offer)
     }
 }
 
+/* What is taken, encoded again, is taken again and means the same. */
+static void check_round_trip(const struct boot_offer *offer)
+{
+    static uint8_t bytes[BOOT_MESSAGE_MAX];
+    struct boot_offer again;
+    size_t length = boot_put_offer(bytes, BOOT_FROM_CLIENT, offer);
+    require(length == boot_offer_bytes(offer));
+    require(boot_decode_offer(bytes, length, &again) == NULL);
+    require(again.conn_id == offer->conn_id && again.home == offer->home && again.known == offer->known);
+    require(again.proof == offer->proof && again.flow_count == offer->flow_count);
+    for (unsigned i = 0; i < offer->flow_count; i++)
+        require(again.flows[i].token == offer->flows[i].token);
+}
+
 static void decode(const uint8_t *data, size_t size)
 {
     struct boot_hello hello;
+    struct boot_proofs proofs;
     struct boot_offer offer;
-    int status = bootstrap_decode_hello(data, size, &hello);
-    require(status == 0 || status == UCCL_EPROTO);
-    status = bootstrap_decode_offer(data, size, &offer);
-    require(status == 0 || status == UCCL_EPROTO);
-    if (status == 0)
+    uint16_t code;
+    boot_decode_hello(data, size, &hello);
+    boot_decode_reject(data, size, &code);
+    if (boot_decode_proofs(data, size, &proofs) == NULL)
+        require(proofs.count <= BOOT_PROOFS_MAX);
+    if (boot_decode_offer(data, size, &offer) == NULL) {
         check_offer(&offer);
+        check_round_trip(&offer);
+    }
 }
 
-/* The input is the whole stream: the server must come to an end by itself. */
+static const struct boot_key KEY = {1, 2};
+
+/* One side of a handshake whose peer has said all that it will: the side must come to an end by itself. */
+static void run(struct bootstrap *boot)
+{
+    enum boot_state state;
+    for (;;) {
+        state = bootstrap_step(boot, 0);
+        if (state == BOOT_NEED_PROOFS) {
+            bootstrap_prove(boot, &KEY, 1);
+        } else if (state == BOOT_HAVE_OFFER) {
+            const struct boot_offer *theirs = bootstrap_peer_offer(boot);
+            check_offer(theirs);
+            require(!theirs->known || !bootstrap_proves(boot, &KEY)); /* it has not seen our nonce */
+            if (theirs->known)
+                bootstrap_reject(boot, UCCL_EAGAIN);
+            else
+                bootstrap_offer(boot, theirs, NULL);
+        } else {
+            break;
+        }
+    }
+    require(state == BOOT_DONE || state == BOOT_FAILED);
+    int status = bootstrap_status(boot);
+    require(state == BOOT_DONE ? status == 0 : status <= UCCL_EAGAIN && status >= UCCL_EIO);
+    bootstrap_free(boot);
+}
+
+/* The input is the whole stream of a client. */
 static void serve(const uint8_t *data, size_t size)
 {
     static const uint8_t id[16] = {1};
@@ -86,18 +137,7 @@ static void serve(const uint8_t *data, size_t size)
     (void)written; /* a shorter stream is as good */
     (void)shutdown(ends[1], SHUT_WR);
     require(bootstrap_serve(ends[0], id, UINT64_MAX, &boot) == 0);
-
-    enum boot_state state = bootstrap_step(boot, 0);
-    if (state == BOOT_HAVE_OFFER) {
-        struct boot_offer offer = *bootstrap_peer_offer(boot);
-        check_offer(&offer);
-        bootstrap_offer(boot, &offer);
-        state = bootstrap_step(boot, 0);
-    }
-    require(state == BOOT_DONE || state == BOOT_FAILED);
-    int status = bootstrap_status(boot);
-    require(state == BOOT_DONE ? status == 0 : status < UCCL_EAGAIN && status >= UCCL_EIO);
-    bootstrap_free(boot);
+    run(boot);
     close(ends[1]);
 }
 

@@ -702,6 +702,7 @@ static void report(void)
 
 static void begin(const struct cluster_options *options, uint64_t seed, bool print_trace)
 {
+    connects_forget();
     machine_begin(seed, print_trace);
     machine.on_fail = report;
     cluster = (struct cluster){.options = *options, .rng = {seed ^ UINT64_C(0x5deece66d)}};

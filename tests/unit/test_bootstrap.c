@@ -9,6 +9,7 @@
  */
 #include "bootstrap.h"
 #include "log.h"
+#include "siphash.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -26,8 +27,10 @@
 enum {
     FROM_CLIENT = 1,
     FROM_SERVER = 2,
-    HELLO_BYTES = 26,
-    OFFER_FIXED_BYTES = 28,
+    HELLO_BYTES = 50,
+    QUEUES_AT = 8 + 10,    /* in an offer: behind the connection section of type, length, six bytes */
+    QUEUES_FIXED_BYTES = 18, /* with type and length */
+    FLOW_COUNT_AT = QUEUES_AT + 16,
     FLOW_FIXED_BYTES = 21, /* its address comes behind */
     PLENTY_MS = 20000, /* a deadline that only a hang meets */
     STEPS_MAX = 64,    /* more steps than any handshake needs when poll() says when */
@@ -36,6 +39,10 @@ enum {
 static const uint8_t CLIENT_ID[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
 static const uint8_t SERVER_ID[16] = {0xf0, 0xf1, 0xf2, 0xf3, 0xf4, 0xf5, 0xf6, 0xf7,
                                       0xf8, 0xf9, 0xfa, 0xfb, 0xfc, 0xfd, 0xfe, 0xff};
+
+static const uint8_t NONCE[16] = {0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x56, 0x57,
+                                  0x58, 0x59, 0x5a, 0x5b, 0x5c, 0x5d, 0x5e, 0x5f};
+static const uint64_t FEATURES = WIRE_FEATURES | UINT64_C(1) << 63; /* one that is not ours */
 
 /* ---- the log --------------------------------------------------------------------------------- */
 
@@ -174,23 +181,64 @@ static size_t message(uint8_t *out, int kind, int sender, const uint8_t *body, s
     return 8 + length;
 }
 
+/* A HELLO of the version; of those that this library does not speak, as much as every version has. */
 static size_t hello(uint8_t *out, int sender, unsigned version, size_t trailing)
 {
-    uint8_t body[18 + 64] = {0};
+    uint8_t body[42 + 64] = {0};
     uint8_t *at = le(body, version, 2);
     memcpy(at, sender == FROM_CLIENT ? CLIENT_ID : SERVER_ID, 16);
-    return message(out, 1, sender, body, 18 + trailing);
+    if (version != BOOT_VERSION)
+        return message(out, 1, sender, body, 18 + trailing);
+    memcpy(at + 16, NONCE, sizeof NONCE);
+    le(at + 32, FEATURES, 8);
+    return message(out, 1, sender, body, 42 + trailing);
 }
 
-static size_t offer(uint8_t *out, int sender, const struct boot_offer *value)
+/* The HELLO that our side has sent, as `got` has it: its nonce is drawn, so that is taken over. */
+static size_t own_hello(uint8_t *out, int sender, const uint8_t *got)
+{
+    static const uint8_t zeros[16];
+    size_t length = hello(out, sender, BOOT_VERSION, 0);
+    cr_assert_arr_neq(got + 26, zeros, 16);
+    memcpy(out + 26, got + 26, 16);
+    le(out + 42, WIRE_FEATURES, 8);
+    return length;
+}
+
+static size_t proofs(uint8_t *out, const uint64_t *values, unsigned count)
 {
     uint8_t body[BOOT_MESSAGE_MAX];
-    uint8_t *at = le(body, value->conn_id, 4);
-    at = le(at, value->home, 2);
-    at = le(at, value->flow_count, 2);
+    uint8_t *at = body;
+    for (unsigned i = 0; i < count; i++)
+        at = le(at, values[i], 8);
+    return message(out, 5, FROM_SERVER, body, (size_t)(at - body));
+}
+
+/* All that the other side says before its offer. */
+static size_t greeting(uint8_t *out, int sender)
+{
+    size_t length = hello(out, sender, BOOT_VERSION, 0);
+    return sender == FROM_SERVER ? length + proofs(out + length, NULL, 0) : length;
+}
+
+static uint8_t *section(uint8_t *at, unsigned type, size_t length)
+{
+    return le(le(at, type, 2), length, 2);
+}
+
+static uint8_t *connection_section(uint8_t *at, const struct boot_offer *value)
+{
+    return le(le(section(at, 1, 6), value->conn_id, 4), value->home, 2);
+}
+
+static uint8_t *queues_section(uint8_t *at, const struct boot_offer *value)
+{
+    uint8_t *head = at;
+    at += 4;
     at = le(at, value->chunk_window, 4);
     at = le(at, value->msg_window, 4);
     at = le(at, value->eager_window_kb, 4);
+    at = le(at, value->flow_count, 2);
     for (unsigned i = 0; i < value->flow_count && i < BOOT_FLOWS_MAX; i++) {
         at = le(at, value->flows[i].token, 8);
         at = le(at, value->flows[i].rx_bytes, 8);
@@ -199,6 +247,20 @@ static size_t offer(uint8_t *out, int sender, const struct boot_offer *value)
         memcpy(at, value->flows[i].address.bytes, value->flows[i].address.length % (NIC_QUEUE_ADDRESS_MAX + 1));
         at += value->flows[i].address.length % (NIC_QUEUE_ADDRESS_MAX + 1);
     }
+    section(head, 2, (size_t)(at - head) - 4);
+    return at;
+}
+
+static uint8_t *known_section(uint8_t *at, uint64_t proof)
+{
+    return le(section(at, 3, 8), proof, 8);
+}
+
+static size_t offer(uint8_t *out, int sender, const struct boot_offer *value)
+{
+    uint8_t body[BOOT_MESSAGE_MAX];
+    uint8_t *at = connection_section(body, value);
+    at = value->known ? known_section(at, value->proof) : queues_section(at, value);
     return message(out, 2, sender, body, (size_t)(at - body));
 }
 
@@ -243,6 +305,7 @@ static void expect_offer(const struct boot_offer *got, const struct boot_offer *
 {
     cr_assert_eq(got->conn_id, want->conn_id);
     cr_assert_eq(got->home, want->home);
+    cr_assert_eq(got->known, want->known);
     cr_assert_eq(got->flow_count, want->flow_count);
     cr_assert_eq(got->chunk_window, want->chunk_window);
     cr_assert_eq(got->msg_window, want->msg_window);
@@ -272,6 +335,8 @@ struct side {
     struct boot_offer offer; /* ours */
     bool server;
     int reject;              /* not 0: answer the peer's offer with this */
+    const struct boot_key *keys; /* server: of the peers that it knows; client: of the peer that it claims if it can */
+    unsigned key_count;
     unsigned steps;
 };
 
@@ -281,22 +346,51 @@ static bool ended(const struct side *side, enum boot_state state)
     return state == BOOT_DONE || state == BOOT_FAILED;
 }
 
+/* The key of this side that the other has proved to have, or NULL. */
+static const struct boot_key *proved(const struct side *side)
+{
+    for (unsigned i = 0; i < side->key_count; i++) {
+        if (bootstrap_proves(side->boot, &side->keys[i]))
+            return &side->keys[i];
+    }
+    return NULL;
+}
+
+static void make_own_offer(struct side *side)
+{
+    const struct boot_key *key = proved(side);
+    struct boot_offer known = {.conn_id = side->offer.conn_id, .home = side->offer.home, .known = true};
+    bootstrap_offer(side->boot, key ? &known : &side->offer, key);
+}
+
+static void answer_offer(struct side *side)
+{
+    bool claims = side->server && bootstrap_peer_offer(side->boot)->known;
+    if (side->reject != 0)
+        bootstrap_reject(side->boot, side->reject);
+    else if (claims && !proved(side))
+        bootstrap_reject(side->boot, UCCL_EAGAIN);
+    else if (side->server)
+        make_own_offer(side);
+    else
+        bootstrap_accept_offer(side->boot);
+}
+
 /* Steps once and does what the state asks of the user. */
 static enum boot_state step(struct side *side)
 {
     side->steps++;
     enum boot_state state = bootstrap_step(side->boot, now_ns());
+    if (state == BOOT_NEED_PROOFS) {
+        bootstrap_prove(side->boot, side->keys, side->key_count);
+        state = bootstrap_step(side->boot, now_ns());
+    }
     if (state == BOOT_NEED_OFFER) {
-        bootstrap_offer(side->boot, &side->offer);
+        make_own_offer(side);
         state = bootstrap_step(side->boot, now_ns());
     }
     if (state == BOOT_HAVE_OFFER) {
-        if (side->reject != 0)
-            bootstrap_reject(side->boot, side->reject);
-        else if (side->server)
-            bootstrap_offer(side->boot, &side->offer);
-        else
-            bootstrap_accept_offer(side->boot);
+        answer_offer(side);
         state = bootstrap_step(side->boot, now_ns());
     }
     return state;
@@ -445,18 +539,25 @@ Test(bootstrap, passes_the_documented_states)
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_HELLO);
     cr_assert_eq(bootstrap_events(client.boot), POLLIN);
     wait_for(server.boot, POLLIN);
+    cr_assert_not(bootstrap_greeted(server.boot));
+    cr_assert_eq(bootstrap_step(server.boot, now_ns()), BOOT_NEED_PROOFS);
+    cr_assert(bootstrap_greeted(server.boot));
+    cr_assert_eq(bootstrap_events(server.boot), POLLOUT, "its HELLO waits");
+    cr_assert_arr_eq(bootstrap_peer_id(server.boot), CLIENT_ID, 16);
+    bootstrap_prove(server.boot, NULL, 0);
+    cr_assert_eq(bootstrap_events(server.boot), POLLIN | POLLOUT);
     cr_assert_eq(bootstrap_step(server.boot, now_ns()), BOOT_OFFERING);
     wait_for(client.boot, POLLIN);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_NEED_OFFER);
     cr_assert_eq(bootstrap_events(client.boot), 0);
-    bootstrap_offer(client.boot, &client.offer);
+    bootstrap_offer(client.boot, &client.offer, NULL);
     cr_assert_eq(bootstrap_events(client.boot), POLLIN | POLLOUT);
     cr_assert_eq(bootstrap_step(server.boot, now_ns()), BOOT_OFFERING);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_OFFERING);
     wait_for(server.boot, POLLIN);
     cr_assert_eq(bootstrap_step(server.boot, now_ns()), BOOT_HAVE_OFFER);
     cr_assert_eq(bootstrap_events(server.boot), 0);
-    bootstrap_offer(server.boot, &server.offer);
+    bootstrap_offer(server.boot, &server.offer, NULL);
     cr_assert_eq(bootstrap_step(server.boot, now_ns()), BOOT_FINISHING);
     wait_for(client.boot, POLLIN);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_HAVE_OFFER);
@@ -519,7 +620,7 @@ static void slow_peer(bool server)
     int sender = server ? FROM_CLIENT : FROM_SERVER;
     struct boot_offer theirs = make_offer(2, 8);
     uint8_t bytes[3 * BOOT_MESSAGE_MAX];
-    size_t length = hello(bytes, sender, BOOT_VERSION, 0);
+    size_t length = greeting(bytes, sender);
     length += offer(bytes + length, sender, &theirs);
     if (server)
         length += ready(bytes + length, sender);
@@ -550,7 +651,7 @@ Test(bootstrap, reads_nothing_beyond_the_handshake)
     struct side server = face_raw(true, PLENTY_MS, &raw);
     struct boot_offer theirs = make_offer(2, 8);
     uint8_t bytes[3 * BOOT_MESSAGE_MAX];
-    size_t length = hello(bytes, FROM_CLIENT, BOOT_VERSION, 0);
+    size_t length = greeting(bytes, FROM_CLIENT);
     length += offer(bytes + length, FROM_CLIENT, &theirs);
     length += ready(bytes + length, FROM_CLIENT);
     memcpy(bytes + length, "next", 4);
@@ -576,18 +677,21 @@ Test(bootstrap, says_what_the_format_says)
         int peer = server ? FROM_CLIENT : FROM_SERVER;
         int own = server ? FROM_SERVER : FROM_CLIENT;
         struct boot_offer theirs = make_offer(2, 8);
-        size_t length = hello(got, peer, BOOT_VERSION, 0);
+        size_t length = greeting(got, peer);
         length += offer(got + length, peer, &theirs);
         if (server)
             length += ready(got + length, peer);
         send_all(raw, got, length);
         cr_assert_eq(run_one(&side), BOOT_DONE, "%s", logged.text);
-        length = hello(want, own, BOOT_VERSION, 0);
+        bootstrap_free(side.boot);
+        size_t have = read_up_to(raw, got, sizeof got);
+        length = own_hello(want, own, got);
+        if (server)
+            length += proofs(want + length, NULL, 0);
         length += offer(want + length, own, &side.offer);
         if (!server)
             length += ready(want + length, own);
-        bootstrap_free(side.boot);
-        cr_assert_eq(read_up_to(raw, got, sizeof got), length);
+        cr_assert_eq(have, length);
         cr_assert_arr_eq(got, want, length);
         close(raw);
     }
@@ -644,7 +748,9 @@ static const struct misdeed {
     {"READY with a body", SERVER, AFTER_OFFER, TEXT("\xB7UCB\3\1\1\0x"), STAYS, 0, UCCL_EPROTO,
      "malformed READY", false},
     {"garbage for READY", SERVER, AFTER_OFFER, TEXT("READY\n\n\n"), STAYS, 0, UCCL_EPROTO, "52 45 41 44", false},
-    {"unknown kind", BOTH, AFTER_HELLO, TEXT("\xB7UCB\5\1\0\0"), STAYS, UCCL_EPROTO, UCCL_EPROTO, "", false},
+    {"proofs of a client", SERVER, AFTER_HELLO, TEXT("\xB7UCB\5\1\0\0"), STAYS, 0, UCCL_EPROTO, "kind 5", false},
+    {"proofs twice", CLIENT, AFTER_HELLO, TEXT("\xB7UCB\5\2\0\0"), STAYS, UCCL_EPROTO, 0, "kind 5", false},
+    {"unknown kind", BOTH, AFTER_HELLO, TEXT("\xB7UCB\6\1\0\0"), STAYS, UCCL_EPROTO, UCCL_EPROTO, "", false},
     {"unknown sender", BOTH, AT_ONCE, TEXT("\xB7UCB\1\3\x12\0"), STAYS, UCCL_EPROTO, UCCL_EPROTO, "wrong side",
      false},
     {"our echo", CLIENT, AT_ONCE, TEXT("\xB7UCB\1\1\x12\0"), STAYS, UCCL_EPROTO, 0, "echo", false},
@@ -666,7 +772,7 @@ static void misbehave(const struct misdeed *deed, bool server)
     uint8_t bytes[3 * BOOT_MESSAGE_MAX];
     size_t length = 0;
     if (deed->stage != AT_ONCE)
-        length += hello(bytes, sender, BOOT_VERSION, 0);
+        length += greeting(bytes, sender);
     if (deed->stage == AFTER_OFFER)
         length += offer(bytes + length, sender, &theirs);
     memset(&logged, 0, sizeof logged);
@@ -727,10 +833,10 @@ Test(bootstrap, wrong_version)
         size_t trailing;
         const char *log;
     } CASES[] = {
-        {BOOT_VERSION + 1, 0, "version 3 of the handshake, this library version 2"},
-        {BOOT_VERSION + 1, 40, "version 3 of the handshake, this library version 2"},
-        {0xffff, 64, "version 65535 of the handshake, this library version 2"},
-        {BOOT_VERSION - 1, 0, "version 1 of the handshake, this library version 2"},
+        {BOOT_VERSION + 1, 0, "version 4 of the handshake, this library version 3"},
+        {BOOT_VERSION + 1, 40, "version 4 of the handshake, this library version 3"},
+        {0xffff, 64, "version 65535 of the handshake, this library version 3"},
+        {BOOT_VERSION - 1, 0, "version 2 of the handshake, this library version 3"},
         {BOOT_VERSION - 1, 1, "malformed HELLO"},
         {BOOT_VERSION, 1, "malformed HELLO"},
     };
@@ -750,8 +856,8 @@ Test(bootstrap, wrong_version)
             bool mismatch = strstr(CASES[i].log, "version") != NULL;
             if (!server || mismatch) {
                 uint8_t want[HELLO_BYTES];
-                hello(want, server ? FROM_SERVER : FROM_CLIENT, BOOT_VERSION, 0);
                 cr_assert_eq(read_up_to(raw, bytes, sizeof bytes), HELLO_BYTES);
+                own_hello(want, server ? FROM_SERVER : FROM_CLIENT, bytes);
                 cr_assert_arr_eq(bytes, want, HELLO_BYTES);
             }
             close(raw);
@@ -768,7 +874,7 @@ Test(bootstrap, home_must_exist_here)
     struct boot_offer theirs = make_offer(4, 2);
     theirs.home = 2;
     uint8_t bytes[2 * BOOT_MESSAGE_MAX];
-    size_t length = hello(bytes, FROM_SERVER, BOOT_VERSION, 0);
+    size_t length = greeting(bytes, FROM_SERVER);
     length += offer(bytes + length, FROM_SERVER, &theirs);
     send_all(raw, bytes, length);
     cr_assert_eq(run_one(&client), BOOT_FAILED);
@@ -791,7 +897,7 @@ static void silent_peer(bool server, enum stage stage, const char *log)
     uint8_t bytes[3 * BOOT_MESSAGE_MAX];
     size_t length = 0;
     if (stage != AT_ONCE)
-        length += hello(bytes, sender, BOOT_VERSION, 0);
+        length += greeting(bytes, sender);
     if (stage == AFTER_OFFER)
         length += offer(bytes + length, sender, &theirs);
     memset(&logged, 0, sizeof logged);
@@ -842,7 +948,7 @@ Test(bootstrap, late_look_is_not_a_timeout)
     struct side server = face_raw(true, PLENTY_MS, &raw);
     struct boot_offer theirs = make_offer(2, 8);
     uint8_t bytes[2 * BOOT_MESSAGE_MAX];
-    size_t length = hello(bytes, FROM_CLIENT, BOOT_VERSION, 0);
+    size_t length = greeting(bytes, FROM_CLIENT);
     length += offer(bytes + length, FROM_CLIENT, &theirs);
     send_all(raw, bytes, length);
     wait_for(server.boot, POLLIN);
@@ -861,7 +967,7 @@ Test(bootstrap, own_slowness_times_out)
     int raw;
     struct side client = face_raw(false, PLENTY_MS, &raw);
     uint8_t bytes[BOOT_MESSAGE_MAX];
-    send_all(raw, bytes, hello(bytes, FROM_SERVER, BOOT_VERSION, 0));
+    send_all(raw, bytes, greeting(bytes, FROM_SERVER));
     wait_for(client.boot, POLLIN);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_NEED_OFFER);
     cr_assert_eq(bootstrap_step(client.boot, UINT64_MAX), BOOT_FAILED);
@@ -869,9 +975,10 @@ Test(bootstrap, own_slowness_times_out)
     expect_log(UCCL_LOG_WARN, "this side", "slow");
     bootstrap_free(client.boot);
     uint8_t want[2 * BOOT_MESSAGE_MAX];
-    size_t length = hello(want, FROM_CLIENT, BOOT_VERSION, 0);
+    size_t have = read_up_to(raw, bytes, sizeof bytes);
+    size_t length = own_hello(want, FROM_CLIENT, bytes);
     length += rejection(want + length, FROM_CLIENT, 4);
-    cr_assert_eq(read_up_to(raw, bytes, sizeof bytes), length);
+    cr_assert_eq(have, length);
     cr_assert_arr_eq(bytes, want, length);
     close(raw);
 }
@@ -1019,7 +1126,7 @@ Test(bootstrap, reject_carries_the_error)
             cr_assert_eq(bootstrap_status(sides[server].boot), ERRORS[i]);
             cr_assert_eq(bootstrap_status(sides[!server].boot), expected);
             /* who rejects has its own words for it; the other side says what it was told */
-            expect_log(UCCL_LOG_WARN, "rejected", "reject");
+            expect_log(ERRORS[i] == UCCL_EAGAIN ? UCCL_LOG_INFO : UCCL_LOG_WARN, "rejected", "reject");
             bootstrap_free(sides[0].boot);
             bootstrap_free(sides[1].boot);
         }
@@ -1032,7 +1139,7 @@ Test(bootstrap, reject_codes_are_checked)
         int raw;
         struct side client = face_raw(false, PLENTY_MS, &raw);
         uint8_t bytes[BOOT_MESSAGE_MAX];
-        size_t length = hello(bytes, FROM_SERVER, BOOT_VERSION, 0);
+        size_t length = greeting(bytes, FROM_SERVER);
         length += rejection(bytes + length, FROM_SERVER, code);
         send_all(raw, bytes, length);
         cr_assert_eq(run_one(&client), BOOT_FAILED);
@@ -1053,12 +1160,12 @@ Test(bootstrap, reject_wins_over_a_failed_send)
     int raw;
     struct side client = face_raw(false, PLENTY_MS, &raw);
     uint8_t bytes[BOOT_MESSAGE_MAX];
-    send_all(raw, bytes, hello(bytes, FROM_SERVER, BOOT_VERSION, 0));
+    send_all(raw, bytes, greeting(bytes, FROM_SERVER));
     wait_for(client.boot, POLLIN);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_NEED_OFFER);
     send_all(raw, bytes, rejection(bytes, FROM_SERVER, 13));
     close(raw); /* with our HELLO unread: a reset follows the REJECT */
-    bootstrap_offer(client.boot, &client.offer);
+    bootstrap_offer(client.boot, &client.offer, NULL);
     cr_assert_eq(run_one(&client), BOOT_FAILED);
     cr_assert_eq(bootstrap_status(client.boot), UCCL_ENODEV, "%s", logged.text);
     bootstrap_free(client.boot);
@@ -1071,13 +1178,13 @@ Test(bootstrap, reject_instead_of_ready)
     struct side client = face_raw(false, PLENTY_MS, &raw);
     struct boot_offer theirs = make_offer(2, 8);
     uint8_t bytes[2 * BOOT_MESSAGE_MAX];
-    size_t length = hello(bytes, FROM_SERVER, BOOT_VERSION, 0);
+    size_t length = greeting(bytes, FROM_SERVER);
     length += offer(bytes + length, FROM_SERVER, &theirs);
     length += rejection(bytes + length, FROM_SERVER, 9);
     send_all(raw, bytes, length);
     wait_for(client.boot, POLLIN);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_NEED_OFFER);
-    bootstrap_offer(client.boot, &client.offer);
+    bootstrap_offer(client.boot, &client.offer, NULL);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_HAVE_OFFER);
     shutdown(raw, SHUT_WR); /* a reset after the end of the stream makes our send EPIPE */
     reset(raw);
@@ -1115,16 +1222,18 @@ Test(bootstrap, bad_offer_is_answered)
     struct boot_offer theirs = make_offer(2, 8);
     theirs.chunk_window = 100;
     uint8_t bytes[2 * BOOT_MESSAGE_MAX] = {0};
-    size_t length = hello(bytes, FROM_CLIENT, BOOT_VERSION, 0);
+    size_t length = greeting(bytes, FROM_CLIENT);
     length += offer(bytes + length, FROM_CLIENT, &theirs);
     send_all(raw, bytes, length + 100); /* bytes left unread must not turn our close into a reset */
     cr_assert_eq(run_one(&server), BOOT_FAILED);
     expect_log(UCCL_LOG_WARN, "chunk window", "bad offer");
     bootstrap_free(server.boot);
     uint8_t want[BOOT_MESSAGE_MAX];
-    length = hello(want, FROM_SERVER, BOOT_VERSION, 0);
-    length += rejection(want + length, FROM_SERVER, 11);
+    length = HELLO_BYTES + 8 + 10;
     cr_assert_eq(read_up_to(raw, bytes, length), length);
+    length = own_hello(want, FROM_SERVER, bytes);
+    length += proofs(want + length, NULL, 0);
+    length += rejection(want + length, FROM_SERVER, 11);
     cr_assert_arr_eq(bytes, want, length);
     cr_assert_eq(recv(raw, bytes, sizeof bytes, 0), 0, "%s", strerror(errno));
     close(raw);
@@ -1132,46 +1241,61 @@ Test(bootstrap, bad_offer_is_answered)
 
 /* ---- decoders -------------------------------------------------------------------------------- */
 
-/* Decodes from memory that ends where the bytes end, so that ASan sees a read beyond. */
-static int decode(bool is_offer, const uint8_t *bytes, size_t length)
+enum message_kind { HELLO, OFFER, PROOFS };
+
+/* Decodes from memory that ends where the bytes end, so that ASan sees a read beyond. NULL, or what is wrong. */
+static const char *decode(enum message_kind kind, const uint8_t *bytes, size_t length)
 {
+    static union {
+        struct boot_hello hello;
+        struct boot_offer offer;
+        struct boot_proofs proofs;
+        uint8_t bytes[1];
+    } out;
     uint8_t *exact = malloc(length == 0 ? 1 : length);
     cr_assert_not_null(exact);
     memcpy(exact, bytes, length);
-    struct boot_hello hello_out;
-    struct boot_offer offer_out;
-    memset(&hello_out, 0x5a, sizeof hello_out);
-    memset(&offer_out, 0x5a, sizeof offer_out);
-    int status = is_offer ? bootstrap_decode_offer(exact, length, &offer_out)
-                          : bootstrap_decode_hello(exact, length, &hello_out);
-    if (status != 0) {
-        cr_assert_eq(status, UCCL_EPROTO);
-        const uint8_t *out = is_offer ? (const uint8_t *)&offer_out : (const uint8_t *)&hello_out;
-        for (size_t i = 0; i < (is_offer ? sizeof offer_out : sizeof hello_out); i++)
-            cr_assert_eq(out[i], 0x5a, "a refused message writes nothing");
-    }
+    memset(&out, 0x5a, sizeof out);
+    const char *fault = kind == HELLO   ? boot_decode_hello(exact, length, &out.hello)
+                        : kind == OFFER ? boot_decode_offer(exact, length, &out.offer)
+                                        : boot_decode_proofs(exact, length, &out.proofs);
+    for (size_t i = 0; fault && i < sizeof out; i++)
+        cr_assert_eq(out.bytes[i], 0x5a, "a refused message writes nothing");
     free(exact);
-    return status;
+    return fault;
+}
+
+/* What is wrong with an offer says so. */
+static void expect_fault(const uint8_t *bytes, size_t length, const char *part)
+{
+    const char *fault = decode(OFFER, bytes, length);
+    cr_assert_not_null(fault, "taken, though: %s", part);
+    cr_assert_not_null(strstr(fault, part), "'%s' is not in: %s", part, fault);
 }
 
 Test(bootstrap, every_truncation_is_refused)
 {
-    struct boot_offer value = make_offer(64, 3);
+    struct boot_offer value = make_offer(64, 3), known = {.known = true, .proof = 1};
+    uint64_t values[2] = {1, 2};
     uint8_t bytes[BOOT_MESSAGE_MAX + 1] = {0};
-    for (int is_offer = 0; is_offer < 2; is_offer++) {
-        size_t length = is_offer ? offer(bytes, FROM_CLIENT, &value)
-                                 : hello(bytes, FROM_CLIENT, BOOT_VERSION, 0);
-        cr_assert_eq(decode(is_offer, bytes, length), 0);
-        cr_assert_neq(decode(!is_offer, bytes, length), 0, "the other kind");
-        cr_assert_neq(decode(is_offer, bytes, length + 1), 0, "a byte too many");
+    for (int i = 0; i < 4; i++) {
+        enum message_kind kind = i == 0 ? HELLO : i == 1 ? PROOFS : OFFER;
+        size_t length = i == 0   ? hello(bytes, FROM_CLIENT, BOOT_VERSION, 0)
+                        : i == 1 ? proofs(bytes, values, 2)
+                                 : offer(bytes, FROM_CLIENT, i == 2 ? &value : &known);
+        cr_assert_null(decode(kind, bytes, length));
+        for (enum message_kind other = HELLO; other <= PROOFS; other++)
+            cr_assert(other == kind || decode(other, bytes, length), "the other kind");
+        cr_assert_not_null(decode(kind, bytes, length + 1), "a byte too many");
         for (size_t cut = 0; cut < length; cut++) {
-            cr_assert_neq(decode(is_offer, bytes, cut), 0, "%zu of %zu bytes", cut, length);
+            cr_assert_not_null(decode(kind, bytes, cut), "%zu of %zu bytes", cut, length);
             if (cut < 8)
                 continue;
             uint8_t honest[BOOT_MESSAGE_MAX]; /* the header admits that it is short */
             memcpy(honest, bytes, cut);
             le(honest + 6, cut - 8, 2);
-            cr_assert_neq(decode(is_offer, honest, cut), 0, "%zu of %zu bytes, admitted", cut, length);
+            bool fewer_proofs = kind == PROOFS && cut % 8 == 0;
+            cr_assert_eq(decode(kind, honest, cut) == NULL, fewer_proofs, "%zu of %zu bytes, admitted", cut, length);
         }
     }
 }
@@ -1184,11 +1308,11 @@ Test(bootstrap, header_bits_matter)
     size_t length = offer(bytes, FROM_CLIENT, &value);
     for (unsigned bit = 0; bit < 8 * 8; bit++) {
         bytes[bit / 8] ^= (uint8_t)(1u << (bit % 8));
-        cr_assert_neq(decode(true, bytes, length), 0, "bit %u", bit);
+        cr_assert_not_null(decode(OFFER, bytes, length), "bit %u", bit);
         bytes[bit / 8] ^= (uint8_t)(1u << (bit % 8));
     }
     bytes[5] = FROM_SERVER;
-    cr_assert_eq(decode(true, bytes, length), 0);
+    cr_assert_null(decode(OFFER, bytes, length));
 }
 
 Test(bootstrap, newer_hello_may_be_longer)
@@ -1196,11 +1320,15 @@ Test(bootstrap, newer_hello_may_be_longer)
     uint8_t bytes[BOOT_MESSAGE_MAX];
     struct boot_hello out;
     size_t length = hello(bytes, FROM_SERVER, BOOT_VERSION + 1, 33);
-    cr_assert_eq(bootstrap_decode_hello(bytes, length, &out), 0);
+    cr_assert_null(boot_decode_hello(bytes, length, &out));
     cr_assert_eq(out.version, BOOT_VERSION + 1);
     cr_assert_arr_eq(out.engine_id, SERVER_ID, 16);
     length = hello(bytes, FROM_SERVER, BOOT_VERSION, 33);
-    cr_assert_eq(decode(false, bytes, length), UCCL_EPROTO);
+    cr_assert_not_null(decode(HELLO, bytes, length));
+    length = hello(bytes, FROM_SERVER, BOOT_VERSION, 0);
+    cr_assert_null(boot_decode_hello(bytes, length, &out));
+    cr_assert_arr_eq(out.nonce, NONCE, 16);
+    cr_assert_eq(out.features, FEATURES);
 }
 
 #define BAD(field, value_)                                                                        \
@@ -1208,8 +1336,8 @@ Test(bootstrap, newer_hello_may_be_longer)
         struct boot_offer bad = make_offer(3, 4);                                                 \
         uint8_t wire[BOOT_MESSAGE_MAX];                                                           \
         bad.field = (value_);                                                                     \
-        cr_assert_eq(decode(true, wire, offer(wire, FROM_CLIENT, &bad)), UCCL_EPROTO,             \
-                     #field " = " #value_ " is taken");                                           \
+        cr_assert_not_null(decode(OFFER, wire, offer(wire, FROM_CLIENT, &bad)),                    \
+                           #field " = " #value_ " is taken");                                     \
     } while (0)
 #define GOOD(field, value_)                                                                       \
     do {                                                                                          \
@@ -1217,8 +1345,8 @@ Test(bootstrap, newer_hello_may_be_longer)
         struct boot_offer got;                                                                    \
         uint8_t wire[BOOT_MESSAGE_MAX];                                                           \
         good.field = (value_);                                                                    \
-        cr_assert_eq(bootstrap_decode_offer(wire, offer(wire, FROM_CLIENT, &good), &got), 0,      \
-                     #field " = " #value_ " is refused");                                         \
+        cr_assert_null(boot_decode_offer(wire, offer(wire, FROM_CLIENT, &good), &got),            \
+                       #field " = " #value_ " is refused");                                       \
         expect_offer(&got, &good);                                                                \
     } while (0)
 
@@ -1282,12 +1410,325 @@ Test(bootstrap, count_and_length_must_agree)
     value.home = 0;
     uint8_t bytes[BOOT_MESSAGE_MAX];
     size_t length = offer(bytes, FROM_CLIENT, &value);
-    size_t expected = OFFER_FIXED_BYTES;
+    size_t expected = QUEUES_AT + QUEUES_FIXED_BYTES;
     for (unsigned i = 0; i < 5; i++)
         expected += FLOW_FIXED_BYTES + (size_t)value.flows[i].address.length;
     cr_assert_eq(length, expected);
     for (unsigned count = 0; count <= 70; count++) {
-        le(bytes + 14, count, 2);
-        cr_assert_eq(decode(true, bytes, length), count == 5 ? 0 : UCCL_EPROTO, "count %u", count);
+        le(bytes + FLOW_COUNT_AT, count, 2);
+        cr_assert_eq(decode(OFFER, bytes, length) == NULL, count == 5, "count %u", count);
+    }
+}
+
+/* ---- sections -------------------------------------------------------------------------------- */
+
+Test(bootstrap, sections_are_checked)
+{
+    struct boot_offer value = make_offer(2, 3), got;
+    uint8_t body[BOOT_MESSAGE_MAX], wire[BOOT_MESSAGE_MAX + 8];
+    uint8_t *at = connection_section(body, &value);
+
+    expect_fault(wire, message(wire, 2, FROM_CLIENT, body, 0), "no connection");
+    expect_fault(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(at - body)), "no flows");
+    uint8_t *end = known_section(queues_section(at, &value), 1);
+    expect_fault(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(end - body)), "both");
+    end = queues_section(queues_section(at, &value), &value);
+    expect_fault(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(end - body)), "twice");
+    end = connection_section(queues_section(body, &value), &value);
+    expect_fault(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(end - body)), "order");
+    end = queues_section(body, &value);
+    expect_fault(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(end - body)), "no connection");
+
+    /* types to come, with and without leave to skip them: 4 and the last one; type 0 is none */
+    static const unsigned TYPES[] = {4, 0x7fff};
+    for (unsigned i = 0; i < 2; i++) {
+        at = queues_section(connection_section(body, &value), &value);
+        end = section(at, 0x8000 | TYPES[i], 5) + 5;
+        cr_assert_null(boot_decode_offer(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(end - body)), &got));
+        expect_offer(&got, &value);
+        section(at, TYPES[i], 5);
+        expect_fault(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(end - body)), "does not know");
+        section(at, 0x8000 | TYPES[i], 6);
+        expect_fault(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(end - body)), "longer");
+        section(at, 0x8000 | TYPES[i], 5);
+        expect_fault(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(end - body) + 3), "cut short");
+    }
+    end = queues_section(connection_section(section(body, 0x8000, 0), &value), &value);
+    expect_fault(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(end - body)), "order");
+
+    /* the flag does not make a known type another one */
+    end = queues_section(connection_section(body, &value), &value);
+    le(body, 0x8001, 2);
+    cr_assert_null(boot_decode_offer(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(end - body)), &got));
+    expect_offer(&got, &value);
+}
+
+/* 16 KiB are enough for what is to come, and not a byte more is taken. */
+Test(bootstrap, largest_offer)
+{
+    struct boot_offer value = make_offer(64, 3);
+    for (unsigned more = 0; more < 2; more++) {
+        int raw;
+        struct side server = face_raw(true, PLENTY_MS, &raw);
+        static uint8_t body[BOOT_MESSAGE_MAX], bytes[2 * BOOT_MESSAGE_MAX];
+        uint8_t *at = queues_section(connection_section(body, &value), &value);
+        size_t left = BOOT_MESSAGE_MAX - 8 + more - (size_t)(at - body) - 4;
+        section(at, 0x8005, left);
+        size_t length = greeting(bytes, FROM_CLIENT);
+        length += message(bytes + length, 2, FROM_CLIENT, body, BOOT_MESSAGE_MAX - 8 + more);
+        length += ready(bytes + length, FROM_CLIENT);
+        send_all(raw, bytes, length);
+        cr_assert_eq(run_one(&server), more ? BOOT_FAILED : BOOT_DONE, "%s", logged.text);
+        if (more)
+            expect_log(UCCL_LOG_WARN, "16385 bytes, more than the 16384", "too large");
+        else
+            expect_offer(bootstrap_peer_offer(server.boot), &value);
+        bootstrap_free(server.boot);
+        close(raw);
+    }
+}
+
+/* A kind of frame that every connection needs is not understood: refused, with the bit. */
+Test(bootstrap, features_are_needed)
+{
+    for (int server = 0; server < 2; server++) {
+        int raw;
+        struct side side = face_raw(server, PLENTY_MS, &raw);
+        uint8_t bytes[BOOT_MESSAGE_MAX];
+        size_t length = greeting(bytes, server ? FROM_CLIENT : FROM_SERVER);
+        le(bytes + 42, WIRE_FEATURES & ~(UINT64_C(1) << FRAME_EAGER), 8);
+        memset(&logged, 0, sizeof logged);
+        send_all(raw, bytes, length);
+        cr_assert_eq(run_one(&side), BOOT_FAILED);
+        cr_assert_eq(bootstrap_status(side.boot), UCCL_EPROTO);
+        expect_log(UCCL_LOG_WARN, "lacks features 0x4", "features");
+        bootstrap_free(side.boot);
+        close(raw);
+    }
+}
+
+/* ---- known peers ----------------------------------------------------------------------------- */
+
+static const struct boot_key KEYS[3] = {{11, 12}, {21, 22}, {31, 32}};
+
+/*
+ * The proof of docs/bootstrap.md, from the bytes of both HELLOs as they were sent and of the connection section as it
+ * is (NULL: none).
+ */
+static uint64_t proof_of(const struct boot_key *key, unsigned prover, const uint8_t *client_hello,
+                         const uint8_t *server_hello, const uint8_t *connection)
+{
+    uint8_t bytes[1 + 42 + 42 + 6];
+    bytes[0] = (uint8_t)prover;
+    memcpy(bytes + 1, client_hello + 8, 42);
+    memcpy(bytes + 43, server_hello + 8, 42);
+    if (connection)
+        memcpy(bytes + 85, connection, 6);
+    return siphash(key->to_client, key->to_server, bytes, connection ? 91 : 85);
+}
+
+/* Is a token of KEYS in there, or the other way round: do these bytes tell anybody one? */
+static bool tells_a_token(const uint8_t *bytes, size_t length)
+{
+    for (size_t at = 0; at + 8 <= length; at++) {
+        uint64_t value = 0;
+        for (unsigned i = 0; i < 8; i++)
+            value |= (uint64_t)bytes[at + i] << 8 * i;
+        for (unsigned i = 0; i < 3; i++) {
+            if (value == KEYS[i].to_client || value == KEYS[i].to_server)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Both know the same flows: no flow and no token is offered. */
+Test(bootstrap, known_peers_share_their_flows)
+{
+    union nic_address address = loopback(AF_INET);
+    struct side client, server;
+    make_pair(&address, &client, &server);
+    client.keys = &KEYS[1];
+    client.key_count = 1;
+    server.keys = KEYS;
+    server.key_count = 3;
+    run_both(&client, &server);
+    cr_assert_eq(bootstrap_status(client.boot), 0, "%s", logged.text);
+    cr_assert_eq(bootstrap_status(server.boot), 0, "%s", logged.text);
+    for (int i = 0; i < 2; i++) {
+        const struct boot_offer *got = bootstrap_peer_offer(i ? server.boot : client.boot);
+        cr_assert(got->known && got->flow_count == 0);
+        cr_assert_eq(got->conn_id, i ? client.offer.conn_id : server.offer.conn_id);
+        cr_assert_eq(got->home, i ? client.offer.home : server.offer.home);
+        cr_assert_eq(bootstrap_features(i ? server.boot : client.boot), WIRE_FEATURES);
+    }
+    cr_assert_eq(logged.lines, 0);
+    bootstrap_free(client.boot);
+    bootstrap_free(server.boot);
+}
+
+/* Keys that only one side has, half of one, or one the other way round: separate peers, with new flows. */
+Test(bootstrap, strangers_do_not_share)
+{
+    static const struct boot_key OTHERS[] = {{11, 13}, {12, 11}, {13, 12}, {22, 22}};
+    for (unsigned i = 0; i < 4; i++) {
+        union nic_address address = loopback(AF_INET);
+        struct side client, server;
+        make_pair(&address, &client, &server);
+        client.keys = &OTHERS[i];
+        client.key_count = 1;
+        server.keys = KEYS;
+        server.key_count = 3;
+        run_both(&client, &server);
+        cr_assert_eq(bootstrap_status(client.boot), 0, "%s", logged.text);
+        expect_offer(bootstrap_peer_offer(client.boot), &server.offer);
+        expect_offer(bootstrap_peer_offer(server.boot), &client.offer);
+        bootstrap_free(client.boot);
+        bootstrap_free(server.boot);
+    }
+}
+
+/* What a client says to a server that has proved itself, byte by byte; and each answer that it must not believe. */
+Test(bootstrap, client_claims_only_to_a_server_that_proves)
+{
+    enum { HONEST, WRONG_PROOF, ITS_OWN_PROOF_BACK, NEW_FLOWS, ANSWERS };
+    for (unsigned answer = 0; answer < ANSWERS; answer++) {
+        int raw;
+        struct side client = face_raw(false, PLENTY_MS, &raw);
+        uint8_t theirs[HELLO_BYTES], ours[HELLO_BYTES], bytes[BOOT_MESSAGE_MAX], want[BOOT_MESSAGE_MAX];
+        client.keys = &KEYS[2];
+        client.key_count = 1;
+        memset(&logged, 0, sizeof logged);
+        cr_assert_neq(step(&client), BOOT_FAILED);
+        cr_assert_eq(read_up_to(raw, ours, HELLO_BYTES), HELLO_BYTES);
+        send_all(raw, theirs, hello(theirs, FROM_SERVER, BOOT_VERSION, 0));
+        uint64_t values[2] = {99, proof_of(&KEYS[2], 1, ours, theirs, NULL)};
+        send_all(raw, bytes, proofs(bytes, values, 2));
+        wait_for(client.boot, POLLIN);
+        while (step(&client) != BOOT_OFFERING)
+            wait_for(client.boot, POLLIN);
+        struct boot_offer known = {.conn_id = client.offer.conn_id, .home = client.offer.home, .known = true};
+        connection_section(bytes, &known);
+        known.proof = proof_of(&KEYS[2], 2, ours, theirs, bytes + 4);
+        size_t length = offer(want, FROM_CLIENT, &known);
+        cr_assert_eq(read_up_to(raw, bytes, length), length);
+        cr_assert_arr_eq(bytes, want, length);
+        cr_assert_not(tells_a_token(bytes, length));
+
+        struct boot_offer reply = {.conn_id = 77, .home = 1, .known = true, .proof = known.proof};
+        if (answer == NEW_FLOWS) {
+            reply = make_offer(2, 8);
+        } else if (answer != ITS_OWN_PROOF_BACK) {
+            connection_section(bytes, &reply);
+            reply.proof = proof_of(&KEYS[2], 3, ours, theirs, bytes + 4) + (answer == WRONG_PROOF);
+        }
+        send_all(raw, bytes, offer(bytes, FROM_SERVER, &reply));
+        enum boot_state state = run_one(&client);
+        cr_assert_eq(state, answer == HONEST ? BOOT_DONE : BOOT_FAILED, "answer %u: %s", answer, logged.text);
+        cr_assert_eq(bootstrap_status(client.boot), answer == HONEST ? 0 : UCCL_EPROTO);
+        bootstrap_free(client.boot);
+        close(raw);
+    }
+}
+
+/* A server proves its keys to whoever shows the id; it believes a claim that covers every byte, and no other. */
+Test(bootstrap, server_believes_only_proofs)
+{
+    enum { HONEST, OTHER_CONNECTION, SERVERS_PROOF_BACK, OTHER_KEY, CLAIMS };
+    for (unsigned claim = 0; claim < CLAIMS; claim++) {
+        int raw;
+        struct side server = face_raw(true, PLENTY_MS, &raw);
+        uint8_t theirs[HELLO_BYTES], ours[HELLO_BYTES], bytes[BOOT_MESSAGE_MAX], want[BOOT_MESSAGE_MAX];
+        server.keys = KEYS;
+        server.key_count = 2;
+        memset(&logged, 0, sizeof logged);
+        send_all(raw, theirs, hello(theirs, FROM_CLIENT, BOOT_VERSION, 0));
+        wait_for(server.boot, POLLIN);
+        while (step(&server) != BOOT_OFFERING)
+            wait_for(server.boot, POLLIN);
+        cr_assert_eq(read_up_to(raw, ours, HELLO_BYTES), HELLO_BYTES);
+        uint64_t values[2];
+        for (unsigned i = 0; i < 2; i++)
+            values[i] = proof_of(&KEYS[i], 1, theirs, ours, NULL);
+        size_t length = proofs(want, values, 2);
+        cr_assert_eq(read_up_to(raw, bytes, length), length);
+        cr_assert_arr_eq(bytes, want, length);
+        cr_assert_not(tells_a_token(bytes, length));
+
+        struct boot_offer known = {.conn_id = 5, .home = 1, .known = true};
+        connection_section(bytes, &known);
+        known.proof = proof_of(&KEYS[claim == OTHER_KEY ? 2 : 1], 2, theirs, ours, bytes + 4);
+        if (claim == SERVERS_PROOF_BACK)
+            known.proof = values[1];
+        known.conn_id += claim == OTHER_CONNECTION;
+        send_all(raw, bytes, offer(bytes, FROM_CLIENT, &known));
+        if (claim == HONEST) {
+            send_all(raw, bytes, ready(bytes, FROM_CLIENT));
+            cr_assert_eq(run_one(&server), BOOT_DONE, "%s", logged.text);
+            struct boot_offer reply = {.conn_id = server.offer.conn_id, .home = server.offer.home, .known = true};
+            connection_section(bytes, &reply);
+            reply.proof = proof_of(&KEYS[1], 3, theirs, ours, bytes + 4);
+            length = offer(want, FROM_SERVER, &reply);
+        } else {
+            cr_assert_eq(run_one(&server), BOOT_FAILED);
+            cr_assert_eq(bootstrap_status(server.boot), UCCL_EAGAIN);
+            length = rejection(want, FROM_SERVER, 1);
+        }
+        bootstrap_free(server.boot);
+        cr_assert_eq(read_up_to(raw, bytes, sizeof bytes), length, "claim %u", claim);
+        cr_assert_arr_eq(bytes, want, length);
+        close(raw);
+    }
+}
+
+/* No two handshakes have one nonce: what was said in one proves nothing in the next. */
+Test(bootstrap, nonces_differ)
+{
+    uint8_t seen[2][HELLO_BYTES];
+    for (int i = 0; i < 2; i++) {
+        int raw;
+        struct side client = face_raw(false, PLENTY_MS, &raw);
+        step(&client);
+        cr_assert_eq(read_up_to(raw, seen[i], HELLO_BYTES), HELLO_BYTES);
+        bootstrap_free(client.boot);
+        close(raw);
+    }
+    cr_assert_arr_neq(seen[0] + 26, seen[1] + 26, 16);
+}
+
+/* The server has lost the peer that the client claims: the client hears it as "again", once; not without a claim. */
+Test(bootstrap, lost_claim_is_told)
+{
+    union nic_address address = loopback(AF_INET);
+    struct side client, server;
+    make_pair(&address, &client, &server);
+    client.keys = server.keys = KEYS;
+    client.key_count = server.key_count = 1;
+    server.reject = UCCL_EAGAIN;
+    run_both(&client, &server);
+    cr_assert_eq(bootstrap_status(client.boot), UCCL_EAGAIN);
+    expect_log(UCCL_LOG_INFO, "begins again", "lost claim");
+    bootstrap_free(client.boot);
+    bootstrap_free(server.boot);
+}
+
+Test(bootstrap, malformed_proofs)
+{
+    static const size_t BODIES[] = {7, 12, 33 * 8};
+    for (unsigned i = 0; i < 4; i++) {
+        int raw;
+        struct side client = face_raw(false, PLENTY_MS, &raw);
+        uint8_t bytes[BOOT_MESSAGE_MAX], body[34 * 8] = {0};
+        size_t length = hello(bytes, FROM_SERVER, BOOT_VERSION, 0);
+        struct boot_offer theirs = make_offer(2, 8);
+        length += i < 3 ? message(bytes + length, 5, FROM_SERVER, body, BODIES[i])
+                        : offer(bytes + length, FROM_SERVER, &theirs);
+        memset(&logged, 0, sizeof logged);
+        send_all(raw, bytes, length);
+        cr_assert_eq(run_one(&client), BOOT_FAILED);
+        cr_assert_eq(bootstrap_status(client.boot), UCCL_EPROTO);
+        expect_log(UCCL_LOG_WARN, i < 3 ? "bad PROOFS" : "kind 2 came instead of kind 5", "proofs");
+        bootstrap_free(client.boot);
+        close(raw);
     }
 }

@@ -195,6 +195,7 @@ BOTH(descriptors, connect)
     cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the server: %x", status);
 }
 
+/* The listener hears of a connection when something has been said on it (TCP_DEFER_ACCEPT). */
 static int connect_stranger(uint16_t port)
 {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
@@ -202,6 +203,7 @@ static int connect_stranger(uint16_t port)
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     cr_assert_geq(fd, 0);
     cr_assert_eq(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(send(fd, "x", 1, 0), 1);
     return fd;
 }
 

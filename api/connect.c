@@ -1,0 +1,544 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Listen handles, and connecting to what they name. A handshake is run by whoever waits for it. Between the calls of a
+ * never-blocking connect the handle's state bytes say which one it is. Handles travel between machines, so these bytes
+ * may be anybody's: they hold no pointer, and name a connect only together with a number drawn for it.
+ */
+#include "objects.h"
+
+#include "bootstrap.h"
+#include "fault.h"
+#include "log.h"
+#include "nic/netdev.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* ---- handles --------------------------------------------------------------------------------- */
+
+/*
+ * Layout of uccl_handle.listener: version, family (4 or 6), port, address, scope. The scope, which is the number of
+ * an interface here, is 0 in a listener's handle: that goes to other machines. It says where a link-local address is
+ * that was given by uccl_handle_from_address().
+ */
+enum { HANDLE_VERSION = 1, HANDLE_ADDRESS = 4, HANDLE_SCOPE = 20 };
+
+void handle_put(struct uccl_handle *handle, const union nic_address *address)
+{
+    uint8_t *at = handle->listener;
+    memset(handle, 0, sizeof *handle);
+    at[0] = HANDLE_VERSION;
+    if (address->any.sa_family == AF_INET6) {
+        at[1] = 6;
+        memcpy(at + 2, &address->v6.sin6_port, 2);
+        memcpy(at + HANDLE_ADDRESS, &address->v6.sin6_addr, 16);
+        memcpy(at + HANDLE_SCOPE, &address->v6.sin6_scope_id, 4);
+    } else {
+        at[1] = 4;
+        memcpy(at + 2, &address->v4.sin_port, 2);
+        memcpy(at + HANDLE_ADDRESS, &address->v4.sin_addr, 4);
+    }
+}
+
+static bool handle_get(const struct uccl_handle *handle, union nic_address *address)
+{
+    const uint8_t *at = handle->listener;
+    memset(address, 0, sizeof *address);
+    if (at[0] != HANDLE_VERSION || (at[1] != 4 && at[1] != 6))
+        return false;
+    if (at[1] == 6) {
+        address->v6.sin6_family = AF_INET6;
+        memcpy(&address->v6.sin6_port, at + 2, 2);
+        memcpy(&address->v6.sin6_addr, at + HANDLE_ADDRESS, 16);
+        memcpy(&address->v6.sin6_scope_id, at + HANDLE_SCOPE, 4);
+    } else {
+        address->v4.sin_family = AF_INET;
+        memcpy(&address->v4.sin_port, at + 2, 2);
+        memcpy(&address->v4.sin_addr, at + HANDLE_ADDRESS, 4);
+    }
+    return true;
+}
+
+socklen_t address_length(const union nic_address *address)
+{
+    return address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
+}
+
+void address_text(const union nic_address *address, char *out, size_t size)
+{
+    char host[INET6_ADDRSTRLEN + 24] = "?", port[8] = "?";
+    getnameinfo(&address->any, address_length(address), host, sizeof host, port, sizeof port,
+                NI_NUMERICHOST | NI_NUMERICSERV);
+    snprintf(out, size, address->any.sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
+}
+
+UCCL_API int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle *out)
+{
+    if (!host || !out || port == 0)
+        return UCCL_EINVAL;
+    char service[8];
+    snprintf(service, sizeof service, "%u", port);
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found;
+    errno = 0;
+    int failed = getaddrinfo(host, service, &hints, &found);
+    if (failed) {
+        char why[FAULT_TEXT];
+        int error = errno; /* of what the resolver did last: without a descriptor no name is known */
+        bool ran_out = failed == EAI_MEMORY || (error && fault_error(error) == UCCL_ENOMEM);
+        LOG_ERR("cannot resolve '%s': %s", host,
+                ran_out ? fault_text(failed == EAI_MEMORY ? ENOMEM : error, why) : gai_strerror(failed));
+        return ran_out ? UCCL_ENOMEM : UCCL_EADDR;
+    }
+    union nic_address address;
+    memset(&address, 0, sizeof address);
+    memcpy(&address, found->ai_addr, found->ai_addrlen);
+    freeaddrinfo(found);
+    handle_put(out, &address);
+    return UCCL_OK;
+}
+
+/* ---- a connect under way --------------------------------------------------------------------- */
+
+/* How long a first contact waits for another one with the same engine, to have the same flows. */
+static const uint64_t SHARE_NS = UINT64_C(100) * 1000000;
+
+/* What client_offer() returns beside errors: begin anew. */
+enum { BEGIN_ANEW = 1 };
+
+struct connecting {
+    struct connecting *next;      /* of the engine, under its lock */
+    struct uccl_engine *engine;
+    struct bootstrap *boot;       /* NULL: it could not be started */
+    struct peer *peer;
+    struct uccl_conn *conn;       /* in place, but not the application's before READY has left */
+    union nic_address named;      /* what the handle says */
+    union nic_address address;    /* the same, with the scope that it has here */
+    uint64_t deadline_ns;
+    uint32_t conn_id;
+    bool has_id;
+    uint8_t peer_id[16];          /* where it meets: */
+    bool meets;                   /* a first contact: `peer` is of this handshake, with tokens that it alone tells */
+    bool waits;                   /* for another that meets the same engine; since when: */
+    uint64_t waits_since_ns;
+    bool waited;                  /* it has, once */
+    bool afresh;                  /* the server has lost the peer that we claimed: no claims */
+    uint32_t slot;                /* of the table below, where it is in there: */
+    uint64_t nonce;               /* not 0 */
+};
+
+static void connecting_free(struct connecting *c)
+{
+    struct uccl_engine *engine = c->engine;
+    pthread_mutex_lock(&engine->lock);
+    struct connecting **link = &engine->connecting;
+    while (*link != c)
+        link = &(*link)->next;
+    *link = c->next;
+    if (c->has_id)
+        put_conn_id(engine, c->conn_id);
+    if (c->peer)
+        peer_put(&engine->peers, c->peer);
+    pthread_mutex_unlock(&engine->lock);
+    bootstrap_free(c->boot);
+    if (c->conn)
+        conn_abandon(c->conn);
+    free(c);
+}
+
+static int connecting_start(struct connecting *c)
+{
+    return bootstrap_connect(&c->address, c->engine->id, c->deadline_ns, &c->boot);
+}
+
+static bool same_host(const union nic_address *a, const union nic_address *b)
+{
+    if (a->any.sa_family != b->any.sa_family)
+        return false;
+    return a->any.sa_family == AF_INET6
+               ? memcmp(&a->v6.sin6_addr, &b->v6.sin6_addr, sizeof a->v6.sin6_addr) == 0
+               : a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
+}
+
+/*
+ * Is another connect about to meet this engine? Its tokens are told to one server alone, so this one cannot join it
+ * yet. It waits a little: once the two have met, their flows are known and shared. That is a saving, not a must. So
+ * nobody is waited for long, and only at the same host: elsewhere that engine id would be a stranger's.
+ */
+static bool another_meets(const struct connecting *c)
+{
+    for (const struct connecting *other = c->engine->connecting; other; other = other->next) {
+        if (other != c && other->meets && same_host(&other->address, &c->address) &&
+            memcmp(other->peer_id, bootstrap_peer_id(c->boot), sizeof other->peer_id) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* No proof fits: waits for another first contact, or is one. UCCL_EAGAIN: waits. Under the lock. */
+static int client_meet(struct connecting *c)
+{
+    struct uccl_engine *engine = c->engine;
+    const uint8_t *id = bootstrap_peer_id(c->boot);
+    struct boot_key keys[BOOT_PROOFS_MAX];
+    uint64_t now_ns = clock_now_ns();
+    if (!c->waits && !c->waited && !c->afresh && another_meets(c)) {
+        c->waits = c->waited = true;
+        c->waits_since_ns = now_ns;
+    }
+    if (c->waits) {
+        if (another_meets(c) && now_ns - c->waits_since_ns < SHARE_NS)
+            return UCCL_EAGAIN;
+        c->waits = false;
+        if (peer_keys(&engine->peers, id, false, keys))
+            return BEGIN_ANEW; /* the server may be able to prove now that it knows this peer */
+    }
+    int error = peer_new(&engine->peers, id, false, &c->address, &c->peer);
+    c->meets = !error;
+    memcpy(c->peer_id, id, sizeof c->peer_id);
+    return error;
+}
+
+/* The server's engine id and proofs are known: our side of the offer. Under the lock. */
+static int client_offer(struct connecting *c)
+{
+    struct uccl_engine *engine = c->engine;
+    if (!c->has_id && !take_conn_id(engine, &c->conn_id))
+        return UCCL_ENOMEM;
+    c->has_id = true;
+    if (!c->afresh)
+        c->peer = peer_known(&engine->peers, c->boot, false);
+    int error = c->peer ? UCCL_OK : client_meet(c);
+    if (error)
+        return error;
+    struct boot_offer offer = {.conn_id = c->conn_id, .known = !c->meets};
+    struct boot_key key = peer_key(c->peer);
+    if (c->meets)
+        peer_fill_offer(c->peer, &engine->params, &offer);
+    offer.home = (uint16_t)(engine->next_home++ % (c->meets ? c->peer->flow_count : c->peer->flows_open));
+    bootstrap_offer(c->boot, &offer, c->meets ? NULL : &key);
+    return UCCL_OK;
+}
+
+int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer)
+{
+    int error = UCCL_OK;
+    for (unsigned i = 0; i < offer->flow_count && i < engine->thread_count && !error; i++)
+        error = engine->nic->reach(engine->device, &offer->flows[i].address);
+    return error;
+}
+
+/* The server's offer is here: put flow and connection in place. UCCL_EAGAIN: the flows have died. Under the lock. */
+static int client_accept_offer(struct connecting *c)
+{
+    struct uccl_engine *engine = c->engine;
+    const struct boot_offer *offer = bootstrap_peer_offer(c->boot);
+    int error = UCCL_OK;
+    if (c->meets)
+        error = peer_take_offer(&engine->peers, c->peer, offer, bootstrap_features(c->boot));
+    else if (!peer_lives(c->peer))
+        error = UCCL_EAGAIN;
+    if (!error && offer->home >= c->peer->flows_open) {
+        LOG_WARNING("the server wants flow %u of %u for a connection", offer->home, c->peer->flows_open);
+        error = UCCL_EPROTO;
+    }
+    if (!error)
+        error = conn_make(engine, c->peer, offer->home, c->conn_id, offer->conn_id, &c->address,
+                          &c->conn);
+    if (!error) {
+        c->peer = NULL; /* the connection's now, and the id too */
+        c->has_id = false;
+        bootstrap_accept_offer(c->boot);
+    }
+    return error;
+}
+
+/* The handshake has ended well. */
+static void client_done(struct connecting *c)
+{
+    pthread_mutex_lock(&c->engine->lock);
+    peer_met(&c->engine->peers, c->conn->peer);
+    pthread_mutex_unlock(&c->engine->lock);
+}
+
+/* Each reason to begin again counts once: `waited`, `afresh`. Without `boot` afterwards where it fails. */
+static int connecting_again(struct connecting *c)
+{
+    bootstrap_free(c->boot);
+    c->boot = NULL;
+    pthread_mutex_lock(&c->engine->lock);
+    if (c->peer)
+        peer_put(&c->engine->peers, c->peer);
+    c->peer = NULL;
+    pthread_mutex_unlock(&c->engine->lock);
+    return connecting_start(c);
+}
+
+/* One step. UCCL_EAGAIN: wait, for the socket or for another connect. 0: a state further, or connected (`*done`). */
+static int connecting_advance(struct connecting *c, bool *done)
+{
+    int error = UCCL_OK;
+    switch (bootstrap_step(c->boot, clock_now_ns())) {
+    case BOOT_NEED_OFFER:
+        pthread_mutex_lock(&c->engine->lock);
+        error = client_offer(c);
+        pthread_mutex_unlock(&c->engine->lock);
+        if (error != BEGIN_ANEW)
+            return error;
+        bootstrap_reject(c->boot, UCCL_EAGAIN);
+        return connecting_again(c);
+    case BOOT_HAVE_OFFER:
+        error = offer_reached(c->engine, bootstrap_peer_offer(c->boot));
+        if (error)
+            return error;
+        pthread_mutex_lock(&c->engine->lock);
+        error = client_accept_offer(c);
+        pthread_mutex_unlock(&c->engine->lock);
+        if (error != UCCL_EAGAIN)
+            return error;
+        bootstrap_reject(c->boot, UCCL_EAGAIN);
+        c->afresh = true;
+        return connecting_again(c);
+    case BOOT_DONE:
+        client_done(c);
+        *done = true;
+        return UCCL_OK;
+    case BOOT_FAILED:
+        error = bootstrap_status(c->boot);
+        if (error != UCCL_EAGAIN)
+            return error;
+        c->afresh = true;
+        return connecting_again(c);
+    default:
+        return UCCL_EAGAIN;
+    }
+}
+
+/* Goes as far as it can. UCCL_EAGAIN: wait for the socket. 0: connected. */
+static int connecting_step(struct connecting *c)
+{
+    bool done = false;
+    int error;
+    do
+        error = connecting_advance(c, &done);
+    while (!error && !done);
+    if (error && error != UCCL_EAGAIN && c->boot)
+        bootstrap_reject(c->boot, error);
+    return error;
+}
+
+static int connecting_new(struct uccl_engine *engine, const union nic_address *address, int timeout_ms,
+                          struct connecting **out)
+{
+    struct connecting *c = calloc(1, sizeof *c);
+    if (!c)
+        return UCCL_ENOMEM;
+    free_abandoned(engine);
+    uint64_t limit_ms = timeout_ms > 0 ? (uint64_t)timeout_ms : engine->params.connect_ms;
+    c->engine = engine;
+    c->named = c->address = *address;
+    netdev_find_scope(engine->params.socket_ifname, &c->address);
+    c->deadline_ns = clock_now_ns() + limit_ms * 1000000;
+    int error = connecting_start(c);
+    if (error) {
+        free(c);
+        return error;
+    }
+    pthread_mutex_lock(&engine->lock);
+    c->next = engine->connecting;
+    engine->connecting = c;
+    pthread_mutex_unlock(&engine->lock);
+    *out = c;
+    return UCCL_OK;
+}
+
+/* ---- between the calls of a never-blocking connect ------------------------------------------- */
+
+enum { PENDING_MAX = 4096 };
+
+/* Nonces of no connect. */
+enum { PENDING_FREE = 0, PENDING_CLAIMED = 1, PENDING_NONCES = 2 };
+
+/*
+ * The connects of the process that no call works on at the moment; of all engines, since uccl_connect_cancel() is told
+ * none. Whoever works on one claims it by exchanging its nonce (acquire) and gives it back so (release): a handle that
+ * two threads have, or a forged one, finds nothing. No lock, and nothing that a fork or a lost thread could keep.
+ */
+static struct {
+    _Atomic uint64_t nonce;
+    uint32_t generation;          /* counts uses of the slot */
+    struct connecting *connecting;
+} pending[PENDING_MAX];
+
+/* What the state bytes of a handle hold; all zero: no connect under way. */
+struct pending_state {
+    uint32_t slot; /* from 1 */
+    uint32_t generation;
+    uint64_t nonce;
+};
+_Static_assert(sizeof(struct pending_state) == sizeof((struct uccl_handle *)0)->state, "fills the state bytes");
+
+/* Takes a slot for a connect, claimed. */
+static int pending_take(struct connecting *c)
+{
+    uint64_t nonce;
+    if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce) {
+        LOG_ERR("cannot draw a number for a connect: getrandom: %s", strerror(errno));
+        return UCCL_EIO;
+    }
+    for (uint32_t slot = 0; slot < PENDING_MAX; slot++) {
+        uint64_t expected = PENDING_FREE;
+        if (!atomic_compare_exchange_strong(&pending[slot].nonce, &expected, (uint64_t)PENDING_CLAIMED))
+            continue;
+        pending[slot].generation++;
+        pending[slot].connecting = c;
+        c->slot = slot;
+        c->nonce = nonce < PENDING_NONCES ? nonce + PENDING_NONCES : nonce;
+        return UCCL_OK;
+    }
+    LOG_ERR("cannot begin one more connect: all %d are under way", PENDING_MAX);
+    return UCCL_ENOMEM;
+}
+
+/* The connect whose state this is, claimed; NULL: none, or it is at work in another call. */
+static struct connecting *pending_claim(const struct uccl_handle *handle)
+{
+    struct pending_state state;
+    memcpy(&state, handle->state, sizeof state);
+    if (state.slot < 1 || state.slot > PENDING_MAX || state.nonce < PENDING_NONCES)
+        return NULL;
+    uint32_t slot = state.slot - 1;
+    uint64_t expected = state.nonce;
+    if (!atomic_compare_exchange_strong(&pending[slot].nonce, &expected, (uint64_t)PENDING_CLAIMED))
+        return NULL;
+    union nic_address address;
+    struct connecting *c = pending[slot].connecting;
+    /* the nonce alone names it; the rest tells a handle that somebody has patched together */
+    if (pending[slot].generation == state.generation && handle_get(handle, &address) &&
+        memcmp(&address, &c->named, sizeof address) == 0)
+        return c;
+    atomic_store_explicit(&pending[slot].nonce, state.nonce, memory_order_release);
+    return NULL;
+}
+
+/* The call has done what it could for now. */
+static void pending_keep(struct connecting *c, struct uccl_handle *handle)
+{
+    struct pending_state state = {c->slot + 1, pending[c->slot].generation, c->nonce};
+    memcpy(handle->state, &state, sizeof state);
+    atomic_store_explicit(&pending[c->slot].nonce, c->nonce, memory_order_release);
+}
+
+/* The connect is over. */
+static void pending_put(struct connecting *c)
+{
+    if (c->nonce)
+        atomic_store_explicit(&pending[c->slot].nonce, (uint64_t)PENDING_FREE, memory_order_release);
+}
+
+void connects_end(struct uccl_engine *engine)
+{
+    for (struct connecting *c = engine->connecting, *next; c; c = next) {
+        uint64_t expected = c->nonce;
+        next = c->next;
+        if (c->nonce &&
+            atomic_compare_exchange_strong(&pending[c->slot].nonce, &expected, (uint64_t)PENDING_CLAIMED)) {
+            pending_put(c);
+            connecting_free(c);
+        }
+    }
+}
+
+void connects_forget(void)
+{
+    for (uint32_t slot = 0; slot < PENDING_MAX; slot++)
+        pending[slot].nonce = PENDING_FREE;
+}
+
+/* ---- connect --------------------------------------------------------------------------------- */
+
+int poll_ms(uint64_t deadline_ns)
+{
+    uint64_t now_ns = clock_now_ns();
+    if (deadline_ns == UINT64_MAX)
+        return -1;
+    uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + 999999) / 1000000 : 0;
+    return ms > 3600000 ? 3600000 : (int)ms;
+}
+
+static bool has_state(const struct uccl_handle *handle)
+{
+    static const uint8_t none[sizeof handle->state];
+    return memcmp(handle->state, none, sizeof none) != 0;
+}
+
+/* The connect that the handle's state names, or a new one. */
+static int connecting_of(struct uccl_engine *engine, const struct uccl_handle *handle, int timeout_ms,
+                         struct connecting **out)
+{
+    union nic_address address;
+    if (!handle_get(handle, &address))
+        return UCCL_EINVAL;
+    if (!has_state(handle))
+        return connecting_new(engine, &address, timeout_ms, out);
+    struct connecting *c = pending_claim(handle);
+    if (!c)
+        return UCCL_EINVAL;
+    if (c->engine != engine) {
+        atomic_store_explicit(&pending[c->slot].nonce, c->nonce, memory_order_release);
+        return UCCL_EINVAL;
+    }
+    *out = c;
+    return UCCL_OK;
+}
+
+static void wait_for_step(const struct connecting *c)
+{
+    struct pollfd fd = {.fd = bootstrap_fd(c->boot), .events = bootstrap_events(c->boot)};
+    /* nothing tells that another connect has ended */
+    poll(&fd, 1, c->waits ? 1 : poll_ms(bootstrap_deadline(c->boot)));
+}
+
+UCCL_API int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out)
+{
+    struct connecting *c;
+    if (!engine || !handle || !out)
+        return UCCL_EINVAL;
+    int result = connecting_of(engine, handle, timeout_ms, &c);
+    if (result)
+        return result;
+    while ((result = connecting_step(c)) == UCCL_EAGAIN && timeout_ms != 0)
+        wait_for_step(c);
+    if (result == UCCL_EAGAIN && !c->nonce) {
+        int error = pending_take(c);
+        result = error ? error : result;
+    }
+    if (result == UCCL_EAGAIN) {
+        pending_keep(c, handle);
+        return result;
+    }
+    memset(handle->state, 0, sizeof handle->state);
+    if (result == UCCL_OK) {
+        *out = c->conn;
+        c->conn = NULL;
+    }
+    pending_put(c);
+    connecting_free(c);
+    return result;
+}
+
+UCCL_API void uccl_connect_cancel(struct uccl_handle *handle)
+{
+    if (!handle)
+        return;
+    struct connecting *c = pending_claim(handle);
+    if (!c)
+        return;
+    memset(handle->state, 0, sizeof handle->state);
+    pending_put(c);
+    connecting_free(c);
+}

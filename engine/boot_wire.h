@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The bytes of the handshake: what the messages look like, and what their fields may be. This is the only place that
+ * lays them out or reads them; docs/bootstrap.md has the same as tables. The decoders are fuzzed.
+ *
+ * Threads: any; no state.
+ */
+#ifndef UCCL_BOOT_WIRE_H
+#define UCCL_BOOT_WIRE_H
+
+#include "nic/nic.h"
+#include "uccl/engine.h"
+
+enum {
+    BOOT_VERSION = 3,
+    BOOT_FLOWS_MAX = 64,
+    BOOT_PROOFS_MAX = 32,      /* peers of one engine id that a server proves to know; further ones it does not name */
+    BOOT_MESSAGE_MAX = 16384,  /* bytes of an OFFER; longer is UCCL_EPROTO */
+    BOOT_SMALL_MAX = 512,      /* bytes of any other message */
+    BOOT_HEADER_BYTES = 8,
+    BOOT_HELLO_BYTES = BOOT_HEADER_BYTES + 42,
+    BOOT_OLD_HELLO_BYTES = BOOT_HEADER_BYTES + 18, /* of versions 1 and 2; every version begins so */
+    BOOT_READY_BYTES = BOOT_HEADER_BYTES,
+    BOOT_REJECT_BYTES = BOOT_HEADER_BYTES + 2,
+    BOOT_PROOF_BYTES = 8,
+    BOOT_PROOFS_BYTES_MAX = BOOT_HEADER_BYTES + BOOT_PROOFS_MAX * BOOT_PROOF_BYTES,
+};
+
+enum boot_kind { BOOT_NONE, BOOT_HELLO_MSG, BOOT_OFFER_MSG, BOOT_READY_MSG, BOOT_REJECT_MSG, BOOT_PROOFS_MSG };
+
+/* Who sent a message: an echo service, or a socket that got connected to itself, is found out by it. */
+enum boot_sender { BOOT_FROM_CLIENT = 1, BOOT_FROM_SERVER = 2 };
+
+struct boot_header {
+    uint8_t kind;   /* enum boot_kind, or what the peer wrote there */
+    uint8_t sender; /* enum boot_sender, likewise */
+    size_t length;  /* of the whole message */
+};
+
+struct boot_hello {
+    uint16_t version;
+    uint8_t engine_id[16];
+    uint8_t nonce[16];  /* drawn for this handshake; zero where the version is not ours, as all below */
+    uint64_t features;
+};
+
+/* What both sides have said of themselves: every proof covers it. */
+struct boot_transcript {
+    struct boot_hello client, server;
+};
+
+/* The tokens of a peer's flow 0, by the end that expects them. Only these two engines know both. */
+struct boot_key {
+    uint64_t to_client;
+    uint64_t to_server;
+};
+
+/* What one side tells the other of one engine thread. */
+struct boot_flow {
+    uint64_t token;                   /* what we expect in packets to us */
+    struct nic_queue_address address; /* of the thread's queue; the NIC's to read */
+    uint32_t datagram_bytes;          /* full datagram that our route to the peer allows */
+    uint64_t rx_bytes;                /* the share of our receive buffer that this peer may fill */
+};
+
+struct boot_offer {
+    uint32_t conn_id; /* what the peer shall write into frames for this connection */
+    uint16_t home;    /* index of the flow that serves it; client's choice, the server echoes it */
+    bool known;       /* the flows are those that both have; the rest but `proof` is 0 */
+    uint64_t proof;   /* where known: the sender has both tokens of flow 0 */
+    uint16_t flow_count;   /* 1..BOOT_FLOWS_MAX; both sides use the smaller count */
+    uint32_t chunk_window; /* our parameters; both sides use the smaller */
+    uint32_t msg_window;
+    uint32_t eager_window_kb;
+    struct boot_flow flows[BOOT_FLOWS_MAX];
+};
+
+struct boot_proofs {
+    unsigned count;
+    uint64_t at[BOOT_PROOFS_MAX];
+};
+
+/* True: the first `length` bytes of a message, up to 4, may begin one. */
+bool boot_is_magic(const uint8_t *bytes, size_t length);
+/* From BOOT_HEADER_BYTES bytes whose magic has been checked. */
+struct boot_header boot_take_header(const uint8_t *bytes);
+
+/* NULL, or what is wrong with an offer. */
+const char *boot_offer_fault(const struct boot_offer *offer);
+
+/* Decoders of a whole message. NULL and `*out`, or what is wrong with it, and `*out` is as it was. */
+const char *boot_decode_hello(const uint8_t *bytes, size_t length, struct boot_hello *out);
+const char *boot_decode_offer(const uint8_t *bytes, size_t length, struct boot_offer *out);
+const char *boot_decode_proofs(const uint8_t *bytes, size_t length, struct boot_proofs *out);
+const char *boot_decode_reject(const uint8_t *bytes, size_t length, uint16_t *code);
+
+/* Encoders: each writes a whole message at `out`, which has room, and returns its bytes. */
+size_t boot_offer_bytes(const struct boot_offer *offer);
+size_t boot_put_hello(uint8_t *out, enum boot_sender sender, const struct boot_hello *hello);
+size_t boot_put_offer(uint8_t *out, enum boot_sender sender, const struct boot_offer *offer);
+size_t boot_put_proofs(uint8_t *out, const struct boot_proofs *proofs);
+size_t boot_put_ready(uint8_t *out, enum boot_sender sender);
+size_t boot_put_reject(uint8_t *out, enum boot_sender sender, uint16_t code);
+
+/* What a proof is given with: nobody's proof serves in another place. */
+enum boot_prover {
+    BOOT_SERVER_PROVES = 1, /* in PROOFS, before it knows what the client offers */
+    BOOT_CLIENT_CLAIMS = 2, /* in its OFFER, which the proof covers */
+    BOOT_SERVER_OFFERS = 3, /* likewise */
+};
+/*
+ * Shows that its sender has both tokens of `key`: SipHash-2-4 of the two HELLOs, of who proves, and of the connection
+ * offered (NULL: none yet). The nonces in the HELLOs make it useless in any other handshake.
+ */
+uint64_t boot_proof(const struct boot_key *key, enum boot_prover prover, const struct boot_transcript *transcript,
+                    const struct boot_offer *offer);
+
+#endif
