@@ -1250,7 +1250,7 @@ static const char *decode(enum message_kind kind, const uint8_t *bytes, size_t l
         struct boot_hello hello;
         struct boot_offer offer;
         struct boot_proofs proofs;
-        uint8_t bytes[1];
+        uint8_t bytes[sizeof(struct boot_offer)];
     } out;
     uint8_t *exact = malloc(length == 0 ? 1 : length);
     cr_assert_not_null(exact);
