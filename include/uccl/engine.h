@@ -134,8 +134,8 @@ int uccl_open(const uccl_config *config, uccl_engine **out);
  * Ends every listener, connection and request of the engine (requests with UCCL_ECANCELED), joins
  * its threads and frees all. Blocks for at most the linger time (UCCL_LINGER_MS) and a fifth of a second, or
  * some seconds more where a GPU does not end its copies. All
- * handles that came from the engine are invalid afterwards, requests too. No other call, and no
- * never-blocking connect, may be in progress.
+ * handles that came from the engine are invalid afterwards, requests too. Never-blocking connects are cancelled. No
+ * other call may be in progress.
  */
 int uccl_close(uccl_engine *engine);
 
@@ -234,7 +234,8 @@ typedef struct uccl_conn uccl_conn;
 
 /*
  * Where a listener can be reached, to be sent to peers by any means. The first 16 bytes hold the
- * state of a never-blocking connect on the side that connects; a listener leaves them zero.
+ * state of a never-blocking connect on the side that connects; a listener leaves them zero. They hold no pointer, and
+ * name a connect under way in this process or nothing, whatever bytes they are.
  */
 struct uccl_handle {
     uint8_t state[16];
@@ -266,7 +267,9 @@ int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle
 /*
  * Connects to the listener of `handle`. With `timeout_ms` 0 the call never blocks: UCCL_EAGAIN means
  * call again with the same handle (its state bytes carry the progress); any other result is final
- * and clears them. To give up in between: uccl_connect_cancel(). One thread at a time per handle.
+ * and clears them. To give up in between: uccl_connect_cancel(). One thread at a time per handle. UCCL_EINVAL, with the
+ * handle as it was: its state bytes are not zero, and not those of a connect of `engine` to this listener that is under
+ * way (cancel does nothing then). At most 4096 such connects are under way in a process (UCCL_ENOMEM).
  * Blocking: UCCL_ETIMEDOUT when `timeout_ms` has passed (below 0: the parameter UCCL_CONNECT_MS);
  * UCCL_EREFUSED, UCCL_EPROTO, UCCL_EADDR, UCCL_ENOMEM.
  */
