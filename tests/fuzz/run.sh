@@ -31,11 +31,12 @@ result() {
 
 # fuzz TARGET LIBFUZZER_ARGUMENT...; false: it has found something, and says what
 fuzz() {
-    local target=$1 mark status
+    local target=$1 mark status longest=4200
     shift
+    [ "$target" = bootstrap ] && longest=17000 # an OFFER has up to 16 KiB
     mark=$work/mark
     touch "$mark"
-    timeout $((seconds + 600)) "$build/tests/fuzz_$target" -max_len=4200 -timeout=10 -rss_limit_mb=2048 \
+    timeout $((seconds + 600)) "$build/tests/fuzz_$target" -max_len=$longest -timeout=10 -rss_limit_mb=2048 \
         -artifact_prefix="$findings/$target-" "$@" >"$work/log" 2>&1
     status=$?
     [ "$status" -ne 0 ] || return 0
