@@ -123,10 +123,11 @@ struct connecting {
     bool has_id;
     uint8_t peer_id[16];          /* where it meets: */
     bool meets;                   /* a first contact: `peer` is of this handshake, with tokens that it alone tells */
+    uint64_t asked_ns;            /* when the server was first asked who it is */
     bool waits;                   /* for another that meets the same engine; since when: */
     uint64_t waits_since_ns;
-    bool waited;                  /* it has, once */
-    bool afresh;                  /* the server has lost the peer that we claimed: no claims */
+    bool begun_anew;              /* it has, once: another has met that engine meanwhile, or it is `afresh` */
+    bool afresh;                  /* the server has lost the peer that we claimed: no more claims */
     uint32_t slot;                /* of the table below, where it is in there: */
     uint64_t nonce;               /* not 0 */
 };
@@ -179,23 +180,25 @@ static bool another_meets(const struct connecting *c)
     return false;
 }
 
-/* No proof fits: waits for another first contact, or is one. UCCL_EAGAIN: waits. Under the lock. */
+/*
+ * No proof fits: waits for another first contact, begins anew after one, or is one. UCCL_EAGAIN: waits. Under the
+ * lock.
+ */
 static int client_meet(struct connecting *c)
 {
     struct uccl_engine *engine = c->engine;
     const uint8_t *id = bootstrap_peer_id(c->boot);
-    struct boot_key keys[BOOT_PROOFS_MAX];
     uint64_t now_ns = clock_now_ns();
-    if (!c->waits && !c->waited && !c->afresh && another_meets(c)) {
-        c->waits = c->waited = true;
-        c->waits_since_ns = now_ns;
-    }
-    if (c->waits) {
-        if (another_meets(c) && now_ns - c->waits_since_ns < SHARE_NS)
+    if (!c->begun_anew) {
+        c->waits_since_ns = c->waits ? c->waits_since_ns : now_ns;
+        c->waits = another_meets(c) && now_ns - c->waits_since_ns < SHARE_NS;
+        if (c->waits)
             return UCCL_EAGAIN;
-        c->waits = false;
-        if (peer_keys(&engine->peers, id, false, keys))
-            return BEGIN_ANEW; /* the server may be able to prove now that it knows this peer */
+        /* met while the server's answer was under way: it can prove now that it knows this peer */
+        if (peer_met_since(&engine->peers, id, false, c->asked_ns)) {
+            c->begun_anew = true;
+            return BEGIN_ANEW;
+        }
     }
     int error = peer_new(&engine->peers, id, false, &c->address, &c->peer);
     c->meets = !error;
@@ -265,7 +268,7 @@ static void client_done(struct connecting *c)
     pthread_mutex_unlock(&c->engine->lock);
 }
 
-/* Each reason to begin again counts once: `waited`, `afresh`. Without `boot` afterwards where it fails. */
+/* Each reason to begin again counts once: `begun_anew`, `afresh`. Without `boot` afterwards where it fails. */
 static int connecting_again(struct connecting *c)
 {
     bootstrap_free(c->boot);
@@ -301,7 +304,7 @@ static int connecting_advance(struct connecting *c, bool *done)
         if (error != UCCL_EAGAIN)
             return error;
         bootstrap_reject(c->boot, UCCL_EAGAIN);
-        c->afresh = true;
+        c->afresh = c->begun_anew = true;
         return connecting_again(c);
     case BOOT_DONE:
         client_done(c);
@@ -311,7 +314,7 @@ static int connecting_advance(struct connecting *c, bool *done)
         error = bootstrap_status(c->boot);
         if (error != UCCL_EAGAIN)
             return error;
-        c->afresh = true;
+        c->afresh = c->begun_anew = true;
         return connecting_again(c);
     default:
         return UCCL_EAGAIN;
@@ -342,7 +345,8 @@ static int connecting_new(struct uccl_engine *engine, const union nic_address *a
     c->engine = engine;
     c->named = c->address = *address;
     netdev_find_scope(engine->params.socket_ifname, &c->address);
-    c->deadline_ns = clock_now_ns() + limit_ms * 1000000;
+    c->asked_ns = clock_now_ns();
+    c->deadline_ns = c->asked_ns + limit_ms * 1000000;
     int error = connecting_start(c);
     if (error) {
         free(c);

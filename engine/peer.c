@@ -258,8 +258,20 @@ int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_serv
 
 void peer_met(struct peer_table *table, struct peer *peer)
 {
-    table->unmet -= peer->is_server && !peer->met;
+    if (peer->met)
+        return;
+    table->unmet -= peer->is_server;
     peer->met = true;
+    peer->met_ns = clock_now_ns();
+}
+
+bool peer_met_since(struct peer_table *table, const uint8_t engine_id[16], bool is_server, uint64_t since_ns)
+{
+    for (struct peer *peer = table->peers; peer; peer = peer->next) {
+        if (peer->met && peer->met_ns >= since_ns && usable(peer, engine_id, is_server))
+            return true;
+    }
+    return false;
 }
 
 void peer_put(struct peer_table *table, struct peer *peer)

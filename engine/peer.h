@@ -34,6 +34,7 @@ struct peer {
     bool dead;
     union nic_address address;
     uint32_t references;     /* connections and handshakes */
+    uint64_t met_ns;         /* when that was */
     uint64_t idle_since_ns;  /* when the last reference went */
     unsigned flow_count;     /* our threads */
     unsigned flows_open;     /* flows in use: the smaller of both sides' counts; 0: not yet */
@@ -66,6 +67,8 @@ struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, 
  */
 int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, const union nic_address *address,
              struct peer **out);
+/* Has a first handshake with this engine id come to its end since then? Its peer lives. */
+bool peer_met_since(struct peer_table *table, const uint8_t engine_id[16], bool is_server, uint64_t since_ns);
 /* A handshake with it has come to its end. */
 void peer_met(struct peer_table *table, struct peer *peer);
 /* The last reference of a dead peer, or one that was not met, frees it; else it is kept a while for the next connection. */

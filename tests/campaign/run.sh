@@ -148,8 +148,10 @@ FINDINGS_MAX=40 # of one fuzzing worker: then it is over, the same one is found 
 fuzz_turn() {
     local folder=$keep/corpus/$2-$1
     mkdir -p "$folder"
+    local longest=4200
+    [ "$2" = bootstrap ] && longest=17000 # an OFFER has up to 16 KiB
     program "fuzz_$2"
-    "${command[@]}" -verbosity=0 -print_final_stats=1 -max_len=4200 -timeout=25 -rss_limit_mb=4096 \
+    "${command[@]}" -verbosity=0 -print_final_stats=1 -max_len=$longest -timeout=25 -rss_limit_mb=4096 \
         -max_total_time=$(($3 / 1000)) -seed=$((SRANDOM >> 1 | 1)) -artifact_prefix="$keep/found/$2-" \
         "$folder" "$HERE/corpus/$2" >>"$keep/logs/fuzz-$2-$1" 2>&1 &
     wait $!

@@ -425,6 +425,17 @@ static void check_pool(const struct node *node)
     }
 }
 
+/* Whom it has met once shares the flows of all connections, in each direction of connecting. */
+static void check_peers(const struct node *node)
+{
+    for (const struct peer *peer = node->engine->peers.peers; peer; peer = peer->next) {
+        for (const struct peer *other = peer->next; other; other = other->next) {
+            if (peer->is_server == other->is_server && memcmp(peer->engine_id, other->engine_id, 16) == 0)
+                machine_fail("node %u has met one engine twice", node->index);
+        }
+    }
+}
+
 static void end_node(struct node *node)
 {
     machine_sleep(SETTLE_NS + cluster_random(SETTLE_NS));
@@ -432,6 +443,8 @@ static void end_node(struct node *node)
         machine_sleep(1000000);
     check_counters(node);
     check_pool(node);
+    if (cluster.options.meets_once)
+        check_peers(node);
     if (cluster_random(2))
         uccl_listener_close(node->listener);
     node->serving = false;

@@ -60,6 +60,7 @@ struct cluster_options {
     uint32_t lies_permille, lie_gap_ns; /* as of nic_sim_options */
     uint8_t habit;
     uint64_t honest_ns;          /* sessions of others are over by then; 0: no bound */
+    bool meets_once;             /* handshakes are quick and honest: no two engines meet twice */
 };
 
 struct session;

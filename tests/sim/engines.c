@@ -50,6 +50,7 @@ static void set_defaults(struct cluster_options *options, struct rng *rng)
 
 static void set_clean(struct cluster_options *options, struct rng *rng)
 {
+    options->meets_once = true;
     options->nic.place = rng_below(rng, 2);
     if (rng_below(rng, 2))
         options->nic.datagram_bytes = 8972;
@@ -82,6 +83,7 @@ static void set_corrupt(struct cluster_options *options, struct rng *rng)
 /* Threads that share one engine, kept from running at any moment. */
 static void set_lend(struct cluster_options *options, struct rng *rng)
 {
+    options->meets_once = true;
     options->mixed = false;
     options->params.num_engines = 1 + rng_below(rng, 2);
     options->params.lend = LEND_YES;
