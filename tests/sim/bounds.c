@@ -143,6 +143,18 @@ void bounds_narrow(struct options *options, struct rng *rng)
     options->limit_ns = UINT64_C(24000) * NS_PER_MS;
 }
 
+/* Messages of one byte, and of none: whoever waits for credit asks for it, however little there is to send. */
+void bounds_empty(struct options *options, struct rng *rng)
+{
+    one_by_one(options);
+    options->messages = 300;
+    options->size_max = rng_below(rng, 3);
+    options->params.cc = CC_EQDS;
+    options->params.speculate_kb = 1;
+    lose(options, 100000);
+    options->limit_ns = UINT64_C(20000) * NS_PER_MS;
+}
+
 /* What an earlier incarnation of the peer sent is still under way. */
 void bounds_strays(struct options *options, struct rng *rng)
 {

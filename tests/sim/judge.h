@@ -26,5 +26,6 @@ void bounds_dead_path(struct options *options, struct rng *rng);
 void bounds_crawl(struct options *options, struct rng *rng);
 void bounds_strays(struct options *options, struct rng *rng);
 void bounds_narrow(struct options *options, struct rng *rng);
+void bounds_empty(struct options *options, struct rng *rng);
 
 #endif

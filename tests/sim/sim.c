@@ -507,6 +507,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("crawl", bounds_crawl),
     SCENARIO("strays", bounds_strays),
     SCENARIO("narrow", bounds_narrow),
+    SCENARIO("empty", bounds_empty),
     SCENARIO("placing-clean", placing_clean),
     SCENARIO("placing-loss", placing_loss),
     SCENARIO("placing-silent", placing_silent),
