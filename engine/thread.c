@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -691,6 +692,24 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
                                   &thread->queue);
 }
 
+/*
+ * Starts a thread that takes no signal of the process. An application that blocks a signal in its own threads, to read
+ * it from a signalfd, relies on that no other thread is open for it. Faults stay open: they hit the thread that
+ * causes them, and the application may have a handler for its own memory.
+ */
+static int create_deaf(pthread_t *out, void *(*run)(void *), void *argument)
+{
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&blocked, faults[i]);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before); /* a new thread inherits it */
+    int failed = pthread_create(out, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return failed;
+}
+
 int thread_start(struct engine_thread *thread, const struct thread_setup *setup)
 {
     thread->params = setup->params;
@@ -704,7 +723,7 @@ int thread_start(struct engine_thread *thread, const struct thread_setup *setup)
     thread->context = setup->context;
     int error = thread_build(thread, setup);
     if (!error) {
-        int failed = pthread_create(&thread->pthread, NULL, thread_main, thread);
+        int failed = create_deaf(&thread->pthread, thread_main, thread);
         thread->started = failed == 0;
         if (failed) {
             LOG_ERR("cannot start engine thread %u: %s", setup->index, strerror(failed));
