@@ -42,6 +42,7 @@ static int post(struct uccl_conn *conn, struct uccl_request *request, enum threa
         atomic_fetch_add_explicit(&request->mr->users, 1, memory_order_relaxed);
     if (request->staged.memory)
         count_staged(conn, 1); /* before the command: see `staged` in thread.h */
+    uccl_request *handle = request_handle(request); /* of this life: it may be over as soon as it is posted */
     atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_relaxed);
     if (!thread_post(conn->thread, command, request)) {
         if (request->mr)
@@ -52,7 +53,7 @@ static int post(struct uccl_conn *conn, struct uccl_request *request, enum threa
         thread_try_round(conn->thread);
         return UCCL_EAGAIN;
     }
-    *out = request;
+    *out = handle;
     return UCCL_OK;
 }
 
@@ -119,8 +120,9 @@ static int collect(struct uccl_request *request, size_t *bytes)
     return status;
 }
 
-UCCL_API int uccl_test(uccl_request *request, int *done, size_t *bytes)
+UCCL_API int uccl_test(uccl_request *handle, int *done, size_t *bytes)
 {
+    struct uccl_request *request = request_find(handle);
     if (!request || !done)
         return UCCL_EINVAL;
     if (!has_ended(request)) {
@@ -134,8 +136,9 @@ UCCL_API int uccl_test(uccl_request *request, int *done, size_t *bytes)
     return collect(request, bytes);
 }
 
-UCCL_API int uccl_wait(uccl_request *request, int timeout_ms, size_t *bytes)
+UCCL_API int uccl_wait(uccl_request *handle, int timeout_ms, size_t *bytes)
 {
+    struct uccl_request *request = request_find(handle);
     if (!request)
         return UCCL_EINVAL;
     if (!has_ended(request)) {
@@ -147,8 +150,9 @@ UCCL_API int uccl_wait(uccl_request *request, int timeout_ms, size_t *bytes)
     return collect(request, bytes);
 }
 
-UCCL_API int uccl_cancel(uccl_request *request)
+UCCL_API int uccl_cancel(uccl_request *handle)
 {
+    struct uccl_request *request = request_find(handle);
     if (!request)
         return UCCL_EINVAL;
     if (has_ended(request) || request->flushes) /* that ends by itself */

@@ -63,8 +63,9 @@ static bool grow(struct request_pool *pool)
     uint32_t count = atomic_load(&pool->slab_count);
     struct uccl_request *slab = NULL;
     if ((uint32_t)atomic_load(&pool->top) == 0 && count < pool->slab_max)
-        slab = calloc(SLAB_REQUESTS, sizeof *slab);
+        slab = aligned_alloc(REQUEST_ALIGNMENT, SLAB_REQUESTS * sizeof *slab);
     if (slab) {
+        memset(slab, 0, SLAB_REQUESTS * sizeof *slab);
         uint32_t left = pool->request_max - count * SLAB_REQUESTS;
         pool->slabs[count] = slab;
         atomic_store(&pool->slab_count, count + 1);

@@ -3,6 +3,10 @@
  * Requests and the pool that they come from. The pool is a lock-free stack (Treiber 1986) of indices with
  * a tag against ABA, over slabs that are allocated when first needed and kept: no lock and no allocation
  * once warm, and the request freed last, whose memory is warm, is used next.
+ *
+ * So a request that is tested after it has been collected would be somebody else's by then, or be freed twice. The
+ * handle that the application has is the request's address with the low bits of its generation, by which most such
+ * mistakes are found. Slabs live as long as the pool, so it may look.
  */
 #ifndef UCCL_REQUEST_H
 #define UCCL_REQUEST_H
@@ -17,6 +21,9 @@ struct engine_thread;
 struct nic_mr;
 struct stripe_set;
 
+/* Of the address of a request the bits below are zero: in the application's handle they tell its life. */
+enum { REQUEST_ALIGNMENT = 64 };
+
 /* A command to another engine thread that waits for room in its ring. */
 struct notice {
     struct notice *next;
@@ -30,7 +37,7 @@ struct notice {
 enum request_state { REQUEST_FREE, REQUEST_PENDING, REQUEST_ENDED };
 
 struct uccl_request {
-    struct core_msg msg;          /* first: request_of() */
+    _Alignas(REQUEST_ALIGNMENT) struct core_msg msg; /* first: request_of() */
     uint8_t *buffer;
     struct staged staged;         /* where the CPU cannot touch the buffer */
     struct uccl_mr *mr;           /* or NULL */
@@ -50,7 +57,7 @@ struct uccl_request {
     _Atomic uint32_t state;       /* enum request_state; ENDED is stored with release by the engine's
                                      owner and loaded with acquire by test and wait */
     _Atomic uint32_t next;        /* index + 1 of the next free one */
-    _Atomic uint32_t generation;  /* counts uses, so that a late cancel finds its own */
+    _Atomic uint32_t generation;  /* counts uses, so that a late cancel or a stale handle is found out */
     uint32_t index;
 };
 
@@ -68,6 +75,24 @@ struct request_pool {
 static inline struct uccl_request *request_of(const struct core_msg *msg)
 {
     return (struct uccl_request *)(uintptr_t)msg;
+}
+
+/* What the application gets of a request that has been taken. */
+static inline struct uccl_request *request_handle(struct uccl_request *request)
+{
+    uint32_t life = atomic_load_explicit(&request->generation, memory_order_relaxed) % REQUEST_ALIGNMENT;
+    return (struct uccl_request *)((uintptr_t)request + life);
+}
+
+/* The request of a handle; NULL: there is none, or it was collected since, unless many later ones were, too. */
+static inline struct uccl_request *request_find(struct uccl_request *handle)
+{
+    uint32_t life = (uintptr_t)handle % REQUEST_ALIGNMENT;
+    struct uccl_request *request = (struct uccl_request *)((uintptr_t)handle - life);
+    if (!request || atomic_load_explicit(&request->generation, memory_order_relaxed) % REQUEST_ALIGNMENT != life ||
+        atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_FREE)
+        return NULL;
+    return request;
 }
 
 int request_pool_init(struct request_pool *pool, uint64_t max_requests);

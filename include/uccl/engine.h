@@ -368,6 +368,8 @@ int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, u
 /*
  * Has the request ended? Writes 1 or 0 to `done`. Once it has: returns its status (0 or an error),
  * writes the bytes moved to `bytes` (may be NULL), and frees the request. While pending returns 0.
+ * UCCL_EINVAL, here and below: the request was freed before. That is noticed as far as possible: not after many later
+ * requests, nor when two threads collect one at the same time.
  * Never blocks; may run one bounded round of the engine on the caller's thread.
  * One thread at a time per request.
  */

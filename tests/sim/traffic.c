@@ -197,7 +197,7 @@ static bool post(struct stream *stream)
                                 .cancel_ns = UINT64_MAX};
     if (plan.cancel[stream->kind])
         pending->cancel_ns = machine.now_ns + plan.cancel_after_ns[stream->kind];
-    buffer->request = request;
+    buffer->request = request_find(request);
     *stream->live_tail = pending;
     stream->live_tail = &pending->next;
     stream->live_count++;
@@ -553,7 +553,8 @@ void traffic_watch(struct side *side)
 {
     for (unsigned kind = 0; kind < KINDS; kind++) {
         for (struct pending *pending = side->streams[kind].live; pending; pending = pending->next) {
-            if (!pending->waited_for || pending->request->state != REQUEST_ENDED)
+            const struct uccl_request *request = request_find(pending->request); /* NULL: just collected */
+            if (!pending->waited_for || !request || request->state != REQUEST_ENDED)
                 continue;
             if (pending->ended_seen)
                 machine_fail("session %u: request %u has ended, and who waits for it sleeps on",

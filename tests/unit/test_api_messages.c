@@ -153,6 +153,63 @@ BOTH(api_messages, many_in_order)
     pair_close(&pair);
 }
 
+/* ---- requests that were collected ------------------------------------------------------------- */
+
+static void is_gone(uccl_request *request)
+{
+    int done = 7;
+    size_t bytes = 7;
+    IS(uccl_test(request, &done, &bytes), UCCL_EINVAL);
+    IS(uccl_wait(request, 0, &bytes), UCCL_EINVAL);
+    IS(uccl_wait(request, -1, &bytes), UCCL_EINVAL);
+    IS(uccl_cancel(request), UCCL_EINVAL);
+    cr_assert(done == 7 && bytes == 7, "written though it failed");
+}
+
+BOTH(api_collected, is_not_collected_again)
+{
+    struct pair pair;
+    uint8_t byte[2];
+    pair_open(&pair, lend);
+    uccl_request *recv = post_recv(pair.conn[1], byte, 1), *send = post_send(pair.conn[0], "x", 1);
+    end_of(recv, 0);
+    int done = 0;
+    while (!done)
+        IS(uccl_test(send, &done, NULL), 0);
+    is_gone(recv);
+    is_gone(send);
+    uccl_request *first = post_recv(pair.conn[1], byte, 1), *second = post_recv(pair.conn[1], byte + 1, 1);
+    cr_assert(first != second, "one request was handed out twice");
+    is_gone(recv); /* though their memory is in use again */
+    is_gone(send);
+    IS(uccl_wait(first, 1, NULL), UCCL_ETIMEDOUT);
+    for (unsigned i = 0; i < 2; i++)
+        end_of(post_send(pair.conn[0], "yz" + i, 1), 0);
+    end_of(first, 0);
+    end_of(second, 0);
+    cr_assert(memcmp(byte, "yz", 2) == 0, "a late cancel has hit another request");
+    pair_close(&pair);
+}
+
+/* As long as its memory is in use less than 64 times since. */
+Test(api_collected, is_known_through_many_lives, .timeout = TIMEOUT_S)
+{
+    struct pair pair;
+    uint8_t byte;
+    pair_open(&pair, "no");
+    uccl_request *old = post_recv(pair.conn[1], &byte, 1);
+    end_of(post_send(pair.conn[0], "x", 1), 0);
+    end_of(old, 0);
+    for (unsigned i = 0; i < 62; i++) {
+        is_gone(old);
+        uccl_request *recv = post_recv(pair.conn[1], &byte, 1);
+        is_gone(old);
+        end_of(post_send(pair.conn[0], "x", 1), 0);
+        end_of(recv, 0);
+    }
+    pair_close(&pair);
+}
+
 /* ---- cancelling ------------------------------------------------------------------------------ */
 
 BOTH(api_cancel, a_receive)
