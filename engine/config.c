@@ -30,6 +30,7 @@
 #include "../api/export.h"
 #include "fault.h"
 #include "log.h"
+#include "process.h"
 
 #define PREFIX "UCCL_"
 #define CONF_FILE_NAME "UCCL_CONF_FILE"
@@ -296,20 +297,26 @@ void config_format(const struct params *params, size_t offset, char *out, size_t
 
 /* ---- which value counts ----------------------------------------------------------------------- */
 
+static pthread_mutex_t first_time_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void config_after_fork(void)
+{
+    pthread_mutex_init(&first_time_lock, NULL);
+}
+
 /* True the first time in this process that it is asked about `key`, while the list has room. */
 static bool first_time(const char *key)
 {
-    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static char told[WARNINGS_MAX][NAME_SHOWN_MAX + 1];
     static unsigned count;
     bool first = true;
-    pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&first_time_lock);
     for (unsigned i = 0; i < count && first; i++)
         first = strncmp(told[i], key, NAME_SHOWN_MAX) != 0;
     first = first && count < WARNINGS_MAX;
     if (first)
         snprintf(told[count++], sizeof told[0], "%s", key);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&first_time_lock);
     return first;
 }
 
@@ -745,6 +752,7 @@ UCCL_API int uccl_param_value(const uccl_config *config, unsigned index, char *v
     struct sources sources;
     struct found found;
     struct params params = {0};
+    CANCEL_LATER;
     int result = load_sources(&sources, config);
     if (result == UCCL_OK)
         result = resolve_value(&sources, (enum param_index)index, &params, &found);

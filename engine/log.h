@@ -8,6 +8,9 @@
 
 #include "uccl/engine.h"
 
+/* In the child: nobody but the calling thread is inside the callback any more. */
+void log_after_fork(void);
+
 void log_set_level(enum uccl_log_level level);
 enum uccl_log_level log_level(void);
 void log_write(enum uccl_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -29,8 +29,7 @@ static struct mem_runtime runtime = {.sonames = sonames,
                                      .names = names,
                                      .functions = (void **)&cuda,
                                      .count = sizeof names / sizeof names[0],
-                                     .optional = 1,
-                                     .lock = PTHREAD_MUTEX_INITIALIZER};
+                                     .optional = 1};
 _Static_assert(sizeof cuda == sizeof names, "a function for each name");
 
 static const char *error_text(int error)

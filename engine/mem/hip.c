@@ -26,8 +26,7 @@ static const char *const sonames[] = {"libamdhip64.so.7", "libamdhip64.so.6", "l
 static struct mem_runtime runtime = {.sonames = sonames,
                                      .names = names,
                                      .functions = (void **)&hip,
-                                     .count = sizeof names / sizeof names[0],
-                                     .lock = PTHREAD_MUTEX_INITIALIZER};
+                                     .count = sizeof names / sizeof names[0]};
 _Static_assert(sizeof hip == sizeof names, "a function for each name");
 
 static struct hsa {
@@ -41,8 +40,7 @@ static struct mem_runtime hsa_runtime = {.sonames = hsa_sonames,
                                          .names = hsa_names,
                                          .functions = (void **)&hsa,
                                          .count = 1,
-                                         .optional = 1,
-                                         .lock = PTHREAD_MUTEX_INITIALIZER};
+                                         .optional = 1};
 _Static_assert(sizeof hsa == sizeof hsa_names, "a function for each name");
 
 /* ---- what there is --------------------------------------------------------------------------- */

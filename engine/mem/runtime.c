@@ -4,7 +4,15 @@
 #include "log.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stddef.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* all but `ready`, of all runtimes */
+
+void mem_runtime_after_fork(void)
+{
+    pthread_mutex_init(&lock, NULL);
+}
 
 /* Under the lock. */
 static bool look_up(struct mem_runtime *runtime, void *library)
@@ -24,7 +32,7 @@ bool mem_runtime_find(struct mem_runtime *runtime, bool load)
 {
     if (atomic_load_explicit(&runtime->ready, memory_order_acquire))
         return true;
-    pthread_mutex_lock(&runtime->lock);
+    pthread_mutex_lock(&lock);
     bool ready = atomic_load_explicit(&runtime->ready, memory_order_relaxed);
     for (unsigned i = 0; !ready && !runtime->missing && runtime->sonames[i]; i++) {
         void *library = dlopen(runtime->sonames[i], RTLD_NOW | (load ? 0 : RTLD_NOLOAD)); /* never closed */
@@ -34,6 +42,6 @@ bool mem_runtime_find(struct mem_runtime *runtime, bool load)
         ready = look_up(runtime, library);
         atomic_store_explicit(&runtime->ready, ready, memory_order_release);
     }
-    pthread_mutex_unlock(&runtime->lock);
+    pthread_mutex_unlock(&lock);
     return ready;
 }

@@ -11,7 +11,6 @@
 #ifndef UCCL_RUNTIME_H
 #define UCCL_RUNTIME_H
 
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
@@ -21,11 +20,13 @@ struct mem_runtime {
     void **functions;             /* in the same order */
     unsigned count;
     unsigned optional;            /* the last so many may be missing: NULL then */
-    pthread_mutex_t lock;
     const char *soname;           /* that was found, or NULL */
     const char *missing;          /* the function that it lacks, or NULL */
     _Atomic bool ready;           /* everything is there; pairs: release here, acquire in mem_runtime_find() */
 };
+
+/* In the child: nobody else holds a lock here any more. */
+void mem_runtime_after_fork(void);
 
 /* True: its functions may be called. `load`: not only if the process has the library already. */
 bool mem_runtime_find(struct mem_runtime *runtime, bool load);

@@ -80,7 +80,11 @@ typedef void (*uccl_log_fn)(void *user, enum uccl_log_level level, const char *t
 
 /*
  * Sends the log of the whole process to `fn` (NULL: back to stderr). Takes effect for messages that
- * start after the call. The level is the parameter UCCL_LOG_LEVEL of the engine opened last.
+ * start after the call. Returns when no thread is inside the callback that was replaced, whose data may then be
+ * freed: the caller must not hold a lock that the callback takes. Inside the callback the call only notes `fn`:
+ * it takes effect when that callback has returned, and the data must live on.
+ * What a callback causes to be logged itself goes to stderr. The level is the parameter UCCL_LOG_LEVEL of the engine
+ * opened last.
  */
 void uccl_set_log(uccl_log_fn fn, void *user);
 

@@ -2,7 +2,7 @@
 /*
  * Many threads write to the log while others change where it goes. A line always meets a function and
  * its own `user`, never one of another pair; lines come whole; and once uccl_set_log() has returned,
- * lines that start later go to the new place.
+ * lines that start later go to the new place, and nobody uses what belonged to the old one.
  */
 #include "stress.h"
 
@@ -73,6 +73,57 @@ static void *set_sinks(void *argument)
     return NULL;
 }
 
+/* ---- data that is freed once it was replaced ---- */
+
+enum { ALIVE = 0x600d };
+
+static void take_owned(void *user, enum uccl_log_level level, const char *text)
+{
+    volatile unsigned *owned = user;
+    (void)level;
+    (void)text;
+    CHECK(*owned == ALIVE, "freed");
+    if (text[0] == 'a') /* lines of some threads take longer */
+        sleep_us(1);
+    CHECK(*owned == ALIVE, "freed meanwhile");
+}
+
+static void *write_until_over(void *argument)
+{
+    unsigned index = *(unsigned *)argument;
+    while (!atomic_load(&over))
+        LOG_ERR("%c", 'a' + (char)index);
+    return NULL;
+}
+
+static void free_what_was_replaced(void)
+{
+    pthread_t writers[WRITERS];
+    static unsigned indices[WRITERS];
+    volatile unsigned *owned = NULL;
+    atomic_store(&over, 0);
+    uccl_set_log(take_0, &sinks[0]);
+    for (unsigned i = 0; i < rounds / 20; i++) {
+        volatile unsigned *next = malloc(sizeof *next);
+        CHECK(next, "malloc");
+        *next = ALIVE;
+        uccl_set_log(take_owned, (void *)(uintptr_t)next);
+        if (owned)
+            *owned = 0;
+        free((void *)(uintptr_t)owned);
+        owned = next;
+        for (unsigned j = 0; i == 0 && j < WRITERS; j++) {
+            indices[j] = j;
+            CHECK(pthread_create(&writers[j], NULL, write_until_over, &indices[j]) == 0, "pthread_create");
+        }
+    }
+    atomic_store(&over, 1);
+    for (unsigned i = 0; i < WRITERS; i++)
+        pthread_join(writers[i], NULL);
+    uccl_set_log(functions[0], &sinks[0]);
+    free((void *)(uintptr_t)owned);
+}
+
 int main(void)
 {
     pthread_t writers[WRITERS], setters[SETTERS];
@@ -100,6 +151,7 @@ int main(void)
         LOG_ERR("thread %u line %u %s", (unsigned)WRITERS, i, "whole");
         CHECK(atomic_load(&sink->lines) == before + 1, "a line went to the old place");
     }
+    free_what_was_replaced();
     printf("ok: %u lines\n", atomic_load(&lines));
     return 0;
 }

@@ -3,9 +3,11 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "log.h"
@@ -139,6 +141,90 @@ Test(log, null_callback_goes_back_to_stderr)
     capture(UCCL_LOG_ERROR, line, sizeof line);
     cr_assert_str_eq(line, "uccl: error: text 1\n");
     cr_assert_eq(seen.calls, 1);
+}
+
+/* ---- a callback that was replaced is left ---- */
+
+struct busy {
+    atomic_int inside, left;
+};
+
+static void take_long(void *user, enum uccl_log_level level, const char *text)
+{
+    struct busy *busy = user;
+    struct timespec moment = {0, 100000000};
+    (void)level;
+    (void)text;
+    atomic_store(&busy->inside, 1);
+    nanosleep(&moment, NULL);
+    atomic_store(&busy->left, 1);
+}
+
+static void *write_once(void *argument)
+{
+    (void)argument;
+    LOG_ERR("x");
+    return NULL;
+}
+
+Test(log, nobody_is_inside_a_replaced_callback, .timeout = 10)
+{
+    struct busy busy = {0};
+    struct seen seen = {0};
+    pthread_t thread;
+    uccl_set_log(take_long, &busy);
+    cr_assert_eq(pthread_create(&thread, NULL, write_once, NULL), 0);
+    while (!atomic_load(&busy.inside))
+        sched_yield();
+    uccl_set_log(remember, &seen);
+    cr_assert_eq(atomic_load(&busy.left), 1, "its data may be in use still");
+    LOG_ERR("x");
+    cr_assert_eq(seen.calls, 1);
+    pthread_join(thread, NULL);
+}
+
+/* Two that replace each other from inside: neither waits for the other. */
+static pthread_barrier_t both_inside;
+
+static void replace_together(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)level;
+    (void)text;
+    pthread_barrier_wait(&both_inside);
+    uccl_set_log(remember, user);
+    pthread_barrier_wait(&both_inside);
+}
+
+Test(log, two_callbacks_may_set_the_log, .timeout = 10)
+{
+    struct seen seen = {0};
+    pthread_t threads[2];
+    pthread_barrier_init(&both_inside, NULL, 2);
+    uccl_set_log(replace_together, &seen);
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(pthread_create(&threads[i], NULL, write_once, NULL), 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    LOG_ERR("x");
+    cr_assert_eq(seen.calls, 1);
+}
+
+/* What a callback causes to be logged goes to stderr, not to itself again. */
+static void log_again(void *user, enum uccl_log_level level, const char *text)
+{
+    remember(user, level, text);
+    LOG_ERR("text %d", 2);
+}
+
+Test(log, callback_may_log, .timeout = 10)
+{
+    struct seen seen = {0};
+    char line[256];
+    uccl_set_log(log_again, &seen);
+    capture(UCCL_LOG_ERROR, line, sizeof line);
+    cr_assert_eq(seen.calls, 1);
+    cr_assert_str_eq(seen.text, "text 1");
+    cr_assert_str_eq(line, "uccl: error: text 2\n");
 }
 
 /* A callback may change the log itself: no lock is held while it runs. */

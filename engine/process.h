@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The process that the library is a guest in: it may fork, and its threads may be cancelled.
+ *
+ * Fork. A child inherits engines whose threads it does not have, and sockets that it shares with the parent. It must
+ * touch neither. So each engine keeps the number of the process that opened it, and public calls compare that
+ * number with the one of the process they run in. That one stands in a page which the kernel empties in a child
+ * (MADV_WIPEONFORK, Linux 4.14), however the child was made; a handler of pthread_atfork() empties it too, for
+ * kernels that cannot. A child that opens an engine gets a number of its own, above all that it inherited.
+ *
+ * Cancellation. A thread that is cancelled inside a call would take with it what it holds: an engine that it
+ * has borrowed, a lock, a descriptor. So calls put cancellation off until they return.
+ */
+#ifndef UCCL_PROCESS_H
+#define UCCL_PROCESS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The number of this process; 0: none yet. It does not change between forks, so plain loads will do. */
+extern const volatile uint32_t *process_number;
+
+/* Watches for forks from here on. Any thread, any number of times. */
+void process_prepare(void);
+
+/* The same; this process gets a number if it has none. Returns it. */
+uint32_t process_enter(void);
+
+/* Whether what process `number` has opened is only inherited here. */
+static inline bool process_forked(uint32_t number)
+{
+    return *process_number != number;
+}
+
+/* From here to the end of the block the thread is not cancelled; then as before. */
+#define CANCEL_LATER __attribute__((cleanup(cancel_restore), unused)) int cancel_state_ = cancel_put_off()
+
+static inline int cancel_put_off(void)
+{
+    int before = PTHREAD_CANCEL_ENABLE;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    return before;
+}
+
+static inline void cancel_restore(const int *before)
+{
+    int ignored;
+    pthread_setcancelstate(*before, &ignored);
+}
+
+#endif
