@@ -81,6 +81,7 @@ UCCL_API int uccl_handle_from_address(const char *host, uint16_t port, struct uc
 {
     if (!host || !out || port == 0)
         return UCCL_EINVAL;
+    CANCEL_LATER;
     char service[8];
     snprintf(service, sizeof service, "%u", port);
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found;
@@ -132,14 +133,27 @@ struct connecting {
     uint64_t nonce;               /* not 0 */
 };
 
+/* Under the lock. */
+static void unlink_connecting(struct connecting *c)
+{
+    struct connecting **link = &c->engine->connecting;
+    while (*link != c)
+        link = &(*link)->next;
+    *link = c->next;
+}
+
+/* In a child of fork(): its connection, if any, goes with the engine. */
+static void connecting_forget(struct connecting *c)
+{
+    bootstrap_free(c->boot);
+    free(c);
+}
+
 static void connecting_free(struct connecting *c)
 {
     struct uccl_engine *engine = c->engine;
     pthread_mutex_lock(&engine->lock);
-    struct connecting **link = &engine->connecting;
-    while (*link != c)
-        link = &(*link)->next;
-    *link = c->next;
+    unlink_connecting(c);
     if (c->has_id)
         put_conn_id(engine, c->conn_id);
     if (c->peer)
@@ -457,6 +471,16 @@ void connects_end(struct uccl_engine *engine)
     }
 }
 
+void connects_inherited(struct uccl_engine *engine)
+{
+    while (engine->connecting) {
+        struct connecting *c = engine->connecting;
+        engine->connecting = c->next;
+        pending_put(c);
+        connecting_forget(c);
+    }
+}
+
 void connects_forget(void)
 {
     for (uint32_t slot = 0; slot < PENDING_MAX; slot++)
@@ -512,6 +536,9 @@ UCCL_API int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int t
     struct connecting *c;
     if (!engine || !handle || !out)
         return UCCL_EINVAL;
+    if (inherited(engine))
+        return UCCL_EFORKED;
+    CANCEL_LATER;
     int result = connecting_of(engine, handle, timeout_ms, &c);
     if (result)
         return result;
@@ -539,10 +566,17 @@ UCCL_API void uccl_connect_cancel(struct uccl_handle *handle)
 {
     if (!handle)
         return;
+    CANCEL_LATER;
     struct connecting *c = pending_claim(handle);
     if (!c)
         return;
     memset(handle->state, 0, sizeof handle->state);
     pending_put(c);
-    connecting_free(c);
+    if (!inherited(c->engine)) {
+        connecting_free(c);
+    } else if (pthread_mutex_trylock(&c->engine->lock) == 0) { /* else the list may be half changed: it is left */
+        unlink_connecting(c);
+        pthread_mutex_unlock(&c->engine->lock);
+        connecting_forget(c);
+    }
 }

@@ -241,6 +241,9 @@ UCCL_API int uccl_conn_close(uccl_conn *conn)
 {
     if (!conn)
         return UCCL_EINVAL;
+    if (inherited(conn->engine))
+        return UCCL_EFORKED;
+    CANCEL_LATER;
     struct uccl_engine *engine = conn->engine;
     conn_start_close(conn, engine->params.linger_ms);
     /* the core ends it within the linger time and a grace, whatever the peer does */
@@ -255,18 +258,37 @@ UCCL_API int uccl_conn_close(uccl_conn *conn)
 
 UCCL_API int uccl_conn_status(const uccl_conn *conn)
 {
-    return conn ? atomic_load_explicit(&conn->status, memory_order_acquire) : UCCL_EINVAL;
+    if (!conn)
+        return UCCL_EINVAL;
+    if (inherited(conn->engine))
+        return UCCL_EFORKED;
+    return atomic_load_explicit(&conn->status, memory_order_acquire);
 }
 
 UCCL_API int uccl_conn_peer(const uccl_conn *conn, char *out, size_t size)
 {
     if (!conn || !out || size == 0)
         return UCCL_EINVAL;
+    if (inherited(conn->engine))
+        return UCCL_EFORKED;
+    CANCEL_LATER;
     address_text(&conn->address, out, size);
     return UCCL_OK;
 }
 
 /* ---- end of the engine --------------------------------------------------------------------- */
+
+void connections_forget(struct uccl_engine *engine)
+{
+    while (engine->listeners)
+        engine->listeners = listener_forget(engine->listeners);
+    while (engine->conns) {
+        struct uccl_conn *conn = engine->conns;
+        engine->conns = conn->next;
+        unmap_ends(conn);
+        free(conn);
+    }
+}
 
 void connections_end(struct uccl_engine *engine)
 {

@@ -92,6 +92,7 @@ static int start_threads(struct uccl_engine *engine)
             seed = clock_now_ns() + i;
         int error = thread_start(&engine->threads[i],
                                  &(struct thread_setup){.params = &engine->params,
+                                                        .process = engine->process,
                                                         .nic = engine->nic,
                                                         .device = engine->device,
                                                         .index = i,
@@ -175,10 +176,12 @@ UCCL_API int uccl_open(const uccl_config *config, uccl_engine **out)
 {
     if (!out)
         return UCCL_EINVAL;
+    CANCEL_LATER;
     struct uccl_engine *engine = calloc(1, sizeof *engine);
     if (!engine)
         return UCCL_ENOMEM;
     engine->event_fd = -1;
+    engine->process = process_enter();
     pthread_mutex_init(&engine->lock, NULL);
     int error = config_resolve(config, &engine->params);
     mem_cache_init(&engine->regions, (uint32_t)engine->params.mr_cache);
@@ -194,10 +197,43 @@ UCCL_API int uccl_open(const uccl_config *config, uccl_engine **out)
     return UCCL_OK;
 }
 
+/*
+ * In a child of fork(): frees our copy of what the parent has, and closes our descriptors, which leaves the parent's as
+ * they are. What another thread held locked when the process forked may be half changed: it is left.
+ */
+static void forget(struct uccl_engine *engine)
+{
+    if (pthread_mutex_trylock(&engine->lock) == 0) {
+        connects_inherited(engine);
+        connections_forget(engine);
+        peer_table_forget(&engine->peers);
+        while (engine->mrs) {
+            struct uccl_mr *mr = engine->mrs;
+            engine->mrs = mr->next;
+            free(mr);
+        }
+        pthread_mutex_unlock(&engine->lock);
+    }
+    bool leave = !engine->nic->caps(engine->device)->close_in_child;
+    for (unsigned i = 0; i < engine->thread_count; i++) {
+        engine->threads[i].started = false;
+        if (leave)
+            engine->threads[i].queue = NULL;
+    }
+    if (leave)
+        engine->device = NULL;
+    destroy(engine);
+}
+
 UCCL_API int uccl_close(uccl_engine *engine)
 {
     if (!engine)
         return UCCL_EINVAL;
+    CANCEL_LATER;
+    if (inherited(engine)) {
+        forget(engine);
+        return UCCL_OK;
+    }
     connects_end(engine);
     connections_end(engine);
     pthread_mutex_lock(&engine->lock);
@@ -216,7 +252,11 @@ UCCL_API int uccl_close(uccl_engine *engine)
 
 UCCL_API int uccl_device_count(const uccl_engine *engine)
 {
-    return engine ? engine->nic->device_count(engine->device) : UCCL_EINVAL;
+    if (!engine)
+        return UCCL_EINVAL;
+    if (inherited(engine))
+        return UCCL_EFORKED;
+    return engine->nic->device_count(engine->device);
 }
 
 UCCL_API int uccl_device_get(const uccl_engine *engine, int device, struct uccl_device *out)
@@ -224,6 +264,9 @@ UCCL_API int uccl_device_get(const uccl_engine *engine, int device, struct uccl_
     union nic_address address;
     if (!engine || !out)
         return UCCL_EINVAL;
+    if (inherited(engine))
+        return UCCL_EFORKED;
+    CANCEL_LATER;
     int error = engine->nic->device(engine->device, device, out, &address);
     if (!error)
         out->engines = engine->thread_count;
@@ -234,13 +277,20 @@ UCCL_API int uccl_device_get(const uccl_engine *engine, int device, struct uccl_
 
 UCCL_API int uccl_event_fd(uccl_engine *engine)
 {
-    return engine ? engine->event_fd : UCCL_EINVAL;
+    if (!engine)
+        return UCCL_EINVAL;
+    if (inherited(engine))
+        return UCCL_EFORKED;
+    return engine->event_fd;
 }
 
 UCCL_API int uccl_event_arm(uccl_engine *engine)
 {
     if (!engine)
         return UCCL_EINVAL;
+    if (inherited(engine))
+        return UCCL_EFORKED;
+    CANCEL_LATER;
     uint64_t count;
     ssize_t got = read(engine->event_fd, &count, sizeof count);
     (void)got; /* EAGAIN: it was clear */
@@ -262,6 +312,8 @@ UCCL_API int uccl_counter(const uccl_engine *engine, unsigned index, uint64_t *v
 {
     if (!engine || !value || index >= sizeof counter_offsets / sizeof counter_offsets[0])
         return UCCL_EINVAL;
+    if (inherited(engine))
+        return UCCL_EFORKED;
     uint64_t sum = 0;
     for (unsigned i = 0; i < engine->thread_count; i++) {
         const char *counters = (const char *)engine->threads[i].counters;

@@ -110,6 +110,9 @@ static int get_map(uccl_engine *engine, const struct gpu_map **out)
 {
     if (!engine)
         return UCCL_EINVAL;
+    if (inherited(engine))
+        return UCCL_EFORKED;
+    CANCEL_LATER;
     pthread_mutex_lock(&engine->lock);
     int error = engine->gpus ? UCCL_OK : make_map(engine, &engine->gpus);
     *out = engine->gpus;

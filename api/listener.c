@@ -87,6 +87,9 @@ UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct 
 {
     if (!engine || !handle || !out || device < -1)
         return UCCL_EINVAL;
+    if (inherited(engine))
+        return UCCL_EFORKED;
+    CANCEL_LATER;
     struct uccl_device properties;
     union nic_address advertised, address;
     int error = engine->nic->device(engine->device, device < 0 ? 0 : device, &properties, &advertised);
@@ -133,7 +136,7 @@ UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct 
 
 UCCL_API uint16_t uccl_listener_port(const uccl_listener *listener)
 {
-    return listener ? listener->port : 0;
+    return listener && !inherited(listener->engine) ? listener->port : 0;
 }
 
 /* ---- the table of handshakes ----------------------------------------------------------------- */
@@ -414,6 +417,9 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
 {
     if (!listener || !out)
         return UCCL_EINVAL;
+    if (inherited(listener->engine))
+        return UCCL_EFORKED;
+    CANCEL_LATER;
     uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
     if (pthread_mutex_trylock(&listener->lock)) {
         struct timespec until;
@@ -447,10 +453,23 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
     return UCCL_OK;
 }
 
+struct uccl_listener *listener_forget(struct uccl_listener *listener)
+{
+    struct uccl_listener *next = listener->next;
+    for (unsigned i = 0; i < listener->count; i++)
+        bootstrap_free(listener->accepting[i].boot);
+    close(listener->fd);
+    free(listener);
+    return next;
+}
+
 UCCL_API int uccl_listener_close(uccl_listener *listener)
 {
     if (!listener)
         return UCCL_EINVAL;
+    if (inherited(listener->engine))
+        return UCCL_EFORKED;
+    CANCEL_LATER;
     struct uccl_engine *engine = listener->engine;
     pthread_mutex_lock(&engine->lock);
     for (struct uccl_listener **link = &engine->listeners; *link; link = &(*link)->next) {

@@ -28,6 +28,9 @@ UCCL_API int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum
 {
     if (!engine || !out || (!address && length))
         return UCCL_EINVAL;
+    if (inherited(engine))
+        return UCCL_EFORKED;
+    CANCEL_LATER;
     struct uccl_mr *mr = calloc(1, sizeof *mr);
     if (!mr)
         return UCCL_ENOMEM;
@@ -68,8 +71,11 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
 {
     if (!mr)
         return UCCL_EINVAL;
+    if (inherited(mr->engine))
+        return UCCL_EFORKED;
     if (atomic_load(&mr->users))
         return UCCL_EAGAIN;
+    CANCEL_LATER;
     struct uccl_engine *engine = mr->engine;
     pthread_mutex_lock(&engine->lock);
     for (struct uccl_mr **link = &engine->mrs; *link; link = &(*link)->next) {
@@ -90,6 +96,8 @@ UCCL_API int uccl_mr_get_info(const uccl_mr *mr, struct uccl_mr_info *out)
 {
     if (!mr || !out)
         return UCCL_EINVAL;
+    if (inherited(mr->engine))
+        return UCCL_EFORKED;
     const struct mem_identity *is = &mr->region->is;
     *out = (struct uccl_mr_info){.kind = is->ops->kind,
                                  .device = is->device,
@@ -107,6 +115,7 @@ UCCL_API int uccl_mem_status(enum uccl_mem kind, char *text, size_t size)
 {
     if (!text || size == 0)
         return UCCL_EINVAL;
+    CANCEL_LATER;
     const struct mem_ops *ops = mem_ops_of(kind);
     if (ops)
         return ops->status(text, size);
@@ -120,6 +129,8 @@ UCCL_API int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *m
 {
     if (!conn || !out || (!buffer && length) || (mr && !mr_covers(mr, buffer, length)))
         return UCCL_EINVAL;
+    if (inherited(conn->engine))
+        return UCCL_EFORKED;
     if (!mr || !length || mr->region->is.ops->cpu_readable || !mr->nic.handle) {
         *out = NULL; /* what has ended is visible: in host memory, and on a device, where staging put it */
         return UCCL_OK;

@@ -7,6 +7,7 @@
 #include "mem/region.h"
 #include "nic/nic.h"
 #include "peer.h"
+#include "process.h"
 #include "request.h"
 #include "stripe.h"
 #include "thread.h"
@@ -16,6 +17,7 @@
 
 struct uccl_engine {
     struct params params;
+    uint32_t process;             /* that opened it (process.h) */
     uint8_t id[16];
     const struct nic_ops *nic;
     struct nic *device;
@@ -76,6 +78,12 @@ struct uccl_mr {
     _Atomic uint32_t users;       /* requests pending */
 };
 
+/* Whether this is a child of the process that opened the engine: nothing of it may be touched (process.h). */
+static inline bool inherited(const struct uccl_engine *engine)
+{
+    return process_forked(engine->process);
+}
+
 /* connect.c */
 void handle_put(struct uccl_handle *handle, const union nic_address *address);
 socklen_t address_length(const union nic_address *address);
@@ -86,6 +94,8 @@ int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer);
 int poll_ms(uint64_t deadline_ns);
 /* Cancels the never-blocking connects of an engine that is being closed: their handles name nothing any more. */
 void connects_end(struct uccl_engine *engine);
+/* In a child of fork(): frees them and closes their descriptors. Under the lock. */
+void connects_inherited(struct uccl_engine *engine);
 /* For the simulator, whose processes die and leave their connects in the table of this one. */
 void connects_forget(void);
 
@@ -115,5 +125,9 @@ const struct topology *engine_topology(struct uccl_engine *engine);
 void connection_on_event(void *context, const struct core_event *event);
 /* Closes and frees all connections, listeners. */
 void connections_end(struct uccl_engine *engine);
+/* In a child of fork(): frees them and closes their descriptors; nobody is told. Under the lock. */
+void connections_forget(struct uccl_engine *engine);
+/* listener.c: the same of one; returns the next in the list. */
+struct uccl_listener *listener_forget(struct uccl_listener *listener);
 
 #endif

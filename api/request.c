@@ -62,6 +62,8 @@ static int post_message(struct uccl_conn *conn, enum core_msg_kind kind, void *b
 {
     if (!conn || !out || (!buffer && length) || (mr && !mr_covers(mr, buffer, length)))
         return UCCL_EINVAL;
+    if (process_forked(conn->thread->process))
+        return UCCL_EFORKED;
     int32_t status = atomic_load_explicit(&conn->status, memory_order_acquire);
     if (status)
         return status;
@@ -125,6 +127,8 @@ UCCL_API int uccl_test(uccl_request *handle, int *done, size_t *bytes)
     struct uccl_request *request = request_find(handle);
     if (!request || !done)
         return UCCL_EINVAL;
+    if (process_forked(request->thread->process))
+        return UCCL_EFORKED;
     if (!has_ended(request)) {
         thread_try_round(request->thread);
         if (!has_ended(request)) {
@@ -141,7 +145,10 @@ UCCL_API int uccl_wait(uccl_request *handle, int timeout_ms, size_t *bytes)
     struct uccl_request *request = request_find(handle);
     if (!request)
         return UCCL_EINVAL;
+    if (process_forked(request->thread->process))
+        return UCCL_EFORKED;
     if (!has_ended(request)) {
+        CANCEL_LATER; /* with a borrowed engine */
         uint64_t deadline_ns =
             timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
         if (!thread_wait(request->thread, &request->state, REQUEST_PENDING, deadline_ns))
@@ -155,6 +162,8 @@ UCCL_API int uccl_cancel(uccl_request *handle)
     struct uccl_request *request = request_find(handle);
     if (!request)
         return UCCL_EINVAL;
+    if (process_forked(request->thread->process))
+        return UCCL_EFORKED;
     if (has_ended(request) || request->flushes) /* that ends by itself */
         return UCCL_OK;
     return thread_post(request->thread, COMMAND_CANCEL, request) ? UCCL_OK : UCCL_EAGAIN;

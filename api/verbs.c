@@ -2,6 +2,7 @@
 /* uccl_verbs_ports(): verbs ports as the engine sees them, without an engine. Any thread. */
 #include "config.h"
 #include "export.h"
+#include "process.h"
 #include "uccl/engine.h"
 
 #include <stdio.h>
@@ -111,6 +112,7 @@ UCCL_API int uccl_verbs_ports(const uccl_config *config, uccl_verbs_port_fn tell
 
     if (!tell || !status || size == 0)
         return UCCL_EINVAL;
+    CANCEL_LATER;
     *status = '\0';
     int result = config_resolve(config, &params);
     if (!result)

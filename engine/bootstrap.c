@@ -109,13 +109,13 @@ static const char *error_text(int error)
 }
 
 /*
- * The error that a REJECT stands for. Success is no reason, and UCCL_EAGAIN means "call again" to who
+ * The error that a REJECT stands for. Success is no reason, nor is our own process's past, and UCCL_EAGAIN means "call again" to who
  * gets it from uccl_connect(): a peer must not be able to keep a caller going round for ever.
  */
 static int reject_error(const struct bootstrap *boot, unsigned code)
 {
     int error = -(int)code;
-    if (error == UCCL_OK || error_text(error) == NULL)
+    if (error == UCCL_OK || error == UCCL_EFORKED || error_text(error) == NULL)
         return UCCL_EPROTO;
     bool lost = boot->claimed && boot->state == BOOT_OFFERING; /* what our offer claims: see bootstrap_status() */
     return error == UCCL_EAGAIN && !lost ? UCCL_EREFUSED : error;

@@ -290,6 +290,20 @@ void peer_table_free(struct peer_table *table)
         free(table->slots_used[i]);
 }
 
+void peer_table_forget(struct peer_table *table)
+{
+    while (table->peers) {
+        struct peer *peer = table->peers;
+        table->peers = peer->next;
+        for (unsigned i = 0; i < peer->flow_count; i++) {
+            if (peer->flows[i].memory)
+                munmap(peer->flows[i].memory, peer->flows[i].memory_bytes);
+        }
+        free(peer);
+    }
+    peer_table_free(table); /* what is left of an empty one */
+}
+
 /* ---- the first handshake --------------------------------------------------------------------- */
 
 void peer_fill_offer(const struct peer *peer, const struct params *params, struct boot_offer *offer)

@@ -56,6 +56,9 @@ int peer_table_init(struct peer_table *table, const struct nic_ops *nic, const s
 /* Closes every flow; the threads still run. No connection is left. */
 void peer_table_free(struct peer_table *table);
 
+/* In a child of fork(): frees the memory alone. */
+void peer_table_forget(struct peer_table *table);
+
 /* Keys of the living peers with this engine id, the oldest first, for bootstrap_prove(). Returns how many. */
 unsigned peer_keys(struct peer_table *table, const uint8_t engine_id[16], bool is_server,
                    struct boot_key keys[BOOT_PROOFS_MAX]);

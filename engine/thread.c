@@ -5,6 +5,7 @@
 #include "crc32c_hw.h"
 #include "log.h"
 #include "paths.h"
+#include "process.h"
 #include "stripe.h"
 #include "topology.h"
 
@@ -478,9 +479,10 @@ bool thread_push(struct engine_thread *thread, void *object, uint64_t what)
     /* sequentially consistent, like the claim in ring_push before it: pairs with the store of a SLEEPS
      * state and the look at the ring after it in sleep_in_nic */
     uint32_t owner = atomic_load(&thread->owner);
-    if (owner == THREAD_SLEEPS || owner == BORROWER_SLEEPS)
+    if (owner == THREAD_SLEEPS || owner == BORROWER_SLEEPS) {
+        CANCEL_LATER;
         thread->nic->wake(thread->queue);
-    else if (owner == FREE && atomic_load(&thread->staged)) /* borrowers will not do */
+    } else if (owner == FREE && atomic_load(&thread->staged)) /* borrowers will not do */
         futex_wake(&thread->owner, INT_MAX);
     return true;
 }
@@ -525,6 +527,7 @@ static void give_back(struct engine_thread *thread)
 
 void thread_try_round(struct engine_thread *thread)
 {
+    CANCEL_LATER; /* with a borrowed engine */
     if (!try_borrow(thread))
         return;
     COUNT(thread->counters, lends, 1);
@@ -713,6 +716,7 @@ static int create_deaf(pthread_t *out, void *(*run)(void *), void *argument)
 int thread_start(struct engine_thread *thread, const struct thread_setup *setup)
 {
     thread->params = setup->params;
+    thread->process = setup->process;
     thread->nic = setup->nic;
     thread->index = setup->index;
     thread->lend = setup->lend;

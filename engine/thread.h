@@ -68,6 +68,7 @@ struct engine_thread {
     const struct nic_ops *nic;
     const struct params *params;
     struct counters *counters;
+    uint32_t process;       /* that opened the engine (process.h); among what calls look at anyway */
     struct ring ring;
     struct stage *stage;
     thread_event_fn on_event;
@@ -107,6 +108,7 @@ struct engine_thread {
 
 struct thread_setup {
     const struct params *params;
+    uint32_t process;
     const struct nic_ops *nic;
     struct nic *device;
     unsigned index;

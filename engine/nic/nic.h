@@ -34,6 +34,7 @@ struct nic_caps {
     bool hw_timestamps;       /* it says when things came (at_ns below) */
     bool lendable;            /* queues may be driven by changing threads */
     bool room_wakes;          /* wait() ends when there is room for a send that was refused */
+    bool close_in_child;      /* close() in a child of fork() touches nothing of the parent's */
     uint8_t fence;            /* enum nic_fence */
     uint8_t completion;       /* enum nic_completion */
     uint8_t immediate_bits;

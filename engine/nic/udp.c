@@ -74,6 +74,7 @@ static int udp_open(const struct params *params, struct nic **out)
         .may_duplicate = true,
         .lendable = params->udp_io != UDP_IO_URING,
         .room_wakes = true,
+        .close_in_child = true, /* descriptors and memory */
         .fence = NIC_FENCE_NONE,
         .completion = NIC_SENT,
         .datagrams_max = CORE_TRAIN_MAX,

@@ -202,6 +202,7 @@ int verbs_open_with(const struct verbs_lib *lib, const struct params *params, st
                                   .may_duplicate = true,
                                   .hw_timestamps = nic->port->clock.mask != 0,
                                   .lendable = true,
+                                  .close_in_child = false, /* it would destroy the parent's queue pairs */
                                   .fence = places ? NIC_FENCE_PATH : NIC_FENCE_NONE,
                                   .immediate_bits = places ? 32 : 0,
                                   .completion = NIC_SENT,

@@ -14,6 +14,19 @@
  *     for how long. `timeout_ms` < 0 waits without limit, 0 never blocks.
  *   - The library never prints to stdout, never exits, never aborts. Messages go to the log
  *     callback (default: stderr, level warning).
+ *
+ * In a process, for every call unless a comment says otherwise:
+ *   - Signals: engine threads block all signals but faults (SIGSEGV and its kind); those of the process are for the
+ *     application's threads. A handler may interrupt any call, which then goes on. Inside a handler
+ *     only uccl_strerror(), uccl_version(), uccl_build_info() and uccl_distance_name() may be called.
+ *   - Cancellation: no call is a cancellation point. pthread_cancel() does not wake a thread that blocks in a call; it
+ *     acts once that has returned. PTHREAD_CANCEL_ASYNCHRONOUS must be off. Threads may end in any way between calls.
+ *   - exit(): may be called while other threads are inside calls. Engines need not be closed before.
+ *   - fork(): calls that take no object work in the child; it may open engines of its own. A uccl_config and a handle
+ *     without a connect under way are plain memory, and remain usable. On all else that it has inherited, calls fail with
+ *     UCCL_EFORKED (uccl_listener_port() with 0) and touch nothing. Two free the child's copy, without a word to peers:
+ *     uccl_connect_cancel(), and uccl_close(), which also closes the child's descriptors (not those of
+ *     verbs devices). Neither is needed before exec() or exit(). The parent notices nothing.
  */
 #ifndef UCCL_ENGINE_H
 #define UCCL_ENGINE_H
@@ -48,7 +61,8 @@ extern "C" {
     ROW(UCCL_EPROTO, -11, "peer speaks another protocol or version")                              \
     ROW(UCCL_EADDR, -12, "address not usable")                                                    \
     ROW(UCCL_ENODEV, -13, "no such device")                                                       \
-    ROW(UCCL_EIO, -14, "system or device error")
+    ROW(UCCL_EIO, -14, "system or device error")                                                  \
+    ROW(UCCL_EFORKED, -15, "object of the parent process, before fork()")
 
 enum uccl_error {
 #define UCCL_ERROR_ENUM(name, value, text) name = value,

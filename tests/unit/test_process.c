@@ -1,0 +1,663 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The library as a guest in a process: signals that are not its own, threads that are cancelled, forks. Every
+ * public call is in one table, which is compared with the header, so that a new one cannot be forgotten.
+ */
+#include "api_pair.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+enum { CHILD_S = 20, SHORT_MS = 20 };
+
+static void log_nothing(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)text;
+}
+
+/* ---- every public call ----------------------------------------------------------------------- */
+
+/* What the calls work on: a connected pair, and one object of each kind. */
+struct world {
+    struct pair pair;
+    uccl_engine *engine; /* of the others: a third one, that nobody is connected to */
+    uccl_listener *listener;
+    struct uccl_handle handle, half_way; /* of the listener; the second has a connect under way */
+    uccl_mr *mr;
+    uccl_request *request, *other; /* a receive that stays pending; what the calls post */
+    uint8_t buffer[64], registered[64];
+};
+
+static void world_open(struct world *w, const char *lend)
+{
+    uccl_conn *conn;
+    pair_open(&w->pair, lend);
+    w->engine = open_engine(lend, "LINGER_MS", "100", NULL);
+    IS(uccl_listen(w->engine, 0, 0, &w->handle, &w->listener), 0);
+    w->half_way = w->handle;
+    IS(uccl_connect(w->pair.engine[0], &w->half_way, 0, &conn), UCCL_EAGAIN);
+    IS(uccl_reg_mr(w->engine, w->registered, sizeof w->registered, UCCL_MEM_HOST, &w->mr), 0);
+    w->request = post_recv(w->pair.conn[0], w->buffer, sizeof w->buffer);
+}
+
+#define CALL(name) static int call_##name(struct world *w)
+#define CALL_ALONE(name) static int call_##name(struct world *w __attribute__((unused)))
+
+CALL_ALONE(strerror) { return uccl_strerror(0) ? 0 : -1; }
+CALL_ALONE(version) { return uccl_version() ? 0 : -1; }
+CALL_ALONE(build_info) { return uccl_build_info() ? 0 : -1; }
+CALL_ALONE(distance_name) { return uccl_distance_name(0) ? 0 : -1; }
+
+CALL_ALONE(set_log)
+{
+    uccl_set_log(log_nothing, NULL);
+    return 0;
+}
+
+CALL_ALONE(config_create)
+{
+    uccl_config *config;
+    int result = uccl_config_create(&config);
+    uccl_config_destroy(config);
+    return result;
+}
+
+CALL_ALONE(config_set)
+{
+    uccl_config *config;
+    uccl_config_create(&config);
+    int result = uccl_config_set(config, "CC", "bbr") == UCCL_EINVAL ? 0 : -1; /* which is logged */
+    uccl_config_destroy(config);
+    return result;
+}
+
+CALL_ALONE(param_info)
+{
+    struct uccl_param_info info;
+    return uccl_param_info(0, &info);
+}
+
+CALL_ALONE(param_value)
+{
+    char value[64], source[64];
+    return uccl_param_value(NULL, 0, value, sizeof value, source, sizeof source);
+}
+
+CALL_ALONE(counter_info)
+{
+    const char *name, *doc;
+    return uccl_counter_info(0, &name, &doc);
+}
+
+CALL_ALONE(mem_status)
+{
+    char text[256];
+    return uccl_mem_status(UCCL_MEM_HOST, text, sizeof text);
+}
+
+static void port_is_there(void *user, const struct uccl_verbs_port *port)
+{
+    (void)user;
+    (void)port;
+}
+
+CALL_ALONE(verbs_ports)
+{
+    char status[256];
+    uccl_verbs_ports(NULL, port_is_there, NULL, status, sizeof status);
+    return 0;
+}
+
+CALL_ALONE(handle_from_address)
+{
+    struct uccl_handle handle;
+    return uccl_handle_from_address("127.0.0.1", 1, &handle);
+}
+
+CALL_ALONE(open)
+{
+    uccl_engine *engine = open_engine("no", NULL);
+    return uccl_close(engine);
+}
+
+CALL(device_count) { return uccl_device_count(w->engine); }
+
+CALL(device_get)
+{
+    struct uccl_device device;
+    return uccl_device_get(w->engine, 0, &device);
+}
+
+CALL(gpu_count) { return uccl_gpu_count(w->engine); }
+
+CALL(gpu_get)
+{
+    struct uccl_gpu gpu;
+    return uccl_gpu_get(w->engine, 0, &gpu);
+}
+
+CALL(gpu_distance) { return uccl_gpu_distance(w->engine, 0, 0); }
+
+CALL(listen)
+{
+    uccl_listener *listener;
+    struct uccl_handle handle;
+    int result = uccl_listen(w->engine, 0, 0, &handle, &listener);
+    return result ? result : uccl_listener_close(listener);
+}
+
+CALL(listener_port) { return uccl_listener_port(w->listener) ? 1 : UCCL_EFORKED; /* it cannot say more */ }
+
+CALL(connect)
+{
+    uccl_conn *conn;
+    struct uccl_handle handle = w->handle;
+    return uccl_connect(w->pair.engine[0], &handle, SHORT_MS, &conn);
+}
+
+CALL(accept)
+{
+    uccl_conn *conn;
+    return uccl_accept(w->pair.listener, SHORT_MS, &conn);
+}
+
+CALL(connect_cancel)
+{
+    uccl_connect_cancel(&w->half_way);
+    return 0;
+}
+
+CALL(conn_status) { return uccl_conn_status(w->pair.conn[0]); }
+
+CALL(conn_peer)
+{
+    char text[96];
+    return uccl_conn_peer(w->pair.conn[0], text, sizeof text);
+}
+
+CALL(reg_mr)
+{
+    uccl_mr *mr;
+    int result = uccl_reg_mr(w->engine, w->buffer, sizeof w->buffer, UCCL_MEM_AUTO, &mr);
+    return result ? result : uccl_dereg_mr(mr);
+}
+
+CALL(mr_get_info)
+{
+    struct uccl_mr_info info;
+    return uccl_mr_get_info(w->mr, &info);
+}
+
+CALL(dereg_mr) { return uccl_dereg_mr(w->mr); }
+CALL(send_async) { return uccl_send_async(w->pair.conn[1], "hello", 5, NULL, &w->other); }
+CALL(recv_async) { return uccl_recv_async(w->pair.conn[1], w->buffer, 8, NULL, &w->other); }
+CALL(flush) { return uccl_flush(w->pair.conn[0], w->buffer, 8, NULL, &w->other); }
+
+CALL(test)
+{
+    int done;
+    return uccl_test(w->request, &done, NULL);
+}
+
+CALL(wait) { return uccl_wait(w->request, SHORT_MS, NULL); }
+CALL(cancel) { return uccl_cancel(w->request); }
+CALL(event_fd) { return uccl_event_fd(w->engine); }
+CALL(event_arm) { return uccl_event_arm(w->engine); }
+
+CALL(counter)
+{
+    uint64_t value;
+    return uccl_counter(w->engine, 0, &value);
+}
+
+CALL(counter_by_name)
+{
+    uint64_t value;
+    return uccl_counter_by_name(w->engine, "rounds", &value);
+}
+
+CALL(conn_close) { return uccl_conn_close(w->pair.conn[0]); }
+CALL(listener_close) { return uccl_listener_close(w->listener); }
+CALL(close) { return uccl_close(w->engine); }
+
+/* In an order in which they can all be made. */
+static const struct call {
+    const char *name;
+    int (*run)(struct world *w);
+    bool bound; /* to an engine: fails in a child of fork() */
+} calls[] = {
+#define ALONE(name) {"uccl_" #name, call_##name, false}
+#define BOUND(name) {"uccl_" #name, call_##name, true}
+    ALONE(set_log), ALONE(strerror), ALONE(version), ALONE(build_info), ALONE(distance_name),
+    ALONE(config_create), {"uccl_config_destroy", call_config_create, false}, ALONE(config_set), ALONE(param_info),
+    ALONE(param_value), ALONE(counter_info), ALONE(mem_status), ALONE(verbs_ports), ALONE(handle_from_address),
+    BOUND(device_count), BOUND(device_get), BOUND(gpu_count), BOUND(gpu_get), BOUND(gpu_distance), BOUND(listen),
+    BOUND(listener_port), BOUND(connect), BOUND(accept), BOUND(conn_status), BOUND(conn_peer), BOUND(reg_mr),
+    BOUND(mr_get_info), BOUND(dereg_mr), BOUND(flush), BOUND(test), BOUND(wait), BOUND(send_async),
+    BOUND(recv_async), BOUND(cancel), BOUND(event_fd), BOUND(event_arm), BOUND(counter), BOUND(counter_by_name),
+    BOUND(conn_close), BOUND(listener_close), ALONE(connect_cancel), ALONE(close), ALONE(open),
+#undef ALONE
+#undef BOUND
+};
+
+enum { CALLS = sizeof calls / sizeof calls[0] };
+
+static bool is_listed(const char *name)
+{
+    for (unsigned i = 0; i < CALLS; i++) {
+        if (strcmp(calls[i].name, name) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Reads the header without its comments. */
+static size_t read_header(char *out, size_t size)
+{
+    FILE *file = fopen(UCCL_HEADER, "r");
+    size_t length = 0;
+    bool comment = false;
+    int before = 0, c;
+    cr_assert(file, "%s", UCCL_HEADER);
+    while ((c = fgetc(file)) != EOF && length < size - 1) {
+        if (!comment && before == '/' && c == '*') {
+            comment = true;
+            length--;
+        } else if (!comment) {
+            out[length++] = (char)c;
+        } else if (before == '*' && c == '/') {
+            comment = false;
+            c = 0;
+        }
+        before = c;
+    }
+    fclose(file);
+    out[length] = '\0';
+    return length;
+}
+
+Test(process, table_has_every_call, .timeout = TIMEOUT_S)
+{
+    static char header[65536];
+    unsigned found = 0;
+    cr_assert_gt(read_header(header, sizeof header), 1000);
+    for (char *at = header; (at = strstr(at, "uccl_")); at++) {
+        char name[64];
+        size_t length = 0;
+        while (islower((unsigned char)at[length]) || isdigit((unsigned char)at[length]) || at[length] == '_')
+            length++;
+        if (at[length] != '(' || (at > header && (isalnum((unsigned char)at[-1]) || at[-1] == '_')))
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)length, at);
+        cr_assert(is_listed(name), "%s() is not in the table", name);
+        found++;
+    }
+    cr_assert_eq(found, CALLS);
+}
+
+/* ---- signals --------------------------------------------------------------------------------- */
+
+enum { THREADS_MAX = 16 };
+
+static unsigned list_threads(int *out)
+{
+    DIR *dir = opendir("/proc/self/task");
+    struct dirent *task;
+    unsigned count = 0;
+    while ((task = readdir(dir)) && count < THREADS_MAX) {
+        if (isdigit((unsigned char)task->d_name[0]))
+            out[count++] = atoi(task->d_name);
+    }
+    closedir(dir);
+    return count;
+}
+
+static bool blocks(int thread, int signal)
+{
+    char path[64], line[256];
+    unsigned long long blocked = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/status", thread);
+    FILE *file = fopen(path, "r");
+    cr_assert(file);
+    while (fgets(line, sizeof line, file))
+        sscanf(line, "SigBlk: %llx", &blocked);
+    fclose(file);
+    return blocked >> (signal - 1) & 1;
+}
+
+BOTH(process, signals_are_the_applications)
+{
+    static const int taken[] = {SIGTERM, SIGHUP, SIGINT, SIGUSR1, SIGALRM, SIGCHLD, SIGPIPE, SIGPROF};
+    int old[THREADS_MAX], all[THREADS_MAX];
+    unsigned old_count = list_threads(old), engine_threads = 0;
+    sigset_t set, before, after;
+    sigemptyset(&set);
+    before = after = set;
+    pthread_sigmask(SIG_SETMASK, &set, NULL);
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    uccl_engine *engine = open_engine(lend, "NUM_ENGINES", "2", NULL);
+    pthread_sigmask(SIG_SETMASK, NULL, &after);
+    cr_assert(memcmp(&before, &after, sizeof before) == 0, "the caller's mask has changed");
+    unsigned count = list_threads(all);
+    for (unsigned i = 0; i < count; i++) {
+        bool is_old = false;
+        for (unsigned j = 0; j < old_count; j++)
+            is_old = is_old || old[j] == all[i];
+        if (is_old)
+            continue;
+        engine_threads++;
+        /* the C library starts threads with all signals blocked */
+        for (uint64_t end_ms = now_ms() + SOON_MS; blocks(all[i], SIGSEGV);)
+            cr_assert(now_ms() < end_ms, "a fault must find the application's handler");
+        for (size_t j = 0; j < sizeof taken / sizeof *taken; j++)
+            cr_assert(blocks(all[i], taken[j]), "signal %d is not blocked", taken[j]);
+    }
+    cr_assert_eq(engine_threads, 2);
+    IS(uccl_close(engine), 0);
+}
+
+/* ---- cancellation ---------------------------------------------------------------------------- */
+
+static const char *volatile last_call;
+static volatile bool survived;
+
+static void *call_all_cancelled(void *argument)
+{
+    struct world *w = argument;
+    int state;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+    pthread_cancel(pthread_self());
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state); /* from here on it would act in any place that lets it */
+    for (unsigned i = 0; i < CALLS; i++) {
+        last_call = calls[i].name;
+        calls[i].run(w);
+    }
+    survived = true;
+    pthread_testcancel();
+    return NULL;
+}
+
+/* A thread that is to be cancelled is not, inside any call, but is afterwards. */
+BOTH(process, no_call_is_a_place_to_be_cancelled)
+{
+    struct world w;
+    pthread_t thread;
+    void *result;
+    uccl_set_log(log_nothing, NULL);
+    world_open(&w, lend);
+    cr_assert_eq(pthread_create(&thread, NULL, call_all_cancelled, &w), 0);
+    pthread_join(thread, &result);
+    cr_assert(survived, "cancelled inside %s()", last_call);
+    cr_assert(result == PTHREAD_CANCELED, "cancellation was left off");
+    pair_close(&w.pair);
+}
+
+static void *wait_for(void *request)
+{
+    uccl_wait(request, -1, NULL);
+    survived = true;
+    pthread_testcancel();
+    return NULL;
+}
+
+/* Cancelled while it sleeps in a call, with or without the engine. */
+BOTH(process, cancelled_waiter_gives_all_back)
+{
+    struct pair pair;
+    uint8_t byte;
+    pthread_t thread;
+    void *result;
+    pair_open(&pair, lend);
+    uccl_request *recv = post_recv(pair.conn[1], &byte, 1);
+    cr_assert_eq(pthread_create(&thread, NULL, wait_for, recv), 0);
+    sleep_us(50000);
+    pthread_cancel(thread);
+    end_of(post_send(pair.conn[0], "x", 1), 0);
+    pthread_join(thread, &result);
+    cr_assert(survived, "cancelled inside uccl_wait()");
+    cr_assert(result == PTHREAD_CANCELED);
+    cr_assert_eq(byte, 'x');
+    exchange(pair.conn[0], pair.conn[1], 100000, 1);
+    exchange(pair.conn[1], pair.conn[0], 100, 2);
+    pair_close(&pair);
+}
+
+/* ---- forks ----------------------------------------------------------------------------------- */
+
+/* Ends the child; the parent says why. */
+#define CHILD_IS(expression, expected)                                                            \
+    do {                                                                                          \
+        int is_ = (expression), expected_ = (expected);                                           \
+        if (is_ != expected_) {                                                                   \
+            fprintf(stderr, "child: %s is %d (%s), not %d\n", #expression, is_, uccl_strerror(is_), expected_); \
+            _exit(1);                                                                             \
+        }                                                                                         \
+    } while (0)
+
+static void child_ends_well(pid_t child)
+{
+    int status;
+    cr_assert(child > 0);
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "child: %s %d", WIFSIGNALED(status) ? "signal" : "exit",
+              WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+}
+
+/* All that the parent had works as before. */
+static void parent_goes_on(struct world *w)
+{
+    uccl_conn *conn[2];
+    IS(uccl_conn_status(w->pair.conn[0]), 0);
+    IS(uccl_conn_status(w->pair.conn[1]), 0);
+    exchange(w->pair.conn[0], w->pair.conn[1], 200000, 3);
+    IS(uccl_wait(w->request, 1, NULL), UCCL_ETIMEDOUT);
+    end_of(post_send(w->pair.conn[1], "here", 4), 0);
+    cr_assert_eq(end_of(w->request, 0), 4);
+    cr_assert(memcmp(w->buffer, "here", 4) == 0);
+    exchange(w->pair.conn[1], w->pair.conn[0], 100, 4);
+    connect_now(w->pair.engine[0], &w->handle, w->listener, conn); /* the half-way one is before it in line */
+    IS(uccl_dereg_mr(w->mr), 0);
+    uccl_connect_cancel(&w->half_way);
+    IS(uccl_close(w->engine), 0);
+    pair_close(&w->pair);
+}
+
+static void child_makes_every_call(struct world *w)
+{
+    alarm(CHILD_S);
+    for (unsigned i = 0; i < CALLS; i++) {
+        int result = calls[i].run(w);
+        if (calls[i].bound ? result != UCCL_EFORKED : result < 0) {
+            fprintf(stderr, "child: %s() is %d (%s)\n", calls[i].name, result, uccl_strerror(result));
+            _exit(1);
+        }
+    }
+    CHILD_IS(uccl_close(w->pair.engine[0]), 0);
+    CHILD_IS(uccl_close(w->pair.engine[1]), 0);
+}
+
+BOTH(process, child_fails_and_touches_nothing)
+{
+    struct world w;
+    uccl_set_log(log_nothing, NULL);
+    world_open(&w, lend);
+    pid_t child = fork();
+    if (child == 0) {
+        child_makes_every_call(&w);
+        _exit(0);
+    }
+    child_ends_well(child);
+    parent_goes_on(&w);
+}
+
+/* Descriptors that the child has inherited are closed with the engine: a port is free once the parent leaves it. */
+static unsigned open_files(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    unsigned count = 0;
+    while (readdir(dir))
+        count++;
+    closedir(dir);
+    return count;
+}
+
+BOTH(process, child_closes_what_it_inherited)
+{
+    struct world w;
+    unsigned before = open_files();
+    world_open(&w, lend);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(CHILD_S);
+        uccl_connect_cancel(&w.half_way);
+        CHILD_IS(uccl_close(w.engine), 0);
+        CHILD_IS(uccl_close(w.pair.engine[0]), 0);
+        CHILD_IS(uccl_close(w.pair.engine[1]), 0);
+        CHILD_IS((int)open_files(), (int)before);
+        _exit(0);
+    }
+    child_ends_well(child);
+    parent_goes_on(&w);
+}
+
+/* Of a child's child, the parent's and the grandparent's engines are none of its own. */
+BOTH(process, child_and_its_child_have_engines_of_their_own)
+{
+    struct world w;
+    uccl_set_log(log_nothing, NULL);
+    world_open(&w, lend);
+    pid_t child = fork();
+    if (child == 0) {
+        struct pair own;
+        alarm(CHILD_S);
+        pair_open(&own, lend);
+        CHILD_IS(uccl_conn_status(w.pair.conn[0]), UCCL_EFORKED);
+        exchange(own.conn[0], own.conn[1], 300000, 5);
+        pid_t grandchild = fork();
+        if (grandchild == 0) {
+            struct pair third;
+            alarm(CHILD_S);
+            pair_open(&third, lend);
+            CHILD_IS(uccl_conn_status(w.pair.conn[0]), UCCL_EFORKED);
+            CHILD_IS(uccl_conn_status(own.conn[0]), UCCL_EFORKED);
+            exchange(third.conn[0], third.conn[1], 300000, 6);
+            pair_close(&own);
+            pair_close(&third);
+            _exit(0);
+        }
+        child_ends_well(grandchild);
+        exchange(own.conn[1], own.conn[0], 300000, 7);
+        pair_close(&own);
+        _exit(0);
+    }
+    child_ends_well(child);
+    parent_goes_on(&w);
+}
+
+/* Made by the system call, a child runs none of the C library's handlers. It may not allocate either. */
+BOTH(process, child_without_handlers_is_noticed)
+{
+    struct world w;
+    world_open(&w, lend);
+    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    if (child == 0) {
+        int done;
+        bool same = uccl_conn_status(w.pair.conn[0]) == UCCL_EFORKED &&
+                    uccl_send_async(w.pair.conn[0], "x", 1, NULL, &w.other) == UCCL_EFORKED &&
+                    uccl_test(w.request, &done, NULL) == UCCL_EFORKED &&
+                    uccl_wait(w.request, -1, NULL) == UCCL_EFORKED;
+        _exit(same ? 0 : 1);
+    }
+    child_ends_well(child);
+    parent_goes_on(&w);
+}
+
+/* madvise(MADV_WIPEONFORK) fails from here on, as on kernels before 4.14. */
+static void refuse_to_wipe(void)
+{
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_madvise, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MADV_WIPEONFORK, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EINVAL),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    cr_assert_eq(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+    cr_assert_eq(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    cr_assert(madvise(page, 4096, MADV_WIPEONFORK) == -1 && errno == EINVAL);
+    munmap(page, 4096);
+}
+
+BOTH(process, child_is_noticed_on_old_kernels)
+{
+    struct world w;
+    refuse_to_wipe();
+    uccl_set_log(log_nothing, NULL);
+    world_open(&w, lend);
+    pid_t child = fork();
+    if (child == 0) {
+        child_makes_every_call(&w);
+        _exit(0);
+    }
+    child_ends_well(child);
+    parent_goes_on(&w);
+}
+
+/* A child that was forked while another thread was inside the log's callback can replace that. */
+static _Atomic int inside, leave;
+
+static void stay_inside(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)text;
+    inside = 1;
+    while (!leave)
+        sleep_us(1000);
+}
+
+static void *log_something(void *argument)
+{
+    (void)argument;
+    uccl_config_set(NULL, "CC", "swift"); /* logs */
+    return NULL;
+}
+
+Test(process, child_of_a_process_that_logs, .timeout = TIMEOUT_S)
+{
+    pthread_t thread;
+    uccl_set_log(stay_inside, NULL);
+    cr_assert_eq(pthread_create(&thread, NULL, log_something, NULL), 0);
+    while (!inside)
+        sleep_us(1000);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(CHILD_S);
+        uccl_set_log(log_nothing, NULL);
+        CHILD_IS(uccl_config_set(NULL, "CC", "swift"), UCCL_EINVAL);
+        _exit(0);
+    }
+    child_ends_well(child);
+    leave = 1;
+    pthread_join(thread, NULL);
+}
