@@ -30,6 +30,7 @@
 #include "../api/export.h"
 #include "fault.h"
 #include "log.h"
+#include "pin.h"
 #include "process.h"
 
 #define PREFIX "UCCL_"
@@ -258,9 +259,11 @@ static bool parse_value(enum param_index index, const char *text, struct params 
         return true;
     case KIND_ENUM:
         return parse_choice(text, row->range, field);
-    case KIND_STR:
+    case KIND_STR: {
+        struct pin_set ignored;
         strcpy(field, text);
-        return true;
+        return index != INDEX_cpus || *text == '\0' || pin_parse(text, &ignored);
+    }
     }
     return false;
 }
@@ -383,6 +386,8 @@ static int refuse_value(enum param_index index, const struct found *found, const
 {
     char origin[ORIGIN_MAX];
     const char *unit = rows[index].unit;
+    if (index == INDEX_cpus)
+        allowed = "numbers and ranges of them, such as 2-5,8, in ";
     LOG_ERR("parameter %s: value \"%.*s\" (%s) is not allowed; allowed: %s%s%s%s", rows[index].name,
             VALUE_SHOWN_MAX, found->text, origin_text(found, origin), allowed, rows[index].range,
             *unit ? " " : "", unit);

@@ -5,9 +5,9 @@
 #include "crc32c_hw.h"
 #include "log.h"
 #include "paths.h"
+#include "pin.h"
 #include "process.h"
 #include "stripe.h"
-#include "topology.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -434,8 +434,8 @@ static void *thread_main(void *argument)
 {
     struct engine_thread *thread = argument;
     uint64_t spin_ns = thread->params->spin_us * 1000, idle_since_ns = 0;
-    if (thread->params->pin)
-        topology_pin(thread->numa_node, thread->index); /* where not: as well as the kernel can */
+    if (thread->params->pin || thread->params->cpus[0])
+        thread->pin_claim = pin_thread(thread->params->cpus, thread->numa_node, thread->index);
     while (!atomic_load_explicit(&thread->stop, memory_order_acquire)) {
         if (atomic_load_explicit(&thread->wanted, memory_order_relaxed) && may_lend(thread)) {
             atomic_store(&thread->owner, FREE);
@@ -649,6 +649,7 @@ void thread_free(struct engine_thread *thread)
     if (thread->core)
         munmap(thread->core, core_size(thread->params));
     free(thread->counters);
+    pin_release(thread->pin_claim);
 }
 
 static int thread_build(struct engine_thread *thread, const struct thread_setup *setup)
@@ -721,6 +722,7 @@ int thread_start(struct engine_thread *thread, const struct thread_setup *setup)
     thread->index = setup->index;
     thread->lend = setup->lend;
     thread->numa_node = setup->numa_node;
+    thread->pin_claim = -1;
     thread->event_fd = setup->event_fd;
     thread->event_armed = setup->event_armed;
     thread->on_event = setup->on_event;

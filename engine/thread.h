@@ -78,6 +78,7 @@ struct engine_thread {
     bool places;            /* the NIC places payload (paths.h) */
     bool room_wakes;        /* a sleep in it ends when it takes more, after a refusal */
     int numa_node;
+    int pin_claim;          /* keeps other processes from its core (pin.h) */
     pthread_t pthread;
     bool started;
 

@@ -3,50 +3,13 @@
 
 #include "log.h"
 
-#include <errno.h>
+#include <glob.h>
 #include <hwloc.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The `index`-th core, in turn, with a processor in `allowed`; NULL: there is none. */
-static hwloc_obj_t pick_core(hwloc_topology_t topology, hwloc_const_cpuset_t allowed, unsigned index)
-{
-    int count = hwloc_get_nbobjs_inside_cpuset_by_type(topology, allowed, HWLOC_OBJ_CORE);
-    if (count > 0)
-        return hwloc_get_obj_inside_cpuset_by_type(topology, allowed, HWLOC_OBJ_CORE,
-                                                   index % (unsigned)count);
-    /* flat machines, and sets that cut through cores */
-    count = hwloc_get_nbobjs_inside_cpuset_by_type(topology, allowed, HWLOC_OBJ_PU);
-    return count > 0 ? hwloc_get_obj_inside_cpuset_by_type(topology, allowed, HWLOC_OBJ_PU,
-                                                           index % (unsigned)count)
-                     : NULL;
-}
-
-int topology_pin(int numa_node, unsigned index)
-{
-    hwloc_topology_t topology;
-    if (hwloc_topology_init(&topology) || hwloc_topology_load(topology)) {
-        LOG_WARNING("cannot pin engine thread %u: hwloc does not know this machine", index);
-        return UCCL_ENOTSUP;
-    }
-    hwloc_obj_t node = NULL, core = NULL;
-    while (numa_node >= 0 && (node = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_NUMANODE, node))) {
-        if (node->os_index == (unsigned)numa_node)
-            core = pick_core(topology, node->cpuset, index);
-    }
-    if (!core)
-        core = pick_core(topology, hwloc_topology_get_allowed_cpuset(topology), index);
-    int failed = core ? hwloc_set_cpubind(topology, core->cpuset, HWLOC_CPUBIND_THREAD) : -1;
-    if (failed)
-        LOG_WARNING("cannot pin engine thread %u: %s", index, core ? strerror(errno) : "no core to be had");
-    else
-        LOG_INFORM("engine thread %u runs on core %u", index, core->logical_index);
-    hwloc_topology_destroy(topology);
-    return failed ? UCCL_ENOTSUP : UCCL_OK;
-}
 
 /* ---- GPUs and NICs --------------------------------------------------------------------------- */
 
@@ -65,6 +28,17 @@ static void keep_out(hwloc_topology_t hwloc)
         hwloc_topology_set_components(hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, components[i]);
 }
 
+/* hwloc reads nothing of a machine without this, and says so on stderr: then it is not asked. */
+static bool sysfs_shows_cores(void)
+{
+    static const char pattern[] =
+        "/sys/devices/system/cpu/cpu[0-9]*/topology/{core_cpus,package_cpus,core_siblings,thread_siblings}";
+    glob_t found = {0};
+    bool any = glob(pattern, GLOB_BRACE | GLOB_NOSORT, NULL, &found) == 0;
+    globfree(&found);
+    return any;
+}
+
 int topology_open(const char *xml, size_t length, struct topology **out)
 {
     struct topology *topology = calloc(1, sizeof *topology);
@@ -81,7 +55,8 @@ int topology_open(const char *xml, size_t length, struct topology **out)
     hwloc_topology_set_type_filter(hwloc, HWLOC_OBJ_OS_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     /* a device near cores that are not ours is still near to that node */
     hwloc_topology_set_flags(hwloc, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
-    if ((xml && hwloc_topology_set_xmlbuffer(hwloc, xml, (int)length)) || hwloc_topology_load(hwloc)) {
+    if ((xml && hwloc_topology_set_xmlbuffer(hwloc, xml, (int)length)) || (!xml && !sysfs_shows_cores()) ||
+        hwloc_topology_load(hwloc)) {
         LOG_WARNING("hwloc does not know this machine: which NIC is near to a GPU stays unknown");
         topology_close(topology);
         return UCCL_ENOTSUP;

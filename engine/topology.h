@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where threads and memory go, and which NIC a GPU uses: the machine's topology as hwloc tells it.
+ * Which NIC a GPU uses: the machine's topology as hwloc tells it.
  * Containers and virtual machines often show a flat one, or no PCI devices at all: what cannot be
  * seen is unknown, never an error. For set-up; any thread, one at a time per `struct topology`.
  */
@@ -8,13 +8,6 @@
 #define UCCL_TOPOLOGY_H
 
 #include "uccl/engine.h"
-
-/*
- * Binds the calling thread to a core near `numa_node` (-1: anywhere it may run), the `index`-th of them
- * in turn; memory that it touches first then comes from there too. Where the node has no core for us,
- * any core will do. UCCL_ENOTSUP: not possible here (logged).
- */
-int topology_pin(int numa_node, unsigned index);
 
 struct topology;
 

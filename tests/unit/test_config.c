@@ -487,6 +487,10 @@ Test(config, refusal_says_name_value_source_and_range)
     expect_refused(NULL, "parameter UCCL_PIN: value \"maybe\" (environment) is not allowed; "
                          "allowed: 0|1|false|true|no|yes");
     unsetenv("UCCL_PIN");
+    setenv("UCCL_CPUS", "2-", 1);
+    expect_refused(NULL, "parameter UCCL_CPUS: value \"2-\" (environment) is not allowed; "
+                         "allowed: numbers and ranges of them, such as 2-5,8, in text of at most 255 bytes");
+    unsetenv("UCCL_CPUS");
 
     char expected[300];
     write_file(home_file, "# first line\nMTU = 65537\n");

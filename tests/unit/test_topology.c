@@ -3,9 +3,12 @@
 #include "topology.h"
 
 #include <criterion/criterion.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
 /* ---- machines as XML ------------------------------------------------------------------------- */
 
@@ -265,6 +268,34 @@ Test(topology, nothing_to_see)
     cr_assert_eq(topology_distance(topology, "ffff:ff:1f.7", "lo"), UCCL_DISTANCE_UNKNOWN);
     topology_close(topology);
     cr_assert_eq(topology_open("<nonsense/>", sizeof "<nonsense/>", &topology), UCCL_ENOTSUP);
+}
+
+static void log_nothing(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)text;
+}
+
+/* hwloc would tell so on stderr, which is the application's. */
+Test(topology, machine_that_shows_no_cores)
+{
+    struct topology *topology;
+    char said[256];
+    int stderr_now[2], stderr_kept = dup(STDERR_FILENO);
+    if (unshare(CLONE_NEWNS) && unshare(CLONE_NEWUSER | CLONE_NEWNS))
+        cr_skip_test("/sys cannot be hidden: no namespaces");
+    cr_assert_eq(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
+    cr_assert_eq(mount("none", "/sys", "tmpfs", 0, NULL), 0);
+    uccl_set_log(log_nothing, NULL);
+    cr_assert_eq(pipe(stderr_now), 0);
+    dup2(stderr_now[1], STDERR_FILENO);
+    int result = topology_open(NULL, 0, &topology);
+    dup2(stderr_kept, STDERR_FILENO);
+    close(stderr_now[1]);
+    ssize_t length = read(stderr_now[0], said, sizeof said - 1);
+    cr_assert_eq(result, UCCL_ENOTSUP);
+    cr_assert_eq(length, 0, "%.*s", (int)length, said);
 }
 
 /* ---- shares ---------------------------------------------------------------------------------- */
