@@ -183,7 +183,7 @@ static void free_kept(struct uccl_engine *engine)
             continue;
         }
         *link = conn->next;
-        free(conn);
+        keep_closed(engine, conn);
     }
 }
 
@@ -243,8 +243,11 @@ UCCL_API int uccl_conn_close(uccl_conn *conn)
         return UCCL_EINVAL;
     if (inherited(conn->engine))
         return UCCL_EFORKED;
+    if (conn->closed)
+        return UCCL_EINVAL;
     CANCEL_LATER;
     struct uccl_engine *engine = conn->engine;
+    conn->closed = true;
     conn_start_close(conn, engine->params.linger_ms);
     /* the core ends it within the linger time and a grace, whatever the peer does */
     thread_wait(conn->thread, &conn->ends[0].ended, 0, UINT64_MAX);

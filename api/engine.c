@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { FEW_CORES = 4, ENGINES_BY_DEFAULT = 4, CORES_PER_ENGINE = 4 };
@@ -148,6 +149,13 @@ static int build(struct uccl_engine *engine)
     return error;
 }
 
+void keep_closed(struct uccl_engine *engine, void *object)
+{
+    void **place = &engine->closed[engine->closed_next++ % CLOSED_KEPT];
+    free(*place);
+    *place = object;
+}
+
 static void destroy(struct uccl_engine *engine)
 {
     stop_threads(engine);
@@ -156,6 +164,8 @@ static void destroy(struct uccl_engine *engine)
         engine->kept = conn->next;
         free(conn);
     }
+    for (unsigned i = 0; i < CLOSED_KEPT; i++)
+        free(engine->closed[i]);
     free(engine->threads);
     if (engine->device)
         engine->nic->close(engine->device);
@@ -225,6 +235,19 @@ static void forget(struct uccl_engine *engine)
     destroy(engine);
 }
 
+/* All requests have ended, but those that a GPU does not let go: a thread that waited for one is on its way out. */
+static void let_callers_go(struct uccl_engine *engine)
+{
+    enum { LEAVE_NS = 1000000000, NAP_NS = 20000 };
+    uint64_t deadline_ns = clock_now_ns() + LEAVE_NS;
+    for (unsigned i = 0; i < engine->thread_count; i++) {
+        while (atomic_load(&engine->threads[i].callers) && clock_now_ns() < deadline_ns) {
+            struct timespec nap = {0, NAP_NS};
+            nanosleep(&nap, NULL);
+        }
+    }
+}
+
 UCCL_API int uccl_close(uccl_engine *engine)
 {
     if (!engine)
@@ -236,6 +259,7 @@ UCCL_API int uccl_close(uccl_engine *engine)
     }
     connects_end(engine);
     connections_end(engine);
+    let_callers_go(engine);
     pthread_mutex_lock(&engine->lock);
     peer_table_free(&engine->peers);
     while (engine->mrs) {

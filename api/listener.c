@@ -49,6 +49,7 @@ struct uccl_listener {
     int fd;
     uint16_t port;
     pthread_mutex_t lock;   /* one thread accepts at a time */
+    bool closed;
     bool exhausted;         /* the last accept found no descriptor or memory: not at once again */
     unsigned count;
     struct accepting accepting[HANDSHAKES_MAX];
@@ -136,7 +137,7 @@ UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct 
 
 UCCL_API uint16_t uccl_listener_port(const uccl_listener *listener)
 {
-    return listener && !inherited(listener->engine) ? listener->port : 0;
+    return listener && !inherited(listener->engine) && !listener->closed ? listener->port : 0;
 }
 
 /* ---- the table of handshakes ----------------------------------------------------------------- */
@@ -419,6 +420,8 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
         return UCCL_EINVAL;
     if (inherited(listener->engine))
         return UCCL_EFORKED;
+    if (listener->closed)
+        return UCCL_EINVAL;
     CANCEL_LATER;
     uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
     if (pthread_mutex_trylock(&listener->lock)) {
@@ -469,8 +472,11 @@ UCCL_API int uccl_listener_close(uccl_listener *listener)
         return UCCL_EINVAL;
     if (inherited(listener->engine))
         return UCCL_EFORKED;
+    if (listener->closed)
+        return UCCL_EINVAL;
     CANCEL_LATER;
     struct uccl_engine *engine = listener->engine;
+    listener->closed = true;
     pthread_mutex_lock(&engine->lock);
     for (struct uccl_listener **link = &engine->listeners; *link; link = &(*link)->next) {
         if (*link == listener) {
@@ -484,6 +490,8 @@ UCCL_API int uccl_listener_close(uccl_listener *listener)
     accepting_free(&listener->newcomer);
     close(listener->fd);
     pthread_mutex_destroy(&listener->lock);
-    free(listener);
+    pthread_mutex_lock(&engine->lock);
+    keep_closed(engine, listener);
+    pthread_mutex_unlock(&engine->lock);
     return UCCL_OK;
 }

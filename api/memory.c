@@ -73,10 +73,14 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
         return UCCL_EINVAL;
     if (inherited(mr->engine))
         return UCCL_EFORKED;
+    if (mr->closed)
+        return UCCL_EINVAL;
     if (atomic_load(&mr->users))
         return UCCL_EAGAIN;
     CANCEL_LATER;
     struct uccl_engine *engine = mr->engine;
+    mr->closed = true;
+    mr->length = 0; /* no buffer lies within it any more */
     pthread_mutex_lock(&engine->lock);
     for (struct uccl_mr **link = &engine->mrs; *link; link = &(*link)->next) {
         if (*link == mr) {
@@ -88,7 +92,10 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
     pthread_mutex_unlock(&engine->lock);
     engine->nic->dereg_mr(engine->device, &mr->nic);
     mem_cache_put(&engine->regions, mr->region);
-    free(mr);
+    mr->region = NULL;
+    pthread_mutex_lock(&engine->lock);
+    keep_closed(engine, mr);
+    pthread_mutex_unlock(&engine->lock);
     return UCCL_OK;
 }
 
@@ -98,6 +105,8 @@ UCCL_API int uccl_mr_get_info(const uccl_mr *mr, struct uccl_mr_info *out)
         return UCCL_EINVAL;
     if (inherited(mr->engine))
         return UCCL_EFORKED;
+    if (mr->closed)
+        return UCCL_EINVAL;
     const struct mem_identity *is = &mr->region->is;
     *out = (struct uccl_mr_info){.kind = is->ops->kind,
                                  .device = is->device,
@@ -131,6 +140,8 @@ UCCL_API int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *m
         return UCCL_EINVAL;
     if (inherited(conn->engine))
         return UCCL_EFORKED;
+    if (conn->closed)
+        return UCCL_ECLOSED;
     if (!mr || !length || mr->region->is.ops->cpu_readable || !mr->nic.handle) {
         *out = NULL; /* what has ended is visible: in host memory, and on a device, where staging put it */
         return UCCL_OK;

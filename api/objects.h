@@ -15,6 +15,8 @@
 
 #include <pthread.h>
 
+enum { CLOSED_KEPT = 64 };
+
 struct uccl_engine {
     struct params params;
     uint32_t process;             /* that opened it (process.h) */
@@ -44,6 +46,8 @@ struct uccl_engine {
     uint64_t *conn_indices;       /* bitmap of those in use */
     uint32_t conn_cursor;
     unsigned next_home;           /* engine threads take connections in turn */
+    void *closed[CLOSED_KEPT];    /* what was closed last: see keep_closed() */
+    unsigned closed_next;
 };
 
 /* A connection's end on one engine thread: at home, or where it carries parts. */
@@ -62,6 +66,7 @@ struct uccl_conn {
     struct stripe_set stripes;    /* its ends, home first; the cores' owners alone touch them */
     struct conn_end ends[CORE_STRIPES_MAX];
     bool abandoned;               /* nobody waits for its end */
+    bool closed;                  /* by the application */
     uint32_t id;
     union nic_address address;
     _Atomic int32_t status;       /* 0, or why it takes no more messages */
@@ -76,6 +81,7 @@ struct uccl_mr {
     struct direct *direct;        /* of device memory; direct.c owns it */
     struct nic_mr nic;            /* where the NIC reaches it by itself; of device memory a copy of the range's */
     _Atomic uint32_t users;       /* requests pending */
+    bool closed;
 };
 
 /* Whether this is a child of the process that opened the engine: nothing of it may be touched (process.h). */
@@ -83,6 +89,12 @@ static inline bool inherited(const struct uccl_engine *engine)
 {
     return process_forked(engine->process);
 }
+
+/*
+ * Frees a connection, listener or registration that was closed, some time later: until then its `closed` tells
+ * whoever closes it again. Under the engine's lock.
+ */
+void keep_closed(struct uccl_engine *engine, void *object);
 
 /* connect.c */
 void handle_put(struct uccl_handle *handle, const union nic_address *address);

@@ -140,6 +140,18 @@ UCCL_API int uccl_test(uccl_request *handle, int *done, size_t *bytes)
     return collect(request, bytes);
 }
 
+static int wait_and_collect(struct uccl_request *request, int timeout_ms, size_t *bytes)
+{
+    struct engine_thread *thread = request->thread;
+    uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
+    CANCEL_LATER; /* with a borrowed engine */
+    atomic_fetch_add(&thread->callers, 1);
+    bool ended = thread_wait(thread, &request->state, REQUEST_PENDING, deadline_ns);
+    int status = ended ? collect(request, bytes) : UCCL_ETIMEDOUT;
+    atomic_fetch_sub(&thread->callers, 1); /* pairs with the load in let_callers_go(): nothing is touched any more */
+    return status;
+}
+
 UCCL_API int uccl_wait(uccl_request *handle, int timeout_ms, size_t *bytes)
 {
     struct uccl_request *request = request_find(handle);
@@ -147,14 +159,7 @@ UCCL_API int uccl_wait(uccl_request *handle, int timeout_ms, size_t *bytes)
         return UCCL_EINVAL;
     if (process_forked(request->thread->process))
         return UCCL_EFORKED;
-    if (!has_ended(request)) {
-        CANCEL_LATER; /* with a borrowed engine */
-        uint64_t deadline_ns =
-            timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
-        if (!thread_wait(request->thread, &request->state, REQUEST_PENDING, deadline_ns))
-            return UCCL_ETIMEDOUT;
-    }
-    return collect(request, bytes);
+    return has_ended(request) ? collect(request, bytes) : wait_and_collect(request, timeout_ms, bytes);
 }
 
 UCCL_API int uccl_cancel(uccl_request *handle)

@@ -96,6 +96,7 @@ struct engine_thread {
     _Alignas(64) _Atomic uint32_t completions; /* a futex: changes when requests have ended or a waiter
                                                   should look again */
     _Atomic uint32_t waiters;                  /* threads that sleep on it */
+    _Atomic uint32_t callers;                  /* threads in uccl_wait(), which uccl_close() lets go first */
 
     int event_fd;                        /* of the engine; written when armed */
     _Atomic uint32_t *event_armed;

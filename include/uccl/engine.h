@@ -10,6 +10,8 @@
  *     written only on success unless a comment says otherwise.
  *   - Any thread may call anything on any object, unless a comment says otherwise. Closing an
  *     object while another thread is inside a call on it is a caller's error.
+ *   - An object that was closed must not be used again. As far as it is noticed (of each engine, the last 64 connections,
+ *     listeners and registrations that were closed), this ends with UCCL_EINVAL or UCCL_ECLOSED.
  *   - Only calls that take a `timeout_ms` block, plus uccl_open() and the close calls, which say
  *     for how long. `timeout_ms` < 0 waits without limit, 0 never blocks.
  *   - The library never prints to stdout, never exits, never aborts. Messages go to the log
@@ -152,8 +154,8 @@ int uccl_open(const uccl_config *config, uccl_engine **out);
  * Ends every listener, connection and request of the engine (requests with UCCL_ECANCELED), joins
  * its threads and frees all. Blocks for at most the linger time (UCCL_LINGER_MS) and a fifth of a second, or
  * some seconds more where a GPU does not end its copies. All
- * handles that came from the engine are invalid afterwards, requests too. Never-blocking connects are cancelled. No
- * other call may be in progress.
+ * handles that came from the engine are invalid afterwards, requests too. Never-blocking connects are cancelled, and
+ * threads that are inside uccl_wait() leave it before. No other call may be in progress.
  */
 int uccl_close(uccl_engine *engine);
 

@@ -2,7 +2,7 @@
 /*
  * What ends a process, or seems to: a signal that the application reads from a descriptor is taken by no engine
  * thread; and exit() in one thread, while others wait, accept and connect, ends the process at once, also where a
- * handler of atexit() closes an engine of which nothing is waited for. With lent engines and with engine threads
+ * handler of atexit() closes an engine on which threads wait. With lent engines and with engine threads
  * of their own. Each case is a process.
  */
 #include "engines.h"
@@ -35,11 +35,11 @@ static void read_signal(const char *lend)
 
 /* ---- exit ------------------------------------------------------------------------------------ */
 
-static uccl_engine *idle;
+static uccl_engine *waited_on;
 
-static void close_idle(void)
+static void close_it(void)
 {
-    OK(uccl_close(idle));
+    OK(uccl_close(waited_on));
 }
 
 static void *wait_for_ever(void *request)
@@ -53,6 +53,13 @@ static void *accept_for_ever(void *listener)
     uccl_conn *conn;
     uccl_accept(listener, -1, &conn);
     return NULL;
+}
+
+/* Nobody joins it: the process ends with it. */
+static void start(void *(*run)(void *), void *argument)
+{
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, run, argument) == 0 && pthread_detach(thread) == 0, "pthread_create");
 }
 
 struct connect {
@@ -72,24 +79,25 @@ static void exit_while_others_wait(const char *lend)
 {
     uccl_engine *engine[2] = {engine_open(lend, "50"), engine_open(lend, "50")};
     static struct connect connect;
-    static char bytes[3];
+    static char bytes[6];
     struct uccl_handle handle;
     uccl_listener *listener, *silent;
     uccl_conn *conn[2];
-    uccl_request *recv[3];
-    pthread_t thread;
-    idle = engine_open(lend, "50");
-    CHECK(atexit(close_idle) == 0, "atexit");
+    uccl_request *recv[6];
+    uccl_conn *other[2];
+    waited_on = engine_open(lend, "50");
+    CHECK(atexit(close_it) == 0, "atexit");
     OK(uccl_listen(engine[1], 0, 0, &handle, &listener));
     OK(uccl_listen(engine[1], 0, 0, &connect.handle, &silent)); /* where nobody accepts */
     engines_connect(engine[0], &handle, listener, conn);
-    for (unsigned i = 0; i < 3; i++) {
-        OK(uccl_recv_async(conn[i % 2], &bytes[i], 1, NULL, &recv[i]));
-        CHECK(pthread_create(&thread, NULL, wait_for_ever, recv[i]) == 0, "pthread_create");
+    engines_connect(waited_on, &handle, listener, other);
+    for (unsigned i = 0; i < 6; i++) {
+        OK(uccl_recv_async(i < 3 ? conn[i % 2] : other[0], &bytes[i], 1, NULL, &recv[i]));
+        start(wait_for_ever, recv[i]);
     }
     connect.engine = engine[0];
-    CHECK(pthread_create(&thread, NULL, accept_for_ever, listener) == 0, "pthread_create");
-    CHECK(pthread_create(&thread, NULL, connect_for_ever, &connect) == 0, "pthread_create");
+    start(accept_for_ever, listener);
+    start(connect_for_ever, &connect);
     sleep_us(20000);
     exit(EXIT_STATUS);
 }

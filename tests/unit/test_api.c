@@ -99,6 +99,81 @@ Test(api_engine, bad_parameters_by_environment, .timeout = TIMEOUT_S)
     IS(uccl_close(engine), 0);
 }
 
+/* A second close is found out, though other objects have been made since. */
+BOTH(api_engine, closed_objects_are_not_closed_again)
+{
+    struct pair pair;
+    struct uccl_handle handle;
+    uccl_listener *listener, *other;
+    uccl_conn *conn[2], *none = NULL;
+    uccl_mr *mr, *next;
+    uccl_request *request;
+    struct uccl_mr_info info;
+    char memory[64];
+    uccl_set_log(log_nothing, NULL);
+    pair_open(&pair, lend);
+    IS(uccl_listen(pair.engine[1], 0, 0, &handle, &listener), 0);
+    IS(uccl_reg_mr(pair.engine[0], memory, sizeof memory, UCCL_MEM_HOST, &mr), 0);
+    IS(uccl_dereg_mr(mr), 0);
+    IS(uccl_listener_close(listener), 0);
+    IS(uccl_conn_close(pair.conn[0]), 0);
+    IS(uccl_reg_mr(pair.engine[0], memory, sizeof memory, UCCL_MEM_HOST, &next), 0);
+    IS(uccl_listen(pair.engine[1], 0, 0, &handle, &other), 0);
+    connect_now(pair.engine[0], &handle, other, conn);
+    IS(uccl_dereg_mr(mr), UCCL_EINVAL);
+    IS(uccl_mr_get_info(mr, &info), UCCL_EINVAL);
+    IS(uccl_send_async(conn[0], memory, 1, mr, &request), UCCL_EINVAL);
+    IS(uccl_listener_close(listener), UCCL_EINVAL);
+    IS(uccl_accept(listener, -1, &none), UCCL_EINVAL);
+    IS(uccl_listener_port(listener), 0);
+    IS(uccl_conn_close(pair.conn[0]), UCCL_EINVAL);
+    IS(uccl_send_async(pair.conn[0], memory, 1, NULL, &request), UCCL_ECLOSED);
+    IS(uccl_recv_async(pair.conn[0], memory, 1, NULL, &request), UCCL_ECLOSED);
+    IS(uccl_flush(pair.conn[0], memory, 1, NULL, &request), UCCL_ECLOSED);
+    IS(uccl_conn_status(pair.conn[0]), UCCL_ECLOSED);
+    exchange(conn[0], conn[1], 1000, 1);
+    for (int i = 0; i < 200; i++) { /* what is kept is bounded */
+        IS(uccl_dereg_mr(next), 0);
+        IS(uccl_reg_mr(pair.engine[0], memory, sizeof memory, UCCL_MEM_HOST, &next), 0);
+    }
+    exchange(conn[1], conn[0], 1000, 2);
+    pair_close(&pair);
+}
+
+struct waiter {
+    uccl_request *request;
+    int status;
+};
+
+static void *wait_without_end(void *argument)
+{
+    struct waiter *waiter = argument;
+    waiter->status = uccl_wait(waiter->request, -1, NULL);
+    return NULL;
+}
+
+/* As in a handler of exit(), when nobody can tell threads to stop. */
+BOTH(api_engine, close_lets_waiting_threads_go)
+{
+    enum { WAITERS = 4 };
+    struct pair pair;
+    struct waiter waiters[WAITERS];
+    pthread_t threads[WAITERS];
+    uint8_t bytes[WAITERS];
+    pair_open(&pair, lend);
+    for (int i = 0; i < WAITERS; i++) {
+        waiters[i] = (struct waiter){post_recv(pair.conn[0], &bytes[i], 1), 7};
+        cr_assert_eq(pthread_create(&threads[i], NULL, wait_without_end, &waiters[i]), 0);
+    }
+    sleep_us(20000);
+    IS(uccl_close(pair.engine[0]), 0);
+    for (int i = 0; i < WAITERS; i++) {
+        pthread_join(threads[i], NULL);
+        IS(waiters[i].status, UCCL_ECANCELED);
+    }
+    IS(uccl_close(pair.engine[1]), 0);
+}
+
 Test(api_engine, every_call_survives_nothing, .timeout = TIMEOUT_S)
 {
     struct pair pair;
