@@ -208,8 +208,9 @@ UCCL_API int uccl_open(const uccl_config *config, uccl_engine **out)
 }
 
 /*
- * In a child of fork(): frees our copy of what the parent has, and closes our descriptors, which leaves the parent's as
- * they are. What another thread held locked when the process forked may be half changed: it is left.
+ * In a child of fork(): frees our copy of what the parent has, and closes our descriptors, which leaves the
+ * parent's as they are. What another thread held locked when the process forked may be half changed: it is
+ * left.
  */
 static void forget(struct uccl_engine *engine)
 {

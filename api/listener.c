@@ -461,6 +461,7 @@ struct uccl_listener *listener_forget(struct uccl_listener *listener)
     struct uccl_listener *next = listener->next;
     for (unsigned i = 0; i < listener->count; i++)
         bootstrap_free(listener->accepting[i].boot);
+    bootstrap_free(listener->newcomer.boot);
     close(listener->fd);
     free(listener);
     return next;

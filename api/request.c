@@ -148,7 +148,7 @@ static int wait_and_collect(struct uccl_request *request, int timeout_ms, size_t
     atomic_fetch_add(&thread->callers, 1);
     bool ended = thread_wait(thread, &request->state, REQUEST_PENDING, deadline_ns);
     int status = ended ? collect(request, bytes) : UCCL_ETIMEDOUT;
-    atomic_fetch_sub(&thread->callers, 1); /* pairs with the load in let_callers_go(): nothing is touched any more */
+    atomic_fetch_sub(&thread->callers, 1); /* pairs with the load in let_callers_go(): we touch nothing now */
     return status;
 }
 

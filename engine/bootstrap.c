@@ -109,8 +109,9 @@ static const char *error_text(int error)
 }
 
 /*
- * The error that a REJECT stands for. Success is no reason, nor is our own process's past, and UCCL_EAGAIN means "call again" to who
- * gets it from uccl_connect(): a peer must not be able to keep a caller going round for ever.
+ * The error that a REJECT stands for. Success is no reason, nor is what happened within a process.
+ * UCCL_EAGAIN means "call again" to who gets it from uccl_connect(): a peer must not be able to keep a caller
+ * going round for ever.
  */
 static int reject_error(const struct bootstrap *boot, unsigned code)
 {

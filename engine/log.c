@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process-wide log. The problem: any thread may write a line while another one changes the
- * callback. A line must never meet one caller's function with another caller's `user`; once the callback has been
+ * The process-wide log. The problem: any thread may write a line while another one changes the callback. A
+ * line must never meet one caller's function with another caller's `user`; once the callback has been
  * replaced nobody may be inside the old one, so that its data can be freed; yet writing takes no lock.
  *
- * So the pair lives in one of two slots, and `current` names the slot in force. A writer of lines
- * counts itself into the slot, checks that the slot is still in force, calls, and counts itself
- * out. replace() fills the other slot, puts it in force, and waits until the old one is empty. Invariants: a slot in
- * force is never written; without a replace() under way the other slot has nobody in it.
+ * So the pair lives in one of two slots, and `current` names the slot in force. A writer of lines counts
+ * itself into the slot, checks that the slot is still in force, calls, and counts itself out. replace() fills
+ * the other slot, puts it in force, and waits until the old one is empty. Invariants: a slot in force is
+ * never written; without a replace() under way the other slot has nobody in it.
  *
  * Why no reader meets a slot that is being filled: both sides first write (the reader its count,
  * the setter `current`) and then read what the other wrote, all sequentially consistent, so at
@@ -102,7 +102,7 @@ UCCL_API void uccl_set_log(uccl_log_fn fn, void *user)
     }
 }
 
-/* The slot in force, which stays filled until leave(). */
+/* The slot in force, which stays filled until its count is taken back. */
 static struct slot *enter(void)
 {
     for (;;) {

@@ -162,8 +162,8 @@ static void set_text(const struct pin_set *set, char *out, size_t size)
             continue;
         while (has(set, last + 1))
             last++;
-        length += (size_t)snprintf(out + length, size - length, cpu == last ? "%s%u" : "%s%u-%u", length ? "," : "", cpu,
-                                   last);
+        length += (size_t)snprintf(out + length, size - length, cpu == last ? "%s%u" : "%s%u-%u",
+                                   length ? "," : "", cpu, last);
         cpu = last;
     }
 }

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Binding engine threads to processors (UCCL_PIN, UCCL_CPUS). The problem: the processes of a host do not know of
- * each other, and each would take the same cores, the first ones near the NIC. And a launcher may have left this
- * process only a part of the machine.
+ * Binding engine threads to processors (UCCL_PIN, UCCL_CPUS). The problem: the processes of a host do not
+ * know of each other, and each would take the same cores, the first ones near the NIC. And a launcher may
+ * have left this process only a part of the machine.
  *
- * So a thread takes a core among the processors that it may run on anyway, cores near the NIC first. It takes it by binding a
- * socket to a name in the abstract namespace, made of the core and a round. Where the name is taken it tries the next
- * core, and where all are, the next round: so cores are shared evenly, and only when none is free. The kernel frees a
- * name when its process ends, in whatever way; nothing is left behind.
+ * So a thread takes a core among the processors that it may run on anyway, cores near the NIC first. It takes
+ * it by binding a socket to a name in the abstract namespace, made of the core and a round. Where the name is
+ * taken it tries the next core, and where all are, the next round: so cores are shared evenly, and only when
+ * none is free. The kernel frees a name when its process ends, in whatever way; nothing is left behind.
  *
  * Names belong to a network namespace: containers with networks of their own do not see each other's.
  */
@@ -35,9 +35,9 @@ struct pin_place {
 bool pin_parse(const char *text, struct pin_set *out);
 
 /*
- * The cores of the processors in `may`, those near to NUMA node `numa_node` (-1: none is) first; with `each` an
- * entry for each processor, in their order. `sysfs` is "/sys/devices/system", or what a test has put in its place: what it does
- * not show counts as a core of its own, on no node. At most `max`; returns how many.
+ * The cores of the processors in `may`, those near to NUMA node `numa_node` (-1: none is) first; with `each`
+ * an entry for each processor, in their order. `sysfs` is "/sys/devices/system", or what a test has put in
+ * its place: what it does not show counts as a core of its own, on no node. At most `max`; returns how many.
  */
 unsigned pin_places(const char *sysfs, const struct pin_set *may, bool each, int numa_node, struct pin_place *out,
                     unsigned max);
@@ -48,9 +48,10 @@ unsigned pin_take(const struct pin_place *places, unsigned count, int *claim);
 void pin_release(int claim);
 
 /*
- * Binds the calling thread to a core of those that it may run on, near `numa_node` if possible, or to one of the
- * processors in `cpus` where that is not empty. Memory that the thread touches first then comes from there, too.
- * Returns what keeps others from that core until pin_release(). Where it is not possible (logged): as well as the kernel can.
+ * Binds the calling thread to a core of those that it may run on, near `numa_node` if possible, or to one of
+ * the processors in `cpus` where that is not empty. Memory that the thread touches first then comes from
+ * there, too. Returns what keeps others from that core until pin_release(). Where it is not possible
+ * (logged): as well as the kernel can.
  */
 int pin_thread(const char *cpus, int numa_node, unsigned index);
 

@@ -59,5 +59,7 @@ uint32_t process_enter(void)
         return mine;
     /* counted first: a child that is made in between must not get the same one */
     uint32_t next = __atomic_add_fetch(&last_number, 1, __ATOMIC_SEQ_CST);
-    return __atomic_compare_exchange_n(number, &mine, next, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) ? next : mine;
+    if (__atomic_compare_exchange_n(number, &mine, next, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+        return next;
+    return mine; /* another thread was faster */
 }

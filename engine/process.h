@@ -2,11 +2,12 @@
 /*
  * The process that the library is a guest in: it may fork, and its threads may be cancelled.
  *
- * Fork. A child inherits engines whose threads it does not have, and sockets that it shares with the parent. It must
- * touch neither. So each engine keeps the number of the process that opened it, and public calls compare that
- * number with the one of the process they run in. That one stands in a page which the kernel empties in a child
- * (MADV_WIPEONFORK, Linux 4.14), however the child was made; a handler of pthread_atfork() empties it too, for
- * kernels that cannot. A child that opens an engine gets a number of its own, above all that it inherited.
+ * Fork. A child inherits engines whose threads it does not have, and sockets that it shares with the parent.
+ * It must touch neither. So each engine keeps the number of the process that opened it, and public calls
+ * compare that number with the one of the process they run in. That one stands in a page which the kernel
+ * empties in a child (MADV_WIPEONFORK, Linux 4.14), however the child was made; a handler of pthread_atfork()
+ * empties it too, for kernels that cannot. A child that opens an engine gets a number of its own, above all
+ * that it inherited.
  *
  * Cancellation. A thread that is cancelled inside a call would take with it what it holds: an engine that it
  * has borrowed, a lock, a descriptor. So calls put cancellation off until they return.

@@ -4,9 +4,9 @@
  * a tag against ABA, over slabs that are allocated when first needed and kept: no lock and no allocation
  * once warm, and the request freed last, whose memory is warm, is used next.
  *
- * So a request that is tested after it has been collected would be somebody else's by then, or be freed twice. The
- * handle that the application has is the request's address with the low bits of its generation, by which most such
- * mistakes are found. Slabs live as long as the pool, so it may look.
+ * So a request that is tested after it has been collected would be somebody else's by then, or be freed
+ * twice. The handle that the application has is the request's address with the low bits of its generation, by
+ * which most such mistakes are found. Slabs live as long as the pool, so it may look.
  */
 #ifndef UCCL_REQUEST_H
 #define UCCL_REQUEST_H

@@ -697,9 +697,9 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
 }
 
 /*
- * Starts a thread that takes no signal of the process. An application that blocks a signal in its own threads, to read
- * it from a signalfd, relies on that no other thread is open for it. Faults stay open: they hit the thread that
- * causes them, and the application may have a handler for its own memory.
+ * Starts a thread that takes no signal of the process. An application that blocks a signal in its own
+ * threads, to read it from a signalfd, relies on that no other thread is open for it. Faults stay open: they
+ * hit the thread that causes them, and the application may have a handler for its own memory.
  */
 static int create_deaf(pthread_t *out, void *(*run)(void *), void *argument)
 {

@@ -10,25 +10,27 @@
  *     written only on success unless a comment says otherwise.
  *   - Any thread may call anything on any object, unless a comment says otherwise. Closing an
  *     object while another thread is inside a call on it is a caller's error.
- *   - An object that was closed must not be used again. As far as it is noticed (of each engine, the last 64 connections,
- *     listeners and registrations that were closed), this ends with UCCL_EINVAL or UCCL_ECLOSED.
+ *   - An object that was closed must not be used again. As far as it is noticed (of each engine, the last 64
+ *     connections, listeners and registrations that were closed), this ends with UCCL_EINVAL or UCCL_ECLOSED.
  *   - Only calls that take a `timeout_ms` block, plus uccl_open() and the close calls, which say
  *     for how long. `timeout_ms` < 0 waits without limit, 0 never blocks.
  *   - The library never prints to stdout, never exits, never aborts. Messages go to the log
  *     callback (default: stderr, level warning).
  *
  * In a process, for every call unless a comment says otherwise:
- *   - Signals: engine threads block all signals but faults (SIGSEGV and its kind); those of the process are for the
- *     application's threads. A handler may interrupt any call, which then goes on. Inside a handler
+ *   - Signals: engine threads block all signals but faults (SIGSEGV and its kind); those of the process are
+ *     for the application's threads. A handler may interrupt any call, which then goes on. Inside a handler
  *     only uccl_strerror(), uccl_version(), uccl_build_info() and uccl_distance_name() may be called.
- *   - Cancellation: no call is a cancellation point. pthread_cancel() does not wake a thread that blocks in a call; it
- *     acts once that has returned. PTHREAD_CANCEL_ASYNCHRONOUS must be off. Threads may end in any way between calls.
+ *   - Cancellation: no call is a cancellation point. pthread_cancel() does not wake a thread that blocks in a
+ *     call; it acts once that has returned. PTHREAD_CANCEL_ASYNCHRONOUS must be off. Threads may end in any
+ *     way between calls.
  *   - exit(): may be called while other threads are inside calls. Engines need not be closed before.
- *   - fork(): calls that take no object work in the child; it may open engines of its own. A uccl_config and a handle
- *     without a connect under way are plain memory, and remain usable. On all else that it has inherited, calls fail with
- *     UCCL_EFORKED (uccl_listener_port() with 0) and touch nothing. Two free the child's copy, without a word to peers:
- *     uccl_connect_cancel(), and uccl_close(), which also closes the child's descriptors (not those of
- *     verbs devices). Neither is needed before exec() or exit(). The parent notices nothing.
+ *   - fork(): calls that take no object work in the child; it may open engines of its own. A uccl_config and
+ *     a handle without a connect under way are plain memory, and remain usable. On all else that it has
+ *     inherited, calls fail with UCCL_EFORKED (uccl_listener_port() with 0) and touch nothing. Two free the
+ *     child's copy, without a word to peers: uccl_connect_cancel(), and uccl_close(), which also closes the
+ *     child's descriptors (not those of verbs devices). Neither is needed before exec() or exit(). The parent
+ *     notices nothing.
  */
 #ifndef UCCL_ENGINE_H
 #define UCCL_ENGINE_H
@@ -95,12 +97,11 @@ enum uccl_log_level {
 typedef void (*uccl_log_fn)(void *user, enum uccl_log_level level, const char *text);
 
 /*
- * Sends the log of the whole process to `fn` (NULL: back to stderr). Takes effect for messages that
- * start after the call. Returns when no thread is inside the callback that was replaced, whose data may then be
- * freed: the caller must not hold a lock that the callback takes. Inside the callback the call only notes `fn`:
- * it takes effect when that callback has returned, and the data must live on.
- * What a callback causes to be logged itself goes to stderr. The level is the parameter UCCL_LOG_LEVEL of the engine
- * opened last.
+ * Sends the log of the whole process to `fn` (NULL: back to stderr). Takes effect for messages that start
+ * after the call. Returns when no thread is inside the callback that was replaced, whose data may then be
+ * freed: the caller must not hold a lock that the callback takes. Inside the callback the call only notes
+ * `fn`: it takes effect when that callback has returned, and the data must live on. What a callback causes to
+ * be logged itself goes to stderr. The level is the parameter UCCL_LOG_LEVEL of the engine opened last.
  */
 void uccl_set_log(uccl_log_fn fn, void *user);
 
@@ -386,12 +387,11 @@ int uccl_send_async(uccl_conn *conn, const void *buffer, size_t length, uccl_mr 
 int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out);
 
 /*
- * Has the request ended? Writes 1 or 0 to `done`. Once it has: returns its status (0 or an error),
- * writes the bytes moved to `bytes` (may be NULL), and frees the request. While pending returns 0.
- * UCCL_EINVAL, here and below: the request was freed before. That is noticed as far as possible: not after many later
- * requests, nor when two threads collect one at the same time.
- * Never blocks; may run one bounded round of the engine on the caller's thread.
- * One thread at a time per request.
+ * Has the request ended? Writes 1 or 0 to `done`. Once it has: returns its status (0 or an error), writes the
+ * bytes moved to `bytes` (may be NULL), and frees the request. While pending returns 0. UCCL_EINVAL, here and
+ * below: the request was freed before. That is noticed as far as possible: not after many later requests, nor
+ * when two threads collect one at the same time. Never blocks; may run one bounded round of the engine on the
+ * caller's thread. One thread at a time per request.
  */
 int uccl_test(uccl_request *request, int *done, size_t *bytes);
 

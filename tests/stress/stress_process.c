@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What ends a process, or seems to: a signal that the application reads from a descriptor is taken by no engine
- * thread; and exit() in one thread, while others wait, accept and connect, ends the process at once, also where a
- * handler of atexit() closes an engine on which threads wait. With lent engines and with engine threads
- * of their own. Each case is a process.
+ * What ends a process, or seems to: a signal that the application reads from a descriptor is taken by no
+ * engine thread; and exit() in one thread, while others wait, accept and connect, ends the process at once,
+ * also where a handler of atexit() closes an engine on which threads wait. With lent engines and with engine
+ * threads of their own. Each case is a process.
  */
 #include "engines.h"
 

@@ -493,7 +493,7 @@ static void child_makes_every_call(struct world *w)
     CHILD_IS(uccl_close(w->pair.engine[1]), 0);
 }
 
-BOTH(process, child_fails_and_touches_nothing)
+static void fork_one_that_makes_every_call(const char *lend)
 {
     struct world w;
     uccl_set_log(log_nothing, NULL);
@@ -505,6 +505,11 @@ BOTH(process, child_fails_and_touches_nothing)
     }
     child_ends_well(child);
     parent_goes_on(&w);
+}
+
+BOTH(process, child_fails_and_touches_nothing)
+{
+    fork_one_that_makes_every_call(lend);
 }
 
 /* Descriptors that the child has inherited are closed with the engine: a port is free once the parent leaves it. */
@@ -610,17 +615,8 @@ static void refuse_to_wipe(void)
 
 BOTH(process, child_is_noticed_on_old_kernels)
 {
-    struct world w;
     refuse_to_wipe();
-    uccl_set_log(log_nothing, NULL);
-    world_open(&w, lend);
-    pid_t child = fork();
-    if (child == 0) {
-        child_makes_every_call(&w);
-        _exit(0);
-    }
-    child_ends_well(child);
-    parent_goes_on(&w);
+    fork_one_that_makes_every_call(lend);
 }
 
 /* A child that was forked while another thread was inside the log's callback can replace that. */
