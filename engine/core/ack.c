@@ -12,7 +12,7 @@ static void on_chunk_acked(void *context, struct chunk *chunk)
 {
     struct flow *flow = context;
     if (chunk->kind == CHUNK_FRAMES) {
-        flow_release_buffer(flow->core, chunk);
+        flow_put_buffer(flow, chunk->frames.buffer, chunk->frames.of);
     } else if (chunk->kind == CHUNK_BULK) {
         struct core_msg *msg = chunk->bulk.msg;
         assert(msg->chunks_live);

@@ -25,7 +25,7 @@ static void pool_init(struct pool *pool, uint8_t **free_list, uint8_t **at, size
 {
     pool->free = free_list;
     for (size_t i = count; i-- > 0;)
-        pool_put(pool, *at + i * bytes);
+        pool->free[pool->count++] = *at + i * bytes;
     *at += count * bytes;
 }
 
@@ -447,13 +447,6 @@ bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns)
 {
     struct flow *flow;
     core->now_ns = now_ns;
-    if (core->starved && core->small.count) {
-        core->starved = false;
-        for (uint32_t i = 0; i < core->flow_end; i++) {
-            if (core->flows[i])
-                flow_wake(core->flows[i]);
-        }
-    }
     while ((flow = QUEUE_HOLDER(core->ready.head, struct flow, ready))) {
         bool sent = flow_tx(flow, desc, now_ns);
         if (sent && !flow->ready.next)

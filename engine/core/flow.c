@@ -18,7 +18,7 @@ size_t flow_size(const struct params *params, const struct flow_setup *setup)
     return round64(sizeof(struct flow)) + round64(setup->chunk_window * sizeof(struct chunk)) +
            round64(setup->chunk_window * sizeof(struct sack_chunk)) +
            round64(params->port_entropy * sizeof(struct path)) +
-           round64(params->port_entropy * sizeof(struct sack_path)) + lanes_size(params, setup) +
+           round64(params->port_entropy * sizeof(struct sack_path)) + FRAMES_SMALL_BYTES + lanes_size(params, setup) +
            place_size(params, setup);
 }
 
@@ -37,6 +37,8 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     at += round64(paths * sizeof *path_states);
     struct sack_path *sack_lanes = (struct sack_path *)at;
     at += round64(paths * sizeof *sack_lanes);
+    flow->own_buffer = at;
+    at += FRAMES_SMALL_BYTES;
 
     flow->core = core;
     flow->owner = setup->owner;
@@ -68,9 +70,35 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     return flow;
 }
 
-void flow_release_buffer(struct core *core, struct chunk *chunk)
+/* ---- buffers of frames ----------------------------------------------------------------------- */
+
+/*
+ * Whoever is refused has chunks under way, in its own buffer at least, and goes on when one of them is acked: so nobody
+ * waits for what others hold.
+ */
+uint8_t *flow_take_buffer(struct flow *flow, bool big, uint8_t *of)
 {
-    pool_put(chunk->frames.small ? &core->small : &core->big, chunk->frames.buffer);
+    struct core *core = flow->core;
+    uint8_t *buffer = big ? pool_take(&core->big, &flow->held[BUFFER_BIG]) : NULL;
+    *of = BUFFER_BIG;
+    if (!buffer) {
+        buffer = pool_take(&core->small, &flow->held[BUFFER_SMALL]);
+        *of = BUFFER_SMALL;
+    }
+    if (!buffer && !flow->own_used) {
+        flow->own_used = true;
+        buffer = flow->own_buffer;
+        *of = BUFFER_OWN;
+    }
+    return buffer;
+}
+
+void flow_put_buffer(struct flow *flow, uint8_t *buffer, uint8_t of)
+{
+    if (of == BUFFER_OWN)
+        flow->own_used = false;
+    else
+        pool_put(of == BUFFER_SMALL ? &flow->core->small : &flow->core->big, &flow->held[of], buffer);
 }
 
 /* ---- lists ----------------------------------------------------------------------------------- */
@@ -402,7 +430,7 @@ void flow_fail(struct flow *flow, int32_t status)
     for (uint64_t seq = sent->cumulative; seq < sent->next_seq; seq++) {
         struct chunk *chunk = sent_chunk(sent, seq);
         if (chunk->state != CHUNK_FREE && chunk->kind == CHUNK_FRAMES)
-            flow_release_buffer(core, chunk);
+            flow_put_buffer(flow, chunk->frames.buffer, chunk->frames.of);
         chunk->state = CHUNK_FREE;
     }
     queue_append(&core->flow_events, &flow->event);

@@ -28,6 +28,13 @@ enum {
     CONTROL_RESERVE_BYTES = 65536,  /* control frames may exceed the windows by this much */
 };
 
+/* Where a chunk of frames stands until it is acked. */
+enum frames_buffer {
+    BUFFER_SMALL, /* of the core's pool of small ones */
+    BUFFER_BIG,   /* of the pool of big ones */
+    BUFFER_OWN,   /* the flow's own small one, which no other flow can keep from it */
+};
+
 struct flow {
     struct core *core;
     void *owner;
@@ -52,6 +59,12 @@ struct flow {
     struct place place;
     struct probe probe;
     struct gone gone;
+
+    /* buffers of frames */
+    uint32_t held[2];             /* of the core's pools: BUFFER_SMALL, BUFFER_BIG */
+    uint8_t *own_buffer;
+    bool own_used;
+
     uint64_t peer_window_bytes;   /* what the peer's receive buffer takes */
     uint64_t rx_window_bytes;     /* ours, whole; acks advertise this flow's share of it */
     uint64_t packets_heard;
@@ -131,8 +144,9 @@ bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint
 void flow_count_losses(struct flow *flow, unsigned lost, uint64_t now_ns);
 /* Congestion control is about to react to losses that may prove to be none. */
 void flow_remember_window(struct flow *flow, uint64_t now_ns);
-/* The buffer of a chunk of frames goes back to its pool. */
-void flow_release_buffer(struct core *core, struct chunk *chunk);
+/* A buffer for frames, a big one if that is wished for and to be had; `of`: enum frames_buffer. NULL: the flow has its share. */
+uint8_t *flow_take_buffer(struct flow *flow, bool big, uint8_t *of);
+void flow_put_buffer(struct flow *flow, uint8_t *buffer, uint8_t of);
 
 /* receive.c: the connection that a frame of this flow names, or NULL. */
 struct conn *flow_find_conn(struct flow *flow, uint32_t id);

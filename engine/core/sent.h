@@ -52,7 +52,7 @@ struct chunk {
         } bulk;
         struct {
             uint8_t *buffer;
-            bool small;      /* which pool it came from */
+            uint8_t of;      /* enum frames_buffer, flow.h */
         } frames;
     };
 };

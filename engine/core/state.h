@@ -4,14 +4,9 @@
 #define UCCL_CORE_STATE_H
 
 #include "core/flow.h"
+#include "core/pool.h"
 
 #include <assert.h>
-
-/* Free buffers, last in first out, so that the warm one is used next. */
-struct pool {
-    uint8_t **free;
-    uint32_t count;
-};
 
 enum {
     SCRATCH_COUNT = 64,                                  /* more than a NIC stages before it flushes */
@@ -32,7 +27,6 @@ struct core {
     struct flow *flows[CORE_FLOWS_MAX];
     struct conn *conns[CORE_CONNS_MAX];
     struct pool small, big;         /* buffers of trains of frames */
-    bool starved;                   /* some flow found no buffer */
     uint8_t *scratch;
     uint32_t scratch_next;
     uint32_t flow_end;              /* one past the highest flow slot in use */
@@ -85,16 +79,6 @@ static inline void msg_remove(struct msg_list *list, struct core_msg *msg)
     else
         list->tail = msg->prev;
     msg->next = msg->prev = 0;
-}
-
-static inline uint8_t *pool_take(struct pool *pool)
-{
-    return pool->count ? pool->free[--pool->count] : 0;
-}
-
-static inline void pool_put(struct pool *pool, uint8_t *buffer)
-{
-    pool->free[pool->count++] = buffer;
 }
 
 /* Queues a copy. There is room: a frame makes at most two, twice where it lets a receive in. */

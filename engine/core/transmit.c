@@ -508,9 +508,8 @@ static bool send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_
 }
 
 /* The buffer for what waits now: a small one where that will do. */
-static uint8_t *frames_buffer(struct flow *flow, bool want_eager, bool *small)
+static uint8_t *frames_buffer(struct flow *flow, bool want_eager, uint8_t *of)
 {
-    struct core *core = flow->core;
     uint64_t waiting = 0;
     for (const struct queue_link *link = flow->active.head; want_eager && link; link = link->next) {
         struct core_msg *msg = conn_eager_ready(QUEUE_HOLDER(link, struct conn, active));
@@ -520,10 +519,7 @@ static uint8_t *frames_buffer(struct flow *flow, bool want_eager, bool *small)
         if (waiting > FRAMES_SMALL_BYTES / 2)
             break;
     }
-    *small = waiting <= FRAMES_SMALL_BYTES / 2 || core->big.count == 0;
-    uint8_t *buffer = pool_take(*small ? &core->small : &core->big);
-    core->starved |= !buffer;
-    return buffer;
+    return flow_take_buffer(flow, waiting > FRAMES_SMALL_BYTES / 2, of);
 }
 
 /* Control frames with what small messages fit. False: window, chunk records or buffers are exhausted. */
@@ -536,11 +532,10 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
         return false;
     if (!eager && !(ctrl && window_takes(flow, 0, FRAMES_SMALL_BYTES, reserve)))
         return false;
-    bool small;
-    uint8_t *buffer = frames_buffer(flow, eager, &small);
+    uint8_t of, *buffer = frames_buffer(flow, eager, &of);
     if (!buffer)
         return false;
-    uint32_t room = small ? FRAMES_SMALL_BYTES : FRAMES_BIG_BYTES;
+    uint32_t room = of == BUFFER_BIG ? FRAMES_BIG_BYTES : FRAMES_SMALL_BYTES;
     struct train train = {
         .buffer = buffer,
         .datagram_bytes = flow->datagram_bytes < room ? flow->datagram_bytes : room,
@@ -579,7 +574,7 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
     if (!train.sequenced) { /* what was due had become stale: at most an ack is left */
         uint8_t *copy = scratch(core);
         memcpy(copy, buffer, train.header);
-        pool_put(small ? &core->small : &core->big, buffer);
+        flow_put_buffer(flow, buffer, of);
         if (train.frames)
             describe_ack(flow, copy, train.header, desc, now_ns);
         return train.frames > 0;
@@ -588,7 +583,7 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
     uint64_t seq;
     flow_expect_peer(flow, now_ns);
     struct chunk plan = {.kind = CHUNK_FRAMES,
-                         .frames = {buffer, small},
+                         .frames = {buffer, of},
                          .count = (uint8_t)train.count,
                          .datagram_bytes = train.datagram_bytes,
                          .last_bytes = train.header + train.payload,

@@ -506,6 +506,8 @@ static void on_message(struct world *world, struct end *end, struct core_msg *ms
     world->bytes_moved += msg->moved_bytes;
     if (end == &world->ends[0])
         world->dead_end_max_ns = world->now_ns;
+    if (!world->ends[side->conn->sides[!side->side].end].halted)
+        world->living_end_max_ns = world->now_ns;
     side->conn->ended_requests++;
     free_request(world, request);
     schedule_post(world, side, kind);
@@ -635,7 +637,7 @@ void app_check(struct world *world)
     }
     const struct options *options = world->options;
     if (options->halt_ns != UINT64_MAX && options->halt_ns < options->limit_ns) {
-        uint64_t bound_ns = options->halt_ns +
+        uint64_t bound_ns = options->halt_ns + options->halts * options->halt_gap_ns +
                             (options->params.dead_peer_ms * 5 / 4 + 50) * NS_PER_MS + /* it is asked after a quarter */
                             options->path_stall_ns; /* what comes late postpones the verdict */
         if (world->dead_end_max_ns > world->start_ns + bound_ns)

@@ -162,3 +162,39 @@ void bounds_strays(struct options *options, struct rng *rng)
         options->net[i].stray_ppm = 100000;
     lose(options, rng_below(rng, 2) * 10000);
 }
+
+/*
+ * Some peers fall silent and keep what they have of all that peers share, until they are given up; the others do not
+ * notice. All messages are eager, and receives are announced one by one, so that buffers of frames are short.
+ */
+void bounds_stopped(struct options *options, struct rng *rng)
+{
+    options->ends = 5;
+    options->halts = 1 + rng_below(rng, 3);
+    options->halt_ns = rng_below(rng, NS_PER_MS);
+    options->expect_dead = true;
+    options->params.dead_peer_ms = 2000;
+    bool small = rng_below(rng, 2); /* the one kind of buffers, or the other */
+    options->params.tx_buffers = small ? 2 : 32;
+    options->params.tx_small_buffers = small ? 512 : 2;
+    options->conns = 3;
+    options->messages = 400;
+    options->size_max = options->params.eager_kb * 1024;
+    options->one_size = true;
+    options->outstanding = 400;
+    options->send_gap_ns = options->recv_gap_ns = 50 * NS_PER_US;
+    options->living_ns = 15 * NS_PER_MS;
+}
+
+/* One after another, until nothing is left of what is shared: those that live have what each has of its own. */
+void bounds_stopped_many(struct options *options, struct rng *rng)
+{
+    bounds_stopped(options, rng);
+    options->ends = ENDS_MAX;
+    options->halts = 9;
+    options->halt_gap_ns = 500 * NS_PER_US;
+    options->conns = 2;
+    options->params.tx_buffers = 2;
+    options->params.tx_small_buffers = 4;
+    options->living_ns = 1000u * NS_PER_MS;
+}

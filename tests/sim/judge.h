@@ -24,6 +24,8 @@ void bounds_silence(struct options *options, struct rng *rng);
 void bounds_outages(struct options *options, struct rng *rng);
 void bounds_dead_path(struct options *options, struct rng *rng);
 void bounds_crawl(struct options *options, struct rng *rng);
+void bounds_stopped(struct options *options, struct rng *rng);
+void bounds_stopped_many(struct options *options, struct rng *rng);
 void bounds_strays(struct options *options, struct rng *rng);
 void bounds_narrow(struct options *options, struct rng *rng);
 void bounds_empty(struct options *options, struct rng *rng);

@@ -508,6 +508,8 @@ static const struct scenario scenarios[] = {
     SCENARIO("strays", bounds_strays),
     SCENARIO("narrow", bounds_narrow),
     SCENARIO("empty", bounds_empty),
+    SCENARIO("stopped-peers", bounds_stopped),
+    SCENARIO("stopped-many", bounds_stopped_many),
     SCENARIO("placing-clean", placing_clean),
     SCENARIO("placing-loss", placing_loss),
     SCENARIO("placing-silent", placing_silent),

@@ -497,6 +497,8 @@ static void check_flow(struct world *world, const struct flow *flow)
     const struct sent *sent = &flow->sent;
     if (flow->msgs_pending || flow->closing || flow->all_head || flow->active.head || flow->ctrl.head)
         world_fail(world, "a flow keeps messages or connections");
+    if (flow->held[BUFFER_SMALL] || flow->held[BUFFER_BIG] || flow->own_used)
+        world_fail(world, "a flow at rest holds buffers");
     if (flow->place.held.head || flow->place.free_count != flow->place.slot_count)
         world_fail(world, "%u of %u grants came back", flow->place.free_count, flow->place.slot_count);
     if (flow->dead)
@@ -599,6 +601,16 @@ static void handle(struct world *world, struct event *event)
     end->dirty = true;
 }
 
+static void halt_ends(struct world *world, uint64_t passed_ns)
+{
+    const struct options *options = world->options;
+    unsigned halts = options->halts ? options->halts : 1;
+    for (unsigned i = 0; i < halts; i++) {
+        if (passed_ns >= options->halt_ns + i * options->halt_gap_ns)
+            world->ends[world->end_count - 1 - i].halted = true;
+    }
+}
+
 void world_run(struct world *world)
 {
     const struct options *options = world->options;
@@ -621,7 +633,7 @@ void world_run(struct world *world)
             change_datagrams(world);
         }
         if (passed_ns >= options->halt_ns)
-            world->ends[world->end_count - 1].halted = true;
+            halt_ends(world, passed_ns);
         while (world->heap_count && world->heap[0].at_ns == world->now_ns) {
             struct event event = pop(world);
             handle(world, &event);

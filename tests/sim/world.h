@@ -14,7 +14,7 @@
 #include <stdarg.h>
 
 enum { NS_PER_US = 1000, NS_PER_MS = 1000000 };
-enum { ENDS_MAX = 6, PAIRS_MAX = 6, PPM = 1000000, GUARD_BYTES = 64 };
+enum { ENDS_MAX = 12, PAIRS_MAX = 12, PPM = 1000000, GUARD_BYTES = 64 };
 
 /* What one direction between two ends does to datagrams. */
 struct net {
@@ -63,6 +63,8 @@ struct options {
     uint32_t tx_fail_ppm;         /* the NIC refuses a descriptor */
     uint64_t stall_every_ns, stall_ns; /* engine threads do not run for a while */
     uint64_t halt_ns;             /* the last end dies; UINT64_MAX: never */
+    unsigned halts;               /* so many ends die, the last ones; 0: one */
+    uint64_t halt_gap_ns;         /* between two of them */
 
     /* the application */
     unsigned messages;            /* per connection and direction */
@@ -83,6 +85,7 @@ struct options {
     uint32_t needless_permille;   /* datagrams repeated, of all sent, beyond those that were lost */
     uint64_t repairs_max;         /* datagrams repeated */
     uint32_t dead_permille;       /* datagrams that went into net.dead_paths, of all sent */
+    uint64_t living_ns;           /* requests between ends that live have ended by then */
 };
 
 struct world;
@@ -167,6 +170,7 @@ struct world {
     uint64_t requests_live, requests_ended, bytes_moved, datagrams, faults;
     uint64_t dropped, repaired, into_dead; /* datagrams */
     uint64_t dead_end_max_ns; /* when the last request of the first end ended */
+    uint64_t living_end_max_ns; /* and the last one between ends that live */
 };
 
 /* ---- world.c ---- */
