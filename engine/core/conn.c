@@ -221,10 +221,37 @@ static bool is_embryonic(const struct conn *conn)
     return !conn->heard && !conn->announced && conn->send_next == 0 && conn->recv_next == 0;
 }
 
+enum { FIN_GRACE_NS = 200 * 1000 * 1000, FIN_MOMENT_NS = 1000 * 1000 };
+
+/* The peer has left all unanswered for as long as a close lingers, or has not been heard since it did so elsewhere. */
+static bool is_silent(const struct conn *conn)
+{
+    uint64_t patience_ns = conn->flow->core->params->linger_ms * 1000000;
+    if (patience_ns < FIN_GRACE_NS)
+        patience_ns = FIN_GRACE_NS;
+    return flow_unanswered(conn->flow, patience_ns) || conn->flow->heard_ns < conn->silent_since_ns;
+}
+
+/*
+ * A silent peer is not waited for again, so that closing its connections one by one takes as long as closing one. The FIN
+ * gets a moment to leave, and is repeated as long as the flow lives.
+ */
+static uint64_t at_most_for_silent(const struct conn *conn, uint64_t linger_ns)
+{
+    return linger_ns > FIN_MOMENT_NS && is_silent(conn) ? FIN_MOMENT_NS : linger_ns;
+}
+
 void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
 {
-    if (conn->state == CONN_CLOSING || conn->state == CONN_OVER)
+    struct timer_wheel *wheel = &conn->flow->core->wheel;
+    if (conn->state == CONN_OVER)
         return;
+    linger_ns = at_most_for_silent(conn, linger_ns);
+    if (conn->state == CONN_CLOSING) {
+        if (conn->linger.deadline_ns > now_ns + linger_ns)
+            timer_arm(wheel, &conn->linger, now_ns + linger_ns);
+        return;
+    }
     conn_fail_parts(conn, UCCL_ECANCELED);
     if (conn->state == CONN_FAILED || conn->stripe || is_embryonic(conn)) {
         conn->state = CONN_OVER;
@@ -234,7 +261,7 @@ void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
     conn->state = CONN_CLOSING;
     conn_fail_recvs(conn, UCCL_ECANCELED, HOLD_ASK);
     fin_is_due(conn);
-    timer_arm(&conn->flow->core->wheel, &conn->linger, now_ns + linger_ns);
+    timer_arm(wheel, &conn->linger, now_ns + linger_ns);
     conn->flow->closing++;
 }
 
@@ -265,7 +292,6 @@ void conn_none_held(struct conn *conn)
 /* First the sends are given up and the FIN gets a moment more, once; then it is over in any case. */
 void conn_linger_over(struct conn *conn)
 {
-    enum { FIN_GRACE_NS = 200 * 1000 * 1000 };
     struct core *core = conn->flow->core;
     if (conn->state != CONN_CLOSING)
         return;
@@ -277,10 +303,11 @@ void conn_linger_over(struct conn *conn)
         return;
     if (!said && !conn->graced) {
         conn->graced = true;
-        timer_arm(&core->wheel, &conn->linger, core->now_ns + FIN_GRACE_NS);
+        timer_arm(&core->wheel, &conn->linger, core->now_ns + at_most_for_silent(conn, FIN_GRACE_NS));
         return;
     }
     conn->state = CONN_OVER;
+    conn->status = is_silent(conn) ? UCCL_ETIMEDOUT : UCCL_OK;
     conn->flow->closing--;
     flow_conn_event(conn);
     place_give_up(conn);

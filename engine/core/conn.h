@@ -137,6 +137,7 @@ struct conn {
     uint64_t fin_seq;           /* chunk that carried the last FIN, UINT64_MAX: none */
     uint64_t end_seq;           /* chunk that carried the last END, UINT64_MAX: none */
     struct timer linger;
+    uint64_t silent_since_ns;   /* the peer is, as others say, unless this flow has heard it since */
 };
 
 size_t conn_size(const struct flow_setup *setup);

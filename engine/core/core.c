@@ -195,6 +195,12 @@ void core_conn_close(struct core *core, struct conn *conn, uint64_t linger_ns, u
     conn_close(conn, linger_ns, now_ns);
 }
 
+void core_conn_silent_since(struct core *core, struct conn *conn, uint64_t since_ns)
+{
+    (void)core;
+    conn->silent_since_ns = since_ns;
+}
+
 void core_submit_part(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 {
     core->now_ns = now_ns;

@@ -206,10 +206,14 @@ void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns);
 
 /*
  * Closes a connection: pending receives end with UCCL_ECANCELED now; sends go on until they are
- * delivered or `linger_ns` has passed, then end likewise. CORE_EVENT_CONN_ENDED comes last; until
+ * delivered or `linger_ns` has passed, then end likewise. A peer that has been silent for UCCL_LINGER_MS already, in spite
+ * of something to ack, is not waited for. Closing again can only shorten the linger. CORE_EVENT_CONN_ENDED comes last; until
  * then the connection's memory is the core's.
  */
 void core_conn_close(struct core *core, struct conn *conn, uint64_t linger_ns, uint64_t now_ns);
+
+/* Before a close: the peer has been silent since then on other flows. If this one has not heard it either, nobody waits. */
+void core_conn_silent_since(struct core *core, struct conn *conn, uint64_t since_ns);
 
 /*
  * What is passed to the core from here on, by core_rx..() and core_tx_done(), came so long before its now_ns: it
@@ -338,7 +342,8 @@ enum core_event_kind {
     CORE_EVENT_MSG,        /* `msg` has ended: status and moved_bytes are final */
     CORE_EVENT_SPLIT,      /* the send `msg` is cut into `msg->stripes` parts: submit all but part 0 */
     CORE_EVENT_WANTED,     /* the staged send `msg` is to be fetched: see core_available() */
-    CORE_EVENT_CONN_ENDED, /* `owner` of a connection: its last event; its memory is the caller's */
+    CORE_EVENT_CONN_ENDED, /* `owner` of a connection: its last event; its memory is the caller's. `status`
+                              UCCL_ETIMEDOUT, UCCL_EPEERDEAD: the peer was silent */
     CORE_EVENT_CONN_FAILED,/* `owner` of a connection: the peer closed it or died (`status`); it takes
                               no more messages and is still to be closed */
     CORE_EVENT_FLOW_DEAD,  /* `owner` of a flow: the peer stopped answering, or core_fail(); open no

@@ -158,6 +158,13 @@ void flow_expect_peer(struct flow *flow, uint64_t now_ns)
         flow->last_rx_ns = now_ns;
 }
 
+bool flow_unanswered(const struct flow *flow, uint64_t ns)
+{
+    uint64_t since_ns = flow->heard_ns > flow->asked_ns ? flow->heard_ns : flow->asked_ns;
+    bool repeated = flow->silence.since_ns > flow->last_rx_ns; /* else it may have been us who did not run */
+    return repeated && flow->sent.next_seq > flow->sent.cumulative && flow->core->now_ns >= since_ns + ns;
+}
+
 void flow_msg_started(struct flow *flow, uint64_t now_ns)
 {
     flow_expect_peer(flow, now_ns);
@@ -229,7 +236,7 @@ static void turn_share_epoch(struct core *core)
 void flow_heard(struct flow *flow, uint64_t now_ns)
 {
     struct core *core = flow->core;
-    flow->last_rx_ns = now_ns;
+    flow->last_rx_ns = flow->heard_ns = now_ns;
     flow->packets_heard++;
     turn_share_epoch(core);
     if (flow->heard_epoch != core->share_epoch) {

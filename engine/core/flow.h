@@ -91,10 +91,12 @@ struct flow {
 
     /* timers */
     struct timer timer;           /* at or before the earliest deadline below */
-    uint64_t last_rx_ns;          /* any packet of the peer */
+    uint64_t last_rx_ns;          /* any packet of the peer, or when one began to be expected */
     struct silence silence;       /* since then */
+    uint64_t heard_ns;            /* any packet of the peer */
     uint64_t rx_seq;              /* of the chunk that is being read */
     uint64_t last_ack_ns;         /* ack that moved something, or first transmission after idle */
+    uint64_t asked_ns;            /* since when there are chunks that the peer has not acked */
     uint64_t rack_at_ns;          /* UINT64_MAX: none */
     uint64_t pace_until_ns;       /* cwnd below a chunk: no data before */
     uint8_t rto_backoff;
@@ -125,6 +127,8 @@ void flow_give_back(struct flow *flow, struct core_msg *msg);
 void flow_conn_event(struct conn *conn);
 /* How long an answer that is still to come takes at most, as far as is known. */
 uint64_t flow_probe_ns(const struct flow *flow);
+/* The peer has been silent for so long, though there was something to ack. */
+bool flow_unanswered(const struct flow *flow, uint64_t ns);
 /* An ack is owed: at once, or after the usual delay. */
 void flow_owe_delayed_ack(struct flow *flow, bool now);
 /* Something of the peer has come. */

@@ -178,7 +178,15 @@ static struct chunk plan_bulk(const struct flow *flow, struct core_msg *msg, uin
     return plan;
 }
 
-/* The next chunk of the message begins its life. */
+/* A chunk begins its life. */
+static struct chunk *new_chunk(struct flow *flow, const struct chunk *plan, uint64_t *seq)
+{
+    if (flow->sent.next_seq == flow->sent.cumulative)
+        flow->asked_ns = flow->core->now_ns;
+    return sent_new(&flow->sent, plan, seq);
+}
+
+/* The next chunk of the message. */
 static struct chunk *cut_chunk(struct flow *flow, struct core_msg *msg, struct chunk *plan, uint64_t *seq)
 {
     struct conn *conn = msg->conn;
@@ -186,7 +194,7 @@ static struct chunk *cut_chunk(struct flow *flow, struct core_msg *msg, struct c
     msg->chunks_live++;
     conn_take_bulk(conn, msg, plan->payload_bytes);
     conn->deficit_bytes -= (int64_t)plan->payload_bytes;
-    return sent_new(&flow->sent, plan, seq);
+    return new_chunk(flow, plan, seq);
 }
 
 /*
@@ -589,7 +597,7 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
                          .last_bytes = train.header + train.payload,
                          .payload_bytes = train.payload_total};
     plan.charged_bytes = charge_of((train.count - 1) * train.datagram_bytes + plan.last_bytes, train.count);
-    struct chunk *chunk = sent_new(&flow->sent, &plan, &seq);
+    struct chunk *chunk = new_chunk(flow, &plan, &seq);
     launch(flow, chunk, seq, wire_full_mask(train.count), acks ? ack_avoids(flow) : -1, desc, now_ns);
     if (acks)
         ack_leaves(flow, chunk->path);

@@ -549,6 +549,105 @@ Test(conn, close_to_a_silent_peer, .init = duo_open)
     cr_assert_eq(core_deadline(duo_core[0]), UINT64_MAX);
 }
 
+/* As an abort does. It never makes it longer. */
+Test(conn, closing_again_shortens_the_linger, .init = duo_open)
+{
+    struct duo_request *send = duo_send(0, LARGE); /* nobody receives it */
+    duo_run(MS);
+    close_conn(0, 5000 * MS);
+    close_conn(0, 9000 * MS);
+    duo_run(100 * MS);
+    cr_assert(!send->ended && duo_ended[0] == 0);
+    close_conn(0, 50 * MS);
+    close_conn(0, 5000 * MS);
+    duo_run(40 * MS);
+    cr_assert(!send->ended && duo_ended[0] == 0);
+    duo_run(20 * MS);
+    duo_assert_ended(send, UCCL_ECANCELED, 0);
+    cr_assert(duo_ended[0] == 1 && duo_failed[1] == 1);
+    duo_assert_rest();
+}
+
+/* Closes one after another, each with a send that nobody takes, last as long as one. */
+Test(conn, a_silent_peer_is_lingered_for_once)
+{
+    duo_defaults();
+    duo_params.dead_peer_ms = 100000;
+    duo_params.linger_ms = 1000;
+    duo_open_as(false);
+    for (unsigned i = 0; i < DUO_CONNS; i++)
+        duo_post(0, i, CORE_SEND, 100);
+    duo_run_deaf(0, 10 * MS);
+    for (unsigned i = 0; i < DUO_CONNS; i++) {
+        uint64_t begin_ns = duo_now;
+        core_conn_close(duo_core[0], duo_conn[0][i], 1000 * MS, duo_now);
+        while (duo_ended[0] == i && duo_now < begin_ns + 3000 * MS)
+            duo_run_deaf(0, MS);
+        cr_assert_eq(duo_ended[0], i + 1);
+        uint64_t took_ms = (duo_now - begin_ns) / MS;
+        cr_assert(i ? took_ms <= 10 : took_ms >= 985 && took_ms <= 1250, "close %u took %lu ms", i, (unsigned long)took_ms);
+    }
+    duo_run(2000 * MS); /* every goodbye is under way nonetheless */
+    cr_assert_eq(duo_failed[1], DUO_CONNS);
+    cr_assert_eq(duo_failed_status[1], UCCL_ECLOSED);
+    duo_assert_rest();
+}
+
+/* It had nothing to answer: a receive alone makes nobody talk. Once it has answered, it is waited for again. */
+Test(conn, an_idle_peer_is_not_a_silent_one)
+{
+    duo_defaults();
+    duo_params.dead_peer_ms = 100000;
+    duo_params.linger_ms = 1000;
+    duo_open_as(false);
+    duo_recv(0, LARGE);
+    duo_run(5000 * MS);
+    struct duo_request *send = duo_send(0, LARGE);
+    duo_run_deaf(0, 100 * MS);
+    close_conn(0, 1000 * MS);
+    duo_run_deaf(0, 200 * MS);
+    cr_assert(!send->ended && duo_ended[0] == 0);
+    struct duo_request *recv = duo_recv(1, LARGE);
+    duo_run(600 * MS);
+    duo_assert_ended(send, UCCL_OK, LARGE);
+    duo_assert_ended(recv, UCCL_OK, LARGE);
+    cr_assert_eq(duo_ended[0], 1);
+    duo_run_deaf(0, 5000 * MS);
+    send = duo_post(0, 1, CORE_SEND, 100);
+    core_conn_close(duo_core[0], duo_conn[0][1], 1000 * MS, duo_now);
+    duo_run_deaf(0, 200 * MS);
+    recv = duo_post(1, 1, CORE_RECV, 100);
+    duo_run(600 * MS);
+    duo_assert_ended(send, UCCL_OK, 100);
+    duo_assert_ended(recv, UCCL_OK, 100);
+    cr_assert_eq(duo_ended[0], 2);
+}
+
+/* Other flows to the same process say so; this one knows better where it has heard it since. */
+Test(conn, a_peer_that_others_call_silent)
+{
+    duo_defaults();
+    duo_params.dead_peer_ms = 100000;
+    duo_open_as(false);
+    duo_talk();
+    duo_send(0, LARGE);
+    duo_run(10 * MS);
+    core_conn_silent_since(duo_core[0], duo_conn[0][0], duo_flow[0]->heard_ns);
+    close_conn(0, 500 * MS);
+    duo_run_deaf(0, 400 * MS);
+    cr_assert_eq(duo_ended[0], 0);
+    duo_run_deaf(0, 400 * MS);
+    cr_assert_eq(duo_ended[0], 1);
+    duo_post(0, 1, CORE_SEND, LARGE);
+    core_conn_silent_since(duo_core[0], duo_conn[0][1], duo_flow[0]->heard_ns + 1);
+    core_conn_close(duo_core[0], duo_conn[0][1], 500 * MS, duo_now);
+    duo_run_deaf(0, 10 * MS);
+    cr_assert_eq(duo_ended[0], 2);
+    duo_run(2000 * MS);
+    cr_assert_eq(duo_failed[1], 2);
+    duo_assert_rest();
+}
+
 Test(conn, close_from_both_sides_at_once, .init = duo_open)
 {
     struct duo_request *sends[2] = {duo_send(0, LARGE), duo_send(1, 10)};
