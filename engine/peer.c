@@ -17,6 +17,8 @@ enum { UNMET_MAX = CORE_FLOWS_MAX / 4 };
 
 /* An unused peer answers repeats of the other side's last frames for a while, and is then forgotten. */
 static const uint64_t IDLE_NS = UINT64_C(10) * 1000000000;
+/* A client may have come to the end of a handshake that has failed here: it is told so over the flows (GONE). */
+static const uint64_t UNMET_IDLE_NS = UINT64_C(2) * 1000000000;
 
 int peer_table_init(struct peer_table *table, const struct nic_ops *nic, const struct params *params,
                     struct engine_thread *threads, unsigned thread_count)
@@ -125,24 +127,32 @@ bool peer_lives(struct peer *peer)
     return !peer->dead;
 }
 
-/* Frees peers that nobody uses and nobody will: dead, never met, or unused for long. */
+/* How long a living peer is kept that nobody uses. */
+static uint64_t kept_ns(const struct peer *peer)
+{
+    if (peer->met)
+        return IDLE_NS;
+    return peer->is_server && peer->flows_open ? UNMET_IDLE_NS : 0;
+}
+
+/* Frees peers that nobody uses and nobody will: dead, or unused for long. */
 static void reap(struct peer_table *table)
 {
     uint64_t now_ns = clock_now_ns();
     for (struct peer *peer = table->peers, *next; peer; peer = next) {
         next = peer->next;
         bool lives = peer_lives(peer);
-        if (peer->references == 0 && (!lives || !peer->met || now_ns - peer->idle_since_ns > IDLE_NS))
+        if (peer->references == 0 && (!lives || now_ns - peer->idle_since_ns >= kept_ns(peer)))
             forget(table, peer);
     }
 }
 
-/* Frees the peer that has been unused for longest. False: all are used. */
-static bool forget_idlest(struct peer_table *table)
+/* Frees the peer, or the one not met, that has been unused for longest. False: all are used. */
+static bool forget_idlest(struct peer_table *table, bool unmet)
 {
     struct peer *idlest = NULL;
     for (struct peer *peer = table->peers; peer; peer = peer->next) {
-        if (peer->references == 0 && (!idlest || peer->idle_since_ns < idlest->idle_since_ns))
+        if (peer->references == 0 && !(unmet && peer->met) && (!idlest || peer->idle_since_ns < idlest->idle_since_ns))
             idlest = peer;
     }
     if (idlest)
@@ -160,7 +170,7 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
         return UCCL_EIO;
     }
     int slot = take_slot(table, index);
-    while (slot < 0 && forget_idlest(table))
+    while (slot < 0 && forget_idlest(table, false))
         slot = take_slot(table, index);
     if (slot < 0) {
         LOG_ERR("cannot talk to one more peer: all %d flows of engine thread %u are in use",
@@ -227,7 +237,7 @@ int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_serv
              struct peer **out)
 {
     reap(table);
-    if (is_server && table->unmet >= UNMET_MAX) {
+    if (is_server && table->unmet >= UNMET_MAX && !forget_idlest(table, true)) {
         LOG_WARNING("cannot talk to one more peer: %u handshakes are under way", table->unmet);
         return UCCL_ENOMEM;
     }

@@ -30,7 +30,7 @@ struct peer {
     struct peer *next;       /* in the order in which they were met */
     uint8_t engine_id[16];
     bool is_server;          /* our end; tells the ends of a connection to ourselves apart */
-    bool met;                /* a handshake with it has come to its end; until then it is freed when that fails */
+    bool met;                /* a handshake with it has come to its end; if that fails it is freed soon */
     bool dead;
     union nic_address address;
     uint32_t references;     /* connections and handshakes */
@@ -74,7 +74,7 @@ int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_serv
 bool peer_met_since(struct peer_table *table, const uint8_t engine_id[16], bool is_server, uint64_t since_ns);
 /* A handshake with it has come to its end. */
 void peer_met(struct peer_table *table, struct peer *peer);
-/* The last reference of a dead peer, or one that was not met, frees it; else it is kept a while for the next connection. */
+/* The last reference of a dead peer frees it; a living one is kept a while: for the next connection, or to tell GONE. */
 void peer_put(struct peer_table *table, struct peer *peer);
 
 /* Our side of the flows, for the offer of a handshake that is the first with this peer. */
