@@ -107,9 +107,11 @@ Test(silence, it_asks_with_empty_pools, .init = duo_open)
     struct duo_request *send = duo_send(0, 10), *recv = duo_recv(1, 10);
     struct pool small = duo_core[0]->small, big = duo_core[0]->big;
     duo_core[0]->small.count = duo_core[0]->big.count = 0;
+    duo_flow[0]->own_used = true;
     for (unsigned i = 0; i < 10; i++)
         duo_run(1000 * MS);
     cr_assert(!send->ended && duo_dead[0] == 0);
+    duo_flow[0]->own_used = false;
     duo_core[0]->small = small;
     duo_core[0]->big = big;
     flow_wake(duo_flow[0]);
