@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fuzzes a core with a flow, connections and requests in every state: the peer, who has the flow's
+ * Fuzzes a core with two flows, connections and requests in every state: the peer, who has the flows'
  * token and can compute a checksum, says whatever it likes. It may end requests wrongly, but never trip
  * an assert, make the core write outside a buffer, keep or lose a request, or leak chunk records.
  *
@@ -21,8 +21,10 @@ enum {
     AT_HEADER_LENGTH = 2,
     AT_CRC = 4,
     AT_TOKEN = 8,
-    CONNS = 4,
-    PART_CONN = 3,        /* carries part 1 of messages striped over three flows */
+    FLOWS = 2,            /* the first has a NIC that places payload; both have the same connections */
+    FLOW_CONNS = 4,
+    CONNS = FLOWS * FLOW_CONNS,
+    PART_CONN = 3,        /* of each flow: carries part 1 of messages striped over three flows */
     STRIPES = 3,
     REQUESTS = 64,
     PART_BYTES = 70000,
@@ -30,8 +32,10 @@ enum {
     PATHS = 4,
     FENCES = 64,
     DATAGRAM_BYTES = 1472,
+    DEAD_STEPS = 20,      /* in which the dead-peer time passes: a core that looks less often takes itself for stopped */
 };
-static const uint64_t rx_token = (UINT64_C(77) << 12) | 1, tx_token = (UINT64_C(78) << 12) | 2;
+static const uint64_t rx_tokens[FLOWS] = {(UINT64_C(77) << 12) | 1, (UINT64_C(79) << 12) | 2};
+static const uint64_t tx_tokens[FLOWS] = {(UINT64_C(78) << 12) | 2, (UINT64_C(80) << 12) | 1};
 
 struct request {
     struct core_msg msg;
@@ -42,15 +46,17 @@ struct request {
 static struct params params;
 static struct counters counters;
 static struct core *core;
-static struct flow *flow;
-static struct conn *conns[CONNS];
-static void *conn_memory[CONNS], *flow_memory;
+static struct flow *flows[FLOWS];
+static struct flow *flow;          /* of them, to which the peer speaks now */
+static unsigned flow_index;
+static struct conn *conns[CONNS];  /* those of the first flow first; the index is the id */
+static void *conn_memory[CONNS], *flow_memory[FLOWS];
 static bool closed[CONNS];
 static struct request requests[REQUESTS];
 static uint8_t buffer[BUFFER_BYTES];
 static uint64_t now_ns;
 static bool flow_dead;
-static uint64_t part_number;
+static uint64_t part_numbers[FLOWS];
 static uint64_t last_cookie;               /* of what went over a queue pair */
 static struct core_path_action fences[FENCES]; /* asked for, to be answered */
 static unsigned fence_count;
@@ -193,13 +199,13 @@ static void pull_paths(void)
 {
     struct core_path_action action;
     while (core_next_path(core, &action)) {
-        require(action.flow == flow && action.owner == &flow && action.path < PATHS);
+        require(action.flow == flows[0] && action.owner == &flows[0] && action.path < PATHS);
         if (action.kind == PATH_OPEN)
-            core_path_opened(core, flow, action.path, action.generation, action.path + 1, 7, now_ns);
+            core_path_opened(core, flows[0], action.path, action.generation, action.path + 1, 7, now_ns);
         else if (action.kind == PATH_CONNECT)
-            core_path_connected(core, flow, action.path, action.generation, now_ns);
+            core_path_connected(core, flows[0], action.path, action.generation, now_ns);
         else if (action.kind == PATH_FENCE && (fence_at_once || fence_count == FENCES))
-            core_path_fenced(core, flow, action.path, action.generation, now_ns);
+            core_path_fenced(core, flows[0], action.path, action.generation, now_ns);
         else if (action.kind == PATH_FENCE)
             fences[fence_count++] = action;
     }
@@ -230,14 +236,15 @@ static void post(unsigned which, unsigned kind, uint64_t size)
     request->live = true;
     request->msg.kind = (uint8_t)kind;
     request->msg.size_bytes = size;
-    request->msg.stripes = kind == CORE_RECV && which == 1 ? STRIPES : 0;
-    request->msg.block_bytes = kind == CORE_SEND && which != 0 && size ? 4096 : 0; /* staged */
-    request->msg.placeable = which != 2;
+    unsigned role = which % FLOW_CONNS;
+    request->msg.stripes = kind == CORE_RECV && role == 1 ? STRIPES : 0;
+    request->msg.block_bytes = kind == CORE_SEND && role != 0 && size ? 4096 : 0; /* staged */
+    request->msg.placeable = which < FLOW_CONNS && role != 2;
     request->msg.grant_key = 9;
     request->msg.grant_address = 4096;
     request->wanted = false;
-    if (which == PART_CONN) {
-        request->msg.number = part_number++;
+    if (role == PART_CONN) {
+        request->msg.number = part_numbers[which / FLOW_CONNS]++;
         request->msg.size_bytes += PART_BYTES; /* so that there is a second part */
         request->msg.stripes = STRIPES;
         core_submit_part(core, conns[which], &request->msg, now_ns);
@@ -255,13 +262,17 @@ static void close_conn(unsigned which, uint64_t linger_ns)
     core_conn_close(core, conns[which], linger_ns, now_ns);
 }
 
-static void open_all(void)
+static void turn_to(unsigned index)
 {
-    struct core_setup core_setup = {
-        .params = &params, .counters = &counters, .crc32c = crc32c_portable, .seed = 1, .places_in_order = true};
+    flow_index = index;
+    flow = flows[index];
+}
+
+static void open_flow(unsigned index)
+{
     struct flow_setup setup = {
-        .rx_token = rx_token,
-        .tx_token = tx_token,
+        .rx_token = rx_tokens[index],
+        .tx_token = tx_tokens[index],
         .datagram_bytes = DATAGRAM_BYTES,
         .chunk_window = 64,
         .msg_window = 16,
@@ -269,34 +280,49 @@ static void open_all(void)
         .rx_window_bytes = 1 << 20,
         .eager_window_kb = 128,
         .features = WIRE_FEATURES,
-        .owner = &flow,
-        .places = true,
+        .owner = &flows[index],
+        .places = index == 0,
     };
+    flow_memory[index] = zeroed(core_flow_size(&params, &setup));
+    flows[index] = core_flow_open(core, flow_memory[index], &setup, now_ns);
+    for (unsigned i = index * FLOW_CONNS; i < (index + 1) * FLOW_CONNS; i++) {
+        closed[i] = false;
+        conn_memory[i] = zeroed(core_conn_size(&params, &setup));
+        conns[i] = i % FLOW_CONNS == PART_CONN
+                       ? core_part_conn_open(core, conn_memory[i], flows[index], &setup, i, i, 1, &conns[i], now_ns)
+                       : core_conn_open(core, conn_memory[i], flows[index], &setup, i, i, &conns[i], now_ns);
+    }
+}
+
+static void open_all(void)
+{
+    struct core_setup core_setup = {
+        .params = &params, .counters = &counters, .crc32c = crc32c_portable, .seed = 1, .places_in_order = true};
     fence_count = 0;
     fence_at_once = false;
     now_ns = 1000000;
     flow_dead = false;
-    part_number = 0;
+    memset(part_numbers, 0, sizeof part_numbers);
     memset(requests, 0, sizeof requests);
     static void *memory;
     if (!memory)
         memory = zeroed(core_size(&params));
     memset(memory, 0, sizeof *core); /* the buffers behind it are written before they are read */
     core = core_init(memory, &core_setup, now_ns);
-    flow_memory = zeroed(core_flow_size(&params, &setup));
-    flow = core_flow_open(core, flow_memory, &setup, now_ns);
-    for (unsigned i = 0; i < CONNS; i++) {
-        closed[i] = false;
-        conn_memory[i] = zeroed(core_conn_size(&params, &setup));
-        conns[i] = i == PART_CONN ? core_part_conn_open(core, conn_memory[i], flow, &setup, i, i, 1, &conns[i], now_ns)
-                                  : core_conn_open(core, conn_memory[i], flow, &setup, i, i, &conns[i], now_ns);
-    }
+    for (unsigned i = 0; i < FLOWS; i++)
+        open_flow(i);
+    turn_to(0);
     /* small and large, more than the window takes; and on one connection nothing at all */
     for (unsigned i = 0; i < 20; i++) {
         post(0, CORE_SEND, i % 3 * 7000);
         post(1, CORE_RECV, i % 5 * 6000);
         if (i < 6)
             post(PART_CONN, i % 2, 1000 * i);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        post(FLOW_CONNS + 0, CORE_SEND, i % 3 * 70000);
+        post(FLOW_CONNS + 1, CORE_RECV, i * 60000);
+        post(FLOW_CONNS + PART_CONN, i % 2, 1000 * i);
     }
 }
 
@@ -308,11 +334,11 @@ static void close_all(void)
     fence_at_once = true;
     while (fence_count > 0) {
         struct core_path_action action = fences[--fence_count];
-        core_path_fenced(core, flow, action.path, action.generation, now_ns);
+        core_path_fenced(core, flows[0], action.path, action.generation, now_ns);
     }
-    for (unsigned step = 0; step < 8; step++) {
+    for (unsigned step = 0; step < 4 * DEAD_STEPS; step++) {
         pull();
-        now_ns += (params.dead_peer_ms + 1) * 1000000 / 2;
+        now_ns += params.dead_peer_ms * 1000000 / DEAD_STEPS;
         core_expire(core, now_ns);
     }
     pull();
@@ -320,10 +346,12 @@ static void close_all(void)
         require(!conns[i]);
     for (unsigned i = 0; i < REQUESTS; i++)
         require(!requests[i].live);
-    core_flow_close(core, flow);
+    for (unsigned i = 0; i < FLOWS; i++)
+        core_flow_close(core, flows[i]);
     require(core->small.count == params.tx_small_buffers && core->big.count == params.tx_buffers);
     require(core_deadline(core) == UINT64_MAX);
-    free(flow_memory);
+    for (unsigned i = 0; i < FLOWS; i++)
+        free(flow_memory[i]);
 }
 
 /*
@@ -379,7 +407,7 @@ static void receive(const uint8_t *data, size_t length)
         header_length = (uint16_t)length;
         memcpy(datagram + AT_HEADER_LENGTH, &header_length, 2);
     }
-    memcpy(datagram + AT_TOKEN, &rx_token, 8);
+    memcpy(datagram + AT_TOKEN, &rx_tokens[datagram[AT_TOKEN] & 1], 8);
     memcpy(&seed, datagram, 4);
     crc = crc32c_portable(seed, datagram + AT_TOKEN, header_length - AT_TOKEN);
     memcpy(datagram + AT_CRC, &crc, 4);
@@ -405,7 +433,8 @@ static uint64_t near(struct reader *reader, uint64_t base)
 
 static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
 {
-    unsigned kind = next(reader), which = next(reader) % (CONNS + 1);
+    unsigned kind = next(reader), chosen = next(reader), which = chosen % (FLOW_CONNS + 1);
+    which = which < FLOW_CONNS && chosen < 250 ? which + flow_index * FLOW_CONNS : chosen % (CONNS + 1); /* or of another flow */
     const struct conn *conn = which < CONNS ? conns[which] : NULL;
     uint32_t sends = conn ? (uint32_t)conn->delivered : 0, receives = conn ? (uint32_t)conn->recv_base : 0;
     uint32_t freed = conn ? (uint32_t)conn->ring_freed : 0;
@@ -471,7 +500,7 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
     default:
         if (kind & 8) {
             unsigned path = next(reader) % (PATHS + 1);
-            uint32_t generation = path < PATHS ? flow->lanes.lanes[path].generation : 1;
+            uint32_t generation = path < flow->lanes.count ? flow->lanes.lanes[path].generation : 1;
             struct wire_path frame = {.what = (uint8_t)(1 + (kind >> 4) % 3), .path = (uint16_t)path,
                                       .generation = generation + next(reader) % 3 - (kind >> 7)};
             if (frame.generation == 0)
@@ -495,8 +524,9 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
 static void nic(struct reader reader)
 {
     unsigned what = next(&reader);
+    turn_to(0);
     uint16_t path = next(&reader) % (PATHS + 1);
-    uint32_t generation = path < PATHS ? flow->lanes.lanes[path].generation : 1;
+    uint32_t generation = path < flow->lanes.count ? flow->lanes.lanes[path].generation : 1;
     if (what & 0x80)
         generation += next(&reader);
     switch (what % 8) {
@@ -516,11 +546,11 @@ static void nic(struct reader reader)
     case 5:
         if (fence_count > 0) {
             struct core_path_action action = fences[--fence_count];
-            core_path_fenced(core, flow, action.path, action.generation, now_ns);
+            core_path_fenced(core, flows[0], action.path, action.generation, now_ns);
         }
         break;
     case 6: { /* a repair, or what pretends to be one */
-        struct tx_desc desc = {.kind = TX_BULK, .token = rx_token, .mask = 1, .count = 1, .sequenced = true,
+        struct tx_desc desc = {.kind = TX_BULK, .token = rx_tokens[0], .mask = 1, .count = 1, .sequenced = true,
                                .repair = true, .on_path = !(what & 0x20), .path = path};
         uint8_t datagram[WIRE_BULK_HEADER_BYTES + 1024] = {0};
         desc.conn_id = next(&reader) % 2;
@@ -548,7 +578,8 @@ static void receive_frames(const uint8_t *data, size_t length)
     static uint8_t datagram[WIRE_HEADER_BYTES + 16 * (WIRE_ACK_BYTES_MAX + 400)];
     struct reader reader = {data, data + length};
     unsigned flags = next(&reader);
-    struct tx_desc desc = {.kind = flags & 1 ? TX_BULK : TX_FRAMES, .token = rx_token, .mask = 1};
+    turn_to(flags >> 5 & 1);
+    struct tx_desc desc = {.kind = flags & 1 ? TX_BULK : TX_FRAMES, .token = rx_tokens[flow_index], .mask = 1};
     desc.sequenced = flags & 2 || flags & 1;
     desc.repair = flags & 4;
     desc.count = flags & 8 ? 1 + next(&reader) % CORE_TRAIN_MAX : 1;
@@ -558,11 +589,11 @@ static void receive_frames(const uint8_t *data, size_t length)
     desc.path_seq = next(&reader);
     size_t bytes = WIRE_HEADER_BYTES;
     if (flags & 1) {
-        desc.conn_id = next(&reader) % CONNS;
+        desc.conn_id = flow_index * FLOW_CONNS + next(&reader) % FLOW_CONNS;
         desc.msg_number = (uint32_t)near(&reader, conns[desc.conn_id] ? conns[desc.conn_id]->recv_base : 0);
         desc.stripes = next(&reader) % 5;
         desc.msg_total = next(&reader) * 200u;
-        if (desc.conn_id == PART_CONN) {
+        if (desc.conn_id % FLOW_CONNS == PART_CONN) {
             desc.msg_total += PART_BYTES;
             desc.bulk_offset = 65536;
         }
@@ -585,6 +616,11 @@ static void receive_frames(const uint8_t *data, size_t length)
     free(exact);
 }
 
+static bool is_part_conn(const struct conn *conn)
+{
+    return conn && (conn == conns[PART_CONN] || conn == conns[FLOW_CONNS + PART_CONN]);
+}
+
 static void step(unsigned kind, const uint8_t *data, size_t length)
 {
     unsigned first = length ? data[0] : 0, second = length > 1 ? data[1] : 0;
@@ -593,7 +629,7 @@ static void step(unsigned kind, const uint8_t *data, size_t length)
         post(first % CONNS, second & 1, (uint64_t)second * 80);
         break;
     case 1:
-        if (requests[first % REQUESTS].live && requests[first % REQUESTS].msg.conn == conns[PART_CONN])
+        if (requests[first % REQUESTS].live && is_part_conn(requests[first % REQUESTS].msg.conn))
             core_end_part(core, &requests[first % REQUESTS].msg, now_ns);
         else if (requests[first % REQUESTS].live)
             core_cancel(core, &requests[first % REQUESTS].msg, now_ns);
