@@ -332,7 +332,9 @@ size_t liar_spoil(struct liar *liar, enum liar_habit habit, const uint8_t *datag
 static uint32_t some_conn(struct liar *liar, struct liar_conn **conn)
 {
     static struct liar_conn none;
-    *conn = liar->conn_count ? &liar->conns[below(liar, liar->conn_count)] : &none;
+    const struct liar *of = liar->other && below(liar, 3) == 0 ? liar->other : liar;
+    none = of->conn_count ? of->conns[below(liar, of->conn_count)] : (struct liar_conn){0};
+    *conn = of == liar && liar->conn_count ? conn_of(liar, none.id) : &none;
     return below(liar, 16) ? (*conn)->id : number32(liar, (*conn)->id);
 }
 

@@ -43,6 +43,7 @@ struct liar {
     uint32_t seq;                /* newest */
     struct liar_conn conns[LIAR_CONNS];
     unsigned conn_count;
+    const struct liar *other;    /* of another flow to the same peer, whose connections it may speak of; or NULL */
     struct wire_ack ack;         /* newest */
     uint32_t target, granted, slot, generation;
     bool stuck;                  /* LIAR_NO_PROGRESS: at this chunk */

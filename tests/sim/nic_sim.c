@@ -315,9 +315,25 @@ static void put_lie(const struct nic *nic, const struct peer_to *peer, uint16_t 
     fabric_send(nic->process->index, peer->node, peer->port, path, bytes, (uint32_t)length, (uint32_t)length);
 }
 
-static void invent(const struct nic *nic, const struct peer_to *peer, uint16_t path)
+/* Of some flow to that node. */
+static const struct liar *some_liar(struct nic *nic, unsigned node)
+{
+    const struct liar *chosen = NULL;
+    unsigned seen = 0;
+    for (unsigned i = 0; i < NIC_QUEUES_MAX; i++) {
+        for (uint32_t k = 0; nic->queues[i] && k < nic->queues[i]->peer_count; k++) {
+            const struct peer_to *peer = &nic->queues[i]->peers[k];
+            if (peer->used && peer->node == node && rng_below(&nic->lies, ++seen) == 0)
+                chosen = peer->liar;
+        }
+    }
+    return chosen;
+}
+
+static void invent(struct nic *nic, const struct peer_to *peer, uint16_t path)
 {
     static uint8_t lie[LIE_BYTES_MAX];
+    peer->liar->other = some_liar(nic, peer->node);
     size_t length = liar_invent(peer->liar, LIE_BYTES_MAX, lie);
     if (length)
         put_lie(nic, peer, path, lie, length);
