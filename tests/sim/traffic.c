@@ -465,8 +465,10 @@ static void note_ended(const struct worker *worker)
     for (struct side *side = worker->node->sides; side; side = side->next) {
         for (unsigned kind = 0; kind < KINDS; kind++) {
             const struct stream *stream = &side->streams[kind];
-            for (struct pending *pending = stream->live; pending && stream->worker == worker->index; pending = pending->next)
-                pending->ended_unseen |= pending->request->state == REQUEST_ENDED;
+            for (struct pending *pending = stream->live; pending && stream->worker == worker->index; pending = pending->next) {
+                const struct uccl_request *request = request_find(pending->request); /* NULL: just collected */
+                pending->ended_unseen |= request && request->state == REQUEST_ENDED;
+            }
         }
     }
 }
