@@ -202,7 +202,8 @@ static struct served *room_for_one(struct served *all, bool wait)
     for (unsigned i = 0; i < CONNS_MAX; i++) {
         if (all[i].used && (all[i].over || wait)) {
             pthread_join(all[i].thread, NULL);
-            all[i].used = all[i].over = false;
+            all[i].used = false;
+            all[i].over = false;
         }
     }
     for (unsigned i = 0; i < CONNS_MAX; i++) {
