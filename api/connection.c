@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections: what a handshake agrees on is put in place by the engine threads, asked through their rings; and their
- * ends. The handshakes are in connect.c and listener.c.
+ * Connections: what a handshake agrees on is put in place by the engine threads, asked through their rings. The handshakes
+ * are in connect.c and listener.c, the ends in close.c.
  */
 #include "objects.h"
 
@@ -11,8 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-
-enum { COPIES_NS = 1000000000 }; /* how long a close waits for copies to and from devices */
 
 /* ---- connections of the engine --------------------------------------------------------------- */
 
@@ -62,7 +60,7 @@ static void open_in_core(struct engine_thread *thread, void *argument)
         core_conn_announce(thread->core, call->conn->stripes.at[0].conn, now_ns);
 }
 
-static void unmap_ends(struct uccl_conn *conn)
+void conn_unmap_ends(struct uccl_conn *conn)
 {
     for (unsigned i = 0; i < CORE_STRIPES_MAX && conn->ends[i].memory; i++)
         munmap(conn->ends[i].memory, conn->ends[i].memory_bytes);
@@ -87,7 +85,7 @@ static bool map_ends(struct uccl_conn *conn, unsigned home)
         if (end->memory == MAP_FAILED) {
             LOG_ERR("cannot map %zu bytes for a connection: %s", end->memory_bytes, strerror(errno));
             end->memory = NULL;
-            unmap_ends(conn);
+            conn_unmap_ends(conn);
             return false;
         }
     }
@@ -106,6 +104,7 @@ int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint
     conn->id = id;
     conn->address = *address;
     conn->stripes.count = peer->flows_open;
+    atomic_init(&conn->stripes.holds, conn->stripes.count);
     conn->stripes.min_bytes = engine->params.stripe_min_kb * 1024;
     if (peer->flows[home].setup.places)
         conn->stripes.min_bytes = UINT64_MAX; /* one flow's NIC carries a message */
@@ -135,128 +134,13 @@ void connection_on_event(void *context, const struct core_event *event)
         return;
     }
     struct conn_end *end = event->owner;
-    if (event->kind == CORE_EVENT_CONN_FAILED)
+    if (event->kind == CORE_EVENT_CONN_FAILED) {
         atomic_store_explicit(&end->of->status, event->status, memory_order_release);
-    else
-        atomic_store_explicit(&end->ended, 1, memory_order_release);
-}
-
-struct close_call {
-    struct conn *conn;
-    uint64_t linger_ns;
-};
-
-static void close_in_core(struct engine_thread *thread, void *argument)
-{
-    struct close_call *call = argument;
-    core_conn_close(thread->core, call->conn, call->linger_ns, clock_now_ns());
-}
-
-static void await_none(struct uccl_conn *conn, _Atomic uint32_t *count, uint64_t deadline_ns)
-{
-    uint32_t left;
-    while ((left = atomic_load(count)) && thread_wait(conn->thread, count, left, deadline_ns))
-        ;
-}
-
-/*
- * Home is over: so are the ends that carry parts. Requests that the core has ended may wait still: for a word between
- * engine threads, which these get across as long as they run, or for their last copies to and from a device.
- */
-static void end_parts(struct uccl_conn *conn)
-{
-    for (unsigned i = 1; i < conn->stripes.count; i++) {
-        struct engine_thread *thread = conn->stripes.at[i].thread;
-        struct close_call call = {conn->stripes.at[i].conn, 0};
-        thread_run(thread, close_in_core, &call);
-        thread_wait(thread, &conn->ends[i].ended, 0, UINT64_MAX);
+        return;
     }
-    await_none(conn, &conn->stripes.striped, UINT64_MAX);
-}
-
-/* Those that no device keeps requests of any more. Under the lock. */
-static void free_kept(struct uccl_engine *engine)
-{
-    for (struct uccl_conn **link = &engine->kept, *conn; (conn = *link);) {
-        if (atomic_load(&conn->stripes.staged)) {
-            link = &conn->next;
-            continue;
-        }
-        *link = conn->next;
-        keep_closed(engine, conn);
-    }
-}
-
-/* Under the lock. */
-static void conn_free(struct uccl_conn *conn)
-{
-    struct uccl_engine *engine = conn->engine;
-    *(conn->prev ? &conn->prev->next : &engine->conns) = conn->next;
-    if (conn->next)
-        conn->next->prev = conn->prev;
-    unmap_ends(conn);
-    put_conn_id(engine, conn->id);
-    peer_put(&engine->peers, conn->peer);
-    conn->next = engine->kept; /* where a device hangs, its requests count here still */
-    engine->kept = conn;
-    free_kept(engine);
-}
-
-static void conn_start_close(struct uccl_conn *conn, uint64_t linger_ms)
-{
-    struct close_call call = {conn->stripes.at[0].conn, linger_ms * 1000000};
-    atomic_store_explicit(&conn->status, UCCL_ECLOSED, memory_order_release);
-    thread_run(conn->thread, close_in_core, &call);
-}
-
-/*
- * Closes a connection that the application never got, without waiting for its end: whoever makes the
- * next one frees it, or uccl_close().
- */
-void conn_abandon(struct uccl_conn *conn)
-{
-    conn_start_close(conn, 0);
-    pthread_mutex_lock(&conn->engine->lock);
-    conn->abandoned = true;
-    conn->engine->abandoned++;
-    pthread_mutex_unlock(&conn->engine->lock);
-}
-
-void free_abandoned(struct uccl_engine *engine)
-{
-    pthread_mutex_lock(&engine->lock);
-    for (struct uccl_conn *conn = engine->abandoned ? engine->conns : NULL, *next; conn; conn = next) {
-        next = conn->next;
-        if (conn->abandoned && atomic_load_explicit(&conn->ends[0].ended, memory_order_acquire)) {
-            engine->abandoned--;
-            end_parts(conn);
-            conn_free(conn);
-        }
-    }
-    free_kept(engine);
-    pthread_mutex_unlock(&engine->lock);
-}
-
-UCCL_API int uccl_conn_close(uccl_conn *conn)
-{
-    if (!conn)
-        return UCCL_EINVAL;
-    if (inherited(conn->engine))
-        return UCCL_EFORKED;
-    if (conn->closed)
-        return UCCL_EINVAL;
-    CANCEL_LATER;
-    struct uccl_engine *engine = conn->engine;
-    conn->closed = true;
-    conn_start_close(conn, engine->params.linger_ms);
-    /* the core ends it within the linger time and a grace, whatever the peer does */
-    thread_wait(conn->thread, &conn->ends[0].ended, 0, UINT64_MAX);
-    end_parts(conn);
-    await_none(conn, &conn->stripes.staged, clock_now_ns() + COPIES_NS);
-    pthread_mutex_lock(&engine->lock);
-    conn_free(conn);
-    pthread_mutex_unlock(&engine->lock);
-    return UCCL_OK;
+    if (event->status == UCCL_ETIMEDOUT || event->status == UCCL_EPEERDEAD)
+        atomic_store_explicit(&end->of->peer->silent_ns, clock_now_ns(), memory_order_relaxed);
+    stripe_end_closed(&end->of->stripes, (unsigned)(end - end->of->ends));
 }
 
 UCCL_API int uccl_conn_status(const uccl_conn *conn)
@@ -277,37 +161,4 @@ UCCL_API int uccl_conn_peer(const uccl_conn *conn, char *out, size_t size)
     CANCEL_LATER;
     address_text(&conn->address, out, size);
     return UCCL_OK;
-}
-
-/* ---- end of the engine --------------------------------------------------------------------- */
-
-void connections_forget(struct uccl_engine *engine)
-{
-    while (engine->listeners)
-        engine->listeners = listener_forget(engine->listeners);
-    while (engine->conns) {
-        struct uccl_conn *conn = engine->conns;
-        engine->conns = conn->next;
-        unmap_ends(conn);
-        free(conn);
-    }
-}
-
-void connections_end(struct uccl_engine *engine)
-{
-    while (engine->listeners)
-        uccl_listener_close(engine->listeners);
-    for (struct uccl_conn *conn = engine->conns; conn; conn = conn->next)
-        conn_start_close(conn, engine->params.linger_ms); /* all linger at the same time */
-    uint64_t deadline_ns = 0;
-    while (engine->conns) {
-        struct uccl_conn *conn = engine->conns;
-        thread_wait(conn->thread, &conn->ends[0].ended, 0, UINT64_MAX);
-        end_parts(conn);
-        deadline_ns = deadline_ns ? deadline_ns : clock_now_ns() + COPIES_NS;
-        await_none(conn, &conn->stripes.staged, deadline_ns);
-        pthread_mutex_lock(&engine->lock);
-        conn_free(conn);
-        pthread_mutex_unlock(&engine->lock);
-    }
 }

@@ -140,7 +140,7 @@ UCCL_API int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *m
         return UCCL_EINVAL;
     if (inherited(conn->engine))
         return UCCL_EFORKED;
-    if (conn->closed)
+    if (atomic_load_explicit(&conn->closing, memory_order_relaxed))
         return UCCL_ECLOSED;
     if (!mr || !length || mr->region->is.ops->cpu_readable || !mr->nic.handle) {
         *out = NULL; /* what has ended is visible: in host memory, and on a device, where staging put it */

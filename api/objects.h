@@ -55,7 +55,6 @@ struct conn_end {
     struct uccl_conn *of;
     void *memory;
     size_t memory_bytes;
-    _Atomic uint32_t ended;       /* CORE_EVENT_CONN_ENDED came */
 };
 
 struct uccl_conn {
@@ -65,8 +64,8 @@ struct uccl_conn {
     struct peer *peer;
     struct stripe_set stripes;    /* its ends, home first; the cores' owners alone touch them */
     struct conn_end ends[CORE_STRIPES_MAX];
-    bool abandoned;               /* nobody waits for its end */
-    bool closed;                  /* by the application */
+    bool abandoned;               /* nobody waits for its end; under the engine's lock */
+    _Atomic bool closing;         /* the application has asked for its end */
     uint32_t id;
     union nic_address address;
     _Atomic int32_t status;       /* 0, or why it takes no more messages */
@@ -91,7 +90,7 @@ static inline bool inherited(const struct uccl_engine *engine)
 }
 
 /*
- * Frees a connection, listener or registration that was closed, some time later: until then its `closed` tells
+ * Frees a connection, listener or registration that was closed, some time later: until then its `closed` or `closing` tells
  * whoever closes it again. Under the engine's lock.
  */
 void keep_closed(struct uccl_engine *engine, void *object);
@@ -118,12 +117,26 @@ void put_conn_id(struct uccl_engine *engine, uint32_t id);
 /* A connection over a peer whose flows stand; takes over a reference to the peer. */
 int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint32_t id,
               uint32_t remote_id, const union nic_address *address, struct uccl_conn **out);
-/* Closes a connection that the application never got; not under the lock. */
+void conn_unmap_ends(struct uccl_conn *conn);
+
+/* close.c */
+/*
+ * Ends a connection without waiting, nor for data that is still to be sent: one that the application never got, or
+ * aborts. Whoever looks next frees it, or uccl_close(). Not under the lock.
+ */
 void conn_abandon(struct uccl_conn *conn);
 /* Frees those that have ended since, and closed ones whose last request has. */
 void free_abandoned(struct uccl_engine *engine);
+/* A request that closes has ended: frees its connection. */
+void conn_closed(struct uccl_request *request);
+/* Closes and frees all connections, listeners. */
+void connections_end(struct uccl_engine *engine);
+/* In a child of fork(): frees them and closes their descriptors; nobody is told. Under the lock. */
+void connections_forget(struct uccl_engine *engine);
 
 /* request.c */
+/* A request on the connection's home thread; NULL: none is left. */
+struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr);
 bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length);
 /* A flush of device memory that the NIC writes to by itself: a byte of `buffer` is read. UCCL_EAGAIN. */
 int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr, uccl_request **out);
@@ -135,10 +148,6 @@ const struct topology *engine_topology(struct uccl_engine *engine);
 
 /* connection.c: events of connections, from the engine's owner. */
 void connection_on_event(void *context, const struct core_event *event);
-/* Closes and frees all connections, listeners. */
-void connections_end(struct uccl_engine *engine);
-/* In a child of fork(): frees them and closes their descriptors; nobody is told. Under the lock. */
-void connections_forget(struct uccl_engine *engine);
 /* listener.c: the same of one; returns the next in the list. */
 struct uccl_listener *listener_forget(struct uccl_listener *listener);
 

@@ -10,14 +10,22 @@ bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length)
     return from >= begin && length <= mr->length && from - begin <= mr->length - length;
 }
 
-static void count_staged(struct uccl_conn *conn, uint32_t more)
+/* Before the command: see `staged` in thread.h. */
+static void count_staged(struct uccl_conn *conn)
 {
-    atomic_fetch_add(&conn->thread->staged, more);
-    atomic_fetch_add(&conn->stripes.staged, more);
+    atomic_fetch_add(&conn->thread->staged, 1);
+    atomic_fetch_add(&conn->stripes.holds, 1);
+    atomic_fetch_add(&conn->stripes.staged, 1);
 }
 
-/* A request on the connection's home thread; NULL: none is left. */
-static struct uccl_request *take(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr)
+static void uncount_staged(struct uccl_conn *conn)
+{
+    atomic_fetch_sub(&conn->thread->staged, 1);
+    atomic_fetch_sub(&conn->stripes.staged, 1);
+    stripe_let_go(&conn->stripes);
+}
+
+struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr)
 {
     struct uccl_request *request = request_take(&conn->engine->requests);
     if (!request)
@@ -27,7 +35,7 @@ static struct uccl_request *take(struct uccl_conn *conn, void *buffer, struct uc
     request->nic_mr = mr ? &mr->nic : NULL;
     request->thread = conn->thread;
     request->stripes = &conn->stripes;
-    request->flushes = false;
+    request->flushes = request->closes = false;
     request->parent = request->parts = NULL;
     atomic_store_explicit(&request->unfinished, 1, memory_order_relaxed);
     atomic_store_explicit(&request->part_status, UCCL_OK, memory_order_relaxed);
@@ -41,14 +49,14 @@ static int post(struct uccl_conn *conn, struct uccl_request *request, enum threa
     if (request->mr)
         atomic_fetch_add_explicit(&request->mr->users, 1, memory_order_relaxed);
     if (request->staged.memory)
-        count_staged(conn, 1); /* before the command: see `staged` in thread.h */
+        count_staged(conn);
     uccl_request *handle = request_handle(request); /* of this life: it may be over as soon as it is posted */
     atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_relaxed);
     if (!thread_post(conn->thread, command, request)) {
         if (request->mr)
             atomic_fetch_sub_explicit(&request->mr->users, 1, memory_order_relaxed);
         if (request->staged.memory)
-            count_staged(conn, (uint32_t)-1);
+            uncount_staged(conn);
         request_put(request);
         thread_try_round(conn->thread);
         return UCCL_EAGAIN;
@@ -67,7 +75,7 @@ static int post_message(struct uccl_conn *conn, enum core_msg_kind kind, void *b
     int32_t status = atomic_load_explicit(&conn->status, memory_order_acquire);
     if (status)
         return status;
-    struct uccl_request *request = take(conn, buffer, mr);
+    struct uccl_request *request = request_take_for(conn, buffer, mr);
     if (!request)
         return UCCL_EAGAIN;
     request->msg.conn = conn->stripes.at[0].conn;
@@ -84,7 +92,7 @@ static int post_message(struct uccl_conn *conn, enum core_msg_kind kind, void *b
 
 int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr, uccl_request **out)
 {
-    struct uccl_request *request = take(conn, buffer, mr);
+    struct uccl_request *request = request_take_for(conn, buffer, mr);
     if (!request)
         return UCCL_EAGAIN;
     request->flushes = true;
@@ -118,6 +126,8 @@ static int collect(struct uccl_request *request, size_t *bytes)
         *bytes = request->msg.moved_bytes;
     if (request->mr)
         atomic_fetch_sub_explicit(&request->mr->users, 1, memory_order_release);
+    if (request->closes)
+        conn_closed(request);
     request_put(request);
     return status;
 }
@@ -169,7 +179,7 @@ UCCL_API int uccl_cancel(uccl_request *handle)
         return UCCL_EINVAL;
     if (process_forked(request->thread->process))
         return UCCL_EFORKED;
-    if (has_ended(request) || request->flushes) /* that ends by itself */
+    if (has_ended(request) || request->flushes || request->closes) /* those end by themselves */
         return UCCL_OK;
     return thread_post(request->thread, COMMAND_CANCEL, request) ? UCCL_OK : UCCL_EAGAIN;
 }

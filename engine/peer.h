@@ -38,6 +38,7 @@ struct peer {
     uint64_t idle_since_ns;  /* when the last reference went */
     unsigned flow_count;     /* our threads */
     unsigned flows_open;     /* flows in use: the smaller of both sides' counts; 0: not yet */
+    _Atomic uint64_t silent_ns; /* when a close last ended without an answer; 0: never */
     struct peer_flow flows[BOOT_FLOWS_MAX];
 };
 

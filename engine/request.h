@@ -45,6 +45,7 @@ struct uccl_request {
     struct engine_thread *thread; /* that it was posted to */
     struct stripe_set *stripes;   /* flows that may share it, or NULL (stripe.h) */
     bool flushes;                 /* it is no message but a flush (flush.h) */
+    bool closes;                  /* or the end of the connection whose `stripes` it has */
     struct uccl_request *parent;  /* of a part */
     struct uccl_request *parts;   /* of a striped message: list by next_part */
     struct uccl_request *next_part;

@@ -11,17 +11,23 @@ static bool deliver(struct notice *notice)
 }
 
 /* Never fails and never waits: what finds no room is kept and tried again each round. */
-static void notify(struct engine_thread *thread, struct notice *notice, struct uccl_request *request,
-                   enum thread_command command)
+static void send_notice(struct engine_thread *thread, struct notice *notice, struct engine_thread *to, void *object,
+                        uint64_t what)
 {
-    notice->to = request->thread;
-    notice->object = request;
-    notice->what = thread_command_for(command, request);
+    notice->to = to;
+    notice->object = object;
+    notice->what = what;
     if (deliver(notice))
         return;
     notice->waiting = true;
     notice->next = thread->notices;
     thread->notices = notice;
+}
+
+static void notify(struct engine_thread *thread, struct notice *notice, struct uccl_request *request,
+                   enum thread_command command)
+{
+    send_notice(thread, notice, request->thread, request, thread_command_for(command, request));
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */
@@ -77,7 +83,7 @@ static bool make_parts(struct uccl_request *request, unsigned count)
 static void submit_parts(struct engine_thread *thread, struct uccl_request *request)
 {
     if (request->parts && !request->staged.memory) /* else it is counted since it was posted */
-        atomic_fetch_add(&request->stripes->striped, 1);
+        atomic_fetch_add(&request->stripes->holds, 1);
     for (struct uccl_request *part = request->parts; part; part = part->next_part) {
         part->msg.number = request->msg.number;
         if (part->staged.memory)
@@ -135,10 +141,13 @@ void stripe_split(struct engine_thread *thread, struct uccl_request *request)
 
 void stripe_request_over(struct uccl_request *request)
 {
-    _Atomic uint32_t *count = request->staged.memory ? &request->stripes->staged : &request->stripes->striped;
+    struct stripe_set *stripes = request->stripes;
+    bool staged = request->staged.memory != NULL;
     /* pairs with the acquire in test and wait, and comes before the look at who sleeps at home */
     atomic_store(&request->state, REQUEST_ENDED);
-    atomic_fetch_sub(count, 1); /* after it: who has closed finds the request ended */
+    if (staged)
+        atomic_fetch_sub(&stripes->staged, 1);
+    stripe_let_go(stripes); /* after it: who has closed finds the request ended */
 }
 
 /* The request or one of its parts is done with; the last of them ends the request. */
@@ -146,7 +155,6 @@ static void finish_one(struct uccl_request *request)
 {
     if (atomic_fetch_sub_explicit(&request->unfinished, 1, memory_order_acq_rel) != 1)
         return;
-    struct engine_thread *home = request->thread;
     int32_t part_status = atomic_load_explicit(&request->part_status, memory_order_relaxed);
     /* The part's end made it end (part_ended() asks for the cancel). But what ended well is whole, whatever
      * became since of acks that a send awaits, or of parts that a short message did not need. */
@@ -154,7 +162,6 @@ static void finish_one(struct uccl_request *request)
         request->msg.status = part_status;
     free_parts(request);
     stripe_request_over(request);
-    thread_tell_waiters(home);
 }
 
 void stripe_retry(struct engine_thread *thread)
@@ -232,4 +239,46 @@ void stripe_ended(struct engine_thread *thread, struct uccl_request *request)
     }
     atomic_store_explicit(&request->home_over, true, memory_order_relaxed);
     finish_one(request);
+}
+
+/* ---- closing --------------------------------------------------------------------------------- */
+
+bool stripe_hold(struct stripe_set *stripes)
+{
+    uint32_t holds = atomic_load(&stripes->holds);
+    while (holds && !atomic_compare_exchange_weak(&stripes->holds, &holds, holds + 1))
+        ;
+    return holds > 0;
+}
+
+void stripe_let_go(struct stripe_set *stripes)
+{
+    struct engine_thread *home = stripes->at[0].thread; /* it outlives the connection */
+    if (atomic_fetch_sub(&stripes->holds, 1) == 1) {
+        struct uccl_request *closing = stripes->closing;
+        atomic_store(&stripes->over, 1);
+        if (closing) /* else who waits for `over` frees the connection, maybe already */
+            atomic_store(&closing->state, REQUEST_ENDED);
+    }
+    thread_tell_waiters(home);
+}
+
+void stripe_close(struct engine_thread *thread, struct stripe_set *stripes, uint64_t linger_ns, uint64_t now_ns)
+{
+    unsigned index = 0;
+    while (stripes->at[index].thread != thread)
+        index++;
+    core_conn_silent_since(thread->core, stripes->at[index].conn,
+                           atomic_load_explicit(&stripes->silent_since_ns, memory_order_relaxed));
+    core_conn_close(thread->core, stripes->at[index].conn, linger_ns, now_ns);
+    stripe_let_go(stripes);
+}
+
+void stripe_end_closed(struct stripe_set *stripes, unsigned index)
+{
+    for (unsigned i = 1; index == 0 && i < stripes->count; i++) {
+        atomic_fetch_add(&stripes->holds, 1);
+        send_notice(stripes->at[0].thread, &stripes->at[i].to_close, stripes->at[i].thread, stripes, COMMAND_CLOSE);
+    }
+    stripe_let_go(stripes);
 }

@@ -17,15 +17,22 @@
 
 #include "request.h"
 
+/* A connection's ends, and what must be over before they may be freed. */
 struct stripe_set {
     unsigned count;                  /* threads, the home thread first */
-    /* requests that have not ended, though the core may be done with them: the connection stays */
-    _Atomic uint32_t staged;         /* with memory of a device, which may keep them */
-    _Atomic uint32_t striped;        /* others with parts: until threads have heard of each other */
+    /* What the connection stays for: each end that is open, each close on its way to one, and each request that has not
+     * ended though the core may be done with it, since it has parts or staged memory. Who lets the last of them go marks
+     * the connection over. */
+    _Atomic uint32_t holds;
+    _Atomic uint32_t staged;         /* requests of these with memory of a device, which may keep them */
+    _Atomic uint32_t over;           /* nobody touches it any more: pairs with the acquire of who frees it */
+    struct uccl_request *closing;    /* that ends then, written before the close is posted; NULL: none */
+    _Atomic uint64_t silent_since_ns; /* likewise: the peer was silent on some flow; 0: not that we know */
     uint64_t min_bytes;
     struct {
         struct engine_thread *thread;
         struct conn *conn;
+        struct notice to_close;      /* from the home thread */
     } at[CORE_STRIPES_MAX];
 };
 
@@ -45,6 +52,19 @@ void stripe_split(struct engine_thread *thread, struct uccl_request *request);
 void stripe_ended(struct engine_thread *thread, struct uccl_request *request);
 /* A request with staged memory or with parts has ended, parts and all: the application may have it back. */
 void stripe_request_over(struct uccl_request *request);
+/*
+ * Closing. The home end closes first, since parts belong to its messages; then the others, each on its thread. Nobody
+ * waits: the request `closing` ends when all have.
+ */
+/* Keeps the connection from being over. False: it is. Any thread. */
+bool stripe_hold(struct stripe_set *stripes);
+/* What a hold was for has ended; the connection may be freed at any time from now on. Any thread. */
+void stripe_let_go(struct stripe_set *stripes);
+/* COMMAND_CLOSE, which has a hold: closes the end on this thread. */
+void stripe_close(struct engine_thread *thread, struct stripe_set *stripes, uint64_t linger_ns, uint64_t now_ns);
+/* CORE_EVENT_CONN_ENDED of end `index`. */
+void stripe_end_closed(struct stripe_set *stripes, unsigned index);
+
 /* Retries commands that found another thread's ring full. */
 void stripe_retry(struct engine_thread *thread);
 

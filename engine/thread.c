@@ -183,6 +183,9 @@ static bool take_commands(struct engine_thread *thread)
         case COMMAND_FLUSH:
             flush_submit(thread, entry.object);
             break;
+        case COMMAND_CLOSE:
+            stripe_close(thread, entry.object, (entry.what >> 32) * 1000000, now_ns);
+            break;
         case COMMAND_PART: {
             struct uccl_request *part = entry.object;
             stripe_submit_part(thread, part, now_ns);

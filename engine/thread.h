@@ -49,6 +49,7 @@ enum thread_command {
     COMMAND_END_PART,     /* and its early end */
     COMMAND_PART_ARRIVED, /* to the home thread */
     COMMAND_FLUSH,
+    COMMAND_CLOSE,        /* of a connection's end; the linger time in ms in the upper half beside it */
 };
 enum { COMMAND_MASK = 7 };
 

@@ -252,6 +252,7 @@ const char *uccl_distance_name(int distance);
 
 typedef struct uccl_listener uccl_listener;
 typedef struct uccl_conn uccl_conn;
+typedef struct uccl_request uccl_request; /* see "requests" below */
 
 /*
  * Where a listener can be reached, to be sent to peers by any means. The first 16 bytes hold the
@@ -307,12 +308,33 @@ int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **out);
 /*
  * Closes: requests still pending end with UCCL_ECANCELED here and with UCCL_ECLOSED at the peer,
  * data already accepted for sending is delivered if the peer answers within UCCL_LINGER_MS; blocks
- * at most so long and a fifth of a second, and for what engine threads still have to tell each other. Then
+ * at most so long and a fifth of a second, and for what engine threads still have to tell each other. A peer that has left
+ * another close unanswered for that time, or what it was sent, is not waited for before it is heard again. Then
  * all requests have ended and no buffer is touched any more; only where a GPU does not end its copies it returns after a
  * second more, and the requests of these end when they do, if ever. The connection handle is invalid afterwards; its
  * requests stay valid until uccl_test() or uccl_wait() has seen them end.
  */
-int uccl_conn_close(uccl_conn *conn);
+int uccl_conn_close(uccl_conn *conn); /* UCCL_EINVAL: it is being closed */
+
+/*
+ * Closes like uccl_conn_close(), but does not wait: the request ends when the close has, with 0, and any number of closes
+ * take as long as one. Cancelling it has no effect. Until it has been tested or waited for as ended, the handle may be used for
+ * uccl_conn_abort(), uccl_conn_status() and uccl_conn_peer() alone; the call that sees the end frees the connection,
+ * for which it may wait for engine threads, but not for a peer. Where a GPU does not end its copies, the request
+ * stays pending.
+ * Never blocks. UCCL_EAGAIN as for uccl_send_async(): the connection is open still. UCCL_EINVAL: it is being closed.
+ */
+int uccl_conn_close_async(uccl_conn *conn, uccl_request **out);
+
+/*
+ * Ends a connection without lingering. Its pending requests, sends too, end with UCCL_ECANCELED: at once, but that a
+ * request whose buffer a NIC may still access ends when that is over (at most a fifth of a second, and the time in which queue
+ * pairs drain, later); until it has ended its buffer is in use. The peer is told, once; its requests end with UCCL_ECLOSED. The
+ * handle is invalid afterwards; the requests are tested or waited for as ever. After uccl_conn_close_async() it cuts the
+ * linger time short, and the request of that ends soon.
+ * Waits for room where the ring is full, for no peer.
+ */
+int uccl_conn_abort(uccl_conn *conn);
 
 /* 0 while the connection works, else the error that ended it. */
 int uccl_conn_status(const uccl_conn *conn);
@@ -365,8 +387,6 @@ int uccl_mem_status(enum uccl_mem kind, char *text, size_t size);
 int uccl_dereg_mr(uccl_mr *mr);
 
 /* ---- requests -------------------------------------------------------------------------------- */
-
-typedef struct uccl_request uccl_request;
 
 /*
  * Posts the next send or receive of a connection. Send k of one side matches receive k of the

@@ -164,6 +164,22 @@ done
 check "close with data under way to a killed peer" closing KILL
 check "close with data under way to a frozen peer" closing STOP
 
+# closers HOW LIMIT_MS ENGINES LEND: 16 connections to a killed peer end in time, and the engine at once afterwards
+closers() {
+    local log=$WORK/closers.log times
+    UCCL_DEAD_PEER_MS=20000 UCCL_NUM_ENGINES=$3 UCCL_LEND=$4 timeout 60 "$BUILD/tests/closers" "$1" 16 >"$log" 2>&1 || return 1
+    mapfile -t times < <(grep -oE 'took [0-9]+' "$log" | grep -oE '[0-9]+')
+    [ "${times[0]}" -le "$2" ] || { echo "longer than $2 ms" && return 1; }
+    [ "${times[1]}" -le 1000 ] || { echo "the engine's close took longer than a second" && return 1; }
+}
+# the linger time of one, the moment that goodbyes get once sends are given up, and a margin
+for how in "1 yes" "4 no"; do
+    read -r engines lend <<<"$how"
+    check "16 closes to a killed peer, one after another, $engines threads" closers close 2500 "$engines" "$lend"
+    check "16 closes to a killed peer at once, $engines threads" closers async 2500 "$engines" "$lend"
+    check "16 aborts to a killed peer, $engines threads" closers abort 500 "$engines" "$lend"
+done
+
 # a restarted server is not confused with the one before it
 restarted() {
     start_pair 127.0.0.1 --perftype=tpt --msize=1048576 --iterations=100000000 || return 1

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ending connections. A close is a command to the home engine thread; what follows from it goes from thread to thread by
+ * itself (stripe.h), so any number of connections close in the time of one. The last thread that has to do with a
+ * connection marks it over. Then it is freed, exactly once: by uccl_conn_close() or uccl_close(), which waits for
+ * that; by whoever collects the request of uccl_conn_close_async(); or, where nobody waits (`abandoned`), by the next
+ * call that makes or ends a connection.
+ */
+#include "objects.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { COPIES_NS = 1000000000 }; /* how long a close waits for copies to and from devices */
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static bool is_over(struct uccl_conn *conn)
+{
+    return atomic_load(&conn->stripes.over); /* pairs with the store in stripe_let_go() */
+}
+
+/* Those that no device keeps requests of any more. Under the lock. */
+static void free_kept(struct uccl_engine *engine)
+{
+    for (struct uccl_conn **link = &engine->kept, *conn; (conn = *link);) {
+        if (!is_over(conn)) {
+            link = &conn->next;
+            continue;
+        }
+        *link = conn->next;
+        keep_closed(engine, conn);
+    }
+}
+
+/* All its ends are closed. Under the lock. */
+static void conn_free(struct uccl_conn *conn)
+{
+    struct uccl_engine *engine = conn->engine;
+    *(conn->prev ? &conn->prev->next : &engine->conns) = conn->next;
+    if (conn->next)
+        conn->next->prev = conn->prev;
+    engine->abandoned -= conn->abandoned;
+    conn_unmap_ends(conn);
+    put_conn_id(engine, conn->id);
+    peer_put(&engine->peers, conn->peer);
+    conn->next = engine->kept; /* where a device hangs, its requests count here still */
+    engine->kept = conn;
+    free_kept(engine);
+}
+
+static void free_with_lock(struct uccl_conn *conn)
+{
+    struct uccl_engine *engine = conn->engine;
+    pthread_mutex_lock(&engine->lock);
+    conn_free(conn);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void free_abandoned(struct uccl_engine *engine)
+{
+    pthread_mutex_lock(&engine->lock);
+    for (struct uccl_conn *conn = engine->abandoned ? engine->conns : NULL, *next; conn; conn = next) {
+        next = conn->next;
+        if (conn->abandoned && is_over(conn))
+            conn_free(conn);
+    }
+    free_kept(engine);
+    pthread_mutex_unlock(&engine->lock);
+}
+
+void conn_closed(struct uccl_request *request)
+{
+    free_with_lock((struct uccl_conn *)((char *)request->stripes - offsetof(struct uccl_conn, stripes)));
+}
+
+/* ---- asking for the end ------------------------------------------------------------------------ */
+
+/* Since when the peer has left some flow of ours unanswered, as a close lately found; 0: not that we know. */
+static uint64_t silent_since(const struct uccl_conn *conn)
+{
+    uint64_t silent_ns = atomic_load_explicit(&conn->peer->silent_ns, memory_order_relaxed);
+    uint64_t linger_ns = conn->engine->params.linger_ms * 1000000;
+    if (silent_ns == 0 || clock_now_ns() > silent_ns + linger_ns)
+        return 0;
+    return silent_ns - linger_ns / 2; /* it may have been heard on other flows a little later */
+}
+
+static bool push_close(struct uccl_conn *conn, uint64_t linger_ms)
+{
+    atomic_store_explicit(&conn->stripes.silent_since_ns, silent_since(conn), memory_order_relaxed);
+    return thread_push(conn->thread, &conn->stripes, (uint64_t)COMMAND_CLOSE | linger_ms << 32);
+}
+
+/* Waits for room in a full ring at most. Once it is posted the connection may be gone at any time. */
+static void post_close(struct uccl_conn *conn, uint64_t linger_ms)
+{
+    struct engine_thread *thread = conn->thread;
+    atomic_store_explicit(&conn->status, UCCL_ECLOSED, memory_order_release);
+    if (!stripe_hold(&conn->stripes))
+        return;
+    while (!push_close(conn, linger_ms)) {
+        struct timespec moment = {0, 10000};
+        thread_try_round(thread);
+        nanosleep(&moment, NULL);
+    }
+}
+
+void conn_abandon(struct uccl_conn *conn)
+{
+    pthread_mutex_lock(&conn->engine->lock);
+    conn->abandoned = true;
+    conn->engine->abandoned++;
+    pthread_mutex_unlock(&conn->engine->lock);
+    post_close(conn, 0);
+}
+
+UCCL_API int uccl_conn_abort(uccl_conn *conn)
+{
+    if (!conn)
+        return UCCL_EINVAL;
+    if (inherited(conn->engine))
+        return UCCL_EFORKED;
+    CANCEL_LATER;
+    struct uccl_engine *engine = conn->engine;
+    if (atomic_exchange(&conn->closing, true)) { /* whoever collects the request of that close frees it */
+        post_close(conn, 0);
+        return UCCL_OK;
+    }
+    conn_abandon(conn);
+    free_abandoned(engine);
+    return UCCL_OK;
+}
+
+UCCL_API int uccl_conn_close_async(uccl_conn *conn, uccl_request **out)
+{
+    if (!conn || !out)
+        return UCCL_EINVAL;
+    if (inherited(conn->engine))
+        return UCCL_EFORKED;
+    if (atomic_exchange(&conn->closing, true))
+        return UCCL_EINVAL;
+    CANCEL_LATER;
+    struct stripe_set *stripes = &conn->stripes;
+    struct uccl_request *request = request_take_for(conn, NULL, NULL);
+    if (request) {
+        request->closes = true;
+        request->staged.memory = NULL;
+        request->msg.status = UCCL_OK;
+        request->msg.moved_bytes = 0;
+        atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_relaxed);
+        stripes->closing = request;
+        uccl_request *handle = request_handle(request); /* of this life: it may be over as soon as it is posted */
+        bool held = stripe_hold(stripes); /* its ends are open: it cannot be over */
+        assert(held);
+        (void)held;
+        if (push_close(conn, conn->engine->params.linger_ms)) {
+            atomic_store_explicit(&conn->status, UCCL_ECLOSED, memory_order_release);
+            *out = handle;
+            return UCCL_OK;
+        }
+        stripes->closing = NULL;
+        stripe_let_go(stripes);
+        request_put(request);
+    }
+    atomic_store(&conn->closing, false);
+    thread_try_round(conn->thread);
+    return UCCL_EAGAIN;
+}
+
+/* ---- waiting for it ---------------------------------------------------------------------------- */
+
+/*
+ * Whether it is over. The core ends it within the linger time and a grace, whatever the peer does, and engine threads get
+ * across what they have to tell each other as long as they run. Then some copies to and from a device may be left:
+ * these are waited for until `*until_ns`, which is set when it is 0.
+ */
+static bool await_over(struct uccl_conn *conn, uint64_t *until_ns)
+{
+    struct stripe_set *stripes = &conn->stripes;
+    while (!is_over(conn)) {
+        uint32_t holds = atomic_load(&stripes->holds), staged = atomic_load(&stripes->staged);
+        if (holds == 0) {
+            thread_wait(conn->thread, &stripes->over, 0, UINT64_MAX);
+        } else if (holds > staged) {
+            thread_wait(conn->thread, &stripes->holds, holds, UINT64_MAX);
+        } else {
+            *until_ns = *until_ns ? *until_ns : clock_now_ns() + COPIES_NS;
+            if (!thread_wait(conn->thread, &stripes->holds, holds, *until_ns))
+                return false;
+        }
+    }
+    return true;
+}
+
+UCCL_API int uccl_conn_close(uccl_conn *conn)
+{
+    uint64_t until_ns = 0;
+    if (!conn)
+        return UCCL_EINVAL;
+    if (inherited(conn->engine))
+        return UCCL_EFORKED;
+    if (atomic_exchange(&conn->closing, true))
+        return UCCL_EINVAL;
+    CANCEL_LATER;
+    post_close(conn, conn->engine->params.linger_ms);
+    await_over(conn, &until_ns);
+    free_with_lock(conn);
+    return UCCL_OK;
+}
+
+void connections_end(struct uccl_engine *engine)
+{
+    uint64_t until_ns = 0;
+    while (engine->listeners)
+        uccl_listener_close(engine->listeners);
+    for (struct uccl_conn *conn = engine->conns; conn; conn = conn->next)
+        post_close(conn, engine->params.linger_ms); /* all linger at the same time */
+    while (engine->conns) {
+        struct uccl_conn *conn = engine->conns;
+        await_over(conn, &until_ns);
+        free_with_lock(conn);
+    }
+}
+
+void connections_forget(struct uccl_engine *engine)
+{
+    while (engine->listeners)
+        engine->listeners = listener_forget(engine->listeners);
+    while (engine->conns) {
+        struct uccl_conn *conn = engine->conns;
+        engine->conns = conn->next;
+        conn_unmap_ends(conn);
+        free(conn);
+    }
+}

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Closes that are requests, and aborts (api/close.c), over whole engines. */
+#include "api_pair.h"
+
+#include <pthread.h>
+
+enum { LARGE = 300000 };
+
+static void open_with(struct pair *pair, const char *lend, const char *engines, const char *requests)
+{
+    for (int i = 0; i < 2; i++)
+        pair->engine[i] = open_engine(lend, "LINGER_MS", "20000", "NUM_ENGINES", engines, "STRIPE_MIN_KB", "64",
+                                      "MAX_REQUESTS", requests, NULL);
+    IS(uccl_listen(pair->engine[1], 0, 0, &pair->handle, &pair->listener), 0);
+    connect_now(pair->engine[0], &pair->handle, pair->listener, pair->conn);
+}
+
+static uccl_request *close_async(uccl_conn *conn)
+{
+    uccl_request *request = NULL;
+    IS(uccl_conn_close_async(conn, &request), 0);
+    cr_assert_not_null(request);
+    return request;
+}
+
+static void test_until_done(uccl_request *request)
+{
+    int done = 0;
+    size_t bytes = 7;
+    uint64_t end_ms = now_ms() + SOON_MS;
+    while (!done) {
+        IS(uccl_test(request, &done, &bytes), 0);
+        cr_assert_lt(now_ms(), end_ms);
+    }
+    cr_assert_eq(bytes, 0);
+}
+
+Test(close, arguments)
+{
+    uccl_request *request = NULL;
+    IS(uccl_conn_close_async(NULL, &request), UCCL_EINVAL);
+    IS(uccl_conn_abort(NULL), UCCL_EINVAL);
+    cr_assert_null(request);
+}
+
+BOTH(close, a_close_is_a_request)
+{
+    struct pair pair;
+    char byte[4];
+    uccl_request *request = NULL, *recv[2];
+    open_with(&pair, lend, "1", "64");
+    IS(uccl_conn_close_async(pair.conn[0], NULL), UCCL_EINVAL);
+    exchange(pair.conn[0], pair.conn[1], 100, 1);
+    for (int i = 0; i < 2; i++)
+        recv[i] = post_recv(pair.conn[i], &byte[i], 1);
+    uccl_request *close = close_async(pair.conn[0]);
+    IS(uccl_conn_status(pair.conn[0]), UCCL_ECLOSED);
+    IS(uccl_send_async(pair.conn[0], &byte[2], 1, NULL, &request), UCCL_ECLOSED);
+    IS(uccl_conn_close_async(pair.conn[0], &request), UCCL_EINVAL);
+    IS(uccl_conn_close(pair.conn[0]), UCCL_EINVAL);
+    IS(uccl_cancel(close), 0); /* without effect */
+    cr_assert_eq(end_of(close, 0), 0);
+    end_of(recv[0], UCCL_ECANCELED);
+    end_of(recv[1], UCCL_ECLOSED);
+    test_until_done(close_async(pair.conn[1]));
+    connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
+    exchange(pair.conn[1], pair.conn[0], 100, 2);
+    pair_close(&pair);
+}
+
+/* What was accepted for sending arrives, over all engine threads, before the request ends. */
+BOTH(close, a_close_delivers)
+{
+    struct pair pair;
+    static uint8_t out[LARGE], in[LARGE];
+    open_with(&pair, lend, "3", "64");
+    fill(out, LARGE, 1);
+    uccl_request *send = post_send(pair.conn[0], out, LARGE), *close = close_async(pair.conn[0]);
+    IS(uccl_wait(close, 20, NULL), UCCL_ETIMEDOUT);
+    uccl_request *recv = post_recv(pair.conn[1], in, LARGE);
+    end_of(close, 0);
+    cr_assert_eq(end_of(send, 0), LARGE);
+    cr_assert_eq(end_of(recv, 0), LARGE);
+    check(in, LARGE, 1);
+    IS(uccl_conn_close(pair.conn[1]), 0);
+    pair_close(&pair);
+}
+
+/* Many at once, each end in another way; then ids, memory and flows serve again. */
+BOTH(close, many_at_once)
+{
+    enum { CONNS = 12 };
+    struct pair pair;
+    uccl_conn *conns[CONNS][2];
+    uccl_request *closes[CONNS];
+    open_with(&pair, lend, "2", "64");
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < CONNS; i++) {
+            connect_now(pair.engine[0], &pair.handle, pair.listener, conns[i]);
+            exchange(conns[i][0], conns[i][1], 1000, i);
+        }
+        for (unsigned i = 0; i < CONNS; i++)
+            closes[i] = close_async(conns[i][i % 2]);
+        for (unsigned i = 0; i < CONNS; i++)
+            IS(i % 3 ? uccl_conn_close(conns[i][!(i % 2)]) : uccl_conn_abort(conns[i][!(i % 2)]), 0);
+        for (unsigned i = CONNS; i-- > 0;)
+            end_of(closes[i], 0);
+    }
+    exchange(pair.conn[0], pair.conn[1], LARGE, 1);
+    pair_close(&pair);
+}
+
+/* No request is left for it: nothing has happened. The blocking close needs none. */
+BOTH(close, out_of_requests)
+{
+    enum { REQUESTS = 16 };
+    struct pair pair;
+    char byte;
+    uccl_request *recv[REQUESTS], *close = NULL;
+    open_with(&pair, lend, "1", "16");
+    uccl_conn *other[2];
+    connect_now(pair.engine[0], &pair.handle, pair.listener, other);
+    for (unsigned i = 0; i < REQUESTS; i++)
+        recv[i] = post_recv(pair.conn[0], &byte, 1);
+    IS(uccl_conn_close_async(pair.conn[0], &close), UCCL_EAGAIN);
+    cr_assert_null(close);
+    IS(uccl_conn_status(pair.conn[0]), 0);
+    IS(uccl_conn_close(other[0]), 0);
+    end_of(post_send(pair.conn[1], "x", 1), 0);
+    cr_assert(end_of(recv[0], 0) == 1 && byte == 'x');
+    close = close_async(pair.conn[0]);
+    for (unsigned i = 1; i < REQUESTS; i++)
+        end_of(recv[i], UCCL_ECANCELED);
+    end_of(close, 0);
+    pair_close(&pair);
+}
+
+/* Sends that nobody takes would linger for 20 s. */
+BOTH(close, an_abort_does_not_linger)
+{
+    struct pair pair;
+    static uint8_t buffer[4][LARGE];
+    open_with(&pair, lend, "3", "64");
+    exchange(pair.conn[0], pair.conn[1], LARGE, 1);
+    uccl_request *recv = post_recv(pair.conn[0], buffer[0], LARGE);
+    uccl_request *send = post_send(pair.conn[0], buffer[1], LARGE), *eager = post_send(pair.conn[0], buffer[2], 100);
+    uccl_request *peer_send = post_send(pair.conn[1], buffer[3], 0);
+    end_of(recv, 0);
+    end_of(peer_send, 0);
+    recv = post_recv(pair.conn[0], buffer[0], LARGE);
+    IS(uccl_conn_abort(pair.conn[0]), 0);
+    end_of(recv, UCCL_ECANCELED);
+    end_of(send, UCCL_ECANCELED);
+    end_of(eager, UCCL_ECANCELED);
+    uint64_t end_ms = now_ms() + SOON_MS;
+    while (uccl_conn_status(pair.conn[1]) == 0 && now_ms() < end_ms)
+        sleep_us(1000);
+    IS(uccl_conn_status(pair.conn[1]), UCCL_ECLOSED);
+    IS(uccl_conn_abort(pair.conn[1]), 0);
+    connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
+    exchange(pair.conn[0], pair.conn[1], LARGE, 2);
+    pair_close(&pair);
+}
+
+struct waiter {
+    uccl_request *request;
+    int status;
+};
+
+static void *wait_in_thread(void *argument)
+{
+    struct waiter *waiter = argument;
+    waiter->status = uccl_wait(waiter->request, SOON_MS, NULL);
+    return NULL;
+}
+
+BOTH(close, an_abort_ends_what_others_wait_for)
+{
+    struct pair pair;
+    char byte;
+    pthread_t thread;
+    open_with(&pair, lend, "2", "64");
+    for (unsigned i = 0; i < 10; i++) {
+        uccl_conn *conn[2];
+        connect_now(pair.engine[0], &pair.handle, pair.listener, conn);
+        struct waiter waiter = {.request = post_recv(conn[0], &byte, 1)};
+        uccl_request *other = post_recv(conn[1], &byte, 1);
+        pthread_create(&thread, NULL, wait_in_thread, &waiter);
+        if (i % 2)
+            sleep_us(1000);
+        IS(uccl_conn_abort(conn[0]), 0);
+        pthread_join(thread, NULL);
+        IS(waiter.status, UCCL_ECANCELED);
+        end_of(other, UCCL_ECLOSED);
+        IS(uccl_conn_abort(conn[1]), 0);
+    }
+    pair_close(&pair);
+}
+
+/* The wait for the close and the abort are different threads' then. */
+BOTH(close, an_abort_cuts_a_close_short)
+{
+    struct pair pair;
+    static uint8_t buffer[LARGE];
+    pthread_t thread;
+    open_with(&pair, lend, "2", "64");
+    uccl_request *send = post_send(pair.conn[0], buffer, LARGE); /* nobody takes it */
+    struct waiter waiter = {.request = close_async(pair.conn[0])};
+    IS(uccl_wait(waiter.request, 20, NULL), UCCL_ETIMEDOUT);
+    pthread_create(&thread, NULL, wait_in_thread, &waiter);
+    sleep_us(5000);
+    IS(uccl_conn_abort(pair.conn[0]), 0);
+    pthread_join(thread, NULL);
+    IS(waiter.status, 0);
+    end_of(send, UCCL_ECANCELED);
+    pair_close(&pair);
+}
+
+/* The engine is closed with closes and aborts under way. */
+BOTH(close, the_engine_ends_meanwhile)
+{
+    struct pair pair;
+    static uint8_t buffer[LARGE];
+    for (unsigned i = 0; i < 4; i++) {
+        open_with(&pair, lend, i % 2 ? "1" : "3", "64");
+        uccl_conn *other[2];
+        connect_now(pair.engine[0], &pair.handle, pair.listener, other);
+        post_recv(pair.conn[0], buffer, LARGE);
+        post_recv(other[0], buffer, LARGE);
+        close_async(pair.conn[0]);
+        IS(uccl_conn_abort(other[0]), 0);
+        if (i / 2)
+            IS(uccl_conn_abort(pair.conn[0]), 0);
+        IS(uccl_close(pair.engine[0]), 0);
+        IS(uccl_close(pair.engine[1]), 0);
+    }
+}
