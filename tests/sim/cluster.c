@@ -256,6 +256,14 @@ static int hear_hello(struct node *node, uccl_conn *conn, struct hello *hello)
     return error;
 }
 
+/* In one way or the other: nothing is pending on it. */
+static void end_conn(uccl_conn *conn, uint64_t way)
+{
+    int error = way % 2 ? uccl_conn_abort(conn) : uccl_conn_close(conn);
+    if (error)
+        machine_fail("closing returned %d", error);
+}
+
 /* Connects in one of the ways that there are. */
 static int try_connect(struct node *node, const struct node *server, uccl_conn **out)
 {
@@ -312,7 +320,7 @@ static void connector_main(void *argument)
                 break;
             }
             session->sides[0].failed = true;
-            uccl_conn_close(conn);
+            end_conn(conn, session->index);
         }
         check_connect_error(relation, error);
         machine_sleep(1000000 + cluster_random(100000000));
@@ -345,7 +353,7 @@ static void greeter_main(void *argument)
         error = UCCL_EPROTO;
     }
     if (error)
-        uccl_conn_close(greeter.conn);
+        end_conn(greeter.conn, machine.now_ns);
     else
         cluster_attach(&session->sides[1], node, greeter.conn);
     opened(node);

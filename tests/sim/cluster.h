@@ -98,6 +98,8 @@ struct side {
     uint8_t state;
     bool failed;                 /* the connection takes no more messages */
     bool killed;                 /* its process was */
+    bool aborted;                /* at `aborted_ns`: its requests end soon afterwards */
+    uint64_t aborted_ns;
     unsigned calls;              /* under way on the connection, beside close */
     uint64_t close_ns;           /* closes early; UINT64_MAX: not */
     uint64_t killed_ns;

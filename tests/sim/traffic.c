@@ -17,6 +17,7 @@ enum {
     WAIT_MS_MAX = 25,
     WAIT_LATE_NS = 30000000,   /* a wait may end so much after its time */
     DEAD_LATE_NS = 1500000000, /* and requests after the dead-peer time */
+    ABORT_LATE_MS = 1000,      /* and what has to do with an abort, after that */
 };
 
 /* One message, as both ends know it. */
@@ -406,9 +407,12 @@ static void complete_one(struct worker *worker, struct stream *stream)
         return; /* others ran meanwhile: the list may be another */
     }
     if (stream->side->state == SIDE_CLOSED) {
-        if (!try_collect(stream, pending))
-            machine_fail("session %u is closed, and request %u has not ended", stream->side->session->index,
-                         pending->number);
+        const struct side *side = stream->side;
+        if (try_collect(stream, pending))
+            return;
+        if (!side->aborted || machine.now_ns > side->aborted_ns + ABORT_LATE_MS * UINT64_C(1000000))
+            machine_fail("session %u is closed, and request %u has not ended", side->session->index, pending->number);
+        machine_sleep(cluster_random(1000000));
         return;
     }
     switch (cluster_random(4)) {
@@ -429,6 +433,8 @@ static void complete_one(struct worker *worker, struct stream *stream)
 }
 
 /* ---- closing --------------------------------------------------------------------------------- */
+
+enum way { CLOSE, CLOSE_ASYNC, ABORT, CLOSE_ASYNC_ABORT, WAYS };
 
 static bool finished(const struct side *side)
 {
@@ -459,6 +465,57 @@ static bool to_be_closed(const struct side *side)
            ((finished(side) && other_is_done(side)) || machine.now_ns >= side->close_ns);
 }
 
+/* The same whatever the schedule. */
+static enum way way_to_close(const struct side *side)
+{
+    struct rng rng = {payload_key(side->session->index, side->index, UINT32_MAX) ^ UINT64_C(0x77617973)};
+    enum way way = (enum way)rng_below(&rng, WAYS);
+    bool may_abort = side->close_ns != UINT64_MAX || side->failed; /* what it has sent may be lost */
+    return may_abort || way < ABORT ? way : CLOSE_ASYNC;
+}
+
+/* Closes without waiting, and then waits; or has it cut short. */
+static void close_async(struct side *side, bool abort)
+{
+    uccl_request *request;
+    int error, status = UCCL_ETIMEDOUT, done = 0;
+    while ((error = uccl_conn_close_async(side->conn, &request)) == UCCL_EAGAIN)
+        machine_sleep(10000);
+    if (error || uccl_conn_status(side->conn) != UCCL_ECLOSED || uccl_conn_close_async(side->conn, &request) != UCCL_EINVAL)
+        machine_fail("uccl_conn_close_async() returned %d", error);
+    if (abort) {
+        status = uccl_wait(request, (int)machine_random(2), NULL);
+        if (status == UCCL_ETIMEDOUT && (error = uccl_conn_abort(side->conn)) == UCCL_OK)
+            status = uccl_wait(request, ABORT_LATE_MS, NULL);
+        if (status == UCCL_ETIMEDOUT)
+            machine_fail("session %u: an abort did not cut its close short", side->session->index);
+    } else if (machine_random(2)) {
+        while (!done && (error = status = uccl_test(request, &done, NULL)) == UCCL_OK)
+            machine_sleep(done ? 0 : machine_random(100000));
+    }
+    if (status == UCCL_ETIMEDOUT)
+        status = uccl_wait(request, -1, NULL);
+    if (error || status)
+        machine_fail("a close ended with %d, %d", error, status);
+}
+
+static void close_in_its_way(struct side *side)
+{
+    enum way way = way_to_close(side);
+    int error = UCCL_OK;
+    if (way == CLOSE) {
+        error = uccl_conn_close(side->conn);
+    } else if (way == ABORT) {
+        side->aborted = true;
+        side->aborted_ns = machine.now_ns;
+        error = uccl_conn_abort(side->conn);
+    } else {
+        close_async(side, way == CLOSE_ASYNC_ABORT);
+    }
+    if (error)
+        machine_fail("closing in way %u returned %d", way, error);
+}
+
 /* What a worker finds ended when it comes back from a close. */
 static void note_ended(const struct worker *worker)
 {
@@ -482,10 +539,8 @@ static void close_side(const struct worker *worker, struct side *side)
     side->state = SIDE_CLOSING;
     while (side->calls)
         machine_sleep(1000);
-    int error = uccl_conn_close(side->conn);
+    close_in_its_way(side);
     note_ended(worker);
-    if (error)
-        machine_fail("uccl_conn_close() returned %d", error);
     machine_note("closed", session->index * 2 + side->index, 0, 0);
     side->conn = NULL;
     side->state = SIDE_CLOSED;
