@@ -116,6 +116,7 @@ int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint
         struct peer_flow *flow = flow_of_end(conn, home, i);
         struct open_call call = {conn, flow, remote_id, i, i == 0 && !peer->is_server};
         conn->stripes.at[i].thread = flow->thread;
+        conn->stripes.at[i].flow = flow->slot;
         thread_run(flow->thread, open_in_core, &call);
     }
     conn->next = engine->conns;

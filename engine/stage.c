@@ -53,6 +53,7 @@ struct stage {
     struct spill *spill_head, *spill_tail;
     struct stage_span pieces[PIECES_MAX];             /* `request` NULL: free; all in one block of the pool */
     unsigned piece_count;
+    uint64_t held_bytes[CORE_FLOWS_MAX]; /* of the blocks, by sends of each flow of the thread */
     uint32_t receives;        /* staged receives that have not ended */
     uint32_t in_flight;       /* copies */
 };
@@ -217,7 +218,7 @@ static bool make_pool(struct stage *stage)
         return false;
     if (!stage->thread->places)
         return true;
-    const struct stage_span *block = stage_span_take(&stage->pool, STAGE_SENDS, block_bytes);
+    const struct stage_span *block = stage_span_take(&stage->pool, STAGE_SENDS, block_bytes, NULL);
     stage->piece_count = block_bytes / PIECE_BYTES < PIECES_MAX ? block_bytes / PIECE_BYTES : PIECES_MAX;
     for (unsigned i = 0; i < stage->piece_count; i++)
         stage->pieces[i].memory = block->memory + (size_t)i * PIECE_BYTES;
@@ -307,7 +308,7 @@ static struct stage_span *filling_span(struct stage *stage, struct uccl_request 
         return span;
     uint64_t begin, end;
     block_around(stage, request, offset_bytes, &begin, &end);
-    span = stage_span_take(&stage->pool, STAGE_RECEIVES, (uint32_t)(end - begin));
+    span = stage_span_take(&stage->pool, STAGE_RECEIVES, (uint32_t)(end - begin), NULL);
     if (!span)
         return NULL;
     span->state = SPAN_FILLING;
@@ -593,8 +594,8 @@ static bool issue_uploads(struct stage *stage)
     return some;
 }
 
-/* Issues the copy of the next block of a send. False: no more blocks, or copies, now. */
-static bool fetch_block(struct stage *stage, struct uccl_request *request)
+/* Issues the copy of the next block of a send, and counts it. False: no more blocks, or copies, now. */
+static bool fetch_block(struct stage *stage, struct uccl_request *request, unsigned *issued)
 {
     struct staged *staged = &request->staged;
     struct stage_device *device = device_of(stage, request);
@@ -603,9 +604,11 @@ static bool fetch_block(struct stage *stage, struct uccl_request *request)
     uint64_t offset = staged->fetched_bytes, left = request->msg.end_bytes - offset;
     uint32_t block = stage->pool.block_bytes - (uint32_t)(offset % stage->pool.block_bytes);
     uint32_t length = left < block ? (uint32_t)left : block;
-    struct stage_span *span = stage_span_take(&stage->pool, STAGE_SENDS, length), *last = staged->spans;
+    uint64_t *held_bytes = &stage->held_bytes[stripe_flow(request)];
+    struct stage_span *span = stage_span_take(&stage->pool, STAGE_SENDS, length, held_bytes), *last = staged->spans;
     if (!span)
-        return false;
+        return stage_pool_room(&stage->pool, STAGE_SENDS) > 0; /* else its flow has its share: the others go on */
+    *issued += 1;
     int error = device->ops->copy(device->copies, MEM_FROM_DEVICE, (uintptr_t)request->buffer + offset,
                                   span->memory, length, span);
     if (error) {
@@ -648,10 +651,10 @@ static bool issue_fetches(struct stage *stage)
         next = request->staged.next;
         if (has_enough(stage, request))
             continue;
-        if (!fetch_block(stage, request))
+        unsigned before = issued;
+        if (!fetch_block(stage, request, &issued))
             break;
-        issued++;
-        if (!next)
+        if (!next && issued > before)
             next = stage->wanting_head; /* another turn; it ends when all have enough */
     }
     return issued > 0;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stage_pool.h"
 
+#include "core/pool.h"
+
 #include <assert.h>
 #include <limits.h>
 #include <linux/mempolicy.h>
@@ -131,13 +133,24 @@ static struct stage_block *shared_block(struct stage_pool *pool, enum stage_side
     return block;
 }
 
-struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side, uint32_t length)
+/* Whether a flow that holds so much may take more. */
+static bool has_share(const struct stage_pool *pool, enum stage_side side, uint64_t held_bytes)
+{
+    const struct stage_block *shared = pool->shared[side];
+    uint64_t left_bytes = (uint64_t)blocks_left(pool, side) * pool->block_bytes;
+    uint64_t reserve_bytes = held_bytes ? (uint64_t)(pool->block_count / 8) * pool->block_bytes : 0;
+    left_bytes += shared ? pool->block_bytes - shared->used_bytes : 0;
+    return left_bytes > reserve_bytes && pool_allows(held_bytes, left_bytes - reserve_bytes);
+}
+
+struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side, uint32_t length,
+                                   uint64_t *held_bytes)
 {
     uint32_t bytes = (length + STAGE_SLICE_UNIT - 1) / STAGE_SLICE_UNIT * STAGE_SLICE_UNIT;
     bool slice = bytes <= pool->block_bytes / 2;
     struct stage_span *span = pool->free_spans;
     assert(length && length <= pool->block_bytes);
-    if (spans_left(pool, side) == 0)
+    if (spans_left(pool, side) == 0 || (held_bytes && !has_share(pool, side, *held_bytes)))
         return NULL;
     struct stage_block *block = slice ? shared_block(pool, side, bytes) : take_block(pool, side);
     if (!block)
@@ -148,7 +161,10 @@ struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side
     *span = (struct stage_span){.block = block,
                                 .memory = block->memory + block->used_bytes,
                                 .length = length,
-                                .left_bytes = length};
+                                .left_bytes = length,
+                                .held_bytes = held_bytes};
+    if (held_bytes)
+        *held_bytes += length;
     block->used_bytes += slice ? bytes : pool->block_bytes;
     block->spans++;
     return span;
@@ -158,6 +174,8 @@ void stage_span_put(struct stage_pool *pool, struct stage_span *span)
 {
     struct stage_block *block = span->block;
     assert(span->copies == 0 && block->spans);
+    if (span->held_bytes)
+        *span->held_bytes -= span->length;
     span->next = pool->free_spans;
     pool->free_spans = span;
     pool->free_span_count++;

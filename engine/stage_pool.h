@@ -6,7 +6,8 @@
  * network take, so it does not need to be cleverer.
  *
  * Invariant: each side (sends, receives) leaves the other a quarter of blocks and spans at least, so that
- * neither can starve the other for ever.
+ * neither can starve the other for ever. What a flow sends stays here until it is acked, so a flow whose peer is
+ * silent leaves the others some as well (core/pool.h); an eighth of the blocks is for flows that hold none.
  *
  * Thread: the engine's owner.
  */
@@ -48,6 +49,7 @@ struct stage_span {
     struct stage_span *older, *newer; /* FILLING: all of them, oldest first */
     struct uccl_request *request;
     struct stage_block *block;
+    uint64_t *held_bytes;      /* of its flow */
     uint8_t *memory;
     uint64_t offset_bytes;     /* into the message */
     uint32_t length;
@@ -83,8 +85,12 @@ void stage_pool_free(struct stage_pool *pool);
 /* Blocks that this side could take now, each with its share of spans. */
 uint32_t stage_pool_room(const struct stage_pool *pool, enum stage_side side);
 
-/* A span of `length` bytes, at most a block; NULL: none is left for this side. */
-struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side, uint32_t length);
+/*
+ * A span of `length` bytes, at most a block; `held_bytes`: what its flow holds, where flows must leave each other some, else
+ * NULL. NULL: none is left for this side, or the flow has its share.
+ */
+struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side, uint32_t length,
+                                   uint64_t *held_bytes);
 void stage_span_put(struct stage_pool *pool, struct stage_span *span);
 
 /* Bytes [from, to) of the span have arrived. False: they are one piece more than it can keep apart. */

@@ -42,13 +42,29 @@ static void free_parts(struct uccl_request *request)
     }
 }
 
+static unsigned end_on(const struct stripe_set *stripes, const struct engine_thread *thread)
+{
+    unsigned index = 0;
+    while (stripes->at[index].thread != thread)
+        index++;
+    return index;
+}
+
+static const struct stripe_set *stripes_of(const struct uccl_request *request)
+{
+    return (request->parent ? request->parent : request)->stripes;
+}
+
 void stripe_range(const struct uccl_request *request, uint64_t *from, uint64_t *to)
 {
-    const struct stripe_set *stripes = (request->parent ? request->parent : request)->stripes;
-    unsigned index = 0;
-    while (stripes->at[index].thread != request->thread)
-        index++;
+    unsigned index = end_on(stripes_of(request), request->thread);
     core_stripe(request->msg.size_bytes, request->msg.stripes ? request->msg.stripes : 1, index, from, to);
+}
+
+unsigned stripe_flow(const struct uccl_request *request)
+{
+    const struct stripe_set *stripes = stripes_of(request);
+    return stripes->at[end_on(stripes, request->thread)].flow;
 }
 
 /* Takes parts [1, count) from the pool. False: it has not so many. */
@@ -265,9 +281,7 @@ void stripe_let_go(struct stripe_set *stripes)
 
 void stripe_close(struct engine_thread *thread, struct stripe_set *stripes, uint64_t linger_ns, uint64_t now_ns)
 {
-    unsigned index = 0;
-    while (stripes->at[index].thread != thread)
-        index++;
+    unsigned index = end_on(stripes, thread);
     core_conn_silent_since(thread->core, stripes->at[index].conn,
                            atomic_load_explicit(&stripes->silent_since_ns, memory_order_relaxed));
     core_conn_close(thread->core, stripes->at[index].conn, linger_ns, now_ns);

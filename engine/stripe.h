@@ -32,6 +32,7 @@ struct stripe_set {
     struct {
         struct engine_thread *thread;
         struct conn *conn;
+        uint32_t flow;               /* its slot on the thread */
         struct notice to_close;      /* from the home thread */
     } at[CORE_STRIPES_MAX];
 };
@@ -41,6 +42,9 @@ struct stripe_set {
  * owner of its thread.
  */
 void stripe_range(const struct uccl_request *request, uint64_t *from, uint64_t *to);
+
+/* The slot of the flow that carries a request or a part. By the owner of its thread. */
+unsigned stripe_flow(const struct uccl_request *request);
 
 /* Submits a request of the application, with parts where it is a large receive. */
 void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);

@@ -25,7 +25,7 @@ TestSuite(stage_pool, .init = set_up, .fini = tear_down, .timeout = 30);
 
 static struct stage_span *take(enum stage_side side, uint32_t length)
 {
-    struct stage_span *span = stage_span_take(&pool, side, length);
+    struct stage_span *span = stage_span_take(&pool, side, length, NULL);
     if (span) {
         cr_assert_eq(span->length, length);
         cr_assert(span->memory >= pool.memory && span->memory + length <= pool.memory + pool.memory_bytes);
@@ -48,6 +48,29 @@ Test(stage_pool, a_side_leaves_the_other_some)
     cr_assert_null(take(STAGE_RECEIVES, BLOCK));
     for (unsigned i = 0; i < BLOCKS; i++)
         stage_span_put(&pool, spans[i]);
+}
+
+/* A flow that is never acked leaves others their part, and those that hold none an eighth besides. */
+Test(stage_pool, a_flow_leaves_others_some)
+{
+    uint64_t held[5] = {0};
+    struct stage_span *spans[BLOCKS];
+    unsigned count = 0;
+    while ((spans[count] = stage_span_take(&pool, STAGE_SENDS, BLOCK, &held[0])))
+        count++;
+    cr_assert(count == 3 && held[0] == 3 * BLOCK); /* of the six for sends one is for those that hold none */
+    cr_assert(spans[count++] = stage_span_take(&pool, STAGE_SENDS, BLOCK, &held[1]));
+    cr_assert_null(stage_span_take(&pool, STAGE_SENDS, 64, &held[0]));
+    cr_assert_null(stage_span_take(&pool, STAGE_SENDS, BLOCK, &held[1]));
+    cr_assert(spans[count++] = stage_span_take(&pool, STAGE_SENDS, BLOCK, &held[2]));
+    cr_assert(spans[count++] = stage_span_take(&pool, STAGE_SENDS, 64, &held[3]));
+    cr_assert_eq(held[3], 64);
+    cr_assert_null(stage_span_take(&pool, STAGE_SENDS, 64, &held[3])); /* the rest is for those that hold none */
+    cr_assert(spans[count++] = stage_span_take(&pool, STAGE_SENDS, 64, &held[4]));
+    while (count)
+        stage_span_put(&pool, spans[--count]);
+    for (unsigned i = 0; i < 5; i++)
+        cr_assert_eq(held[i], 0);
 }
 
 Test(stage_pool, spans_are_shared_out_as_well)
