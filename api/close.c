@@ -172,9 +172,9 @@ UCCL_API int uccl_conn_close_async(uccl_conn *conn, uccl_request **out)
 /* ---- waiting for it ---------------------------------------------------------------------------- */
 
 /*
- * Whether it is over. The core ends it within the linger time and a grace, whatever the peer does, and engine threads get
- * across what they have to tell each other as long as they run. Then some copies to and from a device may be left:
- * these are waited for until `*until_ns`, which is set when it is 0.
+ * Waits until it is over. The core ends it within the linger time and a grace, whatever the peer does, and engine
+ * threads tell each other the rest as long as they run. Then copies to and from a device may be left: these are waited
+ * for until `*until_ns`, which is set when it is 0. False: some are left even so.
  */
 static bool await_over(struct uccl_conn *conn, uint64_t *until_ns)
 {

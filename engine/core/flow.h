@@ -148,7 +148,10 @@ bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint
 void flow_count_losses(struct flow *flow, unsigned lost, uint64_t now_ns);
 /* Congestion control is about to react to losses that may prove to be none. */
 void flow_remember_window(struct flow *flow, uint64_t now_ns);
-/* A buffer for frames, a big one if that is wished for and to be had; `of`: enum frames_buffer. NULL: the flow has its share. */
+/*
+ * A buffer for frames, a big one if that is wished for and to be had; `of`: enum frames_buffer. NULL: the flow has its
+ * share.
+ */
 uint8_t *flow_take_buffer(struct flow *flow, bool big, uint8_t *of);
 void flow_put_buffer(struct flow *flow, uint8_t *buffer, uint8_t of);
 

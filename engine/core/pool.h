@@ -3,9 +3,9 @@
  * What the flows of an engine thread share. Some of them may keep theirs for as long as a silent peer is believed to
  * live, and the others must not notice. So a dynamic threshold decides (Choudhury and Hahne, "Dynamic queue length
  * thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a flow may take one
- * more while it holds less than is free. One flow alone gets half. Of n flows that take all they can, each gets an
- * (n + 1)th, and an (n + 1)th stays free for others. Each pool has a reserve besides, for flows that hold nothing:
- * it is told where the pool is.
+ * more while it holds less than is free. One flow alone gets half. Of n flows that take all they can at the same time
+ * each gets an (n + 1)th, and as much stays free; of flows that do so one after another each takes half of what the
+ * ones before have left. Each pool has a reserve besides, for flows that hold nothing: it is told where the pool is.
  */
 #ifndef UCCL_POOL_H
 #define UCCL_POOL_H
