@@ -223,10 +223,13 @@ static bool is_embryonic(const struct conn *conn)
 
 enum { FIN_GRACE_NS = 200 * 1000 * 1000, FIN_MOMENT_NS = 1000 * 1000 };
 
-/* The peer has left all unanswered for as long as a close lingers, or has not been heard since it did so elsewhere. */
+/*
+ * The peer has left all unanswered for as long as a close lingers, or has not been heard since it did so elsewhere. A little
+ * less will do: the FIN leaves after its close has begun, and the close must find so at its end.
+ */
 static bool is_silent(const struct conn *conn)
 {
-    uint64_t patience_ns = conn->flow->core->params->linger_ms * 1000000;
+    uint64_t patience_ns = conn->flow->core->params->linger_ms * 1000000 / 8 * 7;
     if (patience_ns < FIN_GRACE_NS)
         patience_ns = FIN_GRACE_NS;
     return flow_unanswered(conn->flow, patience_ns) || conn->flow->heard_ns < conn->silent_since_ns;

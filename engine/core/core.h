@@ -206,7 +206,7 @@ void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns);
 
 /*
  * Closes a connection: pending receives end with UCCL_ECANCELED now; sends go on until they are
- * delivered or `linger_ns` has passed, then end likewise. A peer that has been silent for UCCL_LINGER_MS already, in spite
+ * delivered or `linger_ns` has passed, then end likewise. A peer that has been silent for about UCCL_LINGER_MS already, in spite
  * of something to ack, is not waited for. Closing again can only shorten the linger. CORE_EVENT_CONN_ENDED comes last; until
  * then the connection's memory is the core's.
  */

@@ -623,6 +623,29 @@ Test(conn, an_idle_peer_is_not_a_silent_one)
     cr_assert_eq(duo_ended[0], 2);
 }
 
+/* The end of a close says that the peer was silent, though its FIN left some time after the close had begun. */
+Test(conn, a_close_tells_that_the_peer_was_silent)
+{
+    duo_defaults();
+    duo_params.dead_peer_ms = 100000;
+    duo_params.linger_ms = 1000;
+    duo_open_as(false);
+    duo_recv(0, 100);
+    core_conn_close(duo_core[0], duo_conn[0][0], 1000 * MS, duo_now);
+    duo_now += 5 * MS;
+    struct core_event event = {.kind = CORE_EVENT_MSG};
+    for (unsigned tick = 0; tick < 3000 && event.kind != CORE_EVENT_CONN_ENDED; tick++) {
+        duo_transmit(0);
+        duo_drop(0);
+        duo_now += MS;
+        core_expire(duo_core[0], duo_now);
+        while (event.kind != CORE_EVENT_CONN_ENDED && core_next_event(duo_core[0], &event))
+            ;
+    }
+    cr_assert_eq(event.kind, CORE_EVENT_CONN_ENDED);
+    cr_assert_eq(event.status, UCCL_ETIMEDOUT);
+}
+
 /* Other flows to the same process say so; this one knows better where it has heard it since. */
 Test(conn, a_peer_that_others_call_silent)
 {
