@@ -234,6 +234,8 @@ CALL(counter_by_name)
 }
 
 CALL(conn_close) { return uccl_conn_close(w->pair.conn[0]); }
+CALL(conn_close_async) { return uccl_conn_close_async(w->pair.conn[1], &w->other); }
+CALL(conn_abort) { return uccl_conn_abort(w->pair.conn[1]); }
 CALL(listener_close) { return uccl_listener_close(w->listener); }
 CALL(close) { return uccl_close(w->engine); }
 
@@ -252,7 +254,7 @@ static const struct call {
     BOUND(listener_port), BOUND(connect), BOUND(accept), BOUND(conn_status), BOUND(conn_peer), BOUND(reg_mr),
     BOUND(mr_get_info), BOUND(dereg_mr), BOUND(flush), BOUND(test), BOUND(wait), BOUND(send_async),
     BOUND(recv_async), BOUND(cancel), BOUND(event_fd), BOUND(event_arm), BOUND(counter), BOUND(counter_by_name),
-    BOUND(conn_close), BOUND(listener_close), ALONE(connect_cancel), ALONE(close), ALONE(open),
+    BOUND(conn_close), BOUND(conn_close_async), BOUND(conn_abort), BOUND(listener_close), ALONE(connect_cancel), ALONE(close), ALONE(open),
 #undef ALONE
 #undef BOUND
 };
