@@ -33,13 +33,14 @@ enum {
 
 /* When a handshake may be dropped for another: it has said no HELLO, or has said it, but is not through. */
 static const uint64_t SILENT_NS = UINT64_C(100) * 1000000;
-static const uint64_t STALLED_NS = UINT64_C(500) * 1000000;
+static const uint64_t STALLED_NS = UINT64_C(1000) * 1000000;
 
 /* A handshake of the server side. */
 struct accepting {
     struct bootstrap *boot;  /* NULL: none */
     struct uccl_conn *conn;  /* in place, but not the application's before READY */
     uint64_t since_ns;
+    bool news;               /* its socket has something to read: look_for_news() */
     uint64_t source;         /* the client's IPv4 address, or the first half of its IPv6 address */
 };
 
@@ -169,13 +170,24 @@ static struct accepting take_out(struct uccl_listener *listener, unsigned i)
     return accepting;
 }
 
-/* The oldest handshake that is, or is not, past its HELLO; of one source, where there is one. -1: none. */
+/* Which of them have said something that was not read yet: we may be what is slow. */
+static void look_for_news(struct uccl_listener *listener)
+{
+    struct pollfd fds[HANDSHAKES_MAX];
+    for (unsigned i = 0; i < listener->count; i++)
+        fds[i] = (struct pollfd){.fd = bootstrap_fd(listener->accepting[i].boot), .events = POLLIN};
+    bool looked = poll(fds, listener->count, 0) >= 0;
+    for (unsigned i = 0; i < listener->count; i++)
+        listener->accepting[i].news = !looked || fds[i].revents;
+}
+
+/* The oldest handshake without news that is, or is not, past its HELLO; of one source, where there is one. -1: none. */
 static int oldest(const struct uccl_listener *listener, bool greeted, const uint64_t *source)
 {
     int found = -1;
     for (unsigned i = 0; i < listener->count; i++) {
         const struct accepting *accepting = &listener->accepting[i];
-        if (bootstrap_greeted(accepting->boot) == greeted && (!source || accepting->source == *source) &&
+        if (!accepting->news && bootstrap_greeted(accepting->boot) == greeted && (!source || accepting->source == *source) &&
             (found < 0 || accepting->since_ns < listener->accepting[found].since_ns))
             found = (int)i;
     }
@@ -205,9 +217,10 @@ static unsigned greediest(const struct uccl_listener *listener, uint64_t *source
 }
 
 /* Whom to drop for a newcomer from `source`, or -1. */
-static int whom_to_drop(const struct uccl_listener *listener, uint64_t source)
+static int whom_to_drop(struct uccl_listener *listener, uint64_t source)
 {
     uint64_t now_ns = clock_now_ns(), other = 0;
+    look_for_news(listener);
     int i = oldest(listener, false, NULL);
     if (i >= 0 && now_ns - listener->accepting[i].since_ns >= SILENT_NS)
         return i;
