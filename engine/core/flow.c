@@ -333,12 +333,9 @@ static uint64_t earliest(const struct flow *flow)
     if (flow->probe.ask_at_ns < at)
         at = flow->probe.ask_at_ns;
     if (expects_peer(flow)) {
-        uint64_t ask_at = flow->probe.due ? UINT64_MAX : silence_next_ask(flow, is_quiet(flow));
-        uint64_t end_at = silence_end(flow);
-        if (ask_at < at)
-            at = ask_at;
-        if (end_at < at)
-            at = end_at;
+        uint64_t silence_at = silence_deadline(flow, is_quiet(flow), flow->probe.due);
+        if (silence_at < at)
+            at = silence_at;
     }
     return at;
 }

@@ -104,10 +104,22 @@ static bool add_partial(const struct sack *sack, struct wire_ack *ack, uint64_t 
 }
 
 /*
- * Bits for whole chunks beyond the cumulative edge, and those that have arrived in part. Where an ack cannot name all of
- * these, the one that something came for last is first (as RFC 2018 section 4 has it), and the others take turns: so
- * the sender hears of every part, however many chunks lack their end.
+ * More chunks have arrived in part than an ack can name: the one that something came for last is first (as RFC 2018
+ * section 4 has it), and the others take turns. So the sender hears of every part, however many chunks lack their end.
  */
+static void name_in_turn(struct sack *sack, struct wire_ack *ack, uint64_t end)
+{
+    uint64_t newest = sack->newest >= sack->cumulative && sack->newest < end ? sack->newest : end;
+    uint64_t seq = sack->turn >= sack->cumulative && sack->turn < end ? sack->turn : sack->cumulative;
+    ack->partial_count = 0;
+    if (newest < end)
+        add_partial(sack, ack, newest);
+    while (seq == newest || add_partial(sack, ack, seq))
+        seq = seq + 1 < end ? seq + 1 : sack->cumulative;
+    sack->turn = seq;
+}
+
+/* Bits for whole chunks beyond the cumulative edge, and those that have arrived in part. */
 static void fill_chunks(struct sack *sack, struct wire_ack *ack)
 {
     uint64_t beyond = sack->end > sack->cumulative + 1 ? sack->end - sack->cumulative - 1 : 0;
@@ -117,20 +129,20 @@ static void fill_chunks(struct sack *sack, struct wire_ack *ack)
     ack->partial_count = 0;
     memset(ack->words, 0, ack->word_count * sizeof ack->words[0]);
     uint64_t end = sack->end < sack->cumulative + 1 + beyond ? sack->end : sack->cumulative + 1 + beyond;
-    uint64_t newest = sack->newest >= sack->cumulative && sack->newest < end ? sack->newest : end;
-    uint64_t seq = sack->turn >= sack->cumulative && sack->turn < end ? sack->turn : sack->cumulative;
-    bool more = false;
-    if (newest < end)
-        add_partial(sack, ack, newest);
-    for (uint64_t left = end - sack->cumulative; left > 0; left--, seq = seq + 1 < end ? seq + 1 : sack->cumulative) {
-        if (is_whole(sack_slot(sack, seq))) {
+    bool all = true;
+    for (uint64_t seq = sack->cumulative; seq < end; seq++) {
+        const struct sack_chunk *chunk = sack_slot(sack, seq);
+        if (!chunk->count)
+            continue;
+        if (is_whole(chunk)) {
             uint64_t bit = seq - sack->cumulative - 1;
             ack->words[bit / 64] |= UINT64_C(1) << bit % 64;
-        } else if (seq != newest && !more && !add_partial(sack, ack, seq)) {
-            more = true;
-            sack->turn = seq;
+        } else {
+            all &= add_partial(sack, ack, seq);
         }
     }
+    if (!all)
+        name_in_turn(sack, ack, end);
 }
 
 void sack_fill(struct sack *sack, struct wire_ack *ack, uint64_t now_ns)

@@ -38,13 +38,21 @@ uint64_t silence_next_ask(const struct flow *flow, bool quiet)
     return quiet ? flow->last_rx_ns + dead_ns(flow) / SILENCE_QUIET : UINT64_MAX;
 }
 
-uint64_t silence_end(const struct flow *flow)
+static uint64_t end(const struct flow *flow)
 {
-    bool asked = is_unanswered(flow) && flow->silence.asks >= SILENCE_ASKS;
-    return asked ? flow->silence.since_ns + dead_ns(flow) : UINT64_MAX;
+    return flow->silence.asks >= SILENCE_ASKS ? flow->silence.since_ns + dead_ns(flow) : UINT64_MAX;
+}
+
+uint64_t silence_deadline(const struct flow *flow, bool quiet, bool due)
+{
+    bool unanswered = is_unanswered(flow);
+    if (!unanswered && !quiet)
+        return UINT64_MAX;
+    uint64_t ask_ns = due ? UINT64_MAX : silence_next_ask(flow, quiet), end_ns = unanswered ? end(flow) : UINT64_MAX;
+    return ask_ns < end_ns ? ask_ns : end_ns;
 }
 
 bool silence_is_death(const struct flow *flow, uint64_t now_ns)
 {
-    return now_ns >= silence_end(flow);
+    return is_unanswered(flow) && now_ns >= end(flow);
 }

@@ -34,11 +34,9 @@ void silence_ask(struct flow *flow, uint64_t now_ns);
 void silence_overrun(struct flow *flow, uint64_t deadline_ns, uint64_t now_ns);
 /* Whether the peer is to be given up. */
 bool silence_is_death(const struct flow *flow, uint64_t now_ns);
-/*
- * When a probe asks next: after a while of quiet, and again and again once something is not answered. And when the peer
- * is given up. UINT64_MAX: not yet known.
- */
+/* When a probe asks next: after a while of quiet, and again and again once something is not answered; else UINT64_MAX. */
 uint64_t silence_next_ask(const struct flow *flow, bool quiet);
-uint64_t silence_end(const struct flow *flow);
+/* The first thing that is to be done about silence: a probe, unless one is `due` already, or giving up. */
+uint64_t silence_deadline(const struct flow *flow, bool quiet, bool due);
 
 #endif
