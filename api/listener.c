@@ -427,6 +427,28 @@ static void wait_for_sockets(struct uccl_listener *listener, uint64_t deadline_n
     poll(fds, count, poll_ms(deadline_ns));
 }
 
+static void unlock(void *listener)
+{
+    pthread_mutex_unlock(&((struct uccl_listener *)listener)->lock);
+}
+
+/* Behind others that accept. 0: it is locked. `cancel_state_` is that of CANCEL_LATER. */
+static int lock_until(struct uccl_listener *listener, uint64_t deadline_ns, int cancel_state_)
+{
+    for (;;) {
+        uint64_t now_ns = clock_now_ns(), wait_ns = cancel_look_ns(now_ns, deadline_ns) - now_ns;
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        uint64_t sum_ns = (uint64_t)until.tv_nsec + (now_ns < deadline_ns ? wait_ns : 0);
+        until.tv_sec += (time_t)(sum_ns / 1000000000);
+        until.tv_nsec = (long)(sum_ns % 1000000000);
+        int error = pthread_mutex_timedlock(&listener->lock, &until);
+        if (error != ETIMEDOUT || now_ns >= deadline_ns)
+            return error;
+        CANCEL_HERE;
+    }
+}
+
 UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **out)
 {
     if (!listener || !out)
@@ -437,20 +459,9 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
         return UCCL_EINVAL;
     CANCEL_LATER;
     uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
-    if (pthread_mutex_trylock(&listener->lock)) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += timeout_ms / 1000;
-        until.tv_nsec += timeout_ms % 1000 * 1000000;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        if (timeout_ms == 0)
-            return UCCL_EAGAIN;
-        if (timeout_ms < 0)
-            pthread_mutex_lock(&listener->lock);
-        else if (pthread_mutex_timedlock(&listener->lock, &until))
-            return UCCL_ETIMEDOUT;
-    }
+    int error = timeout_ms == 0 ? pthread_mutex_trylock(&listener->lock) : lock_until(listener, deadline_ns, cancel_state_);
+    if (error)
+        return timeout_ms == 0 ? UCCL_EAGAIN : UCCL_ETIMEDOUT;
     struct uccl_conn *conn;
     bool exhausted;
     for (;;) {
@@ -460,7 +471,13 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
         exhausted = listener->exhausted && listener->count == 0; /* no handshake will give a descriptor back */
         if (conn || exhausted || clock_now_ns() >= deadline_ns)
             break;
-        wait_for_sockets(listener, deadline_ns);
+        uint64_t look_ns = cancel_look_ns(clock_now_ns(), deadline_ns);
+        wait_for_sockets(listener, look_ns);
+        if (look_ns < deadline_ns && clock_now_ns() >= look_ns) {
+            pthread_cleanup_push(unlock, listener);
+            CANCEL_HERE;
+            pthread_cleanup_pop(0);
+        }
     }
     pthread_mutex_unlock(&listener->lock);
     if (!conn)

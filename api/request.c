@@ -150,15 +150,32 @@ UCCL_API int uccl_test(uccl_request *handle, int *done, size_t *bytes)
     return collect(request, bytes);
 }
 
+static void leave(void *thread)
+{
+    atomic_fetch_sub(&((struct engine_thread *)thread)->callers, 1); /* pairs with the load in let_callers_go() */
+}
+
 static int wait_and_collect(struct uccl_request *request, int timeout_ms, size_t *bytes)
 {
     struct engine_thread *thread = request->thread;
-    uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
+    uint64_t now_ns = clock_now_ns();
+    uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : now_ns + (uint64_t)timeout_ms * 1000000;
+    int status = UCCL_ETIMEDOUT;
     CANCEL_LATER; /* with a borrowed engine */
     atomic_fetch_add(&thread->callers, 1);
-    bool ended = thread_wait(thread, &request->state, REQUEST_PENDING, deadline_ns);
-    int status = ended ? collect(request, bytes) : UCCL_ETIMEDOUT;
-    atomic_fetch_sub(&thread->callers, 1); /* pairs with the load in let_callers_go(): we touch nothing now */
+    for (;;) {
+        if (thread_wait(thread, &request->state, REQUEST_PENDING, cancel_look_ns(now_ns, deadline_ns))) {
+            status = collect(request, bytes);
+            break;
+        }
+        now_ns = clock_now_ns();
+        if (now_ns >= deadline_ns)
+            break;
+        pthread_cleanup_push(leave, thread);
+        CANCEL_HERE; /* the request stays pending */
+        pthread_cleanup_pop(0);
+    }
+    leave(thread); /* we touch nothing now */
     return status;
 }
 

@@ -10,7 +10,8 @@
  * that it inherited.
  *
  * Cancellation. A thread that is cancelled inside a call would take with it what it holds: an engine that it
- * has borrowed, a lock, a descriptor. So calls put cancellation off until they return.
+ * has borrowed, a lock, a descriptor. So calls put cancellation off until they return. The two that may wait without
+ * limit, uccl_wait() and uccl_accept(), look from time to time whether they are to end, and hold nothing then.
  */
 #ifndef UCCL_PROCESS_H
 #define UCCL_PROCESS_H
@@ -48,6 +49,26 @@ static inline void cancel_restore(const int *before)
 {
     int ignored;
     pthread_setcancelstate(*before, &ignored);
+}
+
+/* A wait without limit is cut into pieces so long, between which CANCEL_HERE looks. */
+#define CANCEL_LOOK_NS UINT64_C(200000000)
+
+/* After CANCEL_LATER in the same block: ends the thread if it is to be cancelled, and its caller lets it. */
+#define CANCEL_HERE cancel_look(cancel_state_)
+
+static inline void cancel_look(int before)
+{
+    int ignored;
+    pthread_setcancelstate(before, &ignored);
+    pthread_testcancel();
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &ignored);
+}
+
+/* The end of the next piece of a wait. */
+static inline uint64_t cancel_look_ns(uint64_t now_ns, uint64_t deadline_ns)
+{
+    return deadline_ns - now_ns > CANCEL_LOOK_NS ? now_ns + CANCEL_LOOK_NS : deadline_ns;
 }
 
 #endif

@@ -21,9 +21,10 @@
  *   - Signals: engine threads block all signals but faults (SIGSEGV and its kind); those of the process are
  *     for the application's threads. A handler may interrupt any call, which then goes on. Inside a handler
  *     only uccl_strerror(), uccl_version(), uccl_build_info() and uccl_distance_name() may be called.
- *   - Cancellation: no call is a cancellation point. pthread_cancel() does not wake a thread that blocks in a
- *     call; it acts once that has returned. PTHREAD_CANCEL_ASYNCHRONOUS must be off. Threads may end in any
- *     way between calls.
+ *   - Cancellation: pthread_cancel() acts once the call has returned. Only uccl_wait() and uccl_accept() are
+ *     cancellation points, and look after each fifth of a second that they have waited: the request then stays
+ *     pending and valid, and no connection has been taken. PTHREAD_CANCEL_ASYNCHRONOUS must be off. Threads may
+ *     end in any way between calls.
  *   - exit(): may be called while other threads are inside calls. Engines need not be closed before.
  *   - fork(): calls that take no object work in the child; it may open engines of its own. A uccl_config and
  *     a handle without a connect under way are plain memory, and remain usable. On all else that it has

@@ -396,7 +396,7 @@ static void *call_all_cancelled(void *argument)
     return NULL;
 }
 
-/* A thread that is to be cancelled is not, inside any call, but is afterwards. */
+/* A thread that is to be cancelled is not inside a call that waits less than a fifth of a second, but is afterwards. */
 BOTH(process, no_call_is_a_place_to_be_cancelled)
 {
     struct world w;
@@ -415,30 +415,59 @@ static void *wait_for(void *request)
 {
     uccl_wait(request, -1, NULL);
     survived = true;
-    pthread_testcancel();
     return NULL;
 }
 
-/* Cancelled while it sleeps in a call, with or without the engine. */
+static void *accept_for(void *listener)
+{
+    uccl_conn *conn;
+    uccl_accept(listener, -1, &conn);
+    survived = true;
+    return NULL;
+}
+
+static void cancelled_in(void *(*call)(void *), void *argument, unsigned threads)
+{
+    pthread_t thread[2];
+    for (unsigned i = 0; i < threads; i++)
+        cr_assert_eq(pthread_create(&thread[i], NULL, call, argument), 0);
+    sleep_us(50000);
+    for (unsigned i = 0; i < threads; i++) {
+        void *result;
+        pthread_cancel(thread[i]);
+        pthread_join(thread[i], &result);
+        cr_assert(result == PTHREAD_CANCELED);
+    }
+    cr_assert(!survived);
+}
+
+/* Cancelled while it waits without limit, with or without the engine: the request is still there. */
 BOTH(process, cancelled_waiter_gives_all_back)
 {
     struct pair pair;
     uint8_t byte;
-    pthread_t thread;
-    void *result;
     pair_open(&pair, lend);
     uccl_request *recv = post_recv(pair.conn[1], &byte, 1);
-    cr_assert_eq(pthread_create(&thread, NULL, wait_for, recv), 0);
-    sleep_us(50000);
-    pthread_cancel(thread);
+    cancelled_in(wait_for, recv, 1);
     end_of(post_send(pair.conn[0], "x", 1), 0);
-    pthread_join(thread, &result);
-    cr_assert(survived, "cancelled inside uccl_wait()");
-    cr_assert(result == PTHREAD_CANCELED);
+    cr_assert_eq(end_of(recv, 0), 1);
     cr_assert_eq(byte, 'x');
     exchange(pair.conn[0], pair.conn[1], 100000, 1);
     exchange(pair.conn[1], pair.conn[0], 100, 2);
     pair_close(&pair);
+}
+
+/* One waits for connections, and another one behind it. */
+BOTH(process, cancelled_accept_leaves_the_listener)
+{
+    struct world w;
+    uccl_conn *conn[2];
+    world_open(&w, lend);
+    uccl_connect_cancel(&w.half_way);
+    cancelled_in(accept_for, w.listener, 2);
+    connect_now(w.pair.engine[0], &w.handle, w.listener, conn);
+    exchange(conn[0], conn[1], 100, 1);
+    pair_close(&w.pair);
 }
 
 /* ---- forks ----------------------------------------------------------------------------------- */
