@@ -10,8 +10,9 @@
  * - Demands and grants are totals and travel beside acks, not in data packets, whose header is full. A lost
  *   one is made up for by the next; a sender that hears nothing tells its demand again. So no loss is final, and
  *   none needs a record.
- * - Each packet of a flow earns it a few grants, each of which may cost a datagram; a flow that has none left waits for its next
- *   packet. So a peer that demands and never sends gets few datagrams for its own, however much it demands.
+ * - Each packet of a flow earns it a grant, which may cost a datagram beside the packet's ack; a flow that has none left waits
+ *   for its next packet, and few are saved up. So a peer that demands and never sends gets at most two datagrams for each of
+ *   its own, however much it demands.
  * - There is no trimming in networks as they are: what a burst of new flows loses is found by acks and probes.
  * - A window (cc_eqds.c) bounds what is in flight, for congestion that the receiver does not see.
  *
@@ -29,8 +30,7 @@ enum {
     WALK_MAX = 64,                 /* messages looked at to find the demand */
     BACKOFF_MAX = 6,
     HEARD_PATIENCE = 8,            /* a demand that was heard is told again only after so many times as long */
-    GRANTS_PER_PACKET = 2,
-    GRANTS_SAVED_MAX = 1024,
+    GRANTS_SAVED_MAX = 16,
 };
 #define NS_PER_US UINT64_C(1000)
 #define DEMAND_AHEAD_BYTES (UINT64_C(8) << 20) /* beyond what is used */
@@ -243,10 +243,9 @@ static void await_first_grant(struct flow *flow)
 static bool take_grant(struct flow *flow)
 {
     struct credit_rx *rx = &flow->credit_rx;
-    uint64_t earned = flow->packets_heard * GRANTS_PER_PACKET;
-    if (earned > rx->grants + GRANTS_SAVED_MAX)
-        rx->grants = earned - GRANTS_SAVED_MAX;
-    rx->exhausted = rx->grants >= earned;
+    if (flow->packets_heard > rx->grants + GRANTS_SAVED_MAX)
+        rx->grants = flow->packets_heard - GRANTS_SAVED_MAX;
+    rx->exhausted = rx->grants >= flow->packets_heard;
     rx->grants += !rx->exhausted;
     return !rx->exhausted;
 }

@@ -553,6 +553,14 @@ static void assert_few_answers(enum wire_frame_kind kind, bool numbered, unsigne
     cr_assert_leq(datagrams, 2 * packets, "kind %d: %u datagrams for %u", (int)kind, datagrams, packets);
 }
 
+static unsigned all_answers(uint64_t until_ns)
+{
+    unsigned datagrams = duo_transmit(1);
+    for (duo_drop(1); duo_tick(1, until_ns); duo_drop(1))
+        datagrams += duo_transmit(1);
+    return datagrams;
+}
+
 /* Of kinds that need no answer a receiver cannot tell that its own acks of GONE are lost: those are repeated by the clock. */
 static void open_for_answers(void)
 {
@@ -568,6 +576,43 @@ static void open_for_answers(void)
     {                                                                                                                  \
         assert_few_answers(kind, numbered, 21);                                                                        \
     }
+
+static void demand_all(unsigned i)
+{
+    begin();
+    packet_header += wire_put_demand(packet + packet_header, &(struct wire_demand){(i + 1) * 0x7fffff00u});
+    receive(UINT64_MAX);
+}
+
+/* Each is acked at once, and grants come afterwards. */
+Test(answers, demands_in_a_row, .init = open_for_answers)
+{
+    enum { DEMANDS = 100 };
+    unsigned datagrams = 0;
+    for (unsigned i = 0; i < DEMANDS; i++) {
+        demand_all(i);
+        datagrams += duo_transmit(1);
+        duo_drop(1);
+    }
+    datagrams += all_answers(duo_now + 1000 * MS);
+    cr_assert_leq(datagrams, 2 * DEMANDS);
+}
+
+/* Packets that came long ago earn little. */
+Test(answers, a_demand_after_a_long_life, .init = open_for_answers)
+{
+    for (unsigned i = 0; i < 600; i++) {
+        begin();
+        receive(i);
+        duo_transmit(1);
+        duo_drop(1);
+    }
+    duo_drop(1);
+    all_answers(duo_now + 1000 * MS);
+    demand_all(0);
+    cr_assert_leq(all_answers(duo_now + 1000 * MS), 18);
+}
+
 ANSWERS(demand, FRAME_DEMAND, false)
 ANSWERS(numbered_demand, FRAME_DEMAND, true)
 ANSWERS(grant, FRAME_GRANT, false)
