@@ -108,6 +108,9 @@ UCCL_API int uccl_handle_from_address(const char *host, uint16_t port, struct uc
 /* How long a first contact waits for another one with the same engine, to have the same flows. */
 static const uint64_t SHARE_NS = UINT64_C(100) * 1000000;
 
+/* A connect whose datagrams have not come back yet looks so often whether the server has given up meanwhile. */
+static const uint64_t TRY_NS = UINT64_C(20) * 1000000;
+
 /* What client_offer() returns beside errors: begin anew. */
 enum { BEGIN_ANEW = 1 };
 
@@ -117,6 +120,7 @@ struct connecting {
     struct bootstrap *boot;       /* NULL: it could not be started */
     struct peer *peer;
     struct uccl_conn *conn;       /* in place, but not the application's before READY has left */
+    struct peer_flow *home;       /* its flow, once it is in place: READY waits until that is proven */
     union nic_address named;      /* what the handle says */
     union nic_address address;    /* the same, with the scope that it has here */
     uint64_t deadline_ns;
@@ -131,6 +135,7 @@ struct connecting {
     bool afresh;                  /* the server has lost the peer that we claimed: no more claims */
     uint32_t slot;                /* of the table below, where it is in there: */
     uint64_t nonce;               /* not 0 */
+    char missing[256];            /* what has not come, where no datagram does */
 };
 
 /* Under the lock. */
@@ -267,11 +272,57 @@ static int client_accept_offer(struct connecting *c)
         error = conn_make(engine, c->peer, offer->home, c->conn_id, offer->conn_id, &c->address,
                           &c->conn);
     if (!error) {
+        c->home = &c->peer->flows[offer->home];
         c->peer = NULL; /* the connection's now, and the id too */
         c->has_id = false;
-        bootstrap_accept_offer(c->boot);
     }
     return error;
+}
+
+/* What the log says where no datagram comes back. */
+static void say_missing(struct connecting *c)
+{
+    const struct engine_thread *thread = c->home->thread;
+    const struct boot_offer *offer = bootstrap_peer_offer(c->boot);
+    struct nic_queue_address ours;
+    char here[NIC_QUEUE_TEXT], there[NIC_QUEUE_TEXT] = "another queue"; /* of a peer that an earlier handshake met */
+    thread->nic->queue_address(thread->queue, &ours);
+    nic_queue_address_text(&ours, here);
+    if (c->meets)
+        nic_queue_address_text(&offer->flows[offer->home].address, there);
+    snprintf(c->missing, sizeof c->missing,
+             "TCP passes, but no datagram came back: sent from %s here to %s there; does a firewall drop them? "
+             "UCCL_BACKEND chooses another kind of network", here, there);
+}
+
+/* Flow and connection are in place: READY leaves once the flow is proven. That of a known peer is. */
+static void client_try(struct connecting *c)
+{
+    if (peer_flow_life(c->home) == FLOW_PROVEN) {
+        bootstrap_accept_offer(c->boot);
+        return;
+    }
+    say_missing(c);
+    bootstrap_try(c->boot, c->missing);
+}
+
+/* UCCL_EAGAIN: the flow is not proven yet. */
+static int client_prove(struct connecting *c)
+{
+    switch (peer_flow_life(c->home)) {
+    case FLOW_PROVEN:
+        bootstrap_accept_offer(c->boot);
+        return UCCL_OK;
+    case FLOW_UNPROVEN:
+        return UCCL_EAGAIN;
+    default: {
+        char text[96];
+        int status = atomic_load_explicit(&c->conn->status, memory_order_acquire);
+        address_text(&c->address, text, sizeof text);
+        LOG_WARNING("the flow to %s has died before the handshake was over: %s", text, c->missing);
+        return status ? status : UCCL_EPEERDEAD;
+    }
+    }
 }
 
 /* The handshake has ended well. */
@@ -315,11 +366,15 @@ static int connecting_advance(struct connecting *c, bool *done)
         pthread_mutex_lock(&c->engine->lock);
         error = client_accept_offer(c);
         pthread_mutex_unlock(&c->engine->lock);
+        if (error == UCCL_OK)
+            client_try(c);
         if (error != UCCL_EAGAIN)
             return error;
         bootstrap_reject(c->boot, UCCL_EAGAIN);
         c->afresh = c->begun_anew = true;
         return connecting_again(c);
+    case BOOT_TRYING:
+        return client_prove(c);
     case BOOT_DONE:
         client_done(c);
         *done = true;
@@ -526,6 +581,11 @@ static int connecting_of(struct uccl_engine *engine, const struct uccl_handle *h
 
 static void wait_for_step(const struct connecting *c)
 {
+    if (bootstrap_trying(c->boot)) {
+        uint64_t look_ns = clock_now_ns() + TRY_NS, end_ns = bootstrap_deadline(c->boot);
+        thread_wait(c->home->thread, &c->home->life, FLOW_UNPROVEN, look_ns < end_ns ? look_ns : end_ns);
+        return;
+    }
     struct pollfd fd = {.fd = bootstrap_fd(c->boot), .events = bootstrap_events(c->boot)};
     /* nothing tells that another connect has ended */
     poll(&fd, 1, c->waits ? 1 : poll_ms(bootstrap_deadline(c->boot)));

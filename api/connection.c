@@ -131,7 +131,11 @@ void connection_on_event(void *context, const struct core_event *event)
 {
     (void)context;
     if (event->kind == CORE_EVENT_FLOW_DEAD) {
-        peer_flow_died(event->owner);
+        peer_flow_turned(event->owner, FLOW_DEAD);
+        return;
+    }
+    if (event->kind == CORE_EVENT_FLOW_PROVEN) {
+        peer_flow_turned(event->owner, FLOW_PROVEN);
         return;
     }
     struct conn_end *end = event->owner;

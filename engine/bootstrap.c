@@ -40,6 +40,12 @@ enum {
     WHAT_TEXT_BYTES = 256,
 };
 
+/* What a state waits for: the message (BOOT_NONE: none) and, for the log, what has not happened. */
+struct awaited {
+    enum boot_kind kind;
+    const char *text;
+};
+
 struct bootstrap {
     int fd;
     bool server;              /* we accepted; else we connected */
@@ -52,6 +58,7 @@ struct bootstrap {
     int status;               /* why BOOT_FAILED */
     int connect_errno;        /* connect() failed at once; reported by the first step */
     uint64_t deadline_ns;
+    struct awaited trying;    /* client, in TRYING: no message is due, but the server may give up */
     union nic_address peer;
     struct boot_transcript transcript; /* ours at once, the peer's with its HELLO */
     struct boot_proofs proofs;         /* client: the server's */
@@ -68,11 +75,7 @@ struct bootstrap {
     uint8_t rx_small[BOOT_SMALL_MAX];
 };
 
-/* What each state waits for: the message (BOOT_NONE: none) and, for the log, what has not happened. */
-static const struct awaited {
-    enum boot_kind kind;
-    const char *text;
-} AWAITED[] = {
+static const struct awaited AWAITED[] = {
     [BOOT_CONNECTING] = {BOOT_NONE, "no answer to the TCP connect"},
     [BOOT_HELLO] = {BOOT_HELLO_MSG, "no HELLO came"},
     [BOOT_NEED_PROOFS] = {BOOT_NONE, "this side gave no proofs"},
@@ -89,6 +92,8 @@ static const struct awaited *awaited(const struct bootstrap *boot)
 {
     static const struct awaited leaving = {BOOT_NONE, "READY could not be sent"};
     bool client_ends = !boot->server && boot->state == BOOT_FINISHING;
+    if (boot->state == BOOT_TRYING)
+        return &boot->trying;
     return client_ends ? &leaving : &AWAITED[boot->state];
 }
 
@@ -529,7 +534,7 @@ enum boot_state bootstrap_step(struct bootstrap *boot, uint64_t now_ns)
         if (boot->state == BOOT_CONNECTING)
             step_connect(boot);
         else if (boot->state == BOOT_HELLO || boot->state == BOOT_PROVING ||
-                 boot->state == BOOT_OFFERING || boot->state == BOOT_FINISHING)
+                 boot->state == BOOT_OFFERING || boot->state == BOOT_TRYING || boot->state == BOOT_FINISHING)
             step_exchange(boot);
     } while (boot->state != before);
 
@@ -585,9 +590,21 @@ void bootstrap_offer(struct bootstrap *boot, const struct boot_offer *offer, con
         fail(boot, UCCL_ENOMEM, "out of memory for our OFFER");
 }
 
-void bootstrap_accept_offer(struct bootstrap *boot)
+void bootstrap_try(struct bootstrap *boot, const char *missing)
 {
     assert(!boot->server && boot->state == BOOT_HAVE_OFFER);
+    boot->trying = (struct awaited){BOOT_REJECT_MSG, missing};
+    boot->state = BOOT_TRYING;
+}
+
+bool bootstrap_trying(const struct bootstrap *boot)
+{
+    return boot->state == BOOT_TRYING;
+}
+
+void bootstrap_accept_offer(struct bootstrap *boot)
+{
+    assert(!boot->server && (boot->state == BOOT_HAVE_OFFER || boot->state == BOOT_TRYING));
     boot->tx_end += boot_put_ready(tx_place(boot, BOOT_READY_BYTES), own_side(boot));
     boot->state = BOOT_FINISHING;
 }

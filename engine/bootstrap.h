@@ -14,7 +14,8 @@
  *   READY                                         ->
  *
  * The server has flow and connection in place before its OFFER leaves, the client before READY:
- * the first data packet never meets a peer that does not know the flow.
+ * the first data packet never meets a peer that does not know the flow. And READY leaves when the client has seen that
+ * datagrams get across in both directions: where a firewall passes TCP alone, the handshake fails on both sides.
  *
  * An engine id proves nothing: each listener tells its own to everybody. Two engines share what they have only where
  * each has proved that it knows the tokens which the first handshake agreed on; and tokens are told once, in that
@@ -37,12 +38,14 @@ enum boot_state {
     BOOT_OFFERING,     /* client: ours leaves, the server's is awaited; server: the client's is awaited */
     BOOT_HAVE_OFFER,   /* the peer's offer is here: put flow and connection in place, then
                           bootstrap_accept_offer() (client) or bootstrap_offer() (server) */
+    BOOT_TRYING,       /* client: flow and connection are in place, but it is not known yet whether datagrams get
+                          across: bootstrap_accept_offer() when it is */
     BOOT_FINISHING,    /* client: READY leaves; server: READY awaited */
     BOOT_DONE,
     BOOT_FAILED,       /* bootstrap_status() says why */
 };
 /*
- * Client: CONNECTING -> HELLO -> PROVING -> NEED_OFFER -> OFFERING -> HAVE_OFFER -> FINISHING -> DONE.
+ * Client: CONNECTING -> HELLO -> PROVING -> NEED_OFFER -> OFFERING -> HAVE_OFFER -> (TRYING ->) FINISHING -> DONE.
  * Server: HELLO -> NEED_PROOFS -> OFFERING (awaits the client's) -> HAVE_OFFER -> FINISHING -> DONE.
  */
 
@@ -76,6 +79,10 @@ bool bootstrap_proves(const struct bootstrap *boot, const struct boot_key *key);
  * says so where the client's does. The state is BOOT_FAILED afterwards where there is no memory.
  */
 void bootstrap_offer(struct bootstrap *boot, const struct boot_offer *offer, const struct boot_key *key);
+/* In HAVE_OFFER: TRYING. `missing`, which outlives the handshake, is what the log says where that comes to nothing. */
+void bootstrap_try(struct bootstrap *boot, const char *missing);
+bool bootstrap_trying(const struct bootstrap *boot);
+/* In HAVE_OFFER or TRYING. */
 void bootstrap_accept_offer(struct bootstrap *boot);
 /* Server or client gives up on the peer: it learns `error` (sent best effort), the state is BOOT_FAILED. */
 void bootstrap_reject(struct bootstrap *boot, int error);

@@ -122,8 +122,8 @@ static void forget(struct peer_table *table, struct peer *peer)
 
 bool peer_lives(struct peer *peer)
 {
-    for (unsigned i = 0; i < peer->flow_count; i++) /* pairs with the release in peer_flow_died() */
-        peer->dead |= __atomic_load_n(&peer->flows[i].dead, __ATOMIC_ACQUIRE);
+    for (unsigned i = 0; i < peer->flow_count; i++)
+        peer->dead |= peer_flow_life(&peer->flows[i]) == FLOW_DEAD;
     return !peer->dead;
 }
 
@@ -384,8 +384,8 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
     return UCCL_OK;
 }
 
-void peer_flow_died(struct peer_flow *flow)
+void peer_flow_turned(struct peer_flow *flow, enum flow_life life)
 {
-    /* pairs with the acquire in peer_lives() */
-    __atomic_store_n(&flow->dead, true, __ATOMIC_RELEASE);
+    /* pairs with the acquires in peer_flow_life() and thread_wait() */
+    atomic_store_explicit(&flow->life, (uint32_t)life, memory_order_release);
 }

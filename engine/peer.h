@@ -16,6 +16,12 @@
 #include "bootstrap.h"
 #include "thread.h"
 
+enum flow_life {
+    FLOW_UNPROVEN,           /* nothing says yet that datagrams get across (probe.h) */
+    FLOW_PROVEN,
+    FLOW_DEAD,
+};
+
 struct peer_flow {
     struct engine_thread *thread;
     struct flow *flow;       /* NULL until the peer's tokens are known */
@@ -23,7 +29,7 @@ struct peer_flow {
     void *memory;
     size_t memory_bytes;
     uint32_t slot;           /* flow slot of the thread */
-    bool dead;
+    _Atomic uint32_t life;   /* enum flow_life; written by the engine thread */
 };
 
 struct peer {
@@ -92,7 +98,12 @@ struct boot_key peer_key(const struct peer *peer);
 /* Its flows can be used still. */
 bool peer_lives(struct peer *peer);
 
-/* A flow's CORE_EVENT_FLOW_DEAD, seen by its engine thread. */
-void peer_flow_died(struct peer_flow *flow);
+/* A flow's CORE_EVENT_FLOW_PROVEN or CORE_EVENT_FLOW_DEAD, seen by its engine thread. */
+void peer_flow_turned(struct peer_flow *flow, enum flow_life life);
+
+static inline enum flow_life peer_flow_life(const struct peer_flow *flow)
+{
+    return (enum flow_life)atomic_load_explicit(&flow->life, memory_order_acquire); /* pairs with peer_flow_turned() */
+}
 
 #endif

@@ -521,7 +521,8 @@ bool core_next_event(struct core *core, struct core_event *event)
     if (!flow)
         return false;
     queue_remove(&core->flow_events, &flow->event);
-    *event = (struct core_event){.kind = CORE_EVENT_FLOW_DEAD, .status = flow->status, .owner = flow->owner};
+    *event = (struct core_event){.kind = flow->dead ? CORE_EVENT_FLOW_DEAD : CORE_EVENT_FLOW_PROVEN,
+                                 .status = flow->status, .owner = flow->owner};
     return true;
 }
 

@@ -346,6 +346,8 @@ enum core_event_kind {
                               UCCL_ETIMEDOUT, UCCL_EPEERDEAD: the peer was silent */
     CORE_EVENT_CONN_FAILED,/* `owner` of a connection: the peer closed it or died (`status`); it takes
                               no more messages and is still to be closed */
+    CORE_EVENT_FLOW_PROVEN,/* `owner` of a flow with a nonce: the peer's address has echoed it, so datagrams get
+                              across in both directions */
     CORE_EVENT_FLOW_DEAD,  /* `owner` of a flow: the peer stopped answering, or core_fail(); open no
                               more connections */
 };

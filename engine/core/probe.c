@@ -25,6 +25,7 @@ void probe_on_frame(struct flow *flow, const struct wire_probe *frame)
         probe->asking = false;
         probe->due &= (uint8_t)~PROBE_ASK;
         probe->ask_at_ns = UINT64_MAX;
+        queue_append(&flow->core->flow_events, &flow->event);
     }
     flow_wake(flow);
 }

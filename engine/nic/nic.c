@@ -12,6 +12,20 @@ void nic_wake_eventfd(int fd)
     (void)written; /* fails only when 2^64 - 2 wakes are pending */
 }
 
+const char *nic_queue_address_text(const struct nic_queue_address *address, char out[NIC_QUEUE_TEXT])
+{
+    const uint8_t *at = address->bytes;
+
+    if (at[0] == NIC_ADDRESS_UDP && address->length >= 3)
+        snprintf(out, NIC_QUEUE_TEXT, "UDP port %u", (unsigned)at[1] << 8 | at[2]);
+    else if (at[0] == NIC_ADDRESS_VERBS && address->length >= 12)
+        snprintf(out, NIC_QUEUE_TEXT, "queue pair %u",
+                 (unsigned)(at[8] | at[9] << 8 | at[10] << 16 | (uint32_t)at[11] << 24));
+    else
+        snprintf(out, NIC_QUEUE_TEXT, "a queue of kind %u", at[0]);
+    return out;
+}
+
 int nic_no_failure(const struct nic_queue *queue)
 {
     (void)queue;

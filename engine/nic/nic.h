@@ -61,6 +61,10 @@ struct nic_queue_address {
     uint8_t bytes[NIC_QUEUE_ADDRESS_MAX];
 };
 
+/* For people: "UDP port 4791". */
+enum { NIC_QUEUE_TEXT = 32 };
+const char *nic_queue_address_text(const struct nic_queue_address *address, char out[NIC_QUEUE_TEXT]);
+
 /* One received buffer: `count` datagrams of `stride` bytes each but the last, back to back (GRO). */
 struct nic_rx {
     const uint8_t *data;

@@ -543,16 +543,21 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
         world_push(world, world->now_ns + rng_below(&world->app_rng, 10 * NS_PER_MS), EVENT_CLOSE,
                    side->end, side, 0);
         break;
+    case CORE_EVENT_FLOW_PROVEN:
     case CORE_EVENT_FLOW_DEAD: {
+        bool proven = event->kind == CORE_EVENT_FLOW_PROVEN;
         struct pair *pair = NULL;
         for (unsigned i = 0; i < world->pair_count; i++) {
             for (unsigned s = 0; s < 2; s++) {
                 if (event->owner != &world->pairs[i].flow[s])
                     continue;
                 pair = &world->pairs[i];
-                if (pair->dead[s] || !world->options->expect_dead)
+                if (proven && (pair->proven[s] || pair->dead[s]))
+                    world_fail(world, "a flow was proven twice, or after its end");
+                if (!proven && (pair->dead[s] || !world->options->expect_dead))
                     world_fail(world, "a flow died");
-                pair->dead[s] = true;
+                pair->proven[s] |= proven;
+                pair->dead[s] |= !proven;
             }
         }
         if (!pair)

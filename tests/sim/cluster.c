@@ -311,6 +311,9 @@ static void connector_main(void *argument)
         machine_note("connect", relation->client, relation->server, (uint64_t)(int64_t)error);
         if (!error) {
             struct session *session = cluster_session(relation);
+            if (!nic_sim_heard(relation->client, relation->server))
+                machine_fail("node %u is connected to node %u, of which no datagram has come", relation->client,
+                             relation->server);
             error = say_hello(node, conn, session);
             if (error == UCCL_ETIMEDOUT && cluster.options.relistens)
                 machine_fail("node %u: its connection to node %u says nothing, and does not end", relation->client,
@@ -442,7 +445,8 @@ static void check_peers(const struct node *node)
 {
     for (const struct peer *peer = node->engine->peers.peers; peer; peer = peer->next) {
         for (const struct peer *other = peer->next; other; other = other->next) {
-            if (peer->is_server == other->is_server && memcmp(peer->engine_id, other->engine_id, 16) == 0)
+            if (peer->is_server == other->is_server && peer->met && other->met &&
+                memcmp(peer->engine_id, other->engine_id, 16) == 0)
                 machine_fail("node %u has met one engine twice", node->index);
         }
     }

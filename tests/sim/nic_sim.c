@@ -55,6 +55,11 @@ const struct nic_sim_counts *nic_sim_counts(unsigned node)
     return &nics[node].counts;
 }
 
+bool nic_sim_heard(unsigned node, unsigned from)
+{
+    return nics[node].counts.heard[from / 64 % 4] >> from % 64 & 1;
+}
+
 void nic_sim_change_datagram(unsigned node, uint32_t datagram_bytes)
 {
     nics[node].options.datagram_bytes = datagram_bytes;
@@ -493,8 +498,10 @@ static struct packet *take(struct nic_queue *queue)
     if (!queue->inbox)
         queue->inbox_tail = &queue->inbox;
     queue->inbox_bytes -= packet->length + KERNEL_OVERHEAD_BYTES;
-    if (packet->port != NIC_PLACE_PORT)
+    if (packet->port != NIC_PLACE_PORT) {
         queue->nic->counts.polled++;
+        queue->nic->counts.heard[packet->from / 64 % 4] |= UINT64_C(1) << packet->from % 64;
+    }
     return packet;
 }
 

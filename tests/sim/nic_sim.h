@@ -26,6 +26,7 @@ struct nic_sim_options {
 struct nic_sim_counts {
     uint64_t sent, polled;     /* datagrams */
     uint64_t on_path;          /* datagrams polled that came on queue pairs; the core drops those of old ones uncounted */
+    uint64_t heard[4];         /* bits: nodes, modulo 256, of which it has polled some */
     uint64_t discarded;        /* received, but not polled before the queue was closed */
 };
 
@@ -35,6 +36,8 @@ void nic_sim_set(unsigned node, const struct nic_sim_options *options);
 /* The routes of a node take larger or smaller datagrams from now on. */
 void nic_sim_change_datagram(unsigned node, uint32_t datagram_bytes);
 const struct nic_sim_counts *nic_sim_counts(unsigned node); /* of this life of the node */
+/* Whether that life of `node` has polled a datagram of `from`. */
+bool nic_sim_heard(unsigned node, unsigned from);
 /* The process on it was killed. */
 void nic_sim_kill(unsigned node);
 /* For the fabric. */

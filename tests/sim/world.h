@@ -143,7 +143,7 @@ struct pair {
     struct flow *flow[2];
     void *flow_memory[2];
     struct link link[2]; /* by sending side */
-    bool dead[2];        /* CORE_EVENT_FLOW_DEAD seen */
+    bool proven[2], dead[2]; /* CORE_EVENT_FLOW_PROVEN, CORE_EVENT_FLOW_DEAD seen */
     /* judge.c */
     bool probe_was_due[2];
     uint64_t paced_until_ns[2];   /* before the descriptor that it looks at; 0: not paced */

@@ -50,7 +50,7 @@ static unsigned duo_queued[2];
 static struct duo_request duo_requests[DUO_REQUESTS];
 static unsigned duo_request_count;
 static uint64_t duo_now;
-static unsigned duo_failed[2], duo_ended[2], duo_dead[2];
+static unsigned duo_failed[2], duo_ended[2], duo_proven[2], duo_dead[2];
 static int32_t duo_failed_status[2];
 static bool duo_refuse; /* the NIC takes nothing */
 static bool duo_reliable; /* capability: placing queue pairs are */
@@ -186,6 +186,9 @@ static inline void duo_events(unsigned side)
         case CORE_EVENT_CONN_FAILED:
             duo_failed[side]++;
             duo_failed_status[side] = event.status;
+            break;
+        case CORE_EVENT_FLOW_PROVEN:
+            duo_proven[side]++;
             break;
         case CORE_EVENT_FLOW_DEAD:
             duo_dead[side]++;
