@@ -219,7 +219,9 @@ static int client_meet(struct connecting *c)
             return BEGIN_ANEW;
         }
     }
-    int error = peer_new(&engine->peers, id, false, &c->address, &c->peer);
+    struct nic_host host;
+    bootstrap_host(c->boot, &host);
+    int error = peer_new(&engine->peers, id, false, &host, &c->peer);
     c->meets = !error;
     memcpy(c->peer_id, id, sizeof c->peer_id);
     return error;

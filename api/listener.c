@@ -305,8 +305,7 @@ static void server_prove(struct uccl_engine *engine, struct bootstrap *boot)
 }
 
 /* The peer that the client's offer is of, with flows and a reference. UCCL_EAGAIN: it is not known any more. */
-static int server_peer(const struct uccl_listener *listener, struct bootstrap *boot,
-                       const union nic_address *address, struct peer **out)
+static int server_peer(const struct uccl_listener *listener, struct bootstrap *boot, struct peer **out)
 {
     struct uccl_engine *engine = listener->engine;
     const struct boot_offer *theirs = bootstrap_peer_offer(boot);
@@ -316,7 +315,9 @@ static int server_peer(const struct uccl_listener *listener, struct bootstrap *b
             LOG_INFORM("port %u: a client claims flows that are not known here; it is to begin again", listener->port);
         return *out ? UCCL_OK : UCCL_EAGAIN;
     }
-    int error = peer_new(&engine->peers, bootstrap_peer_id(boot), true, address, out);
+    struct nic_host host;
+    bootstrap_host(boot, &host);
+    int error = peer_new(&engine->peers, bootstrap_peer_id(boot), true, &host, out);
     if (error)
         return error;
     error = peer_take_offer(&engine->peers, *out, theirs, bootstrap_features(boot));
@@ -334,7 +335,7 @@ static int server_answer(const struct uccl_listener *listener, struct accepting 
     struct peer *peer;
     uint32_t id;
     bootstrap_peer_address(accepting->boot, &address);
-    int error = server_peer(listener, accepting->boot, &address, &peer);
+    int error = server_peer(listener, accepting->boot, &peer);
     if (error)
         return error;
     unsigned home = theirs->home % peer->flows_open;

@@ -90,7 +90,7 @@ static void open_thread(unsigned side)
 
 static void open_flow(unsigned side)
 {
-    union nic_address host = {.v4.sin_family = AF_INET};
+    struct nic_host host = {.address.v4.sin_family = AF_INET};
     struct engine_thread *thread = &threads[side];
     struct nic_queue_address address;
     struct flow_setup setup = {.rx_token = core_make_token(77 + side, 1),

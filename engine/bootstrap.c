@@ -774,6 +774,15 @@ void bootstrap_peer_address(const struct bootstrap *boot, union nic_address *out
     *out = boot->peer;
 }
 
+void bootstrap_host(const struct bootstrap *boot, struct nic_host *out)
+{
+    socklen_t length = sizeof out->local;
+    *out = (struct nic_host){.address = boot->peer};
+    if (getsockname(boot->fd, &out->local.any, &length) != 0)
+        out->local.any.sa_family = AF_UNSPEC; /* then it is left to the route */
+    unmap_address(&out->local);
+}
+
 int bootstrap_fd(const struct bootstrap *boot)
 {
     return boot->fd;

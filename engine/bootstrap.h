@@ -99,6 +99,8 @@ uint64_t bootstrap_features(const struct bootstrap *boot);
 /* The peer has said a whole HELLO of our version: it is no stranger. */
 bool bootstrap_greeted(const struct bootstrap *boot);
 void bootstrap_peer_address(const struct bootstrap *boot, union nic_address *out);
+/* The peer's host, and by which address it knows ours: what goes there later leaves from that. From HELLO on. */
+void bootstrap_host(const struct bootstrap *boot, struct nic_host *out);
 int bootstrap_fd(const struct bootstrap *boot);
 short bootstrap_events(const struct bootstrap *boot);         /* POLLIN, POLLOUT */
 uint64_t bootstrap_deadline(const struct bootstrap *boot);

@@ -59,7 +59,7 @@ static void put_slot(struct peer_table *table, unsigned thread, uint32_t slot)
 
 struct flow_call {
     struct peer_flow *flow;
-    const union nic_address *host;
+    const struct nic_host *host;
     const struct nic_queue_address *address;
     uint32_t datagram_bytes; /* that the route takes */
     int error;
@@ -185,7 +185,7 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
         .rx_window_bytes = table->nic->queue_rx_bytes(thread->queue),
         .owner = flow,
     };
-    struct flow_call call = {.host = &peer->address};
+    struct flow_call call = {.host = &peer->host};
     thread_run(thread, ask_route, &call);
     flow->setup.datagram_bytes = call.datagram_bytes;
     if (call.error)
@@ -233,7 +233,7 @@ struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, 
     return NULL;
 }
 
-int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, const union nic_address *address,
+int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, const struct nic_host *host,
              struct peer **out)
 {
     reap(table);
@@ -246,7 +246,7 @@ int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_serv
         return UCCL_ENOMEM;
     memcpy(peer->engine_id, engine_id, sizeof peer->engine_id);
     peer->is_server = is_server;
-    peer->address = *address;
+    peer->host = *host;
     peer->references = 1;
     for (unsigned i = 0; i < table->thread_count; i++) {
         int error = make_flow(table, peer, i);
@@ -353,7 +353,7 @@ static int start_flow(struct peer_table *table, struct peer *peer, struct peer_f
         LOG_ERR("cannot map %zu bytes for a flow: %s", flow->memory_bytes, strerror(errno));
         return UCCL_ENOMEM;
     }
-    struct flow_call call = {.flow = flow, .host = &peer->address, .address = &theirs->address};
+    struct flow_call call = {.flow = flow, .host = &peer->host, .address = &theirs->address};
     thread_run(flow->thread, open_flow, &call);
     return call.error;
 }

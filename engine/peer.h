@@ -38,7 +38,7 @@ struct peer {
     bool is_server;          /* our end; tells the ends of a connection to ourselves apart */
     bool met;                /* a handshake with it has come to its end; if that fails it is freed soon */
     bool dead;
-    union nic_address address;
+    struct nic_host host;
     uint32_t references;     /* connections and handshakes */
     uint64_t met_ns;         /* when that was */
     uint64_t idle_since_ns;  /* when the last reference went */
@@ -75,7 +75,7 @@ struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, 
  * Makes a peer with fresh tokens, and one reference. UCCL_ENOMEM: also where flow slots are used up, or too many
  * handshakes with unknown clients are under way; UCCL_EADDR, UCCL_EIO. Logged.
  */
-int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, const union nic_address *address,
+int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, const struct nic_host *host,
              struct peer **out);
 /* Has a first handshake with this engine id come to its end since then? Its peer lives. */
 bool peer_met_since(struct peer_table *table, const uint8_t engine_id[16], bool is_server, uint64_t since_ns);

@@ -345,28 +345,82 @@ void netdev_find_scope(const char *filter, union nic_address *address)
         LOG_INFORM("link-local address of a peer: tried as %s", netdev_address_text(address, text));
 }
 
-uint32_t netdev_route_mtu(const union nic_address *to)
+/* An IPv4 address that is written as an IPv6 one, as an IPv4 address; others as they are. */
+static union nic_address unmapped(const union nic_address *address)
 {
-    bool mapped = to->any.sa_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&to->v6.sin6_addr);
-    bool v6 = to->any.sa_family == AF_INET6 && !mapped;
-    union nic_address target = *to;
-    int mtu = 0, fd, error;
-    socklen_t length = sizeof mtu;
+    union nic_address out = *address;
 
-    if (mapped) {
-        target.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = to->v6.sin6_port};
-        memcpy(&target.v4.sin_addr, &to->v6.sin6_addr.s6_addr[12], sizeof target.v4.sin_addr);
-    }
-    /* a socket of its own: connecting changes what a socket receives, and the route is looked up
-     * then */
-    fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (address->any.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr))
+        return out;
+    out.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = address->v6.sin6_port};
+    memcpy(&out.v4.sin_addr, &address->v6.sin6_addr.s6_addr[12], sizeof out.v4.sin_addr);
+    return out;
+}
+
+static socklen_t length_of(const union nic_address *address)
+{
+    return address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
+}
+
+/*
+ * A datagram socket that is connected to `to`, from `from` if that has a family and is ours; -1: no route, or none to be
+ * had (errno). A socket of its own: connecting changes what a socket receives, and the route is looked up then.
+ */
+static int connect_to(const union nic_address *to, const union nic_address *from)
+{
+    int fd = socket(to->any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0), error;
+
     if (fd < 0)
-        return 0;
-    if (connect(fd, &target.any, v6 ? sizeof target.v6 : sizeof target.v4) != 0 ||
-        getsockopt(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU : IP_MTU, &mtu, &length) != 0)
-        mtu = 0;
+        return -1;
+    if (from->any.sa_family != AF_UNSPEC)
+        (void)bind(fd, &from->any, length_of(from));
+    if (connect(fd, &to->any, length_of(to)) == 0)
+        return fd;
     error = errno;
     close(fd);
     errno = error;
+    return -1;
+}
+
+static bool leaves_from(int fd, const union nic_address *address)
+{
+    union nic_address own;
+    socklen_t length = sizeof own;
+
+    if (getsockname(fd, &own.any, &length) != 0 || own.any.sa_family != address->any.sa_family)
+        return false;
+    return own.any.sa_family == AF_INET6 ? IN6_ARE_ADDR_EQUAL(&own.v6.sin6_addr, &address->v6.sin6_addr)
+                                         : own.v4.sin_addr.s_addr == address->v4.sin_addr.s_addr;
+}
+
+static uint32_t mtu_of(int fd, bool v6)
+{
+    int mtu = 0;
+    socklen_t length = sizeof mtu;
+
+    if (getsockopt(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU : IP_MTU, &mtu, &length) != 0)
+        return 0;
     return mtu > 0 ? (uint32_t)mtu : 0;
+}
+
+uint32_t netdev_route_mtu(const union nic_address *to, const union nic_address *from, bool *by_itself)
+{
+    union nic_address target = unmapped(to), own = unmapped(from), any = {0};
+    int fd = connect_to(&target, &any), error;
+    uint32_t mtu;
+
+    *by_itself = own.any.sa_family == AF_UNSPEC || (fd >= 0 && leaves_from(fd, &own));
+    if (!*by_itself) {
+        if (fd >= 0)
+            close(fd);
+        own.v4.sin_port = 0; /* in the same place in both families */
+        fd = connect_to(&target, &own);
+    }
+    if (fd < 0)
+        return 0;
+    mtu = mtu_of(fd, target.any.sa_family == AF_INET6);
+    error = errno;
+    close(fd);
+    errno = error;
+    return mtu;
 }

@@ -54,8 +54,12 @@ int netdev_list(const char *filter, struct netdev **out);
  */
 void netdev_find_scope(const char *filter, union nic_address *address);
 
-/* MTU of the route to `to` as the kernel knows it now, path MTU discovery included; 0: no route, or it cannot be asked (errno). */
-uint32_t netdev_route_mtu(const union nic_address *to);
+/*
+ * MTU of the route to `to`, from `from` if that has a family, as the kernel knows it now, path MTU discovery included. 0: no
+ * route, or it cannot be asked (errno). `*by_itself`: what is sent there leaves from `from`, or that has no family, without
+ * the kernel being told.
+ */
+uint32_t netdev_route_mtu(const union nic_address *to, const union nic_address *from, bool *by_itself);
 
 /* Numeric text of an address; with its port where that is not 0. Returns `out`. */
 const char *netdev_address_text(const union nic_address *address, char out[NETDEV_ADDRESS_TEXT]);

@@ -50,6 +50,12 @@ union nic_address {
     struct sockaddr_storage storage;
 };
 
+/* A peer's host, and the address of ours by which it knows us. Ports mean nothing. */
+struct nic_host {
+    union nic_address address;
+    union nic_address local; /* what is sent there leaves from it; family 0: from whatever the route has */
+};
+
 /*
  * How peers reach a queue beside its host's address: bytes that the backend there makes and the one here
  * takes, carried by the handshake. The first one says which backend they are of.
@@ -186,7 +192,7 @@ struct nic_ops {
      * Bytes of a full datagram that the route to a host allows. The queue's owner. UCCL_EADDR: no route;
      * UCCL_ENOMEM.
      */
-    int (*route)(struct nic_queue *queue, const union nic_address *host, uint32_t *datagram_bytes);
+    int (*route)(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes);
 
     /*
      * Whether there is a way to a queue of a peer, as far as the network near by says. That may take seconds, so this
@@ -199,7 +205,7 @@ struct nic_ops {
      * `datagram_bytes` what the route allows now. Called by the queue's owner. UCCL_EPROTO (logged): the
      * address is another backend's, or malformed; UCCL_EADDR, UCCL_ENOMEM, UCCL_EIO.
      */
-    int (*peer_add)(struct nic_queue *queue, const union nic_address *host,
+    int (*peer_add)(struct nic_queue *queue, const struct nic_host *host,
                     const struct nic_queue_address *address, uint32_t *destination,
                     uint32_t *datagram_bytes);
     void (*peer_remove)(struct nic_queue *queue, uint32_t destination);

@@ -366,14 +366,42 @@ static uint64_t udp_queue_rx_bytes(const struct nic_queue *queue)
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-static uint32_t route_datagram(const struct nic_queue *queue, const union nic_address *address)
+/* The control message that makes datagrams leave from `local`, which has the sockets' family. */
+static void set_source(struct udp_source *source, const union nic_address *local)
 {
-    bool v6 = address->any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr);
+    bool v6 = local->any.sa_family == AF_INET6;
+    uint32_t length = v6 ? sizeof(struct in6_pktinfo) : sizeof(struct in_pktinfo);
+    struct cmsghdr *cmsg = (struct cmsghdr *)(void *)source->bytes;
+
+    *source = (struct udp_source){.length = CMSG_SPACE(length)};
+    cmsg->cmsg_level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
+    cmsg->cmsg_type = v6 ? IPV6_PKTINFO : IP_PKTINFO;
+    cmsg->cmsg_len = CMSG_LEN(length);
+    if (v6) { /* an IPv4 address as the sockets have it is understood there too */
+        struct in6_pktinfo info = {.ipi6_addr = local->v6.sin6_addr, .ipi6_ifindex = local->v6.sin6_scope_id};
+
+        memcpy(CMSG_DATA(cmsg), &info, sizeof info);
+    } else {
+        struct in_pktinfo info = {.ipi_spec_dst = local->v4.sin_addr};
+
+        memcpy(CMSG_DATA(cmsg), &info, sizeof info);
+    }
+}
+
+/* Asks for the route to the peer: sets its source, and returns its datagram size. 0: none (errno). */
+static uint32_t ask_route(const struct nic_queue *queue, struct udp_peer *peer)
+{
+    const union nic_address *address = &peer->address;
+    bool v6 = address->any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr), by_itself;
     uint32_t headers = v6 ? IPV6_UDP_BYTES : IPV4_UDP_BYTES;
-    uint32_t mtu = netdev_route_mtu(address);
+    uint32_t mtu = netdev_route_mtu(address, &peer->local, &by_itself);
 
     if (mtu == 0)
         return 0;
+    if (by_itself)
+        peer->source.length = 0;
+    else
+        set_source(&peer->source, &peer->local);
     if (queue->setup.params->mtu != 0 && mtu > queue->setup.params->mtu)
         mtu = (uint32_t)queue->setup.params->mtu;
     if (mtu < headers + CORE_DATAGRAM_MIN)
@@ -427,36 +455,40 @@ static int32_t take_peer(struct nic_queue *queue)
     return (int32_t)queue->peer_count++;
 }
 
-/* The address as our sockets take it, and what the route to it allows. */
-static int find_route(const struct nic_queue *queue, const union nic_address *host,
-                      union nic_address *ours, uint32_t *datagram_bytes)
+/* The addresses as our sockets take them, and what the route allows. */
+static int find_route(const struct nic_queue *queue, const struct nic_host *host, struct udp_peer *peer)
 {
     char text[NETDEV_ADDRESS_TEXT];
 
-    if (!to_socket_family(queue, host, ours)) {
-        LOG_ERR("peer address of family %d cannot be reached: %s", host->any.sa_family,
+    if (!to_socket_family(queue, &host->address, &peer->address)) {
+        LOG_ERR("peer address of family %d cannot be reached: %s", host->address.any.sa_family,
                 queue->v6 ? "neither IPv4 nor IPv6" : "this machine has no IPv6");
         return UCCL_EADDR;
     }
-    *datagram_bytes = route_datagram(queue, ours);
-    if (*datagram_bytes == 0) {
+    if (!to_socket_family(queue, &host->local, &peer->local))
+        peer->local.any.sa_family = AF_UNSPEC;
+    peer->datagram_bytes = ask_route(queue, peer);
+    if (peer->datagram_bytes == 0) {
         char why[FAULT_TEXT];
         int error = errno;
 
-        LOG_ERR("no route to peer %s: %s", netdev_address_text(host, text), fault_text(error, why));
+        LOG_ERR("no route to peer %s: %s", netdev_address_text(&host->address, text), fault_text(error, why));
         return fault_error(error) == UCCL_ENOMEM ? UCCL_ENOMEM : UCCL_EADDR;
     }
     return 0;
 }
 
-static int udp_route(struct nic_queue *queue, const union nic_address *host, uint32_t *datagram_bytes)
+static int udp_route(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes)
 {
-    union nic_address ours;
+    struct udp_peer peer;
+    int status = find_route(queue, host, &peer);
 
-    return find_route(queue, host, &ours, datagram_bytes);
+    if (status == 0)
+        *datagram_bytes = peer.datagram_bytes;
+    return status;
 }
 
-static int udp_peer_add(struct nic_queue *queue, const union nic_address *host,
+static int udp_peer_add(struct nic_queue *queue, const struct nic_host *host,
                         const struct nic_queue_address *address, uint32_t *destination,
                         uint32_t *datagram_bytes)
 {
@@ -470,7 +502,7 @@ static int udp_peer_add(struct nic_queue *queue, const union nic_address *host,
                 "sides", address->bytes[0]);
         return UCCL_EPROTO;
     }
-    status = find_route(queue, host, &peer.address, &peer.datagram_bytes);
+    status = find_route(queue, host, &peer);
     if (status != 0)
         return status;
     memcpy(&port, address->bytes + 1, sizeof port);
@@ -518,7 +550,7 @@ void udp_check_mtu(struct nic_queue *queue, uint32_t destination)
     if (!peer->used)
         return;
     peer->descs_to_check = UDP_MTU_CHECK_SENDS;
-    bytes = route_datagram(queue, &peer->address);
+    bytes = ask_route(queue, peer);
     if (bytes == 0 || bytes == peer->datagram_bytes)
         return;
     peer->datagram_bytes = bytes;
@@ -605,6 +637,7 @@ static struct udp_send *new_send(struct nic_queue *queue, const struct tx_desc *
     stage->count++;
     *send = (struct udp_send){
         .to = queue->peers[desc->destination].address,
+        .source = queue->peers[desc->destination].source,
         .destination = desc->destination,
         .desc = stage->desc,
         .segment = desc->datagram_bytes,

@@ -31,9 +31,21 @@ enum {
     UDP_FULL_NAP_NS = 1000 * 1000, /* until a look at a full socket that the kernel calls writable */
 };
 
+/*
+ * The address that datagrams to a peer leave from: the one that its handshake came to, or left from. A peer, or a firewall
+ * in between, may know no other. A control message for sendmsg(), IP_PKTINFO or IPV6_PKTINFO; it costs 0.3 us, so none is
+ * given where the kernel chooses that address by itself.
+ */
+struct udp_source {
+    uint32_t length; /* of what of `bytes` is used; 0: none is given */
+    _Alignas(struct cmsghdr) uint8_t bytes[CMSG_SPACE(sizeof(struct in6_pktinfo))];
+};
+
 /* One peer's address. */
 struct udp_peer {
     union nic_address address; /* of the sockets' family */
+    union nic_address local;   /* likewise, of ours, to ask for routes from; family 0: any */
+    struct udp_source source;  /* to send from */
     uint32_t datagram_bytes;   /* what the route allows, as last reported or about to be */
     uint32_t descs_to_check;   /* countdown to the next look at the path MTU */
     int32_t next;              /* in the free list or in the list of MTU news */
@@ -47,6 +59,7 @@ struct udp_peer {
  */
 struct udp_send {
     union nic_address to;
+    struct udp_source source;
     uint32_t destination;
     uint32_t desc; /* running number of the descriptor that it is part of */
     uint32_t bytes;

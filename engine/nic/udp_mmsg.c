@@ -31,8 +31,9 @@ enum { MMSG_BUFFERS = 16 }; /* of 64 KiB: 1 MiB, and the last one used is used f
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-struct segment_control {
-    _Alignas(struct cmsghdr) uint8_t bytes[CMSG_SPACE(sizeof(uint16_t))];
+/* Control messages of one send: where it leaves from, and where it is cut. */
+struct send_control {
+    _Alignas(struct cmsghdr) uint8_t bytes[sizeof((struct udp_source *)0)->bytes + CMSG_SPACE(sizeof(uint16_t))];
 };
 
 static bool is_full(int error)
@@ -106,26 +107,31 @@ uint64_t udp_full_nap(struct nic_queue *queue, uint64_t timeout_ns)
 }
 
 static void prepare(struct nic_queue *queue, struct udp_send *send, struct msghdr *header,
-                    struct segment_control *control)
+                    struct send_control *control, bool segmented)
 {
+    uint32_t at = send->source.length;
+
     *header = (struct msghdr){
         .msg_name = &send->to,
         .msg_namelen = queue->v6 ? sizeof send->to.v6 : sizeof send->to.v4,
         .msg_iov = &queue->stage.iovecs[send->iovec],
         .msg_iovlen = send->iovec_count,
     };
-    if (send->datagrams > 1) {
+    memcpy(control->bytes, send->source.bytes, sizeof send->source.bytes);
+    if (segmented) {
+        struct cmsghdr *cmsg = (struct cmsghdr *)(void *)(control->bytes + at);
         uint16_t segment = (uint16_t)send->segment;
-        struct cmsghdr *cmsg;
 
-        memset(control, 0, sizeof *control);
-        header->msg_control = control->bytes;
-        header->msg_controllen = sizeof control->bytes;
-        cmsg = CMSG_FIRSTHDR(header);
+        memset(cmsg, 0, CMSG_SPACE(sizeof segment));
         cmsg->cmsg_level = IPPROTO_UDP;
         cmsg->cmsg_type = UDP_SEGMENT;
         cmsg->cmsg_len = CMSG_LEN(sizeof segment);
         memcpy(CMSG_DATA(cmsg), &segment, sizeof segment);
+        at += CMSG_SPACE(sizeof segment);
+    }
+    if (at > 0) {
+        header->msg_control = control->bytes;
+        header->msg_controllen = at;
     }
 }
 
@@ -186,13 +192,11 @@ static size_t slice(const struct iovec *from, size_t count, size_t offset, size_
 static int send_one_by_one(struct nic_queue *queue, struct udp_send *send)
 {
     struct iovec parts[2 * CORE_TRAIN_MAX];
-    struct segment_control control;
+    struct send_control control;
     struct msghdr header;
     int error = 0;
 
-    prepare(queue, send, &header, &control);
-    header.msg_control = NULL;
-    header.msg_controllen = 0;
+    prepare(queue, send, &header, &control, false);
     header.msg_iov = parts;
     for (uint32_t at = 0; at < send->bytes; at += send->segment) {
         uint32_t length = send->bytes - at < send->segment ? send->bytes - at : send->segment;
@@ -206,6 +210,26 @@ static int send_one_by_one(struct nic_queue *queue, struct udp_send *send)
             error = errno;
     }
     return error;
+}
+
+/*
+ * A send whose source the kernel may not have taken: an address that is not ours any more, or a control message that this
+ * system does not know. True: it has left without.
+ */
+static bool send_without_source(struct nic_queue *queue, struct udp_send *send, int error)
+{
+    struct udp_peer *peer = &queue->peers[send->destination];
+
+    if (send->source.length == 0 || is_full(error) || error == EMSGSIZE)
+        return false;
+    send->source.length = 0;
+    if (send_one_by_one(queue, send) != 0)
+        return false;
+    send->gone = true;
+    peer->source.length = 0;
+    peer->local.any.sa_family = AF_UNSPEC;
+    complain(queue, send, error, "sent from any address of this machine from now on, not from the one that the peer knows");
+    return true;
 }
 
 /* A send that failed otherwise than on a full socket, with `error`: ends it one way or the other.
@@ -232,6 +256,8 @@ static void recover(struct nic_queue *queue, struct udp_send *send, int error)
             return;
         error = again;
     }
+    if (send_without_source(queue, send, error))
+        return;
     if (is_full(error))
         note_full(queue, send->socket, error);
     else
@@ -244,7 +270,7 @@ static void transmit_socket(struct nic_queue *queue, uint16_t socket_index)
 {
     struct udp_stage *stage = &queue->stage;
     struct mmsghdr batch[UDP_STAGE_MAX];
-    struct segment_control controls[UDP_STAGE_MAX];
+    struct send_control controls[UDP_STAGE_MAX];
     struct udp_send *sends[UDP_STAGE_MAX];
     unsigned count = 0, done = 0;
     bool retried = false;
@@ -253,7 +279,7 @@ static void transmit_socket(struct nic_queue *queue, uint16_t socket_index)
         if (stage->sends[i].socket != socket_index || stage->sends[i].gone)
             continue;
         sends[count] = &stage->sends[i];
-        prepare(queue, sends[count], &batch[count].msg_hdr, &controls[count]);
+        prepare(queue, sends[count], &batch[count].msg_hdr, &controls[count], sends[count]->datagrams > 1);
         count++;
     }
     while (done < count) {

@@ -328,7 +328,7 @@ static uint64_t verbs_queue_rx_bytes(const struct nic_queue *queue)
     return (uint64_t)queue->receives.count * (queue->nic->datagram_bytes / 2 + DATAGRAM_EXTRA);
 }
 
-static int verbs_route(struct nic_queue *queue, const union nic_address *host, uint32_t *datagram_bytes)
+static int verbs_route(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes)
 {
     (void)host; /* only the peer's port knows better, and its address tells */
     *datagram_bytes = queue->port_bytes;

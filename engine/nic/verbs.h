@@ -193,7 +193,7 @@ void verbs_drop_ready(struct nic_queue *queue, const struct flow *flow);
 
 /* verbs_ud.c */
 int verbs_reach(struct nic *nic, const struct nic_queue_address *address);
-int verbs_peer_add(struct nic_queue *queue, const union nic_address *host,
+int verbs_peer_add(struct nic_queue *queue, const struct nic_host *host,
                    const struct nic_queue_address *address, uint32_t *destination,
                    uint32_t *datagram_bytes);
 void verbs_peer_remove(struct nic_queue *queue, uint32_t destination);

@@ -137,7 +137,7 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-int verbs_peer_add(struct nic_queue *queue, const union nic_address *host,
+int verbs_peer_add(struct nic_queue *queue, const struct nic_host *host,
                    const struct nic_queue_address *bytes, uint32_t *destination,
                    uint32_t *datagram_bytes)
 {
@@ -149,14 +149,14 @@ int verbs_peer_add(struct nic_queue *queue, const union nic_address *host,
     if (!fault && address.ethernet != queue->nic->port->ethernet)
         fault = "one side is on Ethernet, the other on InfiniBand";
     if (fault) {
-        LOG_ERR("verbs cannot reach a queue of peer %s: %s", netdev_address_text(host, text), fault);
+        LOG_ERR("verbs cannot reach a queue of peer %s: %s", netdev_address_text(&host->address, text), fault);
         return UCCL_EPROTO;
     }
     struct verbs_peer peer = {.address = address, .used = true};
     peer.datagram_bytes = smaller(queue->nic->datagram_bytes, 1u << address.mtu_shift);
     if (peer.datagram_bytes < CORE_DATAGRAM_MIN) {
         LOG_ERR("the port of peer %s has a path MTU of %u bytes; %d are needed: raise the MTU of its network "
-                "interface", netdev_address_text(host, text), peer.datagram_bytes, CORE_DATAGRAM_MIN);
+                "interface", netdev_address_text(&host->address, text), peer.datagram_bytes, CORE_DATAGRAM_MIN);
         return UCCL_EADDR;
     }
     if (queue->paths)

@@ -348,7 +348,7 @@ static void greeter_main(void *argument)
     sim_free(argument);
     int error = hear_hello(node, greeter.conn, &hello);
     struct session *session = error ? NULL : session_of(hello.session);
-    unsigned client = ntohl(greeter.conn->peer->address.v4.sin_addr.s_addr) - ADDRESS_FIRST;
+    unsigned client = ntohl(greeter.conn->peer->host.address.v4.sin_addr.s_addr) - ADDRESS_FIRST;
     if (!error && (hello.magic != HELLO_MAGIC || !session || session->relation->server != node->index ||
                    session->relation->client != client || session->sides[1].state != SIDE_ABSENT)) {
         if (!is_hostile(client) && !is_hostile(node->index))

@@ -239,10 +239,10 @@ static uint64_t sim_queue_rx_bytes(const struct nic_queue *queue)
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-static int sim_route(struct nic_queue *queue, const union nic_address *host, uint32_t *datagram_bytes)
+static int sim_route(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes)
 {
     enter(queue, "route");
-    int error = host->any.sa_family == AF_INET ? UCCL_OK : UCCL_EADDR;
+    int error = host->address.any.sa_family == AF_INET ? UCCL_OK : UCCL_EADDR;
     *datagram_bytes = queue->nic->options.datagram_bytes;
     leave(queue);
     return error;
@@ -257,7 +257,7 @@ static struct liar *make_liar(struct nic *nic)
     return liar;
 }
 
-static int sim_peer_add(struct nic_queue *queue, const union nic_address *host,
+static int sim_peer_add(struct nic_queue *queue, const struct nic_host *host,
                         const struct nic_queue_address *address, uint32_t *destination,
                         uint32_t *datagram_bytes)
 {
@@ -266,10 +266,12 @@ static int sim_peer_add(struct nic_queue *queue, const union nic_address *host,
     while (at < queue->peer_count && queue->peers[at].used)
         at++;
     unsigned node = 0;
-    while (node < nic_count && nics[node].options.address != ntohl(host->v4.sin_addr.s_addr))
+    while (node < nic_count && nics[node].options.address != ntohl(host->address.v4.sin_addr.s_addr))
         node++;
     if (at == PEERS_MAX || node == nic_count || address->length != 3 || address->bytes[2] != 0x5a)
         machine_fail("node %u adds a peer that nobody told it of", queue->nic->process->index);
+    if (ntohl(host->local.v4.sin_addr.s_addr) != queue->nic->options.address)
+        machine_fail("node %u is to send from an address that is not its own", queue->nic->process->index);
     if (at == queue->peer_count)
         queue->peer_count++;
     *datagram_bytes = queue->nic->options.datagram_bytes;

@@ -176,11 +176,18 @@ Test(netdev, names_that_match_nothing_are_told)
 Test(netdev, route_mtu)
 {
     union nic_address v4 = parse("127.0.0.1"), v6 = parse("::1"),
-                      mapped = parse("::ffff:127.0.0.1");
+                      mapped = parse("::ffff:127.0.0.1"), second = parse("127.0.0.5"), strange = parse("192.0.2.1"), any = {0}, yes, no;
 
-    cr_assert_eq(netdev_route_mtu(&v4), netdev_route_mtu(&mapped));
-    cr_assert_geq(netdev_route_mtu(&v4), 16384);
-    cr_assert_geq(netdev_route_mtu(&v6), 16384);
+    const union nic_address *rows[][3] = {
+        {&v4, &any, &yes},    {&v4, &v4, &yes},         {&mapped, &any, &yes}, {&mapped, &mapped, &yes},
+        {&v6, &any, &yes},    {&v6, &v6, &yes},         {&v4, &second, &no},   {&mapped, &second, &no},
+        {&second, &v4, &yes}, {&second, &second, &no}, {&v4, &strange, &no}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        bool by_itself = rows[i][2] != &yes;
+        cr_expect_geq(netdev_route_mtu(rows[i][0], rows[i][1], &by_itself), 16384, "row %zu", i);
+        cr_expect_eq(by_itself, rows[i][2] == &yes, "row %zu", i);
+    }
 }
 
 Test(netdev, address_text)

@@ -47,7 +47,7 @@ Test(verbs_device, that_is_removed, .init = set_up_paths, .fini = close_pair)
         cr_assert_eq(nic_verbs_ops.failure(queues[i]), UCCL_EIO);
     said[0] = 0;
     cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), UCCL_EIO);
-    union nic_address host = {.v4.sin_family = AF_INET};
+    struct nic_host host = {.address.v4.sin_family = AF_INET};
     struct nic_queue_address address;
     nic_verbs_ops.queue_address(queues[1], &address);
     cr_assert_eq(nic_verbs_ops.peer_add(queues[0], &host, &address, &number, &psn), UCCL_EIO);
@@ -340,7 +340,7 @@ Test(verbs_device, way_to_a_peer, .init = set_up_pair, .fini = close_pair)
 
 Test(verbs_device, peers_of_another_kind_are_refused, .init = set_up_pair, .fini = close_pair)
 {
-    union nic_address host = {.v4.sin_family = AF_INET};
+    struct nic_host host = {.address.v4.sin_family = AF_INET};
     struct nic_queue_address address;
     struct verbs_address ours = {.mtu_shift = 12, .mode = VERBS_RC, .lid = 5, .qpn = 7};
     uint32_t destination, bytes;

@@ -107,18 +107,25 @@ static inline int open_queue(struct pair *pair, int which, bool lent)
     return nic_udp_ops.queue_open(pair->nic, &setup, &pair->queues[which]);
 }
 
+static inline union nic_address address_of(const char *text)
+{
+    union nic_address out = {0};
+
+    if (inet_pton(AF_INET, text, &out.v4.sin_addr) == 1) {
+        out.v4.sin_family = AF_INET;
+    } else {
+        cr_assert_eq(inet_pton(AF_INET6, text, &out.v6.sin6_addr), 1);
+        out.v6.sin6_family = AF_INET6;
+    }
+    return out;
+}
+
 static inline void add_peer(struct pair *pair, const char *address)
 {
-    union nic_address to = {0};
+    struct nic_host to = {.address = address_of(address)};
     struct nic_queue_address of_queue;
 
     nic_udp_ops.queue_address(pair->queues[1], &of_queue);
-    if (inet_pton(AF_INET, address, &to.v4.sin_addr) == 1) {
-        to.v4.sin_family = AF_INET;
-    } else {
-        cr_assert_eq(inet_pton(AF_INET6, address, &to.v6.sin6_addr), 1);
-        to.v6.sin6_family = AF_INET6;
-    }
     cr_assert_eq(nic_udp_ops.peer_add(pair->queues[0], &to, &of_queue, &pair->destination,
                                       &pair->datagram_bytes),
                  0);

@@ -62,7 +62,7 @@ static inline struct nic_queue *open_queue(unsigned index)
 
 static inline uint32_t add_peer(struct nic_queue *from, const struct nic_queue *to)
 {
-    union nic_address host = {.v4.sin_family = AF_INET};
+    struct nic_host host = {.address.v4.sin_family = AF_INET};
     struct nic_queue_address address;
     uint32_t destination, datagram_bytes;
     nic_verbs_ops.queue_address(to, &address);

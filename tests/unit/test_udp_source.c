@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The address that datagrams leave from: the one that the peer knows, on all paths, alone and in trains; and where that is
+ * none of ours any more, the one that the kernel chooses. The peer is a plain socket, which is told where they come from.
+ */
+#include "udp_pair.h"
+
+#include <net/if.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+struct in6_request { /* of SIOCSIFADDR */
+    struct in6_addr address;
+    uint32_t prefix_length;
+    int index;
+};
+
+/* Loopback of a namespace of its own, with one more IPv6 address, fd00::9. */
+static void set_up_loopback(void)
+{
+    struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    struct in6_request extra = {.address = address_of("fd00::9").v6.sin6_addr, .prefix_length = 128, .index = 1};
+    union nic_address own;
+    int fd;
+
+    if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
+        cr_skip_test("network namespaces are not allowed here");
+    fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    cr_assert_geq(fd, 0);
+    cr_assert_eq(ioctl(fd, SIOCSIFFLAGS, &request), 0);
+    cr_assert_eq(ioctl(fd, SIOCSIFADDR, &extra), 0);
+    own = address_of("fd00::9");
+    for (uint64_t until = now_ns() + DEADLINE_NS; bind(fd, &own.any, sizeof own.v6) != 0;) /* tentative at first */
+        cr_assert_lt(now_ns(), until);
+    close(fd);
+}
+
+/* A peer at `address` that knows us by `local`; returns its socket. */
+static int add_plain_peer(struct pair *pair, const char *address, const char *local)
+{
+    struct nic_host host = {.address = address_of(address)};
+    struct nic_queue_address of_queue = {3, {NIC_ADDRESS_UDP}};
+    union nic_address bound = host.address;
+    socklen_t length = bound.any.sa_family == AF_INET6 ? sizeof bound.v6 : sizeof bound.v4;
+    int fd = socket(bound.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    if (local != NULL)
+        host.local = address_of(local);
+    cr_assert(fd >= 0 && bind(fd, &bound.any, length) == 0 && getsockname(fd, &bound.any, &length) == 0);
+    memcpy(of_queue.bytes + 1, &bound.v4.sin_port, 2); /* in the same place in both families */
+    cr_assert_eq(nic_udp_ops.peer_add(pair->queues[0], &host, &of_queue, &pair->destination, &pair->datagram_bytes), 0);
+    return fd;
+}
+
+/* Sends a descriptor of `count` datagrams on a path; all of them come from `local`. */
+static void send_from(struct pair *pair, struct test_msg *msg, int fd, unsigned count, unsigned path, const char *local)
+{
+    struct tx_desc desc = bulk(pair, msg, count, SMALL, 700);
+
+    desc.path = (uint16_t)path;
+    cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0, "lost: %s", log_text);
+    for (unsigned i = 0; i < count; i++) {
+        union nic_address from;
+        socklen_t length = sizeof from;
+        char text[NETDEV_ADDRESS_TEXT];
+        uint8_t bytes[SMALL];
+        ssize_t got = recvfrom(fd, bytes, sizeof bytes, 0, &from.any, &length);
+
+        cr_assert_eq(got, (ssize_t)length_of(&desc, i));
+        if (from.any.sa_family == AF_INET6)
+            from.v6.sin6_port = 0;
+        else
+            from.v4.sin_port = 0;
+        cr_assert_str_eq(netdev_address_text(&from, text), local, "path %u, datagram %u: %s", path, i, text);
+    }
+}
+
+static void send_all_ways(unsigned io, const char *address, const char *local, const char *seen)
+{
+    struct pair *pair;
+    struct test_msg *msg = make_message();
+    int fd;
+
+    pair = open_pair(io, "127.0.0.1");
+    fd = add_plain_peer(pair, address, local);
+    uccl_set_log(keep_log, NULL);
+    for (unsigned path = 0; path < 4; path++) {
+        send_from(pair, msg, fd, 1, path, seen);
+        send_from(pair, msg, fd, 7, path, seen);
+    }
+    close(fd);
+    free_message(msg);
+    close_pair(pair);
+}
+
+static void known_address(unsigned io)
+{
+    set_up_loopback();
+    send_all_ways(io, "127.0.0.1", "127.0.0.5", "127.0.0.5");
+    send_all_ways(io, "127.0.0.7", "127.0.0.1", "127.0.0.1");
+    send_all_ways(io, "::1", "fd00::9", "fd00::9");
+    send_all_ways(io, "fd00::9", "::1", "::1");
+    send_all_ways(io, "::ffff:127.0.0.1", "::ffff:127.0.0.5", "127.0.0.5");
+    send_all_ways(io, "127.0.0.1", NULL, "127.0.0.1");
+    cr_assert_str_empty(log_text);
+}
+
+Test(udp_source, known_address_mmsg)
+{
+    known_address(UDP_IO_MMSG);
+}
+
+Test(udp_source, known_address_uring)
+{
+    known_address(UDP_IO_URING);
+}
+
+/* Where IPv6 is off. */
+Test(udp_source, known_address_of_ipv4_sockets)
+{
+    FILE *off;
+
+    set_up_loopback();
+    off = fopen("/proc/sys/net/ipv6/conf/all/disable_ipv6", "w");
+    if (off == NULL)
+        cr_skip_test("/proc cannot be written");
+    cr_assert(fputs("1\n", off) >= 0 && fclose(off) == 0);
+    send_all_ways(UDP_IO_MMSG, "127.0.0.1", "127.0.0.5", "127.0.0.5");
+}
+
+/* An address that is none of ours any more: nothing is lost, and the log says it once. */
+static void lost_address(const char *address, const char *local, const char *seen)
+{
+    log_text[0] = '\0';
+    send_all_ways(UDP_IO_MMSG, address, local, seen);
+    cr_assert(strstr(log_text, "not from the one that the peer knows"), "%s", log_text);
+    cr_assert_eq(strchr(log_text, '\n'), log_text + strlen(log_text) - 1, "said once: %s", log_text);
+}
+
+Test(udp_source, lost_address)
+{
+    set_up_loopback();
+    lost_address("127.0.0.1", "192.0.2.1", "127.0.0.1");
+    lost_address("::1", "fd00::77", "::1");
+}
