@@ -8,6 +8,9 @@
  * tests slow. Corruption flips one bit of the UDP payload and clears the checksum (IPv4), so that
  * the packet gets past the kernel and the receiver's own checks must see it.
  *
+ * With --firewall the second namespace is behind a stateful firewall: a UDP or TCP packet gets there only if one has left from
+ * there with the same addresses and ports the other way round.
+ *
  * Prints "ready" once both devices are open, and one line of counts at SIGTERM or SIGINT. One
  * thread. The random numbers are seeded (--seed) but packet order is up to the kernel, so a seed
  * repeats the distribution, not the run.
@@ -30,6 +33,7 @@
 #include <unistd.h>
 
 enum { PACKET_MAX = 65536, READS_PER_ROUND = 64, QUEUE_MAX = 65536 };
+enum { FLOW_BYTES = 37, FLOWS_MAX = 4096 };
 enum { QUEUE_DELAY_MAX_NS = 50 * 1000 * 1000 }; /* a rate-limited link drops beyond this */
 
 struct options {
@@ -38,6 +42,12 @@ struct options {
     uint64_t delay_ns, jitter_ns;
     double rate_mbit; /* 0: no limit */
     uint64_t seed;
+    bool firewall;
+};
+
+/* protocol, addresses, ports; of IPv4 addresses the first four bytes are used */
+struct flow {
+    unsigned char bytes[FLOW_BYTES];
 };
 
 /* a packet that waits for its time */
@@ -57,6 +67,9 @@ struct relay {
     size_t count;
     uint64_t order;
     uint64_t random;
+    struct flow flows[FLOWS_MAX]; /* that have left from behind the firewall, as their answers would be */
+    size_t flow_count;
+    uint64_t refused;
     uint64_t packets, lost, duplicated, corrupted, delayed, overflow, write_errors;
 };
 
@@ -189,12 +202,54 @@ static uint64_t departure(struct relay *r, int to, size_t length, uint64_t now)
     return due;
 }
 
+/* False: it belongs to no flow that a firewall keeps account of. `answer`: the other way round. */
+static bool flow_of(const unsigned char *p, size_t length, bool answer, struct flow *flow)
+{
+    size_t v6 = p[0] >> 4 == 6, bytes = v6 ? 16 : 4, at = v6 ? 8 : 12, ports = v6 ? 40 : (size_t)(p[0] & 15) * 4;
+    unsigned char protocol = p[v6 ? 6 : 9];
+
+    if (length < ports + 4 || (protocol != 6 && protocol != 17))
+        return false;
+    *flow = (struct flow){{protocol}};
+    memcpy(flow->bytes + (answer ? 17 : 1), p + at, bytes);
+    memcpy(flow->bytes + (answer ? 1 : 17), p + at + bytes, bytes);
+    memcpy(flow->bytes + (answer ? 35 : 33), p + ports, 2);
+    memcpy(flow->bytes + (answer ? 33 : 35), p + ports + 2, 2);
+    return true;
+}
+
+static bool is_known(const struct relay *r, const struct flow *flow)
+{
+    for (size_t i = 0; i < r->flow_count; i++)
+        if (memcmp(&r->flows[i], flow, sizeof *flow) == 0)
+            return true;
+    return false;
+}
+
+/* What leaves from behind the firewall opens it for answers. */
+static bool passes(struct relay *r, int to, const unsigned char *packet, size_t length)
+{
+    struct flow flow;
+
+    if (!flow_of(packet, length, to == 0, &flow))
+        return true;
+    if (to == 1)
+        return is_known(r, &flow);
+    if (!is_known(r, &flow) && r->flow_count < FLOWS_MAX)
+        r->flows[r->flow_count++] = flow;
+    return true;
+}
+
 static void forward(struct relay *r, int to, unsigned char *packet, size_t length, uint64_t now)
 {
     size_t udp = udp_offset(packet, length);
     int copies = 1;
 
     r->packets++;
+    if (r->opt.firewall && !passes(r, to, packet, length)) {
+        r->refused++;
+        return;
+    }
     if (udp) {
         if (draw(r) < r->opt.loss) {
             r->lost++;
@@ -274,6 +329,7 @@ static _Noreturn void usage(void)
           "  --jitter-us N        further random delay, 0 to N ...\n"
           "  --reorder PERCENT    ... of so many packets (default 100)\n"
           "  --rate-mbit N        bandwidth in each direction\n"
+          "  --firewall           in front of the second namespace: answers alone pass\n"
           "  --seed N\n",
           stderr);
     exit(2);
@@ -284,7 +340,8 @@ static struct options parse(int argc, char **argv)
     static const struct option names[] = {
         {"loss", 1, 0, 'l'},   {"dup", 1, 0, 'd'},       {"corrupt", 1, 0, 'c'},
         {"delay-us", 1, 0, 't'}, {"jitter-us", 1, 0, 'j'}, {"reorder", 1, 0, 'o'},
-        {"rate-mbit", 1, 0, 'r'}, {"seed", 1, 0, 's'},     {0}};
+        {"rate-mbit", 1, 0, 'r'}, {"seed", 1, 0, 's'},     {"firewall", 0, 0, 'f'},
+        {0}};
     struct options opt = {.reorder = 1, .seed = 1};
 
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
@@ -296,6 +353,7 @@ static struct options parse(int argc, char **argv)
         case 'j': opt.jitter_ns = (uint64_t)(number(optarg) * 1e3); break;
         case 'o': opt.reorder = number(optarg) / 100; break;
         case 'r': opt.rate_mbit = number(optarg); break;
+        case 'f': opt.firewall = true; break;
         case 's': opt.seed = (uint64_t)number(optarg); break;
         default: usage();
         }
@@ -325,10 +383,10 @@ int main(int argc, char **argv)
     fflush(stdout);
     run(&r);
     printf("packets %llu lost %llu duplicated %llu corrupted %llu delayed %llu overflow %llu "
-           "write_errors %llu\n",
+           "write_errors %llu refused %llu\n",
            (unsigned long long)r.packets, (unsigned long long)r.lost,
            (unsigned long long)r.duplicated, (unsigned long long)r.corrupted,
            (unsigned long long)r.delayed, (unsigned long long)r.overflow,
-           (unsigned long long)r.write_errors);
+           (unsigned long long)r.write_errors, (unsigned long long)r.refused);
     return 0;
 }

@@ -1,0 +1,71 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# A client behind a firewall, and a server with several addresses: datagrams have to come from the address that the client
+# connected to. And a network that passes TCP alone: connect says so.
+# shellcheck source=tests/integration/lib.sh
+. "$(dirname "$0")/lib.sh"
+need_namespaces
+[ -c /dev/net/tun ] || skip_all "no /dev/net/tun"
+
+two_namespaces tun 1500
+ip -n "$NS_A" addr add 10.78.0.9/24 dev tun0
+ip -n "$NS_A" addr add fd78::9/64 dev tun0 nodad
+
+# behind RELAY_FLAG...: what follows runs with such a relay
+behind() {
+    start relay "$RELAY" "$@" "$NS_A" "$NS_B"
+    relay=$PID
+    until_true 10 grep -q ready "$WORK/relay.log"
+}
+
+over() {
+    kill -TERM "$relay"
+    ended "$relay" 10
+}
+
+refused() { grep -oE 'refused [0-9]+' "$WORK/relay.log" | grep -oE '[0-9]+'; }
+
+# answered ADDRESS: both ways through a firewall, which passes all that comes
+answered() {
+    local result=0
+    behind --firewall || return 1
+    pair "$@" --perftype=basic --msize=300000 --bi --iterations=20 || result=1
+    over || result=1
+    echo "refused $(refused)"
+    return "$result"
+}
+
+# tcp_alone ADDRESS: connect fails when its time is over, and both sides say why
+tcp_alone() {
+    local result=0 server since_ms
+    behind --loss 100 || return 1
+    next_port
+    start server "${IN_SERVER[@]}" "$ENDPOINT" listen "$PORT"
+    server=$PID
+    wait_listening "$server" "$PORT" || return 1
+    since_ms=$(now_ms)
+    start client "${IN_CLIENT[@]}" env UCCL_CONNECT_MS=700 UCCL_DEAD_PEER_MS=20000 "$ENDPOINT" connect "$1" "$PORT"
+    ended "$PID" 10 && [ "$STATUS" = 1 ] || result=1
+    echo "it took $(($(now_ms) - since_ms)) ms"
+    said client "connect: timed out" && said client "no datagram came back: sent from UDP port [0-9]+ here to UDP port [0-9]+ there" &&
+        said client UCCL_BACKEND && until_true 5 said server "rejected it with code 4" || result=1
+    kill -KILL "$server"
+    ended "$server" 5
+    over || result=1
+    return "$result"
+}
+
+io=(mmsg)
+! UCCL_UDP_IO=uring UCCL_LEND=no "$BUILD/bench/uccl_info" >/dev/null 2>&1 || io+=(uring)
+for io in "${io[@]}"; do
+    lend=$([ "$io" = uring ] && echo no || echo auto)
+    SERVER_ENV=(UCCL_UDP_IO="$io" UCCL_LEND="$lend") CLIENT_ENV=("${SERVER_ENV[@]}")
+    for address in 10.78.0.1 10.78.0.9 fd78::1 fd78::9; do
+        check "a stateful firewall at the client, which connects to $address, $io" answered "$address"
+    done
+done
+SERVER_ENV=() CLIENT_ENV=()
+for address in 10.78.0.1 fd78::1; do
+    check "TCP passes alone to $address: connect says so" tcp_alone "$address"
+done
+finish
