@@ -393,20 +393,46 @@ static bool leaves_from(int fd, const union nic_address *address)
                                          : own.v4.sin_addr.s_addr == address->v4.sin_addr.s_addr;
 }
 
+/* MTU of the interface that has the address which a socket leaves from; 0: it cannot be found out. */
+static uint32_t interface_mtu(int fd)
+{
+    struct ifreq request = {0};
+    struct ifaddrs *all;
+    union nic_address own;
+
+    if (getifaddrs(&all) != 0)
+        return 0;
+    for (const struct ifaddrs *entry = all; entry != NULL && request.ifr_name[0] == '\0'; entry = entry->ifa_next)
+        if (usable(entry, &own) && leaves_from(fd, &own))
+            snprintf(request.ifr_name, sizeof request.ifr_name, "%s", entry->ifa_name);
+    freeifaddrs(all);
+    if (request.ifr_name[0] == '\0' || ioctl(fd, SIOCGIFMTU, &request) != 0 || request.ifr_mtu <= 0)
+        return 0;
+    return (uint32_t)request.ifr_mtu;
+}
+
+/* Sandboxes and emulators of Linux may know no MTU of routes, and no interfaces either. */
 static uint32_t mtu_of(int fd, bool v6)
 {
     int mtu = 0;
     socklen_t length = sizeof mtu;
 
-    if (getsockopt(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU : IP_MTU, &mtu, &length) != 0)
-        return 0;
-    return mtu > 0 ? (uint32_t)mtu : 0;
+    if (getsockopt(fd, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_MTU : IP_MTU, &mtu, &length) == 0 && mtu > 0)
+        return (uint32_t)mtu;
+    int error = errno;
+    uint32_t bytes = interface_mtu(fd);
+    bool known = bytes > 0;
+
+    bytes = known ? bytes : NETDEV_MTU_UNKNOWN;
+    LOG_DBG("the MTU of a route cannot be asked for (%s): taken for %u bytes%s", strerror(error), bytes,
+            known ? ", as of its interface" : "");
+    return bytes;
 }
 
 uint32_t netdev_route_mtu(const union nic_address *to, const union nic_address *from, bool *by_itself)
 {
     union nic_address target = unmapped(to), own = unmapped(from), any = {0};
-    int fd = connect_to(&target, &any), error;
+    int fd = connect_to(&target, &any);
     uint32_t mtu;
 
     *by_itself = own.any.sa_family == AF_UNSPEC || (fd >= 0 && leaves_from(fd, &own));
@@ -419,8 +445,6 @@ uint32_t netdev_route_mtu(const union nic_address *to, const union nic_address *
     if (fd < 0)
         return 0;
     mtu = mtu_of(fd, target.any.sa_family == AF_INET6);
-    error = errno;
     close(fd);
-    errno = error;
     return mtu;
 }

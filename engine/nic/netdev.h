@@ -30,6 +30,9 @@ struct netdev {
     uint8_t class; /* enum netdev_class */
 };
 
+/* What every IPv6 link takes (RFC 8200 5), and in practice every IPv4 one. */
+enum { NETDEV_MTU_UNKNOWN = 1280 };
+
 enum { NETDEV_ADDRESS_TEXT = 80 }; /* "[v6 address%scope]:port" fits */
 
 /*
@@ -56,7 +59,7 @@ void netdev_find_scope(const char *filter, union nic_address *address);
 
 /*
  * MTU of the route to `to`, from `from` if that has a family, as the kernel knows it now, path MTU discovery included. 0: no
- * route, or it cannot be asked (errno). `*by_itself`: what is sent there leaves from `from`, or that has no family, without
+ * route, or no socket to ask with (errno). Where the system does not tell: the interface's MTU, else NETDEV_MTU_UNKNOWN. `*by_itself`: what is sent there leaves from `from`, or that has no family, without
  * the kernel being told.
  */
 uint32_t netdev_route_mtu(const union nic_address *to, const union nic_address *from, bool *by_itself);

@@ -36,6 +36,7 @@ enum {
     ECN_CE = 3,
     MAIN_SOCKET = 0,
     UDP_ADDRESS_BYTES = 3,
+    SOCKET_BUFFER_UNKNOWN = 212992, /* Linux's default, where the system does not tell */
     MUTE_RX_BYTES =
         1, /* receive buffer asked for on sockets that only send; the kernel has a minimum */
 };
@@ -146,8 +147,8 @@ static uint64_t set_buffer(int fd, int force, int plain, uint64_t bytes)
 
     if (setsockopt(fd, SOL_SOCKET, force, &value, sizeof value) != 0)
         set_option(fd, SOL_SOCKET, plain, value);
-    if (getsockopt(fd, SOL_SOCKET, plain, &granted, &length) != 0)
-        return 0;
+    if (getsockopt(fd, SOL_SOCKET, plain, &granted, &length) != 0 || granted <= 0)
+        return SOCKET_BUFFER_UNKNOWN;
     return (uint64_t)granted;
 }
 
