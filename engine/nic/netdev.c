@@ -181,7 +181,9 @@ static int compare(const void *left, const void *right)
         return a->class < b->class ? -1 : 1;
     if (rank_a != rank_b)
         return rank_a < rank_b ? -1 : 1;
-    return a->index < b->index ? -1 : a->index > b->index;
+    if (a->index != b->index)
+        return a->index < b->index ? -1 : 1;
+    return a->place < b->place ? -1 : a->place > b->place;
 }
 
 /* ---- the list -------------------------------------------------------------------------------- */
@@ -238,13 +240,13 @@ static struct netdev *find(struct netdev *devs, int count, const char *name)
     return NULL;
 }
 
-/* Those of getifaddrs(). */
-static int list(const char *filter, const struct ifaddrs *all, struct netdev **out)
+/* Those of getifaddrs(): one per interface, or one per address. */
+static int list(const char *filter, const struct ifaddrs *all, bool each_address, struct netdev **out)
 {
     const struct ifaddrs *entry;
     struct netdev *devs;
     char text[FAULT_TEXT];
-    int count = 0, bound = 0, socket_fd;
+    int count = 0, bound = 0, place = 0, socket_fd;
 
     for (entry = all; entry != NULL; entry = entry->ifa_next)
         bound++;
@@ -261,13 +263,13 @@ static int list(const char *filter, const struct ifaddrs *all, struct netdev **o
         free(devs);
         return UCCL_ENOMEM;
     }
-    for (entry = all; entry != NULL; entry = entry->ifa_next) {
+    for (entry = all; entry != NULL; entry = entry->ifa_next, place++) {
         union nic_address address;
         struct netdev *dev;
 
         if (!usable(entry, &address) || !netdev_admits(filter, entry->ifa_name, &address))
             continue;
-        dev = find(devs, count, entry->ifa_name);
+        dev = each_address ? NULL : find(devs, count, entry->ifa_name);
         if (dev == NULL) {
             dev = &devs[count++];
             snprintf(dev->name, sizeof dev->name, "%s", entry->ifa_name);
@@ -275,6 +277,7 @@ static int list(const char *filter, const struct ifaddrs *all, struct netdev **o
             continue;
         }
         dev->address = address;
+        dev->place = place;
         describe(dev, entry->ifa_flags, socket_fd);
     }
     if (socket_fd >= 0)
@@ -303,10 +306,35 @@ int netdev_list(const char *filter, struct netdev **out)
 
     if (count != 0)
         return count;
-    count = list(filter, all, out);
+    count = list(filter, all, false, out);
     if (count > 0) /* else the caller says so, with the whole list */
         tell_what_is_missing(filter, all);
     freeifaddrs(all);
+    return count;
+}
+
+int netdev_addresses(const char *filter, union nic_address *out, int max)
+{
+    struct netdev *devs = NULL;
+    struct ifaddrs *all;
+    int count = get_all(&all), worst;
+
+    if (count != 0)
+        return count;
+    count = list(filter, all, true, &devs);
+    freeifaddrs(all);
+    if (count < 0)
+        return count;
+    worst = count > 0 && devs[0].class > NETDEV_LINK_LOCAL ? devs[0].class : NETDEV_LINK_LOCAL;
+    if (count > max)
+        count = max;
+    for (int i = 0; i < count; i++) {
+        if (devs[i].class > worst)
+            count = i;
+        else
+            out[i] = devs[i].address;
+    }
+    free(devs);
     return count;
 }
 
@@ -334,7 +362,7 @@ void netdev_find_scope(const char *filter, union nic_address *address)
         address->v6.sin6_scope_id != 0 || get_all(&all) != 0)
         return;
     scope = scope_of(all, NULL, &address->v6.sin6_addr);
-    count = scope == 0 ? list(filter, all, &devs) : 0;
+    count = scope == 0 ? list(filter, all, false, &devs) : 0;
     for (int i = 0; i < count && scope == 0; i++)
         if (devs[i].class != NETDEV_LOOPBACK && devs[i].class != NETDEV_NO_CARRIER)
             scope = scope_of(all, devs[i].name, NULL);

@@ -28,6 +28,7 @@ struct netdev {
     uint32_t mtu;
     int numa_node; /* -1: unknown */
     uint8_t class; /* enum netdev_class */
+    int place;     /* of the address in the kernel's list */
 };
 
 /* What every IPv6 link takes (RFC 8200 5), and in practice every IPv4 one. */
@@ -48,6 +49,13 @@ bool netdev_admits(const char *filter, const char *name, const union nic_address
  * none is up or admitted), or UCCL_EIO, UCCL_ENOMEM (logged).
  */
 int netdev_list(const char *filter, struct netdev **out);
+
+/*
+ * All addresses by which this machine may be reached, in the order of that list, and of one interface IPv4 first:
+ * up to `max` into `out`, port 0. Loopback's own, and those of interfaces without carrier, are among them only where
+ * there are no better ones. Returns how many, or UCCL_EIO, UCCL_ENOMEM (logged).
+ */
+int netdev_addresses(const char *filter, union nic_address *out, int max);
 
 /*
  * A link-local IPv6 address is complete with the interface that leads to its link, whose number means nothing on

@@ -180,6 +180,8 @@ struct nic_ops {
     /* Devices as shown to the application, and the address that device `index` listens on (port 0). */
     int (*device_count)(const struct nic *nic);
     int (*device)(const struct nic *nic, int index, struct uccl_device *out, union nic_address *address);
+    /* As netdev_addresses(): those by which peers may reach a listener on all devices. */
+    int (*addresses)(const struct nic *nic, union nic_address *out, int max);
 
     /* One queue per engine thread. */
     int (*queue_open)(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out);

@@ -128,6 +128,11 @@ static int udp_device(const struct nic *nic, int index, struct uccl_device *out,
     return 0;
 }
 
+static int udp_addresses(const struct nic *nic, union nic_address *out, int max)
+{
+    return netdev_addresses(nic->params.socket_ifname, out, max);
+}
+
 /* ---- sockets --------------------------------------------------------------------------------- */
 
 /* Options that a socket can work without: a kernel that lacks one costs speed or a signal, no more.
@@ -811,6 +816,7 @@ const struct nic_ops nic_udp_ops = {
     .caps = udp_caps,
     .device_count = udp_device_count,
     .device = udp_device,
+    .addresses = udp_addresses,
     .queue_open = udp_queue_open,
     .queue_close = udp_queue_close,
     .queue_address = udp_queue_address,

@@ -254,6 +254,11 @@ static int verbs_device(const struct nic *nic, int index, struct uccl_device *ou
     return 0;
 }
 
+static int verbs_addresses(const struct nic *nic, union nic_address *out, int max)
+{
+    return netdev_addresses(nic->params.socket_ifname, out, max);
+}
+
 /* ---- queues ---------------------------------------------------------------------------------- */
 
 static void verbs_queue_close(struct nic_queue *queue)
@@ -600,6 +605,7 @@ const struct nic_ops nic_verbs_ops = {
     .caps = verbs_caps,
     .device_count = verbs_device_count,
     .device = verbs_device,
+    .addresses = verbs_addresses,
     .queue_open = verbs_queue_open,
     .queue_close = verbs_queue_close,
     .queue_address = verbs_queue_address,

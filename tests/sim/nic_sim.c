@@ -146,6 +146,12 @@ static int sim_device(const struct nic *nic, int index, struct uccl_device *out,
     return UCCL_OK;
 }
 
+static int sim_addresses(const struct nic *nic, union nic_address *out, int max)
+{
+    struct uccl_device device;
+    return max > 0 && sim_device(nic, 0, &device, out) == UCCL_OK ? 1 : 0;
+}
+
 static int sim_queue_open(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out)
 {
     struct nic_queue *queue = sim_calloc(1, sizeof *queue);
@@ -648,6 +654,7 @@ const struct nic_ops nic_udp_ops = {
     .caps = sim_caps,
     .device_count = sim_device_count,
     .device = sim_device,
+    .addresses = sim_addresses,
     .queue_open = sim_queue_open,
     .queue_close = sim_queue_close,
     .queue_address = sim_queue_address,

@@ -130,6 +130,29 @@ Test(netdev, list_by_address)
     free(devs);
 }
 
+Test(netdev, addresses)
+{
+    union nic_address all[64], best;
+    struct netdev *devs;
+    char text[NETDEV_ADDRESS_TEXT];
+    int count = netdev_addresses("", all, 64);
+
+    cr_assert_geq(count, 1);
+    cr_assert_geq(netdev_list("", &devs), 1);
+    cr_assert_eq(memcmp(&all[0], &devs[0].address, sizeof all[0]), 0, "the best device's first");
+    free(devs);
+    cr_assert_eq(netdev_addresses("", &best, 1), 1);
+    cr_assert_eq(memcmp(&all[0], &best, sizeof best), 0);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k < i; k++)
+            cr_assert_neq(memcmp(&all[i], &all[k], sizeof all[i]), 0, "each once");
+
+    count = netdev_addresses("lo", all, 64);
+    cr_assert_geq(count, 1);
+    cr_assert_str_eq(netdev_address_text(&all[0], text), "127.0.0.1");
+    cr_assert_eq(netdev_addresses("=nosuchinterface", all, 64), 0);
+}
+
 static char said[2048];
 
 static void keep_log(void *user, enum uccl_log_level level, const char *text)
