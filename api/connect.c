@@ -172,7 +172,7 @@ static void connecting_free(struct connecting *c)
 
 static int connecting_start(struct connecting *c)
 {
-    return bootstrap_connect(&c->address, c->engine->id, c->deadline_ns, &c->boot);
+    return bootstrap_connect(&c->address, c->engine->id, 0, c->deadline_ns, NULL, &c->boot);
 }
 
 static bool same_host(const union nic_address *a, const union nic_address *b)

@@ -272,7 +272,7 @@ static bool accept_newcomer(struct uccl_listener *listener)
     }
     listener->exhausted = false;
     uint64_t deadline_ns = newcomer.since_ns + engine->params.connect_ms * 1000000;
-    if (bootstrap_serve(fd, engine->id, deadline_ns, &newcomer.boot))
+    if (bootstrap_serve(fd, engine->id, 0, deadline_ns, &newcomer.boot))
         return false;
     newcomer.source = source_of(newcomer.boot);
     listener->newcomer = newcomer;

@@ -131,6 +131,7 @@ const char *boot_decode_hello(const uint8_t *bytes, size_t length, struct boot_h
             return "malformed";
         take_bytes(&at, hello.nonce, sizeof hello.nonce);
         hello.features = take(&at, 8);
+        hello.listener = take(&at, 8);
     }
     *out = hello;
     return NULL;
@@ -143,6 +144,7 @@ static void put_hello(uint8_t **at, const struct boot_hello *hello)
     put_bytes(at, hello->engine_id, sizeof hello->engine_id);
     put_bytes(at, hello->nonce, sizeof hello->nonce);
     put(at, hello->features, 8);
+    put(at, hello->listener, 8);
 }
 
 size_t boot_put_hello(uint8_t *out, enum boot_sender sender, const struct boot_hello *hello)

@@ -18,7 +18,7 @@ enum {
     BOOT_MESSAGE_MAX = 16384,  /* bytes of an OFFER; longer is UCCL_EPROTO */
     BOOT_SMALL_MAX = 512,      /* bytes of any other message */
     BOOT_HEADER_BYTES = 8,
-    BOOT_HELLO_BYTES = BOOT_HEADER_BYTES + 42,
+    BOOT_HELLO_BYTES = BOOT_HEADER_BYTES + 50,
     BOOT_OLD_HELLO_BYTES = BOOT_HEADER_BYTES + 18, /* of versions 1 and 2; every version begins so */
     BOOT_READY_BYTES = BOOT_HEADER_BYTES,
     BOOT_REJECT_BYTES = BOOT_HEADER_BYTES + 2,
@@ -42,6 +42,7 @@ struct boot_hello {
     uint8_t engine_id[16];
     uint8_t nonce[16];  /* drawn for this handshake; zero where the version is not ours, as all below */
     uint64_t features;
+    uint64_t listener;  /* a server's: nonce of the listener that the client has reached; a client's: 0 */
 };
 
 /* What both sides have said of themselves: every proof covers it. */

@@ -52,11 +52,13 @@ struct bootstrap {
     bool magic_seen;          /* the peer is no stranger */
     bool hello_seen;          /* the peer speaks our version: its HELLO holds */
     bool peer_left;           /* end of stream, reset or REJECT: telling it anything is pointless */
-    bool again;               /* the peer has rejected it only to begin again */
+    bool again;               /* the peer has rejected it only to begin again, or to go on elsewhere */
     bool claimed;             /* client: our offer says that the flows are known */
     enum boot_state state;
     int status;               /* why BOOT_FAILED */
     int connect_errno;        /* connect() failed at once; reported by the first step */
+    uint64_t listener;        /* client: nonce that the server must show; 0: any */
+    char *fault;              /* where the line about a failure goes; NULL: it is logged */
     uint64_t deadline_ns;
     struct awaited trying;    /* client, in TRYING: no message is due, but the server may give up */
     union nic_address peer;
@@ -230,6 +232,19 @@ static void say_reject(struct bootstrap *boot, int error)
     flush_last(boot);
 }
 
+/* Logs why a handshake failed, or keeps it for the caller. */
+__attribute__((format(printf, 2, 3)))
+static void tell_fault(char *fault, const char *format, ...)
+{
+    char text[BOOT_FAULT_TEXT];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(fault ? fault : text, BOOT_FAULT_TEXT, format, arguments);
+    va_end(arguments);
+    if (!fault)
+        LOG_WARNING("%s", text);
+}
+
 /*
  * Ends the handshake: logs what happened, and lets a peer that understands us know. Strangers knock
  * on every open port; they are no reason to warn.
@@ -246,11 +261,11 @@ static void fail(struct bootstrap *boot, int error, const char *format, ...)
     va_end(arguments);
     address_text(&boot->peer, peer, sizeof peer);
     if (boot->again)
-        LOG_INFORM("handshake with %s begins again: %s", peer, what);
+        LOG_INFORM("handshake with %s begins again, or elsewhere: %s", peer, what);
     else if (boot->server && !boot->magic_seen)
         LOG_INFORM("dropped a stranger at the listener, %s: %s", peer, what);
     else
-        LOG_WARNING("handshake with %s failed: %s", peer, what);
+        tell_fault(boot->fault, "handshake with %s failed: %s", peer, what);
 
     boot->status = error;
     if (boot->hello_seen && !boot->peer_left)
@@ -419,6 +434,12 @@ static void handle_hello(struct bootstrap *boot)
     if ((hello.features & WIRE_FEATURES) != WIRE_FEATURES) { /* all of today's are needed; what comes later need not be */
         flush_last(boot);
         fail(boot, UCCL_EPROTO, "the peer lacks features %#llx", (unsigned long long)(WIRE_FEATURES & ~hello.features));
+        return;
+    }
+    if (boot->listener && hello.listener != boot->listener) {
+        say_reject(boot, UCCL_EAGAIN); /* that one has done nothing wrong */
+        fail(boot, UCCL_EREFUSED, "another listener answers there: on another host with that address, or on the port "
+                                  "of one that is gone");
         return;
     }
     *peer_hello(boot) = hello;
@@ -622,15 +643,17 @@ void bootstrap_reject(struct bootstrap *boot, int error)
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* 0, UCCL_EIO or UCCL_ENOMEM (logged). The descriptor is closed on failure. */
-static int make(int fd, bool server, const uint8_t engine_id[16], uint64_t deadline_ns, struct bootstrap **out)
+/* 0, UCCL_EIO or UCCL_ENOMEM (told). The descriptor is closed on failure. */
+static int make(int fd, bool server, const uint8_t engine_id[16], uint64_t deadline_ns, char *fault,
+                struct bootstrap **out)
 {
     struct bootstrap *boot = calloc(1, sizeof *boot);
     if (boot == NULL) {
-        LOG_WARNING("cannot begin a handshake: out of memory");
+        tell_fault(fault, "cannot begin a handshake: out of memory");
         close(fd);
         return UCCL_ENOMEM;
     }
+    boot->fault = fault;
     boot->fd = fd;
     boot->server = server;
     boot->state = server ? BOOT_HELLO : BOOT_CONNECTING;
@@ -644,7 +667,7 @@ static int make(int fd, bool server, const uint8_t engine_id[16], uint64_t deadl
     memcpy(hello->engine_id, engine_id, sizeof hello->engine_id);
     if (getrandom(hello->nonce, sizeof hello->nonce, 0) != sizeof hello->nonce) {
         char why[128];
-        LOG_WARNING("cannot begin a handshake: getrandom: %s", strerror_r(errno, why, sizeof why));
+        tell_fault(fault, "cannot begin a handshake: getrandom: %s", strerror_r(errno, why, sizeof why));
         bootstrap_free(boot);
         return UCCL_EIO;
     }
@@ -654,8 +677,8 @@ static int make(int fd, bool server, const uint8_t engine_id[16], uint64_t deadl
     return UCCL_OK;
 }
 
-int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[16],
-                      uint64_t deadline_ns, struct bootstrap **out)
+int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[16], uint64_t listener,
+                      uint64_t deadline_ns, char *fault, struct bootstrap **out)
 {
     bool v6 = address->any.sa_family == AF_INET6;
     in_port_t port = v6 ? address->v6.sin6_port : address->v4.sin_port;
@@ -663,21 +686,22 @@ int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[
     char why[FAULT_TEXT];
     address_text(address, text, sizeof text);
     if ((!v6 && address->any.sa_family != AF_INET) || port == 0) {
-        LOG_WARNING("cannot connect to %s: no IPv4 or IPv6 address with a port", text);
+        tell_fault(fault, "cannot connect to %s: no IPv4 or IPv6 address with a port", text);
         return UCCL_EADDR;
     }
 
     int fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) {
         int error = errno_error(errno);
-        LOG_WARNING("cannot connect to %s: socket: %s", text, fault_text(errno, why));
+        tell_fault(fault, "cannot connect to %s: socket: %s", text, fault_text(errno, why));
         return error;
     }
     struct bootstrap *boot;
-    int failed = make(fd, false, engine_id, deadline_ns, &boot);
+    int failed = make(fd, false, engine_id, deadline_ns, fault, &boot);
     if (failed)
         return failed;
     boot->peer = *address;
+    boot->listener = listener;
     socklen_t length = v6 ? sizeof address->v6 : sizeof address->v4;
     if (connect(fd, &address->any, length) != 0 && errno != EINPROGRESS && errno != EINTR) {
         int error = errno_error(errno);
@@ -705,7 +729,8 @@ static void unmap_address(union nic_address *address)
     address->v4 = v4;
 }
 
-int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t deadline_ns, struct bootstrap **out)
+int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t listener, uint64_t deadline_ns,
+                    struct bootstrap **out)
 {
     char why[128];
     int flags = fcntl(fd, F_GETFL);
@@ -716,9 +741,10 @@ int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t deadline_ns, s
         return UCCL_EIO;
     }
     struct bootstrap *boot;
-    int failed = make(fd, true, engine_id, deadline_ns, &boot);
+    int failed = make(fd, true, engine_id, deadline_ns, NULL, &boot);
     if (failed)
         return failed;
+    own_hello(boot)->listener = listener;
     /* Fails when the peer has reset the connection already; the first step finds that out. */
     socklen_t length = sizeof boot->peer;
     if (getpeername(fd, &boot->peer.any, &length) == 0)

@@ -5,7 +5,7 @@
  *
  *   client                                        server
  *   HELLO   {version, engine id, nonce, features} ->
- *                                                 <-   HELLO   {version, engine id, nonce, features}
+ *                                                 <-   HELLO   {the same, and the listener's nonce}
  *                                                 <-   PROOFS  {that it knows flows of the client's}
  *   OFFER   {its connection; its flows, or a proof
  *            that it knows the same ones}         ->
@@ -51,14 +51,20 @@ enum boot_state {
 
 struct bootstrap;
 
+enum { BOOT_FAULT_TEXT = 384 };
+
 /*
- * Starts the client side towards `address` (of a listener). Deadline in CLOCK_MONOTONIC nanoseconds.
- * UCCL_EADDR, UCCL_EIO, UCCL_ENOMEM at once (logged); refusals come from step().
+ * Starts the client side towards `address`. One address may be several hosts', and a port several listeners', one after
+ * the other: `listener` is the nonce of the one that is meant, 0: whoever answers there. Another one's HELLO ends the
+ * handshake with UCCL_EREFUSED. Deadline in CLOCK_MONOTONIC nanoseconds.
+ * UCCL_EADDR, UCCL_EIO, UCCL_ENOMEM at once; refusals come from step(). `fault` (BOOT_FAULT_TEXT bytes that live as
+ * long as the object) gets the line about a failure, for who tries several addresses and logs it later; NULL: it is logged.
  */
-int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[16],
-                      uint64_t deadline_ns, struct bootstrap **out);
-/* Starts the server side on an accepted socket, which it owns from now on (also on failure). */
-int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t deadline_ns, struct bootstrap **out);
+int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[16], uint64_t listener,
+                      uint64_t deadline_ns, char *fault, struct bootstrap **out);
+/* Starts the server side on a socket accepted by that listener; owns the socket from now on (also on failure). */
+int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t listener, uint64_t deadline_ns,
+                    struct bootstrap **out);
 
 /*
  * Goes as far as it can without blocking and returns the state. Call again when fd is ready or time
@@ -84,7 +90,10 @@ void bootstrap_try(struct bootstrap *boot, const char *missing);
 bool bootstrap_trying(const struct bootstrap *boot);
 /* In HAVE_OFFER or TRYING. */
 void bootstrap_accept_offer(struct bootstrap *boot);
-/* Server or client gives up on the peer: it learns `error` (sent best effort), the state is BOOT_FAILED. */
+/*
+ * Server or client gives up on the peer: it learns `error` (sent best effort), the state is BOOT_FAILED. UCCL_EAGAIN of
+ * a client: nothing is wrong, it goes on elsewhere or begins again; the peer does not warn.
+ */
 void bootstrap_reject(struct bootstrap *boot, int error);
 
 /*

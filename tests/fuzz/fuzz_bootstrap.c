@@ -136,7 +136,7 @@ static void serve(const uint8_t *data, size_t size)
     ssize_t written = send(ends[1], data, size, MSG_DONTWAIT);
     (void)written; /* a shorter stream is as good */
     (void)shutdown(ends[1], SHUT_WR);
-    require(bootstrap_serve(ends[0], id, UINT64_MAX, &boot) == 0);
+    require(bootstrap_serve(ends[0], id, 0, UINT64_MAX, &boot) == 0);
     run(boot);
     close(ends[1]);
 }

@@ -27,7 +27,7 @@
 enum {
     FROM_CLIENT = 1,
     FROM_SERVER = 2,
-    HELLO_BYTES = 50,
+    HELLO_BYTES = 58,
     QUEUES_AT = 8 + 10,    /* in an offer: behind the connection section of type, length, six bytes */
     QUEUES_FIXED_BYTES = 18, /* with type and length */
     FLOW_COUNT_AT = QUEUES_AT + 16,
@@ -42,6 +42,7 @@ static const uint8_t SERVER_ID[16] = {0xf0, 0xf1, 0xf2, 0xf3, 0xf4, 0xf5, 0xf6, 
 
 static const uint8_t NONCE[16] = {0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x56, 0x57,
                                   0x58, 0x59, 0x5a, 0x5b, 0x5c, 0x5d, 0x5e, 0x5f};
+static const uint64_t LISTENER = UINT64_C(0x8070605040302010);
 static const uint64_t FEATURES = WIRE_FEATURES | UINT64_C(1) << 63; /* one that is not ours */
 
 /* ---- the log --------------------------------------------------------------------------------- */
@@ -184,14 +185,14 @@ static size_t message(uint8_t *out, int kind, int sender, const uint8_t *body, s
 /* A HELLO of the version; of those that this library does not speak, as much as every version has. */
 static size_t hello(uint8_t *out, int sender, unsigned version, size_t trailing)
 {
-    uint8_t body[42 + 64] = {0};
+    uint8_t body[50 + 64] = {0};
     uint8_t *at = le(body, version, 2);
     memcpy(at, sender == FROM_CLIENT ? CLIENT_ID : SERVER_ID, 16);
     if (version != BOOT_VERSION)
         return message(out, 1, sender, body, 18 + trailing);
     memcpy(at + 16, NONCE, sizeof NONCE);
-    le(at + 32, FEATURES, 8);
-    return message(out, 1, sender, body, 42 + trailing);
+    le(le(at + 32, FEATURES, 8), sender == FROM_SERVER ? LISTENER : 0, 8);
+    return message(out, 1, sender, body, 50 + trailing);
 }
 
 /* The HELLO that our side has sent, as `got` has it: its nonce is drawn, so that is taken over. */
@@ -440,8 +441,8 @@ static void make_pair(union nic_address *address, struct side *client, struct si
     int listener = listen_at(address, 8);
     *client = (struct side){.offer = make_offer(3, 1)};
     *server = (struct side){.offer = make_offer(3, 2), .server = true};
-    cr_assert_eq(bootstrap_connect(address, CLIENT_ID, in_ms(PLENTY_MS), &client->boot), 0);
-    cr_assert_eq(bootstrap_serve(accept_soon(listener), SERVER_ID, in_ms(PLENTY_MS), &server->boot), 0);
+    cr_assert_eq(bootstrap_connect(address, CLIENT_ID, 0, in_ms(PLENTY_MS), NULL, &client->boot), 0);
+    cr_assert_eq(bootstrap_serve(accept_soon(listener), SERVER_ID, LISTENER, in_ms(PLENTY_MS), &server->boot), 0);
     close(listener);
 }
 
@@ -457,9 +458,9 @@ static struct side face_raw(bool server, unsigned limit_ms, int *raw)
     if (server) {
         *raw = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
         cr_assert_eq(connect(*raw, &address.any, address_length(&address)), 0);
-        cr_assert_eq(bootstrap_serve(accept_soon(listener), SERVER_ID, in_ms(limit_ms), &side.boot), 0);
+        cr_assert_eq(bootstrap_serve(accept_soon(listener), SERVER_ID, LISTENER, in_ms(limit_ms), &side.boot), 0);
     } else {
-        cr_assert_eq(bootstrap_connect(&address, CLIENT_ID, in_ms(limit_ms), &side.boot), 0);
+        cr_assert_eq(bootstrap_connect(&address, CLIENT_ID, 0, in_ms(limit_ms), NULL, &side.boot), 0);
         *raw = accept_soon(listener);
     }
     close(listener);
@@ -600,8 +601,8 @@ Test(bootstrap, mapped_addresses_become_ipv4)
     address.v4.sin_port = any.v6.sin6_port;
     struct bootstrap *client;
     struct bootstrap *server;
-    cr_assert_eq(bootstrap_connect(&address, CLIENT_ID, in_ms(PLENTY_MS), &client), 0);
-    cr_assert_eq(bootstrap_serve(accept_soon(listener), SERVER_ID, in_ms(PLENTY_MS), &server), 0);
+    cr_assert_eq(bootstrap_connect(&address, CLIENT_ID, 0, in_ms(PLENTY_MS), NULL, &client), 0);
+    cr_assert_eq(bootstrap_serve(accept_soon(listener), SERVER_ID, LISTENER, in_ms(PLENTY_MS), &server), 0);
     union nic_address peer;
     bootstrap_peer_address(server, &peer);
     cr_assert_eq(peer.any.sa_family, AF_INET);
@@ -817,7 +818,7 @@ Test(bootstrap, reset_before_serve)
     cr_assert_eq(connect(raw, &address.any, address_length(&address)), 0);
     reset(raw);
     struct side server = {.server = true};
-    cr_assert_eq(bootstrap_serve(accept_soon(listener), SERVER_ID, in_ms(PLENTY_MS), &server.boot), 0);
+    cr_assert_eq(bootstrap_serve(accept_soon(listener), SERVER_ID, LISTENER, in_ms(PLENTY_MS), &server.boot), 0);
     cr_assert_eq(run_one(&server), BOOT_FAILED);
     cr_assert_eq(bootstrap_status(server.boot), UCCL_EPROTO);
     expect_log(UCCL_LOG_INFO, "reset", "reset before serve");
@@ -995,7 +996,7 @@ Test(bootstrap, unanswered_connect_times_out)
     }
     struct side client = {0};
     uint64_t start = now_ns();
-    cr_assert_eq(bootstrap_connect(&address, CLIENT_ID, in_ms(200), &client.boot), 0);
+    cr_assert_eq(bootstrap_connect(&address, CLIENT_ID, 0, in_ms(200), NULL, &client.boot), 0);
     cr_assert_eq(run_one(&client), BOOT_FAILED);
     cr_assert_eq(bootstrap_status(client.boot), UCCL_ETIMEDOUT);
     cr_assert_leq(client.steps, 4);
@@ -1019,7 +1020,7 @@ static void refused(int family, const char *name)
     cr_assert_eq(getsockname(fd, &address.any, &length), 0);
     memset(&logged, 0, sizeof logged);
     struct side client = {0};
-    cr_assert_eq(bootstrap_connect(&address, CLIENT_ID, in_ms(PLENTY_MS), &client.boot), 0);
+    cr_assert_eq(bootstrap_connect(&address, CLIENT_ID, 0, in_ms(PLENTY_MS), NULL, &client.boot), 0);
     cr_assert_eq(run_one(&client), BOOT_FAILED);
     cr_assert_eq(bootstrap_status(client.boot), UCCL_EREFUSED);
     expect_log(UCCL_LOG_WARN, name, "refused");
@@ -1071,7 +1072,7 @@ Test(bootstrap, unusable_addresses)
     for (size_t i = 0; i < count; i++) {
         struct bootstrap *boot = NULL;
         memset(&logged, 0, sizeof logged);
-        int status = bootstrap_connect(&cases[i].address, CLIENT_ID, in_ms(PLENTY_MS), &boot);
+        int status = bootstrap_connect(&cases[i].address, CLIENT_ID, 0, in_ms(PLENTY_MS), NULL, &boot);
         cr_assert_eq(status, UCCL_EADDR, "%s: %d: %s", cases[i].name, status, logged.text);
         cr_assert_null(boot, "%s", cases[i].name);
         expect_log(UCCL_LOG_WARN, "", cases[i].name);
@@ -1089,7 +1090,7 @@ Test(bootstrap, scope_is_named)
     address.v6.sin6_port = htons(9);
     address.v6.sin6_scope_id = 0x7ffffff0;
     struct bootstrap *boot = NULL;
-    cr_assert_eq(bootstrap_connect(&address, CLIENT_ID, in_ms(PLENTY_MS), &boot), UCCL_EADDR);
+    cr_assert_eq(bootstrap_connect(&address, CLIENT_ID, 0, in_ms(PLENTY_MS), NULL, &boot), UCCL_EADDR);
     expect_log(UCCL_LOG_WARN, "[fe80::1%2147483632]:9", "scope");
 }
 
@@ -1102,10 +1103,58 @@ Test(bootstrap, out_of_descriptors)
     struct rlimit none = {.rlim_cur = 0, .rlim_max = before.rlim_max};
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
     struct bootstrap *boot = NULL;
-    int status = bootstrap_connect(&address, CLIENT_ID, in_ms(PLENTY_MS), &boot);
+    int status = bootstrap_connect(&address, CLIENT_ID, 0, in_ms(PLENTY_MS), NULL, &boot);
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
     cr_assert_eq(status, UCCL_ENOMEM);
     expect_log(UCCL_LOG_WARN, "127.0.0.1:9", "descriptors");
+}
+
+/* ---- which listener it is -------------------------------------------------------------------- */
+
+/* The nonce that the client wants, with a server that shows LISTENER. */
+static void meet(uint64_t wanted, char *fault, struct side *client, struct side *server)
+{
+    union nic_address address = loopback(AF_INET);
+    int listener = listen_at(&address, 8);
+    *client = (struct side){.offer = make_offer(3, 1)};
+    *server = (struct side){.offer = make_offer(3, 2), .server = true};
+    cr_assert_eq(bootstrap_connect(&address, CLIENT_ID, wanted, in_ms(PLENTY_MS), fault, &client->boot), 0);
+    cr_assert_eq(bootstrap_serve(accept_soon(listener), SERVER_ID, LISTENER, in_ms(PLENTY_MS), &server->boot), 0);
+    close(listener);
+    run_both(client, server);
+}
+
+Test(bootstrap, the_listener_that_is_meant)
+{
+    struct side client, server;
+    for (unsigned i = 0; i < 2; i++) {
+        meet(i ? LISTENER : 0, NULL, &client, &server);
+        cr_assert_eq(bootstrap_status(client.boot), 0);
+        cr_assert_eq(bootstrap_status(server.boot), 0);
+        bootstrap_free(client.boot);
+        bootstrap_free(server.boot);
+    }
+    cr_assert_eq(logged.lines, 0, "%s", logged.text);
+}
+
+/* The client does not go on; the server has done nothing wrong, and says so without a warning. */
+Test(bootstrap, another_listener)
+{
+    for (unsigned kept = 0; kept < 2; kept++) {
+        struct side client, server;
+        char fault[BOOT_FAULT_TEXT] = "";
+        memset(&logged, 0, sizeof logged);
+        meet(LISTENER ^ UINT64_C(1) << 63, kept ? fault : NULL, &client, &server);
+        cr_assert_eq(bootstrap_status(client.boot), UCCL_EREFUSED);
+        cr_assert_eq(bootstrap_status(server.boot), UCCL_EREFUSED);
+        cr_assert_not(bootstrap_greeted(client.boot));
+        cr_assert_eq(logged.lines, kept ? 1 : 2, "%s", logged.text);
+        cr_assert_eq(logged.level, UCCL_LOG_INFO, "%s", logged.text);
+        cr_assert(!kept || strstr(fault, "127.0.0.1:") != NULL, "%s", fault);
+        cr_assert(!kept || strstr(fault, "another listener") != NULL, "%s", fault);
+        bootstrap_free(client.boot);
+        bootstrap_free(server.boot);
+    }
 }
 
 /* ---- rejecting ------------------------------------------------------------------------------- */
@@ -1518,13 +1567,13 @@ static const struct boot_key KEYS[3] = {{11, 12}, {21, 22}, {31, 32}};
 static uint64_t proof_of(const struct boot_key *key, unsigned prover, const uint8_t *client_hello,
                          const uint8_t *server_hello, const uint8_t *connection)
 {
-    uint8_t bytes[1 + 42 + 42 + 6];
+    uint8_t bytes[1 + 50 + 50 + 6];
     bytes[0] = (uint8_t)prover;
-    memcpy(bytes + 1, client_hello + 8, 42);
-    memcpy(bytes + 43, server_hello + 8, 42);
+    memcpy(bytes + 1, client_hello + 8, 50);
+    memcpy(bytes + 51, server_hello + 8, 50);
     if (connection)
-        memcpy(bytes + 85, connection, 6);
-    return siphash(key->to_client, key->to_server, bytes, connection ? 91 : 85);
+        memcpy(bytes + 101, connection, 6);
+    return siphash(key->to_client, key->to_server, bytes, connection ? 107 : 101);
 }
 
 /* Is a token of KEYS in there, or the other way round: do these bytes tell anybody one? */
