@@ -102,6 +102,7 @@ void core_flow_close(struct core *core, struct flow *flow)
 {
     assert(!flow->all_head);
     flow_fail(flow, UCCL_ECLOSED);
+    assert(flow->credit_rx.list == CREDIT_NONE && !timer_armed(&flow->timer));
     core->flows[flow->slot] = NULL;
     queue_remove(&core->ready, &flow->ready);
     queue_remove(&core->flow_events, &flow->event);

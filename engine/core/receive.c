@@ -249,7 +249,8 @@ static inline void act_on(struct flow *flow, const struct wire_frame *frame, boo
 static void act_on_all(struct flow *flow, struct wire_packet *packet, bool fresh, struct subject *subject, uint64_t now_ns)
 {
     const struct wire_frame *frame;
-    while ((frame = wire_next_frame(packet)))
+    /* behind a farewell nothing acts: a dead flow waits for no credit and has no timer */
+    while (!flow->dead && (frame = wire_next_frame(packet)))
         act_on(flow, frame, fresh, subject, now_ns);
 }
 

@@ -241,6 +241,30 @@ Test(receive, a_contradiction_does_not_repeat_the_rest, .init = open_with_part)
     cr_assert(recv->ended && recv->moved == 20);
 }
 
+/*
+ * A farewell ends the flow, and what stands behind it in the packet comes too late. A demand that acted put the dead flow
+ * on the list of those that are granted credit, where it stayed after its memory was gone.
+ */
+Test(receive, nothing_acts_behind_a_farewell, .init = open_with_part)
+{
+    begin();
+    add(FRAME_DEMAND, 0);
+    cr_assert(receive(UINT64_MAX));
+    cr_assert_neq(pacer_deadline(duo_core[1]), UINT64_MAX, "a living flow waits for its grant");
+    begin();
+    add(FRAME_FLOW, 0);
+    add(FRAME_DEMAND, 0);
+    add(FRAME_ACK, 0);
+    add(FRAME_FLOW, 0);
+    cr_assert(receive(UINT64_MAX));
+    cr_assert(duo_flow[1]->dead);
+    cr_assert_eq(duo_flow[1]->status, UCCL_EPEERDEAD);
+    cr_assert_eq(duo_count(&duo_counters[1].peers_dead), 1);
+    cr_assert_eq(duo_count(&duo_counters[1].rx_acks), 0);
+    cr_assert_eq(pacer_deadline(duo_core[1]), UINT64_MAX);
+    cr_assert_eq(core_deadline(duo_core[1]), UINT64_MAX, "nothing is left to be done for it");
+}
+
 /* A clear-to-send beyond the window is early: the CREDIT that makes it legal was in a packet that is late, or is in its own. */
 Test(receive, what_overtook_its_credit_comes_again, .init = open_with_part)
 {
