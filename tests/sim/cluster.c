@@ -440,13 +440,17 @@ static void check_pool(const struct node *node)
     }
 }
 
-/* Whom it has met once shares the flows of all connections, in each direction of connecting. */
+/*
+ * Whom it has met once shares the flows of all connections, in each direction of connecting. A server that has not met
+ * its client, which gave the handshake up, also keeps the flows for two seconds. Later connections do not join them: the
+ * client never had their tokens, or has forgotten them.
+ */
 static void check_peers(const struct node *node)
 {
     for (const struct peer *peer = node->engine->peers.peers; peer; peer = peer->next) {
         for (const struct peer *other = peer->next; other; other = other->next) {
-            if (peer->is_server == other->is_server && peer->met && other->met &&
-                memcmp(peer->engine_id, other->engine_id, 16) == 0)
+            bool both_met = peer->met && other->met && peer->is_server == other->is_server;
+            if (both_met && memcmp(peer->engine_id, other->engine_id, 16) == 0)
                 machine_fail("node %u has met one engine twice", node->index);
         }
     }
