@@ -14,8 +14,8 @@
  *   READY                                         ->
  *
  * The server has flow and connection in place before its OFFER leaves, the client before READY:
- * the first data packet never meets a peer that does not know the flow. And READY leaves when the client has seen that
- * datagrams get across in both directions: where a firewall passes TCP alone, the handshake fails on both sides.
+ * the first data packet never meets a peer that does not know the flow. READY leaves when the client has seen that
+ * datagrams get across both ways: where a firewall passes TCP alone, the handshake fails on both sides.
  *
  * An engine id proves nothing: each listener tells its own to everybody. Two engines share what they have only where
  * each has proved that it knows the tokens which the first handshake agreed on; and tokens are told once, in that
@@ -85,7 +85,7 @@ bool bootstrap_proves(const struct bootstrap *boot, const struct boot_key *key);
  * says so where the client's does. The state is BOOT_FAILED afterwards where there is no memory.
  */
 void bootstrap_offer(struct bootstrap *boot, const struct boot_offer *offer, const struct boot_key *key);
-/* In HAVE_OFFER: TRYING. `missing`, which outlives the handshake, is what the log says where that comes to nothing. */
+/* In HAVE_OFFER, which becomes TRYING. The log says `missing`, which outlives the handshake, where no datagram comes. */
 void bootstrap_try(struct bootstrap *boot, const char *missing);
 bool bootstrap_trying(const struct bootstrap *boot);
 /* In HAVE_OFFER or TRYING. */

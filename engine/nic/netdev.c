@@ -391,8 +391,8 @@ static socklen_t length_of(const union nic_address *address)
 }
 
 /*
- * A datagram socket that is connected to `to`, from `from` if that has a family and is ours; -1: no route, or none to be
- * had (errno). A socket of its own: connecting changes what a socket receives, and the route is looked up then.
+ * A datagram socket that is connected to `to`, from `from` if that has a family and is ours; -1: no route, or no
+ * socket (errno). It is one of its own, since connecting changes what a socket receives.
  */
 static int connect_to(const union nic_address *to, const union nic_address *from)
 {

@@ -66,9 +66,9 @@ int netdev_addresses(const char *filter, union nic_address *out, int max);
 void netdev_find_scope(const char *filter, union nic_address *address);
 
 /*
- * MTU of the route to `to`, from `from` if that has a family, as the kernel knows it now, path MTU discovery included. 0: no
- * route, or no socket to ask with (errno). Where the system does not tell: the interface's MTU, else NETDEV_MTU_UNKNOWN. `*by_itself`: what is sent there leaves from `from`, or that has no family, without
- * the kernel being told.
+ * MTU of the route to `to`, from `from` if that has a family, as the kernel knows it now, path MTU discovery
+ * included; where the system does not tell, the interface's MTU, else NETDEV_MTU_UNKNOWN. 0: no route, or no socket
+ * to ask with (errno). `*by_itself`: the kernel sends from `from` without being told, or `from` has no family.
  */
 uint32_t netdev_route_mtu(const union nic_address *to, const union nic_address *from, bool *by_itself);
 

@@ -32,12 +32,12 @@ enum {
 };
 
 /*
- * The address that datagrams to a peer leave from: the one that its handshake came to, or left from. A peer, or a firewall
- * in between, may know no other. A control message for sendmsg(), IP_PKTINFO or IPV6_PKTINFO; it costs 0.3 us, so none is
- * given where the kernel chooses that address by itself.
+ * Datagrams to a peer leave from the address that its handshake came to or left from: a firewall in between may know
+ * no other. This is the control message for sendmsg(), IP_PKTINFO or IPV6_PKTINFO. It costs 0.3 us a send, so there is
+ * none where the kernel chooses that address by itself.
  */
 struct udp_source {
-    uint32_t length; /* of what of `bytes` is used; 0: none is given */
+    uint32_t length; /* bytes in use; 0: there is none */
     _Alignas(struct cmsghdr) uint8_t bytes[CMSG_SPACE(sizeof(struct in6_pktinfo))];
 };
 

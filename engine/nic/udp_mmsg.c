@@ -213,8 +213,8 @@ static int send_one_by_one(struct nic_queue *queue, struct udp_send *send)
 }
 
 /*
- * A send whose source the kernel may not have taken: an address that is not ours any more, or a control message that this
- * system does not know. True: it has left without.
+ * A send whose source the kernel may have refused: the address is not ours any more, or this system does not know the
+ * control message. True: it has left without.
  */
 static bool send_without_source(struct nic_queue *queue, struct udp_send *send, int error)
 {
@@ -228,7 +228,8 @@ static bool send_without_source(struct nic_queue *queue, struct udp_send *send, 
     send->gone = true;
     peer->source.length = 0;
     peer->local.any.sa_family = AF_UNSPEC;
-    complain(queue, send, error, "sent from any address of this machine from now on, not from the one that the peer knows");
+    complain(queue, send, error, "from now on they leave from any address of this machine, not from the one that the peer "
+                                 "knows");
     return true;
 }
 

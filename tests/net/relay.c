@@ -8,8 +8,8 @@
  * tests slow. Corruption flips one bit of the UDP payload and clears the checksum (IPv4), so that
  * the packet gets past the kernel and the receiver's own checks must see it.
  *
- * With --firewall the second namespace is behind a stateful firewall: a UDP or TCP packet gets there only if one has left from
- * there with the same addresses and ports the other way round.
+ * With --firewall the second namespace is behind a stateful firewall: a UDP or TCP packet gets there only if one has
+ * left from there with the same addresses and ports the other way round.
  *
  * Prints "ready" once both devices are open, and one line of counts at SIGTERM or SIGINT. One
  * thread. The random numbers are seeded (--seed) but packet order is up to the kernel, so a seed

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peers of an engine in this process, played byte by byte (boot_wire.h, wire.h): both sides of a handshake, and the datagrams
- * that go with it. While such a peer waits, it steps the engine's side.
+ * Peers of an engine in this process, played byte by byte (boot_wire.h, wire.h): both sides of a handshake, and the
+ * datagrams that go with it. While such a peer waits, it steps the engine's side.
  */
 #ifndef UCCL_TEST_PLAYED_H
 #define UCCL_TEST_PLAYED_H

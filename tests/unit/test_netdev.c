@@ -199,7 +199,8 @@ Test(netdev, names_that_match_nothing_are_told)
 Test(netdev, route_mtu)
 {
     union nic_address v4 = parse("127.0.0.1"), v6 = parse("::1"),
-                      mapped = parse("::ffff:127.0.0.1"), second = parse("127.0.0.5"), strange = parse("192.0.2.1"), any = {0}, yes, no;
+                      mapped = parse("::ffff:127.0.0.1"), second = parse("127.0.0.5"), strange = parse("192.0.2.1"),
+                      any = {0}, yes, no;
 
     const union nic_address *rows[][3] = {
         {&v4, &any, &yes},    {&v4, &v4, &yes},         {&mapped, &any, &yes}, {&mapped, &mapped, &yes},

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A connect that succeeds has seen datagrams get across in both directions: engines in this process against servers that
- * are played here, whose datagrams come, come late, lie, or do not come.
+ * A connect succeeds when datagrams have got across both ways: engines in this process against servers that are played
+ * here, whose datagrams come, come late, lie, or do not come.
  */
 #include "played.h"
 
@@ -67,7 +67,7 @@ static void check_log(const struct played *server, int udp)
               strstr(last_warning, "UCCL_BACKEND"), "%s", last_warning);
 }
 
-/* A firewall passes TCP alone: both sides learn it when the time of the handshake is over, and the log names the ports. */
+/* A firewall passes TCP alone: when time is over both sides learn it, and the log names the ports. */
 BOTH(proof, no_datagram_comes_back)
 {
     uint8_t bytes[BOOT_MESSAGE_MAX];
