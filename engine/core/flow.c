@@ -311,12 +311,6 @@ static bool has_data(const struct flow *flow)
     return flow->active.head || sent_first_lost(&flow->sent);
 }
 
-/* Nothing is in flight that would be repeated, and so ask. */
-static bool is_quiet(const struct flow *flow)
-{
-    return !sent_oldest(&flow->sent);
-}
-
 static uint64_t earliest(const struct flow *flow)
 {
     uint64_t at = loss_deadline(flow), lanes_at = lanes_deadline(flow);
@@ -333,7 +327,7 @@ static uint64_t earliest(const struct flow *flow)
     if (flow->probe.ask_at_ns < at)
         at = flow->probe.ask_at_ns;
     if (expects_peer(flow)) {
-        uint64_t silence_at = silence_deadline(flow, is_quiet(flow), flow->probe.due);
+        uint64_t silence_at = silence_deadline(flow, flow->probe.due);
         if (silence_at < at)
             at = silence_at;
     }
@@ -399,7 +393,7 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
             flow_give_up(flow, true);
             return;
         }
-        if (silence_next_ask(flow, is_quiet(flow)) <= now_ns) {
+        if (silence_next_ask(flow) <= now_ns) {
             flow->probe.due |= PROBE_ASK;
             flow_wake(flow);
         }

@@ -31,11 +31,11 @@ void silence_overrun(struct flow *flow, uint64_t deadline_ns, uint64_t now_ns)
         flow->silence.since_ns += late_ns;
 }
 
-uint64_t silence_next_ask(const struct flow *flow, bool quiet)
+uint64_t silence_next_ask(const struct flow *flow)
 {
     if (is_unanswered(flow))
         return flow->silence.asked_ns + dead_ns(flow) / SILENCE_PARTS;
-    return quiet ? flow->last_rx_ns + dead_ns(flow) / SILENCE_QUIET : UINT64_MAX;
+    return flow->last_rx_ns + dead_ns(flow) / SILENCE_QUIET;
 }
 
 static uint64_t end(const struct flow *flow)
@@ -43,12 +43,10 @@ static uint64_t end(const struct flow *flow)
     return flow->silence.asks >= SILENCE_ASKS ? flow->silence.since_ns + dead_ns(flow) : UINT64_MAX;
 }
 
-uint64_t silence_deadline(const struct flow *flow, bool quiet, bool due)
+uint64_t silence_deadline(const struct flow *flow, bool due)
 {
-    bool unanswered = is_unanswered(flow);
-    if (!unanswered && !quiet)
-        return UINT64_MAX;
-    uint64_t ask_ns = due ? UINT64_MAX : silence_next_ask(flow, quiet), end_ns = unanswered ? end(flow) : UINT64_MAX;
+    uint64_t ask_ns = due ? UINT64_MAX : silence_next_ask(flow);
+    uint64_t end_ns = is_unanswered(flow) ? end(flow) : UINT64_MAX;
     return ask_ns < end_ns ? ask_ns : end_ns;
 }
 

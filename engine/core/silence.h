@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * When a silent peer is given up. Silence is our own running time since the first ask that the peer has not answered:
- * a probe where the flow is quiet, a retransmission, a packet that the NIC refused. The peer is dead after
+ * a probe, a retransmission, a packet that the NIC refused. The peer is dead after
  * UCCL_DEAD_PEER_MS of it with at least SILENCE_ASKS asks. Time in which this process did not run (stopped, debugged,
  * suspended) does not count: a timer that fires far too late tells of it.
  *
@@ -19,7 +19,7 @@ struct flow;
 enum {
     SILENCE_ASKS = 3,
     SILENCE_PARTS = 16, /* of UCCL_DEAD_PEER_MS: asks that count are so far apart, and so late a timer means a stop */
-    SILENCE_QUIET = 4,  /* after this part of it a quiet flow begins to ask */
+    SILENCE_QUIET = 4,  /* after this part of it the flow asks, even where a retransmission is to come later */
 };
 
 struct silence {
@@ -34,9 +34,9 @@ void silence_ask(struct flow *flow, uint64_t now_ns);
 void silence_overrun(struct flow *flow, uint64_t deadline_ns, uint64_t now_ns);
 /* Whether the peer is to be given up. */
 bool silence_is_death(const struct flow *flow, uint64_t now_ns);
-/* When a probe asks next: after a while of quiet, and again and again once something is not answered; else UINT64_MAX. */
-uint64_t silence_next_ask(const struct flow *flow, bool quiet);
+/* When a probe asks next: after a while of silence, and again and again once something is not answered. */
+uint64_t silence_next_ask(const struct flow *flow);
 /* The first thing that is to be done about silence: a probe, unless one is `due` already, or giving up. */
-uint64_t silence_deadline(const struct flow *flow, bool quiet, bool due);
+uint64_t silence_deadline(const struct flow *flow, bool due);
 
 #endif

@@ -120,6 +120,20 @@ Test(silence, it_asks_with_empty_pools, .init = duo_open)
     duo_assert_ended(send, UCCL_OK, 10);
 }
 
+/* Chunks are under way whose timeout is far longer than the peer may be silent. */
+Test(silence, it_does_not_wait_for_the_timeout)
+{
+    duo_defaults();
+    duo_params.dead_peer_ms = 100;
+    duo_params.rto_min_us = duo_params.rto_max_us = 10 * 1000 * 1000;
+    duo_open_as(false);
+    struct duo_request *send = duo_send(0, 10);
+    duo_run_deaf(0, 124 * MS);
+    cr_assert(!send->ended && duo_dead[0] == 0);
+    duo_run_deaf(0, 2 * MS); /* five quarters */
+    assert_dead(0, send);
+}
+
 /* The kernel takes nothing for long: each refusal was an ask that could not leave. */
 Test(silence, what_the_nic_refuses_asks_too, .init = duo_open)
 {
