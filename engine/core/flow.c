@@ -338,6 +338,7 @@ void flow_update_timer(struct flow *flow)
 {
     if (flow->dead)
         return;
+    assert(!flow->probe.due || queue_has(&flow->ready)); /* no deadline stands for what is due */
     uint64_t at = earliest(flow);
     if (at != UINT64_MAX && (!timer_armed(&flow->timer) || at < flow->timer.deadline_ns))
         timer_arm(&flow->core->wheel, &flow->timer, at);

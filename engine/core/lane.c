@@ -359,21 +359,30 @@ int lane_choose(struct flow *flow)
  * heard otherwise is broken: one side or the network has lost its state. When nothing is heard at all, which may
  * be since the window is full of what it has swallowed, it is given up later.
  */
-bool lane_try_repair(struct flow *flow, const struct chunk *chunk)
+static bool in_round(const struct flow *flow, const struct lane *lane)
+{
+    return lane->rounds && flow->core->now_ns < lane->round_ns + flow_probe_ns(flow);
+}
+
+bool lane_may_repair(struct flow *flow, uint16_t index)
 {
     enum { PATIENCE = 3 };
-    struct lane *lane = &flow->lanes.lanes[chunk->path];
-    uint64_t now_ns = flow->core->now_ns, limit = flow->core->params->path_repairs;
-    if (lane->rounds && now_ns < lane->round_ns + flow_probe_ns(flow))
+    const struct lane *lane = &flow->lanes.lanes[index];
+    uint64_t limit = flow->core->params->path_repairs;
+    if (in_round(flow, lane) || lane->rounds < (flow->last_rx_ns > lane->round_ns ? limit : PATIENCE * limit))
         return true;
-    if (lane->rounds >= (flow->last_rx_ns > lane->round_ns ? limit : PATIENCE * limit)) {
-        fence(flow, chunk->path);
-        return false;
-    }
+    fence(flow, index);
+    return false;
+}
+
+void lane_repairs(struct flow *flow, uint16_t index)
+{
+    struct lane *lane = &flow->lanes.lanes[index];
+    if (in_round(flow, lane))
+        return;
     if (lane->rounds++)
         flow->probe.due |= PROBE_ASK; /* is it the lane, or the peer? */
-    lane->round_ns = now_ns;
-    return true;
+    lane->round_ns = flow->core->now_ns;
 }
 
 void lanes_wrote(struct flow *flow, uint32_t packets)

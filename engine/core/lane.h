@@ -103,8 +103,10 @@ void lane_begin_work(struct flow *flow, uint16_t lane, struct core_msg *msg, uin
                      struct tx_desc *desc);
 /* The NIC did not take the last one, which had this cookie. */
 void lane_undo_work(struct flow *flow, uint64_t cookie);
-/* Before a repair over it. False: it has been silent for too long; it is being fenced, the chunk held. */
-bool lane_try_repair(struct flow *flow, const struct chunk *chunk);
+/* Before a repair over it. False: it has been silent for too long; it is being fenced, its chunks held. */
+bool lane_may_repair(struct flow *flow, uint16_t lane);
+/* A repair goes over it now. */
+void lane_repairs(struct flow *flow, uint16_t lane);
 /* A chunk of so many packets is written. */
 void lanes_wrote(struct flow *flow, uint32_t packets);
 /* Chunks that were written have been lost, as the order on their lanes shows. */

@@ -632,7 +632,7 @@ static struct chunk *first_repair(struct flow *flow)
             return chunk;
         if (!lane_takes(&flow->lanes, chunk->path, (uint32_t)__builtin_popcountll(repair_mask(chunk))))
             continue;
-        if (lane_try_repair(flow, chunk))
+        if (lane_may_repair(flow, chunk->path))
             return chunk;
         next = sent_first_lost(sent); /* its lane is being fenced: others of the list may be gone too */
     }
@@ -668,9 +668,11 @@ static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *
             wire_set_header_length(desc->buffer + i * WIRE_HEADER_BYTES, WIRE_HEADER_BYTES);
         break;
     }
-    if (chunk->placed)
+    if (chunk->placed) {
+        lane_repairs(flow, chunk->path);
         lane_begin_work(flow, chunk->path, chunk->kind == CHUNK_BULK ? chunk->bulk.msg : NULL,
                         (uint32_t)__builtin_popcountll(mask), desc);
+    }
     return true;
 }
 

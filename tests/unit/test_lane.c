@@ -171,6 +171,42 @@ Test(lane, a_silent_one_is_given_up_while_the_peer_lives)
         cr_assert_eq(lane(1, 0)->generation, 2);
 }
 
+/* So much time passes, in which side 0 talks and nothing arrives; its NIC finishes its work. */
+static void run_unheard(uint64_t ns)
+{
+    uint64_t until_ns = duo_now + ns;
+    do {
+        duo_transmit(0);
+        duo_drop(0);
+        for (unsigned i = 0; i < placing_packet_count; i++) {
+            if (!placing_packets[i].gone)
+                placing_lose(i);
+            placing_finish(i);
+        }
+        placing_packet_count = 0;
+    } while (duo_tick(0, until_ns));
+    duo_now = until_ns;
+}
+
+/* A window smaller than a chunk holds back the repair that begins a round; the probe of that round goes at its time. */
+Test(lane, a_repair_that_is_held_back_holds_no_probe_back)
+{
+    struct duo_request *send, *receive;
+    placing_setup(1);
+    duo_params.path_repairs = 100; /* the lane is not given up */
+    duo_open_as(false);
+    placing_warm_up();
+    start(&send, &receive);
+    run_unheard(620 * MS); /* timeouts have become rare */
+    cc_set_window(&duo_flow[0]->cc, 2048);
+    duo_send(1, 10);
+    cr_assert_gt(duo_transmit(1), 0);
+    duo_deliver(1); /* the peer lives, and dies */
+    run_unheard(1255 * MS);
+    cr_assert_eq(duo_dead[0], 1, "%u asks", duo_flow[0]->silence.asks);
+    cr_assert_geq(duo_flow[0]->silence.asks, SILENCE_PARTS - 1);
+}
+
 Test(lane, a_full_window_still_says_that_a_path_is_fenced)
 {
     struct duo_request *sends[16], *receives[16];
