@@ -121,6 +121,8 @@ void conn_fail(struct conn *conn, int32_t status)
     conn->status = status;
     conn_fail_parts(conn, status);
     conn_fail_sends(conn, status);
+    if (!conn->flow->dead) /* else place_flow_dead() */
+        place_peer_ended(conn, UINT64_MAX); /* those withdrawn before: their END is dropped below */
     conn_fail_recvs(conn, status, conn->flow->dead ? HOLD_FENCE : HOLD_DRAIN);
     forget_due(conn);
     conn->fin_due = false;

@@ -496,6 +496,28 @@ Test(place, closing_waits_for_writes_under_way)
     duo_assert_ended(send, UCCL_ECLOSED, 0);
 }
 
+/* The peer does not know the connection, and says so before it has heard that a receive was cancelled. */
+Test(place, a_cancelled_receive_does_not_wait_for_a_peer_that_has_gone)
+{
+    placing_open(1);
+    placing_warm_up();
+    core_conn_close(duo_core[0], duo_conn[0][1], 0, duo_now); /* never heard of: it ends without a word */
+    struct duo_request *receive = duo_post(1, 1, CORE_RECV, SIZE);
+    cr_assert_gt(duo_transmit(1), 0);
+    cr_assert_gt(receive->msg.grant_slot, 0);
+    duo_deliver(1);
+    core_cancel(duo_core[1], &receive->msg, duo_now);
+    duo_events(1);
+    cr_assert_not(receive->ended);
+    cr_assert_gt(duo_transmit(0), 0); /* GONE */
+    duo_deliver(0);
+    duo_assert_ended(receive, UCCL_ECANCELED, 0);
+    cr_assert(duo_failed[1] == 1 && duo_failed_status[1] == UCCL_ECLOSED);
+    cr_assert_eq(duo_flow[1]->place.free_count, duo_params.grants);
+    placing_run(5 * MS);
+    duo_assert_rest();
+}
+
 Test(place, past_the_linger_a_close_fences)
 {
     struct duo_request *send, *receive;
