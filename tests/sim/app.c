@@ -643,8 +643,10 @@ void app_check(struct world *world)
     const struct options *options = world->options;
     if (options->halt_ns != UINT64_MAX && options->halt_ns < options->limit_ns) {
         uint64_t bound_ns = options->halt_ns + options->halts * options->halt_gap_ns +
-                            (options->params.dead_peer_ms * 5 / 4 + 50) * NS_PER_MS + /* it is asked after a quarter */
-                            options->path_stall_ns; /* what comes late postpones the verdict */
+                            /* what its NIC was given before, and what comes late, postpone the verdict */
+                            options->nic_work_ns + options->path_stall_ns +
+                            (options->params.dead_peer_ms * 5 / 4 + 10) * NS_PER_MS + /* it is asked after a quarter */
+                            options->nic_drain_ns; /* what was granted ends when its queue pairs are fenced */
         if (world->dead_end_max_ns > world->start_ns + bound_ns)
             world_fail(world, "a request outlived its peer by %.3f ms",
                        (double)(world->dead_end_max_ns - world->start_ns - options->halt_ns) / 1e6);

@@ -173,7 +173,6 @@ void placing_orphan(struct options *options, struct rng *rng)
     options->nic_work_ns = 1u << (26 + rng_below(rng, 4));
     options->nic_drain_ns = 48 * NS_PER_MS;
     options->halt_ns = rng_below(rng, 200 * NS_PER_MS);
-    options->path_stall_ns = 1000u * NS_PER_MS; /* what comes so late postpones the verdict */
     options->paths_reliable = rng_below(rng, 2);
     options->expect_dead = true;
     options->placed = false;
