@@ -435,8 +435,9 @@ void world_create(struct world *world, const char *scenario, const struct option
     world->rng.state = seed;
     world->app_rng.state = seed ^ UINT64_C(0x5deece66d);
     world->now_ns = world->start_ns = rng_next(&world->rng) >> 16; /* clocks begin anywhere */
-    if (options->wrap)
-        world->now_ns = world->start_ns = (world->start_ns >> 36 << 36) - rng_below(&world->rng, 10 * NS_PER_MS);
+    if (options->wrap) /* just before some such time, and never before 0 */
+        world->now_ns = world->start_ns =
+            (((world->start_ns >> 36) + 1) << 36) - rng_below(&world->rng, 10 * NS_PER_MS);
     world->end_count = options->ends;
     for (unsigned i = 0; i < world->end_count; i++) {
         struct end *end = &world->ends[i];
