@@ -503,15 +503,19 @@ static int udp_peer_add(struct nic_queue *queue, const struct nic_host *host,
     int32_t index;
     int status;
 
-    if (address->length != UDP_ADDRESS_BYTES || address->bytes[0] != NIC_ADDRESS_UDP) {
+    if (address->bytes[0] != NIC_ADDRESS_UDP) {
         LOG_ERR("the peer does not use UDP (its address is of kind %u): set the same UCCL_BACKEND on both "
                 "sides", address->bytes[0]);
+        return UCCL_EPROTO;
+    }
+    memcpy(&port, address->bytes + 1, sizeof port);
+    if (address->length != UDP_ADDRESS_BYTES || port == 0) { /* nothing can be sent to port 0 */
+        LOG_WARNING("the peer's UDP address makes no sense: %u bytes, port %u", address->length, ntohs(port));
         return UCCL_EPROTO;
     }
     status = find_route(queue, host, &peer);
     if (status != 0)
         return status;
-    memcpy(&port, address->bytes + 1, sizeof port);
     if (queue->v6)
         peer.address.v6.sin6_port = port;
     else

@@ -443,3 +443,16 @@ BOTH(garbage_and_dead_ports_do_no_harm)
     free_message(msg);
     close_pair(pair);
 }
+
+BOTH(addresses_that_make_no_sense)
+{
+    static const struct nic_queue_address wrong[] = {
+        {3, {NIC_ADDRESS_UDP, 0, 0}}, {2, {NIC_ADDRESS_UDP, 5}}, {4, {NIC_ADDRESS_UDP, 5, 5, 5}}, {3, {NIC_ADDRESS_VERBS, 5, 5}}};
+    struct pair *pair = open_pair(io, address);
+    struct nic_host host = {.address = address_of(address)};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        uint32_t destination, bytes;
+        cr_assert_eq(nic_udp_ops.peer_add(pair->queues[0], &host, &wrong[i], &destination, &bytes), UCCL_EPROTO, "%zu", i);
+    }
+    close_pair(pair);
+}
