@@ -535,6 +535,12 @@ static void step_connect(struct bootstrap *boot)
  */
 static void step_exchange(struct bootstrap *boot)
 {
+    /* a server that has left or rejects us late will not hear READY: its connection would be one with nobody */
+    bool unsaid = !boot->server && boot->state == BOOT_FINISHING && boot->tx_end - boot->tx_begin == BOOT_READY_BYTES;
+    if (unsaid && receive(boot))
+        handle_message(boot);
+    if (boot->state == BOOT_FAILED)
+        return;
     int send_errno = flush(boot);
     bool awaits = awaited(boot)->kind != BOOT_NONE;
     if (awaits || send_errno != 0) {

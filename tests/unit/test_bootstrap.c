@@ -1244,6 +1244,28 @@ Test(bootstrap, reject_instead_of_ready)
     bootstrap_free(client.boot);
 }
 
+/* Its OFFER is here, but it has closed: READY would be a connection with nobody. */
+Test(bootstrap, a_server_that_left_is_sent_no_ready)
+{
+    int raw;
+    struct side client = face_raw(false, PLENTY_MS, &raw);
+    struct boot_offer theirs = make_offer(2, 8);
+    uint8_t bytes[2 * BOOT_MESSAGE_MAX];
+    size_t length = greeting(bytes, FROM_SERVER);
+    send_all(raw, bytes, length + offer(bytes + length, FROM_SERVER, &theirs));
+    wait_for(client.boot, POLLIN);
+    cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_NEED_OFFER);
+    bootstrap_offer(client.boot, &client.offer, NULL);
+    cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_HAVE_OFFER);
+    shutdown(raw, SHUT_WR);
+    wait_for(client.boot, POLLIN);
+    bootstrap_accept_offer(client.boot);
+    cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_FAILED);
+    cr_assert_eq(bootstrap_status(client.boot), UCCL_EPROTO, "%s", logged.text);
+    bootstrap_free(client.boot);
+    close(raw);
+}
+
 /* In every state, also twice; the first reason stays. */
 Test(bootstrap, reject_in_any_state)
 {
