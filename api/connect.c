@@ -1,107 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listen handles, and connecting to what they name. A handshake is run by whoever waits for it. Between the calls of a
- * never-blocking connect the handle's state bytes say which one it is. Handles travel between machines, so these bytes
- * may be anybody's: they hold no pointer, and name a connect only together with a number drawn for it.
+ * Connecting to what a handle names. A handshake is run by whoever waits for it. Between the calls of a never-blocking
+ * connect the handle's state bytes say which one it is. Handles travel between machines, so these bytes may be
+ * anybody's: they hold no pointer, and name a connect only together with a number drawn for it.
  */
 #include "objects.h"
 
 #include "bootstrap.h"
-#include "fault.h"
+#include "handle.h"
 #include "log.h"
-#include "nic/netdev.h"
+#include "race.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-
-/* ---- handles --------------------------------------------------------------------------------- */
-
-/*
- * Layout of uccl_handle.listener: version, family (4 or 6), port, address, scope. The scope, which is the number of
- * an interface here, is 0 in a listener's handle: that goes to other machines. It says where a link-local address is
- * that was given by uccl_handle_from_address().
- */
-enum { HANDLE_VERSION = 1, HANDLE_ADDRESS = 4, HANDLE_SCOPE = 20 };
-
-void handle_put(struct uccl_handle *handle, const union nic_address *address)
-{
-    uint8_t *at = handle->listener;
-    memset(handle, 0, sizeof *handle);
-    at[0] = HANDLE_VERSION;
-    if (address->any.sa_family == AF_INET6) {
-        at[1] = 6;
-        memcpy(at + 2, &address->v6.sin6_port, 2);
-        memcpy(at + HANDLE_ADDRESS, &address->v6.sin6_addr, 16);
-        memcpy(at + HANDLE_SCOPE, &address->v6.sin6_scope_id, 4);
-    } else {
-        at[1] = 4;
-        memcpy(at + 2, &address->v4.sin_port, 2);
-        memcpy(at + HANDLE_ADDRESS, &address->v4.sin_addr, 4);
-    }
-}
-
-static bool handle_get(const struct uccl_handle *handle, union nic_address *address)
-{
-    const uint8_t *at = handle->listener;
-    memset(address, 0, sizeof *address);
-    if (at[0] != HANDLE_VERSION || (at[1] != 4 && at[1] != 6))
-        return false;
-    if (at[1] == 6) {
-        address->v6.sin6_family = AF_INET6;
-        memcpy(&address->v6.sin6_port, at + 2, 2);
-        memcpy(&address->v6.sin6_addr, at + HANDLE_ADDRESS, 16);
-        memcpy(&address->v6.sin6_scope_id, at + HANDLE_SCOPE, 4);
-    } else {
-        address->v4.sin_family = AF_INET;
-        memcpy(&address->v4.sin_port, at + 2, 2);
-        memcpy(&address->v4.sin_addr, at + HANDLE_ADDRESS, 4);
-    }
-    return true;
-}
-
-socklen_t address_length(const union nic_address *address)
-{
-    return address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
-}
-
-void address_text(const union nic_address *address, char *out, size_t size)
-{
-    char host[INET6_ADDRSTRLEN + 24] = "?", port[8] = "?";
-    getnameinfo(&address->any, address_length(address), host, sizeof host, port, sizeof port,
-                NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(out, size, address->any.sa_family == AF_INET6 ? "[%s]:%s" : "%s:%s", host, port);
-}
-
-UCCL_API int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle *out)
-{
-    if (!host || !out || port == 0)
-        return UCCL_EINVAL;
-    CANCEL_LATER;
-    char service[8];
-    snprintf(service, sizeof service, "%u", port);
-    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV}, *found;
-    errno = 0;
-    int failed = getaddrinfo(host, service, &hints, &found);
-    if (failed) {
-        char why[FAULT_TEXT];
-        int error = errno; /* of what the resolver did last: without a descriptor no name is known */
-        bool ran_out = failed == EAI_MEMORY || (error && fault_error(error) == UCCL_ENOMEM);
-        LOG_ERR("cannot resolve '%s': %s", host,
-                ran_out ? fault_text(failed == EAI_MEMORY ? ENOMEM : error, why) : gai_strerror(failed));
-        return ran_out ? UCCL_ENOMEM : UCCL_EADDR;
-    }
-    union nic_address address;
-    memset(&address, 0, sizeof address);
-    memcpy(&address, found->ai_addr, found->ai_addrlen);
-    freeaddrinfo(found);
-    handle_put(out, &address);
-    return UCCL_OK;
-}
 
 /* ---- a connect under way --------------------------------------------------------------------- */
 
@@ -117,13 +32,13 @@ enum { BEGIN_ANEW = 1 };
 struct connecting {
     struct connecting *next;      /* of the engine, under its lock */
     struct uccl_engine *engine;
-    struct bootstrap *boot;       /* NULL: it could not be started */
+    struct race race;             /* between the addresses of the listener, up to its HELLO; then over: */
+    struct bootstrap *boot;       /* with the winner. NULL: none yet, or it could not be started again */
     struct peer *peer;
     struct uccl_conn *conn;       /* in place, but not the application's before READY has left */
     struct peer_flow *home;       /* its flow, once it is in place: READY waits until that is proven */
-    union nic_address named;      /* what the handle says */
-    union nic_address address;    /* the same, with the scope that it has here */
-    uint64_t deadline_ns;
+    uint8_t named[sizeof((struct uccl_handle *)0)->listener]; /* what the handle says */
+    union nic_address address;    /* the winner's */
     uint32_t conn_id;
     bool has_id;
     uint8_t peer_id[16];          /* where it meets: */
@@ -151,6 +66,7 @@ static void unlink_connecting(struct connecting *c)
 static void connecting_forget(struct connecting *c)
 {
     bootstrap_free(c->boot);
+    race_end(&c->race);
     free(c);
 }
 
@@ -165,23 +81,10 @@ static void connecting_free(struct connecting *c)
         peer_put(&engine->peers, c->peer);
     pthread_mutex_unlock(&engine->lock);
     bootstrap_free(c->boot);
+    race_end(&c->race);
     if (c->conn)
         conn_abandon(c->conn);
     free(c);
-}
-
-static int connecting_start(struct connecting *c)
-{
-    return bootstrap_connect(&c->address, c->engine->id, 0, c->deadline_ns, NULL, &c->boot);
-}
-
-static bool same_host(const union nic_address *a, const union nic_address *b)
-{
-    if (a->any.sa_family != b->any.sa_family)
-        return false;
-    return a->any.sa_family == AF_INET6
-               ? memcmp(&a->v6.sin6_addr, &b->v6.sin6_addr, sizeof a->v6.sin6_addr) == 0
-               : a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
 }
 
 /*
@@ -192,7 +95,7 @@ static bool same_host(const union nic_address *a, const union nic_address *b)
 static bool another_meets(const struct connecting *c)
 {
     for (const struct connecting *other = c->engine->connecting; other; other = other->next) {
-        if (other != c && other->meets && same_host(&other->address, &c->address) &&
+        if (other != c && other->meets && address_same_host(&other->address, &c->address) &&
             memcmp(other->peer_id, bootstrap_peer_id(c->boot), sizeof other->peer_id) == 0)
             return true;
     }
@@ -335,7 +238,10 @@ static void client_done(struct connecting *c)
     pthread_mutex_unlock(&c->engine->lock);
 }
 
-/* Each reason to begin again counts once: `begun_anew`, `afresh`. Without `boot` afterwards where it fails. */
+/*
+ * Goes back to the winner. Each reason to begin again counts once: `begun_anew`, `afresh`. Without `boot` afterwards
+ * where it fails.
+ */
 static int connecting_again(struct connecting *c)
 {
     bootstrap_free(c->boot);
@@ -345,13 +251,25 @@ static int connecting_again(struct connecting *c)
         peer_put(&c->engine->peers, c->peer);
     c->peer = NULL;
     pthread_mutex_unlock(&c->engine->lock);
-    return connecting_start(c);
+    return bootstrap_connect(&c->address, c->engine->id, c->race.target.listener, c->race.deadline_ns,
+                             c->race.attempts[c->race.winner].fault, &c->boot);
+}
+
+/* A step before there is a winner. */
+static int connecting_race(struct connecting *c)
+{
+    int error = race_step(&c->race, clock_now_ns(), &c->boot);
+    if (!error)
+        c->address = c->race.target.addresses[c->race.winner];
+    return error;
 }
 
 /* One step. UCCL_EAGAIN: wait, for the socket or for another connect. 0: a state further, or connected (`*done`). */
 static int connecting_advance(struct connecting *c, bool *done)
 {
     int error = UCCL_OK;
+    if (c->race.winner < 0)
+        return connecting_race(c);
     switch (bootstrap_step(c->boot, clock_now_ns())) {
     case BOOT_NEED_OFFER:
         pthread_mutex_lock(&c->engine->lock);
@@ -400,29 +318,30 @@ static int connecting_step(struct connecting *c)
     do
         error = connecting_advance(c, &done);
     while (!error && !done);
-    if (error && error != UCCL_EAGAIN && c->boot)
+    if (error == UCCL_EAGAIN)
+        return error;
+    if (error && c->boot)
         bootstrap_reject(c->boot, error);
+    race_tell(&c->race, error);
     return error;
 }
 
-static int connecting_new(struct uccl_engine *engine, const union nic_address *address, int timeout_ms,
+static int connecting_new(struct uccl_engine *engine, const struct uccl_handle *handle, int timeout_ms,
                           struct connecting **out)
 {
+    struct handle_target target;
+    if (!handle_get(handle, &target))
+        return UCCL_EINVAL;
     struct connecting *c = calloc(1, sizeof *c);
     if (!c)
         return UCCL_ENOMEM;
     free_abandoned(engine);
     uint64_t limit_ms = timeout_ms > 0 ? (uint64_t)timeout_ms : engine->params.connect_ms;
     c->engine = engine;
-    c->named = c->address = *address;
-    netdev_find_scope(engine->params.socket_ifname, &c->address);
+    memcpy(c->named, handle->listener, sizeof c->named);
     c->asked_ns = clock_now_ns();
-    c->deadline_ns = c->asked_ns + limit_ms * 1000000;
-    int error = connecting_start(c);
-    if (error) {
-        free(c);
-        return error;
-    }
+    race_init(&c->race, &target, engine->id, engine->params.socket_ifname, c->asked_ns,
+              c->asked_ns + limit_ms * 1000000);
     pthread_mutex_lock(&engine->lock);
     c->next = engine->connecting;
     engine->connecting = c;
@@ -490,11 +409,9 @@ static struct connecting *pending_claim(const struct uccl_handle *handle)
     uint64_t expected = state.nonce;
     if (!atomic_compare_exchange_strong(&pending[slot].nonce, &expected, (uint64_t)PENDING_CLAIMED))
         return NULL;
-    union nic_address address;
     struct connecting *c = pending[slot].connecting;
     /* the nonce alone names it; the rest tells a handle that somebody has patched together */
-    if (pending[slot].generation == state.generation && handle_get(handle, &address) &&
-        memcmp(&address, &c->named, sizeof address) == 0)
+    if (pending[slot].generation == state.generation && memcmp(handle->listener, c->named, sizeof c->named) == 0)
         return c;
     atomic_store_explicit(&pending[slot].nonce, state.nonce, memory_order_release);
     return NULL;
@@ -565,11 +482,8 @@ static bool has_state(const struct uccl_handle *handle)
 static int connecting_of(struct uccl_engine *engine, const struct uccl_handle *handle, int timeout_ms,
                          struct connecting **out)
 {
-    union nic_address address;
-    if (!handle_get(handle, &address))
-        return UCCL_EINVAL;
     if (!has_state(handle))
-        return connecting_new(engine, &address, timeout_ms, out);
+        return connecting_new(engine, handle, timeout_ms, out);
     struct connecting *c = pending_claim(handle);
     if (!c)
         return UCCL_EINVAL;
@@ -583,6 +497,10 @@ static int connecting_of(struct uccl_engine *engine, const struct uccl_handle *h
 
 static void wait_for_step(const struct connecting *c)
 {
+    if (c->race.winner < 0) {
+        race_wait(&c->race);
+        return;
+    }
     if (bootstrap_trying(c->boot)) {
         uint64_t look_ns = clock_now_ns() + TRY_NS, end_ns = bootstrap_deadline(c->boot);
         thread_wait(c->home->thread, &c->home->life, FLOW_UNPROVEN, look_ns < end_ns ? look_ns : end_ns);

@@ -5,6 +5,7 @@
  */
 #include "objects.h"
 
+#include "handle.h"
 #include "log.h"
 
 #include <errno.h>

@@ -13,6 +13,7 @@
 
 #include "bootstrap.h"
 #include "fault.h"
+#include "handle.h"
 #include "log.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -27,6 +29,7 @@ enum {
     HANDSHAKES_MAX = 256,
     HANDSHAKES_SHARE = 64, /* what one host may hold when others want some */
     BACKLOG = 1024,
+    ADDRESSES_MAX = 256,   /* of this machine, to choose from */
     ACCEPT_AGAIN_MS = 50,  /* after an accept for which there was no descriptor */
     FULL_AGAIN_MS = 20,    /* until the table is looked at again for whom to drop */
 };
@@ -49,6 +52,7 @@ struct uccl_listener {
     struct uccl_engine *engine;
     int fd;
     uint16_t port;
+    uint64_t nonce;         /* in its handle and in its HELLOs; not 0 */
     pthread_mutex_t lock;   /* one thread accepts at a time */
     bool closed;
     bool exhausted;         /* the last accept found no descriptor or memory: not at once again */
@@ -79,9 +83,72 @@ static int listen_on(union nic_address *address, uint64_t connect_ms, int *out)
     return 0;
 }
 
-static uint16_t *port_of(union nic_address *address)
+/* The socket, on `device`'s address or, below 0, on all of them; `*address` becomes the one that it has. Logged. */
+static int open_socket(const struct uccl_engine *engine, int device, uint16_t port, union nic_address *address, int *fd)
 {
-    return address->any.sa_family == AF_INET6 ? &address->v6.sin6_port : &address->v4.sin_port;
+    if (device < 0) {
+        memset(address, 0, sizeof *address);
+        address->v6.sin6_family = AF_INET6;
+    }
+    *address_port(address) = htons(port);
+    int failed = listen_on(address, engine->params.connect_ms, fd);
+    if (failed == EAFNOSUPPORT && device < 0) { /* IPv6 is off */
+        memset(address, 0, sizeof *address);
+        address->v4.sin_family = AF_INET;
+        address->v4.sin_port = htons(port);
+        failed = listen_on(address, engine->params.connect_ms, fd);
+    }
+    if (failed) {
+        char text[96], why[FAULT_TEXT];
+        address_text(address, text, sizeof text);
+        LOG_ERR("cannot listen on %s: %s", text, fault_text(failed, why));
+        return failed == EADDRINUSE || failed == EADDRNOTAVAIL || failed == EACCES ? UCCL_EADDR : fault_error(failed);
+    }
+    return UCCL_OK;
+}
+
+static bool is_among(const union nic_address *address, const union nic_address *others, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (address_same_host(address, &others[i]))
+            return true;
+    }
+    return false;
+}
+
+/*
+ * The addresses that others may try, the device's own first: those of this machine that the socket covers. Without the
+ * number of the interface, which means nothing on another machine.
+ */
+static int offer_addresses(const struct uccl_engine *engine, int device, const union nic_address *own,
+                           const union nic_address *bound, union nic_address out[ADDRESSES_MAX])
+{
+    int count = 1, all;
+    union nic_address more[ADDRESSES_MAX];
+    out[0] = *own;
+    all = device < 0 ? engine->nic->addresses(engine->device, more, ADDRESSES_MAX) : 0;
+    if (all < 0)
+        return all;
+    for (int i = 0; i < all && count < ADDRESSES_MAX; i++) {
+        bool covered = bound->any.sa_family == AF_INET6 || more[i].any.sa_family == AF_INET;
+        if (covered && !is_among(&more[i], out, count))
+            out[count++] = more[i];
+    }
+    for (int i = 0; i < count; i++) {
+        if (out[i].any.sa_family == AF_INET6)
+            out[i].v6.sin6_scope_id = 0;
+    }
+    return count;
+}
+
+static int draw_nonce(uint64_t *nonce)
+{
+    if (getrandom(nonce, sizeof *nonce, 0) != sizeof *nonce) {
+        LOG_ERR("cannot draw a number for a listener: getrandom: %s", strerror(errno));
+        return UCCL_EIO;
+    }
+    *nonce += *nonce == 0;
+    return UCCL_OK;
 }
 
 UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct uccl_handle *handle,
@@ -93,41 +160,30 @@ UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct 
         return UCCL_EFORKED;
     CANCEL_LATER;
     struct uccl_device properties;
-    union nic_address advertised, address;
-    int error = engine->nic->device(engine->device, device < 0 ? 0 : device, &properties, &advertised);
+    union nic_address own, bound, offered[ADDRESSES_MAX];
+    int error = engine->nic->device(engine->device, device < 0 ? 0 : device, &properties, &own);
     if (error)
         return error;
-    if (device < 0) {
-        memset(&address, 0, sizeof address);
-        address.v6.sin6_family = AF_INET6;
-    } else {
-        address = advertised;
-    }
-    *port_of(&address) = htons(port);
     struct uccl_listener *listener = calloc(1, sizeof *listener);
     if (!listener)
         return UCCL_ENOMEM;
-    int failed = listen_on(&address, engine->params.connect_ms, &listener->fd);
-    if (failed == EAFNOSUPPORT && device < 0) { /* IPv6 is off */
-        memset(&address, 0, sizeof address);
-        address.v4.sin_family = AF_INET;
-        address.v4.sin_port = htons(port);
-        failed = listen_on(&address, engine->params.connect_ms, &listener->fd);
-    }
-    if (failed) {
-        char text[96], why[FAULT_TEXT];
-        address_text(&address, text, sizeof text);
-        LOG_ERR("cannot listen on %s: %s", text, fault_text(failed, why));
+    bound = own;
+    error = open_socket(engine, device, port, &bound, &listener->fd);
+    if (error) {
         free(listener);
-        return failed == EADDRINUSE || failed == EADDRNOTAVAIL || failed == EACCES ? UCCL_EADDR : fault_error(failed);
+        return error;
+    }
+    int count = offer_addresses(engine, device, &own, &bound, offered);
+    error = count < 0 ? count : draw_nonce(&listener->nonce);
+    if (error) {
+        close(listener->fd);
+        free(listener);
+        return error;
     }
     listener->engine = engine;
-    listener->port = ntohs(*port_of(&address));
+    listener->port = ntohs(*address_port(&bound));
     pthread_mutex_init(&listener->lock, NULL);
-    *port_of(&advertised) = htons(listener->port);
-    if (advertised.any.sa_family == AF_INET6)
-        advertised.v6.sin6_scope_id = 0; /* our number of the interface: it means nothing elsewhere */
-    handle_put(handle, &advertised);
+    handle_put(handle, listener->nonce, htons(listener->port), offered, (unsigned)count);
     pthread_mutex_lock(&engine->lock);
     listener->next = engine->listeners;
     engine->listeners = listener;
@@ -272,7 +328,7 @@ static bool accept_newcomer(struct uccl_listener *listener)
     }
     listener->exhausted = false;
     uint64_t deadline_ns = newcomer.since_ns + engine->params.connect_ms * 1000000;
-    if (bootstrap_serve(fd, engine->id, 0, deadline_ns, &newcomer.boot))
+    if (bootstrap_serve(fd, engine->id, listener->nonce, deadline_ns, &newcomer.boot))
         return false;
     newcomer.source = source_of(newcomer.boot);
     listener->newcomer = newcomer;

@@ -96,9 +96,6 @@ static inline bool inherited(const struct uccl_engine *engine)
 void keep_closed(struct uccl_engine *engine, void *object);
 
 /* connect.c */
-void handle_put(struct uccl_handle *handle, const union nic_address *address);
-socklen_t address_length(const union nic_address *address);
-void address_text(const union nic_address *address, char *out, size_t size);
 /* Whether there is a way to all queues that a peer offers. It may take seconds, so it is asked without a lock. */
 int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer);
 /* Milliseconds until then, for poll(). */

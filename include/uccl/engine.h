@@ -267,9 +267,10 @@ struct uccl_handle {
 
 /*
  * Listens for connections on `device`'s address (device -1: every address of the machine, and the
- * handle names that of device 0) and TCP `port` (0: any free one). UCCL_EADDR: address or port in
- * use or not ours; UCCL_ENODEV, UCCL_ENOMEM. Where that is a link-local IPv6 address, who connects to the handle takes
- * the best of its own interfaces that has one and that UCCL_SOCKET_IFNAME admits.
+ * handle names up to eight of them, that of device 0 first) and TCP `port` (0: any free one). UCCL_EADDR: address or
+ * port in use or not ours; UCCL_ENODEV, UCCL_ENOMEM. A handle is for this listener, not for the next one on its port.
+ * Where it names a link-local IPv6 address, who connects takes the best of its own interfaces that has one and that
+ * UCCL_SOCKET_IFNAME admits.
  */
 int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct uccl_handle *handle,
                 uccl_listener **out);
@@ -281,21 +282,24 @@ uint16_t uccl_listener_port(const uccl_listener *listener);
 int uccl_listener_close(uccl_listener *listener);
 
 /*
- * A handle for a listener known by host (name, IPv4 or IPv6 address) and port; a link-local address may name the
- * interface (fe80::1%eth0), and the handle is then for this machine alone. May block in the
- * resolver when `host` is a name. UCCL_EADDR: does not resolve; UCCL_ENOMEM.
+ * A handle for a listener known by host (name, IPv4 or IPv6 address, also in brackets) and port; of a name it has all
+ * addresses, up to eight. A link-local address may name the interface (fe80::1%eth0), and the handle is then for this
+ * machine alone. May block in the resolver when `host` is a name. UCCL_EADDR: does not resolve; UCCL_ENOMEM.
  */
 int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle *out);
 
 /*
- * Connects to the listener of `handle`. With `timeout_ms` 0 the call never blocks: UCCL_EAGAIN means
- * call again with the same handle (its state bytes carry the progress); any other result is final
- * and clears them. To give up in between: uccl_connect_cancel(). One thread at a time per handle. UCCL_EINVAL, with the
- * handle as it was: its state bytes are not zero, and not those of a connect of `engine` to this listener that is under
- * way (cancel does nothing then). At most 4096 such connects are under way in a process (UCCL_ENOMEM).
- * A connect succeeds when datagrams have got across both ways. UCCL_ETIMEDOUT when `timeout_ms` has passed (0 and below:
- * the parameter UCCL_CONNECT_MS), also where a firewall passes TCP alone (the log names the ports); UCCL_EREFUSED,
- * UCCL_EPROTO, UCCL_EADDR, UCCL_ENOMEM, UCCL_EPEERDEAD, UCCL_ECLOSED.
+ * Connects to the listener of `handle`, by the first of its addresses that leads there: the next one is tried 100 ms
+ * after the one before, or once one has failed (RFC 8305), with a descriptor for each.
+ * With `timeout_ms` 0 the call never blocks: UCCL_EAGAIN means call again with the same handle (its state bytes carry
+ * the progress); any other result is final and clears them. To give up in between: uccl_connect_cancel(). One thread at
+ * a time per handle. UCCL_EINVAL, with the handle as it was: it is none, or of another version; or its state bytes are
+ * not zero, and not those of a connect of `engine` to this listener that is under way (cancel does nothing then). At
+ * most 4096 such connects are under way in a process (UCCL_ENOMEM).
+ * UCCL_ETIMEDOUT when `timeout_ms` (if it is above 0; else the parameter UCCL_CONNECT_MS) has passed, also where TCP
+ * passes but no datagram comes back, as behind some firewalls (the log names the ports): a connection has seen that
+ * datagrams get across. UCCL_EREFUSED (also: another listener than the handle's answers), UCCL_EPROTO, UCCL_EADDR,
+ * UCCL_ENOMEM, UCCL_EPEERDEAD, UCCL_ECLOSED. Where all addresses fail, the error that says most.
  */
 int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out);
 void uccl_connect_cancel(struct uccl_handle *handle);

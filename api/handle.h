@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Listen handles: where a listener can be reached, in bytes that travel between machines. They may be anybody's, so
+ * they are read here alone, and checked.
+ */
+#ifndef UCCL_HANDLE_H
+#define UCCL_HANDLE_H
+
+#include "nic/nic.h"
+#include "uccl/engine.h"
+
+enum { HANDLE_ADDRESSES_MAX = 8 };
+
+struct handle_target {
+    uint64_t listener; /* nonce that its HELLO shows; 0: who made the handle knew none */
+    unsigned count;    /* from 1 */
+    union nic_address addresses[HANDLE_ADDRESSES_MAX]; /* best first, with the port */
+};
+
+/*
+ * Writes a handle of `count` addresses, best first; `port` in network byte order. What does not fit is left out, the
+ * last first; neither family takes the other's half. An interface number, where one is given, stays in the handle.
+ */
+void handle_put(struct uccl_handle *handle, uint64_t listener, in_port_t port, const union nic_address *addresses,
+                unsigned count);
+/* False (logged): no handle of this version. */
+bool handle_get(const struct uccl_handle *handle, struct handle_target *out);
+
+socklen_t address_length(const union nic_address *address);
+in_port_t *address_port(union nic_address *address);
+bool address_same_host(const union nic_address *a, const union nic_address *b);
+void address_text(const union nic_address *address, char *out, size_t size);
+
+#endif
