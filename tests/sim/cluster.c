@@ -6,6 +6,7 @@
 #include "request.h"
 #include "seam.h"
 
+#include "../../api/handle.h"
 #include "../../api/objects.h"
 
 #include <assert.h>
@@ -18,6 +19,7 @@ enum {
     DEAD_ATTEMPTS = 3,          /* where the network may be out for good */
     ACCEPT_MS = 20,
     HELLO_MS = 3000,
+    FOUND_MS = 2000,            /* an address among others is, by then */
     SETTLE_NS = 100000000,
     WATCH_NS = 7000000,         /* well above the longest lease */
     WATCH_PREEMPTS = 64,        /* who is preempted more often may be slower than that */
@@ -264,10 +266,42 @@ static void end_conn(uccl_conn *conn, uint64_t way)
         machine_fail("closing returned %d", error);
 }
 
+/* An address that is not the listener's: of another node, whose listener has the same port, or of nobody. */
+static uint32_t wrong_address(const struct node *server)
+{
+    uint32_t some = cluster_random(cluster.options.nodes);
+    switch (cluster_random(3)) {
+    case 0:
+        return some == server->index ? SOCKETS_SILENT : ADDRESS_FIRST + some;
+    case 1:
+        return SOCKETS_SILENT + some;
+    default:
+        return ADDRESS_FIRST + cluster.options.nodes + some; /* a host without this port */
+    }
+}
+
+/* The server's handle as it would be if its host had more addresses, most of which lead elsewhere. */
+static void add_addresses(const struct node *server, struct uccl_handle *handle)
+{
+    struct handle_target target;
+    if (!handle_get(handle, &target) || target.count != 1)
+        machine_fail("node %u: its handle does not name its address", server->index);
+    unsigned count = 1 + cluster_random(HANDLE_ADDRESSES_MAX);
+    union nic_address own = target.addresses[0], addresses[HANDLE_ADDRESSES_MAX];
+    for (unsigned i = 0; i < count; i++) {
+        addresses[i] = own;
+        addresses[i].v4.sin_addr.s_addr = htonl(wrong_address(server));
+    }
+    addresses[cluster_random(count)] = own;
+    handle_put(handle, target.listener, htons(LISTEN_PORT), addresses, count);
+}
+
 /* Connects in one of the ways that there are. */
 static int try_connect(struct node *node, const struct node *server, uccl_conn **out)
 {
     struct uccl_handle handle = server->handle;
+    if (cluster.options.several_addresses)
+        add_addresses(server, &handle);
     if (cluster_random(2))
         return uccl_connect(node->engine, &handle, 1 + (int)cluster_random(3000), out);
     bool gives_up = cluster_random(8) == 0;
@@ -307,7 +341,12 @@ static void connector_main(void *argument)
             break;
         if (relation->attempts == ATTEMPTS_MAX)
             machine_fail("node %u gives up on connecting to node %u", relation->client, relation->server);
+        uint64_t begun_ns = machine.now_ns;
         int error = try_connect(node, server, &conn);
+        if (cluster.options.several_addresses && error && error != UCCL_EAGAIN &&
+            (error != UCCL_ETIMEDOUT || machine.now_ns - begun_ns > UINT64_C(1000000) * FOUND_MS))
+            machine_fail("node %u does not find node %u among several addresses: %d", relation->client,
+                         relation->server, error);
         machine_note("connect", relation->client, relation->server, (uint64_t)(int64_t)error);
         if (!error) {
             struct session *session = cluster_session(relation);

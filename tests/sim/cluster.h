@@ -54,6 +54,7 @@ struct cluster_options {
     uint64_t crash_ns;           /* between two */
     uint64_t down_ns;            /* longest time until a restart */
     unsigned relistens;          /* times that each node closes its listener and listens again */
+    bool several_addresses;      /* handles name other hosts beside the listener's, and addresses of nobody */
     bool expect_dead;            /* the network is out for longer than UCCL_DEAD_PEER_MS */
 
     unsigned hostile;            /* node hostile - 1 lies to all others; 0: none */

@@ -317,6 +317,16 @@ static void set_relisten(struct cluster_options *options, struct rng *rng)
     options->relistens = 1 + rng_below(rng, 8);
 }
 
+/* Hosts with several addresses, some of which are other hosts' too, or lead nowhere. */
+static void set_addresses(struct cluster_options *options, struct rng *rng)
+{
+    set_handshakes(options, rng);
+    options->sockets.silent_ppm = 0;
+    options->sockets.delay_ns = 1u << (10 + rng_below(rng, 14));
+    options->params.connect_ms = 3000;
+    options->several_addresses = true;
+}
+
 static void set_slow_receiver(struct cluster_options *options, struct rng *rng)
 {
     options->recv_gap_ns = 1u << (18 + rng_below(rng, 5));
@@ -584,6 +594,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-drift", set_drift),
     SCENARIO("engines-handshakes", set_handshakes),
     SCENARIO("engines-relisten", set_relisten),
+    SCENARIO("engines-addresses", set_addresses),
     SCENARIO("engines-slow-receiver", set_slow_receiver),
     SCENARIO("engines-refuse", set_refuse),
     SCENARIO("engines-self", set_self),

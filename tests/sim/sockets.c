@@ -354,7 +354,7 @@ int sim_connect(int fd, const struct sockaddr *address, socklen_t length)
     end->port = net.next_port++;
     end->peer_address = ntohl(((const struct sockaddr_in *)(const void *)address)->sin_addr.s_addr);
     end->peer_port = port_of(address);
-    if (machine_random(1000000) >= net.options.silent_ppm) {
+    if (end->peer_address < SOCKETS_SILENT && machine_random(1000000) >= net.options.silent_ppm) {
         struct message *syn = message(SYN, fd - FD_FIRST, -1, 0, 0);
         syn->address = end->peer_address;
         syn->port = end->peer_port;

@@ -13,6 +13,9 @@ struct sockets_options {
     uint32_t silent_ppm;    /* a connection that never gets an answer */
 };
 
+/* From this IPv4 address on (host order) nobody ever answers, no router either. */
+static const uint32_t SOCKETS_SILENT = 0xc6120000; /* 198.18.0.0 */
+
 /* `find` gives the living process of an IPv4 address (host order), or NULL. */
 void sockets_begin(const struct sockets_options *options, struct process *(*find)(uint32_t address),
                    uint32_t (*address_of)(const struct process *process));
