@@ -3,7 +3,7 @@
  * One end of a connection that does as it is told, for tests that need what the tools never do:
  * stay idle, close with data under way, receive into a buffer of another size.
  *
- *   endpoint listen PORT STEP...            endpoint connect HOST PORT STEP...
+ *   endpoint listen PORT[/DEVICE] STEP...   endpoint connect HOST PORT STEP...
  *   endpoint offer FILE STEP...             endpoint take FILE STEP...    by the handle, through a file
  *
  * Steps, in order:  send:N  recv:N   post a message or receive of N bytes
@@ -14,7 +14,7 @@
  *                   keep:FILE        use the buffer of the last receive waited for for other things before
  *                                    there is such a file: nobody else may write to it
  *                   close            close the connection, and say how long it took
- * Contents of message k are checked. Prints a line for each step that ends. Exit status 0 when all
+ * Who connects says to whom, and after how many milliseconds. Contents of message k are checked. Prints a line for each step that ends. Exit status 0 when all
  * went as told, else 1. UCCL_CONNECT_MS limits the connection.
  */
 #include <stdio.h>
@@ -210,7 +210,7 @@ static int step(struct endpoint *e, const char *text)
     return report(text, UCCL_EINVAL);
 }
 
-/* Listens on device 0; the file is there with the whole handle or not at all. */
+/* Listens on all devices; the file is there with the whole handle or not at all. */
 static int offer(struct endpoint *e, const char *file)
 {
     char unfinished[4096];
@@ -228,18 +228,24 @@ static int offer(struct endpoint *e, const char *file)
     return report("accept", error);
 }
 
+static int connect_to(struct endpoint *e, struct uccl_handle *handle)
+{
+    char peer[96] = "";
+    long start = now_ms();
+    int error = uccl_connect(e->engine, handle, -1, &e->conn);
+    if (error == 0)
+        uccl_conn_peer(e->conn, peer, sizeof peer);
+    printf("peer %s after %ld ms\n", peer, now_ms() - start);
+    return report("connect", error);
+}
+
 static int take(struct endpoint *e, const char *file)
 {
     struct uccl_handle handle;
     FILE *from = fopen(file, "r");
     if (!from || fread(&handle, sizeof handle, 1, from) != 1 || fclose(from) != 0)
         return report(file, UCCL_EIO);
-    int error = uccl_connect(e->engine, &handle, -1, &e->conn);
-    char peer[96] = "";
-    if (error == 0)
-        uccl_conn_peer(e->conn, peer, sizeof peer);
-    printf("peer %s\n", peer);
-    return report("connect", error);
+    return connect_to(e, &handle);
 }
 
 static int establish(struct endpoint *e, int argc, char **argv, int *first_step)
@@ -249,8 +255,9 @@ static int establish(struct endpoint *e, int argc, char **argv, int *first_step)
     int error;
 
     if (argc > 2 && strcmp(argv[1], "listen") == 0) {
+        const char *device = strchr(argv[2], '/');
         *first_step = 3;
-        error = uccl_listen(e->engine, -1, (uint16_t)atoi(argv[2]), &handle, &listener);
+        error = uccl_listen(e->engine, device ? atoi(device + 1) : -1, (uint16_t)atoi(argv[2]), &handle, &listener);
         if (error)
             return report("listen", error);
         error = uccl_accept(listener, -1, &e->conn);
@@ -260,9 +267,7 @@ static int establish(struct endpoint *e, int argc, char **argv, int *first_step)
     if (argc > 3 && strcmp(argv[1], "connect") == 0) {
         *first_step = 4;
         error = uccl_handle_from_address(argv[2], (uint16_t)atoi(argv[3]), &handle);
-        if (error == 0)
-            error = uccl_connect(e->engine, &handle, -1, &e->conn);
-        return report("connect", error);
+        return error ? report("handle_from_address", error) : connect_to(e, &handle);
     }
     if (argc > 2 && (strcmp(argv[1], "offer") == 0 || strcmp(argv[1], "take") == 0)) {
         *first_step = 3;
