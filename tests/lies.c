@@ -444,6 +444,22 @@ static unsigned invent_of_flow(struct liar *liar, uint8_t *at)
     }
 }
 
+/* The last lie of a flow: a farewell, and behind it what a flow that is over must not hear. */
+static size_t invent_farewell(struct liar *liar, uint8_t out[LIE_BYTES_MAX])
+{
+    size_t length = WIRE_HEADER_BYTES;
+    length += wire_put_flow(out + length, &(struct wire_flow){FLOW_CLOSED});
+    length += wire_put_demand(out + length, &(struct wire_demand){liar->target + (1u << 30)});
+    length += invent_ack(liar, out + length);
+    out[AT_FLAGS] = 0;
+    out[AT_COUNT] = 1;
+    out[AT_INDEX] = 0;
+    put(out + AT_HEADER_LENGTH, length, 2);
+    put(out + AT_PATH_SEQ, get(out + AT_PATH_SEQ, 4) + 1, 4);
+    seal(out, length);
+    return length;
+}
+
 static unsigned invent_frame(struct liar *liar, uint8_t *at, size_t *payload)
 {
     struct liar_conn *conn;
@@ -494,6 +510,8 @@ size_t liar_invent(struct liar *liar, size_t bytes_max, uint8_t out[LIE_BYTES_MA
         return 0;
     size_t header_length = WIRE_HEADER_BYTES, payload = 0;
     memcpy(out, liar->header, WIRE_HEADER_BYTES);
+    if (below(liar, 4096) == 0) /* seldom: the other ends all that it could lie about */
+        return invent_farewell(liar, out);
     unsigned single = below(liar, 2);
     for (unsigned i = single ? 1 : 1 + below(liar, FRAMES_MAX); i > 0; i--) {
         if (header_length + payload + WIRE_ACK_BYTES_MAX + PAYLOAD_MAX > (bytes_max < LIE_BYTES_MAX ? bytes_max : LIE_BYTES_MAX))

@@ -223,6 +223,7 @@ static void await_grant(struct flow *flow)
 {
     struct pacer *pacer = &flow->core->pacer;
     const struct credit_rx *rx = &flow->credit_rx;
+    assert(!flow->dead);
     detach(pacer, flow);
     append(pacer, flow,
            rx->granted_bytes < rx->demand_bytes    ? CREDIT_WANTING
