@@ -296,10 +296,10 @@ int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle
  * a time per handle. UCCL_EINVAL, with the handle as it was: it is none, or of another version; or its state bytes are
  * not zero, and not those of a connect of `engine` to this listener that is under way (cancel does nothing then). At
  * most 4096 such connects are under way in a process (UCCL_ENOMEM).
- * UCCL_ETIMEDOUT when `timeout_ms` (if it is above 0; else the parameter UCCL_CONNECT_MS) has passed, also where TCP
- * passes but no datagram comes back, as behind some firewalls (the log names the ports): a connection has seen that
- * datagrams get across. UCCL_EREFUSED (also: another listener than the handle's answers), UCCL_EPROTO, UCCL_EADDR,
- * UCCL_ENOMEM, UCCL_EPEERDEAD, UCCL_ECLOSED. Where all addresses fail, the error that says most.
+ * A connect succeeds when datagrams have got across both ways. UCCL_ETIMEDOUT when `timeout_ms` has passed (0 and below:
+ * the parameter UCCL_CONNECT_MS), also where a firewall passes TCP alone (the log names the ports). UCCL_EREFUSED (also:
+ * another listener than the handle's answers), UCCL_EPROTO, UCCL_EADDR, UCCL_ENOMEM, UCCL_EPEERDEAD, UCCL_ECLOSED. Where
+ * all addresses fail, the error that says most.
  */
 int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out);
 void uccl_connect_cancel(struct uccl_handle *handle);

@@ -184,7 +184,7 @@ BOTH(api_collected, is_not_collected_again)
     is_gone(send);
     IS(uccl_wait(first, 1, NULL), UCCL_ETIMEDOUT);
     for (unsigned i = 0; i < 2; i++)
-        end_of(post_send(pair.conn[0], "yz" + i, 1), 0);
+        end_of(post_send(pair.conn[0], &"yz"[i], 1), 0);
     end_of(first, 0);
     end_of(second, 0);
     cr_assert(memcmp(byte, "yz", 2) == 0, "a late cancel has hit another request");
