@@ -312,6 +312,8 @@ void conn_linger_over(struct conn *conn)
         return;
     }
     conn->state = CONN_OVER;
+    if (conn->fin_sends_said)
+        gone_await_fin(conn);
     conn->status = is_silent(conn) ? UCCL_ETIMEDOUT : UCCL_OK;
     conn->flow->closing--;
     flow_conn_event(conn);

@@ -30,9 +30,22 @@ unsigned gone_room(const struct flow *flow)
     return GONE_IDS - flow->gone.count;
 }
 
+void gone_await_fin(const struct conn *conn)
+{
+    conn->flow->gone.fins[conn->local_id % GONE_FINS] = (struct gone_fin){conn->fin_seq, conn->local_id, true};
+}
+
+static bool fin_on_its_way(const struct flow *flow, uint32_t id)
+{
+    const struct gone_fin *fin = &flow->gone.fins[id % GONE_FINS];
+    return fin->used && fin->id == id && !sent_is_acked(&flow->sent, fin->seq);
+}
+
 void gone_answer(struct flow *flow, uint32_t id)
 {
     struct gone *gone = &flow->gone;
+    if (fin_on_its_way(flow, id))
+        return;
     if (gone->count && gone->ids[(gone->first + gone->count - 1) % GONE_IDS] == id)
         return; /* several frames of one packet */
     if (gone->count == GONE_IDS)

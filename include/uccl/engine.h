@@ -335,9 +335,10 @@ int uccl_conn_close_async(uccl_conn *conn, uccl_request **out);
 /*
  * Ends a connection without lingering. Its pending requests, sends too, end with UCCL_ECANCELED: at once, but that a
  * request whose buffer a NIC may still access ends when that is over (at most a fifth of a second, and the time in which queue
- * pairs drain, later); until it has ended its buffer is in use. The peer is told, once; its requests end with UCCL_ECLOSED. The
- * handle is invalid afterwards; the requests are tested or waited for as ever. After uccl_conn_close_async() it cuts the
- * linger time short, and the request of that ends soon.
+ * pairs drain, later); until it has ended its buffer is in use. The peer is told, once; its requests end with UCCL_ECLOSED, but
+ * its sends that have been received whole succeed, unless uccl_close() follows before the peer has been told. The handle
+ * is invalid afterwards; the requests are tested or waited for as ever. After uccl_conn_close_async() it cuts the linger
+ * time short, and the request of that ends soon.
  * Waits for room where the ring is full, for no peer.
  */
 int uccl_conn_abort(uccl_conn *conn);

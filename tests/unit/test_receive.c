@@ -341,6 +341,66 @@ Test(gone, a_heard_connection_says_goodbye, .init = duo_open)
     cr_assert_eq(duo_flow[1]->gone.count, 0);
 }
 
+/* Side 1 receives a message and aborts, and its CREDIT and FIN are lost. Side 0 sends one more, which is stale. */
+static void abort_and_lose_fin(struct duo_request *sends[2])
+{
+    struct duo_request *recv = duo_recv(1, 100);
+    sends[0] = duo_send(0, 100);
+    duo_transmit(0);
+    duo_deliver(0);
+    duo_assert_ended(recv, UCCL_OK, 100);
+    core_conn_close(duo_core[1], duo_conn[1][0], 0, duo_now);
+    duo_transmit(1);
+    duo_drop(1);
+    cr_assert(duo_tick(1, duo_now) && duo_ended[1] == 1);
+    sends[1] = duo_send(0, 100);
+    duo_transmit(0);
+    duo_deliver(0);
+    cr_assert_eq(stale(), 1);
+}
+
+/* An abort does not wait until its FIN is acked: the send that it has received succeeds even so. */
+Test(gone, it_does_not_overtake_a_fin, .init = open_with_part)
+{
+    struct duo_request *sends[2];
+    abort_and_lose_fin(sends);
+    cr_assert_eq(duo_flow[1]->gone.count, 0);
+    duo_transmit(1);
+    duo_deliver(1);
+    cr_assert(!sends[0]->ended && !sends[1]->ended);
+    duo_run(500 * MS);
+    duo_assert_ended(sends[0], UCCL_OK, 100);
+    duo_assert_ended(sends[1], UCCL_ECLOSED, 0);
+    cr_assert(duo_failed[0] == 1 && duo_failed_status[0] == UCCL_ECLOSED);
+    duo_assert_rest();
+}
+
+/* Meanwhile other ids are answered, even one that shares its place. Its own is answered once the FIN is acked. */
+Test(gone, a_fin_on_its_way_stands_for_its_own_id, .init = open_with_part)
+{
+    struct duo_request *sends[2];
+    static const uint32_t others[] = {UNKNOWN_ID, HOME_ID + GONE_FINS};
+    abort_and_lose_fin(sends);
+    uint64_t seq = duo_flow[1]->sack.cumulative;
+    for (unsigned i = 0; i < 2; i++) {
+        begin();
+        add(FRAME_FIN, HOME_ID);
+        add(FRAME_FIN, others[i]);
+        cr_assert(receive(seq + i));
+        cr_assert_eq(duo_flow[1]->gone.count, i + 1);
+        cr_assert_eq(duo_flow[1]->gone.ids[i], others[i]);
+    }
+    begin();
+    packet_header += wire_put_ack(packet + packet_header,
+                                  &(struct wire_ack){.number = 1,
+                                                     .window_kb = 1024,
+                                                     .cumulative = (uint32_t)duo_flow[1]->sent.next_seq});
+    add(FRAME_FIN, HOME_ID);
+    cr_assert(receive(seq + 2));
+    cr_assert_eq(duo_flow[1]->gone.count, 3);
+    cr_assert_eq(duo_flow[1]->gone.ids[2], HOME_ID);
+}
+
 Test(gone, it_is_not_answered, .init = open_with_part)
 {
     begin();
