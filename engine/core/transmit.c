@@ -560,7 +560,8 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
     train.count_max = datagrams_within(train.datagram_bytes, window > used ? window - used : 0,
                                        train.count_max);
     begin_datagram(&train);
-    bool acks = flow->ack_pending || flow->lanes.frames_due;
+    /* GONE fails parts of messages: what has arrived of them is acked in front of it */
+    bool acks = flow->ack_pending || flow->lanes.frames_due || flow->gone.count;
     if (acks)
         put_ack(flow, &train, now_ns);
     if (flow->lanes.frames_due) {

@@ -401,6 +401,22 @@ Test(gone, a_fin_on_its_way_stands_for_its_own_id, .init = open_with_part)
     cr_assert_eq(duo_flow[1]->gone.ids[2], HOME_ID);
 }
 
+/* GONE fails parts of messages. An ACK in front of it ends those that have arrived, though earlier acks were lost. */
+Test(gone, an_ack_goes_before_it, .init = open_with_part)
+{
+    begin();
+    add(FRAME_FIN, UNKNOWN_ID);
+    cr_assert(receive(0));
+    duo_flow[1]->ack_pending = duo_flow[1]->ack_now = false; /* an ack has gone alone, as it does without a buffer */
+    cr_assert_eq(duo_transmit(1), 1);
+    struct wire_packet parsed;
+    cr_assert(wire_parse(duo_queue[1][0].bytes, duo_queue[1][0].length, crc32c_portable, &parsed));
+    const struct wire_frame *frame = wire_next_frame(&parsed);
+    cr_assert(frame && frame->kind == FRAME_ACK && frame->ack.cumulative == 1);
+    frame = wire_next_frame(&parsed);
+    cr_assert(frame && frame->kind == FRAME_GONE && frame->gone.id == UNKNOWN_ID);
+}
+
 Test(gone, it_is_not_answered, .init = open_with_part)
 {
     begin();
