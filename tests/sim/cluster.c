@@ -323,6 +323,8 @@ static void check_connect_error(const struct relation *relation, int error)
     bool hurt = options->crashes || options->sockets.silent_ppm || options->expect_dead || options->relistens;
     if (error == UCCL_EAGAIN || error == UCCL_ETIMEDOUT || is_hostile_relation(relation))
         return;
+    if (error == UCCL_ECLOSED && options->close_early) /* by the server, before a datagram of it had come */
+        return;
     if (!hurt || (error != UCCL_EREFUSED && error != UCCL_EPROTO && error != UCCL_EPEERDEAD &&
                   error != UCCL_ECLOSED && error != UCCL_EIO))
         machine_fail("node %u cannot connect to node %u: %d", relation->client, relation->server, error);
@@ -608,6 +610,8 @@ static void kill_sides(struct node *node)
         for (unsigned i = 0; i < 2; i++) {
             struct side *side = &session->sides[i];
             unsigned index = i ? session->relation->server : session->relation->client;
+            if (index == node->index && side->state == SIDE_OVER)
+                side->muted = true;
             if (index != node->index || side->state == SIDE_OVER || side->killed)
                 continue;
             if (side->state != SIDE_ABSENT) {

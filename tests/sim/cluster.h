@@ -99,6 +99,7 @@ struct side {
     uint8_t state;
     bool failed;                 /* the connection takes no more messages */
     bool killed;                 /* its process was */
+    bool muted;                  /* its process was when it had been closed: perhaps before the other side was told */
     bool aborted;                /* at `aborted_ns`: its requests end soon afterwards */
     uint64_t aborted_ns;
     unsigned calls;              /* under way on the connection, beside close */

@@ -286,7 +286,7 @@ static void check_time(const struct side *side, const struct pending *pending, i
     if (status != UCCL_EPEERDEAD || pending->ended_unseen)
         return;
     const struct side *other = &side->session->sides[!side->index];
-    if (!other->killed && !cluster.options.expect_dead && !cluster_hostile(side->session))
+    if (!other->killed && !other->muted && !cluster.options.expect_dead && !cluster_hostile(side->session))
         machine_fail("session %u: a living peer is called dead", side->session->index);
     uint64_t dead_ns = side->node->params.dead_peer_ms * 1000000;
     if (machine.now_ns - pending->posted_ns > 2 * dead_ns + DEAD_LATE_NS && other->killed &&
@@ -655,7 +655,7 @@ static bool excused(const struct session *session, unsigned sender, unsigned kin
     case UCCL_ECLOSED:
         return other->close_ns != UINT64_MAX || other->failed || other->killed || other->state == SIDE_ABSENT;
     case UCCL_EPEERDEAD:
-        return other->killed || cluster.options.expect_dead;
+        return other->killed || other->muted || cluster.options.expect_dead;
     default:
         return false;
     }
