@@ -178,8 +178,10 @@ end_groups() {
 stop() {
     [ $stopped = no ] || return
     stopped=yes
-    hunt_end=$(($(now) < hunt_end ? $(now) : hunt_end))
-    end=$(($(now) + 4000 < end ? $(now) + 4000 : end))
+    # no substitution of commands here: bash 5.2 may be in the middle of parsing another one
+    local ms=$((${EPOCHREALTIME/[.,]/} / 1000))
+    hunt_end=$((ms < hunt_end ? ms : hunt_end))
+    end=$((ms + 4000 < end ? ms + 4000 : end))
     end_groups TERM
 }
 trap stop TERM INT HUP

@@ -2,9 +2,9 @@
 /* What packets may do, whoever wrote them: the table of frames, answers for unknown connections, proof of the peer's address. */
 #include "duo.h"
 
-TestSuite(receive, .timeout = 20);
-TestSuite(gone, .timeout = 20);
-TestSuite(probe, .timeout = 20);
+TestSuite(receive, .timeout = 60);
+TestSuite(gone, .timeout = 60);
+TestSuite(probe, .timeout = 60);
 TestSuite(answers, .timeout = 60);
 
 enum { PART_ID = 100, PART_REMOTE = 101, UNKNOWN_ID = 200, HOME_ID = 1 };
