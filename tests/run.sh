@@ -262,6 +262,7 @@ run_part() {
         joined build-asan || return
         # Criterion takes a leak for a pass unless the process aborts
         ASAN_OPTIONS=abort_on_error=1:detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+        LSAN_OPTIONS=print_suppressions=0:suppressions=$PWD/tests/lsan.supp \
             TEST_SHORT=1 suites sanitize build-asan unit sim mem integration -- -t 3
         ;;
     stress)
