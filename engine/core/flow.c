@@ -435,20 +435,26 @@ void flow_fail(struct flow *flow, int32_t status)
     queue_append(&core->flow_events, &flow->event);
 }
 
+/* Nothing but probes goes to an address that is not proven (probe.h), so nobody there is told. */
+static void bid_farewell(struct flow *flow)
+{
+    if (!probe_proven(&flow->probe))
+        return;
+    flow->farewell_due = true;
+    queue_append(&flow->core->ready, &flow->ready);
+}
+
 void flow_give_up(struct flow *flow, bool tell)
 {
     COUNT(flow->core->counters, peers_dead, 1);
     flow_fail(flow, UCCL_EPEERDEAD);
-    flow->farewell_due = tell;
     if (tell)
-        queue_append(&flow->core->ready, &flow->ready);
+        bid_farewell(flow);
 }
 
 void flow_on_late(struct flow *flow, const struct wire_packet *packet)
 {
     bool asks = packet->flags & WIRE_SEQUENCED || packet->current.kind == FRAME_PROBE;
-    if (flow->status != UCCL_EPEERDEAD || !asks || !probe_proven(&flow->probe))
-        return;
-    flow->farewell_due = true;
-    queue_append(&flow->core->ready, &flow->ready);
+    if (flow->status == UCCL_EPEERDEAD && asks)
+        bid_farewell(flow);
 }

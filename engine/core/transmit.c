@@ -447,6 +447,14 @@ static void ack_leaves(struct flow *flow, uint16_t path)
     flow->ack_repeats = false;
 }
 
+/* One datagram that is not repeated, begun. */
+static struct train scratch_train(struct core *core)
+{
+    struct train train = {.buffer = scratch(core), .datagram_bytes = SCRATCH_BYTES, .count_max = 1};
+    begin_datagram(&train);
+    return train;
+}
+
 /* A packet without a sequence number, which is not repeated. */
 static void describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, uint16_t path,
                                 struct tx_desc *desc, uint64_t now_ns)
@@ -478,8 +486,7 @@ static void describe_ack(struct flow *flow, uint8_t *buffer, uint32_t bytes, str
 static bool send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
-    struct train train = {.buffer = scratch(core), .datagram_bytes = SCRATCH_BYTES, .count_max = 1};
-    begin_datagram(&train);
+    struct train train = scratch_train(core);
     put_ack(flow, &train, now_ns);
     end_datagram(core, &train);
     describe_ack(flow, train.buffer, train.header, desc, now_ns);
@@ -492,10 +499,9 @@ static bool send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 static bool send_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
-    struct train train = {.buffer = scratch(core), .datagram_bytes = SCRATCH_BYTES, .count_max = 1};
+    struct train train = scratch_train(core);
     uint16_t path = path_choose(&flow->paths, probe_avoids(&flow->probe));
     probe_leaves(&flow->probe, path);
-    begin_datagram(&train);
     train.header += probe_put(flow, train_at(&train) + train.header, now_ns);
     end_datagram(core, &train);
     describe_unnumbered(flow, train.buffer, train.header, path, desc, now_ns);
@@ -506,8 +512,7 @@ static bool send_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 static bool send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
-    struct train train = {.buffer = scratch(core), .datagram_bytes = SCRATCH_BYTES, .count_max = 1};
-    begin_datagram(&train);
+    struct train train = scratch_train(core);
     train.header += wire_put_flow(train_at(&train) + train.header, &(struct wire_flow){FLOW_CLOSED});
     end_datagram(core, &train);
     describe_unnumbered(flow, train.buffer, train.header, path_choose(&flow->paths, -1), desc, now_ns);

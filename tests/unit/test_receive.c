@@ -622,8 +622,14 @@ Test(probe, an_address_that_never_answers, .init = open_unproven)
     duo_run_deaf(0, 300 * MS);
     cr_assert_eq(duo_ended[0], 1);
     core_conn_announce(duo_core[0], duo_conn[0][1], duo_now);
-    duo_run_deaf(0, 1010 * MS);
-    cr_assert_eq(duo_dead[0], 1);
+    while (duo_dead[0] == 0) {
+        duo_transmit(0);
+        only_probes(0);
+        duo_drop(0);
+        cr_assert(duo_tick(0, duo_now + 1010 * MS));
+    }
+    duo_transmit(0);
+    cr_assert_eq(only_probes(0), 0, "no farewell either");
     cr_assert(duo_failed[0] == DUO_CONNS - 1 && duo_failed_status[0] == UCCL_EPEERDEAD);
     cr_assert_eq(core_deadline(duo_core[0]), UINT64_MAX);
 }
