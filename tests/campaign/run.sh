@@ -17,6 +17,7 @@ within seconds of SIGTERM or SIGINT. The exit status is 0 only when nothing fail
 --scenario NAME   only this one
 --jobs J          processors to use; without it all
 --fuzz PERCENT    of the processors for the fuzzers (25); 0: none, 100: no simulator
+--fuzzers NAMES   only these, comma-separated, of: bootstrap, core, handle, hostile, wire
 --keep FOLDER     where findings and logs go (a new folder in TMPDIR); nothing else is written
 END
 }
@@ -28,14 +29,14 @@ die() {
 
 # ---- arguments ------------------------------------------------------------------------------
 
-minutes='' seeds_from='' scenario='' jobs=$(nproc) fuzz_percent=25 keep=''
+minutes='' seeds_from='' scenario='' jobs=$(nproc) fuzz_percent=25 fuzzers_wanted='' keep=''
 while [ $# -gt 0 ]; do
     case $1 in
     -h | --help)
         usage
         exit 0
         ;;
-    --minutes | --seeds-from | --scenario | --jobs | --fuzz | --keep)
+    --minutes | --seeds-from | --scenario | --jobs | --fuzz | --fuzzers | --keep)
         [ $# -ge 2 ] || die "$1 takes a value"
         case $1 in
         --minutes) minutes=$2 ;;
@@ -43,6 +44,7 @@ while [ $# -gt 0 ]; do
         --scenario) scenario=$2 ;;
         --jobs) jobs=$2 ;;
         --fuzz) fuzz_percent=$2 ;;
+        --fuzzers) fuzzers_wanted=$2 ;;
         --keep) keep=$2 ;;
         esac
         shift 2
@@ -113,7 +115,12 @@ if ! "${command[@]}" --list >"$keep/scenarios" 2>"$keep/logs/loader"; then
 fi
 fuzzers=()
 for file in "$HERE"/bin/fuzz_*; do
-    [ ! -x "$file" ] || fuzzers+=("${file##*/fuzz_}")
+    name=${file##*/fuzz_}
+    [ ! -x "$file" ] || [[ -n $fuzzers_wanted && ,$fuzzers_wanted, != *,$name,* ]] || fuzzers+=("$name")
+done
+IFS=, read -ra wanted <<<"$fuzzers_wanted"
+for name in "${wanted[@]}"; do
+    [ -x "$HERE/bin/fuzz_$name" ] || die "--fuzzers: there is no fuzzer $name"
 done
 
 # ---- how it is shared -----------------------------------------------------------------------
