@@ -14,7 +14,7 @@ parameters_fresh() {
 # every UCCL_ parameter that a page speaks of exists
 parameters_named_exist() {
     local name unknown=0
-    for name in $(grep -ohE '\bUCCL_[A-Z][A-Z_]+[A-Z]\b' "$SOURCE"/README.md "$SOURCE"/docs/*.md | sort -u); do
+    for name in $(grep -ohE '\bUCCL_[A-Z][A-Z_]+[A-Z]\b' "$SOURCE"/*.md "$SOURCE"/docs/*.md | sort -u); do
         grep -q "\"${name#UCCL_}\"" "$SOURCE/engine/defs/params.def" && continue
         grep -qwr "$name" "$SOURCE/include" "$SOURCE/engine" "$SOURCE/api" && continue
         echo "$name is in the documentation and nowhere else"
@@ -26,7 +26,7 @@ parameters_named_exist() {
 # links between pages lead somewhere
 links_lead() {
     local page link broken=0
-    for page in "$SOURCE"/README.md "$SOURCE"/docs/*.md; do
+    for page in "$SOURCE"/*.md "$SOURCE"/docs/*.md; do
         for link in $(grep -oE '\]\([^)#:]+' "$page" | cut -c 3-); do
             [ -e "$(dirname "$page")/$link" ] || { echo "$page: $link leads nowhere"; broken=1; }
         done
