@@ -1,44 +1,49 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks the library in named ways (mutants.txt) and shows that the simulator catches each.
+"""Breaks the product in named ways (mutants.txt) and shows that the tests catch each.
 
-usage: tests/mutation.sh [--check] [--list] [--jobs N] [--build DIR] [NAME...]
+usage: tests/mutation.sh [--check | --list] [--jobs N] [--changed BASE] [--minutes M] [--search] [NAME...]
 
-Builds the simulator once in build-mutation (-O1, assertions on), and sees that it passes unbroken what is to
-catch the mutants. A mutant is one source file compiled anew and
-linked before the archive that holds the original. It is caught when a scenario that mutants.txt names for
-it fails: an assertion, a checker, a hang. When none does, all scenarios are tried, and what catches it
-then is told, but it counts as missed: the file is to say what catches it. A mutant whose old lines are not in the
-source exactly once fails. Last line: "N passed, N failed".
+Each worker has a copy of the source in build-mutation/worker-N, and a build (-O1, assertions on). For a mutant it
+edits the copy, builds what is named to catch the mutant, and runs that. The mutant is caught when a simulator
+scenario or a test of Meson's that mutants.txt names for it fails: an assertion, a check, a hang. A mutant that
+nothing named catches counts as missed, and so does one whose old lines are not in the source exactly once. The tests
+that are named run once without a mutant first, and must pass. Last line: "N passed, N failed".
 
---check only sees that each applies and compiles; --build takes another configured build directory for that.
+--check         only sees that each applies and compiles; --build takes a configured build directory for that
+--changed BASE  only mutants of files that differ from the commit BASE
+--minutes M     begins no further mutant after M minutes, in an order drawn from the commit; tells how many are left
+--search        tells which scenario or unit test catches a mutant that what is named misses
 """
 import argparse
 import concurrent.futures
 import json
 import os
+import queue
+import random
 import re
 import resource
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
 SECONDS_MAX = 100  # for one scenario
+TEST_SECONDS_MAX = 300  # for one test of Meson's
 MEMORY_MAX = 4 << 30  # bytes: a mutant may queue without end
-SEARCH_SEEDS = (2, 20)  # of every scenario, when what should catch a mutant does not
+SEARCH_SEEDS = 2  # of every scenario
 REPLAY = re.compile(r"--scenario (\S+).*--seed (\d+)")
 
 
 class Mutant:
-    """name, why, file, hunks [(old, new)], runs [(scenario, seeds)]"""
+    """name, why, file, hunks [(old, new)], catchers [("sim", scenario, seeds) or ("test", name)]"""
 
-    def __init__(self, name):
-        self.name, self.why, self.file, self.hunks, self.runs = name, "", None, [], []
+    def __init__(self, name, why):
+        self.name, self.why, self.file, self.hunks, self.catchers = name, why, None, [], []
 
     def text(self):
         with open(os.path.join(SOURCE, self.file)) as f:
@@ -55,7 +60,8 @@ def read_mutants(path):
     """
     == NAME: WHY
     file PATH
-    caught SCENARIO SEEDS       (any number of them)
+    caught sim SCENARIO SEEDS   (any number of catchers; the cheapest first)
+    caught test NAME            (of `meson test --list`)
     then hunks as of a diff without line numbers, "@@" between two
     """
     mutants, old, new = [], [], []
@@ -68,16 +74,17 @@ def read_mutants(path):
 
     with open(path) as f:
         for number, line in enumerate(f, 1):
+            words = line.split()
             if line.startswith("== "):
                 end_hunk()
                 name, why = line[3:].split(":", 1)
-                mutants.append(Mutant(name))
-                mutants[-1].why = why.strip()
+                mutants.append(Mutant(name, why.strip()))
             elif line.startswith("file "):
-                mutants[-1].file = line.split()[1]
-            elif line.startswith("caught "):
-                _, scenario, seeds = line.split()
-                mutants[-1].runs.append((scenario, int(seeds)))
+                mutants[-1].file = words[1]
+            elif line.startswith("caught sim ") and len(words) == 4:
+                mutants[-1].catchers.append(("sim", words[2], int(words[3])))
+            elif line.startswith("caught test ") and len(words) == 3:
+                mutants[-1].catchers.append(("test", words[2]))
             elif line.startswith("@@"):
                 end_hunk()
             elif line[0] in " -+":
@@ -88,71 +95,133 @@ def read_mutants(path):
             elif line.strip() and not line.startswith("#"):
                 raise ValueError(f"{path}:{number}: {line}")
     end_hunk()
+    names = [mutant.name for mutant in mutants]
+    for mutant in mutants:
+        if names.count(mutant.name) > 1 or not mutant.file or not mutant.hunks or not mutant.catchers:
+            raise ValueError(f"{path}: {mutant.name} is there twice, or has no file, no lines, or nothing that catches it")
     return mutants
 
 
-class Build:
-    """A configured Meson build directory: how a file is compiled, how the simulator is linked."""
+def git(*words):
+    return subprocess.run(("git", "-C", SOURCE) + words, text=True, stdout=subprocess.PIPE, check=True).stdout
 
-    def __init__(self, directory):
-        self.directory = directory
-        with open(os.path.join(directory, "compile_commands.json")) as f:
-            self.commands = {}
-            for entry in json.load(f):
-                path = os.path.normpath(os.path.join(entry["directory"], entry["file"]))
-                path = os.path.relpath(path, SOURCE)
-                if path not in self.commands or "SIM_SEAM" in entry["command"]: # as the simulator has it
-                    self.commands[path] = entry["command"]
+
+# ---- whether mutants apply and compile -------------------------------------------------------
+
+
+def compile_commands(directory):
+    with open(os.path.join(directory, "compile_commands.json")) as f:
+        entries = json.load(f)
+    return {os.path.relpath(os.path.normpath(os.path.join(e["directory"], e["file"])), SOURCE): e["command"]
+            for e in entries}
+
+
+def check(mutant, directory, commands):
+    """A header as a file by itself. Raises ValueError."""
+    text = mutant.text()
+    if not mutant.file.endswith((".c", ".h")):
+        return
+    path = mutant.file if mutant.file in commands else "engine/core/wire.c"
+    words = shlex.split(commands[path])
+    for option in ("-o", "-MF", "-MQ"):
+        at = words.index(option)
+        del words[at:at + 2]
+    words = [word for word in words[:words.index("-c")] if word != "-MD"]
+    words += ["-w", "-iquote", os.path.join(SOURCE, os.path.dirname(mutant.file)), "-fsyntax-only", "-x", "c", "-"]
+    done = subprocess.run(words, cwd=directory, text=True, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        raise ValueError("does not compile:\n" + done.stdout[-2000:])
+
+
+# ---- a worker --------------------------------------------------------------------------------
+
+
+class Worker:
+    """A copy of the source, and its build."""
+
+    def __init__(self, number):
+        self.source = os.path.join(SOURCE, "build-mutation", f"worker-{number}")
+        self.build = os.path.join(self.source, "build")
+        self.copy_source()
+        if not os.path.exists(os.path.join(self.build, "build.ninja")):
+            self.run(["meson", "setup", self.build, self.source, "-Doptimization=1", "-Db_ndebug=false"], "be set up")
+        self.targets = {}
+        self.ninja("build.ninja")
+        for test in json.loads(self.run(["meson", "introspect", self.build, "--tests"], "tell its tests")):
+            command = [os.path.relpath(word, self.build) for word in test["cmd"] if word.startswith(self.build + "/")]
+            is_program = bool(command) and test["cmd"][0].startswith(self.build + "/")
+            self.targets[test["name"]] = (test["suite"], command[:1] if is_program else [])
+
+    def copy_source(self):
+        """What has the same content keeps its time, so that it is not compiled again."""
+        files = [f for f in git("ls-files", "-z", "-co", "--exclude-standard").split("\0") if f]
+        files = [f for f in files if os.path.isfile(os.path.join(SOURCE, f))]
+        for name in files:
+            source, copy = os.path.join(SOURCE, name), os.path.join(self.source, name)
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            if os.path.exists(copy):
+                with open(source, "rb") as a, open(copy, "rb") as b:
+                    if a.read() == b.read():
+                        continue
+            shutil.copy(source, copy)
+        known = set(files)
+        for folder, below, names in os.walk(self.source):
+            if folder == self.source:
+                below[:] = [name for name in below if name != "build"]
+            for name in names:
+                path = os.path.join(folder, name)
+                if os.path.relpath(path, self.source) not in known and "__pycache__" not in path:
+                    os.unlink(path)
 
     def run(self, words, what, **more):
-        done = subprocess.run(words, cwd=self.directory, text=True, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, **more)
+        done = subprocess.run(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
         if done.returncode:
             raise ValueError(f"does not {what}:\n" + done.stdout[-2000:])
         return done.stdout
 
-    def compile_words(self, path):
-        words = shlex.split(self.commands[path])
-        for option in ("-o", "-MF", "-MQ"):
-            at = words.index(option)
-            del words[at:at + 2]
-        words = [w for w in words[:words.index("-c")] if w != "-MD" and not re.match("-O.", w)]
-        return words + ["-O1", "-w"]
+    def ninja(self, *targets):
+        self.run(["ninja", "-j", "1", "-C", self.build, *targets], "build")
 
-    def compile(self, mutant, folder):
-        """Compiles the mutated file into the folder, a header with all of the core. Returns the objects."""
-        mutated = os.path.join(folder, mutant.file)
-        os.makedirs(os.path.dirname(mutated))
-        with open(mutated, "w") as f:
-            f.write(mutant.text())
-        if mutant.file.endswith(".c"):
-            sources = {mutant.file: mutated}
-        else:
-            sources = {path: os.path.join(SOURCE, path) for path in self.commands if path.startswith("engine/core/")}
-        for path, source in sources.items():
-            words = self.compile_words(path)
-            words += ["-iquote", os.path.join(folder, "engine"), "-iquote", os.path.join(SOURCE, os.path.dirname(path))]
-            self.run(words + ["-c", source, "-o", os.path.join(folder, os.path.basename(path) + ".o")], "compile")
-        return [os.path.join(folder, os.path.basename(path) + ".o") for path in sources]
+    def write(self, mutant, text):
+        with open(os.path.join(self.source, mutant.file), "w") as f:
+            f.write(text)
 
-    def check(self, mutant):
-        """Whether it would compile: of a header, as a file by itself."""
-        path = mutant.file if mutant.file in self.commands else "engine/core/wire.c"
-        words = self.compile_words(path)
-        words += ["-iquote", os.path.join(SOURCE, os.path.dirname(mutant.file))]
-        self.run(words + ["-fsyntax-only", "-x", "c", "-"], "compile", input=mutant.text())
+    def catch(self, catcher):
+        """What failed, or None."""
+        if catcher[0] == "sim":
+            self.ninja("tests/sim")
+            return simulate(os.path.join(self.build, "tests", "sim"), catcher[1], catcher[2])
+        name = catcher[1]
+        if name not in self.targets:
+            raise ValueError(f"there is no test {name} (meson test --list)")
+        self.ninja(*self.targets[name][1])
+        words = ["meson", "test", "-C", self.build, "--no-rebuild", "--logbase", "mutant", name]
+        running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            running.communicate(timeout=TEST_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.communicate()
+            return f"{name}, which hangs"
+        return name if running.returncode else None
 
-    def link(self, objects, output):
-        """The simulator, with these objects before the archive that has the originals of them."""
-        words = shlex.split(self.run(["ninja", "-t", "commands", "tests/sim"], "tell how it links").splitlines()[-1])
-        words[words.index("-o") + 1] = output
-        archive = next(i for i, word in enumerate(words) if word.endswith(".a"))
-        words[archive:archive] = objects
-        self.run(words, "link")
+    def search(self):
+        self.ninja("tests/sim")
+        program = os.path.join(self.build, "tests", "sim")
+        for scenario in self.run([program, "--list"], "list its scenarios").split():
+            found = simulate(program, scenario, SEARCH_SEEDS)
+            if found:
+                return found
+        for name, (suite, _) in self.targets.items():
+            if "unit" in suite[0] and name != "mutants":
+                found = self.catch(("test", name))
+                if found:
+                    return found
+        return None
 
 
 def simulate(program, scenario, seeds):
-    """(scenario, seed) that failed, or None."""
+    """The seed that failed, in words, or None."""
     limit = (MEMORY_MAX, MEMORY_MAX)
     running = subprocess.Popen([program, "--seeds", str(seeds), "--jobs", "1", "--scenario", scenario], text=True,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
@@ -162,64 +231,53 @@ def simulate(program, scenario, seeds):
     except subprocess.TimeoutExpired:
         os.killpg(running.pid, signal.SIGKILL)  # its workers too
         running.communicate()
-        return scenario, "hangs"
+        return f"{scenario}, which hangs"
     if running.returncode == 0:
         return None
     for line in output.splitlines():
         replay = REPLAY.search(line) if line.startswith("not ok") else None
         if replay:
-            return replay.groups()
-    return scenario, "dies"  # it is there: the unbroken run passed it
+            return "%s, seed %s" % replay.groups()
+    return f"{scenario}, which dies"  # it is there: the unbroken run passed it
 
 
-def try_mutant(build, mutant):
+# ---- all of them -----------------------------------------------------------------------------
+
+
+def try_unbroken(worker, catcher):
+    found = worker.catch(catcher)
+    return found is None, "passes" if found is None else f"{found} fails without any mutant"
+
+
+def try_mutant(worker, mutant, search):
     """(caught, what is to be told)"""
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            program = os.path.join(folder, "sim")
-            build.link(build.compile(mutant, folder), program)
-            for scenario, seeds in mutant.runs:
-                found = simulate(program, scenario, seeds)
-                if found:
-                    return True, "%s, seed %s" % found
-            scenarios = build.run([program, "--list"], "list its scenarios").split()
-            for seeds in SEARCH_SEEDS:
-                for scenario in scenarios:
-                    found = simulate(program, scenario, seeds)
-                    if found:
-                        return False, "not by what mutants.txt names, but by %s, seed %s" % found
-            return False, "SURVIVED"
-        except ValueError as error:
-            return False, str(error)
+    original = None
+    try:
+        text = mutant.text()
+        with open(os.path.join(SOURCE, mutant.file)) as f:
+            original = f.read()
+        worker.write(mutant, text)
+        for catcher in mutant.catchers:
+            found = worker.catch(catcher)
+            if found:
+                return True, found
+        found = worker.search() if search else None
+        return False, f"not by what is named, but by {found}" if found else "SURVIVED"
+    except ValueError as error:
+        return False, str(error)
+    finally:
+        if original is not None:
+            worker.write(mutant, original)
 
 
-def try_unbroken(build, mutants):
-    """All that is to catch a mutant passes without one."""
+def unbroken_catchers(mutants):
+    """Each test once, each scenario once with the most seeds."""
     most = {}
     for mutant in mutants:
-        for scenario, seeds in mutant.runs:
-            most[scenario] = max(seeds, most.get(scenario, 0))
-    for scenario, seeds in most.items():
-        found = simulate(os.path.join(build.directory, "tests", "sim"), scenario, seeds)
-        if found:
-            return False, "%s, seed %s fails without any mutant" % found
-    return True, f"{sum(most.values())} seeds of {len(most)} scenarios pass"
-
-
-def check_mutant(build, mutant):
-    try:
-        build.check(mutant)
-        return True, "applies and compiles"
-    except (ValueError, KeyError) as error:
-        return False, str(error)
-
-
-def prepare(directory):
-    """The unbroken simulator, at -O1."""
-    if not os.path.exists(os.path.join(directory, "build.ninja")):
-        subprocess.run(["meson", "setup", directory, SOURCE, "-Doptimization=1", "-Db_ndebug=false"],
-                       stdout=subprocess.DEVNULL, check=True)
-    subprocess.run(["ninja", "-C", directory, "tests/sim"], stdout=subprocess.DEVNULL, check=True)
+        for catcher in mutant.catchers:
+            key, seeds = catcher[:2], catcher[2] if len(catcher) > 2 else 0
+            most[key] = max(seeds, most.get(key, 0))
+    return [key + ((seeds,) if key[0] == "sim" else ()) for key, seeds in most.items()]
 
 
 def main():
@@ -227,36 +285,86 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--search", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--changed", metavar="BASE")
+    parser.add_argument("--minutes", type=float)
     parser.add_argument("--build")
     parser.add_argument("names", nargs="*", metavar="NAME")
     arguments = parser.parse_args()
-    mutants = read_mutants(os.path.join(HERE, "mutants.txt"))
+    try:
+        mutants = read_mutants(os.path.join(HERE, "mutants.txt"))
+    except ValueError as error:
+        sys.exit(str(error))
     unknown = set(arguments.names) - {m.name for m in mutants}
     if unknown:
         sys.exit(f"no such mutant: {' '.join(sorted(unknown))}")
     mutants = [m for m in mutants if not arguments.names or m.name in arguments.names]
+    if arguments.changed:
+        changed = set(git("diff", "--name-only", arguments.changed).split())
+        mutants = [m for m in mutants if m.file in changed]
     if arguments.list:
         for mutant in mutants:
             print(f"{mutant.name:44} {mutant.why}")
         return
-    directory = os.path.abspath(arguments.build or os.path.join(SOURCE, "build-mutation"))
-    if not (arguments.check and arguments.build):
-        prepare(directory)
-    build = Build(directory)
-    jobs = [(m.name, check_mutant if arguments.check else try_mutant, m) for m in mutants]
-    if not arguments.check:
-        jobs.insert(0, ("(unbroken)", try_unbroken, mutants))
     passed = failed = 0
+    deadline = time.monotonic() + arguments.minutes * 60 if arguments.minutes else None
 
-    def run(job):
-        start = time.monotonic()
-        return job[1](build, job[2]) + (time.monotonic() - start,)
+    def tell(good, name, seconds, told):
+        nonlocal passed, failed
+        print(f"{'ok' if good else 'NOT OK':6} {name:44} {seconds:5.1f} s  {told}", flush=True)
+        passed, failed = passed + good, failed + (not good)
 
-    with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-        for job, (good, told, seconds) in zip(jobs, pool.map(run, jobs)):
-            print(f"{'ok' if good else 'NOT OK':6} {job[0]:44} {seconds:5.1f} s  {told}", flush=True)
-            passed, failed = passed + good, failed + (not good)
+    if arguments.check:
+        directory = os.path.abspath(arguments.build) if arguments.build else Worker(0).build
+        commands = compile_commands(directory)
+
+        def job(mutant):
+            try:
+                check(mutant, directory, commands)
+                return True, mutant.name, 0.0, "applies and compiles"
+            except (ValueError, KeyError) as error:
+                return False, mutant.name, 0.0, str(error)
+
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+            for result in pool.map(job, mutants):
+                tell(result[0], result[1], result[2], result[3])
+    elif mutants:
+        if deadline:
+            random.Random(git("rev-parse", "HEAD")).shuffle(mutants)
+        workers = queue.Queue()
+        for number in range(max(1, min(arguments.jobs, len(mutants)))):
+            workers.put(Worker(number))
+        unbroken = set()
+
+        def job(task):
+            name, function, *rest = task
+            if deadline and time.monotonic() > deadline:
+                return None
+            worker, start = workers.get(), time.monotonic()
+            try:
+                return function(worker, *rest) + (name, time.monotonic() - start)
+            finally:
+                workers.put(worker)
+
+        # with a time limit, a catcher runs unbroken right before the first mutant that needs it
+        groups = [[m] for m in mutants] if deadline else [mutants]
+        left = 0
+        with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
+            tasks = []
+            for group in groups:
+                for catcher in unbroken_catchers(group):
+                    if catcher not in unbroken:
+                        unbroken.add(catcher)
+                        tasks.append((" ".join(map(str, ("(unbroken)",) + catcher)), try_unbroken, catcher))
+                tasks += [(m.name, try_mutant, m, arguments.search) for m in group]
+            for result in pool.map(job, tasks):
+                if result:
+                    tell(result[0], result[2], result[3], result[1])
+                else:
+                    left += 1
+        if left:
+            print(f"no time for {left} more")
     print(f"{passed} passed, {failed} failed")
     sys.exit(failed != 0)
 
