@@ -35,7 +35,7 @@ struct duo_datagram {
 };
 
 /* All memory of a test, which it may open over and over; gone with its process. */
-enum { DUO_KEPT = 256 };
+enum { DUO_KEPT = 1024 };
 static void *duo_kept[DUO_KEPT];
 static unsigned duo_kept_count;
 

@@ -500,6 +500,28 @@ Test(peers, unfinished_handshakes_leave_nothing, .timeout = TIMEOUT_S)
     IS(uccl_close(server), 0);
 }
 
+/* A client whose handshake has failed here may have come to its end: for a while the flows stay, so that it is told. */
+Test(peers, a_failed_handshake_is_told_for_a_while, .timeout = TIMEOUT_S)
+{
+    uccl_engine *server = open_engine("yes", NULL);
+    struct uccl_handle handle;
+    struct engine_side side = {0};
+    uint8_t id[16] = {42};
+    IS(uccl_listen(server, 0, 0, &handle, &side.listener), 0);
+    struct boot_offer ours = some_offer(1, 1);
+    struct played played = play_client(&side, id);
+    say_offer(&played, &ours);
+    cr_assert(take_offer(&played, &side));
+    close(played.fd);
+    uint64_t end_ms = now_ms() + SOON_MS;
+    uccl_conn *none;
+    while (server->peers.peers && server->peers.peers->references && now_ms() < end_ms)
+        IS(uccl_accept(side.listener, 0, &none), UCCL_EAGAIN);
+    cr_assert_eq(peers_of(server), 1);
+    cr_assert_eq(server->peers.peers->references, 0);
+    IS(uccl_close(server), 0);
+}
+
 /* Peers that came, connected and left are no reason to refuse one more, however many they were in ten seconds. */
 Test(peers, idle_peers_make_room, .timeout = TIMEOUT_S)
 {

@@ -241,6 +241,26 @@ Test(receive, a_contradiction_does_not_repeat_the_rest, .init = open_with_part)
     cr_assert(recv->ended && recv->moved == 20);
 }
 
+/* DATA that says that its message is larger than the buffer, which was granted as it is: nothing is written anywhere. */
+Test(receive, data_is_never_larger_than_its_buffer, .init = open_with_part)
+{
+    enum { BYTES = 20000 };
+    struct duo_request *recv = duo_recv(1, BYTES);
+    duo_transmit(1); /* the clear-to-send */
+    duo_drop(1);
+    for (uint32_t more = 2; more-- > 0;) {
+        uint32_t total = BYTES + more;
+        begin();
+        add(FRAME_DATA, HOME_ID);
+        memcpy(packet + WIRE_HEADER_BYTES + 20, &total, sizeof total);
+        cr_assert(receive(1 - more));
+        cr_assert_eq(malformed(), 1);
+        cr_assert_not(recv->ended);
+        const struct recv_slot *slot = &duo_conn[1][0]->recv_slots[0];
+        cr_assert_eq(slot->arrived_bytes, more ? 0u : 8u);
+    }
+}
+
 /*
  * A farewell ends the flow, and what stands behind it in the packet comes too late. A demand that acted put the dead flow
  * on the list of those that are granted credit, where it stayed after its memory was gone.

@@ -35,6 +35,52 @@ Test(repair, trains_that_are_cut_off_make_progress)
     duo_assert_ended(send, UCCL_OK, LARGE);
 }
 
+/* Datagrams with payload that wait in the queue of `side`. */
+static unsigned queued_data(unsigned side)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < duo_queued[side]; i++) {
+        struct wire_packet packet;
+        cr_assert(wire_parse(duo_queue[side][i].bytes, duo_queue[side][i].length, crc32c_portable, &packet));
+        count += packet.current.kind == FRAME_DATA;
+    }
+    return count;
+}
+
+/* A retransmission carries exactly the datagrams of its chunk that were lost, be they first, last or all of them. */
+Test(repair, it_carries_what_was_lost)
+{
+    enum { DATAGRAMS = 6, BYTES = DATAGRAMS * (1472 - WIRE_BULK_HEADER_BYTES) };
+    for (unsigned lost = 1; lost < 1u << DATAGRAMS; lost++) {
+        duo_defaults();
+        duo_open_as(false);
+        struct duo_request *recv = duo_recv(1, BYTES), *send;
+        duo_talk();
+        send = duo_send(0, BYTES);
+        cr_assert_eq(duo_transmit(0), DATAGRAMS);
+        for (unsigned i = 0; i < DATAGRAMS; i++) {
+            if (!(lost >> i & 1))
+                duo_deliver_one(0, i);
+        }
+        duo_drop(0);
+        core_flush_acks(duo_core[1]);
+        duo_transmit(1);
+        duo_deliver(1);
+        unsigned again = 0;
+        for (unsigned ticks = 0; !again && ticks < 100; ticks++) {
+            duo_drop(0);
+            cr_assert(duo_tick(0, duo_now + 1000 * MS));
+            duo_transmit(0);
+            again = queued_data(0);
+        }
+        cr_assert_eq(again, (unsigned)__builtin_popcount(lost), "%u datagrams for losses %x", again, lost);
+        duo_deliver(0);
+        duo_assert_ended(recv, UCCL_OK, BYTES);
+        duo_talk();
+        duo_assert_ended(send, UCCL_OK, BYTES);
+    }
+}
+
 /* The path that the one datagram in the queue of `side` takes; it is lost there. */
 static unsigned lose_ack(unsigned side)
 {

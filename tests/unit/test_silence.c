@@ -170,3 +170,19 @@ Test(silence, who_is_given_up_is_told, .init = duo_open)
     cr_assert_eq(core_deadline(duo_core[1]), UINT64_MAX);
     cr_assert_eq(duo_transmit(0), 0);
 }
+
+/* And it says so at once, without being asked. */
+Test(silence, who_gives_up_says_so_unasked, .init = duo_open)
+{
+    struct duo_request *mine = duo_recv(0, 10), *theirs = duo_recv(1, 10);
+    while (duo_dead[0] == 0) {
+        duo_transmit(0);
+        duo_drop(0);
+        cr_assert(duo_tick(0, duo_now + 2000 * MS));
+    }
+    assert_dead(0, mine);
+    cr_assert_eq(duo_transmit(0), 1);
+    duo_deliver(0);
+    assert_dead(1, theirs);
+    cr_assert_eq(duo_transmit(0), 0, "once is enough");
+}
