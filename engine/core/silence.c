@@ -17,7 +17,7 @@ void silence_ask(struct flow *flow, uint64_t now_ns)
 {
     struct silence *silence = &flow->silence;
     if (!is_unanswered(flow))
-        *silence = (struct silence){now_ns, now_ns, 1};
+        *silence = (struct silence){.since_ns = now_ns, .asked_ns = now_ns, .ran_ns = silence->ran_ns, .asks = 1};
     if (now_ns - silence->asked_ns < dead_ns(flow) / SILENCE_PARTS)
         return;
     silence->asked_ns = now_ns;
@@ -26,9 +26,11 @@ void silence_ask(struct flow *flow, uint64_t now_ns)
 
 void silence_overrun(struct flow *flow, uint64_t deadline_ns, uint64_t now_ns)
 {
-    uint64_t late_ns = now_ns > deadline_ns ? now_ns - deadline_ns : 0;
-    if (is_unanswered(flow) && late_ns > dead_ns(flow) / SILENCE_PARTS)
-        flow->silence.since_ns += late_ns;
+    struct silence *silence = &flow->silence;
+    uint64_t from_ns = deadline_ns > silence->ran_ns ? deadline_ns : silence->ran_ns;
+    if (is_unanswered(flow) && now_ns > from_ns + dead_ns(flow) / SILENCE_PARTS)
+        silence->since_ns += now_ns - from_ns;
+    silence->ran_ns = now_ns; /* the timer may fire again now, for what else fell due during the stop */
 }
 
 uint64_t silence_next_ask(const struct flow *flow)

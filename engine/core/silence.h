@@ -25,7 +25,8 @@ enum {
 struct silence {
     uint64_t since_ns; /* first ask that is not answered; not after the last packet of the peer: there is none */
     uint64_t asked_ns; /* the last one that counts */
-    uint32_t asks;     /* since then */
+    uint64_t ran_ns;   /* this process did run then: no time before is subtracted again */
+    uint32_t asks;     /* since `since_ns` */
 };
 
 /* The peer should answer what is being sent, or could not be. */

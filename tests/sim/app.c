@@ -6,6 +6,7 @@
  * buffers are exact, have guards, and are freed as soon as their request ends.
  */
 #include "placing.h"
+#include "stops.h"
 
 #include "core/state.h"
 
@@ -32,6 +33,7 @@ struct request {
     struct side *side;
     struct message *message;
     uint64_t number, bytes;  /* bytes: of the buffer */
+    uint64_t posted_ns;
     uint8_t *memory;         /* guard, buffer, guard */
 };
 
@@ -193,7 +195,7 @@ static void create_conn(struct world *world, struct conn_sim *conn, struct pair 
         *side = (struct side){.conn = conn, .side = s, .end = pair->end[s]};
         side->memory = sim_alloc(core_conn_size(&end->params, &pair->setup[s]));
         side->core_conn = core_conn_open(end->core, side->memory, pair->flow[s], &pair->setup[s], ids[s],
-                                         ids[!s], side, world->now_ns);
+                                         ids[!s], side, world_clock_ns(world, end));
         conn->count[s] = options->one_way && s ? 0 : options->messages;
         conn->messages[s] = calloc(conn->count[s] + 1, sizeof *conn->messages[s]);
         for (unsigned i = 0; i < conn->count[s]; i++)
@@ -270,6 +272,7 @@ static void post_one(struct world *world, struct side *side, unsigned kind)
     request->side = side;
     request->message = message;
     request->number = number;
+    request->posted_ns = world->now_ns;
     request->bytes = kind == CORE_SEND ? message->size : message->capacity;
     request->memory = malloc(request->bytes + 2 * GUARD_BYTES);
     if (!request->memory)
@@ -297,7 +300,7 @@ static void post_one(struct world *world, struct side *side, unsigned kind)
     if (message->cancel[kind])
         world_push(world, world->now_ns + rng_below(&world->app_rng, 1u << rng_below(&world->app_rng, 23)),
                    EVENT_CANCEL, side->end, side, (uint32_t)number << 1 | kind);
-    core_submit(end->core, side->core_conn, &request->msg, world->now_ns);
+    core_submit(end->core, side->core_conn, &request->msg, world_clock_ns(world, end));
     app_copy(world, end);
 }
 
@@ -335,11 +338,12 @@ void app_cancel(struct world *world, struct event *event)
     unsigned kind = event->extra & 1;
     unsigned sender = kind == CORE_SEND ? side->side : !side->side;
     struct message *message = &side->conn->messages[sender][event->extra >> 1];
+    struct end *end = &world->ends[side->end];
     if (!message->request[kind])
         return;
     message->cancel_asked[kind] = true;
     world_note(world, "cancel", side->conn->index * 2 + side->side, event->extra >> 1, kind);
-    core_cancel(world->ends[side->end].core, &message->request[kind]->msg, world->now_ns);
+    core_cancel(end->core, &message->request[kind]->msg, world_clock_ns(world, end));
 }
 
 static bool flows_at_rest(const struct conn_sim *conn)
@@ -399,7 +403,8 @@ void app_close(struct world *world, struct event *event)
         linger_ns = rng_below(&world->app_rng, 2) ? rng_below(&world->app_rng, NS_PER_MS) : 0;
     side->closed = true;
     world_note(world, "close", conn->index * 2 + side->side, linger_ns, 0);
-    core_conn_close(world->ends[side->end].core, side->core_conn, linger_ns, world->now_ns);
+    struct end *end = &world->ends[side->end];
+    core_conn_close(end->core, side->core_conn, linger_ns, world_clock_ns(world, end));
 }
 
 void app_close_rest(struct world *world)
@@ -556,6 +561,8 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
                     world_fail(world, "a flow was proven twice, or after its end");
                 if (!proven && (pair->dead[s] || !world->options->expect_dead))
                     world_fail(world, "a flow died");
+                if (!proven && world->options->stops)
+                    stops_judge_death(world, pair, s);
                 pair->proven[s] |= proven;
                 pair->dead[s] |= !proven;
             }
@@ -568,6 +575,22 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
 }
 
 /* ---- at the end ------------------------------------------------------------------------------ */
+
+int app_waits(const struct world *world, const struct pair *pair, unsigned side, uint64_t at_ns)
+{
+    for (unsigned i = 0; i < world->conn_count; i++) {
+        const struct conn_sim *conn = &world->conns[i];
+        for (unsigned kind = 0; kind < 2 && conn->pair == pair; kind++) {
+            unsigned sender = kind == CORE_SEND ? side : !side;
+            for (unsigned k = 0; k < conn->count[sender]; k++) {
+                const struct request *request = conn->messages[sender][k].request[kind];
+                if (request && request->posted_ns < at_ns)
+                    return (int)i;
+            }
+        }
+    }
+    return -1;
+}
 
 bool app_over(const struct world *world)
 {

@@ -54,9 +54,9 @@ static void check_pace(struct world *world, const struct pair *pair, unsigned si
 {
     const struct chunk *chunk = sent_chunk(&desc->flow->sent, desc->seq);
     if (desc->sequenced && chunk->payload_bytes && !pair->probe_was_due[side] &&
-        pair->paced_until_ns[side] > world->now_ns)
+        pair->paced_until_ns[side] > world_clock_ns(world, &world->ends[pair->end[side]]))
         world_fail(world, "%u bytes %llu ns ahead of their time", chunk->payload_bytes,
-                   (unsigned long long)(pair->paced_until_ns[side] - world->now_ns));
+                   (unsigned long long)(pair->paced_until_ns[side] - world_clock_ns(world, &world->ends[pair->end[side]])));
 }
 
 /* A repair takes another path than the transmission that was lost, where there is one. */

@@ -497,18 +497,18 @@ static void tell_answer(struct world *world, struct end *end, struct flow *flow,
     if (world_chance(world, world->options->path_open_fail_ppm)) {
         if (work->answer == PATH_OPEN)
             ((struct queue_pair *)queue_pair)->closed = true;
-        core_path_failed(end->core, flow, queue_pair->path, queue_pair->generation, world->now_ns);
+        core_path_failed(end->core, flow, queue_pair->path, queue_pair->generation, world_clock_ns(world, end));
         return;
     }
     if (work->answer == PATH_CONNECT) {
-        core_path_connected(end->core, flow, queue_pair->path, queue_pair->generation, world->now_ns);
+        core_path_connected(end->core, flow, queue_pair->path, queue_pair->generation, world_clock_ns(world, end));
         return;
     }
     uint32_t number = 0;
     while (nic->queue_pairs[number++] != queue_pair)
         ;
     core_path_opened(end->core, flow, queue_pair->path, queue_pair->generation, number, queue_pair->psn,
-                     world->now_ns);
+                     world_clock_ns(world, end));
 }
 
 static void tell(struct world *world, struct end *end, struct work *work)
@@ -519,20 +519,20 @@ static void tell(struct world *world, struct end *end, struct work *work)
     uint32_t generation = queue_pair->generation;
     switch ((enum work_kind)work->kind) {
     case WORK_READ:
-        core_tx_done(end->core, work->cookie, world->now_ns);
+        core_tx_done(end->core, work->cookie, world_clock_ns(world, end));
         break;
     case WORK_ARRIVE:
         if (work->write)
-            core_rx_immediate(end->core, flow, path, generation, work->immediate, work->length, world->now_ns);
+            core_rx_immediate(end->core, flow, path, generation, work->immediate, work->length, world_clock_ns(world, end));
         else
-            core_rx_on_path(end->core, flow, path, generation, work->bytes, work->length, world->now_ns);
+            core_rx_on_path(end->core, flow, path, generation, work->bytes, work->length, world_clock_ns(world, end));
         app_copy(world, end);
         break;
     case WORK_FENCE:
-        core_path_fenced(end->core, flow, path, generation, world->now_ns);
+        core_path_fenced(end->core, flow, path, generation, world_clock_ns(world, end));
         break;
     case WORK_FAIL:
-        core_path_failed(end->core, flow, path, generation, world->now_ns);
+        core_path_failed(end->core, flow, path, generation, world_clock_ns(world, end));
         break;
     case WORK_ANSWER:
         tell_answer(world, end, flow, work);

@@ -4,6 +4,7 @@
 #include "judge.h"
 #include "placing.h"
 #include "scenarios.h"
+#include "stops.h"
 
 typedef void (*set_fn)(struct options *options, struct rng *rng);
 
@@ -437,6 +438,39 @@ static void set_storm(struct options *options, struct rng *rng)
     }
 }
 
+/* What goes on while ends stop and continue. */
+static void set_any(struct options *options, struct rng *rng)
+{
+    static const set_fn sets[] = {set_clean,  set_loss1,      set_reorder,      set_corrupt, set_few_buffers,   set_mtu512,
+                                  set_incast, set_truncation, set_cancel_eager, set_close,   set_policy_pow2,   set_wrap,
+                                  set_eqds,   set_tx_failed,  set_no_eager,     set_cancel,  set_slow_receiver, set_many_conns};
+    sets[rng_below(rng, sizeof sets / sizeof *sets)](options, rng);
+}
+
+static void set_stops(struct options *options, struct rng *rng)
+{
+    set_any(options, rng);
+    stops_below(options, rng);
+}
+
+static void set_stops_dead(struct options *options, struct rng *rng)
+{
+    set_any(options, rng);
+    stops_above(options, rng);
+}
+
+static void set_stops_together(struct options *options, struct rng *rng)
+{
+    set_any(options, rng);
+    stops_together(options, rng);
+}
+
+static void set_stops_probes(struct options *options, struct rng *rng)
+{
+    set_any(options, rng);
+    stops_probes(options, rng);
+}
+
 static void run(const struct scenario *scenario, uint64_t seed, bool print_trace, struct run_result *result)
 {
     static struct options options;
@@ -510,6 +544,10 @@ static const struct scenario scenarios[] = {
     SCENARIO("empty", bounds_empty),
     SCENARIO("stopped-peers", bounds_stopped),
     SCENARIO("stopped-many", bounds_stopped_many),
+    SCENARIO("stops", set_stops),
+    SCENARIO("stops-dead", set_stops_dead),
+    SCENARIO("stops-together", set_stops_together),
+    SCENARIO("stops-probes", set_stops_probes),
     SCENARIO("placing-clean", placing_clean),
     SCENARIO("placing-loss", placing_loss),
     SCENARIO("placing-silent", placing_silent),

@@ -5,6 +5,7 @@
  */
 #include "judge.h"
 #include "placing.h"
+#include "stops.h"
 
 #include "core/crc32c.h"
 #include "core/state.h"
@@ -86,7 +87,40 @@ static struct event pop(struct world *world)
     return top;
 }
 
+/* ---- clocks ---------------------------------------------------------------------------------- */
+
+uint64_t world_clock_ns(const struct world *world, const struct end *end)
+{
+    int64_t passed_ns = (int64_t)(world->now_ns - world->start_ns);
+    return world->now_ns + (uint64_t)(passed_ns / PPM * end->drift_ppm + passed_ns % PPM * end->drift_ppm / PPM);
+}
+
+/* When its clock shows `clock_ns`, or little later. */
+static uint64_t true_ns(const struct world *world, const struct end *end, uint64_t clock_ns)
+{
+    if (!end->drift_ppm || clock_ns == UINT64_MAX)
+        return clock_ns;
+    uint64_t passed_ns = clock_ns - world->start_ns, rate = (uint64_t)(PPM + end->drift_ppm);
+    return world->start_ns + passed_ns / rate * PPM + passed_ns % rate * PPM / rate + 1;
+}
+
 /* ---- network --------------------------------------------------------------------------------- */
+
+/* It has a probe of the kinds that get lost on this link now. */
+static bool loses_probe(const struct world *world, const struct net *net, const uint8_t *bytes, size_t length)
+{
+    uint64_t at_ns = world->now_ns - world->start_ns;
+    const struct wire_frame *frame;
+    struct wire_packet packet;
+    if (!net->lost_probes || at_ns < net->probes_from_ns || at_ns >= net->probes_until_ns ||
+        !wire_parse(bytes, length, crc32c_portable, &packet))
+        return false;
+    while ((frame = wire_next_frame(&packet))) {
+        if (frame->kind == FRAME_PROBE && net->lost_probes & (frame->probe.echo ? PROBE_ECHO : PROBE_ASK))
+            return true;
+    }
+    return false;
+}
 
 static bool swallowed(struct world *world, struct link *link, const struct tx_desc *desc)
 {
@@ -164,7 +198,7 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
     struct link *link = &pair->link[side];
     const struct net *net = &link->net;
     world->datagrams++;
-    if (swallowed(world, link, desc)) {
+    if (loses_probe(world, net, bytes, length) || swallowed(world, link, desc)) {
         world->faults++;
         world->dropped++;
         return;
@@ -273,7 +307,7 @@ static void run_tx(struct world *world, struct end *end)
         return;
     for (unsigned sent = 0;; sent++) {
         judge_before(world, end);
-        if (!core_tx(end->core, &desc, world->now_ns))
+        if (!core_tx(end->core, &desc, world_clock_ns(world, end)))
             return;
         if (sent > 200000)
             world_fail(world, "core_tx() does not come to an end");
@@ -286,7 +320,7 @@ static void run_tx(struct world *world, struct end *end)
         if (fail) {
             world->faults++;
             world->dropped += (unsigned)__builtin_popcountll(desc.mask);
-            core_tx_failed(end->core, &desc, world->now_ns);
+            core_tx_failed(end->core, &desc, world_clock_ns(world, end));
             end->blocked_until_ns = world->now_ns + 1 + rng_below(&world->rng, 50 * NS_PER_US);
             world_push(world, end->blocked_until_ns, EVENT_RUN, (unsigned)(end - world->ends), NULL, 0);
             return;
@@ -304,7 +338,7 @@ static void run_rx(struct world *world, struct end *end)
         if (!end->inbox)
             end->inbox_tail = &end->inbox;
         end->inbox_charge -= datagram->length + KERNEL_OVERHEAD_BYTES;
-        core_rx(end->core, datagram->bytes, datagram->length, datagram->ce, world->now_ns);
+        core_rx(end->core, datagram->bytes, datagram->length, datagram->ce, world_clock_ns(world, end));
         app_copy(world, end);
         free(datagram);
     }
@@ -315,7 +349,7 @@ static void run_round(struct world *world, struct end *end)
     struct core_event event;
     end->dirty = false;
     run_rx(world, end);
-    core_expire(end->core, world->now_ns);
+    core_expire(end->core, world_clock_ns(world, end));
     for (unsigned rounds = 0;; rounds++) {
         bool news = false;
         if (rounds > 100000)
@@ -353,7 +387,7 @@ static void run_end(struct world *world, struct end *end)
     if (end->stalled_until_ns > world->now_ns)
         return;
     run_round(world, end);
-    uint64_t due_ns = core_deadline(end->core);
+    uint64_t due_ns = true_ns(world, end, core_deadline(end->core));
     if (due_ns <= world->now_ns)
         due_ns = world->now_ns + 1;
     if (due_ns < end->run_at_ns) {
@@ -456,6 +490,7 @@ void world_create(struct world *world, const char *scenario, const struct option
                                    .places_in_order = !options->paths_reorder};
         end->core = core_init(sim_alloc(core_size(&end->params)), &setup, world->now_ns);
     }
+    stops_create(world);
     if (options->places)
         placing_create(world);
     if (world->end_count == 1)
@@ -542,7 +577,7 @@ static void close_world(struct world *world)
             if (core->small.count != end->params.tx_small_buffers || core->big.count != end->params.tx_buffers)
                 world_fail(world, "buffers of end %u are missing: %u small, %u big left", i,
                            core->small.count, core->big.count);
-            if (core_tx(end->core, &desc, world->now_ns) || core_next_event(end->core, &event))
+            if (core_tx(end->core, &desc, world_clock_ns(world, end)) || core_next_event(end->core, &event))
                 world_fail(world, "end %u still has something to say", i);
             if (core_deadline(core) != UINT64_MAX)
                 world_fail(world, "a timer of end %u is left", i);
@@ -597,6 +632,12 @@ static void handle(struct world *world, struct event *event)
         break;
     case EVENT_NIC:
         placing_event(world, event);
+        break;
+    case EVENT_STOP:
+        stops_begin(world, end);
+        break;
+    case EVENT_GO_ON:
+        stops_end(world, end);
         break;
     }
     end->dirty = true;

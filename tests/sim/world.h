@@ -14,7 +14,7 @@
 #include <stdarg.h>
 
 enum { NS_PER_US = 1000, NS_PER_MS = 1000000 };
-enum { ENDS_MAX = 12, PAIRS_MAX = 12, PPM = 1000000, GUARD_BYTES = 64 };
+enum { ENDS_MAX = 12, PAIRS_MAX = 12, PPM = 1000000, GUARD_BYTES = 64, STOPS_MAX = 8 };
 
 /* What one direction between two ends does to datagrams. */
 struct net {
@@ -28,6 +28,8 @@ struct net {
     uint32_t stray_ppm;      /* datagrams after which one of an earlier incarnation of the peer comes */
     uint32_t dead_paths;     /* bit i: path i swallows everything */
     uint64_t black_from_ns, black_until_ns; /* swallows everything in between */
+    uint8_t lost_probes;     /* bits PROBE_ASK, PROBE_ECHO: swallows these alone, between the times that follow */
+    uint64_t probes_from_ns, probes_until_ns;
 };
 
 /* What a scenario asks for. */
@@ -65,6 +67,10 @@ struct options {
     uint64_t halt_ns;             /* the last end dies; UINT64_MAX: never */
     unsigned halts;               /* so many ends die, the last ones; 0: one */
     uint64_t halt_gap_ns;         /* between two of them */
+    unsigned stops;               /* times that each end stops and continues (stops.c), STOPS_MAX at most */
+    uint64_t stop_min_ns, stop_ns, stop_gap_ns; /* shortest, longest; shortest time between two */
+    bool stops_together;          /* all begin at the same times */
+    uint32_t drift_ppm;           /* of the ends' clocks, at most */
 
     /* the application */
     unsigned messages;            /* per connection and direction */
@@ -92,7 +98,7 @@ struct world;
 struct conn_sim;
 struct nic;
 
-enum event_kind { EVENT_ARRIVAL, EVENT_POST, EVENT_CANCEL, EVENT_CLOSE, EVENT_RUN, EVENT_NIC };
+enum event_kind { EVENT_ARRIVAL, EVENT_POST, EVENT_CANCEL, EVENT_CLOSE, EVENT_RUN, EVENT_NIC, EVENT_STOP, EVENT_GO_ON };
 
 struct event {
     uint64_t at_ns, order;
@@ -109,6 +115,11 @@ struct datagram {
     uint8_t bytes[];
 };
 
+/* A time in which an end did not run. */
+struct stop {
+    uint64_t begin_ns, end_ns;
+};
+
 /* An engine thread with its core. */
 struct end {
     struct params params;
@@ -119,6 +130,9 @@ struct end {
     uint64_t stalled_until_ns, next_stall_ns, blocked_until_ns;
     uint64_t run_at_ns;                 /* an EVENT_RUN is queued for then; UINT64_MAX: none */
     bool dirty, halted;
+    int32_t drift_ppm;
+    struct stop stops[STOPS_MAX];       /* that have begun */
+    unsigned stop_count;
 };
 
 struct link {
@@ -187,6 +201,8 @@ _Noreturn void world_fail(const struct world *world, const char *format, ...)
 void *sim_alloc(size_t bytes); /* zeroed, 64-byte aligned */
 /* Writes datagram `i` of the descriptor to `out`; returns its length. */
 uint32_t world_lay_out(struct world *world, const struct tx_desc *desc, unsigned i, uint8_t *out);
+/* What the clock of an end shows. */
+uint64_t world_clock_ns(const struct world *world, const struct end *end);
 /* Where a number that wraps on the wire begins in such a world: somewhat below 2^32. */
 uint64_t world_wrap(struct world *world);
 static inline bool world_chance(struct world *world, uint32_t ppm)
@@ -207,6 +223,8 @@ void app_copy(struct world *world, struct end *end);
 /* The bytes of a send, for the NIC. */
 const uint8_t *app_payload(struct world *world, const struct core_msg *msg, uint64_t offset, uint64_t length);
 void app_event(struct world *world, struct end *end, const struct core_event *event);
+/* The first connection of a pair with a request of `side` that was posted before `at_ns` and has not ended; -1: none. */
+int app_waits(const struct world *world, const struct pair *pair, unsigned side, uint64_t at_ns);
 /* Whether every request and connection of ends that live has ended. */
 bool app_over(const struct world *world);
 /* All statuses against the rules of engine.h, and credit against what was lent. */

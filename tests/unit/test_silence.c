@@ -52,6 +52,24 @@ Test(silence, a_stop_while_it_asks, .init = duo_open)
     assert_dead(0, send);
 }
 
+/* The tail's probe and the timeout both fell due during the stop, and fire one after the other: it is taken off once. */
+Test(silence, a_stop_counts_once, .init = duo_open)
+{
+    duo_recv(1, 10);
+    duo_send(0, 10);
+    duo_recv(1, LARGE);
+    duo_run(100 * MS); /* the round trip is known, and several chunks may go at once */
+    struct duo_request *send = duo_send(0, LARGE);
+    duo_transmit(0);
+    duo_drop(0);
+    stop(0, 12000 * MS);
+    cr_assert_leq(duo_flow[0]->silence.since_ns, duo_now);
+    duo_run_deaf(0, 990 * MS);
+    cr_assert(!send->ended);
+    duo_run_deaf(0, 80 * MS); /* a timer may be a sixteenth late */
+    assert_dead(0, send);
+}
+
 /* Stopped again and again, it still finds out. */
 Test(silence, stops_do_not_keep_the_dead_alive, .init = duo_open)
 {
