@@ -3,6 +3,7 @@
 
 enum {
     DRIFT_PPM = 200,   /* of quartz at its worst */
+    SLACK_NS = 20000000,
     GAP_PARTS = 2,     /* of UCCL_DEAD_PEER_MS between two stops: time to be heard of, whatever is lost */
 };
 
@@ -68,17 +69,21 @@ void stops_begin(struct world *world, struct end *end)
 
 /* ---- verdicts -------------------------------------------------------------------------------- */
 
-/* How long `own` ran during a stop of its peer, until now. */
-static uint64_t silence(const struct world *world, const struct end *own, const struct stop *stop)
+/* How long `own` ran during a stop of its peer, until now; `stops`: how often it was stopped meanwhile. */
+static uint64_t silence(const struct world *world, const struct end *own, const struct stop *stop, unsigned *stops)
 {
     uint64_t until_ns = stop->end_ns < world->now_ns ? stop->end_ns : world->now_ns;
+    *stops = 0;
     if (stop->begin_ns >= until_ns)
         return 0;
     uint64_t silent_ns = until_ns - stop->begin_ns;
     for (unsigned i = 0; i < own->stop_count; i++) {
         uint64_t from_ns = own->stops[i].begin_ns > stop->begin_ns ? own->stops[i].begin_ns : stop->begin_ns;
         uint64_t to_ns = own->stops[i].end_ns < until_ns ? own->stops[i].end_ns : until_ns;
-        silent_ns -= to_ns > from_ns ? to_ns - from_ns : 0;
+        if (to_ns <= from_ns)
+            continue;
+        silent_ns -= to_ns - from_ns;
+        ++*stops;
     }
     return silent_ns;
 }
@@ -87,17 +92,21 @@ void stops_judge_death(struct world *world, const struct pair *pair, unsigned si
 {
     const struct end *own = &world->ends[pair->end[side]], *other = &world->ends[pair->end[!side]];
     uint64_t needed_ns = dead_ns(world->options) * 3 / 4; /* what was lost before the stop is not known here */
+    unsigned stops;
     if (pair->dead[!side])
         return;
     for (unsigned i = 0; i < other->stop_count; i++) {
         const struct stop *stop = &other->stops[i];
-        if (world->now_ns < stop->end_ns + dead_ns(world->options) / 4 && silence(world, own, stop) >= needed_ns)
+        if (world->now_ns < stop->end_ns + dead_ns(world->options) / 4 && silence(world, own, stop, &stops) >= needed_ns)
             return;
     }
     world_fail(world, "end %u calls end %u dead, which lives", pair->end[side], pair->end[!side]);
 }
 
-/* Who waited all the time, and ran, has given the stopped one up: it is asked after a quarter, and others are in the way. */
+/*
+ * Who waited all the time, and ran, has given the stopped one up. It is asked after a quarter of the time; of each stop of
+ * our own a sixteenth may go unnoticed, and as much may pass until the next look.
+ */
 void stops_end(struct world *world, struct end *end)
 {
     const struct stop *stop = stop_at(world, end, true);
@@ -106,8 +115,10 @@ void stops_end(struct world *world, struct end *end)
         const struct pair *pair = &world->pairs[i];
         for (unsigned side = 0; side < 2; side++) {
             const struct end *own = &world->ends[pair->end[side]];
+            uint64_t dead = dead_ns(world->options);
+            unsigned stops;
             if (&world->ends[pair->end[!side]] != end || own == end || own->stalled_until_ns > world->now_ns ||
-                silence(world, own, stop) < dead_ns(world->options) * 3 / 2)
+                silence(world, own, stop, &stops) < dead * 5 / 4 + stops * dead / 8 + SLACK_NS)
                 continue;
             int conn = app_waits(world, pair, side, stop->begin_ns);
             if (conn >= 0)
