@@ -199,7 +199,7 @@ void cluster_side_over(struct side *side)
     cluster.sides_alive--;
     if (cluster.options.hostile && !cluster_hostile(side->session))
         honest_over(side->session);
-    bool again = cluster.options.crashes && side->index == 0 && side->failed && !relation->done &&
+    bool again = (cluster.options.crashes || cluster.options.stops) && side->index == 0 && side->failed && !relation->done &&
                  side->session == relation->last && cluster.nodes[relation->client].up;
     if (again)
         start_connector(relation, cluster_random(50000000));
@@ -320,7 +320,7 @@ static int try_connect(struct node *node, const struct node *server, uccl_conn *
 static void check_connect_error(const struct relation *relation, int error)
 {
     const struct cluster_options *options = &cluster.options;
-    bool hurt = options->crashes || options->sockets.silent_ppm || options->expect_dead || options->relistens;
+    bool hurt = options->crashes || options->stops || options->sockets.silent_ppm || options->expect_dead || options->relistens;
     if (error == UCCL_EAGAIN || error == UCCL_ETIMEDOUT || is_hostile_relation(relation))
         return;
     if (error == UCCL_ECLOSED && options->close_early) /* by the server, before a datagram of it had come */
@@ -706,6 +706,10 @@ static void watch(void *what, uint64_t extra)
     (void)extra;
     for (unsigned i = 0; i < cluster.options.nodes; i++) {
         struct node *node = &cluster.nodes[i];
+        if (node_stopped_ns(node, machine.now_ns - WATCH_NS, machine.now_ns)) {
+            memset(node->heads, 0xff, sizeof node->heads);
+            continue;
+        }
         for (unsigned k = 0; node->serving && k < node->engine->thread_count; k++) {
             const struct ring *ring = &node->engine->threads[k].ring;
             if (ring_busy(ring) && ring->head == node->heads[k])
@@ -741,6 +745,7 @@ static uint64_t limit_ns(void)
     }
     limit += (options->crashes + options->expect_dead + 1) * (options->crash_ns + options->down_ns) * 2;
     limit += (options->crashes + options->expect_dead + 1) * (params->dead_peer_ms + params->linger_ms) * 4000000;
+    limit += 2 * options->stops * (options->stop_ns + 2 * options->stop_gap_ns + (params->dead_peer_ms + params->linger_ms) * 1000000);
     if (options->hostile)
         limit += DEAD_ATTEMPTS * (2 * HELLO_MS + params->connect_ms) * UINT64_C(1000000);
     return limit;
@@ -797,6 +802,7 @@ static void begin(const struct cluster_options *options, uint64_t seed, bool pri
         cluster.nodes[i].index = i;
         start_node(&cluster.nodes[i]);
     }
+    node_stops_plan(seed);
     cluster.crashes_left = options->crashes;
     if (options->crashes)
         machine_at(cluster_random((uint32_t)options->crash_ns), crash, NULL, 0);

@@ -19,7 +19,7 @@
 #include "sockets.h"
 #include "uccl/engine.h"
 
-enum { WORKERS_MAX = 4, ENGINES_MAX = 8, KINDS = 2, CRASHES_MAX = 4 };
+enum { WORKERS_MAX = 4, ENGINES_MAX = 8, KINDS = 2, CRASHES_MAX = 4, STOPS_MAX = 8 };
 enum { SEND, RECV }; /* as enum core_msg_kind */
 
 enum pattern { PATTERN_CHAIN, PATTERN_STAR, PATTERN_ALL, PATTERN_SELF };
@@ -53,6 +53,8 @@ struct cluster_options {
     unsigned crashes;
     uint64_t crash_ns;           /* between two */
     uint64_t down_ns;            /* longest time until a restart */
+    unsigned stops;              /* times that each node stops and continues, STOPS_MAX at most */
+    uint64_t stop_ns, stop_gap_ns; /* longest; shortest between two of a node */
     unsigned relistens;          /* times that each node closes its listener and listens again */
     bool several_addresses;      /* handles name other hosts beside the listener's, and addresses of nobody */
     bool expect_dead;            /* the network is out for longer than UCCL_DEAD_PEER_MS */
@@ -141,6 +143,10 @@ struct node {
     struct uccl_handle handle;
     struct side *sides;
     unsigned workers;
+    struct stop {
+        uint64_t begin_ns, end_ns;
+    } stops[STOPS_MAX];          /* of its lives; planned when the run begins */
+    unsigned stop_count;
     uint64_t sends, receives, bytes_sent, bytes_received; /* that ended well, in this life */
 };
 
@@ -188,6 +194,14 @@ static inline bool cluster_chance(unsigned permille)
 {
     return permille && rng_below(&cluster.rng, 1000) < permille;
 }
+
+/* ---- node_stops.c ---- */
+/* When which node stops, and for how long. */
+void node_stops_plan(uint64_t seed);
+/* For how long it was stopped in this time. */
+uint64_t node_stopped_ns(const struct node *node, uint64_t from_ns, uint64_t until_ns);
+/* One of its nodes has been stopped for so long that the other may have given it up. */
+bool node_stops_excuse(const struct session *session);
 
 /* ---- traffic.c ---- */
 void traffic_plan(struct session *session);

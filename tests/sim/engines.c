@@ -227,6 +227,41 @@ static void set_outages(struct cluster_options *options, struct rng *rng)
     }
 }
 
+/* Any node stops and continues, any time; what else happens is drawn too. `parts`: the longest stop, in tenths of the dead-peer time. */
+static void use_stops(struct cluster_options *options, struct rng *rng, unsigned parts)
+{
+    enum { DRIFT_PPM = 200 };
+    options->pattern = rng_below(rng, 2) ? PATTERN_ALL : PATTERN_CHAIN;
+    options->sessions = 1 + rng_below(rng, 2);
+    options->params.dead_peer_ms = 200 + rng_below(rng, 600);
+    options->params.linger_ms = 1000;
+    options->params.num_engines = 1 + rng_below(rng, 3);
+    options->drift_ppm = DRIFT_PPM;
+    options->stops = 1 + rng_below(rng, 4);
+    options->stop_ns = options->params.dead_peer_ms * parts * (NS_PER_MS / 10);
+    options->stop_gap_ns = options->params.dead_peer_ms * (NS_PER_MS / 2);
+    options->post_gap_ns = options->recv_gap_ns = 2u << (20 + rng_below(rng, 5));
+    options->cancel_permille = rng_below(rng, 2) * 100;
+    options->truncate_permille = rng_below(rng, 2) * 100;
+    options->close_early = rng_below(rng, 3) == 0;
+    options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
+    if (rng_below(rng, 2))
+        set_lend(options, rng);
+    options->meets_once = false; /* who was given up is met again */
+}
+
+/* Too short for anybody to be given up. */
+static void set_node_stops(struct cluster_options *options, struct rng *rng)
+{
+    use_stops(options, rng, 7);
+}
+
+/* Who is given up, and lives, connects again. */
+static void set_node_stops_dead(struct cluster_options *options, struct rng *rng)
+{
+    use_stops(options, rng, 30);
+}
+
 /* One direction between the first two nodes is gone for good. */
 static void set_dead(struct cluster_options *options, struct rng *rng)
 {
@@ -606,6 +641,8 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-storm", set_storm),
     SCENARIO("engines-stripes-full", set_stripes_full),
     SCENARIO("engines-full-socket", set_full_socket),
+    SCENARIO("engines-stops", set_node_stops),
+    SCENARIO("engines-stops-dead", set_node_stops_dead),
     SCENARIO("hostile-engines", set_hostile),
     SCENARIO("hostile-stripes", set_hostile_stripes),
     SCENARIO("hostile-loss", set_hostile_loss),

@@ -187,6 +187,10 @@ static void resume(void *what, uint64_t epoch)
     struct fiber *fiber = what;
     if (fiber->over || fiber->epoch != epoch)
         return;
+    if (fiber->process->stopped_until_ns > machine.now_ns) {
+        machine_at(fiber->process->stopped_until_ns, resume, fiber, epoch);
+        return;
+    }
     machine.current = fiber;
     machine.switches++;
 #ifdef HAVE_ASAN
@@ -243,6 +247,12 @@ void machine_kill(struct process *process)
     }
     while (process->allocations)
         release(process->allocations);
+}
+
+void machine_stop(struct process *process, uint64_t until_ns)
+{
+    assert(!machine.current);
+    process->stopped_until_ns = until_ns;
 }
 
 void machine_end(void)

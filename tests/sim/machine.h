@@ -26,6 +26,7 @@ struct process {
     uint64_t clock_offset_ns;
     int32_t clock_drift_ppm;
     bool killed;
+    uint64_t stopped_until_ns;   /* none of its fibers runs before; its clock goes on */
     uint32_t preempt_every;      /* atomic operations between two preemptions, on average; 0: none */
     uint32_t preempt_ns;         /* longest of them */
     struct fiber *fibers;
@@ -75,6 +76,8 @@ void machine_at(uint64_t at_ns, machine_event_fn run, void *what, uint64_t extra
 struct fiber *machine_spawn(struct process *process, void (*run)(void *), void *argument);
 /* Ends all its fibers where they are and frees its memory. Not from one of them. */
 void machine_kill(struct process *process);
+/* None of its fibers runs until then, as after SIGSTOP; what is sent to it waits. */
+void machine_stop(struct process *process, uint64_t until_ns);
 bool machine_idle(const struct process *process); /* all its fibers are over */
 /* Its clock, at a true time. */
 uint64_t machine_clock_ns(const struct process *process, uint64_t true_ns);

@@ -286,7 +286,8 @@ static void check_time(const struct side *side, const struct pending *pending, i
     if (status != UCCL_EPEERDEAD || pending->ended_unseen)
         return;
     const struct side *other = &side->session->sides[!side->index];
-    if (!other->killed && !other->muted && !cluster.options.expect_dead && !cluster_hostile(side->session))
+    if (!other->killed && !other->muted && !cluster.options.expect_dead && !cluster_hostile(side->session) &&
+        !node_stops_excuse(side->session))
         machine_fail("session %u: a living peer is called dead", side->session->index);
     uint64_t dead_ns = side->node->params.dead_peer_ms * 1000000;
     if (machine.now_ns - pending->posted_ns > 2 * dead_ns + DEAD_LATE_NS && other->killed &&
@@ -343,7 +344,7 @@ static bool try_collect(struct stream *stream, struct pending *pending)
 static void wait_for(struct stream *stream, struct pending *pending, int timeout_ms)
 {
     size_t bytes = 0;
-    uint64_t until_ns = machine_deadline((uint64_t)timeout_ms * 1000000);
+    uint64_t begun_ns = machine.now_ns, until_ns = machine_deadline((uint64_t)timeout_ms * 1000000);
     pending->waited_for = true;
     int status = uccl_wait(pending->request, timeout_ms, &bytes);
     pending->waited_for = pending->ended_seen = false;
@@ -355,6 +356,7 @@ static void wait_for(struct stream *stream, struct pending *pending, int timeout
     uint64_t late_ns = WAIT_LATE_NS;
     if (cluster.options.preempt_every)
         late_ns += cluster.options.params.num_engines * 1000 * cluster.options.preempt_ns / cluster.options.preempt_every;
+    late_ns += node_stopped_ns(stream->side->node, begun_ns, machine.now_ns);
     if (timeout_ms >= 0 && machine.now_ns > until_ns + late_ns)
         machine_fail("a wait of %d ms took %.3f ms longer", timeout_ms, (double)(machine.now_ns - until_ns) / 1e6);
 }
@@ -379,7 +381,8 @@ static void wait_for_event(struct worker *worker)
 static bool may_wait_for_ever(const struct worker *worker)
 {
     const struct cluster_options *options = &cluster.options;
-    if (options->cancel_permille || options->close_early || options->crashes || options->expect_dead || options->hostile)
+    if (options->cancel_permille || options->close_early || options->crashes || options->stops || options->expect_dead ||
+        options->hostile)
         return false;
     for (const struct side *side = worker->node->sides; side; side = side->next) {
         for (unsigned kind = 0; kind < KINDS; kind++) {
@@ -410,7 +413,8 @@ static void complete_one(struct worker *worker, struct stream *stream)
         const struct side *side = stream->side;
         if (try_collect(stream, pending))
             return;
-        if (!side->aborted || machine.now_ns > side->aborted_ns + ABORT_LATE_MS * UINT64_C(1000000))
+        uint64_t late_ns = ABORT_LATE_MS * UINT64_C(1000000) + node_stopped_ns(side->node, side->aborted_ns, machine.now_ns);
+        if (!side->aborted || machine.now_ns > side->aborted_ns + late_ns)
             machine_fail("session %u is closed, and request %u has not ended", side->session->index, pending->number);
         machine_sleep(cluster_random(1000000));
         return;
@@ -655,7 +659,7 @@ static bool excused(const struct session *session, unsigned sender, unsigned kin
     case UCCL_ECLOSED:
         return other->close_ns != UINT64_MAX || other->failed || other->killed || other->state == SIDE_ABSENT;
     case UCCL_EPEERDEAD:
-        return other->killed || other->muted || cluster.options.expect_dead;
+        return other->killed || other->muted || cluster.options.expect_dead || node_stops_excuse(session);
     default:
         return false;
     }
@@ -670,7 +674,7 @@ static bool agree(const struct session *session, unsigned sender, unsigned numbe
     const struct side *from = &session->sides[sender], *to = &session->sides[!sender];
     if (sent == UCCL_OK)
         return received == UCCL_OK || to->killed;
-    if (received != UCCL_OK || sent == NOT_ENDED || cluster.options.expect_dead || to->killed)
+    if (received != UCCL_OK || sent == NOT_ENDED || cluster.options.expect_dead || to->killed || node_stops_excuse(session))
         return true;
     /* The receiver has it, yet the sender says no: only if the sender gave up by itself. */
     return sent == UCCL_ECANCELED && (session->cancelled[sender][SEND][number] || from->close_ns != UINT64_MAX);
