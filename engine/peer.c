@@ -183,6 +183,7 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
         .rx_token = core_make_token(random[0], (uint32_t)slot),
         .nonce = random[1] ? random[1] : 1,
         .rx_window_bytes = table->nic->queue_rx_bytes(thread->queue),
+        .greets = peer->is_server,
         .owner = flow,
     };
     struct flow_call call = {.host = &peer->host};

@@ -95,6 +95,7 @@ struct flow *core_flow_open(struct core *core, void *memory, const struct flow_s
     core->flows[slot] = flow;
     if (slot >= core->flow_end)
         core->flow_end = slot + 1;
+    flow_update_timer(flow); /* it may have to greet */
     return flow;
 }
 

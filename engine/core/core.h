@@ -113,6 +113,8 @@ struct flow_setup {
     uint64_t nonce;          /* unguessable: that the peer's address has to echo before it is sent anything else;
                                 0: it needs no proof */
     void *owner;             /* handed back in events and path actions */
+    bool greets;             /* with a nonce: asks for its echo a few times though nothing waits, unless the peer does: a
+                              * firewall on our side lets in what answers */
     bool places;             /* both ends have a NIC that places payload; chunk_window is at most
                                 CORE_PLACE_WINDOW_MAX then, and messages have no stripes */
 };

@@ -64,7 +64,7 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     uint32_t chunk_bytes = (uint32_t)params->chunk_size_kb * 1024;
     cc_init(&flow->cc, params, chunk_bytes);
     credit_init(flow);
-    probe_init(flow, setup->nonce);
+    probe_init(flow, setup->nonce, setup->greets);
     flow->features = setup->features;
     flow->gone.key = (uint32_t)rng_next(&core->rng);
     return flow;

@@ -3,12 +3,16 @@
 #include "core/flow.h"
 #include "core/state.h"
 
-enum { BACKOFF_MAX = 8 };
+enum { BACKOFF_MAX = 8, GREETINGS = 3 };
 #define ASK_AGAIN_NS UINT64_C(4000000) /* at first; doubles up to a second */
 
-void probe_init(struct flow *flow, uint64_t nonce)
+void probe_init(struct flow *flow, uint64_t nonce, bool greets)
 {
-    flow->probe = (struct probe){.nonce = nonce, .ask_at_ns = UINT64_MAX};
+    flow->probe = (struct probe){.nonce = nonce, .ask_at_ns = UINT64_MAX, .ask_path = UINT16_MAX, .echo_path = UINT16_MAX};
+    if (nonce && greets) {
+        flow->probe.greetings = GREETINGS;
+        flow->probe.ask_at_ns = flow->core->now_ns + ASK_AGAIN_NS; /* most peers have asked by then */
+    }
 }
 
 void probe_on_frame(struct flow *flow, const struct wire_probe *frame)
@@ -24,6 +28,7 @@ void probe_on_frame(struct flow *flow, const struct wire_probe *frame)
         probe->nonce = 0;
         probe->asking = false;
         probe->due &= (uint8_t)~PROBE_ASK;
+        probe->greetings = 0;
         probe->ask_at_ns = UINT64_MAX;
         queue_append(&flow->core->flow_events, &flow->event);
     }
@@ -39,7 +44,7 @@ void probe_wait(struct flow *flow, bool waits)
     }
     probe->asking = waits;
     if (!waits)
-        probe->ask_at_ns = UINT64_MAX;
+        probe->ask_at_ns = probe->greetings ? probe->ask_at_ns : UINT64_MAX;
     else if (probe->ask_at_ns == UINT64_MAX)
         probe->due |= PROBE_ASK;
 }
@@ -51,7 +56,17 @@ void probe_expire(struct flow *flow, uint64_t now_ns)
         return;
     probe->ask_at_ns = UINT64_MAX;
     probe->asks_again = true;
+    if (probe->greetings) {
+        probe->greetings--;
+        probe->due |= PROBE_ASK;
+    }
     flow_wake(flow); /* where something still waits */
+}
+
+bool probe_opens(const struct probe *probe)
+{
+    uint16_t last_path = probe->due & PROBE_ECHO ? probe->echo_path : probe->ask_path;
+    return last_path != 0;
 }
 
 int probe_avoids(const struct probe *probe)

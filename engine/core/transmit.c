@@ -500,7 +500,7 @@ static bool send_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
     struct train train = scratch_train(core);
-    uint16_t path = path_choose(&flow->paths, probe_avoids(&flow->probe));
+    uint16_t path = probe_opens(&flow->probe) ? 0 : path_choose(&flow->paths, probe_avoids(&flow->probe));
     probe_leaves(&flow->probe, path);
     train.header += probe_put(flow, train_at(&train) + train.header, now_ns);
     end_datagram(core, &train);

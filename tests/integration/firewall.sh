@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # A client behind a firewall, and a server with several addresses: datagrams have to come from the address that the client
-# connected to. And a network that passes TCP alone: connect says so.
+# connected to. Firewalls at both ends, of which the server's lets in TCP and answers; a client whose address is translated. And a
+# network that passes TCP alone: connect says so.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
 need_namespaces
@@ -25,11 +26,11 @@ over() {
 
 refused() { grep -oE 'refused [0-9]+' "$WORK/relay.log" | grep -oE '[0-9]+'; }
 
-# answered ADDRESS: both ways through a firewall, which passes all that comes
+# answered ADDRESS RELAY_FLAG...: both ways through a firewall, which passes all that comes
 answered() {
     local result=0
-    behind --firewall || return 1
-    pair "$@" --perftype=basic --msize=300000 --bi --iterations=20 || result=1
+    behind "${@:2}" || return 1
+    pair "$1" --perftype=basic --msize=300000 --bi --iterations=20 || result=1
     over || result=1
     echo "refused $(refused)"
     return "$result"
@@ -61,8 +62,10 @@ for io in "${io[@]}"; do
     lend=$([ "$io" = uring ] && echo no || echo auto)
     SERVER_ENV=(UCCL_UDP_IO="$io" UCCL_LEND="$lend") CLIENT_ENV=("${SERVER_ENV[@]}")
     for address in 10.78.0.1 10.78.0.9 fd78::1 fd78::9; do
-        check "a stateful firewall at the client, which connects to $address, $io" answered "$address"
+        check "a stateful firewall at the client, which connects to $address, $io" answered "$address" --firewall
     done
+    check "firewalls at both ends, fd78::9, $io" answered fd78::9 --firewalls
+    check "a client's address is translated, and firewalls at both ends, $io" answered 10.78.0.1 --nat --firewalls
 done
 SERVER_ENV=() CLIENT_ENV=()
 for address in 10.78.0.1 fd78::1; do

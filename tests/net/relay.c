@@ -9,7 +9,9 @@
  * the packet gets past the kernel and the receiver's own checks must see it.
  *
  * With --firewall the second namespace is behind a stateful firewall: a UDP or TCP packet gets there only if one has
- * left from there with the same addresses and ports the other way round.
+ * left from there with the same addresses and ports the other way round. With --firewalls the first one is too, where servers
+ * run: TCP may come in there, and UDP only as an answer. With --nat the second namespace has another address outside, which is
+ * put into what leaves from there, and replaced in what comes: outside nobody sees its own.
  *
  * Prints "ready" once both devices are open, and one line of counts at SIGTERM or SIGINT. One
  * thread. The random numbers are seeded (--seed) but packet order is up to the kernel, so a seed
@@ -18,6 +20,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <netinet/in.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>
 #include <poll.h>
@@ -34,6 +37,7 @@
 
 enum { PACKET_MAX = 65536, READS_PER_ROUND = 64, QUEUE_MAX = 65536 };
 enum { FLOW_BYTES = 37, FLOWS_MAX = 4096 };
+enum { NAT_INSIDE = 2, NAT_OUTSIDE = 77 }; /* last byte of the addresses */
 enum { QUEUE_DELAY_MAX_NS = 50 * 1000 * 1000 }; /* a rate-limited link drops beyond this */
 
 struct options {
@@ -42,7 +46,8 @@ struct options {
     uint64_t delay_ns, jitter_ns;
     double rate_mbit; /* 0: no limit */
     uint64_t seed;
-    bool firewall;
+    bool firewall[2]; /* in front of namespace ... */
+    bool nat;
 };
 
 /* protocol, addresses, ports; of IPv4 addresses the first four bytes are used */
@@ -67,7 +72,7 @@ struct relay {
     size_t count;
     uint64_t order;
     uint64_t random;
-    struct flow flows[FLOWS_MAX]; /* that have left from behind the firewall, as their answers would be */
+    struct flow flows[FLOWS_MAX]; /* answers to what has left from behind a firewall */
     size_t flow_count;
     uint64_t refused;
     uint64_t packets, lost, duplicated, corrupted, delayed, overflow, write_errors;
@@ -226,18 +231,51 @@ static bool is_known(const struct relay *r, const struct flow *flow)
     return false;
 }
 
-/* What leaves from behind the firewall opens it for answers. */
+/* What leaves through a firewall opens it for answers. To each side come other flows, so that one table does for both. */
 static bool passes(struct relay *r, int to, const unsigned char *packet, size_t length)
 {
-    struct flow flow;
+    struct flow flow, answer;
+    bool known = flow_of(packet, length, false, &flow), tcp = flow.bytes[0] == IPPROTO_TCP;
 
-    if (!flow_of(packet, length, to == 0, &flow))
+    if (!known)
         return true;
-    if (to == 1)
-        return is_known(r, &flow);
-    if (!is_known(r, &flow) && r->flow_count < FLOWS_MAX)
-        r->flows[r->flow_count++] = flow;
-    return true;
+    flow_of(packet, length, true, &answer);
+    if (r->opt.firewall[!to] && !is_known(r, &answer) && r->flow_count < FLOWS_MAX)
+        r->flows[r->flow_count++] = answer;
+    return !r->opt.firewall[to] || is_known(r, &flow) || (to == 0 && tcp);
+}
+
+/* Adds to a checksum of RFC 1071 what `bytes` new ones in place of old ones change. */
+static void fix_checksum(unsigned char *sum, const unsigned char *old, const unsigned char *new, size_t bytes)
+{
+    uint32_t value = (uint16_t)~(sum[0] << 8 | sum[1]);
+
+    for (size_t i = 0; i < bytes; i += 2)
+        value += (uint16_t)~(old[i] << 8 | old[i + 1]) + (uint32_t)(new[i] << 8 | new[i + 1]);
+    while (value >> 16)
+        value = (value & 0xffff) + (value >> 16);
+    value = ~value;
+    sum[0] = (unsigned char)(value >> 8);
+    sum[1] = (unsigned char)value;
+}
+
+/* Puts the outer address in place of the inner one, or the other way round: .2 is .77 outside, of both families. */
+static void translate(int to, unsigned char *p, size_t length)
+{
+    size_t v6 = p[0] >> 4 == 6, bytes = v6 ? 16 : 4, head = v6 ? 40 : (size_t)(p[0] & 15) * 4;
+    size_t at = (v6 ? 8 : 12) + (to == 0 ? 0 : bytes), last = at + bytes - 1;
+    unsigned char protocol = p[v6 ? 6 : 9], old[16], from = to == 0 ? NAT_INSIDE : NAT_OUTSIDE;
+
+    if (length < head + 20 - (protocol == IPPROTO_UDP ? 12 : 0) || p[last] != from)
+        return;
+    memcpy(old, p + at, bytes);
+    p[last] = to == 0 ? NAT_OUTSIDE : NAT_INSIDE;
+    if (!v6)
+        fix_checksum(p + 10, old, p + at, bytes);
+    if (protocol == IPPROTO_TCP)
+        fix_checksum(p + head + 16, old, p + at, bytes);
+    if (protocol == IPPROTO_UDP && (p[head + 6] || p[head + 7]))
+        fix_checksum(p + head + 6, old, p + at, bytes);
 }
 
 static void forward(struct relay *r, int to, unsigned char *packet, size_t length, uint64_t now)
@@ -246,10 +284,14 @@ static void forward(struct relay *r, int to, unsigned char *packet, size_t lengt
     int copies = 1;
 
     r->packets++;
-    if (r->opt.firewall && !passes(r, to, packet, length)) {
+    if (r->opt.nat && to == 0)
+        translate(to, packet, length);
+    if (!passes(r, to, packet, length)) {
         r->refused++;
         return;
     }
+    if (r->opt.nat && to == 1)
+        translate(to, packet, length);
     if (udp) {
         if (draw(r) < r->opt.loss) {
             r->lost++;
@@ -330,6 +372,8 @@ static _Noreturn void usage(void)
           "  --reorder PERCENT    ... of so many packets (default 100)\n"
           "  --rate-mbit N        bandwidth in each direction\n"
           "  --firewall           in front of the second namespace: answers alone pass\n"
+          "  --firewalls          in front of the first one too, where TCP passes\n"
+          "  --nat                the second one's address (.2) is .77 outside\n"
           "  --seed N\n",
           stderr);
     exit(2);
@@ -341,6 +385,7 @@ static struct options parse(int argc, char **argv)
         {"loss", 1, 0, 'l'},   {"dup", 1, 0, 'd'},       {"corrupt", 1, 0, 'c'},
         {"delay-us", 1, 0, 't'}, {"jitter-us", 1, 0, 'j'}, {"reorder", 1, 0, 'o'},
         {"rate-mbit", 1, 0, 'r'}, {"seed", 1, 0, 's'},     {"firewall", 0, 0, 'f'},
+        {"firewalls", 0, 0, 'F'}, {"nat", 0, 0, 'n'},
         {0}};
     struct options opt = {.reorder = 1, .seed = 1};
 
@@ -353,7 +398,9 @@ static struct options parse(int argc, char **argv)
         case 'j': opt.jitter_ns = (uint64_t)(number(optarg) * 1e3); break;
         case 'o': opt.reorder = number(optarg) / 100; break;
         case 'r': opt.rate_mbit = number(optarg); break;
-        case 'f': opt.firewall = true; break;
+        case 'F': opt.firewall[0] = true; /* fall through */
+        case 'f': opt.firewall[1] = true; break;
+        case 'n': opt.nat = true; break;
         case 's': opt.seed = (uint64_t)number(optarg); break;
         default: usage();
         }

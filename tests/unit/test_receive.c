@@ -623,6 +623,66 @@ Test(probe, repeats_go_another_way)
     }
 }
 
+static void open_greeter(void)
+{
+    duo_defaults();
+    duo_params.port_entropy = 4;
+    duo_setup[0].nonce = 1111;
+    duo_setup[1].nonce = 2222;
+    duo_setup[1].greets = true;
+    duo_open_as(false);
+}
+
+/* A firewall in front of a server refuses the client's probes until the server has said something: it does, three times, and no more. */
+Test(probe, a_server_greets_who_does_not_ask, .init = open_greeter)
+{
+    unsigned first_path = 0, greetings = 0;
+    cr_assert_eq(duo_transmit(1), 0, "not at once: most clients ask by themselves");
+    for (uint64_t until_ns = duo_now + 5000 * MS; duo_tick(1, until_ns);) {
+        if (duo_transmit(1) == 0)
+            continue;
+        cr_assert_eq(only_probes(1), 1);
+        greetings++;
+        first_path += lose_probe(1) == 0;
+    }
+    cr_assert_eq(greetings, 3);
+    cr_assert_eq(first_path, 2, "the ports that the handshake told, every other time");
+    cr_assert_eq(core_deadline(duo_core[1]), UINT64_MAX);
+}
+
+Test(probe, who_is_asked_does_not_greet, .init = open_greeter)
+{
+    core_conn_announce(duo_core[0], duo_conn[0][0], duo_now);
+    duo_run(MS);
+    cr_assert(probe_proven(&duo_flow[0]->probe) && probe_proven(&duo_flow[1]->probe));
+    uint64_t packets = duo_count(&duo_counters[0].rx_datagrams);
+    duo_run(2000 * MS);
+    cr_assert_eq(duo_count(&duo_counters[0].rx_datagrams), packets);
+}
+
+/* Both ends are behind firewalls, which know the first pair of ports alone: two rounds are enough. */
+Test(probe, firewalls_at_both_ends, .init = open_greeter)
+{
+    bool left[2] = {false, false};
+    core_conn_announce(duo_core[0], duo_conn[0][0], duo_now);
+    for (uint64_t until_ns = duo_now + 20 * MS; !probe_proven(&duo_flow[0]->probe) || !probe_proven(&duo_flow[1]->probe);) {
+        for (unsigned side = 0; side < 2; side++) {
+            duo_transmit(side);
+            for (unsigned i = 0; i < duo_queued[side]; i++) {
+                struct wire_packet parsed;
+                cr_assert(wire_parse(duo_queue[side][i].bytes, duo_queue[side][i].length, crc32c_portable, &parsed));
+                left[side] |= parsed.path == 0;
+                if (parsed.path == 0 && left[!side])
+                    duo_deliver_one(side, i);
+            }
+            duo_drop(side);
+        }
+        unsigned side = core_deadline(duo_core[1]) < core_deadline(duo_core[0]);
+        if (!probe_proven(&duo_flow[0]->probe) || !probe_proven(&duo_flow[1]->probe))
+            cr_assert(duo_tick(side, until_ns), "not within 20 ms");
+    }
+}
+
 Test(probe, an_idle_flow_asks_nothing, .init = open_unproven)
 {
     duo_run(2000 * MS);
