@@ -46,14 +46,22 @@ static void print_port(void *user, const struct uccl_verbs_port *port)
         printf("     not usable: %s\n", port->why_not);
 }
 
+/* No verbs here is an answer; a lack of descriptors or memory, or a value that is not allowed, is none. */
+static bool is_answer(int result)
+{
+    return result != UCCL_EINVAL && result != UCCL_ENOMEM;
+}
+
 bool verbs_print(void)
 {
     char status[STATUS_MAX];
     unsigned count = 0;
     int result = uccl_verbs_ports(NULL, print_port, &count, status, sizeof status);
-    if (count == 0)
+    if (!is_answer(result))
+        printf("\nVerbs ports: unknown: %s\n", *status ? status : uccl_strerror(result));
+    else if (count == 0)
         printf("\nVerbs ports: none%s%s\n", *status ? ": " : "", status);
-    return result != UCCL_EINVAL;
+    return is_answer(result);
 }
 
 /* ---- for programs ---------------------------------------------------------------------------- */
@@ -95,6 +103,8 @@ bool verbs_add_json(json_t *root)
     char status[STATUS_MAX];
     json_t *ports = json_array();
     int result = uccl_verbs_ports(NULL, add_port, ports, status, sizeof status);
-    json_object_set_new(root, "verbs", json_pack("{s:s, s:o}", "status", status, "ports", ports));
-    return result != UCCL_EINVAL;
+    json_object_set_new(root, "verbs",
+                        json_pack("{s:s, s:o}", "status", *status || is_answer(result) ? status : uccl_strerror(result),
+                                  "ports", ports));
+    return is_answer(result);
 }

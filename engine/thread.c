@@ -669,8 +669,11 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
         return error;
     void *memory = mmap(NULL, core_size(thread->params), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED)
+    if (memory == MAP_FAILED) {
+        LOG_ERR("no memory for engine thread %u: %zu bytes (UCCL_TX_BUFFERS, UCCL_TX_SMALL_BUFFERS; ulimit -v)", setup->index,
+                core_size(thread->params));
         return UCCL_ENOMEM;
+    }
     const struct nic_caps *caps = setup->nic->caps(setup->device);
     thread->places = caps->places_payload;
     thread->room_wakes = caps->room_wakes;
@@ -735,7 +738,8 @@ int thread_start(struct engine_thread *thread, const struct thread_setup *setup)
         int failed = create_deaf(&thread->pthread, thread_main, thread);
         thread->started = failed == 0;
         if (failed) {
-            LOG_ERR("cannot start engine thread %u: %s", setup->index, strerror(failed));
+            LOG_ERR("cannot start engine thread %u: %s%s", setup->index, strerror(failed),
+                    failed == EAGAIN ? " (limits: ulimit -u, ulimit -v, the processes of a container)" : "");
             error = UCCL_ENOMEM;
         }
     }

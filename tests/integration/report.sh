@@ -52,6 +52,34 @@ check "transport_test: the server's report is lost" one_side_lost server
 closed_input() { timeout 60 "$P2P_BENCH" "${BRIEF[@]}" --json <&- 2>&- | python3 -m json.tool; }
 check "stdin and stderr closed: the report arrives" closed_input
 
+# ---- too few descriptors, too little memory ----
+
+# short LIMIT VALUES COMMAND...: with each of them as that ulimit the command fails and says why, or its report is whole
+short() {
+    local limit=$1 value values=$2 result=0 failed=0
+    shift 2
+    for value in $values; do
+        (ulimit "$limit" "$value" && exec timeout 20 "$@") >"$WORK/out" 2>"$WORK/short.log"
+        STATUS=$?
+        [ "$STATUS" = 0 ] || failed=$((failed + 1))
+        if [ "$STATUS" -ge 124 ] || { [ "$STATUS" = 0 ] && grep -qE 'cannot|error|no memory' "$WORK/short.log"; } ||
+            { [ "$STATUS" != 0 ] && ! grep -qE 'ulimit|resource limit|Too many open files|shared libraries' "$WORK/short.log"; }; then
+            echo "ulimit $limit $value: status $STATUS"
+            cat "$WORK/short.log" "$WORK/out"
+            result=1
+        fi
+    done
+    echo "$failed failed"
+    [ "$failed" -gt 0 ] && return "$result"
+}
+check "few descriptors: uccl_info" short -n "4 5 6 7 8 9 10 11 12 14 16 20 40" "$INFO"
+check "few descriptors: uccl_info --json" short -n "4 6 8 9 10 11 12 14 20" "$INFO" --json
+check "few descriptors: p2p_bench --local" short -n "4 6 8 10 12 14 16 18 24" "$P2P_BENCH" "${BRIEF[@]}"
+if [ "$SHORT" = 0 ]; then # a sanitizer needs room of its own
+    check "little memory: uccl_info" short -v "10000 16000 22000 28000 40000" "$INFO"
+    check "little memory: p2p_bench --local" short -v "12000 22000 28000 40000" "$P2P_BENCH" "${BRIEF[@]}"
+fi
+
 # ---- plots: gnuplot is played ----
 
 mkdir "$WORK/bin"
