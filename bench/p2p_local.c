@@ -37,8 +37,10 @@ static void exec_server(uint16_t want_port, bool log_info, int report_fd, pid_t 
     snprintf(port, sizeof(port), "--oobport=%u", want_port);
     snprintf(report, sizeof(report), "--report-fd=%d", report_fd);
     int null = open("/dev/null", O_WRONLY);
-    if (null < 0 || dup2(null, STDOUT_FILENO) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0)
+    if (null < 0 || dup2(null, STDOUT_FILENO) < 0 || prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) {
+        fprintf(stderr, "[Server] error: /dev/null: %s\n", strerror(errno));
         _exit(126);
+    }
     if (getppid() != parent)
         _exit(126);
     char self[4096];
@@ -48,6 +50,8 @@ static void exec_server(uint16_t want_port, bool log_info, int report_fd, pid_t 
         execv(self, arguments); /* by its name, which ps and pgrep then show */
     }
     execv("/proc/self/exe", arguments); /* the file has been replaced since */
+    execvp(program_invocation_name, arguments); /* no /proc here */
+    fprintf(stderr, "[Server] error: cannot start %s: %s\n", program_invocation_name, strerror(errno));
     _exit(127);
 }
 

@@ -63,7 +63,9 @@ static int udp_open(const struct params *params, struct nic **out)
     if (nic->dev_count <= 0) {
         int status = nic->dev_count < 0 ? nic->dev_count : UCCL_ENODEV;
 
-        if (status == UCCL_ENODEV)
+        if (status == UCCL_ENODEV && !*params->socket_ifname)
+            LOG_ERR("no network interface is up and has an address");
+        else if (status == UCCL_ENODEV)
             LOG_ERR("no network interface that is up and has an address matches "
                     "UCCL_SOCKET_IFNAME=\"%s\"",
                     params->socket_ifname);

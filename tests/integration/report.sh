@@ -80,6 +80,31 @@ if [ "$SHORT" = 0 ]; then # a sanitizer needs room of its own
     check "little memory: p2p_bench --local" short -v "12000 22000 28000 40000" "$P2P_BENCH" "${BRIEF[@]}"
 fi
 
+# ---- machines that lack something ----
+
+# without FOLDERS COMMAND...: in a mount namespace where these are empty
+without() {
+    local folders=$1
+    shift
+    # shellcheck disable=SC2016
+    LD_LIBRARY_PATH=$BUILD timeout 60 unshare -m bash -c \
+        'for folder in $0; do mount -t tmpfs none "$folder" || exit 99; done; exec "$@"' "$folders" "$@"
+}
+if without /sys true 2>/dev/null; then
+    check "without /sys" without /sys "$P2P_BENCH" "${BRIEF[@]}"
+    if [ "$SHORT" = 0 ]; then # a sanitizer needs /proc
+        check "without /sys and /proc" without "/sys /proc" "$P2P_BENCH" "${BRIEF[@]}"
+        check "without /sys and /proc: uccl_info" without "/sys /proc" "$INFO"
+    fi
+    check "without /dev: it says so" lost '/dev/null' "$(declare -f without); BUILD=$BUILD without /dev $P2P_BENCH ${BRIEF[*]}"
+    check "without any interface: it says so" lost 'no network interface is up and has an address$' "unshare -n $INFO"
+else
+    skip "without /sys, /proc, /dev" "not allowed to make mount namespaces"
+fi
+check "without HOME, a locale and the rest of the environment" env -i "$P2P_BENCH" "${BRIEF[@]}"
+odd_locale() { LC_ALL=de_DE.UTF-8 timeout 60 "$P2P_BENCH" "${BRIEF[@]}" --json | python3 -m json.tool; }
+check "an odd locale: numbers are as ever" odd_locale
+
 # ---- plots: gnuplot is played ----
 
 mkdir "$WORK/bin"
