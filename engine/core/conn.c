@@ -246,21 +246,27 @@ static uint64_t at_most_for_silent(const struct conn *conn, uint64_t linger_ns)
     return linger_ns > FIN_MOMENT_NS && is_silent(conn) ? FIN_MOMENT_NS : linger_ns;
 }
 
+/* Over, but a NIC may still write to some receives: past the linger the peer is fenced off, whatever it proves. */
+static void over_with_held(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
+{
+    conn->state = CONN_OVER;
+    if (conn->held)
+        timer_arm(&conn->flow->core->wheel, &conn->linger, now_ns + linger_ns);
+    flow_conn_event(conn);
+}
+
 void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
 {
     struct timer_wheel *wheel = &conn->flow->core->wheel;
-    if (conn->state == CONN_OVER)
-        return;
     linger_ns = at_most_for_silent(conn, linger_ns);
-    if (conn->state == CONN_CLOSING) {
-        if (conn->linger.deadline_ns > now_ns + linger_ns)
+    if (conn->state == CONN_CLOSING || conn->state == CONN_OVER) {
+        if (timer_armed(&conn->linger) && conn->linger.deadline_ns > now_ns + linger_ns)
             timer_arm(wheel, &conn->linger, now_ns + linger_ns);
         return;
     }
     conn_fail_parts(conn, UCCL_ECANCELED);
     if (conn->state == CONN_FAILED || conn->stripe || is_embryonic(conn)) {
-        conn->state = CONN_OVER;
-        flow_conn_event(conn);
+        over_with_held(conn, linger_ns, now_ns);
         return;
     }
     conn->state = CONN_CLOSING;
@@ -298,6 +304,8 @@ void conn_none_held(struct conn *conn)
 void conn_linger_over(struct conn *conn)
 {
     struct core *core = conn->flow->core;
+    if (conn->state == CONN_OVER)
+        place_give_up(conn);
     if (conn->state != CONN_CLOSING)
         return;
     bool said = conn->fin_sends_said;

@@ -518,6 +518,17 @@ Test(place, a_cancelled_receive_does_not_wait_for_a_peer_that_has_gone)
     duo_assert_rest();
 }
 
+/* The queue pair of side 1 is being fenced, for which its receive and its close wait. */
+static void ended_by_a_fence(const struct duo_request *receive, int32_t status)
+{
+    placing_act(1);
+    cr_assert_eq(placing_fence_count[1], 1);
+    cr_assert(!receive->ended && duo_ended[1] == 0);
+    placing_fenced(1);
+    duo_assert_ended(receive, status, 0);
+    cr_assert_eq(duo_ended[1], 1);
+}
+
 Test(place, past_the_linger_a_close_fences)
 {
     struct duo_request *send, *receive;
@@ -528,12 +539,7 @@ Test(place, past_the_linger_a_close_fences)
     duo_run_deaf(1, 5 * MS);
     cr_assert_eq(placing_fence_count[1], 0);
     duo_run_deaf(1, 10 * MS);
-    placing_act(1);
-    cr_assert_eq(placing_fence_count[1], 1);
-    cr_assert(!receive->ended && duo_ended[1] == 0);
-    placing_fenced(1);
-    duo_assert_ended(receive, UCCL_ECANCELED, 0);
-    cr_assert_eq(duo_ended[1], 1);
+    ended_by_a_fence(receive, UCCL_ECANCELED);
 }
 
 Test(place, the_peers_goodbye_ends_receives_once_its_writes_are_in)
@@ -550,6 +556,52 @@ Test(place, the_peers_goodbye_ends_receives_once_its_writes_are_in)
     duo_assert_ended(receive, UCCL_ECLOSED, 0);
     cr_assert_eq(duo_failed[1], 1);
     cr_assert(send->ended);
+}
+
+/* The peer has ended the connection, lives, and what would prove that it writes no more never comes. */
+static struct duo_request *start_unproven(void)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    core_conn_close(duo_core[0], duo_conn[0][0], 0, duo_now);
+    duo_run(MS);
+    cr_assert(!receive->ended && duo_failed[1] == 0);
+    return receive;
+}
+
+Test(place, past_the_linger_a_close_of_what_has_failed_fences)
+{
+    struct duo_request *receive = start_unproven();
+    core_conn_close(duo_core[1], duo_conn[1][0], 10 * MS, duo_now);
+    duo_run_deaf(1, 9 * MS);
+    cr_assert_eq(placing_fence_count[1], 0);
+    duo_run_deaf(1, 2 * MS);
+    ended_by_a_fence(receive, UCCL_ECLOSED);
+}
+
+Test(place, an_abort_cuts_the_close_of_what_has_failed_short)
+{
+    struct duo_request *receive = start_unproven();
+    core_conn_close(duo_core[1], duo_conn[1][0], 1000 * MS, duo_now);
+    duo_run_deaf(1, MS);
+    core_conn_close(duo_core[1], duo_conn[1][0], 0, duo_now);
+    duo_run_deaf(1, MS);
+    ended_by_a_fence(receive, UCCL_ECLOSED);
+}
+
+/* What has been proven in time is not fenced afterwards. */
+Test(place, a_close_of_what_has_failed_ends_with_the_proof)
+{
+    struct duo_request *receive = start_unproven();
+    core_conn_close(duo_core[1], duo_conn[1][0], 50 * MS, duo_now);
+    placing_talk();
+    placing_run(MS);
+    duo_assert_ended(receive, UCCL_ECLOSED, 0);
+    cr_assert_eq(duo_ended[1], 1);
+    placing_run(100 * MS);
+    cr_assert_eq(placing_fence_count[1], 0);
 }
 
 Test(place, a_dead_peers_queue_pairs_are_fenced_before_requests_end)
