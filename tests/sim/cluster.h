@@ -48,6 +48,7 @@ struct cluster_options {
     unsigned device_permille;    /* buffers in memory of a GPU */
     struct device_options device;
     bool close_early;
+    bool abort_early;            /* and early always means by an abort */
     bool events;                 /* workers also wait for the event descriptor */
 
     unsigned crashes;

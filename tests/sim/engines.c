@@ -176,6 +176,40 @@ static void set_close(struct cluster_options *options, struct rng *rng)
     options->fabric.loss_ppm = rng_below(rng, 2) * 20000;
 }
 
+static struct outage *add_outage(struct cluster_options *options, struct rng *rng, uint64_t longest_ns)
+{
+    struct outage *outage = &options->fabric.outages[options->fabric.outage_count++];
+    uint64_t begin_ns = rng_below(rng, 20u * NS_PER_MS);
+    *outage = (struct outage){FABRIC_ANY, FABRIC_ANY, FABRIC_ANY, begin_ns,
+                              begin_ns + rng_below(rng, (uint32_t)longest_ns)};
+    return outage;
+}
+
+/*
+ * Aborts amid messages, whose last words are lost: the peer goes on talking to a connection that is no more. An abort
+ * is over when nothing of it has been acked for a fifth of a second.
+ */
+static void set_abort(struct cluster_options *options, struct rng *rng)
+{
+    options->close_early = options->abort_early = true;
+    options->nodes = 2;
+    options->sessions = 8;
+    options->messages = 200;
+    options->size_max = 1u << (6 + rng_below(rng, 12));
+    options->outstanding = 32;
+    options->post_gap_ns = options->recv_gap_ns = 1u << (16 + rng_below(rng, 5));
+    options->params.stripe_min_kb = 16;
+    options->params.num_engines = 1 + rng_below(rng, 2);
+    options->params.linger_ms = rng_below(rng, 10);
+    options->fabric.loss_ppm = rng_below(rng, 2) * 20000;
+    for (unsigned i = 1 + rng_below(rng, 4); i > 0; i--) {
+        struct outage *outage = add_outage(options, rng, 1);
+        outage->from = (uint16_t)rng_below(rng, 2);
+        outage->to = !outage->from;
+        outage->end_ns = outage->begin_ns + 200u * NS_PER_MS + rng_below(rng, 500u * NS_PER_MS);
+    }
+}
+
 static void set_crash(struct cluster_options *options, struct rng *rng)
 {
     options->nodes = 2 + rng_below(rng, 3);
@@ -190,15 +224,6 @@ static void set_crash(struct cluster_options *options, struct rng *rng)
     options->fabric.duplicate_ppm = rng_below(rng, 2) * 20000;
     options->fabric.reorder_ppm = rng_below(rng, 2) * 20000;
     options->fabric.reorder_ns = 50u * NS_PER_MS; /* what the old life sent meets the new one */
-}
-
-static struct outage *add_outage(struct cluster_options *options, struct rng *rng, uint64_t longest_ns)
-{
-    struct outage *outage = &options->fabric.outages[options->fabric.outage_count++];
-    uint64_t begin_ns = rng_below(rng, 20u * NS_PER_MS);
-    *outage = (struct outage){FABRIC_ANY, FABRIC_ANY, FABRIC_ANY, begin_ns,
-                              begin_ns + rng_below(rng, (uint32_t)longest_ns)};
-    return outage;
 }
 
 /* Of one path. The draws have an order. */
@@ -619,6 +644,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-full", set_full),
     SCENARIO("engines-cancel", set_cancel),
     SCENARIO("engines-close", set_close),
+    SCENARIO("engines-abort", set_abort),
     SCENARIO("engines-crash", set_crash),
     SCENARIO("engines-outages", set_outages),
     SCENARIO("engines-dead", set_dead),

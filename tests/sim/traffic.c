@@ -474,6 +474,8 @@ static enum way way_to_close(const struct side *side)
 {
     struct rng rng = {payload_key(side->session->index, side->index, UINT32_MAX) ^ UINT64_C(0x77617973)};
     enum way way = (enum way)rng_below(&rng, WAYS);
+    if (cluster.options.abort_early && machine.now_ns >= side->close_ns)
+        return ABORT;
     bool may_abort = side->close_ns != UINT64_MAX || side->failed; /* what it has sent may be lost */
     return may_abort || way < ABORT ? way : CLOSE_ASYNC;
 }
