@@ -531,3 +531,81 @@ size_t liar_invent(struct liar *liar, size_t bytes_max, uint8_t out[LIE_BYTES_MA
     seal(out, header_length + payload);
     return header_length + payload;
 }
+
+/* ---- writes ---------------------------------------------------------------------------------- */
+
+void liar_hear_write(struct liar *liar, const struct liar_write *write)
+{
+    uint32_t seq = (uint32_t)wire_immediate_seq(write->immediate, liar->seq);
+    liar->writes[liar->write_count++ % LIAR_WRITES] = *write;
+    if ((int32_t)(seq - liar->seq) > 0)
+        liar->seq = seq;
+}
+
+static const struct liar_write *earlier_write(struct liar *liar)
+{
+    unsigned count = liar->write_count < LIAR_WRITES ? liar->write_count : LIAR_WRITES;
+    return &liar->writes[below(liar, count)];
+}
+
+bool liar_knows_key(const struct liar *liar, uint32_t key)
+{
+    for (unsigned i = 0; i < LIAR_WRITES && i < liar->write_count; i++) {
+        if (liar->writes[i].key == key)
+            return true;
+    }
+    return false;
+}
+
+void liar_twist_write(struct liar *liar, struct liar_write *write)
+{
+    const struct liar_write *other = liar->write_count ? earlier_write(liar) : write;
+    uint32_t slot = wire_immediate_slot(write->immediate), length = write->length;
+    switch (below(liar, 10)) {
+    case 0: /* where somebody else, or nobody, has memory */
+        write->key = number32(liar, write->key);
+        break;
+    case 1:
+        write->address = number(liar, write->address);
+        break;
+    case 2: /* beyond the grant, by a little: at its end, in front of it */
+        write->address += below(liar, 2) ? below(liar, 2 * length + 1) : -(uint64_t)below(liar, 2 * length + 1);
+        break;
+    case 3: /* into an earlier grant, under the name of this one */
+        write->key = other->key;
+        write->address = other->address;
+        break;
+    case 4: /* of this key, at the address of another */
+        write->address = other->address;
+        break;
+    case 5: /* another grant, of now or of earlier, or none */
+        slot = below(liar, 2) ? wire_immediate_slot(other->immediate) : number32(liar, below(liar, 64)) % WIRE_SLOTS_MAX;
+        write->immediate = wire_immediate(slot, write->immediate);
+        break;
+    case 6: /* another chunk */
+        write->immediate = wire_immediate(slot, number(liar, write->immediate));
+        break;
+    case 7:
+        write->immediate = number32(liar, write->immediate);
+        break;
+    case 8:
+        write->length = below(liar, 4) ? below(liar, length + 1) : length + below(liar, LIE_BYTES_MAX);
+        break;
+    default:
+        write->read = true;
+    }
+}
+
+bool liar_invent_write(struct liar *liar, struct liar_write *out)
+{
+    if (!liar->write_count)
+        return false;
+    *out = *earlier_write(liar);
+    if (below(liar, 2)) /* of the next chunks, so that it counts for something */
+        out->immediate = wire_immediate(wire_immediate_slot(out->immediate), liar->seq + below(liar, 8));
+    for (unsigned i = below(liar, 4); i > 0; i--) /* else: again as it was */
+        liar_twist_write(liar, out);
+    if (out->length > LIE_BYTES_MAX)
+        out->length = LIE_BYTES_MAX;
+    return true;
+}

@@ -14,7 +14,7 @@
 #include "core/rng.h"
 #include "core/wire.h"
 
-enum { LIAR_CONNS = 8, LIE_BYTES_MAX = 9216 };
+enum { LIAR_CONNS = 8, LIAR_WRITES = 8, LIE_BYTES_MAX = 9216 };
 
 /* A connection of the flow, as the peer knows it. */
 struct liar_conn {
@@ -22,6 +22,13 @@ struct liar_conn {
     uint32_t sent, received;     /* newest message of each direction */
     uint32_t ring, eager_total;
     uint64_t total;
+};
+
+/* A write with immediate over a queue pair (or, of the same fields, a read): the NIC of the peer executes it, or refuses it. */
+struct liar_write {
+    uint64_t address;
+    uint32_t key, immediate, length;
+    bool read;
 };
 
 /* What it does to every one of its packets. */
@@ -45,6 +52,8 @@ struct liar {
     unsigned conn_count;
     const struct liar *other;    /* of another flow to the same peer, whose connections it may speak of; or NULL */
     struct wire_ack ack;         /* newest */
+    struct liar_write writes[LIAR_WRITES]; /* of its own engine: where the peer has granted that, now or earlier */
+    unsigned write_count;        /* heard in all */
     uint32_t target, granted, slot, generation;
     bool stuck;                  /* LIAR_NO_PROGRESS: at this chunk */
     uint32_t stuck_at;
@@ -59,5 +68,14 @@ size_t liar_spoil(struct liar *liar, enum liar_habit habit, const uint8_t *datag
 size_t liar_twist(struct liar *liar, const uint8_t *datagram, size_t length, uint8_t *out);
 /* A datagram that nobody has sent, of at most `bytes_max`; 0: it has not heard enough. */
 size_t liar_invent(struct liar *liar, size_t bytes_max, uint8_t out[LIE_BYTES_MAX]);
+
+/* A write of its own engine to the peer. */
+void liar_hear_write(struct liar *liar, const struct liar_write *write);
+/* Puts a lie into the write, which may be longer afterwards, by no more than LIE_BYTES_MAX. */
+void liar_twist_write(struct liar *liar, struct liar_write *write);
+/* One that nobody has posted. False: it has not heard enough. */
+bool liar_invent_write(struct liar *liar, struct liar_write *out);
+/* Whether some write that it has heard had this key. */
+bool liar_knows_key(const struct liar *liar, uint32_t key);
 
 #endif

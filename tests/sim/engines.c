@@ -613,6 +613,24 @@ static void set_hostile_devices(struct cluster_options *options, struct rng *rng
     quick_devices(options);
 }
 
+/* Its NIC writes where it was not granted to, under wrong names, and reads; what others grant and write it twists, too. */
+static void set_hostile_direct(struct cluster_options *options, struct rng *rng)
+{
+    use_hostile(options, rng);
+    use_direct(options, rng);
+    options->nic.place = false;
+    options->nic.open_fail_ppm = 0; /* how soon honest nodes are through is to depend on nothing but the hostile one */
+    options->nic.fail_ppm = 0;
+    options->nic.refusal_fails = rng_below(rng, 2);
+    options->params.num_engines = 1 + rng_below(rng, 3);
+    options->params.port_entropy = 1 + rng_below(rng, 4);
+    options->params.grants = 16u << rng_below(rng, 3);
+    options->size_max = 1u << (17 + rng_below(rng, 4));
+    options->cancel_permille = rng_below(rng, 2) * 300;
+    options->truncate_permille = rng_below(rng, 2) * 100;
+    options->fabric.loss_ppm = rng_below(rng, 2) * 2000;
+}
+
 static void run(const struct scenario *scenario, uint64_t seed, bool print_trace, struct run_result *result)
 {
     struct cluster_options options;
@@ -673,6 +691,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("hostile-stripes", set_hostile_stripes),
     SCENARIO("hostile-loss", set_hostile_loss),
     SCENARIO("hostile-devices", set_hostile_devices),
+    SCENARIO("hostile-direct", set_hostile_direct),
 };
 
 unsigned engine_scenarios(const struct scenario **out)

@@ -13,7 +13,7 @@ struct port {
 
 struct fabric_counts fabric_counts;
 
-const char *const fabric_drop_names[DROP_KINDS] = {"loss", "burst", "outage", "queue", "socket", "nobody"};
+const char *const fabric_drop_names[DROP_KINDS] = {"loss", "burst", "outage", "queue", "socket", "nobody", "refused"};
 
 static struct {
     struct fabric_options options;

@@ -43,7 +43,7 @@ struct packet {
     uint8_t bytes[];
 };
 
-enum drop { DROP_LOSS, DROP_BURST, DROP_OUTAGE, DROP_QUEUE, DROP_SOCKET, DROP_NOBODY, DROP_KINDS };
+enum drop { DROP_LOSS, DROP_BURST, DROP_OUTAGE, DROP_QUEUE, DROP_SOCKET, DROP_NOBODY, DROP_REFUSED, DROP_KINDS };
 
 struct fabric_counts {
     uint64_t sent, duplicated, delivered, dropped[DROP_KINDS];
@@ -53,7 +53,8 @@ struct fabric_counts {
 extern struct fabric_counts fabric_counts;
 
 /* `deliver` takes a packet that reached its node's receive buffer and owns it; false: it was dropped
- * there (full: DROP_SOCKET; nobody listens: DROP_NOBODY, told in `why`) and is the fabric's to free. */
+ * there (full: DROP_SOCKET; nobody listens: DROP_NOBODY; memory that is not the sender's to touch: DROP_REFUSED; told in `why`)
+ * and is the fabric's to free. */
 void fabric_begin(const struct fabric_options *options, unsigned nodes, uint64_t seed,
                   bool (*deliver)(struct packet *packet, enum drop *why));
 void fabric_end(void);

@@ -6,9 +6,14 @@
  * when it arrives, whatever has become of the request meanwhile: payload.c judges both.
  *
  * What was written to a device is there for whoever uses it once a read that was posted afterwards has ended.
+ *
+ * The NIC of a hostile node says what it likes over its queue pairs. The NIC that hears it refuses what real ones refuse: a key
+ * that names no memory of that process, bytes beyond it, reads, a queue pair that is connected to somebody else. It cannot
+ * refuse what is registered still: of a receive that has ended, too (docs/verbs.md). No peer guesses a key.
  */
 #include "nic_queue.h"
 
+#include "../lies.h"
 #include "core/wire.h"
 #include "payload.h"
 #include "seam.h"
@@ -17,14 +22,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PSN_MASK = 0xffffff, READ_NS_MAX = 3000 };
+enum {
+    PSN_MASK = 0xffffff,
+    READ_NS_MAX = 3000,
+    WRITE_BYTES_MAX = 65536, /* UCCL_CHUNK_SIZE_KB, at most */
+};
 
 /* In front of what a packet carries. */
 struct place_header {
     uint32_t number;           /* queue pair that it goes to */
     uint32_t sequence;
-    bool write;
-    uint32_t key, immediate;   /* of a write */
+    bool write, read;
+    uint32_t key, immediate;   /* of a write, or a read */
     uint64_t address;
 };
 
@@ -169,12 +178,17 @@ void nic_place_drop_memory(const struct process *process)
             place.regions[i].process = NULL;
 }
 
+static bool allows(const struct process *process, uint32_t key, uint64_t address, size_t length, bool flush)
+{
+    const struct region *region = key && key <= place.region_count ? &place.regions[key - 1] : NULL;
+    return region && region->process == process && region->flush == flush && address >= region->address &&
+           address - region->address <= region->length && length <= region->length - (address - region->address);
+}
+
 static void check_region(const struct process *process, uint32_t key, uint64_t address, size_t length, bool flush,
                          const char *doing)
 {
-    const struct region *region = key && key <= place.region_count ? &place.regions[key - 1] : NULL;
-    if (!region || region->process != process || region->flush != flush || address < region->address ||
-        address - region->address + length > region->length)
+    if (!allows(process, key, address, length, flush))
         machine_fail("the NIC of node %u %s %zu bytes that key %u does not allow", process->index, doing, length, key);
 }
 
@@ -259,7 +273,8 @@ int nic_place_path_connect(struct nic_queue *queue, const struct nic_path *path,
         return UCCL_EIO;
     const struct queue_pair *peer = number && number <= place.pair_count ? place.pairs[number - 1] : NULL;
     unsigned node = queue->peers[path->destination].node;
-    if (!pair || pair->state != QP_MADE || !peer || peer->psn != psn || peer->node != node || peer->is.path != path->path)
+    bool known = peer && peer->psn == psn && peer->node == node && peer->is.path == path->path;
+    if (!pair || pair->state != QP_MADE || (!known && !nic_sim_lies(node) && !nic_sim_lies(pair->node)))
         machine_fail("a queue pair of node %u is connected to a stranger", pair ? pair->node : 0);
     pair->peer_number = number;
     pair->peer_node = node;
@@ -363,6 +378,95 @@ unsigned nic_place_poll_tx(struct nic_queue *queue, struct nic_done *done, unsig
     return count;
 }
 
+/* ---- what goes out, and lies ----------------------------------------------------------------- */
+
+/* A packet of `length` bytes, whose header is filled in but for the sequence number. */
+static void put(struct queue_pair *pair, uint8_t *packet, uint32_t length)
+{
+    struct place_header header;
+    memcpy(&header, packet, sizeof header);
+    header.sequence = pair->next_sequence++;
+    memcpy(packet, &header, sizeof header);
+    fabric_send(pair->node, pair->peer_node, NIC_PLACE_PORT, pair->is.path, packet, length, length);
+}
+
+static struct liar *liar_of(const struct queue_pair *pair)
+{
+    return pair->queue->peers[pair->is.destination].liar;
+}
+
+/* A key that it has not been told hits nothing. Now and then another queue pair hears it. */
+static void put_write(struct queue_pair *pair, const struct liar_write *write, const uint8_t *payload, uint32_t length)
+{
+    static uint8_t packet[sizeof(struct place_header) + WRITE_BYTES_MAX + LIE_BYTES_MAX];
+    const struct liar *liar = liar_of(pair);
+    struct rng *rng = &pair->queue->nic->lies;
+    const struct place_header header = {
+        .number = rng_below(rng, 16) ? pair->peer_number : rng_below(rng, place.pair_count + 2),
+        .write = !write->read,
+        .read = write->read,
+        .key = liar_knows_key(liar, write->key) ? write->key : write->key | UINT32_C(1) << 31,
+        .immediate = write->immediate,
+        .address = write->address};
+    memcpy(packet, &header, sizeof header);
+    memcpy(packet + sizeof header, payload, length < write->length ? length : write->length);
+    put(pair, packet, (uint32_t)sizeof header + write->length);
+}
+
+/* A write with a lie in it goes in the place of the right one, or in front of it. True: in its place. */
+static bool lie_for_write(struct queue_pair *pair, const struct work *work)
+{
+    struct place_header header;
+    struct nic *nic = pair->queue->nic;
+    memcpy(&header, work->packet, sizeof header);
+    struct liar_write write = {
+        .address = header.address, .key = header.key, .immediate = header.immediate, .length = work->length};
+    write.length -= (uint32_t)sizeof header;
+    uint32_t length = write.length;
+    liar_hear_write(liar_of(pair), &write);
+    if (rng_below(&nic->lies, 1000) >= nic->options.lies_permille)
+        return false;
+    liar_twist_write(liar_of(pair), &write);
+    put_write(pair, &write, work->packet + sizeof header, length);
+    return rng_below(&nic->lies, 2);
+}
+
+/* The same with a repair. */
+static bool lie_for_datagram(struct queue_pair *pair, const struct work *work)
+{
+    static uint8_t packet[sizeof(struct place_header) + CORE_TRAIN_BYTES_MAX + LIE_BYTES_MAX];
+    const uint32_t header_bytes = sizeof(struct place_header);
+    struct nic *nic = pair->queue->nic;
+    uint32_t length = work->length - header_bytes;
+    if (rng_below(&nic->lies, 1000) >= nic->options.lies_permille)
+        return false;
+    memcpy(packet, work->packet, header_bytes);
+    length = (uint32_t)liar_twist(liar_of(pair), work->packet + header_bytes, length, packet + header_bytes);
+    put(pair, packet, header_bytes + length);
+    return rng_below(&nic->lies, 2);
+}
+
+void nic_place_lie(struct nic_queue *queue)
+{
+    static const uint8_t nothing[LIE_BYTES_MAX];
+    for (uint32_t i = 0; i < place.pair_count; i++) {
+        struct queue_pair *pair = place.pairs[i];
+        struct liar_write write;
+        if (pair->queue == queue && pair->is.flow && pair->state == QP_UP && !pair->error &&
+            liar_invent_write(liar_of(pair), &write))
+            put_write(pair, &write, nothing, sizeof nothing);
+    }
+}
+
+static void transmit(struct queue_pair *pair, struct work *work)
+{
+    struct place_header header;
+    memcpy(&header, work->packet, sizeof header);
+    bool instead = liar_of(pair) && (header.write ? lie_for_write(pair, work) : lie_for_datagram(pair, work));
+    if (!instead)
+        put(pair, work->packet, work->length);
+}
+
 /* ---- sending --------------------------------------------------------------------------------- */
 
 /* It fails by itself. */
@@ -392,7 +496,7 @@ static void execute(void *what, uint64_t extra)
                      "sends");
         payload_nic_read(pair->process, work->local_address, work->packet + header_bytes, work->length - header_bytes);
     }
-    fabric_send(pair->node, pair->peer_node, NIC_PLACE_PORT, pair->is.path, work->packet, work->length, work->length);
+    transmit(pair, work);
     if (work->last) {
         pair->has_done = true;
         pair->newest_done = work->cookie;
@@ -406,7 +510,7 @@ static void execute(void *what, uint64_t extra)
 /* Room for `length` bytes behind the header, which is filled in but for a write's fields. */
 static struct work *add_work(struct queue_pair *pair, const struct tx_desc *desc, uint32_t length, bool last)
 {
-    const struct place_header header = {.number = pair->peer_number, .sequence = pair->next_sequence++};
+    const struct place_header header = {.number = pair->peer_number};
     struct work *work = malloc(sizeof *work + sizeof header + length);
     if (!work)
         abort();
@@ -467,22 +571,47 @@ bool nic_place_send(struct nic_queue *queue, const struct tx_desc *desc)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
+/* Whether the queue pair that the packet names takes it: it is up, and connected to that node. */
+static bool takes(const struct packet *packet, const struct place_header *header)
+{
+    if (packet->damaged || !header->number || header->number > place.pair_count)
+        return false;
+    const struct queue_pair *pair = place.pairs[header->number - 1];
+    return pair->queue && !pair->error && pair->state != QP_MADE && pair->node == packet->to &&
+           pair->peer_node == packet->from && header->sequence >= pair->expected;
+}
+
+/* Memory is not touched; false. */
+static bool refuse(struct queue_pair *pair, enum drop *why)
+{
+    struct nic *nic = pair->queue->nic;
+    *why = DROP_REFUSED;
+    nic->counts.refused++;
+    if (nic->options.refusal_fails)
+        fail(pair);
+    return false;
+}
+
 bool nic_place_deliver(struct packet *packet, enum drop *why)
 {
     struct place_header header;
+    memcpy(&header, packet->bytes, sizeof header);
     *why = DROP_NOBODY;
-    if (packet->damaged)
+    if (!takes(packet, &header))
         return false;
-    struct queue_pair *pair = pair_of(packet, &header);
-    if (!pair->queue || pair->error || pair->state == QP_MADE || header.sequence < pair->expected)
-        return false;
+    struct queue_pair *pair = place.pairs[header.number - 1];
     uint32_t length = packet->length - (uint32_t)sizeof header;
-    if (header.write)
+    bool lies = nic_sim_lies(packet->from) || nic_sim_lies(packet->to);
+    if (header.write && !lies)
         check_region(pair->process, header.key, header.address, length, false, "writes");
+    if (header.read || (header.write && !allows(pair->process, header.key, header.address, length, false)))
+        return refuse(pair, why);
     if (!nic_sim_receive(pair->queue, packet, why)) /* no receive is posted */
         return false;
     pair->expected = header.sequence + 1;
-    if (header.write)
+    if (header.write && lies)
+        payload_lied_write(header.address, length);
+    else if (header.write)
         payload_nic_write(pair->process, header.address, packet->bytes + sizeof header, length);
     return true;
 }

@@ -77,6 +77,8 @@ bool nic_place_path_event(struct nic_queue *queue, struct nic_path_event *out);
 unsigned nic_place_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max);
 /* A descriptor with `on_path`. */
 bool nic_place_send(struct nic_queue *queue, const struct tx_desc *desc);
+/* A hostile node writes unasked, over each of its queue pairs. */
+void nic_place_lie(struct nic_queue *queue);
 /* A packet to NIC_PLACE_PORT, as nic_sim_deliver(). */
 bool nic_place_deliver(struct packet *packet, enum drop *why);
 /* What it is for who polls. False: its flow is gone. */

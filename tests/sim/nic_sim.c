@@ -60,6 +60,11 @@ bool nic_sim_heard(unsigned node, unsigned from)
     return nics[node].counts.heard[from / 64 % 4] >> from % 64 & 1;
 }
 
+bool nic_sim_lies(unsigned node)
+{
+    return nics[node].options.lies_permille > 0;
+}
+
 void nic_sim_change_datagram(unsigned node, uint32_t datagram_bytes)
 {
     nics[node].options.datagram_bytes = datagram_bytes;
@@ -363,6 +368,8 @@ static void lie_now(void *what, uint64_t extra)
             if (queue->peers[k].used)
                 invent(nic, &queue->peers[k], (uint16_t)rng_below(&nic->lies, 4));
         }
+        if (queue)
+            nic_place_lie(queue);
     }
     machine_at(machine.now_ns + nic->options.lie_gap_ns + machine.now_ns / LIES_SLOWER, lie_now, nic, 0);
 }
@@ -588,7 +595,7 @@ static unsigned sim_nic_poll(struct nic_queue *queue, struct nic_rx *out, unsign
         }
         held->packet = packet;
         if (packet->port == NIC_PLACE_PORT) {
-            queue->nic->counts.on_path += !rx->placed;
+            queue->nic->counts.on_path++;
             rx->slot = count++;
             continue;
         }

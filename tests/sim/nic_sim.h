@@ -18,6 +18,7 @@ struct nic_sim_options {
     uint32_t unreachable_permille; /* registrations of device memory that it refuses */
     uint32_t open_fail_ppm, fail_ppm; /* queue pairs that cannot be made or connected; work requests that fail one */
     uint32_t work_ns, drain_ns;/* longest time until a work request has its turn; that fencing takes */
+    bool refusal_fails;        /* a write that it refuses fails the queue pair, as RC does; else it is dropped, as by UC */
     uint32_t lies_permille;    /* of what it sends: with a lie in it, or a lie beside it; 0: it is honest */
     uint8_t habit;             /* enum liar_habit */
     uint32_t lie_gap_ns;       /* between lies that come by themselves, at first; 0: none */
@@ -25,9 +26,10 @@ struct nic_sim_options {
 
 struct nic_sim_counts {
     uint64_t sent, polled;     /* datagrams */
-    uint64_t on_path;          /* datagrams polled that came on queue pairs; the core drops those of old ones uncounted */
+    uint64_t on_path;          /* datagrams and writes polled of queue pairs; the core drops those of old ones uncounted */
     uint64_t heard[4];         /* bits: nodes, modulo 256, of which it has polled some */
     uint64_t discarded;        /* received, but not polled before the queue was closed */
+    uint64_t refused;          /* writes and reads over queue pairs that its memory does not allow */
 };
 
 void nic_sim_begin(unsigned nodes);
@@ -38,6 +40,8 @@ void nic_sim_change_datagram(unsigned node, uint32_t datagram_bytes);
 const struct nic_sim_counts *nic_sim_counts(unsigned node); /* of this life of the node */
 /* Whether that life of `node` has polled a datagram of `from`. */
 bool nic_sim_heard(unsigned node, unsigned from);
+/* It is hostile. */
+bool nic_sim_lies(unsigned node);
 /* The process on it was killed. */
 void nic_sim_kill(unsigned node);
 /* For the fabric. */

@@ -261,6 +261,16 @@ void payload_nic_write(const struct process *process, uint64_t address, const vo
         buffer->unflushed_ns = machine.now_ns;
 }
 
+void payload_lied_write(uint64_t address, size_t length)
+{
+    const struct buffer *buffer = at_or_below(address);
+    if (!buffer || address - buffer->address > buffer->size || length > buffer->size - (address - buffer->address))
+        machine_fail("a hostile write of %zu bytes beyond any buffer", length);
+    if (!buffer->dubious)
+        machine_fail("a hostile write into the buffer of others");
+    payload_bytes += length;
+}
+
 void payload_flushed(const struct process *process, uint64_t posted_ns)
 {
     for (size_t i = 0; i < payload.count; i++)

@@ -47,6 +47,8 @@ void payload_device_copy(uint64_t device_address, void *host, size_t length, boo
 /* A NIC reads or writes it by itself, for the application of a process. */
 void payload_nic_read(const struct process *process, uint64_t address, void *out, size_t length);
 void payload_nic_write(const struct process *process, uint64_t address, const void *bytes, size_t length);
+/* A hostile node writes, or is written to: into a buffer that it has to do with, perhaps after the request of that has ended. */
+void payload_lied_write(uint64_t address, size_t length);
 /* What it had written by then is there. */
 void payload_flushed(const struct process *process, uint64_t posted_ns);
 /* A NIC writes what may turn out to be something else: into a receive that has not ended, and where nothing has arrived. */
