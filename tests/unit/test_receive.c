@@ -716,10 +716,13 @@ Test(probe, an_address_that_never_answers, .init = open_unproven)
 
 /* ---- how much one packet may bring ---- */
 
-/* A second of simulated time after packets of one kind each: at most two datagrams come for each of them. */
+/*
+ * A second of simulated time after packets of one kind each: at most two datagrams come for each of them, and few timers
+ * fire, each of which costs a round.
+ */
 static void assert_few_answers(enum wire_frame_kind kind, bool numbered, unsigned packets)
 {
-    unsigned datagrams = 0;
+    unsigned datagrams = 0, timers = 0;
     for (unsigned i = 0; i < packets; i++) {
         begin();
         if (kind == FRAME_DEMAND)
@@ -729,7 +732,7 @@ static void assert_few_answers(enum wire_frame_kind kind, bool numbered, unsigne
         receive(numbered ? i : UINT64_MAX);
         datagrams += duo_transmit(1);
         duo_drop(1);
-        for (uint64_t until_ns = duo_now + 50 * MS; duo_tick(1, until_ns);) {
+        for (uint64_t until_ns = duo_now + 50 * MS; duo_tick(1, until_ns); timers++) {
             datagrams += duo_transmit(1);
             duo_drop(1);
             cr_assert_leq(datagrams, 2 * (i + 1) + 2, "kind %d: %u datagrams for %u", (int)kind, datagrams, i + 1);
@@ -737,6 +740,7 @@ static void assert_few_answers(enum wire_frame_kind kind, bool numbered, unsigne
         duo_now += 10 * MS;
     }
     cr_assert_leq(datagrams, 2 * packets, "kind %d: %u datagrams for %u", (int)kind, datagrams, packets);
+    cr_assert_leq(timers, 3 * packets, "kind %d: %u timers for %u", (int)kind, timers, packets);
 }
 
 static unsigned all_answers(uint64_t until_ns)
