@@ -7,6 +7,7 @@
 #include "bootstrap.h"
 #include "log.h"
 #include "nic/verbs_address.h"
+#include "require.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,13 +15,6 @@
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-/* Not assert(): it must also hold in a build without. */
-static void require(bool promise)
-{
-    if (!promise)
-        abort();
-}
 
 static bool power_of_two_within(uint32_t value, uint32_t min, uint32_t max)
 {

@@ -10,6 +10,7 @@
 #include "../param_defaults.h"
 #include "core/crc32c.h"
 #include "core/state.h"
+#include "require.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -61,20 +62,6 @@ static uint64_t last_cookie;               /* of what went over a queue pair */
 static struct core_path_action fences[FENCES]; /* asked for, to be answered */
 static unsigned fence_count;
 static bool fence_at_once;
-
-static void require(bool promise)
-{
-    if (!promise)
-        abort();
-}
-
-static void *zeroed(size_t bytes)
-{
-    size_t rounded = (bytes + 63) & ~(size_t)63;
-    void *memory = aligned_alloc(64, rounded);
-    require(memory != NULL);
-    return memset(memory, 0, rounded);
-}
 
 static void set_params(void)
 {

@@ -11,6 +11,7 @@
 #include "../param_defaults.h"
 #include "core/crc32c.h"
 #include "core/state.h"
+#include "require.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,20 +77,6 @@ static unsigned lies_permille;
 static uint64_t now_ns;
 static bool places, liar_is_silent;
 static struct rng script;
-
-static void require(bool promise)
-{
-    if (!promise)
-        abort();
-}
-
-static void *zeroed(size_t bytes)
-{
-    size_t rounded = (bytes + 63) & ~(size_t)63;
-    void *memory = aligned_alloc(64, rounded);
-    require(memory != NULL);
-    return memset(memory, 0, rounded);
-}
 
 static unsigned other_of(enum link link)
 {
@@ -167,20 +154,34 @@ static const uint8_t *read_from(const struct core_msg *msg, uint64_t offset, uin
     return request->buffer + offset;
 }
 
+/* False: the victim's NIC refuses it, since it names other memory, or reads. */
+static bool lie_about(enum link link, struct liar_write *write)
+{
+    const struct liar_write right = *write;
+    liar_hear_write(&liars[link], write);
+    if (rng_below(&script, 1000) < lies_permille)
+        liar_twist_write(&liars[link], write);
+    return !write->read && write->key == right.key && write->address == right.address;
+}
+
 static void place_writes(enum link link, unsigned side, const struct tx_desc *desc)
 {
     for (unsigned i = 0; i < desc->count; i++) {
         read_from(desc->bulk_msg, desc->bulk_offset + (uint64_t)i * desc->place_bytes, desc->place_bytes);
+        struct liar_write said = {.address = desc->remote_address + (uint64_t)i * desc->place_bytes,
+                                  .key = desc->remote_key,
+                                  .immediate = wire_immediate_after(desc->immediate, i),
+                                  .length = desc->place_bytes};
+        if (side == 1 && !lie_about(link, &said))
+            continue;
         struct datagram *write = queued(&ends[link][!side], 0);
         if (!write)
             return;
         write->write = true;
         write->path = desc->path;
         write->generation = desc->generation;
-        write->length = desc->place_bytes;
-        write->immediate = wire_immediate_after(desc->immediate, i);
-        if (side == 1 && rng_below(&script, 1000) < lies_permille)
-            write->immediate ^= 1u << rng_below(&script, 32);
+        write->length = said.length;
+        write->immediate = said.immediate;
     }
 }
 

@@ -6,6 +6,7 @@
  */
 #include "core/crc32c.h"
 #include "core/wire.h"
+#include "require.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,13 +14,6 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { AT_HEADER_LENGTH = 2, AT_CRC = 4, AT_TOKEN = 8 };
-
-/* Not assert(): it must also hold in a build without. */
-static void require(bool promise)
-{
-    if (!promise)
-        abort();
-}
 
 static void make_good(uint8_t *datagram, size_t length)
 {

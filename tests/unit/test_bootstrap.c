@@ -9,6 +9,7 @@
  */
 #include "bootstrap.h"
 #include "log.h"
+#include "logged.h"
 #include "siphash.h"
 
 #include <criterion/criterion.h>
@@ -44,22 +45,6 @@ static const uint8_t NONCE[16] = {0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x56, 0x57
                                   0x58, 0x59, 0x5a, 0x5b, 0x5c, 0x5d, 0x5e, 0x5f};
 static const uint64_t LISTENER = UINT64_C(0x8070605040302010);
 static const uint64_t FEATURES = WIRE_FEATURES | UINT64_C(1) << 63; /* one that is not ours */
-
-/* ---- the log --------------------------------------------------------------------------------- */
-
-static struct {
-    unsigned lines;
-    enum uccl_log_level level; /* of the last line */
-    char text[1024];
-} logged;
-
-static void take_log(void *user, enum uccl_log_level level, const char *text)
-{
-    (void)user;
-    logged.lines++;
-    logged.level = level;
-    snprintf(logged.text, sizeof logged.text, "%s", text);
-}
 
 static void set_up(void)
 {

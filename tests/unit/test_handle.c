@@ -1,25 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes of listen handles: which addresses are in them, in which order, and which handles are refused. */
 #include "api_pair.h"
+#include "logged.h"
 
 #include "../../api/handle.h"
 
 #include <arpa/inet.h>
 #include <stdio.h>
-
-static struct {
-    unsigned lines;
-    enum uccl_log_level level; /* of the last line */
-    char text[1024];
-} logged;
-
-static void take_log(void *user, enum uccl_log_level level, const char *text)
-{
-    (void)user;
-    logged.lines++;
-    logged.level = level;
-    snprintf(logged.text, sizeof logged.text, "%s", text);
-}
 
 static union nic_address parse(const char *text)
 {

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What fuzzers share: promises, and memory as a core wants it. */
+#ifndef FUZZ_REQUIRE_H
+#define FUZZ_REQUIRE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Not assert(): it must also hold in a build without. */
+static inline void require(bool promise)
+{
+    if (!promise)
+        abort();
+}
+
+/* Zeroed, and aligned to cache lines. */
+static inline void *zeroed(size_t bytes)
+{
+    size_t rounded = (bytes + 63) & ~(size_t)63;
+    void *memory = aligned_alloc(64, rounded);
+    require(memory != NULL);
+    return memset(memory, 0, rounded);
+}
+
+#endif
