@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A library, a peer, a clock and a processor of which everything is known: transport_test and p2p_bench, linked with
+ * this instead of libuccl-engine, have to report figures that a test can compute by itself.
+ *
+ * Time stands still but while the tool waits or sleeps. A script says how long each message takes, what it costs, and
+ * what the peer's tool says. Its path is $PLAYED with ".server" or ".client", by the tool's role. Its lines, of which
+ * those of one connection and kind are used in their order (connections are numbered in the order in which they are made):
+ *
+ *   tool ID VERSION                                   of the messages between the tools; first
+ *   mail CONN KIND FIELD...                           what the peer's tool says (tool.h)
+ *   depart CONN NS RETRANSMITS CPU_NS                 a message of the tool: ends NS after it was posted and the one
+ *                                                     before had ended. Those without a line take no time
+ *   arrive CONN NS BYTES AFTER RETRANSMITS CPU_NS CHANNEL NUMBER
+ *                                                     a message of the peer, likewise: NS after it was expected, the
+ *                                                     one before had ended and the tool had posted its own message
+ *                                                     number AFTER (-1: any time). Contents as of stream.h, or as the
+ *                                                     buffer is where CHANNEL is -1
+ *
+ * RETRANSMITS and CPU_NS are added to the counter and to the CPU time when the tool learns of the end. What the tool says
+ * to its peer goes to $PLAYED.server.said or $PLAYED.client.said, a line "CONN KIND FIELD..." each. A script that has too little ends the tool
+ * with status 3.
+ */
+#include "stream.h"
+#include "uccl/engine.h"
+
+#include <endian.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+
+#define MAGIC 0x4c4f4f544c434355ull /* "UCCLTOOL" */
+#define START_NS UINT64_C(1000000000123)
+#define LIMIT_NS (START_NS + 3600 * NS_PER_S) /* who waits so long waits for what does not come */
+#define START_RETRANSMITS 1000
+#define START_CPU_NS 3000000
+
+enum { CONNS_MAX = 16, SAID_BYTES = 128 };
+
+/* A message of a script, and what has become of it. */
+struct played {
+    uint64_t ns, bytes, retransmits, cpu_ns;
+    int64_t after, channel;
+    uint64_t number;
+    uint64_t post_ns, end_ns;
+};
+
+struct lane {
+    struct played *rows;
+    uint64_t count, posted;
+    uint64_t ended; /* rows whose end is known */
+};
+
+struct mail {
+    uint64_t words[SAID_BYTES / 8];
+};
+
+struct uccl_conn {
+    unsigned index;
+    struct lane depart, arrive;
+    struct mail *mails;
+    uint64_t mail_count, mail_next;
+};
+
+struct uccl_request {
+    struct uccl_conn *conn;
+    struct lane *lane; /* NULL: a message between the tools */
+    uint64_t index;
+    void *buffer; /* of a receive */
+    uint64_t bytes;
+};
+
+struct uccl_engine {
+    int nothing;
+};
+
+static struct uccl_engine engine;
+static struct uccl_conn conns[CONNS_MAX];
+static unsigned conns_made;
+static uint64_t now_ns = START_NS, cpu_ns = START_CPU_NS, retransmits = START_RETRANSMITS;
+static FILE *said;
+
+static void give_up(const char *why)
+{
+    fprintf(stderr, "played: %s\n", why);
+    exit(3);
+}
+
+/* ---- the script ------------------------------------------------------------------------------ */
+
+/* Room for one more. */
+static void *grown(void *rows, uint64_t count, size_t size)
+{
+    void *more = (count & (count - 1)) == 0 ? realloc(rows, (count ? 2 * count : 1) * size) : rows;
+    if (!more)
+        give_up("no memory");
+    return more;
+}
+
+static struct played *add_row(struct lane *lane)
+{
+    lane->rows = grown(lane->rows, lane->count, sizeof *lane->rows);
+    struct played *row = &lane->rows[lane->count++];
+    *row = (struct played){.after = -1, .channel = -1};
+    return row;
+}
+
+static void read_mail(struct uccl_conn *conn, char *fields, uint64_t tool, uint64_t version)
+{
+    conn->mails = grown(conn->mails, conn->mail_count, sizeof *conn->mails);
+    struct mail *mail = &conn->mails[conn->mail_count++];
+    *mail = (struct mail){{htole64(MAGIC)}};
+    for (unsigned i = 1; i < SAID_BYTES / 8; i++) {
+        char *end;
+        uint64_t value = strtoull(fields, &end, 0);
+        if (end == fields)
+            break;
+        mail->words[i] = htole64(i == 1 ? tool << 48 | version << 32 | value : value);
+        fields = end;
+    }
+}
+
+static void read_line(char *line)
+{
+    static uint64_t tool, version;
+    char kind[16];
+    unsigned index = 0;
+    int used = 0;
+    struct played row = {.after = -1, .channel = -1};
+    if (sscanf(line, "tool %" SCNu64 " %" SCNu64, &tool, &version) == 2)
+        return;
+    if (sscanf(line, "%15s %u%n", kind, &index, &used) != 2 || index >= CONNS_MAX)
+        give_up(line);
+    if (strcmp(kind, "mail") == 0)
+        read_mail(&conns[index], line + used, tool, version);
+    else if (strcmp(kind, "depart") == 0 &&
+             sscanf(line + used, "%" SCNu64 " %" SCNu64 " %" SCNu64, &row.ns, &row.retransmits, &row.cpu_ns) == 3)
+        *add_row(&conns[index].depart) = row;
+    else if (strcmp(kind, "arrive") == 0 &&
+             sscanf(line + used, "%" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNu64,
+                    &row.ns, &row.bytes, &row.after, &row.retransmits, &row.cpu_ns, &row.channel, &row.number) == 7)
+        *add_row(&conns[index].arrive) = row;
+    else
+        give_up(line);
+}
+
+static void read_script(const char *role)
+{
+    char path[4096], line[1024];
+    const char *begin = getenv("PLAYED");
+    snprintf(path, sizeof path, "%s.%s", begin ? begin : "", role);
+    FILE *script = fopen(path, "re");
+    if (!script)
+        give_up(path);
+    while (fgets(line, sizeof line, script))
+        read_line(line);
+    fclose(script);
+    snprintf(path, sizeof path, "%s.%s.said", begin, role);
+    said = fopen(path, "we");
+    if (!said)
+        give_up(path);
+    setvbuf(said, NULL, _IOLBF, 0);
+}
+
+/* ---- clock and processor --------------------------------------------------------------------- */
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out);
+int __wrap_nanosleep(const struct timespec *pause, struct timespec *left);
+int __wrap_getrusage(int who, struct rusage *out);
+
+int __wrap_clock_gettime(clockid_t clock, struct timespec *out)
+{
+    uint64_t ns = clock == CLOCK_MONOTONIC ? now_ns : now_ns / 3;
+    *out = (struct timespec){(time_t)(ns / NS_PER_S), (long)(ns % NS_PER_S)};
+    return 0;
+}
+
+static void advance(uint64_t to_ns)
+{
+    if (to_ns > LIMIT_NS)
+        give_up("waits for ever");
+    if (to_ns > now_ns)
+        now_ns = to_ns;
+}
+
+int __wrap_nanosleep(const struct timespec *pause, struct timespec *left)
+{
+    (void)left;
+    advance(now_ns + (uint64_t)pause->tv_sec * NS_PER_S + (uint64_t)pause->tv_nsec);
+    return 0;
+}
+
+static struct timeval time_of(uint64_t ns)
+{
+    return (struct timeval){(time_t)(ns / NS_PER_S), (suseconds_t)(ns % NS_PER_S / 1000)};
+}
+
+/* A quarter is the kernel's. */
+int __wrap_getrusage(int who, struct rusage *out)
+{
+    uint64_t ns = who == RUSAGE_SELF ? cpu_ns : 7 * cpu_ns;
+    *out = (struct rusage){.ru_utime = time_of(ns / 4 * 3), .ru_stime = time_of(ns / 4)};
+    return 0;
+}
+
+/* ---- requests -------------------------------------------------------------------------------- */
+
+static struct uccl_request *make_request(struct uccl_conn *conn, struct lane *lane, void *buffer, uint64_t bytes)
+{
+    struct uccl_request *request = malloc(sizeof *request);
+    if (!request)
+        give_up("no memory");
+    *request = (struct uccl_request){.conn = conn, .lane = lane, .buffer = buffer, .bytes = bytes};
+    if (lane) {
+        if (lane->posted == lane->count && lane == &conn->depart)
+            add_row(lane)->ns = 0;
+        request->index = lane->posted++;
+        if (request->index < lane->count)
+            lane->rows[request->index].post_ns = now_ns;
+    }
+    return request;
+}
+
+/* Works out the ends of all up to `index`; false: that has not been decided. */
+static bool end_is_known(const struct uccl_conn *conn, struct lane *lane, uint64_t index)
+{
+    for (; lane->ended <= index; lane->ended++) {
+        if (lane->ended >= lane->count)
+            return false;
+        struct played *row = &lane->rows[lane->ended];
+        uint64_t begin_ns = row->post_ns;
+        if (row->after >= 0) {
+            if ((uint64_t)row->after >= conn->depart.posted)
+                return false;
+            uint64_t answered_ns = conn->depart.rows[row->after].post_ns;
+            begin_ns = answered_ns > begin_ns ? answered_ns : begin_ns;
+        }
+        if (lane->ended > 0 && row[-1].end_ns > begin_ns)
+            begin_ns = row[-1].end_ns;
+        row->end_ns = begin_ns + row->ns;
+    }
+    return true;
+}
+
+static void end_mail(struct uccl_request *request)
+{
+    struct uccl_conn *conn = request->conn;
+    if (!request->buffer)
+        return;
+    if (conn->mail_next == conn->mail_count)
+        give_up("the peer has nothing more to say");
+    memcpy(request->buffer, conn->mails[conn->mail_next++].words, SAID_BYTES);
+    request->bytes = SAID_BYTES;
+}
+
+static void end_request(struct uccl_request *request, size_t *bytes)
+{
+    if (!request->lane) {
+        end_mail(request);
+    } else {
+        const struct played *row = &request->lane->rows[request->index];
+        retransmits += row->retransmits;
+        cpu_ns += row->cpu_ns;
+        if (request->buffer) {
+            request->bytes = row->bytes;
+            if (row->channel >= 0)
+                tool_fill(request->buffer, row->bytes, (uint64_t)row->channel, row->number);
+        }
+    }
+    if (bytes)
+        *bytes = request->bytes;
+    free(request);
+}
+
+int uccl_test(uccl_request *request, int *done, size_t *bytes)
+{
+    *done = !request->lane || (end_is_known(request->conn, request->lane, request->index) &&
+                               request->lane->rows[request->index].end_ns <= now_ns);
+    if (*done)
+        end_request(request, bytes);
+    return UCCL_OK;
+}
+
+int uccl_wait(uccl_request *request, int timeout_ms, size_t *bytes)
+{
+    uint64_t until_ns = timeout_ms < 0 ? UINT64_MAX : now_ns + (uint64_t)timeout_ms * NS_PER_MS;
+    if (request->lane) {
+        bool known = end_is_known(request->conn, request->lane, request->index);
+        uint64_t end_ns = known ? request->lane->rows[request->index].end_ns : UINT64_MAX;
+        advance(end_ns < until_ns ? end_ns : until_ns);
+        if (end_ns > until_ns)
+            return UCCL_ETIMEDOUT;
+    }
+    end_request(request, bytes);
+    return UCCL_OK;
+}
+
+int uccl_send_async(uccl_conn *conn, const void *buffer, size_t length, uccl_mr *mr, uccl_request **out)
+{
+    const uint64_t *words = buffer;
+    if (!mr) {
+        fprintf(said, "%u %" PRIu64, conn->index, le64toh(words[1]) & UINT32_MAX);
+        for (unsigned i = 2; i < SAID_BYTES / 8; i++)
+            fprintf(said, " %" PRIu64, le64toh(words[i]));
+        fprintf(said, "\n");
+    }
+    *out = make_request(conn, mr ? &conn->depart : NULL, NULL, length);
+    return UCCL_OK;
+}
+
+int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out)
+{
+    *out = make_request(conn, mr ? &conn->arrive : NULL, buffer, length);
+    return UCCL_OK;
+}
+
+int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out)
+{
+    (void)conn;
+    (void)buffer;
+    (void)length;
+    (void)mr;
+    *out = NULL;
+    return UCCL_OK;
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+static void make_connection(uccl_conn **out)
+{
+    if (conns_made == CONNS_MAX)
+        give_up("too many connections");
+    conns[conns_made].index = conns_made;
+    *out = &conns[conns_made++];
+}
+
+int uccl_listen(uccl_engine *self, int device, uint16_t port, struct uccl_handle *handle, uccl_listener **out)
+{
+    (void)self;
+    (void)device;
+    (void)port;
+    *handle = (struct uccl_handle){0};
+    read_script("server");
+    *out = (uccl_listener *)conns;
+    return UCCL_OK;
+}
+
+uint16_t uccl_listener_port(const uccl_listener *listener)
+{
+    (void)listener;
+    return 4;
+}
+
+int uccl_listener_close(uccl_listener *listener)
+{
+    (void)listener;
+    return UCCL_OK;
+}
+
+int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **out)
+{
+    (void)listener;
+    (void)timeout_ms;
+    make_connection(out);
+    return UCCL_OK;
+}
+
+int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle *out)
+{
+    (void)host;
+    (void)port;
+    *out = (struct uccl_handle){0};
+    read_script("client");
+    return UCCL_OK;
+}
+
+int uccl_connect(uccl_engine *self, struct uccl_handle *handle, int timeout_ms, uccl_conn **out)
+{
+    (void)self;
+    (void)handle;
+    (void)timeout_ms;
+    make_connection(out);
+    return UCCL_OK;
+}
+
+int uccl_conn_close(uccl_conn *conn)
+{
+    (void)conn;
+    return UCCL_OK;
+}
+
+int uccl_conn_status(const uccl_conn *conn)
+{
+    (void)conn;
+    return UCCL_OK;
+}
+
+int uccl_conn_peer(const uccl_conn *conn, char *out, size_t size)
+{
+    (void)conn;
+    snprintf(out, size, "192.0.2.1:9");
+    return UCCL_OK;
+}
+
+/* ---- engine ---------------------------------------------------------------------------------- */
+
+int uccl_open(const uccl_config *config, uccl_engine **out)
+{
+    (void)config;
+    *out = &engine;
+    return UCCL_OK;
+}
+
+int uccl_close(uccl_engine *self)
+{
+    (void)self;
+    for (unsigned i = 0; i < CONNS_MAX; i++) {
+        free(conns[i].depart.rows);
+        free(conns[i].arrive.rows);
+        free(conns[i].mails);
+    }
+    fclose(said);
+    return UCCL_OK;
+}
+
+int uccl_config_create(uccl_config **out)
+{
+    *out = NULL;
+    return UCCL_OK;
+}
+
+void uccl_config_destroy(uccl_config *config)
+{
+    (void)config;
+}
+
+int uccl_config_set(uccl_config *config, const char *name, const char *value)
+{
+    (void)config;
+    (void)name;
+    (void)value;
+    return UCCL_OK;
+}
+
+void uccl_set_log(uccl_log_fn fn, void *user)
+{
+    (void)fn;
+    (void)user;
+}
+
+int uccl_reg_mr(uccl_engine *self, void *address, size_t length, enum uccl_mem kind, uccl_mr **out)
+{
+    (void)self;
+    (void)length;
+    (void)kind;
+    *out = address;
+    return UCCL_OK;
+}
+
+int uccl_dereg_mr(uccl_mr *mr)
+{
+    (void)mr;
+    return UCCL_OK;
+}
+
+/* The others are large: whoever takes a figure from one of them by mistake is seen. */
+int uccl_counter_by_name(const uccl_engine *self, const char *name, uint64_t *value)
+{
+    static const char *const names[] = {
+#define COUNTER(field, doc) #field,
+#include "defs/counters.def"
+#undef COUNTER
+    };
+    (void)self;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(names[i], name) != 0)
+            continue;
+        *value = strcmp(name, "retransmits") == 0 ? retransmits : now_ns;
+        return UCCL_OK;
+    }
+    return UCCL_EINVAL;
+}
+
+const char *uccl_strerror(int error)
+{
+    (void)error;
+    return "played";
+}
+
+const char *uccl_version(void)
+{
+    return "1.2.3";
+}
+
+const char *uccl_build_info(void)
+{
+    return "played=yes";
+}
