@@ -91,7 +91,10 @@ bool netdev_admits(const char *filter, const char *name, const union nic_address
 
 /* ---- properties ------------------------------------------------------------------------------ */
 
-/* A number from /sys/class/net/NAME/FILE; `fallback` where it is missing or negative. */
+/*
+ * A number from /sys/class/net/NAME/FILE; `fallback` where it is missing, or no count of anything: drivers write the
+ * -1 of an unknown speed also as 4294967295.
+ */
 static long sysfs_number(const char *name, const char *file, long fallback)
 {
     char path[128];
@@ -105,7 +108,7 @@ static long sysfs_number(const char *name, const char *file, long fallback)
     if (fscanf(stream, "%ld", &value) != 1)
         value = -1;
     fclose(stream);
-    return value < 0 ? fallback : value;
+    return value < 0 || value > INT32_MAX ? fallback : value;
 }
 
 static bool sysfs_exists(const char *name, const char *file)

@@ -5,9 +5,14 @@
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static union nic_address parse(const char *text)
 {
@@ -128,6 +133,96 @@ Test(netdev, list_by_address)
     free(devs);
     cr_assert_eq(netdev_list("=nosuchinterface", &devs), 0);
     free(devs);
+}
+
+/* ---- what /sys says, made up ------------------------------------------------------------------ */
+
+/* A loopback interface that is up, and a /sys/class/net without it. False: not allowed. */
+static bool alone_with_loopback(void)
+{
+    struct ifreq request = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    int namespaces = CLONE_NEWNS | CLONE_NEWNET, fd;
+
+    if (unshare(namespaces) != 0 && unshare(namespaces | CLONE_NEWUSER) != 0)
+        return false;
+    cr_assert_eq(mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL), 0);
+    cr_assert_eq(mount("none", "/sys/class/net", "tmpfs", 0, NULL), 0);
+    fd = socket(AF_INET, SOCK_DGRAM, 0);
+    cr_assert_eq(ioctl(fd, SIOCSIFFLAGS, &request), 0);
+    close(fd);
+    return true;
+}
+
+static void write_sys(const char *file, const char *text)
+{
+    char path[128];
+    FILE *stream;
+
+    snprintf(path, sizeof path, "/sys/class/net/lo/%s", file);
+    unlink(path);
+    if (text == NULL)
+        return;
+    stream = fopen(path, "we");
+    cr_assert_neq(stream, NULL);
+    fputs(text, stream);
+    fclose(stream);
+}
+
+Test(netdev, speed_and_node)
+{
+    static const struct {
+        const char *speed, *node;
+        uint64_t speed_mbps;
+        int numa_node;
+    } rows[] = {
+        {NULL, NULL, 0, -1},
+        {"10\n", "0\n", 10, 0},
+        {"2500\n", "1\n", 2500, 1},
+        {"100000\n", "7\n", 100000, 7},
+        {"1600000\n", "255\n", 1600000, 255},
+        {"0\n", "-1\n", 0, -1},
+        {"-1\n", "4294967295\n", 0, -1},
+        {"4294967295\n", "\n", 0, -1}, /* -1 without its sign, as some drivers write it */
+        {"18446744073709551615\n", "", 0, -1},
+        {"99999999999999999999\n", "-2\n", 0, -1},
+        {"", "unknown\n", 0, -1},
+        {"unknown\n", "2\n", 0, 2},
+    };
+
+    if (!alone_with_loopback())
+        cr_skip_test("/sys cannot be made up: no namespaces");
+    cr_assert_eq(mkdir("/sys/class/net/lo", 0755), 0);
+    cr_assert_eq(mkdir("/sys/class/net/lo/device", 0755), 0);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct netdev *devs;
+
+        write_sys("speed", rows[i].speed);
+        write_sys("device/numa_node", rows[i].node);
+        cr_assert_eq(netdev_list("", &devs), 1);
+        cr_expect_eq(devs[0].speed_mbps, rows[i].speed_mbps, "row %zu: %llu", i, (unsigned long long)devs[0].speed_mbps);
+        cr_expect_eq(devs[0].numa_node, rows[i].numa_node, "row %zu: %d", i, devs[0].numa_node);
+        free(devs);
+    }
+}
+
+/* The MTU is the interface's, not that of another. */
+Test(netdev, mtu)
+{
+    static const int mtus[] = {1280, 1500, 9000, 65536};
+
+    if (!alone_with_loopback())
+        cr_skip_test("no interface can be changed: no namespaces");
+    for (size_t i = 0; i < sizeof mtus / sizeof mtus[0]; i++) {
+        struct ifreq request = {.ifr_name = "lo", .ifr_mtu = mtus[i]};
+        struct netdev *devs;
+        int fd = socket(AF_INET, SOCK_DGRAM, 0);
+
+        cr_assert_eq(ioctl(fd, SIOCSIFMTU, &request), 0);
+        close(fd);
+        cr_assert_eq(netdev_list("", &devs), 1);
+        cr_expect_eq(devs[0].mtu, (uint32_t)mtus[i]);
+        free(devs);
+    }
 }
 
 Test(netdev, addresses)
