@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the library says about itself: error texts, version, counter names. */
+/* What the library says about itself: error texts, version, counters, names of distances. */
+#include "../../api/objects.h"
+
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <string.h>
-
-#include "defs/counters.h"
-#include "uccl/engine.h"
 
 struct error_row {
     int value;
@@ -88,4 +87,57 @@ Test(info, counter_past_the_last_leaves_outputs)
     cr_assert_str_eq(name, "before");
     cr_assert_str_eq(doc, "before");
     cr_assert_eq(uccl_counter_info(last, &name, &doc), UCCL_OK);
+}
+
+/* ---- values of counters ---------------------------------------------------------------------- */
+
+enum { THREADS = 3, COUNTERS = sizeof(struct counters) / sizeof(uint64_t) };
+
+/* What a counter of a thread is made to be: no two counters have the same sum, whatever threads it is of. */
+static uint64_t made_up(unsigned counter, unsigned thread)
+{
+    return (UINT64_C(1) << (40 + thread)) + counter * 1000 + thread;
+}
+
+/* An engine without running threads: nobody else counts. */
+Test(info, each_counter_is_the_sum_of_its_own)
+{
+    struct counters counters[THREADS];
+    struct engine_thread threads[THREADS] = {0};
+    struct uccl_engine engine = {.threads = threads, .thread_count = THREADS};
+    for (unsigned t = 0; t < THREADS; t++) {
+        unsigned counter = 0;
+        threads[t].counters = &counters[t];
+#define COUNTER(field, doc) atomic_init(&counters[t].field, made_up(counter++, t));
+#include "defs/counters.def"
+#undef COUNTER
+    }
+    for (unsigned i = 0; i < COUNTERS; i++) {
+        const char *name, *doc;
+        uint64_t by_index = 0, by_name = 0, sum = 0;
+        for (unsigned t = 0; t < THREADS; t++)
+            sum += made_up(i, t);
+        cr_assert_eq(uccl_counter_info(i, &name, &doc), UCCL_OK);
+        cr_assert_eq(uccl_counter(&engine, i, &by_index), UCCL_OK);
+        cr_assert_eq(uccl_counter_by_name(&engine, name, &by_name), UCCL_OK);
+        cr_expect_eq(by_index, sum, "%s", name);
+        cr_expect_eq(by_name, sum, "%s", name);
+    }
+}
+
+/* ---- distances ------------------------------------------------------------------------------- */
+
+Test(info, distance_names)
+{
+    static const struct {
+        int distance;
+        const char *name;
+    } names[] = {
+        {UCCL_DISTANCE_PIX, "PIX"},   {UCCL_DISTANCE_PXB, "PXB"},
+        {UCCL_DISTANCE_PHB, "PHB"},   {UCCL_DISTANCE_NODE, "NODE"},
+        {UCCL_DISTANCE_SYS, "SYS"},   {UCCL_DISTANCE_UNKNOWN, "unknown"},
+        {UCCL_ENODEV, "unknown"},     {UCCL_DISTANCE_UNKNOWN + 1, "unknown"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        cr_expect_str_eq(uccl_distance_name(names[i].distance), names[i].name, "%d", names[i].distance);
 }

@@ -255,6 +255,31 @@ Test(verbs_device, takes_what_the_device_can_do, .init = set_up)
     }
 }
 
+/* Lanes times the speed of one; InfiniBand Architecture Specification, PortInfo. */
+Test(verbs_device, speed, .init = set_up)
+{
+    static const struct {
+        uint8_t width, speed;
+        uint64_t mbps;
+    } cases[] = {
+        {1, 1, 2500},   {2, 1, 10000},   {2, 2, 20000},   {2, 4, 40000},    {2, 8, 40000},    {2, 16, 56000},
+        {2, 32, 100000}, {2, 64, 200000}, {2, 128, 400000}, {4, 64, 400000},  {4, 128, 800000}, {8, 4, 120000},
+        {8, 32, 300000}, {16, 64, 100000}, {16, 128, 200000}, {1, 32, 25000}, {1, 128, 100000}, {0, 32, 0},
+        {2, 0, 0},      {3, 32, 0},      {2, 3, 0},
+    };
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct uccl_device device;
+        union nic_address address;
+        fake.port.active_width = cases[i].width;
+        fake.port.active_speed = cases[i].speed;
+        cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0);
+        cr_assert_eq(nic_verbs_ops.device(nic, 0, &device, &address), 0);
+        cr_expect_eq(device.speed_mbps, cases[i].mbps, "width %u, speed %u: %llu", cases[i].width, cases[i].speed,
+                     (unsigned long long)device.speed_mbps);
+        nic_verbs_ops.close(nic);
+    }
+}
+
 /* A name that matches nothing is told, also where others match. */
 Test(verbs_device, names_that_match_nothing_are_told, .init = set_up)
 {
