@@ -399,16 +399,28 @@ void core_fail(struct core *core, int32_t status, uint64_t now_ns)
     }
 }
 
+/* Counters tell what has left. */
+static void undo_counts(struct counters *counters, const struct tx_desc *desc)
+{
+    uint64_t chunks = desc->kind == TX_PLACE ? desc->count : 1;
+    if (desc->repair)
+        COUNT(counters, retransmits, -(uint64_t)__builtin_popcountll(desc->mask));
+    else
+        COUNT(counters, tx_chunks, -chunks);
+    if (desc->kind == TX_PLACE)
+        COUNT(counters, tx_placed, -chunks);
+}
+
 void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_ns)
 {
     struct flow *flow = desc->flow;
     core->now_ns = now_ns;
     COUNT(core->counters, tx_blocked, 1);
+    if (desc->sequenced)
+        undo_counts(core->counters, desc);
     if (flow->dead)
         return;
     silence_ask(flow, now_ns);
-    if (desc->repair)
-        COUNT(core->counters, retransmits, -(uint64_t)__builtin_popcountll(desc->mask));
     if (desc->sequenced) {
         uint64_t end = desc->seq + (desc->kind == TX_PLACE ? desc->count : 1);
         if (desc->on_path)
@@ -417,7 +429,7 @@ void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_
             struct chunk *chunk = sent_chunk(&flow->sent, seq);
             if (seq < flow->sent.cumulative || chunk->state != CHUNK_FLYING)
                 continue;
-            sent_lose(&flow->sent, chunk);
+            sent_unsend(&flow->sent, chunk);
             credit_unuse(flow, chunk->payload_bytes);
             flow->pace_until_ns = now_ns; /* its gap was over */
             if (desc->kind == TX_PLACE)

@@ -120,6 +120,13 @@ void sent_lose(struct sent *sent, struct chunk *chunk)
     sent->lost_payload += chunk->payload_bytes;
 }
 
+void sent_unsend(struct sent *sent, struct chunk *chunk)
+{
+    sent_lose(sent, chunk);
+    if (chunk->transmissions < UINT8_MAX)
+        chunk->transmissions--;
+}
+
 void sent_hold_lane(struct sent *sent, uint16_t lane)
 {
     for (uint64_t seq = sent->cumulative; seq < sent->next_seq; seq++) {

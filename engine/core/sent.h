@@ -107,6 +107,8 @@ struct chunk *sent_first_lost(const struct sent *sent);
 struct chunk *sent_next_lost(const struct chunk *chunk);
 /* Declares a flying chunk lost. */
 void sent_lose(struct sent *sent, struct chunk *chunk);
+/* A flying chunk has not left after all: it waits with those that are lost, and its last transmission was none. */
+void sent_unsend(struct sent *sent, struct chunk *chunk);
 
 /* The lane is being fenced: its chunks are held. */
 void sent_hold_lane(struct sent *sent, uint16_t lane);

@@ -3,6 +3,7 @@
 
 #include "../lies.h"
 #include "config.h"
+#include "repeats.h"
 #include "request.h"
 #include "seam.h"
 
@@ -450,7 +451,7 @@ static uint64_t counter(const struct node *node, const char *name)
 static void check_equal(const struct node *node, const char *name, uint64_t counted, uint64_t seen)
 {
     if (counted != seen)
-        machine_fail("node %u: %s is %llu, and the application saw %llu", node->index, name,
+        machine_fail("node %u: %s is %llu, and in truth it is %llu", node->index, name,
                      (unsigned long long)counted, (unsigned long long)seen);
 }
 
@@ -463,6 +464,10 @@ static void check_counters(const struct node *node)
     check_equal(node, "bytes_received", counter(node, "bytes_received"), node->bytes_received);
     const struct nic_sim_counts *counts = nic_sim_counts(node->index);
     check_equal(node, "tx_datagrams", counter(node, "tx_datagrams"), counts->sent);
+    const struct repeats *sent = nic_sim_repeats(node->index);
+    check_equal(node, "retransmits", counter(node, "retransmits"), sent->count);
+    check_equal(node, "tx_chunks", counter(node, "tx_chunks"), sent->chunks);
+    check_equal(node, "tx_placed", counter(node, "tx_placed"), sent->written);
     uint64_t known = counter(node, "rx_datagrams") + counter(node, "rx_strangers");
     if (known > counts->polled + counts->on_path || counts->polled > known + counter(node, "rx_malformed"))
         machine_fail("node %u took %llu datagrams, and counts %llu of flows and strangers", node->index,

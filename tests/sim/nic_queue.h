@@ -5,6 +5,7 @@
 
 #include "nic/nic.h"
 #include "nic_sim.h"
+#include "repeats.h"
 
 enum {
     NIC_QUEUES_MAX = 64,
@@ -52,6 +53,7 @@ struct nic {
     struct process *process;
     struct nic_sim_options options;
     struct nic_sim_counts counts;
+    struct repeats repeats;
     struct nic_queue *queues[NIC_QUEUES_MAX];
     struct rng lies;           /* whether to lie, and what */
 };

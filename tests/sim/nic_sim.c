@@ -35,6 +35,8 @@ void nic_sim_begin(unsigned nodes)
 void nic_sim_end(void)
 {
     nic_place_end();
+    for (unsigned i = 0; i < nic_count; i++)
+        repeats_forget(&nics[i].repeats);
     free(nics);
     nics = NULL;
 }
@@ -53,6 +55,11 @@ void nic_sim_set(unsigned node, const struct nic_sim_options *options)
 const struct nic_sim_counts *nic_sim_counts(unsigned node)
 {
     return &nics[node].counts;
+}
+
+const struct repeats *nic_sim_repeats(unsigned node)
+{
+    return &nics[node].repeats;
 }
 
 bool nic_sim_heard(unsigned node, unsigned from)
@@ -103,6 +110,7 @@ static int sim_nic_open(const struct params *params, struct nic **out)
     struct nic *nic = &nics[process->index];
     nic->process = process;
     nic->counts = (struct nic_sim_counts){0};
+    repeats_forget(&nic->repeats);
     *out = nic;
     return UCCL_OK;
 }
@@ -465,6 +473,8 @@ static bool sim_nic_send(struct nic_queue *queue, const struct tx_desc *desc)
         const uint8_t *datagram = nic_sim_lay_out(queue, desc, i, &length);
         put(queue, desc, datagram, length);
     }
+    if (room)
+        repeats_note(&queue->nic->repeats, desc);
     leave(queue);
     return room;
 }

@@ -38,6 +38,8 @@ void nic_sim_set(unsigned node, const struct nic_sim_options *options);
 /* The routes of a node take larger or smaller datagrams from now on. */
 void nic_sim_change_datagram(unsigned node, uint32_t datagram_bytes);
 const struct nic_sim_counts *nic_sim_counts(unsigned node); /* of this life of the node */
+/* What that life of it has sent, and sent again. */
+const struct repeats *nic_sim_repeats(unsigned node);
 /* Whether that life of `node` has polled a datagram of `from`. */
 bool nic_sim_heard(unsigned node, unsigned from);
 /* It is hostile. */

@@ -112,6 +112,8 @@ Test(credit, what_the_nic_does_not_take_costs_nothing, .init = open_fast)
     duo_run(10 * MS);
     both_end(send, recv, LARGE);
     cr_assert_eq(duo_flow[0]->credit_tx.used_bytes, LARGE);
+    cr_assert_eq(duo_count(&duo_counters[0].retransmits), 0, "nor is it when it leaves at last");
+    cr_assert_eq(duo_count(&duo_counters[0].tx_chunks), duo_flow[0]->sent.next_seq);
     duo_assert_rest();
 }
 

@@ -312,6 +312,25 @@ Test(sent, an_acked_repair_tells_of_the_rest, .init = setup)
     cr_consistent();
 }
 
+/* What the NIC did not take is sent for the first time when it takes it. */
+Test(sent, that_did_not_leave, .init = setup)
+{
+    struct chunk *chunk = send(0, 1);
+    send(0, 2);
+    sent_unsend(&sent, chunk);
+    cr_consistent();
+    cr_assert_eq(chunk->transmissions, 0);
+    cr_assert_eq(sent_first_lost(&sent), chunk);
+    sent_fly(&sent, chunk, 1, 3);
+    cr_assert_eq(chunk->transmissions, 1);
+    sent_lose(&sent, chunk);
+    sent_fly(&sent, chunk, 1, 4);
+    sent_unsend(&sent, chunk);
+    cr_assert_eq(chunk->transmissions, 1, "the first did leave");
+    cr_assert(ack(1, 0).spurious, "and has arrived");
+    cr_consistent();
+}
+
 Test(sent, spurious_loss, .init = setup)
 {
     struct chunk *chunk = send(0, 1);
