@@ -11,6 +11,7 @@
  *                   pause:MS         do nothing
  *                   until:FILE       do nothing before there is such a file
  *                   reach:NAME=N     do nothing before that counter of the engine is N
+ *                   tell:NAME        print that counter of the engine
  *                   keep:FILE        use the buffer of the last receive waited for for other things before
  *                                    there is such a file: nobody else may write to it
  *                   close            close the connection, and say how long it took
@@ -154,6 +155,15 @@ static int reach(struct endpoint *e, const char *name, const char *value)
     return 0;
 }
 
+static int tell(const struct endpoint *e, const char *name)
+{
+    uint64_t value = 0;
+    int error = uccl_counter_by_name(e->engine, name, &value);
+
+    printf("%s %llu\n", name, (unsigned long long)value);
+    return report(name, error);
+}
+
 /* After a receive has ended its buffer is the application's. */
 static int keep(struct endpoint *e, const char *file)
 {
@@ -198,6 +208,8 @@ static int step(struct endpoint *e, const char *text)
     }
     if (strncmp(text, "reach:", 6) == 0)
         return reach(e, text + 6, strchr(text, '='));
+    if (strncmp(text, "tell:", 5) == 0)
+        return tell(e, text + 5);
     if (strncmp(text, "keep:", 5) == 0)
         return keep(e, text + 5);
     if (strcmp(text, "close") == 0) {

@@ -15,4 +15,44 @@ if unshare -mn true 2>/dev/null; then
 else
     skip "uccl_info, a machine that is made up" "not allowed to make namespaces"
 fi
+
+# ---- the engine's own counter, over a network that loses: the relay knows what was there before ----
+
+# repeats ADDRESS RELAY_FLAG...: each end tells as many retransmissions as have come from there
+repeats() {
+    local address=$1 result=0 relay server posts=() waits=() i
+    shift
+    start relay "$RELAY" "$@" "$NS_A" "$NS_B"
+    relay=$PID
+    until_true 10 grep -q ready "$WORK/relay.log" || return 1
+    for i in 3 70000 1000 300 1300 64 20000 150000; do
+        posts+=("send:$i" "recv:$i" "send:$((i * 2))" "recv:$((i * 2))")
+        waits+=(wait wait wait wait)
+    done
+    posts+=("${posts[@]}") waits+=("${waits[@]}")
+    next_port
+    start server "${IN_SERVER[@]}" "$ENDPOINT" listen "$PORT" "${posts[@]}" "${waits[@]}" close pause:500 tell:retransmits
+    server=$PID
+    wait_listening "$server" "$PORT" || return 1
+    start client "${IN_CLIENT[@]}" "$ENDPOINT" connect "$address" "$PORT" "${posts[@]}" "${waits[@]}" close pause:500 \
+        tell:retransmits
+    ended "$PID" 60 && [ "$STATUS" = 0 ] || result=1
+    ended "$server" 30 && [ "$STATUS" = 0 ] || result=1
+    kill -TERM "$relay"
+    ended "$relay" 10 || result=1
+    cat "$WORK/server.log" "$WORK/client.log" "$WORK/relay.log"
+    [ "$(counted retransmits server)" = "$(counted first_repeats relay)" ] &&
+        [ "$(counted retransmits client)" = "$(counted second_repeats relay)" ] &&
+        [ "$(($(counted first_repeats relay) + $(counted second_repeats relay)))" -gt 3 ] && return "$result"
+}
+counted() { grep -oE "$1 [0-9]+" "$WORK/$2.log" | grep -oE '[0-9]+$'; }
+if [ -c /dev/net/tun ] && ip netns add "uccl-probe-$$" 2>/dev/null; then
+    ip netns del "uccl-probe-$$"
+    two_namespaces tun 1500
+    check "retransmissions, loss" repeats 10.78.0.1 --loss 5
+    check "retransmissions, loss, IPv6" repeats fd78::1 --loss 5
+    check "retransmissions, loss, delay and reordering" repeats 10.78.0.1 --loss 5 --delay-us 2000 --jitter-us 1000 --reorder 20
+else
+    skip "retransmissions" "not allowed to make network namespaces, or no TUN devices"
+fi
 finish

@@ -13,10 +13,16 @@
  * run: TCP may come in there, and UDP only as an answer. With --nat the second namespace has another address outside, which is
  * put into what leaves from there, and replaced in what comes: outside nobody sees its own.
  *
+ * Of the engine's datagrams it counts those that each namespace sent again: with a number that was there before.
+ *
  * Prints "ready" once both devices are open, and one line of counts at SIGTERM or SIGINT. One
  * thread. The random numbers are seeded (--seed) but packet order is up to the kernel, so a seed
  * repeats the distribution, not the run.
  */
+#include "../sim/repeats.h"
+#include "core/crc32c.h"
+#include "core/wire.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -75,6 +81,7 @@ struct relay {
     struct flow flows[FLOWS_MAX]; /* answers to what has left from behind a firewall */
     size_t flow_count;
     uint64_t refused;
+    struct repeats repeats[2];    /* of what each namespace has sent */
     uint64_t packets, lost, duplicated, corrupted, delayed, overflow, write_errors;
 };
 
@@ -278,6 +285,14 @@ static void translate(int to, unsigned char *p, size_t length)
         fix_checksum(p + head + 6, old, p + at, bytes);
 }
 
+static void note_repeat(struct repeats *repeats, const unsigned char *datagram, size_t length)
+{
+    struct wire_packet packet;
+
+    if (wire_open(datagram, length, crc32c_portable, &packet) && packet.flags & WIRE_SEQUENCED)
+        repeats_note_datagram(repeats, packet.token, packet.seq, packet.index);
+}
+
 static void forward(struct relay *r, int to, unsigned char *packet, size_t length, uint64_t now)
 {
     size_t udp = udp_offset(packet, length);
@@ -293,6 +308,7 @@ static void forward(struct relay *r, int to, unsigned char *packet, size_t lengt
     if (r->opt.nat && to == 1)
         translate(to, packet, length);
     if (udp) {
+        note_repeat(&r->repeats[!to], packet + udp + 8, length - udp - 8);
         if (draw(r) < r->opt.loss) {
             r->lost++;
             return;
@@ -430,10 +446,11 @@ int main(int argc, char **argv)
     fflush(stdout);
     run(&r);
     printf("packets %llu lost %llu duplicated %llu corrupted %llu delayed %llu overflow %llu "
-           "write_errors %llu refused %llu\n",
+           "write_errors %llu refused %llu first_repeats %llu second_repeats %llu\n",
            (unsigned long long)r.packets, (unsigned long long)r.lost,
            (unsigned long long)r.duplicated, (unsigned long long)r.corrupted,
            (unsigned long long)r.delayed, (unsigned long long)r.overflow,
-           (unsigned long long)r.write_errors, (unsigned long long)r.refused);
+           (unsigned long long)r.write_errors, (unsigned long long)r.refused,
+           (unsigned long long)r.repeats[0].count, (unsigned long long)r.repeats[1].count);
     return 0;
 }

@@ -93,6 +93,11 @@ void repeats_note(struct repeats *repeats, const struct tx_desc *desc)
     }
 }
 
+void repeats_note_datagram(struct repeats *repeats, uint64_t token, uint64_t seq, unsigned index)
+{
+    repeats->count += !add(repeats, key_of(token, seq, index));
+}
+
 void repeats_forget(struct repeats *repeats)
 {
     free(repeats->keys);

@@ -14,6 +14,8 @@ struct repeats {
 
 /* A descriptor that was sent. One without number is none of these. */
 void repeats_note(struct repeats *repeats, const struct tx_desc *desc);
+/* A datagram by itself, of those that are sent as such. */
+void repeats_note_datagram(struct repeats *repeats, uint64_t token, uint64_t seq, unsigned index);
 void repeats_forget(struct repeats *repeats);
 
 #endif
