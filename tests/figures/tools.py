@@ -285,7 +285,7 @@ def case_lat_client():
         for flow in range(nflow):
             mine = trips[flow:warm:nflow] + trips[warm + flow::nflow]
             messages = [Message(ns) for half in mine for ns in (2 * half - half // 3, half // 3)]
-            script.depart(flow, [Message(10) for _ in messages])  # its end does not count
+            script.depart(flow, [Message(ns) for half in mine for ns in (2 * half, 5 * US)])  # their ends do not count
             script.arrive(flow, 8, messages, after=lambda i: i | 1)
         run = Run("transport_test", ["--serverip=x", "--perftype=lat", f"--iterations={count}", f"--warmup={warm}",
                                      f"--nflow={nflow}", "--nmsg=2"], client=script)
@@ -306,7 +306,7 @@ def case_lat_both_ways():
             script.mail(0, kind)
         script.mail(0, RESULT, *PEER)
         messages = [Message(ns) for half in [5 * MS] * 4 + halves for ns in (2 * half - half // 5, half // 5)]
-        script.depart(0, [Message(0) for _ in messages])
+        script.depart(0, [Message(m.ns + US) for m in messages])
         script.arrive(0, 65536, messages, after=lambda i: i)
         run = Run("transport_test", ["--server"] if role == "server" else
                   ["--serverip=x", "--perftype=lat", "--bi", "--msize=64K", "--iterations=500", "--warmup=4"],
@@ -366,6 +366,7 @@ def case_basic_wrong():
 COLUMNS = ("size_bytes window gbps gbytes_per_s gbps_sent gbps_received msgs_per_s lat_us_p50 lat_us_p99 lat_samples "
            "retransmits cpu_s_per_gib cpu_s_per_gib_client cpu_s_per_gib_server messages elapsed_s verified").split()
 WINDOW, WARMUP, PING_MAX = 4, 5, 10000
+LATE = 5 * US  # after the answer a question ends, which is no part of a round trip
 
 
 class Size:
@@ -396,7 +397,7 @@ class Size:
         script.mail(1, RESULT, *decoy)
 
         halves = [3 * MS] * self.warm_pings() + self.halves
-        first = script.depart(0, [Message(10, 40, 4000000) for _ in halves] + [Message(0)])
+        first = script.depart(0, [Message(2 * half + LATE, 40, 4000000) for half in halves] + [Message(0)])
         script.arrive(0, self.size, [Message(2 * half, 30) for half in halves], after=lambda i: first + i)
         script.mail(1, READY)
         script.mail(1, RESULT, *decoy)
@@ -543,9 +544,9 @@ def case_p2p_by_time():
     ends = ends_of(size.sends)
     reached = next(i for i, end_ns in enumerate(ends) if end_ns >= seconds * S)
     size.sends = size.sends[:reached + WINDOW]  # what was outstanding then ends as well
-    trips, now_ns = 0, 2 * 2 * 3 * MS  # a quarter of the time, warm-ups included
-    while now_ns < seconds * S // 4:
-        now_ns += 2 * size.halves[trips]
+    trips, now_ns = 0, 2 * (2 * 3 * MS + LATE)  # a quarter of the time, warm-ups included
+    while now_ns - LATE < seconds * S // 4:
+        now_ns += 2 * size.halves[trips] + LATE
         trips += 1
     size.halves = size.halves[:trips]
     assert 100 < trips < 2000 and total(size.sends, "ns") > seconds * S
