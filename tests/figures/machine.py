@@ -4,9 +4,9 @@
 
 usage: machine.py BUILD_DIRECTORY     (in mount and network namespaces of its own)
 
-Interfaces are veth devices; speeds and NUMA nodes are files on a file system that covers /sys/class/net; GPUs are those
-of the stand-in for CUDA (tests/mem); the PCI tree is told to hwloc as XML, and distances follow from the same tree by the
-definitions of include/uccl/engine.h. Verbs ports are told to uccl_info by ports.c.
+Interfaces are veth devices; speeds and NUMA nodes are files on a file system that covers /sys/class/net; GPUs
+are those of the stand-in for CUDA (tests/mem); the PCI tree is told to hwloc as XML, and distances follow from the
+same tree by the definitions of include/uccl/engine.h. Verbs ports are told to uccl_info by ports.c.
 """
 import json
 import os
@@ -95,16 +95,17 @@ class Xml:
         return self.busses
 
     def bridge(self, inner):
-        return (f'<object type="Bridge" gp_index="{self.number()}" bridge_type="1-1" depth="1" bridge_pci="0000:[00-ff]" '
-                f'pci_busid="0000:{self.bus():02x}:00.0" pci_type="0604 [1000:c030] [0000:0000] b0" pci_link_speed="0">'
-                f'{inner}</object>')
+        return (f'<object type="Bridge" gp_index="{self.number()}" bridge_type="1-1" depth="1" '
+                f'bridge_pci="0000:[00-ff]" pci_busid="0000:{self.bus():02x}:00.0" '
+                f'pci_type="0604 [1000:c030] [0000:0000] b0" pci_link_speed="0">{inner}</object>')
 
     def device(self, bus, kind, inner=""):
         return (f'<object type="PCIDev" gp_index="{self.number()}" pci_busid="0000:{bus:02x}:00.0" '
                 f'pci_type="{kind} [10de:2330] [0000:0000] a1" pci_link_speed="0">{inner}</object>')
 
     def normal(self, kind, index, bits, inner, more=""):
-        sets = " ".join(f'{name}="0x{bits:x}"' for name in ("cpuset", "complete_cpuset", "nodeset", "complete_nodeset"))
+        names = ("cpuset", "complete_cpuset", "nodeset", "complete_nodeset")
+        sets = " ".join(f'{name}="0x{bits:x}"' for name in names)
         return f'<object type="{kind}" os_index="{index}" {sets} gp_index="{self.number()}"{more}>{inner}</object>'
 
     def make(self, node):
@@ -113,8 +114,8 @@ class Xml:
         if kind == "gpu":
             return self.device(name // 2 * 32 + 4 + name % 2, "0302")
         if kind == "nic":
-            return self.device(self.bus(), "0200",
-                               f'<object type="OSDev" gp_index="{self.number()}" name="{name}" osdev_type="2"/>')
+            interface = f'<object type="OSDev" gp_index="{self.number()}" name="{name}" osdev_type="2"/>'
+            return self.device(self.bus(), "0200", interface)
         ports = "".join(map(self.bridge, made))  # root ports, or a switch's downstream ports
         if kind == "switch":
             return self.bridge(ports)
@@ -148,7 +149,8 @@ PORTS = [
 
 def check_ports_text(text):
     for port in PORTS:
-        begin = f"  {port['device']} port {port['port']}: RoCE, {'active' if port['active'] else 'not active'}, MTU {port['mtu']}"
+        state = "active" if port["active"] else "not active"
+        begin = f"  {port['device']} port {port['port']}: RoCE, {state}, MTU {port['mtu']}"
         if port["lid"]:
             begin += f", LID {port['lid']}"
         if port["speed_mbps"]:
@@ -156,11 +158,11 @@ def check_ports_text(text):
         if port["numa_node"] >= 0:
             begin += f", NUMA node {port['numa_node']}"
         kinds = "".join(" " + kind.upper() for kind in ("ud", "uc", "rc") if port[kind])
-        lines = text[text.index(begin + "\n") + len(begin) + 1:].split("\n")
+        lines = text.split(begin + "\n", 1)[1].split("\n")
         assert lines[0].strip() == (
-            f"makes{kinds} queue pairs: {port['max_queue_pairs']} at most, of {port['max_work_requests']} work requests; "
-            f"completion queues of {port['max_completions']}, shared receive queues of {port['max_shared_receives']}, "
-            f"messages of {port['max_message']} bytes"), lines[0]
+            f"makes{kinds} queue pairs: {port['max_queue_pairs']} at most, of {port['max_work_requests']} work "
+            f"requests; completion queues of {port['max_completions']}, shared receive queues of "
+            f"{port['max_shared_receives']}, messages of {port['max_message']} bytes"), lines[0]
         clock = {1000000: "1000", 156250: "156.25"}.get(port["clock_khz"])
         assert lines[1].strip() == (f"completions are timed by the NIC, whose clock runs at {clock} MHz" if clock else
                                     "completions are timed by the engine: they bear no time stamps"), lines[1]
@@ -281,8 +283,8 @@ def main():
                "UCCL_BACKEND": "udp"}
 
         def info(flag):
-            done = subprocess.run([os.path.join(BUILD, "tests", "played_uccl_info"), flag], env=env, text=True, timeout=60,
-                                  stdout=subprocess.PIPE)
+            done = subprocess.run([os.path.join(BUILD, "tests", "played_uccl_info"), flag], env=env, text=True,
+                                  timeout=60, stdout=subprocess.PIPE)
             print(done.stdout)
             assert done.returncode == 0, done.returncode
             return done.stdout

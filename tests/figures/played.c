@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A library, a peer, a clock and a processor of which everything is known: transport_test and p2p_bench, linked with
- * this instead of libuccl-engine, have to report figures that a test can compute by itself.
+ * A library, a peer, a clock and a processor of which everything is known: transport_test and p2p_bench,
+ * linked with this instead of libuccl-engine, have to report figures that a test can compute by itself.
  *
- * Time stands still but while the tool waits or sleeps. A script says how long each message takes, what it costs, and
- * what the peer's tool says. Its path is $PLAYED with ".server" or ".client", by the tool's role. Its lines, of which
- * those of one connection and kind are used in their order (connections are numbered in the order in which they are made):
+ * Time stands still but while the tool waits or sleeps. A script says how long each message takes, what it
+ * costs, and what the peer's tool says. It is $PLAYED.server or $PLAYED.client, by the tool's role. Lines of one
+ * connection and kind are used in their order; connections are numbered as they are made:
  *
- *   tool ID VERSION                                   of the messages between the tools; first
- *   mail CONN KIND FIELD...                           what the peer's tool says (tool.h)
- *   depart CONN NS RETRANSMITS CPU_NS                 a message of the tool: ends NS after it was posted and the one
- *                                                     before had ended. Those without a line take no time
+ *   tool ID VERSION               of the messages between the tools; first
+ *   mail CONN KIND FIELD...       what the peer's tool says (tool.h)
+ *   depart CONN NS RETRANSMITS CPU_NS
+ *                                 a message of the tool: ends NS after it was posted and the one before had
+ *                                 ended. Those without a line take no time
  *   arrive CONN NS BYTES AFTER RETRANSMITS CPU_NS CHANNEL NUMBER
- *                                                     a message of the peer, likewise: NS after it was expected, the
- *                                                     one before had ended and the tool had posted its own message
- *                                                     number AFTER (-1: any time). Contents as of stream.h, or as the
- *                                                     buffer is where CHANNEL is -1
+ *                                 a message of the peer: ends NS after it was expected, the one before had
+ *                                 ended, and the tool had posted its own message number AFTER (-1: any time).
+ *                                 Contents as of stream.h; where CHANNEL is -1 the buffer stays as it is
  *
- * RETRANSMITS and CPU_NS are added to the counter and to the CPU time when the tool learns of the end. What the tool says
- * to its peer goes to $PLAYED.server.said or $PLAYED.client.said, a line "CONN KIND FIELD..." each. A script that has too little ends the tool
- * with status 3.
+ * RETRANSMITS and CPU_NS are added to the counter and to the CPU time when the tool learns of the end. What the
+ * tool says to its peer goes to $PLAYED.server.said or $PLAYED.client.said, a line "CONN KIND FIELD..." each.
+ * A script that has too little ends the tool with status 3.
  */
 #include "stream.h"
 #include "uccl/engine.h"
@@ -137,11 +137,13 @@ static void read_line(char *line)
     if (strcmp(kind, "mail") == 0)
         read_mail(&conns[index], line + used, tool, version);
     else if (strcmp(kind, "depart") == 0 &&
-             sscanf(line + used, "%" SCNu64 " %" SCNu64 " %" SCNu64, &row.ns, &row.retransmits, &row.cpu_ns) == 3)
+             sscanf(line + used, "%" SCNu64 " %" SCNu64 " %" SCNu64, &row.ns, &row.retransmits,
+                    &row.cpu_ns) == 3)
         *add_row(&conns[index].depart) = row;
     else if (strcmp(kind, "arrive") == 0 &&
-             sscanf(line + used, "%" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNu64,
-                    &row.ns, &row.bytes, &row.after, &row.retransmits, &row.cpu_ns, &row.channel, &row.number) == 7)
+             sscanf(line + used,
+                    "%" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNu64, &row.ns,
+                    &row.bytes, &row.after, &row.retransmits, &row.cpu_ns, &row.channel, &row.number) == 7)
         *add_row(&conns[index].arrive) = row;
     else
         give_up(line);
@@ -208,7 +210,8 @@ int __wrap_getrusage(int who, struct rusage *out)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static struct uccl_request *make_request(struct uccl_conn *conn, struct lane *lane, void *buffer, uint64_t bytes)
+static struct uccl_request *make_request(struct uccl_conn *conn, struct lane *lane, void *buffer,
+                                         uint64_t bytes)
 {
     struct uccl_request *request = malloc(sizeof *request);
     if (!request)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Verbs ports that uccl_info, linked with this, has to show: one per line of the file $PORTS. Numbers in the order of
- * struct uccl_verbs_port; the device's name first.
+ * Verbs ports that uccl_info, linked with this, has to show: one per line of the file $PORTS, the device's name
+ * first, then numbers in the order of struct uccl_verbs_port.
  */
 #include "uccl/engine.h"
 
@@ -19,13 +19,14 @@ int uccl_verbs_ports(const uccl_config *config, uccl_verbs_port_fn tell, void *u
     int count = 0;
     (void)config;
     snprintf(status, size, "played");
-    while (file && fscanf(file,
-                          "%63s %" SCNu32 " %d %" SCNu32 " %" SCNu32 " %" SCNu64 " %d %d %d %d %" SCNu32 " %" SCNu32 " %" SCNu32
-                          " %" SCNu32 " %" SCNu32 " %" SCNu32 " %d %d",
-                          port.device, &port.port, &port.active, &port.mtu, &port.lid, &port.speed_mbps, &port.numa_node,
-                          &port.ud, &port.uc, &port.rc, &port.max_message, &port.max_queue_pairs, &port.max_work_requests,
-                          &port.max_completions, &port.max_shared_receives, &port.clock_khz, &port.usable,
-                          &port.gid_index) == 18) {
+    while (file &&
+           fscanf(file,
+                  "%63s %" SCNu32 " %d %" SCNu32 " %" SCNu32 " %" SCNu64 " %d %d %d %d %" SCNu32 " %" SCNu32
+                  " %" SCNu32 " %" SCNu32 " %" SCNu32 " %" SCNu32 " %d %d",
+                  port.device, &port.port, &port.active, &port.mtu, &port.lid, &port.speed_mbps,
+                  &port.numa_node, &port.ud, &port.uc, &port.rc, &port.max_message, &port.max_queue_pairs,
+                  &port.max_work_requests, &port.max_completions, &port.max_shared_receives,
+                  &port.clock_khz, &port.usable, &port.gid_index) == 18) {
         tell(user, &port);
         count++;
     }

@@ -5,9 +5,9 @@
 usage: tools.py BUILD_DIRECTORY CASE...    (or --list)
 
 The tools are linked with played.c: a script made here says how long each message takes, what it costs, and what
-the peer reports. What a tool has to print follows from that by the definitions of docs/tools.md, and is computed here, in
-fractions; what it prints may differ by half of its last digit. Warm-ups and phases that are not reported have figures
-of their own, far from the others.
+the peer reports. What a tool has to print follows from that by the definitions of docs/tools.md, and is computed
+here, in fractions; what it prints may differ by half of its last digit. Warm-ups and phases that are not reported
+have figures of their own, far from the others.
 """
 import csv
 import io
@@ -73,9 +73,9 @@ class Run:
             for role, script in scripts.items():
                 with open(f"{begin}.{role}", "w") as f:
                     f.write("\n".join(script.lines) + "\n")
-            done = subprocess.run([os.path.join(BUILD, "tests", "played_" + program)] + arguments, text=True, timeout=60,
-                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                  env={**os.environ, "PLAYED": begin, **(env or {})})
+            done = subprocess.run([os.path.join(BUILD, "tests", "played_" + program)] + arguments, text=True,
+                                  timeout=60, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.PIPE, env={**os.environ, "PLAYED": begin, **(env or {})})
             self.status, self.stdout, self.stderr, self.said = done.returncode, done.stdout, done.stderr, {}
             for role in scripts:
                 with open(f"{begin}.{role}.said") as f:
@@ -237,7 +237,8 @@ def case_tpt_both_ways():
     script.arrive(0, size, receives)
     run = Run("transport_test", ["--serverip=x", "--perftype=bi", f"--msize={size}", "--iterations=200", "--nmsg=3",
                                  "--nreq=2", "--warmup=0"], client=script)
-    lines = run.matches(rf"\[Client\] (\d+) s : sent {RATE} received {RATE} (\d+) messages/s \| retransmissions (\d+)")
+    lines = run.matches(rf"\[Client\] (\d+) s : sent {RATE} received {RATE} (\d+) messages/s "
+                        r"\| retransmissions (\d+)")
     assert len(lines) == 6, lines
     some = Fraction(3, 90)  # a second may have one request more or less
     for number, found in enumerate(lines, 1):
@@ -376,7 +377,8 @@ class Size:
         self.size, self.window = size, WINDOW
         self.sends = [Message((seed * 37 + i % 5) * 20 * US, i % 2, 4000 * (seed + i % 3)) for i in range(count)]
         self.receives = [Message((seed * 41 + i % 3) * 30 * US, i % 3, 4000 * (i % 2)) for i in range(back)]
-        self.halves = shuffled([(i * seed + 900) * 50 for i in range(min(count, PING_MAX) if pings is None else pings)], seed)
+        pings = min(count, PING_MAX) if pings is None else pings
+        self.halves = shuffled([(i * seed + 900) * 50 for i in range(pings)], seed)
         self.server_ns = total(self.receives, "ns") + 777777 if back else 999 * MS + seed
         self.server_cpu_ns, self.server_retransmits = 31 * MS * seed, 100 + seed
 
@@ -442,8 +444,8 @@ def client_script(sizes, wrong=0):
 
 def sweep(sizes, *flags, **more):
     names = ",".join(str(size.size) for size in sizes)
-    return Run("p2p_bench", ["--serverip=x", f"--sizes={names}", f"--warmup={WARMUP}", f"--window={WINDOW}", "--verify=false",
-                             "--seconds=600", *flags], client=client_script(sizes), **more)
+    return Run("p2p_bench", ["--serverip=x", f"--sizes={names}", f"--warmup={WARMUP}", f"--window={WINDOW}",
+                             "--verify=false", "--seconds=600", *flags], client=client_script(sizes), **more)
 
 
 INEXACT = ("gbps", "gbytes_per_s", "gbps_sent", "msgs_per_s", "elapsed_s")  # both ways: a millisecond more
@@ -471,8 +473,8 @@ def size_text(size):
 def line_true(run, size, both=False, slack=0):
     truth = size.truth()
     found = run.match(rf"\[Client\] {re.escape(size_text(size.size)).replace(chr(92), '')} : " + RATE +
-                      r" p50 ([\d.]+) us, p99 ([\d.]+) us \| ([\d.]+)( [KM]|) msg/s \| retransmissions (\d+) \| CPU ([\d.]+) "
-                      r"\+ ([\d.]+) s/GiB \(client \+ server\)" +
+                      r" p50 ([\d.]+) us, p99 ([\d.]+) us \| ([\d.]+)( [KM]|) msg/s \| retransmissions (\d+) "
+                      r"\| CPU ([\d.]+) \+ ([\d.]+) s/GiB \(client \+ server\)" +
                       (r" \| sent ([\d.]+), received ([\d.]+) Gbps" if both else ""))
     shown(found[0], truth["gbps"], slack)
     shown(found[1], truth["gbytes_per_s"], slack)
@@ -491,6 +493,7 @@ def a_sweep():
     """Slow and fast ones, so that rates are shown with and without K and M."""
     sizes = [Size(100, 101, 40), Size(1000, 2000, 1), Size(65536, 300, 3), Size(1536 * 1024, 150, 2)]
     sizes[1].sends = [Message(400, i % 2, 4000) for i in range(2000)]
+    sizes[2].sends = [Message(30 * US, i % 2, 4000) for i in range(300)]
     return sizes
 
 
@@ -561,8 +564,8 @@ def case_p2p_windows():
         before, WINDOW = WINDOW, window
         try:
             size = Size(bytes_, 20, 3)
-            run = Run("p2p_bench", ["--serverip=x", f"--sizes={bytes_}", "--iterations=20", "--seconds=600", "--verify=false", "--json",
-                                    f"--warmup={WARMUP}"], client=client_script([size]))
+            run = Run("p2p_bench", ["--serverip=x", f"--sizes={bytes_}", "--iterations=20", "--seconds=600",
+                                    "--verify=false", "--json", f"--warmup={WARMUP}"], client=client_script([size]))
             row_true(json.loads(run.stdout)["results"][0], size)
             phases = run.told("client", PHASE)
             assert [fields[3] for fields in phases] == [window, 2, window], phases
@@ -639,8 +642,8 @@ def case_p2p_wrong():
     script.mail(1, RESULT, 0, 0, WINDOW * 4096, 5, 0, 0, 3, 0, 1 << 40, 8, 1, 2)
     size.play(script)
     script.mail(1, END, 3)
-    run = Run("p2p_bench", ["--serverip=x", "--sizes=4096,8192", f"--warmup={WARMUP}", f"--window={WINDOW}", "--iterations=30",
-                            "--seconds=600", "--json"], client=script)
+    run = Run("p2p_bench", ["--serverip=x", "--sizes=4096,8192", f"--warmup={WARMUP}", f"--window={WINDOW}",
+                            "--iterations=30", "--seconds=600", "--json"], client=script)
     rows = json.loads(run.stdout)["results"]
     assert len(rows) == 1 and run.status == 1
     row_true(rows[0], size)
@@ -658,8 +661,8 @@ def case_p2p_verified():
     script.mail(1, RESULT, 0, 0, WINDOW * 4096, 5, 9 * S, 77, 0)
     size.play(script)
     script.mail(1, END, 0)
-    run = Run("p2p_bench", ["--serverip=x", "--sizes=4096", f"--warmup={WARMUP}", f"--window={WINDOW}", "--iterations=30",
-                            "--seconds=600", "--json"], client=script)
+    run = Run("p2p_bench", ["--serverip=x", "--sizes=4096", f"--warmup={WARMUP}", f"--window={WINDOW}",
+                            "--iterations=30", "--seconds=600", "--json"], client=script)
     row = json.loads(run.stdout)["results"][0]
     assert row.pop("verified") is True and run.status == 0
     row_true({**row, "verified": False}, size)

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# What the tools report is true: compared with figures that are known, since the library, the peer, the clock and the
-# processor are played (tests/figures/played.c), or the machine is made up. No time is measured.
+# What the tools report is true: compared with figures that are known, since the library, the peer, the clock and
+# the processor are played (tests/figures/played.c), or the machine is made up. No time is measured.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
 
@@ -11,7 +11,8 @@ for case in $(python3 "$TOOLS" --list); do
 done
 
 if unshare -mn true 2>/dev/null; then
-    check "uccl_info, a machine that is made up" timeout 120 unshare -mn python3 "$SOURCE/tests/figures/machine.py" "$BUILD"
+    check "uccl_info, a machine that is made up" \
+        timeout 120 unshare -mn python3 "$SOURCE/tests/figures/machine.py" "$BUILD"
 else
     skip "uccl_info, a machine that is made up" "not allowed to make namespaces"
 fi
@@ -31,11 +32,11 @@ repeats() {
     done
     posts+=("${posts[@]}") waits+=("${waits[@]}")
     next_port
-    start server "${IN_SERVER[@]}" "$ENDPOINT" listen "$PORT" "${posts[@]}" "${waits[@]}" close pause:500 tell:retransmits
+    posts+=("${waits[@]}" close pause:500 tell:retransmits)
+    start server "${IN_SERVER[@]}" "$ENDPOINT" listen "$PORT" "${posts[@]}"
     server=$PID
     wait_listening "$server" "$PORT" || return 1
-    start client "${IN_CLIENT[@]}" "$ENDPOINT" connect "$address" "$PORT" "${posts[@]}" "${waits[@]}" close pause:500 \
-        tell:retransmits
+    start client "${IN_CLIENT[@]}" "$ENDPOINT" connect "$address" "$PORT" "${posts[@]}"
     ended "$PID" 60 && [ "$STATUS" = 0 ] || result=1
     ended "$server" 30 && [ "$STATUS" = 0 ] || result=1
     kill -TERM "$relay"
@@ -51,7 +52,8 @@ if [ -c /dev/net/tun ] && ip netns add "uccl-probe-$$" 2>/dev/null; then
     two_namespaces tun 1500
     check "retransmissions, loss" repeats 10.78.0.1 --loss 5
     check "retransmissions, loss, IPv6" repeats fd78::1 --loss 5
-    check "retransmissions, loss, delay and reordering" repeats 10.78.0.1 --loss 5 --delay-us 2000 --jitter-us 1000 --reorder 20
+    check "retransmissions, loss, delay and reordering" \
+        repeats 10.78.0.1 --loss 5 --delay-us 2000 --jitter-us 1000 --reorder 20
 else
     skip "retransmissions" "not allowed to make network namespaces, or no TUN devices"
 fi

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A set of what has been sent, by token, number and place in the chunk, as hashes: two of a billion collide, which would
- * count one repeat too many. Nothing here looks at what the engine holds for a repeat.
+ * A set of what has been sent, by token, number and place in the chunk, as hashes of 64 bits: a million of them collide
+ * once in tens of millions of runs. Nothing here looks at what the engine holds for a repeat.
  */
 #include "repeats.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which chunks and datagrams a node has sent before: what its engine counts as sent, and as sent again, is compared. */
+/* Which chunks and datagrams a node has sent before: its engine's counters are compared with this. */
 #ifndef SIM_REPEATS_H
 #define SIM_REPEATS_H
 
