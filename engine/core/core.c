@@ -434,6 +434,8 @@ void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_
             flow->pace_until_ns = now_ns; /* its gap was over */
             if (desc->kind == TX_PLACE)
                 chunk->placed = false; /* it has not been: it may go anywhere */
+            else
+                chunk->written = desc->written; /* its datagrams are cut anew */
         }
     } else {
         flow->ack_pending = flow->ack_now = true;

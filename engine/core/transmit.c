@@ -91,6 +91,8 @@ static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_
     desc->flow = flow;
     desc->sequenced = true;
     desc->repair = repair;
+    desc->written = chunk->written;
+    chunk->written = false;
     desc->count = chunk->count;
     desc->mask = mask;
     desc->path = chunk->path;
@@ -655,7 +657,6 @@ static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *
     flow->probe_due = false;
     uint64_t seq = sent_seq(&flow->sent, chunk);
     uint64_t mask = repair_mask(chunk);
-    chunk->written = false;
     launch(flow, chunk, seq, mask, chunk->path, desc, now_ns);
     desc->piece_count = 0;
     switch ((enum chunk_kind)chunk->kind) {

@@ -69,14 +69,21 @@ static void check_path(struct world *world, struct pair *pair, unsigned side, co
         last->path == desc->path && desc->flow->paths.count > 1)
         world_fail(world, "chunk %llu is repaired on path %u, which has lost it", (unsigned long long)desc->seq,
                    desc->path);
-    *last = (struct transmission){desc->seq, desc->path, true, desc->on_path};
+    for (unsigned i = 0; i < (desc->kind == TX_PLACE ? desc->count : 1); i++)
+        pair->last[side][(desc->seq + i) % LAST_MAX] =
+            (struct transmission){desc->seq + i, desc->path, true, desc->on_path};
 }
 
-/* What the peer's NIC lets ours write goes as a write, as long as there is a queue pair. */
-static void check_placed(struct world *world, const struct tx_desc *desc)
+/*
+ * What the peer's NIC lets ours write goes as a write, as long as there is a queue pair. What our NIC has not taken
+ * may go as datagrams the next time, which is the first that it is sent.
+ */
+static void check_placed(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     const struct flow *flow = desc->flow;
-    if (desc->kind == TX_BULK && !desc->repair && lanes_usable(&flow->lanes) &&
+    const struct transmission *last = &pair->last[side][desc->seq % LAST_MAX];
+    bool refused = flow->sent.window > LAST_MAX || (last->known && last->seq == desc->seq);
+    if (desc->kind == TX_BULK && !desc->repair && !refused && lanes_usable(&flow->lanes) &&
         conn_grant(desc->bulk_msg->conn, desc->bulk_msg))
         world_fail(world, "a granted chunk goes as datagrams, though a queue pair is up");
 }
@@ -87,10 +94,10 @@ void judge_desc(struct world *world, struct pair *pair, unsigned side, const str
     if (desc->sequenced && !probe_proven(&desc->flow->probe))
         world_fail(world, "payload or control for an address that has not answered");
     check_shape(world, pair, side, desc);
+    check_placed(world, pair, side, desc);
     check_path(world, pair, side, desc);
     if (desc->kind == TX_PLACE)
         return;
-    check_placed(world, desc);
     check_windows(world, pair, side, desc);
     check_pace(world, pair, side, desc);
     world->repaired += desc->repair ? datagrams : 0;
