@@ -308,7 +308,8 @@ static void forward(struct relay *r, int to, unsigned char *packet, size_t lengt
     if (r->opt.nat && to == 1)
         translate(to, packet, length);
     if (udp) {
-        note_repeat(&r->repeats[!to], packet + udp + 8, length - udp - 8);
+        if (length > udp + 8)
+            note_repeat(&r->repeats[!to], packet + udp + 8, length - udp - 8);
         if (draw(r) < r->opt.loss) {
             r->lost++;
             return;
