@@ -5,6 +5,7 @@
 # which some lead elsewhere.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 21
 exec 3>&1
 need_namespaces
 

@@ -3,6 +3,7 @@
 # tests/campaign.sh: it keeps to its time, stops when told, plays every scenario, and tells what failed.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 8 7
 
 CARRY=$WORK/carry
 KEEP=$WORK/keep

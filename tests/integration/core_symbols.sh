@@ -4,6 +4,7 @@
 # tests/core-symbols.allow. What the libraries export is looked at too.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 4
 
 # foreign ARCHIVE: what it needs from outside itself and the list
 foreign() {

@@ -3,6 +3,7 @@
 # Pages that are made from the code, or name what is in it, say what it says now.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 4
 
 # docs/parameters.md is what the rows of params.def make
 parameters_fresh() {

@@ -5,6 +5,7 @@
 # network that passes TCP alone: connect says so.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 10
 need_namespaces
 [ -c /dev/net/tun ] || skip_all "no /dev/net/tun"
 

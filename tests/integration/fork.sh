@@ -3,6 +3,7 @@
 # Programs that fork with an engine open, as Python's do.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 2
 
 LIBRARY=$BUILD/libuccl-engine.so.0
 

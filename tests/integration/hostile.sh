@@ -4,6 +4,7 @@
 # messages come back whole and in time, and in the end the server has everything back (ASan sees that).
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 2
 
 HOSTILE=$BUILD/tests/hostile
 export UCCL_SOCKET_IFNAME=lo UCCL_STRIPE_MIN_KB=64 UCCL_DEAD_PEER_MS=1500 UCCL_LOG_LEVEL=error

@@ -5,6 +5,7 @@
 # the same seconds.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 10
 
 SECONDS_MEASURED=4
 names=() processes=() # of each check: what it is called, ids of its processes

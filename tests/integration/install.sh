@@ -3,6 +3,7 @@
 # What `meson install` puts in place is enough to build and run the examples, in C and in C++.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 11
 
 ROOT=$WORK/root
 install_all() {

@@ -3,6 +3,7 @@
 # What programs read from the tools: JSON and CSV of p2p_bench, JSON of uccl_info.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 10 9
 
 # valid NAME COUNT FLAG...: p2p_bench --json writes one object and nothing else, with COUNT results
 valid() {

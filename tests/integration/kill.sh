@@ -4,6 +4,7 @@
 # status other than 0 within the dead-peer time.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 30
 
 export UCCL_DEAD_PEER_MS=1000 UCCL_CONNECT_MS=2000 UCCL_LINGER_MS=1000
 LIMIT_S=6 # dead-peer time, linger, and a margin for a loaded machine

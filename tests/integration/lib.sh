@@ -19,7 +19,7 @@ WORK=$(mktemp -d)
 IN_SERVER=() # command prefix of servers, such as: ip netns exec NAME
 IN_CLIENT=()
 
-checks=0 failures=0
+checks=0 failures=0 planned=
 started=()
 namespaces=()
 
@@ -37,6 +37,13 @@ trap cleanup EXIT
 trap 'exit 130' INT TERM
 
 # ---- reporting ------------------------------------------------------------------------------
+
+# plan N [M]: how many checks the script makes, M of them with SHORT=1. tests/expected.py reads it
+# from the source, so that a script which ends early is seen
+plan() {
+    planned=$1
+    [ "$SHORT" = 0 ] || planned=${2:-$1}
+}
 
 # say TEXT: a comment in the output
 say() { echo "# $*"; }
@@ -61,10 +68,13 @@ check() {
     return 1
 }
 
-# skip NAME WHY
+# skip NAME WHY [COUNT]: in place of COUNT checks, else of one
 skip() {
-    checks=$((checks + 1))
-    echo "ok $checks - $1 # SKIP $2"
+    local i
+    for ((i = 0; i < ${3:-1}; i++)); do
+        checks=$((checks + 1))
+        echo "ok $checks - $1 # SKIP $2"
+    done
 }
 
 # skip_all WHY: leaves the script
@@ -75,6 +85,10 @@ skip_all() {
 
 finish() {
     echo "1..$checks"
+    if [ -n "$planned" ] && [ "$checks" != "$planned" ]; then
+        echo "# plan $planned, but $checks checks were made"
+        failures=$((failures + 1))
+    fi
     [ "$failures" -eq 0 ]
     exit
 }

@@ -4,6 +4,7 @@
 # parameters that change how bytes travel. Contents are verified by transport_test.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 100 99
 
 basic() { pair "$1" --perftype=basic --msize="$2" --iterations="$3"; }
 
@@ -20,7 +21,7 @@ addresses=(127.0.0.1)
 if [ -e /proc/net/if_inet6 ] && ip -6 addr show dev lo 2>/dev/null | grep -q ::1; then
     addresses+=(::1)
 else
-    skip "IPv6" "no ::1 on this machine"
+    skip "IPv6" "no ::1 on this machine" 11
 fi
 for address in "${addresses[@]}"; do
     for size_iterations in 0:8 1:100 2000:100 4096:100 65537:20 1048576:20 67108864:2; do
@@ -91,7 +92,7 @@ if env UCCL_UDP_IO=uring UCCL_LEND=no timeout 20 "$BUILD/bench/uccl_info" --devi
     SERVER_ENV=(UCCL_UDP_IO=mmsg)
     check "io_uring against mmsg" pair 127.0.0.1 --perftype=basic --msize=300000 --iterations=20
 else
-    skip "io_uring" "not in this build, or not allowed here"
+    skip "io_uring" "not in this build, or not allowed here" 6
 fi
 CLIENT_ENV=(UCCL_NUM_ENGINES=3 UCCL_CC=eqds UCCL_CHUNK_SIZE_KB=8 UCCL_MSG_WINDOW=64 UCCL_CHUNK_WINDOW=256 UCCL_EAGER_KB=2 UCCL_PORT_ENTROPY=2)
 SERVER_ENV=(UCCL_NUM_ENGINES=1 UCCL_LEND=no UCCL_EAGER_KB=16 UCCL_MTU=4000 UCCL_PAYLOAD_CRC=1)

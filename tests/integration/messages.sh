@@ -3,6 +3,7 @@
 # Receives of another size than their sends, receives posted late, and closing with requests pending.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 32
 
 # both SERVER_STEPS CLIENT_STEPS: both ends do as told
 both() {

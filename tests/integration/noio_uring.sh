@@ -3,6 +3,7 @@
 # Where io_uring is forbidden, UCCL_UDP_IO=auto works and uring fails with the reason.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 3
 
 NO_URING=$BUILD/tests/no_uring
 "$NO_URING" true || skip_all "no seccomp here"

@@ -3,6 +3,7 @@
 # Sandboxes and emulators of Linux lack socket options. There is something instead of each, at either side and at both.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 37
 
 NO_OPTION=$BUILD/tests/no_option
 "$NO_OPTION" IP_MTU true || skip_all "no seccomp here"

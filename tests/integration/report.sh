@@ -3,6 +3,7 @@
 # A tool's report arrives whole, or its exit status is not 0 and a line says why. Nothing here is measured.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 51
 
 INFO=$BUILD/bench/uccl_info
 SCALE=$BUILD/bench/scale_sim

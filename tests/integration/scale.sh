@@ -3,6 +3,7 @@
 # bench/scale_sim: the core on a modelled fat tree. Time in it is virtual, so bounds hold on any machine.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 20 14
 
 SCALE_SIM=$BUILD/bench/scale_sim
 

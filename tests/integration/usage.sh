@@ -4,6 +4,7 @@
 # with a status other than 0, soon.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 69
 
 export UCCL_CONNECT_MS=2000
 
@@ -247,6 +248,6 @@ if ip netns add "uccl-a-$$" 2>/dev/null; then
     check "a server that never answers" refuses 8 '10.98.0.2' \
         ip netns exec "$NS_A" "$TRANSPORT_TEST" --serverip=10.98.0.2 --perftype=basic --connect-timeout=2
 else
-    skip "unreachable addresses" "not allowed to make network namespaces"
+    skip "unreachable addresses" "not allowed to make network namespaces" 2
 fi
 finish

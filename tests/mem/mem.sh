@@ -4,6 +4,7 @@
 # every kind of memory, on memory that faults when the CPU touches it, with failures of the runtime.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
+plan 39 35
 
 GPU_MESSAGES=$BUILD/tests/mem/gpu_messages
 UCCL_INFO=$BUILD/bench/uccl_info
@@ -213,6 +214,6 @@ if [ -c /dev/net/tun ] && ip netns add "uccl-probe-$$" 2>/dev/null; then
     check "loss, duplicates and reordering" relayed '--loss 1 --dup 2 --jitter-us 300 --reorder 5' \
         --msize=300001 --nreq=4 --iterations=20
 else
-    skip "loss" "not allowed to make network namespaces, or no TUN devices"
+    skip "loss" "not allowed to make network namespaces, or no TUN devices" 3
 fi
 finish

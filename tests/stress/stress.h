@@ -3,6 +3,7 @@
 #ifndef UCCL_STRESS_H
 #define UCCL_STRESS_H
 
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,11 +54,31 @@ static inline uint64_t random_next(uint64_t *state)
     return z ^ z >> 31;
 }
 
+/* Output is TAP: the plan first, a line when each case has ended. tests/expected.py reads CASES from the source, so that
+ * a program which ends early is seen. */
+static inline void begin_cases(int count)
+{
+    printf("1..%d\n", count);
+    fflush(stdout);
+}
+
+/* What stands behind "ok - ". */
+__attribute__((format(printf, 1, 2))) static inline void end_case(const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("ok - ", stdout);
+    vprintf(format, arguments);
+    putchar('\n');
+    fflush(stdout);
+    va_end(arguments);
+}
+
 /* The seed: argv[1], else from the clock; printed, so that a failure can be replayed as far as threads let it. */
 static inline uint64_t seed_of(int argc, char **argv)
 {
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : now_ns();
-    printf("seed %llu\n", (unsigned long long)seed);
+    printf("# seed %llu\n", (unsigned long long)seed);
     fflush(stdout);
     return seed;
 }

@@ -169,14 +169,16 @@ static void variant(uint64_t seed, const char *lend, const char *engines)
     }
     for (unsigned i = 0; i < 2; i++)
         OK(uccl_close(engine[i]));
-    printf("ok: UCCL_LEND=%s UCCL_NUM_ENGINES=%s: %u closed, %u aborted, %u closed by a request, %u of these cut short, "
-           "%.1f s\n",
-           lend, engines, ends[0], ends[1], ends[2], ends[3], (double)(now_ns() - start_ns) / 1e9);
-    fflush(stdout);
+    end_case("UCCL_LEND=%s UCCL_NUM_ENGINES=%s: %u closed, %u aborted, %u closed by a request, %u of these cut short, "
+             "%.1f s",
+             lend, engines, ends[0], ends[1], ends[2], ends[3], (double)(now_ns() - start_ns) / 1e9);
 }
+
+enum { CASES = 3 };
 
 int main(int argc, char **argv)
 {
+    begin_cases(CASES);
     uint64_t seed = seed_of(argc, argv);
     variant(seed, "yes", "1");
     variant(seed + 100, "yes", "3");

@@ -327,13 +327,15 @@ static void variant(uint64_t seed, const char *lend, const char *spin_us, int se
     OK(uccl_close(run.engine[0]));
     if (!self)
         OK(uccl_close(run.engine[1]));
-    printf("ok: UCCL_LEND=%s UCCL_SPIN_US=%s %s: %u requests cancelled, %.1f s\n", lend, spin_us,
-           self ? "one engine" : "two engines", run.cancelled, (double)(now_ns() - start_ns) / 1e9);
-    fflush(stdout);
+    end_case("UCCL_LEND=%s UCCL_SPIN_US=%s %s: %u requests cancelled, %.1f s", lend, spin_us,
+             self ? "one engine" : "two engines", run.cancelled, (double)(now_ns() - start_ns) / 1e9);
 }
+
+enum { CASES = 8 };
 
 int main(int argc, char **argv)
 {
+    begin_cases(CASES);
     uint64_t seed = seed_of(argc, argv);
     for (int self = 0; self < 2; self++) {
         variant(seed, "yes", "0", self);

@@ -26,7 +26,7 @@ static void measure(const char *lend, const char *what, unsigned engines)
     uint64_t before_ns = cpu_ns(), start_ns = now_ns();
     sleep_us(MEASURED_MS * 1000);
     double percent = 100.0 * (double)(cpu_ns() - before_ns) / (double)(now_ns() - start_ns) / engines;
-    printf("UCCL_LEND=%s, %s: %.3f%% of a core per engine\n", lend, what, percent);
+    printf("# UCCL_LEND=%s, %s: %.3f%% of a core per engine\n", lend, what, percent);
     fflush(stdout);
     CHECK(percent < (SANITIZED ? 5.0 : 1.0), "not idle");
 }
@@ -71,10 +71,14 @@ static void variant(const char *lend)
     CHECK(now_ns() - start_ns < 500000000, "waking took %u ms", (unsigned)((now_ns() - start_ns) / 1000000));
     OK(uccl_close(engine[0]));
     OK(uccl_close(engine[1]));
+    end_case("UCCL_LEND=%s", lend);
 }
+
+enum { CASES = 2 };
 
 int main(void)
 {
+    begin_cases(CASES);
     variant("yes");
     variant("no");
     return 0;

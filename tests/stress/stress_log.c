@@ -124,8 +124,11 @@ static void free_what_was_replaced(void)
     free((void *)(uintptr_t)owned);
 }
 
+enum { CASES = 1 };
+
 int main(void)
 {
+    begin_cases(CASES);
     pthread_t writers[WRITERS], setters[SETTERS];
     static unsigned indices[WRITERS + SETTERS];
     rounds = SANITIZED ? 20000 : 200000;
@@ -152,6 +155,6 @@ int main(void)
         CHECK(atomic_load(&sink->lines) == before + 1, "a line went to the old place");
     }
     free_what_was_replaced();
-    printf("ok: %u lines\n", atomic_load(&lines));
+    end_case("%u lines", atomic_load(&lines));
     return 0;
 }

@@ -172,17 +172,21 @@ static void variant(const char *lend)
     for (unsigned round = 0; round < ROUNDS; round++)
         exchange(conn, round);
     atomic_store(&counting, 0);
-    printf("UCCL_LEND=%s: %u allocations, %u locks in %u messages\n", lend, atomic_load(&allocations),
+    printf("# UCCL_LEND=%s: %u allocations, %u locks in %u messages\n", lend, atomic_load(&allocations),
            atomic_load(&locks), 2 * ROUNDS * WINDOW);
     fflush(stdout);
     CHECK(atomic_load(&allocations) == 0, "the data path allocates");
     CHECK(atomic_load(&locks) == 0, "the data path locks");
     OK(uccl_close(engine[0]));
     OK(uccl_close(engine[1]));
+    end_case("UCCL_LEND=%s", lend);
 }
+
+enum { CASES = 2 };
 
 int main(void)
 {
+    begin_cases(CASES);
 #if !SANITIZED
     /* the counters count at all */
     atomic_store(&counting, 1);

@@ -116,11 +116,14 @@ static void in_a_process(const char *name, void (*run)(const char *lend), const 
     CHECK(waitpid(child, &status, 0) == child, "waitpid");
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_STATUS, "%s, UCCL_LEND=%s: wait status 0x%x", name, lend,
           (unsigned)status);
-    printf("ok: %s, UCCL_LEND=%s\n", name, lend);
+    end_case("%s, UCCL_LEND=%s", name, lend);
 }
+
+enum { CASES = 20 };
 
 int main(void)
 {
+    begin_cases(CASES);
     static const char *const lend[] = {"yes", "no"};
     for (unsigned i = 0; i < 10; i++) {
         in_a_process("a signal is read from a descriptor", read_signal, lend[i % 2]);

@@ -104,8 +104,11 @@ static void exhaust(void)
     }
 }
 
+enum { CASES = 1 };
+
 int main(int argc, char **argv)
 {
+    begin_cases(CASES);
     static struct thread_of threads[THREADS];
     uint64_t seed = seed_of(argc, argv);
     CHECK(request_pool_init(&shared.pool, LIMIT) == 0, "out of memory");
@@ -120,7 +123,7 @@ int main(int argc, char **argv)
         if (atomic_load(&shared.mailbox[i]))
             put(atomic_load(&shared.mailbox[i]), UINT32_MAX);
     exhaust();
-    printf("ok: %llu requests taken\n", (unsigned long long)atomic_load(&shared.taken));
+    end_case("%llu requests taken", (unsigned long long)atomic_load(&shared.taken));
     request_pool_free(&shared.pool);
     return 0;
 }

@@ -119,8 +119,11 @@ static void fill_and_drain(void)
     ring_free(&ring);
 }
 
+enum { CASES = 1 };
+
 int main(int argc, char **argv)
 {
+    begin_cases(CASES);
     static struct thread_of threads[PRODUCERS + CONSUMERS];
     uint64_t seed = seed_of(argc, argv);
     fill_and_drain();
@@ -138,8 +141,8 @@ int main(int argc, char **argv)
     CHECK(shared.taken == PRODUCERS * shared.items, "%llu of %llu items came out",
           (unsigned long long)shared.taken, (unsigned long long)(PRODUCERS * shared.items));
     CHECK(atomic_load(&shared.refused) > 0, "the ring was never full: the test is too gentle");
-    printf("ok: %llu items, %llu refused\n", (unsigned long long)shared.taken,
-           (unsigned long long)atomic_load(&shared.refused));
+    end_case("%llu items, %llu refused", (unsigned long long)shared.taken,
+             (unsigned long long)atomic_load(&shared.refused));
     ring_free(&shared.ring);
     return 0;
 }

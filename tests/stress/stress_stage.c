@@ -114,13 +114,15 @@ static void variant(const char *lend)
     for (unsigned i = 0; i < 2; i++)
         OK(uccl_close(engine[i]));
     CHECK(fake.stages == 0, "device streams are left open");
-    printf("ok: UCCL_LEND=%s: %u messages, %u cancelled, %.1f s\n", lend, THREADS * MESSAGES, cancelled,
-           (double)(now_ns() - start_ns) / 1e9);
-    fflush(stdout);
+    end_case("UCCL_LEND=%s: %u messages, %u cancelled, %.1f s", lend, THREADS * MESSAGES, cancelled,
+             (double)(now_ns() - start_ns) / 1e9);
 }
+
+enum { CASES = 2 };
 
 int main(int argc, char **argv)
 {
+    begin_cases(CASES);
     seed = seed_of(argc, argv);
     mem_set_test_kind(&fake_ops);
     fake_forbid_this_thread();
