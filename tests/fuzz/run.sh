@@ -48,11 +48,23 @@ fuzz() {
     return "$status"
 }
 
+# units: how many inputs the target says that it was given
+units() { sed -n 's/^stat::number_of_executed_units: *//p' "$work/log" | grep . || echo 0; }
+
+# executed INPUTS: so many at least. A program that ran nothing has found nothing either
+executed() {
+    [ "$1" -gt 0 ] && [ "$(units)" -ge "$1" ] && return 0
+    echo "$(units) inputs were executed, not $1"
+    return 1
+}
+
 targets=$(cd "$here" && for file in fuzz_*.c; do name=${file#fuzz_} && echo "${name%.c}"; done)
 
 for target in $targets; do
-    LLVM_PROFILE_FILE=$work/$target.profraw fuzz "$target" -runs=0 "$here/corpus/$target"
-    result $? "$target: $(find "$here/corpus/$target" -type f | wc -l) inputs of the corpus"
+    inputs=$(find "$here/corpus/$target" -type f | wc -l)
+    LLVM_PROFILE_FILE=$work/$target.profraw fuzz "$target" -runs=0 -print_final_stats=1 "$here/corpus/$target" &&
+        executed "$inputs"
+    result $? "$target: $inputs inputs of the corpus"
 done
 
 # what the corpus reaches of the one file that reads peers' packets
@@ -76,8 +88,8 @@ for target in $targets; do
     LLVM_PROFILE_FILE=/dev/null fuzz "$target" -max_total_time="$each" -print_final_stats=1 \
         "$work/$target" "$here/corpus/$target"
     status=$?
-    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$work/log")
-    result "$status" "$target: ${runs:-?} executions in $each s"
+    [ "$status" -ne 0 ] || executed 1 || status=1
+    result "$status" "$target: $(units) executions in $each s"
 done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]
