@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs what the tests need, builds, and runs tests. See usage() or --help.
 set -u
-cd "$(dirname "$0")/.." || exit 1
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
+SOURCES=tests # of the tests
 PARTS="unit sim mem integration sanitize stress fuzz model vm"
 
 # Options of a part, for its program to read: --NAME, or --NAME=VALUE for one with a value
@@ -134,10 +135,10 @@ build() {
 
 # suites PART DIRECTORY SUITE... [-- meson test option...]
 suites() {
-    local part=$1 directory=$2 selected=() logs results output p f s
+    local part=$1 directory=$2 names=() selected=() logs results output p f s
     shift 2
     while [ $# -gt 0 ] && [ "$1" != -- ]; do
-        selected+=(--suite "$1")
+        names+=("$1") selected+=(--suite "$1")
         shift
     done
     [ $# -eq 0 ] || shift
@@ -150,14 +151,20 @@ suites() {
         fail "$part: no tests were run"
         return
     fi
-    output=$(python3 tests/tally.py "$part" "$results" tests/allowed-skips.txt "$FAILURES") ||
+    output=$(python3 tests/tally.py "$part" "$results" "$SOURCES" "$FAILURES" "${names[@]}") ||
         fail "$part: counting the results"
     echo "$output" | grep -v '^TALLY '
     read -r p f s <<<"$(echo "$output" | sed -n 's/^TALLY //p' | grep . || echo 0 0 0)"
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 }
 
-# program PART COMMAND...: one that prints as it goes and ends with "N passed, N failed"
+# planned FILE: how many checks a script says that it makes, in its line "plan N"
+planned() { sed -nE 's/^plan ([0-9]+).*/\1/p' "$1" | grep . || echo unknown; }
+
+# lines_of_corpus
+lines_of_corpus() { grep -cE '^[^#]' "$SOURCES/sim/corpus.txt"; }
+
+# program PART COMMAND...: one that prints as it goes and ends with "N passed, N failed"; with expected=N as many
 program() {
     local part=$1 log status p f
     shift
@@ -168,6 +175,8 @@ program() {
     if [ -z "$p" ] || { [ "$status" -ne 0 ] && [ "$f" -eq 0 ]; }; then
         fail "$part: $1 ended with $status"
         tail -n 20 "$log" | sed 's/^/  | /' >>"$FAILURES"
+    elif [ "$((p + f))" -eq 0 ] || { [ "${expected:-$((p + f))}" != "$((p + f))" ] && [ "$f" -eq 0 ]; }; then
+        fail "$part: $* ran $p, its source says ${expected:-1 or more}"
     elif [ "$f" -gt 0 ]; then
         { echo "FAILED $part: $*" && tail -n 20 "$log" | sed 's/^/  | /'; } >>"$FAILURES"
     fi
@@ -200,12 +209,15 @@ beside() {
 
 # joined NAME: waits for it, and shows and counts what came of it; the status is that of its command
 joined() {
-    local status p f s
+    local status p=0 f=0 s=0
     wait "${BESIDE[$1]}"
     status=$?
     unset "BESIDE[$1]"
     cat "$WORK/$1.log"
-    read -r p f s <"$WORK/$1.counts"
+    if ! read -r p f s 2>/dev/null <"$WORK/$1.counts"; then
+        fail "$1: it was ended by another, with $status"
+        return 1
+    fi
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
     return "$status"
 }
@@ -238,7 +250,8 @@ begin_beside() {
 
 # One seed is one history, whatever a compiler makes of the code: the corpus with others and their options
 other_compilers() {
-    local targets=tests/sim
+    local targets=tests/sim expected
+    expected=$(lines_of_corpus)
     CC=gcc build build-sim-gcc -Doptimization=0 -Ddebug=true &&
         program sim build-sim-gcc/tests/sim --corpus tests/sim/corpus.txt
     CC=clang build build-sim-clang -Doptimization=2 &&
@@ -246,7 +259,7 @@ other_compilers() {
 }
 
 run_part() {
-    local options
+    local options expected
     read -ra options <<<"${chosen[$1]:-}"
     case $1${options:+ with options} in
     "sim with options")
@@ -277,10 +290,14 @@ run_part() {
         ;;
     fuzz*)
         joined build-fuzz || return
-        program fuzz tests/fuzz/run.sh build-fuzz "${options[@]}"
+        # each target twice, and what its corpus reaches
+        expected=$((2 * $(find tests/fuzz -name 'fuzz_*.c' | wc -l) + 1)) \
+            program fuzz tests/fuzz/run.sh build-fuzz "${options[@]}"
         ;;
     model*)
-        program model tests/spin/run.sh "${options[@]}"
+        expected=$(planned tests/spin/run.sh)
+        [ ${#options[@]} -eq 0 ] || expected=
+        expected=$expected program model tests/spin/run.sh "${options[@]}"
         ;;
     vm)
         [ "$built" = yes ] || return
@@ -315,6 +332,9 @@ take_option() {
     done
     bad_argument "$part has no option $name; it has ${OPTIONS[$part]:-none}"
 }
+
+# for tests/harness.sh, which uses the functions
+[ "${BASH_SOURCE[0]}" = "$0" ] || return 0
 
 parts=()
 declare -A chosen
@@ -356,8 +376,9 @@ for part in "${parts[@]}"; do
         begin_beside
         begun=yes
     fi
-    started=$SECONDS
+    started=$SECONDS before=$((passed + failed + skipped))
     run_part "$part"
+    [ $((passed + failed + skipped)) -gt "$before" ] || [ "$failed" -gt 0 ] || fail "$part: it ran nothing"
     echo "$part took $((SECONDS - started)) s"
 done
 finish
