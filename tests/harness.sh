@@ -1,0 +1,145 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Tests of run.sh itself: programs that end early, run nothing or are killed turn its last line red. Each case is a
+# small Meson project whose tests are shell scripts, counted by the functions of run.sh. TAP.
+# shellcheck source=tests/integration/lib.sh
+. "$(dirname "$0")/integration/lib.sh"
+plan 27
+
+# What run.sh says of COMMAND..., which calls its functions: the status is that of run.sh
+run_sh() {
+    (cd "$FAKE" && CI=true bash -c '. "$1/tests/run.sh"; cd "$2"; SOURCES=$2/tests; shift 2; "$@"; finish' run_sh "$SOURCE" "$FAKE" "$@")
+}
+
+# A project with a suite for each kind of test, all of them good
+FAKE=$WORK/fake
+mkdir -p "$FAKE/tests/"{unit,stress,integration,sim}
+cp "$SOURCE/tests/"{tally,expected}.py "$FAKE/tests"
+: >"$FAKE/tests/allowed-skips.txt"
+printf '%s\n' '# comment' 'one 1 00' 'two 1 00' 'two 2 00' >"$FAKE/tests/sim/corpus.txt"
+echo 'enum { CASES = 2 };' >"$FAKE/tests/stress/stress_fake.c"
+echo 'plan 2' >"$FAKE/tests/integration/script.sh"
+cp "$SOURCE/tests/unit/test_crc32c.c" "$FAKE/tests/unit"
+mkdir "$FAKE/programs"
+cat >"$FAKE/meson.build" <<'EOF'
+project('fake')
+test('stress_fake', find_program('programs/stress_fake'), suite: 'stress')
+test('script', find_program('programs/script'), suite: 'integration', protocol: 'tap')
+test('corpus', find_program('programs/corpus'), suite: 'sim')
+test('sim', find_program('programs/sim'), suite: 'sim')
+test('crc32c', find_program(get_option('crc32c')), args: '--tap=-', suite: 'unit', protocol: 'tap')
+EOF
+echo "option('crc32c', type: 'string')" >"$FAKE/meson_options.txt"
+
+# program_is NAME LINE...
+program_is() {
+    local name=$1
+    shift
+    { echo '#!/bin/sh' && printf '%s\n' "$@"; } >"$FAKE/programs/$name"
+    chmod +x "$FAKE/programs/$name"
+}
+TWO='printf "1..2\nok - a\nok - b\n"'
+all_good() {
+    program_is stress_fake "$TWO"
+    program_is script "$TWO"
+    program_is corpus 'echo "3 passed, 0 failed"'
+    program_is sim 'echo "9 passed, 0 failed"'
+}
+
+# red PATTERN COMMAND...: the last line of run.sh is red, and it says so
+red() {
+    local pattern=$1
+    shift
+    run_sh "$@" >"$WORK/said.log" 2>&1 && { echo "it passed" && return 1; }
+    tail -n 1 "$WORK/said.log" | grep -qE '^[0-9]+ passed, [1-9][0-9]* failed, [0-9]+ skipped$' || return 1
+    grep -qE "$pattern" "$WORK/said.log"
+}
+green() {
+    run_sh "$@" >"$WORK/said.log" 2>&1 && [ "$(tail -n 1 "$WORK/said.log")" = "$GREEN passed, 0 failed, 0 skipped" ]
+}
+
+# bad_program NAME SUITE LINE...: red when this program is so
+bad_program() {
+    local name=$1 suite=$2
+    shift 2
+    all_good
+    program_is "$name" "$@"
+    red "^FAILED part/$name/" suites part build "$suite"
+}
+
+all_good
+(cd "$FAKE" && meson setup build -Dcrc32c="$BUILD/tests/test_crc32c") >"$WORK/setup.log" 2>&1
+GREEN=4 check "good programs are green" green suites part build stress integration
+GREEN=12 check "good simulators are green" green suites part build sim
+
+# "empty program" and the like, of each kind
+bad() {
+    local name=$1 suite=$2
+    check "$suite: an empty program" bad_program "$name" "$suite" ''
+    check "$suite: one that plans nothing" bad_program "$name" "$suite" 'echo 1..0'
+    check "$suite: one that ends early with 0" bad_program "$name" "$suite" \
+        'printf "1..2\nok - a\n"; exit 0'
+    check "$suite: one that plans too few" bad_program "$name" "$suite" 'printf "1..1\nok - a\n"'
+    check "$suite: one that is killed" bad_program "$name" "$suite" "$TWO" 'kill -KILL $$'
+}
+bad stress_fake stress
+bad script integration
+check "the corpus: too few seeds" bad_program corpus sim 'echo "2 passed, 0 failed"'
+check "the simulator: fewer seeds than scenarios" bad_program sim sim 'echo "0 passed, 0 failed"'
+check "the simulator: ends early" bad_program sim sim 'exit 0'
+
+# a test that the build does not know, or that Meson has not come to
+all_good
+echo 'plan 1' >"$FAKE/tests/integration/forgotten.sh"
+check "a script that no build lists" red 'part/forgotten/absent' suites part build integration
+rm "$FAKE/tests/integration/forgotten.sh"
+echo 'int main;' >"$FAKE/tests/integration/script.sh"
+check "a script without a plan" red 'no line "plan N"' suites part build integration
+echo 'plan 2' >"$FAKE/tests/integration/script.sh"
+check "a suite without tests" red 'no tests' suites part build nothing
+
+# programs that run.sh counts by their last line
+program_is counts 'echo "3 passed, 0 failed"'
+with_count() {
+    expected=$1
+    shift
+    export expected
+    "$@"
+}
+GREEN=3 check "a program with the right count is green" with_count 3 green program part programs/counts
+check "a program with another count" with_count 4 red 'its source says 4' program part programs/counts
+check "a script whose plan is not to be read" with_count unknown red 'its source says' program part programs/counts
+program_is counts 'echo "0 passed, 0 failed"'
+check "a program that counts to nothing" red 'ran 0' program part programs/counts
+program_is counts 'exit 0'
+check "a program that says nothing" red 'ended with 0' program part programs/counts
+
+# a fuzzer that is not one
+mkdir -p "$FAKE/fuzz/tests"
+for target in "$SOURCE"/tests/fuzz/fuzz_*.c; do
+    ln -s "$(command -v true)" "$FAKE/fuzz/tests/$(basename "$target" .c)"
+done
+idle_fuzzers() {
+    "$SOURCE/tests/fuzz/run.sh" "$FAKE/fuzz" --seconds 1 >"$WORK/said.log" 2>&1 && { echo "it passed" && return 1; }
+    grep -q '^not ok wire: [0-9]* inputs of the corpus' "$WORK/said.log" &&
+        grep -q '^not ok wire: 0 executions' "$WORK/said.log"
+}
+check "fuzz: programs that run nothing" idle_fuzzers
+
+# what runs beside the others
+vanishes() {
+    # shellcheck disable=SC2016 # for the inner shell
+    red 'it was ended by another' eval 'vanish() { kill -KILL "$BASHPID"; }; passed=1; beside it vanish; joined it'
+}
+check "a part beside the others that is killed" vanishes
+
+# a real program of Criterion, which finds its own tests in /proc
+program_is without_proc "exec unshare -m sh -c 'mount -t tmpfs none /proc && exec \"\$@\"' sh \"\$@\""
+GREEN=5 check "a program of Criterion is green" green suites part build unit
+if unshare -m true 2>/dev/null; then
+    check "a program of Criterion where /proc is not mounted" red 'not run: .*crc32c_chaining' \
+        suites part build unit -- --wrapper "$FAKE/programs/without_proc"
+else
+    skip "a program of Criterion where /proc is not mounted" "not allowed to make mount namespaces"
+fi
+finish
