@@ -122,7 +122,7 @@ static void parse(const uint8_t *datagram, size_t length)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    uint8_t *datagram = malloc(size ? size : 1); /* exact: reading beyond it is seen */
+    uint8_t *datagram = calloc(1, size ? size : 1); /* exact: reading beyond it is seen */
     if (!datagram)
         return 0;
     if (size)
