@@ -5,7 +5,7 @@ set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 SOURCES=tests # of the tests
-PARTS="unit sim mem integration sanitize stress fuzz model vm"
+PARTS="unit sim mem integration sanitize stress fuzz model arm64 vm"
 
 # Options of a part, for its program to read: --NAME, or --NAME=VALUE for one with a value
 declare -A OPTIONS=(
@@ -44,6 +44,7 @@ sanitize     unit, sim, mem and a shorter integration under AddressSanitizer and
 stress       rings, lending and wake-up with many threads, as shipped and under ThreadSanitizer
 fuzz         what parses bytes of a peer: the corpus, then new inputs for N seconds (libFuzzer)
 model        Spin models: sleeping, waking and lending; clear-to-send and credit under loss
+arm64        all of it cross-compiled and emulated: the corpora, rings, requests, object code
 vm           verbs on the kernel's soft-RoCE, in a QEMU guest; VM_KDIR names another unpacked kernel
 EOF
 }
@@ -83,6 +84,12 @@ fail() {
 PACKAGES=(gcc g++ meson ninja-build pkg-config python3 liburing-dev libhwloc-dev libcriterion-dev libjansson-dev
     iproute2 ethtool strace clang libclang-rt-dev llvm spin libbpf-dev binutils
     qemu-system-x86 busybox-static cpio kmod zstd xz-utils rdma-core ibverbs-utils perftest libibverbs-dev)
+
+if [ "$(uname -m)" = x86_64 ]; then
+    PACKAGES+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static)
+else
+    PARTS=${PARTS/ arm64/} # on arm64 all parts are
+fi
 
 # apt is run only when something is missing
 install_packages() {
@@ -239,6 +246,9 @@ begin_beside() {
             CC=clang targets=fuzz beside build-fuzz build build-fuzz -Dfuzz=true -Db_sanitize=address,undefined \
                 -Db_lundef=false -Dc_args=-fno-sanitize-recover=all
             ;;
+        arm64)
+            beside arm64 arm64
+            ;;
         vm)
             [ "$built" != yes ] || beside vm suites vm build vm
             ;;
@@ -256,6 +266,18 @@ other_compilers() {
         program sim build-sim-gcc/tests/sim --corpus tests/sim/corpus.txt
     CC=clang build build-sim-clang -Doptimization=2 &&
         program sim build-sim-clang/tests/sim --corpus tests/sim/corpus.txt
+}
+
+arm64() {
+    echo "building build-arm64"
+    mkdir -p build-arm64
+    if ! tests/arm64/run.sh build build-arm64 >build-arm64/run-build.log 2>&1; then
+        tail -n 60 build-arm64/run-build.log
+        fail "building build-arm64 (all of it: build-arm64/run-build.log)"
+        return 1
+    fi
+    grep -A4 'warning:' build-arm64/run-build.log | head -n 40
+    expected=$(tests/arm64/run.sh plan) program arm64 tests/arm64/run.sh test build-arm64
 }
 
 run_part() {
@@ -299,9 +321,8 @@ run_part() {
         [ ${#options[@]} -eq 0 ] || expected=
         expected=$expected program model tests/spin/run.sh "${options[@]}"
         ;;
-    vm)
-        [ "$built" = yes ] || return
-        joined vm
+    arm64 | vm)
+        [ -z "${BESIDE[$1]:-}" ] || joined "$1"
         ;;
     esac
 }
@@ -366,7 +387,7 @@ if ! install_packages; then
     finish
 fi
 built=no
-if [[ " sanitize fuzz model " == *" ${parts[*]} "* ]] || build build; then
+if [[ " sanitize fuzz model arm64 " == *" ${parts[*]} "* ]] || build build; then
     built=yes
 fi
 begun=no
