@@ -6,6 +6,7 @@
 #include "repeats.h"
 #include "request.h"
 #include "seam.h"
+#include "unequal.h"
 
 #include "../../api/handle.h"
 #include "../../api/objects.h"
@@ -557,7 +558,7 @@ static void node_main(void *argument)
 }
 
 /* Nodes differ, and so do the lives of a node. */
-static struct params node_params(void)
+static struct params node_params(struct rng *rng)
 {
     struct params params = cluster.options.params;
     if (!cluster.options.mixed)
@@ -565,6 +566,10 @@ static struct params node_params(void)
     params.num_engines = 1 + cluster_random((unsigned)params.num_engines);
     params.lend = cluster_random(2) ? LEND_YES : LEND_NO;
     params.spin_us = cluster_random(3) ? cluster_random(10) : 0;
+    if (cluster.options.unequal) {
+        unequal_params(&params, rng);
+        unequal_windows(&params, rng);
+    }
     return params;
 }
 
@@ -584,12 +589,19 @@ static void start_node(struct node *node)
     process->next = cluster.processes;
     cluster.processes = process;
     node->process = process;
-    node->params = node_params();
+    struct rng rng = {cluster.seed ^ (UINT64_C(1) << 40) * (node->index + 1) ^ (UINT64_C(1) << 32) * node->life};
+    node->params = node_params(&rng);
     memset(node->heads, 0xff, sizeof node->heads);
     node->workers = 1 + cluster_random(options->workers) + (options->hostile != 0);
     node->sends = node->receives = node->bytes_sent = node->bytes_received = 0;
     node->up = true;
     struct nic_sim_options nic = options->nic;
+    if (options->mixed && options->unequal) {
+        nic.datagram_bytes = unequal_datagram(nic.datagram_bytes, &rng);
+        nic.rx_bytes = (uint32_t)unequal_buffer(nic.rx_bytes, &rng);
+        nic.gro = rng_below(&rng, 2);
+        nic.place = rng_below(&rng, 2) && nic.place; /* where bytes are damaged it must not */
+    }
     nic.address = address_of(process);
     nic.lies_permille = is_hostile(node->index) ? options->lies_permille : 0;
     nic.lie_gap_ns = is_hostile(node->index) ? options->lie_gap_ns : 0;
@@ -791,7 +803,7 @@ static void begin(const struct cluster_options *options, uint64_t seed, bool pri
     connects_forget();
     machine_begin(seed, print_trace);
     machine.on_fail = report;
-    cluster = (struct cluster){.options = *options, .rng = {seed ^ UINT64_C(0x5deece66d)}};
+    cluster = (struct cluster){.options = *options, .seed = seed, .rng = {seed ^ UINT64_C(0x5deece66d)}};
     cluster.nodes = calloc(options->nodes, sizeof *cluster.nodes);
     if (!cluster.nodes)
         abort();

@@ -27,6 +27,7 @@ enum pattern { PATTERN_CHAIN, PATTERN_STAR, PATTERN_ALL, PATTERN_SELF };
 struct cluster_options {
     struct params params;
     bool mixed;                  /* nodes differ: engine threads, lending, spinning */
+    bool unequal;                /* and in parameters, datagrams, socket buffers and drivers (unequal.h) */
     unsigned nodes, workers;     /* application threads per node */
     uint8_t pattern;
     unsigned sessions;           /* per relation, at the same time */
@@ -153,6 +154,7 @@ struct node {
 
 struct cluster {
     struct cluster_options options;
+    uint64_t seed;
     struct rng rng;              /* of the application */
     struct node *nodes;
     struct process *processes;   /* of all lives */

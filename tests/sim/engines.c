@@ -4,6 +4,7 @@
 #include "../param_defaults.h"
 #include "cluster.h"
 #include "scenarios.h"
+#include "unequal.h"
 
 enum { NS_PER_US = 1000, NS_PER_MS = 1000000 };
 
@@ -638,6 +639,7 @@ static void run(const struct scenario *scenario, uint64_t seed, bool print_trace
     struct rng rng = {seed * UINT64_C(0x9e3779b97f4a7c15) + 1};
     set_defaults(&options, &rng);
     ((set_fn)scenario->set)(&options, &rng);
+    options.unequal = unequal_seed(&rng);
     if (print_trace)
         options.params.log_level = UCCL_LOG_DEBUG;
     cluster_run(&options, seed, print_trace, &cluster_result);

@@ -9,6 +9,7 @@
 
 #include "core/crc32c.h"
 #include "core/state.h"
+#include "unequal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -427,7 +428,13 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
     const struct options *options = world->options;
     unsigned index = world->pair_count++;
     struct pair *pair = &world->pairs[index];
-    uint64_t tokens[2];
+    uint64_t tokens[2], window_bytes[2] = {options->window_bytes, options->window_bytes}; /* of each receiver */
+    uint32_t datagram_bytes[2] = {options->datagram_bytes, options->datagram_bytes};
+    for (unsigned side = 0; side < 2 && options->unequal; side++) {
+        struct rng rng = {world->seed ^ (UINT64_C(1) << 48) * (2 * index + side + 1)};
+        window_bytes[side] = unequal_buffer(window_bytes[side], &rng);
+        datagram_bytes[side] = unequal_datagram(datagram_bytes[side], &rng);
+    }
     pair->end[0] = (uint8_t)first;
     pair->end[1] = (uint8_t)second;
     for (unsigned side = 0; side < 2; side++) {
@@ -440,11 +447,11 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
             .rx_token = tokens[side],
             .tx_token = tokens[!side],
             .destination = 2 * index + side,
-            .datagram_bytes = options->datagram_bytes,
+            .datagram_bytes = datagram_bytes[side],
             .chunk_window = options->chunk_window,
             .msg_window = options->msg_window,
-            .tx_window_bytes = options->window_bytes,
-            .rx_window_bytes = options->window_bytes,
+            .tx_window_bytes = window_bytes[!side],
+            .rx_window_bytes = window_bytes[side],
             .eager_window_kb = options->eager_window_kb,
             .features = WIRE_FEATURES,
             .nonce = rng_next(&world->rng),
@@ -454,7 +461,7 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
         pair->flow_memory[side] = sim_alloc(core_flow_size(&end->params, &pair->setup[side]));
         pair->flow[side] =
             core_flow_open(end->core, pair->flow_memory[side], &pair->setup[side], world->now_ns);
-        end->inbox_limit += options->window_bytes + CONTROL_RESERVE_BYTES;
+        end->inbox_limit += window_bytes[side] + CONTROL_RESERVE_BYTES;
     }
     if (options->wrap)
         wrap_pair(world, pair);
@@ -476,6 +483,12 @@ void world_create(struct world *world, const char *scenario, const struct option
     for (unsigned i = 0; i < world->end_count; i++) {
         struct end *end = &world->ends[i];
         end->params = options->params;
+        if (options->unequal)
+            unequal_params(&end->params, &(struct rng){seed ^ (UINT64_C(1) << 40) * (i + 1)});
+        if (options->same_rate) {
+            end->params.cc = options->params.cc;
+            end->params.chunk_size_kb = options->params.chunk_size_kb;
+        }
         if (i && options->eager_kb_of_last != UINT64_MAX)
             end->params.eager_kb = options->eager_kb_of_last;
         end->inbox_tail = &end->inbox;

@@ -35,6 +35,8 @@ struct net {
 /* What a scenario asks for. */
 struct options {
     struct params params;
+    bool unequal;                 /* each end draws parameters of its own (unequal.h) */
+    bool same_rate;               /* but for those that the least rate depends on */
     uint64_t eager_kb_of_last;    /* UCCL_EAGER_KB of the ends but the first; UINT64_MAX: the same */
     unsigned ends;                /* 1: a flow to itself; n: the first with each of the others */
     unsigned conns;               /* per pair */
