@@ -390,6 +390,9 @@ built=no
 if [[ " sanitize fuzz model arm64 " == *" ${parts[*]} "* ]] || build build; then
     built=yes
 fi
+# what integration scripts draw their settings from
+export TEST_SEED=${TEST_SEED:-$((SRANDOM % 1000000))}
+echo "TEST_SEED=$TEST_SEED"
 begun=no
 for part in "${parts[@]}"; do
     # unit and sim keep all processors busy, the others wait for much of their time

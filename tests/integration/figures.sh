@@ -4,6 +4,7 @@
 # the processor are played (tests/figures/played.c), or the machine is made up. No time is measured.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 23
 
 TOOLS=$SOURCE/tests/figures/tools.py
 for case in $(python3 "$TOOLS" --list); do
@@ -55,6 +56,6 @@ if [ -c /dev/net/tun ] && ip netns add "uccl-probe-$$" 2>/dev/null; then
     check "retransmissions, loss, delay and reordering" \
         repeats 10.78.0.1 --loss 5 --delay-us 2000 --jitter-us 1000 --reorder 20
 else
-    skip "retransmissions" "not allowed to make network namespaces, or no TUN devices"
+    skip "retransmissions" "not allowed to make network namespaces, or no TUN devices" 3
 fi
 finish

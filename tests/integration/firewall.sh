@@ -5,7 +5,8 @@
 # network that passes TCP alone: connect says so.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 10
+plan 14
+UNEQUAL=0 # the firewall closes all paths of the server but one: with many, or taking turns, its peer counts as dead first
 need_namespaces
 [ -c /dev/net/tun ] || skip_all "no /dev/net/tun"
 
@@ -58,7 +59,11 @@ tcp_alone() {
 }
 
 io=(mmsg)
-! UCCL_UDP_IO=uring UCCL_LEND=no "$BUILD/bench/uccl_info" >/dev/null 2>&1 || io+=(uring)
+if UCCL_UDP_IO=uring UCCL_LEND=no "$BUILD/bench/uccl_info" >/dev/null 2>&1; then
+    io+=(uring)
+else
+    skip "io_uring" "not in this build, or not allowed here" 6
+fi
 for io in "${io[@]}"; do
     lend=$([ "$io" = uring ] && echo no || echo auto)
     SERVER_ENV=(UCCL_UDP_IO="$io" UCCL_LEND="$lend") CLIENT_ENV=("${SERVER_ENV[@]}")

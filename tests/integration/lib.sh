@@ -184,20 +184,57 @@ CLIENT_ENV=()
 SERVER_FLAGS=()
 PAIR_LIMIT_S=60
 
+# The two ends of a pair are configured differently, unless a script sets UNEQUAL=0 because it looks at what parameters
+# do. TEST_SEED=N repeats what a script has drawn; what SERVER_ENV and CLIENT_ENV have counts before that.
+UNEQUAL=1
+SEED=${TEST_SEED:-$((SRANDOM % 1000000))}
+drawn=$SEED
+
+# draw WORD...: one of the words, in DRAWN
+draw() {
+    drawn=$(((drawn * 1103515245 + 12345) & 0x7fffffff))
+    shift $(((drawn >> 12) % $#))
+    DRAWN=$1
+}
+
+# draw_settings: of an end, in SETTINGS, some of all that it decides for itself and of what both agree on
+draw_settings() {
+    local row words
+    SETTINGS=()
+    [ "$UNEQUAL" = 1 ] || return 0
+    for row in LEND,UDP_IO:yes,mmsg:no,mmsg:no,auto NUM_ENGINES:1:2:3 CHUNK_SIZE_KB:4:16:64 MSG_WINDOW:16:256:4096 \
+        CHUNK_WINDOW:128:512:4096 EAGER_KB:0:2:64 EAGER_WINDOW_KB:128:512 PORT_ENTROPY:1:3:16 CC:swift:timely:eqds \
+        PATH_POLICY:recycle:pow2:rr ACK_EVERY:1:16 MTU:1500:4000:9000 SOCKET_BUFFER_KB:512:2048 SPIN_US:0:200 \
+        PAYLOAD_CRC:0:1 TX_BUFFERS:16:512 RING_ENTRIES:32:1024; do
+        draw yes no
+        [ "$DRAWN" = yes ] || continue
+        IFS=: read -ra words <<<"$row"
+        draw "${words[@]:1}"
+        while [ -n "$DRAWN" ]; do # of several names as many values
+            SETTINGS+=("UCCL_${words[0]%%,*}=${DRAWN%%,*}")
+            words[0]=${words[0]#*,}
+            [[ $DRAWN == *,* ]] && DRAWN=${DRAWN#*,} || DRAWN=
+        done
+    done
+    echo "drawn from TEST_SEED=$SEED: ${SETTINGS[*]}"
+}
+
 # start_pair ADDRESS CLIENT_FLAG...: ids in SERVER_PID and CLIENT_PID
 start_pair() {
     local address=$1
     shift
     rm -f "$WORK"/server.log "$WORK"/client.log
     next_port
-    start server "${IN_SERVER[@]}" env "${SERVER_ENV[@]}" "$TRANSPORT_TEST" --server=true \
+    draw_settings
+    start server "${IN_SERVER[@]}" env "${SETTINGS[@]}" "${SERVER_ENV[@]}" "$TRANSPORT_TEST" --server=true \
         --oobport="$PORT" "${SERVER_FLAGS[@]}"
     SERVER_PID=$PID
     if ! wait_listening "$SERVER_PID" "$PORT"; then
         echo "the server does not listen on port $PORT"
         return 1
     fi
-    start client "${IN_CLIENT[@]}" env "${CLIENT_ENV[@]}" "$TRANSPORT_TEST" \
+    draw_settings
+    start client "${IN_CLIENT[@]}" env "${SETTINGS[@]}" "${CLIENT_ENV[@]}" "$TRANSPORT_TEST" \
         --serverip="$address" --oobport="$PORT" "$@"
     CLIENT_PID=$PID
 }

@@ -15,7 +15,9 @@ in_seconds() {
     [ $(($(now_ms) - begin)) -lt 10000 ] || { echo "took $(($(now_ms) - begin)) ms" && return 1; }
 }
 
+UNEQUAL=0 # the defaults
 check "basic as in the README, in seconds" in_seconds
+UNEQUAL=1
 
 addresses=(127.0.0.1)
 if [ -e /proc/net/if_inet6 ] && ip -6 addr show dev lo 2>/dev/null | grep -q ::1; then
@@ -53,7 +55,9 @@ check "$connections connections" \
 check "$connections connections, small messages both ways" \
     pair 127.0.0.1 --perftype=bi --msize=256 --nflow=$connections --iterations=20
 if [ "$SHORT" = 0 ]; then
+    UNEQUAL=0
     check "a message of 1 GiB" basic 127.0.0.1 1073741824 1
+    UNEQUAL=1
 fi
 
 # parameters: each on both sides, then the two sides different where that must work

@@ -11,10 +11,12 @@ both() {
     read -ra server <<<"$1"
     read -ra client <<<"$2"
     next_port
-    start server "$ENDPOINT" listen "$PORT" "${server[@]}"
+    draw_settings
+    start server env "${SETTINGS[@]}" "$ENDPOINT" listen "$PORT" "${server[@]}"
     pid=$PID
     wait_listening "$pid" "$PORT" || return 1
-    start client "$ENDPOINT" connect 127.0.0.1 "$PORT" "${client[@]}"
+    draw_settings
+    start client env "${SETTINGS[@]}" "$ENDPOINT" connect 127.0.0.1 "$PORT" "${client[@]}"
     ended "$PID" 30 && [ "$STATUS" = 0 ] || { echo "client: $STATUS" && result=1; }
     ended "$pid" 30 && [ "$STATUS" = 0 ] || { echo "server: $STATUS" && result=1; }
     return "$result"

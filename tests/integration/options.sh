@@ -4,6 +4,7 @@
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
 plan 37
+UNEQUAL=0 # looks at one option at a time
 
 NO_OPTION=$BUILD/tests/no_option
 "$NO_OPTION" IP_MTU true || skip_all "no seccomp here"

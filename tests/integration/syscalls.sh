@@ -4,6 +4,8 @@
 # engine makes next to none. Counted by strace, under which all is slow, so that more sleep and wake than otherwise.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 9
+UNEQUAL=0 # counts
 command -v strace >/dev/null || skip_all "no strace"
 strace -c -o /dev/null true 2>/dev/null || skip_all "not allowed to trace"
 

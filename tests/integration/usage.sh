@@ -5,6 +5,7 @@
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
 plan 69
+UNEQUAL=0 # looks at what is refused
 
 export UCCL_CONNECT_MS=2000
 

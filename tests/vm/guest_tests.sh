@@ -13,7 +13,7 @@ link=$SOURCE/tests/vm/link.sh
 done_before=/run/job/done
 [ -e $done_before ] || : >$done_before
 checks=$(wc -l <$done_before)
-PAIR_LIMIT_S=240 LISTEN_LIMIT_S=60
+PAIR_LIMIT_S=240 LISTEN_LIMIT_S=60 UNEQUAL=0
 
 # guest NAME COMMAND...: as check(), over a link without faults
 guest() {
