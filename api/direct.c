@@ -64,7 +64,16 @@ bool direct_allowed(struct uccl_engine *engine, const char *pci, char why[DIRECT
 
 /* ---- registration ---------------------------------------------------------------------------- */
 
-/* Only whole pages can be exported; the NIC takes of them what is registered. */
+/* By the dma-buf that the application has. */
+static bool by_given(struct uccl_engine *engine, struct nic_device_memory memory, const struct direct_dmabuf *dmabuf,
+                     struct direct *direct, char why[NIC_WHY_TEXT])
+{
+    memory.dmabuf_fd = dmabuf->fd;
+    memory.offset_bytes = dmabuf->offset_bytes;
+    return engine->nic->reg_device(engine->device, &memory, &direct->nic, why) == UCCL_OK;
+}
+
+/* By one of our own. Only whole pages can be exported; the NIC takes of them what is registered. */
 static bool by_dmabuf(struct uccl_engine *engine, const struct mem_identity *is, struct nic_device_memory memory,
                       struct direct *direct, char why[NIC_WHY_TEXT])
 {
@@ -85,12 +94,14 @@ static bool by_address(struct uccl_engine *engine, struct nic_device_memory memo
     return engine->nic->reg_device(engine->device, &memory, &direct->nic, why) == UCCL_OK;
 }
 
-static void try_ways(struct uccl_engine *engine, const struct mem_region *region, struct direct *direct)
+static void try_ways(struct uccl_engine *engine, const struct mem_region *region, const struct direct_dmabuf *dmabuf,
+                     struct direct *direct)
 {
     unsigned way = engine->params.gdr;
     struct nic_device_memory memory = {.address = direct->address, .length = direct->length, .dmabuf_fd = -1};
     char no_dmabuf[NIC_WHY_TEXT] = "", no_address[NIC_WHY_TEXT] = "";
-    if (way != GDR_PEERMEM && by_dmabuf(engine, &region->is, memory, direct, no_dmabuf)) {
+    if (way != GDR_PEERMEM && (dmabuf ? by_given(engine, memory, dmabuf, direct, no_dmabuf)
+                                      : by_dmabuf(engine, &region->is, memory, direct, no_dmabuf))) {
         say(direct->why, "direct, as a dma-buf");
         return;
     }
@@ -112,7 +123,7 @@ static void tell_once(struct uccl_engine *engine, const struct mem_region *regio
     *told = true;
 }
 
-static struct direct *make(struct uccl_engine *engine, const struct uccl_mr *mr)
+static struct direct *make(struct uccl_engine *engine, const struct uccl_mr *mr, const struct direct_dmabuf *dmabuf)
 {
     char why[DIRECT_WHY_TEXT];
     const struct mem_region *region = mr->region;
@@ -126,20 +137,20 @@ static struct direct *make(struct uccl_engine *engine, const struct uccl_mr *mr)
     else if (mr->length == 0)
         say(direct->why, "staged: no bytes");
     else if (direct_allowed(engine, region->is.pci, why))
-        try_ways(engine, region, direct);
+        try_ways(engine, region, dmabuf, direct);
     else
         snprintf(direct->why, sizeof direct->why, "staged: %.200s", why);
     tell_once(engine, region, direct);
     return direct;
 }
 
-int direct_get(struct uccl_engine *engine, struct uccl_mr *mr)
+int direct_get(struct uccl_engine *engine, struct uccl_mr *mr, const struct direct_dmabuf *dmabuf)
 {
     struct direct *direct = mr->region->direct;
     while (direct && (direct->address != (uintptr_t)mr->address || direct->length != mr->length))
         direct = direct->next;
     if (!direct) {
-        direct = make(engine, mr);
+        direct = make(engine, mr, dmabuf);
         if (!direct)
             return UCCL_ENOMEM;
         direct->next = mr->region->direct;

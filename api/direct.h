@@ -20,8 +20,17 @@ struct direct {
 /* Whether the NIC may reach memory of the GPU at `pci` by itself; else why not. */
 bool direct_allowed(struct uccl_engine *engine, const char *pci, char why[DIRECT_WHY_TEXT]);
 
-/* A registration of device memory begins: `mr->nic` is what the NIC knows it by, if it does. UCCL_ENOMEM. */
-int direct_get(struct uccl_engine *engine, struct uccl_mr *mr);
+/* A DMA-BUF of the application's, in which memory to register begins at `offset_bytes`. */
+struct direct_dmabuf {
+    int fd;
+    uint64_t offset_bytes;
+};
+
+/*
+ * A registration of device memory begins: `mr->nic` is what the NIC knows it by, if it does. `dmabuf`: what it lies in,
+ * or NULL: it is for us to export one. UCCL_ENOMEM.
+ */
+int direct_get(struct uccl_engine *engine, struct uccl_mr *mr, const struct direct_dmabuf *dmabuf);
 /* It ends; of host memory there is nothing to do. */
 void direct_put(struct uccl_engine *engine, struct uccl_mr *mr);
 

@@ -24,7 +24,9 @@ static void complain(int error, const void *address, size_t length, enum uccl_me
         LOG_ERR("cannot register %zu bytes at %p: they reach beyond their allocation", length, address);
 }
 
-UCCL_API int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind, uccl_mr **out)
+/* `dmabuf`: the caller's, or NULL. */
+static int reg_mr(struct uccl_engine *engine, void *address, size_t length, enum uccl_mem kind,
+                  const struct direct_dmabuf *dmabuf, struct uccl_mr **out)
 {
     if (!engine || !out || (!address && length))
         return UCCL_EINVAL;
@@ -52,7 +54,7 @@ UCCL_API int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum
         return error;
     }
     pthread_mutex_lock(&engine->lock);
-    error = host ? UCCL_OK : direct_get(engine, mr);
+    error = host ? UCCL_OK : direct_get(engine, mr, dmabuf);
     if (!error) {
         mr->next = engine->mrs;
         engine->mrs = mr;
@@ -65,6 +67,18 @@ UCCL_API int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum
     }
     *out = mr;
     return UCCL_OK;
+}
+
+UCCL_API int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind, uccl_mr **out)
+{
+    return reg_mr(engine, address, length, kind, NULL, out);
+}
+
+UCCL_API int uccl_reg_mr_dmabuf(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind, int fd,
+                                uint64_t offset, uccl_mr **out)
+{
+    struct direct_dmabuf dmabuf = {fd, offset};
+    return fd < 0 ? UCCL_EINVAL : reg_mr(engine, address, length, kind, &dmabuf, out);
 }
 
 UCCL_API int uccl_dereg_mr(uccl_mr *mr)

@@ -2,6 +2,8 @@
 /* Posting, testing, waiting for and cancelling requests. */
 #include "objects.h"
 
+#include "log.h"
+
 bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length)
 {
     if (length == 0) /* no byte, no place */
@@ -66,7 +68,7 @@ static int post(struct uccl_conn *conn, struct uccl_request *request, enum threa
 }
 
 static int post_message(struct uccl_conn *conn, enum core_msg_kind kind, void *buffer, size_t length,
-                        struct uccl_mr *mr, uccl_request **out)
+                        struct uccl_mr *mr, bool watched, uccl_request **out)
 {
     if (!conn || !out || (!buffer && length) || (mr && !mr_covers(mr, buffer, length)))
         return UCCL_EINVAL;
@@ -85,6 +87,7 @@ static int post_message(struct uccl_conn *conn, enum core_msg_kind kind, void *b
     request->msg.block_bytes = 0;
     request->staged.memory = mr && length && !mr->region->is.ops->cpu_readable ? &mr->region->is : NULL;
     request->msg.placeable = mr && length && mr->nic.handle;
+    request->msg.watched = watched;
     request->msg.grant_address = (uintptr_t)buffer;
     request->msg.grant_key = mr ? mr->nic.remote_key : 0;
     return post(conn, request, COMMAND_SUBMIT, out);
@@ -104,12 +107,36 @@ int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr,
 UCCL_API int uccl_send_async(uccl_conn *conn, const void *buffer, size_t length, uccl_mr *mr,
                              uccl_request **out)
 {
-    return post_message(conn, CORE_SEND, (void *)(uintptr_t)buffer, length, mr, out);
+    return post_message(conn, CORE_SEND, (void *)(uintptr_t)buffer, length, mr, false, out);
 }
 
 UCCL_API int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out)
 {
-    return post_message(conn, CORE_RECV, buffer, length, mr, out);
+    return post_message(conn, CORE_RECV, buffer, length, mr, false, out);
+}
+
+/* Whether what is promised of a watched receive can be kept for this buffer. */
+static int may_watch(const void *buffer, size_t length, const struct uccl_mr *mr)
+{
+    if (length == 0)
+        return UCCL_OK;
+    if ((uintptr_t)buffer % CORE_WATCHED_BYTES) {
+        LOG_ERR("the buffer of a watched receive, at %p, is not aligned to %d bytes", buffer, CORE_WATCHED_BYTES);
+        return UCCL_EINVAL;
+    }
+    if (mr && !mr->region->is.ops->cpu_readable)
+        return UCCL_ENOTSUP;
+    return UCCL_OK;
+}
+
+UCCL_API int uccl_recv_with_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, unsigned flags,
+                                  uccl_request **out)
+{
+    bool watched = flags & UCCL_RECV_WATCHED;
+    if (!conn || !out || flags & ~(unsigned)UCCL_RECV_WATCHED || (mr && !mr_covers(mr, buffer, length)))
+        return UCCL_EINVAL;
+    int error = watched ? may_watch(buffer, length, mr) : UCCL_OK;
+    return error ? error : post_message(conn, CORE_RECV, buffer, length, mr, watched && length, out);
 }
 
 static bool has_ended(const struct uccl_request *request)

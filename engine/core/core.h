@@ -36,6 +36,7 @@ enum {
                                       was placed may be repaired by more (of CORE_TRAIN_MAX datagrams) */
     CORE_DATAGRAM_MIN = 512,       /* smallest datagram size that the wire format works with */
     CORE_STRIPES_MAX = 64,         /* flows that may share one message */
+    CORE_WATCHED_BYTES = 128,      /* alignment of watched buffers, and of all that is written into them but the end */
     CORE_FRAMES_MAX = 512,         /* frames in one datagram */
     CORE_GATHER_MAX = 512,         /* payload pieces in one chunk of small messages */
     CORE_COPIES_MAX = 4 * CORE_FRAMES_MAX, /* that one core_rx() or core_submit() may produce */
@@ -76,6 +77,7 @@ struct core_msg {
     uint32_t work_live;     /* send: work requests of the NIC that read it */
     uint16_t grant_slot;    /* receive: what immediates call it, from 1; 0: not granted */
     uint8_t hold;           /* enum hold, place.h */
+    bool watched;           /* receive, the caller's: its buffer is read while it is pending */
 };
 
 /* ---- set-up ---------------------------------------------------------------------------------- */

@@ -369,6 +369,15 @@ enum uccl_mem { UCCL_MEM_AUTO = 0, UCCL_MEM_HOST = 1, UCCL_MEM_CUDA = 2, UCCL_ME
 int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind,
                 uccl_mr **out);
 
+/*
+ * The same for memory of a GPU of which the caller has a DMA-BUF: `address` lies `offset` bytes into it. A NIC that
+ * reaches device memory by itself registers it by `fd`, unless the parameters rule that out; to all others the call is
+ * uccl_reg_mr(), which exports a DMA-BUF where it needs one. `fd` stays the caller's, who may close it after the call.
+ * UCCL_EINVAL: `fd` is negative.
+ */
+int uccl_reg_mr_dmabuf(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind, int fd,
+                       uint64_t offset, uccl_mr **out);
+
 struct uccl_mr_info {
     enum uccl_mem kind;
     int device;          /* the runtime's index (CUDA_VISIBLE_DEVICES applies); -1: host memory */
@@ -412,6 +421,24 @@ int uccl_dereg_mr(uccl_mr *mr);
 int uccl_send_async(uccl_conn *conn, const void *buffer, size_t length, uccl_mr *mr,
                     uccl_request **out);
 int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out);
+
+/*
+ * A receive with flags; with none it is uccl_recv_async(). Both count in one order.
+ *
+ * UCCL_RECV_WATCHED is for a buffer that is read while the receive is pending, as GPU kernels read it under NCCL's
+ * protocols LL and LL128. Each aligned 8 bytes of the message then appear at once, and those of each aligned 128 bytes
+ * in ascending order. So a flag can be trusted as soon as it is seen, if it shares 8 aligned bytes with what it vouches
+ * for and is loaded with it, or follows it within 128 and is loaded before it (acquire). Where a message does not end at
+ * a multiple of 8, its last bytes appear as aligned words of 4, 2 and 1, in this order.
+ * The order among aligned 128s is open. Nothing is written but bytes of the message, where they belong.
+ * The sender need not know. The receive costs a copy by the CPU, also where the NIC could place payload by itself.
+ * UCCL_EINVAL: an unknown flag, or a watched buffer (of one byte or more) that is not aligned to 128 bytes.
+ * UCCL_ENOTSUP: a watched buffer in memory of a GPU, registered as such: the GPU's runtime copies there, also what the NIC
+ * does not place, and promises none of this. Host memory that a GPU reads (pinned and mapped) is host memory here.
+ */
+enum uccl_recv_flags { UCCL_RECV_WATCHED = 1 };
+int uccl_recv_with_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, unsigned flags,
+                         uccl_request **out);
 
 /*
  * Has the request ended? Writes 1 or 0 to `done`. Once it has: returns its status (0 or an error), writes the
