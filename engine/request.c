@@ -2,6 +2,7 @@
 #include "request.h"
 
 #include "thread.h"
+#include "watched.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -121,6 +122,8 @@ void request_scatter(const struct core_msg *msg, uint64_t offset, const void *fr
     struct uccl_request *request = request_of(msg);
     if (request->staged.memory)
         stage_scatter(request->thread->stage, request, offset, from, length);
+    else if (msg->watched)
+        watched_copy(request->buffer + offset, from, length);
     else if (request->buffer + offset != from) /* else the NIC has put it there */
         memcpy(request->buffer + offset, from, length);
 }

@@ -77,7 +77,9 @@ struct core_msg {
     uint32_t work_live;     /* send: work requests of the NIC that read it */
     uint16_t grant_slot;    /* receive: what immediates call it, from 1; 0: not granted */
     uint8_t hold;           /* enum hold, place.h */
-    bool watched;           /* receive, the caller's: its buffer is read while it is pending */
+    bool watched;           /* receive, the caller's: its buffer is read while it is pending, so that whole units of
+                               CORE_WATCHED_BYTES are written to it, but for its end, in order, and never by the NIC.
+                               Send: so is the receive, as its clear-to-send says */
 };
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
@@ -174,7 +176,7 @@ size_t core_part_conn_size(const struct params *params, const struct flow_setup 
 
 /*
  * A part of a message on such a connection. The caller sets kind, size_bytes (send: of the whole
- * message; receive: of the buffer), number, stripes and block_bytes as they are in the whole one. It ends when its
+ * message; receive: of the buffer), number, stripes, block_bytes and watched as they are in the whole one. It ends when its
  * bytes have been acked or have arrived, by core_end_part(), or with the connection.
  */
 void core_submit_part(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
@@ -190,7 +192,7 @@ void core_unsplit(struct core *core, struct core_msg *msg);
 /*
  * Queues a message whose kind, size_bytes, stripes (receive: flows that may share it; else 0),
  * block_bytes (send of one byte or more: it is staged; else 0) and, where the NIC places payload, placeable,
- * grant_address and grant_key are set; the rest is the core's. Always accepted: what does not fit the windows
+ * grant_address and grant_key are set, and watched of a receive; the rest is the core's. Always accepted: what does not fit the windows
  * queues. On a connection that has ended the message ends with its error.
  */
 void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);

@@ -426,10 +426,11 @@ int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, u
  * A receive with flags; with none it is uccl_recv_async(). Both count in one order.
  *
  * UCCL_RECV_WATCHED is for a buffer that is read while the receive is pending, as GPU kernels read it under NCCL's
- * protocols LL and LL128. Each aligned 8 bytes of the message then appear at once, and those of each aligned 128 bytes
- * in ascending order. So a flag can be trusted as soon as it is seen, if it shares 8 aligned bytes with what it vouches
- * for and is loaded with it, or follows it within 128 and is loaded before it (acquire). Where a message does not end at
- * a multiple of 8, its last bytes appear as aligned words of 4, 2 and 1, in this order.
+ * protocols LL and LL128. Each aligned 8 bytes of the message then appear at once, and the last 8 of each aligned 128,
+ * or of the message, after the others of these (on x86-64 all 16 do in ascending order). So a flag can be trusted as soon
+ * as it is seen, if it shares 8 aligned bytes with what it vouches for and is loaded with it, or is the last 8 of the
+ * 128 that it vouches for and is loaded before them (acquire). Where a message does not end at a multiple of 8, its last
+ * bytes appear as aligned words of 4, 2 and 1.
  * The order among aligned 128s is open. Nothing is written but bytes of the message, where they belong.
  * The sender need not know. The receive costs a copy by the CPU, also where the NIC could place payload by itself.
  * UCCL_EINVAL: an unknown flag, or a watched buffer (of one byte or more) that is not aligned to 128 bytes.
