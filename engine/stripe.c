@@ -79,7 +79,8 @@ static bool make_parts(struct uccl_request *request, unsigned count)
         part->msg = (struct core_msg){.kind = request->msg.kind,
                                       .conn = request->stripes->at[i].conn,
                                       .size_bytes = request->msg.size_bytes,
-                                      .stripes = (uint8_t)count};
+                                      .stripes = (uint8_t)count,
+                                      .watched = request->msg.watched};
         part->buffer = request->buffer;
         part->staged.memory = request->staged.memory;
         part->mr = NULL;

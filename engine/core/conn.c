@@ -145,6 +145,7 @@ void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
         .placeable = msg->placeable,
         .grant_key = msg->grant_key,
         .grant_address = msg->grant_address,
+        .watched = msg->watched,
     };
     bool is_send = msg->kind == CORE_SEND;
     flow_msg_started(conn->flow, now_ns);
@@ -366,7 +367,8 @@ static unsigned put_cts(struct conn *conn, uint8_t *at)
     struct wire_cts cts = {.conn = conn->remote_id,
                            .msg = (uint32_t)number,
                            .length = msg->size_bytes,
-                           .stripes = msg->stripes};
+                           .stripes = msg->stripes,
+                           .watched = msg->watched};
     slot->flags |= RECV_CLEARED;
     if (place_grant(conn->flow, slot->msg)) {
         cts.placeable = true;

@@ -43,6 +43,7 @@ struct send_slot {
     uint64_t granted_bytes; /* capacity of the receive that a clear-to-send told */
     bool granted;
     uint8_t stripes;        /* that the clear-to-send allows */
+    bool watched;           /* it says that the receive is watched */
     bool placeable;         /* it says where our NIC may write: */
     uint16_t slot;
     uint32_t key;

@@ -214,7 +214,7 @@ static bool data_fits(const struct recv_slot *slot, const struct wire_data *data
         return false;
     struct recv_slot known = {.total_bytes = data->total, .stripes = data->stripes};
     uint64_t own_bytes = home_bytes(&known);
-    return data->offset <= own_bytes && data->length <= own_bytes - data->offset &&
+    return msg_takes(slot->msg, data->offset, data->length, data->total) && data->offset <= own_bytes && data->length <= own_bytes - data->offset &&
            slot->arrived_bytes + data->length <= own_bytes;
 }
 
@@ -283,7 +283,7 @@ void conn_part_arrived(struct conn *conn, struct core_msg *msg)
 static bool ring_place(const struct conn *conn, const struct wire_eager *eager, uint64_t *ring_at)
 {
     *ring_at = wire_expand(eager->ring, conn->ring_freed);
-    return *ring_at >= conn->ring_freed &&
+    return *ring_at >= conn->ring_freed && *ring_at % EAGER_CHARGE_UNIT == 0 &&
            *ring_at + eager_charge(eager->total) <= conn->ring_freed + conn->ring_bytes;
 }
 
@@ -340,7 +340,8 @@ bool conn_on_eager(struct conn *conn, const struct wire_eager *eager)
             charge_ended(conn, eager);
         return good;
     }
-    if (!place_eager(conn, slot, eager))
+    if ((slot->msg && !msg_takes(slot->msg, eager->offset, eager->length, eager->total)) ||
+        !place_eager(conn, slot, eager))
         return false;
     if (slot->flags & RECV_WITHDRAWN)
         return true; /* just truncated: the rest of it is stale */

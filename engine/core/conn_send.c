@@ -80,6 +80,7 @@ static void start_bulk(struct conn *conn, struct core_msg *msg, const struct sen
 {
     uint64_t from;
     msg->end_bytes = msg->size_bytes;
+    msg->watched = slot->watched;
     /* a staged one that the NIC can read itself needs no fetching, once there is something to write with */
     if (msg->placeable && slot->placeable && lanes_usable(&conn->flow->lanes))
         msg->block_bytes = 0;
@@ -162,6 +163,7 @@ bool conn_on_cts(struct conn *conn, const struct wire_cts *cts)
     slot->granted = true;
     slot->granted_bytes = cts->length;
     slot->stripes = cts->stripes;
+    slot->watched = cts->watched;
     if (cts->placeable && conn->flow->lanes.count) {
         slot->placeable = true;
         slot->slot = (uint16_t)cts->slot;
@@ -317,13 +319,15 @@ void conn_take_eager(struct conn *conn, struct core_msg *msg, uint32_t room, str
     assert(placed);
     (void)placed;
     uint64_t left = msg->size_bytes - msg->offset_bytes;
+    if (left > room) /* its receive, of which nothing is known, may be watched */
+        left = room - room % CORE_WATCHED_BYTES;
     *eager = (struct wire_eager){
         .conn = conn->remote_id,
         .msg = (uint32_t)msg->number,
         .total = (uint32_t)msg->size_bytes,
         .offset = (uint32_t)msg->offset_bytes,
         .ring = (uint32_t)msg->ring_at,
-        .length = left < room ? (uint32_t)left : room,
+        .length = (uint32_t)left,
         .granted = msg->flags & MSG_GRANTED,
     };
     msg->offset_bytes += eager->length;

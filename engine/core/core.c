@@ -260,7 +260,7 @@ unsigned core_place(struct core *core, const uint8_t *header, size_t length, siz
     struct conn *conn = flow_find_conn(flow, frame->conn);
     *msg = conn ? conn_place_data(conn, &data) : NULL;
     *offset_bytes = data.offset;
-    return *msg ? count : 0;
+    return *msg && !(*msg)->watched ? count : 0;
 }
 
 void core_waited(struct core *core, uint64_t waited_ns)

@@ -28,7 +28,8 @@ void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
                              .size_bytes = msg->size_bytes,
                              .kind = msg->kind,
                              .stripes = msg->stripes,
-                             .block_bytes = msg->block_bytes};
+                             .block_bytes = msg->block_bytes,
+                             .watched = msg->watched};
     flow_msg_started(conn->flow, now_ns);
     if (conn->state != CONN_OPEN) {
         end(conn, msg, conn->state == CONN_FAILED ? conn->status : UCCL_ECLOSED, 0);
@@ -105,7 +106,7 @@ struct core_msg *conn_place_part(const struct conn *conn, const struct wire_data
     uint64_t from, to;
     core_stripe(data->total, data->stripes, conn->stripe, &from, &to);
     if (data->offset < from || data->offset > to || data->length > to - data->offset ||
-        msg->offset_bytes + data->length > to - from)
+        msg->offset_bytes + data->length > to - from || !msg_takes(msg, data->offset, data->length, data->total))
         return NULL;
     return msg;
 }

@@ -34,7 +34,7 @@ void place_init(struct flow *flow, uint8_t *memory, const struct flow_setup *set
 bool place_grant(struct flow *flow, struct core_msg *msg)
 {
     struct place *place = &flow->place;
-    if (!msg->placeable || place->free_count == 0)
+    if (!msg->placeable || msg->watched || place->free_count == 0)
         return false;
     uint16_t slot = place->free[--place->free_count];
     assert(!place->grants[slot] && !msg->grant_slot);

@@ -32,7 +32,7 @@ struct place {
 size_t place_size(const struct params *params, const struct flow_setup *setup);
 void place_init(struct flow *flow, uint8_t *memory, const struct flow_setup *setup);
 
-/* Gives the receive a slot, for its clear-to-send. False: it cannot be placed to, or no slot is free. */
+/* Gives the receive a slot, for its clear-to-send. False: it cannot be placed to, is watched, or no slot is free. */
 bool place_grant(struct flow *flow, struct core_msg *msg);
 
 /* A receive has ended with its bytes whole: nothing can be under way to it. */

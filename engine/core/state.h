@@ -81,6 +81,13 @@ static inline void msg_remove(struct msg_list *list, struct core_msg *msg)
     msg->next = msg->prev = 0;
 }
 
+/* Whether such a piece of a message may be copied to the buffer: to a watched one in whole units, but at its end. */
+static inline bool msg_takes(const struct core_msg *msg, uint64_t offset, uint32_t length, uint64_t total)
+{
+    return !msg->watched ||
+           (offset % CORE_WATCHED_BYTES == 0 && (length % CORE_WATCHED_BYTES == 0 || offset + length == total));
+}
+
 /* Queues a copy. There is room: a frame makes at most two, twice where it lets a receive in. */
 static inline void core_copy_push(struct core *core, struct core_copy copy)
 {

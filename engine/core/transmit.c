@@ -113,6 +113,13 @@ static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_
 
 /* ---- bulk ------------------------------------------------------------------------------------ */
 
+/* Payload of every datagram of a chunk but the last. */
+static uint32_t stride_of(const struct flow *flow, const struct core_msg *msg)
+{
+    uint32_t room = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
+    return msg->watched ? room - room % CORE_WATCHED_BYTES : room;
+}
+
 static void describe_bulk(const struct chunk *chunk, struct tx_desc *desc)
 {
     struct core_msg *msg = chunk->bulk.msg;
@@ -140,12 +147,10 @@ static uint32_t even_bytes(uint64_t left, uint32_t most, uint32_t unit)
     return even < most ? even : most;
 }
 
-static uint32_t bulk_bytes(const struct flow *flow, uint64_t left)
+static uint32_t bulk_bytes(const struct flow *flow, uint64_t left, uint32_t stride)
 {
-    enum { UNIT_BYTES = 64 };
-    uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
     uint32_t chunk_bytes = (uint32_t)flow->core->params->chunk_size_kb * 1024;
-    uint32_t count_max = CORE_TRAIN_BYTES_MAX / flow->datagram_bytes;
+    uint32_t count_max = CORE_TRAIN_BYTES_MAX / (stride + WIRE_BULK_HEADER_BYTES);
     if (count_max > chunk_bytes / stride)
         count_max = chunk_bytes / stride;
     if (count_max > CORE_TRAIN_MAX)
@@ -153,28 +158,28 @@ static uint32_t bulk_bytes(const struct flow *flow, uint64_t left)
     /* a chunk that overflows the peer's buffer loses its end each time: two must fit */
     count_max = datagrams_within(flow->datagram_bytes, flow->peer_window_bytes / 2, count_max);
     uint32_t most = count_max * stride < chunk_bytes ? count_max * stride : chunk_bytes;
-    return even_bytes(left, most, count_max > 1 ? stride : UNIT_BYTES);
+    return even_bytes(left, most, count_max > 1 ? stride : CORE_WATCHED_BYTES);
 }
 
-/* Cuts the chunk into datagrams of the size that the path takes now. False: they are too many. */
-static bool lay_out(const struct flow *flow, struct chunk *chunk)
+/* Cuts the chunk into datagrams with so much payload. False: they are too many. */
+static bool lay_out(struct chunk *chunk, uint32_t stride)
 {
-    uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES, bytes = chunk->payload_bytes;
+    uint32_t bytes = chunk->payload_bytes;
     uint32_t count = (bytes + stride - 1) / stride;
     if (count > CORE_TRAIN_MAX)
         return false;
     chunk->count = (uint8_t)count;
     chunk->charged_bytes = charge_of(bytes, count);
-    chunk->datagram_bytes = count > 1 ? flow->datagram_bytes : bytes + WIRE_BULK_HEADER_BYTES;
+    chunk->datagram_bytes = (count > 1 ? stride : bytes) + WIRE_BULK_HEADER_BYTES;
     chunk->last_bytes = bytes - (count - 1) * stride + WIRE_BULK_HEADER_BYTES;
     return true;
 }
 
 /* What every chunk of this size is that is cut from the message. */
-static struct chunk plan_bulk(const struct flow *flow, struct core_msg *msg, uint32_t bytes)
+static struct chunk plan_bulk(struct core_msg *msg, uint32_t bytes, uint32_t stride)
 {
     struct chunk plan = {.kind = CHUNK_BULK, .bulk.msg = msg, .payload_bytes = bytes};
-    bool fits = lay_out(flow, &plan);
+    bool fits = lay_out(&plan, stride);
     assert(fits);
     (void)fits;
     return plan;
@@ -217,7 +222,7 @@ static uint64_t writes_in_a_row(const struct flow *flow, const struct core_msg *
 static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *msg, const struct send_slot *grant,
                         struct tx_desc *desc, uint64_t now_ns)
 {
-    uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
+    uint32_t stride = stride_of(flow, msg);
     uint32_t most = (uint32_t)flow->core->params->chunk_size_kb * 1024;
     if (most > CORE_TRAIN_MAX * stride)
         most = CORE_TRAIN_MAX * stride;
@@ -232,7 +237,7 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
         return false; /* until the NIC has finished something */
 
     uint64_t row = writes_in_a_row(flow, msg, bytes);
-    struct chunk plan = plan_bulk(flow, msg, bytes);
+    struct chunk plan = plan_bulk(msg, bytes, stride);
     plan.charged_bytes = charge_of(0, 1); /* it takes a receive request of the peer, and no buffer */
     plan.placed = plan.written = true;
     plan.path = (uint16_t)lane;
@@ -268,14 +273,14 @@ static bool send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc
     const struct send_slot *grant = lanes_usable(&flow->lanes) ? conn_grant(conn, msg) : NULL;
     if (grant)
         return send_placed(flow, conn, msg, grant, desc, now_ns);
-    uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
-    uint32_t bytes = bulk_bytes(flow, conn_bulk_left(msg));
+    uint32_t stride = stride_of(flow, msg);
+    uint32_t bytes = bulk_bytes(flow, conn_bulk_left(msg), stride);
     uint32_t count = (bytes + stride - 1) / stride;
     if (!has_record(flow, false) || !window_takes(flow, bytes, charge_of(bytes, count), 0))
         return false;
 
     uint64_t seq;
-    struct chunk plan = plan_bulk(flow, msg, bytes);
+    struct chunk plan = plan_bulk(msg, bytes, stride);
     struct chunk *chunk = cut_chunk(flow, msg, &plan, &seq);
     launch(flow, chunk, seq, wire_full_mask(count), -1, desc, now_ns);
     describe_bulk(chunk, desc);
@@ -635,7 +640,7 @@ static struct chunk *first_repair(struct flow *flow)
     for (struct chunk *chunk = sent_first_lost(sent), *next; chunk; chunk = next) {
         next = sent_next_lost(chunk);
         if (chunk->written) /* its datagrams were never sent: the size may have changed since */
-            lay_out(flow, chunk);
+            lay_out(chunk, flow->datagram_bytes - WIRE_BULK_HEADER_BYTES); /* no receive that is watched is written to */
         if (!chunk->placed)
             return chunk;
         if (!lane_takes(&flow->lanes, chunk->path, (uint32_t)__builtin_popcountll(repair_mask(chunk))))

@@ -28,6 +28,8 @@ enum {
 /* Flags of frames. */
 enum {
     EAGER_GRANTED = 1,
+    CTS_ENTRY = 1,
+    CTS_WATCHED = 2,
     END_OF_SEND = 1,
     FIN_SENDS = 1,
     FIN_RECEIVES = 2,
@@ -187,11 +189,14 @@ static void get_ack(const uint8_t *at, struct wire_ack *ack)
 /* A clear-to-send, whose entry, if it has one, is behind it. */
 static unsigned get_cts(const uint8_t *at, size_t left, struct wire_cts *cts)
 {
-    if (left < WIRE_CTS_BYTES || at[1] > 1 || get16(at + 2) > CORE_STRIPES_MAX)
+    if (left < WIRE_CTS_BYTES || at[1] & ~(CTS_ENTRY | CTS_WATCHED) || get16(at + 2) > CORE_STRIPES_MAX)
         return 0;
-    *cts = (struct wire_cts){
-        .conn = get32(at + 4), .msg = get32(at + 8), .length = get64(at + 12), .stripes = at[2]};
-    if (at[1] == 0)
+    *cts = (struct wire_cts){.conn = get32(at + 4),
+                             .msg = get32(at + 8),
+                             .length = get64(at + 12),
+                             .stripes = at[2],
+                             .watched = at[1] & CTS_WATCHED};
+    if (!(at[1] & CTS_ENTRY))
         return WIRE_CTS_BYTES;
     at += WIRE_CTS_BYTES;
     if (left < WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES || get32(at + 12) >= WIRE_SLOTS_MAX)
@@ -393,7 +398,7 @@ unsigned wire_put_eager(uint8_t *at, const struct wire_eager *eager)
 
 unsigned wire_put_cts(uint8_t *at, const struct wire_cts *cts)
 {
-    put_start(at, FRAME_CTS, cts->placeable, cts->stripes);
+    put_start(at, FRAME_CTS, (cts->placeable ? CTS_ENTRY : 0) | (cts->watched ? CTS_WATCHED : 0), cts->stripes);
     put32(at + 4, cts->conn);
     put32(at + 8, cts->msg);
     put64(at + 12, cts->length);

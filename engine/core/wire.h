@@ -99,6 +99,7 @@ struct wire_cts {
     uint32_t conn, msg;
     uint64_t length;
     uint8_t stripes;      /* flows over which the message may be spread; 0: this one alone */
+    bool watched;         /* the buffer is read while the receive is pending: fragments end at CORE_WATCHED_BYTES */
     bool placeable;       /* the entry is there: the sender's NIC may write to the buffer */
     uint64_t address;
     uint32_t key;

@@ -94,6 +94,7 @@ static void copies(void)
             require(request >= requests && request < requests + REQUESTS && request->live);
             require(copy.offset_bytes <= copy.msg->size_bytes &&
                     copy.length <= copy.msg->size_bytes - copy.offset_bytes);
+            require(!copy.msg->watched || copy.offset_bytes % 64 == 0); /* the rings wrap at multiples of 64 */
             memcpy(buffer, copy.from, copy.length);
         } else {
             memcpy(copy.to, copy.from, copy.length);
@@ -227,6 +228,7 @@ static void post(unsigned which, unsigned kind, uint64_t size)
     request->msg.stripes = kind == CORE_RECV && role == 1 ? STRIPES : 0;
     request->msg.block_bytes = kind == CORE_SEND && role != 0 && size ? 4096 : 0; /* staged */
     request->msg.placeable = which < FLOW_CONNS && role != 2;
+    request->msg.watched = kind == CORE_RECV && size & 1;
     request->msg.grant_key = 9;
     request->msg.grant_address = 4096;
     request->wanted = false;

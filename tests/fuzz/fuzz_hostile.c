@@ -297,12 +297,14 @@ static void post(unsigned conn, unsigned side, unsigned kind, uint64_t size)
     request->msg.stripes = part ? 2 : 0;
     request->msg.block_bytes = conn == CONN_STAGED && kind == CORE_SEND && size ? 4096 : 0;
     request->msg.placeable = places && link_of[conn] != HONEST_LINK;
+    request->msg.watched = kind == CORE_RECV && size & 1;
     request->msg.grant_key = 1;
     request->msg.grant_address = 4096;
     core_submit(cores[who], conns[conn][side], &request->msg, now_ns);
     copies(who);
     if (part) {
         part->msg.number = request->msg.number;
+        part->msg.watched = request->msg.watched;
         part->msg.stripes = 2;
         part->parent = request;
         request->part = part;

@@ -24,6 +24,7 @@ struct message {
     bool cancel[2];          /* by kind: will be cancelled a while after it was posted */
     bool cancel_asked[2];
     bool posted[2];
+    bool watched;            /* its receive is */
     int32_t status[2];       /* NOT_ENDED, or how it ended */
     struct request *request[2];
 };
@@ -34,6 +35,7 @@ struct request {
     struct message *message;
     uint64_t number, bytes;  /* bytes: of the buffer */
     uint64_t posted_ns;
+    uint64_t copied_to;      /* where the copy before ended */
     uint8_t *memory;         /* guard, buffer, guard */
 };
 
@@ -161,6 +163,7 @@ static void plan_message(struct world *world, struct message *message)
                                               : rng_below(rng, (uint32_t)message->size);
     for (unsigned kind = 0; kind < 2; kind++)
         message->cancel[kind] = rng_below(rng, 2000) < options->cancel_permille;
+    message->watched = rng_below(rng, 4) == 0;
 }
 
 static void queue_post(struct world *world, struct side *side, unsigned kind, uint64_t at_ns)
@@ -291,6 +294,8 @@ static void post_one(struct world *world, struct side *side, unsigned kind)
         request->msg.placeable = request->msg.grant_key != 0;
     }
     request->msg.block_bytes = 0;
+    request->msg.watched = kind == CORE_RECV && message->watched;
+    request->copied_to = 0;
     message->posted[kind] = true;
     message->request[kind] = request;
     side->live[kind]++;
@@ -420,6 +425,19 @@ void app_close_rest(struct world *world)
 
 /* ---- what the core asks for ------------------------------------------------------------------ */
 
+/* What is written to a watched receive: whole units, but at its end; two copies share one where the eager ring wraps. */
+static void check_watched(const struct world *world, struct request *request, const struct core_copy *copy)
+{
+    uint64_t from = copy->offset_bytes, to = from + copy->length;
+    bool begins = from % CORE_WATCHED_BYTES == 0 || (from % 8 == 0 && from == request->copied_to);
+    bool ends = to % CORE_WATCHED_BYTES == 0 || to == request->message->size ||
+                (to % 8 == 0 && from == 0); /* a message from the ring begins with its first byte */
+    if (request->message->watched && !(begins && ends))
+        world_fail(world, "a copy of bytes %llu to %llu of a watched receive", (unsigned long long)from,
+                   (unsigned long long)to);
+    request->copied_to = to;
+}
+
 void app_copy(struct world *world, struct end *end)
 {
     struct core_copy copy;
@@ -433,6 +451,7 @@ void app_copy(struct world *world, struct end *end)
             copy.length > request->bytes - copy.offset_bytes)
             world_fail(world, "a copy of %zu bytes to offset %llu of a buffer of %llu", copy.length,
                        (unsigned long long)copy.offset_bytes, (unsigned long long)request->bytes);
+        check_watched(world, request, &copy);
         memcpy(request->memory + GUARD_BYTES + copy.offset_bytes, copy.from, copy.length);
     }
 }

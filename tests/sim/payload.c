@@ -6,7 +6,7 @@
 #include "request.h"
 #include "seam.h"
 
-enum { GAP_BYTES = 4096 };
+enum { GAP_BYTES = 4096, UNIT = CORE_WATCHED_BYTES };
 
 /* No process has memory there: between the heap and the libraries of every 64-bit system. */
 static const uint64_t FIRST_ADDRESS = UINT64_C(0x180000000000), END_ADDRESS = UINT64_C(0x280000000000);
@@ -17,6 +17,7 @@ static struct {
     uint64_t next_address;
     bool copying;            /* a device is */
     const struct process *nic_of; /* a NIC does, for this one */
+    bool watched_copy;       /* the routine for watched receives does */
 } payload;
 
 uint64_t payload_bytes;
@@ -76,6 +77,13 @@ struct buffer *payload_buffer(uint64_t size, uint64_t key, bool receives)
     if (payload.next_address > END_ADDRESS)
         machine_fail("no addresses are left for payload");
     return payload.buffers[payload.count++] = buffer;
+}
+
+void payload_watch(struct buffer *buffer, uint64_t message)
+{
+    buffer->watched = true;
+    buffer->message = message;
+    buffer->address = (buffer->address + UNIT - 1) / UNIT * UNIT; /* the gap behind it is large enough */
 }
 
 static void retire(struct buffer *buffer)
@@ -285,12 +293,43 @@ void payload_foreseen(void *to, const void *from, size_t length)
         return;
     }
     const struct buffer *buffer = find((uintptr_t)to, length, "a foreseen write");
+    if (buffer->watched)
+        machine_fail("a watched receive was written by foresight");
     uint64_t begin = (uintptr_t)to - buffer->address;
     for (unsigned i = 0; i < buffer->extent_count; i++) {
         if (buffer->extents[i].from < begin + length && begin < buffer->extents[i].to)
             machine_fail("bytes %llu to %llu of a receive, of which some have arrived, were written by foresight",
                          (unsigned long long)begin, (unsigned long long)(begin + length));
     }
+}
+
+/*
+ * A copy into a watched receive: by the routine for that, of whole words, and within each unit behind all that comes
+ * before, which has arrived then.
+ */
+static void check_watched(const struct buffer *buffer, uint64_t from, uint64_t to)
+{
+    uint64_t before = from / UNIT * UNIT;
+    if (!payload.watched_copy)
+        machine_fail("bytes %llu to %llu of a watched receive were written in any order", (unsigned long long)from,
+                     (unsigned long long)to);
+    if (from % 8 || (to % 8 && to != buffer->message))
+        machine_fail("bytes %llu to %llu of a watched receive are no whole words", (unsigned long long)from,
+                     (unsigned long long)to);
+    for (unsigned i = 0; before < from && i < buffer->extent_count; i++) {
+        if (buffer->extents[i].from <= before && buffer->extents[i].to >= from)
+            before = from;
+    }
+    if (before < from)
+        machine_fail("byte %llu of a watched receive was written before byte %llu", (unsigned long long)from,
+                     (unsigned long long)before);
+}
+
+void sim_watched_copy(void *to, const void *from, size_t length)
+{
+    payload.watched_copy = true;
+    sim_memcpy(to, from, length);
+    payload.watched_copy = false;
 }
 
 /* Of payload in its place it is that of the right bytes; what hostile nodes have written is not kept, so that none is right. */
@@ -325,6 +364,8 @@ void *sim_memcpy(void *to, const void *from, size_t length)
         if (!buffer->receives)
             machine_fail("a write into the buffer of a send");
         payload_bytes += length;
+        if (buffer->watched)
+            check_watched(buffer, offset, offset + length);
         if (buffer->dubious)
             return to;
         uint64_t right = compare(from, buffer->key, offset, length);

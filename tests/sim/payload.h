@@ -3,7 +3,7 @@
  * Payload without memory. A buffer is a range of addresses where nothing is mapped; what engines read
  * from it is generated from (session, sender, message, offset), and what they write is compared with that
  * and noted, so that messages of any size cost nothing to hold, and every single write is judged: into a
- * posted receive that has not ended, within its bounds, the right bytes, each byte once.
+ * posted receive that has not ended, within its bounds, the right bytes, each byte once. Of a watched receive also how.
  */
 #ifndef SIM_PAYLOAD_H
 #define SIM_PAYLOAD_H
@@ -21,6 +21,8 @@ struct buffer {
     uint64_t key;                 /* of its content */
     bool receives;
     bool device;                  /* the CPU must not touch it */
+    bool watched;                 /* it is read while the receive is pending; and then */
+    uint64_t message;             /* how long what it receives is */
     bool dubious;                 /* a hostile node says what is written: anything, but into this buffer */
     bool ended;                   /* its request has */
     bool over;                    /* and has been collected */
@@ -36,6 +38,8 @@ void payload_begin(void);
 void payload_end(void);
 uint64_t payload_key(unsigned session, unsigned sender, uint64_t number);
 struct buffer *payload_buffer(uint64_t size, uint64_t key, bool receives);
+/* It is watched, before it is posted; `message`: bytes that will arrive. */
+void payload_watch(struct buffer *buffer, uint64_t message);
 static inline void *payload_address(const struct buffer *buffer)
 {
     return (void *)(uintptr_t)buffer->address;

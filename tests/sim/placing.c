@@ -446,6 +446,8 @@ static void place(struct world *world, const struct work *work)
     if (!region->msg)
         world_fail(world, "stale placement: %u bytes into a buffer that the application has got back",
                    work->length);
+    if (region->msg->watched)
+        world_fail(world, "the NIC writes to a watched receive");
     world_note(world, "placed", end_of(work->queue_pair), work->immediate, work->length);
     uint64_t at = work->address - (uint64_t)(uintptr_t)region->memory;
     if (region->kind != CORE_RECV || at > region->bytes || work->length > region->bytes - at)

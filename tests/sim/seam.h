@@ -57,6 +57,7 @@ ssize_t sim_getrandom(void *out, size_t bytes, unsigned flags);
 
 /* ---- payload.c: memory of applications, which is not there ---- */
 void *sim_memcpy(void *to, const void *from, size_t length);
+void sim_watched_copy(void *to, const void *from, size_t length);
 
 /* ---- payload.c: of what stands in application buffers, too ---- */
 uint32_t (*sim_crc32c_best(void))(uint32_t start, const void *data, size_t length);
@@ -101,6 +102,7 @@ int sim_close(int fd);
 #define munmap sim_munmap
 #define getrandom sim_getrandom
 #define memcpy sim_memcpy
+#define watched_copy sim_watched_copy
 #define crc32c_best sim_crc32c_best
 #define socket sim_socket
 #define setsockopt sim_setsockopt

@@ -23,6 +23,7 @@ enum {
 /* One message, as both ends know it. */
 struct plan {
     uint64_t size, capacity;
+    bool watched;
     bool cancel[KINDS];
     uint32_t cancel_after_ns[KINDS];
 };
@@ -74,6 +75,7 @@ static struct plan plan_of(const struct session *session, unsigned sender, unsig
         uint32_t scale = 1u << (10 + rng_below(&rng, 13));
         plan.cancel_after_ns[kind] = rng_below(&rng, scale);
     }
+    plan.watched = rng_below(&rng, 4) == 0 && plan.capacity;
     return plan;
 }
 
@@ -175,9 +177,13 @@ static bool post(struct stream *stream)
     side->calls++;
     buffer->device = cluster_chance(cluster.options.device_permille);
     buffer->dubious = cluster_hostile(session);
+    bool watched = !sends && plan.watched && !buffer->device;
+    if (watched)
+        payload_watch(buffer, plan.size);
     uccl_mr *mr = register_buffer(side, buffer);
     int error = sends ? uccl_send_async(side->conn, payload_address(buffer), buffer->size, mr, &request)
-                      : uccl_recv_async(side->conn, payload_address(buffer), buffer->size, mr, &request);
+                      : uccl_recv_with_async(side->conn, payload_address(buffer), buffer->size, mr,
+                                             watched ? UCCL_RECV_WATCHED : 0, &request);
     side->calls--;
     if (error) {
         deregister(mr);
