@@ -144,10 +144,16 @@ static struct direct *make(struct uccl_engine *engine, const struct uccl_mr *mr,
     return direct;
 }
 
+/* Whether a registration may share it: where none worked, that of a dma-buf may. */
+static bool serves(const struct direct *direct, const struct uccl_mr *mr, const struct direct_dmabuf *dmabuf)
+{
+    return direct->address == (uintptr_t)mr->address && direct->length == mr->length && (direct->nic.handle || !dmabuf);
+}
+
 int direct_get(struct uccl_engine *engine, struct uccl_mr *mr, const struct direct_dmabuf *dmabuf)
 {
     struct direct *direct = mr->region->direct;
-    while (direct && (direct->address != (uintptr_t)mr->address || direct->length != mr->length))
+    while (direct && !serves(direct, mr, dmabuf))
         direct = direct->next;
     if (!direct) {
         direct = make(engine, mr, dmabuf);

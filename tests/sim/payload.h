@@ -23,6 +23,7 @@ struct buffer {
     bool device;                  /* the CPU must not touch it */
     bool watched;                 /* it is read while the receive is pending; and then */
     uint64_t message;             /* how long what it receives is */
+    uint64_t copied_to;           /* where the copy before ended */
     bool dubious;                 /* a hostile node says what is written: anything, but into this buffer */
     bool ended;                   /* its request has */
     bool over;                    /* and has been collected */

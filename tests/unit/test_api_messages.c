@@ -7,6 +7,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
 
 /* ---- sizes, order ---------------------------------------------------------------------------- */
 
@@ -64,6 +65,78 @@ BOTH(api_messages, of_every_size)
 }
 
 /* Sends before receives, all at once; the receive larger than its send by a little or a lot. */
+/* Watched ones count with the others, before their sends and after them. */
+BOTH(api_messages, watched_of_every_size)
+{
+    struct pair pair;
+    pair_open(&pair, lend);
+    for (unsigned i = 0; i < 2 * SIZES; i++) {
+        size_t length = sizes[i / 2], room = (length + 127) / 128 * 128 + 128;
+        uint8_t *sent = malloc(length + 1), *received = aligned_alloc(128, room);
+        uccl_request *send = NULL, *recv = NULL;
+        fill(sent, length, i);
+        memset(received, 0x5a, room);
+        if (i % 2)
+            send = post_send(pair.conn[0], sent, length);
+        IS(uccl_recv_with_async(pair.conn[1], received, room - 1, NULL, i % 3 ? UCCL_RECV_WATCHED : 0, &recv), 0);
+        if (!send)
+            send = post_send(pair.conn[0], sent, length);
+        cr_assert_eq(end_of(recv, 0), length);
+        cr_assert_eq(end_of(send, 0), length);
+        check(received, length, i);
+        for (size_t at = length; at < room; at++)
+            cr_assert_eq(received[at], 0x5a);
+        free(sent);
+        free(received);
+    }
+    pair_close(&pair);
+}
+
+static char last_log[256];
+
+static void keep_log(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)user;
+    if (level == UCCL_LOG_ERROR)
+        snprintf(last_log, sizeof last_log, "%s", text);
+}
+
+BOTH(api_messages, watched_is_refused)
+{
+    static _Alignas(128) uint8_t buffer[512];
+    struct pair pair;
+    uccl_request *request = NULL;
+    char expected[256];
+    uccl_mr *mr;
+    pair_open(&pair, lend);
+    uccl_conn *conn = pair.conn[1];
+    uccl_set_log(keep_log, NULL);
+    for (unsigned off = 1; off < 128; off++) {
+        IS(uccl_recv_with_async(conn, buffer + off, 128, NULL, UCCL_RECV_WATCHED, &request), UCCL_EINVAL);
+        snprintf(expected, sizeof expected, "the buffer of a watched receive, at %p, is not aligned to 128 bytes",
+                 (void *)(buffer + off));
+        cr_assert_str_eq(last_log, expected);
+    }
+    uccl_set_log(NULL, NULL);
+    IS(uccl_recv_with_async(conn, buffer, 128, NULL, 2, &request), UCCL_EINVAL);
+    IS(uccl_recv_with_async(conn, buffer, 128, NULL, UCCL_RECV_WATCHED | 1u << 31, &request), UCCL_EINVAL);
+    IS(uccl_recv_with_async(conn, NULL, 128, NULL, UCCL_RECV_WATCHED, &request), UCCL_EINVAL);
+    IS(uccl_recv_with_async(conn, buffer, 128, NULL, UCCL_RECV_WATCHED, NULL), UCCL_EINVAL);
+    IS(uccl_recv_with_async(NULL, buffer, 128, NULL, UCCL_RECV_WATCHED, &request), UCCL_EINVAL);
+    IS(uccl_reg_mr(pair.engine[1], buffer, 256, UCCL_MEM_AUTO, &mr), 0);
+    IS(uccl_recv_with_async(conn, buffer + 128, 129, mr, UCCL_RECV_WATCHED, &request), UCCL_EINVAL);
+    cr_assert_null(request);
+    /* aligned, within its registration, or of no bytes */
+    IS(uccl_recv_with_async(conn, buffer + 128, 128, mr, UCCL_RECV_WATCHED, &request), 0);
+    IS(uccl_cancel(request), 0);
+    cr_assert_eq(end_of(request, UCCL_ECANCELED), 0);
+    IS(uccl_recv_with_async(conn, buffer + 1, 0, NULL, UCCL_RECV_WATCHED, &request), 0);
+    IS(uccl_cancel(request), 0);
+    cr_assert_eq(end_of(request, UCCL_ECANCELED), 0);
+    IS(uccl_dereg_mr(mr), 0);
+    pair_close(&pair);
+}
+
 BOTH(api_messages, unexpected_and_larger_receives)
 {
     struct pair pair;

@@ -7,6 +7,8 @@
 
 #include "fake_rdma.h"
 
+#include <fcntl.h>
+
 enum { LENGTH = 1000000 };
 
 static void set_up(void)
@@ -401,6 +403,139 @@ Test(gdr, memory_at_the_same_address)
     }
     cr_assert_eq(counter(1, "gpu_uploads"), 0);
     cr_assert_eq(rdma.mrs_made, 16);
+    close_gdr();
+}
+
+/* ---- a DMA-BUF of the application's ---------------------------------------------------------- */
+
+/* Of memory from fake_alloc(); the caller's. */
+static int dmabuf_of(const uint8_t *memory)
+{
+    int fd = dup(fake_find((uintptr_t)memory)->fd);
+    cr_assert_geq(fd, 0);
+    return fd;
+}
+
+/* What the fake device does not export itself, it can only have from there. */
+Test(gdr, given_dmabuf)
+{
+    enum { AT = 5000, BYTES = 300001 };
+    fake.exports = false;
+    open_gdr("auto", "sys", "RCMODE", "1");
+    warm_up();
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    struct side part[2];
+    cr_assert_eq(strncmp(reached(&from), "staged", 6), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        uint8_t *memory = (i ? to : from).memory;
+        int fd = dmabuf_of(memory);
+        part[i] = (struct side){.device = true, .memory = memory + AT};
+        uintptr_t begin;
+        size_t length;
+        IS(uccl_reg_mr_dmabuf(pair.engine[i], part[i].memory, BYTES, UCCL_MEM_AUTO, fd, AT, &part[i].mr), 0);
+        cr_assert_geq(fcntl(fd, F_GETFD), 0, "the descriptor is the caller's");
+        close(fd);
+        cr_assert_str_eq(reached(&part[i]), "direct, as a dma-buf");
+        cr_assert_eq(ranges(IBV_ACCESS_REMOTE_WRITE, &begin, &length), i + 1);
+        cr_assert(i || (begin == (uintptr_t)part[i].memory && length == BYTES));
+    }
+    for (unsigned i = 0; i < 5; i++)
+        move(&part[0], &part[1], BYTES - i, i);
+    cr_assert_eq(counter(1, "gpu_uploads"), 0);
+    for (unsigned i = 0; i < 2; i++)
+        IS(uccl_dereg_mr(part[i].mr), 0);
+    cr_assert_eq(rdma.mrs_alive, 0);
+    side_free(&from);
+    side_free(&to);
+    close_gdr();
+}
+
+/* A range that is staged, and of which a dma-buf comes later; one that fails leaves it staged. */
+Test(gdr, given_dmabuf_of_what_is_registered)
+{
+    fake.exports = false;
+    open_gdr("auto", "sys", "RCMODE", "1");
+    uint8_t *memory = fake_alloc(LENGTH, 3);
+    struct side staged = {.memory = memory}, direct = staged, third = staged, failed = staged;
+    int fd = dmabuf_of(memory);
+    IS(uccl_reg_mr_dmabuf(pair.engine[0], memory, LENGTH, UCCL_MEM_AUTO, -1, 0, &staged.mr), UCCL_EINVAL);
+    IS(uccl_reg_mr(pair.engine[0], memory, LENGTH, UCCL_MEM_AUTO, &staged.mr), 0);
+    rdma.dmabuf_errno = EINVAL;
+    IS(uccl_reg_mr_dmabuf(pair.engine[0], memory, LENGTH, UCCL_MEM_AUTO, fd, 0, &failed.mr), 0);
+    rdma.dmabuf_errno = 0;
+    cr_assert_str_eq(reached(&failed), "staged: the device takes no dma-buf: Invalid argument; no driver resolves the "
+                                       "address (peer memory module): Bad address");
+    IS(uccl_reg_mr_dmabuf(pair.engine[0], memory, LENGTH, UCCL_MEM_AUTO, fd, 0, &direct.mr), 0);
+    cr_assert_str_eq(reached(&direct), "direct, as a dma-buf");
+    cr_assert_eq(strncmp(reached(&staged), "staged", 6), 0);
+    IS(uccl_reg_mr(pair.engine[0], memory, LENGTH, UCCL_MEM_AUTO, &third.mr), 0);
+    cr_assert_str_eq(reached(&third), "direct, as a dma-buf", "it is shared");
+    cr_assert_eq(rdma.mrs_alive, 2);
+    IS(uccl_dereg_mr(staged.mr), 0);
+    IS(uccl_dereg_mr(direct.mr), 0);
+    IS(uccl_dereg_mr(failed.mr), 0);
+    cr_assert_eq(rdma.mrs_alive, 2);
+    IS(uccl_dereg_mr(third.mr), 0);
+    cr_assert_eq(rdma.mrs_alive, 0);
+    close(fd);
+    close_gdr();
+    fake_free(memory);
+}
+
+static void expect_given(const char *gdr, const char *name, const char *value, const char *how)
+{
+    open_gdr(gdr, "sys", name, value);
+    struct side side = {.memory = fake_alloc(LENGTH, 3)};
+    int fd = dmabuf_of(side.memory);
+    IS(uccl_reg_mr_dmabuf(pair.engine[0], side.memory, LENGTH, UCCL_MEM_AUTO, fd, 0, &side.mr), 0);
+    cr_assert_str_eq(reached(&side), how);
+    IS(uccl_dereg_mr(side.mr), 0);
+    close(fd);
+    close_gdr();
+    fake_free(side.memory);
+}
+
+Test(gdr, given_dmabuf_but_by_address)
+{
+    rdma.peer_memory = true;
+    expect_given("peermem", "RCMODE", "1", "direct, as peer memory");
+}
+
+Test(gdr, given_dmabuf_but_nothing_is_placed)
+{
+    expect_given("auto", "UDMODE", "1", "staged: the NIC places no payload");
+}
+
+/* ---- watched receives ------------------------------------------------------------------------ */
+
+/* Host memory that the NIC could write to: it does not. Memory of a device: refused, however it is reached. */
+Test(gdr, watched_receives)
+{
+    static _Alignas(128) uint8_t from[100000], to[100000];
+    open_gdr("auto", "sys", "RCMODE", "1");
+    warm_up();
+    struct side device = side_make(pair.engine[1], true, LENGTH);
+    uccl_request *send, *recv = NULL;
+    uccl_mr *mr[2];
+    cr_assert_str_eq(reached(&device), "direct, as a dma-buf");
+    IS(uccl_recv_with_async(pair.conn[1], device.memory, 4096, device.mr, UCCL_RECV_WATCHED, &recv), UCCL_ENOTSUP);
+    cr_assert_null(recv);
+    IS(uccl_reg_mr(pair.engine[0], from, sizeof from, UCCL_MEM_AUTO, &mr[0]), 0);
+    IS(uccl_reg_mr(pair.engine[1], to, sizeof to, UCCL_MEM_AUTO, &mr[1]), 0);
+    uint64_t placed = counter(1, "rx_placed");
+    for (unsigned i = 0; i < 4; i++) {
+        bool watched = i < 3;
+        fill(from, sizeof from, i);
+        IS(uccl_recv_with_async(pair.conn[1], to, sizeof to, mr[1], watched ? UCCL_RECV_WATCHED : 0, &recv), 0);
+        IS(uccl_send_async(pair.conn[0], from, sizeof from, mr[0], &send), 0);
+        cr_assert_eq(end_of(recv, 0), sizeof to);
+        cr_assert_eq(end_of(send, 0), sizeof to);
+        check(to, sizeof to, i);
+        cr_assert_eq(counter(1, "rx_placed") == placed, watched);
+    }
+    side_free(&device);
+    for (int i = 0; i < 2; i++)
+        IS(uccl_dereg_mr(mr[i]), 0);
     close_gdr();
 }
 
