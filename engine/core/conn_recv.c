@@ -214,8 +214,9 @@ static bool data_fits(const struct recv_slot *slot, const struct wire_data *data
         return false;
     struct recv_slot known = {.total_bytes = data->total, .stripes = data->stripes};
     uint64_t own_bytes = home_bytes(&known);
-    return msg_takes(slot->msg, data->offset, data->length, data->total) && data->offset <= own_bytes && data->length <= own_bytes - data->offset &&
-           slot->arrived_bytes + data->length <= own_bytes;
+    return data->offset <= own_bytes && data->length <= own_bytes - data->offset &&
+           slot->arrived_bytes + data->length <= own_bytes &&
+           msg_takes(slot->msg, data->offset, data->length, data->total);
 }
 
 struct core_msg *conn_place_data(const struct conn *conn, const struct wire_data *data)

@@ -176,8 +176,8 @@ size_t core_part_conn_size(const struct params *params, const struct flow_setup 
 
 /*
  * A part of a message on such a connection. The caller sets kind, size_bytes (send: of the whole
- * message; receive: of the buffer), number, stripes, block_bytes and watched as they are in the whole one. It ends when its
- * bytes have been acked or have arrived, by core_end_part(), or with the connection.
+ * message; receive: of the buffer), number, stripes, block_bytes and watched as they are in the whole one. It
+ * ends when its bytes have been acked or have arrived, by core_end_part(), or with the connection.
  */
 void core_submit_part(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 /* Ends a part early; a receive then has UCCL_OK and 0 bytes. */
@@ -192,8 +192,8 @@ void core_unsplit(struct core *core, struct core_msg *msg);
 /*
  * Queues a message whose kind, size_bytes, stripes (receive: flows that may share it; else 0),
  * block_bytes (send of one byte or more: it is staged; else 0) and, where the NIC places payload, placeable,
- * grant_address and grant_key are set, and watched of a receive; the rest is the core's. Always accepted: what does not fit the windows
- * queues. On a connection that has ended the message ends with its error.
+ * grant_address and grant_key are set, and watched of a receive; the rest is the core's. Always accepted: what does
+ * not fit the windows queues. On a connection that has ended the message ends with its error.
  */
 void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 

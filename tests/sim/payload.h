@@ -21,8 +21,8 @@ struct buffer {
     uint64_t key;                 /* of its content */
     bool receives;
     bool device;                  /* the CPU must not touch it */
-    bool watched;                 /* it is read while the receive is pending; and then */
-    uint64_t message;             /* how long what it receives is */
+    bool watched;                 /* it is read while the receive is pending; then also: */
+    uint64_t message;             /* bytes that will arrive */
     uint64_t copied_to;           /* where the copy before ended */
     bool dubious;                 /* a hostile node says what is written: anything, but into this buffer */
     bool ended;                   /* its request has */
