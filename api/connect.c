@@ -46,6 +46,7 @@ struct connecting {
     uint64_t asked_ns;            /* when the server was first asked who it is */
     bool waits;                   /* for another that meets the same engine; since when: */
     uint64_t waits_since_ns;
+    uint64_t handshake_ns;        /* what is left for the handshake once the server has said HELLO; 0: no more than before */
     bool begun_anew;              /* it has, once: another has met that engine meanwhile, or it is `afresh` */
     bool afresh;                  /* the server has lost the peer that we claimed: no more claims */
     uint32_t slot;                /* of the table below, where it is in there: */
@@ -261,6 +262,10 @@ static int connecting_race(struct connecting *c)
     int error = race_step(&c->race, clock_now_ns(), &c->boot);
     if (!error)
         c->address = c->race.target.addresses[c->race.winner];
+    if (!error && c->handshake_ns) { /* the wait for somebody who accepts is over */
+        c->race.deadline_ns = clock_now_ns() + c->handshake_ns;
+        bootstrap_set_deadline(c->boot, c->race.deadline_ns);
+    }
     return error;
 }
 
@@ -337,6 +342,10 @@ static int connecting_new(struct uccl_engine *engine, const struct uccl_handle *
         return UCCL_ENOMEM;
     free_abandoned(engine);
     uint64_t limit_ms = timeout_ms > 0 ? (uint64_t)timeout_ms : engine->params.connect_ms;
+    if (timeout_ms == 0 && engine->params.accept_wait_ms) {
+        c->handshake_ns = limit_ms * 1000000;
+        limit_ms = engine->params.accept_wait_ms;
+    }
     c->engine = engine;
     memcpy(c->named, handle->listener, sizeof c->named);
     c->asked_ns = clock_now_ns();

@@ -168,3 +168,13 @@ UCCL_API int uccl_conn_peer(const uccl_conn *conn, char *out, size_t size)
     address_text(&conn->address, out, size);
     return UCCL_OK;
 }
+
+UCCL_API int uccl_conn_peer_id(const uccl_conn *conn, uint8_t out[16])
+{
+    if (!conn || !out)
+        return UCCL_EINVAL;
+    if (inherited(conn->engine))
+        return UCCL_EFORKED;
+    memcpy(out, conn->peer->engine_id, sizeof conn->peer->engine_id);
+    return UCCL_OK;
+}

@@ -567,7 +567,8 @@ enum boot_state bootstrap_step(struct bootstrap *boot, uint64_t now_ns)
 
     /* Checked last: what arrived in time counts, also when we come late to look. */
     if (boot->state != BOOT_DONE && boot->state != BOOT_FAILED && now_ns >= boot->deadline_ns)
-        fail(boot, UCCL_ETIMEDOUT, "time is up: %s (limit: UCCL_CONNECT_MS)", awaited(boot)->text);
+        fail(boot, UCCL_ETIMEDOUT, "time is up: %s (limit: UCCL_CONNECT_MS%s)", awaited(boot)->text,
+             boot->server || boot->hello_seen ? "" : ", or UCCL_ACCEPT_WAIT_MS where that is set");
     return boot->state;
 }
 
@@ -833,4 +834,9 @@ short bootstrap_events(const struct bootstrap *boot)
 uint64_t bootstrap_deadline(const struct bootstrap *boot)
 {
     return boot->deadline_ns;
+}
+
+void bootstrap_set_deadline(struct bootstrap *boot, uint64_t deadline_ns)
+{
+    boot->deadline_ns = deadline_ns;
 }

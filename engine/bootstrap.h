@@ -113,6 +113,7 @@ void bootstrap_host(const struct bootstrap *boot, struct nic_host *out);
 int bootstrap_fd(const struct bootstrap *boot);
 short bootstrap_events(const struct bootstrap *boot);         /* POLLIN, POLLOUT */
 uint64_t bootstrap_deadline(const struct bootstrap *boot);
+void bootstrap_set_deadline(struct bootstrap *boot, uint64_t deadline_ns);
 void bootstrap_free(struct bootstrap *boot);                  /* closes the socket */
 
 #endif

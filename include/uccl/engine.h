@@ -177,6 +177,25 @@ struct uccl_device {
 int uccl_device_count(const uccl_engine *engine);
 int uccl_device_get(const uccl_engine *engine, int device, struct uccl_device *out);
 
+/* A network interface that is up and has an address, as the engine sees it. */
+struct uccl_interface {
+    char name[32];
+    char address[64];     /* the best of its numeric addresses */
+    uint64_t speed_mbps;  /* 0: unknown */
+    uint32_t mtu;         /* bytes of an IP packet */
+    int numa_node;        /* -1: unknown */
+    int rank;             /* how fit it is where nobody chooses, 0 best; equal for equally fit ones */
+    int is_loopback;      /* 1: no other machine reaches it */
+};
+
+/*
+ * Calls `tell` for each interface that UCCL_SOCKET_IFNAME admits, with the parameters of `config` (NULL: none) in force,
+ * best first; no engine is needed. Returns the number of interfaces. UCCL_EINVAL as for uccl_open(); UCCL_EIO, UCCL_ENOMEM.
+ * Any thread.
+ */
+typedef void (*uccl_interface_fn)(void *user, const struct uccl_interface *interface);
+int uccl_interfaces(const uccl_config *config, uccl_interface_fn tell, void *user);
+
 /* An entry of a verbs port's GID table. */
 struct uccl_verbs_gid {
     int index;
@@ -297,8 +316,9 @@ int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle
  * not zero, and not those of a connect of `engine` to this listener that is under way (cancel does nothing then). At
  * most 4096 such connects are under way in a process (UCCL_ENOMEM).
  * A connect succeeds when datagrams have got across both ways. UCCL_ETIMEDOUT when `timeout_ms` has passed (0 and below:
- * the parameter UCCL_CONNECT_MS), also where a firewall passes TCP alone (the log names the ports). UCCL_EREFUSED (also:
- * another listener than the handle's answers), UCCL_EPROTO, UCCL_EADDR, UCCL_ENOMEM, UCCL_EPEERDEAD, UCCL_ECLOSED. Where
+ * the parameter UCCL_CONNECT_MS), also where a firewall passes TCP alone (the log names the ports). With `timeout_ms` 0 that
+ * time begins when the other side accepts, if the parameter UCCL_ACCEPT_WAIT_MS is set: the longest wait for that.
+ * UCCL_EREFUSED (also: another listener than the handle's answers), UCCL_EPROTO, UCCL_EADDR, UCCL_ENOMEM, UCCL_EPEERDEAD, UCCL_ECLOSED. Where
  * all addresses fail, the error that says most.
  */
 int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out);
@@ -325,7 +345,7 @@ int uccl_conn_close(uccl_conn *conn); /* UCCL_EINVAL: it is being closed */
 /*
  * Closes like uccl_conn_close(), but does not wait: the request ends when the close has, with 0, and any number of closes
  * take as long as one. Cancelling it has no effect. Until it has been tested or waited for as ended, the handle may be used for
- * uccl_conn_abort(), uccl_conn_status() and uccl_conn_peer() alone; the call that sees the end frees the connection,
+ * uccl_conn_abort(), uccl_conn_status(), uccl_conn_peer() and uccl_conn_peer_id() alone; the call that sees the end frees the connection,
  * for which it may wait for engine threads, but not for a peer. Where a GPU does not end its copies, the request
  * stays pending.
  * Never blocks. UCCL_EAGAIN as for uccl_send_async(): the connection is open still. UCCL_EINVAL: it is being closed.
@@ -348,6 +368,9 @@ int uccl_conn_status(const uccl_conn *conn);
 
 /* Numeric address and port of the peer's bootstrap, for logs. */
 int uccl_conn_peer(const uccl_conn *conn, char *out, size_t size);
+
+/* The id of the engine at the other end. Connections with equal ids share their peer's fate. */
+int uccl_conn_peer_id(const uccl_conn *conn, uint8_t out[16]);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 

@@ -174,6 +174,46 @@ BOTH(api_engine, close_lets_waiting_threads_go)
     IS(uccl_close(pair.engine[1]), 0);
 }
 
+static void keep_interface(void *user, const struct uccl_interface *interface)
+{
+    *(struct uccl_interface *)user = *interface;
+}
+
+/* Interfaces are known without an engine, and the settings choose among them. */
+Test(api_engine, interfaces, .timeout = TIMEOUT_S)
+{
+    struct uccl_interface interface = {0};
+    uccl_config *config;
+    IS(uccl_config_create(&config), 0);
+    IS(uccl_config_set(config, "SOCKET_IFNAME", "=lo"), 0);
+    IS(uccl_interfaces(config, keep_interface, &interface), 1);
+    cr_assert_str_eq(interface.name, "lo");
+    cr_assert(strcmp(interface.address, "127.0.0.1") == 0 || strcmp(interface.address, "::1") == 0, "%s",
+              interface.address);
+    cr_assert(interface.mtu >= 1500 && interface.is_loopback && interface.rank > 0 && interface.numa_node == -1);
+    IS(uccl_config_set(config, "SOCKET_IFNAME", "nosuchif"), 0);
+    IS(uccl_interfaces(config, keep_interface, &interface), 0);
+    uccl_config_destroy(config);
+}
+
+/* Both ends of a pair, and two connections, agree on who is who. */
+Test(api_engine, peers_have_ids, .timeout = TIMEOUT_S)
+{
+    struct pair pair;
+    uccl_conn *other[2];
+    uint8_t id[4][16];
+    pair_open(&pair, "no");
+    connect_now(pair.engine[0], &pair.handle, pair.listener, other);
+    for (int i = 0; i < 2; i++) {
+        IS(uccl_conn_peer_id(pair.conn[i], id[i]), 0);
+        IS(uccl_conn_peer_id(other[i], id[2 + i]), 0);
+    }
+    cr_assert_arr_eq(id[0], id[2], 16);
+    cr_assert_arr_eq(id[1], id[3], 16);
+    cr_assert_arr_neq(id[0], id[1], 16);
+    pair_close(&pair);
+}
+
 Test(api_engine, every_call_survives_nothing, .timeout = TIMEOUT_S)
 {
     struct pair pair;
@@ -186,6 +226,7 @@ Test(api_engine, every_call_survives_nothing, .timeout = TIMEOUT_S)
     uccl_conn *conn;
     uccl_mr *mr;
     uint64_t value;
+    uint8_t id[16];
     char text[64];
     int done;
     uccl_set_log(log_nothing, NULL);
@@ -227,6 +268,9 @@ Test(api_engine, every_call_survives_nothing, .timeout = TIMEOUT_S)
     IS(uccl_conn_peer(NULL, text, sizeof text), UCCL_EINVAL);
     IS(uccl_conn_peer(pair.conn[0], NULL, 8), UCCL_EINVAL);
     IS(uccl_conn_peer(pair.conn[0], text, 0), UCCL_EINVAL);
+    IS(uccl_conn_peer_id(NULL, id), UCCL_EINVAL);
+    IS(uccl_conn_peer_id(pair.conn[0], NULL), UCCL_EINVAL);
+    IS(uccl_interfaces(NULL, NULL, NULL), UCCL_EINVAL);
     IS(uccl_reg_mr(NULL, text, 1, UCCL_MEM_HOST, &mr), UCCL_EINVAL);
     IS(uccl_reg_mr(engine, NULL, 1, UCCL_MEM_HOST, &mr), UCCL_EINVAL);
     IS(uccl_reg_mr(engine, text, 1, UCCL_MEM_HOST, NULL), UCCL_EINVAL);
@@ -363,6 +407,46 @@ Test(api_connect, refused_and_silent, .timeout = TIMEOUT_S)
     cr_assert(conn == NULL);
     IS(uccl_close(hasty), 0);
     IS(uccl_close(engine), 0);
+}
+
+/* Somebody accepts long after the time of a handshake: the time for that had not begun. */
+BOTH(api_connect, accepted_late)
+{
+    uccl_engine *client = open_engine(lend, "CONNECT_MS", "100", "ACCEPT_WAIT_MS", "60000", NULL);
+    uccl_engine *server = open_engine(lend, NULL);
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    uccl_conn *conn[2] = {0};
+    IS(uccl_listen(server, 0, 0, &handle, &listener), 0);
+    for (int i = 0; i < 3; i++) {
+        IS(uccl_connect(client, &handle, 0, &conn[0]), UCCL_EAGAIN);
+        sleep_us(60000);
+    }
+    connect_now(client, &handle, listener, conn);
+    exchange(conn[0], conn[1], 1000, 1);
+    IS(uccl_close(client), 0);
+    IS(uccl_close(server), 0);
+}
+
+/* Who accepts and then says nothing more has the time of a handshake, not that of the wait before it. */
+Test(api_connect, accepted_and_silent, .timeout = TIMEOUT_S)
+{
+    uccl_engine *client = open_engine("no", "CONNECT_MS", "100", "ACCEPT_WAIT_MS", "86400000", NULL);
+    uccl_engine *server = open_engine("no", NULL);
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    uccl_conn *conn[2] = {0};
+    int result;
+    uccl_set_log(log_nothing, NULL);
+    IS(uccl_listen(server, 0, 0, &handle, &listener), 0);
+    IS(uccl_connect(client, &handle, 0, &conn[0]), UCCL_EAGAIN);
+    sleep_us(1000);
+    IS(uccl_accept(listener, 0, &conn[1]), UCCL_EAGAIN);
+    while ((result = uccl_connect(client, &handle, 0, &conn[0])) == UCCL_EAGAIN)
+        sleep_us(1000);
+    IS(result, UCCL_ETIMEDOUT);
+    IS(uccl_close(client), 0);
+    IS(uccl_close(server), 0);
 }
 
 /* Gives up after each number of steps; nothing blocks, and the next connect works. */

@@ -125,6 +125,18 @@ CALL_ALONE(verbs_ports)
     return 0;
 }
 
+static void interface_is_there(void *user, const struct uccl_interface *interface)
+{
+    (void)interface;
+    ++*(int *)user;
+}
+
+CALL_ALONE(interfaces)
+{
+    int told = 0, count = uccl_interfaces(NULL, interface_is_there, &told);
+    return count > 0 && count == told ? 0 : UCCL_ENODEV;
+}
+
 CALL_ALONE(handle_from_address)
 {
     struct uccl_handle handle;
@@ -192,6 +204,12 @@ CALL(conn_peer)
     return uccl_conn_peer(w->pair.conn[0], text, sizeof text);
 }
 
+CALL(conn_peer_id)
+{
+    uint8_t id[16];
+    return uccl_conn_peer_id(w->pair.conn[0], id);
+}
+
 CALL(reg_mr)
 {
     uccl_mr *mr;
@@ -249,9 +267,10 @@ static const struct call {
 #define BOUND(name) {"uccl_" #name, call_##name, true}
     ALONE(set_log), ALONE(strerror), ALONE(version), ALONE(build_info), ALONE(distance_name),
     ALONE(config_create), {"uccl_config_destroy", call_config_create, false}, ALONE(config_set), ALONE(param_info),
-    ALONE(param_value), ALONE(counter_info), ALONE(mem_status), ALONE(verbs_ports), ALONE(handle_from_address),
+    ALONE(param_value), ALONE(counter_info), ALONE(mem_status), ALONE(verbs_ports), ALONE(interfaces),
+    ALONE(handle_from_address),
     BOUND(device_count), BOUND(device_get), BOUND(gpu_count), BOUND(gpu_get), BOUND(gpu_distance), BOUND(listen),
-    BOUND(listener_port), BOUND(connect), BOUND(accept), BOUND(conn_status), BOUND(conn_peer), BOUND(reg_mr),
+    BOUND(listener_port), BOUND(connect), BOUND(accept), BOUND(conn_status), BOUND(conn_peer), BOUND(conn_peer_id), BOUND(reg_mr),
     BOUND(mr_get_info), BOUND(dereg_mr), BOUND(flush), BOUND(test), BOUND(wait), BOUND(send_async),
     BOUND(recv_async), BOUND(cancel), BOUND(event_fd), BOUND(event_arm), BOUND(counter), BOUND(counter_by_name),
     BOUND(conn_close), BOUND(conn_close_async), BOUND(conn_abort), BOUND(listener_close), ALONE(connect_cancel), ALONE(close), ALONE(open),
