@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One engine per NIC and traffic class, for all communicators of the process: they share its threads, and with equal
+ * peers its flows. It is opened by the first that listens or connects, on a thread that NCCL has bound near its GPU.
+ */
+#include "plugin.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct engine *engines; /* under plugin_lock */
+
+/* ---- settings --------------------------------------------------------------------------------- */
+
+bool parameter(const char *name, char *value, size_t size)
+{
+    struct uccl_param_info info;
+    char source[64];
+    for (unsigned i = 0; uccl_param_info(i, &info) == UCCL_OK; i++) {
+        if (strcmp(info.name, name) == 0)
+            return uccl_param_value(NULL, i, value, size, source, sizeof source) == UCCL_OK &&
+                   strcmp(source, "default") != 0;
+    }
+    return false;
+}
+
+/* For NCCL, what the user has not set is so. */
+static const struct {
+    const char *name, *value;
+} DEFAULTS[] = {
+    {"UCCL_MSG_WINDOW", "64"},           /* at most 32 requests are outstanding, and memory goes with it */
+    {"UCCL_EAGER_WINDOW_KB", "128"},     /* likewise, of small messages */
+    {"UCCL_ACCEPT_WAIT_MS", "86400000"}, /* NCCL itself knows how long to wait for a rank */
+};
+
+static int set_all(uccl_config *config, const struct device *device, int traffic_class)
+{
+    char value[64];
+    int error = UCCL_OK;
+    for (size_t i = 0; i < sizeof DEFAULTS / sizeof DEFAULTS[0] && !error; i++) {
+        if (!parameter(DEFAULTS[i].name, value, sizeof value))
+            error = uccl_config_set(config, DEFAULTS[i].name, DEFAULTS[i].value);
+    }
+    if (!error)
+        error = uccl_config_set(config, "UCCL_BACKEND", device->verbs ? "verbs" : "udp");
+    /* an address says which one of an interface's; one with an interface in it is no item of that list */
+    snprintf(value, sizeof value, "=%s", device->name);
+    if (!error && device->verbs)
+        error = uccl_config_set(config, "UCCL_IB_HCA", value);
+    else if (!error)
+        error = uccl_config_set(config, "UCCL_SOCKET_IFNAME", strchr(device->address, '%') ? value : device->address);
+    snprintf(value, sizeof value, "%d", traffic_class);
+    if (!error && device->verbs && traffic_class != NCCL_NET_UNDEFINED)
+        error = uccl_config_set(config, "UCCL_IB_TC", value);
+    return error;
+}
+
+uccl_config *engine_config(const struct device *device, int traffic_class)
+{
+    uccl_config *config;
+    if (uccl_config_create(&config) != UCCL_OK)
+        return NULL;
+    if (set_all(config, device, traffic_class) == UCCL_OK)
+        return config;
+    uccl_config_destroy(config);
+    return NULL;
+}
+
+/* ---- engines ---------------------------------------------------------------------------------- */
+
+/* Under the lock. */
+static struct engine *find(int device, int traffic_class)
+{
+    struct engine *engine = engines;
+    while (engine && (engine->device != device || engine->traffic_class != traffic_class))
+        engine = engine->next;
+    return engine;
+}
+
+/* Under the lock, which keeps others from opening the same one. */
+static enum nccl_result open_engine(int index, const struct device *device, int traffic_class, struct engine **out)
+{
+    struct engine *engine = calloc(1, sizeof *engine);
+    uccl_config *config = engine ? engine_config(device, traffic_class) : NULL;
+    int error = config ? UCCL_OK : UCCL_ENOMEM;
+    if (!error) {
+        process_engines(1);
+        error = uccl_open(config, &engine->uccl);
+        if (error)
+            process_engines(-1);
+    }
+    if (config)
+        uccl_config_destroy(config);
+    if (error) {
+        WARN("cannot open an engine on %s: %s", device->name, uccl_strerror(error));
+        free(engine);
+        return result_of(error);
+    }
+    engine->device = index;
+    engine->traffic_class = traffic_class;
+    engine->next = engines;
+    engines = engine;
+    *out = engine;
+    return NCCL_SUCCESS;
+}
+
+enum nccl_result engine_get(int index, int traffic_class, struct engine **out)
+{
+    const struct device *device = devices_get(index);
+    enum nccl_result result = NCCL_SUCCESS;
+    if (!device)
+        return NCCL_INVALID_ARGUMENT;
+    if (!device->verbs) /* the marks of UDP's packets are for congestion */
+        traffic_class = NCCL_NET_UNDEFINED;
+    pthread_mutex_lock(&plugin_lock);
+    struct engine *engine = find(index, traffic_class);
+    if (!engine)
+        result = open_engine(index, device, traffic_class, &engine);
+    if (!result) {
+        comms_sweep(engine);
+        engine->users++;
+        *out = engine;
+    }
+    pthread_mutex_unlock(&plugin_lock);
+    return result;
+}
+
+/* Takes the first out that nobody uses. Under the lock. */
+static struct engine *take_idle(void)
+{
+    struct engine **link = &engines, *engine;
+    if (plugin_keeps_engines())
+        return NULL;
+    while (*link && (*link)->users)
+        link = &(*link)->next;
+    engine = *link;
+    if (engine)
+        *link = engine->next;
+    return engine;
+}
+
+void engines_close_idle(void)
+{
+    struct engine *engine;
+    do {
+        pthread_mutex_lock(&plugin_lock);
+        engine = take_idle();
+        pthread_mutex_unlock(&plugin_lock);
+        if (engine) {
+            uccl_close(engine->uccl); /* waits for goodbyes */
+            process_engines(-1);
+            while (engine->closing) {
+                struct comm *comm = engine->closing;
+                engine->closing = comm->next;
+                free(comm);
+            }
+            free(engine->told);
+            free(engine);
+        }
+    } while (engine);
+}
+
+void engine_put(struct engine *engine)
+{
+    pthread_mutex_lock(&plugin_lock);
+    engine->users--;
+    pthread_mutex_unlock(&plugin_lock);
+    engines_close_idle();
+}
+
+bool engine_told(struct engine *engine, const uint8_t peer_id[16])
+{
+    for (unsigned i = 0; i < engine->told_count; i++) {
+        if (memcmp(engine->told[i], peer_id, sizeof engine->told[i]) == 0)
+            return true;
+    }
+    uint8_t (*more)[16] = realloc(engine->told, (engine->told_count + 1) * sizeof *more);
+    if (more) { /* else it is told again */
+        memcpy(more[engine->told_count++], peer_id, sizeof *more);
+        engine->told = more;
+    }
+    return false;
+}
