@@ -1,0 +1,800 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The calls of the plugin one by one, both ends of a connection in one process: what each writes, what it refuses, and
+ * what is left afterwards. Each case runs in a process of its own, which loads the plugin anew. TAP.
+ *
+ * usage: nccl_calls PLUGIN LIBRARY_LIKE_RCCL
+ */
+#include "nccl_net.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { CASE_S = 60, SOON_MS = 20000, LINES_MAX = 256, LINE_BYTES = 512 };
+
+static const char *plugin_path, *rccl_path;
+
+#define CHECK_SAY(condition, ...)                                                                                      \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            printf("# %s:%d: %s: ", __FILE__, __LINE__, #condition);                                                   \
+            printf(__VA_ARGS__);                                                                                       \
+            printf("\n");                                                                                              \
+            fflush(stdout);                                                                                            \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
+    } while (0)
+#define CHECK(condition) CHECK_SAY(condition, "no")
+#define IS(call, expected)                                                                                             \
+    do {                                                                                                               \
+        int is_ = (int)(call), expected_ = (int)(expected);                                                            \
+        CHECK_SAY(is_ == expected_, "%s is %d, not %d", #call, is_, expected_);                                        \
+    } while (0)
+
+static void *const POISON = (void *)(uintptr_t)0xa5a5a5a5a5a5a5a0;
+
+/* ---- what is logged --------------------------------------------------------------------------- */
+
+static struct {
+    int level;
+    char text[LINE_BYTES];
+} lines[LINES_MAX];
+static int line_count;
+
+static void logger(int level, unsigned long subsystems, const char *file, int line, const char *format, ...)
+{
+    va_list arguments;
+    int i = __atomic_fetch_add(&line_count, 1, __ATOMIC_SEQ_CST);
+    if (i >= LINES_MAX)
+        return;
+    lines[i].level = level;
+    va_start(arguments, format);
+    vsnprintf(lines[i].text, sizeof lines[i].text, format, arguments);
+    va_end(arguments);
+}
+
+/* Warnings with this text. */
+static int warnings(const char *text)
+{
+    int count = 0;
+    for (int i = 0; i < line_count && i < LINES_MAX; i++)
+        count += lines[i].level == NCCL_LOG_WARN && strstr(lines[i].text, text);
+    return count;
+}
+
+/* ---- what is there ---------------------------------------------------------------------------- */
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static void nap(void)
+{
+    nanosleep(&(struct timespec){0, 100000}, NULL);
+}
+
+/* Entries of a directory of this process. */
+static int entries(const char *path)
+{
+    DIR *directory = opendir(path);
+    int count = -2; /* . and .. */
+    CHECK_SAY(directory, "%s: %s", path, strerror(errno));
+    while (readdir(directory))
+        count++;
+    closedir(directory);
+    return count;
+}
+
+static int threads(void)
+{
+    return entries("/proc/self/task");
+}
+
+static int descriptors(void)
+{
+    return entries("/proc/self/fd");
+}
+
+static void *load(const char *symbol)
+{
+    void *library = dlopen(plugin_path, RTLD_NOW | RTLD_LOCAL);
+    CHECK_SAY(library, "%s", dlerror());
+    void *table = dlsym(library, symbol);
+    CHECK_SAY(table, "%s is missing", symbol);
+    return table;
+}
+
+/* ---- a pair ----------------------------------------------------------------------------------- */
+
+struct pair {
+    struct nccl_net_v12 *net;
+    void *context, *send, *recv;
+};
+
+static struct nccl_net_v12 *start(void **context)
+{
+    struct nccl_net_v12 *net = load("ncclNetPlugin_v12");
+    int count = -1;
+    *context = POISON;
+    IS(net->init(context, 7, &(struct nccl_net_comm_config){NCCL_NET_UNDEFINED}, logger, NULL), NCCL_SUCCESS);
+    CHECK(*context != POISON);
+    IS(net->devices(&count), NCCL_SUCCESS);
+    IS(count, 1);
+    return net;
+}
+
+static void connect_pair(struct pair *pair)
+{
+    uint8_t handle[NCCL_NET_HANDLE_BYTES];
+    void *listen_comm = POISON;
+    uint64_t end_ms = now_ms() + SOON_MS;
+    memset(handle, 0xa5, sizeof handle);
+    pair->send = pair->recv = NULL;
+    IS(pair->net->listen(pair->context, 0, handle, &listen_comm), NCCL_SUCCESS);
+    while (!pair->send || !pair->recv) {
+        if (!pair->send) {
+            pair->send = POISON;
+            IS(pair->net->connect(pair->context, 0, handle, &pair->send, NULL), NCCL_SUCCESS);
+        }
+        if (!pair->recv) {
+            pair->recv = POISON;
+            IS(pair->net->accept(listen_comm, &pair->recv, NULL), NCCL_SUCCESS);
+        }
+        CHECK_SAY(now_ms() < end_ms, "no connection");
+        nap();
+    }
+    IS(pair->net->closeListen(listen_comm), NCCL_SUCCESS);
+}
+
+static struct pair new_pair(void)
+{
+    struct pair pair;
+    pair.net = start(&pair.context);
+    connect_pair(&pair);
+    return pair;
+}
+
+static void close_pair(struct pair *pair)
+{
+    IS(pair->net->closeSend(pair->send), NCCL_SUCCESS);
+    IS(pair->net->closeRecv(pair->recv), NCCL_SUCCESS);
+    IS(pair->net->finalize(pair->context), NCCL_SUCCESS);
+}
+
+static void *post_send(struct pair *pair, void *data, size_t size, void *mhandle)
+{
+    void *request = POISON;
+    IS(pair->net->isend(pair->send, data, size, 3, mhandle, NULL, &request), NCCL_SUCCESS);
+    CHECK(request != POISON);
+    return request;
+}
+
+static enum nccl_result try_receive(struct pair *pair, void *data, size_t size, void *mhandle, void **request)
+{
+    int tag = 3;
+    return pair->net->irecv(pair->recv, 1, &data, &size, &tag, &mhandle, NULL, request);
+}
+
+static void *post_receive(struct pair *pair, void *data, size_t size, void *mhandle)
+{
+    void *request = POISON;
+    IS(try_receive(pair, data, size, mhandle, &request), NCCL_SUCCESS);
+    CHECK(request != POISON);
+    return request;
+}
+
+/* The bytes moved. */
+static int finish(struct pair *pair, void *request)
+{
+    int done = 0, sizes = -1;
+    uint64_t end_ms = now_ms() + SOON_MS;
+    CHECK_SAY(request, "no request");
+    while (!done) {
+        done = 0x5a5a;
+        IS(pair->net->test(request, &done, &sizes), NCCL_SUCCESS);
+        CHECK(done == 0 || done == 1);
+        CHECK_SAY(now_ms() < end_ms, "a request does not end");
+    }
+    return sizes;
+}
+
+static void *pages(size_t size)
+{
+    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(memory != MAP_FAILED);
+    return memory;
+}
+
+/* ---- cases ------------------------------------------------------------------------------------ */
+
+/* Each field of the properties of each version, whatever stood there. */
+struct field {
+    const char *structure, *name;
+    size_t offset, size;
+};
+#define FIELD(type, field, offset, size) {#type, #field, offset, size},
+#define SIZE(type, bytes)
+#define ALIGNMENT(type, bytes)
+static const struct field FIELDS[] = {
+#include "layout.def"
+};
+#undef FIELD
+#undef SIZE
+#undef ALIGNMENT
+
+static void fields_are_equal(const char *structure, const void *a, const void *b)
+{
+    unsigned compared = 0;
+    for (size_t i = 0; i < sizeof FIELDS / sizeof FIELDS[0]; i++) {
+        const struct field *field = &FIELDS[i];
+        if (strcmp(field->structure, structure) != 0)
+            continue;
+        CHECK_SAY(memcmp((const char *)a + field->offset, (const char *)b + field->offset, field->size) == 0,
+              "%s.%s is not written", structure, field->name);
+        compared++;
+    }
+    CHECK(compared > 10);
+}
+
+#define PROPERTIES(version, kind, ...)                                                                                 \
+    do {                                                                                                               \
+        struct nccl_net_##version *net_ = load("ncclNetPlugin_" #version);                                             \
+        struct kind a_, b_;                                                                                            \
+        memset(&a_, 0xa5, sizeof a_);                                                                                  \
+        memset(&b_, 0x5a, sizeof b_);                                                                                  \
+        CHECK(strcmp(net_->name, "uccl") == 0);                                                                        \
+        IS(net_->init(__VA_ARGS__), NCCL_SUCCESS);                                                                     \
+        IS(net_->getProperties(0, &a_), NCCL_SUCCESS);                                                                 \
+        IS(net_->getProperties(0, &b_), NCCL_SUCCESS);                                                                 \
+        fields_are_equal(#kind, &a_, &b_);                                                                             \
+        CHECK(strcmp(a_.name, "lo") == 0 && a_.pciPath == NULL && a_.ptrSupport == NCCL_PTR_HOST);                     \
+        CHECK(a_.speed > 0 && a_.maxComms > 0 && a_.maxRecvs == 1 && a_.latency > 0 && a_.regIsGlobal == 0);           \
+        CHECK(net_->getProperties(1, &a_) != NCCL_SUCCESS && net_->getProperties(-1, &a_) != NCCL_SUCCESS);            \
+    } while (0)
+
+static void properties(void)
+{
+    void *contexts[2];
+    struct nccl_net_comm_config config = {NCCL_NET_UNDEFINED};
+    PROPERTIES(v8, nccl_net_properties_v8, logger);
+    PROPERTIES(v9, nccl_net_properties_v9, logger);
+    PROPERTIES(v10, nccl_net_properties_v9, logger, NULL);
+    PROPERTIES(v11, nccl_net_properties_v11, &contexts[0], 1, &config, logger, NULL);
+    PROPERTIES(v12, nccl_net_properties_v12, &contexts[1], 2, &config, logger, NULL);
+    struct nccl_net_v12 *net = load("ncclNetPlugin_v12");
+    struct nccl_net_properties_v12 full;
+    IS(net->getProperties(0, &full), NCCL_SUCCESS);
+    IS(net->finalize(contexts[0]), NCCL_SUCCESS);
+    IS(net->finalize(contexts[1]), NCCL_SUCCESS);
+    CHECK(full.vProps.ndevs == 1 && full.vProps.devs[0] == 0 && full.railId == -1 && full.planeId == -1);
+    CHECK(full.maxP2pBytes == (size_t)1 << 30 && full.maxCollBytes == (size_t)1 << 30 && full.maxMultiRequestSize == 1);
+}
+
+static void exports_nothing_else(void)
+{
+    void *library = dlopen(plugin_path, RTLD_NOW | RTLD_LOCAL);
+    CHECK(library);
+    CHECK(!dlsym(library, "uccl_open") && !dlsym(library, "log_line") && !dlsym(library, "ncclCollNetPlugin_v12"));
+}
+
+static void no_device(void)
+{
+    struct nccl_net_v12 *net = load("ncclNetPlugin_v12");
+    void *context;
+    int count = -1;
+    setenv("UCCL_SOCKET_IFNAME", "=nosuchif", 1);
+    IS(net->init(&context, 7, NULL, logger, NULL), NCCL_SUCCESS);
+    IS(net->devices(&count), NCCL_SUCCESS);
+    IS(count, 0);
+    IS(warnings("no device: no network interface"), 1);
+    IS(net->finalize(context), NCCL_SUCCESS);
+    setenv("UCCL_SOCKET_IFNAME", "=lo", 1); /* looked at again where nothing is in use */
+    IS(net->init(&context, 7, NULL, logger, NULL), NCCL_SUCCESS);
+    IS(net->devices(&count), NCCL_SUCCESS);
+    IS(count, 1);
+    IS(net->finalize(context), NCCL_SUCCESS);
+}
+
+/* A parameter that is out of range is no reason to fail before there is something to open. */
+static void bad_parameter(void)
+{
+    struct nccl_net_v12 *net = load("ncclNetPlugin_v12");
+    uint8_t handle[NCCL_NET_HANDLE_BYTES];
+    void *context, *listen_comm = POISON;
+    int count = -1;
+    setenv("UCCL_CHUNK_SIZE_KB", "17000000", 1);
+    IS(net->init(&context, 7, NULL, logger, NULL), NCCL_SUCCESS);
+    IS(net->devices(&count), NCCL_SUCCESS);
+    if (count > 0) {
+        CHECK(net->listen(context, 0, handle, &listen_comm) != NCCL_SUCCESS && listen_comm == NULL);
+    }
+    CHECK(warnings("UCCL_CHUNK_SIZE_KB") > 0);
+    IS(net->finalize(context), NCCL_SUCCESS);
+}
+
+/* Engines open with the first listener and close with the last context. */
+static void engine_while_needed(void)
+{
+    uint8_t handle[NCCL_NET_HANDLE_BYTES];
+    struct nccl_net_properties_v12 full;
+    void *contexts[2], *listen_comm;
+    struct nccl_net_v12 *net = start(&contexts[0]);
+    int before = threads();
+    IS(net->init(&contexts[1], 8, NULL, logger, NULL), NCCL_SUCCESS);
+    IS(net->getProperties(0, &full), NCCL_SUCCESS);
+    IS(threads(), before);
+    IS(net->listen(contexts[0], 0, handle, &listen_comm), NCCL_SUCCESS);
+    int open = threads();
+    CHECK(open > before);
+    IS(net->listen(contexts[1], 0, handle, &listen_comm), NCCL_SUCCESS);
+    IS(threads(), open);
+    IS(net->closeListen(listen_comm), NCCL_SUCCESS);
+    IS(net->finalize(contexts[0]), NCCL_SUCCESS); /* its listener is still there */
+    IS(threads(), open);
+    IS(net->finalize(contexts[1]), NCCL_SUCCESS);
+    IS(threads(), before);
+}
+
+/* Before v11 nothing tells the end but the last communicator. */
+static void engine_of_v8(void)
+{
+    struct nccl_net_v8 *net = load("ncclNetPlugin_v8");
+    uint8_t handle[NCCL_NET_HANDLE_BYTES];
+    void *listen_comms[2];
+    int before = threads();
+    IS(net->init(logger), NCCL_SUCCESS);
+    for (int round = 0; round < 3; round++) {
+        IS(net->listen(0, handle, &listen_comms[0]), NCCL_SUCCESS);
+        IS(net->listen(0, handle, &listen_comms[1]), NCCL_SUCCESS);
+        IS(net->closeListen(listen_comms[0]), NCCL_SUCCESS);
+        CHECK(threads() > before);
+        IS(net->closeListen(listen_comms[1]), NCCL_SUCCESS);
+        IS(threads(), before);
+    }
+}
+
+static void reload(void)
+{
+    int before = threads(), open = -1;
+    for (int round = 0; round < 3; round++) {
+        void *library = dlopen(plugin_path, RTLD_NOW | RTLD_LOCAL);
+        struct pair pair = new_pair();
+        char text[6] = "";
+        void *receive = post_receive(&pair, text, sizeof text, NULL), *send = post_send(&pair, "hello", 6, NULL);
+        IS(finish(&pair, send), 6);
+        IS(finish(&pair, receive), 6);
+        CHECK(strcmp(text, "hello") == 0);
+        close_pair(&pair);
+        IS(threads(), before);
+        open = round == 0 ? descriptors() : open;
+        IS(descriptors(), open);
+        dlclose(library);
+    }
+}
+
+static void messages(void)
+{
+    static const size_t SIZES[] = {0, 1, 7, 1000, 8192, 100000, 131072, 1 << 20};
+    enum { COUNT = sizeof SIZES / sizeof SIZES[0], SLOT = 1 << 20 };
+    struct pair pair = new_pair();
+    uint8_t *from = pages(COUNT * SLOT), *to = pages(COUNT * SLOT);
+    void *from_mr, *to_mr, *sends[COUNT], *receives[COUNT];
+    int done;
+    for (size_t i = 0; i < (size_t)COUNT * SLOT; i++)
+        from[i] = (uint8_t)(i * 7 + (i >> 9));
+    IS(pair.net->regMr(pair.send, from, COUNT * SLOT, NCCL_PTR_HOST, &from_mr), NCCL_SUCCESS);
+    IS(pair.net->regMr(pair.recv, to, COUNT * SLOT, NCCL_PTR_HOST, &to_mr), NCCL_SUCCESS);
+    CHECK(from_mr && to_mr && from_mr != POISON && to_mr != POISON);
+    for (size_t i = 0; i < COUNT; i++)
+        receives[i] = post_receive(&pair, to + i * SLOT, SLOT, to_mr);
+    for (size_t i = 0; i < COUNT; i++)
+        sends[i] = post_send(&pair, SIZES[i] ? from + i * SLOT : NULL, SIZES[i], SIZES[i] ? from_mr : NULL);
+    for (size_t i = 0; i < COUNT; i++) {
+        void *data = to + i * SLOT, *flushed = POISON;
+        int size = SLOT;
+        IS(finish(&pair, receives[i]), (int)SIZES[i]);
+        CHECK_SAY(memcmp(data, from + i * SLOT, SIZES[i]) == 0, "%zu bytes", SIZES[i]);
+        IS(pair.net->iflush(pair.recv, 1, &data, &size, &to_mr, &flushed), NCCL_SUCCESS);
+        CHECK_SAY(flushed == NULL, "host memory needs no flush");
+        IS(finish(&pair, sends[i]), (int)SIZES[i]);
+    }
+    /* nobody has to ask for sizes */
+    receives[0] = post_receive(&pair, to, SLOT, to_mr);
+    sends[0] = post_send(&pair, from, 10, from_mr);
+    for (done = 0; !done;)
+        IS(pair.net->test(receives[0], &done, NULL), NCCL_SUCCESS);
+    for (done = 0; !done;)
+        IS(pair.net->test(sends[0], &done, NULL), NCCL_SUCCESS);
+    IS(pair.net->deregMr(pair.send, from_mr), NCCL_SUCCESS);
+    IS(pair.net->deregMr(pair.recv, to_mr), NCCL_SUCCESS);
+    IS(pair.net->deregMr(pair.recv, NULL), NCCL_SUCCESS);
+    close_pair(&pair);
+}
+
+static void as_many_as_there_are(void)
+{
+    struct pair pair = new_pair();
+    uint8_t *to = pages(1 << 16);
+    void *receives[NCCL_NET_REQUESTS_MAX];
+    for (int i = 0; i < NCCL_NET_REQUESTS_MAX; i++)
+        receives[i] = post_receive(&pair, to + i, 1, NULL);
+    CHECK_SAY(post_receive(&pair, to, 1, NULL) == NULL, "one too many");
+    for (int i = 0; i < NCCL_NET_REQUESTS_MAX; i++) {
+        uint8_t byte = (uint8_t)(i + 1);
+        IS(finish(&pair, post_send(&pair, &byte, 1, NULL)), 1);
+        IS(finish(&pair, receives[i]), 1);
+        IS(to[i], i + 1);
+    }
+    void *again = post_receive(&pair, to, 1, NULL);
+    IS(finish(&pair, post_send(&pair, to + 5, 1, NULL)), 1);
+    IS(finish(&pair, again), 1);
+    close_pair(&pair);
+}
+
+static void refused(void)
+{
+    struct pair pair = new_pair();
+    char text[16];
+    void *data[2] = {text, text}, *mhandles[2] = {NULL, NULL}, *request = POISON, *mr = POISON;
+    size_t sizes[2] = {8, 8};
+    int tags[2] = {0, 0};
+    CHECK(pair.net->irecv(pair.recv, 2, data, sizes, tags, mhandles, NULL, &request) != NCCL_SUCCESS);
+    CHECK(request == NULL);
+    CHECK(pair.net->regMr(pair.recv, text, sizeof text, 0x40, &mr) != NCCL_SUCCESS && mr == NULL);
+    mr = POISON;
+    CHECK(pair.net->regMrDmaBuf(pair.recv, text, sizeof text, NCCL_PTR_HOST, 0, -1, &mr) != NCCL_SUCCESS && mr == NULL);
+    IS(pair.net->closeSend(NULL), NCCL_SUCCESS);
+    IS(pair.net->closeRecv(NULL), NCCL_SUCCESS);
+    IS(pair.net->closeListen(NULL), NCCL_SUCCESS);
+    uint8_t handle[NCCL_NET_HANDLE_BYTES];
+    void *comm = POISON;
+    CHECK(pair.net->listen(pair.context, 1, handle, &comm) != NCCL_SUCCESS && comm == NULL);
+    memset(handle, 0, sizeof handle);
+    comm = POISON;
+    CHECK(pair.net->connect(pair.context, 0, handle, &comm, NULL) != NCCL_SUCCESS && comm == NULL);
+    close_pair(&pair);
+}
+
+/* A handle comes from another rank: what its state bytes say is trusted by nobody. */
+static void forged_handle(void)
+{
+    struct pair pair = new_pair();
+    uint8_t handle[NCCL_NET_HANDLE_BYTES], mine[NCCL_NET_HANDLE_BYTES];
+    void *listen_comm, *comm = POISON;
+    IS(pair.net->listen(pair.context, 0, mine, &listen_comm), NCCL_SUCCESS);
+    for (unsigned i = 0; i < 16; i++) {
+        memcpy(handle, mine, sizeof handle);
+        handle[i] = 0x41;
+        comm = POISON;
+        CHECK(pair.net->connect(pair.context, 0, handle, &comm, NULL) != NCCL_SUCCESS && comm == NULL);
+    }
+    close_pair(&pair);
+}
+
+/* The other side is minutes behind: the time of a handshake begins when it accepts. */
+static void accepted_late(void)
+{
+    uint8_t handle[NCCL_NET_HANDLE_BYTES];
+    struct pair pair;
+    void *listen_comm;
+    setenv("UCCL_CONNECT_MS", "100", 1);
+    pair.net = start(&pair.context);
+    IS(pair.net->listen(pair.context, 0, handle, &listen_comm), NCCL_SUCCESS);
+    for (int i = 0; i < 4; i++) {
+        pair.send = POISON;
+        IS(pair.net->connect(pair.context, 0, handle, &pair.send, NULL), NCCL_SUCCESS);
+        CHECK(pair.send == NULL);
+        usleep(60000);
+    }
+    uint64_t end_ms = now_ms() + SOON_MS;
+    pair.recv = NULL;
+    while (!pair.send || !pair.recv) {
+        if (!pair.send)
+            IS(pair.net->connect(pair.context, 0, handle, &pair.send, NULL), NCCL_SUCCESS);
+        if (!pair.recv)
+            IS(pair.net->accept(listen_comm, &pair.recv, NULL), NCCL_SUCCESS);
+        CHECK(now_ms() < end_ms);
+        nap();
+    }
+    IS(pair.net->closeListen(listen_comm), NCCL_SUCCESS);
+    close_pair(&pair);
+}
+
+/* What NCCL gives up without a word goes with its context, and no other's. */
+static void given_up(void)
+{
+    uint8_t handles[3][NCCL_NET_HANDLE_BYTES];
+    void *contexts[2], *listen_comm, *send_comm, *theirs;
+    struct nccl_net_v12 *net = start(&contexts[0]);
+    int fds = descriptors();
+    IS(net->init(&contexts[1], 8, NULL, logger, NULL), NCCL_SUCCESS);
+    IS(net->listen(contexts[1], 0, handles[2], &theirs), NCCL_SUCCESS);
+    int with_engine = descriptors();
+    for (int i = 0; i < 2; i++) {
+        IS(net->listen(contexts[0], 0, handles[i], &listen_comm), NCCL_SUCCESS);
+        IS(net->connect(contexts[0], 0, handles[i], &send_comm, NULL), NCCL_SUCCESS);
+        CHECK(send_comm == NULL);
+    }
+    CHECK(descriptors() > with_engine);
+    IS(net->finalize(contexts[0]), NCCL_SUCCESS);
+    IS(descriptors(), with_engine);
+    /* the other one works on */
+    struct pair pair = {net, contexts[1], NULL, NULL};
+    uint64_t end_ms = now_ms() + SOON_MS;
+    while (!pair.send || !pair.recv) {
+        if (!pair.send)
+            IS(net->connect(pair.context, 0, handles[2], &pair.send, NULL), NCCL_SUCCESS);
+        if (!pair.recv)
+            IS(net->accept(theirs, &pair.recv, NULL), NCCL_SUCCESS);
+        CHECK(now_ms() < end_ms);
+        nap();
+    }
+    IS(net->closeListen(theirs), NCCL_SUCCESS);
+    close_pair(&pair);
+    CHECK_SAY(descriptors() <= fds + 1, "%d of %d", descriptors(), fds); /* maybe one of the library's */
+}
+
+/* NCCL takes memory away with requests pending, when it aborts. Nothing may be written there afterwards. */
+static void deregistered_while_pending(void)
+{
+    enum { BYTES = 1 << 16, MESSAGE = 3000 };
+    struct pair pair = new_pair();
+    uint8_t *to = pages(BYTES), *from = pages(BYTES);
+    void *mr, *requests[8], *request = POISON;
+    int done = 0;
+    IS(pair.net->regMr(pair.recv, to, BYTES, NCCL_PTR_HOST, &mr), NCCL_SUCCESS);
+    for (int i = 0; i < 8; i++)
+        requests[i] = post_receive(&pair, to + i * MESSAGE, MESSAGE, mr);
+    IS(pair.net->deregMr(pair.recv, mr), NCCL_SUCCESS);
+    CHECK(mprotect(to, BYTES, PROT_NONE) == 0);
+    /* the peer notices at some time, and meanwhile sends what fits */
+    for (int i = 0; i < 100; i++) {
+        request = POISON;
+        enum nccl_result result = pair.net->isend(pair.send, from, MESSAGE, 0, NULL, NULL, &request);
+        CHECK(request != POISON);
+        if (result)
+            break;
+        usleep(2000);
+    }
+    CHECK(pair.net->test(requests[0], &done, NULL) != NCCL_SUCCESS && done == 1);
+    request = POISON;
+    CHECK(try_receive(&pair, from, MESSAGE, NULL, &request) != NCCL_SUCCESS && request == NULL);
+    close_pair(&pair);
+}
+
+/* Closing with requests pending: by whatever is left, at once. */
+static void closed_while_pending(void)
+{
+    struct pair pair = new_pair();
+    int fds = descriptors();
+    char text[8] = "";
+    post_receive(&pair, text, sizeof text, NULL);
+    uint64_t began_ms = now_ms();
+    IS(pair.net->closeRecv(pair.recv), NCCL_SUCCESS);
+    IS(pair.net->closeSend(pair.send), NCCL_SUCCESS);
+    IS(pair.net->finalize(pair.context), NCCL_SUCCESS);
+    CHECK(now_ms() - began_ms < 5000);
+    CHECK(descriptors() < fds);
+}
+
+/* Ranks that disagree on a size learn it, with who and what. */
+static void truncated(void)
+{
+    struct pair pair = new_pair();
+    static char big[1000];
+    char small[10];
+    int done = 0;
+    void *receive = post_receive(&pair, small, sizeof small, NULL), *send = post_send(&pair, big, sizeof big, NULL);
+    enum nccl_result result = NCCL_SUCCESS;
+    while (!done)
+        result = pair.net->test(receive, &done, NULL);
+    IS(result, NCCL_INVALID_USAGE);
+    for (done = 0; !done;)
+        result = pair.net->test(send, &done, NULL);
+    IS(result, NCCL_INVALID_USAGE);
+    IS(warnings("message larger than the receive buffer"), 2);
+    IS(warnings("127.0.0.1"), 2);
+    close_pair(&pair);
+}
+
+/* Receives that GPUs watch, and a buffer of which that cannot be promised. */
+static void watched(void)
+{
+    struct pair pair = new_pair();
+    uint8_t *to = pages(1 << 16), *from = pages(1 << 16);
+    memset(from, 0x77, 1 << 16);
+    void *request = (void *)(uintptr_t)NCCL_NET_EARLY;
+    IS(try_receive(&pair, to + 128, 5000, NULL, &request), NCCL_SUCCESS);
+    CHECK(request && request != (void *)(uintptr_t)NCCL_NET_EARLY);
+    IS(finish(&pair, post_send(&pair, from, 5000, NULL)), 5000);
+    IS(finish(&pair, request), 5000);
+    CHECK(memcmp(to + 128, from, 5000) == 0 && to[127] == 0 && to[128 + 5000] == 0);
+    request = (void *)(uintptr_t)NCCL_NET_EARLY;
+    IS(try_receive(&pair, to + 64, 5000, NULL, &request), NCCL_INVALID_USAGE);
+    CHECK(request == NULL);
+    IS(warnings("not aligned to 128"), 1);
+    request = (void *)(uintptr_t)NCCL_NET_EARLY; /* no byte, no place */
+    IS(try_receive(&pair, to + 64, 0, NULL, &request), NCCL_SUCCESS);
+    IS(finish(&pair, post_send(&pair, NULL, 0, NULL)), 0);
+    IS(finish(&pair, request), 0);
+    close_pair(&pair);
+    setenv("NCCL_PROTO", "simple", 1); /* no GPU looks */
+    pair = new_pair();
+    request = (void *)(uintptr_t)NCCL_NET_EARLY;
+    IS(try_receive(&pair, to + 64, 5000, NULL, &request), NCCL_SUCCESS);
+    IS(finish(&pair, post_send(&pair, from, 5000, NULL)), 5000);
+    IS(finish(&pair, request), 5000);
+    close_pair(&pair);
+}
+
+/* Numbers of levels as RCCL has had them since 2.27.7. */
+static void levels_of_rccl(void)
+{
+    struct nccl_net_v8 *net = load("ncclNetPlugin_v8");
+    void *library = dlopen(rccl_path, RTLD_NOW | RTLD_LOCAL);
+    CHECK_SAY(library, "%s", dlerror());
+    nccl_logger_fn theirs;
+    *(void **)(void *)&theirs = dlsym(library, "rccl_logger");
+    int *last_level = dlsym(library, "rccl_last_level"), *version = dlsym(library, "rccl_version");
+    CHECK(theirs && last_level && version);
+    setenv("UCCL_SOCKET_IFNAME", "=nosuchif", 1);
+    *version = 22703;
+    IS(net->init(theirs), NCCL_SUCCESS);
+    IS(*last_level, 2);
+    *version = 22707;
+    IS(net->init(theirs), NCCL_SUCCESS);
+    IS(*last_level, 3);
+}
+
+/* A child has neither threads nor a say; the parent notices nothing. */
+static void forked(void)
+{
+    struct pair pair = new_pair();
+    struct nccl_net_v12 *net = pair.net;
+    uint8_t handle[NCCL_NET_HANDLE_BYTES] = {0};
+    char text[8] = "";
+    void *listen_comm, *data = text, *out = POISON, *mr, *parents, *none = NULL;
+    IS(net->listen(pair.context, 0, handle, &listen_comm), NCCL_SUCCESS);
+    IS(net->regMr(pair.recv, text, sizeof text, NCCL_PTR_HOST, &mr), NCCL_SUCCESS);
+    parents = post_receive(&pair, text, sizeof text, mr);
+    pid_t child = fork();
+    if (child == 0) {
+        size_t size = sizeof text;
+        int number = 5, done = 5, log_lines = line_count, tag = 0, flush_size = 4;
+        struct nccl_net_properties_v12 full;
+        alarm(10);
+        CHECK(net->init(&out, 9, NULL, logger, NULL));
+        CHECK(net->devices(&number) && number == 0);
+        CHECK(net->getProperties(0, &full));
+        CHECK(net->listen(pair.context, 0, handle, &out) && !out);
+        out = POISON;
+        CHECK(net->connect(pair.context, 0, handle, &out, NULL) && !out);
+        out = POISON;
+        CHECK(net->accept(listen_comm, &out, NULL) && !out);
+        out = POISON;
+        CHECK(net->regMr(pair.recv, text, sizeof text, NCCL_PTR_HOST, &out) && !out);
+        out = POISON;
+        CHECK(net->isend(pair.send, text, 1, 0, NULL, NULL, &out) && !out);
+        out = POISON;
+        CHECK(net->irecv(pair.recv, 1, &data, &size, &tag, &none, NULL, &out) && !out);
+        out = POISON;
+        CHECK(net->iflush(pair.recv, 1, &data, &flush_size, &none, &out) && !out);
+        CHECK(net->test(parents, &done, NULL) && done == 0);
+        CHECK(net->deregMr(pair.recv, mr));
+        CHECK(net->closeSend(pair.send) && net->closeRecv(pair.recv) && net->closeListen(listen_comm));
+        CHECK(net->finalize(pair.context));
+        CHECK(line_count == log_lines);
+        _exit(0);
+    }
+    int status;
+    CHECK_SAY(waitpid(child, &status, 0) == child && status == 0, "the child ended with %#x", (unsigned)status);
+    IS(finish(&pair, post_send(&pair, "parent", 7, NULL)), 7);
+    IS(finish(&pair, parents), 7);
+    CHECK(strcmp(text, "parent") == 0);
+    IS(net->deregMr(pair.recv, mr), NCCL_SUCCESS);
+    close_pair(&pair);
+}
+
+/* A child of a process that has loaded the plugin, and no more, may use it. */
+static void forked_early(void)
+{
+    void *context;
+    struct nccl_net_v12 *net = start(&context);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(20);
+        struct pair pair = new_pair();
+        char text[4];
+        void *receive = post_receive(&pair, text, 4, NULL);
+        IS(finish(&pair, post_send(&pair, "abc", 4, NULL)), 4);
+        IS(finish(&pair, receive), 4);
+        close_pair(&pair);
+        IS(threads(), 1);
+        _exit(0);
+    }
+    int status;
+    CHECK_SAY(waitpid(child, &status, 0) == child && status == 0, "the child ended with %#x", (unsigned)status);
+    IS(net->finalize(context), NCCL_SUCCESS);
+}
+
+/* ---- running them ----------------------------------------------------------------------------- */
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+    bool forks; /* with threads, which AddressSanitizer does not take */
+} CASES[] = {
+    {"every field of every version's properties is written", properties, false},
+    {"nothing but the tables is exported", exports_nothing_else, false},
+    {"no device: init succeeds", no_device, false},
+    {"a parameter out of range: init succeeds, listen fails", bad_parameter, false},
+    {"an engine is open while it is needed", engine_while_needed, false},
+    {"before v11, while there is a communicator", engine_of_v8, false},
+    {"loaded again and again", reload, false},
+    {"messages of many sizes in slots", messages, false},
+    {"as many requests as NCCL has", as_many_as_there_are, false},
+    {"what is refused, with outputs written", refused, false},
+    {"state bytes of a handle that are no connect's", forged_handle, false},
+    {"a connect that is accepted late", accepted_late, false},
+    {"listeners and connects that were given up", given_up, false},
+    {"a registration that ends with receives pending", deregistered_while_pending, false},
+    {"a close with a receive pending", closed_while_pending, false},
+    {"a message larger than its receive", truncated, false},
+    {"receives that GPUs watch", watched, false},
+    {"log levels of RCCL", levels_of_rccl, false},
+    {"a child of fork() with engines", forked, true},
+    {"a child of fork() without", forked_early, true},
+};
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+static const bool SANITIZED = true;
+#else
+static const bool SANITIZED = false;
+#endif
+
+int main(int argc, char **argv)
+{
+    unsigned failed = 0, count = sizeof CASES / sizeof CASES[0];
+    if (argc < 3)
+        return 2;
+    plugin_path = argv[1];
+    rccl_path = argv[2];
+    setenv("UCCL_SOCKET_IFNAME", "=lo", 1);
+    setenv("UCCL_BACKEND", "udp", 1);
+    setenv("UCCL_LINGER_MS", "500", 1);
+    printf("1..%u\n", count);
+    for (unsigned i = 0; i < count; i++) {
+        if (CASES[i].forks && SANITIZED) {
+            printf("ok %u - %s # SKIP sanitizers do not take forks of threads\n", i + 1, CASES[i].name);
+            continue;
+        }
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(CASE_S);
+            CASES[i].run();
+            exit(0);
+        }
+        int status = -1;
+        waitpid(child, &status, 0);
+        printf("%sok %u - %s\n", status == 0 ? "" : "not ", i + 1, CASES[i].name);
+        if (status != 0)
+            printf("# status %#x\n", (unsigned)status);
+        failed += status != 0;
+    }
+    return failed != 0;
+}
