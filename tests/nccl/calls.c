@@ -660,6 +660,72 @@ static void levels_of_rccl(void)
     IS(*last_level, 3);
 }
 
+/* Another rank, in a process of its own: accepts `count` connections, posts a receive on each, and waits to be killed. */
+static pid_t start_rank(int count, int handles_fd, int ready_fd)
+{
+    pid_t rank = fork();
+    if (rank != 0)
+        return rank;
+    static char text[64];
+    struct pair pair = {0};
+    pair.net = start(&pair.context);
+    alarm(CASE_S);
+    for (int i = 0; i < count; i++) {
+        uint8_t handle[NCCL_NET_HANDLE_BYTES];
+        void *listen_comm;
+        IS(pair.net->listen(pair.context, 0, handle, &listen_comm), NCCL_SUCCESS);
+        CHECK(write(handles_fd, handle, sizeof handle) == sizeof handle);
+        for (pair.recv = NULL; !pair.recv; nap())
+            IS(pair.net->accept(listen_comm, &pair.recv, NULL), NCCL_SUCCESS);
+        CHECK(post_receive(&pair, text + i, 1, NULL));
+    }
+    CHECK(write(ready_fd, "", 1) == 1);
+    for (;;)
+        pause();
+}
+
+/* All communicators to a killed rank fail, told of once, and close in the time of one, busy ones and idle ones. */
+static void killed_rank(void)
+{
+    enum { COUNT = 64, LINGER_MS = 500 };
+    struct pair pairs[COUNT];
+    void *requests[COUNT];
+    int handles[2], ready[2], status, done = 0;
+    static char byte;
+    setenv("UCCL_DEAD_PEER_MS", "500", 1);
+    CHECK(pipe(handles) == 0 && pipe(ready) == 0);
+    pid_t rank = start_rank(COUNT, handles[1], ready[1]);
+    void *context;
+    struct nccl_net_v12 *net = start(&context);
+    for (int i = 0; i < COUNT; i++) {
+        uint8_t handle[NCCL_NET_HANDLE_BYTES];
+        pairs[i] = (struct pair){net, context, NULL, NULL};
+        CHECK(read(handles[0], handle, sizeof handle) == sizeof handle);
+        for (; !pairs[i].send; nap())
+            IS(net->connect(context, 0, handle, &pairs[i].send, NULL), NCCL_SUCCESS);
+    }
+    CHECK(read(ready[0], &byte, 1) == 1);
+    CHECK(kill(rank, SIGKILL) == 0 && waitpid(rank, &status, 0) == rank);
+    for (int i = 0; i < COUNT; i += 2)
+        requests[i] = post_send(&pairs[i], &byte, 1, NULL);
+    for (int i = 0; i < COUNT; i += 2) {
+        enum nccl_result result = NCCL_SUCCESS;
+        for (done = 0; !done;)
+            result = net->test(requests[i], &done, NULL);
+        IS(result, NCCL_REMOTE_ERROR);
+    }
+    IS(warnings("peer stopped answering"), 1);
+    IS(warnings("127.0.0.1:"), 1);
+    uint64_t began_ms = now_ms();
+    for (int i = 0; i < COUNT; i++)
+        IS(net->closeSend(pairs[i].send), NCCL_SUCCESS);
+    IS(net->finalize(context), NCCL_SUCCESS);
+    CHECK_SAY(now_ms() - began_ms < 6 * LINGER_MS, "%u ms", (unsigned)(now_ms() - began_ms));
+    IS(threads(), 1);
+    for (int i = 0; i < line_count; i++)
+        CHECK_SAY(lines[i].level != NCCL_LOG_WARN || strstr(lines[i].text, "peer stopped answering"), "%s", lines[i].text);
+}
+
 /* A child has neither threads nor a say; the parent notices nothing. */
 static void forked(void)
 {
@@ -754,6 +820,7 @@ static const struct {
     {"a registration that ends with receives pending", deregistered_while_pending, false},
     {"a close with a receive pending", closed_while_pending, false},
     {"a message larger than its receive", truncated, false},
+    {"a rank that was killed", killed_rank, false},
     {"receives that GPUs watch", watched, false},
     {"log levels of RCCL", levels_of_rccl, false},
     {"a child of fork() with engines", forked, true},
