@@ -114,7 +114,7 @@ void stripe_submit(struct engine_thread *thread, struct uccl_request *request, u
 {
     const struct stripe_set *stripes = request->stripes;
     bool large = request->msg.kind == CORE_RECV && stripes->count > 1 &&
-                 request->msg.size_bytes >= stripes->min_bytes;
+                 request->msg.size_bytes >= stripes->min_bytes && stripes->short_streak < STRIPE_SHORT_STREAK;
     if (large && make_parts(request, stripes->count))
         request->msg.stripes = (uint8_t)stripes->count;
     if (request->staged.memory)

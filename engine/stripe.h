@@ -5,7 +5,9 @@
  * carries on its connection of the same ids (core/part.c).
  *
  *   receive  parts go to their threads before the clear-to-send that allows them leaves; a part that
- *            arrives is reported to the home thread, whose core then knows when the message is whole
+ *            arrives is reported to the home thread, whose core then knows when the message is whole.
+ *            None are made once what came was short for some time, however large the buffers: that would
+ *            wake every thread, twice, for each small message. The first long one ends that
  *   send     parts are made when the clear-to-send comes (CORE_EVENT_SPLIT)
  *   end      when the home's own message ends, parts that are left are ended; the request ends when
  *            it and all parts have: until then some thread may touch its memory
@@ -29,6 +31,7 @@ struct stripe_set {
     struct uccl_request *closing;    /* that ends then, written before the close is posted; NULL: none */
     _Atomic uint64_t silent_since_ns; /* likewise: the peer was silent on some flow; 0: not that we know */
     uint64_t min_bytes;
+    unsigned short_streak;           /* the home thread's: receives in a row that got less than that */
     struct {
         struct engine_thread *thread;
         struct conn *conn;
@@ -45,6 +48,21 @@ void stripe_range(const struct uccl_request *request, uint64_t *from, uint64_t *
 
 /* The slot of the flow that carries a request or a part. By the owner of its thread. */
 unsigned stripe_flow(const struct uccl_request *request);
+
+enum { STRIPE_SHORT_STREAK = 8 }; /* receives that got little, after which no parts are made */
+
+/* CORE_EVENT_MSG of a request: if it is a receive, were parts worth while? */
+static inline void stripe_note_length(const struct uccl_request *request)
+{
+    const struct core_msg *msg = &request->msg;
+    struct stripe_set *stripes = request->stripes;
+    if (!stripes || msg->kind != CORE_RECV || msg->status != UCCL_OK) /* without: a part */
+        return;
+    if (msg->moved_bytes >= stripes->min_bytes)
+        stripes->short_streak = 0;
+    else if (stripes->short_streak < STRIPE_SHORT_STREAK)
+        stripes->short_streak++;
+}
 
 /* Submits a request of the application, with parts where it is a large receive. */
 void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);

@@ -236,6 +236,8 @@ static bool take_events(struct engine_thread *thread)
         some = true;
         thread->ended_some = true;
         struct uccl_request *request = event.msg ? request_of(event.msg) : NULL;
+        if (event.kind == CORE_EVENT_MSG)
+            stripe_note_length(request);
         if (event.kind == CORE_EVENT_SPLIT)
             stripe_split(thread, request);
         else if (event.kind == CORE_EVENT_WANTED)

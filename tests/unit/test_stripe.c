@@ -105,6 +105,39 @@ BOTH(stripe, short_messages_in_large_buffers)
     free(sent);
 }
 
+/* The parts that a receive is posted with, `bytes` long, once its thread has seen it; the send that it gets is posted. */
+static unsigned parts_of_a_receive(struct pair *pair, size_t bytes)
+{
+    uint8_t *buffer = malloc(STRIPED), *sent = malloc(bytes);
+    uccl_request *recv = post_recv(pair->conn[1], buffer, STRIPED);
+    exchange(pair->conn[1], pair->conn[0], SMALL, 1); /* posted later on the same connection */
+    unsigned parts = request_find(recv)->msg.stripes;
+    fill(sent, bytes, 2);
+    uccl_request *send = post_send(pair->conn[0], sent, bytes);
+    cr_assert_eq(end_of(recv, 0), bytes);
+    cr_assert_eq(end_of(send, 0), bytes);
+    check(buffer, bytes, 2);
+    free(buffer);
+    free(sent);
+    return parts;
+}
+
+/* Large buffers that get small messages only wake no other thread, until a large one comes. */
+BOTH(stripe, no_parts_for_short_messages_in_a_row)
+{
+    struct pair pair;
+    open_striping(&pair, lend, "4096");
+    for (unsigned round = 0; round < 2; round++) {
+        for (unsigned i = 0; i < STRIPE_SHORT_STREAK; i++)
+            cr_assert_eq(parts_of_a_receive(&pair, 1024), ENGINES, "receive %u", i);
+        for (unsigned i = 0; i < 3; i++)
+            cr_assert_leq(parts_of_a_receive(&pair, 1024), 1, "receive %u", i);
+        cr_assert_leq(parts_of_a_receive(&pair, 3 * UNSTRIPED), 1);
+    }
+    cr_assert_eq(parts_of_a_receive(&pair, STRIPED), ENGINES);
+    pair_close(&pair);
+}
+
 /* The last part to end may end the request on another engine thread than the one that its waiter drives. */
 Test(stripe, a_sleeping_borrower_hears_of_the_last_part, .timeout = TIMEOUT_S)
 {
@@ -113,6 +146,8 @@ Test(stripe, a_sleeping_borrower_hears_of_the_last_part, .timeout = TIMEOUT_S)
     setenv("UCCL_SPIN_US", "0", 1);
     open_striping(&pair, "yes", "4096");
     for (unsigned i = 0; i < 300; i++) {
+        if (i % STRIPE_SHORT_STREAK == 0)
+            exchange(pair.conn[0], pair.conn[1], STRIPED, i); /* so that parts are made */
         uint64_t start_ms = now_ms();
         fill(sent, SMALL, i);
         uccl_request *recv = post_recv(pair.conn[1], buffer, STRIPED);
