@@ -11,32 +11,33 @@
 #include "plugin.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 enum { WATCHED_ALIGNMENT = 128 };
 
-static bool simple_only; /* written by init */
-static bool never_early;
+static atomic_bool simple_only; /* written by init */
+static atomic_bool never_early;
 
 void requests_configure(void)
 {
     const char *protocols = getenv("NCCL_PROTO"), *early = getenv("NCCL_NET_OPTIONAL_RECV_COMPLETION");
-    simple_only = protocols && strcasecmp(protocols, "Simple") == 0;
-    never_early = early && strcmp(early, "0") == 0;
+    atomic_store(&simple_only, protocols && strcasecmp(protocols, "Simple") == 0);
+    atomic_store(&never_early, early && strcmp(early, "0") == 0);
 }
 
 bool requests_simple_only(void)
 {
-    return simple_only;
+    return atomic_load_explicit(&simple_only, memory_order_relaxed);
 }
 
 enum watch requests_watch(const void *request)
 {
     if ((uintptr_t)request == NCCL_NET_EARLY)
         return WATCH_YES;
-    return never_early ? WATCH_MAYBE : WATCH_NOT;
+    return atomic_load_explicit(&never_early, memory_order_relaxed) ? WATCH_MAYBE : WATCH_NOT;
 }
 
 /* ---- slots ------------------------------------------------------------------------------------ */
@@ -94,8 +95,9 @@ enum nccl_result request_send(struct comm *comm, void *data, size_t size, uccl_m
 static bool receive_flags(const void *data, size_t size, enum watch watch, unsigned *flags)
 {
     bool aligned = (uintptr_t)data % WATCHED_ALIGNMENT == 0;
-    *flags = !simple_only && watch != WATCH_NOT && aligned && size > 0 ? UCCL_RECV_WATCHED : 0;
-    if (simple_only || watch != WATCH_YES || aligned || size == 0)
+    bool wanted = watch != WATCH_NOT && size > 0 && !requests_simple_only();
+    *flags = wanted && aligned ? UCCL_RECV_WATCHED : 0;
+    if (!wanted || aligned || watch == WATCH_MAYBE)
         return true;
     WARN("a receive buffer of LL or LL128 at %p is not aligned to %d bytes: GPUs might read data that is not there yet "
          "(NCCL_LL_BUFFSIZE and NCCL_LL128_BUFFSIZE must be multiples of %d; NCCL_PROTO=Simple goes without)",
