@@ -149,14 +149,11 @@ static struct nccl_net_v12 *start(void **context)
     return net;
 }
 
-static void connect_pair(struct pair *pair)
+/* Both ends, and the listener closes. */
+static void finish_connect(struct pair *pair, uint8_t handle[NCCL_NET_HANDLE_BYTES], void *listen_comm)
 {
-    uint8_t handle[NCCL_NET_HANDLE_BYTES];
-    void *listen_comm = POISON;
     uint64_t end_ms = now_ms() + SOON_MS;
-    memset(handle, 0xa5, sizeof handle);
     pair->send = pair->recv = NULL;
-    IS(pair->net->listen(pair->context, 0, handle, &listen_comm), NCCL_SUCCESS);
     while (!pair->send || !pair->recv) {
         if (!pair->send) {
             pair->send = POISON;
@@ -170,6 +167,15 @@ static void connect_pair(struct pair *pair)
         nap();
     }
     IS(pair->net->closeListen(listen_comm), NCCL_SUCCESS);
+}
+
+static void connect_pair(struct pair *pair)
+{
+    uint8_t handle[NCCL_NET_HANDLE_BYTES];
+    void *listen_comm = POISON;
+    memset(handle, 0xa5, sizeof handle);
+    IS(pair->net->listen(pair->context, 0, handle, &listen_comm), NCCL_SUCCESS);
+    finish_connect(pair, handle, listen_comm);
 }
 
 static struct pair new_pair(void)
@@ -318,6 +324,30 @@ static void no_device(void)
     IS(net->init(&context, 7, NULL, logger, NULL), NCCL_SUCCESS);
     IS(net->devices(&count), NCCL_SUCCESS);
     IS(count, 1);
+    IS(net->finalize(context), NCCL_SUCCESS);
+}
+
+/* Where nobody names interfaces, loopback is one only if there is no other. */
+static void chosen_devices(void)
+{
+    struct nccl_net_v12 *net = load("ncclNetPlugin_v12");
+    struct nccl_net_properties_v12 full;
+    void *context;
+    int named, count = -1;
+    setenv("UCCL_SOCKET_IFNAME", "lo,eth,en,veth,wl", 1);
+    IS(net->init(&context, 7, NULL, logger, NULL), NCCL_SUCCESS);
+    IS(net->devices(&named), NCCL_SUCCESS);
+    IS(net->finalize(context), NCCL_SUCCESS);
+    unsetenv("UCCL_SOCKET_IFNAME");
+    unsetenv("NCCL_SOCKET_IFNAME");
+    IS(net->init(&context, 7, NULL, logger, NULL), NCCL_SUCCESS);
+    IS(net->devices(&count), NCCL_SUCCESS);
+    CHECK_SAY(named > 0 && count > 0, "%d, %d", named, count);
+    for (int i = 0; i < count; i++) {
+        IS(net->getProperties(i, &full), NCCL_SUCCESS);
+        CHECK(full.vProps.devs[0] == i);
+        CHECK_SAY(named == 1 || strcmp(full.name, "lo") != 0, "loopback among %d", count);
+    }
     IS(net->finalize(context), NCCL_SUCCESS);
 }
 
@@ -484,16 +514,24 @@ static void refused(void)
 /* A handle comes from another rank: what its state bytes say is trusted by nobody. */
 static void forged_handle(void)
 {
-    struct pair pair = new_pair();
+    struct pair pair;
     uint8_t handle[NCCL_NET_HANDLE_BYTES], mine[NCCL_NET_HANDLE_BYTES];
     void *listen_comm, *comm = POISON;
+    pair.net = start(&pair.context);
     IS(pair.net->listen(pair.context, 0, mine, &listen_comm), NCCL_SUCCESS);
-    for (unsigned i = 0; i < 16; i++) {
-        memcpy(handle, mine, sizeof handle);
-        handle[i] = 0x41;
+    memcpy(handle, mine, sizeof handle);
+    for (unsigned i = 0; i < 32; i++) {
+        if (i == 16) { /* a connect is under way: its state, changed, is nobody's */
+            IS(pair.net->connect(pair.context, 0, mine, &comm, NULL), NCCL_SUCCESS);
+            CHECK(comm == NULL);
+            memcpy(handle, mine, sizeof handle);
+        }
+        handle[i % 16] ^= 0x41;
         comm = POISON;
         CHECK(pair.net->connect(pair.context, 0, handle, &comm, NULL) != NCCL_SUCCESS && comm == NULL);
+        handle[i % 16] ^= 0x41;
     }
+    finish_connect(&pair, mine, listen_comm);
     close_pair(&pair);
 }
 
@@ -512,17 +550,7 @@ static void accepted_late(void)
         CHECK(pair.send == NULL);
         usleep(60000);
     }
-    uint64_t end_ms = now_ms() + SOON_MS;
-    pair.recv = NULL;
-    while (!pair.send || !pair.recv) {
-        if (!pair.send)
-            IS(pair.net->connect(pair.context, 0, handle, &pair.send, NULL), NCCL_SUCCESS);
-        if (!pair.recv)
-            IS(pair.net->accept(listen_comm, &pair.recv, NULL), NCCL_SUCCESS);
-        CHECK(now_ms() < end_ms);
-        nap();
-    }
-    IS(pair.net->closeListen(listen_comm), NCCL_SUCCESS);
+    finish_connect(&pair, handle, listen_comm);
     close_pair(&pair);
 }
 
@@ -546,16 +574,7 @@ static void given_up(void)
     IS(descriptors(), with_engine);
     /* the other one works on */
     struct pair pair = {net, contexts[1], NULL, NULL};
-    uint64_t end_ms = now_ms() + SOON_MS;
-    while (!pair.send || !pair.recv) {
-        if (!pair.send)
-            IS(net->connect(pair.context, 0, handles[2], &pair.send, NULL), NCCL_SUCCESS);
-        if (!pair.recv)
-            IS(net->accept(theirs, &pair.recv, NULL), NCCL_SUCCESS);
-        CHECK(now_ms() < end_ms);
-        nap();
-    }
-    IS(net->closeListen(theirs), NCCL_SUCCESS);
+    finish_connect(&pair, handles[2], theirs);
     close_pair(&pair);
     CHECK_SAY(descriptors() <= fds + 1, "%d of %d", descriptors(), fds); /* maybe one of the library's */
 }
@@ -819,6 +838,7 @@ static const struct {
     {"every field of every version's properties is written", properties, false},
     {"nothing but the tables is exported", exports_nothing_else, false},
     {"no device: init succeeds", no_device, false},
+    {"devices that nobody names", chosen_devices, false},
     {"a parameter out of range: init succeeds, listen fails", bad_parameter, false},
     {"an engine is open while it is needed", engine_while_needed, false},
     {"before v11, while there is a communicator", engine_of_v8, false},
