@@ -148,9 +148,11 @@ class Worker:
         self.targets = {}
         self.ninja("build.ninja")
         for test in json.loads(self.run(["meson", "introspect", self.build, "--tests"], "tell its tests")):
-            command = [os.path.relpath(word, self.build) for word in test["cmd"] if word.startswith(self.build + "/")]
-            is_program = bool(command) and test["cmd"][0].startswith(self.build + "/")
-            self.targets[test["name"]] = (test["suite"], command[:1] if is_program else [])
+            program, *words = test["cmd"]
+            built = [os.path.relpath(program, self.build)] if program.startswith(self.build + "/") else []
+            if built:  # Meson names what is built for its arguments from the build directory
+                built += [word for word in words if re.fullmatch(r"\w[\w.-]*/[\w./-]+", word)]
+            self.targets[test["name"]] = (test["suite"], built)
 
     def copy_source(self):
         """What has the same content keeps its time, so that it is not compiled again."""
