@@ -131,6 +131,16 @@ static int client_meet(struct connecting *c)
     return error;
 }
 
+/*
+ * The flow of the next connection to this server, out of `count`: they take turns. Engines that connect to each other, as
+ * collectives do, begin half way apart: few connections each way are on different threads.
+ */
+static uint16_t next_home(struct uccl_engine *engine, const uint8_t *server_id, unsigned count)
+{
+    unsigned from = memcmp(engine->id, server_id, sizeof engine->id) < 0 ? 0 : count / 2;
+    return (uint16_t)((engine->next_home++ + from) % count);
+}
+
 /* The server's engine id and proofs are known: our side of the offer. Under the lock. */
 static int client_offer(struct connecting *c)
 {
@@ -147,7 +157,7 @@ static int client_offer(struct connecting *c)
     struct boot_key key = peer_key(c->peer);
     if (c->meets)
         peer_fill_offer(c->peer, &engine->params, &offer);
-    offer.home = (uint16_t)(engine->next_home++ % (c->meets ? c->peer->flow_count : c->peer->flows_open));
+    offer.home = next_home(engine, bootstrap_peer_id(c->boot), c->meets ? c->peer->flow_count : c->peer->flows_open);
     bootstrap_offer(c->boot, &offer, c->meets ? NULL : &key);
     return UCCL_OK;
 }

@@ -165,6 +165,30 @@ BOTH(peers, connections_share_flows)
     pair_close(&pair);
 }
 
+/* Two engines that connect to each other, twice: each thread of both has one of the four connections. */
+BOTH(peers, connections_both_ways_are_spread)
+{
+    enum { THREADS = 4 };
+    uccl_engine *engine[2];
+    uccl_listener *listener[2];
+    struct uccl_handle handle[2];
+    unsigned used[2] = {0, 0};
+    for (unsigned i = 0; i < 2; i++) {
+        engine[i] = open_engine(lend, "NUM_ENGINES", "4", NULL);
+        IS(uccl_listen(engine[i], 0, 0, &handle[i], &listener[i]), 0);
+    }
+    for (unsigned i = 0; i < 4; i++) {
+        uccl_conn *conn[2];
+        connect_now(engine[i % 2], &handle[1 - i % 2], listener[1 - i % 2], conn);
+        used[i % 2] |= 1u << (conn[0]->thread - engine[i % 2]->threads);
+        used[1 - i % 2] |= 1u << (conn[1]->thread - engine[1 - i % 2]->threads);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        cr_assert_eq(used[i], (1u << THREADS) - 1, "engine %u uses the threads %#x", i, used[i]);
+        IS(uccl_close(engine[i]), 0);
+    }
+}
+
 /* Many connects at once, before any has met the engine: they wait for the first, and share its flows. */
 BOTH(peers, simultaneous_first_contacts_share_flows)
 {
