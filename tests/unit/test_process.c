@@ -217,6 +217,13 @@ CALL(reg_mr)
     return result ? result : uccl_dereg_mr(mr);
 }
 
+CALL(reg_mr_dmabuf)
+{
+    uccl_mr *mr;
+    int result = uccl_reg_mr_dmabuf(w->engine, w->buffer, sizeof w->buffer, UCCL_MEM_HOST, STDERR_FILENO, 0, &mr);
+    return result ? result : uccl_dereg_mr(mr);
+}
+
 CALL(mr_get_info)
 {
     struct uccl_mr_info info;
@@ -226,6 +233,13 @@ CALL(mr_get_info)
 CALL(dereg_mr) { return uccl_dereg_mr(w->mr); }
 CALL(send_async) { return uccl_send_async(w->pair.conn[1], "hello", 5, NULL, &w->other); }
 CALL(recv_async) { return uccl_recv_async(w->pair.conn[1], w->buffer, 8, NULL, &w->other); }
+
+CALL(recv_with_async)
+{
+    static _Alignas(128) uint8_t watched[8];
+    return uccl_recv_with_async(w->pair.conn[1], watched, sizeof watched, NULL, UCCL_RECV_WATCHED, &w->other);
+}
+
 CALL(flush) { return uccl_flush(w->pair.conn[0], w->buffer, 8, NULL, &w->other); }
 
 CALL(test)
@@ -270,9 +284,11 @@ static const struct call {
     ALONE(param_value), ALONE(counter_info), ALONE(mem_status), ALONE(verbs_ports), ALONE(interfaces),
     ALONE(handle_from_address),
     BOUND(device_count), BOUND(device_get), BOUND(gpu_count), BOUND(gpu_get), BOUND(gpu_distance), BOUND(listen),
-    BOUND(listener_port), BOUND(connect), BOUND(accept), BOUND(conn_status), BOUND(conn_peer), BOUND(conn_peer_id), BOUND(reg_mr),
+    BOUND(listener_port), BOUND(connect), BOUND(accept), BOUND(conn_status), BOUND(conn_peer), BOUND(conn_peer_id),
+    BOUND(reg_mr), BOUND(reg_mr_dmabuf),
     BOUND(mr_get_info), BOUND(dereg_mr), BOUND(flush), BOUND(test), BOUND(wait), BOUND(send_async),
-    BOUND(recv_async), BOUND(cancel), BOUND(event_fd), BOUND(event_arm), BOUND(counter), BOUND(counter_by_name),
+    BOUND(recv_async), BOUND(recv_with_async), BOUND(cancel), BOUND(event_fd), BOUND(event_arm), BOUND(counter),
+    BOUND(counter_by_name),
     BOUND(conn_close), BOUND(conn_close_async), BOUND(conn_abort), BOUND(listener_close), ALONE(connect_cancel), ALONE(close), ALONE(open),
 #undef ALONE
 #undef BOUND
