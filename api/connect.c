@@ -46,7 +46,7 @@ struct connecting {
     uint64_t asked_ns;            /* when the server was first asked who it is */
     bool waits;                   /* for another that meets the same engine; since when: */
     uint64_t waits_since_ns;
-    uint64_t handshake_ns;        /* what is left for the handshake once the server has said HELLO; 0: no more than before */
+    uint64_t handshake_ns;        /* time for the handshake once the server has said HELLO; 0: within that of the race */
     bool begun_anew;              /* it has, once: another has met that engine meanwhile, or it is `afresh` */
     bool afresh;                  /* the server has lost the peer that we claimed: no more claims */
     uint32_t slot;                /* of the table below, where it is in there: */

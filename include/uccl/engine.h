@@ -318,8 +318,8 @@ int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle
  * A connect succeeds when datagrams have got across both ways. UCCL_ETIMEDOUT when `timeout_ms` has passed (0 and below:
  * the parameter UCCL_CONNECT_MS), also where a firewall passes TCP alone (the log names the ports). With `timeout_ms` 0 that
  * time begins when the other side accepts, if the parameter UCCL_ACCEPT_WAIT_MS is set: the longest wait for that.
- * UCCL_EREFUSED (also: another listener than the handle's answers), UCCL_EPROTO, UCCL_EADDR, UCCL_ENOMEM, UCCL_EPEERDEAD, UCCL_ECLOSED. Where
- * all addresses fail, the error that says most.
+ * UCCL_EREFUSED (also: another listener than the handle's answers), UCCL_EPROTO, UCCL_EADDR, UCCL_ENOMEM,
+ * UCCL_EPEERDEAD, UCCL_ECLOSED. Where all addresses fail, the error that says most.
  */
 int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out);
 void uccl_connect_cancel(struct uccl_handle *handle);
@@ -345,9 +345,9 @@ int uccl_conn_close(uccl_conn *conn); /* UCCL_EINVAL: it is being closed */
 /*
  * Closes like uccl_conn_close(), but does not wait: the request ends when the close has, with 0, and any number of closes
  * take as long as one. Cancelling it has no effect. Until it has been tested or waited for as ended, the handle may be used for
- * uccl_conn_abort(), uccl_conn_status(), uccl_conn_peer() and uccl_conn_peer_id() alone; the call that sees the end frees the connection,
- * for which it may wait for engine threads, but not for a peer. Where a GPU does not end its copies, the request
- * stays pending.
+ * uccl_conn_abort(), uccl_conn_status(), uccl_conn_peer() and uccl_conn_peer_id() alone; the call that sees the end
+ * frees the connection, for which it may wait for engine threads, but not for a peer. Where a GPU does not end its
+ * copies, the request stays pending.
  * Never blocks. UCCL_EAGAIN as for uccl_send_async(): the connection is open still. UCCL_EINVAL: it is being closed.
  */
 int uccl_conn_close_async(uccl_conn *conn, uccl_request **out);
