@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CASE_S = 60, SOON_MS = 20000, LINES_MAX = 256, LINE_BYTES = 512 };
+enum { CASE_S = 60, SOON_MS = 20000, SETTLED_MS = 5000, LINES_MAX = 256, LINE_BYTES = 512 };
 
 static const char *plugin_path, *rccl_path;
 
@@ -107,7 +107,7 @@ static int threads(void)
 /* A thread that was joined may be seen for a moment more. */
 static void threads_are(int expected)
 {
-    uint64_t end_ms = now_ms() + SOON_MS;
+    uint64_t end_ms = now_ms() + SETTLED_MS;
 #ifdef __SANITIZE_THREAD__
     return; /* it has some of its own */
 #endif
