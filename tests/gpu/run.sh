@@ -8,10 +8,12 @@ ROOT=$(cd "$(dirname "$0")/../.." && pwd)
 usage() {
     cat <<'EOF'
 usage: tests/gpu/run.sh [build | run] [--compare]
+       build-gpu/carry/bench/compare_nccl.sh [option...]
 
 build   builds here, and gathers programs, scripts and the libraries that they need in build-gpu/carry
 run     runs in such a folder: build-gpu/carry/tests/gpu/run.sh run
-Without either does both, on one machine. --compare also prints bench/compare_gpu.sh's tables.
+Without either does both, on one machine. --compare also prints bench/compare_gpu.sh's tables; NCCL's collectives over the
+plugin and over sockets are compared by bench/compare_nccl.sh of the folder.
 
 The last line is "N passed, N failed, N skipped"; the exit status is 0 only when nothing failed.
 EOF
@@ -28,7 +30,7 @@ build() {
     [ ! -f "$build/build.ninja" ] || options+=(--reconfigure)
     if ! { meson setup "$build" "$ROOT" "${options[@]}" &&
         ninja -C "$build" bench/p2p_bench bench/transport_test bench/uccl_info tests/mem/gpu_messages \
-        tests/mem/gpu_export; } \
+        tests/mem/gpu_export tests/lose.so plugins/nccl/libnccl-net-uccl.so; } \
         >"$ROOT/build-gpu/build.log" 2>&1; then
         tail -n 40 "$ROOT/build-gpu/build.log"
         echo "the build failed; all of it is in build-gpu/build.log"
@@ -37,12 +39,12 @@ build() {
     rm -rf "$carry"
     mkdir -p "$carry"/{lib,bench,tests/gpu,tests/mem}
     cp "$build"/bench/{p2p_bench,transport_test,uccl_info} "$ROOT"/bench/{compare_gpu.sh,compare_gpu.py,peer_nccl.py} \
-        "$carry/bench"
+        "$ROOT"/bench/{compare_nccl.sh,compare_nccl.py,peer_collectives.py} "$carry/bench"
     cp "$build"/tests/mem/gpu_{messages,export} "$ROOT"/tests/mem/headers.c "$carry/tests/mem"
     mkdir -p "$carry/engine/mem"
     cp "$ROOT"/engine/mem/*.h "$carry/engine/mem"
     cp "$ROOT/tests/gpu/run.sh" "$carry/tests/gpu"
-    cp -L "$build/libuccl-engine.so.0" "$carry/lib"
+    cp -L "$build/libuccl-engine.so.0" "$build/tests/lose.so" "$build/plugins/nccl/libnccl-net-uccl.so" "$carry/lib"
     ldd "$build/bench/p2p_bench" | awk -v wanted="$CARRIED" '$1 ~ wanted {print $3}' | while read -r file; do
         cp -L "$file" "$carry/lib"
     done
