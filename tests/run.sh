@@ -5,12 +5,13 @@ set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 SOURCES=tests # of the tests
-PARTS="unit sim mem integration sanitize stress fuzz model arm64 vm"
+PARTS="unit sim mem nccl integration sanitize stress fuzz model arm64 vm"
 
 # Options of a part, for its program to read: --NAME, or --NAME=VALUE for one with a value
 declare -A OPTIONS=(
     [fuzz]="--seconds=N"
     [model]="--deep"
+    [nccl]="--real"
     [sim]="--scenario=NAME --seed=S --seeds=N --trace --jobs=N --seconds=T --failures=F --campaign --hours=H"
 )
 
@@ -39,9 +40,10 @@ list_parts() {
 unit         each source file by itself (Criterion)
 sim          real cores, and whole engines, on a simulated network in virtual time
 mem          GPU memory in messages, on stand-ins for the CUDA and HIP runtimes, with failures
+nccl         the plugin for NCCL, driven as NCCL does; --real also loads it into a libnccl of PyPI
 integration  real processes on loopback and in network namespaces, with loss and killed peers
-sanitize     unit, sim, mem and a shorter integration under AddressSanitizer and UBSan
-stress       rings, lending and wake-up with many threads, as shipped and under ThreadSanitizer
+sanitize     unit, sim, mem, and shorter nccl and integration under AddressSanitizer and UBSan
+stress       rings, lending and wake-up with many threads, as shipped and under ThreadSanitizer; there nccl too
 fuzz         what parses bytes of a peer: the corpus, then new inputs for N seconds (libFuzzer)
 model        Spin models: sleeping, waking and lending; clear-to-send and credit under loss
 arm64        all of it cross-compiled and emulated: the corpora, rings, requests, object code
@@ -240,7 +242,7 @@ begin_beside() {
                 -Dc_args=-fno-sanitize-recover=all
             ;;
         stress)
-            targets=stress beside build-tsan build build-tsan -Doptimization=1 -Db_sanitize=thread
+            targets="stress nccl" beside build-tsan build build-tsan -Doptimization=1 -Db_sanitize=thread
             ;;
         fuzz)
             CC=clang targets=fuzz beside build-fuzz build build-fuzz -Dfuzz=true -Db_sanitize=address,undefined \
@@ -288,7 +290,11 @@ run_part() {
         [ "$built" = yes ] || return
         program sim build/tests/sim "${options[@]}"
         ;;
-    unit | sim | mem | integration)
+    "nccl with options")
+        [ "$built" = yes ] || return
+        NCCL_REAL=1 suites nccl build nccl
+        ;;
+    unit | sim | mem | nccl | integration)
         [ "$built" = yes ] || return
         suites "$1" build "$1"
         [ "$1" != sim ] || other_compilers
@@ -298,7 +304,7 @@ run_part() {
         # Criterion takes a leak for a pass unless the process aborts
         ASAN_OPTIONS=abort_on_error=1:detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 \
         LSAN_OPTIONS=print_suppressions=0:suppressions=$PWD/tests/lsan.supp \
-            TEST_SHORT=1 suites sanitize build-asan unit sim mem integration -- -t 3
+            TEST_SHORT=1 suites sanitize build-asan unit sim mem nccl integration -- -t 3
         ;;
     stress)
         # as it is shipped, for what a sanitizer hides: allocations, locks, CPU time
@@ -307,8 +313,8 @@ run_part() {
         # older ThreadSanitizers do not cope with all of today's address randomisation
         setarch -R true 2>/dev/null && wrapper=(--wrapper "setarch -R")
         joined build-tsan || return
-        TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 \
-            suites stress-tsan build-tsan stress -- "${wrapper[@]}"
+        TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 TEST_SHORT=1 \
+            suites stress-tsan build-tsan stress nccl -- "${wrapper[@]}"
         ;;
     fuzz*)
         joined build-fuzz || return
