@@ -234,6 +234,12 @@ mixed() {
 }
 guest "one end on UDP, one on verbs" mixed
 
+# drive ARGUMENT...: the NCCL plugin driven as NCCL does, a rank per port
+drive() {
+    env "${CLIENT_ENV[@]}" UCCL_IB_HCA= NCCL_PLUGIN_FILE="$BUILD/plugins/nccl/libnccl-net-uccl.so" \
+        timeout "$PAIR_LIMIT_S" "$BUILD/tests/nccl/nccl_host" "$@" spread=1
+}
+
 # The driver of a GPU that is not there (tests/mem). Soft-RoCE can register none of its memory, so that all of it
 # is staged; it is asked to all the same.
 mkdir -p "$WORK/gpu"
@@ -260,6 +266,10 @@ for kind in "${kinds[@]}"; do
         guest "$kind: network device MTU $mtu" with_mtu $mtu sweep 4096,64K,300000
     done
     [ "$kind" = ud ] || guest "$kind: a late write changes nothing" stale_write
+    guest "$kind: NCCL's all-reduce" drive traffic channels=2 sizes=65536,1000 messages=4
+    guest "$kind: NCCL's LL, GPUs look" drive traffic kind=ll channels=2 sizes=1024,5120,65536 messages=30
+    guest "$kind: NCCL's LL, GPUs look, 1% loss" faulty "loss 1%" \
+        drive traffic kind=ll channels=2 sizes=1024,5120,65536 messages=30
     use "$kind" "${GPU[@]}"
     guest "$kind: from GPU to GPU" sweep 1,4097,64K,1M --sender-device=cuda:0 --receiver-device=cuda:1
     guest "$kind: from GPU to GPU, 1% loss" faulty "loss 1%" sweep 4097,300000 --sender-device=cuda:1 --receiver-device=cuda:0
