@@ -110,13 +110,29 @@ static void submit_parts(struct engine_thread *thread, struct uccl_request *requ
     }
 }
 
-void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns)
+/*
+ * The flows that a receive lets its message be spread over. A thread that gets a part of it is woken, so it should get a unit
+ * at least: buffers are often far larger than what comes (NCCL posts whole slots for every message).
+ */
+static unsigned parts_of(const struct uccl_request *request)
 {
     const struct stripe_set *stripes = request->stripes;
-    bool large = request->msg.kind == CORE_RECV && stripes->count > 1 &&
-                 request->msg.size_bytes >= stripes->min_bytes && stripes->short_streak < STRIPE_SHORT_STREAK;
-    if (large && make_parts(request, stripes->count))
-        request->msg.stripes = (uint8_t)stripes->count;
+    uint64_t bytes = request->msg.size_bytes;
+    if (request->msg.kind != CORE_RECV)
+        return 1;
+    if (bytes > stripes->expected_bytes)
+        bytes = stripes->expected_bytes;
+    if (bytes < stripes->min_bytes)
+        return 1;
+    uint64_t units = (bytes - 1) / CORE_STRIPE_UNIT + 1;
+    return units < stripes->count ? (unsigned)units : stripes->count;
+}
+
+void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns)
+{
+    unsigned count = parts_of(request);
+    if (count > 1 && make_parts(request, count))
+        request->msg.stripes = (uint8_t)count;
     if (request->staged.memory)
         stage_begin(thread->stage, request);
     core_submit(thread->core, request->msg.conn, &request->msg, now_ns);

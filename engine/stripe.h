@@ -31,7 +31,10 @@ struct stripe_set {
     struct uccl_request *closing;    /* that ends then, written before the close is posted; NULL: none */
     _Atomic uint64_t silent_since_ns; /* likewise: the peer was silent on some flow; 0: not that we know */
     uint64_t min_bytes;
-    unsigned short_streak;           /* the home thread's: receives in a row that got less than that */
+    /* The home thread's, of receives: the length of the next message, going by the last ones; UINT64_MAX: none was yet. The
+     * longest since that was reckoned, and how many there were. */
+    uint64_t expected_bytes, longest_bytes;
+    unsigned noted;
     struct {
         struct engine_thread *thread;
         struct conn *conn;
@@ -49,19 +52,23 @@ void stripe_range(const struct uccl_request *request, uint64_t *from, uint64_t *
 /* The slot of the flow that carries a request or a part. By the owner of its thread. */
 unsigned stripe_flow(const struct uccl_request *request);
 
-enum { STRIPE_SHORT_STREAK = 8 }; /* receives that got little, after which no parts are made */
+enum { STRIPE_NOTED = 8 }; /* receives whose longest message is expected to come again */
 
-/* CORE_EVENT_MSG of a request: if it is a receive, were parts worth while? */
+/* CORE_EVENT_MSG of a request: if it is a receive, how long was its message? */
 static inline void stripe_note_length(const struct uccl_request *request)
 {
     const struct core_msg *msg = &request->msg;
     struct stripe_set *stripes = request->stripes;
     if (!stripes || msg->kind != CORE_RECV || msg->status != UCCL_OK) /* without: a part */
         return;
-    if (msg->moved_bytes >= stripes->min_bytes)
-        stripes->short_streak = 0;
-    else if (stripes->short_streak < STRIPE_SHORT_STREAK)
-        stripes->short_streak++;
+    if (stripes->longest_bytes < msg->moved_bytes)
+        stripes->longest_bytes = msg->moved_bytes;
+    bool longer = stripes->expected_bytes < msg->moved_bytes;
+    if (++stripes->noted < STRIPE_NOTED && !longer)
+        return;
+    stripes->expected_bytes = stripes->longest_bytes;
+    stripes->longest_bytes = 0;
+    stripes->noted = 0;
 }
 
 /* Submits a request of the application, with parts where it is a large receive. */

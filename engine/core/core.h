@@ -160,10 +160,10 @@ struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow,
  * connection of the same ids on its own core: the home connection numbers, matches, grants and
  * ends it; the others carry parts. Part i of n of a message of `total` bytes:
  */
+enum { CORE_STRIPE_UNIT = 64 * 1024 }; /* bytes: parts are multiples, but the last one */
 static inline void core_stripe(uint64_t total, unsigned n, unsigned i, uint64_t *from, uint64_t *to)
 {
-    enum { UNIT = 64 * 1024 };
-    uint64_t round = (uint64_t)n * UNIT, size = (total / round + (total % round != 0)) * UNIT;
+    uint64_t round = (uint64_t)n * CORE_STRIPE_UNIT, size = (total / round + (total % round != 0)) * CORE_STRIPE_UNIT;
     *from = i * size < total ? i * size : total;
     *to = *from + size < total ? *from + size : total;
 }

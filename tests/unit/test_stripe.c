@@ -122,18 +122,20 @@ static unsigned parts_of_a_receive(struct pair *pair, size_t bytes)
     return parts;
 }
 
-/* Large buffers that get small messages only wake no other thread, until a large one comes. */
-BOTH(stripe, no_parts_for_short_messages_in_a_row)
+/* A receive takes as many threads as the last messages would have kept busy, however large its buffer is. */
+BOTH(stripe, parts_go_by_the_messages_that_came)
 {
+    enum { TWO_UNITS = 3 * UNSTRIPED };
     struct pair pair;
     open_striping(&pair, lend, "4096");
-    for (unsigned round = 0; round < 2; round++) {
-        for (unsigned i = 0; i < STRIPE_SHORT_STREAK; i++)
-            cr_assert_eq(parts_of_a_receive(&pair, 1024), ENGINES, "receive %u", i);
-        for (unsigned i = 0; i < 3; i++)
-            cr_assert_leq(parts_of_a_receive(&pair, 1024), 1, "receive %u", i);
-        cr_assert_leq(parts_of_a_receive(&pair, 3 * UNSTRIPED), 1);
-    }
+    for (unsigned i = 0; i < STRIPE_NOTED; i++)
+        cr_assert_eq(parts_of_a_receive(&pair, 1024), ENGINES, "receive %u", i);
+    for (unsigned i = 0; i < 3; i++)
+        cr_assert_leq(parts_of_a_receive(&pair, 1024), 1, "receive %u", i);
+    cr_assert_leq(parts_of_a_receive(&pair, TWO_UNITS), 1, "posted before it was known");
+    for (unsigned i = 0; i < STRIPE_NOTED; i++)
+        cr_assert_eq(parts_of_a_receive(&pair, 1024), 2, "receive %u", i);
+    cr_assert_leq(parts_of_a_receive(&pair, STRIPED), 1);
     cr_assert_eq(parts_of_a_receive(&pair, STRIPED), ENGINES);
     pair_close(&pair);
 }
@@ -146,7 +148,7 @@ Test(stripe, a_sleeping_borrower_hears_of_the_last_part, .timeout = TIMEOUT_S)
     setenv("UCCL_SPIN_US", "0", 1);
     open_striping(&pair, "yes", "4096");
     for (unsigned i = 0; i < 300; i++) {
-        if (i % STRIPE_SHORT_STREAK == 0)
+        if (i % STRIPE_NOTED == 0)
             exchange(pair.conn[0], pair.conn[1], STRIPED, i); /* so that parts are made */
         uint64_t start_ms = now_ms();
         fill(sent, SMALL, i);
