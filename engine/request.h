@@ -49,6 +49,7 @@ struct uccl_request {
     struct uccl_request *parent;  /* of a part */
     struct uccl_request *parts;   /* of a striped message: list by next_part */
     struct uccl_request *next_part;
+    uint8_t part;                 /* which part of its message it is: 1 and up */
     _Atomic uint32_t unfinished;  /* itself and its parts */
     _Atomic int32_t part_status;  /* first error of a part */
     _Atomic bool home_over;       /* of a striped message its thread has ended all but the parts: it is another

@@ -57,8 +57,8 @@ static const struct stripe_set *stripes_of(const struct uccl_request *request)
 
 void stripe_range(const struct uccl_request *request, uint64_t *from, uint64_t *to)
 {
-    unsigned index = end_on(stripes_of(request), request->thread);
-    core_stripe(request->msg.size_bytes, request->msg.stripes ? request->msg.stripes : 1, index, from, to);
+    unsigned n = request->msg.stripes ? request->msg.stripes : 1;
+    core_stripe(request->msg.size_bytes, n, request->parent ? request->part : 0, from, to);
 }
 
 unsigned stripe_flow(const struct uccl_request *request)
@@ -77,14 +77,13 @@ static bool make_parts(struct uccl_request *request, unsigned count)
             return false;
         }
         part->msg = (struct core_msg){.kind = request->msg.kind,
-                                      .conn = request->stripes->at[i].conn,
                                       .size_bytes = request->msg.size_bytes,
                                       .stripes = (uint8_t)count,
                                       .watched = request->msg.watched};
         part->buffer = request->buffer;
         part->staged.memory = request->staged.memory;
         part->mr = NULL;
-        part->thread = request->stripes->at[i].thread;
+        part->part = (uint8_t)i;
         part->stripes = NULL;
         part->parent = request;
         part->parts = NULL;
@@ -99,10 +98,14 @@ static bool make_parts(struct uccl_request *request, unsigned count)
 /* Hands the parts to their threads; the message has its number now. */
 static void submit_parts(struct engine_thread *thread, struct uccl_request *request)
 {
+    const struct stripe_set *stripes = request->stripes;
     if (request->parts && !request->staged.memory) /* else it is counted since it was posted */
         atomic_fetch_add(&request->stripes->holds, 1);
     for (struct uccl_request *part = request->parts; part; part = part->next_part) {
+        unsigned end = core_stripe_end(request->msg.number, request->msg.stripes, stripes->count, part->part);
         part->msg.number = request->msg.number;
+        part->msg.conn = stripes->at[end].conn;
+        part->thread = stripes->at[end].thread;
         if (part->staged.memory)
             atomic_fetch_add(&part->thread->staged, 1);
         atomic_fetch_add_explicit(&request->unfinished, 1, memory_order_relaxed);

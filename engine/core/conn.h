@@ -94,7 +94,8 @@ struct conn {
     uint32_t held;              /* messages that have ended but are not given back (place.h) */
     uint32_t local_id, remote_id;
     uint32_t window;            /* messages, a power of two */
-    uint8_t stripe;             /* 0: home of its messages; else the part of them that it carries */
+    uint8_t stripe;             /* 0: home of its messages; else which of the ends that carry parts of them */
+    uint8_t stripe_ends;        /* of those, and the home end; known to the former */
     uint8_t state;              /* enum conn_state */
     bool heard;                 /* a frame for it has come */
     bool announced;             /* the peer was told of it at once */

@@ -153,12 +153,14 @@ size_t core_part_conn_size(const struct params *params, const struct flow_setup 
 
 struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *flow,
                                  const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
-                                 unsigned stripe, void *owner, uint64_t now_ns)
+                                 unsigned stripe, unsigned ends, void *owner, uint64_t now_ns)
 {
+    assert(stripe && stripe < ends);
     struct flow_setup small = *setup;
     small.eager_window_kb = 0;
     struct conn *conn = core_conn_open(core, memory, flow, &small, local_id, remote_id, owner, now_ns);
     conn->stripe = (uint8_t)stripe;
+    conn->stripe_ends = (uint8_t)ends;
     return conn;
 }
 

@@ -168,10 +168,23 @@ static inline void core_stripe(uint64_t total, unsigned n, unsigned i, uint64_t 
     *to = *from + size < total ? *from + size : total;
 }
 
-/* Opens the end of a connection that carries part `stripe` > 0 of striped messages and nothing else. */
+/*
+ * Which end of a connection with `ends` of them carries part i > 0 of message `number`, cut into n: those behind the home end
+ * take turns, so that messages of few parts keep all flows busy. And which part end e > 0 carries: if below n, a part.
+ */
+static inline unsigned core_stripe_end(uint64_t number, unsigned n, unsigned ends, unsigned i)
+{
+    return (unsigned)((number % (ends - 1) * (n - 1) + i - 1) % (ends - 1)) + 1;
+}
+static inline unsigned core_stripe_part(uint64_t number, unsigned n, unsigned ends, unsigned e)
+{
+    return (unsigned)((e - 1 + (ends - 1) - number % (ends - 1) * (n - 1) % (ends - 1)) % (ends - 1)) + 1;
+}
+
+/* Opens end `stripe` > 0 of a connection with `ends` ends, which carries parts of striped messages and nothing else. */
 struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *flow,
                                  const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
-                                 unsigned stripe, void *owner, uint64_t now_ns);
+                                 unsigned stripe, unsigned ends, void *owner, uint64_t now_ns);
 size_t core_part_conn_size(const struct params *params, const struct flow_setup *setup);
 
 /*

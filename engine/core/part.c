@@ -14,6 +14,12 @@ static struct recv_slot *part_slot(const struct conn *conn, uint64_t number)
     return &conn->recv_slots[number & (conn->window - 1)];
 }
 
+/* The bytes of a message of `total` bytes, cut into n parts, that come over this end. */
+static void part_range(const struct conn *conn, uint64_t number, uint64_t total, unsigned n, uint64_t *from, uint64_t *to)
+{
+    core_stripe(total, n, core_stripe_part(number, n, conn->stripe_ends, conn->stripe), from, to);
+}
+
 static void end(struct conn *conn, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
 {
     msg->state = MSG_ENDED;
@@ -22,7 +28,7 @@ static void end(struct conn *conn, struct core_msg *msg, int32_t status, uint64_
 
 void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 {
-    assert(conn->stripe && conn->stripe < msg->stripes);
+    assert(conn->stripe && core_stripe_part(msg->number, msg->stripes, conn->stripe_ends, conn->stripe) < msg->stripes);
     *msg = (struct core_msg){.conn = conn,
                              .number = msg->number,
                              .size_bytes = msg->size_bytes,
@@ -39,7 +45,7 @@ void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
         msg->next = slot->msg;
         slot->msg = msg;
     } else {
-        core_stripe(msg->size_bytes, msg->stripes, conn->stripe, &msg->offset_bytes, &msg->end_bytes);
+        part_range(conn, msg->number, msg->size_bytes, msg->stripes, &msg->offset_bytes, &msg->end_bytes);
         assert(msg->offset_bytes < msg->end_bytes);
         if (msg->block_bytes) {
             conn_park(conn, msg);
@@ -80,7 +86,7 @@ void conn_part_sent(struct conn *conn, struct core_msg *msg)
     if (msg->state != MSG_SENT)
         return;
     uint64_t from, to;
-    core_stripe(msg->size_bytes, msg->stripes, conn->stripe, &from, &to);
+    part_range(conn, msg->number, msg->size_bytes, msg->stripes, &from, &to);
     msg_remove(&conn->settling, msg);
     end(conn, msg, UCCL_OK, to - from);
 }
@@ -104,7 +110,7 @@ struct core_msg *conn_place_part(const struct conn *conn, const struct wire_data
     if (!msg || data->stripes != msg->stripes || data->total > msg->size_bytes)
         return NULL;
     uint64_t from, to;
-    core_stripe(data->total, data->stripes, conn->stripe, &from, &to);
+    part_range(conn, msg->number, data->total, data->stripes, &from, &to);
     if (data->offset < from || data->offset > to || data->length > to - data->offset ||
         msg->offset_bytes + data->length > to - from || !msg_takes(msg, data->offset, data->length, data->total))
         return NULL;
@@ -117,7 +123,7 @@ bool conn_on_part_data(struct conn *conn, const struct wire_data *data)
     uint64_t from, to;
     if (!msg)
         return false;
-    core_stripe(data->total, data->stripes, conn->stripe, &from, &to);
+    part_range(conn, msg->number, data->total, data->stripes, &from, &to);
     msg->offset_bytes += data->length; /* of a receive part: bytes that have arrived */
     if (data->length)
         core_copy_push(conn->flow->core, (struct core_copy){.from = data->payload,

@@ -278,7 +278,7 @@ static void open_flow(unsigned index)
         closed[i] = false;
         conn_memory[i] = zeroed(core_conn_size(&params, &setup));
         conns[i] = i % FLOW_CONNS == PART_CONN
-                       ? core_part_conn_open(core, conn_memory[i], flows[index], &setup, i, i, 1, &conns[i], now_ns)
+                       ? core_part_conn_open(core, conn_memory[i], flows[index], &setup, i, i, 1, 2, &conns[i], now_ns)
                        : core_conn_open(core, conn_memory[i], flows[index], &setup, i, i, &conns[i], now_ns);
     }
 }

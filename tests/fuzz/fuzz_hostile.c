@@ -523,7 +523,7 @@ static void open_link(enum link link)
             closed[conn][side] = false;
             conns[conn][side] =
                 conn == CONN_PARTS
-                    ? core_part_conn_open(end->core, memory, end->flow, &setups[side], conn, conn, 1, &conns[conn][side], now_ns)
+                    ? core_part_conn_open(end->core, memory, end->flow, &setups[side], conn, conn, 1, 2, &conns[conn][side], now_ns)
                     : core_conn_open(end->core, memory, end->flow, &setups[side], conn, conn, &conns[conn][side], now_ns);
         }
     }

@@ -105,3 +105,27 @@ Test(split, a_staged_send_is_wanted_after_its_split)
     cr_assert_eq(send->released, SIZE);
     duo_assert_rest();
 }
+
+/* Parts and ends: one to one for each message; and over the messages each end behind home gets its share of the parts. */
+Test(split, parts_take_turns_over_the_ends)
+{
+    for (unsigned ends = 2; ends <= 12; ends++) {
+        for (unsigned n = 2; n <= ends; n++) {
+            unsigned given[12] = {0};
+            for (uint64_t number = UINT64_MAX - ends + 2; number != 0; number++) {
+                bool taken[12] = {false};
+                for (unsigned i = 1; i < n; i++) {
+                    unsigned end = core_stripe_end(number, n, ends, i);
+                    cr_assert(end > 0 && end < ends && !taken[end]);
+                    cr_assert_eq(core_stripe_part(number, n, ends, end), i);
+                    taken[end] = true;
+                    given[end]++;
+                }
+                for (unsigned end = 1; end < ends; end++)
+                    cr_assert_eq(core_stripe_part(number, n, ends, end) < n, taken[end]);
+            }
+            for (unsigned end = 1; end < ends; end++)
+                cr_assert_eq(given[end], n - 1, "ends %u, n %u: end %u has %u", ends, n, end, given[end]);
+        }
+    }
+}
