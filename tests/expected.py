@@ -3,7 +3,8 @@
 
     unit          the tests in the symbols of the program, among them all that its file names by Test(suite, name
     stress        CASES in its file
-    shell scripts "plan N [N when TEST_SHORT=1]" in the script
+    shell scripts "plan N [N when TEST_SHORT=1]" in the script, or in the function of the part that is run
+    nccl          likewise; the rows of CASES; the structures of layout.def
     sim           the lines of the corpus, each once; of new seeds as many as there are scenarios in it
     mutants       the mutants of mutants.txt
 """
@@ -13,7 +14,7 @@ import re
 import subprocess
 
 SCRIPTS = {"mem/gpu": "mem/mem.sh", "vm/vm": "vm/guest_tests.sh"}
-PLAN = re.compile(r"^plan (\d+)(?: (\d+))?\b", re.MULTILINE)
+PLAN = re.compile(r"^ *plan (\d+)(?: (\d+))?\b", re.MULTILINE)
 
 
 class Unknown(Exception):
@@ -28,8 +29,9 @@ def text_of(path):
         raise Unknown(f"no source: {error}") from None
 
 
-def plan_of_script(path):
-    plan = PLAN.search(text_of(path))
+def plan_of_script(path, function=None):
+    text = text_of(path)
+    plan = PLAN.search(text, text.index(f"\n{function}() {{\n") if function else 0)
     if not plan:
         raise Unknown(f'{os.path.basename(path)} has no line "plan N"')
     return int(plan[2] or plan[1]) if os.environ.get("TEST_SHORT") == "1" else int(plan[1])
@@ -66,6 +68,12 @@ def cases(tests, suite, name, program):
         count = len(corpus_of(tests))
         if name != "corpus":
             return len({line[0] for line in corpus_of(tests)}), float("inf"), None
+    elif (suite, name) == ("nccl", "layout"):
+        count = text_of(f"{tests}/nccl/layout.def").count("\nALIGNMENT(")
+    elif (suite, name) == ("nccl", "calls"):
+        count = len(re.findall(r"^    \{\"", text_of(f"{tests}/nccl/calls.c").split("} CASES[] = {")[1], re.MULTILINE))
+    elif suite == "nccl" and name.startswith("nccl_"):
+        count = plan_of_script(f"{tests}/nccl/nccl.sh", name[len("nccl_"):])
     elif suite == "stress" or (suite, name) == ("mem", "headers"):
         found = re.search(r"\bCASES = (\d+)", text_of(f"{tests}/{suite}/{name}.c"))
         if not found:
@@ -88,4 +96,7 @@ def all_tests(tests, suite):
         return names("stress_*.c")
     if suite == "integration":
         return names("*.sh", end=3) - {"lib"}
+    if suite == "nccl":
+        parts = re.findall(r"^#   nccl\.sh (\w+)", text_of(f"{tests}/nccl/nccl.sh"), re.MULTILINE)
+        return {"layout", "calls", "real"} | {f"nccl_{part}" for part in parts}
     return {"sim": {"corpus", "sim"}, "mem": {"gpu", "headers"}, "vm": {"vm"}}.get(suite, set())

@@ -5,6 +5,7 @@
 # 128 bytes. The unit tests step through it on x86-64, where a vector's store would look as if it were whole.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 12
 
 FILE=engine/watched.c
 
@@ -69,6 +70,6 @@ if command -v aarch64-linux-gnu-gcc >/dev/null; then
     check "arm64: a memcpy() is seen" sees_memcpy arm64 aarch64-linux-gnu-gcc 2
     check "arm64: a missing barrier is seen" sees_no_barrier
 else
-    skip "arm64" "no aarch64-linux-gnu-gcc (gcc-aarch64-linux-gnu)"
+    skip "arm64" "no aarch64-linux-gnu-gcc (gcc-aarch64-linux-gnu)" 5
 fi
 finish

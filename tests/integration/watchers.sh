@@ -5,6 +5,7 @@
 # it, it does, or else it could not be trusted to.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
+plan 13
 need_namespaces
 
 WATCHER=$BUILD/tests/watcher
@@ -66,7 +67,7 @@ drivers=("$MMSG")
 if env UCCL_UDP_IO=uring UCCL_LEND=no "$WATCHER" send 127.0.0.1 1 8 2>&1 | grep -q 'watcher: connect'; then
     drivers+=("$URING")
 else
-    skip "io_uring" "not allowed, or not built"
+    skip "io_uring" "not allowed, or not built" 5
 fi
 
 if [ -c /dev/net/tun ]; then

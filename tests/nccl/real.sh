@@ -4,6 +4,7 @@
 # it is a download of 190 MB from PyPI: tests/run.sh nccl --real. NCCL_REAL=FILE names a libnccl.so.2 that is there.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
+plan 2
 
 [ -n "${NCCL_REAL:-}" ] || skip_all "not asked for (tests/run.sh nccl --real)"
 
