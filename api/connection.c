@@ -140,6 +140,10 @@ void connection_on_event(void *context, const struct core_event *event)
         peer_flow_turned(event->owner, FLOW_PROVEN);
         return;
     }
+    if (event->kind == CORE_EVENT_FLOW_HOLE) {
+        peer_flow_has_hole(event->owner, event->passing_bytes, event->route_bytes);
+        return;
+    }
     struct conn_end *end = event->owner;
     if (event->kind == CORE_EVENT_CONN_FAILED) {
         atomic_store_explicit(&end->of->status, event->status, memory_order_release);

@@ -2,6 +2,7 @@
 #include "peer.h"
 
 #include "log.h"
+#include "nic/netdev.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -178,6 +179,7 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
         return UCCL_ENOMEM;
     }
     flow->thread = thread;
+    flow->peer = peer;
     flow->slot = (uint32_t)slot;
     flow->setup = (struct flow_setup){
         .rx_token = core_make_token(random[0], (uint32_t)slot),
@@ -346,6 +348,8 @@ static int start_flow(struct peer_table *table, struct peer *peer, struct peer_f
 {
     flow->setup.tx_token = theirs->token;
     flow->setup.datagram_bytes = smaller(flow->setup.datagram_bytes, theirs->datagram_bytes);
+    flow->setup.peer_datagram_bytes = theirs->datagram_bytes;
+    flow->setup.base_bytes = CORE_DATAGRAM_BASE;
     flow->setup.tx_window_bytes = theirs->rx_bytes;
     flow->memory_bytes = core_flow_size(table->params, &flow->setup);
     flow->memory = mmap(NULL, flow->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -389,4 +393,19 @@ void peer_flow_turned(struct peer_flow *flow, enum flow_life life)
 {
     /* pairs with the acquires in peer_flow_life() and thread_wait() */
     atomic_store_explicit(&flow->life, (uint32_t)life, memory_order_release);
+}
+
+void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t route_bytes)
+{
+    enum { IPV4_UDP_BYTES = 28, IPV6_UDP_BYTES = 48 };
+    struct peer *peer = flow->peer;
+    const union nic_address *address = &peer->host.address;
+    char text[NETDEV_ADDRESS_TEXT];
+    if (atomic_exchange_explicit(&peer->hole_told, true, memory_order_relaxed)) /* guards nothing else */
+        return;
+    bool v6 = address->any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr);
+    uint32_t headers = v6 ? IPV6_UDP_BYTES : IPV4_UDP_BYTES, passing = passing_bytes + headers;
+    LOG_WARNING("peer %s: packets of %u bytes vanish on the way to it, though the route takes %u; those of %u get through, and "
+                "larger ones are not sent for now. Set UCCL_MTU=%u, or mend the MTU of an interface in between",
+                netdev_address_text(address, text), route_bytes + headers, route_bytes + headers, passing, passing);
 }

@@ -22,8 +22,11 @@ enum flow_life {
     FLOW_DEAD,
 };
 
+struct peer;
+
 struct peer_flow {
     struct engine_thread *thread;
+    struct peer *peer;
     struct flow *flow;       /* NULL until the peer's tokens are known */
     struct flow_setup setup;
     void *memory;
@@ -45,6 +48,7 @@ struct peer {
     unsigned flow_count;     /* our threads */
     unsigned flows_open;     /* flows in use: the smaller of both sides' counts; 0: not yet */
     _Atomic uint64_t silent_ns; /* when a close last ended without an answer; 0: never */
+    _Atomic bool hole_told;  /* that large datagrams to it vanish; any engine thread may be the first to see it */
     struct peer_flow flows[BOOT_FLOWS_MAX];
 };
 
@@ -100,6 +104,9 @@ bool peer_lives(struct peer *peer);
 
 /* A flow's CORE_EVENT_FLOW_PROVEN or CORE_EVENT_FLOW_DEAD, seen by its engine thread. */
 void peer_flow_turned(struct peer_flow *flow, enum flow_life life);
+
+/* A flow's CORE_EVENT_FLOW_HOLE, seen by its engine thread: warns once per peer. */
+void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t route_bytes);
 
 static inline enum flow_life peer_flow_life(const struct peer_flow *flow)
 {

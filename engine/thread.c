@@ -280,11 +280,16 @@ static void tell_waiters(struct engine_thread *thread)
 /* Whether the payload of datagrams is in host memory: of a send that the NIC reads by itself it is fetched. */
 static bool payload_there(struct engine_thread *thread, const struct tx_desc *desc)
 {
-    struct uccl_request *request = desc->kind == TX_BULK ? request_of(desc->bulk_msg) : NULL;
-    if (!request || !request->staged.memory || desc->bulk_msg->block_bytes)
+    struct tx_piece piece = {0};
+    if (desc->kind == TX_BULK)
+        piece = (struct tx_piece){.msg = desc->bulk_msg, .offset_bytes = desc->bulk_offset,
+                                  .length = (desc->count - 1u) * desc->bulk_stride + desc->bulk_last};
+    else if (desc->kind == TX_FRAMES && desc->fragment && desc->piece_count)
+        piece = desc->pieces[0];
+    struct uccl_request *request = piece.msg ? request_of(piece.msg) : NULL;
+    if (!request || !request->staged.memory || piece.msg->block_bytes)
         return true;
-    uint32_t length = (desc->count - 1u) * desc->bulk_stride + desc->bulk_last;
-    return stage_piece(thread->stage, request, desc->bulk_offset, length);
+    return stage_piece(thread->stage, request, piece.offset_bytes, piece.length);
 }
 
 /*

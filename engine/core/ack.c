@@ -169,6 +169,15 @@ static void settle_window(struct flow *flow, bool spurious)
         flow->undo_cwnd_bytes = 0;
 }
 
+void flow_forgive_losses(struct flow *flow, unsigned lost)
+{
+    COUNT(flow->core->counters, lost_chunks, lost);
+    settle_window(flow, true);
+    flow->rto_backoff = 0;
+    flow->pace_until_ns = flow->core->now_ns;
+    flow_wake(flow);
+}
+
 void flow_count_losses(struct flow *flow, unsigned lost, uint64_t now_ns)
 {
     if (lost == 0)
@@ -177,6 +186,7 @@ void flow_count_losses(struct flow *flow, unsigned lost, uint64_t now_ns)
     flow_remember_window(flow, now_ns);
     flow->cc.ops->on_loss(&flow->cc, now_ns, flow->rtt.srtt_ns);
     credit_on_loss(flow);
+    mtu_on_losses(flow, false, now_ns);
     flow_wake(flow);
 }
 
@@ -203,6 +213,8 @@ bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint
     if (acked.spurious && flow->sent.reorder_window_quarters < 16)
         flow->sent.reorder_window_quarters++;
     settle_window(flow, acked.spurious);
+    if (flow->sent.watches)
+        mtu_on_ack(flow, &acked);
     if (acked.chunks || acked.parts) {
         /* a part is progress too: where less than a chunk fits a queue, the rest takes further timeouts, not longer ones */
         flow->last_ack_ns = now_ns;

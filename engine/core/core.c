@@ -16,7 +16,7 @@ size_t core_size(const struct params *params)
     return round64(sizeof(struct core)) + SCRATCH_COUNT * SCRATCH_BYTES +
            round64(core_releases_max(params) * sizeof(struct core_release)) +
            round64(params->tx_small_buffers * sizeof(uint8_t *)) +
-           round64(params->tx_buffers * sizeof(uint8_t *)) +
+           round64(params->tx_buffers * sizeof(uint8_t *)) + (size_t)IMAGES_MAX * IMAGE_BYTES +
            params->tx_small_buffers * FRAMES_SMALL_BYTES + params->tx_buffers * FRAMES_BIG_BYTES;
 }
 
@@ -45,6 +45,7 @@ struct core *core_init(void *memory, const struct core_setup *setup, uint64_t no
     at += round64(params->tx_buffers * sizeof(uint8_t *));
     pool_init(&core->small, small_free, &at, params->tx_small_buffers, FRAMES_SMALL_BYTES);
     pool_init(&core->big, big_free, &at, params->tx_buffers, FRAMES_BIG_BYTES);
+    images_init(&core->images, at);
     core->params = params;
     core->counters = setup->counters;
     core->crc32c = setup->crc32c;
@@ -115,8 +116,8 @@ void core_set_datagram(struct core *core, uint32_t destination, uint32_t datagra
     assert(datagram_bytes >= CORE_DATAGRAM_MIN && datagram_bytes <= CORE_TRAIN_BYTES_MAX);
     for (uint32_t i = 0; i < core->flow_end; i++) {
         struct flow *flow = core->flows[i];
-        if (flow && flow->destination == destination)
-            flow->datagram_bytes = datagram_bytes;
+        if (flow && !flow->dead && flow->destination == destination)
+            mtu_set_route(flow, datagram_bytes);
     }
 }
 
@@ -439,7 +440,9 @@ void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_
             else
                 chunk->written = desc->written; /* its datagrams are cut anew */
         }
-    } else {
+    } else if (desc->fragment) {
+        image_undo(flow);
+    } else if (!desc->whole) {
         flow->ack_pending = flow->ack_now = true;
     }
     flow_wake(flow);
@@ -512,6 +515,25 @@ static bool next_conn_event(struct core *core, struct core_event *event)
     return true;
 }
 
+static struct core_event flow_event(struct flow *flow)
+{
+    struct core_event event = {.kind = CORE_EVENT_FLOW_DEAD, .status = flow->status, .owner = flow->owner};
+    if (flow->dead)
+        return event;
+    if (flow->probe.tell) {
+        event.kind = CORE_EVENT_FLOW_PROVEN;
+        flow->probe.tell = false;
+        if (flow->mtu.tell)
+            queue_append(&flow->core->flow_events, &flow->event);
+    } else {
+        event.kind = CORE_EVENT_FLOW_HOLE;
+        event.passing_bytes = flow->datagram_bytes;
+        event.route_bytes = flow->mtu.limit_bytes;
+        flow->mtu.tell = false;
+    }
+    return event;
+}
+
 bool core_next_event(struct core *core, struct core_event *event)
 {
     struct core_msg *msg = QUEUE_HOLDER(core->splits.head, struct core_msg, split);
@@ -539,8 +561,7 @@ bool core_next_event(struct core *core, struct core_event *event)
     if (!flow)
         return false;
     queue_remove(&core->flow_events, &flow->event);
-    *event = (struct core_event){.kind = flow->dead ? CORE_EVENT_FLOW_DEAD : CORE_EVENT_FLOW_PROVEN,
-                                 .status = flow->status, .owner = flow->owner};
+    *event = flow_event(flow);
     return true;
 }
 

@@ -35,6 +35,7 @@ enum {
     CORE_TRAIN_BYTES_MAX = 65472,  /* bytes per chunk on the wire: one UDP GSO send, IPv4 or IPv6; a chunk that
                                       was placed may be repaired by more (of CORE_TRAIN_MAX datagrams) */
     CORE_DATAGRAM_MIN = 512,       /* smallest datagram size that the wire format works with */
+    CORE_DATAGRAM_BASE = 1232,     /* gets through every network: IP packets of 1,280 bytes (RFC 8200 5) */
     CORE_STRIPES_MAX = 64,         /* flows that may share one message */
     CORE_WATCHED_BYTES = 128,      /* alignment of watched buffers, and of all that is written into them but the end */
     CORE_FRAMES_MAX = 512,         /* frames in one datagram */
@@ -107,7 +108,9 @@ struct flow_setup {
     uint64_t rx_token;       /* in every packet from the peer; core_new_token() made it */
     uint64_t tx_token;       /* in every packet to the peer */
     uint32_t destination;    /* the NIC's number for the peer's address, copied into tx_desc */
-    uint32_t datagram_bytes; /* UDP payload bytes of a full datagram: path MTU less IP and UDP */
+    uint32_t datagram_bytes; /* UDP payload bytes of a full datagram, as far as both ends know: path MTU less IP and UDP */
+    uint32_t peer_datagram_bytes; /* what the peer takes, should the route become larger; 0: anything */
+    uint32_t base_bytes;     /* larger datagrams have to be probed for first (mtu.h); 0: they do not */
     uint32_t chunk_window;   /* chunks: the smaller of both ends' UCCL_CHUNK_WINDOW */
     uint32_t msg_window;     /* messages: the smaller of both ends' UCCL_MSG_WINDOW */
     uint64_t tx_window_bytes;/* what the peer's receive buffer takes, in kernel bytes */
@@ -141,7 +144,10 @@ struct flow *core_flow_open(struct core *core, void *memory, const struct flow_s
  */
 void core_flow_close(struct core *core, struct flow *flow);
 
-/* The path MTU to a destination changed: full datagrams of chunks yet to be made have this size. */
+/*
+ * The path MTU to a destination has changed, as far as the machine knows: full datagrams of chunks yet to be made have this
+ * size, if it gets through and the peer takes it.
+ */
 void core_set_datagram(struct core *core, uint32_t destination, uint32_t datagram_bytes);
 
 size_t core_conn_size(const struct params *params, const struct flow_setup *setup);
@@ -316,8 +322,10 @@ enum tx_kind {
 struct tx_desc {
     uint8_t kind;            /* enum tx_kind */
     uint8_t count;           /* datagrams of the whole chunk; TX_PLACE: chunks, one write each */
-    bool sequenced;          /* false: an ack, which is never repeated */
+    bool sequenced;          /* false: an ack, a probe or a fragment, which is never repeated */
     bool repair;
+    bool fragment;           /* of a datagram that is too large by now; at most one piece */
+    bool whole;              /* a probe for its size: where it does not fit the route it is lost, and not cut */
     uint16_t path;
     uint32_t destination;
     uint64_t mask;           /* which of its datagrams to send: bit i */
@@ -368,6 +376,8 @@ enum core_event_kind {
                               no more messages and is still to be closed */
     CORE_EVENT_FLOW_PROVEN,/* `owner` of a flow with a nonce: the peer's address has echoed it, so datagrams get
                               across in both directions */
+    CORE_EVENT_FLOW_HOLE,  /* `owner` of a flow, once in its life: datagrams above passing_bytes vanish on their way, though the
+                              route takes route_bytes */
     CORE_EVENT_FLOW_DEAD,  /* `owner` of a flow: the peer stopped answering, or core_fail(); open no
                               more connections */
 };
@@ -377,6 +387,7 @@ struct core_event {
     int32_t status;
     struct core_msg *msg;
     void *owner;
+    uint32_t passing_bytes, route_bytes; /* CORE_EVENT_FLOW_HOLE */
 };
 bool core_next_event(struct core *core, struct core_event *event);
 

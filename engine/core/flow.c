@@ -45,7 +45,6 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     flow->rx_token = setup->rx_token;
     flow->tx_token = setup->tx_token;
     flow->destination = setup->destination;
-    flow->datagram_bytes = setup->datagram_bytes;
     flow->peer_window_bytes = setup->tx_window_bytes;
     flow->rx_window_bytes = setup->rx_window_bytes;
     flow->last_rx_ns = now_ns;
@@ -65,8 +64,11 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     cc_init(&flow->cc, params, chunk_bytes);
     credit_init(flow);
     probe_init(flow, setup->nonce, setup->greets);
+    mtu_init(flow, setup);
     flow->features = setup->features;
     flow->gone.key = (uint32_t)rng_next(&core->rng);
+    if (probe_proven(&flow->probe))
+        mtu_search(flow);
     return flow;
 }
 
@@ -147,14 +149,14 @@ void flow_credit_due(struct conn *conn, bool now)
     flow_owe_delayed_ack(conn->flow, now);
 }
 
-static bool expects_peer(const struct flow *flow)
+bool flow_expects_peer(const struct flow *flow)
 {
     return flow->msgs_pending || flow->sent.next_seq > flow->sent.cumulative || flow->probe.asking;
 }
 
 void flow_expect_peer(struct flow *flow, uint64_t now_ns)
 {
-    if (!expects_peer(flow) && flow->last_rx_ns < now_ns)
+    if (!flow_expects_peer(flow) && flow->last_rx_ns < now_ns)
         flow->last_rx_ns = now_ns;
 }
 
@@ -275,13 +277,23 @@ void flow_fill_ack(struct flow *flow, struct wire_ack *ack, uint64_t now_ns)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static uint64_t rto_ns(const struct flow *flow)
+static uint64_t backed_off_rto_ns(const struct flow *flow, unsigned backoff)
 {
     const struct params *params = flow->core->params;
     uint64_t min_ns = params->rto_min_us * NS_PER_US, max_ns = params->rto_max_us * NS_PER_US;
     if (flow->rtt.srtt_ns == 0) /* whoever set the floor knew of no shorter round trips */
         min_ns = 2 * min_ns < max_ns ? 2 * min_ns : max_ns;
-    return rtt_rto(&flow->rtt, flow->rto_backoff, min_ns, max_ns);
+    return rtt_rto(&flow->rtt, backoff, min_ns, max_ns);
+}
+
+static uint64_t rto_ns(const struct flow *flow)
+{
+    return backed_off_rto_ns(flow, flow->rto_backoff);
+}
+
+uint64_t flow_rto_ns(const struct flow *flow)
+{
+    return backed_off_rto_ns(flow, 0);
 }
 
 uint64_t flow_probe_ns(const struct flow *flow)
@@ -326,7 +338,9 @@ static uint64_t earliest(const struct flow *flow)
         at = flow->credit_tx.ask_at_ns;
     if (flow->probe.ask_at_ns < at)
         at = flow->probe.ask_at_ns;
-    if (expects_peer(flow)) {
+    if (flow->mtu.at_ns < at)
+        at = flow->mtu.at_ns;
+    if (flow_expects_peer(flow)) {
         uint64_t silence_at = silence_deadline(flow, flow->probe.due);
         if (silence_at < at)
             at = silence_at;
@@ -350,6 +364,7 @@ static void probe_tail(struct flow *flow)
     flow->probe_due = true;
     COUNT(flow->core->counters, tlp_fired, 1);
     sent_lose(&flow->sent, sent_newest(&flow->sent));
+    mtu_on_losses(flow, true, flow->core->now_ns);
     flow_wake(flow);
 }
 
@@ -372,6 +387,7 @@ static void retransmission_timeout(struct flow *flow, uint64_t now_ns)
     flow_remember_window(flow, now_ns);
     flow->cc.ops->on_rto(&flow->cc, now_ns);
     credit_on_loss(flow);
+    mtu_on_losses(flow, true, now_ns);
     flow_wake(flow);
 }
 
@@ -385,11 +401,13 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
     if (flow->credit_tx.ask_at_ns <= now_ns)
         credit_ask_again(flow, now_ns);
     probe_expire(flow, now_ns);
+    if (flow->mtu.at_ns <= now_ns || flow->mtu.raise_ns <= now_ns)
+        mtu_expire(flow, now_ns);
     if (flow->rack_at_ns <= now_ns)
         flow_count_losses(flow,
                      sent_lose_by_time(&flow->sent, &flow->rtt, now_ns, &flow->rack_at_ns),
                      now_ns);
-    if (expects_peer(flow)) {
+    if (flow_expects_peer(flow)) {
         if (silence_is_death(flow, now_ns)) {
             flow_give_up(flow, true);
             return;
@@ -426,6 +444,7 @@ void flow_fail(struct flow *flow, int32_t status)
         conn_fail(conn, status);
     }
     place_flow_dead(flow);
+    mtu_forget(flow);
     for (uint64_t seq = sent->cumulative; seq < sent->next_seq; seq++) {
         struct chunk *chunk = sent_chunk(sent, seq);
         if (chunk->state != CHUNK_FREE && chunk->kind == CHUNK_FRAMES)
@@ -454,7 +473,8 @@ void flow_give_up(struct flow *flow, bool tell)
 
 void flow_on_late(struct flow *flow, const struct wire_packet *packet)
 {
-    bool asks = packet->flags & WIRE_SEQUENCED || packet->current.kind == FRAME_PROBE;
+    bool asks = packet->flags & WIRE_SEQUENCED || packet->current.kind == FRAME_PROBE ||
+                packet->current.kind == FRAME_FRAGMENT;
     if (flow->status == UCCL_EPEERDEAD && asks)
         bid_farewell(flow);
 }

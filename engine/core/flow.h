@@ -11,7 +11,9 @@
 #include "core/conn.h"
 #include "core/credit.h"
 #include "core/gone.h"
+#include "core/image.h"
 #include "core/lane.h"
+#include "core/mtu.h"
 #include "core/path.h"
 #include "core/place.h"
 #include "core/probe.h"
@@ -45,7 +47,7 @@ struct flow {
     uint64_t rx_token, tx_token;
     uint64_t features;            /* of both ends: WIRE_FEATURES */
     uint32_t destination;
-    uint32_t datagram_bytes;
+    uint32_t datagram_bytes;      /* of full ones: what is known to get through */
     uint32_t slot;                /* in core->flows */
 
     struct sent sent;
@@ -58,6 +60,8 @@ struct flow {
     struct lanes lanes;           /* queue pairs that place payload; none: nothing is placed */
     struct place place;
     struct probe probe;
+    struct mtu mtu;
+    struct image_out image;
     struct gone gone;
 
     /* buffers of frames */
@@ -125,6 +129,10 @@ void flow_msg_ended(struct flow *flow, struct core_msg *msg, int32_t status, uin
 /* One that was held since it ended goes there now. */
 void flow_give_back(struct flow *flow, struct core_msg *msg);
 void flow_conn_event(struct conn *conn);
+/* Whether the peer has something to answer. */
+bool flow_expects_peer(const struct flow *flow);
+/* The retransmission timeout, without its doublings. */
+uint64_t flow_rto_ns(const struct flow *flow);
 /* How long an answer that is still to come takes at most, as far as is known. */
 uint64_t flow_probe_ns(const struct flow *flow);
 /* The peer has been silent for so long, though there was something to ack. */
@@ -144,6 +152,8 @@ void flow_void_chunks(struct flow *flow, struct core_msg *msg);
 
 /* ack.c: an ack has come; not `fresh`: in a repair. False: it acks what was never sent. */
 bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns);
+/* So many have been declared lost for another reason than congestion: as if none had been. */
+void flow_forgive_losses(struct flow *flow, unsigned lost);
 /* So many chunks have been declared lost. */
 void flow_count_losses(struct flow *flow, unsigned lost, uint64_t now_ns);
 /* Congestion control is about to react to losses that may prove to be none. */

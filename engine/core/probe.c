@@ -15,10 +15,13 @@ void probe_init(struct flow *flow, uint64_t nonce, bool greets)
     }
 }
 
-void probe_on_frame(struct flow *flow, const struct wire_probe *frame)
+void probe_on_frame(struct flow *flow, const struct wire_probe *frame, uint64_t now_ns)
 {
     struct probe *probe = &flow->probe;
-    if (!frame->echo) {
+    if (!frame->echo && frame->length) {
+        probe->due |= PROBE_ECHO_SIZE;
+        probe->size_nonce = frame->nonce;
+    } else if (!frame->echo) {
         probe->due |= PROBE_ECHO;
         probe->echoes_again = frame->nonce == probe->echo_nonce;
         probe->echo_nonce = frame->nonce;
@@ -30,7 +33,11 @@ void probe_on_frame(struct flow *flow, const struct wire_probe *frame)
         probe->due &= (uint8_t)~PROBE_ASK;
         probe->greetings = 0;
         probe->ask_at_ns = UINT64_MAX;
+        probe->tell = true;
         queue_append(&flow->core->flow_events, &flow->event);
+        mtu_search(flow);
+    } else if (probe_proven(probe)) {
+        mtu_on_echo(flow, frame->nonce, now_ns);
     }
     flow_wake(flow);
 }
@@ -65,7 +72,7 @@ void probe_expire(struct flow *flow, uint64_t now_ns)
 
 bool probe_opens(const struct probe *probe)
 {
-    uint16_t last_path = probe->due & PROBE_ECHO ? probe->echo_path : probe->ask_path;
+    uint16_t last_path = probe->due & (PROBE_ECHO | PROBE_ECHO_SIZE) ? probe->echo_path : probe->ask_path;
     return last_path != 0;
 }
 
@@ -80,7 +87,7 @@ void probe_leaves(struct probe *probe, uint16_t path)
 {
     if (probe->due & PROBE_ASK)
         probe->ask_path = path;
-    if (probe->due & PROBE_ECHO)
+    if (probe->due & (PROBE_ECHO | PROBE_ECHO_SIZE))
         probe->echo_path = path;
 }
 
@@ -90,6 +97,8 @@ unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns)
     unsigned bytes = 0;
     if (probe->due & PROBE_ECHO)
         bytes += wire_put_probe(at, &(struct wire_probe){.echo = true, .nonce = probe->echo_nonce});
+    if (probe->due & PROBE_ECHO_SIZE)
+        bytes += wire_put_probe(at + bytes, &(struct wire_probe){.echo = true, .nonce = probe->size_nonce});
     if (probe->due & PROBE_ASK) {
         bytes += wire_put_probe(at + bytes, &(struct wire_probe){.nonce = probe->nonce});
         silence_ask(flow, now_ns);
@@ -99,6 +108,6 @@ unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns)
         if (probe->backoff < BACKOFF_MAX)
             probe->backoff++;
     }
-    probe->due = 0;
+    probe->due &= PROBE_SIZE;
     return bytes;
 }

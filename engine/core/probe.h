@@ -7,7 +7,8 @@
  * Who is connected to says something unasked, though little, where the peer's probes do not come: a stateful firewall in front of
  * us refuses them until something has left for the peer.
  *
- * Probes also ask a silent peer whether it lives (silence.h): they need no chunk record and no buffer.
+ * Probes also ask a silent peer whether it lives (silence.h): they need no chunk record and no buffer. Their nonce is 0
+ * then. Padded ones ask what sizes get through (mtu.h); their echo is as small as any.
  */
 #ifndef UCCL_PROBE_H
 #define UCCL_PROBE_H
@@ -16,7 +17,12 @@
 
 struct flow;
 
-enum { PROBE_ASK = 1, PROBE_ECHO = 2 };
+enum {
+    PROBE_ASK = 1,
+    PROBE_ECHO = 2,
+    PROBE_ECHO_SIZE = 4, /* of a padded one */
+    PROBE_SIZE = 8,      /* a padded one, for mtu.h */
+};
 
 struct probe {
     uint64_t nonce;      /* that the peer's address is to echo; 0: it has, or need not */
@@ -24,8 +30,10 @@ struct probe {
     uint8_t backoff;     /* of that */
     uint8_t greetings;   /* asks by the clock that are left though nothing waits */
     bool asking;         /* something waits for the proof: the peer's silence counts */
-    uint8_t due;         /* bits: PROBE_ASK, PROBE_ECHO */
+    uint8_t due;         /* bits: PROBE_* */
+    bool tell;           /* the owner is about to be told that the address is proven */
     uint64_t echo_nonce; /* of the peer's newest probe */
+    uint64_t size_nonce; /* of its newest padded one */
     uint16_t ask_path, echo_path; /* that the last ones took */
     bool asks_again, echoes_again; /* these may have been lost on their way: another one is better */
 };
@@ -36,7 +44,7 @@ static inline bool probe_proven(const struct probe *probe)
 }
 
 void probe_init(struct flow *flow, uint64_t nonce, bool greets);
-void probe_on_frame(struct flow *flow, const struct wire_probe *frame);
+void probe_on_frame(struct flow *flow, const struct wire_probe *frame, uint64_t now_ns);
 /* Whether something waits for the proof: then a probe is due, unless one has just gone. */
 void probe_wait(struct flow *flow, bool waits);
 /* The time has come to ask again. */
@@ -49,7 +57,7 @@ bool probe_opens(const struct probe *probe);
 /* The path to keep off with what is due, or -1; and the one that it takes. */
 int probe_avoids(const struct probe *probe);
 void probe_leaves(struct probe *probe, uint16_t path);
-/* Writes the frames that are due; the bytes written. */
+/* Writes the frames that are due, but for a padded one; the bytes written. */
 unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns);
 
 #endif

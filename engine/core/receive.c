@@ -43,6 +43,7 @@ static const uint8_t rules[FRAME_KINDS] = {
     [FRAME_GONE] = FLOW | NUMBERED,
     [FRAME_PROBE] = FLOW | UNNUMBERED,
     [FRAME_FLOW] = FLOW | UNNUMBERED,
+    [FRAME_FRAGMENT] = FLOW | UNNUMBERED,
 };
 
 static bool acts_in(uint8_t rule, const struct conn *conn)
@@ -131,11 +132,13 @@ static enum verdict judge_others(struct flow *flow, struct wire_packet *packet, 
                                  enum verdict verdict)
 {
     unsigned gone = packet->current.kind == FRAME_GONE, strangers = subject->known && !subject->conn;
+    bool alone = packet->current.kind == FRAME_FRAGMENT;
     for (unsigned frames = 1; !wire_at_end(packet); frames++) {
         if (frames == CORE_FRAMES_MAX || !wire_take_frame(packet))
             return DAMAGED;
         enum verdict next = judge_frame(flow, &packet->current, travels, subject);
-        if (packet->current.kind == FRAME_GONE && ++gone > GONE_PER_PACKET_MAX)
+        alone |= packet->current.kind == FRAME_FRAGMENT;
+        if (alone || (packet->current.kind == FRAME_GONE && ++gone > GONE_PER_PACKET_MAX))
             next = ILLEGAL;
         if (next == ILLEGAL)
             return ILLEGAL;
@@ -206,11 +209,13 @@ static bool on_flow_frame(struct flow *flow, const struct wire_frame *frame, boo
         gone_on_frame(flow, &frame->gone);
         return true;
     case FRAME_PROBE:
-        probe_on_frame(flow, &frame->probe);
+        probe_on_frame(flow, &frame->probe, now_ns);
         return true;
     case FRAME_FLOW:
         flow_give_up(flow, false);
         return true;
+    case FRAME_FRAGMENT:
+        return image_on_frame(flow, &frame->fragment, now_ns);
     default:
         return false;
     }

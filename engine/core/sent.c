@@ -111,7 +111,12 @@ struct chunk *sent_oldest(const struct sent *sent)
     return by_time(sent->by_time.head);
 }
 
-void sent_lose(struct sent *sent, struct chunk *chunk)
+static bool is_large(const struct sent *sent, const struct chunk *chunk)
+{
+    return chunk_largest(chunk) > sent->base_bytes && !chunk->placed && !chunk->written && !chunk->in_pieces;
+}
+
+static void wait_lost(struct sent *sent, struct chunk *chunk)
 {
     assert(chunk->state == CHUNK_FLYING || chunk->state == CHUNK_HELD);
     ground(sent, chunk);
@@ -120,9 +125,30 @@ void sent_lose(struct sent *sent, struct chunk *chunk)
     sent->lost_payload += chunk->payload_bytes;
 }
 
+void sent_lose(struct sent *sent, struct chunk *chunk)
+{
+    if (is_large(sent, chunk) && chunk->sent_ns > sent->large_lost_ns)
+        sent->large_lost_ns = chunk->sent_ns;
+    wait_lost(sent, chunk);
+}
+
+unsigned sent_lose_large(struct sent *sent)
+{
+    unsigned lost = 0;
+    for (struct chunk *chunk = sent_oldest(sent), *next; chunk; chunk = next) {
+        next = by_time(chunk->by_time.next);
+        if (!is_large(sent, chunk))
+            continue;
+        wait_lost(sent, chunk);
+        lost++;
+    }
+    return lost;
+}
+
+
 void sent_unsend(struct sent *sent, struct chunk *chunk)
 {
-    sent_lose(sent, chunk);
+    wait_lost(sent, chunk);
     if (chunk->transmissions < UINT8_MAX)
         chunk->transmissions--;
 }
@@ -153,6 +179,13 @@ unsigned sent_release_lane(struct sent *sent, uint16_t lane)
     return lost;
 }
 
+static void note_size(const struct sent *sent, const struct chunk *chunk, struct sent_acked *result)
+{
+    bool large = is_large(sent, chunk);
+    result->large |= large;
+    result->small |= !large && !chunk->placed;
+}
+
 void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context,
                   struct sent_acked *result)
 {
@@ -168,8 +201,19 @@ void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, v
         sent->newest_acked_ns = chunk->sent_ns;
     result->payload_bytes += chunk->payload_bytes;
     result->chunks++;
+    if (sent->watches)
+        note_size(sent, chunk, result);
     ground(sent, chunk);
     acked(context, chunk);
+}
+
+/* Datagrams of a chunk have arrived, but not all. The last one may be small where the others are large. */
+static void note_parts(const struct sent *sent, const struct chunk *chunk, uint64_t news, struct sent_acked *result)
+{
+    bool whole_ones = news & ~(UINT64_C(1) << (chunk->count - 1)), large = is_large(sent, chunk);
+    result->parts = true;
+    result->large |= large && (whole_ones || chunk->last_bytes > sent->base_bytes);
+    result->small |= !large || (!whole_ones && chunk->last_bytes <= sent->base_bytes);
 }
 
 bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context,
@@ -204,7 +248,8 @@ bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked
         uint64_t mask = (chunk->acked_mask | ack->partials[i].mask) & whole;
         if (mask == whole)
             continue; /* a lie: it would be no part, and nothing would be left to repeat */
-        result->parts |= mask != chunk->acked_mask;
+        if (mask != chunk->acked_mask)
+            note_parts(sent, chunk, mask & ~chunk->acked_mask, result);
         chunk->acked_mask = mask;
     }
     return true;

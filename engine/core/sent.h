@@ -39,6 +39,7 @@ struct chunk {
     uint16_t path;
     bool placed;            /* `path` is a lane that carried it as a write: it goes nowhere else */
     bool written;           /* and so far only as that */
+    bool in_pieces;         /* its last transmission went in fragments: nothing large was under way */
     uint8_t count;          /* datagrams; of a placed one those of its repairs */
     uint8_t state;          /* enum chunk_state */
     uint8_t kind;           /* enum chunk_kind */
@@ -57,6 +58,12 @@ struct chunk {
     };
 };
 
+/* Bytes of its largest datagram. */
+static inline uint32_t chunk_largest(const struct chunk *chunk)
+{
+    return chunk->count > 1 ? chunk->datagram_bytes : chunk->last_bytes;
+}
+
 struct sent {
     struct path_set *paths;  /* of which each lists what flies over it; told of losses */
     struct path_set *lanes;  /* the same of placed chunks */
@@ -74,6 +81,9 @@ struct sent {
     uint64_t too_soon_ns;    /* what was sent after this cannot have been acked yet (now - min_rtt) */
     uint64_t newest_acked_ns;/* transmission time of the newest chunk known to have arrived */
     uint32_t reorder_window_quarters; /* RACK's reordering window in quarters of min_rtt; grows */
+    uint32_t base_bytes;     /* datagrams above it are large (mtu.h) */
+    bool watches;            /* acks are to tell whether large or small ones arrive */
+    uint64_t large_lost_ns;  /* when the newest large one that was lost had been sent; 0: none since this was last looked at */
 };
 
 /* `paths` and `lanes` (NULL: there are none) are set up already. */
@@ -109,6 +119,8 @@ struct chunk *sent_next_lost(const struct chunk *chunk);
 void sent_lose(struct sent *sent, struct chunk *chunk);
 /* A flying chunk has not left after all: it waits with those that are lost, and its last transmission was none. */
 void sent_unsend(struct sent *sent, struct chunk *chunk);
+/* Declares all flying chunks of large datagrams lost, for that alone. Returns how many. */
+unsigned sent_lose_large(struct sent *sent);
 
 /* The lane is being fenced: its chunks are held. */
 void sent_hold_lane(struct sent *sent, uint16_t lane);
@@ -120,6 +132,7 @@ struct sent_acked {
     uint64_t payload_bytes; /* of chunks now acked whole */
     uint32_t chunks;
     bool parts;             /* datagrams of chunks that are not whole yet are news */
+    bool large, small;      /* some large, or small, datagram has arrived that was news; told where `watches` */
     bool spurious;          /* a chunk was acked that had been given up: its repair is, or was, needless */
 };
 

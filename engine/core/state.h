@@ -27,6 +27,7 @@ struct core {
     struct flow *flows[CORE_FLOWS_MAX];
     struct conn *conns[CORE_CONNS_MAX];
     struct pool small, big;         /* buffers of trains of frames */
+    struct images images;
     uint8_t *scratch;
     uint32_t scratch_next;
     uint32_t flow_end;              /* one past the highest flow slot in use */

@@ -105,10 +105,11 @@ static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_
     desc->last_bytes = chunk->last_bytes;
     desc->payload_crc = core->params->payload_crc;
     desc->on_path = chunk->placed;
-    if (repair)
-        COUNT(core->counters, retransmits, (unsigned)__builtin_popcountll(mask));
-    else
+    desc->fragment = desc->whole = false;
+    if (!repair)
         COUNT(core->counters, tx_chunks, 1);
+    else if (!chunk->in_pieces) /* fragments are counted as they go (image.c) */
+        COUNT(core->counters, retransmits, (unsigned)__builtin_popcountll(mask));
 }
 
 /* ---- bulk ------------------------------------------------------------------------------------ */
@@ -245,7 +246,7 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     desc->count = 0;
     desc->flow = flow;
     desc->sequenced = desc->on_path = true;
-    desc->repair = false;
+    desc->repair = desc->fragment = desc->whole = false;
     desc->mask = 1;
     desc->path = (uint16_t)lane;
     desc->destination = flow->destination;
@@ -515,6 +516,30 @@ static bool send_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     return true;
 }
 
+/* A padded probe. False: not now. */
+static bool send_size_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    uint8_t *buffer;
+    uint32_t bytes = mtu_probe(flow, &buffer, now_ns);
+    if (bytes == 0)
+        return false;
+    wire_put_probe(buffer + WIRE_HEADER_BYTES,
+                   &(struct wire_probe){.nonce = flow->mtu.nonce,
+                                        .length = (uint16_t)(bytes - WIRE_HEADER_BYTES - WIRE_PROBE_BYTES)});
+    wire_set_header_length(buffer, WIRE_HEADER_BYTES + WIRE_PROBE_BYTES);
+    uint16_t path = mtu_opens(&flow->mtu) ? 0 : path_choose(&flow->paths, -1);
+    describe_unnumbered(flow, buffer, bytes, path, desc, now_ns);
+    desc->whole = true;
+    return true;
+}
+
+static bool send_probes(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    if (flow->probe.due & PROBE_SIZE && send_size_probe(flow, desc, now_ns))
+        return true;
+    return flow->probe.due && send_probe(flow, desc, now_ns);
+}
+
 /* The last word on a flow that is dead here. */
 static bool send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
@@ -655,13 +680,16 @@ static struct chunk *first_repair(struct flow *flow)
 static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
-    bool probe = flow->probe_due;
+    bool probe = flow->probe_due, in_pieces = image_needed(flow, chunk);
+    if (in_pieces)
+        chunk->charged_bytes = image_charge(flow, chunk);
     if (!probe && (!window_takes(flow, chunk->payload_bytes, chunk->charged_bytes, 0) ||
                    paced_out(flow, now_ns)))
         return false;
     flow->probe_due = false;
     uint64_t seq = sent_seq(&flow->sent, chunk);
     uint64_t mask = repair_mask(chunk);
+    chunk->in_pieces = in_pieces;
     launch(flow, chunk, seq, mask, chunk->path, desc, now_ns);
     desc->piece_count = 0;
     switch ((enum chunk_kind)chunk->kind) {
@@ -685,7 +713,10 @@ static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *
         lane_begin_work(flow, chunk->path, chunk->kind == CHUNK_BULK ? chunk->bulk.msg : NULL,
                         (uint32_t)__builtin_popcountll(mask), desc);
     }
-    return true;
+    if (!in_pieces)
+        return true;
+    image_begin(flow, desc);
+    return image_next(flow, scratch(core), desc);
 }
 
 /* ---- what next ------------------------------------------------------------------------------- */
@@ -727,8 +758,8 @@ bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
         return flow->farewell_due && send_farewell(flow, desc, now_ns);
     if (!probe_proven(&flow->probe))
         probe_wait(flow, has_something(flow));
-    if (flow->probe.due)
-        return send_probe(flow, desc, now_ns);
+    if (flow->probe.due && send_probes(flow, desc, now_ns))
+        return true;
     if (!probe_proven(&flow->probe))
         return false;
     credit_update(flow, now_ns);
@@ -737,6 +768,8 @@ bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
         return true;
     if (flow->ack_now)
         return send_ack(flow, desc, now_ns);
+    if (flow->image.left && image_next(flow, scratch(flow->core), desc))
+        return true;
     struct chunk *lost = first_repair(flow);
     if (lost)
         return send_repair(flow, lost, desc, now_ns);

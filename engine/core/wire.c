@@ -220,6 +220,19 @@ static bool get_probe(struct wire_packet *packet, const uint8_t *at, struct wire
     return (at[1] & ~PROBE_ECHO) == 0 && !(probe->echo && probe->length) && take_payload(packet, probe->length);
 }
 
+static bool get_fragment(struct wire_packet *packet, const uint8_t *at, struct wire_fragment *fragment)
+{
+    fragment->length = get16(at + 2);
+    fragment->number = get32(at + 4);
+    fragment->offset = get16(at + 8);
+    fragment->total = get16(at + 10);
+    fragment->payload = take_payload(packet, fragment->length);
+    uint32_t end = fragment->offset + fragment->length;
+    return at[1] == 0 && fragment->payload && fragment->length && end <= fragment->total &&
+           fragment->total <= CORE_TRAIN_BYTES_MAX && fragment->offset % WIRE_FRAGMENT_UNIT == 0 &&
+           (end == fragment->total || fragment->length % WIRE_FRAGMENT_UNIT == 0);
+}
+
 bool wire_take_frame(struct wire_packet *packet)
 {
     struct wire_frame *frame = &packet->current;
@@ -306,6 +319,10 @@ bool wire_take_frame(struct wire_packet *packet)
         bytes = WIRE_FLOW_BYTES;
         frame->flow.what = at[1];
         good = at[1] == FLOW_CLOSED;
+        break;
+    case FRAME_FRAGMENT:
+        bytes = WIRE_FRAGMENT_BYTES;
+        good = left >= bytes && get_fragment(packet, at, &frame->fragment);
         break;
     case FRAME_PULL:
     default:
@@ -475,6 +492,15 @@ unsigned wire_put_probe(uint8_t *at, const struct wire_probe *probe)
     put_start(at, FRAME_PROBE, probe->echo ? PROBE_ECHO : 0, probe->length);
     put64(at + 4, probe->nonce);
     return WIRE_PROBE_BYTES;
+}
+
+unsigned wire_put_fragment(uint8_t *at, const struct wire_fragment *fragment)
+{
+    put_start(at, FRAME_FRAGMENT, 0, fragment->length);
+    put32(at + 4, fragment->number);
+    put16(at + 8, (uint16_t)fragment->offset);
+    put16(at + 10, (uint16_t)fragment->total);
+    return WIRE_FRAGMENT_BYTES;
 }
 
 unsigned wire_put_demand(uint8_t *at, const struct wire_demand *demand)

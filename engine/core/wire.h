@@ -30,6 +30,8 @@ enum {
     WIRE_GONE_BYTES = 8,
     WIRE_PROBE_BYTES = 12,
     WIRE_FLOW_BYTES = 4,
+    WIRE_FRAGMENT_BYTES = 12,
+    WIRE_FRAGMENT_UNIT = 128,   /* fragments begin at multiples of it, and all but the last are multiples long */
     WIRE_ACK_WORDS_MAX = 16,    /* 1,024 chunks beyond the cumulative ack */
     WIRE_ACK_PARTIALS_MAX = 8,
     WIRE_ACK_PATHS_MAX = 12,
@@ -64,6 +66,7 @@ enum wire_frame_kind {
     FRAME_GONE = 14,  /* a connection that the peer's frames name is unknown here */
     FRAME_PROBE = 15, /* asks for its echo, or is one */
     FRAME_FLOW = 16,  /* what has become of the flow */
+    FRAME_FRAGMENT = 22, /* a piece of a datagram that is too large for the way */
     FRAME_KINDS,      /* one more than the last */
 };
 
@@ -75,7 +78,8 @@ enum wire_frame_kind {
     (UINT64_C(1) << FRAME_DATA | UINT64_C(1) << FRAME_EAGER | UINT64_C(1) << FRAME_CTS | UINT64_C(1) << FRAME_RTS |   \
      UINT64_C(1) << FRAME_CREDIT | UINT64_C(1) << FRAME_END | UINT64_C(1) << FRAME_FIN | UINT64_C(1) << FRAME_ACK |    \
      UINT64_C(1) << FRAME_DEMAND | UINT64_C(1) << FRAME_GRANT | UINT64_C(1) << FRAME_PATH | UINT64_C(1) << FRAME_GONE | \
-     UINT64_C(1) << FRAME_PROBE | UINT64_C(1) << FRAME_FLOW)
+     UINT64_C(1) << FRAME_PROBE | UINT64_C(1) << FRAME_FLOW |                                                        \
+     UINT64_C(1) << FRAME_FRAGMENT)
 
 /* `conn` comes first in all frames of a connection. */
 struct wire_data {
@@ -195,6 +199,17 @@ struct wire_flow {
     uint8_t what; /* enum wire_flow_what */
 };
 
+/*
+ * Travels without a sequence number, and alone in its packet. Put together, the pieces are a datagram with a sequence
+ * number, as it would have arrived.
+ */
+struct wire_fragment {
+    uint32_t number;       /* of the datagram, among all that went in pieces */
+    uint32_t offset, length;
+    uint32_t total;        /* bytes of the datagram */
+    const uint8_t *payload;
+};
+
 struct wire_frame {
     enum wire_frame_kind kind;
     union {
@@ -213,6 +228,7 @@ struct wire_frame {
         struct wire_gone gone;
         struct wire_probe probe;
         struct wire_flow flow;
+        struct wire_fragment fragment;
     };
 };
 
@@ -290,6 +306,7 @@ unsigned wire_put_path(uint8_t *at, const struct wire_path *path);
 unsigned wire_put_gone(uint8_t *at, const struct wire_gone *gone);
 unsigned wire_put_probe(uint8_t *at, const struct wire_probe *probe);
 unsigned wire_put_flow(uint8_t *at, const struct wire_flow *flow);
+unsigned wire_put_fragment(uint8_t *at, const struct wire_fragment *fragment);
 unsigned wire_put_ack(uint8_t *at, const struct wire_ack *ack);
 unsigned wire_ack_bytes(const struct wire_ack *ack);
 

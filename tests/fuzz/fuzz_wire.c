@@ -60,6 +60,8 @@ static unsigned put_frame(uint8_t *at, const struct wire_frame *frame)
         return wire_put_gone(at, &frame->gone);
     case FRAME_PROBE:
         return frame->probe.length ? 0 : wire_put_probe(at, &frame->probe);
+    case FRAME_FRAGMENT:
+        return wire_put_fragment(at, &frame->fragment);
     default:
         return 0;
     }

@@ -567,6 +567,12 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
         world_push(world, world->now_ns + rng_below(&world->app_rng, 10 * NS_PER_MS), EVENT_CLOSE,
                    side->end, side, 0);
         break;
+    case CORE_EVENT_FLOW_HOLE:
+        world_note(world, "hole", event->passing_bytes, event->route_bytes, 0);
+        if (event->passing_bytes >= event->route_bytes)
+            world_fail(world, "a hole above %u of %u bytes", event->passing_bytes, event->route_bytes);
+        world->holes++;
+        break;
     case CORE_EVENT_FLOW_PROVEN:
     case CORE_EVENT_FLOW_DEAD: {
         bool proven = event->kind == CORE_EVENT_FLOW_PROVEN;

@@ -34,6 +34,16 @@ static void check_shape(struct world *world, const struct pair *pair, unsigned s
         world_fail(world, "a train of %u times %u bytes", desc->count, desc->datagram_bytes);
 }
 
+/* A size is used once a datagram of it has got through. Repairs are as they were cut, if not in fragments. */
+static void check_size(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
+{
+    uint32_t largest = desc->count > 1 ? desc->datagram_bytes : desc->last_bytes;
+    if (!desc->repair && !desc->whole && !desc->on_path && largest > CORE_DATAGRAM_BASE &&
+        largest > pair->passed_bytes[side])
+        world_fail(world, "a datagram of %u bytes, where %u is the largest that has got through", largest,
+                   pair->passed_bytes[side]);
+}
+
 /* Nothing beyond the windows, but one chunk, a probe, and what control frames may have more. */
 static void check_windows(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
@@ -62,16 +72,18 @@ static void check_pace(struct world *world, const struct pair *pair, unsigned si
 /* A repair takes another path than the transmission that was lost, where there is one. */
 static void check_path(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
+    if (desc->fragment) /* the chunk that it is of goes so */
+        desc = &desc->flow->image.desc;
     struct transmission *last = &pair->last[side][desc->seq % LAST_MAX];
     if (!desc->sequenced || desc->flow->sent.window > LAST_MAX)
         return;
     if (desc->repair && last->known && last->seq == desc->seq && !last->on_path && !desc->on_path &&
-        last->path == desc->path && desc->flow->paths.count > 1)
+        last->path == desc->path && last->path_seq != desc->path_seq && desc->flow->paths.count > 1)
         world_fail(world, "chunk %llu is repaired on path %u, which has lost it", (unsigned long long)desc->seq,
                    desc->path);
     for (unsigned i = 0; i < (desc->kind == TX_PLACE ? desc->count : 1); i++)
         pair->last[side][(desc->seq + i) % LAST_MAX] =
-            (struct transmission){desc->seq + i, desc->path, true, desc->on_path};
+            (struct transmission){desc->seq + i, desc->path_seq, desc->path, true, desc->on_path};
 }
 
 /*
@@ -98,6 +110,7 @@ void judge_desc(struct world *world, struct pair *pair, unsigned side, const str
     check_path(world, pair, side, desc);
     if (desc->kind == TX_PLACE)
         return;
+    check_size(world, pair, side, desc);
     check_windows(world, pair, side, desc);
     check_pace(world, pair, side, desc);
     world->repaired += desc->repair ? datagrams : 0;
@@ -136,6 +149,10 @@ void judge_run(const struct world *world)
     if (options->needless_permille && needless > SLACK + world->datagrams * options->needless_permille / 1000)
         world_fail(world, "%llu of %llu datagrams were repeated needlessly", (unsigned long long)needless,
                    (unsigned long long)world->datagrams);
+    for (unsigned i = 0; options->no_hole && i < world->end_count; i++) {
+        if (world->ends[i].counters.mtu_holes)
+            world_fail(world, "end %u has seen a hole for large datagrams where there is none", i);
+    }
     if (options->repairs_max && world->repaired > options->repairs_max)
         world_fail(world, "%llu datagrams were repeated", (unsigned long long)world->repaired);
     if (options->living_ns && world->living_end_max_ns > world->start_ns + options->living_ns)

@@ -123,11 +123,13 @@ static bool loses_probe(const struct world *world, const struct net *net, const 
     return false;
 }
 
-static bool swallowed(struct world *world, struct link *link, const struct tx_desc *desc)
+static bool swallowed(struct world *world, struct link *link, const struct tx_desc *desc, size_t length)
 {
     const struct net *net = &link->net;
     uint64_t at_ns = world->now_ns - world->start_ns;
     if (at_ns >= net->black_from_ns && at_ns < net->black_until_ns)
+        return true;
+    if (net->hole_bytes && length > net->hole_bytes && at_ns >= net->hole_from_ns && at_ns < net->hole_until_ns)
         return true;
     if (!world->nic && desc->path < 32 && net->dead_paths >> desc->path & 1)
         return true;
@@ -199,11 +201,13 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
     struct link *link = &pair->link[side];
     const struct net *net = &link->net;
     world->datagrams++;
-    if (loses_probe(world, net, bytes, length) || swallowed(world, link, desc)) {
+    if (loses_probe(world, net, bytes, length) || swallowed(world, link, desc, length)) {
         world->faults++;
         world->dropped++;
         return;
     }
+    if (length > pair->passed_bytes[side])
+        pair->passed_bytes[side] = (uint32_t)length;
     uint64_t leaves_ns = world->now_ns;
     if (net->rate_mbps) {
         uint64_t from_ns = link->free_ns > world->now_ns ? link->free_ns : world->now_ns;
@@ -448,6 +452,7 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
             .tx_token = tokens[!side],
             .destination = 2 * index + side,
             .datagram_bytes = datagram_bytes[side],
+            .base_bytes = CORE_DATAGRAM_BASE,
             .chunk_window = options->chunk_window,
             .msg_window = options->msg_window,
             .tx_window_bytes = window_bytes[!side],

@@ -30,6 +30,8 @@ struct net {
     uint64_t black_from_ns, black_until_ns; /* swallows everything in between */
     uint8_t lost_probes;     /* bits PROBE_ASK, PROBE_ECHO: swallows these alone, between the times that follow */
     uint64_t probes_from_ns, probes_until_ns;
+    uint32_t hole_bytes;     /* larger datagrams vanish, from hole_from_ns to hole_until_ns; 0: none do */
+    uint64_t hole_from_ns, hole_until_ns;
 };
 
 /* What a scenario asks for. */
@@ -92,6 +94,7 @@ struct options {
     /* bounds (judge.c); 0: none */
     uint32_t needless_permille;   /* datagrams repeated, of all sent, beyond those that were lost */
     uint64_t repairs_max;         /* datagrams repeated */
+    bool no_hole;                 /* nobody takes large datagrams for those that vanish */
     uint32_t dead_permille;       /* datagrams that went into net.dead_paths, of all sent */
     uint64_t living_ns;           /* requests between ends that live have ended by then */
 };
@@ -148,6 +151,7 @@ struct link {
 enum { LAST_MAX = 1024 };
 struct transmission {
     uint64_t seq;
+    uint32_t path_seq;
     uint16_t path;
     bool known, on_path;
 };
@@ -159,6 +163,7 @@ struct pair {
     struct flow *flow[2];
     void *flow_memory[2];
     struct link link[2]; /* by sending side */
+    uint32_t passed_bytes[2]; /* of the largest datagram that got through */
     bool proven[2], dead[2]; /* CORE_EVENT_FLOW_PROVEN, CORE_EVENT_FLOW_DEAD seen */
     /* judge.c */
     bool probe_was_due[2];
@@ -185,6 +190,7 @@ struct world {
     unsigned conn_count;
     uint64_t requests_live, requests_ended, bytes_moved, datagrams, faults;
     uint64_t dropped, repaired, into_dead; /* datagrams */
+    unsigned holes;      /* CORE_EVENT_FLOW_HOLE seen */
     uint64_t dead_end_max_ns; /* when the last request of the first end ended */
     uint64_t living_end_max_ns; /* and the last one between ends that live */
 };

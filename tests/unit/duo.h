@@ -52,6 +52,8 @@ static unsigned duo_request_count;
 static uint64_t duo_now;
 static unsigned duo_failed[2], duo_ended[2], duo_proven[2], duo_dead[2];
 static int32_t duo_failed_status[2];
+static unsigned duo_holes[2];   /* CORE_EVENT_FLOW_HOLE seen */
+static uint32_t duo_passing[2]; /* what the last one said */
 static bool duo_refuse; /* the NIC takes nothing */
 static bool duo_reliable; /* capability: placing queue pairs are */
 static bool duo_registered; /* buffers to be posted: the NIC reaches them */
@@ -193,6 +195,10 @@ static inline void duo_events(unsigned side)
         case CORE_EVENT_FLOW_DEAD:
             duo_dead[side]++;
             break;
+        case CORE_EVENT_FLOW_HOLE:
+            duo_holes[side]++;
+            duo_passing[side] = event.passing_bytes;
+            break;
         default:
             cr_assert_fail("an event of kind %d", (int)event.kind);
         }
@@ -233,6 +239,7 @@ static inline void duo_build(unsigned side, const struct tx_desc *desc)
     for (unsigned i = 0; desc->kind == TX_FRAMES && i < desc->piece_count; i++) {
         const struct tx_piece *piece = &desc->pieces[i];
         duo_assert_available(piece->msg, piece->offset_bytes, piece->length);
+        cr_assert_not(((struct duo_request *)piece->msg)->ended, "payload of what has ended is read");
         memcpy(desc->buffer + piece->at, ((struct duo_request *)piece->msg)->buffer + piece->offset_bytes,
                piece->length);
     }

@@ -86,6 +86,10 @@ static void add(enum wire_frame_kind kind, uint32_t id)
     case FRAME_PROBE:
         packet_header += wire_put_probe(at, &(struct wire_probe){.nonce = 77});
         break;
+    case FRAME_FRAGMENT: /* the first of two */
+        packet_header += wire_put_fragment(at, &(struct wire_fragment){.length = 128, .total = 200});
+        packet_payload += 128;
+        break;
     default:
         cr_assert_fail("frame kind %d", (int)kind);
     }
@@ -141,14 +145,16 @@ Test(receive, each_kind_at_each_end, .init = open_with_part)
             uint64_t before = malformed();
             begin();
             add(kind, ids[i]);
-            bool repeatable = kind == FRAME_ACK || kind == FRAME_DEMAND || kind == FRAME_GRANT || kind == FRAME_PROBE;
+            bool repeatable = kind == FRAME_ACK || kind == FRAME_DEMAND || kind == FRAME_GRANT || kind == FRAME_PROBE ||
+                              kind == FRAME_FRAGMENT;
             if (kind != FRAME_FLOW) { /* which ends the flow */
                 cr_assert_eq(receive(UINT64_MAX), repeatable, "kind %u without a number", kind);
                 cr_assert_eq(malformed() - before, !repeatable);
             }
             before = malformed();
             bool early = kind == FRAME_DATA && part; /* its part may be on the way */
-            bool illegal = kind == FRAME_PROBE || kind == FRAME_FLOW || (is_of_conn(kind) && part && kind != FRAME_DATA);
+            bool illegal = kind == FRAME_PROBE || kind == FRAME_FLOW || kind == FRAME_FRAGMENT ||
+                           (is_of_conn(kind) && part && kind != FRAME_DATA);
             bool contradicts = kind == FRAME_DATA && !part && !unknown; /* nothing was granted */
             cr_assert_eq(receive(seq), !early, "kind %u for id %u", kind, ids[i]);
             seq += !early;
@@ -165,7 +171,7 @@ Test(receive, kinds_without_their_feature, .init = open_with_part)
 {
     uint64_t seq = 0;
     for (unsigned kind = 1; kind < FRAME_KINDS; kind++) {
-        if (!(WIRE_FEATURES >> kind & 1) || kind == FRAME_PROBE || kind == FRAME_FLOW)
+        if (!(WIRE_FEATURES >> kind & 1) || kind == FRAME_PROBE || kind == FRAME_FLOW || kind == FRAME_FRAGMENT)
             continue;
         duo_flow[1]->features = WIRE_FEATURES & ~(UINT64_C(1) << kind);
         uint64_t before = malformed();

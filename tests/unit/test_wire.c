@@ -98,6 +98,9 @@ Test(wire, sizes_are_as_declared)
     cr_assert_eq(wire_put_grant(at, &grant), WIRE_GRANT_BYTES);
     cr_assert_eq(wire_put_gone(at, &(struct wire_gone){1}), WIRE_GONE_BYTES);
     cr_assert_eq(wire_put_probe(at, &(struct wire_probe){.nonce = 1}), WIRE_PROBE_BYTES);
+    cr_assert_eq(wire_put_fragment(at, &(struct wire_fragment){0x04030201, 0x0600, 0x0780, 0x0fa0, NULL}),
+                 WIRE_FRAGMENT_BYTES);
+    cr_assert_arr_eq(at, "\x16\0\x80\x07\x01\x02\x03\x04\x00\x06\xa0\x0f", WIRE_FRAGMENT_BYTES);
     cr_assert_eq(wire_put_ack(at, &ack), WIRE_ACK_BYTES_MAX);
     cr_assert_eq(wire_ack_bytes(&ack), WIRE_ACK_BYTES_MAX);
 }

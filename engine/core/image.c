@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/image.h"
+#include "core/flow.h"
+#include "core/state.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum { FRAGMENT_HEADER_BYTES = WIRE_HEADER_BYTES + WIRE_FRAGMENT_BYTES };
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+bool image_needed(const struct flow *flow, const struct chunk *chunk)
+{
+    return chunk_largest(chunk) > flow->datagram_bytes && !chunk->placed && chunk->kind != CHUNK_VOID &&
+           flow->features >> FRAME_FRAGMENT & 1;
+}
+
+/* Bytes of an image in a fragment, but for the last one: what surely gets through. */
+static uint32_t fragment_bytes(const struct flow *flow)
+{
+    uint32_t bytes = flow->datagram_bytes < flow->mtu.base_bytes ? flow->datagram_bytes : flow->mtu.base_bytes;
+    return (bytes - FRAGMENT_HEADER_BYTES) / WIRE_FRAGMENT_UNIT * WIRE_FRAGMENT_UNIT;
+}
+
+uint32_t image_charge(const struct flow *flow, const struct chunk *chunk)
+{
+    uint32_t bytes = (chunk->count - 1u) * chunk->datagram_bytes + chunk->last_bytes;
+    uint32_t fragments = bytes / fragment_bytes(flow) + chunk->count;
+    return bytes + fragments * (FRAGMENT_HEADER_BYTES + KERNEL_OVERHEAD_BYTES);
+}
+
+void image_begin(struct flow *flow, const struct tx_desc *desc)
+{
+    struct image_out *out = &flow->image;
+    out->desc = *desc;
+    out->desc.payload_crc = false; /* each fragment has its own */
+    out->left = desc->mask;
+    out->offset = 0;
+    out->number += CORE_TRAIN_MAX;
+}
+
+/* The chunk still has to arrive by what was begun: it was neither acked nor lost again, nor has its message been taken back. */
+static bool is_current(const struct flow *flow)
+{
+    const struct tx_desc *desc = &flow->image.desc;
+    const struct chunk *chunk = sent_chunk(&flow->sent, desc->seq);
+    return desc->seq >= flow->sent.cumulative && chunk->state == CHUNK_FLYING && chunk->path_seq == desc->path_seq &&
+           chunk->path == desc->path && !chunk->placed && chunk->kind != CHUNK_VOID;
+}
+
+/* Bytes [offset, offset + length) of the image of a bulk datagram: its header, which the first fragment has, and payload. */
+static void lay_out_bulk(struct core *core, const struct tx_desc *image, unsigned index, uint32_t offset,
+                         uint32_t length, struct tx_desc *desc)
+{
+    uint32_t header = offset ? 0 : WIRE_BULK_HEADER_BYTES;
+    assert(length >= header);
+    if (header)
+        wire_bulk_header(image, index, 0, core->crc32c, desc->buffer + FRAGMENT_HEADER_BYTES);
+    core->pieces[0] = (struct tx_piece){
+        .msg = image->bulk_msg,
+        .offset_bytes = image->bulk_offset + (uint64_t)index * image->bulk_stride + offset + header - WIRE_BULK_HEADER_BYTES,
+        .length = length - header,
+        .at = FRAGMENT_HEADER_BYTES + header,
+    };
+    desc->pieces = core->pieces;
+    desc->piece_count = length > header;
+}
+
+bool image_next(struct flow *flow, uint8_t *buffer, struct tx_desc *desc)
+{
+    struct image_out *out = &flow->image;
+    struct core *core = flow->core;
+    if (!is_current(flow))
+        out->left = 0;
+    if (out->left == 0)
+        return false;
+    const struct tx_desc *image = &out->desc;
+    unsigned index = (unsigned)__builtin_ctzll(out->left);
+    uint32_t total = index + 1u == image->count ? image->last_bytes : image->datagram_bytes;
+    uint32_t length = total - out->offset;
+    if (length > fragment_bytes(flow))
+        length = fragment_bytes(flow);
+    *desc = (struct tx_desc){
+        .kind = TX_FRAMES,
+        .count = 1,
+        .fragment = true,
+        .path = image->path,
+        .destination = flow->destination,
+        .mask = 1,
+        .datagram_bytes = FRAGMENT_HEADER_BYTES + length,
+        .last_bytes = FRAGMENT_HEADER_BYTES + length,
+        .token = image->token,
+        .path_seq = flow->ack_number, /* as of all packets without a sequence number */
+        .time_stamp = image->time_stamp,
+        .payload_crc = core->params->payload_crc,
+        .buffer = buffer,
+        .flow = flow,
+    };
+    wire_put_fragment(buffer + WIRE_HEADER_BYTES, &(struct wire_fragment){.number = out->number + index,
+                                                                           .offset = out->offset,
+                                                                           .length = length,
+                                                                           .total = total});
+    wire_set_header_length(buffer, FRAGMENT_HEADER_BYTES);
+    if (image->kind == TX_BULK) {
+        lay_out_bulk(core, image, index, out->offset, length, desc);
+    } else {
+        uint8_t *datagram = image->buffer + (size_t)index * image->datagram_bytes;
+        wire_seal(image, index, datagram, total, core->crc32c);
+        memcpy(buffer + FRAGMENT_HEADER_BYTES, datagram + out->offset, length);
+    }
+    out->left_before = out->left;
+    out->offset_before = out->offset;
+    out->offset += length;
+    if (out->offset == total) {
+        COUNT(core->counters, tx_images, 1);
+        out->left &= out->left - 1;
+        out->offset = 0;
+    }
+    return true;
+}
+
+void image_undo(struct flow *flow)
+{
+    struct image_out *out = &flow->image;
+    if (out->offset == 0)
+        COUNT(flow->core->counters, tx_images, -(uint64_t)1);
+    out->left = out->left_before;
+    out->offset = out->offset_before;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+void images_init(struct images *images, uint8_t *memory)
+{
+    for (unsigned i = 0; i < IMAGES_MAX; i++)
+        images->all[i].bytes = memory + (size_t)i * IMAGE_BYTES;
+}
+
+static bool is_free(const struct image *image, uint64_t now_ns)
+{
+    return image->token == 0 || now_ns - image->begun_ns > IMAGE_LIFE_NS;
+}
+
+static void begin(struct image *image, uint64_t token, const struct wire_fragment *fragment, uint64_t now_ns)
+{
+    *image = (struct image){
+        .token = token,
+        .begun_ns = now_ns,
+        .number = fragment->number,
+        .total = fragment->total,
+        .units_left = (fragment->total + WIRE_FRAGMENT_UNIT - 1) / WIRE_FRAGMENT_UNIT,
+        .bytes = image->bytes,
+    };
+}
+
+/*
+ * The image that the fragment is of; NULL: it contradicts that. A new one takes a free buffer, or the one that was begun first; of the
+ * flow's own, where it has its share.
+ */
+static struct image *find(struct images *images, uint64_t token, const struct wire_fragment *fragment, uint64_t now_ns)
+{
+    struct image *oldest = NULL, *own = NULL;
+    unsigned owned = 0;
+    for (struct image *image = images->all; image < images->all + IMAGES_MAX; image++) {
+        bool is_own = image->token == token && !is_free(image, now_ns);
+        if (is_own && image->number == fragment->number)
+            return image->total == fragment->total ? image : NULL;
+        owned += is_own;
+        if (is_own && (!own || image->begun_ns < own->begun_ns))
+            own = image;
+        if (!oldest || (!is_free(oldest, now_ns) && (is_free(image, now_ns) || image->begun_ns < oldest->begun_ns)))
+            oldest = image;
+    }
+    struct image *taken = owned < IMAGES_OF_FLOW_MAX ? oldest : own;
+    begin(taken, token, fragment, now_ns);
+    return taken;
+}
+
+static void mark(struct image *image, const struct wire_fragment *fragment)
+{
+    uint32_t end = (fragment->offset + fragment->length + WIRE_FRAGMENT_UNIT - 1) / WIRE_FRAGMENT_UNIT;
+    for (uint32_t unit = fragment->offset / WIRE_FRAGMENT_UNIT; unit < end; unit++) {
+        uint64_t bit = UINT64_C(1) << unit % 64;
+        image->units_left -= !(image->units[unit / 64] & bit);
+        image->units[unit / 64] |= bit;
+    }
+}
+
+/*
+ * The image is whole: as if the datagram had arrived. The copies that this makes are done before anything else may begin
+ * an image (core.h, contract on copies).
+ */
+static bool arrive(struct flow *flow, const struct image *image, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    struct wire_packet packet;
+    if (wire_token(image->bytes, image->total) != flow->rx_token ||
+        !wire_open(image->bytes, image->total, core->crc32c, &packet) ||
+        (packet.flags & (WIRE_SEQUENCED | WIRE_ON_PATH)) != WIRE_SEQUENCED)
+        return false;
+    COUNT(core->counters, rx_images, 1);
+    if (wire_payload_intact(&packet, core->crc32c))
+        flow_rx(flow, &packet, -1, false, now_ns);
+    else
+        COUNT(core->counters, rx_payload_crc, 1);
+    return true;
+}
+
+bool image_on_frame(struct flow *flow, const struct wire_fragment *fragment, uint64_t now_ns)
+{
+    struct image *image = find(&flow->core->images, flow->rx_token, fragment, now_ns);
+    if (!image)
+        return false;
+    memcpy(image->bytes + fragment->offset, fragment->payload, fragment->length);
+    mark(image, fragment);
+    if (image->units_left)
+        return true;
+    image->token = 0;
+    return arrive(flow, image, now_ns);
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Datagrams that have become too large for the way (mtu.h). A chunk's datagrams are fixed once they have been sent: the
+ * peer may have some of them. So one that is too large is sent again as it is, its image, in fragments; the
+ * peer puts the image together and handles it as if it had arrived. It is judged and counted once, by its own numbers.
+ *
+ * Sending: one image after the other, a fragment each time the flow may send. Receiving: a few buffers per core. A flow
+ * has two of them at most, and a new image takes the place of the one that was begun first. So a peer that leaves
+ * its images unfinished takes no more than that from others, and they send theirs again.
+ *
+ * Owned by the core's thread.
+ */
+#ifndef UCCL_IMAGE_H
+#define UCCL_IMAGE_H
+
+#include "core/wire.h"
+
+struct chunk;
+struct flow;
+
+enum {
+    IMAGES_MAX = 8,          /* that a core puts together at a time */
+    IMAGES_OF_FLOW_MAX = 2,
+    IMAGE_BYTES = 64 * 1024, /* room for CORE_TRAIN_BYTES_MAX */
+    IMAGE_UNITS = (CORE_TRAIN_BYTES_MAX + WIRE_FRAGMENT_UNIT - 1) / WIRE_FRAGMENT_UNIT,
+};
+#define IMAGE_LIFE_NS UINT64_C(1000000000) /* an image that is not whole by then never will be */
+
+/* One that is put together. */
+struct image {
+    uint64_t token;        /* of its flow; 0: the buffer is free */
+    uint64_t begun_ns;
+    uint32_t number, total;
+    uint32_t units_left;
+    uint64_t units[(IMAGE_UNITS + 63) / 64]; /* bit: there */
+    uint8_t *bytes;
+};
+
+struct images {
+    struct image all[IMAGES_MAX];
+};
+
+/* What a flow sends in fragments. */
+struct image_out {
+    struct tx_desc desc;   /* of the chunk: what its datagrams are made by */
+    uint64_t left;         /* datagrams to go; 0: nothing is sent in fragments */
+    uint32_t number;       /* of the image */
+    uint32_t offset;       /* its first byte that has not gone */
+    uint64_t left_before;  /* the same before the last fragment, should the NIC refuse it */
+    uint32_t offset_before;
+};
+
+/* `memory`: IMAGES_MAX * IMAGE_BYTES. */
+void images_init(struct images *images, uint8_t *memory);
+
+/* Whether the chunk, if it is sent again, goes in fragments. */
+bool image_needed(const struct flow *flow, const struct chunk *chunk);
+/* What it then takes of the peer's socket buffer. */
+uint32_t image_charge(const struct flow *flow, const struct chunk *chunk);
+/* It does, by what `desc` says. */
+void image_begin(struct flow *flow, const struct tx_desc *desc);
+/* The next fragment, into `buffer`. False: there is none, or it is not needed any more. */
+bool image_next(struct flow *flow, uint8_t *buffer, struct tx_desc *desc);
+/* The NIC has not taken the last one. */
+void image_undo(struct flow *flow);
+
+/* A fragment has come. False: it, or what it completes, breaks the protocol. */
+bool image_on_frame(struct flow *flow, const struct wire_fragment *fragment, uint64_t now_ns);
+
+#endif
