@@ -726,8 +726,10 @@ static bool udp_send(struct nic_queue *queue, const struct tx_desc *desc)
         return true;
     if (mask >> (desc->count - 1) & 1)
         bytes -= desc->datagram_bytes - desc->last_bytes;
-    if (--peer->descs_to_check == 0)
+    if (--peer->descs_to_check == 0 || desc->whole)
         udp_check_mtu(queue, desc->destination);
+    if (desc->whole && desc->last_bytes > peer->datagram_bytes)
+        return true; /* lost: the kernel would cut it */
     if (desc->kind == TX_FRAMES)
         datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a repair has no pieces */
     if (udp_is_full(queue))

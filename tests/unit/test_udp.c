@@ -262,6 +262,33 @@ BOTH(mtu_parameter_and_news)
     close_pair(pair);
 }
 
+/* A probe for its size is not cut by the kernel: it gets through as it is, or is lost; what the route takes is looked at. */
+BOTH(probe_is_not_cut)
+{
+    static uint8_t buffer[8192];
+    struct pair *pair = open_pair(io, address);
+    uint32_t destination, bytes, headers = strchr(address, ':') != NULL ? 48 : 28;
+    struct tx_desc desc = {.kind = TX_FRAMES, .count = 1, .whole = true, .destination = pair->destination, .mask = 1,
+                           .datagram_bytes = 4000, .last_bytes = 4000, .token = TOKEN, .buffer = buffer};
+    const _Atomic uint64_t *sent = &pair->counters[0].tx_datagrams;
+
+    wire_set_header_length(buffer, WIRE_HEADER_BYTES);
+    cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert_eq(atomic_load(sent), 1);
+    pair->params.mtu = 1500;
+    cr_assert(nic_udp_ops.send(pair->queues[0], &desc), "it is no back-pressure");
+    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert_eq(atomic_load(sent), 1);
+    cr_assert(nic_udp_ops.mtu_event(pair->queues[0], &destination, &bytes));
+    cr_assert_eq(bytes, 1500 - headers);
+    desc.datagram_bytes = desc.last_bytes = bytes;
+    cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert_eq(atomic_load(sent), 2);
+    close_pair(pair);
+}
+
 BOTH(many_peers)
 {
     struct pair *pair = open_pair(io, address);
