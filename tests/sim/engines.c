@@ -182,7 +182,7 @@ static struct outage *add_outage(struct cluster_options *options, struct rng *rn
     struct outage *outage = &options->fabric.outages[options->fabric.outage_count++];
     uint64_t begin_ns = rng_below(rng, 20u * NS_PER_MS);
     *outage = (struct outage){FABRIC_ANY, FABRIC_ANY, FABRIC_ANY, begin_ns,
-                              begin_ns + rng_below(rng, (uint32_t)longest_ns)};
+                              begin_ns + rng_below(rng, (uint32_t)longest_ns), 0};
     return outage;
 }
 
@@ -491,6 +491,36 @@ static void use_direct(struct cluster_options *options, struct rng *rng)
     options->nic.datagram_bytes = 1024u << rng_below(rng, 3);
 }
 
+/* Large datagrams vanish, between any nodes: from the beginning or later, for a while or for ever. */
+static void set_mtu_hole(struct cluster_options *options, struct rng *rng)
+{
+    static const uint32_t sizes[] = {1472, 4096, 8972, 65472};
+    bool direct = rng_below(rng, 4) == 0;
+    if (direct)
+        use_direct(options, rng);
+    else if (rng_below(rng, 2))
+        use_devices(options, rng);
+    options->nic.datagram_bytes = sizes[rng_below(rng, direct ? 2 : 4)];
+    options->nic.place = rng_below(rng, 2);
+    options->params.num_engines = 1 + rng_below(rng, 3);
+    options->params.stripe_min_kb = 64;
+    options->params.payload_crc = rng_below(rng, 2);
+    options->size_max = 1u << (16 + rng_below(rng, 5));
+    options->post_gap_ns = options->recv_gap_ns = 1u << (14 + rng_below(rng, 7));
+    options->cancel_permille = rng_below(rng, 2) * 200;
+    options->fabric.loss_ppm = rng_below(rng, 2) * 5000;
+    for (unsigned i = 1 + rng_below(rng, 3); i > 0; i--) {
+        struct outage *outage = add_outage(options, rng, 1000u * NS_PER_MS);
+        outage->passing_bytes = CORE_DATAGRAM_BASE + rng_below(rng, options->nic.datagram_bytes - CORE_DATAGRAM_BASE);
+        if (rng_below(rng, 2))
+            outage->begin_ns = 0;
+        if (rng_below(rng, 2))
+            outage->end_ns = UINT64_MAX;
+        if (rng_below(rng, 2))
+            outage->from = (uint16_t)rng_below(rng, options->nodes);
+    }
+}
+
 static void set_direct(struct cluster_options *options, struct rng *rng)
 {
     use_direct(options, rng);
@@ -672,6 +702,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-spines", set_spines),
     SCENARIO("engines-many", set_many),
     SCENARIO("engines-mtu", set_mtu),
+    SCENARIO("engines-mtu-hole", set_mtu_hole),
     SCENARIO("engines-drift", set_drift),
     SCENARIO("engines-handshakes", set_handshakes),
     SCENARIO("engines-relisten", set_relisten),

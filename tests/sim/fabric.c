@@ -161,7 +161,7 @@ static bool cut_off(const struct packet *packet)
         const struct outage *outage = &fabric.options.outages[i];
         if (machine.now_ns >= outage->begin_ns && machine.now_ns < outage->end_ns &&
             matches(outage->from, packet->from) && matches(outage->to, packet->to) &&
-            matches(outage->path, packet->path))
+            matches(outage->path, packet->path) && packet->length > outage->passing_bytes)
             return true;
     }
     return false;

@@ -3,7 +3,8 @@
  * The network between simulated nodes: hosts at leaf switches, leaves joined by spines. Each port has a
  * rate, a queue that drops its tail and marks (ECN) above a threshold, and a delay; the path of a
  * datagram (its source port) chooses the spine. Beside that, faults: loss, alone and in bursts,
- * reordering, duplication, damaged bits, cut tails, and outages of paths, directions or hosts that come and go.
+ * reordering, duplication, damaged bits, cut tails, and outages of paths, directions or hosts that come and go, and
+ * hit all datagrams or the large ones alone.
  *
  * Everything that enters is accounted for: sent + duplicated = delivered + dropped, for each reason.
  */
@@ -18,6 +19,7 @@ struct outage {
     uint16_t from, to;           /* nodes, or FABRIC_ANY */
     uint16_t path;               /* or FABRIC_ANY */
     uint64_t begin_ns, end_ns;
+    uint32_t passing_bytes;      /* datagrams that are no larger pass all the same; 0: none do */
 };
 
 struct fabric_options {

@@ -114,6 +114,7 @@ static void set_payload_crc(struct options *options, struct rng *rng)
 static void set_blackhole(struct options *options, struct rng *rng)
 {
     unsigned from = rng_below(rng, 3); /* either direction, or both */
+    options->no_hole = true;
     for (unsigned i = 0; i < 2; i++) {
         if (from != !i) {
             options->net[i].black_from_ns = rng_below(rng, 5 * NS_PER_MS);
@@ -218,6 +219,36 @@ static void set_mtu_change(struct options *options, struct rng *rng)
     options->change_datagram_ns = rng_below(rng, 5 * NS_PER_MS);
     EACH_NET(options, net)
         net->loss_ppm = 10000;
+}
+
+/* Large datagrams vanish, in one direction or both: from the beginning, or after a while, and perhaps not for ever. */
+static void set_mtu_hole(struct options *options, struct rng *rng)
+{
+    static const uint32_t sizes[] = {1472, 4096, 8972, 65472};
+    unsigned from = rng_below(rng, 3);
+    bool later = rng_below(rng, 2), heals = rng_below(rng, 2);
+    options->datagram_bytes = sizes[rng_below(rng, 4)];
+    options->size_max = 1u << (14 + rng_below(rng, 7));
+    options->cancel_permille = rng_below(rng, 2) * 100;
+    options->params.payload_crc = rng_below(rng, 2);
+    options->tx_fail_ppm = rng_below(rng, 2) * 100000;
+    options->messages = 40;
+    options->send_gap_ns = 1000u * NS_PER_US;
+    options->close_after_ns = 1 + rng_below(rng, 2) * 3000ull * NS_PER_MS;
+    for (unsigned i = 0; i < 2; i++) {
+        struct net *net = &options->net[i];
+        uint64_t begin_ns = later ? rng_below(rng, 15 * NS_PER_MS) : 0;
+        uint64_t length_ns = rng_below(rng, 500u * NS_PER_MS);
+        net->loss_ppm = rng_below(rng, 2) * 10000;
+        net->duplicate_ppm = net->reorder_ppm = rng_below(rng, 2) * 20000;
+        net->reorder_ns = 50 * NS_PER_US;
+        if (from == !i)
+            continue;
+        net->hole_bytes = CORE_DATAGRAM_BASE + rng_below(rng, options->datagram_bytes - CORE_DATAGRAM_BASE);
+        net->hole_from_ns = begin_ns;
+        net->hole_until_ns = heals ? begin_ns + length_ns : UINT64_MAX;
+    }
+    options->limit_ns = UINT64_C(8000) * NS_PER_MS;
 }
 
 static void set_large(struct options *options, struct rng *rng)
@@ -527,6 +558,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("lo", set_lo),
     SCENARIO("jumbo", set_jumbo),
     SCENARIO("mtu-change", set_mtu_change),
+    SCENARIO("mtu-hole", set_mtu_hole),
     SCENARIO("large", set_large),
     SCENARIO("many-conns", set_many_conns),
     SCENARIO("incast", set_incast),
