@@ -145,7 +145,6 @@ unsigned sent_lose_large(struct sent *sent)
     return lost;
 }
 
-
 void sent_unsend(struct sent *sent, struct chunk *chunk)
 {
     wait_lost(sent, chunk);

@@ -15,6 +15,9 @@
  *
  * Of the engine's datagrams it counts those that each namespace sent again: with a number that was there before.
  *
+ * With --hole UDP packets above a size vanish, in both directions or on their way to one namespace (--hole-to); at SIGUSR1 the hole
+ * opens if it is closed (--hole-later: as it is at first), and closes if it is open.
+ *
  * Prints "ready" once both devices are open, and one line of counts at SIGTERM or SIGINT. One
  * thread. The random numbers are seeded (--seed) but packet order is up to the kernel, so a seed
  * repeats the distribution, not the run.
@@ -54,6 +57,8 @@ struct options {
     uint64_t seed;
     bool firewall[2]; /* in front of namespace ... */
     bool nat;
+    size_t hole_bytes; /* of an IP packet; 0: no hole */
+    int hole_to;       /* index of the device; -1: both */
 };
 
 /* protocol, addresses, ports; of IPv4 addresses the first four bytes are used */
@@ -82,14 +87,19 @@ struct relay {
     size_t flow_count;
     uint64_t refused;
     struct repeats repeats[2];    /* of what each namespace has sent */
-    uint64_t packets, lost, duplicated, corrupted, delayed, overflow, write_errors;
+    uint64_t packets, vanished, lost, duplicated, corrupted, delayed, overflow, write_errors;
 };
 
-static volatile sig_atomic_t stop;
+static volatile sig_atomic_t stop, hole_is_closed;
 
 static void on_signal(int number)
 {
     stop = 1;
+}
+
+static void on_turn(int number)
+{
+    hole_is_closed = !hole_is_closed;
 }
 
 static _Noreturn void fail(const char *what)
@@ -305,6 +315,10 @@ static void forward(struct relay *r, int to, unsigned char *packet, size_t lengt
         r->refused++;
         return;
     }
+    if (udp && r->opt.hole_bytes && length > r->opt.hole_bytes && !hole_is_closed && r->opt.hole_to != !to) {
+        r->vanished++;
+        return;
+    }
     if (r->opt.nat && to == 1)
         translate(to, packet, length);
     if (udp) {
@@ -388,6 +402,9 @@ static _Noreturn void usage(void)
           "  --jitter-us N        further random delay, 0 to N ...\n"
           "  --reorder PERCENT    ... of so many packets (default 100)\n"
           "  --rate-mbit N        bandwidth in each direction\n"
+          "  --hole BYTES         larger UDP packets vanish (SIGUSR1: no more, or again)\n"
+          "  --hole-to 0|1        ... on their way to that namespace alone\n"
+          "  --hole-later         ... only after a SIGUSR1\n"
           "  --firewall           in front of the second namespace: answers alone pass\n"
           "  --firewalls          in front of the first one too, where TCP passes\n"
           "  --nat                the second one's address (.2) is .77 outside\n"
@@ -403,8 +420,9 @@ static struct options parse(int argc, char **argv)
         {"delay-us", 1, 0, 't'}, {"jitter-us", 1, 0, 'j'}, {"reorder", 1, 0, 'o'},
         {"rate-mbit", 1, 0, 'r'}, {"seed", 1, 0, 's'},     {"firewall", 0, 0, 'f'},
         {"firewalls", 0, 0, 'F'}, {"nat", 0, 0, 'n'},
+        {"hole", 1, 0, 'h'},   {"hole-to", 1, 0, 'H'},   {"hole-later", 0, 0, 'L'},
         {0}};
-    struct options opt = {.reorder = 1, .seed = 1};
+    struct options opt = {.reorder = 1, .seed = 1, .hole_to = -1};
 
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         switch (c) {
@@ -418,6 +436,9 @@ static struct options parse(int argc, char **argv)
         case 'F': opt.firewall[0] = true; /* fall through */
         case 'f': opt.firewall[1] = true; break;
         case 'n': opt.nat = true; break;
+        case 'h': opt.hole_bytes = (size_t)number(optarg); break;
+        case 'H': opt.hole_to = (int)number(optarg); break;
+        case 'L': hole_is_closed = 1; break;
         case 's': opt.seed = (uint64_t)number(optarg); break;
         default: usage();
         }
@@ -443,15 +464,17 @@ int main(int argc, char **argv)
         r.tun[i] = open_tun(r.opt.ns[i]);
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
+    action.sa_handler = on_turn;
+    sigaction(SIGUSR1, &action, NULL);
     puts("ready");
     fflush(stdout);
     run(&r);
     printf("packets %llu lost %llu duplicated %llu corrupted %llu delayed %llu overflow %llu "
-           "write_errors %llu refused %llu first_repeats %llu second_repeats %llu\n",
+           "write_errors %llu refused %llu first_repeats %llu second_repeats %llu vanished %llu\n",
            (unsigned long long)r.packets, (unsigned long long)r.lost,
            (unsigned long long)r.duplicated, (unsigned long long)r.corrupted,
            (unsigned long long)r.delayed, (unsigned long long)r.overflow,
            (unsigned long long)r.write_errors, (unsigned long long)r.refused,
-           (unsigned long long)r.repeats[0].count, (unsigned long long)r.repeats[1].count);
+           (unsigned long long)r.repeats[0].count, (unsigned long long)r.repeats[1].count, (unsigned long long)r.vanished);
     return 0;
 }
