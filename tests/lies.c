@@ -504,6 +504,28 @@ static unsigned invent_frame(struct liar *liar, uint8_t *at, size_t *payload)
     }
 }
 
+/* The lie goes as an image in one fragment, or as a part of one that may be put together with others. */
+static size_t wrap(struct liar *liar, size_t length, uint8_t *out)
+{
+    enum { HEADER = WIRE_HEADER_BYTES + WIRE_FRAGMENT_BYTES };
+    uint32_t unit = WIRE_FRAGMENT_UNIT, total = (uint32_t)length, offset = 0;
+    if (below(liar, 2)) {
+        offset = below(liar, 4) * unit;
+        length = length > unit ? length / unit * unit : length;
+        total = offset + (uint32_t)length + (length % unit ? 0 : below(liar, 3) * unit);
+    }
+    memmove(out + HEADER, out, length);
+    memcpy(out, liar->header, WIRE_HEADER_BYTES);
+    wire_put_fragment(out + WIRE_HEADER_BYTES, &(struct wire_fragment){.number = below(liar, 4), .offset = offset,
+                                                                      .length = (uint32_t)length, .total = total});
+    out[AT_FLAGS] = 0;
+    out[AT_COUNT] = 1;
+    out[AT_INDEX] = 0;
+    put(out + AT_HEADER_LENGTH, HEADER, 2);
+    seal(out, HEADER + length);
+    return HEADER + length;
+}
+
 size_t liar_invent(struct liar *liar, size_t bytes_max, uint8_t out[LIE_BYTES_MAX])
 {
     if (!liar->heard)
@@ -528,8 +550,10 @@ size_t liar_invent(struct liar *liar, size_t bytes_max, uint8_t out[LIE_BYTES_MA
     uint32_t count = below(liar, 4) ? 1 : 1 + below(liar, CORE_TRAIN_MAX);
     out[AT_COUNT] = (uint8_t)count;
     out[AT_INDEX] = (uint8_t)below(liar, count);
-    seal(out, header_length + payload);
-    return header_length + payload;
+    size_t length = header_length + payload;
+    seal(out, length);
+    bool wraps = length + WIRE_HEADER_BYTES + WIRE_FRAGMENT_BYTES <= (bytes_max < LIE_BYTES_MAX ? bytes_max : LIE_BYTES_MAX);
+    return wraps && below(liar, 8) == 0 ? wrap(liar, length, out) : length;
 }
 
 /* ---- writes ---------------------------------------------------------------------------------- */
