@@ -54,6 +54,14 @@ struct connecting {
     char missing[256];            /* what has not come, where no datagram does */
 };
 
+unsigned connects_count(const struct uccl_engine *engine)
+{
+    unsigned count = 0;
+    for (const struct connecting *c = engine->connecting; c; c = c->next)
+        count++;
+    return count;
+}
+
 /* Under the lock. */
 static void unlink_connecting(struct connecting *c)
 {

@@ -543,6 +543,15 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
     return UCCL_OK;
 }
 
+unsigned listeners_count(const struct uccl_engine *engine, unsigned *handshakes)
+{
+    unsigned count = 0;
+    *handshakes = 0;
+    for (const struct uccl_listener *listener = engine->listeners; listener; listener = listener->next, count++)
+        *handshakes += listener->count;
+    return count;
+}
+
 struct uccl_listener *listener_forget(struct uccl_listener *listener)
 {
     struct uccl_listener *next = listener->next;

@@ -104,6 +104,8 @@ int poll_ms(uint64_t deadline_ns);
 void connects_end(struct uccl_engine *engine);
 /* In a child of fork(): frees them and closes their descriptors. Under the lock. */
 void connects_inherited(struct uccl_engine *engine);
+/* How many are under way. Under the lock. */
+unsigned connects_count(const struct uccl_engine *engine);
 /* For the simulator, whose processes die and leave their connects in the table of this one. */
 void connects_forget(void);
 
@@ -147,5 +149,7 @@ const struct topology *engine_topology(struct uccl_engine *engine);
 void connection_on_event(void *context, const struct core_event *event);
 /* listener.c: the same of one; returns the next in the list. */
 struct uccl_listener *listener_forget(struct uccl_listener *listener);
+/* How many there are, and how many handshakes they have under way; nobody accepts meanwhile. Under the lock. */
+unsigned listeners_count(const struct uccl_engine *engine, unsigned *handshakes);
 
 #endif
