@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cluster.h"
 
+#include "../../api/budget.h"
 #include "../lies.h"
 #include "config.h"
 #include "repeats.h"
@@ -503,16 +504,50 @@ static void check_peers(const struct node *node)
     }
 }
 
+static void check_count(const struct node *node, const char *what, uint64_t count, uint64_t expected)
+{
+    if (count != expected)
+        machine_fail("node %u has %llu %s, not %llu", node->index, (unsigned long long)count, what,
+                     (unsigned long long)expected);
+}
+
+void cluster_check_budget(const struct node *node, bool all)
+{
+    struct budget budget;
+    engine_budget(node->engine, &budget);
+    check_count(node, "connections", budget.conns, budget.abandoned_conns);
+    check_count(node, "connects under way", budget.connecting, 0);
+    check_count(node, "registrations", budget.registrations, 0);
+    check_count(node, "regions", budget.regions, budget.idle_regions);
+    check_count(node, "requests with staged memory", budget.staged, 0);
+    if (budget.conn_ids > budget.conns + budget.kept_conns + budget.handshakes)
+        machine_fail("node %u has %llu connection ids for %llu connections", node->index,
+                     (unsigned long long)budget.conn_ids, (unsigned long long)budget.conns);
+    check_count(node, "flow slots", budget.flow_slots, budget.peers * node->engine->thread_count);
+    if (!all)
+        return;
+    check_count(node, "connections that nobody waits for", budget.abandoned_conns, 0);
+    check_count(node, "connections that a device keeps", budget.kept_conns, 0);
+    check_count(node, "connection ids", budget.conn_ids, 0);
+    check_count(node, "handshakes", budget.handshakes, 0);
+    check_count(node, "peers whose handshake has not ended", budget.unmet_peers, 0);
+    check_count(node, "requests", budget.requests, 0);
+    if (!cluster.options.nic.refuse_ppm) /* which refuses the last ack of an engine that closes, too */
+        check_count(node, "buffers in use", budget.buffers, 0);
+}
+
 static void end_node(struct node *node)
 {
     machine_sleep(SETTLE_NS + cluster_random(SETTLE_NS));
     while (node->helpers)
         machine_sleep(1000000);
-    check_counters(node);
+    if (!cluster.options.script)
+        check_counters(node);
     check_pool(node);
+    cluster_check_budget(node, cluster.options.script != NULL);
     if (cluster.options.meets_once)
         check_peers(node);
-    if (cluster_random(2))
+    if (cluster_random(2) && node->listener)
         uccl_listener_close(node->listener);
     node->serving = false;
     int error = uccl_close(node->engine);
@@ -528,15 +563,9 @@ static void end_node(struct node *node)
     node->ended = true;
 }
 
-static void node_main(void *argument)
+/* Whoever accepts, connects, sends and receives. */
+static void start_traffic(struct node *node)
 {
-    struct node *node = argument;
-    if (uccl_open(NULL, &node->engine))
-        machine_fail("node %u cannot open an engine", node->index);
-    if (uccl_listen(node->engine, -1, LISTEN_PORT, &node->handle, &node->listener))
-        machine_fail("node %u cannot listen", node->index);
-    node->known = node->serving = true;
-    machine_note("up", node->index, node->life, node->params.num_engines);
     node->helpers = 1 + node->workers;
     machine_spawn(node->process, acceptor_main, node);
     for (unsigned i = 0; i < node->workers; i++) {
@@ -549,6 +578,21 @@ static void node_main(void *argument)
         if (relation->client == node->index && !relation->done)
             start_connector(relation, cluster_random(2000000));
     }
+}
+
+static void node_main(void *argument)
+{
+    struct node *node = argument;
+    if (uccl_open(NULL, &node->engine))
+        machine_fail("node %u cannot open an engine", node->index);
+    if (uccl_listen(node->engine, -1, LISTEN_PORT, &node->handle, &node->listener))
+        machine_fail("node %u cannot listen", node->index);
+    node->known = node->serving = true;
+    machine_note("up", node->index, node->life, node->params.num_engines);
+    if (cluster.options.script)
+        cluster.options.script(node);
+    else
+        start_traffic(node);
     if (node->life)
         cluster.restarts_due--;
     opened(node); /* since start_node() */
@@ -752,7 +796,7 @@ static uint64_t limit_ns(void)
     uint64_t messages = per_node * options->messages;
     uint64_t bytes = messages * (options->size_min > 4000 ? options->size_max : options->size_max / 4 + 4000);
     uint64_t rate = fabric->host_mbps < fabric->spine_mbps || !fabric->spines ? fabric->host_mbps : fabric->spine_mbps;
-    uint64_t limit = UINT64_C(3000000000) + bytes * 8000 / rate * 10;
+    uint64_t limit = UINT64_C(3000000000) + bytes * 8000 / rate * 10 + options->script_ns;
     limit += messages * (options->post_gap_ns + options->recv_gap_ns + options->preempt_ns + 200000);
     limit += messages * (fabric->loss_ppm + fabric->truncate_ppm + fabric->corrupt_ppm + fabric->burst_ppm * 10) / 1000000 *
              params->rto_min_us * 1000 * 10;

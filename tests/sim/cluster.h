@@ -24,6 +24,8 @@ enum { SEND, RECV }; /* as enum core_msg_kind */
 
 enum pattern { PATTERN_CHAIN, PATTERN_STAR, PATTERN_ALL, PATTERN_SELF };
 
+struct node;
+
 struct cluster_options {
     struct params params;
     bool mixed;                  /* nodes differ: engine threads, lending, spinning */
@@ -66,6 +68,10 @@ struct cluster_options {
     uint8_t habit;
     uint64_t honest_ns;          /* sessions of others are over by then; 0: no bound */
     bool meets_once;             /* handshakes are quick and honest: no two engines meet twice */
+
+    /* what each node does, in place of what is planned above; it leaves the node with an engine, and nothing on it */
+    void (*script)(struct node *node);
+    uint64_t script_ns;          /* longest */
 };
 
 struct session;
@@ -172,6 +178,9 @@ struct cluster {
 enum { NOT_POSTED = 100, NOT_ENDED = 101 };
 
 extern struct cluster cluster;
+
+/* Fails unless all that was made on the engine is gone. `all`: what is kept for a while, too. */
+void cluster_check_budget(const struct node *node, bool all);
 
 struct cluster_result {
     uint64_t hash, sim_ns, messages, bytes, datagrams, faults, switches;

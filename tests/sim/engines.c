@@ -4,6 +4,7 @@
 #include "../param_defaults.h"
 #include "cluster.h"
 #include "scenarios.h"
+#include "service.h"
 #include "unequal.h"
 
 enum { NS_PER_US = 1000, NS_PER_MS = 1000000 };
@@ -720,6 +721,13 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-full-socket", set_full_socket),
     SCENARIO("engines-stops", set_node_stops),
     SCENARIO("engines-stops-dead", set_node_stops_dead),
+    SCENARIO("service-wait", service_wait),
+    SCENARIO("service-accept", service_accept),
+    SCENARIO("service-connections", service_connections),
+    SCENARIO("service-peers", service_peers),
+    SCENARIO("service-credit", service_credit),
+    SCENARIO("service-small", service_small),
+    SCENARIO("service-lives", service_lives),
     SCENARIO("hostile-engines", set_hostile),
     SCENARIO("hostile-stripes", set_hostile_stripes),
     SCENARIO("hostile-loss", set_hostile_loss),

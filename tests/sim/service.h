@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Scenarios of whole engines that follow a script, so that each has a bound in virtual time: how soon who waits is
+ * woken, how equal shares are, how near a rate is to its setting, and what is left after many peers. Each bound is above
+ * what the worst of some hundred seeds needs, and below what an engine needs that lacks the rule in question
+ * (tests/mutation/mutants.txt).
+ */
+#ifndef SIM_SERVICE_H
+#define SIM_SERVICE_H
+
+#include "cluster.h"
+
+/* Each sets the script and the plan of a run. */
+void service_wait(struct cluster_options *options, struct rng *rng);
+void service_accept(struct cluster_options *options, struct rng *rng);
+void service_connections(struct cluster_options *options, struct rng *rng);
+void service_peers(struct cluster_options *options, struct rng *rng);
+void service_credit(struct cluster_options *options, struct rng *rng);
+void service_small(struct cluster_options *options, struct rng *rng);
+void service_lives(struct cluster_options *options, struct rng *rng);
+
+#endif
