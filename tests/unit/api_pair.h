@@ -8,8 +8,10 @@
 #define UCCL_TEST_API_PAIR_H
 
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -19,16 +21,66 @@
 
 enum { TIMEOUT_S = 30, SOON_MS = 10000 };
 
-/* A test that runs in both modes; its body gets the value of UCCL_LEND. */
+/* What the kernel counts for this process, before a test and after it. */
+static unsigned house_descriptors, house_threads;
+
+static inline unsigned house_entries(const char *path)
+{
+    unsigned count = 0;
+    DIR *directory = opendir(path);
+    while (directory && readdir(directory))
+        count++;
+    if (directory)
+        closedir(directory);
+    return count;
+}
+
+static inline unsigned house_mappings(void)
+{
+    unsigned count = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    for (int c; maps && (c = getc(maps)) != EOF;)
+        count += c == '\n';
+    if (maps)
+        fclose(maps);
+    return count;
+}
+
+static inline void house_note(void)
+{
+    house_descriptors = house_entries("/proc/self/fd");
+    house_threads = house_entries("/proc/self/task");
+}
+
+/* A thread that has been joined may be listed for a moment. */
+static inline void house_check(void)
+{
+    struct timespec moment = {0, 1000000};
+    for (int tries = 0; tries < 2000 && house_entries("/proc/self/task") > house_threads; tries++)
+        nanosleep(&moment, NULL);
+    cr_assert_eq(house_entries("/proc/self/task"), house_threads, "%u threads, not %u",
+                 house_entries("/proc/self/task"), house_threads);
+    cr_assert_eq(house_entries("/proc/self/fd"), house_descriptors, "%u descriptors, not %u",
+                 house_entries("/proc/self/fd"), house_descriptors);
+}
+
+/*
+ * A test that runs in both modes; its body gets the value of UCCL_LEND. It leaves as many threads and descriptors as it
+ * has found.
+ */
 #define BOTH(suite, name)                                                                         \
     static void suite##_##name(const char *lend);                                                 \
     Test(suite, name##_lent, .timeout = TIMEOUT_S)                                                \
     {                                                                                             \
+        house_note();                                                                             \
         suite##_##name("yes");                                                                    \
+        house_check();                                                                            \
     }                                                                                             \
     Test(suite, name##_threads, .timeout = TIMEOUT_S)                                             \
     {                                                                                             \
+        house_note();                                                                             \
         suite##_##name("no");                                                                     \
+        house_check();                                                                            \
     }                                                                                             \
     static void suite##_##name(const char *lend)
 

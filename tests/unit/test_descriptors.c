@@ -94,6 +94,7 @@ BOTH(descriptors, open)
     uccl_engine *engine = NULL;
     uccl_close(open_lending(lend)); /* what is kept for the life of the process */
     fill_gaps();
+    house_note();
     uccl_set_log(keep_log, NULL);
     before = open_count();
     for (; !engine && left < LEFT_MAX; left++) {

@@ -503,6 +503,7 @@ BOTH(process, cancelled_accept_leaves_the_listener)
     connect_now(w.pair.engine[0], &w.handle, w.listener, conn);
     exchange(conn[0], conn[1], 100, 1);
     pair_close(&w.pair);
+    IS(uccl_close(w.engine), 0);
 }
 
 /* ---- forks ----------------------------------------------------------------------------------- */
