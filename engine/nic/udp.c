@@ -245,7 +245,7 @@ static int open_sockets(struct nic_queue *queue)
         if (main)
             queue->v6 = true;
         fd = open_socket(queue, queue->v6, main);
-        if (fd < 0 && main) { /* IPv6 may be switched off */
+        if (fd < 0 && main && fault_error(errno) != UCCL_ENOMEM) { /* IPv6 may be switched off */
             queue->v6 = false;
             fd = open_socket(queue, false, main);
         }
