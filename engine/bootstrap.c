@@ -228,6 +228,9 @@ static void flush_last(struct bootstrap *boot)
 
 static void say_reject(struct bootstrap *boot, int error)
 {
+    /* READY that has not begun to leave must not: the server would take the connection for one that both have */
+    if (!boot->server && boot->state == BOOT_FINISHING && boot->tx_end - boot->tx_begin >= BOOT_READY_BYTES)
+        boot->tx_end -= BOOT_READY_BYTES;
     boot->tx_end += boot_put_reject(tx_place(boot, BOOT_REJECT_BYTES), own_side(boot), (uint16_t)-error);
     flush_last(boot);
 }
