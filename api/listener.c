@@ -30,7 +30,7 @@ enum {
     HANDSHAKES_SHARE = 64, /* what one host may hold when others want some */
     BACKLOG = 1024,
     ADDRESSES_MAX = 256,   /* of this machine, to choose from */
-    ACCEPT_AGAIN_MS = 50,  /* after an accept for which there was no descriptor */
+    ACCEPT_AGAIN_MS = 50,  /* after an accept that failed */
     FULL_AGAIN_MS = 20,    /* until the table is looked at again for whom to drop */
 };
 
@@ -55,7 +55,7 @@ struct uccl_listener {
     uint64_t nonce;         /* in its handle and in its HELLOs; not 0 */
     pthread_mutex_t lock;   /* one thread accepts at a time */
     bool closed;
-    bool exhausted;         /* the last accept found no descriptor or memory: not at once again */
+    int fault;              /* why the last accept failed, although somebody waits: not at once again; 0: it did not */
     unsigned count;
     struct accepting accepting[HANDSHAKES_MAX];
     struct accepting newcomer; /* accepted, but there is no room yet */
@@ -320,13 +320,13 @@ static bool accept_newcomer(struct uccl_listener *listener)
     if (fd < 0) {
         char text[FAULT_TEXT];
         int error = errno;
-        bool exhausted = error != EAGAIN && error != EINTR && error != ECONNABORTED && somebody_waits(listener);
-        if (exhausted && !listener->exhausted)
+        bool passing = error == EAGAIN || error == EINTR || error == ECONNABORTED || !somebody_waits(listener);
+        if (!passing && !listener->fault)
             LOG_WARNING("cannot accept on port %u: %s", listener->port, fault_text(error, text));
-        listener->exhausted = exhausted;
+        listener->fault = passing ? UCCL_OK : fault_error(error);
         return false;
     }
-    listener->exhausted = false;
+    listener->fault = UCCL_OK;
     uint64_t deadline_ns = newcomer.since_ns + engine->params.connect_ms * 1000000;
     if (bootstrap_serve(fd, engine->id, listener->nonce, deadline_ns, &newcomer.boot))
         return false;
@@ -474,8 +474,8 @@ static void wait_for_sockets(struct uccl_listener *listener, uint64_t deadline_n
         if (bootstrap_deadline(boot) < deadline_ns)
             deadline_ns = bootstrap_deadline(boot);
     }
-    if (listener->exhausted || listener->newcomer.boot) {
-        unsigned again_ms = listener->exhausted ? ACCEPT_AGAIN_MS : FULL_AGAIN_MS;
+    if (listener->fault || listener->newcomer.boot) {
+        unsigned again_ms = listener->fault ? ACCEPT_AGAIN_MS : FULL_AGAIN_MS;
         uint64_t again_ns = clock_now_ns() + again_ms * UINT64_C(1000000);
         deadline_ns = again_ns < deadline_ns ? again_ns : deadline_ns;
     } else {
@@ -525,7 +525,8 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
         free_abandoned(listener->engine); /* of handshakes that failed: no more flow slots than needed */
         accept_strangers(listener);
         conn = step_all(listener);
-        exhausted = listener->exhausted && listener->count == 0; /* no handshake will give a descriptor back */
+        /* no handshake will give a descriptor back; what else fails belongs to one client, or passes */
+        exhausted = listener->fault == UCCL_ENOMEM && listener->count == 0;
         if (conn || exhausted || clock_now_ns() >= deadline_ns)
             break;
         uint64_t look_ns = cancel_look_ns(clock_now_ns(), deadline_ns);
