@@ -187,8 +187,13 @@ static bool arm(struct nic_queue *queue)
     if (!io->enabled) {
         /* by hand: liburing 2.3 declares io_uring_enable_rings() but does not export it */
         if (syscall(__NR_io_uring_register, io->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL,
-                    0) < 0)
-            LOG_ERR("cannot enable the io_uring of UDP port %u: %s", queue->port, strerror(errno));
+                    0) < 0) {
+            if (!io->complained)
+                LOG_ERR("cannot enable the io_uring of UDP port %u: %s; it is tried again", queue->port,
+                        strerror(errno));
+            io->complained = true;
+            return false; /* a ring that stays disabled is deaf: the next look enables it */
+        }
         io->enabled = true;
     }
     if (!io->receive_armed && io->with_caller < URING_BUFFERS &&
