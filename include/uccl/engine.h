@@ -148,7 +148,8 @@ typedef struct uccl_engine uccl_engine;
 /*
  * Opens an engine: devices, engine threads, a random 128-bit id. Several may be open in a process.
  * `config` (NULL: only environment and file) is read during the call. Blocks for milliseconds.
- * UCCL_EINVAL: a parameter is not allowed; UCCL_ENODEV: no usable device; UCCL_ENOMEM, UCCL_EIO.
+ * UCCL_EINVAL: a parameter is not allowed; UCCL_ENODEV: no usable device; UCCL_ENOTSUP: this machine or build lacks what a
+ * parameter asks for; UCCL_ENOMEM, UCCL_EIO.
  */
 int uccl_open(const uccl_config *config, uccl_engine **out);
 
