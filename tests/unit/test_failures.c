@@ -1,0 +1,799 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Every failure, both ways: the n-th call of a function fails in one of two engines, for each row of a table, each
+ * side, and each n until a run comes through in which none did. A row says which codes that side may end with, and
+ * which the other one; all of them must have been seen, and no others. Whatever failed, what was held is given back,
+ * and a later transfer works, both ways.
+ */
+#include "api_pair.h"
+#include "failing.h"
+
+#include "../../api/objects.h"
+#include "nic/udp.h"
+
+enum { N_MAX = 300 };
+
+/* Sets of codes. In a row those that must be seen, and in the upper half those that may be. */
+typedef uint32_t codes;
+#define ONE(code) ((codes)1 << -(code))
+#define MAY(codes) ((codes) << 16)
+#define GOOD ONE(UCCL_OK)
+#define NOMEM ONE(UCCL_ENOMEM)
+#define IO ONE(UCCL_EIO)
+#define ADDR ONE(UCCL_EADDR)
+#define PROTO ONE(UCCL_EPROTO)
+#define REFUSED ONE(UCCL_EREFUSED)
+#define CLOSED ONE(UCCL_ECLOSED)
+#define DEAD ONE(UCCL_EPEERDEAD)
+#define LATE ONE(UCCL_ETIMEDOUT)
+#define NODEV ONE(UCCL_ENODEV)
+
+/* How engines are driven. */
+enum mode { LENT, THREADS, RING };
+static const struct {
+    const char *name, *lend, *io;
+} modes[] = {{"lent", "yes", "mmsg"}, {"threads", "no", "mmsg"}, {"ring", "no", "uring"}};
+
+#define EACH_MODE(name)                                                                                                \
+    static void name(enum mode mode);                                                                                  \
+    Test(failures, name##_lent)                                                                                        \
+    {                                                                                                                  \
+        name(LENT);                                                                                                    \
+    }                                                                                                                  \
+    Test(failures, name##_threads)                                                                                     \
+    {                                                                                                                  \
+        name(THREADS);                                                                                                 \
+    }                                                                                                                  \
+    Test(failures, name##_ring)                                                                                        \
+    {                                                                                                                  \
+        name(RING);                                                                                                    \
+    }                                                                                                                  \
+    static void name(enum mode mode)
+
+TestSuite(failures, .timeout = 4 * TIMEOUT_S);
+
+static void log_nothing(void *user, enum uccl_log_level level, const char *text)
+{
+    (void)user;
+    (void)level;
+    (void)text;
+}
+
+static const char *text_of(codes set, char out[256])
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (int code = 0; code < 16; code++) {
+        if (set >> code & 1)
+            at += (size_t)snprintf(out + at, 256 - at, "%s%s", at ? ", " : "", uccl_strerror(-code));
+    }
+    return out;
+}
+
+static void check_codes(const char *what, enum call call, int error, codes seen, codes expected)
+{
+    char some[256], must[256], may[256];
+    bool right = (seen & ~(expected | expected >> 16)) == 0 && (expected & 0xffff & ~seen) == 0;
+    cr_assert(right, "%s: %s fails with %s: {%s}, where {%s} must be and {%s} may be", what, call_names[call],
+              strerror(error), text_of(seen, some), text_of(expected & 0xffff, must), text_of(expected >> 16, may));
+}
+
+static void check_held(const struct held *before, const char *what, enum call call, unsigned n)
+{
+    struct held now = held_now();
+    cr_assert(now.files == before->files, "%s: %s %u leaves %d descriptors", what, call_names[call], n,
+              now.files - before->files);
+    cr_assert(now.mapped == before->mapped, "%s: %s %u leaves %ld mapped bytes", what, call_names[call], n,
+              (long)(now.mapped - before->mapped));
+    cr_assert(now.threads == before->threads, "%s: %s %u leaves %ld threads", what, call_names[call], n,
+              (long)(now.threads - before->threads));
+    cr_assert(now.blocks == before->blocks, "%s: %s %u leaves %ld blocks", what, call_names[call], n,
+              (long)(now.blocks - before->blocks));
+}
+
+/* ---- two engines ----------------------------------------------------------------------------- */
+
+struct world {
+    uccl_engine *engine[2]; /* client, server */
+    uccl_listener *listener;
+    struct uccl_handle handle;
+    uccl_conn *conn[2];
+    codes accepts; /* what the accepts ended with, but "none yet" */
+};
+
+static const char *dead_peer_ms = "10000"; /* of what is opened from now on */
+
+static int try_open(enum mode mode, enum side side, uccl_engine **out)
+{
+    const char *const settings[][2] = {
+        {"SOCKET_IFNAME", "lo"}, {"CONNECT_MS", "2000"}, {"LINGER_MS", "300"}, {"DEAD_PEER_MS", dead_peer_ms},
+        {"NUM_ENGINES", "2"},
+        {"PORT_ENTROPY", "2"},    {"MAX_REQUESTS", "64"}, {"PIN", "0"},     {"SPIN_US", "20"}};
+    uccl_config *config;
+    IS(uccl_config_create(&config), 0);
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
+        IS(uccl_config_set(config, settings[i][0], settings[i][1]), 0);
+    IS(uccl_config_set(config, "LEND", modes[mode].lend), 0);
+    IS(uccl_config_set(config, "UDP_IO", modes[mode].io), 0);
+    acting = side;
+    int error = uccl_open(config, out);
+    acting = NOBODY;
+    uccl_config_destroy(config);
+    return error;
+}
+
+/* False: this machine cannot. */
+static bool can(enum mode mode)
+{
+    uccl_engine *engine;
+    int error = try_open(mode, NOBODY, &engine);
+    if (!error)
+        IS(uccl_close(engine), 0);
+    cr_assert(error == 0 || mode == RING);
+    return error == 0;
+}
+
+static void open_world(struct world *world, enum mode mode)
+{
+    *world = (struct world){0};
+    IS(try_open(mode, CLIENT, &world->engine[0]), 0);
+    IS(try_open(mode, SERVER, &world->engine[1]), 0);
+    IS(uccl_listen(world->engine[1], 0, 0, &world->handle, &world->listener), 0);
+}
+
+static void close_world(struct world *world)
+{
+    for (int i = 0; i < 2; i++)
+        IS(uccl_close(world->engine[i]), 0);
+}
+
+/* As connect_now(), but each side acts for itself. */
+static int connect_sides(struct world *world)
+{
+    int connected = UCCL_EAGAIN, accepted = UCCL_EAGAIN;
+    uint64_t end_ms = now_ms() + SOON_MS, over_ms = 0;
+    world->conn[0] = world->conn[1] = NULL;
+    world->accepts = 0;
+    while (connected == UCCL_EAGAIN || accepted == UCCL_EAGAIN) {
+        acting = CLIENT;
+        if (connected == UCCL_EAGAIN)
+            connected = uccl_connect(world->engine[0], &world->handle, 0, &world->conn[0]);
+        acting = SERVER;
+        if (accepted == UCCL_EAGAIN)
+            accepted = uccl_accept(world->listener, 1, &world->conn[1]);
+        acting = NOBODY;
+        if (accepted != UCCL_ETIMEDOUT)
+            world->accepts |= ONE(accepted);
+        if (accepted != 0)
+            accepted = UCCL_EAGAIN; /* the same client may be accepted later */
+        if (connected != UCCL_EAGAIN) {
+            over_ms = over_ms ? over_ms : now_ms();
+            if (now_ms() > over_ms + 15)
+                break; /* the server's half has failed, READY or not */
+        }
+        cr_assert(now_ms() < end_ms, "connect %d, accept %d", connected, accepted);
+    }
+    cr_assert((connected == 0) == (world->conn[0] != NULL), "an output although it failed, or none");
+    return connected;
+}
+
+static void connect_well(struct world *world)
+{
+    IS(connect_sides(world), 0);
+    cr_assert_not_null(world->conn[1]);
+}
+
+/* Half a connection does not live: a receive on it ends, with an error. */
+static codes end_of_half(uccl_conn *conn)
+{
+    uint8_t byte;
+    uccl_request *request = NULL;
+    int error = uccl_recv_async(conn, &byte, 1, NULL, &request);
+    if (!error)
+        error = uccl_wait(request, SOON_MS, NULL);
+    return ONE(error);
+}
+
+static void transfer(struct world *world, unsigned number)
+{
+    for (int from = 0; from < 2; from++) {
+        acting = from ? CLIENT : SERVER; /* the one that waits first */
+        exchange(world->conn[from], world->conn[!from], 3000, number);
+        exchange(world->conn[from], world->conn[!from], 200000, number + 1);
+        acting = NOBODY;
+    }
+}
+
+static void close_conns(struct world *world)
+{
+    for (int i = 0; i < 2; i++) {
+        if (world->conn[i])
+            IS(uccl_conn_abort(world->conn[i]), 0);
+        world->conn[i] = NULL;
+    }
+}
+
+/* ---- open ------------------------------------------------------------------------------------ */
+
+struct open_row {
+    enum call call;
+    int error;
+    codes expected[3]; /* by mode; 0: it is not called */
+};
+
+static const struct open_row open_rows[] = {
+    {CALL_socket, EMFILE, {GOOD | NOMEM, GOOD | NOMEM, GOOD | NOMEM}}, /* one that asks may be of another family */
+    {CALL_socket, ENOBUFS, {GOOD | NOMEM, GOOD | NOMEM, GOOD | NOMEM}},
+    {CALL_socket, EAFNOSUPPORT, {GOOD | IO, GOOD | IO, GOOD | IO}},
+    {CALL_socket, EPERM, {GOOD | IO, GOOD | IO, GOOD | IO}},
+    {CALL_bind, EADDRINUSE, {GOOD | IO, GOOD | IO, GOOD | IO}},
+    {CALL_getsockname, ENOBUFS, {NOMEM, NOMEM, NOMEM}},
+    {CALL_setsockopt, ENOPROTOOPT, {GOOD | IO, GOOD | IO, GOOD | IO}},
+    {CALL_getsockopt, ENOPROTOOPT, {GOOD, GOOD, GOOD}},
+    {CALL_getifaddrs, ENOMEM, {NOMEM, NOMEM, NOMEM}},
+    {CALL_getifaddrs, EPERM, {IO, IO, IO}},
+    {CALL_ioctl, ENOTTY, {GOOD, GOOD, GOOD}},
+    {CALL_fopen64, ENOENT, {GOOD, GOOD, GOOD}},
+    {CALL_eventfd, EMFILE, {NOMEM, NOMEM, NOMEM}},
+    {CALL_eventfd, ENODEV, {IO, IO, IO}},
+    {CALL_getrandom, ENOSYS, {GOOD | IO, GOOD | IO, GOOD | IO}}, /* a seed need not be a secret */
+    {CALL_pthread_create, EAGAIN, {NOMEM, NOMEM, NOMEM}},
+    {CALL_mmap64, ENOMEM, {NOMEM, NOMEM, NOMEM}},
+    {CALL_calloc, ENOMEM, {NOMEM, NOMEM, NOMEM}},
+    {CALL_aligned_alloc, ENOMEM, {NOMEM, NOMEM, NOMEM}},
+    {CALL_io_uring_queue_init_params, EMFILE, {0, 0, NOMEM}},
+    {CALL_io_uring_queue_init_params, EPERM, {0, 0, ONE(UCCL_ENOTSUP)}},
+    {CALL_io_uring_register_buf_ring, ENOMEM, {0, 0, ONE(UCCL_ENOTSUP)}},
+};
+
+/* Short of something, an engine fails; it does not come out as one without IPv6. */
+static void check_family(const struct uccl_engine *engine, const struct uccl_engine *other, const struct open_row *row,
+                         unsigned n)
+{
+    bool lacking = row->error == EMFILE || row->error == ENOBUFS;
+    cr_assert(!lacking || engine->threads[0].queue->v6 == other->threads[0].queue->v6, "%s %u: no IPv6",
+              call_names[row->call], n);
+}
+
+/* The client's engine, or the server's: it shows when they work with each other. */
+static bool open_once(enum mode mode, enum side side, const struct open_row *row, unsigned n, codes *seen)
+{
+    struct world world = {0};
+    for (enum side at = CLIENT; at <= SERVER; at++) {
+        if (at == side)
+            arm_failure(side, row->call, row->error, n, false);
+        int error = try_open(mode, at, &world.engine[at - CLIENT]);
+        if (at != side) {
+            IS(error, 0);
+            continue;
+        }
+        if (disarm_failure())
+            *seen |= ONE(error);
+        else
+            IS(error, 0);
+        cr_assert(error == 0 || !world.engine[at - CLIENT], "an output although it failed");
+        if (error)
+            IS(try_open(mode, at, &world.engine[at - CLIENT]), 0);
+    }
+    bool failed = atomic_load(&plan.failed) > 0;
+    if (failed) {
+        check_family(world.engine[0], world.engine[1], row, n);
+        IS(uccl_listen(world.engine[1], 0, 0, &world.handle, &world.listener), 0);
+        connect_well(&world);
+        transfer(&world, n);
+        close_conns(&world);
+    }
+    close_world(&world);
+    return failed;
+}
+
+EACH_MODE(opening)
+{
+    uccl_set_log(log_nothing, NULL);
+    if (!can(mode))
+        cr_skip_test("no io_uring");
+    struct world warm;
+    open_world(&warm, mode);
+    connect_well(&warm);
+    close_world(&warm);
+    struct held before = held_now();
+    for (size_t i = 0; i < sizeof open_rows / sizeof *open_rows; i++) {
+        const struct open_row *row = &open_rows[i];
+        codes seen = 0;
+        enum side side = i % 2 ? CLIENT : SERVER;
+        for (unsigned n = 1; n < N_MAX && open_once(mode, side, row, n, &seen); n++)
+            check_held(&before, "open", row->call, n);
+        check_codes(modes[mode].name, row->call, row->error, seen, row->expected[mode]);
+    }
+}
+
+/* ---- listen ---------------------------------------------------------------------------------- */
+
+struct listen_row {
+    enum call call;
+    int error;
+    codes expected;
+};
+
+static const struct listen_row listen_rows[] = {
+    {CALL_socket, EMFILE, GOOD | NOMEM},
+    {CALL_socket, EAFNOSUPPORT, GOOD},
+    {CALL_socket, EACCES, GOOD | ADDR},
+    {CALL_bind, EADDRINUSE, ADDR},
+    {CALL_bind, EACCES, ADDR},
+    {CALL_bind, ENOMEM, NOMEM},
+    {CALL_listen, EADDRINUSE, ADDR},
+    {CALL_getsockname, ENOBUFS, NOMEM},
+    {CALL_setsockopt, ENOPROTOOPT, GOOD},
+    {CALL_getifaddrs, ENOMEM, NOMEM},
+    {CALL_getrandom, ENOSYS, IO},
+    {CALL_calloc, ENOMEM, NOMEM},
+};
+
+Test(failures, listening)
+{
+    uccl_set_log(log_nothing, NULL);
+    for (int device = -1; device < 1; device++) {
+        uccl_engine *engine = NULL;
+        IS(try_open(THREADS, SERVER, &engine), 0);
+        struct held before = held_now();
+        int64_t kept = 0; /* what is closed is freed later */
+        for (size_t i = 0; i < sizeof listen_rows / sizeof *listen_rows; i++) {
+            const struct listen_row *row = &listen_rows[i];
+            codes seen = 0;
+            for (unsigned n = 1; n < N_MAX; n++) {
+                struct uccl_handle handle;
+                uccl_listener *listener = NULL;
+                arm_failure(SERVER, row->call, row->error, n, false);
+                acting = SERVER;
+                int error = uccl_listen(engine, device, 0, &handle, &listener);
+                acting = NOBODY;
+                bool failed = disarm_failure();
+                cr_assert((error == 0) == (listener != NULL));
+                if (failed)
+                    seen |= ONE(error);
+                else
+                    IS(error, 0);
+                if (listener) {
+                    IS(uccl_listener_close(listener), 0);
+                    kept += kept < CLOSED_KEPT;
+                }
+                struct held now = before;
+                now.blocks += kept;
+                check_held(&now, "listen", row->call, n);
+                if (!failed)
+                    break;
+            }
+            if (device < 0 || (row->call != CALL_getifaddrs && row->error != EAFNOSUPPORT && row->call != CALL_socket))
+                check_codes("listen", row->call, row->error, seen, row->expected);
+        }
+        IS(uccl_close(engine), 0);
+    }
+}
+
+/* ---- handshake ------------------------------------------------------------------------------- */
+
+struct meet_row {
+    enum call call;
+    int error;
+    codes client_fails[2]; /* what the client's call ends with, and whether the server accepts it (else EAGAIN) */
+    codes server_fails[2];
+};
+
+#define NONE ONE(UCCL_EAGAIN)
+
+static const struct meet_row meet_rows[] = {
+    /* of the route a second socket may tell what the first has not */
+    {CALL_socket, EMFILE, {NOMEM | MAY(GOOD), NONE | MAY(GOOD)}, {GOOD, GOOD}},
+    {CALL_socket, EACCES, {ADDR | MAY(GOOD), NONE | MAY(GOOD)}, {GOOD, GOOD}},
+    {CALL_connect, ENETUNREACH, {ADDR | MAY(GOOD), NONE | MAY(GOOD)}, {GOOD, GOOD}},
+    {CALL_connect, EPERM, {ADDR | MAY(GOOD), NONE | MAY(GOOD)}, {GOOD, GOOD}},
+    {CALL_connect, ECONNREFUSED, {REFUSED | MAY(GOOD), NONE | MAY(GOOD)}, {GOOD, GOOD}},
+    {CALL_connect, EAGAIN, {IO | MAY(GOOD), NONE | MAY(GOOD)}, {GOOD, GOOD}},
+    {CALL_connect, ENOBUFS, {NOMEM | MAY(GOOD), NONE | MAY(GOOD)}, {GOOD, GOOD}},
+    {CALL_accept4, EMFILE, {0, 0}, {GOOD, GOOD | MAY(NOMEM)}},
+    {CALL_accept4, ECONNABORTED, {0, 0}, {GOOD, GOOD}},
+    {CALL_accept4, EINTR, {0, 0}, {GOOD, GOOD}},
+    {CALL_accept4, ENETDOWN, {0, 0}, {GOOD, GOOD}},
+    {CALL_accept4, EPERM, {0, 0}, {GOOD, GOOD}},
+    {CALL_getpeername, ENOTCONN, {0, 0}, {ADDR, NONE}},
+    {CALL_getsockname, ENOBUFS, {GOOD, GOOD}, {GOOD, GOOD}},
+    {CALL_fcntl64, EBADF, {0, 0}, {REFUSED, NONE}},
+    {CALL_getsockopt, EBADF, {IO | MAY(GOOD), NONE | MAY(GOOD)}, {GOOD, GOOD}},
+    {CALL_setsockopt, EINVAL, {GOOD, GOOD}, {GOOD, GOOD}},
+    {CALL_send, EIO, {IO, NONE}, {IO, NONE}},
+    {CALL_send, ENOBUFS, {NOMEM, NONE}, {NOMEM, NONE}},
+    {CALL_send, ECONNRESET, {PROTO | MAY(REFUSED), NONE}, {PROTO | MAY(REFUSED), NONE}},
+    /* a server that does not get READY has not the client's connection, which ends */
+    {CALL_recv, EIO, {IO, NONE}, {IO | MAY(REFUSED | GOOD), NONE}},
+    {CALL_recv, ECONNRESET, {PROTO | MAY(REFUSED), NONE}, {PROTO | MAY(REFUSED | GOOD), NONE}},
+    {CALL_recv, ENOMEM, {NOMEM, NONE}, {NOMEM | MAY(REFUSED | GOOD), NONE}},
+    {CALL_poll, ENOMEM, {GOOD, GOOD}, {GOOD, GOOD}},
+    {CALL_getrandom, ENOSYS, {IO, NONE}, {IO | REFUSED, NONE}},
+    {CALL_mmap64, ENOMEM, {NOMEM, NONE}, {NOMEM, NONE}},
+    {CALL_malloc, ENOMEM, {NOMEM, NONE}, {NOMEM, NONE}},
+    {CALL_calloc, ENOMEM, {NOMEM, NONE}, {NOMEM | REFUSED, NONE}},
+    {CALL_realloc, ENOMEM, {NOMEM, NONE}, {NOMEM, NONE}},
+};
+
+/* Slots and numbers in use are those of what lives. */
+static void check_tables(struct uccl_engine *engine, const char *what, enum call call, unsigned n)
+{
+    unsigned used = 0, flows = 0, indices = 0, conns = 0;
+    for (unsigned i = 0; i < engine->thread_count; i++)
+        for (unsigned word = 0; word < CORE_FLOWS_MAX / 64; word++)
+            used += (unsigned)__builtin_popcountll(engine->peers.slots_used[i][word]);
+    for (const struct peer *peer = engine->peers.peers; peer; peer = peer->next)
+        flows += peer->flow_count;
+    for (unsigned word = 0; word < CORE_CONNS_MAX / 64; word++)
+        indices += (unsigned)__builtin_popcountll(engine->conn_indices[word]);
+    for (const struct uccl_conn *conn = engine->conns; conn; conn = conn->next)
+        conns++;
+    cr_assert(used == flows, "%s: %s %u: %u flow slots are in use, by %u flows", what, call_names[call], n,
+              used, flows);
+    cr_assert(indices == conns, "%s: %s %u: %u numbers are in use, by %u connections", what,
+              call_names[call], n, indices, conns);
+    cr_assert(!engine->connecting, "%s: %s %u leaves a connect", what, call_names[call], n);
+}
+
+static bool meet_once(enum mode mode, enum side side, const struct meet_row *row, unsigned n, codes seen[2],
+                      codes *half)
+{
+    struct world world;
+    open_world(&world, mode);
+    arm_failure(side, row->call, row->error, n, false);
+    int result = connect_sides(&world);
+    bool failed = disarm_failure();
+    bool accepted = world.conn[1] != NULL;
+    if (failed) {
+        seen[0] |= ONE(result);
+        seen[1] |= world.accepts | (accepted ? 0 : NONE);
+    } else {
+        IS(result, 0);
+        cr_assert(accepted);
+    }
+    if (result == 0 && accepted)
+        transfer(&world, n);
+    else if (result == 0 || accepted)
+        *half |= end_of_half(world.conn[accepted]);
+    close_conns(&world);
+    for (int i = 0; i < 2; i++)
+        check_tables(world.engine[i], modes[mode].name, row->call, n);
+    if (failed) {
+        connect_well(&world);
+        transfer(&world, n);
+    }
+    close_world(&world);
+    return failed;
+}
+
+EACH_MODE(meeting)
+{
+    uccl_set_log(log_nothing, NULL);
+    if (!can(mode))
+        cr_skip_test("no io_uring");
+    struct world warm;
+    open_world(&warm, mode);
+    connect_well(&warm);
+    close_world(&warm);
+    struct held before = held_now();
+    for (size_t i = 0; i < sizeof meet_rows / sizeof *meet_rows; i++) {
+        for (enum side side = CLIENT; side <= SERVER; side++) {
+            const struct meet_row *row = &meet_rows[i];
+            const codes *expected = side == CLIENT ? row->client_fails : row->server_fails;
+            codes seen[2] = {0}, half = 0;
+            char what[64];
+            for (unsigned n = 1; n < N_MAX && meet_once(mode, side, row, n, seen, &half); n++)
+                check_held(&before, "meet", row->call, n);
+            for (enum side told = CLIENT; told <= SERVER; told++) {
+                snprintf(what, sizeof what, "%s: %s, failure at %s", modes[mode].name,
+                         told == CLIENT ? "client" : "server", side == CLIENT ? "client" : "server");
+                check_codes(what, row->call, row->error, seen[told - CLIENT], expected[told - CLIENT]);
+            }
+            check_codes("half a connection", row->call, row->error, half, MAY(CLOSED));
+        }
+    }
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+/* What fails once while messages are under way both ways: all arrive. By modes, where it is called. */
+static const struct {
+    enum call call;
+    int error;
+    bool called[3];
+} message_rows[] = {
+    {CALL_sendmmsg, EPERM, {true, true, true}},
+    {CALL_sendmmsg, ENETUNREACH, {true, true, true}},
+    {CALL_sendmmsg, EHOSTUNREACH, {true, true, true}},
+    {CALL_sendmmsg, EMSGSIZE, {true, true, true}},
+    {CALL_sendmmsg, EINVAL, {true, true, true}},
+    {CALL_sendmmsg, EIO, {true, true, true}},
+    {CALL_sendmmsg, EAGAIN, {true, true, true}},
+    {CALL_sendmmsg, ENOBUFS, {true, true, true}},
+    {CALL_sendmmsg, ENOMEM, {true, true, true}},
+    {CALL_sendmmsg, ECONNREFUSED, {true, true, true}},
+    {CALL_sendmmsg, EINTR, {true, true, true}},
+    {CALL_recvmmsg, ENOMEM, {true, true, false}},
+    {CALL_recvmmsg, EBADF, {true, true, false}},
+    {CALL_recvmmsg, ECONNREFUSED, {true, true, false}},
+    {CALL_recvmmsg, EINTR, {true, true, false}},
+    {CALL_ppoll, ENOMEM, {true, true, false}},
+    {CALL_ppoll, EINTR, {true, true, false}},
+    {CALL_read, EAGAIN, {true, true, false}},
+    {CALL_futex_wait, EINTR, {true, true, true}},
+    {CALL_futex_wait, ENOMEM, {true, true, true}},
+    {CALL_io_uring_submit_and_get_events, EINTR, {false, false, true}},
+    {CALL_io_uring_submit_and_get_events, EBUSY, {false, false, true}},
+    {CALL_io_uring_submit_and_get_events, ENOMEM, {false, false, true}},
+    {CALL_io_uring_submit_and_wait_timeout, EINTR, {false, false, true}},
+    {CALL_io_uring_submit_and_wait_timeout, EAGAIN, {false, false, true}},
+    {CALL_io_uring_submit_and_wait_timeout, EBADF, {false, false, true}},
+    {CALL_ring_receive, 0, {false, false, true}},
+};
+
+/* Both ways at once, small and large: many times as much as one window. The side waits for its own requests. */
+static void messages(struct world *world, unsigned number, int status[2])
+{
+    enum { SIZES = 3 };
+    static const size_t sizes[SIZES] = {900, 70000, 500000};
+    static uint8_t sent[2][SIZES][500000], received[2][SIZES][500000];
+    uccl_request *requests[2][2][SIZES];
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < SIZES; i++) {
+            fill(sent[side][i], sizes[i], number + (unsigned)(side * SIZES + i));
+            memset(received[side][i], 0, sizes[i]);
+            requests[side][0][i] = post_recv(world->conn[side], received[side][i], sizes[i]);
+            requests[side][1][i] = post_send(world->conn[side], sent[side][i], sizes[i]);
+        }
+    }
+    for (int side = 0; side < 2; side++) {
+        acting = side ? SERVER : CLIENT;
+        status[side] = 0;
+        for (int i = 0; i < 2 * SIZES; i++) {
+            size_t bytes = 0;
+            int result = uccl_wait(requests[side][i / SIZES][i % SIZES], SOON_MS, &bytes);
+            cr_assert(result != UCCL_ETIMEDOUT, "a request does not end");
+            cr_assert(bytes == (result ? 0 : sizes[i % SIZES]) || (result && bytes <= sizes[i % SIZES]));
+            status[side] = status[side] ? status[side] : result;
+        }
+        acting = NOBODY;
+    }
+    for (int side = 0; side < 2; side++) {
+        for (int i = 0; i < SIZES && !status[side]; i++)
+            check(received[side][i], sizes[i], number + (unsigned)(!side * SIZES + i));
+    }
+}
+
+EACH_MODE(messaging)
+{
+    static const unsigned some[] = {1, 2, 3, 7};
+    uccl_set_log(log_nothing, NULL);
+    if (!can(mode))
+        cr_skip_test("no io_uring");
+    struct held before = held_now();
+    struct world world;
+    open_world(&world, mode);
+    connect_well(&world);
+    int good[2];
+    messages(&world, 0, good); /* what is taken once */
+    for (size_t i = 0; i < sizeof message_rows / sizeof *message_rows; i++) {
+        for (enum side side = CLIENT; side <= SERVER; side++) {
+            bool called = false;
+            for (size_t at = 0; at < sizeof some / sizeof *some; at++) {
+                enum call call = message_rows[i].call;
+                arm_failure(side, call, message_rows[i].error, some[at], false);
+                messages(&world, some[at], good);
+                called |= disarm_failure();
+                cr_assert(good[0] == 0 && good[1] == 0, "%s: %s %u of %s: %d, %d", modes[mode].name, call_names[call],
+                          some[at], side == CLIENT ? "client" : "server", good[0], good[1]);
+            }
+            bool expected = message_rows[i].called[mode] && message_rows[i].call != CALL_futex_wait;
+            cr_assert(called || !expected, "%s is never called", call_names[message_rows[i].call]);
+        }
+    }
+    close_world(&world);
+    check_held(&before, "messages", CALL_sendmmsg, 0);
+}
+
+/*
+ * What fails from some message on: the requests of both ends end with these codes. Once it works again, so does a fresh
+ * connection.
+ */
+static const struct {
+    enum call call;
+    int error;
+    codes failing, other;
+    bool modes[3];
+} lasting_rows[] = {
+    {CALL_sendmmsg, EPERM, DEAD, DEAD, {true, true, true}},
+    {CALL_sendmmsg, ENOBUFS, DEAD, DEAD, {true, true, true}},
+    {CALL_sendmmsg, EAGAIN, DEAD, DEAD, {true, true, true}},
+    {CALL_recvmmsg, EBADF, DEAD, DEAD, {true, true, false}},
+    {CALL_ppoll, ENOMEM, GOOD, GOOD, {true, true, false}},
+    {CALL_futex_wait, ENOMEM, GOOD, GOOD, {true, true, true}},
+    {CALL_io_uring_submit_and_get_events, EBADF, GOOD, GOOD, {false, false, true}},
+    {CALL_io_uring_submit_and_wait_timeout, ENOMEM, GOOD, GOOD, {false, false, true}},
+};
+
+EACH_MODE(failing_for_good)
+{
+    uccl_set_log(log_nothing, NULL);
+    if (!can(mode))
+        cr_skip_test("no io_uring");
+    dead_peer_ms = "500";
+    for (size_t i = 0; i < sizeof lasting_rows / sizeof *lasting_rows; i++) {
+        for (enum side side = CLIENT; side <= SERVER && lasting_rows[i].modes[mode]; side++) {
+            struct held before = held_now();
+            struct world world;
+            int status[2];
+            char what[64];
+            open_world(&world, mode);
+            connect_well(&world);
+            transfer(&world, 1);
+            arm_failure(side, lasting_rows[i].call, lasting_rows[i].error, 3, true);
+            uint64_t begin_ms = now_ms();
+            messages(&world, 2, status);
+            disarm_failure();
+            cr_assert(now_ms() < begin_ms + 5000, "%s: it takes %llu ms", call_names[lasting_rows[i].call],
+                      (unsigned long long)(now_ms() - begin_ms));
+            for (int at = 0; at < 2; at++) {
+                snprintf(what, sizeof what, "%s: for good at %s, %s", modes[mode].name,
+                         side == CLIENT ? "client" : "server", at ? "server" : "client");
+                check_codes(what, lasting_rows[i].call, lasting_rows[i].error, ONE(status[at]),
+                            at == (int)side - CLIENT ? lasting_rows[i].failing : lasting_rows[i].other);
+                cr_assert(uccl_conn_status(world.conn[at]) == status[at]);
+            }
+            close_conns(&world);
+            connect_well(&world);
+            transfer(&world, 3);
+            close_world(&world);
+            check_held(&before, "for good", lasting_rows[i].call, 0);
+        }
+    }
+}
+
+#ifdef HAVE_LIBURING
+/* A ring that could not be enabled at first hears once it can be. */
+Test(failures, ring_enabled_late)
+{
+    uccl_set_log(log_nothing, NULL);
+    if (!can(RING))
+        cr_skip_test("no io_uring");
+    for (enum side side = CLIENT; side <= SERVER; side++) {
+        struct world world;
+        arm_failure(side, CALL_ring_enable, EINVAL, 1, false);
+        open_world(&world, RING);
+        uint64_t end_ms = now_ms() + SOON_MS;
+        while (!atomic_load(&plan.failed)) {
+            cr_assert(now_ms() < end_ms);
+            sleep_us(1000);
+        }
+        disarm_failure();
+        connect_well(&world);
+        transfer(&world, 1);
+        close_world(&world);
+    }
+}
+#endif
+
+/* ---- signals, and bytes one by one ----------------------------------------------------------- */
+
+EACH_MODE(interruptions)
+{
+    uccl_set_log(log_nothing, NULL);
+    if (!can(mode))
+        cr_skip_test("no io_uring");
+    struct held before = held_now();
+    struct world world;
+    int status[2];
+    atomic_store(&interrupting, true);
+    open_world(&world, mode);
+    connect_well(&world);
+    messages(&world, 1, status);
+    cr_assert(status[0] == 0 && status[1] == 0);
+    for (int i = 0; i < 2; i++) {
+        acting = i ? SERVER : CLIENT;
+        IS(uccl_conn_close(world.conn[i]), 0);
+    }
+    close_world(&world);
+    acting = NOBODY;
+    atomic_store(&interrupting, false);
+    check_held(&before, "interruptions", CALL_send, 0);
+}
+
+Test(failures, dribbling_handshake)
+{
+    uccl_set_log(log_nothing, NULL);
+    struct world world;
+    open_world(&world, THREADS);
+    atomic_store(&dribbling, true);
+    connect_well(&world);
+    atomic_store(&dribbling, false);
+    transfer(&world, 1);
+    close_world(&world);
+}
+
+/* ---- close ----------------------------------------------------------------------------------- */
+
+static const struct {
+    enum call call;
+    int error;
+} close_rows[] = {{CALL_sendmmsg, EPERM},  {CALL_sendmmsg, ENOBUFS}, {CALL_recvmmsg, ENOMEM},
+                  {CALL_ppoll, EINTR},     {CALL_malloc, ENOMEM},    {CALL_calloc, ENOMEM},
+                  {CALL_mmap64, ENOMEM},   {CALL_futex_wait, EINTR}, {CALL_ring_receive, 0},
+                  {CALL_read, EAGAIN}};
+
+/* What was accepted for sending arrives, though the first goodbyes get lost, or all of one side's. */
+EACH_MODE(closing)
+{
+    static uint8_t bytes[100000], received[100000];
+    uccl_set_log(log_nothing, NULL);
+    if (!can(mode))
+        cr_skip_test("no io_uring");
+    fill(bytes, sizeof bytes, 1);
+    struct held before = held_now();
+    struct world world;
+    open_world(&world, mode);
+    for (size_t i = 0; i < sizeof close_rows / sizeof *close_rows; i++) {
+        for (enum side side = CLIENT; side <= SERVER; side++) {
+            for (int closer = 0; closer < 2; closer++) {
+                connect_well(&world);
+                uccl_request *receive = post_recv(world.conn[!closer], received, sizeof received);
+                uccl_request *pending = post_recv(world.conn[!closer], received, 1);
+                uccl_request *own = post_recv(world.conn[closer], received, 1);
+                uccl_request *send = post_send(world.conn[closer], bytes, sizeof bytes);
+                arm_failure(side, close_rows[i].call, close_rows[i].error, 1, false);
+                acting = closer ? SERVER : CLIENT;
+                IS(uccl_conn_close(world.conn[closer]), 0);
+                acting = closer ? CLIENT : SERVER;
+                cr_assert_eq(end_of(receive, 0), sizeof received);
+                end_of(pending, UCCL_ECLOSED);
+                IS(uccl_conn_status(world.conn[!closer]), UCCL_ECLOSED);
+                IS(uccl_conn_close(world.conn[!closer]), 0);
+                acting = NOBODY;
+                disarm_failure();
+                end_of(own, UCCL_ECANCELED);
+                end_of(send, 0);
+                check(received, sizeof received, 1);
+            }
+        }
+        for (int at = 0; at < 2; at++)
+            check_tables(world.engine[at], "close", close_rows[i].call, 1);
+    }
+    connect_well(&world);
+    transfer(&world, 1);
+    close_world(&world);
+    check_held(&before, "close", CALL_sendmmsg, 0);
+}
+
+/* ---- registrations, requests ----------------------------------------------------------------- */
+
+Test(failures, registering)
+{
+    static uint8_t bytes[4096];
+    uccl_set_log(log_nothing, NULL);
+    struct held before = held_now();
+    struct world world;
+    open_world(&world, THREADS);
+    connect_well(&world);
+    for (int side = 0; side < 2; side++) {
+        unsigned n = 1;
+        for (bool failed = true; failed; n++) {
+            uccl_mr *mr = NULL;
+            arm_failure(TESTER, CALL_calloc, ENOMEM, n, false);
+            acting = TESTER;
+            int error = uccl_reg_mr(world.engine[side], bytes, sizeof bytes, UCCL_MEM_HOST, &mr);
+            acting = NOBODY;
+            failed = disarm_failure();
+            IS(error, failed ? UCCL_ENOMEM : 0);
+            cr_assert(failed == !mr);
+            if (mr)
+                IS(uccl_dereg_mr(mr), 0);
+        }
+        cr_assert_gt(n, 2);
+    }
+    transfer(&world, 1);
+    close_world(&world);
+    check_held(&before, "register", CALL_calloc, 0);
+}
