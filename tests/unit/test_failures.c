@@ -5,18 +5,12 @@
  * which the other one; all of them must have been seen, and no others. Whatever failed, what was held is given back,
  * and a later transfer works, both ways.
  */
-#include "api_pair.h"
-#include "failing.h"
+#include "two_sides.h"
 
-#include "../../api/objects.h"
 #include "nic/udp.h"
 
 enum { N_MAX = 300 };
 
-/* Sets of codes. In a row those that must be seen, and in the upper half those that may be. */
-typedef uint32_t codes;
-#define ONE(code) ((codes)1 << -(code))
-#define MAY(codes) ((codes) << 16)
 #define GOOD ONE(UCCL_OK)
 #define NOMEM ONE(UCCL_ENOMEM)
 #define IO ONE(UCCL_EIO)
@@ -28,36 +22,7 @@ typedef uint32_t codes;
 #define LATE ONE(UCCL_ETIMEDOUT)
 #define NODEV ONE(UCCL_ENODEV)
 
-/* How engines are driven. */
-enum mode { LENT, THREADS, RING };
-static const struct {
-    const char *name, *lend, *io;
-} modes[] = {{"lent", "yes", "mmsg"}, {"threads", "no", "mmsg"}, {"ring", "no", "uring"}};
-
-#define EACH_MODE(name)                                                                                                \
-    static void name(enum mode mode);                                                                                  \
-    Test(failures, name##_lent)                                                                                        \
-    {                                                                                                                  \
-        name(LENT);                                                                                                    \
-    }                                                                                                                  \
-    Test(failures, name##_threads)                                                                                     \
-    {                                                                                                                  \
-        name(THREADS);                                                                                                 \
-    }                                                                                                                  \
-    Test(failures, name##_ring)                                                                                        \
-    {                                                                                                                  \
-        name(RING);                                                                                                    \
-    }                                                                                                                  \
-    static void name(enum mode mode)
-
 TestSuite(failures, .timeout = 4 * TIMEOUT_S);
-
-static void log_nothing(void *user, enum uccl_log_level level, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)text;
-}
 
 static const char *text_of(codes set, char out[256])
 {
@@ -89,128 +54,6 @@ static void check_held(const struct held *before, const char *what, enum call ca
               (long)(now.threads - before->threads));
     cr_assert(now.blocks == before->blocks, "%s: %s %u leaves %ld blocks", what, call_names[call], n,
               (long)(now.blocks - before->blocks));
-}
-
-/* ---- two engines ----------------------------------------------------------------------------- */
-
-struct world {
-    uccl_engine *engine[2]; /* client, server */
-    uccl_listener *listener;
-    struct uccl_handle handle;
-    uccl_conn *conn[2];
-    codes accepts; /* what the accepts ended with, but "none yet" */
-};
-
-static const char *dead_peer_ms = "10000"; /* of what is opened from now on */
-
-static int try_open(enum mode mode, enum side side, uccl_engine **out)
-{
-    const char *const settings[][2] = {
-        {"SOCKET_IFNAME", "lo"}, {"CONNECT_MS", "2000"}, {"LINGER_MS", "300"}, {"DEAD_PEER_MS", dead_peer_ms},
-        {"NUM_ENGINES", "2"},
-        {"PORT_ENTROPY", "2"},    {"MAX_REQUESTS", "64"}, {"PIN", "0"},     {"SPIN_US", "20"}};
-    uccl_config *config;
-    IS(uccl_config_create(&config), 0);
-    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)
-        IS(uccl_config_set(config, settings[i][0], settings[i][1]), 0);
-    IS(uccl_config_set(config, "LEND", modes[mode].lend), 0);
-    IS(uccl_config_set(config, "UDP_IO", modes[mode].io), 0);
-    acting = side;
-    int error = uccl_open(config, out);
-    acting = NOBODY;
-    uccl_config_destroy(config);
-    return error;
-}
-
-/* False: this machine cannot. */
-static bool can(enum mode mode)
-{
-    uccl_engine *engine;
-    int error = try_open(mode, NOBODY, &engine);
-    if (!error)
-        IS(uccl_close(engine), 0);
-    cr_assert(error == 0 || mode == RING);
-    return error == 0;
-}
-
-static void open_world(struct world *world, enum mode mode)
-{
-    *world = (struct world){0};
-    IS(try_open(mode, CLIENT, &world->engine[0]), 0);
-    IS(try_open(mode, SERVER, &world->engine[1]), 0);
-    IS(uccl_listen(world->engine[1], 0, 0, &world->handle, &world->listener), 0);
-}
-
-static void close_world(struct world *world)
-{
-    for (int i = 0; i < 2; i++)
-        IS(uccl_close(world->engine[i]), 0);
-}
-
-/* As connect_now(), but each side acts for itself. */
-static int connect_sides(struct world *world)
-{
-    int connected = UCCL_EAGAIN, accepted = UCCL_EAGAIN;
-    uint64_t end_ms = now_ms() + SOON_MS, over_ms = 0;
-    world->conn[0] = world->conn[1] = NULL;
-    world->accepts = 0;
-    while (connected == UCCL_EAGAIN || accepted == UCCL_EAGAIN) {
-        acting = CLIENT;
-        if (connected == UCCL_EAGAIN)
-            connected = uccl_connect(world->engine[0], &world->handle, 0, &world->conn[0]);
-        acting = SERVER;
-        if (accepted == UCCL_EAGAIN)
-            accepted = uccl_accept(world->listener, 1, &world->conn[1]);
-        acting = NOBODY;
-        if (accepted != UCCL_ETIMEDOUT)
-            world->accepts |= ONE(accepted);
-        if (accepted != 0)
-            accepted = UCCL_EAGAIN; /* the same client may be accepted later */
-        if (connected != UCCL_EAGAIN) {
-            over_ms = over_ms ? over_ms : now_ms();
-            if (now_ms() > over_ms + 15)
-                break; /* the server's half has failed, READY or not */
-        }
-        cr_assert(now_ms() < end_ms, "connect %d, accept %d", connected, accepted);
-    }
-    cr_assert((connected == 0) == (world->conn[0] != NULL), "an output although it failed, or none");
-    return connected;
-}
-
-static void connect_well(struct world *world)
-{
-    IS(connect_sides(world), 0);
-    cr_assert_not_null(world->conn[1]);
-}
-
-/* Half a connection does not live: a receive on it ends, with an error. */
-static codes end_of_half(uccl_conn *conn)
-{
-    uint8_t byte;
-    uccl_request *request = NULL;
-    int error = uccl_recv_async(conn, &byte, 1, NULL, &request);
-    if (!error)
-        error = uccl_wait(request, SOON_MS, NULL);
-    return ONE(error);
-}
-
-static void transfer(struct world *world, unsigned number)
-{
-    for (int from = 0; from < 2; from++) {
-        acting = from ? CLIENT : SERVER; /* the one that waits first */
-        exchange(world->conn[from], world->conn[!from], 3000, number);
-        exchange(world->conn[from], world->conn[!from], 200000, number + 1);
-        acting = NOBODY;
-    }
-}
-
-static void close_conns(struct world *world)
-{
-    for (int i = 0; i < 2; i++) {
-        if (world->conn[i])
-            IS(uccl_conn_abort(world->conn[i]), 0);
-        world->conn[i] = NULL;
-    }
 }
 
 /* ---- open ------------------------------------------------------------------------------------ */
@@ -287,7 +130,7 @@ static bool open_once(enum mode mode, enum side side, const struct open_row *row
     return failed;
 }
 
-EACH_MODE(opening)
+EACH_MODE(failures, opening)
 {
     uccl_set_log(log_nothing, NULL);
     if (!can(mode))
@@ -436,6 +279,17 @@ static void check_tables(struct uccl_engine *engine, const char *what, enum call
     cr_assert(!engine->connecting, "%s: %s %u leaves a connect", what, call_names[call], n);
 }
 
+/* Half a connection does not live: a receive on it ends, with an error. */
+static codes end_of_half(uccl_conn *conn)
+{
+    uint8_t byte;
+    uccl_request *request = NULL;
+    int error = uccl_recv_async(conn, &byte, 1, NULL, &request);
+    if (!error)
+        error = uccl_wait(request, SOON_MS, NULL);
+    return ONE(error);
+}
+
 static bool meet_once(enum mode mode, enum side side, const struct meet_row *row, unsigned n, codes seen[2],
                       codes *half)
 {
@@ -467,7 +321,7 @@ static bool meet_once(enum mode mode, enum side side, const struct meet_row *row
     return failed;
 }
 
-EACH_MODE(meeting)
+EACH_MODE(failures, meeting)
 {
     uccl_set_log(log_nothing, NULL);
     if (!can(mode))
@@ -532,40 +386,7 @@ static const struct {
     {CALL_ring_receive, 0, {false, false, true}},
 };
 
-/* Both ways at once, small and large: many times as much as one window. The side waits for its own requests. */
-static void messages(struct world *world, unsigned number, int status[2])
-{
-    enum { SIZES = 3 };
-    static const size_t sizes[SIZES] = {900, 70000, 500000};
-    static uint8_t sent[2][SIZES][500000], received[2][SIZES][500000];
-    uccl_request *requests[2][2][SIZES];
-    for (int side = 0; side < 2; side++) {
-        for (int i = 0; i < SIZES; i++) {
-            fill(sent[side][i], sizes[i], number + (unsigned)(side * SIZES + i));
-            memset(received[side][i], 0, sizes[i]);
-            requests[side][0][i] = post_recv(world->conn[side], received[side][i], sizes[i]);
-            requests[side][1][i] = post_send(world->conn[side], sent[side][i], sizes[i]);
-        }
-    }
-    for (int side = 0; side < 2; side++) {
-        acting = side ? SERVER : CLIENT;
-        status[side] = 0;
-        for (int i = 0; i < 2 * SIZES; i++) {
-            size_t bytes = 0;
-            int result = uccl_wait(requests[side][i / SIZES][i % SIZES], SOON_MS, &bytes);
-            cr_assert(result != UCCL_ETIMEDOUT, "a request does not end");
-            cr_assert(bytes == (result ? 0 : sizes[i % SIZES]) || (result && bytes <= sizes[i % SIZES]));
-            status[side] = status[side] ? status[side] : result;
-        }
-        acting = NOBODY;
-    }
-    for (int side = 0; side < 2; side++) {
-        for (int i = 0; i < SIZES && !status[side]; i++)
-            check(received[side][i], sizes[i], number + (unsigned)(!side * SIZES + i));
-    }
-}
-
-EACH_MODE(messaging)
+EACH_MODE(failures, messaging)
 {
     static const unsigned some[] = {1, 2, 3, 7};
     uccl_set_log(log_nothing, NULL);
@@ -616,7 +437,7 @@ static const struct {
     {CALL_io_uring_submit_and_wait_timeout, ENOMEM, GOOD, GOOD, {false, false, true}},
 };
 
-EACH_MODE(failing_for_good)
+EACH_MODE(failures, failing_for_good)
 {
     uccl_set_log(log_nothing, NULL);
     if (!can(mode))
@@ -679,7 +500,7 @@ Test(failures, ring_enabled_late)
 
 /* ---- signals, and bytes one by one ----------------------------------------------------------- */
 
-EACH_MODE(interruptions)
+EACH_MODE(failures, interruptions)
 {
     uccl_set_log(log_nothing, NULL);
     if (!can(mode))
@@ -725,7 +546,7 @@ static const struct {
                   {CALL_read, EAGAIN}};
 
 /* What was accepted for sending arrives, though the first goodbyes get lost, or all of one side's. */
-EACH_MODE(closing)
+EACH_MODE(failures, closing)
 {
     static uint8_t bytes[100000], received[100000];
     uccl_set_log(log_nothing, NULL);
