@@ -143,8 +143,7 @@ int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintp
         int failed = direction == MEM_FROM_DEVICE
                          ? calls->from_device(host_address, device_address, length, stream)
                          : calls->to_device(device_address, host_address, length, stream);
-        if (!failed)
-            failed = calls->event_record(copy->event, stream);
+        copy->unmarked = !failed && calls->event_record(copy->event, stream);
         calls->leave();
         if (failed)
             error = mem_copies_failed(stage, "cannot queue a copy", failed);
@@ -160,7 +159,7 @@ int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintp
  * The copy to ask the runtime about, of those on this stream; NULL: none, or not so soon again. Asking costs a good
  * part of a microsecond, and other threads wait for the runtime's locks meanwhile.
  */
-static const struct mem_copy *to_ask(struct mem_copy_list *list)
+static struct mem_copy *to_ask(struct mem_copy_list *list)
 {
     struct timespec now;
     if (!list->head)
@@ -171,6 +170,22 @@ static const struct mem_copy *to_ask(struct mem_copy_list *list)
         return NULL;
     list->ask_ns = now_ns + ASK_NS;
     return list->head;
+}
+
+/*
+ * Marks the end of a copy whose event could not be recorded when it was queued: it runs all the same, and its memory is
+ * in use until it is known to have ended. Whatever fails twice will not run either.
+ */
+static int mark(struct mem_stage *stage, struct mem_copy *copy)
+{
+    const struct mem_calls *calls = &stage->calls;
+    int error = calls->enter(stage);
+    if (error)
+        return error;
+    error = calls->event_record(copy->event, stage->handles[copy->stream]);
+    calls->leave();
+    copy->unmarked = false;
+    return error ? error : calls->not_ready;
 }
 
 /* The head of this list has ended. */
@@ -189,8 +204,10 @@ int mem_copies_poll(struct mem_stage *stage, void **cookie)
 {
     for (unsigned i = 0; i < 2 * stage->streams; i++) {
         struct mem_copy_list *list = &stage->in_flight[i];
-        const struct mem_copy *copy = to_ask(list);
-        int error = copy ? stage->calls.event_query(copy->event) : stage->calls.not_ready;
+        struct mem_copy *copy = to_ask(list);
+        int error = stage->calls.not_ready;
+        if (copy)
+            error = copy->unmarked ? mark(stage, copy) : stage->calls.event_query(copy->event);
         if (error == stage->calls.not_ready)
             continue;
         *cookie = end(stage, list);

@@ -37,6 +37,7 @@ struct mem_copy {
     void *event; /* stays with the slot */
     void *cookie;
     unsigned stream;
+    bool unmarked; /* its event is still to be recorded */
 };
 
 struct mem_stage {
