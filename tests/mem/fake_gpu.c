@@ -2,6 +2,7 @@
 /* See fake_gpu.h. One lock for everything: this is for tests. */
 #include "fake_gpu.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@ struct fake_op {
     const void *from;
     size_t bytes;
     unsigned late; /* questions until it runs */
+    unsigned life;   /* of the devices, in which it was queued */
 };
 
 struct fake_stream {
@@ -46,11 +48,13 @@ static size_t pin_count;
 static struct {
     char name[NAME_MAX_];
     int calls;
-    int fail, from;
+    int fail, from, until;
 } functions[FUNCTIONS_MAX];
 static size_t function_count;
 static int device_count = 2, contexts[FAKE_DEVICES_MAX];
 static unsigned late = 2;
+static unsigned life; /* how often the devices were lost: what had been queued before never runs */
+static int failed, made; /* calls that were made to fail; streams and events that are */
 
 void fake_violation(const char *format, ...)
 {
@@ -82,12 +86,13 @@ static void add_failures(const char *list)
 {
     while (list && *list) {
         size_t length = strcspn(list, ":");
-        int fail = 0, from = 0;
-        if (sscanf(list + length, ":%d:%d", &fail, &from) != 2 || from < 1)
-            fake_violation("FAKE_GPU_FAIL: NAME:ERROR:N is wanted, not %s", list);
+        int fail = 0, from = 0, times = 0;
+        if (sscanf(list + length, ":%d:%d:%d", &fail, &from, &times) < 2 || from < 1 || times < 0)
+            fake_violation("FAKE_GPU_FAIL: NAME:ERROR:N or NAME:ERROR:N:TIMES is wanted, not %s", list);
         size_t function = function_of(list, length);
         functions[function].fail = fail;
         functions[function].from = functions[function].calls + from;
+        functions[function].until = times ? functions[function].from + times : INT_MAX;
         list += strcspn(list, ",");
         list += *list == ',';
     }
@@ -122,6 +127,12 @@ static void leave(void)
     pthread_mutex_unlock(&lock);
 }
 
+static bool fails_now(size_t function)
+{
+    int calls = functions[function].calls;
+    return functions[function].from && calls >= functions[function].from && calls < functions[function].until;
+}
+
 int fake_enter(const char *name)
 {
     enter();
@@ -129,10 +140,12 @@ int fake_enter(const char *name)
     functions[all].calls++;
     functions[function].calls++;
     int fail = 0;
-    if (functions[function].from && functions[function].calls >= functions[function].from)
+    if (fails_now(function))
         fail = functions[function].fail;
-    else if (functions[all].from && functions[all].calls >= functions[all].from)
+    else if (fails_now(all))
         fail = functions[all].fail;
+    failed += fail != 0;
+    life += fail == DEVICE_LOST;
     leave();
     return fail;
 }
@@ -143,7 +156,24 @@ void fake_gpu_fail(const char *item)
     for (size_t i = 0; !item && i < function_count; i++)
         functions[i].from = 0;
     add_failures(item);
+    failed = 0;
     leave();
+}
+
+int fake_gpu_failed(void)
+{
+    enter();
+    int count = failed;
+    leave();
+    return count;
+}
+
+int fake_gpu_held(void)
+{
+    enter();
+    int count = made + (int)pin_count;
+    leave();
+    return count;
 }
 
 int fake_gpu_calls(const char *function)
@@ -331,6 +361,13 @@ bool fake_copy(void *to, const void *from, size_t bytes)
     return copied;
 }
 
+static void count_made(int count)
+{
+    enter();
+    made += count;
+    leave();
+}
+
 struct fake_stream *fake_stream_make(int device)
 {
     (void)device;
@@ -338,6 +375,7 @@ struct fake_stream *fake_stream_make(int device)
     if (!stream)
         fake_violation("out of memory");
     stream->last = &stream->first;
+    count_made(1);
     return stream;
 }
 
@@ -347,6 +385,7 @@ static void append(struct fake_stream *stream, struct fake_op op)
     if (!copy_of)
         fake_violation("out of memory");
     *copy_of = op;
+    copy_of->life = life;
     *stream->last = copy_of;
     stream->last = &copy_of->next;
     stream->queued++;
@@ -358,7 +397,7 @@ static void step(struct fake_stream *stream, bool now)
     struct fake_op *op = stream->first;
     if (!op || (!now && op->late && op->late--))
         return;
-    if (op->to && !copy(op->to, op->from, op->bytes))
+    if (op->to && op->life == life && !copy(op->to, op->from, op->bytes))
         fake_violation("memory was freed under a copy of %zu bytes", op->bytes);
     stream->first = op->next;
     if (!stream->first)
@@ -372,6 +411,7 @@ void fake_stream_end(struct fake_stream *stream)
     enter();
     while (stream->first)
         step(stream, true);
+    made--;
     leave();
     free(stream);
 }
@@ -407,11 +447,13 @@ struct fake_event *fake_event_make(void)
     struct fake_event *event = calloc(1, sizeof *event);
     if (!event)
         fake_violation("out of memory");
+    count_made(1);
     return event;
 }
 
 void fake_event_end(struct fake_event *event)
 {
+    count_made(-1);
     free(event);
 }
 

@@ -7,7 +7,8 @@
  *
  * Settings from the environment, for whole programs:
  *   FAKE_GPU_DEVICES=2               devices
- *   FAKE_GPU_FAIL=NAME:ERROR:N[,...] the function NAME returns ERROR from its Nth call on; "*": all functions
+ *   FAKE_GPU_FAIL=NAME:ERROR:N[:TIMES][,...] the function NAME returns ERROR from its Nth call on, or so many times;
+ *                                    "*": all functions. 719: the devices are lost, with all copies under way
  *   FAKE_GPU_LATE=2                  questions that a copy outlasts
  */
 #ifndef FAKE_GPU_H
@@ -17,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { FAKE_DEVICES_MAX = 8 };
+enum { FAKE_DEVICES_MAX = 8, DEVICE_LOST = 719 };
 
 #define FAKE_API __attribute__((visibility("default")))
 
@@ -27,6 +28,10 @@ FAKE_API void fake_gpu_fail(const char *item);
 FAKE_API int fake_gpu_contexts(int device);
 /* For tests: calls of a function so far, failed ones too. */
 FAKE_API int fake_gpu_calls(const char *function);
+/* For tests: calls that were made to fail since the last fake_gpu_fail(). */
+FAKE_API int fake_gpu_failed(void);
+/* For tests: streams, events and ranges of page-locked memory that there are. */
+FAKE_API int fake_gpu_held(void);
 
 /* Counts a call of `function`; the error that it is to return, or 0. */
 int fake_enter(const char *function);

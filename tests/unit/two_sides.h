@@ -22,17 +22,17 @@ static const struct {
     const char *name, *lend, *io;
 } modes[] = {{"lent", "yes", "mmsg"}, {"threads", "no", "mmsg"}, {"ring", "no", "uring"}};
 
-#define EACH_MODE(suite, name)                                                                                                \
+#define EACH_MODE(suite, name)                                                                                         \
     static void name(enum mode mode);                                                                                  \
-    Test(suite, name##_lent)                                                                                        \
+    Test(suite, name##_lent)                                                                                           \
     {                                                                                                                  \
         name(LENT);                                                                                                    \
     }                                                                                                                  \
-    Test(suite, name##_threads)                                                                                     \
+    Test(suite, name##_threads)                                                                                        \
     {                                                                                                                  \
         name(THREADS);                                                                                                 \
     }                                                                                                                  \
-    Test(suite, name##_ring)                                                                                        \
+    Test(suite, name##_ring)                                                                                           \
     {                                                                                                                  \
         name(RING);                                                                                                    \
     }                                                                                                                  \
