@@ -194,6 +194,29 @@ static void one(const struct row *row, int side, size_t bytes)
     world_close(&world);
 }
 
+/* More refusals than there are blocks of staging memory, on one connection: none keeps its block. */
+static void many(int side)
+{
+    enum { MANY = 40 };
+    static const char *const functions[SIDES][2] = {{"cuMemcpyDtoHAsync_v2", "hipMemcpyDtoHAsync"},
+                                                    {"cuMemcpyHtoDAsync_v2", "hipMemcpyHtoDAsync"}};
+    struct world world;
+    int status[SIDES];
+    char item[128];
+    world_open(&world, side);
+    struct region *from = side == SENDER ? &world.with_gpu : &world.without[SENDER];
+    struct region *to = side == RECEIVER ? &world.with_gpu : &world.without[RECEIVER];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(item, sizeof item, "%s:1:%d:1", functions[side][gpu.kind == DEVICE_HIP], 1 + i % 3);
+        fail(item);
+        message(&world, from, to, MESSAGE_BYTES / 4, status);
+        fail(NULL);
+        CHECK(status[side] == UCCL_EIO, "%d", status[side]);
+    }
+    works(&world, from, to, MESSAGE_BYTES);
+    world_close(&world);
+}
+
 int main(int argc, char **argv)
 {
     char fault[256];
@@ -219,6 +242,8 @@ int main(int argc, char **argv)
                    rows[i].nth, rows[i].for_good ? " and on" : "", side == SENDER ? "sender" : "receiver");
             fflush(stdout);
         }
+        many(side);
+        printf("ok %d - copies fail again and again, at the %s\n", ++cases, side == SENDER ? "sender" : "receiver");
     }
     printf("1..%d\n", cases);
     return 0;
