@@ -102,12 +102,17 @@ static bool read_gids(const struct verbs_lib *lib, struct ibv_context *context, 
     return true;
 }
 
-/* Which kinds of queue pair the device makes: tried, since nothing tells. */
-static struct verbs_able find_able(const struct verbs_lib *lib, struct ibv_context *context)
+/*
+ * Which kinds of queue pair the device makes: tried, since nothing tells. False: memory or descriptors are short, so that
+ * nothing is known. Of UC and RC that cannot be told from a device that lacks them: what there is will do.
+ */
+static bool find_able(const struct verbs_lib *lib, struct ibv_context *context, struct verbs_able *out)
 {
     struct verbs_able able = {0};
+    errno = 0; /* not every driver sets it */
     struct ibv_pd *pd = lib->alloc_pd(context);
     struct ibv_cq *cq = pd ? lib->create_cq(context, 2, NULL, NULL, 0) : NULL;
+    bool enough = cq || fault_error(errno) != UCCL_ENOMEM;
     struct {
         enum ibv_qp_type type;
         bool *able;
@@ -118,8 +123,11 @@ static struct verbs_able find_able(const struct verbs_lib *lib, struct ibv_conte
             .recv_cq = cq,
             .cap = {.max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
             .qp_type = kinds[i].type};
+        errno = 0;
         struct ibv_qp *qp = lib->create_qp(pd, &attr);
         *kinds[i].able = qp != NULL;
+        if (!qp && kinds[i].type == IBV_QPT_UD)
+            enough = fault_error(errno) != UCCL_ENOMEM;
         if (qp)
             lib->destroy_qp(qp);
     }
@@ -127,7 +135,8 @@ static struct verbs_able find_able(const struct verbs_lib *lib, struct ibv_conte
         lib->destroy_cq(cq);
     if (pd)
         lib->dealloc_pd(pd);
-    return able;
+    *out = able;
+    return enough;
 }
 
 /* Appends the ports of a device. False: out of memory. */
@@ -139,7 +148,9 @@ static bool add_ports(const struct verbs_lib *lib, struct ibv_context *context, 
         LOG_WARNING("verbs device %s cannot be asked for its limits: %s", name, strerror(errno));
         return true;
     }
-    struct verbs_able able = find_able(lib, context);
+    struct verbs_able able;
+    if (!find_able(lib, context, &able))
+        return false;
     struct verbs_clock_kind clock = verbs_clock_find(lib, context);
     for (uint8_t number = 1; number <= limits.phys_port_cnt; number++) {
         struct verbs_port *grown = realloc(*ports, ((size_t)*count + 1) * sizeof **ports);
