@@ -158,7 +158,16 @@ WRAP_SLOW(sendmmsg, (int fd, struct mmsghdr *batch, unsigned count, int flags), 
 WRAP_SLOW(recvmmsg, (int fd, struct mmsghdr *batch, unsigned count, int flags, struct timespec *limit),
           (fd, batch, count, flags, limit), int)
 WRAP(ssize_t, sendmsg, -1, (int fd, const struct msghdr *message, int flags), (fd, message, flags))
-WRAP_SLOW(recvmsg, (int fd, struct msghdr *message, int flags), (fd, message, flags), ssize_t)
+
+/* Who receives no more for good does so in neither way. */
+ssize_t __real_recvmsg(int fd, struct msghdr *message, int flags);
+ssize_t __wrap_recvmsg(int fd, struct msghdr *message, int flags);
+ssize_t __wrap_recvmsg(int fd, struct msghdr *message, int flags)
+{
+    if (fails(CALL_recvmsg) || (plan.for_good && fails(CALL_recvmmsg)) || interrupted())
+        return -1;
+    return __real_recvmsg(fd, message, flags);
+}
 
 /* An interrupted connect goes on by itself. */
 int __real_connect(int fd, const struct sockaddr *address, socklen_t length);

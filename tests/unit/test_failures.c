@@ -130,14 +130,7 @@ static bool open_once(enum mode mode, enum side side, const struct open_row *row
 
 EACH_MODE(failures, opening)
 {
-    uccl_set_log(log_nothing, NULL);
-    if (!can(mode))
-        cr_skip_test("no io_uring");
-    struct world warm;
-    open_world(&warm, mode);
-    connect_well(&warm);
-    close_world(&warm);
-    struct held before = held_now();
+    struct held before = held_when_warm(mode);
     for (size_t i = 0; i < sizeof open_rows / sizeof *open_rows; i++) {
         const struct open_row *row = &open_rows[i];
         codes seen = 0;
@@ -325,14 +318,7 @@ static bool meet_once(enum mode mode, enum side side, const struct meet_row *row
 
 EACH_MODE(failures, meeting)
 {
-    uccl_set_log(log_nothing, NULL);
-    if (!can(mode))
-        cr_skip_test("no io_uring");
-    struct world warm;
-    open_world(&warm, mode);
-    connect_well(&warm);
-    close_world(&warm);
-    struct held before = held_now();
+    struct held before = held_when_warm(mode);
     for (size_t i = 0; i < sizeof meet_rows / sizeof *meet_rows; i++) {
         for (enum side side = CLIENT; side <= SERVER; side++) {
             const struct meet_row *row = &meet_rows[i];
@@ -392,9 +378,7 @@ EACH_MODE(failures, messaging)
 {
     enum { SOME = 4, TRIES_MAX = 200 }; /* what is called now and then takes more of them */
     static const unsigned some[SOME] = {1, 2, 3, 7};
-    uccl_set_log(log_nothing, NULL);
-    if (!can(mode))
-        cr_skip_test("no io_uring");
+    begin(mode);
     struct held before = held_now();
     struct world world;
     open_world(&world, mode);
@@ -448,9 +432,7 @@ static const struct {
 
 EACH_MODE(failures, failing_for_good)
 {
-    uccl_set_log(log_nothing, NULL);
-    if (!can(mode))
-        cr_skip_test("no io_uring");
+    begin(mode);
     dead_peer_ms = "500";
     for (size_t i = 0; i < sizeof lasting_rows / sizeof *lasting_rows; i++) {
         for (enum side side = CLIENT; side <= SERVER && lasting_rows[i].modes[mode]; side++) {
@@ -487,9 +469,7 @@ EACH_MODE(failures, failing_for_good)
 /* A ring that could not be enabled at first hears once it can be. */
 Test(failures, ring_enabled_late)
 {
-    uccl_set_log(log_nothing, NULL);
-    if (!can(RING))
-        cr_skip_test("no io_uring");
+    begin(RING);
     for (enum side side = CLIENT; side <= SERVER; side++) {
         struct world world;
         arm_failure(side, CALL_ring_enable, EINVAL, 1, false);
@@ -511,9 +491,7 @@ Test(failures, ring_enabled_late)
 
 EACH_MODE(failures, interruptions)
 {
-    uccl_set_log(log_nothing, NULL);
-    if (!can(mode))
-        cr_skip_test("no io_uring");
+    begin(mode);
     struct held before = held_now();
     struct world world;
     int status[2];
@@ -558,9 +536,7 @@ static const struct {
 EACH_MODE(failures, closing)
 {
     static uint8_t bytes[100000], received[100000];
-    uccl_set_log(log_nothing, NULL);
-    if (!can(mode))
-        cr_skip_test("no io_uring");
+    begin(mode);
     fill(bytes, sizeof bytes, 1);
     struct held before = held_now();
     struct world world;

@@ -115,9 +115,7 @@ static void check_row(const struct uccl_engine *victim, struct stranger *strange
 
 EACH_MODE(rubbish, thrown)
 {
-    uccl_set_log(log_nothing, NULL);
-    if (!can(mode))
-        cr_skip_test("no io_uring");
+    begin(mode);
     struct world world;
     int status[2];
     open_world(&world, mode);
@@ -162,9 +160,7 @@ static void *throw_all(void *argument)
 
 EACH_MODE(rubbish, among_messages)
 {
-    uccl_set_log(log_nothing, NULL);
-    if (!can(mode))
-        cr_skip_test("no io_uring");
+    begin(mode);
     struct world world;
     int status[2];
     open_world(&world, mode);

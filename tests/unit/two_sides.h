@@ -87,6 +87,14 @@ static inline bool can(enum mode mode)
     return error == 0;
 }
 
+/* Of each test; skips it where this machine cannot. */
+static inline void begin(enum mode mode)
+{
+    uccl_set_log(log_nothing, NULL);
+    if (!can(mode))
+        cr_skip_test("no io_uring");
+}
+
 static inline void open_world(struct world *world, enum mode mode)
 {
     *world = (struct world){0};
@@ -133,6 +141,17 @@ static inline void connect_well(struct world *world)
 {
     IS(connect_sides(world), 0);
     cr_assert_not_null(world->conn[1]);
+}
+
+/* begin(), and what is held once that is taken which is taken once per process. */
+static inline struct held held_when_warm(enum mode mode)
+{
+    struct world warm;
+    begin(mode);
+    open_world(&warm, mode);
+    connect_well(&warm);
+    close_world(&warm);
+    return held_now();
 }
 
 static inline void transfer(struct world *world, unsigned number)
