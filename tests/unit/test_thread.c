@@ -1,0 +1,751 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An engine thread on a NIC in the test's hand, which sleeps until the test wakes it, and with the futex calls
+ * counted. So every wake-up that is missing is a test that does not go on, and every sleep that is too long is seen in
+ * the time that was asked for, not in the time that passes.
+ */
+#include "../param_defaults.h"
+#include "thread.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { TIMEOUT_S = 10, BATCH = 8 };
+
+#define MS UINT64_C(1000000)
+#define HOUR (3600 * 1000 * MS)
+
+static struct engine_thread thread;
+static struct params params;
+static _Atomic uint32_t armed;
+
+/* ---- the NIC --------------------------------------------------------------------------------- */
+
+struct nic_queue {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    unsigned pending; /* wakes that no sleep has used up */
+    _Atomic unsigned wakes, sleepers, sleepers_most, sleeps, unacked_sleeps;
+    bool held;        /* a sleep does not end, though it was woken */
+    _Atomic uint64_t timeout_ns, timeout_most_ns;
+};
+
+static struct nic_queue queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+static _Atomic unsigned rx_ready;     /* datagrams of one byte that each poll finds */
+static _Atomic unsigned polls, flushes, flushes_seen, expires, expires_at_end, cancels, last_flushes;
+static void (*_Atomic at_round_end)(void);
+static void (*_Atomic before_sleep)(void);
+static _Atomic uint64_t deadline_at_ns = UINT64_MAX;
+
+static const struct nic_caps *fake_caps(const struct nic *nic)
+{
+    static const struct nic_caps caps = {.lendable = true, .room_wakes = true};
+    (void)nic;
+    return &caps;
+}
+
+static int fake_queue_open(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out)
+{
+    (void)nic, (void)setup;
+    *out = &queue;
+    return UCCL_OK;
+}
+
+static void fake_queue_close(struct nic_queue *closed)
+{
+    cr_assert_eq(closed, &queue);
+}
+
+enum { ROUNDS_PUT_OFF = 65, FULL_ROUNDS = 10 * ROUNDS_PUT_OFF };
+
+static unsigned fake_poll(struct nic_queue *from, struct nic_rx *out, unsigned max)
+{
+    static const uint8_t garbage[1];
+    unsigned count = rx_ready < max ? rx_ready : max;
+    (void)from;
+    for (unsigned i = 0; i < count; i++)
+        out[i] = (struct nic_rx){.data = garbage, .length = 1, .stride = 1};
+    flushes_seen = flushes;
+    if (rx_ready && ++polls == FULL_ROUNDS + 1)
+        expires_at_end = expires;
+    return count;
+}
+
+static void fake_release(struct nic_queue *to, const struct nic_rx *rx)
+{
+    (void)to, (void)rx;
+}
+
+static bool fake_send(struct nic_queue *over, const struct tx_desc *desc)
+{
+    (void)over, (void)desc;
+    return true;
+}
+
+static unsigned fake_flush(struct nic_queue *over)
+{
+    (void)over;
+    return 0;
+}
+
+static _Atomic uint32_t mtu_news;
+static _Atomic int nic_failure;
+
+/* The last question of a round. */
+static bool fake_mtu_event(struct nic_queue *of, uint32_t *destination, uint32_t *datagram_bytes)
+{
+    void (*hook)(void) = at_round_end;
+    (void)of;
+    if (hook)
+        hook();
+    *destination = 3;
+    *datagram_bytes = atomic_exchange(&mtu_news, 0);
+    return *datagram_bytes != 0;
+}
+
+static int fake_failure(const struct nic_queue *of)
+{
+    (void)of;
+    return nic_failure;
+}
+
+/* A sleep for more than an hour is noted; whoever slept on purpose is woken by the test. */
+static void fake_wait(struct nic_queue *in, uint64_t timeout_ns)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    uint64_t some_ns = timeout_ns < HOUR ? timeout_ns : HOUR;
+    until.tv_sec += (time_t)((some_ns + (uint64_t)until.tv_nsec) / (1000 * MS));
+    until.tv_nsec = (long)((some_ns + (uint64_t)until.tv_nsec) % (1000 * MS));
+    pthread_mutex_lock(&in->lock);
+    in->timeout_ns = timeout_ns;
+    if (timeout_ns > in->timeout_most_ns)
+        in->timeout_most_ns = timeout_ns;
+    in->unacked_sleeps += flushes == flushes_seen;
+    in->sleeps++;
+    if (++in->sleepers > in->sleepers_most)
+        in->sleepers_most = in->sleepers;
+    int error = 0;
+    while (in->held || (!in->pending && error != ETIMEDOUT))
+        error = in->held ? pthread_cond_wait(&in->changed, &in->lock) : pthread_cond_timedwait(&in->changed, &in->lock, &until);
+    in->pending = 0;
+    in->sleepers--;
+    pthread_mutex_unlock(&in->lock);
+}
+
+static void fake_wake(struct nic_queue *of)
+{
+    pthread_mutex_lock(&of->lock);
+    of->wakes++;
+    of->pending++;
+    pthread_cond_broadcast(&of->changed);
+    pthread_mutex_unlock(&of->lock);
+}
+
+static void hold(bool held)
+{
+    pthread_mutex_lock(&queue.lock);
+    queue.held = held;
+    pthread_cond_broadcast(&queue.changed);
+    pthread_mutex_unlock(&queue.lock);
+}
+
+/* Flushes: one at a time, which ends when the test says so. */
+static void *reading;
+static _Atomic unsigned reads_begun, reads_let_go;
+static unsigned reads_over;
+static _Atomic bool reads_fail;
+
+static bool fake_read(struct nic_queue *over, const struct nic_mr *mr, void *cookie)
+{
+    (void)over, (void)mr;
+    if (reading)
+        return false;
+    reading = cookie;
+    reads_begun++;
+    return true;
+}
+
+static unsigned fake_poll_reads(struct nic_queue *over, struct nic_read *out, unsigned max)
+{
+    (void)over, (void)max;
+    cr_assert(reading, "nothing is under way");
+    if (reads_let_go == reads_over)
+        return 0;
+    reads_over++;
+    out[0] = (struct nic_read){reading, reads_fail};
+    reading = NULL;
+    return 1;
+}
+
+static const struct nic_ops fake_ops = {
+    .name = "fake",
+    .caps = fake_caps,
+    .queue_open = fake_queue_open,
+    .queue_close = fake_queue_close,
+    .send = fake_send,
+    .flush = fake_flush,
+    .poll = fake_poll,
+    .release = fake_release,
+    .read = fake_read,
+    .poll_reads = fake_poll_reads,
+    .poll_tx = nic_no_poll_tx,
+    .path_event = nic_no_path_event,
+    .mtu_event = fake_mtu_event,
+    .failure = fake_failure,
+    .wait = fake_wait,
+    .wake = fake_wake,
+};
+
+/* ---- what the thread asks of others: counted, and passed on --------------------------------- */
+
+static _Atomic unsigned nic_told, owner_told; /* wakes of those who sleep on `in_nic`, on `owner` */
+static _Atomic uint64_t lease_ns;             /* the engine thread's last sleep on `owner` */
+static _Atomic bool freeze, frozen;           /* which is to go on for as long as the test says */
+
+long __real_syscall(long number, long a, long b, long c, long d, long e, long f);
+long __wrap_syscall(long number, ...);
+long __wrap_syscall(long number, ...)
+{
+    long a[6];
+    va_list arguments;
+    va_start(arguments, number);
+    for (unsigned i = 0; i < 6; i++)
+        a[i] = va_arg(arguments, long);
+    va_end(arguments);
+    if (number == SYS_futex && a[1] == FUTEX_WAKE_PRIVATE) {
+        nic_told += (void *)a[0] == (void *)&thread.in_nic;
+        owner_told += (void *)a[0] == (void *)&thread.owner;
+    } else if (number == SYS_futex && (void *)a[0] == (void *)&thread.owner && pthread_equal(thread.pthread, pthread_self())) {
+        const struct timespec *timeout = (const struct timespec *)a[3];
+        lease_ns = timeout ? (uint64_t)timeout->tv_sec * 1000 * MS + (uint64_t)timeout->tv_nsec : UINT64_MAX;
+        for (frozen = freeze; freeze;)
+            nanosleep(&(struct timespec){0, 100000}, NULL);
+        frozen = false;
+    }
+    return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+void __real_core_expire(struct core *core, uint64_t now_ns);
+void __wrap_core_expire(struct core *core, uint64_t now_ns);
+void __wrap_core_expire(struct core *core, uint64_t now_ns)
+{
+    expires += rx_ready > 0;
+    __real_core_expire(core, now_ns);
+}
+
+void __real_core_flush_acks(struct core *core);
+void __wrap_core_flush_acks(struct core *core);
+void __wrap_core_flush_acks(struct core *core)
+{
+    flushes++;
+    last_flushes += thread.stop;
+    __real_core_flush_acks(core);
+}
+
+uint64_t __wrap_core_deadline(struct core *core);
+uint64_t __wrap_core_deadline(struct core *core)
+{
+    void (*hook)(void) = before_sleep;
+    (void)core;
+    if (hook)
+        hook();
+    return deadline_at_ns;
+}
+
+void __wrap_core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns);
+void __wrap_core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns)
+{
+    (void)core, (void)msg, (void)now_ns;
+    cancels++;
+}
+
+static _Atomic uint32_t datagram_told, destination_told;
+void __wrap_core_set_datagram(struct core *core, uint32_t destination, uint32_t datagram_bytes);
+void __wrap_core_set_datagram(struct core *core, uint32_t destination, uint32_t datagram_bytes)
+{
+    (void)core;
+    destination_told = destination;
+    datagram_told = datagram_bytes;
+}
+
+static _Atomic int failure_told;
+void __wrap_core_fail(struct core *core, int32_t status, uint64_t now_ns);
+void __wrap_core_fail(struct core *core, int32_t status, uint64_t now_ns)
+{
+    (void)core, (void)now_ns;
+    failure_told = status;
+}
+
+/* ---- what the tests share -------------------------------------------------------------------- */
+
+/* Waits until it holds: that is soon, or never. */
+#define SOON(condition)                                                                           \
+    do {                                                                                          \
+        uint64_t until_ns_ = clock_now_ns() + 5000 * MS;                                          \
+        while (!(condition)) {                                                                    \
+            cr_assert(clock_now_ns() < until_ns_, "%s: never", #condition);                       \
+            nanosleep(&(struct timespec){0, 100000}, NULL);                                       \
+        }                                                                                         \
+    } while (0)
+
+static void ignore_event(void *context, const struct core_event *event)
+{
+    (void)context, (void)event;
+}
+
+static void start(bool lend)
+{
+    params = param_defaults();
+    params.spin_us = 0;
+    params.pin = false;
+    cr_assert_eq(thread_start(&thread, &(struct thread_setup){.params = &params,
+                                                              .nic = &fake_ops,
+                                                              .lend = lend,
+                                                              .numa_node = -1,
+                                                              .event_fd = eventfd(0, EFD_NONBLOCK),
+                                                              .event_armed = &armed,
+                                                              .on_event = ignore_event}),
+                 UCCL_OK);
+}
+
+static bool sleeps_as(enum thread_owner owner)
+{
+    return thread.owner == owner && queue.sleepers == 1;
+}
+
+/* With an engine that is wanted all the time. */
+static void start_wanted(void)
+{
+    start(true);
+    thread.wanted = 1;
+    fake_wake(&queue);
+    SOON(thread.owner == FREE);
+}
+
+/* With an engine thread that leaves the engine to application threads, until stop(). */
+static void start_frozen(void)
+{
+    freeze = true;
+    start_wanted();
+    SOON(frozen);
+    thread.wanted = 0;
+}
+
+static void stop(void)
+{
+    thread.wanted = 0;
+    freeze = false;
+    thread_stop(&thread);
+    thread_free(&thread);
+}
+
+/* A thread that waits for a word. */
+struct waiter {
+    pthread_t pthread;
+    _Atomic uint32_t word;
+    uint64_t deadline_ns;
+    bool changed;
+};
+
+static void *wait_for_word(void *argument)
+{
+    struct waiter *waiter = argument;
+    waiter->changed = thread_wait(&thread, &waiter->word, 0, waiter->deadline_ns);
+    return NULL;
+}
+
+static void begin(struct waiter *waiter)
+{
+    waiter->deadline_ns = UINT64_MAX;
+    cr_assert_eq(pthread_create(&waiter->pthread, NULL, wait_for_word, waiter), 0);
+}
+
+static void join(struct waiter *waiter)
+{
+    pthread_join(waiter->pthread, NULL);
+    cr_assert(waiter->changed);
+}
+
+static void do_nothing(struct engine_thread *on, void *argument)
+{
+    (void)on, (void)argument;
+}
+
+/* ---- waking ---------------------------------------------------------------------------------- */
+
+Test(thread, what_is_posted_wakes_the_thread, .timeout = TIMEOUT_S)
+{
+    start(false);
+    for (unsigned i = 0; i < 3; i++) {
+        SOON(sleeps_as(THREAD_SLEEPS));
+        thread_run(&thread, do_nothing, NULL);
+    }
+    cr_assert_eq(queue.unacked_sleeps, 0, "it went to sleep with acks that it owed");
+    stop();
+}
+
+Test(thread, what_is_posted_wakes_a_borrower, .timeout = TIMEOUT_S)
+{
+    struct waiter waiter = {0};
+    struct thread_call call = {.run = do_nothing};
+    start_frozen();
+    begin(&waiter);
+    SOON(sleeps_as(BORROWER_SLEEPS));
+    cr_assert(thread_post(&thread, COMMAND_CALL, &call));
+    SOON(call.done);
+    SOON(sleeps_as(BORROWER_SLEEPS));
+    waiter.word = 1; /* as another engine thread ends its request */
+    thread_tell_waiters(&thread);
+    join(&waiter);
+    stop();
+}
+
+static struct thread_call late_call = {.run = do_nothing};
+
+/* As who saw the thread run still. */
+static void push_late(void)
+{
+    before_sleep = NULL;
+    cr_assert(ring_push(&thread.ring, (struct ring_entry){&late_call, COMMAND_CALL}));
+}
+
+Test(thread, looks_at_its_ring_once_more, .timeout = TIMEOUT_S)
+{
+    start(false);
+    SOON(sleeps_as(THREAD_SLEEPS));
+    before_sleep = push_late;
+    fake_wake(&queue);
+    SOON(late_call.done);
+    stop();
+}
+
+static _Atomic uint32_t late_word;
+
+static void end_late(void)
+{
+    if (thread.owner == BORROWED)
+        late_word = 1;
+}
+
+Test(thread, a_borrower_looks_at_its_word_once_more, .timeout = TIMEOUT_S)
+{
+    start_frozen();
+    unsigned sleeps = queue.sleeps;
+    at_round_end = end_late;
+    before_sleep = end_late;
+    cr_assert(thread_wait(&thread, &late_word, 0, clock_now_ns() + 1000 * MS));
+    cr_assert_eq(queue.sleeps, sleeps);
+    stop();
+}
+
+static void wish_late(void)
+{
+    if (thread.owner == THREAD_RUNS)
+        thread.wanted = 1;
+}
+
+Test(thread, looks_who_wants_the_engine_once_more, .timeout = TIMEOUT_S)
+{
+    start(true);
+    SOON(sleeps_as(THREAD_SLEEPS));
+    before_sleep = wish_late;
+    fake_wake(&queue);
+    SOON(thread.owner == FREE);
+    stop();
+}
+
+static void set_both(struct engine_thread *on, void *argument)
+{
+    struct waiter *waiters = argument;
+    (void)on;
+    waiters[0].word = waiters[1].word = 1;
+}
+
+Test(thread, every_waiter_is_told, .timeout = TIMEOUT_S)
+{
+    struct waiter waiters[2] = {0};
+    params.spin_us = 0;
+    start(false);
+    begin(&waiters[0]);
+    begin(&waiters[1]);
+    SOON(thread.waiters == 2);
+    thread_run(&thread, set_both, waiters);
+    join(&waiters[0]);
+    join(&waiters[1]);
+    stop();
+}
+
+Test(thread, the_event_descriptor_is_written_where_armed, .timeout = TIMEOUT_S)
+{
+    uint64_t count;
+    start(false);
+    SOON(sleeps_as(THREAD_SLEEPS));
+    thread_tell_waiters(&thread);
+    cr_assert_eq(read(thread.event_fd, &count, sizeof count), -1);
+    armed = 1;
+    thread_tell_waiters(&thread);
+    cr_assert_eq(read(thread.event_fd, &count, sizeof count), sizeof count);
+    thread_tell_waiters(&thread);
+    cr_assert_eq(read(thread.event_fd, &count, sizeof count), -1, "it was armed for one");
+    close(thread.event_fd);
+    stop();
+}
+
+/* ---- lending --------------------------------------------------------------------------------- */
+
+Test(thread, the_engine_is_taken_from_a_sleeping_thread, .timeout = TIMEOUT_S)
+{
+    struct waiter waiter = {0};
+    start(true);
+    SOON(sleeps_as(THREAD_SLEEPS));
+    hold(true);
+    begin(&waiter);
+    SOON(thread.in_nic == NIC_AWAITED);
+    cr_assert_eq(queue.sleepers_most, 1, "two in the NIC");
+    unsigned told = nic_told;
+    hold(false);
+    SOON(sleeps_as(BORROWER_SLEEPS));
+    cr_assert_gt(nic_told, told, "the borrower slept its time out");
+    cr_assert_eq(queue.sleepers_most, 1, "two in the NIC");
+    waiter.word = 1;
+    fake_wake(&queue);
+    join(&waiter);
+    stop();
+}
+
+Test(thread, the_next_waiter_drives_on, .timeout = TIMEOUT_S)
+{
+    struct waiter first = {0}, second = {0};
+    start_frozen();
+    begin(&first);
+    SOON(sleeps_as(BORROWER_SLEEPS));
+    begin(&second);
+    SOON(thread.waiters == 1);
+    first.word = 1;
+    fake_wake(&queue);
+    join(&first);
+    SOON(sleeps_as(BORROWER_SLEEPS));
+    second.word = 1;
+    fake_wake(&queue);
+    join(&second);
+    stop();
+}
+
+static _Atomic uint32_t given_word;
+
+static void push_and_end(void)
+{
+    if (thread.owner != BORROWED || given_word)
+        return;
+    given_word = 1;
+    cr_assert(ring_push(&thread.ring, (struct ring_entry){&late_call, COMMAND_CALL}));
+}
+
+Test(thread, commands_do_not_wait_for_the_lease, .timeout = TIMEOUT_S)
+{
+    start_frozen();
+    at_round_end = push_and_end;
+    cr_assert(thread_wait(&thread, &given_word, 0, UINT64_MAX));
+    cr_assert(late_call.done);
+    stop();
+}
+
+Test(thread, a_thread_that_rests_hears_that_it_has_the_engine, .timeout = TIMEOUT_S)
+{
+    struct waiter waiter = {0};
+    start(true);
+    begin(&waiter);
+    SOON(thread.resting && lease_ns == UINT64_MAX);
+    SOON(sleeps_as(BORROWER_SLEEPS));
+    waiter.word = 1;
+    fake_wake(&queue);
+    join(&waiter);
+    SOON(sleeps_as(THREAD_SLEEPS));
+    stop();
+}
+
+Test(thread, leases_grow, .timeout = TIMEOUT_S)
+{
+    start_wanted();
+    SOON(lease_ns == 2 * MS);
+    unsigned told = owner_told;
+    thread_kick(&thread);
+    cr_assert_gt(owner_told, told);
+    SOON(!thread.kicked);
+    stop();
+}
+
+Test(thread, stops_while_others_want_it, .timeout = TIMEOUT_S)
+{
+    start_wanted();
+    thread_stop(&thread);
+    thread_free(&thread);
+}
+
+Test(thread, is_not_lent_while_there_are_copies_to_make, .timeout = TIMEOUT_S)
+{
+    _Atomic uint32_t word = 0;
+    start(true);
+    SOON(sleeps_as(THREAD_SLEEPS));
+    thread.staged = 1;
+    uint32_t borrows = thread.borrows;
+    thread_try_round(&thread);
+    cr_assert_not(thread_wait(&thread, &word, 0, clock_now_ns() + 5 * MS));
+    cr_assert_eq(thread.borrows, borrows);
+    thread.staged = 0;
+    thread_try_round(&thread);
+    cr_assert_eq(thread.borrows, borrows + 1);
+    stop();
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+Test(thread, a_timed_wait_sleeps_no_longer, .timeout = TIMEOUT_S)
+{
+    _Atomic uint32_t word = 0;
+    start_frozen();
+    deadline_at_ns = clock_now_ns() + HOUR; /* the core's next timer */
+    queue.timeout_most_ns = 0;
+    cr_assert_not(thread_wait(&thread, &word, 0, clock_now_ns() + 20 * MS));
+    cr_assert_leq(queue.timeout_most_ns, 20 * MS);
+    cr_assert_gt(queue.timeout_most_ns, 0);
+    deadline_at_ns = UINT64_MAX;
+    stop();
+}
+
+Test(thread, a_timed_wait_on_a_busy_engine_ends, .timeout = TIMEOUT_S)
+{
+    _Atomic uint32_t word = 0;
+    start_frozen();
+    rx_ready = 1;
+    cr_assert_not(thread_wait(&thread, &word, 0, clock_now_ns() + 20 * MS));
+    stop();
+}
+
+/* Beside one that drives the engine. */
+Test(thread, a_second_timed_wait_ends, .timeout = TIMEOUT_S)
+{
+    struct waiter first = {0};
+    _Atomic uint32_t word = 0;
+    start_frozen();
+    begin(&first);
+    SOON(sleeps_as(BORROWER_SLEEPS));
+    cr_assert_not(thread_wait(&thread, &word, 0, clock_now_ns() + 20 * MS));
+    first.word = 1;
+    fake_wake(&queue);
+    join(&first);
+    stop();
+}
+
+/* Acks that wait in the socket are seen before timers judge them late, but not for ever. */
+Test(thread, timers_are_put_off_for_a_while, .timeout = TIMEOUT_S)
+{
+    start(false);
+    SOON(sleeps_as(THREAD_SLEEPS));
+    rx_ready = BATCH;
+    fake_wake(&queue);
+    SOON(polls > FULL_ROUNDS + 1);
+    cr_assert_eq(expires_at_end, FULL_ROUNDS / ROUNDS_PUT_OFF, "%u", expires_at_end);
+    stop();
+}
+
+Test(thread, how_long_something_waited)
+{
+    cr_assert_eq(waited_ns(10, 30), 20);
+    cr_assert_eq(waited_ns(30, 30), 0);
+    cr_assert_eq(waited_ns(30, 10), 0, "the NIC's clock is ahead");
+    cr_assert_eq(waited_ns(0, 30), 0, "it does not say");
+}
+
+/* ---- commands -------------------------------------------------------------------------------- */
+
+Test(thread, a_cancel_is_for_one_life, .timeout = TIMEOUT_S)
+{
+    static struct uccl_request request;
+    request.state = REQUEST_PENDING;
+    request.generation = 5;
+    start(false);
+    cr_assert(thread_push(&thread, &request, COMMAND_CANCEL | (uint64_t)4 << 32));
+    cr_assert(thread_push(&thread, &request, COMMAND_CANCEL | (uint64_t)6 << 32));
+    thread_run(&thread, do_nothing, NULL);
+    cr_assert_eq(cancels, 0, "of another life");
+    cr_assert(thread_post(&thread, COMMAND_CANCEL, &request));
+    thread_run(&thread, do_nothing, NULL);
+    cr_assert_eq(cancels, 1);
+    request.home_over = true;
+    cr_assert(thread_post(&thread, COMMAND_CANCEL, &request));
+    request.home_over = false;
+    request.state = REQUEST_PENDING;
+    thread_run(&thread, do_nothing, NULL);
+    request.state = REQUEST_ENDED;
+    unsigned before = cancels;
+    cr_assert(thread_post(&thread, COMMAND_CANCEL, &request));
+    thread_run(&thread, do_nothing, NULL);
+    cr_assert_eq(cancels, before, "it has ended");
+    stop();
+}
+
+/* One after another, in a NIC that takes one at a time; while one is under way, nobody wakes the thread for it. */
+Test(thread, flushes_end_in_order, .timeout = TIMEOUT_S)
+{
+    enum { COUNT_OF = 4 };
+    static struct uccl_request requests[COUNT_OF];
+    start(false);
+    SOON(sleeps_as(THREAD_SLEEPS));
+    thread.staged = COUNT_OF;
+    for (unsigned i = 0; i < COUNT_OF; i++) {
+        requests[i].state = REQUEST_PENDING;
+        requests[i].msg.status = -1;
+        cr_assert(thread_post(&thread, COMMAND_FLUSH, &requests[i]));
+    }
+    for (unsigned i = 0; i < COUNT_OF; i++) {
+        SOON(reads_begun == i + 1);
+        cr_assert_eq(requests[i].state, REQUEST_PENDING);
+        unsigned sleeps = queue.sleeps;
+        SOON(queue.sleeps > sleeps + 1); /* one at least begins after it */
+        cr_assert_leq(queue.timeout_ns, 50000);
+        reads_fail = i == 2;
+        reads_let_go++;
+        SOON(requests[i].state == REQUEST_ENDED);
+        cr_assert_eq(requests[i].msg.status, i == 2 ? UCCL_EIO : UCCL_OK);
+    }
+    cr_assert_eq(thread.staged, 0);
+    SOON(sleeps_as(THREAD_SLEEPS) && queue.timeout_ns == UINT64_MAX);
+    stop();
+}
+
+/* ---- the NIC's word, the end ----------------------------------------------------------------- */
+
+Test(thread, what_the_nic_says_is_passed_on, .timeout = TIMEOUT_S)
+{
+    start(false);
+    SOON(sleeps_as(THREAD_SLEEPS));
+    cr_assert_eq(failure_told, 0);
+    mtu_news = 1400;
+    fake_wake(&queue);
+    SOON(datagram_told == 1400);
+    cr_assert_eq(destination_told, 3);
+    nic_failure = UCCL_EIO;
+    fake_wake(&queue);
+    SOON(failure_told == UCCL_EIO);
+    stop();
+}
+
+Test(thread, owed_acks_leave_at_the_end, .timeout = TIMEOUT_S)
+{
+    start(false);
+    SOON(sleeps_as(THREAD_SLEEPS));
+    thread_stop(&thread);
+    cr_assert_gt(last_flushes, 0);
+    thread_free(&thread);
+}
