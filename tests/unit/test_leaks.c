@@ -163,7 +163,7 @@ static void open_and_close(void *lend)
     struct uccl_handle handle;
     uccl_listener *listener;
     uccl_mr *mr;
-    uccl_engine *engine = open_engine(lend, "NUM_ENGINES", "2", NULL);
+    uccl_engine *engine = open_engine(lend, "NUM_ENGINES", "2", "PIN", "1", NULL);
     IS(uccl_listen(engine, -1, 0, &handle, &listener), 0);
     for (unsigned i = 0; i < 2; i++)
         IS(uccl_reg_mr(engine, memory, sizeof memory, UCCL_MEM_HOST, &mr), 0);

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Several threads that accept on one listener: each waits for its own time, and all connections find one of them. */
+#include "api_pair.h"
+
+#include <pthread.h>
+
+struct acceptor {
+    pthread_t pthread;
+    uccl_listener *listener;
+    int timeout_ms;
+    _Atomic bool begun;
+    int result;
+    uccl_conn *conn;
+    uint64_t took_ms;
+};
+
+static void *accept_one(void *argument)
+{
+    struct acceptor *acceptor = argument;
+    uint64_t since_ms = now_ms();
+    acceptor->begun = true;
+    acceptor->result = uccl_accept(acceptor->listener, acceptor->timeout_ms, &acceptor->conn);
+    acceptor->took_ms = now_ms() - since_ms;
+    return NULL;
+}
+
+static void begin(struct acceptor *acceptor, uccl_listener *listener, int timeout_ms)
+{
+    *acceptor = (struct acceptor){.listener = listener, .timeout_ms = timeout_ms};
+    cr_assert_eq(pthread_create(&acceptor->pthread, NULL, accept_one, acceptor), 0);
+    while (!acceptor->begun)
+        sleep_us(100);
+}
+
+BOTH(accept, the_second_waits_for_its_time)
+{
+    enum { SHORT_MS = 60 };
+    struct acceptor first, second;
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    uccl_conn *conn = NULL;
+    uccl_engine *server = open_engine(lend, NULL), *client = open_engine(lend, NULL);
+    IS(uccl_listen(server, 0, 0, &handle, &listener), 0);
+    begin(&first, listener, -1);
+    sleep_us(20000); /* so that whoever comes now is the second */
+    begin(&second, listener, SHORT_MS);
+    pthread_join(second.pthread, NULL);
+    IS(second.result, UCCL_ETIMEDOUT);
+    cr_assert_geq(second.took_ms, SHORT_MS, "after %d ms", (int)second.took_ms);
+    IS(uccl_accept(listener, 0, &conn), UCCL_EAGAIN);
+    IS(uccl_connect(client, &handle, SOON_MS, &conn), 0);
+    pthread_join(first.pthread, NULL);
+    IS(first.result, 0);
+    exchange(conn, first.conn, 1000, 1);
+    IS(uccl_close(client), 0);
+    IS(uccl_close(server), 0);
+}
+
+BOTH(accept, whoever_times_out_lets_others_in)
+{
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    uccl_conn *conn[2];
+    uccl_engine *server = open_engine(lend, NULL), *client = open_engine(lend, NULL);
+    IS(uccl_listen(server, 0, 0, &handle, &listener), 0);
+    for (unsigned i = 0; i < 3; i++) {
+        IS(uccl_accept(listener, 5, &conn[1]), UCCL_ETIMEDOUT);
+        IS(uccl_accept(listener, 0, &conn[1]), UCCL_EAGAIN);
+    }
+    connect_now(client, &handle, listener, conn);
+    exchange(conn[0], conn[1], 1000, 1);
+    IS(uccl_close(client), 0);
+    IS(uccl_close(server), 0);
+}
+
+BOTH(accept, each_gets_one)
+{
+    enum { COUNT = 4 };
+    struct acceptor acceptors[COUNT];
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    uccl_conn *conn[COUNT];
+    uccl_engine *server = open_engine(lend, NULL), *client = open_engine(lend, NULL);
+    IS(uccl_listen(server, 0, 0, &handle, &listener), 0);
+    for (unsigned i = 0; i < COUNT; i++)
+        begin(&acceptors[i], listener, i ? SOON_MS : -1);
+    for (unsigned i = 0; i < COUNT; i++)
+        IS(uccl_connect(client, &handle, SOON_MS, &conn[i]), 0);
+    for (unsigned i = 0; i < COUNT; i++) {
+        pthread_join(acceptors[i].pthread, NULL);
+        IS(acceptors[i].result, 0);
+        for (unsigned other = 0; other < i; other++)
+            cr_assert_neq(acceptors[i].conn, acceptors[other].conn);
+    }
+    IS(uccl_close(client), 0);
+    IS(uccl_close(server), 0);
+}

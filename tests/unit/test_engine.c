@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an engine shares out among its threads, and what it numbers. */
+#include "api_pair.h"
+
+#include "../../api/objects.h"
+#include "core/state.h"
+
+/* Two engines of `count` threads each; `listener` is of the second. */
+static void open_pair(struct pair *pair, const char *count, const char *link_gbps)
+{
+    for (int i = 0; i < 2; i++)
+        pair->engine[i] = open_engine("no", "NUM_ENGINES", count, "LINK_GBPS", link_gbps, "LINGER_MS", "300", NULL);
+    IS(uccl_listen(pair->engine[1], 0, 0, &pair->handle, &pair->listener), 0);
+}
+
+static void close_both(uccl_conn *conn[2])
+{
+    for (int i = 0; i < 2; i++)
+        IS(uccl_conn_close(conn[i]), 0);
+}
+
+Test(engine, threads_take_connections_in_turn, .timeout = TIMEOUT_S)
+{
+    enum { THREADS = 3, CONNS = 6 };
+    struct pair pair;
+    uccl_conn *conn[CONNS][2];
+    unsigned homes[THREADS] = {0};
+    uint64_t sum = 0, most = 0, told;
+    open_pair(&pair, "3", "0");
+    for (unsigned i = 0; i < CONNS; i++) {
+        connect_now(pair.engine[0], &pair.handle, pair.listener, conn[i]);
+        homes[conn[i][0]->thread->index]++;
+        exchange(conn[i][0], conn[i][1], 1000, i);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        cr_assert_eq(homes[i], CONNS / THREADS, "thread %u has %u connections", i, homes[i]);
+
+    /* a counter of the engine is that of all its threads */
+    for (unsigned i = 0; i < THREADS; i++) {
+        uint64_t of_thread = pair.engine[0]->threads[i].counters->bytes_sent;
+        sum += of_thread;
+        most = of_thread > most ? of_thread : most;
+    }
+    IS(uccl_counter_by_name(pair.engine[0], "bytes_sent", &told), 0);
+    cr_assert_eq(told, sum);
+    cr_assert_eq(sum, CONNS * 1000);
+    cr_assert_lt(most, sum);
+    for (unsigned i = 0; i < CONNS; i++)
+        close_both(conn[i]);
+    pair_close(&pair);
+}
+
+Test(engine, threads_share_the_link, .timeout = TIMEOUT_S)
+{
+    uccl_engine *one = open_engine("no", "NUM_ENGINES", "1", "LINK_GBPS", "100", NULL);
+    uccl_engine *four = open_engine("no", "NUM_ENGINES", "4", "LINK_GBPS", "100", NULL);
+    cr_assert_eq(one->threads[0].core->pacer.link_mbps, 100000);
+    for (unsigned i = 0; i < 4; i++)
+        cr_assert_eq(four->threads[i].core->pacer.link_mbps, 25000);
+    IS(uccl_close(one), 0);
+    IS(uccl_close(four), 0);
+}
+
+/* Numbers go round: those that were given back are used again, and mean other connections. */
+Test(engine, numbers_of_connections_go_round, .timeout = TIMEOUT_S)
+{
+    struct pair pair;
+    uccl_conn *first[2], *conn[2];
+    open_pair(&pair, "1", "0");
+    for (int i = 0; i < 2; i++)
+        pair.engine[i]->conn_cursor = CORE_CONNS_MAX - 1;
+    connect_now(pair.engine[0], &pair.handle, pair.listener, first);
+    cr_assert_eq(first[0]->id % CORE_CONNS_MAX, CORE_CONNS_MAX - 1);
+    connect_now(pair.engine[0], &pair.handle, pair.listener, conn);
+    cr_assert_eq(conn[0]->id % CORE_CONNS_MAX, 0);
+    uint32_t id = conn[0]->id;
+    close_both(conn);
+    for (int i = 0; i < 2; i++)
+        pair.engine[i]->conn_cursor = CORE_CONNS_MAX - 1; /* which is in use */
+    connect_now(pair.engine[0], &pair.handle, pair.listener, conn);
+    cr_assert_eq(conn[0]->id % CORE_CONNS_MAX, 0);
+    cr_assert_neq(conn[0]->id, id, "frames for the one before would be taken for it");
+    exchange(first[0], first[1], 5000, 1);
+    exchange(conn[0], conn[1], 5000, 2);
+    close_both(first);
+    close_both(conn);
+    pair_close(&pair);
+}
