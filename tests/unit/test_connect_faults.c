@@ -187,3 +187,35 @@ Test(connect_faults, listening)
     }
     IS(uccl_close(engine), 0);
 }
+
+/* What the system says of a connect, and what the application hears. */
+Test(connect_faults, errors_of_a_connect)
+{
+    static const struct {
+        int system_error, error;
+    } rows[] = {
+        {ECONNREFUSED, UCCL_EREFUSED}, {ETIMEDOUT, UCCL_ETIMEDOUT},  {ENETUNREACH, UCCL_EADDR},   {EHOSTUNREACH, UCCL_EADDR},
+        {ENETDOWN, UCCL_EADDR},        {EHOSTDOWN, UCCL_EADDR},      {ENONET, UCCL_EADDR},        {EADDRNOTAVAIL, UCCL_EADDR},
+        {EAFNOSUPPORT, UCCL_EADDR},    {EINVAL, UCCL_EADDR},         {ENODEV, UCCL_EADDR},        {ENXIO, UCCL_EADDR},
+        {EACCES, UCCL_EADDR},          {EPERM, UCCL_EADDR},          {ECONNRESET, UCCL_EREFUSED}, {ECONNABORTED, UCCL_EREFUSED},
+        {EPIPE, UCCL_EREFUSED},        {EMFILE, UCCL_ENOMEM},        {ENFILE, UCCL_ENOMEM},       {ENOBUFS, UCCL_ENOMEM},
+        {ENOMEM, UCCL_ENOMEM},         {EIO, UCCL_EIO},              {EBADF, UCCL_EIO},
+    };
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    uccl_set_log(log_nothing, NULL);
+    uccl_engine *engine = open_engine("no", NULL);
+    IS(uccl_listen(engine, 0, 0, &handle, &listener), 0);
+    int files = open_files();
+    for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        uccl_conn *conn = NULL;
+        arm_failure(TESTER, CALL_connect, rows[i].system_error, 1, false);
+        acting = TESTER;
+        int result = uccl_connect(engine, &handle, SOON_MS, &conn);
+        bool failed = disarm();
+        cr_assert(failed && result == rows[i].error, "%s: %d, not %d", strerror(rows[i].system_error), result, rows[i].error);
+        cr_assert_null(conn);
+        cr_assert_eq(open_files(), files);
+    }
+    IS(uccl_close(engine), 0);
+}
