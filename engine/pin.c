@@ -168,8 +168,7 @@ static void set_text(const struct pin_set *set, char *out, size_t size)
     }
 }
 
-/* What the thread is bound to at `place`. */
-static void set_of(const char *sysfs, const struct pin_place *place, bool each, const struct pin_set *may,
+void pin_place_set(const char *sysfs, const struct pin_place *place, bool each, const struct pin_set *may,
                    struct pin_set *out)
 {
     clear(out);
@@ -194,7 +193,7 @@ int pin_thread(const char *cpus, int numa_node, unsigned index)
     unsigned count = places && known ? pin_places(sysfs, &may, each, numa_node, places, PLACES_MAX) : 0;
     if (count) {
         unsigned place = pin_take(places, count, &claim);
-        set_of(sysfs, &places[place < count ? place : index % count], each, &may, &set);
+        pin_place_set(sysfs, &places[place < count ? place : index % count], each, &may, &set);
         set_text(&set, text, sizeof text);
     }
     if (!count) {

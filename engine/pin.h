@@ -42,6 +42,10 @@ bool pin_parse(const char *text, struct pin_set *out);
 unsigned pin_places(const char *sysfs, const struct pin_set *may, bool each, int numa_node, struct pin_place *out,
                     unsigned max);
 
+/* The processors that a thread is bound to at `place`: those of its core that are in `may`, with `each` its own alone. */
+void pin_place_set(const char *sysfs, const struct pin_place *place, bool each, const struct pin_set *may,
+                   struct pin_set *out);
+
 /* Takes the first place that nobody has, or that the fewest have. Its index, and in `claim` what keeps it: */
 unsigned pin_take(const struct pin_place *places, unsigned count, int *claim);
 /* gives it back; -1 is none. */

@@ -125,6 +125,22 @@ Test(pin, cores_of_a_machine, .init = make_machine, .fini = remove_machine)
     EXPECT_PLACES("3,9,1,12", true, 1, 4, {1, 1, false}, {3, 3, false}, {1, 9, false}, {4, 12, false});
 }
 
+static void expect_set(const char *may, bool each, unsigned cpu, const char *expected)
+{
+    struct pin_set allowed = set_of(may), wanted = set_of(expected), set;
+    pin_place_set(sysfs, &(struct pin_place){.core = cpu % 8, .cpu = cpu}, each, &allowed, &set);
+    cr_assert(memcmp(&set, &wanted, sizeof set) == 0, "CPU %u of %s", cpu, may);
+}
+
+/* A thread has both processors of its core, unless the process may not run on one of them. */
+Test(pin, processors_of_a_place, .init = make_machine, .fini = remove_machine)
+{
+    expect_set("0-15", false, 3, "3,11");
+    expect_set("0-7", false, 3, "3");
+    expect_set("9,10", false, 9, "9");
+    expect_set("0-15", true, 11, "11");
+}
+
 Test(pin, machine_that_shows_nothing)
 {
     strcpy(sysfs, "/nonexistent");

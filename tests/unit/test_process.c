@@ -718,7 +718,7 @@ BOTH(process, child_is_noticed_on_old_kernels)
     fork_one_that_makes_every_call(lend);
 }
 
-/* A child that was forked while another thread was inside the log's callback can replace that. */
+/* A child that was forked while one thread was inside the log's callback, and another waited to replace it, can. */
 static _Atomic int inside, leave;
 
 static void stay_inside(void *user, enum uccl_log_level level, const char *text)
@@ -738,13 +738,21 @@ static void *log_something(void *argument)
     return NULL;
 }
 
+static void *replace_log(void *argument)
+{
+    uccl_set_log(log_nothing, argument);
+    return NULL;
+}
+
 Test(process, child_of_a_process_that_logs, .timeout = TIMEOUT_S)
 {
-    pthread_t thread;
+    pthread_t thread, setter;
     uccl_set_log(stay_inside, NULL);
     cr_assert_eq(pthread_create(&thread, NULL, log_something, NULL), 0);
     while (!inside)
         sleep_us(1000);
+    cr_assert_eq(pthread_create(&setter, NULL, replace_log, NULL), 0);
+    sleep_us(20000); /* until it waits for the other, who is inside */
     pid_t child = fork_in_peace();
     if (child == 0) {
         alarm(CHILD_S);
@@ -755,4 +763,45 @@ Test(process, child_of_a_process_that_logs, .timeout = TIMEOUT_S)
     child_ends_well(child);
     leave = 1;
     pthread_join(thread, NULL);
+    pthread_join(setter, NULL);
+}
+
+/* The same of a thread that is warned of an unknown name, in whatever moment. */
+static _Atomic bool warns;
+
+static void *be_warned(void *argument)
+{
+    char value[64], source[64];
+    (void)argument;
+    for (; warns;)
+        uccl_param_value(NULL, 0, value, sizeof value, source, sizeof source);
+    return NULL;
+}
+
+Test(process, child_of_a_process_that_is_warned, .timeout = TIMEOUT_S)
+{
+    enum { FORKS = 200, NAMES = 60 };
+    pthread_t threads[2];
+    char name[32], value[64], source[64];
+    for (unsigned i = 0; i < NAMES; i++) { /* each is looked up in the list of those told */
+        snprintf(name, sizeof name, "UCCL_NO_SUCH_NAME_%u", i);
+        setenv(name, "1", 1);
+    }
+    uccl_set_log(log_nothing, NULL);
+    uccl_param_value(NULL, 0, value, sizeof value, source, sizeof source);
+    warns = true;
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert_eq(pthread_create(&threads[i], NULL, be_warned, NULL), 0);
+    for (unsigned i = 0; i < FORKS; i++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(CHILD_S);
+            CHILD_IS(uccl_param_value(NULL, 0, value, sizeof value, source, sizeof source), 0);
+            _exit(0);
+        }
+        child_ends_well(child);
+    }
+    warns = false;
+    for (unsigned i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
 }

@@ -270,6 +270,22 @@ Test(topology, nothing_to_see)
     cr_assert_eq(topology_open("<nonsense/>", sizeof "<nonsense/>", &topology), UCCL_ENOTSUP);
 }
 
+/* A bridge of the whole machine is near to no node. */
+Test(topology, between_the_nodes)
+{
+    open_machine(3);
+    for (unsigned i = 0; i < 2; i++) {
+        open_socket(i);
+        close_objects(1);
+    }
+    open_host_bridge(0, 3);
+    gpu(3);
+    close_objects(1);
+    struct topology *topology = close_machine();
+    cr_assert_eq(topology_node(topology, "0000:03:00.0"), -1);
+    topology_close(topology);
+}
+
 static void log_nothing(void *user, enum uccl_log_level level, const char *text)
 {
     (void)user;
@@ -336,6 +352,10 @@ Test(topology, shares)
     /* a slow interface of the mainboard is not taken although it is nearer, one of half the speed is */
     expect_shares("PSS" "PSS", 3, slow_first, "12");
     expect_shares("PSS" "PSS", 3, unlike, "00");
+    /* nor where both are as near */
+    expect_shares("PP" "PP", 2, (const uint64_t[]){10, 200}, "11");
+    expect_shares("PP" "PP", 2, (const uint64_t[]){200, 99}, "00");
+    expect_shares("PP" "PP", 2, (const uint64_t[]){200, 100}, "01");
     /* what cannot be seen does not count, however fast */
     expect_shares("-S" "-S", 2, (const uint64_t[]){400, 100}, "11");
     expect_shares("--" "-P", 2, equal, "-1");
