@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The pool of requests: what its top word says, and how it grows. */
+/* The pool of requests: what its top word says, and how it grows. And the ring that takes them to a thread. */
 #include "request.h"
+#include "ring.h"
 
 #include <criterion/criterion.h>
 #include <time.h>
@@ -101,4 +102,28 @@ Test(request, two_that_find_none)
     cr_assert(taken[0] && taken[1] && taken[0] != taken[1]);
     for (unsigned i = 0; i < 2; i++)
         request_put(taken[i]);
+}
+
+/* As many as there are entries fit, lap after lap, and come out as they went in. */
+Test(request, the_ring_goes_round)
+{
+    enum { ENTRIES = 8, LAPS = 20 };
+    struct ring ring;
+    struct ring_entry entry;
+    uint64_t in = 0, out = 0;
+    cr_assert_eq(ring_init(&ring, ENTRIES), UCCL_OK);
+    for (unsigned lap = 0; lap < LAPS; lap++) {
+        cr_assert(!ring_busy(&ring) && !ring_pop(&ring, &entry));
+        for (unsigned i = 0; i < ENTRIES; i++) {
+            cr_assert(ring_push(&ring, (struct ring_entry){&ring, in++}));
+            cr_assert(ring_busy(&ring));
+        }
+        cr_assert_not(ring_push(&ring, (struct ring_entry){&ring, in}));
+        for (unsigned i = 0; i < ENTRIES; i++) {
+            cr_assert(ring_pop(&ring, &entry));
+            cr_assert(entry.what == out++ && entry.object == &ring);
+            cr_assert_eq(ring_busy(&ring), i + 1 < ENTRIES);
+        }
+    }
+    ring_free(&ring);
 }
