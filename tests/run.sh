@@ -5,7 +5,7 @@ set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 SOURCES=tests # of the tests
-PARTS="unit sim mem nccl integration sanitize stress fuzz model arm64 vm"
+PARTS="unit sim mem nccl integration sanitize stress fuzz model mutants arm64 vm"
 
 # Options of a part, for its program to read: --NAME, or --NAME=VALUE for one with a value
 declare -A OPTIONS=(
@@ -46,6 +46,7 @@ sanitize     unit, sim, mem, and shorter nccl and integration under AddressSanit
 stress       rings, lending and wake-up with many threads, as shipped and under ThreadSanitizer; there nccl too
 fuzz         what parses bytes of a peer: the corpus, then new inputs for N seconds (libFuzzer)
 model        Spin models: sleeping, waking and lending; clear-to-send and credit under loss
+mutants      for a minute and a half, whether tests notice what was broken in files that have changed of late
 arm64        all of it cross-compiled and emulated: the corpora, rings, requests, object code
 vm           verbs on the kernel's soft-RoCE, in a QEMU guest; VM_KDIR names another unpacked kernel
 EOF
@@ -282,6 +283,20 @@ arm64() {
     expected=$(tests/arm64/run.sh plan) program arm64 tests/arm64/run.sh test build-arm64
 }
 
+# Of the files that the last commits have changed. All of them: tests/mutation.sh
+mutants() {
+    local base
+    base=$(git rev-parse -q --verify HEAD~25 2>/dev/null || git rev-list --max-parents=0 HEAD 2>/dev/null | head -n 1)
+    if [ -z "$base" ]; then
+        echo "mutants/history: skipped, here is none" # allowed-skips.txt
+        skipped=$((skipped + 1))
+    elif [ -z "$(tests/mutation.sh --list --changed "$base")" ]; then
+        echo "mutants: none of files that have changed since $base"
+    else
+        program mutants tests/mutation.sh --changed "$base" --minutes 1.5
+    fi
+}
+
 run_part() {
     local options expected
     read -ra options <<<"${chosen[$1]:-}"
@@ -326,6 +341,9 @@ run_part() {
         expected=$(planned tests/spin/run.sh)
         [ ${#options[@]} -eq 0 ] || expected=
         expected=$expected program model tests/spin/run.sh "${options[@]}"
+        ;;
+    mutants)
+        mutants
         ;;
     arm64 | vm)
         [ -z "${BESIDE[$1]:-}" ] || joined "$1"

@@ -203,6 +203,24 @@ Test(leaks, registrations_and_listeners, .timeout = TIMEOUT_S)
     IS(uccl_close(engine), 0);
 }
 
+static void ask_once(void *argument)
+{
+    char value[64], source[256];
+    (void)argument;
+    IS(uccl_param_value(NULL, 0, value, sizeof value, source, sizeof source), 0);
+}
+
+Test(leaks, configuration_file, .timeout = TIMEOUT_S)
+{
+    char name[] = "/tmp/uccl-leaks-XXXXXX";
+    int fd = mkstemp(name);
+    cr_assert_eq(write(fd, "LINGER_MS=100\n", 14), 14);
+    close(fd);
+    setenv("UCCL_CONF_FILE", name, 1);
+    repeat(ask_once, NULL, WARM_UP, CYCLES);
+    unlink(name);
+}
+
 /* ---- connections ----------------------------------------------------------------------------- */
 
 static void connect_and_close(void *argument)
