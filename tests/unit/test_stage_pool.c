@@ -3,7 +3,9 @@
 #include "stage_pool.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { BLOCK = 65536, BLOCKS = 8, MOST = 6 };
 
@@ -168,4 +170,26 @@ Test(stage_pool, random_orders)
         cr_assert(stage_span_full(span));
         stage_span_put(&pool, span);
     }
+}
+
+/* Bytes that this process has mapped. */
+static size_t mapped_bytes(void)
+{
+    unsigned long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    cr_assert(file && fscanf(file, "%lu", &pages) == 1);
+    fclose(file);
+    return pages * (size_t)sysconf(_SC_PAGESIZE);
+}
+
+Test(stage_pool, gives_its_memory_back)
+{
+    enum { TIMES = 64, MIB = 1024 * 1024 };
+    struct stage_pool one;
+    size_t before = mapped_bytes();
+    for (unsigned i = 0; i < TIMES; i++) {
+        cr_assert(stage_pool_make(&one, MIB, 4, -1));
+        stage_pool_free(&one);
+    }
+    cr_assert_lt(mapped_bytes(), before + TIMES * MIB);
 }
