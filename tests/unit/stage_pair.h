@@ -80,6 +80,8 @@ static inline void stage_close_pair(void)
 {
     pair_close(&pair);
     cr_assert_eq(fake.stages, 0, "device streams are left open");
+    for (unsigned i = 0; i < sizeof fake.pins / sizeof fake.pins[0]; i++)
+        cr_assert_null(fake.pins[i].memory, "host memory is left pinned");
 }
 
 /* One message from `offset[0]` of one memory to `offset[1]` of the other, which is `slack` larger. */

@@ -2,6 +2,8 @@
 /* Closes that are requests, and aborts (api/close.c), over whole engines. */
 #include "api_pair.h"
 
+#include "../../api/objects.h"
+
 #include <pthread.h>
 
 enum { LARGE = 300000 };
@@ -234,4 +236,63 @@ BOTH(close, the_engine_ends_meanwhile)
         IS(uccl_close(pair.engine[0]), 0);
         IS(uccl_close(pair.engine[1]), 0);
     }
+}
+
+/* What one close has found out of a peer's silence, the next one need not wait for, for as long as it is news. */
+Test(close, silence_is_told_on, .timeout = TIMEOUT_S)
+{
+    enum { LINGER_MS = 20000 };
+    struct pair pair;
+    uccl_conn *conn[3][2];
+    const uint64_t linger_ns = LINGER_MS * UINT64_C(1000000), now_ns = clock_now_ns();
+    const uint64_t silent_ns[3] = {0, now_ns - linger_ns - 1, now_ns};
+    const uint64_t expected_ns[3] = {0, 0, now_ns - linger_ns / 2};
+    open_with(&pair, "no", "1", "64");
+    for (unsigned i = 0; i < 3; i++)
+        connect_now(pair.engine[0], &pair.handle, pair.listener, conn[i]);
+    for (unsigned i = 0; i < 3; i++) {
+        conn[i][0]->peer->silent_ns = silent_ns[i];
+        uccl_request *close = close_async(conn[i][0]);
+        cr_assert_eq(conn[i][0]->stripes.silent_since_ns, expected_ns[i], "%u", i);
+        IS(uccl_conn_abort(conn[i][1]), 0);
+        end_of(close, 0);
+        conn[i][0] = NULL;
+    }
+    pair_close(&pair);
+}
+
+static _Atomic bool stalls, stalled;
+
+static void stall(struct engine_thread *thread, void *argument)
+{
+    (void)thread, (void)argument;
+    for (stalled = true; stalls;)
+        sleep_us(1000);
+}
+
+/* All connections of an engine that is closed wait for a peer that does not answer at the same time. */
+Test(close, all_linger_at_once, .timeout = TIMEOUT_S)
+{
+    enum { CONNS = 12, LINGER_MS = 1000, MOST_MS = CONNS * LINGER_MS / 2 };
+    struct pair pair;
+    uccl_conn *conn[CONNS][2];
+    char byte = 0;
+    struct thread_call call = {.run = stall};
+    for (int i = 0; i < 2; i++)
+        pair.engine[i] = open_engine("no", "LINGER_MS", "1000", "NUM_ENGINES", "1", NULL);
+    IS(uccl_listen(pair.engine[1], 0, 0, &pair.handle, &pair.listener), 0);
+    for (unsigned i = 0; i < CONNS; i++)
+        connect_now(pair.engine[0], &pair.handle, pair.listener, conn[i]);
+    stalls = true;
+    cr_assert(thread_post(conn[0][1]->thread, COMMAND_CALL, &call));
+    while (!stalled)
+        sleep_us(1000);
+    for (unsigned i = 0; i < CONNS; i++)
+        post_send(conn[i][0], &byte, 1);
+    uint64_t since_ms = now_ms();
+    IS(uccl_close(pair.engine[0]), 0);
+    uint64_t took_ms = now_ms() - since_ms;
+    stalls = false;
+    cr_assert_lt(took_ms, MOST_MS, "%d connections take %d ms", CONNS, (int)took_ms);
+    IS(uccl_close(pair.engine[1]), 0);
 }

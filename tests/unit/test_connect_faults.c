@@ -83,6 +83,31 @@ static void close_both(struct world *world)
     }
 }
 
+/* What the engine counts agrees with what it has. */
+static void check_books(uccl_engine *engine, const char *name, unsigned n)
+{
+    const struct peer_table *table = &engine->peers;
+    unsigned conns = 0, ids = 0, peers = 0, references = 0, unmet = 0;
+    for (const struct uccl_conn *conn = engine->conns; conn; conn = conn->next)
+        conns++;
+    for (unsigned i = 0; i < CORE_CONNS_MAX / 64; i++)
+        ids += (unsigned)__builtin_popcountll(engine->conn_indices[i]);
+    for (const struct peer *peer = table->peers; peer; peer = peer->next) {
+        peers++;
+        references += peer->references;
+        unmet += peer->is_server && !peer->met;
+    }
+    cr_assert_eq(ids, conns, "%s %u: %u numbers of connections, %u connections", name, n, ids, conns);
+    cr_assert_eq(references, conns, "%s %u: %u references to peers, %u connections", name, n, references, conns);
+    cr_assert_eq(table->unmet, unmet, "%s %u: %u peers not met, not %u", name, n, unmet, table->unmet);
+    for (unsigned t = 0; t < table->thread_count; t++) {
+        unsigned slots = 0;
+        for (unsigned i = 0; i < CORE_FLOWS_MAX / 64; i++)
+            slots += (unsigned)__builtin_popcountll(table->slots_used[t][i]);
+        cr_assert_eq(slots, peers, "%s %u: %u slots, %u peers", name, n, slots, peers);
+    }
+}
+
 enum scenario { FIRST_CONTACT, KNOWN, LOST };
 
 /* One run; false: it has not come to the n-th call. */
@@ -115,6 +140,8 @@ static bool run(enum scenario scenario, unsigned call, unsigned n)
     connect_both(&world);
     cr_assert(world.result == 0 && world.conn[1], "%s %u: the next connect: %d", name, n, world.result);
     exchange(world.conn[0], world.conn[1], 1000, n);
+    check_books(world.client, name, n);
+    check_books(world.server, name, n);
     if (scenario != FIRST_CONTACT)
         exchange(before.conn[1], before.conn[0], 1000, n); /* what stood stands */
     IS(uccl_close(world.client), 0);

@@ -86,3 +86,38 @@ Test(engine, numbers_of_connections_go_round, .timeout = TIMEOUT_S)
     close_both(conn);
     pair_close(&pair);
 }
+
+/* Ends that are set up unlike each other agree: on the smaller of each window, and on what the other one takes. */
+Test(engine, unlike_ends_agree, .timeout = TIMEOUT_S)
+{
+    struct pair pair;
+    pair.engine[0] = open_engine("no", "NUM_ENGINES", "3", "SOCKET_BUFFER_KB", "128", "MTU", "1400", "MSG_WINDOW", "64",
+                                 "CHUNK_WINDOW", "2048", "EAGER_WINDOW_KB", "512", "LINGER_MS", "300", NULL);
+    pair.engine[1] = open_engine("no", "NUM_ENGINES", "2", "SOCKET_BUFFER_KB", "64", "MTU", "9000", "MSG_WINDOW", "256",
+                                 "CHUNK_WINDOW", "128", "EAGER_WINDOW_KB", "128", "LINGER_MS", "300", NULL);
+    for (unsigned way = 0; way < 2; way++) { /* either one connects */
+        IS(uccl_listen(pair.engine[!way], 0, 0, &pair.handle, &pair.listener), 0);
+        connect_now(pair.engine[way], &pair.handle, pair.listener, pair.conn);
+        const struct peer *peer[2] = {pair.conn[0]->peer, pair.conn[1]->peer};
+        cr_assert(peer[0]->flows_open == 2 && peer[1]->flows_open == 2, "%u and %u flows", peer[0]->flows_open,
+                  peer[1]->flows_open);
+        for (unsigned i = 0; i < 2; i++) {
+            const struct flow_setup *a = &peer[0]->flows[i].setup, *b = &peer[1]->flows[i].setup;
+            cr_assert_eq(a->tx_token, b->rx_token);
+            cr_assert_eq(b->tx_token, a->rx_token);
+            cr_assert_neq(a->rx_window_bytes, b->rx_window_bytes);
+            cr_assert_eq(a->tx_window_bytes, b->rx_window_bytes);
+            cr_assert_eq(b->tx_window_bytes, a->rx_window_bytes);
+            cr_assert_eq(a->datagram_bytes, 1400 - 28);
+            cr_assert_eq(b->datagram_bytes, 1400 - 28);
+            cr_assert(a->msg_window == 64 && b->msg_window == 64);
+            cr_assert(a->chunk_window == 128 && b->chunk_window == 128);
+            cr_assert(a->eager_window_kb == 128 && b->eager_window_kb == 128);
+        }
+        exchange(pair.conn[0], pair.conn[1], 3000000, way);
+        exchange(pair.conn[1], pair.conn[0], 3000000, way + 2);
+        cr_assert_eq(pair.conn[0]->stripes.count, 2);
+    }
+    cr_assert_neq(pair.engine[0]->peers.peers->next, NULL, "who connects is another relation than who was connected to");
+    pair_close(&pair);
+}
