@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * sendmmsg() that fails as the test says, socket by socket and call by call: what has left is not sent again, what has not
+ * is, once, and each byte where it belongs.
+ */
+#include "udp_pair.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+enum { PATHS = 4, TIMEOUT_S = 30 };
+
+static struct pair *pair;
+static struct test_msg *msg;
+static bool full[PATHS];       /* sockets of queue 0 that take nothing */
+static int fail_once;          /* errno of the next call; 0: none */
+static int refuse_sources;     /* errno for what names its source */
+static unsigned refused;
+
+int __real_sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags);
+int __wrap_sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags);
+int __wrap_sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
+{
+    int error = fail_once;
+    fail_once = 0;
+    for (unsigned i = 0; i < PATHS && !error; i++)
+        error = fd == pair->queues[0]->sockets[i] && full[i] ? EAGAIN : 0;
+    if (!error && messages[0].msg_hdr.msg_controllen && refuse_sources)
+        error = refuse_sources;
+    if (!error)
+        return __real_sendmmsg(fd, messages, count, flags);
+    refused++;
+    errno = error;
+    return -1;
+}
+
+static void set_up(void)
+{
+    uccl_set_log(keep_log, NULL);
+    pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
+    msg = make_message();
+}
+
+static void tear_down(void)
+{
+    free_message(msg);
+    close_pair(pair);
+}
+
+TestSuite(udp_sends, .init = set_up, .fini = tear_down, .timeout = TIMEOUT_S);
+
+static struct tx_desc numbered(unsigned number, uint16_t path)
+{
+    struct tx_desc desc = bulk(pair, msg, 1, SMALL, SMALL);
+    desc.path = path;
+    desc.seq = 100 + number;
+    desc.bulk_offset = number * 3000;
+    desc.msg_number = number;
+    return desc;
+}
+
+/* What comes at queue 1: a bit for each message, each intact, and none twice. */
+static uint64_t receive_numbers(uint64_t want)
+{
+    uint64_t seen = 0, until = now_ns() + DEADLINE_NS;
+    struct nic_rx rx[8];
+    while ((seen != want && now_ns() < until) || want == 0) {
+        unsigned count = nic_udp_ops.poll(pair->queues[1], rx, 8);
+        if (count == 0 && want == 0)
+            break;
+        if (count == 0)
+            nic_udp_ops.wait(pair->queues[1], 10000000);
+        for (unsigned i = 0; i < count; i++) {
+            for (uint32_t at = 0; at < rx[i].length; at += rx[i].stride) {
+                struct wire_packet packet;
+                const struct wire_frame *frame;
+                uint32_t left = rx[i].length - at, length = left < rx[i].stride ? left : rx[i].stride;
+                cr_assert(wire_parse(rx[i].data + at, length, crc32c_portable, &packet));
+                cr_assert((frame = wire_next_frame(&packet)) && frame->kind == FRAME_DATA);
+                cr_assert_eq(frame->data.offset, frame->data.msg * 3000);
+                cr_assert_eq(memcmp(frame->data.payload, msg->bytes + frame->data.offset, frame->data.length), 0);
+                cr_assert_not(seen >> frame->data.msg & 1, "message %u came twice", frame->data.msg);
+                seen |= UINT64_C(1) << frame->data.msg;
+            }
+            nic_udp_ops.release(pair->queues[1], &rx[i]);
+        }
+    }
+    return seen;
+}
+
+/* Some sockets are full, in the middle of what is staged; they have room when the next descriptor is to be sent. */
+Test(udp_sends, sockets_that_are_full_keep_theirs)
+{
+    enum { STAGED = 12 };
+    uint64_t left = 0;
+    full[1] = full[2] = true;
+    for (unsigned i = 0; i < STAGED; i++) {
+        struct tx_desc desc = numbered(i, (uint16_t)(i % PATHS));
+        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+        left |= i % PATHS == 1 || i % PATHS == 2 ? 0 : UINT64_C(1) << i;
+    }
+    cr_assert_not(udp_transmit(pair->queues[0]));
+    cr_assert_eq(receive_numbers(left), left);
+    cr_assert_eq(pair->counters[0].tx_datagrams, STAGED / 2);
+    full[1] = full[2] = false;
+    udp_full_over(pair->queues[0]);
+    cr_assert(udp_transmit(pair->queues[0]));
+    uint64_t rest = ((UINT64_C(1) << STAGED) - 1) & ~left;
+    cr_assert_eq(receive_numbers(rest), rest);
+    cr_assert_eq(receive_numbers(0), 0);
+    cr_assert_eq(pair->counters[0].tx_datagrams, STAGED);
+    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+}
+
+/* An error of an earlier send may be reported by the next one, which has not been tried then. */
+Test(udp_sends, errors_of_earlier_sends_lose_nothing)
+{
+    static const int errors[] = {ECONNREFUSED, EHOSTUNREACH, EINTR};
+    for (unsigned i = 0; i < sizeof errors / sizeof errors[0]; i++) {
+        struct tx_desc desc = numbered(i, 0);
+        fail_once = errors[i];
+        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+        cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0, "%s", strerror(errors[i]));
+        cr_assert_eq(receive_numbers(UINT64_C(1) << i), UINT64_C(1) << i);
+    }
+    cr_assert_eq(refused, 3);
+    cr_assert_str_empty(log_text);
+}
+
+/* A source that the system refuses is not tried again. */
+Test(udp_sends, a_refused_source_is_given_up)
+{
+    struct nic_host host = {.address = address_of("127.0.0.1"), .local = address_of("127.0.0.2")};
+    struct nic_queue_address of_queue;
+    uint32_t destination, bytes;
+    nic_udp_ops.queue_address(pair->queues[1], &of_queue);
+    cr_assert_eq(nic_udp_ops.peer_add(pair->queues[0], &host, &of_queue, &destination, &bytes), 0);
+    cr_assert_gt(pair->queues[0]->peers[destination].source.length, 0);
+    refuse_sources = EINVAL;
+    for (unsigned i = 0; i < 5; i++) {
+        struct tx_desc desc = numbered(i, 0);
+        desc.destination = destination;
+        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+        cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+        cr_assert_eq(receive_numbers(UINT64_C(1) << i), UINT64_C(1) << i);
+        cr_assert_eq(refused, 2, "tried %u times", refused); /* the first one may have been another's error */
+    }
+    nic_udp_ops.peer_remove(pair->queues[0], destination);
+}
