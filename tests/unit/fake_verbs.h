@@ -28,6 +28,8 @@ struct fake_cq {
         struct ibv_cq_ex stamped;
     };
     bool is_stamped;
+    bool armed;                    /* the next completion is an event of its channel */
+    uint32_t unacked;              /* of its events that were taken */
     uint32_t size, head, tail;
     struct ibv_wc ring[FAKE_RING];
     uint64_t stamps[FAKE_RING];
@@ -87,7 +89,11 @@ static struct {
     uint32_t most_sends;            /* in progress on one queue pair at any time */
     enum ibv_wc_status status;      /* of the next send that completes; then success again */
     struct ibv_async_event events[FAKE_EVENTS];
-    uint32_t event_count;
+    uint32_t event_count, events_unacked;
+    struct fake_cq *told[FAKE_EVENTS]; /* completion queues with an event that was not taken */
+    uint32_t told_count;
+    int access;                     /* what the last memory was registered for */
+    bool read_only;                 /* memory cannot be registered to be written */
 } fake;
 
 static struct fake_qp *fake_qp_of(uint32_t number)
@@ -123,6 +129,12 @@ static void fake_complete(struct ibv_cq *ibv, const struct ibv_wc *wc)
     if (cq->is_stamped)
         cq->stamps[cq->tail % FAKE_RING] = fake_ticks();
     cq->ring[cq->tail++ % FAKE_RING] = *wc;
+    if (cq->armed && cq->cq.channel) {
+        cq->armed = false;
+        FAKE_REQUIRE(fake.told_count < FAKE_EVENTS);
+        fake.told[fake.told_count++] = cq;
+        FAKE_REQUIRE(eventfd_write(cq->cq.channel->fd, 1) == 0);
+    }
 }
 
 /* ---- the device's table ---------------------------------------------------------------------- */
@@ -312,7 +324,8 @@ static int fake_query_rt_values(struct ibv_context *context, struct ibv_values_e
 
 static int fake_req_notify_cq(struct ibv_cq *cq, int solicited)
 {
-    (void)cq, (void)solicited;
+    (void)solicited;
+    ((struct fake_cq *)cq)->armed |= fake.notify_errno == 0;
     return fake.notify_errno;
 }
 
@@ -433,6 +446,7 @@ static struct ibv_context *fake_open_device(struct ibv_device *device)
 
 static int fake_close_device(struct ibv_context *context)
 {
+    FAKE_REQUIRE(fake.events_unacked == 0); /* or it hangs */
     return close(context->async_fd);
 }
 
@@ -443,12 +457,14 @@ static int fake_get_async_event(struct ibv_context *context, struct ibv_async_ev
         return -1;
     *event = fake.events[0];
     memmove(fake.events, fake.events + 1, --fake.event_count * sizeof fake.events[0]);
+    fake.events_unacked++;
     return 0;
 }
 
 static void fake_ack_async_event(struct ibv_async_event *event)
 {
     (void)event;
+    fake.events_unacked--;
 }
 
 static const char *fake_event_type_str(enum ibv_event_type type)
@@ -505,6 +521,11 @@ static struct ibv_mr *fake_reg_mr(struct ibv_pd *pd, void *address, size_t lengt
         errno = fake.register_errno;
         return NULL;
     }
+    if (fake.read_only && access) {
+        errno = EFAULT;
+        return NULL;
+    }
+    fake.access = access;
     struct ibv_mr *mr = calloc(1, sizeof *mr);
     *mr = (struct ibv_mr){.addr = address, .length = length, .lkey = 1, .rkey = 2};
     fake.mrs_alive++;
@@ -545,21 +566,43 @@ static struct ibv_cq *fake_create_cq(struct ibv_context *context, int entries, v
     return &cq->cq;
 }
 
+static void fake_forget_event(uint32_t at)
+{
+    fake.told[at] = fake.told[--fake.told_count];
+}
+
 static int fake_destroy_cq(struct ibv_cq *cq)
 {
+    FAKE_REQUIRE(((struct fake_cq *)cq)->unacked == 0); /* or it hangs */
+    for (uint32_t i = 0; i < fake.told_count;) {
+        if (&fake.told[i]->cq == cq)
+            fake_forget_event(i);
+        else
+            i++;
+    }
     free(cq);
     return 0;
 }
 
 static int fake_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **user)
 {
-    (void)channel, (void)cq, (void)user;
+    eventfd_t count;
+    (void)user;
+    for (uint32_t i = 0; i < fake.told_count; i++) {
+        if (fake.told[i]->cq.channel != channel)
+            continue;
+        *cq = &fake.told[i]->cq;
+        fake.told[i]->unacked++;
+        fake_forget_event(i);
+        return 0;
+    }
+    (void)eventfd_read(channel->fd, &count);
     return -1;
 }
 
 static void fake_ack_cq_events(struct ibv_cq *cq, unsigned count)
 {
-    (void)cq, (void)count;
+    ((struct fake_cq *)cq)->unacked -= count;
 }
 
 static struct ibv_srq *fake_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *attr)

@@ -5,6 +5,8 @@
  */
 #include "verbs_pair.h"
 
+#include <poll.h>
+
 /* ---- datagrams ------------------------------------------------------------------------------- */
 
 Test(verbs_ud, datagrams_of_all_lengths_arrive, .init = set_up_pair, .fini = close_pair)
@@ -418,4 +420,79 @@ Test(verbs_path, closed_flow_hears_nothing_more, .init = set_up_paths, .fini = c
     cr_assert_eq(queues[0]->paths->free_repair_count, VERBS_REPAIRS);
     fake_run();
     cr_assert_eq(finished(), 0);
+}
+
+/* ---- sleeping -------------------------------------------------------------------------------- */
+
+static bool channel_tells(unsigned queue)
+{
+    struct pollfd fd = {.fd = queues[queue]->channel->fd, .events = POLLIN};
+    return poll(&fd, 1, 0) > 0;
+}
+
+/* What comes while a thread sleeps wakes it, whichever completion queue it comes to. */
+Test(verbs_sleep, ends_with_what_comes, .init = set_up_paths, .fini = close_pair, .timeout = 30)
+{
+    for (unsigned round = 0; round < 3; round++) {
+        nic_verbs_ops.wait(queues[1], 0);
+        cr_assert_not(channel_tells(1));
+        cr_assert(send_small(SMALL_BYTES, 0));
+        deliver();
+        cr_assert(channel_tells(1), "a datagram");
+        nic_verbs_ops.wait(queues[1], UINT64_MAX);
+        cr_assert_eq(take_all(SMALL_BYTES), 1);
+        nic_verbs_ops.wait(queues[1], 0);
+        cr_assert_not(channel_tells(1), "the event was not taken");
+
+        nic_verbs_ops.wait(queues[0], 0);
+        cr_assert(send_write(0, 1, 0, 10, 7 + round));
+        deliver();
+        cr_assert(channel_tells(0), "finished work");
+        nic_verbs_ops.wait(queues[0], UINT64_MAX);
+        cr_assert_eq(finished(), 7 + round);
+        nic_verbs_ops.wait(queues[0], 0);
+        cr_assert_not(channel_tells(0), "the event was not taken");
+        struct nic_rx rx;
+        cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+        nic_verbs_ops.release(queues[1], &rx);
+    }
+}
+
+/* The end of a fence may tell nobody: then nobody sleeps for long. */
+Test(verbs_sleep, is_short_while_a_path_is_fenced, .init = set_up_paths, .fini = close_pair, .timeout = 30)
+{
+    struct nic_path id = path_id(0, 0, 1);
+    uint64_t begin_ms = verbs_now_ms();
+    nic_verbs_ops.path_fence(queues[0], &id);
+    nic_verbs_ops.wait(queues[0], UINT64_C(20000) * 1000000);
+    cr_assert_lt(verbs_now_ms() - begin_ms, 10000);
+}
+
+/* ---- memory, peers --------------------------------------------------------------------------- */
+
+Test(verbs_memory, is_for_peers_to_write, .init = set_up_pair, .fini = close_pair)
+{
+    struct nic_mr mr = {0};
+    cr_assert_eq(nic_verbs_ops.reg_mr(nic, target.bytes, 100, &mr), 0);
+    cr_assert_eq(fake.access, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    cr_assert_eq(mr.local_key, ((struct ibv_mr *)mr.handle)->lkey);
+    cr_assert_eq(mr.remote_key, ((struct ibv_mr *)mr.handle)->rkey);
+    nic_verbs_ops.dereg_mr(nic, &mr);
+    fake.read_only = true;
+    cr_assert_eq(nic_verbs_ops.reg_mr(nic, target.bytes, 100, &mr), 0);
+    cr_assert_eq(fake.access, 0, "it may be sent from");
+    nic_verbs_ops.dereg_mr(nic, &mr);
+}
+
+/* The smaller one of both ports' MTUs is that of the datagrams between them. */
+Test(verbs_peers, with_a_smaller_mtu, .init = set_up_pair, .fini = close_pair)
+{
+    struct nic_host host = {.address.v4.sin_family = AF_INET};
+    struct nic_queue_address address;
+    uint32_t destination, bytes;
+    nic_verbs_ops.queue_address(queues[1], &address);
+    address.bytes[3] = 10; /* 1024 */
+    cr_assert_eq(nic_verbs_ops.peer_add(queues[0], &host, &address, &destination, &bytes), 0);
+    cr_assert_eq(bytes, 1024);
+    nic_verbs_ops.peer_remove(queues[0], destination);
 }
