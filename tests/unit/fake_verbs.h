@@ -14,6 +14,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -28,7 +29,7 @@ struct fake_cq {
         struct ibv_cq_ex stamped;
     };
     bool is_stamped;
-    bool armed;                    /* the next completion is an event of its channel */
+    _Atomic bool armed;            /* the next completion is an event of its channel */
     uint32_t unacked;              /* of its events that were taken */
     uint32_t size, head, tail;
     struct ibv_wc ring[FAKE_RING];
@@ -90,11 +91,13 @@ static struct {
     enum ibv_wc_status status;      /* of the next send that completes; then success again */
     struct ibv_async_event events[FAKE_EVENTS];
     uint32_t event_count, events_unacked;
-    struct fake_cq *told[FAKE_EVENTS]; /* completion queues with an event that was not taken */
+    struct fake_cq *told[FAKE_EVENTS]; /* completion queues with an event that was not taken; under told_lock */
     uint32_t told_count;
     int access;                     /* what the last memory was registered for */
     bool read_only;                 /* memory cannot be registered to be written */
 } fake;
+
+static pthread_mutex_t told_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct fake_qp *fake_qp_of(uint32_t number)
 {
@@ -131,8 +134,10 @@ static void fake_complete(struct ibv_cq *ibv, const struct ibv_wc *wc)
     cq->ring[cq->tail++ % FAKE_RING] = *wc;
     if (cq->armed && cq->cq.channel) {
         cq->armed = false;
+        pthread_mutex_lock(&told_lock);
         FAKE_REQUIRE(fake.told_count < FAKE_EVENTS);
         fake.told[fake.told_count++] = cq;
+        pthread_mutex_unlock(&told_lock);
         FAKE_REQUIRE(eventfd_write(cq->cq.channel->fd, 1) == 0);
     }
 }
@@ -325,7 +330,8 @@ static int fake_query_rt_values(struct ibv_context *context, struct ibv_values_e
 static int fake_req_notify_cq(struct ibv_cq *cq, int solicited)
 {
     (void)solicited;
-    ((struct fake_cq *)cq)->armed |= fake.notify_errno == 0;
+    if (fake.notify_errno == 0)
+        ((struct fake_cq *)cq)->armed = true;
     return fake.notify_errno;
 }
 
@@ -574,12 +580,14 @@ static void fake_forget_event(uint32_t at)
 static int fake_destroy_cq(struct ibv_cq *cq)
 {
     FAKE_REQUIRE(((struct fake_cq *)cq)->unacked == 0); /* or it hangs */
+    pthread_mutex_lock(&told_lock);
     for (uint32_t i = 0; i < fake.told_count;) {
         if (&fake.told[i]->cq == cq)
             fake_forget_event(i);
         else
             i++;
     }
+    pthread_mutex_unlock(&told_lock);
     free(cq);
     return 0;
 }
@@ -587,17 +595,20 @@ static int fake_destroy_cq(struct ibv_cq *cq)
 static int fake_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq, void **user)
 {
     eventfd_t count;
+    int result = -1;
     (void)user;
-    for (uint32_t i = 0; i < fake.told_count; i++) {
+    pthread_mutex_lock(&told_lock);
+    (void)eventfd_read(channel->fd, &count);
+    for (uint32_t i = 0; i < fake.told_count && result; i++) {
         if (fake.told[i]->cq.channel != channel)
             continue;
         *cq = &fake.told[i]->cq;
         fake.told[i]->unacked++;
         fake_forget_event(i);
-        return 0;
+        result = 0;
     }
-    (void)eventfd_read(channel->fd, &count);
-    return -1;
+    pthread_mutex_unlock(&told_lock);
+    return result;
 }
 
 static void fake_ack_cq_events(struct ibv_cq *cq, unsigned count)

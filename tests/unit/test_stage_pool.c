@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks and spans of pinned memory (stage_pool.c). */
+#include "fini.h"
 #include "stage_pool.h"
 
 #include <criterion/criterion.h>
@@ -18,8 +19,8 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    cr_assert_eq(pool.free_block_count, BLOCKS, "a block is lost");
-    cr_assert_eq(pool.free_span_count, BLOCKS * STAGE_SPANS_PER_BLOCK, "a span is lost");
+    FINI_ASSERT(pool.free_block_count == BLOCKS);
+    FINI_ASSERT(pool.free_span_count == BLOCKS * STAGE_SPANS_PER_BLOCK);
     stage_pool_free(&pool);
 }
 

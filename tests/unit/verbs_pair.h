@@ -3,8 +3,10 @@
 #ifndef UCCL_TEST_VERBS_PAIR_H
 #define UCCL_TEST_VERBS_PAIR_H
 
+#include "fini.h"
+
 #include <criterion/criterion.h>
-#define FAKE_REQUIRE(condition) cr_assert(condition)
+#define FAKE_REQUIRE(condition) FINI_ASSERT(condition) /* the device is closed after the test */
 
 #include "fake_verbs.h"
 
@@ -106,9 +108,9 @@ static inline void close_pair(void)
     for (unsigned i = 0; i < 2; i++)
         nic_verbs_ops.queue_close(queues[i]);
     nic_verbs_ops.close(nic);
-    cr_assert_eq(fake.qps_alive, 0);
-    cr_assert_eq(fake.handles_alive, 0);
-    cr_assert_eq(fake.mrs_alive, 0);
+    FINI_ASSERT(fake.qps_alive == 0);
+    FINI_ASSERT(fake.handles_alive == 0);
+    FINI_ASSERT(fake.mrs_alive == 0);
     uccl_set_log(NULL, NULL);
 }
 
