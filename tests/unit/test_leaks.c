@@ -199,6 +199,8 @@ Test(leaks, registrations_and_listeners, .timeout = TIMEOUT_S)
 {
     uccl_engine *engine = open_engine("yes", NULL);
     repeat(register_once, engine, KEPT_CYCLES, KEPT_CYCLES);
+    for (unsigned i = 0; i < MEM_CACHE_BUCKETS; i++)
+        cr_assert_null(engine->regions.buckets[i], "host memory is not kept for the next registration");
     repeat(listen_once, engine, KEPT_CYCLES, KEPT_CYCLES);
     IS(uccl_close(engine), 0);
 }

@@ -435,7 +435,11 @@ BOTH(overflow_is_counted)
     cr_assert_gt(buffers, 10);
     cr_assert_lt(buffers, 1000);
     send_and_receive(pair, &desc, msg, check_bulk, 1); /* tells the count */
-    cr_assert_gt(pair->counters[1].rx_kernel_drops, 0);
+    uint64_t drops = pair->counters[1].rx_kernel_drops;
+    cr_assert_gt(drops, 0);
+    for (unsigned i = 0; i < 3; i++)
+        send_and_receive(pair, &desc, msg, check_bulk, 1);
+    cr_assert_eq(pair->counters[1].rx_kernel_drops, drops, "each is counted once");
     free_message(msg);
     close_pair(pair);
 }
@@ -484,5 +488,74 @@ BOTH(addresses_that_make_no_sense)
         uint32_t destination, bytes;
         cr_assert_eq(nic_udp_ops.peer_add(pair->queues[0], &host, &wrong[i], &destination, &bytes), UCCL_EPROTO, "%zu", i);
     }
+    close_pair(pair);
+}
+
+BOTH(places_of_peers_are_used_again)
+{
+    enum { COUNT = 20 };
+    struct pair *pair = open_pair(io, address);
+    struct nic_host host = {.address = address_of(address)};
+    struct nic_queue_address of_queue;
+    uint32_t destinations[COUNT], bytes;
+
+    nic_udp_ops.queue_address(pair->queues[1], &of_queue);
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < COUNT; i++)
+            cr_assert_eq(nic_udp_ops.peer_add(pair->queues[0], &host, &of_queue, &destinations[i], &bytes), 0);
+        cr_assert_eq(pair->queues[0]->peer_count, 1 + COUNT);
+        for (unsigned i = 0; i < COUNT; i++)
+            nic_udp_ops.peer_remove(pair->queues[0], destinations[i]);
+    }
+    close_pair(pair);
+}
+
+/* Every so many descriptors, for as long as there are some. */
+BOTH(the_mtu_is_asked_again)
+{
+    struct pair *pair = open_pair(io, address);
+    struct test_msg *msg = make_message();
+    struct tx_desc desc = bulk(pair, msg, 1, SMALL, SMALL);
+    struct udp_peer *peer = &pair->queues[0]->peers[pair->destination];
+
+    for (unsigned round = 0; round < 3; round++) {
+        peer->descs_to_check = 1;
+        send_and_receive(pair, &desc, msg, check_bulk, 1);
+        cr_assert_eq(peer->descs_to_check, UDP_MTU_CHECK_SENDS);
+    }
+    free_message(msg);
+    close_pair(pair);
+}
+
+/* Of each socket: routers may mark what leaves it. */
+BOTH(marks_are_asked_for)
+{
+    struct pair *pair = open_pair(io, address);
+
+    for (uint32_t i = 0; i < pair->queues[0]->socket_count; i++) {
+        int v4 = 0, v6 = 0;
+        socklen_t length = sizeof v4;
+
+        cr_assert_eq(getsockopt(pair->queues[0]->sockets[i], IPPROTO_IP, IP_TOS, &v4, &length), 0);
+        cr_assert_eq(v4 & 3, 2, "ECT(0)");
+        length = sizeof v6;
+        if (pair->queues[0]->v6) {
+            cr_assert_eq(getsockopt(pair->queues[0]->sockets[i], IPPROTO_IPV6, IPV6_TCLASS, &v6, &length), 0);
+            cr_assert_eq(v6 & 3, 2, "ECT(0)");
+        }
+    }
+    close_pair(pair);
+}
+
+Test(udp, an_ipv4_address_stays_the_same)
+{
+    struct pair *pair = open_pair(UDP_IO_MMSG, "127.1.2.3");
+    struct udp_peer *peer = &pair->queues[0]->peers[pair->destination];
+    struct in_addr expected = address_of("127.1.2.3").v4.sin_addr;
+
+    if (pair->queues[0]->v6)
+        cr_assert_eq(memcmp(&peer->address.v6.sin6_addr.s6_addr[12], &expected, 4), 0);
+    else
+        cr_assert_eq(peer->address.v4.sin_addr.s_addr, expected.s_addr);
     close_pair(pair);
 }

@@ -15,7 +15,7 @@ static struct test_msg *msg;
 static bool full[PATHS];       /* sockets of queue 0 that take nothing */
 static int fail_once;          /* errno of the next call; 0: none */
 static int refuse_sources;     /* errno for what names its source */
-static unsigned refused;
+static unsigned refused, segmented, messages_sent;
 
 int __real_sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags);
 int __wrap_sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags);
@@ -27,6 +27,10 @@ int __wrap_sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
         error = fd == pair->queues[0]->sockets[i] && full[i] ? EAGAIN : 0;
     if (!error && messages[0].msg_hdr.msg_controllen && refuse_sources)
         error = refuse_sources;
+    for (unsigned i = 0; i < count && !error; i++) {
+        segmented += messages[i].msg_hdr.msg_controllen > 0;
+        messages_sent++;
+    }
     if (!error)
         return __real_sendmmsg(fd, messages, count, flags);
     refused++;
@@ -146,4 +150,41 @@ Test(udp_sends, a_refused_source_is_given_up)
         cr_assert_eq(refused, 2, "tried %u times", refused); /* the first one may have been another's error */
     }
     nic_udp_ops.peer_remove(pair->queues[0], destination);
+}
+
+/* One that is taken back since its socket is full leaves those before it as they are, and room for those after it. */
+Test(udp_sends, what_is_taken_back_leaves_no_trace)
+{
+    enum { BEFORE = 3, ALL = 6 };
+    struct tx_desc big = bulk(pair, msg, 44, SMALL, SMALL);
+    big.path = 3;
+    full[0] = full[1] = full[2] = full[3] = true;
+    for (unsigned i = 0; i < BEFORE; i++) {
+        struct tx_desc desc = numbered(i, (uint16_t)i);
+        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+    }
+    cr_assert_not(nic_udp_ops.send(pair->queues[0], &big));
+    full[0] = full[1] = full[2] = full[3] = false;
+    udp_full_over(pair->queues[0]);
+    for (unsigned i = BEFORE; i < ALL; i++) {
+        struct tx_desc desc = numbered(i, (uint16_t)i);
+        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+    }
+    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert_eq(receive_numbers((1u << ALL) - 1), (1u << ALL) - 1);
+    cr_assert_eq(receive_numbers(0), 0);
+}
+
+/* A chunk that was cut for a larger MTU than the route has now is for the kernel to fragment, datagram by datagram. */
+Test(udp_sends, a_chunk_too_large_for_the_route_is_not_segmented)
+{
+    struct tx_desc desc = bulk(pair, msg, 3, SMALL, SMALL);
+    send_and_receive(pair, &desc, msg, check_bulk, 1);
+    cr_assert(segmented == 1 && messages_sent == 1);
+    pair->queues[0]->peers[pair->destination].datagram_bytes = SMALL - 1;
+    cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    receive(pair, &desc, msg, check_bulk, 7);
+    cr_assert_eq(segmented, 1);
+    cr_assert_eq(messages_sent, 4);
 }

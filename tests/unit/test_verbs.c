@@ -496,3 +496,66 @@ Test(verbs_peers, with_a_smaller_mtu, .init = set_up_pair, .fini = close_pair)
     cr_assert_eq(bytes, 1024);
     nic_verbs_ops.peer_remove(queues[0], destination);
 }
+
+/* ---- what belongs to whom -------------------------------------------------------------------- */
+
+Test(verbs_path, another_generation_is_another_path, .init = set_up_paths, .fini = close_pair)
+{
+    cr_assert_not(send_write(0, 0, 0, 10, 1));
+    cr_assert_not(send_write(0, 2, 0, 10, 1));
+    cr_assert(send_write(0, 1, 0, 10, 1));
+    struct verbs_path *path = queues[0]->peers[to_second].paths[0];
+    nic_verbs_ops.flush(queues[0]);
+    /* a completion of the queue pair that had its place before */
+    struct ibv_wc late = {.wr_id = verbs_path_work_id(path, 0) ^ UINT64_C(1) << 32, .status = IBV_WC_SUCCESS};
+    fake_complete(path->cq->cq.cq, &late);
+    cr_assert_eq(finished(), 0);
+    fake_run();
+    cr_assert_eq(finished(), 1);
+}
+
+Test(verbs_path, each_write_of_a_chunk_has_its_place, .init = set_up_paths, .fini = close_pair)
+{
+    enum { COUNT = 3, BYTES = 1000, OFFSET = 500 };
+    struct nic_rx rx;
+    struct tx_desc desc = {.kind = TX_PLACE,
+                           .count = COUNT,
+                           .on_path = true,
+                           .generation = 1,
+                           .destination = to_second,
+                           .bulk_msg = &source.core,
+                           .bulk_offset = OFFSET,
+                           .place_bytes = BYTES,
+                           .remote_address = (uintptr_t)target.bytes + OFFSET,
+                           .immediate = 5,
+                           .cookie = 9};
+    memset(target.bytes, 0, sizeof target.bytes);
+    cr_assert(nic_verbs_ops.send(queues[0], &desc));
+    deliver();
+    cr_assert_eq(finished(), 9);
+    cr_assert_eq(memcmp(target.bytes + OFFSET, source.bytes + OFFSET, COUNT * BYTES), 0);
+    cr_assert_eq(target.bytes[OFFSET + COUNT * BYTES], 0);
+    for (unsigned i = 0; i < COUNT; i++) {
+        cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+        cr_assert(rx.placed && rx.length == BYTES);
+        cr_assert_eq(rx.immediate, wire_immediate_after(5, i));
+        nic_verbs_ops.release(queues[1], &rx);
+    }
+}
+
+/* Each path of a peer has a way of its own through the network, of datagrams too. */
+Test(verbs_ud, paths_take_ways_of_their_own, .init = set_up_pair, .fini = close_pair)
+{
+    const struct fake_qp *qp = fake_qp_of(queues[0]->qp->qp_num);
+    for (unsigned path = 0; path < params.port_entropy; path++) {
+        uint32_t at = qp->sends_tail % FAKE_RING;
+        cr_assert(send_small(SMALL_BYTES, (uint16_t)path));
+        nic_verbs_ops.flush(queues[0]);
+        cr_assert_eq(qp->sends[at].wr.ud.ah, queues[0]->peers[to_second].handles[path]);
+        fake_run();
+    }
+    const struct fake_handle *a = (struct fake_handle *)queues[0]->peers[to_second].handles[0],
+                             *b = (struct fake_handle *)queues[0]->peers[to_second].handles[1];
+    cr_assert_neq(a->route.grh.flow_label, b->route.grh.flow_label);
+    cr_assert_eq(take_all(SMALL_BYTES), params.port_entropy);
+}
