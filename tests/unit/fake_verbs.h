@@ -94,6 +94,7 @@ static struct {
     struct fake_cq *told[FAKE_EVENTS]; /* completion queues with an event that was not taken; under told_lock */
     uint32_t told_count;
     int access;                     /* what the last memory was registered for */
+    uint8_t tos;                    /* of IPv4 headers that are told to receivers; 0: none is */
     bool read_only;                 /* memory cannot be registered to be written */
 } fake;
 
@@ -364,6 +365,12 @@ static void fake_arrive(struct fake_qp *to, const struct ibv_send_wr *wr, const 
                         .opcode = write ? IBV_WC_RECV_RDMA_WITH_IMM : IBV_WC_RECV,
                         .byte_len = length + grh,
                         .imm_data = wr->imm_data};
+    if (grh && fake.tos) { /* it stands at the end of the room, and what is before it is not said */
+        memset(receives->ring[at].address, 0xff, 20);
+        memset(receives->ring[at].address + 20, 0, 20);
+        receives->ring[at].address[21] = fake.tos;
+        wc.wc_flags |= IBV_WC_GRH;
+    }
     fake_complete(to->qp.recv_cq, &wc);
 }
 

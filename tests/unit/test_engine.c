@@ -5,6 +5,8 @@
 #include "../../api/objects.h"
 #include "core/state.h"
 
+#include <stdio.h>
+
 /* Two engines of `count` threads each; `listener` is of the second. */
 static void open_pair(struct pair *pair, const char *count, const char *link_gbps)
 {
@@ -119,5 +121,24 @@ Test(engine, unlike_ends_agree, .timeout = TIMEOUT_S)
         cr_assert_eq(pair.conn[0]->stripes.count, 2);
     }
     cr_assert_neq(pair.engine[0]->peers.peers->next, NULL, "who connects is another relation than who was connected to");
+    pair_close(&pair);
+}
+
+/* At a listener for both families a client of the old one shows as what it is. */
+Test(engine, a_client_has_an_address_and_a_port, .timeout = TIMEOUT_S)
+{
+    struct pair pair;
+    char text[96], expected[32];
+    for (int i = 0; i < 2; i++)
+        pair.engine[i] = open_engine("no", "LINGER_MS", "300", NULL);
+    IS(uccl_listen(pair.engine[1], -1, 0, &pair.handle, &pair.listener), 0);
+    IS(uccl_handle_from_address("127.0.0.1", uccl_listener_port(pair.listener), &pair.handle), 0);
+    connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
+    IS(uccl_conn_peer(pair.conn[0], text, sizeof text), 0);
+    snprintf(expected, sizeof expected, "127.0.0.1:%u", uccl_listener_port(pair.listener));
+    cr_assert_str_eq(text, expected);
+    IS(uccl_conn_peer(pair.conn[1], text, sizeof text), 0);
+    cr_assert_eq(strncmp(text, "127.0.0.1:", 10), 0, "%s", text);
+    cr_assert_gt(atoi(text + 10), 1023, "%s", text);
     pair_close(&pair);
 }

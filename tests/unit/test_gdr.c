@@ -365,6 +365,8 @@ Test(gdr, ranges_of_an_allocation_come_and_go)
     size_t length;
     open_gdr("auto", "sys", "RCMODE", "1");
     uint8_t *memory = fake_alloc(LENGTH, 3);
+    int next = dup(STDERR_FILENO); /* the lowest that is free */
+    close(next);
     for (unsigned i = 0; i < PIECES; i++)
         IS(uccl_reg_mr(pair.engine[0], memory + i * 1000, 5000, UCCL_MEM_AUTO, &mr[i]), 0);
     cr_assert_eq(rdma.mrs_alive, 2 * PIECES);
@@ -375,6 +377,7 @@ Test(gdr, ranges_of_an_allocation_come_and_go)
     cr_assert_eq(from, (uintptr_t)memory + 2000);
     IS(uccl_dereg_mr(mr[2]), 0);
     cr_assert_eq(rdma.mrs_alive, 0);
+    cr_assert_eq(dup(STDERR_FILENO), next, "a dma-buf's descriptor is kept");
     close_gdr();
     fake_free(memory);
 }

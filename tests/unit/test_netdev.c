@@ -302,10 +302,14 @@ Test(netdev, route_mtu)
         {&v6, &any, &yes},    {&v6, &v6, &yes},         {&v4, &second, &no},   {&mapped, &second, &no},
         {&second, &v4, &yes}, {&second, &second, &no}, {&v4, &strange, &no}};
 
+    int next = dup(STDERR_FILENO); /* the lowest that is free */
+    close(next);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bool by_itself = rows[i][2] != &yes;
         cr_expect_geq(netdev_route_mtu(rows[i][0], rows[i][1], &by_itself), 16384, "row %zu", i);
         cr_expect_eq(by_itself, rows[i][2] == &yes, "row %zu", i);
+        cr_assert_eq(dup(STDERR_FILENO), next, "row %zu keeps a descriptor", i);
+        close(next);
     }
 }
 

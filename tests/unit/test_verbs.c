@@ -559,3 +559,18 @@ Test(verbs_ud, paths_take_ways_of_their_own, .init = set_up_pair, .fini = close_
     cr_assert_neq(a->route.grh.flow_label, b->route.grh.flow_label);
     cr_assert_eq(take_all(SMALL_BYTES), params.port_entropy);
 }
+
+/* Marks of routers stand in the IPv4 header. */
+Test(verbs_ud, marks_are_seen, .init = set_up_pair, .fini = close_pair)
+{
+    static const uint8_t services[] = {2, 3, 0xb8 | 2, 0xb8 | 3, 1};
+    struct nic_rx rx;
+    for (unsigned i = 0; i < sizeof services; i++) {
+        fake.tos = services[i];
+        cr_assert(send_small(SMALL_BYTES, 0));
+        deliver();
+        cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+        cr_assert_eq(rx.ce, (services[i] & 3) == 3, "service %02x", services[i]);
+        nic_verbs_ops.release(queues[1], &rx);
+    }
+}
