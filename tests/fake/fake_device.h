@@ -61,6 +61,7 @@ static struct {
     _Atomic unsigned polls_max;
     _Atomic bool hold;        /* no copy ends */
     _Atomic int fail_after;   /* copies; below 0: none fails */
+    _Atomic int refuse_after[2]; /* copies of each direction, from which on none is taken; below 0: all are */
     _Atomic int open_error, pin_error;
     bool exports, managed;    /* dma-bufs; all of its memory is */
     pthread_t forbidden;
@@ -69,7 +70,7 @@ static struct {
         uint8_t *memory;
         size_t length;
     } pins[64];
-} fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .random = 1, .polls_max = 20, .fail_after = -1};
+} fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .random = 1, .polls_max = 20, .fail_after = -1, .refuse_after = {-1, -1}};
 
 static inline void fake_die(const char *why)
 {
@@ -309,6 +310,10 @@ static inline unsigned fake_random(unsigned below)
 static inline int fake_copy(struct mem_stage *stage, enum mem_direction direction, uintptr_t device_address,
                             void *host_address, size_t length, void *cookie)
 {
+    if (fake.refuse_after[direction] == 0)
+        return UCCL_EIO;
+    if (fake.refuse_after[direction] > 0)
+        fake.refuse_after[direction]--;
     fake_check_thread();
     fake_check_pinned(host_address, length);
     if (stage->in_flight == stage->copies_max)

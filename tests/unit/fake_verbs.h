@@ -62,6 +62,7 @@ struct fake_qp {
     uint32_t peer;                 /* connected: number of the other one */
     int access;                    /* what the other one may do */
     struct ibv_ah_attr route;      /* connected: to it */
+    uint32_t rq_psn, sq_psn;
     bool silent;                   /* completes nothing, not even when it is flushed */
     struct ibv_send_wr sends[FAKE_RING];
     struct ibv_sge pieces[FAKE_RING];
@@ -677,6 +678,10 @@ static int fake_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask
     }
     if (mask & IBV_QP_AV)
         qp->route = attr->ah_attr;
+    if (mask & IBV_QP_RQ_PSN)
+        qp->rq_psn = attr->rq_psn;
+    if (mask & IBV_QP_SQ_PSN)
+        qp->sq_psn = attr->sq_psn;
     ibv->state = attr->qp_state;
     if (attr->qp_state == IBV_QPS_RESET) { /* forgets all */
         for (; qp->sends_head != qp->sends_tail; qp->sends_head++)

@@ -2,7 +2,29 @@
 /* Several threads that accept on one listener: each waits for its own time, and all connections find one of them. */
 #include "api_pair.h"
 
+#include <poll.h>
 #include <pthread.h>
+
+/* How often a thread looks: whoever waits does not do so all the time. */
+static _Thread_local unsigned looks;
+
+int __real_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
+int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
+int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms)
+{
+    looks++;
+    return __real_poll(fds, count, timeout_ms);
+}
+
+int __real_pthread_mutex_timedlock(pthread_mutex_t *mutex, const struct timespec *until);
+int __wrap_pthread_mutex_timedlock(pthread_mutex_t *mutex, const struct timespec *until);
+int __wrap_pthread_mutex_timedlock(pthread_mutex_t *mutex, const struct timespec *until)
+{
+    looks++;
+    return __real_pthread_mutex_timedlock(mutex, until);
+}
+
+enum { LOOKS_MOST = 20 }; /* in a tenth of a second */
 
 struct acceptor {
     pthread_t pthread;
@@ -12,6 +34,7 @@ struct acceptor {
     int result;
     uccl_conn *conn;
     uint64_t took_ms;
+    unsigned looks;
 };
 
 static void *accept_one(void *argument)
@@ -21,6 +44,7 @@ static void *accept_one(void *argument)
     acceptor->begun = true;
     acceptor->result = uccl_accept(acceptor->listener, acceptor->timeout_ms, &acceptor->conn);
     acceptor->took_ms = now_ms() - since_ms;
+    acceptor->looks = looks;
     return NULL;
 }
 
@@ -47,6 +71,7 @@ BOTH(accept, the_second_waits_for_its_time)
     pthread_join(second.pthread, NULL);
     IS(second.result, UCCL_ETIMEDOUT);
     cr_assert_geq(second.took_ms, SHORT_MS, "after %d ms", (int)second.took_ms);
+    cr_assert_leq(second.looks, LOOKS_MOST, "%u looks", second.looks);
     IS(uccl_accept(listener, 0, &conn), UCCL_EAGAIN);
     IS(uccl_connect(client, &handle, SOON_MS, &conn), 0);
     pthread_join(first.pthread, NULL);
@@ -63,6 +88,9 @@ BOTH(accept, whoever_times_out_lets_others_in)
     uccl_conn *conn[2];
     uccl_engine *server = open_engine(lend, NULL), *client = open_engine(lend, NULL);
     IS(uccl_listen(server, 0, 0, &handle, &listener), 0);
+    looks = 0;
+    IS(uccl_accept(listener, 60, &conn[1]), UCCL_ETIMEDOUT);
+    cr_assert_leq(looks, LOOKS_MOST, "%u looks", looks);
     for (unsigned i = 0; i < 3; i++) {
         IS(uccl_accept(listener, 5, &conn[1]), UCCL_ETIMEDOUT);
         IS(uccl_accept(listener, 0, &conn[1]), UCCL_EAGAIN);

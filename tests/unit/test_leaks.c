@@ -9,9 +9,12 @@
 #include "../../api/objects.h"
 #include "nic/udp.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <malloc.h>
+#include <netinet/in.h>
 #include <stdio.h>
+#include <sys/socket.h>
 
 enum {
     WARM_UP = 4,           /* cycles in which caches fill */
@@ -396,4 +399,26 @@ BOTH(leaks, handshakes_that_fail)
     }
     repeat(fail_and_cancel, &attempt, CLOSED_KEPT / 4, CYCLES / 2);
     pair_close(pair);
+}
+
+/* More connects, one after another, than there may be at once. */
+Test(leaks, places_of_connects, .timeout = 4 * TIMEOUT_S)
+{
+    enum { CONNECTS = 4200 };
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    struct uccl_handle handle;
+    uccl_conn *conn = NULL;
+    uccl_engine *engine = open_engine("yes", NULL);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    cr_assert(bind(fd, (struct sockaddr *)&address, length) == 0 && listen(fd, 8) == 0);
+    cr_assert_eq(getsockname(fd, (struct sockaddr *)&address, &length), 0);
+    for (unsigned i = 0; i < CONNECTS; i++) {
+        IS(uccl_handle_from_address("127.0.0.1", ntohs(address.sin_port), &handle), 0);
+        IS(uccl_connect(engine, &handle, 0, &conn), UCCL_EAGAIN);
+        uccl_connect_cancel(&handle);
+        close(accept(fd, NULL, NULL));
+    }
+    close(fd);
+    IS(uccl_close(engine), 0);
 }

@@ -410,6 +410,31 @@ Test(stage, upload_of_small_one_fails, .timeout = TIMEOUT_S)
     failing(100, UCCL_OK, UCCL_EIO, (const bool[2]){false, true}); /* it was here in whole */
 }
 
+/* Copies that the device does not take at all, of either direction. */
+Test(stage, fetches_are_refused, .timeout = TIMEOUT_S)
+{
+    fake.refuse_after[MEM_FROM_DEVICE] = 1;
+    failing(1500000, UCCL_EIO, UCCL_ECANCELED, (const bool[2]){true, false});
+}
+
+Test(stage, fetches_of_small_ones_are_refused, .timeout = TIMEOUT_S)
+{
+    fake.refuse_after[MEM_FROM_DEVICE] = 0;
+    failing(100, UCCL_EIO, UCCL_ECANCELED, (const bool[2]){true, false});
+}
+
+Test(stage, uploads_are_refused, .timeout = TIMEOUT_S)
+{
+    fake.refuse_after[MEM_TO_DEVICE] = 1;
+    failing(1500000, UCCL_ECANCELED, UCCL_EIO, (const bool[2]){false, true});
+}
+
+Test(stage, uploads_of_small_ones_are_refused, .timeout = TIMEOUT_S)
+{
+    fake.refuse_after[MEM_TO_DEVICE] = 0;
+    failing(100, UCCL_OK, UCCL_EIO, (const bool[2]){false, true}); /* it was here in whole */
+}
+
 Test(stage, no_streams, .timeout = TIMEOUT_S)
 {
     fake.open_error = UCCL_ENOMEM;

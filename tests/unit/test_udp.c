@@ -559,3 +559,45 @@ Test(udp, an_ipv4_address_stays_the_same)
         cr_assert_eq(peer->address.v4.sin_addr.s_addr, expected.s_addr);
     close_pair(pair);
 }
+
+/* News of a route are told once, however often it changed, and not of a peer that is gone. */
+BOTH(news_of_routes_are_told_once)
+{
+    struct pair *pair = open_pair(io, address);
+    struct nic_host host = {.address = address_of(address)};
+    struct nic_queue_address of_queue;
+    struct nic_queue *queue = pair->queues[0];
+    uint32_t other, destination, bytes, told;
+
+    nic_udp_ops.queue_address(pair->queues[1], &of_queue);
+    cr_assert_eq(nic_udp_ops.peer_add(queue, &host, &of_queue, &other, &bytes), 0);
+    for (unsigned round = 0; round < 3; round++) {
+        for (unsigned i = 0; i < 2; i++) {
+            queue->peers[other].datagram_bytes = queue->peers[pair->destination].datagram_bytes = 600;
+            udp_check_mtu(queue, round == 0 ? other : pair->destination);
+            udp_check_mtu(queue, other);
+        }
+        for (told = 0; nic_udp_ops.mtu_event(queue, &destination, &bytes); told++) {
+            cr_assert(bytes > 600 && bytes == queue->peers[destination].datagram_bytes);
+            cr_assert_lt(told, 2);
+        }
+        cr_assert_eq(told, round == 0 ? 1 : 2);
+    }
+    queue->peers[other].datagram_bytes = 600;
+    udp_check_mtu(queue, other);
+    nic_udp_ops.peer_remove(queue, other);
+    cr_assert_not(nic_udp_ops.mtu_event(queue, &destination, &bytes));
+    close_pair(pair);
+}
+
+/* What peers are told of the receive buffer is what the kernel has granted. */
+BOTH(receive_buffers_are_told_as_granted)
+{
+    struct pair *pair = open_pair(io, address);
+    int granted = 0;
+    socklen_t length = sizeof granted;
+
+    cr_assert_eq(getsockopt(pair->queues[0]->sockets[0], SOL_SOCKET, SO_RCVBUF, &granted, &length), 0);
+    cr_assert_eq(nic_udp_ops.queue_rx_bytes(pair->queues[0]), (uint64_t)granted);
+    close_pair(pair);
+}

@@ -574,3 +574,61 @@ Test(verbs_ud, marks_are_seen, .init = set_up_pair, .fini = close_pair)
         nic_verbs_ops.release(queues[1], &rx);
     }
 }
+
+/* What came before the device was asked for a word raises no event. */
+Test(verbs_sleep, does_not_begin_when_something_is_there, .init = set_up_paths, .fini = close_pair, .timeout = 30)
+{
+    uint64_t begin_ms = verbs_now_ms();
+    cr_assert(send_small(SMALL_BYTES, 0));
+    deliver();
+    nic_verbs_ops.wait(queues[1], UINT64_C(20000) * 1000000);
+    cr_assert_eq(take_all(SMALL_BYTES), 1);
+    cr_assert(send_write(0, 1, 0, 10, 7));
+    deliver();
+    nic_verbs_ops.wait(queues[0], UINT64_C(20000) * 1000000);
+    cr_assert_eq(finished(), 7);
+    cr_assert_lt(verbs_now_ms() - begin_ms, 10000);
+}
+
+/* Receives of a queue pair's earlier life hold nothing of this one. */
+Test(verbs_ud, late_receives_mean_nothing, .init = set_up_pair, .fini = close_pair)
+{
+    struct nic_rx rx;
+    struct ibv_wc late = {.wr_id = (uint64_t)(queues[1]->epoch - 1) << 32, .status = IBV_WC_SUCCESS, .byte_len = 100};
+    fake_complete(queues[1]->receive_cq.cq, &late);
+    late.status = IBV_WC_WR_FLUSH_ERR;
+    fake_complete(queues[1]->receive_cq.cq, &late);
+    cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 0);
+    cr_assert_not(queues[1]->broken);
+    uint32_t epoch = queues[1]->epoch;
+    verbs_ud_recover(queues[1]);
+    cr_assert_neq(queues[1]->epoch, epoch);
+    send_and_take();
+}
+
+/* What comes on a queue pair that is nobody's any more gives its slot back. */
+Test(verbs_path, slots_of_nobodys_paths_come_back, .init = set_up_paths, .fini = close_pair)
+{
+    enum { COUNT = 3 * VERBS_REPOST };
+    struct nic_rx rx;
+    struct verbs_slots *shared = &queues[1]->paths->shared;
+    const struct fake_receives *receives = &((struct fake_srq *)queues[1]->paths->srq)->receives;
+    uint32_t posted = receives->tail, chained = shared->chained;
+    ((struct fake_srq *)queues[1]->paths->srq)->receives.head += COUNT; /* which the device has used */
+    for (unsigned i = 0; i < COUNT; i++) {
+        struct ibv_wc wc = {.wr_id = (i % shared->count) | VERBS_SHARED_SLOT, .qp_num = 99999, .status = IBV_WC_SUCCESS};
+        fake_complete(queues[1]->receive_cq.cq, &wc);
+        cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 0);
+    }
+    cr_assert_eq(receives->tail - posted + shared->chained - chained, COUNT);
+}
+
+/* Each end expects the number that the other one begins with. */
+Test(verbs_path, numbers_of_packets, .init = set_up_paths, .fini = close_pair)
+{
+    struct verbs_path *a = queues[0]->peers[to_second].paths[0], *b = queues[1]->peers[to_first].paths[0];
+    const struct fake_qp *qa = fake_qp_of(a->qp->qp_num), *qb = fake_qp_of(b->qp->qp_num);
+    cr_assert_neq(a->psn, b->psn);
+    cr_assert(qa->sq_psn == a->psn && qb->sq_psn == b->psn);
+    cr_assert(qa->rq_psn == b->psn && qb->rq_psn == a->psn);
+}

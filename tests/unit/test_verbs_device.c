@@ -78,13 +78,41 @@ Test(verbs_device, that_is_removed_lets_threads_sleep, .init = set_up_pair, .fin
 
 Test(verbs_device, port_that_changes_its_mtu, .init = set_up_pair, .fini = close_pair)
 {
+    uint32_t destination, bytes, others[2], seen = 0;
+    for (unsigned i = 0; i < 2; i++)
+        others[i] = add_peer(queues[0], queues[1]);
+    for (unsigned round = 0; round < 2; round++) {
+        fake.port.active_mtu = round ? IBV_MTU_4096 : IBV_MTU_1024;
+        queues[0]->until_look = 0;
+        queues[0]->looked_ms = 0;
+        for (unsigned i = 0; i < 3; i++) {
+            cr_assert(nic_verbs_ops.mtu_event(queues[0], &destination, &bytes));
+            cr_assert_eq(bytes, round ? 4096 : 1024);
+            seen += destination == to_second || destination == others[0] || destination == others[1];
+        }
+        cr_assert(!nic_verbs_ops.mtu_event(queues[0], &destination, &bytes));
+    }
+    cr_assert_eq(seen, 6);
+}
+
+/* Receive slots are made for the MTU that the port has at first. */
+Test(verbs_device, port_whose_mtu_grows, .init = set_up)
+{
     uint32_t destination, bytes;
+    struct nic_host host = {.address.v4.sin_family = AF_INET};
+    struct nic_queue_address address;
     fake.port.active_mtu = IBV_MTU_1024;
-    queues[0]->until_look = 0;
-    cr_assert(nic_verbs_ops.mtu_event(queues[0], &destination, &bytes));
-    cr_assert_eq(destination, to_second);
+    cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0);
+    for (unsigned i = 0; i < 2; i++)
+        queues[i] = open_queue(i);
+    nic_verbs_ops.queue_address(queues[1], &address);
+    address.bytes[3] = 12; /* the other one takes 4096 */
+    cr_assert_eq(nic_verbs_ops.peer_add(queues[0], &host, &address, &destination, &bytes), 0);
     cr_assert_eq(bytes, 1024);
+    fake.port.active_mtu = IBV_MTU_4096;
+    queues[0]->until_look = 0;
     cr_assert(!nic_verbs_ops.mtu_event(queues[0], &destination, &bytes));
+    close_pair();
 }
 
 /* Path 0 of generation 1 has failed at both ends: it is fenced and closed there. */
