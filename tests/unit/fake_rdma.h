@@ -46,6 +46,7 @@ static struct {
     _Atomic bool stop;
     int dmabuf_errno;        /* what registering fails with; 0: it works */
     bool peer_memory;        /* addresses of the device can be registered */
+    int refuse_host;         /* what registering host memory fails with; 0: it works */
     bool no_reads;           /* nothing can be registered to be read */
     _Atomic bool posts_writes;
     _Atomic unsigned lose_one_in;   /* writes; 0: none is lost */
@@ -118,9 +119,9 @@ static struct ibv_mr *rdma_reg_mr(struct ibv_pd *pd, void *address, size_t lengt
     if (a && rdma.peer_memory)
         mr = rdma_map(a->fd, (uint8_t *)address - a->address, length, (uintptr_t)address, access);
     pthread_mutex_unlock(&fake.lock);
-    if (!a)
+    if (!a && !rdma.refuse_host)
         return fake_reg_mr(pd, address, length, access);
-    errno = EFAULT;
+    errno = a ? EFAULT : rdma.refuse_host;
     return mr;
 }
 

@@ -1563,6 +1563,26 @@ Test(bootstrap, features_are_needed)
     }
 }
 
+/* What a later version can do besides is no matter, and nothing that both can do. */
+Test(bootstrap, features_are_those_of_both)
+{
+    for (int server = 0; server < 2; server++) {
+        int raw;
+        struct side side = face_raw(server, PLENTY_MS, &raw);
+        uint8_t bytes[BOOT_MESSAGE_MAX];
+        size_t length = greeting(bytes, server ? FROM_CLIENT : FROM_SERVER);
+        le(bytes + 42, WIRE_FEATURES | UINT64_C(1) << 63, 8);
+        send_all(raw, bytes, length);
+        for (uint64_t end_ns = in_ms(PLENTY_MS); !bootstrap_greeted(side.boot);) {
+            cr_assert_lt(in_ms(0), end_ns);
+            bootstrap_step(side.boot, in_ms(0));
+        }
+        cr_assert_eq(bootstrap_features(side.boot), WIRE_FEATURES);
+        bootstrap_free(side.boot);
+        close(raw);
+    }
+}
+
 /* ---- known peers ----------------------------------------------------------------------------- */
 
 static const struct boot_key KEYS[3] = {{11, 12}, {21, 22}, {31, 32}};

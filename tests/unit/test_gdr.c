@@ -7,6 +7,8 @@
 
 #include "fake_rdma.h"
 
+#include "../../api/objects.h"
+
 #include <fcntl.h>
 
 enum { LENGTH = 1000000 };
@@ -786,5 +788,22 @@ Test(gdr, cancelled_while_a_repair_is_fetched)
     move(&from, &to, LENGTH, 1);
     side_free(&from);
     side_free(&to);
+    close_gdr();
+}
+
+/* Host memory that the NIC does not take: nothing is left of it. */
+Test(gdr, refused_host_memory)
+{
+    static uint8_t memory[4096];
+    uccl_mr *mr = NULL;
+    open_gdr("auto", "sys", "RCMODE", "1");
+    rdma.refuse_host = ENOMEM;
+    IS(uccl_reg_mr(pair.engine[0], memory, sizeof memory, UCCL_MEM_HOST, &mr), UCCL_ENOMEM);
+    cr_assert_null(mr);
+    for (unsigned i = 0; i < MEM_CACHE_BUCKETS; i++)
+        cr_assert_null(pair.engine[0]->regions.buckets[i], "a region is left");
+    rdma.refuse_host = 0;
+    IS(uccl_reg_mr(pair.engine[0], memory, sizeof memory, UCCL_MEM_HOST, &mr), 0);
+    IS(uccl_dereg_mr(mr), 0);
     close_gdr();
 }

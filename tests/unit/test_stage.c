@@ -446,3 +446,27 @@ Test(stage, no_pinned_memory, .timeout = TIMEOUT_S)
     fake.pin_error = UCCL_ENOMEM;
     failing(1500000, UCCL_ENOMEM, UCCL_ECANCELED, (const bool[2]){true, false});
 }
+
+/* More failures than there are blocks: each gives back what it had. */
+Test(stage, failures_leave_no_blocks, .timeout = TIMEOUT_S)
+{
+    enum { ROUNDS = 24, LENGTH = 700000 };
+    stage_open_pair("no", "64", "8", "mmsg", "1");
+    uccl_set_log(ignore_log, NULL);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        const bool device[2] = {true, true}, sends = round % 2;
+        const size_t offset[2] = {0, 0};
+        struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+        uccl_request *send, *recv;
+        fake.refuse_after[sends ? MEM_FROM_DEVICE : MEM_TO_DEVICE] = 1 + (int)round % 4;
+        IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &recv), 0);
+        IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &send), 0);
+        IS(uccl_wait(recv, SOON_MS, NULL), sends ? UCCL_ECANCELED : UCCL_EIO);
+        IS(uccl_wait(send, SOON_MS, NULL), sends ? UCCL_EIO : UCCL_ECANCELED);
+        fake.refuse_after[MEM_FROM_DEVICE] = fake.refuse_after[MEM_TO_DEVICE] = -1;
+        side_free(&from);
+        side_free(&to);
+        one_message(device, LENGTH, offset, 0, round);
+    }
+    stage_close_pair();
+}
