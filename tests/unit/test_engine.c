@@ -142,3 +142,23 @@ Test(engine, a_client_has_an_address_and_a_port, .timeout = TIMEOUT_S)
     cr_assert_gt(atoi(text + 10), 1023, "%s", text);
     pair_close(&pair);
 }
+
+/* A connect under way belongs to the engine that began it. */
+Test(engine, a_connect_under_way_has_an_engine, .timeout = TIMEOUT_S)
+{
+    struct pair pair;
+    uccl_conn *none = NULL;
+    uccl_engine *other = open_engine("no", NULL);
+    for (int i = 0; i < 2; i++)
+        pair.engine[i] = open_engine("no", "LINGER_MS", "300", NULL);
+    IS(uccl_listen(pair.engine[1], 0, 0, &pair.handle, &pair.listener), 0);
+    IS(uccl_connect(pair.engine[0], &pair.handle, 0, &none), UCCL_EAGAIN);
+    for (int i = 0; i < 2; i++)
+        IS(uccl_connect(other, &pair.handle, 0, &none), UCCL_EINVAL);
+    cr_assert_null(none);
+    cr_assert_null(other->connecting);
+    connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
+    exchange(pair.conn[0], pair.conn[1], 1000, 1);
+    IS(uccl_close(other), 0);
+    pair_close(&pair);
+}

@@ -807,3 +807,28 @@ Test(gdr, refused_host_memory)
     IS(uccl_dereg_mr(mr), 0);
     close_gdr();
 }
+
+/* A registration that begins in the middle of a page: a dma-buf is of whole pages. */
+Test(gdr, in_the_middle_of_a_page)
+{
+    enum { AT = 5000, BYTES = 20000 };
+    static uint8_t sent[BYTES], all[LENGTH];
+    uccl_mr *mr;
+    uccl_request *recv;
+    open_gdr("dmabuf", "sys", "RCMODE", "1");
+    uint8_t *memory = fake_alloc(LENGTH, 3);
+    memset(all, 0x5a, sizeof all);
+    fake_write(memory, all, LENGTH);
+    fill(sent, BYTES, 1);
+    IS(uccl_reg_mr(pair.engine[1], memory + AT, BYTES, UCCL_MEM_AUTO, &mr), 0);
+    IS(uccl_recv_async(pair.conn[1], memory + AT, BYTES, mr, &recv), 0);
+    uccl_request *send = post_send(pair.conn[0], sent, BYTES);
+    cr_assert_eq(end_of(recv, 0), BYTES);
+    end_of(send, 0);
+    fake_read(all, memory, LENGTH);
+    check(all + AT, BYTES, 1);
+    cr_assert(all[AT - 1] == 0x5a && all[AT + BYTES] == 0x5a && all[0] == 0x5a);
+    IS(uccl_dereg_mr(mr), 0);
+    close_gdr();
+    fake_free(memory);
+}
