@@ -415,7 +415,7 @@ static struct thread_call late_call = {.run = do_nothing};
 /* As who saw the thread run still. */
 static void push_late(void)
 {
-    before_sleep = NULL;
+    before_sleep = (void (*)(void))0;
     cr_assert(ring_push(&thread.ring, (struct ring_entry){&late_call, COMMAND_CALL}));
 }
 
