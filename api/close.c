@@ -145,11 +145,11 @@ UCCL_API int uccl_conn_close_async(uccl_conn *conn, uccl_request **out)
     struct stripe_set *stripes = &conn->stripes;
     struct uccl_request *request = request_take_for(conn, NULL, NULL);
     if (request) {
-        request->closes = true;
+        atomic_store_explicit(&request->closes, true, memory_order_relaxed);
         request->staged.memory = NULL;
         request->msg.status = UCCL_OK;
         request->msg.moved_bytes = 0;
-        atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_relaxed);
+        atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_release); /* see still_pending() */
         stripes->closing = request;
         uccl_request *handle = request_handle(request); /* of this life: it may be over as soon as it is posted */
         bool held = stripe_hold(stripes); /* its ends are open: it cannot be over */

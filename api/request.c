@@ -35,9 +35,10 @@ struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, stru
     request->buffer = buffer;
     request->mr = mr;
     request->nic_mr = mr ? &mr->nic : NULL;
-    request->thread = conn->thread;
+    atomic_store_explicit(&request->thread, conn->thread, memory_order_relaxed);
     request->stripes = &conn->stripes;
-    request->flushes = request->closes = false;
+    atomic_store_explicit(&request->flushes, false, memory_order_relaxed);
+    atomic_store_explicit(&request->closes, false, memory_order_relaxed);
     request->parent = request->parts = NULL;
     atomic_store_explicit(&request->unfinished, 1, memory_order_relaxed);
     atomic_store_explicit(&request->part_status, UCCL_OK, memory_order_relaxed);
@@ -53,7 +54,7 @@ static int post(struct uccl_conn *conn, struct uccl_request *request, enum threa
     if (request->staged.memory)
         count_staged(conn);
     uccl_request *handle = request_handle(request); /* of this life: it may be over as soon as it is posted */
-    atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_relaxed);
+    atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_release); /* see still_pending() */
     if (!thread_post(conn->thread, command, request)) {
         if (request->mr)
             atomic_fetch_sub_explicit(&request->mr->users, 1, memory_order_relaxed);
@@ -98,7 +99,7 @@ int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr,
     struct uccl_request *request = request_take_for(conn, buffer, mr);
     if (!request)
         return UCCL_EAGAIN;
-    request->flushes = true;
+    atomic_store_explicit(&request->flushes, true, memory_order_relaxed);
     request->msg.moved_bytes = 0;
     request->staged.memory = &mr->region->is;
     return post(conn, request, COMMAND_FLUSH, out);
@@ -218,12 +219,15 @@ UCCL_API int uccl_wait(uccl_request *handle, int timeout_ms, size_t *bytes)
 
 UCCL_API int uccl_cancel(uccl_request *handle)
 {
-    struct uccl_request *request = request_find(handle);
+    uint32_t generation;
+    struct uccl_request *request = request_find_life(handle, &generation);
     if (!request)
         return UCCL_EINVAL;
-    if (process_forked(request->thread->process))
+    struct engine_thread *thread = request->thread;
+    if (process_forked(thread->process))
         return UCCL_EFORKED;
     if (has_ended(request) || request->flushes || request->closes) /* those end by themselves */
         return UCCL_OK;
-    return thread_post(request->thread, COMMAND_CANCEL, request) ? UCCL_OK : UCCL_EAGAIN;
+    /* Of the life that was found: another thread may have collected it since, and posted the next in its place. */
+    return thread_push(thread, request, COMMAND_CANCEL | (uint64_t)generation << 32) ? UCCL_OK : UCCL_EAGAIN;
 }

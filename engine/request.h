@@ -42,10 +42,11 @@ struct uccl_request {
     struct staged staged;         /* where the CPU cannot touch the buffer */
     struct uccl_mr *mr;           /* or NULL */
     const struct nic_mr *nic_mr;  /* of a placeable one */
-    struct engine_thread *thread; /* that it was posted to */
+    _Atomic(struct engine_thread *) thread; /* that it was posted to; atomic, as are the next two: a cancel that comes too
+                                     late may read them while the next life begins */
     struct stripe_set *stripes;   /* flows that may share it, or NULL (stripe.h) */
-    bool flushes;                 /* it is no message but a flush (flush.h) */
-    bool closes;                  /* or the end of the connection whose `stripes` it has */
+    _Atomic bool flushes;         /* it is no message but a flush (flush.h) */
+    _Atomic bool closes;          /* or the end of the connection whose `stripes` it has */
     struct uccl_request *parent;  /* of a part */
     struct uccl_request *parts;   /* of a striped message: list by next_part */
     struct uccl_request *next_part;
@@ -57,7 +58,8 @@ struct uccl_request {
     struct notice to_home, to_part; /* of a part */
     struct request_pool *pool;
     _Atomic uint32_t state;       /* enum request_state; ENDED is stored with release by the engine's
-                                     owner and loaded with acquire by test and wait */
+                                     owner and loaded with acquire by test and wait; PENDING is stored with
+                                     release: who sees it sees the generation of that life or of a later one */
     _Atomic uint32_t next;        /* index + 1 of the next free one */
     _Atomic uint32_t generation;  /* counts uses, so that a late cancel or a stale handle is found out */
     uint32_t index;
@@ -86,15 +88,27 @@ static inline struct uccl_request *request_handle(struct uccl_request *request)
     return (struct uccl_request *)((uintptr_t)request + life);
 }
 
-/* The request of a handle; NULL: there is none, or it was collected since, unless many later ones were, too. */
-static inline struct uccl_request *request_find(struct uccl_request *handle)
+/*
+ * The request of a handle, and its life; NULL: there is none, or it was collected since, unless many later ones were, too.
+ * Another thread may collect it at any time, so what is meant for this life alone must carry its generation.
+ */
+static inline struct uccl_request *request_find_life(struct uccl_request *handle, uint32_t *generation)
 {
     uint32_t life = (uintptr_t)handle % REQUEST_ALIGNMENT;
     struct uccl_request *request = (struct uccl_request *)((uintptr_t)handle - life);
-    if (!request || atomic_load_explicit(&request->generation, memory_order_relaxed) % REQUEST_ALIGNMENT != life ||
+    if (!request)
+        return NULL;
+    *generation = atomic_load_explicit(&request->generation, memory_order_relaxed);
+    if (*generation % REQUEST_ALIGNMENT != life ||
         atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_FREE)
         return NULL;
     return request;
+}
+
+static inline struct uccl_request *request_find(struct uccl_request *handle)
+{
+    uint32_t generation;
+    return request_find_life(handle, &generation);
 }
 
 int request_pool_init(struct request_pool *pool, uint64_t max_requests);

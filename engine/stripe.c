@@ -90,7 +90,7 @@ static bool make_parts(struct uccl_request *request, unsigned count)
         part->to_home = part->to_part = (struct notice){0};
         part->next_part = request->parts;
         request->parts = part;
-        atomic_store_explicit(&part->state, REQUEST_PENDING, memory_order_relaxed);
+        atomic_store_explicit(&part->state, REQUEST_PENDING, memory_order_release); /* see still_pending() */
     }
     return true;
 }
@@ -105,7 +105,7 @@ static void submit_parts(struct engine_thread *thread, struct uccl_request *requ
         unsigned end = core_stripe_end(request->msg.number, request->msg.stripes, stripes->count, part->part);
         part->msg.number = request->msg.number;
         part->msg.conn = stripes->at[end].conn;
-        part->thread = stripes->at[end].thread;
+        atomic_store_explicit(&part->thread, stripes->at[end].thread, memory_order_relaxed);
         if (part->staged.memory)
             atomic_fetch_add(&part->thread->staged, 1);
         atomic_fetch_add_explicit(&request->unfinished, 1, memory_order_relaxed);

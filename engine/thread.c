@@ -144,9 +144,11 @@ static bool receive(struct engine_thread *thread, bool *drained)
 static bool still_pending(const struct ring_entry *entry)
 {
     const struct uccl_request *request = entry->object;
+    /* The state first: if it is that of a later life, which is not even submitted here, the generation tells. Pairs with
+     * the release of PENDING by who begins a life. */
+    bool pending = atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_PENDING;
     uint32_t generation = atomic_load_explicit(&request->generation, memory_order_relaxed);
-    return generation == (uint32_t)(entry->what >> 32) &&
-           atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_PENDING;
+    return generation == (uint32_t)(entry->what >> 32) && pending;
 }
 
 /*

@@ -485,6 +485,8 @@ int uccl_wait(uccl_request *request, int timeout_ms, size_t *bytes);
  * or normally where it was too late. The matching request of the peer ends with UCCL_ECANCELED too,
  * unless it is a receive that had every byte already: of a send that was cancelled late, nobody
  * can tell.
+ * Also while another thread waits for the request or collects it: then it is too late (UCCL_EINVAL or no effect), and a
+ * request that is posted afterwards is not hit.
  * UCCL_EAGAIN: the ring is full, call again.
  */
 int uccl_cancel(uccl_request *request);
