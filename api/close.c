@@ -8,6 +8,8 @@
  */
 #include "objects.h"
 
+#include "race_point.h"
+
 #include <assert.h>
 #include <stdlib.h>
 #include <time.h>
@@ -100,6 +102,7 @@ static void post_close(struct uccl_conn *conn, uint64_t linger_ms)
     atomic_store_explicit(&conn->status, UCCL_ECLOSED, memory_order_release);
     if (!stripe_hold(&conn->stripes))
         return;
+    RACE_POINT();
     while (!push_close(conn, linger_ms)) {
         struct timespec moment = {0, 10000};
         thread_try_round(thread);
@@ -151,6 +154,7 @@ UCCL_API int uccl_conn_close_async(uccl_conn *conn, uccl_request **out)
         request->msg.moved_bytes = 0;
         atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_release); /* see still_pending() */
         stripes->closing = request;
+        RACE_POINT();
         uccl_request *handle = request_handle(request); /* of this life: it may be over as soon as it is posted */
         bool held = stripe_hold(stripes); /* its ends are open: it cannot be over */
         assert(held);
@@ -205,6 +209,7 @@ UCCL_API int uccl_conn_close(uccl_conn *conn)
         return UCCL_EINVAL;
     CANCEL_LATER;
     post_close(conn, conn->engine->params.linger_ms);
+    RACE_POINT();
     await_over(conn, &until_ns);
     free_with_lock(conn);
     return UCCL_OK;

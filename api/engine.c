@@ -6,6 +6,7 @@
 #include "direct.h"
 #include "fault.h"
 #include "log.h"
+#include "race_point.h"
 #include "topology.h"
 
 #include <errno.h>
@@ -319,8 +320,10 @@ UCCL_API int uccl_event_arm(uccl_engine *engine)
     uint64_t count;
     ssize_t got = read(engine->event_fd, &count, sizeof count);
     (void)got; /* EAGAIN: it was clear */
+    RACE_POINT();
     /* before the tests that follow: pairs with the exchange in thread_tell_waiters() */
     atomic_exchange(&engine->event_armed, 1);
+    RACE_POINT();
     for (unsigned i = 0; i < engine->thread_count; i++)
         thread_kick(&engine->threads[i]); /* the caller is about to poll, not to drive */
     return UCCL_OK;

@@ -3,6 +3,7 @@
 #include "objects.h"
 
 #include "log.h"
+#include "race_point.h"
 
 bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length)
 {
@@ -55,6 +56,7 @@ static int post(struct uccl_conn *conn, struct uccl_request *request, enum threa
         count_staged(conn);
     uccl_request *handle = request_handle(request); /* of this life: it may be over as soon as it is posted */
     atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_release); /* see still_pending() */
+    RACE_POINT();
     if (!thread_post(conn->thread, command, request)) {
         if (request->mr)
             atomic_fetch_sub_explicit(&request->mr->users, 1, memory_order_relaxed);
@@ -156,6 +158,7 @@ static int collect(struct uccl_request *request, size_t *bytes)
         atomic_fetch_sub_explicit(&request->mr->users, 1, memory_order_release);
     if (request->closes)
         conn_closed(request);
+    RACE_POINT();
     request_put(request);
     return status;
 }
@@ -228,6 +231,7 @@ UCCL_API int uccl_cancel(uccl_request *handle)
         return UCCL_EFORKED;
     if (has_ended(request) || request->flushes || request->closes) /* those end by themselves */
         return UCCL_OK;
+    RACE_POINT();
     /* Of the life that was found: another thread may have collected it since, and posted the next in its place. */
     return thread_push(thread, request, COMMAND_CANCEL | (uint64_t)generation << 32) ? UCCL_OK : UCCL_EAGAIN;
 }

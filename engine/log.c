@@ -32,6 +32,7 @@
 
 #include "../api/export.h"
 #include "process.h"
+#include "race_point.h"
 
 enum {
     LOG_TEXT_MAX = 1024, /* bytes of a message with its NUL */
@@ -82,8 +83,11 @@ static void replace(struct sink sink)
      * enter(); reading 0 also means that what was done inside is over. */
     while (atomic_load(&slot->readers))
         nanosleep(&nap, NULL);
+    RACE_POINT();
     slot->sink = sink;
+    RACE_POINT();
     atomic_store(&current, slot); /* pairs with the loads in enter() */
+    RACE_POINT();
     while (atomic_load(&old->readers))
         nanosleep(&nap, NULL);
     pthread_mutex_unlock(&set_lock);
@@ -107,7 +111,9 @@ static struct slot *enter(void)
 {
     for (;;) {
         struct slot *slot = atomic_load(&current);
+        RACE_POINT();
         atomic_fetch_add(&slot->readers, 1); /* pairs with the loads of readers in replace() */
+        RACE_POINT();
         if (atomic_load(&current) == slot)
             return slot;
         atomic_fetch_sub(&slot->readers, 1); /* a setter was faster; it has made progress, so try again */
@@ -163,11 +169,13 @@ static void tell(enum uccl_log_level level, const char *text)
         return;
     }
     struct slot *slot = mine.inside = enter();
+    RACE_POINT();
     if (slot->sink.fn)
         slot->sink.fn(slot->sink.user, level, text);
     else
         write_stderr(level, text);
     mine.inside = NULL;
+    RACE_POINT();
     atomic_fetch_sub(&slot->readers, 1); /* pairs with the loads in replace(): what was done inside is over */
     if (mine.replaces) {
         mine.replaces = false;

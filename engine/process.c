@@ -4,6 +4,7 @@
 #include "config.h"
 #include "log.h"
 #include "mem/mem.h"
+#include "race_point.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -57,8 +58,10 @@ uint32_t process_enter(void)
     uint32_t mine = __atomic_load_n(number, __ATOMIC_ACQUIRE);
     if (mine)
         return mine;
+    RACE_POINT();
     /* counted first: a child that is made in between must not get the same one */
     uint32_t next = __atomic_add_fetch(&last_number, 1, __ATOMIC_SEQ_CST);
+    RACE_POINT();
     if (__atomic_compare_exchange_n(number, &mine, next, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
         return next;
     return mine; /* another thread was faster */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "request.h"
 
+#include "race_point.h"
 #include "thread.h"
 #include "watched.h"
 
@@ -38,6 +39,7 @@ static void push(struct request_pool *pool, struct uccl_request *request)
     do {
         atomic_store_explicit(&request->next, (uint32_t)top, memory_order_relaxed);
         next = ((top >> 32) + 1) << 32 | (request->index + 1);
+        RACE_POINT();
         /* release pairs with the acquire in pop(): the request's fields, and its slab */
     } while (!atomic_compare_exchange_weak_explicit(&pool->top, &top, next, memory_order_release,
                                                     memory_order_relaxed));
@@ -51,7 +53,9 @@ static struct uccl_request *pop(struct request_pool *pool)
         if ((uint32_t)top == 0)
             return NULL;
         request = by_index(pool, (uint32_t)top - 1);
+        RACE_POINT();
         next = ((top >> 32) + 1) << 32 | atomic_load_explicit(&request->next, memory_order_relaxed);
+        RACE_POINT();
         /* acquire on success and failure: both read a request that push() published */
     } while (!atomic_compare_exchange_weak_explicit(&pool->top, &top, next, memory_order_acquire,
                                                     memory_order_acquire));
@@ -94,7 +98,9 @@ struct uccl_request *request_take(struct request_pool *pool)
 void request_put(struct uccl_request *request)
 {
     atomic_fetch_add_explicit(&request->generation, 1, memory_order_relaxed);
+    RACE_POINT();
     atomic_store_explicit(&request->state, REQUEST_FREE, memory_order_relaxed);
+    RACE_POINT();
     push(request->pool, request);
 }
 

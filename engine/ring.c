@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "ring.h"
 
+#include "race_point.h"
+
 #include "uccl/engine.h"
 
 #include <stdlib.h>
@@ -32,8 +34,10 @@ bool ring_push(struct ring *ring, struct ring_entry entry)
         /* pairs with the release in ring_pop: the slot's old entry has been read */
         uint64_t turn = atomic_load_explicit(&slot->turn, memory_order_acquire);
         if (turn == position) {
+            RACE_POINT();
             /* sequentially consistent: who looks whether the consumer sleeps does so after this */
             if (atomic_compare_exchange_weak(&ring->tail, &position, position + 1)) {
+                RACE_POINT();
                 slot->entry = entry;
                 /* pairs with the acquire in ring_pop */
                 atomic_store_explicit(&slot->turn, position + 1, memory_order_release);
@@ -54,9 +58,12 @@ bool ring_pop(struct ring *ring, struct ring_entry *entry)
     /* pairs with the release in ring_push */
     if (atomic_load_explicit(&slot->turn, memory_order_acquire) != head + 1)
         return false;
+    RACE_POINT();
     *entry = slot->entry;
+    RACE_POINT();
     /* pairs with the acquire in ring_push */
     atomic_store_explicit(&slot->turn, head + ring->mask + 1, memory_order_release);
+    RACE_POINT();
     atomic_store_explicit(&ring->head, head + 1, memory_order_relaxed);
     return true;
 }
@@ -65,5 +72,6 @@ bool ring_busy(const struct ring *ring)
 {
     /* sequentially consistent: see the sleep protocol in thread.c */
     uint64_t tail = atomic_load(&ring->tail);
+    RACE_POINT();
     return tail != atomic_load(&ring->head);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stripe.h"
 
+#include "race_point.h"
 #include "thread.h"
 
 /* ---- commands between engine threads --------------------------------------------------------- */
@@ -17,6 +18,7 @@ static void send_notice(struct engine_thread *thread, struct notice *notice, str
     notice->to = to;
     notice->object = object;
     notice->what = what;
+    RACE_POINT();
     if (deliver(notice))
         return;
     notice->waiting = true;
@@ -179,18 +181,23 @@ void stripe_request_over(struct uccl_request *request)
 {
     struct stripe_set *stripes = request->stripes;
     bool staged = request->staged.memory != NULL;
+    RACE_POINT();
     /* pairs with the acquire in test and wait, and comes before the look at who sleeps at home */
     atomic_store(&request->state, REQUEST_ENDED);
+    RACE_POINT();
     if (staged)
         atomic_fetch_sub(&stripes->staged, 1);
+    RACE_POINT();
     stripe_let_go(stripes); /* after it: who has closed finds the request ended */
 }
 
 /* The request or one of its parts is done with; the last of them ends the request. */
 static void finish_one(struct uccl_request *request)
 {
+    RACE_POINT();
     if (atomic_fetch_sub_explicit(&request->unfinished, 1, memory_order_acq_rel) != 1)
         return;
+    RACE_POINT();
     int32_t part_status = atomic_load_explicit(&request->part_status, memory_order_relaxed);
     /* The part's end made it end (part_ended() asks for the cancel). But what ended well is whole, whatever
      * became since of acks that a send awaits, or of parts that a short message did not need. */
@@ -242,7 +249,9 @@ static void part_ended(struct engine_thread *thread, struct uccl_request *part)
     } else if (part->msg.kind == CORE_RECV && part->msg.moved_bytes) {
         notify(thread, &part->to_home, request, COMMAND_PART_ARRIVED);
     }
+    RACE_POINT();
     atomic_store_explicit(&part->state, REQUEST_ENDED, memory_order_release);
+    RACE_POINT();
     if (part->to_home.waiting)
         part->to_home.then = request; /* the part, and its notice, must stay until it is sent */
     else
@@ -273,6 +282,7 @@ void stripe_ended(struct engine_thread *thread, struct uccl_request *request)
         else if (!sent && atomic_load_explicit(&part->state, memory_order_acquire) == REQUEST_PENDING)
             end_part(thread, request, part);
     }
+    RACE_POINT();
     atomic_store_explicit(&request->home_over, true, memory_order_relaxed);
     finish_one(request);
 }
@@ -282,6 +292,7 @@ void stripe_ended(struct engine_thread *thread, struct uccl_request *request)
 bool stripe_hold(struct stripe_set *stripes)
 {
     uint32_t holds = atomic_load(&stripes->holds);
+    RACE_POINT();
     while (holds && !atomic_compare_exchange_weak(&stripes->holds, &holds, holds + 1))
         ;
     return holds > 0;
@@ -292,10 +303,13 @@ void stripe_let_go(struct stripe_set *stripes)
     struct engine_thread *home = stripes->at[0].thread; /* it outlives the connection */
     if (atomic_fetch_sub(&stripes->holds, 1) == 1) {
         struct uccl_request *closing = stripes->closing;
+        RACE_POINT();
         atomic_store(&stripes->over, 1);
+        RACE_POINT();
         if (closing) /* else who waits for `over` frees the connection, maybe already */
             atomic_store(&closing->state, REQUEST_ENDED);
     }
+    RACE_POINT();
     thread_tell_waiters(home);
 }
 

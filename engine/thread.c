@@ -7,6 +7,7 @@
 #include "paths.h"
 #include "pin.h"
 #include "process.h"
+#include "race_point.h"
 #include "stripe.h"
 
 #include <assert.h>
@@ -147,6 +148,7 @@ static bool still_pending(const struct ring_entry *entry)
     /* The state first: if it is that of a later life, which is not even submitted here, the generation tells. Pairs with
      * the release of PENDING by who begins a life. */
     bool pending = atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_PENDING;
+    RACE_POINT();
     uint32_t generation = atomic_load_explicit(&request->generation, memory_order_relaxed);
     return generation == (uint32_t)(entry->what >> 32) && pending;
 }
@@ -178,6 +180,7 @@ static bool take_commands(struct engine_thread *thread)
         }
         case COMMAND_CANCEL: {
             struct uccl_request *request = entry.object;
+            RACE_POINT();
             if (still_ours(&entry))
                 core_cancel(thread->core, &request->msg, now_ns);
             break;
@@ -225,9 +228,11 @@ void thread_request_ended(struct engine_thread *thread, struct uccl_request *req
         stripe_ended(thread, request);
     else if (request->staged.memory)
         stripe_request_over(request);
-    else
+    else {
+        RACE_POINT();
         /* pairs with the acquire in test and wait */
         atomic_store_explicit(&request->state, REQUEST_ENDED, memory_order_release);
+    }
 }
 
 static bool take_events(struct engine_thread *thread)
@@ -256,11 +261,15 @@ void thread_tell_waiters(struct engine_thread *thread)
 {
     /* A waiter counts itself, then looks at its state; here the states have been stored, then the
      * count is looked at. Both change the count in one step, so the later one sees the earlier. */
+    RACE_POINT();
     if (atomic_fetch_add(&thread->waiters, 0)) {
+        RACE_POINT();
         atomic_fetch_add(&thread->completions, 1);
+        RACE_POINT();
         futex_wake(&thread->completions, INT_MAX);
     }
     if (atomic_exchange(thread->event_armed, 0)) { /* likewise with uccl_event_arm() */
+        RACE_POINT();
         uint64_t one = 1;
         ssize_t written = write(thread->event_fd, &one, sizeof one);
         (void)written; /* a full counter is readable as well */
@@ -385,16 +394,21 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
         wake_ns = deadline_ns;
     if (sleeping == THREAD_SLEEPS)
         atomic_store(&thread->in_nic, NIC_SLEPT_IN); /* before anybody can take the engine */
+    RACE_POINT();
     /* sequentially consistent: pairs with the look at `owner` after a push (thread_post) */
     atomic_store(&thread->owner, sleeping);
+    RACE_POINT();
     if (!ring_busy(&thread->ring) && atomic_load(&thread->wanted) == 0 &&
         atomic_load(&thread->stop) == 0 && (!word || atomic_load(word) == value) && wake_ns > now_ns) {
         COUNT(thread->counters, engine_sleeps, 1);
+        RACE_POINT();
         thread->nic->wait(thread->queue, wake_ns == UINT64_MAX ? UINT64_MAX : wake_ns - now_ns);
     }
+    RACE_POINT();
     if (sleeping == THREAD_SLEEPS && atomic_exchange(&thread->in_nic, NIC_EMPTY) == NIC_AWAITED)
         futex_wake(&thread->in_nic, INT_MAX);
     uint32_t expected = sleeping;
+    RACE_POINT();
     return atomic_compare_exchange_strong(&thread->owner, &expected, running);
 }
 
@@ -407,6 +421,7 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
  */
 static bool may_rest(struct engine_thread *thread)
 {
+    RACE_POINT();
     atomic_store(&thread->resting, 1);
     if (atomic_load(&thread->owner) == BORROWER_SLEEPS)
         return true;
@@ -423,6 +438,7 @@ static void lend_out(struct engine_thread *thread)
         uint32_t borrows = atomic_load(&thread->borrows);
         uint32_t owner = atomic_load(&thread->owner);
         bool rest = slept_through && owner == BORROWER_SLEEPS && may_rest(thread);
+        RACE_POINT();
         if (!atomic_load(&thread->stop))
             futex_wait(&thread->owner, owner, rest ? UINT64_MAX : lease_ns);
         if (rest)
@@ -433,6 +449,7 @@ static void lend_out(struct engine_thread *thread)
         if (used)
             lease_ns = lease_ns * 2 < LEASE_MAX_NS ? lease_ns * 2 : LEASE_MAX_NS;
         uint32_t expected = FREE;
+        RACE_POINT();
         if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->kicked) ||
              atomic_load(&thread->staged)) &&
             atomic_compare_exchange_strong(&thread->owner, &expected, THREAD_RUNS)) {
@@ -450,7 +467,9 @@ static void *thread_main(void *argument)
         thread->pin_claim = pin_thread(thread->params->cpus, thread->numa_node, thread->index);
     while (!atomic_load_explicit(&thread->stop, memory_order_acquire)) {
         if (atomic_load_explicit(&thread->wanted, memory_order_relaxed) && may_lend(thread)) {
+            RACE_POINT();
             atomic_store(&thread->owner, FREE);
+            RACE_POINT();
             futex_wake(&thread->owner, INT_MAX);
             lend_out(thread);
             idle_since_ns = 0; /* and a round at least, however quickly who asks comes and goes */
@@ -488,11 +507,13 @@ bool thread_push(struct engine_thread *thread, void *object, uint64_t what)
 {
     if (!ring_push(&thread->ring, (struct ring_entry){object, what}))
         return false;
+    RACE_POINT();
     /* sequentially consistent, like the claim in ring_push before it: pairs with the store of a SLEEPS
      * state and the look at the ring after it in sleep_in_nic */
     uint32_t owner = atomic_load(&thread->owner);
     if (owner == THREAD_SLEEPS || owner == BORROWER_SLEEPS) {
         CANCEL_LATER;
+        RACE_POINT();
         thread->nic->wake(thread->queue);
     } else if (owner == FREE && atomic_load(&thread->staged)) /* borrowers will not do */
         futex_wake(&thread->owner, INT_MAX);
@@ -511,9 +532,12 @@ static bool try_borrow(struct engine_thread *thread)
     uint32_t owner = atomic_load(&thread->owner);
     if ((owner != FREE && owner != THREAD_SLEEPS) || !may_lend(thread))
         return false;
+    RACE_POINT();
     if (!atomic_compare_exchange_strong(&thread->owner, &owner, BORROWED))
         return false;
+    RACE_POINT();
     atomic_fetch_add(&thread->borrows, 1);
+    RACE_POINT();
     if (owner == THREAD_SLEEPS)
         thread->nic->wake(thread->queue); /* out of the NIC and into its lease */
     return true;
@@ -521,7 +545,9 @@ static bool try_borrow(struct engine_thread *thread)
 
 static void give_back(struct engine_thread *thread)
 {
+    RACE_POINT();
     atomic_store(&thread->owner, FREE);
+    RACE_POINT();
     /* what was posted to us while we slept or left must not lie until the lease ends */
     if (ring_busy(&thread->ring) && try_borrow(thread)) {
         run_round(thread);
@@ -529,8 +555,10 @@ static void give_back(struct engine_thread *thread)
         if (ring_busy(&thread->ring)) /* others post for ever: not ours to serve */
             thread_kick(thread);
     }
+    RACE_POINT();
     if (atomic_load(&thread->resting) || atomic_load(&thread->staged)) /* pairs with may_rest() */
         futex_wake(&thread->owner, INT_MAX);
+    RACE_POINT();
     if (atomic_load(&thread->waiters)) { /* one of them drives on */
         atomic_fetch_add(&thread->completions, 1);
         futex_wake(&thread->completions, 1);
@@ -551,6 +579,7 @@ void thread_try_round(struct engine_thread *thread)
 static void await_empty_nic(struct engine_thread *thread)
 {
     uint32_t seen = NIC_SLEPT_IN;
+    RACE_POINT();
     if (atomic_compare_exchange_strong(&thread->in_nic, &seen, NIC_AWAITED) || seen == NIC_AWAITED)
         futex_wait(&thread->in_nic, NIC_AWAITED, ASK_NS);
 }
@@ -586,10 +615,14 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
 static void wait_for_completion(struct engine_thread *thread, const _Atomic uint32_t *word,
                                 uint32_t value, uint64_t timeout_ns)
 {
+    RACE_POINT();
     atomic_fetch_add(&thread->waiters, 1);
+    RACE_POINT();
     uint32_t seen = atomic_load(&thread->completions);
+    RACE_POINT();
     /* who gives the engine back looks at `waiters` afterwards, so one of both sees the other */
     bool to_be_had = may_lend(thread) && atomic_load(&thread->owner) <= FREE;
+    RACE_POINT();
     if (atomic_load(word) == value && !to_be_had)
         futex_wait(&thread->completions, seen, timeout_ns);
     atomic_fetch_sub(&thread->waiters, 1);
@@ -599,6 +632,7 @@ static void wait_for_completion(struct engine_thread *thread, const _Atomic uint
 static bool ask(struct engine_thread *thread)
 {
     atomic_fetch_add(&thread->wanted, 1);
+    RACE_POINT();
     futex_wait(&thread->owner, THREAD_RUNS, ASK_NS);
     bool got = try_borrow(thread); /* before the wish is withdrawn, or its lease would end */
     atomic_fetch_sub(&thread->wanted, 1);
@@ -645,6 +679,7 @@ void thread_run(struct engine_thread *thread, void (*run)(struct engine_thread *
 void thread_kick(struct engine_thread *thread)
 {
     atomic_store(&thread->kicked, 1);
+    RACE_POINT();
     if (atomic_load(&thread->owner) == FREE)
         futex_wake(&thread->owner, INT_MAX);
 }

@@ -243,7 +243,7 @@ begin_beside() {
                 -Dc_args=-fno-sanitize-recover=all
             ;;
         stress)
-            targets="stress nccl" beside build-tsan build build-tsan -Doptimization=1 -Db_sanitize=thread
+            targets="stress nccl" beside build-tsan build build-tsan -Doptimization=1 -Db_sanitize=thread -Drace_points=true
             ;;
         fuzz)
             CC=clang targets=fuzz beside build-fuzz build build-fuzz -Dfuzz=true -Db_sanitize=address,undefined \

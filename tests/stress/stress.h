@@ -3,6 +3,8 @@
 #ifndef UCCL_STRESS_H
 #define UCCL_STRESS_H
 
+#include "race_point.h"
+
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -74,10 +76,23 @@ __attribute__((format(printf, 1, 2))) static inline void end_case(const char *fo
     va_end(arguments);
 }
 
-/* The seed: argv[1], else from the clock; printed, so that a failure can be replayed as far as threads let it. */
+/* Delays at marked points, where the build has them (race_point.h): at one visit in `one_in`. */
+static inline void delay_one_in(uint64_t seed, uint32_t one_in)
+{
+#ifdef UCCL_RACE_POINTS
+    race_points_begin(seed | 1, one_in);
+#else
+    (void)seed;
+    (void)one_in;
+#endif
+}
+
+/* The seed, of delays at marked points too: argv[1], else from the clock; printed, so that a failure can be replayed as far
+ * as threads let it. */
 static inline uint64_t seed_of(int argc, char **argv)
 {
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : now_ns();
+    delay_one_in(seed, 4);
     printf("# seed %llu\n", (unsigned long long)seed);
     fflush(stdout);
     return seed;

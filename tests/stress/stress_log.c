@@ -61,9 +61,11 @@ static void *write_lines(void *argument)
     return NULL;
 }
 
+static uint64_t random_of_setters;
+
 static void *set_sinks(void *argument)
 {
-    uint64_t random = *(unsigned *)argument;
+    uint64_t random = random_of_setters + *(unsigned *)argument;
     while (!atomic_load(&over)) {
         unsigned index = (unsigned)(random_next(&random) % SINKS);
         uccl_set_log(functions[index], &sinks[index]);
@@ -126,12 +128,14 @@ static void free_what_was_replaced(void)
 
 enum { CASES = 1 };
 
-int main(void)
+int main(int argc, char **argv)
 {
     begin_cases(CASES);
+    uint64_t seed = seed_of(argc, argv);
     pthread_t writers[WRITERS], setters[SETTERS];
     static unsigned indices[WRITERS + SETTERS];
     rounds = SANITIZED ? 20000 : 200000;
+    random_of_setters = seed;
     log_set_level(UCCL_LOG_WARN);
     uccl_set_log(functions[0], &sinks[0]);
     for (unsigned i = 0; i < WRITERS + SETTERS; i++) {

@@ -121,9 +121,10 @@ static void in_a_process(const char *name, void (*run)(const char *lend), const 
 
 enum { CASES = 20 };
 
-int main(void)
+int main(int argc, char **argv)
 {
     begin_cases(CASES);
+    seed_of(argc, argv);
     static const char *const lend[] = {"yes", "no"};
     for (unsigned i = 0; i < 10; i++) {
         in_a_process("a signal is read from a descriptor", read_signal, lend[i % 2]);
