@@ -25,6 +25,9 @@
  *   NO_REST_WAKE give_back() does not wake an engine thread that rests without a lease
  *   NO_PART_WAKE who ends the request of another engine thread does not wake the borrower there (STRIPED)
  *   NO_PUSH_WAKE a command from another engine thread does not wake who sleeps in the NIC (STRIPED)
+ *   WAKE_FIRST   who posts looks whether the owner sleeps, then posts
+ *   SLEEP_BLIND  a waiter goes to sleep without a look at its request once it is counted
+ *   COUNT_LATE   a waiter reads what it compares with after that look, right before it sleeps
  *   BORROW_ON    who gives the engine back runs rounds for as long as the ring is not empty (FLOOD)
  *
  * Left out: stop, kick (which only shortens a lease), the event descriptor (told like waiters are), and
@@ -379,7 +382,14 @@ inline wait_for_completion()
     waiters++;
     changed[me] = false;
     if
+#ifdef SLEEP_BLIND
+    :: owner > FREE || !borrows ->
+#else
     :: (owner > FREE || !borrows) && !done[me] ->
+#endif
+#ifdef COUNT_LATE
+        changed[me] = false;
+#endif
         atomic { asleep[me] = !changed[me] };
         !asleep[me]
     :: else
@@ -389,11 +399,20 @@ inline wait_for_completion()
 
 inline post()
 {
+#ifdef WAKE_FIRST
+    asleep_then = owner == SLEEPS || owner == BORROWER_SLEEPS;
+    posted[me] = true;
+    if
+    :: asleep_then -> nic_wake()
+    :: else
+    fi
+#else
     posted[me] = true;
     if
     :: owner == SLEEPS || owner == BORROWER_SLEEPS -> nic_wake()
     :: else
     fi
+#endif
 }
 
 inline try_round()
@@ -454,6 +473,9 @@ proctype application(byte me)
     bool borrows = me == 0;
 #endif
     byte round;
+#ifdef WAKE_FIRST
+    bool asleep_then;
+#endif
 
     for (round : 1 .. ROUNDS) {
         done[me] = false;

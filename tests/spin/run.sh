@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Checks the models, of the sleep, wake and lend protocol (lend.pml) and of clear-to-send and credit
-# (credit.pml): that they hold, and that they do not once a rule is taken out, so that the check is known
+# Checks the models, of the sleep, wake and lend protocol (lend.pml), of clear-to-send and credit (credit.pml), and of
+# single windows between threads (ring, arm, cancel, pool, log, holds): that they hold, and that they do not once a rule is taken out, so that the check is known
 # to bite. Needs spin and gcc. The last line is "N passed, N failed".
 #
 #   run.sh [--deep]     larger configurations: many minutes, up to 8 GiB
@@ -74,13 +74,13 @@ report() {
     echo "$passed passed, $failed failed"
 }
 
-plan 23
+plan 56
 verify pass lend served "whoever posts and waits is served"
 verify pass lend safety "both borrow: one owner, one sleeper, no deadlock" BOTH_BORROW
 verify pass lend safety "one owner, one sleeper, no deadlock"
 verify pass lend safety "two engine threads: no deadlock" STRIPED ALONE ROUNDS=2
 verify pass lend served "two engine threads: whoever posts and waits is served" STRIPED ALONE
-for rule in NO_RECHECK TWO_IN_NIC NO_REST_WAKE; do
+for rule in NO_RECHECK TWO_IN_NIC NO_REST_WAKE WAKE_FIRST SLEEP_BLIND COUNT_LATE; do
     verify fail lend safety "broken: $rule" $rule
 done
 for rule in NO_PART_WAKE NO_PUSH_WAKE; do
@@ -94,6 +94,30 @@ for rule in NO_REPAIR CREDIT_LATE PASS_WITHDRAWN NO_END_ANSWER NO_UNBLOCK NO_RTS
     verify fail credit safety "broken: $rule" $rule MESSAGES=3 CANCELS=0
 done
 verify fail credit safety "broken: NO_LATE_CHARGE" NO_LATE_CHARGE MESSAGES=2 WINDOW=1 CANCELS=2
+verify pass ring safety "two producers, a consumer that sleeps"
+for rule in PUBLISH_FIRST FREE_FIRST NO_CLAIM WAKE_FIRST NO_RECHECK; do
+    verify fail ring safety "broken: $rule" $rule
+done
+verify pass arm safety "the event descriptor"
+for rule in ARM_FIRST TELL_FIRST DISARM_LATE TEST_FIRST; do
+    verify fail arm safety "broken: $rule" $rule
+done
+verify pass cancel safety "cancels that come late"
+for rule in GENERATION_LATE NO_GENERATION GENERATION_FIRST NO_STATE; do
+    verify fail cancel safety "broken: $rule" $rule
+done
+verify pass pool safety "requests are handed out once"
+for rule in NO_TAG LINK_LATE NO_CLAIM; do
+    verify fail pool safety "broken: $rule" $rule
+done
+verify pass log safety "the callback is replaced"
+for rule in NO_CHECK COUNT_LATE FILL_LATE NO_WAIT_OLD; do
+    verify fail log safety "broken: $rule" $rule
+done
+verify pass holds safety "a connection ends"
+for rule in NO_COMMAND_HOLD HOLD_BLIND CLOSING_LATE HOME_LATE; do
+    verify fail holds safety "broken: $rule" $rule
+done
 if [ "$deep" = yes ]; then
     verify pass lend safety "two rounds: one owner, one sleeper, no deadlock" ROUNDS=2
     verify pass lend safety "two engine threads and two applications: no deadlock" STRIPED
