@@ -6,7 +6,8 @@ usage: tests/mutation.sh [--check | --list] [--jobs N] [--changed BASE] [--minut
 
 Each worker has a copy of the source in build-mutation/worker-N, and a build (-O1, assertions on). For a mutant it
 edits the copy, builds what is named to catch the mutant, and runs that. The mutant is caught when a simulator
-scenario or a test of Meson's that mutants.txt names for it fails: an assertion, a check, a hang. A mutant that
+scenario, a test of Meson's or a stress program that mutants.txt names for it fails: an assertion, a check, a hang. A
+stress program is built as the suite does it, with ThreadSanitizer and delays at marked points. A mutant that
 nothing named catches counts as missed, and so does one whose old lines are not in the source exactly once. The tests
 that are named run once without a mutant first, and must pass. Last line: "N passed, N failed".
 
@@ -33,14 +34,16 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.path.dirname(os.path.dirname(HERE))
 SECONDS_MAX = 100  # for one scenario
-TEST_SECONDS_MAX = 300  # for one test of Meson's
+TEST_SECONDS_MAX = 300  # for one test of Meson's, or one run of a stress program
 MEMORY_MAX = 4 << 30  # bytes: a mutant may queue without end
 SEARCH_SEEDS = 2  # of every scenario
+TSAN_BUILD = ["-Doptimization=1", "-Db_sanitize=thread", "-Drace_points=true"]  # as in run.sh
+TSAN_WRAPPER = ["setarch", "-R"]  # older ThreadSanitizers do not cope with all of today's address randomisation
 REPLAY = re.compile(r"--scenario (\S+).*--seed (\d+)")
 
 
 class Mutant:
-    """name, why, file, hunks [(old, new)], catchers [("sim", scenario, seeds) or ("test", name)]"""
+    """name, why, file, hunks [(old, new)], catchers [("sim", scenario, seeds), ("test", name) or ("stress", program, runs)]"""
 
     def __init__(self, name, why):
         self.name, self.why, self.file, self.hunks, self.catchers = name, why, None, [], []
@@ -62,6 +65,7 @@ def read_mutants(path):
     file PATH
     caught sim SCENARIO SEEDS   (any number of catchers; the cheapest first)
     caught test NAME            (of `meson test --list`)
+    caught stress PROGRAM RUNS  (under ThreadSanitizer, each run with a seed of its own)
     then hunks as of a diff without line numbers, "@@" between two
     """
     mutants, old, new = [], [], []
@@ -83,6 +87,8 @@ def read_mutants(path):
                 mutants[-1].file = words[1]
             elif line.startswith("caught sim ") and len(words) == 4:
                 mutants[-1].catchers.append(("sim", words[2], int(words[3])))
+            elif line.startswith("caught stress ") and len(words) == 4:
+                mutants[-1].catchers.append(("stress", words[2], int(words[3])))
             elif line.startswith("caught test ") and len(words) == 3:
                 mutants[-1].catchers.append(("test", words[2]))
             elif line.startswith("@@"):
@@ -142,6 +148,7 @@ class Worker:
     def __init__(self, number):
         self.source = os.path.join(SOURCE, "build-mutation", f"worker-{number}")
         self.build = os.path.join(self.source, "build")
+        self.tsan = os.path.join(self.source, "build-tsan")
         self.copy_source()
         if not os.path.exists(os.path.join(self.build, "build.ninja")):
             self.run(["meson", "setup", self.build, self.source, "-Doptimization=1", "-Db_ndebug=false"], "be set up")
@@ -169,7 +176,7 @@ class Worker:
         known = set(files)
         for folder, below, names in os.walk(self.source):
             if folder == self.source:
-                below[:] = [name for name in below if name != "build"]
+                below[:] = [name for name in below if name not in ("build", "build-tsan")]
             for name in names:
                 path = os.path.join(folder, name)
                 if os.path.relpath(path, self.source) not in known and "__pycache__" not in path:
@@ -193,19 +200,26 @@ class Worker:
         if catcher[0] == "sim":
             self.ninja("tests/sim")
             return simulate(os.path.join(self.build, "tests", "sim"), catcher[1], catcher[2])
+        if catcher[0] == "stress":
+            return self.stress(catcher[1], catcher[2])
         name = catcher[1]
         if name not in self.targets:
             raise ValueError(f"there is no test {name} (meson test --list)")
         self.ninja(*self.targets[name][1])
         words = ["meson", "test", "-C", self.build, "--no-rebuild", "--logbase", "mutant", name]
-        running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
-        try:
-            running.communicate(timeout=TEST_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            os.killpg(running.pid, signal.SIGKILL)
-            running.communicate()
-            return f"{name}, which hangs"
-        return name if running.returncode else None
+        done = within(words, TEST_SECONDS_MAX)
+        return f"{name}, which hangs" if done is None else name if done else None
+
+    def stress(self, name, runs):
+        if not os.path.exists(os.path.join(self.tsan, "build.ninja")):
+            self.run(["meson", "setup", self.tsan, self.source] + TSAN_BUILD, "be set up")
+        self.run(["ninja", "-j", "1", "-C", self.tsan, f"tests/{name}"], "build")
+        for seed in range(1, runs + 1):
+            done = within([*TSAN_WRAPPER, os.path.join(self.tsan, "tests", name), str(seed)], TEST_SECONDS_MAX,
+                          env=dict(os.environ, TSAN_OPTIONS="halt_on_error=1"))
+            if done != 0:
+                return f"{name}, seed {seed}" + (", which hangs" if done is None else "")
+        return None
 
     def search(self):
         self.ninja("tests/sim")
@@ -220,6 +234,18 @@ class Worker:
                 if found:
                     return found
         return None
+
+
+def within(words, seconds, **more):
+    """The exit status; None: time was up."""
+    running = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True, **more)
+    try:
+        running.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.communicate()
+        return None
+    return running.returncode
 
 
 def simulate(program, scenario, seeds):
@@ -273,13 +299,13 @@ def try_mutant(worker, mutant, search):
 
 
 def unbroken_catchers(mutants):
-    """Each test once, each scenario once with the most seeds."""
+    """Each test once, each scenario and stress program once with the most seeds."""
     most = {}
     for mutant in mutants:
         for catcher in mutant.catchers:
             key, seeds = catcher[:2], catcher[2] if len(catcher) > 2 else 0
             most[key] = max(seeds, most.get(key, 0))
-    return [key + ((seeds,) if key[0] == "sim" else ()) for key, seeds in most.items()]
+    return [key + ((seeds,) if key[0] != "test" else ()) for key, seeds in most.items()]
 
 
 def main():
