@@ -74,8 +74,10 @@ def cases(tests, suite, name, program):
         count = len(re.findall(r"^    \{\"", text_of(f"{tests}/nccl/calls.c").split("} CASES[] = {")[1], re.MULTILINE))
     elif suite == "nccl" and name.startswith("nccl_"):
         count = plan_of_script(f"{tests}/nccl/nccl.sh", name[len("nccl_"):])
-    elif suite == "stress" or (suite, name) == ("mem", "headers"):
-        found = re.search(r"\bCASES = (\d+)", text_of(f"{tests}/{suite}/{name}.c"))
+    elif suite == "stress" or (suite == "mem" and name != "gpu"):
+        program, _, kind = name.partition("_failures_")
+        source, prefix = (f"{program}_failures", kind.upper() + "_") if kind else (name, "")
+        found = re.search(rf"\b{prefix}CASES = (\d+)", text_of(f"{tests}/{suite}/{source}.c"))
         if not found:
             raise Unknown("its source has no CASES = N")
         count = int(found[1])
@@ -99,4 +101,4 @@ def all_tests(tests, suite):
     if suite == "nccl":
         parts = re.findall(r"^#   nccl\.sh (\w+)", text_of(f"{tests}/nccl/nccl.sh"), re.MULTILINE)
         return {"layout", "calls", "real"} | {f"nccl_{part}" for part in parts}
-    return {"sim": {"corpus", "sim"}, "mem": {"gpu", "headers"}, "vm": {"vm"}}.get(suite, set())
+    return {"sim": {"corpus", "sim"}, "mem": {"gpu", "headers", "gpu_failures_cuda", "gpu_failures_hip"}, "vm": {"vm"}}.get(suite, set())
