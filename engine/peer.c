@@ -351,6 +351,7 @@ static int start_flow(struct peer_table *table, struct peer *peer, struct peer_f
     flow->setup.peer_datagram_bytes = theirs->datagram_bytes;
     flow->setup.base_bytes = CORE_DATAGRAM_BASE;
     flow->setup.tx_window_bytes = theirs->rx_bytes;
+    flow->setup.peer_ports = nic_queue_ports(&theirs->address);
     flow->memory_bytes = core_flow_size(table->params, &flow->setup);
     flow->memory = mmap(NULL, flow->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (flow->memory == MAP_FAILED) {

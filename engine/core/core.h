@@ -122,6 +122,8 @@ struct flow_setup {
     void *owner;             /* handed back in events and path actions */
     bool greets;             /* with a nonce: asks for its echo a few times though nothing waits, unless the peer does: a
                               * firewall on our side lets in what answers */
+    uint16_t peer_ports;     /* path i of the peer leaves from the port i of so many: firewalls on our side are told of them
+                                (reach.h). 0 or 1: there is nothing to tell */
     bool places;             /* both ends have a NIC that places payload; chunk_window is at most
                                 CORE_PLACE_WINDOW_MAX then, and messages have no stripes */
 };
@@ -323,6 +325,7 @@ struct tx_desc {
     uint8_t kind;            /* enum tx_kind */
     uint8_t count;           /* datagrams of the whole chunk; TX_PLACE: chunks, one write each */
     bool sequenced;          /* false: an ack, a probe or a fragment, which is never repeated */
+    bool opens;              /* not sequenced: leaves by path 0 for the peer's port number `path`, where nobody reads it */
     bool repair;
     bool fragment;           /* of a datagram that is too large by now; at most one piece */
     bool whole;              /* a probe for its size: where it does not fit the route it is lost, and not cut */

@@ -54,6 +54,7 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     lanes_init(flow, at, setup);
     place_init(flow, at + lanes_size(params, setup), setup);
     path_set_init(&flow->paths, path_states, paths, (unsigned)params->path_policy, &core->rng);
+    flow->paths.closes = true;
     sent_init(&flow->sent, chunks, setup->chunk_window, &flow->paths,
               flow->lanes.count ? &flow->lanes.set : NULL,
               core->paths_in_order ? 1 : (uint32_t)params->reorder_threshold);
@@ -64,6 +65,7 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     cc_init(&flow->cc, params, chunk_bytes);
     credit_init(flow);
     probe_init(flow, setup->nonce, setup->greets);
+    reach_init(flow, setup->peer_ports);
     mtu_init(flow, setup);
     flow->features = setup->features;
     flow->gone.key = (uint32_t)rng_next(&core->rng);
@@ -340,6 +342,9 @@ static uint64_t earliest(const struct flow *flow)
         at = flow->probe.ask_at_ns;
     if (flow->mtu.at_ns < at)
         at = flow->mtu.at_ns;
+    uint64_t reach_at = reach_deadline(flow, flow_expects_peer(flow));
+    if (reach_at < at)
+        at = reach_at;
     if (flow_expects_peer(flow)) {
         uint64_t silence_at = silence_deadline(flow, flow->probe.due);
         if (silence_at < at)
@@ -403,6 +408,7 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
     probe_expire(flow, now_ns);
     if (flow->mtu.at_ns <= now_ns || flow->mtu.raise_ns <= now_ns)
         mtu_expire(flow, now_ns);
+    reach_expire(flow, flow_expects_peer(flow), now_ns);
     if (flow->rack_at_ns <= now_ns)
         flow_count_losses(flow,
                      sent_lose_by_time(&flow->sent, &flow->rtt, now_ns, &flow->rack_at_ns),

@@ -17,6 +17,7 @@
 #include "core/path.h"
 #include "core/place.h"
 #include "core/probe.h"
+#include "core/reach.h"
 #include "core/rtt.h"
 #include "core/sack.h"
 #include "core/sent.h"
@@ -60,6 +61,7 @@ struct flow {
     struct lanes lanes;           /* queue pairs that place payload; none: nothing is placed */
     struct place place;
     struct probe probe;
+    struct reach reach;
     struct mtu mtu;
     struct image_out image;
     struct gone gone;

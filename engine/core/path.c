@@ -22,6 +22,7 @@ enum {
     EXPLORE_EVERY = 64,    /* choices */
     SLOW_FACTOR = 2,       /* a sample above this times the set's delay is slow */
     RECYCLE_QUARTERS = 5,  /* one above so many quarters of it does not bring its path back at once */
+    CLOSING_ROW = 8,       /* losses in a row, and acks of others meanwhile, that close a path which has worked */
     PATH_DELAY_SHARE = 8,  /* smoothing of a path's delay */
     SET_DELAY_SHARE = 32,  /* and of the set's */
 };
@@ -55,10 +56,32 @@ static bool is_avoided(const struct path_set *set, uint16_t path, int avoid)
     return path == avoid && set->count > 1;
 }
 
+/*
+ * Whether it is to carry nothing now while others work: closed, or yet to show that it works by what it carries already, so
+ * that not much is lost on a path that swallows all.
+ */
+static bool is_shut(const struct path_set *set, uint16_t path_number)
+{
+    if (set->good == 0 || set->good == set->count)
+        return false;
+    const struct path *path = &set->paths[path_number];
+    return path->closed || (!path->worked && path->in_flight > 0);
+}
+
+static bool is_barred(const struct path_set *set, uint16_t path, int avoid)
+{
+    return is_avoided(set, path, avoid) || is_shut(set, path);
+}
+
 static uint16_t choose_round_robin(struct path_set *set, int avoid)
 {
-    uint16_t path = take_turn(set);
-    return is_avoided(set, path, avoid) ? take_turn(set) : path;
+    for (unsigned scanned = 0; scanned < set->count; scanned++) {
+        uint16_t path = take_turn(set);
+        if (!is_barred(set, path, avoid))
+            return path;
+    }
+    bool avoided_works = avoid >= 0 && avoid < set->count && !is_shut(set, (uint16_t)avoid);
+    return avoided_works ? (uint16_t)avoid : take_turn(set);
 }
 
 /* Round robin that passes over penalised paths; when all are, whose turn it was. */
@@ -66,7 +89,7 @@ static uint16_t choose_unpenalised(struct path_set *set, int avoid)
 {
     for (unsigned scanned = 0; scanned < set->count; scanned++) {
         uint16_t path = take_turn(set);
-        if (is_avoided(set, path, avoid))
+        if (is_barred(set, path, avoid))
             continue;
         if (set->paths[path].penalty == 0)
             return path;
@@ -87,7 +110,7 @@ static uint16_t choose_recycled(struct path_set *set, int avoid)
         set->recycled_head = (uint16_t)((set->recycled_head + 1) % PATHS_MAX);
         set->recycled_count--;
         /* Entries from before it went bad go unused. */
-        if (set->paths[path].penalty == 0 && !is_avoided(set, path, avoid))
+        if (set->paths[path].penalty == 0 && !is_barred(set, path, avoid))
             return path;
     }
     return choose_unpenalised(set, avoid);
@@ -116,6 +139,10 @@ static uint16_t choose_of_two(struct path_set *set, int avoid)
         first++;
     if (skips && second >= avoid)
         second++;
+    if (is_shut(set, first))
+        first = choose_round_robin(set, avoid);
+    if (is_shut(set, second) || second == first)
+        return first;
     uint16_t better = path_cost(set, second) < path_cost(set, first) ? second : first;
     struct path *other = &set->paths[better == first ? second : first];
     if (other->penalty > 0)
@@ -133,6 +160,69 @@ uint16_t path_choose(struct path_set *set, int avoid)
     default:
         return choose_round_robin(set, avoid);
     }
+}
+
+uint16_t path_choose_safe(struct path_set *set, int avoid, bool at_a_loss)
+{
+    if (set->closes && avoid >= 0 && (set->good == 0 || at_a_loss)) {
+        uint16_t path = avoid == 0 ? take_turn(set) : 0;
+        return is_avoided(set, path, avoid) ? take_turn(set) : path;
+    }
+    uint16_t chosen = path_choose(set, avoid);
+    if (set->good == 0 || set->paths[chosen].worked)
+        return chosen;
+    int best = -1;
+    for (unsigned i = 1; i < set->count; i++) {
+        uint16_t path = (uint16_t)((chosen + i) % set->count);
+        if (!set->paths[path].worked || set->paths[path].closed)
+            continue;
+        best = path;
+        if (path != avoid)
+            break;
+    }
+    return best < 0 ? chosen : (uint16_t)best;
+}
+
+int path_next_closed(const struct path_set *set, uint16_t from)
+{
+    for (unsigned i = 0; set->closed && i < set->count; i++) {
+        uint16_t path = (uint16_t)((from + i) % set->count);
+        if (set->paths[path].closed)
+            return path;
+    }
+    return -1;
+}
+
+void path_works(struct path_set *set, uint16_t path_number)
+{
+    struct path *path = &set->paths[path_number];
+    path->losses = 0;
+    if (path->worked && !path->closed)
+        return;
+    set->good++;
+    set->closed -= path->closed;
+    path->worked = true;
+    path->closed = false;
+}
+
+/*
+ * A path that has never worked closes with its first loss, one that has after some in a row, unless acks of others have been missing
+ * too. One that works always stays.
+ */
+static void take_loss(struct path_set *set, struct path *path)
+{
+    if (path->losses == 0)
+        path->row_acks = set->acks;
+    if (path->losses < UINT8_MAX)
+        path->losses++;
+    bool is_good = path->worked && !path->closed;
+    if (path->closed || set->good - is_good < 1)
+        return;
+    if (path->worked && (path->losses < CLOSING_ROW || set->acks - path->row_acks < CLOSING_ROW))
+        return;
+    path->closed = true;
+    set->closed++;
+    set->good -= is_good;
 }
 
 static uint32_t smooth(uint32_t old_ns, uint32_t sample_ns, uint32_t share)
@@ -175,6 +265,12 @@ void path_report(struct path_set *set, uint16_t path_number, enum path_feedback 
 {
     assert(path_number < set->count);
     struct path *path = &set->paths[path_number];
+    if (set->closes && feedback == PATH_LOST) {
+        take_loss(set, path);
+    } else if (set->closes) {
+        set->acks++;
+        path_works(set, path_number);
+    }
     if (rtt_ns > 0 && take_delay(set, path, rtt_ns) && feedback == PATH_GOOD)
         feedback = PATH_CONGESTED;
 

@@ -35,8 +35,10 @@ void probe_on_frame(struct flow *flow, const struct wire_probe *frame, uint64_t 
         probe->ask_at_ns = UINT64_MAX;
         probe->tell = true;
         queue_append(&flow->core->flow_events, &flow->event);
+        reach_begin(flow);
         mtu_search(flow);
     } else if (probe_proven(probe)) {
+        reach_on_echo(flow, frame->nonce);
         mtu_on_echo(flow, frame->nonce, now_ns);
     }
     flow_wake(flow);
@@ -108,6 +110,6 @@ unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns)
         if (probe->backoff < BACKOFF_MAX)
             probe->backoff++;
     }
-    probe->due &= PROBE_SIZE;
+    probe->due &= PROBE_SIZE | PROBE_OPEN | PROBE_TRY;
     return bytes;
 }

@@ -22,6 +22,8 @@ enum {
     PROBE_ECHO = 2,
     PROBE_ECHO_SIZE = 4, /* of a padded one */
     PROBE_SIZE = 8,      /* a padded one, for mtu.h */
+    PROBE_OPEN = 16, /* reach.h */
+    PROBE_TRY = 32,
 };
 
 struct probe {

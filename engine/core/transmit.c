@@ -81,13 +81,23 @@ static void fly(struct flow *flow, struct chunk *chunk, uint16_t path, uint64_t 
             now_ns + flow->cc.pace_gap_ns * chunk->payload_bytes / flow->cc.chunk_bytes;
 }
 
+/* Paths that have worked seem to do so no longer. */
+static bool at_a_loss(const struct flow *flow)
+{
+    enum { TIMEOUTS = 2 };
+    return flow->rto_backoff >= TIMEOUTS;
+}
+
 /* Puts a chunk of datagrams on a path, a placed one on its lane, and fills in what every descriptor of such has. */
 static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid,
                    struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
     bool repair = chunk->transmissions > 0;
-    fly(flow, chunk, chunk->placed ? chunk->path : path_choose(&flow->paths, avoid), now_ns);
+    uint16_t path = chunk->path;
+    if (!chunk->placed)
+        path = repair ? path_choose_safe(&flow->paths, avoid, at_a_loss(flow)) : path_choose(&flow->paths, avoid);
+    fly(flow, chunk, path, now_ns);
     desc->flow = flow;
     desc->sequenced = true;
     desc->repair = repair;
@@ -486,7 +496,7 @@ static void describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t byt
 /* An ack that travels alone. */
 static void describe_ack(struct flow *flow, uint8_t *buffer, uint32_t bytes, struct tx_desc *desc, uint64_t now_ns)
 {
-    uint16_t path = path_choose(&flow->paths, ack_avoids(flow));
+    uint16_t path = path_choose_safe(&flow->paths, ack_avoids(flow), false);
     ack_leaves(flow, path);
     describe_unnumbered(flow, buffer, bytes, path, desc, now_ns);
 }
@@ -508,7 +518,9 @@ static bool send_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
     struct train train = scratch_train(core);
-    uint16_t path = probe_opens(&flow->probe) ? 0 : path_choose(&flow->paths, probe_avoids(&flow->probe));
+    uint16_t path = 0;
+    if (!probe_opens(&flow->probe))
+        path = path_choose_safe(&flow->paths, probe_avoids(&flow->probe), false);
     probe_leaves(&flow->probe, path);
     train.header += probe_put(flow, train_at(&train) + train.header, now_ns);
     end_datagram(core, &train);
@@ -527,9 +539,24 @@ static bool send_size_probe(struct flow *flow, struct tx_desc *desc, uint64_t no
                    &(struct wire_probe){.nonce = flow->mtu.nonce,
                                         .length = (uint16_t)(bytes - WIRE_HEADER_BYTES - WIRE_PROBE_BYTES)});
     wire_set_header_length(buffer, WIRE_HEADER_BYTES + WIRE_PROBE_BYTES);
-    uint16_t path = mtu_opens(&flow->mtu) ? 0 : path_choose(&flow->paths, -1);
+    uint16_t path = mtu_opens(&flow->mtu) ? 0 : path_choose_safe(&flow->paths, -1, false);
     describe_unnumbered(flow, buffer, bytes, path, desc, now_ns);
     desc->whole = true;
+    return true;
+}
+
+/* A datagram for firewalls, or over a path that is tried. False: there is none after all. */
+static bool send_reach(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    struct reach_probe probe;
+    if (!reach_next(flow, &probe, now_ns))
+        return false;
+    struct train train = scratch_train(core);
+    train.header += wire_put_probe(train_at(&train) + train.header, &(struct wire_probe){.nonce = probe.nonce});
+    end_datagram(core, &train);
+    describe_unnumbered(flow, train.buffer, train.header, probe.path, desc, now_ns);
+    desc->opens = probe.opens;
     return true;
 }
 
@@ -537,7 +564,9 @@ static bool send_probes(struct flow *flow, struct tx_desc *desc, uint64_t now_ns
 {
     if (flow->probe.due & PROBE_SIZE && send_size_probe(flow, desc, now_ns))
         return true;
-    return flow->probe.due && send_probe(flow, desc, now_ns);
+    if (flow->probe.due & (PROBE_ASK | PROBE_ECHO | PROBE_ECHO_SIZE))
+        return send_probe(flow, desc, now_ns);
+    return send_reach(flow, desc, now_ns);
 }
 
 /* The last word on a flow that is dead here. */
@@ -547,7 +576,7 @@ static bool send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_
     struct train train = scratch_train(core);
     train.header += wire_put_flow(train_at(&train) + train.header, &(struct wire_flow){FLOW_CLOSED});
     end_datagram(core, &train);
-    describe_unnumbered(flow, train.buffer, train.header, path_choose(&flow->paths, -1), desc, now_ns);
+    describe_unnumbered(flow, train.buffer, train.header, path_choose_safe(&flow->paths, -1, false), desc, now_ns);
     flow->farewell_due = false;
     return true;
 }

@@ -12,6 +12,11 @@ void nic_wake_eventfd(int fd)
     (void)written; /* fails only when 2^64 - 2 wakes are pending */
 }
 
+uint16_t nic_queue_ports(const struct nic_queue_address *address)
+{
+    return address->bytes[0] == NIC_ADDRESS_UDP ? (uint16_t)((address->length - 1) / 2) : 1;
+}
+
 const char *nic_queue_address_text(const struct nic_queue_address *address, char out[NIC_QUEUE_TEXT])
 {
     const uint8_t *at = address->bytes;

@@ -62,10 +62,14 @@ struct nic_host {
  */
 enum { NIC_QUEUE_ADDRESS_MAX = 40, NIC_WHY_TEXT = 96 };
 enum nic_address_of { NIC_ADDRESS_UDP = 1, NIC_ADDRESS_VERBS = 2 };
+enum { NIC_PORTS_TOLD_MAX = 16 }; /* of UDP, two bytes each; where firewalls are, further paths carry nothing */
 struct nic_queue_address {
     uint8_t length; /* 1..NIC_QUEUE_ADDRESS_MAX */
     uint8_t bytes[NIC_QUEUE_ADDRESS_MAX];
 };
+
+/* How many ports it tells, of which packets of the first paths come (flow_setup). */
+uint16_t nic_queue_ports(const struct nic_queue_address *address);
 
 /* For people: "UDP port 4791". */
 enum { NIC_QUEUE_TEXT = 32 };

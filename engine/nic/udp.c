@@ -35,7 +35,6 @@ enum {
     ECN_ECT0 = 2,
     ECN_CE = 3,
     MAIN_SOCKET = 0,
-    UDP_ADDRESS_BYTES = 3,
     SOCKET_BUFFER_UNKNOWN = 212992, /* Linux's default, where the system does not tell */
     MUTE_RX_BYTES =
         1, /* receive buffer asked for on sockets that only send; the kernel has a minimum */
@@ -216,9 +215,10 @@ static int open_socket(struct nic_queue *queue, bool v6, bool main)
         set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_WANT);
         set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, ECN_ECT0);
     }
+    if (queue->socket_count < NIC_PORTS_TOLD_MAX)
+        queue->ports[queue->socket_count] = port;
     if (!main)
         return fd;
-    queue->port = port;
     set_option(fd, IPPROTO_UDP, UDP_GRO, 1);
     set_option(fd, SOL_SOCKET, SO_RXQ_OVFL, 1);
     set_option(fd, IPPROTO_IP, IP_RECVTOS, 1);
@@ -352,19 +352,21 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup,
         udp_queue_close(queue);
         return status;
     }
-    LOG_DBG("UDP queue %u: port %u, %u sockets, %s, %s", setup->index, queue->port,
+    LOG_DBG("UDP queue %u: port %u, %u sockets, %s, %s", setup->index, queue->ports[MAIN_SOCKET],
             queue->socket_count, queue->v6 ? "dual-stack" : "IPv4 only", queue->driver->name);
     *out = queue;
     return 0;
 }
 
-/* {NIC_ADDRESS_UDP, port in network byte order} */
+/* {NIC_ADDRESS_UDP, ports in network byte order, the main one first} */
 static void udp_queue_address(const struct nic_queue *queue, struct nic_queue_address *out)
 {
-    out->length = UDP_ADDRESS_BYTES;
+    out->length = 1;
     out->bytes[0] = NIC_ADDRESS_UDP;
-    out->bytes[1] = (uint8_t)(queue->port >> 8);
-    out->bytes[2] = (uint8_t)queue->port;
+    for (uint32_t i = 0; i < queue->socket_count && i < NIC_PORTS_TOLD_MAX; i++) {
+        out->bytes[out->length++] = (uint8_t)(queue->ports[i] >> 8);
+        out->bytes[out->length++] = (uint8_t)queue->ports[i];
+    }
 }
 
 static uint64_t udp_queue_rx_bytes(const struct nic_queue *queue)
@@ -496,12 +498,33 @@ static int udp_route(struct nic_queue *queue, const struct nic_host *host, uint3
     return status;
 }
 
+/* False: they make no sense; nothing can be sent to port 0. */
+static bool take_ports(struct udp_peer *peer, const struct nic_queue_address *address)
+{
+    uint32_t bytes = address->length - 1u;
+
+    if (bytes == 0 || bytes % 2 != 0 || bytes > sizeof peer->ports)
+        return false;
+    memcpy(peer->ports, address->bytes + 1, bytes);
+    for (uint32_t i = 0; i < bytes / 2; i++)
+        if (peer->ports[i] == 0)
+            return false;
+    return true;
+}
+
+static void set_port(union nic_address *address, uint16_t port)
+{
+    if (address->any.sa_family == AF_INET6)
+        address->v6.sin6_port = port;
+    else
+        address->v4.sin_port = port;
+}
+
 static int udp_peer_add(struct nic_queue *queue, const struct nic_host *host,
                         const struct nic_queue_address *address, uint32_t *destination,
                         uint32_t *datagram_bytes)
 {
     struct udp_peer peer = {.used = true, .gso = queue->gso, .descs_to_check = UDP_MTU_CHECK_SENDS};
-    uint16_t port;
     int32_t index;
     int status;
 
@@ -510,18 +533,14 @@ static int udp_peer_add(struct nic_queue *queue, const struct nic_host *host,
                 "sides", address->bytes[0]);
         return UCCL_EPROTO;
     }
-    memcpy(&port, address->bytes + 1, sizeof port);
-    if (address->length != UDP_ADDRESS_BYTES || port == 0) { /* nothing can be sent to port 0 */
-        LOG_WARNING("the peer's UDP address makes no sense: %u bytes, port %u", address->length, ntohs(port));
+    if (!take_ports(&peer, address)) {
+        LOG_WARNING("the peer's UDP address makes no sense: %u bytes, port %u", address->length, ntohs(peer.ports[0]));
         return UCCL_EPROTO;
     }
     status = find_route(queue, host, &peer);
     if (status != 0)
         return status;
-    if (queue->v6)
-        peer.address.v6.sin6_port = port;
-    else
-        peer.address.v4.sin_port = port;
+    set_port(&peer.address, peer.ports[0]);
     index = take_peer(queue);
     if (index == UDP_NO_PEER)
         return udp_no_memory(queue);
@@ -656,6 +675,10 @@ static struct udp_send *new_send(struct nic_queue *queue, const struct tx_desc *
         .socket = (uint16_t)(desc->path % queue->socket_count),
         .iovec = (uint16_t)stage->iovec_count,
     };
+    if (!desc->sequenced && desc->opens) {
+        set_port(&send->to, queue->peers[desc->destination].ports[desc->path % NIC_PORTS_TOLD_MAX]);
+        send->socket = MAIN_SOCKET;
+    }
     return send;
 }
 

@@ -5,7 +5,7 @@
  *
  * A queue has one main socket that receives, and sends path 0; further sockets only send, so that
  * each path has a source port, and with it an ECMP route, of its own. Peers answer to the main
- * port. All sockets are blocking ones, used with MSG_DONTWAIT: io_uring does not wait on
+ * port; what they send to the ports of others is for firewalls (reach.h), and nobody reads it. All sockets are blocking ones, used with MSG_DONTWAIT: io_uring does not wait on
  * non-blocking ones.
  *
  * Thread: everything belongs to the queue's owner, but for `wake_fd`.
@@ -47,6 +47,7 @@ struct udp_peer {
     union nic_address local;   /* likewise, of ours, to ask for routes from; family 0: any */
     struct udp_source source;  /* to send from */
     uint32_t datagram_bytes;   /* what the route allows, as last reported or about to be */
+    uint16_t ports[NIC_PORTS_TOLD_MAX]; /* that it sends from, in network byte order; 0: not told */
     uint32_t descs_to_check;   /* countdown to the next look at the path MTU */
     int32_t next;              /* in the free list or in the list of MTU news */
     bool used;
@@ -94,7 +95,7 @@ struct nic_queue {
     uint32_t socket_count;
     bool v6;  /* dual-stack sockets: IPv4 peers as v4-mapped addresses */
     bool gso; /* the kernel knows UDP_SEGMENT */
-    uint16_t port;
+    uint16_t ports[NIC_PORTS_TOLD_MAX]; /* of the first sockets */
     uint64_t rx_bytes;
     uint32_t drops_seen; /* the kernel's drop count of the main socket when last told */
     int wake_fd;         /* eventfd: written by wake() on any thread, read by the owner */

@@ -189,7 +189,7 @@ static bool arm(struct nic_queue *queue)
         if (syscall(__NR_io_uring_register, io->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL,
                     0) < 0) {
             if (!io->complained)
-                LOG_ERR("cannot enable the io_uring of UDP port %u: %s; it is tried again", queue->port,
+                LOG_ERR("cannot enable the io_uring of UDP port %u: %s; it is tried again", queue->ports[0],
                         strerror(errno));
             io->complained = true;
             return false; /* a ring that stays disabled is deaf: the next look enables it */
@@ -223,7 +223,7 @@ static void check_entry(struct nic_queue *queue, int status)
         status == -EBUSY || io->complained)
         return;
     io->complained = true;
-    LOG_ERR("io_uring of UDP port %u: %s%s", queue->port, strerror(-status),
+    LOG_ERR("io_uring of UDP port %u: %s%s", queue->ports[0], strerror(-status),
             status == -EEXIST ? " (driven by a second thread)" : "");
 }
 
@@ -288,7 +288,7 @@ static bool complete(struct nic_queue *queue, const struct io_uring_cqe *cqe, st
          * too */
         if (cqe->res != -ENOBUFS && cqe->res != -ECONNREFUSED && !io->complained) {
             io->complained = true;
-            LOG_WARNING("receive on UDP port %u: %s; further failures are not logged", queue->port,
+            LOG_WARNING("receive on UDP port %u: %s; further failures are not logged", queue->ports[0],
                         strerror(-cqe->res));
         }
         return false;

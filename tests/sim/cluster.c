@@ -647,6 +647,7 @@ static void start_node(struct node *node)
         nic.place = rng_below(&rng, 2) && nic.place; /* where bytes are damaged it must not */
     }
     nic.address = address_of(process);
+    nic.guarded = node->index < 64 && options->guarded >> node->index & 1;
     nic.lies_permille = is_hostile(node->index) ? options->lies_permille : 0;
     nic.lie_gap_ns = is_hostile(node->index) ? options->lie_gap_ns : 0;
     nic.habit = is_hostile(node->index) ? options->habit : LIAR_HONEST;

@@ -31,6 +31,7 @@ struct cluster_options {
     bool mixed;                  /* nodes differ: engine threads, lending, spinning */
     bool unequal;                /* and in parameters, datagrams, socket buffers and drivers (unequal.h) */
     unsigned nodes, workers;     /* application threads per node */
+    uint64_t guarded;            /* bit i: node i is, by a firewall, for datagrams */
     uint8_t pattern;
     unsigned sessions;           /* per relation, at the same time */
     struct fabric_options fabric;

@@ -212,6 +212,18 @@ static void set_abort(struct cluster_options *options, struct rng *rng)
     }
 }
 
+/* Firewalls at either end or at both; where the paths are few, and where there are more than ports are told of. */
+static void set_firewalls(struct cluster_options *options, struct rng *rng)
+{
+    options->nodes = 2 + rng_below(rng, 2);
+    options->guarded = 1 + rng_below(rng, (1u << options->nodes) - 1);
+    options->params.path_policy = rng_below(rng, 3);
+    options->params.port_entropy = UINT64_C(1) << rng_below(rng, 6);
+    options->fabric.loss_ppm = rng_below(rng, 2) * 20000;
+    options->sessions = 1 + rng_below(rng, 3);
+    options->post_gap_ns = rng_below(rng, 4) ? options->post_gap_ns : 200u * NS_PER_MS;
+}
+
 static void set_crash(struct cluster_options *options, struct rng *rng)
 {
     options->nodes = 2 + rng_below(rng, 3);
@@ -698,6 +710,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("engines-abort", set_abort),
     SCENARIO("engines-crash", set_crash),
     SCENARIO("engines-outages", set_outages),
+    SCENARIO("engines-firewalls", set_firewalls),
     SCENARIO("engines-dead", set_dead),
     SCENARIO("engines-incast", set_incast),
     SCENARIO("engines-spines", set_spines),

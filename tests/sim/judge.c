@@ -140,10 +140,11 @@ void judge_run(const struct world *world)
     enum { SLACK = 16 };
     uint64_t needless = world->repaired > world->dropped ? world->repaired - world->dropped : 0;
     if (world->trace.print)
-        printf("# %llu datagrams, %llu lost, %llu into dead paths, %llu repaired (%llu needlessly), %.3f ms, "
+        printf("# %llu datagrams, %llu lost, %llu into dead paths, %llu refused, %llu repaired (%llu needlessly), %.3f ms, "
                "%.3f ms among those that live\n",
                (unsigned long long)world->datagrams, (unsigned long long)world->dropped,
-               (unsigned long long)world->into_dead, (unsigned long long)world->repaired,
+               (unsigned long long)world->into_dead, (unsigned long long)world->refused,
+               (unsigned long long)world->repaired,
                (unsigned long long)needless, (double)(world->now_ns - world->start_ns) / 1e6,
                (double)(world->living_end_max_ns - world->start_ns) / 1e6);
     if (options->needless_permille && needless > SLACK + world->datagrams * options->needless_permille / 1000)
@@ -158,6 +159,9 @@ void judge_run(const struct world *world)
     if (options->living_ns && world->living_end_max_ns > world->start_ns + options->living_ns)
         world_fail(world, "silent peers held those up that live, until %.3f ms",
                    (double)(world->living_end_max_ns - world->start_ns) / 1e6);
+    if (options->refused_permille && world->refused > SLACK + world->datagrams * options->refused_permille / 1000)
+        world_fail(world, "firewalls refused %llu of %llu datagrams", (unsigned long long)world->refused,
+                   (unsigned long long)world->datagrams);
     if (options->dead_permille && world->into_dead > SLACK + world->datagrams * options->dead_permille / 1000)
         world_fail(world, "%llu of %llu datagrams went into a dead path", (unsigned long long)world->into_dead,
                    (unsigned long long)world->datagrams);

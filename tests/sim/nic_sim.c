@@ -2,6 +2,7 @@
 #include "nic_queue.h"
 
 #include "../lies.h"
+#include "firewall.h"
 #include "core/state.h"
 #include "core/wire.h"
 #include "nic/train.h"
@@ -26,6 +27,7 @@ static unsigned nic_count;
 
 void nic_sim_begin(unsigned nodes)
 {
+    firewalls_forget();
     nic_count = nodes;
     nics = calloc(nodes, sizeof *nics);
     if (!nics)
@@ -247,7 +249,10 @@ void nic_sim_kill(unsigned node)
 
 static void sim_queue_address(const struct nic_queue *queue, struct nic_queue_address *out)
 {
-    *out = (struct nic_queue_address){.length = 3, .bytes = {NIC_ADDRESS_UDP, (uint8_t)queue->setup.index}};
+    uint64_t ports = queue->setup.params->port_entropy;
+    if (ports > NIC_PORTS_TOLD_MAX)
+        ports = NIC_PORTS_TOLD_MAX;
+    *out = (struct nic_queue_address){.length = (uint8_t)(1 + 2 * ports), .bytes = {NIC_ADDRESS_UDP, (uint8_t)queue->setup.index}};
     out->bytes[2] = 0x5a;
 }
 
@@ -287,7 +292,7 @@ static int sim_peer_add(struct nic_queue *queue, const struct nic_host *host,
     unsigned node = 0;
     while (node < nic_count && nics[node].options.address != ntohl(host->address.v4.sin_addr.s_addr))
         node++;
-    if (at == PEERS_MAX || node == nic_count || address->length != 3 || address->bytes[2] != 0x5a)
+    if (at == PEERS_MAX || node == nic_count || address->bytes[2] != 0x5a)
         machine_fail("node %u adds a peer that nobody told it of", queue->nic->process->index);
     if (ntohl(host->local.v4.sin_addr.s_addr) != queue->nic->options.address)
         machine_fail("node %u is to send from an address that is not its own", queue->nic->process->index);
@@ -408,10 +413,19 @@ static void put(struct nic_queue *queue, const struct tx_desc *desc, const uint8
     queue->nic->counts.sent++;
     COUNT(queue->setup.counters, tx_datagrams, 1);
     COUNT(queue->setup.counters, tx_bytes, length);
-    if (peer->liar)
+    unsigned node = queue->nic->process->index;
+    bool opens = !desc->sequenced && desc->opens;
+    bool guards = queue->nic->options.guarded || nics[peer->node].options.guarded;
+    if (guards &&
+        !firewall_passes(node * NIC_QUEUES_MAX + queue->setup.index, peer->node * NIC_QUEUES_MAX + peer->port, desc->path,
+                         opens, nics[peer->node].options.guarded, machine.now_ns))
+        machine_note("guarded", node, peer->node, length);
+    else if (opens)
+        machine_note("opens", node, peer->node, desc->path); /* nobody reads that port */
+    else if (peer->liar)
         lie(queue->nic, peer, desc->path, bytes, length);
     else
-        fabric_send(queue->nic->process->index, peer->node, peer->port, desc->path, bytes, length,
+        fabric_send(node, peer->node, peer->port, desc->path, bytes, length,
                     desc->payload_crc ? length : header);
 }
 

@@ -12,6 +12,7 @@ struct nic_sim_options {
     uint64_t rx_bytes;         /* receive buffer of a queue */
     uint32_t refuse_ppm;       /* of descriptors, for lack of room */
     uint32_t full_ns;          /* how long the lack lasts, which a sleeper is told the end of; 0: nobody is */
+    bool guarded;              /* by a firewall (firewall.h) */
     bool gro;                  /* equal datagrams are received as one */
     bool place;                /* payload is put in place */
     bool queue_pairs;          /* it has some, and places payload (nic_place.c); alike on all nodes */

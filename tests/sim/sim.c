@@ -368,6 +368,29 @@ static void set_dead_peer(struct options *options, struct rng *rng)
         net->loss_ppm = rng_below(rng, 2) * 20000;
 }
 
+/* In front of one end or both. Where the peer's ports are few, all are opened; the others are found to be closed, and asked seldom. */
+static void set_firewalls(struct options *options, struct rng *rng)
+{
+    uint32_t which = 1 + rng_below(rng, 3);
+    options->params.path_policy = rng_below(rng, 3);
+    options->params.port_entropy = UINT64_C(1) << 2 * rng_below(rng, 3);
+    options->size_max = 300000;
+    EACH_NET(options, net) {
+        net->firewall = which >> (net - options->net) & 1;
+        net->loss_ppm = rng_below(rng, 2) * 20000;
+    }
+    options->refused_permille = 20;
+}
+
+/* Only the pair of ports that the handshake tells is open, and more are told than there are. */
+static void set_closed_paths(struct options *options, struct rng *rng)
+{
+    set_firewalls(options, rng);
+    options->params.port_entropy = 17 + rng_below(rng, 100);
+    options->params.dead_peer_ms = 2000;
+    options->refused_permille = 200; /* a chunk a path */
+}
+
 static void set_policy_rr(struct options *options, struct rng *rng)
 {
     set_loss1(options, rng);
@@ -550,6 +573,8 @@ static const struct scenario scenarios[] = {
     SCENARIO("blackhole", set_blackhole),
     SCENARIO("oneway-dead", set_oneway_dead),
     SCENARIO("dead-path", set_dead_path),
+    SCENARIO("firewalls", set_firewalls),
+    SCENARIO("closed-paths", set_closed_paths),
     SCENARIO("slow-receiver", set_slow_receiver),
     SCENARIO("stall", set_stall),
     SCENARIO("tiny-window", set_tiny_window),

@@ -3,6 +3,7 @@
  * Time, engines and network. Every engine runs the round that core.h describes whenever something
  * arrives, a timer is due or the application acts; in between, time jumps.
  */
+#include "firewall.h"
 #include "judge.h"
 #include "placing.h"
 #include "stops.h"
@@ -201,6 +202,16 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
     struct link *link = &pair->link[side];
     const struct net *net = &link->net;
     world->datagrams++;
+    bool opens = !desc->sequenced && desc->opens;
+    bool guards = net->firewall || pair->link[!side].net.firewall;
+    if (guards && !firewall_passes(desc->destination, desc->destination ^ 1, desc->path, opens, net->firewall, world->now_ns)) {
+        world->faults++;
+        world->dropped++;
+        world->refused += !opens;
+        return;
+    }
+    if (opens) /* nobody reads that port */
+        return;
     if (loses_probe(world, net, bytes, length) || swallowed(world, link, desc, length)) {
         world->faults++;
         world->dropped++;
@@ -427,6 +438,13 @@ static void wrap_pair(struct world *world, struct pair *pair)
     }
 }
 
+/* As the UDP backend's address has it (NIC_PORTS_TOLD_MAX). */
+static uint16_t ports_told(const struct end *end)
+{
+    enum { MAX = 16 };
+    return (uint16_t)(end->params.port_entropy < MAX ? end->params.port_entropy : MAX);
+}
+
 static void open_pair(struct world *world, unsigned first, unsigned second)
 {
     const struct options *options = world->options;
@@ -460,6 +478,8 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
             .eager_window_kb = options->eager_window_kb,
             .features = WIRE_FEATURES,
             .nonce = rng_next(&world->rng),
+            .greets = side == 1 && options->net[0].firewall,
+            .peer_ports = ports_told(&world->ends[pair->end[!side]]),
             .owner = &pair->flow[side],
             .places = options->places,
         };
@@ -478,6 +498,7 @@ void world_create(struct world *world, const char *scenario, const struct option
     *world = (struct world){
         .scenario = scenario, .seed = seed, .options = options};
     trace_init(&world->trace, trace);
+    firewalls_forget();
     world->rng.state = seed;
     world->app_rng.state = seed ^ UINT64_C(0x5deece66d);
     world->now_ns = world->start_ns = rng_next(&world->rng) >> 16; /* clocks begin anywhere */

@@ -27,6 +27,7 @@ struct net {
     uint32_t reorder_ppm, duplicate_ppm, corrupt_ppm, truncate_ppm, ce_ppm;
     uint32_t stray_ppm;      /* datagrams after which one of an earlier incarnation of the peer comes */
     uint32_t dead_paths;     /* bit i: path i swallows everything */
+    bool firewall;           /* in front of the receiver (firewall.h) */
     uint64_t black_from_ns, black_until_ns; /* swallows everything in between */
     uint8_t lost_probes;     /* bits PROBE_ASK, PROBE_ECHO: swallows these alone, between the times that follow */
     uint64_t probes_from_ns, probes_until_ns;
@@ -96,6 +97,7 @@ struct options {
     uint64_t repairs_max;         /* datagrams repeated */
     bool no_hole;                 /* nobody takes large datagrams for those that vanish */
     uint32_t dead_permille;       /* datagrams that went into net.dead_paths, of all sent */
+    uint32_t refused_permille;    /* the same of firewalls */
     uint64_t living_ns;           /* requests between ends that live have ended by then */
 };
 
@@ -189,7 +191,7 @@ struct world {
     struct conn_sim *conns;
     unsigned conn_count;
     uint64_t requests_live, requests_ended, bytes_moved, datagrams, faults;
-    uint64_t dropped, repaired, into_dead; /* datagrams */
+    uint64_t dropped, repaired, into_dead, refused; /* datagrams */
     unsigned holes;      /* CORE_EVENT_FLOW_HOLE seen */
     uint64_t dead_end_max_ns; /* when the last request of the first end ended */
     uint64_t living_end_max_ns; /* and the last one between ends that live */
