@@ -170,8 +170,10 @@ struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *f
 void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 {
     core->now_ns = now_ns;
+    bool owed = conn->flow->ack_pending;
     conn_submit(conn, msg, now_ns);
-    if (!timer_armed(&conn->flow->timer)) /* else: nothing that a post starts is due sooner */
+    /* nothing else that a post starts is due sooner than a timer: credit is, for a message that had come before its receive */
+    if (conn->flow->ack_pending != owed || !timer_armed(&conn->flow->timer))
         flow_update_timer(conn->flow);
 }
 

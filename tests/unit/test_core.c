@@ -364,6 +364,21 @@ Test(core, a_paced_repair_goes_in_time, .init = duo_open)
     both_arrive(send, recv, 100);
 }
 
+/* Found by the simulator: a receive for a message that is there owes credit soon, also where a timer for later is armed. */
+Test(core, credit_does_not_wait_for_another_timer, .init = duo_open)
+{
+    struct duo_request *send = duo_send(0, 100);
+    duo_run(MS);
+    duo_send(1, 100 << 10); /* waits for its receive, and for a sign of life */
+    duo_run(MS);
+    cr_assert(timer_armed(&duo_flow[1]->timer));
+    cr_assert_gt(duo_flow[1]->timer.deadline_ns, duo_now + 10 * MS);
+    struct duo_request *recv = duo_recv(1, 100);
+    duo_run(MS);
+    duo_assert_ended(recv, UCCL_OK, 100);
+    duo_assert_ended(send, UCCL_OK, 100);
+}
+
 /* Found by the simulator: credit that found no room made acks go out at every turn of the ack timer. */
 Test(core, control_frames_without_room_are_quiet)
 {
