@@ -368,7 +368,9 @@ static void probe_tail(struct flow *flow)
     flow->probed = true;
     flow->probe_due = true;
     COUNT(flow->core->counters, tlp_fired, 1);
-    sent_lose(&flow->sent, sent_newest(&flow->sent));
+    struct chunk *newest = sent_newest(&flow->sent);
+    path_unanswered(newest->placed ? &flow->lanes.set : &flow->paths, newest->path);
+    sent_lose(&flow->sent, newest);
     mtu_on_losses(flow, true, flow->core->now_ns);
     flow_wake(flow);
 }

@@ -225,6 +225,12 @@ static void take_loss(struct path_set *set, struct path *path)
     set->good -= is_good;
 }
 
+void path_unanswered(struct path_set *set, uint16_t path)
+{
+    if (set->closes)
+        take_loss(set, &set->paths[path]);
+}
+
 static uint32_t smooth(uint32_t old_ns, uint32_t sample_ns, uint32_t share)
 {
     if (old_ns == 0)

@@ -65,6 +65,8 @@ uint16_t path_choose(struct path_set *set, int avoid);
 uint16_t path_choose_safe(struct path_set *set, int avoid, bool at_a_loss);
 /* A closed path that is due to be tried, from `from` on, or -1. */
 int path_next_closed(const struct path_set *set, uint16_t from);
+/* What went over the path last is repeated for want of an answer: that counts for closing it, and not as feedback. */
+void path_unanswered(struct path_set *set, uint16_t path);
 /* Something has come back over the path after all. */
 void path_works(struct path_set *set, uint16_t path);
 /* An ack, mark or loss on `path`, once per chunk or per ack. `rtt_ns` 0: no sample. A sample far

@@ -69,6 +69,12 @@ static void check_pace(struct world *world, const struct pair *pair, unsigned si
                    (unsigned long long)(pair->paced_until_ns[side] - world_clock_ns(world, &world->ends[pair->end[side]])));
 }
 
+/* It is the only one that works. */
+static bool is_last(const struct path_set *set, uint16_t path)
+{
+    return set->count == 1 || (set->good == 1 && set->paths[path].worked && !set->paths[path].closed);
+}
+
 /* A repair takes another path than the transmission that was lost, where there is one. */
 static void check_path(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
@@ -78,7 +84,7 @@ static void check_path(struct world *world, struct pair *pair, unsigned side, co
     if (!desc->sequenced || desc->flow->sent.window > LAST_MAX)
         return;
     if (desc->repair && last->known && last->seq == desc->seq && !last->on_path && !desc->on_path &&
-        last->path == desc->path && last->path_seq != desc->path_seq && desc->flow->paths.count > 1)
+        last->path == desc->path && last->path_seq != desc->path_seq && !is_last(&desc->flow->paths, desc->path))
         world_fail(world, "chunk %llu is repaired on path %u, which has lost it", (unsigned long long)desc->seq,
                    desc->path);
     for (unsigned i = 0; i < (desc->kind == TX_PLACE ? desc->count : 1); i++)

@@ -346,3 +346,121 @@ Test(path, choices_repeat_with_the_seed)
         }
     }
 }
+
+/* ---- closed paths ---------------------------------------------------------------------------- */
+
+static void setup_closing(unsigned policy, uint16_t count)
+{
+    setup(policy, count);
+    set.closes = true;
+}
+
+static enum path_feedback second_alone(uint16_t path, uint64_t *rtt_ns)
+{
+    (void)rtt_ns;
+    return path == 2 ? PATH_GOOD : PATH_LOST;
+}
+
+Test(path, one_that_never_worked_closes_with_its_first_loss)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        setup_closing(policies[i], 4);
+        path_report(&set, 1, PATH_LOST, 0);
+        cr_assert_eq(set.closed, 0, "none has worked");
+        path_report(&set, 2, PATH_GOOD, 0);
+        cr_assert_eq(set.good, 1);
+        path_report(&set, 1, PATH_LOST, 0);
+        path_report(&set, 1, PATH_LOST, 0);
+        cr_assert_eq(set.closed, 1);
+        choose_many(1000, -1);
+        cr_assert_eq(chosen[1], 0);
+        cr_assert(chosen[0] && chosen[2] && chosen[3]);
+        path_works(&set, 1);
+        cr_assert_eq(set.closed, 0);
+        cr_assert_eq(set.good, 2);
+        choose_many(1000, -1);
+        cr_assert_neq(chosen[1], 0, "policy %u", policies[i]);
+    }
+}
+
+/* A window of chunks meets paths of which one works: what it costs is a chunk for each of the others. */
+Test(path, the_others_lose_a_chunk_each)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        setup_closing(policies[i], 16);
+        path_report(&set, 2, PATH_GOOD, 100000);
+        run(5000, 100, second_alone);
+        for (unsigned path = 0; path < 16; path++)
+            cr_assert(path == 2 ? chosen[path] >= 4985 : chosen[path] <= 1, "policy %u, path %u: %u", policies[i], path, chosen[path]);
+        cr_assert_eq(set.good, 1);
+    }
+}
+
+Test(path, one_that_has_worked_closes_when_others_go_on_without_it)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        setup_closing(policies[i], 3);
+        for (uint16_t path = 0; path < 3; path++)
+            path_report(&set, path, PATH_GOOD, 0);
+        for (unsigned n = 0; n < 100; n++) /* an outage of all of them tells nothing of one */
+            path_report(&set, (uint16_t)(n % 3), PATH_LOST, 0);
+        cr_assert_eq(set.closed, 0);
+        path_report(&set, 1, PATH_GOOD, 0);
+        for (unsigned n = 0; n < 7; n++) {
+            path_report(&set, 1, PATH_LOST, 0);
+            path_report(&set, 2, PATH_CONGESTED, 0);
+        }
+        cr_assert_eq(set.closed, 0);
+        path_report(&set, 2, PATH_GOOD, 0);
+        path_report(&set, 1, PATH_LOST, 0);
+        cr_assert(set.paths[1].closed);
+        cr_assert_eq(set.good, 2);
+        choose_many(100, 0);
+        cr_assert_eq(chosen[2], 100, "policy %u", policies[i]);
+        path_report(&set, 1, PATH_GOOD, 0); /* late, but it came */
+        cr_assert_eq(set.closed, 0);
+        cr_assert_eq(set.good, 3);
+    }
+}
+
+Test(path, the_last_one_that_works_stays)
+{
+    setup_closing(PATH_RR, 2);
+    path_report(&set, 0, PATH_GOOD, 0);
+    path_report(&set, 1, PATH_LOST, 0);
+    for (unsigned n = 0; n < 100; n++)
+        path_report(&set, 0, PATH_LOST, 0);
+    cr_assert_eq(set.closed, 1);
+    cr_assert_eq(set.good, 1);
+    cr_assert_eq(path_choose(&set, -1), 0);
+    cr_assert_eq(path_choose(&set, 0), 0, "even if it is to be avoided");
+    cr_assert_eq(path_next_closed(&set, 2), 1);
+    path_works(&set, 1);
+    cr_assert_eq(path_next_closed(&set, 0), -1);
+}
+
+Test(path, what_had_better_arrive)
+{
+    for (unsigned i = 0; i < 3; i++) {
+        setup_closing(policies[i], 16);
+        for (int n = 0; n < 200; n++) { /* nothing has worked: the first one, every other time */
+            uint16_t avoid = (uint16_t)(n % 16), path = path_choose_safe(&set, avoid, false);
+            cr_assert(avoid ? path == 0 : path != 0, "policy %u: %u for %u", policies[i], path, avoid);
+        }
+        path_report(&set, 5, PATH_GOOD, 0);
+        for (int n = 0; n < 200; n++)
+            cr_assert_eq(path_choose_safe(&set, n % 16, false), 5, "policy %u", policies[i]);
+        path_report(&set, 9, PATH_GOOD, 0);
+        for (int n = 0; n < 200; n++) {
+            uint16_t path = path_choose_safe(&set, n % 2 ? 5 : -1, false);
+            cr_assert(path == 9 || (path == 5 && n % 2 == 0), "policy %u", policies[i]);
+        }
+        unsigned others = 0; /* it seems not to work any more */
+        for (int n = 0; n < 200; n++) {
+            uint16_t path = path_choose_safe(&set, n % 2 ? 5 : 0, true);
+            cr_assert(n % 2 ? path == 0 : path != 0);
+            others |= 1u << path;
+        }
+        cr_assert_eq(others, 0xffff);
+    }
+}
