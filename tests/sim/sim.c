@@ -386,7 +386,7 @@ static void set_firewalls(struct options *options, struct rng *rng)
 static void set_closed_paths(struct options *options, struct rng *rng)
 {
     set_firewalls(options, rng);
-    options->params.port_entropy = 17 + rng_below(rng, 100);
+    options->params.port_entropy = 17 + rng_below(rng, 48);
     options->params.dead_peer_ms = 2000;
     options->refused_permille = 200; /* a chunk a path */
 }

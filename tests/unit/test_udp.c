@@ -478,10 +478,55 @@ BOTH(garbage_and_dead_ports_do_no_harm)
     close_pair(pair);
 }
 
+/* What opens a firewall leaves the main port for one of the peer's other ports, each of which the address tells. */
+BOTH(ports_are_told_and_opened)
+{
+    static uint8_t buffer[WIRE_HEADER_BYTES + WIRE_PROBE_BYTES];
+    struct pair *pair = open_pair(io, address);
+    struct nic_queue *from = pair->queues[0], *to = pair->queues[1];
+    struct nic_queue_address told;
+    nic_udp_ops.queue_address(to, &told);
+    cr_assert_eq(nic_queue_ports(&told), to->socket_count);
+    cr_assert_geq(to->socket_count, 2);
+    for (uint16_t path = 0; path < to->socket_count; path++) {
+        union nic_address own = {0}, sender = {0};
+        socklen_t length = sizeof own;
+        cr_assert_eq(getsockname(to->sockets[path], &own.any, &length), 0);
+        cr_assert_eq(memcmp(told.bytes + 1 + 2 * path, &own.v4.sin_port, 2), 0, "the port stands at one place in both families");
+        if (path == 0)
+            continue;
+        wire_put_probe(buffer + WIRE_HEADER_BYTES, &(struct wire_probe){.nonce = 0});
+        wire_set_header_length(buffer, sizeof buffer);
+        struct tx_desc desc = {.kind = TX_FRAMES,
+                               .count = 1,
+                               .opens = true,
+                               .path = path,
+                               .destination = pair->destination,
+                               .mask = 1,
+                               .datagram_bytes = sizeof buffer,
+                               .last_bytes = sizeof buffer,
+                               .token = TOKEN,
+                               .buffer = buffer};
+        cr_assert(nic_udp_ops.send(from, &desc));
+        cr_assert_eq(nic_udp_ops.flush(from), 0);
+        uint8_t got[sizeof buffer + 1];
+        struct timeval limit = {.tv_sec = 2};
+        setsockopt(to->sockets[path], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        length = sizeof sender;
+        cr_assert_eq(recvfrom(to->sockets[path], got, sizeof got, 0, &sender.any, &length), sizeof buffer);
+        cr_assert_eq(memcmp(got, buffer, sizeof buffer), 0);
+        cr_assert_eq(ntohs(sender.v4.sin_port), from->ports[0]);
+    }
+    struct nic_rx rx;
+    cr_assert_eq(nic_udp_ops.poll(to, &rx, 1), 0, "nothing for the main port");
+    close_pair(pair);
+}
+
 BOTH(addresses_that_make_no_sense)
 {
     static const struct nic_queue_address wrong[] = {
-        {3, {NIC_ADDRESS_UDP, 0, 0}}, {2, {NIC_ADDRESS_UDP, 5}}, {4, {NIC_ADDRESS_UDP, 5, 5, 5}}, {3, {NIC_ADDRESS_VERBS, 5, 5}}};
+        {3, {NIC_ADDRESS_UDP, 0, 0}}, {1, {NIC_ADDRESS_UDP}}, {5, {NIC_ADDRESS_UDP, 5, 5, 0, 0}}, {2, {NIC_ADDRESS_UDP, 5}}, {4, {NIC_ADDRESS_UDP, 5, 5, 5}}, {3, {NIC_ADDRESS_VERBS, 5, 5}},
+        {2 * NIC_PORTS_TOLD_MAX + 3, {NIC_ADDRESS_UDP, 5, 5}}};
     struct pair *pair = open_pair(io, address);
     struct nic_host host = {.address = address_of(address)};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
