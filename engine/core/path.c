@@ -164,7 +164,7 @@ uint16_t path_choose(struct path_set *set, int avoid)
 
 uint16_t path_choose_safe(struct path_set *set, int avoid, bool at_a_loss)
 {
-    if (set->closes && avoid >= 0 && (set->good == 0 || at_a_loss)) {
+    if (set->closes && avoid >= 0 && at_a_loss) {
         uint16_t path = avoid == 0 ? take_turn(set) : 0;
         return is_avoided(set, path, avoid) ? take_turn(set) : path;
     }
