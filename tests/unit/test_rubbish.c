@@ -55,9 +55,9 @@ static void aim(struct stranger *stranger, const struct uccl_engine *victim, uns
 {
     *stranger = (struct stranger){.fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
     cr_assert_geq(stranger->fd, 0);
-    stranger->rng = (struct rng){victim->threads[thread].queue->port};
+    stranger->rng = (struct rng){victim->threads[thread].queue->ports[0]};
     stranger->to = (struct sockaddr_in){.sin_family = AF_INET,
-                                        .sin_port = htons(victim->threads[thread].queue->port),
+                                        .sin_port = htons(victim->threads[thread].queue->ports[0]),
                                         .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     stranger->token = victim->peers.peers->flows[thread].setup.rx_token;
     stranger->segments = victim->threads[thread].queue->gso;
