@@ -253,8 +253,10 @@ static bool take_grant(struct flow *flow)
 
 void credit_resume(struct flow *flow)
 {
-    assert(flow->credit_rx.exhausted);
-    flow->credit_rx.exhausted = false;
+    struct credit_rx *rx = &flow->credit_rx;
+    if (!rx->exhausted || rx->grants >= flow->packets_heard)
+        return;
+    rx->exhausted = false;
     await_first_grant(flow);
 }
 
@@ -263,8 +265,7 @@ void credit_on_demand(struct flow *flow, const struct wire_demand *demand, uint6
     struct credit_rx *rx = &flow->credit_rx;
     uint64_t demand_bytes = wire_expand(demand->target, rx->demand_bytes);
     flow_owe_ack(flow, 0, true); /* it says what was heard */
-    if (rx->exhausted)
-        credit_resume(flow);
+    credit_resume(flow);
     if (demand_bytes <= rx->demand_bytes || demand_bytes > UINT64_MAX / 2)
         return;
     rx->demand_bytes = demand_bytes;

@@ -59,7 +59,10 @@ void credit_update(struct flow *flow, uint64_t now_ns);
 /* The demand is told again: no grant came in time. */
 void credit_ask_again(struct flow *flow, uint64_t now_ns);
 
-/* Of an exhausted flow: packets have come since, which may have earned grants again. */
+/*
+ * An exhausted flow goes on where a packet has come since and has earned a grant. Not at an ack alone: one that a full
+ * NIC refuses is made again and again, and the pacer's deadline would be now each time, so nobody would sleep.
+ */
 void credit_resume(struct flow *flow);
 void credit_on_demand(struct flow *flow, const struct wire_demand *demand, uint64_t now_ns);
 void credit_on_grant(struct flow *flow, const struct wire_grant *grant, uint64_t now_ns);

@@ -261,8 +261,7 @@ static uint64_t rx_share(const struct flow *flow)
 
 void flow_fill_ack(struct flow *flow, struct wire_ack *ack, uint64_t now_ns)
 {
-    if (flow->credit_rx.exhausted)
-        credit_resume(flow);
+    credit_resume(flow);
     sack_fill(&flow->sack, ack, now_ns);
     ack->number = flow->ack_number++;
     ack->window_kb = (uint32_t)(rx_share(flow) / 1024);

@@ -275,6 +275,33 @@ Test(credit, repairs_of_unasked_bytes_are_paced, .init = open_fast)
     cr_assert_geq(duo_flow[1]->credit_rx.demand_bytes, SPECULATE + 24 * KB);
 }
 
+/* The ack is refused for a while: no grant is earned by that, so no deadline of the pacer keeps its thread awake. */
+Test(credit, a_refused_ack_earns_no_grant, .init = open_fast)
+{
+    struct flow *flow = duo_flow[0];
+    struct tx_desc desc;
+    flow->packets_heard++;
+    credit_on_demand(flow, &(struct wire_demand){LARGE}, duo_now);
+    duo_now += MS;
+    pacer_run(duo_core[0], duo_now);
+    cr_assert(flow->credit_rx.exhausted);
+    cr_assert_eq(flow->credit_rx.grants, flow->packets_heard);
+    uint64_t granted_bytes = flow->credit_rx.granted_bytes;
+    cr_assert_lt(granted_bytes, LARGE);
+    for (unsigned i = 0; i < 3; i++) {
+        cr_assert(core_tx(duo_core[0], &desc, duo_now));
+        cr_assert(!desc.sequenced);
+        core_tx_failed(duo_core[0], &desc, duo_now);
+        cr_assert_eq(pacer_deadline(duo_core[0]), UINT64_MAX);
+    }
+    flow->packets_heard++;
+    cr_assert(core_tx(duo_core[0], &desc, duo_now));
+    cr_assert_eq(flow->credit_rx.list, CREDIT_WANTING, "now there is a grant to be had");
+    duo_now += MS;
+    pacer_run(duo_core[0], duo_now);
+    cr_assert_gt(flow->credit_rx.granted_bytes, granted_bytes);
+}
+
 Test(credit, nonsense_of_a_peer, .init = open_fast)
 {
     struct flow *flow = duo_flow[0];
