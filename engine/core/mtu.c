@@ -53,6 +53,16 @@ void mtu_forget(struct flow *flow)
     stop(flow);
 }
 
+/*
+ * From here on a small datagram is to show that the path lives. One that was sent earlier shows nothing, although it
+ * may be acked only now: the peer says again what has come before the path died.
+ */
+static void await_small(struct flow *flow)
+{
+    flow->mtu.small_passed = false;
+    flow->mtu.small_from_ns = flow->core->now_ns;
+}
+
 static void try_size(struct flow *flow, uint32_t bytes)
 {
     struct mtu *mtu = &flow->mtu;
@@ -60,7 +70,7 @@ static void try_size(struct flow *flow, uint32_t bytes)
     mtu->trying_bytes = bytes;
     mtu->nonce = rng_next(&flow->core->rng) | 1; /* that of other probes is 0 (probe.h) */
     mtu->tries = mtu->silent = 0;
-    mtu->small_passed = false;
+    await_small(flow);
     set_watches(flow);
     flow->probe.due |= PROBE_SIZE;
     flow_wake(flow);
@@ -157,7 +167,7 @@ static void give_up_probe(struct flow *flow, uint64_t now_ns)
         stop(flow);
         search_later(flow, now_ns);
     } else {
-        mtu->small_passed = false;
+        await_small(flow);
         flow->probe.due |= PROBE_SIZE | PROBE_ASK; /* a small one goes with it */
         mtu->at_ns = UINT64_MAX;
         flow_wake(flow);
@@ -202,7 +212,7 @@ static void fall(struct flow *flow)
 void mtu_on_ack(struct flow *flow, const struct sent_acked *acked)
 {
     struct mtu *mtu = &flow->mtu;
-    mtu->small_passed |= acked->small;
+    mtu->small_passed |= acked->small_ns && acked->small_ns >= mtu->small_from_ns;
     if (acked->large) {
         mtu->rounds = mtu->losses = 0;
         set_watches(flow);
@@ -223,7 +233,7 @@ void mtu_on_losses(struct flow *flow, bool by_time, uint64_t now_ns)
     mtu->counted_ns = now_ns;
     mtu->losses += mtu->rounds > 0 && mtu->small_passed;
     mtu->rounds += mtu->rounds < UINT8_MAX;
-    mtu->small_passed = false;
+    await_small(flow);
     flow->sent.watches = true;
     if (mtu->losses == MTU_TRIES) {
         fall(flow);

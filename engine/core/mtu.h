@@ -48,7 +48,8 @@ struct mtu {
     uint8_t rounds;        /* of losses, since a large datagram has arrived; saturates */
     uint8_t losses;        /* those of them in which a small one got through */
     uint64_t counted_ns;   /* when the last one was counted: what was sent before belongs to it */
-    bool small_passed;     /* since a probe has left, or in this round */
+    bool small_passed;     /* that was sent since a probe has left, or in this round */
+    uint64_t small_from_ns;/* when that began */
     bool told, tell;       /* the owner: that sizes do not get through; is about to be */
     uint32_t held;         /* of core->big: the padding */
     uint8_t *padding;      /* of the probe under way */

@@ -178,11 +178,24 @@ unsigned sent_release_lane(struct sent *sent, uint16_t lane)
     return lost;
 }
 
+/* Whether what arrived is what was sent last: not an earlier one, since the last one is too young (RFC 8985 6.2, step 2). */
+static bool is_surely_last(const struct sent *sent, const struct chunk *chunk)
+{
+    return chunk->transmissions == 1 || (sent->too_soon_ns && chunk->sent_ns <= sent->too_soon_ns);
+}
+
+static void note_small(const struct sent *sent, const struct chunk *chunk, struct sent_acked *result)
+{
+    if (is_surely_last(sent, chunk) && chunk->sent_ns > result->small_ns)
+        result->small_ns = chunk->sent_ns;
+}
+
 static void note_size(const struct sent *sent, const struct chunk *chunk, struct sent_acked *result)
 {
     bool large = is_large(sent, chunk);
     result->large |= large;
-    result->small |= !large && !chunk->placed;
+    if (!large && !chunk->placed)
+        note_small(sent, chunk, result);
 }
 
 void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context,
@@ -194,9 +207,7 @@ void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, v
     if ((chunk->state == CHUNK_LOST && (chunk->acked_mask == 0 || chunk->transmissions == 1)) ||
         (chunk->transmissions > 1 && sent->too_soon_ns && chunk->sent_ns > sent->too_soon_ns))
         result->spurious = true;
-    /* of a repair too, unless it cannot be what arrived (RFC 8985 6.2, step 2) */
-    bool surely = chunk->transmissions == 1 || (sent->too_soon_ns && chunk->sent_ns <= sent->too_soon_ns);
-    if (surely && chunk->sent_ns > sent->newest_acked_ns)
+    if (is_surely_last(sent, chunk) && chunk->sent_ns > sent->newest_acked_ns)
         sent->newest_acked_ns = chunk->sent_ns;
     result->payload_bytes += chunk->payload_bytes;
     result->chunks++;
@@ -212,7 +223,8 @@ static void note_parts(const struct sent *sent, const struct chunk *chunk, uint6
     bool whole_ones = news & ~(UINT64_C(1) << (chunk->count - 1)), large = is_large(sent, chunk);
     result->parts = true;
     result->large |= large && (whole_ones || chunk->last_bytes > sent->base_bytes);
-    result->small |= !large || (!whole_ones && chunk->last_bytes <= sent->base_bytes);
+    if (!large || (!whole_ones && chunk->last_bytes <= sent->base_bytes))
+        note_small(sent, chunk, result);
 }
 
 bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context,

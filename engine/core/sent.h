@@ -132,7 +132,8 @@ struct sent_acked {
     uint64_t payload_bytes; /* of chunks now acked whole */
     uint32_t chunks;
     bool parts;             /* datagrams of chunks that are not whole yet are news */
-    bool large, small;      /* some large, or small, datagram has arrived that was news; told where `watches` */
+    bool large;             /* some large datagram has arrived that was news; told where `watches` */
+    uint64_t small_ns;      /* likewise, of the small ones: when the newest of them was surely sent, or before; 0: none has */
     bool spurious;          /* a chunk was acked that had been given up: its repair is, or was, needless */
 };
 

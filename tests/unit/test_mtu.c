@@ -261,6 +261,31 @@ Test(mtu, losses_are_no_hole, .init = open_trusting)
 }
 
 /* The route becomes narrower, or wider; the peer's own limit stays. */
+/* A round of losses; afterwards an ack of something small, which was sent before it or in it. */
+static void lose_round(bool in_it)
+{
+    struct flow *flow = duo_flow[0];
+    struct sent_acked acked = {.chunks = 1, .small_ns = duo_now};
+    duo_now += MS;
+    duo_core[0]->now_ns = flow->sent.large_lost_ns = duo_now;
+    mtu_on_losses(flow, true, duo_now);
+    if (in_it)
+        acked.small_ns = duo_now;
+    mtu_on_ack(flow, &acked);
+}
+
+/* Acks of small datagrams come late, while all vanishes: they do not show that the path lives. */
+Test(mtu, late_acks_of_small_ones, .init = open_trusting)
+{
+    for (unsigned i = 0; i < 10; i++)
+        lose_round(false);
+    for (unsigned i = 0; i < MTU_TRIES; i++)
+        lose_round(true);
+    cr_assert_eq(holes_of(0), 0);
+    lose_round(true);
+    cr_assert_eq(holes_of(0), 1);
+}
+
 Test(mtu, route_changes)
 {
     duo_defaults();
