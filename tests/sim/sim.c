@@ -152,6 +152,8 @@ static void set_stall(struct options *options, struct rng *rng)
 {
     options->stall_every_ns = 1u << (17 + rng_below(rng, 6));
     options->stall_ns = 1u << (17 + rng_below(rng, 8));
+    /* Longer stalls are taken for a queue, as is a long way: chunks of a KiB would go one by one, 20 ms apart. */
+    options->same_rate = options->stall_ns > 4u * NS_PER_MS;
     EACH_NET(options, net)
         net->loss_ppm = rng_below(rng, 2) * 5000;
 }
