@@ -450,30 +450,52 @@ static uint64_t counter(const struct node *node, const char *name)
     return value;
 }
 
-static void check_equal(const struct node *node, const char *name, uint64_t counted, uint64_t seen)
+/* The engine may be about to send, or to count what it has received: what differs is looked at again. */
+enum { LOOKS = 4 };
+#define LOOK_AGAIN_NS UINT64_C(10000000)
+
+static void check_equal(const struct node *node, const char *name, const uint64_t *seen)
 {
-    if (counted != seen)
-        machine_fail("node %u: %s is %llu, and in truth it is %llu", node->index, name,
-                     (unsigned long long)counted, (unsigned long long)seen);
+    for (unsigned looks = 1;; looks++) {
+        uint64_t counted = counter(node, name);
+        if (counted == *seen)
+            return;
+        if (looks == LOOKS)
+            machine_fail("node %u: %s is %llu, and in truth it is %llu", node->index, name,
+                         (unsigned long long)counted, (unsigned long long)*seen);
+        machine_sleep(LOOK_AGAIN_NS);
+    }
+}
+
+/* What has been received is of a flow, of a stranger, or malformed. */
+static void check_received(const struct node *node, const struct nic_sim_counts *counts)
+{
+    for (unsigned looks = 1;; looks++) {
+        uint64_t known = counter(node, "rx_datagrams") + counter(node, "rx_strangers");
+        uint64_t malformed = counter(node, "rx_malformed");
+        if (known <= counts->polled + counts->on_path && counts->polled <= known + malformed)
+            return;
+        if (looks == LOOKS)
+            machine_fail("node %u took %llu datagrams, and counts %llu of flows and strangers", node->index,
+                         (unsigned long long)counts->polled, (unsigned long long)known);
+        machine_sleep(LOOK_AGAIN_NS);
+    }
 }
 
 /* What the engine counted against what application and network saw. */
 static void check_counters(const struct node *node)
 {
-    check_equal(node, "msgs_sent", counter(node, "msgs_sent"), node->sends);
-    check_equal(node, "msgs_received", counter(node, "msgs_received"), node->receives);
-    check_equal(node, "bytes_sent", counter(node, "bytes_sent"), node->bytes_sent);
-    check_equal(node, "bytes_received", counter(node, "bytes_received"), node->bytes_received);
     const struct nic_sim_counts *counts = nic_sim_counts(node->index);
-    check_equal(node, "tx_datagrams", counter(node, "tx_datagrams"), counts->sent);
     const struct repeats *sent = nic_sim_repeats(node->index);
-    check_equal(node, "retransmits", counter(node, "retransmits"), sent->count);
-    check_equal(node, "tx_chunks", counter(node, "tx_chunks"), sent->chunks);
-    check_equal(node, "tx_placed", counter(node, "tx_placed"), sent->written);
-    uint64_t known = counter(node, "rx_datagrams") + counter(node, "rx_strangers");
-    if (known > counts->polled + counts->on_path || counts->polled > known + counter(node, "rx_malformed"))
-        machine_fail("node %u took %llu datagrams, and counts %llu of flows and strangers", node->index,
-                     (unsigned long long)counts->polled, (unsigned long long)known);
+    check_equal(node, "msgs_sent", &node->sends);
+    check_equal(node, "msgs_received", &node->receives);
+    check_equal(node, "bytes_sent", &node->bytes_sent);
+    check_equal(node, "bytes_received", &node->bytes_received);
+    check_equal(node, "tx_datagrams", &counts->sent);
+    check_equal(node, "retransmits", &sent->count);
+    check_equal(node, "tx_chunks", &sent->chunks);
+    check_equal(node, "tx_placed", &sent->written);
+    check_received(node, counts);
 }
 
 /* Every request is back in the pool. */
