@@ -75,8 +75,24 @@ static void note_written(struct repeats *repeats, uint64_t token, uint64_t seq)
         repeats->count++;
 }
 
+/*
+ * A chunk that was refused as datagrams, and has become too large by then, is sent in fragments only. All its datagrams
+ * are repeats from then on, whether their fragments have been sent or not: they are lost together.
+ */
+static void note_fragment(struct repeats *repeats, const struct tx_desc *image)
+{
+    uint64_t token = image->flow->tx_token;
+    if (!add(repeats, key_of(token, image->seq, ANY)))
+        return;
+    repeats->chunks++;
+    for (unsigned i = 0; i < image->count; i++)
+        add(repeats, key_of(token, image->seq, i));
+}
+
 void repeats_note(struct repeats *repeats, const struct tx_desc *desc)
 {
+    if (desc->fragment)
+        note_fragment(repeats, &desc->flow->image.desc);
     if (!desc->sequenced)
         return;
     uint64_t token = desc->flow->tx_token;

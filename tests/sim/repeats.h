@@ -12,7 +12,7 @@ struct repeats {
     uint64_t chunks, written;  /* sent at all; and of these those that the NIC wrote */
 };
 
-/* A descriptor that was sent. One without number is none of these. */
+/* A descriptor that was sent. One without number is none of these, but for a fragment of a datagram with one. */
 void repeats_note(struct repeats *repeats, const struct tx_desc *desc);
 /* A datagram by itself, of those that are sent as such. */
 void repeats_note_datagram(struct repeats *repeats, uint64_t token, uint64_t seq, unsigned index);
