@@ -312,6 +312,31 @@ Test(sent, an_acked_repair_tells_of_the_rest, .init = setup)
     cr_consistent();
 }
 
+/* Where sizes are watched, an ack tells when the small datagrams left that have arrived. A repair is not taken for it. */
+Test(sent, small_ones_tell_when_they_left, .init = setup)
+{
+    sent.base_bytes = 1232;
+    sent.watches = true;
+    struct chunk *first = send(0, 10 * MS);
+    send(1, 20 * MS);
+    struct chunk *large = send(0, 30 * MS);
+    large->datagram_bytes = large->last_bytes = 1472;
+    sent_lose(&sent, first);
+    sent_fly(&sent, first, 1, 40 * MS);
+    sent.too_soon_ns = 39 * MS;
+    struct sent_acked acked = ack(2, 0);
+    cr_assert_eq(acked.small_ns, 20 * MS, "the repair of the first is too young");
+    cr_assert_not(acked.large);
+    acked = ack(3, 0);
+    cr_assert_eq(acked.small_ns, 0);
+    cr_assert(acked.large);
+    struct chunk *again = send(0, 50 * MS);
+    sent_lose(&sent, again);
+    sent_fly(&sent, again, 1, 60 * MS);
+    sent.too_soon_ns = 60 * MS;
+    cr_assert_eq(ack(4, 0).small_ns, 60 * MS);
+}
+
 /* What the NIC did not take is sent for the first time when it takes it. */
 Test(sent, that_did_not_leave, .init = setup)
 {
