@@ -323,6 +323,8 @@ void conn_linger_over(struct conn *conn)
     conn->state = CONN_OVER;
     if (conn->fin_sends_said)
         gone_await_fin(conn);
+    else
+        gone_keep_fin(conn);
     conn->status = is_silent(conn) ? UCCL_ETIMEDOUT : UCCL_OK;
     conn->flow->closing--;
     flow_conn_event(conn);
@@ -344,16 +346,22 @@ static uint64_t delivered_beyond(const struct conn *conn)
     return beyond;
 }
 
+struct wire_credit conn_credit(const struct conn *conn)
+{
+    return (struct wire_credit){
+        .conn = conn->remote_id,
+        .delivered = (uint32_t)conn->recv_base,
+        .eager_total = (uint32_t)(conn->ring_freed + conn->ring_bytes),
+        .beyond = delivered_beyond(conn),
+    };
+}
+
 static unsigned put_credit(struct conn *conn, uint8_t *at)
 {
+    struct wire_credit credit = conn_credit(conn);
     conn->credit_due = false;
     conn->completions = 0;
-    return wire_put_credit(at, &(struct wire_credit){
-                                   .conn = conn->remote_id,
-                                   .delivered = (uint32_t)conn->recv_base,
-                                   .eager_total = (uint32_t)(conn->ring_freed + conn->ring_bytes),
-                                   .beyond = delivered_beyond(conn),
-                               });
+    return wire_put_credit(at, &credit);
 }
 
 static unsigned put_cts(struct conn *conn, uint8_t *at)

@@ -196,6 +196,8 @@ void conn_split_taken(struct conn *conn, struct core_msg *msg);
 /* The last chunk that refers to this payload has gone: ends the message if it was waiting for that. */
 void conn_chunk_gone(struct conn *conn, struct core_msg *msg);
 
+/* What CREDIT says now. */
+struct wire_credit conn_credit(const struct conn *conn);
 /*
  * Writes control frames into [at, at + room) for as long as they fit; `seq` is the chunk that carries
  * them. Returns the bytes written.

@@ -32,13 +32,30 @@ unsigned gone_room(const struct flow *flow)
 
 void gone_await_fin(const struct conn *conn)
 {
-    conn->flow->gone.fins[conn->local_id % GONE_FINS] = (struct gone_fin){conn->fin_seq, conn->local_id, true};
+    conn->flow->gone.fins[conn->local_id % GONE_FINS] =
+        (struct gone_fin){.seq = conn->fin_seq, .id = conn->local_id, .used = true};
 }
 
-static bool fin_on_its_way(const struct flow *flow, uint32_t id)
+/* The FIN that is known of a connection, or NULL. */
+static struct gone_fin *fin_of(struct flow *flow, uint32_t id)
 {
-    const struct gone_fin *fin = &flow->gone.fins[id % GONE_FINS];
-    return fin->used && fin->id == id && !sent_is_acked(&flow->sent, fin->seq);
+    struct gone_fin *fin = &flow->gone.fins[id % GONE_FINS];
+    return fin->used && fin->id == id ? fin : NULL;
+}
+
+static bool fin_on_its_way(struct flow *flow, uint32_t id)
+{
+    const struct gone_fin *fin = fin_of(flow, id);
+    return fin && (fin->queued || (!fin->kept && !sent_is_acked(&flow->sent, fin->seq)));
+}
+
+void gone_keep_fin(struct conn *conn)
+{
+    struct flow *flow = conn->flow;
+    flow->gone.fins[conn->local_id % GONE_FINS] =
+        (struct gone_fin){.credit = conn_credit(conn), .id = conn->local_id, .used = true, .kept = true};
+    if (probe_proven(&flow->probe)) /* else the peer may not exist; if it does, its frames are answered */
+        gone_answer(flow, conn->local_id);
 }
 
 void gone_answer(struct flow *flow, uint32_t id)
@@ -50,16 +67,40 @@ void gone_answer(struct flow *flow, uint32_t id)
         return; /* several frames of one packet */
     if (gone->count == GONE_IDS)
         return;
+    struct gone_fin *fin = fin_of(flow, id);
+    if (fin)
+        fin->queued = fin->kept;
     gone->ids[(gone->first + gone->count++) % GONE_IDS] = id;
     flow_wake(flow);
 }
 
-unsigned gone_put(struct flow *flow, uint8_t *at, uint32_t room)
+static unsigned put_kept_fin(struct gone_fin *fin, uint8_t *at, uint64_t seq)
+{
+    struct wire_credit credit = fin->credit;
+    unsigned bytes = wire_put_credit(at, &credit);
+    fin->kept = fin->queued = false;
+    fin->seq = seq;
+    return bytes + wire_put_fin(at + bytes, &(struct wire_fin){credit.conn, true, true});
+}
+
+unsigned gone_put(struct flow *flow, uint8_t *at, uint32_t room, uint64_t seq, unsigned *frames)
 {
     struct gone *gone = &flow->gone;
     unsigned bytes = 0;
-    for (unsigned i = 0; i < GONE_PER_PACKET_MAX && gone->count && room - bytes >= WIRE_GONE_BYTES; i++) {
-        bytes += wire_put_gone(at + bytes, &(struct wire_gone){gone->ids[gone->first]});
+    *frames = 0;
+    for (unsigned i = 0; i < GONE_PER_PACKET_MAX && gone->count; i++) {
+        uint32_t id = gone->ids[gone->first];
+        struct gone_fin *fin = fin_of(flow, id);
+        bool kept = fin && fin->kept;
+        if (room - bytes < (kept ? WIRE_CREDIT_BYTES + WIRE_FIN_BYTES : WIRE_GONE_BYTES))
+            break;
+        if (kept) {
+            bytes += put_kept_fin(fin, at + bytes, seq);
+            *frames += 2;
+        } else {
+            bytes += wire_put_gone(at + bytes, &(struct wire_gone){id});
+            *frames += 1;
+        }
         gone->first = (gone->first + 1) % GONE_IDS;
         gone->count--;
     }

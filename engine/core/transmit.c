@@ -637,9 +637,10 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
         train.sequenced = true;
     }
     if (flow->gone.count) {
-        unsigned bytes = gone_put(flow, train_at(&train) + train.header, train_room(&train));
+        unsigned frames;
+        unsigned bytes = gone_put(flow, train_at(&train) + train.header, train_room(&train), flow->sent.next_seq, &frames);
         train.header += bytes;
-        train.frames += bytes / WIRE_GONE_BYTES;
+        train.frames += frames;
         train.sequenced |= bytes > 0;
     }
     put_ctrl(flow, &train);

@@ -443,6 +443,74 @@ Test(gone, an_ack_goes_before_it, .init = open_with_part)
     cr_assert(frame && frame->kind == FRAME_GONE && frame->gone.id == UNKNOWN_ID);
 }
 
+/*
+ * Side 1 receives messages and aborts, and nothing leaves until the connection is over, as in an outage that began before. The
+ * FIN that was to go leaves later, behind the CREDIT: side 0, which writes nothing more, learns what was delivered and that it is over.
+ */
+static void abort_unheard(struct duo_request *sends[2], struct duo_request **recv)
+{
+    struct duo_request *recvs[2] = {duo_recv(1, 100), duo_recv(1, 100)};
+    *recv = duo_recv(0, 100);
+    for (unsigned i = 0; i < 2; i++)
+        sends[i] = duo_send(0, 100);
+    duo_transmit(0);
+    duo_deliver(0);
+    duo_assert_ended(recvs[0], UCCL_OK, 100);
+    duo_assert_ended(recvs[1], UCCL_OK, 100);
+    core_conn_close(duo_core[1], duo_conn[1][0], 0, duo_now);
+    while (duo_ended[1] == 0)
+        cr_assert(duo_tick(1, duo_now + 300 * MS));
+}
+
+Test(gone, a_fin_that_could_not_leave_goes_later, .init = open_with_part)
+{
+    struct duo_request *sends[2], *recv;
+    abort_unheard(sends, &recv);
+    cr_assert_eq(duo_flow[1]->gone.count, 1);
+    cr_assert_eq(duo_transmit(1), 1);
+    struct wire_packet parsed;
+    cr_assert(wire_parse(duo_queue[1][0].bytes, duo_queue[1][0].length, crc32c_portable, &parsed));
+    const struct wire_frame *frame = wire_next_frame(&parsed);
+    cr_assert(frame && frame->kind == FRAME_ACK);
+    frame = wire_next_frame(&parsed);
+    cr_assert(frame && frame->kind == FRAME_CREDIT && frame->credit.delivered == 2);
+    frame = wire_next_frame(&parsed);
+    cr_assert(frame && frame->kind == FRAME_FIN && frame->fin.sends_over && frame->fin.receives_over);
+    cr_assert_null(wire_next_frame(&parsed));
+    duo_deliver(1);
+    duo_assert_ended(sends[0], UCCL_OK, 100);
+    duo_assert_ended(sends[1], UCCL_OK, 100);
+    duo_assert_ended(recv, UCCL_ECLOSED, 0);
+    cr_assert(duo_failed[0] == 1 && duo_failed_status[0] == UCCL_ECLOSED);
+    duo_run(500 * MS);
+    duo_assert_rest();
+}
+
+/* It is told once, also where frames for the connection come meanwhile, and is not overtaken by GONE. */
+Test(gone, a_fin_that_was_kept_is_told_once, .init = open_with_part)
+{
+    struct duo_request *sends[2], *recv;
+    abort_unheard(sends, &recv);
+    struct duo_request *late = duo_send(0, 100);
+    duo_transmit(0);
+    duo_deliver(0);
+    cr_assert_eq(stale(), 1);
+    duo_transmit(1);
+    duo_drop(1);
+    cr_assert_eq(duo_flow[1]->gone.count, 0);
+    struct duo_request *later = duo_send(0, 100);
+    duo_transmit(0);
+    duo_deliver(0);
+    cr_assert_eq(stale(), 2);
+    cr_assert_eq(duo_flow[1]->gone.count, 0, "its FIN is on its way");
+    duo_run(500 * MS);
+    duo_assert_ended(sends[0], UCCL_OK, 100);
+    duo_assert_ended(sends[1], UCCL_OK, 100);
+    duo_assert_ended(late, UCCL_ECLOSED, 0);
+    duo_assert_ended(later, UCCL_ECLOSED, 0);
+    duo_assert_rest();
+}
+
 Test(gone, it_is_not_answered, .init = open_with_part)
 {
     begin();
