@@ -199,7 +199,7 @@ static void finish_one(struct uccl_request *request)
         return;
     RACE_POINT();
     int32_t part_status = atomic_load_explicit(&request->part_status, memory_order_relaxed);
-    /* The part's end made it end (part_ended() asks for the cancel). But what ended well is whole, whatever
+    /* The part's end made it end (stripe_cancel()). But what ended well is whole, whatever
      * became since of acks that a send awaits, or of parts that a short message did not need. */
     if (request->msg.status == UCCL_ECANCELED && part_status != UCCL_OK)
         request->msg.status = part_status;
@@ -256,6 +256,18 @@ static void part_ended(struct engine_thread *thread, struct uccl_request *part)
         part->to_home.then = request; /* the part, and its notice, must stay until it is sent */
     else
         finish_one(request);
+}
+
+/*
+ * A part ended early, or the application asks. Where it was that the part's flow is dead, so is the peer, as for every
+ * connection to it: the message alone would end at the peer as if somebody had cancelled it.
+ */
+void stripe_cancel(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns)
+{
+    if (request->parts && atomic_load_explicit(&request->part_status, memory_order_relaxed) == UCCL_EPEERDEAD)
+        core_conn_peer_dead(thread->core, request->msg.conn, now_ns);
+    else
+        core_cancel(thread->core, &request->msg, now_ns);
 }
 
 /* Asks the part's thread to end it. The part may end by itself meanwhile: while the notice waits here,

@@ -77,6 +77,8 @@ void stripe_submit(struct engine_thread *thread, struct uccl_request *request, u
 void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part, uint64_t now_ns);
 /* CORE_EVENT_SPLIT of a send. */
 void stripe_split(struct engine_thread *thread, struct uccl_request *request);
+/* COMMAND_CANCEL of a request that is pending: the application's, or of a part that has ended early. */
+void stripe_cancel(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
 /* CORE_EVENT_MSG of a request or of a part. */
 void stripe_ended(struct engine_thread *thread, struct uccl_request *request);
 /* A request with staged memory or with parts has ended, parts and all: the application may have it back. */

@@ -182,7 +182,7 @@ static bool take_commands(struct engine_thread *thread)
             struct uccl_request *request = entry.object;
             RACE_POINT();
             if (still_ours(&entry))
-                core_cancel(thread->core, &request->msg, now_ns);
+                stripe_cancel(thread, request, now_ns);
             break;
         }
         case COMMAND_FLUSH:

@@ -189,6 +189,14 @@ void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns)
     conn_cancel(msg->conn, msg);
 }
 
+void core_conn_peer_dead(struct core *core, struct conn *conn, uint64_t now_ns)
+{
+    core->now_ns = now_ns;
+    if (conn->state == CONN_OPEN)
+        gone_keep_fin(conn);
+    conn_fail(conn, UCCL_EPEERDEAD);
+}
+
 void core_conn_announce(struct core *core, struct conn *conn, uint64_t now_ns)
 {
     core->now_ns = now_ns;

@@ -228,6 +228,9 @@ void core_available(struct core *core, struct core_msg *msg, uint64_t bytes, uin
 /* Tells the peer of the connection at once, so that it answers if it does not know it. For whoever connects. */
 void core_conn_announce(struct core *core, struct conn *conn, uint64_t now_ns);
 
+/* Another flow of the connection has died: it fails with UCCL_EPEERDEAD, and the peer is told. */
+void core_conn_peer_dead(struct core *core, struct conn *conn, uint64_t now_ns);
+
 /* Tries to end a submitted message early; its event comes in any case. */
 void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns);
 

@@ -6,6 +6,10 @@
 #include "api_pair.h"
 
 #include "../../api/objects.h"
+#include "core/flow.h"
+#include "core/state.h"
+
+#include <sched.h>
 
 enum { ENGINES = 3, STRIPED = 1000003, SMALL = 100, UNSTRIPED = 40000 };
 
@@ -238,6 +242,32 @@ static uccl_request *post_patiently(uccl_conn *conn, uint8_t *buffer, bool sends
         cr_assert(now_ms() < end_ms);
         sleep_us(200);
     }
+}
+
+static void give_up_flow(struct engine_thread *thread, void *argument)
+{
+    (void)thread;
+    flow_give_up(((struct conn *)argument)->flow, false);
+}
+
+/* A flow that has a part of a message is dead, the home flow is not: the connection is over, at both ends. */
+BOTH(stripe, a_dead_flow_of_a_part_ends_the_connection)
+{
+    struct pair pair;
+    open_striping(&pair, lend, "4096");
+    uint8_t *large = malloc(STRIPED), small[SMALL];
+    uccl_request *recv = post_recv(pair.conn[1], large, STRIPED);
+    uccl_request *other = post_recv(pair.conn[0], small, SMALL);
+    const struct stripe_set *stripes = &pair.conn[1]->stripes;
+    thread_run(stripes->at[1].thread, give_up_flow, stripes->at[1].conn);
+    end_of(recv, UCCL_EPEERDEAD);
+    end_of(other, UCCL_ECLOSED);
+    while (uccl_conn_status(pair.conn[0]) == UCCL_OK || uccl_conn_status(pair.conn[1]) == UCCL_OK)
+        sched_yield(); /* it is told after the requests */
+    IS(uccl_conn_status(pair.conn[0]), UCCL_ECLOSED);
+    IS(uccl_conn_status(pair.conn[1]), UCCL_EPEERDEAD);
+    pair_close(&pair);
+    free(large);
 }
 
 /* Without requests for parts, messages are sent and received whole. */
