@@ -46,15 +46,26 @@ uint64_t node_stopped_ns(const struct node *node, uint64_t from_ns, uint64_t unt
     return sum_ns;
 }
 
-/* `own` ran meanwhile for long enough to give `other` up. What was lost before a stop is not known here: three quarters are enough. */
+static uint64_t ran_ns(const struct node *node, uint64_t from_ns, uint64_t until_ns)
+{
+    return until_ns > from_ns ? until_ns - from_ns - node_stopped_ns(node, from_ns, until_ns) : 0;
+}
+
+/*
+ * `own` ran meanwhile for long enough to give `other` up. What was lost before a stop is not known here: three quarters are enough.
+ * Stops of `other` between which `own` did not run are one silence: what is sent to a stopped node waits in its socket, and may find no
+ * room there.
+ */
 static bool outlasted(const struct node *own, const struct node *other)
 {
-    for (unsigned i = 0; i < other->stop_count; i++) {
+    uint64_t silent_ns = 0;
+    for (unsigned i = 0; i < other->stop_count && other->stops[i].begin_ns < machine.now_ns; i++) {
         const struct stop *stop = &other->stops[i];
         uint64_t end_ns = stop->end_ns < machine.now_ns ? stop->end_ns : machine.now_ns;
-        uint64_t silent_ns = end_ns > stop->begin_ns ? end_ns - stop->begin_ns : 0;
-        if (silent_ns - node_stopped_ns(own, stop->begin_ns, stop->begin_ns + silent_ns) >=
-            cluster.options.params.dead_peer_ms * UINT64_C(750000))
+        if (i == 0 || ran_ns(own, other->stops[i - 1].end_ns, stop->begin_ns))
+            silent_ns = 0;
+        silent_ns += ran_ns(own, stop->begin_ns, end_ns);
+        if (silent_ns >= cluster.options.params.dead_peer_ms * UINT64_C(750000))
             return true;
     }
     return false;

@@ -497,8 +497,11 @@ static void close_async(struct side *side, bool abort)
         machine_fail("uccl_conn_close_async() returned %d", error);
     if (abort) {
         status = uccl_wait(request, (int)machine_random(2), NULL);
+        uint64_t aborted_ns = machine.now_ns;
         if (status == UCCL_ETIMEDOUT && (error = uccl_conn_abort(side->conn)) == UCCL_OK)
             status = uccl_wait(request, ABORT_LATE_MS, NULL);
+        if (status == UCCL_ETIMEDOUT && node_stopped_ns(side->node, aborted_ns, machine.now_ns))
+            status = uccl_wait(request, ABORT_LATE_MS, NULL); /* the time went by in a stop, in which nothing ended either */
         if (status == UCCL_ETIMEDOUT)
             machine_fail("session %u: an abort did not cut its close short", side->session->index);
     } else if (machine_random(2)) {
