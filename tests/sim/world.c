@@ -511,6 +511,10 @@ void world_create(struct world *world, const char *scenario, const struct option
         end->params = options->params;
         if (options->unequal)
             unequal_params(&end->params, &(struct rng){seed ^ (UINT64_C(1) << 40) * (i + 1)});
+        /* An end whose only path swallows everything is as good as dead. */
+        if ((options->net[0].dead_paths || options->net[1].dead_paths) && !options->places &&
+            end->params.port_entropy == 1)
+            end->params.port_entropy = 2;
         if (options->same_rate) {
             end->params.cc = options->params.cc;
             end->params.chunk_size_kb = options->params.chunk_size_kb;
