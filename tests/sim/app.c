@@ -528,9 +528,9 @@ static void on_message(struct world *world, struct end *end, struct core_msg *ms
     world->requests_live--;
     world->requests_ended++;
     world->bytes_moved += msg->moved_bytes;
-    if (end == &world->ends[0])
+    if (world->ends[side->conn->sides[!side->side].end].halted)
         world->dead_end_max_ns = world->now_ns;
-    if (!world->ends[side->conn->sides[!side->side].end].halted)
+    else
         world->living_end_max_ns = world->now_ns;
     side->conn->ended_requests++;
     free_request(world, request);

@@ -193,7 +193,7 @@ struct world {
     uint64_t requests_live, requests_ended, bytes_moved, datagrams, faults;
     uint64_t dropped, repaired, into_dead, refused; /* datagrams */
     unsigned holes;      /* CORE_EVENT_FLOW_HOLE seen */
-    uint64_t dead_end_max_ns; /* when the last request of the first end ended */
+    uint64_t dead_end_max_ns; /* when the last request whose peer is dead ended */
     uint64_t living_end_max_ns; /* and the last one between ends that live */
 };
 
