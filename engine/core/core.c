@@ -452,6 +452,8 @@ void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_
         }
     } else if (desc->fragment) {
         image_undo(flow);
+    } else if (desc->probes) {
+        flow->probe.due |= desc->probes;
     } else if (!desc->whole) {
         flow->ack_pending = flow->ack_now = true;
     }

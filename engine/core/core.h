@@ -358,6 +358,7 @@ struct tx_desc {
     uint32_t piece_count;
     /* bookkeeping of core_tx_failed() */
     struct flow *flow;
+    uint8_t probes;          /* probes and echoes that it carries: enum probe_due (probe.h) */
     bool written;            /* its chunk had only been written before: no datagram of it has been sent */
     /* placing: TX_PLACE always, TX_BULK and TX_FRAMES when they repair what was to be placed */
     bool on_path;            /* goes over the queue pair of `path`; else a datagram as any other */

@@ -522,9 +522,11 @@ static bool send_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     if (!probe_opens(&flow->probe))
         path = path_choose_safe(&flow->paths, probe_avoids(&flow->probe), false);
     probe_leaves(&flow->probe, path);
+    uint8_t due = flow->probe.due;
     train.header += probe_put(flow, train_at(&train) + train.header, now_ns);
     end_datagram(core, &train);
     describe_unnumbered(flow, train.buffer, train.header, path, desc, now_ns);
+    desc->probes = due & (uint8_t)~flow->probe.due;
     return true;
 }
 

@@ -665,6 +665,23 @@ Test(probe, a_false_address_gets_next_to_nothing, .init = open_unproven)
     cr_assert_leq(datagrams, PACKETS / 4 + 10, "%u datagrams", datagrams);
 }
 
+/* What the NIC does not take goes as soon as it takes something again, the echo as well as our own probe. */
+Test(probe, refused_ones_are_not_forgotten, .init = open_unproven)
+{
+    struct duo_request *send = duo_send(0, 100), *recv = duo_recv(1, 100);
+    cr_assert_eq(duo_transmit(0), 1);
+    duo_deliver(0);
+    duo_refuse = true;
+    cr_assert_eq(duo_transmit(1), 0);
+    duo_refuse = false;
+    cr_assert_eq(duo_transmit(1), 1, "no timer had to expire");
+    cr_assert_eq(only_probes(1), 2);
+    duo_deliver(1);
+    duo_run(MS);
+    duo_assert_ended(recv, UCCL_OK, 100);
+    duo_assert_ended(send, UCCL_OK, 100);
+}
+
 Test(probe, lost_ones_are_repeated, .init = open_unproven)
 {
     struct duo_request *send = duo_send(0, 100), *recv = duo_recv(1, 100);
