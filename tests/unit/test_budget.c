@@ -88,6 +88,10 @@ BOTH(budget, engines_leave_nothing)
         if (i == FIRST)
             mappings = house_mappings();
     }
+#ifndef __SANITIZE_ADDRESS__ /* it keeps what was freed, in mappings of its own */
     cr_assert_leq(house_mappings(), mappings + 4, "%u mappings, after %d engines %u", house_mappings(), 2 * FIRST,
                   mappings);
+#else
+    (void)mappings;
+#endif
 }
