@@ -796,7 +796,7 @@ Test(process, child_of_a_process_that_is_warned, .timeout = TIMEOUT_S)
     warns = true;
     for (unsigned i = 0; i < 2; i++)
         cr_assert_eq(pthread_create(&threads[i], NULL, be_warned, NULL), 0);
-    for (unsigned i = 0; i < FORKS; i++) {
+    for (int i = 0; i < FORKS; i++) {
         pid_t child = fork();
         if (child == 0) {
             alarm(CHILD_S);
