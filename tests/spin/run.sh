@@ -53,6 +53,16 @@ verify() {
     (cd "$folder" && check "$expected" "$model" "$kind" "$@") &
 }
 
+# verify_window MODEL NAME RULE...: the model of a single window holds, and without any of its rules it does not
+verify_window() {
+    local model=$1 name=$2 rule
+    shift 2
+    verify pass "$model" safety "$name"
+    for rule; do
+        verify fail "$model" safety "broken: $rule" "$rule"
+    done
+}
+
 # plan N: how many there are without --deep; tests/run.sh compares
 plan() { planned=$1; }
 
@@ -94,30 +104,12 @@ for rule in NO_REPAIR CREDIT_LATE PASS_WITHDRAWN NO_END_ANSWER NO_UNBLOCK NO_RTS
     verify fail credit safety "broken: $rule" $rule MESSAGES=3 CANCELS=0
 done
 verify fail credit safety "broken: NO_LATE_CHARGE" NO_LATE_CHARGE MESSAGES=2 WINDOW=1 CANCELS=2
-verify pass ring safety "two producers, a consumer that sleeps"
-for rule in PUBLISH_FIRST FREE_FIRST NO_CLAIM WAKE_FIRST NO_RECHECK; do
-    verify fail ring safety "broken: $rule" $rule
-done
-verify pass arm safety "the event descriptor"
-for rule in ARM_FIRST TELL_FIRST DISARM_LATE TEST_FIRST; do
-    verify fail arm safety "broken: $rule" $rule
-done
-verify pass cancel safety "cancels that come late"
-for rule in GENERATION_LATE NO_GENERATION GENERATION_FIRST NO_STATE; do
-    verify fail cancel safety "broken: $rule" $rule
-done
-verify pass pool safety "requests are handed out once"
-for rule in NO_TAG LINK_LATE NO_CLAIM; do
-    verify fail pool safety "broken: $rule" $rule
-done
-verify pass log safety "the callback is replaced"
-for rule in NO_CHECK COUNT_LATE FILL_LATE NO_WAIT_OLD; do
-    verify fail log safety "broken: $rule" $rule
-done
-verify pass holds safety "a connection ends"
-for rule in NO_COMMAND_HOLD HOLD_BLIND CLOSING_LATE HOME_LATE; do
-    verify fail holds safety "broken: $rule" $rule
-done
+verify_window ring "two producers, a consumer that sleeps" PUBLISH_FIRST FREE_FIRST NO_CLAIM WAKE_FIRST NO_RECHECK
+verify_window arm "the event descriptor" ARM_FIRST TELL_FIRST DISARM_LATE TEST_FIRST
+verify_window cancel "cancels that come late" GENERATION_LATE NO_GENERATION GENERATION_FIRST NO_STATE
+verify_window pool "requests are handed out once" NO_TAG LINK_LATE NO_CLAIM
+verify_window log "the callback is replaced" NO_CHECK COUNT_LATE FILL_LATE NO_WAIT_OLD
+verify_window holds "a connection ends" NO_COMMAND_HOLD HOLD_BLIND CLOSING_LATE HOME_LATE
 if [ "$deep" = yes ]; then
     verify pass lend safety "two rounds: one owner, one sleeper, no deadlock" ROUNDS=2
     verify pass lend safety "two engine threads and two applications: no deadlock" STRIPED
