@@ -100,9 +100,9 @@ static bool make_parts(struct uccl_request *request, unsigned count)
 /* Hands the parts to their threads; the message has its number now. */
 static void submit_parts(struct engine_thread *thread, struct uccl_request *request)
 {
-    const struct stripe_set *stripes = request->stripes;
+    struct stripe_set *stripes = request->stripes;
     if (request->parts && !request->staged.memory) /* else it is counted since it was posted */
-        atomic_fetch_add(&request->stripes->holds, 1);
+        atomic_fetch_add(&stripes->holds, 1);
     for (struct uccl_request *part = request->parts; part; part = part->next_part) {
         unsigned end = core_stripe_end(request->msg.number, request->msg.stripes, stripes->count, part->part);
         part->msg.number = request->msg.number;

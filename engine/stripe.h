@@ -6,8 +6,8 @@
  *
  *   receive  parts go to their threads before the clear-to-send that allows them leaves; a part that
  *            arrives is reported to the home thread, whose core then knows when the message is whole.
- *            None are made once what came was short for some time, however large the buffers: that would
- *            wake every thread, twice, for each small message. The first long one ends that
+ *            There are as many as the last messages had units, however large the buffers are: each part
+ *            wakes a thread twice
  *   send     parts are made when the clear-to-send comes (CORE_EVENT_SPLIT)
  *   end      when the home's own message ends, parts that are left are ended; the request ends when
  *            it and all parts have: until then some thread may touch its memory
