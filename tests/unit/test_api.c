@@ -6,7 +6,6 @@
 #include "api_pair.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -14,23 +13,6 @@
 #include <sys/socket.h>
 
 /* ---- helpers --------------------------------------------------------------------------------- */
-
-static int entries_of(const char *path)
-{
-    DIR *dir = opendir(path);
-    int count = 0;
-    while (readdir(dir))
-        count++;
-    closedir(dir);
-    return count;
-}
-
-static void log_nothing(void *user, enum uccl_log_level level, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)text;
-}
 
 /* A TCP socket on loopback that is bound, and listens or not; its port. */
 static int bound_socket(int listening, uint16_t *port)
@@ -50,7 +32,7 @@ static int bound_socket(int listening, uint16_t *port)
 BOTH(api_engine, opens_closes_and_opens_again)
 {
     uccl_engine *first = open_engine(lend, NULL);
-    int files = entries_of("/proc/self/fd"), threads = entries_of("/proc/self/task");
+    unsigned files = house_entries("/proc/self/fd"), threads = house_entries("/proc/self/task");
     for (int round = 0; round < 4; round++) {
         uccl_engine *engines[3];
         for (int i = 0; i < 3; i++)
@@ -58,8 +40,8 @@ BOTH(api_engine, opens_closes_and_opens_again)
         for (int i = 0; i < 3; i++)
             IS(uccl_close(engines[(i + round) % 3]), 0);
     }
-    cr_assert_eq(entries_of("/proc/self/fd"), files, "descriptors leak");
-    cr_assert_eq(entries_of("/proc/self/task"), threads, "threads leak");
+    cr_assert_eq(house_entries("/proc/self/fd"), files, "descriptors leak");
+    cr_assert_eq(house_entries("/proc/self/task"), threads, "threads leak");
     IS(uccl_close(first), 0);
 }
 
@@ -575,7 +557,7 @@ BOTH(api_connect, two_hundred_times)
     pair_open(&pair, lend);
     IS(uccl_conn_close(pair.conn[0]), 0);
     IS(uccl_conn_close(pair.conn[1]), 0);
-    int files = entries_of("/proc/self/fd");
+    unsigned files = house_entries("/proc/self/fd");
     uint64_t start_ms = now_ms();
     for (unsigned i = 0; i < 200; i++) {
         connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
@@ -584,7 +566,7 @@ BOTH(api_connect, two_hundred_times)
         IS(uccl_conn_close(pair.conn[!(i / 2 % 2)]), 0);
     }
     cr_assert(now_ms() - start_ms < 8000, "200 cycles took %d ms", (int)(now_ms() - start_ms));
-    cr_assert_eq(entries_of("/proc/self/fd"), files);
+    cr_assert_eq(house_entries("/proc/self/fd"), files);
     pair_close(&pair);
 }
 

@@ -36,13 +36,6 @@ static bool disarm(void)
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-static void log_nothing(void *user, enum uccl_log_level level, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)text;
-}
-
 struct world {
     uccl_engine *client, *server;
     uccl_listener *listener;

@@ -10,7 +10,6 @@
 #include "nic/udp.h"
 
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <malloc.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -25,13 +24,6 @@ enum {
     TRIES = 4,
 };
 
-static void log_nothing(void *user, enum uccl_log_level level, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)text;
-}
-
 __attribute__((constructor)) static void set_up(void)
 {
     uccl_set_log(log_nothing, NULL);
@@ -44,16 +36,6 @@ struct held {
     size_t heap_bytes, mapped_bytes;
     unsigned files, tasks;
 };
-
-static unsigned entries_of(const char *path)
-{
-    DIR *dir = opendir(path);
-    unsigned count = 0;
-    while (readdir(dir))
-        count++;
-    closedir(dir);
-    return count;
-}
 
 /* What can be written: address space that is only reserved comes and goes. */
 static size_t mapped_bytes(void)
@@ -78,8 +60,8 @@ static struct held look(void)
     heap = mallinfo2();
     return (struct held){.heap_bytes = heap.uordblks + heap.hblkhd,
                          .mapped_bytes = mapped_bytes(),
-                         .files = entries_of("/proc/self/fd"),
-                         .tasks = entries_of("/proc/self/task")};
+                         .files = house_entries("/proc/self/fd"),
+                         .tasks = house_entries("/proc/self/task")};
 }
 
 /* Sanitizers keep what is freed; their own check of leaks sees the heap. */

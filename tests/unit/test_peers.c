@@ -9,13 +9,6 @@
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 
-static void log_nothing(void *user, enum uccl_log_level level, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)text;
-}
-
 __attribute__((constructor)) static void set_up(void)
 {
     uccl_set_log(log_nothing, NULL);

@@ -25,13 +25,6 @@
 
 enum { CHILD_S = 20, SHORT_MS = 20 };
 
-static void log_nothing(void *user, enum uccl_log_level level, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)text;
-}
-
 /* ---- every public call ----------------------------------------------------------------------- */
 
 /* What the calls work on: a connected pair, and one object of each kind. */

@@ -90,13 +90,6 @@ Test(stage, unexpected_messages, .timeout = TIMEOUT_S)
     stage_close_pair();
 }
 
-static void ignore_log(void *user, enum uccl_log_level level, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)text;
-}
-
 static void *borrow(void *argument)
 {
     fake_forbid_this_thread();
@@ -289,7 +282,7 @@ Test(stage, hung_device, .timeout = TIMEOUT_S, .exit_code = 7)
     uccl_request *request;
     uint8_t byte = 0;
     fake.hold = true;
-    uccl_set_log(ignore_log, NULL);
+    uccl_set_log(log_nothing, NULL);
     for (unsigned i = 0; i < COUNT; i++) {
         IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &request), 0);
         IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &request), 0);
@@ -355,7 +348,7 @@ Test(stage, parts_end_when_their_home_is_gone, .timeout = TIMEOUT_S, .exit_code 
     uint64_t end_ms = now_ms() + SOON_MS;
     pthread_t releases;
     fake.hold = true;
-    uccl_set_log(ignore_log, NULL);
+    uccl_set_log(log_nothing, NULL);
     IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &request), 0);
     IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &request), 0);
     while (counter(0, "gpu_fetches") < 4) /* two by each thread */
@@ -452,7 +445,7 @@ Test(stage, failures_leave_no_blocks, .timeout = TIMEOUT_S)
 {
     enum { ROUNDS = 24, LENGTH = 700000 };
     stage_open_pair("no", "64", "8", "mmsg", "1");
-    uccl_set_log(ignore_log, NULL);
+    uccl_set_log(log_nothing, NULL);
     for (unsigned round = 0; round < ROUNDS; round++) {
         const bool device[2] = {true, true}, sends = round % 2;
         const size_t offset[2] = {0, 0};

@@ -38,13 +38,6 @@ static const struct {
     }                                                                                                                  \
     static void name(enum mode mode)
 
-static inline void log_nothing(void *user, enum uccl_log_level level, const char *text)
-{
-    (void)user;
-    (void)level;
-    (void)text;
-}
-
 /* ---- two engines ----------------------------------------------------------------------------- */
 
 struct world {
