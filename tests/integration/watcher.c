@@ -209,6 +209,8 @@ static int send_all(const char *address, uint16_t port)
             must("send", uccl_wait(sends[conn], LIMIT_MS, NULL));
     }
     must("close", uccl_close(engine));
+    for (unsigned i = 0; i < CONNS; i++)
+        free(words[i]);
     return 0;
 }
 
