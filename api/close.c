@@ -8,7 +8,7 @@
  */
 #include "objects.h"
 
-#include "race_point.h"
+#include "base/race_point.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -6,9 +6,9 @@
  */
 #include "objects.h"
 
-#include "bootstrap.h"
+#include "boot/bootstrap.h"
 #include "handle.h"
-#include "log.h"
+#include "base/log.h"
 #include "race.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
 #include "objects.h"
 
 #include "handle.h"
-#include "log.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <stdlib.h>

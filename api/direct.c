@@ -12,9 +12,9 @@
  */
 #include "direct.h"
 
-#include "config.h"
-#include "log.h"
-#include "topology.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "base/topology.h"
 
 #include <stdio.h>
 #include <stdlib.h>

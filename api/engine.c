@@ -2,12 +2,12 @@
 /* Opening and closing engines, their devices and counters. */
 #include "objects.h"
 
-#include "config.h"
+#include "base/config.h"
 #include "direct.h"
-#include "fault.h"
-#include "log.h"
-#include "race_point.h"
-#include "topology.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/race_point.h"
+#include "base/topology.h"
 
 #include <errno.h>
 #include <poll.h>

@@ -6,7 +6,7 @@
 #include "direct.h"
 
 #include "mem/mem.h"
-#include "topology.h"
+#include "base/topology.h"
 
 #include <stdio.h>
 #include <stdlib.h>

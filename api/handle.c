@@ -2,9 +2,9 @@
 #include "handle.h"
 
 #include "export.h"
-#include "fault.h"
-#include "log.h"
-#include "process.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "base/process.h"
 
 #include <errno.h>
 #include <netdb.h>

@@ -11,10 +11,10 @@
  */
 #include "objects.h"
 
-#include "bootstrap.h"
-#include "fault.h"
+#include "boot/bootstrap.h"
+#include "base/fault.h"
 #include "handle.h"
-#include "log.h"
+#include "base/log.h"
 
 #include <errno.h>
 #include <netinet/tcp.h>

@@ -2,7 +2,7 @@
 /* Registered memory. */
 #include "direct.h"
 
-#include "log.h"
+#include "base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>

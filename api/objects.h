@@ -6,11 +6,11 @@
 #include "export.h"
 #include "mem/region.h"
 #include "nic/nic.h"
-#include "peer.h"
-#include "process.h"
-#include "request.h"
-#include "stripe.h"
-#include "thread.h"
+#include "boot/peer.h"
+#include "base/process.h"
+#include "thread/request.h"
+#include "thread/stripe.h"
+#include "thread/thread.h"
 #include "uccl/engine.h"
 
 #include <pthread.h>

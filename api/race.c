@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "race.h"
 
-#include "log.h"
+#include "base/log.h"
 #include "nic/netdev.h"
 #include "objects.h"
 

@@ -10,7 +10,7 @@
 #ifndef UCCL_RACE_H
 #define UCCL_RACE_H
 
-#include "bootstrap.h"
+#include "boot/bootstrap.h"
 #include "handle.h"
 
 struct race_attempt {

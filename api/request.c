@@ -2,8 +2,8 @@
 /* Posting, testing, waiting for and cancelling requests. */
 #include "objects.h"
 
-#include "log.h"
-#include "race_point.h"
+#include "base/log.h"
+#include "base/race_point.h"
 
 bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length)
 {

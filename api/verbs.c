@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* uccl_verbs_ports(): verbs ports as the engine sees them, without an engine. Any thread. */
-#include "config.h"
+#include "base/config.h"
 #include "export.h"
-#include "process.h"
+#include "base/process.h"
 #include "uccl/engine.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 
 #ifdef HAVE_VERBS
 
-#include "nic/verbs_device.h"
+#include "nic/verbs/device.h"
 
 static void describe_gid(const struct verbs_gid *gid, struct uccl_verbs_gid *out)
 {

@@ -420,7 +420,7 @@ bool core_next_event(struct core *core, struct core_event *event);
  *
  * Loss of a write is repaired by datagrams in sends on the same queue pair (on_path), which the NIC keeps in
  * order, so that a message is never whole while a copy of a part of it may still be placed. Where that does
- * not help, both ends fence the path (lane.h). No request that the NIC may still read or write ends.
+ * not help, both ends fence the path (data_qp.h). No request that the NIC may still read or write ends.
  */
 enum { CORE_PLACE_WINDOW_MAX = 1024 };
 

@@ -12,7 +12,7 @@
 #include "core/credit.h"
 #include "core/gone.h"
 #include "core/image.h"
-#include "core/lane.h"
+#include "core/data_qp.h"
 #include "core/mtu.h"
 #include "core/path.h"
 #include "core/place.h"

@@ -7,7 +7,7 @@
  *   HOLD_ASK    the peer is still to be told (END, FIN)
  *   HOLD_TOLD   it has been, by chunk `hold_until`, which is not acked yet
  *   HOLD_DRAIN  the peer makes no more chunks for it; all chunks before `hold_until` must have arrived. By the
- *               rule of repairs (lane.h) a chunk that has arrived has no copy left that could be placed
+ *               rule of repairs (data_qp.h) a chunk that has arrived has no copy left that could be placed
  *   HOLD_FENCE  or all queue pairs must be fenced here: the peer is dead, or the linger of a close is over
  * Where the peer takes a message back it says so in some chunk: that is HOLD_DRAIN until that chunk. Where we
  * do, the ack of the chunk that told it says how many chunks the peer had made by then.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mem/copies.h"
 
-#include "log.h"
+#include "base/log.h"
 
 #include <stdlib.h>
 #include <time.h>

@@ -5,7 +5,7 @@
  * one if that is active; none is ever made. It is current in the engine thread for the length of
  * each call.
  */
-#include "log.h"
+#include "base/log.h"
 #include "mem/copies.h"
 #include "mem/cuda_api.h"
 #include "mem/mem.h"

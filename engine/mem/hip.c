@@ -4,7 +4,7 @@
  * knows the current device of a thread and no way to push one: the engine thread, which is ours, sets it
  * before each call.
  */
-#include "log.h"
+#include "base/log.h"
 #include "mem/copies.h"
 #include "mem/hip_api.h"
 #include "mem/mem.h"

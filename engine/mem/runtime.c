@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mem/runtime.h"
 
-#include "log.h"
+#include "base/log.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -12,8 +12,8 @@
  */
 #include "nic/netdev.h"
 
-#include "fault.h"
-#include "log.h"
+#include "base/fault.h"
+#include "base/log.h"
 #include "nic/filter.h"
 
 #include <arpa/inet.h>

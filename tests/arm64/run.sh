@@ -12,7 +12,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 source=$(cd "$here/../.." && pwd)
 passed=0 failed=0
-watched=$source/engine/watched.c
+watched=$source/engine/thread/watched.c
 if [ "$1" = plan ]; then # the corpus of the simulator, two of stress, uccl_info
     targets=("$source"/tests/fuzz/fuzz_*.c)
     echo $((4 + ${#targets[@]} + $(test -e "$watched" && echo 1 || echo 0)))

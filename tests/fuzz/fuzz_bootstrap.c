@@ -2,11 +2,11 @@
 /*
  * Fuzzes what parses the bytes of a handshake's peer: the decoders, and the server's state machine
  * with the input as all that its peer ever says. What is accepted must keep the promises of
- * engine/bootstrap.h, since the rest of the engine trusts them.
+ * engine/boot/bootstrap.h, since the rest of the engine trusts them.
  */
-#include "bootstrap.h"
-#include "log.h"
-#include "nic/verbs_address.h"
+#include "boot/bootstrap.h"
+#include "base/log.h"
+#include "nic/verbs/address.h"
 #include "require.h"
 
 #include <stdlib.h>

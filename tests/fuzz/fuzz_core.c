@@ -344,7 +344,7 @@ static void close_all(void)
 }
 
 /*
- * A NIC that looks at the header alone first and asks where the payload goes, as udp_mmsg.c does. Then
+ * A NIC that looks at the header alone first and asks where the payload goes, as udp/mmsg.c does. Then
  * the core must take it, and the copies that it asks for need no other memory.
  */
 static bool arrive_in_place(const uint8_t *datagram, size_t length, bool ce)

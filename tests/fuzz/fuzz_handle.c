@@ -2,7 +2,7 @@
 /* Listen handles from anywhere: what is read of one is in its bounds, and written again it is the same. */
 #include "../../api/handle.h"
 
-#include "log.h"
+#include "base/log.h"
 
 #include <stdio.h>
 #include <stdlib.h>

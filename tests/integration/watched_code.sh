@@ -7,7 +7,7 @@
 . "$(dirname "$0")/lib.sh"
 plan 12
 
-FILE=engine/watched.c
+FILE=engine/thread/watched.c
 
 # compile COMPILER OPTIMIZATION: instructions of watched_copy() in $WORK/code, one a line
 compile() {

@@ -3,9 +3,9 @@
 
 #include "../../api/budget.h"
 #include "../lies.h"
-#include "config.h"
+#include "base/config.h"
 #include "repeats.h"
-#include "request.h"
+#include "thread/request.h"
 #include "seam.h"
 #include "unequal.h"
 

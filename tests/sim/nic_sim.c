@@ -5,11 +5,11 @@
 #include "firewall.h"
 #include "core/state.h"
 #include "core/wire.h"
-#include "nic/train.h"
+#include "nic/udp/train.h"
 #include "payload.h"
-#include "request.h"
+#include "thread/request.h"
 #include "seam.h"
-#include "thread.h"
+#include "thread/thread.h"
 
 #include <stdio.h>
 
@@ -566,7 +566,7 @@ static void join(struct nic_queue *queue, struct held *held, struct nic_rx *rx)
 }
 
 /*
- * Receives it once more, as udp_mmsg.c does: with payload where it belongs, if the core says so. `out`: this poll()'s.
+ * Receives it once more, as udp/mmsg.c does: with payload where it belongs, if the core says so. `out`: this poll()'s.
  * Application buffers have no memory: in their place is some of our own until it is known what has come.
  */
 static void put_in_place(struct nic_queue *queue, struct held *held, struct nic_rx *rx, const struct nic_rx *out)

@@ -6,7 +6,7 @@
  */
 #include "cluster.h"
 
-#include "request.h"
+#include "thread/request.h"
 #include "seam.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The end of a connection that two engine threads share: holds in engine/stripe.c, uccl_conn_close(), its form with a
+ * The end of a connection that two engine threads share: holds in engine/thread/stripe.c, uccl_conn_close(), its form with a
  * request, and an abort that may come after that (api/close.c). Whoever sees the connection over frees it at once.
  *
  * Checked: nobody touches the connection after that; it is freed.

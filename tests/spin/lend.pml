@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The protocol by which an engine sleeps, is woken and is lent: engine/thread.c, function by function,
+ * The protocol by which an engine sleeps, is woken and is lent: engine/thread/thread.c, function by function,
  * with one engine thread, two application threads that post a message and wait for it, and a network
  * that lets it arrive some time after the post was taken. The first drives the engine while it waits,
  * and may test before; the second only sleeps until it is told (as on the event descriptor), or, with

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Replacing the log callback: engine/log.c. Writers take no lock; setters replace the pair of function and `user` one
+ * Replacing the log callback: engine/base/log.c. Writers take no lock; setters replace the pair of function and `user` one
  * after the other, and free what belonged to the old one as soon as uccl_set_log() returns.
  *
  * Checked: a line meets a function with its own `user`, and nobody uses what has been freed.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The ring of commands, slot by slot: engine/ring.c, with two producers that may stop between any two steps, and a
+ * The ring of commands, slot by slot: engine/base/ring.c, with two producers that may stop between any two steps, and a
  * consumer that sleeps when it finds nothing (lend.pml has the ring as one step). A producer that is refused tries
  * again when the slot has changed.
  *

@@ -3,7 +3,7 @@
 #ifndef UCCL_STRESS_H
 #define UCCL_STRESS_H
 
-#include "race_point.h"
+#include "base/race_point.h"
 
 #include <stdarg.h>
 #include <stdint.h>

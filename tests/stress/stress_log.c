@@ -6,7 +6,7 @@
  */
 #include "stress.h"
 
-#include "log.h"
+#include "base/log.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -7,7 +7,7 @@
  */
 #include "stress.h"
 
-#include "request.h"
+#include "thread/request.h"
 
 #include <pthread.h>
 

@@ -6,7 +6,7 @@
  */
 #include "stress.h"
 
-#include "ring.h"
+#include "base/ring.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Windows between two steps, each with nothing else around that would cover for what is lost in it: no timer, no other
- * traffic, no second waiter. Meant for a build with random delays at marked points (engine/race_point.h).
+ * traffic, no second waiter. Meant for a build with random delays at marked points (engine/base/race_point.h).
  *
  *   calls    threads post to an engine that has no reason of its own ever to wake up, and wait: posting against going to
  *            sleep, lending and giving back against the registration of waiters
@@ -12,7 +12,7 @@
 #include "engines.h"
 
 #include "../../api/objects.h"
-#include "process.h"
+#include "base/process.h"
 
 #include <poll.h>
 #include <pthread.h>

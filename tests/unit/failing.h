@@ -352,7 +352,7 @@ WRAP(int, io_uring_queue_init_params, -plan.error,
 WRAP(int, io_uring_register_buf_ring, -plan.error,
      (struct io_uring * ring, struct io_uring_buf_reg *reg, unsigned flags), (ring, reg, flags))
 
-/* The kernel ends the multishot receive (tag 1 in udp_uring.c) by itself, as it may at any time. */
+/* The kernel ends the multishot receive (tag 1 in udp/uring.c) by itself, as it may at any time. */
 static void end_receive(struct io_uring *ring)
 {
     struct io_uring_sqe *sqe = fails(CALL_ring_receive) ? io_uring_get_sqe(ring) : NULL;

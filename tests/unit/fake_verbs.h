@@ -10,7 +10,7 @@
 #ifndef UCCL_TEST_FAKE_VERBS_H
 #define UCCL_TEST_FAKE_VERBS_H
 
-#include "nic/verbs_path.h"
+#include "nic/verbs/data_qp.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

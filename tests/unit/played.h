@@ -9,7 +9,7 @@
 #include "api_pair.h"
 
 #include "../../api/objects.h"
-#include "boot_wire.h"
+#include "boot/boot_wire.h"
 #include "core/crc32c.h"
 #include "core/wire.h"
 

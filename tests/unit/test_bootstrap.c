@@ -7,10 +7,10 @@
  * One thread plays both sides; it steps a bootstrap only when poll() says so, and counts the steps,
  * so that a state that would spin is seen.
  */
-#include "bootstrap.h"
-#include "log.h"
+#include "boot/bootstrap.h"
+#include "base/log.h"
 #include "logged.h"
-#include "siphash.h"
+#include "base/siphash.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

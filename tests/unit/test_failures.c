@@ -7,7 +7,7 @@
  */
 #include "two_sides.h"
 
-#include "nic/udp.h"
+#include "nic/udp/udp.h"
 
 enum { N_MAX = 300 };
 

@@ -7,7 +7,7 @@
 #include "api_pair.h"
 
 #include "../../api/objects.h"
-#include "nic/udp.h"
+#include "nic/udp/udp.h"
 
 #include <arpa/inet.h>
 #include <malloc.h>

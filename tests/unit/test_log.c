@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "log.h"
+#include "base/log.h"
 
 /* What the callback saw last. */
 struct seen {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The interface filter as a table over a made-up machine, and the list of the real one. */
-#include "log.h"
+#include "base/log.h"
 #include "nic/netdev.h"
 
 #include <arpa/inet.h>

@@ -4,7 +4,7 @@
  * have taken. Names of cores are the host's, so those taken here have numbers that no machine has.
  */
 #include "fini.h"
-#include "pin.h"
+#include "base/pin.h"
 
 #include "api_pair.h"
 

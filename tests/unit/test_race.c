@@ -5,7 +5,7 @@
  */
 #include "../../api/race.h"
 
-#include "log.h"
+#include "base/log.h"
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>

@@ -7,7 +7,7 @@
 
 #include "core/rng.h"
 #include "core/wire.h"
-#include "nic/udp.h"
+#include "nic/udp/udp.h"
 
 #include <netinet/udp.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* SipHash-2-4 against the values that its authors publish (vectors.h of their reference, key 00 01 .. 0f). */
-#include "siphash.h"
+#include "base/siphash.h"
 
 #include <criterion/criterion.h>
 

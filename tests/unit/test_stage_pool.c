@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks and spans of pinned memory (stage_pool.c). */
 #include "fini.h"
-#include "stage_pool.h"
+#include "gpu/stage_pool.h"
 
 #include <criterion/criterion.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
  * the time that was asked for, not in the time that passes.
  */
 #include "../param_defaults.h"
-#include "thread.h"
+#include "thread/thread.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

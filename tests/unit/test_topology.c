@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Distances between GPUs and NICs on made-up machines, and fair shares; hwloc reads them as XML. */
-#include "topology.h"
+#include "base/topology.h"
 
 #include <criterion/criterion.h>
 #include <sched.h>

@@ -4,7 +4,7 @@
  * first, so that what was written where shows.
  */
 #include "core/crc32c.h"
-#include "nic/train.h"
+#include "nic/udp/train.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

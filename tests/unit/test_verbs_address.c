@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Addresses of verbs queues: what the peer tells is checked before anything trusts it. */
-#include "nic/verbs_address.h"
+#include "nic/verbs/address.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Choices among verbs devices as tables: filter, GID, MTU, traffic class, kind of queue pair. */
-#include "nic/verbs_select.h"
+#include "nic/verbs/select.h"
 
 #include "../param_defaults.h"
 

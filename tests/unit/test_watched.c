@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The copy into watched receives (engine/watched.h), instruction by instruction: the processor's trap flag is set, and
+ * The copy into watched receives (engine/thread/watched.h), instruction by instruction: the processor's trap flag is set, and
  * after each instruction the handler looks at the buffer, as a reader on another processor could.
  */
-#include "watched.h"
+#include "thread/watched.h"
 
 #include "core/core.h"
 

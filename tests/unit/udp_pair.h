@@ -8,7 +8,7 @@
 
 #include "core/crc32c.h"
 #include "core/wire.h"
-#include "nic/udp.h"
+#include "nic/udp/udp.h"
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>

@@ -12,7 +12,7 @@
 
 #include "core/crc32c.h"
 #include "core/wire.h"
-#include "log.h"
+#include "base/log.h"
 
 #include <time.h>
 #include <unistd.h>

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The process-wide log. The problem: any thread may write a line while another one changes the callback. A
+ * line must never meet one caller's function with another caller's `user`; once the callback has been
+ * replaced nobody may be inside the old one, so that its data can be freed; yet writing takes no lock.
+ *
+ * So the pair lives in one of two slots, and `current` names the slot in force. A writer of lines counts
+ * itself into the slot, checks that the slot is still in force, calls, and counts itself out. replace() fills
+ * the other slot, puts it in force, and waits until the old one is empty. Invariants: a slot in force is
+ * never written; without a replace() under way the other slot has nobody in it.
+ *
+ * Why no reader meets a slot that is being filled: both sides first write (the reader its count,
+ * the setter `current`) and then read what the other wrote, all sequentially consistent, so at
+ * least one of them sees the other. A reader that sees a changed `current` backs off without
+ * reading the pair; a setter that sees a count waits for it.
+ *
+ * A callback that itself replaces the callback would wait for itself, and two of them for each other. So inside
+ * the callback the new pair is only noted, and its thread replaces the old one when it is out. What a callback
+ * causes to be logged goes to stderr: it would otherwise call itself without end.
+ */
+#include "base/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../api/export.h"
+#include "base/process.h"
+#include "base/race_point.h"
+
+enum {
+    LOG_TEXT_MAX = 1024, /* bytes of a message with its NUL */
+    LOG_NAP_NS = 50000,  /* between looks at whether a callback has returned */
+};
+
+struct sink {
+    uccl_log_fn fn; /* NULL: stderr */
+    void *user;
+};
+
+struct slot {
+    atomic_uint readers; /* threads that are inside the callback, or about to look */
+    struct sink sink;
+};
+
+static struct slot slots[2];
+static _Atomic(struct slot *) current = &slots[0];
+static pthread_mutex_t set_lock = PTHREAD_MUTEX_INITIALIZER; /* setters only */
+static atomic_int level_now = UCCL_LOG_WARN;
+
+/* What this thread is doing. */
+static _Thread_local struct {
+    struct slot *inside; /* the callback of this slot; NULL: none */
+    bool replaces;       /* it is to put `next` in force when it is out */
+    struct sink next;
+} mine;
+
+/* Relaxed: the level guards no other data, and a message more or less around a change is fine. */
+void log_set_level(enum uccl_log_level level)
+{
+    atomic_store_explicit(&level_now, (int)level, memory_order_relaxed);
+}
+
+enum uccl_log_level log_level(void)
+{
+    return (enum uccl_log_level)atomic_load_explicit(&level_now, memory_order_relaxed);
+}
+
+/* Puts `sink` in force and returns when nobody is inside the old one. Not from inside a callback. */
+static void replace(struct sink sink)
+{
+    struct timespec nap = {0, LOG_NAP_NS};
+    pthread_mutex_lock(&set_lock);
+    struct slot *old = atomic_load(&current);
+    struct slot *slot = old == &slots[0] ? &slots[1] : &slots[0];
+    /* A reader that was too late for this slot may still be about to leave it. Both loops pair with the counting in
+     * enter(); reading 0 also means that what was done inside is over. */
+    while (atomic_load(&slot->readers))
+        nanosleep(&nap, NULL);
+    RACE_POINT();
+    slot->sink = sink;
+    RACE_POINT();
+    atomic_store(&current, slot); /* pairs with the loads in enter() */
+    RACE_POINT();
+    while (atomic_load(&old->readers))
+        nanosleep(&nap, NULL);
+    pthread_mutex_unlock(&set_lock);
+}
+
+UCCL_API void uccl_set_log(uccl_log_fn fn, void *user)
+{
+    struct sink sink = {fn, user};
+    CANCEL_LATER;
+    process_prepare();
+    if (mine.inside) {
+        mine.next = sink;
+        mine.replaces = true;
+    } else {
+        replace(sink);
+    }
+}
+
+/* The slot in force, which stays filled until its count is taken back. */
+static struct slot *enter(void)
+{
+    for (;;) {
+        struct slot *slot = atomic_load(&current);
+        RACE_POINT();
+        atomic_fetch_add(&slot->readers, 1); /* pairs with the loads of readers in replace() */
+        RACE_POINT();
+        if (atomic_load(&current) == slot)
+            return slot;
+        atomic_fetch_sub(&slot->readers, 1); /* a setter was faster; it has made progress, so try again */
+    }
+}
+
+void log_after_fork(void)
+{
+    for (unsigned i = 0; i < 2; i++)
+        atomic_store(&slots[i].readers, mine.inside == &slots[i]);
+    pthread_mutex_init(&set_lock, NULL);
+}
+
+static const char *level_name(enum uccl_log_level level)
+{
+    switch (level) {
+    case UCCL_LOG_ERROR:
+        return "error";
+    case UCCL_LOG_WARN:
+        return "warning";
+    case UCCL_LOG_INFO:
+        return "info";
+    case UCCL_LOG_DEBUG:
+    case UCCL_LOG_NONE:
+        break;
+    }
+    return "debug";
+}
+
+/* Values, names and peers' strings end up in messages: none may start a line of its own. */
+static void make_one_line(char *text)
+{
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < ' ' || *c == 0x7f)
+            *c = ' ';
+}
+
+/* One write, so that lines of several threads do not mix. Nobody is left to tell if it fails. */
+static void write_stderr(enum uccl_log_level level, const char *text)
+{
+    char line[LOG_TEXT_MAX + 32];
+    int length = snprintf(line, sizeof line, "uccl: %s: %s\n", level_name(level), text);
+    ssize_t written = write(STDERR_FILENO, line, (size_t)length);
+    (void)written;
+}
+
+static void tell(enum uccl_log_level level, const char *text)
+{
+    CANCEL_LATER;
+    process_prepare();
+    if (mine.inside) {
+        write_stderr(level, text);
+        return;
+    }
+    struct slot *slot = mine.inside = enter();
+    RACE_POINT();
+    if (slot->sink.fn)
+        slot->sink.fn(slot->sink.user, level, text);
+    else
+        write_stderr(level, text);
+    mine.inside = NULL;
+    RACE_POINT();
+    atomic_fetch_sub(&slot->readers, 1); /* pairs with the loads in replace(): what was done inside is over */
+    if (mine.replaces) {
+        mine.replaces = false;
+        replace(mine.next);
+    }
+}
+
+void log_write(enum uccl_log_level level, const char *format, ...)
+{
+    int errno_kept = errno; /* callers report a failure and then act on its errno */
+    char text[LOG_TEXT_MAX];
+    va_list arguments;
+    va_start(arguments, format);
+    int length = vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+
+    if (length < 0)
+        snprintf(text, sizeof text, "(a message that could not be formatted) %s", format);
+    else if ((size_t)length >= sizeof text)
+        memcpy(text + sizeof text - sizeof "...", "...", sizeof "...");
+    make_one_line(text);
+
+    tell(level, text);
+    errno = errno_kept;
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/topology.h"
+
+#include "base/log.h"
+
+#include <glob.h>
+#include <hwloc.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- GPUs and NICs --------------------------------------------------------------------------- */
+
+struct topology {
+    hwloc_topology_t hwloc;
+};
+
+/*
+ * GPU runtimes are ours to load, and only when the application has a use for them. And /sys, which hwloc reads
+ * by itself, shows PCI devices as well as libpciaccess does, whose tables are never freed.
+ */
+static void keep_out(hwloc_topology_t hwloc)
+{
+    static const char *const components[] = {"cuda", "nvml", "rsmi", "opencl", "levelzero", "gl", "pci"};
+    for (size_t i = 0; i < sizeof components / sizeof *components; i++)
+        hwloc_topology_set_components(hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, components[i]);
+}
+
+/* hwloc reads nothing of a machine without this, and says so on stderr: then it is not asked. */
+static bool sysfs_shows_cores(void)
+{
+    static const char pattern[] =
+        "/sys/devices/system/cpu/cpu[0-9]*/topology/{core_cpus,package_cpus,core_siblings,thread_siblings}";
+    glob_t found = {0};
+    bool any = glob(pattern, GLOB_BRACE | GLOB_NOSORT, NULL, &found) == 0;
+    globfree(&found);
+    return any;
+}
+
+int topology_open(const char *xml, size_t length, struct topology **out)
+{
+    struct topology *topology = calloc(1, sizeof *topology);
+    if (!topology)
+        return UCCL_ENOMEM;
+    if (hwloc_topology_init(&topology->hwloc)) {
+        free(topology);
+        return UCCL_ENOMEM;
+    }
+    hwloc_topology_t hwloc = topology->hwloc;
+    keep_out(hwloc);
+    hwloc_topology_set_type_filter(hwloc, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_ALL);
+    hwloc_topology_set_type_filter(hwloc, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+    hwloc_topology_set_type_filter(hwloc, HWLOC_OBJ_OS_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
+    /* a device near cores that are not ours is still near to that node */
+    hwloc_topology_set_flags(hwloc, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
+    if ((xml && hwloc_topology_set_xmlbuffer(hwloc, xml, (int)length)) || (!xml && !sysfs_shows_cores()) ||
+        hwloc_topology_load(hwloc)) {
+        LOG_WARNING("hwloc does not know this machine: which NIC is near to a GPU stays unknown");
+        topology_close(topology);
+        return UCCL_ENOTSUP;
+    }
+    *out = topology;
+    return UCCL_OK;
+}
+
+void topology_close(struct topology *topology)
+{
+    if (!topology)
+        return;
+    hwloc_topology_destroy(topology->hwloc);
+    free(topology);
+}
+
+static hwloc_obj_t find_pci(const struct topology *topology, const char *pci)
+{
+    unsigned domain, bus, device, function;
+    if (!topology || sscanf(pci, "%x:%x:%x.%x", &domain, &bus, &device, &function) != 4)
+        return NULL;
+    return hwloc_get_pcidev_by_busid(topology->hwloc, domain, bus, device, function);
+}
+
+/* The PCI device behind an interface or a verbs device. */
+static hwloc_obj_t find_nic(const struct topology *topology, const char *nic)
+{
+    hwloc_obj_t device = NULL;
+    while (topology && (device = hwloc_get_next_osdev(topology->hwloc, device))) {
+        enum hwloc_obj_osdev_type_e type = device->attr->osdev.type;
+        if ((type == HWLOC_OBJ_OSDEV_NETWORK || type == HWLOC_OBJ_OSDEV_OPENFABRICS) && device->name &&
+            strcmp(device->name, nic) == 0)
+            break;
+    }
+    while (device && device->type != HWLOC_OBJ_PCI_DEVICE)
+        device = device->parent;
+    return device;
+}
+
+static unsigned levels_above(hwloc_obj_t object)
+{
+    unsigned count = 0;
+    while ((object = object->parent))
+        count++;
+    return count;
+}
+
+/* hwloc's own goes by depth, which devices do not have. */
+static hwloc_obj_t common_ancestor(hwloc_obj_t a, hwloc_obj_t b)
+{
+    unsigned above_a = levels_above(a), above_b = levels_above(b);
+    for (; above_a > above_b; above_a--)
+        a = a->parent;
+    for (; above_b > above_a; above_b--)
+        b = b->parent;
+    for (; a != b; a = a->parent)
+        b = b->parent;
+    return a;
+}
+
+/* Bridges strictly between `from` and its ancestor `to`. */
+static unsigned bridges_between(hwloc_obj_t from, hwloc_obj_t to)
+{
+    unsigned count = 0;
+    while ((from = from->parent) && from != to)
+        count += from->type == HWLOC_OBJ_BRIDGE;
+    return count;
+}
+
+enum uccl_distance topology_distance(const struct topology *topology, const char *pci, const char *nic)
+{
+    hwloc_obj_t gpu = find_pci(topology, pci), near = find_nic(topology, nic);
+    if (!gpu || !near)
+        return UCCL_DISTANCE_UNKNOWN;
+    hwloc_obj_t meet = common_ancestor(gpu, near);
+    if (meet->type == HWLOC_OBJ_BRIDGE && meet->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_HOST)
+        return UCCL_DISTANCE_PHB;
+    if (meet->type == HWLOC_OBJ_BRIDGE || meet->type == HWLOC_OBJ_PCI_DEVICE) {
+        /* `meet` is a switch's upstream port; below it, each side has that switch's downstream port */
+        bool one = bridges_between(gpu, meet) <= 1 && bridges_between(near, meet) <= 1;
+        return one ? UCCL_DISTANCE_PIX : UCCL_DISTANCE_PXB;
+    }
+    hwloc_obj_t gpu_place = hwloc_get_non_io_ancestor_obj(topology->hwloc, gpu);
+    hwloc_obj_t nic_place = hwloc_get_non_io_ancestor_obj(topology->hwloc, near);
+    return hwloc_bitmap_intersects(gpu_place->nodeset, nic_place->nodeset) ? UCCL_DISTANCE_NODE
+                                                                           : UCCL_DISTANCE_SYS;
+}
+
+int topology_node(const struct topology *topology, const char *pci)
+{
+    hwloc_obj_t gpu = find_pci(topology, pci);
+    hwloc_obj_t place = gpu ? hwloc_get_non_io_ancestor_obj(topology->hwloc, gpu) : NULL;
+    return place && hwloc_bitmap_weight(place->nodeset) == 1 ? hwloc_bitmap_first(place->nodeset) : -1;
+}
+
+/* ---- a NIC for each GPU ---------------------------------------------------------------------- */
+
+/* Whether NIC `nic` is one of the nearest of a GPU, whose distances are `row`. */
+static bool is_nearest(const enum uccl_distance *row, const uint64_t *speed_mbps, unsigned nics, unsigned nic)
+{
+    uint64_t fastest = 0;
+    for (unsigned i = 0; i < nics; i++) {
+        if (row[i] != UCCL_DISTANCE_UNKNOWN && speed_mbps[i] > fastest)
+            fastest = speed_mbps[i];
+    }
+    enum uccl_distance least = UCCL_DISTANCE_UNKNOWN;
+    for (unsigned i = 0; i < nics; i++) {
+        if (speed_mbps[i] >= fastest / 2 && row[i] < least)
+            least = row[i];
+    }
+    return row[nic] == least && least != UCCL_DISTANCE_UNKNOWN && speed_mbps[nic] >= fastest / 2;
+}
+
+/* GPUs that `nic` serves so far. */
+static unsigned served(const int *nearest, unsigned gpus, unsigned nic)
+{
+    unsigned count = 0;
+    for (unsigned i = 0; i < gpus; i++)
+        count += nearest[i] == (int)nic;
+    return count;
+}
+
+/*
+ * Those with the smallest choice choose first: on a tree of switches the sets of nearest NICs are either
+ * disjoint or one in the other, so that this order leaves no NIC with more GPUs than it must have.
+ */
+void topology_share(const enum uccl_distance *distance, unsigned gpus, const uint64_t *speed_mbps,
+                    unsigned nics, int *nearest)
+{
+    for (unsigned i = 0; i < gpus; i++)
+        nearest[i] = -1;
+    for (unsigned choice = 1; choice <= nics; choice++) {
+        for (unsigned gpu = 0; gpu < gpus; gpu++) {
+            const enum uccl_distance *row = distance + (size_t)gpu * nics;
+            unsigned ties = 0, least = UINT_MAX;
+            int best = -1;
+            for (unsigned nic = 0; nic < nics; nic++) {
+                if (!is_nearest(row, speed_mbps, nics, nic))
+                    continue;
+                ties++;
+                if (served(nearest, gpus, nic) < least) {
+                    least = served(nearest, gpus, nic);
+                    best = (int)nic;
+                }
+            }
+            if (ties == choice)
+                nearest[gpu] = best;
+        }
+    }
+}

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "boot/boot_wire.h"
+
+#include "base/siphash.h"
+
+#include <assert.h>
+#include <string.h>
+
+enum {
+    MAGIC_BYTES = 4,
+    SECTION_HEADER_BYTES = 4,
+    CONNECTION_BYTES = 6,
+    QUEUES_FIXED_BYTES = 14,
+    FLOW_FIXED_BYTES = 21,
+    DATAGRAM_BYTES_MAX = 65535,
+};
+
+/*
+ * Sections of an OFFER, in ascending order, so that none comes twice. The numbers without a name are reserved: 4 for
+ * NICs, 5 for private data, 6 for security.
+ */
+enum section {
+    SECTION_CONNECTION = 1,
+    SECTION_QUEUES = 2,
+    SECTION_KNOWN = 3,
+    SECTION_OPTIONAL = 0x8000, /* who does not know the type skips it; else the OFFER is refused */
+};
+
+_Static_assert(BOOT_HEADER_BYTES + 2 * SECTION_HEADER_BYTES + CONNECTION_BYTES + QUEUES_FIXED_BYTES +
+                       BOOT_FLOWS_MAX * (FLOW_FIXED_BYTES + NIC_QUEUE_ADDRESS_MAX) <= BOOT_MESSAGE_MAX,
+               "the largest offer fits a message");
+_Static_assert(BOOT_PROOFS_BYTES_MAX <= BOOT_SMALL_MAX, "the most proofs fit a message");
+
+/* The first byte begins no text protocol. */
+static const uint8_t MAGIC[MAGIC_BYTES] = {0xB7, 'U', 'C', 'B'};
+
+/* What a peer may offer is what a user may set: the ranges of params.def. */
+enum {
+#define PARAM_U64(field, name, default_, min, max, unit, doc)                                     \
+    MIN_##field = (min), MAX_##field = (max),
+#define PARAM_BOOL(field, name, default_, doc)
+#define PARAM_ENUM(field, name, default_, choices, doc)
+#define PARAM_STR(field, name, default_, doc)
+#include "defs/params.def"
+#undef PARAM_U64
+#undef PARAM_BOOL
+#undef PARAM_ENUM
+#undef PARAM_STR
+};
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+/* Writes the low `bytes` bytes of `value` at `*at`, little-endian, and moves on. */
+static void put(uint8_t **at, uint64_t value, unsigned bytes)
+{
+    for (unsigned i = 0; i < bytes; i++)
+        *(*at)++ = (uint8_t)(value >> (8 * i));
+}
+
+static void put_bytes(uint8_t **at, const uint8_t *bytes, size_t length)
+{
+    memcpy(*at, bytes, length);
+    *at += length;
+}
+
+/* Reads `bytes` bytes at `*at`, little-endian, and moves on. The caller knows that they are there. */
+static uint64_t take(const uint8_t **at, unsigned bytes)
+{
+    uint64_t value = 0;
+    for (unsigned i = 0; i < bytes; i++)
+        value |= (uint64_t)*(*at)++ << (8 * i);
+    return value;
+}
+
+static void take_bytes(const uint8_t **at, uint8_t *out, size_t length)
+{
+    memcpy(out, *at, length);
+    *at += length;
+}
+
+bool boot_is_magic(const uint8_t *bytes, size_t length)
+{
+    return memcmp(bytes, MAGIC, length < MAGIC_BYTES ? length : MAGIC_BYTES) == 0;
+}
+
+static void put_header(uint8_t **at, enum boot_kind kind, enum boot_sender sender, size_t length)
+{
+    assert(length >= BOOT_HEADER_BYTES && length <= BOOT_MESSAGE_MAX);
+    put_bytes(at, MAGIC, MAGIC_BYTES);
+    put(at, kind, 1);
+    put(at, sender, 1);
+    put(at, length - BOOT_HEADER_BYTES, 2);
+}
+
+struct boot_header boot_take_header(const uint8_t *bytes)
+{
+    struct boot_header header;
+    const uint8_t *at = bytes + MAGIC_BYTES;
+    header.kind = (uint8_t)take(&at, 1);
+    header.sender = (uint8_t)take(&at, 1);
+    header.length = BOOT_HEADER_BYTES + (size_t)take(&at, 2);
+    return header;
+}
+
+/* A whole message of `kind` whose length says what `length` is: moves `*at` to its body. */
+static bool open_message(const uint8_t **at, size_t length, enum boot_kind kind)
+{
+    if (length < BOOT_HEADER_BYTES || length > BOOT_MESSAGE_MAX || !boot_is_magic(*at, length))
+        return false;
+    struct boot_header header = boot_take_header(*at);
+    *at += BOOT_HEADER_BYTES;
+    return header.kind == kind && header.length == length &&
+           (header.sender == BOOT_FROM_CLIENT || header.sender == BOOT_FROM_SERVER);
+}
+
+/* ---- HELLO, PROOFS, READY, REJECT ------------------------------------------------------------ */
+
+const char *boot_decode_hello(const uint8_t *bytes, size_t length, struct boot_hello *out)
+{
+    const uint8_t *at = bytes;
+    struct boot_hello hello = {0};
+    if (!open_message(&at, length, BOOT_HELLO_MSG) || length < BOOT_OLD_HELLO_BYTES)
+        return "malformed";
+    hello.version = (uint16_t)take(&at, 2);
+    take_bytes(&at, hello.engine_id, sizeof hello.engine_id);
+    /* A release yet to come may say more; from our own and older ones that would be garbage. */
+    if (hello.version < BOOT_VERSION && length != BOOT_OLD_HELLO_BYTES)
+        return "malformed";
+    if (hello.version == BOOT_VERSION) {
+        if (length != BOOT_HELLO_BYTES)
+            return "malformed";
+        take_bytes(&at, hello.nonce, sizeof hello.nonce);
+        hello.features = take(&at, 8);
+        hello.listener = take(&at, 8);
+    }
+    *out = hello;
+    return NULL;
+}
+
+/* The body of a HELLO; a proof covers the same bytes. */
+static void put_hello(uint8_t **at, const struct boot_hello *hello)
+{
+    put(at, hello->version, 2);
+    put_bytes(at, hello->engine_id, sizeof hello->engine_id);
+    put_bytes(at, hello->nonce, sizeof hello->nonce);
+    put(at, hello->features, 8);
+    put(at, hello->listener, 8);
+}
+
+size_t boot_put_hello(uint8_t *out, enum boot_sender sender, const struct boot_hello *hello)
+{
+    uint8_t *at = out;
+    put_header(&at, BOOT_HELLO_MSG, sender, BOOT_HELLO_BYTES);
+    put_hello(&at, hello);
+    return BOOT_HELLO_BYTES;
+}
+
+const char *boot_decode_proofs(const uint8_t *bytes, size_t length, struct boot_proofs *out)
+{
+    const uint8_t *at = bytes;
+    if (!open_message(&at, length, BOOT_PROOFS_MSG))
+        return "malformed";
+    size_t body = length - BOOT_HEADER_BYTES;
+    if (body % BOOT_PROOF_BYTES || body / BOOT_PROOF_BYTES > BOOT_PROOFS_MAX)
+        return "number of proofs out of range";
+    memset(out, 0, sizeof *out);
+    out->count = (unsigned)(body / BOOT_PROOF_BYTES);
+    for (unsigned i = 0; i < out->count; i++)
+        out->at[i] = take(&at, BOOT_PROOF_BYTES);
+    return NULL;
+}
+
+size_t boot_put_proofs(uint8_t *out, const struct boot_proofs *proofs)
+{
+    assert(proofs->count <= BOOT_PROOFS_MAX);
+    uint8_t *at = out;
+    put_header(&at, BOOT_PROOFS_MSG, BOOT_FROM_SERVER, BOOT_HEADER_BYTES + (size_t)proofs->count * BOOT_PROOF_BYTES);
+    for (unsigned i = 0; i < proofs->count; i++)
+        put(&at, proofs->at[i], BOOT_PROOF_BYTES);
+    return (size_t)(at - out);
+}
+
+size_t boot_put_ready(uint8_t *out, enum boot_sender sender)
+{
+    put_header(&out, BOOT_READY_MSG, sender, BOOT_READY_BYTES);
+    return BOOT_READY_BYTES;
+}
+
+const char *boot_decode_reject(const uint8_t *bytes, size_t length, uint16_t *code)
+{
+    const uint8_t *at = bytes;
+    if (!open_message(&at, length, BOOT_REJECT_MSG) || length != BOOT_REJECT_BYTES)
+        return "malformed";
+    *code = (uint16_t)take(&at, 2);
+    return NULL;
+}
+
+size_t boot_put_reject(uint8_t *out, enum boot_sender sender, uint16_t code)
+{
+    put_header(&out, BOOT_REJECT_MSG, sender, BOOT_REJECT_BYTES);
+    put(&out, code, 2);
+    return BOOT_REJECT_BYTES;
+}
+
+/* ---- OFFER ----------------------------------------------------------------------------------- */
+
+static bool power_of_two_within(uint32_t value, uint32_t min, uint32_t max)
+{
+    return value >= min && value <= max && (value & (value - 1)) == 0;
+}
+
+static const char *queues_fault(const struct boot_offer *offer)
+{
+    if (offer->flow_count < 1 || offer->flow_count > BOOT_FLOWS_MAX)
+        return "number of flows out of range";
+    if (!power_of_two_within(offer->chunk_window, MIN_chunk_window, MAX_chunk_window))
+        return "chunk window out of range or no power of two";
+    if (!power_of_two_within(offer->msg_window, MIN_msg_window, MAX_msg_window))
+        return "message window out of range or no power of two";
+    if (offer->eager_window_kb < MIN_eager_window_kb || offer->eager_window_kb > MAX_eager_window_kb)
+        return "eager window out of range";
+    for (unsigned i = 0; i < offer->flow_count; i++) {
+        const struct boot_flow *flow = &offer->flows[i];
+        if (flow->token == 0)
+            return "a flow without token";
+        if (flow->address.length == 0 || flow->address.length > NIC_QUEUE_ADDRESS_MAX)
+            return "length of a flow's address out of range";
+        if (flow->datagram_bytes < CORE_DATAGRAM_MIN || flow->datagram_bytes > DATAGRAM_BYTES_MAX)
+            return "datagram size out of range";
+        if (flow->rx_bytes == 0)
+            return "a flow without receive buffer";
+    }
+    return NULL;
+}
+
+const char *boot_offer_fault(const struct boot_offer *offer)
+{
+    if (offer->home >= (offer->known ? BOOT_FLOWS_MAX : offer->flow_count))
+        return "home is none of its flows";
+    return offer->known ? NULL : queues_fault(offer);
+}
+
+/* Reads a flow at `*at` and moves on. False: `end` comes first, or the address is too long. */
+static bool take_flow(const uint8_t **at, const uint8_t *end, struct boot_flow *flow)
+{
+    if (end - *at < FLOW_FIXED_BYTES)
+        return false;
+    flow->token = take(at, 8);
+    flow->rx_bytes = take(at, 8);
+    flow->datagram_bytes = (uint32_t)take(at, 4);
+    flow->address.length = (uint8_t)take(at, 1);
+    if (flow->address.length > NIC_QUEUE_ADDRESS_MAX || end - *at < flow->address.length)
+        return false;
+    take_bytes(at, flow->address.bytes, flow->address.length);
+    return true;
+}
+
+/* The body of each section, from `at` to `end`. NULL, or what is wrong with it. */
+static const char *take_connection(const uint8_t *at, const uint8_t *end, struct boot_offer *offer)
+{
+    if (end - at != CONNECTION_BYTES)
+        return "length of the connection section";
+    offer->conn_id = (uint32_t)take(&at, 4);
+    offer->home = (uint16_t)take(&at, 2);
+    return NULL;
+}
+
+static const char *take_queues(const uint8_t *at, const uint8_t *end, struct boot_offer *offer)
+{
+    if (end - at < QUEUES_FIXED_BYTES)
+        return "length of the queues section";
+    offer->chunk_window = (uint32_t)take(&at, 4);
+    offer->msg_window = (uint32_t)take(&at, 4);
+    offer->eager_window_kb = (uint32_t)take(&at, 4);
+    offer->flow_count = (uint16_t)take(&at, 2);
+    if (offer->flow_count < 1 || offer->flow_count > BOOT_FLOWS_MAX)
+        return "number of flows out of range";
+    for (unsigned i = 0; i < offer->flow_count; i++) {
+        if (!take_flow(&at, end, &offer->flows[i]))
+            return "number of flows and length disagree, or an address is too long";
+    }
+    return at == end ? NULL : "number of flows and length disagree";
+}
+
+static const char *take_known(const uint8_t *at, const uint8_t *end, struct boot_offer *offer)
+{
+    if (end - at != BOOT_PROOF_BYTES)
+        return "length of the section of known flows";
+    offer->known = true;
+    offer->proof = take(&at, BOOT_PROOF_BYTES);
+    return NULL;
+}
+
+static const char *take_section(unsigned type, bool optional, const uint8_t *at, const uint8_t *end,
+                                struct boot_offer *offer)
+{
+    switch (type) {
+    case SECTION_CONNECTION:
+        return take_connection(at, end, offer);
+    case SECTION_QUEUES:
+        return take_queues(at, end, offer);
+    case SECTION_KNOWN:
+        return take_known(at, end, offer);
+    default:
+        return optional ? NULL : "a section that this version does not know, and that is not optional";
+    }
+}
+
+/* Decodes into `offer`, which is zero. */
+static const char *take_offer(const uint8_t *at, const uint8_t *end, struct boot_offer *offer)
+{
+    unsigned before = 0;
+    bool connection = false;
+    while (at < end) {
+        if (end - at < SECTION_HEADER_BYTES)
+            return "a section cut short";
+        unsigned type = (unsigned)take(&at, 2);
+        size_t length = (size_t)take(&at, 2);
+        bool optional = type & SECTION_OPTIONAL;
+        type &= ~(unsigned)SECTION_OPTIONAL;
+        if ((size_t)(end - at) < length)
+            return "a section longer than the message";
+        if (type <= before)
+            return "sections twice or out of order";
+        const char *fault = take_section(type, optional, at, at + length, offer);
+        if (fault)
+            return fault;
+        connection = connection || type == SECTION_CONNECTION;
+        before = type;
+        at += length;
+    }
+    if (!connection)
+        return "no connection in it";
+    if (offer->known == (offer->flow_count != 0))
+        return offer->known ? "flows both known and new" : "no flows in it";
+    return boot_offer_fault(offer);
+}
+
+const char *boot_decode_offer(const uint8_t *bytes, size_t length, struct boot_offer *out)
+{
+    const uint8_t *at = bytes;
+    struct boot_offer offer;
+    memset(&offer, 0, sizeof offer);
+    if (!open_message(&at, length, BOOT_OFFER_MSG))
+        return "malformed";
+    const char *fault = take_offer(at, bytes + length, &offer);
+    if (fault == NULL)
+        *out = offer;
+    return fault;
+}
+
+static size_t queues_bytes(const struct boot_offer *offer)
+{
+    size_t length = QUEUES_FIXED_BYTES;
+    for (unsigned i = 0; i < offer->flow_count; i++)
+        length += FLOW_FIXED_BYTES + (size_t)offer->flows[i].address.length;
+    return length;
+}
+
+size_t boot_offer_bytes(const struct boot_offer *offer)
+{
+    return BOOT_HEADER_BYTES + SECTION_HEADER_BYTES + CONNECTION_BYTES + SECTION_HEADER_BYTES +
+           (offer->known ? (size_t)BOOT_PROOF_BYTES : queues_bytes(offer));
+}
+
+static void put_section(uint8_t **at, enum section type, size_t length)
+{
+    put(at, type, 2);
+    put(at, length, 2);
+}
+
+/* The body of the connection section; a proof covers the same bytes. */
+static void put_connection(uint8_t **at, const struct boot_offer *offer)
+{
+    put(at, offer->conn_id, 4);
+    put(at, offer->home, 2);
+}
+
+static void put_queues(uint8_t **at, const struct boot_offer *offer)
+{
+    put(at, offer->chunk_window, 4);
+    put(at, offer->msg_window, 4);
+    put(at, offer->eager_window_kb, 4);
+    put(at, offer->flow_count, 2);
+    for (unsigned i = 0; i < offer->flow_count; i++) {
+        const struct boot_flow *flow = &offer->flows[i];
+        put(at, flow->token, 8);
+        put(at, flow->rx_bytes, 8);
+        put(at, flow->datagram_bytes, 4);
+        put(at, flow->address.length, 1);
+        put_bytes(at, flow->address.bytes, flow->address.length);
+    }
+}
+
+size_t boot_put_offer(uint8_t *out, enum boot_sender sender, const struct boot_offer *offer)
+{
+    assert(boot_offer_fault(offer) == NULL);
+    uint8_t *at = out;
+    put_header(&at, BOOT_OFFER_MSG, sender, boot_offer_bytes(offer));
+    put_section(&at, SECTION_CONNECTION, CONNECTION_BYTES);
+    put_connection(&at, offer);
+    if (offer->known) {
+        put_section(&at, SECTION_KNOWN, BOOT_PROOF_BYTES);
+        put(&at, offer->proof, BOOT_PROOF_BYTES);
+    } else {
+        put_section(&at, SECTION_QUEUES, queues_bytes(offer));
+        put_queues(&at, offer);
+    }
+    assert((size_t)(at - out) == boot_offer_bytes(offer));
+    return (size_t)(at - out);
+}
+
+/* ---- proofs ---------------------------------------------------------------------------------- */
+
+uint64_t boot_proof(const struct boot_key *key, enum boot_prover prover, const struct boot_transcript *transcript,
+                    const struct boot_offer *offer)
+{
+    uint8_t bytes[1 + 2 * (BOOT_HELLO_BYTES - BOOT_HEADER_BYTES) + CONNECTION_BYTES];
+    uint8_t *at = bytes;
+    put(&at, prover, 1);
+    put_hello(&at, &transcript->client);
+    put_hello(&at, &transcript->server);
+    if (offer)
+        put_connection(&at, offer);
+    return siphash(key->to_client, key->to_server, bytes, (size_t)(at - bytes));
+}

@@ -1,0 +1,845 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two processes that have never met agree on a connection over one TCP socket. The other end may be
+ * anything: our peer, a newer release of it, a port scanner, a process that dies half way or never
+ * says a word. Whatever it does, the handshake ends, in time, with one precise error and one line in
+ * the log.
+ *
+ * Invariants:
+ *   - rx never holds more than the message that is being read: the bytes behind it stay in the socket.
+ *   - Whoever has not said HELLO costs no more than this struct: room for an OFFER is made when its header is here.
+ *   - tx has room for what this side may still have to say but its OFFER, which brings its own.
+ *   - A state that waits for the peer is left by a message, an error or the deadline, by nothing else.
+ *
+ * Threads: one at a time per object. The format, byte by byte: docs/bootstrap.md.
+ */
+#include "boot/bootstrap.h"
+
+#include "base/fault.h"
+#include "base/log.h"
+
+#include <arpa/inet.h>
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <net/if.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+enum {
+    /* HELLO, PROOFS or READY, REJECT: what one side says but its OFFER */
+    TX_SMALL_BYTES = BOOT_HELLO_BYTES + BOOT_PROOFS_BYTES_MAX + BOOT_REJECT_BYTES,
+    TX_AFTER_OFFER = BOOT_READY_BYTES + BOOT_REJECT_BYTES,
+    ADDRESS_TEXT_BYTES = INET6_ADDRSTRLEN + IF_NAMESIZE + 16,
+    WHAT_TEXT_BYTES = 256,
+};
+
+/* What a state waits for: the message (BOOT_NONE: none) and, for the log, what has not happened. */
+struct awaited {
+    enum boot_kind kind;
+    const char *text;
+};
+
+struct bootstrap {
+    int fd;
+    bool server;              /* we accepted; else we connected */
+    bool magic_seen;          /* the peer is no stranger */
+    bool hello_seen;          /* the peer speaks our version: its HELLO holds */
+    bool peer_left;           /* end of stream, reset or REJECT: telling it anything is pointless */
+    bool again;               /* the peer has rejected it only to begin again, or to go on elsewhere */
+    bool claimed;             /* client: our offer says that the flows are known */
+    enum boot_state state;
+    int status;               /* why BOOT_FAILED */
+    int connect_errno;        /* connect() failed at once; reported by the first step */
+    uint64_t listener;        /* client: nonce that the server must show; 0: any */
+    char *fault;              /* where the line about a failure goes; NULL: it is logged */
+    uint64_t deadline_ns;
+    struct awaited trying;    /* client, in TRYING: no message is due, but the server may give up */
+    union nic_address peer;
+    struct boot_transcript transcript; /* ours at once, the peer's with its HELLO */
+    struct boot_proofs proofs;         /* client: the server's */
+    struct boot_key key;               /* client: of the flows that it claims */
+    uint16_t own_flow_count;  /* client: of the offer that we made; 0: it claims */
+    struct boot_offer *peer_offer; /* NULL: not here yet */
+    uint8_t *tx;              /* tx_small, or memory of its own */
+    size_t tx_room;
+    size_t tx_begin;          /* first byte not yet sent */
+    size_t tx_end;
+    uint8_t *rx;              /* rx_small, or memory for an OFFER */
+    size_t rx_have;           /* bytes of the message under way */
+    uint8_t tx_small[TX_SMALL_BYTES];
+    uint8_t rx_small[BOOT_SMALL_MAX];
+};
+
+static const struct awaited AWAITED[] = {
+    [BOOT_CONNECTING] = {BOOT_NONE, "no answer to the TCP connect"},
+    [BOOT_HELLO] = {BOOT_HELLO_MSG, "no HELLO came"},
+    [BOOT_NEED_PROOFS] = {BOOT_NONE, "this side gave no proofs"},
+    [BOOT_PROVING] = {BOOT_PROOFS_MSG, "no PROOFS came"},
+    [BOOT_NEED_OFFER] = {BOOT_NONE, "this side made no offer"},
+    [BOOT_OFFERING] = {BOOT_OFFER_MSG, "no OFFER came"},
+    [BOOT_HAVE_OFFER] = {BOOT_NONE, "this side did not answer the offer"},
+    [BOOT_FINISHING] = {BOOT_READY_MSG, "no READY came"},
+    [BOOT_DONE] = {BOOT_NONE, ""},
+    [BOOT_FAILED] = {BOOT_NONE, ""},
+};
+
+static const struct awaited *awaited(const struct bootstrap *boot)
+{
+    static const struct awaited leaving = {BOOT_NONE, "READY could not be sent"};
+    bool client_ends = !boot->server && boot->state == BOOT_FINISHING;
+    if (boot->state == BOOT_TRYING)
+        return &boot->trying;
+    return client_ends ? &leaving : &AWAITED[boot->state];
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+/* The text of an error code, NULL for what is none. */
+static const char *error_text(int error)
+{
+    switch (error) {
+#define ERROR_TEXT(name, value, text)                                                             \
+    case name:                                                                                    \
+        return text;
+        UCCL_ERROR_ROWS(ERROR_TEXT)
+#undef ERROR_TEXT
+    default:
+        return NULL;
+    }
+}
+
+/*
+ * The error that a REJECT stands for. Success is no reason, nor is what happened within a process.
+ * UCCL_EAGAIN means "call again" to who gets it from uccl_connect(): a peer must not be able to keep a caller
+ * going round for ever.
+ */
+static int reject_error(const struct bootstrap *boot, unsigned code)
+{
+    int error = -(int)code;
+    if (error == UCCL_OK || error == UCCL_EFORKED || error_text(error) == NULL)
+        return UCCL_EPROTO;
+    bool lost = boot->claimed && boot->state == BOOT_OFFERING; /* what our offer claims: see bootstrap_status() */
+    return error == UCCL_EAGAIN && !lost ? UCCL_EREFUSED : error;
+}
+
+static enum boot_sender own_side(const struct bootstrap *boot)
+{
+    return boot->server ? BOOT_FROM_SERVER : BOOT_FROM_CLIENT;
+}
+
+static struct boot_hello *own_hello(struct bootstrap *boot)
+{
+    return boot->server ? &boot->transcript.server : &boot->transcript.client;
+}
+
+static struct boot_hello *peer_hello(struct bootstrap *boot)
+{
+    return boot->server ? &boot->transcript.client : &boot->transcript.server;
+}
+
+/* Where `length` bytes to be sent belong: behind those that wait. The caller adds what it wrote to tx_end. */
+static uint8_t *tx_place(struct bootstrap *boot, size_t length)
+{
+    assert(boot->tx_room - boot->tx_end >= length);
+    return boot->tx + boot->tx_end;
+}
+
+static void queue_hello(struct bootstrap *boot)
+{
+    boot->tx_end += boot_put_hello(tx_place(boot, BOOT_HELLO_BYTES), own_side(boot), own_hello(boot));
+}
+
+/* Memory of its own for an offer, for what waits before it and for what this side may say after it. */
+static bool queue_offer(struct bootstrap *boot, const struct boot_offer *offer)
+{
+    size_t waiting = boot->tx_end - boot->tx_begin;
+    size_t room = waiting + boot_offer_bytes(offer) + TX_AFTER_OFFER;
+    assert(boot->tx == boot->tx_small);
+    uint8_t *tx = malloc(room);
+    if (tx == NULL)
+        return false;
+    memcpy(tx, boot->tx + boot->tx_begin, waiting);
+    boot->tx = tx;
+    boot->tx_room = room;
+    boot->tx_begin = 0;
+    boot->tx_end = waiting + boot_put_offer(tx + waiting, own_side(boot), offer);
+    return true;
+}
+
+/* ---- failing --------------------------------------------------------------------------------- */
+
+static void address_text(const union nic_address *address, char *out, size_t size)
+{
+    char host[INET6_ADDRSTRLEN] = "";
+    char name[IF_NAMESIZE];
+    if (address->any.sa_family == AF_INET) {
+        inet_ntop(AF_INET, &address->v4.sin_addr, host, sizeof host);
+        snprintf(out, size, "%s:%u", host, ntohs(address->v4.sin_port));
+    } else if (address->any.sa_family == AF_INET6) {
+        const struct sockaddr_in6 *v6 = &address->v6;
+        inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof host);
+        if (v6->sin6_scope_id == 0)
+            snprintf(out, size, "[%s]:%u", host, ntohs(v6->sin6_port));
+        else if (if_indextoname(v6->sin6_scope_id, name) != NULL)
+            snprintf(out, size, "[%s%%%s]:%u", host, name, ntohs(v6->sin6_port));
+        else
+            snprintf(out, size, "[%s%%%u]:%u", host, v6->sin6_scope_id, ntohs(v6->sin6_port));
+    } else {
+        snprintf(out, size, "an unknown address (family %d)", address->any.sa_family);
+    }
+}
+
+/* Sends what is queued as far as the socket takes it. 0, or the errno that ended it. */
+static int flush(struct bootstrap *boot)
+{
+    while (boot->tx_begin < boot->tx_end) {
+        ssize_t sent = send(boot->fd, boot->tx + boot->tx_begin, boot->tx_end - boot->tx_begin,
+                            MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent >= 0)
+            boot->tx_begin += (size_t)sent;
+        else if (errno == EAGAIN || errno == EWOULDBLOCK)
+            return 0;
+        else if (errno != EINTR)
+            return errno;
+    }
+    return 0;
+}
+
+/*
+ * The last words before the socket is closed, best effort. What lies unread in the socket would turn
+ * the close into a reset, which may overtake them: it is taken out first.
+ */
+static void flush_last(struct bootstrap *boot)
+{
+    uint8_t unread[4096];
+    (void)flush(boot);
+    for (int i = 0; i < BOOT_MESSAGE_MAX / (int)sizeof unread; i++) {
+        if (recv(boot->fd, unread, sizeof unread, MSG_DONTWAIT) <= 0)
+            break;
+    }
+}
+
+static void say_reject(struct bootstrap *boot, int error)
+{
+    /* READY that has not begun to leave must not: the server would take the connection for one that both have */
+    if (!boot->server && boot->state == BOOT_FINISHING && boot->tx_end - boot->tx_begin >= BOOT_READY_BYTES)
+        boot->tx_end -= BOOT_READY_BYTES;
+    boot->tx_end += boot_put_reject(tx_place(boot, BOOT_REJECT_BYTES), own_side(boot), (uint16_t)-error);
+    flush_last(boot);
+}
+
+/* Logs why a handshake failed, or keeps it for the caller. */
+__attribute__((format(printf, 2, 3)))
+static void tell_fault(char *fault, const char *format, ...)
+{
+    char text[BOOT_FAULT_TEXT];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(fault ? fault : text, BOOT_FAULT_TEXT, format, arguments);
+    va_end(arguments);
+    if (!fault)
+        LOG_WARNING("%s", text);
+}
+
+/*
+ * Ends the handshake: logs what happened, and lets a peer that understands us know. Strangers knock
+ * on every open port; they are no reason to warn.
+ */
+__attribute__((format(printf, 3, 4)))
+static void fail(struct bootstrap *boot, int error, const char *format, ...)
+{
+    assert(boot->state != BOOT_DONE && boot->state != BOOT_FAILED && error < 0);
+    char peer[ADDRESS_TEXT_BYTES];
+    char what[WHAT_TEXT_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    address_text(&boot->peer, peer, sizeof peer);
+    if (boot->again)
+        LOG_INFORM("handshake with %s begins again, or elsewhere: %s", peer, what);
+    else if (boot->server && !boot->magic_seen)
+        LOG_INFORM("dropped a stranger at the listener, %s: %s", peer, what);
+    else
+        tell_fault(boot->fault, "handshake with %s failed: %s", peer, what);
+
+    boot->status = error;
+    if (boot->hello_seen && !boot->peer_left)
+        say_reject(boot, error);
+    boot->state = BOOT_FAILED;
+}
+
+static int errno_error(int system_error)
+{
+    switch (system_error) {
+    case ECONNREFUSED:
+        return UCCL_EREFUSED;
+    case ETIMEDOUT:
+        return UCCL_ETIMEDOUT;
+    case ENETUNREACH:
+    case EHOSTUNREACH:
+    case ENETDOWN:
+    case EHOSTDOWN:
+    case ENONET:
+    case EADDRNOTAVAIL:
+    case EAFNOSUPPORT:
+    case EINVAL:   /* IPv6 link-local without a scope */
+    case ENODEV:   /* a scope that is no interface */
+    case ENXIO:
+    case EACCES:   /* broadcast, prohibit route */
+    case EPERM:    /* a firewall of this host */
+        return UCCL_EADDR;
+    case ECONNRESET:
+    case ECONNABORTED:
+    case EPIPE:
+        return UCCL_EPROTO;
+    default:
+        return fault_error(system_error);
+    }
+}
+
+/* A system call on the socket ended with `system_error`. */
+static void fail_errno(struct bootstrap *boot, const char *doing, int system_error)
+{
+    char text[128];
+    int error = errno_error(system_error);
+    const char *hint = "";
+    if (error == UCCL_EPROTO) {
+        boot->peer_left = true;
+        /* A listener that closes resets the connections still in its queue: nobody is there. */
+        if (!boot->server && !boot->hello_seen)
+            error = UCCL_EREFUSED;
+    } else if (error == UCCL_EREFUSED) {
+        hint = "; nobody listens on that port";
+    } else if (error == UCCL_EADDR && boot->peer.any.sa_family == AF_INET6 &&
+               IN6_IS_ADDR_LINKLOCAL(&boot->peer.v6.sin6_addr) && boot->peer.v6.sin6_scope_id == 0) {
+        hint = "; a link-local address needs its interface (address%interface)";
+    }
+    fail(boot, error, "%s: %s%s", doing, strerror_r(system_error, text, sizeof text), hint);
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+/* The header of the message under way is here: is it one that may come now? Makes room for the message. */
+static bool check_header(struct bootstrap *boot)
+{
+    boot->magic_seen = true;
+    struct boot_header header = boot_take_header(boot->rx);
+    enum boot_kind expected = awaited(boot)->kind;
+    size_t most = header.kind == BOOT_OFFER_MSG ? BOOT_MESSAGE_MAX : BOOT_SMALL_MAX;
+    if (header.sender != (boot->server ? BOOT_FROM_CLIENT : BOOT_FROM_SERVER)) {
+        fail(boot, UCCL_EPROTO, "a message came from the wrong side (sender %u); is this our echo?",
+             header.sender);
+    } else if (header.kind != BOOT_REJECT_MSG && header.kind != expected) {
+        fail(boot, UCCL_EPROTO, "a message of kind %u came instead of kind %d", header.kind, expected);
+    } else if (header.length > most) {
+        fail(boot, UCCL_EPROTO, "a message of %zu bytes, more than the %zu allowed", header.length, most);
+    } else if (header.length > BOOT_SMALL_MAX) {
+        uint8_t *rx = malloc(header.length);
+        if (rx == NULL) {
+            fail(boot, UCCL_ENOMEM, "out of memory for a message of %zu bytes", header.length);
+            return false;
+        }
+        memcpy(rx, boot->rx, BOOT_HEADER_BYTES);
+        boot->rx = rx;
+    }
+    return boot->state != BOOT_FAILED;
+}
+
+/* Is what has come of a message so far what it should be? Fails at the first byte that is not. */
+static bool check_begin(struct bootstrap *boot)
+{
+    if (!boot_is_magic(boot->rx, boot->rx_have)) {
+        char hex[3 * 4 + 1] = "";
+        for (size_t i = 0; i < boot->rx_have && i < 4; i++)
+            snprintf(hex + 3 * i, sizeof hex - 3 * i, " %02x", boot->rx[i]);
+        fail(boot, UCCL_EPROTO, "it speaks another protocol, its message begins with%s", hex);
+        return false;
+    }
+    return boot->rx_have < BOOT_HEADER_BYTES || check_header(boot);
+}
+
+/* The message in rx is done with. */
+static void drop_message(struct bootstrap *boot)
+{
+    if (boot->rx != boot->rx_small)
+        free(boot->rx);
+    boot->rx = boot->rx_small;
+    boot->rx_have = 0;
+}
+
+/* Reads on in the current message. True once all of it is in rx. */
+static bool receive(struct bootstrap *boot)
+{
+    for (;;) {
+        size_t length = BOOT_HEADER_BYTES;
+        if (boot->rx_have >= BOOT_HEADER_BYTES) {
+            length = boot_take_header(boot->rx).length;
+            if (boot->rx_have == length)
+                return true;
+        }
+        assert(boot->rx_have < length && (length <= BOOT_SMALL_MAX || boot->rx != boot->rx_small));
+        ssize_t got = recv(boot->fd, boot->rx + boot->rx_have, length - boot->rx_have, MSG_DONTWAIT);
+        if (got > 0) {
+            bool header_known = boot->rx_have >= BOOT_HEADER_BYTES;
+            boot->rx_have += (size_t)got;
+            if (!header_known && !check_begin(boot))
+                return false;
+        } else if (got == 0) {
+            boot->peer_left = true;
+            fail(boot, UCCL_EPROTO, "the peer closed the connection early (%s)", awaited(boot)->text);
+            return false;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            return false;
+        } else if (errno != EINTR) {
+            fail_errno(boot, "receive", errno);
+            return false;
+        }
+    }
+}
+
+static void handle_reject(struct bootstrap *boot)
+{
+    uint16_t code;
+    boot->peer_left = true;
+    if (boot_decode_reject(boot->rx, boot->rx_have, &code) != NULL) {
+        fail(boot, UCCL_EPROTO, "malformed REJECT");
+        return;
+    }
+    int error = reject_error(boot, code);
+    boot->again = code == -UCCL_EAGAIN;
+    fail(boot, error, "the peer rejected it with code %u: %s", code, error_text(error));
+}
+
+static void handle_hello(struct bootstrap *boot)
+{
+    struct boot_hello hello;
+    if (boot_decode_hello(boot->rx, boot->rx_have, &hello) != NULL) {
+        fail(boot, UCCL_EPROTO, "malformed HELLO of %zu bytes", boot->rx_have);
+        return;
+    }
+    if (boot->server)
+        queue_hello(boot);
+    if (hello.version != BOOT_VERSION) {
+        /* Our HELLO tells the client our version: it can then say the same as we do. */
+        flush_last(boot);
+        fail(boot, UCCL_EPROTO, "the peer speaks version %u of the handshake, this library version %d",
+             hello.version, BOOT_VERSION);
+        return;
+    }
+    if ((hello.features & WIRE_FEATURES) != WIRE_FEATURES) { /* all of today's are needed; what comes later need not be */
+        flush_last(boot);
+        fail(boot, UCCL_EPROTO, "the peer lacks features %#llx", (unsigned long long)(WIRE_FEATURES & ~hello.features));
+        return;
+    }
+    if (boot->listener && hello.listener != boot->listener) {
+        say_reject(boot, UCCL_EAGAIN); /* that one has done nothing wrong */
+        fail(boot, UCCL_EREFUSED, "another listener answers there: on another host with that address, or on the port "
+                                  "of one that is gone");
+        return;
+    }
+    *peer_hello(boot) = hello;
+    boot->hello_seen = true;
+    boot->state = boot->server ? BOOT_NEED_PROOFS : BOOT_PROVING;
+}
+
+static void handle_proofs(struct bootstrap *boot)
+{
+    const char *fault = boot_decode_proofs(boot->rx, boot->rx_have, &boot->proofs);
+    if (fault != NULL)
+        fail(boot, UCCL_EPROTO, "bad PROOFS: %s", fault);
+    else
+        boot->state = BOOT_NEED_OFFER;
+}
+
+/* NULL, or what is wrong with a server's offer as an answer to ours. */
+static const char *answer_fault(const struct bootstrap *boot, const struct boot_offer *offer)
+{
+    if (offer->known != boot->claimed)
+        return "it knows flows that we offered as new, or the other way round";
+    if (boot->claimed && boot_proof(&boot->key, BOOT_SERVER_OFFERS, &boot->transcript, offer) != offer->proof)
+        return "its proof to know our flows is wrong";
+    /* Both sides use the smaller number of flows, so home must exist on both. */
+    if (!boot->claimed && offer->home >= boot->own_flow_count)
+        return "home is none of our flows";
+    return NULL;
+}
+
+static void handle_offer(struct bootstrap *boot)
+{
+    struct boot_offer *offer = malloc(sizeof *offer);
+    if (offer == NULL) {
+        fail(boot, UCCL_ENOMEM, "out of memory for an OFFER");
+        return;
+    }
+    const char *fault = boot_decode_offer(boot->rx, boot->rx_have, offer);
+    if (fault == NULL && !boot->server)
+        fault = answer_fault(boot, offer);
+    if (fault != NULL) {
+        free(offer);
+        fail(boot, UCCL_EPROTO, "bad OFFER: %s", fault);
+        return;
+    }
+    boot->peer_offer = offer;
+    boot->state = BOOT_HAVE_OFFER;
+}
+
+/* A whole message is in rx; its kind is one that check_header() let pass. */
+static void handle_message(struct bootstrap *boot)
+{
+    struct boot_header header = boot_take_header(boot->rx);
+    if (header.kind == BOOT_REJECT_MSG)
+        handle_reject(boot);
+    else if (header.kind == BOOT_HELLO_MSG)
+        handle_hello(boot);
+    else if (header.kind == BOOT_PROOFS_MSG)
+        handle_proofs(boot);
+    else if (header.kind == BOOT_OFFER_MSG)
+        handle_offer(boot);
+    else if (header.length != BOOT_READY_BYTES)
+        fail(boot, UCCL_EPROTO, "malformed READY of %zu bytes", header.length);
+    else
+        boot->state = BOOT_DONE;
+    drop_message(boot);
+}
+
+/* ---- stepping -------------------------------------------------------------------------------- */
+
+/* Has the TCP connect ended? */
+static void step_connect(struct bootstrap *boot)
+{
+    int system_error = boot->connect_errno;
+    if (system_error == 0) {
+        struct pollfd poll_fd = {.fd = boot->fd, .events = POLLOUT};
+        if (poll(&poll_fd, 1, 0) <= 0)
+            return;
+        socklen_t length = sizeof system_error;
+        if (getsockopt(boot->fd, SOL_SOCKET, SO_ERROR, &system_error, &length) != 0)
+            system_error = errno;
+    }
+    if (system_error != 0) {
+        fail_errno(boot, "connect", system_error);
+        return;
+    }
+    boot->state = BOOT_HELLO;
+    queue_hello(boot);
+}
+
+/*
+ * Sends, then takes one message where one is awaited. A send that fails may mean that the peer
+ * rejected us and closed: its REJECT, which says why, is then still in the socket.
+ */
+static void step_exchange(struct bootstrap *boot)
+{
+    /* a server that has left or rejects us late will not hear READY: its connection would be one with nobody */
+    bool unsaid = !boot->server && boot->state == BOOT_FINISHING && boot->tx_end - boot->tx_begin == BOOT_READY_BYTES;
+    if (unsaid && receive(boot))
+        handle_message(boot);
+    if (boot->state == BOOT_FAILED)
+        return;
+    int send_errno = flush(boot);
+    bool awaits = awaited(boot)->kind != BOOT_NONE;
+    if (awaits || send_errno != 0) {
+        if (receive(boot))
+            handle_message(boot);
+        else if (send_errno != 0 && boot->state != BOOT_FAILED)
+            fail_errno(boot, "send", send_errno);
+    } else if (boot->tx_begin == boot->tx_end) {
+        boot->state = BOOT_DONE; /* the client's READY is on its way */
+    }
+}
+
+enum boot_state bootstrap_step(struct bootstrap *boot, uint64_t now_ns)
+{
+    enum boot_state before;
+    do { /* states only move forward: a handful of rounds at most */
+        before = boot->state;
+        if (boot->state == BOOT_CONNECTING)
+            step_connect(boot);
+        else if (boot->state == BOOT_HELLO || boot->state == BOOT_PROVING ||
+                 boot->state == BOOT_OFFERING || boot->state == BOOT_TRYING || boot->state == BOOT_FINISHING)
+            step_exchange(boot);
+    } while (boot->state != before);
+
+    /* Checked last: what arrived in time counts, also when we come late to look. */
+    if (boot->state != BOOT_DONE && boot->state != BOOT_FAILED && now_ns >= boot->deadline_ns)
+        fail(boot, UCCL_ETIMEDOUT, "time is up: %s (limit: UCCL_CONNECT_MS%s)", awaited(boot)->text,
+             boot->server || boot->hello_seen ? "" : ", or UCCL_ACCEPT_WAIT_MS where that is set");
+    return boot->state;
+}
+
+void bootstrap_prove(struct bootstrap *boot, const struct boot_key *keys, unsigned count)
+{
+    assert(boot->server && boot->state == BOOT_NEED_PROOFS && count <= BOOT_PROOFS_MAX);
+    struct boot_proofs proofs = {.count = count};
+    for (unsigned i = 0; i < count; i++)
+        proofs.at[i] = boot_proof(&keys[i], BOOT_SERVER_PROVES, &boot->transcript, NULL);
+    boot->tx_end += boot_put_proofs(tx_place(boot, BOOT_PROOFS_BYTES_MAX), &proofs);
+    boot->state = BOOT_OFFERING;
+}
+
+bool bootstrap_proves(const struct bootstrap *boot, const struct boot_key *key)
+{
+    if (boot->server) {
+        assert(boot->state == BOOT_HAVE_OFFER);
+        return boot->peer_offer->known &&
+               boot_proof(key, BOOT_CLIENT_CLAIMS, &boot->transcript, boot->peer_offer) == boot->peer_offer->proof;
+    }
+    uint64_t proof = boot_proof(key, BOOT_SERVER_PROVES, &boot->transcript, NULL);
+    for (unsigned i = 0; i < boot->proofs.count; i++) {
+        if (boot->proofs.at[i] == proof)
+            return true;
+    }
+    return false;
+}
+
+void bootstrap_offer(struct bootstrap *boot, const struct boot_offer *offer, const struct boot_key *key)
+{
+    assert(boot->state == (boot->server ? BOOT_HAVE_OFFER : BOOT_NEED_OFFER));
+    assert(offer->known == (key != NULL) && (!boot->server || offer->known == boot->peer_offer->known));
+    assert(!boot->server || offer->known || offer->home < boot->peer_offer->flow_count);
+    struct boot_offer ours = *offer;
+    if (key)
+        ours.proof = boot_proof(key, boot->server ? BOOT_SERVER_OFFERS : BOOT_CLIENT_CLAIMS, &boot->transcript,
+                                &ours);
+    assert(boot_offer_fault(&ours) == NULL);
+    if (!boot->server) {
+        boot->claimed = ours.known;
+        boot->own_flow_count = ours.flow_count;
+        boot->key = key ? *key : (struct boot_key){0};
+    }
+    if (queue_offer(boot, &ours))
+        boot->state = boot->server ? BOOT_FINISHING : BOOT_OFFERING;
+    else
+        fail(boot, UCCL_ENOMEM, "out of memory for our OFFER");
+}
+
+void bootstrap_try(struct bootstrap *boot, const char *missing)
+{
+    assert(!boot->server && boot->state == BOOT_HAVE_OFFER);
+    boot->trying = (struct awaited){BOOT_REJECT_MSG, missing};
+    boot->state = BOOT_TRYING;
+}
+
+bool bootstrap_trying(const struct bootstrap *boot)
+{
+    return boot->state == BOOT_TRYING;
+}
+
+void bootstrap_accept_offer(struct bootstrap *boot)
+{
+    assert(!boot->server && (boot->state == BOOT_HAVE_OFFER || boot->state == BOOT_TRYING));
+    boot->tx_end += boot_put_ready(tx_place(boot, BOOT_READY_BYTES), own_side(boot));
+    boot->state = BOOT_FINISHING;
+}
+
+void bootstrap_reject(struct bootstrap *boot, int error)
+{
+    assert(boot->state != BOOT_DONE && error < 0 && error_text(error) != NULL);
+    if (boot->state == BOOT_FAILED)
+        return;
+    if (boot->state != BOOT_CONNECTING && !boot->peer_left)
+        say_reject(boot, error);
+    boot->status = error;
+    boot->state = BOOT_FAILED; /* not logged: the caller knows what it did not like */
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+/* 0, UCCL_EIO or UCCL_ENOMEM (told). The descriptor is closed on failure. */
+static int make(int fd, bool server, const uint8_t engine_id[16], uint64_t deadline_ns, char *fault,
+                struct bootstrap **out)
+{
+    struct bootstrap *boot = calloc(1, sizeof *boot);
+    if (boot == NULL) {
+        tell_fault(fault, "cannot begin a handshake: out of memory");
+        close(fd);
+        return UCCL_ENOMEM;
+    }
+    boot->fault = fault;
+    boot->fd = fd;
+    boot->server = server;
+    boot->state = server ? BOOT_HELLO : BOOT_CONNECTING;
+    boot->deadline_ns = deadline_ns;
+    boot->tx = boot->tx_small;
+    boot->tx_room = sizeof boot->tx_small;
+    boot->rx = boot->rx_small;
+    struct boot_hello *hello = own_hello(boot);
+    hello->version = BOOT_VERSION;
+    hello->features = WIRE_FEATURES;
+    memcpy(hello->engine_id, engine_id, sizeof hello->engine_id);
+    if (getrandom(hello->nonce, sizeof hello->nonce, 0) != sizeof hello->nonce) {
+        char why[128];
+        tell_fault(fault, "cannot begin a handshake: getrandom: %s", strerror_r(errno, why, sizeof why));
+        bootstrap_free(boot);
+        return UCCL_EIO;
+    }
+    /* A hint: without it the handshake is slower, not wrong. */
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    *out = boot;
+    return UCCL_OK;
+}
+
+int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[16], uint64_t listener,
+                      uint64_t deadline_ns, char *fault, struct bootstrap **out)
+{
+    bool v6 = address->any.sa_family == AF_INET6;
+    in_port_t port = v6 ? address->v6.sin6_port : address->v4.sin_port;
+    char text[ADDRESS_TEXT_BYTES];
+    char why[FAULT_TEXT];
+    address_text(address, text, sizeof text);
+    if ((!v6 && address->any.sa_family != AF_INET) || port == 0) {
+        tell_fault(fault, "cannot connect to %s: no IPv4 or IPv6 address with a port", text);
+        return UCCL_EADDR;
+    }
+
+    int fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) {
+        int error = errno_error(errno);
+        tell_fault(fault, "cannot connect to %s: socket: %s", text, fault_text(errno, why));
+        return error;
+    }
+    struct bootstrap *boot;
+    int failed = make(fd, false, engine_id, deadline_ns, fault, &boot);
+    if (failed)
+        return failed;
+    boot->peer = *address;
+    boot->listener = listener;
+    socklen_t length = v6 ? sizeof address->v6 : sizeof address->v4;
+    if (connect(fd, &address->any, length) != 0 && errno != EINPROGRESS && errno != EINTR) {
+        int error = errno_error(errno);
+        /* Over loopback a refusal is known at once; step() reports it as it does later ones. */
+        if (error == UCCL_EREFUSED || error == UCCL_ETIMEDOUT || error == UCCL_EPROTO) {
+            boot->connect_errno = errno;
+        } else {
+            fail_errno(boot, "connect", errno);
+            bootstrap_free(boot);
+            return error;
+        }
+    }
+    *out = boot;
+    return 0;
+}
+
+/* An IPv4 peer shows as ::ffff:a.b.c.d at a listener for both families; its IPv4 form serves all uses. */
+static void unmap_address(union nic_address *address)
+{
+    if (address->any.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr))
+        return;
+    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = address->v6.sin6_port};
+    memcpy(&v4.sin_addr, &address->v6.sin6_addr.s6_addr[12], sizeof v4.sin_addr);
+    memset(address, 0, sizeof *address);
+    address->v4 = v4;
+}
+
+int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t listener, uint64_t deadline_ns,
+                    struct bootstrap **out)
+{
+    char why[128];
+    int flags = fcntl(fd, F_GETFL);
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
+        fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+        LOG_WARNING("cannot serve a connection: fcntl: %s", strerror_r(errno, why, sizeof why));
+        close(fd);
+        return UCCL_EIO;
+    }
+    struct bootstrap *boot;
+    int failed = make(fd, true, engine_id, deadline_ns, NULL, &boot);
+    if (failed)
+        return failed;
+    own_hello(boot)->listener = listener;
+    /* Fails when the peer has reset the connection already; the first step finds that out. */
+    socklen_t length = sizeof boot->peer;
+    if (getpeername(fd, &boot->peer.any, &length) == 0)
+        unmap_address(&boot->peer);
+    *out = boot;
+    return 0;
+}
+
+void bootstrap_free(struct bootstrap *boot)
+{
+    if (boot == NULL)
+        return;
+    close(boot->fd);
+    drop_message(boot);
+    if (boot->tx != boot->tx_small)
+        free(boot->tx);
+    free(boot->peer_offer);
+    free(boot);
+}
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+int bootstrap_status(const struct bootstrap *boot)
+{
+    return boot->status;
+}
+
+const uint8_t *bootstrap_peer_id(const struct bootstrap *boot)
+{
+    assert(boot->hello_seen);
+    return boot->server ? boot->transcript.client.engine_id : boot->transcript.server.engine_id;
+}
+
+uint64_t bootstrap_features(const struct bootstrap *boot)
+{
+    assert(boot->hello_seen);
+    return boot->transcript.client.features & boot->transcript.server.features;
+}
+
+bool bootstrap_greeted(const struct bootstrap *boot)
+{
+    return boot->hello_seen;
+}
+
+const struct boot_offer *bootstrap_peer_offer(const struct bootstrap *boot)
+{
+    assert(boot->peer_offer != NULL);
+    return boot->peer_offer;
+}
+
+void bootstrap_peer_address(const struct bootstrap *boot, union nic_address *out)
+{
+    *out = boot->peer;
+}
+
+void bootstrap_host(const struct bootstrap *boot, struct nic_host *out)
+{
+    socklen_t length = sizeof out->local;
+    *out = (struct nic_host){.address = boot->peer};
+    if (getsockname(boot->fd, &out->local.any, &length) != 0)
+        out->local.any.sa_family = AF_UNSPEC; /* then it is left to the route */
+    unmap_address(&out->local);
+}
+
+int bootstrap_fd(const struct bootstrap *boot)
+{
+    return boot->fd;
+}
+
+short bootstrap_events(const struct bootstrap *boot)
+{
+    if (boot->state == BOOT_CONNECTING)
+        return POLLOUT;
+    if (boot->state == BOOT_DONE || boot->state == BOOT_FAILED)
+        return 0;
+    short events = awaited(boot)->kind != BOOT_NONE ? POLLIN : 0;
+    return boot->tx_begin < boot->tx_end ? (short)(events | POLLOUT) : events;
+}
+
+uint64_t bootstrap_deadline(const struct bootstrap *boot)
+{
+    return boot->deadline_ns;
+}
+
+void bootstrap_set_deadline(struct bootstrap *boot, uint64_t deadline_ns)
+{
+    boot->deadline_ns = deadline_ns;
+}

@@ -1,0 +1,412 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "boot/peer.h"
+
+#include "base/log.h"
+#include "nic/netdev.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+enum { SLOT_WORDS = CORE_FLOWS_MAX / 64 };
+
+/* Clients whose handshakes are under way have at most this part of the flow slots: it is a stranger who decides to end one. */
+enum { UNMET_MAX = CORE_FLOWS_MAX / 4 };
+
+/* An unused peer answers repeats of the other side's last frames for a while, and is then forgotten. */
+static const uint64_t IDLE_NS = UINT64_C(10) * 1000000000;
+/* A client may have come to the end of a handshake that has failed here: it is told so over the flows (GONE). */
+static const uint64_t UNMET_IDLE_NS = UINT64_C(2) * 1000000000;
+
+int peer_table_init(struct peer_table *table, const struct nic_ops *nic, const struct params *params,
+                    struct engine_thread *threads, unsigned thread_count)
+{
+    *table = (struct peer_table){
+        .nic = nic, .params = params, .threads = threads, .thread_count = thread_count};
+    for (unsigned i = 0; i < thread_count; i++) {
+        table->slots_used[i] = calloc(SLOT_WORDS, sizeof(uint64_t));
+        if (!table->slots_used[i]) {
+            while (i-- > 0)
+                free(table->slots_used[i]);
+            return UCCL_ENOMEM;
+        }
+    }
+    return UCCL_OK;
+}
+
+/* A free flow slot of a thread, or -1. */
+static int take_slot(struct peer_table *table, unsigned thread)
+{
+    uint64_t *used = table->slots_used[thread];
+    for (unsigned word = 0; word < SLOT_WORDS; word++) {
+        if (used[word] == UINT64_MAX)
+            continue;
+        unsigned bit = (unsigned)__builtin_ctzll(~used[word]);
+        used[word] |= UINT64_C(1) << bit;
+        return (int)(word * 64 + bit);
+    }
+    return -1;
+}
+
+static void put_slot(struct peer_table *table, unsigned thread, uint32_t slot)
+{
+    table->slots_used[thread][slot / 64] &= ~(UINT64_C(1) << slot % 64);
+}
+
+/* ---- what the engine thread does ------------------------------------------------------------- */
+
+struct flow_call {
+    struct peer_flow *flow;
+    const struct nic_host *host;
+    const struct nic_queue_address *address;
+    uint32_t datagram_bytes; /* that the route takes */
+    int error;
+};
+
+static void ask_route(struct engine_thread *thread, void *argument)
+{
+    struct flow_call *call = argument;
+    call->error = thread->nic->route(thread->queue, call->host, &call->datagram_bytes);
+}
+
+static void open_flow(struct engine_thread *thread, void *argument)
+{
+    struct flow_call *call = argument;
+    struct peer_flow *flow = call->flow;
+    call->error = thread->nic->peer_add(thread->queue, call->host, call->address,
+                                        &flow->setup.destination, &call->datagram_bytes);
+    if (!call->error)
+        flow->flow = core_flow_open(thread->core, flow->memory, &flow->setup, clock_now_ns());
+}
+
+static void close_flow(struct engine_thread *thread, void *argument)
+{
+    struct peer_flow *flow = argument;
+    thread_flush(thread); /* the peer may linger for an ack that is owed */
+    core_flow_close(thread->core, flow->flow);
+    thread->nic->peer_remove(thread->queue, flow->setup.destination);
+    flow->flow = NULL;
+}
+
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+static void free_flow(struct peer_flow *flow)
+{
+    if (flow->flow)
+        thread_run(flow->thread, close_flow, flow);
+    if (flow->memory)
+        munmap(flow->memory, flow->memory_bytes);
+    flow->memory = NULL;
+}
+
+static void free_flows(struct peer_table *table, struct peer *peer, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        free_flow(&peer->flows[i]);
+        put_slot(table, i, peer->flows[i].slot);
+    }
+}
+
+static void forget(struct peer_table *table, struct peer *peer)
+{
+    struct peer **link = &table->peers;
+    while (*link != peer)
+        link = &(*link)->next;
+    *link = peer->next;
+    table->unmet -= peer->is_server && !peer->met;
+    free_flows(table, peer, peer->flow_count);
+    free(peer);
+}
+
+bool peer_lives(struct peer *peer)
+{
+    for (unsigned i = 0; i < peer->flow_count; i++)
+        peer->dead |= peer_flow_life(&peer->flows[i]) == FLOW_DEAD;
+    return !peer->dead;
+}
+
+/* How long a living peer is kept that nobody uses. */
+static uint64_t kept_ns(const struct peer *peer)
+{
+    if (peer->met)
+        return IDLE_NS;
+    return peer->is_server && peer->flows_open ? UNMET_IDLE_NS : 0;
+}
+
+/* Frees peers that nobody uses and nobody will: dead, or unused for long. */
+static void reap(struct peer_table *table)
+{
+    uint64_t now_ns = clock_now_ns();
+    for (struct peer *peer = table->peers, *next; peer; peer = next) {
+        next = peer->next;
+        bool lives = peer_lives(peer);
+        if (peer->references == 0 && (!lives || now_ns - peer->idle_since_ns >= kept_ns(peer)))
+            forget(table, peer);
+    }
+}
+
+/* Frees the peer, or the one not met, that has been unused for longest. False: all are used. */
+static bool forget_idlest(struct peer_table *table, bool unmet)
+{
+    struct peer *idlest = NULL;
+    for (struct peer *peer = table->peers; peer; peer = peer->next) {
+        if (peer->references == 0 && !(unmet && peer->met) && (!idlest || peer->idle_since_ns < idlest->idle_since_ns))
+            idlest = peer;
+    }
+    if (idlest)
+        forget(table, idlest);
+    return idlest != NULL;
+}
+
+static int make_flow(struct peer_table *table, struct peer *peer, unsigned index)
+{
+    struct peer_flow *flow = &peer->flows[index];
+    struct engine_thread *thread = &table->threads[index];
+    uint64_t random[2]; /* of the token and of the nonce */
+    if (getrandom(random, sizeof random, 0) != sizeof random) {
+        LOG_ERR("cannot talk to one more peer: getrandom: %s", strerror(errno));
+        return UCCL_EIO;
+    }
+    int slot = take_slot(table, index);
+    while (slot < 0 && forget_idlest(table, false))
+        slot = take_slot(table, index);
+    if (slot < 0) {
+        LOG_ERR("cannot talk to one more peer: all %d flows of engine thread %u are in use",
+                CORE_FLOWS_MAX, index);
+        return UCCL_ENOMEM;
+    }
+    flow->thread = thread;
+    flow->peer = peer;
+    flow->slot = (uint32_t)slot;
+    flow->setup = (struct flow_setup){
+        .rx_token = core_make_token(random[0], (uint32_t)slot),
+        .nonce = random[1] ? random[1] : 1,
+        .rx_window_bytes = table->nic->queue_rx_bytes(thread->queue),
+        .greets = peer->is_server,
+        .owner = flow,
+    };
+    struct flow_call call = {.host = &peer->host};
+    thread_run(thread, ask_route, &call);
+    flow->setup.datagram_bytes = call.datagram_bytes;
+    if (call.error)
+        put_slot(table, index, flow->slot);
+    return call.error;
+}
+
+/* Flows open, and both sides may use them. */
+static bool usable(struct peer *peer, const uint8_t engine_id[16], bool is_server)
+{
+    return peer->flows_open && peer->is_server == is_server &&
+           memcmp(peer->engine_id, engine_id, sizeof peer->engine_id) == 0 && peer_lives(peer);
+}
+
+struct boot_key peer_key(const struct peer *peer)
+{
+    const struct flow_setup *setup = &peer->flows[0].setup;
+    return peer->is_server ? (struct boot_key){.to_client = setup->tx_token, .to_server = setup->rx_token}
+                           : (struct boot_key){.to_client = setup->rx_token, .to_server = setup->tx_token};
+}
+
+unsigned peer_keys(struct peer_table *table, const uint8_t engine_id[16], bool is_server,
+                   struct boot_key keys[BOOT_PROOFS_MAX])
+{
+    unsigned count = 0;
+    /* the oldest first: so many strangers with this id do not push out who was there before them */
+    for (struct peer *peer = table->peers; peer && count < BOOT_PROOFS_MAX; peer = peer->next) {
+        if (usable(peer, engine_id, is_server))
+            keys[count++] = peer_key(peer);
+    }
+    return count;
+}
+
+struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, bool is_server)
+{
+    for (struct peer *peer = table->peers; peer; peer = peer->next) {
+        if (!usable(peer, bootstrap_peer_id(boot), is_server))
+            continue;
+        struct boot_key key = peer_key(peer);
+        if (bootstrap_proves(boot, &key)) {
+            peer->references++;
+            return peer;
+        }
+    }
+    return NULL;
+}
+
+int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, const struct nic_host *host,
+             struct peer **out)
+{
+    reap(table);
+    if (is_server && table->unmet >= UNMET_MAX && !forget_idlest(table, true)) {
+        LOG_WARNING("cannot talk to one more peer: %u handshakes are under way", table->unmet);
+        return UCCL_ENOMEM;
+    }
+    struct peer *peer = calloc(1, sizeof *peer);
+    if (!peer)
+        return UCCL_ENOMEM;
+    memcpy(peer->engine_id, engine_id, sizeof peer->engine_id);
+    peer->is_server = is_server;
+    peer->host = *host;
+    peer->references = 1;
+    for (unsigned i = 0; i < table->thread_count; i++) {
+        int error = make_flow(table, peer, i);
+        if (error) {
+            free_flows(table, peer, i);
+            free(peer);
+            return error;
+        }
+    }
+    peer->flow_count = table->thread_count;
+    table->unmet += is_server;
+    struct peer **link = &table->peers;
+    while (*link)
+        link = &(*link)->next;
+    *link = peer;
+    *out = peer;
+    return UCCL_OK;
+}
+
+void peer_met(struct peer_table *table, struct peer *peer)
+{
+    if (peer->met)
+        return;
+    table->unmet -= peer->is_server;
+    peer->met = true;
+    peer->met_ns = clock_now_ns();
+}
+
+bool peer_met_since(struct peer_table *table, const uint8_t engine_id[16], bool is_server, uint64_t since_ns)
+{
+    for (struct peer *peer = table->peers; peer; peer = peer->next) {
+        if (peer->met && peer->met_ns >= since_ns && usable(peer, engine_id, is_server))
+            return true;
+    }
+    return false;
+}
+
+void peer_put(struct peer_table *table, struct peer *peer)
+{
+    assert(peer->references);
+    if (--peer->references == 0)
+        peer->idle_since_ns = clock_now_ns();
+    reap(table);
+}
+
+void peer_table_free(struct peer_table *table)
+{
+    while (table->peers)
+        forget(table, table->peers);
+    for (unsigned i = 0; i < table->thread_count; i++)
+        free(table->slots_used[i]);
+}
+
+void peer_table_forget(struct peer_table *table)
+{
+    while (table->peers) {
+        struct peer *peer = table->peers;
+        table->peers = peer->next;
+        for (unsigned i = 0; i < peer->flow_count; i++) {
+            if (peer->flows[i].memory)
+                munmap(peer->flows[i].memory, peer->flows[i].memory_bytes);
+        }
+        free(peer);
+    }
+    peer_table_free(table); /* what is left of an empty one */
+}
+
+/* ---- the first handshake --------------------------------------------------------------------- */
+
+void peer_fill_offer(const struct peer *peer, const struct params *params, struct boot_offer *offer)
+{
+    assert(!peer->met);
+    offer->flow_count = (uint16_t)peer->flow_count;
+    offer->chunk_window = (uint32_t)params->chunk_window;
+    offer->msg_window = (uint32_t)params->msg_window;
+    offer->eager_window_kb = (uint32_t)params->eager_window_kb;
+    for (unsigned i = 0; i < peer->flow_count; i++) {
+        const struct peer_flow *flow = &peer->flows[i];
+        offer->flows[i] = (struct boot_flow){
+            .token = flow->setup.rx_token,
+            .datagram_bytes = flow->setup.datagram_bytes,
+            .rx_bytes = flow->setup.rx_window_bytes,
+        };
+        flow->thread->nic->queue_address(flow->thread->queue, &offer->flows[i].address);
+    }
+}
+
+static uint32_t smaller(uint64_t a, uint64_t b)
+{
+    return (uint32_t)(a < b ? a : b);
+}
+
+/* Opens a flow, the windows of whose setup have been agreed on. */
+static int start_flow(struct peer_table *table, struct peer *peer, struct peer_flow *flow,
+                      const struct boot_flow *theirs)
+{
+    flow->setup.tx_token = theirs->token;
+    flow->setup.datagram_bytes = smaller(flow->setup.datagram_bytes, theirs->datagram_bytes);
+    flow->setup.peer_datagram_bytes = theirs->datagram_bytes;
+    flow->setup.base_bytes = CORE_DATAGRAM_BASE;
+    flow->setup.tx_window_bytes = theirs->rx_bytes;
+    flow->setup.peer_ports = nic_queue_ports(&theirs->address);
+    flow->memory_bytes = core_flow_size(table->params, &flow->setup);
+    flow->memory = mmap(NULL, flow->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (flow->memory == MAP_FAILED) {
+        flow->memory = NULL;
+        LOG_ERR("cannot map %zu bytes for a flow: %s", flow->memory_bytes, strerror(errno));
+        return UCCL_ENOMEM;
+    }
+    struct flow_call call = {.flow = flow, .host = &peer->host, .address = &theirs->address};
+    thread_run(flow->thread, open_flow, &call);
+    return call.error;
+}
+
+int peer_take_offer(struct peer_table *table, struct peer *peer, const struct boot_offer *offer, uint64_t features)
+{
+    assert(!peer->flows_open && !offer->known);
+    const struct params *params = table->params;
+    unsigned count = offer->flow_count < peer->flow_count ? offer->flow_count : peer->flow_count;
+    bool places = true; /* all flows alike: a connection is laid out over several */
+    for (unsigned i = 0; i < count; i++) {
+        struct engine_thread *thread = peer->flows[i].thread;
+        places = places && thread->nic->places(thread->queue, &offer->flows[i].address);
+    }
+    uint32_t chunk_window = smaller(params->chunk_window, offer->chunk_window);
+    for (unsigned i = 0; i < count; i++) {
+        struct flow_setup *setup = &peer->flows[i].setup;
+        setup->features = features;
+        setup->places = places;
+        setup->chunk_window = places ? smaller(chunk_window, CORE_PLACE_WINDOW_MAX) : chunk_window;
+        setup->msg_window = smaller(params->msg_window, offer->msg_window);
+        setup->eager_window_kb = smaller(params->eager_window_kb, offer->eager_window_kb);
+        int error = start_flow(table, peer, &peer->flows[i], &offer->flows[i]);
+        if (error)
+            return error;
+    }
+    peer->flows_open = count;
+    return UCCL_OK;
+}
+
+void peer_flow_turned(struct peer_flow *flow, enum flow_life life)
+{
+    /* pairs with the acquires in peer_flow_life() and thread_wait() */
+    atomic_store_explicit(&flow->life, (uint32_t)life, memory_order_release);
+}
+
+void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t route_bytes)
+{
+    enum { IPV4_UDP_BYTES = 28, IPV6_UDP_BYTES = 48 };
+    struct peer *peer = flow->peer;
+    const union nic_address *address = &peer->host.address;
+    char text[NETDEV_ADDRESS_TEXT];
+    if (atomic_exchange_explicit(&peer->hole_told, true, memory_order_relaxed)) /* guards nothing else */
+        return;
+    bool v6 = address->any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr);
+    uint32_t headers = v6 ? IPV6_UDP_BYTES : IPV4_UDP_BYTES, passing = passing_bytes + headers;
+    LOG_WARNING("peer %s: packets of %u bytes vanish on the way to it, though the route takes %u; those of %u get through, and "
+                "larger ones are not sent for now. Set UCCL_MTU=%u, or mend the MTU of an interface in between",
+                netdev_address_text(address, text), route_bytes + headers, route_bytes + headers, passing, passing);
+}

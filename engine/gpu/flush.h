@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Flushes: requests that end once what the NIC has written to a device is there (nic_ops.read). They have
+ * nothing to do with the core or with the peer, and end within microseconds, or fail with the NIC. They count as
+ * staged, so that closing waits for them.
+ *
+ * Thread: the engine's owner.
+ */
+#ifndef UCCL_FLUSH_H
+#define UCCL_FLUSH_H
+
+#include "thread/request.h"
+
+#include <stdbool.h>
+
+struct engine_thread;
+
+/* Of an engine thread. */
+struct flushes {
+    struct uccl_request *waiting, *waiting_tail; /* for room in the NIC; by staged.next */
+    uint32_t reading;                            /* that the NIC has */
+};
+
+/* COMMAND_FLUSH. */
+void flush_submit(struct engine_thread *thread, struct uccl_request *request);
+/* Begins what waits and ends what is done. True: there was some. */
+bool flush_progress(struct engine_thread *thread);
+static inline bool flush_busy(const struct flushes *flushes)
+{
+    return flushes->waiting || flushes->reading;
+}
+
+#endif

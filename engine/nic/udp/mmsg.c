@@ -1,0 +1,547 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver with plain system calls: sendmmsg(), recvmmsg(), ppoll(). Any thread may drive it, one
+ * at a time, so it serves lent engines and machines where io_uring is forbidden. udp_transmit() is
+ * also the sending half of the io_uring driver.
+ *
+ * What a failed send means: a full socket (EAGAIN, ENOBUFS) is back-pressure, the send stays
+ * staged, and no more is taken before there is room, for which wait() waits too; an error that segmentation may have caused is tried again datagram by datagram; anything
+ * else is a lost datagram, which the protocol repairs, and is logged once per peer.
+ *
+ * Thread: the queue's owner.
+ */
+#include "nic/udp/udp.h"
+
+#include "core/wire.h"
+#include "base/log.h"
+#include "nic/udp/train.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <netinet/udp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MMSG_LARGE_BYTES = 16384 }; /* from here on a look costs less than a copy */
+enum { MMSG_PIECE_BYTES = 4096 }; /* and where the parts of a train are shorter, than the kernel takes for each */
+enum { MMSG_BUFFERS = 16 }; /* of 64 KiB: 1 MiB, and the last one used is used first */
+
+/* ---- sending --------------------------------------------------------------------------------- */
+
+/* Control messages of one send: where it leaves from, and where it is cut. */
+struct send_control {
+    _Alignas(struct cmsghdr) uint8_t bytes[sizeof((struct udp_source *)0)->bytes + CMSG_SPACE(sizeof(uint16_t))];
+};
+
+static bool is_full(int error)
+{
+    return error == EAGAIN || error == ENOBUFS || error == ENOMEM;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/*
+ * A full socket is not tried again before the kernel says that there is room: that would cost a system call per
+ * round for nothing. Where memory ran out, or a socket is full again though it was writable, the kernel says so at
+ * once, so that a look now and then has to do.
+ */
+static void note_full(struct nic_queue *queue, uint16_t socket_index, int error)
+{
+    bool writable = queue->full_again || error != EAGAIN;
+
+    COUNT(queue->setup.counters, tx_blocked, 1);
+    queue->full_socket = socket_index;
+    queue->full_again = true;
+    queue->full_until_ns = writable ? now_ns() + UDP_FULL_NAP_NS : 0;
+}
+
+int udp_full_fd(const struct nic_queue *queue)
+{
+    return queue->full_socket == UDP_NONE_FULL || queue->full_until_ns != 0 ? -1 : queue->sockets[queue->full_socket];
+}
+
+bool udp_is_full(struct nic_queue *queue)
+{
+    struct pollfd room = {.fd = udp_full_fd(queue), .events = POLLOUT};
+
+    if (queue->full_socket == UDP_NONE_FULL)
+        return false;
+    if (queue->full_until_ns != 0) {
+        if (now_ns() < queue->full_until_ns)
+            return true;
+    } else {
+        COUNT(queue->setup.counters, tx_syscalls, 1);
+        if (poll(&room, 1, 0) == 0)
+            return true;
+    }
+    udp_full_over(queue);
+    return false;
+}
+
+void udp_full_over(struct nic_queue *queue)
+{
+    queue->full_socket = UDP_NONE_FULL;
+    queue->full_until_ns = 0;
+}
+
+uint64_t udp_full_nap(struct nic_queue *queue, uint64_t timeout_ns)
+{
+    uint64_t at_ns, left_ns;
+
+    if (queue->full_until_ns == 0)
+        return timeout_ns;
+    at_ns = now_ns();
+    left_ns = queue->full_until_ns > at_ns ? queue->full_until_ns - at_ns : 0;
+    if (left_ns <= timeout_ns)
+        udp_full_over(queue); /* when this sleep ends: the next one, if there is nothing to send, is not cut */
+    return left_ns < timeout_ns ? left_ns : timeout_ns;
+}
+
+static void prepare(struct nic_queue *queue, struct udp_send *send, struct msghdr *header,
+                    struct send_control *control, bool segmented)
+{
+    uint32_t at = send->source.length;
+
+    *header = (struct msghdr){
+        .msg_name = &send->to,
+        .msg_namelen = queue->v6 ? sizeof send->to.v6 : sizeof send->to.v4,
+        .msg_iov = &queue->stage.iovecs[send->iovec],
+        .msg_iovlen = send->iovec_count,
+    };
+    memcpy(control->bytes, send->source.bytes, sizeof send->source.bytes);
+    if (segmented) {
+        struct cmsghdr *cmsg = (struct cmsghdr *)(void *)(control->bytes + at);
+        uint16_t segment = (uint16_t)send->segment;
+
+        memset(cmsg, 0, CMSG_SPACE(sizeof segment));
+        cmsg->cmsg_level = IPPROTO_UDP;
+        cmsg->cmsg_type = UDP_SEGMENT;
+        cmsg->cmsg_len = CMSG_LEN(sizeof segment);
+        memcpy(CMSG_DATA(cmsg), &segment, sizeof segment);
+        at += CMSG_SPACE(sizeof segment);
+    }
+    if (at > 0) {
+        header->msg_control = control->bytes;
+        header->msg_controllen = at;
+    }
+}
+
+static void count_sent(struct nic_queue *queue, uint32_t datagrams, uint32_t bytes)
+{
+    COUNT(queue->setup.counters, tx_datagrams, datagrams);
+    COUNT(queue->setup.counters, tx_bytes, bytes);
+}
+
+static void lose(struct nic_queue *queue, struct udp_send *send)
+{
+    struct udp_stage *stage = &queue->stage;
+
+    send->gone = true;
+    if (stage->last_lost != send->desc) {
+        stage->last_lost = send->desc;
+        stage->descs_lost++;
+    }
+}
+
+/* Logs a failure towards a peer unless that has been done. */
+static void complain(struct nic_queue *queue, const struct udp_send *send, int error,
+                     const char *consequence)
+{
+    struct udp_peer *peer = &queue->peers[send->destination];
+    char text[NETDEV_ADDRESS_TEXT];
+
+    if (peer->complained)
+        return;
+    peer->complained = true;
+    LOG_WARNING("sending %u datagrams of %u bytes to %s: %s; %s", send->datagrams, send->segment,
+                netdev_address_text(&send->to, text), strerror(error), consequence);
+}
+
+/* Bytes [offset, offset+length) of a send as vectors; returns how many. */
+static size_t slice(const struct iovec *from, size_t count, size_t offset, size_t length,
+                    struct iovec *to)
+{
+    size_t made = 0;
+
+    for (size_t i = 0; i < count && length > 0; i++) {
+        size_t part;
+
+        if (offset >= from[i].iov_len) {
+            offset -= from[i].iov_len;
+            continue;
+        }
+        part = from[i].iov_len - offset < length ? from[i].iov_len - offset : length;
+        to[made++] =
+            (struct iovec){.iov_base = (uint8_t *)from[i].iov_base + offset, .iov_len = part};
+        length -= part;
+        offset = 0;
+    }
+    return made;
+}
+
+/* Sends the datagrams of a run one by one. Returns 0, or the first errno: what failed is lost. */
+static int send_one_by_one(struct nic_queue *queue, struct udp_send *send)
+{
+    struct iovec parts[2 * CORE_TRAIN_MAX];
+    struct send_control control;
+    struct msghdr header;
+    int error = 0;
+
+    prepare(queue, send, &header, &control, false);
+    header.msg_iov = parts;
+    for (uint32_t at = 0; at < send->bytes; at += send->segment) {
+        uint32_t length = send->bytes - at < send->segment ? send->bytes - at : send->segment;
+
+        header.msg_iovlen =
+            slice(&queue->stage.iovecs[send->iovec], send->iovec_count, at, length, parts);
+        COUNT(queue->setup.counters, tx_syscalls, 1);
+        if (sendmsg(queue->sockets[send->socket], &header, MSG_DONTWAIT) >= 0)
+            count_sent(queue, 1, length);
+        else if (error == 0)
+            error = errno;
+    }
+    return error;
+}
+
+/*
+ * A send whose source the kernel may have refused: the address is not ours any more, or this system does not know the
+ * control message. True: it has left without.
+ */
+static bool send_without_source(struct nic_queue *queue, struct udp_send *send, int error)
+{
+    struct udp_peer *peer = &queue->peers[send->destination];
+
+    if (send->source.length == 0 || is_full(error) || error == EMSGSIZE)
+        return false;
+    send->source.length = 0;
+    if (send_one_by_one(queue, send) != 0)
+        return false;
+    send->gone = true;
+    peer->source.length = 0;
+    peer->local.any.sa_family = AF_UNSPEC;
+    complain(queue, send, error, "from now on they leave from any address of this machine, not from the one that the peer "
+                                 "knows");
+    return true;
+}
+
+/* A send that failed otherwise than on a full socket, with `error`: ends it one way or the other.
+ */
+static void recover(struct nic_queue *queue, struct udp_send *send, int error)
+{
+    struct udp_peer *peer = &queue->peers[send->destination];
+    bool cut_short = error == EMSGSIZE || error == EINVAL;
+
+    if (cut_short)
+        udp_check_mtu(queue, send->destination);
+    if (send->datagrams > 1 &&
+        (cut_short || error == EIO || error == ENOPROTOOPT || error == EOPNOTSUPP)) {
+        int again = send_one_by_one(queue, send);
+
+        send->gone = true;
+        if (again == 0 && peer->datagram_bytes >= send->segment && peer->gso) {
+            /* it fits the route, so segmentation itself is what failed: some devices and tunnels
+             * lack it */
+            peer->gso = false;
+            complain(queue, send, error, "no UDP segmentation offload towards it from now on");
+        }
+        if (again == 0)
+            return;
+        error = again;
+    }
+    if (send_without_source(queue, send, error))
+        return;
+    if (is_full(error))
+        note_full(queue, send->socket, error);
+    else
+        complain(queue, send, error, "counted as lost; further failures are not logged");
+    lose(queue, send);
+}
+
+/* Hands the sends of one socket to the kernel, in order, until it is full. */
+static void transmit_socket(struct nic_queue *queue, uint16_t socket_index)
+{
+    struct udp_stage *stage = &queue->stage;
+    struct mmsghdr batch[UDP_STAGE_MAX];
+    struct send_control controls[UDP_STAGE_MAX];
+    struct udp_send *sends[UDP_STAGE_MAX];
+    unsigned count = 0, done = 0;
+    bool retried = false;
+
+    for (uint32_t i = 0; i < stage->count; i++) {
+        if (stage->sends[i].socket != socket_index || stage->sends[i].gone)
+            continue;
+        sends[count] = &stage->sends[i];
+        prepare(queue, sends[count], &batch[count].msg_hdr, &controls[count], sends[count]->datagrams > 1);
+        count++;
+    }
+    while (done < count) {
+        int sent = sendmmsg(queue->sockets[socket_index], batch + done, count - done, MSG_DONTWAIT);
+
+        COUNT(queue->setup.counters, tx_syscalls, 1);
+        for (; sent > 0; sent--, done++) {
+            count_sent(queue, sends[done]->datagrams, sends[done]->bytes);
+            sends[done]->gone = true;
+            retried = queue->full_again = false;
+        }
+        if (sent == 0 || errno == EINTR)
+            continue;
+        if (is_full(errno)) {
+            note_full(queue, socket_index, errno);
+            break;
+        }
+        if (!retried) { /* an ICMP error of an earlier send may have been reported here */
+            retried = true;
+            continue;
+        }
+        retried = false;
+        recover(queue, sends[done++], errno);
+    }
+    for (; done < count; done++)
+        sends[done]->blocked = true;
+}
+
+bool udp_transmit(struct nic_queue *queue)
+{
+    struct udp_stage *stage = &queue->stage;
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < stage->count; i++)
+        if (!stage->sends[i].gone && !stage->sends[i].blocked)
+            transmit_socket(queue, stage->sends[i].socket);
+    for (uint32_t i = 0; i < stage->count; i++) {
+        if (stage->sends[i].gone)
+            continue;
+        stage->sends[i].blocked = false;
+        if (kept != i)
+            stage->sends[kept] = stage->sends[i];
+        kept++;
+    }
+    stage->count = kept;
+    if (kept == 0)
+        stage->iovec_count = stage->bytes_used = 0;
+    return kept == 0;
+}
+
+/* ---- receiving ------------------------------------------------------------------------------- */
+
+struct mmsg_io {
+    uint8_t *buffers; /* MMSG_BUFFERS of UDP_RX_BYTES */
+    uint32_t free_count;
+    uint8_t free[MMSG_BUFFERS]; /* stack of free buffers: the warmest on top */
+    bool large; /* large messages came lately: look before receiving */
+};
+
+static int mmsg_open(struct nic_queue *queue, char *reason, size_t reason_size)
+{
+    struct mmsg_io *io = calloc(1, sizeof *io);
+
+    (void)reason; /* nothing here can be forbidden */
+    (void)reason_size;
+    if (io == NULL)
+        return udp_no_memory(queue);
+    io->buffers = aligned_alloc(4096, (size_t)MMSG_BUFFERS * UDP_RX_BYTES);
+    if (io->buffers == NULL) {
+        free(io);
+        return udp_no_memory(queue);
+    }
+    for (; io->free_count < MMSG_BUFFERS; io->free_count++)
+        io->free[io->free_count] = (uint8_t)(MMSG_BUFFERS - 1 - io->free_count);
+    queue->io = io;
+    return 0;
+}
+
+static void mmsg_close(struct nic_queue *queue)
+{
+    struct mmsg_io *io = queue->io;
+
+    free(io->buffers);
+    free(io);
+    queue->io = NULL;
+}
+
+/*
+ * Looks at what is first in the socket: its first header region goes to `header`, its length and stride to `rx`.
+ * False: nothing waits.
+ */
+static bool look(struct nic_queue *queue, uint8_t header[WIRE_BULK_HEADER_BYTES], struct nic_rx *rx)
+{
+    struct iovec iovec = {header, WIRE_BULK_HEADER_BYTES};
+    _Alignas(struct cmsghdr) uint8_t control[UDP_RX_CONTROL];
+    struct msghdr message = {
+        .msg_iov = &iovec, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    ssize_t length = recvmsg(queue->sockets[0], &message, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT);
+    COUNT(queue->setup.counters, rx_syscalls, 1);
+    if (length < 0)
+        return false;
+    *rx = (struct nic_rx){.length = (uint32_t)length};
+    udp_read_control(queue, &message, rx);
+    return true;
+}
+
+/* Whether a look at it before costs less than a copy of its payload after. */
+static bool is_large(const struct nic_rx *rx, const uint8_t *header)
+{
+    return rx->length >= MMSG_LARGE_BYTES && rx->length <= UDP_RX_BYTES && rx->stride >= MMSG_PIECE_BYTES &&
+           wire_is_bulk(header, rx->stride);
+}
+
+/* Receives what look() saw to a free buffer and to where its payload belongs. False: something else came. */
+static bool receive_seen(struct nic_queue *queue, const uint8_t *header, struct nic_rx *rx)
+{
+    struct mmsg_io *io = queue->io;
+    uint8_t *buffer = io->buffers + (size_t)io->free[io->free_count - 1] * UDP_RX_BYTES;
+    struct iovec iovecs[TRAIN_IOVECS_MAX];
+    _Alignas(struct cmsghdr) uint8_t control[UDP_RX_CONTROL];
+    struct msghdr message = {.msg_iov = iovecs,
+                             .msg_iovlen = train_spread(rx, buffer, UDP_RX_BYTES, iovecs),
+                             .msg_control = control,
+                             .msg_controllen = sizeof control};
+    ssize_t length = recvmsg(queue->sockets[0], &message, MSG_DONTWAIT);
+    COUNT(queue->setup.counters, rx_syscalls, 1);
+    if (length <= 0 || message.msg_flags & MSG_TRUNC)
+        return false;
+    struct nic_rx seen = *rx;
+    rx->length = (uint32_t)length;
+    udp_read_control(queue, &message, rx);
+    if (rx->in_place && (rx->length != seen.length || rx->stride != seen.stride ||
+                         memcmp(buffer, header, WIRE_BULK_HEADER_BYTES) != 0))
+        return false;
+    rx->data = buffer;
+    rx->slot = io->free[--io->free_count];
+    train_settle(rx, iovecs);
+    return true;
+}
+
+/*
+ * Receives one by one, large datagrams and trains with the payload straight to where it belongs. Nobody else reads
+ * the socket, so what was looked at is what comes; were it not (the kernel may drop a datagram with a bad checksum
+ * in between), it is thrown away and comes again.
+ */
+static unsigned poll_large(struct nic_queue *queue, struct nic_rx *out, unsigned max)
+{
+    struct mmsg_io *io = queue->io;
+    uint8_t header[WIRE_BULK_HEADER_BYTES];
+    bool large = false;
+    unsigned count = 0;
+    for (unsigned i = 0; i < max && look(queue, header, &out[count]); i++) {
+        struct nic_rx *rx = &out[count];
+        if (is_large(rx, header)) {
+            train_foresee(&queue->setup, header, rx, out, count);
+            large = true;
+        }
+        if (receive_seen(queue, header, rx))
+            count++;
+    }
+    if (count > 0)
+        io->large = large;
+    return count;
+}
+
+/*
+ * One recvmmsg() for as many buffers as are free. It stops at the first empty look at the socket,
+ * so a result below `max` (and below MMSG_BUFFERS) means that there was no more: the caller need
+ * not ask again in this round.
+ */
+static unsigned mmsg_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
+{
+    struct mmsg_io *io = queue->io;
+    unsigned want = max < io->free_count ? max : io->free_count, count = 0;
+    struct mmsghdr batch[MMSG_BUFFERS];
+    struct iovec iovecs[MMSG_BUFFERS];
+    _Alignas(struct cmsghdr) uint8_t controls[MMSG_BUFFERS][UDP_RX_CONTROL];
+    uint8_t slots[MMSG_BUFFERS];
+    int got = -1;
+
+    if (want == 0)
+        return 0;
+    if (io->large && queue->setup.place)
+        return poll_large(queue, out, want);
+    for (unsigned i = 0; i < want; i++) {
+        slots[i] = io->free[io->free_count - 1 - i];
+        iovecs[i] = (struct iovec){
+            .iov_base = io->buffers + (size_t)slots[i] * UDP_RX_BYTES,
+            .iov_len = UDP_RX_BYTES,
+        };
+        batch[i].msg_hdr = (struct msghdr){
+            .msg_iov = &iovecs[i],
+            .msg_iovlen = 1,
+            .msg_control = controls[i],
+            .msg_controllen = sizeof controls[i],
+        };
+    }
+    for (int tries = 0; tries < 2 && got < 0; tries++) { /* the first may report an ICMP error */
+        got = recvmmsg(queue->sockets[0], batch, want, MSG_DONTWAIT, NULL);
+        COUNT(queue->setup.counters, rx_syscalls, 1);
+        if (got < 0 && errno == EAGAIN)
+            return count;
+    }
+    if (got > 0) {
+        io->free_count -= (unsigned)got;
+        io->large = false;
+    }
+    for (int i = 0; i < got; i++) {
+        struct nic_rx *rx = &out[count];
+
+        if (batch[i].msg_len == 0 || (batch[i].msg_hdr.msg_flags & MSG_TRUNC)) {
+            io->free[io->free_count++] = slots[i]; /* nothing that a peer of ours sends */
+            continue;
+        }
+        *rx = (struct nic_rx){
+            .data = iovecs[i].iov_base, .length = batch[i].msg_len, .slot = slots[i]};
+        udp_read_control(queue, &batch[i].msg_hdr, rx);
+        io->large |= is_large(rx, rx->data);
+        count++;
+    }
+    return count;
+}
+
+static void mmsg_release(struct nic_queue *queue, const struct nic_rx *rx)
+{
+    struct mmsg_io *io = queue->io;
+
+    assert(rx->slot < MMSG_BUFFERS && io->free_count < MMSG_BUFFERS);
+    io->free[io->free_count++] = (uint8_t)rx->slot;
+}
+
+static void mmsg_wait(struct nic_queue *queue, uint64_t timeout_ns)
+{
+    struct pollfd fds[3] = {{.fd = queue->sockets[0], .events = POLLIN},
+                            {.fd = queue->wake_fd, .events = POLLIN},
+                            {.fd = udp_full_fd(queue), .events = POLLOUT}}; /* below 0 it is passed over */
+
+    timeout_ns = udp_full_nap(queue, timeout_ns);
+    struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000),
+                             .tv_nsec = (long)(timeout_ns % 1000000000)};
+    uint64_t wakes;
+
+    COUNT(queue->setup.counters, wait_syscalls, 1);
+    if (ppoll(fds, 3, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) <= 0)
+        return;
+    if (fds[2].revents != 0)
+        udp_full_over(queue);
+    if (fds[1].revents & POLLIN) {
+        COUNT(queue->setup.counters, wait_syscalls, 1);
+        if (read(queue->wake_fd, &wakes, sizeof wakes) <
+            0) /* the owner alone reads, so it cannot block */
+            LOG_ERR("cannot read the wake eventfd: %s", strerror(errno));
+    }
+}
+
+const struct udp_driver_ops udp_mmsg_driver = {
+    .name = "sendmmsg/recvmmsg",
+    .open = mmsg_open,
+    .close = mmsg_close,
+    .transmit = udp_transmit,
+    .poll = mmsg_poll,
+    .release = mmsg_release,
+    .wait = mmsg_wait,
+};

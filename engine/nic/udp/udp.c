@@ -1,0 +1,879 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The UDP backend: devices, the sockets of a queue, peers and their path MTU, and the assembling of
+ * chunks into sends. The system calls are in the drivers (udp.h).
+ *
+ * How a chunk becomes datagrams. Runs of consecutive datagrams of a chunk leave in one sendmsg()
+ * each, cut by the kernel (UDP_SEGMENT). Small datagrams are assembled, header and payload back to
+ * back, in one buffer that stays in the L2 cache; large ones are sent from the payload where it
+ * lies, since there a copy costs more than another vector entry. A chunk that was cut for a larger
+ * path MTU than the route has now is sent datagram by datagram, for the kernel to fragment (path
+ * MTU discovery "want").
+ *
+ * Thread: a queue belongs to its owner (nic.h); wake() alone may come from anywhere.
+ */
+#include "nic/udp/udp.h"
+
+#include "core/wire.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "nic/datagram.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <netinet/ip.h>
+#include <netinet/udp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum {
+    IPV4_UDP_BYTES = 20 + 8,
+    IPV6_UDP_BYTES = 40 + 8,
+    ECN_ECT0 = 2,
+    ECN_CE = 3,
+    MAIN_SOCKET = 0,
+    SOCKET_BUFFER_UNKNOWN = 212992, /* Linux's default, where the system does not tell */
+    MUTE_RX_BYTES =
+        1, /* receive buffer asked for on sockets that only send; the kernel has a minimum */
+};
+
+struct nic {
+    struct params params;
+    struct netdev *devs;
+    int dev_count;
+    struct nic_caps caps;
+};
+
+/* ---- the backend ----------------------------------------------------------------------------- */
+
+static int udp_open(const struct params *params, struct nic **out)
+{
+    struct nic *nic = calloc(1, sizeof *nic);
+
+    if (nic == NULL) {
+        LOG_ERR("no memory for the UDP backend");
+        return UCCL_ENOMEM;
+    }
+    nic->params = *params;
+    nic->dev_count = netdev_list(params->socket_ifname, &nic->devs);
+    if (nic->dev_count <= 0) {
+        int status = nic->dev_count < 0 ? nic->dev_count : UCCL_ENODEV;
+
+        if (status == UCCL_ENODEV && !*params->socket_ifname)
+            LOG_ERR("no network interface is up and has an address");
+        else if (status == UCCL_ENODEV)
+            LOG_ERR("no network interface that is up and has an address matches "
+                    "UCCL_SOCKET_IFNAME=\"%s\"",
+                    params->socket_ifname);
+        free(nic->devs);
+        free(nic);
+        return status;
+    }
+    nic->caps = (struct nic_caps){
+        .may_duplicate = true,
+        .lendable = params->udp_io != UDP_IO_URING,
+        .room_wakes = true,
+        .close_in_child = true, /* descriptors and memory */
+        .fence = NIC_FENCE_NONE,
+        .completion = NIC_SENT,
+        .datagrams_max = CORE_TRAIN_MAX,
+        .memory_kinds = 1u << UCCL_MEM_HOST,
+    };
+    *out = nic;
+    return 0;
+}
+
+static void udp_close(struct nic *nic)
+{
+    free(nic->devs);
+    free(nic);
+}
+
+static const struct nic_caps *udp_caps(const struct nic *nic)
+{
+    return &nic->caps;
+}
+
+static int udp_device_count(const struct nic *nic)
+{
+    return nic->dev_count;
+}
+
+static int udp_device(const struct nic *nic, int index, struct uccl_device *out,
+                      union nic_address *address)
+{
+    static const char *const io[] = {
+        [UDP_IO_AUTO] = "auto", [UDP_IO_URING] = "uring", [UDP_IO_MMSG] = "mmsg"};
+    char text[NETDEV_ADDRESS_TEXT];
+    const struct netdev *dev;
+
+    if (index < 0 || index >= nic->dev_count)
+        return UCCL_ENODEV;
+    dev = &nic->devs[index];
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "%s", dev->name);
+    snprintf(out->backend, sizeof out->backend, "udp");
+    netdev_address_text(&dev->address, text);
+    snprintf(out->address, sizeof out->address, "%.63s", text);
+    snprintf(out->description, sizeof out->description,
+             "UDP sockets with GSO and GRO, io %s, %u paths per peer%s", io[nic->params.udp_io],
+             (unsigned)nic->params.port_entropy, dev->class == NETDEV_NO_CARRIER ? ", no carrier" : "");
+    out->speed_mbps = dev->speed_mbps;
+    out->mtu = dev->mtu;
+    out->numa_node = dev->numa_node;
+    out->is_loopback = dev->class == NETDEV_LOOPBACK;
+    *address = dev->address;
+    return 0;
+}
+
+static int udp_addresses(const struct nic *nic, union nic_address *out, int max)
+{
+    return netdev_addresses(nic->params.socket_ifname, out, max);
+}
+
+/* ---- sockets --------------------------------------------------------------------------------- */
+
+/* Options that a socket can work without: a kernel that lacks one costs speed or a signal, no more.
+ */
+static void set_option(int fd, int level, int name, int value)
+{
+    if (setsockopt(fd, level, name, &value, sizeof value) != 0)
+        LOG_DBG("UDP socket option %d:%d not set: %s", level, name, strerror(errno));
+}
+
+/* Asks for `bytes` of socket buffer; returns what the kernel accounts with (twice what one asks
+ * for). */
+static uint64_t set_buffer(int fd, int force, int plain, uint64_t bytes)
+{
+    int value = (int)bytes, granted = 0;
+    socklen_t length = sizeof granted;
+
+    if (setsockopt(fd, SOL_SOCKET, force, &value, sizeof value) != 0)
+        set_option(fd, SOL_SOCKET, plain, value);
+    if (getsockopt(fd, SOL_SOCKET, plain, &granted, &length) != 0 || granted <= 0)
+        return SOCKET_BUFFER_UNKNOWN;
+    return (uint64_t)granted;
+}
+
+static void set_buffers(struct nic_queue *queue, int fd, bool main)
+{
+    uint64_t want = queue->setup.params->socket_buffer_kb * 1024;
+    uint64_t sends, receives;
+
+    if (want > INT32_MAX / 2)
+        want = INT32_MAX / 2; /* the kernel doubles it in an int */
+    sends = set_buffer(fd, SO_SNDBUFFORCE, SO_SNDBUF, want);
+    receives = set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, main ? want : MUTE_RX_BYTES);
+    if (!main)
+        return;
+    queue->rx_bytes = receives;
+    if (receives < 2 * want || sends < 2 * want)
+        LOG_INFORM("UDP socket buffers: asked for %llu KiB, granted %llu to receive and %llu to "
+                   "send; raise "
+                   "sysctl net.core.rmem_max and net.core.wmem_max, or lower UCCL_SOCKET_BUFFER_KB",
+                   (unsigned long long)want / 1024, (unsigned long long)receives / 2048,
+                   (unsigned long long)sends / 2048);
+}
+
+static int bind_any(int fd, bool v6, uint16_t *port)
+{
+    union nic_address any = {0};
+    socklen_t length = v6 ? sizeof any.v6 : sizeof any.v4;
+
+    any.any.sa_family = v6 ? AF_INET6 : AF_INET; /* all zeroes: the wildcard address, a free port */
+    if (bind(fd, &any.any, length) != 0 || getsockname(fd, &any.any, &length) != 0)
+        return -1;
+    *port = ntohs(v6 ? any.v6.sin6_port : any.v4.sin_port);
+    return 0;
+}
+
+/* A bound socket of the family, or -1 with errno. */
+static int open_socket(struct nic_queue *queue, bool v6, bool main)
+{
+    int fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int zero = 0, saved;
+    uint16_t port = 0;
+
+    if (fd < 0)
+        return -1;
+    if ((v6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero) != 0) ||
+        bind_any(fd, v6, &port) != 0) {
+        saved = errno;
+        close(fd);
+        errno = saved;
+        return -1;
+    }
+    set_buffers(queue, fd, main);
+    /* an IPv6 socket has the IPv4 options too: they rule what goes to and comes from mapped
+     * addresses */
+    set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
+    set_option(fd, IPPROTO_IP, IP_TOS, ECN_ECT0);
+    if (v6) {
+        set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_WANT);
+        set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, ECN_ECT0);
+    }
+    if (queue->socket_count < NIC_PORTS_TOLD_MAX)
+        queue->ports[queue->socket_count] = port;
+    if (!main)
+        return fd;
+    set_option(fd, IPPROTO_UDP, UDP_GRO, 1);
+    set_option(fd, SOL_SOCKET, SO_RXQ_OVFL, 1);
+    set_option(fd, IPPROTO_IP, IP_RECVTOS, 1);
+    if (v6)
+        set_option(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, 1);
+    return fd;
+}
+
+static int open_sockets(struct nic_queue *queue)
+{
+    uint32_t count = (uint32_t)queue->setup.params->port_entropy;
+    int value;
+    socklen_t length = sizeof value;
+
+    if (count == 0)
+        count = 1;
+    queue->sockets = calloc(count, sizeof *queue->sockets);
+    if (queue->sockets == NULL)
+        return udp_no_memory(queue);
+    for (; queue->socket_count < count; queue->socket_count++) {
+        bool main = queue->socket_count == MAIN_SOCKET;
+        int fd;
+
+        if (main)
+            queue->v6 = true;
+        fd = open_socket(queue, queue->v6, main);
+        if (fd < 0 && main && fault_error(errno) != UCCL_ENOMEM) { /* IPv6 may be switched off */
+            queue->v6 = false;
+            fd = open_socket(queue, false, main);
+        }
+        if (fd < 0) {
+            char text[FAULT_TEXT];
+            int error = errno;
+
+            LOG_ERR("cannot open UDP socket %u of UCCL_PORT_ENTROPY=%u: %s",
+                    queue->socket_count + 1, count, fault_text(error, text));
+            return fault_error(error);
+        }
+        queue->sockets[queue->socket_count] = fd;
+    }
+    queue->gso =
+        getsockopt(queue->sockets[MAIN_SOCKET], IPPROTO_UDP, UDP_SEGMENT, &value, &length) == 0;
+    if (!queue->gso)
+        LOG_INFORM(
+            "this kernel has no UDP segmentation offload: every datagram is a send of its own");
+    return 0;
+}
+
+int udp_no_memory(const struct nic_queue *queue)
+{
+    LOG_ERR("no memory for UDP queue %u with %u peers", queue->setup.index, queue->peer_count);
+    return UCCL_ENOMEM;
+}
+
+/* ---- queues ---------------------------------------------------------------------------------- */
+
+static void udp_queue_close(struct nic_queue *queue)
+{
+    if (queue->io != NULL)
+        queue->driver->close(queue);
+    for (uint32_t i = 0; i < queue->socket_count; i++)
+        close(queue->sockets[i]);
+    if (queue->wake_fd >= 0)
+        close(queue->wake_fd);
+    free(queue->sockets);
+    free(queue->peers);
+    free(queue->stage.buffer);
+    free(queue);
+}
+
+/* Chooses the driver by UCCL_UDP_IO and opens it. */
+static int open_driver(struct nic_queue *queue)
+{
+    unsigned io = queue->setup.params->udp_io;
+    char reason[256] = "libuccl-engine was built without liburing";
+    int status = UCCL_ENOTSUP;
+
+    if (io == UDP_IO_URING && queue->setup.lent) {
+        LOG_ERR(
+            "UCCL_UDP_IO=uring does not go with lent engines: a ring belongs to one thread; set "
+            "UCCL_LEND=no or UCCL_UDP_IO=auto");
+        return UCCL_EINVAL;
+    }
+    if (io == UDP_IO_URING || (io == UDP_IO_AUTO && !queue->setup.lent)) {
+#ifdef HAVE_LIBURING
+        queue->driver = &udp_uring_driver;
+        status = queue->driver->open(queue, reason, sizeof reason);
+#endif
+        if (status != UCCL_ENOTSUP)
+            return status;
+        if (io == UDP_IO_URING) {
+            LOG_ERR("UCCL_UDP_IO=uring is not possible: %s", reason);
+            return status;
+        }
+        LOG_INFORM("UDP without io_uring: %s", reason);
+    }
+    queue->driver = &udp_mmsg_driver;
+    return queue->driver->open(queue, reason, sizeof reason);
+}
+
+static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup,
+                          struct nic_queue **out)
+{
+    struct nic_queue *queue = calloc(1, sizeof *queue);
+    int status;
+
+    (void)nic; /* sockets are bound to the wildcard address and serve every interface */
+    if (queue == NULL) {
+        LOG_ERR("no memory for a UDP queue");
+        return UCCL_ENOMEM;
+    }
+    queue->setup = *setup;
+    queue->peer_free = queue->peer_news = UDP_NO_PEER;
+    queue->full_socket = UDP_NONE_FULL;
+    queue->stage.last_lost = UINT32_MAX;
+    queue->stage.buffer = aligned_alloc(64, UDP_STAGE_BYTES);
+    queue->wake_fd = eventfd(0, EFD_CLOEXEC);
+    if (queue->wake_fd < 0) {
+        char text[FAULT_TEXT];
+
+        status = fault_error(errno);
+        LOG_ERR("cannot make an eventfd: %s", fault_text(errno, text));
+    } else if (queue->stage.buffer == NULL) {
+        status = udp_no_memory(queue);
+    } else {
+        status = open_sockets(queue);
+    }
+    if (status == 0)
+        status = open_driver(queue);
+    if (status != 0) {
+        udp_queue_close(queue);
+        return status;
+    }
+    LOG_DBG("UDP queue %u: port %u, %u sockets, %s, %s", setup->index, queue->ports[MAIN_SOCKET],
+            queue->socket_count, queue->v6 ? "dual-stack" : "IPv4 only", queue->driver->name);
+    *out = queue;
+    return 0;
+}
+
+/* {NIC_ADDRESS_UDP, ports in network byte order, the main one first} */
+static void udp_queue_address(const struct nic_queue *queue, struct nic_queue_address *out)
+{
+    out->length = 1;
+    out->bytes[0] = NIC_ADDRESS_UDP;
+    for (uint32_t i = 0; i < queue->socket_count && i < NIC_PORTS_TOLD_MAX; i++) {
+        out->bytes[out->length++] = (uint8_t)(queue->ports[i] >> 8);
+        out->bytes[out->length++] = (uint8_t)queue->ports[i];
+    }
+}
+
+static uint64_t udp_queue_rx_bytes(const struct nic_queue *queue)
+{
+    return queue->rx_bytes;
+}
+
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+/* The control message that makes datagrams leave from `local`, which has the sockets' family. */
+static void set_source(struct udp_source *source, const union nic_address *local)
+{
+    bool v6 = local->any.sa_family == AF_INET6;
+    uint32_t length = v6 ? sizeof(struct in6_pktinfo) : sizeof(struct in_pktinfo);
+    struct cmsghdr *cmsg = (struct cmsghdr *)(void *)source->bytes;
+
+    *source = (struct udp_source){.length = CMSG_SPACE(length)};
+    cmsg->cmsg_level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
+    cmsg->cmsg_type = v6 ? IPV6_PKTINFO : IP_PKTINFO;
+    cmsg->cmsg_len = CMSG_LEN(length);
+    if (v6) { /* an IPv4 address as the sockets have it is understood there too */
+        struct in6_pktinfo info = {.ipi6_addr = local->v6.sin6_addr, .ipi6_ifindex = local->v6.sin6_scope_id};
+
+        memcpy(CMSG_DATA(cmsg), &info, sizeof info);
+    } else {
+        struct in_pktinfo info = {.ipi_spec_dst = local->v4.sin_addr};
+
+        memcpy(CMSG_DATA(cmsg), &info, sizeof info);
+    }
+}
+
+/* Asks for the route to the peer: sets its source, and returns its datagram size. 0: none (errno). */
+static uint32_t ask_route(const struct nic_queue *queue, struct udp_peer *peer)
+{
+    const union nic_address *address = &peer->address;
+    bool v6 = address->any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr), by_itself;
+    uint32_t headers = v6 ? IPV6_UDP_BYTES : IPV4_UDP_BYTES;
+    uint32_t mtu = netdev_route_mtu(address, &peer->local, &by_itself);
+
+    if (mtu == 0)
+        return 0;
+    if (by_itself)
+        peer->source.length = 0;
+    else
+        set_source(&peer->source, &peer->local);
+    if (queue->setup.params->mtu != 0 && mtu > queue->setup.params->mtu)
+        mtu = (uint32_t)queue->setup.params->mtu;
+    if (mtu < headers + CORE_DATAGRAM_MIN)
+        return CORE_DATAGRAM_MIN; /* the kernel fragments */
+    return mtu - headers < CORE_TRAIN_BYTES_MAX ? mtu - headers : CORE_TRAIN_BYTES_MAX;
+}
+
+/* The address as the sockets' family has it. False: the family cannot reach it. */
+static bool to_socket_family(const struct nic_queue *queue, const union nic_address *in,
+                             union nic_address *out)
+{
+    memset(out, 0, sizeof *out);
+    if (in->any.sa_family == AF_INET && queue->v6) {
+        out->v6.sin6_family = AF_INET6;
+        out->v6.sin6_port = in->v4.sin_port;
+        out->v6.sin6_addr.s6_addr[10] = out->v6.sin6_addr.s6_addr[11] = 0xff;
+        memcpy(&out->v6.sin6_addr.s6_addr[12], &in->v4.sin_addr, sizeof in->v4.sin_addr);
+        return true;
+    }
+    if (in->any.sa_family == AF_INET6 && !queue->v6) {
+        out->v4.sin_family = AF_INET;
+        out->v4.sin_port = in->v6.sin6_port;
+        memcpy(&out->v4.sin_addr, &in->v6.sin6_addr.s6_addr[12], sizeof out->v4.sin_addr);
+        return IN6_IS_ADDR_V4MAPPED(&in->v6.sin6_addr);
+    }
+    *out = *in;
+    return in->any.sa_family == AF_INET || in->any.sa_family == AF_INET6;
+}
+
+/* A free entry of the table of peers, which grows with them; UDP_NO_PEER: out of memory. */
+static int32_t take_peer(struct nic_queue *queue)
+{
+    int32_t index = queue->peer_free;
+
+    if (index != UDP_NO_PEER) {
+        queue->peer_free = queue->peers[index].next;
+        return index;
+    }
+    if (queue->peer_count == queue->peer_capacity) {
+        uint32_t capacity = queue->peer_capacity == 0 ? 16 : 2 * queue->peer_capacity;
+        struct udp_peer *peers;
+
+        if (capacity > INT32_MAX)
+            return UDP_NO_PEER;
+        peers = realloc(queue->peers, capacity * sizeof *peers);
+        if (peers == NULL)
+            return UDP_NO_PEER;
+        queue->peers = peers;
+        queue->peer_capacity = capacity;
+    }
+    return (int32_t)queue->peer_count++;
+}
+
+/* The addresses as our sockets take them, and what the route allows. */
+static int find_route(const struct nic_queue *queue, const struct nic_host *host, struct udp_peer *peer)
+{
+    char text[NETDEV_ADDRESS_TEXT];
+
+    if (!to_socket_family(queue, &host->address, &peer->address)) {
+        LOG_ERR("peer address of family %d cannot be reached: %s", host->address.any.sa_family,
+                queue->v6 ? "neither IPv4 nor IPv6" : "this machine has no IPv6");
+        return UCCL_EADDR;
+    }
+    if (!to_socket_family(queue, &host->local, &peer->local))
+        peer->local.any.sa_family = AF_UNSPEC;
+    peer->datagram_bytes = ask_route(queue, peer);
+    if (peer->datagram_bytes == 0) {
+        char why[FAULT_TEXT];
+        int error = errno;
+
+        LOG_ERR("no route to peer %s: %s", netdev_address_text(&host->address, text), fault_text(error, why));
+        return fault_error(error) == UCCL_ENOMEM ? UCCL_ENOMEM : UCCL_EADDR;
+    }
+    return 0;
+}
+
+static int udp_route(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes)
+{
+    struct udp_peer peer;
+    int status = find_route(queue, host, &peer);
+
+    if (status == 0)
+        *datagram_bytes = peer.datagram_bytes;
+    return status;
+}
+
+/* False: they make no sense; nothing can be sent to port 0. */
+static bool take_ports(struct udp_peer *peer, const struct nic_queue_address *address)
+{
+    uint32_t bytes = address->length - 1u;
+
+    if (bytes == 0 || bytes % 2 != 0 || bytes > sizeof peer->ports)
+        return false;
+    memcpy(peer->ports, address->bytes + 1, bytes);
+    for (uint32_t i = 0; i < bytes / 2; i++)
+        if (peer->ports[i] == 0)
+            return false;
+    return true;
+}
+
+static void set_port(union nic_address *address, uint16_t port)
+{
+    if (address->any.sa_family == AF_INET6)
+        address->v6.sin6_port = port;
+    else
+        address->v4.sin_port = port;
+}
+
+static int udp_peer_add(struct nic_queue *queue, const struct nic_host *host,
+                        const struct nic_queue_address *address, uint32_t *destination,
+                        uint32_t *datagram_bytes)
+{
+    struct udp_peer peer = {.used = true, .gso = queue->gso, .descs_to_check = UDP_MTU_CHECK_SENDS};
+    int32_t index;
+    int status;
+
+    if (address->bytes[0] != NIC_ADDRESS_UDP) {
+        LOG_ERR("the peer does not use UDP (its address is of kind %u): set the same UCCL_BACKEND on both "
+                "sides", address->bytes[0]);
+        return UCCL_EPROTO;
+    }
+    if (!take_ports(&peer, address)) {
+        LOG_WARNING("the peer's UDP address makes no sense: %u bytes, port %u", address->length, ntohs(peer.ports[0]));
+        return UCCL_EPROTO;
+    }
+    status = find_route(queue, host, &peer);
+    if (status != 0)
+        return status;
+    set_port(&peer.address, peer.ports[0]);
+    index = take_peer(queue);
+    if (index == UDP_NO_PEER)
+        return udp_no_memory(queue);
+    queue->peers[index] = peer;
+    *destination = (uint32_t)index;
+    *datagram_bytes = peer.datagram_bytes;
+    return 0;
+}
+
+/* Takes a peer off the list of MTU news. */
+static void forget_news(struct nic_queue *queue, int32_t index)
+{
+    int32_t *link = &queue->peer_news;
+
+    while (*link != index)
+        link = &queue->peers[*link].next;
+    *link = queue->peers[index].next;
+    queue->peers[index].news = false;
+}
+
+static void udp_peer_remove(struct nic_queue *queue, uint32_t destination)
+{
+    struct udp_peer *peer = &queue->peers[destination];
+
+    assert(destination < queue->peer_count && peer->used);
+    if (peer->news)
+        forget_news(queue, (int32_t)destination);
+    peer->used = false; /* sends still staged for it have their own copy of the address */
+    peer->next = queue->peer_free;
+    queue->peer_free = (int32_t)destination;
+}
+
+void udp_check_mtu(struct nic_queue *queue, uint32_t destination)
+{
+    struct udp_peer *peer = &queue->peers[destination];
+    uint32_t bytes;
+
+    if (!peer->used)
+        return;
+    peer->descs_to_check = UDP_MTU_CHECK_SENDS;
+    bytes = ask_route(queue, peer);
+    if (bytes == 0 || bytes == peer->datagram_bytes)
+        return;
+    peer->datagram_bytes = bytes;
+    if (!peer->news) {
+        peer->news = true;
+        peer->next = queue->peer_news;
+        queue->peer_news = (int32_t)destination;
+    }
+}
+
+static bool udp_mtu_event(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes)
+{
+    int32_t index = queue->peer_news;
+
+    if (index == UDP_NO_PEER)
+        return false;
+    forget_news(queue, index);
+    *destination = (uint32_t)index;
+    *datagram_bytes = queue->peers[index].datagram_bytes;
+    return true;
+}
+
+/* ---- assembling sends ------------------------------------------------------------------------ */
+
+/* Appends bytes to the newest send; those that follow the last ones in memory need no new entry. */
+static void append(struct udp_stage *stage, struct udp_send *send, const void *bytes, size_t length)
+{
+    send->bytes += (uint32_t)length;
+    if (send->iovec_count > 0) {
+        struct iovec *last = &stage->iovecs[stage->iovec_count - 1];
+
+        if ((const uint8_t *)last->iov_base + last->iov_len == bytes) {
+            last->iov_len += length;
+            return;
+        }
+    }
+    assert(stage->iovec_count < UDP_IOVEC_MAX);
+    stage->iovecs[stage->iovec_count++] =
+        (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = length};
+    send->iovec_count++;
+}
+
+static uint8_t *take_bytes(struct udp_stage *stage, uint32_t length)
+{
+    uint8_t *bytes = stage->buffer + stage->bytes_used;
+
+    assert(stage->bytes_used + length <= UDP_STAGE_BYTES);
+    stage->bytes_used += length;
+    return bytes;
+}
+
+/* One datagram of a TX_BULK descriptor. `payload`: that of the chunk's datagram 0, or NULL: gather.
+ */
+static void append_bulk(struct nic_queue *queue, struct udp_send *send, const struct tx_desc *desc,
+                        unsigned index, const uint8_t *payload)
+{
+    const struct nic_queue_setup *setup = &queue->setup;
+    struct udp_stage *stage = &queue->stage;
+    uint32_t length = datagram_length(desc, index) - WIRE_BULK_HEADER_BYTES;
+    uint64_t at = (uint64_t)index * desc->bulk_stride;
+    bool in_place = payload != NULL && desc->datagram_bytes >= UDP_IN_PLACE_MIN;
+    uint8_t *header = take_bytes(stage, WIRE_BULK_HEADER_BYTES + (in_place ? 0 : length));
+    const uint8_t *body = header + WIRE_BULK_HEADER_BYTES;
+
+    if (in_place)
+        body = payload + at;
+    else if (payload != NULL)
+        memcpy(header + WIRE_BULK_HEADER_BYTES, payload + at, length);
+    else
+        setup->gather(header + WIRE_BULK_HEADER_BYTES, desc->bulk_msg, desc->bulk_offset + at,
+                      length);
+    wire_bulk_header(desc, index, desc->payload_crc ? setup->crc32c(0, body, length) : 0,
+                     setup->crc32c, header);
+    append(stage, send, header, WIRE_BULK_HEADER_BYTES);
+    append(stage, send, body, length);
+}
+
+static struct udp_send *new_send(struct nic_queue *queue, const struct tx_desc *desc)
+{
+    struct udp_stage *stage = &queue->stage;
+    struct udp_send *send = &stage->sends[stage->count];
+
+    assert(stage->count < UDP_STAGE_MAX);
+    stage->count++;
+    *send = (struct udp_send){
+        .to = queue->peers[desc->destination].address,
+        .source = queue->peers[desc->destination].source,
+        .destination = desc->destination,
+        .desc = stage->desc,
+        .segment = desc->datagram_bytes,
+        .socket = (uint16_t)(desc->path % queue->socket_count),
+        .iovec = (uint16_t)stage->iovec_count,
+    };
+    if (!desc->sequenced && desc->opens) {
+        set_port(&send->to, queue->peers[desc->destination].ports[desc->path % NIC_PORTS_TOLD_MAX]);
+        send->socket = MAIN_SOCKET;
+    }
+    return send;
+}
+
+/* Stages the datagrams of `mask`: a send for each run of consecutive ones, or without GSO for each
+ * one. */
+static void stage_datagrams(struct nic_queue *queue, const struct tx_desc *desc, uint64_t mask,
+                            bool gso, const uint8_t *payload)
+{
+    struct udp_send *send = NULL;
+
+    for (unsigned i = 0; i < desc->count; i++) {
+        if (!(mask >> i & 1)) {
+            send = NULL;
+            continue;
+        }
+        if (send == NULL || !gso)
+            send = new_send(queue, desc);
+        send->datagrams++;
+        if (desc->kind == TX_BULK) {
+            append_bulk(queue, send, desc, i, payload);
+        } else {
+            uint8_t *datagram = desc->buffer + (size_t)i * desc->datagram_bytes;
+
+            wire_seal(desc, i, datagram, datagram_length(desc, i), queue->setup.crc32c);
+            append(&queue->stage, send, datagram, datagram_length(desc, i));
+        }
+    }
+}
+
+/* Do `datagrams` more of `bytes` in all fit the stage, whatever becomes of them? */
+static bool has_room(const struct udp_stage *stage, uint32_t datagrams, uint32_t bytes)
+{
+    return stage->count + datagrams <= UDP_STAGE_MAX &&
+           stage->iovec_count + 2 * datagrams <= UDP_IOVEC_MAX &&
+           stage->bytes_used + bytes <= UDP_STAGE_BYTES;
+}
+
+/* Takes back the newest descriptor if the kernel took nothing of it. True: taken back. */
+static bool unstage(struct udp_stage *stage, uint32_t sends)
+{
+    uint32_t left = 0;
+
+    while (left < stage->count && stage->sends[stage->count - 1 - left].desc == stage->desc)
+        left++;
+    if (left < sends)
+        return false;
+    stage->count -= sends;
+    stage->iovec_count = stage->sends[stage->count].iovec;
+    if (stage->count == 0)
+        stage->bytes_used = 0;
+    return true;
+}
+
+static bool udp_send(struct nic_queue *queue, const struct tx_desc *desc)
+{
+    struct udp_stage *stage = &queue->stage;
+    struct udp_peer *peer = &queue->peers[desc->destination];
+    uint64_t mask = desc->mask & (UINT64_MAX >> (CORE_TRAIN_MAX - desc->count));
+    uint32_t datagrams = (uint32_t)__builtin_popcountll(mask);
+    uint32_t bytes = datagrams * desc->datagram_bytes, before;
+    const uint8_t *payload = NULL;
+
+    assert(desc->destination < queue->peer_count && peer->used);
+    assert(desc->count >= 1 && desc->count <= CORE_TRAIN_MAX);
+    assert((uint64_t)(desc->count - 1u) * desc->datagram_bytes + desc->last_bytes <=
+           CORE_TRAIN_BYTES_MAX);
+    if (mask == 0)
+        return true;
+    if (mask >> (desc->count - 1) & 1)
+        bytes -= desc->datagram_bytes - desc->last_bytes;
+    if (--peer->descs_to_check == 0 || desc->whole)
+        udp_check_mtu(queue, desc->destination);
+    if (desc->whole && desc->last_bytes > peer->datagram_bytes)
+        return true; /* lost: the kernel would cut it */
+    if (desc->kind == TX_FRAMES)
+        datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a repair has no pieces */
+    if (udp_is_full(queue))
+        return false;
+    if (!has_room(stage, datagrams, bytes)) {
+        queue->driver->transmit(queue);
+        if (!has_room(stage, datagrams, bytes))
+            return false;
+    }
+    stage->desc++;
+    before = stage->count;
+    if (desc->kind == TX_BULK)
+        payload = queue->setup.payload(desc->bulk_msg, desc->bulk_offset);
+    stage_datagrams(queue, desc, mask, peer->gso && desc->datagram_bytes <= peer->datagram_bytes,
+                    payload);
+    if (stage->count < UDP_STAGE_SENDS && bytes <= UDP_STAGE_BIG)
+        return true;
+    before = stage->count - before;
+    return queue->driver->transmit(queue) || !unstage(stage, before);
+}
+
+static unsigned udp_flush(struct nic_queue *queue)
+{
+    struct udp_stage *stage = &queue->stage;
+    unsigned lost;
+
+    if (stage->count > 0 && !queue->driver->transmit(queue)) {
+        for (uint32_t i = 0; i < stage->count; i++)
+            if (stage->sends[i].desc != stage->last_lost) {
+                stage->last_lost = stage->sends[i].desc;
+                stage->descs_lost++;
+            }
+        stage->count = stage->iovec_count = stage->bytes_used = 0;
+    }
+    lost = stage->descs_lost;
+    stage->descs_lost = 0;
+    return lost;
+}
+
+/* ---- receiving and sleeping ------------------------------------------------------------------ */
+
+void udp_read_control(struct nic_queue *queue, struct msghdr *header, struct nic_rx *rx)
+{
+    rx->stride = rx->length;
+    rx->ce = false;
+    for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(header); cmsg != NULL;
+         cmsg = CMSG_NXTHDR(header, cmsg)) {
+        const unsigned char *data = CMSG_DATA(cmsg);
+        int value = 0;
+
+        memcpy(&value, data, cmsg->cmsg_len - CMSG_LEN(0) < sizeof value ? 1 : sizeof value);
+        if (cmsg->cmsg_level == IPPROTO_UDP && cmsg->cmsg_type == UDP_GRO) {
+            if (value > 0 && (uint32_t)value < rx->length)
+                rx->stride = (uint32_t)value;
+        } else if ((cmsg->cmsg_level == IPPROTO_IP && cmsg->cmsg_type == IP_TOS) ||
+                   (cmsg->cmsg_level == IPPROTO_IPV6 && cmsg->cmsg_type == IPV6_TCLASS)) {
+            rx->ce = (*data & ECN_CE) == ECN_CE;
+        } else if (cmsg->cmsg_level == SOL_SOCKET && cmsg->cmsg_type == SO_RXQ_OVFL) {
+            uint32_t drops = (uint32_t)value;
+
+            COUNT(queue->setup.counters, rx_kernel_drops, drops - queue->drops_seen);
+            queue->drops_seen = drops;
+        }
+    }
+}
+
+static unsigned udp_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
+{
+    return queue->driver->poll(queue, out, max);
+}
+
+static void udp_release(struct nic_queue *queue, const struct nic_rx *rx)
+{
+    queue->driver->release(queue, rx);
+}
+
+static void udp_wait(struct nic_queue *queue, uint64_t timeout_ns)
+{
+    queue->driver->wait(queue, timeout_ns);
+}
+
+/* On any thread; pairs with the read of the eventfd in the drivers' wait(). */
+static void udp_wake(struct nic_queue *queue)
+{
+    nic_wake_eventfd(queue->wake_fd);
+}
+
+const struct nic_ops nic_udp_ops = {
+    .name = "udp",
+    .open = udp_open,
+    .close = udp_close,
+    .caps = udp_caps,
+    .device_count = udp_device_count,
+    .device = udp_device,
+    .addresses = udp_addresses,
+    .queue_open = udp_queue_open,
+    .queue_close = udp_queue_close,
+    .queue_address = udp_queue_address,
+    .queue_rx_bytes = udp_queue_rx_bytes,
+    .route = udp_route,
+    .reach = nic_reach_all,
+    .peer_add = udp_peer_add,
+    .peer_remove = udp_peer_remove,
+    .send = udp_send,
+    .flush = udp_flush,
+    .poll = udp_poll,
+    .release = udp_release,
+    .reg_mr = nic_no_reg_mr,
+    .dereg_mr = nic_no_dereg_mr,
+    .reg_device = nic_no_reg_device,
+    .read = nic_no_read,
+    .poll_reads = nic_no_poll_reads,
+    .places = nic_no_places,
+    .path_open = nic_no_path_open,
+    .path_connect = nic_no_path_connect,
+    .path_fence = nic_no_path,
+    .path_close = nic_no_path,
+    .path_event = nic_no_path_event,
+    .poll_tx = nic_no_poll_tx,
+    .mtu_event = udp_mtu_event,
+    .failure = nic_no_failure,
+    .wait = udp_wait,
+    .wake = udp_wake,
+};

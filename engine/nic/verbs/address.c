@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nic/verbs/address.h"
+
+#include <string.h>
+
+enum { LINK_INFINIBAND, LINK_ETHERNET, LINKS };
+enum { GID_AT = 16, GID_MULTICAST = 0xff, IPV4_MULTICAST = 0xe0 };
+
+static void put(uint8_t *at, uint32_t value, unsigned bytes)
+{
+    for (unsigned i = 0; i < bytes; i++)
+        at[i] = (uint8_t)(value >> 8 * i);
+}
+
+static uint32_t get(const uint8_t *at, unsigned bytes)
+{
+    uint32_t value = 0;
+    for (unsigned i = 0; i < bytes; i++)
+        value |= (uint32_t)at[i] << 8 * i;
+    return value;
+}
+
+void verbs_address_encode(const struct verbs_address *address, struct nic_queue_address *out)
+{
+    uint8_t *at = out->bytes;
+    memset(out, 0, sizeof *out);
+    out->length = VERBS_ADDRESS_BYTES;
+    at[0] = NIC_ADDRESS_VERBS;
+    at[1] = address->ethernet ? LINK_ETHERNET : LINK_INFINIBAND;
+    at[2] = address->mode;
+    at[3] = address->mtu_shift;
+    put(at + 4, address->lid, 2);
+    put(at + 8, address->qpn, 4);
+    put(at + 12, address->qkey, 4);
+    memcpy(at + GID_AT, address->gid, sizeof address->gid);
+}
+
+/* Whether it stands for one port: not for none, for a group, or for everybody, by IPv4 either. */
+static bool is_of_port(const uint8_t gid[16])
+{
+    static const uint8_t none[16], mapped[12] = {[10] = 0xff, [11] = 0xff}, everybody[4] = {255, 255, 255, 255};
+    if (memcmp(gid, mapped, sizeof mapped) != 0)
+        return memcmp(gid, none, sizeof none) != 0 && gid[0] != GID_MULTICAST;
+    const uint8_t *ipv4 = gid + sizeof mapped;
+    return memcmp(ipv4, none, sizeof everybody) != 0 && memcmp(ipv4, everybody, sizeof everybody) != 0 &&
+           (ipv4[0] & 0xf0) != IPV4_MULTICAST;
+}
+
+const char *verbs_address_decode(const struct nic_queue_address *bytes, struct verbs_address *out)
+{
+    const uint8_t *at = bytes->bytes;
+    if (bytes->length < 1 || at[0] != NIC_ADDRESS_VERBS)
+        return "it is of another backend; set the same UCCL_BACKEND on both sides";
+    if (bytes->length != VERBS_ADDRESS_BYTES)
+        return "wrong length";
+    if (at[1] >= LINKS || at[2] >= VERBS_MODES)
+        return "unknown link or mode";
+    struct verbs_address address = {.ethernet = at[1] == LINK_ETHERNET,
+                                    .mode = at[2],
+                                    .mtu_shift = at[3],
+                                    .lid = (uint16_t)get(at + 4, 2),
+                                    .qpn = get(at + 8, 4),
+                                    .qkey = get(at + 12, 4)};
+    memcpy(address.gid, at + GID_AT, sizeof address.gid);
+    if (address.mtu_shift < VERBS_MTU_SHIFT_MIN || address.mtu_shift > VERBS_MTU_SHIFT_MAX)
+        return "path MTU out of range";
+    if (!verbs_qpn_is_valid(address.qpn))
+        return "queue pair number out of range";
+    if (address.ethernet && !is_of_port(address.gid))
+        return "no GID of a host";
+    if (!address.ethernet && (address.lid == 0 || address.lid >= 0xc000))
+        return "no LID of a host";
+    *out = address;
+    return NULL;
+}

@@ -1,0 +1,501 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "nic/verbs/data_qp.h"
+
+#include "base/log.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+enum {
+    PSN_MASK = 0xffffff,
+    RNR_TIMER = 1,      /* 10 us: how soon a peer without a receive posted is tried again */
+    RNR_RETRY_EVER = 7, /* the core, not the device, decides that a peer is dead */
+};
+
+/* ---- the queue's part ------------------------------------------------------------------------ */
+
+uint32_t verbs_shared_receives(const struct nic *nic)
+{
+    int most = nic->port->limits.max_srq_wr < nic->port->limits.max_cqe / 2 ? nic->port->limits.max_srq_wr
+                                                                            : nic->port->limits.max_cqe / 2;
+    return nic->mode == VERBS_UD ? 0 : verbs_at_most(VERBS_SHARED_RECEIVES, most);
+}
+
+int verbs_paths_open(struct nic_queue *queue)
+{
+    struct nic *nic = queue->nic;
+    uint32_t receives = verbs_shared_receives(nic);
+    if (receives == 0)
+        return 0;
+    struct verbs_paths *paths = calloc(1, sizeof *paths);
+    if (!paths)
+        return verbs_fault(nic, "make a queue", ENOMEM);
+    queue->paths = paths;
+    for (int16_t i = 0; i < VERBS_REPAIRS; i++)
+        paths->free_repairs[paths->free_repair_count++] = i;
+    struct ibv_srq_init_attr attr = {.attr = {.max_wr = receives, .max_sge = 1}};
+    paths->srq = nic->lib->create_srq(nic->pd, &attr);
+    if (!paths->srq)
+        return verbs_fault(nic, "make a shared receive queue", errno);
+    int error = verbs_slots_open(nic, &paths->shared, receives, nic->datagram_bytes);
+    if (!error)
+        error = verbs_pool_open(nic, &paths->repairs, (size_t)VERBS_REPAIRS * nic->datagram_bytes,
+                                "register send buffers");
+    if (!error)
+        verbs_slots_post(queue, &paths->shared);
+    return error;
+}
+
+static void unlink_path(struct nic_queue *queue, struct verbs_path *path)
+{
+    struct verbs_path **link = &queue->paths->buckets[path->qp->qp_num % VERBS_BUCKETS];
+    while (*link != path)
+        link = &(*link)->same_bucket;
+    *link = path->same_bucket;
+}
+
+/* From here on nothing is sent or received on it. */
+static void destroy_queue_pair(struct verbs_path *path)
+{
+    if (!path->qp)
+        return;
+    unlink_path(path->queue, path);
+    path->queue->lib->destroy_qp(path->qp);
+    path->qp = NULL;
+    path->cq->paths--;
+}
+
+static void free_path(struct verbs_path *path)
+{
+    destroy_queue_pair(path);
+    verbs_path_finish_all(path);
+    path->queue->paths->dones -= path->has_done;
+    path->queue->paths->all[path->index] = NULL;
+    free(path->works);
+    free(path);
+}
+
+void verbs_paths_close(struct nic_queue *queue)
+{
+    struct verbs_paths *paths = queue->paths;
+    if (!paths)
+        return;
+    for (uint32_t i = 0; i < paths->count; i++)
+        if (paths->all[i])
+            free_path(paths->all[i]);
+    while (paths->cqs) {
+        struct verbs_path_cq *cq = paths->cqs;
+        paths->cqs = cq->next;
+        verbs_cq_close(queue, &cq->cq);
+        free(cq);
+    }
+    if (paths->srq)
+        queue->lib->destroy_srq(paths->srq);
+    verbs_slots_close(queue->nic, &paths->shared);
+    verbs_pool_close(queue->nic, &paths->repairs);
+    free(paths->all);
+    free(paths);
+    queue->paths = NULL;
+}
+
+/* ---- finding --------------------------------------------------------------------------------- */
+
+struct verbs_path *verbs_path_of(struct nic_queue *queue, uint32_t number)
+{
+    struct verbs_path *path = queue->paths->buckets[number % VERBS_BUCKETS];
+    while (path && path->qp->qp_num != number)
+        path = path->same_bucket;
+    return path;
+}
+
+static struct verbs_path *find(struct nic_queue *queue, const struct nic_path *id)
+{
+    struct verbs_path *path = queue->peers[id->destination].paths[id->path];
+    return path && path->is.generation == id->generation ? path : NULL;
+}
+
+/* ---- making and connecting ------------------------------------------------------------------- */
+
+/* As many as the core keeps in progress, and as the device takes beside the last one of a fence. */
+static uint32_t depth_of(const struct nic_queue *queue)
+{
+    return verbs_at_most((uint32_t)queue->setup.params->path_depth, queue->nic->port->limits.max_qp_wr - 1);
+}
+
+/* A completion queue with room for one more path; NULL: logged. */
+static struct verbs_path_cq *take_cq(struct nic_queue *queue)
+{
+    struct verbs_path_cq *cq = queue->paths->cqs;
+    uint32_t each = depth_of(queue) + 1, most = (uint32_t)queue->nic->port->limits.max_cqe / each;
+    while (cq && cq->paths == cq->paths_max)
+        cq = cq->next;
+    if (cq)
+        return cq;
+    cq = calloc(1, sizeof *cq);
+    if (!cq)
+        return NULL;
+    cq->paths_max = most < VERBS_CQ_PATHS ? most : VERBS_CQ_PATHS;
+    /* when a write was placed is of interest, not when it had left */
+    if (verbs_cq_open(queue, &cq->cq, cq->paths_max * each, queue->nic->mode == VERBS_RC)) {
+        free(cq);
+        return NULL;
+    }
+    cq->next = queue->paths->cqs;
+    queue->paths->cqs = cq;
+    return cq;
+}
+
+/* A free place in the table of paths, which grows with them; -1: out of memory. */
+static int take_index(struct verbs_paths *paths)
+{
+    for (uint32_t i = 0; i < paths->count; i++)
+        if (!paths->all[i])
+            return (int)i;
+    if (paths->count == UINT16_MAX)
+        return -1;
+    if (paths->count == paths->capacity) {
+        uint32_t capacity = paths->capacity ? 2 * paths->capacity : 16;
+        struct verbs_path **all = realloc(paths->all, capacity * sizeof(struct verbs_path *));
+        if (!all)
+            return -1;
+        paths->all = all;
+        paths->capacity = capacity;
+    }
+    paths->all[paths->count] = NULL;
+    return (int)paths->count++;
+}
+
+static int make_queue_pair(struct verbs_path *path)
+{
+    struct nic_queue *queue = path->queue;
+    const struct nic *nic = queue->nic;
+    struct ibv_qp_init_attr attr = {
+        .send_cq = path->cq->cq.cq,
+        .recv_cq = queue->receive_cq.cq,
+        .srq = queue->paths->srq,
+        .cap = {.max_send_wr = path->depth + 1, .max_send_sge = 1},
+        .qp_type = nic->mode == VERBS_RC ? IBV_QPT_RC : IBV_QPT_UC,
+        .qp_context = path,
+    };
+    path->qp = nic->lib->create_qp(nic->pd, &attr);
+    if (!path->qp)
+        return verbs_fault(nic, "make a queue pair for a path", errno);
+    path->cq->paths++;
+    struct verbs_path **bucket = &queue->paths->buckets[path->qp->qp_num % VERBS_BUCKETS];
+    path->same_bucket = *bucket;
+    *bucket = path;
+    struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
+                               .port_num = nic->port->number,
+                               .qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE};
+    int error = nic->lib->modify_qp(
+        path->qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    return error ? verbs_fault(nic, "set a queue pair for a path up", error) : 0;
+}
+
+static struct verbs_path *new_path(struct nic_queue *queue, const struct nic_path *id)
+{
+    struct verbs_paths *paths = queue->paths;
+    int index = take_index(paths);
+    struct verbs_path *path = index < 0 ? NULL : calloc(1, sizeof *path);
+    struct verbs_path_cq *cq = path ? take_cq(queue) : NULL;
+    if (!cq) {
+        free(path);
+        return NULL;
+    }
+    *path = (struct verbs_path){.queue = queue,
+                                .cq = cq,
+                                .is = *id,
+                                .index = (uint16_t)index,
+                                .life = ++paths->life,
+                                .turns = atomic_load(&queue->nic->turns),
+                                .depth = depth_of(queue),
+                                .first_staged = -1};
+    path->works = calloc(path->depth, sizeof *path->works);
+    paths->all[index] = path;
+    return path;
+}
+
+/* A peer that gives its queue pairs up again and again has ours made at the pace at which they come to an end. */
+static bool many_rest(const struct nic_queue *queue, const struct nic_path *id)
+{
+    const struct verbs_paths *paths = queue->paths;
+    unsigned resting = 0;
+    for (uint32_t i = 0; i < paths->count; i++) {
+        const struct verbs_path *path = paths->all[i];
+        resting += path && path->state == VERBS_RESTING && path->is.destination == id->destination &&
+                   path->is.path == id->path;
+    }
+    return resting >= VERBS_RESTING_MAX;
+}
+
+int verbs_path_open(struct nic_queue *queue, const struct nic_path *id, uint32_t *number, uint32_t *psn)
+{
+    if (atomic_load(&queue->nic->gone) || atomic_load(&queue->nic->turns) & 1)
+        return UCCL_EIO; /* has been said; the core tries again */
+    if (many_rest(queue, id))
+        return UCCL_EAGAIN;
+    struct verbs_path *path = new_path(queue, id);
+    if (!path || !path->works) {
+        if (path)
+            free_path(path);
+        return verbs_fault(queue->nic, "make a path", ENOMEM);
+    }
+    int error = make_queue_pair(path);
+    if (error) {
+        free_path(path);
+        return error;
+    }
+    assert(!queue->peers[id->destination].paths[id->path]);
+    queue->peers[id->destination].paths[id->path] = path;
+    queue->paths->active++;
+    if (getrandom(psn, sizeof *psn, 0) != sizeof *psn)
+        *psn = path->life * 0x9e3779b1u;
+    *psn &= PSN_MASK;
+    path->psn = *psn;
+    *number = path->qp->qp_num;
+    return 0;
+}
+
+/* The peer offers a queue pair that is nobody's: said once. It may do so again and again. */
+static int refuse_number(struct nic_queue *queue, struct verbs_peer *peer, uint32_t number)
+{
+    char text[VERBS_GID_TEXT];
+    if (!peer->told_number)
+        LOG_WARNING("verbs device %s: the peer with GID %s, LID %u, offers queue pair 0x%x, which cannot be one; "
+                    "what is sent to it goes as datagrams", queue->nic->port->device,
+                    verbs_gid_text(peer->address.gid, text), peer->address.lid, number);
+    peer->told_number = true;
+    return UCCL_EPROTO;
+}
+
+int verbs_path_connect(struct nic_queue *queue, const struct nic_path *id, uint32_t number, uint32_t psn)
+{
+    struct nic *nic = queue->nic;
+    const struct params *params = queue->setup.params;
+    struct verbs_peer *peer = &queue->peers[id->destination];
+    const struct verbs_address *address = &peer->address;
+    struct verbs_path *path = find(queue, id);
+    bool reliable = nic->mode == VERBS_RC;
+    if (!path || path->state != VERBS_MADE)
+        return UCCL_EINVAL;
+    if (!verbs_qpn_is_valid(number))
+        return refuse_number(queue, peer, number);
+    unsigned shift = verbs_choose_mtu((unsigned)__builtin_ctz(queue->port_bytes), address->mtu_shift, 0);
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
+                               .path_mtu = (enum ibv_mtu)(shift - VERBS_MTU_SHIFT_MIN + IBV_MTU_256),
+                               .dest_qp_num = number,
+                               .rq_psn = psn & PSN_MASK,
+                               .min_rnr_timer = RNR_TIMER,
+                               .ah_attr = verbs_route_to(nic, address, id->path)};
+    int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+    if (reliable)
+        mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+    int error = nic->lib->modify_qp(path->qp, &attr, mask);
+    if (!error) {
+        attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
+                                    .sq_psn = path->psn,
+                                    .timeout = (uint8_t)params->ib_timeout,
+                                    .retry_cnt = (uint8_t)params->ib_retry_cnt,
+                                    .rnr_retry = RNR_RETRY_EVER};
+        mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+        if (reliable)
+            mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
+        error = nic->lib->modify_qp(path->qp, &attr, mask);
+    }
+    if (error)
+        return verbs_fault(nic, "connect the queue pair of a path", error);
+    path->state = VERBS_UP;
+    return 0;
+}
+
+/* ---- failing --------------------------------------------------------------------------------- */
+
+static void tell_failed(struct verbs_path *path)
+{
+    path->failed = true;
+    path->tell_failed = true;
+    path->queue->paths->events++;
+}
+
+void verbs_path_fail(struct verbs_path *path, const struct ibv_wc *wc)
+{
+    const struct nic *nic = path->queue->nic;
+    if (path->failed || path->state > VERBS_UP)
+        return;
+    LOG_WARNING("verbs device %s port %u: path %u, queue pair 0x%x, has failed: %s (vendor code 0x%x); it is made "
+                "anew", nic->port->device, nic->port->number, path->is.path, path->qp->qp_num,
+                nic->lib->wc_status_str(wc->status), wc->vendor_err);
+    tell_failed(path);
+}
+
+/* ---- fencing and closing --------------------------------------------------------------------- */
+
+/* A last send, which completes when all before it have. */
+static void post_marker(struct verbs_path *path)
+{
+    struct ibv_send_wr marker = {.wr_id = verbs_path_work_id(path, path->built),
+                                 .opcode = IBV_WR_SEND,
+                                 .send_flags = IBV_SEND_SIGNALED},
+                       *bad;
+    path->marker = path->built;
+    path->marked = ibv_post_send(path->qp, &marker, &bad) == 0;
+}
+
+static void to_error(struct verbs_path *path)
+{
+    struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+    verbs_path_unstage(path);
+    path->queue->lib->modify_qp(path->qp, &attr, IBV_QP_STATE);
+    path->since_ms = verbs_now_ms();
+}
+
+void verbs_path_fence(struct nic_queue *queue, const struct nic_path *id)
+{
+    struct verbs_path *path = find(queue, id);
+    assert(path && path->state <= VERBS_UP);
+    if (path->tell_failed) {
+        path->tell_failed = false;
+        queue->paths->events--;
+    }
+    to_error(path);
+    if (path->state == VERBS_UP)
+        post_marker(path);
+    path->state = VERBS_FENCING;
+    queue->paths->fencing++;
+}
+
+/*
+ * Whether nothing more comes: no send is under way, and what had been received is in the completion queue.
+ * A device that does not get there is made to.
+ */
+static bool is_drained(struct verbs_path *path)
+{
+    uint64_t waited_ms = verbs_now_ms() - path->since_ms;
+    bool sends_over = path->done == path->built || path->marker_done;
+    bool receives_over = atomic_load(&path->last_receive) || waited_ms >= VERBS_DRAIN_MS;
+    if (sends_over && receives_over)
+        return true;
+    if (waited_ms < VERBS_DRAIN_MAX_MS)
+        return false;
+    destroy_queue_pair(path);
+    return true;
+}
+
+static bool is_fenced(struct verbs_path *path)
+{
+    struct nic_queue *queue = path->queue;
+    if (!path->drained && !is_drained(path))
+        return false;
+    if (!path->drained) {
+        path->drained = true;
+        verbs_path_finish_all(path);
+        path->polled = queue->polled + queue->receives.count + queue->paths->shared.count + VERBS_READY;
+    }
+    /* the completion queue is empty, or as many have been taken as it held then at most */
+    return !verbs_receive(queue) || (int64_t)(queue->polled - path->polled) >= 0;
+}
+
+/* What its device says of it, its port or itself. */
+static bool is_broken(const struct verbs_path *path)
+{
+    struct nic *nic = path->queue->nic;
+    return atomic_load(&path->broken) || atomic_load(&nic->turns) != path->turns || atomic_load(&nic->gone);
+}
+
+bool verbs_path_event(struct nic_queue *queue, struct nic_path_event *out)
+{
+    struct verbs_paths *paths = queue->paths;
+    uint32_t news = atomic_load(&queue->nic->path_news);
+    if (!paths || (paths->fencing + paths->events == 0 && news == paths->news_seen))
+        return false;
+    for (uint32_t i = 0; i < paths->count; i++) {
+        struct verbs_path *path = paths->all[i];
+        if (!path || !path->is.flow)
+            continue;
+        if (path->state <= VERBS_UP && !path->failed && is_broken(path))
+            tell_failed(path);
+        bool fenced = path->state == VERBS_FENCING && is_fenced(path);
+        if (!fenced && !path->tell_failed)
+            continue;
+        if (fenced) {
+            path->state = VERBS_FENCED;
+            paths->fencing--;
+        } else {
+            path->tell_failed = false;
+            paths->events--;
+        }
+        *out = (struct nic_path_event){.path = path->is, .fenced = fenced};
+        return true;
+    }
+    paths->news_seen = news;
+    return false;
+}
+
+static void rest(struct verbs_path *path)
+{
+    path->is.flow = NULL;
+    path->state = VERBS_RESTING;
+    path->since_ms = verbs_now_ms();
+    path->queue->paths->active--;
+}
+
+void verbs_path_close(struct nic_queue *queue, const struct nic_path *id)
+{
+    struct verbs_path *path = find(queue, id);
+    assert(path && path->state == VERBS_FENCED);
+    queue->peers[id->destination].paths[id->path] = NULL;
+    rest(path);
+}
+
+void verbs_paths_forget(struct nic_queue *queue, uint32_t destination)
+{
+    struct verbs_path **of_peer = queue->peers[destination].paths;
+    for (unsigned i = 0; of_peer && i < queue->setup.params->port_entropy; i++) {
+        struct verbs_path *path = of_peer[i];
+        if (!path)
+            continue;
+        if (path->state <= VERBS_UP)
+            to_error(path);
+        queue->paths->fencing -= path->state == VERBS_FENCING;
+        queue->paths->events -= path->tell_failed;
+        path->tell_failed = false;
+        verbs_drop_ready(queue, path->is.flow);
+        rest(path);
+    }
+}
+
+/*
+ * Some devices neither finish work nor let it fail, as when a link was down for a while. Twice the time that
+ * an RC queue pair is allowed for all of its attempts is enough.
+ */
+static void check_stall(struct verbs_path *path, uint64_t now_ms)
+{
+    enum { NS_PER_TICK = 4096, SLACK_MS = 500 };
+    const struct params *params = path->queue->setup.params;
+    uint64_t attempt_ms = ((uint64_t)NS_PER_TICK << params->ib_timeout) / 1000000;
+    if (path->done == path->built || path->done != path->done_seen) {
+        path->done_seen = path->done;
+        path->progress_ms = now_ms;
+    } else if (!path->failed && now_ms - path->progress_ms > 2 * attempt_ms * (params->ib_retry_cnt + 1) + SLACK_MS) {
+        LOG_WARNING("verbs device %s port %u: path %u, queue pair 0x%x, neither finishes its work nor fails; it is "
+                    "made anew", path->queue->nic->port->device, path->queue->nic->port->number, path->is.path,
+                    path->qp->qp_num);
+        tell_failed(path);
+    }
+}
+
+void verbs_paths_sweep(struct nic_queue *queue, uint64_t now_ms)
+{
+    struct verbs_paths *paths = queue->paths;
+    for (uint32_t i = 0; i < paths->count; i++) {
+        struct verbs_path *path = paths->all[i];
+        if (path && path->state == VERBS_UP)
+            check_stall(path, now_ms);
+        if (path && path->state == VERBS_RESTING &&
+            now_ms - path->since_ms >= queue->setup.params->packet_lifetime_ms)
+            free_path(path);
+    }
+}

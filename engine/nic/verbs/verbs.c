@@ -1,0 +1,637 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The verbs backend: which device and port it uses, its table of operations, how a queue sleeps, and what
+ * the device reports by itself.
+ *
+ * Sleeping: the completion queue is armed, then looked at once more (what came before the arming raises no
+ * event), then one ppoll() waits for the completion channel, the wake descriptor and the device's events.
+ * Events of the device belong to all queues: whichever sees them takes them and counts `news`, and each
+ * queue asks its port again when the count has changed. Some drivers change a port's MTU without an event,
+ * so it is asked now and then anyway.
+ */
+#include "nic/verbs/data_qp.h"
+
+#include "base/fault.h"
+#include "base/log.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { LOOK_MS = 100, FENCE_NAP_NS = 1000 * 1000, STALL_NAP_NS = 200 * 1000 * 1000, WAIT_S_MAX = 1000000 };
+
+/* ---- the device in use ----------------------------------------------------------------------- */
+
+/* Says why there is no device: an error where the user asked for verbs, a remark where we only tried. */
+static int no_device(const struct params *params, const char *why)
+{
+    LOG(params->backend == BACKEND_VERBS ? UCCL_LOG_ERROR : UCCL_LOG_DEBUG, "no verbs device to use: %s",
+        why);
+    return UCCL_ENODEV;
+}
+
+static bool is_there(const struct filter_item *item, const struct verbs_port *ports, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (verbs_item_names(item, ports[i].device, ports[i].number))
+            return true;
+    return false;
+}
+
+/*
+ * Whoever names a device wants it: without a word, a misspelt one would mean another NIC, or UDP. One that is shut
+ * out may well be missing: such lists are written for many machines.
+ */
+static void tell_what_is_missing(const char *filter, const struct verbs_port *ports, int count)
+{
+    struct filter_items items = filter_items(filter);
+    struct filter_item item;
+    while (filter_next(&items, &item)) {
+        if (!is_there(&item, ports, count))
+            LOG(item.excludes ? UCCL_LOG_INFO : UCCL_LOG_WARN, "UCCL_IB_HCA: no port of a verbs device matches \"%s\"",
+                item.name);
+    }
+}
+
+/* Keeps the ports that the user admits and that work. */
+static void keep_usable(struct nic *nic)
+{
+    int kept = 0;
+    for (int i = 0; i < nic->port_count; i++) {
+        struct verbs_port port = nic->ports[i];
+        struct verbs_choice choice;
+        verbs_port_judge(&port, &nic->params, &choice);
+        if (choice.usable) {
+            nic->ports[kept++] = port;
+            continue;
+        }
+        LOG_INFORM("verbs device %s port %u is not used: %s", port.device, port.number, choice.why_not);
+        free(port.gids);
+    }
+    nic->port_count = kept;
+}
+
+static bool is_ipv4(const uint8_t gid[16])
+{
+    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+    return memcmp(gid, mapped, sizeof mapped) == 0;
+}
+
+/* The IP address that a GID stands for. */
+static union nic_address address_of(const uint8_t gid[16])
+{
+    union nic_address address = {0};
+    if (is_ipv4(gid)) {
+        address.v4.sin_family = AF_INET;
+        memcpy(&address.v4.sin_addr, gid + 12, sizeof address.v4.sin_addr);
+    } else {
+        address.v6.sin6_family = AF_INET6;
+        memcpy(&address.v6.sin6_addr, gid, 16);
+    }
+    return address;
+}
+
+static bool same_host(const union nic_address *a, const union nic_address *b)
+{
+    if (a->any.sa_family != b->any.sa_family)
+        return false;
+    return a->any.sa_family == AF_INET
+               ? a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr
+               : memcmp(&a->v6.sin6_addr, &b->v6.sin6_addr, sizeof a->v6.sin6_addr) == 0;
+}
+
+/*
+ * Where listeners are reached: the address that the port's GID stands for, unless the user names
+ * interfaces or the machine has no such address (InfiniBand); then that of the best interface.
+ */
+static int find_host(struct nic *nic)
+{
+    struct netdev *devs = NULL;
+    int count = netdev_list(nic->params.socket_ifname, &devs);
+    if (count <= 0) {
+        free(devs);
+        return count < 0 ? count : no_device(&nic->params, "no network interface for the handshake is up "
+                                                           "(UCCL_SOCKET_IFNAME)");
+    }
+    nic->host = devs[0].address;
+    if (nic->port->ethernet) {
+        union nic_address own = address_of(nic->gid.gid);
+        for (int i = 0; i < count; i++)
+            if (same_host(&own, &devs[i].address))
+                nic->host = own;
+    }
+    free(devs);
+    return 0;
+}
+
+static int open_port(struct nic *nic)
+{
+    struct verbs_port *port = nic->port = &nic->ports[0];
+    char text[VERBS_GID_TEXT];
+    struct verbs_choice choice;
+    verbs_port_judge(port, &nic->params, &choice);
+    if (choice.gid) {
+        nic->gid = *choice.gid;
+        LOG_INFORM("verbs device %s port %u: GID %d, %s (%s)", port->device, port->number, nic->gid.index,
+                   verbs_gid_text(nic->gid.gid, text), choice.why_gid);
+    }
+    nic->mode = (uint8_t)choice.mode;
+    LOG_INFORM("verbs device %s port %u: data over %s (%s)", port->device, port->number,
+               verbs_mode_name(nic->mode), choice.why_mode);
+    nic->ipv4 = port->ethernet && is_ipv4(nic->gid.gid);
+    nic->datagram_bytes = 1u << verbs_choose_mtu(port->mtu_shift, port->mtu_shift, nic->params.mtu);
+    if (nic->datagram_bytes < CORE_DATAGRAM_MIN)
+        return no_device(&nic->params, "its path MTU is below 512 bytes: raise the MTU of its network "
+                                       "interface");
+    nic->context = verbs_device_open(nic->lib, port->device);
+    if (!nic->context)
+        return fault_error(errno) == UCCL_ENOMEM ? UCCL_ENOMEM : UCCL_ENODEV;
+    fcntl(nic->context->async_fd, F_SETFL, fcntl(nic->context->async_fd, F_GETFL) | O_NONBLOCK);
+    nic->pd = nic->lib->alloc_pd(nic->context);
+    return nic->pd ? 0 : verbs_fault(nic, "make a protection domain", errno);
+}
+
+static void verbs_close(struct nic *nic)
+{
+    if (nic->pd)
+        nic->lib->dealloc_pd(nic->pd);
+    if (nic->context)
+        nic->lib->close_device(nic->context);
+    verbs_ports_free(nic->ports, nic->port_count);
+    free(nic);
+}
+
+int verbs_open_with(const struct verbs_lib *lib, const struct params *params, struct nic **out)
+{
+    struct nic *nic = calloc(1, sizeof *nic);
+    if (!nic)
+        return UCCL_ENOMEM;
+    nic->lib = lib;
+    nic->params = *params;
+    int error = nic->port_count = verbs_ports_list(lib, &nic->ports);
+    if (error < 0) {
+        free(nic);
+        return error;
+    }
+    int found = nic->port_count;
+    tell_what_is_missing(params->ib_hca, nic->ports, nic->port_count);
+    keep_usable(nic);
+    error = 0;
+    if (nic->port_count == 0)
+        error = no_device(params, found ? "no port is active, usable and admitted by UCCL_IB_HCA"
+                                        : "the machine has none");
+    if (!error)
+        error = open_port(nic);
+    if (!error)
+        error = find_host(nic);
+    if (error) {
+        verbs_close(nic);
+        return error;
+    }
+    bool places = nic->mode != VERBS_UD;
+    nic->caps = (struct nic_caps){.places_payload = places,
+                                  .reliable = nic->mode == VERBS_RC,
+                                  .in_order = params->in_order,
+                                  .may_duplicate = true,
+                                  .hw_timestamps = nic->port->clock.mask != 0,
+                                  .lendable = true,
+                                  .close_in_child = false, /* it would destroy the parent's queue pairs */
+                                  .fence = places ? NIC_FENCE_PATH : NIC_FENCE_NONE,
+                                  .immediate_bits = places ? 32 : 0,
+                                  .completion = NIC_SENT,
+                                  .datagrams_max = CORE_TRAIN_MAX,
+                                  .memory_kinds = 1u << UCCL_MEM_HOST};
+    *out = nic;
+    return 0;
+}
+
+static int verbs_open(const struct params *params, struct nic **out)
+{
+    const char *why;
+    const struct verbs_lib *lib = verbs_lib(&why);
+    if (lib)
+        return verbs_open_with(lib, params, out);
+    tell_what_is_missing(params->ib_hca, NULL, 0);
+    return no_device(params, why);
+}
+
+static const struct nic_caps *verbs_caps(const struct nic *nic)
+{
+    return &nic->caps;
+}
+
+static int verbs_device_count(const struct nic *nic)
+{
+    (void)nic;
+    return 1;
+}
+
+static int verbs_device(const struct nic *nic, int index, struct uccl_device *out,
+                        union nic_address *address)
+{
+    const struct verbs_port *port = nic->port;
+    char text[NETDEV_ADDRESS_TEXT];
+    if (index != 0)
+        return UCCL_ENODEV;
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "%.31s", port->device);
+    snprintf(out->backend, sizeof out->backend, "verbs");
+    snprintf(out->address, sizeof out->address, "%.63s", netdev_address_text(&nic->host, text));
+    snprintf(out->description, sizeof out->description, "%s queue pairs on %s port %u, GID index %d, timed by the %s",
+             verbs_mode_name(nic->mode), port->ethernet ? "RoCE" : "InfiniBand", port->number,
+             nic->gid.index, port->clock.mask ? "NIC" : "engine");
+    out->speed_mbps = port->speed_mbps;
+    out->mtu = 1u << port->mtu_shift;
+    out->numa_node = port->numa_node;
+    *address = nic->host;
+    return 0;
+}
+
+static int verbs_addresses(const struct nic *nic, union nic_address *out, int max)
+{
+    return netdev_addresses(nic->params.socket_ifname, out, max);
+}
+
+/* ---- queues ---------------------------------------------------------------------------------- */
+
+static void verbs_queue_close(struct nic_queue *queue)
+{
+    verbs_reads_close(queue);
+    verbs_paths_close(queue);
+    verbs_ud_close(queue);
+    verbs_peers_free(queue);
+    if (queue->channel)
+        queue->lib->destroy_comp_channel(queue->channel);
+    if (queue->wake_fd >= 0)
+        close(queue->wake_fd);
+    free(queue);
+}
+
+static int verbs_queue_open(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out)
+{
+    struct nic_queue *queue = calloc(1, sizeof *queue);
+    int error = 0;
+    if (!queue)
+        return UCCL_ENOMEM;
+    queue->nic = nic;
+    queue->lib = nic->lib;
+    queue->setup = *setup;
+    queue->peer_free = queue->peer_retired = VERBS_NO_PEER;
+    queue->port_bytes = nic->datagram_bytes;
+    queue->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (queue->wake_fd >= 0)
+        queue->channel = nic->lib->create_comp_channel(nic->context);
+    if (!queue->channel)
+        error = verbs_fault(nic, queue->wake_fd < 0 ? "make an eventfd" : "make a completion channel", errno);
+    else
+        fcntl(queue->channel->fd, F_SETFL, fcntl(queue->channel->fd, F_GETFL) | O_NONBLOCK);
+    verbs_clock_open(&queue->clock, nic->context, nic->port->clock);
+    if (!error)
+        error = verbs_ud_open(queue);
+    if (!error)
+        error = verbs_paths_open(queue);
+    if (error) {
+        verbs_queue_close(queue);
+        return error;
+    }
+    LOG_DBG("verbs queue %u: UD queue pair 0x%x, %u receives of %u bytes, %u sends, %u bytes inline",
+            setup->index, queue->qp->qp_num, queue->receives.count, queue->receives.slot_bytes,
+            queue->sends.depth, queue->sends.inline_bytes);
+    *out = queue;
+    return 0;
+}
+
+static void verbs_queue_address(const struct nic_queue *queue, struct nic_queue_address *out)
+{
+    const struct nic *nic = queue->nic;
+    struct verbs_address address = {
+        .ethernet = nic->port->ethernet,
+        .mode = nic->mode,
+        .mtu_shift = (uint8_t)__builtin_ctz(queue->port_bytes),
+        .lid = nic->port->lid,
+        .qpn = queue->qp->qp_num,
+        .qkey = queue->qkey,
+    };
+    memcpy(address.gid, nic->gid.gid, sizeof address.gid);
+    verbs_address_encode(&address, out);
+}
+
+/*
+ * In the core's measure: a datagram counts as its bytes and some hundred more, however large its slot is.
+ * Half-full ones fit as many as there are slots.
+ */
+static uint64_t verbs_queue_rx_bytes(const struct nic_queue *queue)
+{
+    enum { DATAGRAM_EXTRA = 768 };
+    return (uint64_t)queue->receives.count * (queue->nic->datagram_bytes / 2 + DATAGRAM_EXTRA);
+}
+
+static int verbs_route(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes)
+{
+    (void)host; /* only the peer's port knows better, and its address tells */
+    *datagram_bytes = queue->port_bytes;
+    return 0;
+}
+
+/* ---- memory and paths ------------------------------------------------------------------------ */
+
+static int verbs_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out)
+{
+    enum { OWN = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE };
+    const struct verbs_lib *lib = nic->lib;
+    struct ibv_mr *mr = NULL;
+    if (nic->mode == VERBS_UD || length == 0)
+        return UCCL_ENOTSUP;
+    if (lib->reg_mr_iova2 && nic->params.ib_relaxed_ordering)
+        mr = lib->reg_mr_iova2(nic->pd, address, length, (uintptr_t)address,
+                               OWN | IBV_ACCESS_RELAXED_ORDERING);
+    if (!mr)
+        mr = lib->reg_mr(nic->pd, address, length, OWN);
+    if (!mr && (errno == EFAULT || errno == EACCES)) /* memory that may only be read */
+        mr = lib->reg_mr(nic->pd, address, length, 0);
+    if (!mr && (errno == EOPNOTSUPP || errno == EFAULT || errno == EINVAL))
+        return UCCL_ENOTSUP;
+    if (!mr)
+        return verbs_fault(nic, "register memory", errno);
+    *out = (struct nic_mr){.local_key = mr->lkey, .remote_key = mr->rkey, .handle = mr};
+    return 0;
+}
+
+static void verbs_dereg_mr(struct nic *nic, struct nic_mr *mr)
+{
+    if (mr->flush_handle)
+        nic->lib->dereg_mr(mr->flush_handle);
+    if (mr->handle)
+        nic->lib->dereg_mr(mr->handle);
+    mr->handle = mr->flush_handle = NULL;
+}
+
+static bool verbs_places(const struct nic_queue *queue, const struct nic_queue_address *theirs)
+{
+    const struct nic *nic = queue->nic;
+    struct verbs_address address;
+    return nic->mode != VERBS_UD && !verbs_address_decode(theirs, &address) && address.mode == nic->mode;
+}
+
+/* ---- what the device reports ----------------------------------------------------------------- */
+
+uint64_t verbs_now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* About a queue pair; the path outlives the acknowledgement of this event. */
+static void take_path_event(struct nic *nic, const struct ibv_async_event *event, const char *what)
+{
+    const struct ibv_qp *qp = event->element.qp;
+    struct verbs_path *path = qp->qp_type != IBV_QPT_UD ? qp->qp_context : NULL;
+    if (event->event_type != IBV_EVENT_QP_LAST_WQE_REACHED)
+        LOG_WARNING("verbs device %s: queue pair 0x%x: %s", nic->port->device, qp->qp_num, what);
+    if (!path)
+        return;
+    /* pair with the loads in verbs/data_qp.c */
+    atomic_store(event->event_type == IBV_EVENT_QP_LAST_WQE_REACHED ? &path->last_receive : &path->broken, 1);
+    atomic_fetch_add(&nic->path_news, 1);
+}
+
+/* Each turn is counted once, by whoever sees it first. A path made before it has failed. */
+static void note_port(struct nic *nic, bool active)
+{
+    uint32_t turns = atomic_load(&nic->turns);
+    if ((turns & 1) != active || !atomic_compare_exchange_strong(&nic->turns, &turns, turns + 1))
+        return;
+    atomic_fetch_add(&nic->path_news, 1);
+    if (active)
+        LOG_INFORM("verbs device %s: port %u is active again", nic->port->device, nic->port->number);
+    else
+        LOG_WARNING("verbs device %s: port %u is down: its queue pairs have failed, and are made anew when it is "
+                    "active again", nic->port->device, nic->port->number);
+}
+
+static void take_port_event(struct nic *nic, const struct ibv_async_event *event, const char *what)
+{
+    if (event->element.port_num != nic->port->number)
+        return;
+    if (event->event_type == IBV_EVENT_PORT_ERR || event->event_type == IBV_EVENT_PORT_ACTIVE)
+        note_port(nic, event->event_type == IBV_EVENT_PORT_ACTIVE);
+    else
+        LOG_INFORM("verbs device %s: %s on port %u", nic->port->device, what, nic->port->number);
+    atomic_fetch_add(&nic->news, 1);
+}
+
+void verbs_lost(struct nic *nic, const char *why)
+{
+    if (!atomic_exchange(&nic->gone, 1))
+        LOG_ERR("verbs device %s has failed or was removed: nothing more is sent or received on it, and what was "
+                "posted ends with an error (%s)", nic->port->device, why);
+    atomic_fetch_add(&nic->path_news, 1);
+}
+
+static int verbs_failure(const struct nic_queue *queue)
+{
+    return atomic_load_explicit(&queue->nic->gone, memory_order_relaxed) ? UCCL_EIO : 0;
+}
+
+static void take_event(struct nic *nic, const struct ibv_async_event *event)
+{
+    const char *what = nic->lib->event_type_str(event->event_type);
+    switch (event->event_type) {
+    case IBV_EVENT_PORT_ERR:
+    case IBV_EVENT_PORT_ACTIVE:
+    case IBV_EVENT_LID_CHANGE:
+    case IBV_EVENT_PKEY_CHANGE:
+    case IBV_EVENT_GID_CHANGE:
+    case IBV_EVENT_SM_CHANGE:
+    case IBV_EVENT_CLIENT_REREGISTER:
+        take_port_event(nic, event, what);
+        break;
+    case IBV_EVENT_DEVICE_FATAL:
+        verbs_lost(nic, what);
+        break;
+    case IBV_EVENT_QP_FATAL:
+    case IBV_EVENT_QP_REQ_ERR:
+    case IBV_EVENT_QP_ACCESS_ERR:
+    case IBV_EVENT_QP_LAST_WQE_REACHED:
+        take_path_event(nic, event, what);
+        break;
+    case IBV_EVENT_CQ_ERR:
+        LOG_ERR("verbs device %s: %s", nic->port->device, what);
+        break;
+    default:
+        LOG_DBG("verbs device %s: %s", nic->port->device, what);
+        break;
+    }
+}
+
+static void take_events(struct nic *nic)
+{
+    struct ibv_async_event event;
+    while (nic->lib->get_async_event(nic->context, &event) == 0) {
+        take_event(nic, &event);
+        nic->lib->ack_async_event(&event);
+    }
+}
+
+/* Asks the port what it takes now; peers are told about a change one by one (mtu_event). */
+static void ask_port(struct nic_queue *queue)
+{
+    struct verbs_port port = *queue->nic->port;
+    if (!verbs_port_refresh(queue->lib, queue->nic->context, &port))
+        return;
+    note_port(queue->nic, port.active); /* some drivers tell this way alone */
+    uint32_t bytes = 1u << verbs_choose_mtu(port.mtu_shift, port.mtu_shift, queue->setup.params->mtu);
+    if (bytes > queue->nic->datagram_bytes)
+        bytes = queue->nic->datagram_bytes; /* receive slots hold no more */
+    if (bytes == queue->port_bytes || bytes < CORE_DATAGRAM_MIN)
+        return;
+    LOG_INFORM("verbs device %s port %u: path MTU is %u bytes now", port.device, port.number, bytes);
+    queue->port_bytes = bytes;
+    queue->news_peer = 0;
+}
+
+static void look_around(struct nic_queue *queue)
+{
+    uint32_t news = atomic_load(&queue->nic->news);
+    uint64_t at_ms = verbs_now_ms();
+    queue->until_look = VERBS_LOOK_AROUND;
+    if (news == queue->news_seen && at_ms - queue->looked_ms < LOOK_MS)
+        return;
+    queue->looked_ms = at_ms;
+    verbs_reap_sends(queue); /* a send that has failed says so */
+    if (queue->paths)
+        verbs_paths_sweep(queue, at_ms);
+    verbs_clock_sync(&queue->clock);
+    take_events(queue->nic);
+    queue->news_seen = atomic_load(&queue->nic->news);
+    ask_port(queue);
+}
+
+static bool verbs_mtu_event(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes)
+{
+    if (queue->until_look-- == 0)
+        look_around(queue);
+    while (queue->news_peer < queue->peer_count) {
+        uint32_t index = queue->news_peer++;
+        struct verbs_peer *peer = &queue->peers[index];
+        uint32_t theirs = 1u << peer->address.mtu_shift;
+        uint32_t bytes = queue->port_bytes < theirs ? queue->port_bytes : theirs;
+        if (!peer->used || bytes == peer->datagram_bytes)
+            continue;
+        peer->datagram_bytes = bytes;
+        *destination = index;
+        *datagram_bytes = bytes;
+        return true;
+    }
+    queue->news_peer = UINT32_MAX;
+    return false;
+}
+
+/* ---- sleeping -------------------------------------------------------------------------------- */
+
+static void take_completion_events(struct nic_queue *queue)
+{
+    struct ibv_cq *cq;
+    void *context;
+    while (queue->lib->get_cq_event(queue->channel, &cq, &context) == 0)
+        queue->lib->ack_cq_events(cq, 1); /* a queue with unacknowledged ones could not be closed */
+}
+
+/* The longest sleep: the end of a fence may tell nobody, and work that does not end has to be noticed. */
+static uint64_t nap(struct nic_queue *queue)
+{
+    const struct verbs_paths *paths = queue->paths;
+    if (!paths || paths->fencing + paths->requests == 0)
+        return UINT64_MAX;
+    queue->until_look = 0;
+    return paths->fencing ? FENCE_NAP_NS : STALL_NAP_NS;
+}
+
+/* Asks the device for a word when something comes. True: something is there already. */
+static bool arm(struct nic_queue *queue)
+{
+    if (ibv_req_notify_cq(queue->receive_cq.cq, 0) != 0)
+        queue->broken = true;
+    return verbs_paths_arm(queue) || verbs_receive(queue) || queue->broken;
+}
+
+static void verbs_wait(struct nic_queue *queue, uint64_t timeout_ns)
+{
+    struct pollfd fds[] = {{.fd = queue->wake_fd, .events = POLLIN},
+                           {.fd = queue->channel->fd, .events = POLLIN},
+                           {.fd = queue->nic->context->async_fd, .events = POLLIN}};
+    bool gone = atomic_load(&queue->nic->gone);
+    struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
+    COUNT(queue->setup.counters, wait_syscalls, 1);
+    if (!gone && arm(queue))
+        return;
+    uint64_t nap_ns = nap(queue);
+    if (timeout_ns > nap_ns)
+        timeout = (struct timespec){0, (long)nap_ns};
+    if (ppoll(fds, gone ? 1 : sizeof fds / sizeof fds[0], timeout.tv_sec > WAIT_S_MAX ? NULL : &timeout, NULL) <= 0)
+        return;
+    if (fds[1].revents)
+        take_completion_events(queue);
+    if (fds[0].revents & POLLIN) {
+        uint64_t wakes; /* pairs with the write in verbs_wake() */
+        ssize_t got = read(queue->wake_fd, &wakes, sizeof wakes);
+        (void)got;
+        COUNT(queue->setup.counters, wait_syscalls, 1);
+    }
+    if (fds[2].revents) {
+        take_events(queue->nic);
+        queue->until_look = 0;
+    }
+}
+
+/* On any thread. */
+static void verbs_wake(struct nic_queue *queue)
+{
+    nic_wake_eventfd(queue->wake_fd);
+}
+
+const struct nic_ops nic_verbs_ops = {
+    .name = "verbs",
+    .open = verbs_open,
+    .close = verbs_close,
+    .caps = verbs_caps,
+    .device_count = verbs_device_count,
+    .device = verbs_device,
+    .addresses = verbs_addresses,
+    .queue_open = verbs_queue_open,
+    .queue_close = verbs_queue_close,
+    .queue_address = verbs_queue_address,
+    .queue_rx_bytes = verbs_queue_rx_bytes,
+    .route = verbs_route,
+    .reach = verbs_reach,
+    .peer_add = verbs_peer_add,
+    .peer_remove = verbs_peer_remove,
+    .send = verbs_send,
+    .flush = verbs_flush,
+    .poll = verbs_poll,
+    .release = verbs_release,
+    .reg_mr = verbs_reg_mr,
+    .dereg_mr = verbs_dereg_mr,
+    .reg_device = verbs_reg_device,
+    .read = verbs_read,
+    .poll_reads = verbs_poll_reads,
+    .places = verbs_places,
+    .path_open = verbs_path_open,
+    .path_connect = verbs_path_connect,
+    .path_fence = verbs_path_fence,
+    .path_close = verbs_path_close,
+    .path_event = verbs_path_event,
+    .poll_tx = verbs_poll_tx,
+    .mtu_event = verbs_mtu_event,
+    .failure = verbs_failure,
+    .wait = verbs_wait,
+    .wake = verbs_wake,
+};

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the files of the verbs backend share.
+ *
+ *   verbs.c         the device in use, the table of operations, sleeping, asynchronous events
+ *   verbs/queue.c   completion queues, receiving
+ *   verbs/clock.c   what time stamps of completions mean
+ *   verbs/ud.c      peers, and sending datagrams on the UD queue pair
+ *   verbs/data_qp.c    connected queue pairs that place payload; verbs/data_qp_send.c what they send
+ *   verbs/gdr.c     memory of devices, and reads that flush what was written to it
+ *   verbs/device.c  what devices there are; verbs/select.c which one, which GID
+ *   verbs/address.c addresses of queues as the handshake carries them
+ *
+ * An engine thread has one UD queue pair, which all peers send to: control, acks, small messages, repairs,
+ * and in UD mode everything. Its memory is one pool of receive slots, a datagram and the 40 bytes of the
+ * global routing header each, and one of send slots.
+ *
+ * Never more work requests than a queue has room for: each is counted when it is posted, and as done when
+ * the completion of it, or of a later one on the same queue, is there. Completion queues hold what all
+ * their queue pairs can complete at once.
+ *
+ * Thread: everything belongs to the queue's owner, but for `wake_fd`, and for what the port's events change
+ * (atomics).
+ */
+#ifndef UCCL_VERBS_H
+#define UCCL_VERBS_H
+
+#include "nic/netdev.h"
+#include "nic/nic.h"
+#include "nic/verbs/address.h"
+#include "nic/verbs/device.h"
+#include "nic/verbs/lib.h"
+
+#include <stdatomic.h>
+
+enum {
+    VERBS_GRH_BYTES = 40,      /* before each datagram that a UD queue pair receives */
+    VERBS_UD_RECEIVES = 2048,  /* receive slots; fewer where the device has a lower limit */
+    VERBS_UD_SENDS = 512,      /* send slots, likewise */
+    VERBS_UD_SENDS_MIN = 2 * CORE_TRAIN_MAX,
+    VERBS_RECEIVES_MIN = 64,
+    VERBS_STAGE = 64,          /* work requests that are posted with one doorbell at most */
+    VERBS_REPOST = 32,         /* receive slots that are posted again together */
+    VERBS_READY = 32,          /* received datagrams taken from the completion queue at a time */
+    VERBS_UD_PATHS_MAX = 16,   /* flow labels per peer */
+    VERBS_LOOK_AROUND = 64,    /* rounds between two looks at the clock */
+};
+
+/* A completion queue. With time stamps it is read another way than without. */
+struct verbs_cq {
+    struct ibv_cq *cq;
+    struct ibv_cq_ex *stamped; /* the same; NULL: its completions bear no stamps */
+};
+
+/* Registered plain memory. */
+struct verbs_pool {
+    uint8_t *memory;
+    size_t bytes;
+    struct ibv_mr *mr;
+};
+
+struct nic {
+    struct params params;
+    const struct verbs_lib *lib;
+    struct verbs_port *ports;     /* those admitted, best first */
+    int port_count;
+    struct verbs_port *port;      /* the one in use */
+    struct ibv_context *context;
+    struct ibv_pd *pd;
+    struct verbs_gid gid;         /* of the port; empty on InfiniBand without one */
+    bool ipv4;                    /* the GID stands for an IPv4 address: so do those of our peers */
+    uint8_t mode;                 /* enum verbs_mode */
+    uint32_t datagram_bytes;      /* full ones when the backend was opened: receive slots hold no more */
+    union nic_address host;       /* where listeners are reached */
+    struct nic_caps caps;
+    _Atomic uint32_t news;        /* counts events of the port; queues compare */
+    _Atomic uint32_t path_news;   /* counts events that say that a path has failed */
+    _Atomic uint32_t turns;       /* counts how often the port went down or up again: odd while it is down */
+    _Atomic uint32_t gone;        /* the device was removed */
+};
+
+/* One queue of a peer. */
+struct verbs_peer {
+    struct ibv_ah *handles[VERBS_UD_PATHS_MAX]; /* the same way but for the flow label */
+    uint32_t datagram_bytes;  /* what both ports take, as last told */
+    struct verbs_address address;
+    struct verbs_path **paths; /* connected queue pairs, by path; NULL in UD mode */
+    uint32_t retired_at;      /* removed when so many sends had been posted; the handles may be in use */
+    int32_t next;             /* in the free list, or that of retired ones */
+    bool used;
+    bool told_number;         /* that it offered a queue pair which cannot be one */
+};
+enum { VERBS_NO_PEER = -1 };
+
+/* The send side of the UD queue pair. Numbers of work requests are modulo 2^32. */
+struct verbs_ud_sends {
+    struct verbs_pool pool;
+    uint32_t slot_bytes;
+    uint32_t depth;           /* slots, and work requests: a power of two */
+    uint32_t built;           /* number of the next work request to build */
+    uint32_t posted, done;    /* all before have been posted; have completed */
+    uint32_t asked;           /* the last one that asks for a completion */
+    uint32_t inline_bytes;    /* as much goes with the work request itself */
+    uint32_t staged;          /* = built - posted: the chain below */
+    struct ibv_send_wr requests[VERBS_STAGE];
+    struct ibv_sge pieces[VERBS_STAGE];
+};
+
+/* Slots to receive into, of the UD queue pair or of the shared receive queue. */
+struct verbs_slots {
+    struct verbs_pool pool;
+    uint32_t slot_bytes;
+    uint32_t count;
+    struct ibv_recv_wr *requests; /* of each slot, made once */
+    struct ibv_sge *pieces;
+    struct ibv_recv_wr *first, *last; /* chain of those to be posted again */
+    uint32_t chained;
+};
+enum { VERBS_SHARED_SLOT = 1 << 30 }; /* in numbers of slots: of the shared receive queue */
+
+struct verbs_paths;
+struct verbs_reads;
+
+struct nic_queue {
+    struct nic *nic;
+    const struct verbs_lib *lib;
+    struct nic_queue_setup setup;
+    struct ibv_comp_channel *channel;
+    struct verbs_cq send_cq, receive_cq;
+    struct verbs_clock clock;
+    int wake_fd;              /* eventfd: written by wake() on any thread */
+    struct ibv_qp *qp;        /* UD */
+    uint32_t qkey;
+    uint32_t port_bytes;      /* a full datagram that our port takes now */
+    bool broken;              /* the queue pair has failed and is to be set up again */
+    struct verbs_ud_sends sends;
+    uint32_t epoch;           /* of the queue pair's life: completions of an earlier one are void */
+    struct verbs_slots receives;
+    struct nic_rx ready[VERBS_READY]; /* taken from the completion queue, not yet from us */
+    uint32_t ready_next, ready_count;
+    uint64_t polled;          /* counts completions taken from the queue of receives */
+    struct verbs_paths *paths; /* NULL in UD mode */
+    struct verbs_reads *reads; /* NULL before the first */
+    struct verbs_peer *peers;
+    uint32_t peer_count, peer_capacity;
+    int32_t peer_free, peer_retired;
+    uint32_t news_seen;       /* of nic->news */
+    uint32_t news_peer;       /* next peer to tell a change of MTU about; UINT32_MAX: none */
+    uint32_t until_look;      /* rounds until the next look at the clock, and then for events */
+    uint64_t looked_ms;
+};
+
+/* verbs.c: opens the backend with a library given, for tests. */
+/* Slots of a queue's shared receive queue; 0 in UD mode. */
+uint32_t verbs_shared_receives(const struct nic *nic);
+int verbs_open_with(const struct verbs_lib *lib, const struct params *params, struct nic **out);
+
+uint64_t verbs_now_ms(void);
+/* The device is gone for good: all that it was to do fails. `why` says so in the log, once. */
+void verbs_lost(struct nic *nic, const char *why);
+/* How packets get to a peer: what its address and our port say. */
+struct ibv_ah_attr verbs_route_to(const struct nic *nic, const struct verbs_address *address, unsigned path);
+
+/* verbs/queue.c */
+int verbs_pool_open(struct nic *nic, struct verbs_pool *pool, size_t bytes, const char *what);
+void verbs_pool_close(struct nic *nic, struct verbs_pool *pool);
+/* `stamped`: with time stamps, if the device has them. */
+int verbs_cq_open(struct nic_queue *queue, struct verbs_cq *cq, uint32_t entries, bool stamped);
+void verbs_cq_close(struct nic_queue *queue, struct verbs_cq *cq);
+/*
+ * Takes up to `max` completions, and when they happened by CLOCK_MONOTONIC (0: not known); of a failed one only
+ * wr_id, qp_num, status and vendor_err mean anything.
+ */
+unsigned verbs_cq_poll(const struct nic_queue *queue, const struct verbs_cq *cq, struct ibv_wc *out,
+                       uint64_t *at_ns, unsigned max);
+/* Makes the queue pair with its pools, ready to send and receive. */
+int verbs_ud_open(struct nic_queue *queue);
+void verbs_ud_close(struct nic_queue *queue);
+/* Sets a failed queue pair up again: what was posted is lost. */
+void verbs_ud_recover(struct nic_queue *queue);
+/* Fills `ready`. False: nothing is there, and the completion queue was found empty. */
+bool verbs_receive(struct nic_queue *queue);
+/* Memory for `count` slots. */
+int verbs_slots_open(struct nic *nic, struct verbs_slots *slots, uint32_t count, uint32_t slot_bytes);
+void verbs_slots_close(struct nic *nic, struct verbs_slots *slots);
+/* Posts all slots. */
+void verbs_slots_post(struct nic_queue *queue, struct verbs_slots *slots);
+/* The largest power of two that is not above either. */
+uint32_t verbs_at_most(uint32_t wanted, int limit);
+unsigned verbs_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max);
+void verbs_release(struct nic_queue *queue, const struct nic_rx *rx);
+void verbs_drop_ready(struct nic_queue *queue, const struct flow *flow);
+
+/* verbs/ud.c */
+int verbs_reach(struct nic *nic, const struct nic_queue_address *address);
+int verbs_peer_add(struct nic_queue *queue, const struct nic_host *host,
+                   const struct nic_queue_address *address, uint32_t *destination,
+                   uint32_t *datagram_bytes);
+void verbs_peer_remove(struct nic_queue *queue, uint32_t destination);
+void verbs_peers_free(struct nic_queue *queue);
+bool verbs_send(struct nic_queue *queue, const struct tx_desc *desc);
+unsigned verbs_flush(struct nic_queue *queue);
+/* Takes completions of sends. */
+void verbs_reap_sends(struct nic_queue *queue);
+
+/* verbs/gdr.c */
+int verbs_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
+                     char why[NIC_WHY_TEXT]);
+bool verbs_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie);
+unsigned verbs_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max);
+void verbs_reads_close(struct nic_queue *queue);
+
+/* An error that says what ran out and what to do; returns UCCL_ENOMEM or UCCL_EIO. */
+int verbs_fault(const struct nic *nic, const char *doing, int system_error);
+
+#endif

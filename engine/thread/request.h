@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests and the pool that they come from. The pool is a lock-free stack (Treiber 1986) of indices with
+ * a tag against ABA, over slabs that are allocated when first needed and kept: no lock and no allocation
+ * once warm, and the request freed last, whose memory is warm, is used next.
+ *
+ * So a request that is tested after it has been collected would be somebody else's by then, or be freed
+ * twice. The handle that the application has is the request's address with the low bits of its generation, by
+ * which most such mistakes are found. Slabs live as long as the pool, so it may look.
+ */
+#ifndef UCCL_REQUEST_H
+#define UCCL_REQUEST_H
+
+#include "core/core.h"
+#include "gpu/stage.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct engine_thread;
+struct nic_mr;
+struct stripe_set;
+
+/* Of the address of a request the bits below are zero: in the application's handle they tell its life. */
+enum { REQUEST_ALIGNMENT = 64 };
+
+/* A command to another engine thread that waits for room in its ring. */
+struct notice {
+    struct notice *next;
+    struct engine_thread *to;
+    void *object;
+    uint64_t what;
+    bool waiting;                 /* in the list of the thread that sends it */
+    struct uccl_request *then;    /* a part of this request is done with once it is sent */
+};
+
+enum request_state { REQUEST_FREE, REQUEST_PENDING, REQUEST_ENDED };
+
+struct uccl_request {
+    _Alignas(REQUEST_ALIGNMENT) struct core_msg msg; /* first: request_of() */
+    uint8_t *buffer;
+    struct staged staged;         /* where the CPU cannot touch the buffer */
+    struct uccl_mr *mr;           /* or NULL */
+    const struct nic_mr *nic_mr;  /* of a placeable one */
+    _Atomic(struct engine_thread *) thread; /* that it was posted to; atomic, as are the next two: a cancel that comes too
+                                     late may read them while the next life begins */
+    struct stripe_set *stripes;   /* flows that may share it, or NULL (stripe.h) */
+    _Atomic bool flushes;         /* it is no message but a flush (flush.h) */
+    _Atomic bool closes;          /* or the end of the connection whose `stripes` it has */
+    struct uccl_request *parent;  /* of a part */
+    struct uccl_request *parts;   /* of a striped message: list by next_part */
+    struct uccl_request *next_part;
+    uint8_t part;                 /* which part of its message it is: 1 and up */
+    _Atomic uint32_t unfinished;  /* itself and its parts */
+    _Atomic int32_t part_status;  /* first error of a part */
+    _Atomic bool home_over;       /* of a striped message its thread has ended all but the parts: it is another
+                                     thread that may end it, at any time */
+    struct notice to_home, to_part; /* of a part */
+    struct request_pool *pool;
+    _Atomic uint32_t state;       /* enum request_state; ENDED is stored with release by the engine's
+                                     owner and loaded with acquire by test and wait; PENDING is stored with
+                                     release: who sees it sees the generation of that life or of a later one */
+    _Atomic uint32_t next;        /* index + 1 of the next free one */
+    _Atomic uint32_t generation;  /* counts uses, so that a late cancel or a stale handle is found out */
+    uint32_t index;
+};
+
+enum { SLAB_REQUESTS = 256 };
+
+struct request_pool {
+    _Atomic uint64_t top;         /* tag in the high half, index + 1 in the low half; 0: empty */
+    struct uccl_request **slabs;
+    _Atomic uint32_t slab_count;
+    uint32_t slab_max;
+    uint32_t request_max;
+    pthread_mutex_t grow;         /* taken to add a slab alone */
+};
+
+static inline struct uccl_request *request_of(const struct core_msg *msg)
+{
+    return (struct uccl_request *)(uintptr_t)msg;
+}
+
+/* What the application gets of a request that has been taken. */
+static inline struct uccl_request *request_handle(struct uccl_request *request)
+{
+    uint32_t life = atomic_load_explicit(&request->generation, memory_order_relaxed) % REQUEST_ALIGNMENT;
+    return (struct uccl_request *)((uintptr_t)request + life);
+}
+
+/*
+ * The request of a handle, and its life; NULL: there is none, or it was collected since, unless many later ones were, too.
+ * Another thread may collect it at any time, so what is meant for this life alone must carry its generation.
+ */
+static inline struct uccl_request *request_find_life(struct uccl_request *handle, uint32_t *generation)
+{
+    uint32_t life = (uintptr_t)handle % REQUEST_ALIGNMENT;
+    struct uccl_request *request = (struct uccl_request *)((uintptr_t)handle - life);
+    if (!request)
+        return NULL;
+    *generation = atomic_load_explicit(&request->generation, memory_order_relaxed);
+    if (*generation % REQUEST_ALIGNMENT != life ||
+        atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_FREE)
+        return NULL;
+    return request;
+}
+
+static inline struct uccl_request *request_find(struct uccl_request *handle)
+{
+    uint32_t generation;
+    return request_find_life(handle, &generation);
+}
+
+int request_pool_init(struct request_pool *pool, uint64_t max_requests);
+void request_pool_free(struct request_pool *pool);
+/* NULL: as many as allowed are in use, or memory is short. Any thread. */
+struct uccl_request *request_take(struct request_pool *pool);
+void request_put(struct uccl_request *request);
+
+/* The engine's owner only: payload of a message. */
+void request_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length);
+uint64_t request_local(const struct core_msg *msg, uint64_t offset, uint32_t *key);
+const void *request_payload(const struct core_msg *msg, uint64_t offset);
+/* Where payload may be put ahead of request_scatter(); NULL: nowhere. */
+void *request_place(const struct core_msg *msg, uint64_t offset, size_t length);
+void request_scatter(const struct core_msg *msg, uint64_t offset, const void *from, size_t length);
+
+#endif

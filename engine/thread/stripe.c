@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "thread/stripe.h"
+
+#include "base/race_point.h"
+#include "thread/thread.h"
+
+/* ---- commands between engine threads --------------------------------------------------------- */
+
+static bool deliver(struct notice *notice)
+{
+    return thread_push(notice->to, notice->object, notice->what);
+}
+
+/* Never fails and never waits: what finds no room is kept and tried again each round. */
+static void send_notice(struct engine_thread *thread, struct notice *notice, struct engine_thread *to, void *object,
+                        uint64_t what)
+{
+    notice->to = to;
+    notice->object = object;
+    notice->what = what;
+    RACE_POINT();
+    if (deliver(notice))
+        return;
+    notice->waiting = true;
+    notice->next = thread->notices;
+    thread->notices = notice;
+}
+
+static void notify(struct engine_thread *thread, struct notice *notice, struct uccl_request *request,
+                   enum thread_command command)
+{
+    send_notice(thread, notice, request->thread, request, thread_command_for(command, request));
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+static void free_parts(struct uccl_request *request)
+{
+    struct uccl_request *part;
+    while ((part = request->parts)) {
+        request->parts = part->next_part;
+        part->parent = NULL;
+        request_put(part);
+    }
+}
+
+static unsigned end_on(const struct stripe_set *stripes, const struct engine_thread *thread)
+{
+    unsigned index = 0;
+    while (stripes->at[index].thread != thread)
+        index++;
+    return index;
+}
+
+static const struct stripe_set *stripes_of(const struct uccl_request *request)
+{
+    return (request->parent ? request->parent : request)->stripes;
+}
+
+void stripe_range(const struct uccl_request *request, uint64_t *from, uint64_t *to)
+{
+    unsigned n = request->msg.stripes ? request->msg.stripes : 1;
+    core_stripe(request->msg.size_bytes, n, request->parent ? request->part : 0, from, to);
+}
+
+unsigned stripe_flow(const struct uccl_request *request)
+{
+    const struct stripe_set *stripes = stripes_of(request);
+    return stripes->at[end_on(stripes, request->thread)].flow;
+}
+
+/* Takes parts [1, count) from the pool. False: it has not so many. */
+static bool make_parts(struct uccl_request *request, unsigned count)
+{
+    for (unsigned i = count; i-- > 1;) {
+        struct uccl_request *part = request_take(request->pool);
+        if (!part) {
+            free_parts(request);
+            return false;
+        }
+        part->msg = (struct core_msg){.kind = request->msg.kind,
+                                      .size_bytes = request->msg.size_bytes,
+                                      .stripes = (uint8_t)count,
+                                      .watched = request->msg.watched};
+        part->buffer = request->buffer;
+        part->staged.memory = request->staged.memory;
+        part->mr = NULL;
+        part->part = (uint8_t)i;
+        part->stripes = NULL;
+        part->parent = request;
+        part->parts = NULL;
+        part->to_home = part->to_part = (struct notice){0};
+        part->next_part = request->parts;
+        request->parts = part;
+        atomic_store_explicit(&part->state, REQUEST_PENDING, memory_order_release); /* see still_pending() */
+    }
+    return true;
+}
+
+/* Hands the parts to their threads; the message has its number now. */
+static void submit_parts(struct engine_thread *thread, struct uccl_request *request)
+{
+    struct stripe_set *stripes = request->stripes;
+    if (request->parts && !request->staged.memory) /* else it is counted since it was posted */
+        atomic_fetch_add(&stripes->holds, 1);
+    for (struct uccl_request *part = request->parts; part; part = part->next_part) {
+        unsigned end = core_stripe_end(request->msg.number, request->msg.stripes, stripes->count, part->part);
+        part->msg.number = request->msg.number;
+        part->msg.conn = stripes->at[end].conn;
+        atomic_store_explicit(&part->thread, stripes->at[end].thread, memory_order_relaxed);
+        if (part->staged.memory)
+            atomic_fetch_add(&part->thread->staged, 1);
+        atomic_fetch_add_explicit(&request->unfinished, 1, memory_order_relaxed);
+        notify(thread, &part->to_part, part, COMMAND_PART);
+    }
+}
+
+/*
+ * The flows that a receive lets its message be spread over. A thread that gets a part of it is woken, so it should get a unit
+ * at least: buffers are often far larger than what comes (NCCL posts whole slots for every message).
+ */
+static unsigned parts_of(const struct uccl_request *request)
+{
+    const struct stripe_set *stripes = request->stripes;
+    uint64_t bytes = request->msg.size_bytes;
+    if (request->msg.kind != CORE_RECV)
+        return 1;
+    if (bytes > stripes->expected_bytes)
+        bytes = stripes->expected_bytes;
+    if (bytes < stripes->min_bytes)
+        return 1;
+    uint64_t units = (bytes - 1) / CORE_STRIPE_UNIT + 1;
+    return units < stripes->count ? (unsigned)units : stripes->count;
+}
+
+void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns)
+{
+    unsigned count = parts_of(request);
+    if (count > 1 && make_parts(request, count))
+        request->msg.stripes = (uint8_t)count;
+    if (request->staged.memory)
+        stage_begin(thread->stage, request);
+    core_submit(thread->core, request->msg.conn, &request->msg, now_ns);
+    if (request->staged.memory)
+        stage_began(thread->stage, request);
+    submit_parts(thread, request);
+}
+
+void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part, uint64_t now_ns)
+{
+    if (part->staged.memory)
+        stage_begin(thread->stage, part);
+    core_submit_part(thread->core, part->msg.conn, &part->msg, now_ns);
+    if (part->staged.memory)
+        stage_began(thread->stage, part);
+}
+
+void stripe_split(struct engine_thread *thread, struct uccl_request *request)
+{
+    unsigned count = request->msg.stripes;
+    if (count > request->stripes->count || !make_parts(request, count)) {
+        core_unsplit(thread->core, &request->msg);
+        return;
+    }
+    for (struct uccl_request **link = &request->parts; *link;) { /* a short message has fewer */
+        struct uccl_request *part = *link;
+        uint64_t from, to;
+        stripe_range(part, &from, &to);
+        if (from < to) {
+            link = &part->next_part;
+            continue;
+        }
+        *link = part->next_part;
+        part->parent = NULL;
+        request_put(part);
+    }
+    submit_parts(thread, request);
+}
+
+void stripe_request_over(struct uccl_request *request)
+{
+    struct stripe_set *stripes = request->stripes;
+    bool staged = request->staged.memory != NULL;
+    RACE_POINT();
+    /* pairs with the acquire in test and wait, and comes before the look at who sleeps at home */
+    atomic_store(&request->state, REQUEST_ENDED);
+    RACE_POINT();
+    if (staged)
+        atomic_fetch_sub(&stripes->staged, 1);
+    RACE_POINT();
+    stripe_let_go(stripes); /* after it: who has closed finds the request ended */
+}
+
+/* The request or one of its parts is done with; the last of them ends the request. */
+static void finish_one(struct uccl_request *request)
+{
+    RACE_POINT();
+    if (atomic_fetch_sub_explicit(&request->unfinished, 1, memory_order_acq_rel) != 1)
+        return;
+    RACE_POINT();
+    int32_t part_status = atomic_load_explicit(&request->part_status, memory_order_relaxed);
+    /* The part's end made it end (stripe_cancel()). But what ended well is whole, whatever
+     * became since of acks that a send awaits, or of parts that a short message did not need. */
+    if (request->msg.status == UCCL_ECANCELED && part_status != UCCL_OK)
+        request->msg.status = part_status;
+    free_parts(request);
+    stripe_request_over(request);
+}
+
+void stripe_retry(struct engine_thread *thread)
+{
+    struct notice **link = &thread->notices;
+    while (*link) {
+        struct notice *notice = *link;
+        if (!deliver(notice)) {
+            link = &notice->next;
+            continue;
+        }
+        *link = notice->next;
+        notice->waiting = false;
+        if (notice->then)
+            finish_one(notice->then);
+    }
+}
+
+/* The part never reached its thread: its submission still waits in our list. */
+static void recall(struct engine_thread *thread, struct uccl_request *part)
+{
+    for (struct notice **link = &thread->notices; *link; link = &(*link)->next) {
+        if (*link == &part->to_part) {
+            *link = part->to_part.next;
+            break;
+        }
+    }
+    part->to_part.waiting = false;
+    if (part->staged.memory)
+        atomic_fetch_sub(&part->thread->staged, 1);
+    atomic_store_explicit(&part->state, REQUEST_ENDED, memory_order_release);
+    finish_one(part->parent);
+}
+
+static void part_ended(struct engine_thread *thread, struct uccl_request *part)
+{
+    struct uccl_request *request = part->parent;
+    int32_t status = part->msg.status, none = UCCL_OK;
+    if (status != UCCL_OK) {
+        atomic_compare_exchange_strong(&request->part_status, &none, status);
+        notify(thread, &part->to_home, request, COMMAND_CANCEL);
+    } else if (part->msg.kind == CORE_RECV && part->msg.moved_bytes) {
+        notify(thread, &part->to_home, request, COMMAND_PART_ARRIVED);
+    }
+    RACE_POINT();
+    atomic_store_explicit(&part->state, REQUEST_ENDED, memory_order_release);
+    RACE_POINT();
+    if (part->to_home.waiting)
+        part->to_home.then = request; /* the part, and its notice, must stay until it is sent */
+    else
+        finish_one(request);
+}
+
+/*
+ * A part ended early, or the application asks. Where it was that the part's flow is dead, so is the peer, as for every
+ * connection to it: the message alone would end at the peer as if somebody had cancelled it.
+ */
+void stripe_cancel(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns)
+{
+    if (request->parts && atomic_load_explicit(&request->part_status, memory_order_relaxed) == UCCL_EPEERDEAD)
+        core_conn_peer_dead(thread->core, request->msg.conn, now_ns);
+    else
+        core_cancel(thread->core, &request->msg, now_ns);
+}
+
+/* Asks the part's thread to end it. The part may end by itself meanwhile: while the notice waits here,
+ * the request, and the part with the notice in it, must stay. */
+static void end_part(struct engine_thread *thread, struct uccl_request *request, struct uccl_request *part)
+{
+    notify(thread, &part->to_part, part, COMMAND_END_PART);
+    if (part->to_part.waiting) {
+        part->to_part.then = request;
+        atomic_fetch_add_explicit(&request->unfinished, 1, memory_order_relaxed);
+    }
+}
+
+void stripe_ended(struct engine_thread *thread, struct uccl_request *request)
+{
+    if (request->parent) {
+        part_ended(thread, request);
+        return;
+    }
+    bool sent = request->msg.kind == CORE_SEND && request->msg.status == UCCL_OK;
+    for (struct uccl_request *part = request->parts; part; part = part->next_part) {
+        if (part->to_part.waiting)
+            recall(thread, part);
+        else if (!sent && atomic_load_explicit(&part->state, memory_order_acquire) == REQUEST_PENDING)
+            end_part(thread, request, part);
+    }
+    RACE_POINT();
+    atomic_store_explicit(&request->home_over, true, memory_order_relaxed);
+    finish_one(request);
+}
+
+/* ---- closing --------------------------------------------------------------------------------- */
+
+bool stripe_hold(struct stripe_set *stripes)
+{
+    uint32_t holds = atomic_load(&stripes->holds);
+    RACE_POINT();
+    while (holds && !atomic_compare_exchange_weak(&stripes->holds, &holds, holds + 1))
+        ;
+    return holds > 0;
+}
+
+void stripe_let_go(struct stripe_set *stripes)
+{
+    struct engine_thread *home = stripes->at[0].thread; /* it outlives the connection */
+    if (atomic_fetch_sub(&stripes->holds, 1) == 1) {
+        struct uccl_request *closing = stripes->closing;
+        RACE_POINT();
+        atomic_store(&stripes->over, 1);
+        RACE_POINT();
+        if (closing) /* else who waits for `over` frees the connection, maybe already */
+            atomic_store(&closing->state, REQUEST_ENDED);
+    }
+    RACE_POINT();
+    thread_tell_waiters(home);
+}
+
+void stripe_close(struct engine_thread *thread, struct stripe_set *stripes, uint64_t linger_ns, uint64_t now_ns)
+{
+    unsigned index = end_on(stripes, thread);
+    core_conn_silent_since(thread->core, stripes->at[index].conn,
+                           atomic_load_explicit(&stripes->silent_since_ns, memory_order_relaxed));
+    core_conn_close(thread->core, stripes->at[index].conn, linger_ns, now_ns);
+    stripe_let_go(stripes);
+}
+
+void stripe_end_closed(struct stripe_set *stripes, unsigned index)
+{
+    for (unsigned i = 1; index == 0 && i < stripes->count; i++) {
+        atomic_fetch_add(&stripes->holds, 1);
+        send_notice(stripes->at[0].thread, &stripes->at[i].to_close, stripes->at[i].thread, stripes, COMMAND_CLOSE);
+    }
+    stripe_let_go(stripes);
+}
