@@ -325,7 +325,7 @@ UCCL_API int uccl_event_arm(uccl_engine *engine)
     atomic_exchange(&engine->event_armed, 1);
     RACE_POINT();
     for (unsigned i = 0; i < engine->thread_count; i++)
-        thread_kick(&engine->threads[i]); /* the caller is about to poll, not to drive */
+        thread_reclaim(&engine->threads[i]); /* the caller is about to poll, not to drive */
     return UCCL_OK;
 }
 

@@ -3,7 +3,7 @@
  * raw_udp: the ceiling that a transport over UDP sockets can reach on a machine. Two processes move
  * messages with as little work as is honest: a 64-byte header in every datagram, GSO trains out,
  * GRO in, a copy from the receive pool to the destination, and a window held by small acks so that
- * the socket buffer never overflows. No repair: a lost datagram ends the run with an error.
+ * the socket buffer never overflows. No retransmission: a lost datagram ends the run with an error.
  *
  *   raw_udp --listen PORT                        serves one client and ends
  *   raw_udp --connect HOST --port PORT [...]     measures; prints one line of name=value

@@ -19,7 +19,7 @@
 #include "../tests/unit/fake_verbs.h"
 
 #include "base/crc32c_hw.h"
-#include "thread/paths.h"
+#include "thread/data_qps.h"
 
 enum { WINDOW = 8, MESSAGE_BYTES = 1 << 20, ROUND_NS = 2000, RX_BATCH = 8, TX_BATCH = 8 };
 
@@ -117,7 +117,7 @@ static void receive(struct engine_thread *thread)
     unsigned count = nic_verbs_ops.poll(thread->queue, received, RX_BATCH);
     for (unsigned i = 0; i < count; i++) {
         if (received[i].flow)
-            paths_receive(thread, &received[i], now_ns);
+            data_qps_receive(thread, &received[i], now_ns);
         else
             core_rx(thread->core, received[i].data, received[i].length, false, now_ns);
         while (core_next_copy(thread->core, &copy)) /* the device moves nothing, nor do we */
@@ -132,7 +132,7 @@ static void run_round(unsigned side)
     struct core_event event;
     struct tx_desc desc;
     receive(thread);
-    paths_finish(thread);
+    data_qps_finish(thread);
     core_expire(thread->core, now_ns);
     unsigned sent = 0;
     while (sent < TX_BATCH && core_tx(thread->core, &desc, now_ns)) {
@@ -141,7 +141,7 @@ static void run_round(unsigned side)
     }
     if (sent)
         nic_verbs_ops.flush(thread->queue);
-    paths_act(thread);
+    data_qps_act(thread);
     while (core_next_event(thread->core, &event)) {
         FAKE_REQUIRE(event.kind == CORE_EVENT_MSG && event.status == UCCL_OK);
         ((struct message *)event.msg)->busy = false;

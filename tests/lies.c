@@ -155,7 +155,7 @@ static void hear_frame(struct liar *liar, const struct wire_frame *frame)
     case FRAME_GRANT:
         liar->granted = frame->grant.granted;
         break;
-    case FRAME_PATH:
+    case FRAME_QP:
         liar->generation = frame->path.generation;
         break;
     default:
@@ -186,7 +186,7 @@ static void twist_header(struct liar *liar, uint8_t *datagram)
     } fields[] = {{AT_SEQ, 4}, {AT_SEQ, 4}, {AT_PATH_SEQ, 4}, {AT_PATH, 2}, {AT_INDEX, 1}, {AT_COUNT, 1}, {AT_TIME, 4}};
     unsigned which = below(liar, sizeof fields / sizeof fields[0] + 1);
     if (which == sizeof fields / sizeof fields[0]) {
-        static const uint8_t flags[] = {WIRE_SEQUENCED, WIRE_PAYLOAD_CRC, WIRE_REPAIR, WIRE_ON_PATH};
+        static const uint8_t flags[] = {WIRE_SEQUENCED, WIRE_PAYLOAD_CRC, WIRE_RETRANSMISSION, WIRE_ON_PATH};
         datagram[AT_FLAGS] ^= flags[below(liar, sizeof flags)];
         return;
     }
@@ -272,7 +272,7 @@ size_t liar_twist(struct liar *liar, const uint8_t *datagram, size_t length, uin
         twist_frame(liar, out, length);
     }
     if (below(liar, 4) == 0)
-        out[AT_FLAGS] ^= WIRE_REPAIR;
+        out[AT_FLAGS] ^= WIRE_RETRANSMISSION;
     seal(out, length);
     return length;
 }
@@ -423,7 +423,7 @@ static unsigned invent_of_flow(struct liar *liar, uint8_t *at)
         return wire_put_grant(at, &grant);
     }
     case 2: {
-        struct wire_path path = {.what = (uint8_t)(PATH_OFFER + below(liar, 3)), .generation = number32(liar, liar->generation)};
+        struct wire_qp path = {.what = (uint8_t)(QP_OFFER + below(liar, 3)), .generation = number32(liar, liar->generation)};
         path.path = (uint16_t)number32(liar, below(liar, 4));
         path.number = number32(liar, 1);
         path.psn = number32(liar, 0);
@@ -542,7 +542,7 @@ size_t liar_invent(struct liar *liar, size_t bytes_max, uint8_t out[LIE_BYTES_MA
     }
     for (size_t i = 0; i < payload; i++)
         out[header_length + i] = (uint8_t)liar->rng.state + (uint8_t)i;
-    out[AT_FLAGS] = (uint8_t)((below(liar, 4) ? WIRE_SEQUENCED : 0) | (below(liar, 4) ? 0 : WIRE_REPAIR) |
+    out[AT_FLAGS] = (uint8_t)((below(liar, 4) ? WIRE_SEQUENCED : 0) | (below(liar, 4) ? 0 : WIRE_RETRANSMISSION) |
                               (below(liar, 8) ? 0 : WIRE_PAYLOAD_CRC));
     put(out + AT_HEADER_LENGTH, header_length, 2);
     put(out + AT_SEQ, number(liar, liar->seq + 1), 4);

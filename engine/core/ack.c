@@ -43,7 +43,7 @@ static uint64_t round_trip(const struct flow *flow, uint64_t passed_ns, uint64_t
 
 /*
  * What the ack says of single paths: round-trip time, marks, and the per-path loss rule. Not `fresh`:
- * it came in a repair, so that its hold times are of another day.
+ * it came in a retransmission, so that its hold times are of another day.
  */
 static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns,
                              struct cc_ack *cc_ack)
@@ -74,9 +74,9 @@ static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool
     return lost;
 }
 
-/* What an ack says of a lane. */
-struct lane_news {
-    uint16_t lane;
+/* What an ack says of a data QP. */
+struct data_qp_news {
+    uint16_t qp;
     uint32_t path_seq; /* newest transmission that has arrived; 0: not known any more */
     uint64_t rtt_ns;   /* 0: no sample */
     uint64_t hold_ns;
@@ -87,19 +87,19 @@ struct lane_news {
  * A write carries neither path sequence nor time: the record of its chunk has them, until this ack frees it.
  * So this comes before the chunks are dealt with, and what follows from it after.
  */
-static unsigned read_lanes(const struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns,
-                           struct lane_news *news)
+static unsigned read_data_qps(const struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns,
+                           struct data_qp_news *news)
 {
     const struct sent *sent = &flow->sent;
     unsigned count = 0;
     for (unsigned i = 0; i < ack->path_count; i++) {
         const struct wire_ack_path *entry = &ack->paths[i];
-        if (!entry->on_path || entry->path >= flow->lanes.count)
+        if (!entry->on_path || entry->path >= flow->qps.count)
             continue;
-        struct lane_news *item = &news[count++];
+        struct data_qp_news *item = &news[count++];
         uint64_t sent_ns = 0;
-        *item = (struct lane_news){
-            .lane = entry->path, .hold_ns = (uint64_t)entry->hold << WIRE_TIME_SHIFT, .ce = entry->ce};
+        *item = (struct data_qp_news){
+            .qp = entry->path, .hold_ns = (uint64_t)entry->hold << WIRE_TIME_SHIFT, .ce = entry->ce};
         if (entry->by_sequence) {
             uint64_t seq = wire_expand(entry->path_seq, sent->cumulative);
             const struct chunk *chunk = sent_chunk(sent, seq);
@@ -118,31 +118,31 @@ static unsigned read_lanes(const struct flow *flow, const struct wire_ack *ack, 
     return count;
 }
 
-/* As on_ack_paths(), of the lanes. */
-static unsigned on_ack_lanes(struct flow *flow, const struct lane_news *news, unsigned count, uint64_t now_ns,
+/* As on_ack_paths(), of the data QPs. */
+static unsigned on_ack_data_qps(struct flow *flow, const struct data_qp_news *news, unsigned count, uint64_t now_ns,
                              struct cc_ack *cc_ack)
 {
     unsigned lost = 0;
     for (; count-- > 0; news++) {
-        struct path *path = &flow->lanes.set.paths[news->lane];
+        struct path *path = &flow->qps.set.paths[news->qp];
         if (news->path_seq == 0)
-            lane_heard(flow, news->lane);
+            data_qp_heard(flow, news->qp);
         if (news->path_seq == 0 || (int32_t)(news->path_seq - path->acked_seq) <= 0 ||
             (int32_t)(news->path_seq - path->next_seq) >= 0)
             continue;
         path->acked_seq = news->path_seq;
-        lane_heard(flow, news->lane);
+        data_qp_heard(flow, news->qp);
         if (news->rtt_ns) {
             rtt_sample(&flow->rtt, news->rtt_ns, news->hold_ns, now_ns);
             if (cc_ack->rtt_ns == 0 || news->rtt_ns < cc_ack->rtt_ns)
                 cc_ack->rtt_ns = news->rtt_ns;
         }
         cc_ack->ce |= news->ce;
-        path_report(&flow->lanes.set, news->lane, news->ce ? PATH_CONGESTED : PATH_GOOD, news->rtt_ns);
+        path_report(&flow->qps.set, news->qp, news->ce ? PATH_CONGESTED : PATH_GOOD, news->rtt_ns);
         if (!flow->core->places_reliably)
-            lost += sent_lose_by_lane(&flow->sent, news->lane, news->path_seq);
+            lost += sent_lose_by_data_qp(&flow->sent, news->qp, news->path_seq);
     }
-    lanes_lost(flow, lost);
+    data_qps_lost(flow, lost);
     return lost;
 }
 
@@ -197,8 +197,8 @@ bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint
     bool was_flying = flow->sent.flying_chunks > 0;
     uint64_t flight_bytes = flow->sent.flying_payload;
     COUNT(flow->core->counters, rx_acks, 1);
-    struct lane_news news[WIRE_ACK_PATHS_MAX];
-    unsigned news_count = read_lanes(flow, ack, fresh, now_ns, news);
+    struct data_qp_news news[WIRE_ACK_PATHS_MAX];
+    unsigned news_count = read_data_qps(flow, ack, fresh, now_ns, news);
     flow->sent.too_soon_ns = flow->rtt.srtt_ns && came_ns > flow->rtt.min_ns ? came_ns - flow->rtt.min_ns : 0;
     if (!sent_ack(&flow->sent, ack, on_chunk_acked, flow, &acked))
         return false;
@@ -209,7 +209,7 @@ bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint
     }
     struct cc_ack cc_ack = {.now_ns = now_ns, .acked_bytes = acked.payload_bytes};
     unsigned lost = on_ack_paths(flow, ack, fresh, now_ns, &cc_ack);
-    lost += on_ack_lanes(flow, news, news_count, now_ns, &cc_ack);
+    lost += on_ack_data_qps(flow, news, news_count, now_ns, &cc_ack);
     if (acked.spurious && flow->sent.reorder_window_quarters < 16)
         flow->sent.reorder_window_quarters++;
     settle_window(flow, acked.spurious);
@@ -246,14 +246,14 @@ bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint
     return true;
 }
 
-void flow_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t lane)
+void flow_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t qp)
 {
     struct core *core = flow->core;
     struct sent_acked acked = {0};
     uint64_t sent_ns = 0;
     for (uint64_t end = seq + count; seq < end; seq++) {
         struct chunk *chunk = sent_chunk(&flow->sent, seq);
-        if (seq < flow->sent.cumulative || chunk->state == CHUNK_FREE || !chunk->placed || chunk->path != lane)
+        if (seq < flow->sent.cumulative || chunk->state == CHUNK_FREE || !chunk->placed || chunk->path != qp)
             continue;
         sent_ns = chunk->sent_ns;
         sent_ack_one(&flow->sent, chunk, on_chunk_acked, flow, &acked);
@@ -261,9 +261,9 @@ void flow_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t la
     if (acked.chunks == 0)
         return;
     uint64_t rtt_ns = round_trip(flow, core->now_ns - sent_ns, 0);
-    lane_heard(flow, lane);
+    data_qp_heard(flow, qp);
     rtt_sample(&flow->rtt, rtt_ns, 0, core->now_ns);
-    path_report(&flow->lanes.set, lane, PATH_GOOD, rtt_ns);
+    path_report(&flow->qps.set, qp, PATH_GOOD, rtt_ns);
     flow->last_ack_ns = core->now_ns;
     flow->cc.ops->on_ack(&flow->cc, &(struct cc_ack){
                                         .now_ns = core->now_ns,

@@ -123,7 +123,7 @@ void conn_fail(struct conn *conn, int32_t status)
     conn_fail_sends(conn, status);
     if (!conn->flow->dead) /* else place_flow_dead() */
         place_peer_ended(conn, UINT64_MAX); /* those withdrawn before: their END is dropped below */
-    conn_fail_recvs(conn, status, conn->flow->dead ? HOLD_FENCE : HOLD_DRAIN);
+    conn_fail_recvs(conn, status, conn->flow->dead ? HOLD_DRAIN : HOLD_ARRIVAL);
     forget_due(conn);
     conn->fin_due = false;
     if (closing) {
@@ -202,7 +202,7 @@ bool conn_on_fin(struct conn *conn, const struct wire_fin *fin)
     if (conn->peer_receives_over)
         conn_fail_sends(conn, UCCL_ECLOSED);
     if (conn->peer_sends_over)
-        conn_fail_recvs(conn, UCCL_ECLOSED, HOLD_DRAIN);
+        conn_fail_recvs(conn, UCCL_ECLOSED, HOLD_ARRIVAL);
     if (conn->peer_receives_over && conn->peer_sends_over && conn->state == CONN_OPEN)
         conn_fail(conn, UCCL_ECLOSED);
     return true;
@@ -247,7 +247,7 @@ static uint64_t at_most_for_silent(const struct conn *conn, uint64_t linger_ns)
     return linger_ns > FIN_MOMENT_NS && is_silent(conn) ? FIN_MOMENT_NS : linger_ns;
 }
 
-/* Over, but a NIC may still write to some receives: past the linger the peer is fenced off, whatever it proves. */
+/* Over, but a NIC may still write to some receives: past the linger the peer is cut off by draining its QPs, whatever it proves. */
 static void over_with_held(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
 {
     conn->state = CONN_OVER;
@@ -271,7 +271,7 @@ void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
         return;
     }
     conn->state = CONN_CLOSING;
-    conn_fail_recvs(conn, UCCL_ECANCELED, HOLD_ASK);
+    conn_fail_recvs(conn, UCCL_ECANCELED, HOLD_REVOKE_DUE);
     fin_is_due(conn);
     timer_arm(wheel, &conn->linger, now_ns + linger_ns);
     conn->flow->closing++;

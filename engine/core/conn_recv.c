@@ -71,7 +71,7 @@ void conn_withdraw(struct conn *conn, struct recv_slot *slot, int32_t status)
     conn_set_due(conn, DUE_END_RECV, number);
     if (status == UCCL_ETRUNCATED)
         COUNT(counters(conn), truncated, 1);
-    end_recv(conn, msg, status, HOLD_ASK);
+    end_recv(conn, msg, status, HOLD_REVOKE_DUE);
 }
 
 /* Copies between the ring and a message or a datagram, in two pieces where the ring wraps. */
@@ -113,7 +113,7 @@ static void admit_recv(struct conn *conn, struct core_msg *msg)
     slot->msg = msg;
     msg->state = MSG_WAITING;
     if (slot->end_status) {
-        end_recv(conn, msg, slot->end_status, HOLD_DRAIN);
+        end_recv(conn, msg, slot->end_status, HOLD_ARRIVAL);
         recv_done(conn, slot);
     } else if (msg->flags & MSG_CANCELLED) {
         conn_withdraw(conn, slot, UCCL_ECANCELED);
@@ -381,7 +381,7 @@ bool conn_on_end_of_send(struct conn *conn, uint32_t truncated, int32_t status)
         place_peer_ended(conn, number);
         recv_done(conn, slot);
     } else if (slot->msg) {
-        end_recv(conn, slot->msg, status, HOLD_DRAIN);
+        end_recv(conn, slot->msg, status, HOLD_ARRIVAL);
         recv_done(conn, slot);
     } else {
         slot->end_status = status; /* for the receive that is still to come */

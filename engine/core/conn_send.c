@@ -82,7 +82,7 @@ static void start_bulk(struct conn *conn, struct core_msg *msg, const struct sen
     msg->end_bytes = msg->size_bytes;
     msg->watched = slot->watched;
     /* a staged one that the NIC can read itself needs no fetching, once there is something to write with */
-    if (msg->placeable && slot->placeable && lanes_usable(&conn->flow->lanes))
+    if (msg->placeable && slot->placeable && data_qps_usable(&conn->flow->qps))
         msg->block_bytes = 0;
     if (conn_grant(conn, msg) && msg->size_bytes < slot->granted_bytes) {
         msg->flags |= MSG_TELLS;
@@ -164,12 +164,12 @@ bool conn_on_cts(struct conn *conn, const struct wire_cts *cts)
     slot->granted_bytes = cts->length;
     slot->stripes = cts->stripes;
     slot->watched = cts->watched;
-    if (cts->placeable && conn->flow->lanes.count) {
+    if (cts->placeable && conn->flow->qps.count) {
         slot->placeable = true;
         slot->slot = (uint16_t)cts->slot;
         slot->key = cts->key;
         slot->address = cts->address;
-        lanes_want(conn->flow);
+        data_qps_want(conn->flow);
     }
     if (!msg || msg->state > MSG_EAGER)
         return true;

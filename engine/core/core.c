@@ -333,7 +333,7 @@ bool core_rx_on_path(struct core *core, struct flow *flow, uint16_t path, uint32
     core->now_ns = now_ns;
     core->copy_next = core->copy_count = 0;
     struct wire_packet packet;
-    if (flow->dead || !lane_receives(&flow->lanes, path, generation)) {
+    if (flow->dead || !data_qp_receives(&flow->qps, path, generation)) {
         COUNT(core->counters, rx_strangers, 1);
         return false;
     }
@@ -358,7 +358,7 @@ void core_rx_immediate(struct core *core, struct flow *flow, uint16_t path, uint
                        uint32_t immediate, uint32_t length, uint64_t now_ns)
 {
     core->now_ns = now_ns;
-    if (flow->dead || !lane_receives(&flow->lanes, path, generation)) {
+    if (flow->dead || !data_qp_receives(&flow->qps, path, generation)) {
         COUNT(core->counters, rx_strangers, 1);
         return;
     }
@@ -374,7 +374,7 @@ void core_tx_done(struct core *core, uint64_t cookie, uint64_t now_ns)
     struct flow *flow = core->flows[cookie >> COOKIE_SLOT_SHIFT & (CORE_FLOWS_MAX - 1)];
     core->now_ns = now_ns;
     if (flow)
-        lane_work_done(flow, cookie);
+        data_qp_work_done(flow, cookie);
 }
 
 static struct conn *conn_of_linger(struct timer *timer)
@@ -416,7 +416,7 @@ void core_fail(struct core *core, int32_t status, uint64_t now_ns)
 static void undo_counts(struct counters *counters, const struct tx_desc *desc)
 {
     uint64_t chunks = desc->kind == TX_PLACE ? desc->count : 1;
-    if (desc->repair)
+    if (desc->retransmission)
         COUNT(counters, retransmits, -(uint64_t)__builtin_popcountll(desc->mask));
     else
         COUNT(counters, tx_chunks, -chunks);
@@ -437,7 +437,7 @@ void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_
     if (desc->sequenced) {
         uint64_t end = desc->seq + (desc->kind == TX_PLACE ? desc->count : 1);
         if (desc->on_path)
-            lane_undo_work(flow, desc->cookie);
+            data_qp_undo_work(flow, desc->cookie);
         for (uint64_t seq = desc->seq; seq < end; seq++) {
             struct chunk *chunk = sent_chunk(&flow->sent, seq);
             if (seq < flow->sent.cumulative || chunk->state != CHUNK_FLYING)
@@ -577,43 +577,43 @@ bool core_next_event(struct core *core, struct core_event *event)
     return true;
 }
 
-bool core_next_path(struct core *core, struct core_path_action *action)
+bool core_next_path(struct core *core, struct core_qp_action *action)
 {
     struct flow *flow;
     while ((flow = QUEUE_HOLDER(core->paths.head, struct flow, acting))) {
-        if (lanes_next_action(flow, action))
+        if (data_qps_next_action(flow, action))
             return true;
         queue_remove(&core->paths, &flow->acting);
     }
     return false;
 }
 
-void core_path_opened(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+void core_qp_opened(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                       uint32_t number, uint32_t psn, uint64_t now_ns)
 {
     core->now_ns = now_ns;
-    lane_opened(flow, path, generation, number, psn);
+    data_qp_opened(flow, path, generation, number, psn);
 }
 
-void core_path_connected(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+void core_qp_connected(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                          uint64_t now_ns)
 {
     core->now_ns = now_ns;
-    lane_connected(flow, path, generation);
+    data_qp_connected(flow, path, generation);
 }
 
-void core_path_fenced(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+void core_qp_drained(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                       uint64_t now_ns)
 {
     core->now_ns = now_ns;
-    lane_fenced(flow, path, generation);
+    data_qp_drained(flow, path, generation);
 }
 
-void core_path_failed(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+void core_qp_failed(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                       uint64_t now_ns)
 {
     core->now_ns = now_ns;
-    lane_failed(flow, path, generation);
+    data_qp_failed(flow, path, generation);
 }
 
 uint64_t core_deadline(const struct core *core)

@@ -33,7 +33,7 @@ struct conn;
 enum {
     CORE_TRAIN_MAX = 64,           /* datagrams per chunk: bits of the mask */
     CORE_TRAIN_BYTES_MAX = 65472,  /* bytes per chunk on the wire: one UDP GSO send, IPv4 or IPv6; a chunk that
-                                      was placed may be repaired by more (of CORE_TRAIN_MAX datagrams) */
+                                      was placed may be retransmitted by more (of CORE_TRAIN_MAX datagrams) */
     CORE_DATAGRAM_MIN = 512,       /* smallest datagram size that the wire format works with */
     CORE_DATAGRAM_BASE = 1232,     /* gets through every network: IP packets of 1,280 bytes (RFC 8200 5) */
     CORE_STRIPES_MAX = 64,         /* flows that may share one message */
@@ -93,7 +93,7 @@ struct core_setup {
     crc32c_fn crc32c;             /* the fastest one that the machine has */
     uint64_t seed;                /* of all randomness */
     bool paths_in_order;          /* capability: a path never reorders */
-    bool places_reliably;         /* capability: queue pairs that place repair loss themselves (RC) */
+    bool places_reliably;         /* capability: queue pairs that place retransmit what is lost themselves (RC) */
     bool places_in_order;         /* capability: such a queue pair neither reorders nor duplicates */
 };
 
@@ -318,7 +318,7 @@ enum tx_kind {
 };
 
 /*
- * One chunk, or a repair of one, or an ack, to send on one path; TX_PLACE: one chunk or more. Valid until the next core call.
+ * One chunk, or a retransmission of one, or an ack, to send on one path; TX_PLACE: one chunk or more. Valid until the next core call.
  * The sender of it: for TX_FRAMES copies `pieces` into `buffer`, then calls wire_seal() on each
  * datagram that goes out; for TX_BULK builds each datagram from wire_bulk_header() and the payload at
  * `bulk_msg`, `bulk_offset + i * bulk_stride`. Write i of TX_PLACE goes from `bulk_offset + i * place_bytes` to
@@ -329,7 +329,7 @@ struct tx_desc {
     uint8_t count;           /* datagrams of the whole chunk; TX_PLACE: chunks, one write each */
     bool sequenced;          /* false: an ack, a probe or a fragment, which is never repeated */
     bool opens;              /* not sequenced: leaves by path 0 for the peer's port number `path`, where nobody reads it */
-    bool repair;
+    bool retransmission;
     bool fragment;           /* of a datagram that is too large by now; at most one piece */
     bool whole;              /* a probe for its size: where it does not fit the route it is lost, and not cut */
     uint16_t path;
@@ -360,7 +360,7 @@ struct tx_desc {
     struct flow *flow;
     uint8_t probes;          /* probes and echoes that it carries: enum probe_due (probe.h) */
     bool written;            /* its chunk had only been written before: no datagram of it has been sent */
-    /* placing: TX_PLACE always, TX_BULK and TX_FRAMES when they repair what was to be placed */
+    /* placing: TX_PLACE always, TX_BULK and TX_FRAMES when they retransmission what was to be placed */
     bool on_path;            /* goes over the queue pair of `path`; else a datagram as any other */
     uint32_t generation;     /* of that queue pair */
     uint64_t cookie;         /* on_path: for core_tx_done() */
@@ -405,48 +405,48 @@ bool core_next_event(struct core *core, struct core_event *event);
  * messages to where the receiver has said (TX_PLACE). The core decides when queue pairs are made,
  * connected and given up; the owner does it, path by path:
  *
- *     PATH_OPEN      make a queue pair        core_path_opened() with its number, or core_path_failed()
- *     PATH_CONNECT   connect it to the peer's core_path_connected(), or core_path_failed()
- *     PATH_FENCE     move it to error, drain  core_path_fenced()
- *     PATH_CLOSE     destroy it               nothing: after a packet's lifetime in error
+ *     QP_OPEN      make a queue pair        core_qp_opened() with its number, or core_qp_failed()
+ *     QP_CONNECT   connect it to the peer's core_qp_connected(), or core_qp_failed()
+ *     QP_DRAIN     move it to error, drain  core_qp_drained()
+ *     QP_CLOSE     destroy it               nothing: after a packet's lifetime in error
  *
  * Each queue pair of a path has a generation; answers for another one than the current are ignored. Answers
- * may come at once or later, in any state; PATH_FENCE is answered even when the queue pair never got
- * connected. What core_path_fenced() promises:
+ * may come at once or later, in any state; QP_DRAIN is answered even when the queue pair never got
+ * connected. What core_qp_drained() promises:
  *   - nothing that the peer sends to this queue pair changes memory any more, and all that had arrived has
  *     been passed to core_rx_immediate() and core_rx_on_path();
  *   - the NIC no longer reads payload for it: all its work requests count as finished.
  * What a queue pair receives is passed on in the order of its completions.
  *
- * Loss of a write is repaired by datagrams in sends on the same queue pair (on_path), which the NIC keeps in
+ * Loss of a write is retransmitted by datagrams in sends on the same queue pair (on_path), which the NIC keeps in
  * order, so that a message is never whole while a copy of a part of it may still be placed. Where that does
- * not help, both ends fence the path (data_qp.h). No request that the NIC may still read or write ends.
+ * not help, both ends drain the path (data_qp.h). No request that the NIC may still read or write ends.
  */
 enum { CORE_PLACE_WINDOW_MAX = 1024 };
 
-enum core_path_kind { PATH_OPEN, PATH_CONNECT, PATH_FENCE, PATH_CLOSE };
+enum core_qp_kind { QP_OPEN, QP_CONNECT, QP_DRAIN, QP_CLOSE };
 
-struct core_path_action {
-    enum core_path_kind kind;
+struct core_qp_action {
+    enum core_qp_kind kind;
     struct flow *flow;
     void *owner;           /* of the flow */
     uint32_t destination;
     uint16_t path;
     uint32_t generation;
-    uint32_t number, psn;  /* PATH_CONNECT: the peer's queue pair and its first packet sequence number */
+    uint32_t number, psn;  /* QP_CONNECT: the peer's queue pair and its first packet sequence number */
 };
 
 /* The next thing to do to a queue pair; also of flows that are dead. */
-bool core_next_path(struct core *core, struct core_path_action *action);
+bool core_next_path(struct core *core, struct core_qp_action *action);
 
-void core_path_opened(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+void core_qp_opened(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                       uint32_t number, uint32_t psn, uint64_t now_ns);
-void core_path_connected(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+void core_qp_connected(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                          uint64_t now_ns);
-void core_path_fenced(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+void core_qp_drained(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                       uint64_t now_ns);
 /* Making or connecting it failed, or the NIC says that it works no more (a failed completion, a link down). */
-void core_path_failed(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+void core_qp_failed(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                       uint64_t now_ns);
 
 /* The NIC has placed a write of `length` bytes that carried `immediate`. */
@@ -459,7 +459,7 @@ bool core_rx_on_path(struct core *core, struct flow *flow, uint16_t path, uint32
 /*
  * The work requests of the descriptor with this cookie, and of all earlier ones on the same queue pair, have
  * finished well: the NIC reads their payload no more (with places_reliably: it is placed). One that failed
- * is a core_path_failed().
+ * is a core_qp_failed().
  */
 void core_tx_done(struct core *core, uint64_t cookie, uint64_t now_ns);
 

@@ -4,7 +4,7 @@
  * Ultra Ethernet specification calls the like RCCC. A new flow sends UCCL_SPECULATE_KB unasked, about what is
  * in flight on a path, and tells its demand ahead of it. The receiver grants quanta round robin at 0.99 of
  * the link's rate to those with unmet demand; when there is none, slowly to idle ones, until each may begin its next message
- * unasked again. Repairs need credit like everything with payload, and go first.
+ * unasked again. Retransmissions need credit like everything with payload, and go first.
  *
  * Where this differs from the paper, and why:
  * - Demands and grants are totals and travel beside acks, not in data packets, whose header is full. A lost
@@ -82,7 +82,7 @@ void credit_unuse(struct flow *flow, uint64_t payload_bytes)
 }
 
 /*
- * A sender whose unasked bytes were lost is not alone. Its repairs go at the receiver's pace, even where the
+ * A sender whose unasked bytes were lost is not alone. Its retransmissions go at the receiver's pace, even where the
  * unasked credit would do for them: many senders of short messages would lose them over and over.
  */
 void credit_on_loss(struct flow *flow)

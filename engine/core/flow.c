@@ -18,7 +18,7 @@ size_t flow_size(const struct params *params, const struct flow_setup *setup)
     return round64(sizeof(struct flow)) + round64(setup->chunk_window * sizeof(struct chunk)) +
            round64(setup->chunk_window * sizeof(struct sack_chunk)) +
            round64(params->port_entropy * sizeof(struct path)) +
-           round64(params->port_entropy * sizeof(struct sack_path)) + FRAMES_SMALL_BYTES + lanes_size(params, setup) +
+           round64(params->port_entropy * sizeof(struct sack_path)) + FRAMES_SMALL_BYTES + data_qps_size(params, setup) +
            place_size(params, setup);
 }
 
@@ -35,8 +35,8 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     at += round64(setup->chunk_window * sizeof *sack_chunks);
     struct path *path_states = (struct path *)at;
     at += round64(paths * sizeof *path_states);
-    struct sack_path *sack_lanes = (struct sack_path *)at;
-    at += round64(paths * sizeof *sack_lanes);
+    struct sack_path *sack_data_qps = (struct sack_path *)at;
+    at += round64(paths * sizeof *sack_data_qps);
     flow->own_buffer = at;
     at += FRAMES_SMALL_BYTES;
 
@@ -51,15 +51,15 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     flow->last_ack_ns = now_ns;
     flow->rack_at_ns = UINT64_MAX;
     flow->slot = (uint32_t)setup->rx_token & (CORE_FLOWS_MAX - 1);
-    lanes_init(flow, at, setup);
-    place_init(flow, at + lanes_size(params, setup), setup);
+    data_qps_init(flow, at, setup);
+    place_init(flow, at + data_qps_size(params, setup), setup);
     path_set_init(&flow->paths, path_states, paths, (unsigned)params->path_policy, &core->rng);
     flow->paths.closes = true;
     sent_init(&flow->sent, chunks, setup->chunk_window, &flow->paths,
-              flow->lanes.count ? &flow->lanes.set : NULL,
+              flow->qps.count ? &flow->qps.set : NULL,
               core->paths_in_order ? 1 : (uint32_t)params->reorder_threshold);
-    flow->sent.lanes_reliable = core->places_reliably;
-    sack_init(&flow->sack, sack_chunks, setup->chunk_window, sack_lanes, flow->lanes.count);
+    flow->sent.data_qps_reliable = core->places_reliably;
+    sack_init(&flow->sack, sack_chunks, setup->chunk_window, sack_data_qps, flow->qps.count);
     rtt_init(&flow->rtt);
     uint32_t chunk_bytes = (uint32_t)params->chunk_size_kb * 1024;
     cc_init(&flow->cc, params, chunk_bytes);
@@ -318,7 +318,7 @@ static uint64_t loss_deadline(const struct flow *flow)
     return rto_at;
 }
 
-/* Messages or repairs, which the pace holds back. */
+/* Messages or retransmissions, which the pace holds back. */
 static bool has_data(const struct flow *flow)
 {
     return flow->active.head || sent_first_lost(&flow->sent);
@@ -326,9 +326,9 @@ static bool has_data(const struct flow *flow)
 
 static uint64_t earliest(const struct flow *flow)
 {
-    uint64_t at = loss_deadline(flow), lanes_at = lanes_deadline(flow);
-    if (lanes_at < at)
-        at = lanes_at;
+    uint64_t at = loss_deadline(flow), data_qps_at = data_qps_deadline(flow);
+    if (data_qps_at < at)
+        at = data_qps_at;
     if (flow->rack_at_ns < at)
         at = flow->rack_at_ns;
     if (flow->ack_pending && !flow->ack_now && flow->ack_at_ns < at)
@@ -368,7 +368,7 @@ static void probe_tail(struct flow *flow)
     flow->probe_due = true;
     COUNT(flow->core->counters, tlp_fired, 1);
     struct chunk *newest = sent_newest(&flow->sent);
-    path_unanswered(newest->placed ? &flow->lanes.set : &flow->paths, newest->path);
+    path_unanswered(newest->placed ? &flow->qps.set : &flow->paths, newest->path);
     sent_lose(&flow->sent, newest);
     mtu_on_losses(flow, true, flow->core->now_ns);
     flow_wake(flow);
@@ -381,7 +381,7 @@ static void retransmission_timeout(struct flow *flow, uint64_t now_ns)
     struct chunk *chunk;
     COUNT(flow->core->counters, rto_fired, 1);
     while ((chunk = sent_oldest(sent))) {
-        path_report(chunk->placed ? &flow->lanes.set : &flow->paths, chunk->path, PATH_LOST, 0);
+        path_report(chunk->placed ? &flow->qps.set : &flow->paths, chunk->path, PATH_LOST, 0);
         sent_lose(sent, chunk);
         lost++;
     }
@@ -433,7 +433,7 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
     }
     if (has_data(flow) && flow->pace_until_ns <= now_ns)
         flow_wake(flow);
-    lanes_expire(flow, now_ns);
+    data_qps_expire(flow, now_ns);
 }
 
 void flow_fail(struct flow *flow, int32_t status)

@@ -58,7 +58,7 @@ struct flow {
     struct path_set paths;
     struct credit_tx credit_tx;
     struct credit_rx credit_rx;
-    struct lanes lanes;           /* queue pairs that place payload; none: nothing is placed */
+    struct data_qps qps;           /* queue pairs that place payload; none: nothing is placed */
     struct place place;
     struct probe probe;
     struct reach reach;
@@ -93,7 +93,7 @@ struct flow {
     bool ack_seen;
     uint64_t ack_at_ns;           /* when a pending ack goes out by itself */
     uint16_t ack_path;            /* that the last ack took */
-    bool ack_repeats;             /* the peer repairs what has arrived: perhaps that path swallows acks */
+    bool ack_repeats;             /* the peer retransmits what has arrived: perhaps that path swallows acks */
 
     /* timers */
     struct timer timer;           /* at or before the earliest deadline below */
@@ -146,13 +146,13 @@ void flow_heard(struct flow *flow, uint64_t now_ns);
 /* An ack is owed: at once, or within `delay_ns`. */
 void flow_owe_ack(struct flow *flow, uint64_t delay_ns, bool now);
 /* A reliable NIC says that a row of writes is placed, of so many chunks from this one on. */
-void flow_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t lane);
+void flow_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t qp);
 /* Credit is due soon: rides on the next packet, or goes with the ack timer. */
 void flow_credit_due(struct conn *conn, bool now);
-/* Repairs of this message's chunks no longer carry its payload; it may be given back. */
+/* Retransmissions of this message's chunks no longer carry its payload; it may be given back. */
 void flow_void_chunks(struct flow *flow, struct core_msg *msg);
 
-/* ack.c: an ack has come; not `fresh`: in a repair. False: it acks what was never sent. */
+/* ack.c: an ack has come; not `fresh`: in a retransmission. False: it acks what was never sent. */
 bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns);
 /* So many have been declared lost for another reason than congestion: as if none had been. */
 void flow_forgive_losses(struct flow *flow, unsigned lost);
@@ -169,8 +169,8 @@ void flow_put_buffer(struct flow *flow, uint8_t *buffer, uint8_t of);
 
 /* receive.c: the connection that a frame of this flow names, or NULL. */
 struct conn *flow_find_conn(struct flow *flow, uint32_t id);
-/* A packet has come; `lane`: the one that it came over, or -1. False: it is not acked. */
-bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, uint64_t now_ns);
+/* A packet has come; `data QP`: the one that it came over, or -1. False: it is not acked. */
+bool flow_rx(struct flow *flow, struct wire_packet *packet, int qp, bool ce, uint64_t now_ns);
 void flow_expire(struct flow *flow, uint64_t now_ns);
 void flow_update_timer(struct flow *flow);
 void flow_fail(struct flow *flow, int32_t status);

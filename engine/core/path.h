@@ -58,7 +58,7 @@ void path_set_init(struct path_set *set, struct path *paths, uint16_t count, uns
 /* The path for the next chunk; `avoid` (or -1): the path that just lost it, not chosen if another is there. */
 uint16_t path_choose(struct path_set *set, int avoid);
 /*
- * The same for what had better arrive: repairs, acks, probes. A path that has worked, if there is one. Where nothing seems to work
+ * The same for what had better arrive: retransmissions, acks, probes. A path that has worked, if there is one. Where nothing seems to work
  * (`at_a_loss`), whatever was not taken last time, and every other time the first one: firewalls know its ports, which the
  * handshake told.
  */

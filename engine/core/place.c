@@ -20,7 +20,7 @@ size_t place_size(const struct params *params, const struct flow_setup *setup)
 void place_init(struct flow *flow, uint8_t *memory, const struct flow_setup *setup)
 {
     struct place *place = &flow->place;
-    uint32_t slots = flow->lanes.count ? slots_of(flow->core->params, setup) : 0;
+    uint32_t slots = flow->qps.count ? slots_of(flow->core->params, setup) : 0;
     assert(slots <= WIRE_SLOTS_MAX);
     place->grants = (struct core_msg **)memory;
     place->free = (uint16_t *)(memory + round64(slots * sizeof(struct core_msg *)));
@@ -40,7 +40,7 @@ bool place_grant(struct flow *flow, struct core_msg *msg)
     assert(!place->grants[slot] && !msg->grant_slot);
     place->grants[slot] = msg;
     msg->grant_slot = slot + 1u;
-    lanes_want(flow);
+    data_qps_want(flow);
     return true;
 }
 
@@ -64,7 +64,7 @@ void place_end_whole(struct flow *flow, struct core_msg *msg, uint64_t moved_byt
 
 void place_end_early(struct flow *flow, struct core_msg *msg, int32_t status, enum hold hold)
 {
-    assert(!msg->hold && hold >= HOLD_ASK);
+    assert(!msg->hold && hold >= HOLD_REVOKE_DUE);
     msg->status = status;
     msg->hold = (uint8_t)hold;
     msg->hold_until = flow->rx_seq;
@@ -83,15 +83,15 @@ static void give_back(struct flow *flow, struct core_msg *msg)
 static bool untold(const struct core_msg *msg, const struct conn *conn, uint64_t number)
 {
     return msg->conn == conn && (number == UINT64_MAX || msg->number == number) &&
-           (msg->hold == HOLD_ASK || msg->hold == HOLD_TOLD);
+           (msg->hold == HOLD_REVOKE_DUE || msg->hold == HOLD_REVOKE_SENT);
 }
 
 void place_told(struct conn *conn, uint64_t number, uint64_t seq)
 {
     for (struct core_msg *msg = conn->flow->place.held.head; msg; msg = msg->next) {
-        if (!untold(msg, conn, number) || msg->hold == HOLD_TOLD)
+        if (!untold(msg, conn, number) || msg->hold == HOLD_REVOKE_SENT)
             continue;
-        msg->hold = HOLD_TOLD;
+        msg->hold = HOLD_REVOKE_SENT;
         msg->hold_until = seq;
     }
 }
@@ -101,7 +101,7 @@ void place_peer_ended(struct conn *conn, uint64_t number)
     for (struct core_msg *msg = conn->flow->place.held.head; msg; msg = msg->next) {
         if (!untold(msg, conn, number))
             continue;
-        msg->hold = HOLD_DRAIN;
+        msg->hold = HOLD_ARRIVAL;
         msg->hold_until = conn->flow->rx_seq;
     }
 }
@@ -110,22 +110,22 @@ void place_on_arrival(struct flow *flow)
 {
     for (struct core_msg *msg = flow->place.held.head, *next; msg; msg = next) {
         next = msg->next;
-        if (msg->hold == HOLD_DRAIN && msg->hold_until <= flow->sack.cumulative)
+        if (msg->hold == HOLD_ARRIVAL && msg->hold_until <= flow->sack.cumulative)
             give_back(flow, msg);
     }
 }
 
-/* Lanes may be opened again: nothing waits for fences, and the peer knows of what no longer is granted. */
+/* Data QPs may be opened again: nothing waits for drains, and the peer knows of what no longer is granted. */
 static void unbar(struct flow *flow)
 {
-    if (!flow->lanes.barred_until || flow->sent.cumulative < flow->lanes.barred_until)
+    if (!flow->qps.barred_until || flow->sent.cumulative < flow->qps.barred_until)
         return;
     for (const struct core_msg *msg = flow->place.held.head; msg; msg = msg->next) {
-        if (msg->hold == HOLD_FENCE)
+        if (msg->hold == HOLD_DRAIN)
             return;
     }
-    flow->lanes.barred_until = 0;
-    lanes_expire(flow, flow->core->now_ns);
+    flow->qps.barred_until = 0;
+    data_qps_expire(flow, flow->core->now_ns);
     flow_update_timer(flow);
 }
 
@@ -134,9 +134,9 @@ void place_on_ack(struct flow *flow, uint32_t next)
     const struct sent *sent = &flow->sent;
     bool known = false;
     for (struct core_msg *msg = flow->place.held.head; msg; msg = msg->next) {
-        if (msg->hold != HOLD_TOLD || !sent_is_acked(sent, msg->hold_until))
+        if (msg->hold != HOLD_REVOKE_SENT || !sent_is_acked(sent, msg->hold_until))
             continue;
-        msg->hold = HOLD_DRAIN;
+        msg->hold = HOLD_ARRIVAL;
         msg->hold_until = wire_expand(next, flow->sack.cumulative);
         known = true;
     }
@@ -145,26 +145,26 @@ void place_on_ack(struct flow *flow, uint32_t next)
     unbar(flow);
 }
 
-void place_on_fenced(struct flow *flow)
+void place_on_drained(struct flow *flow)
 {
-    if (!lanes_quiet(flow))
+    if (!data_qps_quiet(flow))
         return;
     for (struct core_msg *msg = flow->place.held.head, *next_msg; msg; msg = next_msg) {
         next_msg = msg->next;
-        if (msg->hold == HOLD_FENCE)
+        if (msg->hold == HOLD_DRAIN)
             give_back(flow, msg);
     }
     unbar(flow);
 }
 
-static void await_fence(struct flow *flow, struct core_msg *msg)
+static void await_drain(struct flow *flow, struct core_msg *msg)
 {
-    uint64_t until = msg->hold == HOLD_ASK    ? UINT64_MAX
-                     : msg->hold == HOLD_TOLD ? msg->hold_until + 1
+    uint64_t until = msg->hold == HOLD_REVOKE_DUE    ? UINT64_MAX
+                     : msg->hold == HOLD_REVOKE_SENT ? msg->hold_until + 1
                                               : 1;
-    if (until > flow->lanes.barred_until)
-        flow->lanes.barred_until = until;
-    msg->hold = HOLD_FENCE;
+    if (until > flow->qps.barred_until)
+        flow->qps.barred_until = until;
+    msg->hold = HOLD_DRAIN;
 }
 
 void place_give_up(struct conn *conn)
@@ -174,20 +174,20 @@ void place_give_up(struct conn *conn)
     for (struct core_msg *msg = flow->place.held.head; msg; msg = msg->next) {
         if (msg->conn != conn)
             continue;
-        await_fence(flow, msg);
+        await_drain(flow, msg);
         some = true;
     }
     if (some || conn->held)
-        lanes_fence_all(flow);
-    place_on_fenced(flow);
+        data_qps_drain_all(flow);
+    place_on_drained(flow);
 }
 
 void place_flow_dead(struct flow *flow)
 {
     for (struct core_msg *msg = flow->place.held.head; msg; msg = msg->next)
-        await_fence(flow, msg);
-    lanes_fence_all(flow);
-    place_on_fenced(flow);
+        await_drain(flow, msg);
+    data_qps_drain_all(flow);
+    place_on_drained(flow);
 }
 
 /* ---- writes received ------------------------------------------------------------------------- */
@@ -201,7 +201,7 @@ static bool take_write(struct flow *flow, uint32_t slot, uint32_t length)
     return msg->hold ? length <= msg->size_bytes : conn_on_placed(msg->conn, msg, length);
 }
 
-void place_rx(struct flow *flow, uint16_t lane, uint32_t immediate, uint32_t length, uint64_t now_ns)
+void place_rx(struct flow *flow, uint16_t qp, uint32_t immediate, uint32_t length, uint64_t now_ns)
 {
     struct core *core = flow->core;
     struct sack *sack = &flow->sack;
@@ -210,7 +210,7 @@ void place_rx(struct flow *flow, uint16_t lane, uint32_t immediate, uint32_t len
     switch (sack_check_write(sack, seq)) {
     case SACK_DUPLICATE:
         COUNT(core->counters, rx_duplicates, 1);
-        sack_note_write(sack, lane, seq, at_ns);
+        sack_note_write(sack, qp, seq, at_ns);
         flow_owe_ack(flow, 0, true);
         return;
     case SACK_BEYOND_WINDOW:
@@ -227,7 +227,7 @@ void place_rx(struct flow *flow, uint16_t lane, uint32_t immediate, uint32_t len
         return;
     }
     COUNT(core->counters, rx_placed, 1);
-    sack_note_write(sack, lane, seq, at_ns);
+    sack_note_write(sack, qp, seq, at_ns);
     bool gap = sack_has_gap(sack);
     sack_mark(sack, seq, 0, 1);
     flow->ack_chunks++;

@@ -4,12 +4,12 @@
  * buffer is out of every NIC's reach before its request ends.
  *
  * A receive that ends without being whole is held until no original of its chunks can arrive any more:
- *   HOLD_ASK    the peer is still to be told (END, FIN)
- *   HOLD_TOLD   it has been, by chunk `hold_until`, which is not acked yet
- *   HOLD_DRAIN  the peer makes no more chunks for it; all chunks before `hold_until` must have arrived. By the
- *               rule of repairs (data_qp.h) a chunk that has arrived has no copy left that could be placed
- *   HOLD_FENCE  or all queue pairs must be fenced here: the peer is dead, or the linger of a close is over
- * Where the peer takes a message back it says so in some chunk: that is HOLD_DRAIN until that chunk. Where we
+ *   HOLD_REVOKE_DUE    the peer is still to be told (END, FIN)
+ *   HOLD_REVOKE_SENT   it has been, by chunk `hold_until`, which is not acked yet
+ *   HOLD_ARRIVAL  the peer makes no more chunks for it; all chunks before `hold_until` must have arrived. By the
+ *               rule of retransmissions (data_qp.h) a chunk that has arrived has no copy left that could be placed
+ *   HOLD_DRAIN  or all queue pairs must be drained here: the peer is dead, or the linger of a close is over
+ * Where the peer takes a message back it says so in some chunk: that is HOLD_ARRIVAL until that chunk. Where we
  * do, the ack of the chunk that told it says how many chunks the peer had made by then.
  *
  * A send that ends is held (HOLD_WORK) while a work request reads it.
@@ -20,7 +20,7 @@
 #include "core/conn.h"
 #include "core/sent.h"
 
-enum hold { HOLD_NONE, HOLD_WORK, HOLD_ASK, HOLD_TOLD, HOLD_DRAIN, HOLD_FENCE };
+enum hold { HOLD_NONE, HOLD_WORK, HOLD_REVOKE_DUE, HOLD_REVOKE_SENT, HOLD_ARRIVAL, HOLD_DRAIN };
 
 struct place {
     struct core_msg **grants; /* by slot */
@@ -37,7 +37,7 @@ bool place_grant(struct flow *flow, struct core_msg *msg);
 
 /* A receive has ended with its bytes whole: nothing can be under way to it. */
 void place_end_whole(struct flow *flow, struct core_msg *msg, uint64_t moved_bytes);
-/* It has ended otherwise; `hold` says what is to be proven, HOLD_DRAIN from the chunk that is being read. */
+/* It has ended otherwise; `hold` says what is to be proven, HOLD_ARRIVAL from the chunk that is being read. */
 void place_end_early(struct flow *flow, struct core_msg *msg, int32_t status, enum hold hold);
 /* The peer is told now, by chunk `seq`, that receive `number` (UINT64_MAX: every one) has ended. */
 void place_told(struct conn *conn, uint64_t number, uint64_t seq);
@@ -53,10 +53,10 @@ void place_flow_dead(struct flow *flow);
 void place_on_ack(struct flow *flow, uint32_t next);
 /* Chunks have arrived. */
 void place_on_arrival(struct flow *flow);
-/* A queue pair has been fenced here. */
-void place_on_fenced(struct flow *flow);
+/* A queue pair has been drained here. */
+void place_on_drained(struct flow *flow);
 
-/* A write came over a lane that receives. */
-void place_rx(struct flow *flow, uint16_t lane, uint32_t immediate, uint32_t length, uint64_t now_ns);
+/* A write came over a data QP that receives. */
+void place_rx(struct flow *flow, uint16_t qp, uint32_t immediate, uint32_t length, uint64_t now_ns);
 
 #endif

@@ -39,7 +39,7 @@ static const uint8_t rules[FRAME_KINDS] = {
     [FRAME_ACK] = FLOW | NUMBERED | UNNUMBERED,
     [FRAME_DEMAND] = FLOW | NUMBERED | UNNUMBERED,
     [FRAME_GRANT] = FLOW | NUMBERED | UNNUMBERED,
-    [FRAME_PATH] = FLOW | NUMBERED,
+    [FRAME_QP] = FLOW | NUMBERED,
     [FRAME_GONE] = FLOW | NUMBERED,
     [FRAME_PROBE] = FLOW | UNNUMBERED,
     [FRAME_FLOW] = FLOW | UNNUMBERED,
@@ -202,8 +202,8 @@ static bool on_flow_frame(struct flow *flow, const struct wire_frame *frame, boo
     case FRAME_GRANT:
         credit_on_grant(flow, &frame->grant, now_ns);
         return true;
-    case FRAME_PATH:
-        lanes_on_frame(flow, &frame->path);
+    case FRAME_QP:
+        data_qps_on_frame(flow, &frame->path);
         return true;
     case FRAME_GONE:
         gone_on_frame(flow, &frame->gone);
@@ -261,7 +261,7 @@ static void act_on_all(struct flow *flow, struct wire_packet *packet, bool fresh
 
 static inline void act(struct flow *flow, struct wire_packet *packet, struct subject *subject, uint64_t now_ns)
 {
-    bool fresh = !(packet->flags & WIRE_REPAIR);
+    bool fresh = !(packet->flags & WIRE_RETRANSMISSION);
     if (packet->single)
         act_on(flow, &packet->current, fresh, subject, now_ns);
     else
@@ -271,13 +271,13 @@ static inline void act(struct flow *flow, struct wire_packet *packet, struct sub
 /* ---- packets --------------------------------------------------------------------------------- */
 
 /* What an ack will say of the path that it came over. */
-static void note_path(struct flow *flow, const struct wire_packet *packet, int lane, bool ce, uint64_t now_ns)
+static void note_path(struct flow *flow, const struct wire_packet *packet, int qp, bool ce, uint64_t now_ns)
 {
     uint64_t at_ns = now_ns - flow->core->waited_ns;
-    if (lane < 0)
+    if (qp < 0)
         sack_note_path(&flow->sack, packet, ce, at_ns);
     else
-        sack_note_lane(&flow->sack, (uint16_t)lane, packet, ce, at_ns);
+        sack_note_data_qp(&flow->sack, (uint16_t)qp, packet, ce, at_ns);
 }
 
 static bool on_unnumbered(struct flow *flow, struct wire_packet *packet, uint64_t now_ns)
@@ -292,7 +292,7 @@ static bool on_unnumbered(struct flow *flow, struct wire_packet *packet, uint64_
 }
 
 /* It has come before, or cannot be. */
-static bool on_not_new(struct flow *flow, const struct wire_packet *packet, enum sack_verdict verdict, int lane, bool ce,
+static bool on_not_new(struct flow *flow, const struct wire_packet *packet, enum sack_verdict verdict, int qp, bool ce,
                        uint64_t now_ns)
 {
     struct counters *counters = flow->core->counters;
@@ -305,8 +305,8 @@ static bool on_not_new(struct flow *flow, const struct wire_packet *packet, enum
         return false;
     }
     COUNT(counters, rx_duplicates, 1);
-    note_path(flow, packet, lane, ce, now_ns);
-    flow->ack_repeats |= packet->flags & WIRE_REPAIR;
+    note_path(flow, packet, qp, ce, now_ns);
+    flow->ack_repeats |= packet->flags & WIRE_RETRANSMISSION;
     flow_owe_delayed_ack(flow, true);
     return true;
 }
@@ -321,7 +321,7 @@ static bool on_not_good(struct flow *flow, enum verdict verdict)
     return verdict == ILLEGAL;
 }
 
-bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, uint64_t now_ns)
+bool flow_rx(struct flow *flow, struct wire_packet *packet, int qp, bool ce, uint64_t now_ns)
 {
     struct subject subject;
     uint64_t seq;
@@ -332,20 +332,20 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, int lane, bool ce, u
         return on_unnumbered(flow, packet, now_ns);
     enum sack_verdict arrival = sack_check(&flow->sack, packet, &seq);
     if (arrival != SACK_NEW)
-        return on_not_new(flow, packet, arrival, lane, ce, now_ns);
+        return on_not_new(flow, packet, arrival, qp, ce, now_ns);
     flow->rx_seq = seq;
     enum verdict verdict = judge(flow, packet, NUMBERED, &subject);
     if (verdict == GOOD)
         act(flow, packet, &subject, now_ns);
     else if (!on_not_good(flow, verdict))
         return false;
-    note_path(flow, packet, lane, ce, now_ns);
+    note_path(flow, packet, qp, ce, now_ns);
     /* one that is closed matters as much (RFC 5681 4.2); a chunk that is not whole yet is none */
     bool gap = flow->sack.end > flow->sack.cumulative + (seq == flow->sack.cumulative);
     if (sack_mark(&flow->sack, seq, packet->index, packet->count))
         flow->ack_chunks++;
     gap = (gap || sack_has_gap(&flow->sack)) && packet->index + 1u == packet->count;
-    flow_owe_delayed_ack(flow, gap || packet->flags & WIRE_REPAIR ||
+    flow_owe_delayed_ack(flow, gap || packet->flags & WIRE_RETRANSMISSION ||
                                    flow->ack_chunks >= flow->core->params->ack_every);
     if (flow->place.held.head)
         place_on_arrival(flow);

@@ -9,18 +9,18 @@
 #include <assert.h>
 #include <string.h>
 
-void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window, struct sack_path *lanes,
-               uint32_t lane_count)
+void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window, struct sack_path *qps,
+               uint32_t data_qp_count)
 {
     assert(window && (window & (window - 1)) == 0);
     memset(sack, 0, sizeof *sack);
     sack->chunks = chunks;
     sack->window = window;
-    sack->lanes = lanes;
+    sack->qps = qps;
     for (uint32_t i = 0; i < PATHS_MAX; i++)
         sack->paths[i].index = (uint16_t)i;
-    for (uint32_t i = 0; i < lane_count; i++)
-        lanes[i] = (struct sack_path){.index = (uint16_t)i, .is_lane = true};
+    for (uint32_t i = 0; i < data_qp_count; i++)
+        qps[i] = (struct sack_path){.index = (uint16_t)i, .is_data_qp = true};
 }
 
 enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *packet, uint64_t *seq)
@@ -33,7 +33,7 @@ enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *
         return SACK_BEYOND_WINDOW;
     const struct sack_chunk *chunk = sack_slot(sack, full);
     if (chunk->count && chunk->mask == wire_full_mask(chunk->count))
-        return SACK_DUPLICATE; /* whole: perhaps by a write, which is one however its repairs are cut */
+        return SACK_DUPLICATE; /* whole: perhaps by a write, which is one however its retransmissions are cut */
     if (chunk->count && chunk->count != packet->count)
         return SACK_MALFORMED;
     return chunk->mask >> packet->index & 1 ? SACK_DUPLICATE : SACK_NEW;
@@ -79,16 +79,16 @@ void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce
     queue_append(&sack->news, &path->news);
 }
 
-void sack_note_lane(struct sack *sack, uint16_t index, const struct wire_packet *packet, bool ce,
+void sack_note_data_qp(struct sack *sack, uint16_t index, const struct wire_packet *packet, bool ce,
                     uint64_t now_ns)
 {
-    struct sack_path *lane = &sack->lanes[index];
-    lane->at_ns = now_ns;
-    lane->path_seq = packet->path_seq;
-    lane->time_stamp = packet->time_stamp;
-    lane->ce |= ce;
-    lane->by_sequence = false;
-    queue_append(&sack->news, &lane->news);
+    struct sack_path *qp = &sack->qps[index];
+    qp->at_ns = now_ns;
+    qp->path_seq = packet->path_seq;
+    qp->time_stamp = packet->time_stamp;
+    qp->ce |= ce;
+    qp->by_sequence = false;
+    queue_append(&sack->news, &qp->news);
 }
 
 /* Names a chunk that has arrived in part. False: there is no room. */
@@ -156,7 +156,7 @@ void sack_fill(struct sack *sack, struct wire_ack *ack, uint64_t now_ns)
         ack->paths[ack->path_count++] = (struct wire_ack_path){
             .path = path->index,
             .ce = path->ce,
-            .on_path = path->is_lane,
+            .on_path = path->is_data_qp,
             .by_sequence = path->by_sequence,
             .path_seq = path->path_seq,
             .time_stamp = path->time_stamp,

@@ -14,14 +14,14 @@ struct sack_chunk {
     uint8_t count;  /* datagrams of the chunk; 0: none has arrived */
 };
 
-/* The newest packet of one of the peer's paths, or what came last over one of its lanes. */
+/* The newest packet of one of the peer's paths, or what came last over one of its data QPs. */
 struct sack_path {
     uint64_t at_ns;
     struct queue_link news; /* on the queue of those that are not yet in an ack */
     uint32_t path_seq;   /* 0: none yet */
     uint32_t time_stamp;
     uint16_t index;
-    bool is_lane;
+    bool is_data_qp;
     bool ce;             /* a mark came since the last ack */
     bool by_sequence;    /* a write: path_seq is the sequence number of its chunk, time_stamp 0 */
 };
@@ -32,16 +32,16 @@ struct sack {
     uint64_t newest;     /* the chunk that something has come for last */
     uint64_t turn;       /* of the chunks that have arrived in part, which is named next where an ack cannot name all */
     uint32_t window;     /* chunks, a power of two */
-    struct queue news;   /* of paths and lanes: what has waited longest is named first where an ack cannot name all */
+    struct queue news;   /* of paths and data QPs: what has waited longest is named first where an ack cannot name all */
     struct sack_chunk *chunks; /* `window` of them, by sequence modulo window */
     struct sack_path paths[PATHS_MAX];
-    struct sack_path *lanes;
+    struct sack_path *qps;
 };
 
 enum sack_verdict { SACK_NEW, SACK_DUPLICATE, SACK_BEYOND_WINDOW, SACK_MALFORMED };
 
-void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window, struct sack_path *lanes,
-               uint32_t lane_count);
+void sack_init(struct sack *sack, struct sack_chunk *chunks, uint32_t window, struct sack_path *qps,
+               uint32_t data_qp_count);
 
 static inline struct sack_chunk *sack_slot(const struct sack *sack, uint64_t seq)
 {
@@ -68,7 +68,7 @@ static inline enum sack_verdict sack_check_write(const struct sack *sack, uint64
     const struct sack_chunk *chunk = sack_slot(sack, seq);
     if (chunk->count == 0)
         return SACK_NEW;
-    /* no honest peer repairs a chunk that it could still place */
+    /* no honest peer retransmits a chunk that it could still place */
     return chunk->mask == wire_full_mask(chunk->count) ? SACK_DUPLICATE : SACK_MALFORMED;
 }
 
@@ -78,17 +78,17 @@ bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count);
 /* Notes the newest packet of a path; every datagram that is not malformed counts. */
 void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce, uint64_t now_ns);
 
-/* Notes what came over a lane, where order is kept: a datagram, or a write. */
-void sack_note_lane(struct sack *sack, uint16_t lane, const struct wire_packet *packet, bool ce,
+/* Notes what came over a data QP, where order is kept: a datagram, or a write. */
+void sack_note_data_qp(struct sack *sack, uint16_t qp, const struct wire_packet *packet, bool ce,
                     uint64_t now_ns);
 static inline void sack_note_write(struct sack *sack, uint16_t index, uint64_t seq, uint64_t now_ns)
 {
-    struct sack_path *lane = &sack->lanes[index];
-    lane->at_ns = now_ns;
-    lane->path_seq = (uint32_t)seq;
-    lane->time_stamp = 0;
-    lane->by_sequence = true;
-    queue_append(&sack->news, &lane->news);
+    struct sack_path *qp = &sack->qps[index];
+    qp->at_ns = now_ns;
+    qp->path_seq = (uint32_t)seq;
+    qp->time_stamp = 0;
+    qp->by_sequence = true;
+    queue_append(&sack->news, &qp->news);
 }
 
 /* Something has arrived beyond a hole: the sender should know soon. */
@@ -97,7 +97,7 @@ static inline bool sack_has_gap(const struct sack *sack)
     return sack->end > sack->cumulative;
 }
 
-/* Some path or lane is still to be named in an ack. */
+/* Some path or data QP is still to be named in an ack. */
 static inline bool sack_has_news(const struct sack *sack)
 {
     return sack->news.head;

@@ -16,7 +16,7 @@ static struct chunk *by_time(const struct queue_link *link)
 /* The paths that it is sent over, and its own. */
 static struct path_set *set_of(const struct sent *sent, const struct chunk *chunk)
 {
-    return chunk->placed ? sent->lanes : sent->paths;
+    return chunk->placed ? sent->qps : sent->paths;
 }
 
 static struct path *path_of(const struct sent *sent, const struct chunk *chunk)
@@ -25,12 +25,12 @@ static struct path *path_of(const struct sent *sent, const struct chunk *chunk)
 }
 
 void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct path_set *paths,
-               struct path_set *lanes, uint32_t reorder_threshold)
+               struct path_set *qps, uint32_t reorder_threshold)
 {
     assert(window && (window & (window - 1)) == 0);
     *sent = (struct sent){
         .paths = paths,
-        .lanes = lanes,
+        .qps = qps,
         .chunks = chunks,
         .window = window,
         .reorder_threshold = reorder_threshold,
@@ -82,7 +82,7 @@ void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path_index, uint6
     chunk->sent_ns = now_ns;
     if (chunk->transmissions < UINT8_MAX)
         chunk->transmissions++;
-    if (!chunk->placed || !sent->lanes_reliable)
+    if (!chunk->placed || !sent->data_qps_reliable)
         queue_append(&sent->by_time, &chunk->by_time);
     queue_append(&path->flying, &chunk->by_path);
     path->in_flight++;
@@ -152,23 +152,23 @@ void sent_unsend(struct sent *sent, struct chunk *chunk)
         chunk->transmissions--;
 }
 
-void sent_hold_lane(struct sent *sent, uint16_t lane)
+void sent_hold_data_qp(struct sent *sent, uint16_t qp)
 {
     for (uint64_t seq = sent->cumulative; seq < sent->next_seq; seq++) {
         struct chunk *chunk = sent_chunk(sent, seq);
-        if (chunk->state == CHUNK_FREE || !chunk->placed || chunk->path != lane)
+        if (chunk->state == CHUNK_FREE || !chunk->placed || chunk->path != qp)
             continue;
         ground(sent, chunk);
         chunk->state = CHUNK_HELD;
     }
 }
 
-unsigned sent_release_lane(struct sent *sent, uint16_t lane)
+unsigned sent_release_data_qp(struct sent *sent, uint16_t qp)
 {
     unsigned lost = 0;
     for (uint64_t seq = sent->cumulative; seq < sent->next_seq; seq++) {
         struct chunk *chunk = sent_chunk(sent, seq);
-        if (chunk->state != CHUNK_HELD || chunk->path != lane)
+        if (chunk->state != CHUNK_HELD || chunk->path != qp)
             continue;
         chunk->placed = false;
         chunk->path = 0; /* of datagrams now */
@@ -203,7 +203,7 @@ void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, v
 {
     if (chunk->state == CHUNK_FREE)
         return;
-    /* given up, yet here it is: before its repair went out, or too soon after (as Eifel, RFC 3522) */
+    /* given up, yet here it is: before its retransmission went out, or too soon after (as Eifel, RFC 3522) */
     if ((chunk->state == CHUNK_LOST && (chunk->acked_mask == 0 || chunk->transmissions == 1)) ||
         (chunk->transmissions > 1 && sent->too_soon_ns && chunk->sent_ns > sent->too_soon_ns))
         result->spurious = true;
@@ -286,9 +286,9 @@ unsigned sent_lose_by_path(struct sent *sent, uint16_t path, uint32_t path_seq)
     return lose_before(sent, sent->paths, path, path_seq, sent->reorder_threshold);
 }
 
-unsigned sent_lose_by_lane(struct sent *sent, uint16_t lane, uint32_t path_seq)
+unsigned sent_lose_by_data_qp(struct sent *sent, uint16_t qp, uint32_t path_seq)
 {
-    return lose_before(sent, sent->lanes, lane, path_seq, 1);
+    return lose_before(sent, sent->qps, qp, path_seq, 1);
 }
 
 unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t now_ns,
@@ -303,7 +303,7 @@ unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t no
     if (window_ns > rtt->srtt_ns)
         window_ns = rtt->srtt_ns;
     /* A chunk on a slow path is overtaken by those on others: it has the time that slow paths take. But no more
-     * than twice the usual: what waits in the queue of a broken link is better repaired over another. */
+     * than twice the usual: what waits in the queue of a broken link is better retransmitted over another. */
     uint64_t round_trip_ns = rtt->slow_ns < 2 * rtt->srtt_ns ? rtt->slow_ns : 2 * rtt->srtt_ns;
     if (round_trip_ns < rtt->latest_ns)
         round_trip_ns = rtt->latest_ns;

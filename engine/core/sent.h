@@ -6,7 +6,7 @@
  *             path is lost (1 where paths deliver in order)
  *   time      a chunk that one sent later has overtaken is lost after a round trip and a quarter of
  *             the shortest; half of it where there are several paths (RACK, RFC 8985 6.2; the
- *             quarters grow when a repair proves needless)
+ *             quarters grow when a retransmission proves needless)
  * Tail-loss probe and RTO are timers of the flow.
  */
 #ifndef UCCL_SENT_H
@@ -20,13 +20,13 @@ enum chunk_state {
     CHUNK_FREE,   /* no such chunk, or acked whole */
     CHUNK_FLYING, /* sent, fate unknown; on the queues by time and of its path */
     CHUNK_LOST,   /* to be sent again; on the lost queue */
-    CHUNK_HELD,   /* not to be sent again before the peer has fenced its lane; on no queue */
+    CHUNK_HELD,   /* not to be sent again before the peer has drained its data QP; on no queue */
 };
 
 enum chunk_kind {
     CHUNK_BULK,   /* cut from one message */
     CHUNK_FRAMES, /* stands in a buffer of the pool */
-    CHUNK_VOID,   /* its message has been taken back: repairs are bare headers */
+    CHUNK_VOID,   /* its message has been taken back: retransmissions are bare headers */
 };
 
 struct chunk {
@@ -37,10 +37,10 @@ struct chunk {
     uint32_t payload_bytes; /* of the whole chunk, for congestion control */
     uint32_t datagram_bytes, last_bytes;
     uint16_t path;
-    bool placed;            /* `path` is a lane that carried it as a write: it goes nowhere else */
+    bool placed;            /* `path` is a data QP that carried it as a write: it goes nowhere else */
     bool written;           /* and so far only as that */
     bool in_pieces;         /* its last transmission went in fragments: nothing large was under way */
-    uint8_t count;          /* datagrams; of a placed one those of its repairs */
+    uint8_t count;          /* datagrams; of a placed one those of its retransmissions */
     uint8_t state;          /* enum chunk_state */
     uint8_t kind;           /* enum chunk_kind */
     uint8_t transmissions;  /* saturates */
@@ -66,8 +66,8 @@ static inline uint32_t chunk_largest(const struct chunk *chunk)
 
 struct sent {
     struct path_set *paths;  /* of which each lists what flies over it; told of losses */
-    struct path_set *lanes;  /* the same of placed chunks */
-    bool lanes_reliable;     /* placed chunks have no loss timers: the NIC repeats them */
+    struct path_set *qps;  /* the same of placed chunks */
+    bool data_qps_reliable;     /* placed chunks have no loss timers: the NIC repeats them */
     struct chunk *chunks;    /* `window` of them, by sequence modulo window */
     struct queue by_time, lost;
     uint64_t next_seq;       /* of the next chunk */
@@ -86,9 +86,9 @@ struct sent {
     uint64_t large_lost_ns;  /* when the newest large one that was lost had been sent; 0: none since this was last looked at */
 };
 
-/* `paths` and `lanes` (NULL: there are none) are set up already. */
+/* `paths` and `data QPs` (NULL: there are none) are set up already. */
 void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct path_set *paths,
-               struct path_set *lanes, uint32_t reorder_threshold);
+               struct path_set *qps, uint32_t reorder_threshold);
 
 static inline bool sent_has_room(const struct sent *sent)
 {
@@ -109,7 +109,7 @@ uint64_t sent_seq(const struct sent *sent, const struct chunk *chunk);
 /* Takes the next sequence number for a chunk that carries what `plan` says; sent_fly() comes next. */
 struct chunk *sent_new(struct sent *sent, const struct chunk *plan, uint64_t *seq);
 
-/* The chunk is handed to the NIC on `path`, a lane if it is placed, of which it takes the next sequence number. */
+/* The chunk is handed to the NIC on `path`, a data QP if it is placed, of which it takes the next sequence number. */
 void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path, uint64_t now_ns);
 
 /* The oldest lost chunk, or NULL. */
@@ -122,10 +122,10 @@ void sent_unsend(struct sent *sent, struct chunk *chunk);
 /* Declares all flying chunks of large datagrams lost, for that alone. Returns how many. */
 unsigned sent_lose_large(struct sent *sent);
 
-/* The lane is being fenced: its chunks are held. */
-void sent_hold_lane(struct sent *sent, uint16_t lane);
-/* The peer has fenced it: what it held is lost, and may go anywhere. Returns how many. */
-unsigned sent_release_lane(struct sent *sent, uint16_t lane);
+/* The data QP is being drained: its chunks are held. */
+void sent_hold_data_qp(struct sent *sent, uint16_t qp);
+/* The peer has drained it: what it held is lost, and may go anywhere. Returns how many. */
+unsigned sent_release_data_qp(struct sent *sent, uint16_t qp);
 
 /* What one ack brought. */
 struct sent_acked {
@@ -134,7 +134,7 @@ struct sent_acked {
     bool parts;             /* datagrams of chunks that are not whole yet are news */
     bool large;             /* some large datagram has arrived that was news; told where `watches` */
     uint64_t small_ns;      /* likewise, of the small ones: when the newest of them was surely sent, or before; 0: none has */
-    bool spurious;          /* a chunk was acked that had been given up: its repair is, or was, needless */
+    bool spurious;          /* a chunk was acked that had been given up: its retransmission is, or was, needless */
 };
 
 typedef void (*sent_acked_fn)(void *context, struct chunk *chunk);
@@ -152,8 +152,8 @@ void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, v
 
 /* An ack named `path_seq` of `path`: chunks that the per-path rule gives up are lost. Returns how many. */
 unsigned sent_lose_by_path(struct sent *sent, uint16_t path, uint32_t path_seq);
-/* The same of a lane, which keeps order: all that was sent before is lost. */
-unsigned sent_lose_by_lane(struct sent *sent, uint16_t lane, uint32_t path_seq);
+/* The same of a data QP, which keeps order: all that was sent before is lost. */
+unsigned sent_lose_by_data_qp(struct sent *sent, uint16_t qp, uint32_t path_seq);
 
 /*
  * RACK: loses what is due, returns how many; `next_ns` is when to look again (UINT64_MAX: nothing waits).

@@ -49,7 +49,7 @@ struct core {
     struct core_release *releases;  /* core_releases_max() of them */
     uint32_t release_next, release_count;
     struct queue conn_events, flow_events;
-    struct queue paths;             /* flows whose lanes want something done, for core_next_path() */
+    struct queue paths;             /* flows whose data QPs want something done, for core_next_path() */
 };
 
 /* Pieces of an object's memory begin on cache lines. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a flow sends next. Order: control frames and acks that are due, repairs, then the connections by
+ * What a flow sends next. Order: control frames and acks that are due, retransmissions, then the connections by
  * deficit round robin (Shreedhar and Varghese, SIGCOMM 1995). Chunks in flight stay under the congestion window
  * (payload) and the peer's receive buffer (kernel bytes); an empty flow may always send one chunk.
  *
@@ -8,7 +8,7 @@
  * train of them is laid out in a buffer of the pool and stays there until it is acked, since the
  * messages may be gone before.
  *
- * Granted bulk goes over a lane as a write, where one is up; else, and when it is repaired after a fence, as
+ * Granted bulk goes over a data QP as a write, where one is up; else, and when it is retransmitted after a drain, as
  * datagrams.
  */
 #include "core/state.h"
@@ -37,7 +37,7 @@ static uint32_t datagrams_within(uint32_t datagram_bytes, uint64_t window_bytes,
     return most ? most : 1;
 }
 
-/* Whether the windows take another chunk, or a repair: a new one needs a record as well. */
+/* Whether the windows take another chunk, or a retransmission: a new one needs a record as well. */
 static bool window_takes(struct flow *flow, uint64_t payload, uint64_t charge, uint64_t reserve)
 {
     const struct sent *sent = &flow->sent;
@@ -52,11 +52,11 @@ static bool window_takes(struct flow *flow, uint64_t payload, uint64_t charge, u
     return false;
 }
 
-/* Whether the chunk window takes another one; the last few are for `fenced`: FENCED, which unlocks it. */
-static bool has_record(const struct flow *flow, bool fenced)
+/* Whether the chunk window takes another one; the last few are for `drained`: DRAINED, which unlocks it. */
+static bool has_record(const struct flow *flow, bool drained)
 {
     const struct sent *sent = &flow->sent;
-    uint32_t reserve = fenced ? 0 : flow->lanes.reserve;
+    uint32_t reserve = drained ? 0 : flow->qps.reserve;
     return sent->next_seq - sent->cumulative < sent->window - reserve;
 }
 
@@ -88,19 +88,19 @@ static bool at_a_loss(const struct flow *flow)
     return flow->rto_backoff >= TIMEOUTS;
 }
 
-/* Puts a chunk of datagrams on a path, a placed one on its lane, and fills in what every descriptor of such has. */
+/* Puts a chunk of datagrams on a path, a placed one on its data QP, and fills in what every descriptor of such has. */
 static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid,
                    struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
-    bool repair = chunk->transmissions > 0;
+    bool retransmission = chunk->transmissions > 0;
     uint16_t path = chunk->path;
     if (!chunk->placed)
-        path = repair ? path_choose_safe(&flow->paths, avoid, at_a_loss(flow)) : path_choose(&flow->paths, avoid);
+        path = retransmission ? path_choose_safe(&flow->paths, avoid, at_a_loss(flow)) : path_choose(&flow->paths, avoid);
     fly(flow, chunk, path, now_ns);
     desc->flow = flow;
     desc->sequenced = true;
-    desc->repair = repair;
+    desc->retransmission = retransmission;
     desc->written = chunk->written;
     chunk->written = false;
     desc->count = chunk->count;
@@ -116,7 +116,7 @@ static void launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_
     desc->payload_crc = core->params->payload_crc;
     desc->on_path = chunk->placed;
     desc->fragment = desc->whole = false;
-    if (!repair)
+    if (!retransmission)
         COUNT(core->counters, tx_chunks, 1);
     else if (!chunk->in_pieces) /* fragments are counted as they go (image.c) */
         COUNT(core->counters, retransmits, (unsigned)__builtin_popcountll(mask));
@@ -216,15 +216,15 @@ static struct chunk *cut_chunk(struct flow *flow, struct core_msg *msg, struct c
 }
 
 /*
- * How many writes of this size a lane may carry in a row: where nothing else waits, a few, but so that all
- * lanes have their share of the message.
+ * How many writes of this size a data QP may carry in a row: where nothing else waits, a few, but so that all
+ * data QPs have their share of the message.
  */
 static uint64_t writes_in_a_row(const struct flow *flow, const struct core_msg *msg, uint32_t bytes)
 {
     enum { ROW_MAX = 8 };
     if (flow->ready.next || msg->conn->active.next || msg->conn->eager.head)
         return 1;
-    uint64_t share = msg->size_bytes / bytes / flow->lanes.usable, left = (msg->end_bytes - msg->offset_bytes) / bytes;
+    uint64_t share = msg->size_bytes / bytes / flow->qps.usable, left = (msg->end_bytes - msg->offset_bytes) / bytes;
     uint64_t row = share < left ? share : left;
     return row < ROW_MAX ? row : ROW_MAX;
 }
@@ -237,28 +237,28 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     uint32_t most = (uint32_t)flow->core->params->chunk_size_kb * 1024;
     if (most > CORE_TRAIN_MAX * stride)
         most = CORE_TRAIN_MAX * stride;
-    if (most > flow->datagram_bytes && lanes_lossy(flow))
+    if (most > flow->datagram_bytes && data_qps_lossy(flow))
         most = flow->datagram_bytes;
     uint64_t left = msg->end_bytes - msg->offset_bytes, seq;
     uint32_t bytes = even_bytes(left, most, WRITE_UNIT_BYTES);
     if (!has_record(flow, false) || !window_takes(flow, bytes, charge_of(0, 1), 0))
         return false;
-    int lane = lane_choose(flow);
-    if (lane < 0)
+    int qp = data_qp_choose(flow);
+    if (qp < 0)
         return false; /* until the NIC has finished something */
 
     uint64_t row = writes_in_a_row(flow, msg, bytes);
     struct chunk plan = plan_bulk(msg, bytes, stride);
     plan.charged_bytes = charge_of(0, 1); /* it takes a receive request of the peer, and no buffer */
     plan.placed = plan.written = true;
-    plan.path = (uint16_t)lane;
+    plan.path = (uint16_t)qp;
     desc->kind = TX_PLACE;
     desc->count = 0;
     desc->flow = flow;
     desc->sequenced = desc->on_path = true;
-    desc->repair = desc->fragment = desc->whole = false;
+    desc->retransmission = desc->fragment = desc->whole = false;
     desc->mask = 1;
-    desc->path = (uint16_t)lane;
+    desc->path = (uint16_t)qp;
     desc->destination = flow->destination;
     desc->seq = flow->sent.next_seq;
     desc->bulk_msg = msg;
@@ -269,10 +269,10 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     desc->immediate = wire_immediate(grant->slot, desc->seq);
     do
         fly(flow, cut_chunk(flow, msg, &plan, &seq), plan.path, now_ns);
-    while (++desc->count < row && lane_takes(&flow->lanes, plan.path, desc->count + 1u) && has_record(flow, false) &&
+    while (++desc->count < row && data_qp_takes(&flow->qps, plan.path, desc->count + 1u) && has_record(flow, false) &&
            window_takes(flow, bytes, plan.charged_bytes, 0));
-    lanes_wrote(flow, desc->count * ((bytes + flow->datagram_bytes - 1) / flow->datagram_bytes));
-    lane_begin_work(flow, plan.path, msg, desc->count, desc);
+    data_qps_wrote(flow, desc->count * ((bytes + flow->datagram_bytes - 1) / flow->datagram_bytes));
+    data_qp_begin_work(flow, plan.path, msg, desc->count, desc);
     COUNT(flow->core->counters, tx_chunks, desc->count);
     COUNT(flow->core->counters, tx_placed, desc->count);
     return true;
@@ -281,7 +281,7 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
 static bool send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core_msg *msg = conn_bulk_ready(conn);
-    const struct send_slot *grant = lanes_usable(&flow->lanes) ? conn_grant(conn, msg) : NULL;
+    const struct send_slot *grant = data_qps_usable(&flow->qps) ? conn_grant(conn, msg) : NULL;
     if (grant)
         return send_placed(flow, conn, msg, grant, desc, now_ns);
     uint32_t stride = stride_of(flow, msg);
@@ -604,7 +604,7 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
     struct core *core = flow->core;
     bool eager = window_takes(flow, 1, FRAMES_SMALL_BYTES, 0) && !paced_out(flow, now_ns);
     uint32_t reserve = ctrl ? CONTROL_RESERVE_BYTES : 0;
-    if (!has_record(flow, flow->lanes.fenced_due > 0))
+    if (!has_record(flow, flow->qps.drained_due > 0))
         return false;
     if (!eager && !(ctrl && window_takes(flow, 0, FRAMES_SMALL_BYTES, reserve)))
         return false;
@@ -629,13 +629,13 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
                                        train.count_max);
     begin_datagram(&train);
     /* GONE fails parts of messages: what has arrived of them is acked in front of it */
-    bool acks = flow->ack_pending || flow->lanes.frames_due || flow->gone.count;
+    bool acks = flow->ack_pending || flow->qps.frames_due || flow->gone.count;
     if (acks)
         put_ack(flow, &train, now_ns);
-    if (flow->lanes.frames_due) {
-        unsigned bytes = lanes_put_frames(flow, train_at(&train) + train.header, train_room(&train));
+    if (flow->qps.frames_due) {
+        unsigned bytes = data_qps_put_frames(flow, train_at(&train) + train.header, train_room(&train));
         train.header += bytes;
-        train.frames += bytes / WIRE_PATH_BYTES;
+        train.frames += bytes / WIRE_QP_BYTES;
         train.sequenced = true;
     }
     if (flow->gone.count) {
@@ -678,9 +678,9 @@ static bool send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint
     return true;
 }
 
-/* ---- repairs --------------------------------------------------------------------------------- */
+/* ---- retransmissions --------------------------------------------------------------------------------- */
 
-static uint64_t repair_mask(const struct chunk *chunk)
+static uint64_t retransmission_mask(const struct chunk *chunk)
 {
     uint64_t mask = wire_full_mask(chunk->count) & ~chunk->acked_mask;
     assert(mask); /* whatever the peer acked (sent_ack()) */
@@ -688,10 +688,10 @@ static uint64_t repair_mask(const struct chunk *chunk)
 }
 
 /*
- * The lost chunk to repair first, or NULL. One that was placed is repaired over its lane alone: in order
- * behind the write, so that this cannot come after it. Its lane may be busy, or may have to be fenced.
+ * The lost chunk to retransmit first, or NULL. One that was placed is retransmitted over its data QP alone: in order
+ * behind the write, so that this cannot come after it. Its data QP may be busy, or may have to be drained.
  */
-static struct chunk *first_repair(struct flow *flow)
+static struct chunk *first_retransmission(struct flow *flow)
 {
     struct sent *sent = &flow->sent;
     for (struct chunk *chunk = sent_first_lost(sent), *next; chunk; chunk = next) {
@@ -700,16 +700,16 @@ static struct chunk *first_repair(struct flow *flow)
             lay_out(chunk, flow->datagram_bytes - WIRE_BULK_HEADER_BYTES); /* no receive that is watched is written to */
         if (!chunk->placed)
             return chunk;
-        if (!lane_takes(&flow->lanes, chunk->path, (uint32_t)__builtin_popcountll(repair_mask(chunk))))
+        if (!data_qp_takes(&flow->qps, chunk->path, (uint32_t)__builtin_popcountll(retransmission_mask(chunk))))
             continue;
-        if (lane_may_repair(flow, chunk->path))
+        if (data_qp_may_retransmission(flow, chunk->path))
             return chunk;
-        next = sent_first_lost(sent); /* its lane is being fenced: others of the list may be gone too */
+        next = sent_first_lost(sent); /* its data QP is being drained: others of the list may be gone too */
     }
     return NULL;
 }
 
-static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *desc, uint64_t now_ns)
+static bool send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
     bool probe = flow->probe_due, in_pieces = image_needed(flow, chunk);
@@ -720,7 +720,7 @@ static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *
         return false;
     flow->probe_due = false;
     uint64_t seq = sent_seq(&flow->sent, chunk);
-    uint64_t mask = repair_mask(chunk);
+    uint64_t mask = retransmission_mask(chunk);
     chunk->in_pieces = in_pieces;
     launch(flow, chunk, seq, mask, chunk->path, desc, now_ns);
     desc->piece_count = 0;
@@ -741,8 +741,8 @@ static bool send_repair(struct flow *flow, struct chunk *chunk, struct tx_desc *
         break;
     }
     if (chunk->placed) {
-        lane_repairs(flow, chunk->path);
-        lane_begin_work(flow, chunk->path, chunk->kind == CHUNK_BULK ? chunk->bulk.msg : NULL,
+        data_qp_retransmissions(flow, chunk->path);
+        data_qp_begin_work(flow, chunk->path, chunk->kind == CHUNK_BULK ? chunk->bulk.msg : NULL,
                         (uint32_t)__builtin_popcountll(mask), desc);
     }
     if (!in_pieces)
@@ -780,7 +780,7 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 
 static bool has_something(const struct flow *flow)
 {
-    return flow->ack_now || flow->lanes.frames_due || flow->gone.count || flow->ctrl.head ||
+    return flow->ack_now || flow->qps.frames_due || flow->gone.count || flow->ctrl.head ||
            flow->active.head;
 }
 
@@ -795,15 +795,15 @@ bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     if (!probe_proven(&flow->probe))
         return false;
     credit_update(flow, now_ns);
-    bool ctrl = flow->lanes.frames_due || flow->gone.count || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack_now));
+    bool ctrl = flow->qps.frames_due || flow->gone.count || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack_now));
     if (ctrl && send_frames(flow, true, desc, now_ns))
         return true;
     if (flow->ack_now)
         return send_ack(flow, desc, now_ns);
     if (flow->image.left && image_next(flow, scratch(flow->core), desc))
         return true;
-    struct chunk *lost = first_repair(flow);
+    struct chunk *lost = first_retransmission(flow);
     if (lost)
-        return send_repair(flow, lost, desc, now_ns);
+        return send_retransmission(flow, lost, desc, now_ns);
     return send_data(flow, desc, now_ns);
 }

@@ -208,10 +208,10 @@ static unsigned get_cts(const uint8_t *at, size_t left, struct wire_cts *cts)
     return WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES;
 }
 
-static bool get_path(const uint8_t *at, struct wire_path *path)
+static bool get_path(const uint8_t *at, struct wire_qp *path)
 {
-    *path = (struct wire_path){at[1], get16(at + 2), get32(at + 4), get32(at + 8), get32(at + 12)};
-    return path->what >= PATH_OFFER && path->what <= PATH_FENCED && path->generation;
+    *path = (struct wire_qp){at[1], get16(at + 2), get32(at + 4), get32(at + 8), get32(at + 12)};
+    return path->what >= QP_OFFER && path->what <= QP_DRAINED && path->generation;
 }
 
 static bool get_probe(struct wire_packet *packet, const uint8_t *at, struct wire_probe *probe)
@@ -289,8 +289,8 @@ bool wire_take_frame(struct wire_packet *packet)
         if (good)
             get_ack(at, &frame->ack);
         break;
-    case FRAME_PATH:
-        bytes = WIRE_PATH_BYTES;
+    case FRAME_QP:
+        bytes = WIRE_QP_BYTES;
         good = left >= bytes && get_path(at, &frame->path);
         break;
     case FRAME_DEMAND:
@@ -339,7 +339,7 @@ bool wire_open(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wir
         return false;
     uint8_t flags = bytes[AT_FLAGS];
     uint16_t header_length = get16(bytes + AT_HEADER_LENGTH);
-    if (flags & ~(WIRE_SEQUENCED | WIRE_PAYLOAD_CRC | WIRE_REPAIR | WIRE_ON_PATH))
+    if (flags & ~(WIRE_SEQUENCED | WIRE_PAYLOAD_CRC | WIRE_RETRANSMISSION | WIRE_ON_PATH))
         return false;
     if (header_length < WIRE_HEADER_BYTES || header_length > length)
         return false;
@@ -471,13 +471,13 @@ unsigned wire_put_flow(uint8_t *at, const struct wire_flow *flow)
     return WIRE_FLOW_BYTES;
 }
 
-unsigned wire_put_path(uint8_t *at, const struct wire_path *path)
+unsigned wire_put_path(uint8_t *at, const struct wire_qp *path)
 {
-    put_start(at, FRAME_PATH, path->what, path->path);
+    put_start(at, FRAME_QP, path->what, path->path);
     put32(at + 4, path->generation);
     put32(at + 8, path->number);
     put32(at + 12, path->psn);
-    return WIRE_PATH_BYTES;
+    return WIRE_QP_BYTES;
 }
 
 unsigned wire_put_gone(uint8_t *at, const struct wire_gone *gone)
@@ -565,7 +565,7 @@ static void put_header(const struct tx_desc *desc, unsigned index, uint32_t payl
     out[AT_VERSION] = WIRE_VERSION;
     out[AT_FLAGS] = (uint8_t)((desc->sequenced ? WIRE_SEQUENCED : 0) |
                               (desc->payload_crc ? WIRE_PAYLOAD_CRC : 0) |
-                              (desc->repair ? WIRE_REPAIR : 0) | (desc->on_path ? WIRE_ON_PATH : 0));
+                              (desc->retransmission ? WIRE_RETRANSMISSION : 0) | (desc->on_path ? WIRE_ON_PATH : 0));
     put64(out + AT_TOKEN, desc->token);
     put32(out + AT_SEQ, (uint32_t)desc->seq);
     put32(out + AT_PATH_SEQ, desc->path_seq);

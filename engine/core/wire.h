@@ -26,7 +26,7 @@ enum {
     WIRE_FIN_BYTES = 8,
     WIRE_DEMAND_BYTES = 8,
     WIRE_GRANT_BYTES = 12,
-    WIRE_PATH_BYTES = 16,
+    WIRE_QP_BYTES = 16,
     WIRE_GONE_BYTES = 8,
     WIRE_PROBE_BYTES = 12,
     WIRE_FLOW_BYTES = 4,
@@ -39,14 +39,14 @@ enum {
         20 + WIRE_ACK_WORDS_MAX * 8 + WIRE_ACK_PARTIALS_MAX * 12 + WIRE_ACK_PATHS_MAX * 16,
 };
 _Static_assert(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_DEMAND_BYTES + WIRE_GRANT_BYTES +
-                       WIRE_PATH_BYTES <= CORE_DATAGRAM_MIN,
+                       WIRE_QP_BYTES <= CORE_DATAGRAM_MIN,
                "the largest ack with what goes with it, and news of a path, fit the smallest datagram");
 
 enum wire_flag {
     WIRE_SEQUENCED = 1,   /* has a chunk sequence number: acked and repeated */
     WIRE_PAYLOAD_CRC = 2, /* payload_crc is valid */
     WIRE_AUTH = 4,        /* reserved: a 16-byte tag ends the datagram; refused by version 3 */
-    WIRE_REPAIR = 8,      /* not the first copy */
+    WIRE_RETRANSMISSION = 8,      /* not the first copy */
     WIRE_ON_PATH = 16,    /* came over the queue pair of its path; else `path` is one of datagrams */
 };
 
@@ -62,7 +62,7 @@ enum wire_frame_kind {
     FRAME_PULL = 10,  /* reserved for one-sided reads */
     FRAME_DEMAND = 11, /* how many bytes this flow would like to send, absolute */
     FRAME_GRANT = 12, /* how many it may, absolute */
-    FRAME_PATH = 13,  /* what has become of a queue pair that places payload */
+    FRAME_QP = 13,  /* what has become of a queue pair that places payload */
     FRAME_GONE = 14,  /* a connection that the peer's frames name is unknown here */
     FRAME_PROBE = 15, /* asks for its echo, or is one */
     FRAME_FLOW = 16,  /* what has become of the flow */
@@ -77,7 +77,7 @@ enum wire_frame_kind {
 #define WIRE_FEATURES                                                                                                  \
     (UINT64_C(1) << FRAME_DATA | UINT64_C(1) << FRAME_EAGER | UINT64_C(1) << FRAME_CTS | UINT64_C(1) << FRAME_RTS |   \
      UINT64_C(1) << FRAME_CREDIT | UINT64_C(1) << FRAME_END | UINT64_C(1) << FRAME_FIN | UINT64_C(1) << FRAME_ACK |    \
-     UINT64_C(1) << FRAME_DEMAND | UINT64_C(1) << FRAME_GRANT | UINT64_C(1) << FRAME_PATH | UINT64_C(1) << FRAME_GONE | \
+     UINT64_C(1) << FRAME_DEMAND | UINT64_C(1) << FRAME_GRANT | UINT64_C(1) << FRAME_QP | UINT64_C(1) << FRAME_GONE | \
      UINT64_C(1) << FRAME_PROBE | UINT64_C(1) << FRAME_FLOW |                                                        \
      UINT64_C(1) << FRAME_FRAGMENT)
 
@@ -134,17 +134,17 @@ struct wire_end {
     bool of_send;
 };
 
-enum wire_path_what {
-    PATH_OFFER = 1,  /* the queue pair is there: its number and first packet sequence number */
-    PATH_READY = 2,  /* it is connected: it receives */
-    PATH_FENCED = 3, /* it is in error and drained; the ACK before says all that it has received */
+enum wire_qp_what {
+    QP_OFFER = 1,  /* the queue pair is there: its number and first packet sequence number */
+    QP_READY = 2,  /* it is connected: it receives */
+    QP_DRAINED = 3, /* it is in error and drained; the ACK before says all that it has received */
 };
 
-struct wire_path {
-    uint8_t what; /* enum wire_path_what */
+struct wire_qp {
+    uint8_t what; /* enum wire_qp_what */
     uint16_t path;
     uint32_t generation;
-    uint32_t number, psn; /* PATH_OFFER */
+    uint32_t number, psn; /* QP_OFFER */
 };
 
 struct wire_ack_partial {
@@ -224,7 +224,7 @@ struct wire_frame {
         struct wire_ack ack;
         struct wire_demand demand;
         struct wire_grant grant;
-        struct wire_path path;
+        struct wire_qp path;
         struct wire_gone gone;
         struct wire_probe probe;
         struct wire_flow flow;
@@ -302,7 +302,7 @@ unsigned wire_put_end(uint8_t *at, const struct wire_end *end);
 unsigned wire_put_fin(uint8_t *at, const struct wire_fin *fin);
 unsigned wire_put_demand(uint8_t *at, const struct wire_demand *demand);
 unsigned wire_put_grant(uint8_t *at, const struct wire_grant *grant);
-unsigned wire_put_path(uint8_t *at, const struct wire_path *path);
+unsigned wire_put_path(uint8_t *at, const struct wire_qp *path);
 unsigned wire_put_gone(uint8_t *at, const struct wire_gone *gone);
 unsigned wire_put_probe(uint8_t *at, const struct wire_probe *probe);
 unsigned wire_put_flow(uint8_t *at, const struct wire_flow *flow);

@@ -9,7 +9,7 @@
  *   receive  What arrives is collected in the block that it belongs to, and goes up in one copy when the block
  *            is whole or the message has ended.
  *   direct   Of a send that the NIC reads by itself (core_msg.placeable, block_bytes 0) chunks may have to go as
- *            datagrams all the same: repairs, and those that find no queue pair. Each is fetched for that alone,
+ *            datagrams all the same: retransmissions, and those that find no queue pair. Each is fetched for that alone,
  *            to one of a few places that are kept for it (a piece), and dropped once it was sent.
  *   end      A request ends when the core has done with it and no copy touches its memory any more.
  *

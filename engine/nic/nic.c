@@ -80,24 +80,24 @@ bool nic_no_places(const struct nic_queue *queue, const struct nic_queue_address
     return false;
 }
 
-int nic_no_path_open(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn)
+int nic_no_path_open(struct nic_queue *queue, const struct nic_qp *path, uint32_t *number, uint32_t *psn)
 {
     (void)queue, (void)path, (void)number, (void)psn;
     return UCCL_ENOTSUP;
 }
 
-int nic_no_path_connect(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn)
+int nic_no_path_connect(struct nic_queue *queue, const struct nic_qp *path, uint32_t number, uint32_t psn)
 {
     (void)queue, (void)path, (void)number, (void)psn;
     return UCCL_ENOTSUP;
 }
 
-void nic_no_path(struct nic_queue *queue, const struct nic_path *path)
+void nic_no_path(struct nic_queue *queue, const struct nic_qp *path)
 {
     (void)queue, (void)path;
 }
 
-bool nic_no_path_event(struct nic_queue *queue, struct nic_path_event *out)
+bool nic_no_path_event(struct nic_queue *queue, struct nic_qp_event *out)
 {
     (void)queue, (void)out;
     return false;

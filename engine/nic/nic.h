@@ -23,19 +23,19 @@
 struct nic;
 struct nic_queue;
 
-enum nic_fence { NIC_FENCE_NONE, NIC_FENCE_PATH, NIC_FENCE_ENDPOINT };
+enum nic_drain { NIC_DRAIN_NONE, NIC_DRAIN_QP, NIC_DRAIN_ENDPOINT };
 enum nic_completion { NIC_SENT, NIC_DELIVERED, NIC_PLACED }; /* what a send completion means */
 
 struct nic_caps {
     bool places_payload;      /* writes payload where the receiver granted, without the engine */
-    bool reliable;            /* repairs loss by itself */
+    bool reliable;            /* retransmits what is lost by itself */
     bool in_order;            /* per path */
     bool may_duplicate;
     bool hw_timestamps;       /* it says when things came (at_ns below) */
     bool lendable;            /* queues may be driven by changing threads */
     bool room_wakes;          /* wait() ends when there is room for a send that was refused */
     bool close_in_child;      /* close() in a child of fork() touches nothing of the parent's */
-    uint8_t fence;            /* enum nic_fence */
+    uint8_t drain;            /* enum nic_drain */
     uint8_t completion;       /* enum nic_completion */
     uint8_t immediate_bits;
     uint32_t datagrams_max;   /* per chunk */
@@ -127,16 +127,16 @@ struct nic_read {
 };
 
 /* A path's queue pair, in one of its lives (core.h). */
-struct nic_path {
+struct nic_qp {
     struct flow *flow;
     uint32_t destination;
     uint32_t generation;
     uint16_t path;
 };
 
-struct nic_path_event {
-    struct nic_path path;
-    bool fenced;       /* what core_path_fenced() promises holds; else it has failed (logged) */
+struct nic_qp_event {
+    struct nic_qp path;
+    bool drained;       /* what core_qp_drained() promises holds; else it has failed (logged) */
 };
 
 /* A descriptor whose work is finished. */
@@ -234,7 +234,7 @@ struct nic_ops {
     /*
      * NICs that place payload (caps.places_payload); the others take nic_no_*(). What a descriptor with
      * `on_path` refers to stays in use until its cookie, or a later one of the same queue pair, has been
-     * polled, or the path has been fenced.
+     * polled, or the path has been drained.
      */
     /* Registers host memory. 0, UCCL_ENOTSUP: this memory cannot be; UCCL_ENOMEM, UCCL_EIO (logged). Any thread. */
     int (*reg_mr)(struct nic *nic, void *address, size_t length, struct nic_mr *out);
@@ -252,13 +252,13 @@ struct nic_ops {
     bool (*places)(const struct nic_queue *queue, const struct nic_queue_address *theirs);
     /* Makes a queue pair and tells its number and first packet sequence number; connects it to the peer's.
      * 0, an error (logged), or UCCL_EAGAIN: too many were made of late. */
-    int (*path_open)(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn);
-    int (*path_connect)(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn);
-    /* Ends all traffic on it, in both directions; path_event() says when that is so. */
-    void (*path_fence)(struct nic_queue *queue, const struct nic_path *path);
+    int (*qp_open)(struct nic_queue *queue, const struct nic_qp *path, uint32_t *number, uint32_t *psn);
+    int (*qp_connect)(struct nic_queue *queue, const struct nic_qp *path, uint32_t number, uint32_t psn);
+    /* Ends all traffic on it, in both directions; qp_event() says when that is so. */
+    void (*qp_drain)(struct nic_queue *queue, const struct nic_qp *path);
     /* After that: it is destroyed when no packet to it can be under way any more. */
-    void (*path_close)(struct nic_queue *queue, const struct nic_path *path);
-    bool (*path_event)(struct nic_queue *queue, struct nic_path_event *out);
+    void (*qp_close)(struct nic_queue *queue, const struct nic_qp *path);
+    bool (*qp_event)(struct nic_queue *queue, struct nic_qp_event *out);
     /* Descriptors that have finished well, at most one per queue pair: all before are, too. */
     unsigned (*poll_tx)(struct nic_queue *queue, struct nic_done *done, unsigned max);
 
@@ -294,10 +294,10 @@ int nic_no_reg_device(struct nic *nic, const struct nic_device_memory *memory, s
 bool nic_no_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie);
 unsigned nic_no_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max);
 bool nic_no_places(const struct nic_queue *queue, const struct nic_queue_address *theirs);
-int nic_no_path_open(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn);
-int nic_no_path_connect(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn);
-void nic_no_path(struct nic_queue *queue, const struct nic_path *path);
-bool nic_no_path_event(struct nic_queue *queue, struct nic_path_event *out);
+int nic_no_path_open(struct nic_queue *queue, const struct nic_qp *path, uint32_t *number, uint32_t *psn);
+int nic_no_path_connect(struct nic_queue *queue, const struct nic_qp *path, uint32_t number, uint32_t psn);
+void nic_no_path(struct nic_queue *queue, const struct nic_qp *path);
+bool nic_no_path_event(struct nic_queue *queue, struct nic_qp_event *out);
 unsigned nic_no_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max);
 
 extern const struct nic_ops nic_udp_ops;

@@ -4,7 +4,7 @@
 #include "core/wire.h"
 #include "base/crc32c_hw.h"
 #include "base/log.h"
-#include "thread/paths.h"
+#include "thread/data_qps.h"
 #include "base/pin.h"
 #include "base/process.h"
 #include "base/race_point.h"
@@ -125,7 +125,7 @@ static bool receive(struct engine_thread *thread, bool *drained)
         core_waited(thread->core, waited_ns(rx->at_ns, now_ns));
         bool on_path = thread->places && rx->flow;
         if (on_path) {
-            paths_receive(thread, rx, now_ns);
+            data_qps_receive(thread, rx, now_ns);
             do_copies(thread);
             do_releases(thread);
         }
@@ -355,7 +355,7 @@ static bool run_round(struct engine_thread *thread)
     bool busy = take_commands(thread);
     busy |= receive(thread, &drained);
     if (thread->places)
-        busy |= paths_finish(thread);
+        busy |= data_qps_finish(thread);
     if (flush_busy(&thread->flushes))
         busy |= flush_progress(thread);
     /* a thread that was kept from the CPU must see the acks that wait before it judges them late */
@@ -370,7 +370,7 @@ static bool run_round(struct engine_thread *thread)
     tell_waiters(thread);
     busy |= transmit(thread);
     if (thread->places)
-        busy |= paths_act(thread);
+        busy |= data_qps_act(thread);
     busy |= take_events(thread);
     tell_waiters(thread);
     follow_nic(thread);
@@ -450,10 +450,10 @@ static void lend_out(struct engine_thread *thread)
             lease_ns = lease_ns * 2 < LEASE_MAX_NS ? lease_ns * 2 : LEASE_MAX_NS;
         uint32_t expected = FREE;
         RACE_POINT();
-        if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->kicked) ||
+        if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->reclaimed) ||
              atomic_load(&thread->staged)) &&
             atomic_compare_exchange_strong(&thread->owner, &expected, THREAD_RUNS)) {
-            atomic_store(&thread->kicked, 0);
+            atomic_store(&thread->reclaimed, 0);
             return;
         }
     }
@@ -553,7 +553,7 @@ static void give_back(struct engine_thread *thread)
         run_round(thread);
         atomic_store(&thread->owner, FREE);
         if (ring_busy(&thread->ring)) /* others post for ever: not ours to serve */
-            thread_kick(thread);
+            thread_reclaim(thread);
     }
     RACE_POINT();
     if (atomic_load(&thread->resting) || atomic_load(&thread->staged)) /* pairs with may_rest() */
@@ -676,9 +676,9 @@ void thread_run(struct engine_thread *thread, void (*run)(struct engine_thread *
     thread_wait(thread, &call.done, 0, UINT64_MAX);
 }
 
-void thread_kick(struct engine_thread *thread)
+void thread_reclaim(struct engine_thread *thread)
 {
-    atomic_store(&thread->kicked, 1);
+    atomic_store(&thread->reclaimed, 1);
     RACE_POINT();
     if (atomic_load(&thread->owner) == FREE)
         futex_wake(&thread->owner, INT_MAX);

@@ -86,7 +86,7 @@ struct engine_thread {
     _Alignas(64) _Atomic uint32_t owner; /* enum thread_owner; a futex */
     _Atomic uint32_t wanted;             /* application threads that ask for the engine */
     _Atomic uint32_t borrows;            /* counts them, for the lease */
-    _Atomic uint32_t kicked;             /* the engine thread is to take the engine back at once */
+    _Atomic uint32_t reclaimed;             /* the engine thread is to take the engine back at once */
     _Atomic uint32_t stop;
     _Atomic uint32_t in_nic;             /* enum in_nic: the engine thread is in the NIC's wait; a futex */
     _Atomic uint32_t resting;            /* it sleeps without a lease: give_back() wakes it */
@@ -161,7 +161,7 @@ bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uin
                  uint64_t deadline_ns);
 
 /* The caller will not drive the engine for a while: its thread is to run. */
-void thread_kick(struct engine_thread *thread);
+void thread_reclaim(struct engine_thread *thread);
 
 uint64_t clock_now_ns(void);
 

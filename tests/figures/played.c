@@ -48,7 +48,7 @@ struct played {
     uint64_t post_ns, end_ns;
 };
 
-struct lane {
+struct data_qp {
     struct played *rows;
     uint64_t count, posted;
     uint64_t ended; /* rows whose end is known */
@@ -60,14 +60,14 @@ struct mail {
 
 struct uccl_conn {
     unsigned index;
-    struct lane depart, arrive;
+    struct data_qp depart, arrive;
     struct mail *mails;
     uint64_t mail_count, mail_next;
 };
 
 struct uccl_request {
     struct uccl_conn *conn;
-    struct lane *lane; /* NULL: a message between the tools */
+    struct data_qp *qp; /* NULL: a message between the tools */
     uint64_t index;
     void *buffer; /* of a receive */
     uint64_t bytes;
@@ -100,10 +100,10 @@ static void *grown(void *rows, uint64_t count, size_t size)
     return more;
 }
 
-static struct played *add_row(struct lane *lane)
+static struct played *add_row(struct data_qp *qp)
 {
-    lane->rows = grown(lane->rows, lane->count, sizeof *lane->rows);
-    struct played *row = &lane->rows[lane->count++];
+    qp->rows = grown(qp->rows, qp->count, sizeof *qp->rows);
+    struct played *row = &qp->rows[qp->count++];
     *row = (struct played){.after = -1, .channel = -1};
     return row;
 }
@@ -210,30 +210,30 @@ int __wrap_getrusage(int who, struct rusage *out)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static struct uccl_request *make_request(struct uccl_conn *conn, struct lane *lane, void *buffer,
+static struct uccl_request *make_request(struct uccl_conn *conn, struct data_qp *qp, void *buffer,
                                          uint64_t bytes)
 {
     struct uccl_request *request = malloc(sizeof *request);
     if (!request)
         give_up("no memory");
-    *request = (struct uccl_request){.conn = conn, .lane = lane, .buffer = buffer, .bytes = bytes};
-    if (lane) {
-        if (lane->posted == lane->count && lane == &conn->depart)
-            add_row(lane)->ns = 0;
-        request->index = lane->posted++;
-        if (request->index < lane->count)
-            lane->rows[request->index].post_ns = now_ns;
+    *request = (struct uccl_request){.conn = conn, .qp = qp, .buffer = buffer, .bytes = bytes};
+    if (qp) {
+        if (qp->posted == qp->count && qp == &conn->depart)
+            add_row(qp)->ns = 0;
+        request->index = qp->posted++;
+        if (request->index < qp->count)
+            qp->rows[request->index].post_ns = now_ns;
     }
     return request;
 }
 
 /* Works out the ends of all up to `index`; false: that has not been decided. */
-static bool end_is_known(const struct uccl_conn *conn, struct lane *lane, uint64_t index)
+static bool end_is_known(const struct uccl_conn *conn, struct data_qp *qp, uint64_t index)
 {
-    for (; lane->ended <= index; lane->ended++) {
-        if (lane->ended >= lane->count)
+    for (; qp->ended <= index; qp->ended++) {
+        if (qp->ended >= qp->count)
             return false;
-        struct played *row = &lane->rows[lane->ended];
+        struct played *row = &qp->rows[qp->ended];
         uint64_t begin_ns = row->post_ns;
         if (row->after >= 0) {
             if ((uint64_t)row->after >= conn->depart.posted)
@@ -241,7 +241,7 @@ static bool end_is_known(const struct uccl_conn *conn, struct lane *lane, uint64
             uint64_t answered_ns = conn->depart.rows[row->after].post_ns;
             begin_ns = answered_ns > begin_ns ? answered_ns : begin_ns;
         }
-        if (lane->ended > 0 && row[-1].end_ns > begin_ns)
+        if (qp->ended > 0 && row[-1].end_ns > begin_ns)
             begin_ns = row[-1].end_ns;
         row->end_ns = begin_ns + row->ns;
     }
@@ -261,10 +261,10 @@ static void end_mail(struct uccl_request *request)
 
 static void end_request(struct uccl_request *request, size_t *bytes)
 {
-    if (!request->lane) {
+    if (!request->qp) {
         end_mail(request);
     } else {
-        const struct played *row = &request->lane->rows[request->index];
+        const struct played *row = &request->qp->rows[request->index];
         retransmits += row->retransmits;
         cpu_ns += row->cpu_ns;
         if (request->buffer) {
@@ -280,8 +280,8 @@ static void end_request(struct uccl_request *request, size_t *bytes)
 
 int uccl_test(uccl_request *request, int *done, size_t *bytes)
 {
-    *done = !request->lane || (end_is_known(request->conn, request->lane, request->index) &&
-                               request->lane->rows[request->index].end_ns <= now_ns);
+    *done = !request->qp || (end_is_known(request->conn, request->qp, request->index) &&
+                               request->qp->rows[request->index].end_ns <= now_ns);
     if (*done)
         end_request(request, bytes);
     return UCCL_OK;
@@ -290,9 +290,9 @@ int uccl_test(uccl_request *request, int *done, size_t *bytes)
 int uccl_wait(uccl_request *request, int timeout_ms, size_t *bytes)
 {
     uint64_t until_ns = timeout_ms < 0 ? UINT64_MAX : now_ns + (uint64_t)timeout_ms * NS_PER_MS;
-    if (request->lane) {
-        bool known = end_is_known(request->conn, request->lane, request->index);
-        uint64_t end_ns = known ? request->lane->rows[request->index].end_ns : UINT64_MAX;
+    if (request->qp) {
+        bool known = end_is_known(request->conn, request->qp, request->index);
+        uint64_t end_ns = known ? request->qp->rows[request->index].end_ns : UINT64_MAX;
         advance(end_ns < until_ns ? end_ns : until_ns);
         if (end_ns > until_ns)
             return UCCL_ETIMEDOUT;

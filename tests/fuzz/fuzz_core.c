@@ -31,7 +31,7 @@ enum {
     PART_BYTES = 70000,
     BUFFER_BYTES = 1 << 17,
     PATHS = 4,
-    FENCES = 64,
+    DRAINS = 64,
     DATAGRAM_BYTES = 1472,
     DEAD_STEPS = 20,      /* in which the dead-peer time passes: a core that looks less often takes itself for stopped */
 };
@@ -59,9 +59,9 @@ static uint64_t now_ns;
 static bool flow_dead;
 static uint64_t part_numbers[FLOWS];
 static uint64_t last_cookie;               /* of what went over a queue pair */
-static struct core_path_action fences[FENCES]; /* asked for, to be answered */
-static unsigned fence_count;
-static bool fence_at_once;
+static struct core_qp_action drains[DRAINS]; /* asked for, to be answered */
+static unsigned drain_count;
+static bool drain_at_once;
 
 static void set_params(void)
 {
@@ -70,7 +70,7 @@ static void set_params(void)
     params.tx_small_buffers = 64;
     params.port_entropy = PATHS;
     params.grants = 16;
-    params.path_depth = 64;
+    params.qp_depth = 64;
 }
 
 static void pull_releases(void)
@@ -182,20 +182,20 @@ static void fetch(struct request *request, bool all)
     core_available(core, msg, bytes, now_ns);
 }
 
-/* What the core wants done to queue pairs is done at once, but for fences. */
+/* What the core wants done to queue pairs is done at once, but for drains. */
 static void pull_paths(void)
 {
-    struct core_path_action action;
+    struct core_qp_action action;
     while (core_next_path(core, &action)) {
         require(action.flow == flows[0] && action.owner == &flows[0] && action.path < PATHS);
-        if (action.kind == PATH_OPEN)
-            core_path_opened(core, flows[0], action.path, action.generation, action.path + 1, 7, now_ns);
-        else if (action.kind == PATH_CONNECT)
-            core_path_connected(core, flows[0], action.path, action.generation, now_ns);
-        else if (action.kind == PATH_FENCE && (fence_at_once || fence_count == FENCES))
-            core_path_fenced(core, flows[0], action.path, action.generation, now_ns);
-        else if (action.kind == PATH_FENCE)
-            fences[fence_count++] = action;
+        if (action.kind == QP_OPEN)
+            core_qp_opened(core, flows[0], action.path, action.generation, action.path + 1, 7, now_ns);
+        else if (action.kind == QP_CONNECT)
+            core_qp_connected(core, flows[0], action.path, action.generation, now_ns);
+        else if (action.kind == QP_DRAIN && (drain_at_once || drain_count == DRAINS))
+            core_qp_drained(core, flows[0], action.path, action.generation, now_ns);
+        else if (action.kind == QP_DRAIN)
+            drains[drain_count++] = action;
     }
 }
 
@@ -287,8 +287,8 @@ static void open_all(void)
 {
     struct core_setup core_setup = {
         .params = &params, .counters = &counters, .crc32c = crc32c_portable, .seed = 1, .places_in_order = true};
-    fence_count = 0;
-    fence_at_once = false;
+    drain_count = 0;
+    drain_at_once = false;
     now_ns = 1000000;
     flow_dead = false;
     memset(part_numbers, 0, sizeof part_numbers);
@@ -320,10 +320,10 @@ static void close_all(void)
 {
     for (unsigned i = 0; i < CONNS; i++)
         close_conn(i, 0);
-    fence_at_once = true;
-    while (fence_count > 0) {
-        struct core_path_action action = fences[--fence_count];
-        core_path_fenced(core, flows[0], action.path, action.generation, now_ns);
+    drain_at_once = true;
+    while (drain_count > 0) {
+        struct core_qp_action action = drains[--drain_count];
+        core_qp_drained(core, flows[0], action.path, action.generation, now_ns);
     }
     for (unsigned step = 0; step < 4 * DEAD_STEPS; step++) {
         pull();
@@ -489,8 +489,8 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
     default:
         if (kind & 8) {
             unsigned path = next(reader) % (PATHS + 1);
-            uint32_t generation = path < flow->lanes.count ? flow->lanes.lanes[path].generation : 1;
-            struct wire_path frame = {.what = (uint8_t)(1 + (kind >> 4) % 3), .path = (uint16_t)path,
+            uint32_t generation = path < flow->qps.count ? flow->qps.qps[path].generation : 1;
+            struct wire_qp frame = {.what = (uint8_t)(1 + (kind >> 4) % 3), .path = (uint16_t)path,
                                       .generation = generation + next(reader) % 3 - (kind >> 7)};
             if (frame.generation == 0)
                 frame.generation = 1;
@@ -515,7 +515,7 @@ static void nic(struct reader reader)
     unsigned what = next(&reader);
     turn_to(0);
     uint16_t path = next(&reader) % (PATHS + 1);
-    uint32_t generation = path < flow->lanes.count ? flow->lanes.lanes[path].generation : 1;
+    uint32_t generation = path < flow->qps.count ? flow->qps.qps[path].generation : 1;
     if (what & 0x80)
         generation += next(&reader);
     switch (what % 8) {
@@ -530,17 +530,17 @@ static void nic(struct reader reader)
         core_tx_done(core, last_cookie + (uint64_t)(int8_t)next(&reader), now_ns);
         break;
     case 4:
-        core_path_failed(core, flow, path, generation, now_ns);
+        core_qp_failed(core, flow, path, generation, now_ns);
         break;
     case 5:
-        if (fence_count > 0) {
-            struct core_path_action action = fences[--fence_count];
-            core_path_fenced(core, flows[0], action.path, action.generation, now_ns);
+        if (drain_count > 0) {
+            struct core_qp_action action = drains[--drain_count];
+            core_qp_drained(core, flows[0], action.path, action.generation, now_ns);
         }
         break;
-    case 6: { /* a repair, or what pretends to be one */
+    case 6: { /* a retransmission, or what pretends to be one */
         struct tx_desc desc = {.kind = TX_BULK, .token = rx_tokens[0], .mask = 1, .count = 1, .sequenced = true,
-                               .repair = true, .on_path = !(what & 0x20), .path = path};
+                               .retransmission = true, .on_path = !(what & 0x20), .path = path};
         uint8_t datagram[WIRE_BULK_HEADER_BYTES + 1024] = {0};
         desc.conn_id = next(&reader) % 2;
         desc.seq = near(&reader, flow->sack.end);
@@ -555,9 +555,9 @@ static void nic(struct reader reader)
         break;
     }
     default:
-        core_path_opened(core, flow, path, generation, 1, 1, now_ns);
-        core_path_connected(core, flow, path, generation, now_ns);
-        core_path_fenced(core, flow, path, generation ^ (what >> 4), now_ns);
+        core_qp_opened(core, flow, path, generation, 1, 1, now_ns);
+        core_qp_connected(core, flow, path, generation, now_ns);
+        core_qp_drained(core, flow, path, generation ^ (what >> 4), now_ns);
     }
 }
 
@@ -570,7 +570,7 @@ static void receive_frames(const uint8_t *data, size_t length)
     turn_to(flags >> 5 & 1);
     struct tx_desc desc = {.kind = flags & 1 ? TX_BULK : TX_FRAMES, .token = rx_tokens[flow_index], .mask = 1};
     desc.sequenced = flags & 2 || flags & 1;
-    desc.repair = flags & 4;
+    desc.retransmission = flags & 4;
     desc.count = flags & 8 ? 1 + next(&reader) % CORE_TRAIN_MAX : 1;
     unsigned index = flags & 8 ? next(&reader) % desc.count : 0;
     desc.seq = near(&reader, flow->sack.end);

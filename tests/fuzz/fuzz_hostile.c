@@ -220,14 +220,14 @@ static void send_desc(enum who who, const struct tx_desc *desc)
 
 static void pull_paths(enum who who)
 {
-    struct core_path_action action;
+    struct core_qp_action action;
     while (core_next_path(cores[who], &action)) {
-        if (action.kind == PATH_OPEN)
-            core_path_opened(cores[who], action.flow, action.path, action.generation, action.path + 1, 7, now_ns);
-        else if (action.kind == PATH_CONNECT)
-            core_path_connected(cores[who], action.flow, action.path, action.generation, now_ns);
-        else if (action.kind == PATH_FENCE)
-            core_path_fenced(cores[who], action.flow, action.path, action.generation, now_ns);
+        if (action.kind == QP_OPEN)
+            core_qp_opened(cores[who], action.flow, action.path, action.generation, action.path + 1, 7, now_ns);
+        else if (action.kind == QP_CONNECT)
+            core_qp_connected(cores[who], action.flow, action.path, action.generation, now_ns);
+        else if (action.kind == QP_DRAIN)
+            core_qp_drained(cores[who], action.flow, action.path, action.generation, now_ns);
     }
 }
 
@@ -444,7 +444,7 @@ static void arrive(enum link link, unsigned side, const struct datagram *datagra
                           datagram->length, now_ns);
     else if (datagram->length > 1 && datagram->bytes[1] & WIRE_ON_PATH)
         core_rx_on_path(end->core, end->flow, (uint16_t)(datagram->bytes[24] | datagram->bytes[25] << 8),
-                        end->flow->lanes.count ? end->flow->lanes.lanes[0].generation : 1, datagram->bytes,
+                        end->flow->qps.count ? end->flow->qps.qps[0].generation : 1, datagram->bytes,
                         datagram->length, now_ns);
     else
         core_rx(end->core, datagram->bytes, datagram->length, false, now_ns);
@@ -659,7 +659,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         params.tx_buffers = 16;
         params.tx_small_buffers = 64;
         params.port_entropy = PATHS;
-        params.path_depth = 64;
+        params.qp_depth = 64;
     }
     script.state = data[0] | (unsigned)data[1] << 8;
     params.cc = data[2] % 3;

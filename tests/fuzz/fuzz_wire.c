@@ -52,7 +52,7 @@ static unsigned put_frame(uint8_t *at, const struct wire_frame *frame)
         return wire_put_ack(at, &frame->ack);
     case FRAME_DEMAND:
         return wire_put_demand(at, &frame->demand);
-    case FRAME_PATH:
+    case FRAME_QP:
         return wire_put_path(at, &frame->path);
     case FRAME_GRANT:
         return wire_put_grant(at, &frame->grant);

@@ -694,7 +694,7 @@ void app_check(struct world *world)
                             /* what its NIC was given before, and what comes late, postpone the verdict */
                             options->nic_work_ns + options->path_stall_ns +
                             (options->params.dead_peer_ms * 5 / 4 + 10) * NS_PER_MS + /* it is asked after a quarter */
-                            options->nic_drain_ns; /* what was granted ends when its queue pairs are fenced */
+                            options->nic_drain_ns; /* what was granted ends when its queue pairs are drained */
         if (world->dead_end_max_ns > world->start_ns + bound_ns)
             world_fail(world, "a request outlived its peer by %.3f ms",
                        (double)(world->dead_end_max_ns - world->start_ns - options->halt_ns) / 1e6);

@@ -80,7 +80,7 @@ void bounds_silence(struct options *options, struct rng *rng)
         options->net[i].black_until_ns = UINT64_C(4000) * NS_PER_MS;
     }
     options->conns = 1;
-    options->repairs_max = 6000;
+    options->retransmissions_max = 6000;
 }
 
 /* Short outages, again and again: what backed off comes back. */
@@ -126,7 +126,7 @@ void bounds_crawl(struct options *options, struct rng *rng)
     }
 }
 
-/* One that holds a part of each train: every repair brings some more of its chunk across, and none takes longer. */
+/* One that holds a part of each train: every retransmission brings some more of its chunk across, and none takes longer. */
 void bounds_narrow(struct options *options, struct rng *rng)
 {
     options->conns = 2;

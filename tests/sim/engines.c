@@ -493,8 +493,8 @@ static void use_direct(struct cluster_options *options, struct rng *rng)
     quick_devices(options);
     options->params.gdr_level = GDR_LEVEL_SYS; /* no topology is looked at */
     options->params.packet_lifetime_ms = 20;
-    options->params.path_retry_ms = 1;
-    options->params.path_depth = 64u << rng_below(rng, 3);
+    options->params.qp_retry_ms = 1;
+    options->params.qp_depth = 64u << rng_below(rng, 3);
     options->nic.queue_pairs = true;
     options->nic.unreachable_permille = rng_below(rng, 2) ? rng_below(rng, 500) : 0;
     options->nic.open_fail_ppm = rng_below(rng, 2) * 100000;

@@ -34,11 +34,11 @@ static void check_shape(struct world *world, const struct pair *pair, unsigned s
         world_fail(world, "a train of %u times %u bytes", desc->count, desc->datagram_bytes);
 }
 
-/* A size is used once a datagram of it has got through. Repairs are as they were cut, if not in fragments. */
+/* A size is used once a datagram of it has got through. Retransmissions are as they were cut, if not in fragments. */
 static void check_size(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     uint32_t largest = desc->count > 1 ? desc->datagram_bytes : desc->last_bytes;
-    if (!desc->repair && !desc->whole && !desc->on_path && largest > CORE_DATAGRAM_BASE &&
+    if (!desc->retransmission && !desc->whole && !desc->on_path && largest > CORE_DATAGRAM_BASE &&
         largest > pair->passed_bytes[side])
         world_fail(world, "a datagram of %u bytes, where %u is the largest that has got through", largest,
                    pair->passed_bytes[side]);
@@ -75,7 +75,7 @@ static bool is_last(const struct path_set *set, uint16_t path)
     return set->count == 1 || (set->good == 1 && set->paths[path].worked && !set->paths[path].closed);
 }
 
-/* A repair takes another path than the transmission that was lost, where there is one. */
+/* A retransmission takes another path than the transmission that was lost, where there is one. */
 static void check_path(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     if (desc->fragment) /* the chunk that it is of goes so */
@@ -83,9 +83,9 @@ static void check_path(struct world *world, struct pair *pair, unsigned side, co
     struct transmission *last = &pair->last[side][desc->seq % LAST_MAX];
     if (!desc->sequenced || desc->flow->sent.window > LAST_MAX)
         return;
-    if (desc->repair && last->known && last->seq == desc->seq && !last->on_path && !desc->on_path &&
+    if (desc->retransmission && last->known && last->seq == desc->seq && !last->on_path && !desc->on_path &&
         last->path == desc->path && last->path_seq != desc->path_seq && !is_last(&desc->flow->paths, desc->path))
-        world_fail(world, "chunk %llu is repaired on path %u, which has lost it", (unsigned long long)desc->seq,
+        world_fail(world, "chunk %llu is retransmitted on path %u, which has lost it", (unsigned long long)desc->seq,
                    desc->path);
     for (unsigned i = 0; i < (desc->kind == TX_PLACE ? desc->count : 1); i++)
         pair->last[side][(desc->seq + i) % LAST_MAX] =
@@ -101,7 +101,7 @@ static void check_placed(struct world *world, const struct pair *pair, unsigned 
     const struct flow *flow = desc->flow;
     const struct transmission *last = &pair->last[side][desc->seq % LAST_MAX];
     bool refused = flow->sent.window > LAST_MAX || (last->known && last->seq == desc->seq);
-    if (desc->kind == TX_BULK && !desc->repair && !refused && lanes_usable(&flow->lanes) &&
+    if (desc->kind == TX_BULK && !desc->retransmission && !refused && data_qps_usable(&flow->qps) &&
         conn_grant(desc->bulk_msg->conn, desc->bulk_msg))
         world_fail(world, "a granted chunk goes as datagrams, though a queue pair is up");
 }
@@ -119,7 +119,7 @@ void judge_desc(struct world *world, struct pair *pair, unsigned side, const str
     check_size(world, pair, side, desc);
     check_windows(world, pair, side, desc);
     check_pace(world, pair, side, desc);
-    world->repaired += desc->repair ? datagrams : 0;
+    world->retransmitted += desc->retransmission ? datagrams : 0;
     if (desc->path < 32 && pair->link[side].net.dead_paths >> desc->path & 1)
         world->into_dead += datagrams;
 }
@@ -144,13 +144,13 @@ void judge_run(const struct world *world)
 {
     const struct options *options = world->options;
     enum { SLACK = 16 };
-    uint64_t needless = world->repaired > world->dropped ? world->repaired - world->dropped : 0;
+    uint64_t needless = world->retransmitted > world->dropped ? world->retransmitted - world->dropped : 0;
     if (world->trace.print)
-        printf("# %llu datagrams, %llu lost, %llu into dead paths, %llu refused, %llu repaired (%llu needlessly), %.3f ms, "
+        printf("# %llu datagrams, %llu lost, %llu into dead paths, %llu refused, %llu retransmitted (%llu needlessly), %.3f ms, "
                "%.3f ms among those that live\n",
                (unsigned long long)world->datagrams, (unsigned long long)world->dropped,
                (unsigned long long)world->into_dead, (unsigned long long)world->refused,
-               (unsigned long long)world->repaired,
+               (unsigned long long)world->retransmitted,
                (unsigned long long)needless, (double)(world->now_ns - world->start_ns) / 1e6,
                (double)(world->living_end_max_ns - world->start_ns) / 1e6);
     if (options->needless_permille && needless > SLACK + world->datagrams * options->needless_permille / 1000)
@@ -160,8 +160,8 @@ void judge_run(const struct world *world)
         if (world->ends[i].counters.mtu_holes)
             world_fail(world, "end %u has seen a hole for large datagrams where there is none", i);
     }
-    if (options->repairs_max && world->repaired > options->repairs_max)
-        world_fail(world, "%llu datagrams were repeated", (unsigned long long)world->repaired);
+    if (options->retransmissions_max && world->retransmitted > options->retransmissions_max)
+        world_fail(world, "%llu datagrams were repeated", (unsigned long long)world->retransmitted);
     if (options->living_ns && world->living_end_max_ns > world->start_ns + options->living_ns)
         world_fail(world, "silent peers held those up that live, until %.3f ms",
                    (double)(world->living_end_max_ns - world->start_ns) / 1e6);

@@ -47,17 +47,17 @@ struct work {
     uint8_t packet[];          /* header, and payload */
 };
 
-enum qp_state { QP_MADE, QP_UP, QP_FENCING, QP_FENCED };
+enum pair_state { PAIR_MADE, PAIR_UP, PAIR_DRAINING, PAIR_DRAINED };
 
 /* Kept to the end of the run: packets may still name it. */
 struct queue_pair {
     struct nic_queue *queue;   /* NULL: closed, or killed */
     struct process *process;
-    struct nic_path is;        /* flow NULL: it was closed */
+    struct nic_qp is;        /* flow NULL: it was closed */
     unsigned node;
     uint32_t psn, peer_number;
     unsigned peer_node;
-    uint8_t state;             /* enum qp_state */
+    uint8_t state;             /* enum pair_state */
     bool error;                /* sends and takes nothing any more */
     bool tell_failed;
     bool has_done;             /* newest_done is to be told */
@@ -219,7 +219,7 @@ unsigned nic_place_poll_reads(struct nic_queue *queue, struct nic_read *out, uns
 
 /* ---- queue pairs ----------------------------------------------------------------------------- */
 
-static struct queue_pair *find(const struct nic_queue *queue, const struct nic_path *id)
+static struct queue_pair *find(const struct nic_queue *queue, const struct nic_qp *id)
 {
     for (uint32_t i = place.pair_count; i-- > 0;) {
         struct queue_pair *pair = place.pairs[i];
@@ -244,7 +244,7 @@ static void to_error(struct queue_pair *pair)
     drop_works(pair);
 }
 
-int nic_place_path_open(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn)
+int nic_place_path_open(struct nic_queue *queue, const struct nic_qp *path, uint32_t *number, uint32_t *psn)
 {
     if (machine_random(1000000) < queue->nic->options.open_fail_ppm)
         return UCCL_EIO;
@@ -266,7 +266,7 @@ int nic_place_path_open(struct nic_queue *queue, const struct nic_path *path, ui
     return UCCL_OK;
 }
 
-int nic_place_path_connect(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn)
+int nic_place_path_connect(struct nic_queue *queue, const struct nic_qp *path, uint32_t number, uint32_t psn)
 {
     struct queue_pair *pair = find(queue, path);
     if (machine_random(1000000) < queue->nic->options.open_fail_ppm)
@@ -274,11 +274,11 @@ int nic_place_path_connect(struct nic_queue *queue, const struct nic_path *path,
     const struct queue_pair *peer = number && number <= place.pair_count ? place.pairs[number - 1] : NULL;
     unsigned node = queue->peers[path->destination].node;
     bool known = peer && peer->psn == psn && peer->node == node && peer->is.path == path->path;
-    if (!pair || pair->state != QP_MADE || (!known && !nic_sim_lies(node) && !nic_sim_lies(pair->node)))
+    if (!pair || pair->state != PAIR_MADE || (!known && !nic_sim_lies(node) && !nic_sim_lies(pair->node)))
         machine_fail("a queue pair of node %u is connected to a stranger", pair ? pair->node : 0);
     pair->peer_number = number;
     pair->peer_node = node;
-    pair->state = QP_UP;
+    pair->state = PAIR_UP;
     return UCCL_OK;
 }
 
@@ -291,21 +291,21 @@ static void drained(void *what, uint64_t extra)
     wake(pair);
 }
 
-void nic_place_path_fence(struct nic_queue *queue, const struct nic_path *path)
+void nic_place_qp_drain(struct nic_queue *queue, const struct nic_qp *path)
 {
     struct queue_pair *pair = find(queue, path);
-    if (!pair || pair->state > QP_UP)
-        machine_fail("a queue pair is fenced that is not there, or twice");
-    pair->state = QP_FENCING;
+    if (!pair || pair->state > PAIR_UP)
+        machine_fail("a queue pair is drained that is not there, or twice");
+    pair->state = PAIR_DRAINING;
     pair->tell_failed = false;
     machine_at(machine.now_ns + machine_random(queue->nic->options.drain_ns), drained, pair, 0);
 }
 
-void nic_place_path_close(struct nic_queue *queue, const struct nic_path *path)
+void nic_place_path_close(struct nic_queue *queue, const struct nic_qp *path)
 {
     struct queue_pair *pair = find(queue, path);
-    if (!pair || pair->state != QP_FENCED)
-        machine_fail("a queue pair is closed that was not fenced");
+    if (!pair || pair->state != PAIR_DRAINED)
+        machine_fail("a queue pair is closed that was not drained");
     pair->is.flow = NULL;
 }
 
@@ -347,19 +347,19 @@ static bool has_received(const struct queue_pair *pair)
     return false;
 }
 
-bool nic_place_path_event(struct nic_queue *queue, struct nic_path_event *out)
+bool nic_place_path_event(struct nic_queue *queue, struct nic_qp_event *out)
 {
     for (uint32_t i = 0; i < place.pair_count; i++) {
         struct queue_pair *pair = place.pairs[i];
         if (pair->queue != queue || !pair->is.flow)
             continue;
-        bool fenced = pair->state == QP_FENCING && pair->error && !has_received(pair);
-        if (!fenced && !pair->tell_failed)
+        bool drained = pair->state == PAIR_DRAINING && pair->error && !has_received(pair);
+        if (!drained && !pair->tell_failed)
             continue;
-        if (fenced)
-            pair->state = QP_FENCED;
+        if (drained)
+            pair->state = PAIR_DRAINED;
         pair->tell_failed = false;
-        *out = (struct nic_path_event){.path = pair->is, .fenced = fenced};
+        *out = (struct nic_qp_event){.path = pair->is, .drained = drained};
         return true;
     }
     return false;
@@ -431,7 +431,7 @@ static bool lie_for_write(struct queue_pair *pair, const struct work *work)
     return rng_below(&nic->lies, 2);
 }
 
-/* The same with a repair. */
+/* The same with a retransmission. */
 static bool lie_for_datagram(struct queue_pair *pair, const struct work *work)
 {
     static uint8_t packet[sizeof(struct place_header) + CORE_TRAIN_BYTES_MAX + LIE_BYTES_MAX];
@@ -452,7 +452,7 @@ void nic_place_lie(struct nic_queue *queue)
     for (uint32_t i = 0; i < place.pair_count; i++) {
         struct queue_pair *pair = place.pairs[i];
         struct liar_write write;
-        if (pair->queue == queue && pair->is.flow && pair->state == QP_UP && !pair->error &&
+        if (pair->queue == queue && pair->is.flow && pair->state == PAIR_UP && !pair->error &&
             liar_invent_write(liar_of(pair), &write))
             put_write(pair, &write, nothing, sizeof nothing);
     }
@@ -474,7 +474,7 @@ static void fail(struct queue_pair *pair)
 {
     machine_note("qp-fails", pair->node, pair->is.path, pair->is.generation);
     to_error(pair);
-    pair->tell_failed = pair->state <= QP_UP;
+    pair->tell_failed = pair->state <= PAIR_UP;
     wake(pair);
 }
 
@@ -553,14 +553,14 @@ static void send_datagrams(struct queue_pair *pair, const struct tx_desc *desc, 
 
 bool nic_place_send(struct nic_queue *queue, const struct tx_desc *desc)
 {
-    const struct nic_path id = {
+    const struct nic_qp id = {
         .flow = desc->flow, .destination = desc->destination, .generation = desc->generation, .path = desc->path};
     struct queue_pair *pair = find(queue, &id);
     bool writes = desc->kind == TX_PLACE;
     uint64_t mask = writes ? 0 : desc->mask & wire_full_mask(desc->count);
     uint32_t count = writes ? desc->count : (uint32_t)__builtin_popcountll(mask);
-    if (!pair || pair->state != QP_UP || pair->error ||
-        pair->work_count + count > queue->setup.params->path_depth)
+    if (!pair || pair->state != PAIR_UP || pair->error ||
+        pair->work_count + count > queue->setup.params->qp_depth)
         return false;
     for (unsigned i = 0; writes && i < count; i++)
         send_write(pair, desc, i);
@@ -577,7 +577,7 @@ static bool takes(const struct packet *packet, const struct place_header *header
     if (packet->damaged || !header->number || header->number > place.pair_count)
         return false;
     const struct queue_pair *pair = place.pairs[header->number - 1];
-    return pair->queue && !pair->error && pair->state != QP_MADE && pair->node == packet->to &&
+    return pair->queue && !pair->error && pair->state != PAIR_MADE && pair->node == packet->to &&
            pair->peer_node == packet->from && header->sequence >= pair->expected;
 }
 

@@ -71,11 +71,11 @@ int nic_place_reg_device(struct nic *nic, const struct nic_device_memory *memory
 void nic_place_dereg_mr(struct nic *nic, struct nic_mr *mr);
 bool nic_place_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie);
 unsigned nic_place_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max);
-int nic_place_path_open(struct nic_queue *queue, const struct nic_path *path, uint32_t *number, uint32_t *psn);
-int nic_place_path_connect(struct nic_queue *queue, const struct nic_path *path, uint32_t number, uint32_t psn);
-void nic_place_path_fence(struct nic_queue *queue, const struct nic_path *path);
-void nic_place_path_close(struct nic_queue *queue, const struct nic_path *path);
-bool nic_place_path_event(struct nic_queue *queue, struct nic_path_event *out);
+int nic_place_path_open(struct nic_queue *queue, const struct nic_qp *path, uint32_t *number, uint32_t *psn);
+int nic_place_path_connect(struct nic_queue *queue, const struct nic_qp *path, uint32_t number, uint32_t psn);
+void nic_place_qp_drain(struct nic_queue *queue, const struct nic_qp *path);
+void nic_place_path_close(struct nic_queue *queue, const struct nic_qp *path);
+bool nic_place_path_event(struct nic_queue *queue, struct nic_qp_event *out);
 unsigned nic_place_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max);
 /* A descriptor with `on_path`. */
 bool nic_place_send(struct nic_queue *queue, const struct tx_desc *desc);

@@ -18,7 +18,7 @@ struct nic_sim_options {
     bool queue_pairs;          /* it has some, and places payload (nic_place.c); alike on all nodes */
     uint32_t unreachable_permille; /* registrations of device memory that it refuses */
     uint32_t open_fail_ppm, fail_ppm; /* queue pairs that cannot be made or connected; work requests that fail one */
-    uint32_t work_ns, drain_ns;/* longest time until a work request has its turn; that fencing takes */
+    uint32_t work_ns, drain_ns;/* longest time until a work request has its turn; that draining takes */
     bool refusal_fails;        /* a write that it refuses fails the queue pair, as RC does; else it is dropped, as by UC */
     uint32_t lies_permille;    /* of what it sends: with a lie in it, or a lie beside it; 0: it is honest */
     uint8_t habit;             /* enum liar_habit */

@@ -33,7 +33,7 @@ struct queue_pair {
     uint64_t stalled_until_ns; /* the way of its packets */
 };
 
-enum work_kind { WORK_READ, WORK_ARRIVE, WORK_FENCE, WORK_FAIL, WORK_ANSWER };
+enum work_kind { WORK_READ, WORK_ARRIVE, WORK_DRAIN, WORK_FAIL, WORK_ANSWER };
 
 /* Something that a NIC is about to do. */
 struct work {
@@ -46,7 +46,7 @@ struct work {
     uint8_t kind;                  /* enum work_kind */
     bool write, finished;          /* finished: a completion of the sender */
     bool waited;                   /* for the peer's NIC */
-    enum core_path_kind answer;
+    enum core_qp_kind answer;
     uint8_t *bytes;                /* of a send, or read payload */
 };
 
@@ -193,7 +193,7 @@ static void fail_later(struct world *world, struct queue_pair *queue_pair, uint6
     later(world, new_work(queue_pair, WORK_FAIL), world->now_ns + ns);
 }
 
-static void answer(struct world *world, struct queue_pair *queue_pair, enum core_path_kind kind)
+static void answer(struct world *world, struct queue_pair *queue_pair, enum core_qp_kind kind)
 {
     struct work *work = new_work(queue_pair, WORK_ANSWER);
     work->answer = kind;
@@ -203,7 +203,7 @@ static void answer(struct world *world, struct queue_pair *queue_pair, enum core
         report(world, work);
 }
 
-static void open_path(struct world *world, struct pair *pair, unsigned side, const struct core_path_action *action)
+static void open_path(struct world *world, struct pair *pair, unsigned side, const struct core_qp_action *action)
 {
     struct nic *nic = nic_of(world);
     struct queue_pair *queue_pair = calloc(1, sizeof *queue_pair);
@@ -216,10 +216,10 @@ static void open_path(struct world *world, struct pair *pair, unsigned side, con
                                       .path = action->path,
                                       .generation = action->generation,
                                       .psn = (uint32_t)rng_next(&world->rng) & 0xffffff};
-    answer(world, queue_pair, PATH_OPEN);
+    answer(world, queue_pair, QP_OPEN);
 }
 
-static void connect_path(struct world *world, struct queue_pair *queue_pair, const struct core_path_action *action)
+static void connect_path(struct world *world, struct queue_pair *queue_pair, const struct core_qp_action *action)
 {
     struct nic *nic = nic_of(world);
     if (action->number == 0 || action->number > nic->queue_pair_count)
@@ -229,12 +229,12 @@ static void connect_path(struct world *world, struct queue_pair *queue_pair, con
         peer->generation != queue_pair->generation || peer->psn != action->psn)
         world_fail(world, "a queue pair is connected to a stranger");
     queue_pair->peer = peer;
-    answer(world, queue_pair, PATH_CONNECT);
+    answer(world, queue_pair, QP_CONNECT);
 }
 
 bool placing_act(struct world *world, struct end *end)
 {
-    struct core_path_action action;
+    struct core_qp_action action;
     bool some = false;
     while (core_next_path(end->core, &action)) {
         struct pair *pair = &world->pairs[action.destination / 2];
@@ -243,23 +243,23 @@ bool placing_act(struct world *world, struct end *end)
         some = true;
         world_note(world, "path", action.destination, (uint64_t)action.path << 8 | action.kind,
                    action.generation);
-        if ((action.kind == PATH_OPEN) == (queue_pair && !queue_pair->closed))
+        if ((action.kind == QP_OPEN) == (queue_pair && !queue_pair->closed))
             world_fail(world, "action %d about a queue pair that is %s", action.kind,
                        queue_pair ? "there" : "not there");
         switch (action.kind) {
-        case PATH_OPEN:
+        case QP_OPEN:
             open_path(world, pair, side, &action);
             break;
-        case PATH_CONNECT:
+        case QP_CONNECT:
             connect_path(world, queue_pair, &action);
             break;
-        case PATH_FENCE: /* takes its time, in which things go on */
-            later(world, new_work(queue_pair, WORK_FENCE),
+        case QP_DRAIN: /* takes its time, in which things go on */
+            later(world, new_work(queue_pair, WORK_DRAIN),
                   world->now_ns + up_to(world, world->options->nic_drain_ns));
             break;
-        case PATH_CLOSE:
+        case QP_CLOSE:
             if (!queue_pair->error)
-                world_fail(world, "a queue pair is closed that was not fenced");
+                world_fail(world, "a queue pair is closed that was not drained");
             queue_pair->closed = true;
             break;
         }
@@ -298,7 +298,7 @@ static void send_write(struct world *world, struct queue_pair *queue_pair, const
     queue_work(world, queue_pair, work);
 }
 
-/* The first repair of a write is cut to what the path takes now, unless that makes too many. */
+/* The first retransmission of a write is cut to what the path takes now, unless that makes too many. */
 static void check_cut(const struct world *world, const struct tx_desc *desc)
 {
     const struct flow *flow = desc->flow;
@@ -306,7 +306,7 @@ static void check_cut(const struct world *world, const struct tx_desc *desc)
     uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
     if (chunk->transmissions == 2 && desc->kind == TX_BULK && chunk->payload_bytes <= CORE_TRAIN_MAX * stride &&
         desc->datagram_bytes > flow->datagram_bytes)
-        world_fail(world, "a repair of datagrams of %u bytes where %u fit", desc->datagram_bytes,
+        world_fail(world, "a retransmission of datagrams of %u bytes where %u fit", desc->datagram_bytes,
                    flow->datagram_bytes);
 }
 
@@ -479,7 +479,7 @@ void placing_event(struct world *world, struct event *event)
     case WORK_ARRIVE:
         arrive(world, work);
         break;
-    case WORK_FENCE:
+    case WORK_DRAIN:
         work->queue_pair->error = true;
         report(world, work);
         break;
@@ -497,19 +497,19 @@ static void tell_answer(struct world *world, struct end *end, struct flow *flow,
     const struct queue_pair *queue_pair = work->queue_pair;
     struct nic *nic = nic_of(world);
     if (world_chance(world, world->options->path_open_fail_ppm)) {
-        if (work->answer == PATH_OPEN)
+        if (work->answer == QP_OPEN)
             ((struct queue_pair *)queue_pair)->closed = true;
-        core_path_failed(end->core, flow, queue_pair->path, queue_pair->generation, world_clock_ns(world, end));
+        core_qp_failed(end->core, flow, queue_pair->path, queue_pair->generation, world_clock_ns(world, end));
         return;
     }
-    if (work->answer == PATH_CONNECT) {
-        core_path_connected(end->core, flow, queue_pair->path, queue_pair->generation, world_clock_ns(world, end));
+    if (work->answer == QP_CONNECT) {
+        core_qp_connected(end->core, flow, queue_pair->path, queue_pair->generation, world_clock_ns(world, end));
         return;
     }
     uint32_t number = 0;
     while (nic->queue_pairs[number++] != queue_pair)
         ;
-    core_path_opened(end->core, flow, queue_pair->path, queue_pair->generation, number, queue_pair->psn,
+    core_qp_opened(end->core, flow, queue_pair->path, queue_pair->generation, number, queue_pair->psn,
                      world_clock_ns(world, end));
 }
 
@@ -530,11 +530,11 @@ static void tell(struct world *world, struct end *end, struct work *work)
             core_rx_on_path(end->core, flow, path, generation, work->bytes, work->length, world_clock_ns(world, end));
         app_copy(world, end);
         break;
-    case WORK_FENCE:
-        core_path_fenced(end->core, flow, path, generation, world_clock_ns(world, end));
+    case WORK_DRAIN:
+        core_qp_drained(end->core, flow, path, generation, world_clock_ns(world, end));
         break;
     case WORK_FAIL:
-        core_path_failed(end->core, flow, path, generation, world_clock_ns(world, end));
+        core_qp_failed(end->core, flow, path, generation, world_clock_ns(world, end));
         break;
     case WORK_ANSWER:
         tell_answer(world, end, flow, work);
@@ -567,13 +567,13 @@ void placing_check(struct world *world)
 
 void placing_report(const struct flow *flow)
 {
-    static const char *const states[] = {"closed", "opening", "offered", "connecting", "up", "fencing", "fenced"};
+    static const char *const states[] = {"closed", "opening", "offered", "connecting", "up", "draining", "drained"};
     const struct sent *sent = &flow->sent;
-    for (unsigned i = 0; i < flow->lanes.count; i++) {
-        const struct lane *lane = &flow->lanes.lanes[i];
-        printf("#   path %u generation %u: %s, peer%s%s%s, %u work requests, %u rounds\n", i, lane->generation,
-               states[lane->state], lane->peer.offered ? " offered" : "", lane->peer.ready ? " ready" : "",
-               lane->peer.fenced ? " fenced" : "", lane->requests, lane->rounds);
+    for (unsigned i = 0; i < flow->qps.count; i++) {
+        const struct data_qp *qp = &flow->qps.qps[i];
+        printf("#   path %u generation %u: %s, peer%s%s%s, %u work requests, %u rounds\n", i, qp->generation,
+               states[qp->state], qp->peer.offered ? " offered" : "", qp->peer.ready ? " ready" : "",
+               qp->peer.drained ? " drained" : "", qp->requests, qp->rounds);
     }
     if (sent->next_seq != sent->cumulative) {
         const struct chunk *chunk = sent_chunk(sent, sent->cumulative);

@@ -39,7 +39,7 @@ void placing_late(struct options *options, struct rng *rng);
 void placing_cancel(struct options *options, struct rng *rng);
 void placing_close(struct options *options, struct rng *rng);
 void placing_fail(struct options *options, struct rng *rng);
-void placing_fence(struct options *options, struct rng *rng);
+void placing_drain(struct options *options, struct rng *rng);
 void placing_oneway(struct options *options, struct rng *rng);
 void placing_reorder(struct options *options, struct rng *rng);
 void placing_reliable(struct options *options, struct rng *rng);

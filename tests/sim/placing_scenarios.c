@@ -13,7 +13,7 @@ static void set_nics(struct options *options, struct rng *rng)
     options->nic_work_ns = 1u << (6 + rng_below(rng, 9));
     options->nic_drain_ns = 1u << (10 + rng_below(rng, 10));
     options->nic_answer_ns = rng_below(rng, 2) ? 1u << (10 + rng_below(rng, 10)) : 0;
-    options->params.path_retry_ms = 1;
+    options->params.qp_retry_ms = 1;
     options->params.dead_peer_ms = 20000;
     options->params.eager_kb = rng_below(rng, 9);
     if (rng_below(rng, 2))
@@ -29,7 +29,7 @@ void placing_clean(struct options *options, struct rng *rng)
     }
 }
 
-/* Writes are lost; repairs come over the same queue pair, and datagrams are lost too. */
+/* Writes are lost; retransmissions come over the same queue pair, and datagrams are lost too. */
 void placing_loss(struct options *options, struct rng *rng)
 {
     set_nics(options, rng);
@@ -47,7 +47,7 @@ void placing_silent(struct options *options, struct rng *rng)
     options->path_breaks_ppm = PPM / 2;
 }
 
-/* Originals come late, up to seconds, when the sender has long repaired them. */
+/* Originals come late, up to seconds, when the sender has long retransmitted them. */
 void placing_late(struct options *options, struct rng *rng)
 {
     set_nics(options, rng);
@@ -95,7 +95,7 @@ void placing_fail(struct options *options, struct rng *rng)
 }
 
 /* One end notices a failure; the other hears of it late, while originals are still under way to it. */
-void placing_fence(struct options *options, struct rng *rng)
+void placing_drain(struct options *options, struct rng *rng)
 {
     placing_late(options, rng);
     options->path_fail_ppm = 4000u << rng_below(rng, 3);
@@ -169,7 +169,7 @@ void placing_orphan(struct options *options, struct rng *rng)
     options->messages = 20;
     options->outstanding = 6;
     options->params.eager_kb = 0;
-    options->params.path_repairs = 100; /* slow, but not broken */
+    options->params.qp_retransmit_rounds = 100; /* slow, but not broken */
     options->params.port_entropy = 1 + rng_below(rng, 4);
     options->params.dead_peer_ms = 50;
     options->nic_work_ns = 1u << (26 + rng_below(rng, 4));
@@ -187,7 +187,7 @@ void placing_tiny(struct options *options, struct rng *rng)
     options->chunk_window = 64;
     options->msg_window = 16;
     options->params.grants = 16;
-    options->params.path_depth = 64;
+    options->params.qp_depth = 64;
     options->params.chunk_size_kb = 1u << rng_below(rng, 7);
     options->datagram_bytes = 512 + rng_below(rng, 4000);
     options->datagram_bytes_later = 512 + rng_below(rng, 4000);

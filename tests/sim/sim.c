@@ -630,7 +630,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("placing-cancel", placing_cancel),
     SCENARIO("placing-close", placing_close),
     SCENARIO("placing-fail", placing_fail),
-    SCENARIO("placing-fence", placing_fence),
+    SCENARIO("placing-drain", placing_drain),
     SCENARIO("placing-oneway", placing_oneway),
     SCENARIO("placing-reorder", placing_reorder),
     SCENARIO("placing-reliable", placing_reliable),

@@ -41,7 +41,7 @@ void unequal_params(struct params *params, struct rng *rng)
     if (another(rng))
         params->grants = UINT64_C(16) << rng_below(rng, 6);
     if (another(rng))
-        params->path_depth = UINT64_C(64) << rng_below(rng, 3);
+        params->qp_depth = UINT64_C(64) << rng_below(rng, 3);
 }
 
 void unequal_windows(struct params *params, struct rng *rng)

@@ -329,7 +329,7 @@ static void run_tx(struct world *world, struct end *end)
             world_fail(world, "core_tx() does not come to an end");
         unsigned side = desc.destination % 2;
         judge_desc(world, &world->pairs[desc.destination / 2], side, &desc);
-        world_note(world, desc.sequenced ? desc.repair ? "repair" : "chunk" : "ack",
+        world_note(world, desc.sequenced ? desc.retransmission ? "retransmission" : "chunk" : "ack",
                    (uint64_t)(end - world->ends), desc.sequenced ? desc.seq : 0, desc.count);
         bool fail = world_chance(world, world->options->tx_fail_ppm);
         send_desc(world, &desc, fail);
@@ -427,9 +427,9 @@ static void wrap_pair(struct world *world, struct pair *pair)
         from->sent.next_seq = from->sent.cumulative = world_wrap(world);
         to->sack.cumulative = to->sack.end = from->sent.next_seq;
         from->ack_number = (uint32_t)world_wrap(world);
-        for (unsigned i = 0; i < from->lanes.count; i++) {
-            from->lanes.set.paths[i].next_seq = (uint32_t)world_wrap(world);
-            from->lanes.set.paths[i].acked_seq = from->lanes.set.paths[i].next_seq - 1;
+        for (unsigned i = 0; i < from->qps.count; i++) {
+            from->qps.set.paths[i].next_seq = (uint32_t)world_wrap(world);
+            from->qps.set.paths[i].acked_seq = from->qps.set.paths[i].next_seq - 1;
         }
         for (unsigned i = 0; i < from->paths.count; i++) {
             from->paths.paths[i].next_seq = (uint32_t)world_wrap(world);

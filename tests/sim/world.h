@@ -59,7 +59,7 @@ struct options {
     uint64_t path_stall_ns;
     uint64_t path_dies_ns, path_lives_ns; /* net.dead_paths swallow everything in between */
     uint64_t nic_work_ns;         /* longest time until a work request is executed */
-    uint64_t nic_drain_ns;        /* until a queue pair is fenced */
+    uint64_t nic_drain_ns;        /* until a queue pair is drained */
     uint64_t nic_answer_ns;       /* until one is made or connected */
 
     bool wrap;                    /* every number that the wire truncates soon wraps */
@@ -94,7 +94,7 @@ struct options {
 
     /* bounds (judge.c); 0: none */
     uint32_t needless_permille;   /* datagrams repeated, of all sent, beyond those that were lost */
-    uint64_t repairs_max;         /* datagrams repeated */
+    uint64_t retransmissions_max;         /* datagrams repeated */
     bool no_hole;                 /* nobody takes large datagrams for those that vanish */
     uint32_t dead_permille;       /* datagrams that went into net.dead_paths, of all sent */
     uint32_t refused_permille;    /* the same of firewalls */
@@ -191,7 +191,7 @@ struct world {
     struct conn_sim *conns;
     unsigned conn_count;
     uint64_t requests_live, requests_ended, bytes_moved, datagrams, faults;
-    uint64_t dropped, repaired, into_dead, refused; /* datagrams */
+    uint64_t dropped, retransmitted, into_dead, refused; /* datagrams */
     unsigned holes;      /* CORE_EVENT_FLOW_HOLE seen */
     uint64_t dead_end_max_ns; /* when the last request whose peer is dead ended */
     uint64_t living_end_max_ns; /* and the last one between ends that live */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole engines under many application threads. Each thread has lanes: a lane is one end of a
+ * Whole engines under many application threads. Each thread has data QPs: a data QP is one end of a
  * connection and what it alone posts there, in order, so both ends agree on what message k is (its
- * size and contents follow from lane and k). Threads post some, then see them end by a mix of
+ * size and contents follow from data QP and k). Threads post some, then see them end by a mix of
  * waiting, testing, polling the event descriptor, cancelling and sleeping.
  *
  * A second kind of thread shares one connection with others: the order of its posts is not known to
@@ -18,9 +18,9 @@
 #include <stdatomic.h>
 
 enum {
-    LANES = 2,                /* connections with a thread at each end */
+    DATA_QPS = 2,                /* connections with a thread at each end */
     SHARED_SENDERS = 2,       /* each with a receiver, all on one more connection */
-    THREADS = 2 * LANES + 2 * SHARED_SENDERS,
+    THREADS = 2 * DATA_QPS + 2 * SHARED_SENDERS,
     BATCH_MAX = 24,           /* posted before a thread looks for ends */
     LARGE = 200000,
     SHARED_BYTES = 600,
@@ -41,7 +41,7 @@ struct worker {
     struct run *run;
     uccl_conn *conn;
     uccl_engine *engine;
-    unsigned lane, side;
+    unsigned qp, side;
     uint64_t random;
     uint64_t number[2];       /* next message sent and received */
     pthread_t thread;
@@ -62,10 +62,10 @@ static uint64_t mix(uint64_t a, uint64_t b, uint64_t c)
     return random_next(&state);
 }
 
-/* Message `number` that `side` of a lane sends. */
+/* Message `number` that `side` of a data QP sends. */
 static size_t size_of(const struct worker *worker, unsigned side, uint64_t number)
 {
-    uint64_t r = mix(worker->run->seed, worker->lane * 2 + side, number);
+    uint64_t r = mix(worker->run->seed, worker->qp * 2 + side, number);
     switch (r % 8) {
     case 0:
         return 0;
@@ -80,7 +80,7 @@ static size_t size_of(const struct worker *worker, unsigned side, uint64_t numbe
 
 static uint8_t byte_of(const struct worker *worker, unsigned side, uint64_t number, size_t offset)
 {
-    return (uint8_t)((worker->lane * 2 + side) * 89 + number * 131 + offset * 7 + (offset >> 8) * 3);
+    return (uint8_t)((worker->qp * 2 + side) * 89 + number * 131 + offset * 7 + (offset >> 8) * 3);
 }
 
 static int post(struct worker *worker, struct operation *operation)
@@ -119,7 +119,7 @@ static void by_testing(struct worker *worker, struct operation *operation, int *
     uint64_t end_ns = now_ns() + TIMEOUT_MS * UINT64_C(1000000);
     unsigned pause = random_next(&worker->random) % 3;
     while (!test(operation, status, bytes)) {
-        CHECK(now_ns() < end_ns, "lane %u, message %u: tested in vain", worker->lane,
+        CHECK(now_ns() < end_ns, "data QP %u, message %u: tested in vain", worker->qp,
               (unsigned)operation->number);
         if (pause == 1)
             sched_yield();
@@ -138,7 +138,7 @@ static void by_polling(struct worker *worker, struct operation *operation, int *
             return;
         /* another thread may arm, and so clear, the descriptor that we poll: not for long, then */
         poll(&fd, 1, 20);
-        CHECK(now_ns() < end_ns, "lane %u, message %u: polled in vain", worker->lane,
+        CHECK(now_ns() < end_ns, "data QP %u, message %u: polled in vain", worker->qp,
               (unsigned)operation->number);
     }
 }
@@ -154,7 +154,7 @@ static void by_waiting(struct worker *worker, struct operation *operation, int *
             return;
     }
     *status = uccl_wait(operation->request, TIMEOUT_MS, bytes);
-    CHECK(*status != UCCL_ETIMEDOUT, "lane %u, message %u: waited in vain", worker->lane,
+    CHECK(*status != UCCL_ETIMEDOUT, "data QP %u, message %u: waited in vain", worker->qp,
           (unsigned)operation->number);
 }
 
@@ -173,28 +173,28 @@ static void finish(struct worker *worker, struct operation *operation)
         by_waiting(worker, operation, &status, &bytes);
     }
     /* the other side may have cancelled the one that it matches */
-    CHECK(status == 0 || status == UCCL_ECANCELED, "lane %u: %s", worker->lane, uccl_strerror(status));
+    CHECK(status == 0 || status == UCCL_ECANCELED, "data QP %u: %s", worker->qp, uccl_strerror(status));
     if (status == UCCL_ECANCELED)
         atomic_fetch_add(&worker->run->cancelled, 1);
     if (status == 0) {
-        CHECK(bytes == operation->size, "lane %u, message %u: %zu bytes, not %zu", worker->lane,
+        CHECK(bytes == operation->size, "data QP %u, message %u: %zu bytes, not %zu", worker->qp,
               (unsigned)operation->number, bytes, operation->size);
         for (size_t i = 0; i < bytes && operation->is_receive; i++)
             CHECK(operation->buffer[i] == byte_of(worker, !worker->side, operation->number, i),
-                  "lane %u, message %u is wrong at byte %zu of %zu", worker->lane,
+                  "data QP %u, message %u is wrong at byte %zu of %zu", worker->qp,
                   (unsigned)operation->number, i, bytes);
     }
     CHECK(operation->is_receive == 0 || operation->buffer[operation->size] == 0, "written beyond the buffer");
     free(operation->buffer);
 }
 
-static void *lane_thread(void *argument)
+static void *data_qp_thread(void *argument)
 {
     struct worker *worker = argument;
     struct operation operations[2 * BATCH_MAX];
     for (unsigned round = 0; round < worker->run->rounds; round++) {
         /* both ends must post as many sends as the other does receives */
-        unsigned batch = 1 + (unsigned)(mix(worker->run->seed, worker->lane, round) % BATCH_MAX);
+        unsigned batch = 1 + (unsigned)(mix(worker->run->seed, worker->qp, round) % BATCH_MAX);
         int sends_first = random_next(&worker->random) % 2;
         for (unsigned i = 0; i < batch; i++) {
             begin(worker, &operations[2 * i], !sends_first);
@@ -282,11 +282,11 @@ static void *shared_receiver(void *argument)
 
 /* ---- a variant ------------------------------------------------------------------------------- */
 
-static void start(struct worker *worker, struct run *run, uccl_conn *conn, unsigned lane, unsigned side,
+static void start(struct worker *worker, struct run *run, uccl_conn *conn, unsigned qp, unsigned side,
                   void *(*main)(void *))
 {
-    *worker = (struct worker){.run = run, .conn = conn, .engine = run->engine[side], .lane = lane, .side = side};
-    worker->random = mix(run->seed, lane, side + 77);
+    *worker = (struct worker){.run = run, .conn = conn, .engine = run->engine[side], .qp = qp, .side = side};
+    worker->random = mix(run->seed, qp, side + 77);
     CHECK(pthread_create(&worker->thread, NULL, main, worker) == 0, "pthread_create");
 }
 
@@ -294,7 +294,7 @@ static void variant(uint64_t seed, const char *lend, const char *spin_us, int se
 {
     static struct run run;
     static struct worker workers[THREADS];
-    uccl_conn *conn[LANES + 1][2];
+    uccl_conn *conn[DATA_QPS + 1][2];
     struct uccl_handle handle;
     uccl_listener *listener;
     unsigned count = 0;
@@ -307,20 +307,20 @@ static void variant(uint64_t seed, const char *lend, const char *spin_us, int se
     run.engine[0] = engine_open(lend, spin_us);
     run.engine[1] = self ? run.engine[0] : engine_open(lend, spin_us);
     OK(uccl_listen(run.engine[1], 0, 0, &handle, &listener));
-    for (unsigned i = 0; i <= LANES; i++)
+    for (unsigned i = 0; i <= DATA_QPS; i++)
         engines_connect(run.engine[0], &handle, listener, conn[i]);
-    for (unsigned lane = 0; lane < LANES; lane++)
+    for (unsigned qp = 0; qp < DATA_QPS; qp++)
         for (unsigned side = 0; side < 2; side++)
-            start(&workers[count++], &run, conn[lane][side], lane, side, lane_thread);
+            start(&workers[count++], &run, conn[qp][side], qp, side, data_qp_thread);
     for (unsigned i = 0; i < SHARED_SENDERS; i++) {
-        start(&workers[count++], &run, conn[LANES][0], LANES, 0, shared_sender);
-        start(&workers[count++], &run, conn[LANES][1], LANES, 1, shared_receiver);
+        start(&workers[count++], &run, conn[DATA_QPS][0], DATA_QPS, 0, shared_sender);
+        start(&workers[count++], &run, conn[DATA_QPS][1], DATA_QPS, 1, shared_receiver);
     }
     for (unsigned i = 0; i < count; i++)
         pthread_join(workers[i].thread, NULL);
     for (unsigned i = 0; i < run.shared_messages; i++)
         CHECK(run.seen[i] == 1, "message %u is missing", i);
-    for (unsigned i = 0; i < LANES; i += 2) {
+    for (unsigned i = 0; i < DATA_QPS; i += 2) {
         OK(uccl_conn_close(conn[i][0]));
         OK(uccl_conn_close(conn[i][1]));
     }

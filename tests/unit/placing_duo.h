@@ -2,7 +2,7 @@
 /*
  * Two cores whose NICs place payload, in the test's hand: queue pairs are made and connected at once, but
  * what is sent over them waits until the test lets it arrive or loses it, work requests finish when the test
- * says so, and so do fences.
+ * says so, and so do drains.
  */
 #ifndef TEST_PLACING_DUO_H
 #define TEST_PLACING_DUO_H
@@ -15,17 +15,17 @@ enum { PLACING_PACKETS = 512, PLACING_ACTIONS = 256 };
 struct placing_packet {
     unsigned side;             /* that sent it */
     struct tx_desc desc;
-    struct duo_datagram datagrams[CORE_TRAIN_MAX]; /* of a repair */
+    struct duo_datagram datagrams[CORE_TRAIN_MAX]; /* of a retransmission */
     unsigned datagram_count;
     bool gone;                 /* arrived or lost */
 };
 
 static struct placing_packet placing_packets[PLACING_PACKETS];
 static unsigned placing_packet_count;
-static struct core_path_action placing_fences[2][PLACING_ACTIONS]; /* asked for, to be answered */
-static unsigned placing_fence_count[2];
+static struct core_qp_action placing_drains[2][PLACING_ACTIONS]; /* asked for, to be answered */
+static unsigned placing_drain_count[2];
 static unsigned placing_opened[2], placing_connected[2], placing_closed[2];
-static bool placing_fence_at_once; /* fences are answered at once */
+static bool placing_drain_at_once; /* drains are answered at once */
 static bool placing_open_fails;
 
 /* A queue pair's number names path and side, so that a wrong one is seen. */
@@ -36,33 +36,33 @@ static inline uint32_t placing_number(unsigned side, uint16_t path, uint32_t gen
 
 static inline void placing_act(unsigned side)
 {
-    struct core_path_action action;
+    struct core_qp_action action;
     while (core_next_path(duo_core[side], &action)) {
         cr_assert_eq(action.flow, duo_flow[side]);
         switch (action.kind) {
-        case PATH_OPEN:
+        case QP_OPEN:
             placing_opened[side]++;
             if (placing_open_fails)
-                core_path_failed(duo_core[side], action.flow, action.path, action.generation, duo_now);
+                core_qp_failed(duo_core[side], action.flow, action.path, action.generation, duo_now);
             else
-                core_path_opened(duo_core[side], action.flow, action.path, action.generation,
+                core_qp_opened(duo_core[side], action.flow, action.path, action.generation,
                                  placing_number(side, action.path, action.generation), 77 + side, duo_now);
             break;
-        case PATH_CONNECT:
+        case QP_CONNECT:
             cr_assert_eq(action.number, placing_number(!side, action.path, action.generation));
             cr_assert_eq(action.psn, 77 + !side);
             placing_connected[side]++;
-            core_path_connected(duo_core[side], action.flow, action.path, action.generation, duo_now);
+            core_qp_connected(duo_core[side], action.flow, action.path, action.generation, duo_now);
             break;
-        case PATH_FENCE:
-            if (placing_fence_at_once) {
-                core_path_fenced(duo_core[side], action.flow, action.path, action.generation, duo_now);
+        case QP_DRAIN:
+            if (placing_drain_at_once) {
+                core_qp_drained(duo_core[side], action.flow, action.path, action.generation, duo_now);
                 break;
             }
-            cr_assert_lt(placing_fence_count[side], PLACING_ACTIONS);
-            placing_fences[side][placing_fence_count[side]++] = action;
+            cr_assert_lt(placing_drain_count[side], PLACING_ACTIONS);
+            placing_drains[side][placing_drain_count[side]++] = action;
             break;
-        case PATH_CLOSE:
+        case QP_CLOSE:
             placing_closed[side]++;
             break;
         }
@@ -98,7 +98,7 @@ static inline void placing_setup(unsigned paths)
 {
     duo_defaults();
     duo_params.port_entropy = paths;
-    duo_params.path_retry_ms = 5;
+    duo_params.qp_retry_ms = 5;
     duo_setup[0].places = duo_setup[1].places = true;
     duo_registered = true;
     duo_on_path = placing_take;
@@ -118,7 +118,7 @@ static inline void placing_forget(struct placing_packet *packet)
         free(packet->datagrams[--packet->datagram_count].bytes);
 }
 
-/* A write, or a repair, arrives. */
+/* A write, or a retransmission, arrives. */
 static inline void placing_arrive(unsigned index)
 {
     struct placing_packet *packet = &placing_packets[index];
@@ -194,17 +194,17 @@ static inline void placing_warm_up(void)
     duo_assert_ended(send, UCCL_OK, 100000);
     duo_assert_ended(receive, UCCL_OK, 100000);
     for (unsigned side = 0; side < 2; side++)
-        cr_assert_eq(duo_flow[side]->lanes.usable, duo_flow[side]->lanes.count);
+        cr_assert_eq(duo_flow[side]->qps.usable, duo_flow[side]->qps.count);
     placing_packet_count = 0;
 }
 
-/* Answers the oldest fence that is asked for. */
-static inline void placing_fenced(unsigned side)
+/* Answers the oldest drain that is asked for. */
+static inline void placing_drained(unsigned side)
 {
-    cr_assert_gt(placing_fence_count[side], 0);
-    struct core_path_action action = placing_fences[side][0];
-    memmove(placing_fences[side], placing_fences[side] + 1, --placing_fence_count[side] * sizeof action);
-    core_path_fenced(duo_core[side], action.flow, action.path, action.generation, duo_now);
+    cr_assert_gt(placing_drain_count[side], 0);
+    struct core_qp_action action = placing_drains[side][0];
+    memmove(placing_drains[side], placing_drains[side] + 1, --placing_drain_count[side] * sizeof action);
+    core_qp_drained(duo_core[side], action.flow, action.path, action.generation, duo_now);
     duo_events(side);
 }
 

@@ -156,7 +156,7 @@ Test(core, a_chunk_of_several_datagrams_is_no_gap)
     }
 }
 
-/* Found in review: an ack in a repair is as old as the first copy, and so is what it says of time. */
+/* Found in review: an ack in a retransmission is as old as the first copy, and so is what it says of time. */
 Test(core, a_gap_that_closes_is_acked_at_once)
 {
     duo_defaults();
@@ -207,7 +207,7 @@ Test(core, the_start_goes_on_while_the_nic_is_slow, .init = duo_open)
     cr_assert_eq(duo_flow[0]->cc.cwnd_bytes, cwnd_bytes, "one chunk fills no window");
 }
 
-Test(core, an_ack_in_a_repair_is_no_measurement, .init = duo_open)
+Test(core, an_ack_in_a_retransmission_is_no_measurement, .init = duo_open)
 {
     struct duo_request *recv = duo_recv(1, 100), *back = duo_recv(0, 100);
     duo_send(0, 100);
@@ -326,8 +326,8 @@ Test(core, what_the_nic_refuses_goes_again_without_a_loss, .init = duo_open)
     duo_assert_rest();
 }
 
-/* Found by the simulator: with every chunk record in use, repairs waited for a record too. */
-Test(core, repairs_go_when_all_chunk_records_are_in_use)
+/* Found by the simulator: with every chunk record in use, retransmissions waited for a record too. */
+Test(core, retransmissions_go_when_all_chunk_records_are_in_use)
 {
     duo_defaults();
     duo_setup[0].msg_window = duo_setup[1].msg_window = 256;
@@ -346,8 +346,8 @@ Test(core, repairs_go_when_all_chunk_records_are_in_use)
     duo_assert_rest();
 }
 
-/* Found by the simulator: a repair held back by the pace was forgotten when no message was waiting. */
-Test(core, a_paced_repair_goes_in_time, .init = duo_open)
+/* Found by the simulator: a retransmission held back by the pace was forgotten when no message was waiting. */
+Test(core, a_paced_retransmission_goes_in_time, .init = duo_open)
 {
     duo_recv(1, 100);
     duo_send(0, 100);
@@ -449,7 +449,7 @@ static struct wire_ack lie_about_time(uint32_t time_stamp, uint32_t hold)
                                         .hold = hold}}};
 }
 
-/* Whatever the peer says of times: what is lost is repaired when the timeout is at its limit, at the latest. */
+/* Whatever the peer says of times: what is lost is retransmitted when the timeout is at its limit, at the latest. */
 Test(core, lies_about_time_are_bounded)
 {
     static const uint32_t lies[][2] = {

@@ -245,7 +245,7 @@ Test(credit, a_granted_message_asks_where_others_are_blocked, .init = open_fast)
     duo_assert_rest();
 }
 
-Test(credit, repairs_go_first_and_need_credit, .init = open_fast)
+Test(credit, retransmissions_go_first_and_need_credit, .init = open_fast)
 {
     struct duo_request *send, *recv;
     post(LARGE, &send, &recv);
@@ -253,12 +253,12 @@ Test(credit, repairs_go_first_and_need_credit, .init = open_fast)
     duo_drop(0); /* the first bytes, and the demand */
     duo_run(100 * MS);
     both_end(send, recv, LARGE);
-    cr_assert_geq(duo_flow[0]->credit_tx.used_bytes, LARGE + SPECULATE - 8 * KB, "repairs are counted");
+    cr_assert_geq(duo_flow[0]->credit_tx.used_bytes, LARGE + SPECULATE - 8 * KB, "retransmissions are counted");
     cr_assert_leq(duo_flow[0]->credit_tx.used_bytes, duo_flow[0]->credit_tx.granted_bytes);
 }
 
-/* Less than what may go unasked: its repairs wait for the receiver all the same. */
-Test(credit, repairs_of_unasked_bytes_are_paced, .init = open_fast)
+/* Less than what may go unasked: its retransmissions wait for the receiver all the same. */
+Test(credit, retransmissions_of_unasked_bytes_are_paced, .init = open_fast)
 {
     struct duo_request *send, *recv;
     post(24 * KB, &send, &recv);

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The queue pairs of a flow (engine/core/data_qp.h): made when wanted, watched, fenced by both ends, made anew; and
- * that a chunk which was placed goes nowhere else before the peer has fenced its queue pair.
+ * The queue pairs of a flow (engine/core/data_qp.h): made when wanted, watched, drained by both ends, made anew; and
+ * that a chunk which was placed goes nowhere else before the peer has drained its queue pair.
  */
 #include "placing_duo.h"
 
 enum { SIZE = 100000 };
 
-static struct lane *lane(unsigned side, unsigned path)
+static struct data_qp *qp(unsigned side, unsigned path)
 {
-    return &duo_flow[side]->lanes.lanes[path];
+    return &duo_flow[side]->qps.qps[path];
 }
 
 /* A send and its receive, with two writes under way. */
@@ -23,14 +23,14 @@ static void start(struct duo_request **send, struct duo_request **receive)
 }
 
 /* Hands a frame about a path to side `to`, as if the peer had said it in a chunk of its own. */
-static void tell(unsigned to, enum wire_path_what what, uint16_t path, uint32_t generation)
+static void tell(unsigned to, enum wire_qp_what what, uint16_t path, uint32_t generation)
 {
-    lanes_on_frame(duo_flow[to], &(struct wire_path){(uint8_t)what, path, generation,
+    data_qps_on_frame(duo_flow[to], &(struct wire_qp){(uint8_t)what, path, generation,
                                                      placing_number(!to, path, generation), 77 + !to});
     placing_act(to);
 }
 
-Test(lane, queue_pairs_are_made_when_something_could_be_placed)
+Test(qp, queue_pairs_are_made_when_something_could_be_placed)
 {
     placing_open(2);
     duo_registered = false;
@@ -43,18 +43,18 @@ Test(lane, queue_pairs_are_made_when_something_could_be_placed)
     for (unsigned side = 0; side < 2; side++) {
         cr_assert_eq(placing_opened[side], 2);
         cr_assert_eq(placing_connected[side], 2);
-        cr_assert_eq(duo_flow[side]->lanes.usable, 2);
-        cr_assert_eq(duo_count(&duo_counters[side].paths_up), 2);
+        cr_assert_eq(duo_flow[side]->qps.usable, 2);
+        cr_assert_eq(duo_count(&duo_counters[side].qps_up), 2);
     }
 }
 
-Test(lane, there_are_no_more_than_chunks_to_fence_them_with)
+Test(qp, there_are_no_more_than_chunks_to_drain_them_with)
 {
     placing_open(200);
-    cr_assert_eq(duo_flow[0]->lanes.count, 8); /* of a window of 64 */
+    cr_assert_eq(duo_flow[0]->qps.count, 8); /* of a window of 64 */
 }
 
-Test(lane, one_that_cannot_be_made_is_tried_again_after_a_pause)
+Test(qp, one_that_cannot_be_made_is_tried_again_after_a_pause)
 {
     placing_setup(1);
     placing_open_fails = true;
@@ -68,10 +68,10 @@ Test(lane, one_that_cannot_be_made_is_tried_again_after_a_pause)
     cr_assert(placing_opened[0] > 2 && placing_opened[0] < 6, "5, 10, 20 ms: %u times", placing_opened[0]);
     placing_open_fails = false;
     duo_run(100 * MS);
-    cr_assert_eq(duo_flow[0]->lanes.usable, 1);
+    cr_assert_eq(duo_flow[0]->qps.usable, 1);
 }
 
-Test(lane, a_failed_one_is_fenced_by_both_and_made_anew)
+Test(qp, a_failed_one_is_drained_by_both_and_made_anew)
 {
     struct duo_request *send, *receive;
     placing_open(1);
@@ -79,33 +79,33 @@ Test(lane, a_failed_one_is_fenced_by_both_and_made_anew)
     start(&send, &receive);
     placing_lose(0);
     placing_lose(1);
-    core_path_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
+    core_qp_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
     duo_run(20 * MS);
-    cr_assert_eq(placing_fence_count[0], 1);
-    cr_assert_eq(placing_fence_count[1], 0, "before it is drained nothing is said");
-    cr_assert_eq(lane(0, 0)->state, LANE_FENCING);
-    placing_fenced(0);
-    cr_assert_eq(lane(0, 0)->state, LANE_FENCED);
+    cr_assert_eq(placing_drain_count[0], 1);
+    cr_assert_eq(placing_drain_count[1], 0, "before it is drained nothing is said");
+    cr_assert_eq(qp(0, 0)->state, DATA_QP_DRAINING);
+    placing_drained(0);
+    cr_assert_eq(qp(0, 0)->state, DATA_QP_DRAINED);
     cr_assert_eq(send->msg.work_live, 0, "all its work counts as finished");
     duo_run(MS);
-    cr_assert_eq(placing_fence_count[1], 1);
+    cr_assert_eq(placing_drain_count[1], 1);
     cr_assert_eq(sent_chunk(&duo_flow[0]->sent, duo_flow[0]->sent.cumulative)->state, CHUNK_HELD,
-                 "the peer has not said that it is fenced");
+                 "the peer has not said that it is drained");
     cr_assert_not(receive->ended);
-    placing_fenced(1);
+    placing_drained(1);
     placing_run(2 * MS);
     duo_assert_ended(receive, UCCL_OK, SIZE);
     placing_run(20 * MS);
     duo_assert_ended(send, UCCL_OK, SIZE);
     for (unsigned side = 0; side < 2; side++) {
-        cr_assert_eq(lane(side, 0)->generation, 2);
-        cr_assert_eq(lane(side, 0)->state, LANE_UP);
+        cr_assert_eq(qp(side, 0)->generation, 2);
+        cr_assert_eq(qp(side, 0)->state, DATA_QP_UP);
         cr_assert_eq(placing_closed[side], 1);
     }
-    cr_assert_eq(duo_count(&duo_counters[0].paths_fenced), 1);
+    cr_assert_eq(duo_count(&duo_counters[0].qps_failed), 1);
 }
 
-Test(lane, only_what_the_peer_lacks_is_repeated)
+Test(qp, only_what_the_peer_lacks_is_repeated)
 {
     struct duo_request *send, *receive;
     placing_open(1);
@@ -116,8 +116,8 @@ Test(lane, only_what_the_peer_lacks_is_repeated)
     duo_transmit(1);
     duo_drop(1);
     uint64_t before = duo_count(&duo_counters[0].retransmits);
-    placing_fence_at_once = true;
-    core_path_failed(duo_core[1], duo_flow[1], 0, 1, duo_now);
+    placing_drain_at_once = true;
+    core_qp_failed(duo_core[1], duo_flow[1], 0, 1, duo_now);
     duo_talk();
     duo_run(MS);
     duo_assert_ended(receive, UCCL_OK, SIZE);
@@ -127,27 +127,27 @@ Test(lane, only_what_the_peer_lacks_is_repeated)
     duo_assert_ended(send, UCCL_OK, SIZE);
 }
 
-Test(lane, fences_may_cross)
+Test(qp, drains_may_cross)
 {
     placing_open(1);
     placing_warm_up();
-    placing_fence_at_once = true;
-    core_path_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
-    core_path_failed(duo_core[1], duo_flow[1], 0, 1, duo_now);
+    placing_drain_at_once = true;
+    core_qp_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
+    core_qp_failed(duo_core[1], duo_flow[1], 0, 1, duo_now);
     duo_run(20 * MS);
     for (unsigned side = 0; side < 2; side++) {
-        cr_assert_eq(lane(side, 0)->generation, 2);
-        cr_assert_eq(lane(side, 0)->state, LANE_UP);
+        cr_assert_eq(qp(side, 0)->generation, 2);
+        cr_assert_eq(qp(side, 0)->state, DATA_QP_UP);
         cr_assert_eq(placing_closed[side], 1);
     }
 }
 
-Test(lane, a_silent_one_is_given_up_while_the_peer_lives)
+Test(qp, a_silent_one_is_given_up_while_the_peer_lives)
 {
     struct duo_request *send, *receive;
     placing_open(2);
     placing_warm_up();
-    placing_fence_at_once = true;
+    placing_drain_at_once = true;
     start(&send, &receive);
     for (unsigned i = 0; i < 200 && !receive->ended; i++) { /* path 0 swallows everything */
         for (unsigned k = 0; k < placing_packet_count; k++) {
@@ -165,10 +165,10 @@ Test(lane, a_silent_one_is_given_up_while_the_peer_lives)
     duo_assert_ended(receive, UCCL_OK, SIZE);
     duo_run(50 * MS);
     duo_assert_ended(send, UCCL_OK, SIZE);
-    if (lane(0, 0)->generation == 1) /* both chunks took the other path */
+    if (qp(0, 0)->generation == 1) /* both chunks took the other path */
         cr_assert_eq(duo_count(&duo_counters[0].retransmits), 0);
     else
-        cr_assert_eq(lane(1, 0)->generation, 2);
+        cr_assert_eq(qp(1, 0)->generation, 2);
 }
 
 /* So much time passes, in which side 0 talks and nothing arrives; its NIC finishes its work. */
@@ -188,12 +188,12 @@ static void run_unheard(uint64_t ns)
     duo_now = until_ns;
 }
 
-/* A window smaller than a chunk holds back the repair that begins a round; the probe of that round goes at its time. */
-Test(lane, a_repair_that_is_held_back_holds_no_probe_back)
+/* A window smaller than a chunk holds back the retransmission that begins a round; the probe of that round goes at its time. */
+Test(qp, a_retransmission_that_is_held_back_holds_no_probe_back)
 {
     struct duo_request *send, *receive;
     placing_setup(1);
-    duo_params.path_repairs = 100; /* the lane is not given up */
+    duo_params.qp_retransmit_rounds = 100; /* the data QP is not given up */
     duo_open_as(false);
     placing_warm_up();
     start(&send, &receive);
@@ -207,11 +207,11 @@ Test(lane, a_repair_that_is_held_back_holds_no_probe_back)
     cr_assert_geq(duo_flow[0]->silence.asks, SILENCE_PARTS - 1);
 }
 
-Test(lane, a_full_window_still_says_that_a_path_is_fenced)
+Test(qp, a_full_window_still_says_that_a_path_is_drained)
 {
     struct duo_request *sends[16], *receives[16];
     placing_setup(1);
-    duo_params.path_repairs = 100;
+    duo_params.qp_retransmit_rounds = 100;
     duo_open_as(false);
     placing_warm_up();
     for (unsigned i = 0; i < 16; i++)
@@ -245,12 +245,12 @@ Test(lane, a_full_window_still_says_that_a_path_is_fenced)
             break;
     }
     cr_assert_eq(duo_flow[0]->sent.next_seq - duo_flow[0]->sent.cumulative, 64 - 8);
-    placing_fence_at_once = true;
-    core_path_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
+    placing_drain_at_once = true;
+    core_qp_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
     for (unsigned i = 0; i < placing_packet_count; i++)
         placing_packets[i].gone = true;
     duo_run(3 * MS);
-    cr_assert_eq(lane(0, 0)->generation, 2);
+    cr_assert_eq(qp(0, 0)->generation, 2);
     placing_packet_count = 0;
     for (unsigned k = 0; k < 200; k++) {
         placing_run(5 * MS);
@@ -264,73 +264,73 @@ Test(lane, a_full_window_still_says_that_a_path_is_fenced)
 
 /* ---- frames in any order --------------------------------------------------------------------------- */
 
-Test(lane, what_is_said_of_the_next_generation_is_kept_until_it_begins)
+Test(qp, what_is_said_of_the_next_generation_is_kept_until_it_begins)
 {
     placing_open(1);
     placing_warm_up();
-    core_path_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
+    core_qp_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
     placing_act(0);
-    placing_fenced(0);
-    tell(0, PATH_OFFER, 0, 2); /* overtakes FENCED */
-    cr_assert_eq(lane(0, 0)->generation, 1);
-    duo_transmit(0); /* says FENCED */
+    placing_drained(0);
+    tell(0, QP_OFFER, 0, 2); /* overtakes DRAINED */
+    cr_assert_eq(qp(0, 0)->generation, 1);
+    duo_transmit(0); /* says DRAINED */
     duo_drop(0);
-    tell(0, PATH_FENCED, 0, 1);
-    cr_assert_eq(lane(0, 0)->generation, 2);
-    cr_assert(lane(0, 0)->peer.offered);
+    tell(0, QP_DRAINED, 0, 1);
+    cr_assert_eq(qp(0, 0)->generation, 2);
+    cr_assert(qp(0, 0)->peer.offered);
     duo_run_deaf(0, 6 * MS);
     placing_act(0);
     cr_assert_eq(placing_connected[0], 2, "with the offer that was kept");
 }
 
-Test(lane, one_that_the_peer_has_given_up_already_is_passed)
+Test(qp, one_that_the_peer_has_given_up_already_is_passed)
 {
     placing_open(1);
     placing_warm_up();
-    core_path_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
+    core_qp_failed(duo_core[0], duo_flow[0], 0, 1, duo_now);
     placing_act(0);
-    placing_fenced(0);
-    tell(0, PATH_FENCED, 0, 2);
+    placing_drained(0);
+    tell(0, QP_DRAINED, 0, 2);
     duo_transmit(0);
     duo_drop(0);
-    tell(0, PATH_FENCED, 0, 1);
-    cr_assert_eq(lane(0, 0)->generation, 2);
-    cr_assert_eq(lane(0, 0)->state, LANE_FENCED);
+    tell(0, QP_DRAINED, 0, 1);
+    cr_assert_eq(qp(0, 0)->generation, 2);
+    cr_assert_eq(qp(0, 0)->state, DATA_QP_DRAINED);
     duo_transmit(0);
     duo_drop(0);
-    cr_assert_eq(lane(0, 0)->generation, 3);
+    cr_assert_eq(qp(0, 0)->generation, 3);
     cr_assert_eq(placing_opened[0], 1);
 }
 
-Test(lane, nonsense_about_paths_changes_nothing)
+Test(qp, nonsense_about_paths_changes_nothing)
 {
     placing_open(1);
     placing_warm_up();
     unsigned actions = placing_opened[0] + placing_connected[0];
-    for (unsigned what = PATH_OFFER; what <= PATH_FENCED; what++) {
-        tell(0, (enum wire_path_what)what, 1, 1);
-        tell(0, (enum wire_path_what)what, 65535, 1);
-        tell(0, (enum wire_path_what)what, 0, 3);
-        tell(0, (enum wire_path_what)what, 0, UINT32_MAX);
+    for (unsigned what = QP_OFFER; what <= QP_DRAINED; what++) {
+        tell(0, (enum wire_qp_what)what, 1, 1);
+        tell(0, (enum wire_qp_what)what, 65535, 1);
+        tell(0, (enum wire_qp_what)what, 0, 3);
+        tell(0, (enum wire_qp_what)what, 0, UINT32_MAX);
     }
     for (unsigned i = 0; i < 100; i++) {
-        tell(0, PATH_OFFER, 0, 1);
-        tell(0, PATH_READY, 0, 1);
+        tell(0, QP_OFFER, 0, 1);
+        tell(0, QP_READY, 0, 1);
     }
     cr_assert_eq(placing_opened[0] + placing_connected[0], actions);
-    cr_assert_eq(lane(0, 0)->state, LANE_UP);
-    cr_assert_eq(duo_flow[0]->lanes.usable, 1);
+    cr_assert_eq(qp(0, 0)->state, DATA_QP_UP);
+    cr_assert_eq(duo_flow[0]->qps.usable, 1);
     cr_assert_eq(duo_count(&duo_counters[0].rx_stale_frames), 12);
 }
 
-Test(lane, a_flood_of_fences_makes_one_queue_pair_per_pause)
+Test(qp, a_flood_of_drains_makes_one_queue_pair_per_pause)
 {
     placing_open(1);
     placing_warm_up();
-    placing_fence_at_once = true;
+    placing_drain_at_once = true;
     for (unsigned i = 0; i < 1000; i++) {
-        tell(0, PATH_FENCED, 0, lane(0, 0)->generation);
-        tell(0, PATH_OFFER, 0, lane(0, 0)->generation);
+        tell(0, QP_DRAINED, 0, qp(0, 0)->generation);
+        tell(0, QP_OFFER, 0, qp(0, 0)->generation);
         duo_transmit(0);
         duo_drop(0);
         duo_now += 20 * US; /* 20 ms in all */
@@ -338,22 +338,22 @@ Test(lane, a_flood_of_fences_makes_one_queue_pair_per_pause)
         placing_act(0);
     }
     cr_assert_leq(placing_opened[0], 4);
-    cr_assert_eq(placing_fence_count[0], 0);
+    cr_assert_eq(placing_drain_count[0], 0);
 }
 
-Test(lane, answers_about_another_generation_are_ignored)
+Test(qp, answers_about_another_generation_are_ignored)
 {
     placing_open(1);
     placing_warm_up();
     for (unsigned generation = 0; generation < 4; generation += 1 + (generation == 0)) {
-        core_path_opened(duo_core[0], duo_flow[0], 0, generation, 1, 1, duo_now);
-        core_path_connected(duo_core[0], duo_flow[0], 0, generation, duo_now);
-        core_path_fenced(duo_core[0], duo_flow[0], 0, generation, duo_now);
-        core_path_failed(duo_core[0], duo_flow[0], 0, generation, duo_now);
+        core_qp_opened(duo_core[0], duo_flow[0], 0, generation, 1, 1, duo_now);
+        core_qp_connected(duo_core[0], duo_flow[0], 0, generation, duo_now);
+        core_qp_drained(duo_core[0], duo_flow[0], 0, generation, duo_now);
+        core_qp_failed(duo_core[0], duo_flow[0], 0, generation, duo_now);
     }
-    core_path_failed(duo_core[0], duo_flow[0], 500, 1, duo_now);
-    core_path_fenced(duo_core[0], duo_flow[0], 0, 1, duo_now); /* not asked for */
+    core_qp_failed(duo_core[0], duo_flow[0], 500, 1, duo_now);
+    core_qp_drained(duo_core[0], duo_flow[0], 0, 1, duo_now); /* not asked for */
     placing_act(0);
-    cr_assert_eq(lane(0, 0)->state, LANE_UP);
-    cr_assert_eq(placing_fence_count[0], 0);
+    cr_assert_eq(qp(0, 0)->state, DATA_QP_UP);
+    cr_assert_eq(placing_drain_count[0], 0);
 }

@@ -28,7 +28,7 @@ static void open_gdr(const char *gdr, const char *level, const char *name, const
     for (int i = 0; i < 2; i++)
         pair.engine[i] =
             open_engine("no", "BACKEND", "verbs", "GDR", gdr, "GDR_LEVEL", level, "LINGER_MS", "300",
-                        "DEAD_PEER_MS", "5000", "PACKET_LIFETIME_MS", "20", "PATH_RETRY_MS", "1", "GPU_BLOCK_KB",
+                        "DEAD_PEER_MS", "5000", "PACKET_LIFETIME_MS", "20", "QP_RETRY_MS", "1", "GPU_BLOCK_KB",
                         "64", "GPU_BLOCKS", "8", "NUM_ENGINES", "1", name, value, NULL);
     IS(uccl_listen(pair.engine[1], 0, 0, &pair.handle, &pair.listener), 0);
     connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
@@ -92,7 +92,7 @@ static const char *reached(const struct side *side)
     return info.reached;
 }
 
-/* What becomes of memory of the device: all of it travels directly, or none. On RC, where nothing is ever repaired. */
+/* What becomes of memory of the device: all of it travels directly, or none. On RC, where nothing is ever retransmitted. */
 static void expect(const char *gdr, const char *level, const char *name, const char *value, const char *how)
 {
     bool direct = strncmp(how, "direct", 6) == 0;
@@ -687,8 +687,8 @@ Test(gdr, only_one_side_is_direct)
     close_gdr();
 }
 
-/* Lost writes are repaired by datagrams: fetched from the device for that, and copied up to it there. */
-Test(gdr, lost_writes_are_repaired)
+/* Lost writes are retransmitted by datagrams: fetched from the device for that, and copied up to it there. */
+Test(gdr, lost_writes_are_retransmitted)
 {
     open_gdr("auto", "sys", "RCMODE", "0");
     warm_up();
@@ -731,7 +731,7 @@ Test(gdr, broken_paths_of_rc)
     broken_paths("1");
 }
 
-/* Many at once, both ways, small and large, host and device, with loss: more repairs than places for them. */
+/* Many at once, both ways, small and large, host and device, with loss: more retransmissions than places for them. */
 Test(gdr, crowd)
 {
     open_gdr("auto", "sys", "RCMODE", "0");
@@ -742,8 +742,8 @@ Test(gdr, crowd)
     close_gdr();
 }
 
-/* Copies for repairs that fail end their messages, and no others. */
-Test(gdr, repairs_that_cannot_be_fetched)
+/* Copies for retransmissions that fail end their messages, and no others. */
+Test(gdr, retransmissions_that_cannot_be_fetched)
 {
     open_gdr("auto", "sys", "RCMODE", "0");
     warm_up();
@@ -763,8 +763,8 @@ Test(gdr, repairs_that_cannot_be_fetched)
     close_gdr();
 }
 
-/* A cancel while a repair is being fetched: the send ends when no copy touches its memory any more. */
-Test(gdr, cancelled_while_a_repair_is_fetched)
+/* A cancel while a retransmission is being fetched: the send ends when no copy touches its memory any more. */
+Test(gdr, cancelled_while_a_retransmission_is_fetched)
 {
     open_gdr("auto", "sys", "RCMODE", "0");
     warm_up();

@@ -30,7 +30,7 @@ static void open_large(void)
 /* A datagram of a flow with an eager message of connection 0, as it would have arrived. */
 static void make_image(unsigned flow, uint64_t seq, uint32_t number)
 {
-    struct tx_desc desc = {.kind = TX_FRAMES, .count = 1, .sequenced = true, .repair = true, .seq = seq,
+    struct tx_desc desc = {.kind = TX_FRAMES, .count = 1, .sequenced = true, .retransmission = true, .seq = seq,
                            .path_seq = (uint32_t)seq + 1, .token = tokens[flow], .time_stamp = wire_time(duo_now)};
     struct wire_eager eager = {.conn = 1, .msg = number, .total = PAYLOAD, .length = PAYLOAD,
                                .ring = number * ((PAYLOAD + 63) / 64 * 64)};
@@ -98,7 +98,7 @@ Test(image, any_order, .init = open_large)
         cr_assert_eq(images(), number + 1);
         duo_assert_ended(recv, UCCL_OK, PAYLOAD);
         cr_assert_eq(duo_flow[1]->sack.cumulative, number + 1, "it is acked");
-        cr_assert(duo_flow[1]->ack_now, "at once: it is a repair");
+        cr_assert(duo_flow[1]->ack_now, "at once: it is a retransmission");
     }
     cr_assert_eq(malformed(), 0);
     cr_assert_eq(duo_count(&duo_counters[1].rx_duplicates), 0);

@@ -197,15 +197,15 @@ Test(place, paths_that_reorder_do_not_place)
     placing_setup(2);
     duo_params.in_order = false;
     duo_open_as(false);
-    cr_assert_eq(duo_flow[0]->lanes.count, 0);
-    duo_reliable = true; /* those repair loss themselves, whatever the network's order */
+    cr_assert_eq(duo_flow[0]->qps.count, 0);
+    duo_reliable = true; /* those retransmit what is lost themselves, whatever the network's order */
     placing_open(2);
-    cr_assert_eq(duo_flow[0]->lanes.count, 2);
+    cr_assert_eq(duo_flow[0]->qps.count, 2);
 }
 
-/* ---- repairs ----------------------------------------------------------------------------------- */
+/* ---- retransmissions ----------------------------------------------------------------------------------- */
 
-Test(place, a_lost_write_is_repaired_over_its_queue_pair)
+Test(place, a_lost_write_is_retransmitted_over_its_queue_pair)
 {
     struct duo_request *send, *receive;
     placing_open(1);
@@ -215,23 +215,23 @@ Test(place, a_lost_write_is_repaired_over_its_queue_pair)
     placing_arrive(1); /* in order: so the first is lost */
     duo_talk();
     cr_assert_eq(placing_packet_count, 3);
-    const struct tx_desc *write = &placing_packets[0].desc, *repair = &placing_packets[2].desc;
-    cr_assert_eq(repair->kind, TX_BULK);
-    cr_assert(repair->on_path && repair->repair);
-    cr_assert_eq(repair->path, write->path);
-    cr_assert_eq(repair->seq, write->seq);
-    cr_assert_eq(repair->bulk_offset, write->bulk_offset);
+    const struct tx_desc *write = &placing_packets[0].desc, *retransmission = &placing_packets[2].desc;
+    cr_assert_eq(retransmission->kind, TX_BULK);
+    cr_assert(retransmission->on_path && retransmission->retransmission);
+    cr_assert_eq(retransmission->path, write->path);
+    cr_assert_eq(retransmission->seq, write->seq);
+    cr_assert_eq(retransmission->bulk_offset, write->bulk_offset);
     cr_assert_not(receive->ended);
     placing_arrive(2);
     duo_assert_ended(receive, UCCL_OK, SIZE);
     duo_run(5 * MS);
     placing_finish(1);
-    cr_assert_not(send->ended, "the repair is still read");
+    cr_assert_not(send->ended, "the retransmission is still read");
     placing_finish(2);
     duo_assert_ended(send, UCCL_OK, SIZE);
 }
 
-/* A message over one queue pair on which every `lose_every`th write is lost, 0: none, all repairs arriving.
+/* A message over one queue pair on which every `lose_every`th write is lost, 0: none, all retransmissions arriving.
  * Returns the largest write. */
 static uint32_t carry(unsigned lose_every)
 {
@@ -278,7 +278,7 @@ Test(place, where_packets_get_lost_a_write_is_one_of_them)
     cr_assert_gt(carry(0), datagram_bytes, "never");
 }
 
-Test(place, repairs_follow_the_size_that_the_path_takes_now)
+Test(place, retransmissions_follow_the_size_that_the_path_takes_now)
 {
     struct duo_request *send, *receive;
     placing_open(1);
@@ -297,7 +297,7 @@ Test(place, repairs_follow_the_size_that_the_path_takes_now)
 }
 
 /* A peer that lies about parts of a write before the path takes larger datagrams: all of it is repeated, in fewer. */
-Test(place, a_lie_about_parts_of_a_write_leaves_its_repair_whole)
+Test(place, a_lie_about_parts_of_a_write_leaves_its_retransmission_whole)
 {
     struct duo_request *send, *receive;
     placing_open(1);
@@ -317,10 +317,10 @@ Test(place, a_lie_about_parts_of_a_write_leaves_its_repair_whole)
     core_set_datagram(duo_core[0], 0, 8000);
     duo_talk();
     cr_assert_eq(placing_packet_count, 3);
-    const struct tx_desc *repair = &placing_packets[2].desc;
-    cr_assert_eq(repair->count, (SIZE / 2 + 8000 - WIRE_BULK_HEADER_BYTES - 1) / (8000 - WIRE_BULK_HEADER_BYTES));
-    cr_assert_eq(repair->mask, wire_full_mask(repair->count), "only %lx of it is repeated",
-                 (unsigned long)repair->mask);
+    const struct tx_desc *retransmission = &placing_packets[2].desc;
+    cr_assert_eq(retransmission->count, (SIZE / 2 + 8000 - WIRE_BULK_HEADER_BYTES - 1) / (8000 - WIRE_BULK_HEADER_BYTES));
+    cr_assert_eq(retransmission->mask, wire_full_mask(retransmission->count), "only %lx of it is repeated",
+                 (unsigned long)retransmission->mask);
     placing_talk();
     placing_run(5 * MS);
     duo_assert_ended(receive, UCCL_OK, SIZE);
@@ -341,7 +341,7 @@ Test(place, a_write_that_the_nic_refuses_goes_as_datagrams)
     placing_run(20 * MS);
     duo_assert_ended(receive, UCCL_OK, SIZE);
     duo_assert_ended(send, UCCL_OK, SIZE);
-    cr_assert_eq(duo_flow[0]->lanes.lanes[0].requests, 0);
+    cr_assert_eq(duo_flow[0]->qps.qps[0].requests, 0);
 }
 
 enum { LARGE = 1 << 20 }; /* sixteen chunks */
@@ -364,7 +364,7 @@ static void assert_whole(struct duo_request *send, struct duo_request *receive)
     duo_assert_rest();
 }
 
-Test(place, a_large_message_goes_in_rows_that_all_lanes_share)
+Test(place, a_large_message_goes_in_rows_that_all_data_qps_share)
 {
     struct duo_request *send, *receive;
     placing_open(4);
@@ -427,7 +427,7 @@ Test(place, all_of_a_row_that_the_nic_refuses_goes_as_datagrams)
     duo_refuse = false;
     cr_assert_eq(duo_flow[0]->sent.flying_chunks, 0);
     cr_assert_eq(duo_flow[0]->sent.lost_payload, 8 * 65536);
-    cr_assert_eq(duo_flow[0]->lanes.lanes[0].requests, 0);
+    cr_assert_eq(duo_flow[0]->qps.qps[0].requests, 0);
     assert_whole(send, receive);
     cr_assert(rows == 1 && row_writes[0] == 8, "the rest is written");
 }
@@ -447,7 +447,7 @@ Test(place, a_cancelled_receive_is_held_until_writes_under_way_are_in)
     duo_run(100 * US);
     cr_assert_not(receive->ended);
     placing_arrive(1);
-    placing_talk(); /* repairs that were sent meanwhile */
+    placing_talk(); /* retransmissions that were sent meanwhile */
     duo_assert_ended(receive, UCCL_ECANCELED, 0);
     placing_run(5 * MS);
     duo_assert_ended(send, UCCL_ECANCELED, 0);
@@ -518,18 +518,18 @@ Test(place, a_cancelled_receive_does_not_wait_for_a_peer_that_has_gone)
     duo_assert_rest();
 }
 
-/* The queue pair of side 1 is being fenced, for which its receive and its close wait. */
-static void ended_by_a_fence(const struct duo_request *receive, int32_t status)
+/* The queue pair of side 1 is being drained, for which its receive and its close wait. */
+static void ended_by_a_drain(const struct duo_request *receive, int32_t status)
 {
     placing_act(1);
-    cr_assert_eq(placing_fence_count[1], 1);
+    cr_assert_eq(placing_drain_count[1], 1);
     cr_assert(!receive->ended && duo_ended[1] == 0);
-    placing_fenced(1);
+    placing_drained(1);
     duo_assert_ended(receive, status, 0);
     cr_assert_eq(duo_ended[1], 1);
 }
 
-Test(place, past_the_linger_a_close_fences)
+Test(place, past_the_linger_a_close_drains)
 {
     struct duo_request *send, *receive;
     placing_open(1);
@@ -537,9 +537,9 @@ Test(place, past_the_linger_a_close_fences)
     start(&send, &receive, SIZE, SIZE);
     core_conn_close(duo_core[1], duo_conn[1][0], 10 * MS, duo_now);
     duo_run_deaf(1, 5 * MS);
-    cr_assert_eq(placing_fence_count[1], 0);
+    cr_assert_eq(placing_drain_count[1], 0);
     duo_run_deaf(1, 10 * MS);
-    ended_by_a_fence(receive, UCCL_ECANCELED);
+    ended_by_a_drain(receive, UCCL_ECANCELED);
 }
 
 Test(place, the_peers_goodbye_ends_receives_once_its_writes_are_in)
@@ -571,14 +571,14 @@ static struct duo_request *start_unproven(void)
     return receive;
 }
 
-Test(place, past_the_linger_a_close_of_what_has_failed_fences)
+Test(place, past_the_linger_a_close_of_what_has_failed_drains)
 {
     struct duo_request *receive = start_unproven();
     core_conn_close(duo_core[1], duo_conn[1][0], 10 * MS, duo_now);
     duo_run_deaf(1, 9 * MS);
-    cr_assert_eq(placing_fence_count[1], 0);
+    cr_assert_eq(placing_drain_count[1], 0);
     duo_run_deaf(1, 2 * MS);
-    ended_by_a_fence(receive, UCCL_ECLOSED);
+    ended_by_a_drain(receive, UCCL_ECLOSED);
 }
 
 Test(place, an_abort_cuts_the_close_of_what_has_failed_short)
@@ -588,10 +588,10 @@ Test(place, an_abort_cuts_the_close_of_what_has_failed_short)
     duo_run_deaf(1, MS);
     core_conn_close(duo_core[1], duo_conn[1][0], 0, duo_now);
     duo_run_deaf(1, MS);
-    ended_by_a_fence(receive, UCCL_ECLOSED);
+    ended_by_a_drain(receive, UCCL_ECLOSED);
 }
 
-/* What has been proven in time is not fenced afterwards. */
+/* What has been proven in time is not drained afterwards. */
 Test(place, a_close_of_what_has_failed_ends_with_the_proof)
 {
     struct duo_request *receive = start_unproven();
@@ -601,10 +601,10 @@ Test(place, a_close_of_what_has_failed_ends_with_the_proof)
     duo_assert_ended(receive, UCCL_ECLOSED, 0);
     cr_assert_eq(duo_ended[1], 1);
     placing_run(100 * MS);
-    cr_assert_eq(placing_fence_count[1], 0);
+    cr_assert_eq(placing_drain_count[1], 0);
 }
 
-Test(place, a_dead_peers_queue_pairs_are_fenced_before_requests_end)
+Test(place, a_dead_peers_queue_pairs_are_drained_before_requests_end)
 {
     struct duo_request *send, *receive;
     placing_open(2);
@@ -613,12 +613,12 @@ Test(place, a_dead_peers_queue_pairs_are_fenced_before_requests_end)
     duo_run_deaf(1, 3000 * MS); /* nobody answers */
     placing_act(1);
     cr_assert_eq(duo_dead[1], 1);
-    cr_assert_eq(placing_fence_count[1], 2);
+    cr_assert_eq(placing_drain_count[1], 2);
     cr_assert_not(receive->ended, "its queue pairs still receive");
-    placing_fenced(1);
+    placing_drained(1);
     cr_assert_not(receive->ended, "one of them does");
     cr_assert_eq(duo_failed[1], DUO_CONNS - 1);
-    placing_fenced(1);
+    placing_drained(1);
     duo_assert_ended(receive, UCCL_EPEERDEAD, 0);
     cr_assert_eq(duo_failed[1], DUO_CONNS);
 }
@@ -633,7 +633,7 @@ Test(place, sends_to_a_dead_peer_end_when_nothing_reads_them)
     placing_act(0);
     cr_assert_eq(duo_dead[0], 1);
     cr_assert_not(send->ended);
-    placing_fenced(0);
+    placing_drained(0);
     duo_assert_ended(send, UCCL_EPEERDEAD, 0);
 }
 
@@ -720,16 +720,16 @@ Test(place, datagrams_over_a_queue_pair_must_name_it)
     placing_lose(1);
     duo_run(20 * MS);
     cr_assert_gt(placing_packet_count, 2);
-    const struct placing_packet *repair = &placing_packets[2];
-    const struct duo_datagram *datagram = &repair->datagrams[0];
+    const struct placing_packet *retransmission = &placing_packets[2];
+    const struct duo_datagram *datagram = &retransmission->datagrams[0];
     uint64_t before = duo_count(&duo_counters[1].rx_malformed);
-    cr_assert_not(core_rx_on_path(duo_core[1], duo_flow[1], !repair->desc.path, 1, datagram->bytes,
+    cr_assert_not(core_rx_on_path(duo_core[1], duo_flow[1], !retransmission->desc.path, 1, datagram->bytes,
                                   datagram->length, duo_now));
     cr_assert_not(core_rx(duo_core[1], datagram->bytes, datagram->length, false, duo_now));
     cr_assert_eq(duo_count(&duo_counters[1].rx_malformed), before + 2);
-    cr_assert_not(core_rx_on_path(duo_core[1], duo_flow[1], repair->desc.path, 7, datagram->bytes,
+    cr_assert_not(core_rx_on_path(duo_core[1], duo_flow[1], retransmission->desc.path, 7, datagram->bytes,
                                   datagram->length, duo_now));
-    cr_assert(core_rx_on_path(duo_core[1], duo_flow[1], repair->desc.path, 1, datagram->bytes,
+    cr_assert(core_rx_on_path(duo_core[1], duo_flow[1], retransmission->desc.path, 1, datagram->bytes,
                               datagram->length, duo_now));
     duo_copies(1);
 }

@@ -194,8 +194,8 @@ Test(reach, other_echoes_open_nothing, .init = open_ports)
     cr_assert_eq(duo_flow[0]->paths.closed, 1, "it came twice");
 }
 
-/* The only path that works dies after all: repairs go on to those that never did, even if no probe tells of them. */
-Test(reach, repairs_leave_the_last_path, .init = open_ports)
+/* The only path that works dies after all: retransmissions go on to those that never did, even if no probe tells of them. */
+Test(reach, retransmissions_leave_the_last_path, .init = open_ports)
 {
     dead_paths = 0xf & ~1u;
     messages(16, 50 * MS);

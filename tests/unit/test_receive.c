@@ -77,8 +77,8 @@ static void add(enum wire_frame_kind kind, uint32_t id)
     case FRAME_GRANT:
         packet_header += wire_put_grant(at, &(struct wire_grant){.granted = 1});
         break;
-    case FRAME_PATH:
-        packet_header += wire_put_path(at, &(struct wire_path){.what = PATH_OFFER, .generation = 1});
+    case FRAME_QP:
+        packet_header += wire_put_path(at, &(struct wire_qp){.what = QP_OFFER, .generation = 1});
         break;
     case FRAME_GONE:
         packet_header += wire_put_gone(at, &(struct wire_gone){.id = UNKNOWN_ID});
@@ -931,5 +931,5 @@ ANSWERS(rts, FRAME_RTS, true)
 ANSWERS(credit, FRAME_CREDIT, true)
 ANSWERS(end, FRAME_END, true)
 ANSWERS(fin, FRAME_FIN, true)
-ANSWERS(path, FRAME_PATH, true)
+ANSWERS(path, FRAME_QP, true)
 ANSWERS(gone, FRAME_GONE, true)

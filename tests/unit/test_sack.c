@@ -252,7 +252,7 @@ Test(sack, more_paths_than_an_ack_names_take_turns)
 
 /* ---- what NICs place ---- */
 
-Test(sack, a_write_is_a_whole_chunk_however_its_repairs_are_cut)
+Test(sack, a_write_is_a_whole_chunk_however_its_retransmissions_are_cut)
 {
     setup(10, WINDOW);
     cr_assert_eq(sack_check_write(&sack, 12), SACK_NEW);
@@ -263,7 +263,7 @@ Test(sack, a_write_is_a_whole_chunk_however_its_repairs_are_cut)
     cr_assert_eq(sack_check_write(&sack, 9), SACK_DUPLICATE);
     cr_assert_eq(sack_check_write(&sack, UINT64_MAX), SACK_DUPLICATE);
     cr_assert_eq(sack_check_write(&sack, 10 + WINDOW), SACK_BEYOND_WINDOW);
-    arrive(11, 0, 2); /* a part of a repair */
+    arrive(11, 0, 2); /* a part of a retransmission */
     cr_assert_eq(sack_check_write(&sack, 11), SACK_MALFORMED);
     arrive(11, 1, 2);
     cr_assert_eq(sack_check_write(&sack, 11), SACK_DUPLICATE);
@@ -271,14 +271,14 @@ Test(sack, a_write_is_a_whole_chunk_however_its_repairs_are_cut)
     cr_assert_eq(sack.cumulative, 13);
 }
 
-Test(sack, lanes_are_named_beside_paths)
+Test(sack, data_qps_are_named_beside_paths)
 {
-    static struct sack_path lanes[4];
-    sack_init(&sack, chunks, WINDOW, lanes, 4);
+    static struct sack_path qps[4];
+    sack_init(&sack, chunks, WINDOW, qps, 4);
     note(2, 7, 70, false, 1000);
     sack_note_write(&sack, 2, 99, 1000);
     struct wire_packet p = {.path = 3, .path_seq = 5, .time_stamp = 50, .count = 1};
-    sack_note_lane(&sack, 3, &p, true, 1000);
+    sack_note_data_qp(&sack, 3, &p, true, 1000);
     sack_note_write(&sack, 0, UINT64_C(0x100000005), 1000);
     sack_fill(&sack, &ack, 1160);
     cr_assert_eq(ack.path_count, 4);

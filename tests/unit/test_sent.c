@@ -188,7 +188,7 @@ Test(sent, partial_masks_add_up_to_no_whole, .init = setup)
     cr_consistent();
 }
 
-/* No datagram of a write was sent; how many its repair has is decided when it is made. */
+/* No datagram of a write was sent; how many its retransmission has is decided when it is made. */
 Test(sent, a_write_does_not_arrive_in_part, .init = setup)
 {
     struct chunk *chunk = send(0, 1);
@@ -216,7 +216,7 @@ Test(sent, loss_by_path, .init = setup)
     /* sent again it is the newest of its path, and the oldest loss comes first */
     sent_fly(&sent, sent_first_lost(&sent), 0, 20);
     cr_assert_eq(sent_seq(&sent, sent_newest(&sent)), 0);
-    cr_assert_eq(sent_lose_by_path(&sent, 0, 7), 2, "3 and 4, not the repair");
+    cr_assert_eq(sent_lose_by_path(&sent, 0, 7), 2, "3 and 4, not the retransmission");
     cr_assert_eq(sent_seq(&sent, sent_first_lost(&sent)), 1);
     cr_consistent();
 }
@@ -288,7 +288,7 @@ Test(sent, slow_paths_are_not_loss, .init = setup)
 }
 
 /* A whole burst is lost. The ack of the one chunk that is repeated shows that for all of it. */
-Test(sent, an_acked_repair_tells_of_the_rest, .init = setup)
+Test(sent, an_acked_retransmission_tells_of_the_rest, .init = setup)
 {
     struct rtt rtt;
     uint64_t next_ns;
@@ -312,7 +312,7 @@ Test(sent, an_acked_repair_tells_of_the_rest, .init = setup)
     cr_consistent();
 }
 
-/* Where sizes are watched, an ack tells when the small datagrams left that have arrived. A repair is not taken for it. */
+/* Where sizes are watched, an ack tells when the small datagrams left that have arrived. A retransmission is not taken for it. */
 Test(sent, small_ones_tell_when_they_left, .init = setup)
 {
     sent.base_bytes = 1232;
@@ -325,7 +325,7 @@ Test(sent, small_ones_tell_when_they_left, .init = setup)
     sent_fly(&sent, first, 1, 40 * MS);
     sent.too_soon_ns = 39 * MS;
     struct sent_acked acked = ack(2, 0);
-    cr_assert_eq(acked.small_ns, 20 * MS, "the repair of the first is too young");
+    cr_assert_eq(acked.small_ns, 20 * MS, "the retransmission of the first is too young");
     cr_assert_not(acked.large);
     acked = ack(3, 0);
     cr_assert_eq(acked.small_ns, 0);
@@ -365,7 +365,7 @@ Test(sent, spurious_loss, .init = setup)
     chunk = send(0, 3);
     sent_lose(&sent, chunk);
     sent_fly(&sent, chunk, 1, 4);
-    cr_assert_not(ack(3, 0).spurious, "the repair may be what arrived");
+    cr_assert_not(ack(3, 0).spurious, "the retransmission may be what arrived");
     chunk = send(0, 5);
     chunk->acked_mask = 1;
     sent_lose(&sent, chunk);
@@ -375,7 +375,7 @@ Test(sent, spurious_loss, .init = setup)
     sent_fly(&sent, chunk, 1, 7);
     chunk->acked_mask = 1;
     sent_lose(&sent, chunk);
-    cr_assert_not(ack(5, 0).spurious, "the rest may have come with the repair");
+    cr_assert_not(ack(5, 0).spurious, "the rest may have come with the retransmission");
     cr_consistent();
 }
 

@@ -199,7 +199,7 @@ static const struct nic_ops fake_ops = {
     .read = fake_read,
     .poll_reads = fake_poll_reads,
     .poll_tx = nic_no_poll_tx,
-    .path_event = nic_no_path_event,
+    .qp_event = nic_no_path_event,
     .mtu_event = fake_mtu_event,
     .failure = fake_failure,
     .wait = fake_wait,
@@ -579,9 +579,9 @@ Test(thread, leases_grow, .timeout = TIMEOUT_S)
     start_wanted();
     SOON(lease_ns == 2 * MS);
     unsigned told = owner_told;
-    thread_kick(&thread);
+    thread_reclaim(&thread);
     cr_assert_gt(owner_told, told);
-    SOON(!thread.kicked);
+    SOON(!thread.reclaimed);
     stop();
 }
 

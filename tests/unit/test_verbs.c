@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The verbs backend on a device of plain memory: queues that must not overflow, completions that fail, queue pairs
- * that are fenced. What a real one does is tested in tests/vm.
+ * that are drained. What a real one does is tested in tests/vm.
  */
 #include "verbs_pair.h"
 
@@ -130,7 +130,7 @@ Test(verbs_ud, handles_of_a_removed_peer_outlive_its_sends, .init = set_up_pair,
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
-Test(verbs_path, writes_are_placed_and_told, .init = set_up_paths, .fini = close_pair)
+Test(verbs_data_qp, writes_are_placed_and_told, .init = set_up_paths, .fini = close_pair)
 {
     struct nic_rx rx;
     cr_assert(send_write(0, 1, 100, 5000, 77));
@@ -156,49 +156,49 @@ Test(verbs_path, writes_are_placed_and_told, .init = set_up_paths, .fini = close
 }
 
 /* Whatever the peer offers: queue pairs of management and of groups are not connected to, and it is said once. */
-Test(verbs_path, numbers_that_are_no_queue_pairs_are_refused, .init = set_up_pair, .fini = close_pair)
+Test(verbs_data_qp, numbers_that_are_no_queue_pairs_are_refused, .init = set_up_pair, .fini = close_pair)
 {
     static const uint32_t numbers[] = {0, 1, 0xffffff, 0x1000000, 0x1000064, 0xffffffff};
     uint32_t number, psn;
-    struct nic_path id = path_id(0, 0, 1);
-    cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), 0);
+    struct nic_qp id = path_id(0, 0, 1);
+    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), 0);
     struct fake_qp *qp = fake_qp_of(number);
     for (unsigned i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         said[0] = 0;
-        cr_assert_eq(nic_verbs_ops.path_connect(queues[0], &id, numbers[i], 0xffffffff), UCCL_EPROTO);
+        cr_assert_eq(nic_verbs_ops.qp_connect(queues[0], &id, numbers[i], 0xffffffff), UCCL_EPROTO);
         cr_assert_eq(qp->qp.state, IBV_QPS_INIT);
         cr_assert_eq(strstr(said, "cannot be one") != NULL, i == 0);
     }
-    nic_verbs_ops.path_fence(queues[0], &id);
-    await_fenced(0, 0);
-    nic_verbs_ops.path_close(queues[0], &id);
+    nic_verbs_ops.qp_drain(queues[0], &id);
+    await_drained(0, 0);
+    nic_verbs_ops.qp_close(queues[0], &id);
 }
 
 /* What finishes while the queue is about to sleep keeps it awake until it has been told, and no longer. */
-Test(verbs_path, finished_work_is_told_before_a_sleep, .init = set_up_paths, .fini = close_pair)
+Test(verbs_data_qp, finished_work_is_told_before_a_sleep, .init = set_up_paths, .fini = close_pair)
 {
-    cr_assert(!verbs_paths_arm(queues[0]));
+    cr_assert(!verbs_data_qps_arm(queues[0]));
     cr_assert(send_write(0, 1, 0, 10, 5));
     nic_verbs_ops.flush(queues[0]);
-    cr_assert(!verbs_paths_arm(queues[0]));
+    cr_assert(!verbs_data_qps_arm(queues[0]));
     fake_run();
-    cr_assert(verbs_paths_arm(queues[0]));
-    cr_assert(verbs_paths_arm(queues[0]));
+    cr_assert(verbs_data_qps_arm(queues[0]));
+    cr_assert(verbs_data_qps_arm(queues[0]));
     cr_assert_eq(finished(), 5);
-    cr_assert(!verbs_paths_arm(queues[0]));
+    cr_assert(!verbs_data_qps_arm(queues[0]));
     cr_assert(send_write(0, 1, 0, 10, 6)); /* and what nobody will ask for, since its flow is closed */
     deliver();
-    cr_assert(verbs_paths_arm(queues[0]));
+    cr_assert(verbs_data_qps_arm(queues[0]));
     nic_verbs_ops.peer_remove(queues[0], to_second);
-    verbs_paths_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
-    cr_assert(!verbs_paths_arm(queues[0]));
+    verbs_data_qps_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
+    cr_assert(!verbs_data_qps_arm(queues[0]));
 }
 
-Test(verbs_path, repairs_keep_the_order_of_the_queue_pair, .init = set_up_paths, .fini = close_pair)
+Test(verbs_data_qp, retransmissions_keep_the_order_of_the_queue_pair, .init = set_up_paths, .fini = close_pair)
 {
     struct nic_rx rx;
     cr_assert(send_write(0, 1, 0, 10, 1));
-    cr_assert(send_repair(2, 2));
+    cr_assert(send_retransmission(2, 2));
     cr_assert(send_write(0, 1, 20, 10, 3));
     deliver();
     cr_assert_eq(finished(), 3);
@@ -212,85 +212,85 @@ Test(verbs_path, repairs_keep_the_order_of_the_queue_pair, .init = set_up_paths,
 }
 
 /* One path and nothing completes: the queue is never asked for more than it holds. */
-Test(verbs_path, full_queue_is_said_not_hit, .init = set_up_paths, .fini = close_pair)
+Test(verbs_data_qp, full_queue_is_said_not_hit, .init = set_up_paths, .fini = close_pair)
 {
     for (unsigned round = 0; round < 4; round++) {
         uint64_t cookie = 1000 * round;
         while (send_write(0, 1, 0, 1024, cookie + 1))
             cr_assert_lt(++cookie, 1000 * round + 65);
         cr_assert_eq(cookie, 1000 * round + 64);
-        cr_assert(!send_repair(1, 5000));
+        cr_assert(!send_retransmission(1, 5000));
         nic_verbs_ops.flush(queues[0]);
         cr_assert_leq(fake.most_sends, 65);
         fake_run();
         cr_assert_eq(finished(), cookie);
         cr_assert_eq(take_writes(), 64);
     }
-    unsigned repairs = 0; /* and the pool of repairs, over many paths */
+    unsigned retransmissions = 0; /* and the pool of retransmissions, over many paths */
     connect_path(1, 1);
-    while (send_repair(16, 9))
-        repairs++;
-    cr_assert_eq(repairs, 4);
+    while (send_retransmission(16, 9))
+        retransmissions++;
+    cr_assert_eq(retransmissions, 4);
 }
 
 /* A peer whose queue pairs finish nothing takes no more of the pool than it leaves to the others, who share that. */
-Test(verbs_path, pool_of_repairs_is_shared_among_peers, .init = set_up, .fini = close_pair)
+Test(verbs_data_qp, pool_of_retransmissions_is_shared_among_peers, .init = set_up, .fini = close_pair)
 {
     enum { EACH = 16, PEERS = 3 };
     static const unsigned expected[PEERS] = {128, 64, 32};
     uint32_t number, psn, peer[PEERS];
     params.port_entropy = 4;
-    params.path_depth = 256;
+    params.qp_depth = 256;
     open_pair();
     for (unsigned i = 0; i < PEERS; i++) {
         unsigned held = 0;
         peer[i] = i ? add_peer(queues[0], queues[1]) : to_second;
         for (uint16_t path = 0; path < 4; path++) {
-            struct nic_path id = {.flow = path_id(0, 0, 1).flow, .destination = peer[i], .path = path, .generation = 1};
-            cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), 0);
-            cr_assert_eq(nic_verbs_ops.path_connect(queues[0], &id, 2, 0), 0); /* to nobody */
+            struct nic_qp id = {.flow = path_id(0, 0, 1).flow, .destination = peer[i], .path = path, .generation = 1};
+            cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), 0);
+            cr_assert_eq(nic_verbs_ops.qp_connect(queues[0], &id, 2, 0), 0); /* to nobody */
         }
-        while (send_repair_to(peer[i], held / EACH % 4, EACH, 9))
+        while (send_retransmission_to(peer[i], held / EACH % 4, EACH, 9))
             held += EACH;
         cr_assert_eq(held, expected[i], "peer %u: %u", i, held);
     }
-    cr_assert_eq(queues[0]->paths->free_repair_count, VERBS_REPAIRS - 128 - 64 - 32);
+    cr_assert_eq(queues[0]->paths->free_retransmission_count, VERBS_RETRANSMISSIONS - 128 - 64 - 32);
     nic_verbs_ops.flush(queues[0]);
     fake_run();
     struct nic_done done[16];
     cr_assert_eq(nic_verbs_ops.poll_tx(queues[0], done, 16), 4 + 4 + 2);
-    cr_assert_eq(queues[0]->paths->free_repair_count, VERBS_REPAIRS);
-    cr_assert(send_repair_to(peer[2], 0, CORE_TRAIN_MAX, 9));
+    cr_assert_eq(queues[0]->paths->free_retransmission_count, VERBS_RETRANSMISSIONS);
+    cr_assert(send_retransmission_to(peer[2], 0, CORE_TRAIN_MAX, 9));
     nic_verbs_ops.flush(queues[0]);
 }
 
 /* A peer gives its queue pairs up again and again: ours are made no faster than they come to an end. */
-Test(verbs_path, generations_wait_for_those_at_rest, .init = set_up_pair, .fini = close_pair)
+Test(verbs_data_qp, generations_wait_for_those_at_rest, .init = set_up_pair, .fini = close_pair)
 {
-    struct nic_path id;
+    struct nic_qp id;
     uint32_t number, psn;
-    for (uint32_t generation = 1; generation <= VERBS_RESTING_MAX; generation++) {
+    for (uint32_t generation = 1; generation <= VERBS_TIME_WAIT_MAX; generation++) {
         id = path_id(0, 0, generation);
-        cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), 0);
-        nic_verbs_ops.path_fence(queues[0], &id);
-        await_fenced(0, 0);
-        nic_verbs_ops.path_close(queues[0], &id);
+        cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), 0);
+        nic_verbs_ops.qp_drain(queues[0], &id);
+        await_drained(0, 0);
+        nic_verbs_ops.qp_close(queues[0], &id);
         queues[0]->paths->all[generation - 1]->since_ms = UINT32_MAX; /* they rest for as long as the test takes */
     }
     said[0] = 0;
-    id = path_id(0, 0, VERBS_RESTING_MAX + 1);
-    cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), UCCL_EAGAIN);
+    id = path_id(0, 0, VERBS_TIME_WAIT_MAX + 1);
+    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), UCCL_EAGAIN);
     cr_assert_str_empty(said, "it is no fault of the device");
-    struct nic_path other = path_id(0, 1, 1);
-    cr_assert_eq(nic_verbs_ops.path_open(queues[0], &other, &number, &psn), 0);
-    verbs_paths_sweep(queues[0], UINT32_MAX + UINT64_C(1) + params.packet_lifetime_ms);
-    cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), 0);
+    struct nic_qp other = path_id(0, 1, 1);
+    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &other, &number, &psn), 0);
+    verbs_data_qps_sweep(queues[0], UINT32_MAX + UINT64_C(1) + params.packet_lifetime_ms);
+    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), 0);
 }
 
-Test(verbs_path, failed_send_is_told_in_words_and_fenced, .init = set_up_paths, .fini = close_pair)
+Test(verbs_data_qp, failed_send_is_told_in_words_and_drained, .init = set_up_paths, .fini = close_pair)
 {
-    struct nic_path_event event;
-    struct nic_path id = path_id(0, 0, 1);
+    struct nic_qp_event event;
+    struct nic_qp id = path_id(0, 0, 1);
     cr_assert(send_write(0, 1, 0, 10, 1));
     deliver();
     cr_assert_eq(finished(), 1);
@@ -300,110 +300,110 @@ Test(verbs_path, failed_send_is_told_in_words_and_fenced, .init = set_up_paths, 
     deliver();
     cr_assert_eq(finished(), 0); /* what failed is not done */
     cr_assert(next_event(0, &event));
-    cr_assert(!event.fenced);
+    cr_assert(!event.drained);
     cr_assert_eq(event.path.generation, 1);
     cr_assert_not_null(strstr(said, "transport retry counter exceeded"));
     cr_assert(!next_event(0, &event)); /* once */
     cr_assert(!send_write(0, 1, 0, 10, 6));
-    nic_verbs_ops.path_fence(queues[0], &id);
+    nic_verbs_ops.qp_drain(queues[0], &id);
     fake_run();
-    await_fenced(0, 0);
-    nic_verbs_ops.path_close(queues[0], &id);
+    await_drained(0, 0);
+    nic_verbs_ops.qp_close(queues[0], &id);
     uint32_t number, psn, alive = fake.qps_alive;
     id.generation = 2;
-    cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), 0);
+    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), 0);
     cr_assert_eq(fake.qps_alive, alive + 1); /* the old one rests */
-    verbs_paths_sweep(queues[0], verbs_now_ms());
+    verbs_data_qps_sweep(queues[0], verbs_now_ms());
     cr_assert_eq(fake.qps_alive, alive + 1);
-    verbs_paths_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
+    verbs_data_qps_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
     cr_assert_eq(fake.qps_alive, alive);
 }
 
-/* What had been received is handed out before the fence is said to stand; nothing is placed after. */
-Test(verbs_path, fence_comes_after_all_that_was_received, .init = set_up_paths, .fini = close_pair)
+/* What had been received is handed out before the drain is said to stand; nothing is placed after. */
+Test(verbs_data_qp, drain_comes_after_all_that_was_received, .init = set_up_paths, .fini = close_pair)
 {
-    struct nic_path_event event;
+    struct nic_qp_event event;
     struct nic_rx rx;
-    struct nic_path id = path_id(1, 0, 1);
+    struct nic_qp id = path_id(1, 0, 1);
     for (uint64_t cookie = 1; cookie <= 40; cookie++)
         cr_assert(send_write(0, 1, 0, 16, cookie));
     deliver();
-    nic_verbs_ops.path_fence(queues[1], &id);
+    nic_verbs_ops.qp_drain(queues[1], &id);
     fake_run();
-    struct verbs_path *path = verbs_path_of(queues[1], fake_qp_of(queues[1]->peers[to_first].paths[0]->qp->qp_num)->qp.qp_num);
+    struct verbs_data_qp *path = verbs_data_qp_of(queues[1], fake_qp_of(queues[1]->peers[to_first].paths[0]->qp->qp_num)->qp.qp_num);
     atomic_store(&path->last_receive, 1);
     for (unsigned taken = 0; taken < 40; taken++) {
-        cr_assert(!next_event(1, &event), "fenced after %u of 40", taken);
+        cr_assert(!next_event(1, &event), "drained after %u of 40", taken);
         cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
         nic_verbs_ops.release(queues[1], &rx);
     }
     cr_assert(next_event(1, &event));
-    cr_assert(event.fenced);
+    cr_assert(event.drained);
     memset(target.bytes, 0, 16);
     cr_assert(send_write(0, 1, 0, 16, 41));
     deliver();
     cr_assert_eq(target.bytes[1], 0);
     cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 0);
-    nic_verbs_ops.path_close(queues[1], &id);
+    nic_verbs_ops.qp_close(queues[1], &id);
 }
 
-Test(verbs_path, fence_waits_for_receives_when_the_device_is_silent, .init = set_up_paths, .fini = close_pair)
+Test(verbs_data_qp, drain_waits_for_receives_when_the_device_is_silent, .init = set_up_paths, .fini = close_pair)
 {
-    struct nic_path_event event;
-    struct nic_path id = path_id(0, 0, 1);
+    struct nic_qp_event event;
+    struct nic_qp id = path_id(0, 0, 1);
     uint64_t begin_ms = verbs_now_ms();
-    nic_verbs_ops.path_fence(queues[0], &id);
+    nic_verbs_ops.qp_drain(queues[0], &id);
     fake_run();
     cr_assert_eq(finished(), 0);
     while (!next_event(0, &event))
         ;
     cr_assert_geq(verbs_now_ms() - begin_ms, VERBS_DRAIN_MS - 1);
-    cr_assert(event.fenced);
+    cr_assert(event.drained);
 }
 
-/* Sends that never end: the queue pair is destroyed, which ends them, before the fence stands. */
-Test(verbs_path, device_that_does_not_flush_is_made_to, .init = set_up_paths, .fini = close_pair)
+/* Sends that never end: the queue pair is destroyed, which ends them, before the drain stands. */
+Test(verbs_data_qp, device_that_does_not_flush_is_made_to, .init = set_up_paths, .fini = close_pair)
 {
-    struct nic_path id = path_id(0, 0, 1);
+    struct nic_qp id = path_id(0, 0, 1);
     uint32_t alive = fake.qps_alive;
     fake_qp_of(queues[0]->peers[to_second].paths[0]->qp->qp_num)->silent = true;
-    cr_assert(send_repair(3, 1));
+    cr_assert(send_retransmission(3, 1));
     nic_verbs_ops.flush(queues[0]);
-    uint32_t free_before = queues[0]->paths->free_repair_count;
-    nic_verbs_ops.path_fence(queues[0], &id);
-    await_fenced(0, 0);
+    uint32_t free_before = queues[0]->paths->free_retransmission_count;
+    nic_verbs_ops.qp_drain(queues[0], &id);
+    await_drained(0, 0);
     cr_assert_eq(fake.qps_alive, alive - 1);
-    cr_assert_eq(queues[0]->paths->free_repair_count, free_before + 3);
-    nic_verbs_ops.path_close(queues[0], &id);
-    verbs_paths_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
+    cr_assert_eq(queues[0]->paths->free_retransmission_count, free_before + 3);
+    nic_verbs_ops.qp_close(queues[0], &id);
+    verbs_data_qps_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
     fake_run();
     cr_assert_eq(finished(), 0);
 }
 
 /* Neither done nor failed, for longer than all attempts of a queue pair may take. */
-Test(verbs_path, work_that_does_not_end_is_a_failure, .init = set_up_paths, .fini = close_pair)
+Test(verbs_data_qp, work_that_does_not_end_is_a_failure, .init = set_up_paths, .fini = close_pair)
 {
-    struct nic_path_event event;
+    struct nic_qp_event event;
     uint64_t begin_ms = verbs_now_ms(), limit_ms = 500 + 2 * 67 * 8;
     params.ib_timeout = 14;
     params.ib_retry_cnt = 7;
-    verbs_paths_sweep(queues[0], begin_ms);
+    verbs_data_qps_sweep(queues[0], begin_ms);
     cr_assert(send_write(0, 1, 0, 10, 1)); /* long after the last one: counts from here */
     nic_verbs_ops.flush(queues[0]);
-    verbs_paths_sweep(queues[0], begin_ms + 10 * limit_ms);
-    verbs_paths_sweep(queues[0], begin_ms + 11 * limit_ms - 10);
+    verbs_data_qps_sweep(queues[0], begin_ms + 10 * limit_ms);
+    verbs_data_qps_sweep(queues[0], begin_ms + 11 * limit_ms - 10);
     cr_assert(!next_event(0, &event));
-    verbs_paths_sweep(queues[0], begin_ms + 11 * limit_ms + 10);
+    verbs_data_qps_sweep(queues[0], begin_ms + 11 * limit_ms + 10);
     cr_assert(next_event(0, &event));
-    cr_assert(!event.fenced);
-    verbs_paths_sweep(queues[0], begin_ms + 20 * limit_ms); /* is told once */
+    cr_assert(!event.drained);
+    verbs_data_qps_sweep(queues[0], begin_ms + 20 * limit_ms); /* is told once */
     cr_assert(!next_event(0, &event));
 }
 
-Test(verbs_path, closed_flow_hears_nothing_more, .init = set_up_paths, .fini = close_pair)
+Test(verbs_data_qp, closed_flow_hears_nothing_more, .init = set_up_paths, .fini = close_pair)
 {
     struct nic_rx rx;
-    struct nic_path_event event;
+    struct nic_qp_event event;
     for (uint64_t cookie = 1; cookie <= 10; cookie++)
         cr_assert(send_write(0, 1, 0, 16, cookie));
     deliver();
@@ -412,12 +412,12 @@ Test(verbs_path, closed_flow_hears_nothing_more, .init = set_up_paths, .fini = c
     nic_verbs_ops.peer_remove(queues[1], to_first);
     cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 0);
     cr_assert(!next_event(1, &event));
-    cr_assert(send_repair(3, 11));
+    cr_assert(send_retransmission(3, 11));
     nic_verbs_ops.flush(queues[0]);
     nic_verbs_ops.peer_remove(queues[0], to_second);
-    cr_assert_lt(queues[0]->paths->free_repair_count, VERBS_REPAIRS); /* the device may read them still */
-    verbs_paths_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
-    cr_assert_eq(queues[0]->paths->free_repair_count, VERBS_REPAIRS);
+    cr_assert_lt(queues[0]->paths->free_retransmission_count, VERBS_RETRANSMISSIONS); /* the device may read them still */
+    verbs_data_qps_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
+    cr_assert_eq(queues[0]->paths->free_retransmission_count, VERBS_RETRANSMISSIONS);
     fake_run();
     cr_assert_eq(finished(), 0);
 }
@@ -458,12 +458,12 @@ Test(verbs_sleep, ends_with_what_comes, .init = set_up_paths, .fini = close_pair
     }
 }
 
-/* The end of a fence may tell nobody: then nobody sleeps for long. */
-Test(verbs_sleep, is_short_while_a_path_is_fenced, .init = set_up_paths, .fini = close_pair, .timeout = 30)
+/* The end of a drain may tell nobody: then nobody sleeps for long. */
+Test(verbs_sleep, is_short_while_a_path_is_drained, .init = set_up_paths, .fini = close_pair, .timeout = 30)
 {
-    struct nic_path id = path_id(0, 0, 1);
+    struct nic_qp id = path_id(0, 0, 1);
     uint64_t begin_ms = verbs_now_ms();
-    nic_verbs_ops.path_fence(queues[0], &id);
+    nic_verbs_ops.qp_drain(queues[0], &id);
     nic_verbs_ops.wait(queues[0], UINT64_C(20000) * 1000000);
     cr_assert_lt(verbs_now_ms() - begin_ms, 10000);
 }
@@ -499,22 +499,22 @@ Test(verbs_peers, with_a_smaller_mtu, .init = set_up_pair, .fini = close_pair)
 
 /* ---- what belongs to whom -------------------------------------------------------------------- */
 
-Test(verbs_path, another_generation_is_another_path, .init = set_up_paths, .fini = close_pair)
+Test(verbs_data_qp, another_generation_is_another_path, .init = set_up_paths, .fini = close_pair)
 {
     cr_assert_not(send_write(0, 0, 0, 10, 1));
     cr_assert_not(send_write(0, 2, 0, 10, 1));
     cr_assert(send_write(0, 1, 0, 10, 1));
-    struct verbs_path *path = queues[0]->peers[to_second].paths[0];
+    struct verbs_data_qp *path = queues[0]->peers[to_second].paths[0];
     nic_verbs_ops.flush(queues[0]);
     /* a completion of the queue pair that had its place before */
-    struct ibv_wc late = {.wr_id = verbs_path_work_id(path, 0) ^ UINT64_C(1) << 32, .status = IBV_WC_SUCCESS};
+    struct ibv_wc late = {.wr_id = verbs_data_qp_work_id(path, 0) ^ UINT64_C(1) << 32, .status = IBV_WC_SUCCESS};
     fake_complete(path->cq->cq.cq, &late);
     cr_assert_eq(finished(), 0);
     fake_run();
     cr_assert_eq(finished(), 1);
 }
 
-Test(verbs_path, each_write_of_a_chunk_has_its_place, .init = set_up_paths, .fini = close_pair)
+Test(verbs_data_qp, each_write_of_a_chunk_has_its_place, .init = set_up_paths, .fini = close_pair)
 {
     enum { COUNT = 3, BYTES = 1000, OFFSET = 500 };
     struct nic_rx rx;
@@ -607,7 +607,7 @@ Test(verbs_ud, late_receives_mean_nothing, .init = set_up_pair, .fini = close_pa
 }
 
 /* What comes on a queue pair that is nobody's any more gives its slot back. */
-Test(verbs_path, slots_of_nobodys_paths_come_back, .init = set_up_paths, .fini = close_pair)
+Test(verbs_data_qp, slots_of_nobodys_paths_come_back, .init = set_up_paths, .fini = close_pair)
 {
     enum { COUNT = 3 * VERBS_REPOST };
     struct nic_rx rx;
@@ -624,9 +624,9 @@ Test(verbs_path, slots_of_nobodys_paths_come_back, .init = set_up_paths, .fini =
 }
 
 /* Each end expects the number that the other one begins with. */
-Test(verbs_path, numbers_of_packets, .init = set_up_paths, .fini = close_pair)
+Test(verbs_data_qp, numbers_of_packets, .init = set_up_paths, .fini = close_pair)
 {
-    struct verbs_path *a = queues[0]->peers[to_second].paths[0], *b = queues[1]->peers[to_first].paths[0];
+    struct verbs_data_qp *a = queues[0]->peers[to_second].paths[0], *b = queues[1]->peers[to_first].paths[0];
     const struct fake_qp *qa = fake_qp_of(a->qp->qp_num), *qb = fake_qp_of(b->qp->qp_num);
     cr_assert_neq(a->psn, b->psn);
     cr_assert(qa->sq_psn == a->psn && qb->sq_psn == b->psn);

@@ -24,29 +24,29 @@ static void port_event(enum ibv_event_type type, int port)
 
 Test(verbs_device, queue_pair_that_the_device_gives_up, .init = set_up_paths, .fini = close_pair)
 {
-    struct nic_path_event event;
+    struct nic_qp_event event;
     struct ibv_qp *qp = queues[0]->peers[to_second].paths[0]->qp;
     happens((struct ibv_async_event){.event_type = IBV_EVENT_QP_FATAL, .element.qp = qp});
     cr_assert(next_event(0, &event));
-    cr_assert(!event.fenced);
+    cr_assert(!event.drained);
     cr_assert_not_null(strstr(said, "local work queue catastrophic error"));
 }
 
 Test(verbs_device, that_is_removed, .init = set_up_paths, .fini = close_pair)
 {
-    struct nic_path_event event;
-    struct nic_path id = path_id(0, 1, 1);
+    struct nic_qp_event event;
+    struct nic_qp id = path_id(0, 1, 1);
     uint32_t number, psn;
     cr_assert_eq(nic_verbs_ops.failure(queues[0]), 0);
     happens((struct ibv_async_event){.event_type = IBV_EVENT_DEVICE_FATAL});
     cr_assert(next_event(0, &event));
-    cr_assert(!event.fenced);
+    cr_assert(!event.drained);
     cr_assert_not_null(strstr(said, "was removed"));
     cr_assert_not_null(strstr(said, "local catastrophic error"));
     for (unsigned i = 0; i < 2; i++)
         cr_assert_eq(nic_verbs_ops.failure(queues[i]), UCCL_EIO);
     said[0] = 0;
-    cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), UCCL_EIO);
+    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), UCCL_EIO);
     struct nic_host host = {.address.v4.sin_family = AF_INET};
     struct nic_queue_address address;
     nic_verbs_ops.queue_address(queues[1], &address);
@@ -54,8 +54,8 @@ Test(verbs_device, that_is_removed, .init = set_up_paths, .fini = close_pair)
     cr_assert_str_empty(said);
     id = path_id(0, 0, 1); /* what can be read and written is let go of, though nothing completes any more */
     fake_qp_of(queues[0]->peers[to_second].paths[0]->qp->qp_num)->silent = true;
-    nic_verbs_ops.path_fence(queues[0], &id);
-    await_fenced(0, 0);
+    nic_verbs_ops.qp_drain(queues[0], &id);
+    await_drained(0, 0);
 }
 
 /* Found in review: a thread without work did not sleep then, since the completion queue could not be armed. */
@@ -115,26 +115,26 @@ Test(verbs_device, port_whose_mtu_grows, .init = set_up)
     close_pair();
 }
 
-/* Path 0 of generation 1 has failed at both ends: it is fenced and closed there. */
+/* Path 0 of generation 1 has failed at both ends: it is drained and closed there. */
 static void expect_failed(void)
 {
-    struct nic_path_event event;
+    struct nic_qp_event event;
     for (unsigned i = 0; i < 2; i++) {
-        struct nic_path id = path_id(i, 0, 1);
+        struct nic_qp id = path_id(i, 0, 1);
         cr_assert(next_event(i, &event), "end %u", i);
-        cr_assert(!event.fenced);
+        cr_assert(!event.drained);
         cr_assert(!next_event(i, &event)); /* once */
-        nic_verbs_ops.path_fence(queues[i], &id);
+        nic_verbs_ops.qp_drain(queues[i], &id);
         fake_run();
-        await_fenced(i, 0);
-        nic_verbs_ops.path_close(queues[i], &id);
+        await_drained(i, 0);
+        nic_verbs_ops.qp_close(queues[i], &id);
     }
 }
 
 /* And its next generation carries writes. */
 static void expect_works_anew(void)
 {
-    struct nic_path_event event;
+    struct nic_qp_event event;
     connect_path(0, 2);
     cr_assert(send_write(0, 2, 0, 100, 7));
     deliver();
@@ -145,14 +145,14 @@ static void expect_works_anew(void)
 
 Test(verbs_device, port_that_goes_down_fails_its_paths_until_it_is_active, .init = set_up_paths, .fini = close_pair)
 {
-    struct nic_path id = path_id(0, 0, 2);
+    struct nic_qp id = path_id(0, 0, 2);
     uint32_t number, psn;
     fake.port.state = IBV_PORT_DOWN;
     port_event(IBV_EVENT_PORT_ERR, 1);
     cr_assert_not_null(strstr(said, "port 1 is down"));
     expect_failed();
     said[0] = 0;
-    cr_assert_eq(nic_verbs_ops.path_open(queues[0], &id, &number, &psn), UCCL_EIO);
+    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), UCCL_EIO);
     cr_assert_str_empty(said);
     fake.port.state = IBV_PORT_ACTIVE;
     port_event(IBV_EVENT_PORT_ACTIVE, 1);
@@ -182,7 +182,7 @@ Test(verbs_device, port_that_was_down_for_a_moment, .init = set_up_paths, .fini 
 
 Test(verbs_device, port_of_others_may_do_what_it_will, .init = set_up_paths, .fini = close_pair)
 {
-    struct nic_path_event event;
+    struct nic_qp_event event;
     port_event(IBV_EVENT_PORT_ERR, 2);
     cr_assert(!next_event(0, &event) && !next_event(1, &event));
     cr_assert_null(strstr(said, "is down"));
@@ -283,7 +283,7 @@ Test(verbs_device, takes_what_the_device_can_do, .init = set_up)
     }
 }
 
-/* Lanes times the speed of one; InfiniBand Architecture Specification, PortInfo. */
+/* Data QPs times the speed of one; InfiniBand Architecture Specification, PortInfo. */
 Test(verbs_device, speed, .init = set_up)
 {
     static const struct {
@@ -554,7 +554,7 @@ Test(verbs_stamps, reliable_writes_tell_when_they_were_placed, .init = set_up_st
 /* Found both ways alike: what the completion says, and that it has failed. */
 Test(verbs_stamps, completions_are_read_whole, .init = set_up_stamped, .fini = close_pair)
 {
-    struct nic_path_event event;
+    struct nic_qp_event event;
     struct nic_rx rx;
     params.rcmode = true;
     open_pair();
@@ -569,7 +569,7 @@ Test(verbs_stamps, completions_are_read_whole, .init = set_up_stamped, .fini = c
     cr_assert(send_write(0, 1, 0, 10, 78));
     deliver();
     cr_assert_eq(finished(), 0);
-    cr_assert(next_event(0, &event) && !event.fenced);
+    cr_assert(next_event(0, &event) && !event.drained);
     cr_assert_not_null(strstr(said, "transport retry counter exceeded"));
     for (unsigned i = 0; i < 100; i++) /* more than are read at a time */
         cr_assert(send_small(SMALL_BYTES, 0));

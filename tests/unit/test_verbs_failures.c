@@ -99,8 +99,8 @@ static struct verbs_lib failing_lib(void)
 
 static int try_path(unsigned end, uint32_t *number, uint32_t *psn)
 {
-    struct nic_path id = path_id(end, 0, 1);
-    return nic_verbs_ops.path_open(queues[end], &id, number, psn);
+    struct nic_qp id = path_id(end, 0, 1);
+    return nic_verbs_ops.qp_open(queues[end], &id, number, psn);
 }
 
 static int use_queues(void)
@@ -117,8 +117,8 @@ static int use_queues(void)
     for (unsigned i = 0; i < 2 && !error; i++)
         error = try_path(i, &number[i], &psn[i]);
     for (unsigned i = 0; i < 2 && !error; i++) {
-        struct nic_path id = path_id(i, 0, 1);
-        error = nic_verbs_ops.path_connect(queues[i], &id, number[!i], psn[!i]);
+        struct nic_qp id = path_id(i, 0, 1);
+        error = nic_verbs_ops.qp_connect(queues[i], &id, number[!i], psn[!i]);
     }
     if (!error)
         error = nic_verbs_ops.reg_mr(nic, target.bytes, sizeof target.bytes, &mr);

@@ -25,7 +25,7 @@ static const struct wire_demand demand = {.target = 0xfedcba98};
 static const struct wire_grant grant = {.granted = 0x80000002, .heard = 0xfedcba97};
 static const struct wire_cts grant_cts = {.conn = 4, .msg = 3, .length = 77, .placeable = true,
                                           .address = UINT64_C(0xfedcba9876543210), .key = 0x89abcdef, .slot = 16383};
-static const struct wire_path offer = {.what = PATH_OFFER, .path = 259, .generation = 0x01020304,
+static const struct wire_qp offer = {.what = QP_OFFER, .path = 259, .generation = 0x01020304,
                                        .number = 0xabcdef, .psn = 0x123456};
 static const struct wire_fin fin = {.conn = 9, .sends_over = true, .receives_over = false};
 
@@ -53,7 +53,7 @@ static struct wire_ack big_ack(void)
 static void build(void)
 {
     struct wire_ack ack = big_ack();
-    desc = (struct tx_desc){.kind = TX_FRAMES, .count = 3, .sequenced = true, .repair = true, .path = 300,
+    desc = (struct tx_desc){.kind = TX_FRAMES, .count = 3, .sequenced = true, .retransmission = true, .path = 300,
                             .token = UINT64_C(0x1122334455667788), .seq = UINT64_C(0x1fffffff0),
                             .path_seq = 0xdeadbeef, .time_stamp = 0xcafe, .payload_crc = true};
     uint32_t at = WIRE_HEADER_BYTES;
@@ -88,7 +88,7 @@ Test(wire, sizes_are_as_declared)
     cr_assert_eq(wire_put_eager(at, &eager), WIRE_EAGER_BYTES);
     cr_assert_eq(wire_put_cts(at, &cts), WIRE_CTS_BYTES);
     cr_assert_eq(wire_put_cts(at, &grant_cts), WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES);
-    cr_assert_eq(wire_put_path(at, &offer), WIRE_PATH_BYTES);
+    cr_assert_eq(wire_put_path(at, &offer), WIRE_QP_BYTES);
     cr_assert_eq(wire_put_rts(at, &rts), WIRE_RTS_BYTES);
     cr_assert_eq(wire_put_credit(at, &credit), WIRE_CREDIT_BYTES);
     cr_assert_eq(wire_put_end(at, &end_send), WIRE_END_BYTES);
@@ -118,7 +118,7 @@ Test(wire, packet_header_round_trip)
     cr_assert_eq(packet.path, desc.path);
     cr_assert_eq(packet.index, 2);
     cr_assert_eq(packet.count, 3);
-    cr_assert_eq(packet.flags, WIRE_SEQUENCED | WIRE_PAYLOAD_CRC | WIRE_REPAIR);
+    cr_assert_eq(packet.flags, WIRE_SEQUENCED | WIRE_PAYLOAD_CRC | WIRE_RETRANSMISSION);
     cr_assert(wire_payload_intact(&packet, crc32c_portable));
 }
 
@@ -155,8 +155,8 @@ Test(wire, frames_round_trip)
     frame = next_of(&packet, FRAME_GRANT);
     cr_assert(frame.grant.granted == grant.granted && frame.grant.heard == grant.heard);
     next_of(&packet, FRAME_FLOW);
-    frame = next_of(&packet, FRAME_PATH);
-    cr_assert(frame.path.what == PATH_OFFER && frame.path.path == 259 && frame.path.generation == 0x01020304 &&
+    frame = next_of(&packet, FRAME_QP);
+    cr_assert(frame.path.what == QP_OFFER && frame.path.path == 259 && frame.path.generation == 0x01020304 &&
               frame.path.number == 0xabcdef && frame.path.psn == 0x123456);
     frame = next_of(&packet, FRAME_CTS);
     cr_assert(frame.cts.conn == 4 && frame.cts.msg == 3 && frame.cts.length == 77 && frame.cts.placeable &&
@@ -309,9 +309,9 @@ Test(wire, bounds_of_frames)
     for (unsigned what = 0; what < 256; what++) {
         bytes = wire_put_path(frame, &offer);
         frame[1] = (uint8_t)what;
-        cr_assert_eq(accepts_frame(bytes), what >= PATH_OFFER && what <= PATH_FENCED);
+        cr_assert_eq(accepts_frame(bytes), what >= QP_OFFER && what <= QP_DRAINED);
     }
-    bytes = wire_put_path(frame, &(struct wire_path){.what = PATH_READY, .path = 1});
+    bytes = wire_put_path(frame, &(struct wire_qp){.what = QP_READY, .path = 1});
     cr_assert_not(accepts_frame(bytes), "generation 0");
 }
 

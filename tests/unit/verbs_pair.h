@@ -79,7 +79,7 @@ static inline void set_up(void)
                              .port_entropy = 2,
                              .ib_gid_index = VERBS_GID_AUTO,
                              .in_order = true,
-                             .path_depth = 64,
+                             .qp_depth = 64,
                              .packet_lifetime_ms = 30};
     said[0] = 0;
     uccl_set_log(keep_log, NULL);
@@ -170,9 +170,9 @@ static inline void send_and_take(void)
     cr_assert_eq(take_all(SMALL_BYTES), 1);
 }
 
-static inline struct nic_path path_id(unsigned end, uint16_t path, uint32_t generation)
+static inline struct nic_qp path_id(unsigned end, uint16_t path, uint32_t generation)
 {
-    return (struct nic_path){.flow = (struct flow *)(uintptr_t)(0x1000 + end),
+    return (struct nic_qp){.flow = (struct flow *)(uintptr_t)(0x1000 + end),
                              .destination = end ? to_first : to_second,
                              .path = path,
                              .generation = generation};
@@ -182,12 +182,12 @@ static inline void connect_path(uint16_t path, uint32_t generation)
 {
     uint32_t number[2], psn[2];
     for (unsigned i = 0; i < 2; i++) {
-        struct nic_path id = path_id(i, path, generation);
-        cr_assert_eq(nic_verbs_ops.path_open(queues[i], &id, &number[i], &psn[i]), 0, "%s", said);
+        struct nic_qp id = path_id(i, path, generation);
+        cr_assert_eq(nic_verbs_ops.qp_open(queues[i], &id, &number[i], &psn[i]), 0, "%s", said);
     }
     for (unsigned i = 0; i < 2; i++) {
-        struct nic_path id = path_id(i, path, generation);
-        cr_assert_eq(nic_verbs_ops.path_connect(queues[i], &id, number[1 - i], psn[1 - i]), 0);
+        struct nic_qp id = path_id(i, path, generation);
+        cr_assert_eq(nic_verbs_ops.qp_connect(queues[i], &id, number[1 - i], psn[1 - i]), 0);
     }
 }
 
@@ -216,8 +216,8 @@ static inline bool send_write(uint16_t path, uint32_t generation, uint32_t offse
     return nic_verbs_ops.send(queues[0], &desc);
 }
 
-/* A repair of `count` datagrams on a path. */
-static inline bool send_repair_to(uint32_t destination, uint16_t path, uint8_t count, uint64_t cookie)
+/* A retransmission of `count` datagrams on a path. */
+static inline bool send_retransmission_to(uint32_t destination, uint16_t path, uint8_t count, uint64_t cookie)
 {
     struct tx_desc desc = {.kind = TX_BULK,
                            .on_path = true,
@@ -236,9 +236,9 @@ static inline bool send_repair_to(uint32_t destination, uint16_t path, uint8_t c
     return nic_verbs_ops.send(queues[0], &desc);
 }
 
-static inline bool send_repair(uint8_t count, uint64_t cookie)
+static inline bool send_retransmission(uint8_t count, uint64_t cookie)
 {
-    return send_repair_to(to_second, 0, count, cookie);
+    return send_retransmission_to(to_second, 0, count, cookie);
 }
 
 /* The newest finished cookie; 0: none. */
@@ -263,18 +263,18 @@ static inline unsigned take_writes(void)
     return count;
 }
 
-static inline bool next_event(unsigned end, struct nic_path_event *event)
+static inline bool next_event(unsigned end, struct nic_qp_event *event)
 {
-    return nic_verbs_ops.path_event(queues[end], event);
+    return nic_verbs_ops.qp_event(queues[end], event);
 }
 
-static inline void await_fenced(unsigned end, uint16_t path)
+static inline void await_drained(unsigned end, uint16_t path)
 {
-    struct nic_path_event event;
+    struct nic_qp_event event;
     uint64_t begin_ms = verbs_now_ms();
     while (!next_event(end, &event))
         cr_assert_lt(verbs_now_ms() - begin_ms, 5000);
-    cr_assert(event.fenced);
+    cr_assert(event.drained);
     cr_assert_eq(event.path.path, path);
 }
 

@@ -195,9 +195,9 @@ stale_write() {
     server=$PID
     wait_listening "$server" "$PORT" || { echo "the server does not listen" && return 1; }
     start client env "${CLIENT_ENV[@]}" "$ENDPOINT" connect 10.0.0.2 "$PORT" \
-        send:100000 wait reach:paths_up="$paths" until:"$WORK/held" send:100000 wait until:"$WORK/over"
+        send:100000 wait reach:qps_up="$paths" until:"$WORK/held" send:100000 wait until:"$WORK/over"
     client=$PID
-    until_true 60 said client 'reached paths_up' >/dev/null || { late_state "no way to write" || return 1; }
+    until_true 60 said client 'reached qps_up' >/dev/null || { late_state "no way to write" || return 1; }
     "$link" hold || return 1
     begin=$(now_ms)
     : >"$WORK/held"

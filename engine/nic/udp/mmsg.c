@@ -6,7 +6,7 @@
  *
  * What a failed send means: a full socket (EAGAIN, ENOBUFS) is back-pressure, the send stays
  * staged, and no more is taken before there is room, for which wait() waits too; an error that segmentation may have caused is tried again datagram by datagram; anything
- * else is a lost datagram, which the protocol repairs, and is logged once per peer.
+ * else is a lost datagram, which the protocol retransmits, and is logged once per peer.
  *
  * Thread: the queue's owner.
  */

@@ -77,7 +77,7 @@ static int udp_open(const struct params *params, struct nic **out)
         .lendable = params->udp_io != UDP_IO_URING,
         .room_wakes = true,
         .close_in_child = true, /* descriptors and memory */
-        .fence = NIC_FENCE_NONE,
+        .drain = NIC_DRAIN_NONE,
         .completion = NIC_SENT,
         .datagrams_max = CORE_TRAIN_MAX,
         .memory_kinds = 1u << UCCL_MEM_HOST,
@@ -754,7 +754,7 @@ static bool udp_send(struct nic_queue *queue, const struct tx_desc *desc)
     if (desc->whole && desc->last_bytes > peer->datagram_bytes)
         return true; /* lost: the kernel would cut it */
     if (desc->kind == TX_FRAMES)
-        datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a repair has no pieces */
+        datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a retransmission has no pieces */
     if (udp_is_full(queue))
         return false;
     if (!has_room(stage, datagrams, bytes)) {
@@ -866,11 +866,11 @@ const struct nic_ops nic_udp_ops = {
     .read = nic_no_read,
     .poll_reads = nic_no_poll_reads,
     .places = nic_no_places,
-    .path_open = nic_no_path_open,
-    .path_connect = nic_no_path_connect,
-    .path_fence = nic_no_path,
-    .path_close = nic_no_path,
-    .path_event = nic_no_path_event,
+    .qp_open = nic_no_path_open,
+    .qp_connect = nic_no_path_connect,
+    .qp_drain = nic_no_path,
+    .qp_close = nic_no_path,
+    .qp_event = nic_no_path_event,
     .poll_tx = nic_no_poll_tx,
     .mtu_event = udp_mtu_event,
     .failure = nic_no_failure,

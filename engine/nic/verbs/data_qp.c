@@ -24,41 +24,41 @@ uint32_t verbs_shared_receives(const struct nic *nic)
     return nic->mode == VERBS_UD ? 0 : verbs_at_most(VERBS_SHARED_RECEIVES, most);
 }
 
-int verbs_paths_open(struct nic_queue *queue)
+int verbs_data_qps_open(struct nic_queue *queue)
 {
     struct nic *nic = queue->nic;
     uint32_t receives = verbs_shared_receives(nic);
     if (receives == 0)
         return 0;
-    struct verbs_paths *paths = calloc(1, sizeof *paths);
+    struct verbs_data_qps *paths = calloc(1, sizeof *paths);
     if (!paths)
         return verbs_fault(nic, "make a queue", ENOMEM);
     queue->paths = paths;
-    for (int16_t i = 0; i < VERBS_REPAIRS; i++)
-        paths->free_repairs[paths->free_repair_count++] = i;
+    for (int16_t i = 0; i < VERBS_RETRANSMISSIONS; i++)
+        paths->free_retransmissions[paths->free_retransmission_count++] = i;
     struct ibv_srq_init_attr attr = {.attr = {.max_wr = receives, .max_sge = 1}};
     paths->srq = nic->lib->create_srq(nic->pd, &attr);
     if (!paths->srq)
         return verbs_fault(nic, "make a shared receive queue", errno);
     int error = verbs_slots_open(nic, &paths->shared, receives, nic->datagram_bytes);
     if (!error)
-        error = verbs_pool_open(nic, &paths->repairs, (size_t)VERBS_REPAIRS * nic->datagram_bytes,
+        error = verbs_pool_open(nic, &paths->retransmissions, (size_t)VERBS_RETRANSMISSIONS * nic->datagram_bytes,
                                 "register send buffers");
     if (!error)
         verbs_slots_post(queue, &paths->shared);
     return error;
 }
 
-static void unlink_path(struct nic_queue *queue, struct verbs_path *path)
+static void unlink_path(struct nic_queue *queue, struct verbs_data_qp *path)
 {
-    struct verbs_path **link = &queue->paths->buckets[path->qp->qp_num % VERBS_BUCKETS];
+    struct verbs_data_qp **link = &queue->paths->buckets[path->qp->qp_num % VERBS_BUCKETS];
     while (*link != path)
         link = &(*link)->same_bucket;
     *link = path->same_bucket;
 }
 
 /* From here on nothing is sent or received on it. */
-static void destroy_queue_pair(struct verbs_path *path)
+static void destroy_queue_pair(struct verbs_data_qp *path)
 {
     if (!path->qp)
         return;
@@ -68,26 +68,26 @@ static void destroy_queue_pair(struct verbs_path *path)
     path->cq->paths--;
 }
 
-static void free_path(struct verbs_path *path)
+static void free_path(struct verbs_data_qp *path)
 {
     destroy_queue_pair(path);
-    verbs_path_finish_all(path);
+    verbs_data_qp_finish_all(path);
     path->queue->paths->dones -= path->has_done;
     path->queue->paths->all[path->index] = NULL;
     free(path->works);
     free(path);
 }
 
-void verbs_paths_close(struct nic_queue *queue)
+void verbs_data_qps_close(struct nic_queue *queue)
 {
-    struct verbs_paths *paths = queue->paths;
+    struct verbs_data_qps *paths = queue->paths;
     if (!paths)
         return;
     for (uint32_t i = 0; i < paths->count; i++)
         if (paths->all[i])
             free_path(paths->all[i]);
     while (paths->cqs) {
-        struct verbs_path_cq *cq = paths->cqs;
+        struct verbs_data_qp_cq *cq = paths->cqs;
         paths->cqs = cq->next;
         verbs_cq_close(queue, &cq->cq);
         free(cq);
@@ -95,7 +95,7 @@ void verbs_paths_close(struct nic_queue *queue)
     if (paths->srq)
         queue->lib->destroy_srq(paths->srq);
     verbs_slots_close(queue->nic, &paths->shared);
-    verbs_pool_close(queue->nic, &paths->repairs);
+    verbs_pool_close(queue->nic, &paths->retransmissions);
     free(paths->all);
     free(paths);
     queue->paths = NULL;
@@ -103,32 +103,32 @@ void verbs_paths_close(struct nic_queue *queue)
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
-struct verbs_path *verbs_path_of(struct nic_queue *queue, uint32_t number)
+struct verbs_data_qp *verbs_data_qp_of(struct nic_queue *queue, uint32_t number)
 {
-    struct verbs_path *path = queue->paths->buckets[number % VERBS_BUCKETS];
+    struct verbs_data_qp *path = queue->paths->buckets[number % VERBS_BUCKETS];
     while (path && path->qp->qp_num != number)
         path = path->same_bucket;
     return path;
 }
 
-static struct verbs_path *find(struct nic_queue *queue, const struct nic_path *id)
+static struct verbs_data_qp *find(struct nic_queue *queue, const struct nic_qp *id)
 {
-    struct verbs_path *path = queue->peers[id->destination].paths[id->path];
+    struct verbs_data_qp *path = queue->peers[id->destination].paths[id->path];
     return path && path->is.generation == id->generation ? path : NULL;
 }
 
 /* ---- making and connecting ------------------------------------------------------------------- */
 
-/* As many as the core keeps in progress, and as the device takes beside the last one of a fence. */
+/* As many as the core keeps in progress, and as the device takes beside the last one of a drain. */
 static uint32_t depth_of(const struct nic_queue *queue)
 {
-    return verbs_at_most((uint32_t)queue->setup.params->path_depth, queue->nic->port->limits.max_qp_wr - 1);
+    return verbs_at_most((uint32_t)queue->setup.params->qp_depth, queue->nic->port->limits.max_qp_wr - 1);
 }
 
 /* A completion queue with room for one more path; NULL: logged. */
-static struct verbs_path_cq *take_cq(struct nic_queue *queue)
+static struct verbs_data_qp_cq *take_cq(struct nic_queue *queue)
 {
-    struct verbs_path_cq *cq = queue->paths->cqs;
+    struct verbs_data_qp_cq *cq = queue->paths->cqs;
     uint32_t each = depth_of(queue) + 1, most = (uint32_t)queue->nic->port->limits.max_cqe / each;
     while (cq && cq->paths == cq->paths_max)
         cq = cq->next;
@@ -149,7 +149,7 @@ static struct verbs_path_cq *take_cq(struct nic_queue *queue)
 }
 
 /* A free place in the table of paths, which grows with them; -1: out of memory. */
-static int take_index(struct verbs_paths *paths)
+static int take_index(struct verbs_data_qps *paths)
 {
     for (uint32_t i = 0; i < paths->count; i++)
         if (!paths->all[i])
@@ -158,7 +158,7 @@ static int take_index(struct verbs_paths *paths)
         return -1;
     if (paths->count == paths->capacity) {
         uint32_t capacity = paths->capacity ? 2 * paths->capacity : 16;
-        struct verbs_path **all = realloc(paths->all, capacity * sizeof(struct verbs_path *));
+        struct verbs_data_qp **all = realloc(paths->all, capacity * sizeof(struct verbs_data_qp *));
         if (!all)
             return -1;
         paths->all = all;
@@ -168,7 +168,7 @@ static int take_index(struct verbs_paths *paths)
     return (int)paths->count++;
 }
 
-static int make_queue_pair(struct verbs_path *path)
+static int make_queue_pair(struct verbs_data_qp *path)
 {
     struct nic_queue *queue = path->queue;
     const struct nic *nic = queue->nic;
@@ -184,7 +184,7 @@ static int make_queue_pair(struct verbs_path *path)
     if (!path->qp)
         return verbs_fault(nic, "make a queue pair for a path", errno);
     path->cq->paths++;
-    struct verbs_path **bucket = &queue->paths->buckets[path->qp->qp_num % VERBS_BUCKETS];
+    struct verbs_data_qp **bucket = &queue->paths->buckets[path->qp->qp_num % VERBS_BUCKETS];
     path->same_bucket = *bucket;
     *bucket = path;
     struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
@@ -195,17 +195,17 @@ static int make_queue_pair(struct verbs_path *path)
     return error ? verbs_fault(nic, "set a queue pair for a path up", error) : 0;
 }
 
-static struct verbs_path *new_path(struct nic_queue *queue, const struct nic_path *id)
+static struct verbs_data_qp *new_path(struct nic_queue *queue, const struct nic_qp *id)
 {
-    struct verbs_paths *paths = queue->paths;
+    struct verbs_data_qps *paths = queue->paths;
     int index = take_index(paths);
-    struct verbs_path *path = index < 0 ? NULL : calloc(1, sizeof *path);
-    struct verbs_path_cq *cq = path ? take_cq(queue) : NULL;
+    struct verbs_data_qp *path = index < 0 ? NULL : calloc(1, sizeof *path);
+    struct verbs_data_qp_cq *cq = path ? take_cq(queue) : NULL;
     if (!cq) {
         free(path);
         return NULL;
     }
-    *path = (struct verbs_path){.queue = queue,
+    *path = (struct verbs_data_qp){.queue = queue,
                                 .cq = cq,
                                 .is = *id,
                                 .index = (uint16_t)index,
@@ -219,25 +219,25 @@ static struct verbs_path *new_path(struct nic_queue *queue, const struct nic_pat
 }
 
 /* A peer that gives its queue pairs up again and again has ours made at the pace at which they come to an end. */
-static bool many_rest(const struct nic_queue *queue, const struct nic_path *id)
+static bool many_rest(const struct nic_queue *queue, const struct nic_qp *id)
 {
-    const struct verbs_paths *paths = queue->paths;
+    const struct verbs_data_qps *paths = queue->paths;
     unsigned resting = 0;
     for (uint32_t i = 0; i < paths->count; i++) {
-        const struct verbs_path *path = paths->all[i];
-        resting += path && path->state == VERBS_RESTING && path->is.destination == id->destination &&
+        const struct verbs_data_qp *path = paths->all[i];
+        resting += path && path->state == VERBS_TIME_WAIT && path->is.destination == id->destination &&
                    path->is.path == id->path;
     }
-    return resting >= VERBS_RESTING_MAX;
+    return resting >= VERBS_TIME_WAIT_MAX;
 }
 
-int verbs_path_open(struct nic_queue *queue, const struct nic_path *id, uint32_t *number, uint32_t *psn)
+int verbs_data_qp_open(struct nic_queue *queue, const struct nic_qp *id, uint32_t *number, uint32_t *psn)
 {
     if (atomic_load(&queue->nic->gone) || atomic_load(&queue->nic->turns) & 1)
         return UCCL_EIO; /* has been said; the core tries again */
     if (many_rest(queue, id))
         return UCCL_EAGAIN;
-    struct verbs_path *path = new_path(queue, id);
+    struct verbs_data_qp *path = new_path(queue, id);
     if (!path || !path->works) {
         if (path)
             free_path(path);
@@ -271,13 +271,13 @@ static int refuse_number(struct nic_queue *queue, struct verbs_peer *peer, uint3
     return UCCL_EPROTO;
 }
 
-int verbs_path_connect(struct nic_queue *queue, const struct nic_path *id, uint32_t number, uint32_t psn)
+int verbs_data_qp_connect(struct nic_queue *queue, const struct nic_qp *id, uint32_t number, uint32_t psn)
 {
     struct nic *nic = queue->nic;
     const struct params *params = queue->setup.params;
     struct verbs_peer *peer = &queue->peers[id->destination];
     const struct verbs_address *address = &peer->address;
-    struct verbs_path *path = find(queue, id);
+    struct verbs_data_qp *path = find(queue, id);
     bool reliable = nic->mode == VERBS_RC;
     if (!path || path->state != VERBS_MADE)
         return UCCL_EINVAL;
@@ -313,14 +313,14 @@ int verbs_path_connect(struct nic_queue *queue, const struct nic_path *id, uint3
 
 /* ---- failing --------------------------------------------------------------------------------- */
 
-static void tell_failed(struct verbs_path *path)
+static void tell_failed(struct verbs_data_qp *path)
 {
     path->failed = true;
     path->tell_failed = true;
     path->queue->paths->events++;
 }
 
-void verbs_path_fail(struct verbs_path *path, const struct ibv_wc *wc)
+void verbs_data_qp_fail(struct verbs_data_qp *path, const struct ibv_wc *wc)
 {
     const struct nic *nic = path->queue->nic;
     if (path->failed || path->state > VERBS_UP)
@@ -331,12 +331,12 @@ void verbs_path_fail(struct verbs_path *path, const struct ibv_wc *wc)
     tell_failed(path);
 }
 
-/* ---- fencing and closing --------------------------------------------------------------------- */
+/* ---- draining and closing --------------------------------------------------------------------- */
 
 /* A last send, which completes when all before it have. */
-static void post_marker(struct verbs_path *path)
+static void post_marker(struct verbs_data_qp *path)
 {
-    struct ibv_send_wr marker = {.wr_id = verbs_path_work_id(path, path->built),
+    struct ibv_send_wr marker = {.wr_id = verbs_data_qp_work_id(path, path->built),
                                  .opcode = IBV_WR_SEND,
                                  .send_flags = IBV_SEND_SIGNALED},
                        *bad;
@@ -344,17 +344,17 @@ static void post_marker(struct verbs_path *path)
     path->marked = ibv_post_send(path->qp, &marker, &bad) == 0;
 }
 
-static void to_error(struct verbs_path *path)
+static void to_error(struct verbs_data_qp *path)
 {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
-    verbs_path_unstage(path);
+    verbs_data_qp_unstage(path);
     path->queue->lib->modify_qp(path->qp, &attr, IBV_QP_STATE);
     path->since_ms = verbs_now_ms();
 }
 
-void verbs_path_fence(struct nic_queue *queue, const struct nic_path *id)
+void verbs_data_qp_drain(struct nic_queue *queue, const struct nic_qp *id)
 {
-    struct verbs_path *path = find(queue, id);
+    struct verbs_data_qp *path = find(queue, id);
     assert(path && path->state <= VERBS_UP);
     if (path->tell_failed) {
         path->tell_failed = false;
@@ -363,15 +363,15 @@ void verbs_path_fence(struct nic_queue *queue, const struct nic_path *id)
     to_error(path);
     if (path->state == VERBS_UP)
         post_marker(path);
-    path->state = VERBS_FENCING;
-    queue->paths->fencing++;
+    path->state = VERBS_DRAINING;
+    queue->paths->draining++;
 }
 
 /*
  * Whether nothing more comes: no send is under way, and what had been received is in the completion queue.
  * A device that does not get there is made to.
  */
-static bool is_drained(struct verbs_path *path)
+static bool receives_are_drained(struct verbs_data_qp *path)
 {
     uint64_t waited_ms = verbs_now_ms() - path->since_ms;
     bool sends_over = path->done == path->built || path->marker_done;
@@ -384,14 +384,14 @@ static bool is_drained(struct verbs_path *path)
     return true;
 }
 
-static bool is_fenced(struct verbs_path *path)
+static bool is_drained(struct verbs_data_qp *path)
 {
     struct nic_queue *queue = path->queue;
-    if (!path->drained && !is_drained(path))
+    if (!path->receives_drained && !receives_are_drained(path))
         return false;
-    if (!path->drained) {
-        path->drained = true;
-        verbs_path_finish_all(path);
+    if (!path->receives_drained) {
+        path->receives_drained = true;
+        verbs_data_qp_finish_all(path);
         path->polled = queue->polled + queue->receives.count + queue->paths->shared.count + VERBS_READY;
     }
     /* the completion queue is empty, or as many have been taken as it held then at most */
@@ -399,67 +399,67 @@ static bool is_fenced(struct verbs_path *path)
 }
 
 /* What its device says of it, its port or itself. */
-static bool is_broken(const struct verbs_path *path)
+static bool is_broken(const struct verbs_data_qp *path)
 {
     struct nic *nic = path->queue->nic;
     return atomic_load(&path->broken) || atomic_load(&nic->turns) != path->turns || atomic_load(&nic->gone);
 }
 
-bool verbs_path_event(struct nic_queue *queue, struct nic_path_event *out)
+bool verbs_data_qp_event(struct nic_queue *queue, struct nic_qp_event *out)
 {
-    struct verbs_paths *paths = queue->paths;
+    struct verbs_data_qps *paths = queue->paths;
     uint32_t news = atomic_load(&queue->nic->path_news);
-    if (!paths || (paths->fencing + paths->events == 0 && news == paths->news_seen))
+    if (!paths || (paths->draining + paths->events == 0 && news == paths->news_seen))
         return false;
     for (uint32_t i = 0; i < paths->count; i++) {
-        struct verbs_path *path = paths->all[i];
+        struct verbs_data_qp *path = paths->all[i];
         if (!path || !path->is.flow)
             continue;
         if (path->state <= VERBS_UP && !path->failed && is_broken(path))
             tell_failed(path);
-        bool fenced = path->state == VERBS_FENCING && is_fenced(path);
-        if (!fenced && !path->tell_failed)
+        bool drained = path->state == VERBS_DRAINING && is_drained(path);
+        if (!drained && !path->tell_failed)
             continue;
-        if (fenced) {
-            path->state = VERBS_FENCED;
-            paths->fencing--;
+        if (drained) {
+            path->state = VERBS_DRAINED;
+            paths->draining--;
         } else {
             path->tell_failed = false;
             paths->events--;
         }
-        *out = (struct nic_path_event){.path = path->is, .fenced = fenced};
+        *out = (struct nic_qp_event){.path = path->is, .drained = drained};
         return true;
     }
     paths->news_seen = news;
     return false;
 }
 
-static void rest(struct verbs_path *path)
+static void rest(struct verbs_data_qp *path)
 {
     path->is.flow = NULL;
-    path->state = VERBS_RESTING;
+    path->state = VERBS_TIME_WAIT;
     path->since_ms = verbs_now_ms();
     path->queue->paths->active--;
 }
 
-void verbs_path_close(struct nic_queue *queue, const struct nic_path *id)
+void verbs_data_qp_close(struct nic_queue *queue, const struct nic_qp *id)
 {
-    struct verbs_path *path = find(queue, id);
-    assert(path && path->state == VERBS_FENCED);
+    struct verbs_data_qp *path = find(queue, id);
+    assert(path && path->state == VERBS_DRAINED);
     queue->peers[id->destination].paths[id->path] = NULL;
     rest(path);
 }
 
-void verbs_paths_forget(struct nic_queue *queue, uint32_t destination)
+void verbs_data_qps_forget(struct nic_queue *queue, uint32_t destination)
 {
-    struct verbs_path **of_peer = queue->peers[destination].paths;
+    struct verbs_data_qp **of_peer = queue->peers[destination].paths;
     for (unsigned i = 0; of_peer && i < queue->setup.params->port_entropy; i++) {
-        struct verbs_path *path = of_peer[i];
+        struct verbs_data_qp *path = of_peer[i];
         if (!path)
             continue;
         if (path->state <= VERBS_UP)
             to_error(path);
-        queue->paths->fencing -= path->state == VERBS_FENCING;
+        queue->paths->draining -= path->state == VERBS_DRAINING;
         queue->paths->events -= path->tell_failed;
         path->tell_failed = false;
         verbs_drop_ready(queue, path->is.flow);
@@ -471,7 +471,7 @@ void verbs_paths_forget(struct nic_queue *queue, uint32_t destination)
  * Some devices neither finish work nor let it fail, as when a link was down for a while. Twice the time that
  * an RC queue pair is allowed for all of its attempts is enough.
  */
-static void check_stall(struct verbs_path *path, uint64_t now_ms)
+static void check_stall(struct verbs_data_qp *path, uint64_t now_ms)
 {
     enum { NS_PER_TICK = 4096, SLACK_MS = 500 };
     const struct params *params = path->queue->setup.params;
@@ -487,14 +487,14 @@ static void check_stall(struct verbs_path *path, uint64_t now_ms)
     }
 }
 
-void verbs_paths_sweep(struct nic_queue *queue, uint64_t now_ms)
+void verbs_data_qps_sweep(struct nic_queue *queue, uint64_t now_ms)
 {
-    struct verbs_paths *paths = queue->paths;
+    struct verbs_data_qps *paths = queue->paths;
     for (uint32_t i = 0; i < paths->count; i++) {
-        struct verbs_path *path = paths->all[i];
+        struct verbs_data_qp *path = paths->all[i];
         if (path && path->state == VERBS_UP)
             check_stall(path, now_ms);
-        if (path && path->state == VERBS_RESTING &&
+        if (path && path->state == VERBS_TIME_WAIT &&
             now_ms - path->since_ms >= queue->setup.params->packet_lifetime_ms)
             free_path(path);
     }

@@ -345,15 +345,15 @@ static void take_datagram(struct nic_queue *queue, const struct ibv_wc *wc, uint
                         .at_ns = at_ns};
 }
 
-/* A write that was placed, or a datagram that repairs one. */
+/* A write that was placed, or a datagram that retransmits one. */
 static void take_from_path(struct nic_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
 {
     struct verbs_slots *shared = &queue->paths->shared;
-    struct verbs_path *path = verbs_path_of(queue, wc->qp_num);
+    struct verbs_data_qp *path = verbs_data_qp_of(queue, wc->qp_num);
     uint32_t slot = (uint32_t)wc->wr_id & (VERBS_SHARED_SLOT - 1);
     bool good = wc->status == IBV_WC_SUCCESS;
     if (path && !good)
-        verbs_path_fail(path, wc);
+        verbs_data_qp_fail(path, wc);
     if (!path || !path->is.flow || !good) {
         return_slot(queue, shared, slot);
         return;

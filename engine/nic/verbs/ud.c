@@ -183,7 +183,7 @@ void verbs_peer_remove(struct nic_queue *queue, uint32_t destination)
     struct verbs_peer *peer = &queue->peers[destination];
     assert(destination < queue->peer_count && peer->used);
     verbs_flush(queue);
-    verbs_paths_forget(queue, destination);
+    verbs_data_qps_forget(queue, destination);
     free(peer->paths);
     peer->paths = NULL;
     peer->used = false;
@@ -300,12 +300,12 @@ bool verbs_send(struct nic_queue *queue, const struct tx_desc *desc)
 {
     assert(desc->destination < queue->peer_count && queue->peers[desc->destination].used);
     if (desc->on_path)
-        return verbs_path_send(queue, desc);
+        return verbs_data_qp_send(queue, desc);
     uint64_t mask = desc->mask & wire_full_mask(desc->count);
     const uint8_t *payload = NULL;
     assert(desc->count >= 1 && desc->count <= CORE_TRAIN_MAX);
     if (desc->kind == TX_FRAMES)
-        datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a repair has no pieces */
+        datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a retransmission has no pieces */
     if (!has_room(queue, (uint32_t)__builtin_popcountll(mask)))
         return false;
     if (desc->kind == TX_BULK)
@@ -321,6 +321,6 @@ bool verbs_send(struct nic_queue *queue, const struct tx_desc *desc)
 unsigned verbs_flush(struct nic_queue *queue)
 {
     post_staged(queue);
-    verbs_paths_flush(queue);
+    verbs_data_qps_flush(queue);
     return 0; /* what is lost now is lost as on the way */
 }

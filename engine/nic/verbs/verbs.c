@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 100, FENCE_NAP_NS = 1000 * 1000, STALL_NAP_NS = 200 * 1000 * 1000, WAIT_S_MAX = 1000000 };
+enum { LOOK_MS = 100, DRAIN_NAP_NS = 1000 * 1000, STALL_NAP_NS = 200 * 1000 * 1000, WAIT_S_MAX = 1000000 };
 
 /* ---- the device in use ----------------------------------------------------------------------- */
 
@@ -203,7 +203,7 @@ int verbs_open_with(const struct verbs_lib *lib, const struct params *params, st
                                   .hw_timestamps = nic->port->clock.mask != 0,
                                   .lendable = true,
                                   .close_in_child = false, /* it would destroy the parent's queue pairs */
-                                  .fence = places ? NIC_FENCE_PATH : NIC_FENCE_NONE,
+                                  .drain = places ? NIC_DRAIN_QP : NIC_DRAIN_NONE,
                                   .immediate_bits = places ? 32 : 0,
                                   .completion = NIC_SENT,
                                   .datagrams_max = CORE_TRAIN_MAX,
@@ -264,7 +264,7 @@ static int verbs_addresses(const struct nic *nic, union nic_address *out, int ma
 static void verbs_queue_close(struct nic_queue *queue)
 {
     verbs_reads_close(queue);
-    verbs_paths_close(queue);
+    verbs_data_qps_close(queue);
     verbs_ud_close(queue);
     verbs_peers_free(queue);
     if (queue->channel)
@@ -296,7 +296,7 @@ static int verbs_queue_open(struct nic *nic, const struct nic_queue_setup *setup
     if (!error)
         error = verbs_ud_open(queue);
     if (!error)
-        error = verbs_paths_open(queue);
+        error = verbs_data_qps_open(queue);
     if (error) {
         verbs_queue_close(queue);
         return error;
@@ -393,7 +393,7 @@ uint64_t verbs_now_ms(void)
 static void take_path_event(struct nic *nic, const struct ibv_async_event *event, const char *what)
 {
     const struct ibv_qp *qp = event->element.qp;
-    struct verbs_path *path = qp->qp_type != IBV_QPT_UD ? qp->qp_context : NULL;
+    struct verbs_data_qp *path = qp->qp_type != IBV_QPT_UD ? qp->qp_context : NULL;
     if (event->event_type != IBV_EVENT_QP_LAST_WQE_REACHED)
         LOG_WARNING("verbs device %s: queue pair 0x%x: %s", nic->port->device, qp->qp_num, what);
     if (!path)
@@ -508,7 +508,7 @@ static void look_around(struct nic_queue *queue)
     queue->looked_ms = at_ms;
     verbs_reap_sends(queue); /* a send that has failed says so */
     if (queue->paths)
-        verbs_paths_sweep(queue, at_ms);
+        verbs_data_qps_sweep(queue, at_ms);
     verbs_clock_sync(&queue->clock);
     take_events(queue->nic);
     queue->news_seen = atomic_load(&queue->nic->news);
@@ -545,14 +545,14 @@ static void take_completion_events(struct nic_queue *queue)
         queue->lib->ack_cq_events(cq, 1); /* a queue with unacknowledged ones could not be closed */
 }
 
-/* The longest sleep: the end of a fence may tell nobody, and work that does not end has to be noticed. */
+/* The longest sleep: the end of a drain may tell nobody, and work that does not end has to be noticed. */
 static uint64_t nap(struct nic_queue *queue)
 {
-    const struct verbs_paths *paths = queue->paths;
-    if (!paths || paths->fencing + paths->requests == 0)
+    const struct verbs_data_qps *paths = queue->paths;
+    if (!paths || paths->draining + paths->requests == 0)
         return UINT64_MAX;
     queue->until_look = 0;
-    return paths->fencing ? FENCE_NAP_NS : STALL_NAP_NS;
+    return paths->draining ? DRAIN_NAP_NS : STALL_NAP_NS;
 }
 
 /* Asks the device for a word when something comes. True: something is there already. */
@@ -560,7 +560,7 @@ static bool arm(struct nic_queue *queue)
 {
     if (ibv_req_notify_cq(queue->receive_cq.cq, 0) != 0)
         queue->broken = true;
-    return verbs_paths_arm(queue) || verbs_receive(queue) || queue->broken;
+    return verbs_data_qps_arm(queue) || verbs_receive(queue) || queue->broken;
 }
 
 static void verbs_wait(struct nic_queue *queue, uint64_t timeout_ns)
@@ -624,11 +624,11 @@ const struct nic_ops nic_verbs_ops = {
     .read = verbs_read,
     .poll_reads = verbs_poll_reads,
     .places = verbs_places,
-    .path_open = verbs_path_open,
-    .path_connect = verbs_path_connect,
-    .path_fence = verbs_path_fence,
-    .path_close = verbs_path_close,
-    .path_event = verbs_path_event,
+    .qp_open = verbs_data_qp_open,
+    .qp_connect = verbs_data_qp_connect,
+    .qp_drain = verbs_data_qp_drain,
+    .qp_close = verbs_data_qp_close,
+    .qp_event = verbs_data_qp_event,
     .poll_tx = verbs_poll_tx,
     .mtu_event = verbs_mtu_event,
     .failure = verbs_failure,

@@ -11,7 +11,7 @@
  *   verbs/device.c  what devices there are; verbs/select.c which one, which GID
  *   verbs/address.c addresses of queues as the handshake carries them
  *
- * An engine thread has one UD queue pair, which all peers send to: control, acks, small messages, repairs,
+ * An engine thread has one UD queue pair, which all peers send to: control, acks, small messages, retransmissions,
  * and in UD mode everything. Its memory is one pool of receive slots, a datagram and the 40 bytes of the
  * global routing header each, and one of send slots.
  *
@@ -84,7 +84,7 @@ struct verbs_peer {
     struct ibv_ah *handles[VERBS_UD_PATHS_MAX]; /* the same way but for the flow label */
     uint32_t datagram_bytes;  /* what both ports take, as last told */
     struct verbs_address address;
-    struct verbs_path **paths; /* connected queue pairs, by path; NULL in UD mode */
+    struct verbs_data_qp **paths; /* connected queue pairs, by path; NULL in UD mode */
     uint32_t retired_at;      /* removed when so many sends had been posted; the handles may be in use */
     int32_t next;             /* in the free list, or that of retired ones */
     bool used;
@@ -118,7 +118,7 @@ struct verbs_slots {
 };
 enum { VERBS_SHARED_SLOT = 1 << 30 }; /* in numbers of slots: of the shared receive queue */
 
-struct verbs_paths;
+struct verbs_data_qps;
 struct verbs_reads;
 
 struct nic_queue {
@@ -139,7 +139,7 @@ struct nic_queue {
     struct nic_rx ready[VERBS_READY]; /* taken from the completion queue, not yet from us */
     uint32_t ready_next, ready_count;
     uint64_t polled;          /* counts completions taken from the queue of receives */
-    struct verbs_paths *paths; /* NULL in UD mode */
+    struct verbs_data_qps *paths; /* NULL in UD mode */
     struct verbs_reads *reads; /* NULL before the first */
     struct verbs_peer *peers;
     uint32_t peer_count, peer_capacity;

@@ -6,9 +6,9 @@ enum { LARGE = 2000000 };
 
 /*
  * A queue for a few datagrams at the way's narrowest place: the first of each train pass, its end never does. Each timeout
- * brings some datagrams across, of whichever chunk it repairs, so none takes longer than the one before.
+ * brings some datagrams across, of whichever chunk it retransmissions, so none takes longer than the one before.
  */
-Test(repair, trains_that_are_cut_off_make_progress)
+Test(retransmission, trains_that_are_cut_off_make_progress)
 {
     enum { PASS = 5 };
     duo_defaults();
@@ -48,7 +48,7 @@ static unsigned queued_data(unsigned side)
 }
 
 /* A retransmission carries exactly the datagrams of its chunk that were lost, be they first, last or all of them. */
-Test(repair, it_carries_what_was_lost)
+Test(retransmission, it_carries_what_was_lost)
 {
     enum { DATAGRAMS = 6, BYTES = DATAGRAMS * (1472 - WIRE_BULK_HEADER_BYTES) };
     for (unsigned lost = 1; lost < 1u << DATAGRAMS; lost++) {
@@ -93,7 +93,7 @@ static unsigned lose_ack(unsigned side)
 }
 
 /* An ack whose chunk is repeated was lost, perhaps as all are that go its way: the next one goes another. */
-Test(repair, an_ack_is_said_again_on_another_path)
+Test(retransmission, an_ack_is_said_again_on_another_path)
 {
     enum { TIMES = 12 };
     for (unsigned policy = PATH_RECYCLE; policy <= PATH_RR; policy++) {
@@ -124,7 +124,7 @@ Test(repair, an_ack_is_said_again_on_another_path)
 }
 
 /* A message is sent whose first datagrams are lost. How long it takes until it is whole. */
-static uint64_t repair_time(void)
+static uint64_t retransmission_time(void)
 {
     enum { BYTES = 400000, LOST = 10 };
     struct duo_request *recv = duo_recv(1, BYTES);
@@ -150,7 +150,7 @@ static uint64_t repair_time(void)
  * More paths have news than an ack names. Those left over are told soon: after a silence their hold would be as long as
  * that, and the sender would wait as long for acks.
  */
-Test(repair, news_of_paths_does_not_outlast_a_silence)
+Test(retransmission, news_of_paths_does_not_outlast_a_silence)
 {
     enum { PATHS = 32 };
     duo_defaults();
@@ -165,7 +165,7 @@ Test(repair, news_of_paths_does_not_outlast_a_silence)
     duo_send(0, LARGE);
     duo_run(100 * MS);
     duo_assert_ended(recv, UCCL_OK, LARGE);
-    cr_assert_lt(repair_time(), MS);
+    cr_assert_lt(retransmission_time(), MS);
     recv = duo_recv(1, LARGE);
     duo_transmit(1);
     duo_deliver(1);
@@ -180,5 +180,5 @@ Test(repair, news_of_paths_does_not_outlast_a_silence)
     duo_run(10 * MS);
     duo_assert_ended(recv, UCCL_OK, 100);
     cr_assert_lt(duo_flow[0]->rtt.peer_hold_ns, MS);
-    cr_assert_lt(repair_time(), MS);
+    cr_assert_lt(retransmission_time(), MS);
 }
