@@ -9,6 +9,7 @@ checked in every round. The ceiling is p2p_bench both ways between host memory, 
 bench/compare_nccl.sh, which builds what is needed.
 """
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -117,8 +118,16 @@ class Pair:
         return self.answers(limit_s)
 
     def last_words(self):
+        """How ranks ended, and the last lines that each wrote."""
         words = []
-        for rank in range(len(self.processes)):
+        for rank, process in enumerate(self.processes):
+            status = process.poll()
+            if status is None:  # its end may be a moment behind that of its pipe
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    status = process.wait(0.2)
+            if status:
+                words.append(f"rank {rank} was ended by {signal.Signals(-status).name}" if status < 0
+                             else f"rank {rank} ended with status {status}")
             for name in (f"nccl.{rank}", f"stderr.{rank}"):
                 try:
                     with open(f"{self.folder}/{name}", encoding="utf-8", errors="replace") as file:
