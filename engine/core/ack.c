@@ -146,50 +146,6 @@ static unsigned on_ack_data_qps(struct flow *flow, const struct data_qp_news *ne
     return lost;
 }
 
-/* Congestion control is about to react to losses that may prove to be none. */
-void flow_remember_window(struct flow *flow, uint64_t now_ns)
-{
-    if (flow->undo_cwnd_bytes == 0) {
-        flow->undo_cwnd_bytes = flow->cc.cwnd_bytes;
-        flow->undo_startup = flow->cc.startup;
-    }
-    flow->undo_since_ns = now_ns;
-}
-
-/* A loss has proved needless, or the losses have proved real: chunks sent since are acked. */
-static void settle_window(struct flow *flow, bool spurious)
-{
-    if (flow->undo_cwnd_bytes == 0)
-        return;
-    if (spurious && flow->undo_cwnd_bytes > flow->cc.cwnd_bytes)
-        cc_set_window(&flow->cc, flow->undo_cwnd_bytes);
-    if (spurious && flow->undo_startup)
-        flow->cc.startup = true;
-    if (spurious || flow->sent.newest_acked_ns > flow->undo_since_ns)
-        flow->undo_cwnd_bytes = 0;
-}
-
-void flow_forgive_losses(struct flow *flow, unsigned lost)
-{
-    COUNT(flow->core->counters, lost_chunks, lost);
-    settle_window(flow, true);
-    flow->rto_backoff = 0;
-    flow->pace_until_ns = flow->core->now_ns;
-    flow_wake(flow);
-}
-
-void flow_count_losses(struct flow *flow, unsigned lost, uint64_t now_ns)
-{
-    if (lost == 0)
-        return;
-    COUNT(flow->core->counters, lost_chunks, lost);
-    flow_remember_window(flow, now_ns);
-    flow->cc.ops->on_loss(&flow->cc, now_ns, flow->rtt.srtt_ns);
-    credit_on_loss(flow);
-    mtu_on_losses(flow, false, now_ns);
-    flow_wake(flow);
-}
-
 bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns)
 {
     struct sent_acked acked;
@@ -212,7 +168,7 @@ bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint
     lost += on_ack_data_qps(flow, news, news_count, now_ns, &cc_ack);
     if (acked.spurious && flow->sent.reorder_window_quarters < 16)
         flow->sent.reorder_window_quarters++;
-    settle_window(flow, acked.spurious);
+    flow_settle_window(flow, acked.spurious);
     if (flow->sent.watches)
         mtu_on_ack(flow, &acked);
     if (acked.chunks || acked.parts) {

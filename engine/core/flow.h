@@ -181,6 +181,17 @@ void flow_on_late(struct flow *flow, const struct wire_packet *packet);
 /* Fills an ack and marks what it tells as told. */
 void flow_fill_ack(struct flow *flow, struct wire_ack *ack, uint64_t now_ns);
 
+/* share.c: what this flow may have in flight to us, so that all together fit into the receive buffer. */
+uint64_t flow_rx_share(const struct flow *flow);
+/* The retransmission timeout after so many doublings. */
+uint64_t flow_backed_off_rto_ns(const struct flow *flow, unsigned backoff);
+/* loss.c: a loss has proved needless, or the losses have proved real: chunks sent since are acked. */
+void flow_settle_window(struct flow *flow, bool spurious);
+/* When the loss timers next act: the tail-loss probe first, once, then the RTO; and what they do. */
+uint64_t flow_loss_deadline(const struct flow *flow);
+void flow_probe_tail(struct flow *flow);
+void flow_retransmission_timeout(struct flow *flow, uint64_t now_ns);
+
 /* transmit.c: the next thing that this flow sends. False: nothing now. */
 bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
 

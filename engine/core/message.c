@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How messages of a flow begin and end: on the way to the application, behind what the NIC still reads or writes. */
+#include "core/state.h"
+
+#include <assert.h>
+
+void flow_msg_started(struct flow *flow, uint64_t now_ns)
+{
+    flow_expect_peer(flow, now_ns);
+    flow->msgs_pending++;
+}
+
+void flow_msg_ended(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
+{
+    msg->status = status;
+    msg->moved_bytes = moved_bytes;
+    if (msg->work_live) {
+        msg->hold = HOLD_WORK;
+        msg->conn->held++;
+    } else {
+        flow_give_back(flow, msg);
+    }
+}
+
+void flow_give_back(struct flow *flow, struct core_msg *msg)
+{
+    struct counters *counters = flow->core->counters;
+    struct conn *conn = msg->conn;
+    assert(flow->msgs_pending && !msg->work_live && !msg->grant_slot);
+    flow->msgs_pending--;
+    msg_append(&flow->core->ended, msg);
+    if (msg->status == UCCL_OK && !conn->stripe) { /* parts are counted as the whole */
+        if (msg->kind == CORE_SEND) {
+            COUNT(counters, msgs_sent, 1);
+            COUNT(counters, bytes_sent, msg->moved_bytes);
+        } else {
+            COUNT(counters, msgs_received, 1);
+            COUNT(counters, bytes_received, msg->moved_bytes);
+        }
+    }
+    if (msg->hold) {
+        msg->hold = HOLD_NONE;
+        if (--conn->held == 0)
+            conn_none_held(conn);
+    }
+}
+
+void flow_conn_event(struct conn *conn)
+{
+    conn->event_waits = conn->held > 0; /* no event of a connection comes before those of its messages */
+    if (!conn->event_waits)
+        queue_append(&conn->flow->core->conn_events, &conn->event);
+}
