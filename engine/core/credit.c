@@ -24,7 +24,7 @@
 #include <assert.h>
 
 enum {
-    QUANTUM_BYTES = 16 * 1024,     /* at least a chunk */
+    GRANT_BYTES = 16 * 1024,       /* at least a chunk */
     LINK_PERCENT = 99,             /* of its rate that is granted, so that a queue once built drains */
     IDLE_SHARE = 8,                /* an idle quantum takes the time of so many */
     WALK_MAX = 64,                 /* messages looked at to find the demand */
@@ -286,8 +286,8 @@ void pacer_run(struct core *core, uint64_t now_ns)
 {
     struct pacer *pacer = &core->pacer;
     uint64_t quantum_bytes = core->params->chunk_size_kb * 1024;
-    if (quantum_bytes < QUANTUM_BYTES)
-        quantum_bytes = QUANTUM_BYTES;
+    if (quantum_bytes < GRANT_BYTES)
+        quantum_bytes = GRANT_BYTES;
     if (now_ns > BURST_NS && pacer->next_ns < now_ns - BURST_NS)
         pacer->next_ns = now_ns - BURST_NS;
     while (pacer->next_ns <= now_ns) {

@@ -64,6 +64,17 @@ void flow_add_active(struct conn *conn)
     flow_wake(conn->flow);
 }
 
+void flow_rotate_active(struct flow *flow, bool keep)
+{
+    struct conn *conn = flow_first_active(flow);
+    queue_remove(&flow->active, &conn->active);
+    if (keep) {
+        int64_t deficit = conn->deficit_bytes + QUANTUM_BYTES;
+        flow_add_active(conn);
+        conn->deficit_bytes = deficit > QUANTUM_BYTES ? QUANTUM_BYTES : deficit;
+    }
+}
+
 /* ---- the peer -------------------------------------------------------------------------------- */
 
 bool flow_expects_peer(const struct flow *flow)

@@ -28,6 +28,7 @@ enum {
     FRAMES_SMALL_BYTES = 2048,      /* a buffer of the pool for few frames */
     FRAMES_BIG_BYTES = 64 * 1024,   /* and for a train of them */
     KERNEL_OVERHEAD_BYTES = 768,    /* what a datagram takes of a socket buffer beside its bytes */
+    QUANTUM_BYTES = 64 * 1024,      /* of deficit round robin among connections */
     CONTROL_RESERVE_BYTES = 65536,  /* control frames may exceed the windows by this much */
 };
 
@@ -122,6 +123,12 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
 void flow_wake(struct flow *flow);
 void flow_add_ctrl(struct conn *conn);
 void flow_add_active(struct conn *conn);
+/* The connection whose turn it is, or NULL; and the next one's turn begins, behind which it is `keep`t. */
+static inline struct conn *flow_first_active(const struct flow *flow)
+{
+    return QUEUE_HOLDER(flow->active.head, struct conn, active);
+}
+void flow_rotate_active(struct flow *flow, bool keep);
 /* A message or chunk is about to be added: if it is the first, silence counts from here. */
 void flow_expect_peer(struct flow *flow, uint64_t now_ns);
 /* A message was submitted. */

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Chunks that are sent again: which one, over which path, and in what form. */
+#include "core/transmit.h"
+
+#include <assert.h>
+
+static uint64_t retransmission_mask(const struct chunk *chunk)
+{
+    uint64_t mask = wire_full_mask(chunk->count) & ~chunk->acked_mask;
+    assert(mask); /* whatever the peer acked (sent_ack()) */
+    return mask;
+}
+
+struct chunk *tx_first_retransmission(struct flow *flow)
+{
+    struct sent *sent = &flow->sent;
+    for (struct chunk *chunk = sent_first_lost(sent), *next; chunk; chunk = next) {
+        next = sent_next_lost(chunk);
+        if (chunk->written) /* its datagrams were never sent: the size may have changed since */
+            tx_lay_out(chunk, flow->datagram_bytes - WIRE_BULK_HEADER_BYTES); /* no receive that is watched is written to */
+        if (!chunk->placed)
+            return chunk;
+        if (!data_qp_takes(&flow->qps, chunk->path, (uint32_t)__builtin_popcountll(retransmission_mask(chunk))))
+            continue;
+        if (data_qp_may_retransmission(flow, chunk->path))
+            return chunk;
+        next = sent_first_lost(sent); /* its data QP is being drained: others of the list may be gone too */
+    }
+    return NULL;
+}
+
+bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    bool probe = flow->probe_due, in_pieces = image_needed(flow, chunk);
+    if (in_pieces)
+        chunk->charged_bytes = image_charge(flow, chunk);
+    if (!probe && (!tx_window_takes(flow, chunk->payload_bytes, chunk->charged_bytes, 0) ||
+                   tx_is_paced_out(flow, now_ns)))
+        return false;
+    flow->probe_due = false;
+    uint64_t seq = sent_seq(&flow->sent, chunk);
+    uint64_t mask = retransmission_mask(chunk);
+    chunk->in_pieces = in_pieces;
+    tx_launch(flow, chunk, seq, mask, chunk->path, desc, now_ns);
+    desc->piece_count = 0;
+    switch ((enum chunk_kind)chunk->kind) {
+    case CHUNK_BULK:
+        tx_describe_bulk(chunk, desc);
+        break;
+    case CHUNK_FRAMES:
+        desc->kind = TX_FRAMES;
+        desc->buffer = chunk->frames.buffer;
+        break;
+    case CHUNK_VOID:
+        desc->kind = TX_FRAMES;
+        desc->buffer = tx_scratch(core);
+        desc->datagram_bytes = desc->last_bytes = WIRE_HEADER_BYTES;
+        for (unsigned i = 0; i < chunk->count; i++)
+            wire_set_header_length(desc->buffer + i * WIRE_HEADER_BYTES, WIRE_HEADER_BYTES);
+        break;
+    }
+    if (chunk->placed) {
+        data_qp_retransmissions(flow, chunk->path);
+        data_qp_begin_work(flow, chunk->path, chunk->kind == CHUNK_BULK ? chunk->bulk.msg : NULL,
+                        (uint32_t)__builtin_popcountll(mask), desc);
+    }
+    if (!in_pieces)
+        return true;
+    image_begin(flow, desc);
+    return image_next(flow, tx_scratch(core), desc);
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of sending (transmit*.c, retransmit.c, launch.c) share. */
+#ifndef UCCL_TRANSMIT_H
+#define UCCL_TRANSMIT_H
+
+#include "core/state.h"
+
+/* launch.c */
+
+/* What a chunk takes of the peer's socket buffer. */
+static inline uint32_t tx_charge(uint32_t bytes, unsigned datagrams)
+{
+    return bytes + datagrams * KERNEL_OVERHEAD_BYTES;
+}
+/* How many datagrams, of `most`, such a part of the peer's socket buffer takes; at least one. */
+uint32_t tx_datagrams_within(uint32_t datagram_bytes, uint64_t window_bytes, uint32_t most);
+/* Whether the windows take another chunk, or a retransmission: a new one needs a record as well. */
+bool tx_window_takes(struct flow *flow, uint64_t payload, uint64_t charge, uint64_t reserve);
+/* Whether the chunk window takes another one; the last few are for `drained`: DRAINED, which unlocks it. */
+bool tx_has_record(const struct flow *flow, bool drained);
+/* cwnd below one chunk: data waits for its gap. */
+bool tx_is_paced_out(struct flow *flow, uint64_t now_ns);
+/* A chunk begins its life. */
+struct chunk *tx_new_chunk(struct flow *flow, const struct chunk *plan, uint64_t *seq);
+/* Puts the chunk on a path. */
+void tx_fly(struct flow *flow, struct chunk *chunk, uint16_t path, uint64_t now_ns);
+/* Puts a chunk of datagrams on a path, a placed one on its data QP, and fills in what every descriptor of such has. */
+void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid, struct tx_desc *desc,
+            uint64_t now_ns);
+/* A packet without a sequence number, which is not repeated. */
+void tx_describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, uint16_t path, struct tx_desc *desc,
+                         uint64_t now_ns);
+
+/* ---- trains of frames -------------------------------------------------------------------------- */
+
+/* A train of frames being laid out. */
+struct train {
+    uint8_t *buffer;
+    uint32_t datagram_bytes;   /* room in each */
+    uint32_t count_max;
+    uint32_t count;            /* datagrams begun */
+    uint32_t header, payload;  /* bytes of each region in the current one */
+    uint32_t frames;           /* in the current one */
+    uint32_t pieces, first_piece; /* of the train; of the current datagram */
+    uint32_t payload_total;
+    uint64_t payload_budget;   /* of the congestion window */
+    bool sequenced;            /* carries more than acks */
+};
+
+static inline void train_begin_datagram(struct train *train)
+{
+    train->count++;
+    train->header = WIRE_HEADER_BYTES;
+    train->payload = 0;
+    train->frames = 0;
+    train->first_piece = train->pieces;
+}
+
+static inline uint8_t *train_at(const struct train *train)
+{
+    return train->buffer + (train->count - 1) * train->datagram_bytes;
+}
+
+static inline uint32_t train_room(const struct train *train)
+{
+    return train->datagram_bytes - train->header - train->payload;
+}
+
+/* The header region is complete: payload begins behind it. */
+static inline void train_end_datagram(struct core *core, struct train *train)
+{
+    uint8_t *at = train_at(train);
+    uint32_t payload_at = (uint32_t)(at - train->buffer) + train->header;
+    wire_set_header_length(at, (uint16_t)train->header);
+    for (uint32_t i = train->first_piece; i < train->pieces; i++)
+        core->pieces[i].at += payload_at;
+}
+
+/* A buffer that holds nothing beyond the next flush of the NIC: acks and bare headers. */
+static inline uint8_t *tx_scratch(struct core *core)
+{
+    core->scratch_next = (core->scratch_next + 1) % SCRATCH_COUNT;
+    return core->scratch + (size_t)core->scratch_next * SCRATCH_BYTES;
+}
+
+/* One datagram that is not repeated, begun. */
+static inline struct train tx_scratch_train(struct core *core)
+{
+    struct train train = {.buffer = tx_scratch(core), .datagram_bytes = SCRATCH_BYTES, .count_max = 1};
+    train_begin_datagram(&train);
+    return train;
+}
+
+/* transmit_bulk.c */
+
+/* Cuts the chunk into datagrams with so much payload. False: they are too many. */
+bool tx_lay_out(struct chunk *chunk, uint32_t stride);
+void tx_describe_bulk(const struct chunk *chunk, struct tx_desc *desc);
+/* The next chunk, or chunks, of the connection's first large message. False: not now. */
+bool tx_send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns);
+
+/* transmit_frames.c */
+
+bool tx_send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
+/* Control frames with what small messages fit. False: window, chunk records or buffers are exhausted. */
+bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns);
+
+/* transmit_probe.c */
+
+bool tx_send_probes(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
+/* The last word on a flow that is dead here. */
+bool tx_send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
+
+/* retransmit.c */
+
+/*
+ * The lost chunk to retransmit first, or NULL. One that was placed is retransmitted over its data QP alone: in order
+ * behind the write, so that this cannot come after it. Its data QP may be busy, or may have to be drained.
+ */
+struct chunk *tx_first_retransmission(struct flow *flow);
+bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_desc *desc, uint64_t now_ns);
+
+#endif

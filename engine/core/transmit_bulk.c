@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Chunks of granted messages: over a data QP as writes, where one is up; else, and when one is retransmitted after a drain, as
+ * datagrams.
+ */
+#include "core/transmit.h"
+
+#include <assert.h>
+
+enum { WRITE_UNIT_BYTES = 4096 }; /* what writes are cut at */
+
+/* Payload of every datagram of a chunk but the last. */
+static uint32_t stride_of(const struct flow *flow, const struct core_msg *msg)
+{
+    uint32_t room = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
+    return msg->watched ? room - room % CORE_WATCHED_BYTES : room;
+}
+
+void tx_describe_bulk(const struct chunk *chunk, struct tx_desc *desc)
+{
+    struct core_msg *msg = chunk->bulk.msg;
+    desc->kind = TX_BULK;
+    desc->bulk_msg = msg;
+    desc->bulk_offset = chunk->bulk.offset;
+    desc->bulk_stride = chunk->datagram_bytes - WIRE_BULK_HEADER_BYTES;
+    desc->bulk_last = chunk->last_bytes - WIRE_BULK_HEADER_BYTES;
+    desc->conn_id = msg->conn->remote_id;
+    desc->msg_number = (uint32_t)msg->number;
+    desc->msg_total = msg->size_bytes;
+    desc->stripes = msg->stripes;
+}
+
+/*
+ * Payload of the next chunk of a message with so much left: as much as fits, but even, so that the last
+ * chunk is not a crumb that costs a system call, and so that sender and receiver overlap from the start.
+ */
+static uint32_t even_bytes(uint64_t left, uint32_t most, uint32_t unit)
+{
+    if (left <= most)
+        return (uint32_t)left;
+    uint64_t chunks = (left + most - 1) / most;
+    uint32_t even = (uint32_t)(((left + chunks - 1) / chunks + unit - 1) / unit * unit);
+    return even < most ? even : most;
+}
+
+static uint32_t bulk_bytes(const struct flow *flow, uint64_t left, uint32_t stride)
+{
+    uint32_t chunk_bytes = (uint32_t)flow->core->params->chunk_size_kb * 1024;
+    uint32_t count_max = CORE_TRAIN_BYTES_MAX / (stride + WIRE_BULK_HEADER_BYTES);
+    if (count_max > chunk_bytes / stride)
+        count_max = chunk_bytes / stride;
+    if (count_max > CORE_TRAIN_MAX)
+        count_max = CORE_TRAIN_MAX;
+    /* a chunk that overflows the peer's buffer loses its end each time: two must fit */
+    count_max = tx_datagrams_within(flow->datagram_bytes, flow->peer_window_bytes / 2, count_max);
+    uint32_t most = count_max * stride < chunk_bytes ? count_max * stride : chunk_bytes;
+    return even_bytes(left, most, count_max > 1 ? stride : CORE_WATCHED_BYTES);
+}
+
+bool tx_lay_out(struct chunk *chunk, uint32_t stride)
+{
+    uint32_t bytes = chunk->payload_bytes;
+    uint32_t count = (bytes + stride - 1) / stride;
+    if (count > CORE_TRAIN_MAX)
+        return false;
+    chunk->count = (uint8_t)count;
+    chunk->charged_bytes = tx_charge(bytes, count);
+    chunk->datagram_bytes = (count > 1 ? stride : bytes) + WIRE_BULK_HEADER_BYTES;
+    chunk->last_bytes = bytes - (count - 1) * stride + WIRE_BULK_HEADER_BYTES;
+    return true;
+}
+
+/* What every chunk of this size is that is cut from the message. */
+static struct chunk plan_bulk(struct core_msg *msg, uint32_t bytes, uint32_t stride)
+{
+    struct chunk plan = {.kind = CHUNK_BULK, .bulk.msg = msg, .payload_bytes = bytes};
+    bool fits = tx_lay_out(&plan, stride);
+    assert(fits);
+    (void)fits;
+    return plan;
+}
+
+/* The next chunk of the message. */
+static struct chunk *cut_chunk(struct flow *flow, struct core_msg *msg, struct chunk *plan, uint64_t *seq)
+{
+    struct conn *conn = msg->conn;
+    plan->bulk.offset = msg->offset_bytes;
+    msg->chunks_live++;
+    conn_take_bulk(conn, msg, plan->payload_bytes);
+    conn->deficit_bytes -= (int64_t)plan->payload_bytes;
+    return tx_new_chunk(flow, plan, seq);
+}
+
+/*
+ * How many writes of this size a data QP may carry in a row: where nothing else waits, a few, but so that all
+ * data QPs have their share of the message.
+ */
+static uint64_t writes_in_a_row(const struct flow *flow, const struct core_msg *msg, uint32_t bytes)
+{
+    enum { ROW_MAX = 8 };
+    if (flow->ready.next || msg->conn->active.next || msg->conn->eager.head)
+        return 1;
+    uint64_t share = msg->size_bytes / bytes / flow->qps.usable, left = (msg->end_bytes - msg->offset_bytes) / bytes;
+    uint64_t row = share < left ? share : left;
+    return row < ROW_MAX ? row : ROW_MAX;
+}
+
+/* A row of chunks as writes, each of what its datagrams would carry, should it be lost. */
+static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *msg, const struct send_slot *grant,
+                        struct tx_desc *desc, uint64_t now_ns)
+{
+    uint32_t stride = stride_of(flow, msg);
+    uint32_t most = (uint32_t)flow->core->params->chunk_size_kb * 1024;
+    if (most > CORE_TRAIN_MAX * stride)
+        most = CORE_TRAIN_MAX * stride;
+    if (most > flow->datagram_bytes && data_qps_lossy(flow))
+        most = flow->datagram_bytes;
+    uint64_t left = msg->end_bytes - msg->offset_bytes, seq;
+    uint32_t bytes = even_bytes(left, most, WRITE_UNIT_BYTES);
+    if (!tx_has_record(flow, false) || !tx_window_takes(flow, bytes, tx_charge(0, 1), 0))
+        return false;
+    int qp = data_qp_choose(flow);
+    if (qp < 0)
+        return false; /* until the NIC has finished something */
+
+    uint64_t row = writes_in_a_row(flow, msg, bytes);
+    struct chunk plan = plan_bulk(msg, bytes, stride);
+    plan.charged_bytes = tx_charge(0, 1); /* it takes a receive request of the peer, and no buffer */
+    plan.placed = plan.written = true;
+    plan.path = (uint16_t)qp;
+    desc->kind = TX_PLACE;
+    desc->count = 0;
+    desc->flow = flow;
+    desc->sequenced = desc->on_path = true;
+    desc->retransmission = desc->fragment = desc->whole = false;
+    desc->mask = 1;
+    desc->path = (uint16_t)qp;
+    desc->destination = flow->destination;
+    desc->seq = flow->sent.next_seq;
+    desc->bulk_msg = msg;
+    desc->bulk_offset = msg->offset_bytes;
+    desc->place_bytes = bytes;
+    desc->remote_address = grant->address + msg->offset_bytes;
+    desc->remote_key = grant->key;
+    desc->immediate = wire_immediate(grant->slot, desc->seq);
+    do
+        tx_fly(flow, cut_chunk(flow, msg, &plan, &seq), plan.path, now_ns);
+    while (++desc->count < row && data_qp_takes(&flow->qps, plan.path, desc->count + 1u) && tx_has_record(flow, false) &&
+           tx_window_takes(flow, bytes, plan.charged_bytes, 0));
+    data_qps_wrote(flow, desc->count * ((bytes + flow->datagram_bytes - 1) / flow->datagram_bytes));
+    data_qp_begin_work(flow, plan.path, msg, desc->count, desc);
+    COUNT(flow->core->counters, tx_chunks, desc->count);
+    COUNT(flow->core->counters, tx_placed, desc->count);
+    return true;
+}
+
+bool tx_send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core_msg *msg = conn_bulk_ready(conn);
+    const struct send_slot *grant = data_qps_usable(&flow->qps) ? conn_grant(conn, msg) : NULL;
+    if (grant)
+        return send_placed(flow, conn, msg, grant, desc, now_ns);
+    uint32_t stride = stride_of(flow, msg);
+    uint32_t bytes = bulk_bytes(flow, conn_bulk_left(msg), stride);
+    uint32_t count = (bytes + stride - 1) / stride;
+    if (!tx_has_record(flow, false) || !tx_window_takes(flow, bytes, tx_charge(bytes, count), 0))
+        return false;
+
+    uint64_t seq;
+    struct chunk plan = plan_bulk(msg, bytes, stride);
+    struct chunk *chunk = cut_chunk(flow, msg, &plan, &seq);
+    tx_launch(flow, chunk, seq, wire_full_mask(count), -1, desc, now_ns);
+    tx_describe_bulk(chunk, desc);
+    return true;
+}

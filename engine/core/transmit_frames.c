@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Small messages and control frames of all connections share datagrams, and datagrams share a train. A train of them is laid
+ * out in a buffer of the pool and stays there until it is acked, since the messages may be gone before.
+ */
+#include "core/transmit.h"
+
+#include <string.h>
+
+enum { FRAGMENT_MIN_BYTES = 256 }; /* rather than less of a message, a datagram stays short */
+
+/* Another datagram follows: this one is filled up to the common size. False: there is no other. */
+static bool train_next_datagram(struct core *core, struct train *train)
+{
+    if (train->count == train->count_max)
+        return false;
+    train_end_datagram(core, train);
+    uint32_t used = train->header + train->payload;
+    memset(train_at(train) + used, 0, train->datagram_bytes - used);
+    train_begin_datagram(train);
+    return true;
+}
+
+static void put_ctrl(struct flow *flow, struct train *train)
+{
+    struct conn *conn;
+    while ((conn = QUEUE_HOLDER(flow->ctrl.head, struct conn, ctrl))) {
+        uint32_t room = train_room(train), frames_left = CORE_FRAMES_MAX - train->frames;
+        if (room > frames_left * WIRE_FIN_BYTES)
+            room = frames_left * WIRE_FIN_BYTES;
+        unsigned bytes =
+            conn_put_ctrl(conn, train_at(train) + train->header, room, flow->sent.next_seq);
+        train->header += bytes;
+        train->frames += bytes / WIRE_FIN_BYTES; /* at most */
+        train->sequenced |= bytes > 0;
+        if (conn_has_ctrl(conn) || conn->credit_due) {
+            if (!train_next_datagram(flow->core, train))
+                return;
+            continue;
+        }
+        queue_remove(&flow->ctrl, &conn->ctrl);
+    }
+    flow->ctrl_urgent = false;
+}
+
+/* Adds one piece of an eager message. False: the train, or the window, is full. */
+static bool put_eager(struct flow *flow, struct conn *conn, struct core_msg *msg, struct train *train)
+{
+    struct core *core = flow->core;
+    uint64_t left = msg->size_bytes - msg->offset_bytes;
+    if (train->pieces == CORE_GATHER_MAX || train->payload_total > train->payload_budget)
+        return false;
+    uint32_t room = train_room(train);
+    uint32_t need = left < FRAGMENT_MIN_BYTES ? (uint32_t)left : FRAGMENT_MIN_BYTES;
+    if (room < WIRE_EAGER_BYTES + need || train->frames >= CORE_FRAMES_MAX) {
+        if (!train_next_datagram(core, train))
+            return false;
+        room = train_room(train);
+    }
+    struct wire_eager eager;
+    uint64_t offset = msg->offset_bytes;
+    conn_take_eager(conn, msg, room - WIRE_EAGER_BYTES, &eager);
+    train->header += wire_put_eager(train_at(train) + train->header, &eager);
+    train->frames++;
+    train->sequenced = true;
+    if (eager.length)
+        core->pieces[train->pieces++] = (struct tx_piece){msg, offset, eager.length, train->payload};
+    train->payload += eager.length;
+    train->payload_total += eager.length;
+    conn->deficit_bytes -= (int64_t)eager.length + WIRE_EAGER_BYTES;
+    return true;
+}
+
+/* Eager messages of all connections in turn, until the train or the window is full. */
+static void put_eagers(struct flow *flow, struct train *train)
+{
+    struct queue_link **last = flow->active.end;
+    for (bool end = !flow->active.head; !end;) {
+        struct conn *conn = flow_first_active(flow);
+        struct core_msg *msg;
+        while ((msg = conn_eager_ready(conn)) && conn->deficit_bytes > -QUANTUM_BYTES) {
+            if (!put_eager(flow, conn, msg, train))
+                return;
+        }
+        end = &conn->active.next == last;
+        flow_rotate_active(flow, conn_eager_ready(conn) || conn_bulk_ready(conn));
+    }
+}
+
+static void put_ack(struct flow *flow, struct train *train, uint64_t now_ns)
+{
+    struct wire_ack ack;
+    flow_fill_ack(flow, &ack, now_ns);
+    train->header += wire_put_ack(train_at(train) + train->header, &ack);
+    train->header += credit_put(flow, train_at(train) + train->header);
+    train->frames++;
+}
+
+/* The path that an ack is kept off: one that is said again goes another way than it went before. */
+static int ack_avoids(const struct flow *flow)
+{
+    return flow->ack_repeats ? flow->ack_path : -1;
+}
+
+static void ack_leaves(struct flow *flow, uint16_t path)
+{
+    flow->ack_path = path;
+    flow->ack_repeats = false;
+}
+
+/* An ack that travels alone. */
+static void describe_ack(struct flow *flow, uint8_t *buffer, uint32_t bytes, struct tx_desc *desc, uint64_t now_ns)
+{
+    uint16_t path = path_choose_safe(&flow->paths, ack_avoids(flow), false);
+    ack_leaves(flow, path);
+    tx_describe_unnumbered(flow, buffer, bytes, path, desc, now_ns);
+}
+
+bool tx_send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    struct train train = tx_scratch_train(core);
+    put_ack(flow, &train, now_ns);
+    train_end_datagram(core, &train);
+    describe_ack(flow, train.buffer, train.header, desc, now_ns);
+    if (flow->ctrl.head) /* credit found no room: it goes as soon as there is some */
+        flow->ctrl_urgent = true;
+    return true;
+}
+
+/* The buffer for what waits now: a small one where that will do. */
+static uint8_t *frames_buffer(struct flow *flow, bool want_eager, uint8_t *of)
+{
+    uint64_t waiting = 0;
+    for (const struct queue_link *link = flow->active.head; want_eager && link; link = link->next) {
+        struct core_msg *msg = conn_eager_ready(QUEUE_HOLDER(link, struct conn, active));
+        waiting += msg ? msg->size_bytes - msg->offset_bytes + WIRE_EAGER_BYTES : 0;
+        if (msg && msg->next)
+            waiting += FRAMES_SMALL_BYTES / 2;
+        if (waiting > FRAMES_SMALL_BYTES / 2)
+            break;
+    }
+    return flow_take_buffer(flow, waiting > FRAMES_SMALL_BYTES / 2, of);
+}
+
+bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    bool eager = tx_window_takes(flow, 1, FRAMES_SMALL_BYTES, 0) && !tx_is_paced_out(flow, now_ns);
+    uint32_t reserve = ctrl ? CONTROL_RESERVE_BYTES : 0;
+    if (!tx_has_record(flow, flow->qps.drained_due > 0))
+        return false;
+    if (!eager && !(ctrl && tx_window_takes(flow, 0, FRAMES_SMALL_BYTES, reserve)))
+        return false;
+    uint8_t of, *buffer = frames_buffer(flow, eager, &of);
+    if (!buffer)
+        return false;
+    uint32_t room = of == BUFFER_BIG ? FRAMES_BIG_BYTES : FRAMES_SMALL_BYTES;
+    struct train train = {
+        .buffer = buffer,
+        .datagram_bytes = flow->datagram_bytes < room ? flow->datagram_bytes : room,
+        .payload_budget = eager && flow->cc.cwnd_bytes > flow->sent.flying_payload
+                              ? flow->cc.cwnd_bytes - flow->sent.flying_payload
+                              : 0,
+    };
+    if (train.payload_budget > credit_left(flow))
+        train.payload_budget = credit_left(flow);
+    train.count_max = (room < CORE_TRAIN_BYTES_MAX ? room : CORE_TRAIN_BYTES_MAX) / train.datagram_bytes;
+    if (train.count_max > CORE_TRAIN_MAX)
+        train.count_max = CORE_TRAIN_MAX;
+    uint64_t window = flow->peer_window_bytes + reserve, used = flow->sent.flying_charge;
+    train.count_max = tx_datagrams_within(train.datagram_bytes, window > used ? window - used : 0,
+                                       train.count_max);
+    train_begin_datagram(&train);
+    /* GONE fails parts of messages: what has arrived of them is acked in front of it */
+    bool acks = flow->ack_pending || flow->qps.frames_due || flow->gone.count;
+    if (acks)
+        put_ack(flow, &train, now_ns);
+    if (flow->qps.frames_due) {
+        unsigned bytes = data_qps_put_frames(flow, train_at(&train) + train.header, train_room(&train));
+        train.header += bytes;
+        train.frames += bytes / WIRE_QP_BYTES;
+        train.sequenced = true;
+    }
+    if (flow->gone.count) {
+        unsigned frames;
+        unsigned bytes = gone_put(flow, train_at(&train) + train.header, train_room(&train), flow->sent.next_seq, &frames);
+        train.header += bytes;
+        train.frames += frames;
+        train.sequenced |= bytes > 0;
+    }
+    put_ctrl(flow, &train);
+    if (eager)
+        put_eagers(flow, &train);
+    train_end_datagram(core, &train);
+    if (!train.sequenced) { /* what was due had become stale: at most an ack is left */
+        uint8_t *copy = tx_scratch(core);
+        memcpy(copy, buffer, train.header);
+        flow_put_buffer(flow, buffer, of);
+        if (train.frames)
+            describe_ack(flow, copy, train.header, desc, now_ns);
+        return train.frames > 0;
+    }
+
+    uint64_t seq;
+    flow_expect_peer(flow, now_ns);
+    struct chunk plan = {.kind = CHUNK_FRAMES,
+                         .frames = {buffer, of},
+                         .count = (uint8_t)train.count,
+                         .datagram_bytes = train.datagram_bytes,
+                         .last_bytes = train.header + train.payload,
+                         .payload_bytes = train.payload_total};
+    plan.charged_bytes = tx_charge((train.count - 1) * train.datagram_bytes + plan.last_bytes, train.count);
+    struct chunk *chunk = tx_new_chunk(flow, &plan, &seq);
+    tx_launch(flow, chunk, seq, wire_full_mask(train.count), acks ? ack_avoids(flow) : -1, desc, now_ns);
+    if (acks)
+        ack_leaves(flow, chunk->path);
+    desc->kind = TX_FRAMES;
+    desc->buffer = buffer;
+    desc->pieces = core->pieces;
+    desc->piece_count = train.pieces;
+    return true;
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Probes, their echoes, and farewells: packets without a sequence number that go even where nothing else may. */
+#include "core/transmit.h"
+
+/* Probe and echo, which are as little acked as an ack, and go even where nothing else may. */
+static bool send_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    struct train train = tx_scratch_train(core);
+    uint16_t path = 0;
+    if (!probe_opens(&flow->probe))
+        path = path_choose_safe(&flow->paths, probe_avoids(&flow->probe), false);
+    probe_leaves(&flow->probe, path);
+    uint8_t due = flow->probe.due;
+    train.header += probe_put(flow, train_at(&train) + train.header, now_ns);
+    train_end_datagram(core, &train);
+    tx_describe_unnumbered(flow, train.buffer, train.header, path, desc, now_ns);
+    desc->probes = due & (uint8_t)~flow->probe.due;
+    return true;
+}
+
+/* A padded probe. False: not now. */
+static bool send_size_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    uint8_t *buffer;
+    uint32_t bytes = mtu_probe(flow, &buffer, now_ns);
+    if (bytes == 0)
+        return false;
+    wire_put_probe(buffer + WIRE_HEADER_BYTES,
+                   &(struct wire_probe){.nonce = flow->mtu.nonce,
+                                        .length = (uint16_t)(bytes - WIRE_HEADER_BYTES - WIRE_PROBE_BYTES)});
+    wire_set_header_length(buffer, WIRE_HEADER_BYTES + WIRE_PROBE_BYTES);
+    uint16_t path = mtu_opens(&flow->mtu) ? 0 : path_choose_safe(&flow->paths, -1, false);
+    tx_describe_unnumbered(flow, buffer, bytes, path, desc, now_ns);
+    desc->whole = true;
+    return true;
+}
+
+/* A datagram for firewalls, or over a path that is tried. False: there is none after all. */
+static bool send_reach(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    struct reach_probe probe;
+    if (!reach_next(flow, &probe, now_ns))
+        return false;
+    struct train train = tx_scratch_train(core);
+    train.header += wire_put_probe(train_at(&train) + train.header, &(struct wire_probe){.nonce = probe.nonce});
+    train_end_datagram(core, &train);
+    tx_describe_unnumbered(flow, train.buffer, train.header, probe.path, desc, now_ns);
+    desc->opens = probe.opens;
+    return true;
+}
+
+bool tx_send_probes(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    if (flow->probe.due & PROBE_SIZE && send_size_probe(flow, desc, now_ns))
+        return true;
+    if (flow->probe.due & (PROBE_ASK | PROBE_ECHO | PROBE_ECHO_SIZE))
+        return send_probe(flow, desc, now_ns);
+    return send_reach(flow, desc, now_ns);
+}
+
+bool tx_send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct core *core = flow->core;
+    struct train train = tx_scratch_train(core);
+    train.header += wire_put_flow(train_at(&train) + train.header, &(struct wire_flow){FLOW_CLOSED});
+    train_end_datagram(core, &train);
+    tx_describe_unnumbered(flow, train.buffer, train.header, path_choose_safe(&flow->paths, -1, false), desc, now_ns);
+    flow->farewell_due = false;
+    return true;
+}
