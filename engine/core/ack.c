@@ -3,6 +3,7 @@
  * What acks do to a flow: chunks that are done, round-trip times, losses that the order on a path shows, and
  * what congestion control hears of it. On a NIC that is reliable a completion is the ack of a placed chunk.
  */
+#include "core/ack.h"
 #include "core/state.h"
 
 #include <assert.h>
@@ -19,18 +20,6 @@ static void on_chunk_acked(void *context, struct chunk *chunk)
         core_release_push(flow->core, msg, chunk->bulk.offset, chunk->payload_bytes);
         if (--msg->chunks_live == 0)
             conn_chunk_gone(msg->conn, msg);
-    }
-}
-
-void flow_void_chunks(struct flow *flow, struct core_msg *msg)
-{
-    struct sent *sent = &flow->sent;
-    for (uint64_t seq = sent->cumulative; msg->chunks_live && seq < sent->next_seq; seq++) {
-        struct chunk *chunk = sent_chunk(sent, seq);
-        if (chunk->state != CHUNK_FREE && chunk->kind == CHUNK_BULK && chunk->bulk.msg == msg) {
-            chunk->kind = CHUNK_VOID;
-            msg->chunks_live--;
-        }
     }
 }
 
@@ -146,7 +135,7 @@ static unsigned on_ack_data_qps(struct flow *flow, const struct data_qp_news *ne
     return lost;
 }
 
-bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns)
+bool ack_on_frame(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns)
 {
     struct sent_acked acked;
     uint64_t came_ns = now_ns - flow->core->waited_ns; /* later acks may wait behind it: what is lost is judged by that */
@@ -158,9 +147,9 @@ bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint
     flow->sent.too_soon_ns = flow->rtt.srtt_ns && came_ns > flow->rtt.min_ns ? came_ns - flow->rtt.min_ns : 0;
     if (!sent_ack(&flow->sent, ack, on_chunk_acked, flow, &acked))
         return false;
-    if (!flow->ack_seen || (int32_t)(ack->number - flow->peer_ack_number) > 0) {
-        flow->ack_seen = true;
-        flow->peer_ack_number = ack->number;
+    if (!flow->ack.peer_seen || (int32_t)(ack->number - flow->ack.peer_number) > 0) {
+        flow->ack.peer_seen = true;
+        flow->ack.peer_number = ack->number;
         flow->peer_window_bytes = (uint64_t)ack->window_kb * 1024;
     }
     struct cc_ack cc_ack = {.now_ns = now_ns, .acked_bytes = acked.payload_bytes};
@@ -168,18 +157,18 @@ bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint
     lost += on_ack_data_qps(flow, news, news_count, now_ns, &cc_ack);
     if (acked.spurious && flow->sent.reorder_window_quarters < 16)
         flow->sent.reorder_window_quarters++;
-    flow_settle_window(flow, acked.spurious);
+    loss_settle(flow, acked.spurious);
     if (flow->sent.watches)
         mtu_on_ack(flow, &acked);
     if (acked.chunks || acked.parts) {
         /* a part is progress too: where less than a chunk fits a queue, the rest takes further timeouts, not longer ones */
         flow->last_ack_ns = now_ns;
-        flow->rto_backoff = 0;
+        flow->loss.rto_backoff = 0;
     }
     if (acked.chunks) {
-        flow->probed = false;
-        flow->probe_due = false;
-        lost += sent_lose_by_time(&flow->sent, &flow->rtt, came_ns, &flow->rack_at_ns);
+        flow->loss.tail_probed = false;
+        flow->loss.tail_probe_due = false;
+        lost += sent_lose_by_time(&flow->sent, &flow->rtt, came_ns, &flow->loss.rack_at_ns);
         if (flow->closing) {
             for (struct conn *conn = flow->all_head, *next; conn; conn = next) {
                 next = conn->next_all;
@@ -196,13 +185,13 @@ bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint
         flow->window_limited = false;
         flow->cc.ops->on_ack(&flow->cc, &cc_ack);
     }
-    flow_count_losses(flow, lost, now_ns);
+    loss_count(flow, lost, now_ns);
     place_on_ack(flow, ack->next);
     flow_wake(flow);
     return true;
 }
 
-void flow_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t qp)
+void ack_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t qp)
 {
     struct core *core = flow->core;
     struct sent_acked acked = {0};

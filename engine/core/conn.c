@@ -130,7 +130,7 @@ void conn_fail(struct conn *conn, int32_t status)
         conn->state = CONN_CLOSING;
         conn_try_finish(conn);
     } else {
-        flow_conn_event(conn);
+        message_conn_event(conn);
     }
 }
 
@@ -148,7 +148,7 @@ void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
         .watched = msg->watched,
     };
     bool is_send = msg->kind == CORE_SEND;
-    flow_msg_started(conn->flow, now_ns);
+    message_begin(conn->flow, now_ns);
     int32_t status = UCCL_OK;
     if (conn->state == CONN_FAILED)
         status = conn->status;
@@ -157,7 +157,7 @@ void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
         status = UCCL_ECLOSED;
     if (status != UCCL_OK) {
         msg->state = MSG_ENDED;
-        flow_msg_ended(conn->flow, msg, status, 0);
+        message_complete(conn->flow, msg, status, 0);
     } else if (is_send) {
         conn_submit_send(conn, msg);
     } else {
@@ -253,7 +253,7 @@ static void over_with_held(struct conn *conn, uint64_t linger_ns, uint64_t now_n
     conn->state = CONN_OVER;
     if (conn->held)
         timer_arm(&conn->flow->core->wheel, &conn->linger, now_ns + linger_ns);
-    flow_conn_event(conn);
+    message_conn_event(conn);
 }
 
 void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
@@ -288,7 +288,7 @@ void conn_try_finish(struct conn *conn)
         conn->state = CONN_OVER;
         conn->flow->closing--;
         timer_disarm(&conn->flow->core->wheel, &conn->linger);
-        flow_conn_event(conn);
+        message_conn_event(conn);
     } else if (conn->sends_pending == 0 ? !conn->fin_sends_said : conn->fin_seq == UINT64_MAX) {
         fin_is_due(conn);
     }
@@ -297,7 +297,7 @@ void conn_try_finish(struct conn *conn)
 void conn_none_held(struct conn *conn)
 {
     if (conn->event_waits)
-        flow_conn_event(conn);
+        message_conn_event(conn);
     conn_try_finish(conn);
 }
 
@@ -327,7 +327,7 @@ void conn_linger_over(struct conn *conn)
         gone_keep_fin(conn);
     conn->status = is_silent(conn) ? UCCL_ETIMEDOUT : UCCL_OK;
     conn->flow->closing--;
-    flow_conn_event(conn);
+    message_conn_event(conn);
     place_give_up(conn);
 }
 

@@ -9,6 +9,7 @@
 #ifndef UCCL_CONN_H
 #define UCCL_CONN_H
 
+#include "core/message.h"
 #include "core/timer.h"
 #include "core/wire.h"
 
@@ -31,10 +32,6 @@ enum msg_flag {
     MSG_CHARGED = 8,   /* eager message that has its place in the peer's ring */
     MSG_WANTED = 16,   /* staged message that the shell was asked for */
     MSG_TELLS = 32,    /* shorter than its grant, and placed: an RTS tells the total */
-};
-
-struct msg_list {
-    struct core_msg *head, *tail;
 };
 
 /* A message number of the send window. */

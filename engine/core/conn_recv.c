@@ -14,7 +14,7 @@ static void end_recv(struct conn *conn, struct core_msg *msg, int32_t status, en
     if (msg->grant_slot)
         place_end_early(conn->flow, msg, status, hold);
     else
-        flow_msg_ended(conn->flow, msg, status, 0);
+        message_complete(conn->flow, msg, status, 0);
 }
 
 static void admit_recv(struct conn *conn, struct core_msg *msg);
@@ -38,6 +38,14 @@ static void advance_recv(struct conn *conn)
     }
 }
 
+/* Credit is due: it rides on the next packet, or goes with the ack timer. */
+static void owe_credit(struct conn *conn, bool now)
+{
+    conn->credit_due = true;
+    queue_append(&conn->flow->ctrl, &conn->ctrl);
+    ack_owe_delayed(conn->flow, now);
+}
+
 /* This number is over on both sides; the sender hears of it by the next CREDIT. */
 static void recv_done(struct conn *conn, struct recv_slot *slot)
 {
@@ -46,7 +54,7 @@ static void recv_done(struct conn *conn, struct recv_slot *slot)
     conn->completions++;
     bool many = conn->completions * 8 >= conn->window;
     advance_recv(conn);
-    flow_credit_due(conn, many);
+    owe_credit(conn, many);
 }
 
 static void deliver(struct conn *conn, struct recv_slot *slot)
@@ -56,7 +64,7 @@ static void deliver(struct conn *conn, struct recv_slot *slot)
     if (msg->grant_slot)
         place_end_whole(conn->flow, msg, slot->total_bytes);
     else
-        flow_msg_ended(conn->flow, msg, UCCL_OK, slot->total_bytes);
+        message_complete(conn->flow, msg, UCCL_OK, slot->total_bytes);
     recv_done(conn, slot);
 }
 
@@ -299,7 +307,7 @@ static void charge_ended(struct conn *conn, const struct wire_eager *eager)
         return;
     if (number < conn->recv_base || number > UINT64_MAX / 2) {
         conn->ring_freed = ring_at + eager_charge(eager->total);
-        flow_credit_due(conn, false);
+        owe_credit(conn, false);
         return;
     }
     struct recv_slot *slot = recv_slot(conn, number);

@@ -41,7 +41,7 @@ static void end_send(struct conn *conn, struct core_msg *msg, int32_t status)
 {
     conn->sends_pending--;
     msg->state = MSG_ENDED;
-    flow_msg_ended(conn->flow, msg, status, status == UCCL_OK ? msg->size_bytes : 0);
+    message_complete(conn->flow, msg, status, status == UCCL_OK ? msg->size_bytes : 0);
     if (conn->state == CONN_CLOSING && conn->sends_pending == 0)
         conn_try_finish(conn);
 }
@@ -49,7 +49,7 @@ static void end_send(struct conn *conn, struct core_msg *msg, int32_t status)
 void conn_end_send_early(struct conn *conn, struct core_msg *msg, int32_t status)
 {
     struct send_slot *slot = send_slot(conn, msg->number);
-    flow_void_chunks(conn->flow, msg);
+    sent_abandon(&conn->flow->sent, msg);
     unqueue_send(conn, msg);
     slot->msg = NULL;
     slot->end_status = status;
@@ -375,7 +375,7 @@ void conn_fail_sends(struct conn *conn, int32_t status)
     struct core_msg *msg;
     while ((msg = conn->settling.head)) {
         msg_remove(&conn->settling, msg);
-        flow_void_chunks(conn->flow, msg);
+        sent_abandon(&conn->flow->sent, msg);
         end_send(conn, msg, UCCL_OK); /* delivered, though the ack was still to come */
     }
     for (uint64_t number = conn->delivered; number < conn->send_admitted; number++) {
@@ -383,7 +383,7 @@ void conn_fail_sends(struct conn *conn, int32_t status)
         if (!msg)
             continue;
         send_slot(conn, number)->msg = NULL;
-        flow_void_chunks(conn->flow, msg);
+        sent_abandon(&conn->flow->sent, msg);
         unqueue_send(conn, msg);
         end_send(conn, msg, status);
     }

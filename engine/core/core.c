@@ -6,8 +6,7 @@
 #include <assert.h>
 #include <string.h>
 
-enum { TOKEN_SLOT_BITS = 12, LINK_MBPS_DEFAULT = 100000 };
-_Static_assert(CORE_FLOWS_MAX == 1 << TOKEN_SLOT_BITS, "a token's low bits name the flow slot");
+enum { LINK_MBPS_DEFAULT = 100000 };
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
@@ -55,9 +54,7 @@ struct core *core_init(void *memory, const struct core_setup *setup, uint64_t no
     core->rng.state = setup->seed;
     core->pacer = (struct pacer){.next_ns = now_ns, .link_mbps = LINK_MBPS_DEFAULT};
     core->now_ns = now_ns;
-    core->share_epoch_ns = now_ns;
-    core->share_epoch = 1;
-    core->share_divisor = 1;
+    share_init(core, now_ns);
     timer_wheel_init(&core->wheel, now_ns);
     return core;
 }
@@ -73,11 +70,6 @@ uint64_t core_make_token(uint64_t random, uint32_t index)
     assert(index < CORE_FLOWS_MAX);
     uint64_t token = random << TOKEN_SLOT_BITS | index;
     return random << TOKEN_SLOT_BITS ? token : token | UINT64_C(1) << 63;
-}
-
-static uint32_t token_slot(uint64_t token)
-{
-    return (uint32_t)token & (CORE_FLOWS_MAX - 1);
 }
 
 size_t core_flow_size(const struct params *params, const struct flow_setup *setup)
@@ -170,10 +162,10 @@ struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *f
 void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 {
     core->now_ns = now_ns;
-    bool owed = conn->flow->ack_pending;
+    bool owed = conn->flow->ack.pending;
     conn_submit(conn, msg, now_ns);
     /* nothing else that a post starts is due sooner than a timer: credit is, for a message that had come before its receive */
-    if (conn->flow->ack_pending != owed || !timer_armed(&conn->flow->timer))
+    if (conn->flow->ack.pending != owed || !timer_armed(&conn->flow->timer))
         flow_update_timer(conn->flow);
 }
 
@@ -319,10 +311,10 @@ bool core_rx_placed(struct core *core, const uint8_t *datagram, size_t length, c
         COUNT(core->counters, rx_malformed, 1);
         return false;
     }
-    bool owed = flow->ack_pending;
+    bool owed = flow->ack.pending;
     bool good = flow_rx(flow, &packet, -1, ce, now_ns);
     /* what else may have changed wakes the flow, and its timer follows when it has nothing to send */
-    if (flow->ack_pending != owed || !timer_armed(&flow->timer))
+    if (flow->ack.pending != owed || !timer_armed(&flow->timer))
         flow_update_timer(flow);
     return good;
 }
@@ -362,10 +354,10 @@ void core_rx_immediate(struct core *core, struct flow *flow, uint16_t path, uint
         COUNT(core->counters, rx_strangers, 1);
         return;
     }
-    bool owed = flow->ack_pending;
+    bool owed = flow->ack.pending;
     COUNT(core->counters, rx_bytes, length);
     place_rx(flow, path, immediate, length, now_ns);
-    if (flow->ack_pending != owed || !timer_armed(&flow->timer))
+    if (flow->ack.pending != owed || !timer_armed(&flow->timer))
         flow_update_timer(flow);
 }
 
@@ -455,7 +447,7 @@ void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_
     } else if (desc->probes) {
         flow->probe.due |= desc->probes;
     } else if (!desc->whole) {
-        flow->ack_pending = flow->ack_now = true;
+        flow->ack.pending = flow->ack.now = true;
     }
     flow_wake(flow);
 }
@@ -626,8 +618,8 @@ void core_flush_acks(struct core *core)
 {
     for (uint32_t i = 0; i < core->flow_end; i++) {
         struct flow *flow = core->flows[i];
-        if (flow && flow->ack_pending && !flow->dead) {
-            flow->ack_now = true;
+        if (flow && flow->ack.pending && !flow->dead) {
+            flow->ack.now = true;
             flow_wake(flow);
         }
     }

@@ -133,7 +133,7 @@ static void tell(struct flow *flow, uint64_t now_ns)
 {
     flow->credit_tx.due = true;
     flow->credit_tx.ask_at_ns = now_ns + patience_ns(flow);
-    flow_owe_ack(flow, 0, true);
+    ack_owe(flow, 0, true);
 }
 
 void credit_update(struct flow *flow, uint64_t now_ns)
@@ -264,7 +264,7 @@ void credit_on_demand(struct flow *flow, const struct wire_demand *demand, uint6
 {
     struct credit_rx *rx = &flow->credit_rx;
     uint64_t demand_bytes = wire_expand(demand->target, rx->demand_bytes);
-    flow_owe_ack(flow, 0, true); /* it says what was heard */
+    ack_owe(flow, 0, true); /* it says what was heard */
     credit_resume(flow);
     if (demand_bytes <= rx->demand_bytes || demand_bytes > UINT64_MAX / 2)
         return;
@@ -305,7 +305,7 @@ void pacer_run(struct core *core, uint64_t now_ns)
             bytes = quantum_bytes;
         rx->granted_bytes += bytes;
         pacer->next_ns += link_ns(flow, bytes) * (list == CREDIT_IDLE ? IDLE_SHARE : 1);
-        flow_owe_ack(flow, 0, true);
+        ack_owe(flow, 0, true);
         await_grant(flow);
     }
 }

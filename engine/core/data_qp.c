@@ -157,7 +157,7 @@ static void finish_work(struct flow *flow, struct core_msg *msg)
         return;
     assert(msg->work_live);
     if (--msg->work_live == 0 && msg->hold == HOLD_WORK)
-        flow_give_back(flow, msg);
+        message_report(flow, msg);
 }
 
 /* The data QP whose work in progress has this cookie, or NULL: the queue pair is gone, and its work finished. */
@@ -199,7 +199,7 @@ void data_qp_work_done(struct flow *flow, uint64_t cookie)
     while (qp->work_done != (uint32_t)cookie + 1) {
         struct data_qp_work work = finish_oldest(flow, qp);
         if (work.write && flow->core->places_reliably && !flow->dead)
-            flow_on_placed(flow, work.seq, work.requests, (uint16_t)(qp - flow->qps.qps));
+            ack_on_placed(flow, work.seq, work.requests, (uint16_t)(qp - flow->qps.qps));
     }
     flow_wake(flow);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every part of a flow calls: its place on the queues of the core, buffers of frames, what is expected of the peer,
- * round-trip bounds. Nothing here calls another part.
+ * What every part of a flow calls: the queues of the core that the flow is on, buffers of frames, what it expects of the
+ * peer, round-trip bounds, its timer. Nothing here calls back.
  */
 #include "core/flow.h"
 #include "core/state.h"
@@ -77,6 +77,13 @@ void flow_rotate_active(struct flow *flow, bool keep)
 
 /* ---- the peer -------------------------------------------------------------------------------- */
 
+void flow_heard(struct flow *flow, uint64_t now_ns)
+{
+    flow->last_rx_ns = flow->heard_ns = now_ns;
+    flow->packets_heard++;
+    share_note(flow);
+}
+
 bool flow_expects_peer(const struct flow *flow)
 {
     return flow->msgs_pending || flow->sent.next_seq > flow->sent.cumulative || flow->probe.asking;
@@ -95,9 +102,9 @@ bool flow_unanswered(const struct flow *flow, uint64_t ns)
     return repeated && flow->sent.next_seq > flow->sent.cumulative && flow->core->now_ns >= since_ns + ns;
 }
 
-/* ---- round-trip bounds ----------------------------------------------------------------------- */
+/* ---- time ------------------------------------------------------------------------------------- */
 
-uint64_t flow_backed_off_rto_ns(const struct flow *flow, unsigned backoff)
+uint64_t flow_rto_ns(const struct flow *flow, unsigned backoff)
 {
     const struct params *params = flow->core->params;
     uint64_t min_ns = params->rto_min_us * NS_PER_US, max_ns = params->rto_max_us * NS_PER_US;
@@ -106,14 +113,15 @@ uint64_t flow_backed_off_rto_ns(const struct flow *flow, unsigned backoff)
     return rtt_rto(&flow->rtt, backoff, min_ns, max_ns);
 }
 
-uint64_t flow_rto_ns(const struct flow *flow)
-{
-    return flow_backed_off_rto_ns(flow, 0);
-}
-
 uint64_t flow_probe_ns(const struct flow *flow)
 {
     uint64_t ns = 2 * flow->rtt.srtt_ns + flow->rtt.peer_hold_ns;
     uint64_t least_ns = flow->core->params->rto_min_us * NS_PER_US / PROBE_SHARE;
     return ns < least_ns ? least_ns : ns;
+}
+
+void flow_arm(struct flow *flow, uint64_t at_ns)
+{
+    if (at_ns != UINT64_MAX && (!timer_armed(&flow->timer) || at_ns < flow->timer.deadline_ns))
+        timer_arm(&flow->core->wheel, &flow->timer, at_ns);
 }

@@ -7,12 +7,15 @@
 #ifndef UCCL_FLOW_H
 #define UCCL_FLOW_H
 
+#include "core/ack.h"
 #include "core/cc.h"
 #include "core/conn.h"
 #include "core/credit.h"
 #include "core/gone.h"
 #include "core/image.h"
 #include "core/data_qp.h"
+#include "core/loss.h"
+#include "core/message.h"
 #include "core/mtu.h"
 #include "core/path.h"
 #include "core/place.h"
@@ -21,6 +24,7 @@
 #include "core/rtt.h"
 #include "core/sack.h"
 #include "core/sent.h"
+#include "core/share.h"
 #include "core/silence.h"
 #include "core/timer.h"
 
@@ -75,7 +79,7 @@ struct flow {
     uint64_t peer_window_bytes;   /* what the peer's receive buffer takes */
     uint64_t rx_window_bytes;     /* ours, whole; acks advertise this flow's share of it */
     uint64_t packets_heard;
-    uint32_t heard_epoch;         /* last period in which a packet came (core->share_epoch) */
+    uint32_t heard_period;        /* of shares: the last one in which a packet came */
 
     /* connections */
     struct queue ctrl;            /* with control frames */
@@ -85,16 +89,8 @@ struct flow {
     uint32_t msgs_pending;        /* submitted and not ended, all connections */
     uint32_t closing;             /* connections that wait for their FIN to be acked */
 
-    /* acks we owe */
-    bool ack_pending;             /* something arrived since the last ack */
-    bool ack_now;
-    uint32_t ack_chunks;          /* chunks completed since the last ack */
-    uint32_t ack_number;          /* of the next ack */
-    uint32_t peer_ack_number;     /* newest one seen from the peer */
-    bool ack_seen;
-    uint64_t ack_at_ns;           /* when a pending ack goes out by itself */
-    uint16_t ack_path;            /* that the last ack took */
-    bool ack_repeats;             /* the peer retransmits what has arrived: perhaps that path swallows acks */
+    struct ack ack;
+    struct loss loss;
 
     /* timers */
     struct timer timer;           /* at or before the earliest deadline below */
@@ -104,102 +100,76 @@ struct flow {
     uint64_t rx_seq;              /* of the chunk that is being read */
     uint64_t last_ack_ns;         /* ack that moved something, or first transmission after idle */
     uint64_t asked_ns;            /* since when there are chunks that the peer has not acked */
-    uint64_t rack_at_ns;          /* UINT64_MAX: none */
     uint64_t pace_until_ns;       /* cwnd below a chunk: no data before */
-    uint8_t rto_backoff;
-    bool probed;                  /* tail-loss probe sent since the last progress */
-    bool probe_due;               /* it is about to go, whatever the window */
-    uint64_t undo_cwnd_bytes;     /* the window before the last losses, should they prove needless; 0: none */
-    uint64_t undo_since_ns;       /* when they were found */
-    bool undo_startup;            /* whether it was growing as at the start then */
     bool window_limited;          /* the window held a chunk back since the last ack */
 };
 
 size_t flow_size(const struct params *params, const struct flow_setup *setup);
-struct flow *flow_init(void *memory, struct core *core, const struct flow_setup *setup,
-                       uint64_t now_ns);
+struct flow *flow_init(void *memory, struct core *core, const struct flow_setup *setup, uint64_t now_ns);
+
+/* ---- flow.c ---------------------------------------------------------------------------------- */
 
 /* Something to send has come up. */
 void flow_wake(struct flow *flow);
 void flow_add_ctrl(struct conn *conn);
 void flow_add_active(struct conn *conn);
-/* The connection whose turn it is, or NULL; and the next one's turn begins, behind which it is `keep`t. */
+/* The connection whose turn it is, or NULL. */
 static inline struct conn *flow_first_active(const struct flow *flow)
 {
     return QUEUE_HOLDER(flow->active.head, struct conn, active);
 }
+/* The next connection's turn begins. The one before goes behind all others (`keep`), or off the queue. */
 void flow_rotate_active(struct flow *flow, bool keep);
-/* A message or chunk is about to be added: if it is the first, silence counts from here. */
-void flow_expect_peer(struct flow *flow, uint64_t now_ns);
-/* A message was submitted. */
-void flow_msg_started(struct flow *flow, uint64_t now_ns);
-/* A message has ended; `msg` goes to the application, once the NIC no longer reads its payload. */
-void flow_msg_ended(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes);
-/* One that was held since it ended goes there now. */
-void flow_give_back(struct flow *flow, struct core_msg *msg);
-void flow_conn_event(struct conn *conn);
-/* Whether the peer has something to answer. */
-bool flow_expects_peer(const struct flow *flow);
-/* The retransmission timeout, without its doublings. */
-uint64_t flow_rto_ns(const struct flow *flow);
-/* How long an answer that is still to come takes at most, as far as is known. */
-uint64_t flow_probe_ns(const struct flow *flow);
-/* The peer has been silent for so long, though there was something to ack. */
-bool flow_unanswered(const struct flow *flow, uint64_t ns);
-/* An ack is owed: at once, or after the usual delay. */
-void flow_owe_delayed_ack(struct flow *flow, bool now);
-/* Something of the peer has come. */
-void flow_heard(struct flow *flow, uint64_t now_ns);
-/* An ack is owed: at once, or within `delay_ns`. */
-void flow_owe_ack(struct flow *flow, uint64_t delay_ns, bool now);
-/* A reliable NIC says that a row of writes is placed, of so many chunks from this one on. */
-void flow_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t qp);
-/* Credit is due soon: rides on the next packet, or goes with the ack timer. */
-void flow_credit_due(struct conn *conn, bool now);
-/* Retransmissions of this message's chunks no longer carry its payload; it may be given back. */
-void flow_void_chunks(struct flow *flow, struct core_msg *msg);
 
-/* ack.c: an ack has come; not `fresh`: in a retransmission. False: it acks what was never sent. */
-bool flow_on_ack(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns);
-/* So many have been declared lost for another reason than congestion: as if none had been. */
-void flow_forgive_losses(struct flow *flow, unsigned lost);
-/* So many chunks have been declared lost. */
-void flow_count_losses(struct flow *flow, unsigned lost, uint64_t now_ns);
-/* Congestion control is about to react to losses that may prove to be none. */
-void flow_remember_window(struct flow *flow, uint64_t now_ns);
 /*
- * A buffer for frames, a big one if that is wished for and to be had; `of`: enum frames_buffer. NULL: the flow has its
- * share.
+ * A buffer for frames: a big one if the caller wants one and one is free, else a small one; `of`: enum frames_buffer.
+ * NULL: the flow has its share.
  */
 uint8_t *flow_take_buffer(struct flow *flow, bool big, uint8_t *of);
 void flow_put_buffer(struct flow *flow, uint8_t *buffer, uint8_t of);
 
-/* receive.c: the connection that a frame of this flow names, or NULL. */
-struct conn *flow_find_conn(struct flow *flow, uint32_t id);
-/* A packet has come; `data QP`: the one that it came over, or -1. False: it is not acked. */
-bool flow_rx(struct flow *flow, struct wire_packet *packet, int qp, bool ce, uint64_t now_ns);
-void flow_expire(struct flow *flow, uint64_t now_ns);
-void flow_update_timer(struct flow *flow);
-void flow_fail(struct flow *flow, int32_t status);
-/* The peer is dead, or says that we are to it; `tell` it. */
-void flow_give_up(struct flow *flow, bool tell);
-/* A packet of a peer that has been given up: it is told. */
-void flow_on_late(struct flow *flow, const struct wire_packet *packet);
-/* Fills an ack and marks what it tells as told. */
-void flow_fill_ack(struct flow *flow, struct wire_ack *ack, uint64_t now_ns);
+/* A packet of the peer has come. */
+void flow_heard(struct flow *flow, uint64_t now_ns);
+/* Whether the peer has something to answer. */
+bool flow_expects_peer(const struct flow *flow);
+/* A message or chunk is about to be added: if it is the first, silence counts from here. */
+void flow_expect_peer(struct flow *flow, uint64_t now_ns);
+/* The peer has been silent for so long, though there was something to ack. */
+bool flow_unanswered(const struct flow *flow, uint64_t ns);
 
-/* share.c: what this flow may have in flight to us, so that all together fit into the receive buffer. */
-uint64_t flow_rx_share(const struct flow *flow);
 /* The retransmission timeout after so many doublings. */
-uint64_t flow_backed_off_rto_ns(const struct flow *flow, unsigned backoff);
-/* loss.c: a loss has proved needless, or the losses have proved real: chunks sent since are acked. */
-void flow_settle_window(struct flow *flow, bool spurious);
-/* When the loss timers next act: the tail-loss probe first, once, then the RTO; and what they do. */
-uint64_t flow_loss_deadline(const struct flow *flow);
-void flow_probe_tail(struct flow *flow);
-void flow_retransmission_timeout(struct flow *flow, uint64_t now_ns);
+uint64_t flow_rto_ns(const struct flow *flow, unsigned backoff);
+/* How long an answer that is still to come takes at most, as far as is known. */
+uint64_t flow_probe_ns(const struct flow *flow);
 
-/* transmit.c: the next thing that this flow sends. False: nothing now. */
+/* The flow's timer fires at this time at the latest. */
+void flow_arm(struct flow *flow, uint64_t at_ns);
+
+/* ---- flow_timer.c ---------------------------------------------------------------------------- */
+
+/* Arms the timer for the earliest deadline. */
+void flow_update_timer(struct flow *flow);
+/* The timer fires: does what is due. */
+void flow_expire(struct flow *flow, uint64_t now_ns);
+
+/* ---- flow_lifecycle.c ------------------------------------------------------------------------ */
+
+void flow_fail(struct flow *flow, int32_t status);
+/* The peer is dead, or says that we are dead to it; `tell` it. */
+void flow_give_up(struct flow *flow, bool tell);
+/* A packet of a peer that has been given up: the peer is told. */
+void flow_on_late(struct flow *flow, const struct wire_packet *packet);
+
+/* ---- receive.c ------------------------------------------------------------------------------- */
+
+/* The connection that a frame of this flow names, or NULL. */
+struct conn *flow_find_conn(struct flow *flow, uint32_t id);
+/* A packet has come; `qp`: the data QP that it came over, or -1. False: it is not acked. */
+bool flow_rx(struct flow *flow, struct wire_packet *packet, int qp, bool ce, uint64_t now_ns);
+
+/* ---- transmit.c ------------------------------------------------------------------------------ */
+
+/* The next thing that this flow sends. False: nothing now. */
 bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A flow's beginning and end: set-up, failure, and the word to a peer that has been given up. */
+/* A flow's set-up, its failure, and the farewell to a peer that has been given up. */
 #include "core/flow.h"
 #include "core/state.h"
 
@@ -39,8 +39,8 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     flow->rx_window_bytes = setup->rx_window_bytes;
     flow->last_rx_ns = now_ns;
     flow->last_ack_ns = now_ns;
-    flow->rack_at_ns = UINT64_MAX;
-    flow->slot = (uint32_t)setup->rx_token & (CORE_FLOWS_MAX - 1);
+    loss_init(flow);
+    flow->slot = token_slot(setup->rx_token);
     data_qps_init(flow, at, setup);
     place_init(flow, at + data_qps_size(params, setup), setup);
     path_set_init(&flow->paths, path_states, paths, (unsigned)params->path_policy, &core->rng);

@@ -14,13 +14,13 @@ static bool has_data(const struct flow *flow)
 
 static uint64_t earliest(const struct flow *flow)
 {
-    uint64_t at = flow_loss_deadline(flow), data_qps_at = data_qps_deadline(flow);
+    uint64_t at = loss_deadline(flow), data_qps_at = data_qps_deadline(flow);
     if (data_qps_at < at)
         at = data_qps_at;
-    if (flow->rack_at_ns < at)
-        at = flow->rack_at_ns;
-    if (flow->ack_pending && !flow->ack_now && flow->ack_at_ns < at)
-        at = flow->ack_at_ns;
+    if (flow->loss.rack_at_ns < at)
+        at = flow->loss.rack_at_ns;
+    if (flow->ack.pending && !flow->ack.now && flow->ack.at_ns < at)
+        at = flow->ack.at_ns;
     if (flow->pace_until_ns > flow->core->now_ns && has_data(flow) && flow->pace_until_ns < at)
         at = flow->pace_until_ns;
     if (flow->credit_tx.ask_at_ns < at)
@@ -45,9 +45,7 @@ void flow_update_timer(struct flow *flow)
     if (flow->dead)
         return;
     assert(!flow->probe.due || queue_has(&flow->ready)); /* no deadline stands for what is due */
-    uint64_t at = earliest(flow);
-    if (at != UINT64_MAX && (!timer_armed(&flow->timer) || at < flow->timer.deadline_ns))
-        timer_arm(&flow->core->wheel, &flow->timer, at);
+    flow_arm(flow, earliest(flow));
 }
 
 void flow_expire(struct flow *flow, uint64_t now_ns)
@@ -55,18 +53,15 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
     if (flow->dead)
         return;
     silence_overrun(flow, flow->timer.deadline_ns, now_ns);
-    if (flow->ack_pending && flow->ack_at_ns <= now_ns)
-        flow_owe_delayed_ack(flow, true);
+    if (flow->ack.pending && flow->ack.at_ns <= now_ns)
+        ack_owe_delayed(flow, true);
     if (flow->credit_tx.ask_at_ns <= now_ns)
         credit_ask_again(flow, now_ns);
     probe_expire(flow, now_ns);
     if (flow->mtu.at_ns <= now_ns || flow->mtu.raise_ns <= now_ns)
         mtu_expire(flow, now_ns);
     reach_expire(flow, flow_expects_peer(flow), now_ns);
-    if (flow->rack_at_ns <= now_ns)
-        flow_count_losses(flow,
-                     sent_lose_by_time(&flow->sent, &flow->rtt, now_ns, &flow->rack_at_ns),
-                     now_ns);
+    loss_expire_rack(flow, now_ns);
     if (flow_expects_peer(flow)) {
         if (silence_is_death(flow, now_ns)) {
             flow_give_up(flow, true);
@@ -77,13 +72,7 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
             flow_wake(flow);
         }
     }
-    if (flow_loss_deadline(flow) <= now_ns) {
-        silence_ask(flow, now_ns);
-        if (!flow->probed && flow->rto_backoff == 0 && flow->rtt.srtt_ns)
-            flow_probe_tail(flow);
-        else
-            flow_retransmission_timeout(flow, now_ns);
-    }
+    loss_expire(flow, now_ns);
     if (has_data(flow) && flow->pace_until_ns <= now_ns)
         flow_wake(flow);
     data_qps_expire(flow, now_ns);

@@ -12,7 +12,7 @@ enum { FRAGMENT_HEADER_BYTES = WIRE_HEADER_BYTES + WIRE_FRAGMENT_BYTES };
 
 bool image_needed(const struct flow *flow, const struct chunk *chunk)
 {
-    return chunk_largest(chunk) > flow->datagram_bytes && !chunk->placed && chunk->kind != CHUNK_VOID &&
+    return chunk_largest(chunk) > flow->datagram_bytes && !chunk->placed && chunk->kind != CHUNK_ABANDONED &&
            flow->features >> FRAME_FRAGMENT & 1;
 }
 
@@ -46,7 +46,7 @@ static bool is_current(const struct flow *flow)
     const struct tx_desc *desc = &flow->image.desc;
     const struct chunk *chunk = sent_chunk(&flow->sent, desc->seq);
     return desc->seq >= flow->sent.cumulative && chunk->state == CHUNK_FLYING && chunk->path_seq == desc->path_seq &&
-           chunk->path == desc->path && !chunk->placed && chunk->kind != CHUNK_VOID;
+           chunk->path == desc->path && !chunk->placed && chunk->kind != CHUNK_ABANDONED;
 }
 
 /* Bytes [offset, offset + length) of the image of a bulk datagram: its header, which the first fragment has, and payload. */
@@ -91,7 +91,7 @@ bool image_next(struct flow *flow, uint8_t *buffer, struct tx_desc *desc)
         .datagram_bytes = FRAGMENT_HEADER_BYTES + length,
         .last_bytes = FRAGMENT_HEADER_BYTES + length,
         .token = image->token,
-        .path_seq = flow->ack_number, /* as of all packets without a sequence number */
+        .path_seq = flow->ack.number, /* as of all packets without a sequence number */
         .time_stamp = image->time_stamp,
         .payload_crc = core->params->payload_crc,
         .buffer = buffer,

@@ -61,7 +61,7 @@ void tx_fly(struct flow *flow, struct chunk *chunk, uint16_t path, uint64_t now_
 static bool at_a_loss(const struct flow *flow)
 {
     enum { TIMEOUTS = 2 };
-    return flow->rto_backoff >= TIMEOUTS;
+    return flow->loss.rto_backoff >= TIMEOUTS;
 }
 
 void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid,
@@ -109,7 +109,7 @@ void tx_describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, 
         .datagram_bytes = bytes,
         .last_bytes = bytes,
         .token = flow->tx_token,
-        .path_seq = flow->ack_number, /* unique among packets without sequence number */
+        .path_seq = flow->ack.number, /* unique among packets without sequence number */
         .time_stamp = wire_time(now_ns),
         .buffer = buffer,
         .flow = flow,

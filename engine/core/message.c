@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How messages of a flow begin and end: on the way to the application, behind what the NIC still reads or writes. */
+#include "core/message.h"
 #include "core/state.h"
 
 #include <assert.h>
 
-void flow_msg_started(struct flow *flow, uint64_t now_ns)
+void message_begin(struct flow *flow, uint64_t now_ns)
 {
     flow_expect_peer(flow, now_ns);
     flow->msgs_pending++;
 }
 
-void flow_msg_ended(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
+void message_complete(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
 {
     msg->status = status;
     msg->moved_bytes = moved_bytes;
@@ -18,11 +18,11 @@ void flow_msg_ended(struct flow *flow, struct core_msg *msg, int32_t status, uin
         msg->hold = HOLD_WORK;
         msg->conn->held++;
     } else {
-        flow_give_back(flow, msg);
+        message_report(flow, msg);
     }
 }
 
-void flow_give_back(struct flow *flow, struct core_msg *msg)
+void message_report(struct flow *flow, struct core_msg *msg)
 {
     struct counters *counters = flow->core->counters;
     struct conn *conn = msg->conn;
@@ -45,7 +45,7 @@ void flow_give_back(struct flow *flow, struct core_msg *msg)
     }
 }
 
-void flow_conn_event(struct conn *conn)
+void message_conn_event(struct conn *conn)
 {
     conn->event_waits = conn->held > 0; /* no event of a connection comes before those of its messages */
     if (!conn->event_waits)

@@ -131,7 +131,7 @@ uint32_t mtu_probe(struct flow *flow, uint8_t **buffer, uint64_t now_ns)
 {
     struct mtu *mtu = &flow->mtu;
     flow->probe.due &= (uint8_t)~PROBE_SIZE;
-    mtu->at_ns = now_ns + (flow_rto_ns(flow) << mtu->silent);
+    mtu->at_ns = now_ns + (flow_rto_ns(flow, 0) << mtu->silent);
     if (!mtu->padding)
         mtu->padding = pool_take(&flow->core->big, &mtu->held);
     if (!mtu->padding)
@@ -199,13 +199,12 @@ void mtu_set_route(struct flow *flow, uint32_t bytes)
 /* ---- black holes ----------------------------------------------------------------------------- */
 
 /* Large datagrams vanish. */
-static void fall(struct flow *flow)
+static void fall_to_base(struct flow *flow)
 {
     struct mtu *mtu = &flow->mtu;
     COUNT(flow->core->counters, mtu_holes, 1);
     mtu->rounds = mtu->losses = 0;
     flow->datagram_bytes = mtu->base_bytes;
-    flow_forgive_losses(flow, sent_lose_large(&flow->sent));
     mtu_search(flow);
 }
 
@@ -223,22 +222,25 @@ void mtu_on_ack(struct flow *flow, const struct sent_acked *acked)
  * A round: what was sent after the last one was counted is lost as well. The peer is asked, so that something small is
  * under way. Not at the first loss that acks show, since others of the kind have arrived then.
  */
-void mtu_on_losses(struct flow *flow, bool by_time, uint64_t now_ns)
+bool mtu_on_losses(struct flow *flow, bool by_time, uint64_t now_ns)
 {
     struct mtu *mtu = &flow->mtu;
     uint64_t sent_ns = flow->sent.large_lost_ns;
     flow->sent.large_lost_ns = 0;
     if (sent_ns == 0 || sent_ns < mtu->counted_ns || flow->datagram_bytes <= mtu->base_bytes)
-        return;
+        return false;
     mtu->counted_ns = now_ns;
     mtu->losses += mtu->rounds > 0 && mtu->small_passed;
     mtu->rounds += mtu->rounds < UINT8_MAX;
     await_small(flow);
     flow->sent.watches = true;
     if (mtu->losses == MTU_TRIES) {
-        fall(flow);
-    } else if (by_time || mtu->rounds > 1) {
+        fall_to_base(flow);
+        return true;
+    }
+    if (by_time || mtu->rounds > 1) {
         flow->probe.due |= PROBE_ASK;
         flow_wake(flow);
     }
+    return false;
 }

@@ -74,8 +74,8 @@ uint32_t mtu_probe(struct flow *flow, uint8_t **buffer, uint64_t now_ns);
 void mtu_on_echo(struct flow *flow, uint64_t nonce, uint64_t now_ns);
 /* An ack has come, while flow->sent.watches: a size is tried, or losses are counted. */
 void mtu_on_ack(struct flow *flow, const struct sent_acked *acked);
-/* Chunks have been declared lost; `by_time`: nothing comes back at all. */
-void mtu_on_losses(struct flow *flow, bool by_time, uint64_t now_ns);
+/* Chunks have been declared lost; `by_time`: nothing comes back at all. True: large datagrams vanish, whichever are under way. */
+bool mtu_on_losses(struct flow *flow, bool by_time, uint64_t now_ns);
 void mtu_expire(struct flow *flow, uint64_t now_ns);
 
 #endif

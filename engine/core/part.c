@@ -23,7 +23,7 @@ static void part_range(const struct conn *conn, uint64_t number, uint64_t total,
 static void end(struct conn *conn, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
 {
     msg->state = MSG_ENDED;
-    flow_msg_ended(conn->flow, msg, status, moved_bytes);
+    message_complete(conn->flow, msg, status, moved_bytes);
 }
 
 void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
@@ -36,7 +36,7 @@ void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
                              .stripes = msg->stripes,
                              .block_bytes = msg->block_bytes,
                              .watched = msg->watched};
-    flow_msg_started(conn->flow, now_ns);
+    message_begin(conn->flow, now_ns);
     if (conn->state != CONN_OPEN) {
         end(conn, msg, conn->state == CONN_FAILED ? conn->status : UCCL_ECLOSED, 0);
     } else if (msg->kind == CORE_RECV) {
@@ -75,7 +75,7 @@ void conn_end_part(struct conn *conn, struct core_msg *msg, int32_t status)
     if (msg->kind == CORE_RECV) {
         unlist(conn, msg);
     } else {
-        flow_void_chunks(conn->flow, msg);
+        sent_abandon(&conn->flow->sent, msg);
         msg_remove(msg->state == MSG_BULK ? &conn->bulk : &conn->settling, msg);
     }
     end(conn, msg, status, 0);

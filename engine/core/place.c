@@ -57,7 +57,7 @@ static void revoke(struct flow *flow, struct core_msg *msg)
 void place_end_whole(struct flow *flow, struct core_msg *msg, uint64_t moved_bytes)
 {
     revoke(flow, msg);
-    flow_msg_ended(flow, msg, UCCL_OK, moved_bytes);
+    message_complete(flow, msg, UCCL_OK, moved_bytes);
 }
 
 /* ---- the proof that a buffer is free ----------------------------------------------------------- */
@@ -76,7 +76,7 @@ static void give_back(struct flow *flow, struct core_msg *msg)
 {
     msg_remove(&flow->place.held, msg);
     revoke(flow, msg);
-    flow_give_back(flow, msg);
+    message_report(flow, msg);
 }
 
 /* Whether it is one that still waits for the peer to know: message `number` of the connection, or any. */
@@ -211,7 +211,7 @@ void place_rx(struct flow *flow, uint16_t qp, uint32_t immediate, uint32_t lengt
     case SACK_DUPLICATE:
         COUNT(core->counters, rx_duplicates, 1);
         sack_note_write(sack, qp, seq, at_ns);
-        flow_owe_ack(flow, 0, true);
+        ack_owe(flow, 0, true);
         return;
     case SACK_BEYOND_WINDOW:
         COUNT(core->counters, rx_out_of_window, 1);
@@ -230,11 +230,11 @@ void place_rx(struct flow *flow, uint16_t qp, uint32_t immediate, uint32_t lengt
     sack_note_write(sack, qp, seq, at_ns);
     bool gap = sack_has_gap(sack);
     sack_mark(sack, seq, 0, 1);
-    flow->ack_chunks++;
+    flow->ack.chunks++;
     if (core->places_reliably)
-        flow_owe_ack(flow, RELIABLE_ACK_DELAY_NS, flow->ack_chunks >= sack->window / 4);
+        ack_owe(flow, RELIABLE_ACK_DELAY_NS, flow->ack.chunks >= sack->window / 4);
     else
-        flow_owe_ack(flow, core->params->ack_delay_us * 1000,
-                     gap || sack_has_gap(sack) || flow->ack_chunks >= core->params->ack_every);
+        ack_owe(flow, core->params->ack_delay_us * 1000,
+                     gap || sack_has_gap(sack) || flow->ack.chunks >= core->params->ack_every);
     place_on_arrival(flow);
 }

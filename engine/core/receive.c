@@ -195,7 +195,7 @@ static bool on_flow_frame(struct flow *flow, const struct wire_frame *frame, boo
 {
     switch (frame->kind) {
     case FRAME_ACK:
-        return flow_on_ack(flow, &frame->ack, fresh, now_ns);
+        return ack_on_frame(flow, &frame->ack, fresh, now_ns);
     case FRAME_DEMAND:
         credit_on_demand(flow, &frame->demand, now_ns);
         return true;
@@ -306,8 +306,8 @@ static bool on_not_new(struct flow *flow, const struct wire_packet *packet, enum
     }
     COUNT(counters, rx_duplicates, 1);
     note_path(flow, packet, qp, ce, now_ns);
-    flow->ack_repeats |= packet->flags & WIRE_RETRANSMISSION;
-    flow_owe_delayed_ack(flow, true);
+    flow->ack.repeats |= packet->flags & WIRE_RETRANSMISSION;
+    ack_owe_delayed(flow, true);
     return true;
 }
 
@@ -343,10 +343,10 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, int qp, bool ce, uin
     /* one that is closed matters as much (RFC 5681 4.2); a chunk that is not whole yet is none */
     bool gap = flow->sack.end > flow->sack.cumulative + (seq == flow->sack.cumulative);
     if (sack_mark(&flow->sack, seq, packet->index, packet->count))
-        flow->ack_chunks++;
+        flow->ack.chunks++;
     gap = (gap || sack_has_gap(&flow->sack)) && packet->index + 1u == packet->count;
-    flow_owe_delayed_ack(flow, gap || packet->flags & WIRE_RETRANSMISSION ||
-                                   flow->ack_chunks >= flow->core->params->ack_every);
+    ack_owe_delayed(flow, gap || packet->flags & WIRE_RETRANSMISSION ||
+                                   flow->ack.chunks >= flow->core->params->ack_every);
     if (flow->place.held.head)
         place_on_arrival(flow);
     return true;

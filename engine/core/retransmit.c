@@ -32,13 +32,13 @@ struct chunk *tx_first_retransmission(struct flow *flow)
 bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
-    bool probe = flow->probe_due, in_pieces = image_needed(flow, chunk);
+    bool probe = flow->loss.tail_probe_due, in_pieces = image_needed(flow, chunk);
     if (in_pieces)
         chunk->charged_bytes = image_charge(flow, chunk);
     if (!probe && (!tx_window_takes(flow, chunk->payload_bytes, chunk->charged_bytes, 0) ||
                    tx_is_paced_out(flow, now_ns)))
         return false;
-    flow->probe_due = false;
+    flow->loss.tail_probe_due = false;
     uint64_t seq = sent_seq(&flow->sent, chunk);
     uint64_t mask = retransmission_mask(chunk);
     chunk->in_pieces = in_pieces;
@@ -52,7 +52,7 @@ bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_de
         desc->kind = TX_FRAMES;
         desc->buffer = chunk->frames.buffer;
         break;
-    case CHUNK_VOID:
+    case CHUNK_ABANDONED:
         desc->kind = TX_FRAMES;
         desc->buffer = tx_scratch(core);
         desc->datagram_bytes = desc->last_bytes = WIRE_HEADER_BYTES;

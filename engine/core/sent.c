@@ -178,6 +178,17 @@ unsigned sent_release_data_qp(struct sent *sent, uint16_t qp)
     return lost;
 }
 
+void sent_abandon(struct sent *sent, struct core_msg *msg)
+{
+    for (uint64_t seq = sent->cumulative; msg->chunks_live && seq < sent->next_seq; seq++) {
+        struct chunk *chunk = sent_chunk(sent, seq);
+        if (chunk->state != CHUNK_FREE && chunk->kind == CHUNK_BULK && chunk->bulk.msg == msg) {
+            chunk->kind = CHUNK_ABANDONED;
+            msg->chunks_live--;
+        }
+    }
+}
+
 /* Whether what arrived is what was sent last: not an earlier one, since the last one is too young (RFC 8985 6.2, step 2). */
 static bool is_surely_last(const struct sent *sent, const struct chunk *chunk)
 {

@@ -26,7 +26,7 @@ enum chunk_state {
 enum chunk_kind {
     CHUNK_BULK,   /* cut from one message */
     CHUNK_FRAMES, /* stands in a buffer of the pool */
-    CHUNK_VOID,   /* its message has been taken back: retransmissions are bare headers */
+    CHUNK_ABANDONED, /* its message has been taken back: retransmissions are bare headers */
 };
 
 struct chunk {
@@ -126,6 +126,9 @@ unsigned sent_lose_large(struct sent *sent);
 void sent_hold_data_qp(struct sent *sent, uint16_t qp);
 /* The peer has drained it: what it held is lost, and may go anywhere. Returns how many. */
 unsigned sent_release_data_qp(struct sent *sent, uint16_t qp);
+
+/* The message is taken back: retransmissions of its chunks no longer carry its payload. */
+void sent_abandon(struct sent *sent, struct core_msg *msg);
 
 /* What one ack brought. */
 struct sent_acked {

@@ -32,13 +32,7 @@ struct core {
     uint32_t scratch_next;
     uint32_t flow_end;              /* one past the highest flow slot in use */
 
-    /* how the receive buffer is shared: among the flows that were heard of lately, and less of it after
-     * the kernel has dropped something */
-    uint64_t share_epoch_ns;        /* begin of the current period */
-    uint32_t share_epoch;           /* its number */
-    uint32_t flows_heard, flows_heard_before; /* in this period and in the last one */
-    uint32_t share_divisor;         /* 1; doubles in a period with drops, halves in one without */
-    uint64_t kernel_drops_seen;
+    struct share share;             /* of the receive buffer */
 
     struct core_copy copies[CORE_COPIES_MAX];
     uint32_t copy_next, copy_count;
@@ -52,41 +46,17 @@ struct core {
     struct queue paths;             /* flows whose data QPs want something done, for core_next_path() */
 };
 
+enum { TOKEN_SLOT_BITS = 12 };
+_Static_assert(CORE_FLOWS_MAX == 1 << TOKEN_SLOT_BITS, "a token's low bits name the flow slot");
+static inline uint32_t token_slot(uint64_t token)
+{
+    return (uint32_t)token & (CORE_FLOWS_MAX - 1);
+}
+
 /* Pieces of an object's memory begin on cache lines. */
 static inline size_t round64(size_t bytes)
 {
     return (bytes + 63) & ~(size_t)63;
-}
-
-static inline void msg_append(struct msg_list *list, struct core_msg *msg)
-{
-    msg->next = 0;
-    msg->prev = list->tail;
-    if (list->tail)
-        list->tail->next = msg;
-    else
-        list->head = msg;
-    list->tail = msg;
-}
-
-static inline void msg_remove(struct msg_list *list, struct core_msg *msg)
-{
-    if (msg->prev)
-        msg->prev->next = msg->next;
-    else
-        list->head = msg->next;
-    if (msg->next)
-        msg->next->prev = msg->prev;
-    else
-        list->tail = msg->prev;
-    msg->next = msg->prev = 0;
-}
-
-/* Whether such a piece of a message may be copied to the buffer: to a watched one in whole units, but at its end. */
-static inline bool msg_takes(const struct core_msg *msg, uint64_t offset, uint32_t length, uint64_t total)
-{
-    return !msg->watched ||
-           (offset % CORE_WATCHED_BYTES == 0 && (length % CORE_WATCHED_BYTES == 0 || offset + length == total));
 }
 
 /* Queues a copy. There is room: a frame makes at most two, twice where it lets a receive in. */

@@ -33,7 +33,7 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 
 static bool has_something(const struct flow *flow)
 {
-    return flow->ack_now || flow->qps.frames_due || flow->gone.count || flow->ctrl.head ||
+    return flow->ack.now || flow->qps.frames_due || flow->gone.count || flow->ctrl.head ||
            flow->active.head;
 }
 
@@ -48,10 +48,10 @@ bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     if (!probe_proven(&flow->probe))
         return false;
     credit_update(flow, now_ns);
-    bool ctrl = flow->qps.frames_due || flow->gone.count || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack_now));
+    bool ctrl = flow->qps.frames_due || flow->gone.count || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack.now));
     if (ctrl && tx_send_frames(flow, true, desc, now_ns))
         return true;
-    if (flow->ack_now)
+    if (flow->ack.now)
         return tx_send_ack(flow, desc, now_ns);
     if (flow->image.left && image_next(flow, tx_scratch(flow->core), desc))
         return true;

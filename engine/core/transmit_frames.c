@@ -90,7 +90,8 @@ static void put_eagers(struct flow *flow, struct train *train)
 static void put_ack(struct flow *flow, struct train *train, uint64_t now_ns)
 {
     struct wire_ack ack;
-    flow_fill_ack(flow, &ack, now_ns);
+    credit_resume(flow);
+    ack_fill(flow, &ack, now_ns);
     train->header += wire_put_ack(train_at(train) + train->header, &ack);
     train->header += credit_put(flow, train_at(train) + train->header);
     train->frames++;
@@ -99,13 +100,13 @@ static void put_ack(struct flow *flow, struct train *train, uint64_t now_ns)
 /* The path that an ack is kept off: one that is said again goes another way than it went before. */
 static int ack_avoids(const struct flow *flow)
 {
-    return flow->ack_repeats ? flow->ack_path : -1;
+    return flow->ack.repeats ? flow->ack.path : -1;
 }
 
 static void ack_leaves(struct flow *flow, uint16_t path)
 {
-    flow->ack_path = path;
-    flow->ack_repeats = false;
+    flow->ack.path = path;
+    flow->ack.repeats = false;
 }
 
 /* An ack that travels alone. */
@@ -173,7 +174,7 @@ bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t
                                        train.count_max);
     train_begin_datagram(&train);
     /* GONE fails parts of messages: what has arrived of them is acked in front of it */
-    bool acks = flow->ack_pending || flow->qps.frames_due || flow->gone.count;
+    bool acks = flow->ack.pending || flow->qps.frames_due || flow->gone.count;
     if (acks)
         put_ack(flow, &train, now_ns);
     if (flow->qps.frames_due) {

@@ -355,7 +355,7 @@ static bool flows_at_rest(const struct conn_sim *conn)
 {
     for (unsigned s = 0; s < 2; s++) {
         const struct flow *flow = conn->pair->flow[s];
-        if (flow->sent.next_seq != flow->sent.cumulative || flow->ack_pending || flow->ctrl.head)
+        if (flow->sent.next_seq != flow->sent.cumulative || flow->ack.pending || flow->ctrl.head)
             return false;
     }
     return true;
@@ -734,7 +734,7 @@ void app_report(const struct world *world)
                    s, (unsigned long long)flow->sent.cumulative, (unsigned long long)flow->sent.next_seq,
                    flow->sent.flying_chunks, (unsigned long long)flow->cc.cwnd_bytes,
                    (unsigned long long)flow->cc.pace_gap_ns,
-                   (unsigned long long)flow->rtt.srtt_ns / NS_PER_US, flow->rto_backoff);
+                   (unsigned long long)flow->rtt.srtt_ns / NS_PER_US, flow->loss.rto_backoff);
             if (world->nic)
                 placing_report(flow);
         }

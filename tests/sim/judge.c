@@ -132,7 +132,7 @@ void judge_before(struct world *world, const struct end *end)
             const struct flow *flow = pair->flow[side];
             if (&world->ends[pair->end[side]] != end || !flow)
                 continue;
-            pair->probe_was_due[side] = flow->probe_due;
+            pair->probe_was_due[side] = flow->loss.tail_probe_due;
             pair->paced_until_ns[side] = flow->cc.pace_gap_ns ? flow->pace_until_ns : 0;
         }
     }

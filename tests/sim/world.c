@@ -564,7 +564,7 @@ static bool at_rest(const struct world *world)
             const struct flow *flow = pair->flow[side];
             if (world->ends[pair->end[side]].halted || pair->dead[side])
                 continue;
-            if (flow->sent.next_seq != flow->sent.cumulative || flow->ack_pending)
+            if (flow->sent.next_seq != flow->sent.cumulative || flow->ack.pending)
                 return false;
         }
     }

@@ -150,7 +150,7 @@ Test(core, a_chunk_of_several_datagrams_is_no_gap)
                 duo_deliver_one(0, i);
         }
         duo_drop(0);
-        cr_assert_eq(duo_flow[1]->ack_now, lost > 0);
+        cr_assert_eq(duo_flow[1]->ack.now, lost > 0);
         duo_run(20 * MS);
         both_arrive(send, recv, BYTES);
     }
@@ -359,7 +359,7 @@ Test(core, a_paced_retransmission_goes_in_time, .init = duo_open)
     duo_transmit(0);
     duo_drop(0);
     duo_flow[0]->pace_until_ns = duo_now + 40 * MS; /* beyond the RTO */
-    duo_flow[0]->probed = true;
+    duo_flow[0]->loss.tail_probed = true;
     duo_run(100 * MS);
     both_arrive(send, recv, 100);
 }
@@ -440,7 +440,7 @@ Test(core, datagrams_change_their_size, .init = duo_open)
 static struct wire_ack lie_about_time(uint32_t time_stamp, uint32_t hold)
 {
     struct flow *flow = duo_flow[0];
-    return (struct wire_ack){.number = flow->peer_ack_number,
+    return (struct wire_ack){.number = flow->ack.peer_number,
                              .cumulative = (uint32_t)flow->sent.cumulative,
                              .next = (uint32_t)flow->sack.cumulative,
                              .path_count = 1,
@@ -467,7 +467,7 @@ Test(core, lies_about_time_are_bounded)
         duo_drop(0);
         struct wire_ack lie = lie_about_time(wire_time(duo_now) + lies[i][0], lies[i][1]);
         lie.window_kb = 1024;
-        cr_assert(flow_on_ack(duo_flow[0], &lie, true, duo_now));
+        cr_assert(ack_on_frame(duo_flow[0], &lie, true, duo_now));
         const struct rtt *rtt = &duo_flow[0]->rtt;
         cr_assert(rtt->latest_ns >= 1 && rtt->latest_ns <= UINT64_C(1) << 36);
         cr_assert_leq(duo_flow[0]->cc.pace_gap_ns, 10 * MS);
@@ -487,9 +487,9 @@ Test(core, lies_about_the_window_are_bounded, .init = duo_open)
         duo_talk();
         struct wire_ack lie = lie_about_time(0, 0);
         lie.path_count = 0;
-        lie.number = flow->peer_ack_number + 0x7fffffff; /* what follows is older */
+        lie.number = flow->ack.peer_number + 0x7fffffff; /* what follows is older */
         lie.window_kb = windows_kb[i];
-        cr_assert(flow_on_ack(flow, &lie, true, duo_now));
+        cr_assert(ack_on_frame(flow, &lie, true, duo_now));
         struct duo_request *send = duo_send(0, 1 << 20);
         duo_transmit(0);
         cr_assert_eq(flow->peer_window_bytes, windows_kb[i] * UINT64_C(1024));

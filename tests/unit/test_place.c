@@ -304,14 +304,14 @@ Test(place, a_lie_about_parts_of_a_write_leaves_its_retransmission_whole)
     placing_warm_up();
     start(&send, &receive, SIZE, SIZE);
     struct flow *flow = duo_flow[0];
-    struct wire_ack lie = {.number = flow->peer_ack_number,
+    struct wire_ack lie = {.number = flow->ack.peer_number,
                            .cumulative = (uint32_t)flow->sent.cumulative,
                            .window_kb = 1024,
                            .next = (uint32_t)flow->sack.cumulative,
                            .partial_count = 1,
                            .partials = {{(uint32_t)placing_packets[0].desc.seq, 0xffff}}};
     cr_assert_gt(sent_chunk(&flow->sent, placing_packets[0].desc.seq)->count, 16);
-    cr_assert(flow_on_ack(flow, &lie, true, duo_now));
+    cr_assert(ack_on_frame(flow, &lie, true, duo_now));
     placing_lose(0);
     placing_arrive(1);
     core_set_datagram(duo_core[0], 0, 8000);
