@@ -193,6 +193,9 @@ UCCL_API int uccl_open(const uccl_config *config, uccl_engine **out)
         return UCCL_ENOMEM;
     engine->event_fd = -1;
     engine->process = process_enter();
+    if (process_unwatched())
+        LOG_WARNING("children of fork() must leave this process's engines alone: pthread_atfork: %s",
+                    strerror(process_unwatched()));
     pthread_mutex_init(&engine->lock, NULL);
     int error = config_resolve(config, &engine->params);
     mem_cache_init(&engine->regions, (uint32_t)engine->params.mr_cache);

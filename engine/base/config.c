@@ -302,9 +302,14 @@ void config_format(const struct params *params, size_t offset, char *out, size_t
 
 static pthread_mutex_t first_time_lock = PTHREAD_MUTEX_INITIALIZER;
 
-void config_after_fork(void)
+static void config_in_child(void)
 {
     pthread_mutex_init(&first_time_lock, NULL);
+}
+
+static void watch_forks(void)
+{
+    process_in_child(config_in_child);
 }
 
 /* True the first time in this process that it is asked about `key`, while the list has room. */
@@ -312,7 +317,9 @@ static bool first_time(const char *key)
 {
     static char told[WARNINGS_MAX][NAME_SHOWN_MAX + 1];
     static unsigned count;
+    static pthread_once_t forks_watched = PTHREAD_ONCE_INIT;
     bool first = true;
+    pthread_once(&forks_watched, watch_forks);
     pthread_mutex_lock(&first_time_lock);
     for (unsigned i = 0; i < count && first; i++)
         first = strncmp(told[i], key, NAME_SHOWN_MAX) != 0;

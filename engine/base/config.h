@@ -16,9 +16,6 @@
  */
 int config_resolve(const uccl_config *config, struct params *out);
 
-/* In the child: nobody else holds a lock here any more. */
-void config_after_fork(void);
-
 /*
  * The value of the field at `offset` (offsetof(struct params, field)) as text, in one spelling however it was
  * written; cut at `size`.

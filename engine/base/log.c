@@ -30,7 +30,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../api/export.h"
 #include "base/process.h"
 #include "base/race_point.h"
 
@@ -93,11 +92,25 @@ static void replace(struct sink sink)
     pthread_mutex_unlock(&set_lock);
 }
 
-UCCL_API void uccl_set_log(uccl_log_fn fn, void *user)
+/* In a child of fork(): nobody but the calling thread is inside the callback any more. */
+static void log_in_child(void)
+{
+    for (unsigned i = 0; i < 2; i++)
+        atomic_store(&slots[i].readers, mine.inside == &slots[i]);
+    pthread_mutex_init(&set_lock, NULL);
+}
+
+static void log_watch_forks(void)
+{
+    process_in_child(log_in_child);
+}
+
+static pthread_once_t forks_watched = PTHREAD_ONCE_INIT;
+
+void log_set_callback(uccl_log_fn fn, void *user)
 {
     struct sink sink = {fn, user};
-    CANCEL_LATER;
-    process_prepare();
+    pthread_once(&forks_watched, log_watch_forks);
     if (mine.inside) {
         mine.next = sink;
         mine.replaces = true;
@@ -118,13 +131,6 @@ static struct slot *enter(void)
             return slot;
         atomic_fetch_sub(&slot->readers, 1); /* a setter was faster; it has made progress, so try again */
     }
-}
-
-void log_after_fork(void)
-{
-    for (unsigned i = 0; i < 2; i++)
-        atomic_store(&slots[i].readers, mine.inside == &slots[i]);
-    pthread_mutex_init(&set_lock, NULL);
 }
 
 static const char *level_name(enum uccl_log_level level)
@@ -163,7 +169,7 @@ static void write_stderr(enum uccl_log_level level, const char *text)
 static void tell(enum uccl_log_level level, const char *text)
 {
     CANCEL_LATER;
-    process_prepare();
+    pthread_once(&forks_watched, log_watch_forks);
     if (mine.inside) {
         write_stderr(level, text);
         return;

@@ -8,9 +8,8 @@
 
 #include "uccl/engine.h"
 
-/* In the child: nobody but the calling thread is inside the callback any more. */
-void log_after_fork(void);
-
+/* Lines go to `fn` from here on, NULL: to stderr; nobody is inside the old one any more (see uccl_set_log()). */
+void log_set_callback(uccl_log_fn fn, void *user);
 void log_set_level(enum uccl_log_level level);
 enum uccl_log_level log_level(void);
 void log_write(enum uccl_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));

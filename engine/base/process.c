@@ -1,33 +1,40 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/process.h"
 
-#include "base/config.h"
-#include "base/log.h"
-#include "mem/mem.h"
 #include "base/race_point.h"
 
-#include <string.h>
+#include <assert.h>
+#include <stdatomic.h>
+#include <stddef.h>
 #include <sys/mman.h>
 
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
 #endif
 
-enum { NUMBER_BYTES = 4096 }; /* the kernel makes whole pages of it */
+enum {
+    NUMBER_BYTES = 4096, /* the kernel makes whole pages of it */
+    CHILD_CALLS_MAX = 8, /* modules that have locks of the process */
+};
 
 static volatile uint32_t number_without_page;
 static volatile uint32_t *number = &number_without_page;
 const volatile uint32_t *process_number = &number_without_page;
-static int unwatched; /* 0, or why nothing tells us of forks; not logged at once, since the log asks for this too */
+static int unwatched; /* errno of pthread_atfork(), where the page does not tell us either; else 0 */
 static uint32_t last_number; /* given to this process or to one that it descends from */
 
-/* Of the threads only the one that forked is here, and nobody will give back what the others held. */
+static void (*_Atomic child_calls[CHILD_CALLS_MAX])(void);
+static atomic_uint child_call_count;
+
+/* Of the threads only the one that forked is here. */
 static void in_child(void)
 {
     *number = 0;
-    log_after_fork();
-    config_after_fork();
-    mem_after_fork();
+    for (unsigned i = 0; i < CHILD_CALLS_MAX; i++) {
+        void (*call)(void) = atomic_load(&child_calls[i]);
+        if (call)
+            call();
+    }
 }
 
 static void prepare(void)
@@ -43,18 +50,28 @@ static void prepare(void)
         munmap(page, NUMBER_BYTES);
 }
 
-void process_prepare(void)
+static void prepare_once(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, prepare);
 }
 
+void process_in_child(void (*fn)(void))
+{
+    prepare_once();
+    unsigned i = atomic_fetch_add(&child_call_count, 1);
+    assert(i < CHILD_CALLS_MAX);
+    atomic_store(&child_calls[i], fn);
+}
+
+int process_unwatched(void)
+{
+    return unwatched;
+}
+
 uint32_t process_enter(void)
 {
-    process_prepare();
-    if (unwatched)
-        LOG_WARNING("children of fork() must leave this process's engines alone: pthread_atfork: %s",
-                    strerror(unwatched));
+    prepare_once();
     uint32_t mine = __atomic_load_n(number, __ATOMIC_ACQUIRE);
     if (mine)
         return mine;

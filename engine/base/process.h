@@ -23,11 +23,17 @@
 /* The number of this process; 0: none yet. It does not change between forks, so plain loads will do. */
 extern const volatile uint32_t *process_number;
 
-/* Watches for forks from here on. Any thread, any number of times. */
-void process_prepare(void);
-
-/* The same; this process gets a number if it has none. Returns it. */
+/* Watches for forks from here on. Returns this process's number, a new one if it has none. Any thread. */
 uint32_t process_enter(void);
+
+/* 0, or the errno that says why children of this process are not recognized. After process_enter(). */
+int process_unwatched(void);
+
+/*
+ * Watches for forks; each child of fork() calls `fn` first. A module makes its locks anew there: nobody gives back
+ * what other threads held. Any thread; each function once.
+ */
+void process_in_child(void (*fn)(void));
 
 /* Whether what process `number` has opened is only inherited here. */
 static inline bool process_forked(uint32_t number)

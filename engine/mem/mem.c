@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mem/mem.h"
 
-#include "mem/runtime.h"
-
 #include <stdio.h>
 
 static const struct mem_ops *test_kind;
@@ -26,13 +24,6 @@ const struct mem_ops *mem_ops_of(enum uccl_mem kind)
             return kinds[i];
     }
     return NULL;
-}
-
-void mem_after_fork(void)
-{
-#if defined(HAVE_CUDA) || defined(HAVE_HIP)
-    mem_runtime_after_fork();
-#endif
 }
 
 void mem_set_test_kind(const struct mem_ops *ops)

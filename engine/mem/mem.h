@@ -106,9 +106,6 @@ int mem_identify(enum uccl_mem kind, const void *address, size_t length, struct 
 /* The table of a kind; NULL: not built in, or UCCL_MEM_AUTO. */
 const struct mem_ops *mem_ops_of(enum uccl_mem kind);
 
-/* In the child: nobody else holds a lock here any more. */
-void mem_after_fork(void);
-
 /* For tests: one more kind, asked before all others by UCCL_MEM_AUTO; NULL: none. */
 void mem_set_test_kind(const struct mem_ops *ops);
 

@@ -2,6 +2,7 @@
 #include "mem/runtime.h"
 
 #include "base/log.h"
+#include "base/process.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -9,9 +10,14 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* all but `ready`, of all runtimes */
 
-void mem_runtime_after_fork(void)
+static void runtime_in_child(void)
 {
     pthread_mutex_init(&lock, NULL);
+}
+
+static void runtime_watch_forks(void)
+{
+    process_in_child(runtime_in_child);
 }
 
 /* Under the lock. */
@@ -32,6 +38,8 @@ bool mem_runtime_find(struct mem_runtime *runtime, bool load)
 {
     if (atomic_load_explicit(&runtime->ready, memory_order_acquire))
         return true;
+    static pthread_once_t forks_watched = PTHREAD_ONCE_INIT;
+    pthread_once(&forks_watched, runtime_watch_forks);
     pthread_mutex_lock(&lock);
     bool ready = atomic_load_explicit(&runtime->ready, memory_order_relaxed);
     for (unsigned i = 0; !ready && !runtime->missing && runtime->sonames[i]; i++) {

@@ -25,9 +25,6 @@ struct mem_runtime {
     _Atomic bool ready;           /* everything is there; pairs: release here, acquire in mem_runtime_find() */
 };
 
-/* In the child: nobody else holds a lock here any more. */
-void mem_runtime_after_fork(void);
-
 /* True: its functions may be called. `load`: not only if the process has the library already. */
 bool mem_runtime_find(struct mem_runtime *runtime, bool load);
 

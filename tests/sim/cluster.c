@@ -51,10 +51,6 @@ void config_format(const struct params *params, size_t offset, char *out, size_t
     snprintf(out, size, "%u", *(const unsigned *)(const void *)((const char *)params + offset));
 }
 
-void config_after_fork(void)
-{
-}
-
 static uint32_t address_of(const struct process *process)
 {
     return ADDRESS_FIRST + process->index;
