@@ -18,7 +18,7 @@
 #include "../tests/param_defaults.h"
 #include "../tests/unit/fake_verbs.h"
 
-#include "base/crc32c_hw.h"
+#include "thread/crc32c_hw.h"
 #include "thread/data_qps.h"
 
 enum { WINDOW = 8, MESSAGE_BYTES = 1 << 20, ROUND_NS = 2000, RX_BATCH = 8, TX_BATCH = 8 };

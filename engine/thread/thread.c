@@ -2,7 +2,7 @@
 #include "thread/thread.h"
 
 #include "core/wire.h"
-#include "base/crc32c_hw.h"
+#include "thread/crc32c_hw.h"
 #include "base/log.h"
 #include "thread/data_qps.h"
 #include "base/pin.h"

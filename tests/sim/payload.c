@@ -2,7 +2,7 @@
 #include "payload.h"
 
 #include "core/crc32c.h"
-#include "base/crc32c_hw.h"
+#include "thread/crc32c_hw.h"
 #include "thread/request.h"
 #include "seam.h"
 

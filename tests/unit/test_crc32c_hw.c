@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine's CRC32C against known values, the portable one, and itself in pieces. */
 #include "core/crc32c.h"
-#include "base/crc32c_hw.h"
+#include "thread/crc32c_hw.h"
 
 #include <criterion/criterion.h>
 #include <string.h>

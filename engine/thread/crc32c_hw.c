@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * CRC32C by the instructions that machines have for it. The instruction takes 8 bytes a cycle but
- * its result comes after three, so long buffers are cut into three data QPs that run side by side and
+ * its result comes after three, so long buffers are cut into three streams that run side by side and
  * are joined at the end.
  *
- * Joining. With a(x), b(x) the checksums of two neighbouring data QPs of n bytes, the checksum of both
+ * Joining. With a(x), b(x) the checksums of two neighbouring streams of n bytes, the checksum of both
  * is a(x) * x^(8n) + b(x) mod P. A carry-less product of a with the constant x^(8n-33) mod P, fed
  * as 8 bytes to the CRC instruction, gives just that: in reflected bit order the product comes out
  * multiplied by x, and the instruction multiplies by x^32 and reduces. The constants depend on the
- * data QP length alone.
+ * stream length alone.
  *
  * Thread: any; no state.
  */
-#include "base/crc32c_hw.h"
+#include "thread/crc32c_hw.h"
 
 #include "core/crc32c.h"
 
@@ -21,9 +21,9 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-enum { LONG_DATA_QP = 1024, SHORT_DATA_QP = 128 };
+enum { LONG_STREAM = 1024, SHORT_STREAM = 128 };
 
-/* x^(8n-33) mod P, reflected, n the bytes that follow: one data QP behind the second, two behind the
+/* x^(8n-33) mod P, reflected, n the bytes that follow: one stream behind the second, two behind the
  * first. */
 #define LONG_BY_ONE 0x170076fau
 #define LONG_BY_TWO 0xa51b6135u
@@ -40,7 +40,7 @@ static inline uint64_t load64(const uint8_t *at)
     return word;
 }
 
-/* The checksum of a data QP moved past the bytes that `constant` stands for. */
+/* The checksum of a stream moved past the bytes that `constant` stands for. */
 CRC_TARGET static inline uint64_t advance(uint64_t crc, uint32_t constant)
 {
     __m128i product =
@@ -49,16 +49,16 @@ CRC_TARGET static inline uint64_t advance(uint64_t crc, uint32_t constant)
     return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
 }
 
-/* Three data QPs of `data QP` bytes each from `at`. */
-CRC_TARGET static inline uint64_t three_data_qps(uint64_t crc, const uint8_t *at, size_t qp,
-                                              uint32_t by_one, uint32_t by_two)
+/* Three streams of `stream` bytes each from `at`. */
+CRC_TARGET static inline uint64_t three_streams(uint64_t crc, const uint8_t *at, size_t stream,
+                                             uint32_t by_one, uint32_t by_two)
 {
     uint64_t second = 0, third = 0;
 
-    for (const uint8_t *end = at + qp; at < end; at += 8) {
+    for (const uint8_t *end = at + stream; at < end; at += 8) {
         crc = _mm_crc32_u64(crc, load64(at));
-        second = _mm_crc32_u64(second, load64(at + qp));
-        third = _mm_crc32_u64(third, load64(at + 2 * qp));
+        second = _mm_crc32_u64(second, load64(at + stream));
+        third = _mm_crc32_u64(third, load64(at + 2 * stream));
     }
     return advance(crc, by_two) ^ advance(second, by_one) ^ third;
 }
@@ -68,10 +68,10 @@ CRC_TARGET static uint32_t crc32c_sse42(uint32_t start, const void *data, size_t
     const uint8_t *at = data;
     uint64_t crc = ~start;
 
-    for (; length >= 3 * LONG_DATA_QP; length -= 3 * LONG_DATA_QP, at += 3 * LONG_DATA_QP)
-        crc = three_data_qps(crc, at, LONG_DATA_QP, LONG_BY_ONE, LONG_BY_TWO);
-    for (; length >= 3 * SHORT_DATA_QP; length -= 3 * SHORT_DATA_QP, at += 3 * SHORT_DATA_QP)
-        crc = three_data_qps(crc, at, SHORT_DATA_QP, SHORT_BY_ONE, SHORT_BY_TWO);
+    for (; length >= 3 * LONG_STREAM; length -= 3 * LONG_STREAM, at += 3 * LONG_STREAM)
+        crc = three_streams(crc, at, LONG_STREAM, LONG_BY_ONE, LONG_BY_TWO);
+    for (; length >= 3 * SHORT_STREAM; length -= 3 * SHORT_STREAM, at += 3 * SHORT_STREAM)
+        crc = three_streams(crc, at, SHORT_STREAM, SHORT_BY_ONE, SHORT_BY_TWO);
     for (; length >= 8; length -= 8, at += 8)
         crc = _mm_crc32_u64(crc, load64(at));
     for (; length > 0; length--)
