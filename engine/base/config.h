@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where parameter values come from: setter, environment, configuration file, default, in this order.
- * The public calls uccl_config_* and uccl_param_* are implemented in config.c too.
+ * Where parameter values come from: setter, environment, configuration file, stand-in, default, in this order.
  */
 #ifndef UCCL_CONFIG_H
 #define UCCL_CONFIG_H
 
-#include "defs/params.h"
+#include "base/param.h"
 #include "uccl/engine.h"
+
+struct uccl_config {
+    struct settings set;
+};
 
 /*
  * Fills `out` for an engine opened with `config` (may be NULL). UCCL_EINVAL: some value is not allowed
@@ -15,6 +18,11 @@
  * once per process and name. Cross-parameter rules (a power of two, min <= max) are checked here too.
  */
 int config_resolve(const uccl_config *config, struct params *out);
+
+/* uccl_config_set() and uccl_param_value(), of arguments that have been checked. */
+int config_set(struct uccl_config *config, const char *name, const char *value);
+int config_value(const struct uccl_config *config, enum param_index index, char *value, size_t value_size, char *source,
+                 size_t source_size);
 
 /*
  * The value of the field at `offset` (offsetof(struct params, field)) as text, in one spelling however it was
