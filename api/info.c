@@ -3,6 +3,7 @@
  * What the library says about itself: error texts, version, build options, counter names. All of it
  * is constant and comes from rows declared once (UCCL_ERROR_ROWS, counters.def). Any thread.
  */
+#include "base/fault.h"
 #include "export.h"
 #include "uccl/engine.h"
 
@@ -28,15 +29,8 @@ enum { COUNTER_ROWS = sizeof counter_rows / sizeof counter_rows[0] };
 
 UCCL_API const char *uccl_strerror(int error)
 {
-    switch (error) {
-#define ERROR_CASE(name, value, text)                                                             \
-    case value:                                                                                   \
-        return text;
-        UCCL_ERROR_ROWS(ERROR_CASE)
-#undef ERROR_CASE
-    default:
-        return "unknown error";
-    }
+    const char *text = fault_error_text(error);
+    return text ? text : "unknown error";
 }
 
 UCCL_API const char *uccl_version(void)

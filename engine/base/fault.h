@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the failure of a system call means to a user: the library's error, and a text that says what to change
- * where the process or the machine has run out of something. Any thread; no state.
+ * Errors: what the failure of a system call means to a user (the library's error, and a text that says what to change
+ * where the process or the machine has run out of something), and the texts of the library's own. Any thread; no state.
  */
 #ifndef UCCL_FAULT_H
 #define UCCL_FAULT_H
@@ -13,5 +13,8 @@ int fault_error(int system_error);
 
 /* "Too many open files (limit of open files: ulimit -n, 1024 now)". Returns `out`. */
 const char *fault_text(int system_error, char out[FAULT_TEXT]);
+
+/* The text of one of the library's errors; NULL: it is none. */
+const char *fault_error_text(int error);
 
 #endif

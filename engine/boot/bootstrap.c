@@ -5,11 +5,8 @@
  * says a word. Whatever it does, the handshake ends, in time, with one precise error and one line in
  * the log.
  *
- * Invariants:
- *   - rx never holds more than the message that is being read: the bytes behind it stay in the socket.
- *   - Whoever has not said HELLO costs no more than this struct: room for an OFFER is made when its header is here.
- *   - tx has room for what this side may still have to say but its OFFER, which brings its own.
- *   - A state that waits for the peer is left by a message, an error or the deadline, by nothing else.
+ * Invariant: a state that waits for the peer is left by a message, an error or the deadline, by nothing else. The
+ * socket is boot_io.h's, with the bytes that wait to be sent and the message that is being read.
  *
  * Threads: one at a time per object. The format, byte by byte: docs/bootstrap.md.
  */
@@ -17,6 +14,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "boot/boot_io.h"
 
 #include <arpa/inet.h>
 #include <assert.h>
@@ -33,9 +31,6 @@
 #include <unistd.h>
 
 enum {
-    /* HELLO, PROOFS or READY, REJECT: what one side says but its OFFER */
-    TX_SMALL_BYTES = BOOT_HELLO_BYTES + BOOT_PROOFS_BYTES_MAX + BOOT_REJECT_BYTES,
-    TX_AFTER_OFFER = BOOT_READY_BYTES + BOOT_REJECT_BYTES,
     ADDRESS_TEXT_BYTES = INET6_ADDRSTRLEN + IF_NAMESIZE + 16,
     WHAT_TEXT_BYTES = 256,
 };
@@ -47,7 +42,7 @@ struct awaited {
 };
 
 struct bootstrap {
-    int fd;
+    struct boot_io io;
     bool server;              /* we accepted; else we connected */
     bool magic_seen;          /* the peer is no stranger */
     bool hello_seen;          /* the peer speaks our version: its HELLO holds */
@@ -67,14 +62,6 @@ struct bootstrap {
     struct boot_key key;               /* client: of the flows that it claims */
     uint16_t own_flow_count;  /* client: of the offer that we made; 0: it claims */
     struct boot_offer *peer_offer; /* NULL: not here yet */
-    uint8_t *tx;              /* tx_small, or memory of its own */
-    size_t tx_room;
-    size_t tx_begin;          /* first byte not yet sent */
-    size_t tx_end;
-    uint8_t *rx;              /* rx_small, or memory for an OFFER */
-    size_t rx_have;           /* bytes of the message under way */
-    uint8_t tx_small[TX_SMALL_BYTES];
-    uint8_t rx_small[BOOT_SMALL_MAX];
 };
 
 static const struct awaited AWAITED[] = {
@@ -101,20 +88,6 @@ static const struct awaited *awaited(const struct bootstrap *boot)
 
 /* ---- messages -------------------------------------------------------------------------------- */
 
-/* The text of an error code, NULL for what is none. */
-static const char *error_text(int error)
-{
-    switch (error) {
-#define ERROR_TEXT(name, value, text)                                                             \
-    case name:                                                                                    \
-        return text;
-        UCCL_ERROR_ROWS(ERROR_TEXT)
-#undef ERROR_TEXT
-    default:
-        return NULL;
-    }
-}
-
 /*
  * The error that a REJECT stands for. Success is no reason, nor is what happened within a process.
  * UCCL_EAGAIN means "call again" to who gets it from uccl_connect(): a peer must not be able to keep a caller
@@ -123,7 +96,7 @@ static const char *error_text(int error)
 static int reject_error(const struct bootstrap *boot, unsigned code)
 {
     int error = -(int)code;
-    if (error == UCCL_OK || error == UCCL_EFORKED || error_text(error) == NULL)
+    if (error == UCCL_OK || error == UCCL_EFORKED || !fault_error_text(error))
         return UCCL_EPROTO;
     bool lost = boot->claimed && boot->state == BOOT_OFFERING; /* what our offer claims: see bootstrap_status() */
     return error == UCCL_EAGAIN && !lost ? UCCL_EREFUSED : error;
@@ -144,32 +117,18 @@ static struct boot_hello *peer_hello(struct bootstrap *boot)
     return boot->server ? &boot->transcript.client : &boot->transcript.server;
 }
 
-/* Where `length` bytes to be sent belong: behind those that wait. The caller adds what it wrote to tx_end. */
-static uint8_t *tx_place(struct bootstrap *boot, size_t length)
-{
-    assert(boot->tx_room - boot->tx_end >= length);
-    return boot->tx + boot->tx_end;
-}
-
 static void queue_hello(struct bootstrap *boot)
 {
-    boot->tx_end += boot_put_hello(tx_place(boot, BOOT_HELLO_BYTES), own_side(boot), own_hello(boot));
+    boot->io.tx_end += boot_put_hello(boot_io_place(&boot->io, BOOT_HELLO_BYTES), own_side(boot), own_hello(boot));
 }
 
-/* Memory of its own for an offer, for what waits before it and for what this side may say after it. */
+/* False: there is no memory. */
 static bool queue_offer(struct bootstrap *boot, const struct boot_offer *offer)
 {
-    size_t waiting = boot->tx_end - boot->tx_begin;
-    size_t room = waiting + boot_offer_bytes(offer) + TX_AFTER_OFFER;
-    assert(boot->tx == boot->tx_small);
-    uint8_t *tx = malloc(room);
-    if (tx == NULL)
+    size_t length = boot_offer_bytes(offer);
+    if (!boot_io_grow(&boot->io, length))
         return false;
-    memcpy(tx, boot->tx + boot->tx_begin, waiting);
-    boot->tx = tx;
-    boot->tx_room = room;
-    boot->tx_begin = 0;
-    boot->tx_end = waiting + boot_put_offer(tx + waiting, own_side(boot), offer);
+    boot->io.tx_end += boot_put_offer(boot_io_place(&boot->io, length), own_side(boot), offer);
     return true;
 }
 
@@ -187,7 +146,7 @@ static void address_text(const union nic_address *address, char *out, size_t siz
         inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof host);
         if (v6->sin6_scope_id == 0)
             snprintf(out, size, "[%s]:%u", host, ntohs(v6->sin6_port));
-        else if (if_indextoname(v6->sin6_scope_id, name) != NULL)
+        else if (if_indextoname(v6->sin6_scope_id, name))
             snprintf(out, size, "[%s%%%s]:%u", host, name, ntohs(v6->sin6_port));
         else
             snprintf(out, size, "[%s%%%u]:%u", host, v6->sin6_scope_id, ntohs(v6->sin6_port));
@@ -196,43 +155,13 @@ static void address_text(const union nic_address *address, char *out, size_t siz
     }
 }
 
-/* Sends what is queued as far as the socket takes it. 0, or the errno that ended it. */
-static int flush(struct bootstrap *boot)
-{
-    while (boot->tx_begin < boot->tx_end) {
-        ssize_t sent = send(boot->fd, boot->tx + boot->tx_begin, boot->tx_end - boot->tx_begin,
-                            MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent >= 0)
-            boot->tx_begin += (size_t)sent;
-        else if (errno == EAGAIN || errno == EWOULDBLOCK)
-            return 0;
-        else if (errno != EINTR)
-            return errno;
-    }
-    return 0;
-}
-
-/*
- * The last words before the socket is closed, best effort. What lies unread in the socket would turn
- * the close into a reset, which may overtake them: it is taken out first.
- */
-static void flush_last(struct bootstrap *boot)
-{
-    uint8_t unread[4096];
-    (void)flush(boot);
-    for (int i = 0; i < BOOT_MESSAGE_MAX / (int)sizeof unread; i++) {
-        if (recv(boot->fd, unread, sizeof unread, MSG_DONTWAIT) <= 0)
-            break;
-    }
-}
-
 static void say_reject(struct bootstrap *boot, int error)
 {
     /* READY that has not begun to leave must not: the server would take the connection for one that both have */
-    if (!boot->server && boot->state == BOOT_FINISHING && boot->tx_end - boot->tx_begin >= BOOT_READY_BYTES)
-        boot->tx_end -= BOOT_READY_BYTES;
-    boot->tx_end += boot_put_reject(tx_place(boot, BOOT_REJECT_BYTES), own_side(boot), (uint16_t)-error);
-    flush_last(boot);
+    if (!boot->server && boot->state == BOOT_FINISHING && boot_io_waiting(&boot->io) >= BOOT_READY_BYTES)
+        boot->io.tx_end -= BOOT_READY_BYTES;
+    boot->io.tx_end += boot_put_reject(boot_io_place(&boot->io, BOOT_REJECT_BYTES), own_side(boot), (uint16_t)-error);
+    boot_io_flush_last(&boot->io);
 }
 
 /* Logs why a handshake failed, or keeps it for the caller. */
@@ -276,40 +205,11 @@ static void fail(struct bootstrap *boot, int error, const char *format, ...)
     boot->state = BOOT_FAILED;
 }
 
-static int errno_error(int system_error)
-{
-    switch (system_error) {
-    case ECONNREFUSED:
-        return UCCL_EREFUSED;
-    case ETIMEDOUT:
-        return UCCL_ETIMEDOUT;
-    case ENETUNREACH:
-    case EHOSTUNREACH:
-    case ENETDOWN:
-    case EHOSTDOWN:
-    case ENONET:
-    case EADDRNOTAVAIL:
-    case EAFNOSUPPORT:
-    case EINVAL:   /* IPv6 link-local without a scope */
-    case ENODEV:   /* a scope that is no interface */
-    case ENXIO:
-    case EACCES:   /* broadcast, prohibit route */
-    case EPERM:    /* a firewall of this host */
-        return UCCL_EADDR;
-    case ECONNRESET:
-    case ECONNABORTED:
-    case EPIPE:
-        return UCCL_EPROTO;
-    default:
-        return fault_error(system_error);
-    }
-}
-
 /* A system call on the socket ended with `system_error`. */
 static void fail_errno(struct bootstrap *boot, const char *doing, int system_error)
 {
     char text[128];
-    int error = errno_error(system_error);
+    int error = boot_io_error(system_error);
     const char *hint = "";
     if (error == UCCL_EPROTO) {
         boot->peer_left = true;
@@ -331,7 +231,7 @@ static void fail_errno(struct bootstrap *boot, const char *doing, int system_err
 static bool check_header(struct bootstrap *boot)
 {
     boot->magic_seen = true;
-    struct boot_header header = boot_take_header(boot->rx);
+    struct boot_header header = boot_take_header(boot->io.rx);
     enum boot_kind expected = awaited(boot)->kind;
     size_t most = header.kind == BOOT_OFFER_MSG ? BOOT_MESSAGE_MAX : BOOT_SMALL_MAX;
     if (header.sender != (boot->server ? BOOT_FROM_CLIENT : BOOT_FROM_SERVER)) {
@@ -341,14 +241,8 @@ static bool check_header(struct bootstrap *boot)
         fail(boot, UCCL_EPROTO, "a message of kind %u came instead of kind %d", header.kind, expected);
     } else if (header.length > most) {
         fail(boot, UCCL_EPROTO, "a message of %zu bytes, more than the %zu allowed", header.length, most);
-    } else if (header.length > BOOT_SMALL_MAX) {
-        uint8_t *rx = malloc(header.length);
-        if (rx == NULL) {
-            fail(boot, UCCL_ENOMEM, "out of memory for a message of %zu bytes", header.length);
-            return false;
-        }
-        memcpy(rx, boot->rx, BOOT_HEADER_BYTES);
-        boot->rx = rx;
+    } else if (!boot_io_expect(&boot->io, header.length)) {
+        fail(boot, UCCL_ENOMEM, "out of memory for a message of %zu bytes", header.length);
     }
     return boot->state != BOOT_FAILED;
 }
@@ -356,23 +250,14 @@ static bool check_header(struct bootstrap *boot)
 /* Is what has come of a message so far what it should be? Fails at the first byte that is not. */
 static bool check_begin(struct bootstrap *boot)
 {
-    if (!boot_is_magic(boot->rx, boot->rx_have)) {
+    if (!boot_is_magic(boot->io.rx, boot->io.rx_have)) {
         char hex[3 * 4 + 1] = "";
-        for (size_t i = 0; i < boot->rx_have && i < 4; i++)
-            snprintf(hex + 3 * i, sizeof hex - 3 * i, " %02x", boot->rx[i]);
+        for (size_t i = 0; i < boot->io.rx_have && i < 4; i++)
+            snprintf(hex + 3 * i, sizeof hex - 3 * i, " %02x", boot->io.rx[i]);
         fail(boot, UCCL_EPROTO, "it speaks another protocol, its message begins with%s", hex);
         return false;
     }
-    return boot->rx_have < BOOT_HEADER_BYTES || check_header(boot);
-}
-
-/* The message in rx is done with. */
-static void drop_message(struct bootstrap *boot)
-{
-    if (boot->rx != boot->rx_small)
-        free(boot->rx);
-    boot->rx = boot->rx_small;
-    boot->rx_have = 0;
+    return boot->io.rx_have < BOOT_HEADER_BYTES || check_header(boot);
 }
 
 /* Reads on in the current message. True once all of it is in rx. */
@@ -380,26 +265,24 @@ static bool receive(struct bootstrap *boot)
 {
     for (;;) {
         size_t length = BOOT_HEADER_BYTES;
-        if (boot->rx_have >= BOOT_HEADER_BYTES) {
-            length = boot_take_header(boot->rx).length;
-            if (boot->rx_have == length)
+        if (boot->io.rx_have >= BOOT_HEADER_BYTES) {
+            length = boot_take_header(boot->io.rx).length;
+            if (boot->io.rx_have == length)
                 return true;
         }
-        assert(boot->rx_have < length && (length <= BOOT_SMALL_MAX || boot->rx != boot->rx_small));
-        ssize_t got = recv(boot->fd, boot->rx + boot->rx_have, length - boot->rx_have, MSG_DONTWAIT);
+        bool header_known = boot->io.rx_have >= BOOT_HEADER_BYTES;
+        ssize_t got = boot_io_read(&boot->io, length);
         if (got > 0) {
-            bool header_known = boot->rx_have >= BOOT_HEADER_BYTES;
-            boot->rx_have += (size_t)got;
             if (!header_known && !check_begin(boot))
                 return false;
         } else if (got == 0) {
             boot->peer_left = true;
             fail(boot, UCCL_EPROTO, "the peer closed the connection early (%s)", awaited(boot)->text);
             return false;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+        } else if (got == -EAGAIN) {
             return false;
-        } else if (errno != EINTR) {
-            fail_errno(boot, "receive", errno);
+        } else {
+            fail_errno(boot, "receive", (int)-got);
             return false;
         }
     }
@@ -409,33 +292,33 @@ static void handle_reject(struct bootstrap *boot)
 {
     uint16_t code;
     boot->peer_left = true;
-    if (boot_decode_reject(boot->rx, boot->rx_have, &code) != NULL) {
+    if (boot_decode_reject(boot->io.rx, boot->io.rx_have, &code)) {
         fail(boot, UCCL_EPROTO, "malformed REJECT");
         return;
     }
     int error = reject_error(boot, code);
     boot->again = code == -UCCL_EAGAIN;
-    fail(boot, error, "the peer rejected it with code %u: %s", code, error_text(error));
+    fail(boot, error, "the peer rejected it with code %u: %s", code, fault_error_text(error));
 }
 
 static void handle_hello(struct bootstrap *boot)
 {
     struct boot_hello hello;
-    if (boot_decode_hello(boot->rx, boot->rx_have, &hello) != NULL) {
-        fail(boot, UCCL_EPROTO, "malformed HELLO of %zu bytes", boot->rx_have);
+    if (boot_decode_hello(boot->io.rx, boot->io.rx_have, &hello)) {
+        fail(boot, UCCL_EPROTO, "malformed HELLO of %zu bytes", boot->io.rx_have);
         return;
     }
     if (boot->server)
         queue_hello(boot);
     if (hello.version != BOOT_VERSION) {
         /* Our HELLO tells the client our version: it can then say the same as we do. */
-        flush_last(boot);
+        boot_io_flush_last(&boot->io);
         fail(boot, UCCL_EPROTO, "the peer speaks version %u of the handshake, this library version %d",
              hello.version, BOOT_VERSION);
         return;
     }
     if ((hello.features & WIRE_FEATURES) != WIRE_FEATURES) { /* all of today's are needed; what comes later need not be */
-        flush_last(boot);
+        boot_io_flush_last(&boot->io);
         fail(boot, UCCL_EPROTO, "the peer lacks features %#llx", (unsigned long long)(WIRE_FEATURES & ~hello.features));
         return;
     }
@@ -452,8 +335,8 @@ static void handle_hello(struct bootstrap *boot)
 
 static void handle_proofs(struct bootstrap *boot)
 {
-    const char *fault = boot_decode_proofs(boot->rx, boot->rx_have, &boot->proofs);
-    if (fault != NULL)
+    const char *fault = boot_decode_proofs(boot->io.rx, boot->io.rx_have, &boot->proofs);
+    if (fault)
         fail(boot, UCCL_EPROTO, "bad PROOFS: %s", fault);
     else
         boot->state = BOOT_NEED_OFFER;
@@ -475,14 +358,14 @@ static const char *answer_fault(const struct bootstrap *boot, const struct boot_
 static void handle_offer(struct bootstrap *boot)
 {
     struct boot_offer *offer = malloc(sizeof *offer);
-    if (offer == NULL) {
+    if (!offer) {
         fail(boot, UCCL_ENOMEM, "out of memory for an OFFER");
         return;
     }
-    const char *fault = boot_decode_offer(boot->rx, boot->rx_have, offer);
-    if (fault == NULL && !boot->server)
+    const char *fault = boot_decode_offer(boot->io.rx, boot->io.rx_have, offer);
+    if (!fault && !boot->server)
         fault = answer_fault(boot, offer);
-    if (fault != NULL) {
+    if (fault) {
         free(offer);
         fail(boot, UCCL_EPROTO, "bad OFFER: %s", fault);
         return;
@@ -494,7 +377,7 @@ static void handle_offer(struct bootstrap *boot)
 /* A whole message is in rx; its kind is one that check_header() let pass. */
 static void handle_message(struct bootstrap *boot)
 {
-    struct boot_header header = boot_take_header(boot->rx);
+    struct boot_header header = boot_take_header(boot->io.rx);
     if (header.kind == BOOT_REJECT_MSG)
         handle_reject(boot);
     else if (header.kind == BOOT_HELLO_MSG)
@@ -507,7 +390,7 @@ static void handle_message(struct bootstrap *boot)
         fail(boot, UCCL_EPROTO, "malformed READY of %zu bytes", header.length);
     else
         boot->state = BOOT_DONE;
-    drop_message(boot);
+    boot_io_drop(&boot->io);
 }
 
 /* ---- stepping -------------------------------------------------------------------------------- */
@@ -516,14 +399,8 @@ static void handle_message(struct bootstrap *boot)
 static void step_connect(struct bootstrap *boot)
 {
     int system_error = boot->connect_errno;
-    if (system_error == 0) {
-        struct pollfd poll_fd = {.fd = boot->fd, .events = POLLOUT};
-        if (poll(&poll_fd, 1, 0) <= 0)
-            return;
-        socklen_t length = sizeof system_error;
-        if (getsockopt(boot->fd, SOL_SOCKET, SO_ERROR, &system_error, &length) != 0)
-            system_error = errno;
-    }
+    if (system_error == 0 && !boot_io_connected(&boot->io, &system_error))
+        return;
     if (system_error != 0) {
         fail_errno(boot, "connect", system_error);
         return;
@@ -539,19 +416,19 @@ static void step_connect(struct bootstrap *boot)
 static void step_exchange(struct bootstrap *boot)
 {
     /* a server that has left or rejects us late will not hear READY: its connection would be one with nobody */
-    bool unsaid = !boot->server && boot->state == BOOT_FINISHING && boot->tx_end - boot->tx_begin == BOOT_READY_BYTES;
+    bool unsaid = !boot->server && boot->state == BOOT_FINISHING && boot_io_waiting(&boot->io) == BOOT_READY_BYTES;
     if (unsaid && receive(boot))
         handle_message(boot);
     if (boot->state == BOOT_FAILED)
         return;
-    int send_errno = flush(boot);
+    int send_errno = boot_io_flush(&boot->io);
     bool awaits = awaited(boot)->kind != BOOT_NONE;
     if (awaits || send_errno != 0) {
         if (receive(boot))
             handle_message(boot);
         else if (send_errno != 0 && boot->state != BOOT_FAILED)
             fail_errno(boot, "send", send_errno);
-    } else if (boot->tx_begin == boot->tx_end) {
+    } else if (boot_io_waiting(&boot->io) == 0) {
         boot->state = BOOT_DONE; /* the client's READY is on its way */
     }
 }
@@ -581,7 +458,7 @@ void bootstrap_prove(struct bootstrap *boot, const struct boot_key *keys, unsign
     struct boot_proofs proofs = {.count = count};
     for (unsigned i = 0; i < count; i++)
         proofs.at[i] = boot_proof(&keys[i], BOOT_SERVER_PROVES, &boot->transcript, NULL);
-    boot->tx_end += boot_put_proofs(tx_place(boot, BOOT_PROOFS_BYTES_MAX), &proofs);
+    boot->io.tx_end += boot_put_proofs(boot_io_place(&boot->io, BOOT_PROOFS_BYTES_MAX), &proofs);
     boot->state = BOOT_OFFERING;
 }
 
@@ -603,13 +480,13 @@ bool bootstrap_proves(const struct bootstrap *boot, const struct boot_key *key)
 void bootstrap_offer(struct bootstrap *boot, const struct boot_offer *offer, const struct boot_key *key)
 {
     assert(boot->state == (boot->server ? BOOT_HAVE_OFFER : BOOT_NEED_OFFER));
-    assert(offer->known == (key != NULL) && (!boot->server || offer->known == boot->peer_offer->known));
+    assert(offer->known == !!key && (!boot->server || offer->known == boot->peer_offer->known));
     assert(!boot->server || offer->known || offer->home < boot->peer_offer->flow_count);
     struct boot_offer ours = *offer;
     if (key)
         ours.proof = boot_proof(key, boot->server ? BOOT_SERVER_OFFERS : BOOT_CLIENT_CLAIMS, &boot->transcript,
                                 &ours);
-    assert(boot_offer_fault(&ours) == NULL);
+    assert(!boot_offer_fault(&ours));
     if (!boot->server) {
         boot->claimed = ours.known;
         boot->own_flow_count = ours.flow_count;
@@ -636,13 +513,13 @@ bool bootstrap_trying(const struct bootstrap *boot)
 void bootstrap_accept_offer(struct bootstrap *boot)
 {
     assert(!boot->server && (boot->state == BOOT_HAVE_OFFER || boot->state == BOOT_TRYING));
-    boot->tx_end += boot_put_ready(tx_place(boot, BOOT_READY_BYTES), own_side(boot));
+    boot->io.tx_end += boot_put_ready(boot_io_place(&boot->io, BOOT_READY_BYTES), own_side(boot));
     boot->state = BOOT_FINISHING;
 }
 
 void bootstrap_reject(struct bootstrap *boot, int error)
 {
-    assert(boot->state != BOOT_DONE && error < 0 && error_text(error) != NULL);
+    assert(boot->state != BOOT_DONE && error < 0 && fault_error_text(error));
     if (boot->state == BOOT_FAILED)
         return;
     if (boot->state != BOOT_CONNECTING && !boot->peer_left)
@@ -654,23 +531,20 @@ void bootstrap_reject(struct bootstrap *boot, int error)
 /* ---- making ---------------------------------------------------------------------------------- */
 
 /* 0, UCCL_EIO or UCCL_ENOMEM (told). The descriptor is closed on failure. */
-static int make(int fd, bool server, const uint8_t engine_id[16], uint64_t deadline_ns, char *fault,
+static int boot_make(int fd, bool server, const uint8_t engine_id[16], uint64_t deadline_ns, char *fault,
                 struct bootstrap **out)
 {
     struct bootstrap *boot = calloc(1, sizeof *boot);
-    if (boot == NULL) {
+    if (!boot) {
         tell_fault(fault, "cannot begin a handshake: out of memory");
         close(fd);
         return UCCL_ENOMEM;
     }
     boot->fault = fault;
-    boot->fd = fd;
+    boot_io_init(&boot->io, fd);
     boot->server = server;
     boot->state = server ? BOOT_HELLO : BOOT_CONNECTING;
     boot->deadline_ns = deadline_ns;
-    boot->tx = boot->tx_small;
-    boot->tx_room = sizeof boot->tx_small;
-    boot->rx = boot->rx_small;
     struct boot_hello *hello = own_hello(boot);
     hello->version = BOOT_VERSION;
     hello->features = WIRE_FEATURES;
@@ -702,19 +576,19 @@ int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[
 
     int fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) {
-        int error = errno_error(errno);
+        int error = boot_io_error(errno);
         tell_fault(fault, "cannot connect to %s: socket: %s", text, fault_text(errno, why));
         return error;
     }
     struct bootstrap *boot;
-    int failed = make(fd, false, engine_id, deadline_ns, fault, &boot);
+    int failed = boot_make(fd, false, engine_id, deadline_ns, fault, &boot);
     if (failed)
         return failed;
     boot->peer = *address;
     boot->listener = listener;
     socklen_t length = v6 ? sizeof address->v6 : sizeof address->v4;
     if (connect(fd, &address->any, length) != 0 && errno != EINPROGRESS && errno != EINTR) {
-        int error = errno_error(errno);
+        int error = boot_io_error(errno);
         /* Over loopback a refusal is known at once; step() reports it as it does later ones. */
         if (error == UCCL_EREFUSED || error == UCCL_ETIMEDOUT || error == UCCL_EPROTO) {
             boot->connect_errno = errno;
@@ -726,17 +600,6 @@ int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[
     }
     *out = boot;
     return 0;
-}
-
-/* An IPv4 peer shows as ::ffff:a.b.c.d at a listener for both families; its IPv4 form serves all uses. */
-static void unmap_address(union nic_address *address)
-{
-    if (address->any.sa_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr))
-        return;
-    struct sockaddr_in v4 = {.sin_family = AF_INET, .sin_port = address->v6.sin6_port};
-    memcpy(&v4.sin_addr, &address->v6.sin6_addr.s6_addr[12], sizeof v4.sin_addr);
-    memset(address, 0, sizeof *address);
-    address->v4 = v4;
 }
 
 int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t listener, uint64_t deadline_ns,
@@ -751,26 +614,23 @@ int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t listener, uint
         return UCCL_EIO;
     }
     struct bootstrap *boot;
-    int failed = make(fd, true, engine_id, deadline_ns, NULL, &boot);
+    int failed = boot_make(fd, true, engine_id, deadline_ns, NULL, &boot);
     if (failed)
         return failed;
     own_hello(boot)->listener = listener;
     /* Fails when the peer has reset the connection already; the first step finds that out. */
     socklen_t length = sizeof boot->peer;
     if (getpeername(fd, &boot->peer.any, &length) == 0)
-        unmap_address(&boot->peer);
+        boot_io_unmap(&boot->peer);
     *out = boot;
     return 0;
 }
 
 void bootstrap_free(struct bootstrap *boot)
 {
-    if (boot == NULL)
+    if (!boot)
         return;
-    close(boot->fd);
-    drop_message(boot);
-    if (boot->tx != boot->tx_small)
-        free(boot->tx);
+    boot_io_free(&boot->io);
     free(boot->peer_offer);
     free(boot);
 }
@@ -801,7 +661,7 @@ bool bootstrap_greeted(const struct bootstrap *boot)
 
 const struct boot_offer *bootstrap_peer_offer(const struct bootstrap *boot)
 {
-    assert(boot->peer_offer != NULL);
+    assert(boot->peer_offer);
     return boot->peer_offer;
 }
 
@@ -814,14 +674,14 @@ void bootstrap_host(const struct bootstrap *boot, struct nic_host *out)
 {
     socklen_t length = sizeof out->local;
     *out = (struct nic_host){.address = boot->peer};
-    if (getsockname(boot->fd, &out->local.any, &length) != 0)
+    if (getsockname(boot->io.fd, &out->local.any, &length) != 0)
         out->local.any.sa_family = AF_UNSPEC; /* then it is left to the route */
-    unmap_address(&out->local);
+    boot_io_unmap(&out->local);
 }
 
 int bootstrap_fd(const struct bootstrap *boot)
 {
-    return boot->fd;
+    return boot->io.fd;
 }
 
 short bootstrap_events(const struct bootstrap *boot)
@@ -831,7 +691,7 @@ short bootstrap_events(const struct bootstrap *boot)
     if (boot->state == BOOT_DONE || boot->state == BOOT_FAILED)
         return 0;
     short events = awaited(boot)->kind != BOOT_NONE ? POLLIN : 0;
-    return boot->tx_begin < boot->tx_end ? (short)(events | POLLOUT) : events;
+    return boot_io_waiting(&boot->io) ? (short)(events | POLLOUT) : events;
 }
 
 uint64_t bootstrap_deadline(const struct bootstrap *boot)
