@@ -104,12 +104,7 @@ int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint
     conn->peer = peer;
     conn->id = id;
     conn->address = *address;
-    conn->stripes.count = peer->flows_open;
-    atomic_init(&conn->stripes.holds, conn->stripes.count);
-    conn->stripes.min_bytes = engine->params.stripe_min_kb * 1024;
-    conn->stripes.expected_bytes = UINT64_MAX;
-    if (peer->flows[home].setup.places)
-        conn->stripes.min_bytes = UINT64_MAX; /* one flow's NIC carries a message */
+    stripe_init(&conn->stripes, peer->flows_open, &engine->params, peer->flows[home].setup.places);
     if (!map_ends(conn, home)) {
         free(conn);
         return UCCL_ENOMEM;

@@ -15,6 +15,7 @@
 #include "base/config.h"
 #include "base/log.h"
 #include "base/topology.h"
+#include "nic/backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +33,7 @@ static void say(char why[DIRECT_WHY_TEXT], const char *text)
 static enum uccl_distance distance_of(struct uccl_engine *engine, const char *pci)
 {
     struct uccl_device device = {0};
-    uccl_device_get(engine, 0, &device);
+    uccl_device_get(engine, BACKEND_DEVICE, &device);
     return topology_distance(engine_topology(engine), pci, device.name);
 }
 

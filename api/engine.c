@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/race_point.h"
 #include "base/topology.h"
+#include "nic/backend.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -44,30 +45,6 @@ static unsigned engines_to_start(const struct params *params)
     return wanted < 1 ? 1 : wanted > ENGINES_BY_DEFAULT ? ENGINES_BY_DEFAULT : wanted;
 }
 
-static int open_device(struct uccl_engine *engine)
-{
-    unsigned backend = engine->params.backend;
-#ifdef HAVE_VERBS
-    engine->nic = &nic_verbs_ops;
-    if (backend != BACKEND_UDP) {
-        int error = engine->nic->open(&engine->params, &engine->device);
-        /* short of descriptors or memory, UDP would hide that there is a device */
-        if (!error || error == UCCL_ENOMEM || backend == BACKEND_VERBS)
-            return error;
-    }
-#else
-    if (backend == BACKEND_VERBS) {
-        LOG_ERR("UCCL_BACKEND=verbs: libuccl-engine was built without libibverbs (libibverbs-dev)");
-        return UCCL_ENOTSUP;
-    }
-    if (backend == BACKEND_AUTO && engine->params.ib_hca[0])
-        LOG_WARNING("UCCL_IB_HCA=\"%s\" has no effect: libuccl-engine was built without libibverbs (libibverbs-dev)",
-                    engine->params.ib_hca);
-#endif
-    engine->nic = &nic_udp_ops;
-    return engine->nic->open(&engine->params, &engine->device);
-}
-
 /* The rate at which this NIC receives; some drivers say nothing, or nonsense. */
 static uint64_t link_mbps(const struct params *params, const struct uccl_device *properties)
 {
@@ -87,7 +64,7 @@ static int start_threads(struct uccl_engine *engine)
     memset(engine->threads, 0, count * sizeof *engine->threads);
     struct uccl_device properties = {.numa_node = -1};
     union nic_address address;
-    engine->nic->device(engine->device, 0, &properties, &address);
+    engine->nic->device(engine->device, BACKEND_DEVICE, &properties, &address);
     for (unsigned i = 0; i < count; i++) {
         uint64_t seed = 0;
         if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
@@ -141,7 +118,7 @@ static int build(struct uccl_engine *engine)
         return UCCL_ENOMEM;
     int error = request_pool_init(&engine->requests, engine->params.max_requests);
     if (!error)
-        error = open_device(engine);
+        error = backend_open(&engine->params, &engine->nic, &engine->device);
     if (!error)
         error = start_threads(engine);
     if (!error)

@@ -4,6 +4,14 @@
 #include "base/race_point.h"
 #include "thread/thread.h"
 
+void stripe_init(struct stripe_set *stripes, unsigned count, const struct params *params, bool places)
+{
+    stripes->count = count;
+    atomic_init(&stripes->holds, count);
+    stripes->min_bytes = places ? UINT64_MAX : params->stripe_min_kb * 1024;
+    stripes->expected_bytes = UINT64_MAX;
+}
+
 /* ---- commands between engine threads --------------------------------------------------------- */
 
 static bool deliver(struct notice *notice)

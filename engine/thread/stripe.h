@@ -71,6 +71,12 @@ static inline void stripe_note_length(const struct uccl_request *request)
     stripes->noted = 0;
 }
 
+/*
+ * A connection over `count` threads. `places`: its NIC places what the peer sends. Then a message has no parts, since
+ * its data QP belongs to one flow; only connections take turns on the threads.
+ */
+void stripe_init(struct stripe_set *stripes, unsigned count, const struct params *params, bool places);
+
 /* Submits a request of the application, with parts where it is a large receive. */
 void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
 /* Submits a part on the thread that it was handed to. */
