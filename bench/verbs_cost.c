@@ -38,7 +38,7 @@ static uint8_t payload_bytes[MESSAGE_BYTES];
 static uint64_t now_ns = 1000000000;
 static unsigned delivered;
 
-/* In place of the machine's: paths.c asks it. */
+/* In place of the machine's. */
 uint64_t clock_now_ns(void)
 {
     return now_ns;

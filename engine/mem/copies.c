@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "mem/copies.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 enum { ASK_NS = 1000 }; /* between questions about a copy */
 
@@ -161,11 +161,9 @@ int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintp
  */
 static struct mem_copy *to_ask(struct mem_copy_list *list)
 {
-    struct timespec now;
     if (!list->head)
         return NULL;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    uint64_t now_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+    uint64_t now_ns = clock_now_ns();
     if (now_ns < list->ask_ns)
         return NULL;
     list->ask_ns = now_ns + ASK_NS;

@@ -36,14 +36,7 @@ enum {
                              and commands that found another thread's ring full */
 };
 
-/* ---- clock, futex ---------------------------------------------------------------------------- */
-
-uint64_t clock_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
+/* ---- futex ----------------------------------------------------------------------------------- */
 
 /* Sleeps while *word == value, at most for `timeout_ns`. */
 static void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns)

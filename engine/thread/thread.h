@@ -28,6 +28,7 @@
 #ifndef UCCL_THREAD_H
 #define UCCL_THREAD_H
 
+#include "base/clock.h"
 #include "core/core.h"
 #include "gpu/flush.h"
 #include "nic/nic.h"
@@ -162,8 +163,6 @@ bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uin
 
 /* The caller will not drive the engine for a while: its thread is to run. */
 void thread_reclaim(struct engine_thread *thread);
-
-uint64_t clock_now_ns(void);
 
 /* For core_waited(): how long something waited for us that the NIC had at `at_ns` (0: not known). */
 static inline uint64_t waited_ns(uint64_t at_ns, uint64_t now_ns)

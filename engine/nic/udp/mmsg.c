@@ -13,6 +13,7 @@
 #include "nic/udp/udp.h"
 
 #include "core/wire.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "nic/udp/train.h"
 
@@ -41,14 +42,6 @@ static bool is_full(int error)
     return error == EAGAIN || error == ENOBUFS || error == ENOMEM;
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
 /*
  * A full socket is not tried again before the kernel says that there is room: that would cost a system call per
  * round for nothing. Where memory ran out, or a socket is full again though it was writable, the kernel says so at
@@ -61,7 +54,7 @@ static void note_full(struct nic_queue *queue, uint16_t socket_index, int error)
     COUNT(queue->setup.counters, tx_blocked, 1);
     queue->full_socket = socket_index;
     queue->full_again = true;
-    queue->full_until_ns = writable ? now_ns() + UDP_FULL_NAP_NS : 0;
+    queue->full_until_ns = writable ? clock_now_ns() + UDP_FULL_NAP_NS : 0;
 }
 
 int udp_full_fd(const struct nic_queue *queue)
@@ -76,7 +69,7 @@ bool udp_is_full(struct nic_queue *queue)
     if (queue->full_socket == UDP_NONE_FULL)
         return false;
     if (queue->full_until_ns != 0) {
-        if (now_ns() < queue->full_until_ns)
+        if (clock_now_ns() < queue->full_until_ns)
             return true;
     } else {
         COUNT(queue->setup.counters, tx_syscalls, 1);
@@ -99,7 +92,7 @@ uint64_t udp_full_nap(struct nic_queue *queue, uint64_t timeout_ns)
 
     if (queue->full_until_ns == 0)
         return timeout_ns;
-    at_ns = now_ns();
+    at_ns = clock_now_ns();
     left_ns = queue->full_until_ns > at_ns ? queue->full_until_ns - at_ns : 0;
     if (left_ns <= timeout_ns)
         udp_full_over(queue); /* when this sleep ends: the next one, if there is nothing to send, is not cut */

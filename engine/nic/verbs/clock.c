@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nic/verbs/clock.h"
 
-#include <time.h>
+#include "base/clock.h"
 
 enum {
     TRIES = 5,                   /* of which the quickest reading counts */
@@ -11,13 +11,6 @@ enum {
     SKEW_SHARE = 1000,           /* the slope is within 1/1000 of the nominal one, or a clock was set */
     REACH_NS = 1000 * 1000000,   /* how far from a reading stamps are converted */
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
 
 /* The NIC's clock. False: it cannot be read. */
 static bool read_ticks(struct ibv_context *context, uint64_t *ticks)
@@ -77,12 +70,12 @@ void verbs_clock_sync(struct verbs_clock *clock)
 {
     uint64_t best_ns = READING_NS_MAX, ticks = 0, host_ns = 0;
     for (unsigned i = 0; clock->is.mask && i < TRIES; i++) {
-        uint64_t before_ns = now_ns(), read;
+        uint64_t before_ns = clock_now_ns(), read;
         if (!read_ticks(clock->context, &read)) {
             clock->is.mask = 0;
             return;
         }
-        uint64_t took_ns = now_ns() - before_ns;
+        uint64_t took_ns = clock_now_ns() - before_ns;
         if (took_ns >= best_ns)
             continue;
         best_ns = took_ns;

@@ -11,6 +11,7 @@
  */
 #include "nic/verbs/data_qp.h"
 
+#include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
 
@@ -384,9 +385,7 @@ static bool verbs_places(const struct nic_queue *queue, const struct nic_queue_a
 
 uint64_t verbs_now_ms(void)
 {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+    return clock_now_ns() / 1000000;
 }
 
 /* About a queue pair; the path outlives the acknowledgement of this event. */

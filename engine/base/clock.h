@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The clock by which the engine lives: monotonic, and the same for all threads. */
+#ifndef UCCL_CLOCK_H
+#define UCCL_CLOCK_H
+
+#include <stdint.h>
+
+uint64_t clock_now_ns(void);
+
+#endif
