@@ -3,7 +3,7 @@
 #include "objects.h"
 
 #include "base/config.h"
-#include "direct.h"
+#include "gpu/direct.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/race_point.h"

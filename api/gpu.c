@@ -3,7 +3,7 @@
  * The GPUs of the machine and how they reach the engine's devices. Looked up once per engine, when somebody asks:
  * it loads the GPU runtimes, which an application without GPUs has no use for.
  */
-#include "direct.h"
+#include "gpu/direct.h"
 
 #include "mem/mem.h"
 #include "base/topology.h"

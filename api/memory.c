@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory. */
-#include "direct.h"
+#include "gpu/direct.h"
 
 #include "base/log.h"
 

@@ -59,7 +59,7 @@ static void *hip_memory(void)
     return memory;
 }
 
-/* Registers like api/direct.c does. True: it was exported. */
+/* Registers like gpu/direct.c does. True: it was exported. */
 static bool export(const struct mem_ops *ops, const void *memory)
 {
     struct mem_identity is;

@@ -10,7 +10,7 @@
  *
  * Thread: any; under the engine's lock.
  */
-#include "direct.h"
+#include "gpu/direct.h"
 
 #include "base/config.h"
 #include "base/log.h"

@@ -3,7 +3,7 @@
 #ifndef UCCL_DIRECT_H
 #define UCCL_DIRECT_H
 
-#include "objects.h"
+#include "../api/objects.h"
 
 enum { DIRECT_WHY_TEXT = 256 };
 
