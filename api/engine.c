@@ -3,11 +3,9 @@
 #include "objects.h"
 
 #include "base/config.h"
-#include "gpu/direct.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/race_point.h"
-#include "base/topology.h"
 #include "nic/backend.h"
 
 #include <errno.h>
@@ -119,6 +117,8 @@ static int build(struct uccl_engine *engine)
     int error = request_pool_init(&engine->requests, engine->params.max_requests);
     if (!error)
         error = backend_open(&engine->params, &engine->nic, &engine->device);
+    engine->direct = (struct direct){
+        .params = &engine->params, .nic = engine->nic, .device = engine->device, .machine = &engine->machine};
     if (!error)
         error = start_threads(engine);
     if (!error)
@@ -155,7 +155,7 @@ static void destroy(struct uccl_engine *engine)
         close(engine->event_fd);
     mem_cache_free(&engine->regions);
     gpu_map_free(engine->gpus);
-    topology_close(engine->topology);
+    topology_close(engine->machine.machine);
     pthread_mutex_destroy(&engine->lock);
     free(engine);
 }
@@ -247,7 +247,7 @@ UCCL_API int uccl_close(uccl_engine *engine)
     while (engine->mrs) {
         struct uccl_mr *mr = engine->mrs;
         engine->mrs = mr->next;
-        direct_put(engine, mr);
+        mr_leave_range(engine, mr);
         engine->nic->dereg_mr(engine->device, &mr->nic);
         free(mr);
     }

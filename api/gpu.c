@@ -3,7 +3,7 @@
  * The GPUs of the machine and how they reach the engine's devices. Looked up once per engine, when somebody asks:
  * it loads the GPU runtimes, which an application without GPUs has no use for.
  */
-#include "gpu/direct.h"
+#include "objects.h"
 
 #include "mem/mem.h"
 #include "base/topology.h"
@@ -45,18 +45,10 @@ static int list_gpus(struct gpu_map *map, enum uccl_mem kind)
     return UCCL_OK;
 }
 
-const struct topology *engine_topology(struct uccl_engine *engine)
-{
-    if (!engine->topology_known && topology_open(NULL, 0, &engine->topology))
-        engine->topology = NULL;
-    engine->topology_known = true;
-    return engine->topology;
-}
-
 /* Fills in distances and what follows from them. */
 static int measure(struct gpu_map *map, struct uccl_engine *engine)
 {
-    const struct topology *topology = engine_topology(engine);
+    const struct topology *topology = topology_get(&engine->machine);
     uint64_t *speed_mbps = calloc(map->devices + 1, sizeof *speed_mbps);
     int *nearest = calloc(map->gpus, sizeof *nearest);
     map->distance = calloc((size_t)map->gpus * map->devices + 1, sizeof *map->distance);
@@ -75,7 +67,7 @@ static int measure(struct gpu_map *map, struct uccl_engine *engine)
         map->gpu[g].numa_node = topology_node(topology, map->gpu[g].pci);
         map->gpu[g].nearest_device = nearest[g];
         char why[DIRECT_WHY_TEXT];
-        bool direct = direct_allowed(engine, map->gpu[g].pci, why);
+        bool direct = direct_allowed(&engine->direct, map->gpu[g].pci, why);
         snprintf(map->gpu[g].reached, sizeof map->gpu[g].reached, direct ? "direct, where it can be registered"
                                                                          : "staged: %.100s", why);
     }
@@ -141,8 +133,7 @@ UCCL_API int uccl_gpu_get(uccl_engine *engine, int gpu, struct uccl_gpu *out)
 
 UCCL_API const char *uccl_distance_name(int distance)
 {
-    static const char *const names[] = {"PIX", "PXB", "PHB", "NODE", "SYS", "unknown"};
-    return names[distance >= 0 && distance < UCCL_DISTANCE_UNKNOWN ? distance : UCCL_DISTANCE_UNKNOWN];
+    return topology_distance_name(distance);
 }
 
 UCCL_API int uccl_gpu_distance(uccl_engine *engine, int gpu, int device)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory. */
-#include "gpu/direct.h"
+#include "objects.h"
 
 #include "base/log.h"
 
@@ -22,6 +22,24 @@ static void complain(int error, const void *address, size_t length, enum uccl_me
                 address, kind_name(kind));
     else if (error == UCCL_EINVAL)
         LOG_ERR("cannot register %zu bytes at %p: they reach beyond their allocation", length, address);
+}
+
+/* In what way the NIC reaches it; `dmabuf`: the caller's, or NULL. Under the lock. */
+static int join_range(struct uccl_engine *engine, struct uccl_mr *mr, const struct direct_dmabuf *dmabuf)
+{
+    int error = direct_get(&engine->direct, mr->region, mr->address, mr->length, dmabuf, &mr->range);
+    if (!error)
+        mr->nic = mr->range->nic;
+    return error;
+}
+
+void mr_leave_range(struct uccl_engine *engine, struct uccl_mr *mr)
+{
+    if (!mr->range)
+        return;
+    direct_put(&engine->direct, mr->region, mr->range);
+    mr->range = NULL;
+    mr->nic.handle = mr->nic.flush_handle = NULL; /* they are the range's */
 }
 
 /* `dmabuf`: the caller's, or NULL. */
@@ -54,7 +72,7 @@ static int reg_mr(struct uccl_engine *engine, void *address, size_t length, enum
         return error;
     }
     pthread_mutex_lock(&engine->lock);
-    error = host ? UCCL_OK : direct_get(engine, mr, dmabuf);
+    error = host ? UCCL_OK : join_range(engine, mr, dmabuf);
     if (!error) {
         mr->next = engine->mrs;
         engine->mrs = mr;
@@ -102,7 +120,7 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
             break;
         }
     }
-    direct_put(engine, mr);
+    mr_leave_range(engine, mr);
     pthread_mutex_unlock(&engine->lock);
     engine->nic->dereg_mr(engine->device, &mr->nic);
     mem_cache_put(&engine->regions, mr->region);
@@ -130,7 +148,7 @@ UCCL_API int uccl_mr_get_info(const uccl_mr *mr, struct uccl_mr_info *out)
     if (is->ops->cpu_readable)
         snprintf(out->reached, sizeof out->reached, "%s", mr->nic.handle ? "direct" : "copied");
     else
-        snprintf(out->reached, sizeof out->reached, "%s", mr->direct->why);
+        snprintf(out->reached, sizeof out->reached, "%s", mr->range->why);
     return UCCL_OK;
 }
 

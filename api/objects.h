@@ -4,6 +4,7 @@
 #define UCCL_OBJECTS_H
 
 #include "export.h"
+#include "gpu/direct.h"
 #include "mem/region.h"
 #include "nic/nic.h"
 #include "boot/peer.h"
@@ -39,9 +40,8 @@ struct uccl_engine {
     struct uccl_listener *listeners;
     struct uccl_mr *mrs;
     struct gpu_map *gpus;         /* made when somebody asks */
-    struct topology *topology;    /* likewise, if this machine shows one */
-    bool topology_known;          /* it was looked at */
-    bool told_direct, told_staged; /* that some device memory is so (direct.c) */
+    struct topology_cache machine; /* likewise */
+    struct direct direct;         /* device memory that the NIC reaches by itself */
     uint16_t *conn_generations;   /* by index, so that an id is not soon used again */
     uint64_t *conn_indices;       /* bitmap of those in use */
     uint32_t conn_cursor;
@@ -77,7 +77,7 @@ struct uccl_mr {
     void *address;
     size_t length;
     struct mem_region *region;
-    struct direct *direct;        /* of device memory; direct.c owns it */
+    struct direct_range *range;   /* of device memory (gpu/direct.h); else NULL */
     struct nic_mr nic;            /* where the NIC reaches it by itself; of device memory a copy of the range's */
     _Atomic uint32_t users;       /* requests pending */
     bool closed;
@@ -142,8 +142,9 @@ int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr,
 
 /* gpu.c; NULL is nothing. */
 void gpu_map_free(struct gpu_map *map);
-/* The machine, or NULL: it shows nothing. Under the engine's lock. */
-const struct topology *engine_topology(struct uccl_engine *engine);
+
+/* memory.c: an end of a registration of device memory, as far as the NIC goes. Under the lock. */
+void mr_leave_range(struct uccl_engine *engine, struct uccl_mr *mr);
 
 /* connection.c: events of connections, from the engine's owner. */
 void connection_on_event(void *context, const struct core_event *event);

@@ -73,6 +73,20 @@ void topology_close(struct topology *topology)
     free(topology);
 }
 
+const struct topology *topology_get(struct topology_cache *cache)
+{
+    if (!cache->asked && topology_open(NULL, 0, &cache->machine))
+        cache->machine = NULL;
+    cache->asked = true;
+    return cache->machine;
+}
+
+const char *topology_distance_name(int distance)
+{
+    static const char *const names[] = {"PIX", "PXB", "PHB", "NODE", "SYS", "unknown"};
+    return names[distance >= 0 && distance < UCCL_DISTANCE_UNKNOWN ? distance : UCCL_DISTANCE_UNKNOWN];
+}
+
 static hwloc_obj_t find_pci(const struct topology *topology, const char *pci)
 {
     unsigned domain, bus, device, function;

@@ -9,6 +9,8 @@
 
 #include "uccl/engine.h"
 
+#include <stdbool.h>
+
 struct topology;
 
 /*
@@ -24,6 +26,17 @@ void topology_close(struct topology *topology);
  * UCCL_DISTANCE_UNKNOWN where one of them cannot be seen, as for loopback.
  */
 enum uccl_distance topology_distance(const struct topology *topology, const char *pci, const char *nic);
+
+/* The machine, looked at when somebody first asks. All zero to begin with; one thread at a time. */
+struct topology_cache {
+    struct topology *machine; /* NULL: it shows nothing, or nobody has asked */
+    bool asked;
+};
+
+const struct topology *topology_get(struct topology_cache *cache);
+
+/* "PIX" and so on; "unknown" for any other number. */
+const char *topology_distance_name(int distance);
 
 /* NUMA node that a PCI device hangs on; -1: unknown, or near to several. */
 int topology_node(const struct topology *topology, const char *pci);

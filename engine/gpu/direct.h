@@ -1,15 +1,35 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of GPUs that the NIC reaches by itself (direct.c). All under the engine's lock. */
+/*
+ * Whether the NIC reaches memory of a GPU by itself (GPUDirect RDMA), and its registration there.
+ *
+ * A range has one registration, and peers may write to whatever a grant's key reaches. So it covers just that range
+ * and not the allocation, whose rest an allocator may have given to others. All registrations of the same range share it.
+ * The last of them ends it: the region is kept for the next one, but pages that a NIC holds cannot be freed. How the
+ * allocation was made decides which way works, so each range finds out anew.
+ *
+ * Thread: any; under the engine's lock.
+ */
 #ifndef UCCL_DIRECT_H
 #define UCCL_DIRECT_H
 
-#include "../api/objects.h"
+#include "base/topology.h"
+#include "mem/region.h"
+#include "nic/nic.h"
 
 enum { DIRECT_WHY_TEXT = 256 };
 
-/* Of a range of device memory, while it is registered. */
+/* Of an engine. */
 struct direct {
-    struct direct *next;        /* of the same region */
+    const struct params *params;
+    const struct nic_ops *nic;
+    struct nic *device;
+    struct topology_cache *machine;
+    bool told_direct, told_staged; /* the log says once that some device memory is so */
+};
+
+/* A range of device memory, while it is registered. */
+struct direct_range {
+    struct direct_range *next;  /* of the same region */
     uintptr_t address;
     size_t length;
     uint32_t users;             /* registrations of just this range */
@@ -18,7 +38,7 @@ struct direct {
 };
 
 /* Whether the NIC may reach memory of the GPU at `pci` by itself; else why not. */
-bool direct_allowed(struct uccl_engine *engine, const char *pci, char why[DIRECT_WHY_TEXT]);
+bool direct_allowed(struct direct *direct, const char *pci, char why[DIRECT_WHY_TEXT]);
 
 /* A DMA-BUF of the application's, in which memory to register begins at `offset_bytes`. */
 struct direct_dmabuf {
@@ -27,11 +47,12 @@ struct direct_dmabuf {
 };
 
 /*
- * A registration of device memory begins: `mr->nic` is what the NIC knows it by, if it does. `dmabuf`: what it lies in,
- * or NULL: it is for us to export one. UCCL_ENOMEM.
+ * A registration of [address, address + length) in a region of device memory begins. `dmabuf` contains that memory;
+ * NULL: we export one. UCCL_ENOMEM.
  */
-int direct_get(struct uccl_engine *engine, struct uccl_mr *mr, const struct direct_dmabuf *dmabuf);
-/* It ends; of host memory there is nothing to do. */
-void direct_put(struct uccl_engine *engine, struct uccl_mr *mr);
+int direct_get(struct direct *direct, struct mem_region *region, const void *address, size_t length,
+               const struct direct_dmabuf *dmabuf, struct direct_range **out);
+/* It ends. */
+void direct_put(struct direct *direct, struct mem_region *region, struct direct_range *range);
 
 #endif

@@ -17,7 +17,7 @@
 
 #include <pthread.h>
 
-struct direct;
+struct direct_range;
 
 struct mem_region {
     struct mem_region *next;  /* of the same bucket */
@@ -25,7 +25,7 @@ struct mem_region {
     uintptr_t begin;          /* what it covers */
     size_t length;
     uint32_t references;      /* registrations */
-    struct direct *direct;    /* device memory: how the NIC reaches the ranges registered; api/direct.c owns them */
+    struct direct_range *ranges; /* device memory: how the NIC reaches what is registered; gpu/direct.c owns them */
     uint64_t idle_since;      /* a count, not a time: when the last one ended */
 };
 
