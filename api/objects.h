@@ -9,7 +9,7 @@
 #include "nic/nic.h"
 #include "boot/peer.h"
 #include "base/process.h"
-#include "thread/request.h"
+#include "request/request.h"
 #include "thread/stripe.h"
 #include "thread/thread.h"
 #include "uccl/engine.h"

@@ -9,7 +9,7 @@
 #ifndef UCCL_FLUSH_H
 #define UCCL_FLUSH_H
 
-#include "thread/request.h"
+#include "request/request.h"
 
 #include <stdbool.h>
 

@@ -17,7 +17,7 @@
 #ifndef UCCL_STRIPE_H
 #define UCCL_STRIPE_H
 
-#include "thread/request.h"
+#include "request/request.h"
 
 /* A connection's ends, and what must be over before they may be freed. */
 struct stripe_set {

@@ -32,7 +32,7 @@
 #include "core/core.h"
 #include "gpu/flush.h"
 #include "nic/nic.h"
-#include "thread/request.h"
+#include "request/request.h"
 #include "base/ring.h"
 
 #include <pthread.h>

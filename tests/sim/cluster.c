@@ -5,7 +5,7 @@
 #include "../lies.h"
 #include "base/config.h"
 #include "repeats.h"
-#include "thread/request.h"
+#include "request/request.h"
 #include "seam.h"
 #include "unequal.h"
 

@@ -7,7 +7,7 @@
 #include "core/wire.h"
 #include "nic/udp/train.h"
 #include "payload.h"
-#include "thread/request.h"
+#include "request/request.h"
 #include "seam.h"
 #include "thread/thread.h"
 

@@ -2,8 +2,8 @@
 #include "payload.h"
 
 #include "core/crc32c.h"
+#include "request/request.h"
 #include "thread/crc32c_hw.h"
-#include "thread/request.h"
 #include "seam.h"
 
 enum { GAP_BYTES = 4096, UNIT = CORE_WATCHED_BYTES };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "service.h"
 
-#include "thread/request.h"
+#include "request/request.h"
 #include "seam.h"
 
 #include "../../api/budget.h"

@@ -6,7 +6,7 @@
  */
 #include "cluster.h"
 
-#include "thread/request.h"
+#include "request/request.h"
 #include "seam.h"
 
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The pool of requests: the stack of engine/thread/request.c, link by link, with threads that stop between any two steps. Each
+ * The pool of requests: the stack of engine/request/request.c, link by link, with threads that stop between any two steps. Each
  * takes two and puts them back in either order, so that a request comes to the top again while another thread still
  * looks at what was under it.
  *

@@ -7,7 +7,7 @@
  */
 #include "stress.h"
 
-#include "thread/request.h"
+#include "request/request.h"
 
 #include <pthread.h>
 

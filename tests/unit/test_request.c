@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pool of requests: what its top word says, and how it grows. And the ring that takes them to a thread. */
-#include "thread/request.h"
+#include "request/request.h"
 #include "base/ring.h"
 
 #include <criterion/criterion.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "thread/request.h"
+#include "request/request.h"
 
 #include "base/race_point.h"
 #include "thread/thread.h"
