@@ -34,7 +34,7 @@ struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, stru
     if (!request)
         return NULL;
     request->buffer = buffer;
-    request->mr = mr;
+    request->mr_users = mr ? &mr->users : NULL;
     request->nic_mr = mr ? &mr->nic : NULL;
     atomic_store_explicit(&request->thread, conn->thread, memory_order_relaxed);
     request->stripes = &conn->stripes;
@@ -50,16 +50,16 @@ struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, stru
 static int post(struct uccl_conn *conn, struct uccl_request *request, enum thread_command command,
                 uccl_request **out)
 {
-    if (request->mr)
-        atomic_fetch_add_explicit(&request->mr->users, 1, memory_order_relaxed);
+    if (request->mr_users)
+        atomic_fetch_add_explicit(request->mr_users, 1, memory_order_relaxed);
     if (request->staged.memory)
         count_staged(conn);
     uccl_request *handle = request_handle(request); /* of this life: it may be over as soon as it is posted */
     atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_release); /* see still_pending() */
     RACE_POINT();
     if (!thread_post(conn->thread, command, request)) {
-        if (request->mr)
-            atomic_fetch_sub_explicit(&request->mr->users, 1, memory_order_relaxed);
+        if (request->mr_users)
+            atomic_fetch_sub_explicit(request->mr_users, 1, memory_order_relaxed);
         if (request->staged.memory)
             uncount_staged(conn);
         request_put(request);
@@ -154,8 +154,8 @@ static int collect(struct uccl_request *request, size_t *bytes)
     int status = request->msg.status;
     if (bytes)
         *bytes = request->msg.moved_bytes;
-    if (request->mr)
-        atomic_fetch_sub_explicit(&request->mr->users, 1, memory_order_release);
+    if (request->mr_users)
+        atomic_fetch_sub_explicit(request->mr_users, 1, memory_order_release);
     if (request->closes)
         conn_closed(request);
     RACE_POINT();

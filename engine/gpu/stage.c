@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "gpu/stage_pool.h"
-#include "thread/stripe.h"
+#include "mem/mem.h"
 #include "thread/thread.h"
 
 #include <assert.h>
@@ -180,10 +180,10 @@ static struct stage_span *find_piece(struct stage *stage, const struct uccl_requ
     return NULL;
 }
 
-const void *stage_payload(const struct uccl_request *request, uint64_t offset_bytes)
+const void *stage_at(struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes)
 {
     bool direct = request->msg.block_bytes == 0;
-    struct stage_span *span = direct ? find_piece(request->thread->stage, request, offset_bytes, 1)
+    struct stage_span *span = direct ? find_piece(stage, request, offset_bytes, 1)
                                      : find_span(request, offset_bytes);
     assert(span && (direct ? span->state >= SPAN_PIECE_READY : span->state == SPAN_READY));
     if (direct)
@@ -225,16 +225,16 @@ static bool make_pool(struct stage *stage)
     return true;
 }
 
-void stage_begin(struct stage *stage, struct uccl_request *request)
+void stage_begin(struct stage *stage, struct uccl_request *request, uint32_t flow)
 {
     const struct params *params = stage->thread->params;
-    request->staged = (struct staged){.memory = request->staged.memory};
+    request->staged = (struct staged){.memory = request->staged.memory, .flow = flow};
     request->msg.block_bytes = 0;
     if (request->msg.kind == CORE_SEND) {
         request->msg.block_bytes = (uint32_t)params->gpu_block_kb * 1024;
     } else {
         stage->receives++;
-        stripe_range(request, &request->staged.from_bytes, &request->staged.to_bytes);
+        request_range(request, &request->staged.from_bytes, &request->staged.to_bytes);
     }
     if (!stage->pool.memory && !make_pool(stage)) {
         LOG_ERR("no memory for %llu staging blocks of %llu KiB (UCCL_GPU_BLOCKS, UCCL_GPU_BLOCK_KB)",
@@ -321,7 +321,7 @@ static struct stage_span *filling_span(struct stage *stage, struct uccl_request 
 }
 
 /* As much of it as goes into one span. Returns how much; 0: there is no room. */
-static size_t scatter_some(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes,
+static size_t write_some(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes,
                            const uint8_t *from, size_t length)
 {
     struct stage_span *span = filling_span(stage, request, offset_bytes);
@@ -331,7 +331,7 @@ static size_t scatter_some(struct stage *stage, struct uccl_request *request, ui
     uint32_t bytes = length < span->length - at ? (uint32_t)length : span->length - at;
     if (!stage_span_add(span, at, at + bytes)) {
         upload(stage, span); /* in many pieces already: let them go up, and begin anew */
-        return scatter_some(stage, request, offset_bytes, from, length);
+        return write_some(stage, request, offset_bytes, from, length);
     }
     if (span->memory + at != from) /* else the NIC has put it there */
         memcpy(span->memory + at, from, bytes);
@@ -360,14 +360,14 @@ static void spill(struct stage *stage, struct uccl_request *request, uint64_t of
     request->staged.pending++;
 }
 
-void stage_scatter(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, const void *from,
+void stage_write(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, const void *from,
                    size_t length)
 {
     const uint8_t *bytes = from;
     if (request->staged.error)
         return;
     while (length) {
-        size_t done = scatter_some(stage, request, offset_bytes, bytes, length);
+        size_t done = write_some(stage, request, offset_bytes, bytes, length);
         if (done == 0) {
             spill(stage, request, offset_bytes, bytes, length);
             return;
@@ -378,7 +378,7 @@ void stage_scatter(struct stage *stage, struct uccl_request *request, uint64_t o
     }
 }
 
-void *stage_place(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, size_t length)
+void *stage_target(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, size_t length)
 {
     if (request->staged.error)
         return NULL;
@@ -397,7 +397,7 @@ static bool place_spills(struct stage *stage)
         struct uccl_request *request = kept->request;
         bool drop = request->staged.error || (request->staged.over && request->msg.status != UCCL_OK);
         size_t done = drop ? kept->length
-                           : scatter_some(stage, request, kept->offset_bytes, kept->bytes, kept->length);
+                           : write_some(stage, request, kept->offset_bytes, kept->bytes, kept->length);
         if (done == 0)
             return some;
         some = true;
@@ -604,7 +604,7 @@ static bool fetch_block(struct stage *stage, struct uccl_request *request, unsig
     uint64_t offset = staged->fetched_bytes, left = request->msg.end_bytes - offset;
     uint32_t block = stage->pool.block_bytes - (uint32_t)(offset % stage->pool.block_bytes);
     uint32_t length = left < block ? (uint32_t)left : block;
-    uint64_t *held_bytes = &stage->held_bytes[stripe_flow(request)];
+    uint64_t *held_bytes = &stage->held_bytes[staged->flow];
     struct stage_span *span = stage_span_take(&stage->pool, STAGE_SENDS, length, held_bytes), *last = staged->spans;
     if (!span)
         return stage_pool_room(&stage->pool, STAGE_SENDS) > 0; /* else its flow has its share: the others go on */

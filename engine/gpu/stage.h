@@ -25,7 +25,7 @@
 #ifndef UCCL_STAGE_H
 #define UCCL_STAGE_H
 
-#include "mem/mem.h"
+#include "request/request.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -34,24 +34,7 @@
 struct core_release;
 struct engine_thread;
 struct stage;
-struct stage_device;
-struct stage_span;
 struct uccl_request;
-
-/* What a request has of it. */
-struct staged {
-    const struct mem_identity *memory; /* of its buffer; NULL: it is not staged, and the rest void */
-    struct stage_device *device;       /* once it is known */
-    struct stage_span *spans;          /* send: in order; receive: those being filled */
-    struct uccl_request *next, *prev;  /* send: those with blocks to fetch; or flushes */
-    uint64_t fetched_bytes;            /* send: asked for so far */
-    uint64_t from_bytes, to_bytes;     /* receive: what it carries, as a rule */
-    uint32_t span_count;               /* in `spans` */
-    uint32_t pending;                  /* spans and spills that some copy still has to do with */
-    int32_t error;                     /* why it cannot go on */
-    bool wanting;                      /* on the list */
-    bool over;                         /* the core has done with it */
-};
 
 /* NULL: out of memory. Allocates no blocks before they are needed. */
 struct stage *stage_open(struct engine_thread *thread);
@@ -62,8 +45,8 @@ struct stage *stage_open(struct engine_thread *thread);
 void stage_close(struct stage *stage);
 void stage_free(struct stage *stage);
 
-/* A request with staged memory is about to be submitted to the core. */
-void stage_begin(struct stage *stage, struct uccl_request *request);
+/* A request with staged memory is about to be submitted to the core; `flow`: the slot of its flow. */
+void stage_begin(struct stage *stage, struct uccl_request *request, uint32_t flow);
 /* It has been; ends it where it cannot go on. */
 void stage_began(struct stage *stage, struct uccl_request *request);
 /* CORE_EVENT_WANTED. */
@@ -73,7 +56,7 @@ void stage_release(struct stage *stage, const struct core_release *release);
 bool stage_over(struct stage *stage, struct uccl_request *request);
 
 /*
- * A chunk of a direct send is about to go as datagrams. True: it is there for stage_payload(), until the next
+ * A chunk of a direct send is about to go as datagrams. True: it is there for stage_at(), until the next
  * stage_pieces_sent(). False: not yet; try again.
  */
 bool stage_piece(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, uint32_t length);
@@ -81,12 +64,12 @@ bool stage_piece(struct stage *stage, struct uccl_request *request, uint64_t off
 void stage_pieces_sent(struct stage *stage);
 
 /* Where bytes of a message stand that may be sent. They go on to the end of their block. */
-const void *stage_payload(const struct uccl_request *request, uint64_t offset_bytes);
+const void *stage_at(struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes);
 /* Bytes of a receive have arrived. */
-void stage_scatter(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes,
+void stage_write(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes,
                    const void *from, size_t length);
-/* Where they may be put beforehand, to be told by stage_scatter() from there; NULL: nowhere. */
-void *stage_place(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, size_t length);
+/* Where they may be put beforehand, to be told by stage_write() from there; NULL: nowhere. */
+void *stage_target(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, size_t length);
 
 /* How many received buffers, of `most`, there is room for. */
 unsigned stage_rx_room(struct stage *stage, unsigned most);

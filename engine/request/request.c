@@ -2,8 +2,6 @@
 #include "request/request.h"
 
 #include "base/race_point.h"
-#include "thread/thread.h"
-#include "thread/watched.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -104,39 +102,8 @@ void request_put(struct uccl_request *request)
     push(request->pool, request);
 }
 
-const void *request_payload(const struct core_msg *msg, uint64_t offset)
+void request_range(const struct uccl_request *request, uint64_t *from, uint64_t *to)
 {
-    const struct uccl_request *request = request_of(msg);
-    return request->staged.memory ? stage_payload(request, offset) : request->buffer + offset;
-}
-
-/* Where the NIC finds it. */
-uint64_t request_local(const struct core_msg *msg, uint64_t offset, uint32_t *key)
-{
-    const struct uccl_request *request = request_of(msg);
-    *key = request->nic_mr->local_key;
-    return (uintptr_t)request->buffer + offset;
-}
-
-void request_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length)
-{
-    memcpy(to, request_payload(msg, offset), length);
-}
-
-void request_scatter(const struct core_msg *msg, uint64_t offset, const void *from, size_t length)
-{
-    struct uccl_request *request = request_of(msg);
-    if (request->staged.memory)
-        stage_scatter(request->thread->stage, request, offset, from, length);
-    else if (msg->watched)
-        watched_copy(request->buffer + offset, from, length);
-    else if (request->buffer + offset != from) /* else the NIC has put it there */
-        memcpy(request->buffer + offset, from, length);
-}
-
-void *request_place(const struct core_msg *msg, uint64_t offset, size_t length)
-{
-    struct uccl_request *request = request_of(msg);
-    return request->staged.memory ? stage_place(request->thread->stage, request, offset, length)
-                                  : request->buffer + offset;
+    unsigned n = request->msg.stripes ? request->msg.stripes : 1;
+    core_stripe(request->msg.size_bytes, n, request->parent ? request->part : 0, from, to);
 }

@@ -12,13 +12,15 @@
 #define UCCL_REQUEST_H
 
 #include "core/core.h"
-#include "gpu/stage.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 
 struct engine_thread;
+struct mem_identity;
 struct nic_mr;
+struct stage_device;
+struct stage_span;
 struct stripe_set;
 
 /* Of the address of a request the bits below are zero: in the application's handle they tell its life. */
@@ -34,13 +36,29 @@ struct notice {
     struct uccl_request *then;    /* a part of this request is done with once it is sent */
 };
 
+/* What a request has of the staging pipeline, which alone writes it (gpu/stage.h). */
+struct staged {
+    const struct mem_identity *memory; /* of its buffer; NULL: it is not staged, and the rest void */
+    struct stage_device *device;       /* once it is known */
+    uint32_t flow;                     /* the slot of the flow that carries it */
+    struct stage_span *spans;          /* send: in order; receive: those being filled */
+    struct uccl_request *next, *prev;  /* send: those with blocks to fetch; or flushes */
+    uint64_t fetched_bytes;            /* send: asked for so far */
+    uint64_t from_bytes, to_bytes;     /* receive: what it carries, as a rule */
+    uint32_t span_count;               /* in `spans` */
+    uint32_t pending;                  /* spans and spills that some copy still has to do with */
+    int32_t error;                     /* why it cannot go on */
+    bool wanting;                      /* on the list */
+    bool over;                         /* the core has done with it */
+};
+
 enum request_state { REQUEST_FREE, REQUEST_PENDING, REQUEST_ENDED };
 
 struct uccl_request {
     _Alignas(REQUEST_ALIGNMENT) struct core_msg msg; /* first: request_of() */
     uint8_t *buffer;
     struct staged staged;         /* where the CPU cannot touch the buffer */
-    struct uccl_mr *mr;           /* or NULL */
+    _Atomic uint32_t *mr_users;   /* of the registration that it uses, which counts it; or NULL */
     const struct nic_mr *nic_mr;  /* of a placeable one */
     _Atomic(struct engine_thread *) thread; /* that it was posted to; atomic, as are the next two: a cancel that comes too
                                      late may read them while the next life begins */
@@ -117,12 +135,10 @@ void request_pool_free(struct request_pool *pool);
 struct uccl_request *request_take(struct request_pool *pool);
 void request_put(struct uccl_request *request);
 
-/* The engine's owner only: payload of a message. */
-void request_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length);
-uint64_t request_local(const struct core_msg *msg, uint64_t offset, uint32_t *key);
-const void *request_payload(const struct core_msg *msg, uint64_t offset);
-/* Where payload may be put ahead of request_scatter(); NULL: nowhere. */
-void *request_place(const struct core_msg *msg, uint64_t offset, size_t length);
-void request_scatter(const struct core_msg *msg, uint64_t offset, const void *from, size_t length);
+/*
+ * The bytes of its message that a request or a part carries, if both sides have it as large as this one has. By the
+ * owner of its thread.
+ */
+void request_range(const struct uccl_request *request, uint64_t *from, uint64_t *to);
 
 #endif

@@ -65,13 +65,8 @@ static const struct stripe_set *stripes_of(const struct uccl_request *request)
     return (request->parent ? request->parent : request)->stripes;
 }
 
-void stripe_range(const struct uccl_request *request, uint64_t *from, uint64_t *to)
-{
-    unsigned n = request->msg.stripes ? request->msg.stripes : 1;
-    core_stripe(request->msg.size_bytes, n, request->parent ? request->part : 0, from, to);
-}
-
-unsigned stripe_flow(const struct uccl_request *request)
+/* The slot of the flow that carries a request or a part. */
+static uint32_t flow_of(const struct uccl_request *request)
 {
     const struct stripe_set *stripes = stripes_of(request);
     return stripes->at[end_on(stripes, request->thread)].flow;
@@ -92,7 +87,7 @@ static bool make_parts(struct uccl_request *request, unsigned count)
                                       .watched = request->msg.watched};
         part->buffer = request->buffer;
         part->staged.memory = request->staged.memory;
-        part->mr = NULL;
+        part->mr_users = NULL;
         part->part = (uint8_t)i;
         part->stripes = NULL;
         part->parent = request;
@@ -147,7 +142,7 @@ void stripe_submit(struct engine_thread *thread, struct uccl_request *request, u
     if (count > 1 && make_parts(request, count))
         request->msg.stripes = (uint8_t)count;
     if (request->staged.memory)
-        stage_begin(thread->stage, request);
+        stage_begin(thread->stage, request, flow_of(request));
     core_submit(thread->core, request->msg.conn, &request->msg, now_ns);
     if (request->staged.memory)
         stage_began(thread->stage, request);
@@ -157,7 +152,7 @@ void stripe_submit(struct engine_thread *thread, struct uccl_request *request, u
 void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part, uint64_t now_ns)
 {
     if (part->staged.memory)
-        stage_begin(thread->stage, part);
+        stage_begin(thread->stage, part, flow_of(part));
     core_submit_part(thread->core, part->msg.conn, &part->msg, now_ns);
     if (part->staged.memory)
         stage_began(thread->stage, part);
@@ -173,7 +168,7 @@ void stripe_split(struct engine_thread *thread, struct uccl_request *request)
     for (struct uccl_request **link = &request->parts; *link;) { /* a short message has fewer */
         struct uccl_request *part = *link;
         uint64_t from, to;
-        stripe_range(part, &from, &to);
+        request_range(part, &from, &to);
         if (from < to) {
             link = &part->next_part;
             continue;

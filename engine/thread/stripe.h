@@ -43,15 +43,6 @@ struct stripe_set {
     } at[CORE_STRIPES_MAX];
 };
 
-/*
- * The bytes of its message that a request or a part carries, if both sides have it as large as this one has. By the
- * owner of its thread.
- */
-void stripe_range(const struct uccl_request *request, uint64_t *from, uint64_t *to);
-
-/* The slot of the flow that carries a request or a part. By the owner of its thread. */
-unsigned stripe_flow(const struct uccl_request *request);
-
 enum { STRIPE_NOTED = 8 }; /* receives whose longest message is expected to come again */
 
 /* CORE_EVENT_MSG of a request: if it is a receive, how long was its message? */

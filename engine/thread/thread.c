@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "thread/thread.h"
 
-#include "core/wire.h"
 #include "thread/crc32c_hw.h"
 #include "base/log.h"
 #include "thread/data_qps.h"
 #include "base/pin.h"
 #include "base/process.h"
 #include "base/race_point.h"
+#include "thread/payload.h"
 #include "thread/stripe.h"
 
 #include <assert.h>
@@ -81,7 +81,7 @@ static void do_copies(struct engine_thread *thread)
     struct core_copy copy;
     while (core_next_copy(thread->core, &copy)) {
         if (copy.msg)
-            request_scatter(copy.msg, copy.offset_bytes, copy.from, copy.length);
+            payload_write(copy.msg, copy.offset_bytes, copy.from, copy.length);
         else
             memcpy(copy.to, copy.from, copy.length);
     }
@@ -92,18 +92,6 @@ static void do_releases(struct engine_thread *thread)
     struct core_release release;
     while (core_next_release(thread->core, &release))
         stage_release(thread->stage, &release);
-}
-
-/* For the NIC: where it may put payload without a copy of ours in between. */
-static void *place(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count)
-{
-    struct engine_thread *thread = owner;
-    struct core_msg *msg;
-    uint64_t offset_bytes;
-    *count = core_place(thread->core, header, length, stride, &msg, &offset_bytes);
-    if (*count == 0)
-        return NULL;
-    return request_place(msg, offset_bytes, wire_bulk_payload(length, stride, *count));
 }
 
 /* True: something was received. `*drained`: nothing more waits. */
@@ -729,10 +717,10 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
                                   &(struct nic_queue_setup){.params = setup->params,
                                                             .counters = thread->counters,
                                                             .crc32c = crc32c_best(),
-                                                            .gather = request_gather,
-                                                            .payload = request_payload,
-                                                            .local = request_local,
-                                                            .place = place,
+                                                            .gather = payload_gather,
+                                                            .payload = payload_at,
+                                                            .local = payload_local,
+                                                            .place = payload_target,
                                                             .owner = thread,
                                                             .lent = setup->lend,
                                                             .index = setup->index},

@@ -31,6 +31,7 @@
 #include "base/clock.h"
 #include "core/core.h"
 #include "gpu/flush.h"
+#include "gpu/stage.h"
 #include "nic/nic.h"
 #include "request/request.h"
 #include "base/ring.h"

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * How the payload of a message is reached: in the application's buffer, or in staging blocks where the CPU may not touch
+ * that buffer (stage.h). The core never looks at payload, so NICs and engine threads call here.
+ *
+ * Thread: the engine's owner.
+ */
+#ifndef UCCL_PAYLOAD_H
+#define UCCL_PAYLOAD_H
+
+#include "core/core.h"
+
+/* Copies payload [offset, offset + length) of a send to plain memory. */
+void payload_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length);
+/* Where the CPU may read it in place. */
+const void *payload_at(const struct core_msg *msg, uint64_t offset);
+/* Where the NIC finds it, and the key that goes with that address. */
+uint64_t payload_local(const struct core_msg *msg, uint64_t offset, uint32_t *key);
+
+/* Payload of a receive has arrived. */
+void payload_write(const struct core_msg *msg, uint64_t offset, const void *from, size_t length);
+/*
+ * Where a NIC may receive the payload of bulk datagrams at once, ahead of payload_write(); NULL: nowhere (nic_place_fn).
+ * `owner` is the engine thread.
+ */
+void *payload_target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count);
+
+#endif
