@@ -98,7 +98,7 @@ Test(image, any_order, .init = open_large)
         cr_assert_eq(images(), number + 1);
         duo_assert_ended(recv, UCCL_OK, PAYLOAD);
         cr_assert_eq(duo_flow[1]->sack.cumulative, number + 1, "it is acked");
-        cr_assert(duo_flow[1]->ack_now, "at once: it is a retransmission");
+        cr_assert(duo_flow[1]->ack.now, "at once: it is a retransmission");
     }
     cr_assert_eq(malformed(), 0);
     cr_assert_eq(duo_count(&duo_counters[1].rx_duplicates), 0);
