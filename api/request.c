@@ -13,7 +13,7 @@ bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length)
     return from >= begin && length <= mr->length && from - begin <= mr->length - length;
 }
 
-/* Before the command: see `staged` in thread.h. */
+/* Before the command: see `staged` in thread/state.h. */
 static void count_staged(struct uccl_conn *conn)
 {
     atomic_fetch_add(&conn->thread->staged, 1);
@@ -144,7 +144,7 @@ UCCL_API int uccl_recv_with_async(uccl_conn *conn, void *buffer, size_t length, 
 
 static bool has_ended(const struct uccl_request *request)
 {
-    /* pairs with the release in take_events (thread.c): results and received bytes */
+    /* pairs with the release in loop_request_ended(): results and received bytes */
     return atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_ENDED;
 }
 

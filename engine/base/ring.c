@@ -70,7 +70,7 @@ bool ring_pop(struct ring *ring, struct ring_entry *entry)
 
 bool ring_busy(const struct ring *ring)
 {
-    /* sequentially consistent: see the sleep protocol in thread.c */
+    /* sequentially consistent: see the sleep protocol in thread/lend.h */
     uint64_t tail = atomic_load(&ring->tail);
     RACE_POINT();
     return tail != atomic_load(&ring->head);

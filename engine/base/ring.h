@@ -6,7 +6,7 @@
  * producer wait or spin.
  *
  * Producers: any thread. Consumer: whoever owns the engine, one at a time; ownership passes with an
- * atomic exchange (thread.c), which orders the consumer's own fields.
+ * atomic exchange (thread/lend.h), which orders the consumer's own fields.
  */
 #ifndef UCCL_RING_H
 #define UCCL_RING_H

@@ -9,11 +9,9 @@
 #ifndef UCCL_FLUSH_H
 #define UCCL_FLUSH_H
 
-#include "request/request.h"
+#include "gpu/context.h"
 
 #include <stdbool.h>
-
-struct engine_thread;
 
 /* Of an engine thread. */
 struct flushes {
@@ -22,9 +20,9 @@ struct flushes {
 };
 
 /* COMMAND_FLUSH. */
-void flush_submit(struct engine_thread *thread, struct uccl_request *request);
+void flush_submit(struct flushes *flushes, struct uccl_request *request);
 /* Begins what waits and ends what is done. True: there was some. */
-bool flush_progress(struct engine_thread *thread);
+bool flush_progress(struct flushes *flushes, const struct gpu_context *context);
 static inline bool flush_busy(const struct flushes *flushes)
 {
     return flushes->waiting || flushes->reading;

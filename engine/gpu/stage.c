@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "gpu/stage.h"
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "gpu/stage_pool.h"
 #include "mem/mem.h"
-#include "thread/thread.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -44,7 +44,7 @@ struct spill {
 };
 
 struct stage {
-    struct engine_thread *thread;
+    const struct gpu_context *context;
     struct stage_pool pool;
     struct stage_device *devices;
     struct uccl_request *wanting_head, *wanting_tail; /* sends with blocks to fetch */
@@ -58,11 +58,11 @@ struct stage {
     uint32_t in_flight;       /* copies */
 };
 
-struct stage *stage_open(struct engine_thread *thread)
+struct stage *stage_open(const struct gpu_context *context)
 {
     struct stage *stage = calloc(1, sizeof *stage);
     if (stage)
-        stage->thread = thread;
+        stage->context = context;
     return stage;
 }
 
@@ -92,7 +92,7 @@ static void want(struct stage *stage, struct uccl_request *request)
 static void fail(struct stage *stage, struct uccl_request *request, int32_t error)
 {
     struct staged *staged = &request->staged;
-    struct core *core = stage->thread->core;
+    struct core *core = stage->context->core;
     if (staged->error)
         return;
     staged->error = error;
@@ -114,7 +114,7 @@ static void settle(struct stage *stage, struct uccl_request *request)
         request->msg.moved_bytes = 0;
     }
     stage->receives -= request->msg.kind == CORE_RECV;
-    atomic_fetch_sub_explicit(&stage->thread->staged, 1, memory_order_seq_cst);
+    atomic_fetch_sub_explicit(stage->context->staged, 1, memory_order_seq_cst);
 }
 
 static void one_less_pending(struct stage *stage, struct uccl_request *request)
@@ -124,7 +124,7 @@ static void one_less_pending(struct stage *stage, struct uccl_request *request)
     staged->pending--;
     if (staged->over && staged->pending == 0) {
         settle(stage, request);
-        thread_request_ended(stage->thread, request);
+        stage->context->ended(stage->context->owner, request);
     }
 }
 
@@ -211,12 +211,12 @@ static void block_around(const struct stage *stage, const struct uccl_request *r
 /* The pool, with one block more for pieces, where the NIC places. */
 static bool make_pool(struct stage *stage)
 {
-    const struct params *params = stage->thread->params;
+    const struct params *params = stage->context->params;
     uint32_t block_bytes = (uint32_t)params->gpu_block_kb * 1024;
-    if (!stage_pool_make(&stage->pool, block_bytes, (uint32_t)params->gpu_blocks + stage->thread->places,
-                         stage->thread->numa_node))
+    if (!stage_pool_make(&stage->pool, block_bytes, (uint32_t)params->gpu_blocks + stage->context->places,
+                         stage->context->numa_node))
         return false;
-    if (!stage->thread->places)
+    if (!stage->context->places)
         return true;
     const struct stage_span *block = stage_span_take(&stage->pool, STAGE_SENDS, block_bytes, NULL);
     stage->piece_count = block_bytes / PIECE_BYTES < PIECES_MAX ? block_bytes / PIECE_BYTES : PIECES_MAX;
@@ -227,7 +227,7 @@ static bool make_pool(struct stage *stage)
 
 void stage_begin(struct stage *stage, struct uccl_request *request, uint32_t flow)
 {
-    const struct params *params = stage->thread->params;
+    const struct params *params = stage->context->params;
     request->staged = (struct staged){.memory = request->staged.memory, .flow = flow};
     request->msg.block_bytes = 0;
     if (request->msg.kind == CORE_SEND) {
@@ -349,7 +349,7 @@ static void spill(struct stage *stage, struct uccl_request *request, uint64_t of
         fail(stage, request, UCCL_ENOMEM);
         return;
     }
-    COUNT(stage->thread->counters, gpu_spills, 1);
+    COUNT(stage->context->counters, gpu_spills, 1);
     *kept = (struct spill){.request = request, .offset_bytes = offset_bytes, .length = length};
     memcpy(kept->bytes, from, length);
     if (stage->spill_tail)
@@ -425,7 +425,7 @@ unsigned stage_rx_room(struct stage *stage, unsigned most)
         room = 0;
     if (room)
         return room < most ? room : most;
-    COUNT(stage->thread->counters, gpu_starved, 1);
+    COUNT(stage->context->counters, gpu_starved, 1);
     /* the oldest half of what waits for more bytes goes up as it is, unless that is under way */
     if (stage->in_flight == 0 && !stage->upload_head) {
         unsigned waiting = 0;
@@ -449,7 +449,7 @@ static struct stage_device *open_device(struct stage *stage, const struct mem_id
         .next = stage->devices, .ops = memory->ops, .device = memory->device, .context = memory->context};
     for (const struct stage_device *other = stage->devices; other; other = other->next)
         pinned |= other->ops == memory->ops && other->pinned;
-    device->error = memory->ops->stage_open(memory, (unsigned)stage->thread->params->gpu_streams, COPIES_MAX,
+    device->error = memory->ops->stage_open(memory, (unsigned)stage->context->params->gpu_streams, COPIES_MAX,
                                             &device->copies);
     if (!device->error && !pinned) {
         device->error = memory->ops->pin(device->copies, stage->pool.memory, stage->pool.memory_bytes);
@@ -488,7 +488,7 @@ static void tell_available(struct stage *stage, struct uccl_request *request)
          span = span->next)
         to = span->offset_bytes + span->length;
     if (to > request->msg.available_bytes)
-        core_available(stage->thread->core, &request->msg, to, clock_now_ns());
+        core_available(stage->context->core, &request->msg, to, clock_now_ns());
 }
 
 static void fetch_ended(struct stage *stage, struct stage_span *span, int result)
@@ -572,7 +572,7 @@ static bool upload_span(struct stage *stage, struct stage_span *span)
             span->ranges_sent = span->range_count;
             break;
         }
-        COUNT(stage->thread->counters, gpu_uploads, 1);
+        COUNT(stage->context->counters, gpu_uploads, 1);
         stage->in_flight++;
         span->copies++;
     }
@@ -618,7 +618,7 @@ static bool fetch_block(struct stage *stage, struct uccl_request *request, unsig
         fail(stage, request, error);
         return true;
     }
-    COUNT(stage->thread->counters, gpu_fetches, 1);
+    COUNT(stage->context->counters, gpu_fetches, 1);
     while (last && last->next)
         last = last->next;
     span->state = SPAN_FETCHING;
@@ -766,7 +766,7 @@ static bool fetch_piece(struct stage *stage, struct stage_span *piece)
             fail(stage, request, error);
         return true;
     }
-    COUNT(stage->thread->counters, gpu_fetches, 1);
+    COUNT(stage->context->counters, gpu_fetches, 1);
     piece->state = SPAN_PIECE_FETCHING;
     piece->copies = 1;
     stage->in_flight++;

@@ -20,24 +20,22 @@
  *
  * Threads: the engine's owner; but stage_progress(), which makes all GPU calls, and stage_close() by the
  * engine thread itself, never by an application thread that has borrowed the engine. A borrower gives the
- * engine back while messages are staged (`staged` in thread.h).
+ * engine back while messages are staged (`staged` in thread/state.h).
  */
 #ifndef UCCL_STAGE_H
 #define UCCL_STAGE_H
 
-#include "request/request.h"
+#include "gpu/context.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct core_release;
-struct engine_thread;
 struct stage;
-struct uccl_request;
 
-/* NULL: out of memory. Allocates no blocks before they are needed. */
-struct stage *stage_open(struct engine_thread *thread);
+/* NULL: out of memory. Allocates no blocks before they are needed; `context` stays. */
+struct stage *stage_open(const struct gpu_context *context);
 /*
  * Waits for copies in flight, a second at most. Where they have not ended even so, streams and memory are left to
  * the device for good. The engine thread, as its last act.
@@ -52,7 +50,7 @@ void stage_began(struct stage *stage, struct uccl_request *request);
 /* CORE_EVENT_WANTED. */
 void stage_want(struct stage *stage, struct uccl_request *request);
 void stage_release(struct stage *stage, const struct core_release *release);
-/* CORE_EVENT_MSG. True: it may be ended; else thread_request_ended() is called later. */
+/* CORE_EVENT_MSG. True: it may be ended; else gpu_context.ended() is called later. */
 bool stage_over(struct stage *stage, struct uccl_request *request);
 
 /*

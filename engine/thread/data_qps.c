@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "thread/data_qps.h"
 
+#include "base/clock.h"
+
 enum { DONE_BATCH = 32 };
 
 void data_qps_receive(struct engine_thread *thread, const struct nic_rx *rx, uint64_t now_ns)

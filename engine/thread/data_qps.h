@@ -8,7 +8,7 @@
 #ifndef UCCL_DATA_QPS_H
 #define UCCL_DATA_QPS_H
 
-#include "thread/thread.h"
+#include "thread/state.h"
 
 /* Something came on the queue pair of a path. */
 void data_qps_receive(struct engine_thread *thread, const struct nic_rx *rx, uint64_t now_ns);

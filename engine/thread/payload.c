@@ -2,7 +2,8 @@
 #include "thread/payload.h"
 
 #include "core/wire.h"
-#include "thread/thread.h"
+#include "gpu/stage.h"
+#include "thread/state.h"
 #include "thread/watched.h"
 
 #include <string.h>

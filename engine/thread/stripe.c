@@ -2,7 +2,8 @@
 #include "thread/stripe.h"
 
 #include "base/race_point.h"
-#include "thread/thread.h"
+#include "gpu/stage.h"
+#include "thread/post.h"
 
 void stripe_init(struct stripe_set *stripes, unsigned count, const struct params *params, bool places)
 {

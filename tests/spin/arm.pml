@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The event descriptor: uccl_event_arm() in api/engine.c, thread_tell_waiters() in engine/thread/thread.c, and an application
+ * The event descriptor: uccl_event_arm() in api/engine.c, thread_tell_waiters() in engine/thread/post.c, and an application
  * that arms, tests and polls without a time limit, for REQUESTS requests one after the other. Two engine threads end
  * them, in turn, and may still be about to tell of the last when the next one ends.
  *

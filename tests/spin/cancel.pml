@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lives of a request, and cancels that come late: uccl_cancel(), collect() and request_put() against still_pending() in
- * engine/thread/thread.c. One application posts, waits, collects, and posts again in the same memory; another has the handle
+ * engine/thread/loop.c. One application posts, waits, collects, and posts again in the same memory; another has the handle
  * of any life and cancels, at any time. Commands go through the ring, in order. The owner ends what is submitted at
  * any moment.
  *

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The protocol by which an engine sleeps, is woken and is lent: engine/thread/thread.c, function by function,
+ * The protocol by which an engine sleeps, is woken and is lent: engine/thread/lend.c, function by function,
  * with one engine thread, two application threads that post a message and wait for it, and a network
  * that lets it arrive some time after the post was taken. The first drives the engine while it waits,
  * and may test before; the second only sleeps until it is told (as on the event descriptor), or, with
@@ -12,7 +12,7 @@
  *
  * ALONE leaves the second application out. With FLOOD it posts for ever, and waits for nothing.
  *
- * Every wait that has a time limit in thread.c may end at any moment here, except where the limit is
+ * Every wait that has a time limit in lend.c may end at any moment here, except where the limit is
  * none. Waits in the NIC and for completions have none: nothing but a wake-up ends them.
  *
  * Checked: nobody but one owner runs a round or takes it from the ring; one thread at most is in the
@@ -95,7 +95,7 @@ inline finish_at_home()
     fi
 }
 
-/* run_round(); each step is the owner's alone, but what it tells others is a step of its own */
+/* loop_round(); each step is the owner's alone, but what it tells others is a step of its own */
 inline run_round(busy)
 {
     d_step {

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "thread/lend.h"
+
+#include "base/clock.h"
+#include "base/futex.h"
+#include "base/process.h"
+#include "base/race_point.h"
+#include "gpu/stage.h"
+#include "thread/loop.h"
+#include "thread/post.h"
+
+#include <limits.h>
+#include <sched.h>
+
+enum {
+    LEASE_MIN_NS = 50 * 1000,
+    LEASE_MAX_NS = 2000 * 1000,
+    ASK_NS = 1000 * 1000, /* how long a borrower waits for an answer before it asks again */
+    NAP_NS = 50 * 1000,   /* longest sleep over what nobody wakes it for: copies of staged memory, flushes,
+                             and commands that found another thread's ring full */
+};
+
+/* Whether application threads may run the engine: not while GPU calls are to be made (stage.h). */
+static inline bool may_lend(struct engine_thread *thread)
+{
+    return thread->lend && atomic_load(&thread->staged) == 0;
+}
+
+/* ---- sleeping -------------------------------------------------------------------------------- */
+
+/*
+ * Between polls without work. Where cores are few, the peer that is awaited, or the application, may be kept
+ * from running by this very thread: it gets its turn.
+ */
+static inline void relax(const struct engine_thread *thread)
+{
+    if (thread->lend) {
+        sched_yield();
+        return;
+    }
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+/*
+ * Sleeps in the NIC as the owner, in state `sleeping`, unless work turns up or `*word != value`. The owner's
+ * state is `running` again afterwards; false: somebody took the engine meanwhile (only THREAD_SLEEPS).
+ */
+static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_t sleeping,
+                         const _Atomic uint32_t *word, uint32_t value, uint64_t deadline_ns)
+{
+    core_flush_acks(thread->core);
+    loop_transmit(thread);
+    uint64_t now_ns = clock_now_ns(), wake_ns = core_deadline(thread->core);
+    if (thread->notices || stage_busy(thread->stage) || flush_busy(&thread->flushes))
+        deadline_ns = now_ns + NAP_NS < deadline_ns ? now_ns + NAP_NS : deadline_ns;
+    if (wake_ns > deadline_ns)
+        wake_ns = deadline_ns;
+    if (sleeping == THREAD_SLEEPS)
+        atomic_store(&thread->in_nic, NIC_SLEPT_IN); /* before anybody can take the engine */
+    RACE_POINT();
+    /* sequentially consistent: pairs with the look at `owner` after a push (thread_post) */
+    atomic_store(&thread->owner, sleeping);
+    RACE_POINT();
+    if (!ring_busy(&thread->ring) && atomic_load(&thread->wanted) == 0 &&
+        atomic_load(&thread->stop) == 0 && (!word || atomic_load(word) == value) && wake_ns > now_ns) {
+        COUNT(thread->counters, engine_sleeps, 1);
+        RACE_POINT();
+        thread->nic->wait(thread->queue, wake_ns == UINT64_MAX ? UINT64_MAX : wake_ns - now_ns);
+    }
+    RACE_POINT();
+    if (sleeping == THREAD_SLEEPS && atomic_exchange(&thread->in_nic, NIC_EMPTY) == NIC_AWAITED)
+        futex_wake(&thread->in_nic, INT_MAX);
+    uint32_t expected = sleeping;
+    RACE_POINT();
+    return atomic_compare_exchange_strong(&thread->owner, &expected, running);
+}
+
+/* ---- the engine thread ----------------------------------------------------------------------- */
+
+/*
+ * A borrower that sleeps through whole leases has timers and receiving covered: the engine thread need
+ * not look again before the engine is given back. True: `resting` is set, and was so before the owner
+ * was seen to be a sleeper, so give_back() sees one or lend_out() the other.
+ */
+static bool may_rest(struct engine_thread *thread)
+{
+    RACE_POINT();
+    atomic_store(&thread->resting, 1);
+    if (atomic_load(&thread->owner) == BORROWER_SLEEPS)
+        return true;
+    atomic_store(&thread->resting, 0);
+    return false;
+}
+
+/* Gives the engine away and sleeps until no application thread has had it for a lease. */
+static void lend_out(struct engine_thread *thread)
+{
+    uint64_t lease_ns = LEASE_MIN_NS;
+    bool slept_through = false; /* the last lease, by one borrower */
+    for (;;) {
+        uint32_t borrows = atomic_load(&thread->borrows);
+        uint32_t owner = atomic_load(&thread->owner);
+        bool rest = slept_through && owner == BORROWER_SLEEPS && may_rest(thread);
+        RACE_POINT();
+        if (!atomic_load(&thread->stop))
+            futex_wait(&thread->owner, owner, rest ? UINT64_MAX : lease_ns);
+        if (rest)
+            atomic_store(&thread->resting, 0);
+        slept_through = owner == BORROWER_SLEEPS && atomic_load(&thread->borrows) == borrows;
+        bool used = owner != FREE || atomic_load(&thread->borrows) != borrows ||
+                    atomic_load(&thread->wanted);
+        if (used)
+            lease_ns = lease_ns * 2 < LEASE_MAX_NS ? lease_ns * 2 : LEASE_MAX_NS;
+        uint32_t expected = FREE;
+        RACE_POINT();
+        if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->reclaimed) ||
+             atomic_load(&thread->staged)) &&
+            atomic_compare_exchange_strong(&thread->owner, &expected, THREAD_RUNS)) {
+            atomic_store(&thread->reclaimed, 0);
+            return;
+        }
+    }
+}
+
+void lend_serve(struct engine_thread *thread)
+{
+    uint64_t spin_ns = thread->params->spin_us * 1000, idle_since_ns = 0;
+    while (!atomic_load_explicit(&thread->stop, memory_order_acquire)) {
+        if (atomic_load_explicit(&thread->wanted, memory_order_relaxed) && may_lend(thread)) {
+            RACE_POINT();
+            atomic_store(&thread->owner, FREE);
+            RACE_POINT();
+            futex_wake(&thread->owner, INT_MAX);
+            lend_out(thread);
+            idle_since_ns = 0; /* and a round at least, however quickly who asks comes and goes */
+        }
+        if (loop_round(thread)) {
+            idle_since_ns = 0;
+            continue;
+        }
+        uint64_t now_ns = clock_now_ns();
+        if (idle_since_ns == 0)
+            idle_since_ns = now_ns;
+        if (now_ns - idle_since_ns < spin_ns) {
+            relax(thread);
+            continue;
+        }
+        if (!sleep_in_nic(thread, THREAD_RUNS, THREAD_SLEEPS, NULL, 0, UINT64_MAX))
+            lend_out(thread);
+    }
+}
+
+/* ---- the application's side ------------------------------------------------------------------ */
+
+/* Takes the engine without waiting. */
+static bool try_borrow(struct engine_thread *thread)
+{
+    uint32_t owner = atomic_load(&thread->owner);
+    if ((owner != FREE && owner != THREAD_SLEEPS) || !may_lend(thread))
+        return false;
+    RACE_POINT();
+    if (!atomic_compare_exchange_strong(&thread->owner, &owner, BORROWED))
+        return false;
+    RACE_POINT();
+    atomic_fetch_add(&thread->borrows, 1);
+    RACE_POINT();
+    if (owner == THREAD_SLEEPS)
+        thread->nic->wake(thread->queue); /* out of the NIC and into its lease */
+    return true;
+}
+
+static void give_back(struct engine_thread *thread)
+{
+    RACE_POINT();
+    atomic_store(&thread->owner, FREE);
+    RACE_POINT();
+    /* what was posted to us while we slept or left must not lie until the lease ends */
+    if (ring_busy(&thread->ring) && try_borrow(thread)) {
+        loop_round(thread);
+        atomic_store(&thread->owner, FREE);
+        if (ring_busy(&thread->ring)) /* others post for ever: not ours to serve */
+            thread_reclaim(thread);
+    }
+    RACE_POINT();
+    if (atomic_load(&thread->resting) || atomic_load(&thread->staged)) /* pairs with may_rest() */
+        futex_wake(&thread->owner, INT_MAX);
+    RACE_POINT();
+    if (atomic_load(&thread->waiters)) { /* one of them drives on */
+        atomic_fetch_add(&thread->completions, 1);
+        futex_wake(&thread->completions, 1);
+    }
+}
+
+void thread_try_round(struct engine_thread *thread)
+{
+    CANCEL_LATER; /* with a borrowed engine */
+    if (!try_borrow(thread))
+        return;
+    COUNT(thread->counters, lends, 1);
+    loop_round(thread);
+    give_back(thread);
+}
+
+/* A borrower has nothing to do, but the engine thread, which it woke, has not left the NIC yet. */
+static void await_empty_nic(struct engine_thread *thread)
+{
+    uint32_t seen = NIC_SLEPT_IN;
+    RACE_POINT();
+    if (atomic_compare_exchange_strong(&thread->in_nic, &seen, NIC_AWAITED) || seen == NIC_AWAITED)
+        futex_wait(&thread->in_nic, NIC_AWAITED, ASK_NS);
+}
+
+/* The caller has the engine: drives it until the word changes or time is up. */
+static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value,
+                  uint64_t deadline_ns)
+{
+    uint64_t spin_ns = thread->params->spin_us * 1000, idle_since_ns = 0;
+    COUNT(thread->counters, lends, 1);
+    while (atomic_load_explicit(word, memory_order_acquire) == value && may_lend(thread)) {
+        if (loop_round(thread)) {
+            idle_since_ns = 0;
+            if (deadline_ns != UINT64_MAX && clock_now_ns() >= deadline_ns)
+                return; /* others may keep the engine busy for ever */
+            continue;
+        }
+        uint64_t now_ns = clock_now_ns();
+        if (now_ns >= deadline_ns)
+            return;
+        if (idle_since_ns == 0)
+            idle_since_ns = now_ns;
+        if (now_ns - idle_since_ns < spin_ns)
+            relax(thread);
+        else if (atomic_load(&thread->in_nic))
+            await_empty_nic(thread);
+        else
+            sleep_in_nic(thread, BORROWED, BORROWER_SLEEPS, word, value, deadline_ns);
+    }
+}
+
+/* Sleeps until some request has ended, or the engine may be had. */
+static void wait_for_completion(struct engine_thread *thread, const _Atomic uint32_t *word,
+                                uint32_t value, uint64_t timeout_ns)
+{
+    RACE_POINT();
+    atomic_fetch_add(&thread->waiters, 1);
+    RACE_POINT();
+    uint32_t seen = atomic_load(&thread->completions);
+    RACE_POINT();
+    /* who gives the engine back looks at `waiters` afterwards, so one of both sees the other */
+    bool to_be_had = may_lend(thread) && atomic_load(&thread->owner) <= FREE;
+    RACE_POINT();
+    if (atomic_load(word) == value && !to_be_had)
+        futex_wait(&thread->completions, seen, timeout_ns);
+    atomic_fetch_sub(&thread->waiters, 1);
+}
+
+/* Asks the engine thread, which runs, for the engine. True: the caller has it. */
+static bool ask(struct engine_thread *thread)
+{
+    atomic_fetch_add(&thread->wanted, 1);
+    RACE_POINT();
+    futex_wait(&thread->owner, THREAD_RUNS, ASK_NS);
+    bool got = try_borrow(thread); /* before the wish is withdrawn, or its lease would end */
+    atomic_fetch_sub(&thread->wanted, 1);
+    return got;
+}
+
+bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value,
+                 uint64_t deadline_ns)
+{
+    uint64_t spin_ns = thread->params->spin_us * 1000;
+    uint64_t spin_until_ns = thread->lend ? 0 : clock_now_ns() + spin_ns;
+    for (;;) {
+        if (atomic_load_explicit(word, memory_order_acquire) != value)
+            return true;
+        uint64_t now_ns = clock_now_ns();
+        if (now_ns >= deadline_ns)
+            return false;
+        if (may_lend(thread) &&
+            (try_borrow(thread) || (atomic_load(&thread->owner) == THREAD_RUNS && ask(thread)))) {
+            drive(thread, word, value, deadline_ns);
+            give_back(thread);
+        } else if (may_lend(thread) && atomic_load(&thread->owner) <= FREE) {
+            continue; /* it has just changed hands */
+        } else if (now_ns < spin_until_ns) {
+            relax(thread);
+        } else {
+            wait_for_completion(thread, word, value,
+                                deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - now_ns);
+        }
+    }
+}
+
+void thread_run(struct engine_thread *thread, void (*run)(struct engine_thread *, void *), void *argument)
+{
+    struct thread_call call = {.run = run, .argument = argument};
+    while (!thread_post(thread, COMMAND_CALL, &call)) {
+        thread_try_round(thread);
+        struct timespec moment = {0, 10000};
+        nanosleep(&moment, NULL);
+    }
+    thread_wait(thread, &call.done, 0, UINT64_MAX);
+}
+
+void thread_reclaim(struct engine_thread *thread)
+{
+    atomic_store(&thread->reclaimed, 1);
+    RACE_POINT();
+    if (atomic_load(&thread->owner) == FREE)
+        futex_wake(&thread->owner, INT_MAX);
+}

@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "thread/loop.h"
+
+#include "base/clock.h"
+#include "base/race_point.h"
+#include "gpu/stage.h"
+#include "thread/data_qps.h"
+#include "thread/payload.h"
+#include "thread/post.h"
+#include "thread/stripe.h"
+
+#include <string.h>
+
+enum {
+    RX_BATCH = 8,         /* received buffers per round */
+    COMMAND_BATCH = 256,  /* commands per round */
+    TX_BATCH = 8,         /* descriptors per round */
+    TIMERS_PUT_OFF = 64,  /* rounds for which an undrained socket holds timers back */
+    FLUSH_BATCHES = 8,    /* of TX_BATCH descriptors, at most, in thread_flush() */
+};
+
+static void do_copies(struct engine_thread *thread)
+{
+    struct core_copy copy;
+    while (core_next_copy(thread->core, &copy)) {
+        if (copy.msg)
+            payload_write(copy.msg, copy.offset_bytes, copy.from, copy.length);
+        else
+            memcpy(copy.to, copy.from, copy.length);
+    }
+}
+
+static void do_releases(struct engine_thread *thread)
+{
+    struct core_release release;
+    while (core_next_release(thread->core, &release))
+        stage_release(thread->stage, &release);
+}
+
+/* True: something was received. `*drained`: nothing more waits. */
+static bool receive(struct engine_thread *thread, bool *drained)
+{
+    struct nic_rx received[RX_BATCH];
+    unsigned room = stage_rx_room(thread->stage, RX_BATCH);
+    unsigned count = room ? thread->nic->poll(thread->queue, received, room) : 0;
+    for (unsigned i = 0; i < count; i++) {
+        const struct nic_rx *rx = &received[i];
+        uint64_t now_ns = clock_now_ns();
+        core_waited(thread->core, waited_ns(rx->at_ns, now_ns));
+        bool on_path = thread->places && rx->flow;
+        if (on_path) {
+            data_qps_receive(thread, rx, now_ns);
+            do_copies(thread);
+            do_releases(thread);
+        }
+        for (uint32_t at = on_path ? rx->length : 0, index = 0; at < rx->length; at += rx->stride, index++) {
+            uint32_t length = rx->length - at < rx->stride ? rx->length - at : rx->stride;
+            core_rx_placed(thread->core, rx->data + at, length, nic_rx_payload(rx, index), rx->ce, now_ns);
+            do_copies(thread);
+            do_releases(thread);
+        }
+        thread->nic->release(thread->queue, rx);
+    }
+    *drained = count < room;
+    return count > 0;
+}
+
+/* Whether a command finds its request in the life that it was meant for. */
+static bool still_pending(const struct ring_entry *entry)
+{
+    const struct uccl_request *request = entry->object;
+    /* The state first: if it is that of a later life, which is not even submitted here, the generation tells. Pairs with
+     * the release of PENDING by who begins a life. */
+    bool pending = atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_PENDING;
+    RACE_POINT();
+    uint32_t generation = atomic_load_explicit(&request->generation, memory_order_relaxed);
+    return generation == (uint32_t)(entry->what >> 32) && pending;
+}
+
+/*
+ * And nobody else ends it, so that it does not begin a new life while we are at it. Looked at first: a mark
+ * of a later life shows in the generation.
+ */
+static bool still_ours(const struct ring_entry *entry)
+{
+    const struct uccl_request *request = entry->object;
+    return !atomic_load_explicit(&request->home_over, memory_order_acquire) && still_pending(entry);
+}
+
+static bool take_commands(struct engine_thread *thread)
+{
+    struct ring_entry entry;
+    unsigned taken = 0;
+    uint64_t now_ns = 0;
+    while (taken < COMMAND_BATCH && ring_pop(&thread->ring, &entry)) {
+        if (taken++ == 0)
+            now_ns = clock_now_ns();
+        switch ((enum thread_command)(entry.what & COMMAND_MASK)) {
+        case COMMAND_SUBMIT: {
+            struct uccl_request *request = entry.object;
+            stripe_submit(thread, request, now_ns);
+            do_copies(thread);
+            break;
+        }
+        case COMMAND_CANCEL: {
+            struct uccl_request *request = entry.object;
+            RACE_POINT();
+            if (still_ours(&entry))
+                stripe_cancel(thread, request, now_ns);
+            break;
+        }
+        case COMMAND_FLUSH:
+            flush_submit(&thread->flushes, entry.object);
+            break;
+        case COMMAND_CLOSE:
+            stripe_close(thread, entry.object, (entry.what >> 32) * 1000000, now_ns);
+            break;
+        case COMMAND_PART: {
+            struct uccl_request *part = entry.object;
+            stripe_submit_part(thread, part, now_ns);
+            break;
+        }
+        case COMMAND_END_PART: {
+            struct uccl_request *part = entry.object;
+            if (still_pending(&entry))
+                core_end_part(thread->core, &part->msg, now_ns);
+            break;
+        }
+        case COMMAND_PART_ARRIVED: {
+            struct uccl_request *request = entry.object;
+            if (still_ours(&entry))
+                core_part_arrived(thread->core, &request->msg, now_ns);
+            break;
+        }
+        case COMMAND_CALL: {
+            struct thread_call *call = entry.object;
+            call->run(thread, call->argument);
+            /* pairs with the acquire in thread_wait; the caller's frame may vanish right after */
+            atomic_store_explicit(&call->done, 1, memory_order_release);
+            thread->ended_some = true;
+            break;
+        }
+        }
+    }
+    return taken > 0;
+}
+
+void loop_request_ended(void *owner, struct uccl_request *request)
+{
+    struct engine_thread *thread = owner;
+    thread->ended_some = true;
+    if (request->parent || request->parts)
+        stripe_ended(thread, request);
+    else if (request->staged.memory)
+        stripe_request_over(request);
+    else {
+        RACE_POINT();
+        /* pairs with the acquire in test and wait */
+        atomic_store_explicit(&request->state, REQUEST_ENDED, memory_order_release);
+    }
+}
+
+static bool take_events(struct engine_thread *thread)
+{
+    struct core_event event;
+    bool some = false;
+    while (core_next_event(thread->core, &event)) {
+        some = true;
+        thread->ended_some = true;
+        struct uccl_request *request = event.msg ? request_of(event.msg) : NULL;
+        if (event.kind == CORE_EVENT_MSG)
+            stripe_note_length(request);
+        if (event.kind == CORE_EVENT_SPLIT)
+            stripe_split(thread, request);
+        else if (event.kind == CORE_EVENT_WANTED)
+            stage_want(thread->stage, request);
+        else if (event.kind != CORE_EVENT_MSG)
+            thread->on_event(thread->context, &event);
+        else if (!request->staged.memory || stage_over(thread->stage, request))
+            loop_request_ended(thread, request);
+    }
+    return some;
+}
+
+/* Wakes those who sleep for a completion, and the event descriptor where armed. */
+static void tell_waiters(struct engine_thread *thread)
+{
+    if (thread->ended_some)
+        thread_tell_waiters(thread);
+    thread->ended_some = false;
+}
+
+/* Whether the payload of datagrams is in host memory: of a send that the NIC reads by itself it is fetched. */
+static bool payload_there(struct engine_thread *thread, const struct tx_desc *desc)
+{
+    struct tx_piece piece = {0};
+    if (desc->kind == TX_BULK)
+        piece = (struct tx_piece){.msg = desc->bulk_msg, .offset_bytes = desc->bulk_offset,
+                                  .length = (desc->count - 1u) * desc->bulk_stride + desc->bulk_last};
+    else if (desc->kind == TX_FRAMES && desc->fragment && desc->piece_count)
+        piece = desc->pieces[0];
+    struct uccl_request *request = piece.msg ? request_of(piece.msg) : NULL;
+    if (!request || !request->staged.memory || piece.msg->block_bytes)
+        return true;
+    return stage_piece(thread->stage, request, piece.offset_bytes, piece.length);
+}
+
+bool loop_transmit(struct engine_thread *thread)
+{
+    struct tx_desc desc;
+    unsigned sent = 0;
+    bool refused = false, there = true;
+    while (sent < TX_BATCH && there && !refused && core_tx(thread->core, &desc, clock_now_ns())) {
+        there = payload_there(thread, &desc);
+        refused = there && !thread->nic->send(thread->queue, &desc);
+        if (!there || refused)
+            core_tx_failed(thread->core, &desc, clock_now_ns());
+        do_releases(thread);
+        sent++;
+    }
+    if (sent) {
+        thread->nic->flush(thread->queue);
+        stage_pieces_sent(thread->stage);
+    }
+    return sent > (refused && thread->room_wakes);
+}
+
+void thread_flush(struct engine_thread *thread)
+{
+    core_flush_acks(thread->core);
+    for (unsigned i = 0; i < FLUSH_BATCHES && loop_transmit(thread); i++)
+        ;
+}
+
+/* What the NIC says of the network, and of itself. */
+static void follow_nic(struct engine_thread *thread)
+{
+    uint32_t destination, datagram_bytes;
+    int error = thread->nic->failure(thread->queue);
+    if (error)
+        core_fail(thread->core, error, clock_now_ns());
+    while (thread->nic->mtu_event(thread->queue, &destination, &datagram_bytes))
+        core_set_datagram(thread->core, destination, datagram_bytes);
+}
+
+bool loop_round(struct engine_thread *thread)
+{
+    bool drained;
+    if (thread->notices)
+        stripe_retry(thread);
+    /* commands first: the part of a message is known before its bytes, which it allows, arrive */
+    bool busy = take_commands(thread);
+    busy |= receive(thread, &drained);
+    if (thread->places)
+        busy |= data_qps_finish(thread);
+    if (flush_busy(&thread->flushes))
+        busy |= flush_progress(&thread->flushes, &thread->gpu);
+    /* a thread that was kept from the CPU must see the acks that wait before it judges them late */
+    if (drained || ++thread->timers_put_off > TIMERS_PUT_OFF) {
+        thread->timers_put_off = 0;
+        core_expire(thread->core, clock_now_ns());
+    }
+    busy |= take_events(thread);
+    if (atomic_load_explicit(&thread->staged, memory_order_relaxed) &&
+        atomic_load_explicit(&thread->owner, memory_order_relaxed) == THREAD_RUNS) /* no borrower */
+        busy |= stage_progress(thread->stage);
+    tell_waiters(thread);
+    busy |= loop_transmit(thread);
+    if (thread->places)
+        busy |= data_qps_act(thread);
+    busy |= take_events(thread);
+    tell_waiters(thread);
+    follow_nic(thread);
+    COUNT(thread->counters, rounds, 1);
+    return busy;
+}

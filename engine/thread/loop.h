@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The run-to-completion loop in which clock, NIC and core meet: what the owner of an engine does in a round.
+ *
+ * Thread: the engine's owner.
+ */
+#ifndef UCCL_LOOP_H
+#define UCCL_LOOP_H
+
+#include "thread/state.h"
+
+/* One round. True: there was something to do. */
+bool loop_round(struct engine_thread *thread);
+
+/*
+ * Sends what the core has. True: worth another round at once. Not where the NIC takes no more and tells when it does:
+ * this may take long, and the thread should sleep over it.
+ */
+bool loop_transmit(struct engine_thread *thread);
+
+/* A request, or a part, is over for good (gpu_context.ended). */
+void loop_request_ended(void *owner, struct uccl_request *request);
+
+/* Sends what is owed to peers now, before a flow is closed. */
+void thread_flush(struct engine_thread *thread);
+
+#endif
