@@ -426,7 +426,7 @@ static void wrap_pair(struct world *world, struct pair *pair)
         struct flow *from = pair->flow[side], *to = pair->flow[!side];
         from->sent.next_seq = from->sent.cumulative = world_wrap(world);
         to->sack.cumulative = to->sack.end = from->sent.next_seq;
-        from->ack_number = (uint32_t)world_wrap(world);
+        from->ack.number = (uint32_t)world_wrap(world);
         for (unsigned i = 0; i < from->qps.count; i++) {
             from->qps.set.paths[i].next_seq = (uint32_t)world_wrap(world);
             from->qps.set.paths[i].acked_seq = from->qps.set.paths[i].next_seq - 1;

@@ -433,7 +433,7 @@ Test(gone, an_ack_goes_before_it, .init = open_with_part)
     begin();
     add(FRAME_FIN, UNKNOWN_ID);
     cr_assert(receive(0));
-    duo_flow[1]->ack_pending = duo_flow[1]->ack_now = false; /* an ack has gone alone, as it does without a buffer */
+    duo_flow[1]->ack.pending = duo_flow[1]->ack.now = false; /* an ack has gone alone, as it does without a buffer */
     cr_assert_eq(duo_transmit(1), 1);
     struct wire_packet parsed;
     cr_assert(wire_parse(duo_queue[1][0].bytes, duo_queue[1][0].length, crc32c_portable, &parsed));
