@@ -23,23 +23,13 @@
 struct nic;
 struct nic_queue;
 
-enum nic_drain { NIC_DRAIN_NONE, NIC_DRAIN_QP, NIC_DRAIN_ENDPOINT };
-enum nic_completion { NIC_SENT, NIC_DELIVERED, NIC_PLACED }; /* what a send completion means */
-
 struct nic_caps {
     bool places_payload;      /* writes payload where the receiver granted, without the engine */
     bool reliable;            /* retransmits what is lost by itself */
     bool in_order;            /* per path */
-    bool may_duplicate;
-    bool hw_timestamps;       /* it says when things came (at_ns below) */
     bool lendable;            /* queues may be driven by changing threads */
     bool room_wakes;          /* wait() ends when there is room for a send that was refused */
     bool close_in_child;      /* close() in a child of fork() touches nothing of the parent's */
-    uint8_t drain;            /* enum nic_drain */
-    uint8_t completion;       /* enum nic_completion */
-    uint8_t immediate_bits;
-    uint32_t datagrams_max;   /* per chunk */
-    uint32_t memory_kinds;    /* bit per enum uccl_mem that it reaches directly */
 };
 
 /* A socket address of either family. */

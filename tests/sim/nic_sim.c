@@ -125,21 +125,9 @@ static void sim_nic_close(struct nic *nic)
 
 static const struct nic_caps *sim_caps(const struct nic *nic)
 {
-    static const struct nic_caps datagrams = {
-        .may_duplicate = true, .lendable = true, .datagrams_max = CORE_TRAIN_MAX, .memory_kinds = 1};
-    static const struct nic_caps queue_pairs = {.places_payload = true,
-                                                .in_order = true,
-                                                .may_duplicate = true,
-                                                .lendable = true,
-                                                .drain = NIC_DRAIN_QP,
-                                                .immediate_bits = 32,
-                                                .datagrams_max = CORE_TRAIN_MAX,
-                                                .memory_kinds = 1};
-    static const struct nic_caps telling = {.may_duplicate = true,
-                                            .lendable = true,
-                                            .room_wakes = true,
-                                            .datagrams_max = CORE_TRAIN_MAX,
-                                            .memory_kinds = 1};
+    static const struct nic_caps datagrams = {.lendable = true};
+    static const struct nic_caps queue_pairs = {.places_payload = true, .in_order = true, .lendable = true};
+    static const struct nic_caps telling = {.lendable = true, .room_wakes = true};
     return nic->options.queue_pairs ? &queue_pairs : nic->options.full_ns ? &telling : &datagrams;
 }
 

@@ -73,14 +73,9 @@ static int udp_open(const struct params *params, struct nic **out)
         return status;
     }
     nic->caps = (struct nic_caps){
-        .may_duplicate = true,
         .lendable = params->udp_io != UDP_IO_URING,
         .room_wakes = true,
         .close_in_child = true, /* descriptors and memory */
-        .drain = NIC_DRAIN_NONE,
-        .completion = NIC_SENT,
-        .datagrams_max = CORE_TRAIN_MAX,
-        .memory_kinds = 1u << UCCL_MEM_HOST,
     };
     *out = nic;
     return 0;

@@ -196,19 +196,11 @@ int verbs_open_with(const struct verbs_lib *lib, const struct params *params, st
         verbs_close(nic);
         return error;
     }
-    bool places = nic->mode != VERBS_UD;
-    nic->caps = (struct nic_caps){.places_payload = places,
+    nic->caps = (struct nic_caps){.places_payload = nic->mode != VERBS_UD,
                                   .reliable = nic->mode == VERBS_RC,
                                   .in_order = params->in_order,
-                                  .may_duplicate = true,
-                                  .hw_timestamps = nic->port->clock.mask != 0,
                                   .lendable = true,
-                                  .close_in_child = false, /* it would destroy the parent's queue pairs */
-                                  .drain = places ? NIC_DRAIN_QP : NIC_DRAIN_NONE,
-                                  .immediate_bits = places ? 32 : 0,
-                                  .completion = NIC_SENT,
-                                  .datagrams_max = CORE_TRAIN_MAX,
-                                  .memory_kinds = 1u << UCCL_MEM_HOST};
+                                  .close_in_child = false}; /* it would destroy the parent's queue pairs */
     *out = nic;
     return 0;
 }
