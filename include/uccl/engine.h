@@ -2,36 +2,35 @@
 /*
  * libuccl-engine: asynchronous message transport between processes.
  *
- * An application opens an engine, connects it to engines in other processes, and posts sends and
- * receives on connections. Engine threads move the bytes; a request says when it has ended.
+ * An application opens an engine, connects it to engines in other processes, and posts sends and receives on
+ * connections. Engine threads move the bytes. A request tells when its send or receive has completed.
  *
- * Conventions of every call:
- *   - Returns 0 (or a count) on success and a negative `enum uccl_error` on failure. Outputs are
- *     written only on success unless a comment says otherwise.
- *   - Any thread may call anything on any object, unless a comment says otherwise. Closing an
- *     object while another thread is inside a call on it is a caller's error.
- *   - An object that was closed must not be used again. As far as it is noticed (of each engine, the last 64
- *     connections, listeners and registrations that were closed), this ends with UCCL_EINVAL or UCCL_ECLOSED.
- *   - Only calls that take a `timeout_ms` block, plus uccl_open() and the close calls, which say
- *     for how long. `timeout_ms` < 0 waits without limit, 0 never blocks.
- *   - The library never prints to stdout, never exits, never aborts. Messages go to the log
- *     callback (default: stderr, level warning).
+ * Every call keeps these rules, unless its comment says otherwise:
+ *   - Results: a call returns 0 or a count on success, and a negative `enum uccl_error` on failure. It writes its
+ *     outputs only on success.
+ *   - Threads: any thread may call anything on any object. The caller must not close an object while another
+ *     thread is inside a call on that object.
+ *   - Lifetime: do not use a closed object. An engine remembers the last 64 connections, listeners and
+ *     registrations that were closed; calls on these return UCCL_EINVAL or UCCL_ECLOSED.
+ *   - Blocking: only calls with a `timeout_ms` block, and uccl_open() and the close calls, whose comments say for
+ *     how long. `timeout_ms` < 0 waits without limit, 0 never blocks.
+ *   - The library never prints to stdout, never exits, never aborts. Messages go to the log callback (default:
+ *     stderr, level warning).
  *
- * In a process, for every call unless a comment says otherwise:
- *   - Signals: engine threads block all signals but faults (SIGSEGV and its kind); those of the process are
- *     for the application's threads. A handler may interrupt any call, which then goes on. Inside a handler
- *     only uccl_strerror(), uccl_version(), uccl_build_info() and uccl_distance_name() may be called.
- *   - Cancellation: pthread_cancel() acts once the call has returned. Only uccl_wait() and uccl_accept() are
- *     cancellation points, and look after each fifth of a second that they have waited: the request then stays
- *     pending and valid, and no connection has been taken. PTHREAD_CANCEL_ASYNCHRONOUS must be off. Threads may
- *     end in any way between calls.
- *   - exit(): may be called while other threads are inside calls. Engines need not be closed before.
- *   - fork(): calls that take no object work in the child; it may open engines of its own. A uccl_config and
- *     a handle without a connect under way are plain memory, and remain usable. On all else that it has
- *     inherited, calls fail with UCCL_EFORKED (uccl_listener_port() with 0) and touch nothing. Two free the
- *     child's copy, without a word to peers: uccl_connect_cancel(), and uccl_close(), which also closes the
- *     child's descriptors (not those of verbs devices). Neither is needed before exec() or exit(). The parent
- *     notices nothing.
+ * Every call behaves so inside a process, unless its comment says otherwise:
+ *   - Signals: engine threads block all signals but faults (SIGSEGV and its kind), so the process's signals reach
+ *     the application's threads. A handler may interrupt any call; the call then continues. A handler may call
+ *     only uccl_strerror(), uccl_version(), uccl_build_info() and uccl_distance_name().
+ *   - Cancellation: pthread_cancel() acts when the call returns. Only uccl_wait() and uccl_accept() are cancellation
+ *     points, and check every fifth of a second: the request then stays pending and valid, and no connection
+ *     has been taken. PTHREAD_CANCEL_ASYNCHRONOUS must be off. Between calls a thread may end in any way.
+ *   - exit(): a thread may call exit() while others are inside calls. Engines need not be closed before.
+ *   - fork(): calls that take no object work in the child, and the child may open its own engines. The child may
+ *     also use an inherited uccl_config, and an inherited handle without a connect under way: both are plain
+ *     memory. Calls on other inherited objects return UCCL_EFORKED (uccl_listener_port() returns 0) and change
+ *     nothing. Two calls free the child's copy and tell peers nothing: uccl_connect_cancel() and uccl_close().
+ *     uccl_close() also closes the child's descriptors, except those of verbs devices. Neither call is needed
+ *     before exec() or exit(). The parent notices nothing.
  */
 #ifndef UCCL_ENGINE_H
 #define UCCL_ENGINE_H
@@ -48,8 +47,8 @@ extern "C" {
 #define UCCL_VERSION_PATCH 0
 
 /*
- * Errors, grouped by what is hurt: the call (arguments, resources), the request, the connection,
- * the machine. Row: name, value, text. The enum and uccl_strerror() both come from these rows.
+ * Errors, grouped by what they affect: the call (arguments, resources), the request, the connection, the machine.
+ * Each row has name, value and text. The enum and uccl_strerror() both come from these rows.
  */
 #define UCCL_ERROR_ROWS(ROW)                                                                      \
     ROW(UCCL_OK, 0, "success")                                                                    \
@@ -75,13 +74,13 @@ enum uccl_error {
 #undef UCCL_ERROR_ENUM
 };
 
-/* Text of an error code; a constant string, never NULL, also for unknown codes. */
+/* Returns the text of an error code: a constant string, never NULL, also for unknown codes. */
 const char *uccl_strerror(int error);
 
-/* "MAJOR.MINOR.PATCH" of the library that runs (the macros say what was compiled against). */
+/* Returns "MAJOR.MINOR.PATCH" of the running library. The macros above give the version compiled against. */
 const char *uccl_version(void);
 
-/* Build options of the library, such as "io_uring=yes"; a constant string. */
+/* Returns the build options of the library, such as "io_uring=yes", as a constant string. */
 const char *uccl_build_info(void);
 
 /* ---- log ------------------------------------------------------------------------------------- */
@@ -94,15 +93,15 @@ enum uccl_log_level {
     UCCL_LOG_DEBUG = 4
 };
 
-/* Called from any thread, also from several at once; `text` has no newline and lives for the call. */
+/* The library calls it from any thread, possibly several at once. `text` has no newline; it is valid for the call. */
 typedef void (*uccl_log_fn)(void *user, enum uccl_log_level level, const char *text);
 
 /*
- * Sends the log of the whole process to `fn` (NULL: back to stderr). Takes effect for messages that start
- * after the call. Returns when no thread is inside the callback that was replaced, whose data may then be
- * freed: the caller must not hold a lock that the callback takes. Inside the callback the call only notes
- * `fn`: it takes effect when that callback has returned, and the data must live on. What a callback causes to
- * be logged itself goes to stderr. The level is the parameter UCCL_LOG_LEVEL of the engine opened last.
+ * Sends the log of the whole process to `fn` (NULL: to stderr). Messages that start after the call go to `fn`.
+ * The call returns when no thread is inside the replaced callback, so the caller may then free that callback's data.
+ * The caller must not hold a lock that the callback takes. Called inside the callback, it only notes `fn`: the
+ * change takes effect when that callback returns, and its data must live on until then. Messages that a callback
+ * itself causes go to stderr. The engine opened last sets the level, by its parameter UCCL_LOG_LEVEL.
  */
 void uccl_set_log(uccl_log_fn fn, void *user);
 
@@ -110,14 +109,14 @@ void uccl_set_log(uccl_log_fn fn, void *user);
 
 typedef struct uccl_config uccl_config;
 
-/* Makes an empty set of settings. One thread at a time may use one set. */
+/* Makes an empty set of settings. Only one thread at a time may use a set. */
 int uccl_config_create(uccl_config **out);
 void uccl_config_destroy(uccl_config *config);
 
 /*
- * Sets parameter `name` ("UCCL_CC" or "CC") for engines opened with this set; it wins over the
- * environment and the configuration file. UCCL_EINVAL: unknown name or a value out of its range;
- * the log says which and what is allowed.
+ * Sets parameter `name` ("UCCL_CC" or "CC") for engines opened with this set. The setting outranks the environment
+ * and the configuration file. UCCL_EINVAL: the name is unknown or the value out of range; the log tells which, and
+ * what is allowed.
  */
 int uccl_config_set(uccl_config *config, const char *name, const char *value);
 
@@ -129,14 +128,14 @@ struct uccl_param_info {
     const char *doc;      /* one sentence or two */
 };
 
-/* The parameters that exist, index 0 and up; UCCL_EINVAL past the last. */
+/* Describes parameter `index`, from 0. UCCL_EINVAL: `index` is past the last. */
 int uccl_param_info(unsigned index, struct uccl_param_info *out);
 
 /*
- * The value that an engine opened with `config` (NULL: none) would use now, as text into `value`
- * (at most `value_size` bytes with the NUL), and where it came from ("default", "setter",
- * "environment", "environment, NCCL_IB_HCA" where that stands in, or a file name) into `source`. UCCL_EINVAL past the last index, or when the value
- * found is not allowed (the log says why).
+ * Writes the value that an engine opened with `config` (NULL: none) would use now, as text, to `value`: at most
+ * `value_size` bytes with the NUL. Writes the value's origin to `source`: "default", "setter", "environment",
+ * "environment, NCCL_IB_HCA" where that variable stands in, or a file name. UCCL_EINVAL: `index` is past the last, or
+ * the value is not allowed; the log tells why.
  */
 int uccl_param_value(const uccl_config *config, unsigned index, char *value, size_t value_size,
                      char *source, size_t source_size);
@@ -146,53 +145,53 @@ int uccl_param_value(const uccl_config *config, unsigned index, char *value, siz
 typedef struct uccl_engine uccl_engine;
 
 /*
- * Opens an engine: devices, engine threads, a random 128-bit id. Several may be open in a process.
- * `config` (NULL: only environment and file) is read during the call. Blocks for milliseconds.
- * UCCL_EINVAL: a parameter is not allowed; UCCL_ENODEV: no usable device; UCCL_ENOTSUP: this machine or build lacks what a
- * parameter asks for; UCCL_ENOMEM, UCCL_EIO.
+ * Opens an engine: devices, engine threads, a random 128-bit id. A process may open several. The call reads `config`
+ * (NULL: only environment and file) and does not keep it. Blocks for milliseconds.
+ * UCCL_EINVAL: a parameter is not allowed; UCCL_ENODEV: no usable device; UCCL_ENOTSUP: this machine or build lacks
+ * what a parameter asks for; UCCL_ENOMEM, UCCL_EIO.
  */
 int uccl_open(const uccl_config *config, uccl_engine **out);
 
 /*
- * Ends every listener, connection and request of the engine (requests with UCCL_ECANCELED), joins
- * its threads and frees all. Blocks for at most the linger time (UCCL_LINGER_MS) and a fifth of a second, or
- * some seconds more where a GPU does not end its copies. All
- * handles that came from the engine are invalid afterwards, requests too. Never-blocking connects are cancelled, and
- * threads that are inside uccl_wait() leave it before. No other call may be in progress.
+ * Closes every listener and connection of the engine, completes its requests with UCCL_ECANCELED, cancels its
+ * never-blocking connects, joins its threads and frees all. Every handle that came from the engine is invalid
+ * afterwards, requests included. Blocks for at most the linger time (UCCL_LINGER_MS) and a fifth of a second, or
+ * some seconds more where a GPU does not complete its copies. Threads inside uccl_wait() leave it first; no other
+ * call may be in progress.
  */
 int uccl_close(uccl_engine *engine);
 
 struct uccl_device {
     char name[32];        /* interface or verbs device */
-    char backend[16];     /* "udp" */
-    char address[64];     /* numeric address that peers reach it by */
-    char description[128];/* capabilities in words */
+    char backend[16];     /* "udp" or "verbs" */
+    char address[64];     /* numeric address at which peers reach it */
+    char description[128];/* its capabilities as text */
     uint64_t speed_mbps;  /* 0: unknown */
     uint32_t mtu;         /* bytes of an IP packet */
-    uint32_t engines;     /* engine threads that serve it */
+    uint32_t engines;     /* engine threads that use it */
     int numa_node;        /* -1: unknown */
     int is_loopback;      /* 1: no other machine reaches it */
 };
 
-/* Number of devices, and the properties of one. UCCL_ENODEV: no such index. */
+/* Count the devices; describe one, from index 0. UCCL_ENODEV: no such index. */
 int uccl_device_count(const uccl_engine *engine);
 int uccl_device_get(const uccl_engine *engine, int device, struct uccl_device *out);
 
-/* A network interface that is up and has an address, as the engine sees it. */
+/* A network interface that is up and has an address. */
 struct uccl_interface {
     char name[32];
     char address[64];     /* the best of its numeric addresses */
     uint64_t speed_mbps;  /* 0: unknown */
     uint32_t mtu;         /* bytes of an IP packet */
     int numa_node;        /* -1: unknown */
-    int rank;             /* how fit it is where nobody chooses, 0 best; equal for equally fit ones */
+    int rank;             /* order of preference, 0 first; equally good ones share a rank */
     int is_loopback;      /* 1: no other machine reaches it */
 };
 
 /*
- * Calls `tell` for each interface that UCCL_SOCKET_IFNAME admits, with the parameters of `config` (NULL: none) in force,
- * best first; no engine is needed. Returns the number of interfaces. UCCL_EINVAL as for uccl_open(); UCCL_EIO, UCCL_ENOMEM.
- * Any thread.
+ * Calls `tell` for each interface that UCCL_SOCKET_IFNAME admits, best first, and returns their number. Parameters
+ * come from `config` (NULL: none), environment and file. Needs no engine.
+ * UCCL_EINVAL: as for uccl_open(); UCCL_EIO, UCCL_ENOMEM.
  */
 typedef void (*uccl_interface_fn)(void *user, const struct uccl_interface *interface);
 int uccl_interfaces(const uccl_config *config, uccl_interface_fn tell, void *user);
@@ -204,42 +203,42 @@ struct uccl_verbs_gid {
     char address[48]; /* "10.0.0.1", "fe80::1" */
 };
 
-/* A port of a verbs (RDMA) device, and what the engine makes of it. */
+/* A port of a verbs (RDMA) device, and how the engine would use it. */
 struct uccl_verbs_port {
     char device[64];
     uint32_t port;       /* from 1 */
     int active;
     char link[12];       /* "RoCE", "InfiniBand" */
-    uint32_t mtu;        /* path MTU in effect: payload bytes of a packet */
+    uint32_t mtu;        /* active path MTU: payload bytes per packet */
     uint32_t lid;        /* 0 on RoCE */
     uint64_t speed_mbps; /* 0: unknown */
     int numa_node;       /* -1: unknown */
-    int ud, uc, rc;      /* kinds of queue pair that the device makes */
-    uint32_t max_message; /* bytes of a work request */
+    int ud, uc, rc;      /* 1: the device can create such queue pairs */
+    uint32_t max_message; /* bytes per work request */
     uint32_t max_queue_pairs, max_work_requests, max_completions, max_shared_receives;
-    uint32_t clock_khz;  /* of the NIC's clock, by which round trips are measured; 0: by the engine's, since its
-                            completions bear no time stamps or its clock cannot be read */
-    uint32_t gid_count;  /* entries that can be read and are not empty */
-    const struct uccl_verbs_gid *gids; /* during the call */
+    uint32_t clock_khz;  /* rate of the NIC's clock, which times round trips. 0: the engine's clock does, since
+                            completions have no time stamps or the NIC's clock cannot be read */
+    uint32_t gid_count;  /* readable, non-empty entries */
+    const struct uccl_verbs_gid *gids; /* valid during the call */
     int usable;          /* the engine takes the first usable port */
     char why_not[192];   /* empty where it is usable */
-    int gid_index;       /* the GID it would use; -1: none */
+    int gid_index;       /* the GID that the engine would use; -1: none */
     char why_gid[192];
-    char mode[4];        /* the queue pairs it would use for data: "UC", "RC", "UD"; empty: none will do */
+    char mode[4];        /* data queue pairs that the engine would use: "UC", "RC", "UD"; empty: none */
     char why_mode[192];
 };
 
 /*
- * Calls `tell` for each port of each verbs device that opens, with `config` (NULL: none) in force; no engine is
- * needed. Returns the number of ports. UCCL_ENOTSUP, UCCL_ENODEV: built without verbs, or its library
- * is not there; `status` then says so in words, cut at `size`. UCCL_EINVAL: as for uccl_open(). Any
- * thread; blocks while it looks.
+ * Calls `tell` for each port of each verbs device that opens, and returns the number of ports. Parameters come from
+ * `config` (NULL: none), environment and file. Needs no engine; blocks while it queries the devices.
+ * UCCL_ENOTSUP, UCCL_ENODEV: built without verbs, or the verbs library is absent; `status` then gets the reason as
+ * text, at most `size` bytes. UCCL_EINVAL: as for uccl_open().
  */
 typedef void (*uccl_verbs_port_fn)(void *user, const struct uccl_verbs_port *port);
 int uccl_verbs_ports(const uccl_config *config, uccl_verbs_port_fn tell, void *user, char *status,
                      size_t size);
 
-/* How a GPU and a device reach each other, nearest first. */
+/* How far a GPU is from a device, nearest first. */
 enum uccl_distance {
     UCCL_DISTANCE_PIX = 0, /* through one PCIe switch */
     UCCL_DISTANCE_PXB,     /* through several PCIe switches */
@@ -252,17 +251,17 @@ enum uccl_distance {
 struct uccl_gpu {
     char name[16];      /* runtime and index: "cuda:0", "hip:1" */
     char pci[24];       /* "0000:3b:00.0"; empty: unknown */
-    char model[96];     /* as the runtime calls it */
+    char model[96];     /* the runtime's name for it */
     int numa_node;      /* -1: unknown */
-    int nearest_device; /* index for uccl_device_get(), shared fairly where several are as near; -1: unknown */
-    char reached[128];  /* how the NIC reaches its memory, if that can be registered: as in struct uccl_mr_info */
+    int nearest_device; /* index for uccl_device_get(), spread over equally near ones; -1: unknown */
+    char reached[128];  /* how the NIC would reach its memory: as in struct uccl_mr_info */
 };
 
 /*
- * Number of GPUs that the loaded runtimes show, the properties of one, and how it reaches a device. The first of
- * these calls looks at the machine, for up to a second; no GPU is used for it. UCCL_ENODEV: no such index.
- * uccl_gpu_distance() returns an enum uccl_distance or an error. uccl_distance_name() is its short name, "PIX" to
- * "SYS"; "unknown" also for an error; static, for any thread.
+ * Count the GPUs that the loaded runtimes show; describe one; tell how far one is from a device. The first of these
+ * calls examines the machine for up to a second, without using a GPU. UCCL_ENODEV: no such index.
+ * uccl_gpu_distance() returns an enum uccl_distance or an error. uccl_distance_name() returns its short name, "PIX" to
+ * "SYS", or "unknown", also for an error; the string is static.
  */
 int uccl_gpu_count(uccl_engine *engine);
 int uccl_gpu_get(uccl_engine *engine, int gpu, struct uccl_gpu *out);
@@ -276,9 +275,9 @@ typedef struct uccl_conn uccl_conn;
 typedef struct uccl_request uccl_request; /* see "requests" below */
 
 /*
- * Where a listener can be reached, to be sent to peers by any means. The first 16 bytes hold the
- * state of a never-blocking connect on the side that connects; a listener leaves them zero. They hold no pointer, and
- * name a connect under way in this process or nothing, whatever bytes they are.
+ * Names a listener; send it to peers by any means. The first 16 bytes hold the state of a never-blocking connect on
+ * the connecting side; a listener leaves them zero. They hold no pointer. Whatever their value, they name either a
+ * connect under way in this process or nothing.
  */
 struct uccl_handle {
     uint8_t state[16];
@@ -286,91 +285,95 @@ struct uccl_handle {
 };
 
 /*
- * Listens for connections on `device`'s address (device -1: every address of the machine, and the
- * handle names up to eight of them, that of device 0 first) and TCP `port` (0: any free one). UCCL_EADDR: address or
- * port in use or not ours; UCCL_ENODEV, UCCL_ENOMEM. A handle is for this listener, not for the next one on its port.
- * Where it names a link-local IPv6 address, who connects takes the best of its own interfaces that has one and that
- * UCCL_SOCKET_IFNAME admits.
+ * Listens on `device`'s address and TCP `port` (0: any free one). Device -1 listens on every address of the machine;
+ * the handle then names up to eight, device 0's first. A handle names this listener, not a later one on its port.
+ * Where the handle names a link-local IPv6 address, the connecting side chooses the interface: its best one with a
+ * link-local address that UCCL_SOCKET_IFNAME admits.
+ * UCCL_EADDR: address or port in use, or not of this machine; UCCL_ENODEV, UCCL_ENOMEM.
  */
 int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct uccl_handle *handle,
                 uccl_listener **out);
 
-/* The TCP port that a listener got. */
+/* Returns the TCP port of a listener. */
 uint16_t uccl_listener_port(const uccl_listener *listener);
 
-/* Stops listening. Connections already accepted stay. */
+/* Stops listening. Accepted connections stay. */
 int uccl_listener_close(uccl_listener *listener);
 
 /*
- * A handle for a listener known by host (name, IPv4 or IPv6 address, also in brackets) and port; of a name it has all
- * addresses, up to eight. A link-local address may name the interface (fe80::1%eth0), and the handle is then for this
- * machine alone. May block in the resolver when `host` is a name. UCCL_EADDR: does not resolve; UCCL_ENOMEM.
+ * Makes a handle for the listener at `port` of `host`: a name, or an IPv4 or IPv6 address, also in brackets. For a
+ * name the handle holds its addresses, at most eight. A link-local address may name its interface (fe80::1%eth0); the
+ * handle is then valid on this machine alone. A name may block in the resolver. UCCL_EADDR: `host` does not resolve;
+ * UCCL_ENOMEM.
  */
 int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle *out);
 
 /*
- * Connects to the listener of `handle`, by the first of its addresses that leads there: the next one is tried 100 ms
- * after the one before, or once one has failed (RFC 8305), with a descriptor for each.
- * With `timeout_ms` 0 the call never blocks: UCCL_EAGAIN means call again with the same handle (its state bytes carry
- * the progress); any other result is final and clears them. To give up in between: uccl_connect_cancel(). One thread at
- * a time per handle. UCCL_EINVAL, with the handle as it was: it is none, or of another version; or its state bytes are
- * not zero, and not those of a connect of `engine` to this listener that is under way (cancel does nothing then). At
- * most 4096 such connects are under way in a process (UCCL_ENOMEM).
- * A connect succeeds when datagrams have got across both ways. UCCL_ETIMEDOUT when `timeout_ms` has passed (0 and below:
- * the parameter UCCL_CONNECT_MS), also where a firewall passes TCP alone (the log names the ports). With `timeout_ms` 0 that
- * time begins when the other side accepts, if the parameter UCCL_ACCEPT_WAIT_MS is set: the longest wait for that.
- * UCCL_EREFUSED (also: another listener than the handle's answers), UCCL_EPROTO, UCCL_EADDR, UCCL_ENOMEM,
- * UCCL_EPEERDEAD, UCCL_ECLOSED. Where all addresses fail, the error that says most.
+ * Connects to the listener of `handle`, by the first of its addresses that leads there. Tries an address 100 ms after
+ * the one before, or once that one has failed (RFC 8305), and holds a descriptor for each. Succeeds when datagrams
+ * have crossed both ways.
+ * `timeout_ms` 0 never blocks: on UCCL_EAGAIN call again with the same handle, whose state bytes carry the progress.
+ * Any other result is final and clears them. uccl_connect_cancel() gives up. Only one thread at a time may use a
+ * handle. A process may have 4096 such connects under way (else UCCL_ENOMEM).
+ * UCCL_EINVAL, with the handle unchanged: it is no handle, or one of another version; or its state bytes are neither
+ * zero nor those of a connect of `engine` to this listener that is under way (cancel then does nothing).
+ * UCCL_ETIMEDOUT: `timeout_ms` has passed (0 and below: the parameter UCCL_CONNECT_MS), possibly since a firewall
+ * passes only TCP; the log names the ports. With `timeout_ms` 0 and the parameter UCCL_ACCEPT_WAIT_MS set, that time
+ * begins when the other side accepts; UCCL_ACCEPT_WAIT_MS limits the wait before. UCCL_EREFUSED: also if another
+ * listener than the handle's answers. UCCL_EPROTO, UCCL_EADDR, UCCL_ENOMEM, UCCL_EPEERDEAD, UCCL_ECLOSED.
+ * Where all addresses fail, the call returns the most informative of their errors.
  */
 int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out);
 void uccl_connect_cancel(struct uccl_handle *handle);
 
 /*
- * Takes the next connection. 0: never blocks, UCCL_EAGAIN when none is ready. A peer that does not
- * complete the handshake in time, or sends garbage, is dropped, logged, and never returned here.
- * UCCL_ETIMEDOUT; UCCL_ENOMEM: a peer waits, but descriptors have run out (it waits on: free some and call again).
+ * Takes the next connection. `timeout_ms` 0 never blocks: UCCL_EAGAIN if none is ready. The library drops and logs a
+ * peer that does not complete the handshake in time or sends garbage; the call never returns such a peer.
+ * UCCL_ETIMEDOUT; UCCL_ENOMEM: a peer waits but descriptors have run out (it keeps waiting: free some, call again).
  */
 int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **out);
 
 /*
- * Closes: requests still pending end with UCCL_ECANCELED here and with UCCL_ECLOSED at the peer,
- * data already accepted for sending is delivered if the peer answers within UCCL_LINGER_MS; blocks
- * at most so long and a fifth of a second, and for what engine threads still have to tell each other. A peer that has left
- * another close unanswered for that time, or what it was sent, is not waited for before it is heard again. Then
- * all requests have ended and no buffer is touched any more; only where a GPU does not end its copies it returns after a
- * second more, and the requests of these end when they do, if ever. The connection handle is invalid afterwards; its
- * requests stay valid until uccl_test() or uccl_wait() has seen them end.
+ * Closes a connection. Pending requests complete with UCCL_ECANCELED here and with UCCL_ECLOSED at the peer. Data
+ * accepted for sending is still delivered if the peer answers within UCCL_LINGER_MS. Blocks for at most that time,
+ * a fifth of a second and the notifications between engine threads. Does not wait for a peer that left another close,
+ * or sent data, unanswered for the linger time, until that peer is heard again.
+ * On return all requests have completed and the engine touches no buffer. Exception: where a GPU does not complete
+ * its copies, the call returns after a second more. Requests on a hung GPU copy complete when it does, possibly never.
+ * The connection handle is invalid afterwards. Its requests stay valid until uccl_test() or uccl_wait() collects them.
+ * UCCL_EINVAL: the connection is being closed.
  */
-int uccl_conn_close(uccl_conn *conn); /* UCCL_EINVAL: it is being closed */
+int uccl_conn_close(uccl_conn *conn);
 
 /*
- * Closes like uccl_conn_close(), but does not wait: the request ends when the close has, with 0, and any number of closes
- * take as long as one. Cancelling it has no effect. Until it has been tested or waited for as ended, the handle may be used for
- * uccl_conn_abort(), uccl_conn_status(), uccl_conn_peer() and uccl_conn_peer_id() alone; the call that sees the end
- * frees the connection, for which it may wait for engine threads, but not for a peer. Where a GPU does not end its
- * copies, the request stays pending.
- * Never blocks. UCCL_EAGAIN as for uccl_send_async(): the connection is open still. UCCL_EINVAL: it is being closed.
+ * Closes like uccl_conn_close(), but does not wait: its request completes with 0 when the close has. Any number of
+ * closes take as long as one. Cancelling the request has no effect. Until the request is collected, only
+ * uccl_conn_abort(), uccl_conn_status(), uccl_conn_peer() and uccl_conn_peer_id() may use the handle. The call that
+ * collects the request frees the connection; it may wait for engine threads, but not for a peer. Where a GPU does not
+ * complete its copies, the request stays pending.
+ * Never blocks. UCCL_EAGAIN: as for uccl_send_async(), and the connection is still open. UCCL_EINVAL: the connection
+ * is being closed.
  */
 int uccl_conn_close_async(uccl_conn *conn, uccl_request **out);
 
 /*
- * Ends a connection without lingering. Its pending requests, sends too, end with UCCL_ECANCELED: at once, but that a
- * request whose buffer a NIC may still access ends when that is over (at most a fifth of a second, and the time in which queue
- * pairs drain, later); until it has ended its buffer is in use. The peer is told, once; its requests end with UCCL_ECLOSED, but
- * its sends that have been received whole succeed, unless uccl_close() follows before the peer has been told. The handle
- * is invalid afterwards; the requests are tested or waited for as ever. After uccl_conn_close_async() it cuts the linger
- * time short, and the request of that ends soon.
- * Waits for room where the ring is full, for no peer.
+ * Closes a connection without lingering. Pending requests, sends included, complete with UCCL_ECANCELED at once. A
+ * request whose buffer a NIC may still access completes when that access is over: at most a fifth of a second later,
+ * and the time in which queue pairs drain. Until a request has completed, its buffer is in use. The engine notifies
+ * the peer once. The peer's requests complete with UCCL_ECLOSED, except that its fully received sends succeed, unless
+ * uccl_close() follows before the notification has left. The handle is invalid afterwards; its requests are collected
+ * as usual. After uccl_conn_close_async() an abort cuts the linger time short, and that request completes soon.
+ * Waits for room in a full ring, never for a peer.
  */
 int uccl_conn_abort(uccl_conn *conn);
 
-/* 0 while the connection works, else the error that ended it. */
+/* Returns 0 while the connection works, else the error that ended it. */
 int uccl_conn_status(const uccl_conn *conn);
 
-/* Numeric address and port of the peer's bootstrap, for logs. */
+/* Writes the numeric address and port of the peer's bootstrap, for logs. */
 int uccl_conn_peer(const uccl_conn *conn, char *out, size_t size);
 
-/* The id of the engine at the other end. Connections with equal ids share their peer's fate. */
+/* Writes the id of the engine at the other end. Connections with equal ids share their peer's fate. */
 int uccl_conn_peer_id(const uccl_conn *conn, uint8_t out[16]);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -380,23 +383,22 @@ typedef struct uccl_mr uccl_mr;
 enum uccl_mem { UCCL_MEM_AUTO = 0, UCCL_MEM_HOST = 1, UCCL_MEM_CUDA = 2, UCCL_MEM_HIP = 3 };
 
 /*
- * Registers memory for use by the engine's devices. Host memory needs no registration to be sent or
- * received (pass NULL there); registering it saves work on backends that pin. Memory of a GPU does:
- * without it, it is taken for host memory. UCCL_MEM_AUTO finds the kind out.
- *   The memory stays the caller's and must outlive the registration: free it after uccl_dereg_mr().
- *   Where the NIC places payload, every peer may write to all of a registration once it was granted a receive in
- * it: register no more than that. Registrations of just the same range share their resources.
- * No thread's current device or context changes, and no GPU is touched that the application does not use.
- * UCCL_ENOTSUP: a kind that this build or machine lacks, or memory of another kind; UCCL_EINVAL: the
- * range reaches beyond its allocation; UCCL_ENOMEM.
+ * Registers memory with the engine's devices. Host memory needs none: pass NULL as `mr`. Registering host memory saves
+ * work on backends that pin. GPU memory must be registered, else it is taken for host memory. UCCL_MEM_AUTO detects the
+ * kind. The memory stays the caller's and must outlive the registration: free it after uccl_dereg_mr().
+ *   Where the NIC places payload, a peer that was granted a receive in a registration can write to all of that
+ * registration: register no more than that. Registrations of an identical range share their resources.
+ * The call changes no thread's current device or context and touches no GPU that the application does not use.
+ * UCCL_ENOTSUP: this build or machine lacks the kind, or the memory is of another kind; UCCL_EINVAL: the range reaches
+ * beyond its allocation; UCCL_ENOMEM.
  */
 int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind,
                 uccl_mr **out);
 
 /*
- * The same for memory of a GPU of which the caller has a DMA-BUF: `address` lies `offset` bytes into it. A NIC that
- * reaches device memory by itself registers it by `fd`, unless the parameters rule that out; to all others the call is
- * uccl_reg_mr(), which exports a DMA-BUF where it needs one. `fd` stays the caller's, who may close it after the call.
+ * Registers GPU memory of which the caller has a DMA-BUF: `address` lies `offset` bytes into it. A NIC that reaches
+ * device memory by itself registers by `fd`, unless the parameters forbid that. For any other NIC the call is
+ * uccl_reg_mr(), which exports a DMA-BUF where it needs one. The caller keeps `fd` and may close it after the call.
  * UCCL_EINVAL: `fd` is negative.
  */
 int uccl_reg_mr_dmabuf(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind, int fd,
@@ -405,120 +407,116 @@ int uccl_reg_mr_dmabuf(uccl_engine *engine, void *address, size_t length, enum u
 struct uccl_mr_info {
     enum uccl_mem kind;
     int device;          /* the runtime's index (CUDA_VISIBLE_DEVICES applies); -1: host memory */
-    void *base;          /* the allocation; of host memory what was registered */
+    void *base;          /* the allocation; of host memory: the registered range */
     size_t base_length;
     char pci[16];        /* PCI address of the device, "0000:1b:00.0"; "": none or unknown */
-    char reached[256];   /* how the NIC reaches it. Of a GPU's memory: "direct, ..." (GPUDirect RDMA), or
-                            "staged: ..." and why; of host memory "direct" or "copied" */
+    char reached[256];   /* how the NIC reaches it. GPU memory: "direct, ..." (GPUDirect RDMA) or "staged: ..." and
+                            the reason. Host memory: "direct" or "copied" */
 };
 
-/* What was found out about registered memory. */
+/* Describes registered memory. */
 int uccl_mr_get_info(const uccl_mr *mr, struct uccl_mr_info *out);
 
 /*
- * What this build and machine have of a kind of memory (not UCCL_MEM_AUTO), as text for people: the
- * driver's version and number of devices, or why there is none. 0: usable; UCCL_ENOTSUP: not, and the
- * text says why. Loads and initialises the GPU's driver, which takes up to a second, but
- * makes no context.
+ * Tells whether this build and machine support a kind of memory (not UCCL_MEM_AUTO). `text` gets the driver's version
+ * and number of devices, or the reason why there is none. 0: usable; UCCL_ENOTSUP: not usable.
+ * Loads and initialises the GPU's driver, which takes up to a second, but creates no context.
  */
 int uccl_mem_status(enum uccl_mem kind, char *text, size_t size);
 
-/* Ends a registration. UCCL_EAGAIN: requests that use it are still pending. */
+/* Ends a registration. UCCL_EAGAIN: requests that use it are pending. */
 int uccl_dereg_mr(uccl_mr *mr);
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
 /*
- * Posts the next send or receive of a connection. Send k of one side matches receive k of the
- * other, in the order in which the calls took effect. The buffer belongs to the engine until the
- * request ends; `mr` may be NULL for host memory. `length` may be 0: then `buffer` may be anything, in `mr` or not.
- *   GPU memory: what is to be sent must be there already (the work that writes it has ended). A
- *   receive that has ended, and has been flushed (uccl_flush()), is seen by all work that is submitted to the GPU
- *   afterwards.
- *   A send ends when the peer's receive has all its bytes.
- *   A receive larger than its send ends with the sent size. A smaller one: both end with
- *   UCCL_ETRUNCATED, nothing is written beyond the buffer, the connection lives.
- * Never blocks, takes no lock, does not allocate once warm. UCCL_EAGAIN: rings or requests are
- * exhausted for now (test or wait for older requests, then post again); UCCL_EINVAL; the
- * connection's error once it has ended.
+ * Post the next send or receive of a connection. Send k of one side matches receive k of the other, in the order in
+ * which the calls took effect. The engine owns the buffer until the request completes. `mr` may be NULL for host
+ * memory. `length` may be 0: then `buffer` may be anything, in `mr` or not.
+ *   GPU memory: the work that writes a send's data must have completed before the call. After a receive has completed
+ *   and been flushed (uccl_flush()), work submitted to the GPU sees its data.
+ *   A send completes when the peer's receive has all its bytes.
+ *   A receive larger than its send completes with the sent size. Where a receive is smaller, both complete with
+ *   UCCL_ETRUNCATED, the engine writes nothing beyond the buffer, and the connection lives.
+ * Never blocks, takes no lock, and allocates nothing once warm. UCCL_EAGAIN: rings or requests are exhausted (test or
+ * wait for older requests, then post again); UCCL_EINVAL; the connection's error once the connection has ended.
  */
 int uccl_send_async(uccl_conn *conn, const void *buffer, size_t length, uccl_mr *mr,
                     uccl_request **out);
 int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out);
 
 /*
- * A receive with flags; with none it is uccl_recv_async(). Both count in one order.
+ * Posts a receive with flags; without flags it is uccl_recv_async(). Both calls count in one order.
  *
- * UCCL_RECV_WATCHED is for a buffer that is read while the receive is pending, as GPU kernels read it under NCCL's
- * protocols LL and LL128. Each aligned 8 bytes of the message then appear at once, and the last 8 of each aligned 128,
- * or of the message, after the others of these (on x86-64 all 16 do in ascending order). So a flag can be trusted as soon
- * as it is seen, if it shares 8 aligned bytes with what it vouches for and is loaded with it, or is the last 8 of the
- * 128 that it vouches for and is loaded before them (acquire). Where a message does not end at a multiple of 8, its last
- * bytes appear as aligned words of 4, 2 and 1.
- * The order among aligned 128s is open. Nothing is written but bytes of the message, where they belong.
- * The sender need not know. The receive costs a copy by the CPU, also where the NIC could place payload by itself.
+ * UCCL_RECV_WATCHED lets a reader poll the buffer while the receive is pending, as GPU kernels do under NCCL's
+ * protocols LL and LL128. Each aligned 8 bytes of the message appear at once. The last 8 of each aligned 128, or of
+ * the message, appear after the others of that 128 (on x86-64 all 16 words appear in ascending order). So a reader can
+ * trust a flag as soon as it sees the flag, in two cases: the flag shares 8 aligned bytes with its data and is loaded
+ * with them; or the flag is the last 8 of the 128 that it guards and is loaded before them (acquire). If a message
+ * does not end at a multiple of 8, its last bytes appear as aligned words of 4, 2 and 1.
+ * Aligned 128s appear in any order. The engine writes only bytes of the message, each at its own offset.
+ * The sender need not know. The receive costs a copy by the CPU, even where the NIC could place payload.
  * UCCL_EINVAL: an unknown flag, or a watched buffer (of one byte or more) that is not aligned to 128 bytes.
- * UCCL_ENOTSUP: a watched buffer in memory of a GPU, registered as such: the GPU's runtime copies there, also what the NIC
- * does not place, and promises none of this. Host memory that a GPU reads (pinned and mapped) is host memory here.
+ * UCCL_ENOTSUP: a watched buffer in memory registered as GPU memory. The GPU's runtime copies there, also what the NIC
+ * does not place, and promises no order. Host memory that a GPU reads (pinned and mapped) counts as host memory here.
  */
 enum uccl_recv_flags { UCCL_RECV_WATCHED = 1 };
 int uccl_recv_with_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, unsigned flags,
                          uccl_request **out);
 
 /*
- * Has the request ended? Writes 1 or 0 to `done`. Once it has: returns its status (0 or an error), writes the
- * bytes moved to `bytes` (may be NULL), and frees the request. While pending returns 0. UCCL_EINVAL, here and
- * below: the request was freed before. That is noticed as far as possible: not after many later requests, nor
- * when two threads collect one at the same time. Never blocks; may run one bounded round of the engine on the
- * caller's thread. One thread at a time per request.
+ * Tests whether a request has completed, and writes 1 or 0 to `done`. While pending, returns 0. Once completed, returns
+ * the request's status (0 or an error), writes the bytes moved to `bytes` (may be NULL), and frees the request.
+ * UCCL_EINVAL, here and below: the request was freed before. The library detects that within limits: not after many
+ * later requests, nor when two threads collect a request at the same time. Never blocks; may run one bounded round of
+ * the engine on the caller's thread. Only one thread at a time may test or wait for a request.
  */
 int uccl_test(uccl_request *request, int *done, size_t *bytes);
 
 /*
- * Waits until the request ends; then like uccl_test(). UCCL_ETIMEDOUT: still pending, still valid.
- * May run the engine on the caller's thread meanwhile.
+ * Waits until the request completes, then acts like uccl_test(). UCCL_ETIMEDOUT: still pending and valid. May run the
+ * engine on the caller's thread meanwhile.
  */
 int uccl_wait(uccl_request *request, int timeout_ms, size_t *bytes);
 
 /*
- * Asks to end a request early. It still must be tested or waited for; it ends with UCCL_ECANCELED,
- * or normally where it was too late. The matching request of the peer ends with UCCL_ECANCELED too,
- * unless it is a receive that had every byte already: of a send that was cancelled late, nobody
- * can tell.
- * Also while another thread waits for the request or collects it: then it is too late (UCCL_EINVAL or no effect), and a
- * request that is posted afterwards is not hit.
- * UCCL_EAGAIN: the ring is full, call again.
+ * Asks the engine to complete a request early. The request must still be tested or waited for. It completes with
+ * UCCL_ECANCELED, or normally if the cancel came too late. The peer's matching request completes with UCCL_ECANCELED
+ * too, unless that request is a receive that already had all its bytes. After a late cancel the sender cannot know
+ * whether the message was delivered.
+ * Another thread may wait for the request or collect it meanwhile: a cancel after the collection returns UCCL_EINVAL or
+ * has no effect, and never hits a later request. UCCL_EAGAIN: the ring is full, call again.
  */
 int uccl_cancel(uccl_request *request);
 
 /*
- * Makes received bytes visible to the device that owns the buffer: once the request has ended, work on the device
- * that begins afterwards sees all that receives on this connection have brought to `buffer`, which lies in
- * `mr`. Post it after the receive has ended. Needed where the NIC writes to the device by itself
- * (uccl_mr_get_info(): "direct"). Nothing is needed for host memory and for staged device memory: returns with
- * `*out` NULL: there is nothing to wait for, and nothing to test. May be posted after the connection has failed.
- *   Never blocks; a request like any other, of 0 bytes, but that cancelling it has no effect. UCCL_EAGAIN as for
- *   uccl_send_async(); UCCL_EINVAL: the bytes are not in `mr`. Ends with UCCL_EIO if the NIC cannot read it.
+ * Makes received bytes visible to the device that owns `buffer`, which lies in `mr`. Post the flush after the receive
+ * has completed. Once the flush has completed, work that begins on the device sees all bytes that receives on this
+ * connection brought to `buffer`. Only memory that the NIC writes by itself needs a flush (uccl_mr_get_info():
+ * "direct"). For host memory and staged device memory the call writes NULL to `*out`: nothing to wait for or test. A
+ * flush may be posted after the connection has failed.
+ *   Never blocks. The request is like any other, of 0 bytes, but cancelling it has no effect. It completes with
+ *   UCCL_EIO if the NIC cannot read the buffer. UCCL_EAGAIN: as for uccl_send_async(); UCCL_EINVAL: bytes outside `mr`.
  */
 int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out);
 
 /*
- * A file descriptor that becomes readable when a request of the engine ends after uccl_event_arm().
- * Order of use: arm, test all requests, then poll the descriptor. It belongs to the engine: never
- * read or close it; arming clears it.
+ * uccl_event_fd() returns a descriptor that becomes readable when a request of the engine completes after
+ * uccl_event_arm(). Arm, test all requests, then poll the descriptor, in this order. The engine owns the descriptor:
+ * never read or close it. Arming clears it.
  */
 int uccl_event_fd(uccl_engine *engine);
 int uccl_event_arm(uccl_engine *engine);
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-/* Name and documentation of counter `index`; UCCL_EINVAL past the last. */
+/* Writes name and documentation of counter `index`, from 0. UCCL_EINVAL: `index` is past the last. */
 int uccl_counter_info(unsigned index, const char **name, const char **doc);
 
-/* Value of counter `index`, summed over the engine's threads; may lag by microseconds. */
+/* Writes the value of counter `index`, summed over the engine's threads. The value may lag by microseconds. */
 int uccl_counter(const uccl_engine *engine, unsigned index, uint64_t *value);
 
-/* Value of a counter by name ("retransmits"); UCCL_EINVAL: unknown. */
+/* Writes the value of the counter called `name` ("retransmits"). UCCL_EINVAL: unknown name. */
 int uccl_counter_by_name(const uccl_engine *engine, const char *name, uint64_t *value);
 
 #ifdef __cplusplus
