@@ -168,29 +168,28 @@ static const char markdown_intro[] =
     "\n"
     "<!-- Written by `uccl_info --params-markdown` from engine/defs/params.def: edit there. -->\n"
     "\n"
-    "Every parameter has a default that works. A value set elsewhere wins in this order:\n"
+    "Every parameter has a default that works. The engine takes each value from the first of these that sets it:\n"
     "\n"
     "1. `uccl_config_set()` on the set of settings that `uccl_open()` gets,\n"
     "2. the environment variable of the parameter's name,\n"
     "3. the configuration file,\n"
     "4. the default.\n"
     "\n"
-    "Values are read when an engine is opened; later changes have no effect on it.\n"
-    "`uccl_info --params` shows the values in force and where each came from.\n"
+    "An engine reads its parameters when it is opened. Later changes have no effect on that engine.\n"
+    "`uccl_info --params` shows the values in force and the origin of each.\n"
     "\n"
     "## The configuration file\n"
     "\n"
-    "One file is read, the first of these:\n"
+    "The library reads one file, the first of these:\n"
     "\n"
-    "1. the file that the environment variable `UCCL_CONF_FILE` names; if it cannot be read,\n"
-    "   no engine opens (`/dev/null` is a file without settings),\n"
+    "1. the file that the environment variable `UCCL_CONF_FILE` names; if the library cannot read that file, no\n"
+    "   engine opens (`/dev/null` is a file without settings),\n"
     "2. `~/.uccl.conf`,\n"
     "3. `/etc/uccl.conf`.\n"
     "\n"
-    "It has one `NAME=VALUE` a line, with or without `UCCL_` before the name. Blanks around names\n"
-    "and values do not count. A `#` at the beginning of a line or after a blank starts a comment.\n"
-    "Of two lines for one parameter the later counts. Lines are at most 1023 bytes long, values\n"
-    "at most 255.\n"
+    "Each line has one `NAME=VALUE`, with or without `UCCL_` before the name. Blanks around names and values do not\n"
+    "count. A `#` at the beginning of a line or after a blank starts a comment. If two lines set one parameter, the\n"
+    "later line counts. A line has at most 1023 bytes, a value at most 255.\n"
     "\n"
     "    # not over the management network\n"
     "    SOCKET_IFNAME = ^eno1\n"
@@ -198,33 +197,39 @@ static const char markdown_intro[] =
     "\n"
     "## Values\n"
     "\n"
-    "Numbers are decimal digits alone: no sign, no unit, no `0x`. Words are in lower case.\n"
-    "A value that is not allowed makes `uccl_open()` fail with `UCCL_EINVAL`; the log says which\n"
-    "value, where it came from and what is allowed. Names that are no parameters (in the\n"
-    "environment: those with `UCCL_`; in the file: any) have no effect and are warned about once.\n"
+    "Numbers are decimal digits alone: no sign, no unit, no `0x`. Words are in lower case. If a value is not allowed,\n"
+    "`uccl_open()` fails with `UCCL_EINVAL`, and the log tells the value, its origin and what is allowed. Unknown\n"
+    "names have no effect: in the environment those with `UCCL_`, in the file any. The log warns once of each.\n"
     "\n"
-    "Some parameters have stand-ins, environment variables that count where neither the setter, the\n"
-    "environment nor the file gives the parameter itself: the table below names them. The value -1,\n"
-    "which means \"choose\" in numbers, is as good as none. Those that begin with `NCCL_` are meant for\n"
-    "NCCL first: a value that makes no sense here (empty, hexadecimal, out of range) is warned about\n"
-    "once and has no effect. `uccl_info` names the variable that a value came from.\n"
+    "Some parameters have stand-ins: environment variables that count if neither the setter, the environment nor the\n"
+    "file sets the parameter itself. The list below names them. A number of -1, which means \"choose\", counts as not\n"
+    "set. Stand-ins that begin with `NCCL_` are meant for NCCL first. If such a value makes no sense here (empty,\n"
+    "hexadecimal, out of range), it has no effect, and the log warns once. `uccl_info` names the variable that a\n"
+    "value came from.\n"
     "\n"
-    "These hold between parameters:\n"
+    "Parameters limit each other:\n"
     "\n"
     "- `UCCL_MSG_WINDOW`, `UCCL_CHUNK_WINDOW` and `UCCL_RING_ENTRIES` are powers of two;\n"
     "- `UCCL_RTO_MIN_US` is at most `UCCL_RTO_MAX_US`;\n"
     "- `UCCL_EAGER_KB` is at most half of `UCCL_EAGER_WINDOW_KB`.\n"
     "\n"
     "## All parameters\n"
-    "\n"
-    "| name | default | allowed | unit | meaning |\n"
-    "|---|---|---|---|---|\n";
+    "\n";
 
-/* A '|' would end the cell, also within backquotes. */
-static void print_cell(const char *text)
+/* Words of a list item, in lines of at most 120 columns. */
+static void print_wrapped(const char *text)
 {
-    for (; *text; text++)
-        printf(*text == '|' ? "\\%c" : "%c", *text);
+    enum { COLUMNS = 120 };
+    size_t column = COLUMNS;
+    while (*text) {
+        size_t length = strcspn(text, " ");
+        if (column + 1 + length > COLUMNS)
+            column = (size_t)printf("\n  %.*s", (int)length, text) - 1;
+        else
+            column += (size_t)printf(" %.*s", (int)length, text);
+        text += length + strspn(text + length, " ");
+    }
+    printf("\n");
 }
 
 static void print_markdown(void)
@@ -232,21 +237,10 @@ static void print_markdown(void)
     struct uccl_param_info info;
     fputs(markdown_intro, stdout);
     for (unsigned i = 0; uccl_param_info(i, &info) == UCCL_OK; i++) {
-        printf("| `%s` | ", info.name);
-        if (*info.default_) {
-            printf("`");
-            print_cell(info.default_);
-            printf("`");
-        } else {
-            printf("empty");
-        }
-        printf(" | ");
-        print_cell(info.range);
-        printf(" | ");
-        print_cell(info.unit);
-        printf(" | ");
-        print_cell(info.doc);
-        printf(" |\n");
+        const char *quote = *info.default_ ? "`" : "";
+        printf("- **`%s`** (default %s%s%s; %s%s%s)", info.name, quote, *info.default_ ? info.default_ : "empty", quote,
+               info.range, *info.unit ? " " : "", info.unit);
+        print_wrapped(info.doc);
     }
 }
 
