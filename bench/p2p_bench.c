@@ -120,8 +120,8 @@ enum {
 
 static const struct argp_option option_rows[] = {
     {"local", KEY_LOCAL, "BOOL", OPTION_ARG_OPTIONAL,
-     "Start both on this machine, as two processes, on a free port unless --oobport says which; --backend and "
-     "--dev are those of both",
+     "Start both sides on this machine as two processes, on a free port unless --oobport names one; --backend and "
+     "--dev apply to both",
      TOOL_GROUP_SIDE},
     {0, 0, 0, 0, "What to measure (client):", 2},
     {"sizes", KEY_SIZES, "LIST", 0,
@@ -142,17 +142,17 @@ static const struct argp_option option_rows[] = {
      "true: verify contents of every message, which costs speed; false: of none (default: of the "
      "first window of each size)",
      2},
-    {0, 0, 0, 0, "Where messages lie (client):", 3},
+    {0, 0, 0, 0, "Memory of messages (client):", 3},
     {"device", KEY_DEVICE, "WHERE", 0, "cpu, cuda:N or hip:N, on both sides (default cpu)", 3},
     {"sender-device", KEY_SENDER_DEVICE, "WHERE", 0,
      "The same for the client, which sends", 3},
     {"receiver-device", KEY_RECEIVER_DEVICE, "WHERE", 0, "The same for the server", 3},
     {"local-gpu-idx", KEY_LOCAL_GPU, "N", 0,
-     "Where --device and its like are not given: GPU N on both sides, of the runtime that has GPUs; a server's own N "
-     "counts there. Host memory where the client has no GPU",
+     "GPU N on both sides, of the runtime that has GPUs, unless a flag above names the memory; a server's own N counts "
+     "there. Host memory where the client has no GPU",
      3},
     {"pinned", KEY_PINNED, "BOOL", OPTION_ARG_OPTIONAL,
-     "Host memory on either side is page-locked, by the GPU driver (default false)", 3},
+     "Page-lock host memory on both sides, by the GPU driver (default false)", 3},
     {0, 0, 0, 0, "Report (client):", 4},
     {"json", KEY_JSON, "BOOL", OPTION_ARG_OPTIONAL,
      "JSON and nothing else on stdout (default false)", 4},
@@ -728,7 +728,7 @@ int main(int argc, char **argv)
         .doc =
             "Measures latency and throughput between two processes over a sweep of message sizes.\v"
             "Booleans are written --x or --x=true|false|1|0, other values --x=v or --x v. Exit "
-            "status: 0, or 1 when the peer dies, refuses or data is wrong, or 64 for wrong usage. "
+            "status: 0 on success; 1 if the peer dies, refuses or data is wrong; 64 for wrong usage. "
             "UCCL_* variables set the engine's parameters: see uccl_info --params.\n"
             "  p2p_bench --local\n"
             "  p2p_bench --server\n"

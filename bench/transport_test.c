@@ -92,18 +92,17 @@ static const struct argp_option option_rows[] = {
     {"msize", KEY_SETTING + MSIZE, "BYTES", 0,
      "Size of a message, with K, M or G for powers of 1024 (default lat 8, others 1M)", 2},
     {"iterations", KEY_SETTING + ITERATIONS, "N", 0,
-     "Iterations; one is a request on every connection (lat: a round trip on one, in turn) "
+     "Iterations: each is one request on every connection; with lat, one round trip on one connection, in turn "
      "(default basic 1000, lat 10000, tpt and bi 5000)",
      2},
     {"warmup", KEY_SETTING + WARMUP, "N", 0,
-     "Iterations before the clock starts (default basic 0, lat 1000, tpt and bi 100); true: the default, for basic "
-     "100; false: none",
+     "Iterations before the clock starts (default basic 0, lat 1000, tpt and bi 100); true: the default, but 100 with "
+     "basic; false: none",
      2},
     {"nflow", KEY_SETTING + NFLOW, "N", 0, "Connections (default 1)", 2},
-    {"nmsg", KEY_SETTING + NMSG, "N", 0, "Messages of a request, posted together (default 1)", 2},
+    {"nmsg", KEY_SETTING + NMSG, "N", 0, "Messages per request, posted together (default 1)", 2},
     {"nreq", KEY_SETTING + NREQ, "N", 0,
-     "Requests outstanding per connection; lat has one (default 8; basic: fewer if they would take "
-     "more than 256 MiB)",
+     "Outstanding requests per connection; always 1 with lat (default 8; basic: fewer where 8 would take over 256 MiB)",
      2},
     {"bi", KEY_SETTING + BI, "BOOL", OPTION_ARG_OPTIONAL,
      "Both directions at once (default false: client to server)", 2},
@@ -611,10 +610,10 @@ int main(int argc, char **argv)
         .parser = parse_option,
         .children = tool_ends_options,
         .doc =
-            "Runs messages between two processes through libuccl-engine and says whether and how "
+            "Sends messages between two processes through libuccl-engine and tells whether and how "
             "fast they arrive.\v"
             "Booleans are written --x or --x=true|false|1|0, other values --x=v or --x v. Exit "
-            "status: 0, or 1 when the peer dies, refuses or data is wrong, or 64 for wrong usage. "
+            "status: 0 on success; 1 if the peer dies, refuses or data is wrong; 64 for wrong usage. "
             "UCCL_* variables set the engine's parameters: see uccl_info --params.\n"
             "  transport_test --server=true\n"
             "  transport_test --serverip=10.0.0.1 --perftype=tpt --nflow=4",

@@ -44,8 +44,8 @@ enum { KEY_MARKDOWN = 256 };
 
 static const struct argp_option option_rows[] = {
     {"devices", 'd', NULL, 0, "Show the devices", 0},
-    {"topology", 't', NULL, 0, "Show the GPUs, and how each of them reaches each device", 0},
-    {"params", 'p', NULL, 0, "Show every parameter, its value and where that came from", 0},
+    {"topology", 't', NULL, 0, "Show the GPUs and the distance from each GPU to each device", 0},
+    {"params", 'p', NULL, 0, "Show every parameter, its value and the value's origin", 0},
     {"counters", 'c', NULL, 0, "Show the names and meanings of the counters", 0},
     {"json", 'j', NULL, 0, "Write everything as one JSON object", 0},
     {"params-markdown", KEY_MARKDOWN, NULL, OPTION_HIDDEN, "Write docs/parameters.md", 0},
@@ -577,7 +577,7 @@ int main(int argc, char **argv)
         .options = option_rows,
         .parser = parse_option,
         .doc = "Shows what libuccl-engine finds on this machine: devices, parameters, counters."
-               "\vWithout options: a summary. Exit status 1 when no engine can be opened or a "
+               "\vWithout options: prints a summary. Exit status 1 if no engine can be opened or a "
                "parameter's value is not allowed.",
     };
     struct options options = {0};
