@@ -115,8 +115,8 @@ def incast(runs, cases):
                          later(lambda f: f"{result(f)['max_us']:,.0f}", f),
                          later(lambda f: f"{result(f)['ideal_us']:,.0f}", f), later(ratio, f),
                          later(lambda f: f"{result(f)['retransmissions']:,}", f)])
-    table("Incast: completion in us, worst to ideal, and packets sent again.",
-          ["", "mean", "max", "ideal", "ratio", "repeated"], rows)
+    table("Incast: completion in us, worst to ideal, and packets retransmitted.",
+          ["", "mean", "max", "ideal", "ratio", "retransmitted"], rows)
 
 
 def failures(runs):
