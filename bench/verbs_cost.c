@@ -18,6 +18,7 @@
 #include "../tests/param_defaults.h"
 #include "../tests/unit/fake_verbs.h"
 
+#include "base/clock.h"
 #include "thread/crc32c_hw.h"
 #include "thread/data_qps.h"
 
