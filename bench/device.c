@@ -356,7 +356,7 @@ static void check(const struct region *region, int error, const char *doing)
 {
     char where[32];
     if (error != 0)
-        tool_fail("%s on %s: %s (%d)", doing, device_text(&region->where, where),
+        tool_fail("%s on %s has failed: %s (%d)", doing, device_text(&region->where, where),
                   driver_of(&region->where)->error_text(error), error);
 }
 

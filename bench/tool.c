@@ -378,11 +378,9 @@ uccl_listener *tool_listen(uccl_engine *engine, uint16_t port)
     struct uccl_handle handle;
     uccl_listener *listener = NULL;
     int rc = uccl_listen(engine, -1, port, &handle, &listener);
-    if (rc == UCCL_EADDR)
-        tool_fail_uccl(rc, "cannot listen on TCP port %u (in use? choose another with --oobport)",
-                       port);
     if (rc != 0)
-        tool_fail_uccl(rc, "cannot listen on TCP port %u", port);
+        tool_fail_uccl(rc, "cannot listen on TCP port %u%s", port,
+                       rc == UCCL_EADDR ? " (in use? choose another with --oobport)" : "");
     printf("[Server] waiting for a client on TCP port %u\n", uccl_listener_port(listener));
     return listener;
 }

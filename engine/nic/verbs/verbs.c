@@ -386,7 +386,7 @@ static void take_path_event(struct nic *nic, const struct ibv_async_event *event
     const struct ibv_qp *qp = event->element.qp;
     struct verbs_data_qp *path = qp->qp_type != IBV_QPT_UD ? qp->qp_context : NULL;
     if (event->event_type != IBV_EVENT_QP_LAST_WQE_REACHED)
-        LOG_WARNING("verbs device %s: queue pair 0x%x: %s", nic->port->device, qp->qp_num, what);
+        LOG_WARNING("verbs device %s: queue pair 0x%x has failed: %s", nic->port->device, qp->qp_num, what);
     if (!path)
         return;
     /* pair with the loads in verbs/data_qp.c */
@@ -455,7 +455,7 @@ static void take_event(struct nic *nic, const struct ibv_async_event *event)
         take_path_event(nic, event, what);
         break;
     case IBV_EVENT_CQ_ERR:
-        LOG_ERR("verbs device %s: %s", nic->port->device, what);
+        LOG_ERR("verbs device %s: a completion queue has failed: %s", nic->port->device, what);
         break;
     default:
         LOG_DBG("verbs device %s: %s", nic->port->device, what);
