@@ -86,7 +86,7 @@ fail() {
 # ---- packages -------------------------------------------------------------------------------
 
 PACKAGES=(gcc g++ meson ninja-build pkg-config python3 liburing-dev libhwloc-dev libcriterion-dev libjansson-dev
-    iproute2 ethtool strace clang libclang-rt-dev llvm spin libbpf-dev binutils
+    iproute2 ethtool strace groff-base clang libclang-rt-dev llvm spin libbpf-dev binutils
     qemu-system-x86 busybox-static cpio kmod zstd xz-utils rdma-core ibverbs-utils perftest libibverbs-dev)
 
 if [ "$(uname -m)" = x86_64 ]; then

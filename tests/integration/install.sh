@@ -3,7 +3,7 @@
 # What `meson install` puts in place is enough to build and run the examples, in C and in C++.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 11
+plan 12
 
 ROOT=$WORK/root
 install_all() {
@@ -16,6 +16,17 @@ check "a pkg-config file and a library" test -n "$PC" -a -n "$LIBRARY"
 export PKG_CONFIG_PATH PKG_CONFIG_SYSROOT_DIR=$ROOT LD_LIBRARY_PATH
 PKG_CONFIG_PATH=$(dirname "$PC")
 LD_LIBRARY_PATH=$(dirname "$LIBRARY")
+
+# uccl_open(3) leads to uccl-engine(3), as all calls do
+man_pages() {
+    local man page
+    man=$(dirname "$(find "$ROOT" -type d -name man1)")
+    for page in man1/transport_test.1 man1/p2p_bench.1 man1/uccl_info.1 man3/uccl-engine.3 man5/uccl-engine.conf.5; do
+        [ -s "$man/$page" ] || { echo "no $page" && return 1; }
+    done
+    [ -s "$man/$(sed -n 's/^\.so //p' "$man/man3/uccl_open.3")" ]
+}
+check "man pages" man_pages
 
 soname() { readelf -d "$LIBRARY" | grep -q 'SONAME.*libuccl-engine.so.0'; }
 check "soname" soname
