@@ -3,7 +3,7 @@
 # Pages that are made from the code, or name what is in it, say what it says now.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 4
+plan 5
 
 # docs/parameters.md is what the rows of params.def make
 parameters_fresh() {
@@ -22,6 +22,18 @@ parameters_named_exist() {
         unknown=1
     done
     return $unknown
+}
+
+# the recipes of CONTRIBUTING.md name files and functions that exist; names in capitals stand for others
+recipes_hold() {
+    local name missing=0
+    for name in $(grep -oE '`(api|bench|docs|engine|include|plugins|tests|\.ci)/[^` ]*' "$SOURCE/CONTRIBUTING.md" | tr -d '`'); do
+        [[ $name =~ [A-Z]{4} ]] || compgen -G "$SOURCE/$name" >/dev/null || { echo "there is no $name" && missing=1; }
+    done
+    for name in $(grep -oE '`[a-z0-9_]+\(\)`' "$SOURCE/CONTRIBUTING.md" | tr -d '`()'); do
+        grep -qrw "$name" "$SOURCE"/{api,engine,include,tests} || { echo "there is no $name()" && missing=1; }
+    done
+    [ $missing = 0 ]
 }
 
 # links between pages lead somewhere
@@ -46,6 +58,7 @@ packages_agree() {
 
 check "docs/parameters.md is what the code says" parameters_fresh
 check "parameters that pages name exist" parameters_named_exist
+check "what CONTRIBUTING.md names exists" recipes_hold
 check "links between pages lead somewhere" links_lead
 check "README.md and bench/quickstart.sh install the same" packages_agree
 finish
