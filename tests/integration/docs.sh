@@ -3,7 +3,7 @@
 # Pages that are made from the code, or name what is in it, say what it says now.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 5
+plan 6
 
 # docs/parameters.md is what the rows of params.def make
 parameters_fresh() {
@@ -47,6 +47,16 @@ links_lead() {
     return $broken
 }
 
+# the figures of README.md and its picture are those of docs/performance.md
+figures_agree() {
+    local page=$SOURCE/docs/performance.md
+    "$SOURCE/bench/headlines.py" --table "$page" >"$WORK/table" && [ -s "$WORK/table" ] || return 1
+    diff <(grep -Fxf "$WORK/table" "$SOURCE/README.md") "$WORK/table" ||
+        { echo "README.md shows other rows than: bench/headlines.py --table docs/performance.md" && return 1; }
+    diff <("$SOURCE/bench/headlines.py" --picture "$page") "$SOURCE/docs/performance.svg" >"$WORK/picture.diff" ||
+        { echo "make it anew: bench/headlines.py --picture docs/performance.md >docs/performance.svg" && return 1; }
+}
+
 # who installs by README.md has what quickstart.sh has, RDMA included
 packages_agree() {
     local by_hand quick
@@ -59,6 +69,7 @@ packages_agree() {
 check "docs/parameters.md is what the code says" parameters_fresh
 check "parameters that pages name exist" parameters_named_exist
 check "what CONTRIBUTING.md names exists" recipes_hold
+check "README.md shows the figures of docs/performance.md" figures_agree
 check "links between pages lead somewhere" links_lead
 check "README.md and bench/quickstart.sh install the same" packages_agree
 finish
