@@ -7,7 +7,8 @@
 The texts are the format strings of the calls that log errors or warnings: the LOG macros, and every function that is
 declared with a printf format. The page shows texts in fenced blocks, one a line; an indented line continues the one
 before. A conversion of a format is a word of capitals there (%u: N), and %s may also be nothing. Each text must be on
-the page, and each text of the page in the source.
+the page, and each text of the page in the source. Reasons that such a text ends with, as far as they are strings in its
+call or in one of REASONS, must stand somewhere on the page.
 """
 import os
 import re
@@ -36,7 +37,11 @@ PASSED_ON = {
 }
 # functions that return texts, or print them into an argument, for others to log
 MAKERS = {"explain": "reason", "say_missing": "c->missing", "settings_fault": None}
+# where else reasons stand: a function that returns them, or the rows of a table
+REASONS = {"refusal_text", "verbs_address_decode"}
+REASON_ROWS = re.compile(r'\{BOOT_[A-Z_]+, "([^"]+)"\}|awaited leaving = \{[A-Z_]+, "([^"]+)"\}')
 LETTERS_LEAST = 3  # of a format's words
+REASON_LEAST = 12  # letters of a reason
 
 CONVERSION = re.compile(r"%[-+ #0]*(?:\*|\d+)?(?:\.(?:\*|\d+))?(?:hh|h|ll|l|z|j|t)?([a-zA-Z%])")
 FORMAT_ATTRIBUTE = re.compile(r"format\(printf, (\d+), \d+\)")
@@ -119,6 +124,7 @@ def functions_of(text):
 class Text:
     def __init__(self, path, line, function, format):
         self.path, self.line, self.function, self.format = path, line, function, format
+        self.reason = False
         plain = format.replace("\\n", "").replace('\\"', '"').replace("\\\\", "\\").replace("\\r\\033[K", "")
         self.words = re.sub(r"[^A-Za-z]", "", CONVERSION.sub("", plain))
         pattern, at = "", 0
@@ -128,6 +134,17 @@ class Text:
             at = match.end()
         self.pattern = re.compile(pattern + re.escape(plain[at:]))
         self.shown = CONVERSION.sub(lambda m: {"%": "%", "s": "WORD", "m": "NAME"}.get(m[1], "N"), plain)
+
+
+def letters_of(text):
+    return len(re.sub(r"[^A-Za-z]", "", text))
+
+
+def reason(path, text, spot, function, string):
+    string = string.strip(" ;:,")
+    found = Text(path, text.count("\n", 0, spot) + 1, function, string[1:-1] if string[:1] == "(" else string)
+    found.reason = True
+    return found
 
 
 def texts_of(root):
@@ -158,7 +175,15 @@ def texts_of(root):
             for format in formats_of(arguments[index]):
                 format += ": %s" if name == "fail_errno" else ""
                 found.append(Text(path, text.count("\n", 0, spot) + 1, function, format))
+            for argument in arguments[index + 1:]:
+                found += [reason(path, text, spot, function, string) for string in formats_of(argument)
+                          if letters_of(string) >= REASON_LEAST]
+        found += [reason(path, text, match.start(), "", match[1] or match[2]) for match in REASON_ROWS.finditer(text)]
         for maker, begin in functions:
+            if maker in REASONS:
+                body = text[begin:text.find("\n}", begin)]
+                found += [reason(path, text, begin, maker, string) for string in re.findall(r'(?:return|=)\s+"([^"]+)";', body)
+                          if letters_of(string) >= REASON_LEAST]
             if maker in MAKERS:
                 body = text[begin:text.find("\n}", begin)]
                 for match in re.finditer(r"\breturn\s+((?:\"(?:\\.|[^\"\\])*\"\s*)+);", body):
@@ -197,8 +222,15 @@ def main():
         return 0
     faults = 0
     shown = page_texts(page)
+    with open(page) as file:
+        words = re.sub(r"[\s*`]+", " ", file.read())
     used = set()
     for text in texts:
+        if text.reason:
+            if re.sub(r"[*`]", "", text.format) not in words:
+                print(f"{text.path}:{text.line}: this reason is not on the page: {text.format}")
+                faults += 1
+            continue
         if len(text.words) < LETTERS_LEAST:
             if text.function not in PASSED_ON:
                 print(f"{text.path}:{text.line}: \"{text.format}\" has no words to find it by: give it some, or say in "

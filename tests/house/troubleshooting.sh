@@ -4,7 +4,7 @@
 # what is missing: each check of a fault seeds one into a copy.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
-plan 6
+plan 7
 
 TEXTS=$(dirname "$0")/texts.py
 COPY=$WORK/copy
@@ -36,6 +36,8 @@ check "a text that the page lacks is found" \
     finds 'api/listener.c:[0-9]+: not on the page: cannot accept' '/^cannot accept on port/d' docs/troubleshooting.md
 check "a text that nothing says is found" \
     finds ':[0-9]+: nothing says this: cannot accept on door' 's/^cannot accept on port/cannot accept on door/' docs/troubleshooting.md
+check "a reason that the page lacks is found" \
+    finds 'bench/stream.c:[0-9]+: this reason is not on the page: never written' 's/\*never written\*/that/' docs/troubleshooting.md
 check "a new text is found" \
     finds 'engine/base/fault.c:[0-9]+: not on the page: the moon is N' 's/^    switch (system_error) {/    LOG_ERR("the moon is %d", 1);\n&/' engine/base/fault.c
 check "a text without words is found" \
