@@ -16,7 +16,7 @@ all_found() {
     while read -r where; do
         grep -qF "$where " "$WORK/texts" || { echo "$where: texts.py does not see this text" && missing=1; }
     done < <(cd "$SOURCE" && grep -rnE '^ +(LOG_ERR|LOG_WARNING|WARN)\(' --include='*.c' engine api plugins | cut -d : -f 1,2)
-    [ $missing = 0 ]
+    [ "$missing" = 0 ]
 }
 
 # finds PATTERN SED FILE: with the copy's FILE changed, texts.py fails and says PATTERN

@@ -33,7 +33,7 @@ recipes_hold() {
     for name in $(grep -oE '`[a-z0-9_]+\(\)`' "$SOURCE/CONTRIBUTING.md" | tr -d '`()'); do
         grep -qrw "$name" "$SOURCE"/{api,engine,include,tests} || { echo "there is no $name()" && missing=1; }
     done
-    [ $missing = 0 ]
+    [ "$missing" = 0 ]
 }
 
 # links between pages lead somewhere
