@@ -174,13 +174,10 @@ def parameters_page(text, version):
         if line.startswith("## "):
             out.append(f".SH {escaped(line[3:].upper())}")
             fresh = True
-        elif line.startswith("|"):
-            cells = [cell.replace("\\|", "|").strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-            if not cells[0].startswith("`"):
-                continue
-            parameter, default, allowed, unit, meaning = cells
-            out += [".TP", f"{roff(parameter)} ({roff('default ' + default if default != 'empty' else 'empty by default')})",
-                    roff(meaning[:1].upper() + meaning[1:] + "."), ".br", roff(f"Allowed: {allowed}{' ' + unit if unit else ''}.")]
+        elif line.startswith("- **"): # a parameter; its meaning follows, indented
+            parameter, rest = re.match(r"- \*\*(.*?)\*\*(.*)", line).groups()
+            out += [".TP", roff(parameter) + roff(rest)]
+            fresh = False
         elif re.match(r"(\d+\.|-) ", line):
             mark, item = line.split(" ", 1)
             out += [f".IP {mark if mark != '-' else chr(92) + '(bu'} 4", roff(item)]

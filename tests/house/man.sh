@@ -57,10 +57,9 @@ EOF
     has_all uccl-engine.3 <"$WORK/comments"
 }
 
-# each parameter and each counter that the library has, with what it means; the page begins with a capital
+# each parameter and each counter that the library has, with what it means
 rows_there() {
-    "$BUILD/bench/uccl_info" --params-markdown | sed -nE 's/^\| `(UCCL_\w+)` .* \| .(.*) \|$/\1 (\n\2/p' | sed 's/\\|/|/g; s/`//g' |
-        has_all uccl-engine.conf.5 &&
+    "$BUILD/bench/uccl_info" --params-markdown | sed '1,/^## All parameters/d; s/^- //; s/[`*]//g' | has_all uccl-engine.conf.5 &&
         "$BUILD/bench/uccl_info" --counters | tail -n +2 | sed -E 's/ {2,}/\n/' | has_all uccl-engine.3
 }
 
@@ -120,8 +119,7 @@ check "each parameter is in uccl-engine.conf(5), and each counter in uccl-engine
 check "each option of the tools is in their pages, with its text" options_there
 check "groff warns of nothing" no_warnings
 check "the built pages are what the sources make now" fresh "$VERSION"
-check "a public function without a comment is refused" refused uccl_cancel \
-    '/^ \* Asks to end a request early/,/^ \*\/$/d; s/^int uccl_cancel/\n&/; /^\/\*$/{N;/Asks to end/,/\*\//d}'
+check "a public function without a comment is refused" refused uccl_cancel 's/^int uccl_cancel/\n&/'
 check "a page without one of its counters is seen" misses rto_fired uccl-engine.3 '/rto_fired/d' rows_there
 check "a page without one of its options is seen" misses pinned p2p_bench.1 '/pinned/d' options_there
 check "a page with an older text is seen" \
