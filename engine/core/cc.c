@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all congestion control algorithms have in common: the choice by parameter, the window's
- * bounds, and the pace below one chunk. Invariant: after every call chunk / 64 <= cwnd_bytes <=
+ * What all congestion control algorithms have in common: the window's bounds and the pace below one chunk. Invariant: after every call chunk / 64 <= cwnd_bytes <=
  * cwnd_max_bytes, and pace_gap_ns is 0 exactly when cwnd_bytes is a chunk or more, or no round trip
  * is known. Owned by the flow's thread.
  *
@@ -14,8 +13,6 @@
 #include <stddef.h>
 
 enum {
-    INITIAL_CHUNKS = 16,
-    INITIAL_MIN_BYTES = 256 * 1024, /* a round trip of 20 us at 100 Gbps, however small the chunks */
     FLOOR_SHIFT = 6,         /* the smallest window is chunk / 64 */
     DELAY_FLOOR_SHIFT = 2,   /* the smallest that delay alone makes: chunk / 4 */
     RTO_STREAK_RESTART = 3,  /* timeouts without an ack, after which only a chunk is in flight */
@@ -23,33 +20,6 @@ enum {
 /* A peer that stops for seconds inflates srtt; it must not stop us for a minute. With 64 KiB chunks
  * 10 ms are still slow enough for 1,900 senders to share 100 Gbps. */
 #define PACE_GAP_MAX_NS (UINT64_C(10) * 1000 * 1000)
-
-static const struct cc_ops *const algorithms[] = {
-    [CC_SWIFT] = &cc_swift,
-    [CC_TIMELY] = &cc_timely,
-    [CC_EQDS] = &cc_eqds,
-};
-
-void cc_init(struct cc *cc, const struct params *params, uint32_t chunk_bytes)
-{
-    assert(chunk_bytes > 0 && chunk_bytes < 1u << 17);
-    assert(params->cc < sizeof algorithms / sizeof algorithms[0]);
-    assert(params->cwnd_max_kb < UINT64_C(1) << 26);
-
-    *cc = (struct cc){
-        .ops = algorithms[params->cc],
-        .cwnd_max_bytes = params->cwnd_max_kb * 1024,
-        .chunk_bytes = chunk_bytes,
-        .target_ns = params->swift_target_us * 1000,
-        .speculate_bytes = params->speculate_kb * 1024,
-        .startup = true,
-    };
-    if (cc->cwnd_max_bytes < chunk_bytes)
-        cc->cwnd_max_bytes = chunk_bytes;
-    uint64_t initial_bytes = (uint64_t)INITIAL_CHUNKS * chunk_bytes;
-    cc_set_window(cc, initial_bytes > INITIAL_MIN_BYTES ? initial_bytes : INITIAL_MIN_BYTES);
-    cc->ops->init(cc);
-}
 
 void cc_set_window(struct cc *cc, uint64_t cwnd_bytes)
 {

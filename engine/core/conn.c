@@ -136,19 +136,8 @@ void conn_fail(struct conn *conn, int32_t status)
 
 void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 {
-    *msg = (struct core_msg){
-        .conn = conn,
-        .size_bytes = msg->size_bytes,
-        .kind = msg->kind,
-        .stripes = msg->stripes,
-        .block_bytes = msg->block_bytes,
-        .placeable = msg->placeable,
-        .grant_key = msg->grant_key,
-        .grant_address = msg->grant_address,
-        .watched = msg->watched,
-    };
     bool is_send = msg->kind == CORE_SEND;
-    message_begin(conn->flow, now_ns);
+    message_begin(conn, msg, now_ns);
     int32_t status = UCCL_OK;
     if (conn->state == CONN_FAILED)
         status = conn->status;
@@ -294,11 +283,46 @@ void conn_try_finish(struct conn *conn)
     }
 }
 
-void conn_none_held(struct conn *conn)
+void conn_report_deferred(struct core_msg *msg)
 {
+    struct conn *conn = msg->conn;
+    message_report(conn->flow, msg);
+    msg->hold = HOLD_NONE;
+    if (--conn->held)
+        return;
     if (conn->event_waits)
         message_conn_event(conn);
     conn_try_finish(conn);
+}
+
+static uint64_t delivered_beyond(const struct conn *conn)
+{
+    uint64_t beyond = 0;
+    for (unsigned i = 0; i < 64; i++) {
+        uint64_t number = conn->recv_base + 1 + i;
+        if (number >= conn->recv_admitted || i + 1 >= conn->window)
+            break;
+        if (recv_slot(conn, number)->flags & RECV_DONE)
+            beyond |= UINT64_C(1) << i;
+    }
+    return beyond;
+}
+
+/* What CREDIT says now. */
+static struct wire_credit credit_of(const struct conn *conn)
+{
+    return (struct wire_credit){
+        .conn = conn->remote_id,
+        .delivered = (uint32_t)conn->recv_base,
+        .eager_total = (uint32_t)(conn->ring_freed + conn->ring_bytes),
+        .beyond = delivered_beyond(conn),
+    };
+}
+
+void conn_keep_fin(struct conn *conn)
+{
+    struct wire_credit credit = credit_of(conn);
+    gone_keep_fin(conn, &credit);
 }
 
 /* First the sends are given up and the FIN gets a moment more, once; then it is over in any case. */
@@ -324,7 +348,7 @@ void conn_linger_over(struct conn *conn)
     if (conn->fin_sends_said)
         gone_await_fin(conn);
     else
-        gone_keep_fin(conn);
+        conn_keep_fin(conn);
     conn->status = is_silent(conn) ? UCCL_ETIMEDOUT : UCCL_OK;
     conn->flow->closing--;
     message_conn_event(conn);
@@ -333,32 +357,9 @@ void conn_linger_over(struct conn *conn)
 
 /* ---- control frames out ---------------------------------------------------------------------- */
 
-static uint64_t delivered_beyond(const struct conn *conn)
-{
-    uint64_t beyond = 0;
-    for (unsigned i = 0; i < 64; i++) {
-        uint64_t number = conn->recv_base + 1 + i;
-        if (number >= conn->recv_admitted || i + 1 >= conn->window)
-            break;
-        if (recv_slot(conn, number)->flags & RECV_DONE)
-            beyond |= UINT64_C(1) << i;
-    }
-    return beyond;
-}
-
-struct wire_credit conn_credit(const struct conn *conn)
-{
-    return (struct wire_credit){
-        .conn = conn->remote_id,
-        .delivered = (uint32_t)conn->recv_base,
-        .eager_total = (uint32_t)(conn->ring_freed + conn->ring_bytes),
-        .beyond = delivered_beyond(conn),
-    };
-}
-
 static unsigned put_credit(struct conn *conn, uint8_t *at)
 {
-    struct wire_credit credit = conn_credit(conn);
+    struct wire_credit credit = credit_of(conn);
     conn->credit_due = false;
     conn->completions = 0;
     return wire_put_credit(at, &credit);

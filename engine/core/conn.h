@@ -163,8 +163,10 @@ void conn_announce(struct conn *conn);
 /* Closing, and nothing is left to say or wait for: its last event is queued. */
 void conn_try_finish(struct conn *conn);
 void conn_linger_over(struct conn *conn);
-/* None of its messages is held any more. */
-void conn_none_held(struct conn *conn);
+/* The flow sends the FIN of this connection, which is over: the peer learns of its end. */
+void conn_keep_fin(struct conn *conn);
+/* Reports a complete message whose completion was deferred. */
+void conn_report_deferred(struct core_msg *msg);
 /* Ends every message with `status`; the connection takes no more. */
 void conn_fail(struct conn *conn, int32_t status);
 
@@ -193,8 +195,6 @@ void conn_split_taken(struct conn *conn, struct core_msg *msg);
 /* The last chunk that refers to this payload has gone: ends the message if it was waiting for that. */
 void conn_chunk_gone(struct conn *conn, struct core_msg *msg);
 
-/* What CREDIT says now. */
-struct wire_credit conn_credit(const struct conn *conn);
 /*
  * Writes control frames into [at, at + room) for as long as they fit; `seq` is the chunk that carries
  * them. Returns the bytes written.
@@ -208,8 +208,6 @@ static inline bool conn_has_ctrl(const struct conn *conn)
 
 /* staged.c: the shell is to fetch this message. */
 void conn_want(struct conn *conn, struct core_msg *msg);
-/* The same for eager ones that may go. */
-void conn_want_eagers(struct conn *conn);
 /* It has started, and waits for bytes. */
 void conn_park(struct conn *conn, struct core_msg *msg);
 void conn_available(struct conn *conn, struct core_msg *msg, uint64_t bytes);

@@ -24,13 +24,15 @@ static void give_up_place(struct conn *conn, struct core_msg *msg)
     }
 }
 
+static void want_eagers(struct conn *conn);
+
 static void unqueue_send(struct conn *conn, struct core_msg *msg)
 {
     if (msg->state == MSG_EAGER) {
         conn->eager_unwanted -= msg->block_bytes && !(msg->flags & MSG_WANTED);
         give_up_place(conn, msg);
         msg_remove(&conn->eager, msg);
-        conn_want_eagers(conn);
+        want_eagers(conn);
         if (conn->eager.head) /* it may have waited for this one alone */
             flow_add_active(conn);
     } else if (msg->state == MSG_BULK)
@@ -123,7 +125,7 @@ static void admit_send(struct conn *conn, struct core_msg *msg)
         msg->end_bytes = msg->size_bytes;
         msg_append(&conn->eager, msg);
         conn->eager_unwanted += msg->block_bytes > 0;
-        conn_want_eagers(conn);
+        want_eagers(conn);
         flow_add_active(conn);
     } else if (slot->granted) {
         start_bulk(conn, msg, slot);
@@ -192,7 +194,7 @@ bool conn_on_cts(struct conn *conn, const struct wire_cts *cts)
             conn->eager.tail = msg;
         conn->eager.head = msg;
     }
-    conn_want_eagers(conn);
+    want_eagers(conn);
     flow_add_active(conn);
     return true;
 }
@@ -253,7 +255,7 @@ bool conn_on_credit(struct conn *conn, const struct wire_credit *credit)
         if (conn->blocked && conn->eager.head)
             flow_add_active(conn);
         conn->blocked = false;
-        conn_want_eagers(conn);
+        want_eagers(conn);
     }
     admit_sends(conn);
     return true;
@@ -286,7 +288,8 @@ static bool may_go(struct conn *conn, struct core_msg *msg)
     return msg->flags & MSG_GRANTED;
 }
 
-bool conn_eager_place(struct conn *conn, struct core_msg *msg)
+/* Gives an eager message its slot in the peer's ring, where it needs one. False: there is no room. */
+static bool reserve_ring(struct conn *conn, struct core_msg *msg)
 {
     if (!may_go(conn, msg))
         return false;
@@ -296,6 +299,22 @@ bool conn_eager_place(struct conn *conn, struct core_msg *msg)
         msg->flags |= MSG_CHARGED;
     }
     return true;
+}
+
+/*
+ * Eager messages get their places in the peer's ring in the order of their numbers, so one that is to be
+ * fetched ahead of its turn makes those before it take theirs.
+ */
+static void want_eagers(struct conn *conn)
+{
+    for (struct core_msg *msg = conn->eager.head; msg && conn->eager_unwanted; msg = msg->next) {
+        if (!reserve_ring(conn, msg))
+            return;
+        if (msg->block_bytes && !(msg->flags & MSG_WANTED)) {
+            conn->eager_unwanted--;
+            conn_want(conn, msg);
+        }
+    }
 }
 
 struct core_msg *conn_eager_ready(struct conn *conn)
@@ -315,7 +334,7 @@ struct core_msg *conn_eager_ready(struct conn *conn)
 
 void conn_take_eager(struct conn *conn, struct core_msg *msg, uint32_t room, struct wire_eager *eager)
 {
-    bool placed = conn_eager_place(conn, msg);
+    bool placed = reserve_ring(conn, msg);
     assert(placed);
     (void)placed;
     uint64_t left = msg->size_bytes - msg->offset_bytes;

@@ -48,8 +48,6 @@ static inline void conn_clear_due(struct conn *conn, enum due kind, uint64_t num
 
 /* conn_send.c */
 void conn_submit_send(struct conn *conn, struct core_msg *msg);
-/* Gives an eager message its place in the peer's ring, where it needs one. False: there is no room. */
-bool conn_eager_place(struct conn *conn, struct core_msg *msg);
 /* Takes a send of the window back and tells the peer, which holds its number until it hears. */
 void conn_end_send_early(struct conn *conn, struct core_msg *msg, int32_t status);
 /* The peer's receive has ended early: so does our send, and we say so. */

@@ -185,7 +185,7 @@ void core_conn_peer_dead(struct core *core, struct conn *conn, uint64_t now_ns)
 {
     core->now_ns = now_ns;
     if (conn->state == CONN_OPEN)
-        gone_keep_fin(conn);
+        conn_keep_fin(conn);
     conn_fail(conn, UCCL_EPEERDEAD);
 }
 
@@ -238,14 +238,21 @@ void core_unsplit(struct core *core, struct core_msg *msg)
     msg->end_bytes = msg->size_bytes;
 }
 
+/* The flow with this token, or NULL. */
+static struct flow *flow_of_token(const struct core *core, uint64_t token)
+{
+    struct flow *flow = token ? core->flows[token_slot(token)] : NULL;
+    return flow && flow->rx_token == token ? flow : NULL;
+}
+
 unsigned core_place(struct core *core, const uint8_t *header, size_t length, size_t stride, struct core_msg **msg,
                     uint64_t *offset_bytes)
 {
-    uint64_t token = wire_token(header, length), seq;
-    struct flow *flow = token ? core->flows[token_slot(token)] : NULL;
+    struct flow *flow = flow_of_token(core, wire_token(header, length));
     struct wire_packet packet;
     const struct wire_frame *frame;
-    if (!flow || flow->rx_token != token || flow->dead || !wire_is_bulk(header, stride) ||
+    uint64_t seq;
+    if (!flow || flow->dead || !wire_is_bulk(header, stride) ||
         !wire_parse(header, stride, core->crc32c, &packet))
         return 0;
     if (!(packet.flags & WIRE_SEQUENCED) || sack_check(&flow->sack, &packet, &seq) != SACK_NEW ||
@@ -284,10 +291,10 @@ bool core_rx_placed(struct core *core, const uint8_t *datagram, size_t length, c
     core->now_ns = now_ns;
     core->copy_next = core->copy_count = 0;
     uint64_t token = wire_token(datagram, length);
-    struct flow *flow = token ? core->flows[token_slot(token)] : NULL;
+    struct flow *flow = flow_of_token(core, token);
     struct wire_packet packet;
-    if (!flow || flow->rx_token != token || flow->dead) {
-        if (flow && flow->rx_token == token && wire_parse(datagram, length, core->crc32c, &packet))
+    if (!flow || flow->dead) {
+        if (flow && wire_parse(datagram, length, core->crc32c, &packet))
             flow_on_late(flow, &packet);
         if (token)
             COUNT(core->counters, rx_strangers, 1);
@@ -365,8 +372,15 @@ void core_tx_done(struct core *core, uint64_t cookie, uint64_t now_ns)
 {
     struct flow *flow = core->flows[cookie >> COOKIE_SLOT_SHIFT & (CORE_FLOWS_MAX - 1)];
     core->now_ns = now_ns;
-    if (flow)
-        data_qp_work_done(flow, cookie);
+    struct data_qp_work work;
+    uint16_t qp;
+    bool some = false;
+    for (; flow && data_qp_next_done(flow, cookie, &work, &qp); some = true) {
+        if (work.write && core->places_reliably && !flow->dead)
+            ack_on_placed(flow, work.seq, work.requests, qp);
+    }
+    if (some)
+        flow_wake(flow);
 }
 
 static struct conn *conn_of_linger(struct timer *timer)

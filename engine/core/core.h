@@ -34,6 +34,7 @@ enum {
     CORE_TRAIN_MAX = 64,           /* datagrams per chunk: bits of the mask */
     CORE_TRAIN_BYTES_MAX = 65472,  /* bytes per chunk on the wire: one UDP GSO send, IPv4 or IPv6; a chunk that
                                       was placed may be retransmitted by more (of CORE_TRAIN_MAX datagrams) */
+    CORE_KERNEL_BYTES = 768,       /* what a datagram takes of a socket buffer beside its bytes */
     CORE_DATAGRAM_MIN = 512,       /* smallest datagram size that the wire format works with */
     CORE_DATAGRAM_BASE = 1232,     /* gets through every network: IP packets of 1,280 bytes (RFC 8200 5) */
     CORE_STRIPES_MAX = 64,         /* flows that may share one message */
@@ -48,39 +49,40 @@ enum {
 enum core_msg_kind { CORE_SEND, CORE_RECV };
 
 /*
- * One send or receive. Lives inside the caller's request; the core owns it from core_submit() until
+ * One send or receive. It lives inside the caller's request; the core owns it from core_submit() until
  * core_next_event() hands it back.
  */
 struct core_msg {
-    struct core_msg *next;  /* the list that it is on: queue, or ended */
+    /* the core's: core_submit() clears these */
+    struct core_msg *next;  /* the list that it is on: queue, or complete */
     struct core_msg *prev;  /* for removal from the middle of a queue */
     struct conn *conn;
-    uint64_t number;        /* k of its direction: send k matches receive k */
-    uint64_t size_bytes;    /* send: length of the message; receive: capacity of the buffer */
-    uint64_t moved_bytes;   /* at the end: bytes moved */
+    uint64_t moved_bytes;   /* when complete: bytes moved */
     uint64_t ring_at;       /* eager send: where it begins in the peer's ring */
     uint64_t offset_bytes;  /* send: first byte not yet put into a chunk */
     uint64_t end_bytes;     /* send: one past the last byte that this connection sends */
-    struct queue_link split, wanted; /* for CORE_EVENT_SPLIT, CORE_EVENT_WANTED */
     uint64_t available_bytes; /* staged send: bytes before it may be sent */
-    uint32_t block_bytes;   /* staged send: its payload comes in blocks of this size; 0: it is there */
+    struct queue_link split, wanted; /* for CORE_EVENT_SPLIT, CORE_EVENT_WANTED */
+    uint64_t hold_until;    /* ended, but not given back yet: see place.h */
     uint32_t chunks_live;   /* send: chunks that refer to this payload */
-    int32_t status;         /* at the end: 0 or a negative uccl_error */
-    uint8_t kind;           /* enum core_msg_kind */
+    uint32_t work_live;     /* send: work requests of the NIC that read it */
+    int32_t status;         /* when complete: 0 or a negative uccl_error */
+    uint16_t grant_slot;    /* receive: what immediates call it, from 1; 0: not granted */
     uint8_t state;          /* enum msg_state, conn.c */
     uint8_t flags;          /* enum msg_flag, conn.c */
-    uint8_t stripes;        /* parts that it is, or may be, cut into; 0: one */
-    /* where the NIC places payload (below) */
-    bool placeable;         /* the caller's: the NIC reaches the buffer, to read a send or write a receive */
-    uint32_t grant_key;     /* receive, the caller's: what the peer's NIC writes with */
-    uint64_t grant_address; /* receive, the caller's: of the buffer, as the peer's NIC names it */
-    uint64_t hold_until;    /* ended, but not given back yet: see place.h */
-    uint32_t work_live;     /* send: work requests of the NIC that read it */
-    uint16_t grant_slot;    /* receive: what immediates call it, from 1; 0: not granted */
     uint8_t hold;           /* enum hold, place.h */
-    bool watched;           /* receive, the caller's: its buffer is read while it is pending, so that whole units of
-                               CORE_WATCHED_BYTES are written to it, but for its end, in order, and never by the NIC.
-                               Send: so is the receive, as its clear-to-send says */
+    /* the caller's: set before core_submit() */
+    uint8_t kind;           /* enum core_msg_kind */
+    uint8_t stripes;        /* receive: flows that may share it; of a part, and later of a send: parts that it is cut into; 0: one */
+    bool placeable;         /* the NIC reaches the buffer, to read a send or write a receive */
+    bool watched;           /* receive: its buffer is read while it is pending, so that whole units of CORE_WATCHED_BYTES are
+                               written to it, but for its end, in order, and never by the NIC. Send: so is the receive, as
+                               its clear-to-send says */
+    uint32_t block_bytes;   /* send of one byte or more: staged, its payload comes in blocks of this size; 0: it is there */
+    uint32_t grant_key;     /* receive: what the peer's NIC writes with */
+    uint64_t grant_address; /* receive: of the buffer, as the peer's NIC names it */
+    uint64_t size_bytes;    /* send: length of the message; receive: capacity of the buffer */
+    uint64_t number;        /* k of its direction: send k matches receive k; the caller's of a part, else the core's */
 };
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
@@ -196,9 +198,8 @@ struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *f
 size_t core_part_conn_size(const struct params *params, const struct flow_setup *setup);
 
 /*
- * A part of a message on such a connection. The caller sets kind, size_bytes (send: of the whole
- * message; receive: of the buffer), number, stripes, block_bytes and watched as they are in the whole one. It
- * ends when its bytes have been acked or have arrived, by core_end_part(), or with the connection.
+ * A part of a message on such a connection. The caller's fields are as in the whole message, but placeable is false. The part
+ * completes when its bytes have been acked or have arrived, by core_end_part(), or with the connection.
  */
 void core_submit_part(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 /* Ends a part early; a receive then has UCCL_OK and 0 bytes. */
@@ -211,10 +212,8 @@ void core_unsplit(struct core *core, struct core_msg *msg);
 /* ---- in -------------------------------------------------------------------------------------- */
 
 /*
- * Queues a message whose kind, size_bytes, stripes (receive: flows that may share it; else 0),
- * block_bytes (send of one byte or more: it is staged; else 0) and, where the NIC places payload, placeable,
- * grant_address and grant_key are set, and watched of a receive; the rest is the core's. Always accepted: what does
- * not fit the windows queues. On a connection that has ended the message ends with its error.
+ * Queues a message whose caller's fields are set, all but `number`; those that do not apply to it are 0. Always accepted: what
+ * does not fit the windows queues. On a connection that has ended the message completes with its error.
  */
 void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 

@@ -157,7 +157,7 @@ static void finish_work(struct flow *flow, struct core_msg *msg)
         return;
     assert(msg->work_live);
     if (--msg->work_live == 0 && msg->hold == HOLD_WORK)
-        message_report(flow, msg);
+        conn_report_deferred(msg);
 }
 
 /* The data QP whose work in progress has this cookie, or NULL: the queue pair is gone, and its work finished. */
@@ -191,17 +191,14 @@ static struct data_qp_work finish_oldest(struct flow *flow, struct data_qp *qp)
     return work;
 }
 
-void data_qp_work_done(struct flow *flow, uint64_t cookie)
+bool data_qp_next_done(struct flow *flow, uint64_t cookie, struct data_qp_work *work, uint16_t *index)
 {
     struct data_qp *qp = find_work(flow, cookie);
     if (!qp)
-        return;
-    while (qp->work_done != (uint32_t)cookie + 1) {
-        struct data_qp_work work = finish_oldest(flow, qp);
-        if (work.write && flow->core->places_reliably && !flow->dead)
-            ack_on_placed(flow, work.seq, work.requests, (uint16_t)(qp - flow->qps.qps));
-    }
-    flow_wake(flow);
+        return false;
+    *work = finish_oldest(flow, qp);
+    *index = (uint16_t)(qp - flow->qps.qps);
+    return true;
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -289,7 +286,7 @@ static void try_next(struct flow *flow, uint16_t index)
         qp->state = DATA_QP_DRAINED;
         tell(flow, qp, QP_DRAINED);
     }
-    flow_update_timer(flow);
+    flow_arm(flow, data_qps_deadline(flow));
 }
 
 /* Nothing arrives over the queue pair any more, and nothing is read for it. */
@@ -470,7 +467,7 @@ void data_qp_failed(struct flow *flow, uint16_t index, uint32_t generation)
         return;
     if (qp->state == DATA_QP_OPENING) {
         pause(flow, qp);
-        flow_update_timer(flow);
+        flow_arm(flow, data_qps_deadline(flow));
     } else {
         drain(flow, index);
     }

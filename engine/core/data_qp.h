@@ -144,8 +144,11 @@ static inline bool data_qp_receives(const struct data_qps *qps, uint16_t index, 
     const struct data_qp *qp = &qps->qps[index];
     return qp->generation == generation && qp->has_queue_pair && qp->state != DATA_QP_DRAINED;
 }
-/* Finishes work requests up to the cookie's. */
-void data_qp_work_done(struct flow *flow, uint64_t cookie);
+/*
+ * The work requests up to the cookie's are done: finishes the oldest descriptor among them, and says what it was. False:
+ * none is left.
+ */
+bool data_qp_next_done(struct flow *flow, uint64_t cookie, struct data_qp_work *work, uint16_t *index);
 
 enum { COOKIE_SLOT_SHIFT = 52, COOKIE_PATH_SHIFT = 44, COOKIE_LIFE_SHIFT = 32 };
 

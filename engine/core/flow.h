@@ -31,7 +31,6 @@
 enum {
     FRAMES_SMALL_BYTES = 2048,      /* a buffer of the pool for few frames */
     FRAMES_BIG_BYTES = 64 * 1024,   /* and for a train of them */
-    KERNEL_OVERHEAD_BYTES = 768,    /* what a datagram takes of a socket buffer beside its bytes */
     QUANTUM_BYTES = 64 * 1024,      /* of deficit round robin among connections */
     CONTROL_RESERVE_BYTES = 65536,  /* control frames may exceed the windows by this much */
 };

@@ -49,11 +49,11 @@ static bool fin_on_its_way(struct flow *flow, uint32_t id)
     return fin && (fin->queued || (!fin->kept && !sent_is_acked(&flow->sent, fin->seq)));
 }
 
-void gone_keep_fin(struct conn *conn)
+void gone_keep_fin(struct conn *conn, const struct wire_credit *credit)
 {
     struct flow *flow = conn->flow;
     flow->gone.fins[conn->local_id % GONE_FINS] =
-        (struct gone_fin){.credit = conn_credit(conn), .id = conn->local_id, .used = true, .kept = true};
+        (struct gone_fin){.credit = *credit, .id = conn->local_id, .used = true, .kept = true};
     if (probe_proven(&flow->probe)) /* else the peer may not exist; if it does, its frames are answered */
         gone_answer(flow, conn->local_id);
 }
@@ -107,14 +107,10 @@ unsigned gone_put(struct flow *flow, uint8_t *at, uint32_t room, uint64_t seq, u
     return bytes;
 }
 
-void gone_on_frame(struct flow *flow, const struct wire_gone *gone)
+struct conn *gone_find(struct flow *flow, uint32_t remote_id)
 {
-    struct conn *conn = *bucket_of(flow, gone->id);
-    while (conn && conn->remote_id != gone->id)
+    struct conn *conn = *bucket_of(flow, remote_id);
+    while (conn && conn->remote_id != remote_id)
         conn = conn->next_remote;
-    if (!conn) {
-        COUNT(flow->core->counters, rx_stale_frames, 1);
-        return;
-    }
-    conn_fail(conn, UCCL_ECLOSED);
+    return conn;
 }

@@ -49,7 +49,7 @@ void gone_remove_conn(struct conn *conn);
 /* The connection is over before its FIN, which says that both halves are, is acked. */
 void gone_await_fin(const struct conn *conn);
 /* Nor has that FIN left, or the connection has failed for a reason that the peer does not know: the flow tells it. */
-void gone_keep_fin(struct conn *conn);
+void gone_keep_fin(struct conn *conn, const struct wire_credit *credit);
 
 /* How many more may be answered. */
 unsigned gone_room(const struct flow *flow);
@@ -58,7 +58,7 @@ void gone_answer(struct flow *flow, uint32_t id);
 /* Writes what is to be told into [at, at + room), in the chunk `seq`: the bytes written, and how many `frames`. */
 unsigned gone_put(struct flow *flow, uint8_t *at, uint32_t room, uint64_t seq, unsigned *frames);
 
-/* The peer does not know a connection to which we have written: it ends with UCCL_ECLOSED. */
-void gone_on_frame(struct flow *flow, const struct wire_gone *gone);
+/* The connection that the peer calls by this id, or NULL. */
+struct conn *gone_find(struct flow *flow, uint32_t remote_id);
 
 #endif

@@ -27,7 +27,7 @@ uint32_t image_charge(const struct flow *flow, const struct chunk *chunk)
 {
     uint32_t bytes = (chunk->count - 1u) * chunk->datagram_bytes + chunk->last_bytes;
     uint32_t fragments = bytes / fragment_bytes(flow) + chunk->count;
-    return bytes + fragments * (FRAGMENT_HEADER_BYTES + KERNEL_OVERHEAD_BYTES);
+    return bytes + fragments * (FRAGMENT_HEADER_BYTES + CORE_KERNEL_BYTES);
 }
 
 void image_begin(struct flow *flow, const struct tx_desc *desc)
@@ -142,7 +142,7 @@ static bool is_free(const struct image *image, uint64_t now_ns)
     return image->token == 0 || now_ns - image->begun_ns > IMAGE_LIFE_NS;
 }
 
-static void begin(struct image *image, uint64_t token, const struct wire_fragment *fragment, uint64_t now_ns)
+static void begin_image(struct image *image, uint64_t token, const struct wire_fragment *fragment, uint64_t now_ns)
 {
     *image = (struct image){
         .token = token,
@@ -158,7 +158,7 @@ static void begin(struct image *image, uint64_t token, const struct wire_fragmen
  * The image that the fragment is of; NULL: it contradicts that. A new one takes a free buffer, or the one that was begun first; of the
  * flow's own, where it has its share.
  */
-static struct image *find(struct images *images, uint64_t token, const struct wire_fragment *fragment, uint64_t now_ns)
+static struct image *image_of(struct images *images, uint64_t token, const struct wire_fragment *fragment, uint64_t now_ns)
 {
     struct image *oldest = NULL, *own = NULL;
     unsigned owned = 0;
@@ -173,11 +173,11 @@ static struct image *find(struct images *images, uint64_t token, const struct wi
             oldest = image;
     }
     struct image *taken = owned < IMAGES_OF_FLOW_MAX ? oldest : own;
-    begin(taken, token, fragment, now_ns);
+    begin_image(taken, token, fragment, now_ns);
     return taken;
 }
 
-static void mark(struct image *image, const struct wire_fragment *fragment)
+static void mark_units(struct image *image, const struct wire_fragment *fragment)
 {
     uint32_t end = (fragment->offset + fragment->length + WIRE_FRAGMENT_UNIT - 1) / WIRE_FRAGMENT_UNIT;
     for (uint32_t unit = fragment->offset / WIRE_FRAGMENT_UNIT; unit < end; unit++) {
@@ -187,35 +187,31 @@ static void mark(struct image *image, const struct wire_fragment *fragment)
     }
 }
 
-/*
- * The image is whole: as if the datagram had arrived. The copies that this makes are done before anything else may begin
- * an image (core.h, contract on copies).
- */
-static bool arrive(struct flow *flow, const struct image *image, uint64_t now_ns)
+/* The image is whole: checks the datagram. */
+static enum image_step open_image(struct flow *flow, const struct image *image, struct wire_packet *whole)
 {
     struct core *core = flow->core;
-    struct wire_packet packet;
     if (wire_token(image->bytes, image->total) != flow->rx_token ||
-        !wire_open(image->bytes, image->total, core->crc32c, &packet) ||
-        (packet.flags & (WIRE_SEQUENCED | WIRE_ON_PATH)) != WIRE_SEQUENCED)
-        return false;
+        !wire_open(image->bytes, image->total, core->crc32c, whole) ||
+        (whole->flags & (WIRE_SEQUENCED | WIRE_ON_PATH)) != WIRE_SEQUENCED)
+        return IMAGE_REFUSED;
     COUNT(core->counters, rx_images, 1);
-    if (wire_payload_intact(&packet, core->crc32c))
-        flow_rx(flow, &packet, -1, false, now_ns);
-    else
-        COUNT(core->counters, rx_payload_crc, 1);
-    return true;
+    if (wire_payload_intact(whole, core->crc32c))
+        return IMAGE_WHOLE;
+    COUNT(core->counters, rx_payload_crc, 1);
+    return IMAGE_PARTIAL;
 }
 
-bool image_on_frame(struct flow *flow, const struct wire_fragment *fragment, uint64_t now_ns)
+enum image_step image_add(struct flow *flow, const struct wire_fragment *fragment, uint64_t now_ns,
+                          struct wire_packet *whole)
 {
-    struct image *image = find(&flow->core->images, flow->rx_token, fragment, now_ns);
+    struct image *image = image_of(&flow->core->images, flow->rx_token, fragment, now_ns);
     if (!image)
-        return false;
+        return IMAGE_REFUSED;
     memcpy(image->bytes + fragment->offset, fragment->payload, fragment->length);
-    mark(image, fragment);
+    mark_units(image, fragment);
     if (image->units_left)
-        return true;
+        return IMAGE_PARTIAL;
     image->token = 0;
-    return arrive(flow, image, now_ns);
+    return open_image(flow, image, whole);
 }

@@ -64,7 +64,17 @@ bool image_next(struct flow *flow, uint8_t *buffer, struct tx_desc *desc);
 /* The NIC has not taken the last one. */
 void image_undo(struct flow *flow);
 
-/* A fragment has come. False: it, or what it completes, breaks the protocol. */
-bool image_on_frame(struct flow *flow, const struct wire_fragment *fragment, uint64_t now_ns);
+enum image_step {
+    IMAGE_REFUSED, /* the fragment, or the datagram that it completes, breaks the protocol */
+    IMAGE_PARTIAL, /* more is to come, or the payload was damaged */
+    IMAGE_WHOLE,
+};
+
+/*
+ * A fragment has come. IMAGE_WHOLE: `whole` is the datagram, which stands in the image's buffer. The copies that it makes are
+ * done before anything else may begin an image (core.h, contract on copies).
+ */
+enum image_step image_add(struct flow *flow, const struct wire_fragment *fragment, uint64_t now_ns,
+                          struct wire_packet *whole);
 
 #endif

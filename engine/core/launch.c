@@ -4,7 +4,7 @@
 
 uint32_t tx_datagrams_within(uint32_t datagram_bytes, uint64_t window_bytes, uint32_t most)
 {
-    uint64_t fit = window_bytes / (datagram_bytes + KERNEL_OVERHEAD_BYTES);
+    uint64_t fit = window_bytes / (datagram_bytes + CORE_KERNEL_BYTES);
     if (fit < most)
         most = (uint32_t)fit;
     return most ? most : 1;

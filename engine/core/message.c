@@ -3,11 +3,14 @@
 #include "core/state.h"
 
 #include <assert.h>
+#include <string.h>
 
-void message_begin(struct flow *flow, uint64_t now_ns)
+void message_begin(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 {
-    flow_expect_peer(flow, now_ns);
-    flow->msgs_pending++;
+    memset(msg, 0, offsetof(struct core_msg, kind));
+    msg->conn = conn;
+    flow_expect_peer(conn->flow, now_ns);
+    conn->flow->msgs_pending++;
 }
 
 void message_complete(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
@@ -37,11 +40,6 @@ void message_report(struct flow *flow, struct core_msg *msg)
             COUNT(counters, msgs_received, 1);
             COUNT(counters, bytes_received, msg->moved_bytes);
         }
-    }
-    if (msg->hold) {
-        msg->hold = HOLD_NONE;
-        if (--conn->held == 0)
-            conn_none_held(conn);
     }
 }
 

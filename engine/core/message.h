@@ -43,11 +43,11 @@ static inline bool msg_takes(const struct core_msg *msg, uint64_t offset, uint32
            (offset % CORE_WATCHED_BYTES == 0 && (length % CORE_WATCHED_BYTES == 0 || offset + length == total));
 }
 
-/* A message was submitted. */
-void message_begin(struct flow *flow, uint64_t now_ns);
+/* A message is submitted: what the caller has set stays, the rest is cleared. */
+void message_begin(struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 /* The result of a message is final: it is reported now, or when the NIC has read its payload. */
 void message_complete(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes);
-/* Reports a complete message to the application: it waits for core_next_event(). */
+/* Reports a complete message to the application: it waits for core_next_event(). One that was deferred: conn_report_deferred(). */
 void message_report(struct flow *flow, struct core_msg *msg);
 /* Queues an event of the connection, behind those of its messages. */
 void message_conn_event(struct conn *conn);

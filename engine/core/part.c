@@ -29,14 +29,8 @@ static void end(struct conn *conn, struct core_msg *msg, int32_t status, uint64_
 void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 {
     assert(conn->stripe && core_stripe_part(msg->number, msg->stripes, conn->stripe_ends, conn->stripe) < msg->stripes);
-    *msg = (struct core_msg){.conn = conn,
-                             .number = msg->number,
-                             .size_bytes = msg->size_bytes,
-                             .kind = msg->kind,
-                             .stripes = msg->stripes,
-                             .block_bytes = msg->block_bytes,
-                             .watched = msg->watched};
-    message_begin(conn->flow, now_ns);
+    message_begin(conn, msg, now_ns);
+    msg->placeable = false; /* placing knows whole messages alone */
     if (conn->state != CONN_OPEN) {
         end(conn, msg, conn->state == CONN_FAILED ? conn->status : UCCL_ECLOSED, 0);
     } else if (msg->kind == CORE_RECV) {

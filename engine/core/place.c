@@ -76,7 +76,7 @@ static void give_back(struct flow *flow, struct core_msg *msg)
 {
     msg_remove(&flow->place.held, msg);
     revoke(flow, msg);
-    message_report(flow, msg);
+    conn_report_deferred(msg);
 }
 
 /* Whether it is one that still waits for the peer to know: message `number` of the connection, or any. */
@@ -126,7 +126,7 @@ static void unbar(struct flow *flow)
     }
     flow->qps.barred_until = 0;
     data_qps_expire(flow, flow->core->now_ns);
-    flow_update_timer(flow);
+    flow_arm(flow, data_qps_deadline(flow));
 }
 
 void place_on_ack(struct flow *flow, uint32_t next)

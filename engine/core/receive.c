@@ -190,6 +190,26 @@ static bool on_conn_frame(struct conn *conn, const struct wire_frame *frame)
     }
 }
 
+/* The peer does not know a connection to which we have written. */
+static void on_gone(struct flow *flow, const struct wire_gone *gone)
+{
+    struct conn *conn = gone_find(flow, gone->id);
+    if (conn)
+        conn_fail(conn, UCCL_ECLOSED);
+    else
+        COUNT(flow->core->counters, rx_stale_frames, 1);
+}
+
+/* The datagram that a fragment completes acts as if it had arrived. */
+static bool on_fragment(struct flow *flow, const struct wire_fragment *fragment, uint64_t now_ns)
+{
+    struct wire_packet whole;
+    enum image_step step = image_add(flow, fragment, now_ns, &whole);
+    if (step == IMAGE_WHOLE)
+        flow_rx(flow, &whole, -1, false, now_ns);
+    return step != IMAGE_REFUSED;
+}
+
 /* False: it contradicts what the flow knows. */
 static bool on_flow_frame(struct flow *flow, const struct wire_frame *frame, bool fresh, uint64_t now_ns)
 {
@@ -206,7 +226,7 @@ static bool on_flow_frame(struct flow *flow, const struct wire_frame *frame, boo
         data_qps_on_frame(flow, &frame->path);
         return true;
     case FRAME_GONE:
-        gone_on_frame(flow, &frame->gone);
+        on_gone(flow, &frame->gone);
         return true;
     case FRAME_PROBE:
         probe_on_frame(flow, &frame->probe, now_ns);
@@ -215,7 +235,7 @@ static bool on_flow_frame(struct flow *flow, const struct wire_frame *frame, boo
         flow_give_up(flow, false);
         return true;
     case FRAME_FRAGMENT:
-        return image_on_frame(flow, &frame->fragment, now_ns);
+        return on_fragment(flow, &frame->fragment, now_ns);
     default:
         return false;
     }

@@ -44,22 +44,6 @@ void conn_available(struct conn *conn, struct core_msg *msg, uint64_t bytes)
     flow_add_active(conn);
 }
 
-/*
- * Eager messages get their places in the peer's ring in the order of their numbers, so one that is to be
- * fetched ahead of its turn makes those before it take theirs.
- */
-void conn_want_eagers(struct conn *conn)
-{
-    for (struct core_msg *msg = conn->eager.head; msg && conn->eager_unwanted; msg = msg->next) {
-        if (!conn_eager_place(conn, msg))
-            return;
-        if (msg->block_bytes && !(msg->flags & MSG_WANTED)) {
-            conn->eager_unwanted--;
-            conn_want(conn, msg);
-        }
-    }
-}
-
 void core_release_push(struct core *core, struct core_msg *msg, uint64_t offset_bytes, uint64_t length)
 {
     if (msg->block_bytes == 0)

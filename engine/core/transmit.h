@@ -10,7 +10,7 @@
 /* What a chunk takes of the peer's socket buffer. */
 static inline uint32_t tx_charge(uint32_t bytes, unsigned datagrams)
 {
-    return bytes + datagrams * KERNEL_OVERHEAD_BYTES;
+    return bytes + datagrams * CORE_KERNEL_BYTES;
 }
 /* How many datagrams, of `most`, such a part of the peer's socket buffer takes; at least one. */
 uint32_t tx_datagrams_within(uint32_t datagram_bytes, uint64_t window_bytes, uint32_t most);

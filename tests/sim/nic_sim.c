@@ -504,7 +504,7 @@ bool nic_sim_deliver(struct packet *packet, enum drop *why)
 bool nic_sim_receive(struct nic_queue *queue, struct packet *packet, enum drop *why)
 {
     struct nic *nic = queue->nic;
-    uint64_t charge = packet->length + KERNEL_OVERHEAD_BYTES;
+    uint64_t charge = packet->length + CORE_KERNEL_BYTES;
     if (queue->inbox_bytes + charge > nic->options.rx_bytes) {
         *why = DROP_SOCKET;
         COUNT(queue->setup.counters, rx_kernel_drops, 1);
@@ -524,7 +524,7 @@ static struct packet *take(struct nic_queue *queue)
     queue->inbox = packet->next;
     if (!queue->inbox)
         queue->inbox_tail = &queue->inbox;
-    queue->inbox_bytes -= packet->length + KERNEL_OVERHEAD_BYTES;
+    queue->inbox_bytes -= packet->length + CORE_KERNEL_BYTES;
     if (packet->port != NIC_PLACE_PORT) {
         queue->nic->counts.polled++;
         queue->nic->counts.heard[packet->from / 64 % 4] |= UINT64_C(1) << packet->from % 64;

@@ -254,7 +254,7 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
 /* A datagram reaches the socket: dropped when its buffer is full. */
 static void arrive(struct world *world, struct end *end, struct datagram *datagram)
 {
-    uint64_t charge = datagram->length + KERNEL_OVERHEAD_BYTES;
+    uint64_t charge = datagram->length + CORE_KERNEL_BYTES;
     if (end->halted || end->inbox_charge + charge > end->inbox_limit) {
         world->faults++;
         world->dropped++;
@@ -353,7 +353,7 @@ static void run_rx(struct world *world, struct end *end)
         end->inbox = datagram->next;
         if (!end->inbox)
             end->inbox_tail = &end->inbox;
-        end->inbox_charge -= datagram->length + KERNEL_OVERHEAD_BYTES;
+        end->inbox_charge -= datagram->length + CORE_KERNEL_BYTES;
         core_rx(end->core, datagram->bytes, datagram->length, datagram->ce, world_clock_ns(world, end));
         app_copy(world, end);
         free(datagram);

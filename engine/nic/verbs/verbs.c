@@ -317,13 +317,12 @@ static void verbs_queue_address(const struct nic_queue *queue, struct nic_queue_
 }
 
 /*
- * In the core's measure: a datagram counts as its bytes and some hundred more, however large its slot is.
+ * In the core's measure: a datagram counts as its bytes and CORE_KERNEL_BYTES, however large its slot is.
  * Half-full ones fit as many as there are slots.
  */
 static uint64_t verbs_queue_rx_bytes(const struct nic_queue *queue)
 {
-    enum { DATAGRAM_EXTRA = 768 };
-    return (uint64_t)queue->receives.count * (queue->nic->datagram_bytes / 2 + DATAGRAM_EXTRA);
+    return (uint64_t)queue->receives.count * (queue->nic->datagram_bytes / 2 + CORE_KERNEL_BYTES);
 }
 
 static int verbs_route(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes)
