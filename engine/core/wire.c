@@ -144,7 +144,7 @@ static bool get_eager(struct wire_packet *packet, const uint8_t *at, struct wire
     eager->offset = get32(at + 16);
     eager->ring = get32(at + 20);
     eager->payload = take_payload(packet, eager->length);
-    return (at[1] & ~EAGER_GRANTED) == 0 && eager->payload && eager->offset <= eager->total &&
+    return eager->payload && eager->offset <= eager->total &&
            eager->length <= eager->total - eager->offset;
 }
 
@@ -189,7 +189,7 @@ static void get_ack(const uint8_t *at, struct wire_ack *ack)
 /* A clear-to-send, whose entry, if it has one, is behind it. */
 static unsigned get_cts(const uint8_t *at, size_t left, struct wire_cts *cts)
 {
-    if (left < WIRE_CTS_BYTES || at[1] & ~(CTS_ENTRY | CTS_WATCHED) || get16(at + 2) > CORE_STRIPES_MAX)
+    if (get16(at + 2) > CORE_STRIPES_MAX)
         return 0;
     *cts = (struct wire_cts){.conn = get32(at + 4),
                              .msg = get32(at + 8),
@@ -217,7 +217,7 @@ static bool get_path(const uint8_t *at, struct wire_qp *path)
 static bool get_probe(struct wire_packet *packet, const uint8_t *at, struct wire_probe *probe)
 {
     *probe = (struct wire_probe){at[1] & PROBE_ECHO, get16(at + 2), get64(at + 4)};
-    return (at[1] & ~PROBE_ECHO) == 0 && !(probe->echo && probe->length) && take_payload(packet, probe->length);
+    return !(probe->echo && probe->length) && take_payload(packet, probe->length);
 }
 
 static bool get_fragment(struct wire_packet *packet, const uint8_t *at, struct wire_fragment *fragment)
@@ -228,60 +228,68 @@ static bool get_fragment(struct wire_packet *packet, const uint8_t *at, struct w
     fragment->total = get16(at + 10);
     fragment->payload = take_payload(packet, fragment->length);
     uint32_t end = fragment->offset + fragment->length;
-    return at[1] == 0 && fragment->payload && fragment->length && end <= fragment->total &&
+    return fragment->payload && fragment->length && end <= fragment->total &&
            fragment->total <= CORE_TRAIN_BYTES_MAX && fragment->offset % WIRE_FRAGMENT_UNIT == 0 &&
            (end == fragment->total || fragment->length % WIRE_FRAGMENT_UNIT == 0);
 }
+
+/* By kind of frame: its least bytes, and which bits its second byte may have. */
+static const struct {
+    uint8_t bytes, flags;
+} shapes[FRAME_KINDS] = {
+    [FRAME_DATA] = {WIRE_DATA_BYTES, 0xff},
+    [FRAME_EAGER] = {WIRE_EAGER_BYTES, EAGER_GRANTED},
+    [FRAME_CTS] = {WIRE_CTS_BYTES, CTS_ENTRY | CTS_WATCHED},
+    [FRAME_RTS] = {WIRE_RTS_BYTES, 0},
+    [FRAME_CREDIT] = {WIRE_CREDIT_BYTES, 0},
+    [FRAME_END] = {WIRE_END_BYTES, END_OF_SEND},
+    [FRAME_FIN] = {WIRE_FIN_BYTES, FIN_SENDS | FIN_RECEIVES},
+    [FRAME_ACK] = {ACK_FIXED_BYTES, 0xff},
+    [FRAME_DEMAND] = {WIRE_DEMAND_BYTES, 0},
+    [FRAME_GRANT] = {WIRE_GRANT_BYTES, 0},
+    [FRAME_QP] = {WIRE_QP_BYTES, 0xff},
+    [FRAME_GONE] = {WIRE_GONE_BYTES, 0},
+    [FRAME_PROBE] = {WIRE_PROBE_BYTES, PROBE_ECHO},
+    [FRAME_FLOW] = {WIRE_FLOW_BYTES, 0xff},
+    [FRAME_FRAGMENT] = {WIRE_FRAGMENT_BYTES, 0},
+};
 
 bool wire_take_frame(struct wire_packet *packet)
 {
     struct wire_frame *frame = &packet->current;
     const uint8_t *at = packet->frame;
     size_t left = (size_t)(packet->frames_end - at);
-    if (left < 4)
+    if (left < 4 || at[0] >= FRAME_KINDS)
+        return false;
+    unsigned bytes = shapes[at[0]].bytes;
+    if (bytes == 0 || left < bytes || at[1] & ~shapes[at[0]].flags)
         return false;
 
-    unsigned bytes = 0;
     bool good = true;
     frame->kind = at[0];
     switch (frame->kind) {
     case FRAME_DATA:
-        bytes = WIRE_DATA_BYTES;
-        good = left >= bytes && get_data(packet, at, &frame->data);
+        good = get_data(packet, at, &frame->data);
         break;
     case FRAME_EAGER:
-        bytes = WIRE_EAGER_BYTES;
-        good = left >= bytes && get_eager(packet, at, &frame->eager);
+        good = get_eager(packet, at, &frame->eager);
         break;
     case FRAME_CTS:
         bytes = get_cts(at, left, &frame->cts);
         good = bytes != 0;
         break;
     case FRAME_RTS:
-        bytes = WIRE_RTS_BYTES;
-        good = left >= bytes && at[1] == 0;
-        if (good)
-            frame->rts = (struct wire_rts){get32(at + 4), get32(at + 8), get64(at + 12)};
+        frame->rts = (struct wire_rts){get32(at + 4), get32(at + 8), get64(at + 12)};
         break;
     case FRAME_CREDIT:
-        bytes = WIRE_CREDIT_BYTES;
-        good = left >= bytes && at[1] == 0;
-        if (good)
-            frame->credit = (struct wire_credit){get32(at + 4), get32(at + 8), get32(at + 12),
-                                                 get64(at + 16)};
+        frame->credit = (struct wire_credit){get32(at + 4), get32(at + 8), get32(at + 12), get64(at + 16)};
         break;
     case FRAME_END:
-        bytes = WIRE_END_BYTES;
-        good = left >= bytes && (at[1] & ~END_OF_SEND) == 0 && get16(at + 2) != 0;
-        if (good)
-            frame->end = (struct wire_end){get32(at + 4), get32(at + 8), -(int32_t)get16(at + 2),
-                                           at[1] & END_OF_SEND};
+        good = get16(at + 2) != 0;
+        frame->end = (struct wire_end){get32(at + 4), get32(at + 8), -(int32_t)get16(at + 2), at[1] & END_OF_SEND};
         break;
     case FRAME_FIN:
-        bytes = WIRE_FIN_BYTES;
-        good = left >= bytes && (at[1] & ~(FIN_SENDS | FIN_RECEIVES)) == 0;
-        if (good)
-            frame->fin = (struct wire_fin){get32(at + 4), at[1] & FIN_SENDS, at[1] & FIN_RECEIVES};
+        frame->fin = (struct wire_fin){get32(at + 4), at[1] & FIN_SENDS, at[1] & FIN_RECEIVES};
         break;
     case FRAME_ACK:
         bytes = ack_bytes(at[1], at[2], at[3]);
@@ -290,39 +298,26 @@ bool wire_take_frame(struct wire_packet *packet)
             get_ack(at, &frame->ack);
         break;
     case FRAME_QP:
-        bytes = WIRE_QP_BYTES;
-        good = left >= bytes && get_path(at, &frame->path);
+        good = get_path(at, &frame->path);
         break;
     case FRAME_DEMAND:
-        bytes = WIRE_DEMAND_BYTES;
-        good = left >= bytes && at[1] == 0;
-        if (good)
-            frame->demand.target = get32(at + 4);
+        frame->demand.target = get32(at + 4);
         break;
     case FRAME_GRANT:
-        bytes = WIRE_GRANT_BYTES;
-        good = left >= bytes && at[1] == 0;
-        if (good)
-            frame->grant = (struct wire_grant){get32(at + 4), get32(at + 8)};
+        frame->grant = (struct wire_grant){get32(at + 4), get32(at + 8)};
         break;
     case FRAME_GONE:
-        bytes = WIRE_GONE_BYTES;
-        good = left >= bytes && at[1] == 0;
-        if (good)
-            frame->gone.id = get32(at + 4);
+        frame->gone.id = get32(at + 4);
         break;
     case FRAME_PROBE:
-        bytes = WIRE_PROBE_BYTES;
-        good = left >= bytes && get_probe(packet, at, &frame->probe);
+        good = get_probe(packet, at, &frame->probe);
         break;
     case FRAME_FLOW:
-        bytes = WIRE_FLOW_BYTES;
         frame->flow.what = at[1];
         good = at[1] == FLOW_CLOSED;
         break;
     case FRAME_FRAGMENT:
-        bytes = WIRE_FRAGMENT_BYTES;
-        good = left >= bytes && get_fragment(packet, at, &frame->fragment);
+        good = get_fragment(packet, at, &frame->fragment);
         break;
     case FRAME_PULL:
     default:
