@@ -28,7 +28,7 @@ static unsigned cores_here(void)
     return online > 0 ? (unsigned)online : 1;
 }
 
-static bool lends(const struct uccl_engine *engine)
+static bool engine_lends(const struct uccl_engine *engine)
 {
     const struct params *params = &engine->params;
     bool able = engine->nic->caps(engine->device)->lendable;
@@ -73,7 +73,7 @@ static int start_threads(struct uccl_engine *engine)
                                                         .nic = engine->nic,
                                                         .device = engine->device,
                                                         .index = i,
-                                                        .lend = lends(engine),
+                                                        .lend = engine_lends(engine),
                                                         .numa_node = properties.numa_node,
                                                         .link_mbps = link_mbps(&engine->params, &properties) / count,
                                                         .seed = seed,
@@ -97,7 +97,7 @@ static void stop_threads(struct uccl_engine *engine)
     engine->thread_count = 0;
 }
 
-static int build(struct uccl_engine *engine)
+static int engine_build(struct uccl_engine *engine)
 {
     if (getrandom(engine->id, sizeof engine->id, 0) != sizeof engine->id) {
         LOG_ERR("cannot draw an engine id: getrandom: %s", strerror(errno));
@@ -134,7 +134,7 @@ void keep_closed(struct uccl_engine *engine, void *object)
     *place = object;
 }
 
-static void destroy(struct uccl_engine *engine)
+static void engine_destroy(struct uccl_engine *engine)
 {
     stop_threads(engine);
     while (engine->kept) { /* nobody counts there any more */
@@ -178,10 +178,10 @@ UCCL_API int uccl_open(const uccl_config *config, uccl_engine **out)
     mem_cache_init(&engine->regions, (uint32_t)engine->params.mr_cache);
     if (!error) {
         log_set_level((enum uccl_log_level)engine->params.log_level);
-        error = build(engine);
+        error = engine_build(engine);
     }
     if (error) {
-        destroy(engine);
+        engine_destroy(engine);
         return error;
     }
     *out = engine;
@@ -193,7 +193,7 @@ UCCL_API int uccl_open(const uccl_config *config, uccl_engine **out)
  * parent's as they are. What another thread held locked when the process forked may be half changed: it is
  * left.
  */
-static void forget(struct uccl_engine *engine)
+static void engine_forget(struct uccl_engine *engine)
 {
     if (pthread_mutex_trylock(&engine->lock) == 0) {
         connects_inherited(engine);
@@ -214,7 +214,7 @@ static void forget(struct uccl_engine *engine)
     }
     if (leave)
         engine->device = NULL;
-    destroy(engine);
+    engine_destroy(engine);
 }
 
 /* All requests have ended, but those that a GPU does not let go: a thread that waited for one is on its way out. */
@@ -236,7 +236,7 @@ UCCL_API int uccl_close(uccl_engine *engine)
         return UCCL_EINVAL;
     CANCEL_LATER;
     if (inherited(engine)) {
-        forget(engine);
+        engine_forget(engine);
         return UCCL_OK;
     }
     connects_end(engine);
@@ -252,7 +252,7 @@ UCCL_API int uccl_close(uccl_engine *engine)
         free(mr);
     }
     pthread_mutex_unlock(&engine->lock);
-    destroy(engine);
+    engine_destroy(engine);
     return UCCL_OK;
 }
 

@@ -142,7 +142,7 @@ void handle_put(struct uccl_handle *handle, uint64_t listener, in_port_t port, c
 }
 
 /* NULL, or what is wrong with a handle of our version. */
-static const char *take(const uint8_t *at, struct handle_target *out)
+static const char *handle_take(const uint8_t *at, struct handle_target *out)
 {
     size_t end = HANDLE_ADDRESSES;
     in_port_t port;
@@ -177,7 +177,7 @@ bool handle_get(const struct uccl_handle *handle, struct handle_target *out)
                 HANDLE_VERSION);
         return false;
     }
-    const char *fault = take(handle->listener, out);
+    const char *fault = handle_take(handle->listener, out);
     if (fault)
         LOG_ERR("a listen handle is malformed: %s", fault);
     return !fault;
@@ -201,7 +201,7 @@ static bool take_brackets_off(const char *host, char out[NI_MAXHOST])
 }
 
 /* The addresses that the resolver found, in its order (RFC 6724), each once. */
-static unsigned collect(const struct addrinfo *found, union nic_address *out, unsigned max)
+static unsigned collect_addresses(const struct addrinfo *found, union nic_address *out, unsigned max)
 {
     unsigned count = 0;
     for (; found && count < max; found = found->ai_next) {
@@ -238,7 +238,7 @@ UCCL_API int uccl_handle_from_address(const char *host, uint16_t port, struct uc
                 ran_out ? fault_text(failed == EAI_MEMORY ? ENOMEM : error, why) : gai_strerror(failed));
         return ran_out ? UCCL_ENOMEM : UCCL_EADDR;
     }
-    unsigned count = collect(found, addresses, FOUND_MAX);
+    unsigned count = collect_addresses(found, addresses, FOUND_MAX);
     freeaddrinfo(found);
     if (count == 0) {
         LOG_ERR("cannot resolve '%s': it has no IPv4 or IPv6 address", host);

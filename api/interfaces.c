@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void describe(const struct netdev *dev, struct uccl_interface *out)
+static void describe_interface(const struct netdev *dev, struct uccl_interface *out)
 {
     char text[NETDEV_ADDRESS_TEXT];
 
@@ -35,7 +35,7 @@ UCCL_API int uccl_interfaces(const uccl_config *config, uccl_interface_fn tell, 
         result = netdev_list(params.socket_ifname, &devs);
     for (int i = 0; i < result; i++) {
         struct uccl_interface out;
-        describe(&devs[i], &out);
+        describe_interface(&devs[i], &out);
         tell(user, &out);
     }
     free(devs);

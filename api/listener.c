@@ -84,7 +84,7 @@ static int listen_on(union nic_address *address, uint64_t connect_ms, int *out)
 }
 
 /* The socket, on `device`'s address or, below 0, on all of them; `*address` becomes the one that it has. Logged. */
-static int open_socket(const struct uccl_engine *engine, int device, uint16_t port, union nic_address *address, int *fd)
+static int listener_open_socket(const struct uccl_engine *engine, int device, uint16_t port, union nic_address *address, int *fd)
 {
     if (device < 0) {
         memset(address, 0, sizeof *address);
@@ -168,7 +168,7 @@ UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct 
     if (!listener)
         return UCCL_ENOMEM;
     bound = own;
-    error = open_socket(engine, device, port, &bound, &listener->fd);
+    error = listener_open_socket(engine, device, port, &bound, &listener->fd);
     if (error) {
         free(listener);
         return error;
@@ -238,7 +238,7 @@ static void look_for_news(struct uccl_listener *listener)
 }
 
 /* The oldest handshake without news that is, or is not, past its HELLO; of one source, where there is one. -1: none. */
-static int oldest(const struct uccl_listener *listener, bool greeted, const uint64_t *source)
+static int oldest_handshake(const struct uccl_listener *listener, bool greeted, const uint64_t *source)
 {
     int found = -1;
     for (unsigned i = 0; i < listener->count; i++) {
@@ -250,7 +250,7 @@ static int oldest(const struct uccl_listener *listener, bool greeted, const uint
     return found;
 }
 
-static unsigned count_of(const struct uccl_listener *listener, uint64_t source)
+static unsigned handshakes_of(const struct uccl_listener *listener, uint64_t source)
 {
     unsigned count = 0;
     for (unsigned i = 0; i < listener->count; i++)
@@ -259,11 +259,11 @@ static unsigned count_of(const struct uccl_listener *listener, uint64_t source)
 }
 
 /* The source with the most handshakes, and how many it has. */
-static unsigned greediest(const struct uccl_listener *listener, uint64_t *source)
+static unsigned greediest_source(const struct uccl_listener *listener, uint64_t *source)
 {
     unsigned most = 0;
     for (unsigned i = 0; i < listener->count; i++) {
-        unsigned count = count_of(listener, listener->accepting[i].source);
+        unsigned count = handshakes_of(listener, listener->accepting[i].source);
         if (count > most) {
             most = count;
             *source = listener->accepting[i].source;
@@ -277,14 +277,14 @@ static int whom_to_drop(struct uccl_listener *listener, uint64_t source)
 {
     uint64_t now_ns = clock_now_ns(), other = 0;
     look_for_news(listener);
-    int i = oldest(listener, false, NULL);
+    int i = oldest_handshake(listener, false, NULL);
     if (i >= 0 && now_ns - listener->accepting[i].since_ns >= SILENT_NS)
         return i;
-    if (count_of(listener, source) < HANDSHAKES_SHARE && greediest(listener, &other) > HANDSHAKES_SHARE) {
-        i = oldest(listener, false, &other);
-        return i >= 0 ? i : oldest(listener, true, &other);
+    if (handshakes_of(listener, source) < HANDSHAKES_SHARE && greediest_source(listener, &other) > HANDSHAKES_SHARE) {
+        i = oldest_handshake(listener, false, &other);
+        return i >= 0 ? i : oldest_handshake(listener, true, &other);
     }
-    i = oldest(listener, true, NULL);
+    i = oldest_handshake(listener, true, NULL);
     return i >= 0 && now_ns - listener->accepting[i].since_ns >= STALLED_NS ? i : -1;
 }
 
@@ -484,7 +484,7 @@ static void wait_for_sockets(struct uccl_listener *listener, uint64_t deadline_n
     poll(fds, count, poll_ms(deadline_ns));
 }
 
-static void unlock(void *listener)
+static void listener_unlock(void *listener)
 {
     pthread_mutex_unlock(&((struct uccl_listener *)listener)->lock);
 }
@@ -532,7 +532,7 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
         uint64_t look_ns = cancel_look_ns(clock_now_ns(), deadline_ns);
         wait_for_sockets(listener, look_ns);
         if (look_ns < deadline_ns && clock_now_ns() >= look_ns) {
-            pthread_cleanup_push(unlock, listener);
+            pthread_cleanup_push(listener_unlock, listener);
             CANCEL_HERE;
             pthread_cleanup_pop(0);
         }

@@ -47,7 +47,7 @@ struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, stru
     return request;
 }
 
-static int post(struct uccl_conn *conn, struct uccl_request *request, enum thread_command command,
+static int request_post(struct uccl_conn *conn, struct uccl_request *request, enum thread_command command,
                 uccl_request **out)
 {
     if (request->mr_users)
@@ -93,7 +93,7 @@ static int post_message(struct uccl_conn *conn, enum core_msg_kind kind, void *b
     request->msg.watched = watched;
     request->msg.grant_address = (uintptr_t)buffer;
     request->msg.grant_key = mr ? mr->nic.remote_key : 0;
-    return post(conn, request, COMMAND_SUBMIT, out);
+    return request_post(conn, request, COMMAND_SUBMIT, out);
 }
 
 int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr, uccl_request **out)
@@ -104,7 +104,7 @@ int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr,
     atomic_store_explicit(&request->flushes, true, memory_order_relaxed);
     request->msg.moved_bytes = 0;
     request->staged.memory = &mr->region->is;
-    return post(conn, request, COMMAND_FLUSH, out);
+    return request_post(conn, request, COMMAND_FLUSH, out);
 }
 
 UCCL_API int uccl_send_async(uccl_conn *conn, const void *buffer, size_t length, uccl_mr *mr,
@@ -149,7 +149,7 @@ static bool has_ended(const struct uccl_request *request)
 }
 
 /* The request's result; it is free afterwards. */
-static int collect(struct uccl_request *request, size_t *bytes)
+static int request_collect(struct uccl_request *request, size_t *bytes)
 {
     int status = request->msg.status;
     if (bytes)
@@ -178,10 +178,10 @@ UCCL_API int uccl_test(uccl_request *handle, int *done, size_t *bytes)
         }
     }
     *done = 1;
-    return collect(request, bytes);
+    return request_collect(request, bytes);
 }
 
-static void leave(void *thread)
+static void leave_thread(void *thread)
 {
     atomic_fetch_sub(&((struct engine_thread *)thread)->callers, 1); /* pairs with the load in let_callers_go() */
 }
@@ -196,17 +196,17 @@ static int wait_and_collect(struct uccl_request *request, int timeout_ms, size_t
     atomic_fetch_add(&thread->callers, 1);
     for (;;) {
         if (thread_wait(thread, &request->state, REQUEST_PENDING, cancel_look_ns(now_ns, deadline_ns))) {
-            status = collect(request, bytes);
+            status = request_collect(request, bytes);
             break;
         }
         now_ns = clock_now_ns();
         if (now_ns >= deadline_ns)
             break;
-        pthread_cleanup_push(leave, thread);
+        pthread_cleanup_push(leave_thread, thread);
         CANCEL_HERE; /* the request stays pending */
         pthread_cleanup_pop(0);
     }
-    leave(thread); /* we touch nothing now */
+    leave_thread(thread); /* we touch nothing now */
     return status;
 }
 
@@ -217,7 +217,7 @@ UCCL_API int uccl_wait(uccl_request *handle, int timeout_ms, size_t *bytes)
         return UCCL_EINVAL;
     if (process_forked(request->thread->process))
         return UCCL_EFORKED;
-    return has_ended(request) ? collect(request, bytes) : wait_and_collect(request, timeout_ms, bytes);
+    return has_ended(request) ? request_collect(request, bytes) : wait_and_collect(request, timeout_ms, bytes);
 }
 
 UCCL_API int uccl_cancel(uccl_request *handle)

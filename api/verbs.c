@@ -24,7 +24,7 @@ static void describe_gid(const struct verbs_gid *gid, struct uccl_verbs_gid *out
     snprintf(out->address, sizeof out->address, "%s", verbs_gid_text(gid->gid, text));
 }
 
-static void judge(const struct verbs_port *port, const struct params *params,
+static void judge_port(const struct verbs_port *port, const struct params *params,
                   struct uccl_verbs_port *out)
 {
     struct verbs_choice choice;
@@ -69,7 +69,7 @@ static int tell_port(const struct verbs_port *port, const struct params *params,
     snprintf(out.link, sizeof out.link, "%s", port->ethernet ? "RoCE" : "InfiniBand");
     for (int i = 0; i < port->gid_count; i++)
         describe_gid(&port->gids[i], &gids[i]);
-    judge(port, params, &out);
+    judge_port(port, params, &out);
     tell(user, &out);
     free(gids);
     return 0;

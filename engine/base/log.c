@@ -5,9 +5,9 @@
  * replaced nobody may be inside the old one, so that its data can be freed; yet writing takes no lock.
  *
  * So the pair lives in one of two slots, and `current` names the slot in force. A writer of lines counts
- * itself into the slot, checks that the slot is still in force, calls, and counts itself out. replace() fills
+ * itself into the slot, checks that the slot is still in force, calls, and counts itself out. log_replace() fills
  * the other slot, puts it in force, and waits until the old one is empty. Invariants: a slot in force is
- * never written; without a replace() under way the other slot has nobody in it.
+ * never written; without a log_replace() under way the other slot has nobody in it.
  *
  * Why no reader meets a slot that is being filled: both sides first write (the reader its count,
  * the setter `current`) and then read what the other wrote, all sequentially consistent, so at
@@ -72,20 +72,20 @@ enum uccl_log_level log_level(void)
 }
 
 /* Puts `sink` in force and returns when nobody is inside the old one. Not from inside a callback. */
-static void replace(struct sink sink)
+static void log_replace(struct sink sink)
 {
     struct timespec nap = {0, LOG_NAP_NS};
     pthread_mutex_lock(&set_lock);
     struct slot *old = atomic_load(&current);
     struct slot *slot = old == &slots[0] ? &slots[1] : &slots[0];
     /* A reader that was too late for this slot may still be about to leave it. Both loops pair with the counting in
-     * enter(); reading 0 also means that what was done inside is over. */
+     * log_enter(); reading 0 also means that what was done inside is over. */
     while (atomic_load(&slot->readers))
         nanosleep(&nap, NULL);
     RACE_POINT();
     slot->sink = sink;
     RACE_POINT();
-    atomic_store(&current, slot); /* pairs with the loads in enter() */
+    atomic_store(&current, slot); /* pairs with the loads in log_enter() */
     RACE_POINT();
     while (atomic_load(&old->readers))
         nanosleep(&nap, NULL);
@@ -115,17 +115,17 @@ void log_set_callback(uccl_log_fn fn, void *user)
         mine.next = sink;
         mine.replaces = true;
     } else {
-        replace(sink);
+        log_replace(sink);
     }
 }
 
 /* The slot in force, which stays filled until its count is taken back. */
-static struct slot *enter(void)
+static struct slot *log_enter(void)
 {
     for (;;) {
         struct slot *slot = atomic_load(&current);
         RACE_POINT();
-        atomic_fetch_add(&slot->readers, 1); /* pairs with the loads of readers in replace() */
+        atomic_fetch_add(&slot->readers, 1); /* pairs with the loads of readers in log_replace() */
         RACE_POINT();
         if (atomic_load(&current) == slot)
             return slot;
@@ -166,7 +166,7 @@ static void write_stderr(enum uccl_log_level level, const char *text)
     (void)written;
 }
 
-static void tell(enum uccl_log_level level, const char *text)
+static void log_tell(enum uccl_log_level level, const char *text)
 {
     CANCEL_LATER;
     pthread_once(&forks_watched, log_watch_forks);
@@ -174,7 +174,7 @@ static void tell(enum uccl_log_level level, const char *text)
         write_stderr(level, text);
         return;
     }
-    struct slot *slot = mine.inside = enter();
+    struct slot *slot = mine.inside = log_enter();
     RACE_POINT();
     if (slot->sink.fn)
         slot->sink.fn(slot->sink.user, level, text);
@@ -182,10 +182,10 @@ static void tell(enum uccl_log_level level, const char *text)
         write_stderr(level, text);
     mine.inside = NULL;
     RACE_POINT();
-    atomic_fetch_sub(&slot->readers, 1); /* pairs with the loads in replace(): what was done inside is over */
+    atomic_fetch_sub(&slot->readers, 1); /* pairs with the loads in log_replace(): what was done inside is over */
     if (mine.replaces) {
         mine.replaces = false;
-        replace(mine.next);
+        log_replace(mine.next);
     }
 }
 
@@ -204,6 +204,6 @@ void log_write(enum uccl_log_level level, const char *format, ...)
         memcpy(text + sizeof text - sizeof "...", "...", sizeof "...");
     make_one_line(text);
 
-    tell(level, text);
+    log_tell(level, text);
     errno = errno_kept;
 }

@@ -37,7 +37,7 @@ static void in_child(void)
     }
 }
 
-static void prepare(void)
+static void process_watch(void)
 {
     int failed = pthread_atfork(NULL, NULL, in_child);
     void *page = mmap(NULL, NUMBER_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -50,15 +50,15 @@ static void prepare(void)
         munmap(page, NUMBER_BYTES);
 }
 
-static void prepare_once(void)
+static void process_watch_once(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, prepare);
+    pthread_once(&once, process_watch);
 }
 
 void process_in_child(void (*fn)(void))
 {
-    prepare_once();
+    process_watch_once();
     unsigned i = atomic_fetch_add(&child_call_count, 1);
     assert(i < CHILD_CALLS_MAX);
     atomic_store(&child_calls[i], fn);
@@ -71,7 +71,7 @@ int process_unwatched(void)
 
 uint32_t process_enter(void)
 {
-    prepare_once();
+    process_watch_once();
     uint32_t mine = __atomic_load_n(number, __ATOMIC_ACQUIRE);
     if (mine)
         return mine;

@@ -51,7 +51,7 @@ enum {
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
 /* Writes the low `bytes` bytes of `value` at `*at`, little-endian, and moves on. */
-static void put(uint8_t **at, uint64_t value, unsigned bytes)
+static void put_le(uint8_t **at, uint64_t value, unsigned bytes)
 {
     for (unsigned i = 0; i < bytes; i++)
         *(*at)++ = (uint8_t)(value >> (8 * i));
@@ -64,7 +64,7 @@ static void put_bytes(uint8_t **at, const uint8_t *bytes, size_t length)
 }
 
 /* Reads `bytes` bytes at `*at`, little-endian, and moves on. The caller knows that they are there. */
-static uint64_t take(const uint8_t **at, unsigned bytes)
+static uint64_t take_le(const uint8_t **at, unsigned bytes)
 {
     uint64_t value = 0;
     for (unsigned i = 0; i < bytes; i++)
@@ -83,22 +83,22 @@ bool boot_is_magic(const uint8_t *bytes, size_t length)
     return memcmp(bytes, MAGIC, length < MAGIC_BYTES ? length : MAGIC_BYTES) == 0;
 }
 
-static void put_header(uint8_t **at, enum boot_kind kind, enum boot_sender sender, size_t length)
+static void put_message_header(uint8_t **at, enum boot_kind kind, enum boot_sender sender, size_t length)
 {
     assert(length >= BOOT_HEADER_BYTES && length <= BOOT_MESSAGE_MAX);
     put_bytes(at, MAGIC, MAGIC_BYTES);
-    put(at, kind, 1);
-    put(at, sender, 1);
-    put(at, length - BOOT_HEADER_BYTES, 2);
+    put_le(at, kind, 1);
+    put_le(at, sender, 1);
+    put_le(at, length - BOOT_HEADER_BYTES, 2);
 }
 
 struct boot_header boot_take_header(const uint8_t *bytes)
 {
     struct boot_header header;
     const uint8_t *at = bytes + MAGIC_BYTES;
-    header.kind = (uint8_t)take(&at, 1);
-    header.sender = (uint8_t)take(&at, 1);
-    header.length = BOOT_HEADER_BYTES + (size_t)take(&at, 2);
+    header.kind = (uint8_t)take_le(&at, 1);
+    header.sender = (uint8_t)take_le(&at, 1);
+    header.length = BOOT_HEADER_BYTES + (size_t)take_le(&at, 2);
     return header;
 }
 
@@ -121,7 +121,7 @@ const char *boot_decode_hello(const uint8_t *bytes, size_t length, struct boot_h
     struct boot_hello hello = {0};
     if (!open_message(&at, length, BOOT_HELLO_MSG) || length < BOOT_OLD_HELLO_BYTES)
         return "malformed";
-    hello.version = (uint16_t)take(&at, 2);
+    hello.version = (uint16_t)take_le(&at, 2);
     take_bytes(&at, hello.engine_id, sizeof hello.engine_id);
     /* A release yet to come may say more; from our own and older ones that would be garbage. */
     if (hello.version < BOOT_VERSION && length != BOOT_OLD_HELLO_BYTES)
@@ -130,8 +130,8 @@ const char *boot_decode_hello(const uint8_t *bytes, size_t length, struct boot_h
         if (length != BOOT_HELLO_BYTES)
             return "malformed";
         take_bytes(&at, hello.nonce, sizeof hello.nonce);
-        hello.features = take(&at, 8);
-        hello.listener = take(&at, 8);
+        hello.features = take_le(&at, 8);
+        hello.listener = take_le(&at, 8);
     }
     *out = hello;
     return NULL;
@@ -140,17 +140,17 @@ const char *boot_decode_hello(const uint8_t *bytes, size_t length, struct boot_h
 /* The body of a HELLO; a proof covers the same bytes. */
 static void put_hello(uint8_t **at, const struct boot_hello *hello)
 {
-    put(at, hello->version, 2);
+    put_le(at, hello->version, 2);
     put_bytes(at, hello->engine_id, sizeof hello->engine_id);
     put_bytes(at, hello->nonce, sizeof hello->nonce);
-    put(at, hello->features, 8);
-    put(at, hello->listener, 8);
+    put_le(at, hello->features, 8);
+    put_le(at, hello->listener, 8);
 }
 
 size_t boot_put_hello(uint8_t *out, enum boot_sender sender, const struct boot_hello *hello)
 {
     uint8_t *at = out;
-    put_header(&at, BOOT_HELLO_MSG, sender, BOOT_HELLO_BYTES);
+    put_message_header(&at, BOOT_HELLO_MSG, sender, BOOT_HELLO_BYTES);
     put_hello(&at, hello);
     return BOOT_HELLO_BYTES;
 }
@@ -166,7 +166,7 @@ const char *boot_decode_proofs(const uint8_t *bytes, size_t length, struct boot_
     memset(out, 0, sizeof *out);
     out->count = (unsigned)(body / BOOT_PROOF_BYTES);
     for (unsigned i = 0; i < out->count; i++)
-        out->at[i] = take(&at, BOOT_PROOF_BYTES);
+        out->at[i] = take_le(&at, BOOT_PROOF_BYTES);
     return NULL;
 }
 
@@ -174,15 +174,15 @@ size_t boot_put_proofs(uint8_t *out, const struct boot_proofs *proofs)
 {
     assert(proofs->count <= BOOT_PROOFS_MAX);
     uint8_t *at = out;
-    put_header(&at, BOOT_PROOFS_MSG, BOOT_FROM_SERVER, BOOT_HEADER_BYTES + (size_t)proofs->count * BOOT_PROOF_BYTES);
+    put_message_header(&at, BOOT_PROOFS_MSG, BOOT_FROM_SERVER, BOOT_HEADER_BYTES + (size_t)proofs->count * BOOT_PROOF_BYTES);
     for (unsigned i = 0; i < proofs->count; i++)
-        put(&at, proofs->at[i], BOOT_PROOF_BYTES);
+        put_le(&at, proofs->at[i], BOOT_PROOF_BYTES);
     return (size_t)(at - out);
 }
 
 size_t boot_put_ready(uint8_t *out, enum boot_sender sender)
 {
-    put_header(&out, BOOT_READY_MSG, sender, BOOT_READY_BYTES);
+    put_message_header(&out, BOOT_READY_MSG, sender, BOOT_READY_BYTES);
     return BOOT_READY_BYTES;
 }
 
@@ -191,14 +191,14 @@ const char *boot_decode_reject(const uint8_t *bytes, size_t length, uint16_t *co
     const uint8_t *at = bytes;
     if (!open_message(&at, length, BOOT_REJECT_MSG) || length != BOOT_REJECT_BYTES)
         return "malformed";
-    *code = (uint16_t)take(&at, 2);
+    *code = (uint16_t)take_le(&at, 2);
     return NULL;
 }
 
 size_t boot_put_reject(uint8_t *out, enum boot_sender sender, uint16_t code)
 {
-    put_header(&out, BOOT_REJECT_MSG, sender, BOOT_REJECT_BYTES);
-    put(&out, code, 2);
+    put_message_header(&out, BOOT_REJECT_MSG, sender, BOOT_REJECT_BYTES);
+    put_le(&out, code, 2);
     return BOOT_REJECT_BYTES;
 }
 
@@ -245,10 +245,10 @@ static bool take_flow(const uint8_t **at, const uint8_t *end, struct boot_flow *
 {
     if (end - *at < FLOW_FIXED_BYTES)
         return false;
-    flow->token = take(at, 8);
-    flow->rx_bytes = take(at, 8);
-    flow->datagram_bytes = (uint32_t)take(at, 4);
-    flow->address.length = (uint8_t)take(at, 1);
+    flow->token = take_le(at, 8);
+    flow->rx_bytes = take_le(at, 8);
+    flow->datagram_bytes = (uint32_t)take_le(at, 4);
+    flow->address.length = (uint8_t)take_le(at, 1);
     if (flow->address.length > NIC_QUEUE_ADDRESS_MAX || end - *at < flow->address.length)
         return false;
     take_bytes(at, flow->address.bytes, flow->address.length);
@@ -260,8 +260,8 @@ static const char *take_connection(const uint8_t *at, const uint8_t *end, struct
 {
     if (end - at != CONNECTION_BYTES)
         return "length of the connection section";
-    offer->conn_id = (uint32_t)take(&at, 4);
-    offer->home = (uint16_t)take(&at, 2);
+    offer->conn_id = (uint32_t)take_le(&at, 4);
+    offer->home = (uint16_t)take_le(&at, 2);
     return NULL;
 }
 
@@ -269,10 +269,10 @@ static const char *take_queues(const uint8_t *at, const uint8_t *end, struct boo
 {
     if (end - at < QUEUES_FIXED_BYTES)
         return "length of the queues section";
-    offer->chunk_window = (uint32_t)take(&at, 4);
-    offer->msg_window = (uint32_t)take(&at, 4);
-    offer->eager_window_kb = (uint32_t)take(&at, 4);
-    offer->flow_count = (uint16_t)take(&at, 2);
+    offer->chunk_window = (uint32_t)take_le(&at, 4);
+    offer->msg_window = (uint32_t)take_le(&at, 4);
+    offer->eager_window_kb = (uint32_t)take_le(&at, 4);
+    offer->flow_count = (uint16_t)take_le(&at, 2);
     if (offer->flow_count < 1 || offer->flow_count > BOOT_FLOWS_MAX)
         return "number of flows out of range";
     for (unsigned i = 0; i < offer->flow_count; i++) {
@@ -287,7 +287,7 @@ static const char *take_known(const uint8_t *at, const uint8_t *end, struct boot
     if (end - at != BOOT_PROOF_BYTES)
         return "length of the section of known flows";
     offer->known = true;
-    offer->proof = take(&at, BOOT_PROOF_BYTES);
+    offer->proof = take_le(&at, BOOT_PROOF_BYTES);
     return NULL;
 }
 
@@ -314,8 +314,8 @@ static const char *take_offer(const uint8_t *at, const uint8_t *end, struct boot
     while (at < end) {
         if (end - at < SECTION_HEADER_BYTES)
             return "a section cut short";
-        unsigned type = (unsigned)take(&at, 2);
-        size_t length = (size_t)take(&at, 2);
+        unsigned type = (unsigned)take_le(&at, 2);
+        size_t length = (size_t)take_le(&at, 2);
         bool optional = type & SECTION_OPTIONAL;
         type &= ~(unsigned)SECTION_OPTIONAL;
         if ((size_t)(end - at) < length)
@@ -365,29 +365,29 @@ size_t boot_offer_bytes(const struct boot_offer *offer)
 
 static void put_section(uint8_t **at, enum section type, size_t length)
 {
-    put(at, type, 2);
-    put(at, length, 2);
+    put_le(at, type, 2);
+    put_le(at, length, 2);
 }
 
 /* The body of the connection section; a proof covers the same bytes. */
 static void put_connection(uint8_t **at, const struct boot_offer *offer)
 {
-    put(at, offer->conn_id, 4);
-    put(at, offer->home, 2);
+    put_le(at, offer->conn_id, 4);
+    put_le(at, offer->home, 2);
 }
 
 static void put_queues(uint8_t **at, const struct boot_offer *offer)
 {
-    put(at, offer->chunk_window, 4);
-    put(at, offer->msg_window, 4);
-    put(at, offer->eager_window_kb, 4);
-    put(at, offer->flow_count, 2);
+    put_le(at, offer->chunk_window, 4);
+    put_le(at, offer->msg_window, 4);
+    put_le(at, offer->eager_window_kb, 4);
+    put_le(at, offer->flow_count, 2);
     for (unsigned i = 0; i < offer->flow_count; i++) {
         const struct boot_flow *flow = &offer->flows[i];
-        put(at, flow->token, 8);
-        put(at, flow->rx_bytes, 8);
-        put(at, flow->datagram_bytes, 4);
-        put(at, flow->address.length, 1);
+        put_le(at, flow->token, 8);
+        put_le(at, flow->rx_bytes, 8);
+        put_le(at, flow->datagram_bytes, 4);
+        put_le(at, flow->address.length, 1);
         put_bytes(at, flow->address.bytes, flow->address.length);
     }
 }
@@ -396,12 +396,12 @@ size_t boot_put_offer(uint8_t *out, enum boot_sender sender, const struct boot_o
 {
     assert(boot_offer_fault(offer) == NULL);
     uint8_t *at = out;
-    put_header(&at, BOOT_OFFER_MSG, sender, boot_offer_bytes(offer));
+    put_message_header(&at, BOOT_OFFER_MSG, sender, boot_offer_bytes(offer));
     put_section(&at, SECTION_CONNECTION, CONNECTION_BYTES);
     put_connection(&at, offer);
     if (offer->known) {
         put_section(&at, SECTION_KNOWN, BOOT_PROOF_BYTES);
-        put(&at, offer->proof, BOOT_PROOF_BYTES);
+        put_le(&at, offer->proof, BOOT_PROOF_BYTES);
     } else {
         put_section(&at, SECTION_QUEUES, queues_bytes(offer));
         put_queues(&at, offer);
@@ -417,7 +417,7 @@ uint64_t boot_proof(const struct boot_key *key, enum boot_prover prover, const s
 {
     uint8_t bytes[1 + 2 * (BOOT_HELLO_BYTES - BOOT_HEADER_BYTES) + CONNECTION_BYTES];
     uint8_t *at = bytes;
-    put(&at, prover, 1);
+    put_le(&at, prover, 1);
     put_hello(&at, &transcript->client);
     put_hello(&at, &transcript->server);
     if (offer)

@@ -182,7 +182,7 @@ static void tell_fault(char *fault, const char *format, ...)
  * on every open port; they are no reason to warn.
  */
 __attribute__((format(printf, 3, 4)))
-static void fail(struct bootstrap *boot, int error, const char *format, ...)
+static void boot_fail(struct bootstrap *boot, int error, const char *format, ...)
 {
     assert(boot->state != BOOT_DONE && boot->state != BOOT_FAILED && error < 0);
     char peer[ADDRESS_TEXT_BYTES];
@@ -206,7 +206,7 @@ static void fail(struct bootstrap *boot, int error, const char *format, ...)
 }
 
 /* A system call on the socket ended with `system_error`. */
-static void fail_errno(struct bootstrap *boot, const char *doing, int system_error)
+static void boot_fail_errno(struct bootstrap *boot, const char *doing, int system_error)
 {
     char text[128];
     int error = boot_io_error(system_error);
@@ -222,7 +222,7 @@ static void fail_errno(struct bootstrap *boot, const char *doing, int system_err
                IN6_IS_ADDR_LINKLOCAL(&boot->peer.v6.sin6_addr) && boot->peer.v6.sin6_scope_id == 0) {
         hint = "; a link-local address needs its interface (address%interface)";
     }
-    fail(boot, error, "%s: %s%s", doing, strerror_r(system_error, text, sizeof text), hint);
+    boot_fail(boot, error, "%s: %s%s", doing, strerror_r(system_error, text, sizeof text), hint);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */
@@ -235,14 +235,14 @@ static bool check_header(struct bootstrap *boot)
     enum boot_kind expected = awaited(boot)->kind;
     size_t most = header.kind == BOOT_OFFER_MSG ? BOOT_MESSAGE_MAX : BOOT_SMALL_MAX;
     if (header.sender != (boot->server ? BOOT_FROM_CLIENT : BOOT_FROM_SERVER)) {
-        fail(boot, UCCL_EPROTO, "a message came from the wrong side (sender %u); is this our echo?",
+        boot_fail(boot, UCCL_EPROTO, "a message came from the wrong side (sender %u); is this our echo?",
              header.sender);
     } else if (header.kind != BOOT_REJECT_MSG && header.kind != expected) {
-        fail(boot, UCCL_EPROTO, "a message of kind %u came instead of kind %d", header.kind, expected);
+        boot_fail(boot, UCCL_EPROTO, "a message of kind %u came instead of kind %d", header.kind, expected);
     } else if (header.length > most) {
-        fail(boot, UCCL_EPROTO, "a message of %zu bytes, more than the %zu allowed", header.length, most);
+        boot_fail(boot, UCCL_EPROTO, "a message of %zu bytes, more than the %zu allowed", header.length, most);
     } else if (!boot_io_expect(&boot->io, header.length)) {
-        fail(boot, UCCL_ENOMEM, "out of memory for a message of %zu bytes", header.length);
+        boot_fail(boot, UCCL_ENOMEM, "out of memory for a message of %zu bytes", header.length);
     }
     return boot->state != BOOT_FAILED;
 }
@@ -254,14 +254,14 @@ static bool check_begin(struct bootstrap *boot)
         char hex[3 * 4 + 1] = "";
         for (size_t i = 0; i < boot->io.rx_have && i < 4; i++)
             snprintf(hex + 3 * i, sizeof hex - 3 * i, " %02x", boot->io.rx[i]);
-        fail(boot, UCCL_EPROTO, "it speaks another protocol, its message begins with%s", hex);
+        boot_fail(boot, UCCL_EPROTO, "it speaks another protocol, its message begins with%s", hex);
         return false;
     }
     return boot->io.rx_have < BOOT_HEADER_BYTES || check_header(boot);
 }
 
 /* Reads on in the current message. True once all of it is in rx. */
-static bool receive(struct bootstrap *boot)
+static bool boot_receive(struct bootstrap *boot)
 {
     for (;;) {
         size_t length = BOOT_HEADER_BYTES;
@@ -277,12 +277,12 @@ static bool receive(struct bootstrap *boot)
                 return false;
         } else if (got == 0) {
             boot->peer_left = true;
-            fail(boot, UCCL_EPROTO, "the peer closed the connection early (%s)", awaited(boot)->text);
+            boot_fail(boot, UCCL_EPROTO, "the peer closed the connection early (%s)", awaited(boot)->text);
             return false;
         } else if (got == -EAGAIN) {
             return false;
         } else {
-            fail_errno(boot, "receive", (int)-got);
+            boot_fail_errno(boot, "receive", (int)-got);
             return false;
         }
     }
@@ -293,19 +293,19 @@ static void handle_reject(struct bootstrap *boot)
     uint16_t code;
     boot->peer_left = true;
     if (boot_decode_reject(boot->io.rx, boot->io.rx_have, &code)) {
-        fail(boot, UCCL_EPROTO, "malformed REJECT");
+        boot_fail(boot, UCCL_EPROTO, "malformed REJECT");
         return;
     }
     int error = reject_error(boot, code);
     boot->again = code == -UCCL_EAGAIN;
-    fail(boot, error, "the peer rejected it with code %u: %s", code, fault_error_text(error));
+    boot_fail(boot, error, "the peer rejected it with code %u: %s", code, fault_error_text(error));
 }
 
 static void handle_hello(struct bootstrap *boot)
 {
     struct boot_hello hello;
     if (boot_decode_hello(boot->io.rx, boot->io.rx_have, &hello)) {
-        fail(boot, UCCL_EPROTO, "malformed HELLO of %zu bytes", boot->io.rx_have);
+        boot_fail(boot, UCCL_EPROTO, "malformed HELLO of %zu bytes", boot->io.rx_have);
         return;
     }
     if (boot->server)
@@ -313,18 +313,18 @@ static void handle_hello(struct bootstrap *boot)
     if (hello.version != BOOT_VERSION) {
         /* Our HELLO tells the client our version: it can then say the same as we do. */
         boot_io_flush_last(&boot->io);
-        fail(boot, UCCL_EPROTO, "the peer speaks version %u of the handshake, this library version %d",
+        boot_fail(boot, UCCL_EPROTO, "the peer speaks version %u of the handshake, this library version %d",
              hello.version, BOOT_VERSION);
         return;
     }
     if ((hello.features & WIRE_FEATURES) != WIRE_FEATURES) { /* all of today's are needed; what comes later need not be */
         boot_io_flush_last(&boot->io);
-        fail(boot, UCCL_EPROTO, "the peer lacks features %#llx", (unsigned long long)(WIRE_FEATURES & ~hello.features));
+        boot_fail(boot, UCCL_EPROTO, "the peer lacks features %#llx", (unsigned long long)(WIRE_FEATURES & ~hello.features));
         return;
     }
     if (boot->listener && hello.listener != boot->listener) {
         say_reject(boot, UCCL_EAGAIN); /* that one has done nothing wrong */
-        fail(boot, UCCL_EREFUSED, "another listener answers there: on another host with that address, or on the port "
+        boot_fail(boot, UCCL_EREFUSED, "another listener answers there: on another host with that address, or on the port "
                                   "of one that is gone");
         return;
     }
@@ -337,7 +337,7 @@ static void handle_proofs(struct bootstrap *boot)
 {
     const char *fault = boot_decode_proofs(boot->io.rx, boot->io.rx_have, &boot->proofs);
     if (fault)
-        fail(boot, UCCL_EPROTO, "bad PROOFS: %s", fault);
+        boot_fail(boot, UCCL_EPROTO, "bad PROOFS: %s", fault);
     else
         boot->state = BOOT_NEED_OFFER;
 }
@@ -359,7 +359,7 @@ static void handle_offer(struct bootstrap *boot)
 {
     struct boot_offer *offer = malloc(sizeof *offer);
     if (!offer) {
-        fail(boot, UCCL_ENOMEM, "out of memory for an OFFER");
+        boot_fail(boot, UCCL_ENOMEM, "out of memory for an OFFER");
         return;
     }
     const char *fault = boot_decode_offer(boot->io.rx, boot->io.rx_have, offer);
@@ -367,7 +367,7 @@ static void handle_offer(struct bootstrap *boot)
         fault = answer_fault(boot, offer);
     if (fault) {
         free(offer);
-        fail(boot, UCCL_EPROTO, "bad OFFER: %s", fault);
+        boot_fail(boot, UCCL_EPROTO, "bad OFFER: %s", fault);
         return;
     }
     boot->peer_offer = offer;
@@ -387,7 +387,7 @@ static void handle_message(struct bootstrap *boot)
     else if (header.kind == BOOT_OFFER_MSG)
         handle_offer(boot);
     else if (header.length != BOOT_READY_BYTES)
-        fail(boot, UCCL_EPROTO, "malformed READY of %zu bytes", header.length);
+        boot_fail(boot, UCCL_EPROTO, "malformed READY of %zu bytes", header.length);
     else
         boot->state = BOOT_DONE;
     boot_io_drop(&boot->io);
@@ -402,7 +402,7 @@ static void step_connect(struct bootstrap *boot)
     if (system_error == 0 && !boot_io_connected(&boot->io, &system_error))
         return;
     if (system_error != 0) {
-        fail_errno(boot, "connect", system_error);
+        boot_fail_errno(boot, "connect", system_error);
         return;
     }
     boot->state = BOOT_HELLO;
@@ -417,17 +417,17 @@ static void step_exchange(struct bootstrap *boot)
 {
     /* a server that has left or rejects us late will not hear READY: its connection would be one with nobody */
     bool unsaid = !boot->server && boot->state == BOOT_FINISHING && boot_io_waiting(&boot->io) == BOOT_READY_BYTES;
-    if (unsaid && receive(boot))
+    if (unsaid && boot_receive(boot))
         handle_message(boot);
     if (boot->state == BOOT_FAILED)
         return;
     int send_errno = boot_io_flush(&boot->io);
     bool awaits = awaited(boot)->kind != BOOT_NONE;
     if (awaits || send_errno != 0) {
-        if (receive(boot))
+        if (boot_receive(boot))
             handle_message(boot);
         else if (send_errno != 0 && boot->state != BOOT_FAILED)
-            fail_errno(boot, "send", send_errno);
+            boot_fail_errno(boot, "send", send_errno);
     } else if (boot_io_waiting(&boot->io) == 0) {
         boot->state = BOOT_DONE; /* the client's READY is on its way */
     }
@@ -447,7 +447,7 @@ enum boot_state bootstrap_step(struct bootstrap *boot, uint64_t now_ns)
 
     /* Checked last: what arrived in time counts, also when we come late to look. */
     if (boot->state != BOOT_DONE && boot->state != BOOT_FAILED && now_ns >= boot->deadline_ns)
-        fail(boot, UCCL_ETIMEDOUT, "time is up: %s (limit: UCCL_CONNECT_MS%s)", awaited(boot)->text,
+        boot_fail(boot, UCCL_ETIMEDOUT, "time is up: %s (limit: UCCL_CONNECT_MS%s)", awaited(boot)->text,
              boot->server || boot->hello_seen ? "" : ", or UCCL_ACCEPT_WAIT_MS where that is set");
     return boot->state;
 }
@@ -495,7 +495,7 @@ void bootstrap_offer(struct bootstrap *boot, const struct boot_offer *offer, con
     if (queue_offer(boot, &ours))
         boot->state = boot->server ? BOOT_FINISHING : BOOT_OFFERING;
     else
-        fail(boot, UCCL_ENOMEM, "out of memory for our OFFER");
+        boot_fail(boot, UCCL_ENOMEM, "out of memory for our OFFER");
 }
 
 void bootstrap_try(struct bootstrap *boot, const char *missing)
@@ -593,7 +593,7 @@ int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[
         if (error == UCCL_EREFUSED || error == UCCL_ETIMEDOUT || error == UCCL_EPROTO) {
             boot->connect_errno = errno;
         } else {
-            fail_errno(boot, "connect", errno);
+            boot_fail_errno(boot, "connect", errno);
             bootstrap_free(boot);
             return error;
         }

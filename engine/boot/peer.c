@@ -110,7 +110,7 @@ static void free_flows(struct peer_table *table, struct peer *peer, unsigned cou
     }
 }
 
-static void forget(struct peer_table *table, struct peer *peer)
+static void peer_forget(struct peer_table *table, struct peer *peer)
 {
     struct peer **link = &table->peers;
     while (*link != peer)
@@ -137,19 +137,19 @@ static uint64_t kept_ns(const struct peer *peer)
 }
 
 /* Frees peers that nobody uses and nobody will: dead, or unused for long. */
-static void reap(struct peer_table *table)
+static void peer_free_unused(struct peer_table *table)
 {
     uint64_t now_ns = clock_now_ns();
     for (struct peer *peer = table->peers, *next; peer; peer = next) {
         next = peer->next;
         bool lives = peer_lives(peer);
         if (peer->references == 0 && (!lives || now_ns - peer->idle_since_ns >= kept_ns(peer)))
-            forget(table, peer);
+            peer_forget(table, peer);
     }
 }
 
 /* Frees the peer, or the one not met, that has been unused for longest. False: all are used. */
-static bool forget_idlest(struct peer_table *table, bool unmet)
+static bool peer_forget_idlest(struct peer_table *table, bool unmet)
 {
     struct peer *idlest = NULL;
     for (struct peer *peer = table->peers; peer; peer = peer->next) {
@@ -157,7 +157,7 @@ static bool forget_idlest(struct peer_table *table, bool unmet)
             idlest = peer;
     }
     if (idlest)
-        forget(table, idlest);
+        peer_forget(table, idlest);
     return idlest != NULL;
 }
 
@@ -171,7 +171,7 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
         return UCCL_EIO;
     }
     int slot = take_slot(table, index);
-    while (slot < 0 && forget_idlest(table, false))
+    while (slot < 0 && peer_forget_idlest(table, false))
         slot = take_slot(table, index);
     if (slot < 0) {
         LOG_ERR("cannot talk to one more peer: all %d flows of engine thread %u are in use",
@@ -197,7 +197,7 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
 }
 
 /* Flows open, and both sides may use them. */
-static bool usable(struct peer *peer, const uint8_t engine_id[16], bool is_server)
+static bool peer_usable(struct peer *peer, const uint8_t engine_id[16], bool is_server)
 {
     return peer->flows_open && peer->is_server == is_server &&
            memcmp(peer->engine_id, engine_id, sizeof peer->engine_id) == 0 && peer_lives(peer);
@@ -216,7 +216,7 @@ unsigned peer_keys(struct peer_table *table, const uint8_t engine_id[16], bool i
     unsigned count = 0;
     /* the oldest first: so many strangers with this id do not push out who was there before them */
     for (struct peer *peer = table->peers; peer && count < BOOT_PROOFS_MAX; peer = peer->next) {
-        if (usable(peer, engine_id, is_server))
+        if (peer_usable(peer, engine_id, is_server))
             keys[count++] = peer_key(peer);
     }
     return count;
@@ -225,7 +225,7 @@ unsigned peer_keys(struct peer_table *table, const uint8_t engine_id[16], bool i
 struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, bool is_server)
 {
     for (struct peer *peer = table->peers; peer; peer = peer->next) {
-        if (!usable(peer, bootstrap_peer_id(boot), is_server))
+        if (!peer_usable(peer, bootstrap_peer_id(boot), is_server))
             continue;
         struct boot_key key = peer_key(peer);
         if (bootstrap_proves(boot, &key)) {
@@ -239,8 +239,8 @@ struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, 
 int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, const struct nic_host *host,
              struct peer **out)
 {
-    reap(table);
-    if (is_server && table->unmet >= UNMET_MAX && !forget_idlest(table, true)) {
+    peer_free_unused(table);
+    if (is_server && table->unmet >= UNMET_MAX && !peer_forget_idlest(table, true)) {
         LOG_WARNING("cannot talk to one more peer: %u handshakes are under way", table->unmet);
         return UCCL_ENOMEM;
     }
@@ -281,7 +281,7 @@ void peer_met(struct peer_table *table, struct peer *peer)
 bool peer_met_since(struct peer_table *table, const uint8_t engine_id[16], bool is_server, uint64_t since_ns)
 {
     for (struct peer *peer = table->peers; peer; peer = peer->next) {
-        if (peer->met && peer->met_ns >= since_ns && usable(peer, engine_id, is_server))
+        if (peer->met && peer->met_ns >= since_ns && peer_usable(peer, engine_id, is_server))
             return true;
     }
     return false;
@@ -292,13 +292,13 @@ void peer_put(struct peer_table *table, struct peer *peer)
     assert(peer->references);
     if (--peer->references == 0)
         peer->idle_since_ns = clock_now_ns();
-    reap(table);
+    peer_free_unused(table);
 }
 
 void peer_table_free(struct peer_table *table)
 {
     while (table->peers)
-        forget(table, table->peers);
+        peer_forget(table, table->peers);
     for (unsigned i = 0; i < table->thread_count; i++)
         free(table->slots_used[i]);
 }
@@ -337,7 +337,7 @@ void peer_fill_offer(const struct peer *peer, const struct params *params, struc
     }
 }
 
-static uint32_t smaller(uint64_t a, uint64_t b)
+static uint32_t smaller_u32(uint64_t a, uint64_t b)
 {
     return (uint32_t)(a < b ? a : b);
 }
@@ -347,7 +347,7 @@ static int start_flow(struct peer_table *table, struct peer *peer, struct peer_f
                       const struct boot_flow *theirs)
 {
     flow->setup.tx_token = theirs->token;
-    flow->setup.datagram_bytes = smaller(flow->setup.datagram_bytes, theirs->datagram_bytes);
+    flow->setup.datagram_bytes = smaller_u32(flow->setup.datagram_bytes, theirs->datagram_bytes);
     flow->setup.peer_datagram_bytes = theirs->datagram_bytes;
     flow->setup.base_bytes = CORE_DATAGRAM_BASE;
     flow->setup.tx_window_bytes = theirs->rx_bytes;
@@ -374,14 +374,14 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
         struct engine_thread *thread = peer->flows[i].thread;
         places = places && thread->nic->places(thread->queue, &offer->flows[i].address);
     }
-    uint32_t chunk_window = smaller(params->chunk_window, offer->chunk_window);
+    uint32_t chunk_window = smaller_u32(params->chunk_window, offer->chunk_window);
     for (unsigned i = 0; i < count; i++) {
         struct flow_setup *setup = &peer->flows[i].setup;
         setup->features = features;
         setup->places = places;
-        setup->chunk_window = places ? smaller(chunk_window, CORE_PLACE_WINDOW_MAX) : chunk_window;
-        setup->msg_window = smaller(params->msg_window, offer->msg_window);
-        setup->eager_window_kb = smaller(params->eager_window_kb, offer->eager_window_kb);
+        setup->chunk_window = places ? smaller_u32(chunk_window, CORE_PLACE_WINDOW_MAX) : chunk_window;
+        setup->msg_window = smaller_u32(params->msg_window, offer->msg_window);
+        setup->eager_window_kb = smaller_u32(params->eager_window_kb, offer->eager_window_kb);
         int error = start_flow(table, peer, &peer->flows[i], &offer->flows[i]);
         if (error)
             return error;
