@@ -30,7 +30,7 @@ void boot_io_free(struct boot_io *io)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-uint8_t *boot_io_place(struct boot_io *io, size_t length)
+uint8_t *boot_io_reserve(struct boot_io *io, size_t length)
 {
     assert(io->tx_room - io->tx_end >= length);
     return io->tx + io->tx_end;

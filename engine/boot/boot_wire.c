@@ -16,14 +16,14 @@ enum {
 };
 
 /*
- * Sections of an OFFER, in ascending order, so that none comes twice. The numbers without a name are reserved: 4 for
- * NICs, 5 for private data, 6 for security.
+ * Sections of an OFFER, in ascending order, so that none comes twice. Reserved numbers: 4 for NICs, 5 for private data,
+ * 6 for security.
  */
 enum section {
     SECTION_CONNECTION = 1,
     SECTION_QUEUES = 2,
     SECTION_KNOWN = 3,
-    SECTION_OPTIONAL = 0x8000, /* who does not know the type skips it; else the OFFER is refused */
+    SECTION_OPTIONAL = 0x8000, /* a receiver that does not know the type skips the section; else it refuses the OFFER */
 };
 
 _Static_assert(BOOT_HEADER_BYTES + 2 * SECTION_HEADER_BYTES + CONNECTION_BYTES + QUEUES_FIXED_BYTES +
@@ -34,7 +34,7 @@ _Static_assert(BOOT_PROOFS_BYTES_MAX <= BOOT_SMALL_MAX, "the most proofs fit a m
 /* The first byte begins no text protocol. */
 static const uint8_t MAGIC[MAGIC_BYTES] = {0xB7, 'U', 'C', 'B'};
 
-/* What a peer may offer is what a user may set: the ranges of params.def. */
+/* A peer may offer whatever a user may set: the ranges of params.def. */
 enum {
 #define PARAM_U64(field, name, default_, min, max, unit, doc)                                     \
     MIN_##field = (min), MAX_##field = (max),
@@ -63,7 +63,7 @@ static void put_bytes(uint8_t **at, const uint8_t *bytes, size_t length)
     *at += length;
 }
 
-/* Reads `bytes` bytes at `*at`, little-endian, and moves on. The caller knows that they are there. */
+/* Reads `bytes` bytes at `*at`, little-endian, and moves on. The caller has checked the length. */
 static uint64_t take_le(const uint8_t **at, unsigned bytes)
 {
     uint64_t value = 0;
@@ -102,7 +102,7 @@ struct boot_header boot_take_header(const uint8_t *bytes)
     return header;
 }
 
-/* A whole message of `kind` whose length says what `length` is: moves `*at` to its body. */
+/* Checks a whole message: its kind, and that its header says `length`. Moves `*at` to the body. */
 static bool open_message(const uint8_t **at, size_t length, enum boot_kind kind)
 {
     if (length < BOOT_HEADER_BYTES || length > BOOT_MESSAGE_MAX || !boot_is_magic(*at, length))
@@ -123,7 +123,7 @@ const char *boot_decode_hello(const uint8_t *bytes, size_t length, struct boot_h
         return "malformed";
     hello.version = (uint16_t)take_le(&at, 2);
     take_bytes(&at, hello.engine_id, sizeof hello.engine_id);
-    /* A release yet to come may say more; from our own and older ones that would be garbage. */
+    /* A later release may send more; in our own and older versions trailing bytes are garbage. */
     if (hello.version < BOOT_VERSION && length != BOOT_OLD_HELLO_BYTES)
         return "malformed";
     if (hello.version == BOOT_VERSION) {
@@ -174,7 +174,8 @@ size_t boot_put_proofs(uint8_t *out, const struct boot_proofs *proofs)
 {
     assert(proofs->count <= BOOT_PROOFS_MAX);
     uint8_t *at = out;
-    put_message_header(&at, BOOT_PROOFS_MSG, BOOT_FROM_SERVER, BOOT_HEADER_BYTES + (size_t)proofs->count * BOOT_PROOF_BYTES);
+    put_message_header(&at, BOOT_PROOFS_MSG, BOOT_FROM_SERVER,
+                       BOOT_HEADER_BYTES + (size_t)proofs->count * BOOT_PROOF_BYTES);
     for (unsigned i = 0; i < proofs->count; i++)
         put_le(&at, proofs->at[i], BOOT_PROOF_BYTES);
     return (size_t)(at - out);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of the handshake: what the messages look like, and what their fields may be. This is the only place that
- * lays them out or reads them; docs/bootstrap.md has the same as tables. The decoders are fuzzed.
+ * The bytes of the handshake: the layout of its messages, and the ranges of their fields. No other file writes or reads
+ * them; docs/bootstrap.md has the same as tables. The decoders are fuzzed.
  *
  * Threads: any; no state.
  */
@@ -14,7 +14,7 @@
 enum {
     BOOT_VERSION = 3,
     BOOT_FLOWS_MAX = 64,
-    BOOT_PROOFS_MAX = 32,      /* peers of one engine id that a server proves to know; further ones it does not name */
+    BOOT_PROOFS_MAX = 32,      /* peers of one engine id that a server proves to know, at most */
     BOOT_MESSAGE_MAX = 16384,  /* bytes of an OFFER; longer is UCCL_EPROTO */
     BOOT_SMALL_MAX = 512,      /* bytes of any other message */
     BOOT_HEADER_BYTES = 8,
@@ -28,11 +28,11 @@ enum {
 
 enum boot_kind { BOOT_NONE, BOOT_HELLO_MSG, BOOT_OFFER_MSG, BOOT_READY_MSG, BOOT_REJECT_MSG, BOOT_PROOFS_MSG };
 
-/* Who sent a message: an echo service, or a socket that got connected to itself, is found out by it. */
+/* Who sent a message. Detects an echo service, and a socket that connected to itself. */
 enum boot_sender { BOOT_FROM_CLIENT = 1, BOOT_FROM_SERVER = 2 };
 
 struct boot_header {
-    uint8_t kind;   /* enum boot_kind, or what the peer wrote there */
+    uint8_t kind;   /* enum boot_kind, or any byte that the peer wrote */
     uint8_t sender; /* enum boot_sender, likewise */
     size_t length;  /* of the whole message */
 };
@@ -40,37 +40,37 @@ struct boot_header {
 struct boot_hello {
     uint16_t version;
     uint8_t engine_id[16];
-    uint8_t nonce[16];  /* drawn for this handshake; zero where the version is not ours, as all below */
+    uint8_t nonce[16];  /* drawn for this handshake; this and all below are zero where the version is not ours */
     uint64_t features;
     uint64_t listener;  /* a server's: nonce of the listener that the client has reached; a client's: 0 */
 };
 
-/* What both sides have said of themselves: every proof covers it. */
+/* The HELLOs of both sides: every proof covers them. */
 struct boot_transcript {
     struct boot_hello client, server;
 };
 
-/* The tokens of a peer's flow 0, by the end that expects them. Only these two engines know both. */
+/* The tokens of a peer's flow 0, by the end that expects them. Only the two engines know both. */
 struct boot_key {
     uint64_t to_client;
     uint64_t to_server;
 };
 
-/* What one side tells the other of one engine thread. */
+/* One engine thread of the sender. */
 struct boot_flow {
-    uint64_t token;                   /* what we expect in packets to us */
-    struct nic_queue_address address; /* of the thread's queue; the NIC's to read */
-    uint32_t datagram_bytes;          /* full datagram that our route to the peer allows */
-    uint64_t rx_bytes;                /* the share of our receive buffer that this peer may fill */
+    uint64_t token;                   /* the sender expects it in packets */
+    struct nic_queue_address address; /* of the thread's queue; the NIC reads it */
+    uint32_t datagram_bytes;          /* full datagram that the sender's route to the receiver allows */
+    uint64_t rx_bytes;                /* share of the sender's receive buffer that the receiver may fill */
 };
 
 struct boot_offer {
-    uint32_t conn_id; /* what the peer shall write into frames for this connection */
-    uint16_t home;    /* index of the flow that serves it; client's choice, the server echoes it */
-    bool known;       /* the flows are those that both have; the rest but `proof` is 0 */
-    uint64_t proof;   /* where known: the sender has both tokens of flow 0 */
+    uint32_t conn_id; /* the peer writes it into frames for this connection */
+    uint16_t home;    /* index of the flow that serves the connection; the client chooses, the server echoes it */
+    bool known;       /* both sides have the flows already; all below but `proof` is 0 */
+    uint64_t proof;   /* where known: that the sender has both tokens of flow 0 */
     uint16_t flow_count;   /* 1..BOOT_FLOWS_MAX; both sides use the smaller count */
-    uint32_t chunk_window; /* our parameters; both sides use the smaller */
+    uint32_t chunk_window; /* the sender's parameters; both sides use the smaller */
     uint32_t msg_window;
     uint32_t eager_window_kb;
     struct boot_flow flows[BOOT_FLOWS_MAX];
@@ -81,15 +81,15 @@ struct boot_proofs {
     uint64_t at[BOOT_PROOFS_MAX];
 };
 
-/* True: the first `length` bytes of a message, up to 4, may begin one. */
+/* Whether the first `length` bytes, up to 4, may begin a message. */
 bool boot_is_magic(const uint8_t *bytes, size_t length);
 /* From BOOT_HEADER_BYTES bytes whose magic has been checked. */
 struct boot_header boot_take_header(const uint8_t *bytes);
 
-/* NULL, or what is wrong with an offer. */
+/* NULL, or the fault of an offer. */
 const char *boot_offer_fault(const struct boot_offer *offer);
 
-/* Decoders of a whole message. NULL and `*out`, or what is wrong with it, and `*out` is as it was. */
+/* Decoders of a whole message. NULL: `*out` is set. Otherwise: the fault, and `*out` is unchanged. */
 const char *boot_decode_hello(const uint8_t *bytes, size_t length, struct boot_hello *out);
 const char *boot_decode_offer(const uint8_t *bytes, size_t length, struct boot_offer *out);
 const char *boot_decode_proofs(const uint8_t *bytes, size_t length, struct boot_proofs *out);
@@ -103,15 +103,15 @@ size_t boot_put_proofs(uint8_t *out, const struct boot_proofs *proofs);
 size_t boot_put_ready(uint8_t *out, enum boot_sender sender);
 size_t boot_put_reject(uint8_t *out, enum boot_sender sender, uint16_t code);
 
-/* What a proof is given with: nobody's proof serves in another place. */
+/* Who proves, in which message: a proof of one kind is no proof of another. */
 enum boot_prover {
-    BOOT_SERVER_PROVES = 1, /* in PROOFS, before it knows what the client offers */
-    BOOT_CLIENT_CLAIMS = 2, /* in its OFFER, which the proof covers */
-    BOOT_SERVER_OFFERS = 3, /* likewise */
+    BOOT_SERVER_PROVES = 1, /* in PROOFS, before the client's offer */
+    BOOT_CLIENT_CLAIMS = 2, /* in the client's OFFER; covers its connection section */
+    BOOT_SERVER_OFFERS = 3, /* in the server's OFFER; covers its connection section */
 };
 /*
- * Shows that its sender has both tokens of `key`: SipHash-2-4 of the two HELLOs, of who proves, and of the connection
- * offered (NULL: none yet). The nonces in the HELLOs make it useless in any other handshake.
+ * Proves that the sender has both tokens of `key`: SipHash-2-4 of the two HELLOs, the prover, and the connection
+ * offered (NULL: none yet). The nonces in the HELLOs make the proof useless in any other handshake.
  */
 uint64_t boot_proof(const struct boot_key *key, enum boot_prover prover, const struct boot_transcript *transcript,
                     const struct boot_offer *offer);

@@ -2,11 +2,11 @@
 /*
  * Two processes that have never met agree on a connection over one TCP socket. The other end may be
  * anything: our peer, a newer release of it, a port scanner, a process that dies half way or never
- * says a word. Whatever it does, the handshake ends, in time, with one precise error and one line in
+ * says a word. Whatever it does, the handshake ends in time, with one precise error and one line in
  * the log.
  *
- * Invariant: a state that waits for the peer is left by a message, an error or the deadline, by nothing else. The
- * socket is boot_io.h's, with the bytes that wait to be sent and the message that is being read.
+ * Invariant: only a message, an error or the deadline ends a state that waits for the peer. boot_io.h has the socket,
+ * the bytes to be sent and the message being read.
  *
  * Threads: one at a time per object. The format, byte by byte: docs/bootstrap.md.
  */
@@ -35,7 +35,7 @@ enum {
     WHAT_TEXT_BYTES = 256,
 };
 
-/* What a state waits for: the message (BOOT_NONE: none) and, for the log, what has not happened. */
+/* The message that a state waits for (BOOT_NONE: none) and, for the log, what has not happened. */
 struct awaited {
     enum boot_kind kind;
     const char *text;
@@ -45,22 +45,22 @@ struct bootstrap {
     struct boot_io io;
     bool server;              /* we accepted; else we connected */
     bool magic_seen;          /* the peer is no stranger */
-    bool hello_seen;          /* the peer speaks our version: its HELLO holds */
-    bool peer_left;           /* end of stream, reset or REJECT: telling it anything is pointless */
-    bool again;               /* the peer has rejected it only to begin again, or to go on elsewhere */
+    bool hello_seen;          /* the peer sent a HELLO of our version */
+    bool peer_left;           /* end of stream, reset or REJECT: the peer reads nothing more */
+    bool again;               /* the peer rejected only to begin again, or elsewhere */
     bool claimed;             /* client: our offer says that the flows are known */
     enum boot_state state;
     int status;               /* why BOOT_FAILED */
-    int connect_errno;        /* connect() failed at once; reported by the first step */
+    int connect_errno;        /* connect() failed at once; the first step reports it */
     uint64_t listener;        /* client: nonce that the server must show; 0: any */
-    char *fault;              /* where the line about a failure goes; NULL: it is logged */
+    char *fault;              /* receives the line about a failure; NULL: the log does */
     uint64_t deadline_ns;
-    struct awaited trying;    /* client, in TRYING: no message is due, but the server may give up */
+    struct awaited trying;    /* client, in TRYING: only a REJECT may come */
     union nic_address peer;
     struct boot_transcript transcript; /* ours at once, the peer's with its HELLO */
     struct boot_proofs proofs;         /* client: the server's */
     struct boot_key key;               /* client: of the flows that it claims */
-    uint16_t own_flow_count;  /* client: of the offer that we made; 0: it claims */
+    uint16_t own_flow_count;  /* client: of our offer; 0: it claims known flows */
     struct boot_offer *peer_offer; /* NULL: not here yet */
 };
 
@@ -89,16 +89,15 @@ static const struct awaited *awaited(const struct bootstrap *boot)
 /* ---- messages -------------------------------------------------------------------------------- */
 
 /*
- * The error that a REJECT stands for. Success is no reason, nor is what happened within a process.
- * UCCL_EAGAIN means "call again" to who gets it from uccl_connect(): a peer must not be able to keep a caller
- * going round for ever.
+ * The error that a REJECT stands for. Success is no reason, nor is an error that concerns one process only.
+ * UCCL_EAGAIN from uccl_connect() means "call again": a peer must not make the caller repeat that for ever.
  */
 static int reject_error(const struct bootstrap *boot, unsigned code)
 {
     int error = -(int)code;
     if (error == UCCL_OK || error == UCCL_EFORKED || !fault_error_text(error))
         return UCCL_EPROTO;
-    bool lost = boot->claimed && boot->state == BOOT_OFFERING; /* what our offer claims: see bootstrap_status() */
+    bool lost = boot->claimed && boot->state == BOOT_OFFERING; /* the peer that we claim: see bootstrap_status() */
     return error == UCCL_EAGAIN && !lost ? UCCL_EREFUSED : error;
 }
 
@@ -119,7 +118,7 @@ static struct boot_hello *peer_hello(struct bootstrap *boot)
 
 static void queue_hello(struct bootstrap *boot)
 {
-    boot->io.tx_end += boot_put_hello(boot_io_place(&boot->io, BOOT_HELLO_BYTES), own_side(boot), own_hello(boot));
+    boot->io.tx_end += boot_put_hello(boot_io_reserve(&boot->io, BOOT_HELLO_BYTES), own_side(boot), own_hello(boot));
 }
 
 /* False: there is no memory. */
@@ -128,7 +127,7 @@ static bool queue_offer(struct bootstrap *boot, const struct boot_offer *offer)
     size_t length = boot_offer_bytes(offer);
     if (!boot_io_grow(&boot->io, length))
         return false;
-    boot->io.tx_end += boot_put_offer(boot_io_place(&boot->io, length), own_side(boot), offer);
+    boot->io.tx_end += boot_put_offer(boot_io_reserve(&boot->io, length), own_side(boot), offer);
     return true;
 }
 
@@ -157,14 +156,14 @@ static void address_text(const union nic_address *address, char *out, size_t siz
 
 static void say_reject(struct bootstrap *boot, int error)
 {
-    /* READY that has not begun to leave must not: the server would take the connection for one that both have */
+    /* Take back a READY of which no byte has left: the server would take the connection for established. */
     if (!boot->server && boot->state == BOOT_FINISHING && boot_io_waiting(&boot->io) >= BOOT_READY_BYTES)
         boot->io.tx_end -= BOOT_READY_BYTES;
-    boot->io.tx_end += boot_put_reject(boot_io_place(&boot->io, BOOT_REJECT_BYTES), own_side(boot), (uint16_t)-error);
+    boot->io.tx_end += boot_put_reject(boot_io_reserve(&boot->io, BOOT_REJECT_BYTES), own_side(boot), (uint16_t)-error);
     boot_io_flush_last(&boot->io);
 }
 
-/* Logs why a handshake failed, or keeps it for the caller. */
+/* Logs a line, or keeps it for the caller. */
 __attribute__((format(printf, 2, 3)))
 static void tell_fault(char *fault, const char *format, ...)
 {
@@ -178,8 +177,8 @@ static void tell_fault(char *fault, const char *format, ...)
 }
 
 /*
- * Ends the handshake: logs what happened, and lets a peer that understands us know. Strangers knock
- * on every open port; they are no reason to warn.
+ * Ends the handshake: logs why, and sends REJECT to a peer that understands us. Strangers knock on every open port;
+ * they are no reason to warn.
  */
 __attribute__((format(printf, 3, 4)))
 static void boot_fail(struct bootstrap *boot, int error, const char *format, ...)
@@ -213,7 +212,7 @@ static void boot_fail_errno(struct bootstrap *boot, const char *doing, int syste
     const char *hint = "";
     if (error == UCCL_EPROTO) {
         boot->peer_left = true;
-        /* A listener that closes resets the connections still in its queue: nobody is there. */
+        /* A listener that closes resets the connections still in its queue: that is a refusal. */
         if (!boot->server && !boot->hello_seen)
             error = UCCL_EREFUSED;
     } else if (error == UCCL_EREFUSED) {
@@ -227,7 +226,7 @@ static void boot_fail_errno(struct bootstrap *boot, const char *doing, int syste
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* The header of the message under way is here: is it one that may come now? Makes room for the message. */
+/* The header of the current message is here: fails if that message may not come now, else makes room for it. */
 static bool check_header(struct bootstrap *boot)
 {
     boot->magic_seen = true;
@@ -236,7 +235,7 @@ static bool check_header(struct bootstrap *boot)
     size_t most = header.kind == BOOT_OFFER_MSG ? BOOT_MESSAGE_MAX : BOOT_SMALL_MAX;
     if (header.sender != (boot->server ? BOOT_FROM_CLIENT : BOOT_FROM_SERVER)) {
         boot_fail(boot, UCCL_EPROTO, "a message came from the wrong side (sender %u); is this our echo?",
-             header.sender);
+                  header.sender);
     } else if (header.kind != BOOT_REJECT_MSG && header.kind != expected) {
         boot_fail(boot, UCCL_EPROTO, "a message of kind %u came instead of kind %d", header.kind, expected);
     } else if (header.length > most) {
@@ -247,7 +246,7 @@ static bool check_header(struct bootstrap *boot)
     return boot->state != BOOT_FAILED;
 }
 
-/* Is what has come of a message so far what it should be? Fails at the first byte that is not. */
+/* Checks the bytes of a message that are here, and fails at the first wrong one. */
 static bool check_begin(struct bootstrap *boot)
 {
     if (!boot_is_magic(boot->io.rx, boot->io.rx_have)) {
@@ -311,21 +310,22 @@ static void handle_hello(struct bootstrap *boot)
     if (boot->server)
         queue_hello(boot);
     if (hello.version != BOOT_VERSION) {
-        /* Our HELLO tells the client our version: it can then say the same as we do. */
+        /* Our HELLO carries our version: the client can log the same reason as we do. */
         boot_io_flush_last(&boot->io);
         boot_fail(boot, UCCL_EPROTO, "the peer speaks version %u of the handshake, this library version %d",
-             hello.version, BOOT_VERSION);
+                  hello.version, BOOT_VERSION);
         return;
     }
-    if ((hello.features & WIRE_FEATURES) != WIRE_FEATURES) { /* all of today's are needed; what comes later need not be */
+    if ((hello.features & WIRE_FEATURES) != WIRE_FEATURES) { /* needs all of these; later ones may be optional */
         boot_io_flush_last(&boot->io);
-        boot_fail(boot, UCCL_EPROTO, "the peer lacks features %#llx", (unsigned long long)(WIRE_FEATURES & ~hello.features));
+        boot_fail(boot, UCCL_EPROTO, "the peer lacks features %#llx",
+                  (unsigned long long)(WIRE_FEATURES & ~hello.features));
         return;
     }
     if (boot->listener && hello.listener != boot->listener) {
-        say_reject(boot, UCCL_EAGAIN); /* that one has done nothing wrong */
-        boot_fail(boot, UCCL_EREFUSED, "another listener answers there: on another host with that address, or on the port "
-                                  "of one that is gone");
+        say_reject(boot, UCCL_EAGAIN); /* the other listener did nothing wrong */
+        boot_fail(boot, UCCL_EREFUSED, "another listener answers there: on another host with that address, or on the "
+                  "port of one that is gone");
         return;
     }
     *peer_hello(boot) = hello;
@@ -342,7 +342,7 @@ static void handle_proofs(struct bootstrap *boot)
         boot->state = BOOT_NEED_OFFER;
 }
 
-/* NULL, or what is wrong with a server's offer as an answer to ours. */
+/* NULL, or the fault of a server's offer as an answer to ours. */
 static const char *answer_fault(const struct bootstrap *boot, const struct boot_offer *offer)
 {
     if (offer->known != boot->claimed)
@@ -374,7 +374,7 @@ static void handle_offer(struct bootstrap *boot)
     boot->state = BOOT_HAVE_OFFER;
 }
 
-/* A whole message is in rx; its kind is one that check_header() let pass. */
+/* A whole message is in rx; check_header() has allowed its kind. */
 static void handle_message(struct bootstrap *boot)
 {
     struct boot_header header = boot_take_header(boot->io.rx);
@@ -395,7 +395,7 @@ static void handle_message(struct bootstrap *boot)
 
 /* ---- stepping -------------------------------------------------------------------------------- */
 
-/* Has the TCP connect ended? */
+/* Looks whether the TCP connect has ended. */
 static void step_connect(struct bootstrap *boot)
 {
     int system_error = boot->connect_errno;
@@ -410,12 +410,12 @@ static void step_connect(struct bootstrap *boot)
 }
 
 /*
- * Sends, then takes one message where one is awaited. A send that fails may mean that the peer
- * rejected us and closed: its REJECT, which says why, is then still in the socket.
+ * Sends, then takes one message where one is awaited. When sending fails, the peer may have rejected us and closed:
+ * its REJECT, which says why, is then still in the socket.
  */
 static void step_exchange(struct bootstrap *boot)
 {
-    /* a server that has left or rejects us late will not hear READY: its connection would be one with nobody */
+    /* Read before READY leaves: a server that rejects us late, or has left, will not have the connection. */
     bool unsaid = !boot->server && boot->state == BOOT_FINISHING && boot_io_waiting(&boot->io) == BOOT_READY_BYTES;
     if (unsaid && boot_receive(boot))
         handle_message(boot);
@@ -436,7 +436,7 @@ static void step_exchange(struct bootstrap *boot)
 enum boot_state bootstrap_step(struct bootstrap *boot, uint64_t now_ns)
 {
     enum boot_state before;
-    do { /* states only move forward: a handful of rounds at most */
+    do { /* states only move forward: a few rounds at most */
         before = boot->state;
         if (boot->state == BOOT_CONNECTING)
             step_connect(boot);
@@ -445,10 +445,10 @@ enum boot_state bootstrap_step(struct bootstrap *boot, uint64_t now_ns)
             step_exchange(boot);
     } while (boot->state != before);
 
-    /* Checked last: what arrived in time counts, also when we come late to look. */
+    /* Checked last: a message that arrived in time counts, even if we read it late. */
     if (boot->state != BOOT_DONE && boot->state != BOOT_FAILED && now_ns >= boot->deadline_ns)
         boot_fail(boot, UCCL_ETIMEDOUT, "time is up: %s (limit: UCCL_CONNECT_MS%s)", awaited(boot)->text,
-             boot->server || boot->hello_seen ? "" : ", or UCCL_ACCEPT_WAIT_MS where that is set");
+                  boot->server || boot->hello_seen ? "" : ", or UCCL_ACCEPT_WAIT_MS where that is set");
     return boot->state;
 }
 
@@ -458,7 +458,7 @@ void bootstrap_prove(struct bootstrap *boot, const struct boot_key *keys, unsign
     struct boot_proofs proofs = {.count = count};
     for (unsigned i = 0; i < count; i++)
         proofs.at[i] = boot_proof(&keys[i], BOOT_SERVER_PROVES, &boot->transcript, NULL);
-    boot->io.tx_end += boot_put_proofs(boot_io_place(&boot->io, BOOT_PROOFS_BYTES_MAX), &proofs);
+    boot->io.tx_end += boot_put_proofs(boot_io_reserve(&boot->io, BOOT_PROOFS_BYTES_MAX), &proofs);
     boot->state = BOOT_OFFERING;
 }
 
@@ -513,7 +513,7 @@ bool bootstrap_trying(const struct bootstrap *boot)
 void bootstrap_accept_offer(struct bootstrap *boot)
 {
     assert(!boot->server && (boot->state == BOOT_HAVE_OFFER || boot->state == BOOT_TRYING));
-    boot->io.tx_end += boot_put_ready(boot_io_place(&boot->io, BOOT_READY_BYTES), own_side(boot));
+    boot->io.tx_end += boot_put_ready(boot_io_reserve(&boot->io, BOOT_READY_BYTES), own_side(boot));
     boot->state = BOOT_FINISHING;
 }
 
@@ -525,12 +525,12 @@ void bootstrap_reject(struct bootstrap *boot, int error)
     if (boot->state != BOOT_CONNECTING && !boot->peer_left)
         say_reject(boot, error);
     boot->status = error;
-    boot->state = BOOT_FAILED; /* not logged: the caller knows what it did not like */
+    boot->state = BOOT_FAILED; /* not logged: the caller knows why */
 }
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* 0, UCCL_EIO or UCCL_ENOMEM (told). The descriptor is closed on failure. */
+/* 0, UCCL_EIO or UCCL_ENOMEM (logged). Closes the descriptor on failure. */
 static int boot_make(int fd, bool server, const uint8_t engine_id[16], uint64_t deadline_ns, char *fault,
                 struct bootstrap **out)
 {
@@ -555,7 +555,7 @@ static int boot_make(int fd, bool server, const uint8_t engine_id[16], uint64_t 
         bootstrap_free(boot);
         return UCCL_EIO;
     }
-    /* A hint: without it the handshake is slower, not wrong. */
+    /* Without this option the handshake is slower, not wrong. */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
     *out = boot;
     return UCCL_OK;
@@ -589,7 +589,7 @@ int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[
     socklen_t length = v6 ? sizeof address->v6 : sizeof address->v4;
     if (connect(fd, &address->any, length) != 0 && errno != EINPROGRESS && errno != EINTR) {
         int error = boot_io_error(errno);
-        /* Over loopback a refusal is known at once; step() reports it as it does later ones. */
+        /* connect() refuses at once over loopback; bootstrap_step() reports that like later refusals. */
         if (error == UCCL_EREFUSED || error == UCCL_ETIMEDOUT || error == UCCL_EPROTO) {
             boot->connect_errno = errno;
         } else {
@@ -618,7 +618,7 @@ int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t listener, uint
     if (failed)
         return failed;
     own_hello(boot)->listener = listener;
-    /* Fails when the peer has reset the connection already; the first step finds that out. */
+    /* getpeername() fails when the peer has already reset the connection; the first step reports that. */
     socklen_t length = sizeof boot->peer;
     if (getpeername(fd, &boot->peer.any, &length) == 0)
         boot_io_unmap(&boot->peer);
@@ -675,7 +675,7 @@ void bootstrap_host(const struct bootstrap *boot, struct nic_host *out)
     socklen_t length = sizeof out->local;
     *out = (struct nic_host){.address = boot->peer};
     if (getsockname(boot->io.fd, &out->local.any, &length) != 0)
-        out->local.any.sa_family = AF_UNSPEC; /* then it is left to the route */
+        out->local.any.sa_family = AF_UNSPEC; /* then the route decides */
     boot_io_unmap(&out->local);
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "nic/netdev.h"
+#include "thread/thread.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -13,12 +14,12 @@
 
 enum { SLOT_WORDS = CORE_FLOWS_MAX / 64 };
 
-/* Clients whose handshakes are under way have at most this part of the flow slots: it is a stranger who decides to end one. */
+/* The share of flow slots for clients whose handshakes are under way: a stranger decides how long one takes. */
 enum { UNMET_MAX = CORE_FLOWS_MAX / 4 };
 
-/* An unused peer answers repeats of the other side's last frames for a while, and is then forgotten. */
+/* An unused peer stays this long, to answer repeats of the other side's last frames. */
 static const uint64_t IDLE_NS = UINT64_C(10) * 1000000000;
-/* A client may have come to the end of a handshake that has failed here: it is told so over the flows (GONE). */
+/* A client may have finished a handshake that failed here: its flows stay this long, to answer GONE. */
 static const uint64_t UNMET_IDLE_NS = UINT64_C(2) * 1000000000;
 
 int peer_table_init(struct peer_table *table, const struct nic_ops *nic, const struct params *params,
@@ -85,7 +86,7 @@ static void open_flow(struct engine_thread *thread, void *argument)
 static void close_flow(struct engine_thread *thread, void *argument)
 {
     struct peer_flow *flow = argument;
-    thread_flush(thread); /* the peer may linger for an ack that is owed */
+    thread_flush(thread); /* the peer may wait for an ack that is owed */
     core_flow_close(thread->core, flow->flow);
     thread->nic->peer_remove(thread->queue, flow->setup.destination);
     flow->flow = NULL;
@@ -128,7 +129,7 @@ bool peer_lives(struct peer *peer)
     return !peer->dead;
 }
 
-/* How long a living peer is kept that nobody uses. */
+/* How long a living peer stays without references. */
 static uint64_t kept_ns(const struct peer *peer)
 {
     if (peer->met)
@@ -136,7 +137,7 @@ static uint64_t kept_ns(const struct peer *peer)
     return peer->is_server && peer->flows_open ? UNMET_IDLE_NS : 0;
 }
 
-/* Frees peers that nobody uses and nobody will: dead, or unused for long. */
+/* Frees peers without references that are dead or have been unused for long. */
 static void peer_free_unused(struct peer_table *table)
 {
     uint64_t now_ns = clock_now_ns();
@@ -148,7 +149,7 @@ static void peer_free_unused(struct peer_table *table)
     }
 }
 
-/* Frees the peer, or the one not met, that has been unused for longest. False: all are used. */
+/* Frees the peer that has been unused for longest, of all or of those not met. False: all are in use. */
 static bool peer_forget_idlest(struct peer_table *table, bool unmet)
 {
     struct peer *idlest = NULL;
@@ -196,7 +197,7 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
     return call.error;
 }
 
-/* Flows open, and both sides may use them. */
+/* Whether the peer lives, has this id and end, and its flows are open. */
 static bool peer_usable(struct peer *peer, const uint8_t engine_id[16], bool is_server)
 {
     return peer->flows_open && peer->is_server == is_server &&
@@ -214,7 +215,7 @@ unsigned peer_keys(struct peer_table *table, const uint8_t engine_id[16], bool i
                    struct boot_key keys[BOOT_PROOFS_MAX])
 {
     unsigned count = 0;
-    /* the oldest first: so many strangers with this id do not push out who was there before them */
+    /* oldest first: later strangers with this id do not push out earlier peers */
     for (struct peer *peer = table->peers; peer && count < BOOT_PROOFS_MAX; peer = peer->next) {
         if (peer_usable(peer, engine_id, is_server))
             keys[count++] = peer_key(peer);
@@ -314,7 +315,7 @@ void peer_table_forget(struct peer_table *table)
         }
         free(peer);
     }
-    peer_table_free(table); /* what is left of an empty one */
+    peer_table_free(table); /* empty by now */
 }
 
 /* ---- the first handshake --------------------------------------------------------------------- */
@@ -342,7 +343,7 @@ static uint32_t smaller_u32(uint64_t a, uint64_t b)
     return (uint32_t)(a < b ? a : b);
 }
 
-/* Opens a flow, the windows of whose setup have been agreed on. */
+/* Opens a flow. Its setup has the windows agreed on. */
 static int start_flow(struct peer_table *table, struct peer *peer, struct peer_flow *flow,
                       const struct boot_flow *theirs)
 {
@@ -369,7 +370,7 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
     assert(!peer->flows_open && !offer->known);
     const struct params *params = table->params;
     unsigned count = offer->flow_count < peer->flow_count ? offer->flow_count : peer->flow_count;
-    bool places = true; /* all flows alike: a connection is laid out over several */
+    bool places = true; /* all flows or none: a connection spans several */
     for (unsigned i = 0; i < count; i++) {
         struct engine_thread *thread = peer->flows[i].thread;
         places = places && thread->nic->places(thread->queue, &offer->flows[i].address);
@@ -402,11 +403,12 @@ void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t
     struct peer *peer = flow->peer;
     const union nic_address *address = &peer->host.address;
     char text[NETDEV_ADDRESS_TEXT];
-    if (atomic_exchange_explicit(&peer->hole_told, true, memory_order_relaxed)) /* guards nothing else */
+    if (atomic_exchange_explicit(&peer->hole_warned, true, memory_order_relaxed)) /* guards nothing else */
         return;
     bool v6 = address->any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr);
     uint32_t headers = v6 ? IPV6_UDP_BYTES : IPV4_UDP_BYTES, passing = passing_bytes + headers;
-    LOG_WARNING("peer %s: packets of %u bytes vanish on the way to it, though the route takes %u; those of %u get through, and "
-                "larger ones are not sent for now. Set UCCL_MTU=%u, or mend the MTU of an interface in between",
+    LOG_WARNING("peer %s: packets of %u bytes vanish on the way to it, though the route takes %u; those of %u get "
+                "through, and larger ones are not sent for now. Set UCCL_MTU=%u, or mend the MTU of an interface in "
+                "between",
                 netdev_address_text(address, text), route_bytes + headers, route_bytes + headers, passing, passing);
 }

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peers of an engine, with a flow per pair of engine threads that all connections to a peer share. A peer is who has
- * the tokens of these flows. An engine id is only its name: whoever claims the id without knowing the tokens becomes a
- * peer of its own (bootstrap.h), so that several may have one id. A connection to the engine itself has a peer at each end.
+ * Peers of an engine. All connections to a peer share its flows, one per pair of engine threads. A peer is whoever has
+ * the tokens of these flows. An engine id is only a name: whoever shows the id without knowing the tokens becomes a new
+ * peer (bootstrap.h), so several peers may have one id. A connection to the engine itself has a peer at each end.
  *
- * Tokens are drawn for one handshake and told in that one alone. What it agrees on holds for as long as the peer is
- * known; no later handshake changes it, or touches a flow. A peer that has forgotten us cannot prove that it knows
- * our flows: it gets new ones, and the old ones end by the dead-peer rule or unused.
+ * Tokens are drawn for one handshake and sent in that one alone. Its agreements hold as long as the peer is known; no
+ * later handshake changes them or touches a flow. A peer that has forgotten us cannot prove our flows: it gets new
+ * ones, and the old ones end by the dead-peer rule, or unused.
  *
- * Threads: application threads under the engine's lock; flows are touched by their engine thread.
+ * Threads: application threads under the engine's lock. Only its engine thread touches a flow.
  */
 #ifndef UCCL_PEER_H
 #define UCCL_PEER_H
 
 #include "boot/bootstrap.h"
-#include "thread/thread.h"
+#include "core/core.h"
+
+struct engine_thread;
 
 enum flow_life {
-    FLOW_UNPROVEN,           /* nothing says yet that datagrams get across (probe.h) */
+    FLOW_UNPROVEN,           /* no datagram has come back yet (probe.h) */
     FLOW_PROVEN,
     FLOW_DEAD,
 };
@@ -38,23 +40,23 @@ struct peer_flow {
 struct peer {
     struct peer *next;       /* in the order in which they were met */
     uint8_t engine_id[16];
-    bool is_server;          /* our end; tells the ends of a connection to ourselves apart */
-    bool met;                /* a handshake with it has come to its end; if that fails it is freed soon */
+    bool is_server;          /* our end is the server's; tells the ends of a connection to ourselves apart */
+    bool met;                /* a handshake with it has succeeded; without that it is freed soon */
     bool dead;
     struct nic_host host;
     uint32_t references;     /* connections and handshakes */
-    uint64_t met_ns;         /* when that was */
-    uint64_t idle_since_ns;  /* when the last reference went */
+    uint64_t met_ns;         /* when the first one succeeded */
+    uint64_t idle_since_ns;  /* when the last reference was put */
     unsigned flow_count;     /* our threads */
     unsigned flows_open;     /* flows in use: the smaller of both sides' counts; 0: not yet */
     _Atomic uint64_t silent_ns; /* when a close last ended without an answer; 0: never */
-    _Atomic bool hole_told;  /* that large datagrams to it vanish; any engine thread may be the first to see it */
+    _Atomic bool hole_warned; /* large datagrams to it vanish; the first engine thread that sees it warns */
     struct peer_flow flows[BOOT_FLOWS_MAX];
 };
 
 struct peer_table {
     struct peer *peers;
-    unsigned unmet;          /* of them, whose client has not come to the end of its handshake */
+    unsigned unmet;          /* of them, clients whose first handshake has not succeeded yet */
     const struct nic_ops *nic;
     const struct params *params;
     struct engine_thread *threads;
@@ -64,48 +66,48 @@ struct peer_table {
 
 int peer_table_init(struct peer_table *table, const struct nic_ops *nic, const struct params *params,
                     struct engine_thread *threads, unsigned thread_count);
-/* Closes every flow; the threads still run. No connection is left. */
+/* Closes every flow. The engine threads still run; no connection is left. */
 void peer_table_free(struct peer_table *table);
 
 /* In a child of fork(): frees the memory alone. */
 void peer_table_forget(struct peer_table *table);
 
-/* Keys of the living peers with this engine id, the oldest first, for bootstrap_prove(). Returns how many. */
+/* Writes the keys of the living peers with this engine id, oldest first, for bootstrap_prove(). Returns how many. */
 unsigned peer_keys(struct peer_table *table, const uint8_t engine_id[16], bool is_server,
                    struct boot_key keys[BOOT_PROOFS_MAX]);
-/* The living peer whose key the other side has proved to have, with a reference more; NULL: none. */
+/* The living peer whose key the other side has proved, with one more reference; NULL: none. */
 struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, bool is_server);
 /*
- * Makes a peer with fresh tokens, and one reference. UCCL_ENOMEM: also where flow slots are used up, or too many
- * handshakes with unknown clients are under way; UCCL_EADDR, UCCL_EIO. Logged.
+ * Makes a peer with fresh tokens and one reference. UCCL_ENOMEM: no memory, no flow slot, or too many handshakes with
+ * unknown clients; UCCL_EADDR, UCCL_EIO. Logged.
  */
 int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, const struct nic_host *host,
              struct peer **out);
-/* Has a first handshake with this engine id come to its end since then? Its peer lives. */
+/* Whether a first handshake with this engine id has succeeded since then, and its peer lives. */
 bool peer_met_since(struct peer_table *table, const uint8_t engine_id[16], bool is_server, uint64_t since_ns);
-/* A handshake with it has come to its end. */
+/* Notes that a handshake with the peer has succeeded. */
 void peer_met(struct peer_table *table, struct peer *peer);
-/* The last reference of a dead peer frees it; a living one is kept a while: for the next connection, or to tell GONE. */
+/* Puts a reference. The last frees a dead peer; a living one stays a while: for a next connection, or to send GONE. */
 void peer_put(struct peer_table *table, struct peer *peer);
 
-/* Our side of the flows, for the offer of a handshake that is the first with this peer. */
+/* Fills in our side of the flows, for the offer of the first handshake with this peer. */
 void peer_fill_offer(const struct peer *peer, const struct params *params, struct boot_offer *offer);
 
 /*
- * Takes what the other side offers in that handshake, and the features that both have: opens the flows. On failure the
- * peer is to be put.
+ * Opens the flows by the other side's offer in that handshake and the features of both sides. On failure the caller
+ * puts the peer.
  */
 int peer_take_offer(struct peer_table *table, struct peer *peer, const struct boot_offer *offer, uint64_t features);
 
-/* What the two ends prove to each other with. */
+/* The key by which the two ends prove that they know the flows. */
 struct boot_key peer_key(const struct peer *peer);
-/* Its flows can be used still. */
+/* Whether its flows are all usable still. */
 bool peer_lives(struct peer *peer);
 
-/* A flow's CORE_EVENT_FLOW_PROVEN or CORE_EVENT_FLOW_DEAD, seen by its engine thread. */
+/* CORE_EVENT_FLOW_PROVEN or CORE_EVENT_FLOW_DEAD of a flow, on its engine thread. */
 void peer_flow_turned(struct peer_flow *flow, enum flow_life life);
 
-/* A flow's CORE_EVENT_FLOW_HOLE, seen by its engine thread: warns once per peer. */
+/* CORE_EVENT_FLOW_HOLE of a flow, on its engine thread: warns once per peer. */
 void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t route_bytes);
 
 static inline enum flow_life peer_flow_life(const struct peer_flow *flow)
