@@ -32,9 +32,9 @@ SEGMENTED_SIZES = [64 * K, M, 16 * M]
 NETWORKS = {  # name: (what it is, sizes, latency too)
     "lo": ("loopback", ALL_SIZES, True),
     "veth": ("veth, offloads on", ALL_SIZES, True),
-    "seg1500": ("veth, MTU 1500 truly segmented", SEGMENTED_SIZES, False),
-    "seg9000": ("veth, MTU 9000 truly segmented", SEGMENTED_SIZES, False),
-    "loss1": ("veth, MTU 1500, 1% of datagrams lost each way", SEGMENTED_SIZES, False),
+    "seg1500": ("veth, MTU 1500 segmented", SEGMENTED_SIZES, False),
+    "seg9000": ("veth, MTU 9000 segmented", SEGMENTED_SIZES, False),
+    "loss1": ("MTU 1500, 1% lost each way", SEGMENTED_SIZES, False),
 }
 
 
@@ -636,7 +636,7 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 
     print(f"Machine: {machine()}. {time.strftime('%Y-%m-%d')}. Medians of {options.rounds} alternating rounds of "
-          f"{options.seconds:g} s{', sides pinned to a core each' if options.pin else ''}. x: p2p_bench against that tool, above 1 is better than it.\n")
+          f"{options.seconds:g} s{', sides pinned to a core each' if options.pin else ''}. x: p2p_bench against that tool, above 1 is better.\n")
     row(["network", "message", "tool", "median", "min-max", "M messages/s", "p2p_bench is", "CPU s/GiB, both sides",
          "system calls/MiB"])
     row(["---"] * 3 + ["---:"] * 6)

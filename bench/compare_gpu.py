@@ -147,7 +147,7 @@ def main():
     medians = {tool: {size: tuple(statistics.median(column) for column in zip(*rows))
                       for size, rows in by_size.items() if rows} for tool, by_size in samples.items()}
     print(f"Machine: {machine(gpus)}; GPUs {options.gpus}. {time.strftime('%Y-%m-%d')}. Medians of {options.rounds} alternating rounds of "
-          f"{options.seconds:g} s. x: above 1 is better than that.")
+          f"{options.seconds:g} s. x: above 1 is better than that tool.")
     print_tables(options.sizes, medians)
     for tool, why in failures.items():
         print(f"\n{tool} failed: {why}")
