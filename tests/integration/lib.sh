@@ -53,8 +53,10 @@ check() {
     local name=$1 log
     shift
     checks=$((checks + 1))
-    if "$@" >"$WORK/check.log" 2>&1; then
+    local since_s=$SECONDS
+    if "$@" >"$WORK/check.log" 2>&1 9>&-; then
         echo "ok $checks - $name"
+        [ $((SECONDS - since_s)) -lt 10 ] || say "took $((SECONDS - since_s)) s;" $(grep drawn "$WORK/check.log")
         return 0
     fi
     failures=$((failures + 1))
@@ -99,7 +101,7 @@ finish() {
 start() {
     local name=$1
     shift
-    "$@" >"$WORK/$name.log" 2>&1 </dev/null &
+    "$@" >"$WORK/$name.log" 2>&1 </dev/null 9>&- &
     PID=$!
     started+=("$PID")
 }
@@ -170,8 +172,15 @@ wait_listening() {
     listening "$1" "$2"
 }
 
+# The script's own range of ports, among those of scripts that run beside it. Descriptor 9 holds a lock on it, and is
+# not passed on. Where there is no flock, nothing runs beside it.
+range=$(($$ % 100))
+until exec 9>"${TMPDIR:-/tmp}/uccl-test-ports-$range" && { flock -n 9 2>/dev/null || [ $? = 127 ]; }; do
+    range=$(((range + 1) % 100))
+done
+PORT=$((11000 + range * 200))
+
 # next_port: a TCP port that nothing uses, below the range the kernel picks from, in PORT
-PORT=$((11000 + $$ % 200 * 100))
 next_port() {
     PORT=$((PORT + 1))
     while listening self "$PORT"; do PORT=$((PORT + 1)); done
