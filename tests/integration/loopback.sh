@@ -85,9 +85,9 @@ done
 # a ring belongs to one thread, so it does not go with lent engines
 uring="UCCL_UDP_IO=uring UCCL_LEND=no"
 if env UCCL_UDP_IO=uring UCCL_LEND=no timeout 20 "$BUILD/bench/uccl_info" --devices >/dev/null 2>&1; then
-    for size in 300 200000 4000000; do
-        check "io_uring, $size B" with "$uring" \
-            127.0.0.1 --perftype=basic --msize=$size --nmsg=4 --nreq=4 --iterations=20
+    for size_iterations in 300:20 200000:20 4000000:6; do
+        check "io_uring, ${size_iterations%:*} B" with "$uring" 127.0.0.1 --perftype=basic \
+            --msize="${size_iterations%:*}" --nmsg=4 --nreq=4 --iterations="${size_iterations#*:}"
     done
     check "io_uring, ping-pong" with "$uring" 127.0.0.1 --perftype=lat --msize=8 --iterations=500
     check "io_uring, 4 engines, 16 connections both ways" with "$uring UCCL_NUM_ENGINES=4" \
