@@ -9,7 +9,7 @@
 #include <pthread.h>
 #include <sys/resource.h>
 
-enum { MEASURED_MS = 3000, SETTLE_MS = 300 };
+enum { MEASURED_MS = 1500, SETTLE_MS = 300 };
 
 static uint64_t cpu_ns(void)
 {
