@@ -298,6 +298,14 @@ mutants() {
     fi
 }
 
+# The scripts of integration that Meson may run at once wait for most of their time
+side_by_side=(--num-processes $((2 * $(nproc))))
+
+suites_sanitized() {
+    TEST_SHORT=1 suites sanitize build-asan unit sim mem nccl -- -t 3
+    TEST_SHORT=1 suites sanitize build-asan integration -- -t 3 "${side_by_side[@]}"
+}
+
 run_part() {
     local options expected
     read -ra options <<<"${chosen[$1]:-}"
@@ -310,7 +318,11 @@ run_part() {
         [ "$built" = yes ] || return
         NCCL_REAL=1 suites nccl build nccl
         ;;
-    unit | sim | mem | nccl | integration)
+    integration)
+        [ "$built" = yes ] || return
+        suites integration build integration -- "${side_by_side[@]}"
+        ;;
+    unit | sim | mem | nccl)
         [ "$built" = yes ] || return
         suites "$1" build "$1"
         [ "$1" != sim ] || other_compilers
@@ -320,7 +332,7 @@ run_part() {
         # Criterion takes a leak for a pass unless the process aborts
         ASAN_OPTIONS=abort_on_error=1:detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 \
         LSAN_OPTIONS=print_suppressions=0:suppressions=$PWD/tests/lsan.supp \
-            TEST_SHORT=1 suites sanitize build-asan unit sim mem nccl integration -- -t 3
+            suites_sanitized
         ;;
     stress)
         # as it is shipped, for what a sanitizer hides: allocations, locks, CPU time
