@@ -156,7 +156,7 @@ static void hear_frame(struct liar *liar, const struct wire_frame *frame)
         liar->granted = frame->grant.granted;
         break;
     case FRAME_QP:
-        liar->generation = frame->path.generation;
+        liar->generation = frame->qp.generation;
         break;
     default:
         break;
@@ -405,7 +405,7 @@ static unsigned invent_ack(struct liar *liar, uint8_t *at)
         ack.paths[i].by_sequence = ack.paths[i].on_path && below(liar, 2);
         ack.paths[i].path_seq = number32(liar, ack.paths[i].path_seq);
         ack.paths[i].time_stamp = number32(liar, ack.paths[i].time_stamp);
-        ack.paths[i].hold = number32(liar, ack.paths[i].hold);
+        ack.paths[i].ack_delay = number32(liar, ack.paths[i].ack_delay);
     }
     return wire_put_ack(at, &ack);
 }
@@ -428,7 +428,7 @@ static unsigned invent_of_flow(struct liar *liar, uint8_t *at)
         path.number = number32(liar, 1);
         path.psn = number32(liar, 0);
         path.generation += path.generation == 0;
-        return wire_put_path(at, &path);
+        return wire_put_qp(at, &path);
     }
     case 3:
         return wire_put_gone(at, &(struct wire_gone){some_conn(liar, &conn)});
@@ -485,10 +485,10 @@ static unsigned invent_frame(struct liar *liar, uint8_t *at, size_t *payload)
         return wire_put_credit(at, &credit);
     }
     case 6: {
-        struct wire_end end = {.conn = some_conn(liar, &conn), .of_send = below(liar, 2)};
+        struct wire_abort end = {.conn = some_conn(liar, &conn), .of_send = below(liar, 2)};
         end.msg = number32(liar, end.of_send ? conn->sent : conn->received);
         end.status = -1 - (int32_t)(below(liar, 4) ? below(liar, 20) : below(liar, 65535));
-        return wire_put_end(at, &end);
+        return wire_put_abort(at, &end);
     }
     case 7:
         if (below(liar, 8) == 0) { /* else it is over too soon */

@@ -47,7 +47,7 @@ static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool
             (int32_t)(entry->path_seq - path->next_seq) >= 0)
             continue; /* told before, or never sent */
         path->acked_seq = entry->path_seq;
-        uint64_t hold_ns = (uint64_t)entry->hold << WIRE_TIME_SHIFT;
+        uint64_t hold_ns = (uint64_t)entry->ack_delay << WIRE_TIME_SHIFT;
         uint64_t echoed_ns = (uint64_t)(uint32_t)(wire_time(now_ns) - entry->time_stamp)
                              << WIRE_TIME_SHIFT;
         uint64_t rtt_ns = fresh ? round_trip(flow, echoed_ns, hold_ns) : 0;
@@ -64,7 +64,7 @@ static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool
 }
 
 /* What an ack says of a data QP. */
-struct data_qp_news {
+struct qp_report {
     uint16_t qp;
     uint32_t path_seq; /* newest transmission that has arrived; 0: not known any more */
     uint64_t rtt_ns;   /* 0: no sample */
@@ -76,8 +76,8 @@ struct data_qp_news {
  * A write carries neither path sequence nor time: the record of its chunk has them, until this ack frees it.
  * So this comes before the chunks are dealt with, and what follows from it after.
  */
-static unsigned read_data_qps(const struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns,
-                           struct data_qp_news *news)
+static unsigned read_qp_reports(const struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns,
+                           struct qp_report *reports)
 {
     const struct sent *sent = &flow->sent;
     unsigned count = 0;
@@ -85,10 +85,10 @@ static unsigned read_data_qps(const struct flow *flow, const struct wire_ack *ac
         const struct wire_ack_path *entry = &ack->paths[i];
         if (!entry->on_path || entry->path >= flow->qps.count)
             continue;
-        struct data_qp_news *item = &news[count++];
+        struct qp_report *item = &reports[count++];
         uint64_t sent_ns = 0;
-        *item = (struct data_qp_news){
-            .qp = entry->path, .hold_ns = (uint64_t)entry->hold << WIRE_TIME_SHIFT, .ce = entry->ce};
+        *item = (struct qp_report){
+            .qp = entry->path, .hold_ns = (uint64_t)entry->ack_delay << WIRE_TIME_SHIFT, .ce = entry->ce};
         if (entry->by_sequence) {
             uint64_t seq = wire_expand(entry->path_seq, sent->cumulative);
             const struct chunk *chunk = sent_chunk(sent, seq);
@@ -108,28 +108,28 @@ static unsigned read_data_qps(const struct flow *flow, const struct wire_ack *ac
 }
 
 /* As on_ack_paths(), of the data QPs. */
-static unsigned on_ack_data_qps(struct flow *flow, const struct data_qp_news *news, unsigned count, uint64_t now_ns,
+static unsigned on_ack_data_qps(struct flow *flow, const struct qp_report *reports, unsigned count, uint64_t now_ns,
                              struct cc_ack *cc_ack)
 {
     unsigned lost = 0;
-    for (; count-- > 0; news++) {
-        struct path *path = &flow->qps.set.paths[news->qp];
-        if (news->path_seq == 0)
-            data_qp_heard(flow, news->qp);
-        if (news->path_seq == 0 || (int32_t)(news->path_seq - path->acked_seq) <= 0 ||
-            (int32_t)(news->path_seq - path->next_seq) >= 0)
+    for (; count-- > 0; reports++) {
+        struct path *path = &flow->qps.set.paths[reports->qp];
+        if (reports->path_seq == 0)
+            data_qp_heard(flow, reports->qp);
+        if (reports->path_seq == 0 || (int32_t)(reports->path_seq - path->acked_seq) <= 0 ||
+            (int32_t)(reports->path_seq - path->next_seq) >= 0)
             continue;
-        path->acked_seq = news->path_seq;
-        data_qp_heard(flow, news->qp);
-        if (news->rtt_ns) {
-            rtt_sample(&flow->rtt, news->rtt_ns, news->hold_ns, now_ns);
-            if (cc_ack->rtt_ns == 0 || news->rtt_ns < cc_ack->rtt_ns)
-                cc_ack->rtt_ns = news->rtt_ns;
+        path->acked_seq = reports->path_seq;
+        data_qp_heard(flow, reports->qp);
+        if (reports->rtt_ns) {
+            rtt_sample(&flow->rtt, reports->rtt_ns, reports->hold_ns, now_ns);
+            if (cc_ack->rtt_ns == 0 || reports->rtt_ns < cc_ack->rtt_ns)
+                cc_ack->rtt_ns = reports->rtt_ns;
         }
-        cc_ack->ce |= news->ce;
-        path_report(&flow->qps.set, news->qp, news->ce ? PATH_CONGESTED : PATH_GOOD, news->rtt_ns);
+        cc_ack->ce |= reports->ce;
+        path_report(&flow->qps.set, reports->qp, reports->ce ? PATH_CONGESTED : PATH_GOOD, reports->rtt_ns);
         if (!flow->core->places_reliably)
-            lost += sent_lose_by_data_qp(&flow->sent, news->qp, news->path_seq);
+            lost += sent_lose_by_data_qp(&flow->sent, reports->qp, reports->path_seq);
     }
     data_qps_lost(flow, lost);
     return lost;
@@ -142,8 +142,8 @@ bool ack_on_frame(struct flow *flow, const struct wire_ack *ack, bool fresh, uin
     bool was_flying = flow->sent.flying_chunks > 0;
     uint64_t flight_bytes = flow->sent.flying_payload;
     COUNT(flow->core->counters, rx_acks, 1);
-    struct data_qp_news news[WIRE_ACK_PATHS_MAX];
-    unsigned news_count = read_data_qps(flow, ack, fresh, now_ns, news);
+    struct qp_report reports[WIRE_ACK_PATHS_MAX];
+    unsigned report_count = read_qp_reports(flow, ack, fresh, now_ns, reports);
     flow->sent.too_soon_ns = flow->rtt.srtt_ns && came_ns > flow->rtt.min_ns ? came_ns - flow->rtt.min_ns : 0;
     if (!sent_ack(&flow->sent, ack, on_chunk_acked, flow, &acked))
         return false;
@@ -154,7 +154,7 @@ bool ack_on_frame(struct flow *flow, const struct wire_ack *ack, bool fresh, uin
     }
     struct cc_ack cc_ack = {.now_ns = now_ns, .acked_bytes = acked.payload_bytes};
     unsigned lost = on_ack_paths(flow, ack, fresh, now_ns, &cc_ack);
-    lost += on_ack_data_qps(flow, news, news_count, now_ns, &cc_ack);
+    lost += on_ack_data_qps(flow, reports, report_count, now_ns, &cc_ack);
     if (acked.spurious && flow->sent.reorder_window_quarters < 16)
         flow->sent.reorder_window_quarters++;
     loss_settle(flow, acked.spurious);

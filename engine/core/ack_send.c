@@ -33,6 +33,6 @@ void ack_fill(struct flow *flow, struct wire_ack *ack, uint64_t now_ns)
     COUNT(flow->core->counters, tx_acks, 1);
     /* What found no room does not wait for the next packet, which may come after minutes: its hold would look like the
      * time that this end keeps acks back, for which the peer's timers wait. */
-    if (sack_has_news(&flow->sack))
+    if (sack_has_pending(&flow->sack))
         ack_owe_delayed(flow, false);
 }

@@ -33,7 +33,7 @@ struct conn *conn_init(void *memory, struct flow *flow, const struct flow_setup 
     conn->remote_id = remote_id;
     conn->window = setup->msg_window;
     conn->fin_seq = UINT64_MAX;
-    conn->end_seq = UINT64_MAX;
+    conn->abort_seq = UINT64_MAX;
     at += round64(sizeof *conn);
     conn->send_slots = (struct send_slot *)at;
     at += round64(conn->window * sizeof(struct send_slot));
@@ -85,12 +85,12 @@ static uint64_t first_due(const struct conn *conn, enum due kind, uint64_t base)
 
 /* ---- early ends, close ----------------------------------------------------------------------- */
 
-bool conn_on_end(struct conn *conn, const struct wire_end *end)
+bool conn_on_abort(struct conn *conn, const struct wire_abort *end)
 {
     /* never a code that a peer made up */
     int32_t status = end->status == UCCL_ETRUNCATED ? UCCL_ETRUNCATED : UCCL_ECANCELED;
-    return end->of_send ? conn_on_end_of_send(conn, end->msg, status)
-                        : conn_on_end_of_recv(conn, end->msg, status);
+    return end->of_send ? conn_on_abort_of_send(conn, end->msg, status)
+                        : conn_on_abort_of_recv(conn, end->msg, status);
 }
 
 void conn_cancel(struct conn *conn, struct core_msg *msg)
@@ -123,7 +123,7 @@ void conn_fail(struct conn *conn, int32_t status)
     conn_fail_sends(conn, status);
     if (!conn->flow->dead) /* else place_flow_dead() */
         place_peer_ended(conn, UINT64_MAX); /* those withdrawn before: their END is dropped below */
-    conn_fail_recvs(conn, status, conn->flow->dead ? HOLD_DRAIN : HOLD_ARRIVAL);
+    conn_fail_recvs(conn, status, conn->flow->dead ? DEFER_DRAIN : DEFER_ARRIVAL);
     forget_due(conn);
     conn->fin_due = false;
     if (closing) {
@@ -158,12 +158,12 @@ void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
  * Whether the peer has every END. A later one may arrive where an earlier one is lost: so all chunks of frames up to
  * the last one count. One that is being laid out (`next_seq`) has not even gone.
  */
-static bool ends_known(const struct conn *conn)
+static bool aborts_acked(const struct conn *conn)
 {
     const struct sent *sent = &conn->flow->sent;
-    if (conn->end_seq == UINT64_MAX)
+    if (conn->abort_seq == UINT64_MAX)
         return true;
-    for (uint64_t seq = sent->cumulative; seq <= conn->end_seq; seq++) {
+    for (uint64_t seq = sent->cumulative; seq <= conn->abort_seq; seq++) {
         const struct chunk *chunk = sent_chunk(sent, seq);
         if (seq == sent->next_seq || (chunk->state != CHUNK_FREE && chunk->kind == CHUNK_FRAMES))
             return false;
@@ -174,7 +174,7 @@ static bool ends_known(const struct conn *conn)
 /* A FIN that overtook an END would be the reason for which the peer ends that message, so it goes when END is known. */
 static void fin_is_due(struct conn *conn)
 {
-    if (!ends_known(conn))
+    if (!aborts_acked(conn))
         return; /* conn_try_finish() when they are */
     conn->fin_due = true;
     flow_add_ctrl(conn);
@@ -191,7 +191,7 @@ bool conn_on_fin(struct conn *conn, const struct wire_fin *fin)
     if (conn->peer_receives_over)
         conn_fail_sends(conn, UCCL_ECLOSED);
     if (conn->peer_sends_over)
-        conn_fail_recvs(conn, UCCL_ECLOSED, HOLD_ARRIVAL);
+        conn_fail_recvs(conn, UCCL_ECLOSED, DEFER_ARRIVAL);
     if (conn->peer_receives_over && conn->peer_sends_over && conn->state == CONN_OPEN)
         conn_fail(conn, UCCL_ECLOSED);
     return true;
@@ -237,10 +237,10 @@ static uint64_t at_most_for_silent(const struct conn *conn, uint64_t linger_ns)
 }
 
 /* Over, but a NIC may still write to some receives: past the linger the peer is cut off by draining its QPs, whatever it proves. */
-static void over_with_held(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
+static void end_with_deferred(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
 {
     conn->state = CONN_OVER;
-    if (conn->held)
+    if (conn->deferred)
         timer_arm(&conn->flow->core->wheel, &conn->linger, now_ns + linger_ns);
     message_conn_event(conn);
 }
@@ -256,11 +256,11 @@ void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
     }
     conn_fail_parts(conn, UCCL_ECANCELED);
     if (conn->state == CONN_FAILED || conn->stripe || is_embryonic(conn)) {
-        over_with_held(conn, linger_ns, now_ns);
+        end_with_deferred(conn, linger_ns, now_ns);
         return;
     }
     conn->state = CONN_CLOSING;
-    conn_fail_recvs(conn, UCCL_ECANCELED, HOLD_REVOKE_DUE);
+    conn_fail_recvs(conn, UCCL_ECANCELED, DEFER_REVOKE_DUE);
     fin_is_due(conn);
     timer_arm(wheel, &conn->linger, now_ns + linger_ns);
     conn->flow->closing++;
@@ -271,14 +271,14 @@ void conn_try_finish(struct conn *conn)
     if (conn->state != CONN_CLOSING)
         return;
     const struct sent *sent = &conn->flow->sent;
-    bool fin_acked = conn->fin_sends_said && conn->fin_seq != UINT64_MAX &&
+    bool fin_acked = conn->fin_sends_sent && conn->fin_seq != UINT64_MAX &&
                      sent_is_acked(sent, conn->fin_seq);
-    if (conn->sends_pending == 0 && !conn->held && (fin_acked || conn->flow->dead)) {
+    if (conn->sends_pending == 0 && !conn->deferred && (fin_acked || conn->flow->dead)) {
         conn->state = CONN_OVER;
         conn->flow->closing--;
         timer_disarm(&conn->flow->core->wheel, &conn->linger);
         message_conn_event(conn);
-    } else if (conn->sends_pending == 0 ? !conn->fin_sends_said : conn->fin_seq == UINT64_MAX) {
+    } else if (conn->sends_pending == 0 ? !conn->fin_sends_sent : conn->fin_seq == UINT64_MAX) {
         fin_is_due(conn);
     }
 }
@@ -287,8 +287,8 @@ void conn_report_deferred(struct core_msg *msg)
 {
     struct conn *conn = msg->conn;
     message_report(conn->flow, msg);
-    msg->hold = HOLD_NONE;
-    if (--conn->held)
+    msg->deferral = DEFER_NONE;
+    if (--conn->deferred)
         return;
     if (conn->event_waits)
         message_conn_event(conn);
@@ -333,8 +333,8 @@ void conn_linger_over(struct conn *conn)
         place_give_up(conn);
     if (conn->state != CONN_CLOSING)
         return;
-    bool said = conn->fin_sends_said;
-    conn->end_seq = UINT64_MAX; /* a FIN without the right reasons is better than none */
+    bool said = conn->fin_sends_sent;
+    conn->abort_seq = UINT64_MAX; /* a FIN without the right reasons is better than none */
     conn_fail_sends(conn, UCCL_ECANCELED);
     conn_try_finish(conn);
     if (conn->state == CONN_OVER)
@@ -345,7 +345,7 @@ void conn_linger_over(struct conn *conn)
         return;
     }
     conn->state = CONN_OVER;
-    if (conn->fin_sends_said)
+    if (conn->fin_sends_sent)
         gone_await_fin(conn);
     else
         conn_keep_fin(conn);
@@ -394,22 +394,22 @@ static unsigned put_rts(struct conn *conn, uint8_t *at)
     uint64_t number = first_due(conn, DUE_RTS, conn->delivered);
     struct core_msg *msg = send_slot(conn, number)->msg;
     conn_clear_due(conn, DUE_RTS, number);
-    if (!msg || (msg->state != MSG_WAITING && !(msg->flags & MSG_TELLS)))
+    if (!msg || (msg->state != MSG_WAITING && !(msg->flags & MSG_TOTAL_DUE)))
         return 0;
-    msg->flags &= (uint8_t)~MSG_TELLS;
+    msg->flags &= (uint8_t)~MSG_TOTAL_DUE;
     return wire_put_rts(at, &(struct wire_rts){conn->remote_id, (uint32_t)number, msg->size_bytes});
 }
 
-static unsigned put_end(struct conn *conn, uint8_t *at, bool of_send, uint64_t seq)
+static unsigned put_abort(struct conn *conn, uint8_t *at, bool of_send, uint64_t seq)
 {
-    enum due kind = of_send ? DUE_END_SEND : DUE_END_RECV;
+    enum due kind = of_send ? DUE_ABORT_SEND : DUE_ABORT_RECV;
     uint64_t number = first_due(conn, kind, of_send ? conn->delivered : conn->recv_base);
     int32_t status = of_send ? send_slot(conn, number)->end_status : recv_slot(conn, number)->end_status;
     conn_clear_due(conn, kind, number);
-    conn->end_seq = seq;
+    conn->abort_seq = seq;
     if (!of_send)
-        place_told(conn, number, seq);
-    return wire_put_end(at, &(struct wire_end){conn->remote_id, (uint32_t)number, status, of_send});
+        place_revoke_sent(conn, number, seq);
+    return wire_put_abort(at, &(struct wire_abort){conn->remote_id, (uint32_t)number, status, of_send});
 }
 
 /*
@@ -422,9 +422,9 @@ static unsigned put_fin(struct conn *conn, uint8_t *at, uint64_t seq)
     struct wire_fin fin = {conn->remote_id, conn->sends_pending == 0, true};
     at += put_credit(conn, at);
     conn->fin_due = false;
-    conn->fin_sends_said |= fin.sends_over;
+    conn->fin_sends_sent |= fin.sends_over;
     conn->fin_seq = seq;
-    place_told(conn, UINT64_MAX, seq);
+    place_revoke_sent(conn, UINT64_MAX, seq);
     at += wire_put_fin(at, &fin);
     return (unsigned)(at - begin);
 }
@@ -432,7 +432,7 @@ static unsigned put_fin(struct conn *conn, uint8_t *at, uint64_t seq)
 unsigned conn_put_ctrl(struct conn *conn, uint8_t *at, unsigned room, uint64_t seq)
 {
     uint8_t *begin = at, *end = at + room;
-    bool fin_may_go = conn->fin_due && ends_known(conn); /* those of this datagram cannot arrive later than it */
+    bool fin_may_go = conn->fin_due && aborts_acked(conn); /* those of this datagram cannot arrive later than it */
     /* Never after or without it: the peer refuses numbers that its window does not reach without this
      * credit, and the chunk that could bring it later may have to wait for this one. */
     if (conn->credit_due && room < WIRE_CREDIT_BYTES)
@@ -443,10 +443,10 @@ unsigned conn_put_ctrl(struct conn *conn, uint8_t *at, unsigned room, uint64_t s
         at += put_cts(conn, at);
     while (conn->due_count[DUE_RTS] && end - at >= WIRE_RTS_BYTES)
         at += put_rts(conn, at);
-    while (conn->due_count[DUE_END_RECV] && end - at >= WIRE_END_BYTES)
-        at += put_end(conn, at, false, seq);
-    while (conn->due_count[DUE_END_SEND] && end - at >= WIRE_END_BYTES)
-        at += put_end(conn, at, true, seq);
+    while (conn->due_count[DUE_ABORT_RECV] && end - at >= WIRE_ABORT_BYTES)
+        at += put_abort(conn, at, false, seq);
+    while (conn->due_count[DUE_ABORT_SEND] && end - at >= WIRE_ABORT_BYTES)
+        at += put_abort(conn, at, true, seq);
     if (!fin_may_go)
         conn->fin_due = false; /* conn_try_finish() sets it again */
     if (conn->fin_due && end - at >= WIRE_CREDIT_BYTES + WIRE_FIN_BYTES)

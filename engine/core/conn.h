@@ -31,7 +31,7 @@ enum msg_flag {
     MSG_GRANTED = 4,   /* eager message whose clear-to-send came: needs no credit */
     MSG_CHARGED = 8,   /* eager message that has its place in the peer's ring */
     MSG_WANTED = 16,   /* staged message that the shell was asked for */
-    MSG_TELLS = 32,    /* shorter than its grant, and placed: an RTS tells the total */
+    MSG_TOTAL_DUE = 32,    /* shorter than its grant, and placed: an RTS tells the total */
 };
 
 /* A message number of the send window. */
@@ -71,7 +71,7 @@ struct recv_slot {
 };
 
 /* What waits to be told about single messages: a bit per slot of the window. */
-enum due { DUE_CTS, DUE_RTS, DUE_END_RECV, DUE_END_SEND, DUE_KINDS };
+enum due { DUE_CTS, DUE_RTS, DUE_ABORT_RECV, DUE_ABORT_SEND, DUE_KINDS };
 
 enum conn_state {
     CONN_OPEN,
@@ -88,7 +88,7 @@ struct conn {
     struct queue_link ctrl, active;       /* on the queues of the flow */
     struct queue_link event;              /* and on conn_events of the core */
     bool event_waits;           /* for messages that are held */
-    uint32_t held;              /* messages that have ended but are not given back (place.h) */
+    uint32_t deferred;          /* messages that are complete but not reported (place.h) */
     uint32_t local_id, remote_id;
     uint32_t window;            /* messages, a power of two */
     uint8_t stripe;             /* 0: home of its messages; else which of the ends that carry parts of them */
@@ -130,11 +130,11 @@ struct conn {
     uint64_t *due[DUE_KINDS];   /* bitmaps */
     uint32_t due_count[DUE_KINDS];
     bool credit_due;            /* something to tell, soon */
-    bool fin_due, fin_sends_said;
+    bool fin_due, fin_sends_sent;
     bool graced;                /* its linger time is over, and the FIN has a moment more */
     bool peer_sends_over, peer_receives_over;
     uint64_t fin_seq;           /* chunk that carried the last FIN, UINT64_MAX: none */
-    uint64_t end_seq;           /* chunk that carried the last END, UINT64_MAX: none */
+    uint64_t abort_seq;           /* chunk that carried the last END, UINT64_MAX: none */
     struct timer linger;
     uint64_t silent_since_ns;   /* the peer is, as others say, unless this flow has heard it since */
 };
@@ -147,7 +147,7 @@ struct conn *conn_init(void *memory, struct flow *flow, const struct flow_setup 
 void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 void conn_end_part(struct conn *conn, struct core_msg *msg, int32_t status);
 bool conn_on_part_data(struct conn *conn, const struct wire_data *data);
-struct core_msg *conn_place_part(const struct conn *conn, const struct wire_data *data);
+struct core_msg *conn_part_target(const struct conn *conn, const struct wire_data *data);
 /* Whether it has the receive part of this message; not yet, perhaps. */
 bool conn_knows_part(const struct conn *conn, uint32_t truncated);
 void conn_part_sent(struct conn *conn, struct core_msg *msg);
@@ -176,13 +176,13 @@ bool conn_on_eager(struct conn *conn, const struct wire_eager *eager);
 bool conn_on_cts(struct conn *conn, const struct wire_cts *cts);
 bool conn_on_rts(struct conn *conn, const struct wire_rts *rts);
 bool conn_on_credit(struct conn *conn, const struct wire_credit *credit);
-bool conn_on_end(struct conn *conn, const struct wire_end *end);
+bool conn_on_abort(struct conn *conn, const struct wire_abort *end);
 bool conn_on_fin(struct conn *conn, const struct wire_fin *fin);
 /* Sends before this number are over once the frame has acted, `so_far` before. */
 uint64_t conn_credited(const struct conn *conn, const struct wire_credit *credit, uint64_t so_far);
 
 /* The message whose buffer this DATA would go to, or NULL; changes nothing. */
-struct core_msg *conn_place_data(const struct conn *conn, const struct wire_data *data);
+struct core_msg *conn_data_target(const struct conn *conn, const struct wire_data *data);
 
 /* The NIC has written `length` bytes of a granted message. False: more than it has. */
 bool conn_on_placed(struct conn *conn, struct core_msg *msg, uint32_t length);
@@ -202,8 +202,8 @@ void conn_chunk_gone(struct conn *conn, struct core_msg *msg);
 unsigned conn_put_ctrl(struct conn *conn, uint8_t *at, unsigned room, uint64_t seq);
 static inline bool conn_has_ctrl(const struct conn *conn)
 {
-    return conn->due_count[DUE_CTS] || conn->due_count[DUE_RTS] || conn->due_count[DUE_END_RECV] ||
-           conn->due_count[DUE_END_SEND] || conn->fin_due;
+    return conn->due_count[DUE_CTS] || conn->due_count[DUE_RTS] || conn->due_count[DUE_ABORT_RECV] ||
+           conn->due_count[DUE_ABORT_SEND] || conn->fin_due;
 }
 
 /* staged.c: the shell is to fetch this message. */

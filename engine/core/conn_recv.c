@@ -7,12 +7,12 @@
 
 #include <assert.h>
 
-/* Ends a receive that is not whole; where it was granted, its buffer is held until `hold` is proven. */
-static void end_recv(struct conn *conn, struct core_msg *msg, int32_t status, enum hold hold)
+/* Ends a receive that is not whole; where it was granted, its completion waits for what `deferral` says. */
+static void end_recv(struct conn *conn, struct core_msg *msg, int32_t status, enum deferral deferral)
 {
     msg->state = MSG_ENDED;
     if (msg->grant_slot)
-        place_end_early(conn->flow, msg, status, hold);
+        place_end_early(conn->flow, msg, status, deferral);
     else
         message_complete(conn->flow, msg, status, 0);
 }
@@ -27,7 +27,7 @@ static void advance_recv(struct conn *conn)
         if (slot->charged && slot->ring_at + eager_charge(slot->total_bytes) > conn->ring_freed)
             conn->ring_freed = slot->ring_at + eager_charge(slot->total_bytes);
         conn_clear_due(conn, DUE_CTS, conn->recv_base);
-        conn_clear_due(conn, DUE_END_RECV, conn->recv_base);
+        conn_clear_due(conn, DUE_ABORT_RECV, conn->recv_base);
         *slot = (struct recv_slot){0};
         conn->recv_base++;
         struct core_msg *msg = conn->recv_backlog.head;
@@ -76,10 +76,10 @@ void conn_withdraw(struct conn *conn, struct recv_slot *slot, int32_t status)
     slot->flags |= RECV_WITHDRAWN;
     slot->end_status = status;
     conn_clear_due(conn, DUE_CTS, number);
-    conn_set_due(conn, DUE_END_RECV, number);
+    conn_set_due(conn, DUE_ABORT_RECV, number);
     if (status == UCCL_ETRUNCATED)
         COUNT(counters(conn), truncated, 1);
-    end_recv(conn, msg, status, HOLD_REVOKE_DUE);
+    end_recv(conn, msg, status, DEFER_REVOKE_DUE);
 }
 
 /* Copies between the ring and a message or a datagram, in two pieces where the ring wraps. */
@@ -121,7 +121,7 @@ static void admit_recv(struct conn *conn, struct core_msg *msg)
     slot->msg = msg;
     msg->state = MSG_WAITING;
     if (slot->end_status) {
-        end_recv(conn, msg, slot->end_status, HOLD_ARRIVAL);
+        end_recv(conn, msg, slot->end_status, DEFER_ARRIVAL);
         recv_done(conn, slot);
     } else if (msg->flags & MSG_CANCELLED) {
         conn_withdraw(conn, slot, UCCL_ECANCELED);
@@ -227,10 +227,10 @@ static bool data_fits(const struct recv_slot *slot, const struct wire_data *data
            msg_takes(slot->msg, data->offset, data->length, data->total);
 }
 
-struct core_msg *conn_place_data(const struct conn *conn, const struct wire_data *data)
+struct core_msg *conn_data_target(const struct conn *conn, const struct wire_data *data)
 {
     if (conn->stripe)
-        return conn_place_part(conn, data);
+        return conn_part_target(conn, data);
     uint64_t number = wire_expand(data->msg, conn->recv_base);
     if (number < conn->recv_base || number >= conn->recv_base + conn->window)
         return NULL;
@@ -289,7 +289,7 @@ void conn_part_arrived(struct conn *conn, struct core_msg *msg)
 }
 
 /* Where an eager message lies in our ring. False: it does not fit there. */
-static bool ring_place(const struct conn *conn, const struct wire_eager *eager, uint64_t *ring_at)
+static bool ring_slot_of(const struct conn *conn, const struct wire_eager *eager, uint64_t *ring_at)
 {
     *ring_at = wire_expand(eager->ring, conn->ring_freed);
     return *ring_at >= conn->ring_freed && *ring_at % EAGER_CHARGE_UNIT == 0 &&
@@ -303,7 +303,7 @@ static bool ring_place(const struct conn *conn, const struct wire_eager *eager, 
 static void charge_ended(struct conn *conn, const struct wire_eager *eager)
 {
     uint64_t number = wire_expand(eager->msg, conn->recv_base), ring_at;
-    if (eager->granted || !ring_place(conn, eager, &ring_at))
+    if (eager->granted || !ring_slot_of(conn, eager, &ring_at))
         return;
     if (number < conn->recv_base || number > UINT64_MAX / 2) {
         conn->ring_freed = ring_at + eager_charge(eager->total);
@@ -319,14 +319,14 @@ static void charge_ended(struct conn *conn, const struct wire_eager *eager)
 }
 
 /* The first piece of an eager message settles where it is collected. False: no such place. */
-static bool place_eager(struct conn *conn, struct recv_slot *slot, const struct wire_eager *eager)
+static bool settle_eager(struct conn *conn, struct recv_slot *slot, const struct wire_eager *eager)
 {
     if (slot->flags & RECV_DATA)
         return slot->total_bytes == eager->total && slot->charged == !eager->granted;
     if (eager->granted && !(slot->flags & RECV_CLEARED))
         return false;
     uint64_t ring_at = 0;
-    if (!eager->granted && !ring_place(conn, eager, &ring_at))
+    if (!eager->granted && !ring_slot_of(conn, eager, &ring_at))
         return false;
     if (!learn_total(conn, slot, eager->total))
         return false;
@@ -350,7 +350,7 @@ bool conn_on_eager(struct conn *conn, const struct wire_eager *eager)
         return good;
     }
     if ((slot->msg && !msg_takes(slot->msg, eager->offset, eager->length, eager->total)) ||
-        !place_eager(conn, slot, eager))
+        !settle_eager(conn, slot, eager))
         return false;
     if (slot->flags & RECV_WITHDRAWN)
         return true; /* just truncated: the rest of it is stale */
@@ -375,7 +375,7 @@ bool conn_on_eager(struct conn *conn, const struct wire_eager *eager)
 
 /* ---- early ends ---------------------------------------------------------------------------- */
 
-bool conn_on_end_of_send(struct conn *conn, uint32_t truncated, int32_t status)
+bool conn_on_abort_of_send(struct conn *conn, uint32_t truncated, int32_t status)
 {
     uint64_t number = wire_expand(truncated, conn->recv_base);
     if (number < conn->recv_base)
@@ -389,7 +389,7 @@ bool conn_on_end_of_send(struct conn *conn, uint32_t truncated, int32_t status)
         place_peer_ended(conn, number);
         recv_done(conn, slot);
     } else if (slot->msg) {
-        end_recv(conn, slot->msg, status, HOLD_ARRIVAL);
+        end_recv(conn, slot->msg, status, DEFER_ARRIVAL);
         recv_done(conn, slot);
     } else {
         slot->end_status = status; /* for the receive that is still to come */
@@ -397,7 +397,7 @@ bool conn_on_end_of_send(struct conn *conn, uint32_t truncated, int32_t status)
     return true;
 }
 
-void conn_fail_recvs(struct conn *conn, int32_t status, enum hold hold)
+void conn_fail_recvs(struct conn *conn, int32_t status, enum deferral deferral)
 {
     struct core_msg *msg;
     for (uint64_t number = conn->recv_base; number < conn->recv_admitted; number++) {
@@ -406,10 +406,10 @@ void conn_fail_recvs(struct conn *conn, int32_t status, enum hold hold)
         slot->msg = NULL;
         slot->flags |= RECV_WITHDRAWN;
         if (msg)
-            end_recv(conn, msg, status, hold);
+            end_recv(conn, msg, status, deferral);
     }
     while ((msg = conn->recv_backlog.head)) {
         msg_remove(&conn->recv_backlog, msg);
-        end_recv(conn, msg, status, hold);
+        end_recv(conn, msg, status, deferral);
     }
 }

@@ -11,7 +11,7 @@
  * An eager message of which nothing was sent gives its place in the peer's ring, of which the peer knows
  * nothing, to those behind it, of which nothing was sent either.
  */
-static void give_up_place(struct conn *conn, struct core_msg *msg)
+static void give_up_ring_slot(struct conn *conn, struct core_msg *msg)
 {
     if (!(msg->flags & MSG_CHARGED) || msg->offset_bytes)
         return;
@@ -30,7 +30,7 @@ static void unqueue_send(struct conn *conn, struct core_msg *msg)
 {
     if (msg->state == MSG_EAGER) {
         conn->eager_unwanted -= msg->block_bytes && !(msg->flags & MSG_WANTED);
-        give_up_place(conn, msg);
+        give_up_ring_slot(conn, msg);
         msg_remove(&conn->eager, msg);
         want_eagers(conn);
         if (conn->eager.head) /* it may have waited for this one alone */
@@ -55,7 +55,7 @@ void conn_end_send_early(struct conn *conn, struct core_msg *msg, int32_t status
     unqueue_send(conn, msg);
     slot->msg = NULL;
     slot->end_status = status;
-    conn_set_due(conn, DUE_END_SEND, msg->number);
+    conn_set_due(conn, DUE_ABORT_SEND, msg->number);
     if (status == UCCL_ETRUNCATED)
         COUNT(counters(conn), truncated, 1);
     end_send(conn, msg, status);
@@ -87,7 +87,7 @@ static void start_bulk(struct conn *conn, struct core_msg *msg, const struct sen
     if (msg->placeable && slot->placeable && data_qps_usable(&conn->flow->qps))
         msg->block_bytes = 0;
     if (conn_grant(conn, msg) && msg->size_bytes < slot->granted_bytes) {
-        msg->flags |= MSG_TELLS;
+        msg->flags |= MSG_TOTAL_DUE;
         conn_set_due(conn, DUE_RTS, msg->number);
     }
     if (slot->stripes <= 1) {
@@ -242,7 +242,7 @@ bool conn_on_credit(struct conn *conn, const struct wire_credit *credit)
         mark_delivered(conn, conn->delivered);
         *send_slot(conn, conn->delivered) = (struct send_slot){0};
         conn_clear_due(conn, DUE_RTS, conn->delivered);
-        conn_clear_due(conn, DUE_END_SEND, conn->delivered);
+        conn_clear_due(conn, DUE_ABORT_SEND, conn->delivered);
     }
     for (uint64_t bits = credit->beyond; bits; bits &= bits - 1) {
         uint64_t number = delivered + 1 + (unsigned)__builtin_ctzll(bits);
@@ -374,7 +374,7 @@ void conn_take_bulk(struct conn *conn, struct core_msg *msg, uint64_t bytes)
 
 /* ---- early ends ---------------------------------------------------------------------------- */
 
-bool conn_on_end_of_recv(struct conn *conn, uint32_t truncated, int32_t status)
+bool conn_on_abort_of_recv(struct conn *conn, uint32_t truncated, int32_t status)
 {
     uint64_t number = wire_expand(truncated, conn->delivered);
     if (number < conn->delivered)

@@ -51,7 +51,7 @@ void conn_submit_send(struct conn *conn, struct core_msg *msg);
 /* Takes a send of the window back and tells the peer, which holds its number until it hears. */
 void conn_end_send_early(struct conn *conn, struct core_msg *msg, int32_t status);
 /* The peer's receive has ended early: so does our send, and we say so. */
-bool conn_on_end_of_recv(struct conn *conn, uint32_t truncated, int32_t status);
+bool conn_on_abort_of_recv(struct conn *conn, uint32_t truncated, int32_t status);
 /* Ends every send. */
 void conn_fail_sends(struct conn *conn, int32_t status);
 
@@ -60,8 +60,8 @@ void conn_submit_recv(struct conn *conn, struct core_msg *msg);
 /* Ends a receive of the window early; its number is held until the sender agrees. */
 void conn_withdraw(struct conn *conn, struct recv_slot *slot, int32_t status);
 /* The peer's send has ended early, or agrees that our receive did. */
-bool conn_on_end_of_send(struct conn *conn, uint32_t truncated, int32_t status);
-/* Ends every receive; `hold`: what is to be proven of those that were granted. */
-void conn_fail_recvs(struct conn *conn, int32_t status, enum hold hold);
+bool conn_on_abort_of_send(struct conn *conn, uint32_t truncated, int32_t status);
+/* Ends every receive; `deferral`: what is to be proven of those that were granted. */
+void conn_fail_recvs(struct conn *conn, int32_t status, enum deferral deferral);
 
 #endif

@@ -270,7 +270,7 @@ unsigned core_place(struct core *core, const uint8_t *header, size_t length, siz
     struct wire_data data = frame->data;
     data.length = (uint32_t)wire_bulk_payload(length, stride, count);
     struct conn *conn = flow_find_conn(flow, frame->conn);
-    *msg = conn ? conn_place_data(conn, &data) : NULL;
+    *msg = conn ? conn_data_target(conn, &data) : NULL;
     *offset_bytes = data.offset;
     return *msg && !(*msg)->watched ? count : 0;
 }
@@ -538,16 +538,16 @@ static struct core_event flow_event(struct flow *flow)
     struct core_event event = {.kind = CORE_EVENT_FLOW_DEAD, .status = flow->status, .owner = flow->owner};
     if (flow->dead)
         return event;
-    if (flow->probe.tell) {
+    if (flow->probe.proof_report_due) {
         event.kind = CORE_EVENT_FLOW_PROVEN;
-        flow->probe.tell = false;
-        if (flow->mtu.tell)
+        flow->probe.proof_report_due = false;
+        if (flow->mtu.hole_report_due)
             queue_append(&flow->core->flow_events, &flow->event);
     } else {
         event.kind = CORE_EVENT_FLOW_HOLE;
         event.passing_bytes = flow->datagram_bytes;
         event.route_bytes = flow->mtu.limit_bytes;
-        flow->mtu.tell = false;
+        flow->mtu.hole_report_due = false;
     }
     return event;
 }

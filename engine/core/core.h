@@ -63,14 +63,14 @@ struct core_msg {
     uint64_t end_bytes;     /* send: one past the last byte that this connection sends */
     uint64_t available_bytes; /* staged send: bytes before it may be sent */
     struct queue_link split, wanted; /* for CORE_EVENT_SPLIT, CORE_EVENT_WANTED */
-    uint64_t hold_until;    /* ended, but not given back yet: see place.h */
+    uint64_t deferred_until;    /* ended, but not given back yet: see place.h */
     uint32_t chunks_live;   /* send: chunks that refer to this payload */
     uint32_t work_live;     /* send: work requests of the NIC that read it */
     int32_t status;         /* when complete: 0 or a negative uccl_error */
     uint16_t grant_slot;    /* receive: what immediates call it, from 1; 0: not granted */
     uint8_t state;          /* enum msg_state, conn.c */
     uint8_t flags;          /* enum msg_flag, conn.c */
-    uint8_t hold;           /* enum hold, place.h */
+    uint8_t deferral;       /* enum deferral, place.h */
     /* the caller's: set before core_submit() */
     uint8_t kind;           /* enum core_msg_kind */
     uint8_t stripes;        /* receive: flows that may share it; of a part, and later of a send: parts that it is cut into; 0: one */

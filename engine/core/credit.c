@@ -88,7 +88,7 @@ void credit_unuse(struct flow *flow, uint64_t payload_bytes)
 void credit_on_loss(struct flow *flow)
 {
     struct credit_tx *tx = &flow->credit_tx;
-    bool unasked = tx->used_bytes > tx->told_bytes;
+    bool unasked = tx->used_bytes > tx->advertised_bytes;
     if (credited(flow) && unasked && tx->used_bytes < tx->granted_bytes)
         tx->used_bytes = tx->granted_bytes;
 }
@@ -121,15 +121,15 @@ static uint64_t waiting_bytes(const struct flow *flow)
 static uint64_t patience_ns(const struct flow *flow)
 {
     const struct credit_tx *tx = &flow->credit_tx;
-    uint64_t ns = flow->rtt.srtt_ns ? 2 * flow->rtt.srtt_ns + flow->rtt.peer_hold_ns : ASK_FIRST_NS;
+    uint64_t ns = flow->rtt.srtt_ns ? 2 * flow->rtt.srtt_ns + flow->rtt.peer_ack_delay_ns : ASK_FIRST_NS;
     if (ns < ASK_MIN_NS)
         ns = ASK_MIN_NS;
-    if (tx->heard_bytes >= tx->told_bytes)
+    if (tx->heard_bytes >= tx->advertised_bytes)
         ns *= HEARD_PATIENCE; /* its turn will come; what may have been lost is the last grant */
     return ns << tx->backoff;
 }
 
-static void tell(struct flow *flow, uint64_t now_ns)
+static void advertise(struct flow *flow, uint64_t now_ns)
 {
     flow->credit_tx.due = true;
     flow->credit_tx.ask_at_ns = now_ns + patience_ns(flow);
@@ -139,13 +139,13 @@ static void tell(struct flow *flow, uint64_t now_ns)
 void credit_update(struct flow *flow, uint64_t now_ns)
 {
     struct credit_tx *tx = &flow->credit_tx;
-    if (!credited(flow) || tx->told_bytes >= tx->used_bytes + DEMAND_AHEAD_BYTES / 2)
+    if (!credited(flow) || tx->advertised_bytes >= tx->used_bytes + DEMAND_AHEAD_BYTES / 2)
         return;
     uint64_t demand_bytes = tx->used_bytes + waiting_bytes(flow);
-    if (demand_bytes <= tx->told_bytes || demand_bytes <= tx->granted_bytes)
+    if (demand_bytes <= tx->advertised_bytes || demand_bytes <= tx->granted_bytes)
         return;
-    tx->told_bytes = demand_bytes;
-    tell(flow, now_ns);
+    tx->advertised_bytes = demand_bytes;
+    advertise(flow, now_ns);
 }
 
 void credit_ask_again(struct flow *flow, uint64_t now_ns)
@@ -153,25 +153,25 @@ void credit_ask_again(struct flow *flow, uint64_t now_ns)
     struct credit_tx *tx = &flow->credit_tx;
     if (tx->backoff < BACKOFF_MAX)
         tx->backoff++;
-    tell(flow, now_ns);
+    advertise(flow, now_ns);
 }
 
 void credit_on_grant(struct flow *flow, const struct wire_grant *grant, uint64_t now_ns)
 {
     struct credit_tx *tx = &flow->credit_tx;
     uint64_t granted_bytes = wire_expand(grant->granted, tx->granted_bytes);
-    uint64_t heard_bytes = wire_expand(grant->heard, tx->told_bytes);
+    uint64_t heard_bytes = wire_expand(grant->heard, tx->advertised_bytes);
     bool more = granted_bytes > tx->granted_bytes && granted_bytes < UINT64_MAX / 2;
-    if (heard_bytes > tx->heard_bytes && heard_bytes <= tx->told_bytes)
+    if (heard_bytes > tx->heard_bytes && heard_bytes <= tx->advertised_bytes)
         tx->heard_bytes = heard_bytes;
     if (more) {
         tx->granted_bytes = granted_bytes;
         tx->backoff = 0;
         flow_wake(flow);
     }
-    if (tx->granted_bytes >= tx->told_bytes)
+    if (tx->granted_bytes >= tx->advertised_bytes)
         tx->ask_at_ns = UINT64_MAX;
-    else if (more || tx->heard_bytes == tx->told_bytes)
+    else if (more || tx->heard_bytes == tx->advertised_bytes)
         tx->ask_at_ns = now_ns + patience_ns(flow);
 }
 
@@ -181,7 +181,7 @@ unsigned credit_put(struct flow *flow, uint8_t *at)
     const struct credit_rx *rx = &flow->credit_rx;
     unsigned bytes = 0;
     if (tx->due)
-        bytes += wire_put_demand(at, &(struct wire_demand){(uint32_t)tx->told_bytes});
+        bytes += wire_put_demand(at, &(struct wire_demand){(uint32_t)tx->advertised_bytes});
     tx->due = false;
     if (rx->demand_bytes)
         bytes += wire_put_grant(at + bytes, &(struct wire_grant){(uint32_t)rx->granted_bytes,
@@ -191,14 +191,14 @@ unsigned credit_put(struct flow *flow, uint8_t *at)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-static void append(struct pacer *pacer, struct flow *flow, enum credit_list list)
+static void append_to_list(struct pacer *pacer, struct flow *flow, enum credit_list list)
 {
     flow->credit_rx.list = (uint8_t)list;
     if (list != CREDIT_NONE)
         queue_append(&pacer->lists[list], &flow->credit_rx.turn);
 }
 
-static void detach(struct pacer *pacer, struct flow *flow)
+static void leave_list(struct pacer *pacer, struct flow *flow)
 {
     unsigned list = flow->credit_rx.list;
     if (list == CREDIT_NONE)
@@ -209,7 +209,7 @@ static void detach(struct pacer *pacer, struct flow *flow)
 
 void credit_forget(struct flow *flow)
 {
-    detach(&flow->core->pacer, flow);
+    leave_list(&flow->core->pacer, flow);
 }
 
 /* As far as an idle flow is granted, for its next message. */
@@ -224,8 +224,8 @@ static void await_grant(struct flow *flow)
     struct pacer *pacer = &flow->core->pacer;
     const struct credit_rx *rx = &flow->credit_rx;
     assert(!flow->dead);
-    detach(pacer, flow);
-    append(pacer, flow,
+    leave_list(pacer, flow);
+    append_to_list(pacer, flow,
            rx->granted_bytes < rx->demand_bytes    ? CREDIT_WANTING
            : rx->granted_bytes < advance_bytes(flow) ? CREDIT_IDLE
                                                      : CREDIT_NONE);
@@ -296,7 +296,7 @@ void pacer_run(struct core *core, uint64_t now_ns)
         if (!flow)
             return;
         struct credit_rx *rx = &flow->credit_rx;
-        detach(pacer, flow);
+        leave_list(pacer, flow);
         if (!take_grant(flow))
             continue;
         uint64_t until_bytes = list == CREDIT_WANTING ? rx->demand_bytes : advance_bytes(flow);

@@ -17,7 +17,7 @@ struct flow;
 struct credit_tx {
     uint64_t used_bytes;    /* sent */
     uint64_t granted_bytes; /* may be sent; begins with what is sent without asking */
-    uint64_t told_bytes;    /* the demand as last told: how far used_bytes is to go */
+    uint64_t advertised_bytes;    /* the demand as last told: how far used_bytes is to go */
     uint64_t heard_bytes;   /* the demand that the receiver has heard of */
     uint64_t ask_at_ns;     /* when it is told again; UINT64_MAX: not */
     uint8_t backoff;        /* of that, since the last grant */

@@ -8,7 +8,7 @@ enum { NS_PER_MS = 1000000, PAUSES_MAX = 7 /* doublings */ };
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
-static bool places(const struct core *core, const struct flow_setup *setup)
+static bool places_payload(const struct core *core, const struct flow_setup *setup)
 {
     /* a queue pair that reorders or duplicates may place a copy after the retransmission of it was accepted */
     bool in_order = core->places_in_order && core->params->in_order;
@@ -46,7 +46,7 @@ void data_qps_init(struct flow *flow, uint8_t *memory, const struct flow_setup *
 {
     struct core *core = flow->core;
     struct data_qps *qps = &flow->qps;
-    if (!places(core, setup))
+    if (!places_payload(core, setup))
         return;
     assert(setup->chunk_window <= CORE_PLACE_WINDOW_MAX);
     qps->count = count_of(core->params, setup);
@@ -64,7 +64,7 @@ void data_qps_init(struct flow *flow, uint8_t *memory, const struct flow_setup *
 }
 
 /* Whether the peer's queue pair may be written to. */
-static bool sends(const struct data_qp *qp)
+static bool may_write(const struct data_qp *qp)
 {
     return qp->state == DATA_QP_UP && qp->peer.ready;
 }
@@ -72,7 +72,7 @@ static bool sends(const struct data_qp *qp)
 /* Ours or the peer's side of it has got ready: perhaps both are now. */
 static void count_usable(struct flow *flow, const struct data_qp *qp)
 {
-    if (!sends(qp))
+    if (!may_write(qp))
         return;
     flow->qps.usable++;
     COUNT(flow->core->counters, qps_up, 1);
@@ -80,13 +80,13 @@ static void count_usable(struct flow *flow, const struct data_qp *qp)
 
 /* ---- what the owner and the peer are to be told ------------------------------------------------ */
 
-static void ask(struct flow *flow, struct data_qp *qp, enum core_qp_kind kind)
+static void request_action(struct flow *flow, struct data_qp *qp, enum core_qp_kind kind)
 {
     qp->actions |= (uint8_t)(1u << kind);
     queue_append(&flow->core->paths, &flow->acting);
 }
 
-static void tell(struct flow *flow, struct data_qp *qp, enum wire_qp_what what)
+static void owe_frame(struct flow *flow, struct data_qp *qp, enum wire_qp_what what)
 {
     flow->qps.frames_due += qp->frames == 0;
     flow->qps.drained_due += what == QP_DRAINED && !(qp->frames >> QP_DRAINED & 1);
@@ -94,7 +94,7 @@ static void tell(struct flow *flow, struct data_qp *qp, enum wire_qp_what what)
     flow_wake(flow);
 }
 
-static void tell_no_more(struct flow *flow, struct data_qp *qp)
+static void drop_frames(struct flow *flow, struct data_qp *qp)
 {
     flow->qps.frames_due -= qp->frames != 0;
     flow->qps.drained_due -= qp->frames >> QP_DRAINED & 1;
@@ -128,7 +128,7 @@ bool data_qps_next_action(struct flow *flow, struct core_qp_action *action)
 
 /* ---- work requests --------------------------------------------------------------------------- */
 
-static uint32_t life_of(const struct flow *flow, const struct data_qp *qp)
+static uint32_t epoch_of(const struct flow *flow, const struct data_qp *qp)
 {
     return (qp->generation ^ (uint32_t)(flow->rx_token >> 52)) & 0xfff;
 }
@@ -138,7 +138,7 @@ void data_qp_begin_work(struct flow *flow, uint16_t index, struct core_msg *msg,
 {
     struct data_qps *qps = &flow->qps;
     struct data_qp *qp = &qps->qps[index];
-    assert(sends(qp) && data_qp_takes(qps, index, requests));
+    assert(may_write(qp) && data_qp_takes(qps, index, requests));
     qp->work[qp->work_next & (qps->depth - 1)] =
         (struct data_qp_work){.msg = msg, .seq = desc->seq, .requests = requests, .write = desc->kind == TX_PLACE};
     qp->requests += requests;
@@ -146,7 +146,7 @@ void data_qp_begin_work(struct flow *flow, uint16_t index, struct core_msg *msg,
         msg->work_live++;
     desc->generation = qp->generation;
     desc->cookie = (uint64_t)flow->slot << COOKIE_SLOT_SHIFT | (uint64_t)index << COOKIE_PATH_SHIFT |
-                   (uint64_t)life_of(flow, qp) << COOKIE_LIFE_SHIFT | qp->work_next;
+                   (uint64_t)epoch_of(flow, qp) << COOKIE_EPOCH_SHIFT | qp->work_next;
     qp->work_next++;
 }
 
@@ -156,7 +156,7 @@ static void finish_work(struct flow *flow, struct core_msg *msg)
     if (!msg)
         return;
     assert(msg->work_live);
-    if (--msg->work_live == 0 && msg->hold == HOLD_WORK)
+    if (--msg->work_live == 0 && msg->deferral == DEFER_WORK)
         conn_report_deferred(msg);
 }
 
@@ -165,7 +165,7 @@ static struct data_qp *find_work(struct flow *flow, uint64_t cookie)
 {
     uint32_t index = cookie >> COOKIE_PATH_SHIFT & 0xff;
     struct data_qp *qp = index < flow->qps.count ? &flow->qps.qps[index] : NULL;
-    if (!qp || (cookie >> COOKIE_LIFE_SHIFT & 0xfff) != life_of(flow, qp) ||
+    if (!qp || (cookie >> COOKIE_EPOCH_SHIFT & 0xfff) != epoch_of(flow, qp) ||
         (uint32_t)cookie - qp->work_done >= qp->work_next - qp->work_done)
         return NULL;
     return qp;
@@ -212,7 +212,7 @@ void data_qps_expire(struct flow *flow, uint64_t now_ns)
         struct data_qp *qp = &qps->qps[i];
         if (qp->state == DATA_QP_CLOSED && qp->open_at_ns <= now_ns) {
             qp->state = DATA_QP_OPENING;
-            ask(flow, qp, QP_OPEN);
+            request_action(flow, qp, QP_OPEN);
         }
     }
 }
@@ -240,7 +240,7 @@ void data_qps_want(struct flow *flow)
 }
 
 /* It is opened again, after a pause that grows while nothing comes over it. */
-static void pause(struct flow *flow, struct data_qp *qp)
+static void reopen_later(struct flow *flow, struct data_qp *qp)
 {
     uint64_t pause_ns = flow->core->params->qp_retry_ms * NS_PER_MS << qp->pauses;
     if (qp->pauses < PAUSES_MAX)
@@ -249,10 +249,10 @@ static void pause(struct flow *flow, struct data_qp *qp)
     qp->open_at_ns = flow->core->now_ns + pause_ns;
 }
 
-static void connect(struct flow *flow, struct data_qp *qp)
+static void begin_connect(struct flow *flow, struct data_qp *qp)
 {
     qp->state = DATA_QP_CONNECTING;
-    ask(flow, qp, QP_CONNECT);
+    request_action(flow, qp, QP_CONNECT);
 }
 
 /* ---- draining --------------------------------------------------------------------------------- */
@@ -274,17 +274,17 @@ static void try_next(struct flow *flow, uint16_t index)
         return;
     if (qp->has_queue_pair) {
         qp->close_generation = qp->generation;
-        ask(flow, qp, QP_CLOSE);
+        request_action(flow, qp, QP_CLOSE);
     }
     qp->has_queue_pair = false;
     qp->generation++;
     qp->peer = qp->next;
     qp->next = (struct data_qp_peer){0};
     qp->rounds = 0;
-    pause(flow, qp);
+    reopen_later(flow, qp);
     if (qp->peer.drained) { /* it has given that one up already */
         qp->state = DATA_QP_DRAINED;
-        tell(flow, qp, QP_DRAINED);
+        owe_frame(flow, qp, QP_DRAINED);
     }
     flow_arm(flow, data_qps_deadline(flow));
 }
@@ -297,25 +297,25 @@ static void finish_drain(struct flow *flow, uint16_t index)
     while (qp->work_done != qp->work_next)
         finish_oldest(flow, qp);
     if (!flow->dead)
-        tell(flow, qp, QP_DRAINED);
+        owe_frame(flow, qp, QP_DRAINED);
     place_on_drained(flow);
 }
 
-static void drain(struct flow *flow, uint16_t index)
+static void drain_qp(struct flow *flow, uint16_t index)
 {
     struct data_qp *qp = &flow->qps.qps[index];
     if (qp->state == DATA_QP_CLOSED || qp->state == DATA_QP_DRAINING || qp->state == DATA_QP_DRAINED)
         return;
-    flow->qps.usable -= sends(qp);
+    flow->qps.usable -= may_write(qp);
     COUNT(flow->core->counters, qps_failed, 1);
     sent_hold_data_qp(&flow->sent, index);
     path_report(&flow->qps.set, index, PATH_LOST, 0);
-    tell_no_more(flow, qp);
+    drop_frames(flow, qp);
     bool made = !(qp->actions >> QP_OPEN & 1);
     qp->actions &= (uint8_t)(1u << QP_CLOSE);
     qp->state = DATA_QP_DRAINING;
     if (made)
-        ask(flow, qp, QP_DRAIN);
+        request_action(flow, qp, QP_DRAIN);
     else
         finish_drain(flow, index);
 }
@@ -323,7 +323,7 @@ static void drain(struct flow *flow, uint16_t index)
 void data_qps_drain_all(struct flow *flow)
 {
     for (uint16_t i = 0; i < flow->qps.count; i++)
-        drain(flow, i);
+        drain_qp(flow, i);
 }
 
 bool data_qps_quiet(const struct flow *flow)
@@ -344,7 +344,7 @@ int data_qp_choose(struct flow *flow)
     uint16_t first = path_choose(&qps->set, -1);
     for (uint16_t i = 0; i < qps->count; i++) {
         uint16_t index = (uint16_t)((first + i) % qps->count);
-        if (sends(&qps->qps[index]) && data_qp_takes(qps, index, 1))
+        if (may_write(&qps->qps[index]) && data_qp_takes(qps, index, 1))
             return index;
     }
     return -1;
@@ -361,18 +361,18 @@ static bool in_round(const struct flow *flow, const struct data_qp *qp)
     return qp->rounds && flow->core->now_ns < qp->round_ns + flow_probe_ns(flow);
 }
 
-bool data_qp_may_retransmission(struct flow *flow, uint16_t index)
+bool data_qp_may_retransmit(struct flow *flow, uint16_t index)
 {
     enum { PATIENCE = 3 };
     const struct data_qp *qp = &flow->qps.qps[index];
     uint64_t limit = flow->core->params->qp_retransmit_rounds;
     if (in_round(flow, qp) || qp->rounds < (flow->last_rx_ns > qp->round_ns ? limit : PATIENCE * limit))
         return true;
-    drain(flow, index);
+    drain_qp(flow, index);
     return false;
 }
 
-void data_qp_retransmissions(struct flow *flow, uint16_t index)
+void data_qp_retransmits(struct flow *flow, uint16_t index)
 {
     struct data_qp *qp = &flow->qps.qps[index];
     if (in_round(flow, qp))
@@ -418,7 +418,7 @@ void data_qp_heard(struct flow *flow, uint16_t index)
 /* ---- answers of the owner -------------------------------------------------------------------- */
 
 /* The data QP, if it is in this generation still. */
-static struct data_qp *find(struct flow *flow, uint16_t index, uint32_t generation)
+static struct data_qp *qp_of_generation(struct flow *flow, uint16_t index, uint32_t generation)
 {
     if (index >= flow->qps.count || flow->qps.qps[index].generation != generation)
         return NULL;
@@ -427,7 +427,7 @@ static struct data_qp *find(struct flow *flow, uint16_t index, uint32_t generati
 
 void data_qp_opened(struct flow *flow, uint16_t index, uint32_t generation, uint32_t number, uint32_t psn)
 {
-    struct data_qp *qp = find(flow, index, generation);
+    struct data_qp *qp = qp_of_generation(flow, index, generation);
     if (!qp || (qp->state != DATA_QP_OPENING && qp->state != DATA_QP_DRAINING))
         return;
     qp->has_queue_pair = true;
@@ -436,24 +436,24 @@ void data_qp_opened(struct flow *flow, uint16_t index, uint32_t generation, uint
     qp->number = number;
     qp->psn = psn;
     qp->state = DATA_QP_OFFERED;
-    tell(flow, qp, QP_OFFER);
+    owe_frame(flow, qp, QP_OFFER);
     if (qp->peer.offered)
-        connect(flow, qp);
+        begin_connect(flow, qp);
 }
 
 void data_qp_connected(struct flow *flow, uint16_t index, uint32_t generation)
 {
-    struct data_qp *qp = find(flow, index, generation);
+    struct data_qp *qp = qp_of_generation(flow, index, generation);
     if (!qp || qp->state != DATA_QP_CONNECTING)
         return;
     qp->state = DATA_QP_UP;
     count_usable(flow, qp);
-    tell(flow, qp, QP_READY);
+    owe_frame(flow, qp, QP_READY);
 }
 
 void data_qp_drained(struct flow *flow, uint16_t index, uint32_t generation)
 {
-    struct data_qp *qp = find(flow, index, generation);
+    struct data_qp *qp = qp_of_generation(flow, index, generation);
     if (!qp || qp->state != DATA_QP_DRAINING)
         return;
     finish_drain(flow, index);
@@ -462,20 +462,20 @@ void data_qp_drained(struct flow *flow, uint16_t index, uint32_t generation)
 
 void data_qp_failed(struct flow *flow, uint16_t index, uint32_t generation)
 {
-    struct data_qp *qp = find(flow, index, generation);
+    struct data_qp *qp = qp_of_generation(flow, index, generation);
     if (!qp)
         return;
     if (qp->state == DATA_QP_OPENING) {
-        pause(flow, qp);
+        reopen_later(flow, qp);
         flow_arm(flow, data_qps_deadline(flow));
     } else {
-        drain(flow, index);
+        drain_qp(flow, index);
     }
 }
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
-static void on_drained(struct flow *flow, uint16_t index)
+static void on_drained_frame(struct flow *flow, uint16_t index)
 {
     struct data_qp *qp = &flow->qps.qps[index];
     if (qp->peer.drained)
@@ -483,9 +483,9 @@ static void on_drained(struct flow *flow, uint16_t index)
     qp->peer.drained = true;
     if (qp->state == DATA_QP_CLOSED) { /* nothing to drain: let it go on */
         qp->state = DATA_QP_DRAINED;
-        tell(flow, qp, QP_DRAINED);
+        owe_frame(flow, qp, QP_DRAINED);
     }
-    drain(flow, index);
+    drain_qp(flow, index);
     release_chunks(flow, index);
     try_next(flow, index);
 }
@@ -508,7 +508,7 @@ void data_qps_on_frame(struct flow *flow, const struct wire_qp *frame)
         peer->psn = frame->psn;
         data_qps_want(flow);
         if (!ahead && qp->state == DATA_QP_OFFERED)
-            connect(flow, qp);
+            begin_connect(flow, qp);
         break;
     case QP_READY:
         if (peer->ready)
@@ -522,7 +522,7 @@ void data_qps_on_frame(struct flow *flow, const struct wire_qp *frame)
         if (ahead)
             peer->drained = true;
         else
-            on_drained(flow, frame->path);
+            on_drained_frame(flow, frame->path);
         break;
     }
 }
@@ -538,7 +538,7 @@ unsigned data_qps_put_frames(struct flow *flow, uint8_t *at, uint32_t room)
             if (end - at < WIRE_QP_BYTES)
                 return (unsigned)(at - begin);
             bool offer = what == QP_OFFER;
-            at += wire_put_path(at, &(struct wire_qp){(uint8_t)what, i, qp->generation,
+            at += wire_put_qp(at, &(struct wire_qp){(uint8_t)what, i, qp->generation,
                                                         offer ? qp->number : 0, offer ? qp->psn : 0});
             flow->qps.drained_due -= what == QP_DRAINED;
             qp->frames &= (uint8_t)~(1u << what);

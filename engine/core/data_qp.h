@@ -104,9 +104,9 @@ void data_qp_begin_work(struct flow *flow, uint16_t qp, struct core_msg *msg, ui
 /* The NIC did not take the last one, which had this cookie. */
 void data_qp_undo_work(struct flow *flow, uint64_t cookie);
 /* Before a retransmission over it. False: it has been silent for too long; it is being drained, its chunks held. */
-bool data_qp_may_retransmission(struct flow *flow, uint16_t qp);
+bool data_qp_may_retransmit(struct flow *flow, uint16_t qp);
 /* A retransmission goes over it now. */
-void data_qp_retransmissions(struct flow *flow, uint16_t qp);
+void data_qp_retransmits(struct flow *flow, uint16_t qp);
 /* A chunk of so many packets is written. */
 void data_qps_wrote(struct flow *flow, uint32_t packets);
 /* Chunks that were written have been lost, as the order on their data QPs shows. */
@@ -150,6 +150,6 @@ static inline bool data_qp_receives(const struct data_qps *qps, uint16_t index, 
  */
 bool data_qp_next_done(struct flow *flow, uint64_t cookie, struct data_qp_work *work, uint16_t *index);
 
-enum { COOKIE_SLOT_SHIFT = 52, COOKIE_PATH_SHIFT = 44, COOKIE_LIFE_SHIFT = 32 };
+enum { COOKIE_SLOT_SHIFT = 52, COOKIE_PATH_SHIFT = 44, COOKIE_EPOCH_SHIFT = 32 };
 
 #endif

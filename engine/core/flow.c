@@ -115,7 +115,7 @@ uint64_t flow_rto_ns(const struct flow *flow, unsigned backoff)
 
 uint64_t flow_probe_ns(const struct flow *flow)
 {
-    uint64_t ns = 2 * flow->rtt.srtt_ns + flow->rtt.peer_hold_ns;
+    uint64_t ns = 2 * flow->rtt.srtt_ns + flow->rtt.peer_ack_delay_ns;
     uint64_t least_ns = flow->core->params->rto_min_us * NS_PER_US / PROBE_SHARE;
     return ns < least_ns ? least_ns : ns;
 }

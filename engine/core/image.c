@@ -139,7 +139,7 @@ void images_init(struct images *images, uint8_t *memory)
 
 static bool is_free(const struct image *image, uint64_t now_ns)
 {
-    return image->token == 0 || now_ns - image->begun_ns > IMAGE_LIFE_NS;
+    return image->token == 0 || now_ns - image->begun_ns > IMAGE_LIFETIME_NS;
 }
 
 static void begin_image(struct image *image, uint64_t token, const struct wire_fragment *fragment, uint64_t now_ns)

@@ -18,8 +18,8 @@ void message_complete(struct flow *flow, struct core_msg *msg, int32_t status, u
     msg->status = status;
     msg->moved_bytes = moved_bytes;
     if (msg->work_live) {
-        msg->hold = HOLD_WORK;
-        msg->conn->held++;
+        msg->deferral = DEFER_WORK;
+        msg->conn->deferred++;
     } else {
         message_report(flow, msg);
     }
@@ -45,7 +45,7 @@ void message_report(struct flow *flow, struct core_msg *msg)
 
 void message_conn_event(struct conn *conn)
 {
-    conn->event_waits = conn->held > 0; /* no event of a connection comes before those of its messages */
+    conn->event_waits = conn->deferred > 0; /* no event of a connection comes before those of its messages */
     if (!conn->event_waits)
         queue_append(&conn->flow->core->conn_events, &conn->event);
 }

@@ -41,7 +41,7 @@ static void put_padding(struct flow *flow)
     flow->probe.due &= (uint8_t)~PROBE_SIZE;
 }
 
-static void stop(struct flow *flow)
+static void stop_search(struct flow *flow)
 {
     put_padding(flow);
     flow->mtu.trying_bytes = 0;
@@ -50,7 +50,7 @@ static void stop(struct flow *flow)
 
 void mtu_forget(struct flow *flow)
 {
-    stop(flow);
+    stop_search(flow);
 }
 
 /*
@@ -84,7 +84,7 @@ void mtu_search(struct flow *flow)
     if (mtu->limit_bytes > flow->datagram_bytes)
         try_size(flow, mtu->limit_bytes);
     else
-        stop(flow);
+        stop_search(flow);
 }
 
 static void search_later(struct flow *flow, uint64_t now_ns)
@@ -115,14 +115,14 @@ static void next_size(struct flow *flow, uint64_t now_ns)
         try_size(flow, bytes);
         return;
     }
-    stop(flow);
+    stop_search(flow);
     if (flow->datagram_bytes == mtu->limit_bytes) {
         mtu->backoff = 0;
         return;
     }
     search_later(flow, now_ns);
-    if (!mtu->told) {
-        mtu->told = mtu->tell = true;
+    if (!mtu->hole_reported) {
+        mtu->hole_reported = mtu->hole_report_due = true;
         queue_append(&flow->core->flow_events, &flow->event);
     }
 }
@@ -164,7 +164,7 @@ static void give_up_probe(struct flow *flow, uint64_t now_ns)
         mtu->bad_bytes = mtu->trying_bytes;
         next_size(flow, now_ns);
     } else if (mtu->silent == MTU_SILENT_TRIES) { /* of a peer that says nothing at all nothing is known */
-        stop(flow);
+        stop_search(flow);
         search_later(flow, now_ns);
     } else {
         await_small(flow);

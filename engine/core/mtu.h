@@ -50,7 +50,8 @@ struct mtu {
     uint64_t counted_ns;   /* when the last one was counted: what was sent before belongs to it */
     bool small_passed;     /* that was sent since a probe has left, or in this round */
     uint64_t small_from_ns;/* when that began */
-    bool told, tell;       /* the owner: that sizes do not get through; is about to be */
+    bool hole_reported;    /* the owner knows that sizes do not get through */
+    bool hole_report_due;  /* it is about to be told */
     uint32_t held;         /* of core->big: the padding */
     uint8_t *padding;      /* of the probe under way */
 };

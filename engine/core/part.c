@@ -20,7 +20,7 @@ static void part_range(const struct conn *conn, uint64_t number, uint64_t total,
     core_stripe(total, n, core_stripe_part(number, n, conn->stripe_ends, conn->stripe), from, to);
 }
 
-static void end(struct conn *conn, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
+static void complete_part(struct conn *conn, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
 {
     msg->state = MSG_ENDED;
     message_complete(conn->flow, msg, status, moved_bytes);
@@ -32,7 +32,7 @@ void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
     message_begin(conn, msg, now_ns);
     msg->placeable = false; /* placing knows whole messages alone */
     if (conn->state != CONN_OPEN) {
-        end(conn, msg, conn->state == CONN_FAILED ? conn->status : UCCL_ECLOSED, 0);
+        complete_part(conn, msg, conn->state == CONN_FAILED ? conn->status : UCCL_ECLOSED, 0);
     } else if (msg->kind == CORE_RECV) {
         struct recv_slot *slot = part_slot(conn, msg->number);
         msg->state = MSG_WAITING;
@@ -53,7 +53,7 @@ void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 }
 
 /* Takes a receive part off its slot's list. */
-static void unlist(struct conn *conn, struct core_msg *msg)
+static void unlist_part(struct conn *conn, struct core_msg *msg)
 {
     struct core_msg **link = &part_slot(conn, msg->number)->msg;
     while (*link != msg)
@@ -67,12 +67,12 @@ void conn_end_part(struct conn *conn, struct core_msg *msg, int32_t status)
     if (msg->state == MSG_ENDED)
         return;
     if (msg->kind == CORE_RECV) {
-        unlist(conn, msg);
+        unlist_part(conn, msg);
     } else {
         sent_abandon(&conn->flow->sent, msg);
         msg_remove(msg->state == MSG_BULK ? &conn->bulk : &conn->settling, msg);
     }
-    end(conn, msg, status, 0);
+    complete_part(conn, msg, status, 0);
 }
 
 void conn_part_sent(struct conn *conn, struct core_msg *msg)
@@ -82,7 +82,7 @@ void conn_part_sent(struct conn *conn, struct core_msg *msg)
     uint64_t from, to;
     part_range(conn, msg->number, msg->size_bytes, msg->stripes, &from, &to);
     msg_remove(&conn->settling, msg);
-    end(conn, msg, UCCL_OK, to - from);
+    complete_part(conn, msg, UCCL_OK, to - from);
 }
 
 static struct core_msg *find_part(const struct conn *conn, uint32_t truncated)
@@ -98,7 +98,7 @@ bool conn_knows_part(const struct conn *conn, uint32_t truncated)
     return find_part(conn, truncated) != NULL;
 }
 
-struct core_msg *conn_place_part(const struct conn *conn, const struct wire_data *data)
+struct core_msg *conn_part_target(const struct conn *conn, const struct wire_data *data)
 {
     struct core_msg *msg = find_part(conn, data->msg);
     if (!msg || data->stripes != msg->stripes || data->total > msg->size_bytes)
@@ -113,7 +113,7 @@ struct core_msg *conn_place_part(const struct conn *conn, const struct wire_data
 
 bool conn_on_part_data(struct conn *conn, const struct wire_data *data)
 {
-    struct core_msg *msg = conn_place_part(conn, data);
+    struct core_msg *msg = conn_part_target(conn, data);
     uint64_t from, to;
     if (!msg)
         return false;
@@ -125,8 +125,8 @@ bool conn_on_part_data(struct conn *conn, const struct wire_data *data)
                                                             .offset_bytes = data->offset,
                                                             .length = data->length});
     if (msg->offset_bytes == to - from) {
-        unlist(conn, msg);
-        end(conn, msg, UCCL_OK, to - from);
+        unlist_part(conn, msg);
+        complete_part(conn, msg, UCCL_OK, to - from);
     }
     return true;
 }

@@ -62,66 +62,66 @@ void place_end_whole(struct flow *flow, struct core_msg *msg, uint64_t moved_byt
 
 /* ---- the proof that a buffer is free ----------------------------------------------------------- */
 
-void place_end_early(struct flow *flow, struct core_msg *msg, int32_t status, enum hold hold)
+void place_end_early(struct flow *flow, struct core_msg *msg, int32_t status, enum deferral deferral)
 {
-    assert(!msg->hold && hold >= HOLD_REVOKE_DUE);
+    assert(!msg->deferral && deferral >= DEFER_REVOKE_DUE);
     msg->status = status;
-    msg->hold = (uint8_t)hold;
-    msg->hold_until = flow->rx_seq;
-    msg->conn->held++;
-    msg_append(&flow->place.held, msg);
+    msg->deferral = (uint8_t)deferral;
+    msg->deferred_until = flow->rx_seq;
+    msg->conn->deferred++;
+    msg_append(&flow->place.deferred, msg);
 }
 
-static void give_back(struct flow *flow, struct core_msg *msg)
+static void report_deferred(struct flow *flow, struct core_msg *msg)
 {
-    msg_remove(&flow->place.held, msg);
+    msg_remove(&flow->place.deferred, msg);
     revoke(flow, msg);
     conn_report_deferred(msg);
 }
 
 /* Whether it is one that still waits for the peer to know: message `number` of the connection, or any. */
-static bool untold(const struct core_msg *msg, const struct conn *conn, uint64_t number)
+static bool awaits_revoke(const struct core_msg *msg, const struct conn *conn, uint64_t number)
 {
     return msg->conn == conn && (number == UINT64_MAX || msg->number == number) &&
-           (msg->hold == HOLD_REVOKE_DUE || msg->hold == HOLD_REVOKE_SENT);
+           (msg->deferral == DEFER_REVOKE_DUE || msg->deferral == DEFER_REVOKE_SENT);
 }
 
-void place_told(struct conn *conn, uint64_t number, uint64_t seq)
+void place_revoke_sent(struct conn *conn, uint64_t number, uint64_t seq)
 {
-    for (struct core_msg *msg = conn->flow->place.held.head; msg; msg = msg->next) {
-        if (!untold(msg, conn, number) || msg->hold == HOLD_REVOKE_SENT)
+    for (struct core_msg *msg = conn->flow->place.deferred.head; msg; msg = msg->next) {
+        if (!awaits_revoke(msg, conn, number) || msg->deferral == DEFER_REVOKE_SENT)
             continue;
-        msg->hold = HOLD_REVOKE_SENT;
-        msg->hold_until = seq;
+        msg->deferral = DEFER_REVOKE_SENT;
+        msg->deferred_until = seq;
     }
 }
 
 void place_peer_ended(struct conn *conn, uint64_t number)
 {
-    for (struct core_msg *msg = conn->flow->place.held.head; msg; msg = msg->next) {
-        if (!untold(msg, conn, number))
+    for (struct core_msg *msg = conn->flow->place.deferred.head; msg; msg = msg->next) {
+        if (!awaits_revoke(msg, conn, number))
             continue;
-        msg->hold = HOLD_ARRIVAL;
-        msg->hold_until = conn->flow->rx_seq;
+        msg->deferral = DEFER_ARRIVAL;
+        msg->deferred_until = conn->flow->rx_seq;
     }
 }
 
 void place_on_arrival(struct flow *flow)
 {
-    for (struct core_msg *msg = flow->place.held.head, *next; msg; msg = next) {
+    for (struct core_msg *msg = flow->place.deferred.head, *next; msg; msg = next) {
         next = msg->next;
-        if (msg->hold == HOLD_ARRIVAL && msg->hold_until <= flow->sack.cumulative)
-            give_back(flow, msg);
+        if (msg->deferral == DEFER_ARRIVAL && msg->deferred_until <= flow->sack.cumulative)
+            report_deferred(flow, msg);
     }
 }
 
 /* Data QPs may be opened again: nothing waits for drains, and the peer knows of what no longer is granted. */
-static void unbar(struct flow *flow)
+static void allow_qps(struct flow *flow)
 {
     if (!flow->qps.barred_until || flow->sent.cumulative < flow->qps.barred_until)
         return;
-    for (const struct core_msg *msg = flow->place.held.head; msg; msg = msg->next) {
-        if (msg->hold == HOLD_DRAIN)
+    for (const struct core_msg *msg = flow->place.deferred.head; msg; msg = msg->next) {
+        if (msg->deferral == DEFER_DRAIN)
             return;
     }
     flow->qps.barred_until = 0;
@@ -133,58 +133,58 @@ void place_on_ack(struct flow *flow, uint32_t next)
 {
     const struct sent *sent = &flow->sent;
     bool known = false;
-    for (struct core_msg *msg = flow->place.held.head; msg; msg = msg->next) {
-        if (msg->hold != HOLD_REVOKE_SENT || !sent_is_acked(sent, msg->hold_until))
+    for (struct core_msg *msg = flow->place.deferred.head; msg; msg = msg->next) {
+        if (msg->deferral != DEFER_REVOKE_SENT || !sent_is_acked(sent, msg->deferred_until))
             continue;
-        msg->hold = HOLD_ARRIVAL;
-        msg->hold_until = wire_expand(next, flow->sack.cumulative);
+        msg->deferral = DEFER_ARRIVAL;
+        msg->deferred_until = wire_expand(next, flow->sack.cumulative);
         known = true;
     }
     if (known)
         place_on_arrival(flow);
-    unbar(flow);
+    allow_qps(flow);
 }
 
 void place_on_drained(struct flow *flow)
 {
     if (!data_qps_quiet(flow))
         return;
-    for (struct core_msg *msg = flow->place.held.head, *next_msg; msg; msg = next_msg) {
+    for (struct core_msg *msg = flow->place.deferred.head, *next_msg; msg; msg = next_msg) {
         next_msg = msg->next;
-        if (msg->hold == HOLD_DRAIN)
-            give_back(flow, msg);
+        if (msg->deferral == DEFER_DRAIN)
+            report_deferred(flow, msg);
     }
-    unbar(flow);
+    allow_qps(flow);
 }
 
 static void await_drain(struct flow *flow, struct core_msg *msg)
 {
-    uint64_t until = msg->hold == HOLD_REVOKE_DUE    ? UINT64_MAX
-                     : msg->hold == HOLD_REVOKE_SENT ? msg->hold_until + 1
+    uint64_t until = msg->deferral == DEFER_REVOKE_DUE    ? UINT64_MAX
+                     : msg->deferral == DEFER_REVOKE_SENT ? msg->deferred_until + 1
                                               : 1;
     if (until > flow->qps.barred_until)
         flow->qps.barred_until = until;
-    msg->hold = HOLD_DRAIN;
+    msg->deferral = DEFER_DRAIN;
 }
 
 void place_give_up(struct conn *conn)
 {
     struct flow *flow = conn->flow;
     bool some = false;
-    for (struct core_msg *msg = flow->place.held.head; msg; msg = msg->next) {
+    for (struct core_msg *msg = flow->place.deferred.head; msg; msg = msg->next) {
         if (msg->conn != conn)
             continue;
         await_drain(flow, msg);
         some = true;
     }
-    if (some || conn->held)
+    if (some || conn->deferred)
         data_qps_drain_all(flow);
     place_on_drained(flow);
 }
 
 void place_flow_dead(struct flow *flow)
 {
-    for (struct core_msg *msg = flow->place.held.head; msg; msg = msg->next)
+    for (struct core_msg *msg = flow->place.deferred.head; msg; msg = msg->next)
         await_drain(flow, msg);
     data_qps_drain_all(flow);
     place_on_drained(flow);
@@ -198,7 +198,7 @@ static bool take_write(struct flow *flow, uint32_t slot, uint32_t length)
     struct core_msg *msg = slot < flow->place.slot_count ? flow->place.grants[slot] : NULL;
     if (!msg)
         return false;
-    return msg->hold ? length <= msg->size_bytes : conn_on_placed(msg->conn, msg, length);
+    return msg->deferral ? length <= msg->size_bytes : conn_on_placed(msg->conn, msg, length);
 }
 
 void place_rx(struct flow *flow, uint16_t qp, uint32_t immediate, uint32_t length, uint64_t now_ns)

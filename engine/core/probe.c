@@ -33,7 +33,7 @@ void probe_on_frame(struct flow *flow, const struct wire_probe *frame, uint64_t 
         probe->due &= (uint8_t)~PROBE_ASK;
         probe->greetings = 0;
         probe->ask_at_ns = UINT64_MAX;
-        probe->tell = true;
+        probe->proof_report_due = true;
         queue_append(&flow->core->flow_events, &flow->event);
         reach_begin(flow);
         mtu_search(flow);

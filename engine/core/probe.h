@@ -33,7 +33,7 @@ struct probe {
     uint8_t greetings;   /* asks by the clock that are left though nothing waits */
     bool asking;         /* something waits for the proof: the peer's silence counts */
     uint8_t due;         /* bits: PROBE_* */
-    bool tell;           /* the owner is about to be told that the address is proven */
+    bool proof_report_due;/* the owner is about to be told that the address is proven */
     uint64_t echo_nonce; /* of the peer's newest probe */
     uint64_t size_nonce; /* of its newest padded one */
     uint16_t ask_path, echo_path; /* that the last ones took */

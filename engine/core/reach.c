@@ -71,7 +71,7 @@ void reach_expire(struct flow *flow, bool expects, uint64_t now_ns)
 }
 
 /* Something has come from the port lately, so it is open. */
-static bool is_open(const struct flow *flow, uint16_t port, uint64_t now_ns)
+static bool port_is_open(const struct flow *flow, uint16_t port, uint64_t now_ns)
 {
     const struct sack_path *path = &flow->sack.paths[port];
     return path->path_seq && path->at_ns + OPEN_PERIOD_NS > now_ns;
@@ -80,7 +80,7 @@ static bool is_open(const struct flow *flow, uint16_t port, uint64_t now_ns)
 static bool next_port(struct flow *flow, struct reach_probe *probe, uint64_t now_ns)
 {
     struct reach *reach = &flow->reach;
-    while (reach->port < reach->peer_ports && is_open(flow, reach->port, now_ns))
+    while (reach->port < reach->peer_ports && port_is_open(flow, reach->port, now_ns))
         reach->port++;
     bool one_is_left = reach->port < reach->peer_ports;
     if (one_is_left)

@@ -34,7 +34,7 @@ static const uint8_t rules[FRAME_KINDS] = {
     [FRAME_CTS] = HOME | NUMBERED | OPEN | CLOSING,
     [FRAME_RTS] = HOME | NUMBERED | OPEN | CLOSING,
     [FRAME_CREDIT] = HOME | NUMBERED | OPEN | CLOSING,
-    [FRAME_END] = HOME | NUMBERED | OPEN | CLOSING | FAILED,
+    [FRAME_ABORT] = HOME | NUMBERED | OPEN | CLOSING | FAILED,
     [FRAME_FIN] = HOME | NUMBERED | OPEN | CLOSING | FAILED,
     [FRAME_ACK] = FLOW | NUMBERED | UNNUMBERED,
     [FRAME_DEMAND] = FLOW | NUMBERED | UNNUMBERED,
@@ -86,7 +86,7 @@ static inline void turn_to(struct subject *subject, struct flow *flow, uint32_t 
 enum verdict { GOOD, ILLEGAL, DAMAGED, EARLY };
 
 /* Kinds that may have overtaken another frame. */
-enum { OVERTAKES = 1 << FRAME_CREDIT | 1 << FRAME_CTS | 1 << FRAME_END | 1 << FRAME_DATA };
+enum { OVERTAKES = 1 << FRAME_CREDIT | 1 << FRAME_CTS | 1 << FRAME_ABORT | 1 << FRAME_DATA };
 
 /*
  * Whether the frame has overtaken another one: CREDIT, without which its number is beyond the window, or the command that
@@ -101,9 +101,9 @@ static bool is_early(struct subject *subject, const struct wire_frame *frame)
         return false;
     case FRAME_CTS:
         return wire_expand(frame->cts.msg, conn->delivered) >= subject->delivered + conn->window;
-    case FRAME_END:
-        return !frame->end.of_send &&
-               wire_expand(frame->end.msg, conn->delivered) >= subject->delivered + conn->window;
+    case FRAME_ABORT:
+        return !frame->abort.of_send &&
+               wire_expand(frame->abort.msg, conn->delivered) >= subject->delivered + conn->window;
     default:
         return !conn_knows_part(conn, frame->data.msg);
     }
@@ -181,8 +181,8 @@ static bool on_conn_frame(struct conn *conn, const struct wire_frame *frame)
         return conn_on_rts(conn, &frame->rts);
     case FRAME_CREDIT:
         return conn_on_credit(conn, &frame->credit);
-    case FRAME_END:
-        return conn_on_end(conn, &frame->end);
+    case FRAME_ABORT:
+        return conn_on_abort(conn, &frame->abort);
     case FRAME_FIN:
         return conn_on_fin(conn, &frame->fin);
     default:
@@ -223,7 +223,7 @@ static bool on_flow_frame(struct flow *flow, const struct wire_frame *frame, boo
         credit_on_grant(flow, &frame->grant, now_ns);
         return true;
     case FRAME_QP:
-        data_qps_on_frame(flow, &frame->path);
+        data_qps_on_frame(flow, &frame->qp);
         return true;
     case FRAME_GONE:
         on_gone(flow, &frame->gone);
@@ -367,7 +367,7 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, int qp, bool ce, uin
     gap = (gap || sack_has_gap(&flow->sack)) && packet->index + 1u == packet->count;
     ack_owe_delayed(flow, gap || packet->flags & WIRE_RETRANSMISSION ||
                                    flow->ack.chunks >= flow->core->params->ack_every);
-    if (flow->place.held.head)
+    if (flow->place.deferred.head)
         place_on_arrival(flow);
     return true;
 }

@@ -22,7 +22,7 @@ struct chunk *tx_first_retransmission(struct flow *flow)
             return chunk;
         if (!data_qp_takes(&flow->qps, chunk->path, (uint32_t)__builtin_popcountll(retransmission_mask(chunk))))
             continue;
-        if (data_qp_may_retransmission(flow, chunk->path))
+        if (data_qp_may_retransmit(flow, chunk->path))
             return chunk;
         next = sent_first_lost(sent); /* its data QP is being drained: others of the list may be gone too */
     }
@@ -61,7 +61,7 @@ bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_de
         break;
     }
     if (chunk->placed) {
-        data_qp_retransmissions(flow, chunk->path);
+        data_qp_retransmits(flow, chunk->path);
         data_qp_begin_work(flow, chunk->path, chunk->kind == CHUNK_BULK ? chunk->bulk.msg : NULL,
                         (uint32_t)__builtin_popcountll(mask), desc);
     }

@@ -16,7 +16,7 @@
 #define SAMPLE_MAX_NS (UINT64_C(1) << 40)
 /* A route that became longer is believed after this time at the latest. */
 #define MIN_WINDOW_NS (UINT64_C(10) * 1000 * 1000 * 1000)
-enum { HOLD_DECAY = 16, SLOW_DECAY = 64 };
+enum { ACK_DELAY_DECAY = 16, SLOW_DECAY = 64 };
 
 void rtt_init(struct rtt *rtt)
 {
@@ -55,10 +55,10 @@ void rtt_sample(struct rtt *rtt, uint64_t rtt_ns, uint64_t hold_ns, uint64_t now
         rtt->min_at_ns = now_ns;
     }
 
-    if (hold_ns >= rtt->peer_hold_ns)
-        rtt->peer_hold_ns = hold_ns;
+    if (hold_ns >= rtt->peer_ack_delay_ns)
+        rtt->peer_ack_delay_ns = hold_ns;
     else
-        rtt->peer_hold_ns -= (rtt->peer_hold_ns - hold_ns + HOLD_DECAY - 1) / HOLD_DECAY;
+        rtt->peer_ack_delay_ns -= (rtt->peer_ack_delay_ns - hold_ns + ACK_DELAY_DECAY - 1) / ACK_DELAY_DECAY;
 }
 
 uint64_t rtt_rto(const struct rtt *rtt, unsigned backoff, uint64_t min_ns, uint64_t max_ns)
@@ -66,7 +66,7 @@ uint64_t rtt_rto(const struct rtt *rtt, unsigned backoff, uint64_t min_ns, uint6
     assert(min_ns > 0 && min_ns <= max_ns);
     /* The floor comes before the doubling (RFC 6298 2.4 and 5.5), or backing off would not begin at
      * the first timeout. */
-    uint64_t rto_ns = rtt->srtt_ns + 4 * rtt->rttvar_ns + rtt->peer_hold_ns;
+    uint64_t rto_ns = rtt->srtt_ns + 4 * rtt->rttvar_ns + rtt->peer_ack_delay_ns;
     if (rto_ns < min_ns)
         rto_ns = min_ns;
     for (; backoff > 0 && rto_ns < max_ns; backoff--)

@@ -12,7 +12,7 @@ struct rtt {
     uint64_t min_ns;      /* over the window; UINT64_MAX: no sample yet */
     uint64_t min_at_ns;   /* when min_ns was seen */
     uint64_t slow_ns;       /* longest of the recent samples, over all paths */
-    uint64_t peer_hold_ns; /* longest recent time that the peer kept an ack back */
+    uint64_t peer_ack_delay_ns; /* longest recent time that the peer kept an ack back */
 };
 
 void rtt_init(struct rtt *rtt);

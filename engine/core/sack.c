@@ -76,7 +76,7 @@ void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce
     path->path_seq = packet->path_seq;
     path->time_stamp = packet->time_stamp;
     path->at_ns = now_ns;
-    queue_append(&sack->news, &path->news);
+    queue_append(&sack->pending, &path->pending);
 }
 
 void sack_note_data_qp(struct sack *sack, uint16_t index, const struct wire_packet *packet, bool ce,
@@ -88,7 +88,7 @@ void sack_note_data_qp(struct sack *sack, uint16_t index, const struct wire_pack
     qp->time_stamp = packet->time_stamp;
     qp->ce |= ce;
     qp->by_sequence = false;
-    queue_append(&sack->news, &qp->news);
+    queue_append(&sack->pending, &qp->pending);
 }
 
 /* Names a chunk that has arrived in part. False: there is no room. */
@@ -152,7 +152,7 @@ void sack_fill(struct sack *sack, struct wire_ack *ack, uint64_t now_ns)
     ack->path_count = 0;
     struct sack_path *path;
     while (ack->path_count < WIRE_ACK_PATHS_MAX &&
-           (path = QUEUE_HOLDER(sack->news.head, struct sack_path, news))) {
+           (path = QUEUE_HOLDER(sack->pending.head, struct sack_path, pending))) {
         ack->paths[ack->path_count++] = (struct wire_ack_path){
             .path = path->index,
             .ce = path->ce,
@@ -160,9 +160,9 @@ void sack_fill(struct sack *sack, struct wire_ack *ack, uint64_t now_ns)
             .by_sequence = path->by_sequence,
             .path_seq = path->path_seq,
             .time_stamp = path->time_stamp,
-            .hold = wire_time(now_ns - path->at_ns),
+            .ack_delay = wire_time(now_ns - path->at_ns),
         };
-        queue_remove(&sack->news, &path->news);
+        queue_remove(&sack->pending, &path->pending);
         path->ce = false;
     }
 }

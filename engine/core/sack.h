@@ -17,7 +17,7 @@ struct sack_chunk {
 /* The newest packet of one of the peer's paths, or what came last over one of its data QPs. */
 struct sack_path {
     uint64_t at_ns;
-    struct queue_link news; /* on the queue of those that are not yet in an ack */
+    struct queue_link pending; /* on the queue of those that are not yet in an ack */
     uint32_t path_seq;   /* 0: none yet */
     uint32_t time_stamp;
     uint16_t index;
@@ -32,7 +32,7 @@ struct sack {
     uint64_t newest;     /* the chunk that something has come for last */
     uint64_t turn;       /* of the chunks that have arrived in part, which is named next where an ack cannot name all */
     uint32_t window;     /* chunks, a power of two */
-    struct queue news;   /* of paths and data QPs: what has waited longest is named first where an ack cannot name all */
+    struct queue pending; /* of paths and data QPs: what has waited longest is named first where an ack cannot name all */
     struct sack_chunk *chunks; /* `window` of them, by sequence modulo window */
     struct sack_path paths[PATHS_MAX];
     struct sack_path *qps;
@@ -88,7 +88,7 @@ static inline void sack_note_write(struct sack *sack, uint16_t index, uint64_t s
     qp->path_seq = (uint32_t)seq;
     qp->time_stamp = 0;
     qp->by_sequence = true;
-    queue_append(&sack->news, &qp->news);
+    queue_append(&sack->pending, &qp->pending);
 }
 
 /* Something has arrived beyond a hole: the sender should know soon. */
@@ -98,9 +98,9 @@ static inline bool sack_has_gap(const struct sack *sack)
 }
 
 /* Some path or data QP is still to be named in an ack. */
-static inline bool sack_has_news(const struct sack *sack)
+static inline bool sack_has_pending(const struct sack *sack)
 {
-    return sack->news.head;
+    return sack->pending.head;
 }
 
 /* Fills in everything of an ack but number and window; the paths named are no longer news. */

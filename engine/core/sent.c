@@ -55,7 +55,7 @@ struct chunk *sent_new(struct sent *sent, const struct chunk *plan, uint64_t *se
 }
 
 /* Takes a chunk off whatever queues it is on. */
-static void ground(struct sent *sent, struct chunk *chunk)
+static void land(struct sent *sent, struct chunk *chunk)
 {
     if (chunk->state == CHUNK_FLYING) {
         struct path *path = path_of(sent, chunk);
@@ -74,7 +74,7 @@ static void ground(struct sent *sent, struct chunk *chunk)
 
 void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path_index, uint64_t now_ns)
 {
-    ground(sent, chunk);
+    land(sent, chunk);
     chunk->path = path_index;
     struct path *path = path_of(sent, chunk);
     chunk->state = CHUNK_FLYING;
@@ -119,7 +119,7 @@ static bool is_large(const struct sent *sent, const struct chunk *chunk)
 static void wait_lost(struct sent *sent, struct chunk *chunk)
 {
     assert(chunk->state == CHUNK_FLYING || chunk->state == CHUNK_HELD);
-    ground(sent, chunk);
+    land(sent, chunk);
     chunk->state = CHUNK_LOST;
     queue_append(&sent->lost, &chunk->by_time);
     sent->lost_payload += chunk->payload_bytes;
@@ -158,7 +158,7 @@ void sent_hold_data_qp(struct sent *sent, uint16_t qp)
         struct chunk *chunk = sent_chunk(sent, seq);
         if (chunk->state == CHUNK_FREE || !chunk->placed || chunk->path != qp)
             continue;
-        ground(sent, chunk);
+        land(sent, chunk);
         chunk->state = CHUNK_HELD;
     }
 }
@@ -224,14 +224,14 @@ void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, v
     result->chunks++;
     if (sent->watches)
         note_size(sent, chunk, result);
-    ground(sent, chunk);
+    land(sent, chunk);
     acked(context, chunk);
 }
 
 /* Datagrams of a chunk have arrived, but not all. The last one may be small where the others are large. */
-static void note_parts(const struct sent *sent, const struct chunk *chunk, uint64_t news, struct sent_acked *result)
+static void note_parts(const struct sent *sent, const struct chunk *chunk, uint64_t fresh_mask, struct sent_acked *result)
 {
-    bool whole_ones = news & ~(UINT64_C(1) << (chunk->count - 1)), large = is_large(sent, chunk);
+    bool whole_ones = fresh_mask & ~(UINT64_C(1) << (chunk->count - 1)), large = is_large(sent, chunk);
     result->parts = true;
     result->large |= large && (whole_ones || chunk->last_bytes > sent->base_bytes);
     if (!large || (!whole_ones && chunk->last_bytes <= sent->base_bytes))
@@ -318,7 +318,7 @@ unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t no
     uint64_t round_trip_ns = rtt->slow_ns < 2 * rtt->srtt_ns ? rtt->slow_ns : 2 * rtt->srtt_ns;
     if (round_trip_ns < rtt->latest_ns)
         round_trip_ns = rtt->latest_ns;
-    round_trip_ns += rtt->peer_hold_ns;
+    round_trip_ns += rtt->peer_ack_delay_ns;
 
     while ((chunk = sent_oldest(sent)) && chunk->sent_ns < sent->newest_acked_ns) {
         uint64_t due_ns = chunk->sent_ns + round_trip_ns + window_ns;

@@ -34,7 +34,7 @@ void timer_wheel_init(struct timer_wheel *wheel, uint64_t now_ns)
 }
 
 /* Hangs an unarmed timer where its deadline belongs as seen from the wheel's tick. */
-static void timer_place(struct timer_wheel *wheel, struct timer *timer)
+static void timer_insert(struct timer_wheel *wheel, struct timer *timer)
 {
     /* Rounded up, so that the tick begins at or after the deadline: never early. */
     uint64_t tick = timer->deadline_ns >> TIMER_TICK_SHIFT;
@@ -84,7 +84,7 @@ void timer_arm(struct timer_wheel *wheel, struct timer *timer, uint64_t deadline
 {
     timer_disarm(wheel, timer);
     timer->deadline_ns = deadline_ns;
-    timer_place(wheel, timer);
+    timer_insert(wheel, timer);
 }
 
 /* First tick of the next occupied slot after the wheel's own, and its level; UINT64_MAX: none. */
@@ -119,7 +119,7 @@ static void sort_down(struct timer_wheel *wheel, unsigned level)
     wheel->occupied[level] &= ~(UINT64_C(1) << slot);
     while (timer) {
         struct timer *next = timer->next;
-        timer_place(wheel, timer);
+        timer_insert(wheel, timer);
         timer = next;
     }
 }

@@ -95,14 +95,14 @@ static struct chunk *cut_chunk(struct flow *flow, struct core_msg *msg, struct c
  * How many writes of this size a data QP may carry in a row: where nothing else waits, a few, but so that all
  * data QPs have their share of the message.
  */
-static uint64_t writes_in_a_row(const struct flow *flow, const struct core_msg *msg, uint32_t bytes)
+static uint64_t writes_per_batch(const struct flow *flow, const struct core_msg *msg, uint32_t bytes)
 {
-    enum { ROW_MAX = 8 };
+    enum { BATCH_MAX = 8 };
     if (flow->ready.next || msg->conn->active.next || msg->conn->eager.head)
         return 1;
     uint64_t share = msg->size_bytes / bytes / flow->qps.usable, left = (msg->end_bytes - msg->offset_bytes) / bytes;
-    uint64_t row = share < left ? share : left;
-    return row < ROW_MAX ? row : ROW_MAX;
+    uint64_t batch = share < left ? share : left;
+    return batch < BATCH_MAX ? batch : BATCH_MAX;
 }
 
 /* A row of chunks as writes, each of what its datagrams would carry, should it be lost. */
@@ -123,7 +123,7 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     if (qp < 0)
         return false; /* until the NIC has finished something */
 
-    uint64_t row = writes_in_a_row(flow, msg, bytes);
+    uint64_t batch = writes_per_batch(flow, msg, bytes);
     struct chunk plan = plan_bulk(msg, bytes, stride);
     plan.charged_bytes = tx_charge(0, 1); /* it takes a receive request of the peer, and no buffer */
     plan.placed = plan.written = true;
@@ -145,7 +145,7 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     desc->immediate = wire_immediate(grant->slot, desc->seq);
     do
         tx_fly(flow, cut_chunk(flow, msg, &plan, &seq), plan.path, now_ns);
-    while (++desc->count < row && data_qp_takes(&flow->qps, plan.path, desc->count + 1u) && tx_has_record(flow, false) &&
+    while (++desc->count < batch && data_qp_takes(&flow->qps, plan.path, desc->count + 1u) && tx_has_record(flow, false) &&
            tx_window_takes(flow, bytes, plan.charged_bytes, 0));
     data_qps_wrote(flow, desc->count * ((bytes + flow->datagram_bytes - 1) / flow->datagram_bytes));
     data_qp_begin_work(flow, plan.path, msg, desc->count, desc);

@@ -30,7 +30,7 @@ enum {
     EAGER_GRANTED = 1,
     CTS_ENTRY = 1,
     CTS_WATCHED = 2,
-    END_OF_SEND = 1,
+    ABORT_OF_SEND = 1,
     FIN_SENDS = 1,
     FIN_RECEIVES = 2,
     ACK_PATH_CE = 1,
@@ -181,7 +181,7 @@ static void get_ack(const uint8_t *at, struct wire_ack *ack)
             .by_sequence = (flags & ACK_PATH_ON_PATH) && (flags & ACK_PATH_BY_SEQUENCE),
             .path_seq = get32(at + 4),
             .time_stamp = get32(at + 8),
-            .hold = get32(at + 12),
+            .ack_delay = get32(at + 12),
         };
     }
 }
@@ -208,7 +208,7 @@ static unsigned get_cts(const uint8_t *at, size_t left, struct wire_cts *cts)
     return WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES;
 }
 
-static bool get_path(const uint8_t *at, struct wire_qp *path)
+static bool get_qp(const uint8_t *at, struct wire_qp *path)
 {
     *path = (struct wire_qp){at[1], get16(at + 2), get32(at + 4), get32(at + 8), get32(at + 12)};
     return path->what >= QP_OFFER && path->what <= QP_DRAINED && path->generation;
@@ -242,7 +242,7 @@ static const struct {
     [FRAME_CTS] = {WIRE_CTS_BYTES, CTS_ENTRY | CTS_WATCHED},
     [FRAME_RTS] = {WIRE_RTS_BYTES, 0},
     [FRAME_CREDIT] = {WIRE_CREDIT_BYTES, 0},
-    [FRAME_END] = {WIRE_END_BYTES, END_OF_SEND},
+    [FRAME_ABORT] = {WIRE_ABORT_BYTES, ABORT_OF_SEND},
     [FRAME_FIN] = {WIRE_FIN_BYTES, FIN_SENDS | FIN_RECEIVES},
     [FRAME_ACK] = {ACK_FIXED_BYTES, 0xff},
     [FRAME_DEMAND] = {WIRE_DEMAND_BYTES, 0},
@@ -284,9 +284,9 @@ bool wire_take_frame(struct wire_packet *packet)
     case FRAME_CREDIT:
         frame->credit = (struct wire_credit){get32(at + 4), get32(at + 8), get32(at + 12), get64(at + 16)};
         break;
-    case FRAME_END:
+    case FRAME_ABORT:
         good = get16(at + 2) != 0;
-        frame->end = (struct wire_end){get32(at + 4), get32(at + 8), -(int32_t)get16(at + 2), at[1] & END_OF_SEND};
+        frame->abort = (struct wire_abort){get32(at + 4), get32(at + 8), -(int32_t)get16(at + 2), at[1] & ABORT_OF_SEND};
         break;
     case FRAME_FIN:
         frame->fin = (struct wire_fin){get32(at + 4), at[1] & FIN_SENDS, at[1] & FIN_RECEIVES};
@@ -298,7 +298,7 @@ bool wire_take_frame(struct wire_packet *packet)
             get_ack(at, &frame->ack);
         break;
     case FRAME_QP:
-        good = get_path(at, &frame->path);
+        good = get_qp(at, &frame->qp);
         break;
     case FRAME_DEMAND:
         frame->demand.target = get32(at + 4);
@@ -443,13 +443,13 @@ unsigned wire_put_credit(uint8_t *at, const struct wire_credit *credit)
     return WIRE_CREDIT_BYTES;
 }
 
-unsigned wire_put_end(uint8_t *at, const struct wire_end *end)
+unsigned wire_put_abort(uint8_t *at, const struct wire_abort *end)
 {
     assert(end->status < 0 && end->status > -65536);
-    put_start(at, FRAME_END, end->of_send ? END_OF_SEND : 0, (unsigned)-end->status);
+    put_start(at, FRAME_ABORT, end->of_send ? ABORT_OF_SEND : 0, (unsigned)-end->status);
     put32(at + 4, end->conn);
     put32(at + 8, end->msg);
-    return WIRE_END_BYTES;
+    return WIRE_ABORT_BYTES;
 }
 
 unsigned wire_put_fin(uint8_t *at, const struct wire_fin *fin)
@@ -466,7 +466,7 @@ unsigned wire_put_flow(uint8_t *at, const struct wire_flow *flow)
     return WIRE_FLOW_BYTES;
 }
 
-unsigned wire_put_path(uint8_t *at, const struct wire_qp *path)
+unsigned wire_put_qp(uint8_t *at, const struct wire_qp *path)
 {
     put_start(at, FRAME_QP, path->what, path->path);
     put32(at + 4, path->generation);
@@ -543,7 +543,7 @@ unsigned wire_put_ack(uint8_t *at, const struct wire_ack *ack)
                                  (path->by_sequence ? ACK_PATH_BY_SEQUENCE : 0)));
         put32(at + 4, path->path_seq);
         put32(at + 8, path->time_stamp);
-        put32(at + 12, path->hold);
+        put32(at + 12, path->ack_delay);
     }
     return (unsigned)(at - begin);
 }

@@ -22,7 +22,7 @@ enum {
     WIRE_CTS_ENTRY_BYTES = 16,  /* behind it, at most once */
     WIRE_RTS_BYTES = 20,
     WIRE_CREDIT_BYTES = 24,
-    WIRE_END_BYTES = 12,
+    WIRE_ABORT_BYTES = 12,
     WIRE_FIN_BYTES = 8,
     WIRE_DEMAND_BYTES = 8,
     WIRE_GRANT_BYTES = 12,
@@ -56,7 +56,7 @@ enum wire_frame_kind {
     FRAME_CTS = 3,    /* clear to send: receive k is posted, with this capacity */
     FRAME_RTS = 4,    /* send k waits for a clear-to-send; its length */
     FRAME_CREDIT = 5, /* delivered messages and eager credit, absolute */
-    FRAME_END = 6,    /* message k has ended early on the sender of this frame */
+    FRAME_ABORT = 6,    /* message k has ended early on the sender of this frame */
     FRAME_FIN = 7,    /* the sender of this frame sends, or takes, no more messages */
     FRAME_ACK = 9,
     FRAME_PULL = 10,  /* reserved for one-sided reads */
@@ -76,7 +76,7 @@ enum wire_frame_kind {
  */
 #define WIRE_FEATURES                                                                                                  \
     (UINT64_C(1) << FRAME_DATA | UINT64_C(1) << FRAME_EAGER | UINT64_C(1) << FRAME_CTS | UINT64_C(1) << FRAME_RTS |   \
-     UINT64_C(1) << FRAME_CREDIT | UINT64_C(1) << FRAME_END | UINT64_C(1) << FRAME_FIN | UINT64_C(1) << FRAME_ACK |    \
+     UINT64_C(1) << FRAME_CREDIT | UINT64_C(1) << FRAME_ABORT | UINT64_C(1) << FRAME_FIN | UINT64_C(1) << FRAME_ACK |    \
      UINT64_C(1) << FRAME_DEMAND | UINT64_C(1) << FRAME_GRANT | UINT64_C(1) << FRAME_QP | UINT64_C(1) << FRAME_GONE | \
      UINT64_C(1) << FRAME_PROBE | UINT64_C(1) << FRAME_FLOW |                                                        \
      UINT64_C(1) << FRAME_FRAGMENT)
@@ -128,7 +128,7 @@ struct wire_fin {
     bool receives_over; /* no more messages are taken */
 };
 
-struct wire_end {
+struct wire_abort {
     uint32_t conn, msg;
     int32_t status; /* negative uccl_error */
     bool of_send;
@@ -157,7 +157,7 @@ struct wire_ack_path {
     bool ce;
     bool on_path;     /* `path` is that of a queue pair */
     bool by_sequence; /* its newest was a write: path_seq is the chunk's sequence number, time_stamp 0 */
-    uint32_t path_seq, time_stamp, hold; /* hold: time units since that packet came */
+    uint32_t path_seq, time_stamp, ack_delay; /* ack_delay: time units since that packet came */
 };
 
 struct wire_ack {
@@ -219,12 +219,12 @@ struct wire_frame {
         struct wire_cts cts;
         struct wire_rts rts;
         struct wire_credit credit;
-        struct wire_end end;
+        struct wire_abort abort;
         struct wire_fin fin;
         struct wire_ack ack;
         struct wire_demand demand;
         struct wire_grant grant;
-        struct wire_qp path;
+        struct wire_qp qp;
         struct wire_gone gone;
         struct wire_probe probe;
         struct wire_flow flow;
@@ -298,11 +298,11 @@ unsigned wire_put_eager(uint8_t *at, const struct wire_eager *eager);
 unsigned wire_put_cts(uint8_t *at, const struct wire_cts *cts);
 unsigned wire_put_rts(uint8_t *at, const struct wire_rts *rts);
 unsigned wire_put_credit(uint8_t *at, const struct wire_credit *credit);
-unsigned wire_put_end(uint8_t *at, const struct wire_end *end);
+unsigned wire_put_abort(uint8_t *at, const struct wire_abort *end);
 unsigned wire_put_fin(uint8_t *at, const struct wire_fin *fin);
 unsigned wire_put_demand(uint8_t *at, const struct wire_demand *demand);
 unsigned wire_put_grant(uint8_t *at, const struct wire_grant *grant);
-unsigned wire_put_path(uint8_t *at, const struct wire_qp *path);
+unsigned wire_put_qp(uint8_t *at, const struct wire_qp *path);
 unsigned wire_put_gone(uint8_t *at, const struct wire_gone *gone);
 unsigned wire_put_probe(uint8_t *at, const struct wire_probe *probe);
 unsigned wire_put_flow(uint8_t *at, const struct wire_flow *flow);

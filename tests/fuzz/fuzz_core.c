@@ -461,9 +461,9 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
         return wire_put_credit(at, &credit);
     }
     case 4: {
-        struct wire_end end = {.conn = which, .of_send = kind & 8, .status = -1 - next(reader)};
+        struct wire_abort end = {.conn = which, .of_send = kind & 8, .status = -1 - next(reader)};
         end.msg = (uint32_t)near(reader, end.of_send ? receives : sends);
-        return wire_put_end(at, &end);
+        return wire_put_abort(at, &end);
     }
     case 5: {
         struct wire_fin fin = {.conn = which, .sends_over = kind & 8, .receives_over = kind & 16};
@@ -494,7 +494,7 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
                                       .generation = generation + next(reader) % 3 - (kind >> 7)};
             if (frame.generation == 0)
                 frame.generation = 1;
-            return wire_put_path(at, &frame);
+            return wire_put_qp(at, &frame);
         }
         if (kind & 16) {
             struct wire_demand demand = {(uint32_t)(flow->credit_rx.demand_bytes + near(reader, 0) * 1000)};
@@ -502,7 +502,7 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
         }
         if (kind & 32) {
             struct wire_grant grant = {(uint32_t)(flow->credit_tx.granted_bytes + near(reader, 0) * 100),
-                                       (uint32_t)near(reader, flow->credit_tx.told_bytes)};
+                                       (uint32_t)near(reader, flow->credit_tx.advertised_bytes)};
             return wire_put_grant(at, &grant);
         }
         return wire_put_flow(at, &(struct wire_flow){FLOW_CLOSED});

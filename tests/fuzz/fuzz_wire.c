@@ -42,8 +42,8 @@ static unsigned put_frame(uint8_t *at, const struct wire_frame *frame)
         return wire_put_rts(at, &frame->rts);
     case FRAME_CREDIT:
         return wire_put_credit(at, &frame->credit);
-    case FRAME_END:
-        return wire_put_end(at, &frame->end);
+    case FRAME_ABORT:
+        return wire_put_abort(at, &frame->abort);
     case FRAME_FIN:
         return wire_put_fin(at, &frame->fin);
     case FRAME_FLOW:
@@ -53,7 +53,7 @@ static unsigned put_frame(uint8_t *at, const struct wire_frame *frame)
     case FRAME_DEMAND:
         return wire_put_demand(at, &frame->demand);
     case FRAME_QP:
-        return wire_put_path(at, &frame->path);
+        return wire_put_qp(at, &frame->qp);
     case FRAME_GRANT:
         return wire_put_grant(at, &frame->grant);
     case FRAME_GONE:
@@ -84,8 +84,8 @@ static void check_frame(const struct wire_frame *frame, const uint8_t *begin, si
         const struct wire_eager *eager = &frame->eager;
         check_payload(eager->payload, eager->length, begin, size);
         require(eager->offset <= eager->total && eager->length <= eager->total - eager->offset);
-    } else if (frame->kind == FRAME_END) {
-        require(frame->end.status < 0);
+    } else if (frame->kind == FRAME_ABORT) {
+        require(frame->abort.status < 0);
     } else if (frame->kind == FRAME_ACK) {
         require(wire_ack_bytes(&frame->ack) && wire_ack_bytes(&frame->ack) <= WIRE_ACK_BYTES_MAX);
     }

@@ -578,7 +578,7 @@ static void check_flow(struct world *world, const struct flow *flow)
         world_fail(world, "a flow keeps messages or connections");
     if (flow->held[BUFFER_SMALL] || flow->held[BUFFER_BIG] || flow->own_used)
         world_fail(world, "a flow at rest holds buffers");
-    if (flow->place.held.head || flow->place.free_count != flow->place.slot_count)
+    if (flow->place.deferred.head || flow->place.free_count != flow->place.slot_count)
         world_fail(world, "%u of %u grants came back", flow->place.free_count, flow->place.slot_count);
     if (flow->dead)
         return;

@@ -279,8 +279,8 @@ Test(conn, cancelled_receives_give_credit_back, .init = duo_open)
 Test(conn, a_made_up_status_does_not_reach_the_application, .init = duo_open)
 {
     struct duo_request *recv = duo_recv(1, 10);
-    struct wire_end end = {.of_send = true, .status = -12345};
-    cr_assert(conn_on_end(duo_conn[1][0], &end));
+    struct wire_abort end = {.of_send = true, .status = -12345};
+    cr_assert(conn_on_abort(duo_conn[1][0], &end));
     duo_events(1);
     duo_assert_ended(recv, UCCL_ECANCELED, 0);
 }

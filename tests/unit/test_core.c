@@ -446,7 +446,7 @@ static struct wire_ack lie_about_time(uint32_t time_stamp, uint32_t hold)
                              .path_count = 1,
                              .paths = {{.path_seq = flow->paths.paths[0].next_seq - 1,
                                         .time_stamp = time_stamp,
-                                        .hold = hold}}};
+                                        .ack_delay = hold}}};
 }
 
 /* Whatever the peer says of times: what is lost is retransmitted when the timeout is at its limit, at the latest. */
@@ -524,7 +524,7 @@ Test(core, waiting_for_the_owner_is_no_delay, .init = duo_open)
     both_arrive(send, recv, 10);
     cr_assert(rtt->latest_ns + 2 * UNIT_NS >= 40 * US && rtt->latest_ns <= 40 * US + 2 * UNIT_NS, "%lu ns",
               (unsigned long)rtt->latest_ns);
-    cr_assert(rtt->peer_hold_ns + UNIT_NS >= 500 * US && rtt->peer_hold_ns <= 500 * US + UNIT_NS);
+    cr_assert(rtt->peer_ack_delay_ns + UNIT_NS >= 500 * US && rtt->peer_ack_delay_ns <= 500 * US + UNIT_NS);
 }
 
 /* The ack of an earlier chunk may wait behind it: the lost are counted by when an ack came. */

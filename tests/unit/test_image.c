@@ -263,7 +263,7 @@ Test(image, too_late, .init = open_large)
 {
     make_image(0, 0, 0);
     piece(0, 1, 0, 2048);
-    duo_now += 2 * IMAGE_LIFE_NS;
+    duo_now += 2 * IMAGE_LIFETIME_NS;
     piece(0, 1, 2048, IMAGE - 2048);
     cr_assert_eq(images(), 0);
     piece(0, 1, 0, 2048);

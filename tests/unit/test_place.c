@@ -743,7 +743,7 @@ Test(place, completions_of_long_ago_are_nobodys)
     uint64_t cookie = placing_packets[1].desc.cookie;
     core_tx_done(duo_core[0], cookie + 1, duo_now);
     core_tx_done(duo_core[0], cookie + 4000, duo_now);
-    core_tx_done(duo_core[0], cookie ^ UINT64_C(1) << COOKIE_LIFE_SHIFT, duo_now);
+    core_tx_done(duo_core[0], cookie ^ UINT64_C(1) << COOKIE_EPOCH_SHIFT, duo_now);
     core_tx_done(duo_core[0], cookie ^ UINT64_C(1) << COOKIE_PATH_SHIFT, duo_now);
     core_tx_done(duo_core[0], cookie ^ UINT64_C(4) << COOKIE_SLOT_SHIFT, duo_now);
     cr_assert_eq(send->msg.work_live, 2);

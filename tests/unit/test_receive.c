@@ -59,8 +59,8 @@ static void add(enum wire_frame_kind kind, uint32_t id)
     case FRAME_CREDIT:
         packet_header += wire_put_credit(at, &(struct wire_credit){.conn = id});
         break;
-    case FRAME_END:
-        packet_header += wire_put_end(at, &(struct wire_end){.conn = id, .status = UCCL_ECANCELED, .of_send = true});
+    case FRAME_ABORT:
+        packet_header += wire_put_abort(at, &(struct wire_abort){.conn = id, .status = UCCL_ECANCELED, .of_send = true});
         break;
     case FRAME_FIN:
         packet_header += wire_put_fin(at, &(struct wire_fin){.conn = id});
@@ -78,7 +78,7 @@ static void add(enum wire_frame_kind kind, uint32_t id)
         packet_header += wire_put_grant(at, &(struct wire_grant){.granted = 1});
         break;
     case FRAME_QP:
-        packet_header += wire_put_path(at, &(struct wire_qp){.what = QP_OFFER, .generation = 1});
+        packet_header += wire_put_qp(at, &(struct wire_qp){.what = QP_OFFER, .generation = 1});
         break;
     case FRAME_GONE:
         packet_header += wire_put_gone(at, &(struct wire_gone){.id = UNKNOWN_ID});
@@ -196,7 +196,7 @@ Test(receive, frames_to_a_failed_connection, .init = open_with_part)
         begin();
         add(kind, HOME_ID);
         cr_assert(receive(seq++));
-        bool acts = kind == FRAME_END || kind == FRAME_FIN;
+        bool acts = kind == FRAME_ABORT || kind == FRAME_FIN;
         cr_assert_eq(stale() - before, !acts, "kind %u", kind);
     }
     cr_assert_eq(malformed(), 0);
@@ -929,7 +929,7 @@ ANSWERS(eager, FRAME_EAGER, true)
 ANSWERS(cts, FRAME_CTS, true)
 ANSWERS(rts, FRAME_RTS, true)
 ANSWERS(credit, FRAME_CREDIT, true)
-ANSWERS(end, FRAME_END, true)
+ANSWERS(end, FRAME_ABORT, true)
 ANSWERS(fin, FRAME_FIN, true)
 ANSWERS(path, FRAME_QP, true)
 ANSWERS(gone, FRAME_GONE, true)

@@ -172,13 +172,13 @@ Test(retransmission, news_of_paths_does_not_outlast_a_silence)
     duo_send(0, LARGE);
     duo_transmit(0);
     duo_deliver(0); /* a burst, before the receiver gets to send an ack */
-    cr_assert(sack_has_news(&duo_flow[1]->sack));
+    cr_assert(sack_has_pending(&duo_flow[1]->sack));
     duo_run(40 * 1000 * MS);
-    cr_assert_not(sack_has_news(&duo_flow[1]->sack));
+    cr_assert_not(sack_has_pending(&duo_flow[1]->sack));
     recv = duo_recv(1, 100);
     duo_send(0, 100);
     duo_run(10 * MS);
     duo_assert_ended(recv, UCCL_OK, 100);
-    cr_assert_lt(duo_flow[0]->rtt.peer_hold_ns, MS);
+    cr_assert_lt(duo_flow[0]->rtt.peer_ack_delay_ns, MS);
     cr_assert_lt(retransmission_time(), MS);
 }

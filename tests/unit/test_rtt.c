@@ -65,15 +65,15 @@ Test(rtt, hold_time_is_a_decaying_maximum)
 {
     rtt_init(&rtt);
     rtt_sample(&rtt, 10000, 800000, 1);
-    cr_assert_eq(rtt.peer_hold_ns, 800000);
+    cr_assert_eq(rtt.peer_ack_delay_ns, 800000);
     rtt_sample(&rtt, 10000, 0, 2);
-    cr_assert_lt(rtt.peer_hold_ns, 800000);
-    cr_assert_gt(rtt.peer_hold_ns, 700000, "one ack sent at once must not make it forget");
+    cr_assert_lt(rtt.peer_ack_delay_ns, 800000);
+    cr_assert_gt(rtt.peer_ack_delay_ns, 700000, "one ack sent at once must not make it forget");
     rtt_sample(&rtt, 10000, 900000, 3);
-    cr_assert_eq(rtt.peer_hold_ns, 900000);
+    cr_assert_eq(rtt.peer_ack_delay_ns, 900000);
     for (uint64_t i = 0; i < 300; i++)
         rtt_sample(&rtt, 10000, 50000, i);
-    cr_assert_eq(rtt.peer_hold_ns, 50000);
+    cr_assert_eq(rtt.peer_ack_delay_ns, 50000);
 }
 
 Test(rtt, slow_is_a_decaying_maximum)

@@ -222,10 +222,10 @@ Test(sack, path_echoes)
     sack_fill(&sack, &ack, 2320);
     cr_assert_eq(ack.path_count, 2);
     cr_assert(ack.paths[0].path == 3 && ack.paths[0].path_seq == 10 && ack.paths[0].time_stamp == 111);
-    cr_assert_eq(ack.paths[0].hold, wire_time(1320));
+    cr_assert_eq(ack.paths[0].ack_delay, wire_time(1320));
     cr_assert(ack.paths[0].ce);
     cr_assert(ack.paths[1].path == 5 && ack.paths[1].path_seq == 1 && ack.paths[1].time_stamp == 8);
-    cr_assert_eq(ack.paths[1].hold, 10);
+    cr_assert_eq(ack.paths[1].ack_delay, 10);
     cr_assert_not(ack.paths[1].ce);
     sack_fill(&sack, &ack, 3000);
     cr_assert_eq(ack.path_count, 0, "told before");
@@ -284,7 +284,7 @@ Test(sack, data_qps_are_named_beside_paths)
     cr_assert_eq(ack.path_count, 4);
     for (unsigned i = 0; i < 4; i++) {
         const struct wire_ack_path *path = &ack.paths[i];
-        cr_assert_eq(path->hold, 10);
+        cr_assert_eq(path->ack_delay, 10);
         if (!path->on_path)
             cr_assert(path->path == 2 && path->path_seq == 7 && path->time_stamp == 70 && !path->by_sequence);
         else if (path->path == 3)

@@ -20,7 +20,7 @@ static const struct wire_cts cts = {.conn = 5, .msg = 0xffffffff, .length = UINT
 static const struct wire_rts rts = {.conn = 6, .msg = 1, .total = UINT64_MAX};
 static const struct wire_credit credit = {.conn = 7, .delivered = 9, .eager_total = 0x80000001,
                                           .beyond = UINT64_C(0x8000000000000001)};
-static const struct wire_end end_send = {.conn = 8, .msg = 2, .status = UCCL_ETRUNCATED, .of_send = true};
+static const struct wire_abort end_send = {.conn = 8, .msg = 2, .status = UCCL_ETRUNCATED, .of_send = true};
 static const struct wire_demand demand = {.target = 0xfedcba98};
 static const struct wire_grant grant = {.granted = 0x80000002, .heard = 0xfedcba97};
 static const struct wire_cts grant_cts = {.conn = 4, .msg = 3, .length = 77, .placeable = true,
@@ -45,7 +45,7 @@ static struct wire_ack big_ack(void)
                                               .by_sequence = (i & 6) == 6,
                                               .path_seq = i + 1,
                                               .time_stamp = i + 2,
-                                              .hold = i + 3};
+                                              .ack_delay = i + 3};
     return ack;
 }
 
@@ -61,12 +61,12 @@ static void build(void)
     at += wire_put_demand(datagram + at, &demand);
     at += wire_put_grant(datagram + at, &grant);
     at += wire_put_flow(datagram + at, &(struct wire_flow){FLOW_CLOSED});
-    at += wire_put_path(datagram + at, &offer);
+    at += wire_put_qp(datagram + at, &offer);
     at += wire_put_cts(datagram + at, &grant_cts);
     at += wire_put_credit(datagram + at, &credit);
     at += wire_put_cts(datagram + at, &cts);
     at += wire_put_rts(datagram + at, &rts);
-    at += wire_put_end(datagram + at, &end_send);
+    at += wire_put_abort(datagram + at, &end_send);
     at += wire_put_fin(datagram + at, &fin);
     at += wire_put_eager(datagram + at, &eager);
     header_bytes = at;
@@ -88,10 +88,10 @@ Test(wire, sizes_are_as_declared)
     cr_assert_eq(wire_put_eager(at, &eager), WIRE_EAGER_BYTES);
     cr_assert_eq(wire_put_cts(at, &cts), WIRE_CTS_BYTES);
     cr_assert_eq(wire_put_cts(at, &grant_cts), WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES);
-    cr_assert_eq(wire_put_path(at, &offer), WIRE_QP_BYTES);
+    cr_assert_eq(wire_put_qp(at, &offer), WIRE_QP_BYTES);
     cr_assert_eq(wire_put_rts(at, &rts), WIRE_RTS_BYTES);
     cr_assert_eq(wire_put_credit(at, &credit), WIRE_CREDIT_BYTES);
-    cr_assert_eq(wire_put_end(at, &end_send), WIRE_END_BYTES);
+    cr_assert_eq(wire_put_abort(at, &end_send), WIRE_ABORT_BYTES);
     cr_assert_eq(wire_put_fin(at, &fin), WIRE_FIN_BYTES);
     cr_assert_eq(wire_put_flow(at, &(struct wire_flow){FLOW_CLOSED}), WIRE_FLOW_BYTES);
     cr_assert_eq(wire_put_demand(at, &demand), WIRE_DEMAND_BYTES);
@@ -147,7 +147,7 @@ Test(wire, frames_round_trip)
     for (unsigned i = 0; i < WIRE_ACK_PATHS_MAX; i++) {
         struct wire_ack_path path = frame.ack.paths[i];
         cr_assert(path.path == i * 17 && path.ce == (i & 1) && path.path_seq == i + 1 &&
-                  path.time_stamp == i + 2 && path.hold == i + 3);
+                  path.time_stamp == i + 2 && path.ack_delay == i + 3);
         cr_assert(path.on_path == !!(i & 2) && path.by_sequence == ((i & 6) == 6));
     }
     frame = next_of(&packet, FRAME_DEMAND);
@@ -156,8 +156,8 @@ Test(wire, frames_round_trip)
     cr_assert(frame.grant.granted == grant.granted && frame.grant.heard == grant.heard);
     next_of(&packet, FRAME_FLOW);
     frame = next_of(&packet, FRAME_QP);
-    cr_assert(frame.path.what == QP_OFFER && frame.path.path == 259 && frame.path.generation == 0x01020304 &&
-              frame.path.number == 0xabcdef && frame.path.psn == 0x123456);
+    cr_assert(frame.qp.what == QP_OFFER && frame.qp.path == 259 && frame.qp.generation == 0x01020304 &&
+              frame.qp.number == 0xabcdef && frame.qp.psn == 0x123456);
     frame = next_of(&packet, FRAME_CTS);
     cr_assert(frame.cts.conn == 4 && frame.cts.msg == 3 && frame.cts.length == 77 && frame.cts.placeable &&
               frame.cts.address == grant_cts.address && frame.cts.key == grant_cts.key && frame.cts.slot == 16383);
@@ -169,9 +169,9 @@ Test(wire, frames_round_trip)
               !frame.cts.placeable);
     frame = next_of(&packet, FRAME_RTS);
     cr_assert(frame.rts.conn == 6 && frame.rts.msg == 1 && frame.rts.total == UINT64_MAX);
-    frame = next_of(&packet, FRAME_END);
-    cr_assert(frame.end.conn == 8 && frame.end.msg == 2 && frame.end.status == UCCL_ETRUNCATED &&
-              frame.end.of_send);
+    frame = next_of(&packet, FRAME_ABORT);
+    cr_assert(frame.abort.conn == 8 && frame.abort.msg == 2 && frame.abort.status == UCCL_ETRUNCATED &&
+              frame.abort.of_send);
     frame = next_of(&packet, FRAME_FIN);
     cr_assert(frame.fin.conn == 9 && frame.fin.sends_over && !frame.fin.receives_over);
     frame = next_of(&packet, FRAME_EAGER);
@@ -294,7 +294,7 @@ Test(wire, bounds_of_frames)
     beyond.length = 1; /* more than there is */
     bytes = wire_put_eager(frame, &beyond);
     cr_assert_not(accepts_frame(bytes));
-    bytes = wire_put_end(frame, &end_send);
+    bytes = wire_put_abort(frame, &end_send);
     frame[2] = frame[3] = 0; /* ended with success: not early */
     cr_assert_not(accepts_frame(bytes));
     bytes = wire_put_cts(frame, &grant_cts);
@@ -307,11 +307,11 @@ Test(wire, bounds_of_frames)
     memset(frame + bytes, 0, WIRE_CTS_ENTRY_BYTES);
     cr_assert_not(accepts_frame(bytes + WIRE_CTS_ENTRY_BYTES));
     for (unsigned what = 0; what < 256; what++) {
-        bytes = wire_put_path(frame, &offer);
+        bytes = wire_put_qp(frame, &offer);
         frame[1] = (uint8_t)what;
         cr_assert_eq(accepts_frame(bytes), what >= QP_OFFER && what <= QP_DRAINED);
     }
-    bytes = wire_put_path(frame, &(struct wire_qp){.what = QP_READY, .path = 1});
+    bytes = wire_put_qp(frame, &(struct wire_qp){.what = QP_READY, .path = 1});
     cr_assert_not(accepts_frame(bytes), "generation 0");
 }
 
