@@ -404,7 +404,7 @@ static unsigned put_abort(struct conn *conn, uint8_t *at, bool of_send, uint64_t
 {
     enum due kind = of_send ? DUE_ABORT_SEND : DUE_ABORT_RECV;
     uint64_t number = first_due(conn, kind, of_send ? conn->delivered : conn->recv_base);
-    int32_t status = of_send ? send_slot(conn, number)->end_status : recv_slot(conn, number)->end_status;
+    int32_t status = of_send ? send_slot(conn, number)->abort_status : recv_slot(conn, number)->abort_status;
     conn_clear_due(conn, kind, number);
     conn->abort_seq = seq;
     if (!of_send)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One end of a connection: numbers messages, matches send k to receive k, decides how each travels,
- * and keeps grants and eager credit. The flow serves it; it never touches chunks or time.
+ * One end of a connection: it numbers messages, matches send k to receive k, decides how each travels, and keeps grants
+ * and eager credit. The flow sends and receives for it.
  *
- * Delivery is the one rule for the end of a send: the receiver says (CREDIT) which messages have been
- * delivered, and a delivered send ends once no chunk refers to its payload any more.
+ * One rule completes sends: the receiver names the delivered messages (CREDIT), and a delivered send completes once no
+ * chunk refers to its payload.
  */
 #ifndef UCCL_CONN_H
 #define UCCL_CONN_H
@@ -26,35 +26,35 @@ enum msg_state {
 };
 
 enum msg_flag {
-    MSG_CANCELLED = 1, /* to be ended when it leaves the backlog */
-    MSG_DELIVERED = 2, /* the receiver has it all; chunks may still be unacked */
+    MSG_CANCELLED = 1, /* cancelled: it completes when it leaves the backlog */
+    MSG_DELIVERED = 2, /* the receiver has all of it; chunks may still be unacked */
     MSG_GRANTED = 4,   /* eager message whose clear-to-send came: needs no credit */
-    MSG_CHARGED = 8,   /* eager message that has its place in the peer's ring */
-    MSG_WANTED = 16,   /* staged message that the shell was asked for */
-    MSG_TOTAL_DUE = 32,    /* shorter than its grant, and placed: an RTS tells the total */
+    MSG_CHARGED = 8,   /* eager message that has its slot in the peer's ring */
+    MSG_WANTED = 16,   /* staged message that the shell fetches */
+    MSG_TOTAL_DUE = 32, /* placed, and shorter than its grant: an RTS with the total is due */
 };
 
 /* A message number of the send window. */
 struct send_slot {
     struct core_msg *msg;
-    uint64_t granted_bytes; /* capacity of the receive that a clear-to-send told */
+    uint64_t granted_bytes; /* capacity of the receive, from its clear-to-send */
     bool granted;
     uint8_t stripes;        /* that the clear-to-send allows */
-    bool watched;           /* it says that the receive is watched */
-    bool placeable;         /* it says where our NIC may write: */
+    bool watched;           /* the clear-to-send says that the receive is watched */
+    bool placeable;         /* the clear-to-send says where our NIC may write: */
     uint16_t slot;
     uint32_t key;
     uint64_t address;
-    int32_t end_status;     /* what the END frame for it says, once there is one */
+    int32_t abort_status;   /* status in the ABORT of this message, once one exists */
 };
 
 enum recv_flag {
     RECV_KNOWN = 1,     /* total_bytes is known: RTS, or a first byte, came */
     RECV_IN_RING = 2,   /* collected in the eager ring */
     RECV_DATA = 4,      /* bytes have arrived */
-    RECV_DONE = 8,      /* delivered, or ended on both sides */
+    RECV_DONE = 8,      /* delivered, or aborted on both sides */
     RECV_CLEARED = 16,  /* its clear-to-send went out */
-    RECV_WITHDRAWN = 32,/* ended here early; waits for the sender to agree */
+    RECV_WITHDRAWN = 32,/* aborted here; waits for the sender to agree */
 };
 
 /* A message number of the receive window. */
@@ -63,20 +63,20 @@ struct recv_slot {
     uint64_t total_bytes;
     uint64_t arrived_bytes;
     uint64_t ring_at;       /* where it begins in the eager ring (absolute) */
-    int32_t end_status;     /* RECV_WITHDRAWN: what the END frame says; else how the sender ended it */
+    int32_t abort_status;   /* status in our ABORT (RECV_WITHDRAWN), or in the sender's */
     uint8_t flags;          /* enum recv_flag */
     uint8_t stripes;        /* that the sender cuts it into, once DATA came */
-    uint8_t parts_arrived;  /* of them, on other flows */
-    bool charged;           /* takes ring space, freed when the window passes it */
+    uint8_t parts_arrived;  /* of these, on other flows */
+    bool charged;           /* takes ring space, which is freed when the window passes the slot */
 };
 
-/* What waits to be told about single messages: a bit per slot of the window. */
+/* Frames that are due about single messages: a bit per slot of the window. */
 enum due { DUE_CTS, DUE_RTS, DUE_ABORT_RECV, DUE_ABORT_SEND, DUE_KINDS };
 
 enum conn_state {
     CONN_OPEN,
-    CONN_CLOSING, /* closed here: sends drain, FIN */
-    CONN_FAILED,  /* peer closed it or died: every message has ended; waits to be closed here */
+    CONN_CLOSING, /* closed here: sends go on, then FIN */
+    CONN_FAILED,  /* the peer closed it or died: every message is complete; waits to be closed here */
     CONN_OVER,    /* its last event is queued */
 };
 
@@ -87,15 +87,15 @@ struct conn {
     struct conn *next_remote;             /* of its bucket (gone.h) */
     struct queue_link ctrl, active;       /* on the queues of the flow */
     struct queue_link event;              /* and on conn_events of the core */
-    bool event_waits;           /* for messages that are held */
+    bool event_waits;           /* behind messages whose completion is deferred */
     uint32_t deferred;          /* messages that are complete but not reported (place.h) */
     uint32_t local_id, remote_id;
     uint32_t window;            /* messages, a power of two */
-    uint8_t stripe;             /* 0: home of its messages; else which of the ends that carry parts of them */
-    uint8_t stripe_ends;        /* of those, and the home end; known to the former */
+    uint8_t stripe;             /* 0: home of its messages; else the number of this end, which carries parts of them */
+    uint8_t stripe_ends;        /* how many ends the connection has; only ends with `stripe` know */
     uint8_t state;              /* enum conn_state */
     bool heard;                 /* a frame for it has come */
-    bool announced;             /* the peer was told of it at once */
+    bool announced;             /* core_conn_announce() was called */
     int32_t status;             /* of CONN_FAILED */
 
     /* send side */
@@ -106,12 +106,12 @@ struct conn {
     struct msg_list settling;   /* delivered, but chunks still refer to their payload */
     uint64_t send_next;         /* number of the next send posted */
     uint64_t send_admitted;     /* sends before it have left the backlog */
-    uint64_t delivered;         /* the peer has all messages before it */
+    uint64_t delivered;         /* the peer has all messages before this number */
     uint64_t ring_used;         /* eager bytes charged so far */
-    uint64_t ring_limit;        /* and how far they may go */
-    uint32_t sends_pending;     /* not ended */
-    bool blocked;               /* eager head waits for credit */
-    uint32_t eager_unwanted;    /* staged messages on `eager` that are not WANTED yet */
+    uint64_t ring_limit;        /* bound of ring_used: eager credit */
+    uint32_t sends_pending;     /* not complete */
+    bool blocked;               /* the head of `eager` waits for credit */
+    uint32_t eager_unwanted;    /* staged messages on `eager` without MSG_WANTED */
     int64_t deficit_bytes;      /* of deficit round robin */
     bool bulk_turn;             /* small and large messages take turns */
 
@@ -120,8 +120,8 @@ struct conn {
     struct msg_list recv_backlog;
     uint64_t recv_next;
     uint64_t recv_admitted;
-    uint64_t recv_base;         /* all messages before it are done */
-    uint64_t ring_freed;        /* eager ring space before it is free again */
+    uint64_t recv_base;         /* all messages before this number are done */
+    uint64_t ring_freed;        /* eager ring space before this offset is free again */
     uint8_t *ring;
     uint32_t ring_bytes;
     uint32_t completions;       /* since the last CREDIT frame */
@@ -129,48 +129,48 @@ struct conn {
     /* control */
     uint64_t *due[DUE_KINDS];   /* bitmaps */
     uint32_t due_count[DUE_KINDS];
-    bool credit_due;            /* something to tell, soon */
+    bool credit_due;            /* a CREDIT goes soon */
     bool fin_due, fin_sends_sent;
-    bool graced;                /* its linger time is over, and the FIN has a moment more */
+    bool graced;                /* the linger is over, and the FIN has a moment more */
     bool peer_sends_over, peer_receives_over;
-    uint64_t fin_seq;           /* chunk that carried the last FIN, UINT64_MAX: none */
-    uint64_t abort_seq;           /* chunk that carried the last END, UINT64_MAX: none */
+    uint64_t fin_seq;           /* chunk that carried the last FIN; UINT64_MAX: none */
+    uint64_t abort_seq;         /* chunk that carried the last ABORT; UINT64_MAX: none */
     struct timer linger;
-    uint64_t silent_since_ns;   /* the peer is, as others say, unless this flow has heard it since */
+    uint64_t silent_since_ns;   /* other flows have not heard the peer since (core_conn_silent_since()) */
 };
 
 size_t conn_size(const struct flow_setup *setup);
 struct conn *conn_init(void *memory, struct flow *flow, const struct flow_setup *setup, uint32_t local_id,
                        uint32_t remote_id, void *owner);
 
-/* part.c: what a connection does that carries parts of striped messages. */
+/* part.c: a connection that carries parts of striped messages. */
 void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 void conn_end_part(struct conn *conn, struct core_msg *msg, int32_t status);
 bool conn_on_part_data(struct conn *conn, const struct wire_data *data);
 struct core_msg *conn_part_target(const struct conn *conn, const struct wire_data *data);
-/* Whether it has the receive part of this message; not yet, perhaps. */
+/* Whether the connection has the receive part of this message by now. */
 bool conn_knows_part(const struct conn *conn, uint32_t truncated);
 void conn_part_sent(struct conn *conn, struct core_msg *msg);
 void conn_fail_parts(struct conn *conn, int32_t status);
-/* And what the home connection does. */
+/* The home connection: a part has arrived elsewhere. */
 void conn_part_arrived(struct conn *conn, struct core_msg *msg);
 
 void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 void conn_cancel(struct conn *conn, struct core_msg *msg);
 void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns);
-/* Says something at once: a peer that does not know the connection answers GONE. */
+/* Sends a frame at once: a peer that does not know the connection answers GONE. */
 void conn_announce(struct conn *conn);
-/* Closing, and nothing is left to say or wait for: its last event is queued. */
+/* Queues the last event of a closing connection once nothing is left to send or wait for. */
 void conn_try_finish(struct conn *conn);
 void conn_linger_over(struct conn *conn);
 /* The flow sends the FIN of this connection, which is over: the peer learns of its end. */
 void conn_keep_fin(struct conn *conn);
 /* Reports a complete message whose completion was deferred. */
 void conn_report_deferred(struct core_msg *msg);
-/* Ends every message with `status`; the connection takes no more. */
+/* Completes every message with `status`; the connection takes no more. */
 void conn_fail(struct conn *conn, int32_t status);
 
-/* Frames from the peer. False: it breaks the protocol, and has changed nothing. */
+/* Frames from the peer. False: the frame breaks the protocol, and has changed nothing. */
 bool conn_on_data(struct conn *conn, const struct wire_data *data);
 bool conn_on_eager(struct conn *conn, const struct wire_eager *eager);
 bool conn_on_cts(struct conn *conn, const struct wire_cts *cts);
@@ -178,26 +178,26 @@ bool conn_on_rts(struct conn *conn, const struct wire_rts *rts);
 bool conn_on_credit(struct conn *conn, const struct wire_credit *credit);
 bool conn_on_abort(struct conn *conn, const struct wire_abort *end);
 bool conn_on_fin(struct conn *conn, const struct wire_fin *fin);
-/* Sends before this number are over once the frame has acted, `so_far` before. */
+/* The first send that is not delivered once this CREDIT has acted; `so_far`: before. */
 uint64_t conn_credited(const struct conn *conn, const struct wire_credit *credit, uint64_t so_far);
 
-/* The message whose buffer this DATA would go to, or NULL; changes nothing. */
+/* The message to whose buffer this DATA would be copied, or NULL; changes nothing. */
 struct core_msg *conn_data_target(const struct conn *conn, const struct wire_data *data);
 
-/* The NIC has written `length` bytes of a granted message. False: more than it has. */
+/* The NIC has written `length` bytes of a granted message. False: more than the message has. */
 bool conn_on_placed(struct conn *conn, struct core_msg *msg, uint32_t length);
-/* What the peer has granted to this message, or NULL: nothing that our NIC could write to. */
+/* The grant of this message if our NIC may write to it, else NULL. */
 const struct send_slot *conn_grant(const struct conn *conn, const struct core_msg *msg);
 
-/* The owner is about to make the parts of this send, or to tell that there are none (core_unsplit()): it may go. */
+/* The owner is about to make the parts of this send, or to call core_unsplit(): the send may go. */
 void conn_split_taken(struct conn *conn, struct core_msg *msg);
 
-/* The last chunk that refers to this payload has gone: ends the message if it was waiting for that. */
+/* The last chunk that refers to this payload is acked: completes the message if it waited for that. */
 void conn_chunk_gone(struct conn *conn, struct core_msg *msg);
 
 /*
- * Writes control frames into [at, at + room) for as long as they fit; `seq` is the chunk that carries
- * them. Returns the bytes written.
+ * Writes control frames into [at, at + room) as long as they fit; `seq` is the chunk that carries these. Returns the
+ * bytes written.
  */
 unsigned conn_put_ctrl(struct conn *conn, uint8_t *at, unsigned room, uint64_t seq);
 static inline bool conn_has_ctrl(const struct conn *conn)
@@ -206,22 +206,22 @@ static inline bool conn_has_ctrl(const struct conn *conn)
            conn->due_count[DUE_ABORT_SEND] || conn->fin_due;
 }
 
-/* staged.c: the shell is to fetch this message. */
+/* staged.c: the shell fetches this message. */
 void conn_want(struct conn *conn, struct core_msg *msg);
-/* It has started, and waits for bytes. */
+/* The message has started, and waits for bytes. */
 void conn_park(struct conn *conn, struct core_msg *msg);
 void conn_available(struct conn *conn, struct core_msg *msg, uint64_t bytes);
 
 /* The eager message that may go now, or NULL. */
 struct core_msg *conn_eager_ready(struct conn *conn);
-/* Takes the next piece of it, at most `room` payload bytes; fills `eager` but for its payload. */
+/* Takes the next bytes of it, at most `room`; fills `eager` except its payload. */
 void conn_take_eager(struct conn *conn, struct core_msg *msg, uint32_t room, struct wire_eager *eager);
 /* The bulk message that may go now, or NULL; conn_take_bulk() moves past `bytes` of it. */
 static inline struct core_msg *conn_bulk_ready(const struct conn *conn)
 {
     return conn->bulk.head;
 }
-/* Bytes that a chunk of it may be cut from: all that are left, or of a staged message its block. */
+/* Bytes that its next chunk may be cut from: all that are left, or the rest of a staged message's block. */
 static inline uint64_t conn_bulk_left(const struct core_msg *msg)
 {
     uint64_t left = msg->end_bytes - msg->offset_bytes;

@@ -74,7 +74,7 @@ void conn_withdraw(struct conn *conn, struct recv_slot *slot, int32_t status)
     uint64_t number = msg->number;
     slot->msg = NULL;
     slot->flags |= RECV_WITHDRAWN;
-    slot->end_status = status;
+    slot->abort_status = status;
     conn_clear_due(conn, DUE_CTS, number);
     conn_set_due(conn, DUE_ABORT_RECV, number);
     if (status == UCCL_ETRUNCATED)
@@ -120,8 +120,8 @@ static void admit_recv(struct conn *conn, struct core_msg *msg)
     conn->recv_admitted = msg->number + 1;
     slot->msg = msg;
     msg->state = MSG_WAITING;
-    if (slot->end_status) {
-        end_recv(conn, msg, slot->end_status, DEFER_ARRIVAL);
+    if (slot->abort_status) {
+        end_recv(conn, msg, slot->abort_status, DEFER_ARRIVAL);
         recv_done(conn, slot);
     } else if (msg->flags & MSG_CANCELLED) {
         conn_withdraw(conn, slot, UCCL_ECANCELED);
@@ -392,7 +392,7 @@ bool conn_on_abort_of_send(struct conn *conn, uint32_t truncated, int32_t status
         end_recv(conn, slot->msg, status, DEFER_ARRIVAL);
         recv_done(conn, slot);
     } else {
-        slot->end_status = status; /* for the receive that is still to come */
+        slot->abort_status = status; /* for the receive that is still to come */
     }
     return true;
 }

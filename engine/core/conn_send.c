@@ -54,7 +54,7 @@ void conn_end_send_early(struct conn *conn, struct core_msg *msg, int32_t status
     sent_abandon(&conn->flow->sent, msg);
     unqueue_send(conn, msg);
     slot->msg = NULL;
-    slot->end_status = status;
+    slot->abort_status = status;
     conn_set_due(conn, DUE_ABORT_SEND, msg->number);
     if (status == UCCL_ETRUNCATED)
         COUNT(counters(conn), truncated, 1);
@@ -113,8 +113,8 @@ static void admit_send(struct conn *conn, struct core_msg *msg)
     conn->send_admitted = msg->number + 1;
     slot->msg = msg;
     msg->state = MSG_WAITING;
-    if (slot->end_status) {
-        conn_end_send_early(conn, msg, slot->end_status);
+    if (slot->abort_status) {
+        conn_end_send_early(conn, msg, slot->abort_status);
     } else if (msg->flags & MSG_CANCELLED) {
         conn_end_send_early(conn, msg, UCCL_ECANCELED);
     } else if (slot->granted && msg->size_bytes > slot->granted_bytes) {
@@ -385,7 +385,7 @@ bool conn_on_abort_of_recv(struct conn *conn, uint32_t truncated, int32_t status
     if (slot->msg)
         conn_end_send_early(conn, slot->msg, status);
     else if (number >= conn->send_admitted)
-        slot->end_status = status; /* for the send that is still to come */
+        slot->abort_status = status; /* for the send that is still to come */
     return true;
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The protocol engine, sans-IO: one `struct core` per engine thread holds the flows and
- * connections of that thread. It makes no system call, reads no clock, takes no lock, allocates
- * nothing and never touches payload. The owner thread feeds it and pulls from it, in rounds:
+ * The protocol engine, sans-IO. One `struct core` per engine thread holds the flows and connections of that thread.
+ * The core makes no system call, reads no clock, takes no lock, allocates nothing and never touches payload. The owner
+ * thread feeds the core and pulls from it, in rounds:
  *
  *     core_rx() for each datagram        then core_next_copy() and core_next_release() until empty
  *     core_submit() for each post        then core_next_copy() until empty
@@ -11,8 +11,8 @@
  *     core_tx() until it returns false   and core_next_release() until empty once a descriptor is sent
  *     core_next_event() until it returns false
  *
- * Contract on copies: whoever calls core_rx() or core_submit() performs the copies they produced
- * before the next core_rx(), core_tx() or core_next_event(): an ack or a completion may rely on them.
+ * Contract on copies: whoever calls core_rx() or core_submit() performs the copies that the call produced before the
+ * next core_rx(), core_tx() or core_next_event(). An ack or a completion may rely on these copies.
  */
 #ifndef UCCL_CORE_H
 #define UCCL_CORE_H
@@ -32,13 +32,13 @@ struct conn;
 
 enum {
     CORE_TRAIN_MAX = 64,           /* datagrams per chunk: bits of the mask */
-    CORE_TRAIN_BYTES_MAX = 65472,  /* bytes per chunk on the wire: one UDP GSO send, IPv4 or IPv6; a chunk that
-                                      was placed may be retransmitted by more (of CORE_TRAIN_MAX datagrams) */
-    CORE_KERNEL_BYTES = 768,       /* what a datagram takes of a socket buffer beside its bytes */
+    CORE_TRAIN_BYTES_MAX = 65472,  /* bytes per chunk on the wire: one UDP GSO send, IPv4 or IPv6. Retransmission of a
+                                      placed chunk may take more (up to CORE_TRAIN_MAX datagrams) */
+    CORE_KERNEL_BYTES = 768,       /* what the kernel charges a socket buffer per datagram, beside its bytes */
     CORE_DATAGRAM_MIN = 512,       /* smallest datagram size that the wire format works with */
-    CORE_DATAGRAM_BASE = 1232,     /* gets through every network: IP packets of 1,280 bytes (RFC 8200 5) */
+    CORE_DATAGRAM_BASE = 1232,     /* passes every network: IP packets of 1,280 bytes (RFC 8200 5) */
     CORE_STRIPES_MAX = 64,         /* flows that may share one message */
-    CORE_WATCHED_BYTES = 128,      /* alignment of watched buffers, and of all that is written into them but the end */
+    CORE_WATCHED_BYTES = 128,      /* alignment of watched buffers, and of every write into them except at the end */
     CORE_FRAMES_MAX = 512,         /* frames in one datagram */
     CORE_GATHER_MAX = 512,         /* payload pieces in one chunk of small messages */
     CORE_COPIES_MAX = 4 * CORE_FRAMES_MAX, /* that one core_rx() or core_submit() may produce */
@@ -63,7 +63,7 @@ struct core_msg {
     uint64_t end_bytes;     /* send: one past the last byte that this connection sends */
     uint64_t available_bytes; /* staged send: bytes before it may be sent */
     struct queue_link split, wanted; /* for CORE_EVENT_SPLIT, CORE_EVENT_WANTED */
-    uint64_t deferred_until;    /* ended, but not given back yet: see place.h */
+    uint64_t deferred_until; /* completion is deferred: the chunk that it waits for (place.h) */
     uint32_t chunks_live;   /* send: chunks that refer to this payload */
     uint32_t work_live;     /* send: work requests of the NIC that read it */
     int32_t status;         /* when complete: 0 or a negative uccl_error */
@@ -75,9 +75,9 @@ struct core_msg {
     uint8_t kind;           /* enum core_msg_kind */
     uint8_t stripes;        /* receive: flows that may share it; of a part, and later of a send: parts that it is cut into; 0: one */
     bool placeable;         /* the NIC reaches the buffer, to read a send or write a receive */
-    bool watched;           /* receive: its buffer is read while it is pending, so that whole units of CORE_WATCHED_BYTES are
-                               written to it, but for its end, in order, and never by the NIC. Send: so is the receive, as
-                               its clear-to-send says */
+    bool watched;           /* receive: somebody reads its buffer while it is pending. So whole units of CORE_WATCHED_BYTES are
+                               written to it, in order, except at its end, and never by the NIC. Send: the clear-to-send
+                               says that the receive is watched */
     uint32_t block_bytes;   /* send of one byte or more: staged, its payload comes in blocks of this size; 0: it is there */
     uint32_t grant_key;     /* receive: what the peer's NIC writes with */
     uint64_t grant_address; /* receive: of the buffer, as the peer's NIC names it */
@@ -95,15 +95,15 @@ struct core_setup {
     crc32c_fn crc32c;             /* the fastest one that the machine has */
     uint64_t seed;                /* of all randomness */
     bool paths_in_order;          /* capability: a path never reorders */
-    bool places_reliably;         /* capability: queue pairs that place retransmit what is lost themselves (RC) */
-    bool places_in_order;         /* capability: such a queue pair neither reorders nor duplicates */
+    bool places_reliably;         /* capability: data QPs retransmit what is lost themselves (RC) */
+    bool places_in_order;         /* capability: a data QP neither reorders nor duplicates */
 };
 
 /* Bytes for a core, and its initialisation in `memory` (64-byte aligned, zeroed, outlives it). */
 size_t core_size(const struct params *params);
 struct core *core_init(void *memory, const struct core_setup *setup, uint64_t now_ns);
 
-/* The rate at which peers may send to this core, which it grants to those that ask (credit.h); 100 Gbps unless set. */
+/* Sets the rate that this core grants to all peers together (credit.h); 100 Gbps unless set. */
 void core_set_link(struct core *core, uint64_t mbps);
 
 struct flow_setup {
@@ -111,23 +111,23 @@ struct flow_setup {
     uint64_t tx_token;       /* in every packet to the peer */
     uint32_t destination;    /* the NIC's number for the peer's address, copied into tx_desc */
     uint32_t datagram_bytes; /* UDP payload bytes of a full datagram, as far as both ends know: path MTU less IP and UDP */
-    uint32_t peer_datagram_bytes; /* what the peer takes, should the route become larger; 0: anything */
-    uint32_t base_bytes;     /* larger datagrams have to be probed for first (mtu.h); 0: they do not */
+    uint32_t peer_datagram_bytes; /* the largest datagram that the peer takes; 0: any */
+    uint32_t base_bytes;     /* larger datagrams are used only after a probe (mtu.h); 0: all are used at once */
     uint32_t chunk_window;   /* chunks: the smaller of both ends' UCCL_CHUNK_WINDOW */
     uint32_t msg_window;     /* messages: the smaller of both ends' UCCL_MSG_WINDOW */
-    uint64_t tx_window_bytes;/* what the peer's receive buffer takes, in kernel bytes */
-    uint64_t rx_window_bytes;/* what ours takes from this peer, to advertise */
+    uint64_t tx_window_bytes;/* size of the peer's receive buffer, in kernel bytes */
+    uint64_t rx_window_bytes;/* size of ours, of which acks advertise this peer's share */
     uint32_t eager_window_kb;/* the smaller of both ends' UCCL_EAGER_WINDOW_KB */
     uint64_t features;       /* of both ends (WIRE_FEATURES, wire.h) */
-    uint64_t nonce;          /* unguessable: that the peer's address has to echo before it is sent anything else;
-                                0: it needs no proof */
-    void *owner;             /* handed back in events and path actions */
-    bool greets;             /* with a nonce: asks for its echo a few times though nothing waits, unless the peer does: a
-                              * firewall on our side lets in what answers */
-    uint16_t peer_ports;     /* path i of the peer leaves from the port i of so many: firewalls on our side are told of them
-                                (reach.h). 0 or 1: there is nothing to tell */
-    bool places;             /* both ends have a NIC that places payload; chunk_window is at most
-                                CORE_PLACE_WINDOW_MAX then, and messages have no stripes */
+    uint64_t nonce;          /* unguessable. The peer's address must echo it before anything but probes goes there; 0: no
+                                proof is needed */
+    void *owner;             /* handed back in events and QP actions */
+    bool greets;             /* with a nonce: sends a few probes even while nothing waits, unless the peer's come first. A
+                                firewall on our side then lets the peer's packets in as answers */
+    uint16_t peer_ports;     /* number of the peer's ports: its path i leaves from port i. The flow opens firewalls on our
+                                side for them (reach.h). 0 or 1: there is nothing to open */
+    bool places;             /* both ends have a NIC that places payload; then chunk_window is at most
+                                CORE_PLACE_WINDOW_MAX, and messages have no stripes */
 };
 
 /*
@@ -142,15 +142,15 @@ struct flow *core_flow_open(struct core *core, void *memory, const struct flow_s
                             uint64_t now_ns);
 
 /*
- * Forgets a flow: at once and without a word to the peer. All its connections must have ended
- * (CORE_EVENT_CONN_ENDED seen). Its memory is the caller's again. The caller closes the queue pairs that the
- * flow still has; what they report later is not passed on.
+ * Forgets a flow at once, without a word to the peer. All connections of the flow must have ended
+ * (CORE_EVENT_CONN_ENDED seen). The flow's memory is the caller's again. The caller closes the data QPs that the flow
+ * still has, and passes none of their later reports on.
  */
 void core_flow_close(struct core *core, struct flow *flow);
 
 /*
- * The path MTU to a destination has changed, as far as the machine knows: full datagrams of chunks yet to be made have this
- * size, if it gets through and the peer takes it.
+ * The machine reports another path MTU to a destination. Full datagrams of new chunks have this size, if it gets
+ * through and the peer takes it.
  */
 void core_set_datagram(struct core *core, uint32_t destination, uint32_t datagram_bytes);
 
@@ -166,9 +166,9 @@ struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow,
                             void *owner, uint64_t now_ns);
 
 /*
- * Striping. A message may be carried by several flows between the same two engines, each with a
- * connection of the same ids on its own core: the home connection numbers, matches, grants and
- * ends it; the others carry parts. Part i of n of a message of `total` bytes:
+ * Striping. Several flows between the same two engines may carry one message, each with a connection of the same ids
+ * on its own core. The home connection numbers, matches, grants and completes the message; the others carry parts.
+ * Part i of n of a message of `total` bytes:
  */
 enum { CORE_STRIPE_UNIT = 64 * 1024 }; /* bytes: parts are multiples, but the last one */
 static inline void core_stripe(uint64_t total, unsigned n, unsigned i, uint64_t *from, uint64_t *to)
@@ -179,8 +179,9 @@ static inline void core_stripe(uint64_t total, unsigned n, unsigned i, uint64_t 
 }
 
 /*
- * Which end of a connection with `ends` of them carries part i > 0 of message `number`, cut into n: those behind the home end
- * take turns, so that messages of few parts keep all flows busy. And which part end e > 0 carries: if below n, a part.
+ * Which of the `ends` of a connection carries part i > 0 of message `number`, cut into n. The ends behind the home end
+ * take turns, so that messages of few parts keep all flows busy. The inverse: which part end e > 0 carries, none if n
+ * or more.
  */
 static inline unsigned core_stripe_end(uint64_t number, unsigned n, unsigned ends, unsigned i)
 {
@@ -218,64 +219,68 @@ void core_unsplit(struct core *core, struct core_msg *msg);
 void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 
 /*
- * Staged sends. After CORE_EVENT_WANTED the bytes [offset_bytes, end_bytes) of the message are wanted, in
- * order; this says that those before `bytes` are there: a multiple of block_bytes, or end_bytes. It
- * always rises, and the message has not been handed back yet.
+ * Staged sends. After CORE_EVENT_WANTED the core wants the bytes [offset_bytes, end_bytes) of the message, in order.
+ * This call says that all bytes before `bytes` are there: a multiple of block_bytes, or end_bytes. `bytes` rises with
+ * each call, and the message has not been handed back yet.
  */
 void core_available(struct core *core, struct core_msg *msg, uint64_t bytes, uint64_t now_ns);
 
-/* Tells the peer of the connection at once, so that it answers if it does not know it. For whoever connects. */
+/* Names the connection to the peer at once: a peer that does not know it answers GONE. For the side that connects. */
 void core_conn_announce(struct core *core, struct conn *conn, uint64_t now_ns);
 
 /* Another flow of the connection has died: it fails with UCCL_EPEERDEAD, and the peer is told. */
 void core_conn_peer_dead(struct core *core, struct conn *conn, uint64_t now_ns);
 
-/* Tries to end a submitted message early; its event comes in any case. */
+/* Tries to complete a submitted message early; its event comes in any case. */
 void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns);
 
 /*
- * Closes a connection: pending receives end with UCCL_ECANCELED now; sends go on until they are
- * delivered or `linger_ns` has passed, then end likewise. A peer that has been silent for about UCCL_LINGER_MS already, in spite
- * of something to ack, is not waited for. Closing again can only shorten the linger. CORE_EVENT_CONN_ENDED comes last; until
- * then the connection's memory is the core's.
+ * Closes a connection. Pending receives complete with UCCL_ECANCELED now. Sends go on until they are delivered or
+ * `linger_ns` has passed, then complete likewise. The close does not wait for a peer that has been silent for about
+ * UCCL_LINGER_MS although it has something to ack. Closing again can only shorten the linger. CORE_EVENT_CONN_ENDED
+ * comes last; until then the connection's memory is the core's.
  */
 void core_conn_close(struct core *core, struct conn *conn, uint64_t linger_ns, uint64_t now_ns);
 
-/* Before a close: the peer has been silent since then on other flows. If this one has not heard it either, nobody waits. */
+/* Before a close: other flows have heard nothing of the peer since `since_ns`. If this flow has not either, the close does not wait. */
 void core_conn_silent_since(struct core *core, struct conn *conn, uint64_t since_ns);
 
 /*
- * What is passed to the core from here on, by core_rx..() and core_tx_done(), came so long before its now_ns: it
- * waited for the owner after the NIC had it, which neither the network nor the peer is to be charged with. 0 until
- * this is called, for NICs that do not tell.
+ * Whatever core_rx..() and core_tx_done() are given from here on reached the NIC `waited_ns` before their now_ns, and
+ * waited for the owner since. That time counts neither as the network's nor as the peer's. 0 until the first call, for
+ * NICs without time stamps.
  */
 void core_waited(struct core *core, uint64_t waited_ns);
 
-/* One datagram as received; `ce`: it carried an ECN congestion mark. Keeps no pointer into it but
- * in the copies produced. False: dropped (counted). */
+/*
+ * One datagram as received; `ce`: it carried an ECN congestion mark. Only the copies that the call produces point into
+ * the datagram. False: dropped (counted).
+ */
 bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce, uint64_t now_ns);
 
 /*
- * Where the payload of bulk datagrams belongs, for NICs that can look before they copy: `length` bytes of datagrams
- * of `stride` bytes each (the last may be shorter), the first of which has its header region at `header`. Changes nothing.
- * Returns how many of them, should they be consecutive ones of a chunk, have their payload back to back in the buffer
- * of `*msg` from `*offset_bytes` on, without any byte that has arrived before; 0: none. So whatever they are, nothing
- * is lost when it is put there at once; those that wire_follows() the first may be passed to core_rx_placed().
+ * Where the payload of bulk datagrams belongs, for NICs that can look before they copy. The datagrams have `length`
+ * bytes in all and `stride` bytes each (the last may be shorter); `header` is the header region of the first. Changes
+ * nothing. Returns for how many of them, if they are consecutive in a chunk, the payload belongs back to back into the
+ * buffer of `*msg` from `*offset_bytes` on, where no byte has arrived before; 0: none. So a wrong guess overwrites no
+ * byte that counts. The caller passes those that wire_follows() the first to core_rx_placed(), which checks each again.
  */
 unsigned core_place(struct core *core, const uint8_t *header, size_t length, size_t stride, struct core_msg **msg,
                     uint64_t *offset_bytes);
-/* core_rx() of a datagram whose payload, `length` less the header, stands at `payload`, if that is not NULL. */
+/* core_rx() of a datagram whose payload, `length` less the header, stands at `payload`; NULL: behind the header. */
 bool core_rx_placed(struct core *core, const uint8_t *header, size_t length, const uint8_t *payload,
                     bool ce, uint64_t now_ns);
 
-/* Time has come to `now_ns`: runs the timers that are due. Drain receive first. */
+/* Runs the timers that are due at `now_ns`. Receive all that waits first. */
 void core_expire(struct core *core, uint64_t now_ns);
 
-/* The NIC does nothing any more: all messages of all flows end with `status`. Safe to repeat. */
+/* The NIC has failed: all messages of all flows complete with `status`. Safe to repeat. */
 void core_fail(struct core *core, int32_t status, uint64_t now_ns);
 
-/* The NIC could not take this descriptor, whose pieces were copied all the same: its chunk goes out
- * again soon, without a loss counted. */
+/*
+ * The NIC could not take this descriptor; its pieces were copied all the same. Its chunk goes out again soon, and no
+ * loss is counted.
+ */
 struct tx_desc;
 void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_ns);
 
@@ -292,8 +297,8 @@ struct core_copy {
 bool core_next_copy(struct core *core, struct core_copy *copy);
 
 /*
- * Bytes of a staged send that no descriptor will ask for again; when the message ends, that goes for all of
- * it. False: none.
+ * Bytes of a staged send that no descriptor will name again. Once the message is complete, none names any byte of it.
+ * False: nothing to release.
  */
 struct core_release {
     struct core_msg *msg;
@@ -313,24 +318,25 @@ struct tx_piece {
 enum tx_kind {
     TX_BULK,   /* a train of equal datagrams cut from one message: wire_bulk_header() makes each header */
     TX_FRAMES, /* datagrams that stand ready in `buffer` once the pieces are copied into it */
-    TX_PLACE,  /* `count` writes with immediate, of place_bytes each: a row of chunks on one queue pair */
+    TX_PLACE,  /* `count` writes with immediate, of place_bytes each: a WR batch, one chunk a write, on one data QP */
 };
 
 /*
- * One chunk, or a retransmission of one, or an ack, to send on one path; TX_PLACE: one chunk or more. Valid until the next core call.
- * The sender of it: for TX_FRAMES copies `pieces` into `buffer`, then calls wire_seal() on each
- * datagram that goes out; for TX_BULK builds each datagram from wire_bulk_header() and the payload at
- * `bulk_msg`, `bulk_offset + i * bulk_stride`. Write i of TX_PLACE goes from `bulk_offset + i * place_bytes` to
- * `remote_address + i * place_bytes` with wire_immediate_after(immediate, i).
+ * One chunk, or a retransmission of one, or an ack, to send on one path; TX_PLACE: one chunk or more. Valid until the
+ * next core call. What the NIC does:
+ *   TX_FRAMES  copies `pieces` into `buffer`, then calls wire_seal() on each datagram that goes out
+ *   TX_BULK    builds datagram i from wire_bulk_header() and the payload of `bulk_msg` at bulk_offset + i * bulk_stride
+ *   TX_PLACE   writes place_bytes from bulk_offset + i * place_bytes to remote_address + i * place_bytes, with
+ *              wire_immediate_after(immediate, i)
  */
 struct tx_desc {
     uint8_t kind;            /* enum tx_kind */
     uint8_t count;           /* datagrams of the whole chunk; TX_PLACE: chunks, one write each */
     bool sequenced;          /* false: an ack, a probe or a fragment, which is never repeated */
-    bool opens;              /* not sequenced: leaves by path 0 for the peer's port number `path`, where nobody reads it */
+    bool opens;              /* not sequenced: leaves by path 0 for port `path` of the peer, which discards it */
     bool retransmission;
-    bool fragment;           /* of a datagram that is too large by now; at most one piece */
-    bool whole;              /* a probe for its size: where it does not fit the route it is lost, and not cut */
+    bool fragment;           /* of a datagram that has become too large; has at most one piece */
+    bool whole;              /* a probe for its size: the network drops it where it does not fit, and nobody fragments it */
     uint16_t path;
     uint32_t destination;
     uint64_t mask;           /* which of its datagrams to send: bit i */
@@ -358,10 +364,10 @@ struct tx_desc {
     /* bookkeeping of core_tx_failed() */
     struct flow *flow;
     uint8_t probes;          /* probes and echoes that it carries: enum probe_due (probe.h) */
-    bool written;            /* its chunk had only been written before: no datagram of it has been sent */
-    /* placing: TX_PLACE always, TX_BULK and TX_FRAMES when they retransmission what was to be placed */
-    bool on_path;            /* goes over the queue pair of `path`; else a datagram as any other */
-    uint32_t generation;     /* of that queue pair */
+    bool written;            /* its chunk went as a write before, never as datagrams */
+    /* placing: TX_PLACE always; TX_BULK and TX_FRAMES that retransmit a write */
+    bool on_path;            /* goes over the data QP of `path`; else a datagram as any other */
+    uint32_t generation;     /* of that data QP */
     uint64_t cookie;         /* on_path: for core_tx_done() */
     uint64_t remote_address; /* TX_PLACE */
     uint32_t remote_key;
@@ -373,19 +379,19 @@ struct tx_desc {
 bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns);
 
 enum core_event_kind {
-    CORE_EVENT_MSG,        /* `msg` has ended: status and moved_bytes are final */
+    CORE_EVENT_MSG,        /* `msg` is complete: status and moved_bytes are final */
     CORE_EVENT_SPLIT,      /* the send `msg` is cut into `msg->stripes` parts: submit all but part 0 */
     CORE_EVENT_WANTED,     /* the staged send `msg` is to be fetched: see core_available() */
     CORE_EVENT_CONN_ENDED, /* `owner` of a connection: its last event; its memory is the caller's. `status`
                               UCCL_ETIMEDOUT, UCCL_EPEERDEAD: the peer was silent */
-    CORE_EVENT_CONN_FAILED,/* `owner` of a connection: the peer closed it or died (`status`); it takes
-                              no more messages and is still to be closed */
-    CORE_EVENT_FLOW_PROVEN,/* `owner` of a flow with a nonce: the peer's address has echoed it, so datagrams get
+    CORE_EVENT_CONN_FAILED,/* `owner` of a connection: the peer closed it or died (`status`). The connection takes no more
+                              messages and is still to be closed */
+    CORE_EVENT_FLOW_PROVEN,/* `owner` of a flow with a nonce: the peer's address has echoed the nonce, so datagrams get
                               across in both directions */
-    CORE_EVENT_FLOW_HOLE,  /* `owner` of a flow, once in its life: datagrams above passing_bytes vanish on their way, though the
-                              route takes route_bytes */
-    CORE_EVENT_FLOW_DEAD,  /* `owner` of a flow: the peer stopped answering, or core_fail(); open no
-                              more connections */
+    CORE_EVENT_FLOW_HOLE,  /* `owner` of a flow, at most once: datagrams above passing_bytes vanish, though the route takes
+                              route_bytes */
+    CORE_EVENT_FLOW_DEAD,  /* `owner` of a flow: the peer stopped answering, or core_fail() was called; open no more
+                              connections */
 };
 
 struct core_event {
@@ -399,27 +405,26 @@ bool core_next_event(struct core *core, struct core_event *event);
 
 /* ---- NICs that place payload -------------------------------------------------------------------
  *
- * A flow with `places` has two sides. Its datagrams are what every flow has. Beside them, path p (below
- * UCCL_PORT_ENTROPY) may have a connected queue pair, over which the NIC writes the payload of granted
- * messages to where the receiver has said (TX_PLACE). The core decides when queue pairs are made,
- * connected and given up; the owner does it, path by path:
+ * A flow with `places` sends datagrams like every flow. Beside them it has data QPs: path p (below UCCL_PORT_ENTROPY)
+ * may have a connected queue pair, over which the NIC writes the payload of granted messages to the receiver's buffer
+ * (TX_PLACE). The core decides when to make, connect and drain a data QP; the owner does it and answers:
  *
  *     QP_OPEN      make a queue pair        core_qp_opened() with its number, or core_qp_failed()
  *     QP_CONNECT   connect it to the peer's core_qp_connected(), or core_qp_failed()
  *     QP_DRAIN     move it to error, drain  core_qp_drained()
  *     QP_CLOSE     destroy it               nothing: after a packet's lifetime in error
  *
- * Each queue pair of a path has a generation; answers for another one than the current are ignored. Answers
- * may come at once or later, in any state; QP_DRAIN is answered even when the queue pair never got
- * connected. What core_qp_drained() promises:
+ * Each data QP has a generation; the core ignores answers for another generation than the current. Answers may come at
+ * once or later, in any state. The owner answers QP_DRAIN even when the queue pair never got connected. What
+ * core_qp_drained() promises:
  *   - nothing that the peer sends to this queue pair changes memory any more, and all that had arrived has
  *     been passed to core_rx_immediate() and core_rx_on_path();
  *   - the NIC no longer reads payload for it: all its work requests count as finished.
- * What a queue pair receives is passed on in the order of its completions.
+ * The owner passes on what a queue pair receives in the order of its completions.
  *
- * Loss of a write is retransmitted by datagrams in sends on the same queue pair (on_path), which the NIC keeps in
- * order, so that a message is never whole while a copy of a part of it may still be placed. Where that does
- * not help, both ends drain the path (data_qp.h). No request that the NIC may still read or write ends.
+ * A lost write is retransmitted as datagrams, in sends on the same data QP (on_path). The NIC keeps these in order, so
+ * that no message is whole while a copy of one of its parts may still be placed. Where that does not help, both ends
+ * drain the data QP (data_qp.h). No request completes while the NIC may still read or write its buffer.
  */
 enum { CORE_PLACE_WINDOW_MAX = 1024 };
 
@@ -435,7 +440,7 @@ struct core_qp_action {
     uint32_t number, psn;  /* QP_CONNECT: the peer's queue pair and its first packet sequence number */
 };
 
-/* The next thing to do to a queue pair; also of flows that are dead. */
+/* The next thing to do to a data QP; also of flows that are dead. */
 bool core_next_path(struct core *core, struct core_qp_action *action);
 
 void core_qp_opened(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
@@ -444,28 +449,28 @@ void core_qp_connected(struct core *core, struct flow *flow, uint16_t path, uint
                          uint64_t now_ns);
 void core_qp_drained(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                       uint64_t now_ns);
-/* Making or connecting it failed, or the NIC says that it works no more (a failed completion, a link down). */
+/* Making or connecting the queue pair failed, or the NIC reports it broken (a failed completion, a link down). */
 void core_qp_failed(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                       uint64_t now_ns);
 
 /* The NIC has placed a write of `length` bytes that carried `immediate`. */
 void core_rx_immediate(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                        uint32_t immediate, uint32_t length, uint64_t now_ns);
-/* core_rx() of a datagram that came as a send on a path's queue pair. */
+/* core_rx() of a datagram that came as a send on a data QP. */
 bool core_rx_on_path(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                      const uint8_t *datagram, size_t length, uint64_t now_ns);
 
 /*
- * The work requests of the descriptor with this cookie, and of all earlier ones on the same queue pair, have
- * finished well: the NIC reads their payload no more (with places_reliably: it is placed). One that failed
- * is a core_qp_failed().
+ * The work requests of the descriptor with this cookie, and of all earlier ones on the same queue pair, have succeeded:
+ * the NIC reads their payload no more (with places_reliably: the payload is placed). After a failed one the owner calls
+ * core_qp_failed() instead.
  */
 void core_tx_done(struct core *core, uint64_t cookie, uint64_t now_ns);
 
-/* When core_expire() or core_tx() next has something to do; UINT64_MAX: never without input. */
+/* When core_expire() or core_tx() next has something to do; UINT64_MAX: not before the next input. */
 uint64_t core_deadline(const struct core *core);
 
-/* Acks that wait to ride on something go out with the next core_tx(): for before a sleep. */
+/* Acks that wait to ride on other packets go out with the next core_tx(). To be called before a sleep. */
 void core_flush_acks(struct core *core);
 
 #endif

@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The queue pairs over which the NIC places payload: a data QP is path p's queue pair of one flow, with a
- * generation. This file makes, offers, connects, watches and drains them; which chunks they carry is in
- * place.h.
+ * The queue pairs over which the NIC places payload. A data QP is the queue pair of path p of one flow, with a
+ * generation. This file makes, offers, connects, watches and drains data QPs; place.h says which chunks they carry.
  *
  *     CLOSED -> OPENING -> OFFERED -> CONNECTING -> UP         a fault, silence, the peer's DRAINED:
  *        ^                                           any ----> DRAINING -> DRAINED
  *        +----- next generation, after a pause, once the peer is drained too ---+
  *
- * Both ends run the same machine. OFFER tells the own queue pair, READY that it is connected, and so may be
- * written to, DRAINED that it is in error and drained, together with an ack. Frames overtake each other, so
- * what the peer says of the next generation is kept until that begins.
+ * Both ends run the same machine. OFFER names the sender's queue pair. READY says that it is connected, so the peer may
+ * write to it. DRAINED says that it is in error and drained; an ack stands in front. Frames overtake each other, so an
+ * end keeps what the peer says of the next generation until that begins.
  *
- * No stale placement (docs/architecture.md): a chunk that was placed over a generation goes nowhere else
- * until the peer has drained that. While it waits it is CHUNK_HELD.
+ * No stale placement (docs/architecture.md): a chunk that was placed over a generation goes nowhere else until the peer
+ * has drained that generation. A chunk that waits for this is CHUNK_HELD.
  */
 #ifndef UCCL_DATA_QP_H
 #define UCCL_DATA_QP_H
@@ -26,12 +25,12 @@ struct chunk;
 
 enum data_qp_state {
     DATA_QP_CLOSED,     /* no queue pair here */
-    DATA_QP_OPENING,    /* QP_OPEN is asked for */
-    DATA_QP_OFFERED,    /* ours is known; waits for the peer's offer */
-    DATA_QP_CONNECTING, /* QP_CONNECT is asked for */
+    DATA_QP_OPENING,    /* QP_OPEN is requested */
+    DATA_QP_OFFERED,    /* ours exists; waits for the peer's OFFER */
+    DATA_QP_CONNECTING, /* QP_CONNECT is requested */
     DATA_QP_UP,         /* receives; sends once the peer is ready */
-    DATA_QP_DRAINING,    /* QP_DRAIN is asked for */
-    DATA_QP_DRAINED,     /* nothing arrives any more; waits for the peer's DRAINED */
+    DATA_QP_DRAINING,   /* QP_DRAIN is requested */
+    DATA_QP_DRAINED,    /* nothing arrives any more; waits for the peer's DRAINED */
 };
 
 /* What the peer has said of a generation. */
@@ -42,25 +41,25 @@ struct data_qp_peer {
 
 /* A descriptor that the NIC has not finished. */
 struct data_qp_work {
-    struct core_msg *msg; /* whose payload it reads; NULL: none */
+    struct core_msg *msg; /* its payload is read; NULL: none is */
     uint64_t seq;         /* of its first chunk */
-    uint32_t requests;    /* work requests that it takes; a write each where it is TX_PLACE */
+    uint32_t requests;    /* its work requests; TX_PLACE: one write each */
     bool write;           /* TX_PLACE */
 };
 
 struct data_qp {
     uint8_t state;            /* enum data_qp_state */
     uint8_t actions;          /* bit per enum core_qp_kind that waits for core_next_path() */
-    uint8_t frames;           /* bit per enum wire_qp_what to be told */
-    uint8_t pauses;           /* doublings of the pause before it is opened again */
-    bool has_queue_pair;      /* something to QP_CLOSE */
+    uint8_t frames;           /* bit per enum wire_qp_what that is due */
+    uint8_t pauses;           /* doublings of the pause before it opens again */
+    bool has_queue_pair;      /* a queue pair exists, for QP_CLOSE */
     uint32_t generation;      /* from 1 */
     uint32_t close_generation; /* of the queue pair that QP_CLOSE is about */
     uint32_t number, psn;     /* ours */
     struct data_qp_peer peer, next; /* of this generation, and of the one after it */
     uint64_t open_at_ns;      /* DATA_QP_CLOSED: not before */
     uint64_t round_ns;        /* when the current round of retransmissions began */
-    uint32_t rounds;          /* of retransmissions since anything was heard over this data QP */
+    uint32_t rounds;          /* of retransmissions since the peer received anything over this data QP */
     struct data_qp_work *work;   /* ring over [work_done, work_next) of `depth` */
     uint32_t work_next, work_done;
     uint32_t requests;        /* work requests in progress */
@@ -68,23 +67,23 @@ struct data_qp {
 
 struct data_qps {
     struct path_set set;      /* path sequences, delays and penalties; chooses */
-    struct data_qp *qps;       /* `count` of them; 0: the flow does not place */
+    struct data_qp *qps;      /* `count` of them; 0: the flow does not place */
     uint16_t count;
-    uint16_t usable;          /* that may be written to */
+    uint16_t usable;          /* data QPs that may be written to */
     uint32_t depth;           /* work requests per data QP; a power of two */
-    uint32_t frames_due;      /* data QPs that have something to tell */
-    uint32_t drained_due;      /* data QPs that have DRAINED to tell: goes whatever the window */
-    bool wanted;              /* some message could have used them */
+    uint32_t frames_due;      /* data QPs with a frame due */
+    uint32_t drained_due;     /* data QPs with DRAINED due, which ignores the window */
+    bool wanted;              /* some message could have used a data QP */
     uint32_t reserve;         /* chunk sequence numbers that only DRAINED may take */
-    uint64_t barred_until;    /* none is opened before the peer has all chunks before this one */
-    uint32_t packets, losses; /* written of late, and lost of these; halved together, so that they age */
+    uint64_t barred_until;    /* no data QP opens before the peer has all chunks before this number */
+    uint32_t packets, losses; /* packets written of late, and losses among these; both halve at times, to forget old ones */
 };
 
 size_t data_qps_size(const struct params *params, const struct flow_setup *setup);
 /* `memory` as large as that; a flow that does not place has no data QPs. */
 void data_qps_init(struct flow *flow, uint8_t *memory, const struct flow_setup *setup);
 
-/* Some message could be placed: data QPs are made from now on. */
+/* Some message could be placed: data QPs open from now on. */
 void data_qps_want(struct flow *flow);
 /* Whether anything may be placed now. */
 static inline bool data_qps_usable(const struct data_qps *qps)
@@ -92,18 +91,18 @@ static inline bool data_qps_usable(const struct data_qps *qps)
     return qps->usable > 0;
 }
 
-/* The data QP for a chunk that is to be placed, or -1: all have their hands full. */
+/* The data QP for a chunk to be placed, or -1: none has a free work request. */
 int data_qp_choose(struct flow *flow);
 static inline bool data_qp_takes(const struct data_qps *qps, uint16_t qp, uint32_t requests)
 {
     return qps->qps[qp].requests + requests <= qps->depth;
 }
-/* A descriptor of so many work requests is about to go over it: fills in what the descriptor says of it. */
+/* A descriptor of `requests` work requests is about to go over the data QP: fills in generation and cookie. */
 void data_qp_begin_work(struct flow *flow, uint16_t qp, struct core_msg *msg, uint32_t requests,
                      struct tx_desc *desc);
-/* The NIC did not take the last one, which had this cookie. */
+/* The NIC did not take the last descriptor, which had this cookie. */
 void data_qp_undo_work(struct flow *flow, uint64_t cookie);
-/* Before a retransmission over it. False: it has been silent for too long; it is being drained, its chunks held. */
+/* Before a retransmission over it. False: it has been silent for too long, and is being drained. */
 bool data_qp_may_retransmit(struct flow *flow, uint16_t qp);
 /* A retransmission goes over it now. */
 void data_qp_retransmits(struct flow *flow, uint16_t qp);
@@ -111,7 +110,7 @@ void data_qp_retransmits(struct flow *flow, uint16_t qp);
 void data_qps_wrote(struct flow *flow, uint32_t packets);
 /* Chunks that were written have been lost, as the order on their data QPs shows. */
 void data_qps_lost(struct flow *flow, unsigned chunks);
-/* So many packets are lost that a chunk had better be one of them. */
+/* Loss is so frequent that a chunk should be a single packet. */
 bool data_qps_lossy(const struct flow *flow);
 /* The peer has received something over it. */
 void data_qp_heard(struct flow *flow, uint16_t qp);
@@ -127,7 +126,7 @@ uint64_t data_qps_deadline(const struct flow *flow);
 
 /* A FRAME_QP came. The ack in front of it has been dealt with. */
 void data_qps_on_frame(struct flow *flow, const struct wire_qp *frame);
-/* Writes what fits of FRAME_QPs due; an ack stands in the same datagram. Returns the bytes. */
+/* Writes the FRAME_QPs that are due and fit; an ack stands in the same datagram. Returns the bytes. */
 unsigned data_qps_put_frames(struct flow *flow, uint8_t *at, uint32_t room);
 
 /* core.h, per flow. */
@@ -136,7 +135,7 @@ void data_qp_opened(struct flow *flow, uint16_t qp, uint32_t generation, uint32_
 void data_qp_connected(struct flow *flow, uint16_t qp, uint32_t generation);
 void data_qp_drained(struct flow *flow, uint16_t qp, uint32_t generation);
 void data_qp_failed(struct flow *flow, uint16_t qp, uint32_t generation);
-/* Whether what came over a queue pair is of a generation that is open here. */
+/* Whether this generation of a data QP still receives. */
 static inline bool data_qp_receives(const struct data_qps *qps, uint16_t index, uint32_t generation)
 {
     if (index >= qps->count)
@@ -145,8 +144,8 @@ static inline bool data_qp_receives(const struct data_qps *qps, uint16_t index, 
     return qp->generation == generation && qp->has_queue_pair && qp->state != DATA_QP_DRAINED;
 }
 /*
- * The work requests up to the cookie's are done: finishes the oldest descriptor among them, and says what it was. False:
- * none is left.
+ * The work requests up to the cookie's are done: finishes the oldest descriptor among them, and copies it to `work`.
+ * False: none is left.
  */
 bool data_qp_next_done(struct flow *flow, uint64_t cookie, struct data_qp_work *work, uint16_t *index);
 

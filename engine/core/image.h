@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Datagrams that have become too large for the way (mtu.h). A chunk's datagrams are fixed once they have been sent: the
- * peer may have some of them. So one that is too large is sent again as it is, its image, in fragments; the
- * peer puts the image together and handles it as if it had arrived. It is judged and counted once, by its own numbers.
+ * Datagrams that have become too large for the route (mtu.h). A chunk's datagrams are fixed once they have been sent,
+ * since the peer may have some of them. So the flow sends a datagram that is too large again as it is, its image, in
+ * fragments. The peer puts the image together and handles it as if it had arrived whole, under its own numbers.
  *
  * Sending: one image after the other, a fragment each time the flow may send. Receiving: a few buffers per core. A flow
- * has two of them at most, and a new image takes the place of the one that was begun first. So a peer that leaves
- * its images unfinished takes no more than that from others, and they send theirs again.
+ * has at most two of them, and a new image replaces the oldest one. So a peer that leaves its images unfinished takes no
+ * more than two buffers from others, which send theirs again.
  *
  * Owned by the core's thread.
  */
@@ -26,7 +26,7 @@ enum {
 };
 #define IMAGE_LIFETIME_NS UINT64_C(1000000000) /* an image that is not whole by then never will be */
 
-/* One that is put together. */
+/* An image that is being put together. */
 struct image {
     uint64_t token;        /* of its flow; 0: the buffer is free */
     uint64_t begun_ns;
@@ -42,24 +42,24 @@ struct images {
 
 /* What a flow sends in fragments. */
 struct image_out {
-    struct tx_desc desc;   /* of the chunk: what its datagrams are made by */
+    struct tx_desc desc;   /* of the chunk */
     uint64_t left;         /* datagrams to go; 0: nothing is sent in fragments */
     uint32_t number;       /* of the image */
     uint32_t offset;       /* its first byte that has not gone */
-    uint64_t left_before;  /* the same before the last fragment, should the NIC refuse it */
+    uint64_t left_before;  /* `left` and `offset` before the last fragment, should the NIC refuse it */
     uint32_t offset_before;
 };
 
 /* `memory`: IMAGES_MAX * IMAGE_BYTES. */
 void images_init(struct images *images, uint8_t *memory);
 
-/* Whether the chunk, if it is sent again, goes in fragments. */
+/* Whether a retransmission of the chunk goes in fragments. */
 bool image_needed(const struct flow *flow, const struct chunk *chunk);
-/* What it then takes of the peer's socket buffer. */
+/* What its fragments take of the peer's socket buffer. */
 uint32_t image_charge(const struct flow *flow, const struct chunk *chunk);
-/* It does, by what `desc` says. */
+/* Begins to send the chunk of `desc` in fragments. */
 void image_begin(struct flow *flow, const struct tx_desc *desc);
-/* The next fragment, into `buffer`. False: there is none, or it is not needed any more. */
+/* The next fragment, into `buffer`. False: none is left or needed. */
 bool image_next(struct flow *flow, uint8_t *buffer, struct tx_desc *desc);
 /* The NIC has not taken the last one. */
 void image_undo(struct flow *flow);
@@ -71,8 +71,8 @@ enum image_step {
 };
 
 /*
- * A fragment has come. IMAGE_WHOLE: `whole` is the datagram, which stands in the image's buffer. The copies that it makes are
- * done before anything else may begin an image (core.h, contract on copies).
+ * A fragment has come. IMAGE_WHOLE: `whole` is the datagram, which stands in the image's buffer. The owner does its copies
+ * before another fragment can reuse the buffer (core.h, contract on copies).
  */
 enum image_step image_add(struct flow *flow, const struct wire_fragment *fragment, uint64_t now_ns,
                           struct wire_packet *whole);

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Payload that the NIC places: grants, chunks that travel as writes with immediate, and the proof that a
- * buffer is out of every NIC's reach before its request ends.
+ * buffer is out of every NIC's reach before its request completes.
  *
- * A receive that ends without being whole is held until no original of its chunks can arrive any more:
- *   DEFER_REVOKE_DUE    the peer is still to be told (END, FIN)
- *   DEFER_REVOKE_SENT   it has been, by chunk `deferred_until`, which is not acked yet
- *   DEFER_ARRIVAL  the peer makes no more chunks for it; all chunks before `deferred_until` must have arrived. By the
- *               rule of retransmissions (data_qp.h) a chunk that has arrived has no copy left that could be placed
- *   DEFER_DRAIN  or all queue pairs must be drained here: the peer is dead, or the linger of a close is over
- * Where the peer takes a message back it says so in some chunk: that is DEFER_ARRIVAL until that chunk. Where we
- * do, the ack of the chunk that told it says how many chunks the peer had made by then.
+ * A receive that ends without being whole completes once no original of its chunks can arrive any more:
+ *   DEFER_REVOKE_DUE   an ABORT or a FIN to the peer is due
+ *   DEFER_REVOKE_SENT  chunk `deferred_until` carries it, and is not acked yet
+ *   DEFER_ARRIVAL      the peer makes no more chunks for the receive; waits until all chunks before `deferred_until` have
+ *                      arrived. A chunk that has arrived has no copy left that could be placed (data_qp.h)
+ *   DEFER_DRAIN        waits until all data QPs are drained here: the peer is dead, or the linger of a close is over
+ * Where the peer aborts, some chunk carries its ABORT: the receive waits for the arrival of all chunks before that one.
+ * Where we abort, the ack of the chunk with our ABORT says how many chunks the peer had made by then.
  *
- * A send that ends is held (DEFER_WORK) while a work request reads it.
+ * A send completes (DEFER_WORK) once no work request reads its payload.
  */
 #ifndef UCCL_PLACE_H
 #define UCCL_PLACE_H
@@ -26,22 +26,22 @@ struct place {
     struct core_msg **grants; /* by slot */
     uint16_t *free;           /* slots that are free */
     uint32_t free_count, slot_count;
-    struct msg_list deferred; /* receives that have ended, but are not reported */
+    struct msg_list deferred; /* receives that have ended, but are not reported yet */
 };
 
 size_t place_size(const struct params *params, const struct flow_setup *setup);
 void place_init(struct flow *flow, uint8_t *memory, const struct flow_setup *setup);
 
-/* Gives the receive a slot, for its clear-to-send. False: it cannot be placed to, is watched, or no slot is free. */
+/* Gives the receive a slot, for its clear-to-send. False: no NIC may write to its buffer, or no slot is free. */
 bool place_grant(struct flow *flow, struct core_msg *msg);
 
-/* A receive has ended with its bytes whole: nothing can be under way to it. */
+/* A receive is whole: no write to it can be under way. */
 void place_end_whole(struct flow *flow, struct core_msg *msg, uint64_t moved_bytes);
-/* It has ended otherwise; `deferral` says what is to be proven, DEFER_ARRIVAL from the chunk that is being read. */
+/* A receive has ended otherwise; `deferral`: the proof to wait for. DEFER_ARRIVAL: up to the chunk that is being read. */
 void place_end_early(struct flow *flow, struct core_msg *msg, int32_t status, enum deferral deferral);
-/* The peer is told now, by chunk `seq`, that receive `number` (UINT64_MAX: every one) has ended. */
+/* Chunk `seq` carries the ABORT of receive `number`, or the FIN (UINT64_MAX: of every receive). */
 void place_revoke_sent(struct conn *conn, uint64_t number, uint64_t seq);
-/* The peer says, in the chunk that is being read, that it sends this one, or none, any more. */
+/* The chunk that is being read says that the peer no longer sends this message, or any (UINT64_MAX). */
 void place_peer_ended(struct conn *conn, uint64_t number);
 /* The connection ends without waiting for the peer any longer. */
 void place_give_up(struct conn *conn);
@@ -49,7 +49,7 @@ void place_give_up(struct conn *conn);
 /* The peer is dead. */
 void place_flow_dead(struct flow *flow);
 
-/* An ack has been dealt with; `next`: the peer's chunks numbered by then, as it is on the wire. */
+/* An ack has acted; `next`: the number of the peer's next chunk by then, as on the wire. */
 void place_on_ack(struct flow *flow, uint32_t next);
 /* Chunks have arrived. */
 void place_on_arrival(struct flow *flow);

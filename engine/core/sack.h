@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receive side of a flow's chunk sequence space: which datagrams have arrived, what an ack says, and
- * what to echo per path. Duplicates are found here, before anything acts on a datagram.
+ * Receive side of a flow's chunk sequence space: which datagrams have arrived, what an ack says, and what it echoes per
+ * path. Duplicates are found here, before anything acts on a datagram.
  */
 #ifndef UCCL_SACK_H
 #define UCCL_SACK_H
@@ -14,10 +14,10 @@ struct sack_chunk {
     uint8_t count;  /* datagrams of the chunk; 0: none has arrived */
 };
 
-/* The newest packet of one of the peer's paths, or what came last over one of its data QPs. */
+/* The newest packet of one of the peer's paths, or of one of its data QPs. */
 struct sack_path {
     uint64_t at_ns;
-    struct queue_link pending; /* on the queue of those that are not yet in an ack */
+    struct queue_link pending; /* on the queue of paths that the next acks name */
     uint32_t path_seq;   /* 0: none yet */
     uint32_t time_stamp;
     uint16_t index;
@@ -27,12 +27,12 @@ struct sack_path {
 };
 
 struct sack {
-    uint64_t cumulative; /* all chunks before it have arrived whole */
-    uint64_t end;        /* one past the highest chunk of which something arrived */
-    uint64_t newest;     /* the chunk that something has come for last */
-    uint64_t turn;       /* of the chunks that have arrived in part, which is named next where an ack cannot name all */
+    uint64_t cumulative; /* all chunks before this number have arrived whole */
+    uint64_t end;        /* one past the highest chunk of which a datagram arrived */
+    uint64_t newest;     /* the chunk of the newest datagram */
+    uint64_t turn;       /* the incomplete chunk that the next ack names first, where it cannot name all */
     uint32_t window;     /* chunks, a power of two */
-    struct queue pending; /* of paths and data QPs: what has waited longest is named first where an ack cannot name all */
+    struct queue pending; /* of paths and data QPs with packets that no ack has named; longest wait first */
     struct sack_chunk *chunks; /* `window` of them, by sequence modulo window */
     struct sack_path paths[PATHS_MAX];
     struct sack_path *qps;
@@ -48,7 +48,7 @@ static inline struct sack_chunk *sack_slot(const struct sack *sack, uint64_t seq
     return &sack->chunks[seq & (sack->window - 1)];
 }
 
-/* What this datagram is; changes nothing. Writes the full sequence number to `seq`. */
+/* Judges a datagram; changes nothing. Writes the full sequence number to `seq`. */
 enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *packet, uint64_t *seq);
 
 /* How many datagrams of a chunk in the window, from `index` of `count` on, have not arrived. */
@@ -58,7 +58,7 @@ static inline unsigned sack_missing(const struct sack *sack, uint64_t seq, unsig
     return arrived ? (unsigned)__builtin_ctzll(arrived) : count - index;
 }
 
-/* The same of a write that carried a whole chunk. */
+/* sack_check() for a write, which carries a whole chunk. */
 static inline enum sack_verdict sack_check_write(const struct sack *sack, uint64_t seq)
 {
     if (seq < sack->cumulative || seq > UINT64_MAX / 2)
@@ -72,13 +72,13 @@ static inline enum sack_verdict sack_check_write(const struct sack *sack, uint64
     return chunk->mask == wire_full_mask(chunk->count) ? SACK_DUPLICATE : SACK_MALFORMED;
 }
 
-/* A new datagram has been dealt with. True: it completed its chunk. */
+/* Marks a new datagram as arrived. True: it completed its chunk. */
 bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count);
 
-/* Notes the newest packet of a path; every datagram that is not malformed counts. */
+/* Notes the newest packet of a path; every well-formed datagram counts. */
 void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce, uint64_t now_ns);
 
-/* Notes what came over a data QP, where order is kept: a datagram, or a write. */
+/* Notes a datagram, or a write, that came over a data QP, which keeps order. */
 void sack_note_data_qp(struct sack *sack, uint16_t qp, const struct wire_packet *packet, bool ce,
                     uint64_t now_ns);
 static inline void sack_note_write(struct sack *sack, uint16_t index, uint64_t seq, uint64_t now_ns)
@@ -91,7 +91,7 @@ static inline void sack_note_write(struct sack *sack, uint16_t index, uint64_t s
     queue_append(&sack->pending, &qp->pending);
 }
 
-/* Something has arrived beyond a hole: the sender should know soon. */
+/* A chunk has arrived beyond a gap: the sender should know soon. */
 static inline bool sack_has_gap(const struct sack *sack)
 {
     return sack->end > sack->cumulative;
@@ -103,7 +103,7 @@ static inline bool sack_has_pending(const struct sack *sack)
     return sack->pending.head;
 }
 
-/* Fills in everything of an ack but number and window; the paths named are no longer news. */
+/* Fills in everything of an ack except number and window; the paths that it names are no longer pending. */
 void sack_fill(struct sack *sack, struct wire_ack *ack, uint64_t now_ns);
 
 #endif

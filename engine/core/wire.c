@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peer bytes in, our bytes out; nothing here knows a flow. Field offsets are those of docs/wire.md.
- * A length that a peer wrote is compared before it is used, and nothing is read twice.
+ * Peer bytes in, our bytes out; nothing here knows a flow. docs/wire.md has the field offsets. The parser checks every
+ * length that a peer wrote before it uses the length, and reads no byte twice.
  */
 #include "core/wire.h"
 
@@ -74,7 +74,7 @@ static inline uint64_t get64(const uint8_t *at)
     return le64toh(v);
 }
 
-/* The header region's CRC32C: of what follows the CRC field, started with the word before it. */
+/* The header region's CRC32C: over the bytes behind the CRC field, started with the word before that field. */
 static uint32_t header_crc(const uint8_t *bytes, size_t length, crc32c_fn crc32c)
 {
     return crc32c(get32(bytes), bytes + AT_TOKEN, length - AT_TOKEN);
@@ -111,7 +111,7 @@ bool wire_payload_crc_is_right(const struct wire_packet *packet, crc32c_fn crc32
     return crc32c(0, packet->payload, length) == packet->payload_crc;
 }
 
-/* Takes `length` bytes of the payload region; NULL when it has not so many. */
+/* Takes `length` bytes of the payload region; NULL: fewer are left. */
 static const uint8_t *take_payload(struct wire_packet *packet, uint32_t length)
 {
     if ((size_t)(packet->payload_end - packet->payload) < length)
@@ -186,7 +186,7 @@ static void get_ack(const uint8_t *at, struct wire_ack *ack)
     }
 }
 
-/* A clear-to-send, whose entry, if it has one, is behind it. */
+/* A clear-to-send, and the entry behind it, if any; 0: malformed. */
 static unsigned get_cts(const uint8_t *at, size_t left, struct wire_cts *cts)
 {
     if (get16(at + 2) > CORE_STRIPES_MAX)
@@ -233,7 +233,7 @@ static bool get_fragment(struct wire_packet *packet, const uint8_t *at, struct w
            (end == fragment->total || fragment->length % WIRE_FRAGMENT_UNIT == 0);
 }
 
-/* By kind of frame: its least bytes, and which bits its second byte may have. */
+/* By kind of frame: least size, and bits that its second byte may have. */
 static const struct {
     uint8_t bytes, flags;
 } shapes[FRAME_KINDS] = {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wire format, version 3 (docs/wire.md): the only place where a peer's bytes are read or ours
- * are laid out. A datagram is a header region (packet header, then frames; covered by a CRC32C) and
- * a payload region whose bytes belong to the DATA and EAGER frames in order. Little endian.
+ * The wire format, version 3 (docs/wire.md). Only this file reads a peer's bytes or lays out ours. A datagram is a
+ * header region (packet header, then frames; covered by a CRC32C) and a payload region, whose bytes belong to the DATA
+ * and EAGER frames in order. Little endian.
  *
- * Parsing checks everything that can be checked without protocol state; the caller gets frames whose
- * lengths fit the datagram.
+ * Parsing checks everything that needs no protocol state; the caller gets frames whose lengths fit the datagram.
  */
 #ifndef UCCL_WIRE_H
 #define UCCL_WIRE_H
@@ -40,14 +39,14 @@ enum {
 };
 _Static_assert(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_DEMAND_BYTES + WIRE_GRANT_BYTES +
                        WIRE_QP_BYTES <= CORE_DATAGRAM_MIN,
-               "the largest ack with what goes with it, and news of a path, fit the smallest datagram");
+               "the largest ack with DEMAND and GRANT, and a QP frame, fit the smallest datagram");
 
 enum wire_flag {
     WIRE_SEQUENCED = 1,   /* has a chunk sequence number: acked and repeated */
     WIRE_PAYLOAD_CRC = 2, /* payload_crc is valid */
     WIRE_AUTH = 4,        /* reserved: a 16-byte tag ends the datagram; refused by version 3 */
     WIRE_RETRANSMISSION = 8,      /* not the first copy */
-    WIRE_ON_PATH = 16,    /* came over the queue pair of its path; else `path` is one of datagrams */
+    WIRE_ON_PATH = 16,    /* came over the data QP `path`; else `path` is one of datagrams */
 };
 
 enum wire_frame_kind {
@@ -56,23 +55,23 @@ enum wire_frame_kind {
     FRAME_CTS = 3,    /* clear to send: receive k is posted, with this capacity */
     FRAME_RTS = 4,    /* send k waits for a clear-to-send; its length */
     FRAME_CREDIT = 5, /* delivered messages and eager credit, absolute */
-    FRAME_ABORT = 6,    /* message k has ended early on the sender of this frame */
+    FRAME_ABORT = 6,  /* message k completed early on the sender of this frame */
     FRAME_FIN = 7,    /* the sender of this frame sends, or takes, no more messages */
     FRAME_ACK = 9,
     FRAME_PULL = 10,  /* reserved for one-sided reads */
     FRAME_DEMAND = 11, /* how many bytes this flow would like to send, absolute */
-    FRAME_GRANT = 12, /* how many it may, absolute */
-    FRAME_QP = 13,  /* what has become of a queue pair that places payload */
+    FRAME_GRANT = 12, /* how many bytes the peer may send, absolute */
+    FRAME_QP = 13,    /* the state of a data QP */
     FRAME_GONE = 14,  /* a connection that the peer's frames name is unknown here */
-    FRAME_PROBE = 15, /* asks for its echo, or is one */
-    FRAME_FLOW = 16,  /* what has become of the flow */
-    FRAME_FRAGMENT = 22, /* a piece of a datagram that is too large for the way */
+    FRAME_PROBE = 15, /* asks for an echo, or is one */
+    FRAME_FLOW = 16,  /* the state of the flow */
+    FRAME_FRAGMENT = 22, /* a piece of a datagram that has become too large for the route */
     FRAME_KINDS,      /* one more than the last */
 };
 
 /*
- * What an engine understands, as 64 bits that both sides tell in the handshake: below 32, frames of kind k by bit k. A frame
- * is legal where both sides set its bit. The kinds of today are understood by everybody.
+ * What an engine understands: 64 bits that both sides send in the handshake. Bit k below 32 stands for frames of kind k,
+ * which are legal where both sides set the bit. Every engine understands the kinds of today.
  */
 #define WIRE_FEATURES                                                                                                  \
     (UINT64_C(1) << FRAME_DATA | UINT64_C(1) << FRAME_EAGER | UINT64_C(1) << FRAME_CTS | UINT64_C(1) << FRAME_RTS |   \
@@ -103,8 +102,8 @@ struct wire_cts {
     uint32_t conn, msg;
     uint64_t length;
     uint8_t stripes;      /* flows over which the message may be spread; 0: this one alone */
-    bool watched;         /* the buffer is read while the receive is pending: fragments end at CORE_WATCHED_BYTES */
-    bool placeable;       /* the entry is there: the sender's NIC may write to the buffer */
+    bool watched;         /* somebody reads the buffer while the receive is pending: fragments end at CORE_WATCHED_BYTES */
+    bool placeable;       /* the sender's NIC may write to the buffer, by the entry that follows */
     uint64_t address;
     uint32_t key;
     uint32_t slot;        /* what immediates call this grant: below WIRE_SLOTS_MAX */
@@ -156,15 +155,15 @@ struct wire_ack_path {
     uint16_t path;
     bool ce;
     bool on_path;     /* `path` is that of a queue pair */
-    bool by_sequence; /* its newest was a write: path_seq is the chunk's sequence number, time_stamp 0 */
+    bool by_sequence; /* the newest was a write: path_seq is the chunk's sequence number, time_stamp 0 */
     uint32_t path_seq, time_stamp, ack_delay; /* ack_delay: time units since that packet came */
 };
 
 struct wire_ack {
-    uint32_t number;       /* of this ack: the newest one carries the window that counts */
+    uint32_t number;       /* of this ack: the window in the newest one counts */
     uint32_t cumulative;   /* all chunks before it have arrived */
     uint32_t window_kb;    /* bytes that the receiver's buffer takes from this flow, in KiB */
-    uint32_t next;         /* chunks of its own that the sender of the ack has numbered: of the next one */
+    uint32_t next;         /* number of the next chunk of the ack's sender */
     uint8_t word_count, partial_count, path_count;
     uint64_t words[WIRE_ACK_WORDS_MAX]; /* bit i: chunk cumulative + 1 + i has arrived whole */
     struct wire_ack_partial partials[WIRE_ACK_PARTIALS_MAX];
@@ -173,38 +172,38 @@ struct wire_ack {
 
 /* Totals of payload bytes over the life of the flow, modulo 2^32. */
 struct wire_demand {
-    uint32_t target;       /* that the sender would like to have sent in the end */
+    uint32_t target;       /* what the sender would like to have sent */
 };
 
 struct wire_grant {
-    uint32_t granted;      /* that it may send */
-    uint32_t heard;        /* the newest target that came */
+    uint32_t granted;      /* what the sender may send */
+    uint32_t heard;        /* the newest target that the receiver has seen */
 };
 
-/* The id as the peer wrote it: it was given out here, and its connection has ended. */
+/* The id of a connection of ours that has ended, as the peer wrote it. */
 struct wire_gone {
     uint32_t id;
 };
 
-/* Travels without a sequence number. The payload, of any length, makes a large datagram of it. */
+/* Travels without a sequence number. A payload of any length pads the datagram. */
 struct wire_probe {
     bool echo;       /* the answer: the nonce of a probe, and no payload */
     uint16_t length;
     uint64_t nonce;
 };
 
-enum wire_flow_what { FLOW_CLOSED = 3 /* the sender of the frame has given it up */ };
+enum wire_flow_what { FLOW_CLOSED = 3 /* the sender of the frame has given the flow up */ };
 
 struct wire_flow {
     uint8_t what; /* enum wire_flow_what */
 };
 
 /*
- * Travels without a sequence number, and alone in its packet. Put together, the pieces are a datagram with a sequence
- * number, as it would have arrived.
+ * Travels without a sequence number, and alone in its packet. The fragments of one number make up a datagram, which has
+ * a sequence number.
  */
 struct wire_fragment {
-    uint32_t number;       /* of the datagram, among all that went in pieces */
+    uint32_t number;       /* of the datagram, among all that are sent in fragments */
     uint32_t offset, length;
     uint32_t total;        /* bytes of the datagram */
     const uint8_t *payload;
@@ -237,16 +236,15 @@ struct wire_packet {
     uint32_t seq, path_seq, time_stamp, payload_crc;
     uint16_t path;
     uint8_t flags, index, count;
-    bool single;                           /* it has one frame, which `current` is already */
+    bool single;                           /* the packet has one frame, and `current` holds it already */
     const uint8_t *frames;                 /* begin of the frames */
     const uint8_t *frame, *frames_end;     /* cursor and end of the header region */
     const uint8_t *payloads;               /* begin of the payload region */
     const uint8_t *payload, *payload_end;  /* cursor and end of the payload region */
-    struct wire_frame current;             /* the one read last */
+    struct wire_frame current;             /* the frame read last */
 };
 
-/* The flow token of a datagram, or 0 when it is too short or of another version: enough to find the
- * flow before anything is checked. */
+/* The flow token of a datagram; 0: too short, or of another version. Finds the flow before anything is checked. */
 uint64_t wire_token(const uint8_t *bytes, size_t length);
 
 /* Whether the header region is that of a bulk datagram: a DATA frame and nothing else. */
@@ -263,15 +261,15 @@ static inline size_t wire_bulk_payload(size_t length, size_t stride, unsigned co
  */
 bool wire_follows(const uint8_t *first, unsigned ahead, const uint8_t *header, uint32_t payload_bytes);
 
-/* Checks header and checksum; the frames are still to be read, by wire_take_frame(). */
+/* Checks header and checksum; wire_take_frame() reads the frames. */
 bool wire_open(const uint8_t *bytes, size_t length, crc32c_fn crc32c, struct wire_packet *packet);
 static inline bool wire_at_end(const struct wire_packet *packet)
 {
     return packet->frame == packet->frames_end;
 }
-/* Reads the next frame, which is there, into `current`. False: it is malformed. */
+/* Reads the next frame into `current`; the packet is not at its end. False: the frame is malformed. */
 bool wire_take_frame(struct wire_packet *packet);
-/* Back to the first frame; the packet has `frames` of them, all of which were read. */
+/* Back to the first frame. All of the packet's `frames` were read; 0: their number does not matter. */
 static inline void wire_rewind(struct wire_packet *packet, unsigned frames)
 {
     packet->single = frames == 1;
@@ -287,10 +285,10 @@ static inline bool wire_payload_intact(const struct wire_packet *packet, crc32c_
     return !(packet->flags & WIRE_PAYLOAD_CRC) || wire_payload_crc_is_right(packet, crc32c);
 }
 
-/* The payload has been received somewhere else; no frame has been read. */
+/* The payload stands somewhere else; no frame has been read yet. */
 void wire_move_payload(struct wire_packet *packet, const uint8_t *payload);
 
-/* The next frame of a packet that has been checked, until the next call; NULL: the end. */
+/* The next frame of a packet that has been checked, valid until the next call; NULL: the end. */
 const struct wire_frame *wire_next_frame(struct wire_packet *packet);
 
 /* Appends a frame at `at`, which has room for its WIRE_*_BYTES; returns the bytes written. */
@@ -310,7 +308,7 @@ unsigned wire_put_fragment(uint8_t *at, const struct wire_fragment *fragment);
 unsigned wire_put_ack(uint8_t *at, const struct wire_ack *ack);
 unsigned wire_ack_bytes(const struct wire_ack *ack);
 
-/* Notes in a datagram of a TX_FRAMES chunk how long its header region is; wire_seal() relies on it. */
+/* Notes the length of the header region in a datagram of a TX_FRAMES chunk, for wire_seal(). */
 void wire_set_header_length(uint8_t *datagram, uint16_t length);
 
 /*
@@ -319,7 +317,7 @@ void wire_set_header_length(uint8_t *datagram, uint16_t length);
 void wire_bulk_header(const struct tx_desc *desc, unsigned index, uint32_t payload_crc,
                       crc32c_fn crc32c, uint8_t out[WIRE_BULK_HEADER_BYTES]);
 
-/* Fills in the packet header of datagram `index` of a TX_FRAMES chunk, whose frames and payload stand. */
+/* Fills in the packet header of datagram `index` of a TX_FRAMES chunk; its frames and payload are laid out already. */
 void wire_seal(const struct tx_desc *desc, unsigned index, uint8_t *datagram, uint32_t length,
                crc32c_fn crc32c);
 
@@ -338,7 +336,7 @@ static inline uint32_t wire_immediate(uint32_t slot, uint64_t seq)
 {
     return slot << WIRE_IMMEDIATE_SEQ_BITS | ((uint32_t)seq & ((1u << WIRE_IMMEDIATE_SEQ_BITS) - 1));
 }
-/* Of the chunk that many after the one with this immediate, of the same grant. */
+/* The immediate of the chunk `chunks` after the one with this immediate, of the same grant. */
 static inline uint32_t wire_immediate_after(uint32_t immediate, uint32_t chunks)
 {
     return wire_immediate(immediate >> WIRE_IMMEDIATE_SEQ_BITS, (uint64_t)immediate + chunks);
