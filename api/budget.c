@@ -4,7 +4,7 @@
 #include "core/state.h"
 #include "objects.h"
 
-/* What one core has. The owner. */
+/* Counts what one core has in use. By the owner. */
 static void count_core(struct engine_thread *thread, void *argument)
 {
     struct budget *budget = argument;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ending connections. A close is a command to the home engine thread; what follows from it goes from thread to thread by
- * itself (stripe.h), so any number of connections close in the time of one. The last thread that has to do with a
- * connection marks it over. Then it is freed, exactly once: by uccl_conn_close() or uccl_close(), which waits for
- * that; by whoever collects the request of uccl_conn_close_async(); or, where nobody waits (`abandoned`), by the next
- * call that makes or ends a connection.
+ * Ending connections. A close is a command to the home engine thread, which passes it on to the other threads
+ * (stripe.h): any number of connections close in the time of one. The last thread that uses a connection marks it over.
+ * Then exactly one caller frees it: uccl_conn_close() or uccl_close(), which wait for the mark; whoever collects the
+ * request of uccl_conn_close_async(); or, where nobody waits (`abandoned`), the next call that makes or ends a
+ * connection.
  */
 #include "objects.h"
 
@@ -23,7 +23,7 @@ static bool is_over(struct uccl_conn *conn)
     return atomic_load(&conn->stripes.over); /* pairs with the store in stripe_let_go() */
 }
 
-/* Those that no device keeps requests of any more. Under the lock. */
+/* Frees kept connections whose requests no device keeps any more. Under the lock. */
 static void free_kept(struct uccl_engine *engine)
 {
     for (struct uccl_conn **link = &engine->kept, *conn; (conn = *link);) {
@@ -47,7 +47,7 @@ static void conn_free(struct uccl_conn *conn)
     conn_unmap_ends(conn);
     put_conn_id(engine, conn->id);
     peer_put(&engine->peers, conn->peer);
-    conn->next = engine->kept; /* where a device hangs, its requests count here still */
+    conn->next = engine->kept; /* requests on a hung device still count here */
     engine->kept = conn;
     free_kept(engine);
 }
@@ -77,16 +77,16 @@ void conn_closed(struct uccl_request *request)
     free_with_lock((struct uccl_conn *)((char *)request->stripes - offsetof(struct uccl_conn, stripes)));
 }
 
-/* ---- asking for the end ------------------------------------------------------------------------ */
+/* ---- asking for the end ----------------------------------------------------------------------- */
 
-/* Since when the peer has left some flow of ours unanswered, as a close lately found; 0: not that we know. */
+/* Since when the peer leaves a flow of ours unanswered, as a recent close found; 0: no close found that. */
 static uint64_t silent_since(const struct uccl_conn *conn)
 {
     uint64_t silent_ns = atomic_load_explicit(&conn->peer->silent_ns, memory_order_relaxed);
     uint64_t linger_ns = conn->engine->params.linger_ms * 1000000;
     if (silent_ns == 0 || clock_now_ns() > silent_ns + linger_ns)
         return 0;
-    return silent_ns - linger_ns / 2; /* it may have been heard on other flows a little later */
+    return silent_ns - linger_ns / 2; /* the peer may have answered on other flows a little later */
 }
 
 static bool push_close(struct uccl_conn *conn, uint64_t linger_ms)
@@ -95,7 +95,7 @@ static bool push_close(struct uccl_conn *conn, uint64_t linger_ms)
     return thread_push(conn->thread, &conn->stripes, (uint64_t)COMMAND_CLOSE | linger_ms << 32);
 }
 
-/* Waits for room in a full ring at most. Once it is posted the connection may be gone at any time. */
+/* Waits at most for room in a full ring. Once posted, the connection may be gone at any time. */
 static void post_close(struct uccl_conn *conn, uint64_t linger_ms)
 {
     struct engine_thread *thread = conn->thread;
@@ -155,8 +155,8 @@ UCCL_API int uccl_conn_close_async(uccl_conn *conn, uccl_request **out)
         atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_release); /* see still_pending() */
         stripes->closing = request;
         RACE_POINT();
-        uccl_request *handle = request_handle(request); /* of this life: it may be over as soon as it is posted */
-        bool held = stripe_hold(stripes); /* its ends are open: it cannot be over */
+        uccl_request *handle = request_handle(request); /* taken now: once posted, the request may be over */
+        bool held = stripe_hold(stripes); /* the ends are open: the connection is not over */
         assert(held);
         (void)held;
         if (push_close(conn, conn->engine->params.linger_ms)) {
@@ -173,12 +173,12 @@ UCCL_API int uccl_conn_close_async(uccl_conn *conn, uccl_request **out)
     return UCCL_EAGAIN;
 }
 
-/* ---- waiting for it ---------------------------------------------------------------------------- */
+/* ---- waiting for the end ---------------------------------------------------------------------- */
 
 /*
- * Waits until it is over. The core ends it within the linger time and a grace, whatever the peer does, and engine
- * threads tell each other the rest as long as they run. Then copies to and from a device may be left: these are waited
- * for until `*until_ns`, which is set when it is 0. False: some are left even so.
+ * Waits until the connection is over. The core ends it within the linger time and a grace, whatever the peer does, and
+ * running engine threads do the rest. Copies to and from a device may take longer: the wait for them ends at
+ * `*until_ns`, which this call sets if it is 0. False: some copies are still pending.
  */
 static bool await_over(struct uccl_conn *conn, uint64_t *until_ns)
 {

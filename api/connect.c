@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connecting to what a handle names. A handshake is run by whoever waits for it. Between the calls of a never-blocking
- * connect the handle's state bytes say which one it is. Handles travel between machines, so these bytes may be
- * anybody's: they hold no pointer, and name a connect only together with a number drawn for it.
+ * Connecting to the listener that a handle names. Whoever waits for a handshake runs it. Between the calls of a
+ * never-blocking connect the state bytes of the handle name the connect. Handles travel between machines, so these
+ * bytes may come from anybody: they hold no pointer, and name a connect only together with a nonce drawn for it.
  */
 #include "objects.h"
 
@@ -20,38 +20,38 @@
 
 /* ---- a connect under way --------------------------------------------------------------------- */
 
-/* How long a first contact waits for another one with the same engine, to have the same flows. */
+/* How long a first contact waits for another one with the same engine, to share its flows. */
 static const uint64_t SHARE_NS = UINT64_C(100) * 1000000;
 
-/* A connect whose datagrams have not come back yet looks so often whether the server has given up meanwhile. */
+/* While its datagrams have not come back, a connect looks this often whether the server has given up. */
 static const uint64_t TRY_NS = UINT64_C(20) * 1000000;
 
-/* What client_offer() returns beside errors: begin anew. */
+/* client_offer() returns it beside errors: begin anew. */
 enum { BEGIN_ANEW = 1 };
 
 struct connecting {
     struct connecting *next;      /* of the engine, under its lock */
     struct uccl_engine *engine;
-    struct race race;             /* between the addresses of the listener, up to its HELLO; then over: */
-    struct bootstrap *boot;       /* with the winner. NULL: none yet, or it could not be started again */
+    struct race race;             /* between the listener's addresses, until its HELLO */
+    struct bootstrap *boot;       /* the handshake with the winner. NULL: none yet, or it could not begin again */
     struct peer *peer;
-    struct uccl_conn *conn;       /* in place, but not the application's before READY has left */
-    struct peer_flow *home;       /* its flow, once it is in place: READY waits until that is proven */
-    uint8_t named[sizeof((struct uccl_handle *)0)->listener]; /* what the handle says */
+    struct uccl_conn *conn;       /* open; the application gets it once READY has left */
+    struct peer_flow *home;       /* its flow; READY waits until the flow is proven */
+    uint8_t named[sizeof((struct uccl_handle *)0)->listener]; /* bytes of the handle */
     union nic_address address;    /* the winner's */
     uint32_t conn_id;
     bool has_id;
     uint8_t peer_id[16];          /* where it meets: */
-    bool meets;                   /* a first contact: `peer` is of this handshake, with tokens that it alone tells */
-    uint64_t asked_ns;            /* when the server was first asked who it is */
-    bool waits;                   /* for another that meets the same engine; since when: */
+    bool meets;                   /* a first contact: this handshake made `peer`, and alone carries its tokens */
+    uint64_t asked_ns;            /* when the connect began */
+    bool waits;                   /* for another first contact with the same engine; since when: */
     uint64_t waits_since_ns;
-    uint64_t handshake_ns;        /* time for the handshake once the server has said HELLO; 0: within that of the race */
-    bool begun_anew;              /* it has, once: another has met that engine meanwhile, or it is `afresh` */
-    bool afresh;                  /* the server has lost the peer that we claimed: no more claims */
-    uint32_t slot;                /* of the table below, where it is in there: */
+    uint64_t handshake_ns;        /* time for the handshake after the server's HELLO; 0: the race's deadline holds */
+    bool begun_anew;              /* once, after another first contact succeeded, or `afresh` */
+    bool afresh;                  /* the server has forgotten the peer that we claimed: claims nothing more */
+    uint32_t slot;                /* in the table below, where it has one: */
     uint64_t nonce;               /* not 0 */
-    char missing[256];            /* what has not come, where no datagram does */
+    char missing[256];            /* for the log, if no datagram comes back */
 };
 
 unsigned connects_count(const struct uccl_engine *engine)
@@ -71,7 +71,7 @@ static void unlink_connecting(struct connecting *c)
     *link = c->next;
 }
 
-/* In a child of fork(): its connection, if any, goes with the engine. */
+/* In a child of fork(): its connection, if any, is freed with the engine. */
 static void connecting_forget(struct connecting *c)
 {
     bootstrap_free(c->boot);
@@ -97,9 +97,9 @@ static void connecting_free(struct connecting *c)
 }
 
 /*
- * Is another connect about to meet this engine? Its tokens are told to one server alone, so this one cannot join it
- * yet. It waits a little: once the two have met, their flows are known and shared. That is a saving, not a must. So
- * nobody is waited for long, and only at the same host: elsewhere that engine id would be a stranger's.
+ * Whether another connect is about to meet this engine. It sends its tokens to one server alone, so this connect cannot
+ * join it yet. Waiting a little lets the two share flows. Sharing is a saving, not a must: the wait is short, and
+ * only for the same host, since a stranger may show that engine id elsewhere.
  */
 static bool another_meets(const struct connecting *c)
 {
@@ -112,8 +112,8 @@ static bool another_meets(const struct connecting *c)
 }
 
 /*
- * No proof fits: waits for another first contact, begins anew after one, or is one. UCCL_EAGAIN: waits. Under the
- * lock.
+ * No proof fits: the connect waits for another first contact, begins anew after one, or becomes one. UCCL_EAGAIN: it
+ * waits. Under the lock.
  */
 static int client_meet(struct connecting *c)
 {
@@ -125,7 +125,7 @@ static int client_meet(struct connecting *c)
         c->waits = another_meets(c) && now_ns - c->waits_since_ns < SHARE_NS;
         if (c->waits)
             return UCCL_EAGAIN;
-        /* met while the server's answer was under way: it can prove now that it knows this peer */
+        /* another met the server while its answer was under way: the server can prove its flows now */
         if (peer_met_since(&engine->peers, id, false, c->asked_ns)) {
             c->begun_anew = true;
             return BEGIN_ANEW;
@@ -140,8 +140,8 @@ static int client_meet(struct connecting *c)
 }
 
 /*
- * The flow of the next connection to this server, out of `count`: they take turns. Engines that connect to each other, as
- * collectives do, begin half way apart: few connections each way are on different threads.
+ * The flow of the next connection to this server, out of `count`: they take turns. Engines that connect to each other,
+ * as collectives do, start half way apart: a few connections each way use different threads.
  */
 static uint16_t next_home(struct uccl_engine *engine, const uint8_t *server_id, unsigned count)
 {
@@ -149,7 +149,7 @@ static uint16_t next_home(struct uccl_engine *engine, const uint8_t *server_id, 
     return (uint16_t)((engine->next_home++ + from) % count);
 }
 
-/* The server's engine id and proofs are known: our side of the offer. Under the lock. */
+/* Makes our offer, once the server's engine id and proofs are known. Under the lock. */
 static int client_offer(struct connecting *c)
 {
     struct uccl_engine *engine = c->engine;
@@ -178,7 +178,7 @@ int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer)
     return error;
 }
 
-/* The server's offer is here: put flow and connection in place. UCCL_EAGAIN: the flows have died. Under the lock. */
+/* Opens flow and connection by the server's offer. UCCL_EAGAIN: the flows have died. Under the lock. */
 static int client_accept_offer(struct connecting *c)
 {
     struct uccl_engine *engine = c->engine;
@@ -197,19 +197,19 @@ static int client_accept_offer(struct connecting *c)
                           &c->conn);
     if (!error) {
         c->home = &c->peer->flows[offer->home];
-        c->peer = NULL; /* the connection's now, and the id too */
+        c->peer = NULL; /* the connection owns peer and id now */
         c->has_id = false;
     }
     return error;
 }
 
-/* What the log says where no datagram comes back. */
+/* Writes the log line for the case that no datagram comes back. */
 static void say_missing(struct connecting *c)
 {
     const struct engine_thread *thread = c->home->thread;
     const struct boot_offer *offer = bootstrap_peer_offer(c->boot);
     struct nic_queue_address ours;
-    char here[NIC_QUEUE_TEXT], there[NIC_QUEUE_TEXT] = "another queue"; /* of a peer that an earlier handshake met */
+    char here[NIC_QUEUE_TEXT], there[NIC_QUEUE_TEXT] = "another queue"; /* of a known peer, whose offer has none */
     thread->nic->queue_address(thread->queue, &ours);
     nic_queue_address_text(&ours, here);
     if (c->meets)
@@ -219,7 +219,7 @@ static void say_missing(struct connecting *c)
              "UCCL_BACKEND chooses another kind of network", here, there);
 }
 
-/* Flow and connection are in place: READY leaves once the flow is proven. That of a known peer is. */
+/* Flow and connection are open: sends READY once the flow is proven, at once for a known peer. */
 static void client_try(struct connecting *c)
 {
     if (peer_flow_life(c->home) == FLOW_PROVEN) {
@@ -249,7 +249,7 @@ static int client_prove(struct connecting *c)
     }
 }
 
-/* The handshake has ended well. */
+/* The handshake has succeeded. */
 static void client_done(struct connecting *c)
 {
     pthread_mutex_lock(&c->engine->lock);
@@ -257,10 +257,7 @@ static void client_done(struct connecting *c)
     pthread_mutex_unlock(&c->engine->lock);
 }
 
-/*
- * Goes back to the winner. Each reason to begin again counts once: `begun_anew`, `afresh`. Without `boot` afterwards
- * where it fails.
- */
+/* Begins again with the winner; each reason counts once: `begun_anew`, `afresh`. `boot` is NULL after a failure. */
 static int connecting_again(struct connecting *c)
 {
     bootstrap_free(c->boot);
@@ -280,14 +277,14 @@ static int connecting_race(struct connecting *c)
     int error = race_step(&c->race, clock_now_ns(), &c->boot);
     if (!error)
         c->address = c->race.target.addresses[c->race.winner];
-    if (!error && c->handshake_ns) { /* the wait for somebody who accepts is over */
+    if (!error && c->handshake_ns) { /* somebody accepts: the time of the handshake begins */
         c->race.deadline_ns = clock_now_ns() + c->handshake_ns;
         bootstrap_set_deadline(c->boot, c->race.deadline_ns);
     }
     return error;
 }
 
-/* One step. UCCL_EAGAIN: wait, for the socket or for another connect. 0: a state further, or connected (`*done`). */
+/* One step. UCCL_EAGAIN: wait, for the socket or another connect. 0: a state further, or connected (`*done`). */
 static int connecting_advance(struct connecting *c, bool *done)
 {
     int error = UCCL_OK;
@@ -333,7 +330,7 @@ static int connecting_advance(struct connecting *c, bool *done)
     }
 }
 
-/* Goes as far as it can. UCCL_EAGAIN: wait for the socket. 0: connected. */
+/* Goes as far as possible. UCCL_EAGAIN: wait for the socket. 0: connected. */
 static int connecting_step(struct connecting *c)
 {
     bool done = false;
@@ -381,13 +378,13 @@ static int connecting_new(struct uccl_engine *engine, const struct uccl_handle *
 
 enum { PENDING_MAX = 4096 };
 
-/* Nonces of no connect. */
+/* Nonces below PENDING_NONCES name no connect. */
 enum { PENDING_FREE = 0, PENDING_CLAIMED = 1, PENDING_NONCES = 2 };
 
 /*
- * The connects of the process that no call works on at the moment; of all engines, since uccl_connect_cancel() is told
- * none. Whoever works on one claims it by exchanging its nonce (acquire) and gives it back so (release): a handle that
- * two threads have, or a forged one, finds nothing. No lock, and nothing that a fork or a lost thread could keep.
+ * Never-blocking connects between two calls, of all engines, since uccl_connect_cancel() names no engine. A call claims
+ * a connect by exchanging its nonce (acquire) and returns it by another exchange (release): a handle that two threads
+ * use, or a forged one, finds nothing. No lock, so a fork or a lost thread keeps nothing.
  */
 static struct {
     _Atomic uint64_t nonce;
@@ -395,7 +392,7 @@ static struct {
     struct connecting *connecting;
 } pending[PENDING_MAX];
 
-/* What the state bytes of a handle hold; all zero: no connect under way. */
+/* The state bytes of a handle; all zero: no connect under way. */
 struct pending_state {
     uint32_t slot; /* from 1 */
     uint32_t generation;
@@ -403,7 +400,7 @@ struct pending_state {
 };
 _Static_assert(sizeof(struct pending_state) == sizeof((struct uccl_handle *)0)->state, "fills the state bytes");
 
-/* Takes a slot for a connect, claimed. */
+/* Takes a slot for a connect, and claims it. */
 static int pending_take(struct connecting *c)
 {
     uint64_t nonce;
@@ -425,7 +422,7 @@ static int pending_take(struct connecting *c)
     return UCCL_ENOMEM;
 }
 
-/* The connect whose state this is, claimed; NULL: none, or it is at work in another call. */
+/* Claims the connect of this state; NULL: none, or another call works on it. */
 static struct connecting *pending_claim(const struct uccl_handle *handle)
 {
     struct pending_state state;
@@ -437,14 +434,14 @@ static struct connecting *pending_claim(const struct uccl_handle *handle)
     if (!atomic_compare_exchange_strong(&pending[slot].nonce, &expected, (uint64_t)PENDING_CLAIMED))
         return NULL;
     struct connecting *c = pending[slot].connecting;
-    /* the nonce alone names it; the rest tells a handle that somebody has patched together */
+    /* the nonce alone names the connect; the rest detects a handle patched together */
     if (pending[slot].generation == state.generation && memcmp(handle->listener, c->named, sizeof c->named) == 0)
         return c;
     atomic_store_explicit(&pending[slot].nonce, state.nonce, memory_order_release);
     return NULL;
 }
 
-/* The call has done what it could for now. */
+/* Returns the connect at the end of a call. */
 static void pending_keep(struct connecting *c, struct uccl_handle *handle)
 {
     struct pending_state state = {c->slot + 1, pending[c->slot].generation, c->nonce};
@@ -452,7 +449,7 @@ static void pending_keep(struct connecting *c, struct uccl_handle *handle)
     atomic_store_explicit(&pending[c->slot].nonce, c->nonce, memory_order_release);
 }
 
-/* The connect is over. */
+/* Frees the slot of a connect that is over. */
 static void pending_put(struct connecting *c)
 {
     if (c->nonce)
@@ -505,7 +502,7 @@ static bool has_state(const struct uccl_handle *handle)
     return memcmp(handle->state, none, sizeof none) != 0;
 }
 
-/* The connect that the handle's state names, or a new one. */
+/* Finds the connect that the handle's state names, or makes one. */
 static int connecting_of(struct uccl_engine *engine, const struct uccl_handle *handle, int timeout_ms,
                          struct connecting **out)
 {
@@ -534,7 +531,7 @@ static void wait_for_step(const struct connecting *c)
         return;
     }
     struct pollfd fd = {.fd = bootstrap_fd(c->boot), .events = bootstrap_events(c->boot)};
-    /* nothing tells that another connect has ended */
+    /* no descriptor signals that another connect has ended */
     poll(&fd, 1, c->waits ? 1 : poll_ms(bootstrap_deadline(c->boot)));
 }
 
@@ -581,7 +578,7 @@ UCCL_API void uccl_connect_cancel(struct uccl_handle *handle)
     pending_put(c);
     if (!inherited(c->engine)) {
         connecting_free(c);
-    } else if (pthread_mutex_trylock(&c->engine->lock) == 0) { /* else the list may be half changed: it is left */
+    } else if (pthread_mutex_trylock(&c->engine->lock) == 0) { /* else the list may be half changed: leave it */
         unlink_connecting(c);
         pthread_mutex_unlock(&c->engine->lock);
         connecting_forget(c);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections: what a handshake agrees on is put in place by the engine threads, asked through their rings. The handshakes
- * are in connect.c and listener.c, the ends in close.c.
+ * Connections: engine threads, asked through their rings, open the ends that a handshake has agreed on. connect.c and
+ * listener.c have the handshakes, close.c closes connections.
  */
 #include "objects.h"
 
@@ -42,7 +42,7 @@ struct open_call {
     struct peer_flow *flow;
     uint32_t remote_id;
     unsigned stripe;
-    bool announce;  /* the home end, at the side that connects */
+    bool announce;  /* at the home end of the side that connects */
 };
 
 static void open_in_core(struct engine_thread *thread, void *argument)
@@ -67,7 +67,7 @@ void conn_unmap_ends(struct uccl_conn *conn)
         munmap(conn->ends[i].memory, conn->ends[i].memory_bytes);
 }
 
-/* The flow that end i is on: home first. Its setup is what the end is laid out by. */
+/* The flow of end i, home first. Its setup determines the layout of the end. */
 static struct peer_flow *flow_of_end(const struct uccl_conn *conn, unsigned home, unsigned i)
 {
     return &conn->peer->flows[(home + i) % conn->peer->flows_open];
@@ -109,7 +109,7 @@ int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint
         free(conn);
         return UCCL_ENOMEM;
     }
-    for (unsigned i = conn->stripes.count; i-- > 0;) { /* home last: what it announces, the parts are ready for */
+    for (unsigned i = conn->stripes.count; i-- > 0;) { /* home last: it announces, once the parts are ready */
         struct peer_flow *flow = flow_of_end(conn, home, i);
         struct open_call call = {conn, flow, remote_id, i, i == 0 && !peer->is_server};
         conn->stripes.at[i].thread = flow->thread;

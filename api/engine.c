@@ -43,7 +43,7 @@ static unsigned engines_to_start(const struct params *params)
     return wanted < 1 ? 1 : wanted > ENGINES_BY_DEFAULT ? ENGINES_BY_DEFAULT : wanted;
 }
 
-/* The rate at which this NIC receives; some drivers say nothing, or nonsense. */
+/* The rate at which this NIC receives; some drivers report nothing, or nonsense. */
 static uint64_t link_mbps(const struct params *params, const struct uccl_device *properties)
 {
     enum { UNKNOWN_MBPS = 100000, MOST_MBPS = 3200000 };
@@ -92,7 +92,7 @@ static void stop_threads(struct uccl_engine *engine)
 {
     for (unsigned i = 0; i < engine->thread_count; i++)
         thread_stop(&engine->threads[i]);
-    for (unsigned i = 0; i < engine->thread_count; i++) /* until then one may have commands for another */
+    for (unsigned i = 0; i < engine->thread_count; i++) /* after all have stopped: each may have commands for another */
         thread_free(&engine->threads[i]);
     engine->thread_count = 0;
 }
@@ -137,7 +137,7 @@ void keep_closed(struct uccl_engine *engine, void *object)
 static void engine_destroy(struct uccl_engine *engine)
 {
     stop_threads(engine);
-    while (engine->kept) { /* nobody counts there any more */
+    while (engine->kept) { /* no thread uses them any more */
         struct uccl_conn *conn = engine->kept;
         engine->kept = conn->next;
         free(conn);
@@ -189,9 +189,8 @@ UCCL_API int uccl_open(const uccl_config *config, uccl_engine **out)
 }
 
 /*
- * In a child of fork(): frees our copy of what the parent has, and closes our descriptors, which leaves the
- * parent's as they are. What another thread held locked when the process forked may be half changed: it is
- * left.
+ * In a child of fork(): frees the child's copy of the engine and closes its descriptors; the parent's stay as they are.
+ * Lists that another thread was changing under the lock at the fork may be half changed: they are left.
  */
 static void engine_forget(struct uccl_engine *engine)
 {
@@ -217,7 +216,7 @@ static void engine_forget(struct uccl_engine *engine)
     engine_destroy(engine);
 }
 
-/* All requests have ended, but those that a GPU does not let go: a thread that waited for one is on its way out. */
+/* Waits for threads that are leaving uccl_wait(): all requests are over, except those of a hung GPU. */
 static void let_callers_go(struct uccl_engine *engine)
 {
     enum { LEAVE_NS = 1000000000, NAP_NS = 20000 };
@@ -299,13 +298,13 @@ UCCL_API int uccl_event_arm(uccl_engine *engine)
     CANCEL_LATER;
     uint64_t count;
     ssize_t got = read(engine->event_fd, &count, sizeof count);
-    (void)got; /* EAGAIN: it was clear */
+    (void)got; /* EAGAIN: the descriptor was clear */
     RACE_POINT();
-    /* before the tests that follow: pairs with the exchange in thread_tell_waiters() */
+    /* before the application's tests: pairs with the exchange in thread_tell_waiters() */
     atomic_exchange(&engine->event_armed, 1);
     RACE_POINT();
     for (unsigned i = 0; i < engine->thread_count; i++)
-        thread_reclaim(&engine->threads[i]); /* the caller is about to poll, not to drive */
+        thread_reclaim(&engine->threads[i]); /* the caller is about to poll(), not to drive the engine */
     return UCCL_OK;
 }
 

@@ -14,7 +14,7 @@
 /*
  * Layout of uccl_handle.listener: version, number of addresses, port (big-endian), the listener's nonce
  * (little-endian), then the addresses, each a kind and its bytes; zeros to the end. Five IPv6 addresses and three IPv4
- * ones fill it. An interface's number is this machine's own: a listener writes none, since its handle goes elsewhere.
+ * ones fill it. A listener writes no interface number: it means nothing on another machine.
  */
 enum {
     HANDLE_VERSION = 2,
@@ -27,7 +27,7 @@ enum {
 enum kind {
     KIND_IPV4 = 4,
     KIND_IPV6 = 6,
-    KIND_IPV6_SCOPED = 7, /* with the number of an interface: of uccl_handle_from_address("fe80::1%eth0") */
+    KIND_IPV6_SCOPED = 7, /* with an interface number: from uccl_handle_from_address("fe80::1%eth0") */
 };
 
 _Static_assert(HANDLE_ADDRESSES + 5 * 17 + 3 * 5 == HANDLE_BYTES, "eight addresses fit");
@@ -74,7 +74,7 @@ static enum kind kind_of(const union nic_address *address)
     return address->v6.sin6_scope_id ? KIND_IPV6_SCOPED : KIND_IPV6;
 }
 
-/* Of an address with its kind; 0: no kind. */
+/* Bytes of an address and its kind; 0: no such kind. */
 static size_t bytes_of(unsigned kind)
 {
     switch (kind) {
@@ -141,7 +141,7 @@ void handle_put(struct uccl_handle *handle, uint64_t listener, in_port_t port, c
     at[1] = (uint8_t)(put[0] + put[1]);
 }
 
-/* NULL, or what is wrong with a handle of our version. */
+/* NULL, or the fault of a handle of our version. */
 static const char *handle_take(const uint8_t *at, struct handle_target *out)
 {
     size_t end = HANDLE_ADDRESSES;
@@ -185,7 +185,7 @@ bool handle_get(const struct uccl_handle *handle, struct handle_target *out)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
-/* The host without the brackets of "[::1]". False: no host has so long a name. */
+/* Copies the host without the brackets of "[::1]". False: too long. */
 static bool take_brackets_off(const char *host, char out[NI_MAXHOST])
 {
     size_t length = strlen(host);
@@ -200,7 +200,7 @@ static bool take_brackets_off(const char *host, char out[NI_MAXHOST])
     return true;
 }
 
-/* The addresses that the resolver found, in its order (RFC 6724), each once. */
+/* Copies the resolver's addresses in its order (RFC 6724), each once. */
 static unsigned collect_addresses(const struct addrinfo *found, union nic_address *out, unsigned max)
 {
     unsigned count = 0;
@@ -232,7 +232,7 @@ UCCL_API int uccl_handle_from_address(const char *host, uint16_t port, struct uc
     int failed = take_brackets_off(host, bare) ? getaddrinfo(bare, service, &hints, &found) : EAI_NONAME;
     if (failed) {
         char why[FAULT_TEXT];
-        int error = errno; /* of what the resolver did last: without a descriptor no name is known */
+        int error = errno; /* of the resolver's last call: without a descriptor it resolves nothing */
         bool ran_out = failed == EAI_MEMORY || (error && fault_error(error) == UCCL_ENOMEM);
         LOG_ERR("cannot resolve '%s': %s", host,
                 ran_out ? fault_text(failed == EAI_MEMORY ? ENOMEM : error, why) : gai_strerror(failed));

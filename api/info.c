@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the library says about itself: error texts, version, build options, counter names. All of it
- * is constant and comes from rows declared once (UCCL_ERROR_ROWS, counters.def). Any thread.
+ * Error texts, version, build options and counter names: constants from rows declared once (UCCL_ERROR_ROWS,
+ * counters.def). Any thread.
  */
 #include "base/fault.h"
 #include "export.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Listening and accepting. Handshakes of the server side are run by whoever accepts, many at a time, so that a silent
- * stranger holds nobody up.
+ * Listening and accepting. Whoever accepts runs the server side of all handshakes, many at a time, so that a silent
+ * stranger delays nobody.
  *
- * Whoever reaches the port may fill the table of handshakes. So when it is full, those go that an honest client is not
- * likely to be among: who has said no HELLO for some time; then the oldest of a host that has more than its share, for
- * the sake of a host that has less; then who has not gone on since its HELLO. Else the newcomer waits, and behind it
- * the kernel's queue: a burst of honest clients is served in turn, and nobody is refused. The kernel keeps connections
- * on which nothing has been said at all (TCP_DEFER_ACCEPT).
+ * Whoever reaches the port may fill the table of handshakes. So a full table drops handshakes that are hardly an honest
+ * client's: first one that has sent no HELLO for some time; then the oldest of a host that has more than its share, in
+ * favour of a host that has less; then one that has stalled since its HELLO. Else the newcomer waits, and the kernel's
+ * queue behind it: a burst of honest clients is served in turn, and nobody is refused. The kernel itself keeps
+ * connections on which no byte has come (TCP_DEFER_ACCEPT).
  */
 #include "objects.h"
 
@@ -27,23 +27,23 @@
 
 enum {
     HANDSHAKES_MAX = 256,
-    HANDSHAKES_SHARE = 64, /* what one host may hold when others want some */
+    HANDSHAKES_SHARE = 64, /* of one host, where others need some */
     BACKLOG = 1024,
-    ADDRESSES_MAX = 256,   /* of this machine, to choose from */
+    ADDRESSES_MAX = 256,   /* of this machine */
     ACCEPT_AGAIN_MS = 50,  /* after an accept that failed */
-    FULL_AGAIN_MS = 20,    /* until the table is looked at again for whom to drop */
+    FULL_AGAIN_MS = 20,    /* between two looks at a full table */
 };
 
-/* When a handshake may be dropped for another: it has said no HELLO, or has said it, but is not through. */
+/* After this long a handshake may be dropped: without a HELLO, or stalled after it. */
 static const uint64_t SILENT_NS = UINT64_C(100) * 1000000;
 static const uint64_t STALLED_NS = UINT64_C(1000) * 1000000;
 
 /* A handshake of the server side. */
 struct accepting {
     struct bootstrap *boot;  /* NULL: none */
-    struct uccl_conn *conn;  /* in place, but not the application's before READY */
+    struct uccl_conn *conn;  /* open; the application gets it at READY */
     uint64_t since_ns;
-    bool news;               /* its socket has something to read: look_for_news() */
+    bool unread;             /* its socket has bytes to read: look_for_unread() */
     uint64_t source;         /* the client's IPv4 address, or the first half of its IPv6 address */
 };
 
@@ -55,10 +55,10 @@ struct uccl_listener {
     uint64_t nonce;         /* in its handle and in its HELLOs; not 0 */
     pthread_mutex_t lock;   /* one thread accepts at a time */
     bool closed;
-    int fault;              /* why the last accept failed, although somebody waits: not at once again; 0: it did not */
+    int fault;              /* of the last accept() though a client waits: try again later; 0: none */
     unsigned count;
     struct accepting accepting[HANDSHAKES_MAX];
-    struct accepting newcomer; /* accepted, but there is no room yet */
+    struct accepting newcomer; /* accepted, waits for room in the table */
 };
 
 static int listen_on(union nic_address *address, uint64_t connect_ms, int *out)
@@ -70,7 +70,7 @@ static int listen_on(union nic_address *address, uint64_t connect_ms, int *out)
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
     if (address->any.sa_family == AF_INET6)
         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
-    /* A hint: without it a silent client takes a place in the table sooner. */
+    /* Without this option a silent client enters the table sooner. */
     setsockopt(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, &defer_s, sizeof defer_s);
     socklen_t length = sizeof *address;
     if (bind(fd, &address->any, address_length(address)) || listen(fd, BACKLOG) ||
@@ -83,8 +83,9 @@ static int listen_on(union nic_address *address, uint64_t connect_ms, int *out)
     return 0;
 }
 
-/* The socket, on `device`'s address or, below 0, on all of them; `*address` becomes the one that it has. Logged. */
-static int listener_open_socket(const struct uccl_engine *engine, int device, uint16_t port, union nic_address *address, int *fd)
+/* Opens the socket on `device`'s address or, below 0, on all; `*address` becomes the socket's. Logged. */
+static int listener_open_socket(const struct uccl_engine *engine, int device, uint16_t port,
+                                union nic_address *address, int *fd)
 {
     if (device < 0) {
         memset(address, 0, sizeof *address);
@@ -117,8 +118,8 @@ static bool is_among(const union nic_address *address, const union nic_address *
 }
 
 /*
- * The addresses that others may try, the device's own first: those of this machine that the socket covers. Without the
- * number of the interface, which means nothing on another machine.
+ * Lists the addresses of this machine that the socket covers, the device's own first. Omits interface numbers, which
+ * mean nothing on another machine.
  */
 static int offer_addresses(const struct uccl_engine *engine, int device, const union nic_address *own,
                            const union nic_address *bound, union nic_address out[ADDRESSES_MAX])
@@ -226,24 +227,25 @@ static struct accepting take_out(struct uccl_listener *listener, unsigned i)
     return accepting;
 }
 
-/* Which of them have said something that was not read yet: we may be what is slow. */
-static void look_for_news(struct uccl_listener *listener)
+/* Looks which handshakes have unread bytes: their delay may be ours. */
+static void look_for_unread(struct uccl_listener *listener)
 {
     struct pollfd fds[HANDSHAKES_MAX];
     for (unsigned i = 0; i < listener->count; i++)
         fds[i] = (struct pollfd){.fd = bootstrap_fd(listener->accepting[i].boot), .events = POLLIN};
     bool looked = poll(fds, listener->count, 0) >= 0;
     for (unsigned i = 0; i < listener->count; i++)
-        listener->accepting[i].news = !looked || fds[i].revents;
+        listener->accepting[i].unread = !looked || fds[i].revents;
 }
 
-/* The oldest handshake without news that is, or is not, past its HELLO; of one source, where there is one. -1: none. */
+/* The oldest handshake without unread bytes, with or without its HELLO; `source`: only of that host. -1: none. */
 static int oldest_handshake(const struct uccl_listener *listener, bool greeted, const uint64_t *source)
 {
     int found = -1;
     for (unsigned i = 0; i < listener->count; i++) {
         const struct accepting *accepting = &listener->accepting[i];
-        if (!accepting->news && bootstrap_greeted(accepting->boot) == greeted && (!source || accepting->source == *source) &&
+        if (!accepting->unread && bootstrap_greeted(accepting->boot) == greeted &&
+            (!source || accepting->source == *source) &&
             (found < 0 || accepting->since_ns < listener->accepting[found].since_ns))
             found = (int)i;
     }
@@ -258,7 +260,7 @@ static unsigned handshakes_of(const struct uccl_listener *listener, uint64_t sou
     return count;
 }
 
-/* The source with the most handshakes, and how many it has. */
+/* The host with the most handshakes, and their number. */
 static unsigned greediest_source(const struct uccl_listener *listener, uint64_t *source)
 {
     unsigned most = 0;
@@ -272,11 +274,11 @@ static unsigned greediest_source(const struct uccl_listener *listener, uint64_t 
     return most;
 }
 
-/* Whom to drop for a newcomer from `source`, or -1. */
+/* The handshake to drop for a newcomer from `source`, or -1. */
 static int whom_to_drop(struct uccl_listener *listener, uint64_t source)
 {
     uint64_t now_ns = clock_now_ns(), other = 0;
-    look_for_news(listener);
+    look_for_unread(listener);
     int i = oldest_handshake(listener, false, NULL);
     if (i >= 0 && now_ns - listener->accepting[i].since_ns >= SILENT_NS)
         return i;
@@ -288,7 +290,7 @@ static int whom_to_drop(struct uccl_listener *listener, uint64_t source)
     return i >= 0 && now_ns - listener->accepting[i].since_ns >= STALLED_NS ? i : -1;
 }
 
-/* Room in the table for one more; false: not yet. */
+/* Makes room in the table for one more. False: not yet. */
 static bool make_room(struct uccl_listener *listener, uint64_t source)
 {
     if (listener->count < HANDSHAKES_MAX)
@@ -304,7 +306,7 @@ static bool make_room(struct uccl_listener *listener, uint64_t source)
     return true;
 }
 
-/* accept() asks for a descriptor before it looks whether anybody waits. */
+/* Whether a client waits: accept() may fail for lack of a descriptor even if none does. */
 static bool somebody_waits(const struct uccl_listener *listener)
 {
     struct pollfd listening = {.fd = listener->fd, .events = POLLIN};
@@ -335,7 +337,7 @@ static bool accept_newcomer(struct uccl_listener *listener)
     return true;
 }
 
-/* Takes waiting TCP connections in, for as long as there is room. */
+/* Takes in waiting TCP connections while there is room. */
 static void accept_strangers(struct uccl_listener *listener)
 {
     for (unsigned i = 0; i < HANDSHAKES_MAX; i++) {
@@ -350,7 +352,7 @@ static void accept_strangers(struct uccl_listener *listener)
 
 /* ---- handshakes ------------------------------------------------------------------------------ */
 
-/* The client's engine id is known: which flows with it stand here. */
+/* Proves which flows with the client's engine id we have. */
 static void server_prove(struct uccl_engine *engine, struct bootstrap *boot)
 {
     struct boot_key keys[BOOT_PROOFS_MAX];
@@ -360,7 +362,7 @@ static void server_prove(struct uccl_engine *engine, struct bootstrap *boot)
     bootstrap_prove(boot, keys, count);
 }
 
-/* The peer that the client's offer is of, with flows and a reference. UCCL_EAGAIN: it is not known any more. */
+/* Finds or makes the peer of the client's offer, with flows and a reference. UCCL_EAGAIN: forgotten meanwhile. */
 static int server_peer(const struct uccl_listener *listener, struct bootstrap *boot, struct peer **out)
 {
     struct uccl_engine *engine = listener->engine;
@@ -382,7 +384,7 @@ static int server_peer(const struct uccl_listener *listener, struct bootstrap *b
     return error;
 }
 
-/* The client's offer is here: put flow and connection in place, and answer. Under the engine's lock. */
+/* Opens flow and connection by the client's offer, and answers. Under the engine's lock. */
 static int server_answer(const struct uccl_listener *listener, struct accepting *accepting)
 {
     struct uccl_engine *engine = listener->engine;
@@ -414,7 +416,7 @@ static int server_answer(const struct uccl_listener *listener, struct accepting 
     return UCCL_OK;
 }
 
-/* True: the handshake is over, with `*conn` set where it went well. */
+/* True: the handshake is over; `*conn` is set if it succeeded. */
 static bool accepting_step(struct uccl_listener *listener, struct accepting *accepting,
                            struct uccl_conn **conn)
 {
@@ -489,7 +491,7 @@ static void listener_unlock(void *listener)
     pthread_mutex_unlock(&((struct uccl_listener *)listener)->lock);
 }
 
-/* Behind others that accept. 0: it is locked. `cancel_state_` is that of CANCEL_LATER. */
+/* Waits behind other threads that accept. 0: locked. `cancel_state_` is that of CANCEL_LATER. */
 static int lock_until(struct uccl_listener *listener, uint64_t deadline_ns, int cancel_state_)
 {
     for (;;) {
@@ -516,16 +518,17 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
         return UCCL_EINVAL;
     CANCEL_LATER;
     uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
-    int error = timeout_ms == 0 ? pthread_mutex_trylock(&listener->lock) : lock_until(listener, deadline_ns, cancel_state_);
+    int error = timeout_ms == 0 ? pthread_mutex_trylock(&listener->lock)
+                                : lock_until(listener, deadline_ns, cancel_state_);
     if (error)
         return timeout_ms == 0 ? UCCL_EAGAIN : UCCL_ETIMEDOUT;
     struct uccl_conn *conn;
     bool exhausted;
     for (;;) {
-        free_abandoned(listener->engine); /* of handshakes that failed: no more flow slots than needed */
+        free_abandoned(listener->engine); /* of failed handshakes, so that they hold no flow slots */
         accept_strangers(listener);
         conn = step_all(listener);
-        /* no handshake will give a descriptor back; what else fails belongs to one client, or passes */
+        /* no handshake will free a descriptor; other failures concern one client, or pass */
         exhausted = listener->fault == UCCL_ENOMEM && listener->count == 0;
         if (conn || exhausted || clock_now_ns() >= deadline_ns)
             break;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The insides of the public handles, for the files of api/. */
+/* The structs behind the public handles, for the files of api/. */
 #ifndef UCCL_OBJECTS_H
 #define UCCL_OBJECTS_H
 
@@ -35,22 +35,22 @@ struct uccl_engine {
     struct peer_table peers;
     struct uccl_conn *conns;
     unsigned abandoned;           /* of them */
-    struct uccl_conn *kept;       /* closed, but a device does not let go of their requests */
+    struct uccl_conn *kept;       /* closed, but a hung device keeps their requests */
     struct connecting *connecting; /* connects under way */
     struct uccl_listener *listeners;
     struct uccl_mr *mrs;
-    struct gpu_map *gpus;         /* made when somebody asks */
+    struct gpu_map *gpus;         /* made on first use */
     struct topology_cache machine; /* likewise */
     struct direct direct;         /* device memory that the NIC reaches by itself */
-    uint16_t *conn_generations;   /* by index, so that an id is not soon used again */
+    uint16_t *conn_generations;   /* by index, so that an id does not soon come again */
     uint64_t *conn_indices;       /* bitmap of those in use */
     uint32_t conn_cursor;
     unsigned next_home;           /* engine threads take connections in turn */
-    void *closed[CLOSED_KEPT];    /* what was closed last: see keep_closed() */
+    void *closed[CLOSED_KEPT];    /* the objects closed last: see keep_closed() */
     unsigned closed_next;
 };
 
-/* A connection's end on one engine thread: at home, or where it carries parts. */
+/* The end of a connection on one engine thread: its home, or a thread that carries parts. */
 struct conn_end {
     struct uccl_conn *of;
     void *memory;
@@ -62,10 +62,10 @@ struct uccl_conn {
     struct uccl_engine *engine;
     struct engine_thread *thread; /* home */
     struct peer *peer;
-    struct stripe_set stripes;    /* its ends, home first; the cores' owners alone touch them */
+    struct stripe_set stripes;    /* its ends, home first; only the owners of the cores touch them */
     struct conn_end ends[CORE_STRIPES_MAX];
-    bool abandoned;               /* nobody waits for its end; under the engine's lock */
-    _Atomic bool closing;         /* the application has asked for its end */
+    bool abandoned;               /* nobody waits until it is over; under the engine's lock */
+    _Atomic bool closing;         /* the application has closed it */
     uint32_t id;
     union nic_address address;
     _Atomic int32_t status;       /* 0, or why it takes no more messages */
@@ -78,79 +78,79 @@ struct uccl_mr {
     size_t length;
     struct mem_region *region;
     struct direct_range *range;   /* of device memory (gpu/direct.h); else NULL */
-    struct nic_mr nic;            /* where the NIC reaches it by itself; of device memory a copy of the range's */
-    _Atomic uint32_t users;       /* requests pending */
+    struct nic_mr nic;            /* the NIC's registration; of device memory a copy of the range's */
+    _Atomic uint32_t users;       /* pending requests */
     bool closed;
 };
 
-/* Whether this is a child of the process that opened the engine: nothing of it may be touched (process.h). */
+/* Whether this is a child of the process that opened the engine: it must not touch the engine (process.h). */
 static inline bool inherited(const struct uccl_engine *engine)
 {
     return process_forked(engine->process);
 }
 
 /*
- * Frees a connection, listener or registration that was closed, some time later: until then its `closed` or `closing` tells
- * whoever closes it again. Under the engine's lock.
+ * Frees a closed connection, listener or registration some time later: until then `closed` or `closing` detects a
+ * second close. Under the engine's lock.
  */
 void keep_closed(struct uccl_engine *engine, void *object);
 
 /* connect.c */
-/* Whether there is a way to all queues that a peer offers. It may take seconds, so it is asked without a lock. */
+/* Whether all queues that a peer offers can be reached. May take seconds: not under a lock. */
 int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer);
-/* Milliseconds until then, for poll(). */
+/* Milliseconds until the deadline, for poll(). */
 int poll_ms(uint64_t deadline_ns);
-/* Cancels the never-blocking connects of an engine that is being closed: their handles name nothing any more. */
+/* Cancels the never-blocking connects of an engine that is being closed. */
 void connects_end(struct uccl_engine *engine);
-/* In a child of fork(): frees them and closes their descriptors. Under the lock. */
+/* In a child of fork(): frees the connects and closes their descriptors. Under the lock. */
 void connects_inherited(struct uccl_engine *engine);
-/* How many are under way. Under the lock. */
+/* The number of connects under way. Under the lock. */
 unsigned connects_count(const struct uccl_engine *engine);
 /* For the simulator, whose processes die and leave their connects in the table of this one. */
 void connects_forget(void);
 
-/* connection.c, for connect.c and listener.c. Those that touch the engine's tables are called under its lock. */
-/* A connection id that is not in use: an index, and a generation above it. */
+/* connection.c, for connect.c and listener.c. All but conn_unmap_ends() under the lock. */
+/* Takes a connection id that is not in use: an index, and a generation above it. */
 bool take_conn_id(struct uccl_engine *engine, uint32_t *id);
 void put_conn_id(struct uccl_engine *engine, uint32_t id);
-/* A connection over a peer whose flows stand; takes over a reference to the peer. */
+/* Makes a connection over a peer whose flows are open; takes over a reference to the peer. */
 int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint32_t id,
               uint32_t remote_id, const union nic_address *address, struct uccl_conn **out);
 void conn_unmap_ends(struct uccl_conn *conn);
 
 /* close.c */
 /*
- * Ends a connection without waiting, nor for data that is still to be sent: one that the application never got, or
- * aborts. Whoever looks next frees it, or uccl_close(). Not under the lock.
+ * Ends a connection at once, without sending pending data: one that the application aborts or never got.
+ * free_abandoned() or uccl_close() frees it. Not under the lock.
  */
 void conn_abandon(struct uccl_conn *conn);
-/* Frees those that have ended since, and closed ones whose last request has. */
+/* Frees abandoned connections that are over, and kept ones whose last request is. */
 void free_abandoned(struct uccl_engine *engine);
-/* A request that closes has ended: frees its connection. */
+/* A close request has completed: frees its connection. */
 void conn_closed(struct uccl_request *request);
-/* Closes and frees all connections, listeners. */
+/* Closes and frees all connections and listeners. */
 void connections_end(struct uccl_engine *engine);
-/* In a child of fork(): frees them and closes their descriptors; nobody is told. Under the lock. */
+/* In a child of fork(): frees connections and listeners and closes their descriptors; sends nothing. Under the lock. */
 void connections_forget(struct uccl_engine *engine);
 
 /* request.c */
-/* A request on the connection's home thread; NULL: none is left. */
+/* Takes a request for the connection's home thread; NULL: none is left. */
 struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr);
 bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length);
-/* A flush of device memory that the NIC writes to by itself: a byte of `buffer` is read. UCCL_EAGAIN. */
+/* Posts a flush of device memory that the NIC writes directly: reads a byte of `buffer`. UCCL_EAGAIN. */
 int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr, uccl_request **out);
 
-/* gpu.c; NULL is nothing. */
+/* gpu.c. NULL: does nothing. */
 void gpu_map_free(struct gpu_map *map);
 
-/* memory.c: an end of a registration of device memory, as far as the NIC goes. Under the lock. */
+/* memory.c: ends the NIC's registration of device memory. Under the lock. */
 void mr_leave_range(struct uccl_engine *engine, struct uccl_mr *mr);
 
-/* connection.c: events of connections, from the engine's owner. */
+/* connection.c: takes events of connections, on the engine's owner. */
 void connection_on_event(void *context, const struct core_event *event);
-/* listener.c: the same of one; returns the next in the list. */
+/* listener.c: connections_forget() of one listener; returns the next in the list. */
 struct uccl_listener *listener_forget(struct uccl_listener *listener);
-/* How many there are, and how many handshakes they have under way; nobody accepts meanwhile. Under the lock. */
+/* The number of listeners, and of their handshakes under way. No thread accepts meanwhile. Under the lock. */
 unsigned listeners_count(const struct uccl_engine *engine, unsigned *handshakes);
 
 #endif

@@ -8,13 +8,13 @@
 #include <poll.h>
 #include <string.h>
 
-/* RFC 8305 has 100 ms as the least that is recommended, and 10 ms as the least that is allowed. */
+/* RFC 8305 recommends at least 100 ms and allows no less than 10 ms. */
 static const uint64_t GAP_NS = UINT64_C(100) * 1000000;
 
 void race_init(struct race *race, const struct handle_target *target, const uint8_t engine_id[16], const char *ifname,
                uint64_t now_ns, uint64_t deadline_ns)
 {
-    uint64_t share_ns = (deadline_ns - now_ns) / (target->count + 1); /* time for the last one, too */
+    uint64_t share_ns = (deadline_ns - now_ns) / (target->count + 1); /* leaves time for the last address */
     *race = (struct race){.target = *target, .engine_id = engine_id, .ifname = ifname, .deadline_ns = deadline_ns,
                           .winner = -1};
     race->gap_ns = share_ns < GAP_NS ? share_ns : GAP_NS;
@@ -29,7 +29,7 @@ static unsigned under_way(const struct race *race)
     return count;
 }
 
-/* The next one need not wait any longer. */
+/* Makes the next attempt due. */
 static void attempt_failed(struct race *race, struct race_attempt *attempt, int error, uint64_t now_ns)
 {
     bootstrap_free(attempt->boot);
@@ -38,10 +38,7 @@ static void attempt_failed(struct race *race, struct race_attempt *attempt, int 
     race->next_ns = now_ns;
 }
 
-/*
- * Begins the next attempt if there is one and it is due. That is by the clock, not by the calls: who calls rarely
- * begins several in one call.
- */
+/* Begins the next attempt if it is due by the clock; the caller repeats that. False: none is due. */
 static bool begin_next(struct race *race, uint64_t now_ns)
 {
     if (race->begun == race->target.count || now_ns < race->next_ns ||
@@ -59,8 +56,8 @@ static bool begin_next(struct race *race, uint64_t now_ns)
 }
 
 /*
- * Our own trouble before what the listener says. Then that time was up: that address might still have been it. What
- * others have answered there comes behind, and no way at all is last.
+ * Ranks errors: our own first, then the listener's; then a time-out, since that address might still have been right;
+ * then the answers of strangers, and last an address without a route.
  */
 static int telling(int error)
 {
@@ -93,7 +90,7 @@ static int most_telling(const struct race *race)
     return error;
 }
 
-/* A server that has heard our HELLO is told that nothing is wrong. */
+/* Tells a server that has our HELLO that nothing is wrong. */
 static void close_losers(struct race *race)
 {
     for (unsigned i = 0; i < race->begun; i++) {

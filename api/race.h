@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One listener, several addresses: which one leads to it? Happy Eyeballs (RFC 8305): the addresses are tried one after
- * the other, best first. The next one begins 100 ms after the one before, or at once where one has failed, and none is
- * given up for it. The first whose server says HELLO with the listener's nonce wins: a private address may be
- * another host's too. The others are closed.
+ * Finds which of several addresses leads to a listener, by Happy Eyeballs (RFC 8305): tries the addresses one after the
+ * other, best first. Each attempt begins 100 ms after the one before, or at once when one has failed; earlier attempts
+ * go on. The first server that sends HELLO with the listener's nonce wins, since another host may have the same private
+ * address. The others are closed.
  *
  * At most HANDLE_ADDRESSES_MAX descriptors. Threads: one at a time per object; nothing blocks but race_wait().
  */
@@ -14,9 +14,9 @@
 #include "handle.h"
 
 struct race_attempt {
-    struct bootstrap *boot;      /* NULL: not begun, lost, failed, or the winner's, which has been taken */
+    struct bootstrap *boot;      /* NULL: not begun, lost or failed, or the winner's, which the caller has */
     int error;                   /* why it failed */
-    char fault[BOOT_FAULT_TEXT]; /* the same in words, to be logged when all is over; empty: nothing to say */
+    char fault[BOOT_FAULT_TEXT]; /* the same in words, for race_tell(); empty: none */
 };
 
 struct race {
@@ -27,26 +27,26 @@ struct race {
     uint64_t gap_ns;             /* between two attempts */
     uint64_t next_ns;            /* when the next one begins at the latest */
     unsigned begun;
-    int winner;                  /* index, once one has won; else -1 */
+    int winner;                  /* its index; -1: none yet */
     struct race_attempt attempts[HANDLE_ADDRESSES_MAX];
 };
 
-/* `engine_id` and `ifname` stay the caller's, and must outlive the race. */
+/* The caller keeps `engine_id` and `ifname`, which outlive the race. */
 void race_init(struct race *race, const struct handle_target *target, const uint8_t engine_id[16], const char *ifname,
                uint64_t now_ns, uint64_t deadline_ns);
 /*
- * Goes as far as it can. 0: won; `*out` is the handshake, past its HELLO, the caller's to free before the race.
- * UCCL_EAGAIN: wait. Else all attempts have failed: of their errors the one that says most.
+ * Goes as far as possible. 0: won; `*out` is the handshake, past its HELLO, which the caller frees before the race.
+ * UCCL_EAGAIN: wait. Otherwise all attempts have failed: returns the error that says most.
  */
 int race_step(struct race *race, uint64_t now_ns, struct bootstrap **out);
-/* Waits for the sockets, or until there is something to do. */
+/* Waits for the sockets, or until the next attempt is due. */
 void race_wait(const struct race *race);
 /*
- * Logs what each failed attempt had to say, once. `error`: how the connect has ended. What made it fail is a warning:
- * all attempts, or what became of the winner.
+ * Logs the line of each failed attempt, once. `error`: the result of the connect. Lines that explain a failure are
+ * warnings: those of all attempts, or the winner's.
  */
 void race_tell(struct race *race, int error);
-/* Closes what is under way; nobody is told. */
+/* Closes the attempts under way; sends nothing. */
 void race_end(struct race *race);
 
 #endif

@@ -7,7 +7,7 @@
 
 bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length)
 {
-    if (length == 0) /* no byte, no place */
+    if (length == 0) /* no byte, no bounds */
         return true;
     uintptr_t from = (uintptr_t)buffer, begin = (uintptr_t)mr->address;
     return from >= begin && length <= mr->length && from - begin <= mr->length - length;
@@ -54,7 +54,7 @@ static int request_post(struct uccl_conn *conn, struct uccl_request *request, en
         atomic_fetch_add_explicit(request->mr_users, 1, memory_order_relaxed);
     if (request->staged.memory)
         count_staged(conn);
-    uccl_request *handle = request_handle(request); /* of this life: it may be over as soon as it is posted */
+    uccl_request *handle = request_handle(request); /* taken now: once posted, the request may be over */
     atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_release); /* see still_pending() */
     RACE_POINT();
     if (!thread_post(conn->thread, command, request)) {
@@ -118,7 +118,7 @@ UCCL_API int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_
     return post_message(conn, CORE_RECV, buffer, length, mr, false, out);
 }
 
-/* Whether what is promised of a watched receive can be kept for this buffer. */
+/* Whether this buffer allows what a watched receive promises. */
 static int may_watch(const void *buffer, size_t length, const struct uccl_mr *mr)
 {
     if (length == 0)
@@ -148,7 +148,7 @@ static bool has_ended(const struct uccl_request *request)
     return atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_ENDED;
 }
 
-/* The request's result; it is free afterwards. */
+/* Returns the result of a completed request and frees it. */
 static int request_collect(struct uccl_request *request, size_t *bytes)
 {
     int status = request->msg.status;
@@ -192,7 +192,7 @@ static int wait_and_collect(struct uccl_request *request, int timeout_ms, size_t
     uint64_t now_ns = clock_now_ns();
     uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : now_ns + (uint64_t)timeout_ms * 1000000;
     int status = UCCL_ETIMEDOUT;
-    CANCEL_LATER; /* with a borrowed engine */
+    CANCEL_LATER; /* while this thread may drive a lent engine */
     atomic_fetch_add(&thread->callers, 1);
     for (;;) {
         if (thread_wait(thread, &request->state, REQUEST_PENDING, cancel_look_ns(now_ns, deadline_ns))) {
@@ -206,7 +206,7 @@ static int wait_and_collect(struct uccl_request *request, int timeout_ms, size_t
         CANCEL_HERE; /* the request stays pending */
         pthread_cleanup_pop(0);
     }
-    leave_thread(thread); /* we touch nothing now */
+    leave_thread(thread); /* the last access to the thread */
     return status;
 }
 
@@ -229,9 +229,9 @@ UCCL_API int uccl_cancel(uccl_request *handle)
     struct engine_thread *thread = request->thread;
     if (process_forked(thread->process))
         return UCCL_EFORKED;
-    if (has_ended(request) || request->flushes || request->closes) /* those end by themselves */
+    if (has_ended(request) || request->flushes || request->closes) /* these complete by themselves */
         return UCCL_OK;
     RACE_POINT();
-    /* Of the life that was found: another thread may have collected it since, and posted the next in its place. */
+    /* Names the epoch that was found: another thread may have collected the request since, and posted it anew. */
     return thread_push(thread, request, COMMAND_CANCEL | (uint64_t)generation << 32) ? UCCL_OK : UCCL_EAGAIN;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The clock by which the engine lives: monotonic, and the same for all threads. */
+/* The engine's clock: monotonic, and the same for all threads. */
 #ifndef UCCL_CLOCK_H
 #define UCCL_CLOCK_H
 

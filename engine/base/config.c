@@ -1,16 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Parameters: from text that a person wrote to one checked struct. The problem: a value can come
- * from four places, and whoever gets it wrong needs to hear which value, from where, and what would
- * have been right; a misspelt name must not be ignored in silence.
+ * Parameters: from text that a person wrote to one checked struct. The problem: a value has several
+ * sources. A person who writes a wrong one needs to read which value, from which source, and which values
+ * are right; a misspelt name must not be ignored in silence.
  *
- * A place where values come from is a `struct settings` (the setter's and the file's) or the environment; find_value()
- * alone knows which of them wins. Values stay text until the winner is known, and only the winner is parsed, also where
- * it is the default.
+ * Setter and file each fill a `struct settings`; find_value() alone decides which source wins. Values stay text until
+ * then, and only the winner is parsed, also a default.
  *
- * Threads: any, as long as nobody changes the uccl_config or the environment meanwhile. Nothing is
- * cached: the environment and the file are read at each call. The only state of the process is the
- * list of warnings already given (warned.c).
+ * Threads: any, as long as nobody changes the uccl_config or the environment meanwhile. Each call reads
+ * environment and file anew. The only state of the process is the list of warnings already given (warned.c).
  */
 #include "base/config.h"
 
@@ -26,7 +24,7 @@
 
 enum { ORIGIN_MAX = PATH_MAX + 16 };
 
-/* What holds between parameters. */
+/* Rules between parameters. */
 static const enum param_index powers_of_two[] = {
     INDEX_chunk_window,
     INDEX_msg_window,
@@ -39,13 +37,13 @@ static const struct {
     enum param_index large;
 } at_most[] = {
     {INDEX_rto_min_us, 1, INDEX_rto_max_us},
-    /* Two eager messages always fit: by the ranges today, by this once somebody moves them. */
+    /* Two eager messages always fit: today the ranges alone ensure that. */
     {INDEX_eager_kb, 2, INDEX_eager_window_kb},
 };
 
 #define LENGTH(array) (sizeof(array) / sizeof(array)[0])
 
-/* ---- where values come from ------------------------------------------------------------------ */
+/* ---- sources --------------------------------------------------------------------------------- */
 
 struct sources {
     const struct uccl_config *config; /* NULL: no setter */
@@ -56,7 +54,7 @@ struct sources {
 struct found {
     const char *text;
     const char *source;   /* as uccl_param_value() names it */
-    const char *stand_in; /* NULL, or the environment variable where it has another name */
+    const char *stand_in; /* the environment variable of another name that gave it, or NULL */
     unsigned line;        /* 0: not from a file */
 };
 

@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Where parameter values come from: setter, environment, configuration file, stand-in, default, in this order.
- */
+/* Values of parameters, each from its first source: setter, environment, configuration file, stand-in, default. */
 #ifndef UCCL_CONFIG_H
 #define UCCL_CONFIG_H
 
@@ -14,20 +12,17 @@ struct uccl_config {
 
 /*
  * Fills `out` for an engine opened with `config` (may be NULL). UCCL_EINVAL: some value is not allowed
- * (logged with name, value, source and range). Unknown UCCL_ names in the environment or the file warn,
- * once per process and name. Cross-parameter rules (a power of two, min <= max) are checked here too.
+ * (logged with name, value, source and range), or a rule between parameters is broken (a power of two, min <= max).
+ * Warns of unknown UCCL_ names in the environment or the file, once per process and name.
  */
 int config_resolve(const uccl_config *config, struct params *out);
 
-/* uccl_config_set() and uccl_param_value(), of arguments that have been checked. */
+/* uccl_config_set() and uccl_param_value(); the caller has checked the arguments. */
 int config_set(struct uccl_config *config, const char *name, const char *value);
 int config_value(const struct uccl_config *config, enum param_index index, char *value, size_t value_size, char *source,
                  size_t source_size);
 
-/*
- * The value of the field at `offset` (offsetof(struct params, field)) as text, in one spelling however it was
- * written; cut at `size`.
- */
+/* Formats the field at `offset` (offsetof(struct params, field)), in one spelling; cut at `size`. */
 void config_format(const struct params *params, size_t offset, char *out, size_t size);
 
 #endif

@@ -21,7 +21,7 @@ enum {
     ORIGIN_MAX = PATH_MAX + 16,
 };
 
-/* Without the blanks around it, in place. */
+/* Removes the blanks around `text`, in place. */
 static char *trim(char *text)
 {
     while (isspace((unsigned char)*text))
@@ -33,7 +33,7 @@ static char *trim(char *text)
     return text;
 }
 
-/* A comment starts at a '#' that follows a blank or begins the line: "a#b" is a value. */
+/* Cuts the comment: it starts at a '#' that follows a blank or begins the line; "a#b" is a value. */
 static void cut_comment(char *line)
 {
     for (char *c = line; *c; c++)
@@ -71,11 +71,11 @@ static int read_line(struct config_file *file, char *line, unsigned number)
         return UCCL_EINVAL;
     }
     strcpy(file->settings.text[index], value);
-    file->settings.line[index] = number; /* of two lines for one parameter the later counts */
+    file->settings.line[index] = number; /* the last of several lines counts */
     return UCCL_OK;
 }
 
-/* 0; the positive errno when the file cannot be read; UCCL_EINVAL (logged) for what it holds. */
+/* 0; a positive errno: the file cannot be read; UCCL_EINVAL (logged): a line is wrong. */
 static int read_file(struct config_file *file, const char *path)
 {
     char line[CONF_LINE_MAX + 2]; /* with newline and NUL */
@@ -86,7 +86,7 @@ static int read_file(struct config_file *file, const char *path)
     if (!stream)
         return errno;
     for (unsigned number = 1; result == UCCL_OK && fgets(line, sizeof line, stream); number++) {
-        /* No newline before the end of the file: too long, or cut short by a NUL byte. */
+        /* A line without newline before the end of the file is too long, or has a NUL byte. */
         if (!strchr(line, '\n') && !feof(stream)) {
             LOG_ERR("%s:%u: not a text line of at most %d bytes", path, number, CONF_LINE_MAX);
             result = UCCL_EINVAL;
@@ -100,7 +100,7 @@ static int read_file(struct config_file *file, const char *path)
     return result;
 }
 
-/* Whether it may be there, but the process is short of descriptors: settings must not vanish then. */
+/* Whether the process lacks descriptors or memory: the file may exist, and its settings must not vanish. */
 static bool ran_out(int result)
 {
     return result > 0 && fault_error(result) == UCCL_ENOMEM;
@@ -113,7 +113,7 @@ static int no_descriptor(const char *path, int system_error)
     return UCCL_ENOMEM;
 }
 
-/* A file that nobody asked for by name: a missing one is no news, an unreadable one one warning. */
+/* Reads a file that nobody named: a missing one is normal, an unreadable one is worth one warning. */
 static int read_default_file(struct config_file *file, const char *path)
 {
     int result = read_file(file, path);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Parameters from a file: NAME=VALUE in each line, with comments. Any thread. */
+/* Parameters from a file: NAME=VALUE in each line, and comments. Any thread. */
 #ifndef UCCL_CONFIG_FILE_H
 #define UCCL_CONFIG_FILE_H
 
@@ -16,7 +16,7 @@ struct config_file {
 
 /*
  * Reads the file that the environment names, else ~/.uccl.conf, else /etc/uccl.conf, into `file`, which is zero.
- * UCCL_EINVAL: a line that says nothing, or a named file that cannot be read; UCCL_ENOMEM: no descriptor. Logged.
+ * UCCL_EINVAL: a wrong line, or a named file that cannot be read; UCCL_ENOMEM: no descriptor or memory. Logged.
  */
 int config_file_load(struct config_file *file);
 

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process-wide log. The problem: any thread may write a line while another one changes the callback. A
- * line must never meet one caller's function with another caller's `user`; once the callback has been
- * replaced nobody may be inside the old one, so that its data can be freed; yet writing takes no lock.
+ * The process-wide log. The problem: any thread may write a line while another one changes the callback. No
+ * line may reach one caller's function with another caller's `user`. Once the callback has been replaced, no thread
+ * may be inside the old one, so that its data can be freed. Yet writing takes no lock.
  *
- * So the pair lives in one of two slots, and `current` names the slot in force. A writer of lines counts
- * itself into the slot, checks that the slot is still in force, calls, and counts itself out. log_replace() fills
- * the other slot, puts it in force, and waits until the old one is empty. Invariants: a slot in force is
- * never written; without a log_replace() under way the other slot has nobody in it.
+ * So the pair of function and `user` lives in one of two slots, and `current` names the slot in force. A reader, a
+ * thread with a line to write, counts itself into the slot, checks that the slot is still in force, calls, and counts
+ * itself out. log_replace() fills the other slot, puts it in force, and waits until the old one is empty. Invariants:
+ * nobody writes a slot in force; without a log_replace() under way the other slot is empty.
  *
- * Why no reader meets a slot that is being filled: both sides first write (the reader its count,
- * the setter `current`) and then read what the other wrote, all sequentially consistent, so at
- * least one of them sees the other. A reader that sees a changed `current` backs off without
- * reading the pair; a setter that sees a count waits for it.
+ * Why no reader meets a slot that is being filled: both sides first write (the reader its count, the setter `current`)
+ * and then read the other's variable, all sequentially consistent, so at least one of them sees the other. A reader
+ * that sees a changed `current` backs off without reading the pair; a setter that sees a count waits for it.
  *
- * A callback that itself replaces the callback would wait for itself, and two of them for each other. So inside
- * the callback the new pair is only noted, and its thread replaces the old one when it is out. What a callback
- * causes to be logged goes to stderr: it would otherwise call itself without end.
+ * A callback that replaced the callback would wait for itself, and two of them for each other. So inside the callback
+ * log_set_callback() only notes the new pair, and the thread replaces the old one once it is outside. Lines that a
+ * callback causes go to stderr: otherwise it would call itself without end.
  */
 #include "base/log.h"
 
@@ -35,7 +34,7 @@
 
 enum {
     LOG_TEXT_MAX = 1024, /* bytes of a message with its NUL */
-    LOG_NAP_NS = 50000,  /* between looks at whether a callback has returned */
+    LOG_NAP_NS = 50000,  /* between two looks whether a callback has returned */
 };
 
 struct sink {
@@ -44,23 +43,23 @@ struct sink {
 };
 
 struct slot {
-    atomic_uint readers; /* threads that are inside the callback, or about to look */
+    atomic_uint readers; /* threads inside the callback, or about to check `current` */
     struct sink sink;
 };
 
 static struct slot slots[2];
 static _Atomic(struct slot *) current = &slots[0];
-static pthread_mutex_t set_lock = PTHREAD_MUTEX_INITIALIZER; /* setters only */
+static pthread_mutex_t set_lock = PTHREAD_MUTEX_INITIALIZER; /* for setters only */
 static atomic_int level_now = UCCL_LOG_WARN;
 
-/* What this thread is doing. */
+/* The calling thread: */
 static _Thread_local struct {
     struct slot *inside; /* the callback of this slot; NULL: none */
-    bool replaces;       /* it is to put `next` in force when it is out */
+    bool replaces;       /* the thread puts `next` in force once it is outside */
     struct sink next;
 } mine;
 
-/* Relaxed: the level guards no other data, and a message more or less around a change is fine. */
+/* Relaxed: the level guards no other data; a line more or less around a change does no harm. */
 void log_set_level(enum uccl_log_level level)
 {
     atomic_store_explicit(&level_now, (int)level, memory_order_relaxed);
@@ -71,15 +70,15 @@ enum uccl_log_level log_level(void)
     return (enum uccl_log_level)atomic_load_explicit(&level_now, memory_order_relaxed);
 }
 
-/* Puts `sink` in force and returns when nobody is inside the old one. Not from inside a callback. */
+/* Puts `sink` in force and waits until no thread is inside the old one. Not from inside a callback. */
 static void log_replace(struct sink sink)
 {
     struct timespec nap = {0, LOG_NAP_NS};
     pthread_mutex_lock(&set_lock);
     struct slot *old = atomic_load(&current);
     struct slot *slot = old == &slots[0] ? &slots[1] : &slots[0];
-    /* A reader that was too late for this slot may still be about to leave it. Both loops pair with the counting in
-     * log_enter(); reading 0 also means that what was done inside is over. */
+    /* A reader that came too late may still be about to leave this slot. Both loops pair with the counting in
+     * log_enter(); reading 0 also makes the callback's effects visible. */
     while (atomic_load(&slot->readers))
         nanosleep(&nap, NULL);
     RACE_POINT();
@@ -92,7 +91,7 @@ static void log_replace(struct sink sink)
     pthread_mutex_unlock(&set_lock);
 }
 
-/* In a child of fork(): nobody but the calling thread is inside the callback any more. */
+/* In a child of fork() only the calling thread can be inside the callback. */
 static void log_in_child(void)
 {
     for (unsigned i = 0; i < 2; i++)
@@ -119,7 +118,7 @@ void log_set_callback(uccl_log_fn fn, void *user)
     }
 }
 
-/* The slot in force, which stays filled until its count is taken back. */
+/* The slot in force. It stays filled until the caller decrements its count. */
 static struct slot *log_enter(void)
 {
     for (;;) {
@@ -129,7 +128,7 @@ static struct slot *log_enter(void)
         RACE_POINT();
         if (atomic_load(&current) == slot)
             return slot;
-        atomic_fetch_sub(&slot->readers, 1); /* a setter was faster; it has made progress, so try again */
+        atomic_fetch_sub(&slot->readers, 1); /* a setter was faster: try again */
     }
 }
 
@@ -149,7 +148,7 @@ static const char *level_name(enum uccl_log_level level)
     return "debug";
 }
 
-/* Values, names and peers' strings end up in messages: none may start a line of its own. */
+/* Lines contain values, names and strings of peers: none may start another line. */
 static void make_one_line(char *text)
 {
     for (char *c = text; *c; c++)
@@ -157,7 +156,7 @@ static void make_one_line(char *text)
             *c = ' ';
 }
 
-/* One write, so that lines of several threads do not mix. Nobody is left to tell if it fails. */
+/* One write(), so that lines of several threads do not mix. Its failure can be reported nowhere. */
 static void write_stderr(enum uccl_log_level level, const char *text)
 {
     char line[LOG_TEXT_MAX + 32];
@@ -182,7 +181,7 @@ static void log_tell(enum uccl_log_level level, const char *text)
         write_stderr(level, text);
     mine.inside = NULL;
     RACE_POINT();
-    atomic_fetch_sub(&slot->readers, 1); /* pairs with the loads in log_replace(): what was done inside is over */
+    atomic_fetch_sub(&slot->readers, 1); /* pairs with the loads in log_replace(): the callback's effects are visible */
     if (mine.replaces) {
         mine.replaces = false;
         log_replace(mine.next);
@@ -191,7 +190,7 @@ static void log_tell(enum uccl_log_level level, const char *text)
 
 void log_write(enum uccl_log_level level, const char *format, ...)
 {
-    int errno_kept = errno; /* callers report a failure and then act on its errno */
+    int errno_kept = errno; /* callers log a failure and then act on its errno */
     char text[LOG_TEXT_MAX];
     va_list arguments;
     va_start(arguments, format);

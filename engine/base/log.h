@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process-wide log. Whoever sees a failure first logs it, once, with what a person needs to act.
- * Any thread; formats into a stack buffer (at most 1 KiB), no lock, no allocation.
+ * The process-wide log. Whoever sees a failure first logs it, once, with all that a person needs to act.
+ * Any thread. Formats into a stack buffer of 1 KiB, without lock or allocation.
  */
 #ifndef UCCL_LOG_H
 #define UCCL_LOG_H
 
 #include "uccl/engine.h"
 
-/* Lines go to `fn` from here on, NULL: to stderr; nobody is inside the old one any more (see uccl_set_log()). */
+/* Sends lines to `fn`, NULL: to stderr. No thread is inside the old callback afterwards (see uccl_set_log()). */
 void log_set_callback(uccl_log_fn fn, void *user);
 void log_set_level(enum uccl_log_level level);
 enum uccl_log_level log_level(void);

@@ -11,8 +11,8 @@
 
 #define STR_RANGE(max) STR_RANGE_(max)
 #define STR_RANGE_(max) "text of at most " #max " bytes"
-#define STR_MAX 255 /* PARAM_STR_MAX, which as an enum constant cannot be made text */
-_Static_assert(STR_MAX == PARAM_STR_MAX, "the range told to people is not the one in force");
+#define STR_MAX 255 /* PARAM_STR_MAX: the preprocessor makes no text of an enum constant */
+_Static_assert(STR_MAX == PARAM_STR_MAX, "people read another range than the one in force");
 
 const struct param_row param_rows[PARAM_COUNT] = {
 #define PARAM_U64(field, name, default_, min, max, unit, doc)                                     \
@@ -38,7 +38,7 @@ uint64_t *param_u64(struct params *params, enum param_index index)
     return (uint64_t *)(void *)((char *)params + param_rows[index].offset);
 }
 
-/* Strictly decimal: strtoull alone would take blanks, a sign and whatever follows. */
+/* Strictly decimal: strtoull() alone would accept blanks, a sign and trailing characters. */
 static bool parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *out)
 {
     if (!*text || text[strspn(text, "0123456789")])
@@ -51,7 +51,7 @@ static bool parse_u64(const char *text, uint64_t min, uint64_t max, uint64_t *ou
     return true;
 }
 
-/* The place of `text` in "a|b|c". */
+/* Finds the index of `text` in "a|b|c". */
 static bool parse_choice(const char *text, const char *choices, unsigned *out)
 {
     size_t length = strlen(text);
@@ -72,7 +72,7 @@ bool param_parse(enum param_index index, const char *text, struct params *out)
     const struct param_row *row = &param_rows[index];
     void *field = (char *)out + row->offset;
     unsigned choice = 0;
-    if (strlen(text) > PARAM_STR_MAX) /* of any kind: "000...01" is a number but has no room */
+    if (strlen(text) > PARAM_STR_MAX) /* of any kind: settings have no room for "000...01" either */
         return false;
     switch (row->kind) {
     case KIND_U64:
@@ -80,7 +80,7 @@ bool param_parse(enum param_index index, const char *text, struct params *out)
     case KIND_BOOL:
         if (!parse_choice(text, row->range, &choice))
             return false;
-        *(bool *)field = choice % 2; /* no and yes take turns in the range */
+        *(bool *)field = choice % 2; /* the range alternates no and yes */
         return true;
     case KIND_ENUM:
         return parse_choice(text, row->range, field);

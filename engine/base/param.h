@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The table of parameters: one row of params.def each, and values from text and to text. Any thread; no state.
+ * The table of parameters, a row of params.def each; parsing and formatting their values. Any thread; no state.
  */
 #ifndef UCCL_PARAM_H
 #define UCCL_PARAM_H
@@ -37,25 +37,25 @@ struct param_row {
     const char *name; /* with the prefix */
     enum param_kind kind;
     size_t offset;        /* of the field in struct params */
-    const char *default_; /* as a person would write it */
+    const char *default_; /* as a person writes it */
     uint64_t min, max;    /* KIND_U64 */
-    const char *range;    /* what is allowed, for people; the choices of KIND_ENUM */
+    const char *range;    /* allowed values, for people; the choices of KIND_ENUM */
     const char *unit;
     const char *doc;
 };
 
 extern const struct param_row param_rows[PARAM_COUNT];
 
-/* Values of parameters as text: of the setter, or of a file. */
+/* Values of parameters as text, from the setter or a file. */
 struct settings {
     char text[PARAM_COUNT][PARAM_STR_MAX + 1];
     unsigned line[PARAM_COUNT]; /* 0: not set; else the line of the file, 1 for the setter's */
 };
 
-/* Parses `text` into the field of the row; false: not allowed, and the field is untouched. */
+/* Parses `text` into the field of the row. False: not allowed, and the field is unchanged. */
 bool param_parse(enum param_index index, const char *text, struct params *out);
 
-/* Formats the field of the row, in one spelling however it was written; cut at `size`. */
+/* Formats the field of the row, in one spelling; cut at `size`. */
 void param_format(enum param_index index, const struct params *params, char *out, size_t size);
 
 /* The field of a KIND_U64 row. */

@@ -22,9 +22,9 @@ int param_find(const char *name, bool bare)
 }
 
 /*
- * How many letters to insert, remove or replace to make one name of the other, whatever their case
+ * The number of letters to insert, remove or replace to turn one name into the other, ignoring case
  * (R. A. Wagner and M. J. Fischer, The String-to-String Correction Problem, JACM 1974). `row[j]` is
- * the distance between the part of `a` seen so far and the first j letters of `b`.
+ * the distance between the letters of `a` so far and the first j letters of `b`.
  */
 static unsigned edit_distance(const char *a, const char *b)
 {

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 enum {
-    ROUNDS = 16,          /* in which a core is taken once more; then nobody counts any longer */
-    LIST_TEXT_MAX = 8192, /* of a list of processors in sysfs */
+    ROUNDS = 16,          /* claims of one core that are counted */
+    LIST_TEXT_MAX = 8192, /* bytes of a list of processors in sysfs */
     PLACES_MAX = 4096,
 };
 
@@ -30,7 +30,7 @@ static void clear(struct pin_set *set)
     memset(set, 0, sizeof *set);
 }
 
-/* A number that begins at `*text` and is moved past. */
+/* Reads a number at `*text` and moves past it. */
 static bool parse_number(const char **text, unsigned *out)
 {
     char *end;
@@ -64,7 +64,7 @@ bool pin_parse(const char *text, struct pin_set *out)
     }
 }
 
-/* Reads a list of processors; false: there is none. */
+/* Reads a list of processors. False: there is none. */
 static bool read_set(const char *path, struct pin_set *out)
 {
     char text[LIST_TEXT_MAX];
@@ -79,7 +79,7 @@ static bool read_set(const char *path, struct pin_set *out)
     return pin_parse(text, out);
 }
 
-/* The processors of a core, of which `cpu` is one. */
+/* The processors of the core of `cpu`. */
 static void read_core(const char *sysfs, unsigned cpu, struct pin_set *out)
 {
     char path[256];
@@ -98,7 +98,7 @@ static void read_node(const char *sysfs, int numa_node, struct pin_set *out)
         clear(out);
 }
 
-/* The first processor that both have; PIN_CPUS_MAX: none. */
+/* The first processor in both sets; PIN_CPUS_MAX: none. */
 static unsigned first_of(const struct pin_set *a, const struct pin_set *b)
 {
     unsigned cpu = 0;
@@ -142,7 +142,7 @@ unsigned pin_take(const struct pin_place *places, unsigned count, int *claim)
     }
     pin_release(fd);
     *claim = -1;
-    return count; /* it cannot be told who has which */
+    return count; /* nobody can tell who has which */
 }
 
 void pin_release(int claim)

@@ -13,20 +13,20 @@
 #endif
 
 enum {
-    NUMBER_BYTES = 4096, /* the kernel makes whole pages of it */
-    CHILD_CALLS_MAX = 8, /* modules that have locks of the process */
+    NUMBER_BYTES = 4096, /* a page */
+    CHILD_CALLS_MAX = 8, /* modules with process-wide locks */
 };
 
 static volatile uint32_t number_without_page;
 static volatile uint32_t *number = &number_without_page;
 const volatile uint32_t *process_number = &number_without_page;
-static int unwatched; /* errno of pthread_atfork(), where the page does not tell us either; else 0 */
-static uint32_t last_number; /* given to this process or to one that it descends from */
+static int unwatched; /* errno of pthread_atfork(), where the kernel does not wipe the page either; else 0 */
+static uint32_t last_number; /* the last one given to this process or an ancestor */
 
 static void (*_Atomic child_calls[CHILD_CALLS_MAX])(void);
 static atomic_uint child_call_count;
 
-/* Of the threads only the one that forked is here. */
+/* Only the thread that forked exists here. */
 static void in_child(void)
 {
     *number = 0;
@@ -76,7 +76,7 @@ uint32_t process_enter(void)
     if (mine)
         return mine;
     RACE_POINT();
-    /* counted first: a child that is made in between must not get the same one */
+    /* incremented first: a child that is forked in between must not get the same number */
     uint32_t next = __atomic_add_fetch(&last_number, 1, __ATOMIC_SEQ_CST);
     RACE_POINT();
     if (__atomic_compare_exchange_n(number, &mine, next, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The process that the library is a guest in: it may fork, and its threads may be cancelled.
+ * The library is a guest in a process, which may fork and may cancel its threads.
  *
- * Fork. A child inherits engines whose threads it does not have, and sockets that it shares with the parent.
- * It must touch neither. So each engine keeps the number of the process that opened it, and public calls
- * compare that number with the one of the process they run in. That one stands in a page which the kernel
- * empties in a child (MADV_WIPEONFORK, Linux 4.14), however the child was made; a handler of pthread_atfork()
- * empties it too, for kernels that cannot. A child that opens an engine gets a number of its own, above all
- * that it inherited.
+ * Fork. A child inherits engines without their threads, and shares sockets with the parent. It must touch neither. So
+ * each engine keeps the number of the process that opened it, and public calls compare that number with the number of
+ * the calling process. The latter lives in a page that the kernel wipes in each child (MADV_WIPEONFORK, Linux 4.14),
+ * however the child is made; for older kernels a pthread_atfork() handler clears it too. A child that opens an engine
+ * gets a number above all that it inherited.
  *
- * Cancellation. A thread that is cancelled inside a call would take with it what it holds: an engine that it
- * has borrowed, a lock, a descriptor. So calls put cancellation off until they return. The two that may wait without
- * limit, uccl_wait() and uccl_accept(), look from time to time whether they are to end, and hold nothing then.
+ * Cancellation. A thread cancelled inside a call would keep for ever what it holds: a lent engine, a lock, a
+ * descriptor. So calls defer cancellation until they return. uccl_wait() and uccl_accept() may wait without limit: they
+ * look for a cancellation from time to time, when they hold nothing.
  */
 #ifndef UCCL_PROCESS_H
 #define UCCL_PROCESS_H
@@ -20,28 +19,28 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The number of this process; 0: none yet. It does not change between forks, so plain loads will do. */
+/* The number of this process; 0: none yet. Only a fork changes it, so plain loads suffice. */
 extern const volatile uint32_t *process_number;
 
-/* Watches for forks from here on. Returns this process's number, a new one if it has none. Any thread. */
+/* Watches for forks. Returns the number of this process, a new one if it has none. Any thread. */
 uint32_t process_enter(void);
 
 /* 0, or the errno that says why children of this process are not recognized. After process_enter(). */
 int process_unwatched(void);
 
 /*
- * Watches for forks; each child of fork() calls `fn` first. A module makes its locks anew there: nobody gives back
- * what other threads held. Any thread; each function once.
+ * Watches for forks; each child calls `fn` before fork() returns. A module initializes its locks there: the threads
+ * that held them do not exist in the child. Any thread; each function once.
  */
 void process_in_child(void (*fn)(void));
 
-/* Whether what process `number` has opened is only inherited here. */
+/* Whether this process has only inherited what process `number` opened. */
 static inline bool process_forked(uint32_t number)
 {
     return *process_number != number;
 }
 
-/* From here to the end of the block the thread is not cancelled; then as before. */
+/* Defers cancellation of the thread to the end of the block. */
 #define CANCEL_LATER __attribute__((cleanup(cancel_restore), unused)) int cancel_state_ = cancel_put_off()
 
 static inline int cancel_put_off(void)
@@ -57,10 +56,10 @@ static inline void cancel_restore(const int *before)
     pthread_setcancelstate(*before, &ignored);
 }
 
-/* A wait without limit is cut into pieces so long, between which CANCEL_HERE looks. */
+/* The interval between two looks for a cancellation, in a wait without limit. */
 #define CANCEL_LOOK_NS UINT64_C(200000000)
 
-/* After CANCEL_LATER in the same block: ends the thread if it is to be cancelled, and its caller lets it. */
+/* After CANCEL_LATER in the same block: ends the thread if it has been cancelled and its caller allows that. */
 #define CANCEL_HERE cancel_look(cancel_state_)
 
 static inline void cancel_look(int before)
@@ -71,7 +70,7 @@ static inline void cancel_look(int before)
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &ignored);
 }
 
-/* The end of the next piece of a wait. */
+/* When a wait next looks for a cancellation, or ends. */
 static inline uint64_t cancel_look_ns(uint64_t now_ns, uint64_t deadline_ns)
 {
     return deadline_ns - now_ns > CANCEL_LOOK_NS ? now_ns + CANCEL_LOOK_NS : deadline_ns;

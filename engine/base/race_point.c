@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-/* Of DELAYS delays so many sleep, long or short; the others give the processor away. */
+/* Of DELAYS delays this many sleep, long or short; the others yield. */
 enum { DELAYS = 16, LONG = 1, SHORT = 3, LONG_NS = 400000, SHORT_NS = 40000 };
 
 static _Atomic uint64_t seed_now;

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Marked points between two steps of which another thread may come in between: between a look and the exchange that
- * relies on it, before something is published, after something is armed. Windows there are a few instructions wide, and
- * a stress test alone hits them once in hours. A build with -Drace_points=true delays threads at these points, at random
- * and now and then; in all others a point is nothing at all.
+ * Marks points where another thread may step in: between a look and the exchange that relies on it, before a
+ * publication, after arming. Such windows are a few instructions wide; a stress test alone hits them once in hours. A
+ * build with -Drace_points=true delays threads at these points at random. In other builds a point is nothing.
  *
- * A delay makes no order between threads of its own (nothing here is stronger than relaxed), so that ThreadSanitizer
- * sees what it saw before.
+ * A delay orders nothing between threads (nothing here is stronger than relaxed), so that ThreadSanitizer still sees
+ * each race.
  */
 #ifndef UCCL_RACE_POINT_H
 #define UCCL_RACE_POINT_H
@@ -19,8 +18,8 @@
 
 void race_point(void);
 /*
- * Threads are delayed from here on, at one visit of a point in `one_in`. What each thread draws follows from the seed, which
- * is not 0, and from its order of coming.
+ * From here on delays a thread at one of `one_in` visits to a point. Each thread's draws follow from the seed, which is
+ * not 0, and from the order in which threads come.
  */
 void race_points_begin(uint64_t seed, uint32_t one_in);
 

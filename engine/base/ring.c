@@ -35,7 +35,7 @@ bool ring_push(struct ring *ring, struct ring_entry entry)
         uint64_t turn = atomic_load_explicit(&slot->turn, memory_order_acquire);
         if (turn == position) {
             RACE_POINT();
-            /* sequentially consistent: who looks whether the consumer sleeps does so after this */
+            /* sequentially consistent: a producer then looks whether the consumer sleeps */
             if (atomic_compare_exchange_weak(&ring->tail, &position, position + 1)) {
                 RACE_POINT();
                 slot->entry = entry;
@@ -44,7 +44,7 @@ bool ring_push(struct ring *ring, struct ring_entry entry)
                 return true;
             }
         } else if (turn < position) {
-            return false; /* a lap behind: full */
+            return false; /* the consumer is a lap behind: full */
         } else {
             position = atomic_load_explicit(&ring->tail, memory_order_relaxed);
         }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Bounded multi-producer single-consumer ring of commands into an engine thread (the bounded queue of
- * Vyukov, 2010). Each slot carries a sequence number that says whose turn it is, so a producer that is
- * preempted between claiming and filling its slot delays the consumer at that slot, but makes no other
- * producer wait or spin.
+ * Vyukov, 2010). Each slot carries a sequence number that says whose turn it is. A producer that is
+ * preempted between claiming and filling its slot delays the consumer at that slot, but no other producer.
  *
  * Producers: any thread. Consumer: whoever owns the engine, one at a time; ownership passes with an
  * atomic exchange (thread/lend.h), which orders the consumer's own fields.
@@ -29,7 +28,7 @@ struct ring {
     struct ring_slot *slots;
     uint64_t mask;
     _Alignas(64) _Atomic uint64_t tail; /* next position to claim */
-    _Alignas(64) _Atomic uint64_t head; /* next position to take; the consumer alone writes it */
+    _Alignas(64) _Atomic uint64_t head; /* next position to take; only the consumer writes it */
 };
 
 /* `entries` is a power of two. UCCL_ENOMEM. */
@@ -40,7 +39,7 @@ void ring_free(struct ring *ring);
 bool ring_push(struct ring *ring, struct ring_entry entry);
 /* False: empty, or the next producer is still filling its slot. */
 bool ring_pop(struct ring *ring, struct ring_entry *entry);
-/* Something has been claimed that was not taken yet. Any thread. */
+/* Whether a producer has claimed a slot that the consumer has not taken yet. Any thread. */
 bool ring_busy(const struct ring *ring);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * SipHash-2-4 with 64 bits of output: a keyed hash that tells nothing of its key and cannot be forged without it, for
- * short inputs. The handshake proves with it that both sides know the tokens of a flow.
+ * SipHash-2-4 with 64 bits of output: a keyed hash of short inputs that reveals nothing of its key and cannot be forged
+ * without it. In the handshake it proves that both sides know the tokens of a flow.
  * Aumasson and Bernstein, "SipHash: a fast short-input PRF", INDOCRYPT 2012, https://eprint.iacr.org/2012/351.
- * Forty lines of our own, since one such value per handshake is no reason to link a library of cryptography.
+ * Written here, since a few such values per handshake are no reason to link a library of cryptography.
  */
 #ifndef UCCL_SIPHASH_H
 #define UCCL_SIPHASH_H

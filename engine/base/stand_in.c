@@ -9,31 +9,30 @@
 #include <string.h>
 #include <strings.h>
 
-/* A word of another library, and ours for it. */
+/* A value of another library, and the same in our words. */
 struct word {
     const char *theirs, *ours;
 };
 
-/* The numbers are older than NCCL's words, and it still takes them. */
+/* NCCL still accepts the numbers that preceded its words. */
 static const struct word gdr_levels[] = {{"LOC", "loc"},   {"PIX", "pix"}, {"PXB", "pxb"}, {"PHB", "phb"},
                                          {"NODE", "node"}, {"SYS", "sys"}, {"0", "loc"},   {"1", "pix"},
                                          {"2", "pxb"},     {"3", "phb"},   {"4", "sys"},   {"5", "sys"},
                                          {NULL, NULL}};
 
-/* 2, its default: where the machine can. So is our 1. */
+/* 2, the default: where the machine can. Our 1 means the same. */
 static const struct word relaxed_orderings[] = {{"0", "0"}, {"1", "1"}, {"2", "1"}, {NULL, NULL}};
 
-/* Without dma-bufs NCCL registers by address; with them it still does so where they do not work. */
+/* 0: NCCL registers by address. 1: by dma-buf, and by address where that fails. */
 static const struct word dmabuf_switches[] = {{"0", "peermem"}, {"1", "auto"}, {NULL, NULL}};
 
-/* VERSION asks for one line about NCCL and takes no warnings away; what aborts there is a warning here. */
+/* VERSION asks for one line more and hides no warnings. */
 static const struct word debug_levels[] = {{"VERSION", "warn"}, {"WARN", "warn"}, {"INFO", "info"},
                                            {"ABORT", "info"},   {"TRACE", "debug"}, {NULL, NULL}};
 
 /*
- * Environment variables that count where neither the setter, the environment nor the file gives the
- * parameter; of two for one parameter the upper one. `automatic` is the value that means, there, that
- * nothing was chosen; `words`, where values have other names there, ends with a NULL and holds all of them.
+ * Of several stand-ins for one parameter the first one wins. `automatic` is the value that chooses nothing;
+ * `words` translates all values, where they differ from ours, and ends with a NULL.
  */
 static const struct {
     enum param_index index;
@@ -57,7 +56,7 @@ static const struct {
 
 enum { STAND_INS = sizeof stand_ins / sizeof stand_ins[0] };
 
-/* A value of a stand-in as we write it; NULL: it is none there either. */
+/* Translates a value of a stand-in; NULL: its library does not know it either. */
 static const char *translate(const struct word *words, const char *text)
 {
     if (!words)

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Stand-ins: environment variables of other libraries, and older names of ours, that count where nobody gives the
- * parameter itself. They are meant for other libraries, so a value that makes no sense here is no reason to fail: one
- * warning. Any thread.
+ * Stand-ins: environment variables of other libraries, and older names of ours, that give a parameter a value where no
+ * other source does. They serve other libraries, so a wrong value is worth a warning, not an error. Any thread.
  */
 #ifndef UCCL_STAND_IN_H
 #define UCCL_STAND_IN_H
@@ -10,8 +9,8 @@
 #include "base/param.h"
 
 /*
- * The value, as we write it, that a stand-in gives a parameter, and the stand-in's name. NULL: none is set to
- * something that makes sense. Lives as long as the environment is not changed.
+ * Finds the value, in our words, that a stand-in gives the parameter, and the stand-in's name. NULL: none gives a valid
+ * one. The value lives until somebody changes the environment.
  */
 const char *stand_in_find(enum param_index index, const char **name);
 

@@ -18,8 +18,8 @@ struct topology {
 };
 
 /*
- * GPU runtimes are ours to load, and only when the application has a use for them. And /sys, which hwloc reads
- * by itself, shows PCI devices as well as libpciaccess does, whose tables are never freed.
+ * Only this library loads GPU runtimes, and only when the application uses them. hwloc reads PCI devices from /sys as
+ * well as through libpciaccess, whose tables are never freed.
  */
 static void keep_out(hwloc_topology_t hwloc)
 {
@@ -28,7 +28,7 @@ static void keep_out(hwloc_topology_t hwloc)
         hwloc_topology_set_components(hwloc, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, components[i]);
 }
 
-/* hwloc reads nothing of a machine without this, and says so on stderr: then it is not asked. */
+/* Without this file hwloc reads nothing of a machine and complains on stderr: it is not called then. */
 static bool sysfs_shows_cores(void)
 {
     static const char pattern[] =
@@ -53,7 +53,7 @@ int topology_open(const char *xml, size_t length, struct topology **out)
     hwloc_topology_set_type_filter(hwloc, HWLOC_OBJ_BRIDGE, HWLOC_TYPE_FILTER_KEEP_ALL);
     hwloc_topology_set_type_filter(hwloc, HWLOC_OBJ_PCI_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
     hwloc_topology_set_type_filter(hwloc, HWLOC_OBJ_OS_DEVICE, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
-    /* a device near cores that are not ours is still near to that node */
+    /* a device near cores that this process may not use is still near their node */
     hwloc_topology_set_flags(hwloc, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
     if ((xml && hwloc_topology_set_xmlbuffer(hwloc, xml, (int)length)) || (!xml && !sysfs_shows_cores()) ||
         hwloc_topology_load(hwloc)) {
@@ -118,7 +118,7 @@ static unsigned levels_above(hwloc_obj_t object)
     return count;
 }
 
-/* hwloc's own goes by depth, which devices do not have. */
+/* hwloc's own function needs depths, which devices do not have. */
 static hwloc_obj_t common_ancestor(hwloc_obj_t a, hwloc_obj_t b)
 {
     unsigned above_a = levels_above(a), above_b = levels_above(b);
@@ -149,7 +149,7 @@ enum uccl_distance topology_distance(const struct topology *topology, const char
     if (meet->type == HWLOC_OBJ_BRIDGE && meet->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_HOST)
         return UCCL_DISTANCE_PHB;
     if (meet->type == HWLOC_OBJ_BRIDGE || meet->type == HWLOC_OBJ_PCI_DEVICE) {
-        /* `meet` is a switch's upstream port; below it, each side has that switch's downstream port */
+        /* `meet` is the upstream port of a switch; each side has a downstream port of that switch below it */
         bool one = bridges_between(gpu, meet) <= 1 && bridges_between(near, meet) <= 1;
         return one ? UCCL_DISTANCE_PIX : UCCL_DISTANCE_PXB;
     }
@@ -168,7 +168,7 @@ int topology_node(const struct topology *topology, const char *pci)
 
 /* ---- a NIC for each GPU ---------------------------------------------------------------------- */
 
-/* Whether NIC `nic` is one of the nearest of a GPU, whose distances are `row`. */
+/* Whether `nic` is among the nearest of a GPU; `row` has its distances. */
 static bool is_nearest(const enum uccl_distance *row, const uint64_t *speed_mbps, unsigned nics, unsigned nic)
 {
     uint64_t fastest = 0;
@@ -184,7 +184,7 @@ static bool is_nearest(const enum uccl_distance *row, const uint64_t *speed_mbps
     return row[nic] == least && least != UCCL_DISTANCE_UNKNOWN && speed_mbps[nic] >= fastest / 2;
 }
 
-/* GPUs that `nic` serves so far. */
+/* The number of GPUs that `nic` serves so far. */
 static unsigned served(const int *nearest, unsigned gpus, unsigned nic)
 {
     unsigned count = 0;
@@ -194,8 +194,8 @@ static unsigned served(const int *nearest, unsigned gpus, unsigned nic)
 }
 
 /*
- * Those with the smallest choice choose first: on a tree of switches the sets of nearest NICs are either
- * disjoint or one in the other, so that this order leaves no NIC with more GPUs than it must have.
+ * GPUs with the fewest nearest NICs choose first. On a tree of switches two sets of nearest NICs are disjoint or
+ * nested, so that this order gives no NIC more GPUs than necessary.
  */
 void topology_share(const enum uccl_distance *distance, unsigned gpus, const uint64_t *speed_mbps,
                     unsigned nics, int *nearest)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which NIC a GPU uses: the machine's topology as hwloc tells it.
- * Containers and virtual machines often show a flat one, or no PCI devices at all: what cannot be
- * seen is unknown, never an error. For set-up; any thread, one at a time per `struct topology`.
+ * Which NIC a GPU uses: the machine's topology as hwloc reports it.
+ * Containers and virtual machines often show a flat topology, or no PCI devices: what hwloc does not show is unknown,
+ * never an error. For set-up; any thread, one at a time per `struct topology`.
  */
 #ifndef UCCL_TOPOLOGY_H
 #define UCCL_TOPOLOGY_H
@@ -14,16 +14,16 @@
 struct topology;
 
 /*
- * The machine with its PCI devices, or the one that `xml` (of `length` bytes, hwloc's format; NULL: none)
- * describes. UCCL_ENOTSUP: hwloc does not know it (logged); UCCL_ENOMEM. NULL may be asked like a topology
- * that shows nothing.
+ * Opens the topology of this machine, or the one that `xml` (of `length` bytes, hwloc's format; NULL: none)
+ * describes. UCCL_ENOTSUP: hwloc fails (logged); UCCL_ENOMEM. The other calls take NULL for a topology that shows
+ * nothing.
  */
 int topology_open(const char *xml, size_t length, struct topology **out);
 void topology_close(struct topology *topology);
 
 /*
- * How the PCI device at `pci` ("0000:3b:00.0") and the interface or verbs device `nic` reach each other.
- * UCCL_DISTANCE_UNKNOWN where one of them cannot be seen, as for loopback.
+ * The distance between the PCI device at `pci` ("0000:3b:00.0") and the interface or verbs device `nic`.
+ * UCCL_DISTANCE_UNKNOWN: hwloc does not show one of them, as for loopback.
  */
 enum uccl_distance topology_distance(const struct topology *topology, const char *pci, const char *nic);
 
@@ -38,13 +38,13 @@ const struct topology *topology_get(struct topology_cache *cache);
 /* "PIX" and so on; "unknown" for any other number. */
 const char *topology_distance_name(int distance);
 
-/* NUMA node that a PCI device hangs on; -1: unknown, or near to several. */
+/* The NUMA node of a PCI device; -1: unknown, or near several. */
 int topology_node(const struct topology *topology, const char *pci);
 
 /*
- * Chooses a NIC for each GPU: the nearest of those that are at least half as fast as the fastest, and where
- * several tie, the one that the fewest GPUs have. `distance` has a row of `nics` entries per GPU, `speed_mbps`
- * may be 0 for unknown. `nearest[gpu]` is -1 where no distance is known.
+ * Chooses a NIC for each GPU: the nearest of those at least half as fast as the fastest; of several, the one with the
+ * fewest GPUs. `distance` has `nics` entries per GPU; `speed_mbps` may be 0 for unknown. `nearest[gpu]` is -1 where no
+ * distance is known.
  */
 void topology_share(const enum uccl_distance *distance, unsigned gpus, const uint64_t *speed_mbps,
                     unsigned nics, int *nearest);
