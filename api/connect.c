@@ -222,7 +222,7 @@ static void say_missing(struct connecting *c)
 /* Flow and connection are open: sends READY once the flow is proven, at once for a known peer. */
 static void client_try(struct connecting *c)
 {
-    if (peer_flow_life(c->home) == FLOW_PROVEN) {
+    if (peer_flow_state(c->home) == FLOW_PROVEN) {
         bootstrap_accept_offer(c->boot);
         return;
     }
@@ -233,7 +233,7 @@ static void client_try(struct connecting *c)
 /* UCCL_EAGAIN: the flow is not proven yet. */
 static int client_prove(struct connecting *c)
 {
-    switch (peer_flow_life(c->home)) {
+    switch (peer_flow_state(c->home)) {
     case FLOW_PROVEN:
         bootstrap_accept_offer(c->boot);
         return UCCL_OK;
@@ -527,7 +527,7 @@ static void wait_for_step(const struct connecting *c)
     }
     if (bootstrap_trying(c->boot)) {
         uint64_t look_ns = clock_now_ns() + TRY_NS, end_ns = bootstrap_deadline(c->boot);
-        thread_wait(c->home->thread, &c->home->life, FLOW_UNPROVEN, look_ns < end_ns ? look_ns : end_ns);
+        thread_wait(c->home->thread, &c->home->state, FLOW_UNPROVEN, look_ns < end_ns ? look_ns : end_ns);
         return;
     }
     struct pollfd fd = {.fd = bootstrap_fd(c->boot), .events = bootstrap_events(c->boot)};

@@ -129,9 +129,9 @@ static int engine_build(struct uccl_engine *engine)
 
 void keep_closed(struct uccl_engine *engine, void *object)
 {
-    void **place = &engine->closed[engine->closed_next++ % CLOSED_KEPT];
-    free(*place);
-    *place = object;
+    void **slot = &engine->closed[engine->closed_next++ % CLOSED_KEPT];
+    free(*slot);
+    *slot = object;
 }
 
 static void engine_destroy(struct uccl_engine *engine)

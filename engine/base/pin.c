@@ -15,7 +15,7 @@
 enum {
     ROUNDS = 16,          /* claims of one core that are counted */
     LIST_TEXT_MAX = 8192, /* bytes of a list of processors in sysfs */
-    PLACES_MAX = 4096,
+    SLOTS_MAX = 4096,
 };
 
 #define SET_BYTES sizeof(struct pin_set)
@@ -107,7 +107,7 @@ static unsigned first_of(const struct pin_set *a, const struct pin_set *b)
     return cpu;
 }
 
-unsigned pin_places(const char *sysfs, const struct pin_set *may, bool each, int numa_node, struct pin_place *out,
+unsigned pin_slots(const char *sysfs, const struct pin_set *may, bool each, int numa_node, struct pin_slot *out,
                     unsigned max)
 {
     struct pin_set node, core;
@@ -119,19 +119,19 @@ unsigned pin_places(const char *sysfs, const struct pin_set *may, bool each, int
                 continue;
             read_core(sysfs, cpu, &core);
             if (each || first_of(&core, may) == cpu)
-                out[count++] = (struct pin_place){first_of(&core, &core), cpu, near};
+                out[count++] = (struct pin_slot){first_of(&core, &core), cpu, near};
         }
     }
     return count;
 }
 
-unsigned pin_take(const struct pin_place *places, unsigned count, int *claim)
+unsigned pin_take(const struct pin_slot *slots, unsigned count, int *claim)
 {
     int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     for (unsigned i = 0; fd >= 0 && i < ROUNDS * count; i++) {
         struct sockaddr_un name = {.sun_family = AF_UNIX}; /* the first byte of the path stays 0: abstract */
         int length = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, "uccl-engine/core/%u/%u",
-                              places[i % count].core, i / count);
+                              slots[i % count].core, i / count);
         socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
         if (bind(fd, (const struct sockaddr *)&name, size) == 0) {
             *claim = fd;
@@ -168,14 +168,14 @@ static void set_text(const struct pin_set *set, char *out, size_t size)
     }
 }
 
-void pin_place_set(const char *sysfs, const struct pin_place *place, bool each, const struct pin_set *may,
+void pin_slot_set(const char *sysfs, const struct pin_slot *slot, bool each, const struct pin_set *may,
                    struct pin_set *out)
 {
     clear(out);
     if (each)
-        CPU_SET_S(place->cpu, SET_BYTES, out->parts);
+        CPU_SET_S(slot->cpu, SET_BYTES, out->parts);
     else {
-        read_core(sysfs, place->cpu, out);
+        read_core(sysfs, slot->cpu, out);
         CPU_AND_S(SET_BYTES, out->parts, out->parts, may->parts);
     }
 }
@@ -184,16 +184,16 @@ int pin_thread(const char *cpus, int numa_node, unsigned index)
 {
     static const char sysfs[] = "/sys/devices/system";
     bool each = cpus[0] != '\0';
-    struct pin_place *places = malloc(PLACES_MAX * sizeof *places);
+    struct pin_slot *slots = malloc(SLOTS_MAX * sizeof *slots);
     struct pin_set may, set;
     char text[64];
     int claim = -1;
     clear(&may);
     bool known = each ? pin_parse(cpus, &may) : sched_getaffinity(0, SET_BYTES, may.parts) == 0;
-    unsigned count = places && known ? pin_places(sysfs, &may, each, numa_node, places, PLACES_MAX) : 0;
+    unsigned count = slots && known ? pin_slots(sysfs, &may, each, numa_node, slots, SLOTS_MAX) : 0;
     if (count) {
-        unsigned place = pin_take(places, count, &claim);
-        pin_place_set(sysfs, &places[place < count ? place : index % count], each, &may, &set);
+        unsigned slot = pin_take(slots, count, &claim);
+        pin_slot_set(sysfs, &slots[slot < count ? slot : index % count], each, &may, &set);
         set_text(&set, text, sizeof text);
     }
     if (!count) {
@@ -206,6 +206,6 @@ int pin_thread(const char *cpus, int numa_node, unsigned index)
     } else {
         LOG_INFORM("engine thread %u runs on CPU %s", index, text);
     }
-    free(places);
+    free(slots);
     return claim;
 }

@@ -25,7 +25,7 @@ struct pin_set {
 };
 
 /* A core that a thread may have. */
-struct pin_place {
+struct pin_slot {
     unsigned core; /* its lowest processor: the same for all processes */
     unsigned cpu;  /* its first processor that this process may use */
     bool near;
@@ -39,15 +39,15 @@ bool pin_parse(const char *text, struct pin_set *out);
  * an entry per processor, in order. `sysfs` is "/sys/devices/system", or a test's directory: a processor that it does
  * not show counts as a core of its own, on no node. At most `max`; returns how many.
  */
-unsigned pin_places(const char *sysfs, const struct pin_set *may, bool each, int numa_node, struct pin_place *out,
+unsigned pin_slots(const char *sysfs, const struct pin_set *may, bool each, int numa_node, struct pin_slot *out,
                     unsigned max);
 
-/* The processors to bind a thread to at `place`: those of its core in `may`; with `each` only its own. */
-void pin_place_set(const char *sysfs, const struct pin_place *place, bool each, const struct pin_set *may,
+/* The processors to bind a thread to at `slot`: those of its core in `may`; with `each` only its own. */
+void pin_slot_set(const char *sysfs, const struct pin_slot *slot, bool each, const struct pin_set *may,
                    struct pin_set *out);
 
-/* Claims the first place with the fewest claims. Returns its index; `claim` is a descriptor that keeps it, -1: none. */
-unsigned pin_take(const struct pin_place *places, unsigned count, int *claim);
+/* Claims the first slot with the fewest claims. Returns its index; `claim` is a descriptor that keeps it, -1: none. */
+unsigned pin_take(const struct pin_slot *slots, unsigned count, int *claim);
 /* Releases a claim; -1: none. */
 void pin_release(int claim);
 

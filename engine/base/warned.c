@@ -26,17 +26,17 @@ static void warned_watch_forks(void)
 
 bool warned_first(const char *key)
 {
-    static char told[WARNINGS_MAX][KEY_MAX + 1];
+    static char warned[WARNINGS_MAX][KEY_MAX + 1];
     static unsigned count;
     static pthread_once_t forks_watched = PTHREAD_ONCE_INIT;
     bool first = true;
     pthread_once(&forks_watched, warned_watch_forks);
     pthread_mutex_lock(&warned_lock);
     for (unsigned i = 0; i < count && first; i++)
-        first = strncmp(told[i], key, KEY_MAX) != 0;
+        first = strncmp(warned[i], key, KEY_MAX) != 0;
     first = first && count < WARNINGS_MAX;
     if (first)
-        snprintf(told[count++], sizeof told[0], "%s", key);
+        snprintf(warned[count++], sizeof warned[0], "%s", key);
     pthread_mutex_unlock(&warned_lock);
     return first;
 }

@@ -345,7 +345,7 @@ const char *boot_decode_offer(const uint8_t *bytes, size_t length, struct boot_o
     if (!open_message(&at, length, BOOT_OFFER_MSG))
         return "malformed";
     const char *fault = take_offer(at, bytes + length, &offer);
-    if (fault == NULL)
+    if (!fault)
         *out = offer;
     return fault;
 }
@@ -395,7 +395,7 @@ static void put_queues(uint8_t **at, const struct boot_offer *offer)
 
 size_t boot_put_offer(uint8_t *out, enum boot_sender sender, const struct boot_offer *offer)
 {
-    assert(boot_offer_fault(offer) == NULL);
+    assert(!boot_offer_fault(offer));
     uint8_t *at = out;
     put_message_header(&at, BOOT_OFFER_MSG, sender, boot_offer_bytes(offer));
     put_section(&at, SECTION_CONNECTION, CONNECTION_BYTES);

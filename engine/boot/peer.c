@@ -125,7 +125,7 @@ static void peer_forget(struct peer_table *table, struct peer *peer)
 bool peer_lives(struct peer *peer)
 {
     for (unsigned i = 0; i < peer->flow_count; i++)
-        peer->dead |= peer_flow_life(&peer->flows[i]) == FLOW_DEAD;
+        peer->dead |= peer_flow_state(&peer->flows[i]) == FLOW_DEAD;
     return !peer->dead;
 }
 
@@ -391,10 +391,10 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
     return UCCL_OK;
 }
 
-void peer_flow_turned(struct peer_flow *flow, enum flow_life life)
+void peer_flow_turned(struct peer_flow *flow, enum peer_flow_state state)
 {
-    /* pairs with the acquires in peer_flow_life() and thread_wait() */
-    atomic_store_explicit(&flow->life, (uint32_t)life, memory_order_release);
+    /* pairs with the acquires in peer_flow_state() and thread_wait() */
+    atomic_store_explicit(&flow->state, (uint32_t)state, memory_order_release);
 }
 
 void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t route_bytes)

@@ -18,7 +18,7 @@
 
 struct engine_thread;
 
-enum flow_life {
+enum peer_flow_state {
     FLOW_UNPROVEN,           /* no datagram has come back yet (probe.h) */
     FLOW_PROVEN,
     FLOW_DEAD,
@@ -34,7 +34,7 @@ struct peer_flow {
     void *memory;
     size_t memory_bytes;
     uint32_t slot;           /* flow slot of the thread */
-    _Atomic uint32_t life;   /* enum flow_life; written by the engine thread */
+    _Atomic uint32_t state;  /* enum peer_flow_state; written by the engine thread */
 };
 
 struct peer {
@@ -105,14 +105,15 @@ struct boot_key peer_key(const struct peer *peer);
 bool peer_lives(struct peer *peer);
 
 /* CORE_EVENT_FLOW_PROVEN or CORE_EVENT_FLOW_DEAD of a flow, on its engine thread. */
-void peer_flow_turned(struct peer_flow *flow, enum flow_life life);
+void peer_flow_turned(struct peer_flow *flow, enum peer_flow_state state);
 
 /* CORE_EVENT_FLOW_HOLE of a flow, on its engine thread: warns once per peer. */
 void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t route_bytes);
 
-static inline enum flow_life peer_flow_life(const struct peer_flow *flow)
+static inline enum peer_flow_state peer_flow_state(const struct peer_flow *flow)
 {
-    return (enum flow_life)atomic_load_explicit(&flow->life, memory_order_acquire); /* pairs with peer_flow_turned() */
+    /* pairs with peer_flow_turned() */
+    return (enum peer_flow_state)atomic_load_explicit(&flow->state, memory_order_acquire);
 }
 
 #endif

@@ -96,40 +96,40 @@ static void remove_machine(void)
     FINI_ASSERT(system(command) == 0);
 }
 
-static void expect_places(const char *may, bool each, int numa_node, unsigned count, const struct pin_place *expected)
+static void expect_slots(const char *may, bool each, int numa_node, unsigned count, const struct pin_slot *expected)
 {
-    struct pin_place places[32];
+    struct pin_slot slots[32];
     struct pin_set set = set_of(may);
-    cr_assert_eq(pin_places(sysfs, &set, each, numa_node, places, 32), count, "%s", may);
+    cr_assert_eq(pin_slots(sysfs, &set, each, numa_node, slots, 32), count, "%s", may);
     for (unsigned i = 0; i < count; i++)
-        cr_assert(places[i].core == expected[i].core && places[i].cpu == expected[i].cpu &&
-                      places[i].near == expected[i].near,
-                  "%s: place %u is core %u, CPU %u", may, i, places[i].core, places[i].cpu);
+        cr_assert(slots[i].core == expected[i].core && slots[i].cpu == expected[i].cpu &&
+                      slots[i].near == expected[i].near,
+                  "%s: slot %u is core %u, CPU %u", may, i, slots[i].core, slots[i].cpu);
 }
 
-#define PLACES(...) (const struct pin_place[]){__VA_ARGS__}
-#define EXPECT_PLACES(may, each, node, count, ...) expect_places(may, each, node, count, PLACES(__VA_ARGS__))
+#define SLOTS(...) (const struct pin_slot[]){__VA_ARGS__}
+#define EXPECT_SLOTS(may, each, node, count, ...) expect_slots(may, each, node, count, SLOTS(__VA_ARGS__))
 
 Test(pin, cores_of_a_machine, .init = make_machine, .fini = remove_machine)
 {
     /* a core once, the near ones first */
-    EXPECT_PLACES("0-15", false, 1, 8, {4, 4, true}, {5, 5, true}, {6, 6, true}, {7, 7, true}, {0, 0, false},
+    EXPECT_SLOTS("0-15", false, 1, 8, {4, 4, true}, {5, 5, true}, {6, 6, true}, {7, 7, true}, {0, 0, false},
                   {1, 1, false}, {2, 2, false}, {3, 3, false});
-    EXPECT_PLACES("0-2", false, 0, 3, {0, 0, true}, {1, 1, true}, {2, 2, true});
+    EXPECT_SLOTS("0-2", false, 0, 3, {0, 0, true}, {1, 1, true}, {2, 2, true});
     /* none near; a node that is not known */
-    EXPECT_PLACES("4-5", false, 0, 2, {4, 4, false}, {5, 5, false});
-    EXPECT_PLACES("4-5", false, -1, 2, {4, 4, false}, {5, 5, false});
-    EXPECT_PLACES("4-5", false, 7, 2, {4, 4, false}, {5, 5, false});
+    EXPECT_SLOTS("4-5", false, 0, 2, {4, 4, false}, {5, 5, false});
+    EXPECT_SLOTS("4-5", false, -1, 2, {4, 4, false}, {5, 5, false});
+    EXPECT_SLOTS("4-5", false, 7, 2, {4, 4, false}, {5, 5, false});
     /* where only the second processor is ours, the core has its name still */
-    EXPECT_PLACES("9,10,2", false, 0, 2, {2, 2, true}, {1, 9, true});
+    EXPECT_SLOTS("9,10,2", false, 0, 2, {2, 2, true}, {1, 9, true});
     /* by hand: all in their order */
-    EXPECT_PLACES("3,9,1,12", true, 1, 4, {1, 1, false}, {3, 3, false}, {1, 9, false}, {4, 12, false});
+    EXPECT_SLOTS("3,9,1,12", true, 1, 4, {1, 1, false}, {3, 3, false}, {1, 9, false}, {4, 12, false});
 }
 
 static void expect_set(const char *may, bool each, unsigned cpu, const char *expected)
 {
     struct pin_set allowed = set_of(may), wanted = set_of(expected), set;
-    pin_place_set(sysfs, &(struct pin_place){.core = cpu % 8, .cpu = cpu}, each, &allowed, &set);
+    pin_slot_set(sysfs, &(struct pin_slot){.core = cpu % 8, .cpu = cpu}, each, &allowed, &set);
     cr_assert(memcmp(&set, &wanted, sizeof set) == 0, "CPU %u of %s", cpu, may);
 }
 
@@ -145,12 +145,12 @@ Test(pin, processors_of_a_place, .init = make_machine, .fini = remove_machine)
 Test(pin, machine_that_shows_nothing)
 {
     strcpy(sysfs, "/nonexistent");
-    EXPECT_PLACES("0-1,5", false, 0, 3, {0, 0, false}, {1, 1, false}, {5, 5, false});
+    EXPECT_SLOTS("0-1,5", false, 0, 3, {0, 0, false}, {1, 1, false}, {5, 5, false});
 }
 
 /* ---- what others have ------------------------------------------------------------------------ */
 
-static const struct pin_place free_cores[] = {{100001, 1, true}, {100002, 2, true}, {100003, 3, false}};
+static const struct pin_slot free_cores[] = {{100001, 1, true}, {100002, 2, true}, {100003, 3, false}};
 
 static void expect_taken(unsigned expected, int *claim)
 {
