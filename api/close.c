@@ -218,8 +218,6 @@ UCCL_API int uccl_conn_close(uccl_conn *conn)
 void connections_end(struct uccl_engine *engine)
 {
     uint64_t until_ns = 0;
-    while (engine->listeners)
-        uccl_listener_close(engine->listeners);
     for (struct uccl_conn *conn = engine->conns; conn; conn = conn->next)
         post_close(conn, engine->params.linger_ms); /* all linger at the same time */
     while (engine->conns) {
@@ -231,8 +229,6 @@ void connections_end(struct uccl_engine *engine)
 
 void connections_forget(struct uccl_engine *engine)
 {
-    while (engine->listeners)
-        engine->listeners = listener_forget(engine->listeners);
     while (engine->conns) {
         struct uccl_conn *conn = engine->conns;
         engine->conns = conn->next;

@@ -487,15 +487,6 @@ void connects_forget(void)
 
 /* ---- connect --------------------------------------------------------------------------------- */
 
-int poll_ms(uint64_t deadline_ns)
-{
-    uint64_t now_ns = clock_now_ns();
-    if (deadline_ns == UINT64_MAX)
-        return -1;
-    uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + 999999) / 1000000 : 0;
-    return ms > 3600000 ? 3600000 : (int)ms;
-}
-
 static bool has_state(const struct uccl_handle *handle)
 {
     static const uint8_t none[sizeof handle->state];
@@ -532,7 +523,7 @@ static void wait_for_step(const struct connecting *c)
     }
     struct pollfd fd = {.fd = bootstrap_fd(c->boot), .events = bootstrap_events(c->boot)};
     /* no descriptor signals that another connect has ended */
-    poll(&fd, 1, c->waits ? 1 : poll_ms(bootstrap_deadline(c->boot)));
+    poll(&fd, 1, c->waits ? 1 : clock_poll_ms(bootstrap_deadline(c->boot)));
 }
 
 UCCL_API int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out)

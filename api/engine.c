@@ -127,13 +127,6 @@ static int engine_build(struct uccl_engine *engine)
     return error;
 }
 
-void keep_closed(struct uccl_engine *engine, void *object)
-{
-    void **slot = &engine->closed[engine->closed_next++ % CLOSED_KEPT];
-    free(*slot);
-    *slot = object;
-}
-
 static void engine_destroy(struct uccl_engine *engine)
 {
     stop_threads(engine);
@@ -196,6 +189,7 @@ static void engine_forget(struct uccl_engine *engine)
 {
     if (pthread_mutex_trylock(&engine->lock) == 0) {
         connects_inherited(engine);
+        listeners_forget(engine);
         connections_forget(engine);
         peer_table_forget(&engine->peers);
         while (engine->mrs) {
@@ -239,6 +233,7 @@ UCCL_API int uccl_close(uccl_engine *engine)
         return UCCL_OK;
     }
     connects_end(engine);
+    listeners_end(engine);
     connections_end(engine);
     let_callers_go(engine);
     pthread_mutex_lock(&engine->lock);

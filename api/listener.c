@@ -483,7 +483,7 @@ static void wait_for_sockets(struct uccl_listener *listener, uint64_t deadline_n
     } else {
         fds[count++] = (struct pollfd){.fd = listener->fd, .events = POLLIN};
     }
-    poll(fds, count, poll_ms(deadline_ns));
+    poll(fds, count, clock_poll_ms(deadline_ns));
 }
 
 static void listener_unlock(void *listener)
@@ -556,15 +556,22 @@ unsigned listeners_count(const struct uccl_engine *engine, unsigned *handshakes)
     return count;
 }
 
-struct uccl_listener *listener_forget(struct uccl_listener *listener)
+static void listener_forget(struct uccl_listener *listener)
 {
-    struct uccl_listener *next = listener->next;
     for (unsigned i = 0; i < listener->count; i++)
         bootstrap_free(listener->accepting[i].boot);
     bootstrap_free(listener->newcomer.boot);
     close(listener->fd);
     free(listener);
-    return next;
+}
+
+void listeners_forget(struct uccl_engine *engine)
+{
+    while (engine->listeners) {
+        struct uccl_listener *listener = engine->listeners;
+        engine->listeners = listener->next;
+        listener_forget(listener);
+    }
 }
 
 UCCL_API int uccl_listener_close(uccl_listener *listener)
@@ -595,4 +602,10 @@ UCCL_API int uccl_listener_close(uccl_listener *listener)
     keep_closed(engine, listener);
     pthread_mutex_unlock(&engine->lock);
     return UCCL_OK;
+}
+
+void listeners_end(struct uccl_engine *engine)
+{
+    while (engine->listeners)
+        uccl_listener_close(engine->listeners);
 }

@@ -95,11 +95,12 @@ static inline bool inherited(const struct uccl_engine *engine)
  */
 void keep_closed(struct uccl_engine *engine, void *object);
 
+/* Takes a request for the connection's home thread; NULL: none is left. */
+struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr);
+
 /* connect.c */
 /* Whether all queues that a peer offers can be reached. May take seconds: not under a lock. */
 int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer);
-/* Milliseconds until the deadline, for poll(). */
-int poll_ms(uint64_t deadline_ns);
 /* Cancels the never-blocking connects of an engine that is being closed. */
 void connects_end(struct uccl_engine *engine);
 /* In a child of fork(): frees the connects and closes their descriptors. Under the lock. */
@@ -128,14 +129,12 @@ void conn_abandon(struct uccl_conn *conn);
 void free_abandoned(struct uccl_engine *engine);
 /* A close request has completed: frees its connection. */
 void conn_closed(struct uccl_request *request);
-/* Closes and frees all connections and listeners. */
+/* Closes and frees all connections. */
 void connections_end(struct uccl_engine *engine);
-/* In a child of fork(): frees connections and listeners and closes their descriptors; sends nothing. Under the lock. */
+/* In a child of fork(): frees all connections; sends nothing. Under the lock. */
 void connections_forget(struct uccl_engine *engine);
 
 /* request.c */
-/* Takes a request for the connection's home thread; NULL: none is left. */
-struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr);
 bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length);
 /* Posts a flush of device memory that the NIC writes directly: reads a byte of `buffer`. UCCL_EAGAIN. */
 int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr, uccl_request **out);
@@ -148,8 +147,11 @@ void mr_leave_range(struct uccl_engine *engine, struct uccl_mr *mr);
 
 /* connection.c: takes events of connections, on the engine's owner. */
 void connection_on_event(void *context, const struct core_event *event);
-/* listener.c: connections_forget() of one listener; returns the next in the list. */
-struct uccl_listener *listener_forget(struct uccl_listener *listener);
+/* listener.c */
+/* Closes all listeners. */
+void listeners_end(struct uccl_engine *engine);
+/* In a child of fork(): frees all listeners and closes their descriptors; sends nothing. Under the lock. */
+void listeners_forget(struct uccl_engine *engine);
 /* The number of listeners, and of their handshakes under way. No thread accepts meanwhile. Under the lock. */
 unsigned listeners_count(const struct uccl_engine *engine, unsigned *handshakes);
 

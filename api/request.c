@@ -28,25 +28,6 @@ static void uncount_staged(struct uccl_conn *conn)
     stripe_let_go(&conn->stripes);
 }
 
-struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr)
-{
-    struct uccl_request *request = request_take(&conn->engine->requests);
-    if (!request)
-        return NULL;
-    request->buffer = buffer;
-    request->mr_users = mr ? &mr->users : NULL;
-    request->nic_mr = mr ? &mr->nic : NULL;
-    atomic_store_explicit(&request->thread, conn->thread, memory_order_relaxed);
-    request->stripes = &conn->stripes;
-    atomic_store_explicit(&request->flushes, false, memory_order_relaxed);
-    atomic_store_explicit(&request->closes, false, memory_order_relaxed);
-    request->parent = request->parts = NULL;
-    atomic_store_explicit(&request->unfinished, 1, memory_order_relaxed);
-    atomic_store_explicit(&request->part_status, UCCL_OK, memory_order_relaxed);
-    atomic_store_explicit(&request->home_over, false, memory_order_release); /* see still_ours() */
-    return request;
-}
-
 static int request_post(struct uccl_conn *conn, struct uccl_request *request, enum thread_command command,
                 uccl_request **out)
 {

@@ -7,4 +7,7 @@
 
 uint64_t clock_now_ns(void);
 
+/* Milliseconds until the deadline, for poll(), at most an hour; -1: UINT64_MAX, never. */
+int clock_poll_ms(uint64_t deadline_ns);
+
 #endif
