@@ -18,14 +18,14 @@ TOOLS = {  # as the table calls them: (label, colour)
     "iperf3 (TCP stream)": ("iperf3, one TCP stream", "#64748b"),
     "raw UDP ceiling": ("UDP without a protocol", "#94a3b8"),
 }
-NETWORKS = {"loopback": "loopback", "veth, MTU 1500, 1% of datagrams lost each way": "MTU 1500, 1% of packets lost"}
+NETWORKS = {"loopback": "loopback", "MTU 1500, 1% lost each way": "MTU 1500, 1% of packets lost"}
 ROWS = [  # of README.md: what, network, message, column
     ("messages of 256 B", "loopback", "256 B", "rate"),
     ("half a round trip of 8 B, spinning", "loopback", "8 B half round trip, spinning", "median"),
     ("messages of 4 KiB", "loopback", "4 KiB", "median"),
     ("messages of 1 MiB", "loopback", "1 MiB", "median"),
-    ("1 MiB, packets of 1500 bytes", "veth, MTU 1500 truly segmented", "1 MiB", "median"),
-    ("1 MiB, 1% of packets lost", "veth, MTU 1500, 1% of datagrams lost each way", "1 MiB", "median"),
+    ("1 MiB, packets of 1500 bytes", "veth, MTU 1500 segmented", "1 MiB", "median"),
+    ("1 MiB, 1% of packets lost", "MTU 1500, 1% lost each way", "1 MiB", "median"),
 ]
 PEERS = [OURS, "UCX over TCP", "OpenMPI over TCP", "libfabric udp;ofi_rxd"]
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20}
