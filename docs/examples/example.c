@@ -75,7 +75,7 @@ static void sender(int handle_pipe)
 
     for (size_t i = 0; i < MESSAGE_BYTES; i++)
         buffer[i] = (unsigned char)(i * 7);
-    /* Post both; the buffers belong to the engine until the requests have ended. */
+    /* Post both; the buffers belong to the engine until the requests have completed. */
     check(uccl_recv_async(conn, &received, sizeof received, NULL, &answer), "recv_async");
     check(uccl_send_async(conn, buffer, MESSAGE_BYTES, NULL, &send), "send_async");
 

@@ -87,7 +87,7 @@ void send(uccl_handle handle, const std::vector<int> &numbers)
     check(uccl_send_async(connection.get(), numbers.data(), numbers.size() * sizeof(int), nullptr,
                           &request),
           "send_async");
-    finish(request); // the send has ended: the receiver has every byte
+    finish(request); // the send has completed: the receiver has every byte
 }
 
 } // namespace
