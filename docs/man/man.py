@@ -34,7 +34,7 @@ def roff(text):
 
 
 def head(name, section, version, what):
-    return [f".TH {escaped(name.upper())} {section} \"\" \"{PROJECT} {version}\" \"{PROJECT}\"", ".nh", ".ad l", ".SH NAME",
+    return [f".TH {escaped(name.upper())} {section} \"\" \"{PROJECT} {version}\" \"{PROJECT}\"", ".nh", ".ad l", ".ss 12 0", ".SH NAME",
             f"{escaped(name)} \\- {roff(what)}"]
 
 
@@ -49,8 +49,9 @@ def verbatim(lines):
 
 
 def paragraphs(lines):
-    """Lines of a comment: '- ' begins an item, an indented line or a blank one a paragraph."""
-    out, item = [], False
+    """Lines of a comment: '- ' begins an item; after a full stop an indented line, the end of indented ones, or an
+    error code begins a paragraph."""
+    out, item, ended, indented = [], False, False, False
     for line in lines:
         text = line.strip()
         if text.startswith("- "):
@@ -60,9 +61,10 @@ def paragraphs(lines):
             item = False
             out.append(".PP")
             continue
-        elif line.startswith("  ") and not item:
+        elif not item and ended and (line.startswith("  ") or indented or re.match(r"UCCL_E[A-Z]+", text)):
             out.append(".PP")
         out.append(roff(text))
+        ended, indented = text.endswith((".", ":")), line.startswith("  ") and not item
     tidy = []
     for line in out: # no paragraph without text
         if tidy and line == ".PP" and tidy[-1] == ".PP":
