@@ -173,7 +173,7 @@ static const char *handle_take(const uint8_t *at, struct handle_target *out)
 bool handle_get(const struct uccl_handle *handle, struct handle_target *out)
 {
     if (handle->listener[0] != HANDLE_VERSION) {
-        LOG_ERR("a listen handle has version %u; this library reads version %d alone", handle->listener[0],
+        LOG_ERR("a listen handle has version %u; this library reads only version %d", handle->listener[0],
                 HANDLE_VERSION);
         return false;
     }

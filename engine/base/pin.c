@@ -197,7 +197,7 @@ int pin_thread(const char *cpus, int numa_node, unsigned index)
         set_text(&set, text, sizeof text);
     }
     if (!count) {
-        LOG_WARNING("cannot pin engine thread %u: it is not known where it may run", index);
+        LOG_WARNING("cannot pin engine thread %u: the processors that it may use are unknown", index);
     } else if (sched_setaffinity(0, SET_BYTES, set.parts)) {
         LOG_WARNING("cannot pin engine thread %u to CPU %s: %s%s", index, text, strerror(errno),
                     each ? " (UCCL_CPUS)" : "");

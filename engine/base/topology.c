@@ -57,7 +57,7 @@ int topology_open(const char *xml, size_t length, struct topology **out)
     hwloc_topology_set_flags(hwloc, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
     if ((xml && hwloc_topology_set_xmlbuffer(hwloc, xml, (int)length)) || (!xml && !sysfs_shows_cores()) ||
         hwloc_topology_load(hwloc)) {
-        LOG_WARNING("hwloc does not know this machine: which NIC is near to a GPU stays unknown");
+        LOG_WARNING("hwloc cannot read this machine: distances between GPUs and NICs are unknown");
         topology_close(topology);
         return UCCL_ENOTSUP;
     }

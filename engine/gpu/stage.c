@@ -345,7 +345,7 @@ static void spill(struct stage *stage, struct uccl_request *request, uint64_t of
 {
     struct spill *kept = malloc(sizeof *kept + length);
     if (!kept) {
-        LOG_ERR("no memory for %zu received bytes of GPU memory", length);
+        LOG_ERR("no memory to keep %zu received bytes for a GPU", length);
         fail(stage, request, UCCL_ENOMEM);
         return;
     }
@@ -824,7 +824,7 @@ void stage_close(struct stage *stage)
         }
     }
     if (stage->in_flight)
-        LOG_ERR("a GPU does not end its copies: its streams and %zu bytes of host memory are left to it",
+        LOG_ERR("a GPU does not complete its copies: its streams and %zu bytes of host memory stay allocated",
                 stage->pool.memory_bytes);
     while (stage->devices && !stage->in_flight) {
         struct stage_device *device = stage->devices;

@@ -529,7 +529,7 @@ static int udp_peer_add(struct nic_queue *queue, const struct nic_host *host,
         return UCCL_EPROTO;
     }
     if (!take_ports(&peer, address)) {
-        LOG_WARNING("the peer's UDP address makes no sense: %u bytes, port %u", address->length, ntohs(peer.ports[0]));
+        LOG_WARNING("the peer's UDP address is malformed: %u bytes, port %u", address->length, ntohs(peer.ports[0]));
         return UCCL_EPROTO;
     }
     status = find_route(queue, host, &peer);

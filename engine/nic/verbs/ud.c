@@ -85,7 +85,7 @@ int verbs_reach(struct nic *nic, const struct nic_queue_address *bytes)
     struct ibv_ah *handle = nic->lib->create_ah(nic->pd, &attr);
     if (!handle) {
         int error = errno;
-        LOG_ERR("verbs device %s: there is no way to GID %s, which a peer says is its own: %s", nic->port->device,
+        LOG_ERR("verbs device %s: cannot reach GID %s, which a peer gave as its own: %s", nic->port->device,
                 verbs_gid_text(address.gid, text), strerror(error));
         return error == ENOMEM ? UCCL_ENOMEM : UCCL_EADDR;
     }
