@@ -3,8 +3,8 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "gpu/stage_pool.h"
-#include "mem/mem.h"
+#include "gpu/bounce.h"
+#include "gpu/copier.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -12,26 +12,10 @@
 #include <time.h>
 
 enum {
-    COPIES_MAX = 256,         /* in flight per device */
     CLOSE_NS = 1000000000,    /* how long a close waits for copies */
     RX_BUFFER_BLOCKS = 2,     /* that what was received in one buffer may begin at once, as a rule */
     FETCH_AHEAD_BLOCKS = 2,   /* of a send, fetched and not sent: one goes out, one is on its way */
     FETCHES_PER_ROUND = 4,    /* each takes microseconds, in which nothing is sent */
-    PIECE_BYTES = 64 * 1024,  /* a chunk, and the smallest block */
-    PIECES_MAX = 8,
-    PIECES_AHEAD = 3,         /* behind the one that is to be sent, of those that nobody needs */
-    PIECE_KEPT_NS = 5000000,  /* how long one that came waits for its chunk: that may have been acked meanwhile */
-};
-
-/* A device that this thread copies to and from. */
-struct stage_device {
-    struct stage_device *next;
-    const struct mem_ops *ops;
-    int device;
-    void *context;
-    struct mem_stage *copies; /* NULL: could not be opened (`error`) */
-    bool pinned;              /* it was the first of its kind: the pool is pinned through it */
-    int error;
 };
 
 /* Received bytes that found no block. */
@@ -44,88 +28,20 @@ struct spill {
 };
 
 struct stage {
-    const struct gpu_context *context;
-    struct stage_pool pool;
-    struct stage_device *devices;
-    struct uccl_request *wanting_head, *wanting_tail; /* sends with blocks to fetch */
+    struct copier copier;
+    struct bounce bounce;
     struct stage_span *filling_head, *filling_tail;   /* oldest first */
     struct stage_span *upload_head, *upload_tail;     /* to be issued */
     struct spill *spill_head, *spill_tail;
-    struct stage_span pieces[PIECES_MAX];             /* `request` NULL: free; all in one block of the pool */
-    unsigned piece_count;
     uint64_t held_bytes[CORE_FLOWS_MAX]; /* of the blocks, by sends of each flow of the thread */
-    uint32_t receives;        /* staged receives that have not ended */
-    uint32_t in_flight;       /* copies */
 };
 
 struct stage *stage_open(const struct gpu_context *context)
 {
     struct stage *stage = calloc(1, sizeof *stage);
     if (stage)
-        stage->context = context;
+        stage->copier.context = context;
     return stage;
-}
-
-/* ---- ends ------------------------------------------------------------------------------------ */
-
-static void unwant(struct stage *stage, struct uccl_request *request)
-{
-    struct staged *staged = &request->staged;
-    if (!staged->wanting)
-        return;
-    staged->wanting = false;
-    *(staged->prev ? &staged->prev->staged.next : &stage->wanting_head) = staged->next;
-    *(staged->next ? &staged->next->staged.prev : &stage->wanting_tail) = staged->prev;
-}
-
-static void want(struct stage *stage, struct uccl_request *request)
-{
-    struct staged *staged = &request->staged;
-    staged->wanting = true;
-    staged->next = NULL;
-    staged->prev = stage->wanting_tail;
-    *(staged->prev ? &staged->prev->staged.next : &stage->wanting_head) = request;
-    stage->wanting_tail = request;
-}
-
-/* The request cannot go on. It ends when the core has let go of it. */
-static void fail(struct stage *stage, struct uccl_request *request, int32_t error)
-{
-    struct staged *staged = &request->staged;
-    struct core *core = stage->context->core;
-    if (staged->error)
-        return;
-    staged->error = error;
-    unwant(stage, request);
-    if (staged->over)
-        return;
-    if (request->parent)
-        core_end_part(core, &request->msg, clock_now_ns());
-    else
-        core_cancel(core, &request->msg, clock_now_ns());
-}
-
-/* What is known of the end goes into the message. */
-static void settle(struct stage *stage, struct uccl_request *request)
-{
-    struct staged *staged = &request->staged;
-    if (staged->error) {
-        request->msg.status = staged->error;
-        request->msg.moved_bytes = 0;
-    }
-    stage->receives -= request->msg.kind == CORE_RECV;
-    atomic_fetch_sub_explicit(stage->context->staged, 1, memory_order_seq_cst);
-}
-
-static void one_less_pending(struct stage *stage, struct uccl_request *request)
-{
-    struct staged *staged = &request->staged;
-    assert(staged->pending);
-    staged->pending--;
-    if (staged->over && staged->pending == 0) {
-        settle(stage, request);
-        stage->context->ended(stage->context->owner, request);
-    }
 }
 
 /* ---- spans of requests ----------------------------------------------------------------------- */
@@ -164,30 +80,12 @@ static struct stage_span *find_span(const struct uccl_request *request, uint64_t
     return span;
 }
 
-/*
- * The piece that has some of these bytes, or will; NULL: none. No two pieces of a message have the same byte, as what is
- * sent is found by its first one.
- */
-static struct stage_span *find_piece(struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes,
-                                     uint32_t length)
-{
-    for (unsigned i = 0; i < stage->piece_count; i++) {
-        struct stage_span *piece = &stage->pieces[i];
-        if (piece->request == request && piece->offset_bytes < offset_bytes + length &&
-            offset_bytes < piece->offset_bytes + piece->length)
-            return piece;
-    }
-    return NULL;
-}
-
 const void *stage_at(struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes)
 {
-    bool direct = request->msg.block_bytes == 0;
-    struct stage_span *span = direct ? find_piece(stage, request, offset_bytes, 1)
-                                     : find_span(request, offset_bytes);
-    assert(span && (direct ? span->state >= SPAN_PIECE_READY : span->state == SPAN_READY));
-    if (direct)
-        span->state = SPAN_PIECE_SENT;
+    if (request->msg.block_bytes == 0)
+        return bounce_at(&stage->bounce, request, offset_bytes);
+    const struct stage_span *span = find_span(request, offset_bytes);
+    assert(span && span->state == SPAN_READY);
     return span->memory + (offset_bytes - span->offset_bytes);
 }
 
@@ -196,8 +94,8 @@ static void block_around(const struct stage *stage, const struct uccl_request *r
                          uint64_t *begin, uint64_t *end)
 {
     const uint64_t ends[] = {request->staged.from_bytes, request->staged.to_bytes, request->msg.size_bytes};
-    *begin = offset_bytes - offset_bytes % stage->pool.block_bytes;
-    *end = *begin + stage->pool.block_bytes;
+    *begin = offset_bytes - offset_bytes % stage->copier.pool.block_bytes;
+    *end = *begin + stage->copier.pool.block_bytes;
     for (unsigned i = 0; i < sizeof ends / sizeof ends[0]; i++) {
         if (ends[i] <= offset_bytes && ends[i] > *begin)
             *begin = ends[i];
@@ -208,35 +106,33 @@ static void block_around(const struct stage *stage, const struct uccl_request *r
 
 /* ---- requests begin and end ------------------------------------------------------------------ */
 
-/* The pool, with one block more for pieces, where the NIC places. */
+/* The pool, with one block more for bounce slots where the NIC places. */
 static bool make_pool(struct stage *stage)
 {
-    const struct params *params = stage->context->params;
+    const struct params *params = stage->copier.context->params;
     uint32_t block_bytes = (uint32_t)params->gpu_block_kb * 1024;
-    if (!stage_pool_make(&stage->pool, block_bytes, (uint32_t)params->gpu_blocks + stage->context->places,
-                         stage->context->numa_node))
+    if (!stage_pool_make(&stage->copier.pool, block_bytes, (uint32_t)params->gpu_blocks + stage->copier.context->places,
+                         stage->copier.context->numa_node))
         return false;
-    if (!stage->context->places)
+    if (!stage->copier.context->places)
         return true;
-    const struct stage_span *block = stage_span_take(&stage->pool, STAGE_SENDS, block_bytes, NULL);
-    stage->piece_count = block_bytes / PIECE_BYTES < PIECES_MAX ? block_bytes / PIECE_BYTES : PIECES_MAX;
-    for (unsigned i = 0; i < stage->piece_count; i++)
-        stage->pieces[i].memory = block->memory + (size_t)i * PIECE_BYTES;
+    const struct stage_span *block = stage_span_take(&stage->copier.pool, STAGE_SENDS, block_bytes, NULL);
+    bounce_init(&stage->bounce, &stage->copier, block->memory, block_bytes);
     return true;
 }
 
 void stage_begin(struct stage *stage, struct uccl_request *request, uint32_t flow)
 {
-    const struct params *params = stage->context->params;
+    const struct params *params = stage->copier.context->params;
     request->staged = (struct staged){.memory = request->staged.memory, .flow = flow};
     request->msg.block_bytes = 0;
     if (request->msg.kind == CORE_SEND) {
         request->msg.block_bytes = (uint32_t)params->gpu_block_kb * 1024;
     } else {
-        stage->receives++;
+        stage->copier.receives++;
         request_range(request, &request->staged.from_bytes, &request->staged.to_bytes);
     }
-    if (!stage->pool.memory && !make_pool(stage)) {
+    if (!stage->copier.pool.memory && !make_pool(stage)) {
         LOG_ERR("no memory for %llu staging blocks of %llu KiB (UCCL_GPU_BLOCKS, UCCL_GPU_BLOCK_KB)",
                 (unsigned long long)params->gpu_blocks, (unsigned long long)params->gpu_block_kb);
         request->staged.error = UCCL_ENOMEM;
@@ -248,14 +144,14 @@ void stage_began(struct stage *stage, struct uccl_request *request)
     int32_t error = request->staged.error;
     request->staged.error = UCCL_OK;
     if (error)
-        fail(stage, request, error);
+        copier_fail(&stage->copier, request, error);
 }
 
 void stage_want(struct stage *stage, struct uccl_request *request)
 {
     request->staged.fetched_bytes = request->msg.offset_bytes;
     if (!request->staged.error)
-        want(stage, request);
+        copier_queue(&stage->copier, request);
 }
 
 static void upload(struct stage *stage, struct stage_span *span)
@@ -276,11 +172,9 @@ bool stage_over(struct stage *stage, struct uccl_request *request)
     const struct core_msg *msg = &request->msg;
     bool received = msg->kind == CORE_RECV && msg->status == UCCL_OK && msg->moved_bytes && !staged->error;
     struct stage_span *span = staged->spans, *next;
-    unwant(stage, request);
+    copier_unqueue(&stage->copier, request);
     staged->over = true;
-    for (unsigned i = 0; i < stage->piece_count; i++)
-        if (stage->pieces[i].request == request && stage->pieces[i].state != SPAN_PIECE_FETCHING)
-            stage->pieces[i].request = NULL;
+    bounce_forget(&stage->bounce, request);
     for (; span; span = next) {
         next = span->next;
         if (span->state == SPAN_FETCHING)
@@ -290,11 +184,11 @@ bool stage_over(struct stage *stage, struct uccl_request *request)
             continue;
         }
         unlink_span(stage, span);
-        stage_span_put(&stage->pool, span);
+        stage_span_put(&stage->copier.pool, span);
     }
     if (staged->pending)
         return false;
-    settle(stage, request);
+    copier_settle(&stage->copier, request);
     return true;
 }
 
@@ -304,11 +198,11 @@ bool stage_over(struct stage *stage, struct uccl_request *request)
 static struct stage_span *filling_span(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes)
 {
     struct stage_span *span = find_span(request, offset_bytes);
-    if (span || !stage->pool.memory)
+    if (span || !stage->copier.pool.memory)
         return span;
     uint64_t begin, end;
     block_around(stage, request, offset_bytes, &begin, &end);
-    span = stage_span_take(&stage->pool, STAGE_RECEIVES, (uint32_t)(end - begin), NULL);
+    span = stage_span_take(&stage->copier.pool, STAGE_RECEIVES, (uint32_t)(end - begin), NULL);
     if (!span)
         return NULL;
     span->state = SPAN_FILLING;
@@ -346,10 +240,10 @@ static void spill(struct stage *stage, struct uccl_request *request, uint64_t of
     struct spill *kept = malloc(sizeof *kept + length);
     if (!kept) {
         LOG_ERR("no memory to keep %zu received bytes for a GPU", length);
-        fail(stage, request, UCCL_ENOMEM);
+        copier_fail(&stage->copier, request, UCCL_ENOMEM);
         return;
     }
-    COUNT(stage->context->counters, gpu_spills, 1);
+    COUNT(stage->copier.context->counters, gpu_spills, 1);
     *kept = (struct spill){.request = request, .offset_bytes = offset_bytes, .length = length};
     memcpy(kept->bytes, from, length);
     if (stage->spill_tail)
@@ -411,23 +305,23 @@ static bool place_spills(struct stage *stage)
         if (!stage->spill_head)
             stage->spill_tail = NULL;
         free(kept);
-        one_less_pending(stage, request);
+        copier_done(&stage->copier, request);
     }
     return some;
 }
 
 unsigned stage_rx_room(struct stage *stage, unsigned most)
 {
-    if (stage->receives == 0 || !stage->pool.memory)
+    if (stage->copier.receives == 0 || !stage->copier.pool.memory)
         return most;
-    unsigned room = stage_pool_room(&stage->pool, STAGE_RECEIVES) / RX_BUFFER_BLOCKS;
+    unsigned room = stage_pool_room(&stage->copier.pool, STAGE_RECEIVES) / RX_BUFFER_BLOCKS;
     if (stage->spill_head)
         room = 0;
     if (room)
         return room < most ? room : most;
-    COUNT(stage->context->counters, gpu_starved, 1);
+    COUNT(stage->copier.context->counters, gpu_starved, 1);
     /* the oldest half of what waits for more bytes goes up as it is, unless that is under way */
-    if (stage->in_flight == 0 && !stage->upload_head) {
+    if (stage->copier.in_flight == 0 && !stage->upload_head) {
         unsigned waiting = 0;
         for (struct stage_span *span = stage->filling_head; span; span = span->newer)
             waiting++;
@@ -439,47 +333,6 @@ unsigned stage_rx_room(struct stage *stage, unsigned most)
 
 /* ---- copies (the engine thread alone) -------------------------------------------------------- */
 
-static struct stage_device *open_device(struct stage *stage, const struct mem_identity *memory)
-{
-    struct stage_device *device = calloc(1, sizeof *device);
-    bool pinned = false;
-    if (!device)
-        return NULL;
-    *device = (struct stage_device){
-        .next = stage->devices, .ops = memory->ops, .device = memory->device, .context = memory->context};
-    for (const struct stage_device *other = stage->devices; other; other = other->next)
-        pinned |= other->ops == memory->ops && other->pinned;
-    device->error = memory->ops->stage_open(memory, (unsigned)stage->context->params->gpu_streams, COPIES_MAX,
-                                            &device->copies);
-    if (!device->error && !pinned) {
-        device->error = memory->ops->pin(device->copies, stage->pool.memory, stage->pool.memory_bytes);
-        device->pinned = device->error == UCCL_OK;
-        if (device->error)
-            memory->ops->stage_close(device->copies);
-    }
-    stage->devices = device;
-    return device;
-}
-
-/* The device of a request; NULL: it has failed. */
-static struct stage_device *device_of(struct stage *stage, struct uccl_request *request)
-{
-    const struct mem_identity *memory = request->staged.memory;
-    struct stage_device *device = request->staged.device;
-    for (device = device ? device : stage->devices; device; device = device->next) {
-        if (device->ops == memory->ops && device->device == memory->device && device->context == memory->context)
-            break;
-    }
-    if (!device)
-        device = open_device(stage, memory);
-    request->staged.device = device;
-    if (!device || device->error) {
-        fail(stage, request, device ? device->error : UCCL_ENOMEM);
-        return NULL;
-    }
-    return device;
-}
-
 /* What has come in order may be sent. */
 static void tell_available(struct stage *stage, struct uccl_request *request)
 {
@@ -488,34 +341,22 @@ static void tell_available(struct stage *stage, struct uccl_request *request)
          span = span->next)
         to = span->offset_bytes + span->length;
     if (to > request->msg.available_bytes)
-        core_available(stage->context->core, &request->msg, to, clock_now_ns());
+        core_available(stage->copier.context->core, &request->msg, to, clock_now_ns());
 }
 
 static void fetch_ended(struct stage *stage, struct stage_span *span, int result)
 {
     struct uccl_request *request = span->request;
     if (result < 0)
-        fail(stage, request, UCCL_EIO);
+        copier_fail(&stage->copier, request, UCCL_EIO);
     if (request->staged.over || result < 0) {
         unlink_span(stage, span);
-        stage_span_put(&stage->pool, span);
+        stage_span_put(&stage->copier.pool, span);
     } else {
         span->state = SPAN_READY;
         tell_available(stage, request);
     }
-    one_less_pending(stage, request);
-}
-
-static void piece_ended(struct stage *stage, struct stage_span *piece, int result)
-{
-    struct uccl_request *request = piece->request;
-    piece->state = SPAN_PIECE_READY;
-    piece->ready_ns = clock_now_ns();
-    if (result < 0)
-        fail(stage, request, UCCL_EIO);
-    if (result < 0 || request->staged.over)
-        piece->request = NULL;
-    one_less_pending(stage, request);
+    copier_done(&stage->copier, request);
 }
 
 static void upload_ended(struct stage *stage, struct stage_span *span)
@@ -523,31 +364,25 @@ static void upload_ended(struct stage *stage, struct stage_span *span)
     struct uccl_request *request = span->request;
     if (span->copies || span->ranges_sent < span->range_count)
         return;
-    stage_span_put(&stage->pool, span);
-    one_less_pending(stage, request);
+    stage_span_put(&stage->copier.pool, span);
+    copier_done(&stage->copier, request);
 }
 
 static bool take_ended(struct stage *stage)
 {
+    struct stage_device *from = stage->copier.devices;
+    struct stage_span *span;
     bool some = false;
-    for (struct stage_device *device = stage->devices; device; device = device->next) {
-        void *cookie;
-        int result;
-        while (!device->error && (result = device->ops->poll(device->copies, &cookie)) != 0) {
-            struct stage_span *span = cookie;
-            some = true;
-            stage->in_flight--;
-            span->copies--;
-            if (span->state == SPAN_FETCHING) {
-                fetch_ended(stage, span, result);
-                continue;
-            }
-            if (span->state == SPAN_PIECE_FETCHING) {
-                piece_ended(stage, span, result);
-                continue;
-            }
+    int result;
+    while ((span = copier_poll(&stage->copier, &from, &result))) {
+        some = true;
+        if (span->state == SPAN_FETCHING) {
+            fetch_ended(stage, span, result);
+        } else if (span->state == SLOT_FETCHING) {
+            bounce_fetched(&stage->bounce, span, result);
+        } else {
             if (result < 0)
-                fail(stage, span->request, UCCL_EIO);
+                copier_fail(&stage->copier, span->request, UCCL_EIO);
             upload_ended(stage, span);
         }
     }
@@ -557,24 +392,16 @@ static bool take_ended(struct stage *stage)
 /* Issues the copies of one span. False: the device takes no more now. */
 static bool upload_span(struct stage *stage, struct stage_span *span)
 {
-    struct uccl_request *request = span->request;
-    struct stage_device *device = device_of(stage, request);
     for (; span->ranges_sent < span->range_count; span->ranges_sent++) {
         uint32_t from = span->ranges[span->ranges_sent].from, to = span->ranges[span->ranges_sent].to;
-        uintptr_t at = (uintptr_t)request->buffer + span->offset_bytes + from;
-        int error = device ? device->ops->copy(device->copies, MEM_TO_DEVICE, at, span->memory + from,
-                                               to - from, span)
-                           : UCCL_EIO;
+        int error = copier_issue(&stage->copier, span, MEM_TO_DEVICE, span->offset_bytes + from, span->memory + from,
+                                 to - from);
         if (error == UCCL_EAGAIN)
             return false;
         if (error) {
-            fail(stage, request, error);
             span->ranges_sent = span->range_count;
             break;
         }
-        COUNT(stage->context->counters, gpu_uploads, 1);
-        stage->in_flight++;
-        span->copies++;
     }
     return true;
 }
@@ -598,39 +425,32 @@ static bool issue_uploads(struct stage *stage)
 static bool fetch_block(struct stage *stage, struct uccl_request *request, unsigned *issued)
 {
     struct staged *staged = &request->staged;
-    struct stage_device *device = device_of(stage, request);
-    if (!device)
+    if (!copier_device(&stage->copier, request))
         return true;
     uint64_t offset = staged->fetched_bytes, left = request->msg.end_bytes - offset;
-    uint32_t block = stage->pool.block_bytes - (uint32_t)(offset % stage->pool.block_bytes);
+    uint32_t block = stage->copier.pool.block_bytes - (uint32_t)(offset % stage->copier.pool.block_bytes);
     uint32_t length = left < block ? (uint32_t)left : block;
     uint64_t *held_bytes = &stage->held_bytes[staged->flow];
-    struct stage_span *span = stage_span_take(&stage->pool, STAGE_SENDS, length, held_bytes), *last = staged->spans;
+    struct stage_span *span = stage_span_take(&stage->copier.pool, STAGE_SENDS, length, held_bytes), *last = staged->spans;
     if (!span)
-        return stage_pool_room(&stage->pool, STAGE_SENDS) > 0; /* else its flow has its share: the others go on */
+        return stage_pool_room(&stage->copier.pool, STAGE_SENDS) > 0; /* else its flow has its share: the others go on */
     *issued += 1;
-    int error = device->ops->copy(device->copies, MEM_FROM_DEVICE, (uintptr_t)request->buffer + offset,
-                                  span->memory, length, span);
+    span->request = request;
+    int error = copier_issue(&stage->copier, span, MEM_FROM_DEVICE, offset, span->memory, length);
     if (error) {
-        stage_span_put(&stage->pool, span);
-        if (error == UCCL_EAGAIN)
-            return false;
-        fail(stage, request, error);
-        return true;
+        stage_span_put(&stage->copier.pool, span);
+        return error != UCCL_EAGAIN;
     }
-    COUNT(stage->context->counters, gpu_fetches, 1);
     while (last && last->next)
         last = last->next;
     span->state = SPAN_FETCHING;
     span->offset_bytes = offset;
     link_span(request, span, last);
-    span->copies = 1;
-    stage->in_flight++;
     staged->pending++;
     staged->fetched_bytes += length;
-    unwant(stage, request);
+    copier_unqueue(&stage->copier, request);
     if (staged->fetched_bytes < request->msg.end_bytes)
-        want(stage, request); /* behind the others */
+        copier_queue(&stage->copier, request); /* behind the others */
     return true;
 }
 
@@ -638,15 +458,15 @@ static bool fetch_block(struct stage *stage, struct uccl_request *request, unsig
 static bool has_enough(const struct stage *stage, const struct uccl_request *request)
 {
     uint64_t ahead_bytes = request->staged.fetched_bytes - request->msg.offset_bytes;
-    return ahead_bytes >= (uint64_t)FETCH_AHEAD_BLOCKS * stage->pool.block_bytes ||
-           request->staged.span_count >= stage->pool.block_count / 4;
+    return ahead_bytes >= (uint64_t)FETCH_AHEAD_BLOCKS * stage->copier.pool.block_bytes ||
+           request->staged.span_count >= stage->copier.pool.block_count / 4;
 }
 
 /* Messages in turn. True: one was issued, at least. */
 static bool issue_fetches(struct stage *stage)
 {
     unsigned issued = 0;
-    struct uccl_request *request = stage->wanting_head, *next;
+    struct uccl_request *request = stage->copier.fetch_head, *next;
     for (; request && issued < FETCHES_PER_ROUND; request = next) {
         next = request->staged.next;
         if (has_enough(stage, request))
@@ -655,147 +475,38 @@ static bool issue_fetches(struct stage *stage)
         if (!fetch_block(stage, request, &issued))
             break;
         if (!next && issued > before)
-            next = stage->wanting_head; /* another turn; it ends when all have enough */
+            next = stage->copier.fetch_head; /* another turn; it ends when all have enough */
     }
     return issued > 0;
 }
 
-/* ---- pieces of direct sends ------------------------------------------------------------------ */
+/* ---- bounce slots ---------------------------------------------------------------------------- */
 
-static struct stage_span *free_piece(struct stage *stage)
+bool stage_bounce(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, uint32_t length)
 {
-    for (unsigned i = 0; i < stage->piece_count; i++)
-        if (!stage->pieces[i].request)
-            return &stage->pieces[i];
-    return NULL;
+    return bounce_ready(&stage->bounce, request, offset_bytes, length);
 }
 
-/* A free one, or one that nobody came for. NULL: none. */
-static struct stage_span *take_piece(struct stage *stage)
+void stage_bounces_sent(struct stage *stage)
 {
-    struct stage_span *unused = free_piece(stage);
-    uint64_t now_ns = 0;
-    if (unused)
-        return unused;
-    for (unsigned i = 0; i < stage->piece_count; i++) {
-        struct stage_span *piece = &stage->pieces[i];
-        if (piece->state != SPAN_PIECE_READY)
-            continue;
-        now_ns = now_ns ? now_ns : clock_now_ns();
-        if (now_ns - piece->ready_ns > PIECE_KEPT_NS)
-            return piece;
-    }
-    return NULL;
+    bounce_sent(&stage->bounce);
 }
 
-/* The engine thread fetches it. */
-static void want_piece(struct stage_span *piece, struct uccl_request *request, uint64_t offset_bytes, uint32_t length)
-{
-    piece->request = request;
-    piece->offset_bytes = offset_bytes;
-    piece->length = length;
-    piece->state = SPAN_PIECE_WANTED;
-}
-
-/* Those behind the newest chunk: where that finds no queue pair the next ones will not, either. */
-static void fetch_ahead(struct stage *stage, struct uccl_request *request, uint64_t end_bytes, uint32_t length)
-{
-    const struct core_msg *msg = &request->msg;
-    struct stage_span *piece;
-    if (end_bytes != msg->offset_bytes)
-        return;
-    for (unsigned i = 0; i < PIECES_AHEAD && end_bytes < msg->end_bytes; i++, end_bytes += length) {
-        uint64_t left = msg->end_bytes - end_bytes;
-        uint32_t some = left < length ? (uint32_t)left : length;
-        if (!find_piece(stage, request, end_bytes, some) && (piece = free_piece(stage)))
-            want_piece(piece, request, end_bytes, some);
-    }
-}
-
-bool stage_piece(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, uint32_t length)
-{
-    struct stage_span *piece;
-    assert(length <= PIECE_BYTES);
-    while ((piece = find_piece(stage, request, offset_bytes, length))) {
-        if (piece->offset_bytes == offset_bytes && piece->length == length) {
-            if (piece->state < SPAN_PIECE_READY)
-                return false;
-            fetch_ahead(stage, request, offset_bytes + length, length);
-            return true;
-        }
-        if (piece->state == SPAN_PIECE_FETCHING || piece->state == SPAN_PIECE_SENT)
-            return false; /* it goes soon */
-        piece->request = NULL; /* chunks are cut in another way now */
-    }
-    piece = take_piece(stage);
-    if (!piece || request->staged.error)
-        return false;
-    want_piece(piece, request, offset_bytes, length);
-    fetch_ahead(stage, request, offset_bytes + length, length);
-    return false;
-}
-
-void stage_pieces_sent(struct stage *stage)
-{
-    for (unsigned i = 0; i < stage->piece_count; i++)
-        if (stage->pieces[i].request && stage->pieces[i].state == SPAN_PIECE_SENT)
-            stage->pieces[i].request = NULL;
-}
-
-static bool pieces_wanted(const struct stage *stage)
-{
-    for (unsigned i = 0; i < stage->piece_count; i++)
-        if (stage->pieces[i].request && stage->pieces[i].state == SPAN_PIECE_WANTED)
-            return true;
-    return false;
-}
-
-static bool fetch_piece(struct stage *stage, struct stage_span *piece)
-{
-    struct uccl_request *request = piece->request;
-    struct stage_device *device = device_of(stage, request);
-    int error = device ? device->ops->copy(device->copies, MEM_FROM_DEVICE,
-                                           (uintptr_t)request->buffer + piece->offset_bytes, piece->memory,
-                                           piece->length, piece)
-                       : UCCL_EIO;
-    if (error == UCCL_EAGAIN)
-        return false;
-    if (error) {
-        piece->request = NULL;
-        if (device)
-            fail(stage, request, error);
-        return true;
-    }
-    COUNT(stage->context->counters, gpu_fetches, 1);
-    piece->state = SPAN_PIECE_FETCHING;
-    piece->copies = 1;
-    stage->in_flight++;
-    request->staged.pending++;
-    return true;
-}
-
-static bool issue_pieces(struct stage *stage)
-{
-    bool some = false;
-    for (unsigned i = 0; i < stage->piece_count; i++)
-        if (stage->pieces[i].request && stage->pieces[i].state == SPAN_PIECE_WANTED)
-            some |= fetch_piece(stage, &stage->pieces[i]);
-    return some;
-}
+/* ---- progress -------------------------------------------------------------------------------- */
 
 bool stage_progress(struct stage *stage)
 {
     bool some = take_ended(stage);
     some |= place_spills(stage);
     some |= issue_uploads(stage);
-    some |= issue_pieces(stage);
+    some |= bounce_issue(&stage->bounce);
     some |= issue_fetches(stage);
     return some;
 }
 
 bool stage_busy(const struct stage *stage)
 {
-    return stage->in_flight || stage->upload_head || stage->spill_head || pieces_wanted(stage);
+    return stage->copier.in_flight || stage->upload_head || stage->spill_head || bounce_busy(&stage->bounce);
 }
 
 /* ---- what the core lets go of ---------------------------------------------------------------- */
@@ -809,7 +520,7 @@ void stage_release(struct stage *stage, const struct core_release *release)
     if (span->left_bytes)
         return;
     unlink_span(stage, span);
-    stage_span_put(&stage->pool, span);
+    stage_span_put(&stage->copier.pool, span);
 }
 
 /* ---- the end --------------------------------------------------------------------------------- */
@@ -823,18 +534,10 @@ void stage_close(struct stage *stage)
             nanosleep(&moment, NULL);
         }
     }
-    if (stage->in_flight)
+    if (stage->copier.in_flight)
         LOG_ERR("a GPU does not complete its copies: its streams and %zu bytes of host memory stay allocated",
-                stage->pool.memory_bytes);
-    while (stage->devices && !stage->in_flight) {
-        struct stage_device *device = stage->devices;
-        stage->devices = device->next;
-        if (!device->error && device->pinned)
-            device->ops->unpin(device->copies, stage->pool.memory);
-        if (!device->error)
-            device->ops->stage_close(device->copies);
-        free(device);
-    }
+                stage->copier.pool.memory_bytes);
+    copier_close(&stage->copier);
 }
 
 void stage_free(struct stage *stage)
@@ -844,8 +547,8 @@ void stage_free(struct stage *stage)
         stage->spill_head = kept->next;
         free(kept);
     }
-    if (stage->in_flight) /* the device may still write there */
+    if (stage->copier.in_flight) /* the device may still write there */
         return;
-    stage_pool_free(&stage->pool);
+    stage_pool_free(&stage->copier.pool);
     free(stage);
 }

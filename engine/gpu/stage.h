@@ -8,9 +8,7 @@
  *            block is free when no chunk needs it any more.
  *   receive  What arrives is collected in the block that it belongs to, and goes up in one copy when the block
  *            is whole or the message has ended.
- *   direct   Of a send that the NIC reads by itself (core_msg.placeable, block_bytes 0) chunks may have to go as
- *            datagrams all the same: retransmissions, and those that find no queue pair. Each is fetched for that alone,
- *            to one of a few places that are kept for it (a piece), and dropped once it was sent.
+ *   direct   A send that the NIC reads by itself has its chunks bounced where they go as datagrams (bounce.h).
  *   end      A request ends when the core has done with it and no copy touches its memory any more.
  *
  * Bounded: where blocks for received data are short, the thread leaves datagrams in the socket
@@ -55,11 +53,11 @@ bool stage_over(struct stage *stage, struct uccl_request *request);
 
 /*
  * A chunk of a direct send is about to go as datagrams. True: it is there for stage_at(), until the next
- * stage_pieces_sent(). False: not yet; try again.
+ * stage_bounces_sent(). False: not yet; try again.
  */
-bool stage_piece(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, uint32_t length);
+bool stage_bounce(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, uint32_t length);
 /* The NIC refers no longer to what was sent. */
-void stage_pieces_sent(struct stage *stage);
+void stage_bounces_sent(struct stage *stage);
 
 /* Where bytes of a message stand that may be sent. They go on to the end of their block. */
 const void *stage_at(struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes);

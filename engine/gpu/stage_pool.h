@@ -41,7 +41,10 @@ enum span_state {
     SPAN_READY,     /* send: they are here */
     SPAN_FILLING,   /* receive: its bytes arrive from the network */
     SPAN_UPLOADING, /* receive: and go up to the device */
-    SPAN_PIECE_WANTED, SPAN_PIECE_FETCHING, SPAN_PIECE_READY, SPAN_PIECE_SENT, /* of a direct send (stage.h) */
+    SLOT_RESERVED,  /* bounce slot (bounce.h): its copy is to be issued */
+    SLOT_FETCHING,  /* and is on its way */
+    SLOT_READY,     /* its chunk may be sent */
+    SLOT_SENT,      /* and is being sent */
 };
 
 struct stage_span {
@@ -55,7 +58,7 @@ struct stage_span {
     uint32_t length;
     uint32_t left_bytes;       /* send: not released by the core yet */
     uint32_t copies;           /* in flight */
-    uint64_t ready_ns;         /* piece: since when it is there */
+    uint64_t ready_ns;         /* bounce slot: since when it is ready */
     uint8_t state;             /* enum span_state */
     uint8_t range_count, ranges_sent;
     struct {

@@ -48,7 +48,7 @@ struct staged {
     uint32_t span_count;               /* in `spans` */
     uint32_t pending;                  /* spans and spills that some copy still has to do with */
     int32_t error;                     /* why it cannot go on */
-    bool wanting;                      /* on the list */
+    bool queued;                       /* on that list of sends */
     bool over;                         /* the core has done with it */
 };
 

@@ -202,7 +202,7 @@ static bool payload_there(struct engine_thread *thread, const struct tx_desc *de
     struct uccl_request *request = piece.msg ? request_of(piece.msg) : NULL;
     if (!request || !request->staged.memory || piece.msg->block_bytes)
         return true;
-    return stage_piece(thread->stage, request, piece.offset_bytes, piece.length);
+    return stage_bounce(thread->stage, request, piece.offset_bytes, piece.length);
 }
 
 bool loop_transmit(struct engine_thread *thread)
@@ -220,7 +220,7 @@ bool loop_transmit(struct engine_thread *thread)
     }
     if (sent) {
         thread->nic->flush(thread->queue);
-        stage_pieces_sent(thread->stage);
+        stage_bounces_sent(thread->stage);
     }
     return sent > (refused && thread->room_wakes);
 }
