@@ -23,7 +23,7 @@ struct stage_device;
 struct stage_span;
 struct stripe_set;
 
-/* Of the address of a request the bits below are zero: in the application's handle they tell its life. */
+/* Of the address of a request the bits below are zero: in the application's handle they tell its epoch. */
 enum { REQUEST_ALIGNMENT = 64 };
 
 /* A command to another engine thread that waits for room in its ring. */
@@ -61,7 +61,7 @@ struct uccl_request {
     _Atomic uint32_t *mr_users;   /* of the registration that it uses, which counts it; or NULL */
     const struct nic_mr *nic_mr;  /* of a placeable one */
     _Atomic(struct engine_thread *) thread; /* that it was posted to; atomic, as are the next two: a cancel that comes too
-                                     late may read them while the next life begins */
+                                     late may read them while the next epoch begins */
     struct stripe_set *stripes;   /* flows that may share it, or NULL (stripe.h) */
     _Atomic bool flushes;         /* it is no message but a flush (flush.h) */
     _Atomic bool closes;          /* or the end of the connection whose `stripes` it has */
@@ -77,7 +77,7 @@ struct uccl_request {
     struct request_pool *pool;
     _Atomic uint32_t state;       /* enum request_state; ENDED is stored with release by the engine's
                                      owner and loaded with acquire by test and wait; PENDING is stored with
-                                     release: who sees it sees the generation of that life or of a later one */
+                                     release: who sees it sees the generation of that epoch or of a later one */
     _Atomic uint32_t next;        /* index + 1 of the next free one */
     _Atomic uint32_t generation;  /* counts uses, so that a late cancel or a stale handle is found out */
     uint32_t index;
@@ -102,22 +102,23 @@ static inline struct uccl_request *request_of(const struct core_msg *msg)
 /* What the application gets of a request that has been taken. */
 static inline struct uccl_request *request_handle(struct uccl_request *request)
 {
-    uint32_t life = atomic_load_explicit(&request->generation, memory_order_relaxed) % REQUEST_ALIGNMENT;
-    return (struct uccl_request *)((uintptr_t)request + life);
+    uint32_t epoch = atomic_load_explicit(&request->generation, memory_order_relaxed) % REQUEST_ALIGNMENT;
+    return (struct uccl_request *)((uintptr_t)request + epoch);
 }
 
 /*
- * The request of a handle, and its life; NULL: there is none, or it was collected since, unless many later ones were, too.
- * Another thread may collect it at any time, so what is meant for this life alone must carry its generation.
+ * The request of a handle, and the generation of its epoch. NULL: the handle is nobody's, or its request was collected.
+ * A handle that is many epochs old may be taken for a new one. Another thread may collect the request at any time, so a
+ * command for this epoch alone must carry the generation.
  */
 static inline struct uccl_request *request_find_life(struct uccl_request *handle, uint32_t *generation)
 {
-    uint32_t life = (uintptr_t)handle % REQUEST_ALIGNMENT;
-    struct uccl_request *request = (struct uccl_request *)((uintptr_t)handle - life);
+    uint32_t epoch = (uintptr_t)handle % REQUEST_ALIGNMENT;
+    struct uccl_request *request = (struct uccl_request *)((uintptr_t)handle - epoch);
     if (!request)
         return NULL;
     *generation = atomic_load_explicit(&request->generation, memory_order_relaxed);
-    if (*generation % REQUEST_ALIGNMENT != life ||
+    if (*generation % REQUEST_ALIGNMENT != epoch ||
         atomic_load_explicit(&request->state, memory_order_relaxed) == REQUEST_FREE)
         return NULL;
     return request;

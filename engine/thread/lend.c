@@ -65,7 +65,7 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
     /* sequentially consistent: pairs with the look at `owner` after a push (thread_post) */
     atomic_store(&thread->owner, sleeping);
     RACE_POINT();
-    if (!ring_busy(&thread->ring) && atomic_load(&thread->wanted) == 0 &&
+    if (!ring_busy(&thread->ring) && atomic_load(&thread->lend_requests) == 0 &&
         atomic_load(&thread->stop) == 0 && (!word || atomic_load(word) == value) && wake_ns > now_ns) {
         COUNT(thread->counters, engine_sleeps, 1);
         RACE_POINT();
@@ -83,16 +83,16 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
 
 /*
  * A borrower that sleeps through whole leases has timers and receiving covered: the engine thread need
- * not look again before the engine is given back. True: `resting` is set, and was so before the owner
+ * not look again before the engine is given back. True: `parked` is set, and was so before the owner
  * was seen to be a sleeper, so give_back() sees one or lend_out() the other.
  */
-static bool may_rest(struct engine_thread *thread)
+static bool may_park(struct engine_thread *thread)
 {
     RACE_POINT();
-    atomic_store(&thread->resting, 1);
+    atomic_store(&thread->parked, 1);
     if (atomic_load(&thread->owner) == BORROWER_SLEEPS)
         return true;
-    atomic_store(&thread->resting, 0);
+    atomic_store(&thread->parked, 0);
     return false;
 }
 
@@ -104,23 +104,23 @@ static void lend_out(struct engine_thread *thread)
     for (;;) {
         uint32_t borrows = atomic_load(&thread->borrows);
         uint32_t owner = atomic_load(&thread->owner);
-        bool rest = slept_through && owner == BORROWER_SLEEPS && may_rest(thread);
+        bool park = slept_through && owner == BORROWER_SLEEPS && may_park(thread);
         RACE_POINT();
         if (!atomic_load(&thread->stop))
-            futex_wait(&thread->owner, owner, rest ? UINT64_MAX : lease_ns);
-        if (rest)
-            atomic_store(&thread->resting, 0);
+            futex_wait(&thread->owner, owner, park ? UINT64_MAX : lease_ns);
+        if (park)
+            atomic_store(&thread->parked, 0);
         slept_through = owner == BORROWER_SLEEPS && atomic_load(&thread->borrows) == borrows;
-        bool used = owner != FREE || atomic_load(&thread->borrows) != borrows ||
-                    atomic_load(&thread->wanted);
+        bool used = owner != OWNER_NONE || atomic_load(&thread->borrows) != borrows ||
+                    atomic_load(&thread->lend_requests);
         if (used)
             lease_ns = lease_ns * 2 < LEASE_MAX_NS ? lease_ns * 2 : LEASE_MAX_NS;
-        uint32_t expected = FREE;
+        uint32_t expected = OWNER_NONE;
         RACE_POINT();
-        if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->reclaimed) ||
+        if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->reclaim) ||
              atomic_load(&thread->staged)) &&
             atomic_compare_exchange_strong(&thread->owner, &expected, THREAD_RUNS)) {
-            atomic_store(&thread->reclaimed, 0);
+            atomic_store(&thread->reclaim, 0);
             return;
         }
     }
@@ -130,9 +130,9 @@ void lend_serve(struct engine_thread *thread)
 {
     uint64_t spin_ns = thread->params->spin_us * 1000, idle_since_ns = 0;
     while (!atomic_load_explicit(&thread->stop, memory_order_acquire)) {
-        if (atomic_load_explicit(&thread->wanted, memory_order_relaxed) && may_lend(thread)) {
+        if (atomic_load_explicit(&thread->lend_requests, memory_order_relaxed) && may_lend(thread)) {
             RACE_POINT();
-            atomic_store(&thread->owner, FREE);
+            atomic_store(&thread->owner, OWNER_NONE);
             RACE_POINT();
             futex_wake(&thread->owner, INT_MAX);
             lend_out(thread);
@@ -160,7 +160,7 @@ void lend_serve(struct engine_thread *thread)
 static bool try_borrow(struct engine_thread *thread)
 {
     uint32_t owner = atomic_load(&thread->owner);
-    if ((owner != FREE && owner != THREAD_SLEEPS) || !may_lend(thread))
+    if ((owner != OWNER_NONE && owner != THREAD_SLEEPS) || !may_lend(thread))
         return false;
     RACE_POINT();
     if (!atomic_compare_exchange_strong(&thread->owner, &owner, BORROWED))
@@ -176,17 +176,17 @@ static bool try_borrow(struct engine_thread *thread)
 static void give_back(struct engine_thread *thread)
 {
     RACE_POINT();
-    atomic_store(&thread->owner, FREE);
+    atomic_store(&thread->owner, OWNER_NONE);
     RACE_POINT();
     /* what was posted to us while we slept or left must not lie until the lease ends */
     if (ring_busy(&thread->ring) && try_borrow(thread)) {
         loop_round(thread);
-        atomic_store(&thread->owner, FREE);
+        atomic_store(&thread->owner, OWNER_NONE);
         if (ring_busy(&thread->ring)) /* others post for ever: not ours to serve */
             thread_reclaim(thread);
     }
     RACE_POINT();
-    if (atomic_load(&thread->resting) || atomic_load(&thread->staged)) /* pairs with may_rest() */
+    if (atomic_load(&thread->parked) || atomic_load(&thread->staged)) /* pairs with may_park() */
         futex_wake(&thread->owner, INT_MAX);
     RACE_POINT();
     if (atomic_load(&thread->waiters)) { /* one of them drives on */
@@ -251,7 +251,7 @@ static void wait_for_completion(struct engine_thread *thread, const _Atomic uint
     uint32_t seen = atomic_load(&thread->completions);
     RACE_POINT();
     /* who gives the engine back looks at `waiters` afterwards, so one of both sees the other */
-    bool to_be_had = may_lend(thread) && atomic_load(&thread->owner) <= FREE;
+    bool to_be_had = may_lend(thread) && atomic_load(&thread->owner) <= OWNER_NONE;
     RACE_POINT();
     if (atomic_load(word) == value && !to_be_had)
         futex_wait(&thread->completions, seen, timeout_ns);
@@ -261,11 +261,11 @@ static void wait_for_completion(struct engine_thread *thread, const _Atomic uint
 /* Asks the engine thread, which runs, for the engine. True: the caller has it. */
 static bool ask(struct engine_thread *thread)
 {
-    atomic_fetch_add(&thread->wanted, 1);
+    atomic_fetch_add(&thread->lend_requests, 1);
     RACE_POINT();
     futex_wait(&thread->owner, THREAD_RUNS, ASK_NS);
     bool got = try_borrow(thread); /* before the wish is withdrawn, or its lease would end */
-    atomic_fetch_sub(&thread->wanted, 1);
+    atomic_fetch_sub(&thread->lend_requests, 1);
     return got;
 }
 
@@ -284,7 +284,7 @@ bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uin
             (try_borrow(thread) || (atomic_load(&thread->owner) == THREAD_RUNS && ask(thread)))) {
             drive(thread, word, value, deadline_ns);
             give_back(thread);
-        } else if (may_lend(thread) && atomic_load(&thread->owner) <= FREE) {
+        } else if (may_lend(thread) && atomic_load(&thread->owner) <= OWNER_NONE) {
             continue; /* it has just changed hands */
         } else if (now_ns < spin_until_ns) {
             relax(thread);
@@ -308,8 +308,8 @@ void thread_run(struct engine_thread *thread, void (*run)(struct engine_thread *
 
 void thread_reclaim(struct engine_thread *thread)
 {
-    atomic_store(&thread->reclaimed, 1);
+    atomic_store(&thread->reclaim, 1);
     RACE_POINT();
-    if (atomic_load(&thread->owner) == FREE)
+    if (atomic_load(&thread->owner) == OWNER_NONE)
         futex_wake(&thread->owner, INT_MAX);
 }

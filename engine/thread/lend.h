@@ -7,13 +7,13 @@
  *
  *     THREAD_RUNS      the engine thread runs rounds
  *     THREAD_SLEEPS    it is blocked in the NIC's wait; whoever posts wakes it there
- *     FREE             nobody: an application thread has just left. The engine thread sleeps on a futex
+ *     OWNER_NONE       nobody: an application thread has just left. The engine thread sleeps on a futex
  *                      until its lease ends; any application thread may take the engine
  *     BORROWED         an application thread runs rounds
  *     BORROWER_SLEEPS  it is blocked in the NIC's wait; whoever posts wakes it there
  *
- * Application threads take the engine by compare-and-exchange from FREE or THREAD_SLEEPS, and from
- * THREAD_RUNS by asking (`wanted`). The engine thread takes it back from FREE when no application
+ * Application threads take the engine by compare-and-exchange from OWNER_NONE or THREAD_SLEEPS, and from
+ * THREAD_RUNS by asking (`lend_requests`). The engine thread takes it back from OWNER_NONE when no application
  * thread has borrowed it during a lease; leases grow while they do.
  *
  * In the NIC's wait is one thread at a time. Who takes the engine from THREAD_SLEEPS wakes the engine
@@ -22,7 +22,7 @@
  *
  * Lost wake-ups: a poster pushes, then reads `owner`; a sleeper stores its SLEEPS state, then looks at
  * the ring once more. Both orders are sequentially consistent, so one of them sees the other. What is
- * posted while FREE is seen by the next borrower or at the end of the lease.
+ * posted while OWNER_NONE is seen by the next borrower or at the end of the lease.
  */
 #ifndef UCCL_LEND_H
 #define UCCL_LEND_H

@@ -65,12 +65,12 @@ static bool receive(struct engine_thread *thread, bool *drained)
     return count > 0;
 }
 
-/* Whether a command finds its request in the life that it was meant for. */
+/* Whether a command finds its request in the epoch that it was meant for. */
 static bool still_pending(const struct ring_entry *entry)
 {
     const struct uccl_request *request = entry->object;
-    /* The state first: if it is that of a later life, which is not even submitted here, the generation tells. Pairs with
-     * the release of PENDING by who begins a life. */
+    /* The state comes first: that of a later epoch, which is not even submitted here, shows in the generation.
+     * Pairs with the release of PENDING by the thread that begins an epoch. */
     bool pending = atomic_load_explicit(&request->state, memory_order_acquire) == REQUEST_PENDING;
     RACE_POINT();
     uint32_t generation = atomic_load_explicit(&request->generation, memory_order_relaxed);
@@ -78,8 +78,8 @@ static bool still_pending(const struct ring_entry *entry)
 }
 
 /*
- * And nobody else ends it, so that it does not begin a new life while we are at it. Looked at first: a mark
- * of a later life shows in the generation.
+ * The same, and no other thread may end the request, so no new epoch begins meanwhile. `home_over` comes first: that of a
+ * later epoch shows in the generation.
  */
 static bool still_ours(const struct ring_entry *entry)
 {

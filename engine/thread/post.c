@@ -25,7 +25,7 @@ bool thread_push(struct engine_thread *thread, void *object, uint64_t what)
         CANCEL_LATER;
         RACE_POINT();
         thread->nic->wake(thread->queue);
-    } else if (owner == FREE && atomic_load(&thread->staged)) /* borrowers will not do */
+    } else if (owner == OWNER_NONE && atomic_load(&thread->staged)) /* borrowers will not do */
         futex_wake(&thread->owner, INT_MAX);
     return true;
 }

@@ -15,7 +15,7 @@ bool thread_post(struct engine_thread *thread, enum thread_command command, void
 
 /* The same with what thread_command_for() has made earlier. */
 bool thread_push(struct engine_thread *thread, void *object, uint64_t what);
-/* A command about a request, in that life of it which it has now. */
+/* A command about a request, in its present epoch. */
 uint64_t thread_command_for(enum thread_command command, const struct uccl_request *request);
 
 /* Requests of this thread have ended, or some were ended by another: wakes who waits. */

@@ -15,7 +15,7 @@
 
 #include <pthread.h>
 
-enum thread_owner { THREAD_RUNS, THREAD_SLEEPS, FREE, BORROWED, BORROWER_SLEEPS };
+enum thread_owner { THREAD_RUNS, THREAD_SLEEPS, OWNER_NONE, BORROWED, BORROWER_SLEEPS };
 
 enum in_nic { NIC_EMPTY, NIC_SLEPT_IN, NIC_AWAITED }; /* AWAITED: and a borrower waits for it to leave */
 
@@ -63,12 +63,12 @@ struct engine_thread {
     bool started;
 
     _Alignas(64) _Atomic uint32_t owner; /* enum thread_owner; a futex */
-    _Atomic uint32_t wanted;             /* application threads that ask for the engine */
+    _Atomic uint32_t lend_requests;      /* application threads that ask for the engine */
     _Atomic uint32_t borrows;            /* counts them, for the lease */
-    _Atomic uint32_t reclaimed;          /* the engine thread is to take the engine back at once */
+    _Atomic uint32_t reclaim;            /* the engine thread is to take the engine back at once */
     _Atomic uint32_t stop;
     _Atomic uint32_t in_nic;             /* enum in_nic: the engine thread is in the NIC's wait; a futex */
-    _Atomic uint32_t resting;            /* it sleeps without a lease: give_back() wakes it */
+    _Atomic uint32_t parked;             /* it sleeps without a lease: give_back() wakes it */
     _Atomic uint32_t staged;             /* requests with staged memory that are posted and have not ended;
                                             counted before the command is pushed. While there are some,
                                             nobody may borrow the engine: it makes GPU calls */

@@ -201,7 +201,7 @@ static void check_core(const struct nic_queue *queue)
         machine_fail("a timer of engine thread %u of node %u is left", thread->index, node);
     if (thread->notices || ring_busy(&thread->ring))
         machine_fail("commands of engine thread %u of node %u are left", thread->index, node);
-    if (thread->waiters || thread->wanted)
+    if (thread->waiters || thread->lend_requests)
         machine_fail("engine thread %u of node %u still has waiters", thread->index, node);
     for (uint32_t i = 0; i < queue->peer_count; i++) {
         if (queue->peers[i].used)

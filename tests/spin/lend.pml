@@ -30,7 +30,7 @@
  *   COUNT_LATE   a waiter reads what it compares with after that look, right before it sleeps
  *   BORROW_ON    who gives the engine back runs rounds for as long as the ring is not empty (FLOOD)
  *
- * Left out: stop, kick (which only shortens a lease), the event descriptor (told like waiters are), and
+ * Left out: stop, reclaim (which only shortens a lease), the event descriptor (told like waiters are), and
  * weak memory: the model is sequentially consistent, as are the operations that it stands for.
  */
 #ifndef ROUNDS
@@ -40,14 +40,14 @@
 
 #define RUNS 0
 #define SLEEPS 1
-#define FREE 2
+#define OWNER_NONE 2
 #define BORROWED 3
 #define BORROWER_SLEEPS 4
 
 byte owner = RUNS;
-byte wanted = 0;
+byte lend_requests = 0;
 bool in_nic = false;          /* the engine thread's */
-bool resting = false;
+bool parked = false;
 bool borrowed_since = false;  /* `borrows` has changed since the engine thread looked */
 bool engine_sleeps = false;   /* on the futex `owner`, without a limit */
 
@@ -190,13 +190,13 @@ end:
 
 active proctype engine()
 {
-    bool busy, some, slept_through, used, rest, ours;
+    bool busy, some, slept_through, used, park, ours;
     byte seen;
 
 look:
     if
-    :: wanted > 0 ->
-        atomic { owners--; owner = FREE };
+    :: lend_requests > 0 ->
+        atomic { owners--; owner = OWNER_NONE };
         wake_owner_futex();
         goto lend_out
     :: else
@@ -219,7 +219,7 @@ round:
     :: !RING_BUSY ->
 #endif
         if
-        :: wanted == 0 ->
+        :: lend_requests == 0 ->
             nic_enter();
 end_idle:   nic_sleep()
         :: else
@@ -246,36 +246,36 @@ lend_out:
 lease:
     borrowed_since = false;
     seen = owner;
-    rest = false;
+    park = false;
     if
     :: slept_through && seen == BORROWER_SLEEPS ->
-        resting = true;
+        parked = true;
         if
-        :: owner == BORROWER_SLEEPS -> rest = true
-        :: else -> resting = false
+        :: owner == BORROWER_SLEEPS -> park = true
+        :: else -> parked = false
         fi
     :: else
     fi;
     if
-    :: rest ->
+    :: park ->
         atomic { engine_sleeps = (owner == seen) };
         !engine_sleeps;
-        resting = false
+        parked = false
     :: else /* the lease has a limit */
     fi;
     d_step {
         slept_through = seen == BORROWER_SLEEPS && !borrowed_since;
-        used = seen != FREE || borrowed_since || wanted > 0
+        used = seen != OWNER_NONE || borrowed_since || lend_requests > 0
     };
     atomic {
-        ours = !used && owner == FREE;
+        ours = !used && owner == OWNER_NONE;
         if
         :: ours -> owner = RUNS; owners++
         :: else
         fi;
         seen = 0;
         used = false;
-        rest = false
+        park = false
     };
     if /* a round at least, however quickly who asks comes and goes */
     :: ours -> d_step { ours = false; slept_through = false } goto round
@@ -287,7 +287,7 @@ lease:
 inline try_borrow(got)
 {
     atomic {
-        got = (owner == FREE || owner == SLEEPS);
+        got = (owner == OWNER_NONE || owner == SLEEPS);
         slept = (owner == SLEEPS);
         if
         :: got -> owner = BORROWED; owners++
@@ -306,7 +306,7 @@ inline try_borrow(got)
 
 inline give_back()
 {
-    atomic { owners--; owner = FREE };
+    atomic { owners--; owner = OWNER_NONE };
     do
     :: RING_BUSY ->
         try_borrow(got);
@@ -314,7 +314,7 @@ inline give_back()
         :: got ->
             run_round(busy);
             busy = false;
-            atomic { owners--; owner = FREE };
+            atomic { owners--; owner = OWNER_NONE };
 #ifndef BORROW_ON
             break
 #endif
@@ -324,7 +324,7 @@ inline give_back()
     od;
 #ifndef NO_REST_WAKE
     if
-    :: resting -> wake_owner_futex()
+    :: parked -> wake_owner_futex()
     :: else
     fi;
 #endif
@@ -360,12 +360,12 @@ inline drive()
                 owner = BORROWER_SLEEPS;
 #ifdef NO_RECHECK
                 if
-                :: wanted == 0 && !done[me] ->
+                :: lend_requests == 0 && !done[me] ->
                     nic_enter();
                     nic_sleep()
 #else
                 if
-                :: !RING_BUSY && wanted == 0 && !done[me] ->
+                :: !RING_BUSY && lend_requests == 0 && !done[me] ->
                     nic_enter();
                     nic_sleep()
 #endif
@@ -383,9 +383,9 @@ inline wait_for_completion()
     changed[me] = false;
     if
 #ifdef SLEEP_BLIND
-    :: owner > FREE || !borrows ->
+    :: owner > OWNER_NONE || !borrows ->
 #else
-    :: (owner > FREE || !borrows) && !done[me] ->
+    :: (owner > OWNER_NONE || !borrows) && !done[me] ->
 #endif
 #ifdef COUNT_LATE
         changed[me] = false;
@@ -433,18 +433,18 @@ inline wait()
         try_borrow(got);
         if
         :: !got && owner == RUNS -> /* ask(), with a limit */
-            wanted++;
+            lend_requests++;
             if
             :: owner != RUNS
             :: true /* or the limit has passed */
             fi;
             try_borrow(got);
-            wanted--
+            lend_requests--
         :: else
         fi;
         if
         :: got -> drive(); give_back()
-        :: !got && owner > FREE -> wait_for_completion()
+        :: !got && owner > OWNER_NONE -> wait_for_completion()
         :: else
         fi
     od

@@ -265,7 +265,7 @@ BOTH(api_collected, is_not_collected_again)
 }
 
 /* As long as its memory is in use less than 64 times since. */
-Test(api_collected, is_known_through_many_lives, .timeout = TIMEOUT_S)
+Test(api_collected, is_known_through_many_epochs, .timeout = TIMEOUT_S)
 {
     struct pair pair;
     uint8_t byte;

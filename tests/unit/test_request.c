@@ -53,8 +53,8 @@ Test(request, as_many_as_allowed)
     }
 }
 
-/* A handle is of one life, for as long as fewer lives have passed than it can tell apart. */
-Test(request, a_handle_is_of_one_life)
+/* A handle is of one epoch, for as long as fewer epochs have passed than it can tell apart. */
+Test(request, a_handle_is_of_one_epoch)
 {
     struct uccl_request *request = request_take(&pool);
     for (unsigned i = 0; i < 2 * REQUEST_ALIGNMENT; i++) {

@@ -327,9 +327,9 @@ static bool sleeps_as(enum thread_owner owner)
 static void start_wanted(void)
 {
     start(true);
-    thread.wanted = 1;
+    thread.lend_requests = 1;
     fake_wake(&queue);
-    SOON(thread.owner == FREE);
+    SOON(thread.owner == OWNER_NONE);
 }
 
 /* With an engine thread that leaves the engine to application threads, until stop(). */
@@ -338,12 +338,12 @@ static void start_frozen(void)
     freeze = true;
     start_wanted();
     SOON(frozen);
-    thread.wanted = 0;
+    thread.lend_requests = 0;
 }
 
 static void stop(void)
 {
-    thread.wanted = 0;
+    thread.lend_requests = 0;
     freeze = false;
     thread_stop(&thread);
     thread_free(&thread);
@@ -451,7 +451,7 @@ Test(thread, a_borrower_looks_at_its_word_once_more, .timeout = TIMEOUT_S)
 static void wish_late(void)
 {
     if (thread.owner == THREAD_RUNS)
-        thread.wanted = 1;
+        thread.lend_requests = 1;
 }
 
 Test(thread, looks_who_wants_the_engine_once_more, .timeout = TIMEOUT_S)
@@ -460,7 +460,7 @@ Test(thread, looks_who_wants_the_engine_once_more, .timeout = TIMEOUT_S)
     SOON(sleeps_as(THREAD_SLEEPS));
     before_sleep = wish_late;
     fake_wake(&queue);
-    SOON(thread.owner == FREE);
+    SOON(thread.owner == OWNER_NONE);
     stop();
 }
 
@@ -565,7 +565,7 @@ Test(thread, a_thread_that_rests_hears_that_it_has_the_engine, .timeout = TIMEOU
     struct waiter waiter = {0};
     start(true);
     begin(&waiter);
-    SOON(thread.resting && lease_ns == UINT64_MAX);
+    SOON(thread.parked && lease_ns == UINT64_MAX);
     SOON(sleeps_as(BORROWER_SLEEPS));
     waiter.word = 1;
     fake_wake(&queue);
@@ -581,7 +581,7 @@ Test(thread, leases_grow, .timeout = TIMEOUT_S)
     unsigned told = owner_told;
     thread_reclaim(&thread);
     cr_assert_gt(owner_told, told);
-    SOON(!thread.reclaimed);
+    SOON(!thread.reclaim);
     stop();
 }
 
@@ -669,7 +669,7 @@ Test(thread, how_long_something_waited)
 
 /* ---- commands -------------------------------------------------------------------------------- */
 
-Test(thread, a_cancel_is_for_one_life, .timeout = TIMEOUT_S)
+Test(thread, a_cancel_is_for_one_epoch, .timeout = TIMEOUT_S)
 {
     static struct uccl_request request;
     request.state = REQUEST_PENDING;
@@ -678,7 +678,7 @@ Test(thread, a_cancel_is_for_one_life, .timeout = TIMEOUT_S)
     cr_assert(thread_push(&thread, &request, COMMAND_CANCEL | (uint64_t)4 << 32));
     cr_assert(thread_push(&thread, &request, COMMAND_CANCEL | (uint64_t)6 << 32));
     thread_run(&thread, do_nothing, NULL);
-    cr_assert_eq(cancels, 0, "of another life");
+    cr_assert_eq(cancels, 0, "of another epoch");
     cr_assert(thread_post(&thread, COMMAND_CANCEL, &request));
     thread_run(&thread, do_nothing, NULL);
     cr_assert_eq(cancels, 1);
