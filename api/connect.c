@@ -174,7 +174,7 @@ int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer)
 {
     int error = UCCL_OK;
     for (unsigned i = 0; i < offer->flow_count && i < engine->thread_count && !error; i++)
-        error = engine->nic->reach(engine->device, &offer->flows[i].address);
+        error = engine->nic->ops->reach(engine->nic, &offer->flows[i].address);
     return error;
 }
 
@@ -210,7 +210,7 @@ static void say_missing(struct connecting *c)
     const struct boot_offer *offer = bootstrap_peer_offer(c->boot);
     struct nic_queue_address ours;
     char here[NIC_QUEUE_TEXT], there[NIC_QUEUE_TEXT] = "another queue"; /* of a known peer, whose offer has none */
-    thread->nic->queue_address(thread->queue, &ours);
+    thread->queue->ops->address(thread->queue, &ours);
     nic_queue_address_text(&ours, here);
     if (c->meets)
         nic_queue_address_text(&offer->flows[offer->home].address, there);

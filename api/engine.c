@@ -31,7 +31,7 @@ static unsigned cores_here(void)
 static bool engine_lends(const struct uccl_engine *engine)
 {
     const struct params *params = &engine->params;
-    bool able = engine->nic->caps(engine->device)->lendable;
+    bool able = engine->nic->caps.lendable;
     return params->lend == LEND_YES || (params->lend == LEND_AUTO && able && cores_here() <= FEW_CORES);
 }
 
@@ -62,7 +62,7 @@ static int start_threads(struct uccl_engine *engine)
     memset(engine->threads, 0, count * sizeof *engine->threads);
     struct uccl_device properties = {.numa_node = -1};
     union nic_address address;
-    engine->nic->device(engine->device, BACKEND_DEVICE, &properties, &address);
+    engine->nic->ops->device(engine->nic, BACKEND_DEVICE, &properties, &address);
     for (unsigned i = 0; i < count; i++) {
         uint64_t seed = 0;
         if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
@@ -71,7 +71,6 @@ static int start_threads(struct uccl_engine *engine)
                                  &(struct thread_setup){.params = &engine->params,
                                                         .process = engine->process,
                                                         .nic = engine->nic,
-                                                        .device = engine->device,
                                                         .index = i,
                                                         .lend = engine_lends(engine),
                                                         .numa_node = properties.numa_node,
@@ -116,14 +115,13 @@ static int engine_build(struct uccl_engine *engine)
         return UCCL_ENOMEM;
     int error = request_pool_init(&engine->requests, engine->params.max_requests);
     if (!error)
-        error = backend_open(&engine->params, &engine->nic, &engine->device);
+        error = backend_open(&engine->params, &engine->nic);
     engine->direct = (struct direct){
-        .params = &engine->params, .nic = engine->nic, .device = engine->device, .machine = &engine->machine};
+        .params = &engine->params, .nic = engine->nic, .machine = &engine->machine};
     if (!error)
         error = start_threads(engine);
     if (!error)
-        error = peer_table_init(&engine->peers, engine->nic, &engine->params, engine->threads,
-                                engine->thread_count);
+        error = peer_table_init(&engine->peers, &engine->params, engine->threads, engine->thread_count);
     return error;
 }
 
@@ -138,8 +136,8 @@ static void engine_destroy(struct uccl_engine *engine)
     for (unsigned i = 0; i < CLOSED_KEPT; i++)
         free(engine->closed[i]);
     free(engine->threads);
-    if (engine->device)
-        engine->nic->close(engine->device);
+    if (engine->nic)
+        engine->nic->ops->close(engine->nic);
     if (engine->requests.slabs)
         request_pool_free(&engine->requests);
     free(engine->conn_generations);
@@ -199,14 +197,14 @@ static void engine_forget(struct uccl_engine *engine)
         }
         pthread_mutex_unlock(&engine->lock);
     }
-    bool leave = !engine->nic->caps(engine->device)->close_in_child;
+    bool leave = !engine->nic->caps.close_in_child;
     for (unsigned i = 0; i < engine->thread_count; i++) {
         engine->threads[i].started = false;
         if (leave)
             engine->threads[i].queue = NULL;
     }
     if (leave)
-        engine->device = NULL;
+        engine->nic = NULL;
     engine_destroy(engine);
 }
 
@@ -242,7 +240,8 @@ UCCL_API int uccl_close(uccl_engine *engine)
         struct uccl_mr *mr = engine->mrs;
         engine->mrs = mr->next;
         mr_leave_range(engine, mr);
-        engine->nic->dereg_mr(engine->device, &mr->nic);
+        if (mr->nic.handle)
+            engine->nic->memory->dereg_mr(engine->nic, &mr->nic);
         free(mr);
     }
     pthread_mutex_unlock(&engine->lock);
@@ -256,7 +255,7 @@ UCCL_API int uccl_device_count(const uccl_engine *engine)
         return UCCL_EINVAL;
     if (inherited(engine))
         return UCCL_EFORKED;
-    return engine->nic->device_count(engine->device);
+    return engine->nic->ops->device_count(engine->nic);
 }
 
 UCCL_API int uccl_device_get(const uccl_engine *engine, int device, struct uccl_device *out)
@@ -267,7 +266,7 @@ UCCL_API int uccl_device_get(const uccl_engine *engine, int device, struct uccl_
     if (inherited(engine))
         return UCCL_EFORKED;
     CANCEL_LATER;
-    int error = engine->nic->device(engine->device, device, out, &address);
+    int error = engine->nic->ops->device(engine->nic, device, out, &address);
     if (!error)
         out->engines = engine->thread_count;
     return error;

@@ -127,7 +127,7 @@ static int offer_addresses(const struct uccl_engine *engine, int device, const u
     int count = 1, all;
     union nic_address more[ADDRESSES_MAX];
     out[0] = *own;
-    all = device < 0 ? engine->nic->addresses(engine->device, more, ADDRESSES_MAX) : 0;
+    all = device < 0 ? engine->nic->ops->addresses(engine->nic, more, ADDRESSES_MAX) : 0;
     if (all < 0)
         return all;
     for (int i = 0; i < all && count < ADDRESSES_MAX; i++) {
@@ -162,7 +162,7 @@ UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct 
     CANCEL_LATER;
     struct uccl_device properties;
     union nic_address own, bound, offered[ADDRESSES_MAX];
-    int error = engine->nic->device(engine->device, device < 0 ? 0 : device, &properties, &own);
+    int error = engine->nic->ops->device(engine->nic, device < 0 ? 0 : device, &properties, &own);
     if (error)
         return error;
     struct uccl_listener *listener = calloc(1, sizeof *listener);

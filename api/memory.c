@@ -64,8 +64,8 @@ static int reg_mr(struct uccl_engine *engine, void *address, size_t length, enum
     mr->engine = engine;
     mr->address = address;
     mr->length = length;
-    if (host)
-        error = engine->nic->reg_mr(engine->device, address, length, &mr->nic);
+    if (host && engine->nic->memory)
+        error = engine->nic->memory->reg_mr(engine->nic, address, length, &mr->nic);
     if (error && error != UCCL_ENOTSUP) {
         mem_cache_put(&engine->regions, mr->region);
         free(mr);
@@ -122,7 +122,8 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
     }
     mr_leave_range(engine, mr);
     pthread_mutex_unlock(&engine->lock);
-    engine->nic->dereg_mr(engine->device, &mr->nic);
+    if (mr->nic.handle)
+        engine->nic->memory->dereg_mr(engine->nic, &mr->nic);
     mem_cache_put(&engine->regions, mr->region);
     mr->region = NULL;
     pthread_mutex_lock(&engine->lock);

@@ -22,8 +22,7 @@ struct uccl_engine {
     struct params params;
     uint32_t process;             /* that opened it (process.h) */
     uint8_t id[16];
-    const struct nic_ops *nic;
-    struct nic *device;
+    struct nic *nic;
     struct engine_thread *threads;
     unsigned thread_count;
     struct request_pool requests;

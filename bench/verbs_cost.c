@@ -22,7 +22,7 @@
 #include "thread/crc32c_hw.h"
 #include "thread/data_qps.h"
 
-enum { WINDOW = 8, MESSAGE_BYTES = 1 << 20, ROUND_NS = 2000, RX_BATCH = 8, TX_BATCH = 8 };
+enum { WINDOW = 8, MESSAGE_BYTES = 1 << 20, ROUND_NS = 2000, RX_BATCH = 8 };
 
 struct message {
     struct core_msg core;
@@ -67,9 +67,7 @@ static void *zeroed(size_t bytes)
 static void open_thread(unsigned side)
 {
     struct engine_thread *thread = &threads[side];
-    const struct nic_caps *caps = nic_verbs_ops.caps(nic);
     thread->params = &params;
-    thread->nic = &nic_verbs_ops;
     thread->counters = zeroed(sizeof *thread->counters);
     thread->core = core_init(zeroed(core_size(&params)),
                              &(struct core_setup){.params = &params,
@@ -77,7 +75,7 @@ static void open_thread(unsigned side)
                                                   .crc32c = crc32c_best(),
                                                   .seed = side + 1,
                                                   .paths_in_order = true,
-                                                  .places_reliably = caps->reliable,
+                                                  .places_reliably = nic->caps.reliable,
                                                   .places_in_order = true},
                              now_ns);
     struct nic_queue_setup setup = {.params = &params,
@@ -86,7 +84,7 @@ static void open_thread(unsigned side)
                                     .payload = payload,
                                     .local = local,
                                     .index = side};
-    FAKE_REQUIRE(nic_verbs_ops.queue_open(nic, &setup, &thread->queue) == 0);
+    FAKE_REQUIRE(nic->ops->queue_open(nic, &setup, &thread->queue) == 0);
 }
 
 static void open_flow(unsigned side)
@@ -100,12 +98,12 @@ static void open_flow(unsigned side)
                                .msg_window = 64,
                                .eager_window_kb = 128,
                                .features = WIRE_FEATURES,
-                               .rx_window_bytes = nic_verbs_ops.queue_rx_bytes(thread->queue)};
+                               .rx_window_bytes = thread->queue->ops->rx_bytes(thread->queue)};
     setup.tx_window_bytes = setup.rx_window_bytes;
-    nic_verbs_ops.queue_address(threads[1 - side].queue, &address);
-    FAKE_REQUIRE(nic_verbs_ops.peer_add(thread->queue, &host, &address, &setup.destination,
-                                        &setup.datagram_bytes) == 0);
-    setup.places = nic_verbs_ops.places(thread->queue, &address);
+    threads[1 - side].queue->ops->address(threads[1 - side].queue, &address);
+    FAKE_REQUIRE(thread->queue->datagram->peer_add(thread->queue, &host, &address, &setup.destination,
+                                                   &setup.datagram_bytes) == 0);
+    setup.places = thread->queue->data_qp && thread->queue->data_qp->places(thread->queue, &address);
     flows[side] = core_flow_open(thread->core, zeroed(core_flow_size(&params, &setup)), &setup, now_ns);
     conns[side] = core_conn_open(thread->core, zeroed(core_conn_size(&params, &setup)), flows[side], &setup, 1, 1,
                                  &conns[side], now_ns);
@@ -115,7 +113,7 @@ static void receive(struct engine_thread *thread)
 {
     struct nic_rx received[RX_BATCH];
     struct core_copy copy;
-    unsigned count = nic_verbs_ops.poll(thread->queue, received, RX_BATCH);
+    unsigned count = thread->queue->datagram->poll(thread->queue, received, RX_BATCH);
     for (unsigned i = 0; i < count; i++) {
         if (received[i].flow)
             data_qps_receive(thread, &received[i], now_ns);
@@ -123,7 +121,7 @@ static void receive(struct engine_thread *thread)
             core_rx(thread->core, received[i].data, received[i].length, false, now_ns);
         while (core_next_copy(thread->core, &copy)) /* the device moves nothing, nor do we */
             ;
-        nic_verbs_ops.release(thread->queue, &received[i]);
+        thread->queue->datagram->release(thread->queue, &received[i]);
     }
 }
 
@@ -133,15 +131,16 @@ static void run_round(unsigned side)
     struct core_event event;
     struct tx_desc desc;
     receive(thread);
-    data_qps_finish(thread);
+    if (thread->queue->data_qp)
+        data_qps_finish(thread);
     core_expire(thread->core, now_ns);
     unsigned sent = 0;
-    while (sent < TX_BATCH && core_tx(thread->core, &desc, now_ns)) {
-        FAKE_REQUIRE(nic_verbs_ops.send(thread->queue, &desc));
+    while (sent < NIC_TX_BATCH && core_tx(thread->core, &desc, now_ns)) {
+        FAKE_REQUIRE(thread->queue->datagram->send(thread->queue, &desc));
         sent++;
     }
     if (sent)
-        nic_verbs_ops.flush(thread->queue);
+        thread->queue->datagram->flush(thread->queue);
     data_qps_act(thread);
     while (core_next_event(thread->core, &event)) {
         FAKE_REQUIRE(event.kind == CORE_EVENT_MSG && event.status == UCCL_OK);

@@ -22,11 +22,10 @@ static const uint64_t IDLE_NS = UINT64_C(10) * 1000000000;
 /* A client may have finished a handshake that failed here: its flows stay this long, to answer GONE. */
 static const uint64_t UNMET_IDLE_NS = UINT64_C(2) * 1000000000;
 
-int peer_table_init(struct peer_table *table, const struct nic_ops *nic, const struct params *params,
-                    struct engine_thread *threads, unsigned thread_count)
+int peer_table_init(struct peer_table *table, const struct params *params, struct engine_thread *threads,
+                    unsigned thread_count)
 {
-    *table = (struct peer_table){
-        .nic = nic, .params = params, .threads = threads, .thread_count = thread_count};
+    *table = (struct peer_table){.params = params, .threads = threads, .thread_count = thread_count};
     for (unsigned i = 0; i < thread_count; i++) {
         table->slots_used[i] = calloc(SLOT_WORDS, sizeof(uint64_t));
         if (!table->slots_used[i]) {
@@ -70,14 +69,14 @@ struct flow_call {
 static void ask_route(struct engine_thread *thread, void *argument)
 {
     struct flow_call *call = argument;
-    call->error = thread->nic->route(thread->queue, call->host, &call->datagram_bytes);
+    call->error = thread->queue->datagram->route(thread->queue, call->host, &call->datagram_bytes);
 }
 
 static void open_flow(struct engine_thread *thread, void *argument)
 {
     struct flow_call *call = argument;
     struct peer_flow *flow = call->flow;
-    call->error = thread->nic->peer_add(thread->queue, call->host, call->address,
+    call->error = thread->queue->datagram->peer_add(thread->queue, call->host, call->address,
                                         &flow->setup.destination, &call->datagram_bytes);
     if (!call->error)
         flow->flow = core_flow_open(thread->core, flow->memory, &flow->setup, clock_now_ns());
@@ -88,7 +87,7 @@ static void close_flow(struct engine_thread *thread, void *argument)
     struct peer_flow *flow = argument;
     thread_flush(thread); /* the peer may wait for an ack that is owed */
     core_flow_close(thread->core, flow->flow);
-    thread->nic->peer_remove(thread->queue, flow->setup.destination);
+    thread->queue->datagram->peer_remove(thread->queue, flow->setup.destination);
     flow->flow = NULL;
 }
 
@@ -185,7 +184,7 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
     flow->setup = (struct flow_setup){
         .rx_token = core_make_token(random[0], (uint32_t)slot),
         .nonce = random[1] ? random[1] : 1,
-        .rx_window_bytes = table->nic->queue_rx_bytes(thread->queue),
+        .rx_window_bytes = thread->queue->ops->rx_bytes(thread->queue),
         .greets = peer->is_server,
         .owner = flow,
     };
@@ -334,7 +333,7 @@ void peer_fill_offer(const struct peer *peer, const struct params *params, struc
             .datagram_bytes = flow->setup.datagram_bytes,
             .rx_bytes = flow->setup.rx_window_bytes,
         };
-        flow->thread->nic->queue_address(flow->thread->queue, &offer->flows[i].address);
+        flow->thread->queue->ops->address(flow->thread->queue, &offer->flows[i].address);
     }
 }
 
@@ -372,8 +371,8 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
     unsigned count = offer->flow_count < peer->flow_count ? offer->flow_count : peer->flow_count;
     bool places = true; /* all flows or none: a connection spans several */
     for (unsigned i = 0; i < count; i++) {
-        struct engine_thread *thread = peer->flows[i].thread;
-        places = places && thread->nic->places(thread->queue, &offer->flows[i].address);
+        const struct nic_queue *queue = peer->flows[i].thread->queue;
+        places = places && queue->data_qp && queue->data_qp->places(queue, &offer->flows[i].address);
     }
     uint32_t chunk_window = smaller_u32(params->chunk_window, offer->chunk_window);
     for (unsigned i = 0; i < count; i++) {

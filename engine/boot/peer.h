@@ -57,15 +57,14 @@ struct peer {
 struct peer_table {
     struct peer *peers;
     unsigned unmet;          /* of them, clients whose first handshake has not succeeded yet */
-    const struct nic_ops *nic;
     const struct params *params;
     struct engine_thread *threads;
     unsigned thread_count;
     uint64_t *slots_used[BOOT_FLOWS_MAX]; /* bitmap of flow slots per thread */
 };
 
-int peer_table_init(struct peer_table *table, const struct nic_ops *nic, const struct params *params,
-                    struct engine_thread *threads, unsigned thread_count);
+int peer_table_init(struct peer_table *table, const struct params *params, struct engine_thread *threads,
+                    unsigned thread_count);
 /* Closes every flow. The engine threads still run; no connection is left. */
 void peer_table_free(struct peer_table *table);
 

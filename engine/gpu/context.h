@@ -11,7 +11,6 @@ struct gpu_context {
     const struct params *params;
     struct counters *counters;
     struct core *core;
-    const struct nic_ops *nic;
     struct nic_queue *queue;
     int numa_node;            /* of the NIC; -1: unknown */
     bool places;              /* the NIC places payload */

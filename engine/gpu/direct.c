@@ -22,7 +22,7 @@ static enum uccl_distance distance_of(struct direct *direct, const char *pci)
 {
     struct uccl_device properties = {0};
     union nic_address address;
-    direct->nic->device(direct->device, BACKEND_DEVICE, &properties, &address);
+    direct->nic->ops->device(direct->nic, BACKEND_DEVICE, &properties, &address);
     return topology_distance(topology_get(direct->machine), pci, properties.name);
 }
 
@@ -31,7 +31,7 @@ static enum uccl_distance distance_of(struct direct *direct, const char *pci)
 bool direct_allowed(struct direct *direct, const char *pci, char why[DIRECT_WHY_TEXT])
 {
     const struct params *params = direct->params;
-    if (!direct->nic->caps(direct->device)->places_payload) {
+    if (!direct->nic->memory) {
         say(why, "the NIC places no payload");
         return false;
     }
@@ -60,7 +60,7 @@ static bool by_given(struct direct *direct, struct nic_device_memory memory, con
 {
     memory.dmabuf_fd = dmabuf->fd;
     memory.offset_bytes = dmabuf->offset_bytes;
-    return direct->nic->reg_device(direct->device, &memory, &range->nic, why) == UCCL_OK;
+    return direct->nic->memory->reg_device(direct->nic, &memory, &range->nic, why) == UCCL_OK;
 }
 
 /* By one of our own. Only whole pages can be exported; the NIC takes of them what is registered. */
@@ -73,7 +73,7 @@ static bool by_dmabuf(struct direct *direct, const struct mem_identity *is, stru
     if (is->ops->export_dmabuf(is, from, to - from, &memory.dmabuf_fd, &memory.offset_bytes, why))
         return false;
     memory.offset_bytes += memory.address - from;
-    int error = direct->nic->reg_device(direct->device, &memory, &range->nic, why);
+    int error = direct->nic->memory->reg_device(direct->nic, &memory, &range->nic, why);
     close(memory.dmabuf_fd); /* the registration has a reference of its own */
     return error == UCCL_OK;
 }
@@ -81,7 +81,7 @@ static bool by_dmabuf(struct direct *direct, const struct mem_identity *is, stru
 static bool by_address(struct direct *direct, struct nic_device_memory memory, struct direct_range *range,
                        char why[NIC_WHY_TEXT])
 {
-    return direct->nic->reg_device(direct->device, &memory, &range->nic, why) == UCCL_OK;
+    return direct->nic->memory->reg_device(direct->nic, &memory, &range->nic, why) == UCCL_OK;
 }
 
 static void try_ways(struct direct *direct, const struct mem_region *region, const struct direct_dmabuf *dmabuf,
@@ -164,7 +164,8 @@ void direct_put(struct direct *direct, struct mem_region *region, struct direct_
     struct direct_range **link = &region->ranges;
     if (--range->users)
         return;
-    direct->nic->dereg_mr(direct->device, &range->nic);
+    if (range->nic.handle)
+        direct->nic->memory->dereg_mr(direct->nic, &range->nic);
     while (*link != range)
         link = &(*link)->next;
     *link = range->next;

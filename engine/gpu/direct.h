@@ -21,8 +21,7 @@ enum { DIRECT_WHY_TEXT = 256 };
 /* Of an engine. */
 struct direct {
     const struct params *params;
-    const struct nic_ops *nic;
-    struct nic *device;
+    struct nic *nic;
     struct topology_cache *machine;
     bool told_direct, told_staged; /* the log says once that some device memory is so */
 };

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flushes: requests that end once what the NIC has written to a device is there (nic_ops.read). They have
- * nothing to do with the core or with the peer, and end within microseconds, or fail with the NIC. They count as
- * staged, so that closing waits for them.
+ * Flushes: requests that complete once a device sees what the NIC has written to it (nic_data_qp_ops.flush_device).
+ * They have nothing to do with the core or with the peer, and complete within microseconds, or fail with the NIC. They
+ * count as staged, so that closing waits for them.
  *
  * Thread: the engine's owner.
  */

@@ -3,12 +3,11 @@
 
 #include "base/log.h"
 
-int backend_open(const struct params *params, const struct nic_ops **ops, struct nic **out)
+int backend_open(const struct params *params, struct nic **out)
 {
 #ifdef HAVE_VERBS
-    *ops = &nic_verbs_ops;
     if (params->backend != BACKEND_UDP) {
-        int error = nic_verbs_ops.open(params, out);
+        int error = verbs_device_ops.open(params, out);
         /* short of descriptors or memory, UDP would hide that there is a device */
         if (!error || error == UCCL_ENOMEM || params->backend == BACKEND_VERBS)
             return error;
@@ -22,6 +21,5 @@ int backend_open(const struct params *params, const struct nic_ops **ops, struct
         LOG_WARNING("UCCL_IB_HCA=\"%s\" has no effect: libuccl-engine was built without libibverbs (libibverbs-dev)",
                     params->ib_hca);
 #endif
-    *ops = &nic_udp_ops;
-    return nic_udp_ops.open(params, out);
+    return udp_device_ops.open(params, out);
 }

@@ -11,6 +11,6 @@ enum { BACKEND_DEVICE = 0 }; /* the device that an engine uses: the first that i
  * Opens the backend. UCCL_ENOTSUP: the one that is asked for is not built in; UCCL_ENODEV: it has no device;
  * UCCL_ENOMEM: no descriptor or memory, and another backend would hide that there is a device. Logged.
  */
-int backend_open(const struct params *params, const struct nic_ops **ops, struct nic **out);
+int backend_open(const struct params *params, struct nic **out);
 
 #endif

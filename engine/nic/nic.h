@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NIC backends behind one table of operations. A backend moves datagrams (or, with a capability,
- * places chunks); what they mean is the core's business. The core and the threads branch on
- * capabilities, never on a backend's name.
+ * NIC backends behind tables of operations, one per kind of work:
  *
- * Threads: a `nic` is made and freed by uccl_open() and uccl_close(). A `nic_queue` belongs to one
- * engine thread and is used by whoever owns that engine at the moment (the thread, or an application
- * thread that borrowed it), one at a time; only wake() may be called by anyone at any time.
+ *     nic_device_ops    what there is: opening, addresses                       every backend
+ *     nic_queue_ops     an engine thread's part of the NIC, and its sleep       every backend
+ *     nic_datagram_ops  peers, sending and receiving datagrams                  every backend so far
+ *     nic_memory_ops    registration of memory that the NIC reaches by itself   only NICs that place payload
+ *     nic_data_qp_ops   queue pairs over which the NIC places payload           only NICs that place payload
+ *
+ * A backend embeds `struct nic` first in its own device and `struct nic_queue` first in its own queue. A table that a
+ * backend does not have is NULL; no entry of a table is. The engine branches on tables and capabilities, never on a
+ * backend's name. What datagrams and writes mean is the core's business.
+ *
+ * Threads: uccl_open() makes a `nic` and uccl_close() frees it. A `nic_queue` belongs to one engine thread. Whoever
+ * owns that engine uses it, one at a time: the engine thread, or an application thread that borrowed the engine. Only
+ * wake() may come from any thread at any time.
  */
 #ifndef UCCL_NIC_H
 #define UCCL_NIC_H
@@ -18,13 +26,15 @@
 #include "uccl/engine.h"
 
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 
 struct nic;
 struct nic_queue;
 
+enum { NIC_TX_BATCH = 8 }; /* descriptors that a round sends between two flushes, at most */
+
 struct nic_caps {
-    bool places_payload;      /* writes payload where the receiver granted, without the engine */
     bool reliable;            /* retransmits what is lost by itself */
     bool in_order;            /* per path */
     bool lendable;            /* queues may be driven by changing threads */
@@ -110,14 +120,14 @@ struct nic_device_memory {
     uint64_t offset_bytes;
 };
 
-/* A read that has ended. */
-struct nic_read {
+/* A flush that has completed. */
+struct nic_flushed {
     void *cookie;
     bool failed; /* logged */
 };
 
-/* A path's queue pair, in one of its lives (core.h). */
-struct nic_qp {
+/* Names a path's data QP of one generation (core.h). */
+struct nic_qp_id {
     struct flow *flow;
     uint32_t destination;
     uint32_t generation;
@@ -125,11 +135,11 @@ struct nic_qp {
 };
 
 struct nic_qp_event {
-    struct nic_qp path;
-    bool drained;       /* what core_qp_drained() promises holds; else it has failed (logged) */
+    struct nic_qp_id id;
+    bool drained;       /* what core_qp_drained() promises holds; else the data QP has failed (logged) */
 };
 
-/* A descriptor whose work is finished. */
+/* A descriptor whose work requests have completed. */
 struct nic_done {
     uint64_t cookie;
     uint64_t at_ns;    /* as in nic_rx */
@@ -161,108 +171,53 @@ struct nic_queue_setup {
     unsigned index;            /* engine thread on this NIC */
 };
 
-struct nic_ops {
-    const char *name;
-
-    /*
-     * Opens the backend. 0, or UCCL_ENODEV (logged: why there is no device), UCCL_EIO, UCCL_ENOMEM.
-     */
+/* A device, as uccl_open() opens one. */
+struct nic_device_ops {
+    /* Opens the backend. 0, or UCCL_ENODEV (logged: why there is no device), UCCL_EIO, UCCL_ENOMEM. */
     int (*open)(const struct params *params, struct nic **out);
     void (*close)(struct nic *nic);
-    const struct nic_caps *(*caps)(const struct nic *nic);
 
     /* Devices as shown to the application, and the address that device `index` listens on (port 0). */
     int (*device_count)(const struct nic *nic);
     int (*device)(const struct nic *nic, int index, struct uccl_device *out, union nic_address *address);
     /* As netdev_addresses(): those by which peers may reach a listener on all devices. */
     int (*addresses)(const struct nic *nic, union nic_address *out, int max);
+    /*
+     * Whether there is a way to a queue of a peer, as far as the network nearby says. The answer may take seconds, so
+     * ask before peer_add(), which then knows it. Any thread. UCCL_EADDR, UCCL_ENOMEM (logged). peer_add() finds
+     * whatever else is wrong with the address.
+     */
+    int (*reach)(struct nic *nic, const struct nic_queue_address *address);
 
     /* One queue per engine thread. */
     int (*queue_open)(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out);
-    void (*queue_close)(struct nic_queue *queue);
-    /* Where peers send to, and the bytes of receive buffer that are there for them. */
-    void (*queue_address)(const struct nic_queue *queue, struct nic_queue_address *out);
-    uint64_t (*queue_rx_bytes)(const struct nic_queue *queue);
+};
 
-    /*
-     * Bytes of a full datagram that the route to a host allows. The queue's owner. UCCL_EADDR: no route;
-     * UCCL_ENOMEM.
-     */
-    int (*route)(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes);
-
-    /*
-     * Whether there is a way to a queue of a peer, as far as the network near by says. That may take seconds, so this
-     * is asked before peer_add(), for which it is known then. Any thread. UCCL_EADDR, UCCL_ENOMEM (logged); what else is
-     * wrong with the address is left to peer_add().
-     */
-    int (*reach)(struct nic *nic, const struct nic_queue_address *address);
-    /*
-     * Prepares to send to a queue of a peer: returns in `destination` a number for tx_desc and in
-     * `datagram_bytes` what the route allows now. Called by the queue's owner. UCCL_EPROTO (logged): the
-     * address is another backend's, or malformed; UCCL_EADDR, UCCL_ENOMEM, UCCL_EIO.
-     */
-    int (*peer_add)(struct nic_queue *queue, const struct nic_host *host,
-                    const struct nic_queue_address *address, uint32_t *destination,
-                    uint32_t *datagram_bytes);
-    void (*peer_remove)(struct nic_queue *queue, uint32_t destination);
-
-    /*
-     * Sends what `desc` says, or stages it (at most 32 descriptors) until flush(). False: no room now; the
-     * caller tells the core (core_tx_failed) and sends no more in this round. The pieces of a
-     * TX_FRAMES chunk are copied in any case. Payload is not referenced after flush().
-     */
-    bool (*send)(struct nic_queue *queue, const struct tx_desc *desc);
-    /* Pushes out what send() staged. Returns how many of the staged descriptors could not be sent; they
-     * count as lost on the way. */
-    unsigned (*flush)(struct nic_queue *queue);
-
-    /* Takes up to `max` received buffers without blocking; returns how many, and writes every field of each.
-     * release() each in turn. */
-    unsigned (*poll)(struct nic_queue *queue, struct nic_rx *out, unsigned max);
-    void (*release)(struct nic_queue *queue, const struct nic_rx *rx);
-
-    /*
-     * NICs that place payload (caps.places_payload); the others take nic_no_*(). What a descriptor with
-     * `on_path` refers to stays in use until its cookie, or a later one of the same queue pair, has been
-     * polled, or the path has been drained.
-     */
-    /* Registers host memory. 0, UCCL_ENOTSUP: this memory cannot be; UCCL_ENOMEM, UCCL_EIO (logged). Any thread. */
+/* Registration of memory. Any thread. */
+struct nic_memory_ops {
+    /* Registers host memory. 0, UCCL_ENOTSUP: this memory cannot be; UCCL_ENOMEM, UCCL_EIO (logged). */
     int (*reg_mr)(struct nic *nic, void *address, size_t length, struct nic_mr *out);
-    void (*dereg_mr)(struct nic *nic, struct nic_mr *mr);
     /* The same for memory of a device, which is named by its address in either case. UCCL_ENOTSUP: `why` says why. */
     int (*reg_device)(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
                       char why[NIC_WHY_TEXT]);
-    /*
-     * Reads the first byte of registered device memory, behind all that this NIC has written to that device: once it
-     * has ended (poll_reads(), in order), the device sees that. False: as many as can be are under way.
-     */
-    bool (*read)(struct nic_queue *queue, const struct nic_mr *mr, void *cookie);
-    unsigned (*poll_reads)(struct nic_queue *queue, struct nic_read *out, unsigned max);
-    /* Whether both can place in each other's memory: decided alike on both sides. */
-    bool (*places)(const struct nic_queue *queue, const struct nic_queue_address *theirs);
-    /* Makes a queue pair and tells its number and first packet sequence number; connects it to the peer's.
-     * 0, an error (logged), or UCCL_EAGAIN: too many were made of late. */
-    int (*qp_open)(struct nic_queue *queue, const struct nic_qp *path, uint32_t *number, uint32_t *psn);
-    int (*qp_connect)(struct nic_queue *queue, const struct nic_qp *path, uint32_t number, uint32_t psn);
-    /* Ends all traffic on it, in both directions; qp_event() says when that is so. */
-    void (*qp_drain)(struct nic_queue *queue, const struct nic_qp *path);
-    /* After that: it is destroyed when no packet to it can be under way any more. */
-    void (*qp_close)(struct nic_queue *queue, const struct nic_qp *path);
-    bool (*qp_event)(struct nic_queue *queue, struct nic_qp_event *out);
-    /* Descriptors that have finished well, at most one per queue pair: all before are, too. */
-    unsigned (*poll_tx)(struct nic_queue *queue, struct nic_done *done, unsigned max);
+    /* What was never registered is left alone. */
+    void (*dereg_mr)(struct nic *nic, struct nic_mr *mr);
+};
 
-    /*
-     * Path MTU news since the last call: destination and its new datagram size. False: none.
-     */
-    bool (*mtu_event)(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes);
+/* The base of every backend's device. */
+struct nic {
+    const struct nic_device_ops *ops;
+    const struct nic_memory_ops *memory; /* NULL: this NIC places nothing, so it registers nothing */
+    struct nic_caps caps;
+    _Atomic int failure; /* nic_failure(); any thread that finds it out stores it */
+};
 
-    /*
-     * 0, or the error (logged) for which this queue neither sends nor receives any more, for good: the device
-     * was removed.
-     */
-    int (*failure)(const struct nic_queue *queue);
-
+/* A queue: an engine thread's part of the NIC. */
+struct nic_queue_ops {
+    void (*close)(struct nic_queue *queue);
+    /* Where peers send to, and the bytes of receive buffer that are there for them. */
+    void (*address)(const struct nic_queue *queue, struct nic_queue_address *out);
+    uint64_t (*rx_bytes)(const struct nic_queue *queue);
     /*
      * Sleeps until something is received, wake() was called (also shortly before), or `timeout_ns` has
      * passed (UINT64_MAX: no limit). May return early.
@@ -271,28 +226,86 @@ struct nic_ops {
     void (*wake)(struct nic_queue *queue);
 };
 
-/* wake() of a queue whose wait() reads this eventfd. Not counted: counters are the owner's. */
+struct nic_datagram_ops {
+    /* Bytes of a full datagram that the route to a host allows. UCCL_EADDR: no route; UCCL_ENOMEM. */
+    int (*route)(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes);
+    /*
+     * Prepares to send to a queue of a peer: returns in `destination` a number for tx_desc and in
+     * `datagram_bytes` what the route allows now. UCCL_EPROTO (logged): the address is another backend's, or
+     * malformed; UCCL_EADDR, UCCL_ENOMEM, UCCL_EIO.
+     */
+    int (*peer_add)(struct nic_queue *queue, const struct nic_host *host,
+                    const struct nic_queue_address *address, uint32_t *destination,
+                    uint32_t *datagram_bytes);
+    void (*peer_remove)(struct nic_queue *queue, uint32_t destination);
+
+    /*
+     * Sends what `desc` says, or holds it back until flush(): NIC_TX_BATCH descriptors at most. False: there is no
+     * room now; the caller tells the core (core_tx_failed) and sends no more in this round. Copies the frames of a
+     * TX_FRAMES chunk in any case. Refers to no payload after flush(), but for descriptors with `on_path`
+     * (nic_data_qp_ops).
+     */
+    bool (*send)(struct nic_queue *queue, const struct tx_desc *desc);
+    /* Pushes out what send() held back. Returns how many of those descriptors could not be sent; they count as lost
+     * on the way. */
+    unsigned (*flush)(struct nic_queue *queue);
+
+    /* Takes up to `max` received buffers without blocking; returns how many, and writes every field of each.
+     * release() each in turn. */
+    unsigned (*poll)(struct nic_queue *queue, struct nic_rx *out, unsigned max);
+    void (*release)(struct nic_queue *queue, const struct nic_rx *rx);
+
+    /* A destination whose path MTU has changed since the last call, and its new datagram size. False: none. */
+    bool (*mtu_event)(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes);
+};
+
+/*
+ * Data QPs. What a descriptor with `on_path` refers to stays in use until poll_done() has returned its cookie, or a
+ * later one of the same data QP, or until the data QP has been drained.
+ */
+struct nic_data_qp_ops {
+    /* Whether both sides can place in each other's memory: both decide alike. */
+    bool (*places)(const struct nic_queue *queue, const struct nic_queue_address *theirs);
+    /* Makes a data QP and tells its number and first packet sequence number. 0, an error (logged), or UCCL_EAGAIN:
+     * too many were made of late. */
+    int (*open)(struct nic_queue *queue, const struct nic_qp_id *id, uint32_t *number, uint32_t *psn);
+    /* Connects it to the peer's. 0 or an error (logged). */
+    int (*connect)(struct nic_queue *queue, const struct nic_qp_id *id, uint32_t number, uint32_t psn);
+    /* Stops all traffic on it, in both directions; event() says when that is so. */
+    void (*drain)(struct nic_queue *queue, const struct nic_qp_id *id);
+    /* After that: destroys it once no packet to it can be under way any more. */
+    void (*destroy)(struct nic_queue *queue, const struct nic_qp_id *id);
+    bool (*event)(struct nic_queue *queue, struct nic_qp_event *out);
+    /* The newest descriptor that has completed well, of each data QP that has one: all earlier ones have, too. */
+    unsigned (*poll_done)(struct nic_queue *queue, struct nic_done *done, unsigned max);
+    /*
+     * Flushes registered device memory: reads its first byte, behind all that this NIC has written to that device.
+     * Once the read has completed (poll_flushed(), in order), the device sees those bytes. False: as many as can be
+     * are under way.
+     */
+    bool (*flush_device)(struct nic_queue *queue, const struct nic_mr *mr, void *cookie);
+    unsigned (*poll_flushed)(struct nic_queue *queue, struct nic_flushed *out, unsigned max);
+};
+
+/* The base of every backend's queue. */
+struct nic_queue {
+    struct nic *nic;
+    const struct nic_queue_ops *ops;
+    const struct nic_datagram_ops *datagram;
+    const struct nic_data_qp_ops *data_qp; /* NULL: this NIC places nothing */
+};
+
+/*
+ * 0, or the error (logged) for which a queue neither sends nor receives any more, for good: the device was removed.
+ */
+int nic_failure(const struct nic_queue *queue);
+
+/* Wakes a queue whose wait() reads this eventfd. Counts nothing: counters are the owner's. */
 void nic_wake_eventfd(int fd);
 
-/* For the tables of backends whose device is always there, and of those that place nothing. */
-int nic_no_failure(const struct nic_queue *queue);
-int nic_reach_all(struct nic *nic, const struct nic_queue_address *address); /* nothing is asked */
-int nic_no_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out);
-void nic_no_dereg_mr(struct nic *nic, struct nic_mr *mr);
-int nic_no_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
-                      char why[NIC_WHY_TEXT]);
-bool nic_no_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie);
-unsigned nic_no_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max);
-bool nic_no_places(const struct nic_queue *queue, const struct nic_queue_address *theirs);
-int nic_no_path_open(struct nic_queue *queue, const struct nic_qp *path, uint32_t *number, uint32_t *psn);
-int nic_no_path_connect(struct nic_queue *queue, const struct nic_qp *path, uint32_t number, uint32_t psn);
-void nic_no_path(struct nic_queue *queue, const struct nic_qp *path);
-bool nic_no_path_event(struct nic_queue *queue, struct nic_qp_event *out);
-unsigned nic_no_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max);
-
-extern const struct nic_ops nic_udp_ops;
+extern const struct nic_device_ops udp_device_ops;
 #ifdef HAVE_VERBS
-extern const struct nic_ops nic_verbs_ops;
+extern const struct nic_device_ops verbs_device_ops;
 #endif
 
 #endif

@@ -18,7 +18,7 @@ bool data_qps_finish(struct engine_thread *thread)
     struct nic_done done[DONE_BATCH];
     uint64_t now_ns = 0;
     struct nic_qp_event event;
-    unsigned count = thread->nic->poll_tx(thread->queue, done, DONE_BATCH);
+    unsigned count = thread->queue->data_qp->poll_done(thread->queue, done, DONE_BATCH);
     if (count)
         now_ns = clock_now_ns();
     for (unsigned i = 0; i < count; i++) {
@@ -26,46 +26,46 @@ bool data_qps_finish(struct engine_thread *thread)
         core_tx_done(thread->core, done[i].cookie, now_ns);
     }
     bool some = count > 0;
-    while (thread->nic->qp_event(thread->queue, &event)) {
-        const struct nic_qp *path = &event.path;
+    while (thread->queue->data_qp->event(thread->queue, &event)) {
+        const struct nic_qp_id *id = &event.id;
         some = true;
         now_ns = clock_now_ns();
         if (event.drained)
-            core_qp_drained(thread->core, path->flow, path->path, path->generation, now_ns);
+            core_qp_drained(thread->core, id->flow, id->path, id->generation, now_ns);
         else
-            core_qp_failed(thread->core, path->flow, path->path, path->generation, now_ns);
+            core_qp_failed(thread->core, id->flow, id->path, id->generation, now_ns);
     }
     return some;
 }
 
 static void act(struct engine_thread *thread, const struct core_qp_action *action)
 {
-    const struct nic_ops *nic = thread->nic;
+    struct nic_queue *queue = thread->queue;
     struct core *core = thread->core;
-    const struct nic_qp path = {.flow = action->flow,
-                                  .destination = action->destination,
-                                  .generation = action->generation,
-                                  .path = action->path};
+    const struct nic_qp_id id = {.flow = action->flow,
+                                 .destination = action->destination,
+                                 .generation = action->generation,
+                                 .path = action->path};
     uint32_t number, psn;
     uint64_t now_ns = clock_now_ns();
     switch (action->kind) {
     case QP_OPEN:
-        if (nic->qp_open(thread->queue, &path, &number, &psn) == UCCL_OK)
-            core_qp_opened(core, path.flow, path.path, path.generation, number, psn, now_ns);
+        if (queue->data_qp->open(queue, &id, &number, &psn) == UCCL_OK)
+            core_qp_opened(core, id.flow, id.path, id.generation, number, psn, now_ns);
         else
-            core_qp_failed(core, path.flow, path.path, path.generation, now_ns);
+            core_qp_failed(core, id.flow, id.path, id.generation, now_ns);
         break;
     case QP_CONNECT:
-        if (nic->qp_connect(thread->queue, &path, action->number, action->psn) == UCCL_OK)
-            core_qp_connected(core, path.flow, path.path, path.generation, now_ns);
+        if (queue->data_qp->connect(queue, &id, action->number, action->psn) == UCCL_OK)
+            core_qp_connected(core, id.flow, id.path, id.generation, now_ns);
         else
-            core_qp_failed(core, path.flow, path.path, path.generation, now_ns);
+            core_qp_failed(core, id.flow, id.path, id.generation, now_ns);
         break;
     case QP_DRAIN:
-        nic->qp_drain(thread->queue, &path);
+        queue->data_qp->drain(queue, &id);
         break;
     case QP_CLOSE:
-        nic->qp_close(thread->queue, &path);
+        queue->data_qp->destroy(queue, &id);
         break;
     }
 }

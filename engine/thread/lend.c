@@ -69,7 +69,7 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
         atomic_load(&thread->stop) == 0 && (!word || atomic_load(word) == value) && wake_ns > now_ns) {
         COUNT(thread->counters, engine_sleeps, 1);
         RACE_POINT();
-        thread->nic->wait(thread->queue, wake_ns == UINT64_MAX ? UINT64_MAX : wake_ns - now_ns);
+        thread->queue->ops->wait(thread->queue, wake_ns == UINT64_MAX ? UINT64_MAX : wake_ns - now_ns);
     }
     RACE_POINT();
     if (sleeping == THREAD_SLEEPS && atomic_exchange(&thread->in_nic, NIC_EMPTY) == NIC_AWAITED)
@@ -169,7 +169,7 @@ static bool try_borrow(struct engine_thread *thread)
     atomic_fetch_add(&thread->borrows, 1);
     RACE_POINT();
     if (owner == THREAD_SLEEPS)
-        thread->nic->wake(thread->queue); /* out of the NIC and into its lease */
+        thread->queue->ops->wake(thread->queue); /* out of the NIC and into its lease */
     return true;
 }
 

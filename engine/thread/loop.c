@@ -14,9 +14,8 @@
 enum {
     RX_BATCH = 8,         /* received buffers per round */
     COMMAND_BATCH = 256,  /* commands per round */
-    TX_BATCH = 8,         /* descriptors per round */
     TIMERS_PUT_OFF = 64,  /* rounds for which an undrained socket holds timers back */
-    FLUSH_BATCHES = 8,    /* of TX_BATCH descriptors, at most, in thread_flush() */
+    FLUSH_BATCHES = 8,    /* of NIC_TX_BATCH descriptors, at most, in thread_flush() */
 };
 
 static void do_copies(struct engine_thread *thread)
@@ -42,7 +41,7 @@ static bool receive(struct engine_thread *thread, bool *drained)
 {
     struct nic_rx received[RX_BATCH];
     unsigned room = stage_rx_room(thread->stage, RX_BATCH);
-    unsigned count = room ? thread->nic->poll(thread->queue, received, room) : 0;
+    unsigned count = room ? thread->queue->datagram->poll(thread->queue, received, room) : 0;
     for (unsigned i = 0; i < count; i++) {
         const struct nic_rx *rx = &received[i];
         uint64_t now_ns = clock_now_ns();
@@ -59,7 +58,7 @@ static bool receive(struct engine_thread *thread, bool *drained)
             do_copies(thread);
             do_releases(thread);
         }
-        thread->nic->release(thread->queue, rx);
+        thread->queue->datagram->release(thread->queue, rx);
     }
     *drained = count < room;
     return count > 0;
@@ -210,16 +209,16 @@ bool loop_transmit(struct engine_thread *thread)
     struct tx_desc desc;
     unsigned sent = 0;
     bool refused = false, there = true;
-    while (sent < TX_BATCH && there && !refused && core_tx(thread->core, &desc, clock_now_ns())) {
+    while (sent < NIC_TX_BATCH && there && !refused && core_tx(thread->core, &desc, clock_now_ns())) {
         there = payload_there(thread, &desc);
-        refused = there && !thread->nic->send(thread->queue, &desc);
+        refused = there && !thread->queue->datagram->send(thread->queue, &desc);
         if (!there || refused)
             core_tx_failed(thread->core, &desc, clock_now_ns());
         do_releases(thread);
         sent++;
     }
     if (sent) {
-        thread->nic->flush(thread->queue);
+        thread->queue->datagram->flush(thread->queue);
         stage_bounces_sent(thread->stage);
     }
     return sent > (refused && thread->room_wakes);
@@ -236,10 +235,10 @@ void thread_flush(struct engine_thread *thread)
 static void follow_nic(struct engine_thread *thread)
 {
     uint32_t destination, datagram_bytes;
-    int error = thread->nic->failure(thread->queue);
+    int error = nic_failure(thread->queue);
     if (error)
         core_fail(thread->core, error, clock_now_ns());
-    while (thread->nic->mtu_event(thread->queue, &destination, &datagram_bytes))
+    while (thread->queue->datagram->mtu_event(thread->queue, &destination, &datagram_bytes))
         core_set_datagram(thread->core, destination, datagram_bytes);
 }
 

@@ -24,7 +24,7 @@ bool thread_push(struct engine_thread *thread, void *object, uint64_t what)
     if (owner == THREAD_SLEEPS || owner == BORROWER_SLEEPS) {
         CANCEL_LATER;
         RACE_POINT();
-        thread->nic->wake(thread->queue);
+        thread->queue->ops->wake(thread->queue);
     } else if (owner == OWNER_NONE && atomic_load(&thread->staged)) /* borrowers will not do */
         futex_wake(&thread->owner, INT_MAX);
     return true;
@@ -56,5 +56,5 @@ void thread_tell_waiters(struct engine_thread *thread)
     /* a request that another engine thread ended: its waiter may sleep in this NIC as the borrower. The
      * state was stored sequentially consistent (stripe.c); pairs with sleep_in_nic() */
     if (atomic_load(&thread->owner) == BORROWER_SLEEPS)
-        thread->nic->wake(thread->queue);
+        thread->queue->ops->wake(thread->queue);
 }

@@ -45,7 +45,6 @@ typedef void (*thread_event_fn)(void *context, const struct core_event *event);
 struct engine_thread {
     struct core *core;
     struct nic_queue *queue;
-    const struct nic_ops *nic;
     const struct params *params;
     struct counters *counters;
     uint32_t process;       /* that opened the engine (process.h); among what calls look at anyway */

@@ -19,7 +19,7 @@
 void thread_free(struct engine_thread *thread)
 {
     if (thread->queue)
-        thread->nic->queue_close(thread->queue);
+        thread->queue->ops->close(thread->queue);
     ring_free(&thread->ring);
     if (thread->stage)
         stage_free(thread->stage);
@@ -45,8 +45,7 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
                 core_size(thread->params));
         return UCCL_ENOMEM;
     }
-    const struct nic_caps *caps = setup->nic->caps(setup->device);
-    thread->places = caps->places_payload;
+    const struct nic_caps *caps = &setup->nic->caps;
     thread->room_wakes = caps->room_wakes;
     thread->core = core_init(memory,
                              &(struct core_setup){.params = setup->params,
@@ -59,7 +58,7 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
                              clock_now_ns());
     if (setup->link_mbps)
         core_set_link(thread->core, setup->link_mbps);
-    error = setup->nic->queue_open(setup->device,
+    error = setup->nic->ops->queue_open(setup->nic,
                                    &(struct nic_queue_setup){.params = setup->params,
                                                              .counters = thread->counters,
                                                              .crc32c = crc32c_best(),
@@ -73,10 +72,10 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
                                    &thread->queue);
     if (error)
         return error;
+    thread->places = thread->queue->data_qp;
     thread->gpu = (struct gpu_context){.params = thread->params,
                                        .counters = thread->counters,
                                        .core = thread->core,
-                                       .nic = thread->nic,
                                        .queue = thread->queue,
                                        .numa_node = thread->numa_node,
                                        .places = thread->places,
@@ -122,7 +121,6 @@ int thread_start(struct engine_thread *thread, const struct thread_setup *setup)
 {
     thread->params = setup->params;
     thread->process = setup->process;
-    thread->nic = setup->nic;
     thread->index = setup->index;
     thread->lend = setup->lend;
     thread->numa_node = setup->numa_node;
@@ -152,7 +150,7 @@ void thread_stop(struct engine_thread *thread)
         return;
     atomic_store(&thread->stop, 1);
     futex_wake(&thread->owner, INT_MAX);
-    thread->nic->wake(thread->queue);
+    thread->queue->ops->wake(thread->queue);
     pthread_join(thread->pthread, NULL);
     thread->started = false;
 }

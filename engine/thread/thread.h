@@ -11,8 +11,7 @@
 struct thread_setup {
     const struct params *params;
     uint32_t process;
-    const struct nic_ops *nic;
-    struct nic *device;
+    struct nic *nic;
     unsigned index;
     bool lend;
     int numa_node;         /* of the NIC; -1: unknown */

@@ -51,9 +51,9 @@ enum pair_state { PAIR_MADE, PAIR_UP, PAIR_DRAINING, PAIR_DRAINED };
 
 /* Kept to the end of the run: packets may still name it. */
 struct queue_pair {
-    struct nic_queue *queue;   /* NULL: closed, or killed */
+    struct sim_queue *queue;   /* NULL: closed, or killed */
     struct process *process;
-    struct nic_qp is;        /* flow NULL: it was closed */
+    struct nic_qp_id is;        /* flow NULL: it was closed */
     unsigned node;
     uint32_t psn, peer_number;
     unsigned peer_node;
@@ -117,29 +117,29 @@ void nic_place_end(void)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static uint32_t add_region(const struct nic *nic, const void *address, size_t length, bool flush)
+static uint32_t add_region(const struct sim_nic *nic, const void *address, size_t length, bool flush)
 {
     place.regions = grown(place.regions, place.region_count, sizeof *place.regions);
     place.regions[place.region_count++] = (struct region){nic->process, (uintptr_t)address, length, flush};
     return place.region_count;
 }
 
-int nic_place_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out)
+static int place_reg_mr(struct nic *base, void *address, size_t length, struct nic_mr *out)
 {
-    if (!nic->options.queue_pairs)
-        return UCCL_ENOTSUP;
+    struct sim_nic *nic = sim_nic_of(base);
     uint32_t key = add_region(nic, address, length, false);
     *out = (struct nic_mr){.local_key = key, .remote_key = key, .handle = nic};
     return UCCL_OK;
 }
 
-int nic_place_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
-                         char why[NIC_WHY_TEXT])
+static int place_reg_device(struct nic *base, const struct nic_device_memory *memory, struct nic_mr *out,
+                            char why[NIC_WHY_TEXT])
 {
+    struct sim_nic *nic = sim_nic_of(base);
     snprintf(why, NIC_WHY_TEXT, "not this memory");
     if (machine_random(1000) < nic->options.unreachable_permille)
         return UCCL_ENOTSUP;
-    int error = nic_place_reg_mr(nic, (void *)memory->address, memory->length, out);
+    int error = place_reg_mr(base, (void *)memory->address, memory->length, out);
     if (!error) {
         out->flush_key = add_region(nic, (void *)memory->address, 1, true);
         out->flush_handle = nic;
@@ -148,7 +148,7 @@ int nic_place_reg_device(struct nic *nic, const struct nic_device_memory *memory
     return error;
 }
 
-static void drop_region(struct nic *nic, uint32_t key)
+static void drop_region(struct sim_nic *nic, uint32_t key)
 {
     struct region *region = &place.regions[key - 1];
     if (region->process != nic->process)
@@ -156,8 +156,9 @@ static void drop_region(struct nic *nic, uint32_t key)
     region->process = NULL;
 }
 
-void nic_place_dereg_mr(struct nic *nic, struct nic_mr *mr)
+static void place_dereg_mr(struct nic *base, struct nic_mr *mr)
 {
+    struct sim_nic *nic = sim_nic_of(base);
     if (mr->handle)
         drop_region(nic, mr->local_key);
     if (mr->flush_handle)
@@ -192,8 +193,9 @@ static void check_region(const struct process *process, uint32_t key, uint64_t a
         machine_fail("the NIC of node %u %s %zu bytes that key %u does not allow", process->index, doing, length, key);
 }
 
-bool nic_place_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie)
+static bool place_flush_device(struct nic_queue *base, const struct nic_mr *mr, void *cookie)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     if (queue->read_count == NIC_READS_MAX)
         return false;
     check_region(queue->nic->process, mr->flush_key, mr->flush_address, 1, true, "reads");
@@ -204,12 +206,13 @@ bool nic_place_read(struct nic_queue *queue, const struct nic_mr *mr, void *cook
     return true;
 }
 
-unsigned nic_place_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max)
+static unsigned place_poll_flushed(struct nic_queue *base, struct nic_flushed *out, unsigned max)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     unsigned count = 0;
     while (count < max && count < queue->read_count && queue->reads[count].done_ns <= machine.now_ns) {
         payload_flushed(queue->nic->process, queue->reads[count].posted_ns);
-        out[count] = (struct nic_read){.cookie = queue->reads[count].cookie};
+        out[count] = (struct nic_flushed){.cookie = queue->reads[count].cookie};
         count++;
     }
     queue->read_count -= count;
@@ -219,7 +222,7 @@ unsigned nic_place_poll_reads(struct nic_queue *queue, struct nic_read *out, uns
 
 /* ---- queue pairs ----------------------------------------------------------------------------- */
 
-static struct queue_pair *find(const struct nic_queue *queue, const struct nic_qp *id)
+static struct queue_pair *find(const struct sim_queue *queue, const struct nic_qp_id *id)
 {
     for (uint32_t i = place.pair_count; i-- > 0;) {
         struct queue_pair *pair = place.pairs[i];
@@ -244,11 +247,12 @@ static void to_error(struct queue_pair *pair)
     drop_works(pair);
 }
 
-int nic_place_path_open(struct nic_queue *queue, const struct nic_qp *path, uint32_t *number, uint32_t *psn)
+static int place_qp_open(struct nic_queue *base, const struct nic_qp_id *id, uint32_t *number, uint32_t *psn)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     if (machine_random(1000000) < queue->nic->options.open_fail_ppm)
         return UCCL_EIO;
-    if (find(queue, path))
+    if (find(queue, id))
         machine_fail("a queue pair is made twice");
     struct queue_pair *pair = calloc(1, sizeof *pair);
     if (!pair)
@@ -257,7 +261,7 @@ int nic_place_path_open(struct nic_queue *queue, const struct nic_qp *path, uint
     place.pairs[place.pair_count++] = pair;
     *pair = (struct queue_pair){.queue = queue,
                                 .process = queue->nic->process,
-                                .is = *path,
+                                .is = *id,
                                 .node = queue->nic->process->index,
                                 .psn = machine_random(PSN_MASK),
                                 .works_tail = &pair->works};
@@ -266,14 +270,15 @@ int nic_place_path_open(struct nic_queue *queue, const struct nic_qp *path, uint
     return UCCL_OK;
 }
 
-int nic_place_path_connect(struct nic_queue *queue, const struct nic_qp *path, uint32_t number, uint32_t psn)
+static int place_qp_connect(struct nic_queue *base, const struct nic_qp_id *id, uint32_t number, uint32_t psn)
 {
-    struct queue_pair *pair = find(queue, path);
+    struct sim_queue *queue = sim_queue_of(base);
+    struct queue_pair *pair = find(queue, id);
     if (machine_random(1000000) < queue->nic->options.open_fail_ppm)
         return UCCL_EIO;
     const struct queue_pair *peer = number && number <= place.pair_count ? place.pairs[number - 1] : NULL;
-    unsigned node = queue->peers[path->destination].node;
-    bool known = peer && peer->psn == psn && peer->node == node && peer->is.path == path->path;
+    unsigned node = queue->peers[id->destination].node;
+    bool known = peer && peer->psn == psn && peer->node == node && peer->is.path == id->path;
     if (!pair || pair->state != PAIR_MADE || (!known && !nic_sim_lies(node) && !nic_sim_lies(pair->node)))
         machine_fail("a queue pair of node %u is connected to a stranger", pair ? pair->node : 0);
     pair->peer_number = number;
@@ -291,9 +296,10 @@ static void drained(void *what, uint64_t extra)
     wake(pair);
 }
 
-void nic_place_qp_drain(struct nic_queue *queue, const struct nic_qp *path)
+static void place_qp_drain(struct nic_queue *base, const struct nic_qp_id *id)
 {
-    struct queue_pair *pair = find(queue, path);
+    struct sim_queue *queue = sim_queue_of(base);
+    struct queue_pair *pair = find(queue, id);
     if (!pair || pair->state > PAIR_UP)
         machine_fail("a queue pair is drained that is not there, or twice");
     pair->state = PAIR_DRAINING;
@@ -301,15 +307,16 @@ void nic_place_qp_drain(struct nic_queue *queue, const struct nic_qp *path)
     machine_at(machine.now_ns + machine_random(queue->nic->options.drain_ns), drained, pair, 0);
 }
 
-void nic_place_path_close(struct nic_queue *queue, const struct nic_qp *path)
+static void place_qp_destroy(struct nic_queue *base, const struct nic_qp_id *id)
 {
-    struct queue_pair *pair = find(queue, path);
+    struct sim_queue *queue = sim_queue_of(base);
+    struct queue_pair *pair = find(queue, id);
     if (!pair || pair->state != PAIR_DRAINED)
         machine_fail("a queue pair is closed that was not drained");
     pair->is.flow = NULL;
 }
 
-void nic_place_forget(struct nic_queue *queue, uint32_t destination)
+void nic_place_forget(struct sim_queue *queue, uint32_t destination)
 {
     for (uint32_t i = 0; i < place.pair_count; i++) {
         struct queue_pair *pair = place.pairs[i];
@@ -320,7 +327,7 @@ void nic_place_forget(struct nic_queue *queue, uint32_t destination)
     }
 }
 
-void nic_place_kill(struct nic_queue *queue)
+void nic_place_kill(struct sim_queue *queue)
 {
     for (uint32_t i = 0; i < place.pair_count; i++) {
         struct queue_pair *pair = place.pairs[i];
@@ -347,8 +354,9 @@ static bool has_received(const struct queue_pair *pair)
     return false;
 }
 
-bool nic_place_path_event(struct nic_queue *queue, struct nic_qp_event *out)
+static bool place_qp_event(struct nic_queue *base, struct nic_qp_event *out)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     for (uint32_t i = 0; i < place.pair_count; i++) {
         struct queue_pair *pair = place.pairs[i];
         if (pair->queue != queue || !pair->is.flow)
@@ -359,14 +367,15 @@ bool nic_place_path_event(struct nic_queue *queue, struct nic_qp_event *out)
         if (drained)
             pair->state = PAIR_DRAINED;
         pair->tell_failed = false;
-        *out = (struct nic_qp_event){.path = pair->is, .drained = drained};
+        *out = (struct nic_qp_event){.id = pair->is, .drained = drained};
         return true;
     }
     return false;
 }
 
-unsigned nic_place_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max)
+static unsigned place_poll_done(struct nic_queue *base, struct nic_done *done, unsigned max)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     unsigned count = 0;
     for (uint32_t i = 0; i < place.pair_count && count < max; i++) {
         struct queue_pair *pair = place.pairs[i];
@@ -417,7 +426,7 @@ static void put_write(struct queue_pair *pair, const struct liar_write *write, c
 static bool lie_for_write(struct queue_pair *pair, const struct work *work)
 {
     struct place_header header;
-    struct nic *nic = pair->queue->nic;
+    struct sim_nic *nic = pair->queue->nic;
     memcpy(&header, work->packet, sizeof header);
     struct liar_write write = {
         .address = header.address, .key = header.key, .immediate = header.immediate, .length = work->length};
@@ -436,7 +445,7 @@ static bool lie_for_datagram(struct queue_pair *pair, const struct work *work)
 {
     static uint8_t packet[sizeof(struct place_header) + CORE_TRAIN_BYTES_MAX + LIE_BYTES_MAX];
     const uint32_t header_bytes = sizeof(struct place_header);
-    struct nic *nic = pair->queue->nic;
+    struct sim_nic *nic = pair->queue->nic;
     uint32_t length = work->length - header_bytes;
     if (rng_below(&nic->lies, 1000) >= nic->options.lies_permille)
         return false;
@@ -446,7 +455,7 @@ static bool lie_for_datagram(struct queue_pair *pair, const struct work *work)
     return rng_below(&nic->lies, 2);
 }
 
-void nic_place_lie(struct nic_queue *queue)
+void nic_place_lie(struct sim_queue *queue)
 {
     static const uint8_t nothing[LIE_BYTES_MAX];
     for (uint32_t i = 0; i < place.pair_count; i++) {
@@ -551,9 +560,9 @@ static void send_datagrams(struct queue_pair *pair, const struct tx_desc *desc, 
     }
 }
 
-bool nic_place_send(struct nic_queue *queue, const struct tx_desc *desc)
+bool nic_place_send(struct sim_queue *queue, const struct tx_desc *desc)
 {
-    const struct nic_qp id = {
+    const struct nic_qp_id id = {
         .flow = desc->flow, .destination = desc->destination, .generation = desc->generation, .path = desc->path};
     struct queue_pair *pair = find(queue, &id);
     bool writes = desc->kind == TX_PLACE;
@@ -584,7 +593,7 @@ static bool takes(const struct packet *packet, const struct place_header *header
 /* Memory is not touched; false. */
 static bool refuse(struct queue_pair *pair, enum drop *why)
 {
-    struct nic *nic = pair->queue->nic;
+    struct sim_nic *nic = pair->queue->nic;
     *why = DROP_REFUSED;
     nic->counts.refused++;
     if (nic->options.refusal_fails)
@@ -632,3 +641,27 @@ bool nic_place_receive(const struct packet *packet, struct nic_rx *rx)
     rx->stride = rx->length;
     return true;
 }
+
+static bool place_places(const struct nic_queue *queue, const struct nic_queue_address *theirs)
+{
+    (void)queue, (void)theirs; /* alike on all nodes */
+    return true;
+}
+
+const struct nic_memory_ops nic_place_memory_ops = {
+    .reg_mr = place_reg_mr,
+    .reg_device = place_reg_device,
+    .dereg_mr = place_dereg_mr,
+};
+
+const struct nic_data_qp_ops nic_place_data_qp_ops = {
+    .places = place_places,
+    .open = place_qp_open,
+    .connect = place_qp_connect,
+    .drain = place_qp_drain,
+    .destroy = place_qp_destroy,
+    .event = place_qp_event,
+    .poll_done = place_poll_done,
+    .flush_device = place_flush_device,
+    .poll_flushed = place_poll_flushed,
+};

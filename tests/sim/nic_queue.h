@@ -33,8 +33,9 @@ struct nic_flushing_read {
     uint64_t posted_ns, done_ns;
 };
 
-struct nic_queue {
-    struct nic *nic;
+struct sim_queue {
+    struct nic_queue base;
+    struct sim_nic *nic;
     struct nic_queue_setup setup;
     struct packet *inbox, **inbox_tail;
     uint64_t inbox_bytes;      /* as a kernel charges them */
@@ -49,46 +50,47 @@ struct nic_queue {
     unsigned read_count;
 };
 
-struct nic {
+struct sim_nic {
+    struct nic base;
     struct process *process;
     struct nic_sim_options options;
     struct nic_sim_counts counts;
     struct repeats repeats;
-    struct nic_queue *queues[NIC_QUEUES_MAX];
+    struct sim_queue *queues[NIC_QUEUES_MAX];
     struct rng lies;           /* whether to lie, and what */
 };
 
+static inline struct sim_nic *sim_nic_of(const struct nic *nic)
+{
+    return (struct sim_nic *)(uintptr_t)nic;
+}
+
+static inline struct sim_queue *sim_queue_of(const struct nic_queue *queue)
+{
+    return (struct sim_queue *)(uintptr_t)queue;
+}
+
 /* ---- nic_sim.c ---- */
 /* One of its datagrams, with header and payload; valid until the next call. */
-const uint8_t *nic_sim_lay_out(struct nic_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t *length);
+const uint8_t *nic_sim_lay_out(struct sim_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t *length);
 /* Puts a packet that has come into the inbox. False: there is no room. */
-bool nic_sim_receive(struct nic_queue *queue, struct packet *packet, enum drop *why);
+bool nic_sim_receive(struct sim_queue *queue, struct packet *packet, enum drop *why);
 
-/* ---- nic_place.c: the operations of nic.h by these names, and ---- */
-int nic_place_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out);
-int nic_place_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
-                         char why[NIC_WHY_TEXT]);
-void nic_place_dereg_mr(struct nic *nic, struct nic_mr *mr);
-bool nic_place_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie);
-unsigned nic_place_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max);
-int nic_place_path_open(struct nic_queue *queue, const struct nic_qp *path, uint32_t *number, uint32_t *psn);
-int nic_place_path_connect(struct nic_queue *queue, const struct nic_qp *path, uint32_t number, uint32_t psn);
-void nic_place_qp_drain(struct nic_queue *queue, const struct nic_qp *path);
-void nic_place_path_close(struct nic_queue *queue, const struct nic_qp *path);
-bool nic_place_path_event(struct nic_queue *queue, struct nic_qp_event *out);
-unsigned nic_place_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max);
+/* ---- nic_place.c ---- */
+extern const struct nic_memory_ops nic_place_memory_ops;
+extern const struct nic_data_qp_ops nic_place_data_qp_ops;
 /* A descriptor with `on_path`. */
-bool nic_place_send(struct nic_queue *queue, const struct tx_desc *desc);
+bool nic_place_send(struct sim_queue *queue, const struct tx_desc *desc);
 /* A hostile node writes unasked, over each of its queue pairs. */
-void nic_place_lie(struct nic_queue *queue);
+void nic_place_lie(struct sim_queue *queue);
 /* A packet to NIC_PLACE_PORT, as nic_sim_deliver(). */
 bool nic_place_deliver(struct packet *packet, enum drop *why);
 /* What it is for who polls. False: its flow is gone. */
 bool nic_place_receive(const struct packet *packet, struct nic_rx *rx);
 /* The peer is removed: so are its queue pairs, at once. */
-void nic_place_forget(struct nic_queue *queue, uint32_t destination);
+void nic_place_forget(struct sim_queue *queue, uint32_t destination);
 /* The process has closed the queue, or was killed: no queue pair of it does anything any more. */
-void nic_place_kill(struct nic_queue *queue);
+void nic_place_kill(struct sim_queue *queue);
 /* All registrations of the process have ended, or go with it. */
 void nic_place_check_memory(const struct process *process);
 void nic_place_drop_memory(const struct process *process);

@@ -22,7 +22,7 @@ enum {
     LIES_SLOWER = 50,          /* the gap between lies that come by themselves grows by this part of the time */
 };
 
-static struct nic *nics;       /* by node */
+static struct sim_nic *nics;       /* by node */
 static unsigned nic_count;
 
 void nic_sim_begin(unsigned nodes)
@@ -78,7 +78,7 @@ void nic_sim_change_datagram(unsigned node, uint32_t datagram_bytes)
 {
     nics[node].options.datagram_bytes = datagram_bytes;
     for (unsigned i = 0; i < NIC_QUEUES_MAX; i++) {
-        struct nic_queue *queue = nics[node].queues[i];
+        struct sim_queue *queue = nics[node].queues[i];
         for (uint32_t k = 0; queue && k < queue->peer_count; k++) {
             if (queue->peers[k].used) {
                 queue->peers[k].datagram_bytes = datagram_bytes;
@@ -90,7 +90,7 @@ void nic_sim_change_datagram(unsigned node, uint32_t datagram_bytes)
 
 /* ---- one user at a time ---------------------------------------------------------------------- */
 
-static void enter(struct nic_queue *queue, const char *call)
+static void enter(struct sim_queue *queue, const char *call)
 {
     if (queue->in_use)
         machine_fail("%s() on a NIC queue of node %u that another thread is using", call,
@@ -98,10 +98,13 @@ static void enter(struct nic_queue *queue, const char *call)
     queue->in_use = true;
 }
 
-static void leave(struct nic_queue *queue)
+static void leave(struct sim_queue *queue)
 {
     queue->in_use = false;
 }
+
+static const struct nic_queue_ops sim_queue_ops;
+static const struct nic_datagram_ops sim_datagram_ops;
 
 /* ---- the device ------------------------------------------------------------------------------ */
 
@@ -109,26 +112,24 @@ static int sim_nic_open(const struct params *params, struct nic **out)
 {
     (void)params;
     struct process *process = machine_process();
-    struct nic *nic = &nics[process->index];
+    struct sim_nic *nic = &nics[process->index];
     nic->process = process;
     nic->counts = (struct nic_sim_counts){0};
     repeats_forget(&nic->repeats);
-    *out = nic;
+    nic->base = (struct nic){.ops = &udp_device_ops,
+                             .memory = nic->options.queue_pairs ? &nic_place_memory_ops : NULL,
+                             .caps = {.in_order = nic->options.queue_pairs,
+                                      .lendable = true,
+                                      .room_wakes = nic->options.full_ns && !nic->options.queue_pairs}};
+    *out = &nic->base;
     return UCCL_OK;
 }
 
-static void sim_nic_close(struct nic *nic)
+static void sim_nic_close(struct nic *base)
 {
+    struct sim_nic *nic = sim_nic_of(base);
     nic_place_check_memory(nic->process);
     nic->process = NULL;
-}
-
-static const struct nic_caps *sim_caps(const struct nic *nic)
-{
-    static const struct nic_caps datagrams = {.lendable = true};
-    static const struct nic_caps queue_pairs = {.places_payload = true, .in_order = true, .lendable = true};
-    static const struct nic_caps telling = {.lendable = true, .room_wakes = true};
-    return nic->options.queue_pairs ? &queue_pairs : nic->options.full_ns ? &telling : &datagrams;
 }
 
 static int sim_device_count(const struct nic *nic)
@@ -137,8 +138,9 @@ static int sim_device_count(const struct nic *nic)
     return 1;
 }
 
-static int sim_device(const struct nic *nic, int index, struct uccl_device *out, union nic_address *address)
+static int sim_device(const struct nic *base, int index, struct uccl_device *out, union nic_address *address)
 {
+    const struct sim_nic *nic = sim_nic_of(base);
     if (index != 0)
         return UCCL_EINVAL;
     *out = (struct uccl_device){.numa_node = -1};
@@ -155,19 +157,31 @@ static int sim_addresses(const struct nic *nic, union nic_address *out, int max)
     return max > 0 && sim_device(nic, 0, &device, out) == UCCL_OK ? 1 : 0;
 }
 
-static int sim_queue_open(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out)
+/* Nobody is out of reach by what the network nearby says. */
+static int sim_reach(struct nic *nic, const struct nic_queue_address *address)
 {
-    struct nic_queue *queue = sim_calloc(1, sizeof *queue);
+    (void)nic, (void)address;
+    return UCCL_OK;
+}
+
+static int sim_queue_open(struct nic *base, const struct nic_queue_setup *setup, struct nic_queue **out)
+{
+    struct sim_nic *nic = sim_nic_of(base);
+    struct sim_queue *queue = sim_calloc(1, sizeof *queue);
+    queue->base = (struct nic_queue){.nic = base,
+                                     .ops = &sim_queue_ops,
+                                     .datagram = &sim_datagram_ops,
+                                     .data_qp = nic->options.queue_pairs ? &nic_place_data_qp_ops : NULL};
     queue->nic = nic;
     queue->setup = *setup;
     queue->inbox_tail = &queue->inbox;
     queue->peers = sim_calloc(PEERS_MAX, sizeof *queue->peers);
     nic->queues[setup->index] = queue;
-    *out = queue;
+    *out = &queue->base;
     return UCCL_OK;
 }
 
-static void discard(struct nic_queue *queue)
+static void discard(struct sim_queue *queue)
 {
     while (queue->inbox) {
         struct packet *packet = queue->inbox;
@@ -182,14 +196,14 @@ static void discard(struct nic_queue *queue)
     }
 }
 
-static void forget_liars(struct nic_queue *queue)
+static void forget_liars(struct sim_queue *queue)
 {
     for (uint32_t i = 0; i < queue->peer_count; i++)
         free(queue->peers[i].liar);
 }
 
 /* The engine thread has ended and all its flows were closed: what its core had lent must be back. */
-static void check_core(const struct nic_queue *queue)
+static void check_core(const struct sim_queue *queue)
 {
     const struct engine_thread *thread = queue->setup.owner;
     const struct core *core = thread->core;
@@ -209,8 +223,9 @@ static void check_core(const struct nic_queue *queue)
     }
 }
 
-static void sim_queue_close(struct nic_queue *queue)
+static void sim_queue_close(struct nic_queue *base)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     enter(queue, "queue_close");
     check_core(queue);
     nic_place_kill(queue);
@@ -235,8 +250,9 @@ void nic_sim_kill(unsigned node)
     nics[node].process = NULL;
 }
 
-static void sim_queue_address(const struct nic_queue *queue, struct nic_queue_address *out)
+static void sim_queue_address(const struct nic_queue *base, struct nic_queue_address *out)
 {
+    const struct sim_queue *queue = sim_queue_of(base);
     uint64_t ports = queue->setup.params->port_entropy;
     if (ports > NIC_PORTS_TOLD_MAX)
         ports = NIC_PORTS_TOLD_MAX;
@@ -246,13 +262,14 @@ static void sim_queue_address(const struct nic_queue *queue, struct nic_queue_ad
 
 static uint64_t sim_queue_rx_bytes(const struct nic_queue *queue)
 {
-    return queue->nic->options.rx_bytes;
+    return sim_queue_of(queue)->nic->options.rx_bytes;
 }
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-static int sim_route(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes)
+static int sim_route(struct nic_queue *base, const struct nic_host *host, uint32_t *datagram_bytes)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     enter(queue, "route");
     int error = host->address.any.sa_family == AF_INET ? UCCL_OK : UCCL_EADDR;
     *datagram_bytes = queue->nic->options.datagram_bytes;
@@ -260,7 +277,7 @@ static int sim_route(struct nic_queue *queue, const struct nic_host *host, uint3
     return error;
 }
 
-static struct liar *make_liar(struct nic *nic)
+static struct liar *make_liar(struct sim_nic *nic)
 {
     struct liar *liar = malloc(sizeof *liar);
     if (!liar)
@@ -269,10 +286,11 @@ static struct liar *make_liar(struct nic *nic)
     return liar;
 }
 
-static int sim_peer_add(struct nic_queue *queue, const struct nic_host *host,
+static int sim_peer_add(struct nic_queue *base, const struct nic_host *host,
                         const struct nic_queue_address *address, uint32_t *destination,
                         uint32_t *datagram_bytes)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     enter(queue, "peer_add");
     uint32_t at = 0;
     while (at < queue->peer_count && queue->peers[at].used)
@@ -296,8 +314,9 @@ static int sim_peer_add(struct nic_queue *queue, const struct nic_host *host,
     return UCCL_OK;
 }
 
-static void sim_peer_remove(struct nic_queue *queue, uint32_t destination)
+static void sim_peer_remove(struct nic_queue *base, uint32_t destination)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     enter(queue, "peer_remove");
     nic_place_forget(queue, destination);
     free(queue->peers[destination].liar);
@@ -306,14 +325,9 @@ static void sim_peer_remove(struct nic_queue *queue, uint32_t destination)
     leave(queue);
 }
 
-static bool sim_places(const struct nic_queue *queue, const struct nic_queue_address *theirs)
+static bool sim_mtu_event(struct nic_queue *base, uint32_t *destination, uint32_t *datagram_bytes)
 {
-    (void)theirs;
-    return queue->nic->options.queue_pairs;
-}
-
-static bool sim_mtu_event(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes)
-{
+    struct sim_queue *queue = sim_queue_of(base);
     for (uint32_t i = 0; i < queue->peer_count; i++) {
         struct peer_to *peer = &queue->peers[i];
         if (!peer->used || !peer->news)
@@ -329,13 +343,13 @@ static bool sim_mtu_event(struct nic_queue *queue, uint32_t *destination, uint32
 /* ---- sending --------------------------------------------------------------------------------- */
 
 /* A datagram that the engine on this node has not made. */
-static void put_lie(const struct nic *nic, const struct peer_to *peer, uint16_t path, const uint8_t *bytes, size_t length)
+static void put_lie(const struct sim_nic *nic, const struct peer_to *peer, uint16_t path, const uint8_t *bytes, size_t length)
 {
     fabric_send(nic->process->index, peer->node, peer->port, path, bytes, (uint32_t)length, (uint32_t)length);
 }
 
 /* Of some flow to that node. */
-static const struct liar *some_liar(struct nic *nic, unsigned node)
+static const struct liar *some_liar(struct sim_nic *nic, unsigned node)
 {
     const struct liar *chosen = NULL;
     unsigned seen = 0;
@@ -349,7 +363,7 @@ static const struct liar *some_liar(struct nic *nic, unsigned node)
     return chosen;
 }
 
-static void invent(struct nic *nic, const struct peer_to *peer, uint16_t path)
+static void invent(struct sim_nic *nic, const struct peer_to *peer, uint16_t path)
 {
     static uint8_t lie[LIE_BYTES_MAX];
     peer->liar->other = some_liar(nic, peer->node);
@@ -361,10 +375,10 @@ static void invent(struct nic *nic, const struct peer_to *peer, uint16_t path)
 /* Lies that come by themselves, to all peers; fewer and fewer. */
 static void lie_now(void *what, uint64_t extra)
 {
-    struct nic *nic = what;
+    struct sim_nic *nic = what;
     (void)extra;
     for (unsigned i = 0; i < NIC_QUEUES_MAX; i++) {
-        struct nic_queue *queue = nic->process ? nic->queues[i] : NULL;
+        struct sim_queue *queue = nic->process ? nic->queues[i] : NULL;
         for (uint32_t k = 0; queue && k < queue->peer_count; k++) {
             if (queue->peers[k].used)
                 invent(nic, &queue->peers[k], (uint16_t)rng_below(&nic->lies, 4));
@@ -376,7 +390,7 @@ static void lie_now(void *what, uint64_t extra)
 }
 
 /* What a hostile node's engine sends, and lies in its place or around it. */
-static void lie(struct nic *nic, const struct peer_to *peer, uint16_t path, const uint8_t *bytes, uint32_t length)
+static void lie(struct sim_nic *nic, const struct peer_to *peer, uint16_t path, const uint8_t *bytes, uint32_t length)
 {
     static uint8_t spoilt[CORE_TRAIN_BYTES_MAX], twisted[CORE_TRAIN_BYTES_MAX + LIE_BYTES_MAX];
     bool twists = false, instead = false;
@@ -394,7 +408,7 @@ static void lie(struct nic *nic, const struct peer_to *peer, uint16_t path, cons
         put_lie(nic, peer, path, spoilt, length);
 }
 
-static void put(struct nic_queue *queue, const struct tx_desc *desc, const uint8_t *bytes, uint32_t length)
+static void put(struct sim_queue *queue, const struct tx_desc *desc, const uint8_t *bytes, uint32_t length)
 {
     const struct peer_to *peer = &queue->peers[desc->destination];
     uint32_t header = bytes[2] | (uint32_t)bytes[3] << 8;
@@ -417,7 +431,7 @@ static void put(struct nic_queue *queue, const struct tx_desc *desc, const uint8
                     desc->payload_crc ? length : header);
 }
 
-const uint8_t *nic_sim_lay_out(struct nic_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t *length)
+const uint8_t *nic_sim_lay_out(struct sim_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t *length)
 {
     const struct nic_queue_setup *setup = &queue->setup;
     static uint8_t datagram[CORE_TRAIN_BYTES_MAX];
@@ -438,7 +452,7 @@ const uint8_t *nic_sim_lay_out(struct nic_queue *queue, const struct tx_desc *de
 }
 
 /* Whether the queue takes a descriptor now. Where it says when it does, nobody is to ask all the time. */
-static bool has_room(struct nic_queue *queue)
+static bool has_room(struct sim_queue *queue)
 {
     const struct nic_sim_options *options = &queue->nic->options;
     if (machine.now_ns < queue->full_until_ns) {
@@ -453,8 +467,9 @@ static bool has_room(struct nic_queue *queue)
     return false;
 }
 
-static bool sim_nic_send(struct nic_queue *queue, const struct tx_desc *desc)
+static bool sim_nic_send(struct nic_queue *base, const struct tx_desc *desc)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     enter(queue, "send");
     machine_spend(SEND_NS);
     if (desc->destination >= queue->peer_count || !queue->peers[desc->destination].used)
@@ -481,8 +496,9 @@ static bool sim_nic_send(struct nic_queue *queue, const struct tx_desc *desc)
     return room;
 }
 
-static unsigned sim_nic_flush(struct nic_queue *queue)
+static unsigned sim_nic_flush(struct nic_queue *base)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     enter(queue, "flush");
     machine_spend(SEND_NS);
     leave(queue);
@@ -495,15 +511,15 @@ bool nic_sim_deliver(struct packet *packet, enum drop *why)
 {
     if (packet->port == NIC_PLACE_PORT)
         return nic_place_deliver(packet, why);
-    struct nic *nic = &nics[packet->to];
-    struct nic_queue *queue = nic->process && packet->port < NIC_QUEUES_MAX ? nic->queues[packet->port] : NULL;
+    struct sim_nic *nic = &nics[packet->to];
+    struct sim_queue *queue = nic->process && packet->port < NIC_QUEUES_MAX ? nic->queues[packet->port] : NULL;
     *why = DROP_NOBODY;
     return queue && nic_sim_receive(queue, packet, why);
 }
 
-bool nic_sim_receive(struct nic_queue *queue, struct packet *packet, enum drop *why)
+bool nic_sim_receive(struct sim_queue *queue, struct packet *packet, enum drop *why)
 {
-    struct nic *nic = queue->nic;
+    struct sim_nic *nic = queue->nic;
     uint64_t charge = packet->length + CORE_KERNEL_BYTES;
     if (queue->inbox_bytes + charge > nic->options.rx_bytes) {
         *why = DROP_SOCKET;
@@ -518,7 +534,7 @@ bool nic_sim_receive(struct nic_queue *queue, struct packet *packet, enum drop *
     return true;
 }
 
-static struct packet *take(struct nic_queue *queue)
+static struct packet *take(struct sim_queue *queue)
 {
     struct packet *packet = queue->inbox;
     queue->inbox = packet->next;
@@ -533,7 +549,7 @@ static struct packet *take(struct nic_queue *queue)
 }
 
 /* Datagrams of one peer and one size that lie behind each other come as one, the last may be shorter. */
-static void join(struct nic_queue *queue, struct held *held, struct nic_rx *rx)
+static void join(struct sim_queue *queue, struct held *held, struct nic_rx *rx)
 {
     const struct packet *first = held->packet, *next;
     while ((next = queue->inbox) && next->port == first->port && rx->length % rx->stride == 0 && next->from == first->from &&
@@ -557,7 +573,7 @@ static void join(struct nic_queue *queue, struct held *held, struct nic_rx *rx)
  * Receives it once more, as udp/mmsg.c does: with payload where it belongs, if the core says so. `out`: this poll()'s.
  * Application buffers have no memory: in their place is some of our own until it is known what has come.
  */
-static void put_in_place(struct nic_queue *queue, struct held *held, struct nic_rx *rx, const struct nic_rx *out)
+static void put_in_place(struct sim_queue *queue, struct held *held, struct nic_rx *rx, const struct nic_rx *out)
 {
     struct iovec iovecs[TRAIN_IOVECS_MAX];
     train_foresee(&queue->setup, rx->data, rx, out, (unsigned)(rx - out));
@@ -589,8 +605,9 @@ static void put_in_place(struct nic_queue *queue, struct held *held, struct nic_
     rx->in_place = own.in_place;
 }
 
-static unsigned sim_nic_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
+static unsigned sim_nic_poll(struct nic_queue *base, struct nic_rx *out, unsigned max)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     unsigned count = 0;
     bool place = queue->nic->options.place;
     enter(queue, "poll");
@@ -627,8 +644,9 @@ static unsigned sim_nic_poll(struct nic_queue *queue, struct nic_rx *out, unsign
     return count;
 }
 
-static void sim_nic_release(struct nic_queue *queue, const struct nic_rx *rx)
+static void sim_nic_release(struct nic_queue *base, const struct nic_rx *rx)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     struct held *held = &queue->held[rx->slot];
     if (!held->packet)
         machine_fail("a received buffer is released twice");
@@ -638,8 +656,9 @@ static void sim_nic_release(struct nic_queue *queue, const struct nic_rx *rx)
     *held = (struct held){0};
 }
 
-static void sim_nic_wait(struct nic_queue *queue, uint64_t timeout_ns)
+static void sim_nic_wait(struct nic_queue *base, uint64_t timeout_ns)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     const struct engine_thread *thread = queue->setup.owner;
     if (queue->sleeping)
         machine_fail("two threads sleep in one NIC queue of node %u", queue->nic->process->index);
@@ -658,48 +677,40 @@ static void sim_nic_wait(struct nic_queue *queue, uint64_t timeout_ns)
     queue->sleeping = false;
 }
 
-static void sim_nic_wake(struct nic_queue *queue)
+static void sim_nic_wake(struct nic_queue *base)
 {
+    struct sim_queue *queue = sim_queue_of(base);
     sim_step();
     queue->woken = true;
     machine_wake(queue->nic->process, queue, 1);
 }
 
 /* In place of the library's: the one backend that engines find here. */
-const struct nic_ops nic_udp_ops = {
-    .name = "sim",
+const struct nic_device_ops udp_device_ops = {
     .open = sim_nic_open,
     .close = sim_nic_close,
-    .caps = sim_caps,
     .device_count = sim_device_count,
     .device = sim_device,
     .addresses = sim_addresses,
+    .reach = sim_reach,
     .queue_open = sim_queue_open,
-    .queue_close = sim_queue_close,
-    .queue_address = sim_queue_address,
-    .queue_rx_bytes = sim_queue_rx_bytes,
+};
+
+static const struct nic_queue_ops sim_queue_ops = {
+    .close = sim_queue_close,
+    .address = sim_queue_address,
+    .rx_bytes = sim_queue_rx_bytes,
+    .wait = sim_nic_wait,
+    .wake = sim_nic_wake,
+};
+
+static const struct nic_datagram_ops sim_datagram_ops = {
     .route = sim_route,
-    .reach = nic_reach_all,
     .peer_add = sim_peer_add,
     .peer_remove = sim_peer_remove,
     .send = sim_nic_send,
     .flush = sim_nic_flush,
     .poll = sim_nic_poll,
     .release = sim_nic_release,
-    .reg_mr = nic_place_reg_mr,
-    .dereg_mr = nic_place_dereg_mr,
-    .reg_device = nic_place_reg_device,
-    .read = nic_place_read,
-    .poll_reads = nic_place_poll_reads,
-    .places = sim_places,
-    .qp_open = nic_place_path_open,
-    .qp_connect = nic_place_path_connect,
-    .qp_drain = nic_place_qp_drain,
-    .qp_close = nic_place_path_close,
-    .qp_event = nic_place_path_event,
-    .poll_tx = nic_place_poll_tx,
     .mtu_event = sim_mtu_event,
-    .failure = nic_no_failure,
-    .wait = sim_nic_wait,
-    .wake = sim_nic_wake,
 };

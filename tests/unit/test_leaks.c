@@ -118,7 +118,7 @@ static struct books books_of(uccl_engine *engine)
     for (const struct peer *peer = engine->peers.peers; peer; peer = peer->next)
         books.peers++;
     for (unsigned t = 0; t < engine->thread_count; t++) {
-        const struct nic_queue *queue = engine->threads[t].queue;
+        const struct udp_queue *queue = udp_queue_of(engine->threads[t].queue);
         for (uint32_t i = 0; i < queue->peer_count; i++)
             books.nic_peers += queue->peers[i].used;
         for (unsigned i = 0; i < CORE_FLOWS_MAX / 64; i++)

@@ -53,14 +53,15 @@ struct stranger {
 
 static void aim(struct stranger *stranger, const struct uccl_engine *victim, unsigned thread)
 {
+    const struct udp_queue *queue = udp_queue_of(victim->threads[thread].queue);
     *stranger = (struct stranger){.fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
     cr_assert_geq(stranger->fd, 0);
-    stranger->rng = (struct rng){victim->threads[thread].queue->ports[0]};
+    stranger->rng = (struct rng){queue->ports[0]};
     stranger->to = (struct sockaddr_in){.sin_family = AF_INET,
-                                        .sin_port = htons(victim->threads[thread].queue->ports[0]),
+                                        .sin_port = htons(queue->ports[0]),
                                         .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     stranger->token = victim->peers.peers->flows[thread].setup.rx_token;
-    stranger->segments = victim->threads[thread].queue->gso;
+    stranger->segments = queue->gso;
 }
 
 /* Returns how many datagrams with bytes in them have left. */

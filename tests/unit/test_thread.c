@@ -30,7 +30,8 @@ static _Atomic uint32_t armed;
 
 /* ---- the NIC --------------------------------------------------------------------------------- */
 
-struct nic_queue {
+struct fake_queue {
+    struct nic_queue base;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     unsigned pending; /* wakes that no sleep has used up */
@@ -39,30 +40,16 @@ struct nic_queue {
     _Atomic uint64_t timeout_ns, timeout_most_ns;
 };
 
-static struct nic_queue queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+static struct fake_queue queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 static _Atomic unsigned rx_ready;     /* datagrams of one byte that each poll finds */
 static _Atomic unsigned polls, flushes, flushes_seen, expires, expires_at_end, cancels, last_flushes;
 static void (*_Atomic at_round_end)(void);
 static void (*_Atomic before_sleep)(void);
 static _Atomic uint64_t deadline_at_ns = UINT64_MAX;
 
-static const struct nic_caps *fake_caps(const struct nic *nic)
-{
-    static const struct nic_caps caps = {.lendable = true, .room_wakes = true};
-    (void)nic;
-    return &caps;
-}
-
-static int fake_queue_open(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out)
-{
-    (void)nic, (void)setup;
-    *out = &queue;
-    return UCCL_OK;
-}
-
 static void fake_queue_close(struct nic_queue *closed)
 {
-    cr_assert_eq(closed, &queue);
+    cr_assert_eq(closed, &queue.base);
 }
 
 enum { ROUNDS_PUT_OFF = 65, FULL_ROUNDS = 10 * ROUNDS_PUT_OFF };
@@ -98,7 +85,6 @@ static unsigned fake_flush(struct nic_queue *over)
 }
 
 static _Atomic uint32_t mtu_news;
-static _Atomic int nic_failure;
 
 /* The last question of a round. */
 static bool fake_mtu_event(struct nic_queue *of, uint32_t *destination, uint32_t *datagram_bytes)
@@ -112,15 +98,10 @@ static bool fake_mtu_event(struct nic_queue *of, uint32_t *destination, uint32_t
     return *datagram_bytes != 0;
 }
 
-static int fake_failure(const struct nic_queue *of)
-{
-    (void)of;
-    return nic_failure;
-}
-
 /* A sleep for more than an hour is noted; whoever slept on purpose is woken by the test. */
-static void fake_wait(struct nic_queue *in, uint64_t timeout_ns)
+static void fake_wait(struct nic_queue *base, uint64_t timeout_ns)
 {
+    struct fake_queue *in = (struct fake_queue *)base;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     uint64_t some_ns = timeout_ns < HOUR ? timeout_ns : HOUR;
@@ -142,8 +123,9 @@ static void fake_wait(struct nic_queue *in, uint64_t timeout_ns)
     pthread_mutex_unlock(&in->lock);
 }
 
-static void fake_wake(struct nic_queue *of)
+static void fake_wake(struct nic_queue *base)
 {
+    struct fake_queue *of = (struct fake_queue *)base;
     pthread_mutex_lock(&of->lock);
     of->wakes++;
     of->pending++;
@@ -159,13 +141,25 @@ static void hold(bool held)
     pthread_mutex_unlock(&queue.lock);
 }
 
+static bool fake_qp_event(struct nic_queue *of, struct nic_qp_event *out)
+{
+    (void)of, (void)out;
+    return false;
+}
+
+static unsigned fake_poll_done(struct nic_queue *of, struct nic_done *done, unsigned max)
+{
+    (void)of, (void)done, (void)max;
+    return 0;
+}
+
 /* Flushes: one at a time, which ends when the test says so. */
 static void *reading;
 static _Atomic unsigned reads_begun, reads_let_go;
 static unsigned reads_over;
 static _Atomic bool reads_fail;
 
-static bool fake_read(struct nic_queue *over, const struct nic_mr *mr, void *cookie)
+static bool fake_flush_device(struct nic_queue *over, const struct nic_mr *mr, void *cookie)
 {
     (void)over, (void)mr;
     if (reading)
@@ -175,36 +169,50 @@ static bool fake_read(struct nic_queue *over, const struct nic_mr *mr, void *coo
     return true;
 }
 
-static unsigned fake_poll_reads(struct nic_queue *over, struct nic_read *out, unsigned max)
+static unsigned fake_poll_flushed(struct nic_queue *over, struct nic_flushed *out, unsigned max)
 {
     (void)over, (void)max;
     cr_assert(reading, "nothing is under way");
     if (reads_let_go == reads_over)
         return 0;
     reads_over++;
-    out[0] = (struct nic_read){reading, reads_fail};
+    out[0] = (struct nic_flushed){reading, reads_fail};
     reading = NULL;
     return 1;
 }
 
-static const struct nic_ops fake_ops = {
-    .name = "fake",
-    .caps = fake_caps,
-    .queue_open = fake_queue_open,
-    .queue_close = fake_queue_close,
+static const struct nic_queue_ops fake_queue_ops = {
+    .close = fake_queue_close,
+    .wait = fake_wait,
+    .wake = fake_wake,
+};
+
+static const struct nic_datagram_ops fake_datagram_ops = {
     .send = fake_send,
     .flush = fake_flush,
     .poll = fake_poll,
     .release = fake_release,
-    .read = fake_read,
-    .poll_reads = fake_poll_reads,
-    .poll_tx = nic_no_poll_tx,
-    .qp_event = nic_no_path_event,
     .mtu_event = fake_mtu_event,
-    .failure = fake_failure,
-    .wait = fake_wait,
-    .wake = fake_wake,
 };
+
+static const struct nic_data_qp_ops fake_data_qp_ops = {
+    .event = fake_qp_event,
+    .poll_done = fake_poll_done,
+    .flush_device = fake_flush_device,
+    .poll_flushed = fake_poll_flushed,
+};
+
+static int fake_queue_open(struct nic *of, const struct nic_queue_setup *setup, struct nic_queue **out)
+{
+    (void)setup;
+    queue.base = (struct nic_queue){
+        .nic = of, .ops = &fake_queue_ops, .datagram = &fake_datagram_ops, .data_qp = &fake_data_qp_ops};
+    *out = &queue.base;
+    return UCCL_OK;
+}
+
+static const struct nic_device_ops fake_device_ops = {.queue_open = fake_queue_open};
+static struct nic nic = {.ops = &fake_device_ops, .caps = {.lendable = true, .room_wakes = true}};
 
 /* ---- what the thread asks of others: counted, and passed on --------------------------------- */
 
@@ -309,7 +317,7 @@ static void start(bool lend)
     params.spin_us = 0;
     params.pin = false;
     cr_assert_eq(thread_start(&thread, &(struct thread_setup){.params = &params,
-                                                              .nic = &fake_ops,
+                                                              .nic = &nic,
                                                               .lend = lend,
                                                               .numa_node = -1,
                                                               .event_fd = eventfd(0, EFD_NONBLOCK),
@@ -328,7 +336,7 @@ static void start_wanted(void)
 {
     start(true);
     thread.lend_requests = 1;
-    fake_wake(&queue);
+    fake_wake(&queue.base);
     SOON(thread.owner == OWNER_NONE);
 }
 
@@ -424,7 +432,7 @@ Test(thread, looks_at_its_ring_once_more, .timeout = TIMEOUT_S)
     start(false);
     SOON(sleeps_as(THREAD_SLEEPS));
     before_sleep = push_late;
-    fake_wake(&queue);
+    fake_wake(&queue.base);
     SOON(late_call.done);
     stop();
 }
@@ -459,7 +467,7 @@ Test(thread, looks_who_wants_the_engine_once_more, .timeout = TIMEOUT_S)
     start(true);
     SOON(sleeps_as(THREAD_SLEEPS));
     before_sleep = wish_late;
-    fake_wake(&queue);
+    fake_wake(&queue.base);
     SOON(thread.owner == OWNER_NONE);
     stop();
 }
@@ -518,7 +526,7 @@ Test(thread, the_engine_is_taken_from_a_sleeping_thread, .timeout = TIMEOUT_S)
     cr_assert_gt(nic_told, told, "the borrower slept its time out");
     cr_assert_eq(queue.sleepers_most, 1, "two in the NIC");
     waiter.word = 1;
-    fake_wake(&queue);
+    fake_wake(&queue.base);
     join(&waiter);
     stop();
 }
@@ -532,11 +540,11 @@ Test(thread, the_next_waiter_drives_on, .timeout = TIMEOUT_S)
     begin(&second);
     SOON(thread.waiters == 1);
     first.word = 1;
-    fake_wake(&queue);
+    fake_wake(&queue.base);
     join(&first);
     SOON(sleeps_as(BORROWER_SLEEPS));
     second.word = 1;
-    fake_wake(&queue);
+    fake_wake(&queue.base);
     join(&second);
     stop();
 }
@@ -568,7 +576,7 @@ Test(thread, a_thread_that_rests_hears_that_it_has_the_engine, .timeout = TIMEOU
     SOON(thread.parked && lease_ns == UINT64_MAX);
     SOON(sleeps_as(BORROWER_SLEEPS));
     waiter.word = 1;
-    fake_wake(&queue);
+    fake_wake(&queue.base);
     join(&waiter);
     SOON(sleeps_as(THREAD_SLEEPS));
     stop();
@@ -642,7 +650,7 @@ Test(thread, a_second_timed_wait_ends, .timeout = TIMEOUT_S)
     SOON(sleeps_as(BORROWER_SLEEPS));
     cr_assert_not(thread_wait(&thread, &word, 0, clock_now_ns() + 20 * MS));
     first.word = 1;
-    fake_wake(&queue);
+    fake_wake(&queue.base);
     join(&first);
     stop();
 }
@@ -653,7 +661,7 @@ Test(thread, timers_are_put_off_for_a_while, .timeout = TIMEOUT_S)
     start(false);
     SOON(sleeps_as(THREAD_SLEEPS));
     rx_ready = BATCH;
-    fake_wake(&queue);
+    fake_wake(&queue.base);
     SOON(polls > FULL_ROUNDS + 1);
     cr_assert_eq(expires_at_end, FULL_ROUNDS / ROUNDS_PUT_OFF, "%u", expires_at_end);
     stop();
@@ -732,11 +740,11 @@ Test(thread, what_the_nic_says_is_passed_on, .timeout = TIMEOUT_S)
     SOON(sleeps_as(THREAD_SLEEPS));
     cr_assert_eq(failure_told, 0);
     mtu_news = 1400;
-    fake_wake(&queue);
+    fake_wake(&queue.base);
     SOON(datagram_told == 1400);
     cr_assert_eq(destination_told, 3);
-    nic_failure = UCCL_EIO;
-    fake_wake(&queue);
+    nic.failure = UCCL_EIO;
+    fake_wake(&queue.base);
     SOON(failure_told == UCCL_EIO);
     stop();
 }

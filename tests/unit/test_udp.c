@@ -69,8 +69,8 @@ BOTH(sparse_masks)
         desc.mask = masks[i]; /* bits beyond the count mean nothing */
         if ((desc.mask & 0x7f) == 0)
             continue;
-        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-        cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+        cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
         receive(pair, &desc, msg, check_bulk, desc.mask & 0x7f);
     }
     free_message(msg);
@@ -190,12 +190,12 @@ BOTH(empty_mask_sends_nothing)
     struct nic_rx rx;
 
     desc.mask = 0;
-    cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     cr_assert_eq(pair->counters[0].tx_datagrams, 0);
     cr_assert_eq(pair->counters[0].tx_syscalls, 0);
-    nic_udp_ops.wait(pair->queues[1], 2000000);
-    cr_assert_eq(nic_udp_ops.poll(pair->queues[1], &rx, 1), 0);
+    udp_queue_ops.wait(&pair->queues[1]->base, 2000000);
+    cr_assert_eq(udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1), 0);
     free_message(msg);
     close_pair(pair);
 }
@@ -208,16 +208,16 @@ BOTH(small_sends_are_staged)
 
     for (unsigned i = 0; i < 15; i++) { /* the sixteenth would push all of them out */
         desc.mask = UINT64_C(1) << i;
-        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     }
     cr_assert_eq(pair->counters[0].tx_syscalls, 0);
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     cr_assert_eq(pair->counters[0].tx_syscalls, 1);
     receive(pair, &desc, msg, check_bulk, 0x7fff);
     for (unsigned i = 0; i < 16; i++) {
         desc.mask = UINT64_C(1) << i;
         desc.path = (uint16_t)i; /* four sockets: a call for each */
-        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     }
     cr_assert_eq(pair->counters[0].tx_syscalls, 5);
     receive(pair, &desc, msg, check_bulk, 0xffff);
@@ -248,17 +248,17 @@ BOTH(mtu_parameter_and_news)
     struct pair *pair = open_pair(io, address);
     uint32_t destination, bytes, headers = strchr(address, ':') != NULL ? 48 : 28;
 
-    cr_assert_not(nic_udp_ops.mtu_event(pair->queues[0], &destination, &bytes));
+    cr_assert_not(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes));
     udp_check_mtu(pair->queues[0], pair->destination);
-    cr_assert_not(nic_udp_ops.mtu_event(pair->queues[0], &destination, &bytes),
+    cr_assert_not(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes),
                   "nothing has changed");
     pair->params.mtu = 1500;
     udp_check_mtu(pair->queues[0], pair->destination);
     udp_check_mtu(pair->queues[0], pair->destination);
-    cr_assert(nic_udp_ops.mtu_event(pair->queues[0], &destination, &bytes));
+    cr_assert(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes));
     cr_assert_eq(destination, pair->destination);
     cr_assert_eq(bytes, 1500 - headers);
-    cr_assert_not(nic_udp_ops.mtu_event(pair->queues[0], &destination, &bytes));
+    cr_assert_not(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes));
     close_pair(pair);
 }
 
@@ -273,18 +273,18 @@ BOTH(probe_is_not_cut)
     const _Atomic uint64_t *sent = &pair->counters[0].tx_datagrams;
 
     wire_set_header_length(buffer, WIRE_HEADER_BYTES);
-    cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     cr_assert_eq(atomic_load(sent), 1);
     pair->params.mtu = 1500;
-    cr_assert(nic_udp_ops.send(pair->queues[0], &desc), "it is no back-pressure");
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc), "it is no back-pressure");
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     cr_assert_eq(atomic_load(sent), 1);
-    cr_assert(nic_udp_ops.mtu_event(pair->queues[0], &destination, &bytes));
+    cr_assert(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes));
     cr_assert_eq(bytes, 1500 - headers);
     desc.datagram_bytes = desc.last_bytes = bytes;
-    cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     cr_assert_eq(atomic_load(sent), 2);
     close_pair(pair);
 }
@@ -301,7 +301,7 @@ BOTH(many_peers)
         cr_assert_neq(pair->destination, first);
     }
     for (unsigned i = 0; i < 100; i += 2)
-        nic_udp_ops.peer_remove(pair->queues[0], destinations[i]);
+        udp_datagram_ops.peer_remove(&pair->queues[0]->base, destinations[i]);
     add_peer(pair, address);
     cr_assert_leq(pair->destination, 100, "a number is used again");
     for (unsigned i = 1; i < 100; i += 2) {
@@ -324,7 +324,7 @@ BOTH(timeout_is_honoured)
     for (size_t i = 0; i < sizeof timeouts_ns / sizeof timeouts_ns[0]; i++) {
         uint64_t start = now_ns(), took;
 
-        nic_udp_ops.wait(pair->queues[1], timeouts_ns[i]);
+        udp_queue_ops.wait(&pair->queues[1]->base, timeouts_ns[i]);
         took = now_ns() - start;
         cr_assert_geq(took, timeouts_ns[i]);
         cr_assert_lt(took, timeouts_ns[i] + 500000000);
@@ -333,10 +333,12 @@ BOTH(timeout_is_honoured)
     close_pair(pair);
 }
 
-static void *wake_later(void *queue)
+static void *wake_later(void *argument)
 {
+    struct udp_queue *queue = argument;
+
     nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
-    nic_udp_ops.wake(queue);
+    udp_queue_ops.wake(&queue->base);
     return NULL;
 }
 
@@ -349,17 +351,17 @@ BOTH(wake_ends_wait)
     for (int i = 0; i < 3; i++) {
         cr_assert_eq(pthread_create(&thread, NULL, wake_later, pair->queues[1]), 0);
         start = now_ns();
-        nic_udp_ops.wait(pair->queues[1], i == 0 ? UINT64_MAX : 10000000000);
+        udp_queue_ops.wait(&pair->queues[1]->base, i == 0 ? UINT64_MAX : 10000000000);
         cr_assert_lt(now_ns() - start, 5000000000);
         pthread_join(thread, NULL);
     }
-    nic_udp_ops.wake(pair->queues[1]); /* before the wait counts too, and ends only one */
-    nic_udp_ops.wake(pair->queues[1]);
+    udp_queue_ops.wake(&pair->queues[1]->base); /* before the wait counts too, and ends only one */
+    udp_queue_ops.wake(&pair->queues[1]->base);
     start = now_ns();
-    nic_udp_ops.wait(pair->queues[1], 10000000000);
+    udp_queue_ops.wait(&pair->queues[1]->base, 10000000000);
     cr_assert_lt(now_ns() - start, 5000000000);
     start = now_ns();
-    nic_udp_ops.wait(pair->queues[1], 20000000);
+    udp_queue_ops.wait(&pair->queues[1]->base, 20000000);
     cr_assert_geq(now_ns() - start, 20000000);
     close_pair(pair);
 }
@@ -371,9 +373,9 @@ BOTH(data_ends_wait)
     struct tx_desc desc = bulk(pair, msg, 1, 600, 600);
 
     for (int i = 0; i < 3; i++) {
-        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-        nic_udp_ops.flush(pair->queues[0]);
-        nic_udp_ops.wait(pair->queues[1], UINT64_MAX);
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+        udp_datagram_ops.flush(&pair->queues[0]->base);
+        udp_queue_ops.wait(&pair->queues[1]->base, UINT64_MAX);
         cr_assert_eq(receive(pair, &desc, msg, check_bulk, 1), 1);
     }
     free_message(msg);
@@ -393,15 +395,15 @@ BOTH(ecn_marks_are_seen)
     desc.path = 0;
     setsockopt(pair->queues[0]->sockets[0], IPPROTO_IP, IP_TOS, &marked, sizeof marked);
     setsockopt(pair->queues[0]->sockets[0], IPPROTO_IPV6, IPV6_TCLASS, &marked, sizeof marked);
-    cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-    nic_udp_ops.flush(pair->queues[0]);
-    for (int tries = 0; nic_udp_ops.poll(pair->queues[1], &rx, 1) == 0; tries++) {
+    cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+    udp_datagram_ops.flush(&pair->queues[0]->base);
+    for (int tries = 0; udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1) == 0; tries++) {
         cr_assert_lt(tries, 100);
-        nic_udp_ops.wait(pair->queues[1], 10000000);
+        udp_queue_ops.wait(&pair->queues[1]->base, 10000000);
     }
     cr_assert(rx.ce);
     cr_assert_eq(rx.stride, 600);
-    nic_udp_ops.release(pair->queues[1], &rx);
+    udp_datagram_ops.release(&pair->queues[1]->base, &rx);
     free_message(msg);
     close_pair(pair);
 }
@@ -416,19 +418,19 @@ BOTH(overflow_is_counted)
     struct nic_rx rx[64];
     unsigned count, buffers = 0;
 
-    cr_assert_eq(nic_udp_ops.poll(pair->queues[1], rx, 1),
+    cr_assert_eq(udp_datagram_ops.poll(&pair->queues[1]->base, rx, 1),
                  0); /* receiving has begun, io_uring's too */
     for (unsigned i = 0; i < 1000; i++) {
-        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-        nic_udp_ops.flush(pair->queues[0]);
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+        udp_datagram_ops.flush(&pair->queues[0]->base);
     }
     for (int idle = 0; idle < 3;) {
-        count = nic_udp_ops.poll(pair->queues[1], rx, 64);
+        count = udp_datagram_ops.poll(&pair->queues[1]->base, rx, 64);
         idle = count == 0 ? idle + 1 : 0;
         for (unsigned i = 0; i < count; i++) {
             for (uint32_t at = 0; at < rx[i].length; at += rx[i].stride)
                 check_bulk(&desc, msg, rx[i].data + at, SMALL);
-            nic_udp_ops.release(pair->queues[1], &rx[i]);
+            udp_datagram_ops.release(&pair->queues[1]->base, &rx[i]);
         }
         buffers += count;
     }
@@ -454,23 +456,23 @@ BOTH(garbage_and_dead_ports_do_no_harm)
 
     for (int i = 0; i < 100; i++) { /* many more than there are buffers */
         cr_assert_eq(sendto(pair->queues[0]->sockets[1], "", 0, 0, &to.any, sizeof to.v6), 0);
-        cr_assert_eq(nic_udp_ops.poll(pair->queues[1], &rx, 1), 0);
+        cr_assert_eq(udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1), 0);
     }
     send_and_receive(pair, &desc, msg, check_bulk, 1);
     cr_assert_eq(sendto(pair->queues[0]->sockets[1], "x", 1, 0, &to.any, sizeof to.v6), 1);
-    for (int tries = 0; nic_udp_ops.poll(pair->queues[1], &rx, 1) == 0; tries++) {
+    for (int tries = 0; udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1) == 0; tries++) {
         cr_assert_lt(tries, 100);
-        nic_udp_ops.wait(pair->queues[1], 10000000);
+        udp_queue_ops.wait(&pair->queues[1]->base, 10000000);
     }
     cr_assert_eq(rx.length, 1);
-    nic_udp_ops.release(pair->queues[1], &rx);
+    udp_datagram_ops.release(&pair->queues[1]->base, &rx);
 
     /* a port where nobody listens answers with ICMP errors */
     pair->queues[0]->peers[pair->destination].address.v6.sin6_port = htons(1);
     for (int i = 0; i < 10; i++) {
-        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-        cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
-        cr_assert_eq(nic_udp_ops.poll(pair->queues[0], &rx, 1), 0);
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+        cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
+        cr_assert_eq(udp_datagram_ops.poll(&pair->queues[0]->base, &rx, 1), 0);
     }
     pair->queues[0]->peers[pair->destination].address = to;
     send_and_receive(pair, &desc, msg, check_bulk, 1);
@@ -483,9 +485,9 @@ BOTH(ports_are_told_and_opened)
 {
     static uint8_t buffer[WIRE_HEADER_BYTES + WIRE_PROBE_BYTES];
     struct pair *pair = open_pair(io, address);
-    struct nic_queue *from = pair->queues[0], *to = pair->queues[1];
+    struct udp_queue *from = pair->queues[0], *to = pair->queues[1];
     struct nic_queue_address told;
-    nic_udp_ops.queue_address(to, &told);
+    udp_queue_ops.address(&to->base, &told);
     cr_assert_eq(nic_queue_ports(&told), to->socket_count);
     cr_assert_geq(to->socket_count, 2);
     for (uint16_t path = 0; path < to->socket_count; path++) {
@@ -507,8 +509,8 @@ BOTH(ports_are_told_and_opened)
                                .last_bytes = sizeof buffer,
                                .token = TOKEN,
                                .buffer = buffer};
-        cr_assert(nic_udp_ops.send(from, &desc));
-        cr_assert_eq(nic_udp_ops.flush(from), 0);
+        cr_assert(udp_datagram_ops.send(&from->base, &desc));
+        cr_assert_eq(udp_datagram_ops.flush(&from->base), 0);
         uint8_t got[sizeof buffer + 1];
         struct timeval limit = {.tv_sec = 2};
         setsockopt(to->sockets[path], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
@@ -518,7 +520,7 @@ BOTH(ports_are_told_and_opened)
         cr_assert_eq(ntohs(sender.v4.sin_port), from->ports[0]);
     }
     struct nic_rx rx;
-    cr_assert_eq(nic_udp_ops.poll(to, &rx, 1), 0, "nothing for the main port");
+    cr_assert_eq(udp_datagram_ops.poll(&to->base, &rx, 1), 0, "nothing for the main port");
     close_pair(pair);
 }
 
@@ -531,7 +533,7 @@ BOTH(addresses_that_make_no_sense)
     struct nic_host host = {.address = address_of(address)};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         uint32_t destination, bytes;
-        cr_assert_eq(nic_udp_ops.peer_add(pair->queues[0], &host, &wrong[i], &destination, &bytes), UCCL_EPROTO, "%zu", i);
+        cr_assert_eq(udp_datagram_ops.peer_add(&pair->queues[0]->base, &host, &wrong[i], &destination, &bytes), UCCL_EPROTO, "%zu", i);
     }
     close_pair(pair);
 }
@@ -544,13 +546,13 @@ BOTH(places_of_peers_are_used_again)
     struct nic_queue_address of_queue;
     uint32_t destinations[COUNT], bytes;
 
-    nic_udp_ops.queue_address(pair->queues[1], &of_queue);
+    udp_queue_ops.address(&pair->queues[1]->base, &of_queue);
     for (unsigned round = 0; round < 3; round++) {
         for (unsigned i = 0; i < COUNT; i++)
-            cr_assert_eq(nic_udp_ops.peer_add(pair->queues[0], &host, &of_queue, &destinations[i], &bytes), 0);
+            cr_assert_eq(udp_datagram_ops.peer_add(&pair->queues[0]->base, &host, &of_queue, &destinations[i], &bytes), 0);
         cr_assert_eq(pair->queues[0]->peer_count, 1 + COUNT);
         for (unsigned i = 0; i < COUNT; i++)
-            nic_udp_ops.peer_remove(pair->queues[0], destinations[i]);
+            udp_datagram_ops.peer_remove(&pair->queues[0]->base, destinations[i]);
     }
     close_pair(pair);
 }
@@ -611,18 +613,18 @@ BOTH(news_of_routes_are_told_once)
     struct pair *pair = open_pair(io, address);
     struct nic_host host = {.address = address_of(address)};
     struct nic_queue_address of_queue;
-    struct nic_queue *queue = pair->queues[0];
+    struct udp_queue *queue = pair->queues[0];
     uint32_t other, destination, bytes, told;
 
-    nic_udp_ops.queue_address(pair->queues[1], &of_queue);
-    cr_assert_eq(nic_udp_ops.peer_add(queue, &host, &of_queue, &other, &bytes), 0);
+    udp_queue_ops.address(&pair->queues[1]->base, &of_queue);
+    cr_assert_eq(udp_datagram_ops.peer_add(&queue->base, &host, &of_queue, &other, &bytes), 0);
     for (unsigned round = 0; round < 3; round++) {
         for (unsigned i = 0; i < 2; i++) {
             queue->peers[other].datagram_bytes = queue->peers[pair->destination].datagram_bytes = 600;
             udp_check_mtu(queue, round == 0 ? other : pair->destination);
             udp_check_mtu(queue, other);
         }
-        for (told = 0; nic_udp_ops.mtu_event(queue, &destination, &bytes); told++) {
+        for (told = 0; udp_datagram_ops.mtu_event(&queue->base, &destination, &bytes); told++) {
             cr_assert(bytes > 600 && bytes == queue->peers[destination].datagram_bytes);
             cr_assert_lt(told, 2);
         }
@@ -630,8 +632,8 @@ BOTH(news_of_routes_are_told_once)
     }
     queue->peers[other].datagram_bytes = 600;
     udp_check_mtu(queue, other);
-    nic_udp_ops.peer_remove(queue, other);
-    cr_assert_not(nic_udp_ops.mtu_event(queue, &destination, &bytes));
+    udp_datagram_ops.peer_remove(&queue->base, other);
+    cr_assert_not(udp_datagram_ops.mtu_event(&queue->base, &destination, &bytes));
     close_pair(pair);
 }
 
@@ -643,6 +645,6 @@ BOTH(receive_buffers_are_told_as_granted)
     socklen_t length = sizeof granted;
 
     cr_assert_eq(getsockopt(pair->queues[0]->sockets[0], SOL_SOCKET, SO_RCVBUF, &granted, &length), 0);
-    cr_assert_eq(nic_udp_ops.queue_rx_bytes(pair->queues[0]), (uint64_t)granted);
+    cr_assert_eq(udp_queue_ops.rx_bytes(&pair->queues[0]->base), (uint64_t)granted);
     close_pair(pair);
 }

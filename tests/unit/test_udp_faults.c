@@ -42,20 +42,20 @@ Test(udp_faults, full_socket)
 
     uccl_set_log(keep_log, NULL);
     forbid(__NR_sendmmsg, EAGAIN);
-    cr_assert_not(nic_udp_ops.send(pair->queues[0], &big));
+    cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &big));
     cr_assert_eq(pair->counters[0].tx_blocked, 1);
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     for (unsigned i = 0; i < 3; i++) {
         small.path = (uint16_t)i;
-        cr_assert(nic_udp_ops.send(pair->queues[0], &small));
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &small));
     }
     big.mask = 0x555; /* many sends of one descriptor */
-    cr_assert(nic_udp_ops.send(pair->queues[0], &big));
+    cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &big));
     big.mask = UINT64_MAX;
     for (unsigned i = 0; i < 10; i++)
-        cr_assert_not(nic_udp_ops.send(pair->queues[0], &big));
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 4);
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+        cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &big));
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 4);
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     cr_assert_eq(pair->counters[0].tx_datagrams, 0);
     cr_assert_eq(log_text[0], '\0', "back-pressure is not logged: %s", log_text);
     free_message(msg);
@@ -72,12 +72,12 @@ static void fill_socket(struct pair *pair, struct tx_desc *desc)
 {
     unsigned sent = 0;
 
-    while (nic_udp_ops.send(pair->queues[0], desc) && sent++ < 1000)
-        nic_udp_ops.flush(pair->queues[0]);
+    while (udp_datagram_ops.send(&pair->queues[0]->base, desc) && sent++ < 1000)
+        udp_datagram_ops.flush(&pair->queues[0]->base);
     cr_assert_lt(sent, 1000);
     cr_assert_eq(pair->counters[0].tx_blocked, 1);
     for (unsigned i = 0; i < 100; i++)
-        cr_assert_not(nic_udp_ops.send(pair->queues[0], desc));
+        cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, desc));
     cr_assert_eq(pair->counters[0].tx_blocked, 1);
 }
 
@@ -130,18 +130,18 @@ static void wait_for_room(unsigned io)
     fill_socket(pair, &desc);
     for (unsigned i = 0; i < 3; i++) {
         at_ns = now_ns();
-        nic_udp_ops.wait(pair->queues[0], 30 * MS);
+        udp_queue_ops.wait(&pair->queues[0]->base, 30 * MS);
         cr_assert_geq(elapsed_since(at_ns), 30 * MS, "it returned after %llu ns", (unsigned long long)elapsed_since(at_ns));
-        cr_assert_not(nic_udp_ops.send(pair->queues[0], &desc));
+        cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     }
     take_tap_down();
     at_ns = now_ns();
-    nic_udp_ops.wait(pair->queues[0], 20000 * MS);
+    udp_queue_ops.wait(&pair->queues[0]->base, 20000 * MS);
     cr_assert_lt(elapsed_since(at_ns), 10000 * MS);
     at_ns = now_ns();
-    nic_udp_ops.wait(pair->queues[0], 30 * MS);
+    udp_queue_ops.wait(&pair->queues[0]->base, 30 * MS);
     cr_assert_geq(elapsed_since(at_ns), 30 * MS, "room that nobody needs wakes once");
-    cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+    cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     free_message(msg);
     close_pair(pair);
 }
@@ -166,18 +166,18 @@ static void full_though_writable(unsigned io, int error)
 
     forbid(__NR_sendmmsg, error);
     for (unsigned i = 0; i < 2; i++)
-        cr_assert_not(nic_udp_ops.send(pair->queues[0], &desc));
+        cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     at_ns = now_ns();
     for (unsigned i = 0; i < 20; i++) {
-        nic_udp_ops.wait(pair->queues[0], 20000 * MS);
-        cr_assert_not(nic_udp_ops.send(pair->queues[0], &desc));
+        udp_queue_ops.wait(&pair->queues[0]->base, 20000 * MS);
+        cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     }
     cr_assert_geq(elapsed_since(at_ns), 19 * MS);
     cr_assert_lt(elapsed_since(at_ns), 10000 * MS, "and it ends by itself");
     cr_assert_leq(pair->counters[0].tx_blocked, 22);
-    nic_udp_ops.wait(pair->queues[0], 20000 * MS);
+    udp_queue_ops.wait(&pair->queues[0]->base, 20000 * MS);
     at_ns = now_ns();
-    nic_udp_ops.wait(pair->queues[0], 30 * MS);
+    udp_queue_ops.wait(&pair->queues[0]->base, 30 * MS);
     cr_assert_geq(elapsed_since(at_ns), 30 * MS, "with nothing to send it is not looked at again");
     free_message(msg);
     close_pair(pair);
@@ -226,8 +226,8 @@ Test(udp_faults, forbidden_by_the_firewall)
     forbid(__NR_sendmmsg, EPERM);
     for (unsigned i = 0; i < 3; i++) {
         desc.mask = 0x5b; /* three runs count as one descriptor */
-        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-        cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 1);
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+        cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 1);
     }
     cr_assert_not_null(strstr(log_text, strerror(EPERM)), "%s", log_text);
     cr_assert_eq(strchr(log_text, '\n')[1], '\0', "more than one line: %s", log_text);
@@ -253,11 +253,11 @@ Test(udp_faults, path_mtu_shrinks)
     send_and_receive(pair, &desc, msg, check_bulk, 1);
     set_loopback_mtu(1300);
     send_and_receive(pair, &desc, msg, check_bulk, 44);
-    cr_assert(nic_udp_ops.mtu_event(pair->queues[0], &destination, &bytes));
+    cr_assert(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes));
     cr_assert_eq(destination, pair->destination);
     cr_assert_eq(bytes, 1272);
     send_and_receive(pair, &desc, msg, check_bulk, 44);
-    cr_assert_not(nic_udp_ops.mtu_event(pair->queues[0], &destination, &bytes));
+    cr_assert_not(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes));
     desc = bulk(pair, msg, 44, 1272, 1272); /* segmentation still works for what fits */
     send_and_receive(pair, &desc, msg, check_bulk, 1);
     set_loopback_mtu(9000);
@@ -265,9 +265,9 @@ Test(udp_faults, path_mtu_shrinks)
          i++) {
         struct tx_desc small = bulk(pair, msg, 1, 600, 600);
 
-        cr_assert(nic_udp_ops.send(pair->queues[0], &small));
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &small));
     }
-    cr_assert(nic_udp_ops.mtu_event(pair->queues[0], &destination, &bytes),
+    cr_assert(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes),
               "growth is seen after a while");
     cr_assert_eq(bytes, 8972);
     free_message(msg);
@@ -282,15 +282,15 @@ Test(udp_faults, lent_queues_take_no_ring)
 
     uccl_set_log(keep_log, NULL);
     init_params(&pair.params, UDP_IO_AUTO);
-    cr_assert_eq(nic_udp_ops.open(&pair.params, &pair.nic), 0);
-    cr_assert(nic_udp_ops.caps(pair.nic)->lendable);
+    cr_assert_eq(udp_device_ops.open(&pair.params, &pair.nic), 0);
+    cr_assert(pair.nic->caps.lendable);
     cr_assert_eq(open_queue(&pair, 0, true), 0);
     cr_assert_eq(pair.queues[0]->driver, &udp_mmsg_driver);
     pair.params.udp_io = UDP_IO_URING;
     cr_assert_eq(open_queue(&pair, 1, true), UCCL_EINVAL);
     cr_assert(strstr(log_text, "UCCL_UDP_IO") != NULL, "%s", log_text);
-    nic_udp_ops.queue_close(pair.queues[0]);
-    nic_udp_ops.close(pair.nic);
+    udp_queue_ops.close(&pair.queues[0]->base);
+    udp_device_ops.close(pair.nic);
 }
 
 static void check_forbidden(int error, const char *reason)
@@ -300,10 +300,10 @@ static void check_forbidden(int error, const char *reason)
     forbid(__NR_io_uring_setup, error);
     uccl_set_log(keep_log, NULL);
     init_params(&pair.params, UDP_IO_AUTO);
-    cr_assert_eq(nic_udp_ops.open(&pair.params, &pair.nic), 0);
+    cr_assert_eq(udp_device_ops.open(&pair.params, &pair.nic), 0);
     cr_assert_eq(open_queue(&pair, 0, false), 0);
     cr_assert_eq(pair.queues[0]->driver, &udp_mmsg_driver);
-    nic_udp_ops.queue_close(pair.queues[0]);
+    udp_queue_ops.close(&pair.queues[0]->base);
     cr_assert(log_text[0] == '\0', "auto says nothing at this level, but said: %s", log_text);
     pair.params.udp_io = UDP_IO_URING;
     cr_assert_eq(open_queue(&pair, 0, false), UCCL_ENOTSUP);
@@ -312,7 +312,7 @@ static void check_forbidden(int error, const char *reason)
 #else
     cr_assert(strstr(log_text, "liburing") != NULL, "%s (%s)", log_text, reason);
 #endif
-    nic_udp_ops.close(pair.nic);
+    udp_device_ops.close(pair.nic);
 }
 
 Test(udp_faults, uring_forbidden_by_seccomp)
@@ -329,12 +329,12 @@ Test(udp_faults, uring_hidden_by_seccomp)
 Test(udp_faults, auto_takes_a_ring)
 {
     struct pair *pair = open_pair(UDP_IO_URING, "127.0.0.1"); /* skips where there is none */
-    struct nic_queue *ring = pair->queues[0];
+    struct udp_queue *ring = pair->queues[0];
 
     pair->params.udp_io = UDP_IO_AUTO;
     cr_assert_eq(open_queue(pair, 0, false), 0);
     cr_assert_eq(pair->queues[0]->driver, &udp_uring_driver);
-    nic_udp_ops.queue_close(pair->queues[0]);
+    udp_queue_ops.close(&pair->queues[0]->base);
     pair->queues[0] = ring;
     close_pair(pair);
 }
@@ -347,7 +347,7 @@ Test(udp_faults, no_interface_matches)
     struct nic *nic = NULL;
 
     uccl_set_log(keep_log, NULL);
-    cr_assert_eq(nic_udp_ops.open(&params, &nic), UCCL_ENODEV);
+    cr_assert_eq(udp_device_ops.open(&params, &nic), UCCL_ENODEV);
     cr_assert_null(nic);
     cr_assert(strstr(log_text, "nosuchinterface") != NULL, "%s", log_text);
 }
@@ -359,14 +359,14 @@ Test(udp_faults, devices)
     union nic_address address;
     struct nic *nic;
 
-    cr_assert_eq(nic_udp_ops.open(&params, &nic), 0);
-    cr_assert_eq(nic_udp_ops.device_count(nic), 1);
-    cr_assert_eq(nic_udp_ops.device(nic, 0, &device, &address), 0);
-    cr_assert_eq(nic_udp_ops.device(nic, 1, &device, &address), UCCL_ENODEV);
-    cr_assert_eq(nic_udp_ops.device(nic, -1, &device, &address), UCCL_ENODEV);
+    cr_assert_eq(udp_device_ops.open(&params, &nic), 0);
+    cr_assert_eq(udp_device_ops.device_count(nic), 1);
+    cr_assert_eq(udp_device_ops.device(nic, 0, &device, &address), 0);
+    cr_assert_eq(udp_device_ops.device(nic, 1, &device, &address), UCCL_ENODEV);
+    cr_assert_eq(udp_device_ops.device(nic, -1, &device, &address), UCCL_ENODEV);
     cr_assert_str_eq(device.name, "lo");
     cr_assert_str_eq(device.backend, "udp");
     cr_assert_str_eq(device.address, "127.0.0.1");
     cr_assert(device.is_loopback);
-    nic_udp_ops.close(nic);
+    udp_device_ops.close(nic);
 }

@@ -24,11 +24,11 @@ static struct nic_rx pass(struct pair *pair, const struct tx_desc *desc)
 {
     struct nic_rx rx;
     uint64_t until = now_ns() + DEADLINE_NS;
-    cr_assert(nic_udp_ops.send(pair->queues[0], desc));
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
-    while (nic_udp_ops.poll(pair->queues[1], &rx, 1) == 0) {
+    cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, desc));
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
+    while (udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1) == 0) {
         cr_assert_lt(now_ns(), until, "nothing came");
-        nic_udp_ops.wait(pair->queues[1], 10000000);
+        udp_queue_ops.wait(&pair->queues[1]->base, 10000000);
     }
     return rx;
 }
@@ -41,7 +41,7 @@ Test(udp_place, large_datagrams_go_where_they_belong, .timeout = 30)
     uint8_t *target = malloc(LARGE);
     struct nic_rx rx = pass(pair, &desc); /* the first one teaches it */
     cr_assert_eq(rx.in_place, 0);
-    nic_udp_ops.release(pair->queues[1], &rx);
+    udp_datagram_ops.release(&pair->queues[1]->base, &rx);
     for (unsigned round = 0; round < ROUNDS; round++) {
         struct wire_packet packet;
         memset(target, 0xee, LARGE);
@@ -57,7 +57,7 @@ Test(udp_place, large_datagrams_go_where_they_belong, .timeout = 30)
         cr_assert(wire_parse(rx.data, rx.length, crc32c_portable, &packet));
         cr_assert_eq(memcmp(target, msg->bytes + desc.bulk_offset, desc.bulk_last), 0);
         cr_assert_eq(target[desc.bulk_last], 0xee, "written beyond the payload");
-        nic_udp_ops.release(pair->queues[1], &rx);
+        udp_datagram_ops.release(&pair->queues[1]->base, &rx);
     }
     free(target);
     free_message(msg);
@@ -135,7 +135,7 @@ Test(udp_place, trains_go_where_they_belong, .timeout = 30)
                          0);
         }
         cr_assert_eq(target[place_count == COUNT ? PAYLOAD : place_count * STEP], 0xee, "more was written");
-        nic_udp_ops.release(pair->queues[1], &rx);
+        udp_datagram_ops.release(&pair->queues[1]->base, &rx);
     }
     free(target);
     free_message(msg);
@@ -169,27 +169,27 @@ Test(udp_place, what_was_seen_may_not_come, .timeout = 30)
     struct tx_desc desc = bulk(pair, msg, 1, LARGE, LARGE), other = desc;
     uint8_t *target = malloc(LARGE);
     struct nic_rx rx = pass(pair, &desc);
-    nic_udp_ops.release(pair->queues[1], &rx);
+    udp_datagram_ops.release(&pair->queues[1]->base, &rx);
     other.seq++;
     other.msg_number++;
     other.bulk_offset += 5000;
     place_to = target;
     place_count = 1;
     for (unsigned round = 0; round < ROUNDS; round++) {
-        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-        cr_assert(nic_udp_ops.send(pair->queues[0], &other));
-        cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &other));
+        cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
         drops_next = true;
         for (uint64_t until = now_ns() + DEADLINE_NS; drops_next;) {
             cr_assert_lt(now_ns(), until);
-            cr_assert_eq(nic_udp_ops.poll(pair->queues[1], &rx, 1), 0, "it stands at the place of the other");
+            cr_assert_eq(udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1), 0, "it stands at the place of the other");
             if (drops_next)
-                nic_udp_ops.wait(pair->queues[1], 10000000);
+                udp_queue_ops.wait(&pair->queues[1]->base, 10000000);
         }
         rx = pass(pair, &desc); /* it comes again */
         cr_assert_eq(rx.in_place, 1);
         cr_assert_eq(memcmp(target, msg->bytes + desc.bulk_offset, desc.bulk_last), 0);
-        nic_udp_ops.release(pair->queues[1], &rx);
+        udp_datagram_ops.release(&pair->queues[1]->base, &rx);
     }
     free(target);
     free_message(msg);

@@ -69,11 +69,11 @@ static uint64_t receive_numbers(uint64_t want)
     uint64_t seen = 0, until = now_ns() + DEADLINE_NS;
     struct nic_rx rx[8];
     while ((seen != want && now_ns() < until) || want == 0) {
-        unsigned count = nic_udp_ops.poll(pair->queues[1], rx, 8);
+        unsigned count = udp_datagram_ops.poll(&pair->queues[1]->base, rx, 8);
         if (count == 0 && want == 0)
             break;
         if (count == 0)
-            nic_udp_ops.wait(pair->queues[1], 10000000);
+            udp_queue_ops.wait(&pair->queues[1]->base, 10000000);
         for (unsigned i = 0; i < count; i++) {
             for (uint32_t at = 0; at < rx[i].length; at += rx[i].stride) {
                 struct wire_packet packet;
@@ -86,7 +86,7 @@ static uint64_t receive_numbers(uint64_t want)
                 cr_assert_not(seen >> frame->data.msg & 1, "message %u came twice", frame->data.msg);
                 seen |= UINT64_C(1) << frame->data.msg;
             }
-            nic_udp_ops.release(pair->queues[1], &rx[i]);
+            udp_datagram_ops.release(&pair->queues[1]->base, &rx[i]);
         }
     }
     return seen;
@@ -100,7 +100,7 @@ Test(udp_sends, sockets_that_are_full_keep_theirs)
     full[1] = full[2] = true;
     for (unsigned i = 0; i < STAGED; i++) {
         struct tx_desc desc = numbered(i, (uint16_t)(i % PATHS));
-        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
         left |= i % PATHS == 1 || i % PATHS == 2 ? 0 : UINT64_C(1) << i;
     }
     cr_assert_not(udp_transmit(pair->queues[0]));
@@ -113,7 +113,7 @@ Test(udp_sends, sockets_that_are_full_keep_theirs)
     cr_assert_eq(receive_numbers(rest), rest);
     cr_assert_eq(receive_numbers(0), 0);
     cr_assert_eq(pair->counters[0].tx_datagrams, STAGED);
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
 }
 
 /* An error of an earlier send may be reported by the next one, which has not been tried then. */
@@ -123,8 +123,8 @@ Test(udp_sends, errors_of_earlier_sends_lose_nothing)
     for (unsigned i = 0; i < sizeof errors / sizeof errors[0]; i++) {
         struct tx_desc desc = numbered(i, 0);
         fail_once = errors[i];
-        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-        cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0, "%s", strerror(errors[i]));
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+        cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0, "%s", strerror(errors[i]));
         cr_assert_eq(receive_numbers(UINT64_C(1) << i), UINT64_C(1) << i);
     }
     cr_assert_eq(refused, 3);
@@ -137,19 +137,19 @@ Test(udp_sends, a_refused_source_is_given_up)
     struct nic_host host = {.address = address_of("127.0.0.1"), .local = address_of("127.0.0.2")};
     struct nic_queue_address of_queue;
     uint32_t destination, bytes;
-    nic_udp_ops.queue_address(pair->queues[1], &of_queue);
-    cr_assert_eq(nic_udp_ops.peer_add(pair->queues[0], &host, &of_queue, &destination, &bytes), 0);
+    udp_queue_ops.address(&pair->queues[1]->base, &of_queue);
+    cr_assert_eq(udp_datagram_ops.peer_add(&pair->queues[0]->base, &host, &of_queue, &destination, &bytes), 0);
     cr_assert_gt(pair->queues[0]->peers[destination].source.length, 0);
     refuse_sources = EINVAL;
     for (unsigned i = 0; i < 5; i++) {
         struct tx_desc desc = numbered(i, 0);
         desc.destination = destination;
-        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-        cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+        cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
         cr_assert_eq(receive_numbers(UINT64_C(1) << i), UINT64_C(1) << i);
         cr_assert_eq(refused, 2, "tried %u times", refused); /* the first one may have been another's error */
     }
-    nic_udp_ops.peer_remove(pair->queues[0], destination);
+    udp_datagram_ops.peer_remove(&pair->queues[0]->base, destination);
 }
 
 /* One that is taken back since its socket is full leaves those before it as they are, and room for those after it. */
@@ -161,16 +161,16 @@ Test(udp_sends, what_is_taken_back_leaves_no_trace)
     full[0] = full[1] = full[2] = full[3] = true;
     for (unsigned i = 0; i < BEFORE; i++) {
         struct tx_desc desc = numbered(i, (uint16_t)i);
-        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     }
-    cr_assert_not(nic_udp_ops.send(pair->queues[0], &big));
+    cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &big));
     full[0] = full[1] = full[2] = full[3] = false;
     udp_full_over(pair->queues[0]);
     for (unsigned i = BEFORE; i < ALL; i++) {
         struct tx_desc desc = numbered(i, (uint16_t)i);
-        cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     }
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     cr_assert_eq(receive_numbers((1u << ALL) - 1), (1u << ALL) - 1);
     cr_assert_eq(receive_numbers(0), 0);
 }
@@ -182,8 +182,8 @@ Test(udp_sends, a_chunk_too_large_for_the_route_is_not_segmented)
     send_and_receive(pair, &desc, msg, check_bulk, 1);
     cr_assert(segmented == 1 && messages_sent == 1);
     pair->queues[0]->peers[pair->destination].datagram_bytes = SMALL - 1;
-    cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     receive(pair, &desc, msg, check_bulk, 7);
     cr_assert_eq(segmented, 1);
     cr_assert_eq(messages_sent, 4);

@@ -50,7 +50,7 @@ static int add_plain_peer(struct pair *pair, const char *address, const char *lo
         host.local = address_of(local);
     cr_assert(fd >= 0 && bind(fd, &bound.any, length) == 0 && getsockname(fd, &bound.any, &length) == 0);
     memcpy(of_queue.bytes + 1, &bound.v4.sin_port, 2); /* in the same place in both families */
-    cr_assert_eq(nic_udp_ops.peer_add(pair->queues[0], &host, &of_queue, &pair->destination, &pair->datagram_bytes), 0);
+    cr_assert_eq(udp_datagram_ops.peer_add(&pair->queues[0]->base, &host, &of_queue, &pair->destination, &pair->datagram_bytes), 0);
     return fd;
 }
 
@@ -60,8 +60,8 @@ static void send_from(struct pair *pair, struct test_msg *msg, int fd, unsigned 
     struct tx_desc desc = bulk(pair, msg, count, SMALL, 700);
 
     desc.path = (uint16_t)path;
-    cr_assert(nic_udp_ops.send(pair->queues[0], &desc));
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0, "lost: %s", log_text);
+    cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0, "lost: %s", log_text);
     for (unsigned i = 0; i < count; i++) {
         union nic_address from;
         socklen_t length = sizeof from;

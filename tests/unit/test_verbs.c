@@ -35,17 +35,17 @@ Test(verbs_ud, trains_are_built_from_payload, .init = set_up_pair, .fini = close
     struct nic_rx rx[4];
     for (unsigned i = 0; i < sizeof message.bytes; i++)
         message.bytes[i] = (uint8_t)(i * 7 + i / 256);
-    cr_assert(nic_verbs_ops.send(queues[0], &desc));
-    nic_verbs_ops.flush(queues[0]);
+    cr_assert(verbs_datagram_ops.send(&queues[0]->base, &desc));
+    verbs_datagram_ops.flush(&queues[0]->base);
     memset(message.bytes + 7, 0xee, 4); /* the payload is not referenced any more */
     fake_run();
-    cr_assert_eq(nic_verbs_ops.poll(queues[1], rx, 4), 2);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, rx, 4), 2);
     cr_assert_eq(rx[0].length, 4096);
     cr_assert_eq(rx[0].data[WIRE_BULK_HEADER_BYTES], (uint8_t)(7 * 7));
     cr_assert_eq(rx[1].length, WIRE_BULK_HEADER_BYTES + 10);
     cr_assert_arr_eq(rx[1].data + WIRE_BULK_HEADER_BYTES, message.bytes + 7 + 2 * desc.bulk_stride, 10);
     for (unsigned i = 0; i < 2; i++)
-        nic_verbs_ops.release(queues[1], &rx[i]);
+        verbs_datagram_ops.release(&queues[1]->base, &rx[i]);
 }
 
 /* The device completes nothing for long: send() says no, and never posts beyond the queue. */
@@ -78,7 +78,7 @@ Test(verbs_ud, failed_send_sets_the_queue_pair_up_again, .init = set_up_pair, .f
     verbs_reap_sends(queues[0]);
     cr_assert_not_null(strstr(said, "local QP operation error"));
     struct nic_rx rx;
-    cr_assert_eq(nic_verbs_ops.poll(queues[0], &rx, 1), 0); /* here it is set up */
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[0]->base, &rx, 1), 0); /* here it is set up */
     cr_assert_eq(queues[0]->qp->state, IBV_QPS_RTS);
     send_and_take();
     for (unsigned i = 0; i < 2000; i++) { /* and all of it is as before: nothing runs out */
@@ -95,9 +95,9 @@ Test(verbs_ud, late_completions_mean_nothing, .init = set_up_pair, .fini = close
     deliver();
     fake.send_errno = EINVAL;
     cr_assert(send_small(SMALL_BYTES, 0));
-    nic_verbs_ops.flush(queues[0]);
+    verbs_datagram_ops.flush(&queues[0]->base);
     fake.send_errno = 0;
-    cr_assert_eq(nic_verbs_ops.poll(queues[0], &rx, 1), 0);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[0]->base, &rx, 1), 0);
     unsigned sent = 0;
     while (sent < 1000 && send_small(SMALL_BYTES, 0))
         sent++;
@@ -111,9 +111,9 @@ Test(verbs_ud, refused_post_sets_it_up_again, .init = set_up_pair, .fini = close
     struct nic_rx rx;
     fake.send_errno = EINVAL;
     cr_assert(send_small(SMALL_BYTES, 0));
-    nic_verbs_ops.flush(queues[0]);
+    verbs_datagram_ops.flush(&queues[0]->base);
     fake.send_errno = 0;
-    cr_assert_eq(nic_verbs_ops.poll(queues[0], &rx, 1), 0);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[0]->base, &rx, 1), 0);
     send_and_take();
 }
 
@@ -121,7 +121,7 @@ Test(verbs_ud, handles_of_a_removed_peer_outlive_its_sends, .init = set_up_pair,
 {
     uint32_t before = fake.handles_alive;
     cr_assert(send_small(SMALL_BYTES, 0));
-    nic_verbs_ops.peer_remove(queues[0], to_second);
+    verbs_datagram_ops.peer_remove(&queues[0]->base, to_second);
     cr_assert_eq(fake.handles_alive, before);
     for (unsigned i = 0; i < 4; i++)
         add_peer(queues[0], queues[1]);
@@ -134,12 +134,12 @@ Test(verbs_data_qp, writes_are_placed_and_told, .init = set_up_paths, .fini = cl
 {
     struct nic_rx rx;
     cr_assert(send_write(0, 1, 100, 5000, 77));
-    nic_verbs_ops.flush(queues[0]);
+    verbs_datagram_ops.flush(&queues[0]->base);
     cr_assert_eq(finished(), 0);
     fake_run();
     cr_assert_eq(finished(), 77);
     cr_assert_eq(finished(), 0);
-    cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
     cr_assert(rx.placed);
     cr_assert_eq(rx.immediate, 77u ^ 0x12345678);
     cr_assert_eq(rx.length, 5000);
@@ -147,12 +147,12 @@ Test(verbs_data_qp, writes_are_placed_and_told, .init = set_up_paths, .fini = cl
     cr_assert_eq(rx.generation, 1);
     cr_assert_eq(rx.flow, path_id(1, 0, 1).flow);
     cr_assert_arr_eq(target.bytes + 100, source.bytes + 100, 5000);
-    nic_verbs_ops.release(queues[1], &rx);
+    verbs_datagram_ops.release(&queues[1]->base, &rx);
     cr_assert(send_write(0, 1, 0, 0, 78)); /* a message without bytes has a write too */
     deliver();
-    cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
     cr_assert_eq(rx.length, 0);
-    nic_verbs_ops.release(queues[1], &rx);
+    verbs_datagram_ops.release(&queues[1]->base, &rx);
 }
 
 /* Whatever the peer offers: queue pairs of management and of groups are not connected to, and it is said once. */
@@ -160,18 +160,18 @@ Test(verbs_data_qp, numbers_that_are_no_queue_pairs_are_refused, .init = set_up_
 {
     static const uint32_t numbers[] = {0, 1, 0xffffff, 0x1000000, 0x1000064, 0xffffffff};
     uint32_t number, psn;
-    struct nic_qp id = path_id(0, 0, 1);
-    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), 0);
+    struct nic_qp_id id = path_id(0, 0, 1);
+    cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), 0);
     struct fake_qp *qp = fake_qp_of(number);
     for (unsigned i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
         said[0] = 0;
-        cr_assert_eq(nic_verbs_ops.qp_connect(queues[0], &id, numbers[i], 0xffffffff), UCCL_EPROTO);
+        cr_assert_eq(verbs_data_qp_ops.connect(&queues[0]->base, &id, numbers[i], 0xffffffff), UCCL_EPROTO);
         cr_assert_eq(qp->qp.state, IBV_QPS_INIT);
         cr_assert_eq(strstr(said, "cannot be one") != NULL, i == 0);
     }
-    nic_verbs_ops.qp_drain(queues[0], &id);
+    verbs_data_qp_ops.drain(&queues[0]->base, &id);
     await_drained(0, 0);
-    nic_verbs_ops.qp_close(queues[0], &id);
+    verbs_data_qp_ops.destroy(&queues[0]->base, &id);
 }
 
 /* What finishes while the queue is about to sleep keeps it awake until it has been told, and no longer. */
@@ -179,7 +179,7 @@ Test(verbs_data_qp, finished_work_is_told_before_a_sleep, .init = set_up_paths, 
 {
     cr_assert(!verbs_data_qps_arm(queues[0]));
     cr_assert(send_write(0, 1, 0, 10, 5));
-    nic_verbs_ops.flush(queues[0]);
+    verbs_datagram_ops.flush(&queues[0]->base);
     cr_assert(!verbs_data_qps_arm(queues[0]));
     fake_run();
     cr_assert(verbs_data_qps_arm(queues[0]));
@@ -189,7 +189,7 @@ Test(verbs_data_qp, finished_work_is_told_before_a_sleep, .init = set_up_paths, 
     cr_assert(send_write(0, 1, 0, 10, 6)); /* and what nobody will ask for, since its flow is closed */
     deliver();
     cr_assert(verbs_data_qps_arm(queues[0]));
-    nic_verbs_ops.peer_remove(queues[0], to_second);
+    verbs_datagram_ops.peer_remove(&queues[0]->base, to_second);
     verbs_data_qps_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
     cr_assert(!verbs_data_qps_arm(queues[0]));
 }
@@ -203,11 +203,11 @@ Test(verbs_data_qp, retransmissions_keep_the_order_of_the_queue_pair, .init = se
     deliver();
     cr_assert_eq(finished(), 3);
     for (unsigned i = 0; i < 4; i++) {
-        cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+        cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
         cr_assert_eq(rx.placed, i == 0 || i == 3);
         if (!rx.placed)
             cr_assert_arr_eq(rx.data + WIRE_BULK_HEADER_BYTES, source.bytes + (i - 1) * 936, 936);
-        nic_verbs_ops.release(queues[1], &rx);
+        verbs_datagram_ops.release(&queues[1]->base, &rx);
     }
 }
 
@@ -220,7 +220,7 @@ Test(verbs_data_qp, full_queue_is_said_not_hit, .init = set_up_paths, .fini = cl
             cr_assert_lt(++cookie, 1000 * round + 65);
         cr_assert_eq(cookie, 1000 * round + 64);
         cr_assert(!send_retransmission(1, 5000));
-        nic_verbs_ops.flush(queues[0]);
+        verbs_datagram_ops.flush(&queues[0]->base);
         cr_assert_leq(fake.most_sends, 65);
         fake_run();
         cr_assert_eq(finished(), cookie);
@@ -246,51 +246,51 @@ Test(verbs_data_qp, pool_of_retransmissions_is_shared_among_peers, .init = set_u
         unsigned held = 0;
         peer[i] = i ? add_peer(queues[0], queues[1]) : to_second;
         for (uint16_t path = 0; path < 4; path++) {
-            struct nic_qp id = {.flow = path_id(0, 0, 1).flow, .destination = peer[i], .path = path, .generation = 1};
-            cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), 0);
-            cr_assert_eq(nic_verbs_ops.qp_connect(queues[0], &id, 2, 0), 0); /* to nobody */
+            struct nic_qp_id id = {.flow = path_id(0, 0, 1).flow, .destination = peer[i], .path = path, .generation = 1};
+            cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), 0);
+            cr_assert_eq(verbs_data_qp_ops.connect(&queues[0]->base, &id, 2, 0), 0); /* to nobody */
         }
         while (send_retransmission_to(peer[i], held / EACH % 4, EACH, 9))
             held += EACH;
         cr_assert_eq(held, expected[i], "peer %u: %u", i, held);
     }
     cr_assert_eq(queues[0]->paths->free_retransmission_count, VERBS_RETRANSMISSIONS - 128 - 64 - 32);
-    nic_verbs_ops.flush(queues[0]);
+    verbs_datagram_ops.flush(&queues[0]->base);
     fake_run();
     struct nic_done done[16];
-    cr_assert_eq(nic_verbs_ops.poll_tx(queues[0], done, 16), 4 + 4 + 2);
+    cr_assert_eq(verbs_data_qp_ops.poll_done(&queues[0]->base, done, 16), 4 + 4 + 2);
     cr_assert_eq(queues[0]->paths->free_retransmission_count, VERBS_RETRANSMISSIONS);
     cr_assert(send_retransmission_to(peer[2], 0, CORE_TRAIN_MAX, 9));
-    nic_verbs_ops.flush(queues[0]);
+    verbs_datagram_ops.flush(&queues[0]->base);
 }
 
 /* A peer gives its queue pairs up again and again: ours are made no faster than they come to an end. */
 Test(verbs_data_qp, generations_wait_for_those_at_rest, .init = set_up_pair, .fini = close_pair)
 {
-    struct nic_qp id;
+    struct nic_qp_id id;
     uint32_t number, psn;
     for (uint32_t generation = 1; generation <= VERBS_TIME_WAIT_MAX; generation++) {
         id = path_id(0, 0, generation);
-        cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), 0);
-        nic_verbs_ops.qp_drain(queues[0], &id);
+        cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), 0);
+        verbs_data_qp_ops.drain(&queues[0]->base, &id);
         await_drained(0, 0);
-        nic_verbs_ops.qp_close(queues[0], &id);
+        verbs_data_qp_ops.destroy(&queues[0]->base, &id);
         queues[0]->paths->all[generation - 1]->since_ms = UINT32_MAX; /* they rest for as long as the test takes */
     }
     said[0] = 0;
     id = path_id(0, 0, VERBS_TIME_WAIT_MAX + 1);
-    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), UCCL_EAGAIN);
+    cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), UCCL_EAGAIN);
     cr_assert_str_empty(said, "it is no fault of the device");
-    struct nic_qp other = path_id(0, 1, 1);
-    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &other, &number, &psn), 0);
+    struct nic_qp_id other = path_id(0, 1, 1);
+    cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &other, &number, &psn), 0);
     verbs_data_qps_sweep(queues[0], UINT32_MAX + UINT64_C(1) + params.packet_lifetime_ms);
-    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), 0);
+    cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), 0);
 }
 
 Test(verbs_data_qp, failed_send_is_told_in_words_and_drained, .init = set_up_paths, .fini = close_pair)
 {
     struct nic_qp_event event;
-    struct nic_qp id = path_id(0, 0, 1);
+    struct nic_qp_id id = path_id(0, 0, 1);
     cr_assert(send_write(0, 1, 0, 10, 1));
     deliver();
     cr_assert_eq(finished(), 1);
@@ -301,17 +301,17 @@ Test(verbs_data_qp, failed_send_is_told_in_words_and_drained, .init = set_up_pat
     cr_assert_eq(finished(), 0); /* what failed is not done */
     cr_assert(next_event(0, &event));
     cr_assert(!event.drained);
-    cr_assert_eq(event.path.generation, 1);
+    cr_assert_eq(event.id.generation, 1);
     cr_assert_not_null(strstr(said, "transport retry counter exceeded"));
     cr_assert(!next_event(0, &event)); /* once */
     cr_assert(!send_write(0, 1, 0, 10, 6));
-    nic_verbs_ops.qp_drain(queues[0], &id);
+    verbs_data_qp_ops.drain(&queues[0]->base, &id);
     fake_run();
     await_drained(0, 0);
-    nic_verbs_ops.qp_close(queues[0], &id);
+    verbs_data_qp_ops.destroy(&queues[0]->base, &id);
     uint32_t number, psn, alive = fake.qps_alive;
     id.generation = 2;
-    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), 0);
+    cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), 0);
     cr_assert_eq(fake.qps_alive, alive + 1); /* the old one rests */
     verbs_data_qps_sweep(queues[0], verbs_now_ms());
     cr_assert_eq(fake.qps_alive, alive + 1);
@@ -324,18 +324,18 @@ Test(verbs_data_qp, drain_comes_after_all_that_was_received, .init = set_up_path
 {
     struct nic_qp_event event;
     struct nic_rx rx;
-    struct nic_qp id = path_id(1, 0, 1);
+    struct nic_qp_id id = path_id(1, 0, 1);
     for (uint64_t cookie = 1; cookie <= 40; cookie++)
         cr_assert(send_write(0, 1, 0, 16, cookie));
     deliver();
-    nic_verbs_ops.qp_drain(queues[1], &id);
+    verbs_data_qp_ops.drain(&queues[1]->base, &id);
     fake_run();
     struct verbs_data_qp *path = verbs_data_qp_of(queues[1], fake_qp_of(queues[1]->peers[to_first].paths[0]->qp->qp_num)->qp.qp_num);
     atomic_store(&path->last_receive, 1);
     for (unsigned taken = 0; taken < 40; taken++) {
         cr_assert(!next_event(1, &event), "drained after %u of 40", taken);
-        cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
-        nic_verbs_ops.release(queues[1], &rx);
+        cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
+        verbs_datagram_ops.release(&queues[1]->base, &rx);
     }
     cr_assert(next_event(1, &event));
     cr_assert(event.drained);
@@ -343,16 +343,16 @@ Test(verbs_data_qp, drain_comes_after_all_that_was_received, .init = set_up_path
     cr_assert(send_write(0, 1, 0, 16, 41));
     deliver();
     cr_assert_eq(target.bytes[1], 0);
-    cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 0);
-    nic_verbs_ops.qp_close(queues[1], &id);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 0);
+    verbs_data_qp_ops.destroy(&queues[1]->base, &id);
 }
 
 Test(verbs_data_qp, drain_waits_for_receives_when_the_device_is_silent, .init = set_up_paths, .fini = close_pair)
 {
     struct nic_qp_event event;
-    struct nic_qp id = path_id(0, 0, 1);
+    struct nic_qp_id id = path_id(0, 0, 1);
     uint64_t begin_ms = verbs_now_ms();
-    nic_verbs_ops.qp_drain(queues[0], &id);
+    verbs_data_qp_ops.drain(&queues[0]->base, &id);
     fake_run();
     cr_assert_eq(finished(), 0);
     while (!next_event(0, &event))
@@ -364,17 +364,17 @@ Test(verbs_data_qp, drain_waits_for_receives_when_the_device_is_silent, .init = 
 /* Sends that never end: the queue pair is destroyed, which ends them, before the drain stands. */
 Test(verbs_data_qp, device_that_does_not_flush_is_made_to, .init = set_up_paths, .fini = close_pair)
 {
-    struct nic_qp id = path_id(0, 0, 1);
+    struct nic_qp_id id = path_id(0, 0, 1);
     uint32_t alive = fake.qps_alive;
     fake_qp_of(queues[0]->peers[to_second].paths[0]->qp->qp_num)->silent = true;
     cr_assert(send_retransmission(3, 1));
-    nic_verbs_ops.flush(queues[0]);
+    verbs_datagram_ops.flush(&queues[0]->base);
     uint32_t free_before = queues[0]->paths->free_retransmission_count;
-    nic_verbs_ops.qp_drain(queues[0], &id);
+    verbs_data_qp_ops.drain(&queues[0]->base, &id);
     await_drained(0, 0);
     cr_assert_eq(fake.qps_alive, alive - 1);
     cr_assert_eq(queues[0]->paths->free_retransmission_count, free_before + 3);
-    nic_verbs_ops.qp_close(queues[0], &id);
+    verbs_data_qp_ops.destroy(&queues[0]->base, &id);
     verbs_data_qps_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
     fake_run();
     cr_assert_eq(finished(), 0);
@@ -389,7 +389,7 @@ Test(verbs_data_qp, work_that_does_not_end_is_a_failure, .init = set_up_paths, .
     params.ib_retry_cnt = 7;
     verbs_data_qps_sweep(queues[0], begin_ms);
     cr_assert(send_write(0, 1, 0, 10, 1)); /* long after the last one: counts from here */
-    nic_verbs_ops.flush(queues[0]);
+    verbs_datagram_ops.flush(&queues[0]->base);
     verbs_data_qps_sweep(queues[0], begin_ms + 10 * limit_ms);
     verbs_data_qps_sweep(queues[0], begin_ms + 11 * limit_ms - 10);
     cr_assert(!next_event(0, &event));
@@ -407,14 +407,14 @@ Test(verbs_data_qp, closed_flow_hears_nothing_more, .init = set_up_paths, .fini 
     for (uint64_t cookie = 1; cookie <= 10; cookie++)
         cr_assert(send_write(0, 1, 0, 16, cookie));
     deliver();
-    cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
-    nic_verbs_ops.release(queues[1], &rx);
-    nic_verbs_ops.peer_remove(queues[1], to_first);
-    cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 0);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
+    verbs_datagram_ops.release(&queues[1]->base, &rx);
+    verbs_datagram_ops.peer_remove(&queues[1]->base, to_first);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 0);
     cr_assert(!next_event(1, &event));
     cr_assert(send_retransmission(3, 11));
-    nic_verbs_ops.flush(queues[0]);
-    nic_verbs_ops.peer_remove(queues[0], to_second);
+    verbs_datagram_ops.flush(&queues[0]->base);
+    verbs_datagram_ops.peer_remove(&queues[0]->base, to_second);
     cr_assert_lt(queues[0]->paths->free_retransmission_count, VERBS_RETRANSMISSIONS); /* the device may read them still */
     verbs_data_qps_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
     cr_assert_eq(queues[0]->paths->free_retransmission_count, VERBS_RETRANSMISSIONS);
@@ -434,37 +434,37 @@ static bool channel_tells(unsigned queue)
 Test(verbs_sleep, ends_with_what_comes, .init = set_up_paths, .fini = close_pair, .timeout = 30)
 {
     for (unsigned round = 0; round < 3; round++) {
-        nic_verbs_ops.wait(queues[1], 0);
+        verbs_queue_ops.wait(&queues[1]->base, 0);
         cr_assert_not(channel_tells(1));
         cr_assert(send_small(SMALL_BYTES, 0));
         deliver();
         cr_assert(channel_tells(1), "a datagram");
-        nic_verbs_ops.wait(queues[1], UINT64_MAX);
+        verbs_queue_ops.wait(&queues[1]->base, UINT64_MAX);
         cr_assert_eq(take_all(SMALL_BYTES), 1);
-        nic_verbs_ops.wait(queues[1], 0);
+        verbs_queue_ops.wait(&queues[1]->base, 0);
         cr_assert_not(channel_tells(1), "the event was not taken");
 
-        nic_verbs_ops.wait(queues[0], 0);
+        verbs_queue_ops.wait(&queues[0]->base, 0);
         cr_assert(send_write(0, 1, 0, 10, 7 + round));
         deliver();
         cr_assert(channel_tells(0), "finished work");
-        nic_verbs_ops.wait(queues[0], UINT64_MAX);
+        verbs_queue_ops.wait(&queues[0]->base, UINT64_MAX);
         cr_assert_eq(finished(), 7 + round);
-        nic_verbs_ops.wait(queues[0], 0);
+        verbs_queue_ops.wait(&queues[0]->base, 0);
         cr_assert_not(channel_tells(0), "the event was not taken");
         struct nic_rx rx;
-        cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
-        nic_verbs_ops.release(queues[1], &rx);
+        cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
+        verbs_datagram_ops.release(&queues[1]->base, &rx);
     }
 }
 
 /* The end of a drain may tell nobody: then nobody sleeps for long. */
 Test(verbs_sleep, is_short_while_a_path_is_drained, .init = set_up_paths, .fini = close_pair, .timeout = 30)
 {
-    struct nic_qp id = path_id(0, 0, 1);
+    struct nic_qp_id id = path_id(0, 0, 1);
     uint64_t begin_ms = verbs_now_ms();
-    nic_verbs_ops.qp_drain(queues[0], &id);
-    nic_verbs_ops.wait(queues[0], UINT64_C(20000) * 1000000);
+    verbs_data_qp_ops.drain(&queues[0]->base, &id);
+    verbs_queue_ops.wait(&queues[0]->base, UINT64_C(20000) * 1000000);
     cr_assert_lt(verbs_now_ms() - begin_ms, 10000);
 }
 
@@ -473,15 +473,15 @@ Test(verbs_sleep, is_short_while_a_path_is_drained, .init = set_up_paths, .fini 
 Test(verbs_memory, is_for_peers_to_write, .init = set_up_pair, .fini = close_pair)
 {
     struct nic_mr mr = {0};
-    cr_assert_eq(nic_verbs_ops.reg_mr(nic, target.bytes, 100, &mr), 0);
+    cr_assert_eq(verbs_memory_ops.reg_mr(nic, target.bytes, 100, &mr), 0);
     cr_assert_eq(fake.access, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     cr_assert_eq(mr.local_key, ((struct ibv_mr *)mr.handle)->lkey);
     cr_assert_eq(mr.remote_key, ((struct ibv_mr *)mr.handle)->rkey);
-    nic_verbs_ops.dereg_mr(nic, &mr);
+    verbs_memory_ops.dereg_mr(nic, &mr);
     fake.read_only = true;
-    cr_assert_eq(nic_verbs_ops.reg_mr(nic, target.bytes, 100, &mr), 0);
+    cr_assert_eq(verbs_memory_ops.reg_mr(nic, target.bytes, 100, &mr), 0);
     cr_assert_eq(fake.access, 0, "it may be sent from");
-    nic_verbs_ops.dereg_mr(nic, &mr);
+    verbs_memory_ops.dereg_mr(nic, &mr);
 }
 
 /* The smaller one of both ports' MTUs is that of the datagrams between them. */
@@ -490,11 +490,11 @@ Test(verbs_peers, with_a_smaller_mtu, .init = set_up_pair, .fini = close_pair)
     struct nic_host host = {.address.v4.sin_family = AF_INET};
     struct nic_queue_address address;
     uint32_t destination, bytes;
-    nic_verbs_ops.queue_address(queues[1], &address);
+    verbs_queue_ops.address(&queues[1]->base, &address);
     address.bytes[3] = 10; /* 1024 */
-    cr_assert_eq(nic_verbs_ops.peer_add(queues[0], &host, &address, &destination, &bytes), 0);
+    cr_assert_eq(verbs_datagram_ops.peer_add(&queues[0]->base, &host, &address, &destination, &bytes), 0);
     cr_assert_eq(bytes, 1024);
-    nic_verbs_ops.peer_remove(queues[0], destination);
+    verbs_datagram_ops.peer_remove(&queues[0]->base, destination);
 }
 
 /* ---- what belongs to whom -------------------------------------------------------------------- */
@@ -505,7 +505,7 @@ Test(verbs_data_qp, another_generation_is_another_path, .init = set_up_paths, .f
     cr_assert_not(send_write(0, 2, 0, 10, 1));
     cr_assert(send_write(0, 1, 0, 10, 1));
     struct verbs_data_qp *path = queues[0]->peers[to_second].paths[0];
-    nic_verbs_ops.flush(queues[0]);
+    verbs_datagram_ops.flush(&queues[0]->base);
     /* a completion of the queue pair that had its place before */
     struct ibv_wc late = {.wr_id = verbs_data_qp_work_id(path, 0) ^ UINT64_C(1) << 32, .status = IBV_WC_SUCCESS};
     fake_complete(path->cq->cq.cq, &late);
@@ -530,16 +530,16 @@ Test(verbs_data_qp, each_write_of_a_chunk_has_its_place, .init = set_up_paths, .
                            .immediate = 5,
                            .cookie = 9};
     memset(target.bytes, 0, sizeof target.bytes);
-    cr_assert(nic_verbs_ops.send(queues[0], &desc));
+    cr_assert(verbs_datagram_ops.send(&queues[0]->base, &desc));
     deliver();
     cr_assert_eq(finished(), 9);
     cr_assert_eq(memcmp(target.bytes + OFFSET, source.bytes + OFFSET, COUNT * BYTES), 0);
     cr_assert_eq(target.bytes[OFFSET + COUNT * BYTES], 0);
     for (unsigned i = 0; i < COUNT; i++) {
-        cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+        cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
         cr_assert(rx.placed && rx.length == BYTES);
         cr_assert_eq(rx.immediate, wire_immediate_after(5, i));
-        nic_verbs_ops.release(queues[1], &rx);
+        verbs_datagram_ops.release(&queues[1]->base, &rx);
     }
 }
 
@@ -550,7 +550,7 @@ Test(verbs_ud, paths_take_ways_of_their_own, .init = set_up_pair, .fini = close_
     for (unsigned path = 0; path < params.port_entropy; path++) {
         uint32_t at = qp->sends_tail % FAKE_RING;
         cr_assert(send_small(SMALL_BYTES, (uint16_t)path));
-        nic_verbs_ops.flush(queues[0]);
+        verbs_datagram_ops.flush(&queues[0]->base);
         cr_assert_eq(qp->sends[at].wr.ud.ah, queues[0]->peers[to_second].handles[path]);
         fake_run();
     }
@@ -569,9 +569,9 @@ Test(verbs_ud, marks_are_seen, .init = set_up_pair, .fini = close_pair)
         fake.tos = services[i];
         cr_assert(send_small(SMALL_BYTES, 0));
         deliver();
-        cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+        cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
         cr_assert_eq(rx.ce, (services[i] & 3) == 3, "service %02x", services[i]);
-        nic_verbs_ops.release(queues[1], &rx);
+        verbs_datagram_ops.release(&queues[1]->base, &rx);
     }
 }
 
@@ -581,11 +581,11 @@ Test(verbs_sleep, does_not_begin_when_something_is_there, .init = set_up_paths, 
     uint64_t begin_ms = verbs_now_ms();
     cr_assert(send_small(SMALL_BYTES, 0));
     deliver();
-    nic_verbs_ops.wait(queues[1], UINT64_C(20000) * 1000000);
+    verbs_queue_ops.wait(&queues[1]->base, UINT64_C(20000) * 1000000);
     cr_assert_eq(take_all(SMALL_BYTES), 1);
     cr_assert(send_write(0, 1, 0, 10, 7));
     deliver();
-    nic_verbs_ops.wait(queues[0], UINT64_C(20000) * 1000000);
+    verbs_queue_ops.wait(&queues[0]->base, UINT64_C(20000) * 1000000);
     cr_assert_eq(finished(), 7);
     cr_assert_lt(verbs_now_ms() - begin_ms, 10000);
 }
@@ -598,7 +598,7 @@ Test(verbs_ud, late_receives_mean_nothing, .init = set_up_pair, .fini = close_pa
     fake_complete(queues[1]->receive_cq.cq, &late);
     late.status = IBV_WC_WR_FLUSH_ERR;
     fake_complete(queues[1]->receive_cq.cq, &late);
-    cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 0);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 0);
     cr_assert_not(queues[1]->broken);
     uint32_t epoch = queues[1]->epoch;
     verbs_ud_recover(queues[1]);
@@ -618,7 +618,7 @@ Test(verbs_data_qp, slots_of_nobodys_paths_come_back, .init = set_up_paths, .fin
     for (unsigned i = 0; i < COUNT; i++) {
         struct ibv_wc wc = {.wr_id = (i % shared->count) | VERBS_SHARED_SLOT, .qp_num = 99999, .status = IBV_WC_SUCCESS};
         fake_complete(queues[1]->receive_cq.cq, &wc);
-        cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 0);
+        cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 0);
     }
     cr_assert_eq(receives->tail - posted + shared->chained - chained, COUNT);
 }

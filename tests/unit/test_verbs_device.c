@@ -13,7 +13,7 @@ static void happens(struct ibv_async_event event)
     FAKE_REQUIRE(fake.event_count < FAKE_EVENTS);
     fake.events[fake.event_count++] = event;
     queues[0]->until_look = queues[0]->looked_ms = 0;
-    while (nic_verbs_ops.mtu_event(queues[0], &destination, &bytes))
+    while (verbs_datagram_ops.mtu_event(&queues[0]->base, &destination, &bytes))
         ;
 }
 
@@ -35,26 +35,26 @@ Test(verbs_device, queue_pair_that_the_device_gives_up, .init = set_up_paths, .f
 Test(verbs_device, that_is_removed, .init = set_up_paths, .fini = close_pair)
 {
     struct nic_qp_event event;
-    struct nic_qp id = path_id(0, 1, 1);
+    struct nic_qp_id id = path_id(0, 1, 1);
     uint32_t number, psn;
-    cr_assert_eq(nic_verbs_ops.failure(queues[0]), 0);
+    cr_assert_eq(nic_failure(&queues[0]->base), 0);
     happens((struct ibv_async_event){.event_type = IBV_EVENT_DEVICE_FATAL});
     cr_assert(next_event(0, &event));
     cr_assert(!event.drained);
     cr_assert_not_null(strstr(said, "was removed"));
     cr_assert_not_null(strstr(said, "local catastrophic error"));
     for (unsigned i = 0; i < 2; i++)
-        cr_assert_eq(nic_verbs_ops.failure(queues[i]), UCCL_EIO);
+        cr_assert_eq(nic_failure(&queues[i]->base), UCCL_EIO);
     said[0] = 0;
-    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), UCCL_EIO);
+    cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), UCCL_EIO);
     struct nic_host host = {.address.v4.sin_family = AF_INET};
     struct nic_queue_address address;
-    nic_verbs_ops.queue_address(queues[1], &address);
-    cr_assert_eq(nic_verbs_ops.peer_add(queues[0], &host, &address, &number, &psn), UCCL_EIO);
+    verbs_queue_ops.address(&queues[1]->base, &address);
+    cr_assert_eq(verbs_datagram_ops.peer_add(&queues[0]->base, &host, &address, &number, &psn), UCCL_EIO);
     cr_assert_str_empty(said);
     id = path_id(0, 0, 1); /* what can be read and written is let go of, though nothing completes any more */
     fake_qp_of(queues[0]->peers[to_second].paths[0]->qp->qp_num)->silent = true;
-    nic_verbs_ops.qp_drain(queues[0], &id);
+    verbs_data_qp_ops.drain(&queues[0]->base, &id);
     await_drained(0, 0);
 }
 
@@ -66,13 +66,13 @@ Test(verbs_device, that_is_removed_lets_threads_sleep, .init = set_up_pair, .fin
     fake.notify_errno = EIO;
     queues[0]->broken = true;
     uint64_t begin_ms = verbs_now_ms();
-    nic_verbs_ops.wait(queues[0], 30 * 1000000);
+    verbs_queue_ops.wait(&queues[0]->base, 30 * 1000000);
     cr_assert_geq(verbs_now_ms() - begin_ms, 29);
-    cr_assert_eq(nic_verbs_ops.poll(queues[0], &rx, 1), 0);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[0]->base, &rx, 1), 0);
     cr_assert_eq(fake_qp_of(queues[0]->qp->qp_num)->qp.state, IBV_QPS_RTS, "and nobody sets the queue pair up again");
-    nic_verbs_ops.wake(queues[0]);
+    verbs_queue_ops.wake(&queues[0]->base);
     begin_ms = verbs_now_ms();
-    nic_verbs_ops.wait(queues[0], UINT64_MAX);
+    verbs_queue_ops.wait(&queues[0]->base, UINT64_MAX);
     cr_assert_lt(verbs_now_ms() - begin_ms, 10000);
 }
 
@@ -86,11 +86,11 @@ Test(verbs_device, port_that_changes_its_mtu, .init = set_up_pair, .fini = close
         queues[0]->until_look = 0;
         queues[0]->looked_ms = 0;
         for (unsigned i = 0; i < 3; i++) {
-            cr_assert(nic_verbs_ops.mtu_event(queues[0], &destination, &bytes));
+            cr_assert(verbs_datagram_ops.mtu_event(&queues[0]->base, &destination, &bytes));
             cr_assert_eq(bytes, round ? 4096 : 1024);
             seen += destination == to_second || destination == others[0] || destination == others[1];
         }
-        cr_assert(!nic_verbs_ops.mtu_event(queues[0], &destination, &bytes));
+        cr_assert(!verbs_datagram_ops.mtu_event(&queues[0]->base, &destination, &bytes));
     }
     cr_assert_eq(seen, 6);
 }
@@ -105,13 +105,13 @@ Test(verbs_device, port_whose_mtu_grows, .init = set_up)
     cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0);
     for (unsigned i = 0; i < 2; i++)
         queues[i] = open_queue(i);
-    nic_verbs_ops.queue_address(queues[1], &address);
+    verbs_queue_ops.address(&queues[1]->base, &address);
     address.bytes[3] = 12; /* the other one takes 4096 */
-    cr_assert_eq(nic_verbs_ops.peer_add(queues[0], &host, &address, &destination, &bytes), 0);
+    cr_assert_eq(verbs_datagram_ops.peer_add(&queues[0]->base, &host, &address, &destination, &bytes), 0);
     cr_assert_eq(bytes, 1024);
     fake.port.active_mtu = IBV_MTU_4096;
     queues[0]->until_look = 0;
-    cr_assert(!nic_verbs_ops.mtu_event(queues[0], &destination, &bytes));
+    cr_assert(!verbs_datagram_ops.mtu_event(&queues[0]->base, &destination, &bytes));
     close_pair();
 }
 
@@ -120,14 +120,14 @@ static void expect_failed(void)
 {
     struct nic_qp_event event;
     for (unsigned i = 0; i < 2; i++) {
-        struct nic_qp id = path_id(i, 0, 1);
+        struct nic_qp_id id = path_id(i, 0, 1);
         cr_assert(next_event(i, &event), "end %u", i);
         cr_assert(!event.drained);
         cr_assert(!next_event(i, &event)); /* once */
-        nic_verbs_ops.qp_drain(queues[i], &id);
+        verbs_data_qp_ops.drain(&queues[i]->base, &id);
         fake_run();
         await_drained(i, 0);
-        nic_verbs_ops.qp_close(queues[i], &id);
+        verbs_data_qp_ops.destroy(&queues[i]->base, &id);
     }
 }
 
@@ -145,14 +145,14 @@ static void expect_works_anew(void)
 
 Test(verbs_device, port_that_goes_down_fails_its_paths_until_it_is_active, .init = set_up_paths, .fini = close_pair)
 {
-    struct nic_qp id = path_id(0, 0, 2);
+    struct nic_qp_id id = path_id(0, 0, 2);
     uint32_t number, psn;
     fake.port.state = IBV_PORT_DOWN;
     port_event(IBV_EVENT_PORT_ERR, 1);
     cr_assert_not_null(strstr(said, "port 1 is down"));
     expect_failed();
     said[0] = 0;
-    cr_assert_eq(nic_verbs_ops.qp_open(queues[0], &id, &number, &psn), UCCL_EIO);
+    cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), UCCL_EIO);
     cr_assert_str_empty(said);
     fake.port.state = IBV_PORT_ACTIVE;
     port_event(IBV_EVENT_PORT_ACTIVE, 1);
@@ -215,9 +215,9 @@ Test(verbs_infiniband, datagrams_and_writes_go_by_lid, .init = set_up_infiniband
     cr_assert(send_write(0, 1, 10, 1000, 5));
     deliver();
     cr_assert_eq(finished(), 5);
-    cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
     cr_assert(rx.placed && rx.length == 1000 && target.bytes[10] == 7 && target.bytes[1009] == 7);
-    nic_verbs_ops.release(queues[1], &rx);
+    verbs_datagram_ops.release(&queues[1]->base, &rx);
 }
 
 /* Where a header stands on RoCE there is rubbish: it is no congestion mark. */
@@ -227,9 +227,9 @@ Test(verbs_infiniband, no_header_has_no_mark, .init = set_up_infiniband, .fini =
     memset(queues[1]->receives.pool.memory, 0xff, queues[1]->receives.pool.bytes);
     cr_assert(send_small(SMALL_BYTES, 0));
     deliver();
-    cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
     cr_assert(!rx.ce);
-    nic_verbs_ops.release(queues[1], &rx);
+    verbs_datagram_ops.release(&queues[1]->base, &rx);
 }
 
 /* Another LID, or service level, than the peer's leads nowhere: the ones above were not just any. */
@@ -250,7 +250,7 @@ Test(verbs_infiniband, device_says_so, .init = set_up_infiniband, .fini = close_
 {
     struct uccl_device device;
     union nic_address address;
-    cr_assert_eq(nic_verbs_ops.device(nic, 0, &device, &address), 0);
+    cr_assert_eq(verbs_device_ops.device(nic, 0, &device, &address), 0);
     cr_assert_not_null(strstr(device.description, "UC queue pairs on InfiniBand port 1"), "%s", device.description);
     cr_assert(address.any.sa_family == AF_INET || address.any.sa_family == AF_INET6);
 }
@@ -276,10 +276,10 @@ Test(verbs_device, takes_what_the_device_can_do, .init = set_up)
         fake.limits.max_srq_wr = cases[i].srq;
         params.rcmode = cases[i].rcmode;
         cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0);
-        cr_assert_eq(nic->mode, cases[i].mode);
-        cr_assert_eq(nic_verbs_ops.caps(nic)->reliable, cases[i].mode == VERBS_RC);
+        cr_assert_eq(verbs_nic_of(nic)->mode, cases[i].mode);
+        cr_assert_eq(nic->caps.reliable, cases[i].mode == VERBS_RC);
         cr_assert_not_null(strstr(said, cases[i].why), "%s", said);
-        nic_verbs_ops.close(nic);
+        verbs_device_ops.close(nic);
     }
 }
 
@@ -301,10 +301,10 @@ Test(verbs_device, speed, .init = set_up)
         fake.port.active_width = cases[i].width;
         fake.port.active_speed = cases[i].speed;
         cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0);
-        cr_assert_eq(nic_verbs_ops.device(nic, 0, &device, &address), 0);
+        cr_assert_eq(verbs_device_ops.device(nic, 0, &device, &address), 0);
         cr_expect_eq(device.speed_mbps, cases[i].mbps, "width %u, speed %u: %llu", cases[i].width, cases[i].speed,
                      (unsigned long long)device.speed_mbps);
-        nic_verbs_ops.close(nic);
+        verbs_device_ops.close(nic);
     }
 }
 
@@ -318,13 +318,13 @@ Test(verbs_device, names_that_match_nothing_are_told, .init = set_up)
     cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0);
     snprintf(expected, sizeof expected, "%s\"mlx5_9\"%s\"none:2\"", text, text);
     cr_assert_str_eq(said, expected);
-    nic_verbs_ops.close(nic);
+    verbs_device_ops.close(nic);
 
     said[0] = 0;
     snprintf(params.ib_hca, sizeof params.ib_hca, "^mlx5_9");
     cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0);
     cr_assert_str_empty(said);
-    nic_verbs_ops.close(nic);
+    verbs_device_ops.close(nic);
 
     snprintf(params.ib_hca, sizeof params.ib_hca, "mlx5_9");
     cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), UCCL_ENODEV);
@@ -347,24 +347,24 @@ Test(verbs_device, queues_too_small_are_refused, .init = set_up)
     struct nic_queue *queue;
     fake.limits.max_qp_wr = 100;
     cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0);
-    cr_assert_eq(nic_verbs_ops.queue_open(nic, &setup, &queue), UCCL_ENOTSUP);
+    cr_assert_eq(verbs_device_ops.queue_open(nic, &setup, &queue), UCCL_ENOTSUP);
     cr_assert_not_null(strstr(said, "128 are needed"), "%s", said);
-    nic_verbs_ops.close(nic);
+    verbs_device_ops.close(nic);
 }
 
 Test(verbs_device, memory_that_cannot_be_locked_is_said, .init = set_up_pair, .fini = close_pair)
 {
     struct nic_mr mr = {0};
     fake.register_errno = ENOMEM;
-    cr_assert_eq(nic_verbs_ops.reg_mr(nic, target.bytes, 100, &mr), UCCL_ENOMEM);
+    cr_assert_eq(verbs_memory_ops.reg_mr(nic, target.bytes, 100, &mr), UCCL_ENOMEM);
     cr_assert_not_null(strstr(said, "register memory"));
     cr_assert_null(mr.handle);
     fake.register_errno = EOPNOTSUPP;
-    cr_assert_eq(nic_verbs_ops.reg_mr(nic, target.bytes, 100, &mr), UCCL_ENOTSUP);
+    cr_assert_eq(verbs_memory_ops.reg_mr(nic, target.bytes, 100, &mr), UCCL_ENOTSUP);
     fake.register_errno = 0;
-    cr_assert_eq(nic_verbs_ops.reg_mr(nic, target.bytes, 100, &mr), 0);
-    nic_verbs_ops.dereg_mr(nic, &mr);
-    nic_verbs_ops.dereg_mr(nic, &mr); /* of what never was registered: nothing */
+    cr_assert_eq(verbs_memory_ops.reg_mr(nic, target.bytes, 100, &mr), 0);
+    verbs_memory_ops.dereg_mr(nic, &mr);
+    verbs_memory_ops.dereg_mr(nic, &mr); /* of what never was registered: nothing */
 }
 
 /* Whether a peer's GID can be reached is found out, and said, before a queue is asked to; nothing stays of it. */
@@ -372,21 +372,21 @@ Test(verbs_device, way_to_a_peer, .init = set_up_pair, .fini = close_pair)
 {
     struct nic_queue_address address, other;
     uint32_t handles = fake.handles_alive;
-    nic_verbs_ops.queue_address(queues[1], &address);
-    cr_assert_eq(nic_verbs_ops.reach(nic, &address), 0);
+    verbs_queue_ops.address(&queues[1]->base, &address);
+    cr_assert_eq(verbs_device_ops.reach(nic, &address), 0);
     cr_assert_eq(fake.handles_alive, handles);
     fake.handle_errno = ETIMEDOUT;
     said[0] = 0;
-    cr_assert_eq(nic_verbs_ops.reach(nic, &address), UCCL_EADDR);
+    cr_assert_eq(verbs_device_ops.reach(nic, &address), UCCL_EADDR);
     cr_assert_not_null(strstr(said, "127.0.0.1"), "%s", said);
     cr_assert_not_null(strstr(said, "timed out"), "%s", said);
     other = address;
     other.bytes[1] = 0; /* InfiniBand: peer_add() says so */
     other.bytes[4] = 1;
     said[0] = 0;
-    cr_assert_eq(nic_verbs_ops.reach(nic, &other), 0);
+    cr_assert_eq(verbs_device_ops.reach(nic, &other), 0);
     other.length--; /* malformed: likewise */
-    cr_assert_eq(nic_verbs_ops.reach(nic, &other), 0);
+    cr_assert_eq(verbs_device_ops.reach(nic, &other), 0);
     cr_assert_str_empty(said);
     fake.handle_errno = 0;
 }
@@ -398,11 +398,11 @@ Test(verbs_device, peers_of_another_kind_are_refused, .init = set_up_pair, .fini
     struct verbs_address ours = {.mtu_shift = 12, .mode = VERBS_RC, .lid = 5, .qpn = 7};
     uint32_t destination, bytes;
     verbs_address_encode(&ours, &address);
-    cr_assert_eq(nic_verbs_ops.peer_add(queues[0], &host, &address, &destination, &bytes), UCCL_EPROTO);
+    cr_assert_eq(verbs_datagram_ops.peer_add(&queues[0]->base, &host, &address, &destination, &bytes), UCCL_EPROTO);
     cr_assert_not_null(strstr(said, "InfiniBand"));
-    cr_assert(!nic_verbs_ops.places(queues[0], &address));
-    nic_verbs_ops.queue_address(queues[1], &address);
-    cr_assert(nic_verbs_ops.places(queues[0], &address));
+    cr_assert(!verbs_data_qp_ops.places(&queues[0]->base, &address));
+    verbs_queue_ops.address(&queues[1]->base, &address);
+    cr_assert(verbs_data_qp_ops.places(&queues[0]->base, &address));
 }
 
 /* ---- time stamps ----------------------------------------------------------------------------- */
@@ -512,22 +512,22 @@ Test(verbs_stamps, tell_when_things_came, .init = set_up_stamped, .fini = close_
     struct nic_rx rx;
     open_pair();
     connect_path(0, 1);
-    cr_assert(nic->port->clock.mask);
+    cr_assert(verbs_nic_of(nic)->port->clock.mask);
     cr_assert_eq(fake.stamped_cqs, 2, "what is received; not what UC has sent, which tells nothing");
     for (unsigned i = 0; i < 3; i++) { /* the clock wraps meanwhile, or has */
         cr_assert(send_small(SMALL_BYTES, 0));
         cr_assert(send_write(0, 1, 0, 100, 1 + i));
-        nic_verbs_ops.flush(queues[0]);
+        verbs_datagram_ops.flush(&queues[0]->base);
         uint64_t before_ns = now_ns();
         fake_run();
         uint64_t after_ns = now_ns();
         sleep_ms(3);
         for (unsigned k = 0; k < 2; k++) {
-            cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+            cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
             expect_between(rx.at_ns, before_ns, after_ns);
-            nic_verbs_ops.release(queues[1], &rx);
+            verbs_datagram_ops.release(&queues[1]->base, &rx);
         }
-        cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 0);
+        cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 0);
         cr_assert_eq(finished(), 1 + i);
     }
 }
@@ -540,12 +540,12 @@ Test(verbs_stamps, reliable_writes_tell_when_they_were_placed, .init = set_up_st
     connect_path(0, 1);
     cr_assert_eq(fake.stamped_cqs, 4);
     cr_assert(send_write(0, 1, 0, 100, 9));
-    nic_verbs_ops.flush(queues[0]);
+    verbs_datagram_ops.flush(&queues[0]->base);
     uint64_t before_ns = now_ns();
     fake_run();
     uint64_t after_ns = now_ns();
     sleep_ms(3);
-    cr_assert_eq(nic_verbs_ops.poll_tx(queues[0], &done, 1), 1);
+    cr_assert_eq(verbs_data_qp_ops.poll_done(&queues[0]->base, &done, 1), 1);
     cr_assert_eq(done.cookie, 9);
     expect_between(done.at_ns, before_ns, after_ns);
     cr_assert_eq(take_writes(), 1);
@@ -561,9 +561,9 @@ Test(verbs_stamps, completions_are_read_whole, .init = set_up_stamped, .fini = c
     connect_path(0, 1);
     cr_assert(send_write(0, 1, 100, 5000, 77));
     deliver();
-    cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
     cr_assert(rx.placed && rx.length == 5000 && rx.immediate == (77 ^ 0x12345678) && rx.path == 0);
-    nic_verbs_ops.release(queues[1], &rx);
+    verbs_datagram_ops.release(&queues[1]->base, &rx);
     cr_assert_eq(finished(), 77);
     fake.status = IBV_WC_RETRY_EXC_ERR;
     cr_assert(send_write(0, 1, 0, 10, 78));
@@ -583,9 +583,9 @@ static void receive_unstamped(void)
     struct nic_rx rx;
     cr_assert(send_small(SMALL_BYTES, 0));
     deliver();
-    cr_assert_eq(nic_verbs_ops.poll(queues[1], &rx, 1), 1);
+    cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
     cr_assert(rx.at_ns == 0 && rx.length == SMALL_BYTES);
-    nic_verbs_ops.release(queues[1], &rx);
+    verbs_datagram_ops.release(&queues[1]->base, &rx);
 }
 
 /* What the driver lacks is found before it is relied on. */
@@ -602,7 +602,7 @@ Test(verbs_stamps, are_done_without, .init = set_up)
         fake.no_cq_ex = cases[i].no_cq_ex;
         fake.no_clock = cases[i].no_clock;
         open_pair();
-        cr_assert(!nic->port->clock.mask, "case %u", i);
+        cr_assert(!verbs_nic_of(nic)->port->clock.mask, "case %u", i);
         receive_unstamped();
         cr_assert_eq(fake.stamped_cqs, 0);
         close_pair();
@@ -626,7 +626,7 @@ Test(verbs_stamps, clocks_are_read_again, .init = set_up_stamped, .fini = close_
     uint64_t first_ns = queues[0]->clock.host_ns, begin_ns = now_ns();
     while (queues[0]->clock.host_ns == first_ns) {
         uint32_t destination, bytes;
-        cr_assert(!nic_verbs_ops.mtu_event(queues[0], &destination, &bytes));
+        cr_assert(!verbs_datagram_ops.mtu_event(&queues[0]->base, &destination, &bytes));
         cr_assert_lt(now_ns() - begin_ns, 20 * UINT64_C(1000000000));
     }
     cr_assert_eq(queues[0]->clock.measured, 1);
@@ -637,6 +637,6 @@ Test(verbs_stamps, device_says_so, .init = set_up_stamped, .fini = close_pair)
     struct uccl_device device;
     union nic_address address;
     open_pair();
-    cr_assert_eq(nic_verbs_ops.device(nic, 0, &device, &address), 0);
+    cr_assert_eq(verbs_device_ops.device(nic, 0, &device, &address), 0);
     cr_assert_not_null(strstr(device.description, "timed by the NIC"), "%s", device.description);
 }

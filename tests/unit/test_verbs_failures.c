@@ -99,8 +99,8 @@ static struct verbs_lib failing_lib(void)
 
 static int try_path(unsigned end, uint32_t *number, uint32_t *psn)
 {
-    struct nic_qp id = path_id(end, 0, 1);
-    return nic_verbs_ops.qp_open(queues[end], &id, number, psn);
+    struct nic_qp_id id = path_id(end, 0, 1);
+    return verbs_data_qp_ops.open(&queues[end]->base, &id, number, psn);
 }
 
 static int use_queues(void)
@@ -111,19 +111,19 @@ static int use_queues(void)
     int error = 0;
     for (unsigned i = 0; i < 2 && !error; i++) {
         struct nic_queue_address address;
-        nic_verbs_ops.queue_address(queues[!i], &address);
-        error = nic_verbs_ops.peer_add(queues[i], &host, &address, destinations[i], &bytes);
+        verbs_queue_ops.address(&queues[!i]->base, &address);
+        error = verbs_datagram_ops.peer_add(&queues[i]->base, &host, &address, destinations[i], &bytes);
     }
     for (unsigned i = 0; i < 2 && !error; i++)
         error = try_path(i, &number[i], &psn[i]);
     for (unsigned i = 0; i < 2 && !error; i++) {
-        struct nic_qp id = path_id(i, 0, 1);
-        error = nic_verbs_ops.qp_connect(queues[i], &id, number[!i], psn[!i]);
+        struct nic_qp_id id = path_id(i, 0, 1);
+        error = verbs_data_qp_ops.connect(&queues[i]->base, &id, number[!i], psn[!i]);
     }
     if (!error)
-        error = nic_verbs_ops.reg_mr(nic, target.bytes, sizeof target.bytes, &mr);
+        error = verbs_memory_ops.reg_mr(nic, target.bytes, sizeof target.bytes, &mr);
     if (!error)
-        nic_verbs_ops.dereg_mr(nic, &mr);
+        verbs_memory_ops.dereg_mr(nic, &mr);
     return error;
 }
 
@@ -141,7 +141,9 @@ static int use_all(const struct verbs_lib *lib)
                                         .payload = payload,
                                         .local = local,
                                         .index = opened};
-        error = nic_verbs_ops.queue_open(nic, &setup, &queues[opened]);
+        struct nic_queue *queue = NULL;
+        error = verbs_device_ops.queue_open(nic, &setup, &queue);
+        queues[opened] = verbs_queue_of(queue);
         opened += !error;
     }
     if (!error)
@@ -155,8 +157,8 @@ static int use_all(const struct verbs_lib *lib)
         cr_assert_eq(memcmp(source.bytes, target.bytes, 3000), 0);
     }
     while (opened > 0)
-        nic_verbs_ops.queue_close(queues[--opened]);
-    nic_verbs_ops.close(nic);
+        verbs_queue_ops.close(&queues[--opened]->base);
+    verbs_device_ops.close(nic);
     return error;
 }
 

@@ -35,7 +35,7 @@ struct pair {
     struct params params;
     struct counters counters[2];
     struct nic *nic;
-    struct nic_queue *queues[2];
+    struct udp_queue *queues[2];
     uint32_t destination, datagram_bytes; /* of queue 1, as queue 0 sees it */
 };
 
@@ -104,7 +104,11 @@ static inline int open_queue(struct pair *pair, int which, bool lent)
         .index = (unsigned)which,
     };
 
-    return nic_udp_ops.queue_open(pair->nic, &setup, &pair->queues[which]);
+    struct nic_queue *queue = NULL;
+    int status = udp_device_ops.queue_open(pair->nic, &setup, &queue);
+
+    pair->queues[which] = udp_queue_of(queue);
+    return status;
 }
 
 static inline union nic_address address_of(const char *text)
@@ -125,8 +129,8 @@ static inline void add_peer(struct pair *pair, const char *address)
     struct nic_host to = {.address = address_of(address)};
     struct nic_queue_address of_queue;
 
-    nic_udp_ops.queue_address(pair->queues[1], &of_queue);
-    cr_assert_eq(nic_udp_ops.peer_add(pair->queues[0], &to, &of_queue, &pair->destination,
+    udp_queue_ops.address(&pair->queues[1]->base, &of_queue);
+    cr_assert_eq(udp_datagram_ops.peer_add(&pair->queues[0]->base, &to, &of_queue, &pair->destination,
                                       &pair->datagram_bytes),
                  0);
 }
@@ -143,14 +147,14 @@ static inline struct pair *open_pair(unsigned io, const char *address)
     struct pair *pair = calloc(1, sizeof *pair);
 
     init_params(&pair->params, io);
-    cr_assert_eq(nic_udp_ops.open(&pair->params, &pair->nic), 0);
+    cr_assert_eq(udp_device_ops.open(&pair->params, &pair->nic), 0);
     for (int i = 0; i < 2; i++) {
         int status = open_queue(pair, i, false);
 
         if (status == UCCL_ENOTSUP)
             cr_skip_test("io_uring is not available here");
         cr_assert_eq(status, 0);
-        cr_assert_gt(nic_udp_ops.queue_rx_bytes(pair->queues[i]), 0);
+        cr_assert_gt(udp_queue_ops.rx_bytes(&pair->queues[i]->base), 0);
     }
     add_peer(pair, address);
     return pair;
@@ -158,10 +162,10 @@ static inline struct pair *open_pair(unsigned io, const char *address)
 
 static inline void close_pair(struct pair *pair)
 {
-    nic_udp_ops.peer_remove(pair->queues[0], pair->destination);
-    nic_udp_ops.queue_close(pair->queues[0]);
-    nic_udp_ops.queue_close(pair->queues[1]);
-    nic_udp_ops.close(pair->nic);
+    udp_datagram_ops.peer_remove(&pair->queues[0]->base, pair->destination);
+    udp_queue_ops.close(&pair->queues[0]->base);
+    udp_queue_ops.close(&pair->queues[1]->base);
+    udp_device_ops.close(pair->nic);
     free(pair);
 }
 
@@ -244,10 +248,10 @@ static inline unsigned receive(struct pair *pair, const struct tx_desc *desc,
 
     while (seen != want && now_ns() < until) {
         memset(rx, 0xa5, sizeof rx); /* poll() writes every field */
-        unsigned count = nic_udp_ops.poll(pair->queues[1], rx, 8);
+        unsigned count = udp_datagram_ops.poll(&pair->queues[1]->base, rx, 8);
 
         if (count == 0)
-            nic_udp_ops.wait(pair->queues[1], 10000000);
+            udp_queue_ops.wait(&pair->queues[1]->base, 10000000);
         for (unsigned i = 0; i < count; i++) {
             cr_assert_leq(rx[i].stride, rx[i].length);
             cr_assert_gt(rx[i].stride, 0);
@@ -262,7 +266,7 @@ static inline unsigned receive(struct pair *pair, const struct tx_desc *desc,
                 cr_assert_not(seen & bit, "a datagram came twice");
                 seen |= bit;
             }
-            nic_udp_ops.release(pair->queues[1], &rx[i]);
+            udp_datagram_ops.release(&pair->queues[1]->base, &rx[i]);
         }
         buffers += count;
     }
@@ -277,8 +281,8 @@ static inline void send_and_receive(struct pair *pair, const struct tx_desc *des
     uint64_t before = pair->counters[0].tx_datagrams, bytes_before = pair->counters[0].tx_bytes,
              bytes = 0;
 
-    cr_assert(nic_udp_ops.send(pair->queues[0], desc));
-    cr_assert_eq(nic_udp_ops.flush(pair->queues[0]), 0);
+    cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, desc));
+    cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     cr_assert_leq(receive(pair, desc, msg, check, desc->mask), buffers_max);
     cr_assert_eq(pair->counters[0].tx_datagrams - before,
                  (unsigned)__builtin_popcountll(desc->mask));

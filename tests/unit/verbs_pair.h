@@ -22,7 +22,7 @@ enum { SMALL_BYTES = 100 };
 static struct params params;
 static struct counters counters;
 static struct nic *nic;
-static struct nic_queue *queues[2];
+static struct verbs_queue *queues[2];
 static uint32_t to_second, to_first; /* destinations */
 static char said[8192];
 
@@ -49,7 +49,7 @@ static inline uint64_t local(const struct core_msg *msg, uint64_t offset, uint32
     return (uintptr_t)payload(msg, offset);
 }
 
-static inline struct nic_queue *open_queue(unsigned index)
+static inline struct verbs_queue *open_queue(unsigned index)
 {
     struct nic_queue *queue;
     struct nic_queue_setup setup = {.params = &params,
@@ -58,17 +58,17 @@ static inline struct nic_queue *open_queue(unsigned index)
                                     .payload = payload,
                                     .local = local,
                                     .index = index};
-    cr_assert_eq(nic_verbs_ops.queue_open(nic, &setup, &queue), 0);
-    return queue;
+    cr_assert_eq(verbs_device_ops.queue_open(nic, &setup, &queue), 0);
+    return verbs_queue_of(queue);
 }
 
-static inline uint32_t add_peer(struct nic_queue *from, const struct nic_queue *to)
+static inline uint32_t add_peer(struct verbs_queue *from, const struct verbs_queue *to)
 {
     struct nic_host host = {.address.v4.sin_family = AF_INET};
     struct nic_queue_address address;
     uint32_t destination, datagram_bytes;
-    nic_verbs_ops.queue_address(to, &address);
-    cr_assert_eq(nic_verbs_ops.peer_add(from, &host, &address, &destination, &datagram_bytes), 0);
+    verbs_queue_ops.address(&to->base, &address);
+    cr_assert_eq(verbs_datagram_ops.peer_add(&from->base, &host, &address, &destination, &datagram_bytes), 0);
     cr_assert_eq(datagram_bytes, 4096);
     return destination;
 }
@@ -106,8 +106,8 @@ static inline void set_up_pair(void)
 static inline void close_pair(void)
 {
     for (unsigned i = 0; i < 2; i++)
-        nic_verbs_ops.queue_close(queues[i]);
-    nic_verbs_ops.close(nic);
+        verbs_queue_ops.close(&queues[i]->base);
+    verbs_device_ops.close(nic);
     FINI_ASSERT(fake.qps_alive == 0);
     FINI_ASSERT(fake.handles_alive == 0);
     FINI_ASSERT(fake.mrs_alive == 0);
@@ -131,7 +131,7 @@ static inline bool send_small(uint32_t length, uint16_t path)
                            .last_bytes = length,
                            .token = 1,
                            .buffer = buffer};
-    return nic_verbs_ops.send(queues[0], &desc);
+    return verbs_datagram_ops.send(&queues[0]->base, &desc);
 }
 
 /* Takes what queue 1 has received; returns how many. */
@@ -139,12 +139,12 @@ static inline unsigned take_all(uint32_t length)
 {
     struct nic_rx rx[8];
     unsigned count, all = 0;
-    while ((count = nic_verbs_ops.poll(queues[1], rx, 8)) > 0) {
+    while ((count = verbs_datagram_ops.poll(&queues[1]->base, rx, 8)) > 0) {
         for (unsigned i = 0; i < count; i++) {
             cr_assert_eq(rx[i].length, length);
             cr_assert_eq(rx[i].data[length - 1], 0x5a);
             cr_assert_null(rx[i].flow);
-            nic_verbs_ops.release(queues[1], &rx[i]);
+            verbs_datagram_ops.release(&queues[1]->base, &rx[i]);
         }
         all += count;
     }
@@ -159,7 +159,7 @@ static struct message source, target;
 /* What was sent gets there. */
 static inline void deliver(void)
 {
-    nic_verbs_ops.flush(queues[0]);
+    verbs_datagram_ops.flush(&queues[0]->base);
     fake_run();
 }
 
@@ -170,9 +170,9 @@ static inline void send_and_take(void)
     cr_assert_eq(take_all(SMALL_BYTES), 1);
 }
 
-static inline struct nic_qp path_id(unsigned end, uint16_t path, uint32_t generation)
+static inline struct nic_qp_id path_id(unsigned end, uint16_t path, uint32_t generation)
 {
-    return (struct nic_qp){.flow = (struct flow *)(uintptr_t)(0x1000 + end),
+    return (struct nic_qp_id){.flow = (struct flow *)(uintptr_t)(0x1000 + end),
                              .destination = end ? to_first : to_second,
                              .path = path,
                              .generation = generation};
@@ -182,12 +182,12 @@ static inline void connect_path(uint16_t path, uint32_t generation)
 {
     uint32_t number[2], psn[2];
     for (unsigned i = 0; i < 2; i++) {
-        struct nic_qp id = path_id(i, path, generation);
-        cr_assert_eq(nic_verbs_ops.qp_open(queues[i], &id, &number[i], &psn[i]), 0, "%s", said);
+        struct nic_qp_id id = path_id(i, path, generation);
+        cr_assert_eq(verbs_data_qp_ops.open(&queues[i]->base, &id, &number[i], &psn[i]), 0, "%s", said);
     }
     for (unsigned i = 0; i < 2; i++) {
-        struct nic_qp id = path_id(i, path, generation);
-        cr_assert_eq(nic_verbs_ops.qp_connect(queues[i], &id, number[1 - i], psn[1 - i]), 0);
+        struct nic_qp_id id = path_id(i, path, generation);
+        cr_assert_eq(verbs_data_qp_ops.connect(&queues[i]->base, &id, number[1 - i], psn[1 - i]), 0);
     }
 }
 
@@ -213,7 +213,7 @@ static inline bool send_write(uint16_t path, uint32_t generation, uint32_t offse
                            .remote_address = (uintptr_t)target.bytes + offset,
                            .immediate = (uint32_t)cookie ^ 0x12345678,
                            .cookie = cookie};
-    return nic_verbs_ops.send(queues[0], &desc);
+    return verbs_datagram_ops.send(&queues[0]->base, &desc);
 }
 
 /* A retransmission of `count` datagrams on a path. */
@@ -233,7 +233,7 @@ static inline bool send_retransmission_to(uint32_t destination, uint16_t path, u
                            .bulk_stride = 1000 - WIRE_BULK_HEADER_BYTES,
                            .bulk_last = 1000 - WIRE_BULK_HEADER_BYTES,
                            .cookie = cookie};
-    return nic_verbs_ops.send(queues[0], &desc);
+    return verbs_datagram_ops.send(&queues[0]->base, &desc);
 }
 
 static inline bool send_retransmission(uint8_t count, uint64_t cookie)
@@ -245,7 +245,7 @@ static inline bool send_retransmission(uint8_t count, uint64_t cookie)
 static inline uint64_t finished(void)
 {
     struct nic_done done[4];
-    unsigned count = nic_verbs_ops.poll_tx(queues[0], done, 4);
+    unsigned count = verbs_data_qp_ops.poll_done(&queues[0]->base, done, 4);
     cr_assert_leq(count, 1);
     return count ? done[0].cookie : 0;
 }
@@ -254,10 +254,10 @@ static inline unsigned take_writes(void)
 {
     struct nic_rx rx;
     unsigned count = 0;
-    while (nic_verbs_ops.poll(queues[1], &rx, 1)) {
+    while (verbs_datagram_ops.poll(&queues[1]->base, &rx, 1)) {
         cr_assert(rx.placed);
         cr_assert_eq(rx.flow, path_id(1, 0, 1).flow);
-        nic_verbs_ops.release(queues[1], &rx);
+        verbs_datagram_ops.release(&queues[1]->base, &rx);
         count++;
     }
     return count;
@@ -265,7 +265,7 @@ static inline unsigned take_writes(void)
 
 static inline bool next_event(unsigned end, struct nic_qp_event *event)
 {
-    return nic_verbs_ops.qp_event(queues[end], event);
+    return verbs_data_qp_ops.event(&queues[end]->base, event);
 }
 
 static inline void await_drained(unsigned end, uint16_t path)
@@ -275,7 +275,7 @@ static inline void await_drained(unsigned end, uint16_t path)
     while (!next_event(end, &event))
         cr_assert_lt(verbs_now_ms() - begin_ms, 5000);
     cr_assert(event.drained);
-    cr_assert_eq(event.path.path, path);
+    cr_assert_eq(event.id.path, path);
 }
 
 #endif

@@ -47,7 +47,7 @@ static bool is_full(int error)
  * round for nothing. Where memory ran out, or a socket is full again though it was writable, the kernel says so at
  * once, so that a look now and then has to do.
  */
-static void note_full(struct nic_queue *queue, uint16_t socket_index, int error)
+static void note_full(struct udp_queue *queue, uint16_t socket_index, int error)
 {
     bool writable = queue->full_again || error != EAGAIN;
 
@@ -57,12 +57,12 @@ static void note_full(struct nic_queue *queue, uint16_t socket_index, int error)
     queue->full_until_ns = writable ? clock_now_ns() + UDP_FULL_NAP_NS : 0;
 }
 
-int udp_full_fd(const struct nic_queue *queue)
+int udp_full_fd(const struct udp_queue *queue)
 {
     return queue->full_socket == UDP_NONE_FULL || queue->full_until_ns != 0 ? -1 : queue->sockets[queue->full_socket];
 }
 
-bool udp_is_full(struct nic_queue *queue)
+bool udp_is_full(struct udp_queue *queue)
 {
     struct pollfd room = {.fd = udp_full_fd(queue), .events = POLLOUT};
 
@@ -80,13 +80,13 @@ bool udp_is_full(struct nic_queue *queue)
     return false;
 }
 
-void udp_full_over(struct nic_queue *queue)
+void udp_full_over(struct udp_queue *queue)
 {
     queue->full_socket = UDP_NONE_FULL;
     queue->full_until_ns = 0;
 }
 
-uint64_t udp_full_nap(struct nic_queue *queue, uint64_t timeout_ns)
+uint64_t udp_full_nap(struct udp_queue *queue, uint64_t timeout_ns)
 {
     uint64_t at_ns, left_ns;
 
@@ -99,7 +99,7 @@ uint64_t udp_full_nap(struct nic_queue *queue, uint64_t timeout_ns)
     return left_ns < timeout_ns ? left_ns : timeout_ns;
 }
 
-static void prepare(struct nic_queue *queue, struct udp_send *send, struct msghdr *header,
+static void prepare(struct udp_queue *queue, struct udp_send *send, struct msghdr *header,
                     struct send_control *control, bool segmented)
 {
     uint32_t at = send->source.length;
@@ -128,13 +128,13 @@ static void prepare(struct nic_queue *queue, struct udp_send *send, struct msghd
     }
 }
 
-static void count_sent(struct nic_queue *queue, uint32_t datagrams, uint32_t bytes)
+static void count_sent(struct udp_queue *queue, uint32_t datagrams, uint32_t bytes)
 {
     COUNT(queue->setup.counters, tx_datagrams, datagrams);
     COUNT(queue->setup.counters, tx_bytes, bytes);
 }
 
-static void lose(struct nic_queue *queue, struct udp_send *send)
+static void lose(struct udp_queue *queue, struct udp_send *send)
 {
     struct udp_stage *stage = &queue->stage;
 
@@ -146,7 +146,7 @@ static void lose(struct nic_queue *queue, struct udp_send *send)
 }
 
 /* Logs a failure towards a peer unless that has been done. */
-static void complain(struct nic_queue *queue, const struct udp_send *send, int error,
+static void complain(struct udp_queue *queue, const struct udp_send *send, int error,
                      const char *consequence)
 {
     struct udp_peer *peer = &queue->peers[send->destination];
@@ -182,7 +182,7 @@ static size_t slice(const struct iovec *from, size_t count, size_t offset, size_
 }
 
 /* Sends the datagrams of a run one by one. Returns 0, or the first errno: what failed is lost. */
-static int send_one_by_one(struct nic_queue *queue, struct udp_send *send)
+static int send_one_by_one(struct udp_queue *queue, struct udp_send *send)
 {
     struct iovec parts[2 * CORE_TRAIN_MAX];
     struct send_control control;
@@ -209,7 +209,7 @@ static int send_one_by_one(struct nic_queue *queue, struct udp_send *send)
  * A send whose source the kernel may have refused: the address is not ours any more, or this system does not know the
  * control message. True: it has left without.
  */
-static bool send_without_source(struct nic_queue *queue, struct udp_send *send, int error)
+static bool send_without_source(struct udp_queue *queue, struct udp_send *send, int error)
 {
     struct udp_peer *peer = &queue->peers[send->destination];
 
@@ -228,7 +228,7 @@ static bool send_without_source(struct nic_queue *queue, struct udp_send *send, 
 
 /* A send that failed otherwise than on a full socket, with `error`: ends it one way or the other.
  */
-static void recover(struct nic_queue *queue, struct udp_send *send, int error)
+static void recover(struct udp_queue *queue, struct udp_send *send, int error)
 {
     struct udp_peer *peer = &queue->peers[send->destination];
     bool cut_short = error == EMSGSIZE || error == EINVAL;
@@ -260,7 +260,7 @@ static void recover(struct nic_queue *queue, struct udp_send *send, int error)
 }
 
 /* Hands the sends of one socket to the kernel, in order, until it is full. */
-static void transmit_socket(struct nic_queue *queue, uint16_t socket_index)
+static void transmit_socket(struct udp_queue *queue, uint16_t socket_index)
 {
     struct udp_stage *stage = &queue->stage;
     struct mmsghdr batch[UDP_STAGE_MAX];
@@ -302,7 +302,7 @@ static void transmit_socket(struct nic_queue *queue, uint16_t socket_index)
         sends[done]->blocked = true;
 }
 
-bool udp_transmit(struct nic_queue *queue)
+bool udp_transmit(struct udp_queue *queue)
 {
     struct udp_stage *stage = &queue->stage;
     uint32_t kept = 0;
@@ -333,7 +333,7 @@ struct mmsg_io {
     bool large; /* large messages came lately: look before receiving */
 };
 
-static int mmsg_open(struct nic_queue *queue, char *reason, size_t reason_size)
+static int mmsg_open(struct udp_queue *queue, char *reason, size_t reason_size)
 {
     struct mmsg_io *io = calloc(1, sizeof *io);
 
@@ -352,7 +352,7 @@ static int mmsg_open(struct nic_queue *queue, char *reason, size_t reason_size)
     return 0;
 }
 
-static void mmsg_close(struct nic_queue *queue)
+static void mmsg_close(struct udp_queue *queue)
 {
     struct mmsg_io *io = queue->io;
 
@@ -365,7 +365,7 @@ static void mmsg_close(struct nic_queue *queue)
  * Looks at what is first in the socket: its first header region goes to `header`, its length and stride to `rx`.
  * False: nothing waits.
  */
-static bool look(struct nic_queue *queue, uint8_t header[WIRE_BULK_HEADER_BYTES], struct nic_rx *rx)
+static bool look(struct udp_queue *queue, uint8_t header[WIRE_BULK_HEADER_BYTES], struct nic_rx *rx)
 {
     struct iovec iovec = {header, WIRE_BULK_HEADER_BYTES};
     _Alignas(struct cmsghdr) uint8_t control[UDP_RX_CONTROL];
@@ -388,7 +388,7 @@ static bool is_large(const struct nic_rx *rx, const uint8_t *header)
 }
 
 /* Receives what look() saw to a free buffer and to where its payload belongs. False: something else came. */
-static bool receive_seen(struct nic_queue *queue, const uint8_t *header, struct nic_rx *rx)
+static bool receive_seen(struct udp_queue *queue, const uint8_t *header, struct nic_rx *rx)
 {
     struct mmsg_io *io = queue->io;
     uint8_t *buffer = io->buffers + (size_t)io->free[io->free_count - 1] * UDP_RX_BYTES;
@@ -419,7 +419,7 @@ static bool receive_seen(struct nic_queue *queue, const uint8_t *header, struct 
  * the socket, so what was looked at is what comes; were it not (the kernel may drop a datagram with a bad checksum
  * in between), it is thrown away and comes again.
  */
-static unsigned poll_large(struct nic_queue *queue, struct nic_rx *out, unsigned max)
+static unsigned poll_large(struct udp_queue *queue, struct nic_rx *out, unsigned max)
 {
     struct mmsg_io *io = queue->io;
     uint8_t header[WIRE_BULK_HEADER_BYTES];
@@ -444,7 +444,7 @@ static unsigned poll_large(struct nic_queue *queue, struct nic_rx *out, unsigned
  * so a result below `max` (and below MMSG_BUFFERS) means that there was no more: the caller need
  * not ask again in this round.
  */
-static unsigned mmsg_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
+static unsigned mmsg_poll(struct udp_queue *queue, struct nic_rx *out, unsigned max)
 {
     struct mmsg_io *io = queue->io;
     unsigned want = max < io->free_count ? max : io->free_count, count = 0;
@@ -497,7 +497,7 @@ static unsigned mmsg_poll(struct nic_queue *queue, struct nic_rx *out, unsigned 
     return count;
 }
 
-static void mmsg_release(struct nic_queue *queue, const struct nic_rx *rx)
+static void mmsg_release(struct udp_queue *queue, const struct nic_rx *rx)
 {
     struct mmsg_io *io = queue->io;
 
@@ -505,7 +505,7 @@ static void mmsg_release(struct nic_queue *queue, const struct nic_rx *rx)
     io->free[io->free_count++] = (uint8_t)rx->slot;
 }
 
-static void mmsg_wait(struct nic_queue *queue, uint64_t timeout_ns)
+static void mmsg_wait(struct udp_queue *queue, uint64_t timeout_ns)
 {
     struct pollfd fds[3] = {{.fd = queue->sockets[0], .events = POLLIN},
                             {.fd = queue->wake_fd, .events = POLLIN},

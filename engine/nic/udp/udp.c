@@ -40,18 +40,23 @@ enum {
         1, /* receive buffer asked for on sockets that only send; the kernel has a minimum */
 };
 
-struct nic {
+struct udp_nic {
+    struct nic base;
     struct params params;
     struct netdev *devs;
     int dev_count;
-    struct nic_caps caps;
 };
+
+static struct udp_nic *udp_nic_of(const struct nic *nic)
+{
+    return (struct udp_nic *)(uintptr_t)nic;
+}
 
 /* ---- the backend ----------------------------------------------------------------------------- */
 
 static int udp_open(const struct params *params, struct nic **out)
 {
-    struct nic *nic = calloc(1, sizeof *nic);
+    struct udp_nic *nic = calloc(1, sizeof *nic);
 
     if (nic == NULL) {
         LOG_ERR("no memory for the UDP backend");
@@ -72,36 +77,35 @@ static int udp_open(const struct params *params, struct nic **out)
         free(nic);
         return status;
     }
-    nic->caps = (struct nic_caps){
-        .lendable = params->udp_io != UDP_IO_URING,
-        .room_wakes = true,
-        .close_in_child = true, /* descriptors and memory */
+    nic->base = (struct nic){
+        .ops = &udp_device_ops,
+        .caps = {.lendable = params->udp_io != UDP_IO_URING,
+                 .room_wakes = true,
+                 .close_in_child = true}, /* descriptors and memory */
     };
-    *out = nic;
+    *out = &nic->base;
     return 0;
 }
 
-static void udp_close(struct nic *nic)
+static void udp_close(struct nic *base)
 {
+    struct udp_nic *nic = udp_nic_of(base);
+
     free(nic->devs);
     free(nic);
 }
 
-static const struct nic_caps *udp_caps(const struct nic *nic)
-{
-    return &nic->caps;
-}
-
 static int udp_device_count(const struct nic *nic)
 {
-    return nic->dev_count;
+    return udp_nic_of(nic)->dev_count;
 }
 
-static int udp_device(const struct nic *nic, int index, struct uccl_device *out,
+static int udp_device(const struct nic *base, int index, struct uccl_device *out,
                       union nic_address *address)
 {
     static const char *const io[] = {
         [UDP_IO_AUTO] = "auto", [UDP_IO_URING] = "uring", [UDP_IO_MMSG] = "mmsg"};
+    const struct udp_nic *nic = udp_nic_of(base);
     char text[NETDEV_ADDRESS_TEXT];
     const struct netdev *dev;
 
@@ -126,7 +130,14 @@ static int udp_device(const struct nic *nic, int index, struct uccl_device *out,
 
 static int udp_addresses(const struct nic *nic, union nic_address *out, int max)
 {
-    return netdev_addresses(nic->params.socket_ifname, out, max);
+    return netdev_addresses(udp_nic_of(nic)->params.socket_ifname, out, max);
+}
+
+/* The kernel resolves link addresses while it sends: nobody waits for one. */
+static int udp_reach(struct nic *nic, const struct nic_queue_address *address)
+{
+    (void)nic, (void)address;
+    return UCCL_OK;
 }
 
 /* ---- sockets --------------------------------------------------------------------------------- */
@@ -153,7 +164,7 @@ static uint64_t set_buffer(int fd, int force, int plain, uint64_t bytes)
     return (uint64_t)granted;
 }
 
-static void set_buffers(struct nic_queue *queue, int fd, bool main)
+static void set_buffers(struct udp_queue *queue, int fd, bool main)
 {
     uint64_t want = queue->setup.params->socket_buffer_kb * 1024;
     uint64_t sends, receives;
@@ -186,7 +197,7 @@ static int bind_any(int fd, bool v6, uint16_t *port)
 }
 
 /* A bound socket of the family, or -1 with errno. */
-static int open_socket(struct nic_queue *queue, bool v6, bool main)
+static int open_socket(struct udp_queue *queue, bool v6, bool main)
 {
     int fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     int zero = 0, saved;
@@ -222,7 +233,7 @@ static int open_socket(struct nic_queue *queue, bool v6, bool main)
     return fd;
 }
 
-static int open_sockets(struct nic_queue *queue)
+static int open_sockets(struct udp_queue *queue)
 {
     uint32_t count = (uint32_t)queue->setup.params->port_entropy;
     int value;
@@ -262,7 +273,7 @@ static int open_sockets(struct nic_queue *queue)
     return 0;
 }
 
-int udp_no_memory(const struct nic_queue *queue)
+int udp_no_memory(const struct udp_queue *queue)
 {
     LOG_ERR("no memory for UDP queue %u with %u peers", queue->setup.index, queue->peer_count);
     return UCCL_ENOMEM;
@@ -270,8 +281,10 @@ int udp_no_memory(const struct nic_queue *queue)
 
 /* ---- queues ---------------------------------------------------------------------------------- */
 
-static void udp_queue_close(struct nic_queue *queue)
+static void udp_queue_close(struct nic_queue *base)
 {
+    struct udp_queue *queue = udp_queue_of(base);
+
     if (queue->io != NULL)
         queue->driver->close(queue);
     for (uint32_t i = 0; i < queue->socket_count; i++)
@@ -285,7 +298,7 @@ static void udp_queue_close(struct nic_queue *queue)
 }
 
 /* Chooses the driver by UCCL_UDP_IO and opens it. */
-static int open_driver(struct nic_queue *queue)
+static int open_driver(struct udp_queue *queue)
 {
     unsigned io = queue->setup.params->udp_io;
     char reason[256] = "libuccl-engine was built without liburing";
@@ -314,17 +327,16 @@ static int open_driver(struct nic_queue *queue)
     return queue->driver->open(queue, reason, sizeof reason);
 }
 
-static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup,
-                          struct nic_queue **out)
+static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out)
 {
-    struct nic_queue *queue = calloc(1, sizeof *queue);
+    struct udp_queue *queue = calloc(1, sizeof *queue);
     int status;
 
-    (void)nic; /* sockets are bound to the wildcard address and serve every interface */
     if (queue == NULL) {
         LOG_ERR("no memory for a UDP queue");
         return UCCL_ENOMEM;
     }
+    queue->base = (struct nic_queue){.nic = nic, .ops = &udp_queue_ops, .datagram = &udp_datagram_ops};
     queue->setup = *setup;
     queue->peer_free = queue->peer_news = UDP_NO_PEER;
     queue->full_socket = UDP_NONE_FULL;
@@ -344,18 +356,20 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup,
     if (status == 0)
         status = open_driver(queue);
     if (status != 0) {
-        udp_queue_close(queue);
+        udp_queue_close(&queue->base);
         return status;
     }
     LOG_DBG("UDP queue %u: port %u, %u sockets, %s, %s", setup->index, queue->ports[MAIN_SOCKET],
             queue->socket_count, queue->v6 ? "dual-stack" : "IPv4 only", queue->driver->name);
-    *out = queue;
+    *out = &queue->base;
     return 0;
 }
 
 /* {NIC_ADDRESS_UDP, ports in network byte order, the main one first} */
-static void udp_queue_address(const struct nic_queue *queue, struct nic_queue_address *out)
+static void udp_queue_address(const struct nic_queue *base, struct nic_queue_address *out)
 {
+    const struct udp_queue *queue = udp_queue_of(base);
+
     out->length = 1;
     out->bytes[0] = NIC_ADDRESS_UDP;
     for (uint32_t i = 0; i < queue->socket_count && i < NIC_PORTS_TOLD_MAX; i++) {
@@ -366,7 +380,7 @@ static void udp_queue_address(const struct nic_queue *queue, struct nic_queue_ad
 
 static uint64_t udp_queue_rx_bytes(const struct nic_queue *queue)
 {
-    return queue->rx_bytes;
+    return udp_queue_of(queue)->rx_bytes;
 }
 
 /* ---- peers ----------------------------------------------------------------------------------- */
@@ -394,7 +408,7 @@ static void set_source(struct udp_source *source, const union nic_address *local
 }
 
 /* Asks for the route to the peer: sets its source, and returns its datagram size. 0: none (errno). */
-static uint32_t ask_route(const struct nic_queue *queue, struct udp_peer *peer)
+static uint32_t ask_route(const struct udp_queue *queue, struct udp_peer *peer)
 {
     const union nic_address *address = &peer->address;
     bool v6 = address->any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr), by_itself;
@@ -415,7 +429,7 @@ static uint32_t ask_route(const struct nic_queue *queue, struct udp_peer *peer)
 }
 
 /* The address as the sockets' family has it. False: the family cannot reach it. */
-static bool to_socket_family(const struct nic_queue *queue, const union nic_address *in,
+static bool to_socket_family(const struct udp_queue *queue, const union nic_address *in,
                              union nic_address *out)
 {
     memset(out, 0, sizeof *out);
@@ -437,7 +451,7 @@ static bool to_socket_family(const struct nic_queue *queue, const union nic_addr
 }
 
 /* A free entry of the table of peers, which grows with them; UDP_NO_PEER: out of memory. */
-static int32_t take_peer(struct nic_queue *queue)
+static int32_t take_peer(struct udp_queue *queue)
 {
     int32_t index = queue->peer_free;
 
@@ -461,7 +475,7 @@ static int32_t take_peer(struct nic_queue *queue)
 }
 
 /* The addresses as our sockets take them, and what the route allows. */
-static int find_route(const struct nic_queue *queue, const struct nic_host *host, struct udp_peer *peer)
+static int find_route(const struct udp_queue *queue, const struct nic_host *host, struct udp_peer *peer)
 {
     char text[NETDEV_ADDRESS_TEXT];
 
@@ -486,7 +500,7 @@ static int find_route(const struct nic_queue *queue, const struct nic_host *host
 static int udp_route(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes)
 {
     struct udp_peer peer;
-    int status = find_route(queue, host, &peer);
+    int status = find_route(udp_queue_of(queue), host, &peer);
 
     if (status == 0)
         *datagram_bytes = peer.datagram_bytes;
@@ -515,10 +529,11 @@ static void set_port(union nic_address *address, uint16_t port)
         address->v4.sin_port = port;
 }
 
-static int udp_peer_add(struct nic_queue *queue, const struct nic_host *host,
+static int udp_peer_add(struct nic_queue *base, const struct nic_host *host,
                         const struct nic_queue_address *address, uint32_t *destination,
                         uint32_t *datagram_bytes)
 {
+    struct udp_queue *queue = udp_queue_of(base);
     struct udp_peer peer = {.used = true, .gso = queue->gso, .descs_to_check = UDP_MTU_CHECK_SENDS};
     int32_t index;
     int status;
@@ -546,7 +561,7 @@ static int udp_peer_add(struct nic_queue *queue, const struct nic_host *host,
 }
 
 /* Takes a peer off the list of MTU news. */
-static void forget_news(struct nic_queue *queue, int32_t index)
+static void forget_news(struct udp_queue *queue, int32_t index)
 {
     int32_t *link = &queue->peer_news;
 
@@ -556,8 +571,9 @@ static void forget_news(struct nic_queue *queue, int32_t index)
     queue->peers[index].news = false;
 }
 
-static void udp_peer_remove(struct nic_queue *queue, uint32_t destination)
+static void udp_peer_remove(struct nic_queue *base, uint32_t destination)
 {
+    struct udp_queue *queue = udp_queue_of(base);
     struct udp_peer *peer = &queue->peers[destination];
 
     assert(destination < queue->peer_count && peer->used);
@@ -568,7 +584,7 @@ static void udp_peer_remove(struct nic_queue *queue, uint32_t destination)
     queue->peer_free = (int32_t)destination;
 }
 
-void udp_check_mtu(struct nic_queue *queue, uint32_t destination)
+void udp_check_mtu(struct udp_queue *queue, uint32_t destination)
 {
     struct udp_peer *peer = &queue->peers[destination];
     uint32_t bytes;
@@ -587,8 +603,9 @@ void udp_check_mtu(struct nic_queue *queue, uint32_t destination)
     }
 }
 
-static bool udp_mtu_event(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes)
+static bool udp_mtu_event(struct nic_queue *base, uint32_t *destination, uint32_t *datagram_bytes)
 {
+    struct udp_queue *queue = udp_queue_of(base);
     int32_t index = queue->peer_news;
 
     if (index == UDP_NO_PEER)
@@ -630,7 +647,7 @@ static uint8_t *take_bytes(struct udp_stage *stage, uint32_t length)
 
 /* One datagram of a TX_BULK descriptor. `payload`: that of the chunk's datagram 0, or NULL: gather.
  */
-static void append_bulk(struct nic_queue *queue, struct udp_send *send, const struct tx_desc *desc,
+static void append_bulk(struct udp_queue *queue, struct udp_send *send, const struct tx_desc *desc,
                         unsigned index, const uint8_t *payload)
 {
     const struct nic_queue_setup *setup = &queue->setup;
@@ -654,7 +671,7 @@ static void append_bulk(struct nic_queue *queue, struct udp_send *send, const st
     append(stage, send, body, length);
 }
 
-static struct udp_send *new_send(struct nic_queue *queue, const struct tx_desc *desc)
+static struct udp_send *new_send(struct udp_queue *queue, const struct tx_desc *desc)
 {
     struct udp_stage *stage = &queue->stage;
     struct udp_send *send = &stage->sends[stage->count];
@@ -679,7 +696,7 @@ static struct udp_send *new_send(struct nic_queue *queue, const struct tx_desc *
 
 /* Stages the datagrams of `mask`: a send for each run of consecutive ones, or without GSO for each
  * one. */
-static void stage_datagrams(struct nic_queue *queue, const struct tx_desc *desc, uint64_t mask,
+static void stage_datagrams(struct udp_queue *queue, const struct tx_desc *desc, uint64_t mask,
                             bool gso, const uint8_t *payload)
 {
     struct udp_send *send = NULL;
@@ -727,8 +744,9 @@ static bool unstage(struct udp_stage *stage, uint32_t sends)
     return true;
 }
 
-static bool udp_send(struct nic_queue *queue, const struct tx_desc *desc)
+static bool udp_send(struct nic_queue *base, const struct tx_desc *desc)
 {
+    struct udp_queue *queue = udp_queue_of(base);
     struct udp_stage *stage = &queue->stage;
     struct udp_peer *peer = &queue->peers[desc->destination];
     uint64_t mask = desc->mask & (UINT64_MAX >> (CORE_TRAIN_MAX - desc->count));
@@ -769,8 +787,9 @@ static bool udp_send(struct nic_queue *queue, const struct tx_desc *desc)
     return queue->driver->transmit(queue) || !unstage(stage, before);
 }
 
-static unsigned udp_flush(struct nic_queue *queue)
+static unsigned udp_flush(struct nic_queue *base)
 {
+    struct udp_queue *queue = udp_queue_of(base);
     struct udp_stage *stage = &queue->stage;
     unsigned lost;
 
@@ -789,7 +808,7 @@ static unsigned udp_flush(struct nic_queue *queue)
 
 /* ---- receiving and sleeping ------------------------------------------------------------------ */
 
-void udp_read_control(struct nic_queue *queue, struct msghdr *header, struct nic_rx *rx)
+void udp_read_control(struct udp_queue *queue, struct msghdr *header, struct nic_rx *rx)
 {
     rx->stride = rx->length;
     rx->ce = false;
@@ -814,61 +833,58 @@ void udp_read_control(struct nic_queue *queue, struct msghdr *header, struct nic
     }
 }
 
-static unsigned udp_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
+static unsigned udp_poll(struct nic_queue *base, struct nic_rx *out, unsigned max)
 {
+    struct udp_queue *queue = udp_queue_of(base);
+
     return queue->driver->poll(queue, out, max);
 }
 
-static void udp_release(struct nic_queue *queue, const struct nic_rx *rx)
+static void udp_release(struct nic_queue *base, const struct nic_rx *rx)
 {
+    struct udp_queue *queue = udp_queue_of(base);
+
     queue->driver->release(queue, rx);
 }
 
-static void udp_wait(struct nic_queue *queue, uint64_t timeout_ns)
+static void udp_wait(struct nic_queue *base, uint64_t timeout_ns)
 {
+    struct udp_queue *queue = udp_queue_of(base);
+
     queue->driver->wait(queue, timeout_ns);
 }
 
 /* On any thread; pairs with the read of the eventfd in the drivers' wait(). */
 static void udp_wake(struct nic_queue *queue)
 {
-    nic_wake_eventfd(queue->wake_fd);
+    nic_wake_eventfd(udp_queue_of(queue)->wake_fd);
 }
 
-const struct nic_ops nic_udp_ops = {
-    .name = "udp",
+const struct nic_device_ops udp_device_ops = {
     .open = udp_open,
     .close = udp_close,
-    .caps = udp_caps,
     .device_count = udp_device_count,
     .device = udp_device,
     .addresses = udp_addresses,
+    .reach = udp_reach,
     .queue_open = udp_queue_open,
-    .queue_close = udp_queue_close,
-    .queue_address = udp_queue_address,
-    .queue_rx_bytes = udp_queue_rx_bytes,
+};
+
+const struct nic_queue_ops udp_queue_ops = {
+    .close = udp_queue_close,
+    .address = udp_queue_address,
+    .rx_bytes = udp_queue_rx_bytes,
+    .wait = udp_wait,
+    .wake = udp_wake,
+};
+
+const struct nic_datagram_ops udp_datagram_ops = {
     .route = udp_route,
-    .reach = nic_reach_all,
     .peer_add = udp_peer_add,
     .peer_remove = udp_peer_remove,
     .send = udp_send,
     .flush = udp_flush,
     .poll = udp_poll,
     .release = udp_release,
-    .reg_mr = nic_no_reg_mr,
-    .dereg_mr = nic_no_dereg_mr,
-    .reg_device = nic_no_reg_device,
-    .read = nic_no_read,
-    .poll_reads = nic_no_poll_reads,
-    .places = nic_no_places,
-    .qp_open = nic_no_path_open,
-    .qp_connect = nic_no_path_connect,
-    .qp_drain = nic_no_path,
-    .qp_close = nic_no_path,
-    .qp_event = nic_no_path_event,
-    .poll_tx = nic_no_poll_tx,
     .mtu_event = udp_mtu_event,
-    .failure = nic_no_failure,
-    .wait = udp_wait,
-    .wake = udp_wake,
 };

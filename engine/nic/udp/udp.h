@@ -87,7 +87,8 @@ struct udp_stage {
 
 struct udp_driver_ops;
 
-struct nic_queue {
+struct udp_queue {
+    struct nic_queue base;
     struct nic_queue_setup setup;
     const struct udp_driver_ops *driver;
     void *io;     /* the driver's own state */
@@ -109,19 +110,28 @@ struct nic_queue {
     struct udp_stage stage;
 };
 
-/* The system calls behind a queue. Errors as in nic_ops. */
+/* The system calls behind a queue. Errors as in nic.h. */
 struct udp_driver_ops {
     const char *name;
     /* Makes `queue->io`. UCCL_ENOTSUP: this machine does not allow it; `reason` then says why and
      * what to change. UCCL_ENOMEM (logged). */
-    int (*open)(struct nic_queue *queue, char *reason, size_t reason_size);
-    void (*close)(struct nic_queue *queue);
+    int (*open)(struct udp_queue *queue, char *reason, size_t reason_size);
+    void (*close)(struct udp_queue *queue);
     /* Hands staged sends to the kernel; what is left staged met a full socket. True: none left. */
-    bool (*transmit)(struct nic_queue *queue);
-    unsigned (*poll)(struct nic_queue *queue, struct nic_rx *out, unsigned max);
-    void (*release)(struct nic_queue *queue, const struct nic_rx *rx);
-    void (*wait)(struct nic_queue *queue, uint64_t timeout_ns);
+    bool (*transmit)(struct udp_queue *queue);
+    unsigned (*poll)(struct udp_queue *queue, struct nic_rx *out, unsigned max);
+    void (*release)(struct udp_queue *queue, const struct nic_rx *rx);
+    void (*wait)(struct udp_queue *queue, uint64_t timeout_ns);
 };
+
+static inline struct udp_queue *udp_queue_of(const struct nic_queue *queue)
+{
+    return (struct udp_queue *)(uintptr_t)queue;
+}
+
+/* The tables of a queue. */
+extern const struct nic_queue_ops udp_queue_ops;
+extern const struct nic_datagram_ops udp_datagram_ops;
 
 extern const struct udp_driver_ops udp_mmsg_driver;
 #ifdef HAVE_LIBURING
@@ -129,26 +139,26 @@ extern const struct udp_driver_ops udp_uring_driver;
 #endif
 
 /* sendmmsg() over what is staged: the transmit() of both drivers. */
-bool udp_transmit(struct nic_queue *queue);
+bool udp_transmit(struct udp_queue *queue);
 
 /* Whether a socket is full still, by a look at it: then nothing is sent. */
-bool udp_is_full(struct nic_queue *queue);
+bool udp_is_full(struct udp_queue *queue);
 /*
  * For a driver's wait(), which ends once when there may be room: the socket to poll for it, or -1; what is left of
  * its timeout where polling would not wait; and to be told when the poll has ended.
  */
-int udp_full_fd(const struct nic_queue *queue);
-uint64_t udp_full_nap(struct nic_queue *queue, uint64_t timeout_ns);
-void udp_full_over(struct nic_queue *queue);
+int udp_full_fd(const struct udp_queue *queue);
+uint64_t udp_full_nap(struct udp_queue *queue, uint64_t timeout_ns);
+void udp_full_over(struct udp_queue *queue);
 
 /* Fills stride, ce from the control messages of a received buffer whose data and length are set,
  * and counts drops. */
-void udp_read_control(struct nic_queue *queue, struct msghdr *header, struct nic_rx *rx);
+void udp_read_control(struct udp_queue *queue, struct msghdr *header, struct nic_rx *rx);
 
 /* Logs that memory ran out and returns UCCL_ENOMEM. */
-int udp_no_memory(const struct nic_queue *queue);
+int udp_no_memory(const struct udp_queue *queue);
 
 /* Asks for the path MTU of a peer again; the news is kept for mtu_event(). */
-void udp_check_mtu(struct nic_queue *queue, uint32_t destination);
+void udp_check_mtu(struct udp_queue *queue, uint32_t destination);
 
 #endif

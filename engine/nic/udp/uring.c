@@ -132,7 +132,7 @@ static int make_ring(struct uring_io *io)
     return 0;
 }
 
-static void uring_close(struct nic_queue *queue)
+static void uring_close(struct udp_queue *queue)
 {
     struct uring_io *io = queue->io;
 
@@ -146,7 +146,7 @@ static void uring_close(struct nic_queue *queue)
     queue->io = NULL;
 }
 
-static int uring_open(struct nic_queue *queue, char *reason, size_t reason_size)
+static int uring_open(struct udp_queue *queue, char *reason, size_t reason_size)
 {
     struct uring_io *io = calloc(1, sizeof *io);
     uint8_t *map;
@@ -178,7 +178,7 @@ static int uring_open(struct nic_queue *queue, char *reason, size_t reason_size)
 /* ---- arming ---------------------------------------------------------------------------------- */
 
 /* Prepares what is not armed; the next entry into the kernel submits it. True: something is new. */
-static bool arm(struct nic_queue *queue)
+static bool arm(struct udp_queue *queue)
 {
     struct uring_io *io = queue->io;
     struct io_uring_sqe *sqe;
@@ -215,7 +215,7 @@ static bool arm(struct nic_queue *queue)
 /* ---- receiving ------------------------------------------------------------------------------- */
 
 /* Entering the ring fails for good only by a mistake of ours: another thread drives it. */
-static void check_entry(struct nic_queue *queue, int status)
+static void check_entry(struct udp_queue *queue, int status)
 {
     struct uring_io *io = queue->io;
 
@@ -236,7 +236,7 @@ static bool kernel_waits(const struct uring_io *io)
 
 /* The newest buffer that the kernel filled, as nic_rx. False: nothing in it that a peer of ours
  * sends. */
-static bool read_buffer(struct nic_queue *queue, unsigned slot, int result, struct nic_rx *rx)
+static bool read_buffer(struct udp_queue *queue, unsigned slot, int result, struct nic_rx *rx)
 {
     struct uring_io *io = queue->io;
     struct io_uring_recvmsg_out *out = io_uring_recvmsg_validate(
@@ -262,13 +262,13 @@ static void take_back(struct uring_io *io, unsigned slot)
     io_uring_buf_ring_advance(io->provided, 1);
 }
 
-static void uring_release(struct nic_queue *queue, const struct nic_rx *rx)
+static void uring_release(struct udp_queue *queue, const struct nic_rx *rx)
 {
     take_back(queue->io, rx->slot);
 }
 
 /* One completion. True: `rx` holds a received buffer. */
-static bool complete(struct nic_queue *queue, const struct io_uring_cqe *cqe, struct nic_rx *rx)
+static bool complete(struct udp_queue *queue, const struct io_uring_cqe *cqe, struct nic_rx *rx)
 {
     struct uring_io *io = queue->io;
 
@@ -307,7 +307,7 @@ static bool complete(struct nic_queue *queue, const struct io_uring_cqe *cqe, st
  * Enters the kernel only to arm something or when the kernel says that it has work: a look at an
  * idle socket costs two loads.
  */
-static unsigned uring_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
+static unsigned uring_poll(struct udp_queue *queue, struct nic_rx *out, unsigned max)
 {
     struct uring_io *io = queue->io;
     bool enter = !io->enabled || (!io->receive_armed && io->with_caller < URING_BUFFERS) ||
@@ -338,7 +338,7 @@ static unsigned uring_poll(struct nic_queue *queue, struct nic_rx *out, unsigned
  * A poll ends once, and its completion ends a sleep. One for a socket that is full no more has ended, or is about
  * to, so one at a time is enough.
  */
-static void arm_room(struct nic_queue *queue)
+static void arm_room(struct udp_queue *queue)
 {
     struct uring_io *io = queue->io;
     struct io_uring_sqe *sqe;
@@ -351,7 +351,7 @@ static void arm_room(struct nic_queue *queue)
     io->room_armed = true;
 }
 
-static void uring_wait(struct nic_queue *queue, uint64_t timeout_ns)
+static void uring_wait(struct udp_queue *queue, uint64_t timeout_ns)
 {
     struct uring_io *io = queue->io;
 

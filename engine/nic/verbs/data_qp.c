@@ -17,16 +17,16 @@ enum {
 
 /* ---- the queue's part ------------------------------------------------------------------------ */
 
-uint32_t verbs_shared_receives(const struct nic *nic)
+uint32_t verbs_shared_receives(const struct verbs_nic *nic)
 {
     int most = nic->port->limits.max_srq_wr < nic->port->limits.max_cqe / 2 ? nic->port->limits.max_srq_wr
                                                                             : nic->port->limits.max_cqe / 2;
     return nic->mode == VERBS_UD ? 0 : verbs_at_most(VERBS_SHARED_RECEIVES, most);
 }
 
-int verbs_data_qps_open(struct nic_queue *queue)
+int verbs_data_qps_open(struct verbs_queue *queue)
 {
-    struct nic *nic = queue->nic;
+    struct verbs_nic *nic = queue->nic;
     uint32_t receives = verbs_shared_receives(nic);
     if (receives == 0)
         return 0;
@@ -49,7 +49,7 @@ int verbs_data_qps_open(struct nic_queue *queue)
     return error;
 }
 
-static void unlink_path(struct nic_queue *queue, struct verbs_data_qp *path)
+static void unlink_path(struct verbs_queue *queue, struct verbs_data_qp *path)
 {
     struct verbs_data_qp **link = &queue->paths->buckets[path->qp->qp_num % VERBS_BUCKETS];
     while (*link != path)
@@ -78,7 +78,7 @@ static void free_path(struct verbs_data_qp *path)
     free(path);
 }
 
-void verbs_data_qps_close(struct nic_queue *queue)
+void verbs_data_qps_close(struct verbs_queue *queue)
 {
     struct verbs_data_qps *paths = queue->paths;
     if (!paths)
@@ -103,7 +103,7 @@ void verbs_data_qps_close(struct nic_queue *queue)
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
-struct verbs_data_qp *verbs_data_qp_of(struct nic_queue *queue, uint32_t number)
+struct verbs_data_qp *verbs_data_qp_of(struct verbs_queue *queue, uint32_t number)
 {
     struct verbs_data_qp *path = queue->paths->buckets[number % VERBS_BUCKETS];
     while (path && path->qp->qp_num != number)
@@ -111,7 +111,7 @@ struct verbs_data_qp *verbs_data_qp_of(struct nic_queue *queue, uint32_t number)
     return path;
 }
 
-static struct verbs_data_qp *find(struct nic_queue *queue, const struct nic_qp *id)
+static struct verbs_data_qp *find(struct verbs_queue *queue, const struct nic_qp_id *id)
 {
     struct verbs_data_qp *path = queue->peers[id->destination].paths[id->path];
     return path && path->is.generation == id->generation ? path : NULL;
@@ -120,13 +120,13 @@ static struct verbs_data_qp *find(struct nic_queue *queue, const struct nic_qp *
 /* ---- making and connecting ------------------------------------------------------------------- */
 
 /* As many as the core keeps in progress, and as the device takes beside the last one of a drain. */
-static uint32_t depth_of(const struct nic_queue *queue)
+static uint32_t depth_of(const struct verbs_queue *queue)
 {
     return verbs_at_most((uint32_t)queue->setup.params->qp_depth, queue->nic->port->limits.max_qp_wr - 1);
 }
 
 /* A completion queue with room for one more path; NULL: logged. */
-static struct verbs_data_qp_cq *take_cq(struct nic_queue *queue)
+static struct verbs_data_qp_cq *take_cq(struct verbs_queue *queue)
 {
     struct verbs_data_qp_cq *cq = queue->paths->cqs;
     uint32_t each = depth_of(queue) + 1, most = (uint32_t)queue->nic->port->limits.max_cqe / each;
@@ -170,8 +170,8 @@ static int take_index(struct verbs_data_qps *paths)
 
 static int make_queue_pair(struct verbs_data_qp *path)
 {
-    struct nic_queue *queue = path->queue;
-    const struct nic *nic = queue->nic;
+    struct verbs_queue *queue = path->queue;
+    const struct verbs_nic *nic = queue->nic;
     struct ibv_qp_init_attr attr = {
         .send_cq = path->cq->cq.cq,
         .recv_cq = queue->receive_cq.cq,
@@ -195,7 +195,7 @@ static int make_queue_pair(struct verbs_data_qp *path)
     return error ? verbs_fault(nic, "set a queue pair for a path up", error) : 0;
 }
 
-static struct verbs_data_qp *new_path(struct nic_queue *queue, const struct nic_qp *id)
+static struct verbs_data_qp *new_path(struct verbs_queue *queue, const struct nic_qp_id *id)
 {
     struct verbs_data_qps *paths = queue->paths;
     int index = take_index(paths);
@@ -219,7 +219,7 @@ static struct verbs_data_qp *new_path(struct nic_queue *queue, const struct nic_
 }
 
 /* A peer that gives its queue pairs up again and again has ours made at the pace at which they come to an end. */
-static bool many_rest(const struct nic_queue *queue, const struct nic_qp *id)
+static bool many_rest(const struct verbs_queue *queue, const struct nic_qp_id *id)
 {
     const struct verbs_data_qps *paths = queue->paths;
     unsigned resting = 0;
@@ -231,9 +231,10 @@ static bool many_rest(const struct nic_queue *queue, const struct nic_qp *id)
     return resting >= VERBS_TIME_WAIT_MAX;
 }
 
-int verbs_data_qp_open(struct nic_queue *queue, const struct nic_qp *id, uint32_t *number, uint32_t *psn)
+int verbs_data_qp_open(struct nic_queue *base, const struct nic_qp_id *id, uint32_t *number, uint32_t *psn)
 {
-    if (atomic_load(&queue->nic->gone) || atomic_load(&queue->nic->turns) & 1)
+    struct verbs_queue *queue = verbs_queue_of(base);
+    if (verbs_is_gone(queue->nic) || atomic_load(&queue->nic->turns) & 1)
         return UCCL_EIO; /* has been said; the core tries again */
     if (many_rest(queue, id))
         return UCCL_EAGAIN;
@@ -260,7 +261,7 @@ int verbs_data_qp_open(struct nic_queue *queue, const struct nic_qp *id, uint32_
 }
 
 /* The peer offers a queue pair that is nobody's: said once. It may do so again and again. */
-static int refuse_number(struct nic_queue *queue, struct verbs_peer *peer, uint32_t number)
+static int refuse_number(struct verbs_queue *queue, struct verbs_peer *peer, uint32_t number)
 {
     char text[VERBS_GID_TEXT];
     if (!peer->told_number)
@@ -271,9 +272,10 @@ static int refuse_number(struct nic_queue *queue, struct verbs_peer *peer, uint3
     return UCCL_EPROTO;
 }
 
-int verbs_data_qp_connect(struct nic_queue *queue, const struct nic_qp *id, uint32_t number, uint32_t psn)
+int verbs_data_qp_connect(struct nic_queue *base, const struct nic_qp_id *id, uint32_t number, uint32_t psn)
 {
-    struct nic *nic = queue->nic;
+    struct verbs_queue *queue = verbs_queue_of(base);
+    struct verbs_nic *nic = queue->nic;
     const struct params *params = queue->setup.params;
     struct verbs_peer *peer = &queue->peers[id->destination];
     const struct verbs_address *address = &peer->address;
@@ -322,7 +324,7 @@ static void tell_failed(struct verbs_data_qp *path)
 
 void verbs_data_qp_fail(struct verbs_data_qp *path, const struct ibv_wc *wc)
 {
-    const struct nic *nic = path->queue->nic;
+    const struct verbs_nic *nic = path->queue->nic;
     if (path->failed || path->state > VERBS_UP)
         return;
     LOG_WARNING("verbs device %s port %u: path %u, queue pair 0x%x, has failed: %s (vendor code 0x%x); it is made "
@@ -352,8 +354,9 @@ static void to_error(struct verbs_data_qp *path)
     path->since_ms = verbs_now_ms();
 }
 
-void verbs_data_qp_drain(struct nic_queue *queue, const struct nic_qp *id)
+void verbs_data_qp_drain(struct nic_queue *base, const struct nic_qp_id *id)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     struct verbs_data_qp *path = find(queue, id);
     assert(path && path->state <= VERBS_UP);
     if (path->tell_failed) {
@@ -386,7 +389,7 @@ static bool receives_are_drained(struct verbs_data_qp *path)
 
 static bool is_drained(struct verbs_data_qp *path)
 {
-    struct nic_queue *queue = path->queue;
+    struct verbs_queue *queue = path->queue;
     if (!path->receives_drained && !receives_are_drained(path))
         return false;
     if (!path->receives_drained) {
@@ -401,12 +404,13 @@ static bool is_drained(struct verbs_data_qp *path)
 /* What its device says of it, its port or itself. */
 static bool is_broken(const struct verbs_data_qp *path)
 {
-    struct nic *nic = path->queue->nic;
-    return atomic_load(&path->broken) || atomic_load(&nic->turns) != path->turns || atomic_load(&nic->gone);
+    struct verbs_nic *nic = path->queue->nic;
+    return atomic_load(&path->broken) || atomic_load(&nic->turns) != path->turns || verbs_is_gone(nic);
 }
 
-bool verbs_data_qp_event(struct nic_queue *queue, struct nic_qp_event *out)
+bool verbs_data_qp_event(struct nic_queue *base, struct nic_qp_event *out)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     struct verbs_data_qps *paths = queue->paths;
     uint32_t news = atomic_load(&queue->nic->path_news);
     if (!paths || (paths->draining + paths->events == 0 && news == paths->news_seen))
@@ -427,7 +431,7 @@ bool verbs_data_qp_event(struct nic_queue *queue, struct nic_qp_event *out)
             path->tell_failed = false;
             paths->events--;
         }
-        *out = (struct nic_qp_event){.path = path->is, .drained = drained};
+        *out = (struct nic_qp_event){.id = path->is, .drained = drained};
         return true;
     }
     paths->news_seen = news;
@@ -442,15 +446,16 @@ static void rest(struct verbs_data_qp *path)
     path->queue->paths->active--;
 }
 
-void verbs_data_qp_close(struct nic_queue *queue, const struct nic_qp *id)
+void verbs_data_qp_destroy(struct nic_queue *base, const struct nic_qp_id *id)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     struct verbs_data_qp *path = find(queue, id);
     assert(path && path->state == VERBS_DRAINED);
     queue->peers[id->destination].paths[id->path] = NULL;
     rest(path);
 }
 
-void verbs_data_qps_forget(struct nic_queue *queue, uint32_t destination)
+void verbs_data_qps_forget(struct verbs_queue *queue, uint32_t destination)
 {
     struct verbs_data_qp **of_peer = queue->peers[destination].paths;
     for (unsigned i = 0; of_peer && i < queue->setup.params->port_entropy; i++) {
@@ -487,7 +492,7 @@ static void check_stall(struct verbs_data_qp *path, uint64_t now_ms)
     }
 }
 
-void verbs_data_qps_sweep(struct nic_queue *queue, uint64_t now_ms)
+void verbs_data_qps_sweep(struct verbs_queue *queue, uint64_t now_ms)
 {
     struct verbs_data_qps *paths = queue->paths;
     for (uint32_t i = 0; i < paths->count; i++) {

@@ -46,13 +46,13 @@ struct verbs_work {
 };
 
 struct verbs_data_qp {
-    struct nic_queue *queue;
+    struct verbs_queue *queue;
     struct ibv_qp *qp;        /* NULL: destroyed early */
     struct verbs_data_qp_cq *cq;
-    struct nic_qp is;       /* flow NULL: it is closed, nobody wants to hear of it */
+    struct nic_qp_id is;      /* flow NULL: it is closed, nobody wants to hear of it */
     uint8_t state;            /* enum verbs_data_qp_state */
     bool failed;              /* told, or about to be told */
-    bool tell_failed, has_done; /* waits for qp_event(), for poll_tx() */
+    bool tell_failed, has_done; /* for event(), for poll_done() */
     _Atomic uint32_t last_receive; /* the device says that the last one is over */
     _Atomic uint32_t broken;       /* or that the queue pair has failed */
     uint16_t index, life;     /* in queue->paths; which path there it is */
@@ -65,7 +65,7 @@ struct verbs_data_qp {
     uint64_t progress_ms;     /* when that was */
     uint32_t marker;          /* DRAINING: number of the last send */
     bool marked, marker_done; /* it was posted; it has completed */
-    struct nic_done newest_done; /* for poll_tx() */
+    struct nic_done newest_done; /* for poll_done() */
     uint64_t since_ms;        /* when this state began */
     bool receives_drained;             /* DRAINING: all that it has received is in the completion queue */
     uint64_t polled;          /* queue->polled when all of that has been taken */
@@ -90,7 +90,7 @@ struct verbs_data_qps {
     uint32_t count, capacity;
     uint32_t active;                   /* that are not only resting */
     uint32_t requests;                 /* work requests in progress, of all */
-    uint32_t draining, events, dones;   /* paths in that state; with something for qp_event(), poll_tx() */
+    uint32_t draining, events, dones;   /* paths in that state; with something for event(), poll_done() */
     uint32_t news_seen;                /* of nic->path_news */
     uint16_t life;
     struct verbs_data_qp *buckets[VERBS_BUCKETS];
@@ -101,16 +101,16 @@ struct verbs_data_qps {
 };
 
 /* Shared receive queue and pool of retransmissions; nothing in UD mode. */
-int verbs_data_qps_open(struct nic_queue *queue);
-void verbs_data_qps_close(struct nic_queue *queue);
+int verbs_data_qps_open(struct verbs_queue *queue);
+void verbs_data_qps_close(struct verbs_queue *queue);
 
-int verbs_data_qp_open(struct nic_queue *queue, const struct nic_qp *id, uint32_t *number, uint32_t *psn);
-int verbs_data_qp_connect(struct nic_queue *queue, const struct nic_qp *id, uint32_t number, uint32_t psn);
-void verbs_data_qp_drain(struct nic_queue *queue, const struct nic_qp *id);
-void verbs_data_qp_close(struct nic_queue *queue, const struct nic_qp *id);
-bool verbs_data_qp_event(struct nic_queue *queue, struct nic_qp_event *out);
+int verbs_data_qp_open(struct nic_queue *base, const struct nic_qp_id *id, uint32_t *number, uint32_t *psn);
+int verbs_data_qp_connect(struct nic_queue *base, const struct nic_qp_id *id, uint32_t number, uint32_t psn);
+void verbs_data_qp_drain(struct nic_queue *base, const struct nic_qp_id *id);
+void verbs_data_qp_destroy(struct nic_queue *base, const struct nic_qp_id *id);
+bool verbs_data_qp_event(struct nic_queue *base, struct nic_qp_event *out);
 /* The flow of a peer is closed: so are its paths. */
-void verbs_data_qps_forget(struct nic_queue *queue, uint32_t destination);
+void verbs_data_qps_forget(struct verbs_queue *queue, uint32_t destination);
 
 /* The wr_id of a work request. */
 uint64_t verbs_data_qp_work_id(const struct verbs_data_qp *path, uint32_t number);
@@ -119,16 +119,16 @@ void verbs_data_qp_finish_all(struct verbs_data_qp *path);
 /* What is staged for it is not posted any more. */
 void verbs_data_qp_unstage(struct verbs_data_qp *path);
 
-bool verbs_data_qp_send(struct nic_queue *queue, const struct tx_desc *desc);
-void verbs_data_qps_flush(struct nic_queue *queue);
-unsigned verbs_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max);
+bool verbs_data_qp_send(struct verbs_queue *queue, const struct tx_desc *desc);
+void verbs_data_qps_flush(struct verbs_queue *queue);
+unsigned verbs_poll_done(struct nic_queue *base, struct nic_done *done, unsigned max);
 /* Arms the completion queues. True: something is there already. */
-bool verbs_data_qps_arm(struct nic_queue *queue);
+bool verbs_data_qps_arm(struct verbs_queue *queue);
 /* Now and then: destroys those that have rested, and gives up those whose work does not end. */
-void verbs_data_qps_sweep(struct nic_queue *queue, uint64_t now_ms);
+void verbs_data_qps_sweep(struct verbs_queue *queue, uint64_t now_ms);
 
 /* A receive completed on a queue pair of this number; NULL: it is none of ours any more. */
-struct verbs_data_qp *verbs_data_qp_of(struct nic_queue *queue, uint32_t number);
+struct verbs_data_qp *verbs_data_qp_of(struct verbs_queue *queue, uint32_t number);
 /* One of its completions says that it has failed. */
 void verbs_data_qp_fail(struct verbs_data_qp *path, const struct ibv_wc *wc);
 

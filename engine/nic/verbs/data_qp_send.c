@@ -43,7 +43,7 @@ static void post_path(struct verbs_data_qp *path)
     }
 }
 
-void verbs_data_qps_flush(struct nic_queue *queue)
+void verbs_data_qps_flush(struct verbs_queue *queue)
 {
     struct verbs_data_qp_stage *stage = queue->paths ? &queue->paths->stage : NULL;
     if (!stage || stage->count == 0)
@@ -63,7 +63,7 @@ void verbs_data_qp_unstage(struct verbs_data_qp *path)
 static inline struct ibv_send_wr *stage_request(struct verbs_data_qp *path, const struct tx_desc *desc, bool last, int slot,
                                          struct ibv_sge piece)
 {
-    struct nic_queue *queue = path->queue;
+    struct verbs_queue *queue = path->queue;
     struct verbs_data_qp_stage *stage = &queue->paths->stage;
     if (stage->count == VERBS_STAGE)
         verbs_data_qps_flush(queue);
@@ -111,7 +111,7 @@ static void send_writes(struct verbs_data_qp *path, const struct tx_desc *desc)
  */
 static bool pool_gives(const struct verbs_data_qp *path, uint32_t count)
 {
-    const struct nic_queue *queue = path->queue;
+    const struct verbs_queue *queue = path->queue;
     struct verbs_data_qp **of_peer = queue->peers[path->is.destination].paths;
     uint32_t free = queue->paths->free_retransmission_count, held = 0;
     for (unsigned i = 0; i < queue->setup.params->port_entropy; i++)
@@ -122,7 +122,7 @@ static bool pool_gives(const struct verbs_data_qp *path, uint32_t count)
 /* A retransmission: datagrams on the way that the original took. */
 static void send_datagrams(struct verbs_data_qp *path, const struct tx_desc *desc, uint64_t mask)
 {
-    struct nic_queue *queue = path->queue;
+    struct verbs_queue *queue = path->queue;
     struct verbs_data_qps *paths = queue->paths;
     const uint8_t *payload =
         desc->kind == TX_BULK ? queue->setup.payload(desc->bulk_msg, desc->bulk_offset) : NULL;
@@ -146,7 +146,7 @@ static void send_datagrams(struct verbs_data_qp *path, const struct tx_desc *des
     }
 }
 
-bool verbs_data_qp_send(struct nic_queue *queue, const struct tx_desc *desc)
+bool verbs_data_qp_send(struct verbs_queue *queue, const struct tx_desc *desc)
 {
     struct verbs_data_qp *path = queue->peers[desc->destination].paths[desc->path];
     bool write = desc->kind == TX_PLACE;
@@ -194,7 +194,7 @@ void verbs_data_qp_finish_all(struct verbs_data_qp *path)
     finish(path, path->built, false, 0);
 }
 
-static void take_completion(struct nic_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
+static void take_completion(struct verbs_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
 {
     uint32_t index = (uint32_t)(wc->wr_id >> INDEX_SHIFT), number = (uint32_t)wc->wr_id;
     struct verbs_data_qp *path = index < queue->paths->count ? queue->paths->all[index] : NULL;
@@ -212,7 +212,7 @@ static void take_completion(struct nic_queue *queue, const struct ibv_wc *wc, ui
     finish(path, number + 1, well, at_ns);
 }
 
-static void reap(struct nic_queue *queue)
+static void reap(struct verbs_queue *queue)
 {
     struct ibv_wc completions[COMPLETIONS];
     uint64_t at_ns[COMPLETIONS];
@@ -226,8 +226,9 @@ static void reap(struct nic_queue *queue)
     }
 }
 
-unsigned verbs_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned max)
+unsigned verbs_poll_done(struct nic_queue *base, struct nic_done *done, unsigned max)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     struct verbs_data_qps *paths = queue->paths;
     unsigned count = 0;
     if (!paths || paths->requests + paths->draining + paths->dones == 0)
@@ -245,7 +246,7 @@ unsigned verbs_poll_tx(struct nic_queue *queue, struct nic_done *done, unsigned 
     return count;
 }
 
-bool verbs_data_qps_arm(struct nic_queue *queue)
+bool verbs_data_qps_arm(struct verbs_queue *queue)
 {
     struct verbs_data_qps *paths = queue->paths;
     if (!paths || paths->active == 0)

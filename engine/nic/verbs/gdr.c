@@ -35,7 +35,7 @@ struct verbs_reads {
 
 /* ---- registration ---------------------------------------------------------------------------- */
 
-static struct ibv_mr *reg(const struct nic *nic, const struct nic_device_memory *memory, int access)
+static struct ibv_mr *reg(const struct verbs_nic *nic, const struct nic_device_memory *memory, int access)
 {
     const struct verbs_lib *lib = nic->lib;
     void *address = (void *)memory->address;
@@ -49,9 +49,10 @@ static struct ibv_mr *reg(const struct nic *nic, const struct nic_device_memory 
     return lib->reg_mr(nic->pd, address, memory->length, access);
 }
 
-int verbs_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
+int verbs_reg_device(struct nic *base, const struct nic_device_memory *memory, struct nic_mr *out,
                      char why[NIC_WHY_TEXT])
 {
+    const struct verbs_nic *nic = verbs_nic_of(base);
     enum { ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE };
     bool dmabuf = memory->dmabuf_fd >= 0;
     struct nic_device_memory first = *memory;
@@ -94,7 +95,7 @@ int verbs_reg_device(struct nic *nic, const struct nic_device_memory *memory, st
 
 /* ---- reads ----------------------------------------------------------------------------------- */
 
-static void close_queue_pair(struct nic_queue *queue)
+static void close_queue_pair(struct verbs_queue *queue)
 {
     struct verbs_reads *reads = queue->reads;
     if (reads->qp)
@@ -105,7 +106,7 @@ static void close_queue_pair(struct nic_queue *queue)
     reads->cq = NULL;
 }
 
-void verbs_reads_close(struct nic_queue *queue)
+void verbs_reads_close(struct verbs_queue *queue)
 {
     if (!queue->reads)
         return;
@@ -116,9 +117,9 @@ void verbs_reads_close(struct nic_queue *queue)
 }
 
 /* To itself. 0 or an errno. */
-static int connect_queue_pair(struct nic_queue *queue, struct ibv_qp *qp)
+static int connect_queue_pair(struct verbs_queue *queue, struct ibv_qp *qp)
 {
-    const struct nic *nic = queue->nic;
+    const struct verbs_nic *nic = queue->nic;
     unsigned shift = (unsigned)__builtin_ctz(queue->port_bytes);
     struct verbs_address self = {.ethernet = nic->port->ethernet, .lid = nic->port->lid, .qpn = qp->qp_num};
     memcpy(self.gid, nic->gid.gid, sizeof self.gid);
@@ -150,10 +151,10 @@ static int connect_queue_pair(struct nic_queue *queue, struct ibv_qp *qp)
 }
 
 /* True: there is a queue pair that works, as far as one can tell. */
-static bool open_queue_pair(struct nic_queue *queue)
+static bool open_queue_pair(struct verbs_queue *queue)
 {
     struct verbs_reads *reads = queue->reads;
-    struct nic *nic = queue->nic;
+    struct verbs_nic *nic = queue->nic;
     if (reads->qp)
         return !reads->broken;
     if (!reads->sink.mr && verbs_pool_open(nic, &reads->sink, SINK_BYTES, "register memory to flush with"))
@@ -172,8 +173,9 @@ static bool open_queue_pair(struct nic_queue *queue)
     return error == 0;
 }
 
-bool verbs_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie)
+bool verbs_flush_device(struct nic_queue *base, const struct nic_mr *mr, void *cookie)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     if (!queue->reads && !(queue->reads = calloc(1, sizeof *queue->reads)))
         return false;
     struct verbs_reads *reads = queue->reads;
@@ -199,7 +201,7 @@ bool verbs_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie)
 }
 
 /* True: completions say how many have ended well. */
-static void reap(struct nic_queue *queue, uint32_t *well)
+static void reap(struct verbs_queue *queue, uint32_t *well)
 {
     struct verbs_reads *reads = queue->reads;
     struct ibv_wc completion;
@@ -214,8 +216,9 @@ static void reap(struct nic_queue *queue, uint32_t *well)
     }
 }
 
-unsigned verbs_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max)
+unsigned verbs_poll_flushed(struct nic_queue *base, struct nic_flushed *out, unsigned max)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     struct verbs_reads *reads = queue->reads;
     unsigned count = 0;
     if (!reads)
@@ -226,7 +229,7 @@ unsigned verbs_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigne
         if (well == reads->done && !reads->broken)
             break;
         /* one after the other; of a queue pair that is broken all have failed */
-        out[count++] = (struct nic_read){reads->cookies[reads->done % READS], well == reads->done};
+        out[count++] = (struct nic_flushed){reads->cookies[reads->done % READS], well == reads->done};
         reads->done++;
     }
     if (reads->broken && reads->done == reads->posted) {

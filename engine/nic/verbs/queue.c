@@ -22,7 +22,7 @@
 
 enum { ECN_CE = 3, IPV4_AT = 20, QKEY_BITS = 31 }; /* the highest bit of a key is for the privileged */
 
-int verbs_fault(const struct nic *nic, const char *doing, int system_error)
+int verbs_fault(const struct verbs_nic *nic, const char *doing, int system_error)
 {
     struct rlimit locked = {0};
     char text[FAULT_TEXT];
@@ -45,7 +45,7 @@ int verbs_fault(const struct nic *nic, const char *doing, int system_error)
 
 /* ---- memory, completion queues --------------------------------------------------------------- */
 
-int verbs_pool_open(struct nic *nic, struct verbs_pool *pool, size_t bytes, const char *what)
+int verbs_pool_open(struct verbs_nic *nic, struct verbs_pool *pool, size_t bytes, const char *what)
 {
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
@@ -60,7 +60,7 @@ int verbs_pool_open(struct nic *nic, struct verbs_pool *pool, size_t bytes, cons
     return 0;
 }
 
-void verbs_pool_close(struct nic *nic, struct verbs_pool *pool)
+void verbs_pool_close(struct verbs_nic *nic, struct verbs_pool *pool)
 {
     if (!pool->mr)
         return;
@@ -69,9 +69,9 @@ void verbs_pool_close(struct nic *nic, struct verbs_pool *pool)
     pool->mr = NULL;
 }
 
-int verbs_cq_open(struct nic_queue *queue, struct verbs_cq *cq, uint32_t entries, bool stamped)
+int verbs_cq_open(struct verbs_queue *queue, struct verbs_cq *cq, uint32_t entries, bool stamped)
 {
-    struct nic *nic = queue->nic;
+    struct verbs_nic *nic = queue->nic;
     struct ibv_cq_init_attr_ex attr = {.cqe = entries,
                                        .channel = queue->channel,
                                        .wc_flags = IBV_WC_EX_WITH_BYTE_LEN | IBV_WC_EX_WITH_IMM |
@@ -83,7 +83,7 @@ int verbs_cq_open(struct nic_queue *queue, struct verbs_cq *cq, uint32_t entries
     return cq->cq ? 0 : verbs_fault(nic, "make a completion queue", errno);
 }
 
-void verbs_cq_close(struct nic_queue *queue, struct verbs_cq *cq)
+void verbs_cq_close(struct verbs_queue *queue, struct verbs_cq *cq)
 {
     if (cq->cq)
         queue->lib->destroy_cq(cq->cq);
@@ -104,7 +104,7 @@ static void read_stamped(struct ibv_cq_ex *cq, struct ibv_wc *wc)
         wc->imm_data = ibv_wc_read_imm_data(cq);
 }
 
-unsigned verbs_cq_poll(const struct nic_queue *queue, const struct verbs_cq *cq, struct ibv_wc *out,
+unsigned verbs_cq_poll(const struct verbs_queue *queue, const struct verbs_cq *cq, struct ibv_wc *out,
                        uint64_t *at_ns, unsigned max)
 {
     struct ibv_poll_cq_attr attr = {0};
@@ -135,7 +135,7 @@ uint32_t verbs_at_most(uint32_t wanted, int limit)
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-int verbs_slots_open(struct nic *nic, struct verbs_slots *slots, uint32_t count, uint32_t slot_bytes)
+int verbs_slots_open(struct verbs_nic *nic, struct verbs_slots *slots, uint32_t count, uint32_t slot_bytes)
 {
     slots->count = count;
     slots->slot_bytes = (slot_bytes + 63) & ~63u;
@@ -146,7 +146,7 @@ int verbs_slots_open(struct nic *nic, struct verbs_slots *slots, uint32_t count,
     return verbs_pool_open(nic, &slots->pool, (size_t)count * slots->slot_bytes, "register receive buffers");
 }
 
-void verbs_slots_close(struct nic *nic, struct verbs_slots *slots)
+void verbs_slots_close(struct verbs_nic *nic, struct verbs_slots *slots)
 {
     verbs_pool_close(nic, &slots->pool);
     free(slots->requests);
@@ -156,7 +156,7 @@ void verbs_slots_close(struct nic *nic, struct verbs_slots *slots)
 }
 
 /* Posts the chain with one call. */
-static void post_chain(struct nic_queue *queue, struct verbs_slots *slots)
+static void post_chain(struct verbs_queue *queue, struct verbs_slots *slots)
 {
     struct ibv_recv_wr *bad;
     slots->last->next = NULL;
@@ -168,7 +168,7 @@ static void post_chain(struct nic_queue *queue, struct verbs_slots *slots)
         queue->broken = true;
 }
 
-static void return_slot(struct nic_queue *queue, struct verbs_slots *slots, uint32_t slot)
+static void return_slot(struct verbs_queue *queue, struct verbs_slots *slots, uint32_t slot)
 {
     struct ibv_recv_wr *request = &slots->requests[slot];
     if (slots->chained++)
@@ -180,7 +180,7 @@ static void return_slot(struct nic_queue *queue, struct verbs_slots *slots, uint
         post_chain(queue, slots);
 }
 
-void verbs_slots_post(struct nic_queue *queue, struct verbs_slots *slots)
+void verbs_slots_post(struct verbs_queue *queue, struct verbs_slots *slots)
 {
     bool shared = slots != &queue->receives;
     slots->chained = 0;
@@ -201,7 +201,7 @@ void verbs_slots_post(struct nic_queue *queue, struct verbs_slots *slots)
 
 /* ---- the UD queue pair ----------------------------------------------------------------------- */
 
-static int modify(struct nic_queue *queue, enum ibv_qp_state state, int mask)
+static int modify(struct verbs_queue *queue, enum ibv_qp_state state, int mask)
 {
     struct ibv_qp_attr attr = {
         .qp_state = state, .port_num = queue->nic->port->number, .qkey = queue->qkey};
@@ -209,7 +209,7 @@ static int modify(struct nic_queue *queue, enum ibv_qp_state state, int mask)
 }
 
 /* From RESET to ready for both directions. 0 or an errno. */
-static int bring_up(struct nic_queue *queue)
+static int bring_up(struct verbs_queue *queue)
 {
     int error = modify(queue, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
     if (!error)
@@ -217,7 +217,7 @@ static int bring_up(struct nic_queue *queue)
     return error ? error : modify(queue, IBV_QPS_RTS, IBV_QP_SQ_PSN);
 }
 
-static int make_queue_pair(struct nic_queue *queue)
+static int make_queue_pair(struct verbs_queue *queue)
 {
     enum { INLINE_WANTED = 256 };
     struct ibv_qp_init_attr attr = {.send_cq = queue->send_cq.cq,
@@ -241,9 +241,9 @@ static int make_queue_pair(struct nic_queue *queue)
     return error ? verbs_fault(queue->nic, "bring a UD queue pair up", error) : 0;
 }
 
-int verbs_ud_open(struct nic_queue *queue)
+int verbs_ud_open(struct verbs_queue *queue)
 {
-    struct nic *nic = queue->nic;
+    struct verbs_nic *nic = queue->nic;
     const struct ibv_device_attr *limits = &nic->port->limits;
     struct verbs_ud_sends *sends = &queue->sends;
     int most = limits->max_qp_wr < limits->max_cqe ? limits->max_qp_wr : limits->max_cqe;
@@ -274,7 +274,7 @@ int verbs_ud_open(struct nic_queue *queue)
     return error;
 }
 
-void verbs_ud_close(struct nic_queue *queue)
+void verbs_ud_close(struct verbs_queue *queue)
 {
     if (queue->qp)
         queue->lib->destroy_qp(queue->qp);
@@ -288,7 +288,7 @@ void verbs_ud_close(struct nic_queue *queue)
  * Everything of the earlier life is forgotten: completions that still come of it have an older epoch, and
  * sends that were under way are lost on the way. Called by poll() alone: the engine holds no slot then.
  */
-void verbs_ud_recover(struct nic_queue *queue)
+void verbs_ud_recover(struct verbs_queue *queue)
 {
     struct verbs_ud_sends *sends = &queue->sends;
     uint32_t kept = 0;
@@ -314,14 +314,14 @@ void verbs_ud_recover(struct nic_queue *queue)
 
 /* Whether a router marked the datagram whose slot this is: from the IPv6 header (or its like) in front of it,
  * or the IPv4 header that stands at the end of the same room. */
-static bool has_mark(const struct nic *nic, const uint8_t *slot)
+static bool has_mark(const struct verbs_nic *nic, const uint8_t *slot)
 {
     uint8_t traffic_class =
         nic->ipv4 ? slot[IPV4_AT + 1] : (uint8_t)(slot[0] << 4 | slot[1] >> 4);
     return (traffic_class & ECN_CE) == ECN_CE;
 }
 
-static void take_datagram(struct nic_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
+static void take_datagram(struct verbs_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
 {
     uint32_t slot = (uint32_t)wc->wr_id;
     if (wc->wr_id >> 32 != queue->epoch)
@@ -346,7 +346,7 @@ static void take_datagram(struct nic_queue *queue, const struct ibv_wc *wc, uint
 }
 
 /* A write that was placed, or a datagram that retransmits one. */
-static void take_from_path(struct nic_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
+static void take_from_path(struct verbs_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
 {
     struct verbs_slots *shared = &queue->paths->shared;
     struct verbs_data_qp *path = verbs_data_qp_of(queue, wc->qp_num);
@@ -372,7 +372,7 @@ static void take_from_path(struct nic_queue *queue, const struct ibv_wc *wc, uin
                         .generation = path->is.generation};
 }
 
-bool verbs_receive(struct nic_queue *queue)
+bool verbs_receive(struct verbs_queue *queue)
 {
     struct ibv_wc completions[VERBS_READY];
     uint64_t at_ns[VERBS_READY];
@@ -393,18 +393,20 @@ bool verbs_receive(struct nic_queue *queue)
     return queue->ready_count > 0;
 }
 
-unsigned verbs_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max)
+unsigned verbs_poll(struct nic_queue *base, struct nic_rx *out, unsigned max)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     unsigned count = 0;
-    if (queue->broken && !atomic_load(&queue->nic->gone))
+    if (queue->broken && !verbs_is_gone(queue->nic))
         verbs_ud_recover(queue);
     while (count < max && verbs_receive(queue))
         out[count++] = queue->ready[queue->ready_next++];
     return count;
 }
 
-void verbs_release(struct nic_queue *queue, const struct nic_rx *rx)
+void verbs_release(struct nic_queue *base, const struct nic_rx *rx)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     if (rx->slot & VERBS_SHARED_SLOT)
         return_slot(queue, &queue->paths->shared, rx->slot & (VERBS_SHARED_SLOT - 1));
     else
@@ -412,12 +414,12 @@ void verbs_release(struct nic_queue *queue, const struct nic_rx *rx)
 }
 
 /* What a closed flow received and nobody has taken is dropped. */
-void verbs_drop_ready(struct nic_queue *queue, const struct flow *flow)
+void verbs_drop_ready(struct verbs_queue *queue, const struct flow *flow)
 {
     uint32_t kept = queue->ready_next;
     for (uint32_t i = queue->ready_next; i < queue->ready_count; i++) {
         if (queue->ready[i].flow == flow)
-            verbs_release(queue, &queue->ready[i]);
+            verbs_release(&queue->base, &queue->ready[i]);
         else
             queue->ready[kept++] = queue->ready[i];
     }

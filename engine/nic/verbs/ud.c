@@ -24,19 +24,19 @@ enum { FLOW_LABEL_MASK = 0xfffff, HOPS = 64, COMPLETIONS = 16 };
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-static unsigned paths_of(const struct nic_queue *queue)
+static unsigned paths_of(const struct verbs_queue *queue)
 {
     unsigned wanted = (unsigned)queue->setup.params->port_entropy;
     return !queue->nic->port->ethernet ? 1 : wanted < VERBS_UD_PATHS_MAX ? wanted : VERBS_UD_PATHS_MAX;
 }
 
-static void free_handles(struct nic_queue *queue, struct verbs_peer *peer)
+static void free_handles(struct verbs_queue *queue, struct verbs_peer *peer)
 {
     for (unsigned i = 0; i < VERBS_UD_PATHS_MAX && peer->handles[i]; i++)
         queue->lib->destroy_ah(peer->handles[i]);
 }
 
-struct ibv_ah_attr verbs_route_to(const struct nic *nic, const struct verbs_address *address, unsigned path)
+struct ibv_ah_attr verbs_route_to(const struct verbs_nic *nic, const struct verbs_address *address, unsigned path)
 {
     const struct params *params = &nic->params;
     struct ibv_ah_attr attr = {.dlid = address->lid,
@@ -54,9 +54,9 @@ struct ibv_ah_attr verbs_route_to(const struct nic *nic, const struct verbs_addr
     return attr;
 }
 
-static int make_handles(struct nic_queue *queue, struct verbs_peer *peer)
+static int make_handles(struct verbs_queue *queue, struct verbs_peer *peer)
 {
-    const struct nic *nic = queue->nic;
+    const struct verbs_nic *nic = queue->nic;
     for (unsigned i = 0; i < paths_of(queue); i++) {
         struct ibv_ah_attr attr = verbs_route_to(nic, &peer->address, i);
         peer->handles[i] = queue->lib->create_ah(nic->pd, &attr);
@@ -74,12 +74,12 @@ static int make_handles(struct nic_queue *queue, struct verbs_peer *peer)
  * A handle to a RoCE address is made once its link address is known, and the kernel or the library waits seconds for
  * that where nobody answers. The handle is thrown away again, but the link address stays known for a while.
  */
-int verbs_reach(struct nic *nic, const struct nic_queue_address *bytes)
+int verbs_reach(struct nic *base, const struct nic_queue_address *bytes)
 {
+    struct verbs_nic *nic = verbs_nic_of(base);
     struct verbs_address address;
     char text[VERBS_GID_TEXT];
-    if (verbs_address_decode(bytes, &address) || !address.ethernet || !nic->port->ethernet ||
-        atomic_load(&nic->gone))
+    if (verbs_address_decode(bytes, &address) || !address.ethernet || !nic->port->ethernet || verbs_is_gone(nic))
         return UCCL_OK;
     struct ibv_ah_attr attr = verbs_route_to(nic, &address, 0);
     struct ibv_ah *handle = nic->lib->create_ah(nic->pd, &attr);
@@ -94,7 +94,7 @@ int verbs_reach(struct nic *nic, const struct nic_queue_address *bytes)
 }
 
 /* Handles of removed peers go when no send that may name them is under way. */
-static void free_retired(struct nic_queue *queue)
+static void free_retired(struct verbs_queue *queue)
 {
     int32_t *link = &queue->peer_retired;
     while (*link != VERBS_NO_PEER) {
@@ -112,7 +112,7 @@ static void free_retired(struct nic_queue *queue)
 }
 
 /* A free entry of the table of peers, which grows with them; VERBS_NO_PEER: out of memory. */
-static int32_t take_peer(struct nic_queue *queue)
+static int32_t take_peer(struct verbs_queue *queue)
 {
     free_retired(queue);
     int32_t index = queue->peer_free;
@@ -137,13 +137,14 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-int verbs_peer_add(struct nic_queue *queue, const struct nic_host *host,
+int verbs_peer_add(struct nic_queue *base, const struct nic_host *host,
                    const struct nic_queue_address *bytes, uint32_t *destination,
                    uint32_t *datagram_bytes)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     struct verbs_address address;
     char text[NETDEV_ADDRESS_TEXT];
-    if (atomic_load(&queue->nic->gone))
+    if (verbs_is_gone(queue->nic))
         return UCCL_EIO; /* has been said */
     const char *fault = verbs_address_decode(bytes, &address);
     if (!fault && address.ethernet != queue->nic->port->ethernet)
@@ -178,11 +179,12 @@ int verbs_peer_add(struct nic_queue *queue, const struct nic_host *host,
     return 0;
 }
 
-void verbs_peer_remove(struct nic_queue *queue, uint32_t destination)
+void verbs_peer_remove(struct nic_queue *base, uint32_t destination)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     struct verbs_peer *peer = &queue->peers[destination];
     assert(destination < queue->peer_count && peer->used);
-    verbs_flush(queue);
+    verbs_flush(base);
     verbs_data_qps_forget(queue, destination);
     free(peer->paths);
     peer->paths = NULL;
@@ -193,7 +195,7 @@ void verbs_peer_remove(struct nic_queue *queue, uint32_t destination)
 }
 
 /* After the queue pair, so that no handle is in use. */
-void verbs_peers_free(struct nic_queue *queue)
+void verbs_peers_free(struct verbs_queue *queue)
 {
     queue->sends.done = queue->sends.posted;
     free_retired(queue);
@@ -207,7 +209,7 @@ void verbs_peers_free(struct nic_queue *queue)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-void verbs_reap_sends(struct nic_queue *queue)
+void verbs_reap_sends(struct verbs_queue *queue)
 {
     struct verbs_ud_sends *sends = &queue->sends;
     struct ibv_wc completions[COMPLETIONS];
@@ -232,7 +234,7 @@ void verbs_reap_sends(struct nic_queue *queue)
 }
 
 /* Posts the chain. What the queue pair refuses, since it has failed, is lost on the way. */
-static void post_staged(struct nic_queue *queue)
+static void post_staged(struct verbs_queue *queue)
 {
     struct verbs_ud_sends *sends = &queue->sends;
     struct ibv_send_wr *bad;
@@ -246,7 +248,7 @@ static void post_staged(struct nic_queue *queue)
 }
 
 /* Room for `count` more work requests and their slots. */
-static bool has_room(struct nic_queue *queue, uint32_t count)
+static bool has_room(struct verbs_queue *queue, uint32_t count)
 {
     struct verbs_ud_sends *sends = &queue->sends;
     if (sends->depth - (sends->built - sends->done) >= count)
@@ -257,7 +259,7 @@ static bool has_room(struct nic_queue *queue, uint32_t count)
 }
 
 /* Stages a datagram of the descriptor. */
-static void stage(struct nic_queue *queue, const struct verbs_peer *peer, struct ibv_ah *handle,
+static void stage(struct verbs_queue *queue, const struct verbs_peer *peer, struct ibv_ah *handle,
                   const struct tx_desc *desc, unsigned index, const uint8_t *payload)
 {
     struct verbs_ud_sends *sends = &queue->sends;
@@ -296,8 +298,9 @@ static void stage(struct nic_queue *queue, const struct verbs_peer *peer, struct
         post_staged(queue);
 }
 
-bool verbs_send(struct nic_queue *queue, const struct tx_desc *desc)
+bool verbs_send(struct nic_queue *base, const struct tx_desc *desc)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     assert(desc->destination < queue->peer_count && queue->peers[desc->destination].used);
     if (desc->on_path)
         return verbs_data_qp_send(queue, desc);
@@ -318,8 +321,9 @@ bool verbs_send(struct nic_queue *queue, const struct tx_desc *desc)
     return true;
 }
 
-unsigned verbs_flush(struct nic_queue *queue)
+unsigned verbs_flush(struct nic_queue *base)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     post_staged(queue);
     verbs_data_qps_flush(queue);
     return 0; /* what is lost now is lost as on the way */

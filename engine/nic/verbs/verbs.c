@@ -62,7 +62,7 @@ static void tell_what_is_missing(const char *filter, const struct verbs_port *po
 }
 
 /* Keeps the ports that the user admits and that work. */
-static void keep_usable(struct nic *nic)
+static void keep_usable(struct verbs_nic *nic)
 {
     int kept = 0;
     for (int i = 0; i < nic->port_count; i++) {
@@ -112,7 +112,7 @@ static bool same_host(const union nic_address *a, const union nic_address *b)
  * Where listeners are reached: the address that the port's GID stands for, unless the user names
  * interfaces or the machine has no such address (InfiniBand); then that of the best interface.
  */
-static int find_host(struct nic *nic)
+static int find_host(struct verbs_nic *nic)
 {
     struct netdev *devs = NULL;
     int count = netdev_list(nic->params.socket_ifname, &devs);
@@ -132,7 +132,7 @@ static int find_host(struct nic *nic)
     return 0;
 }
 
-static int open_port(struct nic *nic)
+static int open_port(struct verbs_nic *nic)
 {
     struct verbs_port *port = nic->port = &nic->ports[0];
     char text[VERBS_GID_TEXT];
@@ -159,8 +159,9 @@ static int open_port(struct nic *nic)
     return nic->pd ? 0 : verbs_fault(nic, "make a protection domain", errno);
 }
 
-static void verbs_close(struct nic *nic)
+static void verbs_close(struct nic *base)
 {
+    struct verbs_nic *nic = verbs_nic_of(base);
     if (nic->pd)
         nic->lib->dealloc_pd(nic->pd);
     if (nic->context)
@@ -171,7 +172,7 @@ static void verbs_close(struct nic *nic)
 
 int verbs_open_with(const struct verbs_lib *lib, const struct params *params, struct nic **out)
 {
-    struct nic *nic = calloc(1, sizeof *nic);
+    struct verbs_nic *nic = calloc(1, sizeof *nic);
     if (!nic)
         return UCCL_ENOMEM;
     nic->lib = lib;
@@ -193,15 +194,16 @@ int verbs_open_with(const struct verbs_lib *lib, const struct params *params, st
     if (!error)
         error = find_host(nic);
     if (error) {
-        verbs_close(nic);
+        verbs_close(&nic->base);
         return error;
     }
-    nic->caps = (struct nic_caps){.places_payload = nic->mode != VERBS_UD,
-                                  .reliable = nic->mode == VERBS_RC,
-                                  .in_order = params->in_order,
-                                  .lendable = true,
-                                  .close_in_child = false}; /* it would destroy the parent's queue pairs */
-    *out = nic;
+    nic->base = (struct nic){.ops = &verbs_device_ops,
+                             .memory = nic->mode == VERBS_UD ? NULL : &verbs_memory_ops,
+                             .caps = {.reliable = nic->mode == VERBS_RC,
+                                      .in_order = params->in_order,
+                                      .lendable = true,
+                                      .close_in_child = false}}; /* it would destroy the parent's queue pairs */
+    *out = &nic->base;
     return 0;
 }
 
@@ -215,20 +217,16 @@ static int verbs_open(const struct params *params, struct nic **out)
     return no_device(params, why);
 }
 
-static const struct nic_caps *verbs_caps(const struct nic *nic)
-{
-    return &nic->caps;
-}
-
 static int verbs_device_count(const struct nic *nic)
 {
     (void)nic;
     return 1;
 }
 
-static int verbs_device(const struct nic *nic, int index, struct uccl_device *out,
+static int verbs_device(const struct nic *base, int index, struct uccl_device *out,
                         union nic_address *address)
 {
+    const struct verbs_nic *nic = verbs_nic_of(base);
     const struct verbs_port *port = nic->port;
     char text[NETDEV_ADDRESS_TEXT];
     if (index != 0)
@@ -249,13 +247,14 @@ static int verbs_device(const struct nic *nic, int index, struct uccl_device *ou
 
 static int verbs_addresses(const struct nic *nic, union nic_address *out, int max)
 {
-    return netdev_addresses(nic->params.socket_ifname, out, max);
+    return netdev_addresses(verbs_nic_of(nic)->params.socket_ifname, out, max);
 }
 
 /* ---- queues ---------------------------------------------------------------------------------- */
 
-static void verbs_queue_close(struct nic_queue *queue)
+static void verbs_queue_close(struct nic_queue *base)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     verbs_reads_close(queue);
     verbs_data_qps_close(queue);
     verbs_ud_close(queue);
@@ -267,12 +266,17 @@ static void verbs_queue_close(struct nic_queue *queue)
     free(queue);
 }
 
-static int verbs_queue_open(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out)
+static int verbs_queue_open(struct nic *base, const struct nic_queue_setup *setup, struct nic_queue **out)
 {
-    struct nic_queue *queue = calloc(1, sizeof *queue);
+    struct verbs_nic *nic = verbs_nic_of(base);
+    struct verbs_queue *queue = calloc(1, sizeof *queue);
     int error = 0;
     if (!queue)
         return UCCL_ENOMEM;
+    queue->base = (struct nic_queue){.nic = base,
+                                     .ops = &verbs_queue_ops,
+                                     .datagram = &verbs_datagram_ops,
+                                     .data_qp = nic->mode == VERBS_UD ? NULL : &verbs_data_qp_ops};
     queue->nic = nic;
     queue->lib = nic->lib;
     queue->setup = *setup;
@@ -291,19 +295,20 @@ static int verbs_queue_open(struct nic *nic, const struct nic_queue_setup *setup
     if (!error)
         error = verbs_data_qps_open(queue);
     if (error) {
-        verbs_queue_close(queue);
+        verbs_queue_close(&queue->base);
         return error;
     }
     LOG_DBG("verbs queue %u: UD queue pair 0x%x, %u receives of %u bytes, %u sends, %u bytes inline",
             setup->index, queue->qp->qp_num, queue->receives.count, queue->receives.slot_bytes,
             queue->sends.depth, queue->sends.inline_bytes);
-    *out = queue;
+    *out = &queue->base;
     return 0;
 }
 
-static void verbs_queue_address(const struct nic_queue *queue, struct nic_queue_address *out)
+static void verbs_queue_address(const struct nic_queue *base, struct nic_queue_address *out)
 {
-    const struct nic *nic = queue->nic;
+    const struct verbs_queue *queue = verbs_queue_of(base);
+    const struct verbs_nic *nic = queue->nic;
     struct verbs_address address = {
         .ethernet = nic->port->ethernet,
         .mode = nic->mode,
@@ -320,26 +325,28 @@ static void verbs_queue_address(const struct nic_queue *queue, struct nic_queue_
  * In the core's measure: a datagram counts as its bytes and CORE_KERNEL_BYTES, however large its slot is.
  * Half-full ones fit as many as there are slots.
  */
-static uint64_t verbs_queue_rx_bytes(const struct nic_queue *queue)
+static uint64_t verbs_queue_rx_bytes(const struct nic_queue *base)
 {
+    const struct verbs_queue *queue = verbs_queue_of(base);
     return (uint64_t)queue->receives.count * (queue->nic->datagram_bytes / 2 + CORE_KERNEL_BYTES);
 }
 
 static int verbs_route(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes)
 {
     (void)host; /* only the peer's port knows better, and its address tells */
-    *datagram_bytes = queue->port_bytes;
+    *datagram_bytes = verbs_queue_of(queue)->port_bytes;
     return 0;
 }
 
 /* ---- memory and paths ------------------------------------------------------------------------ */
 
-static int verbs_reg_mr(struct nic *nic, void *address, size_t length, struct nic_mr *out)
+static int verbs_reg_mr(struct nic *base, void *address, size_t length, struct nic_mr *out)
 {
+    struct verbs_nic *nic = verbs_nic_of(base);
     enum { OWN = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE };
     const struct verbs_lib *lib = nic->lib;
     struct ibv_mr *mr = NULL;
-    if (nic->mode == VERBS_UD || length == 0)
+    if (length == 0)
         return UCCL_ENOTSUP;
     if (lib->reg_mr_iova2 && nic->params.ib_relaxed_ordering)
         mr = lib->reg_mr_iova2(nic->pd, address, length, (uintptr_t)address,
@@ -356,20 +363,20 @@ static int verbs_reg_mr(struct nic *nic, void *address, size_t length, struct ni
     return 0;
 }
 
-static void verbs_dereg_mr(struct nic *nic, struct nic_mr *mr)
+static void verbs_dereg_mr(struct nic *base, struct nic_mr *mr)
 {
+    const struct verbs_lib *lib = verbs_nic_of(base)->lib;
     if (mr->flush_handle)
-        nic->lib->dereg_mr(mr->flush_handle);
+        lib->dereg_mr(mr->flush_handle);
     if (mr->handle)
-        nic->lib->dereg_mr(mr->handle);
+        lib->dereg_mr(mr->handle);
     mr->handle = mr->flush_handle = NULL;
 }
 
 static bool verbs_places(const struct nic_queue *queue, const struct nic_queue_address *theirs)
 {
-    const struct nic *nic = queue->nic;
     struct verbs_address address;
-    return nic->mode != VERBS_UD && !verbs_address_decode(theirs, &address) && address.mode == nic->mode;
+    return !verbs_address_decode(theirs, &address) && address.mode == verbs_queue_of(queue)->nic->mode;
 }
 
 /* ---- what the device reports ----------------------------------------------------------------- */
@@ -380,7 +387,7 @@ uint64_t verbs_now_ms(void)
 }
 
 /* About a queue pair; the path outlives the acknowledgement of this event. */
-static void take_path_event(struct nic *nic, const struct ibv_async_event *event, const char *what)
+static void take_path_event(struct verbs_nic *nic, const struct ibv_async_event *event, const char *what)
 {
     const struct ibv_qp *qp = event->element.qp;
     struct verbs_data_qp *path = qp->qp_type != IBV_QPT_UD ? qp->qp_context : NULL;
@@ -394,7 +401,7 @@ static void take_path_event(struct nic *nic, const struct ibv_async_event *event
 }
 
 /* Each turn is counted once, by whoever sees it first. A path made before it has failed. */
-static void note_port(struct nic *nic, bool active)
+static void note_port(struct verbs_nic *nic, bool active)
 {
     uint32_t turns = atomic_load(&nic->turns);
     if ((turns & 1) != active || !atomic_compare_exchange_strong(&nic->turns, &turns, turns + 1))
@@ -407,7 +414,7 @@ static void note_port(struct nic *nic, bool active)
                     "active again", nic->port->device, nic->port->number);
 }
 
-static void take_port_event(struct nic *nic, const struct ibv_async_event *event, const char *what)
+static void take_port_event(struct verbs_nic *nic, const struct ibv_async_event *event, const char *what)
 {
     if (event->element.port_num != nic->port->number)
         return;
@@ -418,20 +425,15 @@ static void take_port_event(struct nic *nic, const struct ibv_async_event *event
     atomic_fetch_add(&nic->news, 1);
 }
 
-void verbs_lost(struct nic *nic, const char *why)
+void verbs_lost(struct verbs_nic *nic, const char *why)
 {
-    if (!atomic_exchange(&nic->gone, 1))
+    if (!atomic_exchange(&nic->base.failure, UCCL_EIO))
         LOG_ERR("verbs device %s has failed or was removed: nothing more is sent or received on it, and what was "
                 "posted ends with an error (%s)", nic->port->device, why);
     atomic_fetch_add(&nic->path_news, 1);
 }
 
-static int verbs_failure(const struct nic_queue *queue)
-{
-    return atomic_load_explicit(&queue->nic->gone, memory_order_relaxed) ? UCCL_EIO : 0;
-}
-
-static void take_event(struct nic *nic, const struct ibv_async_event *event)
+static void take_event(struct verbs_nic *nic, const struct ibv_async_event *event)
 {
     const char *what = nic->lib->event_type_str(event->event_type);
     switch (event->event_type) {
@@ -462,7 +464,7 @@ static void take_event(struct nic *nic, const struct ibv_async_event *event)
     }
 }
 
-static void take_events(struct nic *nic)
+static void take_events(struct verbs_nic *nic)
 {
     struct ibv_async_event event;
     while (nic->lib->get_async_event(nic->context, &event) == 0) {
@@ -472,7 +474,7 @@ static void take_events(struct nic *nic)
 }
 
 /* Asks the port what it takes now; peers are told about a change one by one (mtu_event). */
-static void ask_port(struct nic_queue *queue)
+static void ask_port(struct verbs_queue *queue)
 {
     struct verbs_port port = *queue->nic->port;
     if (!verbs_port_refresh(queue->lib, queue->nic->context, &port))
@@ -488,7 +490,7 @@ static void ask_port(struct nic_queue *queue)
     queue->news_peer = 0;
 }
 
-static void look_around(struct nic_queue *queue)
+static void look_around(struct verbs_queue *queue)
 {
     uint32_t news = atomic_load(&queue->nic->news);
     uint64_t at_ms = verbs_now_ms();
@@ -505,8 +507,9 @@ static void look_around(struct nic_queue *queue)
     ask_port(queue);
 }
 
-static bool verbs_mtu_event(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes)
+static bool verbs_mtu_event(struct nic_queue *base, uint32_t *destination, uint32_t *datagram_bytes)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     if (queue->until_look-- == 0)
         look_around(queue);
     while (queue->news_peer < queue->peer_count) {
@@ -527,7 +530,7 @@ static bool verbs_mtu_event(struct nic_queue *queue, uint32_t *destination, uint
 
 /* ---- sleeping -------------------------------------------------------------------------------- */
 
-static void take_completion_events(struct nic_queue *queue)
+static void take_completion_events(struct verbs_queue *queue)
 {
     struct ibv_cq *cq;
     void *context;
@@ -536,7 +539,7 @@ static void take_completion_events(struct nic_queue *queue)
 }
 
 /* The longest sleep: the end of a drain may tell nobody, and work that does not end has to be noticed. */
-static uint64_t nap(struct nic_queue *queue)
+static uint64_t nap(struct verbs_queue *queue)
 {
     const struct verbs_data_qps *paths = queue->paths;
     if (!paths || paths->draining + paths->requests == 0)
@@ -546,19 +549,20 @@ static uint64_t nap(struct nic_queue *queue)
 }
 
 /* Asks the device for a word when something comes. True: something is there already. */
-static bool arm(struct nic_queue *queue)
+static bool arm(struct verbs_queue *queue)
 {
     if (ibv_req_notify_cq(queue->receive_cq.cq, 0) != 0)
         queue->broken = true;
     return verbs_data_qps_arm(queue) || verbs_receive(queue) || queue->broken;
 }
 
-static void verbs_wait(struct nic_queue *queue, uint64_t timeout_ns)
+static void verbs_wait(struct nic_queue *base, uint64_t timeout_ns)
 {
+    struct verbs_queue *queue = verbs_queue_of(base);
     struct pollfd fds[] = {{.fd = queue->wake_fd, .events = POLLIN},
                            {.fd = queue->channel->fd, .events = POLLIN},
                            {.fd = queue->nic->context->async_fd, .events = POLLIN}};
-    bool gone = atomic_load(&queue->nic->gone);
+    bool gone = verbs_is_gone(queue->nic);
     struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
     COUNT(queue->setup.counters, wait_syscalls, 1);
     if (!gone && arm(queue))
@@ -585,43 +589,52 @@ static void verbs_wait(struct nic_queue *queue, uint64_t timeout_ns)
 /* On any thread. */
 static void verbs_wake(struct nic_queue *queue)
 {
-    nic_wake_eventfd(queue->wake_fd);
+    nic_wake_eventfd(verbs_queue_of(queue)->wake_fd);
 }
 
-const struct nic_ops nic_verbs_ops = {
-    .name = "verbs",
+const struct nic_device_ops verbs_device_ops = {
     .open = verbs_open,
     .close = verbs_close,
-    .caps = verbs_caps,
     .device_count = verbs_device_count,
     .device = verbs_device,
     .addresses = verbs_addresses,
-    .queue_open = verbs_queue_open,
-    .queue_close = verbs_queue_close,
-    .queue_address = verbs_queue_address,
-    .queue_rx_bytes = verbs_queue_rx_bytes,
-    .route = verbs_route,
     .reach = verbs_reach,
+    .queue_open = verbs_queue_open,
+};
+
+const struct nic_memory_ops verbs_memory_ops = {
+    .reg_mr = verbs_reg_mr,
+    .reg_device = verbs_reg_device,
+    .dereg_mr = verbs_dereg_mr,
+};
+
+const struct nic_queue_ops verbs_queue_ops = {
+    .close = verbs_queue_close,
+    .address = verbs_queue_address,
+    .rx_bytes = verbs_queue_rx_bytes,
+    .wait = verbs_wait,
+    .wake = verbs_wake,
+};
+
+const struct nic_datagram_ops verbs_datagram_ops = {
+    .route = verbs_route,
     .peer_add = verbs_peer_add,
     .peer_remove = verbs_peer_remove,
     .send = verbs_send,
     .flush = verbs_flush,
     .poll = verbs_poll,
     .release = verbs_release,
-    .reg_mr = verbs_reg_mr,
-    .dereg_mr = verbs_dereg_mr,
-    .reg_device = verbs_reg_device,
-    .read = verbs_read,
-    .poll_reads = verbs_poll_reads,
-    .places = verbs_places,
-    .qp_open = verbs_data_qp_open,
-    .qp_connect = verbs_data_qp_connect,
-    .qp_drain = verbs_data_qp_drain,
-    .qp_close = verbs_data_qp_close,
-    .qp_event = verbs_data_qp_event,
-    .poll_tx = verbs_poll_tx,
     .mtu_event = verbs_mtu_event,
-    .failure = verbs_failure,
-    .wait = verbs_wait,
-    .wake = verbs_wake,
+};
+
+const struct nic_data_qp_ops verbs_data_qp_ops = {
+    .places = verbs_places,
+    .open = verbs_data_qp_open,
+    .connect = verbs_data_qp_connect,
+    .drain = verbs_data_qp_drain,
+    .destroy = verbs_data_qp_destroy,
+    .event = verbs_data_qp_event,
+    .poll_done = verbs_poll_done,
+    .flush_device = verbs_flush_device,
+    .poll_flushed = verbs_poll_flushed,
 };

@@ -59,7 +59,8 @@ struct verbs_pool {
     struct ibv_mr *mr;
 };
 
-struct nic {
+struct verbs_nic {
+    struct nic base;              /* its `failure`: the device was removed */
     struct params params;
     const struct verbs_lib *lib;
     struct verbs_port *ports;     /* those admitted, best first */
@@ -72,11 +73,9 @@ struct nic {
     uint8_t mode;                 /* enum verbs_mode */
     uint32_t datagram_bytes;      /* full ones when the backend was opened: receive slots hold no more */
     union nic_address host;       /* where listeners are reached */
-    struct nic_caps caps;
     _Atomic uint32_t news;        /* counts events of the port; queues compare */
     _Atomic uint32_t path_news;   /* counts events that say that a path has failed */
     _Atomic uint32_t turns;       /* counts how often the port went down or up again: odd while it is down */
-    _Atomic uint32_t gone;        /* the device was removed */
 };
 
 /* One queue of a peer. */
@@ -121,8 +120,9 @@ enum { VERBS_SHARED_SLOT = 1 << 30 }; /* in numbers of slots: of the shared rece
 struct verbs_data_qps;
 struct verbs_reads;
 
-struct nic_queue {
-    struct nic *nic;
+struct verbs_queue {
+    struct nic_queue base;
+    struct verbs_nic *nic;
     const struct verbs_lib *lib;
     struct nic_queue_setup setup;
     struct ibv_comp_channel *channel;
@@ -150,67 +150,90 @@ struct nic_queue {
     uint64_t looked_ms;
 };
 
+static inline struct verbs_nic *verbs_nic_of(const struct nic *nic)
+{
+    return (struct verbs_nic *)(uintptr_t)nic;
+}
+
+static inline struct verbs_queue *verbs_queue_of(const struct nic_queue *queue)
+{
+    return (struct verbs_queue *)(uintptr_t)queue;
+}
+
+/* The tables; those of memory and data QPs are absent in UD mode. */
+extern const struct nic_memory_ops verbs_memory_ops;
+extern const struct nic_queue_ops verbs_queue_ops;
+extern const struct nic_datagram_ops verbs_datagram_ops;
+extern const struct nic_data_qp_ops verbs_data_qp_ops;
+
 /* verbs.c: opens the backend with a library given, for tests. */
-/* Slots of a queue's shared receive queue; 0 in UD mode. */
-uint32_t verbs_shared_receives(const struct nic *nic);
 int verbs_open_with(const struct verbs_lib *lib, const struct params *params, struct nic **out);
+
+/* The device was removed. */
+static inline bool verbs_is_gone(const struct verbs_nic *nic)
+{
+    return atomic_load_explicit(&nic->base.failure, memory_order_relaxed) != 0;
+}
+
+/* Slots of a queue's shared receive queue; 0 in UD mode. */
+uint32_t verbs_shared_receives(const struct verbs_nic *nic);
 
 uint64_t verbs_now_ms(void);
 /* The device is gone for good: all that it was to do fails. `why` says so in the log, once. */
-void verbs_lost(struct nic *nic, const char *why);
+void verbs_lost(struct verbs_nic *nic, const char *why);
 /* How packets get to a peer: what its address and our port say. */
-struct ibv_ah_attr verbs_route_to(const struct nic *nic, const struct verbs_address *address, unsigned path);
+struct ibv_ah_attr verbs_route_to(const struct verbs_nic *nic, const struct verbs_address *address, unsigned path);
 
 /* verbs/queue.c */
-int verbs_pool_open(struct nic *nic, struct verbs_pool *pool, size_t bytes, const char *what);
-void verbs_pool_close(struct nic *nic, struct verbs_pool *pool);
+int verbs_pool_open(struct verbs_nic *nic, struct verbs_pool *pool, size_t bytes, const char *what);
+void verbs_pool_close(struct verbs_nic *nic, struct verbs_pool *pool);
 /* `stamped`: with time stamps, if the device has them. */
-int verbs_cq_open(struct nic_queue *queue, struct verbs_cq *cq, uint32_t entries, bool stamped);
-void verbs_cq_close(struct nic_queue *queue, struct verbs_cq *cq);
+int verbs_cq_open(struct verbs_queue *queue, struct verbs_cq *cq, uint32_t entries, bool stamped);
+void verbs_cq_close(struct verbs_queue *queue, struct verbs_cq *cq);
 /*
  * Takes up to `max` completions, and when they happened by CLOCK_MONOTONIC (0: not known); of a failed one only
  * wr_id, qp_num, status and vendor_err mean anything.
  */
-unsigned verbs_cq_poll(const struct nic_queue *queue, const struct verbs_cq *cq, struct ibv_wc *out,
+unsigned verbs_cq_poll(const struct verbs_queue *queue, const struct verbs_cq *cq, struct ibv_wc *out,
                        uint64_t *at_ns, unsigned max);
 /* Makes the queue pair with its pools, ready to send and receive. */
-int verbs_ud_open(struct nic_queue *queue);
-void verbs_ud_close(struct nic_queue *queue);
+int verbs_ud_open(struct verbs_queue *queue);
+void verbs_ud_close(struct verbs_queue *queue);
 /* Sets a failed queue pair up again: what was posted is lost. */
-void verbs_ud_recover(struct nic_queue *queue);
+void verbs_ud_recover(struct verbs_queue *queue);
 /* Fills `ready`. False: nothing is there, and the completion queue was found empty. */
-bool verbs_receive(struct nic_queue *queue);
+bool verbs_receive(struct verbs_queue *queue);
 /* Memory for `count` slots. */
-int verbs_slots_open(struct nic *nic, struct verbs_slots *slots, uint32_t count, uint32_t slot_bytes);
-void verbs_slots_close(struct nic *nic, struct verbs_slots *slots);
+int verbs_slots_open(struct verbs_nic *nic, struct verbs_slots *slots, uint32_t count, uint32_t slot_bytes);
+void verbs_slots_close(struct verbs_nic *nic, struct verbs_slots *slots);
 /* Posts all slots. */
-void verbs_slots_post(struct nic_queue *queue, struct verbs_slots *slots);
+void verbs_slots_post(struct verbs_queue *queue, struct verbs_slots *slots);
 /* The largest power of two that is not above either. */
 uint32_t verbs_at_most(uint32_t wanted, int limit);
-unsigned verbs_poll(struct nic_queue *queue, struct nic_rx *out, unsigned max);
-void verbs_release(struct nic_queue *queue, const struct nic_rx *rx);
-void verbs_drop_ready(struct nic_queue *queue, const struct flow *flow);
+unsigned verbs_poll(struct nic_queue *base, struct nic_rx *out, unsigned max);
+void verbs_release(struct nic_queue *base, const struct nic_rx *rx);
+void verbs_drop_ready(struct verbs_queue *queue, const struct flow *flow);
 
 /* verbs/ud.c */
-int verbs_reach(struct nic *nic, const struct nic_queue_address *address);
-int verbs_peer_add(struct nic_queue *queue, const struct nic_host *host,
+int verbs_reach(struct nic *base, const struct nic_queue_address *address);
+int verbs_peer_add(struct nic_queue *base, const struct nic_host *host,
                    const struct nic_queue_address *address, uint32_t *destination,
                    uint32_t *datagram_bytes);
-void verbs_peer_remove(struct nic_queue *queue, uint32_t destination);
-void verbs_peers_free(struct nic_queue *queue);
-bool verbs_send(struct nic_queue *queue, const struct tx_desc *desc);
-unsigned verbs_flush(struct nic_queue *queue);
+void verbs_peer_remove(struct nic_queue *base, uint32_t destination);
+void verbs_peers_free(struct verbs_queue *queue);
+bool verbs_send(struct nic_queue *base, const struct tx_desc *desc);
+unsigned verbs_flush(struct nic_queue *base);
 /* Takes completions of sends. */
-void verbs_reap_sends(struct nic_queue *queue);
+void verbs_reap_sends(struct verbs_queue *queue);
 
 /* verbs/gdr.c */
-int verbs_reg_device(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
+int verbs_reg_device(struct nic *base, const struct nic_device_memory *memory, struct nic_mr *out,
                      char why[NIC_WHY_TEXT]);
-bool verbs_read(struct nic_queue *queue, const struct nic_mr *mr, void *cookie);
-unsigned verbs_poll_reads(struct nic_queue *queue, struct nic_read *out, unsigned max);
-void verbs_reads_close(struct nic_queue *queue);
+bool verbs_flush_device(struct nic_queue *base, const struct nic_mr *mr, void *cookie);
+unsigned verbs_poll_flushed(struct nic_queue *base, struct nic_flushed *out, unsigned max);
+void verbs_reads_close(struct verbs_queue *queue);
 
 /* An error that says what ran out and what to do; returns UCCL_ENOMEM or UCCL_EIO. */
-int verbs_fault(const struct nic *nic, const char *doing, int system_error);
+int verbs_fault(const struct verbs_nic *nic, const char *doing, int system_error);
 
 #endif
