@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What udp.c (sockets, peers, assembling what to send) and the two I/O drivers (udp/mmsg.c,
+ * What udp.c (sockets, peers), send.c (assembling what to send) and the two I/O drivers (udp/mmsg.c,
  * udp/uring.c: system calls and receive buffers) share.
  *
  * A queue has one main socket that receives, and sends path 0; further sockets only send, so that
@@ -17,6 +17,7 @@
 #include "nic/nic.h"
 
 enum {
+    UDP_MAIN_SOCKET = 0,
     UDP_RX_BYTES = 65536,  /* of a receive buffer: the largest that GRO makes, or a datagram */
     UDP_RX_CONTROL = 128,  /* control messages of one receive: GRO size, ECN, drops */
     UDP_STAGE_SENDS = 16,  /* staged sends that are pushed out without waiting for flush() */
@@ -128,6 +129,18 @@ static inline struct udp_queue *udp_queue_of(const struct nic_queue *queue)
 {
     return (struct udp_queue *)(uintptr_t)queue;
 }
+
+static inline void udp_set_port(union nic_address *address, uint16_t port)
+{
+    if (address->any.sa_family == AF_INET6)
+        address->v6.sin6_port = port;
+    else
+        address->v4.sin_port = port;
+}
+
+/* udp/send.c */
+bool udp_send(struct nic_queue *base, const struct tx_desc *desc);
+unsigned udp_flush(struct nic_queue *base);
 
 /* The tables of a queue. */
 extern const struct nic_queue_ops udp_queue_ops;

@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Assembling the chunks of a UDP queue into sends.
+ *
+ * How a chunk becomes datagrams. Runs of consecutive datagrams of a chunk leave in one sendmsg()
+ * each, cut by the kernel (UDP_SEGMENT). Small datagrams are assembled, header and payload back to
+ * back, in one buffer that stays in the L2 cache; large ones are sent from the payload where it
+ * lies, since there a copy costs more than another vector entry. A chunk that was cut for a larger
+ * path MTU than the route has now is sent datagram by datagram, for the kernel to fragment (path
+ * MTU discovery "want").
+ *
+ * Thread: the queue's owner.
+ */
+#include "nic/udp/udp.h"
+
+#include "core/wire.h"
+#include "nic/datagram.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* Appends bytes to the newest send; those that follow the last ones in memory need no new entry. */
+static void append(struct udp_stage *stage, struct udp_send *send, const void *bytes, size_t length)
+{
+    send->bytes += (uint32_t)length;
+    if (send->iovec_count > 0) {
+        struct iovec *last = &stage->iovecs[stage->iovec_count - 1];
+
+        if ((const uint8_t *)last->iov_base + last->iov_len == bytes) {
+            last->iov_len += length;
+            return;
+        }
+    }
+    assert(stage->iovec_count < UDP_IOVEC_MAX);
+    stage->iovecs[stage->iovec_count++] =
+        (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = length};
+    send->iovec_count++;
+}
+
+static uint8_t *take_bytes(struct udp_stage *stage, uint32_t length)
+{
+    uint8_t *bytes = stage->buffer + stage->bytes_used;
+
+    assert(stage->bytes_used + length <= UDP_STAGE_BYTES);
+    stage->bytes_used += length;
+    return bytes;
+}
+
+/* One datagram of a TX_BULK descriptor. `payload`: that of the chunk's datagram 0, or NULL: gather.
+ */
+static void append_bulk(struct udp_queue *queue, struct udp_send *send, const struct tx_desc *desc,
+                        unsigned index, const uint8_t *payload)
+{
+    const struct nic_queue_setup *setup = &queue->setup;
+    struct udp_stage *stage = &queue->stage;
+    uint32_t length = datagram_length(desc, index) - WIRE_BULK_HEADER_BYTES;
+    uint64_t at = (uint64_t)index * desc->bulk_stride;
+    bool in_place = payload != NULL && desc->datagram_bytes >= UDP_IN_PLACE_MIN;
+    uint8_t *header = take_bytes(stage, WIRE_BULK_HEADER_BYTES + (in_place ? 0 : length));
+    const uint8_t *body = header + WIRE_BULK_HEADER_BYTES;
+
+    if (in_place)
+        body = payload + at;
+    else if (payload != NULL)
+        memcpy(header + WIRE_BULK_HEADER_BYTES, payload + at, length);
+    else
+        setup->gather(header + WIRE_BULK_HEADER_BYTES, desc->bulk_msg, desc->bulk_offset + at,
+                      length);
+    wire_bulk_header(desc, index, desc->payload_crc ? setup->crc32c(0, body, length) : 0,
+                     setup->crc32c, header);
+    append(stage, send, header, WIRE_BULK_HEADER_BYTES);
+    append(stage, send, body, length);
+}
+
+static struct udp_send *new_send(struct udp_queue *queue, const struct tx_desc *desc)
+{
+    struct udp_stage *stage = &queue->stage;
+    struct udp_send *send = &stage->sends[stage->count];
+
+    assert(stage->count < UDP_STAGE_MAX);
+    stage->count++;
+    *send = (struct udp_send){
+        .to = queue->peers[desc->destination].address,
+        .source = queue->peers[desc->destination].source,
+        .destination = desc->destination,
+        .desc = stage->desc,
+        .segment = desc->datagram_bytes,
+        .socket = (uint16_t)(desc->path % queue->socket_count),
+        .iovec = (uint16_t)stage->iovec_count,
+    };
+    if (!desc->sequenced && desc->opens) {
+        udp_set_port(&send->to, queue->peers[desc->destination].ports[desc->path % NIC_PORTS_TOLD_MAX]);
+        send->socket = UDP_MAIN_SOCKET;
+    }
+    return send;
+}
+
+/* Stages the datagrams of `mask`: a send for each run of consecutive ones, or without GSO for each
+ * one. */
+static void stage_datagrams(struct udp_queue *queue, const struct tx_desc *desc, uint64_t mask,
+                            bool gso, const uint8_t *payload)
+{
+    struct udp_send *send = NULL;
+
+    for (unsigned i = 0; i < desc->count; i++) {
+        if (!(mask >> i & 1)) {
+            send = NULL;
+            continue;
+        }
+        if (send == NULL || !gso)
+            send = new_send(queue, desc);
+        send->datagrams++;
+        if (desc->kind == TX_BULK) {
+            append_bulk(queue, send, desc, i, payload);
+        } else {
+            uint8_t *datagram = desc->buffer + (size_t)i * desc->datagram_bytes;
+
+            wire_seal(desc, i, datagram, datagram_length(desc, i), queue->setup.crc32c);
+            append(&queue->stage, send, datagram, datagram_length(desc, i));
+        }
+    }
+}
+
+/* Do `datagrams` more of `bytes` in all fit the stage, whatever becomes of them? */
+static bool has_room(const struct udp_stage *stage, uint32_t datagrams, uint32_t bytes)
+{
+    return stage->count + datagrams <= UDP_STAGE_MAX &&
+           stage->iovec_count + 2 * datagrams <= UDP_IOVEC_MAX &&
+           stage->bytes_used + bytes <= UDP_STAGE_BYTES;
+}
+
+/* Takes back the newest descriptor if the kernel took nothing of it. True: taken back. */
+static bool unstage(struct udp_stage *stage, uint32_t sends)
+{
+    uint32_t left = 0;
+
+    while (left < stage->count && stage->sends[stage->count - 1 - left].desc == stage->desc)
+        left++;
+    if (left < sends)
+        return false;
+    stage->count -= sends;
+    stage->iovec_count = stage->sends[stage->count].iovec;
+    if (stage->count == 0)
+        stage->bytes_used = 0;
+    return true;
+}
+
+bool udp_send(struct nic_queue *base, const struct tx_desc *desc)
+{
+    struct udp_queue *queue = udp_queue_of(base);
+    struct udp_stage *stage = &queue->stage;
+    struct udp_peer *peer = &queue->peers[desc->destination];
+    uint64_t mask = desc->mask & (UINT64_MAX >> (CORE_TRAIN_MAX - desc->count));
+    uint32_t datagrams = (uint32_t)__builtin_popcountll(mask);
+    uint32_t bytes = datagrams * desc->datagram_bytes, before;
+    const uint8_t *payload = NULL;
+
+    assert(desc->destination < queue->peer_count && peer->used);
+    assert(desc->count >= 1 && desc->count <= CORE_TRAIN_MAX);
+    assert((uint64_t)(desc->count - 1u) * desc->datagram_bytes + desc->last_bytes <=
+           CORE_TRAIN_BYTES_MAX);
+    if (mask == 0)
+        return true;
+    if (mask >> (desc->count - 1) & 1)
+        bytes -= desc->datagram_bytes - desc->last_bytes;
+    if (--peer->descs_to_check == 0 || desc->whole)
+        udp_check_mtu(queue, desc->destination);
+    if (desc->whole && desc->last_bytes > peer->datagram_bytes)
+        return true; /* lost: the kernel would cut it */
+    if (desc->kind == TX_FRAMES)
+        datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a retransmission has no pieces */
+    if (udp_is_full(queue))
+        return false;
+    if (!has_room(stage, datagrams, bytes)) {
+        queue->driver->transmit(queue);
+        if (!has_room(stage, datagrams, bytes))
+            return false;
+    }
+    stage->desc++;
+    before = stage->count;
+    if (desc->kind == TX_BULK)
+        payload = queue->setup.payload(desc->bulk_msg, desc->bulk_offset);
+    stage_datagrams(queue, desc, mask, peer->gso && desc->datagram_bytes <= peer->datagram_bytes,
+                    payload);
+    if (stage->count < UDP_STAGE_SENDS && bytes <= UDP_STAGE_BIG)
+        return true;
+    before = stage->count - before;
+    return queue->driver->transmit(queue) || !unstage(stage, before);
+}
+
+unsigned udp_flush(struct nic_queue *base)
+{
+    struct udp_queue *queue = udp_queue_of(base);
+    struct udp_stage *stage = &queue->stage;
+    unsigned lost;
+
+    if (stage->count > 0 && !queue->driver->transmit(queue)) {
+        for (uint32_t i = 0; i < stage->count; i++)
+            if (stage->sends[i].desc != stage->last_lost) {
+                stage->last_lost = stage->sends[i].desc;
+                stage->descs_lost++;
+            }
+        stage->count = stage->iovec_count = stage->bytes_used = 0;
+    }
+    lost = stage->descs_lost;
+    stage->descs_lost = 0;
+    return lost;
+}
