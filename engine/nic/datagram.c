@@ -21,17 +21,17 @@ void datagram_gather(const struct nic_queue_setup *setup, const struct tx_desc *
     }
 }
 
-void datagram_bulk(const struct nic_queue_setup *setup, const struct tx_desc *desc, unsigned index,
-                   const uint8_t *payload, uint8_t *out)
+const uint8_t *datagram_bulk(const struct nic_queue_setup *setup, const struct tx_desc *desc, unsigned index,
+                             const uint8_t *payload, bool copies, uint8_t *out)
 {
     uint32_t length = datagram_length(desc, index) - WIRE_BULK_HEADER_BYTES;
     uint64_t at = (uint64_t)index * desc->bulk_stride;
-    uint8_t *body = out + WIRE_BULK_HEADER_BYTES;
-
-    if (payload != NULL)
-        memcpy(body, payload + at, length);
-    else
-        setup->gather(body, desc->bulk_msg, desc->bulk_offset + at, length);
-    wire_bulk_header(desc, index, desc->payload_crc ? setup->crc32c(0, body, length) : 0,
-                     setup->crc32c, out);
+    uint8_t *copy = out + WIRE_BULK_HEADER_BYTES;
+    const uint8_t *body = payload && !copies ? payload + at : copy;
+    if (!payload)
+        setup->gather(copy, desc->bulk_msg, desc->bulk_offset + at, length);
+    else if (copies)
+        memcpy(copy, payload + at, length);
+    wire_bulk_header(desc, index, desc->payload_crc ? setup->crc32c(0, body, length) : 0, setup->crc32c, out);
+    return body;
 }

@@ -16,9 +16,12 @@ static inline uint32_t datagram_length(const struct tx_desc *desc, unsigned inde
  * datagrams. */
 void datagram_gather(const struct nic_queue_setup *setup, const struct tx_desc *desc, uint64_t mask);
 
-/* Writes a datagram of a TX_BULK descriptor to `out`. `payload`: that of the chunk's datagram 0, or NULL:
- * gather. */
-void datagram_bulk(const struct nic_queue_setup *setup, const struct tx_desc *desc, unsigned index,
-                   const uint8_t *payload, uint8_t *out);
+/*
+ * Writes the header of a datagram of a TX_BULK descriptor to `out`, and its payload behind that. `payload`: that of the
+ * chunk's datagram 0, or NULL: gather it. Without `copies` payload that the CPU can read stays where it lies. Returns
+ * where the datagram's payload is.
+ */
+const uint8_t *datagram_bulk(const struct nic_queue_setup *setup, const struct tx_desc *desc, unsigned index,
+                             const uint8_t *payload, bool copies, uint8_t *out);
 
 #endif

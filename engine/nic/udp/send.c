@@ -46,30 +46,17 @@ static uint8_t *take_bytes(struct udp_stage *stage, uint32_t length)
     return bytes;
 }
 
-/* One datagram of a TX_BULK descriptor. `payload`: that of the chunk's datagram 0, or NULL: gather.
- */
+/* Appends one datagram of a TX_BULK descriptor. `payload`: that of the chunk's datagram 0, or NULL: gather it. */
 static void append_bulk(struct udp_queue *queue, struct udp_send *send, const struct tx_desc *desc,
                         unsigned index, const uint8_t *payload)
 {
-    const struct nic_queue_setup *setup = &queue->setup;
-    struct udp_stage *stage = &queue->stage;
     uint32_t length = datagram_length(desc, index) - WIRE_BULK_HEADER_BYTES;
-    uint64_t at = (uint64_t)index * desc->bulk_stride;
-    bool in_place = payload != NULL && desc->datagram_bytes >= UDP_IN_PLACE_MIN;
-    uint8_t *header = take_bytes(stage, WIRE_BULK_HEADER_BYTES + (in_place ? 0 : length));
-    const uint8_t *body = header + WIRE_BULK_HEADER_BYTES;
+    bool copies = !payload || desc->datagram_bytes < UDP_IN_PLACE_MIN;
+    uint8_t *header = take_bytes(&queue->stage, WIRE_BULK_HEADER_BYTES + (copies ? length : 0));
+    const uint8_t *body = datagram_bulk(&queue->setup, desc, index, payload, copies, header);
 
-    if (in_place)
-        body = payload + at;
-    else if (payload != NULL)
-        memcpy(header + WIRE_BULK_HEADER_BYTES, payload + at, length);
-    else
-        setup->gather(header + WIRE_BULK_HEADER_BYTES, desc->bulk_msg, desc->bulk_offset + at,
-                      length);
-    wire_bulk_header(desc, index, desc->payload_crc ? setup->crc32c(0, body, length) : 0,
-                     setup->crc32c, header);
-    append(stage, send, header, WIRE_BULK_HEADER_BYTES);
-    append(stage, send, body, length);
+    append(&queue->stage, send, header, WIRE_BULK_HEADER_BYTES);
+    append(&queue->stage, send, body, length);
 }
 
 static struct udp_send *new_send(struct udp_queue *queue, const struct tx_desc *desc)

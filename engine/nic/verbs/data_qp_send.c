@@ -135,7 +135,7 @@ static void send_datagrams(struct verbs_data_qp *path, const struct tx_desc *des
         uint32_t length = datagram_length(desc, i);
         assert(length <= queue->nic->datagram_bytes);
         if (desc->kind == TX_BULK) {
-            datagram_bulk(&queue->setup, desc, i, payload, at);
+            datagram_bulk(&queue->setup, desc, i, payload, true, at);
         } else {
             memcpy(at, desc->buffer + (size_t)i * desc->datagram_bytes, length);
             wire_seal(desc, i, at, length, queue->setup.crc32c);

@@ -268,7 +268,7 @@ static void stage(struct verbs_queue *queue, const struct verbs_peer *peer, stru
     const uint8_t *from = slot;
     assert(length <= sends->slot_bytes);
     if (desc->kind == TX_BULK) {
-        datagram_bulk(&queue->setup, desc, index, payload, slot);
+        datagram_bulk(&queue->setup, desc, index, payload, true, slot);
     } else {
         uint8_t *datagram = desc->buffer + (size_t)index * desc->datagram_bytes;
         wire_seal(desc, index, datagram, length, queue->setup.crc32c);
