@@ -79,7 +79,7 @@ Test(verbs_ud, failed_send_sets_the_queue_pair_up_again, .init = set_up_pair, .f
     cr_assert_not_null(strstr(said, "local QP operation error"));
     struct nic_rx rx;
     cr_assert_eq(verbs_datagram_ops.poll(&queues[0]->base, &rx, 1), 0); /* here it is set up */
-    cr_assert_eq(queues[0]->qp->state, IBV_QPS_RTS);
+    cr_assert_eq(queues[0]->ud->state, IBV_QPS_RTS);
     send_and_take();
     for (unsigned i = 0; i < 2000; i++) { /* and all of it is as before: nothing runs out */
         send_and_take();
@@ -254,12 +254,12 @@ Test(verbs_data_qp, pool_of_retransmissions_is_shared_among_peers, .init = set_u
             held += EACH;
         cr_assert_eq(held, expected[i], "peer %u: %u", i, held);
     }
-    cr_assert_eq(queues[0]->paths->free_retransmission_count, VERBS_RETRANSMISSIONS - 128 - 64 - 32);
+    cr_assert_eq(queues[0]->data_qps->free_retransmission_count, VERBS_RETRANSMISSIONS - 128 - 64 - 32);
     verbs_datagram_ops.flush(&queues[0]->base);
     fake_run();
     struct nic_done done[16];
     cr_assert_eq(verbs_data_qp_ops.poll_done(&queues[0]->base, done, 16), 4 + 4 + 2);
-    cr_assert_eq(queues[0]->paths->free_retransmission_count, VERBS_RETRANSMISSIONS);
+    cr_assert_eq(queues[0]->data_qps->free_retransmission_count, VERBS_RETRANSMISSIONS);
     cr_assert(send_retransmission_to(peer[2], 0, CORE_TRAIN_MAX, 9));
     verbs_datagram_ops.flush(&queues[0]->base);
 }
@@ -275,7 +275,7 @@ Test(verbs_data_qp, generations_wait_for_those_at_rest, .init = set_up_pair, .fi
         verbs_data_qp_ops.drain(&queues[0]->base, &id);
         await_drained(0, 0);
         verbs_data_qp_ops.destroy(&queues[0]->base, &id);
-        queues[0]->paths->all[generation - 1]->since_ms = UINT32_MAX; /* they rest for as long as the test takes */
+        queues[0]->data_qps->all[generation - 1]->since_ms = UINT32_MAX; /* they rest for as long as the test takes */
     }
     said[0] = 0;
     id = path_id(0, 0, VERBS_TIME_WAIT_MAX + 1);
@@ -330,8 +330,8 @@ Test(verbs_data_qp, drain_comes_after_all_that_was_received, .init = set_up_path
     deliver();
     verbs_data_qp_ops.drain(&queues[1]->base, &id);
     fake_run();
-    struct verbs_data_qp *path = verbs_data_qp_of(queues[1], fake_qp_of(queues[1]->peers[to_first].paths[0]->qp->qp_num)->qp.qp_num);
-    atomic_store(&path->last_receive, 1);
+    struct verbs_data_qp *qp = verbs_data_qp_of(queues[1], fake_qp_of(queues[1]->peers[to_first].qps[0]->ibv->qp_num)->qp.qp_num);
+    atomic_store(&qp->last_receive, 1);
     for (unsigned taken = 0; taken < 40; taken++) {
         cr_assert(!next_event(1, &event), "drained after %u of 40", taken);
         cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 1);
@@ -366,14 +366,14 @@ Test(verbs_data_qp, device_that_does_not_flush_is_made_to, .init = set_up_paths,
 {
     struct nic_qp_id id = path_id(0, 0, 1);
     uint32_t alive = fake.qps_alive;
-    fake_qp_of(queues[0]->peers[to_second].paths[0]->qp->qp_num)->silent = true;
+    fake_qp_of(queues[0]->peers[to_second].qps[0]->ibv->qp_num)->silent = true;
     cr_assert(send_retransmission(3, 1));
     verbs_datagram_ops.flush(&queues[0]->base);
-    uint32_t free_before = queues[0]->paths->free_retransmission_count;
+    uint32_t free_before = queues[0]->data_qps->free_retransmission_count;
     verbs_data_qp_ops.drain(&queues[0]->base, &id);
     await_drained(0, 0);
     cr_assert_eq(fake.qps_alive, alive - 1);
-    cr_assert_eq(queues[0]->paths->free_retransmission_count, free_before + 3);
+    cr_assert_eq(queues[0]->data_qps->free_retransmission_count, free_before + 3);
     verbs_data_qp_ops.destroy(&queues[0]->base, &id);
     verbs_data_qps_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
     fake_run();
@@ -415,9 +415,9 @@ Test(verbs_data_qp, closed_flow_hears_nothing_more, .init = set_up_paths, .fini 
     cr_assert(send_retransmission(3, 11));
     verbs_datagram_ops.flush(&queues[0]->base);
     verbs_datagram_ops.peer_remove(&queues[0]->base, to_second);
-    cr_assert_lt(queues[0]->paths->free_retransmission_count, VERBS_RETRANSMISSIONS); /* the device may read them still */
+    cr_assert_lt(queues[0]->data_qps->free_retransmission_count, VERBS_RETRANSMISSIONS); /* the device may read them still */
     verbs_data_qps_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
-    cr_assert_eq(queues[0]->paths->free_retransmission_count, VERBS_RETRANSMISSIONS);
+    cr_assert_eq(queues[0]->data_qps->free_retransmission_count, VERBS_RETRANSMISSIONS);
     fake_run();
     cr_assert_eq(finished(), 0);
 }
@@ -504,11 +504,11 @@ Test(verbs_data_qp, another_generation_is_another_path, .init = set_up_paths, .f
     cr_assert_not(send_write(0, 0, 0, 10, 1));
     cr_assert_not(send_write(0, 2, 0, 10, 1));
     cr_assert(send_write(0, 1, 0, 10, 1));
-    struct verbs_data_qp *path = queues[0]->peers[to_second].paths[0];
+    struct verbs_data_qp *qp = queues[0]->peers[to_second].qps[0];
     verbs_datagram_ops.flush(&queues[0]->base);
     /* a completion of the queue pair that had its place before */
-    struct ibv_wc late = {.wr_id = verbs_data_qp_work_id(path, 0) ^ UINT64_C(1) << 32, .status = IBV_WC_SUCCESS};
-    fake_complete(path->cq->cq.cq, &late);
+    struct ibv_wc late = {.wr_id = verbs_data_qp_work_id(qp, 0) ^ UINT64_C(1) << 32, .status = IBV_WC_SUCCESS};
+    fake_complete(qp->cq->cq.cq, &late);
     cr_assert_eq(finished(), 0);
     fake_run();
     cr_assert_eq(finished(), 1);
@@ -546,7 +546,7 @@ Test(verbs_data_qp, each_write_of_a_chunk_has_its_place, .init = set_up_paths, .
 /* Each path of a peer has a way of its own through the network, of datagrams too. */
 Test(verbs_ud, paths_take_ways_of_their_own, .init = set_up_pair, .fini = close_pair)
 {
-    const struct fake_qp *qp = fake_qp_of(queues[0]->qp->qp_num);
+    const struct fake_qp *qp = fake_qp_of(queues[0]->ud->qp_num);
     for (unsigned path = 0; path < params.port_entropy; path++) {
         uint32_t at = qp->sends_tail % FAKE_RING;
         cr_assert(send_small(SMALL_BYTES, (uint16_t)path));
@@ -611,10 +611,10 @@ Test(verbs_data_qp, slots_of_nobodys_paths_come_back, .init = set_up_paths, .fin
 {
     enum { COUNT = 3 * VERBS_REPOST };
     struct nic_rx rx;
-    struct verbs_slots *shared = &queues[1]->paths->shared;
-    const struct fake_receives *receives = &((struct fake_srq *)queues[1]->paths->srq)->receives;
+    struct verbs_slots *shared = &queues[1]->data_qps->shared;
+    const struct fake_receives *receives = &((struct fake_srq *)queues[1]->data_qps->srq)->receives;
     uint32_t posted = receives->tail, chained = shared->chained;
-    ((struct fake_srq *)queues[1]->paths->srq)->receives.head += COUNT; /* which the device has used */
+    ((struct fake_srq *)queues[1]->data_qps->srq)->receives.head += COUNT; /* which the device has used */
     for (unsigned i = 0; i < COUNT; i++) {
         struct ibv_wc wc = {.wr_id = (i % shared->count) | VERBS_SHARED_SLOT, .qp_num = 99999, .status = IBV_WC_SUCCESS};
         fake_complete(queues[1]->receive_cq.cq, &wc);
@@ -626,8 +626,8 @@ Test(verbs_data_qp, slots_of_nobodys_paths_come_back, .init = set_up_paths, .fin
 /* Each end expects the number that the other one begins with. */
 Test(verbs_data_qp, numbers_of_packets, .init = set_up_paths, .fini = close_pair)
 {
-    struct verbs_data_qp *a = queues[0]->peers[to_second].paths[0], *b = queues[1]->peers[to_first].paths[0];
-    const struct fake_qp *qa = fake_qp_of(a->qp->qp_num), *qb = fake_qp_of(b->qp->qp_num);
+    struct verbs_data_qp *a = queues[0]->peers[to_second].qps[0], *b = queues[1]->peers[to_first].qps[0];
+    const struct fake_qp *qa = fake_qp_of(a->ibv->qp_num), *qb = fake_qp_of(b->ibv->qp_num);
     cr_assert_neq(a->psn, b->psn);
     cr_assert(qa->sq_psn == a->psn && qb->sq_psn == b->psn);
     cr_assert(qa->rq_psn == b->psn && qb->rq_psn == a->psn);

@@ -25,7 +25,7 @@ static void port_event(enum ibv_event_type type, int port)
 Test(verbs_device, queue_pair_that_the_device_gives_up, .init = set_up_paths, .fini = close_pair)
 {
     struct nic_qp_event event;
-    struct ibv_qp *qp = queues[0]->peers[to_second].paths[0]->qp;
+    struct ibv_qp *qp = queues[0]->peers[to_second].qps[0]->ibv;
     happens((struct ibv_async_event){.event_type = IBV_EVENT_QP_FATAL, .element.qp = qp});
     cr_assert(next_event(0, &event));
     cr_assert(!event.drained);
@@ -53,7 +53,7 @@ Test(verbs_device, that_is_removed, .init = set_up_paths, .fini = close_pair)
     cr_assert_eq(verbs_datagram_ops.peer_add(&queues[0]->base, &host, &address, &number, &psn), UCCL_EIO);
     cr_assert_str_empty(said);
     id = path_id(0, 0, 1); /* what can be read and written is let go of, though nothing completes any more */
-    fake_qp_of(queues[0]->peers[to_second].paths[0]->qp->qp_num)->silent = true;
+    fake_qp_of(queues[0]->peers[to_second].qps[0]->ibv->qp_num)->silent = true;
     verbs_data_qp_ops.drain(&queues[0]->base, &id);
     await_drained(0, 0);
 }
@@ -69,7 +69,7 @@ Test(verbs_device, that_is_removed_lets_threads_sleep, .init = set_up_pair, .fin
     verbs_queue_ops.wait(&queues[0]->base, 30 * 1000000);
     cr_assert_geq(verbs_now_ms() - begin_ms, 29);
     cr_assert_eq(verbs_datagram_ops.poll(&queues[0]->base, &rx, 1), 0);
-    cr_assert_eq(fake_qp_of(queues[0]->qp->qp_num)->qp.state, IBV_QPS_RTS, "and nobody sets the queue pair up again");
+    cr_assert_eq(fake_qp_of(queues[0]->ud->qp_num)->qp.state, IBV_QPS_RTS, "and nobody sets the queue pair up again");
     verbs_queue_ops.wake(&queues[0]->base);
     begin_ms = verbs_now_ms();
     verbs_queue_ops.wait(&queues[0]->base, UINT64_MAX);

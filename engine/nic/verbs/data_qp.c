@@ -30,91 +30,91 @@ int verbs_data_qps_open(struct verbs_queue *queue)
     uint32_t receives = verbs_shared_receives(nic);
     if (receives == 0)
         return 0;
-    struct verbs_data_qps *paths = calloc(1, sizeof *paths);
-    if (!paths)
+    struct verbs_data_qps *qps = calloc(1, sizeof *qps);
+    if (!qps)
         return verbs_fault(nic, "make a queue", ENOMEM);
-    queue->paths = paths;
+    queue->data_qps = qps;
     for (int16_t i = 0; i < VERBS_RETRANSMISSIONS; i++)
-        paths->free_retransmissions[paths->free_retransmission_count++] = i;
+        qps->free_retransmissions[qps->free_retransmission_count++] = i;
     struct ibv_srq_init_attr attr = {.attr = {.max_wr = receives, .max_sge = 1}};
-    paths->srq = nic->lib->create_srq(nic->pd, &attr);
-    if (!paths->srq)
+    qps->srq = nic->lib->create_srq(nic->pd, &attr);
+    if (!qps->srq)
         return verbs_fault(nic, "make a shared receive queue", errno);
-    int error = verbs_slots_open(nic, &paths->shared, receives, nic->datagram_bytes);
+    int error = verbs_slots_open(nic, &qps->shared, receives, nic->datagram_bytes);
     if (!error)
-        error = verbs_pool_open(nic, &paths->retransmissions, (size_t)VERBS_RETRANSMISSIONS * nic->datagram_bytes,
+        error = verbs_pool_open(nic, &qps->retransmissions, (size_t)VERBS_RETRANSMISSIONS * nic->datagram_bytes,
                                 "register send buffers");
     if (!error)
-        verbs_slots_post(queue, &paths->shared);
+        verbs_slots_post(queue, &qps->shared);
     return error;
 }
 
-static void unlink_path(struct verbs_queue *queue, struct verbs_data_qp *path)
+static void unlink_data_qp(struct verbs_queue *queue, struct verbs_data_qp *qp)
 {
-    struct verbs_data_qp **link = &queue->paths->buckets[path->qp->qp_num % VERBS_BUCKETS];
-    while (*link != path)
+    struct verbs_data_qp **link = &queue->data_qps->buckets[qp->ibv->qp_num % VERBS_BUCKETS];
+    while (*link != qp)
         link = &(*link)->same_bucket;
-    *link = path->same_bucket;
+    *link = qp->same_bucket;
 }
 
 /* From here on nothing is sent or received on it. */
-static void destroy_queue_pair(struct verbs_data_qp *path)
+static void destroy_queue_pair(struct verbs_data_qp *qp)
 {
-    if (!path->qp)
+    if (!qp->ibv)
         return;
-    unlink_path(path->queue, path);
-    path->queue->lib->destroy_qp(path->qp);
-    path->qp = NULL;
-    path->cq->paths--;
+    unlink_data_qp(qp->queue, qp);
+    qp->queue->lib->destroy_qp(qp->ibv);
+    qp->ibv = NULL;
+    qp->cq->qps--;
 }
 
-static void free_path(struct verbs_data_qp *path)
+static void free_data_qp(struct verbs_data_qp *qp)
 {
-    destroy_queue_pair(path);
-    verbs_data_qp_finish_all(path);
-    path->queue->paths->dones -= path->has_done;
-    path->queue->paths->all[path->index] = NULL;
-    free(path->works);
-    free(path);
+    destroy_queue_pair(qp);
+    verbs_data_qp_finish_all(qp);
+    qp->queue->data_qps->dones -= qp->done_pending;
+    qp->queue->data_qps->all[qp->index] = NULL;
+    free(qp->works);
+    free(qp);
 }
 
 void verbs_data_qps_close(struct verbs_queue *queue)
 {
-    struct verbs_data_qps *paths = queue->paths;
-    if (!paths)
+    struct verbs_data_qps *qps = queue->data_qps;
+    if (!qps)
         return;
-    for (uint32_t i = 0; i < paths->count; i++)
-        if (paths->all[i])
-            free_path(paths->all[i]);
-    while (paths->cqs) {
-        struct verbs_data_qp_cq *cq = paths->cqs;
-        paths->cqs = cq->next;
+    for (uint32_t i = 0; i < qps->count; i++)
+        if (qps->all[i])
+            free_data_qp(qps->all[i]);
+    while (qps->cqs) {
+        struct verbs_data_qp_cq *cq = qps->cqs;
+        qps->cqs = cq->next;
         verbs_cq_close(queue, &cq->cq);
         free(cq);
     }
-    if (paths->srq)
-        queue->lib->destroy_srq(paths->srq);
-    verbs_slots_close(queue->nic, &paths->shared);
-    verbs_pool_close(queue->nic, &paths->retransmissions);
-    free(paths->all);
-    free(paths);
-    queue->paths = NULL;
+    if (qps->srq)
+        queue->lib->destroy_srq(qps->srq);
+    verbs_slots_close(queue->nic, &qps->shared);
+    verbs_pool_close(queue->nic, &qps->retransmissions);
+    free(qps->all);
+    free(qps);
+    queue->data_qps = NULL;
 }
 
 /* ---- finding --------------------------------------------------------------------------------- */
 
 struct verbs_data_qp *verbs_data_qp_of(struct verbs_queue *queue, uint32_t number)
 {
-    struct verbs_data_qp *path = queue->paths->buckets[number % VERBS_BUCKETS];
-    while (path && path->qp->qp_num != number)
-        path = path->same_bucket;
-    return path;
+    struct verbs_data_qp *qp = queue->data_qps->buckets[number % VERBS_BUCKETS];
+    while (qp && qp->ibv->qp_num != number)
+        qp = qp->same_bucket;
+    return qp;
 }
 
 static struct verbs_data_qp *find(struct verbs_queue *queue, const struct nic_qp_id *id)
 {
-    struct verbs_data_qp *path = queue->peers[id->destination].paths[id->path];
-    return path && path->is.generation == id->generation ? path : NULL;
+    struct verbs_data_qp *qp = queue->peers[id->destination].qps[id->path];
+    return qp && qp->is.generation == id->generation ? qp : NULL;
 }
 
 /* ---- making and connecting ------------------------------------------------------------------- */
@@ -128,135 +128,135 @@ static uint32_t depth_of(const struct verbs_queue *queue)
 /* A completion queue with room for one more path; NULL: logged. */
 static struct verbs_data_qp_cq *take_cq(struct verbs_queue *queue)
 {
-    struct verbs_data_qp_cq *cq = queue->paths->cqs;
+    struct verbs_data_qp_cq *cq = queue->data_qps->cqs;
     uint32_t each = depth_of(queue) + 1, most = (uint32_t)queue->nic->port->limits.max_cqe / each;
-    while (cq && cq->paths == cq->paths_max)
+    while (cq && cq->qps == cq->qps_max)
         cq = cq->next;
     if (cq)
         return cq;
     cq = calloc(1, sizeof *cq);
     if (!cq)
         return NULL;
-    cq->paths_max = most < VERBS_CQ_PATHS ? most : VERBS_CQ_PATHS;
+    cq->qps_max = most < VERBS_CQ_QPS ? most : VERBS_CQ_QPS;
     /* when a write was placed is of interest, not when it had left */
-    if (verbs_cq_open(queue, &cq->cq, cq->paths_max * each, queue->nic->mode == VERBS_RC)) {
+    if (verbs_cq_open(queue, &cq->cq, cq->qps_max * each, queue->nic->mode == VERBS_RC)) {
         free(cq);
         return NULL;
     }
-    cq->next = queue->paths->cqs;
-    queue->paths->cqs = cq;
+    cq->next = queue->data_qps->cqs;
+    queue->data_qps->cqs = cq;
     return cq;
 }
 
 /* A free place in the table of paths, which grows with them; -1: out of memory. */
-static int take_index(struct verbs_data_qps *paths)
+static int take_index(struct verbs_data_qps *qps)
 {
-    for (uint32_t i = 0; i < paths->count; i++)
-        if (!paths->all[i])
+    for (uint32_t i = 0; i < qps->count; i++)
+        if (!qps->all[i])
             return (int)i;
-    if (paths->count == UINT16_MAX)
+    if (qps->count == UINT16_MAX)
         return -1;
-    if (paths->count == paths->capacity) {
-        uint32_t capacity = paths->capacity ? 2 * paths->capacity : 16;
-        struct verbs_data_qp **all = realloc(paths->all, capacity * sizeof(struct verbs_data_qp *));
+    if (qps->count == qps->capacity) {
+        uint32_t capacity = qps->capacity ? 2 * qps->capacity : 16;
+        struct verbs_data_qp **all = realloc(qps->all, capacity * sizeof(struct verbs_data_qp *));
         if (!all)
             return -1;
-        paths->all = all;
-        paths->capacity = capacity;
+        qps->all = all;
+        qps->capacity = capacity;
     }
-    paths->all[paths->count] = NULL;
-    return (int)paths->count++;
+    qps->all[qps->count] = NULL;
+    return (int)qps->count++;
 }
 
-static int make_queue_pair(struct verbs_data_qp *path)
+static int make_queue_pair(struct verbs_data_qp *qp)
 {
-    struct verbs_queue *queue = path->queue;
+    struct verbs_queue *queue = qp->queue;
     const struct verbs_nic *nic = queue->nic;
     struct ibv_qp_init_attr attr = {
-        .send_cq = path->cq->cq.cq,
+        .send_cq = qp->cq->cq.cq,
         .recv_cq = queue->receive_cq.cq,
-        .srq = queue->paths->srq,
-        .cap = {.max_send_wr = path->depth + 1, .max_send_sge = 1},
+        .srq = queue->data_qps->srq,
+        .cap = {.max_send_wr = qp->depth + 1, .max_send_sge = 1},
         .qp_type = nic->mode == VERBS_RC ? IBV_QPT_RC : IBV_QPT_UC,
-        .qp_context = path,
+        .qp_context = qp,
     };
-    path->qp = nic->lib->create_qp(nic->pd, &attr);
-    if (!path->qp)
+    qp->ibv = nic->lib->create_qp(nic->pd, &attr);
+    if (!qp->ibv)
         return verbs_fault(nic, "make a queue pair for a path", errno);
-    path->cq->paths++;
-    struct verbs_data_qp **bucket = &queue->paths->buckets[path->qp->qp_num % VERBS_BUCKETS];
-    path->same_bucket = *bucket;
-    *bucket = path;
+    qp->cq->qps++;
+    struct verbs_data_qp **bucket = &queue->data_qps->buckets[qp->ibv->qp_num % VERBS_BUCKETS];
+    qp->same_bucket = *bucket;
+    *bucket = qp;
     struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
                                .port_num = nic->port->number,
                                .qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE};
     int error = nic->lib->modify_qp(
-        path->qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+        qp->ibv, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     return error ? verbs_fault(nic, "set a queue pair for a path up", error) : 0;
 }
 
-static struct verbs_data_qp *new_path(struct verbs_queue *queue, const struct nic_qp_id *id)
+static struct verbs_data_qp *new_data_qp(struct verbs_queue *queue, const struct nic_qp_id *id)
 {
-    struct verbs_data_qps *paths = queue->paths;
-    int index = take_index(paths);
-    struct verbs_data_qp *path = index < 0 ? NULL : calloc(1, sizeof *path);
-    struct verbs_data_qp_cq *cq = path ? take_cq(queue) : NULL;
+    struct verbs_data_qps *qps = queue->data_qps;
+    int index = take_index(qps);
+    struct verbs_data_qp *qp = index < 0 ? NULL : calloc(1, sizeof *qp);
+    struct verbs_data_qp_cq *cq = qp ? take_cq(queue) : NULL;
     if (!cq) {
-        free(path);
+        free(qp);
         return NULL;
     }
-    *path = (struct verbs_data_qp){.queue = queue,
+    *qp = (struct verbs_data_qp){.queue = queue,
                                 .cq = cq,
                                 .is = *id,
                                 .index = (uint16_t)index,
-                                .life = ++paths->life,
-                                .turns = atomic_load(&queue->nic->turns),
+                                .epoch = ++qps->epoch,
+                                .port_epoch = atomic_load(&queue->nic->port_epoch),
                                 .depth = depth_of(queue),
                                 .first_staged = -1};
-    path->works = calloc(path->depth, sizeof *path->works);
-    paths->all[index] = path;
-    return path;
+    qp->works = calloc(qp->depth, sizeof *qp->works);
+    qps->all[index] = qp;
+    return qp;
 }
 
 /* A peer that gives its queue pairs up again and again has ours made at the pace at which they come to an end. */
-static bool many_rest(const struct verbs_queue *queue, const struct nic_qp_id *id)
+static bool many_in_time_wait(const struct verbs_queue *queue, const struct nic_qp_id *id)
 {
-    const struct verbs_data_qps *paths = queue->paths;
-    unsigned resting = 0;
-    for (uint32_t i = 0; i < paths->count; i++) {
-        const struct verbs_data_qp *path = paths->all[i];
-        resting += path && path->state == VERBS_TIME_WAIT && path->is.destination == id->destination &&
-                   path->is.path == id->path;
+    const struct verbs_data_qps *qps = queue->data_qps;
+    unsigned in_time_wait = 0;
+    for (uint32_t i = 0; i < qps->count; i++) {
+        const struct verbs_data_qp *qp = qps->all[i];
+        in_time_wait += qp && qp->state == VERBS_TIME_WAIT && qp->is.destination == id->destination &&
+                   qp->is.path == id->path;
     }
-    return resting >= VERBS_TIME_WAIT_MAX;
+    return in_time_wait >= VERBS_TIME_WAIT_MAX;
 }
 
 int verbs_data_qp_open(struct nic_queue *base, const struct nic_qp_id *id, uint32_t *number, uint32_t *psn)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
-    if (verbs_is_gone(queue->nic) || atomic_load(&queue->nic->turns) & 1)
+    if (verbs_is_gone(queue->nic) || atomic_load(&queue->nic->port_epoch) & 1)
         return UCCL_EIO; /* has been said; the core tries again */
-    if (many_rest(queue, id))
+    if (many_in_time_wait(queue, id))
         return UCCL_EAGAIN;
-    struct verbs_data_qp *path = new_path(queue, id);
-    if (!path || !path->works) {
-        if (path)
-            free_path(path);
+    struct verbs_data_qp *qp = new_data_qp(queue, id);
+    if (!qp || !qp->works) {
+        if (qp)
+            free_data_qp(qp);
         return verbs_fault(queue->nic, "make a path", ENOMEM);
     }
-    int error = make_queue_pair(path);
+    int error = make_queue_pair(qp);
     if (error) {
-        free_path(path);
+        free_data_qp(qp);
         return error;
     }
-    assert(!queue->peers[id->destination].paths[id->path]);
-    queue->peers[id->destination].paths[id->path] = path;
-    queue->paths->active++;
+    assert(!queue->peers[id->destination].qps[id->path]);
+    queue->peers[id->destination].qps[id->path] = qp;
+    queue->data_qps->active++;
     if (getrandom(psn, sizeof *psn, 0) != sizeof *psn)
-        *psn = path->life * 0x9e3779b1u;
+        *psn = qp->epoch * 0x9e3779b1u;
     *psn &= PSN_MASK;
-    path->psn = *psn;
-    *number = path->qp->qp_num;
+    qp->psn = *psn;
+    *number = qp->ibv->qp_num;
     return 0;
 }
 
@@ -264,11 +264,11 @@ int verbs_data_qp_open(struct nic_queue *base, const struct nic_qp_id *id, uint3
 static int refuse_number(struct verbs_queue *queue, struct verbs_peer *peer, uint32_t number)
 {
     char text[VERBS_GID_TEXT];
-    if (!peer->told_number)
+    if (!peer->number_refused)
         LOG_WARNING("verbs device %s: the peer with GID %s, LID %u, offers queue pair 0x%x, which cannot be one; "
                     "what is sent to it goes as datagrams", queue->nic->port->device,
                     verbs_gid_text(peer->address.gid, text), peer->address.lid, number);
-    peer->told_number = true;
+    peer->number_refused = true;
     return UCCL_EPROTO;
 }
 
@@ -279,9 +279,9 @@ int verbs_data_qp_connect(struct nic_queue *base, const struct nic_qp_id *id, ui
     const struct params *params = queue->setup.params;
     struct verbs_peer *peer = &queue->peers[id->destination];
     const struct verbs_address *address = &peer->address;
-    struct verbs_data_qp *path = find(queue, id);
+    struct verbs_data_qp *qp = find(queue, id);
     bool reliable = nic->mode == VERBS_RC;
-    if (!path || path->state != VERBS_MADE)
+    if (!qp || qp->state != VERBS_MADE)
         return UCCL_EINVAL;
     if (!verbs_qpn_is_valid(number))
         return refuse_number(queue, peer, number);
@@ -295,180 +295,180 @@ int verbs_data_qp_connect(struct nic_queue *base, const struct nic_qp_id *id, ui
     int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     if (reliable)
         mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-    int error = nic->lib->modify_qp(path->qp, &attr, mask);
+    int error = nic->lib->modify_qp(qp->ibv, &attr, mask);
     if (!error) {
         attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
-                                    .sq_psn = path->psn,
+                                    .sq_psn = qp->psn,
                                     .timeout = (uint8_t)params->ib_timeout,
                                     .retry_cnt = (uint8_t)params->ib_retry_cnt,
                                     .rnr_retry = RNR_RETRY_EVER};
         mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
         if (reliable)
             mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-        error = nic->lib->modify_qp(path->qp, &attr, mask);
+        error = nic->lib->modify_qp(qp->ibv, &attr, mask);
     }
     if (error)
         return verbs_fault(nic, "connect the queue pair of a path", error);
-    path->state = VERBS_UP;
+    qp->state = VERBS_UP;
     return 0;
 }
 
 /* ---- failing --------------------------------------------------------------------------------- */
 
-static void tell_failed(struct verbs_data_qp *path)
+static void note_failed(struct verbs_data_qp *qp)
 {
-    path->failed = true;
-    path->tell_failed = true;
-    path->queue->paths->events++;
+    qp->failed = true;
+    qp->failure_pending = true;
+    qp->queue->data_qps->events++;
 }
 
-void verbs_data_qp_fail(struct verbs_data_qp *path, const struct ibv_wc *wc)
+void verbs_data_qp_fail(struct verbs_data_qp *qp, const struct ibv_wc *wc)
 {
-    const struct verbs_nic *nic = path->queue->nic;
-    if (path->failed || path->state > VERBS_UP)
+    const struct verbs_nic *nic = qp->queue->nic;
+    if (qp->failed || qp->state > VERBS_UP)
         return;
     LOG_WARNING("verbs device %s port %u: path %u, queue pair 0x%x, has failed: %s (vendor code 0x%x); it is made "
-                "anew", nic->port->device, nic->port->number, path->is.path, path->qp->qp_num,
+                "anew", nic->port->device, nic->port->number, qp->is.path, qp->ibv->qp_num,
                 nic->lib->wc_status_str(wc->status), wc->vendor_err);
-    tell_failed(path);
+    note_failed(qp);
 }
 
 /* ---- draining and closing --------------------------------------------------------------------- */
 
 /* A last send, which completes when all before it have. */
-static void post_marker(struct verbs_data_qp *path)
+static void post_marker(struct verbs_data_qp *qp)
 {
-    struct ibv_send_wr marker = {.wr_id = verbs_data_qp_work_id(path, path->built),
+    struct ibv_send_wr marker = {.wr_id = verbs_data_qp_work_id(qp, qp->built),
                                  .opcode = IBV_WR_SEND,
                                  .send_flags = IBV_SEND_SIGNALED},
                        *bad;
-    path->marker = path->built;
-    path->marked = ibv_post_send(path->qp, &marker, &bad) == 0;
+    qp->marker = qp->built;
+    qp->marked = ibv_post_send(qp->ibv, &marker, &bad) == 0;
 }
 
-static void to_error(struct verbs_data_qp *path)
+static void to_error(struct verbs_data_qp *qp)
 {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
-    verbs_data_qp_unstage(path);
-    path->queue->lib->modify_qp(path->qp, &attr, IBV_QP_STATE);
-    path->since_ms = verbs_now_ms();
+    verbs_data_qp_unstage(qp);
+    qp->queue->lib->modify_qp(qp->ibv, &attr, IBV_QP_STATE);
+    qp->since_ms = verbs_now_ms();
 }
 
 void verbs_data_qp_drain(struct nic_queue *base, const struct nic_qp_id *id)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
-    struct verbs_data_qp *path = find(queue, id);
-    assert(path && path->state <= VERBS_UP);
-    if (path->tell_failed) {
-        path->tell_failed = false;
-        queue->paths->events--;
+    struct verbs_data_qp *qp = find(queue, id);
+    assert(qp && qp->state <= VERBS_UP);
+    if (qp->failure_pending) {
+        qp->failure_pending = false;
+        queue->data_qps->events--;
     }
-    to_error(path);
-    if (path->state == VERBS_UP)
-        post_marker(path);
-    path->state = VERBS_DRAINING;
-    queue->paths->draining++;
+    to_error(qp);
+    if (qp->state == VERBS_UP)
+        post_marker(qp);
+    qp->state = VERBS_DRAINING;
+    queue->data_qps->draining++;
 }
 
 /*
  * Whether nothing more comes: no send is under way, and what had been received is in the completion queue.
  * A device that does not get there is made to.
  */
-static bool receives_are_drained(struct verbs_data_qp *path)
+static bool receives_are_drained(struct verbs_data_qp *qp)
 {
-    uint64_t waited_ms = verbs_now_ms() - path->since_ms;
-    bool sends_over = path->done == path->built || path->marker_done;
-    bool receives_over = atomic_load(&path->last_receive) || waited_ms >= VERBS_DRAIN_MS;
+    uint64_t waited_ms = verbs_now_ms() - qp->since_ms;
+    bool sends_over = qp->done == qp->built || qp->marker_done;
+    bool receives_over = atomic_load(&qp->last_receive) || waited_ms >= VERBS_DRAIN_MS;
     if (sends_over && receives_over)
         return true;
     if (waited_ms < VERBS_DRAIN_MAX_MS)
         return false;
-    destroy_queue_pair(path);
+    destroy_queue_pair(qp);
     return true;
 }
 
-static bool is_drained(struct verbs_data_qp *path)
+static bool is_drained(struct verbs_data_qp *qp)
 {
-    struct verbs_queue *queue = path->queue;
-    if (!path->receives_drained && !receives_are_drained(path))
+    struct verbs_queue *queue = qp->queue;
+    if (!qp->receives_drained && !receives_are_drained(qp))
         return false;
-    if (!path->receives_drained) {
-        path->receives_drained = true;
-        verbs_data_qp_finish_all(path);
-        path->polled = queue->polled + queue->receives.count + queue->paths->shared.count + VERBS_READY;
+    if (!qp->receives_drained) {
+        qp->receives_drained = true;
+        verbs_data_qp_finish_all(qp);
+        qp->polled = queue->polled + queue->receives.count + queue->data_qps->shared.count + VERBS_READY;
     }
     /* the completion queue is empty, or as many have been taken as it held then at most */
-    return !verbs_receive(queue) || (int64_t)(queue->polled - path->polled) >= 0;
+    return !verbs_receive(queue) || (int64_t)(queue->polled - qp->polled) >= 0;
 }
 
 /* What its device says of it, its port or itself. */
-static bool is_broken(const struct verbs_data_qp *path)
+static bool is_broken(const struct verbs_data_qp *qp)
 {
-    struct verbs_nic *nic = path->queue->nic;
-    return atomic_load(&path->broken) || atomic_load(&nic->turns) != path->turns || verbs_is_gone(nic);
+    struct verbs_nic *nic = qp->queue->nic;
+    return atomic_load(&qp->broken) || atomic_load(&nic->port_epoch) != qp->port_epoch || verbs_is_gone(nic);
 }
 
 bool verbs_data_qp_event(struct nic_queue *base, struct nic_qp_event *out)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
-    struct verbs_data_qps *paths = queue->paths;
-    uint32_t news = atomic_load(&queue->nic->path_news);
-    if (!paths || (paths->draining + paths->events == 0 && news == paths->news_seen))
+    struct verbs_data_qps *qps = queue->data_qps;
+    uint32_t news = atomic_load(&queue->nic->qp_events);
+    if (!qps || (qps->draining + qps->events == 0 && news == qps->events_seen))
         return false;
-    for (uint32_t i = 0; i < paths->count; i++) {
-        struct verbs_data_qp *path = paths->all[i];
-        if (!path || !path->is.flow)
+    for (uint32_t i = 0; i < qps->count; i++) {
+        struct verbs_data_qp *qp = qps->all[i];
+        if (!qp || !qp->is.flow)
             continue;
-        if (path->state <= VERBS_UP && !path->failed && is_broken(path))
-            tell_failed(path);
-        bool drained = path->state == VERBS_DRAINING && is_drained(path);
-        if (!drained && !path->tell_failed)
+        if (qp->state <= VERBS_UP && !qp->failed && is_broken(qp))
+            note_failed(qp);
+        bool drained = qp->state == VERBS_DRAINING && is_drained(qp);
+        if (!drained && !qp->failure_pending)
             continue;
         if (drained) {
-            path->state = VERBS_DRAINED;
-            paths->draining--;
+            qp->state = VERBS_DRAINED;
+            qps->draining--;
         } else {
-            path->tell_failed = false;
-            paths->events--;
+            qp->failure_pending = false;
+            qps->events--;
         }
-        *out = (struct nic_qp_event){.id = path->is, .drained = drained};
+        *out = (struct nic_qp_event){.id = qp->is, .drained = drained};
         return true;
     }
-    paths->news_seen = news;
+    qps->events_seen = news;
     return false;
 }
 
-static void rest(struct verbs_data_qp *path)
+static void enter_time_wait(struct verbs_data_qp *qp)
 {
-    path->is.flow = NULL;
-    path->state = VERBS_TIME_WAIT;
-    path->since_ms = verbs_now_ms();
-    path->queue->paths->active--;
+    qp->is.flow = NULL;
+    qp->state = VERBS_TIME_WAIT;
+    qp->since_ms = verbs_now_ms();
+    qp->queue->data_qps->active--;
 }
 
 void verbs_data_qp_destroy(struct nic_queue *base, const struct nic_qp_id *id)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
-    struct verbs_data_qp *path = find(queue, id);
-    assert(path && path->state == VERBS_DRAINED);
-    queue->peers[id->destination].paths[id->path] = NULL;
-    rest(path);
+    struct verbs_data_qp *qp = find(queue, id);
+    assert(qp && qp->state == VERBS_DRAINED);
+    queue->peers[id->destination].qps[id->path] = NULL;
+    enter_time_wait(qp);
 }
 
 void verbs_data_qps_forget(struct verbs_queue *queue, uint32_t destination)
 {
-    struct verbs_data_qp **of_peer = queue->peers[destination].paths;
+    struct verbs_data_qp **of_peer = queue->peers[destination].qps;
     for (unsigned i = 0; of_peer && i < queue->setup.params->port_entropy; i++) {
-        struct verbs_data_qp *path = of_peer[i];
-        if (!path)
+        struct verbs_data_qp *qp = of_peer[i];
+        if (!qp)
             continue;
-        if (path->state <= VERBS_UP)
-            to_error(path);
-        queue->paths->draining -= path->state == VERBS_DRAINING;
-        queue->paths->events -= path->tell_failed;
-        path->tell_failed = false;
-        verbs_drop_ready(queue, path->is.flow);
-        rest(path);
+        if (qp->state <= VERBS_UP)
+            to_error(qp);
+        queue->data_qps->draining -= qp->state == VERBS_DRAINING;
+        queue->data_qps->events -= qp->failure_pending;
+        qp->failure_pending = false;
+        verbs_drop_ready(queue, qp->is.flow);
+        enter_time_wait(qp);
     }
 }
 
@@ -476,31 +476,31 @@ void verbs_data_qps_forget(struct verbs_queue *queue, uint32_t destination)
  * Some devices neither finish work nor let it fail, as when a link was down for a while. Twice the time that
  * an RC queue pair is allowed for all of its attempts is enough.
  */
-static void check_stall(struct verbs_data_qp *path, uint64_t now_ms)
+static void check_stall(struct verbs_data_qp *qp, uint64_t now_ms)
 {
     enum { NS_PER_TICK = 4096, SLACK_MS = 500 };
-    const struct params *params = path->queue->setup.params;
+    const struct params *params = qp->queue->setup.params;
     uint64_t attempt_ms = ((uint64_t)NS_PER_TICK << params->ib_timeout) / 1000000;
-    if (path->done == path->built || path->done != path->done_seen) {
-        path->done_seen = path->done;
-        path->progress_ms = now_ms;
-    } else if (!path->failed && now_ms - path->progress_ms > 2 * attempt_ms * (params->ib_retry_cnt + 1) + SLACK_MS) {
+    if (qp->done == qp->built || qp->done != qp->done_seen) {
+        qp->done_seen = qp->done;
+        qp->progress_ms = now_ms;
+    } else if (!qp->failed && now_ms - qp->progress_ms > 2 * attempt_ms * (params->ib_retry_cnt + 1) + SLACK_MS) {
         LOG_WARNING("verbs device %s port %u: path %u, queue pair 0x%x, neither finishes its work nor fails; it is "
-                    "made anew", path->queue->nic->port->device, path->queue->nic->port->number, path->is.path,
-                    path->qp->qp_num);
-        tell_failed(path);
+                    "made anew", qp->queue->nic->port->device, qp->queue->nic->port->number, qp->is.path,
+                    qp->ibv->qp_num);
+        note_failed(qp);
     }
 }
 
 void verbs_data_qps_sweep(struct verbs_queue *queue, uint64_t now_ms)
 {
-    struct verbs_data_qps *paths = queue->paths;
-    for (uint32_t i = 0; i < paths->count; i++) {
-        struct verbs_data_qp *path = paths->all[i];
-        if (path && path->state == VERBS_UP)
-            check_stall(path, now_ms);
-        if (path && path->state == VERBS_TIME_WAIT &&
-            now_ms - path->since_ms >= queue->setup.params->packet_lifetime_ms)
-            free_path(path);
+    struct verbs_data_qps *qps = queue->data_qps;
+    for (uint32_t i = 0; i < qps->count; i++) {
+        struct verbs_data_qp *qp = qps->all[i];
+        if (qp && qp->state == VERBS_UP)
+            check_stall(qp, now_ms);
+        if (qp && qp->state == VERBS_TIME_WAIT &&
+            now_ms - qp->since_ms >= queue->setup.params->packet_lifetime_ms)
+            free_data_qp(qp);
     }
 }

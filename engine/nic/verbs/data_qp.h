@@ -23,7 +23,7 @@
 enum {
     VERBS_SHARED_RECEIVES = 2048, /* slots of the shared receive queue */
     VERBS_RETRANSMISSIONS = 256,          /* datagrams at a time in sends on paths, of a queue */
-    VERBS_CQ_PATHS = 64,          /* that share a completion queue for their sends */
+    VERBS_CQ_QPS = 64,          /* that share a completion queue for their sends */
     VERBS_BUCKETS = 256,          /* of the table from queue pair number to path */
     VERBS_DRAIN_MS = 20,          /* until what had been received is there, where the device does not tell */
     VERBS_DRAIN_MAX_MS = 1000,    /* until a queue pair whose sends do not end is destroyed at once */
@@ -35,7 +35,7 @@ enum verbs_data_qp_state { VERBS_MADE, VERBS_UP, VERBS_DRAINING, VERBS_DRAINED, 
 struct verbs_data_qp_cq {
     struct verbs_data_qp_cq *next;
     struct verbs_cq cq;
-    uint32_t paths, paths_max;
+    uint32_t qps, qps_max;
 };
 
 /* What a work request is for. */
@@ -47,16 +47,16 @@ struct verbs_work {
 
 struct verbs_data_qp {
     struct verbs_queue *queue;
-    struct ibv_qp *qp;        /* NULL: destroyed early */
+    struct ibv_qp *ibv;       /* NULL: destroyed early */
     struct verbs_data_qp_cq *cq;
     struct nic_qp_id is;      /* flow NULL: it is closed, nobody wants to hear of it */
     uint8_t state;            /* enum verbs_data_qp_state */
     bool failed;              /* told, or about to be told */
-    bool tell_failed, has_done; /* for event(), for poll_done() */
+    bool failure_pending, done_pending; /* for event(), for poll_done() */
     _Atomic uint32_t last_receive; /* the device says that the last one is over */
     _Atomic uint32_t broken;       /* or that the queue pair has failed */
-    uint16_t index, life;     /* in queue->paths; which path there it is */
-    uint32_t turns;           /* nic->turns when it was made: it has failed when that changes */
+    uint16_t index, epoch;     /* in queue->paths; which path there it is */
+    uint32_t port_epoch;           /* nic->turns when it was made: it has failed when that changes */
     uint32_t depth;           /* work requests; a power of two */
     uint32_t psn;             /* of our first packet */
     uint32_t built, posted, done;
@@ -76,10 +76,10 @@ struct verbs_data_qp {
 
 struct verbs_data_qp_stage {
     uint32_t count;
-    struct verbs_data_qp *paths[VERBS_STAGE]; /* that have something staged */
-    uint32_t path_count;
+    struct verbs_data_qp *qps[VERBS_STAGE]; /* that have something staged */
+    uint32_t qp_count;
     struct ibv_send_wr requests[VERBS_STAGE];
-    struct ibv_sge pieces[VERBS_STAGE];
+    struct ibv_sge sges[VERBS_STAGE];
 };
 
 struct verbs_data_qps {
@@ -91,8 +91,8 @@ struct verbs_data_qps {
     uint32_t active;                   /* that are not only resting */
     uint32_t requests;                 /* work requests in progress, of all */
     uint32_t draining, events, dones;   /* paths in that state; with something for event(), poll_done() */
-    uint32_t news_seen;                /* of nic->path_news */
-    uint16_t life;
+    uint32_t events_seen;                /* of nic->path_news */
+    uint16_t epoch;
     struct verbs_data_qp *buckets[VERBS_BUCKETS];
     struct verbs_pool retransmissions;
     int16_t free_retransmissions[VERBS_RETRANSMISSIONS];
@@ -113,11 +113,11 @@ bool verbs_data_qp_event(struct nic_queue *base, struct nic_qp_event *out);
 void verbs_data_qps_forget(struct verbs_queue *queue, uint32_t destination);
 
 /* The wr_id of a work request. */
-uint64_t verbs_data_qp_work_id(const struct verbs_data_qp *path, uint32_t number);
+uint64_t verbs_data_qp_work_id(const struct verbs_data_qp *qp, uint32_t number);
 /* The device reads nothing for it any more. */
-void verbs_data_qp_finish_all(struct verbs_data_qp *path);
+void verbs_data_qp_finish_all(struct verbs_data_qp *qp);
 /* What is staged for it is not posted any more. */
-void verbs_data_qp_unstage(struct verbs_data_qp *path);
+void verbs_data_qp_unstage(struct verbs_data_qp *qp);
 
 bool verbs_data_qp_send(struct verbs_queue *queue, const struct tx_desc *desc);
 void verbs_data_qps_flush(struct verbs_queue *queue);
@@ -130,6 +130,6 @@ void verbs_data_qps_sweep(struct verbs_queue *queue, uint64_t now_ms);
 /* A receive completed on a queue pair of this number; NULL: it is none of ours any more. */
 struct verbs_data_qp *verbs_data_qp_of(struct verbs_queue *queue, uint32_t number);
 /* One of its completions says that it has failed. */
-void verbs_data_qp_fail(struct verbs_data_qp *path, const struct ibv_wc *wc);
+void verbs_data_qp_fail(struct verbs_data_qp *qp, const struct ibv_wc *wc);
 
 #endif

@@ -182,9 +182,9 @@ bool verbs_flush_device(struct nic_queue *base, const struct nic_mr *mr, void *c
     if (reads->posted - reads->done == READS)
         return false;
     bool works = open_queue_pair(queue);
-    struct ibv_sge piece = {.length = 1};
+    struct ibv_sge sge = {.length = 1};
     struct ibv_send_wr request = {.wr_id = reads->posted,
-                                  .sg_list = &piece,
+                                  .sg_list = &sge,
                                   .num_sge = 1,
                                   .opcode = IBV_WR_RDMA_READ,
                                   .send_flags = IBV_SEND_SIGNALED,
@@ -192,8 +192,8 @@ bool verbs_flush_device(struct nic_queue *base, const struct nic_mr *mr, void *c
                        *bad;
     reads->cookies[reads->posted++ % READS] = cookie;
     if (works) {
-        piece.addr = (uintptr_t)reads->sink.memory;
-        piece.lkey = reads->sink.mr->lkey;
+        sge.addr = (uintptr_t)reads->sink.memory;
+        sge.lkey = reads->sink.mr->lkey;
         works = ibv_post_send(reads->qp, &request, &bad) == 0;
     }
     reads->broken |= !works;

@@ -140,8 +140,8 @@ int verbs_slots_open(struct verbs_nic *nic, struct verbs_slots *slots, uint32_t 
     slots->count = count;
     slots->slot_bytes = (slot_bytes + 63) & ~63u;
     slots->requests = calloc(count, sizeof *slots->requests);
-    slots->pieces = calloc(count, sizeof *slots->pieces);
-    if (!slots->requests || !slots->pieces)
+    slots->sges = calloc(count, sizeof *slots->sges);
+    if (!slots->requests || !slots->sges)
         return verbs_fault(nic, "make a queue", ENOMEM);
     return verbs_pool_open(nic, &slots->pool, (size_t)count * slots->slot_bytes, "register receive buffers");
 }
@@ -150,9 +150,9 @@ void verbs_slots_close(struct verbs_nic *nic, struct verbs_slots *slots)
 {
     verbs_pool_close(nic, &slots->pool);
     free(slots->requests);
-    free(slots->pieces);
+    free(slots->sges);
     slots->requests = NULL;
-    slots->pieces = NULL;
+    slots->sges = NULL;
 }
 
 /* Posts the chain with one call. */
@@ -163,8 +163,8 @@ static void post_chain(struct verbs_queue *queue, struct verbs_slots *slots)
     slots->chained = 0;
     /* as many as the queue was made for at most: it fails only where the queue pair or the device has */
     if (slots != &queue->receives)
-        (void)ibv_post_srq_recv(queue->paths->srq, slots->first, &bad);
-    else if (ibv_post_recv(queue->qp, slots->first, &bad) != 0)
+        (void)ibv_post_srq_recv(queue->data_qps->srq, slots->first, &bad);
+    else if (ibv_post_recv(queue->ud, slots->first, &bad) != 0)
         queue->broken = true;
 }
 
@@ -185,13 +185,13 @@ void verbs_slots_post(struct verbs_queue *queue, struct verbs_slots *slots)
     bool shared = slots != &queue->receives;
     slots->chained = 0;
     for (uint32_t slot = 0; slot < slots->count; slot++) {
-        slots->pieces[slot] = (struct ibv_sge){
+        slots->sges[slot] = (struct ibv_sge){
             .addr = (uintptr_t)slots->pool.memory + (uint64_t)slot * slots->slot_bytes,
             .length = slots->slot_bytes,
             .lkey = slots->pool.mr->lkey};
         slots->requests[slot] =
             (struct ibv_recv_wr){.wr_id = shared ? slot | VERBS_SHARED_SLOT : (uint64_t)queue->epoch << 32 | slot,
-                                 .sg_list = &slots->pieces[slot],
+                                 .sg_list = &slots->sges[slot],
                                  .num_sge = 1};
         return_slot(queue, slots, slot);
     }
@@ -205,7 +205,7 @@ static int modify(struct verbs_queue *queue, enum ibv_qp_state state, int mask)
 {
     struct ibv_qp_attr attr = {
         .qp_state = state, .port_num = queue->nic->port->number, .qkey = queue->qkey};
-    return queue->lib->modify_qp(queue->qp, &attr, IBV_QP_STATE | mask);
+    return queue->lib->modify_qp(queue->ud, &attr, IBV_QP_STATE | mask);
 }
 
 /* From RESET to ready for both directions. 0 or an errno. */
@@ -229,12 +229,12 @@ static int make_queue_pair(struct verbs_queue *queue)
                                             .max_inline_data = INLINE_WANTED},
                                     .qp_type = IBV_QPT_UD,
                                     .qp_context = queue};
-    queue->qp = queue->lib->create_qp(queue->nic->pd, &attr);
-    if (!queue->qp) { /* some refuse instead of giving less */
+    queue->ud = queue->lib->create_qp(queue->nic->pd, &attr);
+    if (!queue->ud) { /* some refuse instead of giving less */
         attr.cap.max_inline_data = 0;
-        queue->qp = queue->lib->create_qp(queue->nic->pd, &attr);
+        queue->ud = queue->lib->create_qp(queue->nic->pd, &attr);
     }
-    if (!queue->qp)
+    if (!queue->ud)
         return verbs_fault(queue->nic, "make a UD queue pair", errno);
     queue->sends.inline_bytes = attr.cap.max_inline_data;
     int error = bring_up(queue);
@@ -276,8 +276,8 @@ int verbs_ud_open(struct verbs_queue *queue)
 
 void verbs_ud_close(struct verbs_queue *queue)
 {
-    if (queue->qp)
-        queue->lib->destroy_qp(queue->qp);
+    if (queue->ud)
+        queue->lib->destroy_qp(queue->ud);
     verbs_cq_close(queue, &queue->send_cq);
     verbs_cq_close(queue, &queue->receive_cq);
     verbs_pool_close(queue->nic, &queue->sends.pool);
@@ -346,15 +346,15 @@ static void take_datagram(struct verbs_queue *queue, const struct ibv_wc *wc, ui
 }
 
 /* A write that was placed, or a datagram that retransmits one. */
-static void take_from_path(struct verbs_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
+static void take_from_data_qp(struct verbs_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
 {
-    struct verbs_slots *shared = &queue->paths->shared;
-    struct verbs_data_qp *path = verbs_data_qp_of(queue, wc->qp_num);
+    struct verbs_slots *shared = &queue->data_qps->shared;
+    struct verbs_data_qp *qp = verbs_data_qp_of(queue, wc->qp_num);
     uint32_t slot = (uint32_t)wc->wr_id & (VERBS_SHARED_SLOT - 1);
     bool good = wc->status == IBV_WC_SUCCESS;
-    if (path && !good)
-        verbs_data_qp_fail(path, wc);
-    if (!path || !path->is.flow || !good) {
+    if (qp && !good)
+        verbs_data_qp_fail(qp, wc);
+    if (!qp || !qp->is.flow || !good) {
         return_slot(queue, shared, slot);
         return;
     }
@@ -367,9 +367,9 @@ static void take_from_path(struct verbs_queue *queue, const struct ibv_wc *wc, u
                         .at_ns = at_ns,
                         .placed = placed,
                         .immediate = placed ? ntohl(wc->imm_data) : 0,
-                        .flow = path->is.flow,
-                        .path = path->is.path,
-                        .generation = path->is.generation};
+                        .flow = qp->is.flow,
+                        .path = qp->is.path,
+                        .generation = qp->is.generation};
 }
 
 bool verbs_receive(struct verbs_queue *queue)
@@ -384,7 +384,7 @@ bool verbs_receive(struct verbs_queue *queue)
         count = verbs_cq_poll(queue, &queue->receive_cq, completions, at_ns, VERBS_READY);
         for (unsigned i = 0; i < count; i++) {
             if (completions[i].wr_id & VERBS_SHARED_SLOT)
-                take_from_path(queue, &completions[i], at_ns[i]);
+                take_from_data_qp(queue, &completions[i], at_ns[i]);
             else
                 take_datagram(queue, &completions[i], at_ns[i]);
         }
@@ -408,7 +408,7 @@ void verbs_release(struct nic_queue *base, const struct nic_rx *rx)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
     if (rx->slot & VERBS_SHARED_SLOT)
-        return_slot(queue, &queue->paths->shared, rx->slot & (VERBS_SHARED_SLOT - 1));
+        return_slot(queue, &queue->data_qps->shared, rx->slot & (VERBS_SHARED_SLOT - 1));
     else
         return_slot(queue, &queue->receives, rx->slot);
 }

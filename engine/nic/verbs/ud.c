@@ -160,14 +160,14 @@ int verbs_peer_add(struct nic_queue *base, const struct nic_host *host,
                 "interface", netdev_address_text(&host->address, text), peer.datagram_bytes, CORE_DATAGRAM_MIN);
         return UCCL_EADDR;
     }
-    if (queue->paths)
-        peer.paths = calloc(queue->setup.params->port_entropy, sizeof *peer.paths);
-    if (queue->paths && !peer.paths)
+    if (queue->data_qps)
+        peer.qps = calloc(queue->setup.params->port_entropy, sizeof *peer.qps);
+    if (queue->data_qps && !peer.qps)
         return verbs_fault(queue->nic, "add a peer", ENOMEM);
     int error = make_handles(queue, &peer);
     int32_t index = error ? VERBS_NO_PEER : take_peer(queue);
     if (index == VERBS_NO_PEER) {
-        free(peer.paths);
+        free(peer.qps);
         if (error)
             return error;
         free_handles(queue, &peer);
@@ -186,8 +186,8 @@ void verbs_peer_remove(struct nic_queue *base, uint32_t destination)
     assert(destination < queue->peer_count && peer->used);
     verbs_flush(base);
     verbs_data_qps_forget(queue, destination);
-    free(peer->paths);
-    peer->paths = NULL;
+    free(peer->qps);
+    peer->qps = NULL;
     peer->used = false;
     peer->retired_at = queue->sends.posted;
     peer->next = queue->peer_retired;
@@ -202,7 +202,7 @@ void verbs_peers_free(struct verbs_queue *queue)
     for (uint32_t i = 0; i < queue->peer_count; i++)
         if (queue->peers[i].used) {
             free_handles(queue, &queue->peers[i]);
-            free(queue->peers[i].paths);
+            free(queue->peers[i].qps);
         }
     free(queue->peers);
 }
@@ -241,7 +241,7 @@ static void post_staged(struct verbs_queue *queue)
     if (sends->staged == 0)
         return;
     sends->requests[sends->staged - 1].next = NULL;
-    if (ibv_post_send(queue->qp, sends->requests, &bad) != 0)
+    if (ibv_post_send(queue->ud, sends->requests, &bad) != 0)
         queue->broken = true; /* room was counted: the queue pair is in error, and is set up again */
     sends->posted = sends->built;
     sends->staged = 0;
@@ -278,12 +278,12 @@ static void stage(struct verbs_queue *queue, const struct verbs_peer *peer, stru
             memcpy(slot, datagram, length);
     }
     struct ibv_send_wr *request = &sends->requests[sends->staged];
-    struct ibv_sge *piece = &sends->pieces[sends->staged];
-    *piece = (struct ibv_sge){
+    struct ibv_sge *sge = &sends->sges[sends->staged];
+    *sge = (struct ibv_sge){
         .addr = (uintptr_t)from, .length = length, .lkey = sends->pool.mr->lkey};
     request->wr_id = (uint64_t)queue->epoch << 32 | number;
     request->next = request + 1;
-    request->sg_list = piece;
+    request->sg_list = sge;
     request->num_sge = 1;
     request->opcode = IBV_WR_SEND;
     request->send_flags = length <= sends->inline_bytes ? IBV_SEND_INLINE : 0;

@@ -299,7 +299,7 @@ static int verbs_queue_open(struct nic *base, const struct nic_queue_setup *setu
         return error;
     }
     LOG_DBG("verbs queue %u: UD queue pair 0x%x, %u receives of %u bytes, %u sends, %u bytes inline",
-            setup->index, queue->qp->qp_num, queue->receives.count, queue->receives.slot_bytes,
+            setup->index, queue->ud->qp_num, queue->receives.count, queue->receives.slot_bytes,
             queue->sends.depth, queue->sends.inline_bytes);
     *out = &queue->base;
     return 0;
@@ -314,7 +314,7 @@ static void verbs_queue_address(const struct nic_queue *base, struct nic_queue_a
         .mode = nic->mode,
         .mtu_shift = (uint8_t)__builtin_ctz(queue->port_bytes),
         .lid = nic->port->lid,
-        .qpn = queue->qp->qp_num,
+        .qpn = queue->ud->qp_num,
         .qkey = queue->qkey,
     };
     memcpy(address.gid, nic->gid.gid, sizeof address.gid);
@@ -387,26 +387,26 @@ uint64_t verbs_now_ms(void)
 }
 
 /* About a queue pair; the path outlives the acknowledgement of this event. */
-static void take_path_event(struct verbs_nic *nic, const struct ibv_async_event *event, const char *what)
+static void take_qp_event(struct verbs_nic *nic, const struct ibv_async_event *event, const char *what)
 {
-    const struct ibv_qp *qp = event->element.qp;
-    struct verbs_data_qp *path = qp->qp_type != IBV_QPT_UD ? qp->qp_context : NULL;
+    const struct ibv_qp *ibv = event->element.qp;
+    struct verbs_data_qp *qp = ibv->qp_type != IBV_QPT_UD ? ibv->qp_context : NULL;
     if (event->event_type != IBV_EVENT_QP_LAST_WQE_REACHED)
-        LOG_WARNING("verbs device %s: queue pair 0x%x has failed: %s", nic->port->device, qp->qp_num, what);
-    if (!path)
+        LOG_WARNING("verbs device %s: queue pair 0x%x has failed: %s", nic->port->device, ibv->qp_num, what);
+    if (!qp)
         return;
     /* pair with the loads in verbs/data_qp.c */
-    atomic_store(event->event_type == IBV_EVENT_QP_LAST_WQE_REACHED ? &path->last_receive : &path->broken, 1);
-    atomic_fetch_add(&nic->path_news, 1);
+    atomic_store(event->event_type == IBV_EVENT_QP_LAST_WQE_REACHED ? &qp->last_receive : &qp->broken, 1);
+    atomic_fetch_add(&nic->qp_events, 1);
 }
 
 /* Each turn is counted once, by whoever sees it first. A path made before it has failed. */
 static void note_port(struct verbs_nic *nic, bool active)
 {
-    uint32_t turns = atomic_load(&nic->turns);
-    if ((turns & 1) != active || !atomic_compare_exchange_strong(&nic->turns, &turns, turns + 1))
+    uint32_t turns = atomic_load(&nic->port_epoch);
+    if ((turns & 1) != active || !atomic_compare_exchange_strong(&nic->port_epoch, &turns, turns + 1))
         return;
-    atomic_fetch_add(&nic->path_news, 1);
+    atomic_fetch_add(&nic->qp_events, 1);
     if (active)
         LOG_INFORM("verbs device %s: port %u is active again", nic->port->device, nic->port->number);
     else
@@ -422,7 +422,7 @@ static void take_port_event(struct verbs_nic *nic, const struct ibv_async_event 
         note_port(nic, event->event_type == IBV_EVENT_PORT_ACTIVE);
     else
         LOG_INFORM("verbs device %s: %s on port %u", nic->port->device, what, nic->port->number);
-    atomic_fetch_add(&nic->news, 1);
+    atomic_fetch_add(&nic->port_events, 1);
 }
 
 void verbs_lost(struct verbs_nic *nic, const char *why)
@@ -430,7 +430,7 @@ void verbs_lost(struct verbs_nic *nic, const char *why)
     if (!atomic_exchange(&nic->base.failure, UCCL_EIO))
         LOG_ERR("verbs device %s has failed or was removed: nothing more is sent or received on it, and what was "
                 "posted ends with an error (%s)", nic->port->device, why);
-    atomic_fetch_add(&nic->path_news, 1);
+    atomic_fetch_add(&nic->qp_events, 1);
 }
 
 static void take_event(struct verbs_nic *nic, const struct ibv_async_event *event)
@@ -453,7 +453,7 @@ static void take_event(struct verbs_nic *nic, const struct ibv_async_event *even
     case IBV_EVENT_QP_REQ_ERR:
     case IBV_EVENT_QP_ACCESS_ERR:
     case IBV_EVENT_QP_LAST_WQE_REACHED:
-        take_path_event(nic, event, what);
+        take_qp_event(nic, event, what);
         break;
     case IBV_EVENT_CQ_ERR:
         LOG_ERR("verbs device %s: a completion queue has failed: %s", nic->port->device, what);
@@ -487,23 +487,23 @@ static void ask_port(struct verbs_queue *queue)
         return;
     LOG_INFORM("verbs device %s port %u: path MTU is %u bytes now", port.device, port.number, bytes);
     queue->port_bytes = bytes;
-    queue->news_peer = 0;
+    queue->mtu_peer = 0;
 }
 
 static void look_around(struct verbs_queue *queue)
 {
-    uint32_t news = atomic_load(&queue->nic->news);
+    uint32_t news = atomic_load(&queue->nic->port_events);
     uint64_t at_ms = verbs_now_ms();
     queue->until_look = VERBS_LOOK_AROUND;
-    if (news == queue->news_seen && at_ms - queue->looked_ms < LOOK_MS)
+    if (news == queue->port_events_seen && at_ms - queue->looked_ms < LOOK_MS)
         return;
     queue->looked_ms = at_ms;
     verbs_reap_sends(queue); /* a send that has failed says so */
-    if (queue->paths)
+    if (queue->data_qps)
         verbs_data_qps_sweep(queue, at_ms);
     verbs_clock_sync(&queue->clock);
     take_events(queue->nic);
-    queue->news_seen = atomic_load(&queue->nic->news);
+    queue->port_events_seen = atomic_load(&queue->nic->port_events);
     ask_port(queue);
 }
 
@@ -512,8 +512,8 @@ static bool verbs_mtu_event(struct nic_queue *base, uint32_t *destination, uint3
     struct verbs_queue *queue = verbs_queue_of(base);
     if (queue->until_look-- == 0)
         look_around(queue);
-    while (queue->news_peer < queue->peer_count) {
-        uint32_t index = queue->news_peer++;
+    while (queue->mtu_peer < queue->peer_count) {
+        uint32_t index = queue->mtu_peer++;
         struct verbs_peer *peer = &queue->peers[index];
         uint32_t theirs = 1u << peer->address.mtu_shift;
         uint32_t bytes = queue->port_bytes < theirs ? queue->port_bytes : theirs;
@@ -524,7 +524,7 @@ static bool verbs_mtu_event(struct nic_queue *base, uint32_t *destination, uint3
         *datagram_bytes = bytes;
         return true;
     }
-    queue->news_peer = UINT32_MAX;
+    queue->mtu_peer = UINT32_MAX;
     return false;
 }
 
@@ -541,11 +541,11 @@ static void take_completion_events(struct verbs_queue *queue)
 /* The longest sleep: the end of a drain may tell nobody, and work that does not end has to be noticed. */
 static uint64_t nap(struct verbs_queue *queue)
 {
-    const struct verbs_data_qps *paths = queue->paths;
-    if (!paths || paths->draining + paths->requests == 0)
+    const struct verbs_data_qps *qps = queue->data_qps;
+    if (!qps || qps->draining + qps->requests == 0)
         return UINT64_MAX;
     queue->until_look = 0;
-    return paths->draining ? DRAIN_NAP_NS : STALL_NAP_NS;
+    return qps->draining ? DRAIN_NAP_NS : STALL_NAP_NS;
 }
 
 /* Asks the device for a word when something comes. True: something is there already. */

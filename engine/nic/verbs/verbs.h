@@ -73,9 +73,9 @@ struct verbs_nic {
     uint8_t mode;                 /* enum verbs_mode */
     uint32_t datagram_bytes;      /* full ones when the backend was opened: receive slots hold no more */
     union nic_address host;       /* where listeners are reached */
-    _Atomic uint32_t news;        /* counts events of the port; queues compare */
-    _Atomic uint32_t path_news;   /* counts events that say that a path has failed */
-    _Atomic uint32_t turns;       /* counts how often the port went down or up again: odd while it is down */
+    _Atomic uint32_t port_events;        /* counts events of the port; queues compare */
+    _Atomic uint32_t qp_events;   /* counts events that say that a path has failed */
+    _Atomic uint32_t port_epoch;       /* counts how often the port went down or up again: odd while it is down */
 };
 
 /* One queue of a peer. */
@@ -83,11 +83,11 @@ struct verbs_peer {
     struct ibv_ah *handles[VERBS_UD_PATHS_MAX]; /* the same way but for the flow label */
     uint32_t datagram_bytes;  /* what both ports take, as last told */
     struct verbs_address address;
-    struct verbs_data_qp **paths; /* connected queue pairs, by path; NULL in UD mode */
+    struct verbs_data_qp **qps; /* connected queue pairs, by path; NULL in UD mode */
     uint32_t retired_at;      /* removed when so many sends had been posted; the handles may be in use */
     int32_t next;             /* in the free list, or that of retired ones */
     bool used;
-    bool told_number;         /* that it offered a queue pair which cannot be one */
+    bool number_refused;         /* that it offered a queue pair which cannot be one */
 };
 enum { VERBS_NO_PEER = -1 };
 
@@ -102,7 +102,7 @@ struct verbs_ud_sends {
     uint32_t inline_bytes;    /* as much goes with the work request itself */
     uint32_t staged;          /* = built - posted: the chain below */
     struct ibv_send_wr requests[VERBS_STAGE];
-    struct ibv_sge pieces[VERBS_STAGE];
+    struct ibv_sge sges[VERBS_STAGE];
 };
 
 /* Slots to receive into, of the UD queue pair or of the shared receive queue. */
@@ -111,7 +111,7 @@ struct verbs_slots {
     uint32_t slot_bytes;
     uint32_t count;
     struct ibv_recv_wr *requests; /* of each slot, made once */
-    struct ibv_sge *pieces;
+    struct ibv_sge *sges;
     struct ibv_recv_wr *first, *last; /* chain of those to be posted again */
     uint32_t chained;
 };
@@ -129,7 +129,7 @@ struct verbs_queue {
     struct verbs_cq send_cq, receive_cq;
     struct verbs_clock clock;
     int wake_fd;              /* eventfd: written by wake() on any thread */
-    struct ibv_qp *qp;        /* UD */
+    struct ibv_qp *ud;        /* the UD queue pair */
     uint32_t qkey;
     uint32_t port_bytes;      /* a full datagram that our port takes now */
     bool broken;              /* the queue pair has failed and is to be set up again */
@@ -139,13 +139,13 @@ struct verbs_queue {
     struct nic_rx ready[VERBS_READY]; /* taken from the completion queue, not yet from us */
     uint32_t ready_next, ready_count;
     uint64_t polled;          /* counts completions taken from the queue of receives */
-    struct verbs_data_qps *paths; /* NULL in UD mode */
+    struct verbs_data_qps *data_qps; /* NULL in UD mode */
     struct verbs_reads *reads; /* NULL before the first */
     struct verbs_peer *peers;
     uint32_t peer_count, peer_capacity;
     int32_t peer_free, peer_retired;
-    uint32_t news_seen;       /* of nic->news */
-    uint32_t news_peer;       /* next peer to tell a change of MTU about; UINT32_MAX: none */
+    uint32_t port_events_seen;       /* of nic->news */
+    uint32_t mtu_peer;       /* next peer to tell a change of MTU about; UINT32_MAX: none */
     uint32_t until_look;      /* rounds until the next look at the clock, and then for events */
     uint64_t looked_ms;
 };
