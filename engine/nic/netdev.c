@@ -222,7 +222,7 @@ static bool item_is_there(const struct filter_item *item, const struct ifaddrs *
  * A misspelt name among others would go unnoticed: traffic would take fewer interfaces than the user meant. One that
  * is shut out may well be missing: such lists are written for many machines.
  */
-static void tell_what_is_missing(const char *filter, const struct ifaddrs *all)
+static void tell_missing_interfaces(const char *filter, const struct ifaddrs *all)
 {
     struct filter_items items = filter_items(filter);
     struct filter_item item;
@@ -235,7 +235,7 @@ static void tell_what_is_missing(const char *filter, const struct ifaddrs *all)
     }
 }
 
-static struct netdev *find(struct netdev *devs, int count, const char *name)
+static struct netdev *find_netdev(struct netdev *devs, int count, const char *name)
 {
     for (int i = 0; i < count; i++)
         if (strncmp(devs[i].name, name, sizeof devs[i].name) == 0)
@@ -272,7 +272,7 @@ static int list(const char *filter, const struct ifaddrs *all, bool each_address
 
         if (!usable(entry, &address) || !netdev_admits(filter, entry->ifa_name, &address))
             continue;
-        dev = each_address ? NULL : find(devs, count, entry->ifa_name);
+        dev = each_address ? NULL : find_netdev(devs, count, entry->ifa_name);
         if (dev == NULL) {
             dev = &devs[count++];
             snprintf(dev->name, sizeof dev->name, "%s", entry->ifa_name);
@@ -311,7 +311,7 @@ int netdev_list(const char *filter, struct netdev **out)
         return count;
     count = list(filter, all, false, out);
     if (count > 0) /* else the caller says so, with the whole list */
-        tell_what_is_missing(filter, all);
+        tell_missing_interfaces(filter, all);
     freeifaddrs(all);
     return count;
 }

@@ -99,7 +99,7 @@ uint64_t udp_full_nap(struct udp_queue *queue, uint64_t timeout_ns)
     return left_ns < timeout_ns ? left_ns : timeout_ns;
 }
 
-static void prepare(struct udp_queue *queue, struct udp_send *send, struct msghdr *header,
+static void prepare_send(struct udp_queue *queue, struct udp_send *send, struct msghdr *header,
                     struct send_control *control, bool segmented)
 {
     uint32_t at = send->source.length;
@@ -107,7 +107,7 @@ static void prepare(struct udp_queue *queue, struct udp_send *send, struct msghd
     *header = (struct msghdr){
         .msg_name = &send->to,
         .msg_namelen = queue->v6 ? sizeof send->to.v6 : sizeof send->to.v4,
-        .msg_iov = &queue->stage.iovecs[send->iovec],
+        .msg_iov = &queue->batch.iovecs[send->iovec],
         .msg_iovlen = send->iovec_count,
     };
     memcpy(control->bytes, send->source.bytes, sizeof send->source.bytes);
@@ -134,19 +134,19 @@ static void count_sent(struct udp_queue *queue, uint32_t datagrams, uint32_t byt
     COUNT(queue->setup.counters, tx_bytes, bytes);
 }
 
-static void lose(struct udp_queue *queue, struct udp_send *send)
+static void lose_send(struct udp_queue *queue, struct udp_send *send)
 {
-    struct udp_stage *stage = &queue->stage;
+    struct udp_batch *batch = &queue->batch;
 
     send->gone = true;
-    if (stage->last_lost != send->desc) {
-        stage->last_lost = send->desc;
-        stage->descs_lost++;
+    if (batch->last_lost != send->desc) {
+        batch->last_lost = send->desc;
+        batch->descs_lost++;
     }
 }
 
 /* Logs a failure towards a peer unless that has been done. */
-static void complain(struct udp_queue *queue, const struct udp_send *send, int error,
+static void complain_once(struct udp_queue *queue, const struct udp_send *send, int error,
                      const char *consequence)
 {
     struct udp_peer *peer = &queue->peers[send->destination];
@@ -160,7 +160,7 @@ static void complain(struct udp_queue *queue, const struct udp_send *send, int e
 }
 
 /* Bytes [offset, offset+length) of a send as vectors; returns how many. */
-static size_t slice(const struct iovec *from, size_t count, size_t offset, size_t length,
+static size_t slice_iovecs(const struct iovec *from, size_t count, size_t offset, size_t length,
                     struct iovec *to)
 {
     size_t made = 0;
@@ -189,13 +189,13 @@ static int send_one_by_one(struct udp_queue *queue, struct udp_send *send)
     struct msghdr header;
     int error = 0;
 
-    prepare(queue, send, &header, &control, false);
+    prepare_send(queue, send, &header, &control, false);
     header.msg_iov = parts;
     for (uint32_t at = 0; at < send->bytes; at += send->segment) {
         uint32_t length = send->bytes - at < send->segment ? send->bytes - at : send->segment;
 
         header.msg_iovlen =
-            slice(&queue->stage.iovecs[send->iovec], send->iovec_count, at, length, parts);
+            slice_iovecs(&queue->batch.iovecs[send->iovec], send->iovec_count, at, length, parts);
         COUNT(queue->setup.counters, tx_syscalls, 1);
         if (sendmsg(queue->sockets[send->socket], &header, MSG_DONTWAIT) >= 0)
             count_sent(queue, 1, length);
@@ -221,14 +221,14 @@ static bool send_without_source(struct udp_queue *queue, struct udp_send *send, 
     send->gone = true;
     peer->source.length = 0;
     peer->local.any.sa_family = AF_UNSPEC;
-    complain(queue, send, error, "from now on they leave from any address of this machine, not from the one that the peer "
+    complain_once(queue, send, error, "from now on they leave from any address of this machine, not from the one that the peer "
                                  "knows");
     return true;
 }
 
 /* A send that failed otherwise than on a full socket, with `error`: ends it one way or the other.
  */
-static void recover(struct udp_queue *queue, struct udp_send *send, int error)
+static void recover_send(struct udp_queue *queue, struct udp_send *send, int error)
 {
     struct udp_peer *peer = &queue->peers[send->destination];
     bool cut_short = error == EMSGSIZE || error == EINVAL;
@@ -244,7 +244,7 @@ static void recover(struct udp_queue *queue, struct udp_send *send, int error)
             /* it fits the route, so segmentation itself is what failed: some devices and tunnels
              * lack it */
             peer->gso = false;
-            complain(queue, send, error, "no UDP segmentation offload towards it from now on");
+            complain_once(queue, send, error, "no UDP segmentation offload towards it from now on");
         }
         if (again == 0)
             return;
@@ -255,29 +255,29 @@ static void recover(struct udp_queue *queue, struct udp_send *send, int error)
     if (is_full(error))
         note_full(queue, send->socket, error);
     else
-        complain(queue, send, error, "counted as lost; further failures are not logged");
-    lose(queue, send);
+        complain_once(queue, send, error, "counted as lost; further failures are not logged");
+    lose_send(queue, send);
 }
 
 /* Hands the sends of one socket to the kernel, in order, until it is full. */
 static void transmit_socket(struct udp_queue *queue, uint16_t socket_index)
 {
-    struct udp_stage *stage = &queue->stage;
-    struct mmsghdr batch[UDP_STAGE_MAX];
-    struct send_control controls[UDP_STAGE_MAX];
-    struct udp_send *sends[UDP_STAGE_MAX];
+    struct udp_batch *batch = &queue->batch;
+    struct mmsghdr messages[UDP_BATCH_MAX];
+    struct send_control controls[UDP_BATCH_MAX];
+    struct udp_send *sends[UDP_BATCH_MAX];
     unsigned count = 0, done = 0;
     bool retried = false;
 
-    for (uint32_t i = 0; i < stage->count; i++) {
-        if (stage->sends[i].socket != socket_index || stage->sends[i].gone)
+    for (uint32_t i = 0; i < batch->count; i++) {
+        if (batch->sends[i].socket != socket_index || batch->sends[i].gone)
             continue;
-        sends[count] = &stage->sends[i];
-        prepare(queue, sends[count], &batch[count].msg_hdr, &controls[count], sends[count]->datagrams > 1);
+        sends[count] = &batch->sends[i];
+        prepare_send(queue, sends[count], &messages[count].msg_hdr, &controls[count], sends[count]->datagrams > 1);
         count++;
     }
     while (done < count) {
-        int sent = sendmmsg(queue->sockets[socket_index], batch + done, count - done, MSG_DONTWAIT);
+        int sent = sendmmsg(queue->sockets[socket_index], messages + done, count - done, MSG_DONTWAIT);
 
         COUNT(queue->setup.counters, tx_syscalls, 1);
         for (; sent > 0; sent--, done++) {
@@ -296,7 +296,7 @@ static void transmit_socket(struct udp_queue *queue, uint16_t socket_index)
             continue;
         }
         retried = false;
-        recover(queue, sends[done++], errno);
+        recover_send(queue, sends[done++], errno);
     }
     for (; done < count; done++)
         sends[done]->blocked = true;
@@ -304,23 +304,23 @@ static void transmit_socket(struct udp_queue *queue, uint16_t socket_index)
 
 bool udp_transmit(struct udp_queue *queue)
 {
-    struct udp_stage *stage = &queue->stage;
+    struct udp_batch *batch = &queue->batch;
     uint32_t kept = 0;
 
-    for (uint32_t i = 0; i < stage->count; i++)
-        if (!stage->sends[i].gone && !stage->sends[i].blocked)
-            transmit_socket(queue, stage->sends[i].socket);
-    for (uint32_t i = 0; i < stage->count; i++) {
-        if (stage->sends[i].gone)
+    for (uint32_t i = 0; i < batch->count; i++)
+        if (!batch->sends[i].gone && !batch->sends[i].blocked)
+            transmit_socket(queue, batch->sends[i].socket);
+    for (uint32_t i = 0; i < batch->count; i++) {
+        if (batch->sends[i].gone)
             continue;
-        stage->sends[i].blocked = false;
+        batch->sends[i].blocked = false;
         if (kept != i)
-            stage->sends[kept] = stage->sends[i];
+            batch->sends[kept] = batch->sends[i];
         kept++;
     }
-    stage->count = kept;
+    batch->count = kept;
     if (kept == 0)
-        stage->iovec_count = stage->bytes_used = 0;
+        batch->iovec_count = batch->bytes_used = 0;
     return kept == 0;
 }
 
@@ -365,7 +365,7 @@ static void mmsg_close(struct udp_queue *queue)
  * Looks at what is first in the socket: its first header region goes to `header`, its length and stride to `rx`.
  * False: nothing waits.
  */
-static bool look(struct udp_queue *queue, uint8_t header[WIRE_BULK_HEADER_BYTES], struct nic_rx *rx)
+static bool peek(struct udp_queue *queue, uint8_t header[WIRE_BULK_HEADER_BYTES], struct nic_rx *rx)
 {
     struct iovec iovec = {header, WIRE_BULK_HEADER_BYTES};
     _Alignas(struct cmsghdr) uint8_t control[UDP_RX_CONTROL];
@@ -425,7 +425,7 @@ static unsigned poll_large(struct udp_queue *queue, struct nic_rx *out, unsigned
     uint8_t header[WIRE_BULK_HEADER_BYTES];
     bool large = false;
     unsigned count = 0;
-    for (unsigned i = 0; i < max && look(queue, header, &out[count]); i++) {
+    for (unsigned i = 0; i < max && peek(queue, header, &out[count]); i++) {
         struct nic_rx *rx = &out[count];
         if (is_large(rx, header)) {
             train_foresee(&queue->setup, header, rx, out, count);
@@ -448,7 +448,7 @@ static unsigned mmsg_poll(struct udp_queue *queue, struct nic_rx *out, unsigned 
 {
     struct mmsg_io *io = queue->io;
     unsigned want = max < io->free_count ? max : io->free_count, count = 0;
-    struct mmsghdr batch[MMSG_BUFFERS];
+    struct mmsghdr messages[MMSG_BUFFERS];
     struct iovec iovecs[MMSG_BUFFERS];
     _Alignas(struct cmsghdr) uint8_t controls[MMSG_BUFFERS][UDP_RX_CONTROL];
     uint8_t slots[MMSG_BUFFERS];
@@ -464,7 +464,7 @@ static unsigned mmsg_poll(struct udp_queue *queue, struct nic_rx *out, unsigned 
             .iov_base = io->buffers + (size_t)slots[i] * UDP_RX_BYTES,
             .iov_len = UDP_RX_BYTES,
         };
-        batch[i].msg_hdr = (struct msghdr){
+        messages[i].msg_hdr = (struct msghdr){
             .msg_iov = &iovecs[i],
             .msg_iovlen = 1,
             .msg_control = controls[i],
@@ -472,7 +472,7 @@ static unsigned mmsg_poll(struct udp_queue *queue, struct nic_rx *out, unsigned 
         };
     }
     for (int tries = 0; tries < 2 && got < 0; tries++) { /* the first may report an ICMP error */
-        got = recvmmsg(queue->sockets[0], batch, want, MSG_DONTWAIT, NULL);
+        got = recvmmsg(queue->sockets[0], messages, want, MSG_DONTWAIT, NULL);
         COUNT(queue->setup.counters, rx_syscalls, 1);
         if (got < 0 && errno == EAGAIN)
             return count;
@@ -484,13 +484,13 @@ static unsigned mmsg_poll(struct udp_queue *queue, struct nic_rx *out, unsigned 
     for (int i = 0; i < got; i++) {
         struct nic_rx *rx = &out[count];
 
-        if (batch[i].msg_len == 0 || (batch[i].msg_hdr.msg_flags & MSG_TRUNC)) {
+        if (messages[i].msg_len == 0 || (messages[i].msg_hdr.msg_flags & MSG_TRUNC)) {
             io->free[io->free_count++] = slots[i]; /* nothing that a peer of ours sends */
             continue;
         }
         *rx = (struct nic_rx){
-            .data = iovecs[i].iov_base, .length = batch[i].msg_len, .slot = slots[i]};
-        udp_read_control(queue, &batch[i].msg_hdr, rx);
+            .data = iovecs[i].iov_base, .length = messages[i].msg_len, .slot = slots[i]};
+        udp_read_control(queue, &messages[i].msg_hdr, rx);
         io->large |= is_large(rx, rx->data);
         count++;
     }

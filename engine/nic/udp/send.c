@@ -20,29 +20,29 @@
 #include <string.h>
 
 /* Appends bytes to the newest send; those that follow the last ones in memory need no new entry. */
-static void append(struct udp_stage *stage, struct udp_send *send, const void *bytes, size_t length)
+static void append_bytes(struct udp_batch *batch, struct udp_send *send, const void *bytes, size_t length)
 {
     send->bytes += (uint32_t)length;
     if (send->iovec_count > 0) {
-        struct iovec *last = &stage->iovecs[stage->iovec_count - 1];
+        struct iovec *last = &batch->iovecs[batch->iovec_count - 1];
 
         if ((const uint8_t *)last->iov_base + last->iov_len == bytes) {
             last->iov_len += length;
             return;
         }
     }
-    assert(stage->iovec_count < UDP_IOVEC_MAX);
-    stage->iovecs[stage->iovec_count++] =
+    assert(batch->iovec_count < UDP_IOVEC_MAX);
+    batch->iovecs[batch->iovec_count++] =
         (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = length};
     send->iovec_count++;
 }
 
-static uint8_t *take_bytes(struct udp_stage *stage, uint32_t length)
+static uint8_t *take_bytes(struct udp_batch *batch, uint32_t length)
 {
-    uint8_t *bytes = stage->buffer + stage->bytes_used;
+    uint8_t *bytes = batch->buffer + batch->bytes_used;
 
-    assert(stage->bytes_used + length <= UDP_STAGE_BYTES);
-    stage->bytes_used += length;
+    assert(batch->bytes_used + length <= UDP_BATCH_BYTES);
+    batch->bytes_used += length;
     return bytes;
 }
 
@@ -52,28 +52,28 @@ static void append_bulk(struct udp_queue *queue, struct udp_send *send, const st
 {
     uint32_t length = datagram_length(desc, index) - WIRE_BULK_HEADER_BYTES;
     bool copies = !payload || desc->datagram_bytes < UDP_IN_PLACE_MIN;
-    uint8_t *header = take_bytes(&queue->stage, WIRE_BULK_HEADER_BYTES + (copies ? length : 0));
+    uint8_t *header = take_bytes(&queue->batch, WIRE_BULK_HEADER_BYTES + (copies ? length : 0));
     const uint8_t *body = datagram_bulk(&queue->setup, desc, index, payload, copies, header);
 
-    append(&queue->stage, send, header, WIRE_BULK_HEADER_BYTES);
-    append(&queue->stage, send, body, length);
+    append_bytes(&queue->batch, send, header, WIRE_BULK_HEADER_BYTES);
+    append_bytes(&queue->batch, send, body, length);
 }
 
 static struct udp_send *new_send(struct udp_queue *queue, const struct tx_desc *desc)
 {
-    struct udp_stage *stage = &queue->stage;
-    struct udp_send *send = &stage->sends[stage->count];
+    struct udp_batch *batch = &queue->batch;
+    struct udp_send *send = &batch->sends[batch->count];
 
-    assert(stage->count < UDP_STAGE_MAX);
-    stage->count++;
+    assert(batch->count < UDP_BATCH_MAX);
+    batch->count++;
     *send = (struct udp_send){
         .to = queue->peers[desc->destination].address,
         .source = queue->peers[desc->destination].source,
         .destination = desc->destination,
-        .desc = stage->desc,
+        .desc = batch->desc,
         .segment = desc->datagram_bytes,
         .socket = (uint16_t)(desc->path % queue->socket_count),
-        .iovec = (uint16_t)stage->iovec_count,
+        .iovec = (uint16_t)batch->iovec_count,
     };
     if (!desc->sequenced && desc->opens) {
         udp_set_port(&send->to, queue->peers[desc->destination].ports[desc->path % NIC_PORTS_TOLD_MAX]);
@@ -84,7 +84,7 @@ static struct udp_send *new_send(struct udp_queue *queue, const struct tx_desc *
 
 /* Stages the datagrams of `mask`: a send for each run of consecutive ones, or without GSO for each
  * one. */
-static void stage_datagrams(struct udp_queue *queue, const struct tx_desc *desc, uint64_t mask,
+static void append_datagrams(struct udp_queue *queue, const struct tx_desc *desc, uint64_t mask,
                             bool gso, const uint8_t *payload)
 {
     struct udp_send *send = NULL;
@@ -103,39 +103,39 @@ static void stage_datagrams(struct udp_queue *queue, const struct tx_desc *desc,
             uint8_t *datagram = desc->buffer + (size_t)i * desc->datagram_bytes;
 
             wire_seal(desc, i, datagram, datagram_length(desc, i), queue->setup.crc32c);
-            append(&queue->stage, send, datagram, datagram_length(desc, i));
+            append_bytes(&queue->batch, send, datagram, datagram_length(desc, i));
         }
     }
 }
 
 /* Do `datagrams` more of `bytes` in all fit the stage, whatever becomes of them? */
-static bool has_room(const struct udp_stage *stage, uint32_t datagrams, uint32_t bytes)
+static bool batch_has_room(const struct udp_batch *batch, uint32_t datagrams, uint32_t bytes)
 {
-    return stage->count + datagrams <= UDP_STAGE_MAX &&
-           stage->iovec_count + 2 * datagrams <= UDP_IOVEC_MAX &&
-           stage->bytes_used + bytes <= UDP_STAGE_BYTES;
+    return batch->count + datagrams <= UDP_BATCH_MAX &&
+           batch->iovec_count + 2 * datagrams <= UDP_IOVEC_MAX &&
+           batch->bytes_used + bytes <= UDP_BATCH_BYTES;
 }
 
 /* Takes back the newest descriptor if the kernel took nothing of it. True: taken back. */
-static bool unstage(struct udp_stage *stage, uint32_t sends)
+static bool take_newest_back(struct udp_batch *batch, uint32_t sends)
 {
     uint32_t left = 0;
 
-    while (left < stage->count && stage->sends[stage->count - 1 - left].desc == stage->desc)
+    while (left < batch->count && batch->sends[batch->count - 1 - left].desc == batch->desc)
         left++;
     if (left < sends)
         return false;
-    stage->count -= sends;
-    stage->iovec_count = stage->sends[stage->count].iovec;
-    if (stage->count == 0)
-        stage->bytes_used = 0;
+    batch->count -= sends;
+    batch->iovec_count = batch->sends[batch->count].iovec;
+    if (batch->count == 0)
+        batch->bytes_used = 0;
     return true;
 }
 
 bool udp_send(struct nic_queue *base, const struct tx_desc *desc)
 {
     struct udp_queue *queue = udp_queue_of(base);
-    struct udp_stage *stage = &queue->stage;
+    struct udp_batch *batch = &queue->batch;
     struct udp_peer *peer = &queue->peers[desc->destination];
     uint64_t mask = desc->mask & (UINT64_MAX >> (CORE_TRAIN_MAX - desc->count));
     uint32_t datagrams = (uint32_t)__builtin_popcountll(mask);
@@ -158,38 +158,38 @@ bool udp_send(struct nic_queue *base, const struct tx_desc *desc)
         datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a retransmission has no pieces */
     if (udp_is_full(queue))
         return false;
-    if (!has_room(stage, datagrams, bytes)) {
+    if (!batch_has_room(batch, datagrams, bytes)) {
         queue->driver->transmit(queue);
-        if (!has_room(stage, datagrams, bytes))
+        if (!batch_has_room(batch, datagrams, bytes))
             return false;
     }
-    stage->desc++;
-    before = stage->count;
+    batch->desc++;
+    before = batch->count;
     if (desc->kind == TX_BULK)
         payload = queue->setup.payload(desc->bulk_msg, desc->bulk_offset);
-    stage_datagrams(queue, desc, mask, peer->gso && desc->datagram_bytes <= peer->datagram_bytes,
+    append_datagrams(queue, desc, mask, peer->gso && desc->datagram_bytes <= peer->datagram_bytes,
                     payload);
-    if (stage->count < UDP_STAGE_SENDS && bytes <= UDP_STAGE_BIG)
+    if (batch->count < UDP_BATCH_SENDS && bytes <= UDP_BATCH_BIG)
         return true;
-    before = stage->count - before;
-    return queue->driver->transmit(queue) || !unstage(stage, before);
+    before = batch->count - before;
+    return queue->driver->transmit(queue) || !take_newest_back(batch, before);
 }
 
 unsigned udp_flush(struct nic_queue *base)
 {
     struct udp_queue *queue = udp_queue_of(base);
-    struct udp_stage *stage = &queue->stage;
+    struct udp_batch *batch = &queue->batch;
     unsigned lost;
 
-    if (stage->count > 0 && !queue->driver->transmit(queue)) {
-        for (uint32_t i = 0; i < stage->count; i++)
-            if (stage->sends[i].desc != stage->last_lost) {
-                stage->last_lost = stage->sends[i].desc;
-                stage->descs_lost++;
+    if (batch->count > 0 && !queue->driver->transmit(queue)) {
+        for (uint32_t i = 0; i < batch->count; i++)
+            if (batch->sends[i].desc != batch->last_lost) {
+                batch->last_lost = batch->sends[i].desc;
+                batch->descs_lost++;
             }
-        stage->count = stage->iovec_count = stage->bytes_used = 0;
+        batch->count = batch->iovec_count = batch->bytes_used = 0;
     }
-    lost = stage->descs_lost;
-    stage->descs_lost = 0;
+    lost = batch->descs_lost;
+    batch->descs_lost = 0;
     return lost;
 }

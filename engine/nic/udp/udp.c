@@ -284,7 +284,7 @@ static void udp_queue_close(struct nic_queue *base)
         close(queue->wake_fd);
     free(queue->sockets);
     free(queue->peers);
-    free(queue->stage.buffer);
+    free(queue->batch.buffer);
     free(queue);
 }
 
@@ -331,15 +331,15 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     queue->setup = *setup;
     queue->peer_free = queue->peer_news = UDP_NO_PEER;
     queue->full_socket = UDP_NONE_FULL;
-    queue->stage.last_lost = UINT32_MAX;
-    queue->stage.buffer = aligned_alloc(64, UDP_STAGE_BYTES);
+    queue->batch.last_lost = UINT32_MAX;
+    queue->batch.buffer = aligned_alloc(64, UDP_BATCH_BYTES);
     queue->wake_fd = eventfd(0, EFD_CLOEXEC);
     if (queue->wake_fd < 0) {
         char text[FAULT_TEXT];
 
         status = fault_error(errno);
         LOG_ERR("cannot make an eventfd: %s", fault_text(errno, text));
-    } else if (queue->stage.buffer == NULL) {
+    } else if (queue->batch.buffer == NULL) {
         status = udp_no_memory(queue);
     } else {
         status = open_sockets(queue);
@@ -442,7 +442,7 @@ static bool to_socket_family(const struct udp_queue *queue, const union nic_addr
 }
 
 /* A free entry of the table of peers, which grows with them; UDP_NO_PEER: out of memory. */
-static int32_t take_peer(struct udp_queue *queue)
+static int32_t udp_take_peer(struct udp_queue *queue)
 {
     int32_t index = queue->peer_free;
 
@@ -534,7 +534,7 @@ static int udp_peer_add(struct nic_queue *base, const struct nic_host *host,
     if (status != 0)
         return status;
     udp_set_port(&peer.address, peer.ports[0]);
-    index = take_peer(queue);
+    index = udp_take_peer(queue);
     if (index == UDP_NO_PEER)
         return udp_no_memory(queue);
     queue->peers[index] = peer;

@@ -20,10 +20,10 @@ enum {
     UDP_MAIN_SOCKET = 0,
     UDP_RX_BYTES = 65536,  /* of a receive buffer: the largest that GRO makes, or a datagram */
     UDP_RX_CONTROL = 128,  /* control messages of one receive: GRO size, ECN, drops */
-    UDP_STAGE_SENDS = 16,  /* staged sends that are pushed out without waiting for flush() */
-    UDP_STAGE_BIG = 16384, /* bytes of a descriptor that is not held back */
-    UDP_STAGE_MAX = UDP_STAGE_SENDS + CORE_TRAIN_MAX,
-    UDP_STAGE_BYTES = 65536, /* assembled datagrams: one whole train, small enough for L2 */
+    UDP_BATCH_SENDS = 16,  /* staged sends that are pushed out without waiting for flush() */
+    UDP_BATCH_BIG = 16384, /* bytes of a descriptor that is not held back */
+    UDP_BATCH_MAX = UDP_BATCH_SENDS + CORE_TRAIN_MAX,
+    UDP_BATCH_BYTES = 65536, /* assembled datagrams: one whole train, small enough for L2 */
     UDP_IOVEC_MAX = 256,
     UDP_IN_PLACE_MIN = 4096, /* datagrams from here on are sent from the payload where it lies */
     UDP_MTU_CHECK_SENDS = 16384, /* descriptors to a peer between two looks at its path MTU */
@@ -74,7 +74,7 @@ struct udp_send {
 };
 
 /* What send() has staged. Buffer and vectors start afresh whenever no send is left. */
-struct udp_stage {
+struct udp_batch {
     uint32_t count; /* of `sends` */
     uint32_t iovec_count;
     uint32_t bytes_used; /* of `buffer` */
@@ -82,7 +82,7 @@ struct udp_stage {
     uint32_t last_lost;  /* running number of the last of them */
     uint32_t desc;       /* running number of the newest descriptor */
     uint8_t *buffer;     /* UDP_STAGE_BYTES */
-    struct udp_send sends[UDP_STAGE_MAX];
+    struct udp_send sends[UDP_BATCH_MAX];
     struct iovec iovecs[UDP_IOVEC_MAX];
 };
 
@@ -108,7 +108,7 @@ struct udp_queue {
     int32_t full_socket;    /* the one that took no more when last asked, or UDP_NONE_FULL */
     bool full_again;        /* none has taken anything since one was last full */
     uint64_t full_until_ns; /* CLOCK_MONOTONIC; 0: until it is writable */
-    struct udp_stage stage;
+    struct udp_batch batch;
 };
 
 /* The system calls behind a queue. Errors as in nic.h. */

@@ -72,7 +72,7 @@ enum {
 /* ---- opening --------------------------------------------------------------------------------- */
 
 /* Says why there is no ring and what to change. */
-static void explain(int error, char *reason, size_t size)
+static void uring_explain(int error, char *reason, size_t size)
 {
     char setting[16] = "?", text[FAULT_TEXT];
     FILE *file = fopen("/proc/sys/kernel/io_uring_disabled", "re");
@@ -165,7 +165,7 @@ static int uring_open(struct udp_queue *queue, char *reason, size_t reason_size)
     io->buffers = map + PROVIDED_BYTES;
     status = make_ring(io);
     if (status < 0) {
-        explain(-status, reason, reason_size);
+        uring_explain(-status, reason, reason_size);
         uring_close(queue);
         if (status != -EMFILE && status != -ENFILE)
             return UCCL_ENOTSUP;
@@ -178,7 +178,7 @@ static int uring_open(struct udp_queue *queue, char *reason, size_t reason_size)
 /* ---- arming ---------------------------------------------------------------------------------- */
 
 /* Prepares what is not armed; the next entry into the kernel submits it. True: something is new. */
-static bool arm(struct udp_queue *queue)
+static bool arm_ring(struct udp_queue *queue)
 {
     struct uring_io *io = queue->io;
     struct io_uring_sqe *sqe;
@@ -268,7 +268,7 @@ static void uring_release(struct udp_queue *queue, const struct nic_rx *rx)
 }
 
 /* One completion. True: `rx` holds a received buffer. */
-static bool complete(struct udp_queue *queue, const struct io_uring_cqe *cqe, struct nic_rx *rx)
+static bool uring_complete(struct udp_queue *queue, const struct io_uring_cqe *cqe, struct nic_rx *rx)
 {
     struct uring_io *io = queue->io;
 
@@ -316,7 +316,7 @@ static unsigned uring_poll(struct udp_queue *queue, struct nic_rx *out, unsigned
     unsigned count = 0, seen = 0, head;
 
     if (enter)
-        arm(queue);
+        arm_ring(queue);
     if (enter || (io_uring_cq_ready(&io->ring) < max && kernel_waits(io))) {
         COUNT(queue->setup.counters, rx_syscalls, 1);
         check_entry(queue, io_uring_submit_and_get_events(&io->ring));
@@ -325,7 +325,7 @@ static unsigned uring_poll(struct udp_queue *queue, struct nic_rx *out, unsigned
     {
         if (count == max)
             break;
-        count += complete(queue, cqe, &out[count]);
+        count += uring_complete(queue, cqe, &out[count]);
         seen++;
     }
     io_uring_cq_advance(&io->ring, seen);
@@ -360,7 +360,7 @@ static void uring_wait(struct udp_queue *queue, uint64_t timeout_ns)
                                       .tv_nsec = (long long)(timeout_ns % 1000000000)};
     struct io_uring_cqe *cqe = NULL;
 
-    arm(queue);
+    arm_ring(queue);
     arm_room(queue);
     COUNT(queue->setup.counters, wait_syscalls, 1);
     check_entry(queue, io_uring_submit_and_wait_timeout(
@@ -368,7 +368,7 @@ static void uring_wait(struct udp_queue *queue, uint64_t timeout_ns)
     /* a wake, and word of room, are used up here; what was received is for poll() */
     while (io_uring_cq_ready(&io->ring) > 0 && io_uring_peek_cqe(&io->ring, &cqe) == 0 &&
            cqe->user_data != TAG_RECEIVE) {
-        complete(queue, cqe, NULL);
+        uring_complete(queue, cqe, NULL);
         io_uring_cqe_seen(&io->ring, cqe);
     }
 }

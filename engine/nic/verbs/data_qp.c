@@ -111,7 +111,7 @@ struct verbs_data_qp *verbs_data_qp_of(struct verbs_queue *queue, uint32_t numbe
     return qp;
 }
 
-static struct verbs_data_qp *find(struct verbs_queue *queue, const struct nic_qp_id *id)
+static struct verbs_data_qp *find_data_qp(struct verbs_queue *queue, const struct nic_qp_id *id)
 {
     struct verbs_data_qp *qp = queue->peers[id->destination].qps[id->path];
     return qp && qp->is.generation == id->generation ? qp : NULL;
@@ -168,7 +168,7 @@ static int take_index(struct verbs_data_qps *qps)
     return (int)qps->count++;
 }
 
-static int make_queue_pair(struct verbs_data_qp *qp)
+static int create_data_qp(struct verbs_data_qp *qp)
 {
     struct verbs_queue *queue = qp->queue;
     const struct verbs_nic *nic = queue->nic;
@@ -212,7 +212,7 @@ static struct verbs_data_qp *new_data_qp(struct verbs_queue *queue, const struct
                                 .epoch = ++qps->epoch,
                                 .port_epoch = atomic_load(&queue->nic->port_epoch),
                                 .depth = depth_of(queue),
-                                .first_staged = -1};
+                                .first_batched = -1};
     qp->works = calloc(qp->depth, sizeof *qp->works);
     qps->all[index] = qp;
     return qp;
@@ -244,7 +244,7 @@ int verbs_data_qp_open(struct nic_queue *base, const struct nic_qp_id *id, uint3
             free_data_qp(qp);
         return verbs_fault(queue->nic, "make a path", ENOMEM);
     }
-    int error = make_queue_pair(qp);
+    int error = create_data_qp(qp);
     if (error) {
         free_data_qp(qp);
         return error;
@@ -279,7 +279,7 @@ int verbs_data_qp_connect(struct nic_queue *base, const struct nic_qp_id *id, ui
     const struct params *params = queue->setup.params;
     struct verbs_peer *peer = &queue->peers[id->destination];
     const struct verbs_address *address = &peer->address;
-    struct verbs_data_qp *qp = find(queue, id);
+    struct verbs_data_qp *qp = find_data_qp(queue, id);
     bool reliable = nic->mode == VERBS_RC;
     if (!qp || qp->state != VERBS_MADE)
         return UCCL_EINVAL;
@@ -349,7 +349,7 @@ static void post_marker(struct verbs_data_qp *qp)
 static void to_error(struct verbs_data_qp *qp)
 {
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
-    verbs_data_qp_unstage(qp);
+    verbs_data_qp_drop_batch(qp);
     qp->queue->lib->modify_qp(qp->ibv, &attr, IBV_QP_STATE);
     qp->since_ms = verbs_now_ms();
 }
@@ -357,7 +357,7 @@ static void to_error(struct verbs_data_qp *qp)
 void verbs_data_qp_drain(struct nic_queue *base, const struct nic_qp_id *id)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
-    struct verbs_data_qp *qp = find(queue, id);
+    struct verbs_data_qp *qp = find_data_qp(queue, id);
     assert(qp && qp->state <= VERBS_UP);
     if (qp->failure_pending) {
         qp->failure_pending = false;
@@ -449,7 +449,7 @@ static void enter_time_wait(struct verbs_data_qp *qp)
 void verbs_data_qp_destroy(struct nic_queue *base, const struct nic_qp_id *id)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
-    struct verbs_data_qp *qp = find(queue, id);
+    struct verbs_data_qp *qp = find_data_qp(queue, id);
     assert(qp && qp->state == VERBS_DRAINED);
     queue->peers[id->destination].qps[id->path] = NULL;
     enter_time_wait(qp);

@@ -69,17 +69,17 @@ struct verbs_data_qp {
     uint64_t since_ms;        /* when this state began */
     bool receives_drained;             /* DRAINING: all that it has received is in the completion queue */
     uint64_t polled;          /* queue->polled when all of that has been taken */
-    int first_staged, last_staged; /* in the queue's stage; -1: none */
+    int first_batched, last_batched; /* in the queue's stage; -1: none */
     struct verbs_data_qp *same_bucket;
     struct verbs_work *works; /* by number modulo depth */
 };
 
-struct verbs_data_qp_stage {
+struct verbs_data_qp_batch {
     uint32_t count;
-    struct verbs_data_qp *qps[VERBS_STAGE]; /* that have something staged */
+    struct verbs_data_qp *qps[VERBS_BATCH]; /* that have something staged */
     uint32_t qp_count;
-    struct ibv_send_wr requests[VERBS_STAGE];
-    struct ibv_sge sges[VERBS_STAGE];
+    struct ibv_send_wr requests[VERBS_BATCH];
+    struct ibv_sge sges[VERBS_BATCH];
 };
 
 struct verbs_data_qps {
@@ -97,7 +97,7 @@ struct verbs_data_qps {
     struct verbs_pool retransmissions;
     int16_t free_retransmissions[VERBS_RETRANSMISSIONS];
     uint32_t free_retransmission_count;
-    struct verbs_data_qp_stage stage;
+    struct verbs_data_qp_batch batch;
 };
 
 /* Shared receive queue and pool of retransmissions; nothing in UD mode. */
@@ -117,7 +117,7 @@ uint64_t verbs_data_qp_work_id(const struct verbs_data_qp *qp, uint32_t number);
 /* The device reads nothing for it any more. */
 void verbs_data_qp_finish_all(struct verbs_data_qp *qp);
 /* What is staged for it is not posted any more. */
-void verbs_data_qp_unstage(struct verbs_data_qp *qp);
+void verbs_data_qp_drop_batch(struct verbs_data_qp *qp);
 
 bool verbs_data_qp_send(struct verbs_queue *queue, const struct tx_desc *desc);
 void verbs_data_qps_flush(struct verbs_queue *queue);

@@ -29,12 +29,12 @@ static struct verbs_work *work_of(struct verbs_data_qp *qp, uint32_t number)
 
 static void post_data_qp(struct verbs_data_qp *qp)
 {
-    struct verbs_data_qp_stage *stage = &qp->queue->data_qps->stage;
-    struct ibv_send_wr *first = &stage->requests[qp->first_staged], *bad;
-    struct ibv_send_wr *last = &stage->requests[qp->last_staged];
+    struct verbs_data_qp_batch *batch = &qp->queue->data_qps->batch;
+    struct ibv_send_wr *first = &batch->requests[qp->first_batched], *bad;
+    struct ibv_send_wr *last = &batch->requests[qp->last_batched];
     last->next = NULL;
     last->send_flags |= IBV_SEND_SIGNALED;
-    qp->first_staged = -1;
+    qp->first_batched = -1;
     qp->posted = qp->built;
     /* room was counted: it is refused only where the queue pair has failed */
     if (ibv_post_send(qp->ibv, first, &bad) != 0) {
@@ -45,45 +45,45 @@ static void post_data_qp(struct verbs_data_qp *qp)
 
 void verbs_data_qps_flush(struct verbs_queue *queue)
 {
-    struct verbs_data_qp_stage *stage = queue->data_qps ? &queue->data_qps->stage : NULL;
-    if (!stage || stage->count == 0)
+    struct verbs_data_qp_batch *batch = queue->data_qps ? &queue->data_qps->batch : NULL;
+    if (!batch || batch->count == 0)
         return;
-    for (uint32_t i = 0; i < stage->qp_count; i++)
-        if (stage->qps[i]->first_staged >= 0)
-            post_data_qp(stage->qps[i]);
-    stage->count = stage->qp_count = 0;
+    for (uint32_t i = 0; i < batch->qp_count; i++)
+        if (batch->qps[i]->first_batched >= 0)
+            post_data_qp(batch->qps[i]);
+    batch->count = batch->qp_count = 0;
 }
 
-void verbs_data_qp_unstage(struct verbs_data_qp *qp)
+void verbs_data_qp_drop_batch(struct verbs_data_qp *qp)
 {
-    qp->first_staged = -1;
+    qp->first_batched = -1;
 }
 
 /* A work request, staged; the caller fills in what it does. */
-static inline struct ibv_send_wr *stage_request(struct verbs_data_qp *qp, const struct tx_desc *desc, bool last, int slot,
+static inline struct ibv_send_wr *add_request(struct verbs_data_qp *qp, const struct tx_desc *desc, bool last, int slot,
                                          struct ibv_sge sge)
 {
     struct verbs_queue *queue = qp->queue;
-    struct verbs_data_qp_stage *stage = &queue->data_qps->stage;
-    if (stage->count == VERBS_STAGE)
+    struct verbs_data_qp_batch *batch = &queue->data_qps->batch;
+    if (batch->count == VERBS_BATCH)
         verbs_data_qps_flush(queue);
-    int at = (int)stage->count++;
-    if (qp->first_staged < 0) {
-        qp->first_staged = at;
-        stage->qps[stage->qp_count++] = qp;
+    int at = (int)batch->count++;
+    if (qp->first_batched < 0) {
+        qp->first_batched = at;
+        batch->qps[batch->qp_count++] = qp;
     } else {
-        stage->requests[qp->last_staged].next = &stage->requests[at];
+        batch->requests[qp->last_batched].next = &batch->requests[at];
     }
-    qp->last_staged = at;
+    qp->last_batched = at;
     if (qp->built == qp->done)
         qp->done_seen = qp->done - 1; /* from now on it is waited for */
     queue->data_qps->requests++;
     *work_of(qp, qp->built) =
         (struct verbs_work){.cookie = desc->cookie, .slot = (int16_t)slot, .last = last};
-    stage->sges[at] = sge;
-    struct ibv_send_wr *request = &stage->requests[at]; /* what the caller leaves out, nobody reads */
+    batch->sges[at] = sge;
+    struct ibv_send_wr *request = &batch->requests[at]; /* what the caller leaves out, nobody reads */
     request->wr_id = verbs_data_qp_work_id(qp, qp->built);
-    request->sg_list = &stage->sges[at];
+    request->sg_list = &batch->sges[at];
     request->num_sge = sge.length > 0;
     request->send_flags = 0;
     qp->built++;
@@ -97,7 +97,7 @@ static void send_writes(struct verbs_data_qp *qp, const struct tx_desc *desc)
     struct ibv_sge sge = {.length = desc->place_bytes};
     sge.addr = qp->queue->setup.local(desc->bulk_msg, desc->bulk_offset, &sge.lkey);
     for (unsigned i = 0; i < desc->count; i++, sge.addr += desc->place_bytes) {
-        struct ibv_send_wr *request = stage_request(qp, desc, i + 1u == desc->count, NO_SLOT, sge);
+        struct ibv_send_wr *request = add_request(qp, desc, i + 1u == desc->count, NO_SLOT, sge);
         request->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
         request->imm_data = htonl(wire_immediate_after(desc->immediate, i));
         request->wr.rdma.remote_addr = desc->remote_address + (uint64_t)i * desc->place_bytes;
@@ -142,7 +142,7 @@ static void send_datagrams(struct verbs_data_qp *qp, const struct tx_desc *desc,
         }
         struct ibv_sge sge = {
             .addr = (uintptr_t)at, .length = length, .lkey = qps->retransmissions.mr->lkey};
-        stage_request(qp, desc, mask >> i == 1, slot, sge)->opcode = IBV_WR_SEND;
+        add_request(qp, desc, mask >> i == 1, slot, sge)->opcode = IBV_WR_SEND;
     }
 }
 
@@ -169,7 +169,7 @@ bool verbs_data_qp_send(struct verbs_queue *queue, const struct tx_desc *desc)
 /* ---- completions ----------------------------------------------------------------------------- */
 
 /* All work requests before number `until` are over; `well`: done by `at_ns`. */
-static void finish(struct verbs_data_qp *qp, uint32_t until, bool well, uint64_t at_ns)
+static void finish_until(struct verbs_data_qp *qp, uint32_t until, bool well, uint64_t at_ns)
 {
     struct verbs_data_qps *qps = qp->queue->data_qps;
     if (until - qp->done > qp->built - qp->done)
@@ -191,7 +191,7 @@ static void finish(struct verbs_data_qp *qp, uint32_t until, bool well, uint64_t
 
 void verbs_data_qp_finish_all(struct verbs_data_qp *qp)
 {
-    finish(qp, qp->built, false, 0);
+    finish_until(qp, qp->built, false, 0);
 }
 
 static void take_completion(struct verbs_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
@@ -205,14 +205,14 @@ static void take_completion(struct verbs_queue *queue, const struct ibv_wc *wc, 
         verbs_data_qp_fail(qp, wc);
     if (qp->marked && number == qp->marker) {
         qp->marker_done = true;
-        finish(qp, number, false, 0);
+        finish_until(qp, number, false, 0);
         return;
     }
     /* of those before a failed one nothing is known */
-    finish(qp, number + 1, well, at_ns);
+    finish_until(qp, number + 1, well, at_ns);
 }
 
-static void reap(struct verbs_queue *queue)
+static void reap_data_qps(struct verbs_queue *queue)
 {
     struct ibv_wc completions[COMPLETIONS];
     uint64_t at_ns[COMPLETIONS];
@@ -233,7 +233,7 @@ unsigned verbs_poll_done(struct nic_queue *base, struct nic_done *done, unsigned
     unsigned count = 0;
     if (!qps || qps->requests + qps->draining + qps->dones == 0)
         return 0;
-    reap(queue);
+    reap_data_qps(queue);
     for (uint32_t i = 0; qps->dones && i < qps->count && count < max; i++) {
         struct verbs_data_qp *qp = qps->all[i];
         if (!qp || !qp->done_pending)
@@ -254,6 +254,6 @@ bool verbs_data_qps_arm(struct verbs_queue *queue)
     for (struct verbs_data_qp_cq *cq = qps->cqs; cq; cq = cq->next)
         if (cq->qps)
             (void)ibv_req_notify_cq(cq->cq.cq, 0); /* fails with the device alone */
-    reap(queue);
+    reap_data_qps(queue);
     return qps->dones + qps->events > 0;
 }

@@ -35,7 +35,7 @@ struct verbs_reads {
 
 /* ---- registration ---------------------------------------------------------------------------- */
 
-static struct ibv_mr *reg(const struct verbs_nic *nic, const struct nic_device_memory *memory, int access)
+static struct ibv_mr *reg_device_memory(const struct verbs_nic *nic, const struct nic_device_memory *memory, int access)
 {
     const struct verbs_lib *lib = nic->lib;
     void *address = (void *)memory->address;
@@ -70,11 +70,11 @@ int verbs_reg_device(struct nic *base, const struct nic_device_memory *memory, s
         return UCCL_ENOTSUP;
     }
     if (nic->params.ib_relaxed_ordering)
-        mr = reg(nic, memory, ACCESS | IBV_ACCESS_RELAXED_ORDERING);
+        mr = reg_device_memory(nic, memory, ACCESS | IBV_ACCESS_RELAXED_ORDERING);
     if (!mr)
-        mr = reg(nic, memory, ACCESS);
+        mr = reg_device_memory(nic, memory, ACCESS);
     if (mr)
-        flush_mr = reg(nic, &first, IBV_ACCESS_REMOTE_READ);
+        flush_mr = reg_device_memory(nic, &first, IBV_ACCESS_REMOTE_READ);
     if (!flush_mr) {
         int error = errno;
         if (mr)
@@ -95,7 +95,7 @@ int verbs_reg_device(struct nic *base, const struct nic_device_memory *memory, s
 
 /* ---- reads ----------------------------------------------------------------------------------- */
 
-static void close_queue_pair(struct verbs_queue *queue)
+static void close_flush_qp(struct verbs_queue *queue)
 {
     struct verbs_reads *reads = queue->reads;
     if (reads->qp)
@@ -110,14 +110,14 @@ void verbs_reads_close(struct verbs_queue *queue)
 {
     if (!queue->reads)
         return;
-    close_queue_pair(queue);
+    close_flush_qp(queue);
     verbs_pool_close(queue->nic, &queue->reads->sink);
     free(queue->reads);
     queue->reads = NULL;
 }
 
 /* To itself. 0 or an errno. */
-static int connect_queue_pair(struct verbs_queue *queue, struct ibv_qp *qp)
+static int connect_flush_qp(struct verbs_queue *queue, struct ibv_qp *qp)
 {
     const struct verbs_nic *nic = queue->nic;
     unsigned shift = (unsigned)__builtin_ctz(queue->port_bytes);
@@ -151,7 +151,7 @@ static int connect_queue_pair(struct verbs_queue *queue, struct ibv_qp *qp)
 }
 
 /* True: there is a queue pair that works, as far as one can tell. */
-static bool open_queue_pair(struct verbs_queue *queue)
+static bool open_flush_qp(struct verbs_queue *queue)
 {
     struct verbs_reads *reads = queue->reads;
     struct verbs_nic *nic = queue->nic;
@@ -167,7 +167,7 @@ static bool open_queue_pair(struct verbs_queue *queue)
                                     .qp_type = IBV_QPT_RC};
     if (reads->cq)
         reads->qp = nic->lib->create_qp(nic->pd, &attr);
-    int error = reads->qp ? connect_queue_pair(queue, reads->qp) : errno;
+    int error = reads->qp ? connect_flush_qp(queue, reads->qp) : errno;
     if (error)
         verbs_fault(nic, "make a queue pair to flush with", error);
     return error == 0;
@@ -181,7 +181,7 @@ bool verbs_flush_device(struct nic_queue *base, const struct nic_mr *mr, void *c
     struct verbs_reads *reads = queue->reads;
     if (reads->posted - reads->done == READS)
         return false;
-    bool works = open_queue_pair(queue);
+    bool works = open_flush_qp(queue);
     struct ibv_sge sge = {.length = 1};
     struct ibv_send_wr request = {.wr_id = reads->posted,
                                   .sg_list = &sge,
@@ -201,7 +201,7 @@ bool verbs_flush_device(struct nic_queue *base, const struct nic_mr *mr, void *c
 }
 
 /* True: completions say how many have ended well. */
-static void reap(struct verbs_queue *queue, uint32_t *well)
+static void reap_flush(struct verbs_queue *queue, uint32_t *well)
 {
     struct verbs_reads *reads = queue->reads;
     struct ibv_wc completion;
@@ -225,7 +225,7 @@ unsigned verbs_poll_flushed(struct nic_queue *base, struct nic_flushed *out, uns
         return 0;
     while (reads->done != reads->posted && count < max) {
         uint32_t well = reads->done;
-        reap(queue, &well);
+        reap_flush(queue, &well);
         if (well == reads->done && !reads->broken)
             break;
         /* one after the other; of a queue pair that is broken all have failed */
@@ -233,7 +233,7 @@ unsigned verbs_poll_flushed(struct nic_queue *base, struct nic_flushed *out, uns
         reads->done++;
     }
     if (reads->broken && reads->done == reads->posted) {
-        close_queue_pair(queue);
+        close_flush_qp(queue);
         reads->broken = false;
     }
     return count;

@@ -17,7 +17,7 @@ static const struct verbs_lib *lib; /* NULL: not there */
 static char reason[256];
 
 /* A symbol of the version that our header describes: older ones have other structs behind them. */
-static void *find(void *handle, const char *name, const char *version)
+static void *find_symbol(void *handle, const char *name, const char *version)
 {
     return dlvsym(handle, name, version);
 }
@@ -42,7 +42,7 @@ static void load(void)
     }
 /* POSIX says that the pointer that dlsym() returns converts to one to a function; ISO C does not */
 #define CALL(result, name, version, parameters)                                                   \
-    *(void **)(void *)&loaded.name = find(handle, "ibv_" #name, version);
+    *(void **)(void *)&loaded.name = find_symbol(handle, "ibv_" #name, version);
     VERBS_CALLS(CALL)
     VERBS_OPTIONAL_CALLS(CALL)
 #undef CALL

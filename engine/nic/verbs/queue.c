@@ -201,7 +201,7 @@ void verbs_slots_post(struct verbs_queue *queue, struct verbs_slots *slots)
 
 /* ---- the UD queue pair ----------------------------------------------------------------------- */
 
-static int modify(struct verbs_queue *queue, enum ibv_qp_state state, int mask)
+static int modify_ud_qp(struct verbs_queue *queue, enum ibv_qp_state state, int mask)
 {
     struct ibv_qp_attr attr = {
         .qp_state = state, .port_num = queue->nic->port->number, .qkey = queue->qkey};
@@ -209,15 +209,15 @@ static int modify(struct verbs_queue *queue, enum ibv_qp_state state, int mask)
 }
 
 /* From RESET to ready for both directions. 0 or an errno. */
-static int bring_up(struct verbs_queue *queue)
+static int bring_ud_qp_up(struct verbs_queue *queue)
 {
-    int error = modify(queue, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
+    int error = modify_ud_qp(queue, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY);
     if (!error)
-        error = modify(queue, IBV_QPS_RTR, 0);
-    return error ? error : modify(queue, IBV_QPS_RTS, IBV_QP_SQ_PSN);
+        error = modify_ud_qp(queue, IBV_QPS_RTR, 0);
+    return error ? error : modify_ud_qp(queue, IBV_QPS_RTS, IBV_QP_SQ_PSN);
 }
 
-static int make_queue_pair(struct verbs_queue *queue)
+static int create_ud_qp(struct verbs_queue *queue)
 {
     enum { INLINE_WANTED = 256 };
     struct ibv_qp_init_attr attr = {.send_cq = queue->send_cq.cq,
@@ -237,7 +237,7 @@ static int make_queue_pair(struct verbs_queue *queue)
     if (!queue->ud)
         return verbs_fault(queue->nic, "make a UD queue pair", errno);
     queue->sends.inline_bytes = attr.cap.max_inline_data;
-    int error = bring_up(queue);
+    int error = bring_ud_qp_up(queue);
     return error ? verbs_fault(queue->nic, "bring a UD queue pair up", error) : 0;
 }
 
@@ -268,7 +268,7 @@ int verbs_ud_open(struct verbs_queue *queue)
     if (!error)
         error = verbs_cq_open(queue, &queue->receive_cq, receives + verbs_shared_receives(nic), true);
     if (!error)
-        error = make_queue_pair(queue);
+        error = create_ud_qp(queue);
     if (!error)
         verbs_slots_post(queue, &queue->receives);
     return error;
@@ -300,10 +300,10 @@ void verbs_ud_recover(struct verbs_queue *queue)
     queue->ready_next = 0;
     queue->ready_count = kept;
     sends->done = sends->posted = sends->asked = sends->built;
-    sends->staged = 0;
-    int error = modify(queue, IBV_QPS_RESET, 0);
+    sends->batched = 0;
+    int error = modify_ud_qp(queue, IBV_QPS_RESET, 0);
     if (!error)
-        error = bring_up(queue);
+        error = bring_ud_qp_up(queue);
     if (!error)
         verbs_slots_post(queue, &queue->receives);
     else

@@ -64,7 +64,7 @@ bool verbs_admits(const char *filter, const char *device, unsigned port)
 
 /* ---- GIDs ------------------------------------------------------------------------------------ */
 
-static bool is_ipv4(const uint8_t gid[16])
+bool verbs_gid_is_ipv4(const uint8_t gid[16])
 {
     static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
 
@@ -73,7 +73,7 @@ static bool is_ipv4(const uint8_t gid[16])
 
 static bool is_link_local(const uint8_t gid[16])
 {
-    if (is_ipv4(gid))
+    if (verbs_gid_is_ipv4(gid))
         return gid[12] == 169 && gid[13] == 254;
     return gid[0] == 0xfe && (gid[1] & 0xc0) == 0x80;
 }
@@ -83,12 +83,12 @@ static unsigned gid_rank(const struct verbs_gid *gid)
 {
     if (gid->type == VERBS_GID_IB)
         return 0;
-    return 4U * is_link_local(gid->gid) + 2U * (gid->type == VERBS_GID_ROCE_V1) + !is_ipv4(gid->gid);
+    return 4U * is_link_local(gid->gid) + 2U * (gid->type == VERBS_GID_ROCE_V1) + !verbs_gid_is_ipv4(gid->gid);
 }
 
 const char *verbs_gid_text(const uint8_t gid[16], char out[VERBS_GID_TEXT])
 {
-    bool v4 = is_ipv4(gid);
+    bool v4 = verbs_gid_is_ipv4(gid);
 
     return inet_ntop(v4 ? AF_INET : AF_INET6, v4 ? gid + 12 : gid, out, VERBS_GID_TEXT);
 }

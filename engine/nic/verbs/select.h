@@ -57,6 +57,8 @@ bool verbs_item_names(const struct filter_item *item, const char *device, unsign
  */
 const struct verbs_gid *verbs_choose_gid(const struct verbs_gid *gids, int count, uint64_t wanted,
                                          char why[VERBS_WHY_TEXT]);
+/* Whether a GID stands for an IPv4 address. */
+bool verbs_gid_is_ipv4(const uint8_t gid[16]);
 /* "10.0.0.1" or "2001:db8::1"; returns `out`. */
 const char *verbs_gid_text(const uint8_t gid[16], char out[VERBS_GID_TEXT]);
 

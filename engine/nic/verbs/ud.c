@@ -112,7 +112,7 @@ static void free_retired(struct verbs_queue *queue)
 }
 
 /* A free entry of the table of peers, which grows with them; VERBS_NO_PEER: out of memory. */
-static int32_t take_peer(struct verbs_queue *queue)
+static int32_t verbs_take_peer(struct verbs_queue *queue)
 {
     free_retired(queue);
     int32_t index = queue->peer_free;
@@ -165,7 +165,7 @@ int verbs_peer_add(struct nic_queue *base, const struct nic_host *host,
     if (queue->data_qps && !peer.qps)
         return verbs_fault(queue->nic, "add a peer", ENOMEM);
     int error = make_handles(queue, &peer);
-    int32_t index = error ? VERBS_NO_PEER : take_peer(queue);
+    int32_t index = error ? VERBS_NO_PEER : verbs_take_peer(queue);
     if (index == VERBS_NO_PEER) {
         free(peer.qps);
         if (error)
@@ -234,32 +234,32 @@ void verbs_reap_sends(struct verbs_queue *queue)
 }
 
 /* Posts the chain. What the queue pair refuses, since it has failed, is lost on the way. */
-static void post_staged(struct verbs_queue *queue)
+static void post_batch(struct verbs_queue *queue)
 {
     struct verbs_ud_sends *sends = &queue->sends;
     struct ibv_send_wr *bad;
-    if (sends->staged == 0)
+    if (sends->batched == 0)
         return;
-    sends->requests[sends->staged - 1].next = NULL;
+    sends->requests[sends->batched - 1].next = NULL;
     if (ibv_post_send(queue->ud, sends->requests, &bad) != 0)
         queue->broken = true; /* room was counted: the queue pair is in error, and is set up again */
     sends->posted = sends->built;
-    sends->staged = 0;
+    sends->batched = 0;
 }
 
 /* Room for `count` more work requests and their slots. */
-static bool has_room(struct verbs_queue *queue, uint32_t count)
+static bool sends_have_room(struct verbs_queue *queue, uint32_t count)
 {
     struct verbs_ud_sends *sends = &queue->sends;
     if (sends->depth - (sends->built - sends->done) >= count)
         return true;
-    post_staged(queue);
+    post_batch(queue);
     verbs_reap_sends(queue);
     return sends->depth - (sends->built - sends->done) >= count;
 }
 
 /* Stages a datagram of the descriptor. */
-static void stage(struct verbs_queue *queue, const struct verbs_peer *peer, struct ibv_ah *handle,
+static void build_send(struct verbs_queue *queue, const struct verbs_peer *peer, struct ibv_ah *handle,
                   const struct tx_desc *desc, unsigned index, const uint8_t *payload)
 {
     struct verbs_ud_sends *sends = &queue->sends;
@@ -277,8 +277,8 @@ static void stage(struct verbs_queue *queue, const struct verbs_peer *peer, stru
         else
             memcpy(slot, datagram, length);
     }
-    struct ibv_send_wr *request = &sends->requests[sends->staged];
-    struct ibv_sge *sge = &sends->sges[sends->staged];
+    struct ibv_send_wr *request = &sends->requests[sends->batched];
+    struct ibv_sge *sge = &sends->sges[sends->batched];
     *sge = (struct ibv_sge){
         .addr = (uintptr_t)from, .length = length, .lkey = sends->pool.mr->lkey};
     request->wr_id = (uint64_t)queue->epoch << 32 | number;
@@ -294,8 +294,8 @@ static void stage(struct verbs_queue *queue, const struct verbs_peer *peer, stru
         sends->asked = number;
         request->send_flags |= IBV_SEND_SIGNALED;
     }
-    if (++sends->staged == VERBS_STAGE)
-        post_staged(queue);
+    if (++sends->batched == VERBS_BATCH)
+        post_batch(queue);
 }
 
 bool verbs_send(struct nic_queue *base, const struct tx_desc *desc)
@@ -309,7 +309,7 @@ bool verbs_send(struct nic_queue *base, const struct tx_desc *desc)
     assert(desc->count >= 1 && desc->count <= CORE_TRAIN_MAX);
     if (desc->kind == TX_FRAMES)
         datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a retransmission has no pieces */
-    if (!has_room(queue, (uint32_t)__builtin_popcountll(mask)))
+    if (!sends_have_room(queue, (uint32_t)__builtin_popcountll(mask)))
         return false;
     if (desc->kind == TX_BULK)
         payload = queue->setup.payload(desc->bulk_msg, desc->bulk_offset);
@@ -317,14 +317,14 @@ bool verbs_send(struct nic_queue *base, const struct tx_desc *desc)
     struct ibv_ah *handle = peer->handles[desc->path % paths_of(queue)];
     for (unsigned i = 0; i < desc->count; i++)
         if (mask >> i & 1)
-            stage(queue, peer, handle, desc, i, payload);
+            build_send(queue, peer, handle, desc, i, payload);
     return true;
 }
 
 unsigned verbs_flush(struct nic_queue *base)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
-    post_staged(queue);
+    post_batch(queue);
     verbs_data_qps_flush(queue);
     return 0; /* what is lost now is lost as on the way */
 }

@@ -50,7 +50,7 @@ static bool is_there(const struct filter_item *item, const struct verbs_port *po
  * Whoever names a device wants it: without a word, a misspelt one would mean another NIC, or UDP. One that is shut
  * out may well be missing: such lists are written for many machines.
  */
-static void tell_what_is_missing(const char *filter, const struct verbs_port *ports, int count)
+static void tell_missing_ports(const char *filter, const struct verbs_port *ports, int count)
 {
     struct filter_items items = filter_items(filter);
     struct filter_item item;
@@ -79,17 +79,11 @@ static void keep_usable(struct verbs_nic *nic)
     nic->port_count = kept;
 }
 
-static bool is_ipv4(const uint8_t gid[16])
-{
-    static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-    return memcmp(gid, mapped, sizeof mapped) == 0;
-}
-
 /* The IP address that a GID stands for. */
 static union nic_address address_of(const uint8_t gid[16])
 {
     union nic_address address = {0};
-    if (is_ipv4(gid)) {
+    if (verbs_gid_is_ipv4(gid)) {
         address.v4.sin_family = AF_INET;
         memcpy(&address.v4.sin_addr, gid + 12, sizeof address.v4.sin_addr);
     } else {
@@ -146,7 +140,7 @@ static int open_port(struct verbs_nic *nic)
     nic->mode = (uint8_t)choice.mode;
     LOG_INFORM("verbs device %s port %u: data over %s (%s)", port->device, port->number,
                verbs_mode_name(nic->mode), choice.why_mode);
-    nic->ipv4 = port->ethernet && is_ipv4(nic->gid.gid);
+    nic->ipv4 = port->ethernet && verbs_gid_is_ipv4(nic->gid.gid);
     nic->datagram_bytes = 1u << verbs_choose_mtu(port->mtu_shift, port->mtu_shift, nic->params.mtu);
     if (nic->datagram_bytes < CORE_DATAGRAM_MIN)
         return no_device(&nic->params, "its path MTU is below 512 bytes: raise the MTU of its network "
@@ -183,7 +177,7 @@ int verbs_open_with(const struct verbs_lib *lib, const struct params *params, st
         return error;
     }
     int found = nic->port_count;
-    tell_what_is_missing(params->ib_hca, nic->ports, nic->port_count);
+    tell_missing_ports(params->ib_hca, nic->ports, nic->port_count);
     keep_usable(nic);
     error = 0;
     if (nic->port_count == 0)
@@ -213,7 +207,7 @@ static int verbs_open(const struct params *params, struct nic **out)
     const struct verbs_lib *lib = verbs_lib(&why);
     if (lib)
         return verbs_open_with(lib, params, out);
-    tell_what_is_missing(params->ib_hca, NULL, 0);
+    tell_missing_ports(params->ib_hca, NULL, 0);
     return no_device(params, why);
 }
 
@@ -539,7 +533,7 @@ static void take_completion_events(struct verbs_queue *queue)
 }
 
 /* The longest sleep: the end of a drain may tell nobody, and work that does not end has to be noticed. */
-static uint64_t nap(struct verbs_queue *queue)
+static uint64_t longest_nap(struct verbs_queue *queue)
 {
     const struct verbs_data_qps *qps = queue->data_qps;
     if (!qps || qps->draining + qps->requests == 0)
@@ -549,7 +543,7 @@ static uint64_t nap(struct verbs_queue *queue)
 }
 
 /* Asks the device for a word when something comes. True: something is there already. */
-static bool arm(struct verbs_queue *queue)
+static bool arm_queue(struct verbs_queue *queue)
 {
     if (ibv_req_notify_cq(queue->receive_cq.cq, 0) != 0)
         queue->broken = true;
@@ -565,9 +559,9 @@ static void verbs_wait(struct nic_queue *base, uint64_t timeout_ns)
     bool gone = verbs_is_gone(queue->nic);
     struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
     COUNT(queue->setup.counters, wait_syscalls, 1);
-    if (!gone && arm(queue))
+    if (!gone && arm_queue(queue))
         return;
-    uint64_t nap_ns = nap(queue);
+    uint64_t nap_ns = longest_nap(queue);
     if (timeout_ns > nap_ns)
         timeout = (struct timespec){0, (long)nap_ns};
     if (ppoll(fds, gone ? 1 : sizeof fds / sizeof fds[0], timeout.tv_sec > WAIT_S_MAX ? NULL : &timeout, NULL) <= 0)

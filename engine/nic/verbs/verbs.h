@@ -39,7 +39,7 @@ enum {
     VERBS_UD_SENDS = 512,      /* send slots, likewise */
     VERBS_UD_SENDS_MIN = 2 * CORE_TRAIN_MAX,
     VERBS_RECEIVES_MIN = 64,
-    VERBS_STAGE = 64,          /* work requests that are posted with one doorbell at most */
+    VERBS_BATCH = 64,          /* work requests that are posted with one doorbell at most */
     VERBS_REPOST = 32,         /* receive slots that are posted again together */
     VERBS_READY = 32,          /* received datagrams taken from the completion queue at a time */
     VERBS_UD_PATHS_MAX = 16,   /* flow labels per peer */
@@ -100,9 +100,9 @@ struct verbs_ud_sends {
     uint32_t posted, done;    /* all before have been posted; have completed */
     uint32_t asked;           /* the last one that asks for a completion */
     uint32_t inline_bytes;    /* as much goes with the work request itself */
-    uint32_t staged;          /* = built - posted: the chain below */
-    struct ibv_send_wr requests[VERBS_STAGE];
-    struct ibv_sge sges[VERBS_STAGE];
+    uint32_t batched;          /* = built - posted: the chain below */
+    struct ibv_send_wr requests[VERBS_BATCH];
+    struct ibv_sge sges[VERBS_BATCH];
 };
 
 /* Slots to receive into, of the UD queue pair or of the shared receive queue. */
