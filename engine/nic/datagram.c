@@ -14,7 +14,7 @@ void datagram_gather(const struct nic_queue_setup *setup, const struct tx_desc *
         if (!(mask >> (piece->at / desc->datagram_bytes) & 1))
             continue; /* it was acked: the message may have ended */
         payload = setup->payload(piece->msg, piece->offset_bytes);
-        if (payload != NULL)
+        if (payload)
             memcpy(desc->buffer + piece->at, payload, piece->length);
         else
             setup->gather(desc->buffer + piece->at, piece->msg, piece->offset_bytes, piece->length);

@@ -42,7 +42,7 @@ const char *netdev_address_text(const union nic_address *address, char out[NETDE
         port = ntohs(address->v6.sin6_port);
         if (address->v6.sin6_scope_id != 0) {
             scope[0] = '%';
-            if (if_indextoname(address->v6.sin6_scope_id, scope + 1) == NULL)
+            if (!if_indextoname(address->v6.sin6_scope_id, scope + 1))
                 scope[0] = '\0';
         }
     } else {
@@ -103,7 +103,7 @@ static long sysfs_number(const char *name, const char *file, long fallback)
 
     snprintf(path, sizeof path, "/sys/class/net/%s/%s", name, file);
     stream = fopen(path, "re");
-    if (stream == NULL)
+    if (!stream)
         return fallback;
     if (fscanf(stream, "%ld", &value) != 1)
         value = -1;
@@ -194,7 +194,7 @@ static int compare(const void *left, const void *right)
 /* Copies a usable address of an interface that is up; false where it is not one. */
 static bool usable(const struct ifaddrs *entry, union nic_address *out)
 {
-    if (entry->ifa_addr == NULL || !(entry->ifa_flags & IFF_UP))
+    if (!entry->ifa_addr || !(entry->ifa_flags & IFF_UP))
         return false;
     memset(out, 0, sizeof *out);
     if (entry->ifa_addr->sa_family == AF_INET)
@@ -211,7 +211,7 @@ static bool item_is_there(const struct filter_item *item, const struct ifaddrs *
 {
     union nic_address address;
 
-    for (; all != NULL; all = all->ifa_next)
+    for (; all; all = all->ifa_next)
         if (usable(all, &address) &&
             filter_item_matches(item, item_matches, &(struct interface){all->ifa_name, &address}))
             return true;
@@ -251,10 +251,10 @@ static int list(const char *filter, const struct ifaddrs *all, bool each_address
     char text[FAULT_TEXT];
     int count = 0, bound = 0, place = 0, socket_fd;
 
-    for (entry = all; entry != NULL; entry = entry->ifa_next)
+    for (entry = all; entry; entry = entry->ifa_next)
         bound++;
     devs = calloc((size_t)bound + 1, sizeof *devs);
-    if (devs == NULL) {
+    if (!devs) {
         LOG_ERR("no memory for a list of %d network interfaces", bound);
         return UCCL_ENOMEM;
     }
@@ -266,14 +266,14 @@ static int list(const char *filter, const struct ifaddrs *all, bool each_address
         free(devs);
         return UCCL_ENOMEM;
     }
-    for (entry = all; entry != NULL; entry = entry->ifa_next, place++) {
+    for (entry = all; entry; entry = entry->ifa_next, place++) {
         union nic_address address;
         struct netdev *dev;
 
         if (!usable(entry, &address) || !netdev_admits(filter, entry->ifa_name, &address))
             continue;
         dev = each_address ? NULL : find_netdev(devs, count, entry->ifa_name);
-        if (dev == NULL) {
+        if (!dev) {
             dev = &devs[count++];
             snprintf(dev->name, sizeof dev->name, "%s", entry->ifa_name);
         } else if (address_rank(&dev->address) <= address_rank(&address)) {
@@ -346,9 +346,9 @@ static uint32_t scope_of(const struct ifaddrs *all, const char *name, const stru
 {
     union nic_address own;
 
-    for (; all != NULL; all = all->ifa_next)
+    for (; all; all = all->ifa_next)
         if (usable(all, &own) && own.any.sa_family == AF_INET6 && is_link_local(&own) &&
-            (name != NULL ? strcmp(name, all->ifa_name) == 0 : IN6_ARE_ADDR_EQUAL(&own.v6.sin6_addr, wanted)))
+            (name ? strcmp(name, all->ifa_name) == 0 : IN6_ARE_ADDR_EQUAL(&own.v6.sin6_addr, wanted)))
             return own.v6.sin6_scope_id;
     return 0;
 }
@@ -433,7 +433,7 @@ static uint32_t interface_mtu(int fd)
 
     if (getifaddrs(&all) != 0)
         return 0;
-    for (const struct ifaddrs *entry = all; entry != NULL && request.ifr_name[0] == '\0'; entry = entry->ifa_next)
+    for (const struct ifaddrs *entry = all; entry && request.ifr_name[0] == '\0'; entry = entry->ifa_next)
         if (usable(entry, &own) && leaves_from(fd, &own))
             snprintf(request.ifr_name, sizeof request.ifr_name, "%s", entry->ifa_name);
     freeifaddrs(all);

@@ -261,7 +261,7 @@ Test(udp_faults, path_mtu_shrinks)
     desc = bulk(pair, msg, 44, 1272, 1272); /* segmentation still works for what fits */
     send_and_receive(pair, &desc, msg, check_bulk, 1);
     set_loopback_mtu(9000);
-    for (unsigned i = 0; i < UDP_MTU_CHECK_SENDS && pair->queues[0]->peer_news == UDP_NO_PEER;
+    for (unsigned i = 0; i < UDP_MTU_CHECK_SENDS && pair->queues[0]->mtu_pending == UDP_NO_PEER;
          i++) {
         struct tx_desc small = bulk(pair, msg, 1, 600, 600);
 

@@ -339,10 +339,10 @@ static int mmsg_open(struct udp_queue *queue, char *reason, size_t reason_size)
 
     (void)reason; /* nothing here can be forbidden */
     (void)reason_size;
-    if (io == NULL)
+    if (!io)
         return udp_no_memory(queue);
     io->buffers = aligned_alloc(4096, (size_t)MMSG_BUFFERS * UDP_RX_BYTES);
-    if (io->buffers == NULL) {
+    if (!io->buffers) {
         free(io);
         return udp_no_memory(queue);
     }

@@ -94,7 +94,7 @@ static void append_datagrams(struct udp_queue *queue, const struct tx_desc *desc
             send = NULL;
             continue;
         }
-        if (send == NULL || !gso)
+        if (!send || !gso)
             send = new_send(queue, desc);
         send->datagrams++;
         if (desc->kind == TX_BULK) {

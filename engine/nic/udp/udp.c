@@ -49,7 +49,7 @@ static int udp_open(const struct params *params, struct nic **out)
 {
     struct udp_nic *nic = calloc(1, sizeof *nic);
 
-    if (nic == NULL) {
+    if (!nic) {
         LOG_ERR("no memory for the UDP backend");
         return UCCL_ENOMEM;
     }
@@ -233,7 +233,7 @@ static int open_sockets(struct udp_queue *queue)
     if (count == 0)
         count = 1;
     queue->sockets = calloc(count, sizeof *queue->sockets);
-    if (queue->sockets == NULL)
+    if (!queue->sockets)
         return udp_no_memory(queue);
     for (; queue->socket_count < count; queue->socket_count++) {
         bool main = queue->socket_count == UDP_MAIN_SOCKET;
@@ -276,7 +276,7 @@ static void udp_queue_close(struct nic_queue *base)
 {
     struct udp_queue *queue = udp_queue_of(base);
 
-    if (queue->io != NULL)
+    if (queue->io)
         queue->driver->close(queue);
     for (uint32_t i = 0; i < queue->socket_count; i++)
         close(queue->sockets[i]);
@@ -323,13 +323,13 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     struct udp_queue *queue = calloc(1, sizeof *queue);
     int status;
 
-    if (queue == NULL) {
+    if (!queue) {
         LOG_ERR("no memory for a UDP queue");
         return UCCL_ENOMEM;
     }
     queue->base = (struct nic_queue){.nic = nic, .ops = &udp_queue_ops, .datagram = &udp_datagram_ops};
     queue->setup = *setup;
-    queue->peer_free = queue->peer_news = UDP_NO_PEER;
+    queue->peer_free = queue->mtu_pending = UDP_NO_PEER;
     queue->full_socket = UDP_NONE_FULL;
     queue->batch.last_lost = UINT32_MAX;
     queue->batch.buffer = aligned_alloc(64, UDP_BATCH_BYTES);
@@ -339,7 +339,7 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
 
         status = fault_error(errno);
         LOG_ERR("cannot make an eventfd: %s", fault_text(errno, text));
-    } else if (queue->batch.buffer == NULL) {
+    } else if (!queue->batch.buffer) {
         status = udp_no_memory(queue);
     } else {
         status = open_sockets(queue);
@@ -457,7 +457,7 @@ static int32_t udp_take_peer(struct udp_queue *queue)
         if (capacity > INT32_MAX)
             return UDP_NO_PEER;
         peers = realloc(queue->peers, capacity * sizeof *peers);
-        if (peers == NULL)
+        if (!peers)
             return UDP_NO_PEER;
         queue->peers = peers;
         queue->peer_capacity = capacity;
@@ -544,14 +544,14 @@ static int udp_peer_add(struct nic_queue *base, const struct nic_host *host,
 }
 
 /* Takes a peer off the list of MTU news. */
-static void forget_news(struct udp_queue *queue, int32_t index)
+static void forget_mtu(struct udp_queue *queue, int32_t index)
 {
-    int32_t *link = &queue->peer_news;
+    int32_t *link = &queue->mtu_pending;
 
     while (*link != index)
         link = &queue->peers[*link].next;
     *link = queue->peers[index].next;
-    queue->peers[index].news = false;
+    queue->peers[index].mtu_pending = false;
 }
 
 static void udp_peer_remove(struct nic_queue *base, uint32_t destination)
@@ -560,8 +560,8 @@ static void udp_peer_remove(struct nic_queue *base, uint32_t destination)
     struct udp_peer *peer = &queue->peers[destination];
 
     assert(destination < queue->peer_count && peer->used);
-    if (peer->news)
-        forget_news(queue, (int32_t)destination);
+    if (peer->mtu_pending)
+        forget_mtu(queue, (int32_t)destination);
     peer->used = false; /* sends still staged for it have their own copy of the address */
     peer->next = queue->peer_free;
     queue->peer_free = (int32_t)destination;
@@ -579,21 +579,21 @@ void udp_check_mtu(struct udp_queue *queue, uint32_t destination)
     if (bytes == 0 || bytes == peer->datagram_bytes)
         return;
     peer->datagram_bytes = bytes;
-    if (!peer->news) {
-        peer->news = true;
-        peer->next = queue->peer_news;
-        queue->peer_news = (int32_t)destination;
+    if (!peer->mtu_pending) {
+        peer->mtu_pending = true;
+        peer->next = queue->mtu_pending;
+        queue->mtu_pending = (int32_t)destination;
     }
 }
 
 static bool udp_mtu_event(struct nic_queue *base, uint32_t *destination, uint32_t *datagram_bytes)
 {
     struct udp_queue *queue = udp_queue_of(base);
-    int32_t index = queue->peer_news;
+    int32_t index = queue->mtu_pending;
 
     if (index == UDP_NO_PEER)
         return false;
-    forget_news(queue, index);
+    forget_mtu(queue, index);
     *destination = (uint32_t)index;
     *datagram_bytes = queue->peers[index].datagram_bytes;
     return true;
@@ -605,7 +605,7 @@ void udp_read_control(struct udp_queue *queue, struct msghdr *header, struct nic
 {
     rx->stride = rx->length;
     rx->ce = false;
-    for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(header); cmsg != NULL;
+    for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(header); cmsg;
          cmsg = CMSG_NXTHDR(header, cmsg)) {
         const unsigned char *data = CMSG_DATA(cmsg);
         int value = 0;

@@ -52,7 +52,7 @@ struct udp_peer {
     uint32_t descs_to_check;   /* countdown to the next look at the path MTU */
     int32_t next;              /* in the free list or in the list of MTU news */
     bool used;
-    bool news;       /* on the list of MTU news */
+    bool mtu_pending; /* mtu_event() is to report it */
     bool gso;        /* segmentation offload works towards it */
     bool complained; /* a failure has been logged */
 };
@@ -104,7 +104,7 @@ struct udp_queue {
     struct udp_peer *peers;
     uint32_t peer_count, peer_capacity;
     int32_t peer_free; /* head of the free list, or UDP_NO_PEER */
-    int32_t peer_news; /* head of the list of MTU news, or UDP_NO_PEER */
+    int32_t mtu_pending; /* head of the list of MTU news, or UDP_NO_PEER */
     int32_t full_socket;    /* the one that took no more when last asked, or UDP_NONE_FULL */
     bool full_again;        /* none has taken anything since one was last full */
     uint64_t full_until_ns; /* CLOCK_MONOTONIC; 0: until it is writable */

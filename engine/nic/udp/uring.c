@@ -77,7 +77,7 @@ static void uring_explain(int error, char *reason, size_t size)
     char setting[16] = "?", text[FAULT_TEXT];
     FILE *file = fopen("/proc/sys/kernel/io_uring_disabled", "re");
 
-    if (file != NULL) {
+    if (file) {
         if (fscanf(file, "%15s", setting) != 1)
             snprintf(setting, sizeof setting, "?");
         fclose(file);
@@ -140,7 +140,7 @@ static void uring_close(struct udp_queue *queue)
         io_uring_queue_exit(&io->ring);
     /* the kernel ends what is armed later, in the background: into pages that are gone, not into a
      * heap */
-    if (io->provided != NULL)
+    if (io->provided)
         munmap(io->provided, MAP_BYTES);
     free(io);
     queue->io = NULL;
@@ -152,7 +152,7 @@ static int uring_open(struct udp_queue *queue, char *reason, size_t reason_size)
     uint8_t *map;
     int status;
 
-    if (io == NULL)
+    if (!io)
         return udp_no_memory(queue);
     queue->io = io;
     io->shape.msg_controllen = UDP_RX_CONTROL;
@@ -197,14 +197,14 @@ static bool arm_ring(struct udp_queue *queue)
         io->enabled = true;
     }
     if (!io->receive_armed && io->with_caller < URING_BUFFERS &&
-        (sqe = io_uring_get_sqe(&io->ring)) != NULL) {
+        (sqe = io_uring_get_sqe(&io->ring))) {
         io_uring_prep_recvmsg_multishot(sqe, queue->sockets[0], &io->shape, 0);
         sqe->flags |= IOSQE_BUFFER_SELECT;
         sqe->buf_group = URING_GROUP;
         sqe->user_data = TAG_RECEIVE;
         io->receive_armed = fresh = true;
     }
-    if (!io->wake_armed && (sqe = io_uring_get_sqe(&io->ring)) != NULL) {
+    if (!io->wake_armed && (sqe = io_uring_get_sqe(&io->ring))) {
         io_uring_prep_read(sqe, queue->wake_fd, &io->wake_count, sizeof io->wake_count, 0);
         sqe->user_data = TAG_WAKE;
         io->wake_armed = fresh = true;
@@ -243,7 +243,7 @@ static bool read_buffer(struct udp_queue *queue, unsigned slot, int result, stru
         io->buffers + (size_t)slot * URING_BUFFER_BYTES, result, &io->shape);
     struct msghdr header = {0};
 
-    if (out == NULL || out->payloadlen == 0 || (out->flags & MSG_TRUNC))
+    if (!out || out->payloadlen == 0 || (out->flags & MSG_TRUNC))
         return false;
     *rx = (struct nic_rx){.data = io_uring_recvmsg_payload(out, &io->shape),
                           .length = io_uring_recvmsg_payload_length(out, result, &io->shape),
@@ -344,7 +344,7 @@ static void arm_room(struct udp_queue *queue)
     struct io_uring_sqe *sqe;
     int fd = udp_full_fd(queue);
 
-    if (fd < 0 || io->room_armed || (sqe = io_uring_get_sqe(&io->ring)) == NULL)
+    if (fd < 0 || io->room_armed || !(sqe = io_uring_get_sqe(&io->ring)))
         return;
     io_uring_prep_poll_add(sqe, fd, POLLOUT);
     sqe->user_data = TAG_ROOM;

@@ -41,7 +41,7 @@ static bool item_matches(char *item, bool exact, const void *context)
     const struct device_port *wants = context;
     char *colon = strchr(item, ':');
 
-    if (colon != NULL) {
+    if (colon) {
         char *end;
         unsigned long wanted = strtoul(colon + 1, &end, 10);
 
@@ -118,10 +118,10 @@ const struct verbs_gid *verbs_choose_gid(const struct verbs_gid *gids, int count
             snprintf(why, VERBS_WHY_TEXT, "UCCL_IB_GID_INDEX=%d", gids[i].index);
             return &gids[i];
         }
-        if (best == NULL || gid_rank(&gids[i]) < gid_rank(best))
+        if (!best || gid_rank(&gids[i]) < gid_rank(best))
             best = &gids[i];
     }
-    if (best == NULL) {
+    if (!best) {
         snprintf(why, VERBS_WHY_TEXT, "the port has no GID (has its interface an IP address?)");
         return NULL;
     }
@@ -201,7 +201,7 @@ void verbs_judge(const struct verbs_candidate *port, const struct params *params
         why_not = "UCCL_IB_HCA does not admit it";
     else if (!port->active)
         why_not = "it is not active";
-    else if (port->ethernet && out->gid == NULL)
+    else if (port->ethernet && !out->gid)
         why_not = out->why_gid;
     else if (out->mode < 0)
         why_not = out->why_mode;
