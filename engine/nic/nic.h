@@ -255,8 +255,12 @@ struct nic_datagram_ops {
     unsigned (*poll)(struct nic_queue *queue, struct nic_rx *out, unsigned max);
     void (*release)(struct nic_queue *queue, const struct nic_rx *rx);
 
-    /* A destination whose path MTU has changed since the last call, and its new datagram size. False: none. */
-    bool (*mtu_event)(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes);
+    /*
+     * Follows what the device and the network report: once a round, until it says false. What has become of the device
+     * shows in nic_failure() and in nic_data_qp_ops.event(). True: the path MTU of a destination has changed; its new
+     * datagram size.
+     */
+    bool (*follow)(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes);
 };
 
 /*

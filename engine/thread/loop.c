@@ -238,7 +238,7 @@ static void follow_nic(struct engine_thread *thread)
     int error = nic_failure(thread->queue);
     if (error)
         core_fail(thread->core, error, clock_now_ns());
-    while (thread->queue->datagram->mtu_event(thread->queue, &destination, &datagram_bytes))
+    while (thread->queue->datagram->follow(thread->queue, &destination, &datagram_bytes))
         core_set_datagram(thread->core, destination, datagram_bytes);
 }
 

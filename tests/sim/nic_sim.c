@@ -325,7 +325,7 @@ static void sim_peer_remove(struct nic_queue *base, uint32_t destination)
     leave(queue);
 }
 
-static bool sim_mtu_event(struct nic_queue *base, uint32_t *destination, uint32_t *datagram_bytes)
+static bool sim_follow(struct nic_queue *base, uint32_t *destination, uint32_t *datagram_bytes)
 {
     struct sim_queue *queue = sim_queue_of(base);
     for (uint32_t i = 0; i < queue->peer_count; i++) {
@@ -712,5 +712,5 @@ static const struct nic_datagram_ops sim_datagram_ops = {
     .flush = sim_nic_flush,
     .poll = sim_nic_poll,
     .release = sim_nic_release,
-    .mtu_event = sim_mtu_event,
+    .follow = sim_follow,
 };

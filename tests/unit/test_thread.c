@@ -87,7 +87,7 @@ static unsigned fake_flush(struct nic_queue *over)
 static _Atomic uint32_t mtu_news;
 
 /* The last question of a round. */
-static bool fake_mtu_event(struct nic_queue *of, uint32_t *destination, uint32_t *datagram_bytes)
+static bool fake_follow(struct nic_queue *of, uint32_t *destination, uint32_t *datagram_bytes)
 {
     void (*hook)(void) = at_round_end;
     (void)of;
@@ -192,7 +192,7 @@ static const struct nic_datagram_ops fake_datagram_ops = {
     .flush = fake_flush,
     .poll = fake_poll,
     .release = fake_release,
-    .mtu_event = fake_mtu_event,
+    .follow = fake_follow,
 };
 
 static const struct nic_data_qp_ops fake_data_qp_ops = {

@@ -248,17 +248,17 @@ BOTH(mtu_parameter_and_news)
     struct pair *pair = open_pair(io, address);
     uint32_t destination, bytes, headers = strchr(address, ':') != NULL ? 48 : 28;
 
-    cr_assert_not(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes));
+    cr_assert_not(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes));
     udp_check_mtu(pair->queues[0], pair->destination);
-    cr_assert_not(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes),
+    cr_assert_not(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes),
                   "nothing has changed");
     pair->params.mtu = 1500;
     udp_check_mtu(pair->queues[0], pair->destination);
     udp_check_mtu(pair->queues[0], pair->destination);
-    cr_assert(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes));
+    cr_assert(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes));
     cr_assert_eq(destination, pair->destination);
     cr_assert_eq(bytes, 1500 - headers);
-    cr_assert_not(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes));
+    cr_assert_not(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes));
     close_pair(pair);
 }
 
@@ -280,7 +280,7 @@ BOTH(probe_is_not_cut)
     cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc), "it is no back-pressure");
     cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     cr_assert_eq(atomic_load(sent), 1);
-    cr_assert(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes));
+    cr_assert(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes));
     cr_assert_eq(bytes, 1500 - headers);
     desc.datagram_bytes = desc.last_bytes = bytes;
     cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
@@ -624,7 +624,7 @@ BOTH(news_of_routes_are_told_once)
             udp_check_mtu(queue, round == 0 ? other : pair->destination);
             udp_check_mtu(queue, other);
         }
-        for (told = 0; udp_datagram_ops.mtu_event(&queue->base, &destination, &bytes); told++) {
+        for (told = 0; udp_datagram_ops.follow(&queue->base, &destination, &bytes); told++) {
             cr_assert(bytes > 600 && bytes == queue->peers[destination].datagram_bytes);
             cr_assert_lt(told, 2);
         }
@@ -633,7 +633,7 @@ BOTH(news_of_routes_are_told_once)
     queue->peers[other].datagram_bytes = 600;
     udp_check_mtu(queue, other);
     udp_datagram_ops.peer_remove(&queue->base, other);
-    cr_assert_not(udp_datagram_ops.mtu_event(&queue->base, &destination, &bytes));
+    cr_assert_not(udp_datagram_ops.follow(&queue->base, &destination, &bytes));
     close_pair(pair);
 }
 

@@ -253,11 +253,11 @@ Test(udp_faults, path_mtu_shrinks)
     send_and_receive(pair, &desc, msg, check_bulk, 1);
     set_loopback_mtu(1300);
     send_and_receive(pair, &desc, msg, check_bulk, 44);
-    cr_assert(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes));
+    cr_assert(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes));
     cr_assert_eq(destination, pair->destination);
     cr_assert_eq(bytes, 1272);
     send_and_receive(pair, &desc, msg, check_bulk, 44);
-    cr_assert_not(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes));
+    cr_assert_not(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes));
     desc = bulk(pair, msg, 44, 1272, 1272); /* segmentation still works for what fits */
     send_and_receive(pair, &desc, msg, check_bulk, 1);
     set_loopback_mtu(9000);
@@ -267,7 +267,7 @@ Test(udp_faults, path_mtu_shrinks)
 
         cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &small));
     }
-    cr_assert(udp_datagram_ops.mtu_event(&pair->queues[0]->base, &destination, &bytes),
+    cr_assert(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes),
               "growth is seen after a while");
     cr_assert_eq(bytes, 8972);
     free_message(msg);

@@ -13,7 +13,7 @@ static void happens(struct ibv_async_event event)
     FAKE_REQUIRE(fake.event_count < FAKE_EVENTS);
     fake.events[fake.event_count++] = event;
     queues[0]->until_look = queues[0]->looked_ms = 0;
-    while (verbs_datagram_ops.mtu_event(&queues[0]->base, &destination, &bytes))
+    while (verbs_datagram_ops.follow(&queues[0]->base, &destination, &bytes))
         ;
 }
 
@@ -86,11 +86,11 @@ Test(verbs_device, port_that_changes_its_mtu, .init = set_up_pair, .fini = close
         queues[0]->until_look = 0;
         queues[0]->looked_ms = 0;
         for (unsigned i = 0; i < 3; i++) {
-            cr_assert(verbs_datagram_ops.mtu_event(&queues[0]->base, &destination, &bytes));
+            cr_assert(verbs_datagram_ops.follow(&queues[0]->base, &destination, &bytes));
             cr_assert_eq(bytes, round ? 4096 : 1024);
             seen += destination == to_second || destination == others[0] || destination == others[1];
         }
-        cr_assert(!verbs_datagram_ops.mtu_event(&queues[0]->base, &destination, &bytes));
+        cr_assert(!verbs_datagram_ops.follow(&queues[0]->base, &destination, &bytes));
     }
     cr_assert_eq(seen, 6);
 }
@@ -111,7 +111,7 @@ Test(verbs_device, port_whose_mtu_grows, .init = set_up)
     cr_assert_eq(bytes, 1024);
     fake.port.active_mtu = IBV_MTU_4096;
     queues[0]->until_look = 0;
-    cr_assert(!verbs_datagram_ops.mtu_event(&queues[0]->base, &destination, &bytes));
+    cr_assert(!verbs_datagram_ops.follow(&queues[0]->base, &destination, &bytes));
     close_pair();
 }
 
@@ -626,7 +626,7 @@ Test(verbs_stamps, clocks_are_read_again, .init = set_up_stamped, .fini = close_
     uint64_t first_ns = queues[0]->clock.host_ns, begin_ns = now_ns();
     while (queues[0]->clock.host_ns == first_ns) {
         uint32_t destination, bytes;
-        cr_assert(!verbs_datagram_ops.mtu_event(&queues[0]->base, &destination, &bytes));
+        cr_assert(!verbs_datagram_ops.follow(&queues[0]->base, &destination, &bytes));
         cr_assert_lt(now_ns() - begin_ns, 20 * UINT64_C(1000000000));
     }
     cr_assert_eq(queues[0]->clock.measured, 1);

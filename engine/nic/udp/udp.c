@@ -586,7 +586,7 @@ void udp_check_mtu(struct udp_queue *queue, uint32_t destination)
     }
 }
 
-static bool udp_mtu_event(struct nic_queue *base, uint32_t *destination, uint32_t *datagram_bytes)
+static bool udp_follow(struct nic_queue *base, uint32_t *destination, uint32_t *datagram_bytes)
 {
     struct udp_queue *queue = udp_queue_of(base);
     int32_t index = queue->mtu_pending;
@@ -679,5 +679,5 @@ const struct nic_datagram_ops udp_datagram_ops = {
     .flush = udp_flush,
     .poll = udp_poll,
     .release = udp_release,
-    .mtu_event = udp_mtu_event,
+    .follow = udp_follow,
 };

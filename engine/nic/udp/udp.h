@@ -52,7 +52,7 @@ struct udp_peer {
     uint32_t descs_to_check;   /* countdown to the next look at the path MTU */
     int32_t next;              /* in the free list or in the list of MTU news */
     bool used;
-    bool mtu_pending; /* mtu_event() is to report it */
+    bool mtu_pending; /* follow() is to report it */
     bool gso;        /* segmentation offload works towards it */
     bool complained; /* a failure has been logged */
 };
@@ -171,7 +171,7 @@ void udp_read_control(struct udp_queue *queue, struct msghdr *header, struct nic
 /* Logs that memory ran out and returns UCCL_ENOMEM. */
 int udp_no_memory(const struct udp_queue *queue);
 
-/* Asks for the path MTU of a peer again; the news is kept for mtu_event(). */
+/* Asks for the path MTU of a peer again; the news is kept for follow(). */
 void udp_check_mtu(struct udp_queue *queue, uint32_t destination);
 
 #endif

@@ -467,7 +467,7 @@ static void take_events(struct verbs_nic *nic)
     }
 }
 
-/* Asks the port what it takes now; peers are told about a change one by one (mtu_event). */
+/* Asks the port what it takes now; peers are told about a change one by one (follow). */
 static void ask_port(struct verbs_queue *queue)
 {
     struct verbs_port port = *queue->nic->port;
@@ -484,6 +484,7 @@ static void ask_port(struct verbs_queue *queue)
     queue->mtu_peer = 0;
 }
 
+/* What is to be looked at now and then, or because the device has reported something. */
 static void look_around(struct verbs_queue *queue)
 {
     uint32_t news = atomic_load(&queue->nic->port_events);
@@ -501,11 +502,9 @@ static void look_around(struct verbs_queue *queue)
     ask_port(queue);
 }
 
-static bool verbs_mtu_event(struct nic_queue *base, uint32_t *destination, uint32_t *datagram_bytes)
+/* The next peer to which datagrams of another size go since our port's MTU has changed. False: none. */
+static bool next_mtu_change(struct verbs_queue *queue, uint32_t *destination, uint32_t *datagram_bytes)
 {
-    struct verbs_queue *queue = verbs_queue_of(base);
-    if (queue->until_look-- == 0)
-        look_around(queue);
     while (queue->mtu_peer < queue->peer_count) {
         uint32_t index = queue->mtu_peer++;
         struct verbs_peer *peer = &queue->peers[index];
@@ -520,6 +519,14 @@ static bool verbs_mtu_event(struct nic_queue *base, uint32_t *destination, uint3
     }
     queue->mtu_peer = UINT32_MAX;
     return false;
+}
+
+static bool verbs_follow(struct nic_queue *base, uint32_t *destination, uint32_t *datagram_bytes)
+{
+    struct verbs_queue *queue = verbs_queue_of(base);
+    if (queue->until_look-- == 0)
+        look_around(queue);
+    return next_mtu_change(queue, destination, datagram_bytes);
 }
 
 /* ---- sleeping -------------------------------------------------------------------------------- */
@@ -618,7 +625,7 @@ const struct nic_datagram_ops verbs_datagram_ops = {
     .flush = verbs_flush,
     .poll = verbs_poll,
     .release = verbs_release,
-    .mtu_event = verbs_mtu_event,
+    .follow = verbs_follow,
 };
 
 const struct nic_data_qp_ops verbs_data_qp_ops = {
