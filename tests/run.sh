@@ -5,7 +5,7 @@ set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 SOURCES=tests # of the tests
-PARTS="unit sim mem nccl integration sanitize stress fuzz model arm64 vm" # without any named; and by name:
+PARTS="house unit sim mem nccl integration sanitize stress fuzz model arm64 vm" # without any named; and by name:
 MORE_PARTS="mutants"
 
 # Options of a part, for its program to read: --NAME, or --NAME=VALUE for one with a value
@@ -38,6 +38,7 @@ EOF
 
 list_parts() {
     cat <<'EOF'
+house        the sources themselves: layers, circles, lengths, words, format; man pages, texts
 unit         each source file by itself (Criterion)
 sim          real cores, and whole engines, on a simulated network in virtual time
 mem          GPU memory in messages, on stand-ins for the CUDA and HIP runtimes, with failures
@@ -86,7 +87,7 @@ fail() {
 # ---- packages -------------------------------------------------------------------------------
 
 PACKAGES=(gcc g++ meson ninja-build pkg-config python3 liburing-dev libhwloc-dev libcriterion-dev libjansson-dev
-    iproute2 ethtool strace groff-base clang libclang-rt-dev llvm spin libbpf-dev binutils
+    iproute2 ethtool strace groff-base clang clang-format libclang-rt-dev llvm spin libbpf-dev binutils
     qemu-system-x86 busybox-static cpio kmod zstd xz-utils rdma-core ibverbs-utils perftest libibverbs-dev)
 
 if [ "$(uname -m)" = x86_64 ]; then
@@ -322,7 +323,7 @@ run_part() {
         [ "$built" = yes ] || return
         suites integration build integration -- "${side_by_side[@]}"
         ;;
-    unit | sim | mem | nccl)
+    house | unit | sim | mem | nccl)
         [ "$built" = yes ] || return
         suites "$1" build "$1"
         [ "$1" != sim ] || other_compilers
@@ -432,8 +433,8 @@ export TEST_SEED=${TEST_SEED:-$((SRANDOM % 1000000))}
 echo "TEST_SEED=$TEST_SEED"
 begun=no
 for part in "${parts[@]}"; do
-    # unit and sim keep all processors busy, the others wait for much of their time
-    if [ $begun = no ] && [[ ! $part =~ ^(unit|sim)$ ]]; then
+    # house ends soon, unit and sim keep all processors busy, the others wait for much of their time
+    if [ $begun = no ] && [[ ! $part =~ ^(house|unit|sim)$ ]]; then
         begin_beside
         begun=yes
     fi
