@@ -5,7 +5,7 @@
 
 enum { EARLY_ROUNDS = 4, BACKOFF_MAX = 8 };
 #define OPEN_AGAIN_NS UINT64_C(250000000)    /* after the first round; four times as long after each of the early ones */
-#define OPEN_PERIOD_NS UINT64_C(15000000000) /* half of what Linux remembers datagrams for (nf_conntrack_udp_timeout) */
+#define OPEN_PERIOD_NS UINT64_C(15000000000) /* half of Linux's nf_conntrack_udp_timeout, its memory of datagrams */
 #define TRY_AGAIN_NS UINT64_C(4000000)       /* at first, or what an answer takes; doubles up to a second */
 #define TRY_AGAIN_MAX_NS UINT64_C(1000000000)
 

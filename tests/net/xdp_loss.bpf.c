@@ -6,6 +6,7 @@
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
+
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 

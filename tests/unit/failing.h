@@ -36,12 +36,45 @@
 
 /* Functions, by the linker's names; then what is part of one, or an event: see below. */
 #define CALLS(ROW)                                                                                                     \
-    ROW(socket) ROW(setsockopt) ROW(getsockopt) ROW(connect) ROW(accept4) ROW(getpeername) ROW(fcntl64) ROW(send)      \
-    ROW(recv) ROW(poll) ROW(getrandom) ROW(mmap64) ROW(malloc) ROW(calloc) ROW(listen) ROW(bind) ROW(getsockname)      \
-    ROW(realloc) ROW(aligned_alloc) ROW(pthread_create) ROW(eventfd) ROW(getifaddrs) ROW(ioctl) ROW(open64)            \
-    ROW(fopen64) ROW(sendmmsg) ROW(sendmsg) ROW(recvmmsg) ROW(recvmsg) ROW(ppoll) ROW(read) ROW(write)                 \
-    ROW(io_uring_queue_init_params) ROW(io_uring_register_buf_ring) ROW(io_uring_submit_and_get_events)                \
-    ROW(io_uring_submit_and_wait_timeout) ROW(futex_wait) ROW(ring_enable) ROW(ring_receive)
+    ROW(socket)                                                                                                        \
+    ROW(setsockopt)                                                                                                    \
+    ROW(getsockopt)                                                                                                    \
+    ROW(connect)                                                                                                       \
+    ROW(accept4)                                                                                                       \
+    ROW(getpeername)                                                                                                   \
+    ROW(fcntl64)                                                                                                       \
+    ROW(send)                                                                                                          \
+    ROW(recv)                                                                                                          \
+    ROW(poll)                                                                                                          \
+    ROW(getrandom)                                                                                                     \
+    ROW(mmap64)                                                                                                        \
+    ROW(malloc)                                                                                                        \
+    ROW(calloc)                                                                                                        \
+    ROW(listen)                                                                                                        \
+    ROW(bind)                                                                                                          \
+    ROW(getsockname)                                                                                                   \
+    ROW(realloc)                                                                                                       \
+    ROW(aligned_alloc)                                                                                                 \
+    ROW(pthread_create)                                                                                                \
+    ROW(eventfd)                                                                                                       \
+    ROW(getifaddrs)                                                                                                    \
+    ROW(ioctl)                                                                                                         \
+    ROW(open64)                                                                                                        \
+    ROW(fopen64)                                                                                                       \
+    ROW(sendmmsg)                                                                                                      \
+    ROW(sendmsg)                                                                                                       \
+    ROW(recvmmsg)                                                                                                      \
+    ROW(recvmsg)                                                                                                       \
+    ROW(ppoll)                                                                                                         \
+    ROW(read)                                                                                                          \
+    ROW(write)                                                                                                         \
+    ROW(io_uring_queue_init_params)                                                                                    \
+    ROW(io_uring_register_buf_ring)                                                                                    \
+    ROW(io_uring_submit_and_get_events)                                                                                \
+    ROW(io_uring_submit_and_wait_timeout)                                                                              \
+    ROW(futex_wait)                                                                                                    \
+    ROW(ring_enable)                                                                                                   \
+    ROW(ring_receive)
 
 enum call {
 #define ROW(name) CALL_##name,

@@ -11,8 +11,19 @@
 enum { N_MAX = 200 };
 
 #define CALLS(ROW)                                                                                                     \
-    ROW(open_device) ROW(query_device) ROW(query_port) ROW(query_gid) ROW(alloc_pd) ROW(reg_mr)                        \
-    ROW(create_comp_channel) ROW(create_cq) ROW(create_srq) ROW(create_qp) ROW(modify_qp) ROW(query_qp) ROW(create_ah)
+    ROW(open_device)                                                                                                   \
+    ROW(query_device)                                                                                                  \
+    ROW(query_port)                                                                                                    \
+    ROW(query_gid)                                                                                                     \
+    ROW(alloc_pd)                                                                                                      \
+    ROW(reg_mr)                                                                                                        \
+    ROW(create_comp_channel)                                                                                           \
+    ROW(create_cq)                                                                                                     \
+    ROW(create_srq)                                                                                                    \
+    ROW(create_qp)                                                                                                     \
+    ROW(modify_qp)                                                                                                     \
+    ROW(query_qp)                                                                                                      \
+    ROW(create_ah)
 
 enum call {
 #define ROW(name) CALL_##name,
