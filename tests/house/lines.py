@@ -54,20 +54,25 @@ def lengths(root):
 
 
 def words(root):
-    with open(f"{root}/tests/house/words.txt") as f:
-        rows = [line.split("#")[0].split(None, 1) for line in f if line.split("#")[0].strip()]
-    paths = sources(root, ["engine", "api", "include"]) + sorted(
-        os.path.relpath(path, root) for path in glob.glob(f"{root}/docs/*.md"))
+    with open(f"{root}/tests/house/words.txt", encoding="utf-8") as f:
+        rows = [line.split(None, 1) for line in f if line.strip() and line[0] != "#"]
+    rows = [(re.compile(rf"(?<![a-z]){word}(?![a-z])", re.IGNORECASE), term.strip()) for word, term in rows]
+    paths = sources(root, ["engine", "api", "include"]) + pages_of(root, "docs")
+    paths.remove("docs/glossary.md")  # lists them
     for path in paths:
         for number, line in enumerate(lines_of(root, path), 1):
             for word, term in rows:
-                if re.search(rf"(?<![A-Za-z]){word}(?![A-Za-z])", line):
-                    yield f"{path}:{number}: {word}: the field says {term.strip()}: {line.strip()}"
+                found = word.search(line)
+                if found:
+                    yield f"{path}:{number}: {found[0]}: the field says {term}: {line.strip()}"
+
+
+def pages_of(root, folder):
+    return sorted(os.path.relpath(path, root) for path in glob.glob(f"{root}/{folder}/*.md"))
 
 
 def pages(root):
-    paths = glob.glob(f"{root}/docs/*.md") + [f"{root}/{name}" for name in ("README.md", "CONTRIBUTING.md")]
-    for path in sorted(os.path.relpath(path, root) for path in paths if os.path.exists(path)):
+    for path in pages_of(root, ".") + pages_of(root, "docs"):
         for number, line in enumerate(lines_of(root, path), 1):
             if len(line) > PAGE_COLUMNS:
                 yield f"{path}:{number}: {len(line)} columns, at most {PAGE_COLUMNS}: {line[:40]}..."
