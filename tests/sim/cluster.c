@@ -9,32 +9,18 @@
 #include "seam.h"
 #include "unequal.h"
 
-#include "../../api/handle.h"
 #include "../../api/objects.h"
 
 #include <assert.h>
 #include <stdio.h>
 
 enum {
-    LISTEN_PORT = 7000,
-    ADDRESS_FIRST = 0x0a000001, /* 10.0.0.1 */
-    ATTEMPTS_MAX = 60,
-    DEAD_ATTEMPTS = 3,          /* where the network may be out for good */
-    ACCEPT_MS = 20,
-    HELLO_MS = 3000,
-    FOUND_MS = 2000,            /* an address among others is, by then */
     SETTLE_NS = 100000000,
     WATCH_NS = 7000000,         /* well above the longest lease */
     WATCH_PREEMPTS = 64,        /* who is preempted more often may be slower than that */
 };
 
 struct cluster cluster;
-
-/* What a client sends first on each connection: which session it is of. */
-struct hello {
-    uint32_t magic, session;
-};
-static const uint32_t HELLO_MAGIC = 0x68656c6f;
 
 /* ---- what engines ask for -------------------------------------------------------------------- */
 
@@ -66,19 +52,19 @@ static struct process *find_process(uint32_t address)
 
 /* ---- sessions -------------------------------------------------------------------------------- */
 
-static bool is_hostile(unsigned node)
+bool cluster_hostile_node(unsigned node)
 {
     return node + 1 == cluster.options.hostile;
 }
 
-static bool is_hostile_relation(const struct relation *relation)
+bool cluster_hostile_relation(const struct relation *relation)
 {
-    return is_hostile(relation->client) || is_hostile(relation->server);
+    return cluster_hostile_node(relation->client) || cluster_hostile_node(relation->server);
 }
 
 bool cluster_hostile(const struct session *session)
 {
-    return is_hostile_relation(session->relation);
+    return cluster_hostile_relation(session->relation);
 }
 
 struct session *cluster_session(struct relation *relation)
@@ -109,7 +95,7 @@ struct session *cluster_session(struct relation *relation)
         if (cluster_random(4) == 0)
             session->sides[!first->index].close_ns = cluster_random(1u << 22);
     }
-    for (unsigned i = 0; i < 2 && is_hostile_relation(relation); i++)
+    for (unsigned i = 0; i < 2 && cluster_hostile_relation(relation); i++)
         session->sides[i].close_ns = cluster_random(1u << (16 + cluster_random(10)));
     traffic_plan(session);
     return session;
@@ -139,14 +125,6 @@ void cluster_attach(struct side *side, struct node *node, uccl_conn *conn)
     traffic_wake(node);
 }
 
-static struct session *session_of(uint32_t index)
-{
-    struct session *session = cluster.sessions;
-    while (session && session->index != index)
-        session = session->next;
-    return session;
-}
-
 /* ---- the end of it all ----------------------------------------------------------------------- */
 
 static void check_finish(void)
@@ -164,16 +142,13 @@ static void check_finish(void)
     }
 }
 
-static void start_connector(struct relation *relation, uint64_t delay_ns);
-
-/* Something begins, and has ended, before which the run is not over. */
-static void opening(struct node *node)
+void cluster_opening(struct node *node)
 {
     node->opening++;
     cluster.opening++;
 }
 
-static void opened(struct node *node)
+void cluster_opened(struct node *node)
 {
     node->opening--;
     cluster.opening--;
@@ -201,239 +176,8 @@ void cluster_side_over(struct side *side)
     bool again = (cluster.options.crashes || cluster.options.stops) && side->index == 0 && side->failed && !relation->done &&
                  side->session == relation->last && cluster.nodes[relation->client].up;
     if (again)
-        start_connector(relation, cluster_random(50000000));
+        connecting_start(relation, cluster_random(50000000));
     check_finish();
-}
-
-/* ---- connecting ------------------------------------------------------------------------------ */
-
-struct greeter {
-    struct node *node;
-    uccl_conn *conn;
-};
-
-/* Waits for a small message at either end of a new connection, whatever happens to it. */
-static int wait_hello(uccl_request *request, size_t *bytes)
-{
-    int status = uccl_wait(request, HELLO_MS, bytes);
-    if (status != UCCL_ETIMEDOUT)
-        return status;
-    while (uccl_cancel(request) == UCCL_EAGAIN)
-        machine_sleep(10000);
-    status = uccl_wait(request, -1, bytes);
-    return status == UCCL_OK ? UCCL_OK : UCCL_ETIMEDOUT;
-}
-
-static int say_hello(struct node *node, uccl_conn *conn, const struct session *session)
-{
-    const struct hello hello = {HELLO_MAGIC, session->index};
-    uccl_request *request;
-    size_t bytes;
-    int error;
-    while ((error = uccl_send_async(conn, &hello, sizeof hello, NULL, &request)) == UCCL_EAGAIN)
-        machine_sleep(10000);
-    if (!error)
-        error = wait_hello(request, &bytes);
-    if (!error) {
-        node->sends++;
-        node->bytes_sent += bytes;
-    }
-    return error;
-}
-
-static int hear_hello(struct node *node, uccl_conn *conn, struct hello *hello)
-{
-    uccl_request *request;
-    size_t bytes;
-    int error;
-    while ((error = uccl_recv_async(conn, hello, sizeof *hello, NULL, &request)) == UCCL_EAGAIN)
-        machine_sleep(10000);
-    if (!error)
-        error = wait_hello(request, &bytes);
-    if (!error) {
-        node->receives++;
-        node->bytes_received += bytes;
-    }
-    return error;
-}
-
-/* In one way or the other: nothing is pending on it. */
-static void end_conn(uccl_conn *conn, uint64_t way)
-{
-    int error = way % 2 ? uccl_conn_abort(conn) : uccl_conn_close(conn);
-    if (error)
-        machine_fail("closing returned %d", error);
-}
-
-/* An address that is not the listener's: of another node, whose listener has the same port, or of nobody. */
-static uint32_t wrong_address(const struct node *server)
-{
-    uint32_t some = cluster_random(cluster.options.nodes);
-    switch (cluster_random(3)) {
-    case 0:
-        return some == server->index ? SOCKETS_SILENT : ADDRESS_FIRST + some;
-    case 1:
-        return SOCKETS_SILENT + some;
-    default:
-        return ADDRESS_FIRST + cluster.options.nodes + some; /* a host without this port */
-    }
-}
-
-/* The server's handle as it would be if its host had more addresses, most of which lead elsewhere. */
-static void add_addresses(const struct node *server, struct uccl_handle *handle)
-{
-    struct handle_target target;
-    if (!handle_get(handle, &target) || target.count != 1)
-        machine_fail("node %u: its handle does not name its address", server->index);
-    unsigned count = 1 + cluster_random(HANDLE_ADDRESSES_MAX);
-    union nic_address own = target.addresses[0], addresses[HANDLE_ADDRESSES_MAX];
-    for (unsigned i = 0; i < count; i++) {
-        addresses[i] = own;
-        addresses[i].v4.sin_addr.s_addr = htonl(wrong_address(server));
-    }
-    addresses[cluster_random(count)] = own;
-    handle_put(handle, target.listener, htons(LISTEN_PORT), addresses, count);
-}
-
-/* Connects in one of the ways that there are. */
-static int try_connect(struct node *node, const struct node *server, uccl_conn **out)
-{
-    struct uccl_handle handle = server->handle;
-    if (cluster.options.several_addresses)
-        add_addresses(server, &handle);
-    if (cluster_random(2))
-        return uccl_connect(node->engine, &handle, 1 + (int)cluster_random(3000), out);
-    bool gives_up = cluster_random(8) == 0;
-    for (unsigned tries = 0;; tries++) {
-        int error = uccl_connect(node->engine, &handle, 0, out);
-        if (error != UCCL_EAGAIN)
-            return error;
-        if (gives_up && tries == 3) {
-            uccl_connect_cancel(&handle);
-            return UCCL_EAGAIN;
-        }
-        machine_sleep(cluster_random(100000));
-    }
-}
-
-static void check_connect_error(const struct relation *relation, int error)
-{
-    const struct cluster_options *options = &cluster.options;
-    bool hurt = options->crashes || options->stops || options->sockets.silent_ppm || options->expect_dead || options->relistens;
-    if (error == UCCL_EAGAIN || error == UCCL_ETIMEDOUT || is_hostile_relation(relation))
-        return;
-    if (error == UCCL_ECLOSED && options->close_early) /* by the server, before a datagram of it had come */
-        return;
-    if (!hurt || (error != UCCL_EREFUSED && error != UCCL_EPROTO && error != UCCL_EPEERDEAD &&
-                  error != UCCL_ECLOSED && error != UCCL_EIO))
-        machine_fail("node %u cannot connect to node %u: %d", relation->client, relation->server, error);
-}
-
-static void connector_main(void *argument)
-{
-    struct relation *relation = argument;
-    struct node *node = &cluster.nodes[relation->client], *server = &cluster.nodes[relation->server];
-    machine_sleep(relation->delay_ns);
-    while (!server->known)
-        machine_sleep(100000);
-    for (;; relation->attempts++) {
-        uccl_conn *conn;
-        if (relation->attempts == DEAD_ATTEMPTS && (cluster.options.expect_dead || is_hostile_relation(relation)))
-            break;
-        if (relation->attempts == ATTEMPTS_MAX)
-            machine_fail("node %u gives up on connecting to node %u", relation->client, relation->server);
-        uint64_t begun_ns = machine.now_ns;
-        int error = try_connect(node, server, &conn);
-        if (cluster.options.several_addresses && error && error != UCCL_EAGAIN &&
-            (error != UCCL_ETIMEDOUT || machine.now_ns - begun_ns > UINT64_C(1000000) * FOUND_MS))
-            machine_fail("node %u does not find node %u among several addresses: %d", relation->client,
-                         relation->server, error);
-        machine_note("connect", relation->client, relation->server, (uint64_t)(int64_t)error);
-        if (!error) {
-            struct session *session = cluster_session(relation);
-            if (!nic_sim_heard(relation->client, relation->server))
-                machine_fail("node %u is connected to node %u, of which no datagram has come", relation->client,
-                             relation->server);
-            error = say_hello(node, conn, session);
-            if (error == UCCL_ETIMEDOUT && cluster.options.relistens)
-                machine_fail("node %u: its connection to node %u says nothing, and does not end", relation->client,
-                             relation->server);
-            if (!error) {
-                cluster_attach(&session->sides[0], node, conn);
-                break;
-            }
-            session->sides[0].failed = true;
-            end_conn(conn, session->index);
-        }
-        check_connect_error(relation, error);
-        machine_sleep(1000000 + cluster_random(100000000));
-    }
-    opened(node);
-}
-
-static void start_connector(struct relation *relation, uint64_t delay_ns)
-{
-    struct node *node = &cluster.nodes[relation->client];
-    relation->delay_ns = delay_ns;
-    opening(node);
-    machine_spawn(node->process, connector_main, relation);
-}
-
-/* The server's side of a new connection: hears which session it is. */
-static void greeter_main(void *argument)
-{
-    struct greeter greeter = *(struct greeter *)argument;
-    struct node *node = greeter.node;
-    struct hello hello = {0};
-    sim_free(argument);
-    int error = hear_hello(node, greeter.conn, &hello);
-    struct session *session = error ? NULL : session_of(hello.session);
-    unsigned client = ntohl(greeter.conn->peer->host.address.v4.sin_addr.s_addr) - ADDRESS_FIRST;
-    if (!error && (hello.magic != HELLO_MAGIC || !session || session->relation->server != node->index ||
-                   session->relation->client != client || session->sides[1].state != SIDE_ABSENT)) {
-        if (!is_hostile(client) && !is_hostile(node->index))
-            machine_fail("node %u hears a hello that nobody said", node->index);
-        error = UCCL_EPROTO;
-    }
-    if (error)
-        end_conn(greeter.conn, machine.now_ns);
-    else
-        cluster_attach(&session->sides[1], node, greeter.conn);
-    opened(node);
-}
-
-/* The listener goes, with all handshakes in whatever state they are, and a new one comes. */
-static void listen_again(struct node *node)
-{
-    uccl_listener_close(node->listener);
-    machine_sleep(1 + cluster_random(1000000));
-    if (uccl_listen(node->engine, -1, LISTEN_PORT, &node->handle, &node->listener))
-        machine_fail("node %u cannot listen again", node->index);
-}
-
-static void acceptor_main(void *argument)
-{
-    struct node *node = argument;
-    unsigned relistens = cluster.options.relistens;
-    while (!cluster.finishing) {
-        uccl_conn *conn;
-        if (relistens && cluster_random(16) == 0) {
-            listen_again(node);
-            relistens--;
-        }
-        int error = uccl_accept(node->listener, cluster_random(4) ? ACCEPT_MS : 0, &conn);
-        if (error == UCCL_EAGAIN)
-            machine_sleep(cluster_random(1000000));
-        if (error == UCCL_EAGAIN || error == UCCL_ETIMEDOUT)
-            continue;
-        if (error)
-            machine_fail("uccl_accept() returned %d", error);
-        struct greeter *greeter = sim_malloc(sizeof *greeter);
-        *greeter = (struct greeter){node, conn};
-        opening(node);
-        machine_spawn(node->process, greeter_main, greeter);
-    }
-    node->helpers--;
 }
 
 /* ---- a node ---------------------------------------------------------------------------------- */
@@ -585,7 +329,7 @@ static void end_node(struct node *node)
 static void start_traffic(struct node *node)
 {
     node->helpers = 1 + node->workers;
-    machine_spawn(node->process, acceptor_main, node);
+    machine_spawn(node->process, connecting_accept, node);
     for (unsigned i = 0; i < node->workers; i++) {
         struct worker *worker = sim_malloc(sizeof *worker);
         *worker = (struct worker){node, i};
@@ -594,7 +338,7 @@ static void start_traffic(struct node *node)
     for (unsigned i = 0; i < cluster.relation_count; i++) {
         struct relation *relation = &cluster.relations[i];
         if (relation->client == node->index && !relation->done)
-            start_connector(relation, cluster_random(2000000));
+            connecting_start(relation, cluster_random(2000000));
     }
 }
 
@@ -613,7 +357,7 @@ static void node_main(void *argument)
         start_traffic(node);
     if (node->life)
         cluster.restarts_due--;
-    opened(node); /* since start_node() */
+    cluster_opened(node); /* since start_node() */
     while (!cluster.finishing)
         machine_park(&cluster, UINT64_MAX);
     end_node(node);
@@ -666,11 +410,11 @@ static void start_node(struct node *node)
     }
     nic.address = address_of(process);
     nic.guarded = node->index < 64 && options->guarded >> node->index & 1;
-    nic.lies_permille = is_hostile(node->index) ? options->lies_permille : 0;
-    nic.lie_gap_ns = is_hostile(node->index) ? options->lie_gap_ns : 0;
-    nic.habit = is_hostile(node->index) ? options->habit : LIAR_HONEST;
+    nic.lies_permille = cluster_hostile_node(node->index) ? options->lies_permille : 0;
+    nic.lie_gap_ns = cluster_hostile_node(node->index) ? options->lie_gap_ns : 0;
+    nic.habit = cluster_hostile_node(node->index) ? options->habit : LIAR_HONEST;
     nic_sim_set(node->index, &nic);
-    opening(node);
+    cluster_opening(node);
     machine_spawn(process, node_main, node);
 }
 
@@ -928,7 +672,7 @@ static void check_relations(void)
     const struct cluster_options *options = &cluster.options;
     for (unsigned i = 0; i < cluster.relation_count; i++) {
         const struct relation *relation = &cluster.relations[i];
-        if (!relation->done && !options->close_early && !options->expect_dead && !is_hostile_relation(relation))
+        if (!relation->done && !options->close_early && !options->expect_dead && !cluster_hostile_relation(relation))
             machine_fail("node %u never finished with node %u", relation->client, relation->server);
     }
 }

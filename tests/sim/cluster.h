@@ -2,7 +2,7 @@
 /*
  * Whole engines: each node is a process with a listener, connectors and application threads over the public
  * API, on the engine's own threads, rings, requests, lending, stripes and handshake (seam.h), on the NIC
- * of nic_sim.c. cluster.c makes, kills, restarts and ends nodes and connects them; traffic.c is what their
+ * of nic_sim.c. cluster.c makes, kills, restarts and ends nodes; connecting.c connects them; traffic.c is what their
  * application threads do, and judges what they are told.
  *
  * A relation is a client node that wants a connection to a server node; a session is one life of that
@@ -191,7 +191,7 @@ struct cluster_result {
 void cluster_run(const struct cluster_options *options, uint64_t seed, bool print_trace,
                  struct cluster_result *result);
 
-/* ---- cluster.c, for traffic.c ---- */
+/* ---- cluster.c, for traffic.c and connecting.c ---- */
 struct session *cluster_session(struct relation *relation);
 /* The side is on its node from now on. */
 void cluster_attach(struct side *side, struct node *node, uccl_conn *conn);
@@ -207,6 +207,24 @@ static inline bool cluster_chance(unsigned permille)
 {
     return permille && rng_below(&cluster.rng, 1000) < permille;
 }
+
+/* The node lies; the relation is with such a node. */
+bool cluster_hostile_node(unsigned node);
+bool cluster_hostile_relation(const struct relation *relation);
+/* Something begins, and has ended, before which the run is not over. */
+void cluster_opening(struct node *node);
+void cluster_opened(struct node *node);
+
+/* ---- connecting.c ---- */
+enum {
+    LISTEN_PORT = 7000,
+    ADDRESS_FIRST = 0x0a000001, /* 10.0.0.1 */
+    HELLO_MS = 3000,
+    DEAD_ATTEMPTS = 3,          /* to connect, where the network may be out for good */
+};
+/* The client begins to connect after this time, and tries again. */
+void connecting_start(struct relation *relation, uint64_t delay_ns);
+void connecting_accept(void *argument); /* a fiber; `argument`: struct node */
 
 /* ---- node_stops.c ---- */
 /* When which node stops, and for how long. */
