@@ -9,6 +9,7 @@
 #include "boot/bootstrap.h"
 #include "handle.h"
 #include "base/log.h"
+#include "nic/netdev.h"
 #include "race.h"
 
 #include <errno.h>
@@ -240,10 +241,10 @@ static int client_prove(struct connecting *c)
     case FLOW_UNPROVEN:
         return UCCL_EAGAIN;
     default: {
-        char text[96];
+        char text[NETDEV_ADDRESS_TEXT];
         int status = atomic_load_explicit(&c->conn->status, memory_order_acquire);
-        address_text(&c->address, text, sizeof text);
-        LOG_WARNING("the flow to %s has died before the handshake was over: %s", text, c->missing);
+        LOG_WARNING("the flow to %s has died before the handshake was over: %s",
+                    netdev_address_text(&c->address, text), c->missing);
         return status ? status : UCCL_EPEERDEAD;
     }
     }

@@ -5,10 +5,11 @@
  */
 #include "objects.h"
 
-#include "handle.h"
 #include "base/log.h"
+#include "nic/netdev.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -165,7 +166,8 @@ UCCL_API int uccl_conn_peer(const uccl_conn *conn, char *out, size_t size)
     if (inherited(conn->engine))
         return UCCL_EFORKED;
     CANCEL_LATER;
-    address_text(&conn->address, out, size);
+    char text[NETDEV_ADDRESS_TEXT];
+    snprintf(out, size, "%s", netdev_address_text(&conn->address, text));
     return UCCL_OK;
 }
 

@@ -57,14 +57,6 @@ bool address_same_host(const union nic_address *a, const union nic_address *b)
                     : a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
 }
 
-void address_text(const union nic_address *address, char *out, size_t size)
-{
-    char host[INET6_ADDRSTRLEN + 24] = "?", port[8] = "?";
-    getnameinfo(&address->any, address_length(address), host, sizeof host, port, sizeof port,
-                NI_NUMERICHOST | NI_NUMERICSERV);
-    snprintf(out, size, is_v6(address) ? "[%s]:%s" : "%s:%s", host, port);
-}
-
 /* ---- bytes ----------------------------------------------------------------------------------- */
 
 static enum kind kind_of(const union nic_address *address)

@@ -29,6 +29,5 @@ bool handle_get(const struct uccl_handle *handle, struct handle_target *out);
 socklen_t address_length(const union nic_address *address);
 in_port_t *address_port(union nic_address *address);
 bool address_same_host(const union nic_address *a, const union nic_address *b);
-void address_text(const union nic_address *address, char *out, size_t size);
 
 #endif

@@ -15,6 +15,7 @@
 #include "base/fault.h"
 #include "handle.h"
 #include "base/log.h"
+#include "nic/netdev.h"
 
 #include <errno.h>
 #include <netinet/tcp.h>
@@ -100,9 +101,8 @@ static int listener_open_socket(const struct uccl_engine *engine, int device, ui
         failed = listen_on(address, engine->params.connect_ms, fd);
     }
     if (failed) {
-        char text[96], why[FAULT_TEXT];
-        address_text(address, text, sizeof text);
-        LOG_ERR("cannot listen on %s: %s", text, fault_text(failed, why));
+        char text[NETDEV_ADDRESS_TEXT], why[FAULT_TEXT];
+        LOG_ERR("cannot listen on %s: %s", netdev_address_text(address, text), fault_text(failed, why));
         return failed == EADDRINUSE || failed == EADDRNOTAVAIL || failed == EACCES ? UCCL_EADDR : fault_error(failed);
     }
     return UCCL_OK;

@@ -35,7 +35,7 @@ static bool resolve(void *library, const char *const *names, void **const *slots
 {
     for (size_t i = 0; i < count; i++) {
         *slots[i] = dlsym(library, names[i]);
-        if (*slots[i] == NULL) {
+        if (!*slots[i]) {
             *missing = names[i];
             return false;
         }
@@ -130,7 +130,7 @@ static int cuda_load(void *host, const void *device, size_t bytes)
 static const char *cuda_error_text(int error)
 {
     const char *text = NULL;
-    return cuda.error_string(error, &text) == 0 && text != NULL ? text : "unknown error";
+    return cuda.error_string(error, &text) == 0 && text ? text : "unknown error";
 }
 
 /* ---- HIP: libamdhip64 ---- */
@@ -234,9 +234,9 @@ static bool driver_open(enum device_kind kind, int *devices, char fault[256])
     struct driver *driver = &drivers[kind];
     const char *const *names = kind == DEVICE_CUDA ? cuda_libraries : hip_libraries;
     const char *missing = NULL;
-    for (; *names != NULL && driver->library == NULL; names++)
+    for (; *names && !driver->library; names++)
         driver->library = dlopen(*names, RTLD_NOW | RTLD_LOCAL);
-    if (driver->library == NULL) {
+    if (!driver->library) {
         snprintf(fault, 256, "there is no %s driver here (%s)", driver->name,
                  kind == DEVICE_CUDA ? cuda_libraries[0] : "libamdhip64.so.5 to .7");
         return false;
@@ -282,7 +282,7 @@ void device_parse(struct argp_state *state, const char *flag, const char *text, 
         out->kind = driver_open(DEVICE_CUDA, &devices, fault) ? DEVICE_CUDA : out->kind;
         number = text;
     }
-    long value = number != NULL && *number >= '0' && *number <= '9' ? strtol(number, &end, 10) : -1;
+    long value = number && *number >= '0' && *number <= '9' ? strtol(number, &end, 10) : -1;
     if (value < 0 || value > 1023 || *end != '\0')
         argp_error(state, "--%s=%s: allowed are cpu, cuda:N and hip:N%s, with N from 0 to 1023", flag, text,
                    any_gpu ? ", or N alone" : "");
@@ -317,7 +317,7 @@ static struct driver *driver_of(const struct device_choice *choice)
 {
     if (choice->kind != DEVICE_CPU)
         return &drivers[choice->kind];
-    return drivers[DEVICE_CUDA].library != NULL ? &drivers[DEVICE_CUDA] : &drivers[DEVICE_HIP];
+    return drivers[DEVICE_CUDA].library ? &drivers[DEVICE_CUDA] : &drivers[DEVICE_HIP];
 }
 
 bool device_open(const struct device_choice *choice, char fault[256])
@@ -387,13 +387,13 @@ void region_make(struct region *region, uccl_engine *engine, const struct device
 
 void region_free(struct region *region)
 {
-    if (region->mr != NULL)
+    if (region->mr)
         uccl_dereg_mr(region->mr);
     if (region->where.kind != DEVICE_CPU)
         driver_of(&region->where)->release(region->base);
     else if (region->where.pinned)
         driver_of(&region->where)->release_pinned(region->base);
-    else if (region->base != NULL)
+    else if (region->base)
         munmap(region->base, region->bytes);
     free(region->scratch);
     *region = (struct region){0};
@@ -403,11 +403,11 @@ void *region_scratch(struct region *region, void *at, uint64_t bytes)
 {
     if (region->where.kind == DEVICE_CPU)
         return at;
-    if (region->scratch == NULL || region->scratch_bytes < bytes) {
+    if (!region->scratch || region->scratch_bytes < bytes) {
         free(region->scratch);
         region->scratch = malloc(bytes != 0 ? bytes : 1);
         region->scratch_bytes = bytes;
-        if (region->scratch == NULL)
+        if (!region->scratch)
             tool_fail("out of memory for %" PRIu64 " MiB of contents", bytes / MIB);
     }
     return region->scratch;

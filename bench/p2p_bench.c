@@ -173,7 +173,7 @@ static void parse_sizes(struct argp_state *state, struct options *o, const char 
     }
     snprintf(copy, sizeof(copy), "%s", text);
     o->size_count = 0;
-    while ((item = strsep(&rest, ",")) != NULL) {
+    while ((item = strsep(&rest, ","))) {
         if (o->size_count == SIZES_MAX) {
             argp_error(state, "--sizes=%s: at most %d sizes", text, SIZES_MAX);
             return;
@@ -321,16 +321,16 @@ static void run_stream_phase(struct side *side, const struct phase *phase, struc
     struct stream *sender = sends ? &streams[0] : NULL;
     struct stream *receiver = sends ? (phase->bi ? &streams[1] : NULL) : &streams[0];
     uint64_t start_ns = tool_now_ns();
-    while ((sender != NULL && sender->ended != sender->total) ||
-           (receiver != NULL && receiver->ended != receiver->total)) {
+    while ((sender && sender->ended != sender->total) ||
+           (receiver && receiver->ended != receiver->total)) {
         stream_turn(streams, count, &next);
-        if (sender != NULL)
+        if (sender)
             limit_sender(sender, phase, start_ns, &out->elapsed_ns);
         /* posted by now: one window beyond the first empty message, and as many of them come */
-        if (receiver != NULL && receiver->stopped_at != STREAM_NONE)
+        if (receiver && receiver->stopped_at != STREAM_NONE)
             receiver->total = receiver->stopped_at + phase->window;
     }
-    if (sender == NULL)
+    if (!sender)
         out->elapsed_ns = tool_now_ns() - start_ns;
     else
         out->messages = sender->stop_from;
@@ -431,7 +431,7 @@ static uint64_t take_memory(const struct tool_message *hello, void *context)
     side->memory = hello->field[1];
     if (side->memory > TOOL_MEMORY_MAX || !device_unpack(hello->field[2], &side->device))
         return TOOL_BAD_SETTING;
-    if (side->device.kind != DEVICE_CPU && side->own_gpu != NULL)
+    if (side->device.kind != DEVICE_CPU && side->own_gpu)
         side->device = *side->own_gpu;
     if (device_open(&side->device, fault))
         return 0;
@@ -684,7 +684,7 @@ static int sweep(struct side *side, const struct options *o)
                 wrong);
         return EXIT_FAILURE;
     }
-    if (o->plot != NULL)
+    if (o->plot)
         report_plot(o->plot, rows, count);
     return EXIT_SUCCESS;
 }
@@ -749,7 +749,7 @@ int main(int argc, char **argv)
     argp_parse(&argp, argc, argv, 0, NULL, &options);
     tool_role = options.ends.server ? "Server" : "Client";
     tool_self = TOOL_P2P_BENCH;
-    if (options.plot != NULL)
+    if (options.plot)
         report_check_plot(options.plot);
     tool_choose_nic(&options.ends.nic);
     tool_choose_threads(options.ends.num_cpus);

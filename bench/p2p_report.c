@@ -78,7 +78,7 @@ void report_csv(const struct result *rows, unsigned count)
 static json_t *row_json(const struct result *r)
 {
     json_t *row = json_object();
-    int failures = row == NULL;
+    int failures = !row;
 #define PUT_WHOLE(name, value)                                                                     \
     failures |= json_object_set_new(row, #name, json_integer((json_int_t)(value)));
 #define PUT_REAL(name, value) failures |= json_object_set_new(row, #name, json_real(value));
@@ -101,7 +101,7 @@ void report_json(const struct report_setup *setup, const struct result *rows, un
                   "seconds", setup->seconds, "iterations", (json_int_t)setup->iterations, "verify",
                   verify_names[setup->verify], "sender_device", setup->sender_device, "receiver_device",
                   setup->receiver_device, "results", list);
-    if (root == NULL || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0)
+    if (!root || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0)
         tool_fail("cannot write the JSON report");
     printf("\n");
     json_decref(root);
@@ -111,7 +111,7 @@ void report_check_plot(const char *path)
 {
     bool there = access(path, F_OK) == 0;
     FILE *file = fopen(path, "a");
-    if (file == NULL)
+    if (!file)
         tool_fail("--plot=%s: %s", path, strerror(errno));
     fclose(file);
     if (!there)
@@ -137,15 +137,15 @@ static void deliver_plot(const char *from, const char *path)
     size_t length = 0, got;
     char block[65536];
     FILE *in = fopen(from, "r"), *memory = open_memstream(&svg, &length);
-    while (in != NULL && memory != NULL && (got = fread(block, 1, sizeof(block), in)) > 0)
+    while (in && memory && (got = fread(block, 1, sizeof(block), in)) > 0)
         fwrite(block, 1, got, memory);
-    bool read = in != NULL && memory != NULL && !ferror(in) && fclose(memory) == 0;
+    bool read = in && memory && !ferror(in) && fclose(memory) == 0;
     unlink(from);
     if (!read || !is_whole(svg, length))
         tool_fail("gnuplot has not written a whole plot to %s (is that disk full?); %s is not written", from, path);
     fclose(in);
     FILE *out = fopen(path, "w");
-    bool written = out != NULL && fwrite(svg, 1, length, out) == length && fflush(out) == 0 && fclose(out) == 0;
+    bool written = out && fwrite(svg, 1, length, out) == length && fflush(out) == 0 && fclose(out) == 0;
     if (!written)
         tool_fail("--plot=%s: %s; it is not complete", path, strerror(errno));
     free(svg);
@@ -155,13 +155,13 @@ void report_plot(const char *path, const struct result *rows, unsigned count)
 {
     const char *directory = getenv("TMPDIR");
     char size[16], file[4096];
-    snprintf(file, sizeof(file), "%s/uccl-plot-XXXXXX", directory != NULL && *directory ? directory : "/tmp");
+    snprintf(file, sizeof(file), "%s/uccl-plot-XXXXXX", directory && *directory ? directory : "/tmp");
     int fd = mkstemp(file);
     if (fd < 0 || close(fd) != 0)
         tool_fail("cannot make a file for gnuplot to write to, %s: %s", file, strerror(errno));
     signal(SIGPIPE, SIG_IGN); /* a gnuplot that ends early is told by its status */
     FILE *gnuplot = popen("gnuplot", "w");
-    if (gnuplot == NULL)
+    if (!gnuplot)
         tool_fail("cannot start gnuplot: %s", strerror(errno));
     fprintf(gnuplot, "$rows << END_OF_ROWS\n");
     for (const struct result *r = rows; r < rows + count; r++)

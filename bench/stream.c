@@ -213,7 +213,7 @@ static void stream_received(struct stream *s, unsigned char *buffer, size_t byte
     if (s->flush || s->check) { /* what is compared must be there */
         uccl_request *request = NULL;
         int rc = uccl_flush(s->conn, buffer, bytes, s->region->mr, &request);
-        if (rc == 0 && request != NULL)
+        if (rc == 0 && request)
             rc = uccl_wait(request, -1, NULL);
         if (rc != 0)
             tool_fail_uccl(rc, "connection %" PRIu64 ", flushing message %" PRIu64, s->channel / 2,

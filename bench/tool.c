@@ -53,8 +53,8 @@ static void say_error(const char *format, va_list arguments, const char *tail)
     char text[1024];
     vsnprintf(text, sizeof(text), format, arguments);
     tool_start_error_line();
-    fprintf(stderr, "[%s] error: %s%s%s\n", tool_role, text, tail != NULL ? ": " : "",
-            tail != NULL ? tail : "");
+    fprintf(stderr, "[%s] error: %s%s%s\n", tool_role, text, tail ? ": " : "",
+            tail ? tail : "");
 }
 
 void tool_fail(const char *format, ...)
@@ -79,7 +79,7 @@ void tool_fail_uccl(int error, const char *format, ...)
 
 bool tool_parse_bool(struct argp_state *state, const char *flag, const char *text)
 {
-    if (text == NULL || strcmp(text, "true") == 0 || strcmp(text, "1") == 0)
+    if (!text || strcmp(text, "true") == 0 || strcmp(text, "1") == 0)
         return true;
     if (strcmp(text, "false") != 0 && strcmp(text, "0") != 0)
         argp_error(state, "--%s=%s: allowed are true, false, 1 and 0", flag, text);
@@ -122,7 +122,7 @@ uint64_t tool_parse_size(struct argp_state *state, const char *flag, const char 
     unsigned shift = 0;
     if (good && *end != '\0') {
         const char *suffix = strchr("KkMmGg", *end);
-        good = suffix != NULL && end[1] == '\0';
+        good = suffix && end[1] == '\0';
         if (good)
             shift = (unsigned)(suffix - "KkMmGg") / 2 * 10 + 10;
     }
@@ -169,21 +169,21 @@ static bool is_verbs_device(const char *name)
 
 void tool_choose_nic(const struct tool_nic *nic)
 {
-    const char *backend = nic->backend != NULL ? nic->backend : getenv("UCCL_BACKEND");
+    const char *backend = nic->backend ? nic->backend : getenv("UCCL_BACKEND");
     char exact[256];
-    if (nic->dev != NULL) {
+    if (nic->dev) {
         snprintf(exact, sizeof exact, "=%s", nic->dev);
-        if (backend == NULL || strcmp(backend, "auto") == 0)
+        if (!backend || strcmp(backend, "auto") == 0)
             backend = is_verbs_device(nic->dev) ? "verbs" : "udp";
         setenv(strcmp(backend, "verbs") == 0 ? "UCCL_IB_HCA" : "UCCL_SOCKET_IFNAME", exact, 1);
     }
-    if (backend != NULL)
+    if (backend)
         setenv("UCCL_BACKEND", backend, 1);
 }
 
 void tool_choose_threads(const char *number)
 {
-    if (number != NULL)
+    if (number)
         setenv("UCCL_NUM_ENGINES", number, 1);
 }
 
@@ -222,7 +222,7 @@ static void settle_role(struct tool_ends *ends, struct argp_state *state)
     if (ends->role_server) {
         ends->server = true;
         ends->server_at.host = NULL; /* scripts name a host on both sides */
-    } else if (ends->role_client && (ends->server || ends->server_at.host == NULL)) {
+    } else if (ends->role_client && (ends->server || !ends->server_at.host)) {
         argp_error(state, ends->server ? "--role=client and --server exclude each other"
                                        : "--role=client: give the server's host with --remote-ip=HOST");
     }
@@ -268,7 +268,7 @@ static error_t parse_end(int key, char *text, struct argp_state *state)
         return 0;
     case ARGP_KEY_END:
         settle_role(ends, state);
-        if (ends->server_at.host != NULL && ends->server_at.port == 0)
+        if (ends->server_at.host && ends->server_at.port == 0)
             argp_error(state, "--oobport=0: allowed are 1 to 65535 for a client");
         return 0;
     default:
@@ -363,7 +363,7 @@ uccl_engine *tool_open(bool info)
     uccl_config *config = NULL;
     uccl_engine *engine = NULL;
     int rc = uccl_config_create(&config);
-    if (rc == 0 && info && getenv("UCCL_LOG_LEVEL") == NULL)
+    if (rc == 0 && info && !getenv("UCCL_LOG_LEVEL"))
         rc = uccl_config_set(config, "UCCL_LOG_LEVEL", "info");
     if (rc == 0)
         rc = uccl_open(config, &engine);
@@ -550,7 +550,7 @@ static uint32_t join_index(const struct tool_message *join, uint64_t nonce, uccl
     uint64_t index = join->field[1];
     if (join->kind != TOOL_JOIN || join->field[0] != nonce || index >= count)
         return 0;
-    return conns[index] == NULL ? (uint32_t)index : 0;
+    return !conns[index] ? (uint32_t)index : 0;
 }
 
 void tool_accept_joins(uccl_listener *listener, uint64_t nonce, uccl_conn **conns, uint32_t count)

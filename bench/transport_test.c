@@ -214,7 +214,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         if (o->ends.server == (o->ends.server_at.host != NULL))
             argp_error(state, "give either --server or --serverip=HOST");
         settings_complete(o);
-        if (settings_fault(o->value) != NULL)
+        if (settings_fault(o->value))
             argp_error(state, "%s", settings_fault(o->value));
         return 0;
     default:
@@ -233,7 +233,7 @@ static uint64_t take_settings(const struct tool_message *hello, void *context)
         if (run->value[i] < setting_rows[i].min || run->value[i] > setting_rows[i].max)
             return TOOL_BAD_SETTING;
     }
-    return settings_fault(run->value) == NULL ? 0 : TOOL_BAD_SETTING;
+    return !settings_fault(run->value) ? 0 : TOOL_BAD_SETTING;
 }
 
 static void note_other_settings(const struct options *o, const uint64_t *client)
@@ -247,7 +247,7 @@ static void note_other_settings(const struct options *o, const uint64_t *client)
 static uccl_conn **allocate_conns(uint64_t count)
 {
     uccl_conn **conns = calloc(count, sizeof(*conns));
-    if (conns == NULL)
+    if (!conns)
         tool_fail("out of memory for %" PRIu64 " connections", count);
     return conns;
 }
@@ -298,7 +298,7 @@ static void make_streams(struct run *run, const struct device_choice *device)
     uint32_t buffers =
         stream_buffers(v[MSIZE], window, check, TOOL_SHARED_BUFFERS / run->stream_count);
     region_make(&run->region, run->engine, device, stride * buffers * run->stream_count);
-    for (unsigned i = 0; i < run->stream_count && run->streams != NULL; i++) {
+    for (unsigned i = 0; i < run->stream_count && run->streams; i++) {
         unsigned flow = i / (run->sends + run->receives);
         bool sends = run->sends && (!run->receives || i % 2 == 0);
         run->streams[i] = (struct stream){
@@ -316,10 +316,10 @@ static void make_streams(struct run *run, const struct device_choice *device)
             .size = v[MSIZE],
             .requests = calloc(window, sizeof(uccl_request *)),
         };
-        if (run->streams[i].requests == NULL)
+        if (!run->streams[i].requests)
             run->streams = NULL;
     }
-    if (run->streams == NULL)
+    if (!run->streams)
         tool_fail("out of memory for requests");
 }
 
@@ -461,7 +461,7 @@ static void run_round_trips(struct run *run, uint64_t iterations, bool measured)
             answer(send, receive, nmsg, i + nflow < iterations);
         else
             elapsed_ns = bi ? ask_and_answer(send, receive, nmsg) : ask(send, receive, nmsg);
-        if (measured && run->samples != NULL)
+        if (measured && run->samples)
             run->samples[i] = tool_sample(elapsed_ns / 2);
     }
     for (unsigned i = 0; i < run->stream_count; i++)
@@ -530,7 +530,7 @@ static void print_latency(struct run *run)
     } rows[] = {{"min", 0}, {"p50", 50}, {"p90", 90}, {"p99", 99}, {"p99.9", 99.9}, {"max", 100}};
     size_t count = run->value[ITERATIONS];
     char size[16];
-    if (run->samples == NULL)
+    if (!run->samples)
         return;
     tool_sort(run->samples, count);
     printf("[%s] half round trip of %" PRIu64 " x %s, %zu samples, in us:", tool_role,
@@ -641,7 +641,7 @@ int main(int argc, char **argv)
     make_streams(&run, &options.device);
     if (run.value[PERFTYPE] == TYPE_LAT && (!run.server || run.value[BI])) {
         run.samples = calloc(run.value[ITERATIONS], sizeof(*run.samples));
-        if (run.samples == NULL)
+        if (!run.samples)
             tool_fail("out of memory for %" PRIu64 " samples", run.value[ITERATIONS]);
     }
     if (run.value[WARMUP] != 0)

@@ -15,12 +15,11 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "boot/boot_io.h"
+#include "nic/netdev.h"
 
-#include <arpa/inet.h>
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <net/if.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <stdarg.h>
@@ -30,10 +29,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-enum {
-    ADDRESS_TEXT_BYTES = INET6_ADDRSTRLEN + IF_NAMESIZE + 16,
-    WHAT_TEXT_BYTES = 256,
-};
+enum { WHAT_TEXT_BYTES = 256 };
 
 /* The message that a state waits for (BOOT_NONE: none) and, for the log, what has not happened. */
 struct awaited {
@@ -133,27 +129,6 @@ static bool queue_offer(struct bootstrap *boot, const struct boot_offer *offer)
 
 /* ---- failing --------------------------------------------------------------------------------- */
 
-static void address_text(const union nic_address *address, char *out, size_t size)
-{
-    char host[INET6_ADDRSTRLEN] = "";
-    char name[IF_NAMESIZE];
-    if (address->any.sa_family == AF_INET) {
-        inet_ntop(AF_INET, &address->v4.sin_addr, host, sizeof host);
-        snprintf(out, size, "%s:%u", host, ntohs(address->v4.sin_port));
-    } else if (address->any.sa_family == AF_INET6) {
-        const struct sockaddr_in6 *v6 = &address->v6;
-        inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof host);
-        if (v6->sin6_scope_id == 0)
-            snprintf(out, size, "[%s]:%u", host, ntohs(v6->sin6_port));
-        else if (if_indextoname(v6->sin6_scope_id, name))
-            snprintf(out, size, "[%s%%%s]:%u", host, name, ntohs(v6->sin6_port));
-        else
-            snprintf(out, size, "[%s%%%u]:%u", host, v6->sin6_scope_id, ntohs(v6->sin6_port));
-    } else {
-        snprintf(out, size, "an unknown address (family %d)", address->any.sa_family);
-    }
-}
-
 static void say_reject(struct bootstrap *boot, int error)
 {
     /* Take back a READY of which no byte has left: the server would take the connection for established. */
@@ -184,13 +159,13 @@ __attribute__((format(printf, 3, 4)))
 static void boot_fail(struct bootstrap *boot, int error, const char *format, ...)
 {
     assert(boot->state != BOOT_DONE && boot->state != BOOT_FAILED && error < 0);
-    char peer[ADDRESS_TEXT_BYTES];
+    char peer[NETDEV_ADDRESS_TEXT];
     char what[WHAT_TEXT_BYTES];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
-    address_text(&boot->peer, peer, sizeof peer);
+    netdev_address_text(&boot->peer, peer);
     if (boot->again)
         LOG_INFORM("handshake with %s begins again, or elsewhere: %s", peer, what);
     else if (boot->server && !boot->magic_seen)
@@ -566,9 +541,9 @@ int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[
 {
     bool v6 = address->any.sa_family == AF_INET6;
     in_port_t port = v6 ? address->v6.sin6_port : address->v4.sin_port;
-    char text[ADDRESS_TEXT_BYTES];
+    char text[NETDEV_ADDRESS_TEXT];
     char why[FAULT_TEXT];
-    address_text(address, text, sizeof text);
+    netdev_address_text(address, text);
     if ((!v6 && address->any.sa_family != AF_INET) || port == 0) {
         tell_fault(fault, "cannot connect to %s: no IPv4 or IPv6 address with a port", text);
         return UCCL_EADDR;

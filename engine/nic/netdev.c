@@ -43,11 +43,14 @@ const char *netdev_address_text(const union nic_address *address, char out[NETDE
         if (address->v6.sin6_scope_id != 0) {
             scope[0] = '%';
             if (!if_indextoname(address->v6.sin6_scope_id, scope + 1))
-                scope[0] = '\0';
+                snprintf(scope + 1, sizeof scope - 1, "%u", address->v6.sin6_scope_id);
         }
-    } else {
+    } else if (address->any.sa_family == AF_INET) {
         inet_ntop(AF_INET, &address->v4.sin_addr, host, sizeof host);
         port = ntohs(address->v4.sin_port);
+    } else {
+        snprintf(out, NETDEV_ADDRESS_TEXT, "an unknown address (family %d)", address->any.sa_family);
+        return out;
     }
     if (port == 0)
         snprintf(out, NETDEV_ADDRESS_TEXT, "%s%s", host, scope);

@@ -30,7 +30,7 @@ static void check_address(const struct nic_queue_address *bytes)
     static const uint8_t spare[] = {6, 7};
     struct nic_queue_address again, known = *bytes;
     struct verbs_address address;
-    if (verbs_address_decode(bytes, &address) != NULL)
+    if (verbs_address_decode(bytes, &address))
         return;
     require(address.mode < VERBS_MODES && address.qpn >> VERBS_QPN_BITS == 0);
     require(address.mtu_shift >= VERBS_MTU_SHIFT_MIN && address.mtu_shift <= VERBS_MTU_SHIFT_MAX);
@@ -68,7 +68,7 @@ static void check_round_trip(const struct boot_offer *offer)
     struct boot_offer again;
     size_t length = boot_put_offer(bytes, BOOT_FROM_CLIENT, offer);
     require(length == boot_offer_bytes(offer));
-    require(boot_decode_offer(bytes, length, &again) == NULL);
+    require(!boot_decode_offer(bytes, length, &again));
     require(again.conn_id == offer->conn_id && again.home == offer->home && again.known == offer->known);
     require(again.proof == offer->proof && again.flow_count == offer->flow_count);
     for (unsigned i = 0; i < offer->flow_count; i++)
@@ -83,9 +83,9 @@ static void decode(const uint8_t *data, size_t size)
     uint16_t code;
     boot_decode_hello(data, size, &hello);
     boot_decode_reject(data, size, &code);
-    if (boot_decode_proofs(data, size, &proofs) == NULL)
+    if (!boot_decode_proofs(data, size, &proofs))
         require(proofs.count <= BOOT_PROOFS_MAX);
-    if (boot_decode_offer(data, size, &offer) == NULL) {
+    if (!boot_decode_offer(data, size, &offer)) {
         check_offer(&offer);
         check_round_trip(&offer);
     }

@@ -354,7 +354,7 @@ static bool arrive_in_place(const uint8_t *datagram, size_t length, bool ce)
     if (length < WIRE_BULK_HEADER_BYTES)
         return false;
     uint8_t *header = malloc(WIRE_BULK_HEADER_BYTES); /* exact, as all that is parsed here */
-    require(header != NULL);
+    require(header);
     memcpy(header, datagram, WIRE_BULK_HEADER_BYTES);
     bool placed = core_place(core, header, length, length, &msg, &offset_bytes);
     if (placed) {
@@ -362,7 +362,7 @@ static bool arrive_in_place(const uint8_t *datagram, size_t length, bool ce)
         require(((struct request *)msg)->live && offset_bytes <= msg->size_bytes &&
                 payload_bytes <= msg->size_bytes - offset_bytes);
         uint8_t *payload = malloc(payload_bytes ? payload_bytes : 1);
-        require(payload != NULL);
+        require(payload);
         memcpy(payload, datagram + WIRE_BULK_HEADER_BYTES, payload_bytes);
         bool payload_crc = header[AT_FLAGS] & WIRE_PAYLOAD_CRC;
         require(core_rx_placed(core, header, length, payload, ce, now_ns) || payload_crc);
@@ -388,7 +388,7 @@ static void receive(const uint8_t *data, size_t length)
     uint8_t *datagram = malloc(length);
     uint16_t header_length;
     uint32_t seed, crc;
-    require(datagram != NULL);
+    require(datagram);
     memcpy(datagram, data, length);
     datagram[0] = WIRE_VERSION;
     memcpy(&header_length, datagram + AT_HEADER_LENGTH, 2);
@@ -599,7 +599,7 @@ static void receive_frames(const uint8_t *data, size_t length)
         wire_seal(&desc, index, datagram, (uint32_t)bytes, crc32c_portable);
     }
     uint8_t *exact = malloc(bytes);
-    require(exact != NULL);
+    require(exact);
     memcpy(exact, datagram, bytes);
     arrive(exact, bytes, flags & 16);
     free(exact);

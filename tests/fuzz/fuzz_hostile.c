@@ -95,7 +95,7 @@ static struct datagram *queued(struct end *to, size_t bytes)
     if (to->tail - to->head == QUEUE_MAX)
         return NULL;
     struct datagram *datagram = malloc(sizeof *datagram + bytes);
-    require(datagram != NULL);
+    require(datagram);
     *datagram = (struct datagram){.length = (uint32_t)bytes};
     to->queue[to->tail++ % QUEUE_MAX] = datagram;
     return datagram;
@@ -243,7 +243,7 @@ static struct request *request_make(enum who who, unsigned conn, unsigned kind, 
         request->msg.kind = (uint8_t)kind;
         request->msg.size_bytes = size;
         request->buffer = malloc(size ? size : 1);
-        require(request->buffer != NULL);
+        require(request->buffer);
         return request;
     }
     return NULL;

@@ -20,7 +20,7 @@ static inline void *zeroed(size_t bytes)
 {
     size_t rounded = (bytes + 63) & ~(size_t)63;
     void *memory = aligned_alloc(64, rounded);
-    require(memory != NULL);
+    require(memory);
     return memset(memory, 0, rounded);
 }
 

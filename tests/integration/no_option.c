@@ -68,7 +68,7 @@ static int has(const char *list, const char *name)
 {
     size_t bytes = strlen(name);
 
-    for (const char *at = list; (at = strstr(at, name)) != NULL; at += bytes)
+    for (const char *at = list; (at = strstr(at, name)); at += bytes)
         if ((at == list || at[-1] == ',') && (at[bytes] == ',' || at[bytes] == '\0'))
             return 1;
     return 0;

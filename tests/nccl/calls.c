@@ -58,7 +58,7 @@ static void fields_are_equal(const char *structure, const void *a, const void *b
         IS(net_->getProperties(0, &a_), NCCL_SUCCESS);                                                                 \
         IS(net_->getProperties(0, &b_), NCCL_SUCCESS);                                                                 \
         fields_are_equal(#kind, &a_, &b_);                                                                             \
-        CHECK(strcmp(a_.name, "lo") == 0 && a_.pciPath == NULL && a_.ptrSupport == NCCL_PTR_HOST);                     \
+        CHECK(strcmp(a_.name, "lo") == 0 && !a_.pciPath && a_.ptrSupport == NCCL_PTR_HOST);                     \
         CHECK(a_.speed > 0 && a_.maxComms > 0 && a_.maxRecvs == 1 && a_.latency > 0 && a_.regIsGlobal == 0);           \
         CHECK(net_->getProperties(1, &a_) != NCCL_SUCCESS && net_->getProperties(-1, &a_) != NCCL_SUCCESS);            \
     } while (0)
@@ -141,7 +141,7 @@ static void bad_parameter(void)
     IS(net->init(&context, 7, NULL, logger, NULL), NCCL_SUCCESS);
     IS(net->devices(&count), NCCL_SUCCESS);
     if (count > 0) {
-        CHECK(net->listen(context, 0, handle, &listen_comm) != NCCL_SUCCESS && listen_comm == NULL);
+        CHECK(net->listen(context, 0, handle, &listen_comm) != NCCL_SUCCESS && !listen_comm);
     }
     CHECK(warnings("UCCL_CHUNK_SIZE_KB") > 0);
     IS(net->finalize(context), NCCL_SUCCESS);
@@ -230,7 +230,7 @@ static void messages(void)
         IS(finish(&pair, receives[i]), (int)SIZES[i]);
         CHECK_SAY(memcmp(data, from + i * SLOT, SIZES[i]) == 0, "%zu bytes", SIZES[i]);
         IS(pair.net->iflush(pair.recv, 1, &data, &size, &to_mr, &flushed), NCCL_SUCCESS);
-        CHECK_SAY(flushed == NULL, "host memory needs no flush");
+        CHECK_SAY(!flushed, "host memory needs no flush");
         IS(finish(&pair, sends[i]), (int)SIZES[i]);
     }
     /* nobody has to ask for sizes */
@@ -253,7 +253,7 @@ static void as_many_as_there_are(void)
     void *receives[NCCL_NET_REQUESTS_MAX];
     for (int i = 0; i < NCCL_NET_REQUESTS_MAX; i++)
         receives[i] = post_receive(&pair, to + i, 1, NULL);
-    CHECK_SAY(post_receive(&pair, to, 1, NULL) == NULL, "one too many");
+    CHECK_SAY(!post_receive(&pair, to, 1, NULL), "one too many");
     for (int i = 0; i < NCCL_NET_REQUESTS_MAX; i++) {
         uint8_t byte = (uint8_t)(i + 1);
         IS(finish(&pair, post_send(&pair, &byte, 1, NULL)), 1);
@@ -274,19 +274,19 @@ static void refused(void)
     size_t sizes[2] = {8, 8};
     int tags[2] = {0, 0};
     CHECK(pair.net->irecv(pair.recv, 2, data, sizes, tags, mhandles, NULL, &request) != NCCL_SUCCESS);
-    CHECK(request == NULL);
-    CHECK(pair.net->regMr(pair.recv, text, sizeof text, 0x40, &mr) != NCCL_SUCCESS && mr == NULL);
+    CHECK(!request);
+    CHECK(pair.net->regMr(pair.recv, text, sizeof text, 0x40, &mr) != NCCL_SUCCESS && !mr);
     mr = POISON;
-    CHECK(pair.net->regMrDmaBuf(pair.recv, text, sizeof text, NCCL_PTR_HOST, 0, -1, &mr) != NCCL_SUCCESS && mr == NULL);
+    CHECK(pair.net->regMrDmaBuf(pair.recv, text, sizeof text, NCCL_PTR_HOST, 0, -1, &mr) != NCCL_SUCCESS && !mr);
     IS(pair.net->closeSend(NULL), NCCL_SUCCESS);
     IS(pair.net->closeRecv(NULL), NCCL_SUCCESS);
     IS(pair.net->closeListen(NULL), NCCL_SUCCESS);
     uint8_t handle[NCCL_NET_HANDLE_BYTES];
     void *comm = POISON;
-    CHECK(pair.net->listen(pair.context, 1, handle, &comm) != NCCL_SUCCESS && comm == NULL);
+    CHECK(pair.net->listen(pair.context, 1, handle, &comm) != NCCL_SUCCESS && !comm);
     memset(handle, 0, sizeof handle);
     comm = POISON;
-    CHECK(pair.net->connect(pair.context, 0, handle, &comm, NULL) != NCCL_SUCCESS && comm == NULL);
+    CHECK(pair.net->connect(pair.context, 0, handle, &comm, NULL) != NCCL_SUCCESS && !comm);
     close_pair(&pair);
 }
 
@@ -302,12 +302,12 @@ static void forged_handle(void)
     for (unsigned i = 0; i < 32; i++) {
         if (i == 16) { /* a connect is under way: its state, changed, is nobody's */
             IS(pair.net->connect(pair.context, 0, mine, &comm, NULL), NCCL_SUCCESS);
-            CHECK(comm == NULL);
+            CHECK(!comm);
             memcpy(handle, mine, sizeof handle);
         }
         handle[i % 16] ^= 0x41;
         comm = POISON;
-        CHECK(pair.net->connect(pair.context, 0, handle, &comm, NULL) != NCCL_SUCCESS && comm == NULL);
+        CHECK(pair.net->connect(pair.context, 0, handle, &comm, NULL) != NCCL_SUCCESS && !comm);
         handle[i % 16] ^= 0x41;
     }
     finish_connect(&pair, mine, listen_comm);
@@ -326,7 +326,7 @@ static void accepted_late(void)
     for (int i = 0; i < 4; i++) {
         pair.send = POISON;
         IS(pair.net->connect(pair.context, 0, handle, &pair.send, NULL), NCCL_SUCCESS);
-        CHECK(pair.send == NULL);
+        CHECK(!pair.send);
         usleep(60000);
     }
     finish_connect(&pair, handle, listen_comm);
@@ -346,7 +346,7 @@ static void given_up(void)
     for (int i = 0; i < 2; i++) {
         IS(net->listen(contexts[0], 0, handles[i], &listen_comm), NCCL_SUCCESS);
         IS(net->connect(contexts[0], 0, handles[i], &send_comm, NULL), NCCL_SUCCESS);
-        CHECK(send_comm == NULL);
+        CHECK(!send_comm);
     }
     CHECK(descriptors() > with_engine);
     IS(net->finalize(contexts[0]), NCCL_SUCCESS);
@@ -382,7 +382,7 @@ static void deregistered_while_pending(void)
     }
     CHECK(pair.net->test(requests[0], &done, NULL) != NCCL_SUCCESS && done == 1);
     request = POISON;
-    CHECK(try_receive(&pair, from, MESSAGE, NULL, &request) != NCCL_SUCCESS && request == NULL);
+    CHECK(try_receive(&pair, from, MESSAGE, NULL, &request) != NCCL_SUCCESS && !request);
     close_pair(&pair);
 }
 
@@ -435,7 +435,7 @@ static void watched(void)
     CHECK(memcmp(to + 128, from, 5000) == 0 && to[127] == 0 && to[128 + 5000] == 0);
     request = (void *)(uintptr_t)NCCL_NET_EARLY;
     IS(try_receive(&pair, to + 64, 5000, NULL, &request), NCCL_INVALID_USAGE);
-    CHECK(request == NULL);
+    CHECK(!request);
     IS(warnings("not aligned to 128"), 1);
     request = (void *)(uintptr_t)NCCL_NET_EARLY; /* no byte, no place */
     IS(try_receive(&pair, to + 64, 0, NULL, &request), NCCL_SUCCESS);

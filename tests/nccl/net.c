@@ -229,7 +229,7 @@ enum nccl_result net_connect(const struct net *net, void *context, int device, v
     }
     check_small(&small);
     CHECK(*comm != &garbage, "connect left *sendComm as it was (%d)", (int)result);
-    CHECK(result == NCCL_SUCCESS || *comm == NULL, "connect failed and gave a communicator");
+    CHECK(result == NCCL_SUCCESS || !*comm, "connect failed and gave a communicator");
     return result;
 }
 
@@ -241,7 +241,7 @@ enum nccl_result net_accept(const struct net *net, void *listener, void **comm)
     enum nccl_result result = EACH(net, accept(listener, comm, offload));
     check_small(&small);
     CHECK(*comm != &garbage, "accept left *recvComm as it was (%d)", (int)result);
-    CHECK(result == NCCL_SUCCESS || *comm == NULL, "accept failed and gave a communicator");
+    CHECK(result == NCCL_SUCCESS || !*comm, "accept failed and gave a communicator");
     return result;
 }
 

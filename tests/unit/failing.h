@@ -307,9 +307,9 @@ void *__wrap_realloc(void *old, size_t bytes)
 {
     if (fails(CALL_realloc))
         return NULL;
-    bool fresh = old == NULL;
+    bool fresh = !old;
     void *memory = __real_realloc(old, bytes);
-    atomic_fetch_add(&held_blocks, fresh && memory != NULL);
+    atomic_fetch_add(&held_blocks, fresh && memory);
     return memory;
 }
 

@@ -232,7 +232,7 @@ Test(api_connect, port_in_use, .timeout = TIMEOUT_S)
     cr_assert(port != 0);
     IS(uccl_listen(engine, 0, port, &handle, &second), UCCL_EADDR);
     IS(uccl_listen(engine, -1, port, &handle, &second), UCCL_EADDR);
-    cr_assert(second == NULL);
+    cr_assert(!second);
     IS(uccl_listener_close(first), 0);
     IS(uccl_listen(engine, -1, port, &handle, &second), 0);
     cr_assert_eq(uccl_listener_port(second), port);
@@ -254,7 +254,7 @@ Test(api_connect, nobody_comes, .timeout = TIMEOUT_S)
     IS(uccl_accept(listener, 150, &conn), UCCL_ETIMEDOUT);
     uint64_t took_ms = now_ms() - start_ms;
     cr_assert(took_ms >= 149 && took_ms < 1500, "took %d ms", (int)took_ms);
-    cr_assert(conn == NULL);
+    cr_assert(!conn);
     IS(uccl_close(engine), 0);
 }
 
@@ -291,7 +291,7 @@ Test(api_connect, refused_and_silent, .timeout = TIMEOUT_S)
     IS(uccl_handle_from_address("127.0.0.1", port, &handle), 0);
     IS(uccl_connect(hasty, &handle, -1, &conn), UCCL_ETIMEDOUT);
     close(fd);
-    cr_assert(conn == NULL);
+    cr_assert(!conn);
     IS(uccl_close(hasty), 0);
     IS(uccl_close(engine), 0);
 }
@@ -535,7 +535,7 @@ BOTH(api_close, peer_learns_of_it)
     wait_status(pair.conn[1], UCCL_ECLOSED);
     IS(uccl_recv_async(pair.conn[1], &byte, 1, NULL, &request), UCCL_ECLOSED);
     IS(uccl_send_async(pair.conn[1], &byte, 1, NULL, &request), UCCL_ECLOSED);
-    cr_assert(request == NULL);
+    cr_assert(!request);
     IS(uccl_conn_close(pair.conn[1]), 0);
     pair_close(&pair);
 }
@@ -631,7 +631,7 @@ BOTH(api_close, both_ends_at_once)
                        engines ? (void *)pair.engine[0] : (void *)pair.conn[0]);
         IS(engines ? uccl_close(pair.engine[1]) : uccl_conn_close(pair.conn[1]), 0);
         pthread_join(thread, &result);
-        cr_assert(result == NULL);
+        cr_assert(!result);
         if (now_ms() - start_ms > slowest_ms)
             slowest_ms = now_ms() - start_ms;
         if (!engines)

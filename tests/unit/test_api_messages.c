@@ -548,7 +548,7 @@ BOTH(api_memory, registration_in_use)
     end_of(send, 0);
     IS(uccl_flush(pair.conn[1], buffer, 6, mr, &request), UCCL_EINVAL);
     IS(uccl_flush(pair.conn[1], buffer + 1, 6, mr, &request), 0);
-    cr_assert(request == NULL);
+    cr_assert(!request);
     IS(uccl_dereg_mr(mr), 0);
     pair_close(&pair);
 }
@@ -569,7 +569,7 @@ BOTH(api_limits, requests_run_out_and_come_back)
             recv[i] = post_recv(conn[1], &byte[i], 1);
         recv[LIMIT] = NULL;
         IS(uccl_recv_async(conn[1], &byte[LIMIT], 1, NULL, &recv[LIMIT]), UCCL_EAGAIN);
-        cr_assert(recv[LIMIT] == NULL);
+        cr_assert(!recv[LIMIT]);
         IS(uccl_cancel(recv[0]), 0);
         end_of(recv[0], UCCL_ECANCELED);
         send = post_send(conn[0], &one, 1);

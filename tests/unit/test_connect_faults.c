@@ -124,7 +124,7 @@ static bool run(enum scenario scenario, unsigned call, unsigned n)
     const char *name = call_names[calls[call].call];
     cr_assert(world.result <= 0 && world.result != UCCL_EAGAIN, "%s %u: %d", name, n, world.result);
     cr_assert(memcmp(world.handle.state, none, sizeof none) == 0, "%s %u leaves a state", name, n);
-    cr_assert(world.client->connecting == NULL, "%s %u leaves a connect", name, n);
+    cr_assert(!world.client->connecting, "%s %u leaves a connect", name, n);
     cr_assert(world.result == 0 || failed, "%s: no call failed, but the connect did: %d", name, world.result);
     cr_assert(world.result == 0 || !world.conn[0], "an output although it failed");
     if (world.result == 0 && world.conn[1])

@@ -77,7 +77,7 @@ static uccl_engine *open_lending(const char *lend)
     IS(uccl_config_set(config, "UCCL_NUM_ENGINES", "1"), 0);
     int error = uccl_open(config, &engine);
     uccl_config_destroy(config);
-    cr_assert(error == 0 || engine == NULL);
+    cr_assert(error == 0 || !engine);
     cr_assert(error == 0 || error == UCCL_ENOMEM, "%s: %s", uccl_strerror(error), said);
     return engine;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes of listen handles: which addresses are in them, in which order, and which handles are refused. */
+#include "nic/netdev.h"
 #include "api_pair.h"
 #include "logged.h"
 
@@ -40,11 +41,10 @@ static void read_back(const struct uccl_handle *handle, char *out)
     cr_assert(handle_get(handle, &target), "%s", logged.text);
     unsigned next[2] = {1, 1};
     for (unsigned i = 0; i < target.count; i++) {
-        char text[32], host[64];
+        char text[32], host[NETDEV_ADDRESS_TEXT];
         unsigned v6 = target.addresses[i].any.sa_family == AF_INET6;
         snprintf(text, sizeof text, v6 ? "[2001:db8::%x]:513" : "192.0.2.%u:513", next[v6]++);
-        address_text(&target.addresses[i], host, sizeof host);
-        cr_assert_str_eq(host, text, "the first ones are left, in their order");
+        cr_assert_str_eq(netdev_address_text(&target.addresses[i], host), text, "the first ones are left, in their order");
         *out++ = v6 ? '6' : '4';
     }
     *out = '\0';
@@ -198,11 +198,10 @@ Test(handle, literal_addresses)
         {"[fe80::1%lo]", "[fe80::1%lo]:513"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        char text[96];
+        char text[NETDEV_ADDRESS_TEXT];
         struct handle_target target = resolved(rows[i].host);
         cr_assert_eq(target.count, 1);
-        address_text(&target.addresses[0], text, sizeof text);
-        cr_expect_str_eq(text, rows[i].text);
+        cr_expect_str_eq(netdev_address_text(&target.addresses[0], text), rows[i].text);
     }
 }
 
@@ -234,10 +233,9 @@ Test(handle, of_a_listener, .timeout = TIMEOUT_S)
     uint16_t port = uccl_listener_port(listener);
     cr_assert(handle_get(&handle, &first));
     cr_assert(first.listener != 0 && first.count >= 1);
-    char text[96], want[96];
+    char text[NETDEV_ADDRESS_TEXT], want[96];
     snprintf(want, sizeof want, "127.0.0.1:%u", port);
-    address_text(&first.addresses[0], text, sizeof text);
-    cr_assert_str_eq(text, want, "UCCL_SOCKET_IFNAME=lo");
+    cr_assert_str_eq(netdev_address_text(&first.addresses[0], text), want, "UCCL_SOCKET_IFNAME=lo");
     IS(uccl_listener_close(listener), 0);
     IS(uccl_listen(engine, -1, port, &handle, &listener), 0);
     cr_assert(handle_get(&handle, &second));

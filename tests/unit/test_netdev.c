@@ -160,7 +160,7 @@ static void write_sys(const char *file, const char *text)
 
     snprintf(path, sizeof path, "/sys/class/net/lo/%s", file);
     unlink(path);
-    if (text == NULL)
+    if (!text)
         return;
     stream = fopen(path, "we");
     cr_assert_neq(stream, NULL);
@@ -281,7 +281,7 @@ Test(netdev, names_that_match_nothing_are_told)
         struct netdev *devs;
 
         said[0] = '\0';
-        for (size_t k = 0; k < 3 && rows[i].missing[k] != NULL; k++)
+        for (size_t k = 0; k < 3 && rows[i].missing[k]; k++)
             snprintf(expected + strlen(expected), sizeof expected - strlen(expected),
                      "%d UCCL_SOCKET_IFNAME: no network interface that is up and has an address matches \"%s\"\n",
                      rows[i].level, rows[i].missing[k]);
@@ -332,4 +332,17 @@ Test(netdev, address_text)
         address.v4.sin_port = htons(rows[i].port); /* in the same place in both families */
         cr_expect_str_eq(netdev_address_text(&address, text), rows[i].text);
     }
+}
+
+Test(netdev, address_text_of_scopes_and_strangers)
+{
+    union nic_address address = parse("fe80::1");
+    char text[NETDEV_ADDRESS_TEXT];
+    address.v6.sin6_scope_id = 1;
+    cr_expect_str_eq(netdev_address_text(&address, text), "fe80::1%lo");
+    address.v6.sin6_scope_id = 0x7ffffff0; /* no interface */
+    address.v6.sin6_port = htons(9);
+    cr_expect_str_eq(netdev_address_text(&address, text), "[fe80::1%2147483632]:9");
+    address.any.sa_family = AF_UNIX;
+    cr_expect_str_eq(netdev_address_text(&address, text), "an unknown address (family 1)");
 }

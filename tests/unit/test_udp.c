@@ -246,7 +246,7 @@ BOTH(one_by_one)
 BOTH(mtu_parameter_and_news)
 {
     struct pair *pair = open_pair(io, address);
-    uint32_t destination, bytes, headers = strchr(address, ':') != NULL ? 48 : 28;
+    uint32_t destination, bytes, headers = strchr(address, ':') ? 48 : 28;
 
     cr_assert_not(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes));
     udp_check_mtu(pair->queues[0], pair->destination);
@@ -267,7 +267,7 @@ BOTH(probe_is_not_cut)
 {
     static uint8_t buffer[8192];
     struct pair *pair = open_pair(io, address);
-    uint32_t destination, bytes, headers = strchr(address, ':') != NULL ? 48 : 28;
+    uint32_t destination, bytes, headers = strchr(address, ':') ? 48 : 28;
     struct tx_desc desc = {.kind = TX_FRAMES, .count = 1, .whole = true, .destination = pair->destination, .mask = 1,
                            .datagram_bytes = 4000, .last_bytes = 4000, .token = TOKEN, .buffer = buffer};
     const _Atomic uint64_t *sent = &pair->counters[0].tx_datagrams;

@@ -210,7 +210,7 @@ Test(udp_faults, segmentation_fails)
     forbid(__NR_sendmmsg, EIO);
     send_and_receive(pair, &desc, msg, check_bulk, 44);
     cr_assert_not(pair->queues[0]->peers[pair->destination].gso);
-    cr_assert(strstr(log_text, "127.0.0.1") != NULL, "%s", log_text);
+    cr_assert(strstr(log_text, "127.0.0.1"), "%s", log_text);
     free_message(msg);
     close_pair(pair);
 }
@@ -288,7 +288,7 @@ Test(udp_faults, lent_queues_take_no_ring)
     cr_assert_eq(pair.queues[0]->driver, &udp_mmsg_driver);
     pair.params.udp_io = UDP_IO_URING;
     cr_assert_eq(open_queue(&pair, 1, true), UCCL_EINVAL);
-    cr_assert(strstr(log_text, "UCCL_UDP_IO") != NULL, "%s", log_text);
+    cr_assert(strstr(log_text, "UCCL_UDP_IO"), "%s", log_text);
     udp_queue_ops.close(&pair.queues[0]->base);
     udp_device_ops.close(pair.nic);
 }
@@ -308,9 +308,9 @@ static void check_forbidden(int error, const char *reason)
     pair.params.udp_io = UDP_IO_URING;
     cr_assert_eq(open_queue(&pair, 0, false), UCCL_ENOTSUP);
 #ifdef HAVE_LIBURING
-    cr_assert(strstr(log_text, reason) != NULL, "%s", log_text);
+    cr_assert(strstr(log_text, reason), "%s", log_text);
 #else
-    cr_assert(strstr(log_text, "liburing") != NULL, "%s (%s)", log_text, reason);
+    cr_assert(strstr(log_text, "liburing"), "%s (%s)", log_text, reason);
 #endif
     udp_device_ops.close(pair.nic);
 }
@@ -349,7 +349,7 @@ Test(udp_faults, no_interface_matches)
     uccl_set_log(keep_log, NULL);
     cr_assert_eq(udp_device_ops.open(&params, &nic), UCCL_ENODEV);
     cr_assert_null(nic);
-    cr_assert(strstr(log_text, "nosuchinterface") != NULL, "%s", log_text);
+    cr_assert(strstr(log_text, "nosuchinterface"), "%s", log_text);
 }
 
 Test(udp_faults, devices)

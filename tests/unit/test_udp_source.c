@@ -46,7 +46,7 @@ static int add_plain_peer(struct pair *pair, const char *address, const char *lo
     socklen_t length = bound.any.sa_family == AF_INET6 ? sizeof bound.v6 : sizeof bound.v4;
     int fd = socket(bound.any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
-    if (local != NULL)
+    if (local)
         host.local = address_of(local);
     cr_assert(fd >= 0 && bind(fd, &bound.any, length) == 0 && getsockname(fd, &bound.any, &length) == 0);
     memcpy(of_queue.bytes + 1, &bound.v4.sin_port, 2); /* in the same place in both families */
@@ -125,7 +125,7 @@ Test(udp_source, known_address_of_ipv4_sockets)
 
     set_up_loopback();
     off = fopen("/proc/sys/net/ipv6/conf/all/disable_ipv6", "w");
-    if (off == NULL)
+    if (!off)
         cr_skip_test("/proc cannot be written");
     cr_assert(fputs("1\n", off) >= 0 && fclose(off) == 0);
     send_all_ways(UDP_IO_MMSG, "127.0.0.1", "127.0.0.5", "127.0.0.5");

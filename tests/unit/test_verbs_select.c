@@ -93,7 +93,7 @@ static int table(struct verbs_gid *out, const struct entry *entries)
 {
     int count = 0;
 
-    for (; count < ENTRIES && entries[count].address != NULL; count++) {
+    for (; count < ENTRIES && entries[count].address; count++) {
         char text[64];
         out[count] = (struct verbs_gid){.index = entries[count].index, .type = entries[count].type};
         snprintf(text, sizeof text, "%s%s", strchr(entries[count].address, ':') ? "" : "::ffff:",
