@@ -420,6 +420,48 @@ static uint64_t near(struct reader *reader, uint64_t base)
     return base + (uint64_t)(int8_t)next(reader);
 }
 
+static unsigned put_ack(struct reader *reader, unsigned kind, uint8_t *at)
+{
+    struct wire_ack ack = {.number = next(reader), .cumulative = (uint32_t)near(reader, flow->sent.cumulative)};
+    ack.word_count = kind >> 3 & 1;
+    ack.partial_count = kind >> 4 & 1;
+    ack.path_count = kind >> 5 & 1;
+    ack.window_kb = next(reader);
+    ack.words[0] = near(reader, 0);
+    ack.partials[0].seq = (uint32_t)near(reader, flow->sent.cumulative);
+    ack.partials[0].mask = near(reader, 0);
+    ack.paths[0].path = next(reader) % 6;
+    ack.paths[0].on_path = kind >> 6 & 1;
+    ack.paths[0].by_sequence = kind >> 7;
+    ack.next = (uint32_t)near(reader, flow->sack.cumulative);
+    ack.paths[0].path_seq = next(reader);
+    ack.paths[0].time_stamp = wire_time(now_ns) - next(reader) * 100u;
+    return wire_put_ack(at, &ack);
+}
+
+static unsigned put_frame_of_flow(struct reader *reader, unsigned kind, uint8_t *at)
+{
+    if (kind & 8) {
+        unsigned path = next(reader) % (PATHS + 1);
+        uint32_t generation = path < flow->qps.count ? flow->qps.qps[path].generation : 1;
+        struct wire_qp frame = {.what = (uint8_t)(1 + (kind >> 4) % 3), .path = (uint16_t)path,
+                                  .generation = generation + next(reader) % 3 - (kind >> 7)};
+        if (frame.generation == 0)
+            frame.generation = 1;
+        return wire_put_qp(at, &frame);
+    }
+    if (kind & 16) {
+        struct wire_demand demand = {(uint32_t)(flow->credit_rx.demand_bytes + near(reader, 0) * 1000)};
+        return wire_put_demand(at, &demand);
+    }
+    if (kind & 32) {
+        struct wire_grant grant = {(uint32_t)(flow->credit_tx.granted_bytes + near(reader, 0) * 100),
+                                   (uint32_t)near(reader, flow->credit_tx.advertised_bytes)};
+        return wire_put_grant(at, &grant);
+    }
+    return wire_put_flow(at, &(struct wire_flow){FLOW_CLOSED});
+}
+
 static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
 {
     unsigned kind = next(reader), chosen = next(reader), which = chosen % (FLOW_CONNS + 1);
@@ -469,43 +511,10 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
         struct wire_fin fin = {.conn = which, .sends_over = kind & 8, .receives_over = kind & 16};
         return wire_put_fin(at, &fin);
     }
-    case 6: {
-        struct wire_ack ack = {.number = next(reader), .cumulative = (uint32_t)near(reader, flow->sent.cumulative)};
-        ack.word_count = kind >> 3 & 1;
-        ack.partial_count = kind >> 4 & 1;
-        ack.path_count = kind >> 5 & 1;
-        ack.window_kb = next(reader);
-        ack.words[0] = near(reader, 0);
-        ack.partials[0].seq = (uint32_t)near(reader, flow->sent.cumulative);
-        ack.partials[0].mask = near(reader, 0);
-        ack.paths[0].path = next(reader) % 6;
-        ack.paths[0].on_path = kind >> 6 & 1;
-        ack.paths[0].by_sequence = kind >> 7;
-        ack.next = (uint32_t)near(reader, flow->sack.cumulative);
-        ack.paths[0].path_seq = next(reader);
-        ack.paths[0].time_stamp = wire_time(now_ns) - next(reader) * 100u;
-        return wire_put_ack(at, &ack);
-    }
+    case 6:
+        return put_ack(reader, kind, at);
     default:
-        if (kind & 8) {
-            unsigned path = next(reader) % (PATHS + 1);
-            uint32_t generation = path < flow->qps.count ? flow->qps.qps[path].generation : 1;
-            struct wire_qp frame = {.what = (uint8_t)(1 + (kind >> 4) % 3), .path = (uint16_t)path,
-                                      .generation = generation + next(reader) % 3 - (kind >> 7)};
-            if (frame.generation == 0)
-                frame.generation = 1;
-            return wire_put_qp(at, &frame);
-        }
-        if (kind & 16) {
-            struct wire_demand demand = {(uint32_t)(flow->credit_rx.demand_bytes + near(reader, 0) * 1000)};
-            return wire_put_demand(at, &demand);
-        }
-        if (kind & 32) {
-            struct wire_grant grant = {(uint32_t)(flow->credit_tx.granted_bytes + near(reader, 0) * 100),
-                                       (uint32_t)near(reader, flow->credit_tx.advertised_bytes)};
-            return wire_put_grant(at, &grant);
-        }
-        return wire_put_flow(at, &(struct wire_flow){FLOW_CLOSED});
+        return put_frame_of_flow(reader, kind, at);
     }
 }
 
