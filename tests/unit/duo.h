@@ -388,6 +388,13 @@ static inline void duo_assert_ended(const struct duo_request *request, int32_t s
         cr_assert_eq(request->buffer[i], duo_byte(request->msg.number, i));
 }
 
+/* A message has arrived, and both ends know. */
+static inline void duo_assert_arrived(struct duo_request *send, struct duo_request *recv, uint64_t size)
+{
+    duo_assert_ended(send, UCCL_OK, size);
+    duo_assert_ended(recv, UCCL_OK, size);
+}
+
 /* Both flows have told and acked all; nothing is kept. */
 static inline void duo_assert_rest(void)
 {

@@ -4,12 +4,6 @@
 
 enum { LARGE = 100000 };
 
-static void both_arrive(struct duo_request *send, struct duo_request *recv, uint64_t size)
-{
-    duo_assert_ended(send, UCCL_OK, size);
-    duo_assert_ended(recv, UCCL_OK, size);
-}
-
 /* ---- who is let in --------------------------------------------------------------------------- */
 
 Test(core, tokens)
@@ -72,7 +66,7 @@ Test(core, duplicates_change_nothing, .init = duo_open)
     duo_deliver(0);
     cr_assert_geq(duo_count(&duo_counters[1].rx_duplicates), 5);
     duo_run(MS);
-    both_arrive(send, recv, 1000);
+    duo_assert_arrived(send, recv, 1000);
     cr_assert_not(next->ended);
 }
 
@@ -83,8 +77,8 @@ Test(core, a_flow_to_itself)
     struct duo_request *recvs[2] = {duo_recv(0, LARGE), duo_recv(1, LARGE)};
     struct duo_request *sends[2] = {duo_send(1, LARGE), duo_send(0, LARGE)};
     duo_run(50 * MS);
-    both_arrive(sends[0], recvs[0], LARGE);
-    both_arrive(sends[1], recvs[1], LARGE);
+    duo_assert_arrived(sends[0], recvs[0], LARGE);
+    duo_assert_arrived(sends[1], recvs[1], LARGE);
 }
 
 /* ---- acks ------------------------------------------------------------------------------------ */
@@ -152,7 +146,7 @@ Test(core, a_chunk_of_several_datagrams_is_no_gap)
         duo_drop(0);
         cr_assert_eq(duo_flow[1]->ack.now, lost > 0);
         duo_run(20 * MS);
-        both_arrive(send, recv, BYTES);
+        duo_assert_arrived(send, recv, BYTES);
     }
 }
 
@@ -255,7 +249,7 @@ Test(core, a_lost_tail_is_probed, .init = duo_open)
     duo_transmit(0);
     duo_drop(0);
     duo_run(2 * MS); /* well below the shortest RTO */
-    both_arrive(send, recv, 100);
+    duo_assert_arrived(send, recv, 100);
     cr_assert_eq(duo_count(&duo_counters[0].tlp_fired), 1);
     cr_assert_eq(duo_count(&duo_counters[0].rto_fired), 0);
 }
@@ -318,8 +312,8 @@ Test(core, what_the_nic_refuses_goes_again_without_a_loss, .init = duo_open)
         duo_transmit(0);
     duo_refuse = false;
     duo_run(50 * MS);
-    both_arrive(send, recv, LARGE);
-    both_arrive(small, small_recv, 100);
+    duo_assert_arrived(send, recv, LARGE);
+    duo_assert_arrived(small, small_recv, 100);
     cr_assert_eq(duo_count(&duo_counters[0].tx_blocked), 10);
     cr_assert_eq(duo_count(&duo_counters[0].lost_chunks), 0);
     cr_assert_eq(duo_count(&duo_counters[0].rto_fired), 0);
@@ -361,7 +355,7 @@ Test(core, a_paced_retransmission_goes_in_time, .init = duo_open)
     duo_flow[0]->pace_until_ns = duo_now + 40 * MS; /* beyond the RTO */
     duo_flow[0]->loss.tail_probed = true;
     duo_run(100 * MS);
-    both_arrive(send, recv, 100);
+    duo_assert_arrived(send, recv, 100);
 }
 
 /* Found by the simulator: a receive for a message that is there owes credit soon, also where a timer for later is armed. */
@@ -431,7 +425,7 @@ Test(core, datagrams_change_their_size, .init = duo_open)
     duo_drop(0);
     core_set_datagram(duo_core[0], duo_setup[0].destination, 1472);
     duo_run(200 * MS);
-    both_arrive(send, recv, LARGE);
+    duo_assert_arrived(send, recv, LARGE);
 }
 
 /* ---- a peer's lies ---------------------------------------------------------------------------- */
@@ -472,7 +466,7 @@ Test(core, lies_about_time_are_bounded)
         cr_assert(rtt->latest_ns >= 1 && rtt->latest_ns <= UINT64_C(1) << 36);
         cr_assert_leq(duo_flow[0]->cc.pace_gap_ns, 10 * MS);
         duo_run(3 * duo_params.rto_max_us * US);
-        both_arrive(send, recv, LARGE);
+        duo_assert_arrived(send, recv, LARGE);
     }
     duo_assert_rest();
 }
@@ -496,7 +490,7 @@ Test(core, lies_about_the_window_are_bounded, .init = duo_open)
         cr_assert_leq(flow->sent.flying_payload, i ? flow->cc.cwnd_bytes : 65536);
         cr_assert_geq(flow->sent.flying_chunks, 1);
         duo_run(2000 * MS);
-        both_arrive(send, recv, 1 << 20);
+        duo_assert_arrived(send, recv, 1 << 20);
     }
 }
 
@@ -521,7 +515,7 @@ Test(core, waiting_for_the_owner_is_no_delay, .init = duo_open)
     core_flush_acks(duo_core[1]);
     cr_assert_eq(duo_transmit(1), 1);
     deliver_late(1, 300 * US);
-    both_arrive(send, recv, 10);
+    duo_assert_arrived(send, recv, 10);
     cr_assert(rtt->latest_ns + 2 * UNIT_NS >= 40 * US && rtt->latest_ns <= 40 * US + 2 * UNIT_NS, "%lu ns",
               (unsigned long)rtt->latest_ns);
     cr_assert(rtt->peer_ack_delay_ns + UNIT_NS >= 500 * US && rtt->peer_ack_delay_ns <= 500 * US + UNIT_NS);
@@ -566,7 +560,7 @@ Test(core, acks_that_waited_lose_nothing, .init = duo_open)
     core_expire(duo_core[0], duo_now);
     cr_assert_eq(duo_count(&duo_counters[0].lost_chunks), 0);
     for (unsigned i = 0; i < 3; i++)
-        both_arrive(sends[i], recvs[i], 10);
+        duo_assert_arrived(sends[i], recvs[i], 10);
 }
 
 /* ---- silence --------------------------------------------------------------------------------- */
@@ -622,7 +616,7 @@ Test(core, a_peer_that_only_waits_is_alive, .init = duo_open)
     cr_assert_leq(duo_count(&duo_counters[0].tx_datagrams) + duo_flow[0]->sent.next_seq, 200, "few pings");
     struct duo_request *send = duo_send(1, 10);
     duo_run(MS);
-    both_arrive(send, recv, 10);
+    duo_assert_arrived(send, recv, 10);
 }
 
 Test(core, only_a_receive_is_pending_and_the_peer_dies, .init = duo_open)
@@ -647,7 +641,7 @@ Test(core, an_idle_flow_is_not_dead, .init = duo_open)
     duo_now += 5000 * MS;
     struct duo_request *recv = duo_post(1, 1, CORE_RECV, 10), *send = duo_post(0, 1, CORE_SEND, 10);
     duo_run(10 * MS);
-    both_arrive(send, recv, 10);
+    duo_assert_arrived(send, recv, 10);
 }
 
 /* ---- fairness -------------------------------------------------------------------------------- */
@@ -699,162 +693,4 @@ Test(core, small_messages_pass_large_ones, .init = duo_open)
     }
     cr_assert(recv->ended);
     (void)send;
-}
-
-static bool place_alone(unsigned side, const uint8_t *datagram, size_t length, struct core_msg **msg, uint64_t *offset)
-{
-    unsigned count = core_place(duo_core[side], datagram, length, length, msg, offset);
-    cr_assert_leq(count, 1);
-    return count;
-}
-
-/* A NIC that looks at headers may put payload in place: once, and only where it is awaited. */
-Test(core, a_place_is_told_for_what_is_awaited)
-{
-    duo_defaults();
-    duo_setup[0].datagram_bytes = duo_setup[1].datagram_bytes = 20000;
-    duo_open_as(false);
-    struct duo_request *recv = duo_recv(1, LARGE);
-    duo_talk();
-    struct duo_request *send = duo_send(0, LARGE);
-    unsigned placed = 0;
-    while (duo_transmit(0)) {
-        for (unsigned i = 0; i < duo_queued[0]; i++) {
-            const struct duo_datagram *datagram = &duo_queue[0][i];
-            struct core_msg *msg;
-            uint64_t offset;
-            if (!place_alone(1, datagram->bytes, datagram->length, &msg, &offset)) {
-                duo_deliver_one(0, i);
-                continue;
-            }
-            size_t length = datagram->length - WIRE_BULK_HEADER_BYTES;
-            cr_assert_eq(msg, &recv->msg);
-            cr_assert_leq(offset + length, LARGE);
-            memcpy(recv->buffer + offset, datagram->bytes + WIRE_BULK_HEADER_BYTES, length);
-            uint8_t header[WIRE_BULK_HEADER_BYTES];
-            memcpy(header, datagram->bytes, sizeof header);
-            cr_assert(core_rx_placed(duo_core[1], header, datagram->length, recv->buffer + offset, false,
-                                     duo_now));
-            duo_copies(1);
-            duo_events(1);
-            placed++;
-            cr_assert_not(place_alone(1, datagram->bytes, datagram->length, &msg, &offset),
-                          "a duplicate has no place");
-        }
-        duo_drop(0);
-        duo_talk();
-    }
-    duo_run(50 * MS);
-    cr_assert_gt(placed, 0);
-    both_arrive(send, recv, LARGE);
-    duo_assert_rest();
-}
-
-/* Of a train that GRO has joined it gets a place for those that can be the next ones of the chunk, up to the first that
- * has arrived. */
-Test(core, a_place_is_told_for_a_train)
-{
-    enum { STRIDE = 5000, STEP = STRIDE - WIRE_BULK_HEADER_BYTES };
-    duo_defaults();
-    duo_setup[0].datagram_bytes = duo_setup[1].datagram_bytes = STRIDE;
-    duo_open_as(false);
-    struct duo_request *recv = duo_recv(1, LARGE);
-    duo_talk();
-    struct duo_request *send = duo_send(0, LARGE);
-    duo_transmit(0);
-    struct wire_packet packet;
-    cr_assert(wire_parse(duo_queue[0][0].bytes, duo_queue[0][0].length, crc32c_portable, &packet));
-    unsigned count = packet.count;
-    cr_assert(packet.index == 0 && count > 5);
-    size_t last = duo_queue[0][count - 1].length, length = (count - 1) * STRIDE + last;
-    struct core_msg *msg;
-    uint64_t offset;
-    for (unsigned first = 0; first + 1 < count; first++) {
-        const uint8_t *header = duo_queue[0][first].bytes;
-        size_t left = length - first * STRIDE;
-        cr_assert_eq(core_place(duo_core[1], header, left, STRIDE, &msg, &offset), count - first);
-        cr_assert(msg == &recv->msg && offset == first * STEP);
-        cr_assert_eq(core_place(duo_core[1], header, 2 * STRIDE, STRIDE, &msg, &offset), 2);
-        cr_assert_eq(core_place(duo_core[1], header, STRIDE + 64, STRIDE, &msg, &offset), 2);
-        cr_assert_eq(core_place(duo_core[1], header, STRIDE + 63, STRIDE, &msg, &offset), 1, "no header fits");
-        cr_assert_eq(core_place(duo_core[1], header, left + 2 * STRIDE, STRIDE, &msg, &offset), count - first,
-                     "what is beyond is another chunk's");
-        cr_assert_eq(core_place(duo_core[1], header, left, STRIDE - 1, &msg, &offset), 0);
-    }
-    duo_deliver_one(0, 3);
-    for (unsigned first = 0; first + 1 < count; first++)
-        cr_assert_eq(core_place(duo_core[1], duo_queue[0][first].bytes, length - first * STRIDE, STRIDE, &msg, &offset),
-                     first > 3 ? count - first : 3 - first);
-    /* the last chunk: however long the train, no more than the buffer */
-    unsigned end = duo_queued[0];
-    const struct duo_datagram *datagram = &duo_queue[0][end - 2];
-    cr_assert(wire_parse(datagram->bytes, datagram->length, crc32c_portable, &packet));
-    cr_assert(packet.index + 2u == packet.count && datagram->length == STRIDE && datagram[1].length < STRIDE);
-    cr_assert_eq(core_place(duo_core[1], datagram->bytes, STRIDE + datagram[1].length, STRIDE, &msg, &offset), 2);
-    cr_assert_eq(core_place(duo_core[1], datagram->bytes, STRIDE + datagram[1].length + 1, STRIDE, &msg, &offset), 0);
-    duo_run(50 * MS);
-    both_arrive(send, recv, LARGE);
-}
-
-/*
- * Chunks that end with their block, in the middle of the message: the last datagram of each is short. Where it is lost,
- * GRO joins the others to longer ones of the same flow, whose bytes would reach into the next chunk, which has arrived.
- */
-Test(core, no_place_that_reaches_into_the_next_chunk)
-{
-    enum { STRIDE = 5000, STEP = STRIDE - WIRE_BULK_HEADER_BYTES, BLOCK = 2 * STEP + 1000 };
-    duo_defaults();
-    duo_setup[0].datagram_bytes = duo_setup[1].datagram_bytes = STRIDE;
-    duo_open_as(false);
-    struct duo_request *recv = duo_recv(1, 3 * BLOCK);
-    duo_talk();
-    duo_block_bytes = BLOCK;
-    struct duo_request *send = duo_send(0, 3 * BLOCK);
-    duo_transmit(0);
-    core_available(duo_core[0], &send->msg, 3 * BLOCK, duo_now);
-    duo_transmit(0);
-    cr_assert_eq(duo_queued[0], 9);
-    const uint8_t *header = duo_queue[0][0].bytes;
-    struct core_msg *msg;
-    uint64_t offset;
-    cr_assert_eq(core_place(duo_core[1], header, 3 * STRIDE, STRIDE, &msg, &offset), 3, "nothing is there to be hurt");
-    duo_deliver_one(0, 0);
-    header = duo_queue[0][1].bytes;
-    cr_assert_eq(core_place(duo_core[1], header, 2 * STRIDE, STRIDE, &msg, &offset), 2);
-    duo_deliver_one(0, 3); /* of the next chunk */
-    cr_assert_eq(core_place(duo_core[1], header, 2 * STRIDE, STRIDE, &msg, &offset), 1);
-    cr_assert_eq(core_place(duo_core[1], header, STRIDE + duo_queue[0][2].length, STRIDE, &msg, &offset), 1);
-    header = duo_queue[0][2].bytes; /* it says its own length */
-    cr_assert_eq(duo_queue[0][2].length, 1000 + WIRE_BULK_HEADER_BYTES);
-    cr_assert_eq(core_place(duo_core[1], header, duo_queue[0][2].length, duo_queue[0][2].length, &msg, &offset), 1);
-    cr_assert_eq(offset, 2 * STEP);
-    duo_run(50 * MS);
-    both_arrive(send, recv, 3 * BLOCK);
-}
-
-Test(core, no_place_for_what_is_not_awaited)
-{
-    duo_defaults();
-    duo_setup[0].datagram_bytes = duo_setup[1].datagram_bytes = 20000;
-    duo_open_as(false);
-    struct duo_request *recv = duo_recv(1, LARGE);
-    duo_talk();
-    duo_send(0, LARGE);
-    duo_transmit(0);
-    struct duo_datagram *datagram = &duo_queue[0][0];
-    struct core_msg *msg;
-    uint64_t offset;
-    cr_assert(place_alone(1, datagram->bytes, datagram->length, &msg, &offset));
-    cr_assert_not(place_alone(1, datagram->bytes, datagram->length - 1, &msg, &offset));
-    cr_assert_not(place_alone(1, datagram->bytes, 40, &msg, &offset));
-    cr_assert_not(place_alone(0, datagram->bytes, datagram->length, &msg, &offset));
-    datagram->bytes[50] ^= 1; /* in the header region */
-    cr_assert_not(place_alone(1, datagram->bytes, datagram->length, &msg, &offset));
-    datagram->bytes[50] ^= 1;
-    core_cancel(duo_core[1], &recv->msg, duo_now);
-    duo_events(1);
-    cr_assert(recv->ended);
-    cr_assert_not(place_alone(1, datagram->bytes, datagram->length, &msg, &offset),
-                  "the request has ended: its buffer is the application's");
-    duo_drop(0);
 }
