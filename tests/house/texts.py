@@ -26,7 +26,7 @@ SILENT = {"log_write": "behind the LOG macros", "read_sys": "makes a path"}
 PASSED_ON = {
     "tell_fault": "its callers",
     "race_tell": "what tell_fault() has kept",
-    "uring_open": "explain()",
+    "uring_open": "uring_explain()",
     "take_engine_log": "the engine's log",
     "say_error": "tool_fail() and tool_fail_uccl()",
     "print_log": "the engine's log",
@@ -34,7 +34,7 @@ PASSED_ON = {
     "show_progress": "nobody: it draws a bar",
 }
 # functions that return texts, or print them into an argument, for others to log
-MAKERS = {"explain": "reason", "say_missing": "c->missing", "settings_fault": None}
+MAKERS = {"uring_explain": "reason", "say_missing": "c->missing", "settings_fault": None}
 # where else reasons stand: a function that returns them, or the rows of a table
 REASONS = {"refusal_text", "verbs_address_decode"}
 REASON_ROWS = re.compile(r'\{BOOT_[A-Z_]+, "([^"]+)"\}|awaited leaving = \{[A-Z_]+, "([^"]+)"\}')
