@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What acks do to a flow: chunks that are done, round-trip times, losses that the order on a path shows, and
- * what congestion control hears of it. On a NIC that is reliable a completion is the ack of a placed chunk.
+ * Acks received: they free chunks, bring round-trip times, show losses by the order on a path, and feed congestion
+ * control. On a reliable NIC a completion is the ack of a placed chunk.
  */
 #include "core/ack.h"
 #include "core/state.h"
 
 #include <assert.h>
 
-/* The chunk's record is about to be freed: so is what it holds. */
+/* The chunk's record is about to be freed: frees what the record refers to. */
 static void on_chunk_acked(void *context, struct chunk *chunk)
 {
     struct flow *flow = context;
@@ -23,7 +23,7 @@ static void on_chunk_acked(void *context, struct chunk *chunk)
     }
 }
 
-/* A round trip, of which some was waiting: at the peer for its ack to go, here for us to look. */
+/* A round trip without the waits: at the peer until its ack left, and here until we looked. */
 static uint64_t round_trip(const struct flow *flow, uint64_t passed_ns, uint64_t hold_ns)
 {
     uint64_t waits_ns = hold_ns + flow->core->waited_ns;
@@ -31,8 +31,8 @@ static uint64_t round_trip(const struct flow *flow, uint64_t passed_ns, uint64_t
 }
 
 /*
- * What the ack says of single paths: round-trip time, marks, and the per-path loss rule. Not `fresh`:
- * it came in a retransmission, so that its hold times are of another day.
+ * Reads what the ack says of single paths: round-trip time, marks, and losses by the per-path rule. Not `fresh`: the
+ * ack came in a retransmission, so its ack delays are stale.
  */
 static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns,
                              struct cc_ack *cc_ack)
@@ -45,7 +45,7 @@ static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool
         struct path *path = &flow->paths.paths[entry->path];
         if ((int32_t)(entry->path_seq - path->acked_seq) <= 0 ||
             (int32_t)(entry->path_seq - path->next_seq) >= 0)
-            continue; /* told before, or never sent */
+            continue; /* named before, or never sent */
         path->acked_seq = entry->path_seq;
         uint64_t hold_ns = (uint64_t)entry->ack_delay << WIRE_TIME_SHIFT;
         uint64_t echoed_ns = (uint64_t)(uint32_t)(wire_time(now_ns) - entry->time_stamp)
@@ -73,8 +73,8 @@ struct qp_report {
 };
 
 /*
- * A write carries neither path sequence nor time: the record of its chunk has them, until this ack frees it.
- * So this comes before the chunks are dealt with, and what follows from it after.
+ * A write carries neither path sequence nor time: the record of its chunk has both, until this ack frees it. So this
+ * runs before the chunks are freed, and on_ack_data_qps() after.
  */
 static unsigned read_qp_reports(const struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns,
                            struct qp_report *reports)
@@ -107,7 +107,7 @@ static unsigned read_qp_reports(const struct flow *flow, const struct wire_ack *
     return count;
 }
 
-/* As on_ack_paths(), of the data QPs. */
+/* As on_ack_paths(), for data QPs. */
 static unsigned on_ack_data_qps(struct flow *flow, const struct qp_report *reports, unsigned count, uint64_t now_ns,
                              struct cc_ack *cc_ack)
 {
@@ -138,7 +138,7 @@ static unsigned on_ack_data_qps(struct flow *flow, const struct qp_report *repor
 bool ack_on_frame(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns)
 {
     struct sent_acked acked;
-    uint64_t came_ns = now_ns - flow->core->waited_ns; /* later acks may wait behind it: what is lost is judged by that */
+    uint64_t came_ns = now_ns - flow->core->waited_ns; /* losses are judged by this time: later acks may wait behind */
     bool was_flying = flow->sent.flying_chunks > 0;
     uint64_t flight_bytes = flow->sent.flying_payload;
     COUNT(flow->core->counters, rx_acks, 1);
@@ -161,7 +161,7 @@ bool ack_on_frame(struct flow *flow, const struct wire_ack *ack, bool fresh, uin
     if (flow->sent.watches)
         mtu_on_ack(flow, &acked);
     if (acked.chunks || acked.parts) {
-        /* a part is progress too: where less than a chunk fits a queue, the rest takes further timeouts, not longer ones */
+        /* a part is progress too: a queue smaller than a chunk costs further timeouts, not longer ones */
         flow->last_ack_ns = now_ns;
         flow->loss.rto_backoff = 0;
     }
@@ -179,7 +179,7 @@ bool ack_on_frame(struct flow *flow, const struct wire_ack *ack, bool fresh, uin
     if (was_flying && (acked.chunks || cc_ack.rtt_ns)) {
         cc_ack.srtt_ns = flow->rtt.srtt_ns;
         cc_ack.min_rtt_ns = flow->rtt.min_ns;
-        /* a NIC that takes its time is no reason to stop growing at the start */
+        /* a slow NIC is no reason to stop growing at the start */
         cc_ack.cwnd_limited =
             flow->window_limited || (flow->cc.startup && flight_bytes >= flow->cc.cwnd_bytes / 2);
         flow->window_limited = false;

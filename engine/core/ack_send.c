@@ -31,8 +31,8 @@ void ack_fill(struct flow *flow, struct wire_ack *ack, uint64_t now_ns)
     flow->ack.now = false;
     flow->ack.chunks = 0;
     COUNT(flow->core->counters, tx_acks, 1);
-    /* What found no room does not wait for the next packet, which may come after minutes: its hold would look like the
-     * time that this end keeps acks back, for which the peer's timers wait. */
+    /* Paths that found no room do not wait for the next packet, which may come minutes later: the peer would take
+     * the wait for our usual ack delay, and lengthen its timers. */
     if (sack_has_pending(&flow->sack))
         ack_owe_delayed(flow, false);
 }

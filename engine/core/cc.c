@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all congestion control algorithms have in common: the window's bounds and the pace below one chunk. Invariant: after every call chunk / 64 <= cwnd_bytes <=
- * cwnd_max_bytes, and pace_gap_ns is 0 exactly when cwnd_bytes is a chunk or more, or no round trip
- * is known. Owned by the flow's thread.
+ * What all congestion control algorithms have in common: the window's bounds and the pace below one chunk. Invariant:
+ * after every call chunk / 64 <= cwnd_bytes <= cwnd_max_bytes, and pace_gap_ns is 0 exactly when cwnd_bytes is a chunk
+ * or more, or no round trip is known. Owned by the flow's thread.
  *
  * Overflow: windows are below 2^36 bytes, chunks below 2^17, times below 2^41 ns; every product of
  * two is formed so that it stays below 2^63.

@@ -23,7 +23,7 @@ struct cc {
     uint64_t target_ns;        /* base delay target (UCCL_SWIFT_TARGET_US) */
     uint64_t speculate_bytes;  /* sent without asking the receiver (UCCL_SPECULATE_KB) */
     /* the algorithm's own */
-    uint64_t srtt_ns;          /* as last told; 0: not yet */
+    uint64_t srtt_ns;          /* as last given; 0: not yet */
     uint64_t last_decrease_ns; /* 0: never */
     unsigned rto_streak;       /* timeouts since the last acked byte */
     bool startup;              /* no congestion seen yet: grow by what is acked */
@@ -41,7 +41,7 @@ struct cc {
 
 struct cc_ack {
     uint64_t now_ns;
-    uint64_t rtt_ns;      /* newest sample, net of hold time; 0: this ack brought none */
+    uint64_t rtt_ns;      /* newest sample, without ack delay; 0: this ack brought none */
     uint64_t srtt_ns;     /* of the flow; 0: no sample yet */
     uint64_t min_rtt_ns;
     uint64_t acked_bytes; /* newly acked */

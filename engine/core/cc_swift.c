@@ -7,7 +7,7 @@
  * of two flows is held back less, which makes them equal.
  *
  * Where this differs from the paper, and why:
- * - There is one delay, the round trip net of the peer's hold time, and of waiting for either owner where the NIC
+ * - There is one delay, the round trip without the peer's ack delay, and of waiting for either owner where the NIC
  *   says when things came (core_waited()). Sockets give no such time stamps, so there the two hosts are
  *   within the target, which is larger for it.
  * - A start-up phase grows by what is acked, less and less towards the target; the paper leaves a new

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Message numbers live in two windows of `window` slots, [delivered, delivered + window) for sends and
- * [recv_base, recv_base + window) for receives; further messages wait in a backlog. The receiver moves
- * both: a number passes when its receive is done here AND, had it ended early, the sender agreed. So
- * an END frame can never be overtaken by the CREDIT that would make the send look delivered.
+ * Message numbers live in two windows of `window` slots, [delivered, delivered + window) for sends and [recv_base,
+ * recv_base + window) for receives; further messages wait in a backlog. The receiver moves both windows: a number
+ * passes when its receive is done AND, after an abort, the sender has agreed. So no CREDIT that makes a send look
+ * delivered can overtake its ABORT.
  *
- * Eager bytes have a place in the receiver's ring from the moment they are sent (an absolute offset in
- * the frame), whether the receive is posted or not: no pool, no fragmentation, credit is one number.
+ * Each eager message has a slot in the receiver's ring (an absolute offset in the frame), whether its receive is posted
+ * or not. So there is no pool and no fragmentation, and credit is one number.
  */
 #include "core/conn_slots.h"
 
@@ -50,7 +50,7 @@ struct conn *conn_init(void *memory, struct flow *flow, const struct flow_setup 
     return conn;
 }
 
-/* ---- what is to be told -------------------------------------------------------------------- */
+/* ---- frames due ---------------------------------------------------------------------------- */
 
 void conn_set_due(struct conn *conn, enum due kind, uint64_t number)
 {
@@ -63,7 +63,7 @@ void conn_set_due(struct conn *conn, enum due kind, uint64_t number)
     flow_add_ctrl(conn);
 }
 
-/* The lowest number at or after `base` whose bit is set; there is one. */
+/* The lowest number at or after `base` whose bit is set; one is set. */
 static uint64_t first_due(const struct conn *conn, enum due kind, uint64_t base)
 {
     assert(conn->due_count[kind]);
@@ -87,7 +87,7 @@ static uint64_t first_due(const struct conn *conn, enum due kind, uint64_t base)
 
 bool conn_on_abort(struct conn *conn, const struct wire_abort *end)
 {
-    /* never a code that a peer made up */
+    /* only codes of ours, whatever the peer sends */
     int32_t status = end->status == UCCL_ETRUNCATED ? UCCL_ETRUNCATED : UCCL_ECANCELED;
     return end->of_send ? conn_on_abort_of_send(conn, end->msg, status)
                         : conn_on_abort_of_recv(conn, end->msg, status);
@@ -122,7 +122,7 @@ void conn_fail(struct conn *conn, int32_t status)
     conn_fail_parts(conn, status);
     conn_fail_sends(conn, status);
     if (!conn->flow->dead) /* else place_flow_dead() */
-        place_peer_ended(conn, UINT64_MAX); /* those withdrawn before: their END is dropped below */
+        place_peer_ended(conn, UINT64_MAX); /* receives withdrawn before: their ABORT is dropped below */
     conn_fail_recvs(conn, status, conn->flow->dead ? DEFER_DRAIN : DEFER_ARRIVAL);
     forget_due(conn);
     conn->fin_due = false;
@@ -155,8 +155,8 @@ void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 }
 
 /*
- * Whether the peer has every END. A later one may arrive where an earlier one is lost: so all chunks of frames up to
- * the last one count. One that is being laid out (`next_seq`) has not even gone.
+ * Whether the peer has every ABORT. A later one may arrive while an earlier one is lost, so all chunks of frames up to
+ * the last ABORT count. A chunk that is being laid out (`next_seq`) has not even left.
  */
 static bool aborts_acked(const struct conn *conn)
 {
@@ -171,11 +171,11 @@ static bool aborts_acked(const struct conn *conn)
     return true;
 }
 
-/* A FIN that overtook an END would be the reason for which the peer ends that message, so it goes when END is known. */
+/* Holds the FIN until every ABORT is acked: else the peer would report ECLOSED as the reason. */
 static void fin_is_due(struct conn *conn)
 {
     if (!aborts_acked(conn))
-        return; /* conn_try_finish() when they are */
+        return; /* conn_try_finish() comes back here when they are acked */
     conn->fin_due = true;
     flow_add_ctrl(conn);
 }
@@ -205,8 +205,8 @@ void conn_announce(struct conn *conn)
 }
 
 /*
- * Nothing has been said about it, here or there. Its peer may never have got to know it, or has announced it, and then learns by
- * GONE that it has ended.
+ * No frame has named the connection, in either direction. Its peer may never have known it. Or the peer has announced
+ * it, and learns by GONE that it has ended.
  */
 static bool is_embryonic(const struct conn *conn)
 {
@@ -216,8 +216,8 @@ static bool is_embryonic(const struct conn *conn)
 enum { FIN_GRACE_NS = 200 * 1000 * 1000, FIN_MOMENT_NS = 1000 * 1000 };
 
 /*
- * The peer has left all unanswered for as long as a close lingers, or has not been heard since it did so elsewhere. A little
- * less will do: the FIN leaves after its close has begun, and the close must find so at its end.
+ * Whether the peer has left packets unanswered for about as long as a close lingers: on this flow, or on another one
+ * while this flow heard nothing either. A little less is enough: the FIN leaves after the close has begun.
  */
 static bool is_silent(const struct conn *conn)
 {
@@ -228,15 +228,15 @@ static bool is_silent(const struct conn *conn)
 }
 
 /*
- * A silent peer is not waited for again, so that closing its connections one by one takes as long as closing one. The FIN
- * gets a moment to leave, and is repeated as long as the flow lives.
+ * A close does not wait again for a silent peer: closing its connections one by one takes as long as closing one. The
+ * FIN gets a moment to leave, and is repeated as long as the flow lives.
  */
 static uint64_t at_most_for_silent(const struct conn *conn, uint64_t linger_ns)
 {
     return linger_ns > FIN_MOMENT_NS && is_silent(conn) ? FIN_MOMENT_NS : linger_ns;
 }
 
-/* Over, but a NIC may still write to some receives: past the linger the peer is cut off by draining its QPs, whatever it proves. */
+/* The connection is over, but a NIC may still write to some receives: after the linger all data QPs are drained. */
 static void end_with_deferred(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
 {
     conn->state = CONN_OVER;
@@ -308,7 +308,7 @@ static uint64_t delivered_beyond(const struct conn *conn)
     return beyond;
 }
 
-/* What CREDIT says now. */
+/* The CREDIT frame of this moment. */
 static struct wire_credit credit_of(const struct conn *conn)
 {
     return (struct wire_credit){
@@ -325,7 +325,7 @@ void conn_keep_fin(struct conn *conn)
     gone_keep_fin(conn, &credit);
 }
 
-/* First the sends are given up and the FIN gets a moment more, once; then it is over in any case. */
+/* Aborts the sends and gives the FIN a moment more, once; after that the connection is over in any case. */
 void conn_linger_over(struct conn *conn)
 {
     struct core *core = conn->flow->core;
@@ -334,7 +334,7 @@ void conn_linger_over(struct conn *conn)
     if (conn->state != CONN_CLOSING)
         return;
     bool said = conn->fin_sends_sent;
-    conn->abort_seq = UINT64_MAX; /* a FIN without the right reasons is better than none */
+    conn->abort_seq = UINT64_MAX; /* the FIN waits for no ABORT any more */
     conn_fail_sends(conn, UCCL_ECANCELED);
     conn_try_finish(conn);
     if (conn->state == CONN_OVER)
@@ -413,8 +413,8 @@ static unsigned put_abort(struct conn *conn, uint8_t *at, bool of_send, uint64_t
 }
 
 /*
- * FIN, behind a CREDIT of its own: were that lost in an earlier datagram, the peer would take sends
- * for failed that we have received.
+ * FIN, behind a CREDIT of its own: were the CREDIT lost in an earlier datagram, the peer would fail sends that we have
+ * received.
  */
 static unsigned put_fin(struct conn *conn, uint8_t *at, uint64_t seq)
 {
@@ -432,9 +432,9 @@ static unsigned put_fin(struct conn *conn, uint8_t *at, uint64_t seq)
 unsigned conn_put_ctrl(struct conn *conn, uint8_t *at, unsigned room, uint64_t seq)
 {
     uint8_t *begin = at, *end = at + room;
-    bool fin_may_go = conn->fin_due && aborts_acked(conn); /* those of this datagram cannot arrive later than it */
-    /* Never after or without it: the peer refuses numbers that its window does not reach without this
-     * credit, and the chunk that could bring it later may have to wait for this one. */
+    bool fin_may_go = conn->fin_due && aborts_acked(conn); /* ABORTs in this datagram arrive before the FIN */
+    /* CREDIT comes first, and no frame goes without it: the peer refuses numbers beyond the window that this credit
+     * opens, and the chunk with a later CREDIT may have to wait for this one. */
     if (conn->credit_due && room < WIRE_CREDIT_BYTES)
         return 0;
     if (conn->credit_due)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receive half of a connection: posted receives, what arrives for them or before them (in the eager
- * ring), truncation, and the window of numbers, which moves as receives are done.
+ * The receive half of a connection: posted receives, bytes that arrive for them or before them (in the eager ring),
+ * truncation, and the window of numbers, which moves as receives are done.
  */
 #include "core/conn_slots.h"
 
 #include <assert.h>
 
-/* Ends a receive that is not whole; where it was granted, its completion waits for what `deferral` says. */
+/* Completes a receive that is not whole. If it was granted, it waits for the proof that `deferral` names. */
 static void end_recv(struct conn *conn, struct core_msg *msg, int32_t status, enum deferral deferral)
 {
     msg->state = MSG_ENDED;
@@ -19,7 +19,7 @@ static void end_recv(struct conn *conn, struct core_msg *msg, int32_t status, en
 
 static void admit_recv(struct conn *conn, struct core_msg *msg);
 
-/* Moves the window past numbers that are done, and lets as many receives in from the backlog. */
+/* Moves the window past numbers that are done, and admits as many receives from the backlog. */
 static void advance_recv(struct conn *conn)
 {
     struct recv_slot *slot;
@@ -46,7 +46,7 @@ static void owe_credit(struct conn *conn, bool now)
     ack_owe_delayed(conn->flow, now);
 }
 
-/* This number is over on both sides; the sender hears of it by the next CREDIT. */
+/* This number is over on both sides; the next CREDIT tells the sender. */
 static void recv_done(struct conn *conn, struct recv_slot *slot)
 {
     slot->msg = NULL;
@@ -82,7 +82,7 @@ void conn_withdraw(struct conn *conn, struct recv_slot *slot, int32_t status)
     end_recv(conn, msg, status, DEFER_REVOKE_DUE);
 }
 
-/* Copies between the ring and a message or a datagram, in two pieces where the ring wraps. */
+/* Copies from the ring to a message, or from a datagram to the ring: twice where the ring wraps. */
 static void copy_ring(struct conn *conn, uint64_t ring_at, struct core_msg *msg, uint64_t offset,
                       const uint8_t *payload, uint64_t length)
 {
@@ -106,14 +106,14 @@ static void copy_ring(struct conn *conn, uint64_t ring_at, struct core_msg *msg,
     }
 }
 
-/* A message collected in the ring, whole, meets its receive. */
+/* A whole message in the ring meets its receive. */
 static void deliver_from_ring(struct conn *conn, struct recv_slot *slot)
 {
     copy_ring(conn, slot->ring_at, slot->msg, 0, NULL, slot->total_bytes);
     deliver(conn, slot);
 }
 
-/* A receive enters the window; its send may have announced itself, or arrived, already. */
+/* A receive enters the window; the RTS or bytes of its send may have come already. */
 static void admit_recv(struct conn *conn, struct core_msg *msg)
 {
     struct recv_slot *slot = recv_slot(conn, msg->number);
@@ -144,7 +144,7 @@ void conn_submit_recv(struct conn *conn, struct core_msg *msg)
         msg_append(&conn->recv_backlog, msg);
 }
 
-/* The slot that a frame about send `truncated` speaks of; NULL with `*good` when it is over already. */
+/* The slot of the message in a frame; NULL: beyond the window, or over already (`*good`). */
 static struct recv_slot *find_recv(struct conn *conn, uint32_t truncated, bool *good)
 {
     uint64_t number = wire_expand(truncated, conn->recv_base);
@@ -159,7 +159,7 @@ static struct recv_slot *find_recv(struct conn *conn, uint32_t truncated, bool *
     return NULL;
 }
 
-/* The length of the message is known now. False: it contradicts what was known. */
+/* Notes the length of the message. False: it contradicts an earlier one. */
 static bool learn_total(struct conn *conn, struct recv_slot *slot, uint64_t total)
 {
     if (slot->flags & RECV_KNOWN)
@@ -173,7 +173,7 @@ static bool learn_total(struct conn *conn, struct recv_slot *slot, uint64_t tota
     return true;
 }
 
-/* Bytes of a granted message that come over this flow: all, or the first part. */
+/* Bytes of a granted message that come over this flow: all, or those of part 0. */
 static uint64_t home_bytes(const struct recv_slot *slot)
 {
     uint64_t from = 0, to = slot->total_bytes;
@@ -205,11 +205,11 @@ bool conn_on_rts(struct conn *conn, const struct wire_rts *rts)
     if (slot->msg && !(slot->flags & (RECV_CLEARED | RECV_DATA)))
         conn_set_due(conn, DUE_CTS, slot->msg->number);
     else if (slot->msg && slot->msg->grant_slot && slot->flags & RECV_DATA)
-        deliver_if_whole(conn, slot); /* the writes did not tell how many there would be */
+        deliver_if_whole(conn, slot); /* only the RTS tells the total of writes */
     return true;
 }
 
-/* Whether DATA agrees with what is posted and with what is known of its message. */
+/* Whether DATA agrees with its receive and with earlier frames of its message. */
 static bool data_fits(const struct recv_slot *slot, const struct wire_data *data)
 {
     if (!slot->msg || !(slot->flags & RECV_CLEARED) || slot->flags & RECV_IN_RING ||
@@ -288,7 +288,7 @@ void conn_part_arrived(struct conn *conn, struct core_msg *msg)
         deliver_if_whole(conn, slot);
 }
 
-/* Where an eager message lies in our ring. False: it does not fit there. */
+/* The slot of an eager message in our ring. False: it does not fit. */
 static bool ring_slot_of(const struct conn *conn, const struct wire_eager *eager, uint64_t *ring_at)
 {
     *ring_at = wire_expand(eager->ring, conn->ring_freed);
@@ -297,8 +297,8 @@ static bool ring_slot_of(const struct conn *conn, const struct wire_eager *eager
 }
 
 /*
- * A piece of an eager message that ended before it came. The sender has charged its place in the ring,
- * and would never get that back if we did not learn of it: all before it is over when its number is.
+ * Bytes have come of an eager message that is over already. The sender has charged its slot in the ring, and gets it
+ * back only if we count it: the ring before this slot is free once the number passes.
  */
 static void charge_ended(struct conn *conn, const struct wire_eager *eager)
 {
@@ -318,7 +318,7 @@ static void charge_ended(struct conn *conn, const struct wire_eager *eager)
     slot->total_bytes = eager->total;
 }
 
-/* The first piece of an eager message settles where it is collected. False: no such place. */
+/* The first frame of an eager message decides whether the ring collects it. False: it contradicts earlier frames. */
 static bool settle_eager(struct conn *conn, struct recv_slot *slot, const struct wire_eager *eager)
 {
     if (slot->flags & RECV_DATA)
@@ -353,7 +353,7 @@ bool conn_on_eager(struct conn *conn, const struct wire_eager *eager)
         !settle_eager(conn, slot, eager))
         return false;
     if (slot->flags & RECV_WITHDRAWN)
-        return true; /* just truncated: the rest of it is stale */
+        return true; /* just truncated: its further bytes are stale */
     if (slot->arrived_bytes + eager->length > slot->total_bytes)
         return false;
     slot->arrived_bytes += eager->length;
@@ -373,7 +373,7 @@ bool conn_on_eager(struct conn *conn, const struct wire_eager *eager)
     return true;
 }
 
-/* ---- early ends ---------------------------------------------------------------------------- */
+/* ---- aborts -------------------------------------------------------------------------------- */
 
 bool conn_on_abort_of_send(struct conn *conn, uint32_t truncated, int32_t status)
 {
@@ -392,7 +392,7 @@ bool conn_on_abort_of_send(struct conn *conn, uint32_t truncated, int32_t status
         end_recv(conn, slot->msg, status, DEFER_ARRIVAL);
         recv_done(conn, slot);
     } else {
-        slot->abort_status = status; /* for the receive that is still to come */
+        slot->abort_status = status; /* for a receive that is not posted yet */
     }
     return true;
 }

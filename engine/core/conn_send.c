@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The send half of a connection: numbers, how each message travels (eager, granted, striped), credit, and
- * the end of sends, which is the receiver's word (CREDIT) and the last chunk's ack.
+ * The send half of a connection: numbers, how each message travels (eager, granted, striped), credit, and completion,
+ * which takes the receiver's CREDIT and the last chunk's ack.
  */
 #include "core/conn_slots.h"
 
 #include <assert.h>
 
 /*
- * An eager message of which nothing was sent gives its place in the peer's ring, of which the peer knows
- * nothing, to those behind it, of which nothing was sent either.
+ * An eager message of which nothing was sent gives up its slot in the peer's ring. Those behind it, of which nothing
+ * was sent either, move forward. The peer knows of none of these slots.
  */
 static void give_up_ring_slot(struct conn *conn, struct core_msg *msg)
 {
@@ -33,7 +33,7 @@ static void unqueue_send(struct conn *conn, struct core_msg *msg)
         give_up_ring_slot(conn, msg);
         msg_remove(&conn->eager, msg);
         want_eagers(conn);
-        if (conn->eager.head) /* it may have waited for this one alone */
+        if (conn->eager.head) /* its credit may have gone to this message */
             flow_add_active(conn);
     } else if (msg->state == MSG_BULK)
         msg_remove(&conn->bulk, msg);
@@ -61,7 +61,7 @@ void conn_end_send_early(struct conn *conn, struct core_msg *msg, int32_t status
     end_send(conn, msg, status);
 }
 
-/* A send that may go from now on is queued; of a staged one the bytes are asked for first. */
+/* Queues a send that may go from now on. For a staged one the core asks for its bytes first. */
 static void queue_bulk(struct conn *conn, struct core_msg *msg)
 {
     if (msg->block_bytes) {
@@ -75,15 +75,15 @@ static void queue_bulk(struct conn *conn, struct core_msg *msg)
 }
 
 /*
- * A send that has its clear-to-send is queued, whole or as part 0 of what the other flows share. The latter is parked until
- * its split is taken: it may yet have to go whole, and no datagram may have said otherwise.
+ * Queues a send that has its clear-to-send, whole or as part 0 of a striped message. Part 0 is parked until the owner
+ * takes the split: the message may yet have to go whole, and no datagram may have said otherwise.
  */
 static void start_bulk(struct conn *conn, struct core_msg *msg, const struct send_slot *slot)
 {
     uint64_t from;
     msg->end_bytes = msg->size_bytes;
     msg->watched = slot->watched;
-    /* a staged one that the NIC can read itself needs no fetching, once there is something to write with */
+    /* the NIC reads the payload itself: no need to fetch it, where a data QP can write */
     if (msg->placeable && slot->placeable && data_qps_usable(&conn->flow->qps))
         msg->block_bytes = 0;
     if (conn_grant(conn, msg) && msg->size_bytes < slot->granted_bytes) {
@@ -102,11 +102,11 @@ static void start_bulk(struct conn *conn, struct core_msg *msg, const struct sen
 
 void conn_split_taken(struct conn *conn, struct core_msg *msg)
 {
-    if (msg->state == MSG_PARKED) /* it may have ended meanwhile */
+    if (msg->state == MSG_PARKED) /* it may be complete meanwhile */
         queue_bulk(conn, msg);
 }
 
-/* A send enters the window: how it travels is decided here. */
+/* A send enters the window: decides how it travels. */
 static void admit_send(struct conn *conn, struct core_msg *msg)
 {
     struct send_slot *slot = send_slot(conn, msg->number);
@@ -184,7 +184,7 @@ bool conn_on_cts(struct conn *conn, const struct wire_cts *cts)
         start_bulk(conn, msg, slot);
         return true;
     } else if (!(msg->flags & (MSG_CHARGED | MSG_GRANTED)) && conn->blocked) {
-        /* no credit needed any more: it overtakes those that wait for some */
+        /* it needs no credit any more, and overtakes those that wait for some */
         msg->flags |= MSG_GRANTED;
         msg_remove(&conn->eager, msg);
         msg->next = conn->eager.head;
@@ -199,7 +199,7 @@ bool conn_on_cts(struct conn *conn, const struct wire_cts *cts)
     return true;
 }
 
-/* The receiver has this message. It ends now, or once its chunks are acked. */
+/* The receiver has this message, which completes now or once its chunks are acked. */
 static void mark_delivered(struct conn *conn, uint64_t number)
 {
     struct send_slot *slot = send_slot(conn, number);
@@ -214,7 +214,7 @@ static void mark_delivered(struct conn *conn, uint64_t number)
         end_send(conn, msg, UCCL_OK);
 }
 
-/* Can the peer have this message? Not unless every byte of it was sent, or it had ended here. */
+/* Whether the peer can have this message: every byte of it was sent, or it was aborted here. */
 static bool deliverable(const struct conn *conn, uint64_t number)
 {
     const struct core_msg *msg = send_slot(conn, number)->msg;
@@ -231,7 +231,7 @@ bool conn_on_credit(struct conn *conn, const struct wire_credit *credit)
 {
     uint64_t delivered = wire_expand(credit->delivered, conn->delivered);
     if (delivered < conn->delivered)
-        return true; /* an older one, overtaken */
+        return true; /* an older CREDIT, overtaken */
     if (delivered > conn->send_admitted)
         return false;
     for (uint64_t number = conn->delivered; number < delivered; number++) {
@@ -277,7 +277,7 @@ const struct send_slot *conn_grant(const struct conn *conn, const struct core_ms
     return !conn->stripe && !msg->block_bytes && msg->placeable && slot->placeable ? slot : NULL;
 }
 
-/* Whether an eager message may go: it has its place in the peer's ring, needs none, or finds one. */
+/* Whether an eager message may go: it has its slot in the peer's ring, needs none, or finds room for one. */
 static bool may_go(struct conn *conn, struct core_msg *msg)
 {
     if (msg->flags & (MSG_CHARGED | MSG_GRANTED) ||
@@ -302,8 +302,8 @@ static bool reserve_ring(struct conn *conn, struct core_msg *msg)
 }
 
 /*
- * Eager messages get their places in the peer's ring in the order of their numbers, so one that is to be
- * fetched ahead of its turn makes those before it take theirs.
+ * Asks for the payload of staged eager messages that have a slot in the peer's ring. Slots follow the order of the
+ * numbers, so those before take theirs first.
  */
 static void want_eagers(struct conn *conn)
 {
@@ -338,7 +338,7 @@ void conn_take_eager(struct conn *conn, struct core_msg *msg, uint32_t room, str
     assert(placed);
     (void)placed;
     uint64_t left = msg->size_bytes - msg->offset_bytes;
-    if (left > room) /* its receive, of which nothing is known, may be watched */
+    if (left > room) /* its receive may be watched: cut in whole units */
         left = room - room % CORE_WATCHED_BYTES;
     *eager = (struct wire_eager){
         .conn = conn->remote_id,
@@ -353,7 +353,7 @@ void conn_take_eager(struct conn *conn, struct core_msg *msg, uint32_t room, str
     if (msg->offset_bytes == msg->size_bytes) {
         msg_remove(&conn->eager, msg);
         msg->state = MSG_SENT;
-        core_release_push(conn->flow->core, msg, 0, msg->size_bytes); /* they lie in the train */
+        core_release_push(conn->flow->core, msg, 0, msg->size_bytes); /* the train has a copy */
     }
 }
 
@@ -372,7 +372,7 @@ void conn_take_bulk(struct conn *conn, struct core_msg *msg, uint64_t bytes)
     }
 }
 
-/* ---- early ends ---------------------------------------------------------------------------- */
+/* ---- aborts -------------------------------------------------------------------------------- */
 
 bool conn_on_abort_of_recv(struct conn *conn, uint32_t truncated, int32_t status)
 {
@@ -385,7 +385,7 @@ bool conn_on_abort_of_recv(struct conn *conn, uint32_t truncated, int32_t status
     if (slot->msg)
         conn_end_send_early(conn, slot->msg, status);
     else if (number >= conn->send_admitted)
-        slot->abort_status = status; /* for the send that is still to come */
+        slot->abort_status = status; /* for a send that is not posted yet */
     return true;
 }
 
@@ -395,7 +395,7 @@ void conn_fail_sends(struct conn *conn, int32_t status)
     while ((msg = conn->settling.head)) {
         msg_remove(&conn->settling, msg);
         sent_abandon(&conn->flow->sent, msg);
-        end_send(conn, msg, UCCL_OK); /* delivered, though the ack was still to come */
+        end_send(conn, msg, UCCL_OK); /* delivered, though not acked yet */
     }
     for (uint64_t number = conn->delivered; number < conn->send_admitted; number++) {
         msg = send_slot(conn, number)->msg;

@@ -25,7 +25,7 @@ static inline uint64_t eager_limit(const struct conn *conn)
     return conn->flow->core->params->eager_kb * 1024;
 }
 
-enum { EAGER_CHARGE_UNIT = 64 }; /* bounds the messages, empty ones too, that a ring can hold */
+enum { EAGER_CHARGE_UNIT = 64 }; /* bounds the number of messages, even empty ones, in a ring */
 
 /* What an eager message of this size takes of the ring. */
 static inline uint64_t eager_charge(uint64_t size_bytes)
@@ -34,7 +34,7 @@ static inline uint64_t eager_charge(uint64_t size_bytes)
     return charge ? charge : EAGER_CHARGE_UNIT;
 }
 
-/* conn.c: something about message `number` is to be told, or no longer. */
+/* conn.c: a frame about message `number` is due, or no longer. */
 void conn_set_due(struct conn *conn, enum due kind, uint64_t number);
 static inline void conn_clear_due(struct conn *conn, enum due kind, uint64_t number)
 {
@@ -48,20 +48,20 @@ static inline void conn_clear_due(struct conn *conn, enum due kind, uint64_t num
 
 /* conn_send.c */
 void conn_submit_send(struct conn *conn, struct core_msg *msg);
-/* Takes a send of the window back and tells the peer, which holds its number until it hears. */
+/* Aborts a send of the window. The peer keeps its number until the ABORT arrives. */
 void conn_end_send_early(struct conn *conn, struct core_msg *msg, int32_t status);
-/* The peer's receive has ended early: so does our send, and we say so. */
+/* The peer has aborted a receive: aborts our send too, and confirms it. */
 bool conn_on_abort_of_recv(struct conn *conn, uint32_t truncated, int32_t status);
 /* Ends every send. */
 void conn_fail_sends(struct conn *conn, int32_t status);
 
 /* conn_recv.c */
 void conn_submit_recv(struct conn *conn, struct core_msg *msg);
-/* Ends a receive of the window early; its number is held until the sender agrees. */
+/* Aborts a receive of the window. Its number stays until the sender agrees. */
 void conn_withdraw(struct conn *conn, struct recv_slot *slot, int32_t status);
-/* The peer's send has ended early, or agrees that our receive did. */
+/* The peer has aborted a send, or confirms that we aborted our receive. */
 bool conn_on_abort_of_send(struct conn *conn, uint32_t truncated, int32_t status);
-/* Ends every receive; `deferral`: what is to be proven of those that were granted. */
+/* Completes every receive; `deferral`: the proof that granted ones wait for. */
 void conn_fail_recvs(struct conn *conn, int32_t status, enum deferral deferral);
 
 #endif

@@ -88,7 +88,7 @@ struct flow *core_flow_open(struct core *core, void *memory, const struct flow_s
     core->flows[slot] = flow;
     if (slot >= core->flow_end)
         core->flow_end = slot + 1;
-    flow_update_timer(flow); /* it may have to greet */
+    flow_update_timer(flow); /* a greeting probe may be due */
     return flow;
 }
 
@@ -164,7 +164,7 @@ void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uin
     core->now_ns = now_ns;
     bool owed = conn->flow->ack.pending;
     conn_submit(conn, msg, now_ns);
-    /* nothing else that a post starts is due sooner than a timer: credit is, for a message that had come before its receive */
+    /* only credit is due sooner than the timer: the message may have come before its receive */
     if (conn->flow->ack.pending != owed || !timer_armed(&conn->flow->timer))
         flow_update_timer(conn->flow);
 }
@@ -224,7 +224,7 @@ void core_end_part(struct core *core, struct core_msg *msg, uint64_t now_ns)
 void core_part_arrived(struct core *core, struct core_msg *msg, uint64_t now_ns)
 {
     core->now_ns = now_ns;
-    if (msg->state == MSG_ENDED) /* and its connection may be gone; the request waited for its parts */
+    if (msg->state == MSG_ENDED) /* its connection may be gone: the request waited for its parts */
         return;
     conn_part_arrived(msg->conn, msg);
     flow_update_timer(msg->conn->flow);
@@ -263,8 +263,8 @@ unsigned core_place(struct core *core, const uint8_t *header, size_t length, siz
     unsigned missing = sack_missing(&flow->sack, seq, packet.index, packet.count);
     if (missing < count)
         count = missing;
-    /* The chunk's last datagram may be shorter than the others: what is put in its place may reach into the next chunk,
-     * which may have arrived (a staged send cuts its chunks at its blocks, not at datagrams). */
+    /* The chunk's last datagram may be shorter than the others. A full one copied to its offset could reach into
+     * the next chunk, which may have arrived (a staged send cuts its chunks at its blocks, not at datagrams). */
     if (count > 1 && packet.index + count == packet.count && flow->sack.end > seq + 1)
         count--;
     struct wire_data data = frame->data;
@@ -314,13 +314,13 @@ bool core_rx_placed(struct core *core, const uint8_t *datagram, size_t length, c
         COUNT(core->counters, rx_payload_crc, 1);
         return false;
     }
-    if (packet.flags & WIRE_ON_PATH) { /* of a queue pair, but did not come over it */
+    if (packet.flags & WIRE_ON_PATH) { /* it names a data QP, but did not come over one */
         COUNT(core->counters, rx_malformed, 1);
         return false;
     }
     bool owed = flow->ack.pending;
     bool good = flow_rx(flow, &packet, -1, ce, now_ns);
-    /* what else may have changed wakes the flow, and its timer follows when it has nothing to send */
+    /* other changes wake the flow, whose timer is updated once it has nothing to send */
     if (flow->ack.pending != owed || !timer_armed(&flow->timer))
         flow_update_timer(flow);
     return good;
@@ -418,7 +418,7 @@ void core_fail(struct core *core, int32_t status, uint64_t now_ns)
     }
 }
 
-/* Counters tell what has left. */
+/* Counters count only what has left. */
 static void undo_counts(struct counters *counters, const struct tx_desc *desc)
 {
     uint64_t chunks = desc->kind == TX_PLACE ? desc->count : 1;
@@ -452,7 +452,7 @@ void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_
             credit_unuse(flow, chunk->payload_bytes);
             flow->pace_until_ns = now_ns; /* its gap was over */
             if (desc->kind == TX_PLACE)
-                chunk->placed = false; /* it has not been: it may go anywhere */
+                chunk->placed = false; /* no NIC placed it: it may go over any path */
             else
                 chunk->written = desc->written; /* its datagrams are cut anew */
         }
@@ -561,7 +561,7 @@ bool core_next_event(struct core *core, struct core_event *event)
         *event = (struct core_event){.kind = CORE_EVENT_SPLIT, .msg = msg};
         return true;
     }
-    msg = QUEUE_HOLDER(core->wanted.head, struct core_msg, wanted); /* before its end, if that has come already */
+    msg = QUEUE_HOLDER(core->wanted.head, struct core_msg, wanted); /* before its completion, which may wait too */
     if (msg) {
         queue_remove(&core->wanted, &msg->wanted);
         *event = (struct core_event){.kind = CORE_EVENT_WANTED, .msg = msg};

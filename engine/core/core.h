@@ -73,12 +73,12 @@ struct core_msg {
     uint8_t deferral;       /* enum deferral, place.h */
     /* the caller's: set before core_submit() */
     uint8_t kind;           /* enum core_msg_kind */
-    uint8_t stripes;        /* receive: flows that may share it; of a part, and later of a send: parts that it is cut into; 0: one */
+    uint8_t stripes;        /* receive: flows that may share it; part, later also send: parts of the message; 0: one */
     bool placeable;         /* the NIC reaches the buffer, to read a send or write a receive */
-    bool watched;           /* receive: somebody reads its buffer while it is pending. So whole units of CORE_WATCHED_BYTES are
-                               written to it, in order, except at its end, and never by the NIC. Send: the clear-to-send
-                               says that the receive is watched */
-    uint32_t block_bytes;   /* send of one byte or more: staged, its payload comes in blocks of this size; 0: it is there */
+    bool watched;           /* receive: somebody reads its buffer while it is pending. So whole units of
+                               CORE_WATCHED_BYTES are written to it, in order, except at its end, and never by the NIC.
+                               Send: the clear-to-send says that the receive is watched */
+    uint32_t block_bytes;   /* send: staged, its payload comes in blocks of this size; 0: the payload is there */
     uint32_t grant_key;     /* receive: what the peer's NIC writes with */
     uint64_t grant_address; /* receive: of the buffer, as the peer's NIC names it */
     uint64_t size_bytes;    /* send: length of the message; receive: capacity of the buffer */
@@ -110,7 +110,7 @@ struct flow_setup {
     uint64_t rx_token;       /* in every packet from the peer; core_new_token() made it */
     uint64_t tx_token;       /* in every packet to the peer */
     uint32_t destination;    /* the NIC's number for the peer's address, copied into tx_desc */
-    uint32_t datagram_bytes; /* UDP payload bytes of a full datagram, as far as both ends know: path MTU less IP and UDP */
+    uint32_t datagram_bytes; /* UDP payload of a full datagram, as far as both ends know: path MTU less IP and UDP */
     uint32_t peer_datagram_bytes; /* the largest datagram that the peer takes; 0: any */
     uint32_t base_bytes;     /* larger datagrams are used only after a probe (mtu.h); 0: all are used at once */
     uint32_t chunk_window;   /* chunks: the smaller of both ends' UCCL_CHUNK_WINDOW */
@@ -119,13 +119,13 @@ struct flow_setup {
     uint64_t rx_window_bytes;/* size of ours, of which acks advertise this peer's share */
     uint32_t eager_window_kb;/* the smaller of both ends' UCCL_EAGER_WINDOW_KB */
     uint64_t features;       /* of both ends (WIRE_FEATURES, wire.h) */
-    uint64_t nonce;          /* unguessable. The peer's address must echo it before anything but probes goes there; 0: no
-                                proof is needed */
+    uint64_t nonce;          /* unguessable. The peer's address must echo it before anything but probes goes there;
+                                0: no proof is needed */
     void *owner;             /* handed back in events and QP actions */
-    bool greets;             /* with a nonce: sends a few probes even while nothing waits, unless the peer's come first. A
-                                firewall on our side then lets the peer's packets in as answers */
-    uint16_t peer_ports;     /* number of the peer's ports: its path i leaves from port i. The flow opens firewalls on our
-                                side for them (reach.h). 0 or 1: there is nothing to open */
+    bool greets;             /* with a nonce: sends a few probes even while nothing waits, unless the peer's come
+                                first. A firewall on our side then lets the peer's packets in as answers */
+    uint16_t peer_ports;     /* number of the peer's ports: its path i leaves from port i. The flow opens firewalls on
+                                our side for them (reach.h). 0 or 1: there is nothing to open */
     bool places;             /* both ends have a NIC that places payload; then chunk_window is at most
                                 CORE_PLACE_WINDOW_MAX, and messages have no stripes */
 };
@@ -199,8 +199,8 @@ struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *f
 size_t core_part_conn_size(const struct params *params, const struct flow_setup *setup);
 
 /*
- * A part of a message on such a connection. The caller's fields are as in the whole message, but placeable is false. The part
- * completes when its bytes have been acked or have arrived, by core_end_part(), or with the connection.
+ * A part of a message on such a connection. The caller's fields are as in the whole message, but placeable is false.
+ * The part completes when its bytes have been acked or have arrived, by core_end_part(), or with the connection.
  */
 void core_submit_part(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 /* Ends a part early; a receive then has UCCL_OK and 0 bytes. */
@@ -213,8 +213,8 @@ void core_unsplit(struct core *core, struct core_msg *msg);
 /* ---- in -------------------------------------------------------------------------------------- */
 
 /*
- * Queues a message whose caller's fields are set, all but `number`; those that do not apply to it are 0. Always accepted: what
- * does not fit the windows queues. On a connection that has ended the message completes with its error.
+ * Queues a message whose caller's fields are set, all but `number`; those that do not apply to it are 0. Always
+ * accepted: what does not fit the windows queues. On a connection that has ended the message completes with its error.
  */
 void core_submit(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 
@@ -228,7 +228,7 @@ void core_available(struct core *core, struct core_msg *msg, uint64_t bytes, uin
 /* Names the connection to the peer at once: a peer that does not know it answers GONE. For the side that connects. */
 void core_conn_announce(struct core *core, struct conn *conn, uint64_t now_ns);
 
-/* Another flow of the connection has died: it fails with UCCL_EPEERDEAD, and the peer is told. */
+/* Another flow of the connection has died: the connection fails with UCCL_EPEERDEAD and sends a FIN. */
 void core_conn_peer_dead(struct core *core, struct conn *conn, uint64_t now_ns);
 
 /* Tries to complete a submitted message early; its event comes in any case. */
@@ -242,7 +242,10 @@ void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns);
  */
 void core_conn_close(struct core *core, struct conn *conn, uint64_t linger_ns, uint64_t now_ns);
 
-/* Before a close: other flows have heard nothing of the peer since `since_ns`. If this flow has not either, the close does not wait. */
+/*
+ * Before a close: other flows have heard nothing of the peer since `since_ns`. If this flow has not either, the close
+ * does not wait.
+ */
 void core_conn_silent_since(struct core *core, struct conn *conn, uint64_t since_ns);
 
 /*
@@ -336,7 +339,7 @@ struct tx_desc {
     bool opens;              /* not sequenced: leaves by path 0 for port `path` of the peer, which discards it */
     bool retransmission;
     bool fragment;           /* of a datagram that has become too large; has at most one piece */
-    bool whole;              /* a probe for its size: the network drops it where it does not fit, and nobody fragments it */
+    bool whole;              /* a probe for its size: where it does not fit, it is dropped rather than fragmented */
     uint16_t path;
     uint32_t destination;
     uint64_t mask;           /* which of its datagrams to send: bit i */
@@ -384,12 +387,12 @@ enum core_event_kind {
     CORE_EVENT_WANTED,     /* the staged send `msg` is to be fetched: see core_available() */
     CORE_EVENT_CONN_ENDED, /* `owner` of a connection: its last event; its memory is the caller's. `status`
                               UCCL_ETIMEDOUT, UCCL_EPEERDEAD: the peer was silent */
-    CORE_EVENT_CONN_FAILED,/* `owner` of a connection: the peer closed it or died (`status`). The connection takes no more
-                              messages and is still to be closed */
+    CORE_EVENT_CONN_FAILED,/* `owner` of a connection: the peer closed it or died (`status`). The connection takes no
+                              more messages and is still to be closed */
     CORE_EVENT_FLOW_PROVEN,/* `owner` of a flow with a nonce: the peer's address has echoed the nonce, so datagrams get
                               across in both directions */
-    CORE_EVENT_FLOW_HOLE,  /* `owner` of a flow, at most once: datagrams above passing_bytes vanish, though the route takes
-                              route_bytes */
+    CORE_EVENT_FLOW_HOLE,  /* `owner` of a flow, at most once: datagrams above passing_bytes vanish, though the route
+                              takes route_bytes */
     CORE_EVENT_FLOW_DEAD,  /* `owner` of a flow: the peer stopped answering, or core_fail() was called; open no more
                               connections */
 };

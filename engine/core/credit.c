@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Olteanu et al., "An edge-queued datagram service for all datacenter traffic" (EQDS), NSDI 2022, sections 3 and 4; the
- * Ultra Ethernet specification calls the like RCCC. A new flow sends UCCL_SPECULATE_KB unasked, about what is
- * in flight on a path, and tells its demand ahead of it. The receiver grants quanta round robin at 0.99 of
- * the link's rate to those with unmet demand; when there is none, slowly to idle ones, until each may begin its next message
- * unasked again. Retransmissions need credit like everything with payload, and go first.
+ * Olteanu et al., "An edge-queued datagram service for all datacenter traffic" (EQDS), NSDI 2022, sections 3 and 4;
+ * the Ultra Ethernet specification has a similar RCCC. A new flow sends UCCL_SPECULATE_KB unasked, about what a path
+ * holds in flight, and advertises its demand ahead. The receiver grants quanta round robin at 0.99 of the link's rate
+ * to flows with unmet demand. When there is none, it grants slowly to idle flows, until each may begin its next
+ * message unasked again. Retransmissions need credit like every payload, and go first.
  *
  * Where this differs from the paper, and why:
- * - Demands and grants are totals and travel beside acks, not in data packets, whose header is full. A lost
- *   one is made up for by the next; a sender that hears nothing tells its demand again. So no loss is final, and
+ * - Demands and grants are totals and travel beside acks, not in data packets, whose header is full. The next frame
+ *   makes up for a lost one, and a sender that hears nothing advertises its demand again. So no loss is final, and
  *   none needs a record.
- * - Each packet of a flow earns it a grant, which may cost a datagram beside the packet's ack; a flow that has none left waits
- *   for its next packet, and few are saved up. So a peer that demands and never sends gets at most two datagrams for each of
- *   its own, however much it demands.
- * - There is no trimming in networks as they are: what a burst of new flows loses is found by acks and probes.
- * - A window (cc_eqds.c) bounds what is in flight, for congestion that the receiver does not see.
+ * - Each packet of a flow earns it a grant, which may cost a datagram beside the packet's ack. A flow without one
+ *   waits for its next packet, and saves up few. So a peer that demands and never sends gets at most two datagrams for
+ *   each of its own, however much it demands.
+ * - Today's networks do not trim packets: acks and probes find the losses of a burst of new flows.
+ * - A window (cc_eqds.c) bounds the bytes in flight, for congestion that the receiver does not see.
  *
  * Invariants: a flow is on at most one list of the pacer; on CREDIT_WANTING exactly when granted < demand.
  * Owned by the core's thread.
@@ -25,18 +25,18 @@
 
 enum {
     GRANT_BYTES = 16 * 1024,       /* at least a chunk */
-    LINK_PERCENT = 99,             /* of its rate that is granted, so that a queue once built drains */
-    IDLE_SHARE = 8,                /* an idle quantum takes the time of so many */
+    LINK_PERCENT = 99,             /* granted part of the link's rate, so that a queue once built drains */
+    IDLE_SHARE = 8,                /* a quantum for an idle flow takes as long as 8 others */
     WALK_MAX = 64,                 /* messages looked at to find the demand */
     BACKOFF_MAX = 6,
-    HEARD_PATIENCE = 8,            /* a demand that was heard is told again only after so many times as long */
+    HEARD_PATIENCE = 8,            /* timeout multiplier once the receiver knows the demand */
     GRANTS_SAVED_MAX = 16,
 };
 #define NS_PER_US UINT64_C(1000)
 #define DEMAND_AHEAD_BYTES (UINT64_C(8) << 20) /* beyond what is used */
 #define ASK_MIN_NS (100 * NS_PER_US)
 #define ASK_FIRST_NS (1000 * NS_PER_US)        /* while no round trip is known */
-#define BURST_NS (50 * NS_PER_US)              /* that a pacer called late makes up for */
+#define BURST_NS (50 * NS_PER_US)              /* most time that a pacer called late makes up for */
 
 static uint64_t speculate_bytes(const struct flow *flow)
 {
@@ -82,8 +82,8 @@ void credit_unuse(struct flow *flow, uint64_t payload_bytes)
 }
 
 /*
- * A sender whose unasked bytes were lost is not alone. Its retransmissions go at the receiver's pace, even where the
- * unasked credit would do for them: many senders of short messages would lose them over and over.
+ * A sender that loses unasked bytes is not alone. Its retransmissions go at the receiver's pace, even where the unasked
+ * credit would cover them: many senders of short messages would lose them over and over.
  */
 void credit_on_loss(struct flow *flow)
 {
@@ -93,13 +93,13 @@ void credit_on_loss(struct flow *flow)
         tx->used_bytes = tx->granted_bytes;
 }
 
-/* Whether it only waits for its turn: on a connection without eager credit that goes for those that need none. */
+/* Whether the message waits only for its turn: without eager credit, messages that need none do. */
 static bool eager_waits(const struct conn *conn, const struct core_msg *msg)
 {
     return msg && (!conn->blocked || msg->flags & (MSG_CHARGED | MSG_GRANTED));
 }
 
-/* What waits to be sent, as far as it is worth knowing. A message of no bytes needs credit for its turn as well. */
+/* Bytes that wait to be sent, up to a bound. A message without bytes counts as one: it needs credit for its turn. */
 static uint64_t waiting_bytes(const struct flow *flow)
 {
     uint64_t bytes = flow->sent.lost_payload;
@@ -117,7 +117,7 @@ static uint64_t waiting_bytes(const struct flow *flow)
     return bytes < DEMAND_AHEAD_BYTES ? bytes : DEMAND_AHEAD_BYTES;
 }
 
-/* How long to wait for a grant before the demand is told again. */
+/* How long to wait for a grant before advertising the demand again. */
 static uint64_t patience_ns(const struct flow *flow)
 {
     const struct credit_tx *tx = &flow->credit_tx;
@@ -125,7 +125,7 @@ static uint64_t patience_ns(const struct flow *flow)
     if (ns < ASK_MIN_NS)
         ns = ASK_MIN_NS;
     if (tx->heard_bytes >= tx->advertised_bytes)
-        ns *= HEARD_PATIENCE; /* its turn will come; what may have been lost is the last grant */
+        ns *= HEARD_PATIENCE; /* its turn will come; only the last grant may have been lost */
     return ns << tx->backoff;
 }
 
@@ -212,13 +212,13 @@ void credit_forget(struct flow *flow)
     leave_list(&flow->core->pacer, flow);
 }
 
-/* As far as an idle flow is granted, for its next message. */
+/* The total up to which an idle flow is granted, for its next message. */
 static uint64_t advance_bytes(const struct flow *flow)
 {
     return flow->credit_rx.demand_bytes + speculate_bytes(flow);
 }
 
-/* At the end of the list that its demand puts it on. */
+/* Puts the flow at the end of the list that fits its demand. */
 static void await_grant(struct flow *flow)
 {
     struct pacer *pacer = &flow->core->pacer;
@@ -231,7 +231,7 @@ static void await_grant(struct flow *flow)
                                                      : CREDIT_NONE);
 }
 
-/* The first that waits begins at this time: time without demand does not add up to a burst. */
+/* As await_grant(). If no flow waited, pacing begins now: time without demand does not add up to a burst. */
 static void await_first_grant(struct flow *flow)
 {
     struct core *core = flow->core;
@@ -240,7 +240,7 @@ static void await_first_grant(struct flow *flow)
     await_grant(flow);
 }
 
-/* Takes one of the grants that the packets of the flow have earned. False: there is none left. */
+/* Takes one of the grants that the flow's packets have earned. False: none is left. */
 static bool take_grant(struct flow *flow)
 {
     struct credit_rx *rx = &flow->credit_rx;
@@ -264,7 +264,7 @@ void credit_on_demand(struct flow *flow, const struct wire_demand *demand, uint6
 {
     struct credit_rx *rx = &flow->credit_rx;
     uint64_t demand_bytes = wire_expand(demand->target, rx->demand_bytes);
-    ack_owe(flow, 0, true); /* it says what was heard */
+    ack_owe(flow, 0, true); /* its GRANT confirms the demand */
     credit_resume(flow);
     if (demand_bytes <= rx->demand_bytes || demand_bytes > UINT64_MAX / 2)
         return;
@@ -274,7 +274,7 @@ void credit_on_demand(struct flow *flow, const struct wire_demand *demand, uint6
     pacer_run(flow->core, now_ns);
 }
 
-/* The time that such a payload takes on the link, with our headers. */
+/* The time that so much payload takes on the link, with our headers. */
 static uint64_t link_ns(const struct flow *flow, uint64_t payload_bytes)
 {
     uint64_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;

@@ -60,8 +60,8 @@ void credit_update(struct flow *flow, uint64_t now_ns);
 void credit_ask_again(struct flow *flow, uint64_t now_ns);
 
 /*
- * An exhausted flow goes on once a further packet has earned a grant. An ack of ours alone is no reason: one that a full
- * NIC refuses is made again and again, and each time the pacer's deadline would be now, so nobody would sleep.
+ * An exhausted flow goes on once a further packet has earned a grant. An ack of ours alone is no reason: one that a
+ * full NIC refuses is made again and again, and each time the pacer's deadline would be now, so nobody would sleep.
  */
 void credit_resume(struct flow *flow);
 void credit_on_demand(struct flow *flow, const struct wire_demand *demand, uint64_t now_ns);

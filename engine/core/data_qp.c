@@ -10,12 +10,12 @@ enum { NS_PER_MS = 1000000, PAUSES_MAX = 7 /* doublings */ };
 
 static bool places_payload(const struct core *core, const struct flow_setup *setup)
 {
-    /* a queue pair that reorders or duplicates may place a copy after the retransmission of it was accepted */
+    /* a queue pair that reorders or duplicates may place an old copy after its retransmission was accepted */
     bool in_order = core->places_in_order && core->params->in_order;
     return setup->places && (core->places_reliably || in_order);
 }
 
-/* Each data QP's DRAINED finds a chunk record, however full the window is: that bounds the data QPs too. */
+/* The DRAINED of each data QP must find a chunk record, however full the window: that bounds their number too. */
 static uint32_t reserve_of(const struct flow_setup *setup)
 {
     return setup->chunk_window / 8;
@@ -69,7 +69,7 @@ static bool may_write(const struct data_qp *qp)
     return qp->state == DATA_QP_UP && qp->peer.ready;
 }
 
-/* Ours or the peer's side of it has got ready: perhaps both are now. */
+/* One side of the data QP has become ready: counts it if both are. */
 static void count_usable(struct flow *flow, const struct data_qp *qp)
 {
     if (!may_write(qp))
@@ -78,7 +78,7 @@ static void count_usable(struct flow *flow, const struct data_qp *qp)
     COUNT(flow->core->counters, qps_up, 1);
 }
 
-/* ---- what the owner and the peer are to be told ------------------------------------------------ */
+/* ---- actions and frames due -------------------------------------------------------------------- */
 
 static void request_action(struct flow *flow, struct data_qp *qp, enum core_qp_kind kind)
 {
@@ -150,7 +150,7 @@ void data_qp_begin_work(struct flow *flow, uint16_t index, struct core_msg *msg,
     qp->work_next++;
 }
 
-/* A message is no longer read by one of its work requests; it may have waited for that. */
+/* A work request no longer reads the message, which may have waited for that to complete. */
 static void finish_work(struct flow *flow, struct core_msg *msg)
 {
     if (!msg)
@@ -160,7 +160,7 @@ static void finish_work(struct flow *flow, struct core_msg *msg)
         conn_report_deferred(msg);
 }
 
-/* The data QP whose work in progress has this cookie, or NULL: the queue pair is gone, and its work finished. */
+/* The data QP whose work in progress has this cookie; NULL: the queue pair is gone, and its work finished. */
 static struct data_qp *find_work(struct flow *flow, uint64_t cookie)
 {
     uint32_t index = cookie >> COOKIE_PATH_SHIFT & 0xff;
@@ -239,7 +239,7 @@ void data_qps_want(struct flow *flow)
     data_qps_expire(flow, flow->core->now_ns);
 }
 
-/* It is opened again, after a pause that grows while nothing comes over it. */
+/* The data QP opens again after a pause, which grows while nothing arrives over it. */
 static void reopen_later(struct flow *flow, struct data_qp *qp)
 {
     uint64_t pause_ns = flow->core->params->qp_retry_ms * NS_PER_MS << qp->pauses;
@@ -257,16 +257,16 @@ static void begin_connect(struct flow *flow, struct data_qp *qp)
 
 /* ---- draining --------------------------------------------------------------------------------- */
 
-/* What the ack that came with the peer's DRAINED has not named never arrived, and never will. */
+/* Chunks that the ack in front of the peer's DRAINED has not named never arrived, and never will. */
 static void release_chunks(struct flow *flow, uint16_t index)
 {
     unsigned lost = sent_release_data_qp(&flow->sent, index);
-    data_qps_lost(flow, lost > 0); /* one may have taken all others with it */
+    data_qps_lost(flow, lost > 0); /* counts once: one loss may have caused all others */
     COUNT(flow->core->counters, lost_chunks, lost);
     flow_wake(flow);
 }
 
-/* The data QP is drained on both sides and both have said so: on to the next generation. */
+/* Once both sides are drained and both DRAINED frames have left, the next generation begins. */
 static void try_next(struct flow *flow, uint16_t index)
 {
     struct data_qp *qp = &flow->qps.qps[index];
@@ -282,7 +282,7 @@ static void try_next(struct flow *flow, uint16_t index)
     qp->next = (struct data_qp_peer){0};
     qp->rounds = 0;
     reopen_later(flow, qp);
-    if (qp->peer.drained) { /* it has given that one up already */
+    if (qp->peer.drained) { /* the peer has given that generation up already */
         qp->state = DATA_QP_DRAINED;
         owe_frame(flow, qp, QP_DRAINED);
     }
@@ -351,10 +351,10 @@ int data_qp_choose(struct flow *flow)
 }
 
 /*
- * A round begins with the first retransmission after something was heard over the data QP, and again with one that
- * comes when that must have been answered. A queue pair that has swallowed a few rounds while the peer was
- * heard otherwise is broken: one side or the network has lost its state. When nothing is heard at all, which may
- * be since the window is full of what it has swallowed, it is given up later.
+ * A round begins with the first retransmission after the peer received something over the data QP, and again with one
+ * that leaves when an answer is overdue. A data QP that has swallowed a few rounds while the peer was heard otherwise
+ * is broken: one side or the network has lost its state. When the flow hears nothing at all, perhaps because swallowed
+ * chunks fill its window, it gives the data QP up later.
  */
 static bool in_round(const struct flow *flow, const struct data_qp *qp)
 {
@@ -378,7 +378,7 @@ void data_qp_retransmits(struct flow *flow, uint16_t index)
     if (in_round(flow, qp))
         return;
     if (qp->rounds++)
-        flow->probe.due |= PROBE_ASK; /* is it the data QP, or the peer? */
+        flow->probe.due |= PROBE_ASK; /* is the data QP silent, or the peer? */
     qp->round_ns = flow->core->now_ns;
 }
 
@@ -417,7 +417,7 @@ void data_qp_heard(struct flow *flow, uint16_t index)
 
 /* ---- answers of the owner -------------------------------------------------------------------- */
 
-/* The data QP, if it is in this generation still. */
+/* The data QP if it is still in this generation, else NULL. */
 static struct data_qp *qp_of_generation(struct flow *flow, uint16_t index, uint32_t generation)
 {
     if (index >= flow->qps.count || flow->qps.qps[index].generation != generation)
@@ -481,7 +481,7 @@ static void on_drained_frame(struct flow *flow, uint16_t index)
     if (qp->peer.drained)
         return;
     qp->peer.drained = true;
-    if (qp->state == DATA_QP_CLOSED) { /* nothing to drain: let it go on */
+    if (qp->state == DATA_QP_CLOSED) { /* nothing to drain here: the peer may go on */
         qp->state = DATA_QP_DRAINED;
         owe_frame(flow, qp, QP_DRAINED);
     }

@@ -76,7 +76,7 @@ struct data_qps {
     bool wanted;              /* some message could have used a data QP */
     uint32_t reserve;         /* chunk sequence numbers that only DRAINED may take */
     uint64_t barred_until;    /* no data QP opens before the peer has all chunks before this number */
-    uint32_t packets, losses; /* packets written of late, and losses among these; both halve at times, to forget old ones */
+    uint32_t packets, losses; /* packets written of late, and losses among these; both halve at times, to age */
 };
 
 size_t data_qps_size(const struct params *params, const struct flow_setup *setup);

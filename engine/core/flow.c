@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What every part of a flow calls: the queues of the core that the flow is on, buffers of frames, what it expects of the
- * peer, round-trip bounds, its timer. Nothing here calls back.
+ * What every part of a flow calls: the queues of the core that the flow is on, buffers of frames, what it expects of
+ * the peer, round-trip bounds, its timer. Nothing here calls back.
  */
 #include "core/flow.h"
 #include "core/state.h"
@@ -9,13 +9,13 @@
 #include <assert.h>
 
 enum { NS_PER_US = 1000 };
-enum { PROBE_SHARE = 100 }; /* of the timeout's floor: as soon as the tail is probed at most */
+enum { PROBE_SHARE = 100 }; /* the tail is probed no sooner than after a hundredth of the timeout's floor */
 
 /* ---- buffers of frames ----------------------------------------------------------------------- */
 
 /*
- * Whoever is refused has chunks under way, in its own buffer at least, and goes on when one of them is acked: so nobody
- * waits for what others hold.
+ * A flow that is refused has chunks under way, at least one in its own buffer, and goes on when one of them is acked.
+ * So no flow waits for the buffers of others.
  */
 uint8_t *flow_take_buffer(struct flow *flow, bool big, uint8_t *of)
 {
@@ -98,7 +98,7 @@ void flow_expect_peer(struct flow *flow, uint64_t now_ns)
 bool flow_unanswered(const struct flow *flow, uint64_t ns)
 {
     uint64_t since_ns = flow->heard_ns > flow->asked_ns ? flow->heard_ns : flow->asked_ns;
-    bool repeated = flow->silence.since_ns > flow->last_rx_ns; /* else it may have been us who did not run */
+    bool repeated = flow->silence.since_ns > flow->last_rx_ns; /* else perhaps our own process did not run */
     return repeated && flow->sent.next_seq > flow->sent.cumulative && flow->core->now_ns >= since_ns + ns;
 }
 
@@ -108,7 +108,7 @@ uint64_t flow_rto_ns(const struct flow *flow, unsigned backoff)
 {
     const struct params *params = flow->core->params;
     uint64_t min_ns = params->rto_min_us * NS_PER_US, max_ns = params->rto_max_us * NS_PER_US;
-    if (flow->rtt.srtt_ns == 0) /* whoever set the floor knew of no shorter round trips */
+    if (flow->rtt.srtt_ns == 0) /* the floor is no estimate: without a sample, wait twice as long */
         min_ns = 2 * min_ns < max_ns ? 2 * min_ns : max_ns;
     return rtt_rto(&flow->rtt, backoff, min_ns, max_ns);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The relation between this engine thread and one of a peer process: chunk sequence space, acks, loss,
- * timers, congestion control, paths, and the connections that share them. receive.c holds what packets do, ack.c what
- * acks do, flow.c what time does; transmit.c what goes out next.
+ * The relation between this engine thread and one of a peer process: chunk sequence space, acks, loss, timers,
+ * congestion control, paths, and the connections that share them. receive.c acts on packets, ack.c on acks,
+ * flow_timer.c on time; transmit.c chooses what goes out next.
  */
 #ifndef UCCL_FLOW_H
 #define UCCL_FLOW_H
@@ -37,9 +37,9 @@ enum {
 
 /* Where a chunk of frames stands until it is acked. */
 enum frames_buffer {
-    BUFFER_SMALL, /* of the core's pool of small ones */
-    BUFFER_BIG,   /* of the pool of big ones */
-    BUFFER_OWN,   /* the flow's own small one, which no other flow can keep from it */
+    BUFFER_SMALL, /* of the core's pool of small buffers */
+    BUFFER_BIG,   /* of the pool of big buffers */
+    BUFFER_OWN,   /* the flow's own small buffer, which no other flow can take */
 };
 
 struct flow {
@@ -47,12 +47,12 @@ struct flow {
     void *owner;
     struct queue_link ready, event, acting; /* on the core's queues: ready, flow_events, paths */
     bool dead;
-    bool farewell_due;            /* dead: the peer is told that we have given it up */
-    int32_t status;               /* dead: what its messages end with */
+    bool farewell_due;            /* dead: a FLOW frame says that we have given the peer up */
+    int32_t status;               /* dead: with which its messages complete */
     uint64_t rx_token, tx_token;
     uint64_t features;            /* of both ends: WIRE_FEATURES */
     uint32_t destination;
-    uint32_t datagram_bytes;      /* of full ones: what is known to get through */
+    uint32_t datagram_bytes;      /* size of full datagrams, which is known to get through */
     uint32_t slot;                /* in core->flows */
 
     struct sent sent;
@@ -62,7 +62,7 @@ struct flow {
     struct path_set paths;
     struct credit_tx credit_tx;
     struct credit_rx credit_rx;
-    struct data_qps qps;           /* queue pairs that place payload; none: nothing is placed */
+    struct data_qps qps;          /* none: nothing is placed */
     struct place place;
     struct probe probe;
     struct reach reach;
@@ -75,8 +75,8 @@ struct flow {
     uint8_t *own_buffer;
     bool own_used;
 
-    uint64_t peer_window_bytes;   /* what the peer's receive buffer takes */
-    uint64_t rx_window_bytes;     /* ours, whole; acks advertise this flow's share of it */
+    uint64_t peer_window_bytes;   /* our share of the peer's receive buffer, as its acks advertise it */
+    uint64_t rx_window_bytes;     /* size of ours; acks advertise this flow's share of it */
     uint64_t packets_heard;
     uint32_t heard_period;        /* of shares: the last one in which a packet came */
 
@@ -85,7 +85,7 @@ struct flow {
     struct queue active;          /* with messages to send, round robin */
     struct conn *all_head;
     bool ctrl_urgent;             /* some control frame does not wait for the ack timer */
-    uint32_t msgs_pending;        /* submitted and not ended, all connections */
+    uint32_t msgs_pending;        /* submitted and not reported, all connections */
     uint32_t closing;             /* connections that wait for their FIN to be acked */
 
     struct ack ack;
@@ -93,14 +93,14 @@ struct flow {
 
     /* timers */
     struct timer timer;           /* at or before the earliest deadline below */
-    uint64_t last_rx_ns;          /* any packet of the peer, or when one began to be expected */
+    uint64_t last_rx_ns;          /* last packet of the peer, or when the flow began to expect one */
     struct silence silence;       /* since then */
-    uint64_t heard_ns;            /* any packet of the peer */
+    uint64_t heard_ns;            /* last packet of the peer */
     uint64_t rx_seq;              /* of the chunk that is being read */
-    uint64_t last_ack_ns;         /* ack that moved something, or first transmission after idle */
-    uint64_t asked_ns;            /* since when there are chunks that the peer has not acked */
+    uint64_t last_ack_ns;         /* last ack that made progress, or first transmission after idle */
+    uint64_t asked_ns;            /* since when the peer has chunks to ack */
     uint64_t pace_until_ns;       /* cwnd below a chunk: no data before */
-    bool window_limited;          /* the window held a chunk back since the last ack */
+    bool window_limited;          /* the window has held a chunk back since the last ack */
 };
 
 size_t flow_size(const struct params *params, const struct flow_setup *setup);
@@ -154,9 +154,9 @@ void flow_expire(struct flow *flow, uint64_t now_ns);
 /* ---- flow_lifecycle.c ------------------------------------------------------------------------ */
 
 void flow_fail(struct flow *flow, int32_t status);
-/* The peer is dead, or says that we are dead to it; `tell` it. */
-void flow_give_up(struct flow *flow, bool tell);
-/* A packet of a peer that has been given up: the peer is told. */
+/* The peer is dead: the flow fails, and says so in a farewell. Without one: the peer has given us up. */
+void flow_give_up(struct flow *flow, bool farewell);
+/* A packet of a peer that has been given up: a farewell is due again. */
 void flow_on_late(struct flow *flow, const struct wire_packet *packet);
 
 /* ---- receive.c ------------------------------------------------------------------------------- */

@@ -89,7 +89,7 @@ void flow_fail(struct flow *flow, int32_t status)
     queue_append(&core->flow_events, &flow->event);
 }
 
-/* Nothing but probes goes to an address that is not proven (probe.h), so nobody there is told. */
+/* Only probes go to an address that is not proven (probe.h): no farewell then. */
 static void bid_farewell(struct flow *flow)
 {
     if (!probe_proven(&flow->probe))
@@ -98,11 +98,11 @@ static void bid_farewell(struct flow *flow)
     queue_append(&flow->core->ready, &flow->ready);
 }
 
-void flow_give_up(struct flow *flow, bool tell)
+void flow_give_up(struct flow *flow, bool farewell)
 {
     COUNT(flow->core->counters, peers_dead, 1);
     flow_fail(flow, UCCL_EPEERDEAD);
-    if (tell)
+    if (farewell)
         bid_farewell(flow);
 }
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What passing time does to a flow. One timer per flow, armed at or before the earliest deadline and re-armed lazily.
+ * What a flow does as time passes. One timer per flow, armed at or before the earliest deadline and re-armed lazily.
  */
 #include "core/state.h"
 
 #include <assert.h>
 
-/* Messages or retransmissions, which the pace holds back. */
+/* Whether messages or retransmissions wait, which pacing may hold back. */
 static bool has_data(const struct flow *flow)
 {
     return flow->active.head || sent_first_lost(&flow->sent);
@@ -44,7 +44,7 @@ void flow_update_timer(struct flow *flow)
 {
     if (flow->dead)
         return;
-    assert(!flow->probe.due || queue_has(&flow->ready)); /* no deadline stands for what is due */
+    assert(!flow->probe.due || queue_has(&flow->ready)); /* due probes have no deadline */
     flow_arm(flow, earliest(flow));
 }
 

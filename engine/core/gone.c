@@ -54,7 +54,7 @@ void gone_keep_fin(struct conn *conn, const struct wire_credit *credit)
     struct flow *flow = conn->flow;
     flow->gone.fins[conn->local_id % GONE_FINS] =
         (struct gone_fin){.credit = *credit, .id = conn->local_id, .used = true, .kept = true};
-    if (probe_proven(&flow->probe)) /* else the peer may not exist; if it does, its frames are answered */
+    if (probe_proven(&flow->probe)) /* else the peer may not exist; if it does, its frames bring the answer */
         gone_answer(flow, conn->local_id);
 }
 
@@ -64,7 +64,7 @@ void gone_answer(struct flow *flow, uint32_t id)
     if (fin_on_its_way(flow, id))
         return;
     if (gone->count && gone->ids[(gone->first + gone->count - 1) % GONE_IDS] == id)
-        return; /* several frames of one packet */
+        return; /* several frames of one packet name it */
     if (gone->count == GONE_IDS)
         return;
     struct gone_fin *fin = fin_of(flow, id);

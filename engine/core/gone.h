@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A flow answers a frame for an unknown connection by GONE with the id in the frame. So the peer does not wait for ever
- * for a connection that has ended without a word (its listener was closed, its FIN gave up). Nobody answers GONE itself.
- * It travels in a numbered packet, so that it arrives.
+ * A flow answers a frame for an unknown connection by GONE with the id in the frame. So the peer does not wait for
+ * ever for a connection that has ended without a word (its listener was closed, its FIN gave up). Nobody answers GONE
+ * itself. It travels in a numbered packet, so that it arrives.
  *
  * A connection may be over before its FIN is acked: an abort does not wait. A CREDIT in front of that FIN names the
  * delivered messages. A GONE that overtook both would fail delivered sends. So the flow answers no frame for the
- * connection before the ack. Nothing is missed: the FIN is repeated as long as the flow lives, and does all that GONE would.
+ * connection before the ack. Nothing is missed: the FIN is repeated as long as the flow lives, and does all that GONE
+ * would.
  *
- * The FIN may not even have left when the connection is over: during an outage, chunks in flight leave no room. Then the
- * flow keeps the FIN and its CREDIT, and sends both as soon as it can.
+ * The FIN may not even have left when the connection is over: during an outage, chunks in flight leave no room. Then
+ * the flow keeps the FIN and its CREDIT, and sends both as soon as it can.
  */
 #ifndef UCCL_GONE_H
 #define UCCL_GONE_H
@@ -36,7 +37,7 @@ struct gone_fin {
 };
 
 struct gone {
-    uint32_t ids[GONE_IDS];               /* of answers that are due: GONE, or a FIN that was kept; first in, first out */
+    uint32_t ids[GONE_IDS];               /* answers due: GONE, or a FIN that was kept; first in, first out */
     uint32_t first, count;
     struct conn *by_remote[GONE_BUCKETS]; /* all connections, by the id that we write into frames */
     struct gone_fin fins[GONE_FINS];      /* by the low bits of the id; a later one replaces it */

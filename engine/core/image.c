@@ -16,7 +16,7 @@ bool image_needed(const struct flow *flow, const struct chunk *chunk)
            flow->features >> FRAME_FRAGMENT & 1;
 }
 
-/* Bytes of an image in a fragment, but for the last one: what surely gets through. */
+/* Image bytes per fragment except the last: as many as surely get through. */
 static uint32_t fragment_bytes(const struct flow *flow)
 {
     uint32_t bytes = flow->datagram_bytes < flow->mtu.base_bytes ? flow->datagram_bytes : flow->mtu.base_bytes;
@@ -40,7 +40,7 @@ void image_begin(struct flow *flow, const struct tx_desc *desc)
     out->number += CORE_TRAIN_MAX;
 }
 
-/* The chunk still has to arrive by what was begun: it was neither acked nor lost again, nor has its message been taken back. */
+/* Whether the chunk still needs the fragments that were begun: it was neither acked nor lost again nor abandoned. */
 static bool is_current(const struct flow *flow)
 {
     const struct tx_desc *desc = &flow->image.desc;
@@ -49,7 +49,7 @@ static bool is_current(const struct flow *flow)
            chunk->path == desc->path && !chunk->placed && chunk->kind != CHUNK_ABANDONED;
 }
 
-/* Bytes [offset, offset + length) of the image of a bulk datagram: its header, which the first fragment has, and payload. */
+/* Lays out bytes [offset, offset + length) of the image of a bulk datagram; the first fragment has its header. */
 static void lay_out_bulk(struct core *core, const struct tx_desc *image, unsigned index, uint32_t offset,
                          uint32_t length, struct tx_desc *desc)
 {
@@ -155,8 +155,8 @@ static void begin_image(struct image *image, uint64_t token, const struct wire_f
 }
 
 /*
- * The image that the fragment is of; NULL: it contradicts that. A new one takes a free buffer, or the one that was begun first; of the
- * flow's own, where it has its share.
+ * The image of the fragment; NULL: the fragment contradicts it. A new image takes a free buffer, or else that of the
+ * oldest image: of all, or of the flow's own if the flow has its share.
  */
 static struct image *image_of(struct images *images, uint64_t token, const struct wire_fragment *fragment, uint64_t now_ns)
 {

@@ -4,9 +4,9 @@
  * since the peer may have some of them. So the flow sends a datagram that is too large again as it is, its image, in
  * fragments. The peer puts the image together and handles it as if it had arrived whole, under its own numbers.
  *
- * Sending: one image after the other, a fragment each time the flow may send. Receiving: a few buffers per core. A flow
- * has at most two of them, and a new image replaces the oldest one. So a peer that leaves its images unfinished takes no
- * more than two buffers from others, which send theirs again.
+ * Sending: one image after the other, a fragment each time the flow may send. Receiving: a few buffers per core. A
+ * flow has at most two of them, and a new image replaces the oldest one. So a peer that leaves its images unfinished
+ * takes no more than two buffers from others, which send theirs again.
  *
  * Owned by the core's thread.
  */
@@ -71,8 +71,8 @@ enum image_step {
 };
 
 /*
- * A fragment has come. IMAGE_WHOLE: `whole` is the datagram, which stands in the image's buffer. The owner does its copies
- * before another fragment can reuse the buffer (core.h, contract on copies).
+ * A fragment has come. IMAGE_WHOLE: `whole` is the datagram, which stands in the image's buffer. The owner does its
+ * copies before another fragment can reuse the buffer (core.h, contract on copies).
  */
 enum image_step image_add(struct flow *flow, const struct wire_fragment *fragment, uint64_t now_ns,
                           struct wire_packet *whole);

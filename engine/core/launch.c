@@ -57,7 +57,7 @@ void tx_fly(struct flow *flow, struct chunk *chunk, uint16_t path, uint64_t now_
             now_ns + flow->cc.pace_gap_ns * chunk->payload_bytes / flow->cc.chunk_bytes;
 }
 
-/* Paths that have worked seem to do so no longer. */
+/* Paths that have worked seem to have stopped. */
 static bool at_a_loss(const struct flow *flow)
 {
     enum { TIMEOUTS = 2 };
@@ -93,7 +93,7 @@ void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t ma
     desc->fragment = desc->whole = false;
     if (!retransmission)
         COUNT(core->counters, tx_chunks, 1);
-    else if (!chunk->in_pieces) /* fragments are counted as they go (image.c) */
+    else if (!chunk->in_pieces) /* image.c counts fragments as they go */
         COUNT(core->counters, retransmits, (unsigned)__builtin_popcountll(mask));
 }
 

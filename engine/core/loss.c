@@ -9,7 +9,7 @@ void loss_init(struct flow *flow)
     flow->loss.rack_at_ns = UINT64_MAX;
 }
 
-/* Congestion control is about to react to losses that may prove to be none. */
+/* Congestion control is about to react to losses that may prove needless. */
 static void remember_window(struct flow *flow, uint64_t now_ns)
 {
     if (flow->loss.undo_cwnd_bytes == 0) {
@@ -31,7 +31,7 @@ void loss_settle(struct flow *flow, bool spurious)
         flow->loss.undo_cwnd_bytes = 0;
 }
 
-/* `lost` chunks have been declared lost for another reason than congestion: as if none had been. */
+/* `lost` chunks were declared lost for another reason than congestion: restores the window. */
 static void forgive(struct flow *flow, unsigned lost)
 {
     COUNT(flow->core->counters, lost_chunks, lost);
@@ -41,7 +41,10 @@ static void forgive(struct flow *flow, unsigned lost)
     flow_wake(flow);
 }
 
-/* Losses may be those of large datagrams that vanish: these are sent again as small ones, and no congestion is to blame. */
+/*
+ * Losses may show that large datagrams vanish. Then these are sent again as small ones, and congestion is not to
+ * blame.
+ */
 static void look_for_hole(struct flow *flow, bool by_time, uint64_t now_ns)
 {
     if (mtu_on_losses(flow, by_time, now_ns))

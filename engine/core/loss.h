@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Losses of a flow's chunks: what congestion control hears of them, whether they prove needless, and the timers that find
- * them. Those are RACK's (sent.h), the tail-loss probe (RFC 8985 7) and the retransmission timeout (RFC 6298 5).
+ * Losses of a flow's chunks: what congestion control hears of them, whether they prove needless, and the timers that
+ * find them. Those are RACK's (sent.h), the tail-loss probe (RFC 8985 7) and the retransmission timeout (RFC 6298 5).
  */
 #ifndef UCCL_LOSS_H
 #define UCCL_LOSS_H
@@ -24,7 +24,10 @@ struct loss {
 void loss_init(struct flow *flow);
 /* `lost` chunks have been declared lost: congestion control reacts. */
 void loss_count(struct flow *flow, unsigned lost, uint64_t now_ns);
-/* An ack has come. `spurious`: it shows that a loss was none, so the window is as before. Else it may confirm the losses. */
+/*
+ * An ack has come. `spurious`: it shows that a loss was none, so the window is as before. Else it may confirm the
+ * losses.
+ */
 void loss_settle(struct flow *flow, bool spurious);
 /* When the tail-loss probe goes, once, or the retransmission timeout fires; UINT64_MAX: never. */
 uint64_t loss_deadline(const struct flow *flow);

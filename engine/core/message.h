@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How messages begin and complete. The result of a message may be final before its event: completion is deferred while a
- * work request of the NIC reads its payload (here), or may write to its buffer (place.h).
+ * How messages begin and complete. The result of a message may be final before its event: completion is deferred while
+ * a work request of the NIC reads its payload (here), or may write to its buffer (place.h).
  */
 #ifndef UCCL_MESSAGE_H
 #define UCCL_MESSAGE_H
@@ -47,7 +47,10 @@ static inline bool msg_takes(const struct core_msg *msg, uint64_t offset, uint32
 void message_begin(struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 /* The result of a message is final: it is reported now, or when the NIC has read its payload. */
 void message_complete(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes);
-/* Reports a complete message to the application: it waits for core_next_event(). One that was deferred: conn_report_deferred(). */
+/*
+ * Reports a complete message to the application: it waits for core_next_event(). One that was deferred:
+ * conn_report_deferred().
+ */
 void message_report(struct flow *flow, struct core_msg *msg);
 /* Queues an event of the connection, behind those of its messages. */
 void message_conn_event(struct conn *conn);

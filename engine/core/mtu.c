@@ -30,7 +30,7 @@ static void set_watches(struct flow *flow)
     flow->sent.watches = flow->mtu.trying_bytes || flow->mtu.rounds;
 }
 
-/* No probe is under way any more. */
+/* Ends the wait for a probe. */
 static void put_padding(struct flow *flow)
 {
     struct mtu *mtu = &flow->mtu;
@@ -54,8 +54,8 @@ void mtu_forget(struct flow *flow)
 }
 
 /*
- * From here on a small datagram is to show that the path lives. One that was sent earlier shows nothing, although it
- * may be acked only now: the peer says again what has come before the path died.
+ * From here on a small datagram must show that the path lives. One that was sent earlier shows nothing, even if its ack
+ * comes now: the peer repeats acks of packets from before the path died.
  */
 static void await_small(struct flow *flow)
 {
@@ -68,7 +68,7 @@ static void try_size(struct flow *flow, uint32_t bytes)
     struct mtu *mtu = &flow->mtu;
     put_padding(flow);
     mtu->trying_bytes = bytes;
-    mtu->nonce = rng_next(&flow->core->rng) | 1; /* that of other probes is 0 (probe.h) */
+    mtu->nonce = rng_next(&flow->core->rng) | 1; /* other probes have nonce 0 (probe.h) */
     mtu->tries = mtu->silent = 0;
     await_small(flow);
     set_watches(flow);
@@ -95,7 +95,7 @@ static void search_later(struct flow *flow, uint64_t now_ns)
         mtu->backoff++;
 }
 
-/* The size between those that pass and those that do not, whose payload is cut evenly; 0: there is none. */
+/* A size between those that pass and those that do not, in steps of payload; 0: none is left. */
 static uint32_t middle(const struct flow *flow)
 {
     uint32_t low = flow->datagram_bytes, high = flow->mtu.bad_bytes, bytes = low + (high - low) / 2;
@@ -106,7 +106,7 @@ static uint32_t middle(const struct flow *flow)
     return bytes < high ? bytes : 0;
 }
 
-/* A size has been judged. */
+/* A size was found good or bad: tries the next one, or ends the search. */
 static void next_size(struct flow *flow, uint64_t now_ns)
 {
     struct mtu *mtu = &flow->mtu;
@@ -135,8 +135,8 @@ uint32_t mtu_probe(struct flow *flow, uint8_t **buffer, uint64_t now_ns)
     if (!mtu->padding)
         mtu->padding = pool_take(&flow->core->big, &mtu->held);
     if (!mtu->padding)
-        return 0; /* there may be one when the time is up */
-    memset(mtu->padding, 0, mtu->trying_bytes); /* others' messages have stood there */
+        return 0; /* a buffer may be free when mtu->at_ns comes */
+    memset(mtu->padding, 0, mtu->trying_bytes); /* the buffer may hold messages for other peers */
     *buffer = mtu->padding;
     return mtu->trying_bytes;
 }
@@ -152,7 +152,7 @@ void mtu_on_echo(struct flow *flow, uint64_t nonce, uint64_t now_ns)
     }
 }
 
-/* No echo has come in time. */
+/* No echo came in time. */
 static void give_up_probe(struct flow *flow, uint64_t now_ns)
 {
     struct mtu *mtu = &flow->mtu;
@@ -163,12 +163,12 @@ static void give_up_probe(struct flow *flow, uint64_t now_ns)
     if (mtu->tries == (mtu->trying_bytes == mtu->limit_bytes ? MTU_TOP_TRIES : MTU_TRIES)) {
         mtu->bad_bytes = mtu->trying_bytes;
         next_size(flow, now_ns);
-    } else if (mtu->silent == MTU_SILENT_TRIES) { /* of a peer that says nothing at all nothing is known */
+    } else if (mtu->silent == MTU_SILENT_TRIES) { /* a peer that says nothing at all shows nothing about sizes */
         stop_search(flow);
         search_later(flow, now_ns);
     } else {
         await_small(flow);
-        flow->probe.due |= PROBE_SIZE | PROBE_ASK; /* a small one goes with it */
+        flow->probe.due |= PROBE_SIZE | PROBE_ASK; /* a small probe goes beside the padded one */
         mtu->at_ns = UINT64_MAX;
         flow_wake(flow);
     }
@@ -179,7 +179,7 @@ void mtu_expire(struct flow *flow, uint64_t now_ns)
     struct mtu *mtu = &flow->mtu;
     if (mtu->at_ns <= now_ns)
         give_up_probe(flow, now_ns);
-    if (mtu->raise_ns <= now_ns && flow_expects_peer(flow)) /* so an idle flow has no timer for it */
+    if (mtu->raise_ns <= now_ns && flow_expects_peer(flow)) /* an idle flow needs no timer for this */
         mtu_search(flow);
 }
 
@@ -219,8 +219,9 @@ void mtu_on_ack(struct flow *flow, const struct sent_acked *acked)
 }
 
 /*
- * A round: what was sent after the last one was counted is lost as well. The peer is asked, so that something small is
- * under way. Not at the first loss that acks show, since others of the kind have arrived then.
+ * Counts a round of losses: a large datagram that was sent after the last round was counted is lost too. A small probe
+ * asks the peer, to show whether small datagrams pass. It does not at the first loss that acks show: others arrived
+ * then.
  */
 bool mtu_on_losses(struct flow *flow, bool by_time, uint64_t now_ns)
 {

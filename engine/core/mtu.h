@@ -3,14 +3,14 @@
  * The largest datagram that gets through to the peer (RFC 8899: packetization layer path MTU discovery). Interfaces and
  * kernel may be wrong about a route: large packets vanish in the middle, and no error comes back.
  *
- * The flow begins with datagrams that every network carries (the base). At once it sends one padded probe of the route's
- * size, beside the traffic; nothing waits for its echo. The echo, a small datagram, makes that size the flow's. If no
- * echo comes while small datagrams get through, a binary search finds the largest size that does. The flow repeats the
- * search later, more and more rarely.
+ * The flow begins with datagrams that every network carries (the base). At once it sends one padded probe of the
+ * route's size, beside the traffic; nothing waits for its echo. The echo, a small datagram, makes that size the
+ * flow's. If no echo comes while small datagrams get through, a binary search finds the largest size that does. The
+ * flow repeats the search later, more and more rarely.
  *
- * A black hole that appears later shows by repeated losses of large datagrams: none arrives, and each time small ones get
- * through. Then the flow falls back to the base and searches as at the beginning. It sends large datagrams that were
- * under way again in fragments (image.h).
+ * A black hole that appears later shows by repeated losses of large datagrams: none arrives, and each time small ones
+ * get through. Then the flow falls back to the base and searches as at the beginning. It sends large datagrams that
+ * were under way again in fragments (image.h).
  *
  * Owned by the flow's thread.
  */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Connections that carry parts of striped messages for a home connection on another engine thread. They
- * know no window: a part has its number from home, and stands in a list at its slot until its bytes
- * are here. A send part ends when its chunks are acked; that the message is delivered, home learns.
- * Only DATA frames arrive here (receive.c); a packet for a part that is not known, or no longer, is not acked.
+ * Connections that carry parts of striped messages for a home connection on another engine thread. They have no
+ * window: a part has its number from home, and stands in a list at its slot until its bytes are here. A send part
+ * completes when its chunks are acked; the home connection learns of the delivery. Only DATA frames arrive here
+ * (receive.c); a packet for an unknown part is not acked.
  */
 #include "core/state.h"
 

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Path choice. Both ends of a route hash a path to one of many equal-cost links; some of those are
- * slow, hot or gone, and only feedback tells. Every choice is bounded: an entry taken from the ring
- * was put there by a report, a penalised path that is passed over loses one of the units that a
- * report gave it, and no scan is longer than the number of paths. Owned by the flow's thread.
+ * Path choice. The network hashes a path to one of many equal-cost links. Some of those are slow, hot or gone, and
+ * only feedback shows it. Every choice is bounded: a report put each entry into the ring, a penalised path that is
+ * passed over loses one of the units that a report gave it, and no scan is longer than the number of paths. Owned by
+ * the flow's thread.
  *
- * Source of recycling: Bonato et al., "REPS: Recycled Entropy Packet Spraying for Adaptive Load
- * Balancing and Failure Mitigation" (2024). The penalties are the fallback when nothing is there to
- * recycle; the exploring turns are ours, so that a path that has healed is found again while the ring
- * never runs empty.
+ * Source of recycling: Bonato et al., "REPS: Recycled Entropy Packet Spraying for Adaptive Load Balancing and Failure
+ * Mitigation" (2024). The penalties are the fallback when there is nothing to recycle. The exploring turns are ours:
+ * they find a path that has healed even while the ring never runs empty.
  */
 #include "core/path.h"
 
@@ -21,7 +20,7 @@ enum {
     PENALTY_LOST = 16,
     EXPLORE_EVERY = 64,    /* choices */
     SLOW_FACTOR = 2,       /* a sample above this times the set's delay is slow */
-    RECYCLE_QUARTERS = 5,  /* one above so many quarters of it does not bring its path back at once */
+    RECYCLE_QUARTERS = 5,  /* a sample above so many quarters of it does not recycle its path */
     CLOSING_ROW = 8,       /* losses in a row, and acks of others meanwhile, that close a path which has worked */
     PATH_DELAY_SHARE = 8,  /* smoothing of a path's delay */
     SET_DELAY_SHARE = 32,  /* and of the set's */
@@ -50,15 +49,15 @@ static uint16_t take_turn(struct path_set *set)
     return path;
 }
 
-/* Whether `path` is the one to avoid while there is another. */
+/* Whether `path` is the one to avoid, and another exists. */
 static bool is_avoided(const struct path_set *set, uint16_t path, int avoid)
 {
     return path == avoid && set->count > 1;
 }
 
 /*
- * Whether it is to carry nothing now while others work: closed, or yet to show that it works by what it carries already, so
- * that not much is lost on a path that swallows all.
+ * Whether it carries nothing now because others work: it is closed, or has not worked yet and has a packet in flight.
+ * So not much is lost on a path that swallows all.
  */
 static bool is_shut(const struct path_set *set, uint16_t path_number)
 {
@@ -84,7 +83,7 @@ static uint16_t choose_round_robin(struct path_set *set, int avoid)
     return avoided_works ? (uint16_t)avoid : take_turn(set);
 }
 
-/* Round robin that passes over penalised paths; when all are, whose turn it was. */
+/* Round robin that passes over penalised paths; if all are penalised, plain round robin. */
 static uint16_t choose_unpenalised(struct path_set *set, int avoid)
 {
     for (unsigned scanned = 0; scanned < set->count; scanned++) {
@@ -116,7 +115,7 @@ static uint16_t choose_recycled(struct path_set *set, int avoid)
     return choose_unpenalised(set, avoid);
 }
 
-/* What a chunk would wait on this path. An unknown delay counts as the average; a loss shows no delay,
+/* How long a chunk would wait on this path. An unknown delay counts as the average; a loss shows no delay,
  * hence the penalty. Below 2^63, as a window has far fewer than 2^22 chunks. */
 static uint64_t path_cost(const struct path_set *set, uint16_t path_number)
 {
@@ -206,8 +205,8 @@ void path_works(struct path_set *set, uint16_t path_number)
 }
 
 /*
- * A path that has never worked closes with its first loss, one that has after some in a row, unless acks of others have been missing
- * too. One that works always stays.
+ * A path that has never worked closes with its first loss. One that has worked closes after some losses in a row,
+ * unless the acks of others were missing too. The last working path stays open.
  */
 static void take_loss(struct path_set *set, struct path *path)
 {
@@ -238,7 +237,7 @@ static uint32_t smooth(uint32_t old_ns, uint32_t sample_ns, uint32_t share)
     return (uint32_t)(((uint64_t)old_ns * (share - 1) + sample_ns) / share);
 }
 
-/* Takes the sample in; true when it is far above what the set has. */
+/* Takes the sample in; true: it is far above the set's delay. */
 static bool take_delay(struct path_set *set, struct path *path, uint64_t rtt_ns)
 {
     uint32_t sample_ns = rtt_ns < UINT32_MAX ? (uint32_t)rtt_ns : UINT32_MAX;
@@ -249,8 +248,8 @@ static bool take_delay(struct path_set *set, struct path *path, uint64_t rtt_ns)
 }
 
 /*
- * Whether good feedback is good enough to use the path again before its turn. In a network that is
- * full, marks come when a queue stands already; paths that take a little longer than others tell sooner.
+ * Whether good feedback is good enough to use the path again before its turn. In a full network marks come only once a
+ * queue stands; a delay a little above the others' shows it sooner.
  */
 static bool is_quick(const struct path_set *set, uint64_t rtt_ns)
 {
@@ -259,7 +258,7 @@ static bool is_quick(const struct path_set *set, uint64_t rtt_ns)
 
 static void recycle(struct path_set *set, uint16_t path)
 {
-    if (set->recycled_count == PATHS_MAX) { /* the oldest says least about now */
+    if (set->recycled_count == PATHS_MAX) { /* the oldest entry says least about the present */
         set->recycled_head = (uint16_t)((set->recycled_head + 1) % PATHS_MAX);
         set->recycled_count--;
     }

@@ -4,7 +4,7 @@
 
 #include <assert.h>
 
-enum { RELIABLE_ACK_DELAY_NS = 1000 * 1000 }; /* the sender has its completions: acks only move the window */
+enum { RELIABLE_ACK_DELAY_NS = 1000 * 1000 }; /* the sender has its completions: our acks only move its window */
 
 static uint32_t slots_of(const struct params *params, const struct flow_setup *setup)
 {
@@ -79,7 +79,7 @@ static void report_deferred(struct flow *flow, struct core_msg *msg)
     conn_report_deferred(msg);
 }
 
-/* Whether it is one that still waits for the peer to know: message `number` of the connection, or any. */
+/* Whether the message is `number` of the connection (UINT64_MAX: any), and the peer may not know of its end. */
 static bool awaits_revoke(const struct core_msg *msg, const struct conn *conn, uint64_t number)
 {
     return msg->conn == conn && (number == UINT64_MAX || msg->number == number) &&
@@ -115,7 +115,7 @@ void place_on_arrival(struct flow *flow)
     }
 }
 
-/* Data QPs may be opened again: nothing waits for drains, and the peer knows of what no longer is granted. */
+/* Lets data QPs open again, once no message waits for a drain and the peer knows which grants are revoked. */
 static void allow_qps(struct flow *flow)
 {
     if (!flow->qps.barred_until || flow->sent.cumulative < flow->qps.barred_until)
@@ -192,7 +192,7 @@ void place_flow_dead(struct flow *flow)
 
 /* ---- writes received ------------------------------------------------------------------------- */
 
-/* Whom the write was for takes note of it. False: it breaks the protocol. */
+/* The message of the grant takes note of the write. False: the write breaks the protocol. */
 static bool take_write(struct flow *flow, uint32_t slot, uint32_t length)
 {
     struct core_msg *msg = slot < flow->place.slot_count ? flow->place.grants[slot] : NULL;

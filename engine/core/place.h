@@ -6,8 +6,8 @@
  * A receive that ends without being whole completes once no original of its chunks can arrive any more:
  *   DEFER_REVOKE_DUE   an ABORT or a FIN to the peer is due
  *   DEFER_REVOKE_SENT  chunk `deferred_until` carries it, and is not acked yet
- *   DEFER_ARRIVAL      the peer makes no more chunks for the receive; waits until all chunks before `deferred_until` have
- *                      arrived. A chunk that has arrived has no copy left that could be placed (data_qp.h)
+ *   DEFER_ARRIVAL      the peer makes no more chunks for the receive; waits until all chunks before `deferred_until`
+ *                      have arrived. A chunk that has arrived has no copy left that could be placed (data_qp.h)
  *   DEFER_DRAIN        waits until all data QPs are drained here: the peer is dead, or the linger of a close is over
  * Where the peer aborts, some chunk carries its ABORT: the receive waits for the arrival of all chunks before that one.
  * Where we abort, the ack of the chunk with our ABORT says how many chunks the peer had made by then.
@@ -37,7 +37,9 @@ bool place_grant(struct flow *flow, struct core_msg *msg);
 
 /* A receive is whole: no write to it can be under way. */
 void place_end_whole(struct flow *flow, struct core_msg *msg, uint64_t moved_bytes);
-/* A receive has ended otherwise; `deferral`: the proof to wait for. DEFER_ARRIVAL: up to the chunk that is being read. */
+/*
+ * A receive has ended otherwise; `deferral`: the proof to wait for. DEFER_ARRIVAL: up to the chunk that is being read.
+ */
 void place_end_early(struct flow *flow, struct core_msg *msg, int32_t status, enum deferral deferral);
 /* Chunk `seq` carries the ABORT of receive `number`, or the FIN (UINT64_MAX: of every receive). */
 void place_revoke_sent(struct conn *conn, uint64_t number, uint64_t seq);

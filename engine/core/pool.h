@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the flows of an engine thread share. Some of them may keep theirs for as long as a silent peer is believed to
- * live, and the others must not notice. So a dynamic threshold decides (Choudhury and Hahne, "Dynamic queue length
- * thresholds for shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a flow may take one
- * more while it holds less than is free. One flow alone gets half. Of n flows that take all they can at the same time
- * each gets an (n + 1)th, and as much stays free; of flows that do so one after another each takes half of what the
- * ones before have left. Each pool has a reserve besides, for flows that hold nothing: it is told where the pool is.
+ * Buffers that the flows of an engine thread share. A flow with a silent peer may keep its buffers for long, and the
+ * others must not notice. So a dynamic threshold decides (Choudhury and Hahne, "Dynamic queue length thresholds for
+ * shared-memory packet switches", IEEE/ACM Transactions on Networking 6(2), 1998): a flow may take one more while it
+ * holds less than is free. One flow alone gets half. Of n flows that take all they can at the same time each gets an
+ * (n + 1)th, and as much stays free. Of flows that do so one after another, each takes half of the rest. Each pool has
+ * a reserve besides, for flows that hold nothing; the pool's owner describes it.
  */
 #ifndef UCCL_POOL_H
 #define UCCL_POOL_H
@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether a flow that holds so much may take more, of which so much is free. */
+/* Whether a flow that holds `held` may take more, where `left` are free. */
 static inline bool pool_allows(uint64_t held, uint64_t left)
 {
     return held < left;
@@ -26,7 +26,7 @@ struct pool {
     uint32_t count;
 };
 
-/* `held`: how many of them the flow holds. NULL: it has its share. */
+/* `held`: how many buffers the flow holds. NULL: it has its share. */
 static inline uint8_t *pool_take(struct pool *pool, uint32_t *held)
 {
     if (!pool_allows(*held, pool->count))

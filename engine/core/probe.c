@@ -26,7 +26,7 @@ void probe_on_frame(struct flow *flow, const struct wire_probe *frame, uint64_t 
         probe->echoes_again = frame->nonce == probe->echo_nonce;
         probe->echo_nonce = frame->nonce;
         if (!probe_proven(probe))
-            probe->due |= PROBE_ASK; /* now that the peer knows the flow: an earlier one may have come too soon */
+            probe->due |= PROBE_ASK; /* the peer knows the flow by now: an earlier probe may have come too soon */
     } else if (!probe_proven(probe) && frame->nonce == probe->nonce) {
         probe->nonce = 0;
         probe->asking = false;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Return routability (RFC 9000 8). The handshake names the address for our packets, and may lie. Until that address has
- * echoed a number that nobody else can know, only probes go there: at most one for each packet of the peer, and a few by
- * the clock. So nobody can make an engine send to a third party.
+ * Return routability (RFC 9000 8). The handshake names the address for our packets, and may lie. Until that address
+ * has echoed a number that nobody else can know, only probes go there: at most one for each packet of the peer, and a
+ * few by the clock. So nobody can make an engine send to a third party.
  *
  * The accepting side sends a few probes by the clock if the peer's do not come: a stateful firewall in front of us
  * refuses these until a packet has left for the peer.
  *
- * Probes also ask a silent peer whether it lives (silence.h). They need no chunk record and no buffer, and have nonce 0.
- * Padded ones find out which sizes get through (mtu.h); their echo is as small as any.
+ * Probes also ask a silent peer whether it lives (silence.h). They need no chunk record and no buffer, and have nonce
+ * 0. Padded ones find out which sizes get through (mtu.h); their echo is as small as any.
  */
 #ifndef UCCL_PROBE_H
 #define UCCL_PROBE_H
@@ -33,7 +33,7 @@ struct probe {
     uint8_t greetings;   /* probes by the clock that are left, even while nothing waits */
     bool asking;         /* something waits for the proof: the peer's silence counts */
     uint8_t due;         /* bits: PROBE_* */
-    bool proof_report_due;/* the owner is about to be told that the address is proven */
+    bool proof_report_due; /* CORE_EVENT_FLOW_PROVEN waits */
     uint64_t echo_nonce; /* of the peer's newest probe */
     uint64_t size_nonce; /* of its newest padded one */
     uint16_t ask_path, echo_path; /* of the last probe and echo */
@@ -52,8 +52,8 @@ void probe_wait(struct flow *flow, bool waits);
 /* The time has come to ask again. */
 void probe_expire(struct flow *flow, uint64_t now_ns);
 /*
- * Whether the due probe or echo takes the first path: every other one does, at both ends. The first path joins the ports
- * that the handshake named, the only pair for which firewalls at both ends can have seen a packet leave.
+ * Whether the due probe or echo takes the first path: every other one does, at both ends. The first path joins the
+ * ports that the handshake named, the only pair for which firewalls at both ends can have seen a packet leave.
  */
 bool probe_opens(const struct probe *probe);
 /* The path that the due probe or echo should avoid, or -1; and the path that it takes. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * First-in first-out queues of objects that hold a link for each queue they may be on. Everything takes
- * constant time. Zeroed, a queue is empty and a link on none.
+ * First-in first-out queues of objects with one link per queue that they may be on. Every call takes constant time. A
+ * zeroed queue is empty, a zeroed link on no queue.
  */
 #ifndef UCCL_QUEUE_H
 #define UCCL_QUEUE_H
@@ -11,12 +11,12 @@
 
 struct queue_link {
     struct queue_link *next;
-    struct queue_link **to_here; /* what points to this link; NULL: it is on no queue */
+    struct queue_link **to_here; /* the pointer to this link; NULL: it is on no queue */
 };
 
 struct queue {
     struct queue_link *head;
-    struct queue_link **end;     /* the last link's `next`; nothing while the queue is empty */
+    struct queue_link **end;     /* the last link's `next`; not valid while the queue is empty */
 };
 
 static inline bool queue_has(const struct queue_link *link)
@@ -24,13 +24,13 @@ static inline bool queue_has(const struct queue_link *link)
     return link->to_here != NULL;
 }
 
-/* Its `next` is the first member. */
+/* The last link: its `next`, to which `end` points, is its first member. */
 static inline struct queue_link *queue_last(const struct queue *queue)
 {
     return queue->head ? (struct queue_link *)queue->end : NULL;
 }
 
-/* Appends it. False: it is on the queue already, where it stays. */
+/* Appends the link. False: it is on a queue already, where it stays. */
 static inline bool queue_append(struct queue *queue, struct queue_link *link)
 {
     if (queue_has(link))
@@ -42,7 +42,7 @@ static inline bool queue_append(struct queue *queue, struct queue_link *link)
     return true;
 }
 
-/* Takes it off the queue, where it is on it. */
+/* Takes the link off the queue, if it is on it. */
 static inline void queue_remove(struct queue *queue, struct queue_link *link)
 {
     if (!queue_has(link))

@@ -4,9 +4,9 @@
 #include "core/state.h"
 
 enum { EARLY_ROUNDS = 4, BACKOFF_MAX = 8 };
-#define OPEN_AGAIN_NS UINT64_C(250000000)    /* after the first round; four times as long after each of the early ones */
-#define OPEN_PERIOD_NS UINT64_C(15000000000) /* half of Linux's nf_conntrack_udp_timeout, its memory of datagrams */
-#define TRY_AGAIN_NS UINT64_C(4000000)       /* at first, or what an answer takes; doubles up to a second */
+#define OPEN_AGAIN_NS UINT64_C(250000000)    /* after the first round; times four after each of the early ones */
+#define OPEN_PERIOD_NS UINT64_C(15000000000) /* half of Linux's nf_conntrack_udp_timeout */
+#define TRY_AGAIN_NS UINT64_C(4000000)       /* at first, or the time of an answer; doubles up to a second */
 #define TRY_AGAIN_MAX_NS UINT64_C(1000000000)
 
 void reach_init(struct flow *flow, uint16_t peer_ports)
@@ -47,7 +47,7 @@ void reach_on_echo(struct flow *flow, uint64_t nonce)
     path_works(&flow->paths, reach->tried);
 }
 
-/* Whether the ports are to be opened again: for nobody who has said nothing since. */
+/* Whether another round of opening comes: only if the peer has sent something since the last. */
 static bool opens_again(const struct flow *flow)
 {
     return flow->reach.open_at_ns != UINT64_MAX && flow->heard_ns > flow->reach.opened_ns;
@@ -70,7 +70,7 @@ void reach_expire(struct flow *flow, bool expects, uint64_t now_ns)
     }
 }
 
-/* Something has come from the port lately, so it is open. */
+/* Whether a packet has come from the port lately, so that it is open. */
 static bool port_is_open(const struct flow *flow, uint16_t port, uint64_t now_ns)
 {
     const struct sack_path *path = &flow->sack.paths[port];

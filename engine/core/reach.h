@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Which of a flow's paths get through. Each path leaves from a port of its own for the one port that the peer reads. So
- * a stateful firewall on the peer's side knows the first pair of ports alone, since answers leave for our first port. The
- * flow does two things about the others:
+ * Which of a flow's paths get through. Each path leaves from a port of its own for the one port that the peer reads.
+ * So a stateful firewall on the peer's side knows the first pair of ports alone, since answers leave for our first
+ * port. The flow does two things about the others:
  *
- * - Opening. Once the peer's address is proven, a small datagram leaves our first port for each further port of the peer.
- *   Nobody reads it there, but a firewall on our side then takes packets from that port for answers. The flow repeats it a
- *   little later, since it may be lost, and every OPEN_PERIOD_NS while the peer talks, but only for ports from which
- *   nothing has come in that time. Firewalls forget after 30 s without a packet.
+ * - Opening. Once the peer's address is proven, a small datagram leaves our first port for each further port of the
+ *   peer. Nobody reads it there, but a firewall on our side then takes packets from that port for answers. The flow
+ *   repeats it a little later, since it may be lost, and every OPEN_PERIOD_NS while the peer talks, but only for ports
+ *   from which nothing has come in that time. Firewalls forget after 30 s without a packet.
  * - Trying. A path over which nothing is acked is closed (path.h). Now and then a probe asks over one closed path: no
  *   chunk is lost, and congestion control does not hear of it. Its echo opens the path.
  *

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a packet does that has arrived on a flow. A peer may write anything into it, and a packet that is not acked comes
- * again. So the whole packet is judged by one table before any of its frames acts; once it has been
- * judged good, it is acked whatever its frames come to. No frame of it acts twice, and none acts where it has no business.
+ * What a flow does with a packet that has arrived. A peer may write anything into a packet, and sends it again until
+ * it is acked. So one table judges the whole packet before any of its frames acts. A good packet is acked whatever its
+ * frames come to. So no frame acts twice, and none acts where it is not allowed.
  *
  * Four verdicts:
- * - Good: frames act in their order. One that contradicts what its connection knows is ignored and counted.
- * - Illegal: no honest peer sends this. Nothing acts. It is acked all the same: it would hold up what follows for ever.
- * - Damaged: its lengths contradict each other, perhaps since its tail was cut off. It is lost.
- * - Early: it has overtaken what makes it legal. Nothing acts, and it is not acked, so that it comes again.
+ * - Good: frames act in their order. A frame that contradicts the state of its connection is ignored and counted.
+ * - Illegal: no honest peer sends this. Nothing acts. The packet is acked: else it would hold up later ones for ever.
+ * - Damaged: its lengths contradict each other, perhaps because its tail was cut off. It counts as lost.
+ * - Early: it has overtaken the frame that makes it legal. Nothing acts, and no ack is sent, so that it comes again.
  */
 #include "core/flow.h"
 #include "core/state.h"
@@ -16,14 +16,14 @@
 /* ---- the table ------------------------------------------------------------------------------- */
 
 enum {
-    /* What it speaks to: the flow, or an end of a connection of that kind */
+    /* Its addressee: the flow, or an end of a connection of that kind */
     FLOW = 1,
     HOME = 2,
     PART = 4,
     /* How it travels */
     NUMBERED = 8,    /* with a sequence number */
-    UNNUMBERED = 16, /* without: nothing detects a duplicate, so it may be repeated */
-    /* States of the connection in which it acts; it is stale in others */
+    UNNUMBERED = 16, /* without: duplicates go undetected, and do no harm */
+    /* States of the connection in which it acts; in others it is stale */
     OPEN = 32,
     CLOSING = 64,
     FAILED = 128,
@@ -59,12 +59,12 @@ struct conn *flow_find_conn(struct flow *flow, uint32_t id)
     return conn && conn->local_id == id && conn->flow == flow && conn->state != CONN_OVER ? conn : NULL;
 }
 
-/* The connection that frames speak of, one after the other: most of a packet are about one. */
+/* The connection of the current frame. Most packets name one connection only. */
 struct subject {
-    struct conn *conn;   /* NULL: there is none */
+    struct conn *conn;   /* NULL: unknown */
     uint32_t id;
-    bool known;          /* it was looked up */
-    uint64_t delivered;  /* of its sends, once the CREDIT frames before have acted */
+    bool known;          /* `id` was looked up */
+    uint64_t delivered;  /* conn->delivered once the CREDIT frames before have acted */
 };
 
 static void look_up(struct subject *subject, struct flow *flow, uint32_t id)
@@ -89,8 +89,8 @@ enum verdict { GOOD, ILLEGAL, DAMAGED, EARLY };
 enum { OVERTAKES = 1 << FRAME_CREDIT | 1 << FRAME_CTS | 1 << FRAME_ABORT | 1 << FRAME_DATA };
 
 /*
- * Whether the frame has overtaken another one: CREDIT, without which its number is beyond the window, or the command that
- * makes its part known here.
+ * Whether the frame has overtaken another one: the CREDIT without which its number is beyond the window, or the owner's
+ * command that submits its part.
  */
 static bool is_early(struct subject *subject, const struct wire_frame *frame)
 {
@@ -127,7 +127,7 @@ static inline enum verdict judge_frame(struct flow *flow, const struct wire_fram
     return of_part && OVERTAKES >> frame->kind & 1 && acts_in(rule, conn) && is_early(subject, frame) ? EARLY : GOOD;
 }
 
-/* The frames behind the first one, which is good or early. */
+/* Judges the frames behind the first one, which is good or early. */
 static enum verdict judge_others(struct flow *flow, struct wire_packet *packet, uint8_t travels, struct subject *subject,
                                  enum verdict verdict)
 {
@@ -143,15 +143,15 @@ static enum verdict judge_others(struct flow *flow, struct wire_packet *packet, 
         if (next == ILLEGAL)
             return ILLEGAL;
         if (next == EARLY)
-            verdict = EARLY; /* unless what follows is worse */
+            verdict = EARLY; /* unless a later frame is worse */
         strangers += packet->current.kind <= FRAME_FIN && !subject->conn;
     }
     wire_rewind(packet, 0);
     subject->known = false;
-    return strangers > gone_room(flow) ? EARLY : verdict; /* each is to be answered */
+    return strangers > gone_room(flow) ? EARLY : verdict; /* each needs an answer */
 }
 
-/* Reads every frame. The packet is at its first one again; if that is the only one, `subject` is its connection. */
+/* Judges the packet, then rewinds it. If it has a single frame, `subject` is the connection of that frame. */
 static inline enum verdict judge(struct flow *flow, struct wire_packet *packet, uint8_t travels, struct subject *subject)
 {
     subject->known = false;
@@ -241,7 +241,7 @@ static bool on_flow_frame(struct flow *flow, const struct wire_frame *frame, boo
     }
 }
 
-/* The connection of the frame is not known, or takes no such frames any more. */
+/* The connection of the frame is unknown, or takes no such frames any more. */
 static void on_stale(struct flow *flow, const struct subject *subject)
 {
     COUNT(flow->core->counters, rx_stale_frames, 1);
@@ -274,7 +274,7 @@ static inline void act_on(struct flow *flow, const struct wire_frame *frame, boo
 static void act_on_all(struct flow *flow, struct wire_packet *packet, bool fresh, struct subject *subject, uint64_t now_ns)
 {
     const struct wire_frame *frame;
-    /* behind a farewell nothing acts: a dead flow waits for no credit and has no timer */
+    /* no frame behind a farewell acts: a dead flow has no timer */
     while (!flow->dead && (frame = wire_next_frame(packet)))
         act_on(flow, frame, fresh, subject, now_ns);
 }
@@ -290,7 +290,7 @@ static inline void act(struct flow *flow, struct wire_packet *packet, struct sub
 
 /* ---- packets --------------------------------------------------------------------------------- */
 
-/* What an ack will say of the path that it came over. */
+/* Notes the packet's path, for our acks. */
 static void note_path(struct flow *flow, const struct wire_packet *packet, int qp, bool ce, uint64_t now_ns)
 {
     uint64_t at_ns = now_ns - flow->core->waited_ns;
@@ -311,7 +311,7 @@ static bool on_unnumbered(struct flow *flow, struct wire_packet *packet, uint64_
     return true;
 }
 
-/* It has come before, or cannot be. */
+/* The packet is a duplicate, or not acceptable. */
 static bool on_not_new(struct flow *flow, const struct wire_packet *packet, enum sack_verdict verdict, int qp, bool ce,
                        uint64_t now_ns)
 {
@@ -331,7 +331,7 @@ static bool on_not_new(struct flow *flow, const struct wire_packet *packet, enum
     return true;
 }
 
-/* Nothing of it acts. False: it is not acked either. */
+/* The packet was judged and does not act. False: it is not acked either. */
 static bool on_not_good(struct flow *flow, enum verdict verdict)
 {
     if (verdict == EARLY)
@@ -360,7 +360,7 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, int qp, bool ce, uin
     else if (!on_not_good(flow, verdict))
         return false;
     note_path(flow, packet, qp, ce, now_ns);
-    /* one that is closed matters as much (RFC 5681 4.2); a chunk that is not whole yet is none */
+    /* closing a gap matters as much as opening one (RFC 5681 4.2); an incomplete chunk is no gap */
     bool gap = flow->sack.end > flow->sack.cumulative + (seq == flow->sack.cumulative);
     if (sack_mark(&flow->sack, seq, packet->index, packet->count))
         flow->ack.chunks++;

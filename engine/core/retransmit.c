@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chunks that are sent again: which one, over which path, and in what form. */
+/* Which chunk is sent again, over which path, and in what form. */
 #include "core/transmit.h"
 
 #include <assert.h>
@@ -7,7 +7,7 @@
 static uint64_t retransmission_mask(const struct chunk *chunk)
 {
     uint64_t mask = wire_full_mask(chunk->count) & ~chunk->acked_mask;
-    assert(mask); /* whatever the peer acked (sent_ack()) */
+    assert(mask); /* sent_ack() sees to that, whatever the peer acks */
     return mask;
 }
 
@@ -16,15 +16,15 @@ struct chunk *tx_first_retransmission(struct flow *flow)
     struct sent *sent = &flow->sent;
     for (struct chunk *chunk = sent_first_lost(sent), *next; chunk; chunk = next) {
         next = sent_next_lost(chunk);
-        if (chunk->written) /* its datagrams were never sent: the size may have changed since */
-            tx_lay_out(chunk, flow->datagram_bytes - WIRE_BULK_HEADER_BYTES); /* no receive that is watched is written to */
+        if (chunk->written) /* never sent as datagrams: their size may have changed since */
+            tx_lay_out(chunk, flow->datagram_bytes - WIRE_BULK_HEADER_BYTES); /* watched receives have no writes */
         if (!chunk->placed)
             return chunk;
         if (!data_qp_takes(&flow->qps, chunk->path, (uint32_t)__builtin_popcountll(retransmission_mask(chunk))))
             continue;
         if (data_qp_may_retransmit(flow, chunk->path))
             return chunk;
-        next = sent_first_lost(sent); /* its data QP is being drained: others of the list may be gone too */
+        next = sent_first_lost(sent); /* its data QP is being drained, which takes chunks off the list */
     }
     return NULL;
 }

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How long a round trip takes and how much that varies, for retransmission timeouts, RACK and
- * congestion control. RFC 6298 section 2, with two differences: the time that the peer keeps an ack
- * back is reported by it, taken out of the sample and added to the timeout as its own term, so that
- * a peer that batches acks is not taken for a slow network; and the floor of the timeout is a
- * parameter. Samples are never ambiguous (acks name the attempt), so Karn's rule is not needed.
- * Owned by the flow's thread.
+ * How long a round trip takes and how much that varies, for retransmission timeouts, RACK and congestion control. RFC
+ * 6298 section 2, with two differences. The peer reports its ack delay; the sample leaves it out, and the timeout has
+ * it as a term of its own, so that a peer that batches acks does not look like a slow network. And the timeout's floor
+ * is a parameter. Samples are never ambiguous (acks name the transmission), so Karn's rule is not needed. Owned by the
+ * flow's thread.
  */
 #include "core/rtt.h"
 
 #include <assert.h>
 #include <stdbool.h>
 
-/* Bounds what a peer's nonsense can do to the arithmetic: 18 minutes. */
+/* Bounds samples, so that a lying peer cannot overflow the arithmetic: 18 minutes. */
 #define SAMPLE_MAX_NS (UINT64_C(1) << 40)
 /* A route that became longer is believed after this time at the latest. */
 #define MIN_WINDOW_NS (UINT64_C(10) * 1000 * 1000 * 1000)

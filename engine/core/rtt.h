@@ -11,14 +11,14 @@ struct rtt {
     uint64_t latest_ns;
     uint64_t min_ns;      /* over the window; UINT64_MAX: no sample yet */
     uint64_t min_at_ns;   /* when min_ns was seen */
-    uint64_t slow_ns;       /* longest of the recent samples, over all paths */
-    uint64_t peer_ack_delay_ns; /* longest recent time that the peer kept an ack back */
+    uint64_t slow_ns;     /* longest of the recent samples, over all paths */
+    uint64_t peer_ack_delay_ns; /* longest of the peer's recent ack delays */
 };
 
 void rtt_init(struct rtt *rtt);
-/* `rtt_ns` is net of the peer's hold time, which comes beside it. */
+/* `rtt_ns` leaves out the peer's ack delay, which comes beside it. */
 void rtt_sample(struct rtt *rtt, uint64_t rtt_ns, uint64_t hold_ns, uint64_t now_ns);
-/* srtt + 4 rttvar + peer hold time, at least min_ns, doubled `backoff` times, at most max_ns.
+/* srtt + 4 rttvar + peer ack delay, at least min_ns, doubled `backoff` times, at most max_ns.
  * Without a sample: min_ns, doubled. 0 < min_ns <= max_ns. */
 uint64_t rtt_rto(const struct rtt *rtt, unsigned backoff, uint64_t min_ns, uint64_t max_ns);
 

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A ring of arrival masks over the receive window. Invariant: a slot's state belongs to the one
- * sequence number in [cumulative, cumulative + window) that maps to it; slots are cleared as the
- * cumulative edge passes them.
+ * A ring of arrival masks over the receive window. Invariant: a slot's state belongs to the one sequence number in
+ * [cumulative, cumulative + window) that maps to it. Slots are cleared as the cumulative edge passes them.
  */
 #include "core/sack.h"
 
@@ -33,7 +32,7 @@ enum sack_verdict sack_check(const struct sack *sack, const struct wire_packet *
         return SACK_BEYOND_WINDOW;
     const struct sack_chunk *chunk = sack_slot(sack, full);
     if (chunk->count && chunk->mask == wire_full_mask(chunk->count))
-        return SACK_DUPLICATE; /* whole: perhaps by a write, which is one however its retransmissions are cut */
+        return SACK_DUPLICATE; /* whole, perhaps by a write: then its retransmissions may have another count */
     if (chunk->count && chunk->count != packet->count)
         return SACK_MALFORMED;
     return chunk->mask >> packet->index & 1 ? SACK_DUPLICATE : SACK_NEW;
@@ -72,7 +71,7 @@ void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce
     struct sack_path *path = &sack->paths[packet->path];
     path->ce |= ce;
     if (path->path_seq && (int32_t)(packet->path_seq - path->path_seq) <= 0)
-        return; /* not the newest: a later datagram of the same train, or reordered */
+        return; /* not newer: a later datagram of the same train, or a reordered one */
     path->path_seq = packet->path_seq;
     path->time_stamp = packet->time_stamp;
     path->at_ns = now_ns;
@@ -104,8 +103,8 @@ static bool add_partial(const struct sack *sack, struct wire_ack *ack, uint64_t 
 }
 
 /*
- * More chunks have arrived in part than an ack can name: the one that something came for last is first (as RFC 2018
- * section 4 has it), and the others take turns. So the sender hears of every part, however many chunks lack their end.
+ * More chunks are incomplete than an ack can name. The one with the newest datagram comes first (RFC 2018 section 4),
+ * and the others take turns. So the sender hears of every datagram, however many chunks are incomplete.
  */
 static void name_in_turn(struct sack *sack, struct wire_ack *ack, uint64_t end)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunk records in a ring over [cumulative, next_seq). Invariant: a FLYING chunk is on by_time and on
- * its path's queue, both ordered by time of transmission, and counted in flying_*; a LOST chunk
- * is on the lost queue alone; a FREE or HELD one on none. A chunk that a reliable NIC places is not on by_time.
+ * Chunk records in a ring over [cumulative, next_seq). Invariant: a FLYING chunk is on by_time and on its path's
+ * queue, both ordered by time of transmission, and counted in flying_*. A LOST chunk is on the lost queue alone, a
+ * FREE or HELD one on none. A chunk that a reliable NIC places is not on by_time.
  */
 #include "core/sent.h"
 
@@ -13,7 +13,7 @@ static struct chunk *by_time(const struct queue_link *link)
     return QUEUE_HOLDER(link, struct chunk, by_time);
 }
 
-/* The paths that it is sent over, and its own. */
+/* The set of paths that the chunk may take, and its path. */
 static struct path_set *set_of(const struct sent *sent, const struct chunk *chunk)
 {
     return chunk->placed ? sent->qps : sent->paths;
@@ -189,7 +189,7 @@ void sent_abandon(struct sent *sent, struct core_msg *msg)
     }
 }
 
-/* Whether what arrived is what was sent last: not an earlier one, since the last one is too young (RFC 8985 6.2, step 2). */
+/* Whether the ack is for the last transmission. If that is too young, an earlier one arrived (RFC 8985 6.2, step 2). */
 static bool is_surely_last(const struct sent *sent, const struct chunk *chunk)
 {
     return chunk->transmissions == 1 || (sent->too_soon_ns && chunk->sent_ns <= sent->too_soon_ns);
@@ -214,7 +214,7 @@ void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, v
 {
     if (chunk->state == CHUNK_FREE)
         return;
-    /* given up, yet here it is: before its retransmission went out, or too soon after (as Eifel, RFC 3522) */
+    /* declared lost, yet acked: before its retransmission left, or too soon after that (as Eifel, RFC 3522) */
     if ((chunk->state == CHUNK_LOST && (chunk->acked_mask == 0 || chunk->transmissions == 1)) ||
         (chunk->transmissions > 1 && sent->too_soon_ns && chunk->sent_ns > sent->too_soon_ns))
         result->spurious = true;
@@ -228,7 +228,7 @@ void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, v
     acked(context, chunk);
 }
 
-/* Datagrams of a chunk have arrived, but not all. The last one may be small where the others are large. */
+/* Some datagrams of a chunk have arrived, but not all. The last one may be small where the others are large. */
 static void note_parts(const struct sent *sent, const struct chunk *chunk, uint64_t fresh_mask, struct sent_acked *result)
 {
     bool whole_ones = fresh_mask & ~(UINT64_C(1) << (chunk->count - 1)), large = is_large(sent, chunk);
@@ -246,7 +246,7 @@ bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked
     if (cumulative > sent->next_seq && cumulative - sent->next_seq <= UINT32_MAX)
         return false;
     if (cumulative > sent->next_seq)
-        cumulative = 0; /* older than the beginning */
+        cumulative = 0; /* older than the first chunk */
 
     while (sent->cumulative < cumulative)
         sent_ack_one(sent, sent_chunk(sent, sent->cumulative++), acked, context, result);
@@ -263,13 +263,13 @@ bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked
         if (seq < sent->cumulative || seq >= sent->next_seq)
             continue;
         struct chunk *chunk = sent_chunk(sent, seq);
-        /* No datagram of a chunk that is only written has been sent, nor is it settled how many there would be. */
+        /* No datagram of a chunk that was only written has been sent, and their number is not fixed yet. */
         if (chunk->state == CHUNK_FREE || chunk->written)
             continue;
         uint64_t whole = wire_full_mask(chunk->count);
         uint64_t mask = (chunk->acked_mask | ack->partials[i].mask) & whole;
         if (mask == whole)
-            continue; /* a lie: it would be no part, and nothing would be left to repeat */
+            continue; /* a lie: a whole chunk is no partial one, and nothing would be left to retransmit */
         if (mask != chunk->acked_mask)
             note_parts(sent, chunk, mask & ~chunk->acked_mask, result);
         chunk->acked_mask = mask;
@@ -313,8 +313,8 @@ unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t no
     uint64_t window_ns = rtt->min_ns / 4 * sent->reorder_window_quarters;
     if (window_ns > rtt->srtt_ns)
         window_ns = rtt->srtt_ns;
-    /* A chunk on a slow path is overtaken by those on others: it has the time that slow paths take. But no more
-     * than twice the usual: what waits in the queue of a broken link is better retransmitted over another. */
+    /* Chunks on faster paths overtake one on a slow path, so it gets the time that slow paths take. But no more
+     * than twice the usual: a chunk in the queue of a broken link is better retransmitted over another. */
     uint64_t round_trip_ns = rtt->slow_ns < 2 * rtt->srtt_ns ? rtt->slow_ns : 2 * rtt->srtt_ns;
     if (round_trip_ns < rtt->latest_ns)
         round_trip_ns = rtt->latest_ns;

@@ -122,7 +122,7 @@ void sent_unsend(struct sent *sent, struct chunk *chunk);
 /* Declares all flying chunks of large datagrams lost. Returns how many. */
 unsigned sent_lose_large(struct sent *sent);
 
-/* The data QP is being drained: its chunks are held. */
+/* The data QP is being drained: its chunks become CHUNK_HELD. */
 void sent_hold_data_qp(struct sent *sent, uint16_t qp);
 /* The peer has drained it: its chunks are lost, and may go over any path. Returns how many. */
 unsigned sent_release_data_qp(struct sent *sent, uint16_t qp);
@@ -136,7 +136,7 @@ struct sent_acked {
     uint32_t chunks;
     bool parts;             /* some datagram of an incomplete chunk is newly acked */
     bool large;             /* some large datagram is newly acked; set only while `watches` */
-    uint64_t small_ns;      /* likewise for small ones: latest time at which the newest of them was surely sent; 0: none */
+    uint64_t small_ns;      /* likewise for small ones: when the newest was surely sent, or before; 0: none */
     bool spurious;          /* an acked chunk had been declared lost: its retransmission is, or was, needless */
 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the receive buffer is shared among the flows of a core. The flows heard in this period or the last have equal shares.
- * All shares halve after a period in which the kernel dropped something, and double after one without.
+ * How the receive buffer is shared among the flows of a core. The flows heard in this period or the last have equal
+ * shares. All shares halve after a period in which the kernel dropped something, and double after one without.
  */
 #ifndef UCCL_SHARE_H
 #define UCCL_SHARE_H

@@ -30,7 +30,7 @@ void silence_overrun(struct flow *flow, uint64_t deadline_ns, uint64_t now_ns)
     uint64_t from_ns = deadline_ns > silence->ran_ns ? deadline_ns : silence->ran_ns;
     if (ask_is_unanswered(flow) && now_ns > from_ns + dead_ns(flow) / SILENCE_PARTS)
         silence->since_ns += now_ns - from_ns;
-    silence->ran_ns = now_ns; /* the timer may fire again now, for what else fell due during the stop */
+    silence->ran_ns = now_ns; /* the timer may fire again now, for other deadlines that passed during the stop */
 }
 
 uint64_t silence_next_ask(const struct flow *flow)

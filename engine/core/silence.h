@@ -5,8 +5,8 @@
  * SILENCE_ASKS asks. Time in which this process did not run (stopped, debugged, suspended) does not count: a timer that
  * fires far too late shows it.
  *
- * A flow that gives a peer up sends a farewell, and another for each later packet of the peer. So a peer that was stopped
- * for too long learns of it, and does not wait for ever.
+ * A flow that gives a peer up sends a farewell, and another for each later packet of the peer. So a peer that was
+ * stopped for too long learns of it, and does not wait for ever.
  */
 #ifndef UCCL_SILENCE_H
 #define UCCL_SILENCE_H
@@ -18,7 +18,7 @@ struct flow;
 
 enum {
     SILENCE_ASKS = 3,
-    SILENCE_PARTS = 16, /* UCCL_DEAD_PEER_MS / 16: least distance of two asks that count; a timer so late means a stop */
+    SILENCE_PARTS = 16, /* UCCL_DEAD_PEER_MS / 16: least time between asks that count; a timer so late shows a stop */
     SILENCE_QUIET = 4,  /* UCCL_DEAD_PEER_MS / 4 of quiet: the flow asks, even if a retransmission is to come later */
 };
 

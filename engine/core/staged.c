@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sends whose payload the shell fetches block by block to where the NIC can read it (`block_bytes` of
- * core_msg). The core says when it wants a message (CORE_EVENT_WANTED), sends what core_available() says is
- * there, cuts no chunk across blocks, and tells which bytes it will not send again (core_next_release()).
+ * Sends whose payload the shell fetches block by block to memory that the NIC can read (`block_bytes` of core_msg). The
+ * core asks for a message (CORE_EVENT_WANTED), sends the bytes that core_available() reports, cuts no chunk across
+ * blocks, and releases bytes that it will not send again (core_next_release()).
  *
- * A message is wanted when nothing but the congestion window stands between it and the wire: once it has its
- * clear-to-send, or its place in the peer's eager ring. So what is fetched goes out soon, whatever the
- * peer's application does, and a bounded number of blocks serves any number of messages.
+ * The core asks once only the congestion window stands between a message and the wire: it has its clear-to-send, or
+ * its slot in the peer's eager ring. So fetched blocks go out soon, whatever the peer's application does, and a
+ * bounded number of blocks serves any number of messages.
  *
- * A started message without available bytes is PARKED: on no list, but on `settling` where it is a part.
+ * A started message without available bytes is PARKED: on no list, or on `settling` if it is a part.
  */
 #include "core/conn_slots.h"
 

@@ -9,7 +9,7 @@
 #include <assert.h>
 
 enum {
-    SCRATCH_COUNT = 64,                                  /* more than a NIC stages before it flushes */
+    SCRATCH_COUNT = 64,                                  /* more than a NIC's largest batch of sends */
     SCRATCH_BYTES = CORE_TRAIN_MAX * WIRE_HEADER_BYTES,  /* a train of bare headers, or an ack */
 };
 
@@ -38,12 +38,12 @@ struct core {
     uint32_t copy_next, copy_count;
     struct tx_piece pieces[CORE_GATHER_MAX];
 
-    struct msg_list ended;          /* for core_next_event() */
+    struct msg_list ended;          /* complete, for core_next_event() */
     struct queue splits, wanted;    /* of messages */
     struct core_release *releases;  /* core_releases_max() of them */
     uint32_t release_next, release_count;
     struct queue conn_events, flow_events;
-    struct queue paths;             /* flows whose data QPs want something done, for core_next_path() */
+    struct queue paths;             /* flows whose data QPs have actions for core_next_path() */
 };
 
 enum { TOKEN_SLOT_BITS = 12 };
@@ -53,7 +53,7 @@ static inline uint32_t token_slot(uint64_t token)
     return (uint32_t)token & (CORE_FLOWS_MAX - 1);
 }
 
-/* Pieces of an object's memory begin on cache lines. */
+/* Rounds up: parts of an object's memory begin on cache lines. */
 static inline size_t round64(size_t bytes)
 {
     return (bytes + 63) & ~(size_t)63;
@@ -66,13 +66,13 @@ static inline void core_copy_push(struct core *core, struct core_copy copy)
     core->copies[core->copy_count++] = copy;
 }
 
-/* What one core_rx() may release, acked chunks, or one core_tx(), eager messages. */
+/* Most releases of one core_rx() (acked chunks) or one core_tx() (eager messages). */
 static inline size_t core_releases_max(const struct params *params)
 {
     return params->chunk_window > CORE_GATHER_MAX ? params->chunk_window : CORE_GATHER_MAX;
 }
 
-/* These bytes, where the message is staged, are not sent again (staged.c). */
+/* Bytes of a staged message that are not sent again (staged.c); of others: does nothing. */
 void core_release_push(struct core *core, struct core_msg *msg, uint64_t offset_bytes, uint64_t length);
 
 #endif

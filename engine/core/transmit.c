@@ -19,7 +19,7 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
             flow_rotate_active(flow, true);
             continue;
         }
-        if (conn->deficit_bytes <= 0) /* alone: no debt that it would owe to later ones */
+        if (conn->deficit_bytes <= 0) /* alone: it owes later connections nothing */
             conn->deficit_bytes = QUANTUM_BYTES;
         if (tx_is_paced_out(flow, now_ns))
             return false;

@@ -12,19 +12,19 @@ static inline uint32_t tx_charge(uint32_t bytes, unsigned datagrams)
 {
     return bytes + datagrams * CORE_KERNEL_BYTES;
 }
-/* How many datagrams, of `most`, such a part of the peer's socket buffer takes; at least one. */
+/* How many datagrams, at most `most`, fit `window_bytes` of the peer's socket buffer; at least one. */
 uint32_t tx_datagrams_within(uint32_t datagram_bytes, uint64_t window_bytes, uint32_t most);
-/* Whether the windows take another chunk, or a retransmission: a new one needs a record as well. */
+/* Whether the windows take another chunk or retransmission; a new chunk also needs tx_has_record(). */
 bool tx_window_takes(struct flow *flow, uint64_t payload, uint64_t charge, uint64_t reserve);
-/* Whether the chunk window takes another one; the last few are for `drained`: DRAINED, which unlocks it. */
+/* Whether the chunk window takes another chunk; the last few are for DRAINED frames (`drained`), which unlock it. */
 bool tx_has_record(const struct flow *flow, bool drained);
 /* cwnd below one chunk: data waits for its gap. */
 bool tx_is_paced_out(struct flow *flow, uint64_t now_ns);
-/* A chunk begins its life. */
+/* Makes a chunk after `plan`. */
 struct chunk *tx_new_chunk(struct flow *flow, const struct chunk *plan, uint64_t *seq);
 /* Puts the chunk on a path. */
 void tx_fly(struct flow *flow, struct chunk *chunk, uint16_t path, uint64_t now_ns);
-/* Puts a chunk of datagrams on a path, a placed one on its data QP, and fills in what every descriptor of such has. */
+/* Puts a chunk of datagrams on a path (a placed one on its data QP), and fills in the descriptor's common fields. */
 void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid, struct tx_desc *desc,
             uint64_t now_ns);
 /* A packet without a sequence number, which is not repeated. */
@@ -66,7 +66,7 @@ static inline uint32_t train_room(const struct train *train)
     return train->datagram_bytes - train->header - train->payload;
 }
 
-/* The header region is complete: payload begins behind it. */
+/* Completes the header region: payload begins behind it. */
 static inline void train_end_datagram(struct core *core, struct train *train)
 {
     uint8_t *at = train_at(train);
@@ -76,14 +76,14 @@ static inline void train_end_datagram(struct core *core, struct train *train)
         core->pieces[i].at += payload_at;
 }
 
-/* A buffer that holds nothing beyond the next flush of the NIC: acks and bare headers. */
+/* A buffer that is valid until the NIC's next flush of its sends, for acks and bare headers. */
 static inline uint8_t *tx_scratch(struct core *core)
 {
     core->scratch_next = (core->scratch_next + 1) % SCRATCH_COUNT;
     return core->scratch + (size_t)core->scratch_next * SCRATCH_BYTES;
 }
 
-/* One datagram that is not repeated, begun. */
+/* Begins a datagram that is not repeated. */
 static inline struct train tx_scratch_train(struct core *core)
 {
     struct train train = {.buffer = tx_scratch(core), .datagram_bytes = SCRATCH_BYTES, .count_max = 1};
@@ -114,8 +114,8 @@ bool tx_send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
 /* retransmit.c */
 
 /*
- * The lost chunk to retransmit first, or NULL. One that was placed is retransmitted over its data QP alone: in order
- * behind the write, so that this cannot come after it. Its data QP may be busy, or may have to be drained.
+ * The lost chunk to retransmit first, or NULL. A placed chunk goes over its data QP alone, in order behind the write,
+ * so that the write cannot arrive later. Its data QP may be busy, or may have to be drained.
  */
 struct chunk *tx_first_retransmission(struct flow *flow);
 bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_desc *desc, uint64_t now_ns);

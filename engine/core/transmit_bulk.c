@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunks of granted messages: over a data QP as writes, where one is up; else, and when one is retransmitted after a drain, as
- * datagrams.
+ * Chunks of granted messages. They go as writes over a data QP, where one is up; else, and when retransmitted after a
+ * drain, as datagrams.
  */
 #include "core/transmit.h"
 
@@ -31,8 +31,8 @@ void tx_describe_bulk(const struct chunk *chunk, struct tx_desc *desc)
 }
 
 /*
- * Payload of the next chunk of a message with so much left: as much as fits, but even, so that the last
- * chunk is not a crumb that costs a system call, and so that sender and receiver overlap from the start.
+ * Payload of the next chunk of a message with `left` bytes: as much as fits, but evenly. A tiny last chunk would cost a
+ * system call, and even chunks let sender and receiver overlap from the start.
  */
 static uint32_t even_bytes(uint64_t left, uint32_t most, uint32_t unit)
 {
@@ -51,7 +51,7 @@ static uint32_t bulk_bytes(const struct flow *flow, uint64_t left, uint32_t stri
         count_max = chunk_bytes / stride;
     if (count_max > CORE_TRAIN_MAX)
         count_max = CORE_TRAIN_MAX;
-    /* a chunk that overflows the peer's buffer loses its end each time: two must fit */
+    /* two chunks must fit the peer's buffer: one that overflows it would lose its end each time */
     count_max = tx_datagrams_within(flow->datagram_bytes, flow->peer_window_bytes / 2, count_max);
     uint32_t most = count_max * stride < chunk_bytes ? count_max * stride : chunk_bytes;
     return even_bytes(left, most, count_max > 1 ? stride : CORE_WATCHED_BYTES);
@@ -70,7 +70,7 @@ bool tx_lay_out(struct chunk *chunk, uint32_t stride)
     return true;
 }
 
-/* What every chunk of this size is that is cut from the message. */
+/* The record of every chunk of this size that is cut from the message. */
 static struct chunk plan_bulk(struct core_msg *msg, uint32_t bytes, uint32_t stride)
 {
     struct chunk plan = {.kind = CHUNK_BULK, .bulk.msg = msg, .payload_bytes = bytes};
@@ -92,8 +92,8 @@ static struct chunk *cut_chunk(struct flow *flow, struct core_msg *msg, struct c
 }
 
 /*
- * How many writes of this size a data QP may carry in a row: where nothing else waits, a few, but so that all
- * data QPs have their share of the message.
+ * How many writes of this size go to a data QP as one WR batch: one while other messages wait, else a few, so that all
+ * data QPs get their share of the message.
  */
 static uint64_t writes_per_batch(const struct flow *flow, const struct core_msg *msg, uint32_t bytes)
 {
@@ -105,7 +105,7 @@ static uint64_t writes_per_batch(const struct flow *flow, const struct core_msg 
     return batch < BATCH_MAX ? batch : BATCH_MAX;
 }
 
-/* A row of chunks as writes, each of what its datagrams would carry, should it be lost. */
+/* A WR batch: one write per chunk, none larger than its datagrams could carry should it be lost. */
 static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *msg, const struct send_slot *grant,
                         struct tx_desc *desc, uint64_t now_ns)
 {
@@ -121,11 +121,11 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
         return false;
     int qp = data_qp_choose(flow);
     if (qp < 0)
-        return false; /* until the NIC has finished something */
+        return false; /* until the NIC finishes a work request */
 
     uint64_t batch = writes_per_batch(flow, msg, bytes);
     struct chunk plan = plan_bulk(msg, bytes, stride);
-    plan.charged_bytes = tx_charge(0, 1); /* it takes a receive request of the peer, and no buffer */
+    plan.charged_bytes = tx_charge(0, 1); /* a write takes a receive request of the peer, and no buffer */
     plan.placed = plan.written = true;
     plan.path = (uint16_t)qp;
     desc->kind = TX_PLACE;

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small messages and control frames of all connections share datagrams, and datagrams share a train. A train of them is laid
- * out in a buffer of the pool and stays there until it is acked, since the messages may be gone before.
+ * Small messages and control frames of all connections share datagrams, and datagrams share a train. A train stands in
+ * a buffer of the pool until it is acked, since the messages may be gone before.
  */
 #include "core/transmit.h"
 
 #include <string.h>
 
-enum { FRAGMENT_MIN_BYTES = 256 }; /* rather than less of a message, a datagram stays short */
+enum { FRAGMENT_MIN_BYTES = 256 }; /* a datagram with less room for payload stays short */
 
-/* Another datagram follows: this one is filled up to the common size. False: there is no other. */
+/* Fills the datagram up to the common size and begins another. False: the train is full. */
 static bool train_next_datagram(struct core *core, struct train *train)
 {
     if (train->count == train->count_max)
@@ -43,7 +43,7 @@ static void put_ctrl(struct flow *flow, struct train *train)
     flow->ctrl_urgent = false;
 }
 
-/* Adds one piece of an eager message. False: the train, or the window, is full. */
+/* Adds bytes of an eager message. False: the train, or the window, is full. */
 static bool put_eager(struct flow *flow, struct conn *conn, struct core_msg *msg, struct train *train)
 {
     struct core *core = flow->core;
@@ -97,7 +97,7 @@ static void put_ack(struct flow *flow, struct train *train, uint64_t now_ns)
     train->frames++;
 }
 
-/* The path that an ack is kept off: one that is said again goes another way than it went before. */
+/* The path that an ack should avoid: a repeated ack takes another path than the last one. */
 static int ack_avoids(const struct flow *flow)
 {
     return flow->ack.repeats ? flow->ack.path : -1;
@@ -124,12 +124,12 @@ bool tx_send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     put_ack(flow, &train, now_ns);
     train_end_datagram(core, &train);
     describe_ack(flow, train.buffer, train.header, desc, now_ns);
-    if (flow->ctrl.head) /* credit found no room: it goes as soon as there is some */
+    if (flow->ctrl.head) /* a CREDIT found no room: it goes as soon as there is some */
         flow->ctrl_urgent = true;
     return true;
 }
 
-/* The buffer for what waits now: a small one where that will do. */
+/* A buffer for the messages that wait: a small one where that is enough. */
 static uint8_t *frames_buffer(struct flow *flow, bool want_eager, uint8_t *of)
 {
     uint64_t waiting = 0;
@@ -173,7 +173,7 @@ bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t
     train.count_max = tx_datagrams_within(train.datagram_bytes, window > used ? window - used : 0,
                                        train.count_max);
     train_begin_datagram(&train);
-    /* GONE fails parts of messages: what has arrived of them is acked in front of it */
+    /* GONE fails parts of messages: an ack of the arrived ones stands in front of it */
     bool acks = flow->ack.pending || flow->qps.frames_due || flow->gone.count;
     if (acks)
         put_ack(flow, &train, now_ns);
@@ -194,7 +194,7 @@ bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t
     if (eager)
         put_eagers(flow, &train);
     train_end_datagram(core, &train);
-    if (!train.sequenced) { /* what was due had become stale: at most an ack is left */
+    if (!train.sequenced) { /* the due frames had become stale: at most an ack is left */
         uint8_t *copy = tx_scratch(core);
         memcpy(copy, buffer, train.header);
         flow_put_buffer(flow, buffer, of);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Probes, their echoes, and farewells: packets without a sequence number that go even where nothing else may. */
+/* Probes, echoes and farewells: packets without a sequence number, which go even where nothing else may. */
 #include "core/transmit.h"
 
-/* Probe and echo, which are as little acked as an ack, and go even where nothing else may. */
+/* The probe and the echoes that are due. */
 static bool send_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
@@ -36,7 +36,7 @@ static bool send_size_probe(struct flow *flow, struct tx_desc *desc, uint64_t no
     return true;
 }
 
-/* A datagram for firewalls, or over a path that is tried. False: there is none after all. */
+/* A datagram that opens a firewall, or tries a path. False: none is due after all. */
 static bool send_reach(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;

@@ -70,8 +70,8 @@ enum wire_frame_kind {
 };
 
 /*
- * What an engine understands: 64 bits that both sides send in the handshake. Bit k below 32 stands for frames of kind k,
- * which are legal where both sides set the bit. Every engine understands the kinds of today.
+ * What an engine understands: 64 bits that both sides send in the handshake. Bit k below 32 stands for frames of kind
+ * k, which are legal where both sides set the bit. Every engine understands the kinds of today.
  */
 #define WIRE_FEATURES                                                                                                  \
     (UINT64_C(1) << FRAME_DATA | UINT64_C(1) << FRAME_EAGER | UINT64_C(1) << FRAME_CTS | UINT64_C(1) << FRAME_RTS |   \
@@ -102,7 +102,7 @@ struct wire_cts {
     uint32_t conn, msg;
     uint64_t length;
     uint8_t stripes;      /* flows over which the message may be spread; 0: this one alone */
-    bool watched;         /* somebody reads the buffer while the receive is pending: fragments end at CORE_WATCHED_BYTES */
+    bool watched;         /* somebody reads the buffer meanwhile: fragments end at multiples of CORE_WATCHED_BYTES */
     bool placeable;       /* the sender's NIC may write to the buffer, by the entry that follows */
     uint64_t address;
     uint32_t key;
@@ -170,7 +170,7 @@ struct wire_ack {
     struct wire_ack_path paths[WIRE_ACK_PATHS_MAX];
 };
 
-/* Totals of payload bytes over the life of the flow, modulo 2^32. */
+/* Totals of payload bytes since the flow began, modulo 2^32. */
 struct wire_demand {
     uint32_t target;       /* what the sender would like to have sent */
 };
@@ -329,7 +329,7 @@ static inline uint64_t wire_full_mask(unsigned count)
 
 /*
  * The immediate of a write: {slot of the grant, chunk sequence number}. A flow that places has at most 1,024
- * chunks in flight, so 18 bits tell the sequence.
+ * chunks in flight, so 18 bits are enough for the sequence number.
  */
 enum { WIRE_SLOT_BITS = 14, WIRE_SLOTS_MAX = 1 << WIRE_SLOT_BITS, WIRE_IMMEDIATE_SEQ_BITS = 32 - WIRE_SLOT_BITS };
 static inline uint32_t wire_immediate(uint32_t slot, uint64_t seq)
