@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Bounce slots: a direct send (core_msg.placeable, block_bytes 0) is read by the NIC itself, but some of its chunks go as
- * datagrams all the same: retransmissions, and those that find no data QP. The engine thread fetches each such chunk to a
- * slot, the NIC sends it from there, and the slot is free again.
+ * Bounce slots: a direct send (core_msg.placeable, block_bytes 0) is read by the NIC itself, but some of its chunks
+ * go as datagrams all the same: retransmissions, and those that find no data QP. The engine thread fetches each such
+ * chunk to a slot, the NIC sends it from there, and the slot is free again.
  *
  * Invariant: no byte of a message is in two slots, since a slot is looked up by the first byte that is sent.
  *
@@ -29,8 +29,8 @@ struct bounce {
 void bounce_init(struct bounce *bounce, struct copier *copier, uint8_t *memory, uint32_t bytes);
 
 /*
- * A chunk of a direct send is about to go as datagrams. True: it is there for bounce_at(), until the next bounce_sent().
- * False: not yet; try again.
+ * A chunk of a direct send is about to go as datagrams. True: it is there for bounce_at(), until the next
+ * bounce_sent(). False: not yet; try again.
  */
 bool bounce_ready(struct bounce *bounce, struct uccl_request *request, uint64_t offset_bytes, uint32_t length);
 /* Where it is: it is being sent from there. */

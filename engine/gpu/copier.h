@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies between device memory of requests and the pinned host memory of an engine thread, and what becomes of a request
- * that they succeed or fail for. The staging pipeline (stage.c) and bounce slots (bounce.c) both issue them.
+ * Copies between device memory of requests and the pinned host memory of an engine thread, and what becomes of a
+ * request that they succeed or fail for. The staging pipeline (stage.c) and bounce slots (bounce.c) both issue them.
  *
  * Thread: the engine's owner; but copier_device(), copier_issue(), copier_poll() and copier_close(), which call the
  * GPU, by the engine thread itself.
@@ -43,8 +43,8 @@ struct stage_device *copier_device(struct copier *copier, struct uccl_request *r
 int copier_issue(struct copier *copier, struct stage_span *span, enum mem_direction direction, uint64_t offset_bytes,
                  void *host, uint32_t length);
 /*
- * The span of a copy that has ended, and how: `*result` is negative if it failed. NULL: no further one has. `*from`: the
- * devices not asked yet, at first `copier->devices`.
+ * The span of a copy that has ended, and how: `*result` is negative if it failed. NULL: no further one has. `*from`:
+ * the devices not asked yet, at first `copier->devices`.
  */
 struct stage_span *copier_poll(struct copier *copier, struct stage_device **from, int *result);
 

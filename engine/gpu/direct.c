@@ -17,7 +17,7 @@ static void say(char why[DIRECT_WHY_TEXT], const char *text)
     snprintf(why, DIRECT_WHY_TEXT, "%s", text);
 }
 
-/* The distance of a GPU to the NIC. Looking at the machine takes up to a second, the first time. */
+/* The distance of a GPU to the NIC. The first look at the machine takes up to a second. */
 static enum uccl_distance distance_of(struct direct *direct, const char *pci)
 {
     struct uccl_device properties = {0};
@@ -26,7 +26,7 @@ static enum uccl_distance distance_of(struct direct *direct, const char *pci)
     return topology_distance(topology_get(direct->machine), pci, properties.name);
 }
 
-/* ---- what may be ----------------------------------------------------------------------------- */
+/* ---- permission ------------------------------------------------------------------------------ */
 
 bool direct_allowed(struct direct *direct, const char *pci, char why[DIRECT_WHY_TEXT])
 {
@@ -42,7 +42,7 @@ bool direct_allowed(struct direct *direct, const char *pci, char why[DIRECT_WHY_
     if (params->gdr_level == GDR_LEVEL_SYS)
         return true;
     enum uccl_distance distance = distance_of(direct, pci);
-    /* levels count from loc, distances from PIX, which is one further */
+    /* levels count from `loc`, distances from PIX, which is one further away */
     if (distance != UCCL_DISTANCE_UNKNOWN && (unsigned)distance + 1 <= params->gdr_level)
         return true;
     char level[LEVEL_TEXT];
@@ -54,7 +54,7 @@ bool direct_allowed(struct direct *direct, const char *pci, char why[DIRECT_WHY_
 
 /* ---- registration ---------------------------------------------------------------------------- */
 
-/* By the dma-buf that the application has. */
+/* Registers by the dma-buf that the application has given. */
 static bool by_given(struct direct *direct, struct nic_device_memory memory, const struct direct_dmabuf *dmabuf,
                      struct direct_range *range, char why[NIC_WHY_TEXT])
 {
@@ -63,7 +63,7 @@ static bool by_given(struct direct *direct, struct nic_device_memory memory, con
     return direct->nic->memory->reg_device(direct->nic, &memory, &range->nic, why) == UCCL_OK;
 }
 
-/* By one of our own. Only whole pages can be exported; the NIC takes of them what is registered. */
+/* Registers by a dma-buf that we export. It covers whole pages, of which the NIC takes just the range. */
 static bool by_dmabuf(struct direct *direct, const struct mem_identity *is, struct nic_device_memory memory,
                       struct direct_range *range, char why[NIC_WHY_TEXT])
 {

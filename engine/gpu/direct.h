@@ -3,9 +3,9 @@
  * Whether the NIC reaches memory of a GPU by itself (GPUDirect RDMA), and its registration there.
  *
  * A range has one registration, and peers may write to whatever a grant's key reaches. So it covers just that range
- * and not the allocation, whose rest an allocator may have given to others. All registrations of the same range share it.
- * The last of them ends it: the region is kept for the next one, but pages that a NIC holds cannot be freed. How the
- * allocation was made decides which way works, so each range finds out anew.
+ * and not the allocation, whose rest an allocator may have given to others. All registrations of the same range share
+ * it. The last of them ends it: the region is kept for the next one, but pages that a NIC holds cannot be freed. How
+ * the allocation was made decides which way works, so each range finds out anew.
  *
  * Thread: any; under the engine's lock.
  */

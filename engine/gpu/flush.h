@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Flushes: requests that complete once a device sees what the NIC has written to it (nic_data_qp_ops.flush_device).
- * They have nothing to do with the core or with the peer, and complete within microseconds, or fail with the NIC. They
- * count as staged, so that closing waits for them.
+ * GPU flushes: requests that complete once the device sees all that the NIC has written to it (nic_data_qp_ops.flush_device). Neither
+ * the core nor the peer takes part. A flush completes within microseconds, or fails with the NIC. It counts as
+ * staged, so closing waits for it.
  *
  * Thread: the engine's owner.
  */
@@ -15,13 +15,13 @@
 
 /* Of an engine thread. */
 struct flushes {
-    struct uccl_request *waiting, *waiting_tail; /* for room in the NIC; by staged.next */
-    uint32_t reading;                            /* that the NIC has */
+    struct uccl_request *waiting, *waiting_tail; /* those that wait for room in the NIC, linked by staged.next */
+    uint32_t reading;                            /* how many the NIC has */
 };
 
 /* COMMAND_FLUSH. */
 void flush_submit(struct flushes *flushes, struct uccl_request *request);
-/* Begins what waits and ends what is done. True: there was some. */
+/* Begins flushes that wait, and completes those that are done. True: there was some. */
 bool flush_progress(struct flushes *flushes, const struct gpu_context *context);
 static inline bool flush_busy(const struct flushes *flushes)
 {

@@ -13,12 +13,12 @@
 
 enum {
     CLOSE_NS = 1000000000,    /* how long a close waits for copies */
-    RX_BUFFER_BLOCKS = 2,     /* that what was received in one buffer may begin at once, as a rule */
+    RX_BUFFER_BLOCKS = 2,     /* that one received buffer can begin; reserved before polling */
     FETCH_AHEAD_BLOCKS = 2,   /* of a send, fetched and not sent: one goes out, one is on its way */
-    FETCHES_PER_ROUND = 4,    /* each takes microseconds, in which nothing is sent */
+    FETCHES_PER_ROUND = 4,    /* issuing one takes microseconds, in which the thread sends nothing */
 };
 
-/* Received bytes that found no block. */
+/* Received payload that found no block. */
 struct spill {
     struct spill *next;
     struct uccl_request *request;
@@ -33,7 +33,7 @@ struct stage {
     struct stage_span *filling_head, *filling_tail;   /* oldest first */
     struct stage_span *upload_head, *upload_tail;     /* to be issued */
     struct spill *spill_head, *spill_tail;
-    uint64_t held_bytes[CORE_FLOWS_MAX]; /* of the blocks, by sends of each flow of the thread */
+    uint64_t held_bytes[CORE_FLOWS_MAX]; /* held in blocks by the sends of each flow of the thread */
 };
 
 struct stage *stage_open(const struct gpu_context *context)
@@ -46,7 +46,7 @@ struct stage *stage_open(const struct gpu_context *context)
 
 /* ---- spans of requests ----------------------------------------------------------------------- */
 
-static void link_span(struct uccl_request *request, struct stage_span *span, struct stage_span *after)
+static void span_link(struct uccl_request *request, struct stage_span *span, struct stage_span *after)
 {
     struct staged *staged = &request->staged;
     span->request = request;
@@ -58,7 +58,7 @@ static void link_span(struct uccl_request *request, struct stage_span *span, str
     staged->span_count++;
 }
 
-static void unlink_span(struct stage *stage, struct stage_span *span)
+static void span_unlink(struct stage *stage, struct stage_span *span)
 {
     struct staged *staged = &span->request->staged;
     *(span->prev ? &span->prev->next : &staged->spans) = span->next;
@@ -72,10 +72,10 @@ static void unlink_span(struct stage *stage, struct stage_span *span)
     *(span->newer ? &span->newer->older : &stage->filling_tail) = span->older;
 }
 
-static struct stage_span *find_span(const struct uccl_request *request, uint64_t offset_bytes)
+static struct stage_span *span_find(const struct uccl_request *request, uint64_t offset_bytes)
 {
     struct stage_span *span = request->staged.spans;
-    while (span && offset_bytes - span->offset_bytes >= span->length) /* below it: wraps to large */
+    while (span && offset_bytes - span->offset_bytes >= span->length) /* below the span: wraps */
         span = span->next;
     return span;
 }
@@ -84,12 +84,14 @@ const void *stage_at(struct stage *stage, const struct uccl_request *request, ui
 {
     if (request->msg.block_bytes == 0)
         return bounce_at(&stage->bounce, request, offset_bytes);
-    const struct stage_span *span = find_span(request, offset_bytes);
+    const struct stage_span *span = span_find(request, offset_bytes);
     assert(span && span->state == SPAN_READY);
     return span->memory + (offset_bytes - span->offset_bytes);
 }
 
-/* The block of a receive that a byte lies in. Blocks end at multiples of their size, and where the request's own bytes do. */
+/*
+ * The block of a receive around a byte. Blocks end at multiples of their size and at the ends of the request's range.
+ */
 static void block_around(const struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes,
                          uint64_t *begin, uint64_t *end)
 {
@@ -106,7 +108,7 @@ static void block_around(const struct stage *stage, const struct uccl_request *r
 
 /* ---- requests begin and end ------------------------------------------------------------------ */
 
-/* The pool, with one block more for bounce slots where the NIC places. */
+/* Makes the pool, with one block more for bounce slots if the NIC places payload. */
 static bool make_pool(struct stage *stage)
 {
     const struct params *params = stage->copier.context->params;
@@ -147,16 +149,16 @@ void stage_began(struct stage *stage, struct uccl_request *request)
         copier_fail(&stage->copier, request, error);
 }
 
-void stage_want(struct stage *stage, struct uccl_request *request)
+void stage_fetch(struct stage *stage, struct uccl_request *request)
 {
     request->staged.fetched_bytes = request->msg.offset_bytes;
     if (!request->staged.error)
         copier_queue(&stage->copier, request);
 }
 
-static void upload(struct stage *stage, struct stage_span *span)
+static void span_queue_upload(struct stage *stage, struct stage_span *span)
 {
-    unlink_span(stage, span);
+    span_unlink(stage, span);
     span->state = SPAN_UPLOADING;
     span->request->staged.pending++;
     if (stage->upload_tail)
@@ -178,12 +180,12 @@ bool stage_over(struct stage *stage, struct uccl_request *request)
     for (; span; span = next) {
         next = span->next;
         if (span->state == SPAN_FETCHING)
-            continue; /* until the copy has ended */
+            continue; /* fetch_ended() puts it back */
         if (received && span->range_count) {
-            upload(stage, span);
+            span_queue_upload(stage, span);
             continue;
         }
-        unlink_span(stage, span);
+        span_unlink(stage, span);
         stage_span_put(&stage->copier.pool, span);
     }
     if (staged->pending)
@@ -194,10 +196,10 @@ bool stage_over(struct stage *stage, struct uccl_request *request)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* The span that a byte of a receive goes to: there is one, or is made. NULL: the pool has none. */
+/* The span that a byte of a receive belongs to, made if need be. NULL: the pool has none. */
 static struct stage_span *filling_span(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes)
 {
-    struct stage_span *span = find_span(request, offset_bytes);
+    struct stage_span *span = span_find(request, offset_bytes);
     if (span || !stage->copier.pool.memory)
         return span;
     uint64_t begin, end;
@@ -207,14 +209,14 @@ static struct stage_span *filling_span(struct stage *stage, struct uccl_request 
         return NULL;
     span->state = SPAN_FILLING;
     span->offset_bytes = begin;
-    link_span(request, span, NULL);
+    span_link(request, span, NULL);
     span->older = stage->filling_tail;
     *(span->older ? &span->older->newer : &stage->filling_head) = span;
     stage->filling_tail = span;
     return span;
 }
 
-/* As much of it as goes into one span. Returns how much; 0: there is no room. */
+/* Writes as much as goes into one span; returns how much. 0: there is no room. */
 static size_t write_some(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes,
                            const uint8_t *from, size_t length)
 {
@@ -224,13 +226,13 @@ static size_t write_some(struct stage *stage, struct uccl_request *request, uint
     uint32_t at = (uint32_t)(offset_bytes - span->offset_bytes);
     uint32_t bytes = length < span->length - at ? (uint32_t)length : span->length - at;
     if (!stage_span_add(span, at, at + bytes)) {
-        upload(stage, span); /* in many pieces already: let them go up, and begin anew */
+        span_queue_upload(stage, span); /* it has too many ranges: they go up, and another span begins */
         return write_some(stage, request, offset_bytes, from, length);
     }
-    if (span->memory + at != from) /* else the NIC has put it there */
+    if (span->memory + at != from) /* else the NIC has received it there */
         memcpy(span->memory + at, from, bytes);
     if (stage_span_full(span) || request->staged.over)
-        upload(stage, span);
+        span_queue_upload(stage, span);
     return bytes;
 }
 
@@ -282,8 +284,8 @@ void *stage_target(struct stage *stage, struct uccl_request *request, uint64_t o
     return span->memory + (offset_bytes - span->offset_bytes);
 }
 
-/* True: some of what waits on the heap has found its place. */
-static bool place_spills(struct stage *stage)
+/* True: some spilled bytes have found a block. */
+static bool empty_spills(struct stage *stage)
 {
     bool some = false;
     struct spill *kept;
@@ -320,20 +322,20 @@ unsigned stage_rx_room(struct stage *stage, unsigned most)
     if (room)
         return room < most ? room : most;
     COUNT(stage->copier.context->counters, gpu_starved, 1);
-    /* the oldest half of what waits for more bytes goes up as it is, unless that is under way */
+    /* the older half of the blocks that fill up goes up as it is, unless copies are under way already */
     if (stage->copier.in_flight == 0 && !stage->upload_head) {
         unsigned waiting = 0;
         for (struct stage_span *span = stage->filling_head; span; span = span->newer)
             waiting++;
         for (unsigned i = 0; i < (waiting + 1) / 2; i++)
-            upload(stage, stage->filling_head);
+            span_queue_upload(stage, stage->filling_head);
     }
     return 0;
 }
 
 /* ---- copies (the engine thread alone) -------------------------------------------------------- */
 
-/* What has come in order may be sent. */
+/* Payload that has been fetched in order may be sent. */
 static void tell_available(struct stage *stage, struct uccl_request *request)
 {
     uint64_t to = request->msg.available_bytes;
@@ -350,7 +352,7 @@ static void fetch_ended(struct stage *stage, struct stage_span *span, int result
     if (result < 0)
         copier_fail(&stage->copier, request, UCCL_EIO);
     if (request->staged.over || result < 0) {
-        unlink_span(stage, span);
+        span_unlink(stage, span);
         stage_span_put(&stage->copier.pool, span);
     } else {
         span->state = SPAN_READY;
@@ -390,7 +392,7 @@ static bool take_ended(struct stage *stage)
 }
 
 /* Issues the copies of one span. False: the device takes no more now. */
-static bool upload_span(struct stage *stage, struct stage_span *span)
+static bool span_upload(struct stage *stage, struct stage_span *span)
 {
     for (; span->ranges_sent < span->range_count; span->ranges_sent++) {
         uint32_t from = span->ranges[span->ranges_sent].from, to = span->ranges[span->ranges_sent].to;
@@ -410,19 +412,19 @@ static bool issue_uploads(struct stage *stage)
 {
     bool some = false;
     struct stage_span *span;
-    while ((span = stage->upload_head) && upload_span(stage, span)) {
+    while ((span = stage->upload_head) && span_upload(stage, span)) {
         stage->upload_head = span->next;
         if (!stage->upload_head)
             stage->upload_tail = NULL;
         span->next = NULL;
         some = true;
-        upload_ended(stage, span); /* where none could be issued */
+        upload_ended(stage, span); /* if no copy could be issued */
     }
     return some;
 }
 
-/* Issues the copy of the next block of a send, and counts it. False: no more blocks, or copies, now. */
-static bool fetch_block(struct stage *stage, struct uccl_request *request, unsigned *issued)
+/* Issues the copy of the next block of a send, and counts it. False: no more blocks or copies now. */
+static bool span_fetch(struct stage *stage, struct uccl_request *request, unsigned *issued)
 {
     struct staged *staged = &request->staged;
     if (!copier_device(&stage->copier, request))
@@ -431,9 +433,10 @@ static bool fetch_block(struct stage *stage, struct uccl_request *request, unsig
     uint32_t block = stage->copier.pool.block_bytes - (uint32_t)(offset % stage->copier.pool.block_bytes);
     uint32_t length = left < block ? (uint32_t)left : block;
     uint64_t *held_bytes = &stage->held_bytes[staged->flow];
-    struct stage_span *span = stage_span_take(&stage->copier.pool, STAGE_SENDS, length, held_bytes), *last = staged->spans;
+    struct stage_span *span = stage_span_take(&stage->copier.pool, STAGE_SENDS, length, held_bytes);
+    struct stage_span *last = staged->spans;
     if (!span)
-        return stage_pool_room(&stage->copier.pool, STAGE_SENDS) > 0; /* else its flow has its share: the others go on */
+        return stage_pool_room(&stage->copier.pool, STAGE_SENDS) > 0; /* true: its flow has its share, others go on */
     *issued += 1;
     span->request = request;
     int error = copier_issue(&stage->copier, span, MEM_FROM_DEVICE, offset, span->memory, length);
@@ -445,7 +448,7 @@ static bool fetch_block(struct stage *stage, struct uccl_request *request, unsig
         last = last->next;
     span->state = SPAN_FETCHING;
     span->offset_bytes = offset;
-    link_span(request, span, last);
+    span_link(request, span, last);
     staged->pending++;
     staged->fetched_bytes += length;
     copier_unqueue(&stage->copier, request);
@@ -454,7 +457,7 @@ static bool fetch_block(struct stage *stage, struct uccl_request *request, unsig
     return true;
 }
 
-/* It has fetched as much ahead as does good, or its share of the blocks: a slow peer does not keep them all. */
+/* It has fetched far enough ahead, or has its share of the blocks: a slow peer must not keep them all. */
 static bool has_enough(const struct stage *stage, const struct uccl_request *request)
 {
     uint64_t ahead_bytes = request->staged.fetched_bytes - request->msg.offset_bytes;
@@ -462,7 +465,7 @@ static bool has_enough(const struct stage *stage, const struct uccl_request *req
            request->staged.span_count >= stage->copier.pool.block_count / 4;
 }
 
-/* Messages in turn. True: one was issued, at least. */
+/* Fetches blocks, messages in turn. True: at least one copy was issued. */
 static bool issue_fetches(struct stage *stage)
 {
     unsigned issued = 0;
@@ -472,10 +475,10 @@ static bool issue_fetches(struct stage *stage)
         if (has_enough(stage, request))
             continue;
         unsigned before = issued;
-        if (!fetch_block(stage, request, &issued))
+        if (!span_fetch(stage, request, &issued))
             break;
         if (!next && issued > before)
-            next = stage->copier.fetch_head; /* another turn; it ends when all have enough */
+            next = stage->copier.fetch_head; /* another turn, until all have enough */
     }
     return issued > 0;
 }
@@ -497,7 +500,7 @@ void stage_bounces_sent(struct stage *stage)
 bool stage_progress(struct stage *stage)
 {
     bool some = take_ended(stage);
-    some |= place_spills(stage);
+    some |= empty_spills(stage);
     some |= issue_uploads(stage);
     some |= bounce_issue(&stage->bounce);
     some |= issue_fetches(stage);
@@ -509,17 +512,17 @@ bool stage_busy(const struct stage *stage)
     return stage->copier.in_flight || stage->upload_head || stage->spill_head || bounce_busy(&stage->bounce);
 }
 
-/* ---- what the core lets go of ---------------------------------------------------------------- */
+/* ---- chunks that are acked ------------------------------------------------------------------- */
 
 void stage_release(struct stage *stage, const struct core_release *release)
 {
     struct uccl_request *request = request_of(release->msg);
-    struct stage_span *span = find_span(request, release->offset_bytes);
+    struct stage_span *span = span_find(request, release->offset_bytes);
     assert(span && release->length <= span->left_bytes);
     span->left_bytes -= (uint32_t)release->length;
     if (span->left_bytes)
         return;
-    unlink_span(stage, span);
+    span_unlink(stage, span);
     stage_span_put(&stage->copier.pool, span);
 }
 

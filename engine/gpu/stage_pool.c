@@ -13,7 +13,7 @@
 
 enum { HUGE_PAGE = 2 * 1024 * 1024 };
 
-/* Best effort: pages come from this node as long as it has some. */
+/* Best effort: pages come from this node while it has some. */
 static void prefer_node(void *memory, size_t bytes, int numa_node)
 {
     unsigned long nodes[16] = {0}, bits = 8 * sizeof nodes[0];
@@ -23,7 +23,7 @@ static void prefer_node(void *memory, size_t bytes, int numa_node)
     syscall(SYS_mbind, memory, bytes, MPOL_PREFERRED, nodes, bits * 16, 0);
 }
 
-/* Large pages, where the kernel has some: fewer of them to pin and to look up. */
+/* Large pages, if the kernel has some: fewer to pin and to look up. */
 static bool map(struct stage_pool *pool)
 {
     pool->mapped_bytes = pool->memory_bytes + HUGE_PAGE;
@@ -77,7 +77,7 @@ void stage_pool_free(struct stage_pool *pool)
     *pool = (struct stage_pool){0};
 }
 
-/* What is left to a side of `count` things, of which it has taken some and some are free. */
+/* How many of `count` things a side may still take, if it has taken some and some are free. */
 static uint32_t left_of(uint32_t count, uint32_t taken, uint32_t free_count)
 {
     uint32_t most = count - count / 4;
@@ -121,19 +121,19 @@ static void put_block(struct stage_pool *pool, struct stage_block *block)
     pool->free_blocks = block;
 }
 
-/* The block that a slice of this length fits into. */
+/* A block that a slice of this length fits into; NULL: none is left. */
 static struct stage_block *shared_block(struct stage_pool *pool, enum stage_side side, uint32_t length)
 {
     struct stage_block *block = pool->shared[side];
     if (block && length <= pool->block_bytes - block->used_bytes)
         return block;
     block = take_block(pool, side);
-    if (block) /* the one before is free once its last span is */
+    if (block) /* the block before is free once its last span is */
         pool->shared[side] = block;
     return block;
 }
 
-/* Whether a flow that holds so much may take more. */
+/* Whether a flow that holds `held_bytes` may take more. */
 static bool has_share(const struct stage_pool *pool, enum stage_side side, uint64_t held_bytes)
 {
     const struct stage_block *shared = pool->shared[side];
@@ -192,7 +192,7 @@ bool stage_span_add(struct stage_span *span, uint32_t from, uint32_t to)
     for (unsigned i = 0; i < span->range_count; i++) {
         if (span->ranges[i].to != from && span->ranges[i].from != to)
             continue;
-        /* the two are one, and it may touch another */
+        /* the two become one, which may touch another */
         from = span->ranges[i].from < from ? span->ranges[i].from : from;
         to = span->ranges[i].to > to ? span->ranges[i].to : to;
         span->ranges[i] = span->ranges[--span->range_count];

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pinned host memory of an engine thread, in blocks. A span is what one message has of it: a block, or for
- * small ones a slice of a block that several share. A shared block is handed out from its beginning to its end
- * and is free again when all its spans are; spans live for as long as a copy and a trip through the
- * network take, so it does not need to be cleverer.
+ * Pinned host memory of an engine thread, in blocks. A message takes spans: a span is a block, or for small messages
+ * a slice of a block that several share. A shared block is handed out from its beginning to its end, and is free
+ * again when all its spans are. Spans live no longer than a copy and a trip through the network, so this is good
+ * enough.
  *
- * Invariant: each side (sends, receives) leaves the other a quarter of blocks and spans at least, so that
- * neither can starve the other for ever. What a flow sends stays here until it is acked, so a flow whose peer is
- * silent leaves the others some as well (core/pool.h); an eighth of the blocks is for flows that hold none.
+ * Invariant: each side (sends, receives) leaves the other at least a quarter of blocks and spans, so neither can
+ * starve the other. Spans of a send stay taken until its chunks are acked. So a flow whose peer is silent leaves the
+ * others some (core/pool.h), and an eighth of the blocks is for flows that hold none.
  *
  * Thread: the engine's owner.
  */
@@ -23,7 +23,7 @@ struct uccl_request;
 enum stage_side { STAGE_SENDS, STAGE_RECEIVES, STAGE_SIDES };
 
 enum {
-    STAGE_RANGES = 8,          /* separate pieces that a span of a receive may have got */
+    STAGE_RANGES = 8,          /* separate ranges that a span of a receive may have got */
     STAGE_SPANS_PER_BLOCK = 32,
     STAGE_SLICE_UNIT = 64,
 };
@@ -31,16 +31,16 @@ enum {
 struct stage_block {
     struct stage_block *next;  /* free */
     uint8_t *memory;
-    uint32_t spans;            /* that lie in it */
+    uint32_t spans;            /* in it */
     uint32_t used_bytes;       /* handed out */
     uint8_t side;              /* enum stage_side */
 };
 
 enum span_state {
-    SPAN_FETCHING,  /* send: its bytes are on their way from the device */
-    SPAN_READY,     /* send: they are here */
-    SPAN_FILLING,   /* receive: its bytes arrive from the network */
-    SPAN_UPLOADING, /* receive: and go up to the device */
+    SPAN_FETCHING,  /* send: a copy from the device is in flight */
+    SPAN_READY,     /* send: its bytes may be sent */
+    SPAN_FILLING,   /* receive: payload arrives from the network */
+    SPAN_UPLOADING, /* receive: its payload goes up to the device */
     SLOT_RESERVED,  /* bounce slot (bounce.h): its copy is to be issued */
     SLOT_FETCHING,  /* and is on its way */
     SLOT_READY,     /* its chunk may be sent */
@@ -48,8 +48,8 @@ enum span_state {
 };
 
 struct stage_span {
-    struct stage_span *next, *prev; /* of its request, or free, or to be uploaded */
-    struct stage_span *older, *newer; /* FILLING: all of them, oldest first */
+    struct stage_span *next, *prev; /* in the list of its request, of free spans, or of those to be uploaded */
+    struct stage_span *older, *newer; /* in the list of all that are FILLING */
     struct uccl_request *request;
     struct stage_block *block;
     uint64_t *held_bytes;      /* of its flow */
@@ -69,7 +69,7 @@ struct stage_span {
 struct stage_pool {
     uint8_t *memory;           /* NULL: not made yet */
     size_t memory_bytes;
-    uint8_t *mapped;           /* it begins on a large page somewhere in there */
+    uint8_t *mapped;           /* the mapping around it: `memory` begins on a large page */
     size_t mapped_bytes;
     uint32_t block_bytes;
     uint32_t block_count;
@@ -78,25 +78,25 @@ struct stage_pool {
     uint32_t free_block_count, free_span_count;
     uint32_t taken[STAGE_SIDES];             /* blocks */
     uint32_t spans_taken[STAGE_SIDES];
-    struct stage_block *shared[STAGE_SIDES]; /* that slices come from, or NULL */
+    struct stage_block *shared[STAGE_SIDES]; /* the block that slices come from, or NULL */
 };
 
-/* Maps the memory, on a NUMA node where that is known (not -1). False: out of memory. */
+/* Maps the memory, on this NUMA node unless it is -1 (unknown). False: out of memory. */
 bool stage_pool_make(struct stage_pool *pool, uint32_t block_bytes, uint32_t block_count, int numa_node);
 void stage_pool_free(struct stage_pool *pool);
 
-/* Blocks that this side could take now, each with its share of spans. */
+/* Blocks that this side can take now, each with its share of spans. */
 uint32_t stage_pool_room(const struct stage_pool *pool, enum stage_side side);
 
 /*
- * A span of `length` bytes, at most a block; `held_bytes`: what its flow holds, where flows must leave each other some, else
- * NULL. NULL: none is left for this side, or the flow has its share.
+ * Takes a span of `length` bytes, at most a block. `held_bytes` counts the bytes that its flow holds; NULL: flows need
+ * not share. Returns NULL if none is left for this side, or the flow has its share.
  */
 struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side, uint32_t length,
                                    uint64_t *held_bytes);
 void stage_span_put(struct stage_pool *pool, struct stage_span *span);
 
-/* Bytes [from, to) of the span have arrived. False: they are one piece more than it can keep apart. */
+/* Bytes [from, to) of the span have arrived. False: the span cannot keep one range more apart. */
 bool stage_span_add(struct stage_span *span, uint32_t from, uint32_t to);
 static inline bool stage_span_full(const struct stage_span *span)
 {

@@ -19,7 +19,7 @@ int mem_copies_failed(struct mem_stage *stage, const char *what, int error)
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-static void put(struct mem_stage *stage, struct mem_copy *copy)
+static void copy_put(struct mem_stage *stage, struct mem_copy *copy)
 {
     copy->next = stage->free;
     stage->free = copy;
@@ -52,7 +52,7 @@ struct mem_stage *mem_copies_make(const struct mem_calls *calls, int device, uns
         return NULL;
     }
     for (unsigned i = slots; i-- > 0;)
-        put(stage, &stage->copies[i]);
+        copy_put(stage, &stage->copies[i]);
     return stage;
 }
 
@@ -111,7 +111,7 @@ void mem_copies_unpin(struct mem_stage *stage, void *memory)
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 /* A slot for a copy, on a stream of this direction: they take turns. NULL: all are in flight. */
-static struct mem_copy *take(struct mem_stage *stage, enum mem_direction direction)
+static struct mem_copy *copy_take(struct mem_stage *stage, enum mem_direction direction)
 {
     struct mem_copy *copy = stage->free;
     if (!copy)
@@ -121,7 +121,7 @@ static struct mem_copy *take(struct mem_stage *stage, enum mem_direction directi
     return copy;
 }
 
-static void start(struct mem_stage *stage, struct mem_copy *copy, void *cookie)
+static void copy_start(struct mem_stage *stage, struct mem_copy *copy, void *cookie)
 {
     struct mem_copy_list *list = &stage->in_flight[copy->stream];
     copy->cookie = cookie;
@@ -134,7 +134,7 @@ int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintp
                     void *host_address, size_t length, void *cookie)
 {
     const struct mem_calls *calls = &stage->calls;
-    struct mem_copy *copy = take(stage, direction);
+    struct mem_copy *copy = copy_take(stage, direction);
     if (!copy)
         return UCCL_EAGAIN;
     void *stream = stage->handles[copy->stream];
@@ -149,9 +149,9 @@ int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintp
             error = mem_copies_failed(stage, "cannot queue a copy", failed);
     }
     if (error)
-        put(stage, copy);
+        copy_put(stage, copy);
     else
-        start(stage, copy, cookie);
+        copy_start(stage, copy, cookie);
     return error;
 }
 
@@ -159,7 +159,7 @@ int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintp
  * The copy to ask the runtime about, of those on this stream; NULL: none, or not so soon again. Asking costs a good
  * part of a microsecond, and other threads wait for the runtime's locks meanwhile.
  */
-static struct mem_copy *to_ask(struct mem_copy_list *list)
+static struct mem_copy *copy_to_ask(struct mem_copy_list *list)
 {
     if (!list->head)
         return NULL;
@@ -174,7 +174,7 @@ static struct mem_copy *to_ask(struct mem_copy_list *list)
  * Marks the end of a copy whose event could not be recorded when it was queued: it runs all the same, and its memory is
  * in use until it is known to have ended. Whatever fails twice will not run either.
  */
-static int mark(struct mem_stage *stage, struct mem_copy *copy)
+static int copy_mark(struct mem_stage *stage, struct mem_copy *copy)
 {
     const struct mem_calls *calls = &stage->calls;
     int error = calls->enter(stage);
@@ -187,14 +187,14 @@ static int mark(struct mem_stage *stage, struct mem_copy *copy)
 }
 
 /* The head of this list has ended. */
-static void *end(struct mem_stage *stage, struct mem_copy_list *list)
+static void *copy_end(struct mem_stage *stage, struct mem_copy_list *list)
 {
     struct mem_copy *copy = list->head;
     list->head = copy->next;
     if (!list->head)
         list->tail = NULL;
     list->ask_ns = 0; /* the next one may have ended as well */
-    put(stage, copy);
+    copy_put(stage, copy);
     return copy->cookie;
 }
 
@@ -202,13 +202,13 @@ int mem_copies_poll(struct mem_stage *stage, void **cookie)
 {
     for (unsigned i = 0; i < 2 * stage->streams; i++) {
         struct mem_copy_list *list = &stage->in_flight[i];
-        struct mem_copy *copy = to_ask(list);
+        struct mem_copy *copy = copy_to_ask(list);
         int error = stage->calls.not_ready;
         if (copy)
-            error = copy->unmarked ? mark(stage, copy) : stage->calls.event_query(copy->event);
+            error = copy->unmarked ? copy_mark(stage, copy) : stage->calls.event_query(copy->event);
         if (error == stage->calls.not_ready)
             continue;
-        *cookie = end(stage, list);
+        *cookie = copy_end(stage, list);
         return error ? mem_copies_failed(stage, "a copy failed", error) : 1;
     }
     return 0;

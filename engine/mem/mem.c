@@ -31,7 +31,7 @@ void mem_set_test_kind(const struct mem_ops *ops)
     test_kind = ops;
 }
 
-static int find(enum uccl_mem kind, const void *address, struct mem_identity *out)
+static int kind_find(enum uccl_mem kind, const void *address, struct mem_identity *out)
 {
     const struct mem_ops *ops = mem_ops_of(kind);
     if (kind != UCCL_MEM_AUTO)
@@ -47,7 +47,7 @@ static int find(enum uccl_mem kind, const void *address, struct mem_identity *ou
 
 int mem_identify(enum uccl_mem kind, const void *address, size_t length, struct mem_identity *out)
 {
-    int error = find(kind, address, out);
+    int error = kind_find(kind, address, out);
     if (error)
         return error;
     uintptr_t from = (uintptr_t)address;

@@ -27,7 +27,7 @@ static struct mem_region **bucket_of(struct mem_cache *cache, uintptr_t begin)
     return &cache->buckets[(begin >> 12 ^ begin >> 20) % MEM_CACHE_BUCKETS];
 }
 
-static void drop(struct mem_cache *cache, struct mem_region **link)
+static void region_drop(struct mem_cache *cache, struct mem_region **link)
 {
     struct mem_region *region = *link;
     assert(region->references == 0);
@@ -36,23 +36,23 @@ static void drop(struct mem_cache *cache, struct mem_region **link)
     free(region);
 }
 
-static bool same(const struct mem_region *region, const struct mem_identity *is, size_t length)
+static bool region_same(const struct mem_region *region, const struct mem_identity *is, size_t length)
 {
     return region->is.ops == is->ops && region->is.device == is->device &&
            region->is.buffer_id == is->buffer_id && region->length == length;
 }
 
 /* The region of this memory. Idle ones of what stood at its place before are dropped on the way. */
-static struct mem_region *find(struct mem_cache *cache, const struct mem_identity *is, uintptr_t begin,
+static struct mem_region *region_find(struct mem_cache *cache, const struct mem_identity *is, uintptr_t begin,
                                size_t length)
 {
     struct mem_region **link = bucket_of(cache, begin), *found = NULL;
     while (*link) {
         struct mem_region *region = *link;
-        if (region->begin == begin && same(region, is, length))
+        if (region->begin == begin && region_same(region, is, length))
             found = region;
         else if (region->begin == begin && region->references == 0) {
-            drop(cache, link);
+            region_drop(cache, link);
             continue;
         }
         link = &region->next;
@@ -69,7 +69,7 @@ static void drop_oldest(struct mem_cache *cache)
                 oldest = link;
         }
     }
-    drop(cache, oldest);
+    region_drop(cache, oldest);
 }
 
 int mem_cache_get(struct mem_cache *cache, enum uccl_mem kind, const void *address, size_t length,
@@ -82,7 +82,7 @@ int mem_cache_get(struct mem_cache *cache, enum uccl_mem kind, const void *addre
     uintptr_t begin = is.base ? is.base : (uintptr_t)address;
     size_t covered = is.base ? is.base_length : length;
     pthread_mutex_lock(&cache->lock);
-    struct mem_region *region = find(cache, &is, begin, covered);
+    struct mem_region *region = region_find(cache, &is, begin, covered);
     if (region && region->references == 0)
         cache->idle--;
     if (!region && (region = calloc(1, sizeof *region))) {
@@ -110,7 +110,7 @@ void mem_cache_put(struct mem_cache *cache, struct mem_region *region)
             struct mem_region **link = bucket_of(cache, region->begin);
             while (*link != region)
                 link = &(*link)->next;
-            drop(cache, link);
+            region_drop(cache, link);
         } else if (cache->idle > cache->idle_max) {
             drop_oldest(cache);
         }

@@ -26,41 +26,41 @@ void request_pool_free(struct request_pool *pool)
     pthread_mutex_destroy(&pool->grow);
 }
 
-static struct uccl_request *by_index(struct request_pool *pool, uint32_t index)
+static struct uccl_request *pool_at(struct request_pool *pool, uint32_t index)
 {
     return &pool->slabs[index / SLAB_REQUESTS][index % SLAB_REQUESTS];
 }
 
-static void push(struct request_pool *pool, struct uccl_request *request)
+static void pool_push(struct request_pool *pool, struct uccl_request *request)
 {
     uint64_t top = atomic_load_explicit(&pool->top, memory_order_relaxed), next;
     do {
         atomic_store_explicit(&request->next, (uint32_t)top, memory_order_relaxed);
         next = ((top >> 32) + 1) << 32 | (request->index + 1);
         RACE_POINT();
-        /* release pairs with the acquire in pop(): the request's fields, and its slab */
+        /* release pairs with the acquire in pool_pop(): the request's fields, and its slab */
     } while (!atomic_compare_exchange_weak_explicit(&pool->top, &top, next, memory_order_release,
                                                     memory_order_relaxed));
 }
 
-static struct uccl_request *pop(struct request_pool *pool)
+static struct uccl_request *pool_pop(struct request_pool *pool)
 {
     uint64_t top = atomic_load_explicit(&pool->top, memory_order_acquire), next;
     struct uccl_request *request;
     do {
         if ((uint32_t)top == 0)
             return NULL;
-        request = by_index(pool, (uint32_t)top - 1);
+        request = pool_at(pool, (uint32_t)top - 1);
         RACE_POINT();
         next = ((top >> 32) + 1) << 32 | atomic_load_explicit(&request->next, memory_order_relaxed);
         RACE_POINT();
-        /* acquire on success and failure: both read a request that push() published */
+        /* acquire on success and failure: both read a request that pool_push() published */
     } while (!atomic_compare_exchange_weak_explicit(&pool->top, &top, next, memory_order_acquire,
                                                     memory_order_acquire));
     return request;
 }
 
-static bool grow(struct request_pool *pool)
+static bool pool_grow(struct request_pool *pool)
 {
     pthread_mutex_lock(&pool->grow);
     uint32_t count = atomic_load(&pool->slab_count);
@@ -75,7 +75,7 @@ static bool grow(struct request_pool *pool)
         for (uint32_t i = left < SLAB_REQUESTS ? left : SLAB_REQUESTS; i-- > 0;) {
             slab[i].index = count * SLAB_REQUESTS + i;
             slab[i].pool = pool;
-            push(pool, &slab[i]);
+            pool_push(pool, &slab[i]);
         }
     }
     bool more = (uint32_t)atomic_load(&pool->top) != 0;
@@ -86,8 +86,8 @@ static bool grow(struct request_pool *pool)
 struct uccl_request *request_take(struct request_pool *pool)
 {
     struct uccl_request *request;
-    while (!(request = pop(pool))) {
-        if (!grow(pool))
+    while (!(request = pool_pop(pool))) {
+        if (!pool_grow(pool))
             return NULL;
     }
     return request;
@@ -99,7 +99,7 @@ void request_put(struct uccl_request *request)
     RACE_POINT();
     atomic_store_explicit(&request->state, REQUEST_FREE, memory_order_relaxed);
     RACE_POINT();
-    push(request->pool, request);
+    pool_push(request->pool, request);
 }
 
 void request_range(const struct uccl_request *request, uint64_t *from, uint64_t *to)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests and the pool that they come from. The pool is a lock-free stack (Treiber 1986) of indices with
- * a tag against ABA, over slabs that are allocated when first needed and kept: no lock and no allocation
- * once warm, and the request freed last, whose memory is warm, is used next.
+ * Requests and the pool that they come from. The pool is a lock-free stack (Treiber 1986) of indices with a tag
+ * against ABA. It lies over slabs, which are allocated when first needed and kept as long as the pool. Once warm, it
+ * takes no lock and allocates nothing, and the request freed last, whose memory is in the cache, is used next.
  *
- * So a request that is tested after it has been collected would be somebody else's by then, or be freed
- * twice. The handle that the application has is the request's address with the low bits of its generation, by
- * which most such mistakes are found. Slabs live as long as the pool, so it may look.
+ * A collected request is soon used again: its next epoch begins. An application that tests the old handle would find
+ * another's request, or free one twice. So a handle is the request's address with the low bits of its generation,
+ * which counts epochs. That finds most such mistakes.
  */
 #ifndef UCCL_REQUEST_H
 #define UCCL_REQUEST_H
@@ -23,33 +23,33 @@ struct stage_device;
 struct stage_span;
 struct stripe_set;
 
-/* Of the address of a request the bits below are zero: in the application's handle they tell its epoch. */
+/* The low bits of a request's address are zero. In the application's handle they tell the epoch. */
 enum { REQUEST_ALIGNMENT = 64 };
 
-/* A command to another engine thread that waits for room in its ring. */
+/* A command to another engine thread, which may have to wait for room in that thread's ring. */
 struct notice {
     struct notice *next;
     struct engine_thread *to;
     void *object;
     uint64_t what;
-    bool waiting;                 /* in the list of the thread that sends it */
-    struct uccl_request *then;    /* a part of this request is done with once it is sent */
+    bool waiting;                 /* it is in the list of the thread that sends it */
+    struct uccl_request *then;    /* once it is sent, a part of this request is finished */
 };
 
 /* What a request has of the staging pipeline, which alone writes it (gpu/stage.h). */
 struct staged {
-    const struct mem_identity *memory; /* of its buffer; NULL: it is not staged, and the rest void */
-    struct stage_device *device;       /* once it is known */
+    const struct mem_identity *memory; /* of its buffer; NULL: not staged, and the rest has no meaning */
+    struct stage_device *device;       /* NULL: not looked up yet */
     uint32_t flow;                     /* the slot of the flow that carries it */
-    struct stage_span *spans;          /* send: in order; receive: those being filled */
-    struct uccl_request *next, *prev;  /* send: those with blocks to fetch; or flushes */
-    uint64_t fetched_bytes;            /* send: asked for so far */
-    uint64_t from_bytes, to_bytes;     /* receive: what it carries, as a rule */
+    struct stage_span *spans;          /* send: in order; receive: spans that fill up */
+    struct uccl_request *next, *prev;  /* in the list of sends with blocks to fetch, or of flushes */
+    uint64_t fetched_bytes;            /* send: copies are issued up to here */
+    uint64_t from_bytes, to_bytes;     /* receive: its range, if both sides have messages of one size */
     uint32_t span_count;               /* in `spans` */
-    uint32_t pending;                  /* spans and spills that some copy still has to do with */
-    int32_t error;                     /* why it cannot go on */
+    uint32_t pending;                  /* spans and spills that copies are issued for, or will be */
+    int32_t error;                     /* why the request cannot go on */
     bool queued;                       /* on that list of sends */
-    bool over;                         /* the core has done with it */
+    bool over;                         /* the core has finished with the request */
 };
 
 enum request_state { REQUEST_FREE, REQUEST_PENDING, REQUEST_ENDED };
@@ -57,29 +57,28 @@ enum request_state { REQUEST_FREE, REQUEST_PENDING, REQUEST_ENDED };
 struct uccl_request {
     _Alignas(REQUEST_ALIGNMENT) struct core_msg msg; /* first: request_of() */
     uint8_t *buffer;
-    struct staged staged;         /* where the CPU cannot touch the buffer */
-    _Atomic uint32_t *mr_users;   /* of the registration that it uses, which counts it; or NULL */
-    const struct nic_mr *nic_mr;  /* of a placeable one */
-    _Atomic(struct engine_thread *) thread; /* that it was posted to; atomic, as are the next two: a cancel that comes too
-                                     late may read them while the next epoch begins */
-    struct stripe_set *stripes;   /* flows that may share it, or NULL (stripe.h) */
-    _Atomic bool flushes;         /* it is no message but a flush (flush.h) */
-    _Atomic bool closes;          /* or the end of the connection whose `stripes` it has */
+    struct staged staged;         /* if the CPU cannot touch the buffer */
+    _Atomic uint32_t *mr_users;   /* requests of the registration that it uses, itself counted; or NULL */
+    const struct nic_mr *nic_mr;  /* for a NIC that reaches the buffer itself */
+    _Atomic(struct engine_thread *) thread; /* that it was posted to; atomic, like `flushes` and `closes`, since a late
+                                     cancel may read them while the next epoch begins */
+    struct stripe_set *stripes;   /* the flows that may share it (stripe.h); NULL: it is a part */
+    _Atomic bool flushes;         /* it is no message but a GPU flush (flush.h) */
+    _Atomic bool closes;          /* or a close of the connection that `stripes` belongs to */
     struct uccl_request *parent;  /* of a part */
     struct uccl_request *parts;   /* of a striped message: list by next_part */
     struct uccl_request *next_part;
     uint8_t part;                 /* which part of its message it is: 1 and up */
     _Atomic uint32_t unfinished;  /* itself and its parts */
     _Atomic int32_t part_status;  /* first error of a part */
-    _Atomic bool home_over;       /* of a striped message its thread has ended all but the parts: it is another
-                                     thread that may end it, at any time */
+    _Atomic bool home_over;       /* its thread has ended all but the parts: another may complete it at any time */
     struct notice to_home, to_part; /* of a part */
     struct request_pool *pool;
-    _Atomic uint32_t state;       /* enum request_state; ENDED is stored with release by the engine's
-                                     owner and loaded with acquire by test and wait; PENDING is stored with
-                                     release: who sees it sees the generation of that epoch or of a later one */
+    _Atomic uint32_t state;       /* enum request_state. The engine's owner stores ENDED with release; test and wait
+                                     load it with acquire. PENDING is stored with release too: a thread that sees it
+                                     sees the generation of that epoch or of a later one */
     _Atomic uint32_t next;        /* index + 1 of the next free one */
-    _Atomic uint32_t generation;  /* counts uses, so that a late cancel or a stale handle is found out */
+    _Atomic uint32_t generation;  /* counts epochs, so that a late cancel or a stale handle is recognized */
     uint32_t index;
 };
 
@@ -91,7 +90,7 @@ struct request_pool {
     _Atomic uint32_t slab_count;
     uint32_t slab_max;
     uint32_t request_max;
-    pthread_mutex_t grow;         /* taken to add a slab alone */
+    pthread_mutex_t grow;         /* taken only to add a slab */
 };
 
 static inline struct uccl_request *request_of(const struct core_msg *msg)
@@ -99,7 +98,7 @@ static inline struct uccl_request *request_of(const struct core_msg *msg)
     return (struct uccl_request *)(uintptr_t)msg;
 }
 
-/* What the application gets of a request that has been taken. */
+/* The application's handle of a request that has been taken. */
 static inline struct uccl_request *request_handle(struct uccl_request *request)
 {
     uint32_t epoch = atomic_load_explicit(&request->generation, memory_order_relaxed) % REQUEST_ALIGNMENT;
@@ -132,12 +131,12 @@ static inline struct uccl_request *request_find(struct uccl_request *handle)
 
 int request_pool_init(struct request_pool *pool, uint64_t max_requests);
 void request_pool_free(struct request_pool *pool);
-/* NULL: as many as allowed are in use, or memory is short. Any thread. */
+/* NULL: the limit is reached, or memory is short. Any thread. */
 struct uccl_request *request_take(struct request_pool *pool);
 void request_put(struct uccl_request *request);
 
 /*
- * The bytes of its message that a request or a part carries, if both sides have it as large as this one has. By the
+ * The bytes of the message that a request or a part carries, if the peer's message has the same size. Called by the
  * owner of its thread.
  */
 void request_range(const struct uccl_request *request, uint64_t *from, uint64_t *to);

@@ -38,7 +38,7 @@ bool data_qps_finish(struct engine_thread *thread)
     return some;
 }
 
-static void act(struct engine_thread *thread, const struct core_qp_action *action)
+static void act_on(struct engine_thread *thread, const struct core_qp_action *action)
 {
     struct nic_queue *queue = thread->queue;
     struct core *core = thread->core;
@@ -75,7 +75,7 @@ bool data_qps_act(struct engine_thread *thread)
     struct core_qp_action action;
     bool some = false;
     while (core_next_path(thread->core, &action)) {
-        act(thread, &action);
+        act_on(thread, &action);
         some = true;
     }
     return some;

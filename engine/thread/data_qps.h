@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What an engine thread does, beside datagrams, where its NIC places payload: the core's wishes about queue
- * pairs go to the NIC, and what the NIC says of them, of finished work and of placed writes goes to the core.
+ * Data QPs: an engine thread whose NIC places payload passes the core's actions on queue pairs to the NIC, and passes
+ * their events, finished work and placed writes to the core.
  *
  * Thread: the engine's owner.
  */
@@ -10,11 +10,11 @@
 
 #include "thread/state.h"
 
-/* Something came on the queue pair of a path. */
+/* A write or a datagram came on a data QP. */
 void data_qps_receive(struct engine_thread *thread, const struct nic_rx *rx, uint64_t now_ns);
-/* Work that has finished, queue pairs that are drained or have failed. True: there was some. */
+/* Passes on finished work, and data QPs that are drained or have failed. True: there was some. */
 bool data_qps_finish(struct engine_thread *thread);
-/* Opens, connects, drains and closes what the core asks for. True: there was something. */
+/* Opens, connects, drains and closes data QPs, as the core asks. True: there was some. */
 bool data_qps_act(struct engine_thread *thread);
 
 #endif

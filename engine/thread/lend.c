@@ -16,11 +16,11 @@ enum {
     LEASE_MIN_NS = 50 * 1000,
     LEASE_MAX_NS = 2000 * 1000,
     ASK_NS = 1000 * 1000, /* how long a borrower waits for an answer before it asks again */
-    NAP_NS = 50 * 1000,   /* longest sleep over what nobody wakes it for: copies of staged memory, flushes,
-                             and commands that found another thread's ring full */
+    NAP_NS = 50 * 1000,   /* the longest sleep while the owner must poll: for copies, flushes, and room in the full ring
+                             of another thread */
 };
 
-/* Whether application threads may run the engine: not while GPU calls are to be made (stage.h). */
+/* Application threads may run the engine, unless it has GPU calls to make (stage.h). */
 static inline bool may_lend(struct engine_thread *thread)
 {
     return thread->lend && atomic_load(&thread->staged) == 0;
@@ -28,10 +28,7 @@ static inline bool may_lend(struct engine_thread *thread)
 
 /* ---- sleeping -------------------------------------------------------------------------------- */
 
-/*
- * Between polls without work. Where cores are few, the peer that is awaited, or the application, may be kept
- * from running by this very thread: it gets its turn.
- */
+/* Pauses between polls that found no work. Where cores are few, the awaited peer may need this very core. */
 static inline void relax(const struct engine_thread *thread)
 {
     if (thread->lend) {
@@ -46,8 +43,8 @@ static inline void relax(const struct engine_thread *thread)
 }
 
 /*
- * Sleeps in the NIC as the owner, in state `sleeping`, unless work turns up or `*word != value`. The owner's
- * state is `running` again afterwards; false: somebody took the engine meanwhile (only THREAD_SLEEPS).
+ * The owner sleeps in the NIC, in state `sleeping`, unless it finds work or `*word != value`. Afterwards its state is
+ * `running` again. False: a borrower took the engine meanwhile (from THREAD_SLEEPS only).
  */
 static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_t sleeping,
                          const _Atomic uint32_t *word, uint32_t value, uint64_t deadline_ns)
@@ -60,7 +57,7 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
     if (wake_ns > deadline_ns)
         wake_ns = deadline_ns;
     if (sleeping == THREAD_SLEEPS)
-        atomic_store(&thread->in_nic, NIC_SLEPT_IN); /* before anybody can take the engine */
+        atomic_store(&thread->in_nic, NIC_SLEPT_IN); /* before a borrower can take the engine */
     RACE_POINT();
     /* sequentially consistent: pairs with the look at `owner` after a push (thread_post) */
     atomic_store(&thread->owner, sleeping);
@@ -82,9 +79,9 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
 /* ---- the engine thread ----------------------------------------------------------------------- */
 
 /*
- * A borrower that sleeps through whole leases has timers and receiving covered: the engine thread need
- * not look again before the engine is given back. True: `parked` is set, and was so before the owner
- * was seen to be a sleeper, so give_back() sees one or lend_out() the other.
+ * A borrower that sleeps through whole leases serves timers and the NIC itself, so the engine thread may sleep until
+ * that borrower gives the engine back. True: `parked` is set. It was set before we saw that the borrower sleeps, so
+ * give_back() sees `parked`, or lend_out() sees another owner.
  */
 static bool may_park(struct engine_thread *thread)
 {
@@ -96,7 +93,7 @@ static bool may_park(struct engine_thread *thread)
     return false;
 }
 
-/* Gives the engine away and sleeps until no application thread has had it for a lease. */
+/* The engine has been given away: sleeps until no application thread has had it for a lease. */
 static void lend_out(struct engine_thread *thread)
 {
     uint64_t lease_ns = LEASE_MIN_NS;
@@ -136,7 +133,7 @@ void lend_serve(struct engine_thread *thread)
             RACE_POINT();
             futex_wake(&thread->owner, INT_MAX);
             lend_out(thread);
-            idle_since_ns = 0; /* and a round at least, however quickly who asks comes and goes */
+            idle_since_ns = 0; /* at least one round before the next lease: requests to lend may never cease */
         }
         if (loop_round(thread)) {
             idle_since_ns = 0;
@@ -156,7 +153,7 @@ void lend_serve(struct engine_thread *thread)
 
 /* ---- the application's side ------------------------------------------------------------------ */
 
-/* Takes the engine without waiting. */
+/* Takes the engine if that needs no waiting. */
 static bool try_borrow(struct engine_thread *thread)
 {
     uint32_t owner = atomic_load(&thread->owner);
@@ -178,11 +175,11 @@ static void give_back(struct engine_thread *thread)
     RACE_POINT();
     atomic_store(&thread->owner, OWNER_NONE);
     RACE_POINT();
-    /* what was posted to us while we slept or left must not lie until the lease ends */
+    /* commands posted while we slept or left must not wait for the end of the lease */
     if (ring_busy(&thread->ring) && try_borrow(thread)) {
         loop_round(thread);
         atomic_store(&thread->owner, OWNER_NONE);
-        if (ring_busy(&thread->ring)) /* others post for ever: not ours to serve */
+        if (ring_busy(&thread->ring)) /* others keep posting: the engine thread serves them */
             thread_reclaim(thread);
     }
     RACE_POINT();
@@ -197,7 +194,7 @@ static void give_back(struct engine_thread *thread)
 
 void thread_try_round(struct engine_thread *thread)
 {
-    CANCEL_LATER; /* with a borrowed engine */
+    CANCEL_LATER; /* a cancelled thread would keep the engine */
     if (!try_borrow(thread))
         return;
     COUNT(thread->counters, lends, 1);
@@ -205,7 +202,7 @@ void thread_try_round(struct engine_thread *thread)
     give_back(thread);
 }
 
-/* A borrower has nothing to do, but the engine thread, which it woke, has not left the NIC yet. */
+/* A borrower waits until the engine thread, which it woke, has left the NIC. */
 static void await_empty_nic(struct engine_thread *thread)
 {
     uint32_t seen = NIC_SLEPT_IN;
@@ -214,7 +211,7 @@ static void await_empty_nic(struct engine_thread *thread)
         futex_wait(&thread->in_nic, NIC_AWAITED, ASK_NS);
 }
 
-/* The caller has the engine: drives it until the word changes or time is up. */
+/* The caller has the engine, and runs rounds until the word changes or time is up. */
 static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value,
                   uint64_t deadline_ns)
 {
@@ -224,7 +221,7 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
         if (loop_round(thread)) {
             idle_since_ns = 0;
             if (deadline_ns != UINT64_MAX && clock_now_ns() >= deadline_ns)
-                return; /* others may keep the engine busy for ever */
+                return; /* others may keep the engine busy without end */
             continue;
         }
         uint64_t now_ns = clock_now_ns();
@@ -241,7 +238,7 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
     }
 }
 
-/* Sleeps until some request has ended, or the engine may be had. */
+/* Sleeps until some request has ended, or the engine can be borrowed. */
 static void wait_for_completion(struct engine_thread *thread, const _Atomic uint32_t *word,
                                 uint32_t value, uint64_t timeout_ns)
 {
@@ -250,21 +247,21 @@ static void wait_for_completion(struct engine_thread *thread, const _Atomic uint
     RACE_POINT();
     uint32_t seen = atomic_load(&thread->completions);
     RACE_POINT();
-    /* who gives the engine back looks at `waiters` afterwards, so one of both sees the other */
-    bool to_be_had = may_lend(thread) && atomic_load(&thread->owner) <= OWNER_NONE;
+    /* give_back() looks at `waiters` after it has stored `owner`, so one of us sees the other */
+    bool available = may_lend(thread) && atomic_load(&thread->owner) <= OWNER_NONE;
     RACE_POINT();
-    if (atomic_load(word) == value && !to_be_had)
+    if (atomic_load(word) == value && !available)
         futex_wait(&thread->completions, seen, timeout_ns);
     atomic_fetch_sub(&thread->waiters, 1);
 }
 
-/* Asks the engine thread, which runs, for the engine. True: the caller has it. */
-static bool ask(struct engine_thread *thread)
+/* Asks the running engine thread for the engine. True: the caller has it. */
+static bool ask_to_lend(struct engine_thread *thread)
 {
     atomic_fetch_add(&thread->lend_requests, 1);
     RACE_POINT();
     futex_wait(&thread->owner, THREAD_RUNS, ASK_NS);
-    bool got = try_borrow(thread); /* before the wish is withdrawn, or its lease would end */
+    bool got = try_borrow(thread); /* before the request is withdrawn, or the lease would end */
     atomic_fetch_sub(&thread->lend_requests, 1);
     return got;
 }
@@ -281,11 +278,11 @@ bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uin
         if (now_ns >= deadline_ns)
             return false;
         if (may_lend(thread) &&
-            (try_borrow(thread) || (atomic_load(&thread->owner) == THREAD_RUNS && ask(thread)))) {
+            (try_borrow(thread) || (atomic_load(&thread->owner) == THREAD_RUNS && ask_to_lend(thread)))) {
             drive(thread, word, value, deadline_ns);
             give_back(thread);
         } else if (may_lend(thread) && atomic_load(&thread->owner) <= OWNER_NONE) {
-            continue; /* it has just changed hands */
+            continue; /* the owner has just changed */
         } else if (now_ns < spin_until_ns) {
             relax(thread);
         } else {

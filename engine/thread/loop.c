@@ -14,8 +14,8 @@
 enum {
     RX_BATCH = 8,         /* received buffers per round */
     COMMAND_BATCH = 256,  /* commands per round */
-    TIMERS_PUT_OFF = 64,  /* rounds for which an undrained socket holds timers back */
-    FLUSH_BATCHES = 8,    /* of NIC_TX_BATCH descriptors, at most, in thread_flush() */
+    TIMERS_PUT_OFF = 64,  /* rounds for which a NIC with more to receive puts timers off */
+    FLUSH_BATCHES = 8,    /* batches of NIC_TX_BATCH descriptors, at most, in thread_flush() */
 };
 
 static void do_copies(struct engine_thread *thread)
@@ -36,7 +36,7 @@ static void do_releases(struct engine_thread *thread)
         stage_release(thread->stage, &release);
 }
 
-/* True: something was received. `*drained`: nothing more waits. */
+/* True: the NIC had something. `*drained`: it has nothing more. */
 static bool receive(struct engine_thread *thread, bool *drained)
 {
     struct nic_rx received[RX_BATCH];
@@ -77,8 +77,8 @@ static bool still_pending(const struct ring_entry *entry)
 }
 
 /*
- * The same, and no other thread may end the request, so no new epoch begins meanwhile. `home_over` comes first: that of a
- * later epoch shows in the generation.
+ * The same, and no other thread may end the request, so no new epoch begins meanwhile. `home_over` comes first: that
+ * of a later epoch shows in the generation.
  */
 static bool still_ours(const struct ring_entry *entry)
 {
@@ -134,7 +134,7 @@ static bool take_commands(struct engine_thread *thread)
         case COMMAND_CALL: {
             struct thread_call *call = entry.object;
             call->run(thread, call->argument);
-            /* pairs with the acquire in thread_wait; the caller's frame may vanish right after */
+            /* pairs with the acquire in thread_wait(); the caller's frame may vanish right after */
             atomic_store_explicit(&call->done, 1, memory_order_release);
             thread->ended_some = true;
             break;
@@ -172,7 +172,7 @@ static bool take_events(struct engine_thread *thread)
         if (event.kind == CORE_EVENT_SPLIT)
             stripe_split(thread, request);
         else if (event.kind == CORE_EVENT_WANTED)
-            stage_want(thread->stage, request);
+            stage_fetch(thread->stage, request);
         else if (event.kind != CORE_EVENT_MSG)
             thread->on_event(thread->context, &event);
         else if (!request->staged.memory || stage_over(thread->stage, request))
@@ -181,7 +181,7 @@ static bool take_events(struct engine_thread *thread)
     return some;
 }
 
-/* Wakes those who sleep for a completion, and the event descriptor where armed. */
+/* Wakes waiters if requests have ended. */
 static void tell_waiters(struct engine_thread *thread)
 {
     if (thread->ended_some)
@@ -189,7 +189,7 @@ static void tell_waiters(struct engine_thread *thread)
     thread->ended_some = false;
 }
 
-/* Whether the payload of datagrams is in host memory: of a send that the NIC reads by itself it is fetched. */
+/* Whether the CPU can read the payload of these datagrams. That of a direct send is fetched first. */
 static bool payload_there(struct engine_thread *thread, const struct tx_desc *desc)
 {
     struct tx_piece piece = {0};
@@ -231,7 +231,7 @@ void thread_flush(struct engine_thread *thread)
         ;
 }
 
-/* What the NIC says of the network, and of itself. */
+/* The NIC may have failed, or learnt the MTU of a route. */
 static void follow_nic(struct engine_thread *thread)
 {
     uint32_t destination, datagram_bytes;
@@ -247,14 +247,14 @@ bool loop_round(struct engine_thread *thread)
     bool drained;
     if (thread->notices)
         stripe_retry(thread);
-    /* commands first: the part of a message is known before its bytes, which it allows, arrive */
+    /* commands first: a part must be known before the bytes that it allows arrive */
     bool busy = take_commands(thread);
     busy |= receive(thread, &drained);
     if (thread->places)
         busy |= data_qps_finish(thread);
     if (flush_busy(&thread->flushes))
         busy |= flush_progress(&thread->flushes, &thread->gpu);
-    /* a thread that was kept from the CPU must see the acks that wait before it judges them late */
+    /* a thread that was kept from the CPU must see the acks that wait before it calls chunks lost */
     if (drained || ++thread->timers_put_off > TIMERS_PUT_OFF) {
         thread->timers_put_off = 0;
         core_expire(thread->core, clock_now_ns());

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The run-to-completion loop in which clock, NIC and core meet: what the owner of an engine does in a round.
+ * The run-to-completion loop, in which clock, NIC and core meet: the owner of an engine runs rounds of it.
  *
  * Thread: the engine's owner.
  */
@@ -13,15 +13,15 @@
 bool loop_round(struct engine_thread *thread);
 
 /*
- * Sends what the core has. True: worth another round at once. Not where the NIC takes no more and tells when it does:
- * this may take long, and the thread should sleep over it.
+ * Sends what the core has. True: another round is worthwhile at once. False also if the NIC takes no more and will
+ * say when it does: the thread should sleep until then.
  */
 bool loop_transmit(struct engine_thread *thread);
 
 /* A request, or a part, is over for good (gpu_context.ended). */
 void loop_request_ended(void *owner, struct uccl_request *request);
 
-/* Sends what is owed to peers now, before a flow is closed. */
+/* Sends the acks that are owed to peers now, before a flow is closed. */
 void thread_flush(struct engine_thread *thread);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How the payload of a message is reached: in the application's buffer, or in staging blocks where the CPU may not touch
- * that buffer (stage.h). The core never looks at payload, so NICs and engine threads call here.
+ * How the payload of a message is reached: in the application's buffer, or in staging blocks where the CPU may not
+ * touch that buffer (stage.h). The core never looks at payload, so NICs and engine threads call here.
  *
  * Thread: the engine's owner.
  */
@@ -20,8 +20,8 @@ uint64_t payload_local(const struct core_msg *msg, uint64_t offset, uint32_t *ke
 /* Payload of a receive has arrived. */
 void payload_write(const struct core_msg *msg, uint64_t offset, const void *from, size_t length);
 /*
- * Where a NIC may receive the payload of bulk datagrams at once, ahead of payload_write(); NULL: nowhere (nic_place_fn).
- * `owner` is the engine thread.
+ * Where a NIC may receive the payload of bulk datagrams at once, ahead of payload_write(); NULL: nowhere
+ * (nic_place_fn). `owner` is the engine thread.
  */
 void *payload_target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count);
 

@@ -18,14 +18,14 @@ bool thread_push(struct engine_thread *thread, void *object, uint64_t what)
     if (!ring_push(&thread->ring, (struct ring_entry){object, what}))
         return false;
     RACE_POINT();
-    /* sequentially consistent, like the claim in ring_push before it: pairs with the store of a SLEEPS
-     * state and the look at the ring after it in sleep_in_nic */
+    /* sequentially consistent, like the claim in ring_push(): pairs with sleep_in_nic(), which stores a SLEEPS state
+     * and then looks at the ring */
     uint32_t owner = atomic_load(&thread->owner);
     if (owner == THREAD_SLEEPS || owner == BORROWER_SLEEPS) {
         CANCEL_LATER;
         RACE_POINT();
         thread->queue->ops->wake(thread->queue);
-    } else if (owner == OWNER_NONE && atomic_load(&thread->staged)) /* borrowers will not do */
+    } else if (owner == OWNER_NONE && atomic_load(&thread->staged)) /* no borrower may come */
         futex_wake(&thread->owner, INT_MAX);
     return true;
 }
@@ -38,8 +38,8 @@ bool thread_post(struct engine_thread *thread, enum thread_command command, void
 
 void thread_tell_waiters(struct engine_thread *thread)
 {
-    /* A waiter counts itself, then looks at its state; here the states have been stored, then the
-     * count is looked at. Both change the count in one step, so the later one sees the earlier. */
+    /* A waiter counts itself, then looks at its request; we have stored the states, then look at the count. Both
+     * change the count in one step, so the later one sees the earlier. */
     RACE_POINT();
     if (atomic_fetch_add(&thread->waiters, 0)) {
         RACE_POINT();
@@ -47,14 +47,14 @@ void thread_tell_waiters(struct engine_thread *thread)
         RACE_POINT();
         futex_wake(&thread->completions, INT_MAX);
     }
-    if (atomic_exchange(thread->event_armed, 0)) { /* likewise with uccl_event_arm() */
+    if (atomic_exchange(thread->event_armed, 0)) { /* the same with uccl_event_arm() */
         RACE_POINT();
         uint64_t one = 1;
         ssize_t written = write(thread->event_fd, &one, sizeof one);
         (void)written; /* a full counter is readable as well */
     }
-    /* a request that another engine thread ended: its waiter may sleep in this NIC as the borrower. The
-     * state was stored sequentially consistent (stripe.c); pairs with sleep_in_nic() */
+    /* Another engine thread may have ended a request whose waiter sleeps in this NIC as the borrower. The state was
+     * stored sequentially consistent (stripe.c); pairs with sleep_in_nic(). */
     if (atomic_load(&thread->owner) == BORROWER_SLEEPS)
         thread->queue->ops->wake(thread->queue);
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How an engine thread is reached from outside: commands into its ring, with a wake-up if it sleeps; and how those are
- * reached who wait for what it does.
+ * Commands to an engine thread, which wake it if it sleeps, and wake-ups for the threads that wait for its requests.
  *
  * Thread: any.
  */
@@ -13,12 +12,12 @@
 /* Posts a command; false: the ring is full. */
 bool thread_post(struct engine_thread *thread, enum thread_command command, void *object);
 
-/* The same with what thread_command_for() has made earlier. */
+/* The same; `what` comes from thread_command_for(). */
 bool thread_push(struct engine_thread *thread, void *object, uint64_t what);
-/* A command about a request, in its present epoch. */
+/* A command about a request in its present epoch. */
 uint64_t thread_command_for(enum thread_command command, const struct uccl_request *request);
 
-/* Requests of this thread have ended, or some were ended by another: wakes who waits. */
+/* Wakes the threads that wait for requests of this thread: some have ended. */
 void thread_tell_waiters(struct engine_thread *thread);
 
 #endif

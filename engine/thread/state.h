@@ -17,29 +17,29 @@
 
 enum thread_owner { THREAD_RUNS, THREAD_SLEEPS, OWNER_NONE, BORROWED, BORROWER_SLEEPS };
 
-enum in_nic { NIC_EMPTY, NIC_SLEPT_IN, NIC_AWAITED }; /* AWAITED: and a borrower waits for it to leave */
+enum in_nic { NIC_EMPTY, NIC_SLEPT_IN, NIC_AWAITED }; /* AWAITED: slept in, and a borrower waits for its end */
 
-/* A cancel has the request's generation in the upper half beside it. */
+/* The upper half beside a command about a request has the request's generation. */
 enum thread_command {
     COMMAND_SUBMIT,
     COMMAND_CANCEL,
     COMMAND_CALL,
     COMMAND_PART,         /* a part of a striped message, from its home thread */
-    COMMAND_END_PART,     /* and its early end */
-    COMMAND_PART_ARRIVED, /* to the home thread */
+    COMMAND_END_PART,     /* ends that part early */
+    COMMAND_PART_ARRIVED, /* to the home thread: a part is complete */
     COMMAND_FLUSH,
-    COMMAND_CLOSE,        /* of a connection's end; the linger time in ms in the upper half beside it */
+    COMMAND_CLOSE,        /* closes an end of a connection; the upper half has the linger time in ms */
 };
 enum { COMMAND_MASK = 7 };
 
-/* What the owner does on behalf of another thread, between rounds. */
+/* A call that the owner makes for another thread, between rounds. */
 struct thread_call {
     void (*run)(struct engine_thread *thread, void *argument);
     void *argument;
     _Atomic uint32_t done;
 };
 
-/* Connection and flow events go to whoever opened them. Called by the engine's owner. */
+/* Takes events of connections and flows. Called by the engine's owner. */
 typedef void (*thread_event_fn)(void *context, const struct core_event *event);
 
 struct engine_thread {
@@ -47,7 +47,7 @@ struct engine_thread {
     struct nic_queue *queue;
     const struct params *params;
     struct counters *counters;
-    uint32_t process;       /* that opened the engine (process.h); among what calls look at anyway */
+    uint32_t process;       /* the process that opened the engine (process.h); calls read this cache line anyway */
     struct ring ring;
     struct stage *stage;
     thread_event_fn on_event;
@@ -55,7 +55,7 @@ struct engine_thread {
     unsigned index;
     bool lend;
     bool places;            /* the NIC places payload */
-    bool room_wakes;        /* a sleep in it ends when it takes more, after a refusal */
+    bool room_wakes;        /* after a refused send, a sleep in the NIC ends when it takes more */
     int numa_node;
     int pin_claim;          /* keeps other processes from its core (pin.h) */
     pthread_t pthread;
@@ -63,32 +63,31 @@ struct engine_thread {
 
     _Alignas(64) _Atomic uint32_t owner; /* enum thread_owner; a futex */
     _Atomic uint32_t lend_requests;      /* application threads that ask for the engine */
-    _Atomic uint32_t borrows;            /* counts them, for the lease */
+    _Atomic uint32_t borrows;            /* counts how often the engine was borrowed, for the lease */
     _Atomic uint32_t reclaim;            /* the engine thread is to take the engine back at once */
     _Atomic uint32_t stop;
     _Atomic uint32_t in_nic;             /* enum in_nic: the engine thread is in the NIC's wait; a futex */
-    _Atomic uint32_t parked;             /* it sleeps without a lease: give_back() wakes it */
-    _Atomic uint32_t staged;             /* requests with staged memory that are posted and have not ended;
-                                            counted before the command is pushed. While there are some,
-                                            nobody may borrow the engine: it makes GPU calls */
+    _Atomic uint32_t parked;             /* the engine thread sleeps without a lease: give_back() wakes it */
+    _Atomic uint32_t staged;             /* posted requests with staged memory that have not ended, counted before their
+                                            command is pushed. Until it is 0 nobody may borrow the engine, which makes
+                                            GPU calls */
 
-    _Alignas(64) _Atomic uint32_t completions; /* a futex: changes when requests have ended or a waiter
-                                                  should look again */
+    _Alignas(64) _Atomic uint32_t completions; /* a futex: changes when waiters should look again */
     _Atomic uint32_t waiters;                  /* threads that sleep on it */
-    _Atomic uint32_t callers;                  /* threads in uccl_wait(), which uccl_close() lets go first */
+    _Atomic uint32_t callers;                  /* threads in uccl_wait(): uccl_close() waits until they have left */
 
-    int event_fd;                        /* of the engine; written when armed */
+    int event_fd;                        /* of the engine; written to when armed */
     _Atomic uint32_t *event_armed;
 
-    /* the owner's own */
-    struct gpu_context gpu;              /* what staging and flushes have of it */
+    /* only the owner touches what follows */
+    struct gpu_context gpu;              /* what gpu/ knows of this thread */
     struct flushes flushes;
     struct notice *notices;              /* to threads whose rings were full (stripe.c) */
-    bool ended_some;                     /* requests ended since waiters were told */
-    unsigned timers_put_off;             /* rounds in which receive was not drained */
+    bool ended_some;                     /* requests have ended since waiters were told */
+    unsigned timers_put_off;             /* rounds since the NIC was last drained */
 };
 
-/* For core_waited(): how long something waited for us that the NIC had at `at_ns` (0: not known). */
+/* For core_waited(): how long ago the NIC had something, since `at_ns`; 0: unknown. */
 static inline uint64_t waited_ns(uint64_t at_ns, uint64_t now_ns)
 {
     return at_ns && at_ns < now_ns ? now_ns - at_ns : 0;

@@ -20,7 +20,7 @@ static bool deliver(struct notice *notice)
     return thread_push(notice->to, notice->object, notice->what);
 }
 
-/* Never fails and never waits: what finds no room is kept and tried again each round. */
+/* Never fails and never waits: a notice that finds no room is kept, and each round tries it again. */
 static void send_notice(struct engine_thread *thread, struct notice *notice, struct engine_thread *to, void *object,
                         uint64_t what)
 {
@@ -73,7 +73,7 @@ static uint32_t flow_of(const struct uccl_request *request)
     return stripes->at[end_on(stripes, request->thread)].flow;
 }
 
-/* Takes parts [1, count) from the pool. False: it has not so many. */
+/* Takes parts [1, count) from the pool. False: the pool has too few. */
 static bool make_parts(struct uccl_request *request, unsigned count)
 {
     for (unsigned i = count; i-- > 1;) {
@@ -101,11 +101,11 @@ static bool make_parts(struct uccl_request *request, unsigned count)
     return true;
 }
 
-/* Hands the parts to their threads; the message has its number now. */
+/* Hands the parts to their threads, once the message has its number. */
 static void submit_parts(struct engine_thread *thread, struct uccl_request *request)
 {
     struct stripe_set *stripes = request->stripes;
-    if (request->parts && !request->staged.memory) /* else it is counted since it was posted */
+    if (request->parts && !request->staged.memory) /* staged: counted when it was posted */
         atomic_fetch_add(&stripes->holds, 1);
     for (struct uccl_request *part = request->parts; part; part = part->next_part) {
         unsigned end = core_stripe_end(request->msg.number, request->msg.stripes, stripes->count, part->part);
@@ -120,8 +120,8 @@ static void submit_parts(struct engine_thread *thread, struct uccl_request *requ
 }
 
 /*
- * The flows that a receive lets its message be spread over. A thread that gets a part of it is woken, so it should get a unit
- * at least: buffers are often far larger than what comes (NCCL posts whole slots for every message).
+ * How many flows may share the message of a receive. Each further one wakes a thread, which should be worth a unit of
+ * payload. So the expected length counts: buffers are often far larger (NCCL posts whole slots for every message).
  */
 static unsigned parts_of(const struct uccl_request *request)
 {
@@ -166,7 +166,7 @@ void stripe_split(struct engine_thread *thread, struct uccl_request *request)
         core_unsplit(thread->core, &request->msg);
         return;
     }
-    for (struct uccl_request **link = &request->parts; *link;) { /* a short message has fewer */
+    for (struct uccl_request **link = &request->parts; *link;) { /* a short message has fewer parts */
         struct uccl_request *part = *link;
         uint64_t from, to;
         request_range(part, &from, &to);
@@ -184,18 +184,18 @@ void stripe_split(struct engine_thread *thread, struct uccl_request *request)
 void stripe_request_over(struct uccl_request *request)
 {
     struct stripe_set *stripes = request->stripes;
-    bool staged = request->staged.memory != NULL;
+    bool staged = request->staged.memory;
     RACE_POINT();
-    /* pairs with the acquire in test and wait, and comes before the look at who sleeps at home */
+    /* pairs with the acquire in test and wait; before thread_tell_waiters() looks at who sleeps at home */
     atomic_store(&request->state, REQUEST_ENDED);
     RACE_POINT();
     if (staged)
         atomic_fetch_sub(&stripes->staged, 1);
     RACE_POINT();
-    stripe_let_go(stripes); /* after it: who has closed finds the request ended */
+    stripe_let_go(stripes); /* last: whoever has closed finds the request ended */
 }
 
-/* The request or one of its parts is done with; the last of them ends the request. */
+/* The home thread's share or a part has finished; the last of them completes the request. */
 static void finish_one(struct uccl_request *request)
 {
     RACE_POINT();
@@ -203,8 +203,8 @@ static void finish_one(struct uccl_request *request)
         return;
     RACE_POINT();
     int32_t part_status = atomic_load_explicit(&request->part_status, memory_order_relaxed);
-    /* The part's end made it end (stripe_cancel()). But what ended well is whole, whatever
-     * became since of acks that a send awaits, or of parts that a short message did not need. */
+    /* If a part's error cancelled the message (stripe_cancel()), that error is the status. A message that ended well is
+     * whole all the same: a send may still await acks, and a short message did not need some parts. */
     if (request->msg.status == UCCL_ECANCELED && part_status != UCCL_OK)
         request->msg.status = part_status;
     free_parts(request);
@@ -227,7 +227,7 @@ void stripe_retry(struct engine_thread *thread)
     }
 }
 
-/* The part never reached its thread: its submission still waits in our list. */
+/* Takes a part back whose submission still waits in our list, so its thread never heard of it. */
 static void recall(struct engine_thread *thread, struct uccl_request *part)
 {
     for (struct notice **link = &thread->notices; *link; link = &(*link)->next) {
@@ -257,14 +257,14 @@ static void part_ended(struct engine_thread *thread, struct uccl_request *part)
     atomic_store_explicit(&part->state, REQUEST_ENDED, memory_order_release);
     RACE_POINT();
     if (part->to_home.waiting)
-        part->to_home.then = request; /* the part, and its notice, must stay until it is sent */
+        part->to_home.then = request; /* the part must stay until its notice is sent */
     else
         finish_one(request);
 }
 
 /*
- * A part ended early, or the application asks. Where it was that the part's flow is dead, so is the peer, as for every
- * connection to it: the message alone would end at the peer as if somebody had cancelled it.
+ * If a part's flow is dead, the peer is dead for the whole connection: to cancel only the message would tell the peer
+ * that somebody had cancelled it.
  */
 void stripe_cancel(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns)
 {
@@ -274,8 +274,8 @@ void stripe_cancel(struct engine_thread *thread, struct uccl_request *request, u
         core_cancel(thread->core, &request->msg, now_ns);
 }
 
-/* Asks the part's thread to end it. The part may end by itself meanwhile: while the notice waits here,
- * the request, and the part with the notice in it, must stay. */
+/* Asks the part's thread to end it. The part may end by itself meanwhile, but the notice lies in it: so while the
+ * notice waits here, the part and its request must stay. */
 static void end_part(struct engine_thread *thread, struct uccl_request *request, struct uccl_request *part)
 {
     notify(thread, &part->to_part, part, COMMAND_END_PART);
@@ -322,7 +322,7 @@ void stripe_let_go(struct stripe_set *stripes)
         RACE_POINT();
         atomic_store(&stripes->over, 1);
         RACE_POINT();
-        if (closing) /* else who waits for `over` frees the connection, maybe already */
+        if (closing) /* else a thread that waits for `over` frees the connection, perhaps already */
             atomic_store(&closing->state, REQUEST_ENDED);
     }
     RACE_POINT();

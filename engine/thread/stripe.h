@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Striping of large messages over the engine threads of a NIC. A request of the application has, beside
- * itself, a part per further thread, a request of its own from the same pool, which that thread's core
- * carries on its connection of the same ids (core/part.c).
+ * Striping of large messages over the engine threads of a NIC. A request of the application has a part per further
+ * thread. A part is a request from the same pool, which that thread's core carries on its connection of the same ids
+ * (core/part.c).
  *
- *   receive  parts go to their threads before the clear-to-send that allows them leaves; a part that
- *            arrives is reported to the home thread, whose core then knows when the message is whole.
- *            There are as many as the last messages had units, however large the buffers are: each part
- *            wakes a thread twice
- *   send     parts are made when the clear-to-send comes (CORE_EVENT_SPLIT)
- *   end      when the home's own message ends, parts that are left are ended; the request ends when
- *            it and all parts have: until then some thread may touch its memory
+ *   receive  The home thread hands parts to their threads before it sends the clear-to-send that allows them. A
+ *            thread reports a part that is complete to the home thread, whose core thus knows when the message is
+ *            whole. A message has as many parts as the last messages had units, however large the buffer is, since
+ *            each wakes a thread twice.
+ *   send     The home thread makes parts when the clear-to-send comes (CORE_EVENT_SPLIT).
+ *   end      When the home thread's own share has ended, it ends the parts that are left. The request completes when
+ *            that share and all parts have ended: until then some thread may touch its memory.
  *
  * Threads: each function by the owner of the thread given.
  */
@@ -19,38 +19,38 @@
 
 #include "request/request.h"
 
-/* A connection's ends, and what must be over before they may be freed. */
+/* The ends of a connection, and what must be over before they may be freed. */
 struct stripe_set {
     unsigned count;                  /* threads, the home thread first */
-    /* What the connection stays for: each end that is open, each close on its way to one, and each request that has not
-     * ended though the core may be done with it, since it has parts or staged memory. Who lets the last of them go marks
-     * the connection over. */
+    /* Keeps the connection: one for each open end, for each close on its way to an end, and for each request with
+     * parts or staged memory that has not completed, though the core may have finished with it. Whoever takes the
+     * last one off marks the connection over. */
     _Atomic uint32_t holds;
-    _Atomic uint32_t staged;         /* requests of these with memory of a device, which may keep them */
-    _Atomic uint32_t over;           /* nobody touches it any more: pairs with the acquire of who frees it */
-    struct uccl_request *closing;    /* that ends then, written before the close is posted; NULL: none */
-    _Atomic uint64_t silent_since_ns; /* likewise: the peer was silent on some flow; 0: not that we know */
+    _Atomic uint32_t staged;         /* those of the requests that have staged memory: a hung device may keep them */
+    _Atomic uint32_t over;           /* nobody touches it any more; pairs with the acquire of whoever frees it */
+    struct uccl_request *closing;    /* completes then; written before the close is posted; NULL: none */
+    _Atomic uint64_t silent_since_ns; /* since when the peer is silent on some flow, written then too; 0: unknown */
     uint64_t min_bytes;
-    /* The home thread's, of receives: the length of the next message, going by the last ones; UINT64_MAX: none was yet. The
-     * longest since that was reckoned, and how many there were. */
+    /* The home thread's. Receives expect the next message to be `expected_bytes` long (UINT64_MAX: none came yet).
+     * Since that was computed, `noted` messages came, the longest of `longest_bytes`. */
     uint64_t expected_bytes, longest_bytes;
     unsigned noted;
     struct {
         struct engine_thread *thread;
         struct conn *conn;
-        uint32_t flow;               /* its slot on the thread */
-        struct notice to_close;      /* from the home thread */
+        uint32_t flow;               /* the slot of its flow on the thread */
+        struct notice to_close;      /* COMMAND_CLOSE from the home thread */
     } at[CORE_STRIPES_MAX];
 };
 
-enum { STRIPE_NOTED = 8 }; /* receives whose longest message is expected to come again */
+enum { STRIPE_NOTED = 8 }; /* receives: their longest message is the expected length */
 
-/* CORE_EVENT_MSG of a request: if it is a receive, how long was its message? */
+/* CORE_EVENT_MSG of a request: notes the length of the message that a receive got. */
 static inline void stripe_note_length(const struct uccl_request *request)
 {
     const struct core_msg *msg = &request->msg;
     struct stripe_set *stripes = request->stripes;
-    if (!stripes || msg->kind != CORE_RECV || msg->status != UCCL_OK) /* without: a part */
+    if (!stripes || msg->kind != CORE_RECV || msg->status != UCCL_OK) /* no stripes: a part */
         return;
     if (stripes->longest_bytes < msg->moved_bytes)
         stripes->longest_bytes = msg->moved_bytes;
@@ -68,27 +68,27 @@ static inline void stripe_note_length(const struct uccl_request *request)
  */
 void stripe_init(struct stripe_set *stripes, unsigned count, const struct params *params, bool places);
 
-/* Submits a request of the application, with parts where it is a large receive. */
+/* Submits a request of the application, with parts if it is a large receive. */
 void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
 /* Submits a part on the thread that it was handed to. */
 void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part, uint64_t now_ns);
 /* CORE_EVENT_SPLIT of a send. */
 void stripe_split(struct engine_thread *thread, struct uccl_request *request);
-/* COMMAND_CANCEL of a request that is pending: the application's, or of a part that has ended early. */
+/* COMMAND_CANCEL of a pending request: the application cancels it, or a part has ended early. */
 void stripe_cancel(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
 /* CORE_EVENT_MSG of a request or of a part. */
 void stripe_ended(struct engine_thread *thread, struct uccl_request *request);
-/* A request with staged memory or with parts has ended, parts and all: the application may have it back. */
+/* A request with staged memory or parts has ended, and so have its parts: completes it. */
 void stripe_request_over(struct uccl_request *request);
 /*
  * Closing. The home end closes first, since parts belong to its messages; then the others, each on its thread. Nobody
- * waits: the request `closing` ends when all have.
+ * waits: the request `closing` completes when all ends are closed.
  */
-/* Keeps the connection from being over. False: it is. Any thread. */
+/* Takes a hold on the connection. False: it is over. Any thread. */
 bool stripe_hold(struct stripe_set *stripes);
-/* What a hold was for has ended; the connection may be freed at any time from now on. Any thread. */
+/* Drops a hold: the connection may be freed at any time from now on. Any thread. */
 void stripe_let_go(struct stripe_set *stripes);
-/* COMMAND_CLOSE, which has a hold: closes the end on this thread. */
+/* COMMAND_CLOSE: closes the end on this thread and drops the command's hold. */
 void stripe_close(struct engine_thread *thread, struct stripe_set *stripes, uint64_t linger_ns, uint64_t now_ns);
 /* CORE_EVENT_CONN_ENDED of end `index`. */
 void stripe_end_closed(struct stripe_set *stripes, unsigned index);

@@ -41,8 +41,8 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
     void *memory = mmap(NULL, core_size(thread->params), PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
-        LOG_ERR("no memory for engine thread %u: %zu bytes (UCCL_TX_BUFFERS, UCCL_TX_SMALL_BUFFERS; ulimit -v)", setup->index,
-                core_size(thread->params));
+        LOG_ERR("no memory for engine thread %u: %zu bytes (UCCL_TX_BUFFERS, UCCL_TX_SMALL_BUFFERS; ulimit -v)",
+                setup->index, core_size(thread->params));
         return UCCL_ENOMEM;
     }
     const struct nic_caps *caps = &setup->nic->caps;
@@ -87,9 +87,9 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
 }
 
 /*
- * Starts a thread that takes no signal of the process. An application that blocks a signal in its own
- * threads, to read it from a signalfd, relies on that no other thread is open for it. Faults stay open: they
- * hit the thread that causes them, and the application may have a handler for its own memory.
+ * Starts a thread that takes no signal of the process. An application that blocks a signal in its own threads and
+ * reads it from a signalfd relies on all other threads blocking it, too. Faults stay open: the kernel delivers them
+ * to the thread that causes them, and the application may handle faults in its own memory.
  */
 static int create_deaf(pthread_t *out, void *(*run)(void *), void *argument)
 {
@@ -110,7 +110,7 @@ static void *thread_main(void *argument)
     if (thread->params->pin || thread->params->cpus[0])
         thread->pin_claim = pin_thread(thread->params->cpus, thread->numa_node, thread->index);
     lend_serve(thread);
-    /* what is acked now need not wait for its timeout at the peer */
+    /* the last acks spare the peer its timeouts */
     core_flush_acks(thread->core);
     loop_transmit(thread);
     stage_close(thread->stage);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An engine thread, as those see it who start it, post to it and wait for it. */
+/* An engine thread: starting and stopping it. The headers included here post to it and wait for it. */
 #ifndef UCCL_THREAD_H
 #define UCCL_THREAD_H
 
@@ -23,11 +23,11 @@ struct thread_setup {
     void *context;
 };
 
-/* `thread` is zeroed memory. Starts the thread. On failure nothing is left to undo. */
+/* Starts the thread; `thread` is zeroed memory. After a failure there is nothing to undo. */
 int thread_start(struct engine_thread *thread, const struct thread_setup *setup);
-/* Stops and joins; nobody may use the engine any more, but other threads that are being stopped. */
+/* Stops the thread and joins it. Only threads that are being stopped, too, may still use the engine. */
 void thread_stop(struct engine_thread *thread);
-/* All threads of the engine have been stopped. */
+/* After all threads of the engine have been stopped. */
 void thread_free(struct engine_thread *thread);
 
 #endif

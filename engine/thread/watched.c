@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * memcpy() promises no order and no size of its stores, and keeps to none: it ends with stores that overlap earlier
- * ones, and `rep movsb` stores as it likes. Here each store is written out, and is volatile too: compilers neither merge
- * nor reorder those.
+ * memcpy() promises neither order nor size of its stores: it ends with stores that overlap earlier ones, and `rep
+ * movsb` may store in any order. Here each store is written out and volatile, so compilers neither merge nor reorder
+ * them.
  *
- * Order: x86-64 keeps stores in program order for all observers. arm64 does not, so that a barrier stands before the
- * last store of each 128 bytes, and of the copy; it is for devices as well (outer shareable), since GPUs read along.
- * Where a fragment ends within 128 bytes, those behind it are copied later by the same thread, and the barrier before
- * their last store covers all.
+ * Order: x86-64 keeps stores in program order for all observers. arm64 does not, so a barrier stands before the last
+ * store of each 128 bytes and of the copy. The barrier is for devices too (outer shareable), since GPUs read along.
+ * Where a fragment ends within 128 bytes, the same thread copies the rest of them later, and the barrier before their
+ * last store covers all.
  *
- * This file is read as object code by tests: one function, and no call in it.
+ * Tests read the object code of this file: it has one function, without calls.
  */
 #include "thread/watched.h"
 
@@ -18,7 +18,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* What has been stored before appears before what will be stored. */
+/* Earlier stores appear before later ones. */
 static inline void in_order(void)
 {
 #if defined(__x86_64__)
@@ -37,7 +37,7 @@ static inline void in_order(void)
         atomic_store_explicit((volatile _Atomic type *)(void *)(to), word, memory_order_relaxed);                      \
     } while (0)
 
-/* The largest word, of less than 8 bytes or aligned to less, that may be stored here; returns its bytes. */
+/* Stores the largest aligned word below 8 bytes that fits here; returns its bytes. */
 static inline unsigned store_part(uint8_t *to, const uint8_t *from, size_t left)
 {
     if ((uintptr_t)to % 4 == 0 && left >= 4) {
@@ -52,7 +52,7 @@ static inline unsigned store_part(uint8_t *to, const uint8_t *from, size_t left)
     return 1;
 }
 
-/* Words of 8 bytes, one at least, as far as the unit goes; returns their bytes. */
+/* Stores words of 8 bytes, at least one, up to the end of the unit; returns their bytes. */
 static inline size_t store_words(uint8_t *to, const uint8_t *from, size_t left)
 {
     size_t unit = CORE_WATCHED_BYTES - (uintptr_t)to % CORE_WATCHED_BYTES;
@@ -64,10 +64,10 @@ static inline size_t store_words(uint8_t *to, const uint8_t *from, size_t left)
     return last + 8;
 }
 
-/* CORE_WATCHED_BYTES, aligned to as many. */
+/* Stores a whole unit: CORE_WATCHED_BYTES, aligned to as many. */
 static inline void store_unit(uint8_t *to, const uint8_t *from)
 {
-    _Static_assert(CORE_WATCHED_BYTES == 128, "as many as are written out");
+    _Static_assert(CORE_WATCHED_BYTES == 128, "the stores that are written out");
     STORE(uint64_t, to, from);
     STORE(uint64_t, to + 8, from + 8);
     STORE(uint64_t, to + 16, from + 16);
@@ -98,7 +98,7 @@ void watched_copy(void *target, const void *source, size_t length)
         } else if ((uintptr_t)to % 8 == 0 && length >= 8) {
             bytes = store_words(to, from, length);
         } else {
-            in_order(); /* it may be the last of a unit, or of the copy */
+            in_order(); /* it may be the last store of a unit, or of the copy */
             bytes = store_part(to, from, length);
         }
         to += bytes;
