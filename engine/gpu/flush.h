@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPU flushes: requests that complete once the device sees all that the NIC has written to it (nic_data_qp_ops.flush_device). Neither
- * the core nor the peer takes part. A flush completes within microseconds, or fails with the NIC. It counts as
- * staged, so closing waits for it.
+ * GPU flushes: requests that complete once the device sees all that the NIC has written to it
+ * (nic_data_qp_ops.flush_device). Neither the core nor the peer takes part. A flush completes within microseconds, or
+ * fails with the NIC. It counts as staged, so closing waits for it.
  *
  * Thread: the engine's owner.
  */
