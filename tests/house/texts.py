@@ -26,15 +26,16 @@ SILENT = {"log_write": "behind the LOG macros", "read_sys": "makes a path"}
 PASSED_ON = {
     "tell_fault": "its callers",
     "race_tell": "what tell_fault() has kept",
-    "uring_open": "uring_explain()",
+    "uring_open": "what says why there is no ring",
     "take_engine_log": "the engine's log",
     "say_error": "tool_fail() and tool_fail_uccl()",
     "print_log": "the engine's log",
     "parse_option": "settings_fault()",
     "show_progress": "nobody: it draws a bar",
 }
-# functions that return texts, or print them into an argument, for others to log
-MAKERS = {"uring_explain": "reason", "say_missing": "c->missing", "settings_fault": None}
+# where texts are printed for others to log, and functions that return some
+BUFFERS = {"reason", "c->missing"}
+MAKERS = {"settings_fault"}
 # where else reasons stand: a function that returns them, or the rows of a table
 REASONS = {"refusal_text", "verbs_address_decode"}
 REASON_ROWS = re.compile(r'\{BOOT_[A-Z_]+, "([^"]+)"\}|awaited leaving = \{[A-Z_]+, "([^"]+)"\}')
@@ -165,7 +166,7 @@ def texts_of(root):
         for match in re.finditer(r"\b(\w+)\s*\(", text):
             name, spot = match[1], match.start()
             function = next((n for n, begin in reversed(functions) if begin < spot), "")
-            made = name == "snprintf" and function in MAKERS
+            made = name == "snprintf"
             if not made and name not in calls:
                 continue
             line_start = text.rfind("\n", 0, spot) + 1
@@ -175,7 +176,7 @@ def texts_of(root):
             index = 2 if made else calls[name]
             if len(arguments) <= index or text[line_start:line_start + 7] == "#define":
                 continue
-            if made and arguments[0].strip() != MAKERS[function]:
+            if made and arguments[0].strip() not in BUFFERS:
                 continue
             if name in ("LOG", "log_line") and not re.search(r"LOG_(ERROR|WARN|KIND_WARN)", arguments[0]):
                 continue
