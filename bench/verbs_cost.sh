@@ -30,7 +30,7 @@ for kind in uc rc ud; do
             else if (part ~ /engine\/core\/|core\/[a-z_]*\.[ch]$/) part = "core"
             else if (part ~ /crc32c/) part = "crc"
             else if (part ~ /engine\/nic|infiniband/) part = "nic"
-            else if (part ~ /paths\.c/) part = "paths"
+            else if (part ~ /data_qps\.c/) part = "paths"
             else part = "libc"
             sum[file, part] += $1
         }

@@ -269,7 +269,7 @@ other_compilers() {
     expected=$(lines_of_corpus)
     CC=gcc build build-sim-gcc -Doptimization=0 -Ddebug=true &&
         program sim build-sim-gcc/tests/sim --corpus tests/sim/corpus.txt
-    CC=clang build build-sim-clang -Doptimization=2 &&
+    CC=clang build build-sim-clang -Doptimization=3 &&
         program sim build-sim-clang/tests/sim --corpus tests/sim/corpus.txt
 }
 

@@ -2,8 +2,6 @@
 #include "core/ack.h"
 #include "core/state.h"
 
-enum { NS_PER_US = 1000 };
-
 void ack_owe(struct flow *flow, uint64_t delay_ns, bool now)
 {
     uint64_t at_ns = flow->core->now_ns + delay_ns;

@@ -9,11 +9,11 @@
 #include "core/cc.h"
 
 /* An eighth of what is sent unasked: eight flows that share a link have a round trip's worth together. */
-enum { FLOOR_SHIFT = 3 };
+enum { EQDS_FLOOR_SHIFT = 3 };
 
 static void keep_floor(struct cc *cc)
 {
-    uint64_t floor_bytes = cc->speculate_bytes >> FLOOR_SHIFT;
+    uint64_t floor_bytes = cc->speculate_bytes >> EQDS_FLOOR_SHIFT;
     if (floor_bytes < cc->chunk_bytes)
         floor_bytes = cc->chunk_bytes;
     if (cc->cwnd_bytes < floor_bytes)

@@ -31,7 +31,7 @@ enum {
      * of 4 and 1/8, alpha/sqrt(w) + beta is fs_range * (8/sqrt(w) - 1) / 31. */
     ROOT_UNIT = 256,           /* fixed point of sqrt(w) */
 };
-#define DELAY_MAX_NS (UINT64_C(1) << 40)
+#define SWIFT_DELAY_MAX_NS (UINT64_C(1) << 40)
 
 /* Floor of the square root, a bit a round. */
 static uint64_t square_root(uint64_t value)
@@ -106,7 +106,7 @@ static void swift_on_ack(struct cc *cc, const struct cc_ack *ack)
     }
     if (ack->rtt_ns == 0)
         return;
-    uint64_t rtt_ns = ack->rtt_ns < DELAY_MAX_NS ? ack->rtt_ns : DELAY_MAX_NS;
+    uint64_t rtt_ns = ack->rtt_ns < SWIFT_DELAY_MAX_NS ? ack->rtt_ns : SWIFT_DELAY_MAX_NS;
     uint64_t target_ns = cc->target_ns;
     if (rtt_ns > target_ns)
         target_ns += flow_scaling_ns(cc); /* not computed on an uncongested path */

@@ -34,7 +34,7 @@ enum {
     HYPER_AFTER = 5,          /* updates below Tlow in a row, from which on the step is HYPER_STEPS */
     HYPER_STEPS = 5,
 };
-#define DELAY_MAX_NS (UINT64_C(1) << 33) /* 8 s */
+#define TIMELY_DELAY_MAX_NS (UINT64_C(1) << 33) /* 8 s */
 
 static uint64_t low_ns(const struct cc *cc)
 {
@@ -82,7 +82,7 @@ static void timely_init(struct cc *cc)
 static void timely_keep_srtt(struct cc *cc, uint64_t srtt_ns)
 {
     if (srtt_ns)
-        cc->srtt_ns = srtt_ns < DELAY_MAX_NS ? srtt_ns : DELAY_MAX_NS;
+        cc->srtt_ns = srtt_ns < TIMELY_DELAY_MAX_NS ? srtt_ns : TIMELY_DELAY_MAX_NS;
 }
 
 /* Gradient of the delay per round trip in 1/1024, within +-1024. */
@@ -92,7 +92,7 @@ static int64_t timely_gradient_1024(struct cc *cc, uint64_t rtt_ns, uint64_t min
     cc->timely.prev_rtt_ns = rtt_ns;
     cc->timely.rtt_diff_ns += (diff_ns - cc->timely.rtt_diff_ns) / DIFF_SHARE;
 
-    uint64_t scale_ns = min_rtt_ns > low_ns(cc) && min_rtt_ns < DELAY_MAX_NS ? min_rtt_ns : low_ns(cc);
+    uint64_t scale_ns = min_rtt_ns > low_ns(cc) && min_rtt_ns < TIMELY_DELAY_MAX_NS ? min_rtt_ns : low_ns(cc);
     int64_t gradient = cc->timely.rtt_diff_ns * 1024 / (int64_t)scale_ns;
     return gradient > 1024 ? 1024 : gradient < -1024 ? -1024 : gradient;
 }
@@ -163,7 +163,7 @@ static void timely_on_ack(struct cc *cc, const struct cc_ack *ack)
     cc->timely.cwnd_limited |= ack->cwnd_limited;
     if (ack->rtt_ns == 0 || cc->srtt_ns == 0)
         return;
-    uint64_t rtt_ns = ack->rtt_ns < DELAY_MAX_NS ? ack->rtt_ns : DELAY_MAX_NS;
+    uint64_t rtt_ns = ack->rtt_ns < TIMELY_DELAY_MAX_NS ? ack->rtt_ns : TIMELY_DELAY_MAX_NS;
     if (cc->timely.rate == 0) {
         cc->timely.rate = rate_of(cc, cc->cwnd_bytes);
         cc->timely.prev_rtt_ns = rtt_ns;

@@ -28,11 +28,10 @@ enum {
     LINK_PERCENT = 99,             /* granted part of the link's rate, so that a queue once built drains */
     IDLE_SHARE = 8,                /* a quantum for an idle flow takes as long as 8 others */
     WALK_MAX = 64,                 /* messages looked at to find the demand */
-    BACKOFF_MAX = 6,
+    ASK_BACKOFF_MAX = 6,
     HEARD_PATIENCE = 8,            /* timeout multiplier once the receiver knows the demand */
     GRANTS_SAVED_MAX = 16,
 };
-#define NS_PER_US UINT64_C(1000)
 #define DEMAND_AHEAD_BYTES (UINT64_C(8) << 20) /* beyond what is used */
 #define ASK_MIN_NS (100 * NS_PER_US)
 #define ASK_FIRST_NS (1000 * NS_PER_US)        /* while no round trip is known */
@@ -151,7 +150,7 @@ void credit_update(struct flow *flow, uint64_t now_ns)
 void credit_ask_again(struct flow *flow, uint64_t now_ns)
 {
     struct credit_tx *tx = &flow->credit_tx;
-    if (tx->backoff < BACKOFF_MAX)
+    if (tx->backoff < ASK_BACKOFF_MAX)
         tx->backoff++;
     advertise(flow, now_ns);
 }

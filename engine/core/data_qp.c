@@ -4,7 +4,7 @@
 
 #include <assert.h>
 
-enum { NS_PER_MS = 1000000, PAUSES_MAX = 7 /* doublings */ };
+enum { PAUSES_MAX = 7 /* doublings */ };
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
 

@@ -8,7 +8,6 @@
 
 #include <assert.h>
 
-enum { NS_PER_US = 1000 };
 enum { PROBE_SHARE = 100 }; /* the tail is probed no sooner than after a hundredth of the timeout's floor */
 
 /* ---- buffers of frames ----------------------------------------------------------------------- */

@@ -3,7 +3,7 @@
 #include "core/flow.h"
 #include "core/state.h"
 
-enum { BACKOFF_MAX = 8, GREETINGS = 3 };
+enum { PROBE_BACKOFF_MAX = 8, GREETINGS = 3 };
 #define ASK_AGAIN_NS UINT64_C(4000000) /* at first; doubles up to a second */
 
 void probe_init(struct flow *flow, uint64_t nonce, bool greets)
@@ -107,7 +107,7 @@ unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns)
     }
     if (probe->due & PROBE_ASK && !probe_proven(probe)) {
         probe->ask_at_ns = now_ns + (ASK_AGAIN_NS << probe->backoff);
-        if (probe->backoff < BACKOFF_MAX)
+        if (probe->backoff < PROBE_BACKOFF_MAX)
             probe->backoff++;
     }
     probe->due &= PROBE_SIZE | PROBE_OPEN | PROBE_TRY;

@@ -3,7 +3,7 @@
 #include "core/flow.h"
 #include "core/state.h"
 
-enum { EARLY_ROUNDS = 4, BACKOFF_MAX = 8 };
+enum { EARLY_ROUNDS = 4, REACH_BACKOFF_MAX = 8 };
 #define OPEN_AGAIN_NS UINT64_C(250000000)    /* after the first round; times four after each of the early ones */
 #define OPEN_PERIOD_NS UINT64_C(15000000000) /* half of Linux's nf_conntrack_udp_timeout */
 #define TRY_AGAIN_NS UINT64_C(4000000)       /* at first, or the time of an answer; doubles up to a second */
@@ -104,7 +104,7 @@ static bool next_try(struct flow *flow, struct reach_probe *probe, uint64_t now_
     if (wait_ns > TRY_AGAIN_MAX_NS)
         wait_ns = least_ns < TRY_AGAIN_MAX_NS ? TRY_AGAIN_MAX_NS : least_ns;
     reach->try_at_ns = now_ns + wait_ns;
-    if (reach->backoff < BACKOFF_MAX)
+    if (reach->backoff < REACH_BACKOFF_MAX)
         reach->backoff++;
     reach->tried = (uint16_t)path;
     reach->nonce = rng_next(&flow->core->rng) | 1;

@@ -2,7 +2,7 @@
 #include "core/share.h"
 #include "core/state.h"
 
-enum { NS_PER_MS = 1000000, RX_SHARE_MIN_BYTES = 64 * 1024 };
+enum { RX_SHARE_MIN_BYTES = 64 * 1024 };
 
 void share_init(struct core *core, uint64_t now_ns)
 {

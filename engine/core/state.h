@@ -5,6 +5,7 @@
 
 #include "core/flow.h"
 #include "core/pool.h"
+#include "core/units.h"
 
 #include <assert.h>
 

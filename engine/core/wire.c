@@ -36,7 +36,7 @@ enum {
     ACK_PATH_CE = 1,
     ACK_PATH_ON_PATH = 2,
     ACK_PATH_BY_SEQUENCE = 4,
-    PROBE_ECHO = 1,
+    PROBE_FLAG_ECHO = 1,
 };
 enum { ACK_FIXED_BYTES = 20, ACK_WORD_BYTES = 8, ACK_PARTIAL_BYTES = 12, ACK_PATH_BYTES = 16 };
 
@@ -216,7 +216,7 @@ static bool get_qp(const uint8_t *at, struct wire_qp *path)
 
 static bool get_probe(struct wire_packet *packet, const uint8_t *at, struct wire_probe *probe)
 {
-    *probe = (struct wire_probe){at[1] & PROBE_ECHO, get16(at + 2), get64(at + 4)};
+    *probe = (struct wire_probe){at[1] & PROBE_FLAG_ECHO, get16(at + 2), get64(at + 4)};
     return !(probe->echo && probe->length) && take_payload(packet, probe->length);
 }
 
@@ -249,7 +249,7 @@ static const struct {
     [FRAME_GRANT] = {WIRE_GRANT_BYTES, 0},
     [FRAME_QP] = {WIRE_QP_BYTES, 0xff},
     [FRAME_GONE] = {WIRE_GONE_BYTES, 0},
-    [FRAME_PROBE] = {WIRE_PROBE_BYTES, PROBE_ECHO},
+    [FRAME_PROBE] = {WIRE_PROBE_BYTES, PROBE_FLAG_ECHO},
     [FRAME_FLOW] = {WIRE_FLOW_BYTES, 0xff},
     [FRAME_FRAGMENT] = {WIRE_FRAGMENT_BYTES, 0},
 };
@@ -484,7 +484,7 @@ unsigned wire_put_gone(uint8_t *at, const struct wire_gone *gone)
 
 unsigned wire_put_probe(uint8_t *at, const struct wire_probe *probe)
 {
-    put_start(at, FRAME_PROBE, probe->echo ? PROBE_ECHO : 0, probe->length);
+    put_start(at, FRAME_PROBE, probe->echo ? PROBE_FLAG_ECHO : 0, probe->length);
     put64(at + 4, probe->nonce);
     return WIRE_PROBE_BYTES;
 }
