@@ -372,15 +372,15 @@ void core_tx_done(struct core *core, uint64_t cookie, uint64_t now_ns)
 {
     struct flow *flow = core->flows[cookie >> COOKIE_SLOT_SHIFT & (CORE_FLOWS_MAX - 1)];
     core->now_ns = now_ns;
-    struct data_qp_work work;
-    uint16_t qp;
-    bool some = false;
-    for (; flow && data_qp_next_done(flow, cookie, &work, &qp); some = true) {
+    struct data_qp *qp = flow ? data_qp_of_work(flow, cookie) : NULL;
+    if (!qp)
+        return;
+    while (qp->work_done != (uint32_t)cookie + 1) {
+        struct data_qp_work work = data_qp_finish_oldest(flow, qp);
         if (work.write && core->places_reliably && !flow->dead)
-            ack_on_placed(flow, work.seq, work.requests, qp);
+            ack_on_placed(flow, work.seq, work.requests, (uint16_t)(qp - flow->qps.qps));
     }
-    if (some)
-        flow_wake(flow);
+    flow_wake(flow);
 }
 
 static struct conn *conn_of_linger(struct timer *timer)

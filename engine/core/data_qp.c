@@ -160,8 +160,7 @@ static void finish_work(struct flow *flow, struct core_msg *msg)
         conn_report_deferred(msg);
 }
 
-/* The data QP whose work in progress has this cookie; NULL: the queue pair is gone, and its work finished. */
-static struct data_qp *find_work(struct flow *flow, uint64_t cookie)
+struct data_qp *data_qp_of_work(struct flow *flow, uint64_t cookie)
 {
     uint32_t index = cookie >> COOKIE_PATH_SHIFT & 0xff;
     struct data_qp *qp = index < flow->qps.count ? &flow->qps.qps[index] : NULL;
@@ -173,7 +172,7 @@ static struct data_qp *find_work(struct flow *flow, uint64_t cookie)
 
 void data_qp_undo_work(struct flow *flow, uint64_t cookie)
 {
-    struct data_qp *qp = find_work(flow, cookie);
+    struct data_qp *qp = data_qp_of_work(flow, cookie);
     if (!qp)
         return;
     struct data_qp_work *work = &qp->work[--qp->work_next & (flow->qps.depth - 1)];
@@ -182,23 +181,12 @@ void data_qp_undo_work(struct flow *flow, uint64_t cookie)
     finish_work(flow, work->msg);
 }
 
-/* The oldest descriptor of the queue pair is finished. */
-static struct data_qp_work finish_oldest(struct flow *flow, struct data_qp *qp)
+struct data_qp_work data_qp_finish_oldest(struct flow *flow, struct data_qp *qp)
 {
     struct data_qp_work work = qp->work[qp->work_done++ & (flow->qps.depth - 1)];
     qp->requests -= work.requests;
     finish_work(flow, work.msg);
     return work;
-}
-
-bool data_qp_next_done(struct flow *flow, uint64_t cookie, struct data_qp_work *work, uint16_t *index)
-{
-    struct data_qp *qp = find_work(flow, cookie);
-    if (!qp)
-        return false;
-    *work = finish_oldest(flow, qp);
-    *index = (uint16_t)(qp - flow->qps.qps);
-    return true;
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -295,7 +283,7 @@ static void finish_drain(struct flow *flow, uint16_t index)
     struct data_qp *qp = &flow->qps.qps[index];
     qp->state = DATA_QP_DRAINED;
     while (qp->work_done != qp->work_next)
-        finish_oldest(flow, qp);
+        data_qp_finish_oldest(flow, qp);
     if (!flow->dead)
         owe_frame(flow, qp, QP_DRAINED);
     place_on_drained(flow);

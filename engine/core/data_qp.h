@@ -143,11 +143,10 @@ static inline bool data_qp_receives(const struct data_qps *qps, uint16_t index, 
     const struct data_qp *qp = &qps->qps[index];
     return qp->generation == generation && qp->has_queue_pair && qp->state != DATA_QP_DRAINED;
 }
-/*
- * The work requests up to the cookie's are done: finishes the oldest descriptor among them, and copies it to `work`.
- * False: none is left.
- */
-bool data_qp_next_done(struct flow *flow, uint64_t cookie, struct data_qp_work *work, uint16_t *index);
+/* The data QP whose work in progress has this cookie, or NULL: the queue pair is gone, and its work finished. */
+struct data_qp *data_qp_of_work(struct flow *flow, uint64_t cookie);
+/* The work requests of the oldest descriptor in progress are done. */
+struct data_qp_work data_qp_finish_oldest(struct flow *flow, struct data_qp *qp);
 
 enum { COOKIE_SLOT_SHIFT = 52, COOKIE_PATH_SHIFT = 44, COOKIE_EPOCH_SHIFT = 32 };
 

@@ -10,40 +10,12 @@ uint32_t tx_datagrams_within(uint32_t datagram_bytes, uint64_t window_bytes, uin
     return most ? most : 1;
 }
 
-bool tx_window_takes(struct flow *flow, uint64_t payload, uint64_t charge, uint64_t reserve)
-{
-    const struct sent *sent = &flow->sent;
-    if (!credit_takes(flow, payload))
-        return false;
-    if (sent->flying_chunks == 0)
-        return true;
-    if (sent->flying_payload + payload <= flow->cc.cwnd_bytes + reserve &&
-        sent->flying_charge + charge <= flow->peer_window_bytes + reserve)
-        return true;
-    flow->window_limited = true;
-    return false;
-}
-
-bool tx_has_record(const struct flow *flow, bool drained)
-{
-    const struct sent *sent = &flow->sent;
-    uint32_t reserve = drained ? 0 : flow->qps.reserve;
-    return sent->next_seq - sent->cumulative < sent->window - reserve;
-}
-
 bool tx_is_paced_out(struct flow *flow, uint64_t now_ns)
 {
     if (flow->cc.pace_gap_ns == 0 || flow->pace_until_ns <= now_ns)
         return false;
     flow->window_limited = true;
     return true;
-}
-
-struct chunk *tx_new_chunk(struct flow *flow, const struct chunk *plan, uint64_t *seq)
-{
-    if (flow->sent.next_seq == flow->sent.cumulative)
-        flow->asked_ns = flow->core->now_ns;
-    return sent_new(&flow->sent, plan, seq);
 }
 
 void tx_fly(struct flow *flow, struct chunk *chunk, uint16_t path, uint64_t now_ns)

@@ -55,7 +55,7 @@ bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
         return tx_send_ack(flow, desc, now_ns);
     if (flow->image.left && image_next(flow, tx_scratch(flow->core), desc))
         return true;
-    struct chunk *lost = tx_first_retransmission(flow);
+    struct chunk *lost = sent_first_lost(&flow->sent) ? tx_first_retransmission(flow) : NULL;
     if (lost)
         return tx_send_retransmission(flow, lost, desc, now_ns);
     return send_data(flow, desc, now_ns);

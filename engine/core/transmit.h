@@ -15,13 +15,35 @@ static inline uint32_t tx_charge(uint32_t bytes, unsigned datagrams)
 /* How many datagrams, at most `most`, fit `window_bytes` of the peer's socket buffer; at least one. */
 uint32_t tx_datagrams_within(uint32_t datagram_bytes, uint64_t window_bytes, uint32_t most);
 /* Whether the windows take another chunk or retransmission; a new chunk also needs tx_has_record(). */
-bool tx_window_takes(struct flow *flow, uint64_t payload, uint64_t charge, uint64_t reserve);
+static inline bool tx_window_takes(struct flow *flow, uint64_t payload, uint64_t charge, uint64_t reserve)
+{
+    const struct sent *sent = &flow->sent;
+    if (!credit_takes(flow, payload))
+        return false;
+    if (sent->flying_chunks == 0)
+        return true;
+    if (sent->flying_payload + payload <= flow->cc.cwnd_bytes + reserve &&
+        sent->flying_charge + charge <= flow->peer_window_bytes + reserve)
+        return true;
+    flow->window_limited = true;
+    return false;
+}
 /* Whether the chunk window takes another chunk; the last few are for DRAINED frames (`drained`), which unlock it. */
-bool tx_has_record(const struct flow *flow, bool drained);
+static inline bool tx_has_record(const struct flow *flow, bool drained)
+{
+    const struct sent *sent = &flow->sent;
+    uint32_t reserve = drained ? 0 : flow->qps.reserve;
+    return sent->next_seq - sent->cumulative < sent->window - reserve;
+}
 /* cwnd below one chunk: data waits for its gap. */
 bool tx_is_paced_out(struct flow *flow, uint64_t now_ns);
 /* Makes a chunk after `plan`. */
-struct chunk *tx_new_chunk(struct flow *flow, const struct chunk *plan, uint64_t *seq);
+static inline struct chunk *tx_new_chunk(struct flow *flow, const struct chunk *plan, uint64_t *seq)
+{
+    if (flow->sent.next_seq == flow->sent.cumulative)
+        flow->asked_ns = flow->core->now_ns;
+    return sent_new(&flow->sent, plan, seq);
+}
 /* Puts the chunk on a path. */
 void tx_fly(struct flow *flow, struct chunk *chunk, uint16_t path, uint64_t now_ns);
 /* Puts a chunk of datagrams on a path (a placed one on its data QP), and fills in the descriptor's common fields. */
