@@ -45,7 +45,7 @@ static int list_gpus(struct gpu_map *map, enum uccl_mem kind)
     return UCCL_OK;
 }
 
-/* Fills in distances and what follows from them. */
+/* Fills in the distances of GPUs and NICs, the nearest NICs, and how memory is reached. */
 static int measure(struct gpu_map *map, struct uccl_engine *engine)
 {
     const struct topology *topology = topology_get(&engine->machine);
@@ -57,7 +57,8 @@ static int measure(struct gpu_map *map, struct uccl_engine *engine)
         goto out;
     for (unsigned d = 0; d < map->devices; d++) {
         struct uccl_device device = {0};
-        uccl_device_get(engine, (int)d, &device);
+        union nic_address address;
+        engine->nic->ops->device(engine->nic, (int)d, &device, &address);
         speed_mbps[d] = device.speed_mbps;
         for (unsigned g = 0; g < map->gpus; g++)
             map->distance[g * map->devices + d] = topology_distance(topology, map->gpu[g].pci, device.name);
@@ -82,7 +83,7 @@ static int make_map(struct uccl_engine *engine, struct gpu_map **out)
     struct gpu_map *map = calloc(1, sizeof *map);
     if (!map)
         return UCCL_ENOMEM;
-    int devices = uccl_device_count(engine);
+    int devices = engine->nic->ops->device_count(engine->nic);
     map->devices = devices > 0 ? (unsigned)devices : 0;
     int error = list_gpus(map, UCCL_MEM_CUDA);
     if (!error)
@@ -97,7 +98,7 @@ static int make_map(struct uccl_engine *engine, struct gpu_map **out)
     return UCCL_OK;
 }
 
-/* 0 and `*out`, the engine's. */
+/* 0, and `*out` belongs to the engine. */
 static int get_map(uccl_engine *engine, const struct gpu_map **out)
 {
     if (!engine)
