@@ -24,7 +24,7 @@ static void complain(int error, const void *address, size_t length, enum uccl_me
         LOG_ERR("cannot register %zu bytes at %p: they reach beyond their allocation", length, address);
 }
 
-/* In what way the NIC reaches it; `dmabuf`: the caller's, or NULL. Under the lock. */
+/* Makes device memory known to the NIC, if the NIC reaches it; `dmabuf`: the caller's, or NULL. Under the lock. */
 static int join_range(struct uccl_engine *engine, struct uccl_mr *mr, const struct direct_dmabuf *dmabuf)
 {
     int error = direct_get(&engine->direct, mr->region, mr->address, mr->length, dmabuf, &mr->range);
@@ -39,7 +39,7 @@ void mr_leave_range(struct uccl_engine *engine, struct uccl_mr *mr)
         return;
     direct_put(&engine->direct, mr->region, mr->range);
     mr->range = NULL;
-    mr->nic.handle = mr->nic.flush_handle = NULL; /* they are the range's */
+    mr->nic.handle = mr->nic.flush_handle = NULL; /* the range owns them */
 }
 
 /* `dmabuf`: the caller's, or NULL. */
@@ -112,7 +112,7 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
     CANCEL_LATER;
     struct uccl_engine *engine = mr->engine;
     mr->closed = true;
-    mr->length = 0; /* no buffer lies within it any more */
+    mr->length = 0; /* no buffer lies within the registration any more */
     pthread_mutex_lock(&engine->lock);
     for (struct uccl_mr **link = &engine->mrs; *link; link = &(*link)->next) {
         if (*link == mr) {
@@ -176,7 +176,7 @@ UCCL_API int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *m
     if (atomic_load_explicit(&conn->closing, memory_order_relaxed))
         return UCCL_ECLOSED;
     if (!mr || !length || mr->region->is.ops->cpu_readable || !mr->nic.handle) {
-        *out = NULL; /* what has ended is visible: in host memory, and on a device, where staging put it */
+        *out = NULL; /* host memory and staged memory need no flush: what completed receives wrote is visible */
         return UCCL_OK;
     }
     return request_post_flush(conn, buffer, mr, out);

@@ -25,12 +25,13 @@ bool flush_progress(struct flushes *flushes, const struct gpu_context *context)
     struct uccl_request *request;
     struct nic_flushed reads[READ_BATCH];
     bool some = false;
-    while ((request = flushes->waiting) && context->queue->data_qp->flush_device(context->queue, request->nic_mr, request)) {
+    const struct nic_data_qp_ops *ops = context->queue->data_qp;
+    while ((request = flushes->waiting) && ops->flush_device(context->queue, request->nic_mr, request)) {
         flushes->waiting = request->staged.next;
         flushes->reading++;
         some = true;
     }
-    unsigned count = flushes->reading ? context->queue->data_qp->poll_flushed(context->queue, reads, READ_BATCH) : 0;
+    unsigned count = flushes->reading ? ops->poll_flushed(context->queue, reads, READ_BATCH) : 0;
     for (unsigned i = 0; i < count; i++) {
         flushes->reading--;
         flush_end(context, reads[i].cookie, reads[i].failed);

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { ASK_NS = 1000 }; /* between questions about a copy */
+enum { ASK_NS = 1000 }; /* between two questions about a copy */
 
 int mem_copies_failed(struct mem_stage *stage, const char *what, int error)
 {
@@ -73,7 +73,7 @@ int mem_copies_open(struct mem_stage *stage)
 void mem_copies_close(struct mem_stage *stage)
 {
     const struct mem_calls *calls = &stage->calls;
-    /* nothing to destroy: it may have no context to enter */
+    /* without streams there is nothing to destroy, and perhaps no context to enter */
     if (stage->handles[0] && calls->enter(stage) == UCCL_OK) {
         for (unsigned i = 0; i < stage->slots && stage->copies[i].event; i++)
             calls->event_destroy(stage->copies[i].event);
@@ -110,7 +110,7 @@ void mem_copies_unpin(struct mem_stage *stage, void *memory)
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* A slot for a copy, on a stream of this direction: they take turns. NULL: all are in flight. */
+/* A slot for a copy; the streams of a direction take turns. NULL: all slots are in flight. */
 static struct mem_copy *copy_take(struct mem_stage *stage, enum mem_direction direction)
 {
     struct mem_copy *copy = stage->free;
@@ -156,8 +156,8 @@ int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintp
 }
 
 /*
- * The copy to ask the runtime about, of those on this stream; NULL: none, or not so soon again. Asking costs a good
- * part of a microsecond, and other threads wait for the runtime's locks meanwhile.
+ * The copy of this stream to ask the runtime about. NULL: there is none, or we asked a moment ago. A question takes
+ * most of a microsecond, and other threads wait for the runtime's locks meanwhile.
  */
 static struct mem_copy *copy_to_ask(struct mem_copy_list *list)
 {
@@ -171,8 +171,8 @@ static struct mem_copy *copy_to_ask(struct mem_copy_list *list)
 }
 
 /*
- * Marks the end of a copy whose event could not be recorded when it was queued: it runs all the same, and its memory is
- * in use until it is known to have ended. Whatever fails twice will not run either.
+ * Marks the end of a copy whose event could not be recorded when it was queued. Such a copy runs all the same, and its
+ * memory is in use until we know that it has ended. If recording fails twice, the copy will not run either.
  */
 static int copy_mark(struct mem_stage *stage, struct mem_copy *copy)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies on the streams of one device: those of a stream end in their order, and an event tells the end of each.
- * What CUDA and HIP share; they differ in the names of their functions, which are in a table, and in how a
- * device is made current, enter() and leave().
+ * Copies on the streams of one device, for CUDA and HIP. Copies of a stream end in their order, and an event tells
+ * the end of each. The two runtimes differ in the names of their functions, which are in a table, and in how they
+ * make a device current: enter() and leave().
  *
  * Thread: the engine thread that the `mem_stage` belongs to.
  */
@@ -14,11 +14,11 @@
 /* A runtime, once its library is loaded. Its functions return 0 or an error of their own. */
 struct mem_calls {
     const char *name; /* "CUDA" */
-    int not_ready;    /* what event_query() returns of a copy in flight */
+    int not_ready;    /* event_query() returns it for a copy in flight */
     unsigned pin_flags, stream_flags, event_flags;
     const char *(*error_text)(int error);
-    int (*enter)(struct mem_stage *stage); /* the device is current in this thread; UCCL_OK, UCCL_EIO (logged) */
-    void (*leave)(void);                   /* what was before is */
+    int (*enter)(struct mem_stage *stage); /* makes the device current in this thread; UCCL_OK, UCCL_EIO (logged) */
+    void (*leave)(void);                   /* restores the device that was current before */
     int (*pin)(void *memory, size_t length, unsigned flags);
     int (*unpin)(void *memory);
     int (*from_device)(void *to, uintptr_t from, size_t length, void *stream);
@@ -43,15 +43,15 @@ struct mem_copy {
 struct mem_stage {
     struct mem_calls calls;
     int device;
-    void *context;           /* of the runtime, if it has some */
-    bool retained;           /* it is kept for us */
-    bool failed;             /* that has been logged */
+    void *context;           /* of the runtime, if it has contexts */
+    bool retained;           /* the runtime keeps it for us */
+    bool failed;             /* its first failure has been logged */
     unsigned slots, streams; /* streams in each direction */
     struct mem_copy *copies; /* `slots` of them */
     struct mem_copy *free;
     struct mem_copy_list {
         struct mem_copy *head, *tail;
-        uint64_t ask_ns; /* not before: it was asked about a moment ago */
+        uint64_t ask_ns; /* when to ask again, at the earliest */
     } *in_flight;            /* per stream, 2 * streams: first those from the device */
     void **handles;          /* the runtime's streams, likewise */
     unsigned turn[2];
@@ -64,7 +64,7 @@ int mem_copies_open(struct mem_stage *stage);
 /* Logs the first failure of a device. */
 int mem_copies_failed(struct mem_stage *stage, const char *what, int error);
 
-/* As in mem.h; close() also of what was not opened. */
+/* As in mem.h; close() also takes a stage that was not opened. */
 void mem_copies_close(struct mem_stage *stage);
 int mem_copies_pin(struct mem_stage *stage, void *memory, size_t length);
 void mem_copies_unpin(struct mem_stage *stage, void *memory);

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * CUDA memory, through the driver. An application's thread asks it about pointers alone, which changes
- * nothing. Copies run in the context that the memory was allocated in, else in the device's primary
- * one if that is active; none is ever made. It is current in the engine thread for the length of
- * each call.
+ * CUDA memory, through the driver. An application's thread only asks it about pointers, which changes nothing. Copies
+ * run in the context that the memory was allocated in, or else in the device's primary context if that is active. The
+ * engine never makes a context. The engine thread pushes the context for each call and pops it afterwards.
  */
 #include "base/log.h"
 #include "mem/copies.h"
@@ -52,7 +51,7 @@ static int cuda_identify(const void *address, struct mem_identity *out)
                         CUDA_ATTRIBUTE_IS_MANAGED};
     void *data[] = {&kind, &device, &context, &base, &length, &id, &managed};
     enum { COUNT = sizeof data / sizeof data[0] };
-    /* of an address that it does not know it says nothing, without an error */
+    /* for an unknown address the driver returns neither an error nor values */
     if (!mem_runtime_find(&runtime, false) ||
         cuda.cuPointerGetAttributes(COUNT, attributes, data, (uintptr_t)address) || kind != CUDA_MEMORY_DEVICE)
         return UCCL_ENOTSUP;
@@ -70,8 +69,8 @@ static int cuda_identify(const void *address, struct mem_identity *out)
 }
 
 /*
- * In the context of the memory, where it has one. Capturing threads may not make calls that could be unsafe:
- * this one is none, but the driver cannot know that.
+ * The context of the memory is pushed, if it has one. A thread that captures a stream may not make calls that could be
+ * unsafe. This call is safe, but the driver cannot know that.
  */
 static int cuda_export_dmabuf(const struct mem_identity *of, uintptr_t from, size_t length, int *fd,
                               uint64_t *offset_bytes, char why[MEM_WHY_TEXT])
@@ -170,8 +169,8 @@ static void leave(void)
 }
 
 /*
- * The context of the memory, or the device's primary one. That is kept while we use it, and taken only where the
- * application has it.
+ * Takes the context of the memory, or else the device's primary context if the application has it active. The primary
+ * context is retained while we use it.
  */
 static int take_context(struct mem_stage *stage, const struct mem_identity *of)
 {
@@ -230,7 +229,7 @@ static int cuda_stage_open(const struct mem_identity *of, unsigned streams, unsi
     struct mem_stage *stage = mem_copies_make(&calls, of->device, streams, copies_max);
     if (!stage)
         return UCCL_ENOMEM;
-    /* a capture of the application's, on any thread, must not be disturbed by what this thread does */
+    /* calls of this thread must not disturb a capture of the application, on any thread */
     int mode = CUDA_CAPTURE_RELAXED;
     cuda.cuThreadExchangeStreamCaptureMode(&mode);
     int error = take_context(stage, of);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What we use of the CUDA driver (libcuda.so.1), declared by ourselves: FUNCTION(name, our parameters, those of
- * cuda.h). A test compares the latter with the vendor's header, where that is installed.
+ * The functions of the CUDA driver (libcuda.so.1) that we use, declared by ourselves: FUNCTION(name, our parameters,
+ * those of cuda.h). A test compares the latter with the vendor's header where that is installed.
  *
- * The driver and not the runtime library, because there is one of it whatever toolkit a program was built
- * with (11 to 13, linked statically or not), its functions never change under one name, asking about a
- * pointer makes no context, and a context can be pushed and popped without a trace.
+ * We use the driver and not the runtime library: a machine has one driver, whatever toolkit a program was built with
+ * (11 to 13, linked statically or not). Its functions never change under one name. Asking it about a pointer makes no
+ * context, and a context can be pushed and popped without a trace.
  */
 #ifndef UCCL_CUDA_API_H
 #define UCCL_CUDA_API_H
@@ -45,7 +45,7 @@
     FUNCTION(cuEventRecord, (void *event, void *stream), (CUevent, CUstream))                        \
     FUNCTION(cuEventQuery, (void *event), (CUevent))
 
-/* Younger than the oldest driver that we take (CUDA 11.7). */
+/* Newer than the oldest driver that we support (CUDA 11.7). */
 #define CUDA_OPTIONAL_FUNCTIONS(FUNCTION)                                                            \
     FUNCTION(cuMemGetHandleForAddressRange,                                                          \
              (void *handle, uintptr_t address, size_t length, int type, unsigned long long flags),   \

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * HIP memory (AMD GPUs). An application's thread asks about pointers alone, which changes nothing. HIP
- * knows the current device of a thread and no way to push one: the engine thread, which is ours, sets it
- * before each call.
+ * HIP memory (AMD GPUs). An application's thread only asks about pointers, which changes nothing. HIP has a current
+ * device per thread and cannot push one, so the engine thread sets it before each call.
  */
 #include "base/log.h"
 #include "mem/copies.h"
@@ -70,7 +69,7 @@ static int hip_identify(const void *address, struct mem_identity *out)
     if (!attribute(HIP_ATTRIBUTE_RANGE_START, &out->base, address) ||
         !attribute(HIP_ATTRIBUTE_RANGE_SIZE, &out->base_length, address))
         out->base = 0;
-    if (!attribute(HIP_ATTRIBUTE_BUFFER_ID, &out->buffer_id, address)) /* may write its lower half alone */
+    if (!attribute(HIP_ATTRIBUTE_BUFFER_ID, &out->buffer_id, address)) /* may write only its lower half */
         out->buffer_id = 0;
     out->managed = attribute(HIP_ATTRIBUTE_IS_MANAGED, &managed, address) && managed;
     if (hip.hipDeviceGetPCIBusId(out->pci, sizeof out->pci, device))
@@ -78,7 +77,7 @@ static int hip_identify(const void *address, struct mem_identity *out)
     return UCCL_OK;
 }
 
-/* HIP stands on this library, so it is in the process where memory of HIP is. */
+/* HIP uses the HSA library, so a process with memory of HIP has it. */
 static int hip_export_dmabuf(const struct mem_identity *of, uintptr_t from, size_t length, int *fd,
                              uint64_t *offset_bytes, char why[MEM_WHY_TEXT])
 {
@@ -149,7 +148,7 @@ static int hip_device(int index, struct mem_device *out)
 
 static const char *error_text(int error)
 {
-    (void)error; /* its text is one more function to look up */
+    (void)error; /* its text would need one more function */
     return "error";
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What we use of the HIP runtime (libamdhip64.so, ROCm 5 to 7), declared by ourselves: FUNCTION(name, our
- * parameters, those of hip_runtime_api.h). A test compares the latter with the vendor's header, where that is
- * installed. hipPointerGetAttribute() rather than hipPointerGetAttributes(), whose struct has changed.
+ * The functions of the HIP runtime (libamdhip64.so, ROCm 5 to 7) that we use, declared by ourselves: FUNCTION(name, our
+ * parameters, those of hip_runtime_api.h). A test compares the latter with the vendor's header where that is installed.
+ * We use hipPointerGetAttribute(), since the struct of hipPointerGetAttributes() has changed.
  */
 #ifndef UCCL_HIP_API_H
 #define UCCL_HIP_API_H
@@ -34,8 +34,8 @@
     FUNCTION(hipEventQuery, (void *event), (hipEvent_t))
 
 /*
- * Below HIP, in libhsa-runtime64.so.1 of ROCm 5.6 and later: HIP itself exports dma-bufs since ROCm 7 alone. Of
- * hsa_ext_amd.h, and the result is a hsa_status_t.
+ * From libhsa-runtime64.so.1 of ROCm 5.6 and later, which HIP uses: HIP itself exports dma-bufs only since ROCm 7. It
+ * is declared in hsa_ext_amd.h and returns a hsa_status_t.
  */
 #define HSA_OPTIONAL_FUNCTIONS(FUNCTION)                                                             \
     FUNCTION(hsa_amd_portable_export_dmabuf,                                                         \
@@ -63,7 +63,7 @@ enum hip_value {
     /* hipMemoryTypeDevice has changed: up to ROCm 5, and from 6 on (as in CUDA) */
     HIP_MEMORY_DEVICE_5 = 1,
     HIP_MEMORY_DEVICE_6 = 2,
-    HIP_MAJOR_UNIT = 10000000, /* that hipRuntimeGetVersion() counts by */
+    HIP_MAJOR_UNIT = 10000000, /* the units of hipRuntimeGetVersion() */
     HIP_MINOR_UNIT = 100000,
 };
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory. It needs no staging; that it can be staged all the same is of use to tests. */
+/* Host memory. It needs no staging, but tests stage it all the same. */
 #include "mem/mem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies are done at once; what is left to tell is that they have ended. */
+/* A copy is done at once; poll() only has to say that it has ended. */
 struct mem_stage {
     unsigned capacity, first, count;
     void *ended[]; /* a ring of cookies */

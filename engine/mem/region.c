@@ -42,7 +42,7 @@ static bool region_same(const struct mem_region *region, const struct mem_identi
            region->is.buffer_id == is->buffer_id && region->length == length;
 }
 
-/* The region of this memory. Idle ones of what stood at its place before are dropped on the way. */
+/* The region of this memory. Drops idle regions of earlier memory at the same address. */
 static struct mem_region *region_find(struct mem_cache *cache, const struct mem_identity *is, uintptr_t begin,
                                size_t length)
 {

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Registered memory: one region per allocation of a device, or per range of host memory, shared by all
- * registrations in it. A region lives while one of them does; those of device memory stay in the
- * cache for some time after.
+ * Registered memory: one region per allocation of a device, or per range of host memory. All registrations in it
+ * share the region, and the last of them ends it. Regions of device memory stay in the cache for some time after.
  *
- * Memory may be freed and come back at the same address, as another allocation. So each registration asks
- * the runtime anew whose memory it is, and only a region with the same buffer id is used again: an id is
- * never given twice. What has none (host memory) is never kept.
+ * Memory may be freed, and another allocation may come back at the same address. So each registration asks the
+ * runtime anew whose memory it is. A region is used again only if the buffer id is the same, since an id is never
+ * given twice. Memory without an id (host memory) is never kept.
  *
- * Thread: any; the cache has a lock of its own, which is not taken on the data path.
+ * Thread: any; the cache has a lock of its own, which the data path does not take.
  */
 #ifndef UCCL_REGION_H
 #define UCCL_REGION_H
@@ -22,10 +21,10 @@ struct direct_range;
 struct mem_region {
     struct mem_region *next;  /* of the same bucket */
     struct mem_identity is;
-    uintptr_t begin;          /* what it covers */
+    uintptr_t begin;          /* where it begins */
     size_t length;
     uint32_t references;      /* registrations */
-    struct direct_range *ranges; /* device memory: how the NIC reaches what is registered; gpu/direct.c owns them */
+    struct direct_range *ranges; /* of device memory, as the NIC knows them; gpu/direct.c owns them */
     uint64_t idle_since;      /* a count, not a time: when the last one ended */
 };
 

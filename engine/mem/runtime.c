@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stddef.h>
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* all but `ready`, of all runtimes */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* protects all fields but `ready`, of all runtimes */
 
 static void runtime_in_child(void)
 {
