@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening and closing engines, their devices and counters. */
+/* Opening and closing engines, their events and counters. */
 #include "objects.h"
 
 #include "base/config.h"
@@ -247,29 +247,6 @@ UCCL_API int uccl_close(uccl_engine *engine)
     pthread_mutex_unlock(&engine->lock);
     engine_destroy(engine);
     return UCCL_OK;
-}
-
-UCCL_API int uccl_device_count(const uccl_engine *engine)
-{
-    if (!engine)
-        return UCCL_EINVAL;
-    if (inherited(engine))
-        return UCCL_EFORKED;
-    return engine->nic->ops->device_count(engine->nic);
-}
-
-UCCL_API int uccl_device_get(const uccl_engine *engine, int device, struct uccl_device *out)
-{
-    union nic_address address;
-    if (!engine || !out)
-        return UCCL_EINVAL;
-    if (inherited(engine))
-        return UCCL_EFORKED;
-    CANCEL_LATER;
-    int error = engine->nic->ops->device(engine->nic, device, out, &address);
-    if (!error)
-        out->engines = engine->thread_count;
-    return error;
 }
 
 /* ---- events, counters ------------------------------------------------------------------------ */

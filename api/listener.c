@@ -15,6 +15,7 @@
 #include "base/fault.h"
 #include "handle.h"
 #include "base/log.h"
+#include "nic/backend.h"
 #include "nic/netdev.h"
 
 #include <errno.h>
@@ -162,7 +163,7 @@ UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct 
     CANCEL_LATER;
     struct uccl_device properties;
     union nic_address own, bound, offered[ADDRESSES_MAX];
-    int error = engine->nic->ops->device(engine->nic, device < 0 ? 0 : device, &properties, &own);
+    int error = engine->nic->ops->device(engine->nic, device < 0 ? BACKEND_DEVICE : device, &properties, &own);
     if (error)
         return error;
     struct uccl_listener *listener = calloc(1, sizeof *listener);
