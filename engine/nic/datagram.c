@@ -12,7 +12,7 @@ void datagram_gather(const struct nic_queue_setup *setup, const struct tx_desc *
         const void *payload;
 
         if (!(mask >> (piece->at / desc->datagram_bytes) & 1))
-            continue; /* it was acked: the message may have ended */
+            continue; /* acked: the message may have completed */
         payload = setup->payload(piece->msg, piece->offset_bytes);
         if (payload)
             memcpy(desc->buffer + piece->at, payload, piece->length);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Laying out the datagrams of a descriptor, for backends that send them. The queue's owner.
+ * Lays out the datagrams of a descriptor for the backend that sends them. Thread: the queue's owner.
  */
 #ifndef UCCL_DATAGRAM_H
 #define UCCL_DATAGRAM_H
@@ -12,8 +12,7 @@ static inline uint32_t datagram_length(const struct tx_desc *desc, unsigned inde
     return index + 1 == desc->count ? desc->last_bytes : desc->datagram_bytes;
 }
 
-/* Copies the pieces of those datagrams of a TX_FRAMES descriptor that go out. A piece never crosses
- * datagrams. */
+/* Copies the payload into the datagrams of a TX_FRAMES descriptor that `mask` names. */
 void datagram_gather(const struct nic_queue_setup *setup, const struct tx_desc *desc, uint64_t mask);
 
 /*

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The list by which a user chooses interfaces or devices, in NCCL's syntax: comma-separated items; "=" before
- * one wants the whole name, "^" shuts out what it matches; before the first item they hold for the whole
- * list. An empty list admits everything. What an item matches is the caller's. Pure.
+ * The list by which a user chooses interfaces or devices, in NCCL's syntax: comma-separated items. "=" before an item
+ * wants the whole name; "^" shuts out what the item matches; before the first item they hold for the whole list. An
+ * empty list admits everything. The caller decides what an item matches. Pure.
  */
 #ifndef UCCL_FILTER_H
 #define UCCL_FILTER_H
@@ -16,7 +16,7 @@ typedef bool (*filter_match_fn)(char *item, bool exact, const void *context);
 
 bool filter_admits(const char *filter, filter_match_fn matches, const void *context);
 
-/* One item, and the list as it is gone through. */
+/* One item, and the items that are left. */
 struct filter_item {
     char name[FILTER_ITEM_MAX]; /* without signs and blanks; never empty */
     bool excludes, exact;

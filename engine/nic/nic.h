@@ -53,48 +53,48 @@ union nic_address {
 /* A peer's host, and the address of ours by which it knows us. Ports mean nothing. */
 struct nic_host {
     union nic_address address;
-    union nic_address local; /* what is sent there leaves from it; family 0: from whatever the route has */
+    union nic_address local; /* datagrams to the host leave from it; family 0: from whatever the route has */
 };
 
 /*
- * How peers reach a queue beside its host's address: bytes that the backend there makes and the one here
- * takes, carried by the handshake. The first one says which backend they are of.
+ * A queue's address beside its host's: bytes that the backend over there writes and the one here reads. The handshake
+ * carries them. The first byte names the backend.
  */
 enum { NIC_QUEUE_ADDRESS_MAX = 40, NIC_WHY_TEXT = 96 };
 enum nic_address_of { NIC_ADDRESS_UDP = 1, NIC_ADDRESS_VERBS = 2 };
-enum { NIC_PORTS_TOLD_MAX = 16 }; /* of UDP, two bytes each; where firewalls are, further paths carry nothing */
+enum { NIC_PORTS_TOLD_MAX = 16 }; /* UDP ports in an address, two bytes each; firewalls drop what further paths carry */
 struct nic_queue_address {
     uint8_t length; /* 1..NIC_QUEUE_ADDRESS_MAX */
     uint8_t bytes[NIC_QUEUE_ADDRESS_MAX];
 };
 
-/* How many ports it tells, of which packets of the first paths come (flow_setup). */
+/* How many ports an address names: the first paths send from these (flow_setup). */
 uint16_t nic_queue_ports(const struct nic_queue_address *address);
 
 /* For people: "UDP port 4791". */
 enum { NIC_QUEUE_TEXT = 32 };
 const char *nic_queue_address_text(const struct nic_queue_address *address, char out[NIC_QUEUE_TEXT]);
 
-/* One received buffer: `count` datagrams of `stride` bytes each but the last, back to back (GRO). */
+/* One received buffer: datagrams of `stride` bytes back to back (GRO); the last may be shorter. */
 struct nic_rx {
     const uint8_t *data;
     uint32_t length;
     uint32_t stride;   /* == length for a single datagram */
     bool ce;           /* ECN congestion experienced */
-    unsigned in_place;      /* of the first so many datagrams the payload stands, back to back, at `payload` and no
-                               longer behind its header region (place) */
+    unsigned in_place; /* the payload of the first `in_place` datagrams lies at `payload`, back to back, and not behind
+                          their headers (nic_target_fn) */
     const uint8_t *payload;
     uint32_t slot;     /* the backend's, for release() */
     uint64_t at_ns;    /* when the NIC had it, by CLOCK_MONOTONIC; 0: not known */
-    /* set where the NIC places payload: what came on the queue pair of a path */
-    bool placed;       /* a write of `length` bytes, which stand where they belong; no `data` */
+    /* of what came on a data QP */
+    bool placed;       /* the NIC has placed `length` bytes; no `data` */
     uint16_t path;
     uint32_t generation;
     uint32_t immediate; /* of the write */
-    struct flow *flow; /* NULL: a datagram as any other */
+    struct flow *flow; /* NULL: a datagram, not from a data QP */
 };
 
-/* Where payload of datagram `index` stands that does not follow its header region, or NULL: it does. */
+/* The payload of datagram `index`, or NULL: it follows its header. */
 static inline const uint8_t *nic_rx_payload(const struct nic_rx *rx, unsigned index)
 {
     return index < rx->in_place ? rx->payload + (size_t)index * (rx->stride - WIRE_BULK_HEADER_BYTES) : NULL;
@@ -103,16 +103,18 @@ static inline const uint8_t *nic_rx_payload(const struct nic_rx *rx, unsigned in
 /* Memory that the NIC reaches by itself. */
 struct nic_mr {
     uint32_t local_key;  /* for our work requests */
-    uint32_t remote_key; /* for those of peers, which may write but not read */
+    uint32_t remote_key; /* for work requests of peers, which may write but not read */
     void *handle;        /* the backend's; NULL: not registered */
-    /* of memory of a device: what read() reads, by a key that no peer is told */
+    /* of device memory: flush_device() reads this address by a key that no peer learns */
     uint32_t flush_key;
     void *flush_handle;
     uintptr_t flush_address;
 };
 
-/* Memory of a device to register: by its address, which the driver of that device must know to resolve, or as a
- * dma-buf in which it begins at `offset_bytes`. */
+/*
+ * Memory of a device to register: by its address, which the device's driver must be able to resolve, or as a dma-buf in
+ * which the memory begins at `offset_bytes`.
+ */
 struct nic_device_memory {
     uintptr_t address;
     size_t length;
@@ -145,16 +147,16 @@ struct nic_done {
     uint64_t at_ns;    /* as in nic_rx */
 };
 
-/* Copies payload [offset, offset+length) of a message to plain memory; what memory kinds hide behind. */
+/* Copies payload [offset, offset+length) of a message to plain memory, whatever kind of memory holds it. */
 typedef void (*nic_gather_fn)(void *to, const struct core_msg *msg, uint64_t offset, size_t length);
-/* Where payload of a placeable message stands for the NIC, and the key that goes with it. */
+/* The address by which the NIC reads the payload of a placeable message, and its key. */
 typedef uint64_t (*nic_local_fn)(const struct core_msg *msg, uint64_t offset, uint32_t *key);
 /* The address of payload that the CPU can read in place, or NULL: then gather. */
 typedef const void *(*nic_payload_fn)(const struct core_msg *msg, uint64_t offset);
 
 /*
- * Where the payload of bulk datagrams may be written at once (core_place()): plain memory for that of the first
- * `*count`, or NULL: nowhere, receive them as any other.
+ * Memory of the receive into which the payload of the first `*count` bulk datagrams of a train may be received
+ * (core_place()), or NULL: receive them like others.
  */
 typedef void *(*nic_place_fn)(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count);
 
@@ -197,7 +199,7 @@ struct nic_device_ops {
 struct nic_memory_ops {
     /* Registers host memory. 0, UCCL_ENOTSUP: this memory cannot be; UCCL_ENOMEM, UCCL_EIO (logged). */
     int (*reg_mr)(struct nic *nic, void *address, size_t length, struct nic_mr *out);
-    /* The same for memory of a device, which is named by its address in either case. UCCL_ENOTSUP: `why` says why. */
+    /* The same for device memory; its address names it in either case. UCCL_ENOTSUP: `why` says why. */
     int (*reg_device)(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
                       char why[NIC_WHY_TEXT]);
     /* What was never registered is left alone. */

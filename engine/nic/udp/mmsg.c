@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver with plain system calls: sendmmsg(), recvmmsg(), ppoll(). Any thread may drive it, one
- * at a time, so it serves lent engines and machines where io_uring is forbidden. udp_transmit() is
- * also the sending half of the io_uring driver.
+ * The driver with plain system calls: sendmmsg(), recvmmsg(), ppoll(). Any thread may drive it, one at a time, so it
+ * serves lent engines and machines that forbid io_uring. The io_uring driver sends by udp_transmit(), too.
  *
- * What a failed send means: a full socket (EAGAIN, ENOBUFS) is back-pressure, the send stays
- * staged, and no more is taken before there is room, for which wait() waits too; an error that segmentation may have caused is tried again datagram by datagram; anything
- * else is a lost datagram, which the protocol retransmits, and is logged once per peer.
+ * Errors of a send: a full socket (EAGAIN, ENOBUFS) is back-pressure; the send stays in the batch, and send() refuses
+ * more until there is room, for which wait() waits too. An error that segmentation may have caused makes the driver send
+ * datagram by datagram. After any other error the datagram is lost, which is logged once per peer; the protocol
+ * retransmits it.
  *
  * Thread: the queue's owner.
  */
@@ -26,13 +26,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MMSG_LARGE_BYTES = 16384 }; /* from here on a look costs less than a copy */
-enum { MMSG_PIECE_BYTES = 4096 }; /* and where the parts of a train are shorter, than the kernel takes for each */
-enum { MMSG_BUFFERS = 16 }; /* of 64 KiB: 1 MiB, and the last one used is used first */
+enum { MMSG_LARGE_BYTES = 16384 };  /* from here on peeking costs less than a copy */
+enum { MMSG_SEGMENT_BYTES = 4096 }; /* below it per segment, iovec cost exceeds the copy saved */
+enum { MMSG_BUFFERS = 16 };         /* of 64 KiB: 1 MiB; the last one used is used first */
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* Control messages of one send: where it leaves from, and where it is cut. */
+/* Control messages of one send: its source address, and its segment size. */
 struct send_control {
     _Alignas(struct cmsghdr) uint8_t bytes[sizeof((struct udp_source *)0)->bytes + CMSG_SPACE(sizeof(uint16_t))];
 };
@@ -43,9 +43,9 @@ static bool is_full(int error)
 }
 
 /*
- * A full socket is not tried again before the kernel says that there is room: that would cost a system call per
- * round for nothing. Where memory ran out, or a socket is full again though it was writable, the kernel says so at
- * once, so that a look now and then has to do.
+ * A full socket is tried again once the kernel calls it writable: a try per round would cost a system call each. Where
+ * memory ran out, or a socket is full again although it was writable, the kernel calls it writable at once: then a
+ * timer decides.
  */
 static void note_full(struct udp_queue *queue, uint16_t socket_index, int error)
 {
@@ -95,7 +95,7 @@ uint64_t udp_full_nap(struct udp_queue *queue, uint64_t timeout_ns)
     at_ns = clock_now_ns();
     left_ns = queue->full_until_ns > at_ns ? queue->full_until_ns - at_ns : 0;
     if (left_ns <= timeout_ns)
-        udp_full_over(queue); /* when this sleep ends: the next one, if there is nothing to send, is not cut */
+        udp_full_over(queue); /* at the end of this sleep: it shortens no later one */
     return left_ns < timeout_ns ? left_ns : timeout_ns;
 }
 
@@ -159,7 +159,7 @@ static void complain_once(struct udp_queue *queue, const struct udp_send *send, 
                 netdev_address_text(&send->to, text), strerror(error), consequence);
 }
 
-/* Bytes [offset, offset+length) of a send as vectors; returns how many. */
+/* Makes vectors of bytes [offset, offset+length) of a send; returns how many. */
 static size_t slice_iovecs(const struct iovec *from, size_t count, size_t offset, size_t length,
                     struct iovec *to)
 {
@@ -206,8 +206,8 @@ static int send_one_by_one(struct udp_queue *queue, struct udp_send *send)
 }
 
 /*
- * A send whose source the kernel may have refused: the address is not ours any more, or this system does not know the
- * control message. True: it has left without.
+ * Tries without its source a send that failed: that address may be ours no more, or this system may not know the control
+ * message. True: it has left.
  */
 static bool send_without_source(struct udp_queue *queue, struct udp_send *send, int error)
 {
@@ -226,8 +226,7 @@ static bool send_without_source(struct udp_queue *queue, struct udp_send *send, 
     return true;
 }
 
-/* A send that failed otherwise than on a full socket, with `error`: ends it one way or the other.
- */
+/* Deals with a send that failed with `error`, on a socket that is not full: it leaves another way, or is lost. */
 static void recover_send(struct udp_queue *queue, struct udp_send *send, int error)
 {
     struct udp_peer *peer = &queue->peers[send->destination];
@@ -361,10 +360,7 @@ static void mmsg_close(struct udp_queue *queue)
     queue->io = NULL;
 }
 
-/*
- * Looks at what is first in the socket: its first header region goes to `header`, its length and stride to `rx`.
- * False: nothing waits.
- */
+/* Peeks at the first train in the socket: copies its first header to `header`, its length and stride to `rx`. False: none. */
 static bool peek(struct udp_queue *queue, uint8_t header[WIRE_BULK_HEADER_BYTES], struct nic_rx *rx)
 {
     struct iovec iovec = {header, WIRE_BULK_HEADER_BYTES};
@@ -380,14 +376,14 @@ static bool peek(struct udp_queue *queue, uint8_t header[WIRE_BULK_HEADER_BYTES]
     return true;
 }
 
-/* Whether a look at it before costs less than a copy of its payload after. */
+/* Whether peeking at it costs less than copying its payload afterwards. */
 static bool is_large(const struct nic_rx *rx, const uint8_t *header)
 {
-    return rx->length >= MMSG_LARGE_BYTES && rx->length <= UDP_RX_BYTES && rx->stride >= MMSG_PIECE_BYTES &&
+    return rx->length >= MMSG_LARGE_BYTES && rx->length <= UDP_RX_BYTES && rx->stride >= MMSG_SEGMENT_BYTES &&
            wire_is_bulk(header, rx->stride);
 }
 
-/* Receives what look() saw to a free buffer and to where its payload belongs. False: something else came. */
+/* Receives the train that peek() saw into a free buffer and the predicted memory. False: another train came. */
 static bool receive_seen(struct udp_queue *queue, const uint8_t *header, struct nic_rx *rx)
 {
     struct mmsg_io *io = queue->io;
@@ -415,9 +411,9 @@ static bool receive_seen(struct udp_queue *queue, const uint8_t *header, struct 
 }
 
 /*
- * Receives one by one, large datagrams and trains with the payload straight to where it belongs. Nobody else reads
- * the socket, so what was looked at is what comes; were it not (the kernel may drop a datagram with a bad checksum
- * in between), it is thrown away and comes again.
+ * Receives trains one by one, large ones with the payload straight into the receive's buffer. Nobody else reads the
+ * socket, so the train that peek() saw is the one that comes; if the kernel dropped it in between (a bad checksum), the
+ * other one is dropped, and the peer retransmits it.
  */
 static unsigned poll_large(struct udp_queue *queue, struct nic_rx *out, unsigned max)
 {
@@ -440,9 +436,8 @@ static unsigned poll_large(struct udp_queue *queue, struct nic_rx *out, unsigned
 }
 
 /*
- * One recvmmsg() for as many buffers as are free. It stops at the first empty look at the socket,
- * so a result below `max` (and below MMSG_BUFFERS) means that there was no more: the caller need
- * not ask again in this round.
+ * One recvmmsg() for all free buffers. A result below `max` (and below MMSG_BUFFERS) means that the socket is empty: the
+ * caller need not ask again in this round.
  */
 static unsigned mmsg_poll(struct udp_queue *queue, struct nic_rx *out, unsigned max)
 {
@@ -485,7 +480,7 @@ static unsigned mmsg_poll(struct udp_queue *queue, struct nic_rx *out, unsigned 
         struct nic_rx *rx = &out[count];
 
         if (messages[i].msg_len == 0 || (messages[i].msg_hdr.msg_flags & MSG_TRUNC)) {
-            io->free[io->free_count++] = slots[i]; /* nothing that a peer of ours sends */
+            io->free[io->free_count++] = slots[i]; /* no peer of ours sends that */
             continue;
         }
         *rx = (struct nic_rx){
@@ -509,7 +504,7 @@ static void mmsg_wait(struct udp_queue *queue, uint64_t timeout_ns)
 {
     struct pollfd fds[3] = {{.fd = queue->sockets[0], .events = POLLIN},
                             {.fd = queue->wake_fd, .events = POLLIN},
-                            {.fd = udp_full_fd(queue), .events = POLLOUT}}; /* below 0 it is passed over */
+                            {.fd = udp_full_fd(queue), .events = POLLOUT}}; /* ppoll() skips negative ones */
 
     timeout_ns = udp_full_nap(queue, timeout_ns);
     struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000),

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Assembling the chunks of a UDP queue into sends.
+ * Assembles the chunks of a UDP queue into sends.
  *
- * How a chunk becomes datagrams. Runs of consecutive datagrams of a chunk leave in one sendmsg()
- * each, cut by the kernel (UDP_SEGMENT). Small datagrams are assembled, header and payload back to
- * back, in one buffer that stays in the L2 cache; large ones are sent from the payload where it
- * lies, since there a copy costs more than another vector entry. A chunk that was cut for a larger
- * path MTU than the route has now is sent datagram by datagram, for the kernel to fragment (path
- * MTU discovery "want").
+ * Consecutive datagrams of a chunk leave in one sendmsg(), and the kernel cuts them apart (UDP_SEGMENT). Small
+ * datagrams are assembled, header and payload back to back, in one buffer that stays in the L2 cache. Large ones are
+ * sent from the payload where it lies, since a copy costs more than another vector entry. A chunk that was cut for a
+ * larger path MTU than the route has now leaves datagram by datagram, and the kernel fragments them (path MTU
+ * discovery "want").
  *
  * Thread: the queue's owner.
  */
@@ -19,7 +18,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Appends bytes to the newest send; those that follow the last ones in memory need no new entry. */
+/* Appends bytes to the newest send. Bytes that follow the last ones in memory extend their entry. */
 static void append_bytes(struct udp_batch *batch, struct udp_send *send, const void *bytes, size_t length)
 {
     send->bytes += (uint32_t)length;
@@ -82,8 +81,7 @@ static struct udp_send *new_send(struct udp_queue *queue, const struct tx_desc *
     return send;
 }
 
-/* Stages the datagrams of `mask`: a send for each run of consecutive ones, or without GSO for each
- * one. */
+/* Appends the datagrams of `mask`: one send per run of consecutive ones, or without GSO one per datagram. */
 static void append_datagrams(struct udp_queue *queue, const struct tx_desc *desc, uint64_t mask,
                             bool gso, const uint8_t *payload)
 {
@@ -108,7 +106,7 @@ static void append_datagrams(struct udp_queue *queue, const struct tx_desc *desc
     }
 }
 
-/* Do `datagrams` more of `bytes` in all fit the stage, whatever becomes of them? */
+/* Whether `datagrams` more, of `bytes` in all, fit however they are split. */
 static bool batch_has_room(const struct udp_batch *batch, uint32_t datagrams, uint32_t bytes)
 {
     return batch->count + datagrams <= UDP_BATCH_MAX &&
@@ -116,7 +114,7 @@ static bool batch_has_room(const struct udp_batch *batch, uint32_t datagrams, ui
            batch->bytes_used + bytes <= UDP_BATCH_BYTES;
 }
 
-/* Takes back the newest descriptor if the kernel took nothing of it. True: taken back. */
+/* Takes the newest descriptor back if the kernel took nothing of it. True: taken back. */
 static bool take_newest_back(struct udp_batch *batch, uint32_t sends)
 {
     uint32_t left = 0;

@@ -50,7 +50,7 @@ unsigned train_spread(const struct nic_rx *train, uint8_t *buffer, uint32_t buff
 
 void train_settle(struct nic_rx *train, const struct iovec *iovecs)
 {
-    unsigned right = train->in_place ? 1 : 0; /* the one that was looked at */
+    unsigned right = train->in_place ? 1 : 0; /* peeked at */
     while (right < train->in_place && wire_follows(train->data, right, iovecs[2 * right].iov_base,
                                                    (uint32_t)iovecs[2 * right + 1].iov_len))
         right++;

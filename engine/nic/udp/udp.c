@@ -28,7 +28,7 @@ enum {
     ECN_CE = 3,
     SOCKET_BUFFER_UNKNOWN = 212992, /* Linux's default, where the system does not tell */
     MUTE_RX_BYTES =
-        1, /* receive buffer asked for on sockets that only send; the kernel has a minimum */
+        1, /* receive buffer of sockets that only send; the kernel raises it to its minimum */
 };
 
 struct udp_nic {
@@ -133,16 +133,14 @@ static int udp_reach(struct nic *nic, const struct nic_queue_address *address)
 
 /* ---- sockets --------------------------------------------------------------------------------- */
 
-/* Options that a socket can work without: a kernel that lacks one costs speed or a signal, no more.
- */
+/* Sets an option that a socket can do without: a kernel that lacks it costs speed or a signal. */
 static void set_option(int fd, int level, int name, int value)
 {
     if (setsockopt(fd, level, name, &value, sizeof value) != 0)
         LOG_DBG("UDP socket option %d:%d not set: %s", level, name, strerror(errno));
 }
 
-/* Asks for `bytes` of socket buffer; returns what the kernel accounts with (twice what one asks
- * for). */
+/* Asks for `bytes` of socket buffer. Returns the kernel's measure, which is twice what it grants. */
 static uint64_t set_buffer(int fd, int force, int plain, uint64_t bytes)
 {
     int value = (int)bytes, granted = 0;
@@ -204,7 +202,7 @@ static int open_socket(struct udp_queue *queue, bool v6, bool main)
         return -1;
     }
     set_buffers(queue, fd, main);
-    /* an IPv6 socket has the IPv4 options too: they rule what goes to and comes from mapped
+    /* an IPv6 socket has the IPv4 options too: they rule datagrams to and from mapped
      * addresses */
     set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
     set_option(fd, IPPROTO_IP, IP_TOS, ECN_ECT0);
@@ -387,7 +385,7 @@ static void set_source(struct udp_source *source, const union nic_address *local
     cmsg->cmsg_level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
     cmsg->cmsg_type = v6 ? IPV6_PKTINFO : IP_PKTINFO;
     cmsg->cmsg_len = CMSG_LEN(length);
-    if (v6) { /* an IPv4 address as the sockets have it is understood there too */
+    if (v6) { /* the kernel takes a mapped IPv4 address there too */
         struct in6_pktinfo info = {.ipi6_addr = local->v6.sin6_addr, .ipi6_ifindex = local->v6.sin6_scope_id};
 
         memcpy(CMSG_DATA(cmsg), &info, sizeof info);

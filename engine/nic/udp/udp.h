@@ -3,10 +3,10 @@
  * What udp.c (sockets, peers), send.c (assembling what to send) and the two I/O drivers (udp/mmsg.c,
  * udp/uring.c: system calls and receive buffers) share.
  *
- * A queue has one main socket that receives, and sends path 0; further sockets only send, so that
- * each path has a source port, and with it an ECMP route, of its own. Peers answer to the main
- * port; what they send to the ports of others is for firewalls (reach.h), and nobody reads it. All sockets are blocking ones, used with MSG_DONTWAIT: io_uring does not wait on
- * non-blocking ones.
+ * A queue has one main socket, which receives and sends path 0. Further sockets only send: they give each path a source
+ * port of its own, and with it an ECMP route. Peers answer to the main port. Datagrams to the other ports only open
+ * firewalls (reach.h); nobody reads them. All sockets are blocking and used with MSG_DONTWAIT, since io_uring does not
+ * wait on non-blocking ones.
  *
  * Thread: everything belongs to the queue's owner, but for `wake_fd`.
  */
@@ -18,24 +18,24 @@
 
 enum {
     UDP_MAIN_SOCKET = 0,
-    UDP_RX_BYTES = 65536,  /* of a receive buffer: the largest that GRO makes, or a datagram */
+    UDP_RX_BYTES = 65536,  /* of a receive buffer: the largest train that GRO makes */
     UDP_RX_CONTROL = 128,  /* control messages of one receive: GRO size, ECN, drops */
-    UDP_BATCH_SENDS = 16,  /* staged sends that are pushed out without waiting for flush() */
+    UDP_BATCH_SENDS = 16,  /* sends that leave without waiting for flush() */
     UDP_BATCH_BIG = 16384, /* bytes of a descriptor that is not held back */
     UDP_BATCH_MAX = UDP_BATCH_SENDS + CORE_TRAIN_MAX,
     UDP_BATCH_BYTES = 65536, /* assembled datagrams: one whole train, small enough for L2 */
     UDP_IOVEC_MAX = 256,
-    UDP_IN_PLACE_MIN = 4096, /* datagrams from here on are sent from the payload where it lies */
+    UDP_IN_PLACE_MIN = 4096, /* datagrams of this size are sent from the payload where it lies */
     UDP_MTU_CHECK_SENDS = 16384, /* descriptors to a peer between two looks at its path MTU */
     UDP_NO_PEER = -1,
     UDP_NONE_FULL = -1,
-    UDP_FULL_NAP_NS = 1000 * 1000, /* until a look at a full socket that the kernel calls writable */
+    UDP_FULL_NAP_NS = 1000 * 1000, /* between tries of a full socket that the kernel calls writable */
 };
 
 /*
- * Datagrams to a peer leave from the address that its handshake came to or left from: a firewall in between may know
- * no other. This is the control message for sendmsg(), IP_PKTINFO or IPV6_PKTINFO. It costs 0.3 us a send, so there is
- * none where the kernel chooses that address by itself.
+ * The control message of sendmsg() (IP_PKTINFO, IPV6_PKTINFO) that makes datagrams leave from the handshake's address of
+ * ours: a firewall in between may know no other. It costs 0.3 us per send, so it is left out where the kernel chooses
+ * that address by itself.
  */
 struct udp_source {
     uint32_t length; /* bytes in use; 0: there is none */
@@ -45,43 +45,42 @@ struct udp_source {
 /* One peer's address. */
 struct udp_peer {
     union nic_address address; /* of the sockets' family */
-    union nic_address local;   /* likewise, of ours, to ask for routes from; family 0: any */
+    union nic_address local;   /* ours, likewise, from which routes are asked for; family 0: any */
     struct udp_source source;  /* to send from */
     uint32_t datagram_bytes;   /* what the route allows, as last reported or about to be */
-    uint16_t ports[NIC_PORTS_TOLD_MAX]; /* that it sends from, in network byte order; 0: not told */
+    uint16_t ports[NIC_PORTS_TOLD_MAX]; /* the peer sends from them; network byte order; 0: unknown */
     uint32_t descs_to_check;   /* countdown to the next look at the path MTU */
-    int32_t next;              /* in the free list or in the list of MTU news */
+    int32_t next;              /* in the free list, or among pending MTUs */
     bool used;
     bool mtu_pending; /* follow() is to report it */
     bool gso;        /* segmentation offload works towards it */
     bool complained; /* a failure has been logged */
 };
 
-/* One sendmsg() to come: one datagram, or a run of equal ones (the last may be shorter) under GSO.
- */
+/* One sendmsg() to come: one datagram, or a run of equal ones under GSO (the last may be shorter). */
 struct udp_send {
     union nic_address to;
     struct udp_source source;
     uint32_t destination;
-    uint32_t desc; /* running number of the descriptor that it is part of */
+    uint32_t desc; /* number of its descriptor */
     uint32_t bytes;
     uint32_t segment; /* bytes of every datagram but the last */
     uint16_t datagrams;
     uint16_t socket;
     uint16_t iovec, iovec_count;
-    bool gone;    /* handed to the kernel, or given up: lost on the way */
+    bool gone;    /* the kernel has it, or it is lost */
     bool blocked; /* its socket could take no more */
 };
 
-/* What send() has staged. Buffer and vectors start afresh whenever no send is left. */
+/* The sends that wait for flush(). Buffer and vectors start afresh when no send is left. */
 struct udp_batch {
     uint32_t count; /* of `sends` */
     uint32_t iovec_count;
     uint32_t bytes_used; /* of `buffer` */
     uint32_t descs_lost; /* since the last flush() */
-    uint32_t last_lost;  /* running number of the last of them */
-    uint32_t desc;       /* running number of the newest descriptor */
-    uint8_t *buffer;     /* UDP_STAGE_BYTES */
+    uint32_t last_lost;  /* number of the last of them */
+    uint32_t desc;       /* number of the newest descriptor */
+    uint8_t *buffer;     /* UDP_BATCH_BYTES */
     struct udp_send sends[UDP_BATCH_MAX];
     struct iovec iovecs[UDP_IOVEC_MAX];
 };
@@ -99,14 +98,14 @@ struct udp_queue {
     bool gso; /* the kernel knows UDP_SEGMENT */
     uint16_t ports[NIC_PORTS_TOLD_MAX]; /* of the first sockets */
     uint64_t rx_bytes;
-    uint32_t drops_seen; /* the kernel's drop count of the main socket when last told */
+    uint32_t drops_seen; /* the kernel's last drop count of the main socket */
     int wake_fd;         /* eventfd: written by wake() on any thread, read by the owner */
     struct udp_peer *peers;
     uint32_t peer_count, peer_capacity;
     int32_t peer_free; /* head of the free list, or UDP_NO_PEER */
-    int32_t mtu_pending; /* head of the list of MTU news, or UDP_NO_PEER */
-    int32_t full_socket;    /* the one that took no more when last asked, or UDP_NONE_FULL */
-    bool full_again;        /* none has taken anything since one was last full */
+    int32_t mtu_pending; /* head of the list of pending MTUs, or UDP_NO_PEER */
+    int32_t full_socket;    /* the socket that was full at the last try, or UDP_NONE_FULL */
+    bool full_again;        /* no socket has taken anything since */
     uint64_t full_until_ns; /* CLOCK_MONOTONIC; 0: until it is writable */
     struct udp_batch batch;
 };
@@ -118,7 +117,7 @@ struct udp_driver_ops {
      * what to change. UCCL_ENOMEM (logged). */
     int (*open)(struct udp_queue *queue, char *reason, size_t reason_size);
     void (*close)(struct udp_queue *queue);
-    /* Hands staged sends to the kernel; what is left staged met a full socket. True: none left. */
+    /* Hands the batch to the kernel. Sends that meet a full socket stay. True: none stays. */
     bool (*transmit)(struct udp_queue *queue);
     unsigned (*poll)(struct udp_queue *queue, struct nic_rx *out, unsigned max);
     void (*release)(struct udp_queue *queue, const struct nic_rx *rx);
@@ -151,14 +150,14 @@ extern const struct udp_driver_ops udp_mmsg_driver;
 extern const struct udp_driver_ops udp_uring_driver;
 #endif
 
-/* sendmmsg() over what is staged: the transmit() of both drivers. */
+/* sendmmsg() over the batch: the transmit() of both drivers. */
 bool udp_transmit(struct udp_queue *queue);
 
-/* Whether a socket is full still, by a look at it: then nothing is sent. */
+/* Asks the kernel whether a socket is still full: then nothing is sent. */
 bool udp_is_full(struct udp_queue *queue);
 /*
- * For a driver's wait(), which ends once when there may be room: the socket to poll for it, or -1; what is left of
- * its timeout where polling would not wait; and to be told when the poll has ended.
+ * For a driver's wait(), which ends once when a full socket may have room: the socket to poll, or -1; how much of the
+ * timeout to sleep where polling would return at once; the poll has ended.
  */
 int udp_full_fd(const struct udp_queue *queue);
 uint64_t udp_full_nap(struct udp_queue *queue, uint64_t timeout_ns);
@@ -171,7 +170,7 @@ void udp_read_control(struct udp_queue *queue, struct msghdr *header, struct nic
 /* Logs that memory ran out and returns UCCL_ENOMEM. */
 int udp_no_memory(const struct udp_queue *queue);
 
-/* Asks for the path MTU of a peer again; the news is kept for follow(). */
+/* Asks for the path MTU of a peer again; follow() reports a change. */
 void udp_check_mtu(struct udp_queue *queue, uint32_t destination);
 
 #endif

@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver with io_uring: one multishot receive fills buffers that the ring provides, so a busy
- * engine receives without a system call per look, and one wait covers the socket, wake() and the
- * timeout. Sending is udp_transmit(): a send through the ring runs the same code in the same call.
+ * The driver with io_uring: one multishot receive fills buffers that the ring provides. So a busy engine polls without a
+ * system call, and one wait covers the socket, wake() and the timeout. It sends by udp_transmit(): a send through the
+ * ring would run the same code in the same call.
  *
- * Which thread. SINGLE_ISSUER and DEFER_TASKRUN, which make the ring cheap, bind it to one thread.
- * The ring is made by queue_open() but disabled; the first poll() or wait() enables it, and whoever
- * calls that is the thread for good. Hence no lent engines.
+ * Threads: SINGLE_ISSUER and DEFER_TASKRUN make the ring cheap and bind it to one thread. queue_open() makes a disabled
+ * ring; the first poll() or wait() enables it, and binds it to its caller for good. So engines with a ring are not lent.
  *
- * Invariant: at any time a buffer is with the kernel or with the caller of poll(), and at most one
- * receive, one read of the eventfd and one poll of a full socket are armed. A receive ends by itself when all buffers are with
- * the caller; it is armed again once some have come back.
+ * Invariant: each buffer is with the kernel or with the caller of poll(). At most one receive, one read of the eventfd
+ * and one poll of a full socket are armed. The receive stops by itself when the caller has all buffers; it is armed
+ * again once some have come back.
  *
  * Needs Linux 6.1 (DEFER_TASKRUN). Thread: see above; close() from any.
  */
@@ -32,13 +31,12 @@
 
 enum {
     /*
-     * A power of two. The kernel fills buffers in turn, not the warmest first, so all of them
-     * pass through the cache: with 2 MiB of L2, 8 received about a tenth more per core than 32.
-     * Once the caller holds all of them poll() returns at most so many, though more may wait.
+     * A power of two. The kernel fills buffers in turn, not the warmest first, so all of them pass through the cache:
+     * with 2 MiB of L2, 8 received about a tenth more per core than 32. poll() returns at most this many at once.
      */
     URING_BUFFERS = 8,
     URING_GROUP = 0,
-    URING_ENTRIES = 8, /* a receive, a read and a poll at most are submitted at once */
+    URING_ENTRIES = 8, /* at most a receive, a read and a poll are submitted at once */
     URING_COMPLETIONS =
         4 * URING_BUFFERS, /* each buffer, the end of a receive, a wake, room: never overflows */
     /* the kernel's header, control messages, payload; buffers start on cache lines */
@@ -46,7 +44,7 @@ enum {
         (sizeof(struct io_uring_recvmsg_out) + UDP_RX_CONTROL + UDP_RX_BYTES + 63) / 64 * 64,
 };
 
-/* What a completion belongs to: its user_data. */
+/* The operation that a completion belongs to: its user_data. */
 enum uring_tag { TAG_RECEIVE = 1, TAG_WAKE = 2, TAG_ROOM = 3 };
 
 struct uring_io {
@@ -56,9 +54,9 @@ struct uring_io {
     bool receive_armed;
     bool wake_armed;
     bool room_armed;                    /* a poll of a full socket */
-    bool complained;                    /* a failing receive has been logged */
+    bool complained;                    /* a failure has been logged */
     uint32_t with_caller;               /* buffers not yet released */
-    uint64_t wake_count;                /* the eventfd is read into it */
+    uint64_t wake_count;                /* target of the eventfd's read */
     struct msghdr shape;                /* of a receive: room for control messages, no address */
     struct io_uring_buf_ring *provided; /* a page-aligned ring of URING_BUFFERS entries */
     uint8_t *buffers;                   /* URING_BUFFERS of URING_BUFFER_BYTES */
@@ -138,8 +136,7 @@ static void uring_close(struct udp_queue *queue)
 
     if (io->ring_made)
         io_uring_queue_exit(&io->ring);
-    /* the kernel ends what is armed later, in the background: into pages that are gone, not into a
-     * heap */
+    /* armed operations stop later, in the background: they may write to unmapped pages, not to a heap */
     if (io->provided)
         munmap(io->provided, MAP_BYTES);
     free(io);
@@ -214,7 +211,7 @@ static bool arm_ring(struct udp_queue *queue)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Entering the ring fails for good only by a mistake of ours: another thread drives it. */
+/* Entering the ring fails for good only by our own mistake: another thread drives it. */
 static void check_entry(struct udp_queue *queue, int status)
 {
     struct uring_io *io = queue->io;
@@ -234,8 +231,7 @@ static bool kernel_waits(const struct uring_io *io)
            (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW);
 }
 
-/* The newest buffer that the kernel filled, as nic_rx. False: nothing in it that a peer of ours
- * sends. */
+/* Describes the newest buffer that the kernel filled. False: no peer of ours sends that. */
 static bool read_buffer(struct udp_queue *queue, unsigned slot, int result, struct nic_rx *rx)
 {
     struct uring_io *io = queue->io;
@@ -303,10 +299,7 @@ static bool uring_complete(struct udp_queue *queue, const struct io_uring_cqe *c
     return false;
 }
 
-/*
- * Enters the kernel only to arm something or when the kernel says that it has work: a look at an
- * idle socket costs two loads.
- */
+/* Enters the kernel only to arm something, or when the kernel has work: polling an idle socket costs two loads. */
 static unsigned uring_poll(struct udp_queue *queue, struct nic_rx *out, unsigned max)
 {
     struct uring_io *io = queue->io;
@@ -335,8 +328,8 @@ static unsigned uring_poll(struct udp_queue *queue, struct nic_rx *out, unsigned
 /* ---- sleeping -------------------------------------------------------------------------------- */
 
 /*
- * A poll ends once, and its completion ends a sleep. One for a socket that is full no more has ended, or is about
- * to, so one at a time is enough.
+ * A poll of a full socket completes once and ends the sleep. A poll of a socket that is full no more has completed, or is
+ * about to, so one at a time is enough.
  */
 static void arm_room(struct udp_queue *queue)
 {
@@ -365,7 +358,7 @@ static void uring_wait(struct udp_queue *queue, uint64_t timeout_ns)
     COUNT(queue->setup.counters, wait_syscalls, 1);
     check_entry(queue, io_uring_submit_and_wait_timeout(
                            &io->ring, &cqe, 1, timeout_ns == UINT64_MAX ? NULL : &limit, NULL));
-    /* a wake, and word of room, are used up here; what was received is for poll() */
+    /* consume wakes and polls of full sockets; leave receives to poll() */
     while (io_uring_cq_ready(&io->ring) > 0 && io_uring_peek_cqe(&io->ring, &cqe) == 0 &&
            cqe->user_data != TAG_RECEIVE) {
         uring_complete(queue, cqe, NULL);

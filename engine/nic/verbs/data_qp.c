@@ -11,7 +11,7 @@
 
 enum {
     PSN_MASK = 0xffffff,
-    RNR_TIMER = 1,      /* 10 us: how soon a peer without a receive posted is tried again */
+    RNR_TIMER = 1,      /* 10 us until a peer without a posted receive is tried again */
     RNR_RETRY_EVER = 7, /* the core, not the device, decides that a peer is dead */
 };
 
@@ -57,7 +57,7 @@ static void unlink_data_qp(struct verbs_queue *queue, struct verbs_data_qp *qp)
     *link = qp->same_bucket;
 }
 
-/* From here on nothing is sent or received on it. */
+/* Destroys its queue pair: nothing is sent or received on it afterwards. */
 static void destroy_queue_pair(struct verbs_data_qp *qp)
 {
     if (!qp->ibv)
@@ -119,13 +119,13 @@ static struct verbs_data_qp *find_data_qp(struct verbs_queue *queue, const struc
 
 /* ---- making and connecting ------------------------------------------------------------------- */
 
-/* As many as the core keeps in progress, and as the device takes beside the last one of a drain. */
+/* Work requests: UCCL_QP_DEPTH, or fewer where the device takes no more beside the marker. */
 static uint32_t depth_of(const struct verbs_queue *queue)
 {
     return verbs_at_most((uint32_t)queue->setup.params->qp_depth, queue->nic->port->limits.max_qp_wr - 1);
 }
 
-/* A completion queue with room for one more path; NULL: logged. */
+/* A completion queue with room for one more data QP; NULL: logged. */
 static struct verbs_data_qp_cq *take_cq(struct verbs_queue *queue)
 {
     struct verbs_data_qp_cq *cq = queue->data_qps->cqs;
@@ -138,7 +138,7 @@ static struct verbs_data_qp_cq *take_cq(struct verbs_queue *queue)
     if (!cq)
         return NULL;
     cq->qps_max = most < VERBS_CQ_QPS ? most : VERBS_CQ_QPS;
-    /* when a write was placed is of interest, not when it had left */
+    /* stamps tell when RC has placed a write; when UC has sent one is of no use */
     if (verbs_cq_open(queue, &cq->cq, cq->qps_max * each, queue->nic->mode == VERBS_RC)) {
         free(cq);
         return NULL;
@@ -148,7 +148,7 @@ static struct verbs_data_qp_cq *take_cq(struct verbs_queue *queue)
     return cq;
 }
 
-/* A free place in the table of paths, which grows with them; -1: out of memory. */
+/* A free index in the table of data QPs, which grows; -1: out of memory. */
 static int take_index(struct verbs_data_qps *qps)
 {
     for (uint32_t i = 0; i < qps->count; i++)
@@ -218,7 +218,7 @@ static struct verbs_data_qp *new_data_qp(struct verbs_queue *queue, const struct
     return qp;
 }
 
-/* A peer that gives its queue pairs up again and again has ours made at the pace at which they come to an end. */
+/* Limits the pace of a peer that gives up its queue pairs again and again, so that ours are made anew. */
 static bool many_in_time_wait(const struct verbs_queue *queue, const struct nic_qp_id *id)
 {
     const struct verbs_data_qps *qps = queue->data_qps;
@@ -235,7 +235,7 @@ int verbs_data_qp_open(struct nic_queue *base, const struct nic_qp_id *id, uint3
 {
     struct verbs_queue *queue = verbs_queue_of(base);
     if (verbs_is_gone(queue->nic) || atomic_load(&queue->nic->port_epoch) & 1)
-        return UCCL_EIO; /* has been said; the core tries again */
+        return UCCL_EIO; /* logged before; the core tries again */
     if (many_in_time_wait(queue, id))
         return UCCL_EAGAIN;
     struct verbs_data_qp *qp = new_data_qp(queue, id);
@@ -260,7 +260,7 @@ int verbs_data_qp_open(struct nic_queue *base, const struct nic_qp_id *id, uint3
     return 0;
 }
 
-/* The peer offers a queue pair that is nobody's: said once. It may do so again and again. */
+/* The peer offers an impossible number, perhaps again and again: logs that once. */
 static int refuse_number(struct verbs_queue *queue, struct verbs_peer *peer, uint32_t number)
 {
     char text[VERBS_GID_TEXT];
@@ -335,7 +335,7 @@ void verbs_data_qp_fail(struct verbs_data_qp *qp, const struct ibv_wc *wc)
 
 /* ---- draining and closing --------------------------------------------------------------------- */
 
-/* A last send, which completes when all before it have. */
+/* Posts a last send, which completes after all earlier ones. */
 static void post_marker(struct verbs_data_qp *qp)
 {
     struct ibv_send_wr marker = {.wr_id = verbs_data_qp_work_id(qp, qp->built),
@@ -371,8 +371,8 @@ void verbs_data_qp_drain(struct nic_queue *base, const struct nic_qp_id *id)
 }
 
 /*
- * Whether nothing more comes: no send is under way, and what had been received is in the completion queue.
- * A device that does not get there is made to.
+ * Whether no send is under way, and all receives are in the completion queue. A queue pair that hangs is destroyed, which
+ * has the same effect.
  */
 static bool receives_are_drained(struct verbs_data_qp *qp)
 {
@@ -397,11 +397,11 @@ static bool is_drained(struct verbs_data_qp *qp)
         verbs_data_qp_finish_all(qp);
         qp->polled = queue->polled + queue->receives.count + queue->data_qps->shared.count + VERBS_READY;
     }
-    /* the completion queue is empty, or as many have been taken as it held then at most */
+    /* the completion queue is empty, or all that it can have held then has been taken */
     return !verbs_receive(queue) || (int64_t)(queue->polled - qp->polled) >= 0;
 }
 
-/* What its device says of it, its port or itself. */
+/* Whether the device has reported that it, its port or the device has failed. */
 static bool is_broken(const struct verbs_data_qp *qp)
 {
     struct verbs_nic *nic = qp->queue->nic;
@@ -412,8 +412,8 @@ bool verbs_data_qp_event(struct nic_queue *base, struct nic_qp_event *out)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
     struct verbs_data_qps *qps = queue->data_qps;
-    uint32_t news = atomic_load(&queue->nic->qp_events);
-    if (!qps || (qps->draining + qps->events == 0 && news == qps->events_seen))
+    uint32_t events = atomic_load(&queue->nic->qp_events);
+    if (!qps || (qps->draining + qps->events == 0 && events == qps->events_seen))
         return false;
     for (uint32_t i = 0; i < qps->count; i++) {
         struct verbs_data_qp *qp = qps->all[i];
@@ -434,7 +434,7 @@ bool verbs_data_qp_event(struct nic_queue *base, struct nic_qp_event *out)
         *out = (struct nic_qp_event){.id = qp->is, .drained = drained};
         return true;
     }
-    qps->events_seen = news;
+    qps->events_seen = events;
     return false;
 }
 
@@ -473,8 +473,8 @@ void verbs_data_qps_forget(struct verbs_queue *queue, uint32_t destination)
 }
 
 /*
- * Some devices neither finish work nor let it fail, as when a link was down for a while. Twice the time that
- * an RC queue pair is allowed for all of its attempts is enough.
+ * Some devices neither complete work nor fail it, as after a link was down for a while. So a data QP fails after twice
+ * the time that RC has for all its attempts.
  */
 static void check_stall(struct verbs_data_qp *qp, uint64_t now_ms)
 {

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The connected queue pairs (UC, RC) over which payload is written to where the peer has granted it: one per
- * peer and path, made, connected, drained and closed as the core says (core.h).
+ * Data QPs: connected queue pairs (UC, RC) that write payload to granted memory, one per peer and path. The core decides
+ * when they are made, connected, drained and destroyed (core.h).
  *
- *     MADE -> UP -> DRAINING -> DRAINED -> RESTING, destroyed after a packet's lifetime
+ *     MADE -> UP -> DRAINING -> DRAINED -> TIME_WAIT, destroyed after a packet's lifetime
  *
- * Draining moves the queue pair to error, behind which nothing more is received or sent, and waits for what
- * had been received: for the device's word that the last receive is over where it gives that, else for a
- * bounded time; and for the completion of a last send, behind which none is under way. Then the completion
- * queue must have been emptied once.
+ * Draining moves the queue pair to error, which stops sending and receiving. Then it waits for the device's event that
+ * the last receive has completed, or a bounded time where devices raise none; for a last send (the marker) to complete;
+ * and until the completion queue was empty once.
  *
- * Sends are numbered as they are built. The last one of each batch asks for a completion, which frees all
- * before it; so a path never waits for one that does not come.
+ * Sends are numbered as they are built. The last one of each batch is signalled, and its completion frees all earlier
+ * ones. So no data QP waits for a completion that does not come.
  *
  * Thread: the queue's owner, but for the two atomics, which events of the device set.
  */
@@ -22,12 +21,12 @@
 
 enum {
     VERBS_SHARED_RECEIVES = 2048, /* slots of the shared receive queue */
-    VERBS_RETRANSMISSIONS = 256,          /* datagrams at a time in sends on paths, of a queue */
-    VERBS_CQ_QPS = 64,          /* that share a completion queue for their sends */
-    VERBS_BUCKETS = 256,          /* of the table from queue pair number to path */
-    VERBS_DRAIN_MS = 20,          /* until what had been received is there, where the device does not tell */
-    VERBS_DRAIN_MAX_MS = 1000,    /* until a queue pair whose sends do not end is destroyed at once */
-    VERBS_TIME_WAIT_MAX = 8,        /* queue pairs that a path may have at rest: no other is made meanwhile */
+    VERBS_RETRANSMISSIONS = 256,  /* datagrams that all data QPs of a queue retransmit at a time */
+    VERBS_CQ_QPS = 64,            /* data QPs whose sends share a completion queue */
+    VERBS_BUCKETS = 256,          /* of the table from number to data QP */
+    VERBS_DRAIN_MS = 20,          /* until received data counts as complete, where the device raises no event */
+    VERBS_DRAIN_MAX_MS = 1000,    /* until a data QP whose sends do not complete is destroyed at once */
+    VERBS_TIME_WAIT_MAX = 8,      /* data QPs of a path in TIME_WAIT; with more, none is made */
 };
 
 enum verbs_data_qp_state { VERBS_MADE, VERBS_UP, VERBS_DRAINING, VERBS_DRAINED, VERBS_TIME_WAIT };
@@ -38,10 +37,10 @@ struct verbs_data_qp_cq {
     uint32_t qps, qps_max;
 };
 
-/* What a work request is for. */
+/* The purpose of a work request. */
 struct verbs_work {
     uint64_t cookie;
-    int16_t slot;       /* of the retransmission that it carries; -1: none */
+    int16_t slot;       /* of a retransmission; -1: none */
     bool last;          /* of its descriptor */
 };
 
@@ -49,34 +48,34 @@ struct verbs_data_qp {
     struct verbs_queue *queue;
     struct ibv_qp *ibv;       /* NULL: destroyed early */
     struct verbs_data_qp_cq *cq;
-    struct nic_qp_id is;      /* flow NULL: it is closed, nobody wants to hear of it */
+    struct nic_qp_id is;      /* flow NULL: the core has let go of it */
     uint8_t state;            /* enum verbs_data_qp_state */
-    bool failed;              /* told, or about to be told */
+    bool failed;              /* event() has reported that, or will */
     bool failure_pending, done_pending; /* for event(), for poll_done() */
-    _Atomic uint32_t last_receive; /* the device says that the last one is over */
-    _Atomic uint32_t broken;       /* or that the queue pair has failed */
-    uint16_t index, epoch;     /* in queue->paths; which path there it is */
-    uint32_t port_epoch;           /* nic->turns when it was made: it has failed when that changes */
+    _Atomic uint32_t last_receive; /* the device has reported it */
+    _Atomic uint32_t broken;       /* the device has reported that it has failed */
+    uint16_t index, epoch;    /* in `all`; tells it from earlier ones with that index */
+    uint32_t port_epoch;      /* nic->port_epoch when it was made: a change means that it has failed */
     uint32_t depth;           /* work requests; a power of two */
     uint32_t psn;             /* of our first packet */
     uint32_t built, posted, done;
     uint32_t retransmissions;         /* slots that it holds */
-    uint32_t done_seen;       /* `done` at the last look for stalls, which was new then */
+    uint32_t done_seen;       /* `done` when it last was seen to change */
     uint64_t progress_ms;     /* when that was */
     uint32_t marker;          /* DRAINING: number of the last send */
     bool marked, marker_done; /* it was posted; it has completed */
     struct nic_done newest_done; /* for poll_done() */
     uint64_t since_ms;        /* when this state began */
-    bool receives_drained;             /* DRAINING: all that it has received is in the completion queue */
-    uint64_t polled;          /* queue->polled when all of that has been taken */
-    int first_batched, last_batched; /* in the queue's stage; -1: none */
+    bool receives_drained;             /* DRAINING: all receives are in the completion queue */
+    uint64_t polled;          /* queue->polled once all of them have been taken */
+    int first_batched, last_batched; /* in the batch; -1: none */
     struct verbs_data_qp *same_bucket;
     struct verbs_work *works; /* by number modulo depth */
 };
 
 struct verbs_data_qp_batch {
     uint32_t count;
-    struct verbs_data_qp *qps[VERBS_BATCH]; /* that have something staged */
+    struct verbs_data_qp *qps[VERBS_BATCH]; /* that have work requests in it */
     uint32_t qp_count;
     struct ibv_send_wr requests[VERBS_BATCH];
     struct ibv_sge sges[VERBS_BATCH];
@@ -84,14 +83,14 @@ struct verbs_data_qp_batch {
 
 struct verbs_data_qps {
     struct ibv_srq *srq;
-    struct verbs_slots shared;         /* what it receives into */
+    struct verbs_slots shared;    /* its receive slots */
     struct verbs_data_qp_cq *cqs;
-    struct verbs_data_qp **all;           /* by index; NULL: free */
+    struct verbs_data_qp **all;   /* by index; NULL: free */
     uint32_t count, capacity;
-    uint32_t active;                   /* that are not only resting */
-    uint32_t requests;                 /* work requests in progress, of all */
-    uint32_t draining, events, dones;   /* paths in that state; with something for event(), poll_done() */
-    uint32_t events_seen;                /* of nic->path_news */
+    uint32_t active;              /* not in TIME_WAIT */
+    uint32_t requests;            /* work requests in progress, of all */
+    uint32_t draining, events, dones; /* how many are in that state, have something for event(), for poll_done() */
+    uint32_t events_seen;         /* nic->qp_events at the last look */
     uint16_t epoch;
     struct verbs_data_qp *buckets[VERBS_BUCKETS];
     struct verbs_pool retransmissions;
@@ -109,27 +108,27 @@ int verbs_data_qp_connect(struct nic_queue *base, const struct nic_qp_id *id, ui
 void verbs_data_qp_drain(struct nic_queue *base, const struct nic_qp_id *id);
 void verbs_data_qp_destroy(struct nic_queue *base, const struct nic_qp_id *id);
 bool verbs_data_qp_event(struct nic_queue *base, struct nic_qp_event *out);
-/* The flow of a peer is closed: so are its paths. */
+/* The peer is removed: its data QPs enter TIME_WAIT. */
 void verbs_data_qps_forget(struct verbs_queue *queue, uint32_t destination);
 
 /* The wr_id of a work request. */
 uint64_t verbs_data_qp_work_id(const struct verbs_data_qp *qp, uint32_t number);
-/* The device reads nothing for it any more. */
+/* Its queue pair is gone or drained: all its work requests have completed. */
 void verbs_data_qp_finish_all(struct verbs_data_qp *qp);
-/* What is staged for it is not posted any more. */
+/* Drops its work requests in the batch. */
 void verbs_data_qp_drop_batch(struct verbs_data_qp *qp);
 
 bool verbs_data_qp_send(struct verbs_queue *queue, const struct tx_desc *desc);
 void verbs_data_qps_flush(struct verbs_queue *queue);
 unsigned verbs_poll_done(struct nic_queue *base, struct nic_done *done, unsigned max);
-/* Arms the completion queues. True: something is there already. */
+/* Arms the completion queues. True: completions or events wait already. */
 bool verbs_data_qps_arm(struct verbs_queue *queue);
-/* Now and then: destroys those that have rested, and gives up those whose work does not end. */
+/* Now and then: destroys data QPs after TIME_WAIT, and fails those that hang. */
 void verbs_data_qps_sweep(struct verbs_queue *queue, uint64_t now_ms);
 
-/* A receive completed on a queue pair of this number; NULL: it is none of ours any more. */
+/* The data QP of that number; NULL: it was destroyed. */
 struct verbs_data_qp *verbs_data_qp_of(struct verbs_queue *queue, uint32_t number);
-/* One of its completions says that it has failed. */
+/* Takes a failed completion: the data QP has failed. */
 void verbs_data_qp_fail(struct verbs_data_qp *qp, const struct ibv_wc *wc);
 
 #endif

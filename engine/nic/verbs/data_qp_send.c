@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What paths send: chunks as writes with immediate, straight from the application's memory, and retransmissions as
- * datagrams from a pool. Work requests are staged, chained per path, and posted with one doorbell each.
+ * Data QPs send chunks as writes with immediate, straight from the application's memory, and retransmissions as datagrams
+ * from a pool. Work requests are collected in a batch, chained per data QP, and posted with one doorbell per chain.
  */
 #include "nic/verbs/data_qp.h"
 
@@ -25,7 +25,7 @@ static struct verbs_work *work_of(struct verbs_data_qp *qp, uint32_t number)
     return &qp->works[number & (qp->depth - 1)];
 }
 
-/* ---- staging and posting --------------------------------------------------------------------- */
+/* ---- the batch ------------------------------------------------------------------------------- */
 
 static void post_data_qp(struct verbs_data_qp *qp)
 {
@@ -36,7 +36,7 @@ static void post_data_qp(struct verbs_data_qp *qp)
     last->send_flags |= IBV_SEND_SIGNALED;
     qp->first_batched = -1;
     qp->posted = qp->built;
-    /* room was counted: it is refused only where the queue pair has failed */
+    /* there is room: only a failed queue pair refuses */
     if (ibv_post_send(qp->ibv, first, &bad) != 0) {
         struct ibv_wc none = {.status = IBV_WC_GENERAL_ERR};
         verbs_data_qp_fail(qp, &none);
@@ -59,7 +59,7 @@ void verbs_data_qp_drop_batch(struct verbs_data_qp *qp)
     qp->first_batched = -1;
 }
 
-/* A work request, staged; the caller fills in what it does. */
+/* Adds a work request to the batch; the caller fills in its operation. */
 static inline struct ibv_send_wr *add_request(struct verbs_data_qp *qp, const struct tx_desc *desc, bool last, int slot,
                                          struct ibv_sge sge)
 {
@@ -76,12 +76,12 @@ static inline struct ibv_send_wr *add_request(struct verbs_data_qp *qp, const st
     }
     qp->last_batched = at;
     if (qp->built == qp->done)
-        qp->done_seen = qp->done - 1; /* from now on it is waited for */
+        qp->done_seen = qp->done - 1; /* the wait for progress begins */
     queue->data_qps->requests++;
     *work_of(qp, qp->built) =
         (struct verbs_work){.cookie = desc->cookie, .slot = (int16_t)slot, .last = last};
     batch->sges[at] = sge;
-    struct ibv_send_wr *request = &batch->requests[at]; /* what the caller leaves out, nobody reads */
+    struct ibv_send_wr *request = &batch->requests[at]; /* nobody reads fields that the caller leaves out */
     request->wr_id = verbs_data_qp_work_id(qp, qp->built);
     request->sg_list = &batch->sges[at];
     request->num_sge = sge.length > 0;
@@ -106,8 +106,8 @@ static void send_writes(struct verbs_data_qp *qp, const struct tx_desc *desc)
 }
 
 /*
- * Whether the pool gives so many slots to this path's peer: it may hold as many as stay free at most. So one whose
- * queue pairs do not finish leaves some to the others, each of which finds half of what is left.
+ * Whether the pool gives `count` slots to this peer: a peer holds at most as many as stay free. So a peer whose queue
+ * pairs hang leaves slots to the others, and each finds half of the rest.
  */
 static bool pool_gives(const struct verbs_data_qp *qp, uint32_t count)
 {
@@ -119,7 +119,7 @@ static bool pool_gives(const struct verbs_data_qp *qp, uint32_t count)
     return count <= free && held + count <= free - count;
 }
 
-/* A retransmission: datagrams on the way that the original took. */
+/* Retransmits as datagrams, on the route of the original. */
 static void send_datagrams(struct verbs_data_qp *qp, const struct tx_desc *desc, uint64_t mask)
 {
     struct verbs_queue *queue = qp->queue;
@@ -168,7 +168,7 @@ bool verbs_data_qp_send(struct verbs_queue *queue, const struct tx_desc *desc)
 
 /* ---- completions ----------------------------------------------------------------------------- */
 
-/* All work requests before number `until` are over; `well`: done by `at_ns`. */
+/* All work requests before number `until` have completed; `well`: with success, by `at_ns`. */
 static void finish_until(struct verbs_data_qp *qp, uint32_t until, bool well, uint64_t at_ns)
 {
     struct verbs_data_qps *qps = qp->queue->data_qps;
@@ -199,7 +199,7 @@ static void take_completion(struct verbs_queue *queue, const struct ibv_wc *wc, 
     uint32_t index = (uint32_t)(wc->wr_id >> INDEX_SHIFT), number = (uint32_t)wc->wr_id;
     struct verbs_data_qp *qp = index < queue->data_qps->count ? queue->data_qps->all[index] : NULL;
     if (!qp || qp->epoch != (uint16_t)(wc->wr_id >> EPOCH_SHIFT))
-        return; /* of a queue pair that is gone */
+        return; /* of a destroyed data QP */
     bool well = wc->status == IBV_WC_SUCCESS;
     if (!well)
         verbs_data_qp_fail(qp, wc);
@@ -208,7 +208,7 @@ static void take_completion(struct verbs_queue *queue, const struct ibv_wc *wc, 
         finish_until(qp, number, false, 0);
         return;
     }
-    /* of those before a failed one nothing is known */
+    /* a failure tells nothing of earlier ones */
     finish_until(qp, number + 1, well, at_ns);
 }
 
@@ -253,7 +253,7 @@ bool verbs_data_qps_arm(struct verbs_queue *queue)
         return false;
     for (struct verbs_data_qp_cq *cq = qps->cqs; cq; cq = cq->next)
         if (cq->qps)
-            (void)ibv_req_notify_cq(cq->cq.cq, 0); /* fails with the device alone */
+            (void)ibv_req_notify_cq(cq->cq.cq, 0); /* fails only with the device */
     reap_data_qps(queue);
     return qps->dones + qps->events > 0;
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * GPUDirect RDMA: memory of a device in reach of the NIC, and reads that make visible there what was written.
+ * GPUDirect RDMA: device memory that the NIC reaches, and reads that flush what the NIC has written to it.
  *
- * A write is over for the NIC, and the CPU may see its completion, while it is still on its way to the device. On
- * PCIe a read does not overtake writes: once one of the same NIC from the same device has ended, all that was
- * written before it is there. Each queue has one RC queue pair for such reads, connected to itself and made
- * with the first of them. When it fails, so do all reads on it, and the next one makes it anew.
+ * The CPU may see the completion of a write that is still on its way to the device. On PCIe a read does not overtake
+ * writes: once a read by the same NIC from the same device has completed, the device sees all earlier writes. Each queue
+ * has one RC queue pair for such reads. The first read makes it and connects it to itself. When it fails, all its reads
+ * fail, and the next read makes it anew.
  *
- * What peers may write to they may not read. So a byte of each registration is registered once more for these reads,
- * under a key that stays here.
+ * Peers may write registered memory, but not read it. So one byte of each registration is registered again for these
+ * reads, under a key that no peer learns.
  *
- * Threads: verbs_reg_device() any; the rest is the queue's owner's.
+ * Threads: verbs_reg_device() may come from any; the rest belongs to the queue's owner.
  */
 #include "nic/verbs/data_qp.h"
 
@@ -27,8 +27,8 @@ enum { READS = 64, SINK_BYTES = 64, READ_RETRIES = 7 };
 struct verbs_reads {
     struct ibv_cq *cq;
     struct ibv_qp *qp;
-    struct verbs_pool sink;   /* where the bytes go that nobody wants */
-    bool broken;              /* those under way have failed */
+    struct verbs_pool sink;   /* where reads put their byte */
+    bool broken;              /* reads under way have failed */
     uint32_t posted, done;    /* modulo 2^32 */
     void *cookies[READS];     /* of those under way, by number */
 };
@@ -150,7 +150,7 @@ static int connect_flush_qp(struct verbs_queue *queue, struct ibv_qp *qp)
     return error;
 }
 
-/* True: there is a queue pair that works, as far as one can tell. */
+/* True: the queue pair is there and has not failed. */
 static bool open_flush_qp(struct verbs_queue *queue)
 {
     struct verbs_reads *reads = queue->reads;
@@ -159,7 +159,7 @@ static bool open_flush_qp(struct verbs_queue *queue)
         return !reads->broken;
     if (!reads->sink.mr && verbs_pool_open(nic, &reads->sink, SINK_BYTES, "register memory to flush with"))
         return false;
-    /* nobody sleeps for it: reads take microseconds, and are polled */
+    /* no events: reads take microseconds, and are polled */
     reads->cq = nic->lib->create_cq(nic->context, READS, NULL, NULL, 0);
     struct ibv_qp_init_attr attr = {.send_cq = reads->cq,
                                     .recv_cq = reads->cq,
@@ -200,7 +200,7 @@ bool verbs_flush_device(struct nic_queue *base, const struct nic_mr *mr, void *c
     return true;
 }
 
-/* True: completions say how many have ended well. */
+/* Takes one completion: `*well` becomes the number behind the newest read that completed well. */
 static void reap_flush(struct verbs_queue *queue, uint32_t *well)
 {
     struct verbs_reads *reads = queue->reads;
@@ -228,7 +228,7 @@ unsigned verbs_poll_flushed(struct nic_queue *base, struct nic_flushed *out, uns
         reap_flush(queue, &well);
         if (well == reads->done && !reads->broken)
             break;
-        /* one after the other; of a queue pair that is broken all have failed */
+        /* in order; on a broken queue pair all have failed */
         out[count++] = (struct nic_flushed){reads->cookies[reads->done % READS], well == reads->done};
         reads->done++;
     }

@@ -2,9 +2,9 @@
 /*
  * Registered pools, completion queues, and the UD queue pair with its receives.
  *
- * A received datagram lies in its slot behind 40 bytes for the global routing header, from which only the
- * congestion mark is read. Slots go back in batches. A queue pair in error is reset and set up again; work
- * requests of its earlier life are known by the epoch in their numbers.
+ * A received datagram lies in its slot behind the 40 bytes of the global routing header, of which only the congestion mark
+ * is read. Slots go back in batches. A queue pair in error is reset and set up again; the epoch in the numbers of work
+ * requests tells earlier ones.
  */
 #include "nic/verbs/data_qp.h"
 
@@ -20,7 +20,7 @@
 #include <sys/random.h>
 #include <sys/resource.h>
 
-enum { ECN_CE = 3, IPV4_AT = 20, QKEY_BITS = 31 }; /* the highest bit of a key is for the privileged */
+enum { ECN_CE = 3, IPV4_AT = 20, QKEY_BITS = 31 }; /* keys with the highest bit are privileged */
 
 int verbs_fault(const struct verbs_nic *nic, const char *doing, int system_error)
 {
@@ -89,7 +89,7 @@ void verbs_cq_close(struct verbs_queue *queue, struct verbs_cq *cq)
         queue->lib->destroy_cq(cq->cq);
 }
 
-/* The completion that the queue shows now. */
+/* Reads the completion that the queue is at. */
 static void read_stamped(struct ibv_cq_ex *cq, struct ibv_wc *wc)
 {
     *wc = (struct ibv_wc){.wr_id = cq->wr_id, .status = cq->status, .qp_num = ibv_wc_read_qp_num(cq)};
@@ -161,7 +161,7 @@ static void post_chain(struct verbs_queue *queue, struct verbs_slots *slots)
     struct ibv_recv_wr *bad;
     slots->last->next = NULL;
     slots->chained = 0;
-    /* as many as the queue was made for at most: it fails only where the queue pair or the device has */
+    /* there is room for all slots: only a failed queue pair or device refuses */
     if (slots != &queue->receives)
         (void)ibv_post_srq_recv(queue->data_qps->srq, slots->first, &bad);
     else if (ibv_post_recv(queue->ud, slots->first, &bad) != 0)
@@ -230,7 +230,7 @@ static int create_ud_qp(struct verbs_queue *queue)
                                     .qp_type = IBV_QPT_UD,
                                     .qp_context = queue};
     queue->ud = queue->lib->create_qp(queue->nic->pd, &attr);
-    if (!queue->ud) { /* some refuse instead of giving less */
+    if (!queue->ud) { /* some devices refuse instead of granting less */
         attr.cap.max_inline_data = 0;
         queue->ud = queue->lib->create_qp(queue->nic->pd, &attr);
     }
@@ -285,8 +285,8 @@ void verbs_ud_close(struct verbs_queue *queue)
 }
 
 /*
- * Everything of the earlier life is forgotten: completions that still come of it have an older epoch, and
- * sends that were under way are lost on the way. Called by poll() alone: the engine holds no slot then.
+ * Begins a new epoch: completions of earlier ones are dropped, and sends under way are lost. Only poll() calls this, when
+ * the engine holds no slot.
  */
 void verbs_ud_recover(struct verbs_queue *queue)
 {
@@ -312,8 +312,8 @@ void verbs_ud_recover(struct verbs_queue *queue)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Whether a router marked the datagram whose slot this is: from the IPv6 header (or its like) in front of it,
- * or the IPv4 header that stands at the end of the same room. */
+/* Whether a router has marked the datagram in this slot: by the global routing header in front of it, or by the IPv4
+ * header in the last 20 bytes of that. */
 static bool has_mark(const struct verbs_nic *nic, const uint8_t *slot)
 {
     uint8_t traffic_class =
@@ -345,7 +345,7 @@ static void take_datagram(struct verbs_queue *queue, const struct ibv_wc *wc, ui
                         .at_ns = at_ns};
 }
 
-/* A write that was placed, or a datagram that retransmits one. */
+/* A receive on a data QP: a placed write, or a retransmitted datagram. */
 static void take_from_data_qp(struct verbs_queue *queue, const struct ibv_wc *wc, uint64_t at_ns)
 {
     struct verbs_slots *shared = &queue->data_qps->shared;
@@ -413,7 +413,7 @@ void verbs_release(struct nic_queue *base, const struct nic_rx *rx)
         return_slot(queue, &queue->receives, rx->slot);
 }
 
-/* What a closed flow received and nobody has taken is dropped. */
+/* Drops what a closed flow received and poll() has not returned. */
 void verbs_drop_ready(struct verbs_queue *queue, const struct flow *flow)
 {
     uint32_t kept = queue->ready_next;

@@ -2,10 +2,10 @@
 /*
  * Peers, and sending datagrams to them on the UD queue pair.
  *
- * Each datagram is copied, header and payload, into the slot that belongs to its work request's number, so
- * that nothing of the caller's is referenced after flush(); short ones that stand ready go inline and are
- * copied by the device's library. Work requests are chained and posted with one doorbell. Every quarter of
- * the queue one of them asks for a completion, which frees all before it.
+ * Datagrams are copied, header and payload, into the slot of their work request's number, so that flush() leaves no
+ * reference to the caller's memory. Short ones without bulk payload go inline: the device's library copies them. Work
+ * requests are chained and posted with one doorbell. One per quarter of the queue is signalled; its completion frees all
+ * earlier ones.
  *
  * A path is a flow label, from which RoCE devices make the UDP source port.
  */
@@ -71,8 +71,8 @@ static int make_handles(struct verbs_queue *queue, struct verbs_peer *peer)
 }
 
 /*
- * A handle to a RoCE address is made once its link address is known, and the kernel or the library waits seconds for
- * that where nobody answers. The handle is thrown away again, but the link address stays known for a while.
+ * Making a handle to a RoCE address waits for its link address: seconds, where nobody answers. This handle is destroyed
+ * again, but the link address stays known for a while.
  */
 int verbs_reach(struct nic *base, const struct nic_queue_address *bytes)
 {
@@ -93,7 +93,7 @@ int verbs_reach(struct nic *base, const struct nic_queue_address *bytes)
     return UCCL_OK;
 }
 
-/* Handles of removed peers go when no send that may name them is under way. */
+/* Destroys handles of removed peers once no send under way can use them. */
 static void free_retired(struct verbs_queue *queue)
 {
     int32_t *link = &queue->peer_retired;
@@ -111,7 +111,7 @@ static void free_retired(struct verbs_queue *queue)
     }
 }
 
-/* A free entry of the table of peers, which grows with them; VERBS_NO_PEER: out of memory. */
+/* A free entry of the table of peers, which grows; VERBS_NO_PEER: out of memory. */
 static int32_t verbs_take_peer(struct verbs_queue *queue)
 {
     free_retired(queue);
@@ -145,7 +145,7 @@ int verbs_peer_add(struct nic_queue *base, const struct nic_host *host,
     struct verbs_address address;
     char text[NETDEV_ADDRESS_TEXT];
     if (verbs_is_gone(queue->nic))
-        return UCCL_EIO; /* has been said */
+        return UCCL_EIO; /* logged before */
     const char *fault = verbs_address_decode(bytes, &address);
     if (!fault && address.ethernet != queue->nic->port->ethernet)
         fault = "one side is on Ethernet, the other on InfiniBand";
@@ -233,7 +233,7 @@ void verbs_reap_sends(struct verbs_queue *queue)
     } while (count == COMPLETIONS);
 }
 
-/* Posts the chain. What the queue pair refuses, since it has failed, is lost on the way. */
+/* Posts the chain. Datagrams that a failed queue pair refuses are lost. */
 static void post_batch(struct verbs_queue *queue)
 {
     struct verbs_ud_sends *sends = &queue->sends;
@@ -242,12 +242,12 @@ static void post_batch(struct verbs_queue *queue)
         return;
     sends->requests[sends->batched - 1].next = NULL;
     if (ibv_post_send(queue->ud, sends->requests, &bad) != 0)
-        queue->broken = true; /* room was counted: the queue pair is in error, and is set up again */
+        queue->broken = true; /* there is room: the queue pair is in error, and is set up again */
     sends->posted = sends->built;
     sends->batched = 0;
 }
 
-/* Room for `count` more work requests and their slots. */
+/* Whether there is room for `count` more work requests and their slots. */
 static bool sends_have_room(struct verbs_queue *queue, uint32_t count)
 {
     struct verbs_ud_sends *sends = &queue->sends;
@@ -258,7 +258,7 @@ static bool sends_have_room(struct verbs_queue *queue, uint32_t count)
     return sends->depth - (sends->built - sends->done) >= count;
 }
 
-/* Stages a datagram of the descriptor. */
+/* Adds the send of one datagram of the descriptor to the chain. */
 static void build_send(struct verbs_queue *queue, const struct verbs_peer *peer, struct ibv_ah *handle,
                   const struct tx_desc *desc, unsigned index, const uint8_t *payload)
 {
@@ -326,5 +326,5 @@ unsigned verbs_flush(struct nic_queue *base)
     struct verbs_queue *queue = verbs_queue_of(base);
     post_batch(queue);
     verbs_data_qps_flush(queue);
-    return 0; /* what is lost now is lost as on the way */
+    return 0; /* lost datagrams count as lost in the network */
 }

@@ -316,8 +316,8 @@ static void verbs_queue_address(const struct nic_queue *base, struct nic_queue_a
 }
 
 /*
- * In the core's measure: a datagram counts as its bytes and CORE_KERNEL_BYTES, however large its slot is.
- * Half-full ones fit as many as there are slots.
+ * In the core's measure, where a datagram costs its bytes and CORE_KERNEL_BYTES, however large its slot is: as many
+ * half-full datagrams as there are slots.
  */
 static uint64_t verbs_queue_rx_bytes(const struct nic_queue *base)
 {
@@ -327,12 +327,12 @@ static uint64_t verbs_queue_rx_bytes(const struct nic_queue *base)
 
 static int verbs_route(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes)
 {
-    (void)host; /* only the peer's port knows better, and its address tells */
+    (void)host; /* the peer's port may take less: its address tells */
     *datagram_bytes = verbs_queue_of(queue)->port_bytes;
     return 0;
 }
 
-/* ---- memory and paths ------------------------------------------------------------------------ */
+/* ---- memory and data QPs --------------------------------------------------------------------- */
 
 static int verbs_reg_mr(struct nic *base, void *address, size_t length, struct nic_mr *out)
 {
@@ -380,7 +380,7 @@ uint64_t verbs_now_ms(void)
     return clock_now_ns() / 1000000;
 }
 
-/* About a queue pair; the path outlives the acknowledgement of this event. */
+/* An event of a queue pair. Its data QP outlives the acknowledgement of the event. */
 static void take_qp_event(struct verbs_nic *nic, const struct ibv_async_event *event, const char *what)
 {
     const struct ibv_qp *ibv = event->element.qp;
@@ -394,11 +394,11 @@ static void take_qp_event(struct verbs_nic *nic, const struct ibv_async_event *e
     atomic_fetch_add(&nic->qp_events, 1);
 }
 
-/* Each turn is counted once, by whoever sees it first. A path made before it has failed. */
+/* Counts each change once, by whoever sees it first. Data QPs that were made before it have failed. */
 static void note_port(struct verbs_nic *nic, bool active)
 {
-    uint32_t turns = atomic_load(&nic->port_epoch);
-    if ((turns & 1) != active || !atomic_compare_exchange_strong(&nic->port_epoch, &turns, turns + 1))
+    uint32_t epoch = atomic_load(&nic->port_epoch);
+    if ((epoch & 1) != active || !atomic_compare_exchange_strong(&nic->port_epoch, &epoch, epoch + 1))
         return;
     atomic_fetch_add(&nic->qp_events, 1);
     if (active)
@@ -467,13 +467,13 @@ static void take_events(struct verbs_nic *nic)
     }
 }
 
-/* Asks the port what it takes now; peers are told about a change one by one (follow). */
+/* Asks the port for its MTU; next_mtu_change() then reports peer by peer. */
 static void ask_port(struct verbs_queue *queue)
 {
     struct verbs_port port = *queue->nic->port;
     if (!verbs_port_refresh(queue->lib, queue->nic->context, &port))
         return;
-    note_port(queue->nic, port.active); /* some drivers tell this way alone */
+    note_port(queue->nic, port.active); /* some drivers raise no event */
     uint32_t bytes = 1u << verbs_choose_mtu(port.mtu_shift, port.mtu_shift, queue->setup.params->mtu);
     if (bytes > queue->nic->datagram_bytes)
         bytes = queue->nic->datagram_bytes; /* receive slots hold no more */
@@ -484,16 +484,16 @@ static void ask_port(struct verbs_queue *queue)
     queue->mtu_peer = 0;
 }
 
-/* What is to be looked at now and then, or because the device has reported something. */
+/* Looks after sends, data QPs, clock, events and port: every LOOK_MS, or when the device has reported something. */
 static void look_around(struct verbs_queue *queue)
 {
-    uint32_t news = atomic_load(&queue->nic->port_events);
+    uint32_t events = atomic_load(&queue->nic->port_events);
     uint64_t at_ms = verbs_now_ms();
     queue->until_look = VERBS_LOOK_AROUND;
-    if (news == queue->port_events_seen && at_ms - queue->looked_ms < LOOK_MS)
+    if (events == queue->port_events_seen && at_ms - queue->looked_ms < LOOK_MS)
         return;
     queue->looked_ms = at_ms;
-    verbs_reap_sends(queue); /* a send that has failed says so */
+    verbs_reap_sends(queue); /* failed sends show here */
     if (queue->data_qps)
         verbs_data_qps_sweep(queue, at_ms);
     verbs_clock_sync(&queue->clock);
@@ -502,7 +502,7 @@ static void look_around(struct verbs_queue *queue)
     ask_port(queue);
 }
 
-/* The next peer to which datagrams of another size go since our port's MTU has changed. False: none. */
+/* The next peer whose datagram size has changed with our port's MTU. False: none. */
 static bool next_mtu_change(struct verbs_queue *queue, uint32_t *destination, uint32_t *datagram_bytes)
 {
     while (queue->mtu_peer < queue->peer_count) {
@@ -539,7 +539,7 @@ static void take_completion_events(struct verbs_queue *queue)
         queue->lib->ack_cq_events(cq, 1); /* a queue with unacknowledged ones could not be closed */
 }
 
-/* The longest sleep: the end of a drain may tell nobody, and work that does not end has to be noticed. */
+/* The longest sleep: drains may complete without an event, and hung work must be noticed. */
 static uint64_t longest_nap(struct verbs_queue *queue)
 {
     const struct verbs_data_qps *qps = queue->data_qps;
@@ -549,7 +549,7 @@ static uint64_t longest_nap(struct verbs_queue *queue)
     return qps->draining ? DRAIN_NAP_NS : STALL_NAP_NS;
 }
 
-/* Asks the device for a word when something comes. True: something is there already. */
+/* Asks the device for an event with the next completion. True: completions wait already. */
 static bool arm_queue(struct verbs_queue *queue)
 {
     if (ibv_req_notify_cq(queue->receive_cq.cq, 0) != 0)

@@ -2,25 +2,23 @@
 /*
  * What the files of the verbs backend share.
  *
- *   verbs.c         the device in use, the table of operations, sleeping, asynchronous events
+ *   verbs.c         the device in use, its tables of operations, sleeping, asynchronous events
  *   verbs/queue.c   completion queues, receiving
  *   verbs/clock.c   what time stamps of completions mean
  *   verbs/ud.c      peers, and sending datagrams on the UD queue pair
- *   verbs/data_qp.c    connected queue pairs that place payload; verbs/data_qp_send.c what they send
- *   verbs/gdr.c     memory of devices, and reads that flush what was written to it
+ *   verbs/data_qp.c data QPs; verbs/data_qp_send.c what they send
+ *   verbs/gdr.c     device memory, and reads that flush what the NIC has written to it
  *   verbs/device.c  what devices there are; verbs/select.c which one, which GID
  *   verbs/address.c addresses of queues as the handshake carries them
  *
- * An engine thread has one UD queue pair, which all peers send to: control, acks, small messages, retransmissions,
- * and in UD mode everything. Its memory is one pool of receive slots, a datagram and the 40 bytes of the
- * global routing header each, and one of send slots.
+ * An engine thread has one UD queue pair. All peers send to it: control, acks, small messages, retransmissions, and in
+ * UD mode everything. Its memory is a pool of receive slots (40 bytes of global routing header, and a datagram) and a
+ * pool of send slots.
  *
- * Never more work requests than a queue has room for: each is counted when it is posted, and as done when
- * the completion of it, or of a later one on the same queue, is there. Completion queues hold what all
- * their queue pairs can complete at once.
+ * Queues never overflow: a work request counts from its posting until it, or a later one of the same queue, has
+ * completed. Completion queues have room for all that their queue pairs can complete at once.
  *
- * Thread: everything belongs to the queue's owner, but for `wake_fd`, and for what the port's events change
- * (atomics).
+ * Thread: everything belongs to the queue's owner, but for `wake_fd` and the atomics, which events of the port change.
  */
 #ifndef UCCL_VERBS_H
 #define UCCL_VERBS_H
@@ -39,17 +37,17 @@ enum {
     VERBS_UD_SENDS = 512,      /* send slots, likewise */
     VERBS_UD_SENDS_MIN = 2 * CORE_TRAIN_MAX,
     VERBS_RECEIVES_MIN = 64,
-    VERBS_BATCH = 64,          /* work requests that are posted with one doorbell at most */
+    VERBS_BATCH = 64,          /* work requests per doorbell, at most */
     VERBS_REPOST = 32,         /* receive slots that are posted again together */
     VERBS_READY = 32,          /* received datagrams taken from the completion queue at a time */
     VERBS_UD_PATHS_MAX = 16,   /* flow labels per peer */
     VERBS_LOOK_AROUND = 64,    /* rounds between two looks at the clock */
 };
 
-/* A completion queue. With time stamps it is read another way than without. */
+/* A completion queue, which is read another way if it stamps completions. */
 struct verbs_cq {
     struct ibv_cq *cq;
-    struct ibv_cq_ex *stamped; /* the same; NULL: its completions bear no stamps */
+    struct ibv_cq_ex *stamped; /* the same; NULL: it does not stamp completions */
 };
 
 /* Registered plain memory. */
@@ -63,31 +61,31 @@ struct verbs_nic {
     struct nic base;              /* its `failure`: the device was removed */
     struct params params;
     const struct verbs_lib *lib;
-    struct verbs_port *ports;     /* those admitted, best first */
+    struct verbs_port *ports;     /* admitted ones, best first */
     int port_count;
     struct verbs_port *port;      /* the one in use */
     struct ibv_context *context;
     struct ibv_pd *pd;
     struct verbs_gid gid;         /* of the port; empty on InfiniBand without one */
-    bool ipv4;                    /* the GID stands for an IPv4 address: so do those of our peers */
+    bool ipv4;                    /* the GID stands for an IPv4 address, and so do GIDs of peers */
     uint8_t mode;                 /* enum verbs_mode */
-    uint32_t datagram_bytes;      /* full ones when the backend was opened: receive slots hold no more */
+    uint32_t datagram_bytes;      /* the port's MTU when the backend was opened: receive slots hold no more */
     union nic_address host;       /* where listeners are reached */
-    _Atomic uint32_t port_events;        /* counts events of the port; queues compare */
-    _Atomic uint32_t qp_events;   /* counts events that say that a path has failed */
-    _Atomic uint32_t port_epoch;       /* counts how often the port went down or up again: odd while it is down */
+    _Atomic uint32_t port_events; /* counts events of the port; queues compare */
+    _Atomic uint32_t qp_events;   /* counts events by which data QPs may have failed */
+    _Atomic uint32_t port_epoch;  /* counts how often the port went down or up: odd while it is down */
 };
 
 /* One queue of a peer. */
 struct verbs_peer {
-    struct ibv_ah *handles[VERBS_UD_PATHS_MAX]; /* the same way but for the flow label */
-    uint32_t datagram_bytes;  /* what both ports take, as last told */
+    struct ibv_ah *handles[VERBS_UD_PATHS_MAX]; /* by path: they differ in the flow label */
+    uint32_t datagram_bytes;  /* what both ports take, as last reported */
     struct verbs_address address;
-    struct verbs_data_qp **qps; /* connected queue pairs, by path; NULL in UD mode */
-    uint32_t retired_at;      /* removed when so many sends had been posted; the handles may be in use */
+    struct verbs_data_qp **qps; /* by path; NULL in UD mode */
+    uint32_t retired_at;      /* number of sends posted when it was removed; they may use the handles */
     int32_t next;             /* in the free list, or that of retired ones */
     bool used;
-    bool number_refused;         /* that it offered a queue pair which cannot be one */
+    bool number_refused;      /* the log says that it offered an impossible queue pair number */
 };
 enum { VERBS_NO_PEER = -1 };
 
@@ -97,10 +95,10 @@ struct verbs_ud_sends {
     uint32_t slot_bytes;
     uint32_t depth;           /* slots, and work requests: a power of two */
     uint32_t built;           /* number of the next work request to build */
-    uint32_t posted, done;    /* all before have been posted; have completed */
-    uint32_t asked;           /* the last one that asks for a completion */
-    uint32_t inline_bytes;    /* as much goes with the work request itself */
-    uint32_t batched;          /* = built - posted: the chain below */
+    uint32_t posted, done;    /* all earlier ones have been posted; have completed */
+    uint32_t asked;           /* the last signalled one */
+    uint32_t inline_bytes;    /* how much fits into a work request */
+    uint32_t batched;         /* = built - posted: the chain below */
     struct ibv_send_wr requests[VERBS_BATCH];
     struct ibv_sge sges[VERBS_BATCH];
 };
@@ -110,9 +108,9 @@ struct verbs_slots {
     struct verbs_pool pool;
     uint32_t slot_bytes;
     uint32_t count;
-    struct ibv_recv_wr *requests; /* of each slot, made once */
+    struct ibv_recv_wr *requests; /* by slot, built once */
     struct ibv_sge *sges;
-    struct ibv_recv_wr *first, *last; /* chain of those to be posted again */
+    struct ibv_recv_wr *first, *last; /* chain to post again */
     uint32_t chained;
 };
 enum { VERBS_SHARED_SLOT = 1 << 30 }; /* in numbers of slots: of the shared receive queue */
@@ -131,21 +129,21 @@ struct verbs_queue {
     int wake_fd;              /* eventfd: written by wake() on any thread */
     struct ibv_qp *ud;        /* the UD queue pair */
     uint32_t qkey;
-    uint32_t port_bytes;      /* a full datagram that our port takes now */
-    bool broken;              /* the queue pair has failed and is to be set up again */
+    uint32_t port_bytes;      /* largest datagram that our port takes now */
+    bool broken;              /* the UD queue pair has failed: poll() sets it up again */
     struct verbs_ud_sends sends;
-    uint32_t epoch;           /* of the queue pair's life: completions of an earlier one are void */
+    uint32_t epoch;           /* counts set-ups of the UD queue pair: completions of earlier epochs are dropped */
     struct verbs_slots receives;
-    struct nic_rx ready[VERBS_READY]; /* taken from the completion queue, not yet from us */
+    struct nic_rx ready[VERBS_READY]; /* completions that poll() has not returned yet */
     uint32_t ready_next, ready_count;
-    uint64_t polled;          /* counts completions taken from the queue of receives */
+    uint64_t polled;          /* counts completions of receives */
     struct verbs_data_qps *data_qps; /* NULL in UD mode */
     struct verbs_reads *reads; /* NULL before the first */
     struct verbs_peer *peers;
     uint32_t peer_count, peer_capacity;
     int32_t peer_free, peer_retired;
-    uint32_t port_events_seen;       /* of nic->news */
-    uint32_t mtu_peer;       /* next peer to tell a change of MTU about; UINT32_MAX: none */
+    uint32_t port_events_seen; /* nic->port_events at the last look */
+    uint32_t mtu_peer;        /* next peer whose MTU may have changed; UINT32_MAX: none */
     uint32_t until_look;      /* rounds until the next look at the clock, and then for events */
     uint64_t looked_ms;
 };
@@ -179,9 +177,9 @@ static inline bool verbs_is_gone(const struct verbs_nic *nic)
 uint32_t verbs_shared_receives(const struct verbs_nic *nic);
 
 uint64_t verbs_now_ms(void);
-/* The device is gone for good: all that it was to do fails. `why` says so in the log, once. */
+/* The device was removed: all its work fails. Logs `why`, once. */
 void verbs_lost(struct verbs_nic *nic, const char *why);
-/* How packets get to a peer: what its address and our port say. */
+/* The route to a peer, by its address and our port. */
 struct ibv_ah_attr verbs_route_to(const struct verbs_nic *nic, const struct verbs_address *address, unsigned path);
 
 /* verbs/queue.c */
@@ -191,24 +189,24 @@ void verbs_pool_close(struct verbs_nic *nic, struct verbs_pool *pool);
 int verbs_cq_open(struct verbs_queue *queue, struct verbs_cq *cq, uint32_t entries, bool stamped);
 void verbs_cq_close(struct verbs_queue *queue, struct verbs_cq *cq);
 /*
- * Takes up to `max` completions, and when they happened by CLOCK_MONOTONIC (0: not known); of a failed one only
- * wr_id, qp_num, status and vendor_err mean anything.
+ * Takes up to `max` completions, and their times by CLOCK_MONOTONIC (0: unknown). Of a failed one only wr_id, qp_num,
+ * status and vendor_err are valid.
  */
 unsigned verbs_cq_poll(const struct verbs_queue *queue, const struct verbs_cq *cq, struct ibv_wc *out,
                        uint64_t *at_ns, unsigned max);
 /* Makes the queue pair with its pools, ready to send and receive. */
 int verbs_ud_open(struct verbs_queue *queue);
 void verbs_ud_close(struct verbs_queue *queue);
-/* Sets a failed queue pair up again: what was posted is lost. */
+/* Sets a failed queue pair up again; posted work is lost. */
 void verbs_ud_recover(struct verbs_queue *queue);
-/* Fills `ready`. False: nothing is there, and the completion queue was found empty. */
+/* Fills `ready`. False: the completion queue is empty. */
 bool verbs_receive(struct verbs_queue *queue);
 /* Memory for `count` slots. */
 int verbs_slots_open(struct verbs_nic *nic, struct verbs_slots *slots, uint32_t count, uint32_t slot_bytes);
 void verbs_slots_close(struct verbs_nic *nic, struct verbs_slots *slots);
 /* Posts all slots. */
 void verbs_slots_post(struct verbs_queue *queue, struct verbs_slots *slots);
-/* The largest power of two that is not above either. */
+/* The largest power of two that exceeds neither. */
 uint32_t verbs_at_most(uint32_t wanted, int limit);
 unsigned verbs_poll(struct nic_queue *base, struct nic_rx *out, unsigned max);
 void verbs_release(struct nic_queue *base, const struct nic_rx *rx);
@@ -233,7 +231,7 @@ bool verbs_flush_device(struct nic_queue *base, const struct nic_mr *mr, void *c
 unsigned verbs_poll_flushed(struct nic_queue *base, struct nic_flushed *out, unsigned max);
 void verbs_reads_close(struct verbs_queue *queue);
 
-/* An error that says what ran out and what to do; returns UCCL_ENOMEM or UCCL_EIO. */
+/* Logs what failed, and if something ran out what to do. Returns UCCL_ENOMEM or UCCL_EIO. */
 int verbs_fault(const struct verbs_nic *nic, const char *doing, int system_error);
 
 #endif
