@@ -158,7 +158,7 @@ typedef const void *(*nic_payload_fn)(const struct core_msg *msg, uint64_t offse
  * Memory of the receive into which the payload of the first `*count` bulk datagrams of a train may be received
  * (core_place()), or NULL: receive them like others.
  */
-typedef void *(*nic_place_fn)(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count);
+typedef void *(*nic_target_fn)(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count);
 
 struct nic_queue_setup {
     const struct params *params;
@@ -167,8 +167,8 @@ struct nic_queue_setup {
     nic_gather_fn gather;
     nic_payload_fn payload;
     nic_local_fn local;
-    nic_place_fn place;        /* or NULL */
-    void *owner;               /* for place */
+    nic_target_fn target;        /* or NULL */
+    void *owner;               /* for target */
     bool lent;                 /* must be drivable by changing threads */
     unsigned index;            /* engine thread on this NIC */
 };

@@ -21,7 +21,7 @@ uint64_t payload_local(const struct core_msg *msg, uint64_t offset, uint32_t *ke
 void payload_write(const struct core_msg *msg, uint64_t offset, const void *from, size_t length);
 /*
  * Where a NIC may receive the payload of bulk datagrams at once, ahead of payload_write(); NULL: nowhere
- * (nic_place_fn). `owner` is the engine thread.
+ * (nic_target_fn). `owner` is the engine thread.
  */
 void *payload_target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count);
 

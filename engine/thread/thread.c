@@ -65,7 +65,7 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
                                                              .gather = payload_gather,
                                                              .payload = payload_at,
                                                              .local = payload_local,
-                                                             .place = payload_target,
+                                                             .target = payload_target,
                                                              .owner = thread,
                                                              .lent = setup->lend,
                                                              .index = setup->index},

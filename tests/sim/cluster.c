@@ -406,7 +406,7 @@ static void start_node(struct node *node)
         nic.datagram_bytes = unequal_datagram(nic.datagram_bytes, &rng);
         nic.rx_bytes = (uint32_t)unequal_buffer(nic.rx_bytes, &rng);
         nic.gro = rng_below(&rng, 2);
-        nic.place = rng_below(&rng, 2) && nic.place; /* where bytes are damaged it must not */
+        nic.in_place = rng_below(&rng, 2) && nic.in_place; /* where bytes are damaged it must not */
     }
     nic.address = address_of(process);
     nic.guarded = node->index < 64 && options->guarded >> node->index & 1;

@@ -53,7 +53,7 @@ static void set_defaults(struct cluster_options *options, struct rng *rng)
 static void set_clean(struct cluster_options *options, struct rng *rng)
 {
     options->meets_once = true;
-    options->nic.place = rng_below(rng, 2);
+    options->nic.in_place = rng_below(rng, 2);
     if (rng_below(rng, 2))
         options->nic.datagram_bytes = 8972;
 }
@@ -63,7 +63,7 @@ static void set_loss(struct cluster_options *options, struct rng *rng)
     options->fabric.loss_ppm = 1000u << rng_below(rng, 7);
     options->fabric.burst_ppm = rng_below(rng, 2) * 500;
     options->fabric.burst_ns = 1u << (14 + rng_below(rng, 9));
-    options->nic.place = rng_below(rng, 2);
+    options->nic.in_place = rng_below(rng, 2);
 }
 
 static void set_reorder(struct cluster_options *options, struct rng *rng)
@@ -72,7 +72,7 @@ static void set_reorder(struct cluster_options *options, struct rng *rng)
     options->fabric.reorder_ns = 1u << (14 + rng_below(rng, 7));
     options->fabric.duplicate_ppm = 50000;
     options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
-    options->nic.place = rng_below(rng, 2);
+    options->nic.in_place = rng_below(rng, 2);
 }
 
 static void set_corrupt(struct cluster_options *options, struct rng *rng)
@@ -357,7 +357,7 @@ static void set_mtu(struct cluster_options *options, struct rng *rng)
     options->nic.datagram_bytes = 512 + rng_below(rng, 9000);
     options->datagram_later_bytes = 512 + rng_below(rng, 9000);
     options->change_datagram_ns = 1 + rng_below(rng, 5 * NS_PER_MS);
-    options->nic.place = rng_below(rng, 2);
+    options->nic.in_place = rng_below(rng, 2);
     options->fabric.loss_ppm = rng_below(rng, 2) * 5000;
 }
 
@@ -448,7 +448,7 @@ static void set_huge(struct cluster_options *options, struct rng *rng)
     }
     options->nic.datagram_bytes = 65472;
     options->fabric.host_mbps = 100000;
-    options->nic.place = true;
+    options->nic.in_place = true;
     options->preempt_every = 0;
 }
 
@@ -481,7 +481,7 @@ static void set_devices(struct cluster_options *options, struct rng *rng)
     options->truncate_permille = rng_below(rng, 2) * 100;
     options->close_early = rng_below(rng, 2);
     options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
-    options->nic.place = rng_below(rng, 2);
+    options->nic.in_place = rng_below(rng, 2);
     if (rng_below(rng, 2))
         options->nic.datagram_bytes = 512 + rng_below(rng, 64000);
 }
@@ -514,7 +514,7 @@ static void set_mtu_hole(struct cluster_options *options, struct rng *rng)
     else if (rng_below(rng, 2))
         use_devices(options, rng);
     options->nic.datagram_bytes = sizes[rng_below(rng, direct ? 2 : 4)];
-    options->nic.place = rng_below(rng, 2);
+    options->nic.in_place = rng_below(rng, 2);
     options->params.num_engines = 1 + rng_below(rng, 3);
     options->params.stripe_min_kb = 64;
     options->params.payload_crc = rng_below(rng, 2);
@@ -614,7 +614,7 @@ static void use_hostile(struct cluster_options *options, struct rng *rng)
     options->params.linger_ms = rng_below(rng, 200);
     options->params.payload_crc = rng_below(rng, 2);
     options->params.cc = rng_below(rng, 3);
-    options->nic.place = rng_below(rng, 2);
+    options->nic.in_place = rng_below(rng, 2);
     options->honest_ns = 1000u * NS_PER_MS;
 }
 
@@ -662,7 +662,7 @@ static void set_hostile_direct(struct cluster_options *options, struct rng *rng)
 {
     use_hostile(options, rng);
     use_direct(options, rng);
-    options->nic.place = false;
+    options->nic.in_place = false;
     options->nic.open_fail_ppm = 0; /* how soon honest nodes are through is to depend on nothing but the hostile one */
     options->nic.fail_ppm = 0;
     options->nic.refusal_fails = rng_below(rng, 2);

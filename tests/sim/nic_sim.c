@@ -609,7 +609,7 @@ static unsigned sim_nic_poll(struct nic_queue *base, struct nic_rx *out, unsigne
 {
     struct sim_queue *queue = sim_queue_of(base);
     unsigned count = 0;
-    bool place = queue->nic->options.place;
+    bool place = queue->nic->options.in_place;
     enter(queue, "poll");
     machine_spend(POLL_NS);
     while (queue->inbox && count < max && count < NIC_HELD_MAX) {

@@ -14,7 +14,7 @@ struct nic_sim_options {
     uint32_t full_ns;          /* how long the lack lasts, which a sleeper is told the end of; 0: nobody is */
     bool guarded;              /* by a firewall (firewall.h) */
     bool gro;                  /* equal datagrams are received as one */
-    bool place;                /* payload is put in place */
+    bool in_place;             /* payload is put in place */
     bool queue_pairs;          /* it has some, and places payload (nic_place.c); alike on all nodes */
     uint32_t unreachable_permille; /* registrations of device memory that it refuses */
     uint32_t open_fail_ppm, fail_ppm; /* queue pairs that cannot be made or connected; work requests that fail one */

@@ -16,7 +16,7 @@ static unsigned answer;                /* what place() says: datagrams, */
 static uint8_t *answer_to;             /* and their place */
 static struct iovec iovecs[TRAIN_IOVECS_MAX];
 
-static void *place(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count)
+static void *target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count)
 {
     (void)owner;
     cr_assert(wire_is_bulk(header, stride) && stride <= length);
@@ -24,7 +24,7 @@ static void *place(void *owner, const uint8_t *header, size_t length, size_t str
     return answer_to;
 }
 
-static const struct nic_queue_setup setup = {.place = place};
+static const struct nic_queue_setup setup = {.target = target};
 
 static struct tx_desc chunk(unsigned count, uint32_t last)
 {

@@ -76,11 +76,11 @@ static inline uint32_t counting_crc(uint32_t crc, const void *data, size_t lengt
     return crc32c_portable(crc, data, length);
 }
 
-static uint8_t *place_to;    /* what test_place() answers */
+static uint8_t *place_to;    /* what test_target() answers */
 static unsigned place_count; /* and for how many datagrams at most */
 static unsigned places;      /* how often it was asked */
 
-static inline void *test_place(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count)
+static inline void *test_target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count)
 {
     (void)owner;
     places++;
@@ -99,7 +99,7 @@ static inline int open_queue(struct pair *pair, int which, bool lent)
         .crc32c = counting_crc,
         .gather = test_gather,
         .payload = test_payload,
-        .place = test_place,
+        .target = test_target,
         .lent = lent,
         .index = (unsigned)which,
     };

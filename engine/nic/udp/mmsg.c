@@ -451,7 +451,7 @@ static unsigned mmsg_poll(struct udp_queue *queue, struct nic_rx *out, unsigned 
 
     if (want == 0)
         return 0;
-    if (io->large && queue->setup.place)
+    if (io->large && queue->setup.target)
         return poll_large(queue, out, want);
     for (unsigned i = 0; i < want; i++) {
         slots[i] = io->free[io->free_count - 1 - i];

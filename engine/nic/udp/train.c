@@ -21,7 +21,7 @@ void train_foresee(const struct nic_queue_setup *setup, const uint8_t *header, s
                    const struct nic_rx *earlier, unsigned count)
 {
     train->in_place = 0;
-    train->payload = setup->place(setup->owner, header, train->length, train->stride, &train->in_place);
+    train->payload = setup->target(setup->owner, header, train->length, train->stride, &train->in_place);
     if (!train->payload)
         train->in_place = 0;
     assert(train->in_place <= CORE_TRAIN_MAX);
