@@ -30,17 +30,17 @@ for kind in uc rc ud; do
             else if (part ~ /engine\/core\/|core\/[a-z_]*\.[ch]$/) part = "core"
             else if (part ~ /crc32c/) part = "crc"
             else if (part ~ /engine\/nic|infiniband/) part = "nic"
-            else if (part ~ /data_qps\.c/) part = "paths"
+            else if (part ~ /data_qps\.c/) part = "thread"
             else part = "libc"
             sum[file, part] += $1
         }
         END {
             n = chunks[2] - chunks[1]
-            split("core nic paths crc libc driver device", parts, " ")
+            split("core nic thread crc libc driver device", parts, " ")
             for (i = 1; i in parts; i++) {
                 each[parts[i]] = (sum[2, parts[i]] - sum[1, parts[i]]) / n
                 line = line sprintf("  %s %d", parts[i], each[parts[i]])
             }
-            printf "%s: %d instructions per chunk (%s)\n", kind, each["core"] + each["nic"] + each["paths"] + each["crc"], substr(line, 3)
+            printf "%s: %d instructions per chunk (%s)\n", kind, each["core"] + each["nic"] + each["thread"] + each["crc"], substr(line, 3)
         }' "$work/short" "$work/long"
 done

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Queue pairs that place payload (UC), in the simulator's NIC: writes with immediate and sends, straight from and to the
- * application's memory, a device's too. They go through the fabric like datagrams; what it loses, damages, reorders or
- * duplicates a queue pair does not take. A work request reads its memory when its turn comes, a write changes memory
- * when it arrives, whatever has become of the request meanwhile: payload.c judges both.
+ * Data QPs (UC) of the simulator's NIC: writes with immediate and sends, straight from and to memory of the application
+ * or of a device. Their packets cross the fabric like datagrams; a data QP refuses damaged, reordered and duplicated ones.
+ * A work request reads memory when its turn comes, and a write changes memory when it arrives, even if the request has
+ * completed meanwhile: payload.c judges both.
  *
- * What was written to a device is there for whoever uses it once a read that was posted afterwards has ended.
+ * A device sees what was written to it once a later read has completed.
  *
- * The NIC of a hostile node says what it likes over its queue pairs. The NIC that hears it refuses what real ones refuse: a key
- * that names no memory of that process, bytes beyond it, reads, a queue pair that is connected to somebody else. It cannot
- * refuse what is registered still: of a receive that has ended, too (docs/verbs.md). No peer guesses a key.
+ * The NIC of a hostile node sends what it likes over its data QPs. The receiving NIC refuses what real ones refuse: a key
+ * that names no memory of that process, bytes beyond that memory, reads, a data QP that is connected to somebody else. It
+ * cannot refuse registered memory, even of a receive that has completed (docs/verbs.md). No peer guesses a key.
  */
 #include "nic_queue.h"
 
@@ -28,7 +28,7 @@ enum {
     WRITE_BYTES_MAX = 65536, /* UCCL_CHUNK_SIZE_KB, at most */
 };
 
-/* In front of what a packet carries. */
+/* The header of a packet. */
 struct place_header {
     uint32_t number;           /* queue pair that it goes to */
     uint32_t sequence;
@@ -60,7 +60,7 @@ struct queue_pair {
     uint8_t state;             /* enum pair_state */
     bool error;                /* sends and takes nothing any more */
     bool tell_failed;
-    bool has_done;             /* newest_done is to be told */
+    bool has_done;             /* poll_done() is to report newest_done */
     uint64_t newest_done;
     struct work *works, **works_tail;
     uint32_t work_count;
@@ -287,7 +287,7 @@ static int place_qp_connect(struct nic_queue *base, const struct nic_qp_id *id, 
     return UCCL_OK;
 }
 
-/* The device has got there; what had arrived is in the inbox. */
+/* The drain is done; what had arrived is in the inbox. */
 static void drained(void *what, uint64_t extra)
 {
     struct queue_pair *pair = what;
@@ -344,7 +344,7 @@ static struct queue_pair *pair_of(const struct packet *packet, struct place_head
     return place.pairs[header->number - 1];
 }
 
-/* Something of it waits to be polled. */
+/* Whether received packets of it wait to be polled. */
 static bool has_received(const struct queue_pair *pair)
 {
     struct place_header header;
@@ -389,7 +389,7 @@ static unsigned place_poll_done(struct nic_queue *base, struct nic_done *done, u
 
 /* ---- what goes out, and lies ----------------------------------------------------------------- */
 
-/* A packet of `length` bytes, whose header is filled in but for the sequence number. */
+/* Sends a packet of `length` bytes; sets the sequence number in its header. */
 static void put(struct queue_pair *pair, uint8_t *packet, uint32_t length)
 {
     struct place_header header;
@@ -404,7 +404,7 @@ static struct liar *liar_of(const struct queue_pair *pair)
     return pair->queue->peers[pair->is.destination].liar;
 }
 
-/* A key that it has not been told hits nothing. Now and then another queue pair hears it. */
+/* Sends a write. A key that the liar has not heard matches nothing. Now and then another data QP gets it. */
 static void put_write(struct queue_pair *pair, const struct liar_write *write, const uint8_t *payload, uint32_t length)
 {
     static uint8_t packet[sizeof(struct place_header) + WRITE_BYTES_MAX + LIE_BYTES_MAX];
@@ -422,7 +422,7 @@ static void put_write(struct queue_pair *pair, const struct liar_write *write, c
     put(pair, packet, (uint32_t)sizeof header + write->length);
 }
 
-/* A write with a lie in it goes in the place of the right one, or in front of it. True: in its place. */
+/* Sends a twisted write before the right one, or instead of it. True: instead. */
 static bool lie_for_write(struct queue_pair *pair, const struct work *work)
 {
     struct place_header header;
@@ -440,7 +440,7 @@ static bool lie_for_write(struct queue_pair *pair, const struct work *work)
     return rng_below(&nic->lies, 2);
 }
 
-/* The same with a retransmission. */
+/* The same for a retransmission. */
 static bool lie_for_datagram(struct queue_pair *pair, const struct work *work)
 {
     static uint8_t packet[sizeof(struct place_header) + CORE_TRAIN_BYTES_MAX + LIE_BYTES_MAX];
@@ -478,7 +478,7 @@ static void transmit(struct queue_pair *pair, struct work *work)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* It fails by itself. */
+/* The data QP fails by itself. */
 static void fail(struct queue_pair *pair)
 {
     machine_note("qp-fails", pair->node, pair->is.path, pair->is.generation);
@@ -487,7 +487,7 @@ static void fail(struct queue_pair *pair)
     wake(pair);
 }
 
-/* The next work request has its turn. */
+/* Executes the next work request. */
 static void execute(void *what, uint64_t extra)
 {
     struct queue_pair *pair = what;
@@ -516,7 +516,7 @@ static void execute(void *what, uint64_t extra)
         fail(pair);
 }
 
-/* Room for `length` bytes behind the header, which is filled in but for a write's fields. */
+/* Adds a work request with room for `length` bytes behind its header; the caller sets a write's fields. */
 static struct work *add_work(struct queue_pair *pair, const struct tx_desc *desc, uint32_t length, bool last)
 {
     const struct place_header header = {.number = pair->peer_number};
@@ -580,7 +580,7 @@ bool nic_place_send(struct sim_queue *queue, const struct tx_desc *desc)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* Whether the queue pair that the packet names takes it: it is up, and connected to that node. */
+/* Whether the data QP that the packet names is up and connected to its sender. */
 static bool takes(const struct packet *packet, const struct place_header *header)
 {
     if (packet->damaged || !header->number || header->number > place.pair_count)
@@ -590,7 +590,7 @@ static bool takes(const struct packet *packet, const struct place_header *header
            pair->peer_node == packet->from && header->sequence >= pair->expected;
 }
 
-/* Memory is not touched; false. */
+/* Refuses a packet without touching memory; returns false. */
 static bool refuse(struct queue_pair *pair, enum drop *why)
 {
     struct sim_nic *nic = pair->queue->nic;

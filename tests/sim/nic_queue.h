@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What nic_sim.c (datagrams) and nic_place.c (queue pairs, memory) share. */
+/* What nic_sim.c (datagrams) and nic_place.c (data QPs, memory) share. */
 #ifndef SIM_NIC_QUEUE_H
 #define SIM_NIC_QUEUE_H
 
@@ -12,7 +12,7 @@ enum {
     NIC_HELD_MAX = 8,          /* received buffers that are not released yet */
     NIC_READS_MAX = 64,        /* under way */
     NIC_TRIES_MAX = 1000,      /* of a full queue, without sleep: more than UCCL_SPIN_US lasts, less than a full_ns */
-    NIC_PLACE_PORT = 0xffff,   /* of packets between queue pairs; others go to a queue by its index */
+    NIC_PLACE_PORT = 0xffff,   /* of packets between data QPs; datagrams go to a queue by its index */
 };
 
 struct peer_to {
@@ -43,7 +43,7 @@ struct sim_queue {
     bool in_use;               /* a call is under way: one at a time */
     bool sleeping, woken;
     uint64_t full_until_ns;    /* it takes no descriptor before */
-    unsigned tries;            /* meanwhile, since somebody last slept in it */
+    unsigned tries;            /* sends meanwhile, since somebody last slept in it */
     struct peer_to *peers;
     uint32_t peer_count;
     struct nic_flushing_read reads[NIC_READS_MAX]; /* oldest first */
@@ -71,9 +71,9 @@ static inline struct sim_queue *sim_queue_of(const struct nic_queue *queue)
 }
 
 /* ---- nic_sim.c ---- */
-/* One of its datagrams, with header and payload; valid until the next call. */
+/* Lays out one datagram of a descriptor; valid until the next call. */
 const uint8_t *nic_sim_lay_out(struct sim_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t *length);
-/* Puts a packet that has come into the inbox. False: there is no room. */
+/* Puts an arriving packet into the inbox. False: there is no room. */
 bool nic_sim_receive(struct sim_queue *queue, struct packet *packet, enum drop *why);
 
 /* ---- nic_place.c ---- */
@@ -85,13 +85,13 @@ bool nic_place_send(struct sim_queue *queue, const struct tx_desc *desc);
 void nic_place_lie(struct sim_queue *queue);
 /* A packet to NIC_PLACE_PORT, as nic_sim_deliver(). */
 bool nic_place_deliver(struct packet *packet, enum drop *why);
-/* What it is for who polls. False: its flow is gone. */
+/* Fills in `rx` for poll(). False: its flow is gone. */
 bool nic_place_receive(const struct packet *packet, struct nic_rx *rx);
-/* The peer is removed: so are its queue pairs, at once. */
+/* The peer is removed: ends its data QPs at once. */
 void nic_place_forget(struct sim_queue *queue, uint32_t destination);
-/* The process has closed the queue, or was killed: no queue pair of it does anything any more. */
+/* The process has closed the queue, or was killed: ends all its data QPs. */
 void nic_place_kill(struct sim_queue *queue);
-/* All registrations of the process have ended, or go with it. */
+/* Checks that the process has no registration left; drops those that it has. */
 void nic_place_check_memory(const struct process *process);
 void nic_place_drop_memory(const struct process *process);
 void nic_place_end(void);

@@ -18,8 +18,8 @@ enum {
     GRO_BYTES_MAX = 65536,
     SEND_NS = 100,             /* what a call costs */
     POLL_NS = 100,
-    NAP_NS_MAX = 100000,       /* of who has something to do that nobody wakes it for */
-    LIES_SLOWER = 50,          /* the gap between lies that come by themselves grows by this part of the time */
+    NAP_NS_MAX = 100000,       /* the longest sleep over work that wakes nobody */
+    LIES_SLOWER = 50,          /* unprompted lies: the gap grows by 1/50 of the time */
 };
 
 static struct sim_nic *nics;       /* by node */
@@ -157,7 +157,7 @@ static int sim_addresses(const struct nic *nic, union nic_address *out, int max)
     return max > 0 && sim_device(nic, 0, &device, out) == UCCL_OK ? 1 : 0;
 }
 
-/* Nobody is out of reach by what the network nearby says. */
+/* The network nearby knows a way to everybody. */
 static int sim_reach(struct nic *nic, const struct nic_queue_address *address)
 {
     (void)nic, (void)address;
@@ -202,7 +202,7 @@ static void forget_liars(struct sim_queue *queue)
         free(queue->peers[i].liar);
 }
 
-/* The engine thread has ended and all its flows were closed: what its core had lent must be back. */
+/* After the engine thread has stopped and closed all its flows: its core must have all buffers back. */
 static void check_core(const struct sim_queue *queue)
 {
     const struct engine_thread *thread = queue->setup.owner;
@@ -342,13 +342,13 @@ static bool sim_follow(struct nic_queue *base, uint32_t *destination, uint32_t *
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* A datagram that the engine on this node has not made. */
+/* Sends a datagram that the engine on this node has not made. */
 static void put_lie(const struct sim_nic *nic, const struct peer_to *peer, uint16_t path, const uint8_t *bytes, size_t length)
 {
     fabric_send(nic->process->index, peer->node, peer->port, path, bytes, (uint32_t)length, (uint32_t)length);
 }
 
-/* Of some flow to that node. */
+/* The liar of a random flow to that node. */
 static const struct liar *some_liar(struct sim_nic *nic, unsigned node)
 {
     const struct liar *chosen = NULL;
@@ -372,7 +372,7 @@ static void invent(struct sim_nic *nic, const struct peer_to *peer, uint16_t pat
         put_lie(nic, peer, path, lie, length);
 }
 
-/* Lies that come by themselves, to all peers; fewer and fewer. */
+/* Sends unprompted lies to all peers, fewer and fewer. */
 static void lie_now(void *what, uint64_t extra)
 {
     struct sim_nic *nic = what;
@@ -389,7 +389,7 @@ static void lie_now(void *what, uint64_t extra)
     machine_at(machine.now_ns + nic->options.lie_gap_ns + machine.now_ns / LIES_SLOWER, lie_now, nic, 0);
 }
 
-/* What a hostile node's engine sends, and lies in its place or around it. */
+/* Sends a datagram of a hostile node's engine, and lies around it or instead of it. */
 static void lie(struct sim_nic *nic, const struct peer_to *peer, uint16_t path, const uint8_t *bytes, uint32_t length)
 {
     static uint8_t spoilt[CORE_TRAIN_BYTES_MAX], twisted[CORE_TRAIN_BYTES_MAX + LIE_BYTES_MAX];
@@ -451,7 +451,7 @@ const uint8_t *nic_sim_lay_out(struct sim_queue *queue, const struct tx_desc *de
     return datagram;
 }
 
-/* Whether the queue takes a descriptor now. Where it says when it does, nobody is to ask all the time. */
+/* Whether the queue takes a descriptor now. An engine that it wakes when it does must not poll it meanwhile. */
 static bool has_room(struct sim_queue *queue)
 {
     const struct nic_sim_options *options = &queue->nic->options;
@@ -548,7 +548,7 @@ static struct packet *take(struct sim_queue *queue)
     return packet;
 }
 
-/* Datagrams of one peer and one size that lie behind each other come as one, the last may be shorter. */
+/* Joins consecutive datagrams of one peer and size into one buffer, as GRO does; the last may be shorter. */
 static void join(struct sim_queue *queue, struct held *held, struct nic_rx *rx)
 {
     const struct packet *first = held->packet, *next;
@@ -570,8 +570,9 @@ static void join(struct sim_queue *queue, struct held *held, struct nic_rx *rx)
 }
 
 /*
- * Receives it once more, as udp/mmsg.c does: with payload where it belongs, if the core says so. `out`: this poll()'s.
- * Application buffers have no memory: in their place is some of our own until it is known what has come.
+ * Receives it again, as udp/mmsg.c does: with the payload in the receive's buffer, if the core gives a target. `out`: the
+ * buffers of this poll(). Application buffers have no memory, so memory of our own stands for them until the prediction
+ * is checked.
  */
 static void put_in_place(struct sim_queue *queue, struct held *held, struct nic_rx *rx, const struct nic_rx *out)
 {
@@ -637,7 +638,7 @@ static unsigned sim_nic_poll(struct nic_queue *base, struct nic_rx *out, unsigne
             join(queue, held, rx);
         if (place && wire_is_bulk(rx->data, rx->stride))
             put_in_place(queue, held, rx, out);
-        /* of what is to be copied, a duplicate could be put in place now: the same bytes, but here each is written once */
+        /* a duplicate of bytes yet to be copied could go in place now; payload.c wants each byte written once */
         place &= (uint64_t)rx->in_place * rx->stride >= rx->length;
     }
     leave(queue);
@@ -685,7 +686,7 @@ static void sim_nic_wake(struct nic_queue *base)
     machine_wake(queue->nic->process, queue, 1);
 }
 
-/* In place of the library's: the one backend that engines find here. */
+/* Replaces the library's UDP backend: the only one that engines find here. */
 const struct nic_device_ops udp_device_ops = {
     .open = sim_nic_open,
     .close = sim_nic_close,
