@@ -10,7 +10,7 @@ words() { python3 "$HOUSE/lines.py" "$1" words; }
 in_code() {
     echo 'int verbs_LANES_open(void); /* for planes and kickers */' >"$COPY/engine/base/lane.h"
     finds '^engine/base/lane\.h:1: LANES: the field says data queue pair' words "$COPY" &&
-        [ "$(wc -l <"$WORK/found")" = 1 ]
+        [ "$(grep -c lane.h "$WORK/found")" = 1 ]
 }
 
 in_text() {
