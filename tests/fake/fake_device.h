@@ -60,6 +60,7 @@ static struct {
     _Atomic unsigned copies;  /* ended */
     _Atomic unsigned polls_max;
     _Atomic bool hold;        /* no copy ends */
+    _Atomic int hold_device;  /* no copy of this one ends */
     _Atomic int fail_after;   /* copies; below 0: none fails */
     _Atomic int refuse_after[2]; /* copies of each direction, from which on none is taken; below 0: all are */
     _Atomic int open_error, pin_error;
@@ -70,7 +71,7 @@ static struct {
         uint8_t *memory;
         size_t length;
     } pins[64];
-} fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .random = 1, .polls_max = 20, .fail_after = -1, .refuse_after = {-1, -1}};
+} fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .random = 1, .polls_max = 20, .hold_device = -1, .fail_after = -1, .refuse_after = {-1, -1}};
 
 static inline void fake_die(const char *why)
 {
@@ -334,6 +335,8 @@ static inline int fake_copy(struct mem_stage *stage, enum mem_direction directio
 static inline int fake_poll(struct mem_stage *stage, void **cookie)
 {
     fake_check_thread();
+    if (stage->device == fake.hold_device)
+        return 0;
     for (unsigned i = 0; i < 2 * FAKE_STREAMS && stage->in_flight && !fake.hold; i++) {
         struct fake_ring *ring = &stage->rings[stage->turn++ % (2 * FAKE_STREAMS)];
         struct fake_copy *copy = &ring->copies[ring->head];

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Two devices on one engine thread. One of them stands still, which is the slowest that a device can be; what it holds
+ * of the blocks leaves the other enough to go on. No time is measured: the other's messages end while none of the first
+ * one's can.
+ */
+#include "stage_pair.h"
+
+enum { STILL = 4, GOING = 5, LENGTH = 300000, MESSAGES = 6 };
+
+struct message {
+    struct side from, to;
+    uccl_request *send, *recv;
+};
+
+static struct side side_on(uccl_engine *engine, int device, size_t length)
+{
+    struct side side = {.device = device >= 0};
+    side.memory = side.device ? fake_alloc(length, device) : malloc(length);
+    IS(uccl_reg_mr(engine, side.memory, length, UCCL_MEM_AUTO, &side.mr), 0);
+    return side;
+}
+
+static void start(struct message *message, int from, int to, size_t length, unsigned number)
+{
+    message->from = side_on(pair.engine[0], from, length);
+    message->to = side_on(pair.engine[1], to, length);
+    fill(shadow, length, number);
+    side_write(&message->from, 0, shadow, length);
+    IS(uccl_recv_async(pair.conn[1], message->to.memory, length, message->to.mr, &message->recv), 0);
+    IS(uccl_send_async(pair.conn[0], message->from.memory, length, message->from.mr, &message->send), 0);
+}
+
+static void end(struct message *message, size_t length, unsigned number)
+{
+    end_of(message->recv, 0);
+    end_of(message->send, 0);
+    side_read(&message->to, 0, shadow, length);
+    check(shadow, length, number);
+    side_free(&message->from);
+    side_free(&message->to);
+}
+
+/* On the second connection; a connection's small messages go in the order of their posts. */
+static void on_other_connection(uccl_conn *other[2])
+{
+    for (int i = 0; i < 2; i++) {
+        uccl_conn *first = pair.conn[i];
+        pair.conn[i] = other[i];
+        other[i] = first;
+    }
+}
+
+/* The other side of each message is the host's. */
+static void one_stands_still(const char *lend, bool receives, unsigned messages, size_t length)
+{
+    struct message still[MESSAGES], going[MESSAGES];
+    uccl_conn *other[2];
+    stage_open_pair(lend, "64", "16", "mmsg", "1");
+    connect_now(pair.engine[0], &pair.handle, pair.listener, other);
+    fake.hold_device = STILL;
+    for (unsigned i = 0; i < messages; i++)
+        start(&still[i], receives ? -1 : STILL, receives ? STILL : -1, length, i);
+    on_other_connection(other);
+    for (unsigned i = 0; i < MESSAGES; i++)
+        start(&going[i], receives ? -1 : GOING, receives ? GOING : -1, length, i + MESSAGES);
+    for (unsigned i = 0; i < MESSAGES; i++)
+        end(&going[i], length, i + MESSAGES);
+    for (unsigned i = 0; i < messages; i++) {
+        int done = 0;
+        IS(uccl_test(receives ? still[i].recv : still[i].send, &done, NULL), 0);
+        cr_assert_not(done, "message %u has ended", i);
+    }
+    fake.hold_device = -1;
+    for (unsigned i = 0; i < messages; i++)
+        end(&still[i], length, i);
+    stage_close_pair();
+}
+
+BOTH(stage_share, fetches_of_small_ones)
+{
+    one_stands_still(lend, false, MESSAGES, 1000);
+}
+
+/* A receive has no share: with a second message the device would hold nearly all blocks, and the thread receive no more. */
+BOTH(stage_share, uploads)
+{
+    one_stands_still(lend, true, 1, LENGTH);
+}
+
+BOTH(stage_share, uploads_of_small_ones)
+{
+    one_stands_still(lend, true, MESSAGES, 1000);
+}
+
+/*
+ * Datagrams with more small messages than the pool has spans, for a device that copies nothing yet: what finds no block
+ * is kept, and arrives once blocks are free.
+ */
+BOTH(stage_share, spills)
+{
+    enum { MANY = 300, SMALL = 100, SPILL_MS = 500 };
+    static struct message many[MANY];
+    stage_open_pair(lend, "64", "8", "mmsg", "1");
+    fake.hold = true;
+    for (unsigned i = 0; i < MANY; i++) {
+        many[i].from = side_on(pair.engine[0], -1, SMALL);
+        many[i].to = side_on(pair.engine[1], GOING, SMALL);
+        fill(many[i].from.memory, SMALL, i);
+        IS(uccl_recv_async(pair.conn[1], many[i].to.memory, SMALL, many[i].to.mr, &many[i].recv), 0);
+    }
+    for (unsigned i = 0; i < MANY; i++)
+        IS(uccl_send_async(pair.conn[0], many[i].from.memory, SMALL, many[i].from.mr, &many[i].send), 0);
+    /* a sender that the machine keeps from sending many in one datagram finds room for all: that is right, too */
+    for (uint64_t end_ms = now_ms() + SPILL_MS; counter(1, "gpu_spills") == 0 && now_ms() < end_ms;) {
+        int done; /* it cannot be; the call drives an engine that is lent */
+        IS(uccl_test(many[MANY - 1].recv, &done, NULL), 0);
+    }
+    fake.hold = false;
+    for (unsigned i = 0; i < MANY; i++)
+        end(&many[i], SMALL, i);
+    stage_close_pair();
+}
