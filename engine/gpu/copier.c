@@ -17,6 +17,7 @@ struct stage_device {
     struct mem_stage *copies; /* NULL: could not be opened (`error`) */
     bool pinned;              /* it was the first of its kind: the pool is pinned through it */
     int error;
+    uint32_t fetching;        /* blocks of sends that it copies to */
 };
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -121,7 +122,18 @@ struct stage_device *copier_device(struct copier *copier, struct uccl_request *r
     return device;
 }
 
+uint32_t copier_fetching(const struct stage_device *device)
+{
+    return device->fetching;
+}
+
 /* ---- copies ---------------------------------------------------------------------------------- */
+
+/* Else it is of a receive, or a bounce slot. */
+static bool is_sent_block(const struct stage_span *span)
+{
+    return span->held_bytes != NULL;
+}
 
 int copier_issue(struct copier *copier, struct stage_span *span, enum mem_direction direction, uint64_t offset_bytes,
                  void *host, uint32_t length)
@@ -142,13 +154,14 @@ int copier_issue(struct copier *copier, struct stage_span *span, enum mem_direct
         COUNT(copier->context->counters, gpu_fetches, 1);
     copier->in_flight++;
     span->copies++;
+    device->fetching += is_sent_block(span);
     return UCCL_OK;
 }
 
 struct stage_span *copier_poll(struct copier *copier, struct stage_device **from, int *result)
 {
     for (; *from; *from = (*from)->next) {
-        const struct stage_device *device = *from;
+        struct stage_device *device = *from;
         void *cookie;
         *result = device->error ? 0 : device->ops->poll(device->copies, &cookie);
         if (*result == 0)
@@ -156,6 +169,7 @@ struct stage_span *copier_poll(struct copier *copier, struct stage_device **from
         struct stage_span *span = cookie;
         copier->in_flight--;
         span->copies--;
+        device->fetching -= is_sent_block(span);
         return span;
     }
     return NULL;

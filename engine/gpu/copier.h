@@ -36,6 +36,8 @@ void copier_done(struct copier *copier, struct uccl_request *request);
 
 /* The device that the request's memory is on; NULL: it could not be opened, and the request has failed. */
 struct stage_device *copier_device(struct copier *copier, struct uccl_request *request);
+/* Blocks of sends that the device copies to. */
+uint32_t copier_fetching(const struct stage_device *device);
 /*
  * Issues a copy between `length` bytes at `host`, in the span, and those at `offset_bytes` of the request.
  * UCCL_EAGAIN: the device takes no more now; another error: the request has failed.

@@ -423,11 +423,18 @@ static bool issue_uploads(struct stage *stage)
     return some;
 }
 
+/* A device fetches into a third of the blocks at most. While it hangs, other devices can go on, over the same flow too. */
+static bool fetches_its_share(const struct stage *stage, const struct stage_device *device)
+{
+    return copier_fetching(device) >= (stage_pool_room(&stage->copier.pool, STAGE_SENDS) + 1) / 2;
+}
+
 /* Issues the copy of the next block of a send, and counts it. False: no more blocks or copies now. */
 static bool span_fetch(struct stage *stage, struct uccl_request *request, unsigned *issued)
 {
     struct staged *staged = &request->staged;
-    if (!copier_device(&stage->copier, request))
+    const struct stage_device *device = copier_device(&stage->copier, request);
+    if (!device || fetches_its_share(stage, device))
         return true;
     uint64_t offset = staged->fetched_bytes, left = request->msg.end_bytes - offset;
     uint32_t block = stage->copier.pool.block_bytes - (uint32_t)(offset % stage->copier.pool.block_bytes);

@@ -77,6 +77,11 @@ static void one_stands_still(const char *lend, bool receives, unsigned messages,
     stage_close_pair();
 }
 
+BOTH(stage_share, fetches)
+{
+    one_stands_still(lend, false, MESSAGES, LENGTH);
+}
+
 BOTH(stage_share, fetches_of_small_ones)
 {
     one_stands_still(lend, false, MESSAGES, 1000);
