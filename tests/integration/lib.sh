@@ -67,6 +67,7 @@ check() {
         echo "# ---- $(basename "$log")"
         tail -n 30 "$log" | cut -c 1-300 | sed 's/^/#   /'
     done
+    [ "${TEST_FAIL_FAST:-0}" = 0 ] || exit 1
     return 1
 }
 

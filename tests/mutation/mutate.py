@@ -6,8 +6,8 @@ usage: tests/mutation.sh [--check | --list] [--jobs N] [--changed BASE] [--minut
 
 Each worker has a copy of the source in build-mutation/worker-N, and a build (-O1, assertions on). For a mutant it
 edits the copy, builds what is named to catch the mutant, and runs that. The mutant is caught when a simulator
-scenario, a test of Meson's or a stress program that mutants.txt names for it fails: an assertion, a check, a hang. A
-stress program is built as the suite does it, with ThreadSanitizer and delays at marked points. A mutant that
+scenario, a test of Meson's or a stress program that mutants.txt names for it fails: an assertion, a check, a hang. The
+test stops at its first failure. A stress program is built as the suite does it, with ThreadSanitizer and delays at marked points. A mutant that
 nothing named catches counts as missed, and so does one whose old lines are not in the source exactly once. The tests
 that are named run once without a mutant first, and must pass. Last line: "N passed, N failed".
 
@@ -39,6 +39,7 @@ MEMORY_MAX = 4 << 30  # bytes: a mutant may queue without end
 SEARCH_SEEDS = 2  # of every scenario
 TSAN_BUILD = ["-Doptimization=1", "-Db_sanitize=thread", "-Drace_points=true"]  # as in run.sh
 TSAN_WRAPPER = ["setarch", "-R"]  # older ThreadSanitizers do not cope with all of today's address randomisation
+FAIL_FAST = {"CRITERION_FAIL_FAST": "1", "TEST_FAIL_FAST": "1"}  # one failure is enough
 REPLAY = re.compile(r"--scenario (\S+).*--seed (\d+)")
 
 
@@ -207,7 +208,7 @@ class Worker:
             raise ValueError(f"there is no test {name} (meson test --list)")
         self.ninja(*self.targets[name][1])
         words = ["meson", "test", "-C", self.build, "--no-rebuild", "--logbase", "mutant", name]
-        done = within(words, TEST_SECONDS_MAX)
+        done = within(words, TEST_SECONDS_MAX, env=dict(os.environ, **FAIL_FAST))
         return f"{name}, which hangs" if done is None else name if done else None
 
     def stress(self, name, runs):
