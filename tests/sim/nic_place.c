@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Data QPs (UC) of the simulator's NIC: writes with immediate and sends, straight from and to memory of the application
- * or of a device. Their packets cross the fabric like datagrams; a data QP refuses damaged, reordered and duplicated ones.
- * A work request reads memory when its turn comes, and a write changes memory when it arrives, even if the request has
- * completed meanwhile: payload.c judges both.
+ * or of a device. Their packets cross the fabric like datagrams; a data QP refuses damaged, reordered and duplicated
+ * ones. A work request reads memory when its turn comes, and a write changes memory when it arrives, even if the
+ * request has completed meanwhile: payload.c judges both.
  *
  * A device sees what was written to it once a later read has completed.
  *
- * The NIC of a hostile node sends what it likes over its data QPs. The receiving NIC refuses what real ones refuse: a key
- * that names no memory of that process, bytes beyond that memory, reads, a data QP that is connected to somebody else. It
- * cannot refuse registered memory, even of a receive that has completed (docs/verbs.md). No peer guesses a key.
+ * The NIC of a hostile node sends what it likes over its data QPs. The receiving NIC refuses what real ones refuse: a
+ * key that names no memory of that process, bytes beyond that memory, reads, a data QP that is connected to somebody
+ * else. It cannot refuse registered memory, even of a receive that has completed (docs/verbs.md). No peer guesses a
+ * key.
  */
 #include "nic_queue.h"
 

@@ -570,9 +570,9 @@ static void join(struct sim_queue *queue, struct held *held, struct nic_rx *rx)
 }
 
 /*
- * Receives it again, as udp/mmsg.c does: with the payload in the receive's buffer, if the core gives a target. `out`: the
- * buffers of this poll(). Application buffers have no memory, so memory of our own stands for them until the prediction
- * is checked.
+ * Receives it again, as udp/mmsg.c does: with the payload in the receive's buffer, if the core gives a target. `out`:
+ * the buffers of this poll(). Application buffers have no memory, so memory of our own stands for them until the
+ * prediction is checked.
  */
 static void put_in_place(struct sim_queue *queue, struct held *held, struct nic_rx *rx, const struct nic_rx *out)
 {

@@ -4,8 +4,8 @@
  * serves lent engines and machines that forbid io_uring. The io_uring driver sends by udp_transmit(), too.
  *
  * Errors of a send: a full socket (EAGAIN, ENOBUFS) is back-pressure; the send stays in the batch, and send() refuses
- * more until there is room, for which wait() waits too. An error that segmentation may have caused makes the driver send
- * datagram by datagram. After any other error the datagram is lost, which is logged once per peer; the protocol
+ * more until there is room, for which wait() waits too. An error that segmentation may have caused makes the driver
+ * send datagram by datagram. After any other error the datagram is lost, which is logged once per peer; the protocol
  * retransmits it.
  *
  * Thread: the queue's owner.
@@ -206,8 +206,8 @@ static int send_one_by_one(struct udp_queue *queue, struct udp_send *send)
 }
 
 /*
- * Tries without its source a send that failed: that address may be ours no more, or this system may not know the control
- * message. True: it has left.
+ * Tries without its source a send that failed: that address may be ours no more, or this system may not know the
+ * control message. True: it has left.
  */
 static bool send_without_source(struct udp_queue *queue, struct udp_send *send, int error)
 {
@@ -360,7 +360,10 @@ static void mmsg_close(struct udp_queue *queue)
     queue->io = NULL;
 }
 
-/* Peeks at the first train in the socket: copies its first header to `header`, its length and stride to `rx`. False: none. */
+/*
+ * Peeks at the first train in the socket: copies its first header to `header`, its length and stride to `rx`. False:
+ * none.
+ */
 static bool peek(struct udp_queue *queue, uint8_t header[WIRE_BULK_HEADER_BYTES], struct nic_rx *rx)
 {
     struct iovec iovec = {header, WIRE_BULK_HEADER_BYTES};
@@ -436,8 +439,8 @@ static unsigned poll_large(struct udp_queue *queue, struct nic_rx *out, unsigned
 }
 
 /*
- * One recvmmsg() for all free buffers. A result below `max` (and below MMSG_BUFFERS) means that the socket is empty: the
- * caller need not ask again in this round.
+ * One recvmmsg() for all free buffers. A result below `max` (and below MMSG_BUFFERS) means that the socket is empty:
+ * the caller need not ask again in this round.
  */
 static unsigned mmsg_poll(struct udp_queue *queue, struct nic_rx *out, unsigned max)
 {

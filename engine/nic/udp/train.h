@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Receives the payload of bulk datagrams straight into the receive's buffer, for backends that can peek. The header of a
- * train's first datagram tells where its payload goes; the prediction is that the others are the next datagrams of the
- * same chunk. train_foresee() predicts, train_spread() lays out the vectors, train_settle() checks the headers that came.
+ * Receives the payload of bulk datagrams straight into the receive's buffer, for backends that can peek. The header of
+ * a train's first datagram tells where its payload goes; the prediction is that the others are the next datagrams of
+ * the same chunk. train_foresee() predicts, train_spread() lays out the vectors, train_settle() checks the headers that
+ * came.
  *
  * GRO may coalesce unrelated datagrams of equal size, so the prediction can be wrong. So payload only ever goes where
- * bytes of a pending message are missing (core_place()), and where no other train of this poll() goes: wrong bytes there
- * do no harm.
+ * bytes of a pending message are missing (core_place()), and where no other train of this poll() goes: wrong bytes
+ * there do no harm.
  *
  * Thread: the queue's owner.
  */

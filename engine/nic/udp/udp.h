@@ -33,9 +33,9 @@ enum {
 };
 
 /*
- * The control message of sendmsg() (IP_PKTINFO, IPV6_PKTINFO) that makes datagrams leave from the handshake's address of
- * ours: a firewall in between may know no other. It costs 0.3 us per send, so it is left out where the kernel chooses
- * that address by itself.
+ * The control message of sendmsg() (IP_PKTINFO, IPV6_PKTINFO) that makes datagrams leave from the handshake's address
+ * of ours: a firewall in between may know no other. It costs 0.3 us per send, so it is left out where the kernel
+ * chooses that address by itself.
  */
 struct udp_source {
     uint32_t length; /* bytes in use; 0: there is none */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver with io_uring: one multishot receive fills buffers that the ring provides. So a busy engine polls without a
- * system call, and one wait covers the socket, wake() and the timeout. It sends by udp_transmit(): a send through the
+ * The driver with io_uring: one multishot receive fills buffers that the ring provides. So a busy engine polls without
+ * a system call, and one wait covers the socket, wake() and the timeout. It sends by udp_transmit(): a send through the
  * ring would run the same code in the same call.
  *
  * Threads: SINGLE_ISSUER and DEFER_TASKRUN make the ring cheap and bind it to one thread. queue_open() makes a disabled
- * ring; the first poll() or wait() enables it, and binds it to its caller for good. So engines with a ring are not lent.
+ * ring; the first poll() or wait() enables it, and binds it to its caller for good. So engines with a ring are not
+ * lent.
  *
  * Invariant: each buffer is with the kernel or with the caller of poll(). At most one receive, one read of the eventfd
  * and one poll of a full socket are armed. The receive stops by itself when the caller has all buffers; it is armed
@@ -328,8 +329,8 @@ static unsigned uring_poll(struct udp_queue *queue, struct nic_rx *out, unsigned
 /* ---- sleeping -------------------------------------------------------------------------------- */
 
 /*
- * A poll of a full socket completes once and ends the sleep. A poll of a socket that is full no more has completed, or is
- * about to, so one at a time is enough.
+ * A poll of a full socket completes once and ends the sleep. A poll of a socket that is full no more has completed, or
+ * is about to, so one at a time is enough.
  */
 static void arm_room(struct udp_queue *queue)
 {

@@ -371,8 +371,8 @@ void verbs_data_qp_drain(struct nic_queue *base, const struct nic_qp_id *id)
 }
 
 /*
- * Whether no send is under way, and all receives are in the completion queue. A queue pair that hangs is destroyed, which
- * has the same effect.
+ * Whether no send is under way, and all receives are in the completion queue. A queue pair that hangs is destroyed,
+ * which has the same effect.
  */
 static bool receives_are_drained(struct verbs_data_qp *qp)
 {

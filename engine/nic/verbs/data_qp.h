@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Data QPs: connected queue pairs (UC, RC) that write payload to granted memory, one per peer and path. The core decides
- * when they are made, connected, drained and destroyed (core.h).
+ * Data QPs: connected queue pairs (UC, RC) that write payload to granted memory, one per peer and path. The core
+ * decides when they are made, connected, drained and destroyed (core.h).
  *
  *     MADE -> UP -> DRAINING -> DRAINED -> TIME_WAIT, destroyed after a packet's lifetime
  *

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Data QPs send chunks as writes with immediate, straight from the application's memory, and retransmissions as datagrams
- * from a pool. Work requests are collected in a batch, chained per data QP, and posted with one doorbell per chain.
+ * Data QPs send chunks as writes with immediate, straight from the application's memory, and retransmissions as
+ * datagrams from a pool. Work requests are collected in a batch, chained per data QP, and posted with one doorbell per
+ * chain.
  */
 #include "nic/verbs/data_qp.h"
 

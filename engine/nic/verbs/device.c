@@ -103,8 +103,8 @@ static bool read_gids(const struct verbs_lib *lib, struct ibv_context *context, 
 }
 
 /*
- * Which kinds of queue pair the device makes: tried, since nothing tells. False: memory or descriptors are short, so that
- * nothing is known. Of UC and RC that cannot be told from a device that lacks them: what there is will do.
+ * Which kinds of queue pair the device makes: tried, since nothing tells. False: memory or descriptors are short, so
+ * that nothing is known. Of UC and RC that cannot be told from a device that lacks them: what there is will do.
  */
 static bool find_able(const struct verbs_lib *lib, struct ibv_context *context, struct verbs_able *out)
 {

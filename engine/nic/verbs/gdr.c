@@ -3,9 +3,9 @@
  * GPUDirect RDMA: device memory that the NIC reaches, and reads that flush what the NIC has written to it.
  *
  * The CPU may see the completion of a write that is still on its way to the device. On PCIe a read does not overtake
- * writes: once a read by the same NIC from the same device has completed, the device sees all earlier writes. Each queue
- * has one RC queue pair for such reads. The first read makes it and connects it to itself. When it fails, all its reads
- * fail, and the next read makes it anew.
+ * writes: once a read by the same NIC from the same device has completed, the device sees all earlier writes. Each
+ * queue has one RC queue pair for such reads. The first read makes it and connects it to itself. When it fails, all its
+ * reads fail, and the next read makes it anew.
  *
  * Peers may write registered memory, but not read it. So one byte of each registration is registered again for these
  * reads, under a key that no peer learns.

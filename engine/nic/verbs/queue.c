@@ -2,9 +2,9 @@
 /*
  * Registered pools, completion queues, and the UD queue pair with its receives.
  *
- * A received datagram lies in its slot behind the 40 bytes of the global routing header, of which only the congestion mark
- * is read. Slots go back in batches. A queue pair in error is reset and set up again; the epoch in the numbers of work
- * requests tells earlier ones.
+ * A received datagram lies in its slot behind the 40 bytes of the global routing header, of which only the congestion
+ * mark is read. Slots go back in batches. A queue pair in error is reset and set up again; the epoch in the numbers of
+ * work requests tells earlier ones.
  */
 #include "nic/verbs/data_qp.h"
 
@@ -285,8 +285,8 @@ void verbs_ud_close(struct verbs_queue *queue)
 }
 
 /*
- * Begins a new epoch: completions of earlier ones are dropped, and sends under way are lost. Only poll() calls this, when
- * the engine holds no slot.
+ * Begins a new epoch: completions of earlier ones are dropped, and sends under way are lost. Only poll() calls this,
+ * when the engine holds no slot.
  */
 void verbs_ud_recover(struct verbs_queue *queue)
 {

@@ -4,8 +4,8 @@
  *
  * Datagrams are copied, header and payload, into the slot of their work request's number, so that flush() leaves no
  * reference to the caller's memory. Short ones without bulk payload go inline: the device's library copies them. Work
- * requests are chained and posted with one doorbell. One per quarter of the queue is signalled; its completion frees all
- * earlier ones.
+ * requests are chained and posted with one doorbell. One per quarter of the queue is signalled; its completion frees
+ * all earlier ones.
  *
  * A path is a flow label, from which RoCE devices make the UDP source port.
  */
