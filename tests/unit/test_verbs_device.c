@@ -278,6 +278,7 @@ Test(verbs_device, takes_what_the_device_can_do, .init = set_up)
         cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0);
         cr_assert_eq(verbs_nic_of(nic)->mode, cases[i].mode);
         cr_assert_eq(nic->caps.reliable, cases[i].mode == VERBS_RC);
+        cr_assert_eq(!nic->memory, cases[i].mode == VERBS_UD);
         cr_assert_not_null(strstr(said, cases[i].why), "%s", said);
         verbs_device_ops.close(nic);
     }

@@ -59,9 +59,7 @@ int verbs_reg_device(struct nic *base, const struct nic_device_memory *memory, s
     struct ibv_mr *mr = NULL, *flush_mr = NULL;
     first.length = 1;
     const char *lacks = NULL;
-    if (nic->mode == VERBS_UD)
-        lacks = "UD queue pairs place nothing";
-    else if (!nic->port->able.rc)
+    if (!nic->port->able.rc)
         lacks = "the device makes no RC queue pairs, which flushing needs";
     else if (dmabuf && !nic->lib->reg_dmabuf_mr)
         lacks = "libibverbs has no ibv_reg_dmabuf_mr (rdma-core 34 or later is needed)";
