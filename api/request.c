@@ -204,7 +204,7 @@ UCCL_API int uccl_wait(uccl_request *handle, int timeout_ms, size_t *bytes)
 UCCL_API int uccl_cancel(uccl_request *handle)
 {
     uint32_t generation;
-    struct uccl_request *request = request_find_life(handle, &generation);
+    struct uccl_request *request = request_find_epoch(handle, &generation);
     if (!request)
         return UCCL_EINVAL;
     struct engine_thread *thread = request->thread;

@@ -85,7 +85,7 @@ static void open_flow(struct engine_thread *thread, void *argument)
 static void close_flow(struct engine_thread *thread, void *argument)
 {
     struct peer_flow *flow = argument;
-    thread_flush(thread); /* the peer may wait for an ack that is owed */
+    thread_send_acks(thread); /* the peer may wait for an ack that is owed */
     core_flow_close(thread->core, flow->flow);
     thread->queue->datagram->peer_remove(thread->queue, flow->setup.destination);
     flow->flow = NULL;

@@ -245,7 +245,7 @@ static struct flow *flow_of_token(const struct core *core, uint64_t token)
     return flow && flow->rx_token == token ? flow : NULL;
 }
 
-unsigned core_place(struct core *core, const uint8_t *header, size_t length, size_t stride, struct core_msg **msg,
+unsigned core_copy_target(struct core *core, const uint8_t *header, size_t length, size_t stride, struct core_msg **msg,
                     uint64_t *offset_bytes)
 {
     struct flow *flow = flow_of_token(core, wire_token(header, length));
@@ -282,10 +282,10 @@ void core_waited(struct core *core, uint64_t waited_ns)
 
 bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce, uint64_t now_ns)
 {
-    return core_rx_placed(core, datagram, length, NULL, ce, now_ns);
+    return core_rx_copied(core, datagram, length, NULL, ce, now_ns);
 }
 
-bool core_rx_placed(struct core *core, const uint8_t *datagram, size_t length, const uint8_t *payload,
+bool core_rx_copied(struct core *core, const uint8_t *datagram, size_t length, const uint8_t *payload,
                     bool ce, uint64_t now_ns)
 {
     core->now_ns = now_ns;
@@ -326,7 +326,7 @@ bool core_rx_placed(struct core *core, const uint8_t *datagram, size_t length, c
     return good;
 }
 
-bool core_rx_on_path(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+bool core_rx_on_qp(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                      const uint8_t *datagram, size_t length, uint64_t now_ns)
 {
     core->now_ns = now_ns;
@@ -583,7 +583,7 @@ bool core_next_event(struct core *core, struct core_event *event)
     return true;
 }
 
-bool core_next_path(struct core *core, struct core_qp_action *action)
+bool core_next_qp_action(struct core *core, struct core_qp_action *action)
 {
     struct flow *flow;
     while ((flow = QUEUE_HOLDER(core->paths.head, struct flow, acting))) {

@@ -7,7 +7,7 @@
  *     core_rx() for each datagram        then core_next_copy() and core_next_release() until empty
  *     core_submit() for each post        then core_next_copy() until empty
  *     core_expire(now)
- *     core_next_path() until it returns false (NICs that place payload)
+ *     core_next_qp_action() until it returns false (NICs that place payload)
  *     core_tx() until it returns false   and core_next_release() until empty once a descriptor is sent
  *     core_next_event() until it returns false
  *
@@ -266,12 +266,12 @@ bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce,
  * bytes in all and `stride` bytes each (the last may be shorter); `header` is the header region of the first. Changes
  * nothing. Returns for how many of them, if they are consecutive in a chunk, the payload belongs back to back into the
  * buffer of `*msg` from `*offset_bytes` on, where no byte has arrived before; 0: none. So a wrong guess overwrites no
- * byte that counts. The caller passes those that wire_follows() the first to core_rx_placed(), which checks each again.
+ * byte that counts. The caller passes those that wire_follows() the first to core_rx_copied(), which checks each again.
  */
-unsigned core_place(struct core *core, const uint8_t *header, size_t length, size_t stride, struct core_msg **msg,
+unsigned core_copy_target(struct core *core, const uint8_t *header, size_t length, size_t stride, struct core_msg **msg,
                     uint64_t *offset_bytes);
 /* core_rx() of a datagram whose payload, `length` less the header, stands at `payload`; NULL: behind the header. */
-bool core_rx_placed(struct core *core, const uint8_t *header, size_t length, const uint8_t *payload,
+bool core_rx_copied(struct core *core, const uint8_t *header, size_t length, const uint8_t *payload,
                     bool ce, uint64_t now_ns);
 
 /* Runs the timers that are due at `now_ns`. Receive all that waits first. */
@@ -421,7 +421,7 @@ bool core_next_event(struct core *core, struct core_event *event);
  * once or later, in any state. The owner answers QP_DRAIN even when the queue pair never got connected. What
  * core_qp_drained() promises:
  *   - nothing that the peer sends to this queue pair changes memory any more, and all that had arrived has
- *     been passed to core_rx_immediate() and core_rx_on_path();
+ *     been passed to core_rx_immediate() and core_rx_on_qp();
  *   - the NIC no longer reads payload for it: all its work requests count as finished.
  * The owner passes on what a queue pair receives in the order of its completions.
  *
@@ -444,7 +444,7 @@ struct core_qp_action {
 };
 
 /* The next thing to do to a data QP; also of flows that are dead. */
-bool core_next_path(struct core *core, struct core_qp_action *action);
+bool core_next_qp_action(struct core *core, struct core_qp_action *action);
 
 void core_qp_opened(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                       uint32_t number, uint32_t psn, uint64_t now_ns);
@@ -460,7 +460,7 @@ void core_qp_failed(struct core *core, struct flow *flow, uint16_t path, uint32_
 void core_rx_immediate(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                        uint32_t immediate, uint32_t length, uint64_t now_ns);
 /* core_rx() of a datagram that came as a send on a data QP. */
-bool core_rx_on_path(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
+bool core_rx_on_qp(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
                      const uint8_t *datagram, size_t length, uint64_t now_ns);
 
 /*

@@ -49,7 +49,7 @@ struct data_qp_work {
 
 struct data_qp {
     uint8_t state;            /* enum data_qp_state */
-    uint8_t actions;          /* bit per enum core_qp_kind that waits for core_next_path() */
+    uint8_t actions;          /* bit per enum core_qp_kind that waits for core_next_qp_action() */
     uint8_t frames;           /* bit per enum wire_qp_what that is due */
     uint8_t pauses;           /* doublings of the pause before it opens again */
     bool has_queue_pair;      /* a queue pair exists, for QP_CLOSE */

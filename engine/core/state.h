@@ -44,7 +44,7 @@ struct core {
     struct core_release *releases;  /* core_releases_max() of them */
     uint32_t release_next, release_count;
     struct queue conn_events, flow_events;
-    struct queue paths;             /* flows whose data QPs have actions for core_next_path() */
+    struct queue paths;             /* flows whose data QPs have actions for core_next_qp_action() */
 };
 
 enum { TOKEN_SLOT_BITS = 12 };

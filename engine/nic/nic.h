@@ -156,7 +156,7 @@ typedef const void *(*nic_payload_fn)(const struct core_msg *msg, uint64_t offse
 
 /*
  * Memory of the receive into which the payload of the first `*count` bulk datagrams of a train may be received
- * (core_place()), or NULL: receive them like others.
+ * (core_copy_target()), or NULL: receive them like others.
  */
 typedef void *(*nic_target_fn)(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count);
 

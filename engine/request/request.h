@@ -110,7 +110,7 @@ static inline struct uccl_request *request_handle(struct uccl_request *request)
  * A handle that is many epochs old may be taken for a new one. Another thread may collect the request at any time, so a
  * command for this epoch alone must carry the generation.
  */
-static inline struct uccl_request *request_find_life(struct uccl_request *handle, uint32_t *generation)
+static inline struct uccl_request *request_find_epoch(struct uccl_request *handle, uint32_t *generation)
 {
     uint32_t epoch = (uintptr_t)handle % REQUEST_ALIGNMENT;
     struct uccl_request *request = (struct uccl_request *)((uintptr_t)handle - epoch);
@@ -126,7 +126,7 @@ static inline struct uccl_request *request_find_life(struct uccl_request *handle
 static inline struct uccl_request *request_find(struct uccl_request *handle)
 {
     uint32_t generation;
-    return request_find_life(handle, &generation);
+    return request_find_epoch(handle, &generation);
 }
 
 int request_pool_init(struct request_pool *pool, uint64_t max_requests);

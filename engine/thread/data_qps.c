@@ -10,7 +10,7 @@ void data_qps_receive(struct engine_thread *thread, const struct nic_rx *rx, uin
     if (rx->placed)
         core_rx_immediate(thread->core, rx->flow, rx->path, rx->generation, rx->immediate, rx->length, now_ns);
     else
-        core_rx_on_path(thread->core, rx->flow, rx->path, rx->generation, rx->data, rx->length, now_ns);
+        core_rx_on_qp(thread->core, rx->flow, rx->path, rx->generation, rx->data, rx->length, now_ns);
 }
 
 bool data_qps_finish(struct engine_thread *thread)
@@ -74,7 +74,7 @@ bool data_qps_act(struct engine_thread *thread)
 {
     struct core_qp_action action;
     bool some = false;
-    while (core_next_path(thread->core, &action)) {
+    while (core_next_qp_action(thread->core, &action)) {
         act_on(thread, &action);
         some = true;
     }

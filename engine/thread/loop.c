@@ -15,7 +15,7 @@ enum {
     RX_BATCH = 8,         /* received buffers per round */
     COMMAND_BATCH = 256,  /* commands per round */
     TIMERS_PUT_OFF = 64,  /* rounds for which a NIC with more to receive puts timers off */
-    FLUSH_BATCHES = 8,    /* batches of NIC_TX_BATCH descriptors, at most, in thread_flush() */
+    FLUSH_BATCHES = 8,    /* batches of NIC_TX_BATCH descriptors, at most, in thread_send_acks() */
 };
 
 static void do_copies(struct engine_thread *thread)
@@ -54,7 +54,7 @@ static bool receive(struct engine_thread *thread, bool *drained)
         }
         for (uint32_t at = on_path ? rx->length : 0, index = 0; at < rx->length; at += rx->stride, index++) {
             uint32_t length = rx->length - at < rx->stride ? rx->length - at : rx->stride;
-            core_rx_placed(thread->core, rx->data + at, length, nic_rx_payload(rx, index), rx->ce, now_ns);
+            core_rx_copied(thread->core, rx->data + at, length, nic_rx_payload(rx, index), rx->ce, now_ns);
             do_copies(thread);
             do_releases(thread);
         }
@@ -224,7 +224,7 @@ bool loop_transmit(struct engine_thread *thread)
     return sent > (refused && thread->room_wakes);
 }
 
-void thread_flush(struct engine_thread *thread)
+void thread_send_acks(struct engine_thread *thread)
 {
     core_flush_acks(thread->core);
     for (unsigned i = 0; i < FLUSH_BATCHES && loop_transmit(thread); i++)

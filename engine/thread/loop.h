@@ -22,6 +22,6 @@ bool loop_transmit(struct engine_thread *thread);
 void loop_request_ended(void *owner, struct uccl_request *request);
 
 /* Sends the acks that are owed to peers now, before a flow is closed. */
-void thread_flush(struct engine_thread *thread);
+void thread_send_acks(struct engine_thread *thread);
 
 #endif

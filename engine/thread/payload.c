@@ -42,7 +42,7 @@ void *payload_target(void *owner, const uint8_t *header, size_t length, size_t s
     struct engine_thread *thread = owner;
     struct core_msg *msg;
     uint64_t offset;
-    *count = core_place(thread->core, header, length, stride, &msg, &offset);
+    *count = core_copy_target(thread->core, header, length, stride, &msg, &offset);
     if (*count == 0)
         return NULL;
     struct uccl_request *request = request_of(msg);

@@ -186,7 +186,7 @@ static void fetch(struct request *request, bool all)
 static void pull_paths(void)
 {
     struct core_qp_action action;
-    while (core_next_path(core, &action)) {
+    while (core_next_qp_action(core, &action)) {
         require(action.flow == flows[0] && action.owner == &flows[0] && action.path < PATHS);
         if (action.kind == QP_OPEN)
             core_qp_opened(core, flows[0], action.path, action.generation, action.path + 1, 7, now_ns);
@@ -356,7 +356,7 @@ static bool arrive_in_place(const uint8_t *datagram, size_t length, bool ce)
     uint8_t *header = malloc(WIRE_BULK_HEADER_BYTES); /* exact, as all that is parsed here */
     require(header);
     memcpy(header, datagram, WIRE_BULK_HEADER_BYTES);
-    bool placed = core_place(core, header, length, length, &msg, &offset_bytes);
+    bool placed = core_copy_target(core, header, length, length, &msg, &offset_bytes);
     if (placed) {
         size_t payload_bytes = length - WIRE_BULK_HEADER_BYTES;
         require(((struct request *)msg)->live && offset_bytes <= msg->size_bytes &&
@@ -365,7 +365,7 @@ static bool arrive_in_place(const uint8_t *datagram, size_t length, bool ce)
         require(payload);
         memcpy(payload, datagram + WIRE_BULK_HEADER_BYTES, payload_bytes);
         bool payload_crc = header[AT_FLAGS] & WIRE_PAYLOAD_CRC;
-        require(core_rx_placed(core, header, length, payload, ce, now_ns) || payload_crc);
+        require(core_rx_copied(core, header, length, payload, ce, now_ns) || payload_crc);
         copies();
         free(payload);
     }
@@ -559,7 +559,7 @@ static void nic(struct reader reader)
         desc.bulk_offset = next(&reader) * 200u;
         desc.bulk_last = next(&reader) * 4u;
         wire_bulk_header(&desc, 0, 0, crc32c_portable, datagram);
-        core_rx_on_path(core, flow, path, generation, datagram, WIRE_BULK_HEADER_BYTES + desc.bulk_last, now_ns);
+        core_rx_on_qp(core, flow, path, generation, datagram, WIRE_BULK_HEADER_BYTES + desc.bulk_last, now_ns);
         copies();
         break;
     }

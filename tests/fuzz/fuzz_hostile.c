@@ -221,7 +221,7 @@ static void send_desc(enum who who, const struct tx_desc *desc)
 static void pull_paths(enum who who)
 {
     struct core_qp_action action;
-    while (core_next_path(cores[who], &action)) {
+    while (core_next_qp_action(cores[who], &action)) {
         if (action.kind == QP_OPEN)
             core_qp_opened(cores[who], action.flow, action.path, action.generation, action.path + 1, 7, now_ns);
         else if (action.kind == QP_CONNECT)
@@ -443,7 +443,7 @@ static void arrive(enum link link, unsigned side, const struct datagram *datagra
         core_rx_immediate(end->core, end->flow, datagram->path, datagram->generation, datagram->immediate,
                           datagram->length, now_ns);
     else if (datagram->length > 1 && datagram->bytes[1] & WIRE_ON_PATH)
-        core_rx_on_path(end->core, end->flow, (uint16_t)(datagram->bytes[24] | datagram->bytes[25] << 8),
+        core_rx_on_qp(end->core, end->flow, (uint16_t)(datagram->bytes[24] | datagram->bytes[25] << 8),
                         end->flow->qps.count ? end->flow->qps.qps[0].generation : 1, datagram->bytes,
                         datagram->length, now_ns);
     else

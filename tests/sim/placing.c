@@ -236,7 +236,7 @@ bool placing_act(struct world *world, struct end *end)
 {
     struct core_qp_action action;
     bool some = false;
-    while (core_next_path(end->core, &action)) {
+    while (core_next_qp_action(end->core, &action)) {
         struct pair *pair = &world->pairs[action.destination / 2];
         unsigned side = action.destination % 2;
         struct queue_pair *queue_pair = find(world, pair, side, action.path, action.generation);
@@ -527,7 +527,7 @@ static void tell(struct world *world, struct end *end, struct work *work)
         if (work->write)
             core_rx_immediate(end->core, flow, path, generation, work->immediate, work->length, world_clock_ns(world, end));
         else
-            core_rx_on_path(end->core, flow, path, generation, work->bytes, work->length, world_clock_ns(world, end));
+            core_rx_on_qp(end->core, flow, path, generation, work->bytes, work->length, world_clock_ns(world, end));
         app_copy(world, end);
         break;
     case WORK_DRAIN:

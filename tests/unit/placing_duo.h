@@ -37,7 +37,7 @@ static inline uint32_t placing_number(unsigned side, uint16_t path, uint32_t gen
 static inline void placing_act(unsigned side)
 {
     struct core_qp_action action;
-    while (core_next_path(duo_core[side], &action)) {
+    while (core_next_qp_action(duo_core[side], &action)) {
         cr_assert_eq(action.flow, duo_flow[side]);
         switch (action.kind) {
         case QP_OPEN:
@@ -136,7 +136,7 @@ static inline void placing_arrive(unsigned index)
                           desc->place_bytes, duo_now);
     }
     for (unsigned i = packet->datagram_count; i-- > 0;) {
-        core_rx_on_path(duo_core[to], duo_flow[to], desc->path, desc->generation, packet->datagrams[i].bytes,
+        core_rx_on_qp(duo_core[to], duo_flow[to], desc->path, desc->generation, packet->datagrams[i].bytes,
                         packet->datagrams[i].length, duo_now);
         duo_copies(to);
     }

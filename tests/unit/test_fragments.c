@@ -334,7 +334,7 @@ Test(fragments, watched_receives_foresee_nothing)
         while (!frame_of(0, data, FRAME_DATA).kind)
             data++;
         const struct duo_datagram *first = &duo_queue[0][data];
-        unsigned count = core_place(duo_core[1], first->bytes, first->length, first->length, &msg, &offset);
+        unsigned count = core_copy_target(duo_core[1], first->bytes, first->length, first->length, &msg, &offset);
         cr_assert_eq(count, !watched);
         cr_assert(watched || msg == &recv->msg);
     }

@@ -723,13 +723,13 @@ Test(place, datagrams_over_a_queue_pair_must_name_it)
     const struct placing_packet *retransmission = &placing_packets[2];
     const struct duo_datagram *datagram = &retransmission->datagrams[0];
     uint64_t before = duo_count(&duo_counters[1].rx_malformed);
-    cr_assert_not(core_rx_on_path(duo_core[1], duo_flow[1], !retransmission->desc.path, 1, datagram->bytes,
+    cr_assert_not(core_rx_on_qp(duo_core[1], duo_flow[1], !retransmission->desc.path, 1, datagram->bytes,
                                   datagram->length, duo_now));
     cr_assert_not(core_rx(duo_core[1], datagram->bytes, datagram->length, false, duo_now));
     cr_assert_eq(duo_count(&duo_counters[1].rx_malformed), before + 2);
-    cr_assert_not(core_rx_on_path(duo_core[1], duo_flow[1], retransmission->desc.path, 7, datagram->bytes,
+    cr_assert_not(core_rx_on_qp(duo_core[1], duo_flow[1], retransmission->desc.path, 7, datagram->bytes,
                                   datagram->length, duo_now));
-    cr_assert(core_rx_on_path(duo_core[1], duo_flow[1], retransmission->desc.path, 1, datagram->bytes,
+    cr_assert(core_rx_on_qp(duo_core[1], duo_flow[1], retransmission->desc.path, 1, datagram->bytes,
                               datagram->length, duo_now));
     duo_copies(1);
 }
