@@ -45,7 +45,8 @@ static int list_gpus(struct gpu_map *map, enum uccl_mem kind)
     return UCCL_OK;
 }
 
-/* Fills in the distances of GPUs and NICs, the nearest NICs, and how memory is reached. */
+/* Fills in the distance of every GPU to every NIC, and per GPU the NUMA node, the nearest NIC and the text that says
+ * whether the GPU's memory is used directly or staged. */
 static int measure(struct gpu_map *map, struct uccl_engine *engine)
 {
     const struct topology *topology = topology_get(&engine->machine);

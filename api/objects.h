@@ -120,8 +120,8 @@ void conn_unmap_ends(struct uccl_conn *conn);
 
 /* close.c */
 /*
- * Ends a connection at once, without sending pending data: one that the application aborts or never got.
- * free_abandoned() or uccl_close() frees it. Not under the lock.
+ * Aborts a connection without sending pending data: when the application asks for it, or when setting it up fails before
+ * the application has it. free_abandoned() or the engine's uccl_close() frees it. The caller does not hold engine->lock.
  */
 void conn_abandon(struct uccl_conn *conn);
 /* Frees abandoned connections that are over, and kept ones whose last request is. */

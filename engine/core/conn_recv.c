@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receive half of a connection: posted receives, bytes that arrive for them or before them (in the eager ring),
- * truncation, and the window of numbers, which moves as receives are done.
+ * The receive half of a connection: posted receives, eager data (also before its receive is posted), truncation, and the
+ * window of message numbers, which advances past consecutive completed receives.
  */
 #include "core/conn_slots.h"
 

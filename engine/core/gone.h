@@ -56,7 +56,8 @@ void gone_keep_fin(struct conn *conn, const struct wire_credit *credit);
 unsigned gone_room(const struct flow *flow);
 /* The peer has named an unknown connection: an answer is due, unless there is no room or a FIN is on its way. */
 void gone_answer(struct flow *flow, uint32_t id);
-/* Writes due answers into [at, at + room), in chunk `seq`. Returns the bytes written; `*frames`: their number. */
+/* Writes the answers that are due (GONE, or a kept CREDIT and FIN) as frames of chunk `seq` into the `room` bytes at `at`.
+ * Returns the bytes written, and the number of frames in `*frames`. */
 unsigned gone_put(struct flow *flow, uint8_t *at, uint32_t room, uint64_t seq, unsigned *frames);
 
 /* The connection that the peer calls by this id, or NULL. */

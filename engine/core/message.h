@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How messages begin and complete. The result of a message may be final before its event: completion is deferred while
- * a work request of the NIC reads its payload (here), or may write to its buffer (place.h).
+ * Starts and completes messages. Defers the completion event of a message whose result is known while a work request of
+ * the NIC still reads its payload (message.c), or may still write into its buffer (place.h).
  */
 #ifndef UCCL_MESSAGE_H
 #define UCCL_MESSAGE_H
