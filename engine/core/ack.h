@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Acks: what those of the peer do to a flow (ack.c), and when ours go and what they say (ack_send.c). */
+/* Acks: ack.c acts on the peer's, ack_send.c decides when ours go and what they say. */
 #ifndef UCCL_ACK_H
 #define UCCL_ACK_H
 
@@ -15,7 +15,7 @@ struct ack {
     uint32_t number;      /* of our next ack */
     uint64_t at_ns;       /* when a pending ack goes out by itself */
     uint16_t path;        /* that our last ack took */
-    bool repeats;         /* the peer retransmits what has arrived: perhaps that path swallows acks */
+    bool repeats;         /* the peer retransmits chunks that have arrived: perhaps `path` swallows acks */
     bool peer_seen;       /* an ack of the peer has come */
     uint32_t peer_number; /* of the newest of them */
 };
@@ -30,7 +30,7 @@ void ack_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t qp)
 void ack_owe(struct flow *flow, uint64_t delay_ns, bool now);
 /* An ack is owed: at once, or after the usual delay (UCCL_ACK_DELAY_US). */
 void ack_owe_delayed(struct flow *flow, bool now);
-/* Fills in an ack that is about to leave: nothing of it is pending any more. */
+/* Fills in an ack that is about to leave: none is owed any more. */
 void ack_fill(struct flow *flow, struct wire_ack *ack, uint64_t now_ns);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What all congestion control algorithms have in common: the window's bounds and the pace below one chunk. Invariant:
+ * Common to all congestion control algorithms: the window's bounds and the pace below one chunk. Invariant:
  * after every call chunk / 64 <= cwnd_bytes <= cwnd_max_bytes, and pace_gap_ns is 0 exactly when cwnd_bytes is a chunk
  * or more, or no round trip is known. Owned by the flow's thread.
  *

@@ -67,7 +67,7 @@ struct core_msg {
     uint32_t chunks_live;   /* send: chunks that refer to this payload */
     uint32_t work_live;     /* send: work requests of the NIC that read it */
     int32_t status;         /* when complete: 0 or a negative uccl_error */
-    uint16_t grant_slot;    /* receive: what immediates call it, from 1; 0: not granted */
+    uint16_t grant_slot;    /* receive: its slot in immediates, plus 1; 0: not granted */
     uint8_t state;          /* enum msg_state, conn.c */
     uint8_t flags;          /* enum msg_flag, conn.c */
     uint8_t deferral;       /* enum deferral, place.h */
@@ -79,7 +79,7 @@ struct core_msg {
                                CORE_WATCHED_BYTES are written to it, in order, except at its end, and never by the NIC.
                                Send: the clear-to-send says that the receive is watched */
     uint32_t block_bytes;   /* send: staged, its payload comes in blocks of this size; 0: the payload is there */
-    uint32_t grant_key;     /* receive: what the peer's NIC writes with */
+    uint32_t grant_key;     /* receive: the key with which the peer's NIC writes */
     uint64_t grant_address; /* receive: of the buffer, as the peer's NIC names it */
     uint64_t size_bytes;    /* send: length of the message; receive: capacity of the buffer */
     uint64_t number;        /* k of its direction: send k matches receive k; the caller's of a part, else the core's */
@@ -207,7 +207,7 @@ void core_submit_part(struct core *core, struct conn *conn, struct core_msg *msg
 void core_end_part(struct core *core, struct core_msg *msg, uint64_t now_ns);
 /* On the home core: a part of this receive has arrived. */
 void core_part_arrived(struct core *core, struct core_msg *msg, uint64_t now_ns);
-/* On the home core, at once after CORE_EVENT_SPLIT: no parts could be made, it is sent whole. */
+/* On the home core, at once after CORE_EVENT_SPLIT: the owner could make no parts, so the message is sent whole. */
 void core_unsplit(struct core *core, struct core_msg *msg);
 
 /* ---- in -------------------------------------------------------------------------------------- */

@@ -46,15 +46,15 @@ void credit_init(struct flow *flow);
 /* The flow is gone: it leaves the pacer. */
 void credit_forget(struct flow *flow);
 
-/* Whether the flow may send so much payload now; how much at most; and that it does. */
+/* Whether the flow may send `payload_bytes` now; how many it may; and that it sends them. */
 bool credit_takes(const struct flow *flow, uint64_t payload_bytes);
 uint64_t credit_left(const struct flow *flow);
 void credit_use(struct flow *flow, uint64_t payload_bytes);
 /* The NIC refused it. */
 void credit_unuse(struct flow *flow, uint64_t payload_bytes);
-/* A chunk was lost: the flow gives up what is left of its unasked credit. */
+/* A chunk was lost: the flow gives up the rest of its unasked credit. */
 void credit_on_loss(struct flow *flow);
-/* Advertises the demand where it has grown beyond what is granted and advertised. */
+/* Advertises the demand once it exceeds both the grants and the demand last advertised. */
 void credit_update(struct flow *flow, uint64_t now_ns);
 /* Advertises the demand again: no grant came in time. */
 void credit_ask_again(struct flow *flow, uint64_t now_ns);
@@ -66,7 +66,7 @@ void credit_ask_again(struct flow *flow, uint64_t now_ns);
 void credit_resume(struct flow *flow);
 void credit_on_demand(struct flow *flow, const struct wire_demand *demand, uint64_t now_ns);
 void credit_on_grant(struct flow *flow, const struct wire_grant *grant, uint64_t now_ns);
-/* Appends what is due to an ack; the bytes written. */
+/* Appends DEMAND and GRANT, where due, to an ack. Returns the bytes written. */
 unsigned credit_put(struct flow *flow, uint8_t *at);
 
 struct core;

@@ -106,7 +106,7 @@ void data_qp_undo_work(struct flow *flow, uint64_t cookie);
 bool data_qp_may_retransmit(struct flow *flow, uint16_t qp);
 /* A retransmission goes over it now. */
 void data_qp_retransmits(struct flow *flow, uint16_t qp);
-/* A chunk of so many packets is written. */
+/* Chunks of `packets` packets in all are written. */
 void data_qps_wrote(struct flow *flow, uint32_t packets);
 /* Chunks that were written have been lost, as the order on their data QPs shows. */
 void data_qps_lost(struct flow *flow, unsigned chunks);
@@ -120,7 +120,7 @@ void data_qps_drain_all(struct flow *flow);
 /* No queue pair can place anything. */
 bool data_qps_quiet(const struct flow *flow);
 
-/* Opens what is due; when to call it again. */
+/* Opens the data QPs whose pause is over; when to call it again. */
 void data_qps_expire(struct flow *flow, uint64_t now_ns);
 uint64_t data_qps_deadline(const struct flow *flow);
 

@@ -136,7 +136,7 @@ void flow_expect_peer(struct flow *flow, uint64_t now_ns);
 /* The peer has been silent for so long, though there was something to ack. */
 bool flow_unanswered(const struct flow *flow, uint64_t ns);
 
-/* The retransmission timeout after so many doublings. */
+/* The retransmission timeout after `backoff` doublings. */
 uint64_t flow_rto_ns(const struct flow *flow, unsigned backoff);
 /* How long an answer that is still to come takes at most, as far as is known. */
 uint64_t flow_probe_ns(const struct flow *flow);
@@ -148,7 +148,7 @@ void flow_arm(struct flow *flow, uint64_t at_ns);
 
 /* Arms the timer for the earliest deadline. */
 void flow_update_timer(struct flow *flow);
-/* The timer fires: does what is due. */
+/* The timer fires: acts on every deadline that has passed. */
 void flow_expire(struct flow *flow, uint64_t now_ns);
 
 /* ---- flow_lifecycle.c ------------------------------------------------------------------------ */

@@ -30,7 +30,7 @@ enum {
 struct gone_fin {
     union {
         uint64_t seq;              /* of the chunk that carries it */
-        struct wire_credit credit; /* while it is still to be sent: goes in front of it */
+        struct wire_credit credit; /* kept: goes in front of the FIN */
     };
     uint32_t id;                   /* of the connection, as the peer writes it */
     bool used, kept, queued;       /* kept: still to be sent; queued: its id waits in `ids` */

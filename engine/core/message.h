@@ -43,7 +43,7 @@ static inline bool msg_takes(const struct core_msg *msg, uint64_t offset, uint32
            (offset % CORE_WATCHED_BYTES == 0 && (length % CORE_WATCHED_BYTES == 0 || offset + length == total));
 }
 
-/* A message is submitted: what the caller has set stays, the rest is cleared. */
+/* A message is submitted: clears the core's fields, keeps the caller's. */
 void message_begin(struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 /* The result of a message is final: it is reported now, or when the NIC has read its payload. */
 void message_complete(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes);

@@ -210,7 +210,7 @@ static bool on_fragment(struct flow *flow, const struct wire_fragment *fragment,
     return step != IMAGE_REFUSED;
 }
 
-/* False: it contradicts what the flow knows. */
+/* False: the frame contradicts the state of the flow. */
 static bool on_flow_frame(struct flow *flow, const struct wire_frame *frame, bool fresh, uint64_t now_ns)
 {
     switch (frame->kind) {

@@ -54,7 +54,7 @@ struct chunk *sent_new(struct sent *sent, const struct chunk *plan, uint64_t *se
     return chunk;
 }
 
-/* Takes a chunk off whatever queues it is on. */
+/* Takes a chunk off its queues. */
 static void land(struct sent *sent, struct chunk *chunk)
 {
     if (chunk->state == CHUNK_FLYING) {

@@ -115,7 +115,7 @@ static inline struct train tx_scratch_train(struct core *core)
 
 /* transmit_bulk.c */
 
-/* Cuts the chunk into datagrams with so much payload. False: they are too many. */
+/* Cuts the chunk into datagrams with `stride` bytes of payload. False: too many datagrams. */
 bool tx_lay_out(struct chunk *chunk, uint32_t stride);
 void tx_describe_bulk(const struct chunk *chunk, struct tx_desc *desc);
 /* The next chunk, or chunks, of the connection's first large message. False: not now. */
