@@ -18,13 +18,13 @@ struct budget {
     uint64_t abandoned_conns;    /* of them: nobody waits until they are over */
     uint64_t kept_conns;         /* closed, but a hung device keeps their requests */
     uint64_t conn_ids;
-    uint64_t connecting;         /* connects under way that never block */
+    uint64_t connecting;            /* connects under way that never block */
     uint64_t listeners, handshakes; /* handshakes under way at listeners */
     uint64_t registrations;
     uint64_t regions, idle_regions; /* of the registration cache; idle: without a registration */
-    uint64_t requests;           /* outside the pool */
-    uint64_t buffers;            /* of cores: chunks in flight, frames */
-    uint64_t staged;             /* requests with staged memory */
+    uint64_t requests;              /* outside the pool */
+    uint64_t buffers;               /* of cores: chunks in flight, frames */
+    uint64_t staged;                /* requests with staged memory */
 };
 
 /* First frees connections that are over, as other calls do. Any thread but an owner of an engine thread. */

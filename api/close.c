@@ -156,7 +156,7 @@ UCCL_API int uccl_conn_close_async(uccl_conn *conn, uccl_request **out)
         stripes->closing = request;
         RACE_POINT();
         uccl_request *handle = request_handle(request); /* taken now: once posted, the request may be over */
-        bool held = stripe_hold(stripes); /* the ends are open: the connection is not over */
+        bool held = stripe_hold(stripes);               /* the ends are open: the connection is not over */
         assert(held);
         (void)held;
         if (push_close(conn, conn->engine->params.linger_ms)) {

@@ -41,8 +41,8 @@ UCCL_API int uccl_param_info(unsigned index, struct uccl_param_info *out)
     return UCCL_OK;
 }
 
-UCCL_API int uccl_param_value(const uccl_config *config, unsigned index, char *value,
-                              size_t value_size, char *source, size_t source_size)
+UCCL_API int uccl_param_value(const uccl_config *config, unsigned index, char *value, size_t value_size, char *source,
+                              size_t source_size)
 {
     if (index >= PARAM_COUNT || (!value && value_size > 0) || (!source && source_size > 0))
         return UCCL_EINVAL;

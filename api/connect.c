@@ -6,9 +6,9 @@
  */
 #include "objects.h"
 
+#include "base/log.h"
 #include "boot/bootstrap.h"
 #include "handle.h"
-#include "base/log.h"
 #include "nic/netdev.h"
 #include "race.h"
 
@@ -31,28 +31,28 @@ static const uint64_t TRY_NS = UINT64_C(20) * 1000000;
 enum { BEGIN_ANEW = 1 };
 
 struct connecting {
-    struct connecting *next;      /* of the engine, under its lock */
+    struct connecting *next; /* of the engine, under its lock */
     struct uccl_engine *engine;
-    struct race race;             /* between the listener's addresses, until its HELLO */
-    struct bootstrap *boot;       /* the handshake with the winner. NULL: none yet, or it could not begin again */
+    struct race race;       /* between the listener's addresses, until its HELLO */
+    struct bootstrap *boot; /* the handshake with the winner. NULL: none yet, or it could not begin again */
     struct peer *peer;
-    struct uccl_conn *conn;       /* open; the application gets it once READY has left */
-    struct peer_flow *home;       /* its flow; READY waits until the flow is proven */
+    struct uccl_conn *conn;                                   /* open; the application gets it once READY has left */
+    struct peer_flow *home;                                   /* its flow; READY waits until the flow is proven */
     uint8_t named[sizeof((struct uccl_handle *)0)->listener]; /* bytes of the handle */
-    union nic_address address;    /* the winner's */
+    union nic_address address;                                /* the winner's */
     uint32_t conn_id;
     bool has_id;
-    uint8_t peer_id[16];          /* where it meets: */
-    bool meets;                   /* a first contact: this handshake made `peer`, and alone carries its tokens */
-    uint64_t asked_ns;            /* when the connect began */
-    bool waits;                   /* for another first contact with the same engine; since when: */
+    uint8_t peer_id[16]; /* where it meets: */
+    bool meets;          /* a first contact: this handshake made `peer`, and alone carries its tokens */
+    uint64_t asked_ns;   /* when the connect began */
+    bool waits;          /* for another first contact with the same engine; since when: */
     uint64_t waits_since_ns;
-    uint64_t handshake_ns;        /* time for the handshake after the server's HELLO; 0: the race's deadline holds */
-    bool begun_anew;              /* once, after another first contact succeeded, or `afresh` */
-    bool afresh;                  /* the server has forgotten the peer that we claimed: claims nothing more */
-    uint32_t slot;                /* in the table below, where it has one: */
-    uint64_t nonce;               /* not 0 */
-    char missing[256];            /* for the log, if no datagram comes back */
+    uint64_t handshake_ns; /* time for the handshake after the server's HELLO; 0: the race's deadline holds */
+    bool begun_anew;       /* once, after another first contact succeeded, or `afresh` */
+    bool afresh;           /* the server has forgotten the peer that we claimed: claims nothing more */
+    uint32_t slot;         /* in the table below, where it has one: */
+    uint64_t nonce;        /* not 0 */
+    char missing[256];     /* for the log, if no datagram comes back */
 };
 
 unsigned connects_count(const struct uccl_engine *engine)
@@ -194,8 +194,7 @@ static int client_accept_offer(struct connecting *c)
         error = UCCL_EPROTO;
     }
     if (!error)
-        error = conn_make(engine, c->peer, offer->home, c->conn_id, offer->conn_id, &c->address,
-                          &c->conn);
+        error = conn_make(engine, c->peer, offer->home, c->conn_id, offer->conn_id, &c->address, &c->conn);
     if (!error) {
         c->home = &c->peer->flows[offer->home];
         c->peer = NULL; /* the connection owns peer and id now */
@@ -217,7 +216,8 @@ static void say_missing(struct connecting *c)
         nic_queue_address_text(&offer->flows[offer->home].address, there);
     snprintf(c->missing, sizeof c->missing,
              "TCP passes, but no datagram came back: sent from %s here to %s there; does a firewall drop them? "
-             "UCCL_BACKEND chooses another kind of network", here, there);
+             "UCCL_BACKEND chooses another kind of network",
+             here, there);
 }
 
 /* Flow and connection are open: sends READY once the flow is proven, at once for a known peer. */
@@ -243,8 +243,8 @@ static int client_prove(struct connecting *c)
     default: {
         char text[NETDEV_ADDRESS_TEXT];
         int status = atomic_load_explicit(&c->conn->status, memory_order_acquire);
-        LOG_WARNING("the flow to %s has died before the handshake was over: %s",
-                    netdev_address_text(&c->address, text), c->missing);
+        LOG_WARNING("the flow to %s has died before the handshake was over: %s", netdev_address_text(&c->address, text),
+                    c->missing);
         return status ? status : UCCL_EPEERDEAD;
     }
     }
@@ -389,7 +389,7 @@ enum { PENDING_FREE = 0, PENDING_CLAIMED = 1, PENDING_NONCES = 2 };
  */
 static struct {
     _Atomic uint64_t nonce;
-    uint32_t generation;          /* counts uses of the slot */
+    uint32_t generation; /* counts uses of the slot */
     struct connecting *connecting;
 } pending[PENDING_MAX];
 
@@ -462,8 +462,7 @@ void connects_end(struct uccl_engine *engine)
     for (struct connecting *c = engine->connecting, *next; c; c = next) {
         uint64_t expected = c->nonce;
         next = c->next;
-        if (c->nonce &&
-            atomic_compare_exchange_strong(&pending[c->slot].nonce, &expected, (uint64_t)PENDING_CLAIMED)) {
+        if (c->nonce && atomic_compare_exchange_strong(&pending[c->slot].nonce, &expected, (uint64_t)PENDING_CLAIMED)) {
             pending_put(c);
             connecting_free(c);
         }

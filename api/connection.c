@@ -43,7 +43,7 @@ struct open_call {
     struct peer_flow *flow;
     uint32_t remote_id;
     unsigned stripe;
-    bool announce;  /* at the home end of the side that connects */
+    bool announce; /* at the home end of the side that connects */
 };
 
 static void open_in_core(struct engine_thread *thread, void *argument)
@@ -54,10 +54,10 @@ static void open_in_core(struct engine_thread *thread, void *argument)
     uint32_t id = call->conn->id;
     uint64_t now_ns = clock_now_ns();
     call->conn->stripes.at[call->stripe].conn =
-        call->stripe ? core_part_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id,
-                                           call->remote_id, call->stripe, call->conn->stripes.count, end, now_ns)
-                     : core_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id,
-                                      call->remote_id, end, now_ns);
+        call->stripe
+            ? core_part_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id, call->remote_id,
+                                  call->stripe, call->conn->stripes.count, end, now_ns)
+            : core_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id, call->remote_id, end, now_ns);
     if (call->announce)
         core_conn_announce(thread->core, call->conn->stripes.at[0].conn, now_ns);
 }
@@ -82,8 +82,7 @@ static bool map_ends(struct uccl_conn *conn, unsigned home)
         const struct flow_setup *setup = &flow_of_end(conn, home, i)->setup;
         end->of = conn;
         end->memory_bytes = i ? core_part_conn_size(params, setup) : core_conn_size(params, setup);
-        end->memory = mmap(NULL, end->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                           -1, 0);
+        end->memory = mmap(NULL, end->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (end->memory == MAP_FAILED) {
             LOG_ERR("cannot map %zu bytes for a connection: %s", end->memory_bytes, strerror(errno));
             end->memory = NULL;
@@ -94,8 +93,8 @@ static bool map_ends(struct uccl_conn *conn, unsigned home)
     return true;
 }
 
-int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint32_t id,
-              uint32_t remote_id, const union nic_address *address, struct uccl_conn **out)
+int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint32_t id, uint32_t remote_id,
+              const union nic_address *address, struct uccl_conn **out)
 {
     struct uccl_conn *conn = calloc(1, sizeof *conn);
     if (!conn)

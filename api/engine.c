@@ -116,8 +116,7 @@ static int engine_build(struct uccl_engine *engine)
     int error = request_pool_init(&engine->requests, engine->params.max_requests);
     if (!error)
         error = backend_open(&engine->params, &engine->nic);
-    engine->direct = (struct direct){
-        .params = &engine->params, .nic = engine->nic, .machine = &engine->machine};
+    engine->direct = (struct direct){.params = &engine->params, .nic = engine->nic, .machine = &engine->machine};
     if (!error)
         error = start_threads(engine);
     if (!error)
@@ -295,8 +294,8 @@ UCCL_API int uccl_counter(const uccl_engine *engine, unsigned index, uint64_t *v
     uint64_t sum = 0;
     for (unsigned i = 0; i < engine->thread_count; i++) {
         const char *counters = (const char *)engine->threads[i].counters;
-        sum += atomic_load_explicit((const _Atomic uint64_t *)(counters + counter_offsets[index]),
-                                    memory_order_relaxed);
+        sum +=
+            atomic_load_explicit((const _Atomic uint64_t *)(counters + counter_offsets[index]), memory_order_relaxed);
     }
     *value = sum;
     return UCCL_OK;

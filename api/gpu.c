@@ -5,8 +5,8 @@
  */
 #include "objects.h"
 
-#include "mem/mem.h"
 #include "base/topology.h"
+#include "mem/mem.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,8 +70,8 @@ static int measure(struct gpu_map *map, struct uccl_engine *engine)
         map->gpu[g].nearest_device = nearest[g];
         char why[DIRECT_WHY_TEXT];
         bool direct = direct_allowed(&engine->direct, map->gpu[g].pci, why);
-        snprintf(map->gpu[g].reached, sizeof map->gpu[g].reached, direct ? "direct, where it can be registered"
-                                                                         : "staged: %.100s", why);
+        snprintf(map->gpu[g].reached, sizeof map->gpu[g].reached,
+                 direct ? "direct, where it can be registered" : "staged: %.100s", why);
     }
 out:
     free(speed_mbps);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "handle.h"
 
-#include "export.h"
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/process.h"
+#include "export.h"
 
 #include <errno.h>
 #include <netdb.h>

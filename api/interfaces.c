@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* uccl_interfaces(): network interfaces as the engine sees them, without an engine. Any thread. */
 #include "base/config.h"
+#include "base/process.h"
 #include "export.h"
 #include "nic/netdev.h"
-#include "base/process.h"
 #include "uccl/engine.h"
 
 #include <stdio.h>

@@ -11,10 +11,10 @@
  */
 #include "objects.h"
 
-#include "boot/bootstrap.h"
 #include "base/fault.h"
-#include "handle.h"
 #include "base/log.h"
+#include "boot/bootstrap.h"
+#include "handle.h"
 #include "nic/backend.h"
 #include "nic/netdev.h"
 
@@ -31,9 +31,9 @@ enum {
     HANDSHAKES_MAX = 256,
     HANDSHAKES_SHARE = 64, /* of one host, where others need some */
     BACKLOG = 1024,
-    ADDRESSES_MAX = 256,   /* of this machine */
-    ACCEPT_AGAIN_MS = 50,  /* after an accept that failed */
-    FULL_AGAIN_MS = 20,    /* between two looks at a full table */
+    ADDRESSES_MAX = 256,  /* of this machine */
+    ACCEPT_AGAIN_MS = 50, /* after an accept that failed */
+    FULL_AGAIN_MS = 20,   /* between two looks at a full table */
 };
 
 /* After this long a handshake may be dropped: without a HELLO, or stalled after it. */
@@ -42,11 +42,11 @@ static const uint64_t STALLED_NS = UINT64_C(1000) * 1000000;
 
 /* A handshake of the server side. */
 struct accepting {
-    struct bootstrap *boot;  /* NULL: none */
-    struct uccl_conn *conn;  /* open; the application gets it at READY */
+    struct bootstrap *boot; /* NULL: none */
+    struct uccl_conn *conn; /* open; the application gets it at READY */
     uint64_t since_ns;
-    bool unread;             /* its socket has bytes to read: look_for_unread() */
-    uint64_t source;         /* the client's IPv4 address, or the first half of its IPv6 address */
+    bool unread;     /* its socket has bytes to read: look_for_unread() */
+    uint64_t source; /* the client's IPv4 address, or the first half of its IPv6 address */
 };
 
 struct uccl_listener {
@@ -54,10 +54,10 @@ struct uccl_listener {
     struct uccl_engine *engine;
     int fd;
     uint16_t port;
-    uint64_t nonce;         /* in its handle and in its HELLOs; not 0 */
-    pthread_mutex_t lock;   /* one thread accepts at a time */
+    uint64_t nonce;       /* in its handle and in its HELLOs; not 0 */
+    pthread_mutex_t lock; /* one thread accepts at a time */
     bool closed;
-    int fault;              /* of the last accept() though a client waits: try again later; 0: none */
+    int fault; /* of the last accept() though a client waits: try again later; 0: none */
     unsigned count;
     struct accepting accepting[HANDSHAKES_MAX];
     struct accepting newcomer; /* accepted, waits for room in the table */
@@ -86,8 +86,8 @@ static int listen_on(union nic_address *address, uint64_t connect_ms, int *out)
 }
 
 /* Opens the socket on `device`'s address or, below 0, on all; `*address` becomes the socket's. Logged. */
-static int listener_open_socket(const struct uccl_engine *engine, int device, uint16_t port,
-                                union nic_address *address, int *fd)
+static int listener_open_socket(const struct uccl_engine *engine, int device, uint16_t port, union nic_address *address,
+                                int *fd)
 {
     if (device < 0) {
         memset(address, 0, sizeof *address);
@@ -418,8 +418,7 @@ static int server_answer(const struct uccl_listener *listener, struct accepting 
 }
 
 /* True: the handshake is over; `*conn` is set if it succeeded. */
-static bool accepting_step(struct uccl_listener *listener, struct accepting *accepting,
-                           struct uccl_conn **conn)
+static bool accepting_step(struct uccl_listener *listener, struct accepting *accepting, struct uccl_conn **conn)
 {
     struct uccl_engine *engine = listener->engine;
     for (;;) {
@@ -519,8 +518,8 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
         return UCCL_EINVAL;
     CANCEL_LATER;
     uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
-    int error = timeout_ms == 0 ? pthread_mutex_trylock(&listener->lock)
-                                : lock_until(listener, deadline_ns, cancel_state_);
+    int error =
+        timeout_ms == 0 ? pthread_mutex_trylock(&listener->lock) : lock_until(listener, deadline_ns, cancel_state_);
     if (error)
         return timeout_ms == 0 ? UCCL_EAGAIN : UCCL_ETIMEDOUT;
     struct uccl_conn *conn;

@@ -3,12 +3,12 @@
 #ifndef UCCL_OBJECTS_H
 #define UCCL_OBJECTS_H
 
+#include "base/process.h"
+#include "boot/peer.h"
 #include "export.h"
 #include "gpu/direct.h"
 #include "mem/region.h"
 #include "nic/nic.h"
-#include "boot/peer.h"
-#include "base/process.h"
 #include "request/request.h"
 #include "thread/stripe.h"
 #include "thread/thread.h"
@@ -20,7 +20,7 @@ enum { CLOSED_KEPT = 64 };
 
 struct uccl_engine {
     struct params params;
-    uint32_t process;             /* that opened it (process.h) */
+    uint32_t process; /* that opened it (process.h) */
     uint8_t id[16];
     struct nic *nic;
     struct engine_thread *threads;
@@ -30,22 +30,22 @@ struct uccl_engine {
     int event_fd;
     _Atomic uint32_t event_armed;
 
-    pthread_mutex_t lock;         /* everything below; never taken on the data path */
+    pthread_mutex_t lock; /* everything below; never taken on the data path */
     struct peer_table peers;
     struct uccl_conn *conns;
-    unsigned abandoned;           /* of them */
-    struct uccl_conn *kept;       /* closed, but a hung device keeps their requests */
+    unsigned abandoned;            /* of them */
+    struct uccl_conn *kept;        /* closed, but a hung device keeps their requests */
     struct connecting *connecting; /* connects under way */
     struct uccl_listener *listeners;
     struct uccl_mr *mrs;
-    struct gpu_map *gpus;         /* made on first use */
+    struct gpu_map *gpus;          /* made on first use */
     struct topology_cache machine; /* likewise */
-    struct direct direct;         /* device memory that the NIC reaches by itself */
-    uint16_t *conn_generations;   /* by index, so that an id does not soon come again */
-    uint64_t *conn_indices;       /* bitmap of those in use */
+    struct direct direct;          /* device memory that the NIC reaches by itself */
+    uint16_t *conn_generations;    /* by index, so that an id does not soon come again */
+    uint64_t *conn_indices;        /* bitmap of those in use */
     uint32_t conn_cursor;
-    unsigned next_home;           /* engine threads take connections in turn */
-    void *closed[CLOSED_KEPT];    /* the objects closed last: see keep_closed() */
+    unsigned next_home;        /* engine threads take connections in turn */
+    void *closed[CLOSED_KEPT]; /* the objects closed last: see keep_closed() */
     unsigned closed_next;
 };
 
@@ -61,13 +61,13 @@ struct uccl_conn {
     struct uccl_engine *engine;
     struct engine_thread *thread; /* home */
     struct peer *peer;
-    struct stripe_set stripes;    /* its ends, home first; only the owners of the cores touch them */
+    struct stripe_set stripes; /* its ends, home first; only the owners of the cores touch them */
     struct conn_end ends[CORE_STRIPES_MAX];
-    bool abandoned;               /* nobody waits until it is over; under the engine's lock */
-    _Atomic bool closing;         /* the application has closed it */
+    bool abandoned;       /* nobody waits until it is over; under the engine's lock */
+    _Atomic bool closing; /* the application has closed it */
     uint32_t id;
     union nic_address address;
-    _Atomic int32_t status;       /* 0, or why it takes no more messages */
+    _Atomic int32_t status; /* 0, or why it takes no more messages */
 };
 
 struct uccl_mr {
@@ -76,9 +76,9 @@ struct uccl_mr {
     void *address;
     size_t length;
     struct mem_region *region;
-    struct direct_range *range;   /* of device memory (gpu/direct.h); else NULL */
-    struct nic_mr nic;            /* the NIC's registration; of device memory a copy of the range's */
-    _Atomic uint32_t users;       /* pending requests */
+    struct direct_range *range; /* of device memory (gpu/direct.h); else NULL */
+    struct nic_mr nic;          /* the NIC's registration; of device memory a copy of the range's */
+    _Atomic uint32_t users;     /* pending requests */
     bool closed;
 };
 
@@ -114,14 +114,15 @@ void connects_forget(void);
 bool take_conn_id(struct uccl_engine *engine, uint32_t *id);
 void put_conn_id(struct uccl_engine *engine, uint32_t id);
 /* Makes a connection over a peer whose flows are open; takes over a reference to the peer. */
-int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint32_t id,
-              uint32_t remote_id, const union nic_address *address, struct uccl_conn **out);
+int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint32_t id, uint32_t remote_id,
+              const union nic_address *address, struct uccl_conn **out);
 void conn_unmap_ends(struct uccl_conn *conn);
 
 /* close.c */
 /*
- * Aborts a connection without sending pending data: when the application asks for it, or when setting it up fails before
- * the application has it. free_abandoned() or the engine's uccl_close() frees it. The caller does not hold engine->lock.
+ * Aborts a connection without sending pending data: when the application asks for it, or when setting it up fails
+ * before the application has it. free_abandoned() or the engine's uccl_close() frees it. The caller does not hold
+ * engine->lock.
  */
 void conn_abandon(struct uccl_conn *conn);
 /* Frees abandoned connections that are over, and kept ones whose last request is. */

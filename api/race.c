@@ -15,8 +15,8 @@ void race_init(struct race *race, const struct handle_target *target, const uint
                uint64_t now_ns, uint64_t deadline_ns)
 {
     uint64_t share_ns = (deadline_ns - now_ns) / (target->count + 1); /* leaves time for the last address */
-    *race = (struct race){.target = *target, .engine_id = engine_id, .ifname = ifname, .deadline_ns = deadline_ns,
-                          .winner = -1};
+    *race = (struct race){
+        .target = *target, .engine_id = engine_id, .ifname = ifname, .deadline_ns = deadline_ns, .winner = -1};
     race->gap_ns = share_ns < GAP_NS ? share_ns : GAP_NS;
     race->next_ns = now_ns;
 }
@@ -41,8 +41,7 @@ static void attempt_failed(struct race *race, struct race_attempt *attempt, int 
 /* Begins the next attempt if it is due by the clock; the caller repeats that. False: none is due. */
 static bool begin_next(struct race *race, uint64_t now_ns)
 {
-    if (race->begun == race->target.count || now_ns < race->next_ns ||
-        (now_ns >= race->deadline_ns && race->begun > 0))
+    if (race->begun == race->target.count || now_ns < race->next_ns || (now_ns >= race->deadline_ns && race->begun > 0))
         return false;
     struct race_attempt *attempt = &race->attempts[race->begun];
     union nic_address *address = &race->target.addresses[race->begun++];

@@ -21,13 +21,13 @@ struct race_attempt {
 
 struct race {
     struct handle_target target;
-    const uint8_t *engine_id;    /* ours */
-    const char *ifname;          /* UCCL_SOCKET_IFNAME, for link-local addresses */
+    const uint8_t *engine_id; /* ours */
+    const char *ifname;       /* UCCL_SOCKET_IFNAME, for link-local addresses */
     uint64_t deadline_ns;
-    uint64_t gap_ns;             /* between two attempts */
-    uint64_t next_ns;            /* when the next one begins at the latest */
+    uint64_t gap_ns;  /* between two attempts */
+    uint64_t next_ns; /* when the next one begins at the latest */
     unsigned begun;
-    int winner;                  /* its index; -1: none yet */
+    int winner; /* its index; -1: none yet */
     struct race_attempt attempts[HANDLE_ADDRESSES_MAX];
 };
 

@@ -29,7 +29,7 @@ static void uncount_staged(struct uccl_conn *conn)
 }
 
 static int request_post(struct uccl_conn *conn, struct uccl_request *request, enum thread_command command,
-                uccl_request **out)
+                        uccl_request **out)
 {
     if (request->mr_users)
         atomic_fetch_add_explicit(request->mr_users, 1, memory_order_relaxed);
@@ -88,8 +88,7 @@ int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr,
     return request_post(conn, request, COMMAND_FLUSH, out);
 }
 
-UCCL_API int uccl_send_async(uccl_conn *conn, const void *buffer, size_t length, uccl_mr *mr,
-                             uccl_request **out)
+UCCL_API int uccl_send_async(uccl_conn *conn, const void *buffer, size_t length, uccl_mr *mr, uccl_request **out)
 {
     return post_message(conn, CORE_SEND, (void *)(uintptr_t)buffer, length, mr, false, out);
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* uccl_verbs_ports(): verbs ports as the engine sees them, without an engine. Any thread. */
 #include "base/config.h"
-#include "export.h"
 #include "base/process.h"
+#include "export.h"
 #include "uccl/engine.h"
 
 #include <stdio.h>
@@ -14,9 +14,8 @@
 
 static void describe_gid(const struct verbs_gid *gid, struct uccl_verbs_gid *out)
 {
-    static const char *const types[] = {[VERBS_GID_IB] = "InfiniBand",
-                                        [VERBS_GID_ROCE_V1] = "RoCE v1",
-                                        [VERBS_GID_ROCE_V2] = "RoCE v2"};
+    static const char *const types[] = {
+        [VERBS_GID_IB] = "InfiniBand", [VERBS_GID_ROCE_V1] = "RoCE v1", [VERBS_GID_ROCE_V2] = "RoCE v2"};
     char text[VERBS_GID_TEXT];
 
     out->index = gid->index;
@@ -24,8 +23,7 @@ static void describe_gid(const struct verbs_gid *gid, struct uccl_verbs_gid *out
     snprintf(out->address, sizeof out->address, "%s", verbs_gid_text(gid->gid, text));
 }
 
-static void judge_port(const struct verbs_port *port, const struct params *params,
-                  struct uccl_verbs_port *out)
+static void judge_port(const struct verbs_port *port, const struct params *params, struct uccl_verbs_port *out)
 {
     struct verbs_choice choice;
 
@@ -39,8 +37,7 @@ static void judge_port(const struct verbs_port *port, const struct params *param
         snprintf(out->mode, sizeof out->mode, "%s", verbs_mode_name((enum verbs_mode)choice.mode));
 }
 
-static int tell_port(const struct verbs_port *port, const struct params *params,
-                     uccl_verbs_port_fn tell, void *user)
+static int tell_port(const struct verbs_port *port, const struct params *params, uccl_verbs_port_fn tell, void *user)
 {
     struct uccl_verbs_gid *gids = calloc((size_t)port->gid_count + 1, sizeof *gids);
     struct uccl_verbs_port out = {
@@ -75,8 +72,7 @@ static int tell_port(const struct verbs_port *port, const struct params *params,
     return 0;
 }
 
-static int tell_ports(const struct params *params, uccl_verbs_port_fn tell, void *user,
-                      const char **why)
+static int tell_ports(const struct params *params, uccl_verbs_port_fn tell, void *user, const char **why)
 {
     const struct verbs_lib *lib = verbs_lib(why);
     struct verbs_port *ports = NULL;
@@ -94,8 +90,7 @@ static int tell_ports(const struct params *params, uccl_verbs_port_fn tell, void
 
 #else
 
-static int tell_ports(const struct params *params, uccl_verbs_port_fn tell, void *user,
-                      const char **why)
+static int tell_ports(const struct params *params, uccl_verbs_port_fn tell, void *user, const char **why)
 {
     (void)params, (void)tell, (void)user;
     *why = "not built in (libibverbs-dev, -Dverbs=enabled)";
@@ -104,8 +99,7 @@ static int tell_ports(const struct params *params, uccl_verbs_port_fn tell, void
 
 #endif
 
-UCCL_API int uccl_verbs_ports(const uccl_config *config, uccl_verbs_port_fn tell, void *user,
-                              char *status, size_t size)
+UCCL_API int uccl_verbs_ports(const uccl_config *config, uccl_verbs_port_fn tell, void *user, char *status, size_t size)
 {
     struct params params;
     const char *why = "";

@@ -63,16 +63,15 @@ static struct {
 } cuda;
 
 static const char *const cuda_names[] = {
-    "cuInit",          "cuDeviceGetCount", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent",
-    "cuCtxSynchronize", "cuMemAlloc_v2",   "cuMemFree_v2",             "cuMemHostAlloc",
-    "cuMemFreeHost",   "cuMemcpyHtoD_v2",  "cuMemcpyDtoH_v2",          "cuGetErrorString",
+    "cuInit",          "cuDeviceGetCount", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent", "cuCtxSynchronize",
+    "cuMemAlloc_v2",   "cuMemFree_v2",     "cuMemHostAlloc",           "cuMemFreeHost",   "cuMemcpyHtoD_v2",
+    "cuMemcpyDtoH_v2", "cuGetErrorString",
 };
 
 static void **const cuda_slots[] = {
-    (void **)&cuda.init,        (void **)&cuda.device_count, (void **)&cuda.primary_retain,
-    (void **)&cuda.set_current, (void **)&cuda.synchronize,  (void **)&cuda.mem_alloc,
-    (void **)&cuda.mem_free,    (void **)&cuda.host_alloc,   (void **)&cuda.host_free,
-    (void **)&cuda.to_device,   (void **)&cuda.to_host,      (void **)&cuda.error_string,
+    (void **)&cuda.init,        (void **)&cuda.device_count, (void **)&cuda.primary_retain, (void **)&cuda.set_current,
+    (void **)&cuda.synchronize, (void **)&cuda.mem_alloc,    (void **)&cuda.mem_free,       (void **)&cuda.host_alloc,
+    (void **)&cuda.host_free,   (void **)&cuda.to_device,    (void **)&cuda.to_host,        (void **)&cuda.error_string,
 };
 
 static int cuda_start(void)
@@ -151,14 +150,14 @@ static struct {
 } hip;
 
 static const char *const hip_names[] = {
-    "hipInit", "hipGetDeviceCount", "hipSetDevice", "hipDeviceSynchronize", "hipMalloc",
-    "hipFree", "hipHostMalloc",     "hipHostFree",  "hipMemcpy",            "hipGetErrorString",
+    "hipInit",       "hipGetDeviceCount", "hipSetDevice", "hipDeviceSynchronize", "hipMalloc", "hipFree",
+    "hipHostMalloc", "hipHostFree",       "hipMemcpy",    "hipGetErrorString",
 };
 
 static void **const hip_slots[] = {
-    (void **)&hip.init,        (void **)&hip.device_count, (void **)&hip.set_device, (void **)&hip.synchronize,
-    (void **)&hip.malloc,      (void **)&hip.free,         (void **)&hip.host_malloc, (void **)&hip.host_free,
-    (void **)&hip.memcpy,      (void **)&hip.error_string,
+    (void **)&hip.init,   (void **)&hip.device_count, (void **)&hip.set_device,  (void **)&hip.synchronize,
+    (void **)&hip.malloc, (void **)&hip.free,         (void **)&hip.host_malloc, (void **)&hip.host_free,
+    (void **)&hip.memcpy, (void **)&hip.error_string,
 };
 
 static int hip_start(void)
@@ -218,13 +217,27 @@ static const char *const cuda_libraries[] = {"libcuda.so.1", NULL};
 static const char *const hip_libraries[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", NULL};
 
 static struct driver drivers[DEVICE_KINDS] = {
-    [DEVICE_CUDA] = {.name = "cuda", .start = cuda_start, .count = cuda_count, .use = cuda_use,
-                     .allocate = cuda_allocate, .release = cuda_release, .allocate_pinned = cuda_allocate_pinned,
-                     .release_pinned = cuda_release_pinned, .store = cuda_store, .load = cuda_load,
+    [DEVICE_CUDA] = {.name = "cuda",
+                     .start = cuda_start,
+                     .count = cuda_count,
+                     .use = cuda_use,
+                     .allocate = cuda_allocate,
+                     .release = cuda_release,
+                     .allocate_pinned = cuda_allocate_pinned,
+                     .release_pinned = cuda_release_pinned,
+                     .store = cuda_store,
+                     .load = cuda_load,
                      .error_text = cuda_error_text},
-    [DEVICE_HIP] = {.name = "hip", .start = hip_start, .count = hip_count, .use = hip_use,
-                    .allocate = hip_allocate, .release = hip_release, .allocate_pinned = hip_allocate_pinned,
-                    .release_pinned = hip_release_pinned, .store = hip_store, .load = hip_load,
+    [DEVICE_HIP] = {.name = "hip",
+                    .start = hip_start,
+                    .count = hip_count,
+                    .use = hip_use,
+                    .allocate = hip_allocate,
+                    .release = hip_release,
+                    .allocate_pinned = hip_allocate_pinned,
+                    .release_pinned = hip_release_pinned,
+                    .store = hip_store,
+                    .load = hip_load,
                     .error_text = hip_error_text},
 };
 
@@ -241,10 +254,10 @@ static bool driver_open(enum device_kind kind, int *devices, char fault[256])
                  kind == DEVICE_CUDA ? cuda_libraries[0] : "libamdhip64.so.5 to .7");
         return false;
     }
-    bool all = kind == DEVICE_CUDA ? resolve(driver->library, cuda_names, cuda_slots,
-                                             sizeof(cuda_names) / sizeof(*cuda_names), &missing)
-                                   : resolve(driver->library, hip_names, hip_slots,
-                                             sizeof(hip_names) / sizeof(*hip_names), &missing);
+    bool all =
+        kind == DEVICE_CUDA
+            ? resolve(driver->library, cuda_names, cuda_slots, sizeof(cuda_names) / sizeof(*cuda_names), &missing)
+            : resolve(driver->library, hip_names, hip_slots, sizeof(hip_names) / sizeof(*hip_names), &missing);
     if (!all) {
         snprintf(fault, 256, "the %s driver is too old: it has no %s", driver->name, missing);
         return false;
@@ -259,8 +272,7 @@ static bool driver_open(enum device_kind kind, int *devices, char fault[256])
     return error == 0 && *devices > 0;
 }
 
-void device_parse(struct argp_state *state, const char *flag, const char *text, bool any_gpu,
-                  struct device_choice *out)
+void device_parse(struct argp_state *state, const char *flag, const char *text, bool any_gpu, struct device_choice *out)
 {
     const char *number = NULL;
     char fault[256], *end = NULL;
@@ -378,7 +390,8 @@ void region_make(struct region *region, uccl_engine *engine, const struct device
     else if (where->kind == DEVICE_CPU)
         check(region, driver_of(where)->allocate_pinned(&memory, region->bytes), "allocating message buffers");
     else
-        check(region, allocate_on(driver_of(where), where->index, &memory, region->bytes), "allocating message buffers");
+        check(region, allocate_on(driver_of(where), where->index, &memory, region->bytes),
+              "allocating message buffers");
     region->base = memory;
     int rc = uccl_reg_mr(engine, memory, region->bytes, kinds[where->kind], &region->mr);
     if (rc != 0)

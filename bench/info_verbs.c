@@ -27,16 +27,14 @@ static void print_port(void *user, const struct uccl_verbs_port *port)
     printf("\n     makes%s%s%s queue pairs: %" PRIu32 " at most, of %" PRIu32
            " work requests; completion queues of %" PRIu32 ", shared receive queues of %" PRIu32
            ", messages of %" PRIu32 " bytes\n",
-           port->ud ? " UD" : "", port->uc ? " UC" : "", port->rc ? " RC" : "",
-           port->max_queue_pairs, port->max_work_requests, port->max_completions,
-           port->max_shared_receives, port->max_message);
+           port->ud ? " UD" : "", port->uc ? " UC" : "", port->rc ? " RC" : "", port->max_queue_pairs,
+           port->max_work_requests, port->max_completions, port->max_shared_receives, port->max_message);
     if (port->clock_khz != 0)
         printf("     completions are timed by the NIC, whose clock runs at %g MHz\n", (double)port->clock_khz / 1000);
     else
         printf("     completions are timed by the engine: they bear no time stamps\n");
     for (uint32_t i = 0; i < port->gid_count; i++)
-        printf("     GID %d: %s, %s%s%s%s\n", port->gids[i].index, port->gids[i].address,
-               port->gids[i].type,
+        printf("     GID %d: %s, %s%s%s%s\n", port->gids[i].index, port->gids[i].address, port->gids[i].type,
                port->gids[i].index == port->gid_index ? "  <- chosen (" : "",
                port->gids[i].index == port->gid_index ? port->why_gid : "",
                port->gids[i].index == port->gid_index ? ")" : "");
@@ -70,30 +68,26 @@ static json_t *gids_json(const struct uccl_verbs_port *port)
 {
     json_t *array = json_array();
     for (uint32_t i = 0; i < port->gid_count; i++)
-        json_array_append_new(array, json_pack("{s:i, s:s, s:s}", "index", port->gids[i].index,
-                                               "type", port->gids[i].type, "address",
-                                               port->gids[i].address));
+        json_array_append_new(array, json_pack("{s:i, s:s, s:s}", "index", port->gids[i].index, "type",
+                                               port->gids[i].type, "address", port->gids[i].address));
     return array;
 }
 
 static void add_port(void *user, const struct uccl_verbs_port *port)
 {
-    json_t *row = json_pack(
-        "{s:s, s:i, s:b, s:s, s:i, s:i, s:I, s:i}", "device", port->device, "port", (int)port->port,
-        "active", port->active, "link", port->link, "mtu", (int)port->mtu, "lid", (int)port->lid,
-        "speed_mbps", (json_int_t)port->speed_mbps, "numa_node", port->numa_node);
-    json_object_update_new(row, json_pack("{s:b, s:b, s:b}", "ud", port->ud, "uc", port->uc, "rc",
-                                          port->rc));
-    json_object_update_new(
-        row, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "clock_khz", (json_int_t)port->clock_khz, "max_message", (json_int_t)port->max_message,
-                       "max_queue_pairs", (json_int_t)port->max_queue_pairs, "max_work_requests",
-                       (json_int_t)port->max_work_requests, "max_completions",
-                       (json_int_t)port->max_completions, "max_shared_receives",
-                       (json_int_t)port->max_shared_receives));
-    json_object_update_new(row, json_pack("{s:b, s:s, s:i, s:s, s:s, s:s}", "usable", port->usable,
-                                          "why_not", port->why_not, "gid_index", port->gid_index,
-                                          "why_gid", port->why_gid, "mode", port->mode, "why_mode",
-                                          port->why_mode));
+    json_t *row = json_pack("{s:s, s:i, s:b, s:s, s:i, s:i, s:I, s:i}", "device", port->device, "port", (int)port->port,
+                            "active", port->active, "link", port->link, "mtu", (int)port->mtu, "lid", (int)port->lid,
+                            "speed_mbps", (json_int_t)port->speed_mbps, "numa_node", port->numa_node);
+    json_object_update_new(row, json_pack("{s:b, s:b, s:b}", "ud", port->ud, "uc", port->uc, "rc", port->rc));
+    json_object_update_new(row, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "clock_khz", (json_int_t)port->clock_khz,
+                                          "max_message", (json_int_t)port->max_message, "max_queue_pairs",
+                                          (json_int_t)port->max_queue_pairs, "max_work_requests",
+                                          (json_int_t)port->max_work_requests, "max_completions",
+                                          (json_int_t)port->max_completions, "max_shared_receives",
+                                          (json_int_t)port->max_shared_receives));
+    json_object_update_new(row, json_pack("{s:b, s:s, s:i, s:s, s:s, s:s}", "usable", port->usable, "why_not",
+                                          port->why_not, "gid_index", port->gid_index, "why_gid", port->why_gid, "mode",
+                                          port->mode, "why_mode", port->why_mode));
     json_object_set_new(row, "gids", gids_json(port));
     json_array_append_new(user, row);
 }

@@ -35,8 +35,8 @@ struct options {
     struct tool_ends ends;
     unsigned size_count;
     uint64_t sizes[SIZES_MAX];
-    uint32_t window;     /* 0: by message size */
-    uint64_t warmup;     /* 0: a tenth of the time */
+    uint32_t window; /* 0: by message size */
+    uint64_t warmup; /* 0: a tenth of the time */
     struct report_setup report;
     bool json;
     bool csv;
@@ -46,7 +46,7 @@ struct options {
     bool device_given;
     bool local_gpu_given;
     struct device_choice local_gpu; /* of this side */
-    int report_fd; /* server of --local: tell the port here; -1: none */
+    int report_fd;                  /* server of --local: tell the port here; -1: none */
 };
 
 /* What the two sides do next; the fields of PHASE in this order. */
@@ -65,11 +65,10 @@ struct phase {
 
 /* What a side saw in a phase; the fields of RESULT in this order. */
 struct outcome {
-    uint64_t messages; /* sent by this side; in ping-pong: half round trips */
-    uint64_t bytes;    /* sent by this side */
-    uint64_t received; /* bytes */
-    uint64_t
-        elapsed_ns; /* first post to last completion of its sends; without sends: of the phase */
+    uint64_t messages;   /* sent by this side; in ping-pong: half round trips */
+    uint64_t bytes;      /* sent by this side */
+    uint64_t received;   /* bytes */
+    uint64_t elapsed_ns; /* first post to last completion of its sends; without sends: of the phase */
     uint64_t cpu_ns;
     uint64_t retransmits;
     uint64_t wrong;
@@ -85,8 +84,8 @@ struct side {
     bool server;
     uccl_engine *engine;
     uccl_conn *conns[CONNS];
-    uint64_t memory; /* bytes of each of the two regions */
-    struct device_choice device; /* where they are */
+    uint64_t memory;                     /* bytes of each of the two regions */
+    struct device_choice device;         /* where they are */
     const struct device_choice *own_gpu; /* server: where the client says a GPU; NULL: the one it says */
     struct region send_memory;
     struct region receive_memory;
@@ -129,23 +128,19 @@ static const struct argp_option option_rows[] = {
      "(default 256,1K,4K,16K,64K,256K,1M,10M,100M)",
      2},
     {"seconds", KEY_SECONDS, "S", 0, "Time of the throughput phase of each size (default 1)", 2},
-    {"iterations", KEY_ITERATIONS, "N", 0,
-     "Messages of the throughput phase instead of a time; 0: by time (default 0)", 2},
+    {"iterations", KEY_ITERATIONS, "N", 0, "Messages of the throughput phase instead of a time; 0: by time (default 0)",
+     2},
     {"iters", 0, NULL, OPTION_ALIAS, NULL, 0},
-    {"warmup", KEY_WARMUP, "N", 0,
-     "Messages before the clock starts; 0: a tenth of --seconds (default 0)", 2},
-    {"window", KEY_WINDOW, "N", 0,
-     "Messages outstanding; 0: about 8 MiB of them, 4 to 256 (default 0)", 2},
-    {"bi", KEY_BI, "BOOL", OPTION_ARG_OPTIONAL,
-     "Both directions at once (default false: client to server)", 2},
+    {"warmup", KEY_WARMUP, "N", 0, "Messages before the clock starts; 0: a tenth of --seconds (default 0)", 2},
+    {"window", KEY_WINDOW, "N", 0, "Messages outstanding; 0: about 8 MiB of them, 4 to 256 (default 0)", 2},
+    {"bi", KEY_BI, "BOOL", OPTION_ARG_OPTIONAL, "Both directions at once (default false: client to server)", 2},
     {"verify", KEY_VERIFY, "BOOL", OPTION_ARG_OPTIONAL,
      "true: verify contents of every message, which costs speed; false: of none (default: of the "
      "first window of each size)",
      2},
     {0, 0, 0, 0, "Memory of messages (client):", 3},
     {"device", KEY_DEVICE, "WHERE", 0, "cpu, cuda:N or hip:N, on both sides (default cpu)", 3},
-    {"sender-device", KEY_SENDER_DEVICE, "WHERE", 0,
-     "The same for the client, which sends", 3},
+    {"sender-device", KEY_SENDER_DEVICE, "WHERE", 0, "The same for the client, which sends", 3},
     {"receiver-device", KEY_RECEIVER_DEVICE, "WHERE", 0, "The same for the server", 3},
     {"local-gpu-idx", KEY_LOCAL_GPU, "N", 0,
      "GPU N on both sides, of the runtime that has GPUs, unless a flag above names the memory; a server's own N counts "
@@ -154,12 +149,9 @@ static const struct argp_option option_rows[] = {
     {"pinned", KEY_PINNED, "BOOL", OPTION_ARG_OPTIONAL,
      "Page-lock host memory on both sides, by the GPU driver (default false)", 3},
     {0, 0, 0, 0, "Report (client):", 4},
-    {"json", KEY_JSON, "BOOL", OPTION_ARG_OPTIONAL,
-     "JSON and nothing else on stdout (default false)", 4},
-    {"csv", KEY_CSV, "BOOL", OPTION_ARG_OPTIONAL, "CSV and nothing else on stdout (default false)",
-     4},
-    {"plot", KEY_PLOT, "FILE.svg", 0,
-     "Draw throughput and latency over size, with gnuplot (default none)", 4},
+    {"json", KEY_JSON, "BOOL", OPTION_ARG_OPTIONAL, "JSON and nothing else on stdout (default false)", 4},
+    {"csv", KEY_CSV, "BOOL", OPTION_ARG_OPTIONAL, "CSV and nothing else on stdout (default false)", 4},
+    {"plot", KEY_PLOT, "FILE.svg", 0, "Draw throughput and latency over size, with gnuplot (default none)", 4},
     {"report-fd", KEY_REPORT_FD, "FD", OPTION_HIDDEN, "", TOOL_GROUP_CONNECTING},
     {0},
 };
@@ -282,8 +274,7 @@ static struct stream make_stream(struct side *side, const struct phase *phase, b
         .check = phase->check,
         .window = (uint32_t)phase->window,
         .group = 1,
-        .buffer_count =
-            stream_buffers(phase->size, (uint32_t)phase->window, phase->check, side->memory),
+        .buffer_count = stream_buffers(phase->size, (uint32_t)phase->window, phase->check, side->memory),
         .stride = stream_stride(phase->size),
         .region = sends ? &side->send_memory : &side->receive_memory,
         .buffers = sends ? side->send_memory.base : side->receive_memory.base,
@@ -296,14 +287,12 @@ static struct stream make_stream(struct side *side, const struct phase *phase, b
 }
 
 /* Ends a sending stream when its count or time is reached, and then lets the receiver know. */
-static void limit_sender(struct stream *s, const struct phase *phase, uint64_t start_ns,
-                         uint64_t *elapsed_ns)
+static void limit_sender(struct stream *s, const struct phase *phase, uint64_t start_ns, uint64_t *elapsed_ns)
 {
     if (s->stop_from != STREAM_NONE)
         return;
     /* the clock costs as much as a small message: read it every 16th */
-    bool by_time = phase->limit_ns != 0 && (phase->size >= 16384 || s->ended % 16 == 0) &&
-                   s->posted < s->total;
+    bool by_time = phase->limit_ns != 0 && (phase->size >= 16384 || s->ended % 16 == 0) && s->posted < s->total;
     if (by_time && tool_now_ns() - start_ns >= phase->limit_ns)
         s->total = s->posted;
     if (s->ended != s->total)
@@ -313,16 +302,14 @@ static void limit_sender(struct stream *s, const struct phase *phase, uint64_t s
     s->total += phase->window;
 }
 
-static void run_stream_phase(struct side *side, const struct phase *phase, struct stream *streams,
-                             struct outcome *out)
+static void run_stream_phase(struct side *side, const struct phase *phase, struct stream *streams, struct outcome *out)
 {
     bool sends = !side->server || phase->bi;
     unsigned count = phase->bi ? 2 : 1, next = 0;
     struct stream *sender = sends ? &streams[0] : NULL;
     struct stream *receiver = sends ? (phase->bi ? &streams[1] : NULL) : &streams[0];
     uint64_t start_ns = tool_now_ns();
-    while ((sender && sender->ended != sender->total) ||
-           (receiver && receiver->ended != receiver->total)) {
+    while ((sender && sender->ended != sender->total) || (receiver && receiver->ended != receiver->total)) {
         stream_turn(streams, count, &next);
         if (sender)
             limit_sender(sender, phase, start_ns, &out->elapsed_ns);
@@ -336,8 +323,7 @@ static void run_stream_phase(struct side *side, const struct phase *phase, struc
         out->messages = sender->stop_from;
 }
 
-static void run_ping_phase(struct side *side, const struct phase *phase, struct stream *streams,
-                           struct outcome *out)
+static void run_ping_phase(struct side *side, const struct phase *phase, struct stream *streams, struct outcome *out)
 {
     struct stream *sender = &streams[0], *receiver = &streams[1];
     uint64_t start_ns = tool_now_ns(), count = 0;
@@ -418,10 +404,9 @@ static struct outcome run_phase(struct side *side, const struct phase *phase)
 
 static bool phase_allowed(const struct side *side, const struct phase *p)
 {
-    return (p->kind == PHASE_STREAM || p->kind == PHASE_PING) && p->size >= 1 &&
-           p->size <= TOOL_SIZE_MAX && p->window >= 1 && p->window <= WINDOW_MAX && p->check <= 1 &&
-           p->bi <= 1 && stream_stride(p->size) <= side->memory &&
-           (!p->check || stream_stride(p->size) * p->window <= side->memory);
+    return (p->kind == PHASE_STREAM || p->kind == PHASE_PING) && p->size >= 1 && p->size <= TOOL_SIZE_MAX &&
+           p->window >= 1 && p->window <= WINDOW_MAX && p->check <= 1 && p->bi <= 1 &&
+           stream_stride(p->size) <= side->memory && (!p->check || stream_stride(p->size) * p->window <= side->memory);
 }
 
 static uint64_t take_memory(const struct tool_message *hello, void *context)
@@ -466,8 +451,8 @@ static void print_server_line(const struct phase *phase, const struct outcome *o
 {
     char size[16];
     double received = tool_gbps(out->received, out->elapsed_ns);
-    printf("[Server] %8s : received %6.2f Gbps | %6.2f GB/s |", tool_size_text(phase->size, size),
-           received, received / 8);
+    printf("[Server] %8s : received %6.2f Gbps | %6.2f GB/s |", tool_size_text(phase->size, size), received,
+           received / 8);
     if (phase->bi) {
         double sent = tool_gbps(out->bytes, out->elapsed_ns);
         printf(" sent %6.2f Gbps | %6.2f GB/s |", sent, sent / 8);
@@ -505,8 +490,7 @@ static int serve(struct side *side)
         struct outcome out = run_phase(side, &phase);
         memcpy(fields, &out, sizeof(fields));
         wrong += out.wrong;
-        tool_tell(side->conns[CONTROL], TOOL_RESULT, fields, OUTCOME_FIELDS,
-                  "reporting a phase to the client");
+        tool_tell(side->conns[CONTROL], TOOL_RESULT, fields, OUTCOME_FIELDS, "reporting a phase to the client");
         /* the measured phase of a size is the one after ping-pong */
         if (after_ping)
             print_server_line(&phase, &out);
@@ -515,8 +499,7 @@ static int serve(struct side *side)
     if (wrong == 0)
         printf("[Server] done\n");
     else
-        fprintf(stderr, "[Server] FAILED: %" PRIu64 " messages with wrong data on both sides\n",
-                wrong);
+        fprintf(stderr, "[Server] FAILED: %" PRIu64 " messages with wrong data on both sides\n", wrong);
     return wrong == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
@@ -606,8 +589,7 @@ static void fill_throughput(const struct both *both, struct result *row)
 }
 
 /* Measures one size. Returns the number of messages with wrong contents. */
-static uint64_t measure(struct side *side, const struct options *o, unsigned index,
-                        struct result *row)
+static uint64_t measure(struct side *side, const struct options *o, unsigned index, struct result *row)
 {
     uint64_t size = o->sizes[index], limit_ns = (uint64_t)(o->report.seconds * 1e9), wrong = 0;
     uint32_t window = window_of(o, size), fit = fitting_window(size, window, side->memory);
@@ -680,8 +662,7 @@ static int sweep(struct side *side, const struct options *o)
         report_csv(rows, count);
     fflush(stdout);
     if (wrong != 0) {
-        fprintf(stderr, "[Client] FAILED: %" PRIu64 " messages with wrong data on both sides\n",
-                wrong);
+        fprintf(stderr, "[Client] FAILED: %" PRIu64 " messages with wrong data on both sides\n", wrong);
         return EXIT_FAILURE;
     }
     if (o->plot)
@@ -725,14 +706,13 @@ int main(int argc, char **argv)
         .options = option_rows,
         .parser = parse_option,
         .children = tool_ends_options,
-        .doc =
-            "Measures latency and throughput between two processes over a sweep of message sizes.\v"
-            "Booleans are written --x or --x=true|false|1|0, other values --x=v or --x v. Exit "
-            "status: 0 on success; 1 if the peer dies, refuses or data is wrong; 64 for wrong usage. "
-            "UCCL_* variables set the engine's parameters: see uccl_info --params.\n"
-            "  p2p_bench --local\n"
-            "  p2p_bench --server\n"
-            "  p2p_bench --serverip=10.0.0.1 --sizes=256,64K,1M --plot=out.svg",
+        .doc = "Measures latency and throughput between two processes over a sweep of message sizes.\v"
+               "Booleans are written --x or --x=true|false|1|0, other values --x=v or --x v. Exit "
+               "status: 0 on success; 1 if the peer dies, refuses or data is wrong; 64 for wrong usage. "
+               "UCCL_* variables set the engine's parameters: see uccl_info --params.\n"
+               "  p2p_bench --local\n"
+               "  p2p_bench --server\n"
+               "  p2p_bench --serverip=10.0.0.1 --sizes=256,64K,1M --plot=out.svg",
     };
     static struct side side;
     struct options options = {

@@ -28,12 +28,8 @@ static void kill_local_server(void)
 static void exec_server(uint16_t want_port, bool log_info, int report_fd, pid_t parent)
 {
     char port[32], report[32];
-    char *arguments[] = {(char[]){"p2p_bench"},
-                         (char[]){"--server"},
-                         port,
-                         report,
-                         log_info ? (char[]){"--logtostderr"} : NULL,
-                         NULL};
+    char *arguments[] = {
+        (char[]){"p2p_bench"}, (char[]){"--server"}, port, report, log_info ? (char[]){"--logtostderr"} : NULL, NULL};
     snprintf(port, sizeof(port), "--oobport=%u", want_port);
     snprintf(report, sizeof(report), "--report-fd=%d", report_fd);
     int null = open("/dev/null", O_WRONLY);
@@ -49,7 +45,7 @@ static void exec_server(uint16_t want_port, bool log_info, int report_fd, pid_t 
         self[length] = '\0';
         execv(self, arguments); /* by its name, which ps and pgrep then show */
     }
-    execv("/proc/self/exe", arguments); /* the file has been replaced since */
+    execv("/proc/self/exe", arguments);         /* the file has been replaced since */
     execvp(program_invocation_name, arguments); /* no /proc here */
     fprintf(stderr, "[Server] error: cannot start %s: %s\n", program_invocation_name, strerror(errno));
     _exit(127);

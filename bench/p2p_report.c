@@ -44,22 +44,22 @@ void report_row(const struct report_setup *setup, const struct result *r)
 }
 
 /* What CSV and JSON hold of row `r`, besides `verified`. */
-#define REPORT_COLUMNS(WHOLE, REAL)                                                                \
-    WHOLE(size_bytes, r->size)                                                                     \
-    WHOLE(window, r->window)                                                                       \
-    REAL(gbps, r->gbps)                                                                            \
-    REAL(gbytes_per_s, r->gbps / 8)                                                                \
-    REAL(gbps_sent, r->gbps_sent)                                                                  \
-    REAL(gbps_received, r->gbps_received)                                                          \
-    REAL(msgs_per_s, r->messages_per_s)                                                            \
-    REAL(lat_us_p50, r->latency_us[0])                                                             \
-    REAL(lat_us_p99, r->latency_us[1])                                                             \
-    WHOLE(lat_samples, r->latency_samples)                                                         \
-    WHOLE(retransmits, r->retransmits)                                                             \
-    REAL(cpu_s_per_gib, r->cpu_client + r->cpu_server)                                             \
-    REAL(cpu_s_per_gib_client, r->cpu_client)                                                      \
-    REAL(cpu_s_per_gib_server, r->cpu_server)                                                      \
-    WHOLE(messages, r->messages)                                                                   \
+#define REPORT_COLUMNS(WHOLE, REAL)                                                                                    \
+    WHOLE(size_bytes, r->size)                                                                                         \
+    WHOLE(window, r->window)                                                                                           \
+    REAL(gbps, r->gbps)                                                                                                \
+    REAL(gbytes_per_s, r->gbps / 8)                                                                                    \
+    REAL(gbps_sent, r->gbps_sent)                                                                                      \
+    REAL(gbps_received, r->gbps_received)                                                                              \
+    REAL(msgs_per_s, r->messages_per_s)                                                                                \
+    REAL(lat_us_p50, r->latency_us[0])                                                                                 \
+    REAL(lat_us_p99, r->latency_us[1])                                                                                 \
+    WHOLE(lat_samples, r->latency_samples)                                                                             \
+    WHOLE(retransmits, r->retransmits)                                                                                 \
+    REAL(cpu_s_per_gib, r->cpu_client + r->cpu_server)                                                                 \
+    REAL(cpu_s_per_gib_client, r->cpu_client)                                                                          \
+    REAL(cpu_s_per_gib_server, r->cpu_server)                                                                          \
+    WHOLE(messages, r->messages)                                                                                       \
     REAL(elapsed_s, (double)r->elapsed_ns / 1e9)
 
 void report_csv(const struct result *rows, unsigned count)
@@ -79,8 +79,7 @@ static json_t *row_json(const struct result *r)
 {
     json_t *row = json_object();
     int failures = !row;
-#define PUT_WHOLE(name, value)                                                                     \
-    failures |= json_object_set_new(row, #name, json_integer((json_int_t)(value)));
+#define PUT_WHOLE(name, value) failures |= json_object_set_new(row, #name, json_integer((json_int_t)(value)));
 #define PUT_REAL(name, value) failures |= json_object_set_new(row, #name, json_real(value));
     REPORT_COLUMNS(PUT_WHOLE, PUT_REAL)
     failures |= json_object_set_new(row, "verified", json_boolean(r->verified));
@@ -97,10 +96,9 @@ void report_json(const struct report_setup *setup, const struct result *rows, un
         json_array_append_new(list, row_json(&rows[i]));
     json_t *root =
         json_pack("{s:s, s:s, s:s, s:b, s:b, s:f, s:I, s:s, s:s, s:s, s:o}", "tool", "p2p_bench", "version",
-                  uccl_version(), "build", uccl_build_info(), "local", setup->local, "bi", setup->bi,
-                  "seconds", setup->seconds, "iterations", (json_int_t)setup->iterations, "verify",
-                  verify_names[setup->verify], "sender_device", setup->sender_device, "receiver_device",
-                  setup->receiver_device, "results", list);
+                  uccl_version(), "build", uccl_build_info(), "local", setup->local, "bi", setup->bi, "seconds",
+                  setup->seconds, "iterations", (json_int_t)setup->iterations, "verify", verify_names[setup->verify],
+                  "sender_device", setup->sender_device, "receiver_device", setup->receiver_device, "results", list);
     if (!root || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0)
         tool_fail("cannot write the JSON report");
     printf("\n");
@@ -165,19 +163,18 @@ void report_plot(const char *path, const struct result *rows, unsigned count)
         tool_fail("cannot start gnuplot: %s", strerror(errno));
     fprintf(gnuplot, "$rows << END_OF_ROWS\n");
     for (const struct result *r = rows; r < rows + count; r++)
-        fprintf(gnuplot, "%" PRIu64 " \"%s\" %.6g %.6g %.6g\n", r->size,
-                tool_size_text(r->size, size), r->gbps / 8, r->latency_us[0], r->latency_us[1]);
+        fprintf(gnuplot, "%" PRIu64 " \"%s\" %.6g %.6g %.6g\n", r->size, tool_size_text(r->size, size), r->gbps / 8,
+                r->latency_us[0], r->latency_us[1]);
     fprintf(gnuplot, "END_OF_ROWS\nset terminal svg size 900,500 background 'white'\nset output '");
     for (const char *c = file; *c != '\0'; c++)
         fprintf(gnuplot, *c == '\'' ? "''" : "%c", *c);
-    fprintf(gnuplot,
-            "'\nset title 'p2p\\_bench'\nset key top left\nset grid\nset logscale x 2\n"
-            "set xlabel 'message size'\nset ylabel 'throughput (GB/s)'\nset yrange [0:*]\n"
-            "set ytics nomirror\nset logscale y2\nset y2label 'half round trip (us)'\nset y2tics\n"
-            "set xtics rotate by -30\n"
-            "plot $rows using 1:3:xtic(2) with linespoints lw 2 title 'throughput', \\\n"
-            "     $rows using 1:4 axes x1y2 with linespoints dt 2 title 'p50', \\\n"
-            "     $rows using 1:5 axes x1y2 with linespoints dt 3 title 'p99'\n");
+    fprintf(gnuplot, "'\nset title 'p2p\\_bench'\nset key top left\nset grid\nset logscale x 2\n"
+                     "set xlabel 'message size'\nset ylabel 'throughput (GB/s)'\nset yrange [0:*]\n"
+                     "set ytics nomirror\nset logscale y2\nset y2label 'half round trip (us)'\nset y2tics\n"
+                     "set xtics rotate by -30\n"
+                     "plot $rows using 1:3:xtic(2) with linespoints lw 2 title 'throughput', \\\n"
+                     "     $rows using 1:4 axes x1y2 with linespoints dt 2 title 'p50', \\\n"
+                     "     $rows using 1:5 axes x1y2 with linespoints dt 3 title 'p99'\n");
     int status = pclose(gnuplot);
     if (status != 0) {
         unlink(file);

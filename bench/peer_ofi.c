@@ -71,8 +71,7 @@ static void open_endpoint(struct peer *p, const char *address, const char *port)
     hints->caps = FI_MSG;
     hints->tx_attr->msg_order = hints->rx_attr->msg_order = FI_ORDER_SAS;
     hints->domain_attr->mr_mode = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-    check(fi_getinfo(FI_VERSION(1, 14), address, port, p->client ? 0 : FI_SOURCE, hints, &p->info),
-          "fi_getinfo");
+    check(fi_getinfo(FI_VERSION(1, 14), address, port, p->client ? 0 : FI_SOURCE, hints, &p->info), "fi_getinfo");
     check(fi_fabric(p->info->fabric_attr, &p->fabric, NULL), "fi_fabric");
     check(fi_domain(p->fabric, p->info, &p->domain, NULL), "fi_domain");
     check(fi_cq_open(p->domain, &cq, &p->tx_cq, NULL), "fi_cq_open");
@@ -193,8 +192,8 @@ static void transmit(struct peer *p)
     elapsed = now_s() - start;
     cpu = clock_s(CLOCK_PROCESS_CPUTIME_ID) - cpu + other_cpu;
     double bytes = (double)(sent + 1) * (double)p->size;
-    printf("size_bytes=%zu gbytes_per_s=%.3f msgs_per_s=%.0f cpu_s_per_gib=%.3f\n", p->size,
-           bytes / elapsed / 1e9, (double)sent / elapsed, cpu / (bytes / (1 << 30)));
+    printf("size_bytes=%zu gbytes_per_s=%.3f msgs_per_s=%.0f cpu_s_per_gib=%.3f\n", p->size, bytes / elapsed / 1e9,
+           (double)sent / elapsed, cpu / (bytes / (1 << 30)));
 }
 
 static int compare(const void *a, const void *b)

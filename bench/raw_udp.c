@@ -39,9 +39,9 @@
 enum {
     TRAIN_BYTES = 65000, /* largest train: an IP packet holds 65535 bytes with its headers */
     TRAIN_DATAGRAMS = 64,
-    BATCH = 16,          /* most trains that one recvmmsg() takes */
+    BATCH = 16, /* most trains that one recvmmsg() takes */
     POOL_BYTES = 65536,
-    SPIN_NS = 50000,     /* polling before sleeping, as the library does by default */
+    SPIN_NS = 50000, /* polling before sleeping, as the library does by default */
     LOST_NS = 2000000000,
 };
 
@@ -50,16 +50,16 @@ enum kind { HELLO, DATA, ACK, BYE, PING };
 /* in front of every datagram; 64 bytes, as many as the library's own */
 struct header {
     uint32_t kind;
-    uint32_t length;         /* DATA: payload bytes */
-    uint64_t message;        /* DATA: number of the message */
-    uint64_t offset;         /* DATA: in the message */
-    uint64_t bytes;          /* ACK: payload received in all; HELLO: message size */
-    uint64_t window;         /* HELLO: messages; */
-    uint64_t cpu_ns;         /* BYE: of the server */
-    uint64_t calls;          /* BYE: system calls of the server */
-    uint32_t ack_every;      /* HELLO: bytes */
-    uint16_t block;          /* HELLO: sleep at once instead of spinning */
-    uint16_t batch;          /* HELLO: trains received at once; few of them stay in the cache */
+    uint32_t length;    /* DATA: payload bytes */
+    uint64_t message;   /* DATA: number of the message */
+    uint64_t offset;    /* DATA: in the message */
+    uint64_t bytes;     /* ACK: payload received in all; HELLO: message size */
+    uint64_t window;    /* HELLO: messages; */
+    uint64_t cpu_ns;    /* BYE: of the server */
+    uint64_t calls;     /* BYE: system calls of the server */
+    uint32_t ack_every; /* HELLO: bytes */
+    uint16_t block;     /* HELLO: sleep at once instead of spinning */
+    uint16_t batch;     /* HELLO: trains received at once; few of them stay in the cache */
 };
 _Static_assert(sizeof(struct header) == 64, "header of 64 bytes");
 
@@ -107,8 +107,7 @@ static uint64_t cpu_ns(void)
 
 static unsigned char *memory(uint64_t bytes)
 {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (p == MAP_FAILED)
         fail("memory for the messages");
     return p;
@@ -178,7 +177,8 @@ static int receive_batch(struct end *e, struct mmsghdr *messages, unsigned batch
     static struct iovec parts[BATCH];
     for (unsigned i = 0; i < batch; i++) {
         parts[i] = (struct iovec){pool[i].bytes, POOL_BYTES};
-        messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1,
+        messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i],
+                                              .msg_iovlen = 1,
                                               .msg_control = pool[i].control,
                                               .msg_controllen = sizeof pool[i].control};
     }
@@ -276,8 +276,7 @@ static struct header ask(struct end *e, struct header question)
     for (int i = 0; i < 100; i++) {
         send_header(e, &question);
         while (readable(e, true, 100000000)) {
-            if (recv(e->socket, &answer, sizeof answer, MSG_DONTWAIT) == sizeof answer &&
-                answer.kind == question.kind)
+            if (recv(e->socket, &answer, sizeof answer, MSG_DONTWAIT) == sizeof answer && answer.kind == question.kind)
                 return answer;
         }
     }
@@ -305,8 +304,7 @@ static void wait_for_room(struct end *e, uint64_t need)
  * Sends one train: datagrams of one size, the last one of a message may be shorter. Returns with
  * `*message` and `*offset` moved on.
  */
-static void send_train(struct end *e, const unsigned char *source, uint64_t *message,
-                       uint64_t *offset)
+static void send_train(struct end *e, const unsigned char *source, uint64_t *message, uint64_t *offset)
 {
     static struct header headers[TRAIN_DATAGRAMS];
     static struct iovec parts[2 * TRAIN_DATAGRAMS];
@@ -326,8 +324,8 @@ static void send_train(struct end *e, const unsigned char *source, uint64_t *mes
         uint64_t left = o->message_bytes - *offset;
         uint64_t length = left < payload ? left : payload;
         const unsigned char *from = source + *message % o->messages_window * o->message_bytes + *offset;
-        headers[count] = (struct header){.kind = DATA, .length = (uint32_t)length,
-                                         .message = *message, .offset = *offset};
+        headers[count] =
+            (struct header){.kind = DATA, .length = (uint32_t)length, .message = *message, .offset = *offset};
         if (o->assemble) {
             memcpy(assembled + total, &headers[count], sizeof(struct header));
             memcpy(assembled + total + sizeof(struct header), from, length);
@@ -369,7 +367,9 @@ static void measure_bandwidth(struct end *e)
 {
     const struct options *o = &e->opt;
     unsigned char *source = memory(o->message_bytes * o->messages_window);
-    struct header hello = {.kind = HELLO, .bytes = o->message_bytes, .window = o->messages_window,
+    struct header hello = {.kind = HELLO,
+                           .bytes = o->message_bytes,
+                           .window = o->messages_window,
                            .batch = (uint16_t)o->batch,
                            .ack_every = (uint32_t)(o->window_bytes / 8)};
     uint64_t message = 0, offset = 0;
@@ -403,8 +403,8 @@ static void measure_latency(struct end *e)
     size_t count = 0;
 
     memcpy(packet, &ping, sizeof ping);
-    ask(e, (struct header){.kind = HELLO, .bytes = 8, .window = 1, .batch = 1, .block = e->opt.block,
-                           .ack_every = 1u << 31});
+    ask(e, (struct header){
+               .kind = HELLO, .bytes = 8, .window = 1, .batch = 1, .block = e->opt.block, .ack_every = 1u << 31});
     uint64_t end = now_ns() + (uint64_t)(e->opt.seconds * 1e9);
     for (uint64_t t = now_ns(); t < end && count < SAMPLES; count++) {
         send(e->socket, packet, sizeof packet, 0);
@@ -443,37 +443,69 @@ static _Noreturn void usage(void)
 
 static struct options parse(int argc, char **argv)
 {
-    static const struct option names[] = {
-        {"listen", 1, 0, 'l'}, {"connect", 1, 0, 'c'}, {"host", 1, 0, 'c'}, {"port", 1, 0, 'p'},
-        {"size", 1, 0, 's'}, {"window", 1, 0, 'w'}, {"datagram", 1, 0, 'd'},
-        {"window-kb", 1, 0, 'k'}, {"buffer-kb", 1, 0, 'b'}, {"batch", 1, 0, 'n'},
-        {"assemble", 0, 0, 'a'},
-        {"latency", 0, 0, 't'}, {"block", 0, 0, 'B'}, {"seconds", 1, 0, 'S'}, {0}};
-    struct options o = {.port = "30050", .message_bytes = 1 << 20, .messages_window = 16,
-                        .datagram_bytes = 1472, .window_bytes = 1 << 20, .buffer_kb = 4096, .batch = 4,
+    static const struct option names[] = {{"listen", 1, 0, 'l'},   {"connect", 1, 0, 'c'},   {"host", 1, 0, 'c'},
+                                          {"port", 1, 0, 'p'},     {"size", 1, 0, 's'},      {"window", 1, 0, 'w'},
+                                          {"datagram", 1, 0, 'd'}, {"window-kb", 1, 0, 'k'}, {"buffer-kb", 1, 0, 'b'},
+                                          {"batch", 1, 0, 'n'},    {"assemble", 0, 0, 'a'},  {"latency", 0, 0, 't'},
+                                          {"block", 0, 0, 'B'},    {"seconds", 1, 0, 'S'},   {0}};
+    struct options o = {.port = "30050",
+                        .message_bytes = 1 << 20,
+                        .messages_window = 16,
+                        .datagram_bytes = 1472,
+                        .window_bytes = 1 << 20,
+                        .buffer_kb = 4096,
+                        .batch = 4,
                         .seconds = 1};
 
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         switch (c) {
-        case 'l': o.listen = true; o.port = optarg; break;
-        case 'c': o.host = optarg; break;
-        case 'p': o.port = optarg; break;
-        case 's': o.message_bytes = strtoull(optarg, NULL, 10); break;
-        case 'w': o.messages_window = strtoull(optarg, NULL, 10); break;
-        case 'd': o.datagram_bytes = strtoull(optarg, NULL, 10); break;
-        case 'k': o.window_bytes = strtoull(optarg, NULL, 10) * 1024; break;
-        case 'b': o.buffer_kb = strtoull(optarg, NULL, 10); break;
-        case 'n': o.batch = strtoull(optarg, NULL, 10); break;
-        case 'a': o.assemble = true; break;
-        case 't': o.latency = true; break;
-        case 'B': o.block = true; break;
-        case 'S': o.seconds = strtod(optarg, NULL); break;
-        default: usage();
+        case 'l':
+            o.listen = true;
+            o.port = optarg;
+            break;
+        case 'c':
+            o.host = optarg;
+            break;
+        case 'p':
+            o.port = optarg;
+            break;
+        case 's':
+            o.message_bytes = strtoull(optarg, NULL, 10);
+            break;
+        case 'w':
+            o.messages_window = strtoull(optarg, NULL, 10);
+            break;
+        case 'd':
+            o.datagram_bytes = strtoull(optarg, NULL, 10);
+            break;
+        case 'k':
+            o.window_bytes = strtoull(optarg, NULL, 10) * 1024;
+            break;
+        case 'b':
+            o.buffer_kb = strtoull(optarg, NULL, 10);
+            break;
+        case 'n':
+            o.batch = strtoull(optarg, NULL, 10);
+            break;
+        case 'a':
+            o.assemble = true;
+            break;
+        case 't':
+            o.latency = true;
+            break;
+        case 'B':
+            o.block = true;
+            break;
+        case 'S':
+            o.seconds = strtod(optarg, NULL);
+            break;
+        default:
+            usage();
         }
     }
-    if (optind != argc || (!o.listen && !o.host) || o.message_bytes == 0 ||
-        o.messages_window == 0 || o.datagram_bytes <= sizeof(struct header) ||
-        o.datagram_bytes > TRAIN_BYTES || o.window_bytes < 128 * 1024 || o.batch < 1 || o.batch > BATCH || !(o.seconds > 0))
+    if (optind != argc || (!o.listen && !o.host) || o.message_bytes == 0 || o.messages_window == 0 ||
+        o.datagram_bytes <= sizeof(struct header) || o.datagram_bytes > TRAIN_BYTES || o.window_bytes < 128 * 1024 ||
+        o.batch < 1 || o.batch > BATCH || !(o.seconds > 0))
         usage();
     return o;
 }

@@ -41,8 +41,7 @@ static void *grown(uint32_t count, size_t size)
 
 static _Noreturn void bad(const struct reader *reader, const char *what, const char *word)
 {
-    tool_fail("%s, line %u: %s%s%s", reader->path, reader->line, what, word ? ": " : "",
-              word ? word : "");
+    tool_fail("%s, line %u: %s%s%s", reader->path, reader->line, what, word ? ": " : "", word ? word : "");
 }
 
 /* The next word of the line, or NULL. */
@@ -61,20 +60,18 @@ static char *next_word(struct reader *reader)
     return word;
 }
 
-static uint64_t number_of(const struct reader *reader, const char *name, const char *text,
-                          uint64_t min, uint64_t max)
+static uint64_t number_of(const struct reader *reader, const char *name, const char *text, uint64_t min, uint64_t max)
 {
     char *end = NULL;
     errno = 0;
-    unsigned long long value =
-        text && isdigit((unsigned char)text[0]) ? strtoull(text, &end, 10) : 0;
+    unsigned long long value = text && isdigit((unsigned char)text[0]) ? strtoull(text, &end, 10) : 0;
     if (end && *end == '.') { /* a start time may be written as a fraction */
         double real = strtod(text, &end);
         value = real < (double)max ? (unsigned long long)real : max;
     }
     if (!end || *end || errno || value < min || value > max)
-        tool_fail("%s, line %u: %s %s: allowed are numbers from %" PRIu64 " to %" PRIu64,
-                  reader->path, reader->line, name, text ? text : "is missing", min, max);
+        tool_fail("%s, line %u: %s %s: allowed are numbers from %" PRIu64 " to %" PRIu64, reader->path, reader->line,
+                  name, text ? text : "is missing", min, max);
     return value;
 }
 
@@ -172,8 +169,7 @@ struct promised {
     uint32_t messages, triggers, failures;
 };
 
-static bool read_header(struct reader *reader, const char *word, struct matrix *matrix,
-                        struct promised *promised)
+static bool read_header(struct reader *reader, const char *word, struct matrix *matrix, struct promised *promised)
 {
     if (!strcmp(word, "Nodes"))
         matrix->nodes = (uint32_t)next_number(reader, word, 2, MATRIX_NODES_MAX);
@@ -189,8 +185,7 @@ static bool read_header(struct reader *reader, const char *word, struct matrix *
 }
 
 /* A line of the body. */
-static void read_entry(struct reader *reader, char *word, struct matrix *matrix,
-                       const struct promised *promised)
+static void read_entry(struct reader *reader, char *word, struct matrix *matrix, const struct promised *promised)
 {
     if (strstr(word, "->")) {
         if (matrix->message_count == promised->messages)
@@ -218,26 +213,22 @@ static bool trigger_exists(const struct matrix *matrix, uint32_t id)
     return id == 0;
 }
 
-static void check_matrix(const struct matrix *matrix, const struct promised *promised,
-                         const char *path)
+static void check_matrix(const struct matrix *matrix, const struct promised *promised, const char *path)
 {
     if (matrix->message_count == 0)
-        tool_fail("%s: no connections (a header of \"Nodes N\" and \"Connections M\" comes first)",
-                  path);
-    if (matrix->message_count != promised->messages ||
-        matrix->trigger_count != promised->triggers || matrix->failure_count != promised->failures)
+        tool_fail("%s: no connections (a header of \"Nodes N\" and \"Connections M\" comes first)", path);
+    if (matrix->message_count != promised->messages || matrix->trigger_count != promised->triggers ||
+        matrix->failure_count != promised->failures)
         tool_fail("%s: %" PRIu32 " connections, %" PRIu32 " triggers and %" PRIu32
                   " failures, and the header says %" PRIu32 ", %" PRIu32 " and %" PRIu32,
-                  path, matrix->message_count, matrix->trigger_count, matrix->failure_count,
-                  promised->messages, promised->triggers, promised->failures);
+                  path, matrix->message_count, matrix->trigger_count, matrix->failure_count, promised->messages,
+                  promised->triggers, promised->failures);
     for (uint32_t i = 0; i < matrix->message_count; i++) {
         const struct message *message = &matrix->messages[i];
-        if (!trigger_exists(matrix, message->trigger) ||
-            !trigger_exists(matrix, message->send_done) ||
+        if (!trigger_exists(matrix, message->trigger) || !trigger_exists(matrix, message->send_done) ||
             !trigger_exists(matrix, message->recv_done))
-            tool_fail("%s: connection %" PRIu32 "->%" PRIu32
-                      " names a trigger that no line describes",
-                      path, message->src, message->dst);
+            tool_fail("%s: connection %" PRIu32 "->%" PRIu32 " names a trigger that no line describes", path,
+                      message->src, message->dst);
     }
 }
 

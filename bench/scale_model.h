@@ -61,8 +61,7 @@ static inline uint64_t model_base_ps(unsigned links, uint64_t message_bytes)
  * is a lower bound for its end. The ideal is the largest of these bounds less the earliest start.
  * `quarters`: how many quarters of a link all of them are worth; more than 0.
  */
-static inline uint64_t model_bound_ps(uint64_t start_ps, uint64_t wire_bytes, uint64_t quarters,
-                                      uint64_t base_ps)
+static inline uint64_t model_bound_ps(uint64_t start_ps, uint64_t wire_bytes, uint64_t quarters, uint64_t base_ps)
 {
     return start_ps + wire_bytes * (MODEL_PS_PER_BYTE * MODEL_DEGRADED) / quarters + base_ps;
 }

@@ -61,9 +61,8 @@ void net_create(struct net *net, uint32_t nodes, uint32_t oversubscription, uint
     net->hosts = net->k * net->half * net->half;
     net->cores_per_agg = net->half / oversubscription;
     if (net->cores_per_agg == 0)
-        tool_fail("aggregation switches with %" PRIu32 " uplinks cannot be oversubscribed %" PRIu32
-                  " times",
-                  net->half, oversubscription);
+        tool_fail("aggregation switches with %" PRIu32 " uplinks cannot be oversubscribed %" PRIu32 " times", net->half,
+                  oversubscription);
     net->hash_seed = rng_next(&net->rng);
     uint32_t switches = net->k * net->half;
     uint32_t groups[LINK_GROUPS] = {net->hosts, net->hosts, 2 * switches * net->half,
@@ -187,10 +186,8 @@ static struct cut *make_cuts(const struct net *net, bool down, uint32_t first[CU
     for (uint32_t rack = 0; rack < racks; rack++) {
         for (uint32_t i = 0; i < net->half; i++)
             cuts[first[CUT_RACK] + rack].quarters += quarters_of(net, tor_link(net, rack, i, down));
-        for (uint32_t i = 0; i < net->cores_per_agg;
-             i++) /* there are as many aggregation switches */
-            cuts[first[CUT_POD] + rack / net->half].quarters +=
-                quarters_of(net, agg_link(net, rack, i, down));
+        for (uint32_t i = 0; i < net->cores_per_agg; i++) /* there are as many aggregation switches */
+            cuts[first[CUT_POD] + rack / net->half].quarters += quarters_of(net, agg_link(net, rack, i, down));
     }
     return cuts;
 }
@@ -316,8 +313,7 @@ static uint64_t mix(uint64_t z)
 }
 
 /* The links from host to host; ECMP chooses the aggregation switch and the core. */
-static void route(const struct net *net, struct packet *packet, uint32_t src, uint32_t dst,
-                  uint32_t path)
+static void route(const struct net *net, struct packet *packet, uint32_t src, uint32_t dst, uint32_t path)
 {
     uint32_t src_tor = tor_of(net, src), dst_tor = tor_of(net, dst);
     uint32_t src_pod = pod_of(net, src), dst_pod = pod_of(net, dst);
@@ -348,8 +344,7 @@ static bool marks(struct net *net, uint64_t queued)
     if (queued <= MODEL_ECN_LOW_BYTES)
         return false;
     return queued >= MODEL_ECN_HIGH_BYTES ||
-           rng_below(&net->rng, MODEL_ECN_HIGH_BYTES - MODEL_ECN_LOW_BYTES) <
-               queued - MODEL_ECN_LOW_BYTES;
+           rng_below(&net->rng, MODEL_ECN_HIGH_BYTES - MODEL_ECN_LOW_BYTES) < queued - MODEL_ECN_LOW_BYTES;
 }
 
 /* The packet enters the queue of its next link, or is dropped. */
@@ -378,8 +373,7 @@ static void enter(struct net *net, uint32_t handle, struct packet *packet)
     }
     link->free_ps = net->now_ps + waits_ps + (uint64_t)packet->length * link->ps_per_byte;
     packet->hop++;
-    net_schedule(net, link->free_ps + MODEL_LINK_PS + (link->host ? 0 : MODEL_SWITCH_PS),
-                 EVENT_PACKET, handle);
+    net_schedule(net, link->free_ps + MODEL_LINK_PS + (link->host ? 0 : MODEL_SWITCH_PS), EVENT_PACKET, handle);
 }
 
 void net_send(struct net *net, uint32_t handle, uint32_t src, uint32_t dst, uint32_t path)

@@ -48,9 +48,8 @@ struct event {
 };
 
 struct net {
-    uint32_t k, half; /* ports of a switch, and half of them */
-    uint32_t
-        cores_per_agg; /* uplinks of an aggregation switch: half, or fewer when oversubscribed */
+    uint32_t k, half;       /* ports of a switch, and half of them */
+    uint32_t cores_per_agg; /* uplinks of an aggregation switch: half, or fewer when oversubscribed */
     uint32_t hosts;
     uint64_t now_ps;
     struct rng rng;

@@ -19,12 +19,8 @@
 /* Clocks of cores do not begin at 0, which means "never" in some places. */
 #define CLOCK_START_NS UINT64_C(1000000000)
 #define WINDOW_BYTES (UINT64_C(1) << 40) /* no socket buffer stands in the way */
-enum {
-    DATAGRAM_BYTES = MODEL_PAYLOAD_BYTES + WIRE_BULK_HEADER_BYTES,
-    HEADER_BYTES_MAX = DATAGRAM_BYTES
-};
-_Static_assert((int)WIRE_BULK_HEADER_BYTES == (int)MODEL_HEADER_BYTES,
-               "our header is all of the model's");
+enum { DATAGRAM_BYTES = MODEL_PAYLOAD_BYTES + WIRE_BULK_HEADER_BYTES, HEADER_BYTES_MAX = DATAGRAM_BYTES };
+_Static_assert((int)WIRE_BULK_HEADER_BYTES == (int)MODEL_HEADER_BYTES, "our header is all of the model's");
 
 /* Two nodes with a flow between them: sides 0 and 1. */
 struct pair {
@@ -63,8 +59,8 @@ struct run {
     struct pair *pairs;
     struct channel *channels;
     uint32_t pair_count;
-    uint32_t *channel_of; /* message: its channel */
-    uint32_t *sent;       /* channel.first + number: the message that was sent as this number */
+    uint32_t *channel_of;             /* message: its channel */
+    uint32_t *sent;                   /* channel.first + number: the message that was sent as this number */
     struct request *sends, *receives; /* by message; by channel */
     uint64_t *started_ps;             /* by message */
     struct memory *memory;
@@ -157,8 +153,7 @@ static void start_message(struct run *run, uint32_t index)
     run->started_ps[index] = run->net->now_ps;
     if (run->net->now_ps < run->first_start_ps)
         run->first_start_ps = run->net->now_ps;
-    core_submit(run->hosts[src].core, pair->conn[channel->side], &run->sends[index].msg,
-                clock_ns(run));
+    core_submit(run->hosts[src].core, pair->conn[channel->side], &run->sends[index].msg, clock_ns(run));
     run_host(run, src);
 }
 
@@ -204,8 +199,7 @@ static void on_message_end(struct run *run, const struct core_msg *msg)
     uint32_t index = run->sent[run->channels[request->index].first + msg->number];
     const struct message *message = &run->matrix->messages[index];
     if (msg->moved_bytes != message->bytes)
-        tool_fail("a message of %" PRIu64 " bytes ended with %" PRIu64, message->bytes,
-                  msg->moved_bytes);
+        tool_fail("a message of %" PRIu64 " bytes ended with %" PRIu64, message->bytes, msg->moved_bytes);
     result->completion_ps[index] = run->net->now_ps - run->started_ps[index];
     result->done++;
     run->last_end_ps = run->net->now_ps;
@@ -243,8 +237,7 @@ static void run_host(struct run *run, uint32_t index)
         wake_at(run, index, net_nic_drained_ps(run->net, index, MODEL_NIC_BYTES));
     uint64_t due_ns = core_deadline(host->core);
     if (due_ns != UINT64_MAX) {
-        uint64_t due_ps =
-            due_ns > clock_ns(run) ? (due_ns - CLOCK_START_NS) * 1000 : run->net->now_ps + 1000;
+        uint64_t due_ps = due_ns > clock_ns(run) ? (due_ns - CLOCK_START_NS) * 1000 : run->net->now_ps + 1000;
         wake_at(run, index, due_ps);
     }
 }
@@ -346,11 +339,9 @@ static void open_pair(struct run *run, uint32_t index)
             .eager_window_kb = (uint32_t)run->params->eager_window_kb,
             .features = WIRE_FEATURES,
         };
-        pair->flow[side] = core_flow_open(core, kept(run, core_flow_size(run->params, &setup)),
-                                          &setup, clock_ns(run));
-        pair->conn[side] =
-            core_conn_open(core, kept(run, core_conn_size(run->params, &setup)), pair->flow[side],
-                           &setup, slot[side], slot[!side], NULL, clock_ns(run));
+        pair->flow[side] = core_flow_open(core, kept(run, core_flow_size(run->params, &setup)), &setup, clock_ns(run));
+        pair->conn[side] = core_conn_open(core, kept(run, core_conn_size(run->params, &setup)), pair->flow[side],
+                                          &setup, slot[side], slot[!side], NULL, clock_ns(run));
     }
 }
 
@@ -369,15 +360,14 @@ static void post_receives(struct run *run)
         const struct channel *channel = &run->channels[request->index];
         const struct pair *pair = &run->pairs[channel->pair];
         request->msg = (struct core_msg){.kind = CORE_RECV, .size_bytes = largest};
-        core_submit(run->hosts[pair->host[!channel->side]].core, pair->conn[!channel->side],
-                    &request->msg, clock_ns(run));
+        core_submit(run->hosts[pair->host[!channel->side]].core, pair->conn[!channel->side], &request->msg,
+                    clock_ns(run));
     }
 }
 
 static void add_counters(struct counters *sum, const struct counters *more)
 {
-#define COUNTER(field, doc)                                                                        \
-    COUNT(sum, field, atomic_load_explicit(&more->field, memory_order_relaxed));
+#define COUNTER(field, doc) COUNT(sum, field, atomic_load_explicit(&more->field, memory_order_relaxed));
 #include "defs/counters.def"
 #undef COUNTER
 }
@@ -425,14 +415,10 @@ static void prepare(struct run *run)
     }
 }
 
-void run_matrix(struct net *net, struct matrix *matrix, const struct params *params,
-                uint64_t limit_ps, struct run_result *result)
+void run_matrix(struct net *net, struct matrix *matrix, const struct params *params, uint64_t limit_ps,
+                struct run_result *result)
 {
-    struct run run = {.net = net,
-                      .matrix = matrix,
-                      .params = params,
-                      .result = result,
-                      .first_start_ps = UINT64_MAX};
+    struct run run = {.net = net, .matrix = matrix, .params = params, .result = result, .first_start_ps = UINT64_MAX};
     uint32_t count = matrix->message_count;
     struct event event;
     *result = (struct run_result){.completion_ps = malloc(count * sizeof *result->completion_ps)};

@@ -16,8 +16,8 @@ struct run_result {
 };
 
 /* Moves all messages of the matrix, or runs into the limit. Uses up the triggers of `matrix`. */
-void run_matrix(struct net *net, struct matrix *matrix, const struct params *params,
-                uint64_t limit_ps, struct run_result *result);
+void run_matrix(struct net *net, struct matrix *matrix, const struct params *params, uint64_t limit_ps,
+                struct run_result *result);
 void run_result_free(struct run_result *result);
 
 #endif

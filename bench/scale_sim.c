@@ -66,19 +66,15 @@ enum {
 static const struct argp_option option_rows[] = {
     {NULL, 0, NULL, 0, "Traffic", 1},
     {"matrix", KEY_MATRIX, "FILE", 0, "Connection matrix in htsim's text format", 1},
-    {"traffic", KEY_TRAFFIC, "KIND", 0,
-     "Without --matrix: permutation (default), incast or alltoall", 1},
+    {"traffic", KEY_TRAFFIC, "KIND", 0, "Without --matrix: permutation (default), incast or alltoall", 1},
     {"nodes", KEY_NODES, "N", 0, "Nodes (16)", 1},
     {"senders", KEY_SENDERS, "N", 0, "Senders of an incast (all nodes but one)", 1},
     {"size", KEY_SIZE, "BYTES", 0, "Size of each message (2000000)", 1},
     {NULL, 0, NULL, 0, "Network", 2},
-    {"oversubscription", KEY_OVERSUBSCRIPTION, "R", 0,
-     "Aggregation switches have 1/R of their uplinks", 2},
-    {"degraded", KEY_DEGRADED, "N", 0, "Racks with one uplink at a quarter of its rate",
-     2},
+    {"oversubscription", KEY_OVERSUBSCRIPTION, "R", 0, "Aggregation switches have 1/R of their uplinks", 2},
+    {"degraded", KEY_DEGRADED, "N", 0, "Racks with one uplink at a quarter of its rate", 2},
     {"dead", KEY_DEAD, "N", 0, "Racks with one uplink that drops everything", 2},
-    {"failures", KEY_FAILURES, "HOW", 0,
-     "What a matrix's failures mean: degraded (default) or dead", 2},
+    {"failures", KEY_FAILURES, "HOW", 0, "What a matrix's failures mean: degraded (default) or dead", 2},
     {NULL, 0, NULL, 0, "Transport", 3},
     {"cc", KEY_CC, "NAME", 0, "Congestion control (UCCL_CC)", 3},
     {"paths", KEY_PATHS, "N", 0, "Paths per peer (UCCL_PORT_ENTROPY)", 3},
@@ -108,8 +104,7 @@ static void set_pair(struct argp_state *state, char *text)
     set_param(state, text, equals + 1);
 }
 
-static uint32_t number(struct argp_state *state, const char *flag, const char *text, uint32_t min,
-                       uint32_t max)
+static uint32_t number(struct argp_state *state, const char *flag, const char *text, uint32_t min, uint32_t max)
 {
     return (uint32_t)tool_parse_number(state, flag, text, min, max);
 }
@@ -203,8 +198,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case ARGP_KEY_END:
         if (options->senders >= options->nodes)
-            argp_error(state, "--senders=%" PRIu32 ": there are %" PRIu32 " nodes",
-                       options->senders, options->nodes);
+            argp_error(state, "--senders=%" PRIu32 ": there are %" PRIu32 " nodes", options->senders, options->nodes);
         return 0;
     default:
         if (parse_network(key, text, state, options) == 0)
@@ -280,42 +274,37 @@ static struct setting setting_of(const uccl_config *config)
     for (unsigned index = 0; uccl_param_info(index, &info) == UCCL_OK; index++) {
         for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
             if (strcmp(info.name, rows[i].name) == 0)
-                uccl_param_value(config, index, rows[i].text, sizeof setting.cc, source,
-                                 sizeof source);
+                uccl_param_value(config, index, rows[i].text, sizeof setting.cc, source, sizeof source);
         }
     }
     return setting;
 }
 
-static void print_text(const struct setting *setting, const struct net *net,
-                       const struct matrix *matrix, struct run_result *result,
-                       const struct report *report)
+static void print_text(const struct setting *setting, const struct net *net, const struct matrix *matrix,
+                       struct run_result *result, const struct report *report)
 {
     struct counters *counters = &result->counters;
-    printf("%" PRIu32 " nodes on a fat tree of %" PRIu32 "-port switches, %" PRIu32 " messages\n",
-           matrix->nodes, net->k, matrix->message_count);
-    printf("%s, %s paths %s, chunks of %s KiB\n", setting->cc, setting->paths, setting->policy,
-           setting->chunk_kb);
+    printf("%" PRIu32 " nodes on a fat tree of %" PRIu32 "-port switches, %" PRIu32 " messages\n", matrix->nodes,
+           net->k, matrix->message_count);
+    printf("%s, %s paths %s, chunks of %s KiB\n", setting->cc, setting->paths, setting->policy, setting->chunk_kb);
     if (result->done < matrix->message_count)
         printf("not done: %" PRIu32 " messages\n", matrix->message_count - result->done);
-    printf("completion us: min %.1f, mean %.1f, p99 %.1f, max %.1f\n", us(report->min_ps),
-           us(report->mean_ps), us(report->p99_ps), us(report->max_ps));
+    printf("completion us: min %.1f, mean %.1f, p99 %.1f, max %.1f\n", us(report->min_ps), us(report->mean_ps),
+           us(report->p99_ps), us(report->max_ps));
     printf("all %.1f us", us(result->makespan_ps));
     if (report->ideal_ps)
         printf(", ideal %.1f us, ratio %.3f", us(report->ideal_ps), ratio_of(result, report));
-    printf("\nretransmissions %" PRIu64 " of %" PRIu64 " packets, %" PRIu64
-           " chunks given up, %" PRIu64 " timeouts, %" PRIu64 " probes, %" PRIu64 " acks\n",
+    printf("\nretransmissions %" PRIu64 " of %" PRIu64 " packets, %" PRIu64 " chunks given up, %" PRIu64
+           " timeouts, %" PRIu64 " probes, %" PRIu64 " acks\n",
            count_of(&counters->retransmits), net->sent, count_of(&counters->lost_chunks),
-           count_of(&counters->rto_fired), count_of(&counters->tlp_fired),
-           count_of(&counters->tx_acks));
+           count_of(&counters->rto_fired), count_of(&counters->tlp_fired), count_of(&counters->tx_acks));
     printf("network: %" PRIu64 " dropped by full queues, %" PRIu64 " by dead links, %" PRIu64
            " marked, longest queue %" PRIu64 " KiB\n",
            net->dropped_full, net->dropped_dead, net->marked, net->queue_max_bytes / 1024);
 }
 
-static void print_json(const struct setting *setting, const struct net *net,
-                       const struct matrix *matrix, struct run_result *result,
-                       const struct report *report)
+static void print_json(const struct setting *setting, const struct net *net, const struct matrix *matrix,
+                       struct run_result *result, const struct report *report)
 {
     struct counters *counters = &result->counters;
     const struct {
@@ -371,8 +360,7 @@ static void make_matrix(const struct options *options, struct matrix *matrix)
         matrix_permutation(matrix, options->nodes, options->bytes, &rng);
         break;
     case INCAST:
-        matrix_incast(matrix, options->nodes,
-                      options->senders ? options->senders : options->nodes - 1, options->bytes);
+        matrix_incast(matrix, options->nodes, options->senders ? options->senders : options->nodes - 1, options->bytes);
         break;
     case ALL_TO_ALL:
         matrix_all_to_all(matrix, options->nodes, options->bytes);
@@ -385,8 +373,8 @@ static void fail_links(const struct options *options, const struct matrix *matri
     for (uint32_t i = 0; i < matrix->failure_count; i++) {
         const struct failure *failure = &matrix->failures[i];
         if (!net_set_link(net, failure, options->failures_dead ? 0 : 1))
-            tool_fail("%s: failure %" PRIu32 ": a tree of %" PRIu32
-                      "-port switches has no link %" PRIu32 " at switch %" PRIu32 " of this type",
+            tool_fail("%s: failure %" PRIu32 ": a tree of %" PRIu32 "-port switches has no link %" PRIu32
+                      " at switch %" PRIu32 " of this type",
                       options->matrix, i + 1, net->k, failure->link, failure->switch_id);
     }
     net_fail_links(net, options->degraded, 1);
@@ -396,12 +384,9 @@ static void fail_links(const struct options *options, const struct matrix *matri
 int main(int argc, char **argv)
 {
     static const struct argp argp = {
-        option_rows, parse_option,
-        NULL,        "Run the engine's core at scale on a modelled fat tree, in virtual time.",
-        NULL,        NULL,
-        NULL};
-    struct options options = {
-        .nodes = 16, .bytes = 2000000, .seed = 1, .limit_us = 1000000, .oversubscription = 1};
+        option_rows, parse_option, NULL, "Run the engine's core at scale on a modelled fat tree, in virtual time.",
+        NULL,        NULL,         NULL};
+    struct options options = {.nodes = 16, .bytes = 2000000, .seed = 1, .limit_us = 1000000, .oversubscription = 1};
     struct params params;
     struct matrix matrix;
     struct net net;

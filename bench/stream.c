@@ -55,8 +55,7 @@ void tool_poison(void *buffer, uint64_t size)
     memset(buffer, (int)(POISON & 0xff), size);
 }
 
-bool tool_verify(const void *buffer, uint64_t size, uint64_t channel, uint64_t number,
-                 struct tool_mismatch *out)
+bool tool_verify(const void *buffer, uint64_t size, uint64_t channel, uint64_t number, struct tool_mismatch *out)
 {
     enum { BLOCK = 512 }; /* words compared without a branch in between */
     const unsigned char *at = buffer;
@@ -70,8 +69,7 @@ bool tool_verify(const void *buffer, uint64_t size, uint64_t channel, uint64_t n
         for (uint64_t i = start; differs != 0 && i < end; i++) {
             memcpy(&word, at + i * 8, 8);
             if (le64toh(word) != content_word(base, i)) {
-                *out = (struct tool_mismatch){channel, number, i * 8, content_word(base, i),
-                                              le64toh(word)};
+                *out = (struct tool_mismatch){channel, number, i * 8, content_word(base, i), le64toh(word)};
                 return false;
             }
         }
@@ -92,9 +90,8 @@ void tool_print_mismatch(const char *who, const struct tool_mismatch *m)
         snprintf(phase, sizeof(phase), "phase %" PRIu64 ", ", m->number >> TOOL_PHASE_SHIFT);
     tool_start_error_line();
     fprintf(stderr,
-            "[%s] error: wrong data: connection %" PRIu64 ", %smessage %" PRIu64
-            " sent by the %s, offset %" PRIu64 ": expected 0x%016" PRIx64 ", got 0x%016" PRIx64
-            "%s\n",
+            "[%s] error: wrong data: connection %" PRIu64 ", %smessage %" PRIu64 " sent by the %s, offset %" PRIu64
+            ": expected 0x%016" PRIx64 ", got 0x%016" PRIx64 "%s\n",
             who, m->channel / 2, phase, m->number & ((UINT64_C(1) << TOOL_PHASE_SHIFT) - 1),
             m->channel % 2 != 0 ? "server" : "client", m->offset, m->expected, m->got,
             m->got == POISON ? " (never written)" : "");
@@ -141,8 +138,8 @@ static void stream_starved(struct stream *s)
     if (s->starved_since_ns == 0)
         s->starved_since_ns = now_ns;
     if (now_ns - s->starved_since_ns > TOOL_ANSWER_MS * NS_PER_MS)
-        tool_fail_uccl(UCCL_EAGAIN, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2,
-                       stream_verb(s), shown_number(s, s->posted));
+        tool_fail_uccl(UCCL_EAGAIN, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2, stream_verb(s),
+                       shown_number(s, s->posted));
 }
 
 /* Makes the contents of the next message, or of the buffer before it arrives. */
@@ -186,8 +183,8 @@ unsigned stream_post(struct stream *s)
             break;
         }
         if (rc != 0)
-            tool_fail_uccl(rc, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2,
-                           stream_verb(s), shown_number(s, s->posted));
+            tool_fail_uccl(rc, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2, stream_verb(s),
+                           shown_number(s, s->posted));
         s->starved_since_ns = 0;
         s->posted++;
         count++;
@@ -207,9 +204,8 @@ static void stream_received(struct stream *s, unsigned char *buffer, size_t byte
         return;
     }
     if (bytes != s->size || s->stopped_at != STREAM_NONE)
-        tool_fail("connection %" PRIu64 ", message %" PRIu64 ": expected %" PRIu64
-                  " bytes, got %zu",
-                  s->channel / 2, shown_number(s, s->ended), s->size, bytes);
+        tool_fail("connection %" PRIu64 ", message %" PRIu64 ": expected %" PRIu64 " bytes, got %zu", s->channel / 2,
+                  shown_number(s, s->ended), s->size, bytes);
     if (s->flush || s->check) { /* what is compared must be there */
         uccl_request *request = NULL;
         int rc = uccl_flush(s->conn, buffer, bytes, s->region->mr, &request);
@@ -247,8 +243,8 @@ bool stream_reap(struct stream *s, int timeout_ms)
             return false;
     }
     if (rc != 0)
-        tool_fail_uccl(rc, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2,
-                       stream_verb(s), shown_number(s, s->ended));
+        tool_fail_uccl(rc, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2, stream_verb(s),
+                       shown_number(s, s->ended));
     if (!s->sends)
         stream_received(s, s->buffers + (s->reap_slot % s->buffer_count) * s->stride, bytes);
     s->ended++;

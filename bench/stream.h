@@ -23,15 +23,13 @@ enum { TOOL_PHASE_SHIFT = 40 };
 
 struct tool_mismatch {
     uint64_t channel; /* connection * 2, +1 when the server sent it */
-    uint64_t
-        number; /* message; p2p_bench has the number of the phase above TOOL_PHASE_SHIFT bits */
-    uint64_t offset; /* byte of the first wrong word */
+    uint64_t number;  /* message; p2p_bench has the number of the phase above TOOL_PHASE_SHIFT bits */
+    uint64_t offset;  /* byte of the first wrong word */
     uint64_t expected;
     uint64_t got;
 };
 /* Compares; false writes what differs first. */
-bool tool_verify(const void *buffer, uint64_t size, uint64_t channel, uint64_t number,
-                 struct tool_mismatch *out);
+bool tool_verify(const void *buffer, uint64_t size, uint64_t channel, uint64_t number, struct tool_mismatch *out);
 void tool_print_mismatch(const char *who, const struct tool_mismatch *mismatch);
 
 /* ---- streams ---- */
@@ -41,12 +39,12 @@ void tool_print_mismatch(const char *who, const struct tool_mismatch *mismatch);
 /* Messages of one size in one direction of one connection. The counters start at 0. */
 struct stream {
     uccl_conn *conn;
-    uint64_t channel; /* for contents: see struct tool_mismatch */
-    bool sends;       /* else it receives */
-    bool check;       /* fill before each send, poison before and verify after each receive */
-    bool flush;       /* uccl_flush() after each receive, which checking does anyway */
-    uint32_t window;  /* messages outstanding at most; the ring of requests has as many slots */
-    uint32_t group;   /* messages that are posted together; divides window */
+    uint64_t channel;      /* for contents: see struct tool_mismatch */
+    bool sends;            /* else it receives */
+    bool check;            /* fill before each send, poison before and verify after each receive */
+    bool flush;            /* uccl_flush() after each receive, which checking does anyway */
+    uint32_t window;       /* messages outstanding at most; the ring of requests has as many slots */
+    uint32_t group;        /* messages that are posted together; divides window */
     uint32_t buffer_count; /* buffers that the slots take in turn; at least window when checked */
     uint64_t stride;       /* bytes from one buffer to the next */
     struct region *region; /* where they lie */
@@ -54,8 +52,7 @@ struct stream {
     uint64_t size;         /* bytes per message */
     uint64_t first_number; /* number of message 0, for contents */
     uint64_t total;        /* post so many; the user may change it while the stream runs */
-    uint64_t
-        stop_from; /* sender: messages from here on are empty, which tells the receiver to stop */
+    uint64_t stop_from;    /* sender: messages from here on are empty, which tells the receiver to stop */
     uint64_t posted;
     uint64_t ended;
     uint64_t bytes;      /* of the messages that have ended */

@@ -53,8 +53,7 @@ static void say_error(const char *format, va_list arguments, const char *tail)
     char text[1024];
     vsnprintf(text, sizeof(text), format, arguments);
     tool_start_error_line();
-    fprintf(stderr, "[%s] error: %s%s%s\n", tool_role, text, tail ? ": " : "",
-            tail ? tail : "");
+    fprintf(stderr, "[%s] error: %s%s%s\n", tool_role, text, tail ? ": " : "", tail ? tail : "");
 }
 
 void tool_fail(const char *format, ...)
@@ -86,15 +85,13 @@ bool tool_parse_bool(struct argp_state *state, const char *flag, const char *tex
     return false;
 }
 
-uint64_t tool_parse_number(struct argp_state *state, const char *flag, const char *text,
-                           uint64_t min, uint64_t max)
+uint64_t tool_parse_number(struct argp_state *state, const char *flag, const char *text, uint64_t min, uint64_t max)
 {
     char *end = NULL;
     errno = 0;
     unsigned long long value = strtoull(text, &end, 10);
     if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < min || value > max)
-        argp_error(state, "--%s=%s: allowed are whole numbers from %" PRIu64 " to %" PRIu64, flag,
-                   text, min, max);
+        argp_error(state, "--%s=%s: allowed are whole numbers from %" PRIu64 " to %" PRIu64, flag, text, min, max);
     return value;
 }
 
@@ -111,8 +108,7 @@ static const char *size_limit(uint64_t bytes, char out[24])
     return out;
 }
 
-uint64_t tool_parse_size(struct argp_state *state, const char *flag, const char *text, uint64_t min,
-                         uint64_t max)
+uint64_t tool_parse_size(struct argp_state *state, const char *flag, const char *text, uint64_t min, uint64_t max)
 {
     char *end = NULL;
     char low[24], high[24];
@@ -127,13 +123,12 @@ uint64_t tool_parse_size(struct argp_state *state, const char *flag, const char 
             shift = (unsigned)(suffix - "KkMmGg") / 2 * 10 + 10;
     }
     if (!good || value > UINT64_MAX >> shift || value << shift < min || value << shift > max)
-        argp_error(state, "--%s=%s: allowed are %s to %s bytes, with K, M or G for powers of 1024",
-                   flag, text, size_limit(min, low), size_limit(max, high));
+        argp_error(state, "--%s=%s: allowed are %s to %s bytes, with K, M or G for powers of 1024", flag, text,
+                   size_limit(min, low), size_limit(max, high));
     return value << shift;
 }
 
-double tool_parse_real(struct argp_state *state, const char *flag, const char *text, double min,
-                       double max)
+double tool_parse_real(struct argp_state *state, const char *flag, const char *text, double min, double max)
 {
     char *end = NULL;
     double value = strtod(text, &end);
@@ -187,23 +182,31 @@ void tool_choose_threads(const char *number)
         setenv("UCCL_NUM_ENGINES", number, 1);
 }
 
-enum { KEY_SERVER = 500, KEY_SERVERIP, KEY_ROLE, KEY_NUM_CPUS, KEY_OOBPORT, KEY_TIMEOUT, KEY_BACKEND, KEY_DEV, KEY_LOG };
+enum {
+    KEY_SERVER = 500,
+    KEY_SERVERIP,
+    KEY_ROLE,
+    KEY_NUM_CPUS,
+    KEY_OOBPORT,
+    KEY_TIMEOUT,
+    KEY_BACKEND,
+    KEY_DEV,
+    KEY_LOG
+};
 
 static const struct argp_option ends_rows[] = {
     {0, 0, 0, 0, "Which side (one of these):", TOOL_GROUP_SIDE},
-    {"server", KEY_SERVER, "BOOL", OPTION_ARG_OPTIONAL,
-     "Serve one client, then end; the client's settings apply", TOOL_GROUP_SIDE},
-    {"serverip", KEY_SERVERIP, "HOST", 0, "Connect to the server on HOST (name, IPv4 or IPv6)",
+    {"server", KEY_SERVER, "BOOL", OPTION_ARG_OPTIONAL, "Serve one client, then end; the client's settings apply",
      TOOL_GROUP_SIDE},
+    {"serverip", KEY_SERVERIP, "HOST", 0, "Connect to the server on HOST (name, IPv4 or IPv6)", TOOL_GROUP_SIDE},
     {"remote-ip", 0, NULL, OPTION_ALIAS, NULL, 0},
     {"role", KEY_ROLE, "ROLE", 0,
-     "server: like --server, and ignores --remote-ip; client: connects to --remote-ip=HOST",
-     TOOL_GROUP_SIDE},
+     "server: like --server, and ignores --remote-ip; client: connects to --remote-ip=HOST", TOOL_GROUP_SIDE},
     {0, 0, 0, 0, "Of this side alone:", TOOL_GROUP_OWN},
     {"backend", KEY_BACKEND, "NAME", 0,
      "auto, verbs or udp (default auto: verbs where a device has an active port, else UDP)", TOOL_GROUP_OWN},
-    {"dev", KEY_DEV, "NAME", 0,
-     "Verbs device (mlx5_0, mlx5_0:1) or network interface (default: the best one)", TOOL_GROUP_OWN},
+    {"dev", KEY_DEV, "NAME", 0, "Verbs device (mlx5_0, mlx5_0:1) or network interface (default: the best one)",
+     TOOL_GROUP_OWN},
     {"num-cpus", KEY_NUM_CPUS, "N", 0, "Engine threads, 1 to 64 (default: by the number of cores)", TOOL_GROUP_OWN},
     {0, 0, 0, 0, "Connecting:", TOOL_GROUP_CONNECTING},
     {"oobport", KEY_OOBPORT, "PORT", 0,
@@ -330,9 +333,8 @@ uint32_t tool_percentile(const uint32_t *sorted, size_t count, double percent)
 {
     if (count == 0)
         return 0;
-    double exact =
-        percent / 100 * (double)count - 1e-6;     /* 99.9% of 1000 is 999, whatever rounding says */
-    size_t below = exact > 0 ? (size_t)exact : 0; /* ceil(exact) - 1 */
+    double exact = percent / 100 * (double)count - 1e-6; /* 99.9% of 1000 is 999, whatever rounding says */
+    size_t below = exact > 0 ? (size_t)exact : 0;        /* ceil(exact) - 1 */
     return sorted[below < count ? below : count - 1];
 }
 
@@ -343,8 +345,8 @@ uint32_t tool_sample(uint64_t elapsed_ns)
         return (uint32_t)elapsed_ns;
     if (!told) {
         tool_start_error_line();
-        fprintf(stderr, "[%s] warning: a half round trip took %.2f s; it, and others like it, count as 4.29 s\n", tool_role,
-                (double)elapsed_ns / NS_PER_S);
+        fprintf(stderr, "[%s] warning: a half round trip took %.2f s; it, and others like it, count as 4.29 s\n",
+                tool_role, (double)elapsed_ns / NS_PER_S);
     }
     told = true;
     return UINT32_MAX;
@@ -391,9 +393,8 @@ void *tool_allocate(uint64_t bytes)
         bytes = 1;
     void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
-        tool_fail("cannot allocate %" PRIu64
-                  " MiB of message buffers: %s (use smaller or fewer messages)",
-                  bytes / MIB, strerror(errno));
+        tool_fail("cannot allocate %" PRIu64 " MiB of message buffers: %s (use smaller or fewer messages)", bytes / MIB,
+                  strerror(errno));
     madvise(memory, bytes, MADV_HUGEPAGE); /* a hint: where it is refused, small pages do */
     memset(memory, 0xdb, bytes);
     return memory;
@@ -403,8 +404,7 @@ void *tool_allocate(uint64_t bytes)
 
 int tool_message_send(uccl_conn *conn, uint32_t kind, const uint64_t *fields, unsigned count)
 {
-    uint64_t words[16] = {htole64(MAGIC),
-                          htole64((uint64_t)tool_self << 48 | (uint64_t)TOOL_VERSION << 32 | kind)};
+    uint64_t words[16] = {htole64(MAGIC), htole64((uint64_t)tool_self << 48 | (uint64_t)TOOL_VERSION << 32 | kind)};
     uccl_request *request = NULL;
     int rc;
     for (unsigned i = 0; i < count; i++)
@@ -420,8 +420,7 @@ void tool_mail_post(uccl_conn *conn, struct tool_mail *mail)
 {
     int rc;
     uint64_t deadline_ns = tool_now_ns() + TOOL_ANSWER_MS * NS_PER_MS;
-    while ((rc = uccl_recv_async(conn, mail->bytes, sizeof(mail->bytes), NULL, &mail->request)) ==
-               UCCL_EAGAIN &&
+    while ((rc = uccl_recv_async(conn, mail->bytes, sizeof(mail->bytes), NULL, &mail->request)) == UCCL_EAGAIN &&
            tool_now_ns() < deadline_ns)
         tool_sleep_ns(50000);
     if (rc != 0)
@@ -439,8 +438,7 @@ int tool_mail_wait(struct tool_mail *mail, int timeout_ms, struct tool_message *
         return rc;
     mail->request = NULL;
     memcpy(words, mail->bytes, sizeof(words));
-    if (bytes != sizeof(words) || le64toh(words[0]) != MAGIC ||
-        le64toh(words[1]) >> 48 != tool_self)
+    if (bytes != sizeof(words) || le64toh(words[0]) != MAGIC || le64toh(words[1]) >> 48 != tool_self)
         return TOOL_OTHER_TOOL;
     if ((le64toh(words[1]) >> 32 & 0xffff) != TOOL_VERSION)
         return TOOL_OTHER_VERSION;
@@ -468,8 +466,7 @@ static const char *refusal_text(uint64_t refusal)
     }
 }
 
-void tool_expect(uccl_conn *conn, uint32_t kind, int timeout_ms, const char *doing,
-                 struct tool_message *out)
+void tool_expect(uccl_conn *conn, uint32_t kind, int timeout_ms, const char *doing, struct tool_message *out)
 {
     struct tool_mail mail;
     tool_mail_post(conn, &mail);
@@ -487,12 +484,10 @@ void tool_expect_mail(struct tool_mail *mail, uint32_t kind, int timeout_ms, con
     if (out->kind == TOOL_REFUSE)
         tool_fail("the server refuses: %s", refusal_text(out->field[0]));
     if (out->kind != kind)
-        tool_fail("while %s: the peer sent message kind %" PRIu32 " instead of %" PRIu32, doing,
-                  out->kind, kind);
+        tool_fail("while %s: the peer sent message kind %" PRIu32 " instead of %" PRIu32, doing, out->kind, kind);
 }
 
-void tool_tell(uccl_conn *conn, uint32_t kind, const uint64_t *fields, unsigned count,
-               const char *doing)
+void tool_tell(uccl_conn *conn, uint32_t kind, const uint64_t *fields, unsigned count, const char *doing)
 {
     int rc = tool_message_send(conn, kind, fields, count);
     if (rc != 0)
@@ -505,8 +500,7 @@ void tool_tell(uccl_conn *conn, uint32_t kind, const uint64_t *fields, unsigned 
  * What a first message deserves: 0 or a refusal. A message that is none of ours is answered in our
  * own format: the peer sees the magic number and can say what it has met.
  */
-static uint64_t judge_hello(int rc, const struct tool_message *hello, tool_settings_fn allowed,
-                            void *context)
+static uint64_t judge_hello(int rc, const struct tool_message *hello, tool_settings_fn allowed, void *context)
 {
     if (rc > 0)
         return (uint64_t)rc;
@@ -517,8 +511,7 @@ static uint64_t judge_hello(int rc, const struct tool_message *hello, tool_setti
     return allowed(hello, context);
 }
 
-uccl_conn *tool_accept_client(uccl_listener *listener, tool_settings_fn allowed, void *context,
-                              uint64_t *nonce)
+uccl_conn *tool_accept_client(uccl_listener *listener, tool_settings_fn allowed, void *context, uint64_t *nonce)
 {
     struct tool_mail mail;
     struct tool_message hello = {0};
@@ -544,8 +537,7 @@ uccl_conn *tool_accept_client(uccl_listener *listener, tool_settings_fn allowed,
 }
 
 /* The number of the connection that a JOIN is for; 0: it is none of this client's. */
-static uint32_t join_index(const struct tool_message *join, uint64_t nonce, uccl_conn **conns,
-                           uint32_t count)
+static uint32_t join_index(const struct tool_message *join, uint64_t nonce, uccl_conn **conns, uint32_t count)
 {
     uint64_t index = join->field[1];
     if (join->kind != TOOL_JOIN || join->field[0] != nonce || index >= count)
@@ -614,13 +606,12 @@ static uccl_conn *connect_one(uccl_engine *engine, const struct tool_address *ad
             break;
         tool_sleep_ns(100 * NS_PER_MS);
     }
-    tool_fail_uccl(rc, "cannot connect to %s port %u within %u s (is the server running there?)",
-                   address->host, address->port, address->timeout_s);
+    tool_fail_uccl(rc, "cannot connect to %s port %u within %u s (is the server running there?)", address->host,
+                   address->port, address->timeout_s);
 }
 
-void tool_connect_all(uccl_engine *engine, const struct tool_address *address,
-                      const uint64_t *settings, unsigned setting_count, uccl_conn **conns,
-                      uint32_t count)
+void tool_connect_all(uccl_engine *engine, const struct tool_address *address, const uint64_t *settings,
+                      unsigned setting_count, uccl_conn **conns, uint32_t count)
 {
     uint64_t hello[TOOL_FIELDS];
     struct tool_message welcome;
@@ -631,8 +622,8 @@ void tool_connect_all(uccl_engine *engine, const struct tool_address *address,
     conns[0] = connect_one(engine, address);
     tool_mail_post(conns[0], &mail);
     tool_tell(conns[0], TOOL_HELLO, hello, 1 + setting_count, "sending the settings to the server");
-    tool_expect_mail(&mail, TOOL_WELCOME, TOOL_ANSWER_MS,
-                     "waiting for the server's answer (busy with another client?)", &welcome);
+    tool_expect_mail(&mail, TOOL_WELCOME, TOOL_ANSWER_MS, "waiting for the server's answer (busy with another client?)",
+                     &welcome);
     for (uint32_t i = 1; i < count; i++) {
         uint64_t join[] = {hello[0], i};
         conns[i] = connect_one(engine, address);

@@ -20,16 +20,15 @@
 #define NS_PER_MS UINT64_C(1000000)
 
 enum {
-    TOOL_PORT = 30042,      /* default of --oobport; below the ports that Linux hands out itself */
-    TOOL_CONNECT_S = 10,    /* default of --connect-timeout */
-    TOOL_ANSWER_MS = 20000, /* how long a new peer may take to say what it wants */
+    TOOL_PORT = 30042,        /* default of --oobport; below the ports that Linux hands out itself */
+    TOOL_CONNECT_S = 10,      /* default of --connect-timeout */
+    TOOL_ANSWER_MS = 20000,   /* how long a new peer may take to say what it wants */
     TOOL_OUTSTANDING = 16384, /* messages posted at once by one process, per direction */
 };
 
-#define TOOL_SIZE_MAX (16 * GIB)   /* largest message */
-#define TOOL_MEMORY_MAX (64 * GIB) /* all buffers of one direction */
-#define TOOL_SHARED_BUFFERS                                                                        \
-    (128 * MIB) /* above this, messages whose contents nobody checks share buffers */
+#define TOOL_SIZE_MAX (16 * GIB)        /* largest message */
+#define TOOL_MEMORY_MAX (64 * GIB)      /* all buffers of one direction */
+#define TOOL_SHARED_BUFFERS (128 * MIB) /* above this, messages whose contents nobody checks share buffers */
 
 /* "Client" or "Server": starts every line that a tool prints. */
 extern const char *tool_role;
@@ -39,8 +38,7 @@ extern const char *tool_role;
 /* Says "[Client] error: ..." on stderr and exits with 1. */
 void tool_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 /* The same, followed by the text and name of a library error. */
-void tool_fail_uccl(int error, const char *format, ...)
-    __attribute__((format(printf, 2, 3), noreturn));
+void tool_fail_uccl(int error, const char *format, ...) __attribute__((format(printf, 2, 3), noreturn));
 /* Wipes a progress bar from stderr, where there may be one. */
 void tool_start_error_line(void);
 /* "peer stopped answering (UCCL_EPEERDEAD)"; valid until the next call. */
@@ -50,13 +48,10 @@ const char *tool_error_text(int error);
  */
 
 bool tool_parse_bool(struct argp_state *state, const char *flag, const char *text);
-uint64_t tool_parse_number(struct argp_state *state, const char *flag, const char *text,
-                           uint64_t min, uint64_t max);
+uint64_t tool_parse_number(struct argp_state *state, const char *flag, const char *text, uint64_t min, uint64_t max);
 /* Bytes with an optional suffix K, M or G (powers of 1024). */
-uint64_t tool_parse_size(struct argp_state *state, const char *flag, const char *text, uint64_t min,
-                         uint64_t max);
-double tool_parse_real(struct argp_state *state, const char *flag, const char *text, double min,
-                       double max);
+uint64_t tool_parse_size(struct argp_state *state, const char *flag, const char *text, uint64_t min, uint64_t max);
+double tool_parse_real(struct argp_state *state, const char *flag, const char *text, double min, double max);
 /* "64.0 KB" (of 1024 bytes) into `out`; returns `out`. */
 const char *tool_size_text(uint64_t bytes, char out[16]);
 /* Prints the library's version for argp's --version. */
@@ -90,7 +85,10 @@ struct tool_ends {
     const char *num_cpus; /* NULL: not given */
     bool log_info;
 };
-#define TOOL_ENDS {.server_at = {NULL, TOOL_PORT, TOOL_CONNECT_S}}
+#define TOOL_ENDS                                                                                                      \
+    {                                                                                                                  \
+        .server_at = { NULL, TOOL_PORT, TOOL_CONNECT_S }                                                               \
+    }
 /*
  * The options that fill it in, for argp's children: groups TOOL_GROUP_* of --help, of which a tool's own
  * options may be too; those between are the tool's.
@@ -168,14 +166,12 @@ void tool_mail_post(uccl_conn *conn, struct tool_mail *mail);
 int tool_mail_wait(struct tool_mail *mail, int timeout_ms, struct tool_message *out);
 /* Both calls, for a message that must be of `kind`; anything else ends the process ("while ...").
  */
-void tool_expect(uccl_conn *conn, uint32_t kind, int timeout_ms, const char *doing,
-                 struct tool_message *out);
+void tool_expect(uccl_conn *conn, uint32_t kind, int timeout_ms, const char *doing, struct tool_message *out);
 /* The same for a message that is posted already. */
 void tool_expect_mail(struct tool_mail *mail, uint32_t kind, int timeout_ms, const char *doing,
                       struct tool_message *out);
 /* Sends; an error ends the process ("while ..."). */
-void tool_tell(uccl_conn *conn, uint32_t kind, const uint64_t *fields, unsigned count,
-               const char *doing);
+void tool_tell(uccl_conn *conn, uint32_t kind, const uint64_t *fields, unsigned count, const char *doing);
 
 /* ---- the connections of a client ---- */
 
@@ -188,14 +184,12 @@ typedef uint64_t (*tool_settings_fn)(const struct tool_message *hello, void *con
  * Waits for a client. Its first connection brings HELLO; a peer that is refused is told so, and the
  * process ends. The caller answers TOOL_WELCOME when it is ready, then calls tool_accept_joins().
  */
-uccl_conn *tool_accept_client(uccl_listener *listener, tool_settings_fn allowed, void *context,
-                              uint64_t *nonce);
+uccl_conn *tool_accept_client(uccl_listener *listener, tool_settings_fn allowed, void *context, uint64_t *nonce);
 /* Accepts the client's connections 1 to count - 1; others that come are turned away. */
 void tool_accept_joins(uccl_listener *listener, uint64_t nonce, uccl_conn **conns, uint32_t count);
 
 /* Client: makes `count` connections; the first takes the settings to the server. */
-void tool_connect_all(uccl_engine *engine, const struct tool_address *address,
-                      const uint64_t *settings, unsigned setting_count, uccl_conn **conns,
-                      uint32_t count);
+void tool_connect_all(uccl_engine *engine, const struct tool_address *address, const uint64_t *settings,
+                      unsigned setting_count, uccl_conn **conns, uint32_t count);
 
 #endif

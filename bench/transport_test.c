@@ -71,7 +71,7 @@ struct run {
     struct stream *streams; /* per connection: what it sends, what it receives, where it does */
     unsigned stream_count;
     struct region region; /* message buffers of all of them */
-    bool sends; /* this side sends data (in lat: always) */
+    bool sends;           /* this side sends data (in lat: always) */
     bool receives;
     uint32_t *samples; /* lat: nanoseconds of a half round trip, NULL where none are taken */
     uint64_t elapsed_ns;
@@ -104,8 +104,8 @@ static const struct argp_option option_rows[] = {
     {"nreq", KEY_SETTING + NREQ, "N", 0,
      "Outstanding requests per connection; always 1 with lat (default 8; basic: fewer where 8 would take over 256 MiB)",
      2},
-    {"bi", KEY_SETTING + BI, "BOOL", OPTION_ARG_OPTIONAL,
-     "Both directions at once (default false: client to server)", 2},
+    {"bi", KEY_SETTING + BI, "BOOL", OPTION_ARG_OPTIONAL, "Both directions at once (default false: client to server)",
+     2},
     {"flush", KEY_SETTING + FLUSH, "BOOL", OPTION_ARG_OPTIONAL,
      "Call uccl_flush() on every received message (default false)", 2},
     {"gpu", KEY_GPU, "N", 0,
@@ -136,8 +136,7 @@ static uint64_t parse_setting(struct argp_state *state, enum setting setting, co
     case MSIZE:
         return tool_parse_size(state, name, text, setting_rows[MSIZE].min, setting_rows[MSIZE].max);
     default:
-        return tool_parse_number(state, name, text, setting_rows[setting].min,
-                                 setting_rows[setting].max);
+        return tool_parse_number(state, name, text, setting_rows[setting].min, setting_rows[setting].max);
     }
 }
 
@@ -148,8 +147,7 @@ static const char *settings_fault(const uint64_t *v)
         return "--nflow x --nmsg x --nreq: at most 16384";
     if (v[PERFTYPE] == TYPE_LAT && v[ITERATIONS] > LAT_ITERATIONS_MAX)
         return "--iterations: at most 100000000 with --perftype=lat, which keeps a sample of each";
-    if (v[PERFTYPE] == TYPE_BASIC &&
-        v[NMSG] * v[NREQ] * v[NFLOW] > TOOL_MEMORY_MAX / stream_stride(v[MSIZE]))
+    if (v[PERFTYPE] == TYPE_BASIC && v[NMSG] * v[NREQ] * v[NFLOW] > TOOL_MEMORY_MAX / stream_stride(v[MSIZE]))
         return "--nflow x --nmsg x --nreq x --msize: at most 64G with --perftype=basic, which "
                "needs a buffer for each";
     return NULL;
@@ -240,8 +238,8 @@ static void note_other_settings(const struct options *o, const uint64_t *client)
 {
     for (unsigned i = 0; i < SETTINGS; i++)
         if (o->given[i] && o->value[i] != client[i])
-            printf("[Server] the client's --%s governs: %" PRIu64 " (here: %" PRIu64 ")\n",
-                   setting_rows[i].name, client[i], o->value[i]);
+            printf("[Server] the client's --%s governs: %" PRIu64 " (here: %" PRIu64 ")\n", setting_rows[i].name,
+                   client[i], o->value[i]);
 }
 
 static uccl_conn **allocate_conns(uint64_t count)
@@ -269,18 +267,17 @@ static void start_client(const struct options *o, struct run *run)
 {
     memcpy(run->value, o->value, sizeof(run->value));
     run->conns = allocate_conns(run->value[NFLOW]);
-    tool_connect_all(run->engine, &o->ends.server_at, run->value, SETTINGS, run->conns,
-                     (uint32_t)run->value[NFLOW]);
+    tool_connect_all(run->engine, &o->ends.server_at, run->value, SETTINGS, run->conns, (uint32_t)run->value[NFLOW]);
 }
 
 static void print_plan(const struct run *run, const struct device_choice *device)
 {
     const uint64_t *v = run->value;
     char size[16], where[32];
-    printf("[%s] %s%s: %" PRIu64 " iterations (%" PRIu64 " before), %" PRIu64
-           " connections, %" PRIu64 " requests of %" PRIu64 " messages of %s outstanding%s%s\n",
-           tool_role, type_names[v[PERFTYPE]], v[BI] ? ", both directions" : "", v[ITERATIONS],
-           v[WARMUP], v[NFLOW], v[NREQ], v[NMSG], tool_size_text(v[MSIZE], size), device->kind == DEVICE_CPU ? "" : " on ",
+    printf("[%s] %s%s: %" PRIu64 " iterations (%" PRIu64 " before), %" PRIu64 " connections, %" PRIu64
+           " requests of %" PRIu64 " messages of %s outstanding%s%s\n",
+           tool_role, type_names[v[PERFTYPE]], v[BI] ? ", both directions" : "", v[ITERATIONS], v[WARMUP], v[NFLOW],
+           v[NREQ], v[NMSG], tool_size_text(v[MSIZE], size), device->kind == DEVICE_CPU ? "" : " on ",
            device->kind == DEVICE_CPU ? "" : device_text(device, where));
 }
 
@@ -295,8 +292,7 @@ static void make_streams(struct run *run, const struct device_choice *device)
     /* lat: the receives of the next iteration are posted before those of this one have ended */
     uint32_t window = (uint32_t)(v[NMSG] * (lat ? 2 : v[NREQ]));
     uint64_t stride = stream_stride(v[MSIZE]);
-    uint32_t buffers =
-        stream_buffers(v[MSIZE], window, check, TOOL_SHARED_BUFFERS / run->stream_count);
+    uint32_t buffers = stream_buffers(v[MSIZE], window, check, TOOL_SHARED_BUFFERS / run->stream_count);
     region_make(&run->region, run->engine, device, stride * buffers * run->stream_count);
     for (unsigned i = 0; i < run->stream_count && run->streams; i++) {
         unsigned flow = i / (run->sends + run->receives);
@@ -338,8 +334,7 @@ static void meet(struct run *run)
     tool_expect_mail(&mail, TOOL_READY, -1, "starting together with the peer", &ready);
 }
 
-static void count_bytes(const struct run *run, uint64_t *sent, uint64_t *received,
-                        uint64_t *messages)
+static void count_bytes(const struct run *run, uint64_t *sent, uint64_t *received, uint64_t *messages)
 {
     *sent = *received = *messages = 0;
     for (unsigned i = 0; i < run->stream_count; i++) {
@@ -348,8 +343,7 @@ static void count_bytes(const struct run *run, uint64_t *sent, uint64_t *receive
     }
 }
 
-static void print_rate(const struct run *run, const char *direction, uint64_t bytes,
-                       uint64_t elapsed_ns)
+static void print_rate(const struct run *run, const char *direction, uint64_t bytes, uint64_t elapsed_ns)
 {
     double gbps = tool_gbps(bytes, elapsed_ns);
     if (run->value[BI])
@@ -358,8 +352,8 @@ static void print_rate(const struct run *run, const char *direction, uint64_t by
 }
 
 /* The line of a second. */
-static void print_second(const struct run *run, unsigned second, uint64_t elapsed_ns,
-                         uint64_t last[3], uint64_t retransmits)
+static void print_second(const struct run *run, unsigned second, uint64_t elapsed_ns, uint64_t last[3],
+                         uint64_t retransmits)
 {
     uint64_t now[3];
     count_bytes(run, &now[0], &now[1], &now[2]);
@@ -398,8 +392,7 @@ static void run_streams(struct run *run, uint64_t iterations, bool measured)
         stream_turn(run->streams, run->stream_count, &next);
         uint64_t now_ns = lines ? tool_now_ns() : 0;
         if (lines && now_ns - line_ns >= NS_PER_S) {
-            print_second(run, ++second, now_ns - line_ns, last,
-                         tool_retransmits(run->engine) - retransmits);
+            print_second(run, ++second, now_ns - line_ns, last, tool_retransmits(run->engine) - retransmits);
             line_ns = now_ns;
         }
     }
@@ -533,11 +526,10 @@ static void print_latency(struct run *run)
     if (!run->samples)
         return;
     tool_sort(run->samples, count);
-    printf("[%s] half round trip of %" PRIu64 " x %s, %zu samples, in us:", tool_role,
-           run->value[NMSG], tool_size_text(run->value[MSIZE], size), count);
+    printf("[%s] half round trip of %" PRIu64 " x %s, %zu samples, in us:", tool_role, run->value[NMSG],
+           tool_size_text(run->value[MSIZE], size), count);
     for (unsigned i = 0; i < sizeof(rows) / sizeof(rows[0]); i++)
-        printf(" %s %.2f", rows[i].name,
-               tool_percentile(run->samples, count, rows[i].percent) / 1000.0);
+        printf(" %s %.2f", rows[i].name, tool_percentile(run->samples, count, rows[i].percent) / 1000.0);
     printf("\n");
 }
 
@@ -554,8 +546,7 @@ static void print_summary(const struct run *run, const uint64_t *own, const uint
     printf(" %9.0f messages/s | %" PRIu64 " messages, %.2f GiB in %.3f s\n",
            (double)messages * NS_PER_S / (double)run->elapsed_ns, messages, (double)bytes / GIB,
            (double)run->elapsed_ns / NS_PER_S);
-    printf("[%s] retransmissions: %" PRIu64 " here, %" PRIu64
-           " at the peer | CPU: %.3f s/GiB here, "
+    printf("[%s] retransmissions: %" PRIu64 " here, %" PRIu64 " at the peer | CPU: %.3f s/GiB here, "
            "%.3f s/GiB at the peer\n",
            tool_role, own[RETRANSMITS], other[RETRANSMITS], tool_per_gib(own[CPU_NS], bytes),
            tool_per_gib(other[CPU_NS], bytes));
@@ -574,15 +565,13 @@ static int conclude(struct run *run)
     else
         print_summary(run, own, field);
     if (field[WRONG] != 0) {
-        struct tool_mismatch first = {field[CHANNEL], field[NUMBER], field[OFFSET], field[EXPECTED],
-                                      field[GOT]};
+        struct tool_mismatch first = {field[CHANNEL], field[NUMBER], field[OFFSET], field[EXPECTED], field[GOT]};
         tool_print_mismatch(run->server ? "seen by the client" : "seen by the server", &first);
     }
     if (own[WRONG] + field[WRONG] != 0) {
         fflush(stdout);
-        fprintf(stderr,
-                "[%s] FAILED: %" PRIu64 " messages with wrong data here, %" PRIu64 " at the peer\n",
-                tool_role, own[WRONG], field[WRONG]);
+        fprintf(stderr, "[%s] FAILED: %" PRIu64 " messages with wrong data here, %" PRIu64 " at the peer\n", tool_role,
+                own[WRONG], field[WRONG]);
         return EXIT_FAILURE;
     }
     printf("[%s] done%s\n", tool_role,
@@ -609,14 +598,13 @@ int main(int argc, char **argv)
         .options = option_rows,
         .parser = parse_option,
         .children = tool_ends_options,
-        .doc =
-            "Sends messages between two processes through libuccl-engine and tells whether and how "
-            "fast they arrive.\v"
-            "Booleans are written --x or --x=true|false|1|0, other values --x=v or --x v. Exit "
-            "status: 0 on success; 1 if the peer dies, refuses or data is wrong; 64 for wrong usage. "
-            "UCCL_* variables set the engine's parameters: see uccl_info --params.\n"
-            "  transport_test --server=true\n"
-            "  transport_test --serverip=10.0.0.1 --perftype=tpt --nflow=4",
+        .doc = "Sends messages between two processes through libuccl-engine and tells whether and how "
+               "fast they arrive.\v"
+               "Booleans are written --x or --x=true|false|1|0, other values --x=v or --x v. Exit "
+               "status: 0 on success; 1 if the peer dies, refuses or data is wrong; 64 for wrong usage. "
+               "UCCL_* variables set the engine's parameters: see uccl_info --params.\n"
+               "  transport_test --server=true\n"
+               "  transport_test --serverip=10.0.0.1 --perftype=tpt --nflow=4",
     };
     struct options options = {.ends = TOOL_ENDS};
     struct run run = {0};

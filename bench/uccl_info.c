@@ -112,8 +112,8 @@ static bool get_param(unsigned index, struct param *out)
     if (uccl_param_info(index, &out->info) != UCCL_OK)
         return false;
     out->value[0] = out->source[0] = '\0';
-    out->allowed = uccl_param_value(NULL, index, out->value, sizeof out->value, out->source,
-                                    sizeof out->source) == UCCL_OK;
+    out->allowed =
+        uccl_param_value(NULL, index, out->value, sizeof out->value, out->source, sizeof out->source) == UCCL_OK;
     return true;
 }
 
@@ -130,9 +130,9 @@ static bool print_params(void)
     printf("%-23s %-12s %-12s %-12s %s\n", "PARAMETER", "VALUE", "FROM", "DEFAULT", "ALLOWED");
     for (unsigned i = 0; get_param(i, &param); i++) {
         const char *value = param.allowed ? or_dash(param.value) : "NOT ALLOWED";
-        printf("%-23s %-12s %-12s %-12s %s%s%s\n    %s\n", param.info.name, value,
-               or_dash(param.source), or_dash(param.info.default_), param.info.range,
-               *param.info.unit ? " " : "", param.info.unit, param.info.doc);
+        printf("%-23s %-12s %-12s %-12s %s%s%s\n    %s\n", param.info.name, value, or_dash(param.source),
+               or_dash(param.info.default_), param.info.range, *param.info.unit ? " " : "", param.info.unit,
+               param.info.doc);
         all_allowed = all_allowed && param.allowed;
     }
     return all_allowed;
@@ -148,8 +148,8 @@ static bool print_changed_params(void)
         if (!param.allowed)
             printf("  %s: value not allowed\n", param.info.name);
         else if (strcmp(param.value, param.info.default_) != 0)
-            printf("  %s = %s  (from %s; default %s)\n", param.info.name, or_dash(param.value),
-                   param.source, or_dash(param.info.default_));
+            printf("  %s = %s  (from %s; default %s)\n", param.info.name, or_dash(param.value), param.source,
+                   or_dash(param.info.default_));
         else
             continue;
         all_allowed = all_allowed && param.allowed;
@@ -258,8 +258,7 @@ static uccl_engine *open_engine(int *error)
 
 static void print_device(int index, const struct uccl_device *device)
 {
-    printf("  %d: %s (%s), %s, MTU %" PRIu32, index, device->name, device->backend, device->address,
-           device->mtu);
+    printf("  %d: %s (%s), %s, MTU %" PRIu32, index, device->name, device->backend, device->address, device->mtu);
     if (device->speed_mbps >= 1000)
         printf(", %g Gbit/s", (double)device->speed_mbps / 1000);
     else if (device->speed_mbps > 0)

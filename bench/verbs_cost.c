@@ -7,12 +7,12 @@
  *     verbs_cost uc|rc|ud MESSAGES        prints the number of chunks
  */
 #include <stdio.h>
-#define FAKE_REQUIRE(condition)                                                                   \
-    do {                                                                                          \
-        if (!(condition)) {                                                                       \
-            fprintf(stderr, "verbs_cost: %s\n", #condition);                                      \
-            abort();                                                                              \
-        }                                                                                         \
+#define FAKE_REQUIRE(condition)                                                                                        \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "verbs_cost: %s\n", #condition);                                                           \
+            abort();                                                                                                   \
+        }                                                                                                              \
     } while (0)
 
 #include "../tests/param_defaults.h"

@@ -110,10 +110,8 @@ static struct liar_conn *conn_of(struct liar *liar, uint32_t id)
 static void hear_ack(struct liar *liar, const struct wire_ack *heard)
 {
     struct wire_ack *ack = &liar->ack;
-    *ack = (struct wire_ack){.number = heard->number,
-                             .cumulative = heard->cumulative,
-                             .window_kb = heard->window_kb,
-                             .next = heard->next};
+    *ack = (struct wire_ack){
+        .number = heard->number, .cumulative = heard->cumulative, .window_kb = heard->window_kb, .next = heard->next};
     memcpy(ack->words, heard->words, heard->word_count * sizeof heard->words[0]);
     memcpy(ack->partials, heard->partials, heard->partial_count * sizeof heard->partials[0]);
     memcpy(ack->paths, heard->paths, heard->path_count * sizeof heard->paths[0]);
@@ -423,7 +421,8 @@ static unsigned invent_of_flow(struct liar *liar, uint8_t *at)
         return wire_put_grant(at, &grant);
     }
     case 2: {
-        struct wire_qp path = {.what = (uint8_t)(QP_OFFER + below(liar, 3)), .generation = number32(liar, liar->generation)};
+        struct wire_qp path = {.what = (uint8_t)(QP_OFFER + below(liar, 3)),
+                               .generation = number32(liar, liar->generation)};
         path.path = (uint16_t)number32(liar, below(liar, 4));
         path.number = number32(liar, 1);
         path.psn = number32(liar, 0);
@@ -516,8 +515,9 @@ static size_t wrap(struct liar *liar, size_t length, uint8_t *out)
     }
     memmove(out + HEADER, out, length);
     memcpy(out, liar->header, WIRE_HEADER_BYTES);
-    wire_put_fragment(out + WIRE_HEADER_BYTES, &(struct wire_fragment){.number = below(liar, 4), .offset = offset,
-                                                                      .length = (uint32_t)length, .total = total});
+    wire_put_fragment(out + WIRE_HEADER_BYTES,
+                      &(struct wire_fragment){
+                          .number = below(liar, 4), .offset = offset, .length = (uint32_t)length, .total = total});
     out[AT_FLAGS] = 0;
     out[AT_COUNT] = 1;
     out[AT_INDEX] = 0;
@@ -536,7 +536,8 @@ size_t liar_invent(struct liar *liar, size_t bytes_max, uint8_t out[LIE_BYTES_MA
         return invent_farewell(liar, out);
     unsigned single = below(liar, 2);
     for (unsigned i = single ? 1 : 1 + below(liar, FRAMES_MAX); i > 0; i--) {
-        if (header_length + payload + WIRE_ACK_BYTES_MAX + PAYLOAD_MAX > (bytes_max < LIE_BYTES_MAX ? bytes_max : LIE_BYTES_MAX))
+        if (header_length + payload + WIRE_ACK_BYTES_MAX + PAYLOAD_MAX >
+            (bytes_max < LIE_BYTES_MAX ? bytes_max : LIE_BYTES_MAX))
             break;
         header_length += invent_frame(liar, out + header_length, &payload);
     }
@@ -552,7 +553,8 @@ size_t liar_invent(struct liar *liar, size_t bytes_max, uint8_t out[LIE_BYTES_MA
     out[AT_INDEX] = (uint8_t)below(liar, count);
     size_t length = header_length + payload;
     seal(out, length);
-    bool wraps = length + WIRE_HEADER_BYTES + WIRE_FRAGMENT_BYTES <= (bytes_max < LIE_BYTES_MAX ? bytes_max : LIE_BYTES_MAX);
+    bool wraps =
+        length + WIRE_HEADER_BYTES + WIRE_FRAGMENT_BYTES <= (bytes_max < LIE_BYTES_MAX ? bytes_max : LIE_BYTES_MAX);
     return wraps && below(liar, 8) == 0 ? wrap(liar, length, out) : length;
 }
 
@@ -603,7 +605,8 @@ void liar_twist_write(struct liar *liar, struct liar_write *write)
         write->address = other->address;
         break;
     case 5: /* another grant, of now or of earlier, or none */
-        slot = below(liar, 2) ? wire_immediate_slot(other->immediate) : number32(liar, below(liar, 64)) % WIRE_SLOTS_MAX;
+        slot =
+            below(liar, 2) ? wire_immediate_slot(other->immediate) : number32(liar, below(liar, 64)) % WIRE_SLOTS_MAX;
         write->immediate = wire_immediate(slot, write->immediate);
         break;
     case 6: /* another chunk */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a hostile engine says. It knows the token of a flow, it can compute checksums, and it has an honest engine's packets
- * to begin with: each of its lies gets past the checksum and is judged by what it says. The simulator, the fuzzer and the hostile
- * process tell the same lies.
+ * What a hostile engine says. It knows the token of a flow, it can compute checksums, and it has an honest engine's
+ * packets to begin with: each of its lies gets past the checksum and is judged by what it says. The simulator, the
+ * fuzzer and the hostile process tell the same lies.
  *
- * A liar is made per flow. It hears what its own engine sends there, and tells datagrams that differ from those by a field, or
- * are made up of frames of every kind about connections, messages and sequence numbers that are right, nearly right, or wild.
- * One seed makes one sequence of lies.
+ * A liar is made per flow. It hears what its own engine sends there, and tells datagrams that differ from those by a
+ * field, or are made up of frames of every kind about connections, messages and sequence numbers that are right, nearly
+ * right, or wild. One seed makes one sequence of lies.
  */
 #ifndef TESTS_LIES_H
 #define TESTS_LIES_H
@@ -19,12 +19,13 @@ enum { LIAR_CONNS = 8, LIAR_WRITES = 8, LIE_BYTES_MAX = 9216 };
 /* A connection of the flow, as the peer knows it. */
 struct liar_conn {
     uint32_t id;
-    uint32_t sent, received;     /* newest message of each direction */
+    uint32_t sent, received; /* newest message of each direction */
     uint32_t ring, eager_total;
     uint64_t total;
 };
 
-/* A write with immediate over a queue pair (or, of the same fields, a read): the NIC of the peer executes it, or refuses it. */
+/* A write with immediate over a queue pair (or, of the same fields, a read): the NIC of the peer executes it, or
+ * refuses it. */
 struct liar_write {
     uint64_t address;
     uint32_t key, immediate, length;
@@ -34,28 +35,28 @@ struct liar_write {
 /* What it does to every one of its packets. */
 enum liar_habit {
     LIAR_HONEST,
-    LIAR_NO_WINDOW,    /* its receive buffer takes nothing */
-    LIAR_NO_PROGRESS,  /* nothing arrives, and yet it lives */
-    LIAR_OLD_NEWS,     /* its acks say that they have waited for long */
-    LIAR_NO_CREDIT,    /* nothing was delivered */
-    LIAR_ALL_WELCOME,  /* its buffers have no end, and its threads none either */
-    LIAR_GREEDY,       /* it demands all, and grants nothing */
+    LIAR_NO_WINDOW,   /* its receive buffer takes nothing */
+    LIAR_NO_PROGRESS, /* nothing arrives, and yet it lives */
+    LIAR_OLD_NEWS,    /* its acks say that they have waited for long */
+    LIAR_NO_CREDIT,   /* nothing was delivered */
+    LIAR_ALL_WELCOME, /* its buffers have no end, and its threads none either */
+    LIAR_GREEDY,      /* it demands all, and grants nothing */
     LIAR_HABITS,
 };
 
 struct liar {
     struct rng rng;
-    bool heard;                  /* something, so that there is a token */
+    bool heard;                        /* something, so that there is a token */
     uint8_t header[WIRE_HEADER_BYTES]; /* of the newest packet */
-    uint32_t seq;                /* newest */
+    uint32_t seq;                      /* newest */
     struct liar_conn conns[LIAR_CONNS];
     unsigned conn_count;
-    const struct liar *other;    /* of another flow to the same peer, whose connections it may speak of; or NULL */
-    struct wire_ack ack;         /* newest */
+    const struct liar *other; /* of another flow to the same peer, whose connections it may speak of; or NULL */
+    struct wire_ack ack;      /* newest */
     struct liar_write writes[LIAR_WRITES]; /* of its own engine: where the peer has granted that, now or earlier */
-    unsigned write_count;        /* heard in all */
+    unsigned write_count;                  /* heard in all */
     uint32_t target, granted, slot, generation;
-    bool stuck;                  /* LIAR_NO_PROGRESS: at this chunk */
+    bool stuck; /* LIAR_NO_PROGRESS: at this chunk */
     uint32_t stuck_at;
 };
 

@@ -98,8 +98,8 @@ static int refuse_value(enum param_index index, const struct found *found, const
     return UCCL_EINVAL;
 }
 
-static int resolve_value(const struct sources *sources, enum param_index index,
-                         struct params *params, struct found *found)
+static int resolve_value(const struct sources *sources, enum param_index index, struct params *params,
+                         struct found *found)
 {
     find_value(sources, index, found);
     return param_parse(index, found->text, params) ? UCCL_OK : refuse_value(index, found, "");
@@ -153,9 +153,9 @@ static int check_at_most(const struct sources *sources, struct params *params)
         find_value(sources, large, &b);
         if (at_most[i].factor > 1)
             snprintf(divided, sizeof divided, " / %u", (unsigned)at_most[i].factor);
-        LOG_ERR("parameters %s=%s (%s) and %s=%s (%s) do not go together; allowed: %s <= %s%s",
-                param_rows[small].name, a.text, origin_text(&a, a_origin), param_rows[large].name, b.text,
-                origin_text(&b, b_origin), param_rows[small].name, param_rows[large].name, divided);
+        LOG_ERR("parameters %s=%s (%s) and %s=%s (%s) do not go together; allowed: %s <= %s%s", param_rows[small].name,
+                a.text, origin_text(&a, a_origin), param_rows[large].name, b.text, origin_text(&b, b_origin),
+                param_rows[small].name, param_rows[large].name, divided);
         return UCCL_EINVAL;
     }
     return UCCL_OK;
@@ -186,8 +186,8 @@ int config_set(struct uccl_config *config, const char *name, const char *value)
         char shown[PARAM_NAME_SHOWN + 1];
         snprintf(shown, sizeof shown, "%s", name);
         const char *meant = param_close_name(shown);
-        LOG_ERR("%s (setter) is not a parameter%s%s%s; uccl_info --params shows all", shown,
-                meant ? "; " : "", meant ? meant : "", meant ? " was probably meant" : "");
+        LOG_ERR("%s (setter) is not a parameter%s%s%s; uccl_info --params shows all", shown, meant ? "; " : "",
+                meant ? meant : "", meant ? " was probably meant" : "");
         return UCCL_EINVAL;
     }
     struct params scratch;

@@ -66,8 +66,8 @@ static int read_line(struct config_file *file, char *line, unsigned number)
         return UCCL_OK;
     }
     if (strlen(value) > PARAM_STR_MAX) {
-        LOG_ERR("%s:%u: the value of %s is longer than %d bytes", file->name, number,
-                param_rows[index].name, PARAM_STR_MAX);
+        LOG_ERR("%s:%u: the value of %s is longer than %d bytes", file->name, number, param_rows[index].name,
+                PARAM_STR_MAX);
         return UCCL_EINVAL;
     }
     strcpy(file->settings.text[index], value);
@@ -120,8 +120,7 @@ static int read_default_file(struct config_file *file, const char *path)
     if (ran_out(result))
         return no_descriptor(path, result);
     if (result > 0 && result != ENOENT && result != ENOTDIR && warned_first(path))
-        LOG_WARNING("configuration file %s cannot be read and has no effect: %s", path,
-                    strerror(result));
+        LOG_WARNING("configuration file %s cannot be read and has no effect: %s", path, strerror(result));
     return result;
 }
 
@@ -133,17 +132,15 @@ int config_file_load(struct config_file *file)
         if (ran_out(result))
             return no_descriptor(named, result);
         if (result > 0)
-            LOG_ERR("configuration file \"%s\" (environment, " CONFIG_FILE_VARIABLE
-                    ") cannot be read: %s",
-                    named, strerror(result));
+            LOG_ERR("configuration file \"%s\" (environment, " CONFIG_FILE_VARIABLE ") cannot be read: %s", named,
+                    strerror(result));
         return result ? UCCL_EINVAL : UCCL_OK;
     }
 
     const char *home = getenv("HOME");
     char path[PATH_MAX];
     int result = ENOENT;
-    if (home && *home &&
-        (size_t)snprintf(path, sizeof path, "%s/" CONF_FILE_USER, home) < sizeof path)
+    if (home && *home && (size_t)snprintf(path, sizeof path, "%s/" CONF_FILE_USER, home) < sizeof path)
         result = read_default_file(file, path);
     if (result > 0) {
         memset(&file->settings, 0, sizeof file->settings);

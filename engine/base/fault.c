@@ -40,8 +40,8 @@ const char *fault_text(int system_error, char out[FAULT_TEXT])
 const char *fault_error_text(int error)
 {
     switch (error) {
-#define ERROR_TEXT(name, value, text)                                                             \
-    case value:                                                                                   \
+#define ERROR_TEXT(name, value, text)                                                                                  \
+    case value:                                                                                                        \
         return text;
         UCCL_ERROR_ROWS(ERROR_TEXT)
 #undef ERROR_TEXT

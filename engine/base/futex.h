@@ -14,8 +14,7 @@
 static inline void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns)
 {
     struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
-    syscall(SYS_futex, (void *)word, FUTEX_WAIT_PRIVATE, value,
-            timeout_ns == UINT64_MAX ? NULL : &timeout, NULL, 0);
+    syscall(SYS_futex, (void *)word, FUTEX_WAIT_PRIVATE, value, timeout_ns == UINT64_MAX ? NULL : &timeout, NULL, 0);
 }
 
 /* Wakes up to `count` of those who sleep on it. */

@@ -14,10 +14,10 @@ void log_set_level(enum uccl_log_level level);
 enum uccl_log_level log_level(void);
 void log_write(enum uccl_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-#define LOG(level, ...)                                                                           \
-    do {                                                                                          \
-        if ((level) <= log_level())                                                               \
-            log_write(level, __VA_ARGS__);                                                        \
+#define LOG(level, ...)                                                                                                \
+    do {                                                                                                               \
+        if ((level) <= log_level())                                                                                    \
+            log_write(level, __VA_ARGS__);                                                                             \
     } while (0)
 #define LOG_ERR(...) LOG(UCCL_LOG_ERROR, __VA_ARGS__)
 #define LOG_WARNING(...) LOG(UCCL_LOG_WARN, __VA_ARGS__)

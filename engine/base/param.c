@@ -15,16 +15,14 @@
 _Static_assert(STR_MAX == PARAM_STR_MAX, "people read another range than the one in force");
 
 const struct param_row param_rows[PARAM_COUNT] = {
-#define PARAM_U64(field, name, default_, min, max, unit, doc)                                     \
+#define PARAM_U64(field, name, default_, min, max, unit, doc)                                                          \
     {PARAM_PREFIX name, KIND_U64, offsetof(struct params, field), #default_, min, max, #min ".." #max, unit, doc},
-#define PARAM_BOOL(field, name, default_, doc)                                                    \
-    {PARAM_PREFIX name, KIND_BOOL, offsetof(struct params, field), #default_, 0, 1,               \
-     "0|1|false|true|no|yes", "", doc},
-#define PARAM_ENUM(field, name, default_, choices, doc)                                           \
+#define PARAM_BOOL(field, name, default_, doc)                                                                         \
+    {PARAM_PREFIX name, KIND_BOOL, offsetof(struct params, field), #default_, 0, 1, "0|1|false|true|no|yes", "", doc},
+#define PARAM_ENUM(field, name, default_, choices, doc)                                                                \
     {PARAM_PREFIX name, KIND_ENUM, offsetof(struct params, field), default_, 0, 0, choices, "", doc},
-#define PARAM_STR(field, name, default_, doc)                                                     \
-    {PARAM_PREFIX name, KIND_STR, offsetof(struct params, field), default_, 0, 0, STR_RANGE(STR_MAX), \
-     "", doc},
+#define PARAM_STR(field, name, default_, doc)                                                                          \
+    {PARAM_PREFIX name, KIND_STR, offsetof(struct params, field), default_, 0, 0, STR_RANGE(STR_MAX), "", doc},
 #include "defs/params.def"
 #undef PARAM_U64
 #undef PARAM_BOOL

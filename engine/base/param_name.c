@@ -79,6 +79,6 @@ void param_warn_unknown(const char *name, const char *origin)
     const char *meant = param_close_name(shown);
     if (!warned_first(shown))
         return;
-    LOG_WARNING("%s (%s) is not a parameter and has no effect%s%s%s", shown, origin,
-                meant ? "; " : "", meant ? meant : "", meant ? " was probably meant" : "");
+    LOG_WARNING("%s (%s) is not a parameter and has no effect%s%s%s", shown, origin, meant ? "; " : "",
+                meant ? meant : "", meant ? " was probably meant" : "");
 }

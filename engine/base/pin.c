@@ -108,7 +108,7 @@ static unsigned first_of(const struct pin_set *a, const struct pin_set *b)
 }
 
 unsigned pin_slots(const char *sysfs, const struct pin_set *may, bool each, int numa_node, struct pin_slot *out,
-                    unsigned max)
+                   unsigned max)
 {
     struct pin_set node, core;
     unsigned count = 0;
@@ -162,14 +162,14 @@ static void set_text(const struct pin_set *set, char *out, size_t size)
             continue;
         while (has(set, last + 1))
             last++;
-        length += (size_t)snprintf(out + length, size - length, cpu == last ? "%s%u" : "%s%u-%u",
-                                   length ? "," : "", cpu, last);
+        length += (size_t)snprintf(out + length, size - length, cpu == last ? "%s%u" : "%s%u-%u", length ? "," : "",
+                                   cpu, last);
         cpu = last;
     }
 }
 
 void pin_slot_set(const char *sysfs, const struct pin_slot *slot, bool each, const struct pin_set *may,
-                   struct pin_set *out)
+                  struct pin_set *out)
 {
     clear(out);
     if (each)

@@ -40,11 +40,11 @@ bool pin_parse(const char *text, struct pin_set *out);
  * not show counts as a core of its own, on no node. At most `max`; returns how many.
  */
 unsigned pin_slots(const char *sysfs, const struct pin_set *may, bool each, int numa_node, struct pin_slot *out,
-                    unsigned max);
+                   unsigned max);
 
 /* The processors to bind a thread to at `slot`: those of its core in `may`; with `each` only its own. */
 void pin_slot_set(const char *sysfs, const struct pin_slot *slot, bool each, const struct pin_set *may,
-                   struct pin_set *out);
+                  struct pin_set *out);
 
 /* Claims the first slot with the fewest claims. Returns its index; `claim` is a descriptor that keeps it, -1: none. */
 unsigned pin_take(const struct pin_slot *slots, unsigned count, int *claim);

@@ -20,7 +20,7 @@ enum {
 static volatile uint32_t number_without_page;
 static volatile uint32_t *number = &number_without_page;
 const volatile uint32_t *process_number = &number_without_page;
-static int unwatched; /* errno of pthread_atfork(), where the kernel does not wipe the page either; else 0 */
+static int unwatched;        /* errno of pthread_atfork(), where the kernel does not wipe the page either; else 0 */
 static uint32_t last_number; /* the last one given to this process or an ancestor */
 
 static void (*_Atomic child_calls[CHILD_CALLS_MAX])(void);

@@ -15,10 +15,9 @@ struct word {
 };
 
 /* NCCL still accepts the numbers that preceded its words. */
-static const struct word gdr_levels[] = {{"LOC", "loc"},   {"PIX", "pix"}, {"PXB", "pxb"}, {"PHB", "phb"},
-                                         {"NODE", "node"}, {"SYS", "sys"}, {"0", "loc"},   {"1", "pix"},
-                                         {"2", "pxb"},     {"3", "phb"},   {"4", "sys"},   {"5", "sys"},
-                                         {NULL, NULL}};
+static const struct word gdr_levels[] = {
+    {"LOC", "loc"}, {"PIX", "pix"}, {"PXB", "pxb"}, {"PHB", "phb"}, {"NODE", "node"}, {"SYS", "sys"}, {"0", "loc"},
+    {"1", "pix"},   {"2", "pxb"},   {"3", "phb"},   {"4", "sys"},   {"5", "sys"},     {NULL, NULL}};
 
 /* 2, the default: where the machine can. Our 1 means the same. */
 static const struct word relaxed_orderings[] = {{"0", "0"}, {"1", "1"}, {"2", "1"}, {NULL, NULL}};
@@ -27,7 +26,7 @@ static const struct word relaxed_orderings[] = {{"0", "0"}, {"1", "1"}, {"2", "1
 static const struct word dmabuf_switches[] = {{"0", "peermem"}, {"1", "auto"}, {NULL, NULL}};
 
 /* VERSION asks for one line more and hides no warnings. */
-static const struct word debug_levels[] = {{"VERSION", "warn"}, {"WARN", "warn"}, {"INFO", "info"},
+static const struct word debug_levels[] = {{"VERSION", "warn"}, {"WARN", "warn"},   {"INFO", "info"},
                                            {"ABORT", "info"},   {"TRACE", "debug"}, {NULL, NULL}};
 
 /*
@@ -77,8 +76,8 @@ static void warn_of_stand_in(size_t i, const char *text)
     for (const struct word *word = stand_ins[i].words; word && word->theirs; word++)
         snprintf(words + strlen(words), sizeof words - strlen(words), "%s%s", *words ? "|" : "", word->theirs);
     LOG_WARNING("%s=\"%.*s\" (environment), read for %s, is not understood and has no effect; allowed: %s%s%s",
-                stand_ins[i].name, PARAM_VALUE_SHOWN, text, row->name, *words ? words : row->range,
-                *unit ? " " : "", unit);
+                stand_ins[i].name, PARAM_VALUE_SHOWN, text, row->name, *words ? words : row->range, *unit ? " " : "",
+                unit);
 }
 
 const char *stand_in_find(enum param_index index, const char **name)

@@ -155,8 +155,7 @@ enum uccl_distance topology_distance(const struct topology *topology, const char
     }
     hwloc_obj_t gpu_place = hwloc_get_non_io_ancestor_obj(topology->hwloc, gpu);
     hwloc_obj_t nic_place = hwloc_get_non_io_ancestor_obj(topology->hwloc, near);
-    return hwloc_bitmap_intersects(gpu_place->nodeset, nic_place->nodeset) ? UCCL_DISTANCE_NODE
-                                                                           : UCCL_DISTANCE_SYS;
+    return hwloc_bitmap_intersects(gpu_place->nodeset, nic_place->nodeset) ? UCCL_DISTANCE_NODE : UCCL_DISTANCE_SYS;
 }
 
 int topology_node(const struct topology *topology, const char *pci)
@@ -197,8 +196,8 @@ static unsigned served(const int *nearest, unsigned gpus, unsigned nic)
  * GPUs with the fewest nearest NICs choose first. On a tree of switches two sets of nearest NICs are disjoint or
  * nested, so that this order gives no NIC more GPUs than necessary.
  */
-void topology_share(const enum uccl_distance *distance, unsigned gpus, const uint64_t *speed_mbps,
-                    unsigned nics, int *nearest)
+void topology_share(const enum uccl_distance *distance, unsigned gpus, const uint64_t *speed_mbps, unsigned nics,
+                    int *nearest)
 {
     for (unsigned i = 0; i < gpus; i++)
         nearest[i] = -1;

@@ -46,7 +46,7 @@ int topology_node(const struct topology *topology, const char *pci);
  * fewest GPUs. `distance` has `nics` entries per GPU; `speed_mbps` may be 0 for unknown. `nearest[gpu]` is -1 where no
  * distance is known.
  */
-void topology_share(const enum uccl_distance *distance, unsigned gpus, const uint64_t *speed_mbps,
-                    unsigned nics, int *nearest);
+void topology_share(const enum uccl_distance *distance, unsigned gpus, const uint64_t *speed_mbps, unsigned nics,
+                    int *nearest);
 
 #endif

@@ -144,11 +144,11 @@ int boot_io_error(int system_error)
     case ENONET:
     case EADDRNOTAVAIL:
     case EAFNOSUPPORT:
-    case EINVAL:   /* IPv6 link-local without a scope */
-    case ENODEV:   /* a scope that is no interface */
+    case EINVAL: /* IPv6 link-local without a scope */
+    case ENODEV: /* a scope that is no interface */
     case ENXIO:
-    case EACCES:   /* broadcast, prohibit route */
-    case EPERM:    /* a firewall of this host */
+    case EACCES: /* broadcast, prohibit route */
+    case EPERM:  /* a firewall of this host */
         return UCCL_EADDR;
     case ECONNRESET:
     case ECONNABORTED:

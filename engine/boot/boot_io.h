@@ -26,12 +26,12 @@ enum {
 
 struct boot_io {
     int fd;
-    uint8_t *tx;     /* tx_small, or memory of its own */
+    uint8_t *tx; /* tx_small, or memory of its own */
     size_t tx_room;
     size_t tx_begin; /* first byte not yet sent */
     size_t tx_end;
-    uint8_t *rx;     /* rx_small, or memory for a long message */
-    size_t rx_have;  /* bytes of the current message */
+    uint8_t *rx;    /* rx_small, or memory for a long message */
+    size_t rx_have; /* bytes of the current message */
     uint8_t tx_small[BOOT_TX_SMALL];
     uint8_t rx_small[BOOT_SMALL_MAX];
 };

@@ -27,7 +27,8 @@ enum section {
 };
 
 _Static_assert(BOOT_HEADER_BYTES + 2 * SECTION_HEADER_BYTES + CONNECTION_BYTES + QUEUES_FIXED_BYTES +
-                       BOOT_FLOWS_MAX * (FLOW_FIXED_BYTES + NIC_QUEUE_ADDRESS_MAX) <= BOOT_MESSAGE_MAX,
+                       BOOT_FLOWS_MAX * (FLOW_FIXED_BYTES + NIC_QUEUE_ADDRESS_MAX) <=
+                   BOOT_MESSAGE_MAX,
                "the largest offer fits a message");
 _Static_assert(BOOT_PROOFS_BYTES_MAX <= BOOT_SMALL_MAX, "the most proofs fit a message");
 
@@ -36,8 +37,7 @@ static const uint8_t MAGIC[MAGIC_BYTES] = {0xB7, 'U', 'C', 'B'};
 
 /* A peer may offer whatever a user may set: the ranges of params.def. */
 enum {
-#define PARAM_U64(field, name, default_, min, max, unit, doc)                                     \
-    MIN_##field = (min), MAX_##field = (max),
+#define PARAM_U64(field, name, default_, min, max, unit, doc) MIN_##field = (min), MAX_##field = (max),
 #define PARAM_BOOL(field, name, default_, doc)
 #define PARAM_ENUM(field, name, default_, choices, doc)
 #define PARAM_STR(field, name, default_, doc)
@@ -68,7 +68,7 @@ static uint64_t take_le(const uint8_t **at, unsigned bytes)
 {
     uint64_t value = 0;
     for (unsigned i = 0; i < bytes; i++)
-        value |= (uint64_t)*(*at)++ << (8 * i);
+        value |= (uint64_t) * (*at)++ << (8 * i);
     return value;
 }
 

@@ -14,9 +14,9 @@
 enum {
     BOOT_VERSION = 3,
     BOOT_FLOWS_MAX = 64,
-    BOOT_PROOFS_MAX = 32,      /* peers of one engine id that a server proves to know, at most */
-    BOOT_MESSAGE_MAX = 16384,  /* bytes of an OFFER; longer is UCCL_EPROTO */
-    BOOT_SMALL_MAX = 512,      /* bytes of any other message */
+    BOOT_PROOFS_MAX = 32,     /* peers of one engine id that a server proves to know, at most */
+    BOOT_MESSAGE_MAX = 16384, /* bytes of an OFFER; longer is UCCL_EPROTO */
+    BOOT_SMALL_MAX = 512,     /* bytes of any other message */
     BOOT_HEADER_BYTES = 8,
     BOOT_HELLO_BYTES = BOOT_HEADER_BYTES + 50,
     BOOT_OLD_HELLO_BYTES = BOOT_HEADER_BYTES + 18, /* of versions 1 and 2; every version begins so */
@@ -40,9 +40,9 @@ struct boot_header {
 struct boot_hello {
     uint16_t version;
     uint8_t engine_id[16];
-    uint8_t nonce[16];  /* drawn for this handshake; this and all below are zero where the version is not ours */
+    uint8_t nonce[16]; /* drawn for this handshake; this and all below are zero where the version is not ours */
     uint64_t features;
-    uint64_t listener;  /* a server's: nonce of the listener that the client has reached; a client's: 0 */
+    uint64_t listener; /* a server's: nonce of the listener that the client has reached; a client's: 0 */
 };
 
 /* The HELLOs of both sides: every proof covers them. */
@@ -65,10 +65,10 @@ struct boot_flow {
 };
 
 struct boot_offer {
-    uint32_t conn_id; /* the peer writes it into frames for this connection */
-    uint16_t home;    /* index of the flow that serves the connection; the client chooses, the server echoes it */
-    bool known;       /* both sides have the flows already; all below but `proof` is 0 */
-    uint64_t proof;   /* where known: that the sender has both tokens of flow 0 */
+    uint32_t conn_id;      /* the peer writes it into frames for this connection */
+    uint16_t home;         /* index of the flow that serves the connection; the client chooses, the server echoes it */
+    bool known;            /* both sides have the flows already; all below but `proof` is 0 */
+    uint64_t proof;        /* where known: that the sender has both tokens of flow 0 */
     uint16_t flow_count;   /* 1..BOOT_FLOWS_MAX; both sides use the smaller count */
     uint32_t chunk_window; /* the sender's parameters; both sides use the smaller */
     uint32_t msg_window;

@@ -39,25 +39,25 @@ struct awaited {
 
 struct bootstrap {
     struct boot_io io;
-    bool server;              /* we accepted; else we connected */
-    bool magic_seen;          /* the peer is no stranger */
-    bool hello_seen;          /* the peer sent a HELLO of our version */
-    bool peer_left;           /* end of stream, reset or REJECT: the peer reads nothing more */
-    bool again;               /* the peer rejected only to begin again, or elsewhere */
-    bool claimed;             /* client: our offer says that the flows are known */
+    bool server;     /* we accepted; else we connected */
+    bool magic_seen; /* the peer is no stranger */
+    bool hello_seen; /* the peer sent a HELLO of our version */
+    bool peer_left;  /* end of stream, reset or REJECT: the peer reads nothing more */
+    bool again;      /* the peer rejected only to begin again, or elsewhere */
+    bool claimed;    /* client: our offer says that the flows are known */
     enum boot_state state;
-    int status;               /* why BOOT_FAILED */
-    int connect_errno;        /* connect() failed at once; the first step reports it */
-    uint64_t listener;        /* client: nonce that the server must show; 0: any */
-    char *fault;              /* receives the line about a failure; NULL: the log does */
+    int status;        /* why BOOT_FAILED */
+    int connect_errno; /* connect() failed at once; the first step reports it */
+    uint64_t listener; /* client: nonce that the server must show; 0: any */
+    char *fault;       /* receives the line about a failure; NULL: the log does */
     uint64_t deadline_ns;
-    struct awaited trying;    /* client, in TRYING: only a REJECT may come */
+    struct awaited trying; /* client, in TRYING: only a REJECT may come */
     union nic_address peer;
     struct boot_transcript transcript; /* ours at once, the peer's with its HELLO */
     struct boot_proofs proofs;         /* client: the server's */
     struct boot_key key;               /* client: of the flows that it claims */
-    uint16_t own_flow_count;  /* client: of our offer; 0: it claims known flows */
-    struct boot_offer *peer_offer; /* NULL: not here yet */
+    uint16_t own_flow_count;           /* client: of our offer; 0: it claims known flows */
+    struct boot_offer *peer_offer;     /* NULL: not here yet */
 };
 
 static const struct awaited AWAITED[] = {
@@ -139,8 +139,7 @@ static void say_reject(struct bootstrap *boot, int error)
 }
 
 /* Logs a line, or keeps it for the caller. */
-__attribute__((format(printf, 2, 3)))
-static void tell_fault(char *fault, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void tell_fault(char *fault, const char *format, ...)
 {
     char text[BOOT_FAULT_TEXT];
     va_list arguments;
@@ -155,8 +154,7 @@ static void tell_fault(char *fault, const char *format, ...)
  * Ends the handshake: logs why, and sends REJECT to a peer that understands us. Strangers knock on every open port;
  * they are no reason to warn.
  */
-__attribute__((format(printf, 3, 4)))
-static void boot_fail(struct bootstrap *boot, int error, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static void boot_fail(struct bootstrap *boot, int error, const char *format, ...)
 {
     assert(boot->state != BOOT_DONE && boot->state != BOOT_FAILED && error < 0);
     char peer[NETDEV_ADDRESS_TEXT];
@@ -299,7 +297,8 @@ static void handle_hello(struct bootstrap *boot)
     }
     if (boot->listener && hello.listener != boot->listener) {
         say_reject(boot, UCCL_EAGAIN); /* the other listener did nothing wrong */
-        boot_fail(boot, UCCL_EREFUSED, "another listener answers there: on another host with that address, or on the "
+        boot_fail(boot, UCCL_EREFUSED,
+                  "another listener answers there: on another host with that address, or on the "
                   "port of one that is gone");
         return;
     }
@@ -415,8 +414,8 @@ enum boot_state bootstrap_step(struct bootstrap *boot, uint64_t now_ns)
         before = boot->state;
         if (boot->state == BOOT_CONNECTING)
             step_connect(boot);
-        else if (boot->state == BOOT_HELLO || boot->state == BOOT_PROVING ||
-                 boot->state == BOOT_OFFERING || boot->state == BOOT_TRYING || boot->state == BOOT_FINISHING)
+        else if (boot->state == BOOT_HELLO || boot->state == BOOT_PROVING || boot->state == BOOT_OFFERING ||
+                 boot->state == BOOT_TRYING || boot->state == BOOT_FINISHING)
             step_exchange(boot);
     } while (boot->state != before);
 
@@ -459,8 +458,7 @@ void bootstrap_offer(struct bootstrap *boot, const struct boot_offer *offer, con
     assert(!boot->server || offer->known || offer->home < boot->peer_offer->flow_count);
     struct boot_offer ours = *offer;
     if (key)
-        ours.proof = boot_proof(key, boot->server ? BOOT_SERVER_OFFERS : BOOT_CLIENT_CLAIMS, &boot->transcript,
-                                &ours);
+        ours.proof = boot_proof(key, boot->server ? BOOT_SERVER_OFFERS : BOOT_CLIENT_CLAIMS, &boot->transcript, &ours);
     assert(!boot_offer_fault(&ours));
     if (!boot->server) {
         boot->claimed = ours.known;
@@ -507,7 +505,7 @@ void bootstrap_reject(struct bootstrap *boot, int error)
 
 /* 0, UCCL_EIO or UCCL_ENOMEM (logged). Closes the descriptor on failure. */
 static int boot_make(int fd, bool server, const uint8_t engine_id[16], uint64_t deadline_ns, char *fault,
-                struct bootstrap **out)
+                     struct bootstrap **out)
 {
     struct bootstrap *boot = calloc(1, sizeof *boot);
     if (!boot) {
@@ -582,8 +580,7 @@ int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t listener, uint
 {
     char why[128];
     int flags = fcntl(fd, F_GETFL);
-    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 ||
-        fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) != 0 || fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {
         LOG_WARNING("cannot serve a connection: fcntl: %s", strerror_r(errno, why, sizeof why));
         close(fd);
         return UCCL_EIO;

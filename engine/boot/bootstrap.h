@@ -30,19 +30,19 @@
 #include "boot/boot_wire.h"
 
 enum boot_state {
-    BOOT_CONNECTING,   /* client: TCP connect under way */
-    BOOT_HELLO,        /* exchanging HELLO */
-    BOOT_NEED_PROOFS,  /* server: knows the client's engine id, needs bootstrap_prove() */
-    BOOT_PROVING,      /* client: awaits the server's PROOFS */
-    BOOT_NEED_OFFER,   /* client: knows the server's engine id and proofs, needs bootstrap_offer() */
-    BOOT_OFFERING,     /* client: sends its OFFER, awaits the server's; server: awaits the client's */
-    BOOT_HAVE_OFFER,   /* has the peer's offer: open flow and connection, then
-                          bootstrap_accept_offer() (client) or bootstrap_offer() (server) */
-    BOOT_TRYING,       /* client: flow and connection are open, datagrams have not crossed yet:
-                          bootstrap_accept_offer() once they have */
-    BOOT_FINISHING,    /* client: sends READY; server: awaits READY */
+    BOOT_CONNECTING,  /* client: TCP connect under way */
+    BOOT_HELLO,       /* exchanging HELLO */
+    BOOT_NEED_PROOFS, /* server: knows the client's engine id, needs bootstrap_prove() */
+    BOOT_PROVING,     /* client: awaits the server's PROOFS */
+    BOOT_NEED_OFFER,  /* client: knows the server's engine id and proofs, needs bootstrap_offer() */
+    BOOT_OFFERING,    /* client: sends its OFFER, awaits the server's; server: awaits the client's */
+    BOOT_HAVE_OFFER,  /* has the peer's offer: open flow and connection, then
+                         bootstrap_accept_offer() (client) or bootstrap_offer() (server) */
+    BOOT_TRYING,      /* client: flow and connection are open, datagrams have not crossed yet:
+                         bootstrap_accept_offer() once they have */
+    BOOT_FINISHING,   /* client: sends READY; server: awaits READY */
     BOOT_DONE,
-    BOOT_FAILED,       /* bootstrap_status() says why */
+    BOOT_FAILED, /* bootstrap_status() says why */
 };
 /*
  * Client: CONNECTING -> HELLO -> PROVING -> NEED_OFFER -> OFFERING -> HAVE_OFFER -> (TRYING ->) FINISHING -> DONE.
@@ -111,9 +111,9 @@ void bootstrap_peer_address(const struct bootstrap *boot, union nic_address *out
 /* The peer's host, and our address on this TCP connection, from which datagrams leave. From HELLO on. */
 void bootstrap_host(const struct bootstrap *boot, struct nic_host *out);
 int bootstrap_fd(const struct bootstrap *boot);
-short bootstrap_events(const struct bootstrap *boot);         /* POLLIN, POLLOUT */
+short bootstrap_events(const struct bootstrap *boot); /* POLLIN, POLLOUT */
 uint64_t bootstrap_deadline(const struct bootstrap *boot);
 void bootstrap_set_deadline(struct bootstrap *boot, uint64_t deadline_ns);
-void bootstrap_free(struct bootstrap *boot);                  /* closes the socket */
+void bootstrap_free(struct bootstrap *boot); /* closes the socket */
 
 #endif

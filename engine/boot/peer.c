@@ -76,8 +76,8 @@ static void open_flow(struct engine_thread *thread, void *argument)
 {
     struct flow_call *call = argument;
     struct peer_flow *flow = call->flow;
-    call->error = thread->queue->datagram->peer_add(thread->queue, call->host, call->address,
-                                        &flow->setup.destination, &call->datagram_bytes);
+    call->error = thread->queue->datagram->peer_add(thread->queue, call->host, call->address, &flow->setup.destination,
+                                                    &call->datagram_bytes);
     if (!call->error)
         flow->flow = core_flow_open(thread->core, flow->memory, &flow->setup, clock_now_ns());
 }
@@ -174,8 +174,7 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
     while (slot < 0 && peer_forget_idlest(table, false))
         slot = take_slot(table, index);
     if (slot < 0) {
-        LOG_ERR("cannot talk to one more peer: all %d flows of engine thread %u are in use",
-                CORE_FLOWS_MAX, index);
+        LOG_ERR("cannot talk to one more peer: all %d flows of engine thread %u are in use", CORE_FLOWS_MAX, index);
         return UCCL_ENOMEM;
     }
     flow->thread = thread;

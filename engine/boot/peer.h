@@ -19,7 +19,7 @@
 struct engine_thread;
 
 enum peer_flow_state {
-    FLOW_UNPROVEN,           /* no datagram has come back yet (probe.h) */
+    FLOW_UNPROVEN, /* no datagram has come back yet (probe.h) */
     FLOW_PROVEN,
     FLOW_DEAD,
 };
@@ -29,34 +29,34 @@ struct peer;
 struct peer_flow {
     struct engine_thread *thread;
     struct peer *peer;
-    struct flow *flow;       /* NULL until the peer's tokens are known */
+    struct flow *flow; /* NULL until the peer's tokens are known */
     struct flow_setup setup;
     void *memory;
     size_t memory_bytes;
-    uint32_t slot;           /* flow slot of the thread */
-    _Atomic uint32_t state;  /* enum peer_flow_state; written by the engine thread */
+    uint32_t slot;          /* flow slot of the thread */
+    _Atomic uint32_t state; /* enum peer_flow_state; written by the engine thread */
 };
 
 struct peer {
-    struct peer *next;       /* in the order in which they were met */
+    struct peer *next; /* in the order in which they were met */
     uint8_t engine_id[16];
-    bool is_server;          /* our end is the server's; tells the ends of a connection to ourselves apart */
-    bool met;                /* a handshake with it has succeeded; without that it is freed soon */
+    bool is_server; /* our end is the server's; tells the ends of a connection to ourselves apart */
+    bool met;       /* a handshake with it has succeeded; without that it is freed soon */
     bool dead;
     struct nic_host host;
-    uint32_t references;     /* connections and handshakes */
-    uint64_t met_ns;         /* when the first one succeeded */
-    uint64_t idle_since_ns;  /* when the last reference was put */
-    unsigned flow_count;     /* our threads */
-    unsigned flows_open;     /* flows in use: the smaller of both sides' counts; 0: not yet */
+    uint32_t references;        /* connections and handshakes */
+    uint64_t met_ns;            /* when the first one succeeded */
+    uint64_t idle_since_ns;     /* when the last reference was put */
+    unsigned flow_count;        /* our threads */
+    unsigned flows_open;        /* flows in use: the smaller of both sides' counts; 0: not yet */
     _Atomic uint64_t silent_ns; /* when a close last ended without an answer; 0: never */
-    _Atomic bool hole_warned; /* large datagrams to it vanish; the first engine thread that sees it warns */
+    _Atomic bool hole_warned;   /* large datagrams to it vanish; the first engine thread that sees it warns */
     struct peer_flow flows[BOOT_FLOWS_MAX];
 };
 
 struct peer_table {
     struct peer *peers;
-    unsigned unmet;          /* of them, clients whose first handshake has not succeeded yet */
+    unsigned unmet; /* of them, clients whose first handshake has not succeeded yet */
     const struct params *params;
     struct engine_thread *threads;
     unsigned thread_count;

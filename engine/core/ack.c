@@ -43,13 +43,11 @@ static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool
         if (entry->path >= flow->paths.count || entry->on_path)
             continue;
         struct path *path = &flow->paths.paths[entry->path];
-        if ((int32_t)(entry->path_seq - path->acked_seq) <= 0 ||
-            (int32_t)(entry->path_seq - path->next_seq) >= 0)
+        if ((int32_t)(entry->path_seq - path->acked_seq) <= 0 || (int32_t)(entry->path_seq - path->next_seq) >= 0)
             continue; /* named before, or never sent */
         path->acked_seq = entry->path_seq;
         uint64_t hold_ns = (uint64_t)entry->ack_delay << WIRE_TIME_SHIFT;
-        uint64_t echoed_ns = (uint64_t)(uint32_t)(wire_time(now_ns) - entry->time_stamp)
-                             << WIRE_TIME_SHIFT;
+        uint64_t echoed_ns = (uint64_t)(uint32_t)(wire_time(now_ns) - entry->time_stamp) << WIRE_TIME_SHIFT;
         uint64_t rtt_ns = fresh ? round_trip(flow, echoed_ns, hold_ns) : 0;
         if (fresh) {
             rtt_sample(&flow->rtt, rtt_ns, hold_ns, now_ns);
@@ -77,7 +75,7 @@ struct qp_report {
  * runs before the chunks are freed, and on_ack_data_qps() after.
  */
 static unsigned read_qp_reports(const struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns,
-                           struct qp_report *reports)
+                                struct qp_report *reports)
 {
     const struct sent *sent = &flow->sent;
     unsigned count = 0;
@@ -92,8 +90,8 @@ static unsigned read_qp_reports(const struct flow *flow, const struct wire_ack *
         if (entry->by_sequence) {
             uint64_t seq = wire_expand(entry->path_seq, sent->cumulative);
             const struct chunk *chunk = sent_chunk(sent, seq);
-            if (seq < sent->cumulative || seq >= sent->next_seq || chunk->state == CHUNK_FREE ||
-                !chunk->placed || chunk->path != entry->path || chunk->transmissions != 1)
+            if (seq < sent->cumulative || seq >= sent->next_seq || chunk->state == CHUNK_FREE || !chunk->placed ||
+                chunk->path != entry->path || chunk->transmissions != 1)
                 continue;
             item->path_seq = chunk->path_seq;
             sent_ns = now_ns - chunk->sent_ns;
@@ -109,7 +107,7 @@ static unsigned read_qp_reports(const struct flow *flow, const struct wire_ack *
 
 /* As on_ack_paths(), for data QPs. */
 static unsigned on_ack_data_qps(struct flow *flow, const struct qp_report *reports, unsigned count, uint64_t now_ns,
-                             struct cc_ack *cc_ack)
+                                struct cc_ack *cc_ack)
 {
     unsigned lost = 0;
     for (; count-- > 0; reports++) {
@@ -180,8 +178,7 @@ bool ack_on_frame(struct flow *flow, const struct wire_ack *ack, bool fresh, uin
         cc_ack.srtt_ns = flow->rtt.srtt_ns;
         cc_ack.min_rtt_ns = flow->rtt.min_ns;
         /* a slow NIC is no reason to stop growing at the start */
-        cc_ack.cwnd_limited =
-            flow->window_limited || (flow->cc.startup && flight_bytes >= flow->cc.cwnd_bytes / 2);
+        cc_ack.cwnd_limited = flow->window_limited || (flow->cc.startup && flight_bytes >= flow->cc.cwnd_bytes / 2);
         flow->window_limited = false;
         flow->cc.ops->on_ack(&flow->cc, &cc_ack);
     }

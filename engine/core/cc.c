@@ -13,9 +13,9 @@
 #include <stddef.h>
 
 enum {
-    FLOOR_SHIFT = 6,         /* the smallest window is chunk / 64 */
-    DELAY_FLOOR_SHIFT = 2,   /* the smallest that delay alone makes: chunk / 4 */
-    RTO_STREAK_RESTART = 3,  /* timeouts without an ack, after which only a chunk is in flight */
+    FLOOR_SHIFT = 6,        /* the smallest window is chunk / 64 */
+    DELAY_FLOOR_SHIFT = 2,  /* the smallest that delay alone makes: chunk / 4 */
+    RTO_STREAK_RESTART = 3, /* timeouts without an ack, after which only a chunk is in flight */
 };
 /* A peer that stops for seconds inflates srtt; it must not stop us for a minute. With 64 KiB chunks
  * 10 ms are still slow enough for 1,900 senders to share 100 Gbps. */

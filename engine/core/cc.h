@@ -16,12 +16,12 @@ struct cc_ops;
 
 struct cc {
     const struct cc_ops *ops;
-    uint64_t cwnd_bytes;       /* bytes that may be in flight: chunk_bytes / 64 to cwnd_max_bytes */
-    uint64_t pace_gap_ns;      /* 0, or time between chunks where cwnd is below one chunk */
+    uint64_t cwnd_bytes;  /* bytes that may be in flight: chunk_bytes / 64 to cwnd_max_bytes */
+    uint64_t pace_gap_ns; /* 0, or time between chunks where cwnd is below one chunk */
     uint64_t cwnd_max_bytes;
-    uint32_t chunk_bytes;      /* a full chunk of this flow */
-    uint64_t target_ns;        /* base delay target (UCCL_SWIFT_TARGET_US) */
-    uint64_t speculate_bytes;  /* sent without asking the receiver (UCCL_SPECULATE_KB) */
+    uint32_t chunk_bytes;     /* a full chunk of this flow */
+    uint64_t target_ns;       /* base delay target (UCCL_SWIFT_TARGET_US) */
+    uint64_t speculate_bytes; /* sent without asking the receiver (UCCL_SPECULATE_KB) */
     /* the algorithm's own */
     uint64_t srtt_ns;          /* as last given; 0: not yet */
     uint64_t last_decrease_ns; /* 0: never */
@@ -29,20 +29,20 @@ struct cc {
     bool startup;              /* no congestion seen yet: grow by what is acked */
     uint64_t remainder;        /* of the additive increase, in bytes * bytes, below cwnd */
     struct {
-        uint64_t rate;         /* bytes per 2^26 ns; 0: no RTT yet */
+        uint64_t rate; /* bytes per 2^26 ns; 0: no RTT yet */
         uint64_t prev_rtt_ns;
-        int64_t rtt_diff_ns;   /* smoothed difference of successive samples */
+        int64_t rtt_diff_ns; /* smoothed difference of successive samples */
         uint64_t last_update_ns;
-        uint64_t acked_bytes;  /* since then */
-        bool cwnd_limited;     /* since then */
-        unsigned increases;    /* updates below Tlow in a row */
+        uint64_t acked_bytes; /* since then */
+        bool cwnd_limited;    /* since then */
+        unsigned increases;   /* updates below Tlow in a row */
     } timely;
 };
 
 struct cc_ack {
     uint64_t now_ns;
-    uint64_t rtt_ns;      /* newest sample, without ack delay; 0: this ack brought none */
-    uint64_t srtt_ns;     /* of the flow; 0: no sample yet */
+    uint64_t rtt_ns;  /* newest sample, without ack delay; 0: this ack brought none */
+    uint64_t srtt_ns; /* of the flow; 0: no sample yet */
     uint64_t min_rtt_ns;
     uint64_t acked_bytes; /* newly acked */
     bool ce;              /* congestion was marked since the last ack; delay-based algorithms ignore it */

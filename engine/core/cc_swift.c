@@ -25,11 +25,11 @@
 #include <assert.h>
 
 enum {
-    BETA_1024 = 819,           /* 0.8: decrease per relative excess */
-    DECREASE_MAX_1024 = 512,   /* 0.5 */
+    BETA_1024 = 819,         /* 0.8: decrease per relative excess */
+    DECREASE_MAX_1024 = 512, /* 0.5 */
     /* Flow scaling adds fs_range at 1/16 chunk, nothing from 64 chunks on; with 1/sqrt at these two
      * of 4 and 1/8, alpha/sqrt(w) + beta is fs_range * (8/sqrt(w) - 1) / 31. */
-    ROOT_UNIT = 256,           /* fixed point of sqrt(w) */
+    ROOT_UNIT = 256, /* fixed point of sqrt(w) */
 };
 #define SWIFT_DELAY_MAX_NS (UINT64_C(1) << 40)
 

@@ -25,13 +25,13 @@
 #include <assert.h>
 
 enum {
-    RATE_SHIFT = 26,          /* rate: bytes per 2^26 ns */
-    BETA_65536 = 524,         /* 0.008 per chunk acked */
+    RATE_SHIFT = 26,  /* rate: bytes per 2^26 ns */
+    BETA_65536 = 524, /* 0.008 per chunk acked */
     BETA_CHUNKS_MIN = 16,
-    CUT_MAX_65536 = 32768,    /* 0.5 per round trip: that of 64 chunks */
-    DIFF_SHARE = 8,           /* of a new difference in the smoothed one: 1/8 */
+    CUT_MAX_65536 = 32768, /* 0.5 per round trip: that of 64 chunks */
+    DIFF_SHARE = 8,        /* of a new difference in the smoothed one: 1/8 */
     QUARTER_1024 = 256,
-    HYPER_AFTER = 5,          /* updates below Tlow in a row, from which on the step is HYPER_STEPS */
+    HYPER_AFTER = 5, /* updates below Tlow in a row, from which on the step is HYPER_STEPS */
     HYPER_STEPS = 5,
 };
 #define TIMELY_DELAY_MAX_NS (UINT64_C(1) << 33) /* 8 s */

@@ -18,8 +18,8 @@
 size_t conn_size(const struct flow_setup *setup)
 {
     return round64(sizeof(struct conn)) + round64(setup->msg_window * sizeof(struct send_slot)) +
-           round64(setup->msg_window * sizeof(struct recv_slot)) +
-           DUE_KINDS * round64(setup->msg_window / 8 + 8) + (size_t)setup->eager_window_kb * 1024;
+           round64(setup->msg_window * sizeof(struct recv_slot)) + DUE_KINDS * round64(setup->msg_window / 8 + 8) +
+           (size_t)setup->eager_window_kb * 1024;
 }
 
 struct conn *conn_init(void *memory, struct flow *flow, const struct flow_setup *setup, uint32_t local_id,
@@ -89,8 +89,7 @@ bool conn_on_abort(struct conn *conn, const struct wire_abort *end)
 {
     /* only codes of ours, whatever the peer sends */
     int32_t status = end->status == UCCL_ETRUNCATED ? UCCL_ETRUNCATED : UCCL_ECANCELED;
-    return end->of_send ? conn_on_abort_of_send(conn, end->msg, status)
-                        : conn_on_abort_of_recv(conn, end->msg, status);
+    return end->of_send ? conn_on_abort_of_send(conn, end->msg, status) : conn_on_abort_of_recv(conn, end->msg, status);
 }
 
 void conn_cancel(struct conn *conn, struct core_msg *msg)
@@ -121,7 +120,7 @@ void conn_fail(struct conn *conn, int32_t status)
     conn->status = status;
     conn_fail_parts(conn, status);
     conn_fail_sends(conn, status);
-    if (!conn->flow->dead) /* else place_flow_dead() */
+    if (!conn->flow->dead)                  /* else place_flow_dead() */
         place_peer_ended(conn, UINT64_MAX); /* receives withdrawn before: their ABORT is dropped below */
     conn_fail_recvs(conn, status, conn->flow->dead ? DEFER_DRAIN : DEFER_ARRIVAL);
     forget_due(conn);
@@ -141,8 +140,7 @@ void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
     int32_t status = UCCL_OK;
     if (conn->state == CONN_FAILED)
         status = conn->status;
-    else if (conn->state != CONN_OPEN ||
-             (is_send ? conn->peer_receives_over : conn->peer_sends_over))
+    else if (conn->state != CONN_OPEN || (is_send ? conn->peer_receives_over : conn->peer_sends_over))
         status = UCCL_ECLOSED;
     if (status != UCCL_OK) {
         msg->state = MSG_ENDED;
@@ -271,8 +269,7 @@ void conn_try_finish(struct conn *conn)
     if (conn->state != CONN_CLOSING)
         return;
     const struct sent *sent = &conn->flow->sent;
-    bool fin_acked = conn->fin_sends_sent && conn->fin_seq != UINT64_MAX &&
-                     sent_is_acked(sent, conn->fin_seq);
+    bool fin_acked = conn->fin_sends_sent && conn->fin_seq != UINT64_MAX && sent_is_acked(sent, conn->fin_seq);
     if (conn->sends_pending == 0 && !conn->deferred && (fin_acked || conn->flow->dead)) {
         conn->state = CONN_OVER;
         conn->flow->closing--;

@@ -26,11 +26,11 @@ enum msg_state {
 };
 
 enum msg_flag {
-    MSG_CANCELLED = 1, /* cancelled: it completes when it leaves the backlog */
-    MSG_DELIVERED = 2, /* the receiver has all of it; chunks may still be unacked */
-    MSG_GRANTED = 4,   /* eager message whose clear-to-send came: needs no credit */
-    MSG_CHARGED = 8,   /* eager message that has its slot in the peer's ring */
-    MSG_WANTED = 16,   /* staged message that the shell fetches */
+    MSG_CANCELLED = 1,  /* cancelled: it completes when it leaves the backlog */
+    MSG_DELIVERED = 2,  /* the receiver has all of it; chunks may still be unacked */
+    MSG_GRANTED = 4,    /* eager message whose clear-to-send came: needs no credit */
+    MSG_CHARGED = 8,    /* eager message that has its slot in the peer's ring */
+    MSG_WANTED = 16,    /* staged message that the shell fetches */
     MSG_TOTAL_DUE = 32, /* placed, and shorter than its grant: an RTS with the total is due */
 };
 
@@ -39,22 +39,22 @@ struct send_slot {
     struct core_msg *msg;
     uint64_t granted_bytes; /* capacity of the receive, from its clear-to-send */
     bool granted;
-    uint8_t stripes;        /* that the clear-to-send allows */
-    bool watched;           /* the clear-to-send says that the receive is watched */
-    bool placeable;         /* the clear-to-send says where our NIC may write: */
+    uint8_t stripes; /* that the clear-to-send allows */
+    bool watched;    /* the clear-to-send says that the receive is watched */
+    bool placeable;  /* the clear-to-send says where our NIC may write: */
     uint16_t slot;
     uint32_t key;
     uint64_t address;
-    int32_t abort_status;   /* status in the ABORT of this message, once one exists */
+    int32_t abort_status; /* status in the ABORT of this message, once one exists */
 };
 
 enum recv_flag {
-    RECV_KNOWN = 1,     /* total_bytes is known: RTS, or a first byte, came */
-    RECV_IN_RING = 2,   /* collected in the eager ring */
-    RECV_DATA = 4,      /* bytes have arrived */
-    RECV_DONE = 8,      /* delivered, or aborted on both sides */
-    RECV_CLEARED = 16,  /* its clear-to-send went out */
-    RECV_WITHDRAWN = 32,/* aborted here; waits for the sender to agree */
+    RECV_KNOWN = 1,      /* total_bytes is known: RTS, or a first byte, came */
+    RECV_IN_RING = 2,    /* collected in the eager ring */
+    RECV_DATA = 4,       /* bytes have arrived */
+    RECV_DONE = 8,       /* delivered, or aborted on both sides */
+    RECV_CLEARED = 16,   /* its clear-to-send went out */
+    RECV_WITHDRAWN = 32, /* aborted here; waits for the sender to agree */
 };
 
 /* A message number of the receive window. */
@@ -62,12 +62,12 @@ struct recv_slot {
     struct core_msg *msg;
     uint64_t total_bytes;
     uint64_t arrived_bytes;
-    uint64_t ring_at;       /* where it begins in the eager ring (absolute) */
-    int32_t abort_status;   /* status in our ABORT (RECV_WITHDRAWN), or in the sender's */
-    uint8_t flags;          /* enum recv_flag */
-    uint8_t stripes;        /* that the sender cuts it into, once DATA came */
-    uint8_t parts_arrived;  /* of these, on other flows */
-    bool charged;           /* takes ring space, which is freed when the window passes the slot */
+    uint64_t ring_at;      /* where it begins in the eager ring (absolute) */
+    int32_t abort_status;  /* status in our ABORT (RECV_WITHDRAWN), or in the sender's */
+    uint8_t flags;         /* enum recv_flag */
+    uint8_t stripes;       /* that the sender cuts it into, once DATA came */
+    uint8_t parts_arrived; /* of these, on other flows */
+    bool charged;          /* takes ring space, which is freed when the window passes the slot */
 };
 
 /* Frames that are due about single messages: a bit per slot of the window. */
@@ -83,60 +83,60 @@ enum conn_state {
 struct conn {
     struct flow *flow;
     void *owner;
-    struct conn *next_all, *prev_all;     /* every connection of the flow */
-    struct conn *next_remote;             /* of its bucket (gone.h) */
-    struct queue_link ctrl, active;       /* on the queues of the flow */
-    struct queue_link event;              /* and on conn_events of the core */
-    bool event_waits;           /* behind messages whose completion is deferred */
-    uint32_t deferred;          /* messages that are complete but not reported (place.h) */
+    struct conn *next_all, *prev_all; /* every connection of the flow */
+    struct conn *next_remote;         /* of its bucket (gone.h) */
+    struct queue_link ctrl, active;   /* on the queues of the flow */
+    struct queue_link event;          /* and on conn_events of the core */
+    bool event_waits;                 /* behind messages whose completion is deferred */
+    uint32_t deferred;                /* messages that are complete but not reported (place.h) */
     uint32_t local_id, remote_id;
-    uint32_t window;            /* messages, a power of two */
-    uint8_t stripe;             /* 0: home of its messages; else the number of this end, which carries parts of them */
-    uint8_t stripe_ends;        /* how many ends the connection has; only ends with `stripe` know */
-    uint8_t state;              /* enum conn_state */
-    bool heard;                 /* a frame for it has come */
-    bool announced;             /* core_conn_announce() was called */
-    int32_t status;             /* of CONN_FAILED */
+    uint32_t window;     /* messages, a power of two */
+    uint8_t stripe;      /* 0: home of its messages; else the number of this end, which carries parts of them */
+    uint8_t stripe_ends; /* how many ends the connection has; only ends with `stripe` know */
+    uint8_t state;       /* enum conn_state */
+    bool heard;          /* a frame for it has come */
+    bool announced;      /* core_conn_announce() was called */
+    int32_t status;      /* of CONN_FAILED */
 
     /* send side */
     struct send_slot *send_slots;
     struct msg_list send_backlog;
-    struct msg_list eager;      /* in order of their numbers */
+    struct msg_list eager; /* in order of their numbers */
     struct msg_list bulk;
-    struct msg_list settling;   /* delivered, but chunks still refer to their payload */
-    uint64_t send_next;         /* number of the next send posted */
-    uint64_t send_admitted;     /* sends before it have left the backlog */
-    uint64_t delivered;         /* the peer has all messages before this number */
-    uint64_t ring_used;         /* eager bytes charged so far */
-    uint64_t ring_limit;        /* bound of ring_used: eager credit */
-    uint32_t sends_pending;     /* not complete */
-    bool blocked;               /* the head of `eager` waits for credit */
-    uint32_t eager_unwanted;    /* staged messages on `eager` without MSG_WANTED */
-    int64_t deficit_bytes;      /* of deficit round robin */
-    bool bulk_turn;             /* small and large messages take turns */
+    struct msg_list settling; /* delivered, but chunks still refer to their payload */
+    uint64_t send_next;       /* number of the next send posted */
+    uint64_t send_admitted;   /* sends before it have left the backlog */
+    uint64_t delivered;       /* the peer has all messages before this number */
+    uint64_t ring_used;       /* eager bytes charged so far */
+    uint64_t ring_limit;      /* bound of ring_used: eager credit */
+    uint32_t sends_pending;   /* not complete */
+    bool blocked;             /* the head of `eager` waits for credit */
+    uint32_t eager_unwanted;  /* staged messages on `eager` without MSG_WANTED */
+    int64_t deficit_bytes;    /* of deficit round robin */
+    bool bulk_turn;           /* small and large messages take turns */
 
     /* receive side */
     struct recv_slot *recv_slots;
     struct msg_list recv_backlog;
     uint64_t recv_next;
     uint64_t recv_admitted;
-    uint64_t recv_base;         /* all messages before this number are done */
-    uint64_t ring_freed;        /* eager ring space before this offset is free again */
+    uint64_t recv_base;  /* all messages before this number are done */
+    uint64_t ring_freed; /* eager ring space before this offset is free again */
     uint8_t *ring;
     uint32_t ring_bytes;
-    uint32_t completions;       /* since the last CREDIT frame */
+    uint32_t completions; /* since the last CREDIT frame */
 
     /* control */
-    uint64_t *due[DUE_KINDS];   /* bitmaps */
+    uint64_t *due[DUE_KINDS]; /* bitmaps */
     uint32_t due_count[DUE_KINDS];
-    bool credit_due;            /* a CREDIT goes soon */
+    bool credit_due; /* a CREDIT goes soon */
     bool fin_due, fin_sends_sent;
-    bool graced;                /* the linger is over, and the FIN has a moment more */
+    bool graced; /* the linger is over, and the FIN has a moment more */
     bool peer_sends_over, peer_receives_over;
-    uint64_t fin_seq;           /* chunk that carried the last FIN; UINT64_MAX: none */
-    uint64_t abort_seq;         /* chunk that carried the last ABORT; UINT64_MAX: none */
+    uint64_t fin_seq;   /* chunk that carried the last FIN; UINT64_MAX: none */
+    uint64_t abort_seq; /* chunk that carried the last ABORT; UINT64_MAX: none */
     struct timer linger;
-    uint64_t silent_since_ns;   /* other flows have not heard the peer since (core_conn_silent_since()) */
+    uint64_t silent_since_ns; /* other flows have not heard the peer since (core_conn_silent_since()) */
 };
 
 size_t conn_size(const struct flow_setup *setup);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The receive half of a connection: posted receives, eager data (also before its receive is posted), truncation, and the
- * window of message numbers, which advances past consecutive completed receives.
+ * The receive half of a connection: posted receives, eager data (also before its receive is posted), truncation, and
+ * the window of message numbers, which advances past consecutive completed receives.
  */
 #include "core/conn_slots.h"
 
@@ -91,14 +91,10 @@ static void copy_ring(struct conn *conn, uint64_t ring_at, struct core_msg *msg,
         uint64_t at = ring_at % conn->ring_bytes;
         uint64_t piece = conn->ring_bytes - at < length ? conn->ring_bytes - at : length;
         if (msg)
-            core_copy_push(core, (struct core_copy){.from = conn->ring + at,
-                                                    .msg = msg,
-                                                    .offset_bytes = offset,
-                                                    .length = piece});
+            core_copy_push(
+                core, (struct core_copy){.from = conn->ring + at, .msg = msg, .offset_bytes = offset, .length = piece});
         else
-            core_copy_push(core, (struct core_copy){.from = payload,
-                                                    .to = conn->ring + at,
-                                                    .length = piece});
+            core_copy_push(core, (struct core_copy){.from = payload, .to = conn->ring + at, .length = piece});
         ring_at += piece;
         offset += piece;
         payload = payload ? payload + piece : NULL;

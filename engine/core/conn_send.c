@@ -280,8 +280,7 @@ const struct send_slot *conn_grant(const struct conn *conn, const struct core_ms
 /* Whether an eager message may go: it has its slot in the peer's ring, needs none, or finds room for one. */
 static bool may_go(struct conn *conn, struct core_msg *msg)
 {
-    if (msg->flags & (MSG_CHARGED | MSG_GRANTED) ||
-        conn->ring_used + eager_charge(msg->size_bytes) <= conn->ring_limit)
+    if (msg->flags & (MSG_CHARGED | MSG_GRANTED) || conn->ring_used + eager_charge(msg->size_bytes) <= conn->ring_limit)
         return true;
     if (send_slot(conn, msg->number)->granted)
         msg->flags |= MSG_GRANTED;

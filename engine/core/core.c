@@ -14,9 +14,9 @@ size_t core_size(const struct params *params)
 {
     return round64(sizeof(struct core)) + SCRATCH_COUNT * SCRATCH_BYTES +
            round64(core_releases_max(params) * sizeof(struct core_release)) +
-           round64(params->tx_small_buffers * sizeof(uint8_t *)) +
-           round64(params->tx_buffers * sizeof(uint8_t *)) + (size_t)IMAGES_MAX * IMAGE_BYTES +
-           params->tx_small_buffers * FRAMES_SMALL_BYTES + params->tx_buffers * FRAMES_BIG_BYTES;
+           round64(params->tx_small_buffers * sizeof(uint8_t *)) + round64(params->tx_buffers * sizeof(uint8_t *)) +
+           (size_t)IMAGES_MAX * IMAGE_BYTES + params->tx_small_buffers * FRAMES_SMALL_BYTES +
+           params->tx_buffers * FRAMES_BIG_BYTES;
 }
 
 /* Lays `count` buffers out at `*at`; the first one is on top. */
@@ -77,8 +77,7 @@ size_t core_flow_size(const struct params *params, const struct flow_setup *setu
     return flow_size(params, setup);
 }
 
-struct flow *core_flow_open(struct core *core, void *memory, const struct flow_setup *setup,
-                            uint64_t now_ns)
+struct flow *core_flow_open(struct core *core, void *memory, const struct flow_setup *setup, uint64_t now_ns)
 {
     uint32_t slot = token_slot(setup->rx_token);
     assert(!core->flows[slot] && setup->datagram_bytes >= CORE_DATAGRAM_MIN &&
@@ -118,9 +117,8 @@ size_t core_conn_size(const struct params *params, const struct flow_setup *setu
     return conn_size(setup);
 }
 
-struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow,
-                            const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
-                            void *owner, uint64_t now_ns)
+struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow, const struct flow_setup *setup,
+                            uint32_t local_id, uint32_t remote_id, void *owner, uint64_t now_ns)
 {
     uint32_t index = local_id & (CORE_CONNS_MAX - 1);
     assert(!core->conns[index]);
@@ -144,9 +142,9 @@ size_t core_part_conn_size(const struct params *params, const struct flow_setup 
     return conn_size(&small);
 }
 
-struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *flow,
-                                 const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
-                                 unsigned stripe, unsigned ends, void *owner, uint64_t now_ns)
+struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *flow, const struct flow_setup *setup,
+                                 uint32_t local_id, uint32_t remote_id, unsigned stripe, unsigned ends, void *owner,
+                                 uint64_t now_ns)
 {
     assert(stripe && stripe < ends);
     struct flow_setup small = *setup;
@@ -246,14 +244,13 @@ static struct flow *flow_of_token(const struct core *core, uint64_t token)
 }
 
 unsigned core_copy_target(struct core *core, const uint8_t *header, size_t length, size_t stride, struct core_msg **msg,
-                    uint64_t *offset_bytes)
+                          uint64_t *offset_bytes)
 {
     struct flow *flow = flow_of_token(core, wire_token(header, length));
     struct wire_packet packet;
     const struct wire_frame *frame;
     uint64_t seq;
-    if (!flow || flow->dead || !wire_is_bulk(header, stride) ||
-        !wire_parse(header, stride, core->crc32c, &packet))
+    if (!flow || flow->dead || !wire_is_bulk(header, stride) || !wire_parse(header, stride, core->crc32c, &packet))
         return 0;
     if (!(packet.flags & WIRE_SEQUENCED) || sack_check(&flow->sack, &packet, &seq) != SACK_NEW ||
         !(frame = wire_next_frame(&packet)) || frame->kind != FRAME_DATA ||
@@ -285,8 +282,8 @@ bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce,
     return core_rx_copied(core, datagram, length, NULL, ce, now_ns);
 }
 
-bool core_rx_copied(struct core *core, const uint8_t *datagram, size_t length, const uint8_t *payload,
-                    bool ce, uint64_t now_ns)
+bool core_rx_copied(struct core *core, const uint8_t *datagram, size_t length, const uint8_t *payload, bool ce,
+                    uint64_t now_ns)
 {
     core->now_ns = now_ns;
     core->copy_next = core->copy_count = 0;
@@ -326,8 +323,8 @@ bool core_rx_copied(struct core *core, const uint8_t *datagram, size_t length, c
     return good;
 }
 
-bool core_rx_on_qp(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
-                     const uint8_t *datagram, size_t length, uint64_t now_ns)
+bool core_rx_on_qp(struct core *core, struct flow *flow, uint16_t path, uint32_t generation, const uint8_t *datagram,
+                   size_t length, uint64_t now_ns)
 {
     core->now_ns = now_ns;
     core->copy_next = core->copy_count = 0;
@@ -338,9 +335,8 @@ bool core_rx_on_qp(struct core *core, struct flow *flow, uint16_t path, uint32_t
     }
     COUNT(core->counters, rx_datagrams, 1);
     COUNT(core->counters, rx_bytes, length);
-    if (wire_token(datagram, length) != flow->rx_token ||
-        !wire_open(datagram, length, core->crc32c, &packet) || packet.path != path ||
-        (packet.flags & (WIRE_ON_PATH | WIRE_SEQUENCED)) != (WIRE_ON_PATH | WIRE_SEQUENCED)) {
+    if (wire_token(datagram, length) != flow->rx_token || !wire_open(datagram, length, core->crc32c, &packet) ||
+        packet.path != path || (packet.flags & (WIRE_ON_PATH | WIRE_SEQUENCED)) != (WIRE_ON_PATH | WIRE_SEQUENCED)) {
         COUNT(core->counters, rx_malformed, 1);
         return false;
     }
@@ -353,8 +349,8 @@ bool core_rx_on_qp(struct core *core, struct flow *flow, uint16_t path, uint32_t
     return good;
 }
 
-void core_rx_immediate(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
-                       uint32_t immediate, uint32_t length, uint64_t now_ns)
+void core_rx_immediate(struct core *core, struct flow *flow, uint16_t path, uint32_t generation, uint32_t immediate,
+                       uint32_t length, uint64_t now_ns)
 {
     core->now_ns = now_ns;
     if (flow->dead || !data_qp_receives(&flow->qps, path, generation)) {
@@ -594,29 +590,26 @@ bool core_next_qp_action(struct core *core, struct core_qp_action *action)
     return false;
 }
 
-void core_qp_opened(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
-                      uint32_t number, uint32_t psn, uint64_t now_ns)
+void core_qp_opened(struct core *core, struct flow *flow, uint16_t path, uint32_t generation, uint32_t number,
+                    uint32_t psn, uint64_t now_ns)
 {
     core->now_ns = now_ns;
     data_qp_opened(flow, path, generation, number, psn);
 }
 
-void core_qp_connected(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
-                         uint64_t now_ns)
+void core_qp_connected(struct core *core, struct flow *flow, uint16_t path, uint32_t generation, uint64_t now_ns)
 {
     core->now_ns = now_ns;
     data_qp_connected(flow, path, generation);
 }
 
-void core_qp_drained(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
-                      uint64_t now_ns)
+void core_qp_drained(struct core *core, struct flow *flow, uint16_t path, uint32_t generation, uint64_t now_ns)
 {
     core->now_ns = now_ns;
     data_qp_drained(flow, path, generation);
 }
 
-void core_qp_failed(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
-                      uint64_t now_ns)
+void core_qp_failed(struct core *core, struct flow *flow, uint16_t path, uint32_t generation, uint64_t now_ns)
 {
     core->now_ns = now_ns;
     data_qp_failed(flow, path, generation);

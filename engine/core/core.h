@@ -31,16 +31,16 @@ struct flow;
 struct conn;
 
 enum {
-    CORE_TRAIN_MAX = 64,           /* datagrams per chunk: bits of the mask */
-    CORE_TRAIN_BYTES_MAX = 65472,  /* bytes per chunk on the wire: one UDP GSO send, IPv4 or IPv6. Retransmission of a
-                                      placed chunk may take more (up to CORE_TRAIN_MAX datagrams) */
-    CORE_KERNEL_BYTES = 768,       /* what the kernel charges a socket buffer per datagram, beside its bytes */
-    CORE_DATAGRAM_MIN = 512,       /* smallest datagram size that the wire format works with */
-    CORE_DATAGRAM_BASE = 1232,     /* passes every network: IP packets of 1,280 bytes (RFC 8200 5) */
-    CORE_STRIPES_MAX = 64,         /* flows that may share one message */
-    CORE_WATCHED_BYTES = 128,      /* alignment of watched buffers, and of every write into them except at the end */
-    CORE_FRAMES_MAX = 512,         /* frames in one datagram */
-    CORE_GATHER_MAX = 512,         /* payload pieces in one chunk of small messages */
+    CORE_TRAIN_MAX = 64,          /* datagrams per chunk: bits of the mask */
+    CORE_TRAIN_BYTES_MAX = 65472, /* bytes per chunk on the wire: one UDP GSO send, IPv4 or IPv6. Retransmission of a
+                                     placed chunk may take more (up to CORE_TRAIN_MAX datagrams) */
+    CORE_KERNEL_BYTES = 768,      /* what the kernel charges a socket buffer per datagram, beside its bytes */
+    CORE_DATAGRAM_MIN = 512,      /* smallest datagram size that the wire format works with */
+    CORE_DATAGRAM_BASE = 1232,    /* passes every network: IP packets of 1,280 bytes (RFC 8200 5) */
+    CORE_STRIPES_MAX = 64,        /* flows that may share one message */
+    CORE_WATCHED_BYTES = 128,     /* alignment of watched buffers, and of every write into them except at the end */
+    CORE_FRAMES_MAX = 512,        /* frames in one datagram */
+    CORE_GATHER_MAX = 512,        /* payload pieces in one chunk of small messages */
     CORE_COPIES_MAX = 4 * CORE_FRAMES_MAX, /* that one core_rx() or core_submit() may produce */
 };
 
@@ -54,23 +54,23 @@ enum core_msg_kind { CORE_SEND, CORE_RECV };
  */
 struct core_msg {
     /* the core's: core_submit() clears these */
-    struct core_msg *next;  /* the list that it is on: queue, or complete */
-    struct core_msg *prev;  /* for removal from the middle of a queue */
+    struct core_msg *next; /* the list that it is on: queue, or complete */
+    struct core_msg *prev; /* for removal from the middle of a queue */
     struct conn *conn;
-    uint64_t moved_bytes;   /* when complete: bytes moved */
-    uint64_t ring_at;       /* eager send: where it begins in the peer's ring */
-    uint64_t offset_bytes;  /* send: first byte not yet put into a chunk */
-    uint64_t end_bytes;     /* send: one past the last byte that this connection sends */
-    uint64_t available_bytes; /* staged send: bytes before it may be sent */
+    uint64_t moved_bytes;            /* when complete: bytes moved */
+    uint64_t ring_at;                /* eager send: where it begins in the peer's ring */
+    uint64_t offset_bytes;           /* send: first byte not yet put into a chunk */
+    uint64_t end_bytes;              /* send: one past the last byte that this connection sends */
+    uint64_t available_bytes;        /* staged send: bytes before it may be sent */
     struct queue_link split, wanted; /* for CORE_EVENT_SPLIT, CORE_EVENT_WANTED */
-    uint64_t deferred_until; /* completion is deferred: the chunk that it waits for (place.h) */
-    uint32_t chunks_live;   /* send: chunks that refer to this payload */
-    uint32_t work_live;     /* send: work requests of the NIC that read it */
-    int32_t status;         /* when complete: 0 or a negative uccl_error */
-    uint16_t grant_slot;    /* receive: its slot in immediates, plus 1; 0: not granted */
-    uint8_t state;          /* enum msg_state, conn.c */
-    uint8_t flags;          /* enum msg_flag, conn.c */
-    uint8_t deferral;       /* enum deferral, place.h */
+    uint64_t deferred_until;         /* completion is deferred: the chunk that it waits for (place.h) */
+    uint32_t chunks_live;            /* send: chunks that refer to this payload */
+    uint32_t work_live;              /* send: work requests of the NIC that read it */
+    int32_t status;                  /* when complete: 0 or a negative uccl_error */
+    uint16_t grant_slot;             /* receive: its slot in immediates, plus 1; 0: not granted */
+    uint8_t state;                   /* enum msg_state, conn.c */
+    uint8_t flags;                   /* enum msg_flag, conn.c */
+    uint8_t deferral;                /* enum deferral, place.h */
     /* the caller's: set before core_submit() */
     uint8_t kind;           /* enum core_msg_kind */
     uint8_t stripes;        /* receive: flows that may share it; part, later also send: parts of the message; 0: one */
@@ -90,13 +90,13 @@ struct core_msg {
 typedef uint32_t (*crc32c_fn)(uint32_t crc, const void *data, size_t length);
 
 struct core_setup {
-    const struct params *params;  /* outlives the core */
-    struct counters *counters;    /* outlives the core */
-    crc32c_fn crc32c;             /* the fastest one that the machine has */
-    uint64_t seed;                /* of all randomness */
-    bool paths_in_order;          /* capability: a path never reorders */
-    bool places_reliably;         /* capability: data QPs retransmit what is lost themselves (RC) */
-    bool places_in_order;         /* capability: a data QP neither reorders nor duplicates */
+    const struct params *params; /* outlives the core */
+    struct counters *counters;   /* outlives the core */
+    crc32c_fn crc32c;            /* the fastest one that the machine has */
+    uint64_t seed;               /* of all randomness */
+    bool paths_in_order;         /* capability: a path never reorders */
+    bool places_reliably;        /* capability: data QPs retransmit what is lost themselves (RC) */
+    bool places_in_order;        /* capability: a data QP neither reorders nor duplicates */
 };
 
 /* Bytes for a core, and its initialisation in `memory` (64-byte aligned, zeroed, outlives it). */
@@ -112,22 +112,22 @@ struct flow_setup {
     uint32_t destination;    /* the NIC's number for the peer's address, copied into tx_desc */
     uint32_t datagram_bytes; /* UDP payload of a full datagram, as far as both ends know: path MTU less IP and UDP */
     uint32_t peer_datagram_bytes; /* the largest datagram that the peer takes; 0: any */
-    uint32_t base_bytes;     /* larger datagrams are used only after a probe (mtu.h); 0: all are used at once */
-    uint32_t chunk_window;   /* chunks: the smaller of both ends' UCCL_CHUNK_WINDOW */
-    uint32_t msg_window;     /* messages: the smaller of both ends' UCCL_MSG_WINDOW */
-    uint64_t tx_window_bytes;/* size of the peer's receive buffer, in kernel bytes */
-    uint64_t rx_window_bytes;/* size of ours, of which acks advertise this peer's share */
-    uint32_t eager_window_kb;/* the smaller of both ends' UCCL_EAGER_WINDOW_KB */
-    uint64_t features;       /* of both ends (WIRE_FEATURES, wire.h) */
-    uint64_t nonce;          /* unguessable. The peer's address must echo it before anything but probes goes there;
-                                0: no proof is needed */
-    void *owner;             /* handed back in events and QP actions */
-    bool greets;             /* with a nonce: sends a few probes even while nothing waits, unless the peer's come
-                                first. A firewall on our side then lets the peer's packets in as answers */
-    uint16_t peer_ports;     /* number of the peer's ports: its path i leaves from port i. The flow opens firewalls on
-                                our side for them (reach.h). 0 or 1: there is nothing to open */
-    bool places;             /* both ends have a NIC that places payload; then chunk_window is at most
-                                CORE_PLACE_WINDOW_MAX, and messages have no stripes */
+    uint32_t base_bytes;          /* larger datagrams are used only after a probe (mtu.h); 0: all are used at once */
+    uint32_t chunk_window;        /* chunks: the smaller of both ends' UCCL_CHUNK_WINDOW */
+    uint32_t msg_window;          /* messages: the smaller of both ends' UCCL_MSG_WINDOW */
+    uint64_t tx_window_bytes;     /* size of the peer's receive buffer, in kernel bytes */
+    uint64_t rx_window_bytes;     /* size of ours, of which acks advertise this peer's share */
+    uint32_t eager_window_kb;     /* the smaller of both ends' UCCL_EAGER_WINDOW_KB */
+    uint64_t features;            /* of both ends (WIRE_FEATURES, wire.h) */
+    uint64_t nonce;               /* unguessable. The peer's address must echo it before anything but probes goes there;
+                                     0: no proof is needed */
+    void *owner;                  /* handed back in events and QP actions */
+    bool greets;                  /* with a nonce: sends a few probes even while nothing waits, unless the peer's come
+                                     first. A firewall on our side then lets the peer's packets in as answers */
+    uint16_t peer_ports; /* number of the peer's ports: its path i leaves from port i. The flow opens firewalls on
+                            our side for them (reach.h). 0 or 1: there is nothing to open */
+    bool places;         /* both ends have a NIC that places payload; then chunk_window is at most
+                            CORE_PLACE_WINDOW_MAX, and messages have no stripes */
 };
 
 /*
@@ -138,8 +138,7 @@ enum { CORE_FLOWS_MAX = 4096 };
 uint64_t core_make_token(uint64_t random, uint32_t index);
 
 size_t core_flow_size(const struct params *params, const struct flow_setup *setup);
-struct flow *core_flow_open(struct core *core, void *memory, const struct flow_setup *setup,
-                            uint64_t now_ns);
+struct flow *core_flow_open(struct core *core, void *memory, const struct flow_setup *setup, uint64_t now_ns);
 
 /*
  * Forgets a flow at once, without a word to the peer. All connections of the flow must have ended
@@ -161,9 +160,8 @@ size_t core_conn_size(const struct params *params, const struct flow_setup *setu
  * below CORE_CONNS_MAX plus a generation above it), `remote_id` what we write.
  */
 enum { CORE_CONN_INDEX_BITS = 16, CORE_CONNS_MAX = 1 << CORE_CONN_INDEX_BITS };
-struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow,
-                            const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
-                            void *owner, uint64_t now_ns);
+struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow, const struct flow_setup *setup,
+                            uint32_t local_id, uint32_t remote_id, void *owner, uint64_t now_ns);
 
 /*
  * Striping. Several flows between the same two engines may carry one message, each with a connection of the same ids
@@ -193,9 +191,9 @@ static inline unsigned core_stripe_part(uint64_t number, unsigned n, unsigned en
 }
 
 /* Opens end `stripe` > 0 of a connection with `ends` ends, which carries parts of striped messages and nothing else. */
-struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *flow,
-                                 const struct flow_setup *setup, uint32_t local_id, uint32_t remote_id,
-                                 unsigned stripe, unsigned ends, void *owner, uint64_t now_ns);
+struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *flow, const struct flow_setup *setup,
+                                 uint32_t local_id, uint32_t remote_id, unsigned stripe, unsigned ends, void *owner,
+                                 uint64_t now_ns);
 size_t core_part_conn_size(const struct params *params, const struct flow_setup *setup);
 
 /*
@@ -269,10 +267,10 @@ bool core_rx(struct core *core, const uint8_t *datagram, size_t length, bool ce,
  * byte that counts. The caller passes those that wire_follows() the first to core_rx_copied(), which checks each again.
  */
 unsigned core_copy_target(struct core *core, const uint8_t *header, size_t length, size_t stride, struct core_msg **msg,
-                    uint64_t *offset_bytes);
+                          uint64_t *offset_bytes);
 /* core_rx() of a datagram whose payload, `length` less the header, stands at `payload`; NULL: behind the header. */
-bool core_rx_copied(struct core *core, const uint8_t *header, size_t length, const uint8_t *payload,
-                    bool ce, uint64_t now_ns);
+bool core_rx_copied(struct core *core, const uint8_t *header, size_t length, const uint8_t *payload, bool ce,
+                    uint64_t now_ns);
 
 /* Runs the timers that are due at `now_ns`. Receive all that waits first. */
 void core_expire(struct core *core, uint64_t now_ns);
@@ -315,7 +313,7 @@ struct tx_piece {
     struct core_msg *msg;
     uint64_t offset_bytes; /* into the message's buffer */
     uint32_t length;
-    uint32_t at;           /* offset into the chunk's buffer (TX_FRAMES) */
+    uint32_t at; /* offset into the chunk's buffer (TX_FRAMES) */
 };
 
 enum tx_kind {
@@ -333,13 +331,13 @@ enum tx_kind {
  *              wire_immediate_after(immediate, i)
  */
 struct tx_desc {
-    uint8_t kind;            /* enum tx_kind */
-    uint8_t count;           /* datagrams of the whole chunk; TX_PLACE: chunks, one write each */
-    bool sequenced;          /* false: an ack, a probe or a fragment, which is never repeated */
-    bool opens;              /* not sequenced: leaves by path 0 for port `path` of the peer, which discards it */
+    uint8_t kind;   /* enum tx_kind */
+    uint8_t count;  /* datagrams of the whole chunk; TX_PLACE: chunks, one write each */
+    bool sequenced; /* false: an ack, a probe or a fragment, which is never repeated */
+    bool opens;     /* not sequenced: leaves by path 0 for port `path` of the peer, which discards it */
     bool retransmission;
-    bool fragment;           /* of a datagram that has become too large; has at most one piece */
-    bool whole;              /* a probe for its size: where it does not fit, it is dropped rather than fragmented */
+    bool fragment; /* of a datagram that has become too large; has at most one piece */
+    bool whole;    /* a probe for its size: where it does not fit, it is dropped rather than fragmented */
     uint16_t path;
     uint32_t destination;
     uint64_t mask;           /* which of its datagrams to send: bit i */
@@ -347,27 +345,27 @@ struct tx_desc {
     uint32_t last_bytes;     /* size of the last one */
     /* the fields of every header */
     uint64_t token;
-    uint64_t seq;            /* of the first chunk */
+    uint64_t seq; /* of the first chunk */
     uint32_t path_seq;
-    uint32_t time_stamp;     /* wire_time(now) */
+    uint32_t time_stamp; /* wire_time(now) */
     bool payload_crc;
     /* TX_BULK */
     struct core_msg *bulk_msg;
-    uint64_t bulk_offset;    /* of datagram 0 */
-    uint32_t bulk_stride;    /* payload bytes of every datagram but the last */
-    uint32_t bulk_last;      /* of the last */
+    uint64_t bulk_offset; /* of datagram 0 */
+    uint32_t bulk_stride; /* payload bytes of every datagram but the last */
+    uint32_t bulk_last;   /* of the last */
     uint32_t conn_id;
     uint32_t msg_number;
     uint64_t msg_total;
     uint8_t stripes;
     /* TX_FRAMES */
-    uint8_t *buffer;         /* datagram i begins at i * datagram_bytes */
+    uint8_t *buffer; /* datagram i begins at i * datagram_bytes */
     const struct tx_piece *pieces;
     uint32_t piece_count;
     /* bookkeeping of core_tx_failed() */
     struct flow *flow;
-    uint8_t probes;          /* probes and echoes that it carries: enum probe_due (probe.h) */
-    bool written;            /* its chunk went as a write before, never as datagrams */
+    uint8_t probes; /* probes and echoes that it carries: enum probe_due (probe.h) */
+    bool written;   /* its chunk went as a write before, never as datagrams */
     /* placing: TX_PLACE always; TX_BULK and TX_FRAMES that retransmit a write */
     bool on_path;            /* goes over the data QP of `path`; else a datagram as any other */
     uint32_t generation;     /* of that data QP */
@@ -382,19 +380,19 @@ struct tx_desc {
 bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns);
 
 enum core_event_kind {
-    CORE_EVENT_MSG,        /* `msg` is complete: status and moved_bytes are final */
-    CORE_EVENT_SPLIT,      /* the send `msg` is cut into `msg->stripes` parts: submit all but part 0 */
-    CORE_EVENT_WANTED,     /* the staged send `msg` is to be fetched: see core_available() */
-    CORE_EVENT_CONN_ENDED, /* `owner` of a connection: its last event; its memory is the caller's. `status`
-                              UCCL_ETIMEDOUT, UCCL_EPEERDEAD: the peer was silent */
-    CORE_EVENT_CONN_FAILED,/* `owner` of a connection: the peer closed it or died (`status`). The connection takes no
-                              more messages and is still to be closed */
-    CORE_EVENT_FLOW_PROVEN,/* `owner` of a flow with a nonce: the peer's address has echoed the nonce, so datagrams get
-                              across in both directions */
-    CORE_EVENT_FLOW_HOLE,  /* `owner` of a flow, at most once: datagrams above passing_bytes vanish, though the route
-                              takes route_bytes */
-    CORE_EVENT_FLOW_DEAD,  /* `owner` of a flow: the peer stopped answering, or core_fail() was called; open no more
-                              connections */
+    CORE_EVENT_MSG,         /* `msg` is complete: status and moved_bytes are final */
+    CORE_EVENT_SPLIT,       /* the send `msg` is cut into `msg->stripes` parts: submit all but part 0 */
+    CORE_EVENT_WANTED,      /* the staged send `msg` is to be fetched: see core_available() */
+    CORE_EVENT_CONN_ENDED,  /* `owner` of a connection: its last event; its memory is the caller's. `status`
+                               UCCL_ETIMEDOUT, UCCL_EPEERDEAD: the peer was silent */
+    CORE_EVENT_CONN_FAILED, /* `owner` of a connection: the peer closed it or died (`status`). The connection takes no
+                               more messages and is still to be closed */
+    CORE_EVENT_FLOW_PROVEN, /* `owner` of a flow with a nonce: the peer's address has echoed the nonce, so datagrams get
+                               across in both directions */
+    CORE_EVENT_FLOW_HOLE,   /* `owner` of a flow, at most once: datagrams above passing_bytes vanish, though the route
+                               takes route_bytes */
+    CORE_EVENT_FLOW_DEAD,   /* `owner` of a flow: the peer stopped answering, or core_fail() was called; open no more
+                               connections */
 };
 
 struct core_event {
@@ -436,32 +434,29 @@ enum core_qp_kind { QP_OPEN, QP_CONNECT, QP_DRAIN, QP_CLOSE };
 struct core_qp_action {
     enum core_qp_kind kind;
     struct flow *flow;
-    void *owner;           /* of the flow */
+    void *owner; /* of the flow */
     uint32_t destination;
     uint16_t path;
     uint32_t generation;
-    uint32_t number, psn;  /* QP_CONNECT: the peer's queue pair and its first packet sequence number */
+    uint32_t number, psn; /* QP_CONNECT: the peer's queue pair and its first packet sequence number */
 };
 
 /* The next thing to do to a data QP; also of flows that are dead. */
 bool core_next_qp_action(struct core *core, struct core_qp_action *action);
 
-void core_qp_opened(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
-                      uint32_t number, uint32_t psn, uint64_t now_ns);
-void core_qp_connected(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
-                         uint64_t now_ns);
-void core_qp_drained(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
-                      uint64_t now_ns);
+void core_qp_opened(struct core *core, struct flow *flow, uint16_t path, uint32_t generation, uint32_t number,
+                    uint32_t psn, uint64_t now_ns);
+void core_qp_connected(struct core *core, struct flow *flow, uint16_t path, uint32_t generation, uint64_t now_ns);
+void core_qp_drained(struct core *core, struct flow *flow, uint16_t path, uint32_t generation, uint64_t now_ns);
 /* Making or connecting the queue pair failed, or the NIC reports it broken (a failed completion, a link down). */
-void core_qp_failed(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
-                      uint64_t now_ns);
+void core_qp_failed(struct core *core, struct flow *flow, uint16_t path, uint32_t generation, uint64_t now_ns);
 
 /* The NIC has placed a write of `length` bytes that carried `immediate`. */
-void core_rx_immediate(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
-                       uint32_t immediate, uint32_t length, uint64_t now_ns);
+void core_rx_immediate(struct core *core, struct flow *flow, uint16_t path, uint32_t generation, uint32_t immediate,
+                       uint32_t length, uint64_t now_ns);
 /* core_rx() of a datagram that came as a send on a data QP. */
-bool core_rx_on_qp(struct core *core, struct flow *flow, uint16_t path, uint32_t generation,
-                     const uint8_t *datagram, size_t length, uint64_t now_ns);
+bool core_rx_on_qp(struct core *core, struct flow *flow, uint16_t path, uint32_t generation, const uint8_t *datagram,
+                   size_t length, uint64_t now_ns);
 
 /*
  * The work requests of the descriptor with this cookie, and of all earlier ones on the same queue pair, have succeeded:

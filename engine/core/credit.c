@@ -24,18 +24,18 @@
 #include <assert.h>
 
 enum {
-    GRANT_BYTES = 16 * 1024,       /* at least a chunk */
-    LINK_PERCENT = 99,             /* granted part of the link's rate, so that a queue once built drains */
-    IDLE_SHARE = 8,                /* a quantum for an idle flow takes as long as 8 others */
-    WALK_MAX = 64,                 /* messages looked at to find the demand */
+    GRANT_BYTES = 16 * 1024, /* at least a chunk */
+    LINK_PERCENT = 99,       /* granted part of the link's rate, so that a queue once built drains */
+    IDLE_SHARE = 8,          /* a quantum for an idle flow takes as long as 8 others */
+    WALK_MAX = 64,           /* messages looked at to find the demand */
     ASK_BACKOFF_MAX = 6,
-    HEARD_PATIENCE = 8,            /* timeout multiplier once the receiver knows the demand */
+    HEARD_PATIENCE = 8, /* timeout multiplier once the receiver knows the demand */
     GRANTS_SAVED_MAX = 16,
 };
 #define DEMAND_AHEAD_BYTES (UINT64_C(8) << 20) /* beyond what is used */
 #define ASK_MIN_NS (100 * NS_PER_US)
-#define ASK_FIRST_NS (1000 * NS_PER_US)        /* while no round trip is known */
-#define BURST_NS (50 * NS_PER_US)              /* most time that a pacer called late makes up for */
+#define ASK_FIRST_NS (1000 * NS_PER_US) /* while no round trip is known */
+#define BURST_NS (50 * NS_PER_US)       /* most time that a pacer called late makes up for */
 
 static uint64_t speculate_bytes(const struct flow *flow)
 {
@@ -183,8 +183,8 @@ unsigned credit_put(struct flow *flow, uint8_t *at)
         bytes += wire_put_demand(at, &(struct wire_demand){(uint32_t)tx->advertised_bytes});
     tx->due = false;
     if (rx->demand_bytes)
-        bytes += wire_put_grant(at + bytes, &(struct wire_grant){(uint32_t)rx->granted_bytes,
-                                                                 (uint32_t)rx->demand_bytes});
+        bytes +=
+            wire_put_grant(at + bytes, &(struct wire_grant){(uint32_t)rx->granted_bytes, (uint32_t)rx->demand_bytes});
     return bytes;
 }
 
@@ -225,9 +225,9 @@ static void await_grant(struct flow *flow)
     assert(!flow->dead);
     leave_list(pacer, flow);
     append_to_list(pacer, flow,
-           rx->granted_bytes < rx->demand_bytes    ? CREDIT_WANTING
-           : rx->granted_bytes < advance_bytes(flow) ? CREDIT_IDLE
-                                                     : CREDIT_NONE);
+                   rx->granted_bytes < rx->demand_bytes      ? CREDIT_WANTING
+                   : rx->granted_bytes < advance_bytes(flow) ? CREDIT_IDLE
+                                                             : CREDIT_NONE);
 }
 
 /* As await_grant(). If no flow waited, pacing begins now: time without demand does not add up to a burst. */

@@ -15,13 +15,13 @@ struct flow;
 
 /* The sending half. All are totals of payload bytes since the flow began, retransmissions included. */
 struct credit_tx {
-    uint64_t used_bytes;    /* sent */
-    uint64_t granted_bytes; /* may be sent; begins with what is sent without asking */
+    uint64_t used_bytes;       /* sent */
+    uint64_t granted_bytes;    /* may be sent; begins with what is sent without asking */
     uint64_t advertised_bytes; /* the demand as last sent: the aim of used_bytes */
-    uint64_t heard_bytes;   /* the demand that the receiver has confirmed */
-    uint64_t ask_at_ns;     /* when the demand is sent again; UINT64_MAX: never */
-    uint8_t backoff;        /* doublings of that wait since the last grant */
-    bool due;               /* the demand goes with the next ack */
+    uint64_t heard_bytes;      /* the demand that the receiver has confirmed */
+    uint64_t ask_at_ns;        /* when the demand is sent again; UINT64_MAX: never */
+    uint8_t backoff;           /* doublings of that wait since the last grant */
+    bool due;                  /* the demand goes with the next ack */
 };
 
 enum credit_list { CREDIT_WANTING, CREDIT_IDLE, CREDIT_LISTS, CREDIT_NONE = CREDIT_LISTS };
@@ -38,7 +38,7 @@ struct credit_rx {
 /* One per core. */
 struct pacer {
     struct queue lists[CREDIT_LISTS]; /* flows with unmet demand; flows without, whose advance is not full */
-    uint64_t next_ns;       /* when the next quantum is granted */
+    uint64_t next_ns;                 /* when the next quantum is granted */
     uint64_t link_mbps;
 };
 

@@ -54,8 +54,7 @@ void data_qps_init(struct flow *flow, uint8_t *memory, const struct flow_setup *
     qps->reserve = reserve_of(setup);
     qps->qps = (struct data_qp *)memory;
     memory += round64(qps->count * sizeof(struct data_qp));
-    path_set_init(&qps->set, (struct path *)memory, qps->count, (unsigned)core->params->path_policy,
-                  &core->rng);
+    path_set_init(&qps->set, (struct path *)memory, qps->count, (unsigned)core->params->path_policy, &core->rng);
     memory += round64(qps->count * sizeof(struct path));
     for (unsigned i = 0; i < qps->count; i++) {
         qps->qps[i] = (struct data_qp){.generation = 1, .work = (struct data_qp_work *)memory};
@@ -109,7 +108,7 @@ bool data_qps_next_action(struct flow *flow, struct core_qp_action *action)
         for (unsigned k = 0; qp->actions && k < sizeof order; k++) {
             if (!(qp->actions >> order[k] & 1))
                 continue;
-            qp->actions &= (uint8_t)~(1u << order[k]);
+            qp->actions &= (uint8_t) ~(1u << order[k]);
             *action = (struct core_qp_action){
                 .kind = (enum core_qp_kind)order[k],
                 .flow = flow,
@@ -134,7 +133,7 @@ static uint32_t epoch_of(const struct flow *flow, const struct data_qp *qp)
 }
 
 void data_qp_begin_work(struct flow *flow, uint16_t index, struct core_msg *msg, uint32_t requests,
-                     struct tx_desc *desc)
+                        struct tx_desc *desc)
 {
     struct data_qps *qps = &flow->qps;
     struct data_qp *qp = &qps->qps[index];
@@ -392,8 +391,7 @@ bool data_qps_lossy(const struct flow *flow)
     enum { FEW = 2, MILLION = 1000000 };
     const struct data_qps *qps = &flow->qps;
     uint64_t most_ppm = flow->core->params->packet_loss_ppm;
-    return qps->losses >= FEW && most_ppm < MILLION &&
-           (uint64_t)qps->losses * MILLION > most_ppm * qps->packets;
+    return qps->losses >= FEW && most_ppm < MILLION && (uint64_t)qps->losses * MILLION > most_ppm * qps->packets;
 }
 
 void data_qp_heard(struct flow *flow, uint16_t index)
@@ -526,10 +524,10 @@ unsigned data_qps_put_frames(struct flow *flow, uint8_t *at, uint32_t room)
             if (end - at < WIRE_QP_BYTES)
                 return (unsigned)(at - begin);
             bool offer = what == QP_OFFER;
-            at += wire_put_qp(at, &(struct wire_qp){(uint8_t)what, i, qp->generation,
-                                                        offer ? qp->number : 0, offer ? qp->psn : 0});
+            at += wire_put_qp(
+                at, &(struct wire_qp){(uint8_t)what, i, qp->generation, offer ? qp->number : 0, offer ? qp->psn : 0});
             flow->qps.drained_due -= what == QP_DRAINED;
-            qp->frames &= (uint8_t)~(1u << what);
+            qp->frames &= (uint8_t) ~(1u << what);
             flow->qps.frames_due -= qp->frames == 0;
         }
         try_next(flow, i);

@@ -48,26 +48,26 @@ struct data_qp_work {
 };
 
 struct data_qp {
-    uint8_t state;            /* enum data_qp_state */
-    uint8_t actions;          /* bit per enum core_qp_kind that waits for core_next_qp_action() */
-    uint8_t frames;           /* bit per enum wire_qp_what that is due */
-    uint8_t pauses;           /* doublings of the pause before it opens again */
-    bool has_queue_pair;      /* a queue pair exists, for QP_CLOSE */
-    uint32_t generation;      /* from 1 */
-    uint32_t close_generation; /* of the queue pair that QP_CLOSE is about */
-    uint32_t number, psn;     /* ours */
+    uint8_t state;                  /* enum data_qp_state */
+    uint8_t actions;                /* bit per enum core_qp_kind that waits for core_next_qp_action() */
+    uint8_t frames;                 /* bit per enum wire_qp_what that is due */
+    uint8_t pauses;                 /* doublings of the pause before it opens again */
+    bool has_queue_pair;            /* a queue pair exists, for QP_CLOSE */
+    uint32_t generation;            /* from 1 */
+    uint32_t close_generation;      /* of the queue pair that QP_CLOSE is about */
+    uint32_t number, psn;           /* ours */
     struct data_qp_peer peer, next; /* of this generation, and of the one after it */
-    uint64_t open_at_ns;      /* DATA_QP_CLOSED: not before */
-    uint64_t round_ns;        /* when the current round of retransmissions began */
-    uint32_t rounds;          /* of retransmissions since the peer received anything over this data QP */
-    struct data_qp_work *work;   /* ring over [work_done, work_next) of `depth` */
+    uint64_t open_at_ns;            /* DATA_QP_CLOSED: not before */
+    uint64_t round_ns;              /* when the current round of retransmissions began */
+    uint32_t rounds;                /* of retransmissions since the peer received anything over this data QP */
+    struct data_qp_work *work;      /* ring over [work_done, work_next) of `depth` */
     uint32_t work_next, work_done;
-    uint32_t requests;        /* work requests in progress */
+    uint32_t requests; /* work requests in progress */
 };
 
 struct data_qps {
-    struct path_set set;      /* path sequences, delays and penalties; chooses */
-    struct data_qp *qps;      /* `count` of them; 0: the flow does not place */
+    struct path_set set; /* path sequences, delays and penalties; chooses */
+    struct data_qp *qps; /* `count` of them; 0: the flow does not place */
     uint16_t count;
     uint16_t usable;          /* data QPs that may be written to */
     uint32_t depth;           /* work requests per data QP; a power of two */
@@ -98,8 +98,7 @@ static inline bool data_qp_takes(const struct data_qps *qps, uint16_t qp, uint32
     return qps->qps[qp].requests + requests <= qps->depth;
 }
 /* A descriptor of `requests` work requests is about to go over the data QP: fills in generation and cookie. */
-void data_qp_begin_work(struct flow *flow, uint16_t qp, struct core_msg *msg, uint32_t requests,
-                     struct tx_desc *desc);
+void data_qp_begin_work(struct flow *flow, uint16_t qp, struct core_msg *msg, uint32_t requests, struct tx_desc *desc);
 /* The NIC did not take the last descriptor, which had this cookie. */
 void data_qp_undo_work(struct flow *flow, uint64_t cookie);
 /* Before a retransmission over it. False: it has been silent for too long, and is being drained. */

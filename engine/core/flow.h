@@ -11,9 +11,9 @@
 #include "core/cc.h"
 #include "core/conn.h"
 #include "core/credit.h"
+#include "core/data_qp.h"
 #include "core/gone.h"
 #include "core/image.h"
-#include "core/data_qp.h"
 #include "core/loss.h"
 #include "core/message.h"
 #include "core/mtu.h"
@@ -29,10 +29,10 @@
 #include "core/timer.h"
 
 enum {
-    FRAMES_SMALL_BYTES = 2048,      /* a buffer of the pool for few frames */
-    FRAMES_BIG_BYTES = 64 * 1024,   /* and for a train of them */
-    QUANTUM_BYTES = 64 * 1024,      /* of deficit round robin among connections */
-    CONTROL_RESERVE_BYTES = 65536,  /* control frames may exceed the windows by this much */
+    FRAMES_SMALL_BYTES = 2048,     /* a buffer of the pool for few frames */
+    FRAMES_BIG_BYTES = 64 * 1024,  /* and for a train of them */
+    QUANTUM_BYTES = 64 * 1024,     /* of deficit round robin among connections */
+    CONTROL_RESERVE_BYTES = 65536, /* control frames may exceed the windows by this much */
 };
 
 /* Where a chunk of frames stands until it is acked. */
@@ -47,13 +47,13 @@ struct flow {
     void *owner;
     struct queue_link ready, event, acting; /* on the core's queues: ready, flow_events, paths */
     bool dead;
-    bool farewell_due;            /* dead: a FLOW frame says that we have given the peer up */
-    int32_t status;               /* dead: with which its messages complete */
+    bool farewell_due; /* dead: a FLOW frame says that we have given the peer up */
+    int32_t status;    /* dead: with which its messages complete */
     uint64_t rx_token, tx_token;
-    uint64_t features;            /* of both ends: WIRE_FEATURES */
+    uint64_t features; /* of both ends: WIRE_FEATURES */
     uint32_t destination;
-    uint32_t datagram_bytes;      /* size of full datagrams, which is known to get through */
-    uint32_t slot;                /* in core->flows */
+    uint32_t datagram_bytes; /* size of full datagrams, which is known to get through */
+    uint32_t slot;           /* in core->flows */
 
     struct sent sent;
     struct sack sack;
@@ -62,7 +62,7 @@ struct flow {
     struct path_set paths;
     struct credit_tx credit_tx;
     struct credit_rx credit_rx;
-    struct data_qps qps;          /* none: nothing is placed */
+    struct data_qps qps; /* none: nothing is placed */
     struct place place;
     struct probe probe;
     struct reach reach;
@@ -71,36 +71,36 @@ struct flow {
     struct gone gone;
 
     /* buffers of frames */
-    uint32_t held[2];             /* of the core's pools: BUFFER_SMALL, BUFFER_BIG */
+    uint32_t held[2]; /* of the core's pools: BUFFER_SMALL, BUFFER_BIG */
     uint8_t *own_buffer;
     bool own_used;
 
-    uint64_t peer_window_bytes;   /* our share of the peer's receive buffer, as its acks advertise it */
-    uint64_t rx_window_bytes;     /* size of ours; acks advertise this flow's share of it */
+    uint64_t peer_window_bytes; /* our share of the peer's receive buffer, as its acks advertise it */
+    uint64_t rx_window_bytes;   /* size of ours; acks advertise this flow's share of it */
     uint64_t packets_heard;
-    uint32_t heard_period;        /* of shares: the last one in which a packet came */
+    uint32_t heard_period; /* of shares: the last one in which a packet came */
 
     /* connections */
-    struct queue ctrl;            /* with control frames */
-    struct queue active;          /* with messages to send, round robin */
+    struct queue ctrl;   /* with control frames */
+    struct queue active; /* with messages to send, round robin */
     struct conn *all_head;
-    bool ctrl_urgent;             /* some control frame does not wait for the ack timer */
-    uint32_t msgs_pending;        /* submitted and not reported, all connections */
-    uint32_t closing;             /* connections that wait for their FIN to be acked */
+    bool ctrl_urgent;      /* some control frame does not wait for the ack timer */
+    uint32_t msgs_pending; /* submitted and not reported, all connections */
+    uint32_t closing;      /* connections that wait for their FIN to be acked */
 
     struct ack ack;
     struct loss loss;
 
     /* timers */
-    struct timer timer;           /* at or before the earliest deadline below */
-    uint64_t last_rx_ns;          /* last packet of the peer, or when the flow began to expect one */
-    struct silence silence;       /* since then */
-    uint64_t heard_ns;            /* last packet of the peer */
-    uint64_t rx_seq;              /* of the chunk that is being read */
-    uint64_t last_ack_ns;         /* last ack that made progress, or first transmission after idle */
-    uint64_t asked_ns;            /* since when the peer has chunks to ack */
-    uint64_t pace_until_ns;       /* cwnd below a chunk: no data before */
-    bool window_limited;          /* the window has held a chunk back since the last ack */
+    struct timer timer;     /* at or before the earliest deadline below */
+    uint64_t last_rx_ns;    /* last packet of the peer, or when the flow began to expect one */
+    struct silence silence; /* since then */
+    uint64_t heard_ns;      /* last packet of the peer */
+    uint64_t rx_seq;        /* of the chunk that is being read */
+    uint64_t last_ack_ns;   /* last ack that made progress, or first transmission after idle */
+    uint64_t asked_ns;      /* since when the peer has chunks to ack */
+    uint64_t pace_until_ns; /* cwnd below a chunk: no data before */
+    bool window_limited;    /* the window has held a chunk back since the last ack */
 };
 
 size_t flow_size(const struct params *params, const struct flow_setup *setup);

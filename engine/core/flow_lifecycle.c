@@ -8,8 +8,8 @@ size_t flow_size(const struct params *params, const struct flow_setup *setup)
     return round64(sizeof(struct flow)) + round64(setup->chunk_window * sizeof(struct chunk)) +
            round64(setup->chunk_window * sizeof(struct sack_chunk)) +
            round64(params->port_entropy * sizeof(struct path)) +
-           round64(params->port_entropy * sizeof(struct sack_path)) + FRAMES_SMALL_BYTES + data_qps_size(params, setup) +
-           place_size(params, setup);
+           round64(params->port_entropy * sizeof(struct sack_path)) + FRAMES_SMALL_BYTES +
+           data_qps_size(params, setup) + place_size(params, setup);
 }
 
 struct flow *flow_init(void *memory, struct core *core, const struct flow_setup *setup, uint64_t now_ns)
@@ -45,8 +45,7 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     place_init(flow, at + data_qps_size(params, setup), setup);
     path_set_init(&flow->paths, path_states, paths, (unsigned)params->path_policy, &core->rng);
     flow->paths.closes = true;
-    sent_init(&flow->sent, chunks, setup->chunk_window, &flow->paths,
-              flow->qps.count ? &flow->qps.set : NULL,
+    sent_init(&flow->sent, chunks, setup->chunk_window, &flow->paths, flow->qps.count ? &flow->qps.set : NULL,
               core->paths_in_order ? 1 : (uint32_t)params->reorder_threshold);
     flow->sent.data_qps_reliable = core->places_reliably;
     sack_init(&flow->sack, sack_chunks, setup->chunk_window, sack_data_qps, flow->qps.count);
@@ -108,8 +107,8 @@ void flow_give_up(struct flow *flow, bool farewell)
 
 void flow_on_late(struct flow *flow, const struct wire_packet *packet)
 {
-    bool asks = packet->flags & WIRE_SEQUENCED || packet->current.kind == FRAME_PROBE ||
-                packet->current.kind == FRAME_FRAGMENT;
+    bool asks =
+        packet->flags & WIRE_SEQUENCED || packet->current.kind == FRAME_PROBE || packet->current.kind == FRAME_FRAGMENT;
     if (flow->status == UCCL_EPEERDEAD && asks)
         bid_farewell(flow);
 }

@@ -23,7 +23,7 @@ enum {
     GONE_IDS = CORE_FRAMES_MAX, /* answers that may wait: those to one packet find room */
     GONE_PER_PACKET_MAX = 16,   /* GONE frames in one packet: bounds the searches that they start */
     GONE_BUCKETS = 256,
-    GONE_FINS = 256,            /* FINs on their way, of connections that are over, that a flow remembers */
+    GONE_FINS = 256, /* FINs on their way, of connections that are over, that a flow remembers */
 };
 
 /* The last FIN of a connection that is over. */
@@ -32,12 +32,12 @@ struct gone_fin {
         uint64_t seq;              /* of the chunk that carries it */
         struct wire_credit credit; /* kept: goes in front of the FIN */
     };
-    uint32_t id;                   /* of the connection, as the peer writes it */
-    bool used, kept, queued;       /* kept: still to be sent; queued: its id waits in `ids` */
+    uint32_t id;             /* of the connection, as the peer writes it */
+    bool used, kept, queued; /* kept: still to be sent; queued: its id waits in `ids` */
 };
 
 struct gone {
-    uint32_t ids[GONE_IDS];               /* answers due: GONE, or a FIN that was kept; first in, first out */
+    uint32_t ids[GONE_IDS]; /* answers due: GONE, or a FIN that was kept; first in, first out */
     uint32_t first, count;
     struct conn *by_remote[GONE_BUCKETS]; /* all connections, by the id that we write into frames */
     struct gone_fin fins[GONE_FINS];      /* by the low bits of the id; a later one replaces it */
@@ -56,8 +56,8 @@ void gone_keep_fin(struct conn *conn, const struct wire_credit *credit);
 unsigned gone_room(const struct flow *flow);
 /* The peer has named an unknown connection: an answer is due, unless there is no room or a FIN is on its way. */
 void gone_answer(struct flow *flow, uint32_t id);
-/* Writes the answers that are due (GONE, or a kept CREDIT and FIN) as frames of chunk `seq` into the `room` bytes at `at`.
- * Returns the bytes written, and the number of frames in `*frames`. */
+/* Writes the answers that are due (GONE, or a kept CREDIT and FIN) as frames of chunk `seq` into the `room` bytes at
+ * `at`. Returns the bytes written, and the number of frames in `*frames`. */
 unsigned gone_put(struct flow *flow, uint8_t *at, uint32_t room, uint64_t seq, unsigned *frames);
 
 /* The connection that the peer calls by this id, or NULL. */

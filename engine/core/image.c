@@ -59,7 +59,8 @@ static void lay_out_bulk(struct core *core, const struct tx_desc *image, unsigne
         wire_bulk_header(image, index, 0, core->crc32c, desc->buffer + FRAGMENT_HEADER_BYTES);
     core->pieces[0] = (struct tx_piece){
         .msg = image->bulk_msg,
-        .offset_bytes = image->bulk_offset + (uint64_t)index * image->bulk_stride + offset + header - WIRE_BULK_HEADER_BYTES,
+        .offset_bytes =
+            image->bulk_offset + (uint64_t)index * image->bulk_stride + offset + header - WIRE_BULK_HEADER_BYTES,
         .length = length - header,
         .at = FRAGMENT_HEADER_BYTES + header,
     };
@@ -97,10 +98,9 @@ bool image_next(struct flow *flow, uint8_t *buffer, struct tx_desc *desc)
         .buffer = buffer,
         .flow = flow,
     };
-    wire_put_fragment(buffer + WIRE_HEADER_BYTES, &(struct wire_fragment){.number = out->number + index,
-                                                                           .offset = out->offset,
-                                                                           .length = length,
-                                                                           .total = total});
+    wire_put_fragment(buffer + WIRE_HEADER_BYTES,
+                      &(struct wire_fragment){
+                          .number = out->number + index, .offset = out->offset, .length = length, .total = total});
     wire_set_header_length(buffer, FRAGMENT_HEADER_BYTES);
     if (image->kind == TX_BULK) {
         lay_out_bulk(core, image, index, out->offset, length, desc);
@@ -158,7 +158,8 @@ static void begin_image(struct image *image, uint64_t token, const struct wire_f
  * The image of the fragment; NULL: the fragment contradicts it. A new image takes a free buffer, or else that of the
  * oldest image: of all, or of the flow's own if the flow has its share.
  */
-static struct image *image_of(struct images *images, uint64_t token, const struct wire_fragment *fragment, uint64_t now_ns)
+static struct image *image_of(struct images *images, uint64_t token, const struct wire_fragment *fragment,
+                              uint64_t now_ns)
 {
     struct image *oldest = NULL, *own = NULL;
     unsigned owned = 0;

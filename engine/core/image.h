@@ -19,7 +19,7 @@ struct chunk;
 struct flow;
 
 enum {
-    IMAGES_MAX = 8,          /* that a core puts together at a time */
+    IMAGES_MAX = 8, /* that a core puts together at a time */
     IMAGES_OF_FLOW_MAX = 2,
     IMAGE_BYTES = 64 * 1024, /* room for CORE_TRAIN_BYTES_MAX */
     IMAGE_UNITS = (CORE_TRAIN_BYTES_MAX + WIRE_FRAGMENT_UNIT - 1) / WIRE_FRAGMENT_UNIT,
@@ -28,7 +28,7 @@ enum {
 
 /* An image that is being put together. */
 struct image {
-    uint64_t token;        /* of its flow; 0: the buffer is free */
+    uint64_t token; /* of its flow; 0: the buffer is free */
     uint64_t begun_ns;
     uint32_t number, total;
     uint32_t units_left;
@@ -42,11 +42,11 @@ struct images {
 
 /* What a flow sends in fragments. */
 struct image_out {
-    struct tx_desc desc;   /* of the chunk */
-    uint64_t left;         /* datagrams to go; 0: nothing is sent in fragments */
-    uint32_t number;       /* of the image */
-    uint32_t offset;       /* its first byte that has not gone */
-    uint64_t left_before;  /* `left` and `offset` before the last fragment, should the NIC refuse it */
+    struct tx_desc desc;  /* of the chunk */
+    uint64_t left;        /* datagrams to go; 0: nothing is sent in fragments */
+    uint32_t number;      /* of the image */
+    uint32_t offset;      /* its first byte that has not gone */
+    uint64_t left_before; /* `left` and `offset` before the last fragment, should the NIC refuse it */
     uint32_t offset_before;
 };
 

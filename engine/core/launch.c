@@ -25,8 +25,7 @@ void tx_fly(struct flow *flow, struct chunk *chunk, uint16_t path, uint64_t now_
     sent_fly(&flow->sent, chunk, path, now_ns);
     credit_use(flow, chunk->payload_bytes);
     if (flow->cc.pace_gap_ns)
-        flow->pace_until_ns =
-            now_ns + flow->cc.pace_gap_ns * chunk->payload_bytes / flow->cc.chunk_bytes;
+        flow->pace_until_ns = now_ns + flow->cc.pace_gap_ns * chunk->payload_bytes / flow->cc.chunk_bytes;
 }
 
 /* Paths that have worked seem to have stopped. */
@@ -36,14 +35,15 @@ static bool at_a_loss(const struct flow *flow)
     return flow->loss.rto_backoff >= TIMEOUTS;
 }
 
-void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid,
-                   struct tx_desc *desc, uint64_t now_ns)
+void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid, struct tx_desc *desc,
+               uint64_t now_ns)
 {
     struct core *core = flow->core;
     bool retransmission = chunk->transmissions > 0;
     uint16_t path = chunk->path;
     if (!chunk->placed)
-        path = retransmission ? path_choose_safe(&flow->paths, avoid, at_a_loss(flow)) : path_choose(&flow->paths, avoid);
+        path =
+            retransmission ? path_choose_safe(&flow->paths, avoid, at_a_loss(flow)) : path_choose(&flow->paths, avoid);
     tx_fly(flow, chunk, path, now_ns);
     desc->flow = flow;
     desc->sequenced = true;
@@ -69,8 +69,8 @@ void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t ma
         COUNT(core->counters, retransmits, (unsigned)__builtin_popcountll(mask));
 }
 
-void tx_describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, uint16_t path,
-                                struct tx_desc *desc, uint64_t now_ns)
+void tx_describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, uint16_t path, struct tx_desc *desc,
+                            uint64_t now_ns)
 {
     *desc = (struct tx_desc){
         .kind = TX_FRAMES,

@@ -135,7 +135,7 @@ uint32_t mtu_probe(struct flow *flow, uint8_t **buffer, uint64_t now_ns)
     if (!mtu->padding)
         mtu->padding = pool_take(&flow->core->big, &mtu->held);
     if (!mtu->padding)
-        return 0; /* a buffer may be free when mtu->at_ns comes */
+        return 0;                               /* a buffer may be free when mtu->at_ns comes */
     memset(mtu->padding, 0, mtu->trying_bytes); /* the buffer may hold messages for other peers */
     *buffer = mtu->padding;
     return mtu->trying_bytes;

@@ -25,35 +25,35 @@ struct flow_setup;
 struct sent_acked;
 
 enum {
-    MTU_TRIES = 3,       /* probes of one size that may be lost while small datagrams pass; also rounds of losses */
-    MTU_TOP_TRIES = 6,   /* the same for the route's own size: general loss should not look like a hole */
-    MTU_SILENT_TRIES = 8,/* probes lost while nothing else passes either, after which the search waits */
-    MTU_STEP_BYTES = 128,/* of payload: the step of the search (and the unit of watched receives) */
+    MTU_TRIES = 3,         /* probes of one size that may be lost while small datagrams pass; also rounds of losses */
+    MTU_TOP_TRIES = 6,     /* the same for the route's own size: general loss should not look like a hole */
+    MTU_SILENT_TRIES = 8,  /* probes lost while nothing else passes either, after which the search waits */
+    MTU_STEP_BYTES = 128,  /* of payload: the step of the search (and the unit of watched receives) */
     MTU_RAISE_BACKOFF = 6, /* most doublings of the pause between two searches */
 };
 #define MTU_RAISE_NS UINT64_C(10000000000) /* pause until the next search, at first */
 
 struct mtu {
-    uint32_t limit_bytes;  /* largest datagram that the route and the peer take */
-    uint32_t peer_bytes;   /* largest datagram that the peer takes, whatever the route */
-    uint32_t base_bytes;   /* datagrams up to this size are small */
-    bool searches;         /* sizes above the base are tried before they are used */
-    uint32_t bad_bytes;    /* smallest size that does not get through; beyond the limit: none is known */
-    uint32_t trying_bytes; /* size of the probe under way; 0: none is */
-    uint64_t nonce;        /* of that size's probes */
-    uint64_t at_ns;        /* when the newest probe counts as lost; UINT64_MAX: none is under way */
-    uint64_t raise_ns;     /* when the search begins again, if the flow is in use; UINT64_MAX: never */
-    uint8_t tries, silent; /* probes of this size lost while small datagrams passed; lost together with them */
-    uint8_t backoff;       /* of raise_ns */
-    uint8_t rounds;        /* of losses since a large datagram has arrived; saturates */
-    uint8_t losses;        /* rounds in which a small datagram got through */
-    uint64_t counted_ns;   /* when the last round was counted: datagrams sent before belong to that round */
-    bool small_passed;     /* a small datagram sent after small_from_ns got through */
-    uint64_t small_from_ns;/* when the probe left, or this round began */
-    bool hole_reported;    /* the owner has been told of a hole, or is about to be */
-    bool hole_report_due;  /* CORE_EVENT_FLOW_HOLE waits */
-    uint32_t held;         /* of core->big: the padding */
-    uint8_t *padding;      /* of the probe under way */
+    uint32_t limit_bytes;   /* largest datagram that the route and the peer take */
+    uint32_t peer_bytes;    /* largest datagram that the peer takes, whatever the route */
+    uint32_t base_bytes;    /* datagrams up to this size are small */
+    bool searches;          /* sizes above the base are tried before they are used */
+    uint32_t bad_bytes;     /* smallest size that does not get through; beyond the limit: none is known */
+    uint32_t trying_bytes;  /* size of the probe under way; 0: none is */
+    uint64_t nonce;         /* of that size's probes */
+    uint64_t at_ns;         /* when the newest probe counts as lost; UINT64_MAX: none is under way */
+    uint64_t raise_ns;      /* when the search begins again, if the flow is in use; UINT64_MAX: never */
+    uint8_t tries, silent;  /* probes of this size lost while small datagrams passed; lost together with them */
+    uint8_t backoff;        /* of raise_ns */
+    uint8_t rounds;         /* of losses since a large datagram has arrived; saturates */
+    uint8_t losses;         /* rounds in which a small datagram got through */
+    uint64_t counted_ns;    /* when the last round was counted: datagrams sent before belong to that round */
+    bool small_passed;      /* a small datagram sent after small_from_ns got through */
+    uint64_t small_from_ns; /* when the probe left, or this round began */
+    bool hole_reported;     /* the owner has been told of a hole, or is about to be */
+    bool hole_report_due;   /* CORE_EVENT_FLOW_HOLE waits */
+    uint32_t held;          /* of core->big: the padding */
+    uint8_t *padding;       /* of the probe under way */
 };
 
 /* Whether the next padded probe takes the first path: every other one does, since firewalls pass it (probe_opens()). */

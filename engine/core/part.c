@@ -15,7 +15,8 @@ static struct recv_slot *part_slot(const struct conn *conn, uint64_t number)
 }
 
 /* The bytes of a message of `total` bytes, cut into n parts, that come over this end. */
-static void part_range(const struct conn *conn, uint64_t number, uint64_t total, unsigned n, uint64_t *from, uint64_t *to)
+static void part_range(const struct conn *conn, uint64_t number, uint64_t total, unsigned n, uint64_t *from,
+                       uint64_t *to)
 {
     core_stripe(total, n, core_stripe_part(number, n, conn->stripe_ends, conn->stripe), from, to);
 }
@@ -120,10 +121,9 @@ bool conn_on_part_data(struct conn *conn, const struct wire_data *data)
     part_range(conn, msg->number, data->total, data->stripes, &from, &to);
     msg->offset_bytes += data->length; /* of a receive part: bytes that have arrived */
     if (data->length)
-        core_copy_push(conn->flow->core, (struct core_copy){.from = data->payload,
-                                                            .msg = msg,
-                                                            .offset_bytes = data->offset,
-                                                            .length = data->length});
+        core_copy_push(conn->flow->core,
+                       (struct core_copy){
+                           .from = data->payload, .msg = msg, .offset_bytes = data->offset, .length = data->length});
     if (msg->offset_bytes == to - from) {
         unlist_part(conn, msg);
         complete_part(conn, msg, UCCL_OK, to - from);

@@ -18,16 +18,15 @@
 enum {
     PENALTY_CONGESTED = 2,
     PENALTY_LOST = 16,
-    EXPLORE_EVERY = 64,    /* choices */
-    SLOW_FACTOR = 2,       /* a sample above this times the set's delay is slow */
-    RECYCLE_QUARTERS = 5,  /* a sample above so many quarters of it does not recycle its path */
-    CLOSING_ROW = 8,       /* losses in a row, and acks of others meanwhile, that close a path which has worked */
-    PATH_DELAY_SHARE = 8,  /* smoothing of a path's delay */
-    SET_DELAY_SHARE = 32,  /* and of the set's */
+    EXPLORE_EVERY = 64,   /* choices */
+    SLOW_FACTOR = 2,      /* a sample above this times the set's delay is slow */
+    RECYCLE_QUARTERS = 5, /* a sample above so many quarters of it does not recycle its path */
+    CLOSING_ROW = 8,      /* losses in a row, and acks of others meanwhile, that close a path which has worked */
+    PATH_DELAY_SHARE = 8, /* smoothing of a path's delay */
+    SET_DELAY_SHARE = 32, /* and of the set's */
 };
 
-void path_set_init(struct path_set *set, struct path *paths, uint16_t count, unsigned policy,
-                   struct rng *rng)
+void path_set_init(struct path_set *set, struct path *paths, uint16_t count, unsigned policy, struct rng *rng)
 {
     assert(count >= 1 && count <= PATHS_MAX);
     assert(policy <= PATH_RR);
@@ -39,7 +38,7 @@ void path_set_init(struct path_set *set, struct path *paths, uint16_t count, uns
         .policy = (uint8_t)policy,
     };
     for (unsigned i = 0; i < count; i++)
-        paths[i] = (struct path){ .next_seq = 1 };
+        paths[i] = (struct path){.next_seq = 1};
 }
 
 static uint16_t take_turn(struct path_set *set)
@@ -290,8 +289,7 @@ void path_report(struct path_set *set, uint16_t path_number, enum path_feedback 
             path->penalty = PENALTY_CONGESTED;
         break;
     case PATH_LOST:
-        path->penalty = (uint8_t)(path->penalty < UINT8_MAX - PENALTY_LOST ? path->penalty + PENALTY_LOST
-                                                                           : UINT8_MAX);
+        path->penalty = (uint8_t)(path->penalty < UINT8_MAX - PENALTY_LOST ? path->penalty + PENALTY_LOST : UINT8_MAX);
         break;
     }
 }

@@ -22,38 +22,37 @@
 enum { PATHS_MAX = 256 };
 
 struct path {
-    uint32_t next_seq;       /* path sequence of the next transmission, from 1 */
-    uint32_t acked_seq;      /* highest path sequence that an ack named; 0: none */
-    uint32_t in_flight;      /* chunks; sent.c counts them */
-    struct queue flying;     /* and lists them, by time of transmission */
-    uint32_t delay_ns;       /* smoothed; 0: unknown */
-    uint32_t row_acks;       /* acks over all paths when its losses in a row began */
-    uint8_t penalty;         /* choices that still pass over it */
-    uint8_t losses;          /* in a row, without an ack for it in between; saturates */
-    bool worked;             /* a packet that it carried has been acked, or echoed */
-    bool closed;             /* carries nothing but probes */
+    uint32_t next_seq;   /* path sequence of the next transmission, from 1 */
+    uint32_t acked_seq;  /* highest path sequence that an ack named; 0: none */
+    uint32_t in_flight;  /* chunks; sent.c counts them */
+    struct queue flying; /* and lists them, by time of transmission */
+    uint32_t delay_ns;   /* smoothed; 0: unknown */
+    uint32_t row_acks;   /* acks over all paths when its losses in a row began */
+    uint8_t penalty;     /* choices that still pass over it */
+    uint8_t losses;      /* in a row, without an ack for it in between; saturates */
+    bool worked;         /* a packet that it carried has been acked, or echoed */
+    bool closed;         /* carries nothing but probes */
 };
 
 struct path_set {
-    struct path *paths;      /* `count` of them, memory of the flow */
+    struct path *paths; /* `count` of them, memory of the flow */
     struct rng *rng;
-    uint32_t delay_ns;       /* smoothed over all paths; 0: unknown */
-    uint32_t acks;           /* reports that were no losses */
+    uint32_t delay_ns; /* smoothed over all paths; 0: unknown */
+    uint32_t acks;     /* reports that were no losses */
     uint16_t count;
-    uint16_t good, closed;   /* paths that have worked and are not closed; that are closed */
-    uint16_t cursor;         /* of round robin: the path whose turn is next */
-    uint16_t until_explore;  /* choices from the ring until one that ignores the ring */
+    uint16_t good, closed;  /* paths that have worked and are not closed; that are closed */
+    uint16_t cursor;        /* of round robin: the path whose turn is next */
+    uint16_t until_explore; /* choices from the ring until one that ignores the ring */
     uint16_t recycled_head, recycled_count;
     uint16_t recycled[PATHS_MAX]; /* ring of paths with good feedback */
-    uint8_t policy;          /* PATH_* of params.h */
-    bool closes;             /* paths close, since reach.c tries closed ones */
+    uint8_t policy;               /* PATH_* of params.h */
+    bool closes;                  /* paths close, since reach.c tries closed ones */
 };
 
 enum path_feedback { PATH_GOOD, PATH_CONGESTED, PATH_LOST };
 
 /* Resets the paths too. 1 <= count <= PATHS_MAX. Paths close if the caller sets `closes` afterwards. */
-void path_set_init(struct path_set *set, struct path *paths, uint16_t count, unsigned policy,
-                   struct rng *rng);
+void path_set_init(struct path_set *set, struct path *paths, uint16_t count, unsigned policy, struct rng *rng);
 /* The path for the next chunk; `avoid` (or -1): the path that just lost it, not chosen if another is there. */
 uint16_t path_choose(struct path_set *set, int avoid);
 /*

@@ -161,7 +161,7 @@ static void await_drain(struct flow *flow, struct core_msg *msg)
 {
     uint64_t until = msg->deferral == DEFER_REVOKE_DUE    ? UINT64_MAX
                      : msg->deferral == DEFER_REVOKE_SENT ? msg->deferred_until + 1
-                                              : 1;
+                                                          : 1;
     if (until > flow->qps.barred_until)
         flow->qps.barred_until = until;
     msg->deferral = DEFER_DRAIN;
@@ -235,6 +235,6 @@ void place_rx(struct flow *flow, uint16_t qp, uint32_t immediate, uint32_t lengt
         ack_owe(flow, RELIABLE_ACK_DELAY_NS, flow->ack.chunks >= sack->window / 4);
     else
         ack_owe(flow, core->params->ack_delay_us * 1000,
-                     gap || sack_has_gap(sack) || flow->ack.chunks >= core->params->ack_every);
+                gap || sack_has_gap(sack) || flow->ack.chunks >= core->params->ack_every);
     place_on_arrival(flow);
 }

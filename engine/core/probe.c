@@ -8,7 +8,8 @@ enum { PROBE_BACKOFF_MAX = 8, GREETINGS = 3 };
 
 void probe_init(struct flow *flow, uint64_t nonce, bool greets)
 {
-    flow->probe = (struct probe){.nonce = nonce, .ask_at_ns = UINT64_MAX, .ask_path = UINT16_MAX, .echo_path = UINT16_MAX};
+    flow->probe =
+        (struct probe){.nonce = nonce, .ask_at_ns = UINT64_MAX, .ask_path = UINT16_MAX, .echo_path = UINT16_MAX};
     if (nonce && greets) {
         flow->probe.greetings = GREETINGS;
         flow->probe.ask_at_ns = flow->core->now_ns + ASK_AGAIN_NS; /* most peers have asked by then */

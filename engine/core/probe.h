@@ -22,21 +22,21 @@ enum {
     PROBE_ECHO = 2,
     PROBE_ECHO_SIZE = 4, /* of a padded one */
     PROBE_SIZE = 8,      /* a padded one, for mtu.h */
-    PROBE_OPEN = 16, /* reach.h */
+    PROBE_OPEN = 16,     /* reach.h */
     PROBE_TRY = 32,
 };
 
 struct probe {
-    uint64_t nonce;      /* that the peer's address must echo; 0: it has, or need not */
-    uint64_t ask_at_ns;  /* when to ask again; UINT64_MAX: now, or not at all */
-    uint8_t backoff;     /* doublings of the wait before that */
-    uint8_t greetings;   /* probes by the clock that are left, even while nothing waits */
-    bool asking;         /* something waits for the proof: the peer's silence counts */
-    uint8_t due;         /* bits: PROBE_* */
-    bool proof_report_due; /* CORE_EVENT_FLOW_PROVEN waits */
-    uint64_t echo_nonce; /* of the peer's newest probe */
-    uint64_t size_nonce; /* of its newest padded one */
-    uint16_t ask_path, echo_path; /* of the last probe and echo */
+    uint64_t nonce;                /* that the peer's address must echo; 0: it has, or need not */
+    uint64_t ask_at_ns;            /* when to ask again; UINT64_MAX: now, or not at all */
+    uint8_t backoff;               /* doublings of the wait before that */
+    uint8_t greetings;             /* probes by the clock that are left, even while nothing waits */
+    bool asking;                   /* something waits for the proof: the peer's silence counts */
+    uint8_t due;                   /* bits: PROBE_* */
+    bool proof_report_due;         /* CORE_EVENT_FLOW_PROVEN waits */
+    uint64_t echo_nonce;           /* of the peer's newest probe */
+    uint64_t size_nonce;           /* of its newest padded one */
+    uint16_t ask_path, echo_path;  /* of the last probe and echo */
     bool asks_again, echoes_again; /* the last one may be lost: the next takes another path */
 };
 

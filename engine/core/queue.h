@@ -16,7 +16,7 @@ struct queue_link {
 
 struct queue {
     struct queue_link *head;
-    struct queue_link **end;     /* the last link's `next`; not valid while the queue is empty */
+    struct queue_link **end; /* the last link's `next`; not valid while the queue is empty */
 };
 
 static inline bool queue_has(const struct queue_link *link)

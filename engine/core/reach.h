@@ -22,21 +22,21 @@
 struct flow;
 
 struct reach {
-    uint64_t open_at_ns;  /* when the next round of opening begins; UINT64_MAX: one is under way, or none will */
-    uint64_t opened_ns;   /* when the last one began */
-    uint64_t try_at_ns;   /* no path is tried before */
-    uint64_t nonce;       /* of the probe over `tried`; 0: none */
+    uint64_t open_at_ns; /* when the next round of opening begins; UINT64_MAX: one is under way, or none will */
+    uint64_t opened_ns;  /* when the last one began */
+    uint64_t try_at_ns;  /* no path is tried before */
+    uint64_t nonce;      /* of the probe over `tried`; 0: none */
     uint16_t peer_ports;
-    uint16_t port;        /* the next one in the round under way */
-    uint16_t tried;       /* the path that was tried last */
-    uint8_t rounds;       /* so far; saturates */
-    uint8_t backoff;      /* of tries without an echo */
+    uint16_t port;   /* the next one in the round under way */
+    uint16_t tried;  /* the path that was tried last */
+    uint8_t rounds;  /* so far; saturates */
+    uint8_t backoff; /* of tries without an echo */
 };
 
 /* A datagram to send. */
 struct reach_probe {
     uint64_t nonce;
-    uint16_t path;        /* or, if it opens, the peer's port */
+    uint16_t path; /* or, if it opens, the peer's port */
     bool opens;
 };
 

@@ -61,10 +61,10 @@ struct conn *flow_find_conn(struct flow *flow, uint32_t id)
 
 /* The connection of the current frame. Most packets name one connection only. */
 struct subject {
-    struct conn *conn;   /* NULL: unknown */
+    struct conn *conn; /* NULL: unknown */
     uint32_t id;
-    bool known;          /* `id` was looked up */
-    uint64_t delivered;  /* conn->delivered once the CREDIT frames before have acted */
+    bool known;         /* `id` was looked up */
+    uint64_t delivered; /* conn->delivered once the CREDIT frames before have acted */
 };
 
 static void look_up(struct subject *subject, struct flow *flow, uint32_t id)
@@ -128,8 +128,8 @@ static inline enum verdict judge_frame(struct flow *flow, const struct wire_fram
 }
 
 /* Judges the frames behind the first one, which is good or early. */
-static enum verdict judge_others(struct flow *flow, struct wire_packet *packet, uint8_t travels, struct subject *subject,
-                                 enum verdict verdict)
+static enum verdict judge_others(struct flow *flow, struct wire_packet *packet, uint8_t travels,
+                                 struct subject *subject, enum verdict verdict)
 {
     unsigned gone = packet->current.kind == FRAME_GONE, strangers = subject->known && !subject->conn;
     bool alone = packet->current.kind == FRAME_FRAGMENT;
@@ -152,7 +152,8 @@ static enum verdict judge_others(struct flow *flow, struct wire_packet *packet, 
 }
 
 /* Judges the packet, then rewinds it. If it has a single frame, `subject` is the connection of that frame. */
-static inline enum verdict judge(struct flow *flow, struct wire_packet *packet, uint8_t travels, struct subject *subject)
+static inline enum verdict judge(struct flow *flow, struct wire_packet *packet, uint8_t travels,
+                                 struct subject *subject)
 {
     subject->known = false;
     if (wire_at_end(packet))
@@ -271,7 +272,8 @@ static inline void act_on(struct flow *flow, const struct wire_frame *frame, boo
         COUNT(flow->core->counters, rx_malformed, 1);
 }
 
-static void act_on_all(struct flow *flow, struct wire_packet *packet, bool fresh, struct subject *subject, uint64_t now_ns)
+static void act_on_all(struct flow *flow, struct wire_packet *packet, bool fresh, struct subject *subject,
+                       uint64_t now_ns)
 {
     const struct wire_frame *frame;
     /* no frame behind a farewell acts: a dead flow has no timer */
@@ -365,8 +367,8 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, int qp, bool ce, uin
     if (sack_mark(&flow->sack, seq, packet->index, packet->count))
         flow->ack.chunks++;
     gap = (gap || sack_has_gap(&flow->sack)) && packet->index + 1u == packet->count;
-    ack_owe_delayed(flow, gap || packet->flags & WIRE_RETRANSMISSION ||
-                                   flow->ack.chunks >= flow->core->params->ack_every);
+    ack_owe_delayed(flow,
+                    gap || packet->flags & WIRE_RETRANSMISSION || flow->ack.chunks >= flow->core->params->ack_every);
     if (flow->place.deferred.head)
         place_on_arrival(flow);
     return true;

@@ -35,8 +35,8 @@ bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_de
     bool probe = flow->loss.tail_probe_due, in_pieces = image_needed(flow, chunk);
     if (in_pieces)
         chunk->charged_bytes = image_charge(flow, chunk);
-    if (!probe && (!tx_window_takes(flow, chunk->payload_bytes, chunk->charged_bytes, 0) ||
-                   tx_is_paced_out(flow, now_ns)))
+    if (!probe &&
+        (!tx_window_takes(flow, chunk->payload_bytes, chunk->charged_bytes, 0) || tx_is_paced_out(flow, now_ns)))
         return false;
     flow->loss.tail_probe_due = false;
     uint64_t seq = sent_seq(&flow->sent, chunk);
@@ -63,7 +63,7 @@ bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_de
     if (chunk->placed) {
         data_qp_retransmits(flow, chunk->path);
         data_qp_begin_work(flow, chunk->path, chunk->kind == CHUNK_BULK ? chunk->bulk.msg : NULL,
-                        (uint32_t)__builtin_popcountll(mask), desc);
+                           (uint32_t)__builtin_popcountll(mask), desc);
     }
     if (!in_pieces)
         return true;

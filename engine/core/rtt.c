@@ -19,7 +19,7 @@ enum { ACK_DELAY_DECAY = 16, SLOW_DECAY = 64 };
 
 void rtt_init(struct rtt *rtt)
 {
-    *rtt = (struct rtt){ .min_ns = UINT64_MAX };
+    *rtt = (struct rtt){.min_ns = UINT64_MAX};
 }
 
 void rtt_sample(struct rtt *rtt, uint64_t rtt_ns, uint64_t hold_ns, uint64_t now_ns)

@@ -6,12 +6,12 @@
 #include <stdint.h>
 
 struct rtt {
-    uint64_t srtt_ns;     /* 0: no sample yet */
+    uint64_t srtt_ns; /* 0: no sample yet */
     uint64_t rttvar_ns;
     uint64_t latest_ns;
-    uint64_t min_ns;      /* over the window; UINT64_MAX: no sample yet */
-    uint64_t min_at_ns;   /* when min_ns was seen */
-    uint64_t slow_ns;     /* longest of the recent samples, over all paths */
+    uint64_t min_ns;            /* over the window; UINT64_MAX: no sample yet */
+    uint64_t min_at_ns;         /* when min_ns was seen */
+    uint64_t slow_ns;           /* longest of the recent samples, over all paths */
     uint64_t peer_ack_delay_ns; /* longest of the peer's recent ack delays */
 };
 

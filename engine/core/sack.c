@@ -78,8 +78,7 @@ void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce
     queue_append(&sack->pending, &path->pending);
 }
 
-void sack_note_data_qp(struct sack *sack, uint16_t index, const struct wire_packet *packet, bool ce,
-                    uint64_t now_ns)
+void sack_note_data_qp(struct sack *sack, uint16_t index, const struct wire_packet *packet, bool ce, uint64_t now_ns)
 {
     struct sack_path *qp = &sack->qps[index];
     qp->at_ns = now_ns;

@@ -10,29 +10,29 @@
 #include "core/wire.h"
 
 struct sack_chunk {
-    uint64_t mask;  /* datagrams that have arrived */
-    uint8_t count;  /* datagrams of the chunk; 0: none has arrived */
+    uint64_t mask; /* datagrams that have arrived */
+    uint8_t count; /* datagrams of the chunk; 0: none has arrived */
 };
 
 /* The newest packet of one of the peer's paths, or of one of its data QPs. */
 struct sack_path {
     uint64_t at_ns;
     struct queue_link pending; /* on the queue of paths that the next acks name */
-    uint32_t path_seq;   /* 0: none yet */
+    uint32_t path_seq;         /* 0: none yet */
     uint32_t time_stamp;
     uint16_t index;
     bool is_data_qp;
-    bool ce;             /* a mark came since the last ack */
-    bool by_sequence;    /* a write: path_seq is the sequence number of its chunk, time_stamp 0 */
+    bool ce;          /* a mark came since the last ack */
+    bool by_sequence; /* a write: path_seq is the sequence number of its chunk, time_stamp 0 */
 };
 
 struct sack {
-    uint64_t cumulative; /* all chunks before this number have arrived whole */
-    uint64_t end;        /* one past the highest chunk of which a datagram arrived */
-    uint64_t newest;     /* the chunk of the newest datagram */
-    uint64_t turn;       /* the incomplete chunk that the next ack names first, where it cannot name all */
-    uint32_t window;     /* chunks, a power of two */
-    struct queue pending; /* of paths and data QPs with packets that no ack has named; longest wait first */
+    uint64_t cumulative;       /* all chunks before this number have arrived whole */
+    uint64_t end;              /* one past the highest chunk of which a datagram arrived */
+    uint64_t newest;           /* the chunk of the newest datagram */
+    uint64_t turn;             /* the incomplete chunk that the next ack names first, where it cannot name all */
+    uint32_t window;           /* chunks, a power of two */
+    struct queue pending;      /* of paths and data QPs with packets that no ack has named; longest wait first */
     struct sack_chunk *chunks; /* `window` of them, by sequence modulo window */
     struct sack_path paths[PATHS_MAX];
     struct sack_path *qps;
@@ -79,8 +79,7 @@ bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count);
 void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce, uint64_t now_ns);
 
 /* Notes a datagram, or a write, that came over a data QP, which keeps order. */
-void sack_note_data_qp(struct sack *sack, uint16_t qp, const struct wire_packet *packet, bool ce,
-                    uint64_t now_ns);
+void sack_note_data_qp(struct sack *sack, uint16_t qp, const struct wire_packet *packet, bool ce, uint64_t now_ns);
 static inline void sack_note_write(struct sack *sack, uint16_t index, uint64_t seq, uint64_t now_ns)
 {
     struct sack_path *qp = &sack->qps[index];

@@ -24,8 +24,8 @@ static struct path *path_of(const struct sent *sent, const struct chunk *chunk)
     return &set_of(sent, chunk)->paths[chunk->path];
 }
 
-void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct path_set *paths,
-               struct path_set *qps, uint32_t reorder_threshold)
+void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct path_set *paths, struct path_set *qps,
+               uint32_t reorder_threshold)
 {
     assert(window && (window & (window - 1)) == 0);
     *sent = (struct sent){
@@ -209,8 +209,7 @@ static void note_size(const struct sent *sent, const struct chunk *chunk, struct
         note_small(sent, chunk, result);
 }
 
-void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context,
-                  struct sent_acked *result)
+void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context, struct sent_acked *result)
 {
     if (chunk->state == CHUNK_FREE)
         return;
@@ -229,7 +228,8 @@ void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, v
 }
 
 /* Some datagrams of a chunk have arrived, but not all. The last one may be small where the others are large. */
-static void note_parts(const struct sent *sent, const struct chunk *chunk, uint64_t fresh_mask, struct sent_acked *result)
+static void note_parts(const struct sent *sent, const struct chunk *chunk, uint64_t fresh_mask,
+                       struct sent_acked *result)
 {
     bool whole_ones = fresh_mask & ~(UINT64_C(1) << (chunk->count - 1)), large = is_large(sent, chunk);
     result->parts = true;
@@ -302,8 +302,7 @@ unsigned sent_lose_by_data_qp(struct sent *sent, uint16_t qp, uint32_t path_seq)
     return lose_before(sent, sent->qps, qp, path_seq, 1);
 }
 
-unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t now_ns,
-                           uint64_t *next_ns)
+unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t now_ns, uint64_t *next_ns)
 {
     unsigned lost = 0;
     struct chunk *chunk;

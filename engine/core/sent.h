@@ -24,8 +24,8 @@ enum chunk_state {
 };
 
 enum chunk_kind {
-    CHUNK_BULK,   /* cut from one message */
-    CHUNK_FRAMES, /* stands in a buffer of the pool */
+    CHUNK_BULK,      /* cut from one message */
+    CHUNK_FRAMES,    /* stands in a buffer of the pool */
     CHUNK_ABANDONED, /* its message was taken back: retransmissions are bare headers */
 };
 
@@ -37,13 +37,13 @@ struct chunk {
     uint32_t payload_bytes; /* of the whole chunk, for congestion control */
     uint32_t datagram_bytes, last_bytes;
     uint16_t path;
-    bool placed;            /* `path` is a data QP that carried it as a write: it goes over no other path */
-    bool written;           /* so far it went as a write alone */
-    bool in_pieces;         /* its last transmission went in fragments: no large datagram was under way */
-    uint8_t count;          /* datagrams; of a placed chunk those of its retransmissions */
-    uint8_t state;          /* enum chunk_state */
-    uint8_t kind;           /* enum chunk_kind */
-    uint8_t transmissions;  /* saturates */
+    bool placed;               /* `path` is a data QP that carried it as a write: it goes over no other path */
+    bool written;              /* so far it went as a write alone */
+    bool in_pieces;            /* its last transmission went in fragments: no large datagram was under way */
+    uint8_t count;             /* datagrams; of a placed chunk those of its retransmissions */
+    uint8_t state;             /* enum chunk_state */
+    uint8_t kind;              /* enum chunk_kind */
+    uint8_t transmissions;     /* saturates */
     struct queue_link by_time; /* of transmission; or on the lost queue */
     struct queue_link by_path; /* of the same path, by time of transmission */
     union {
@@ -53,7 +53,7 @@ struct chunk {
         } bulk;
         struct {
             uint8_t *buffer;
-            uint8_t of;      /* enum frames_buffer, flow.h */
+            uint8_t of; /* enum frames_buffer, flow.h */
         } frames;
     };
 };
@@ -65,30 +65,30 @@ static inline uint32_t chunk_largest(const struct chunk *chunk)
 }
 
 struct sent {
-    struct path_set *paths;  /* each lists its flying chunks, and hears of losses */
-    struct path_set *qps;    /* the same for placed chunks */
-    bool data_qps_reliable;  /* placed chunks have no loss timers: the NIC retransmits */
-    struct chunk *chunks;    /* `window` of them, by sequence modulo window */
+    struct path_set *paths; /* each lists its flying chunks, and hears of losses */
+    struct path_set *qps;   /* the same for placed chunks */
+    bool data_qps_reliable; /* placed chunks have no loss timers: the NIC retransmits */
+    struct chunk *chunks;   /* `window` of them, by sequence modulo window */
     struct queue by_time, lost;
-    uint64_t next_seq;       /* of the next chunk */
-    uint64_t cumulative;     /* the peer has all chunks before this number */
-    uint32_t window;         /* a power of two */
+    uint64_t next_seq;   /* of the next chunk */
+    uint64_t cumulative; /* the peer has all chunks before this number */
+    uint32_t window;     /* a power of two */
     uint32_t reorder_threshold;
     uint64_t flying_charge;  /* kernel bytes, against the peer's receive buffer */
     uint64_t flying_payload; /* against the congestion window */
     uint64_t lost_payload;   /* of lost chunks */
     uint32_t flying_chunks;
-    uint64_t too_soon_ns;    /* chunks sent after this cannot have been acked yet (now - min_rtt) */
-    uint64_t newest_acked_ns;/* transmission time of the newest chunk known to have arrived */
+    uint64_t too_soon_ns;             /* chunks sent after this cannot have been acked yet (now - min_rtt) */
+    uint64_t newest_acked_ns;         /* transmission time of the newest chunk known to have arrived */
     uint32_t reorder_window_quarters; /* RACK's reordering window in quarters of min_rtt; grows */
-    uint32_t base_bytes;     /* datagrams above it are large (mtu.h) */
-    bool watches;            /* mtu.h wants to know whether acks name large or small datagrams */
-    uint64_t large_lost_ns;  /* transmission time of the newest large chunk lost since mtu.h looked; 0: none */
+    uint32_t base_bytes;              /* datagrams above it are large (mtu.h) */
+    bool watches;                     /* mtu.h wants to know whether acks name large or small datagrams */
+    uint64_t large_lost_ns;           /* transmission time of the newest large chunk lost since mtu.h looked; 0: none */
 };
 
 /* `paths` and `qps` (NULL: there are none) are set up already. */
-void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct path_set *paths,
-               struct path_set *qps, uint32_t reorder_threshold);
+void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct path_set *paths, struct path_set *qps,
+               uint32_t reorder_threshold);
 
 static inline bool sent_has_room(const struct sent *sent)
 {
@@ -134,10 +134,10 @@ void sent_abandon(struct sent *sent, struct core_msg *msg);
 struct sent_acked {
     uint64_t payload_bytes; /* of chunks now acked whole */
     uint32_t chunks;
-    bool parts;             /* some datagram of an incomplete chunk is newly acked */
-    bool large;             /* some large datagram is newly acked; set only while `watches` */
-    uint64_t small_ns;      /* likewise for small ones: when the newest was surely sent, or before; 0: none */
-    bool spurious;          /* an acked chunk had been declared lost: its retransmission is, or was, needless */
+    bool parts;        /* some datagram of an incomplete chunk is newly acked */
+    bool large;        /* some large datagram is newly acked; set only while `watches` */
+    uint64_t small_ns; /* likewise for small ones: when the newest was surely sent, or before; 0: none */
+    bool spurious;     /* an acked chunk had been declared lost: its retransmission is, or was, needless */
 };
 
 typedef void (*sent_acked_fn)(void *context, struct chunk *chunk);
@@ -161,8 +161,7 @@ unsigned sent_lose_by_data_qp(struct sent *sent, uint16_t qp, uint32_t path_seq)
 /*
  * RACK: declares chunks lost that are due, returns how many. `next_ns`: when to look again (UINT64_MAX: nothing waits).
  */
-unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t now_ns,
-                           uint64_t *next_ns);
+unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t now_ns, uint64_t *next_ns);
 
 /* The flying chunk that was sent last, or first; NULL when none flies. */
 struct chunk *sent_newest(const struct sent *sent);

@@ -10,8 +10,8 @@
 #include <assert.h>
 
 enum {
-    SCRATCH_COUNT = 64,                                  /* more than a NIC's largest batch of sends */
-    SCRATCH_BYTES = CORE_TRAIN_MAX * WIRE_HEADER_BYTES,  /* a train of bare headers, or an ack */
+    SCRATCH_COUNT = 64,                                 /* more than a NIC's largest batch of sends */
+    SCRATCH_BYTES = CORE_TRAIN_MAX * WIRE_HEADER_BYTES, /* a train of bare headers, or an ack */
 };
 
 struct core {
@@ -20,31 +20,31 @@ struct core {
     crc32c_fn crc32c;
     bool paths_in_order, places_reliably, places_in_order; /* core_setup */
     struct rng rng;
-    uint64_t now_ns;                /* of the current call */
-    uint64_t waited_ns;             /* core_waited() */
+    uint64_t now_ns;    /* of the current call */
+    uint64_t waited_ns; /* core_waited() */
     struct timer_wheel wheel;
-    struct queue ready;             /* flows with something to send, in turn */
+    struct queue ready; /* flows with something to send, in turn */
     struct pacer pacer;
     struct flow *flows[CORE_FLOWS_MAX];
     struct conn *conns[CORE_CONNS_MAX];
-    struct pool small, big;         /* buffers of trains of frames */
+    struct pool small, big; /* buffers of trains of frames */
     struct images images;
     uint8_t *scratch;
     uint32_t scratch_next;
-    uint32_t flow_end;              /* one past the highest flow slot in use */
+    uint32_t flow_end; /* one past the highest flow slot in use */
 
-    struct share share;             /* of the receive buffer */
+    struct share share; /* of the receive buffer */
 
     struct core_copy copies[CORE_COPIES_MAX];
     uint32_t copy_next, copy_count;
     struct tx_piece pieces[CORE_GATHER_MAX];
 
-    struct msg_list ended;          /* complete, for core_next_event() */
-    struct queue splits, wanted;    /* of messages */
-    struct core_release *releases;  /* core_releases_max() of them */
+    struct msg_list ended;         /* complete, for core_next_event() */
+    struct queue splits, wanted;   /* of messages */
+    struct core_release *releases; /* core_releases_max() of them */
     uint32_t release_next, release_count;
     struct queue conn_events, flow_events;
-    struct queue paths;             /* flows whose data QPs have actions for core_next_qp_action() */
+    struct queue paths; /* flows whose data QPs have actions for core_next_qp_action() */
 };
 
 enum { TOKEN_SLOT_BITS = 12 };

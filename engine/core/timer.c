@@ -30,7 +30,7 @@ static unsigned slot_index(uint64_t tick, unsigned level)
 
 void timer_wheel_init(struct timer_wheel *wheel, uint64_t now_ns)
 {
-    *wheel = (struct timer_wheel){ .now_ns = now_ns, .now_tick = now_ns >> TIMER_TICK_SHIFT };
+    *wheel = (struct timer_wheel){.now_ns = now_ns, .now_tick = now_ns >> TIMER_TICK_SHIFT};
 }
 
 /* Hangs an unarmed timer where its deadline belongs as seen from the wheel's tick. */

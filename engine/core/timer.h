@@ -13,8 +13,8 @@
 struct timer {
     struct timer *next, **link; /* link NULL: not armed */
     uint64_t deadline_ns;
-    bool of_conn;               /* the owner's mark, so that it can tell its timers apart */
-    uint8_t level, slot;        /* where it hangs, to keep the occupancy bits */
+    bool of_conn;        /* the owner's mark, so that it can tell its timers apart */
+    uint8_t level, slot; /* where it hangs, to keep the occupancy bits */
 };
 
 enum { TIMER_TICK_SHIFT = 12, TIMER_LEVELS = 6, TIMER_SLOTS = 64 };
@@ -22,8 +22,8 @@ enum { TIMER_TICK_SHIFT = 12, TIMER_LEVELS = 6, TIMER_SLOTS = 64 };
 struct timer_wheel {
     struct timer *slots[TIMER_LEVELS][TIMER_SLOTS];
     uint64_t occupied[TIMER_LEVELS]; /* bit per slot that has a timer */
-    uint64_t now_tick;          /* how far the slots are worked off */
-    uint64_t now_ns;            /* the latest time that the wheel was given */
+    uint64_t now_tick;               /* how far the slots are worked off */
+    uint64_t now_ns;                 /* the latest time that the wheel was given */
 };
 
 void timer_wheel_init(struct timer_wheel *wheel, uint64_t now_ns);
@@ -31,7 +31,10 @@ void timer_wheel_init(struct timer_wheel *wheel, uint64_t now_ns);
 void timer_arm(struct timer_wheel *wheel, struct timer *timer, uint64_t deadline_ns);
 /* Does nothing when the timer is not armed (a zeroed one is not). */
 void timer_disarm(struct timer_wheel *wheel, struct timer *timer);
-static inline bool timer_armed(const struct timer *timer) { return timer->link != 0; }
+static inline bool timer_armed(const struct timer *timer)
+{
+    return timer->link != 0;
+}
 /* Takes one timer whose deadline is at or before now_ns off the wheel; NULL: none. Two timers of one
  * tick come in either order. */
 struct timer *timer_expired(struct timer_wheel *wheel, uint64_t now_ns);

@@ -25,16 +25,14 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
             return false;
         bool bulk_turn = bulk && (!eager || conn->bulk_turn);
         conn->bulk_turn = !bulk_turn;
-        return bulk_turn ? tx_send_bulk(flow, conn, desc, now_ns)
-                         : tx_send_frames(flow, false, desc, now_ns);
+        return bulk_turn ? tx_send_bulk(flow, conn, desc, now_ns) : tx_send_frames(flow, false, desc, now_ns);
     }
     return false;
 }
 
 static bool has_something(const struct flow *flow)
 {
-    return flow->ack.now || flow->qps.frames_due || flow->gone.count || flow->ctrl.head ||
-           flow->active.head;
+    return flow->ack.now || flow->qps.frames_due || flow->gone.count || flow->ctrl.head || flow->active.head;
 }
 
 bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)

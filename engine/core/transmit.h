@@ -48,25 +48,25 @@ static inline struct chunk *tx_new_chunk(struct flow *flow, const struct chunk *
 void tx_fly(struct flow *flow, struct chunk *chunk, uint16_t path, uint64_t now_ns);
 /* Puts a chunk of datagrams on a path (a placed one on its data QP), and fills in the descriptor's common fields. */
 void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid, struct tx_desc *desc,
-            uint64_t now_ns);
+               uint64_t now_ns);
 /* A packet without a sequence number, which is not repeated. */
 void tx_describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, uint16_t path, struct tx_desc *desc,
-                         uint64_t now_ns);
+                            uint64_t now_ns);
 
 /* ---- trains of frames -------------------------------------------------------------------------- */
 
 /* A train of frames being laid out. */
 struct train {
     uint8_t *buffer;
-    uint32_t datagram_bytes;   /* room in each */
+    uint32_t datagram_bytes; /* room in each */
     uint32_t count_max;
-    uint32_t count;            /* datagrams begun */
-    uint32_t header, payload;  /* bytes of each region in the current one */
-    uint32_t frames;           /* in the current one */
+    uint32_t count;               /* datagrams begun */
+    uint32_t header, payload;     /* bytes of each region in the current one */
+    uint32_t frames;              /* in the current one */
     uint32_t pieces, first_piece; /* of the train; of the current datagram */
     uint32_t payload_total;
-    uint64_t payload_budget;   /* of the congestion window */
-    bool sequenced;            /* carries more than acks */
+    uint64_t payload_budget; /* of the congestion window */
+    bool sequenced;          /* carries more than acks */
 };
 
 static inline void train_begin_datagram(struct train *train)

@@ -145,8 +145,8 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     desc->immediate = wire_immediate(grant->slot, desc->seq);
     do
         tx_fly(flow, cut_chunk(flow, msg, &plan, &seq), plan.path, now_ns);
-    while (++desc->count < batch && data_qp_takes(&flow->qps, plan.path, desc->count + 1u) && tx_has_record(flow, false) &&
-           tx_window_takes(flow, bytes, plan.charged_bytes, 0));
+    while (++desc->count < batch && data_qp_takes(&flow->qps, plan.path, desc->count + 1u) &&
+           tx_has_record(flow, false) && tx_window_takes(flow, bytes, plan.charged_bytes, 0));
     data_qps_wrote(flow, desc->count * ((bytes + flow->datagram_bytes - 1) / flow->datagram_bytes));
     data_qp_begin_work(flow, plan.path, msg, desc->count, desc);
     COUNT(flow->core->counters, tx_chunks, desc->count);

@@ -28,8 +28,7 @@ static void put_ctrl(struct flow *flow, struct train *train)
         uint32_t room = train_room(train), frames_left = CORE_FRAMES_MAX - train->frames;
         if (room > frames_left * WIRE_FIN_BYTES)
             room = frames_left * WIRE_FIN_BYTES;
-        unsigned bytes =
-            conn_put_ctrl(conn, train_at(train) + train->header, room, flow->sent.next_seq);
+        unsigned bytes = conn_put_ctrl(conn, train_at(train) + train->header, room, flow->sent.next_seq);
         train->header += bytes;
         train->frames += bytes / WIRE_FIN_BYTES; /* at most */
         train->sequenced |= bytes > 0;
@@ -170,8 +169,7 @@ bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t
     if (train.count_max > CORE_TRAIN_MAX)
         train.count_max = CORE_TRAIN_MAX;
     uint64_t window = flow->peer_window_bytes + reserve, used = flow->sent.flying_charge;
-    train.count_max = tx_datagrams_within(train.datagram_bytes, window > used ? window - used : 0,
-                                       train.count_max);
+    train.count_max = tx_datagrams_within(train.datagram_bytes, window > used ? window - used : 0, train.count_max);
     train_begin_datagram(&train);
     /* GONE fails parts of messages: an ack of the arrived ones stands in front of it */
     bool acks = flow->ack.pending || flow->qps.frames_due || flow->gone.count;
@@ -185,7 +183,8 @@ bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t
     }
     if (flow->gone.count) {
         unsigned frames;
-        unsigned bytes = gone_put(flow, train_at(&train) + train.header, train_room(&train), flow->sent.next_seq, &frames);
+        unsigned bytes =
+            gone_put(flow, train_at(&train) + train.header, train_room(&train), flow->sent.next_seq, &frames);
         train.header += bytes;
         train.frames += frames;
         train.sequenced |= bytes > 0;

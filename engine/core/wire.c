@@ -91,8 +91,7 @@ uint64_t wire_token(const uint8_t *bytes, size_t length)
 
 bool wire_is_bulk(const uint8_t *bytes, size_t length)
 {
-    return length >= WIRE_BULK_HEADER_BYTES &&
-           get16(bytes + AT_HEADER_LENGTH) == WIRE_BULK_HEADER_BYTES &&
+    return length >= WIRE_BULK_HEADER_BYTES && get16(bytes + AT_HEADER_LENGTH) == WIRE_BULK_HEADER_BYTES &&
            bytes[WIRE_HEADER_BYTES] == FRAME_DATA;
 }
 
@@ -144,18 +143,15 @@ static bool get_eager(struct wire_packet *packet, const uint8_t *at, struct wire
     eager->offset = get32(at + 16);
     eager->ring = get32(at + 20);
     eager->payload = take_payload(packet, eager->length);
-    return eager->payload && eager->offset <= eager->total &&
-           eager->length <= eager->total - eager->offset;
+    return eager->payload && eager->offset <= eager->total && eager->length <= eager->total - eager->offset;
 }
 
 /* The bytes of an ACK frame with these counts, or 0 when a count is over its bound. */
 static unsigned ack_bytes(unsigned words, unsigned partials, unsigned paths)
 {
-    if (words > WIRE_ACK_WORDS_MAX || partials > WIRE_ACK_PARTIALS_MAX ||
-        paths > WIRE_ACK_PATHS_MAX)
+    if (words > WIRE_ACK_WORDS_MAX || partials > WIRE_ACK_PARTIALS_MAX || paths > WIRE_ACK_PATHS_MAX)
         return 0;
-    return ACK_FIXED_BYTES + words * ACK_WORD_BYTES + partials * ACK_PARTIAL_BYTES +
-           paths * ACK_PATH_BYTES;
+    return ACK_FIXED_BYTES + words * ACK_WORD_BYTES + partials * ACK_PARTIAL_BYTES + paths * ACK_PATH_BYTES;
 }
 
 static void get_ack(const uint8_t *at, struct wire_ack *ack)
@@ -228,8 +224,8 @@ static bool get_fragment(struct wire_packet *packet, const uint8_t *at, struct w
     fragment->total = get16(at + 10);
     fragment->payload = take_payload(packet, fragment->length);
     uint32_t end = fragment->offset + fragment->length;
-    return fragment->payload && fragment->length && end <= fragment->total &&
-           fragment->total <= CORE_TRAIN_BYTES_MAX && fragment->offset % WIRE_FRAGMENT_UNIT == 0 &&
+    return fragment->payload && fragment->length && end <= fragment->total && fragment->total <= CORE_TRAIN_BYTES_MAX &&
+           fragment->offset % WIRE_FRAGMENT_UNIT == 0 &&
            (end == fragment->total || fragment->length % WIRE_FRAGMENT_UNIT == 0);
 }
 
@@ -286,7 +282,8 @@ bool wire_take_frame(struct wire_packet *packet)
         break;
     case FRAME_ABORT:
         good = get16(at + 2) != 0;
-        frame->abort = (struct wire_abort){get32(at + 4), get32(at + 8), -(int32_t)get16(at + 2), at[1] & ABORT_OF_SEND};
+        frame->abort =
+            (struct wire_abort){get32(at + 4), get32(at + 8), -(int32_t)get16(at + 2), at[1] & ABORT_OF_SEND};
         break;
     case FRAME_FIN:
         frame->fin = (struct wire_fin){get32(at + 4), at[1] & FIN_SENDS, at[1] & FIN_RECEIVES};
@@ -454,8 +451,7 @@ unsigned wire_put_abort(uint8_t *at, const struct wire_abort *end)
 
 unsigned wire_put_fin(uint8_t *at, const struct wire_fin *fin)
 {
-    put_start(at, FRAME_FIN, (fin->sends_over ? FIN_SENDS : 0) | (fin->receives_over ? FIN_RECEIVES : 0),
-              0);
+    put_start(at, FRAME_FIN, (fin->sends_over ? FIN_SENDS : 0) | (fin->receives_over ? FIN_RECEIVES : 0), 0);
     put32(at + 4, fin->conn);
     return WIRE_FIN_BYTES;
 }
@@ -554,12 +550,10 @@ void wire_set_header_length(uint8_t *datagram, uint16_t length)
 }
 
 /* Everything of the packet header but its length and CRC. */
-static void put_header(const struct tx_desc *desc, unsigned index, uint32_t payload_crc,
-                       uint8_t *out)
+static void put_header(const struct tx_desc *desc, unsigned index, uint32_t payload_crc, uint8_t *out)
 {
     out[AT_VERSION] = WIRE_VERSION;
-    out[AT_FLAGS] = (uint8_t)((desc->sequenced ? WIRE_SEQUENCED : 0) |
-                              (desc->payload_crc ? WIRE_PAYLOAD_CRC : 0) |
+    out[AT_FLAGS] = (uint8_t)((desc->sequenced ? WIRE_SEQUENCED : 0) | (desc->payload_crc ? WIRE_PAYLOAD_CRC : 0) |
                               (desc->retransmission ? WIRE_RETRANSMISSION : 0) | (desc->on_path ? WIRE_ON_PATH : 0));
     put64(out + AT_TOKEN, desc->token);
     put32(out + AT_SEQ, (uint32_t)desc->seq);
@@ -571,8 +565,8 @@ static void put_header(const struct tx_desc *desc, unsigned index, uint32_t payl
     put32(out + AT_PAYLOAD_CRC, payload_crc);
 }
 
-void wire_bulk_header(const struct tx_desc *desc, unsigned index, uint32_t payload_crc,
-                      crc32c_fn crc32c, uint8_t out[WIRE_BULK_HEADER_BYTES])
+void wire_bulk_header(const struct tx_desc *desc, unsigned index, uint32_t payload_crc, crc32c_fn crc32c,
+                      uint8_t out[WIRE_BULK_HEADER_BYTES])
 {
     assert(desc->kind == TX_BULK && index < desc->count);
     uint8_t *frame = out + WIRE_HEADER_BYTES;
@@ -588,13 +582,11 @@ void wire_bulk_header(const struct tx_desc *desc, unsigned index, uint32_t paylo
     put32(out + AT_CRC, header_crc(out, WIRE_BULK_HEADER_BYTES, crc32c));
 }
 
-void wire_seal(const struct tx_desc *desc, unsigned index, uint8_t *datagram, uint32_t length,
-               crc32c_fn crc32c)
+void wire_seal(const struct tx_desc *desc, unsigned index, uint8_t *datagram, uint32_t length, crc32c_fn crc32c)
 {
     uint16_t header_length = get16(datagram + AT_HEADER_LENGTH);
     assert(desc->kind == TX_FRAMES && header_length >= WIRE_HEADER_BYTES && header_length <= length);
-    uint32_t payload_crc =
-        desc->payload_crc ? crc32c(0, datagram + header_length, length - header_length) : 0;
+    uint32_t payload_crc = desc->payload_crc ? crc32c(0, datagram + header_length, length - header_length) : 0;
 
     put_header(desc, index, payload_crc, datagram);
     put32(datagram + AT_CRC, header_crc(datagram, header_length, crc32c));

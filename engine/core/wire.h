@@ -18,7 +18,7 @@ enum {
     WIRE_DATA_BYTES = 28,
     WIRE_EAGER_BYTES = 24,
     WIRE_CTS_BYTES = 20,
-    WIRE_CTS_ENTRY_BYTES = 16,  /* behind it, at most once */
+    WIRE_CTS_ENTRY_BYTES = 16, /* behind it, at most once */
     WIRE_RTS_BYTES = 20,
     WIRE_CREDIT_BYTES = 24,
     WIRE_ABORT_BYTES = 12,
@@ -30,23 +30,22 @@ enum {
     WIRE_PROBE_BYTES = 12,
     WIRE_FLOW_BYTES = 4,
     WIRE_FRAGMENT_BYTES = 12,
-    WIRE_FRAGMENT_UNIT = 128,   /* fragments begin at multiples of it, and all but the last are multiples long */
-    WIRE_ACK_WORDS_MAX = 16,    /* 1,024 chunks beyond the cumulative ack */
+    WIRE_FRAGMENT_UNIT = 128, /* fragments begin at multiples of it, and all but the last are multiples long */
+    WIRE_ACK_WORDS_MAX = 16,  /* 1,024 chunks beyond the cumulative ack */
     WIRE_ACK_PARTIALS_MAX = 8,
     WIRE_ACK_PATHS_MAX = 12,
-    WIRE_ACK_BYTES_MAX =
-        20 + WIRE_ACK_WORDS_MAX * 8 + WIRE_ACK_PARTIALS_MAX * 12 + WIRE_ACK_PATHS_MAX * 16,
+    WIRE_ACK_BYTES_MAX = 20 + WIRE_ACK_WORDS_MAX * 8 + WIRE_ACK_PARTIALS_MAX * 12 + WIRE_ACK_PATHS_MAX * 16,
 };
-_Static_assert(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_DEMAND_BYTES + WIRE_GRANT_BYTES +
-                       WIRE_QP_BYTES <= CORE_DATAGRAM_MIN,
+_Static_assert(WIRE_HEADER_BYTES + WIRE_ACK_BYTES_MAX + WIRE_DEMAND_BYTES + WIRE_GRANT_BYTES + WIRE_QP_BYTES <=
+                   CORE_DATAGRAM_MIN,
                "the largest ack with DEMAND and GRANT, and a QP frame, fit the smallest datagram");
 
 enum wire_flag {
-    WIRE_SEQUENCED = 1,   /* has a chunk sequence number: acked and repeated */
-    WIRE_PAYLOAD_CRC = 2, /* payload_crc is valid */
-    WIRE_AUTH = 4,        /* reserved: a 16-byte tag ends the datagram; refused by version 3 */
-    WIRE_RETRANSMISSION = 8,      /* not the first copy */
-    WIRE_ON_PATH = 16,    /* came over the data QP `path`; else `path` is one of datagrams */
+    WIRE_SEQUENCED = 1,      /* has a chunk sequence number: acked and repeated */
+    WIRE_PAYLOAD_CRC = 2,    /* payload_crc is valid */
+    WIRE_AUTH = 4,           /* reserved: a 16-byte tag ends the datagram; refused by version 3 */
+    WIRE_RETRANSMISSION = 8, /* not the first copy */
+    WIRE_ON_PATH = 16,       /* came over the data QP `path`; else `path` is one of datagrams */
 };
 
 enum wire_frame_kind {
@@ -58,15 +57,15 @@ enum wire_frame_kind {
     FRAME_ABORT = 6,  /* message k completed early on the sender of this frame */
     FRAME_FIN = 7,    /* the sender of this frame sends, or takes, no more messages */
     FRAME_ACK = 9,
-    FRAME_PULL = 10,  /* reserved for one-sided reads */
-    FRAME_DEMAND = 11, /* how many bytes this flow would like to send, absolute */
-    FRAME_GRANT = 12, /* how many bytes the peer may send, absolute */
-    FRAME_QP = 13,    /* the state of a data QP */
-    FRAME_GONE = 14,  /* a connection that the peer's frames name is unknown here */
-    FRAME_PROBE = 15, /* asks for an echo, or is one */
-    FRAME_FLOW = 16,  /* the state of the flow */
+    FRAME_PULL = 10,     /* reserved for one-sided reads */
+    FRAME_DEMAND = 11,   /* how many bytes this flow would like to send, absolute */
+    FRAME_GRANT = 12,    /* how many bytes the peer may send, absolute */
+    FRAME_QP = 13,       /* the state of a data QP */
+    FRAME_GONE = 14,     /* a connection that the peer's frames name is unknown here */
+    FRAME_PROBE = 15,    /* asks for an echo, or is one */
+    FRAME_FLOW = 16,     /* the state of the flow */
     FRAME_FRAGMENT = 22, /* a piece of a datagram that has become too large for the route */
-    FRAME_KINDS,      /* one more than the last */
+    FRAME_KINDS,         /* one more than the last */
 };
 
 /*
@@ -74,16 +73,15 @@ enum wire_frame_kind {
  * k, which are legal where both sides set the bit. Every engine understands the kinds of today.
  */
 #define WIRE_FEATURES                                                                                                  \
-    (UINT64_C(1) << FRAME_DATA | UINT64_C(1) << FRAME_EAGER | UINT64_C(1) << FRAME_CTS | UINT64_C(1) << FRAME_RTS |   \
-     UINT64_C(1) << FRAME_CREDIT | UINT64_C(1) << FRAME_ABORT | UINT64_C(1) << FRAME_FIN | UINT64_C(1) << FRAME_ACK |    \
-     UINT64_C(1) << FRAME_DEMAND | UINT64_C(1) << FRAME_GRANT | UINT64_C(1) << FRAME_QP | UINT64_C(1) << FRAME_GONE | \
-     UINT64_C(1) << FRAME_PROBE | UINT64_C(1) << FRAME_FLOW |                                                        \
-     UINT64_C(1) << FRAME_FRAGMENT)
+    (UINT64_C(1) << FRAME_DATA | UINT64_C(1) << FRAME_EAGER | UINT64_C(1) << FRAME_CTS | UINT64_C(1) << FRAME_RTS |    \
+     UINT64_C(1) << FRAME_CREDIT | UINT64_C(1) << FRAME_ABORT | UINT64_C(1) << FRAME_FIN | UINT64_C(1) << FRAME_ACK |  \
+     UINT64_C(1) << FRAME_DEMAND | UINT64_C(1) << FRAME_GRANT | UINT64_C(1) << FRAME_QP | UINT64_C(1) << FRAME_GONE |  \
+     UINT64_C(1) << FRAME_PROBE | UINT64_C(1) << FRAME_FLOW | UINT64_C(1) << FRAME_FRAGMENT)
 
 /* `conn` comes first in all frames of a connection. */
 struct wire_data {
     uint32_t conn, msg;
-    uint8_t stripes;      /* parts that the message is cut into, each on a flow of its own; 0: whole */
+    uint8_t stripes; /* parts that the message is cut into, each on a flow of its own; 0: whole */
     uint64_t offset, total;
     uint32_t length;
     const uint8_t *payload;
@@ -94,19 +92,19 @@ struct wire_eager {
     uint32_t total, offset;
     uint32_t ring; /* where the message begins in the receiver's eager ring, modulo 2^32 */
     uint32_t length;
-    bool granted;  /* its clear-to-send was seen: takes no eager credit */
+    bool granted; /* its clear-to-send was seen: takes no eager credit */
     const uint8_t *payload;
 };
 
 struct wire_cts {
     uint32_t conn, msg;
     uint64_t length;
-    uint8_t stripes;      /* flows over which the message may be spread; 0: this one alone */
-    bool watched;         /* somebody reads the buffer meanwhile: fragments end at multiples of CORE_WATCHED_BYTES */
-    bool placeable;       /* the sender's NIC may write to the buffer, by the entry that follows */
+    uint8_t stripes; /* flows over which the message may be spread; 0: this one alone */
+    bool watched;    /* somebody reads the buffer meanwhile: fragments end at multiples of CORE_WATCHED_BYTES */
+    bool placeable;  /* the sender's NIC may write to the buffer, by the entry that follows */
     uint64_t address;
     uint32_t key;
-    uint32_t slot;        /* what immediates call this grant: below WIRE_SLOTS_MAX */
+    uint32_t slot; /* what immediates call this grant: below WIRE_SLOTS_MAX */
 };
 
 struct wire_rts {
@@ -134,8 +132,8 @@ struct wire_abort {
 };
 
 enum wire_qp_what {
-    QP_OFFER = 1,  /* the queue pair is there: its number and first packet sequence number */
-    QP_READY = 2,  /* it is connected: it receives */
+    QP_OFFER = 1,   /* the queue pair is there: its number and first packet sequence number */
+    QP_READY = 2,   /* it is connected: it receives */
     QP_DRAINED = 3, /* it is in error and drained; the ACK before says all that it has received */
 };
 
@@ -160,10 +158,10 @@ struct wire_ack_path {
 };
 
 struct wire_ack {
-    uint32_t number;       /* of this ack: the window in the newest one counts */
-    uint32_t cumulative;   /* all chunks before it have arrived */
-    uint32_t window_kb;    /* bytes that the receiver's buffer takes from this flow, in KiB */
-    uint32_t next;         /* number of the next chunk of the ack's sender */
+    uint32_t number;     /* of this ack: the window in the newest one counts */
+    uint32_t cumulative; /* all chunks before it have arrived */
+    uint32_t window_kb;  /* bytes that the receiver's buffer takes from this flow, in KiB */
+    uint32_t next;       /* number of the next chunk of the ack's sender */
     uint8_t word_count, partial_count, path_count;
     uint64_t words[WIRE_ACK_WORDS_MAX]; /* bit i: chunk cumulative + 1 + i has arrived whole */
     struct wire_ack_partial partials[WIRE_ACK_PARTIALS_MAX];
@@ -172,12 +170,12 @@ struct wire_ack {
 
 /* Totals of payload bytes since the flow began, modulo 2^32. */
 struct wire_demand {
-    uint32_t target;       /* what the sender would like to have sent */
+    uint32_t target; /* what the sender would like to have sent */
 };
 
 struct wire_grant {
-    uint32_t granted;      /* what the sender may send */
-    uint32_t heard;        /* the newest target that the receiver has seen */
+    uint32_t granted; /* what the sender may send */
+    uint32_t heard;   /* the newest target that the receiver has seen */
 };
 
 /* The id of a connection of ours that has ended, as the peer wrote it. */
@@ -187,7 +185,7 @@ struct wire_gone {
 
 /* Travels without a sequence number. A payload of any length pads the datagram. */
 struct wire_probe {
-    bool echo;       /* the answer: the nonce of a probe, and no payload */
+    bool echo; /* the answer: the nonce of a probe, and no payload */
     uint16_t length;
     uint64_t nonce;
 };
@@ -203,16 +201,16 @@ struct wire_flow {
  * a sequence number.
  */
 struct wire_fragment {
-    uint32_t number;       /* of the datagram, among all that are sent in fragments */
+    uint32_t number; /* of the datagram, among all that are sent in fragments */
     uint32_t offset, length;
-    uint32_t total;        /* bytes of the datagram */
+    uint32_t total; /* bytes of the datagram */
     const uint8_t *payload;
 };
 
 struct wire_frame {
     enum wire_frame_kind kind;
     union {
-        uint32_t conn;         /* of the frames of a connection */
+        uint32_t conn; /* of the frames of a connection */
         struct wire_data data;
         struct wire_eager eager;
         struct wire_cts cts;
@@ -236,12 +234,12 @@ struct wire_packet {
     uint32_t seq, path_seq, time_stamp, payload_crc;
     uint16_t path;
     uint8_t flags, index, count;
-    bool single;                           /* the packet has one frame, and `current` holds it already */
-    const uint8_t *frames;                 /* begin of the frames */
-    const uint8_t *frame, *frames_end;     /* cursor and end of the header region */
-    const uint8_t *payloads;               /* begin of the payload region */
-    const uint8_t *payload, *payload_end;  /* cursor and end of the payload region */
-    struct wire_frame current;             /* the frame read last */
+    bool single;                          /* the packet has one frame, and `current` holds it already */
+    const uint8_t *frames;                /* begin of the frames */
+    const uint8_t *frame, *frames_end;    /* cursor and end of the header region */
+    const uint8_t *payloads;              /* begin of the payload region */
+    const uint8_t *payload, *payload_end; /* cursor and end of the payload region */
+    struct wire_frame current;            /* the frame read last */
 };
 
 /* The flow token of a datagram; 0: too short, or of another version. Finds the flow before anything is checked. */
@@ -314,12 +312,11 @@ void wire_set_header_length(uint8_t *datagram, uint16_t length);
 /*
  * The header of datagram `index` of a TX_BULK chunk. `payload_crc` counts where desc->payload_crc.
  */
-void wire_bulk_header(const struct tx_desc *desc, unsigned index, uint32_t payload_crc,
-                      crc32c_fn crc32c, uint8_t out[WIRE_BULK_HEADER_BYTES]);
+void wire_bulk_header(const struct tx_desc *desc, unsigned index, uint32_t payload_crc, crc32c_fn crc32c,
+                      uint8_t out[WIRE_BULK_HEADER_BYTES]);
 
 /* Fills in the packet header of datagram `index` of a TX_FRAMES chunk; its frames and payload are laid out already. */
-void wire_seal(const struct tx_desc *desc, unsigned index, uint8_t *datagram, uint32_t length,
-               crc32c_fn crc32c);
+void wire_seal(const struct tx_desc *desc, unsigned index, uint8_t *datagram, uint32_t length, crc32c_fn crc32c);
 
 /* The mask of a whole chunk of so many datagrams, 1 to 64. */
 static inline uint64_t wire_full_mask(unsigned count)

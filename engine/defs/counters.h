@@ -15,9 +15,8 @@ struct counters {
 #undef COUNTER
 };
 
-#define COUNT(counters, field, n)                                                                 \
-    atomic_store_explicit(&(counters)->field,                                                     \
-                          atomic_load_explicit(&(counters)->field, memory_order_relaxed) + (n),   \
+#define COUNT(counters, field, n)                                                                                      \
+    atomic_store_explicit(&(counters)->field, atomic_load_explicit(&(counters)->field, memory_order_relaxed) + (n),    \
                           memory_order_relaxed)
 
 #endif

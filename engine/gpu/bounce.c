@@ -101,7 +101,7 @@ bool bounce_ready(struct bounce *bounce, struct uccl_request *request, uint64_t 
             return true;
         }
         if (slot->state == SLOT_FETCHING || slot->state == SLOT_SENT)
-            return false; /* it is free soon */
+            return false;     /* it is free soon */
         slot->request = NULL; /* chunks are cut in another way now */
     }
     slot = slot_take(bounce);
@@ -137,8 +137,7 @@ bool bounce_busy(const struct bounce *bounce)
 static bool slot_fetch(struct bounce *bounce, struct stage_span *slot)
 {
     struct uccl_request *request = slot->request;
-    int error =
-        copier_issue(bounce->copier, slot, MEM_FROM_DEVICE, slot->offset_bytes, slot->memory, slot->length);
+    int error = copier_issue(bounce->copier, slot, MEM_FROM_DEVICE, slot->offset_bytes, slot->memory, slot->length);
     if (error == UCCL_EAGAIN)
         return false;
     if (error) {

@@ -17,7 +17,7 @@ struct stage_device {
     struct mem_stage *copies; /* NULL: could not be opened (`error`) */
     bool pinned;              /* it was the first of its kind: the pool is pinned through it */
     int error;
-    uint32_t fetching;        /* blocks of sends that it copies to */
+    uint32_t fetching; /* blocks of sends that it copies to */
 };
 
 /* ---- requests -------------------------------------------------------------------------------- */
@@ -92,8 +92,8 @@ static struct stage_device *open_device(struct copier *copier, const struct mem_
         .next = copier->devices, .ops = memory->ops, .device = memory->device, .context = memory->context};
     for (const struct stage_device *other = copier->devices; other; other = other->next)
         pinned |= other->ops == memory->ops && other->pinned;
-    device->error = memory->ops->stage_open(memory, (unsigned)copier->context->params->gpu_streams, COPIES_MAX,
-                                            &device->copies);
+    device->error =
+        memory->ops->stage_open(memory, (unsigned)copier->context->params->gpu_streams, COPIES_MAX, &device->copies);
     if (!device->error && !pinned) {
         device->error = memory->ops->pin(device->copies, copier->pool.memory, copier->pool.memory_bytes);
         device->pinned = device->error == UCCL_OK;

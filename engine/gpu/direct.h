@@ -28,12 +28,12 @@ struct direct {
 
 /* A range of device memory, while it is registered. */
 struct direct_range {
-    struct direct_range *next;  /* of the same region */
+    struct direct_range *next; /* of the same region */
     uintptr_t address;
     size_t length;
-    uint32_t users;             /* registrations of just this range */
-    struct nic_mr nic;          /* handle NULL: it is staged */
-    char why[DIRECT_WHY_TEXT];  /* "direct, as a dma-buf", or "staged: " and why */
+    uint32_t users;            /* registrations of just this range */
+    struct nic_mr nic;         /* handle NULL: it is staged */
+    char why[DIRECT_WHY_TEXT]; /* "direct, as a dma-buf", or "staged: " and why */
 };
 
 /* Whether the NIC may reach memory of the GPU at `pci` by itself; else why not. */

@@ -12,10 +12,10 @@
 #include <time.h>
 
 enum {
-    CLOSE_NS = 1000000000,    /* how long a close waits for copies */
-    RX_BUFFER_BLOCKS = 2,     /* that one received buffer can begin; reserved before polling */
-    FETCH_AHEAD_BLOCKS = 2,   /* of a send, fetched and not sent: one goes out, one is on its way */
-    FETCHES_PER_ROUND = 4,    /* issuing one takes microseconds, in which the thread sends nothing */
+    CLOSE_NS = 1000000000,  /* how long a close waits for copies */
+    RX_BUFFER_BLOCKS = 2,   /* that one received buffer can begin; reserved before polling */
+    FETCH_AHEAD_BLOCKS = 2, /* of a send, fetched and not sent: one goes out, one is on its way */
+    FETCHES_PER_ROUND = 4,  /* issuing one takes microseconds, in which the thread sends nothing */
 };
 
 /* Received payload that found no block. */
@@ -30,8 +30,8 @@ struct spill {
 struct stage {
     struct copier copier;
     struct bounce bounce;
-    struct stage_span *filling_head, *filling_tail;   /* oldest first */
-    struct stage_span *upload_head, *upload_tail;     /* to be issued */
+    struct stage_span *filling_head, *filling_tail; /* oldest first */
+    struct stage_span *upload_head, *upload_tail;   /* to be issued */
     struct spill *spill_head, *spill_tail;
     uint64_t held_bytes[CORE_FLOWS_MAX]; /* held in blocks by the sends of each flow of the thread */
 };
@@ -217,8 +217,8 @@ static struct stage_span *filling_span(struct stage *stage, struct uccl_request 
 }
 
 /* Writes as much as goes into one span; returns how much. 0: there is no room. */
-static size_t write_some(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes,
-                           const uint8_t *from, size_t length)
+static size_t write_some(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, const uint8_t *from,
+                         size_t length)
 {
     struct stage_span *span = filling_span(stage, request, offset_bytes);
     if (!span)
@@ -257,7 +257,7 @@ static void spill(struct stage *stage, struct uccl_request *request, uint64_t of
 }
 
 void stage_write(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, const void *from,
-                   size_t length)
+                 size_t length)
 {
     const uint8_t *bytes = from;
     if (request->staged.error)
@@ -292,8 +292,7 @@ static bool empty_spills(struct stage *stage)
     while ((kept = stage->spill_head)) {
         struct uccl_request *request = kept->request;
         bool drop = request->staged.error || (request->staged.over && request->msg.status != UCCL_OK);
-        size_t done = drop ? kept->length
-                           : write_some(stage, request, kept->offset_bytes, kept->bytes, kept->length);
+        size_t done = drop ? kept->length : write_some(stage, request, kept->offset_bytes, kept->bytes, kept->length);
         if (done == 0)
             return some;
         some = true;
@@ -339,8 +338,7 @@ unsigned stage_rx_room(struct stage *stage, unsigned most)
 static void tell_available(struct stage *stage, struct uccl_request *request)
 {
     uint64_t to = request->msg.available_bytes;
-    for (const struct stage_span *span = request->staged.spans; span && span->state == SPAN_READY;
-         span = span->next)
+    for (const struct stage_span *span = request->staged.spans; span && span->state == SPAN_READY; span = span->next)
         to = span->offset_bytes + span->length;
     if (to > request->msg.available_bytes)
         core_available(stage->copier.context->core, &request->msg, to, clock_now_ns());
@@ -423,7 +421,8 @@ static bool issue_uploads(struct stage *stage)
     return some;
 }
 
-/* A device fetches into a third of the blocks at most. While it hangs, other devices can go on, over the same flow too. */
+/* A device fetches into a third of the blocks at most. While it hangs, other devices can go on, over the same flow too.
+ */
 static bool fetches_its_share(const struct stage *stage, const struct stage_device *device)
 {
     return copier_fetching(device) >= (stage_pool_room(&stage->copier.pool, STAGE_SENDS) + 1) / 2;

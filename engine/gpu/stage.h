@@ -61,8 +61,8 @@ void stage_bounces_sent(struct stage *stage);
 /* Where payload is that may be sent. It is contiguous to the end of its block. */
 const void *stage_at(struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes);
 /* Payload of a receive has arrived. */
-void stage_write(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes,
-                   const void *from, size_t length);
+void stage_write(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, const void *from,
+                 size_t length);
 /* Where the NIC may receive payload ahead of stage_write(), which is then told that address; NULL: nowhere. */
 void *stage_target(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, size_t length);
 

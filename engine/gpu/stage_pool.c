@@ -143,8 +143,7 @@ static bool has_share(const struct stage_pool *pool, enum stage_side side, uint6
     return left_bytes > reserve_bytes && pool_allows(held_bytes, left_bytes - reserve_bytes);
 }
 
-struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side, uint32_t length,
-                                   uint64_t *held_bytes)
+struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side, uint32_t length, uint64_t *held_bytes)
 {
     uint32_t bytes = (length + STAGE_SLICE_UNIT - 1) / STAGE_SLICE_UNIT * STAGE_SLICE_UNIT;
     bool slice = bytes <= pool->block_bytes / 2;

@@ -23,17 +23,17 @@ struct uccl_request;
 enum stage_side { STAGE_SENDS, STAGE_RECEIVES, STAGE_SIDES };
 
 enum {
-    STAGE_RANGES = 8,          /* separate ranges that a span of a receive may have got */
+    STAGE_RANGES = 8, /* separate ranges that a span of a receive may have got */
     STAGE_SPANS_PER_BLOCK = 32,
     STAGE_SLICE_UNIT = 64,
 };
 
 struct stage_block {
-    struct stage_block *next;  /* free */
+    struct stage_block *next; /* free */
     uint8_t *memory;
-    uint32_t spans;            /* in it */
-    uint32_t used_bytes;       /* handed out */
-    uint8_t side;              /* enum stage_side */
+    uint32_t spans;      /* in it */
+    uint32_t used_bytes; /* handed out */
+    uint8_t side;        /* enum stage_side */
 };
 
 enum span_state {
@@ -48,35 +48,35 @@ enum span_state {
 };
 
 struct stage_span {
-    struct stage_span *next, *prev; /* in the list of its request, of free spans, or of those to be uploaded */
+    struct stage_span *next, *prev;   /* in the list of its request, of free spans, or of those to be uploaded */
     struct stage_span *older, *newer; /* in the list of all that are FILLING */
     struct uccl_request *request;
     struct stage_block *block;
-    uint64_t *held_bytes;      /* of its flow */
+    uint64_t *held_bytes; /* of its flow */
     uint8_t *memory;
-    uint64_t offset_bytes;     /* into the message */
+    uint64_t offset_bytes; /* into the message */
     uint32_t length;
-    uint32_t left_bytes;       /* send: not released by the core yet */
-    uint32_t copies;           /* in flight */
-    uint64_t ready_ns;         /* bounce slot: since when it is ready */
-    uint8_t state;             /* enum span_state */
+    uint32_t left_bytes; /* send: not released by the core yet */
+    uint32_t copies;     /* in flight */
+    uint64_t ready_ns;   /* bounce slot: since when it is ready */
+    uint8_t state;       /* enum span_state */
     uint8_t range_count, ranges_sent;
     struct {
-        uint32_t from, to;     /* relative to the span */
-    } ranges[STAGE_RANGES];    /* receive: what has arrived */
+        uint32_t from, to;  /* relative to the span */
+    } ranges[STAGE_RANGES]; /* receive: what has arrived */
 };
 
 struct stage_pool {
-    uint8_t *memory;           /* NULL: not made yet */
+    uint8_t *memory; /* NULL: not made yet */
     size_t memory_bytes;
-    uint8_t *mapped;           /* the mapping around it: `memory` begins on a large page */
+    uint8_t *mapped; /* the mapping around it: `memory` begins on a large page */
     size_t mapped_bytes;
     uint32_t block_bytes;
     uint32_t block_count;
     struct stage_block *blocks, *free_blocks;
     struct stage_span *spans, *free_spans;
     uint32_t free_block_count, free_span_count;
-    uint32_t taken[STAGE_SIDES];             /* blocks */
+    uint32_t taken[STAGE_SIDES]; /* blocks */
     uint32_t spans_taken[STAGE_SIDES];
     struct stage_block *shared[STAGE_SIDES]; /* the block that slices come from, or NULL */
 };

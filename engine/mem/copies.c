@@ -11,8 +11,8 @@ enum { ASK_NS = 1000 }; /* between two questions about a copy */
 int mem_copies_failed(struct mem_stage *stage, const char *what, int error)
 {
     if (!stage->failed)
-        LOG_ERR("%s device %d: %s: %s (%d)", stage->calls.name, stage->device, what,
-                stage->calls.error_text(error), error);
+        LOG_ERR("%s device %d: %s: %s (%d)", stage->calls.name, stage->device, what, stage->calls.error_text(error),
+                error);
     stage->failed = true;
     return UCCL_EIO;
 }
@@ -130,8 +130,8 @@ static void copy_start(struct mem_stage *stage, struct mem_copy *copy, void *coo
     list->tail = copy;
 }
 
-int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintptr_t device_address,
-                    void *host_address, size_t length, void *cookie)
+int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintptr_t device_address, void *host_address,
+                    size_t length, void *cookie)
 {
     const struct mem_calls *calls = &stage->calls;
     struct mem_copy *copy = copy_take(stage, direction);
@@ -140,9 +140,8 @@ int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintp
     void *stream = stage->handles[copy->stream];
     int error = calls->enter(stage);
     if (!error) {
-        int failed = direction == MEM_FROM_DEVICE
-                         ? calls->from_device(host_address, device_address, length, stream)
-                         : calls->to_device(device_address, host_address, length, stream);
+        int failed = direction == MEM_FROM_DEVICE ? calls->from_device(host_address, device_address, length, stream)
+                                                  : calls->to_device(device_address, host_address, length, stream);
         copy->unmarked = !failed && calls->event_record(copy->event, stream);
         calls->leave();
         if (failed)

@@ -52,8 +52,8 @@ struct mem_stage {
     struct mem_copy_list {
         struct mem_copy *head, *tail;
         uint64_t ask_ns; /* when to ask again, at the earliest */
-    } *in_flight;            /* per stream, 2 * streams: first those from the device */
-    void **handles;          /* the runtime's streams, likewise */
+    } * in_flight;       /* per stream, 2 * streams: first those from the device */
+    void **handles;      /* the runtime's streams, likewise */
     unsigned turn[2];
 };
 
@@ -68,8 +68,8 @@ int mem_copies_failed(struct mem_stage *stage, const char *what, int error);
 void mem_copies_close(struct mem_stage *stage);
 int mem_copies_pin(struct mem_stage *stage, void *memory, size_t length);
 void mem_copies_unpin(struct mem_stage *stage, void *memory);
-int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintptr_t device_address,
-                    void *host_address, size_t length, void *cookie);
+int mem_copies_copy(struct mem_stage *stage, enum mem_direction direction, uintptr_t device_address, void *host_address,
+                    size_t length, void *cookie);
 int mem_copies_poll(struct mem_stage *stage, void **cookie);
 
 #endif

@@ -115,28 +115,28 @@ static int cuda_status(char *text, size_t size)
     int version = 0, count = 0;
     if (!mem_runtime_find(&runtime, true)) {
         if (runtime.missing)
-            snprintf(text, size, "the driver is too old: %s has no %s (CUDA 11.0 or later is needed)",
-                     runtime.soname, runtime.missing);
+            snprintf(text, size, "the driver is too old: %s has no %s (CUDA 11.0 or later is needed)", runtime.soname,
+                     runtime.missing);
         else
             snprintf(text, size, "no driver: %s is not installed", sonames[0]);
         return UCCL_ENOTSUP;
     }
     if (cuda.cuDriverGetVersion(&version) == 0 && version < VERSION_MIN) {
-        snprintf(text, size, "the driver is too old: it is for CUDA %d.%d, 11.0 or later is needed",
-                 version / 1000, version % 1000 / 10);
+        snprintf(text, size, "the driver is too old: it is for CUDA %d.%d, 11.0 or later is needed", version / 1000,
+                 version % 1000 / 10);
         return UCCL_ENOTSUP;
     }
     int error = cuda.cuInit(0);
     if (error == 0)
         error = cuda.cuDeviceGetCount(&count);
     if (error || count == 0) {
-        snprintf(text, size, "driver for CUDA %d.%d, which does not work here: %s", version / 1000,
-                 version % 1000 / 10, error_text(error ? error : CUDA_NO_DEVICE));
+        snprintf(text, size, "driver for CUDA %d.%d, which does not work here: %s", version / 1000, version % 1000 / 10,
+                 error_text(error ? error : CUDA_NO_DEVICE));
         return UCCL_ENOTSUP;
     }
-    int used = snprintf(text, size, "driver for CUDA %d.%d%s, %d device%s", version / 1000, version % 1000 / 10,
-                        cuda.cuMemGetHandleForAddressRange ? "" : " (exports no dma-bufs)", count,
-                        count == 1 ? "" : "s");
+    int used =
+        snprintf(text, size, "driver for CUDA %d.%d%s, %d device%s", version / 1000, version % 1000 / 10,
+                 cuda.cuMemGetHandleForAddressRange ? "" : " (exports no dma-bufs)", count, count == 1 ? "" : "s");
     name_devices(count, text, size, (size_t)used);
     return UCCL_OK;
 }
@@ -189,8 +189,7 @@ static int take_context(struct mem_stage *stage, const struct mem_identity *of)
         cuda.cuDevicePrimaryCtxRelease_v2(handle);
     if (stage->context)
         return UCCL_OK;
-    LOG_ERR("CUDA device %d: its memory belongs to no context, and the device's primary one is not in use",
-            of->device);
+    LOG_ERR("CUDA device %d: its memory belongs to no context, and the device's primary one is not in use", of->device);
     return UCCL_ENOTSUP;
 }
 
@@ -203,8 +202,7 @@ static void cuda_stage_close(struct mem_stage *stage)
         cuda.cuDevicePrimaryCtxRelease_v2(handle);
 }
 
-static int cuda_stage_open(const struct mem_identity *of, unsigned streams, unsigned copies_max,
-                           struct mem_stage **out)
+static int cuda_stage_open(const struct mem_identity *of, unsigned streams, unsigned copies_max, struct mem_stage **out)
 {
     const struct mem_calls calls = {
         .name = "CUDA",

@@ -22,10 +22,8 @@ static struct hip {
 static const char *const names[] = {HIP_FUNCTIONS(HIP_NAME)};
 static const char *const sonames[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", NULL};
 
-static struct mem_runtime runtime = {.sonames = sonames,
-                                     .names = names,
-                                     .functions = (void **)&hip,
-                                     .count = sizeof names / sizeof names[0]};
+static struct mem_runtime runtime = {
+    .sonames = sonames, .names = names, .functions = (void **)&hip, .count = sizeof names / sizeof names[0]};
 _Static_assert(sizeof hip == sizeof names, "a function for each name");
 
 static struct hsa {
@@ -35,11 +33,8 @@ static struct hsa {
 static const char *const hsa_names[] = {HSA_OPTIONAL_FUNCTIONS(HIP_NAME)};
 static const char *const hsa_sonames[] = {"libhsa-runtime64.so.1", NULL};
 
-static struct mem_runtime hsa_runtime = {.sonames = hsa_sonames,
-                                         .names = hsa_names,
-                                         .functions = (void **)&hsa,
-                                         .count = 1,
-                                         .optional = 1};
+static struct mem_runtime hsa_runtime = {
+    .sonames = hsa_sonames, .names = hsa_names, .functions = (void **)&hsa, .count = 1, .optional = 1};
 _Static_assert(sizeof hsa == sizeof hsa_names, "a function for each name");
 
 /* ---- what there is --------------------------------------------------------------------------- */
@@ -61,8 +56,7 @@ static int hip_identify(const void *address, struct mem_identity *out)
     int device = -1, managed = 0;
     if (!mem_runtime_find(&runtime, false) || !attribute(HIP_ATTRIBUTE_MEMORY_TYPE, &kind, address))
         return UCCL_ENOTSUP;
-    unsigned on_device =
-        runtime_version() / HIP_MAJOR_UNIT > 5 ? HIP_MEMORY_DEVICE_6 : HIP_MEMORY_DEVICE_5;
+    unsigned on_device = runtime_version() / HIP_MAJOR_UNIT > 5 ? HIP_MEMORY_DEVICE_6 : HIP_MEMORY_DEVICE_5;
     if (kind != on_device || !attribute(HIP_ATTRIBUTE_DEVICE_ORDINAL, &device, address))
         return UCCL_ENOTSUP;
     *out = (struct mem_identity){.ops = &mem_hip_ops, .device = device};
@@ -99,8 +93,8 @@ static int hip_status(char *text, size_t size)
     int count = 0;
     if (!mem_runtime_find(&runtime, true)) {
         if (runtime.missing)
-            snprintf(text, size, "the runtime is too old: %s has no %s (ROCm 5.0 or later is needed)",
-                     runtime.soname, runtime.missing);
+            snprintf(text, size, "the runtime is too old: %s has no %s (ROCm 5.0 or later is needed)", runtime.soname,
+                     runtime.missing);
         else
             snprintf(text, size, "no runtime: none of libamdhip64.so.5, .6, .7 is installed");
         return UCCL_ENOTSUP;
@@ -108,21 +102,20 @@ static int hip_status(char *text, size_t size)
     int version = runtime_version(), major = version / HIP_MAJOR_UNIT;
     int minor = version % HIP_MAJOR_UNIT / HIP_MINOR_UNIT;
     if (major < VERSION_MIN) {
-        snprintf(text, size, "the runtime is too old: %s is HIP %d.%d, 5.0 or later is needed", runtime.soname,
-                 major, minor);
+        snprintf(text, size, "the runtime is too old: %s is HIP %d.%d, 5.0 or later is needed", runtime.soname, major,
+                 minor);
         return UCCL_ENOTSUP;
     }
     int error = hip.hipInit(0);
     if (error == 0)
         error = hip.hipGetDeviceCount(&count);
     if (error || count == 0) {
-        snprintf(text, size, "HIP %d.%d (%s), which does not work here: %s (error %d)", major, minor,
-                 runtime.soname, error && error != HIP_NO_DEVICE ? "it does not start" : "no device",
-                 error ? error : HIP_NO_DEVICE);
+        snprintf(text, size, "HIP %d.%d (%s), which does not work here: %s (error %d)", major, minor, runtime.soname,
+                 error && error != HIP_NO_DEVICE ? "it does not start" : "no device", error ? error : HIP_NO_DEVICE);
         return UCCL_ENOTSUP;
     }
-    int used = snprintf(text, size, "HIP %d.%d (%s), %d device%s", major, minor, runtime.soname, count,
-                        count == 1 ? "" : "s");
+    int used =
+        snprintf(text, size, "HIP %d.%d (%s), %d device%s", major, minor, runtime.soname, count, count == 1 ? "" : "s");
     for (int i = 0; i < count && (size_t)used < size; i++) {
         char pci[MEM_PCI_TEXT];
         if (hip.hipDeviceGetPCIBusId(pci, sizeof pci, i) == 0)
@@ -162,8 +155,7 @@ static void leave(void)
 {
 }
 
-static int hip_stage_open(const struct mem_identity *of, unsigned streams, unsigned copies_max,
-                          struct mem_stage **out)
+static int hip_stage_open(const struct mem_identity *of, unsigned streams, unsigned copies_max, struct mem_stage **out)
 {
     const struct mem_calls calls = {
         .name = "HIP",

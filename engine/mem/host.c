@@ -40,8 +40,7 @@ static int host_export_dmabuf(const struct mem_identity *of, uintptr_t from, siz
     return UCCL_ENOTSUP;
 }
 
-static int host_stage_open(const struct mem_identity *of, unsigned streams, unsigned copies_max,
-                           struct mem_stage **out)
+static int host_stage_open(const struct mem_identity *of, unsigned streams, unsigned copies_max, struct mem_stage **out)
 {
     (void)of;
     (void)streams;

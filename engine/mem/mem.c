@@ -51,8 +51,8 @@ int mem_identify(enum uccl_mem kind, const void *address, size_t length, struct 
     if (error)
         return error;
     uintptr_t from = (uintptr_t)address;
-    if (out->base && (from < out->base || from - out->base > out->base_length ||
-                      length > out->base_length - (from - out->base)))
+    if (out->base &&
+        (from < out->base || from - out->base > out->base_length || length > out->base_length - (from - out->base)))
         return UCCL_EINVAL;
     return UCCL_OK;
 }

@@ -24,13 +24,13 @@ enum { MEM_PCI_TEXT = 16, MEM_MODEL_TEXT = 96, MEM_STATUS_TEXT = 256, MEM_WHY_TE
 /* The identity of an address. */
 struct mem_identity {
     const struct mem_ops *ops;
-    int device;              /* index in the runtime's own order; -1: host memory */
-    void *context;           /* of the runtime, for stage_open(); NULL: the device's default one */
-    uintptr_t base;          /* the allocation that it lies in; 0: unknown (host memory) */
+    int device;     /* index in the runtime's own order; -1: host memory */
+    void *context;  /* of the runtime, for stage_open(); NULL: the device's default one */
+    uintptr_t base; /* the allocation that it lies in; 0: unknown (host memory) */
     size_t base_length;
-    uint64_t buffer_id;      /* never given to another allocation of this process; 0: unknown */
-    char pci[MEM_PCI_TEXT];  /* "0000:1b:00.0"; "": none */
-    bool managed;            /* its pages move between device and host, so a NIC must not keep their addresses */
+    uint64_t buffer_id;     /* never given to another allocation of this process; 0: unknown */
+    char pci[MEM_PCI_TEXT]; /* "0000:1b:00.0"; "": none */
+    bool managed;           /* its pages move between device and host, so a NIC must not keep their addresses */
 };
 
 /* A device of a kind. */
@@ -69,15 +69,14 @@ struct mem_ops {
      * closes, and where the range begins in it. UCCL_ENOTSUP: `why` says why not. Touches no device, and does not
      * disturb stream captures of the application.
      */
-    int (*export_dmabuf)(const struct mem_identity *of, uintptr_t from, size_t length, int *fd,
-                         uint64_t *offset_bytes, char why[MEM_WHY_TEXT]);
+    int (*export_dmabuf)(const struct mem_identity *of, uintptr_t from, size_t length, int *fd, uint64_t *offset_bytes,
+                         char why[MEM_WHY_TEXT]);
 
     /*
      * Streams for copies to and from memory like `of`, `streams` in each direction, and room for
      * `copies_max` copies in flight. UCCL_ENOTSUP, UCCL_ENOMEM, UCCL_EIO; logged.
      */
-    int (*stage_open)(const struct mem_identity *of, unsigned streams, unsigned copies_max,
-                      struct mem_stage **out);
+    int (*stage_open)(const struct mem_identity *of, unsigned streams, unsigned copies_max, struct mem_stage **out);
     /* No copy is in flight any more, or the device is lost. */
     void (*stage_close)(struct mem_stage *stage);
 
@@ -89,8 +88,8 @@ struct mem_ops {
      * Queues a copy between device memory and pinned host memory; the copies of a stream run in order. poll() names
      * it by `cookie`. 0, UCCL_EAGAIN: as many as allowed are in flight; UCCL_EIO (logged).
      */
-    int (*copy)(struct mem_stage *stage, enum mem_direction direction, uintptr_t device_address,
-                void *host_address, size_t length, void *cookie);
+    int (*copy)(struct mem_stage *stage, enum mem_direction direction, uintptr_t device_address, void *host_address,
+                size_t length, void *cookie);
     /* Names the next copy that has ended. 1: it succeeded; 0: there is none; negative: it failed (logged). */
     int (*poll)(struct mem_stage *stage, void **cookie);
 };

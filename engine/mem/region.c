@@ -38,13 +38,13 @@ static void region_drop(struct mem_cache *cache, struct mem_region **link)
 
 static bool region_same(const struct mem_region *region, const struct mem_identity *is, size_t length)
 {
-    return region->is.ops == is->ops && region->is.device == is->device &&
-           region->is.buffer_id == is->buffer_id && region->length == length;
+    return region->is.ops == is->ops && region->is.device == is->device && region->is.buffer_id == is->buffer_id &&
+           region->length == length;
 }
 
 /* The region of this memory. Drops idle regions of earlier memory at the same address. */
 static struct mem_region *region_find(struct mem_cache *cache, const struct mem_identity *is, uintptr_t begin,
-                               size_t length)
+                                      size_t length)
 {
     struct mem_region **link = bucket_of(cache, begin), *found = NULL;
     while (*link) {

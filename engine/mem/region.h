@@ -19,13 +19,13 @@
 struct direct_range;
 
 struct mem_region {
-    struct mem_region *next;  /* of the same bucket */
+    struct mem_region *next; /* of the same bucket */
     struct mem_identity is;
-    uintptr_t begin;          /* where it begins */
+    uintptr_t begin; /* where it begins */
     size_t length;
-    uint32_t references;      /* registrations */
+    uint32_t references;         /* registrations */
     struct direct_range *ranges; /* of device memory, as the NIC knows them; gpu/direct.c owns them */
-    uint64_t idle_since;      /* a count, not a time: when the last one ended */
+    uint64_t idle_since;         /* a count, not a time: when the last one ended */
 };
 
 enum { MEM_CACHE_BUCKETS = 256 };
@@ -33,9 +33,9 @@ enum { MEM_CACHE_BUCKETS = 256 };
 struct mem_cache {
     pthread_mutex_t lock;
     struct mem_region *buckets[MEM_CACHE_BUCKETS];
-    uint32_t idle;            /* regions without references */
+    uint32_t idle; /* regions without references */
     uint32_t idle_max;
-    uint64_t clock;           /* counts regions that became idle */
+    uint64_t clock; /* counts regions that became idle */
 };
 
 void mem_cache_init(struct mem_cache *cache, uint32_t idle_max);

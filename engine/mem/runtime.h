@@ -15,14 +15,14 @@
 #include <stdbool.h>
 
 struct mem_runtime {
-    const char *const *sonames;   /* NULL at the end */
-    const char *const *names;     /* of the functions */
-    void **functions;             /* in the same order */
+    const char *const *sonames; /* NULL at the end */
+    const char *const *names;   /* of the functions */
+    void **functions;           /* in the same order */
     unsigned count;
-    unsigned optional;            /* how many functions at the end may be missing; they are NULL then */
-    const char *soname;           /* the library that was found, or NULL */
-    const char *missing;          /* the function that it lacks, or NULL */
-    _Atomic bool ready;           /* everything is there; pairs: release here, acquire in mem_runtime_find() */
+    unsigned optional;   /* how many functions at the end may be missing; they are NULL then */
+    const char *soname;  /* the library that was found, or NULL */
+    const char *missing; /* the function that it lacks, or NULL */
+    _Atomic bool ready;  /* everything is there; pairs: release here, acquire in mem_runtime_find() */
 };
 
 /* True: its functions may be called. `load`: loads the library if the process does not have it. */

@@ -20,11 +20,11 @@ bool filter_admits(const char *filter, filter_match_fn matches, const void *cont
 struct filter_item {
     char name[FILTER_ITEM_MAX]; /* without signs and blanks; never empty */
     bool excludes, exact;
-    bool too_long;              /* the name is cut */
+    bool too_long; /* the name is cut */
 };
 struct filter_items {
     const char *rest;
-    bool excludes, exact;       /* of all items */
+    bool excludes, exact; /* of all items */
 };
 struct filter_items filter_items(const char *filter);
 /* False: no further one. */

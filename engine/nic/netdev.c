@@ -25,7 +25,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-
 const char *netdev_address_text(const union nic_address *address, char out[NETDEV_ADDRESS_TEXT])
 {
     char host[INET6_ADDRSTRLEN] = "?";
@@ -71,8 +70,7 @@ static bool item_is_address(const char *item, const union nic_address *address)
     if (address->any.sa_family == AF_INET)
         return inet_pton(AF_INET, text, &parsed) == 1 &&
                memcmp(&parsed, &address->v4.sin_addr, sizeof address->v4.sin_addr) == 0;
-    return inet_pton(AF_INET6, text, &parsed) == 1 &&
-           memcmp(&parsed, &address->v6.sin6_addr, sizeof parsed) == 0;
+    return inet_pton(AF_INET6, text, &parsed) == 1 && memcmp(&parsed, &address->v6.sin6_addr, sizeof parsed) == 0;
 }
 
 struct interface {
@@ -170,8 +168,7 @@ static void describe(struct netdev *dev, unsigned flags, int socket)
     struct ifreq request = {0};
 
     memcpy(request.ifr_name, dev->name, sizeof request.ifr_name);
-    dev->mtu =
-        socket >= 0 && ioctl(socket, SIOCGIFMTU, &request) == 0 ? (uint32_t)request.ifr_mtu : 1500;
+    dev->mtu = socket >= 0 && ioctl(socket, SIOCGIFMTU, &request) == 0 ? (uint32_t)request.ifr_mtu : 1500;
     dev->index = if_nametoindex(dev->name);
     dev->speed_mbps = (uint64_t)sysfs_number(dev->name, "speed", 0);
     dev->numa_node = (int)sysfs_number(dev->name, "device/numa_node", -1);

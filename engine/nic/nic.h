@@ -35,11 +35,11 @@ struct nic_queue;
 enum { NIC_TX_BATCH = 8 }; /* descriptors that a round sends between two flushes, at most */
 
 struct nic_caps {
-    bool reliable;            /* retransmits what is lost by itself */
-    bool in_order;            /* per path */
-    bool lendable;            /* queues may be driven by changing threads */
-    bool room_wakes;          /* wait() ends when there is room for a send that was refused */
-    bool close_in_child;      /* close() in a child of fork() touches nothing of the parent's */
+    bool reliable;       /* retransmits what is lost by itself */
+    bool in_order;       /* per path */
+    bool lendable;       /* queues may be driven by changing threads */
+    bool room_wakes;     /* wait() ends when there is room for a send that was refused */
+    bool close_in_child; /* close() in a child of fork() touches nothing of the parent's */
 };
 
 /* A socket address of either family. */
@@ -84,14 +84,14 @@ struct nic_rx {
     unsigned in_place; /* the payload of the first `in_place` datagrams lies at `payload`, back to back, and not behind
                           their headers (nic_target_fn) */
     const uint8_t *payload;
-    uint32_t slot;     /* the backend's, for release() */
-    uint64_t at_ns;    /* when the NIC had it, by CLOCK_MONOTONIC; 0: not known */
+    uint32_t slot;  /* the backend's, for release() */
+    uint64_t at_ns; /* when the NIC had it, by CLOCK_MONOTONIC; 0: not known */
     /* of what came on a data QP */
-    bool placed;       /* the NIC has placed `length` bytes; no `data` */
+    bool placed; /* the NIC has placed `length` bytes; no `data` */
     uint16_t path;
     uint32_t generation;
     uint32_t immediate; /* of the write */
-    struct flow *flow; /* NULL: a datagram, not from a data QP */
+    struct flow *flow;  /* NULL: a datagram, not from a data QP */
 };
 
 /* The payload of datagram `index`, or NULL: it follows its header. */
@@ -118,7 +118,7 @@ struct nic_mr {
 struct nic_device_memory {
     uintptr_t address;
     size_t length;
-    int dmabuf_fd;       /* -1: by address */
+    int dmabuf_fd; /* -1: by address */
     uint64_t offset_bytes;
 };
 
@@ -138,13 +138,13 @@ struct nic_qp_id {
 
 struct nic_qp_event {
     struct nic_qp_id id;
-    bool drained;       /* what core_qp_drained() promises holds; else the data QP has failed (logged) */
+    bool drained; /* what core_qp_drained() promises holds; else the data QP has failed (logged) */
 };
 
 /* A descriptor whose work requests have completed. */
 struct nic_done {
     uint64_t cookie;
-    uint64_t at_ns;    /* as in nic_rx */
+    uint64_t at_ns; /* as in nic_rx */
 };
 
 /* Copies payload [offset, offset+length) of a message to plain memory, whatever kind of memory holds it. */
@@ -167,10 +167,10 @@ struct nic_queue_setup {
     nic_gather_fn gather;
     nic_payload_fn payload;
     nic_local_fn local;
-    nic_target_fn target;        /* or NULL */
-    void *owner;               /* for target */
-    bool lent;                 /* must be drivable by changing threads */
-    unsigned index;            /* engine thread on this NIC */
+    nic_target_fn target; /* or NULL */
+    void *owner;          /* for target */
+    bool lent;            /* must be drivable by changing threads */
+    unsigned index;       /* engine thread on this NIC */
 };
 
 /* A device, as uccl_open() opens one. */
@@ -236,9 +236,8 @@ struct nic_datagram_ops {
      * `datagram_bytes` what the route allows now. UCCL_EPROTO (logged): the address is another backend's, or
      * malformed; UCCL_EADDR, UCCL_ENOMEM, UCCL_EIO.
      */
-    int (*peer_add)(struct nic_queue *queue, const struct nic_host *host,
-                    const struct nic_queue_address *address, uint32_t *destination,
-                    uint32_t *datagram_bytes);
+    int (*peer_add)(struct nic_queue *queue, const struct nic_host *host, const struct nic_queue_address *address,
+                    uint32_t *destination, uint32_t *datagram_bytes);
     void (*peer_remove)(struct nic_queue *queue, uint32_t destination);
 
     /*

@@ -39,8 +39,8 @@ static void pool_push(struct request_pool *pool, struct uccl_request *request)
         next = ((top >> 32) + 1) << 32 | (request->index + 1);
         RACE_POINT();
         /* release pairs with the acquire in pool_pop(): the request's fields, and its slab */
-    } while (!atomic_compare_exchange_weak_explicit(&pool->top, &top, next, memory_order_release,
-                                                    memory_order_relaxed));
+    } while (
+        !atomic_compare_exchange_weak_explicit(&pool->top, &top, next, memory_order_release, memory_order_relaxed));
 }
 
 static struct uccl_request *pool_pop(struct request_pool *pool)
@@ -55,8 +55,8 @@ static struct uccl_request *pool_pop(struct request_pool *pool)
         next = ((top >> 32) + 1) << 32 | atomic_load_explicit(&request->next, memory_order_relaxed);
         RACE_POINT();
         /* acquire on success and failure: both read a request that pool_push() published */
-    } while (!atomic_compare_exchange_weak_explicit(&pool->top, &top, next, memory_order_acquire,
-                                                    memory_order_acquire));
+    } while (
+        !atomic_compare_exchange_weak_explicit(&pool->top, &top, next, memory_order_acquire, memory_order_acquire));
     return request;
 }
 

@@ -32,8 +32,8 @@ struct notice {
     struct engine_thread *to;
     void *object;
     uint64_t what;
-    bool waiting;                 /* it is in the list of the thread that sends it */
-    struct uccl_request *then;    /* once it is sent, a part of this request is finished */
+    bool waiting;              /* it is in the list of the thread that sends it */
+    struct uccl_request *then; /* once it is sent, a part of this request is finished */
 };
 
 /* What a request has of the staging pipeline, which alone writes it (gpu/stage.h). */
@@ -57,40 +57,40 @@ enum request_state { REQUEST_FREE, REQUEST_PENDING, REQUEST_ENDED };
 struct uccl_request {
     _Alignas(REQUEST_ALIGNMENT) struct core_msg msg; /* first: request_of() */
     uint8_t *buffer;
-    struct staged staged;         /* if the CPU cannot touch the buffer */
-    _Atomic uint32_t *mr_users;   /* requests of the registration that it uses, itself counted; or NULL */
-    const struct nic_mr *nic_mr;  /* for a NIC that reaches the buffer itself */
+    struct staged staged;                   /* if the CPU cannot touch the buffer */
+    _Atomic uint32_t *mr_users;             /* requests of the registration that it uses, itself counted; or NULL */
+    const struct nic_mr *nic_mr;            /* for a NIC that reaches the buffer itself */
     _Atomic(struct engine_thread *) thread; /* that it was posted to; atomic, like `flushes` and `closes`, since a late
                                      cancel may read them while the next epoch begins */
-    struct stripe_set *stripes;   /* the flows that may share it (stripe.h); NULL: it is a part */
-    _Atomic bool flushes;         /* it is no message but a GPU flush (flush.h) */
-    _Atomic bool closes;          /* or a close of the connection that `stripes` belongs to */
-    struct uccl_request *parent;  /* of a part */
-    struct uccl_request *parts;   /* of a striped message: list by next_part */
+    struct stripe_set *stripes;             /* the flows that may share it (stripe.h); NULL: it is a part */
+    _Atomic bool flushes;                   /* it is no message but a GPU flush (flush.h) */
+    _Atomic bool closes;                    /* or a close of the connection that `stripes` belongs to */
+    struct uccl_request *parent;            /* of a part */
+    struct uccl_request *parts;             /* of a striped message: list by next_part */
     struct uccl_request *next_part;
-    uint8_t part;                 /* which part of its message it is: 1 and up */
-    _Atomic uint32_t unfinished;  /* itself and its parts */
-    _Atomic int32_t part_status;  /* first error of a part */
-    _Atomic bool home_over;       /* its thread has ended all but the parts: another may complete it at any time */
+    uint8_t part;                   /* which part of its message it is: 1 and up */
+    _Atomic uint32_t unfinished;    /* itself and its parts */
+    _Atomic int32_t part_status;    /* first error of a part */
+    _Atomic bool home_over;         /* its thread has ended all but the parts: another may complete it at any time */
     struct notice to_home, to_part; /* of a part */
     struct request_pool *pool;
-    _Atomic uint32_t state;       /* enum request_state. The engine's owner stores ENDED with release; test and wait
-                                     load it with acquire. PENDING is stored with release too: a thread that sees it
-                                     sees the generation of that epoch or of a later one */
-    _Atomic uint32_t next;        /* index + 1 of the next free one */
-    _Atomic uint32_t generation;  /* counts epochs, so that a late cancel or a stale handle is recognized */
+    _Atomic uint32_t state;      /* enum request_state. The engine's owner stores ENDED with release; test and wait
+                                    load it with acquire. PENDING is stored with release too: a thread that sees it
+                                    sees the generation of that epoch or of a later one */
+    _Atomic uint32_t next;       /* index + 1 of the next free one */
+    _Atomic uint32_t generation; /* counts epochs, so that a late cancel or a stale handle is recognized */
     uint32_t index;
 };
 
 enum { SLAB_REQUESTS = 256 };
 
 struct request_pool {
-    _Atomic uint64_t top;         /* tag in the high half, index + 1 in the low half; 0: empty */
+    _Atomic uint64_t top; /* tag in the high half, index + 1 in the low half; 0: empty */
     struct uccl_request **slabs;
     _Atomic uint32_t slab_count;
     uint32_t slab_max;
     uint32_t request_max;
-    pthread_mutex_t grow;         /* taken only to add a slab */
+    pthread_mutex_t grow; /* taken only to add a slab */
 };
 
 static inline struct uccl_request *request_of(const struct core_msg *msg)

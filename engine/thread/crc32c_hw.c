@@ -43,15 +43,14 @@ static inline uint64_t load64(const uint8_t *at)
 /* The checksum of a stream moved past the bytes that `constant` stands for. */
 CRC_TARGET static inline uint64_t advance(uint64_t crc, uint32_t constant)
 {
-    __m128i product =
-        _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc), _mm_cvtsi64_si128(constant), 0);
+    __m128i product = _mm_clmulepi64_si128(_mm_cvtsi64_si128((long long)crc), _mm_cvtsi64_si128(constant), 0);
 
     return _mm_crc32_u64(0, (uint64_t)_mm_cvtsi128_si64(product));
 }
 
 /* Three streams of `stream` bytes each from `at`. */
-CRC_TARGET static inline uint64_t three_streams(uint64_t crc, const uint8_t *at, size_t stream,
-                                             uint32_t by_one, uint32_t by_two)
+CRC_TARGET static inline uint64_t three_streams(uint64_t crc, const uint8_t *at, size_t stream, uint32_t by_one,
+                                                uint32_t by_two)
 {
     uint64_t second = 0, third = 0;
 
@@ -82,8 +81,7 @@ CRC_TARGET static uint32_t crc32c_sse42(uint32_t start, const void *data, size_t
 crc32c_fn crc32c_best(void)
 {
     __builtin_cpu_init();
-    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") ? crc32c_sse42
-                                                                                : crc32c_portable;
+    return __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul") ? crc32c_sse42 : crc32c_portable;
 }
 
 #elif defined(__aarch64__) && defined(__BYTE_ORDER__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__

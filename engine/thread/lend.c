@@ -62,8 +62,8 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
     /* sequentially consistent: pairs with the look at `owner` after a push (thread_post) */
     atomic_store(&thread->owner, sleeping);
     RACE_POINT();
-    if (!ring_busy(&thread->ring) && atomic_load(&thread->lend_requests) == 0 &&
-        atomic_load(&thread->stop) == 0 && (!word || atomic_load(word) == value) && wake_ns > now_ns) {
+    if (!ring_busy(&thread->ring) && atomic_load(&thread->lend_requests) == 0 && atomic_load(&thread->stop) == 0 &&
+        (!word || atomic_load(word) == value) && wake_ns > now_ns) {
         COUNT(thread->counters, engine_sleeps, 1);
         RACE_POINT();
         thread->queue->ops->wait(thread->queue, wake_ns == UINT64_MAX ? UINT64_MAX : wake_ns - now_ns);
@@ -108,14 +108,13 @@ static void lend_out(struct engine_thread *thread)
         if (park)
             atomic_store(&thread->parked, 0);
         slept_through = owner == BORROWER_SLEEPS && atomic_load(&thread->borrows) == borrows;
-        bool used = owner != OWNER_NONE || atomic_load(&thread->borrows) != borrows ||
-                    atomic_load(&thread->lend_requests);
+        bool used =
+            owner != OWNER_NONE || atomic_load(&thread->borrows) != borrows || atomic_load(&thread->lend_requests);
         if (used)
             lease_ns = lease_ns * 2 < LEASE_MAX_NS ? lease_ns * 2 : LEASE_MAX_NS;
         uint32_t expected = OWNER_NONE;
         RACE_POINT();
-        if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->reclaim) ||
-             atomic_load(&thread->staged)) &&
+        if ((!used || atomic_load(&thread->stop) || atomic_load(&thread->reclaim) || atomic_load(&thread->staged)) &&
             atomic_compare_exchange_strong(&thread->owner, &expected, THREAD_RUNS)) {
             atomic_store(&thread->reclaim, 0);
             return;
@@ -212,8 +211,7 @@ static void await_empty_nic(struct engine_thread *thread)
 }
 
 /* The caller has the engine, and runs rounds until the word changes or time is up. */
-static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value,
-                  uint64_t deadline_ns)
+static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value, uint64_t deadline_ns)
 {
     uint64_t spin_ns = thread->params->spin_us * 1000, idle_since_ns = 0;
     COUNT(thread->counters, lends, 1);
@@ -239,8 +237,8 @@ static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, ui
 }
 
 /* Sleeps until some request has ended, or the engine can be borrowed. */
-static void wait_for_completion(struct engine_thread *thread, const _Atomic uint32_t *word,
-                                uint32_t value, uint64_t timeout_ns)
+static void wait_for_completion(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value,
+                                uint64_t timeout_ns)
 {
     RACE_POINT();
     atomic_fetch_add(&thread->waiters, 1);
@@ -266,8 +264,7 @@ static bool ask_to_lend(struct engine_thread *thread)
     return got;
 }
 
-bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value,
-                 uint64_t deadline_ns)
+bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value, uint64_t deadline_ns)
 {
     uint64_t spin_ns = thread->params->spin_us * 1000;
     uint64_t spin_until_ns = thread->lend ? 0 : clock_now_ns() + spin_ns;
@@ -286,8 +283,7 @@ bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uin
         } else if (now_ns < spin_until_ns) {
             relax(thread);
         } else {
-            wait_for_completion(thread, word, value,
-                                deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - now_ns);
+            wait_for_completion(thread, word, value, deadline_ns == UINT64_MAX ? UINT64_MAX : deadline_ns - now_ns);
         }
     }
 }

@@ -12,10 +12,10 @@
 #include <string.h>
 
 enum {
-    RX_BATCH = 8,         /* received buffers per round */
-    COMMAND_BATCH = 256,  /* commands per round */
-    TIMERS_PUT_OFF = 64,  /* rounds for which a NIC with more to receive puts timers off */
-    FLUSH_BATCHES = 8,    /* batches of NIC_TX_BATCH descriptors, at most, in thread_send_acks() */
+    RX_BATCH = 8,        /* received buffers per round */
+    COMMAND_BATCH = 256, /* commands per round */
+    TIMERS_PUT_OFF = 64, /* rounds for which a NIC with more to receive puts timers off */
+    FLUSH_BATCHES = 8,   /* batches of NIC_TX_BATCH descriptors, at most, in thread_send_acks() */
 };
 
 static void do_copies(struct engine_thread *thread)
@@ -194,7 +194,8 @@ static bool payload_there(struct engine_thread *thread, const struct tx_desc *de
 {
     struct tx_piece piece = {0};
     if (desc->kind == TX_BULK)
-        piece = (struct tx_piece){.msg = desc->bulk_msg, .offset_bytes = desc->bulk_offset,
+        piece = (struct tx_piece){.msg = desc->bulk_msg,
+                                  .offset_bytes = desc->bulk_offset,
                                   .length = (desc->count - 1u) * desc->bulk_stride + desc->bulk_last};
     else if (desc->kind == TX_FRAMES && desc->fragment && desc->piece_count)
         piece = desc->pieces[0];

@@ -32,8 +32,7 @@ bool thread_push(struct engine_thread *thread, void *object, uint64_t what)
 
 bool thread_post(struct engine_thread *thread, enum thread_command command, void *object)
 {
-    return thread_push(thread, object,
-                       command == COMMAND_CANCEL ? thread_command_for(command, object) : command);
+    return thread_push(thread, object, command == COMMAND_CANCEL ? thread_command_for(command, object) : command);
 }
 
 void thread_tell_waiters(struct engine_thread *thread)

@@ -28,7 +28,7 @@ enum thread_command {
     COMMAND_END_PART,     /* ends that part early */
     COMMAND_PART_ARRIVED, /* to the home thread: a part is complete */
     COMMAND_FLUSH,
-    COMMAND_CLOSE,        /* closes an end of a connection; the upper half has the linger time in ms */
+    COMMAND_CLOSE, /* closes an end of a connection; the upper half has the linger time in ms */
 };
 enum { COMMAND_MASK = 7 };
 
@@ -47,17 +47,17 @@ struct engine_thread {
     struct nic_queue *queue;
     const struct params *params;
     struct counters *counters;
-    uint32_t process;       /* the process that opened the engine (process.h); calls read this cache line anyway */
+    uint32_t process; /* the process that opened the engine (process.h); calls read this cache line anyway */
     struct ring ring;
     struct stage *stage;
     thread_event_fn on_event;
     void *context;
     unsigned index;
     bool lend;
-    bool places;            /* the NIC places payload */
-    bool room_wakes;        /* after a refused send, a sleep in the NIC ends when it takes more */
+    bool places;     /* the NIC places payload */
+    bool room_wakes; /* after a refused send, a sleep in the NIC ends when it takes more */
     int numa_node;
-    int pin_claim;          /* keeps other processes from its core (pin.h) */
+    int pin_claim; /* keeps other processes from its core (pin.h) */
     pthread_t pthread;
     bool started;
 
@@ -66,25 +66,25 @@ struct engine_thread {
     _Atomic uint32_t borrows;            /* counts how often the engine was borrowed, for the lease */
     _Atomic uint32_t reclaim;            /* the engine thread is to take the engine back at once */
     _Atomic uint32_t stop;
-    _Atomic uint32_t in_nic;             /* enum in_nic: the engine thread is in the NIC's wait; a futex */
-    _Atomic uint32_t parked;             /* the engine thread sleeps without a lease: give_back() wakes it */
-    _Atomic uint32_t staged;             /* posted requests with staged memory that have not ended, counted before their
-                                            command is pushed. Until it is 0 nobody may borrow the engine, which makes
-                                            GPU calls */
+    _Atomic uint32_t in_nic; /* enum in_nic: the engine thread is in the NIC's wait; a futex */
+    _Atomic uint32_t parked; /* the engine thread sleeps without a lease: give_back() wakes it */
+    _Atomic uint32_t staged; /* posted requests with staged memory that have not ended, counted before their
+                                command is pushed. Until it is 0 nobody may borrow the engine, which makes
+                                GPU calls */
 
     _Alignas(64) _Atomic uint32_t completions; /* a futex: changes when waiters should look again */
     _Atomic uint32_t waiters;                  /* threads that sleep on it */
     _Atomic uint32_t callers;                  /* threads in uccl_wait(): uccl_close() waits until they have left */
 
-    int event_fd;                        /* of the engine; written to when armed */
+    int event_fd; /* of the engine; written to when armed */
     _Atomic uint32_t *event_armed;
 
     /* only the owner touches what follows */
-    struct gpu_context gpu;              /* what gpu/ knows of this thread */
+    struct gpu_context gpu; /* what gpu/ knows of this thread */
     struct flushes flushes;
-    struct notice *notices;              /* to threads whose rings were full (stripe.c) */
-    bool ended_some;                     /* requests have ended since waiters were told */
-    unsigned timers_put_off;             /* rounds since the NIC was last drained */
+    struct notice *notices;  /* to threads whose rings were full (stripe.c) */
+    bool ended_some;         /* requests have ended since waiters were told */
+    unsigned timers_put_off; /* rounds since the NIC was last drained */
 };
 
 /* For core_waited(): how long ago the NIC had something, since `at_ns`; 0: unknown. */

@@ -21,14 +21,14 @@
 
 /* The ends of a connection, and what must be over before they may be freed. */
 struct stripe_set {
-    unsigned count;                  /* threads, the home thread first */
+    unsigned count; /* threads, the home thread first */
     /* Keeps the connection: one for each open end, for each close on its way to an end, and for each request with
      * parts or staged memory that has not completed, though the core may have finished with it. Whoever takes the
      * last one off marks the connection over. */
     _Atomic uint32_t holds;
-    _Atomic uint32_t staged;         /* those of the requests that have staged memory: a hung device may keep them */
-    _Atomic uint32_t over;           /* nobody touches it any more; pairs with the acquire of whoever frees it */
-    struct uccl_request *closing;    /* completes then; written before the close is posted; NULL: none */
+    _Atomic uint32_t staged;          /* those of the requests that have staged memory: a hung device may keep them */
+    _Atomic uint32_t over;            /* nobody touches it any more; pairs with the acquire of whoever frees it */
+    struct uccl_request *closing;     /* completes then; written before the close is posted; NULL: none */
     _Atomic uint64_t silent_since_ns; /* since when the peer is silent on some flow, written then too; 0: unknown */
     uint64_t min_bytes;
     /* The home thread's. Receives expect the next message to be `expected_bytes` long (UINT64_MAX: none came yet).
@@ -38,8 +38,8 @@ struct stripe_set {
     struct {
         struct engine_thread *thread;
         struct conn *conn;
-        uint32_t flow;               /* the slot of its flow on the thread */
-        struct notice to_close;      /* COMMAND_CLOSE from the home thread */
+        uint32_t flow;          /* the slot of its flow on the thread */
+        struct notice to_close; /* COMMAND_CLOSE from the home thread */
     } at[CORE_STRIPES_MAX];
 };
 

@@ -38,8 +38,7 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
     int error = ring_init(&thread->ring, thread->params->ring_entries);
     if (error)
         return error;
-    void *memory = mmap(NULL, core_size(thread->params), PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *memory = mmap(NULL, core_size(thread->params), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) {
         LOG_ERR("no memory for engine thread %u: %zu bytes (UCCL_TX_BUFFERS, UCCL_TX_SMALL_BUFFERS; ulimit -v)",
                 setup->index, core_size(thread->params));
@@ -59,17 +58,17 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
     if (setup->link_mbps)
         core_set_link(thread->core, setup->link_mbps);
     error = setup->nic->ops->queue_open(setup->nic,
-                                   &(struct nic_queue_setup){.params = setup->params,
-                                                             .counters = thread->counters,
-                                                             .crc32c = crc32c_best(),
-                                                             .gather = payload_gather,
-                                                             .payload = payload_at,
-                                                             .local = payload_local,
-                                                             .target = payload_target,
-                                                             .owner = thread,
-                                                             .lent = setup->lend,
-                                                             .index = setup->index},
-                                   &thread->queue);
+                                        &(struct nic_queue_setup){.params = setup->params,
+                                                                  .counters = thread->counters,
+                                                                  .crc32c = crc32c_best(),
+                                                                  .gather = payload_gather,
+                                                                  .payload = payload_at,
+                                                                  .local = payload_local,
+                                                                  .target = payload_target,
+                                                                  .owner = thread,
+                                                                  .lent = setup->lend,
+                                                                  .index = setup->index},
+                                        &thread->queue);
     if (error)
         return error;
     thread->places = thread->queue->data_qp;

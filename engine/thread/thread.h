@@ -14,8 +14,8 @@ struct thread_setup {
     struct nic *nic;
     unsigned index;
     bool lend;
-    int numa_node;         /* of the NIC; -1: unknown */
-    uint64_t link_mbps;    /* this thread's share of the NIC's rate */
+    int numa_node;      /* of the NIC; -1: unknown */
+    uint64_t link_mbps; /* this thread's share of the NIC's rate */
     uint64_t seed;
     int event_fd;
     _Atomic uint32_t *event_armed;

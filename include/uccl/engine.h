@@ -50,22 +50,22 @@ extern "C" {
  * Errors, grouped by what they affect: the call (arguments, resources), the request, the connection, the machine.
  * Each row has name, value and text. The enum and uccl_strerror() both come from these rows.
  */
-#define UCCL_ERROR_ROWS(ROW)                                                                      \
-    ROW(UCCL_OK, 0, "success")                                                                    \
-    ROW(UCCL_EAGAIN, -1, "busy now, try again")                                                   \
-    ROW(UCCL_EINVAL, -2, "invalid argument")                                                      \
-    ROW(UCCL_ENOMEM, -3, "out of memory or over a resource limit")                                \
-    ROW(UCCL_ETIMEDOUT, -4, "timed out")                                                          \
-    ROW(UCCL_ENOTSUP, -5, "not supported here")                                                   \
-    ROW(UCCL_ETRUNCATED, -6, "message larger than the receive buffer")                            \
-    ROW(UCCL_ECANCELED, -7, "request cancelled")                                                  \
-    ROW(UCCL_EPEERDEAD, -8, "peer stopped answering")                                             \
-    ROW(UCCL_ECLOSED, -9, "connection closed")                                                    \
-    ROW(UCCL_EREFUSED, -10, "connection refused")                                                 \
-    ROW(UCCL_EPROTO, -11, "peer speaks another protocol or version")                              \
-    ROW(UCCL_EADDR, -12, "address not usable")                                                    \
-    ROW(UCCL_ENODEV, -13, "no such device")                                                       \
-    ROW(UCCL_EIO, -14, "system or device error")                                                  \
+#define UCCL_ERROR_ROWS(ROW)                                                                                           \
+    ROW(UCCL_OK, 0, "success")                                                                                         \
+    ROW(UCCL_EAGAIN, -1, "busy now, try again")                                                                        \
+    ROW(UCCL_EINVAL, -2, "invalid argument")                                                                           \
+    ROW(UCCL_ENOMEM, -3, "out of memory or over a resource limit")                                                     \
+    ROW(UCCL_ETIMEDOUT, -4, "timed out")                                                                               \
+    ROW(UCCL_ENOTSUP, -5, "not supported here")                                                                        \
+    ROW(UCCL_ETRUNCATED, -6, "message larger than the receive buffer")                                                 \
+    ROW(UCCL_ECANCELED, -7, "request cancelled")                                                                       \
+    ROW(UCCL_EPEERDEAD, -8, "peer stopped answering")                                                                  \
+    ROW(UCCL_ECLOSED, -9, "connection closed")                                                                         \
+    ROW(UCCL_EREFUSED, -10, "connection refused")                                                                      \
+    ROW(UCCL_EPROTO, -11, "peer speaks another protocol or version")                                                   \
+    ROW(UCCL_EADDR, -12, "address not usable")                                                                         \
+    ROW(UCCL_ENODEV, -13, "no such device")                                                                            \
+    ROW(UCCL_EIO, -14, "system or device error")                                                                       \
     ROW(UCCL_EFORKED, -15, "object of the parent process, before fork()")
 
 enum uccl_error {
@@ -85,13 +85,7 @@ const char *uccl_build_info(void);
 
 /* ---- log ------------------------------------------------------------------------------------- */
 
-enum uccl_log_level {
-    UCCL_LOG_NONE = 0,
-    UCCL_LOG_ERROR = 1,
-    UCCL_LOG_WARN = 2,
-    UCCL_LOG_INFO = 3,
-    UCCL_LOG_DEBUG = 4
-};
+enum uccl_log_level { UCCL_LOG_NONE = 0, UCCL_LOG_ERROR = 1, UCCL_LOG_WARN = 2, UCCL_LOG_INFO = 3, UCCL_LOG_DEBUG = 4 };
 
 /* The library calls it from any thread, possibly several at once. `text` has no newline; it is valid for the call. */
 typedef void (*uccl_log_fn)(void *user, enum uccl_log_level level, const char *text);
@@ -137,8 +131,8 @@ int uccl_param_info(unsigned index, struct uccl_param_info *out);
  * "environment, NCCL_IB_HCA" where that variable stands in, or a file name. UCCL_EINVAL: `index` is past the last, or
  * the value is not allowed; the log tells why.
  */
-int uccl_param_value(const uccl_config *config, unsigned index, char *value, size_t value_size,
-                     char *source, size_t source_size);
+int uccl_param_value(const uccl_config *config, unsigned index, char *value, size_t value_size, char *source,
+                     size_t source_size);
 
 /* ---- engine ---------------------------------------------------------------------------------- */
 
@@ -162,15 +156,15 @@ int uccl_open(const uccl_config *config, uccl_engine **out);
 int uccl_close(uccl_engine *engine);
 
 struct uccl_device {
-    char name[32];        /* interface or verbs device */
-    char backend[16];     /* "udp" or "verbs" */
-    char address[64];     /* numeric address at which peers reach it */
-    char description[128];/* its capabilities as text */
-    uint64_t speed_mbps;  /* 0: unknown */
-    uint32_t mtu;         /* bytes of an IP packet */
-    uint32_t engines;     /* engine threads that use it */
-    int numa_node;        /* -1: unknown */
-    int is_loopback;      /* 1: no other machine reaches it */
+    char name[32];         /* interface or verbs device */
+    char backend[16];      /* "udp" or "verbs" */
+    char address[64];      /* numeric address at which peers reach it */
+    char description[128]; /* its capabilities as text */
+    uint64_t speed_mbps;   /* 0: unknown */
+    uint32_t mtu;          /* bytes of an IP packet */
+    uint32_t engines;      /* engine threads that use it */
+    int numa_node;         /* -1: unknown */
+    int is_loopback;       /* 1: no other machine reaches it */
 };
 
 /* Count the devices; describe one, from index 0. UCCL_ENODEV: no such index. */
@@ -180,12 +174,12 @@ int uccl_device_get(const uccl_engine *engine, int device, struct uccl_device *o
 /* A network interface that is up and has an address. */
 struct uccl_interface {
     char name[32];
-    char address[64];     /* the best of its numeric addresses */
-    uint64_t speed_mbps;  /* 0: unknown */
-    uint32_t mtu;         /* bytes of an IP packet */
-    int numa_node;        /* -1: unknown */
-    int rank;             /* order of preference, 0 first; equally good ones share a rank */
-    int is_loopback;      /* 1: no other machine reaches it */
+    char address[64];    /* the best of its numeric addresses */
+    uint64_t speed_mbps; /* 0: unknown */
+    uint32_t mtu;        /* bytes of an IP packet */
+    int numa_node;       /* -1: unknown */
+    int rank;            /* order of preference, 0 first; equally good ones share a rank */
+    int is_loopback;     /* 1: no other machine reaches it */
 };
 
 /*
@@ -206,25 +200,25 @@ struct uccl_verbs_gid {
 /* A port of a verbs (RDMA) device, and how the engine would use it. */
 struct uccl_verbs_port {
     char device[64];
-    uint32_t port;       /* from 1 */
+    uint32_t port; /* from 1 */
     int active;
-    char link[12];       /* "RoCE", "InfiniBand" */
-    uint32_t mtu;        /* active path MTU: payload bytes per packet */
-    uint32_t lid;        /* 0 on RoCE */
-    uint64_t speed_mbps; /* 0: unknown */
-    int numa_node;       /* -1: unknown */
-    int ud, uc, rc;      /* 1: the device can create such queue pairs */
+    char link[12];        /* "RoCE", "InfiniBand" */
+    uint32_t mtu;         /* active path MTU: payload bytes per packet */
+    uint32_t lid;         /* 0 on RoCE */
+    uint64_t speed_mbps;  /* 0: unknown */
+    int numa_node;        /* -1: unknown */
+    int ud, uc, rc;       /* 1: the device can create such queue pairs */
     uint32_t max_message; /* bytes per work request */
     uint32_t max_queue_pairs, max_work_requests, max_completions, max_shared_receives;
-    uint32_t clock_khz;  /* rate of the NIC's clock, which times round trips. 0: the engine's clock does, since
-                            completions have no time stamps or the NIC's clock cannot be read */
-    uint32_t gid_count;  /* readable, non-empty entries */
+    uint32_t clock_khz; /* rate of the NIC's clock, which times round trips. 0: the engine's clock does, since
+                           completions have no time stamps or the NIC's clock cannot be read */
+    uint32_t gid_count; /* readable, non-empty entries */
     const struct uccl_verbs_gid *gids; /* valid during the call */
-    int usable;          /* the engine takes the first usable port */
-    char why_not[192];   /* empty where it is usable */
-    int gid_index;       /* the GID that the engine would use; -1: none */
+    int usable;                        /* the engine takes the first usable port */
+    char why_not[192];                 /* empty where it is usable */
+    int gid_index;                     /* the GID that the engine would use; -1: none */
     char why_gid[192];
-    char mode[4];        /* data queue pairs that the engine would use: "UC", "RC", "UD"; empty: none */
+    char mode[4]; /* data queue pairs that the engine would use: "UC", "RC", "UD"; empty: none */
     char why_mode[192];
 };
 
@@ -235,8 +229,7 @@ struct uccl_verbs_port {
  * text, at most `size` bytes. UCCL_EINVAL: as for uccl_open().
  */
 typedef void (*uccl_verbs_port_fn)(void *user, const struct uccl_verbs_port *port);
-int uccl_verbs_ports(const uccl_config *config, uccl_verbs_port_fn tell, void *user, char *status,
-                     size_t size);
+int uccl_verbs_ports(const uccl_config *config, uccl_verbs_port_fn tell, void *user, char *status, size_t size);
 
 /* How far a GPU is from a device, nearest first. */
 enum uccl_distance {
@@ -291,8 +284,7 @@ struct uccl_handle {
  * link-local address that UCCL_SOCKET_IFNAME admits.
  * UCCL_EADDR: address or port in use, or not of this machine; UCCL_ENODEV, UCCL_ENOMEM.
  */
-int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct uccl_handle *handle,
-                uccl_listener **out);
+int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct uccl_handle *handle, uccl_listener **out);
 
 /* Returns the TCP port of a listener. */
 uint16_t uccl_listener_port(const uccl_listener *listener);
@@ -392,8 +384,7 @@ enum uccl_mem { UCCL_MEM_AUTO = 0, UCCL_MEM_HOST = 1, UCCL_MEM_CUDA = 2, UCCL_ME
  * UCCL_ENOTSUP: this build or machine lacks the kind, or the memory is of another kind; UCCL_EINVAL: the range reaches
  * beyond its allocation; UCCL_ENOMEM.
  */
-int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind,
-                uccl_mr **out);
+int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind, uccl_mr **out);
 
 /*
  * Registers GPU memory of which the caller has a DMA-BUF: `address` lies `offset` bytes into it. A NIC that reaches
@@ -401,17 +392,17 @@ int uccl_reg_mr(uccl_engine *engine, void *address, size_t length, enum uccl_mem
  * uccl_reg_mr(), which exports a DMA-BUF where it needs one. The caller keeps `fd` and may close it after the call.
  * UCCL_EINVAL: `fd` is negative.
  */
-int uccl_reg_mr_dmabuf(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind, int fd,
-                       uint64_t offset, uccl_mr **out);
+int uccl_reg_mr_dmabuf(uccl_engine *engine, void *address, size_t length, enum uccl_mem kind, int fd, uint64_t offset,
+                       uccl_mr **out);
 
 struct uccl_mr_info {
     enum uccl_mem kind;
-    int device;          /* the runtime's index (CUDA_VISIBLE_DEVICES applies); -1: host memory */
-    void *base;          /* the allocation; of host memory: the registered range */
+    int device; /* the runtime's index (CUDA_VISIBLE_DEVICES applies); -1: host memory */
+    void *base; /* the allocation; of host memory: the registered range */
     size_t base_length;
-    char pci[16];        /* PCI address of the device, "0000:1b:00.0"; "": none or unknown */
-    char reached[256];   /* how the NIC reaches it. GPU memory: "direct, ..." (GPUDirect RDMA) or "staged: ..." and
-                            the reason. Host memory: "direct" or "copied" */
+    char pci[16];      /* PCI address of the device, "0000:1b:00.0"; "": none or unknown */
+    char reached[256]; /* how the NIC reaches it. GPU memory: "direct, ..." (GPUDirect RDMA) or "staged: ..." and
+                          the reason. Host memory: "direct" or "copied" */
 };
 
 /* Describes registered memory. */
@@ -441,8 +432,7 @@ int uccl_dereg_mr(uccl_mr *mr);
  * Never blocks, takes no lock, and allocates nothing once warm. UCCL_EAGAIN: rings or requests are exhausted (test or
  * wait for older requests, then post again); UCCL_EINVAL; the connection's error once the connection has ended.
  */
-int uccl_send_async(uccl_conn *conn, const void *buffer, size_t length, uccl_mr *mr,
-                    uccl_request **out);
+int uccl_send_async(uccl_conn *conn, const void *buffer, size_t length, uccl_mr *mr, uccl_request **out);
 int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out);
 
 /*
@@ -461,8 +451,7 @@ int uccl_recv_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, u
  * does not place, and promises no order. Host memory that a GPU reads (pinned and mapped) counts as host memory here.
  */
 enum uccl_recv_flags { UCCL_RECV_WATCHED = 1 };
-int uccl_recv_with_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, unsigned flags,
-                         uccl_request **out);
+int uccl_recv_with_async(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, unsigned flags, uccl_request **out);
 
 /*
  * Tests whether a request has completed, and writes 1 or 0 to `done`. While pending, returns 0. Once completed, returns

@@ -3,12 +3,12 @@
  * Listening, connecting, accepting, closing. Nothing blocks: NCCL calls again while there is no communicator yet, for
  * minutes where ranks start apart, and gives up without a word.
  *
- * A connect under way is known by its handle, of which NCCL shows the same copy at each call, and which the engine marks
- * (struct uccl_handle). A copy is kept for the case that NCCL does not call again. The marks are trusted by nobody: a
- * handle comes from the peer.
+ * A connect under way is known by its handle, of which NCCL shows the same copy at each call, and which the engine
+ * marks (struct uccl_handle). A copy is kept for the case that NCCL does not call again. The marks are trusted by
+ * nobody: a handle comes from the peer.
  *
- * Closing. A communicator all of whose requests have ended says goodbye; the answer is awaited in the background, so any
- * number of them close in the time of one. One with requests left, or that has failed, is aborted.
+ * Closing. A communicator all of whose requests have ended says goodbye; the answer is awaited in the background, so
+ * any number of them close in the time of one. One with requests left, or that has failed, is aborted.
  */
 #include "plugin.h"
 

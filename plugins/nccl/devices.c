@@ -16,8 +16,8 @@
 #include <string.h>
 
 enum {
-    DEVICES_MAX = 127,       /* NCCL has arrays of 128, and does not look */
-    UNKNOWN_MBPS = 100000,   /* as the engine takes it */
+    DEVICES_MAX = 127,     /* NCCL has arrays of 128, and does not look */
+    UNKNOWN_MBPS = 100000, /* as the engine takes it */
     COMMS_MAX = 65536,
     MESSAGE_BYTES_MAX = 1 << 30, /* sizes of what has arrived are ints */
 };
@@ -29,7 +29,7 @@ enum reach { REACH_UNKNOWN, REACH_HOST, REACH_GPU };
 
 struct listed {
     struct device device;
-    atomic_int reach;        /* enum reach, once somebody has asked */
+    atomic_int reach; /* enum reach, once somebody has asked */
     int rank;
 };
 

@@ -175,7 +175,7 @@ bool engine_told(struct engine *engine, const uint8_t peer_id[16])
         if (memcmp(engine->told[i], peer_id, sizeof engine->told[i]) == 0)
             return true;
     }
-    uint8_t (*more)[16] = realloc(engine->told, (engine->told_count + 1) * sizeof *more);
+    uint8_t(*more)[16] = realloc(engine->told, (engine->told_count + 1) * sizeof *more);
     if (more) { /* else it is told again */
         memcpy(more[engine->told_count++], peer_id, sizeof *more);
         engine->told = more;

@@ -54,14 +54,17 @@ void log_line(enum log_kind kind, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    logger(levels[kind] + atomic_load(&levels_up), NCCL_SUBSYS_INIT | NCCL_SUBSYS_NET, "net_uccl", 0, "NET/uccl : %s", line);
+    logger(levels[kind] + atomic_load(&levels_up), NCCL_SUBSYS_INIT | NCCL_SUBSYS_NET, "net_uccl", 0, "NET/uccl : %s",
+           line);
 }
 
 static void take_engine_log(void *user, enum uccl_log_level level, const char *text)
 {
     (void)user;
-    log_line(level <= UCCL_LOG_WARN ? LOG_KIND_WARN : level == UCCL_LOG_INFO ? LOG_KIND_INFO : LOG_KIND_TRACE, "%s",
-             text);
+    log_line(level <= UCCL_LOG_WARN   ? LOG_KIND_WARN
+             : level == UCCL_LOG_INFO ? LOG_KIND_INFO
+                                      : LOG_KIND_TRACE,
+             "%s", text);
 }
 
 void log_start(nccl_logger_fn logger)

@@ -7,7 +7,8 @@
  * knows. Fields and slots have NCCL's names, so that they can be looked up in NCCL's documentation.
  *
  * Threads: init, devices, getProperties and finalize come from any thread. Of one communicator, one thread calls
- * listen, connect, accept, the registrations and the closes; another one isend, irecv, test and iflush at the same time.
+ * listen, connect, accept, the registrations and the closes; another one isend, irecv, test and iflush at the same
+ * time.
  */
 #ifndef NCCL_NET_H
 #define NCCL_NET_H
@@ -28,27 +29,20 @@ enum nccl_result {
 };
 
 /* Kinds of memory, as bits; CUDA stands for HIP in RCCL. */
-enum {
-    NCCL_PTR_HOST = 1,
-    NCCL_PTR_CUDA = 2,
-    NCCL_PTR_DMABUF = 4
-};
+enum { NCCL_PTR_HOST = 1, NCCL_PTR_CUDA = 2, NCCL_PTR_DMABUF = 4 };
 
 enum {
     NCCL_NET_HANDLE_BYTES = 128,
-    NCCL_NET_REQUESTS_MAX = 32,       /* per communicator, times maxRecvs on the sending side */
-    NCCL_NET_BYTES_MAX_SHIFT = 40,    /* log2 of the largest maxP2pBytes and maxCollBytes */
-    NCCL_NET_EARLY = 1,               /* *request before irecv, since v9: the receive need not be tested to its end */
-    NCCL_NET_UNDEFINED = -1,          /* a traffic class, railId or planeId */
+    NCCL_NET_REQUESTS_MAX = 32,    /* per communicator, times maxRecvs on the sending side */
+    NCCL_NET_BYTES_MAX_SHIFT = 40, /* log2 of the largest maxP2pBytes and maxCollBytes */
+    NCCL_NET_EARLY = 1,            /* *request before irecv, since v9: the receive need not be tested to its end */
+    NCCL_NET_UNDEFINED = -1,       /* a traffic class, railId or planeId */
     NCCL_NET_VDEVS_V9 = 4,
     NCCL_NET_VDEVS_V12 = 8
 };
 
 /* netDeviceType: whose hands move the bytes; others than the host's are for devices that GPUs drive. */
-enum nccl_net_device_type {
-    NCCL_NET_DEVICE_HOST = 0,
-    NCCL_NET_DEVICE_UNPACK = 1
-};
+enum nccl_net_device_type { NCCL_NET_DEVICE_HOST = 0, NCCL_NET_DEVICE_UNPACK = 1 };
 
 /*
  * The logger. Levels are NCCL's; RCCL and other forks number them otherwise (log.c). The third argument is a file's
@@ -62,11 +56,7 @@ enum {
     NCCL_LOG_ABORT = 4,
     NCCL_LOG_TRACE = 5
 };
-enum {
-    NCCL_SUBSYS_INIT = 0x1,
-    NCCL_SUBSYS_NET = 0x10,
-    NCCL_SUBSYS_ALL = -1
-};
+enum { NCCL_SUBSYS_INIT = 0x1, NCCL_SUBSYS_NET = 0x10, NCCL_SUBSYS_ALL = -1 };
 
 typedef void (*nccl_logger_fn)(int level, unsigned long subsystems, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
@@ -122,9 +112,9 @@ struct nccl_net_properties_v8 {
     uint64_t guid;
     int ptrSupport;
     int regIsGlobal;
-    int speed;           /* Mbps */
+    int speed; /* Mbps */
     int port;
-    float latency;       /* us */
+    float latency; /* us */
     int maxComms;
     int maxRecvs;
     enum nccl_net_device_type netDeviceType;
@@ -173,16 +163,16 @@ struct nccl_net_properties_v11 {
 
 struct nccl_net_properties_v12 {
     char *name;
-    char *pciPath;           /* in /sys; NULL: none */
-    uint64_t guid;           /* tells NICs apart */
-    int ptrSupport;          /* NCCL_PTR_* */
-    int regIsGlobal;         /* whether a registration holds for all communicators of the device */
+    char *pciPath;   /* in /sys; NULL: none */
+    uint64_t guid;   /* tells NICs apart */
+    int ptrSupport;  /* NCCL_PTR_* */
+    int regIsGlobal; /* whether a registration holds for all communicators of the device */
     int forceFlush;
-    int speed;               /* Mbps */
+    int speed; /* Mbps */
     int port;
-    float latency;           /* us */
+    float latency; /* us */
     int maxComms;
-    int maxRecvs;            /* buffers of one irecv */
+    int maxRecvs; /* buffers of one irecv */
     enum nccl_net_device_type netDeviceType;
     int netDeviceVersion;
     struct nccl_net_vdevice_v12 vProps;

@@ -62,7 +62,8 @@ struct owned {
 void owned_add(struct owned *owned, struct context *owner, void (*end)(struct owned *));
 void owned_remove(struct owned *owned);
 
-enum nccl_result plugin_init(struct context **context, const struct nccl_net_comm_config *config, nccl_logger_fn logger);
+enum nccl_result plugin_init(struct context **context, const struct nccl_net_comm_config *config,
+                             nccl_logger_fn logger);
 enum nccl_result plugin_init_shared(nccl_logger_fn logger);
 enum nccl_result plugin_finalize(struct context *context);
 /* Whether engines stay open without a communicator, since contexts are there that will want them. Under the lock. */
@@ -81,10 +82,10 @@ extern volatile bool process_is_child;
 /* ---- devices.c -------------------------------------------------------------------------------- */
 
 struct device {
-    char name[40];        /* eth0, mlx5_0:1 */
-    char address[64];     /* numeric; empty: of verbs */
-    char pci_path[256];   /* in /sys; empty: none */
-    char mode[8];         /* of verbs: "UC", "RC", "UD" */
+    char name[40];      /* eth0, mlx5_0:1 */
+    char address[64];   /* numeric; empty: of verbs */
+    char pci_path[256]; /* in /sys; empty: none */
+    char mode[8];       /* of verbs: "UC", "RC", "UD" */
     bool verbs;
     int port;
     uint64_t guid;
@@ -104,9 +105,9 @@ struct engine {
     struct engine *next;
     int device, traffic_class;
     uccl_engine *uccl;
-    unsigned users;           /* listeners, communicators, connects under way */
-    struct comm *closing;     /* closed, but the peer's goodbye is awaited */
-    uint8_t (*told)[16];      /* ids of peers of whose failure the log knows */
+    unsigned users;       /* listeners, communicators, connects under way */
+    struct comm *closing; /* closed, but the peer's goodbye is awaited */
+    uint8_t (*told)[16];  /* ids of peers of whose failure the log knows */
     unsigned told_count;
 };
 
@@ -128,18 +129,18 @@ bool parameter(const char *name, char *value, size_t size);
 struct request {
     struct comm *comm;
     uccl_request *uccl;
-    bool ended;               /* by comm_abort() */
+    bool ended; /* by comm_abort() */
 };
 
 struct comm {
     struct owned owned;
     struct engine *engine;
-    pthread_mutex_t lock;     /* everything below */
-    uccl_conn *uccl;          /* NULL: aborted */
-    enum nccl_result failed;  /* why it does nothing more; 0: it works */
-    uint32_t busy;            /* bit per request in use */
+    pthread_mutex_t lock;    /* everything below */
+    uccl_conn *uccl;         /* NULL: aborted */
+    enum nccl_result failed; /* why it does nothing more; 0: it works */
+    uint32_t busy;           /* bit per request in use */
     struct request requests[NCCL_NET_REQUESTS_MAX];
-    struct comm *next;        /* in engine->closing, with: */
+    struct comm *next; /* in engine->closing, with: */
     uccl_request *close;
 };
 

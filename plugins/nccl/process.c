@@ -22,7 +22,7 @@ struct context shared_context = {NCCL_NET_UNDEFINED};
 volatile bool process_is_child;
 
 static atomic_int engines_open;
-static unsigned contexts;            /* under the lock, like these */
+static unsigned contexts; /* under the lock, like these */
 static struct owned everything = {&everything, &everything, NULL, NULL};
 
 /* ---- forks ------------------------------------------------------------------------------------ */

@@ -5,8 +5,8 @@
  *
  * Watched receives. Under the protocols LL and LL128, GPUs read a receive buffer before its request has ended. Since
  * v9 NCCL says which receives may be such; before, and where it is told not to, all may. Then those are watched whose
- * buffer can be: the buffers of LL and LL128 are aligned, while those of an application may lie anywhere. Where NCCL has
- * nothing but the protocol Simple, none is watched: that costs a copy.
+ * buffer can be: the buffers of LL and LL128 are aligned, while those of an application may lie anywhere. Where NCCL
+ * has nothing but the protocol Simple, none is watched: that costs a copy.
  */
 #include "plugin.h"
 

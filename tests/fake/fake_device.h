@@ -56,22 +56,27 @@ static struct {
     struct fake_allocation allocations[FAKE_ALLOCATIONS];
     uint64_t ids;
     uint64_t random;
-    _Atomic int stages;       /* open */
-    _Atomic unsigned copies;  /* ended */
+    _Atomic int stages;      /* open */
+    _Atomic unsigned copies; /* ended */
     _Atomic unsigned polls_max;
-    _Atomic bool hold;        /* no copy ends */
-    _Atomic int hold_device;  /* no copy of this one ends */
-    _Atomic int fail_after;   /* copies; below 0: none fails */
+    _Atomic bool hold;           /* no copy ends */
+    _Atomic int hold_device;     /* no copy of this one ends */
+    _Atomic int fail_after;      /* copies; below 0: none fails */
     _Atomic int refuse_after[2]; /* copies of each direction, from which on none is taken; below 0: all are */
     _Atomic int open_error, pin_error;
-    bool exports, managed;    /* dma-bufs; all of its memory is */
+    bool exports, managed; /* dma-bufs; all of its memory is */
     pthread_t forbidden;
     bool forbids;
     struct {
         uint8_t *memory;
         size_t length;
     } pins[64];
-} fake = {.lock = PTHREAD_MUTEX_INITIALIZER, .random = 1, .polls_max = 20, .hold_device = -1, .fail_after = -1, .refuse_after = {-1, -1}};
+} fake = {.lock = PTHREAD_MUTEX_INITIALIZER,
+          .random = 1,
+          .polls_max = 20,
+          .hold_device = -1,
+          .fail_after = -1,
+          .refuse_after = {-1, -1}};
 
 static inline void fake_die(const char *why)
 {

@@ -137,13 +137,11 @@ static void read_line(char *line)
     if (strcmp(kind, "mail") == 0)
         read_mail(&conns[index], line + used, tool, version);
     else if (strcmp(kind, "depart") == 0 &&
-             sscanf(line + used, "%" SCNu64 " %" SCNu64 " %" SCNu64, &row.ns, &row.retransmits,
-                    &row.cpu_ns) == 3)
+             sscanf(line + used, "%" SCNu64 " %" SCNu64 " %" SCNu64, &row.ns, &row.retransmits, &row.cpu_ns) == 3)
         *add_row(&conns[index].depart) = row;
     else if (strcmp(kind, "arrive") == 0 &&
-             sscanf(line + used,
-                    "%" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNu64, &row.ns,
-                    &row.bytes, &row.after, &row.retransmits, &row.cpu_ns, &row.channel, &row.number) == 7)
+             sscanf(line + used, "%" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNu64,
+                    &row.ns, &row.bytes, &row.after, &row.retransmits, &row.cpu_ns, &row.channel, &row.number) == 7)
         *add_row(&conns[index].arrive) = row;
     else
         give_up(line);
@@ -210,8 +208,7 @@ int __wrap_getrusage(int who, struct rusage *out)
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
-static struct uccl_request *make_request(struct uccl_conn *conn, struct data_qp *qp, void *buffer,
-                                         uint64_t bytes)
+static struct uccl_request *make_request(struct uccl_conn *conn, struct data_qp *qp, void *buffer, uint64_t bytes)
 {
     struct uccl_request *request = malloc(sizeof *request);
     if (!request)
@@ -281,7 +278,7 @@ static void end_request(struct uccl_request *request, size_t *bytes)
 int uccl_test(uccl_request *request, int *done, size_t *bytes)
 {
     *done = !request->qp || (end_is_known(request->conn, request->qp, request->index) &&
-                               request->qp->rows[request->index].end_ns <= now_ns);
+                             request->qp->rows[request->index].end_ns <= now_ns);
     if (*done)
         end_request(request, bytes);
     return UCCL_OK;

@@ -4,8 +4,8 @@
  * with the input as all that its peer ever says. What is accepted must keep the promises of
  * engine/boot/bootstrap.h, since the rest of the engine trusts them.
  */
-#include "boot/bootstrap.h"
 #include "base/log.h"
+#include "boot/bootstrap.h"
 #include "nic/verbs/address.h"
 #include "require.h"
 

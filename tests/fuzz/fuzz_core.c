@@ -22,10 +22,10 @@ enum {
     AT_HEADER_LENGTH = 2,
     AT_CRC = 4,
     AT_TOKEN = 8,
-    FLOWS = 2,            /* the first has a NIC that places payload; both have the same connections */
+    FLOWS = 2, /* the first has a NIC that places payload; both have the same connections */
     FLOW_CONNS = 4,
     CONNS = FLOWS * FLOW_CONNS,
-    PART_CONN = 3,        /* of each flow: carries part 1 of messages striped over three flows */
+    PART_CONN = 3, /* of each flow: carries part 1 of messages striped over three flows */
     STRIPES = 3,
     REQUESTS = 64,
     PART_BYTES = 70000,
@@ -33,7 +33,7 @@ enum {
     PATHS = 4,
     DRAINS = 64,
     DATAGRAM_BYTES = 1472,
-    DEAD_STEPS = 20,      /* in which the dead-peer time passes: a core that looks less often takes itself for stopped */
+    DEAD_STEPS = 20, /* in which the dead-peer time passes: a core that looks less often takes itself for stopped */
 };
 static const uint64_t rx_tokens[FLOWS] = {(UINT64_C(77) << 12) | 1, (UINT64_C(79) << 12) | 2};
 static const uint64_t tx_tokens[FLOWS] = {(UINT64_C(78) << 12) | 2, (UINT64_C(80) << 12) | 1};
@@ -48,9 +48,9 @@ static struct params params;
 static struct counters counters;
 static struct core *core;
 static struct flow *flows[FLOWS];
-static struct flow *flow;          /* of them, to which the peer speaks now */
+static struct flow *flow; /* of them, to which the peer speaks now */
 static unsigned flow_index;
-static struct conn *conns[CONNS];  /* those of the first flow first; the index is the id */
+static struct conn *conns[CONNS]; /* those of the first flow first; the index is the id */
 static void *conn_memory[CONNS], *flow_memory[FLOWS];
 static bool closed[CONNS];
 static struct request requests[REQUESTS];
@@ -58,7 +58,7 @@ static uint8_t buffer[BUFFER_BYTES];
 static uint64_t now_ns;
 static bool flow_dead;
 static uint64_t part_numbers[FLOWS];
-static uint64_t last_cookie;               /* of what went over a queue pair */
+static uint64_t last_cookie;                 /* of what went over a queue pair */
 static struct core_qp_action drains[DRAINS]; /* asked for, to be answered */
 static unsigned drain_count;
 static bool drain_at_once;
@@ -444,8 +444,9 @@ static unsigned put_frame_of_flow(struct reader *reader, unsigned kind, uint8_t 
     if (kind & 8) {
         unsigned path = next(reader) % (PATHS + 1);
         uint32_t generation = path < flow->qps.count ? flow->qps.qps[path].generation : 1;
-        struct wire_qp frame = {.what = (uint8_t)(1 + (kind >> 4) % 3), .path = (uint16_t)path,
-                                  .generation = generation + next(reader) % 3 - (kind >> 7)};
+        struct wire_qp frame = {.what = (uint8_t)(1 + (kind >> 4) % 3),
+                                .path = (uint16_t)path,
+                                .generation = generation + next(reader) % 3 - (kind >> 7)};
         if (frame.generation == 0)
             frame.generation = 1;
         return wire_put_qp(at, &frame);
@@ -465,7 +466,8 @@ static unsigned put_frame_of_flow(struct reader *reader, unsigned kind, uint8_t 
 static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
 {
     unsigned kind = next(reader), chosen = next(reader), which = chosen % (FLOW_CONNS + 1);
-    which = which < FLOW_CONNS && chosen < 250 ? which + flow_index * FLOW_CONNS : chosen % (CONNS + 1); /* or of another flow */
+    which = which < FLOW_CONNS && chosen < 250 ? which + flow_index * FLOW_CONNS
+                                               : chosen % (CONNS + 1); /* or of another flow */
     const struct conn *conn = which < CONNS ? conns[which] : NULL;
     uint32_t sends = conn ? (uint32_t)conn->delivered : 0, receives = conn ? (uint32_t)conn->recv_base : 0;
     uint32_t freed = conn ? (uint32_t)conn->ring_freed : 0;
@@ -531,8 +533,7 @@ static void nic(struct reader reader)
     case 0:
     case 1:
     case 2:
-        core_rx_immediate(core, flow, path, generation,
-                          wire_immediate(next(&reader), near(&reader, flow->sack.end)),
+        core_rx_immediate(core, flow, path, generation, wire_immediate(next(&reader), near(&reader, flow->sack.end)),
                           next(&reader) * (what & 0x40 ? 1000000u : 500u), now_ns);
         break;
     case 3:
@@ -548,8 +549,14 @@ static void nic(struct reader reader)
         }
         break;
     case 6: { /* a retransmission, or what pretends to be one */
-        struct tx_desc desc = {.kind = TX_BULK, .token = rx_tokens[0], .mask = 1, .count = 1, .sequenced = true,
-                               .retransmission = true, .on_path = !(what & 0x20), .path = path};
+        struct tx_desc desc = {.kind = TX_BULK,
+                               .token = rx_tokens[0],
+                               .mask = 1,
+                               .count = 1,
+                               .sequenced = true,
+                               .retransmission = true,
+                               .on_path = !(what & 0x20),
+                               .path = path};
         uint8_t datagram[WIRE_BULK_HEADER_BYTES + 1024] = {0};
         desc.conn_id = next(&reader) % 2;
         desc.seq = near(&reader, flow->sack.end);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whole sessions of three cores: one that lies (tests/lies.h), its victim, and an honest one, which the victim serves beside it. The
- * liar's own core is real, so that its lies come in every state that a peer can bring about: striped messages with parts on
- * a second flow, staged sends, queue pairs that place payload. The input says what applications, time, the network and the liar do.
+ * Whole sessions of three cores: one that lies (tests/lies.h), its victim, and an honest one, which the victim serves
+ * beside it. The liar's own core is real, so that its lies come in every state that a peer can bring about: striped
+ * messages with parts on a second flow, staged sends, queue pairs that place payload. The input says what applications,
+ * time, the network and the liar do.
  *
  * It may end the requests that it is in as it likes. But nothing is written outside a buffer or after its request, each
  * request ends once, the messages between victim and honest core are whole, and all buffers are back in the end.
@@ -26,11 +27,11 @@ enum {
     HONEST_BYTES_MAX = 255 * 80, /* of a message between victim and honest core */
     WINDOW_BYTES = 1 << 20,
     DATAGRAM_BYTES = 1472,
-    QUEUE_MAX = 2048,     /* datagrams under way on a link, each way; what is more is lost */
+    QUEUE_MAX = 2048, /* datagrams under way on a link, each way; what is more is lost */
     PATHS = 4,
-    DESCRIPTORS_MAX = 600,/* that a core sends at one moment */
+    DESCRIPTORS_MAX = 600, /* that a core sends at one moment */
     STEPS_MAX = 400,
-    DEAD_STEPS = 20,      /* in which the dead-peer time passes: a core that looks less often takes itself for stopped */
+    DEAD_STEPS = 20, /* in which the dead-peer time passes: a core that looks less often takes itself for stopped */
     SETTLE_STEPS = 400,
 };
 static const enum link link_of[CONNS] = {HOME_LINK, HOME_LINK, PART_LINK, HONEST_LINK};
@@ -41,14 +42,14 @@ struct request {
     unsigned conn;
     bool live, wanted;
     int32_t status;
-    unsigned message;         /* on CONN_HONEST: which, of its direction */
+    unsigned message;              /* on CONN_HONEST: which, of its direction */
     struct request *parent, *part; /* of a striped message: part 1 */
-    uint8_t *buffer;          /* exactly size_bytes */
+    uint8_t *buffer;               /* exactly size_bytes */
 };
 
 struct datagram {
     uint32_t length;
-    bool write;               /* a NIC has placed it */
+    bool write; /* a NIC has placed it */
     uint16_t path;
     uint32_t generation, immediate;
     uint8_t bytes[];
@@ -65,13 +66,13 @@ struct end {
 static struct params params;
 static struct counters counters[CORES];
 static struct core *cores[CORES];
-static struct end ends[LINKS][2];             /* 0: of the victim */
+static struct end ends[LINKS][2]; /* 0: of the victim */
 static struct conn *conns[CONNS][2];
 static void *conn_memory[CONNS][2];
 static bool closed[CONNS][2];
 static struct request requests[REQUESTS];
 static unsigned honest_posted[2][2], honest_whole; /* by side and kind */
-static struct liar liars[2];                  /* of the links to the victim */
+static struct liar liars[2];                       /* of the links to the victim */
 static enum liar_habit habit;
 static unsigned lies_permille;
 static uint64_t now_ns;
@@ -444,8 +445,8 @@ static void arrive(enum link link, unsigned side, const struct datagram *datagra
                           datagram->length, now_ns);
     else if (datagram->length > 1 && datagram->bytes[1] & WIRE_ON_PATH)
         core_rx_on_qp(end->core, end->flow, (uint16_t)(datagram->bytes[24] | datagram->bytes[25] << 8),
-                        end->flow->qps.count ? end->flow->qps.qps[0].generation : 1, datagram->bytes,
-                        datagram->length, now_ns);
+                      end->flow->qps.count ? end->flow->qps.qps[0].generation : 1, datagram->bytes, datagram->length,
+                      now_ns);
     else
         core_rx(end->core, datagram->bytes, datagram->length, false, now_ns);
     copies(who);
@@ -521,10 +522,10 @@ static void open_link(enum link link)
             void *memory = zeroed(core_conn_size(&params, &setups[side]));
             conn_memory[conn][side] = memory;
             closed[conn][side] = false;
-            conns[conn][side] =
-                conn == CONN_PARTS
-                    ? core_part_conn_open(end->core, memory, end->flow, &setups[side], conn, conn, 1, 2, &conns[conn][side], now_ns)
-                    : core_conn_open(end->core, memory, end->flow, &setups[side], conn, conn, &conns[conn][side], now_ns);
+            conns[conn][side] = conn == CONN_PARTS ? core_part_conn_open(end->core, memory, end->flow, &setups[side],
+                                                                         conn, conn, 1, 2, &conns[conn][side], now_ns)
+                                                   : core_conn_open(end->core, memory, end->flow, &setups[side], conn,
+                                                                    conn, &conns[conn][side], now_ns);
         }
     }
 }
@@ -538,7 +539,10 @@ static void open_all(void)
     memset(requests, 0, sizeof requests);
     memset(honest_posted, 0, sizeof honest_posted);
     for (unsigned who = 0; who < CORES; who++) {
-        struct core_setup setup = {.params = &params, .counters = &counters[who], .crc32c = crc32c_portable, .seed = 1 + who,
+        struct core_setup setup = {.params = &params,
+                                   .counters = &counters[who],
+                                   .crc32c = crc32c_portable,
+                                   .seed = 1 + who,
                                    .places_in_order = true};
         if (!memory[who])
             memory[who] = zeroed(core_size(&params));

@@ -7,14 +7,14 @@
  *   callers call HOST PORT CONNECTIONS MESSAGES SENDERS RECEIVERS
  *
  * Each end sends MESSAGES on each connection. A message carries its connection, the thread that sent it, and its number
- * among that thread's. A receiver checks every byte, and that the messages of one sender reach it in their order; an end
- * checks that each message comes once. At the server each connection has threads of its own, at the client all threads
- * use every connection. Exit status 0 when all was right.
+ * among that thread's. A receiver checks every byte, and that the messages of one sender reach it in their order; an
+ * end checks that each message comes once. At the server each connection has threads of its own, at the client all
+ * threads use every connection. Exit status 0 when all was right.
  *
  * The server takes connections with two threads, any number of clients one after another. On SIGUSR1 it prints a line
  * of what its engine has in use (api/budget.h). On SIGUSR2 a long time seems to pass for peers that nobody uses; the
- * engine forgets them when it looks next. On SIGTERM it ends: 0 when all it received was right. A connection that fails is
- * counted, and is no fault of the server.
+ * engine forgets them when it looks next. On SIGTERM it ends: 0 when all it received was right. A connection that fails
+ * is counted, and is no fault of the server.
  */
 #include "../../api/budget.h"
 #include "../../api/objects.h"
@@ -223,7 +223,8 @@ static void *work(void *argument)
 }
 
 /* All threads of these channels, until they have ended. */
-static void work_all(uccl_engine *engine, struct channel *channels, unsigned count, unsigned senders, unsigned receivers)
+static void work_all(uccl_engine *engine, struct channel *channels, unsigned count, unsigned senders,
+                     unsigned receivers)
 {
     struct worker *workers = calloc(senders + receivers, sizeof *workers);
     unsigned started = 0;
@@ -424,7 +425,9 @@ int main(int argc, char **argv)
     uccl_engine *engine;
     bool serves = argc == 5 && strcmp(argv[1], "serve") == 0;
     if (!serves && !(argc == 8 && strcmp(argv[1], "call") == 0)) {
-        fprintf(stderr, "usage: callers serve PORT SENDERS RECEIVERS | call HOST PORT CONNECTIONS MESSAGES SENDERS RECEIVERS\n");
+        fprintf(
+            stderr,
+            "usage: callers serve PORT SENDERS RECEIVERS | call HOST PORT CONNECTIONS MESSAGES SENDERS RECEIVERS\n");
         return 2;
     }
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -438,8 +441,8 @@ int main(int argc, char **argv)
     if (serves)
         error = serve(engine, port, senders, receivers);
     else
-        error = call(engine, argv[2], port, number(argv[4], 1, CONNECTIONS_MAX), number(argv[5], 1, MESSAGES_MAX), senders,
-                     receivers);
+        error = call(engine, argv[2], port, number(argv[4], 1, CONNECTIONS_MAX), number(argv[5], 1, MESSAGES_MAX),
+                     senders, receivers);
     if (error)
         fprintf(stderr, "callers: %s\n", uccl_strerror(error));
     if (uccl_close(engine) && !error)

@@ -15,8 +15,8 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 #include <uccl/engine.h>
+#include <unistd.h>
 
 enum { COUNT_MAX = 64, LARGE = 1 << 20 };
 

@@ -15,15 +15,15 @@
  *                   keep:FILE        use the buffer of the last receive waited for for other things before
  *                                    there is such a file: nobody else may write to it
  *                   close            close the connection, and say how long it took
- * Who connects says to whom, and after how many milliseconds. Contents of message k are checked. Prints a line for each step that ends. Exit status 0 when all
- * went as told, else 1. UCCL_CONNECT_MS limits the connection.
+ * Who connects says to whom, and after how many milliseconds. Contents of message k are checked. Prints a line for each
+ * step that ends. Exit status 0 when all went as told, else 1. UCCL_CONNECT_MS limits the connection.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 #include <uccl/engine.h>
+#include <unistd.h>
 
 enum { POSTED_MAX = 64 };
 
@@ -108,8 +108,7 @@ static int wait_oldest(struct endpoint *e, const char *expected)
     if (p >= &e->posted[e->count])
         return report("nothing to wait for", UCCL_EINVAL);
     int error = uccl_wait(p->request, -1, &bytes);
-    printf("%s %u: %s, %zu bytes\n", p->is_receive ? "receive" : "send", p->number,
-           uccl_strerror(error), bytes);
+    printf("%s %u: %s, %zu bytes\n", p->is_receive ? "receive" : "send", p->number, uccl_strerror(error), bytes);
     if (p->buffer[p->length] != 0)
         return report("written beyond the buffer", UCCL_EIO);
     for (size_t i = 0; error == 0 && i < bytes; i++)
@@ -123,8 +122,8 @@ static int wait_oldest(struct endpoint *e, const char *expected)
     }
     if (!expected)
         return report("request", error);
-#define NAME(name, value, text)                                                                  \
-    if (error == (value) && strcmp(expected, #name) == 0)                                        \
+#define NAME(name, value, text)                                                                                        \
+    if (error == (value) && strcmp(expected, #name) == 0)                                                              \
         return 0;
     UCCL_ERROR_ROWS(NAME)
 #undef NAME

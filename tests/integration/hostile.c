@@ -6,8 +6,9 @@
  *   hostile honest PORT SECONDS     sends to the victim and compares what comes back
  *   hostile liar PORT SECONDS SEED  connects again and again, and lies in all that it sends
  *
- * The liar is a whole engine of this library, whose sendmmsg() is replaced (by the linker): its packets are twisted, and others are
- * made up between them (tests/lies.h). Exit status 0 when all went as it should; of the liar, when it has lied.
+ * The liar is a whole engine of this library, whose sendmmsg() is replaced (by the linker): its packets are twisted,
+ * and others are made up between them (tests/lies.h). Exit status 0 when all went as it should; of the liar, when it
+ * has lied.
  */
 #include "../lies.h"
 #include "uccl/engine.h"
@@ -24,8 +25,8 @@
 
 enum {
     BYTES_MAX = 400000,
-    CONNS_MAX = 64,     /* of the victim, at the same time */
-    LIARS_MAX = 64,     /* flows */
+    CONNS_MAX = 64, /* of the victim, at the same time */
+    LIARS_MAX = 64, /* flows */
     POSTED_MAX = 8,
     HONEST_MS_MAX = 5000, /* of a round trip; most take one */
     HONEST_ROUNDS_MIN = 20,

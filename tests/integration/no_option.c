@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * no_option NAME,... COMMAND...: runs it where these socket options are missing, as in sandboxes and emulators of Linux:
- * getsockopt() and setsockopt() of them fail with ENOPROTOOPT, by a seccomp filter. "ifmtu" stands for ioctl(SIOCGIFMTU),
- * which fails with ENOTTY. "list" as NAME prints all names.
+ * no_option NAME,... COMMAND...: runs it where these socket options are missing, as in sandboxes and emulators of
+ * Linux: getsockopt() and setsockopt() of them fail with ENOPROTOOPT, by a seccomp filter. "ifmtu" stands for
+ * ioctl(SIOCGIFMTU), which fails with ENOTTY. "list" as NAME prints all names.
  */
 #include <errno.h>
 #include <linux/audit.h>
@@ -21,18 +21,33 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define OPTION(level, name) {#name, level, name}
+#define OPTION(level, name)                                                                                            \
+    {                                                                                                                  \
+#name, level, name                                                                                             \
+    }
 
 static const struct option {
     const char *name;
     uint32_t level, number;
 } OPTIONS[] = {
-    OPTION(SOL_SOCKET, SO_RCVBUF),     OPTION(SOL_SOCKET, SO_RCVBUFFORCE), OPTION(SOL_SOCKET, SO_SNDBUF),
-    OPTION(SOL_SOCKET, SO_SNDBUFFORCE), OPTION(SOL_SOCKET, SO_RXQ_OVFL),   OPTION(SOL_SOCKET, SO_REUSEADDR),
-    OPTION(IPPROTO_IP, IP_MTU),        OPTION(IPPROTO_IP, IP_MTU_DISCOVER), OPTION(IPPROTO_IP, IP_TOS),
-    OPTION(IPPROTO_IP, IP_RECVTOS),    OPTION(IPPROTO_IPV6, IPV6_MTU),     OPTION(IPPROTO_IPV6, IPV6_MTU_DISCOVER),
-    OPTION(IPPROTO_IPV6, IPV6_TCLASS), OPTION(IPPROTO_IPV6, IPV6_RECVTCLASS), OPTION(IPPROTO_IPV6, IPV6_V6ONLY),
-    OPTION(IPPROTO_UDP, UDP_SEGMENT),  OPTION(IPPROTO_UDP, UDP_GRO),       OPTION(IPPROTO_TCP, TCP_NODELAY),
+    OPTION(SOL_SOCKET, SO_RCVBUF),
+    OPTION(SOL_SOCKET, SO_RCVBUFFORCE),
+    OPTION(SOL_SOCKET, SO_SNDBUF),
+    OPTION(SOL_SOCKET, SO_SNDBUFFORCE),
+    OPTION(SOL_SOCKET, SO_RXQ_OVFL),
+    OPTION(SOL_SOCKET, SO_REUSEADDR),
+    OPTION(IPPROTO_IP, IP_MTU),
+    OPTION(IPPROTO_IP, IP_MTU_DISCOVER),
+    OPTION(IPPROTO_IP, IP_TOS),
+    OPTION(IPPROTO_IP, IP_RECVTOS),
+    OPTION(IPPROTO_IPV6, IPV6_MTU),
+    OPTION(IPPROTO_IPV6, IPV6_MTU_DISCOVER),
+    OPTION(IPPROTO_IPV6, IPV6_TCLASS),
+    OPTION(IPPROTO_IPV6, IPV6_RECVTCLASS),
+    OPTION(IPPROTO_IPV6, IPV6_V6ONLY),
+    OPTION(IPPROTO_UDP, UDP_SEGMENT),
+    OPTION(IPPROTO_UDP, UDP_GRO),
+    OPTION(IPPROTO_TCP, TCP_NODELAY),
     OPTION(IPPROTO_TCP, TCP_DEFER_ACCEPT),
 };
 enum { COUNT = sizeof OPTIONS / sizeof *OPTIONS, PER_OPTION = 5, CODE_MAX = 16 + PER_OPTION * COUNT };
@@ -49,7 +64,7 @@ static void put(struct sock_filter statement)
 static void load_argument(unsigned index)
 {
     put((struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[index]) +
-                                                                  4 * (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)));
+                                                                   4 * (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)));
 }
 
 /* The next statement is for this call alone; else `skip` statements are passed over. */
@@ -116,8 +131,7 @@ int main(int argc, char **argv)
         return 2;
     }
     struct sock_fprog program = {(unsigned short)length, code};
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
         fprintf(stderr, "no_option: seccomp: %s\n", strerror(errno));
         return 77;
     }

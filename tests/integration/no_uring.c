@@ -30,8 +30,7 @@ int main(int argc, char **argv)
         fputs("usage: no_uring COMMAND...\n", stderr);
         return 2;
     }
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 ||
-        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) {
         fprintf(stderr, "no_uring: seccomp: %s\n", strerror(errno));
         return 77;
     }

@@ -8,8 +8,9 @@
  * Each 8 bytes are {data, flag}; the flag is the number of the step, and data follows from connection, step and place.
  * A thread reads the buffers of the current step over and over. It counts words with the new flag and other data
  * ("torn"), and aligned 128 bytes whose last word has the new flag and another one has not ("behind"). The receiver
- * posts all receives of a step, of sizes in turn, and then tells the sender to go on. Contents are verified at the end of each step.
- * Prints "steps N scans N torn N behind N". Exit status 0 when all messages came right, whatever was seen.
+ * posts all receives of a step, of sizes in turn, and then tells the sender to go on. Contents are verified at the end
+ * of each step. Prints "steps N scans N torn N behind N". Exit status 0 when all messages came right, whatever was
+ * seen.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -117,8 +118,8 @@ static void receive_step(uccl_conn *const conns[CONNS], uint32_t step, bool watc
 {
     uccl_request *receives[CONNS], *go;
     for (unsigned conn = 0; conn < CONNS; conn++)
-        must("receive", uccl_recv_with_async(conns[conn], slots[conn][step % SLOTS], words_of(step) * sizeof(uint64_t), NULL,
-                                             watched ? UCCL_RECV_WATCHED : 0, &receives[conn]));
+        must("receive", uccl_recv_with_async(conns[conn], slots[conn][step % SLOTS], words_of(step) * sizeof(uint64_t),
+                                             NULL, watched ? UCCL_RECV_WATCHED : 0, &receives[conn]));
     atomic_store(&current, step);
     must("go", uccl_send_async(conns[0], &step, sizeof step, NULL, &go));
     must("go", uccl_wait(go, LIMIT_MS, NULL));
@@ -168,9 +169,9 @@ static int receive(uint16_t port, unsigned seconds, bool watched)
     pthread_join(watcher, NULL);
     must("counter", uccl_counter_by_name(engine, "rx_datagrams", &datagrams));
     must("counter", uccl_counter_by_name(engine, "rx_duplicates", &duplicates));
-    printf("steps %u scans %llu torn %llu behind %llu; %llu datagrams, %llu duplicates\n", step, (unsigned long long)scans,
-           (unsigned long long)torn, (unsigned long long)behind, (unsigned long long)datagrams,
-           (unsigned long long)duplicates);
+    printf("steps %u scans %llu torn %llu behind %llu; %llu datagrams, %llu duplicates\n", step,
+           (unsigned long long)scans, (unsigned long long)torn, (unsigned long long)behind,
+           (unsigned long long)datagrams, (unsigned long long)duplicates);
     must("close", uccl_close(engine));
     return 0;
 }
@@ -203,7 +204,8 @@ static int send_all(const char *address, uint16_t port)
         for (unsigned conn = 0; conn < CONNS; conn++) {
             for (size_t i = 0; i < words_of(step); i++)
                 words[conn][i] = word_of(conn, step, i);
-            must("send", uccl_send_async(conns[conn], words[conn], words_of(step) * sizeof(uint64_t), NULL, &sends[conn]));
+            must("send",
+                 uccl_send_async(conns[conn], words[conn], words_of(step) * sizeof(uint64_t), NULL, &sends[conn]));
         }
         for (unsigned conn = 0; conn < CONNS; conn++)
             must("send", uccl_wait(sends[conn], LIMIT_MS, NULL));

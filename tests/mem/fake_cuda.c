@@ -46,26 +46,26 @@ static _Thread_local struct context *stack[STACK_MAX];
 static _Thread_local unsigned depth; /* stack[depth] is the current one */
 
 /* Counts the call, and ends it where a failure was asked for. */
-#define ENTER                                                                                     \
-    do {                                                                                          \
-        int failure_ = fake_enter(__func__);                                                      \
-        if (failure_)                                                                             \
-            return failure_;                                                                      \
+#define ENTER                                                                                                          \
+    do {                                                                                                               \
+        int failure_ = fake_enter(__func__);                                                                           \
+        if (failure_)                                                                                                  \
+            return failure_;                                                                                           \
     } while (0)
 
-#define NEED_INIT                                                                                 \
-    do {                                                                                          \
-        ENTER;                                                                                    \
-        if (!initialised)                                                                         \
-            return NOT_INITIALIZED;                                                               \
+#define NEED_INIT                                                                                                      \
+    do {                                                                                                               \
+        ENTER;                                                                                                         \
+        if (!initialised)                                                                                              \
+            return NOT_INITIALIZED;                                                                                    \
     } while (0)
 
 /* A current context that is alive. */
-#define NEED_CONTEXT                                                                              \
-    do {                                                                                          \
-        NEED_INIT;                                                                                \
-        if (!stack[depth] || !stack[depth]->retained)                                             \
-            return INVALID_CONTEXT;                                                               \
+#define NEED_CONTEXT                                                                                                   \
+    do {                                                                                                               \
+        NEED_INIT;                                                                                                     \
+        if (!stack[depth] || !stack[depth]->retained)                                                                  \
+            return INVALID_CONTEXT;                                                                                    \
     } while (0)
 
 /* ---- the driver ------------------------------------------------------------------------------ */
@@ -231,8 +231,10 @@ FAKE_API int cuMemFree_v2(uintptr_t memory)
 
 #ifndef OLD
 /* A dma-buf of whole pages of one allocation; of its size alone. Any context will do, none as well. */
-FAKE_API int cuMemGetHandleForAddressRange(int *out, uintptr_t address, size_t bytes, int type, unsigned long long flags);
-FAKE_API int cuMemGetHandleForAddressRange(int *out, uintptr_t address, size_t bytes, int type, unsigned long long flags)
+FAKE_API int cuMemGetHandleForAddressRange(int *out, uintptr_t address, size_t bytes, int type,
+                                           unsigned long long flags);
+FAKE_API int cuMemGetHandleForAddressRange(int *out, uintptr_t address, size_t bytes, int type,
+                                           unsigned long long flags)
 {
     NEED_INIT;
     int mode = 2; /* relaxed: it could be an unsafe call, for all that the driver knows */

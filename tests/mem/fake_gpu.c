@@ -20,7 +20,7 @@ struct fake_op {
     const void *from;
     size_t bytes;
     unsigned late; /* questions until it runs */
-    unsigned life;   /* of the devices, in which it was queued */
+    unsigned life; /* of the devices, in which it was queued */
 };
 
 struct fake_stream {
@@ -53,7 +53,7 @@ static struct {
 static size_t function_count;
 static int device_count = 2, contexts[FAKE_DEVICES_MAX];
 static unsigned late = 2;
-static unsigned life; /* how often the devices were lost: what had been queued before never runs */
+static unsigned life;    /* how often the devices were lost: what had been queued before never runs */
 static int failed, made; /* calls that were made to fail; streams and events that are */
 
 void fake_violation(const char *format, ...)
@@ -100,7 +100,8 @@ static void add_failures(const char *list)
 
 static void start(void)
 {
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES"), *devices = getenv("FAKE_GPU_DEVICES"), *outlasts = getenv("FAKE_GPU_LATE");
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES"), *devices = getenv("FAKE_GPU_DEVICES"),
+               *outlasts = getenv("FAKE_GPU_LATE");
     if (devices)
         device_count = atoi(devices);
     if (visible && !*visible)
@@ -307,8 +308,7 @@ static bool pinned(const void *address, size_t bytes, size_t *index)
     uintptr_t at = (uintptr_t)address;
     for (size_t i = 0; i < pin_count; i++) {
         *index = i;
-        if (at >= pins[i].base && at - pins[i].base < pins[i].length &&
-            bytes <= pins[i].length - (at - pins[i].base))
+        if (at >= pins[i].base && at - pins[i].base < pins[i].length && bytes <= pins[i].length - (at - pins[i].base))
             return true;
     }
     return false;

@@ -33,13 +33,13 @@ enum { TYPE_HOST = ROCM >= 6 ? 1 : 0, TYPE_DEVICE = ROCM >= 6 ? 2 : 1 };
 static bool used[FAKE_DEVICES_MAX];
 static _Thread_local int current;
 
-#define ENTER                                                                                     \
-    do {                                                                                          \
-        int failure_ = fake_enter(__func__);                                                      \
-        if (failure_)                                                                             \
-            return failure_;                                                                      \
-        if (!fake_devices())                                                                      \
-            return NO_DEVICE;                                                                     \
+#define ENTER                                                                                                          \
+    do {                                                                                                               \
+        int failure_ = fake_enter(__func__);                                                                           \
+        if (failure_)                                                                                                  \
+            return failure_;                                                                                           \
+        if (!fake_devices())                                                                                           \
+            return NO_DEVICE;                                                                                          \
     } while (0)
 
 /* HIP makes what it needs on a device with the first call that uses it. */

@@ -109,7 +109,8 @@ int main(int argc, char **argv)
     if (cuda) {
         int mode = 0; /* global */
         check(CALL(cuCtxGetCurrent, (void **))(&after) == 0 && after == before, "the context has changed");
-        check(CALL(cuThreadExchangeStreamCaptureMode, (int *))(&mode) == 0 && mode == 0, "the capture mode has changed");
+        check(CALL(cuThreadExchangeStreamCaptureMode, (int *))(&mode) == 0 && mode == 0,
+              "the capture mode has changed");
         if (HAS(cuStreamBeginCapture_v2))
             capture(ops, memory);
     }

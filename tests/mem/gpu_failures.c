@@ -29,19 +29,43 @@ enum { MESSAGE_BYTES = 3 << 20, SMALL_BYTES = 2000, SOON_MS = 8000 };
 #define CANCELED ONE(UCCL_ECANCELED)
 
 struct row {
-    const char *function[2];          /* CUDA's, HIP's; NULL: it has none */
+    const char *function[2]; /* CUDA's, HIP's; NULL: it has none */
     int error;
     unsigned nth;
     bool for_good;
     unsigned own[SIDES], other[SIDES]; /* where the sender has the GPU, where the receiver has it: one of these */
 };
 
-#define OPENS {IO, IO}, {CANCELED, CANCELED | GOOD}
-#define NO_ROOM {NOMEM, NOMEM}, {CANCELED, CANCELED | GOOD}
-#define PASSES {GOOD, GOOD}, {GOOD, GOOD}
-#define SENDS {IO, GOOD}, {CANCELED, GOOD}
-#define RECEIVES {GOOD, IO}, {GOOD, CANCELED | GOOD}
-#define BOTH {IO, IO}, {CANCELED, CANCELED | GOOD}
+#define OPENS                                                                                                          \
+    {IO, IO},                                                                                                          \
+    {                                                                                                                  \
+        CANCELED, CANCELED | GOOD                                                                                      \
+    }
+#define NO_ROOM                                                                                                        \
+    {NOMEM, NOMEM},                                                                                                    \
+    {                                                                                                                  \
+        CANCELED, CANCELED | GOOD                                                                                      \
+    }
+#define PASSES                                                                                                         \
+    {GOOD, GOOD},                                                                                                      \
+    {                                                                                                                  \
+        GOOD, GOOD                                                                                                     \
+    }
+#define SENDS                                                                                                          \
+    {IO, GOOD},                                                                                                        \
+    {                                                                                                                  \
+        CANCELED, GOOD                                                                                                 \
+    }
+#define RECEIVES                                                                                                       \
+    {GOOD, IO},                                                                                                        \
+    {                                                                                                                  \
+        GOOD, CANCELED | GOOD                                                                                          \
+    }
+#define BOTH                                                                                                           \
+    {IO, IO},                                                                                                          \
+    {                                                                                                                  \
+        CANCELED, CANCELED | GOOD                                                                                      \
+    }
 
 static const struct row rows[] = {
     {{"cuDeviceGet", NULL}, 101, 1, false, OPENS},
@@ -176,8 +200,8 @@ static void one(const struct row *row, int side, size_t bytes)
     bool happened = failed() > 0;
     fail(NULL);
     unsigned own = ONE(status[side]), other = ONE(status[!side]);
-    CHECK((own & row->own[side]) && (other & row->other[side]), "%s of %zu bytes at the %s: %d here, %d there", item, bytes,
-          side == SENDER ? "sender" : "receiver", status[side], status[!side]);
+    CHECK((own & row->own[side]) && (other & row->other[side]), "%s of %zu bytes at the %s: %d here, %d there", item,
+          bytes, side == SENDER ? "sender" : "receiver", status[side], status[!side]);
     CHECK(happened || own == GOOD, "%s is never called", function);
     OK(uccl_conn_status(world.conn[SENDER]));
     OK(uccl_conn_status(world.conn[RECEIVER]));

@@ -110,8 +110,8 @@ static void expect(struct region *region, uint64_t offset, uint64_t size, uint64
     CHECK(right, "size %lu, offset %lu: wrong at %lu: %lx for %lx", size, offset, mismatch.offset, mismatch.got,
           mismatch.expected);
     for (uint64_t i = 0; i < whole; i++)
-        CHECK((i >= GUARD && i < GUARD + size) || contents[i] == POISON,
-              "size %lu, offset %lu: byte %ld was written", size, offset, (long)i - GUARD);
+        CHECK((i >= GUARD && i < GUARD + size) || contents[i] == POISON, "size %lu, offset %lu: byte %ld was written",
+              size, offset, (long)i - GUARD);
 }
 
 /* Test or wait: both ways must get a request to its end. */
@@ -166,7 +166,7 @@ static void one(const struct leg *leg, bool late_receive)
 
 static void all_sizes(struct region *from, struct region *to, int sender)
 {
-    static const uint64_t sizes[] = {0,    1,     7,     64,    255,     1000,    4095,    4096,
+    static const uint64_t sizes[] = {0,    1,     7,     64,    255,     1000,   4095,    4096,
                                      4097, 16384, 65535, 65536, 1 << 18, 999999, 1 << 20, (5 << 20) + 13};
     static const uint64_t offsets[] = {0, 1, 3, 8, 511};
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -354,7 +354,7 @@ int main(int argc, char **argv)
     make_places();
     if (argc > 4 && strcmp(argv[4], "touch") == 0)
         places[0][0].region.base[0] = 1; /* ends this process, where GPU memory is what it should be */
-    OK(!device_open(&gpu[0], fault)); /* this thread's device from here on */
+    OK(!device_open(&gpu[0], fault));    /* this thread's device from here on */
     uintptr_t own = current();
     registrations();
     for (int i = 0; i < 4; i++)

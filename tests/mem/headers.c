@@ -19,7 +19,7 @@
 #include <hip/hip_runtime_api.h>
 #pragma GCC diagnostic pop
 
-#define HIP_PROTOTYPE(name, ours, theirs)                                                            \
+#define HIP_PROTOTYPE(name, ours, theirs)                                                                              \
     _Static_assert(__builtin_types_compatible_p(__typeof__(&name), hipError_t(*) theirs), #name);
 HIP_FUNCTIONS(HIP_PROTOTYPE)
 #define HIP_SAME(ours, value, theirs) _Static_assert((int)ours == (int)theirs, #ours);
@@ -33,7 +33,7 @@ SAME_SIZE(void *, hipEvent_t);
 #if __has_include(<hsa/hsa_ext_amd.h>)
 #include <hsa/hsa_ext_amd.h>
 #if defined(HSA_AMD_INTERFACE_VERSION_MINOR) && HSA_AMD_INTERFACE_VERSION_MINOR >= 1
-#define HSA_PROTOTYPE(name, ours, theirs)                                                            \
+#define HSA_PROTOTYPE(name, ours, theirs)                                                                              \
     _Static_assert(__builtin_types_compatible_p(__typeof__(&name), hsa_status_t(*) theirs), #name);
 HSA_OPTIONAL_FUNCTIONS(HSA_PROTOTYPE)
 SAME_SIZE(int, hsa_status_t);
@@ -50,7 +50,7 @@ _Static_assert((int)hipMemoryTypeDevice == (HIP_VERSION_MAJOR > 5 ? HIP_MEMORY_D
 #if __has_include(<cuda.h>)
 #include <cuda.h>
 
-#define CUDA_PROTOTYPE(name, ours, theirs)                                                           \
+#define CUDA_PROTOTYPE(name, ours, theirs)                                                                             \
     _Static_assert(__builtin_types_compatible_p(__typeof__(&name), CUresult(*) theirs), #name);
 CUDA_FUNCTIONS(CUDA_PROTOTYPE)
 #define CUDA_SAME(ours, value, theirs) _Static_assert((int)ours == (int)theirs, #ours);

@@ -41,7 +41,7 @@ static void fields_are_equal(const char *structure, const void *a, const void *b
         if (strcmp(field->structure, structure) != 0)
             continue;
         CHECK_SAY(memcmp((const char *)a + field->offset, (const char *)b + field->offset, field->size) == 0,
-              "%s.%s is not written", structure, field->name);
+                  "%s.%s is not written", structure, field->name);
         compared++;
     }
     CHECK(compared > 10);
@@ -58,7 +58,7 @@ static void fields_are_equal(const char *structure, const void *a, const void *b
         IS(net_->getProperties(0, &a_), NCCL_SUCCESS);                                                                 \
         IS(net_->getProperties(0, &b_), NCCL_SUCCESS);                                                                 \
         fields_are_equal(#kind, &a_, &b_);                                                                             \
-        CHECK(strcmp(a_.name, "lo") == 0 && !a_.pciPath && a_.ptrSupport == NCCL_PTR_HOST);                     \
+        CHECK(strcmp(a_.name, "lo") == 0 && !a_.pciPath && a_.ptrSupport == NCCL_PTR_HOST);                            \
         CHECK(a_.speed > 0 && a_.maxComms > 0 && a_.maxRecvs == 1 && a_.latency > 0 && a_.regIsGlobal == 0);           \
         CHECK(net_->getProperties(1, &a_) != NCCL_SUCCESS && net_->getProperties(-1, &a_) != NCCL_SUCCESS);            \
     } while (0)
@@ -470,7 +470,8 @@ static void levels_of_rccl(void)
     IS(*last_level, 3);
 }
 
-/* Another rank, in a process of its own: accepts `count` connections, posts a receive on each, and waits to be killed. */
+/* Another rank, in a process of its own: accepts `count` connections, posts a receive on each, and waits to be killed.
+ */
 static pid_t start_rank(int count, int handles_fd, int ready_fd)
 {
     pid_t rank = fork();
@@ -533,7 +534,8 @@ static void killed_rank(void)
     CHECK_SAY(now_ms() - began_ms < 6 * LINGER_MS, "%u ms", (unsigned)(now_ms() - began_ms));
     threads_are(1);
     for (int i = 0; i < line_count; i++)
-        CHECK_SAY(lines[i].level != NCCL_LOG_WARN || strstr(lines[i].text, "peer stopped answering"), "%s", lines[i].text);
+        CHECK_SAY(lines[i].level != NCCL_LOG_WARN || strstr(lines[i].text, "peer stopped answering"), "%s",
+                  lines[i].text);
 }
 
 /* A child has neither threads nor a say; the parent notices nothing. */

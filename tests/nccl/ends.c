@@ -66,8 +66,8 @@ static void abort_receives(struct comm *comm)
     for (unsigned c = 0; c < channels; c++) {
         struct link *link = &comm->receives[c];
         for (unsigned i = 0; i < SLOTS; i++) {
-            GOOD(net_receive(comm->net, link->comm, link->buffer + i * link->slot_bytes, link->slot_bytes, 0,
-                             link->mr, c & 1 ? NET_EARLY : NET_GARBAGE, &request[c][i]));
+            GOOD(net_receive(comm->net, link->comm, link->buffer + i * link->slot_bytes, link->slot_bytes, 0, link->mr,
+                             c & 1 ? NET_EARLY : NET_GARBAGE, &request[c][i]));
             CHECK(request[c][i], "no room for %d receives", SLOTS);
         }
     }

@@ -14,7 +14,7 @@ struct row {
     size_t want_offset, want, offset, is;
 };
 
-#define FIELD(type, field, offset, size) \
+#define FIELD(type, field, offset, size)                                                                               \
     {ROW_FIELD, #type, #field, offset, size, offsetof(struct type, field), sizeof(((struct type *)NULL)->field)},
 #define SIZE(type, bytes) {ROW_SIZE, #type, "its size", 0, bytes, 0, sizeof(struct type)},
 #define ALIGNMENT(type, bytes) {ROW_ALIGNMENT, #type, "its alignment", 0, bytes, 0, _Alignof(struct type)},

@@ -66,8 +66,7 @@ static unsigned connect_more(struct comm *comm, unsigned c, uint8_t *handle, boo
     struct link *send = &comm->sends[c], *receive = &comm->receives[c];
     struct board *shared = comm->board;
     unsigned up = 0;
-    if (!send->comm &&
-        atomic_load_explicit(&shared->handle_there[comm->number][send->peer][c], memory_order_acquire)) {
+    if (!send->comm && atomic_load_explicit(&shared->handle_there[comm->number][send->peer][c], memory_order_acquire)) {
         /* NCCL keeps one copy, in which the plugin may keep the state of the connect */
         if (!handle[NCCL_NET_HANDLE_BYTES]) {
             memcpy(handle, shared->handle[comm->number][send->peer][c], NCCL_NET_HANDLE_BYTES);

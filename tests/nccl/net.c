@@ -29,11 +29,11 @@ void fail(const char *format, ...)
 }
 
 /* A call that has the same arguments in all versions */
-#define EACH(net, call)                                                                                              \
-    ((net)->version == 8    ? (net)->v8->call                                                                        \
-     : (net)->version == 9  ? (net)->v9->call                                                                        \
-     : (net)->version == 10 ? (net)->v10->call                                                                       \
-     : (net)->version == 11 ? (net)->v11->call                                                                       \
+#define EACH(net, call)                                                                                                \
+    ((net)->version == 8    ? (net)->v8->call                                                                          \
+     : (net)->version == 9  ? (net)->v9->call                                                                          \
+     : (net)->version == 10 ? (net)->v10->call                                                                         \
+     : (net)->version == 11 ? (net)->v11->call                                                                         \
                             : (net)->v12->call)
 
 /* ---- loading -------------------------------------------------------------------------------- */
@@ -113,23 +113,23 @@ enum nccl_result net_devices(const struct net *net, int *count)
 }
 
 /* Each field that both have */
-#define COPY_PROPERTIES(out, in)                                                                                     \
-    do {                                                                                                             \
-        (out)->name = (in).name, (out)->pciPath = (in).pciPath, (out)->guid = (in).guid;                             \
-        (out)->ptrSupport = (in).ptrSupport, (out)->regIsGlobal = (in).regIsGlobal, (out)->speed = (in).speed;       \
-        (out)->port = (in).port, (out)->latency = (in).latency, (out)->maxComms = (in).maxComms;                     \
-        (out)->maxRecvs = (in).maxRecvs, (out)->netDeviceType = (in).netDeviceType;                                  \
-        (out)->netDeviceVersion = (in).netDeviceVersion;                                                             \
+#define COPY_PROPERTIES(out, in)                                                                                       \
+    do {                                                                                                               \
+        (out)->name = (in).name, (out)->pciPath = (in).pciPath, (out)->guid = (in).guid;                               \
+        (out)->ptrSupport = (in).ptrSupport, (out)->regIsGlobal = (in).regIsGlobal, (out)->speed = (in).speed;         \
+        (out)->port = (in).port, (out)->latency = (in).latency, (out)->maxComms = (in).maxComms;                       \
+        (out)->maxRecvs = (in).maxRecvs, (out)->netDeviceType = (in).netDeviceType;                                    \
+        (out)->netDeviceVersion = (in).netDeviceVersion;                                                               \
     } while (0)
-#define COPY_LATER(out, in)                                                                                          \
-    do {                                                                                                             \
-        COPY_PROPERTIES(out, in);                                                                                    \
-        (out)->forceFlush = (in).forceFlush, (out)->maxP2pBytes = (in).maxP2pBytes;                                  \
-        (out)->maxCollBytes = (in).maxCollBytes, (out)->vProps.ndevs = (in).vProps.ndevs;                            \
-        CHECK((in).vProps.ndevs >= 1 && (in).vProps.ndevs <= NCCL_NET_VDEVS_V9, "%d devices in vProps",              \
-              (in).vProps.ndevs);                                                                                    \
-        for (int i = 0; i < (in).vProps.ndevs; i++)                                                                  \
-            (out)->vProps.devs[i] = (in).vProps.devs[i];                                                             \
+#define COPY_LATER(out, in)                                                                                            \
+    do {                                                                                                               \
+        COPY_PROPERTIES(out, in);                                                                                      \
+        (out)->forceFlush = (in).forceFlush, (out)->maxP2pBytes = (in).maxP2pBytes;                                    \
+        (out)->maxCollBytes = (in).maxCollBytes, (out)->vProps.ndevs = (in).vProps.ndevs;                              \
+        CHECK((in).vProps.ndevs >= 1 && (in).vProps.ndevs <= NCCL_NET_VDEVS_V9, "%d devices in vProps",                \
+              (in).vProps.ndevs);                                                                                      \
+        for (int i = 0; i < (in).vProps.ndevs; i++)                                                                    \
+            (out)->vProps.devs[i] = (in).vProps.devs[i];                                                               \
     } while (0)
 
 enum nccl_result net_properties(const struct net *net, int device, struct nccl_net_properties_v12 *out)
@@ -281,8 +281,7 @@ static void check_request(enum nccl_result result, void *request, const char *ca
           "%s left *request as it was", call);
 }
 
-enum nccl_result net_send(const struct net *net, void *comm, void *data, size_t size, int tag, void *mr,
-                          void **request)
+enum nccl_result net_send(const struct net *net, void *comm, void *data, size_t size, int tag, void *mr, void **request)
 {
     enum nccl_result result;
     *request = &garbage;

@@ -62,16 +62,16 @@ void fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn
 /* Begins lines of fail() */
 void fail_as(const char *who);
 
-#define CHECK(condition, ...)                                                                                        \
-    do {                                                                                                             \
-        if (!(condition))                                                                                            \
-            fail(__VA_ARGS__);                                                                                       \
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            fail(__VA_ARGS__);                                                                                         \
     } while (0)
 /* A call of the plugin that has to succeed */
-#define GOOD(call)                                                                                                   \
-    do {                                                                                                             \
-        enum nccl_result result_ = (call);                                                                           \
-        CHECK(result_ == NCCL_SUCCESS, "%s:%d: %s gave %d", __FILE__, __LINE__, #call, (int)result_);                \
+#define GOOD(call)                                                                                                     \
+    do {                                                                                                               \
+        enum nccl_result result_ = (call);                                                                             \
+        CHECK(result_ == NCCL_SUCCESS, "%s:%d: %s gave %d", __FILE__, __LINE__, #call, (int)result_);                  \
     } while (0)
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the ranks of each scenario do while all is well: properties, traffic, reloading, several communicators. */
-#include "host.h"
 #include "ends.h"
+#include "host.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -55,8 +55,8 @@ static void check_properties(const struct nccl_net_properties_v12 *p, int count)
     CHECK(p->maxRecvs == 1, "maxRecvs %d", p->maxRecvs);
     CHECK(p->netDeviceType == NCCL_NET_DEVICE_HOST && p->netDeviceVersion == 0, "device type %d, version %d",
           (int)p->netDeviceType, p->netDeviceVersion);
-    CHECK(p->vProps.ndevs == 1 && p->vProps.devs[0] >= 0 && p->vProps.devs[0] < count, "vProps %d, %d",
-          p->vProps.ndevs, p->vProps.devs[0]);
+    CHECK(p->vProps.ndevs == 1 && p->vProps.devs[0] >= 0 && p->vProps.devs[0] < count, "vProps %d, %d", p->vProps.ndevs,
+          p->vProps.devs[0]);
     CHECK(p->maxP2pBytes > 0 && p->maxP2pBytes <= (size_t)1 << 40, "maxP2pBytes %zu", p->maxP2pBytes);
     CHECK(p->maxCollBytes > 0 && p->maxCollBytes <= (size_t)1 << 40, "maxCollBytes %zu", p->maxCollBytes);
     CHECK(p->maxMultiRequestSize == 1, "maxMultiRequestSize %d", p->maxMultiRequestSize);
@@ -307,8 +307,7 @@ static void flood(struct comm *comm)
         int done;
         CHECK(now_s() - start < PATIENCE_S, "%u sent, %u received of %u", sent, received, posted);
         if (received < posted) {
-            GOOD(
-                net_receive(comm->net, receive->comm, receive->buffer, BYTES, 0, receive->mr, NET_GARBAGE, &request));
+            GOOD(net_receive(comm->net, receive->comm, receive->buffer, BYTES, 0, receive->mr, NET_GARBAGE, &request));
             for (done = !request; !done;) {
                 GOOD(net_test(comm->net, request, &done, NULL));
                 CHECK(now_s() - start < PATIENCE_S, "receive %u of %u", received, posted);

@@ -80,8 +80,8 @@ static void check_work(const struct stream *s)
                 continue; /* not part of it */
             for (unsigned rank = 0; rank < options->ranks; rank++)
                 sum += word_of(rank, s->channel, 1, i);
-            CHECK(s->work[i] == sum, "all-reduce, channel %u, slice %u, element %zu: %08x in place of %08x",
-                  s->channel, slice, at, s->work[i], sum);
+            CHECK(s->work[i] == sum, "all-reduce, channel %u, slice %u, element %zu: %08x in place of %08x", s->channel,
+                  slice, at, s->work[i], sum);
         }
     }
 }
@@ -183,9 +183,8 @@ static enum nccl_result progress_receives(struct stream *s)
         void **request = &s->receive_request[s->expected % SLOTS];
         if (s->watcher)
             watcher_posted(s->watcher, s->channel, s->expected);
-        result =
-            net_receive(comm->net, s->receive->comm, slot_of(s->receive, s->expected), s->receive->slot_bytes,
-                        (int)s->receive->peer, s->receive->mr, s->comm->early ? NET_EARLY : NET_GARBAGE, request);
+        result = net_receive(comm->net, s->receive->comm, slot_of(s->receive, s->expected), s->receive->slot_bytes,
+                             (int)s->receive->peer, s->receive->mr, s->comm->early ? NET_EARLY : NET_GARBAGE, request);
         if (result != NCCL_SUCCESS || !*request)
             break;
         s->expected++;

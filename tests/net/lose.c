@@ -48,8 +48,7 @@ __attribute__((constructor)) static void begin(void)
 static uint32_t next_random(void)
 {
     if (random_state == 0)
-        random_state =
-            first_seed + ((uint64_t)atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) << 32) + 1;
+        random_state = first_seed + ((uint64_t)atomic_fetch_add_explicit(&threads, 1, memory_order_relaxed) << 32) + 1;
     uint64_t z = random_state += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
     z = (z ^ z >> 27) * 0x94d049bb133111ebu;

@@ -9,14 +9,14 @@
  * the packet gets past the kernel and the receiver's own checks must see it.
  *
  * With --firewall the second namespace is behind a stateful firewall: a UDP or TCP packet gets there only if one has
- * left from there with the same addresses and ports the other way round. With --firewalls the first one is too, where servers
- * run: TCP may come in there, and UDP only as an answer. With --nat the second namespace has another address outside, which is
- * put into what leaves from there, and replaced in what comes: outside nobody sees its own.
+ * left from there with the same addresses and ports the other way round. With --firewalls the first one is too, where
+ * servers run: TCP may come in there, and UDP only as an answer. With --nat the second namespace has another address
+ * outside, which is put into what leaves from there, and replaced in what comes: outside nobody sees its own.
  *
  * Of the engine's datagrams it counts those that each namespace sent again: with a number that was there before.
  *
- * With --hole UDP packets above a size vanish, in both directions or on their way to one namespace (--hole-to); at SIGUSR1 the hole
- * opens if it is closed (--hole-later: as it is at first), and closes if it is open.
+ * With --hole UDP packets above a size vanish, in both directions or on their way to one namespace (--hole-to); at
+ * SIGUSR1 the hole opens if it is closed (--hole-later: as it is at first), and closes if it is open.
  *
  * Prints "ready" once both devices are open, and one line of counts at SIGTERM or SIGINT. One
  * thread. The random numbers are seeded (--seed) but packet order is up to the kernel, so a seed
@@ -29,9 +29,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
-#include <netinet/in.h>
 #include <linux/if.h>
 #include <linux/if_tun.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -46,7 +46,7 @@
 
 enum { PACKET_MAX = 65536, READS_PER_ROUND = 64, QUEUE_MAX = 65536 };
 enum { FLOW_BYTES = 37, FLOWS_MAX = 4096 };
-enum { NAT_INSIDE = 2, NAT_OUTSIDE = 77 }; /* last byte of the addresses */
+enum { NAT_INSIDE = 2, NAT_OUTSIDE = 77 };      /* last byte of the addresses */
 enum { QUEUE_DELAY_MAX_NS = 50 * 1000 * 1000 }; /* a rate-limited link drops beyond this */
 
 struct options {
@@ -86,7 +86,7 @@ struct relay {
     struct flow flows[FLOWS_MAX]; /* answers to what has left from behind a firewall */
     size_t flow_count;
     uint64_t refused;
-    struct repeats repeats[2];    /* of what each namespace has sent */
+    struct repeats repeats[2]; /* of what each namespace has sent */
     uint64_t packets, vanished, lost, duplicated, corrupted, delayed, overflow, write_errors;
 };
 
@@ -248,7 +248,8 @@ static bool is_known(const struct relay *r, const struct flow *flow)
     return false;
 }
 
-/* What leaves through a firewall opens it for answers. To each side come other flows, so that one table does for both. */
+/* What leaves through a firewall opens it for answers. To each side come other flows, so that one table does for both.
+ */
 static bool passes(struct relay *r, int to, const unsigned char *packet, size_t length)
 {
     struct flow flow, answer;
@@ -265,10 +266,10 @@ static bool passes(struct relay *r, int to, const unsigned char *packet, size_t 
 /* Adds to a checksum of RFC 1071 what `bytes` new ones in place of old ones change. */
 static void fix_checksum(unsigned char *sum, const unsigned char *old, const unsigned char *new, size_t bytes)
 {
-    uint32_t value = (uint16_t)~(sum[0] << 8 | sum[1]);
+    uint32_t value = (uint16_t) ~(sum[0] << 8 | sum[1]);
 
     for (size_t i = 0; i < bytes; i += 2)
-        value += (uint16_t)~(old[i] << 8 | old[i + 1]) + (uint32_t)(new[i] << 8 | new[i + 1]);
+        value += (uint16_t) ~(old[i] << 8 | old[i + 1]) + (uint32_t)(new[i] << 8 | new[i + 1]);
     while (value >> 16)
         value = (value & 0xffff) + (value >> 16);
     value = ~value;
@@ -415,32 +416,58 @@ static _Noreturn void usage(void)
 
 static struct options parse(int argc, char **argv)
 {
-    static const struct option names[] = {
-        {"loss", 1, 0, 'l'},   {"dup", 1, 0, 'd'},       {"corrupt", 1, 0, 'c'},
-        {"delay-us", 1, 0, 't'}, {"jitter-us", 1, 0, 'j'}, {"reorder", 1, 0, 'o'},
-        {"rate-mbit", 1, 0, 'r'}, {"seed", 1, 0, 's'},     {"firewall", 0, 0, 'f'},
-        {"firewalls", 0, 0, 'F'}, {"nat", 0, 0, 'n'},
-        {"hole", 1, 0, 'h'},   {"hole-to", 1, 0, 'H'},   {"hole-later", 0, 0, 'L'},
-        {0}};
+    static const struct option names[] = {{"loss", 1, 0, 'l'},      {"dup", 1, 0, 'd'},        {"corrupt", 1, 0, 'c'},
+                                          {"delay-us", 1, 0, 't'},  {"jitter-us", 1, 0, 'j'},  {"reorder", 1, 0, 'o'},
+                                          {"rate-mbit", 1, 0, 'r'}, {"seed", 1, 0, 's'},       {"firewall", 0, 0, 'f'},
+                                          {"firewalls", 0, 0, 'F'}, {"nat", 0, 0, 'n'},        {"hole", 1, 0, 'h'},
+                                          {"hole-to", 1, 0, 'H'},   {"hole-later", 0, 0, 'L'}, {0}};
     struct options opt = {.reorder = 1, .seed = 1, .hole_to = -1};
 
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         switch (c) {
-        case 'l': opt.loss = number(optarg) / 100; break;
-        case 'd': opt.duplicate = number(optarg) / 100; break;
-        case 'c': opt.corrupt = number(optarg) / 100; break;
-        case 't': opt.delay_ns = (uint64_t)(number(optarg) * 1e3); break;
-        case 'j': opt.jitter_ns = (uint64_t)(number(optarg) * 1e3); break;
-        case 'o': opt.reorder = number(optarg) / 100; break;
-        case 'r': opt.rate_mbit = number(optarg); break;
-        case 'F': opt.firewall[0] = true; /* fall through */
-        case 'f': opt.firewall[1] = true; break;
-        case 'n': opt.nat = true; break;
-        case 'h': opt.hole_bytes = (size_t)number(optarg); break;
-        case 'H': opt.hole_to = (int)number(optarg); break;
-        case 'L': hole_is_closed = 1; break;
-        case 's': opt.seed = (uint64_t)number(optarg); break;
-        default: usage();
+        case 'l':
+            opt.loss = number(optarg) / 100;
+            break;
+        case 'd':
+            opt.duplicate = number(optarg) / 100;
+            break;
+        case 'c':
+            opt.corrupt = number(optarg) / 100;
+            break;
+        case 't':
+            opt.delay_ns = (uint64_t)(number(optarg) * 1e3);
+            break;
+        case 'j':
+            opt.jitter_ns = (uint64_t)(number(optarg) * 1e3);
+            break;
+        case 'o':
+            opt.reorder = number(optarg) / 100;
+            break;
+        case 'r':
+            opt.rate_mbit = number(optarg);
+            break;
+        case 'F':
+            opt.firewall[0] = true; /* fall through */
+        case 'f':
+            opt.firewall[1] = true;
+            break;
+        case 'n':
+            opt.nat = true;
+            break;
+        case 'h':
+            opt.hole_bytes = (size_t)number(optarg);
+            break;
+        case 'H':
+            opt.hole_to = (int)number(optarg);
+            break;
+        case 'L':
+            hole_is_closed = 1;
+            break;
+        case 's':
+            opt.seed = (uint64_t)number(optarg);
+            break;
+        default:
+            usage();
         }
     }
     if (optind != argc - 2)
@@ -471,10 +498,9 @@ int main(int argc, char **argv)
     run(&r);
     printf("packets %llu lost %llu duplicated %llu corrupted %llu delayed %llu overflow %llu "
            "write_errors %llu refused %llu first_repeats %llu second_repeats %llu vanished %llu\n",
-           (unsigned long long)r.packets, (unsigned long long)r.lost,
-           (unsigned long long)r.duplicated, (unsigned long long)r.corrupted,
-           (unsigned long long)r.delayed, (unsigned long long)r.overflow,
-           (unsigned long long)r.write_errors, (unsigned long long)r.refused,
-           (unsigned long long)r.repeats[0].count, (unsigned long long)r.repeats[1].count, (unsigned long long)r.vanished);
+           (unsigned long long)r.packets, (unsigned long long)r.lost, (unsigned long long)r.duplicated,
+           (unsigned long long)r.corrupted, (unsigned long long)r.delayed, (unsigned long long)r.overflow,
+           (unsigned long long)r.write_errors, (unsigned long long)r.refused, (unsigned long long)r.repeats[0].count,
+           (unsigned long long)r.repeats[1].count, (unsigned long long)r.vanished);
     return 0;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Drops single UDP datagrams (and TCP segments, if asked) at random on the device it is attached to. Attached natively to the
- * receiving end of a veth pair it makes the kernel split GSO trains before they cross, so that one
- * datagram is lost and not a whole train. See xdp_loss.c for the program that loads this.
+ * Drops single UDP datagrams (and TCP segments, if asked) at random on the device it is attached to. Attached natively
+ * to the receiving end of a veth pair it makes the kernel split GSO trains before they cross, so that one datagram is
+ * lost and not a whole train. See xdp_loss.c for the program that loads this.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

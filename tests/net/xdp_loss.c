@@ -2,7 +2,8 @@
 /*
  * xdp_loss OBJECT NAMESPACE DEVICE PERCENT [tcp]: drops that share of the UDP datagrams (with tcp, of
  * TCP segments too) that arrive at the device (see xdp_loss.bpf.c), natively or not at all, for
- * generic XDP would drop whole GRO trains. Prints "ready" once attached; at SIGTERM or SIGINT detaches and prints what it did.
+ * generic XDP would drop whole GRO trains. Prints "ready" once attached; at SIGTERM or SIGINT detaches and prints what
+ * it did.
  */
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
@@ -97,8 +98,7 @@ int main(int argc, char **argv)
     sigwait(&signals, &number);
 
     bpf_xdp_detach(device, XDP_FLAGS_DRV_MODE, NULL);
-    printf("packets %llu lost %llu\n", (unsigned long long)sum(counts, 0),
-           (unsigned long long)sum(counts, 1));
+    printf("packets %llu lost %llu\n", (unsigned long long)sum(counts, 0), (unsigned long long)sum(counts, 1));
     bpf_object__close(object);
     return 0;
 }

@@ -21,11 +21,11 @@ struct side;
 /* One message of the plan. */
 struct message {
     uint64_t size, capacity;
-    bool cancel[2];          /* by kind: will be cancelled a while after it was posted */
+    bool cancel[2]; /* by kind: will be cancelled a while after it was posted */
     bool cancel_asked[2];
     bool posted[2];
-    bool watched;            /* its receive is */
-    int32_t status[2];       /* NOT_ENDED, or how it ended */
+    bool watched;      /* its receive is */
+    int32_t status[2]; /* NOT_ENDED, or how it ended */
     struct request *request[2];
 };
 
@@ -33,10 +33,10 @@ struct request {
     struct core_msg msg;
     struct side *side;
     struct message *message;
-    uint64_t number, bytes;  /* bytes: of the buffer */
+    uint64_t number, bytes; /* bytes: of the buffer */
     uint64_t posted_ns;
-    uint64_t copied_to;      /* where the copy before ended */
-    uint8_t *memory;         /* guard, buffer, guard */
+    uint64_t copied_to; /* where the copy before ended */
+    uint8_t *memory;    /* guard, buffer, guard */
 };
 
 /* One end of a connection. */
@@ -47,7 +47,7 @@ struct side {
     void *memory;
     unsigned posted[2], live[2]; /* by kind */
     bool post_queued[2];
-    uint64_t recv_from_ns;       /* receives are posted from then on */
+    uint64_t recv_from_ns; /* receives are posted from then on */
     bool closed, failed, over;
     unsigned close_checks;
 };
@@ -159,8 +159,7 @@ static void plan_message(struct world *world, struct message *message)
     if (rng_below(rng, 3) == 0)
         message->capacity += rng_below(rng, rng_below(rng, 4) ? 100 : 20000);
     if (rng_below(rng, 1000) < options->truncate_permille && message->size)
-        message->capacity = rng_below(rng, 2) ? message->size - 1
-                                              : rng_below(rng, (uint32_t)message->size);
+        message->capacity = rng_below(rng, 2) ? message->size - 1 : rng_below(rng, (uint32_t)message->size);
     for (unsigned kind = 0; kind < 2; kind++)
         message->cancel[kind] = rng_below(rng, 2000) < options->cancel_permille;
     message->watched = rng_below(rng, 4) == 0;
@@ -197,8 +196,8 @@ static void create_conn(struct world *world, struct conn_sim *conn, struct pair 
         struct end *end = &world->ends[pair->end[s]];
         *side = (struct side){.conn = conn, .side = s, .end = pair->end[s]};
         side->memory = sim_alloc(core_conn_size(&end->params, &pair->setup[s]));
-        side->core_conn = core_conn_open(end->core, side->memory, pair->flow[s], &pair->setup[s], ids[s],
-                                         ids[!s], side, world_clock_ns(world, end));
+        side->core_conn = core_conn_open(end->core, side->memory, pair->flow[s], &pair->setup[s], ids[s], ids[!s], side,
+                                         world_clock_ns(world, end));
         conn->count[s] = options->one_way && s ? 0 : options->messages;
         conn->messages[s] = calloc(conn->count[s] + 1, sizeof *conn->messages[s]);
         for (unsigned i = 0; i < conn->count[s]; i++)
@@ -208,8 +207,7 @@ static void create_conn(struct world *world, struct conn_sim *conn, struct pair 
             side->recv_from_ns += rng_below(rng, (uint32_t)options->recv_late_ns);
         uint64_t start_ns = world->now_ns + (rng_below(rng, 2) ? rng_below(rng, NS_PER_MS) : 0);
         queue_post(world, side, CORE_SEND, start_ns);
-        queue_post(world, side, CORE_RECV,
-                   start_ns > side->recv_from_ns ? start_ns : side->recv_from_ns);
+        queue_post(world, side, CORE_RECV, start_ns > side->recv_from_ns ? start_ns : side->recv_from_ns);
     }
     for (unsigned s = 0; s < 2 && options->wrap; s++)
         wrap_messages(world, conn, s);
@@ -289,8 +287,7 @@ static void post_one(struct world *world, struct side *side, unsigned kind)
     request->msg.placeable = false;
     if (world->nic) {
         request->msg.grant_address = (uint64_t)(uintptr_t)(request->memory + GUARD_BYTES);
-        request->msg.grant_key =
-            placing_register(world, &request->msg, request->memory + GUARD_BYTES, request->bytes);
+        request->msg.grant_key = placing_register(world, &request->msg, request->memory + GUARD_BYTES, request->bytes);
         request->msg.placeable = request->msg.grant_key != 0;
     }
     request->msg.block_bytes = 0;
@@ -300,8 +297,7 @@ static void post_one(struct world *world, struct side *side, unsigned kind)
     message->request[kind] = request;
     side->live[kind]++;
     world->requests_live++;
-    world_note(world, kind == CORE_SEND ? "send" : "recv", conn->index * 2 + side->side, number,
-               request->bytes);
+    world_note(world, kind == CORE_SEND ? "send" : "recv", conn->index * 2 + side->side, number, request->bytes);
     if (message->cancel[kind])
         world_push(world, world->now_ns + rng_below(&world->app_rng, 1u << rng_below(&world->app_rng, 23)),
                    EVENT_CANCEL, side->end, side, (uint32_t)number << 1 | kind);
@@ -367,10 +363,9 @@ static void check_credit(struct world *world, const struct conn_sim *conn)
     for (unsigned s = 0; s < 2; s++) {
         const struct conn *sender = conn->sides[s].core_conn, *receiver = conn->sides[!s].core_conn;
         if (sender->delivered != sender->send_next || receiver->recv_base != receiver->recv_next)
-            world_fail(world, "connection %u: %llu of %llu sends delivered, %llu of %llu receives passed",
-                       conn->index, (unsigned long long)sender->delivered,
-                       (unsigned long long)sender->send_next, (unsigned long long)receiver->recv_base,
-                       (unsigned long long)receiver->recv_next);
+            world_fail(world, "connection %u: %llu of %llu sends delivered, %llu of %llu receives passed", conn->index,
+                       (unsigned long long)sender->delivered, (unsigned long long)sender->send_next,
+                       (unsigned long long)receiver->recv_base, (unsigned long long)receiver->recv_next);
         if (sender->ring_limit - sender->ring_used != sender->ring_bytes)
             world_fail(world, "connection %u: %llu of %u bytes of eager credit came back", conn->index,
                        (unsigned long long)(sender->ring_limit - sender->ring_used), sender->ring_bytes);
@@ -394,8 +389,7 @@ void app_close(struct world *world, struct event *event)
     struct conn_sim *conn = side->conn;
     if (side->closed)
         return;
-    if (all_ended(conn) && !side->failed && !conn->sides[!side->side].closed &&
-        !conn->sides[!side->side].failed) {
+    if (all_ended(conn) && !side->failed && !conn->sides[!side->side].closed && !conn->sides[!side->side].failed) {
         if (flows_at_rest(conn)) {
             check_credit(world, conn);
         } else if (conn->index % 2 && side->close_checks++ < OPEN_CHECKS_MAX) {
@@ -425,7 +419,8 @@ void app_close_rest(struct world *world)
 
 /* ---- what the core asks for ------------------------------------------------------------------ */
 
-/* What is written to a watched receive: whole units, but at its end; two copies share one where the eager ring wraps. */
+/* What is written to a watched receive: whole units, but at its end; two copies share one where the eager ring wraps.
+ */
 static void check_watched(const struct world *world, struct request *request, const struct core_copy *copy)
 {
     uint64_t from = copy->offset_bytes, to = from + copy->length;
@@ -460,9 +455,8 @@ const uint8_t *app_payload(struct world *world, const struct core_msg *msg, uint
 {
     const struct request *request = (const struct request *)msg;
     if (msg->kind != CORE_SEND || offset > request->bytes || length > request->bytes - offset)
-        world_fail(world, "payload of %llu bytes at offset %llu of a buffer of %llu",
-                   (unsigned long long)length, (unsigned long long)offset,
-                   (unsigned long long)request->bytes);
+        world_fail(world, "payload of %llu bytes at offset %llu of a buffer of %llu", (unsigned long long)length,
+                   (unsigned long long)offset, (unsigned long long)request->bytes);
     return request->memory + GUARD_BYTES + offset;
 }
 
@@ -477,8 +471,8 @@ static void close_both(struct world *world, struct conn_sim *conn)
     for (unsigned s = 0; s < 2; s++) {
         struct side *side = &conn->sides[s];
         if (s == first || rng_below(&world->app_rng, 2)) /* else when it hears of the other's */
-            world_push(world, world->now_ns + rng_below(&world->app_rng, (uint32_t)world->options->close_after_ns), EVENT_CLOSE,
-                       side->end, side, 0);
+            world_push(world, world->now_ns + rng_below(&world->app_rng, (uint32_t)world->options->close_after_ns),
+                       EVENT_CLOSE, side->end, side, 0);
     }
 }
 
@@ -492,9 +486,8 @@ static void check_received(struct world *world, const struct request *request, c
     if (msg->status != UCCL_OK)
         return;
     if (moved != size)
-        world_fail(world, "receive %llu of connection %u has %llu bytes of %llu",
-                   (unsigned long long)request->number, side->conn->index, (unsigned long long)moved,
-                   (unsigned long long)size);
+        world_fail(world, "receive %llu of connection %u has %llu bytes of %llu", (unsigned long long)request->number,
+                   side->conn->index, (unsigned long long)moved, (unsigned long long)size);
     uint64_t key = content_key(side->conn, !side->side, request->number);
     uint64_t wrong = first_difference(buffer, size, key);
     if (wrong < size)
@@ -513,8 +506,8 @@ static void on_message(struct world *world, struct end *end, struct core_msg *ms
     unsigned kind = msg->kind;
     if (&world->ends[side->end] != end || message->request[kind] != request || status != msg->status)
         world_fail(world, "an event for a request that is not there");
-    world_note(world, kind == CORE_SEND ? "sent" : "received", side->conn->index * 2 + side->side,
-               request->number, (uint64_t)(int64_t)status);
+    world_note(world, kind == CORE_SEND ? "sent" : "received", side->conn->index * 2 + side->side, request->number,
+               (uint64_t)(int64_t)status);
     message->status[kind] = status;
     message->request[kind] = NULL;
     if (kind == CORE_RECV)
@@ -564,8 +557,7 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
         if (event->status == UCCL_EPEERDEAD && !world->options->expect_dead)
             world_fail(world, "connection %u lost its peer", side->conn->index);
         side->failed = true;
-        world_push(world, world->now_ns + rng_below(&world->app_rng, 10 * NS_PER_MS), EVENT_CLOSE,
-                   side->end, side, 0);
+        world_push(world, world->now_ns + rng_below(&world->app_rng, 10 * NS_PER_MS), EVENT_CLOSE, side->end, side, 0);
         break;
     case CORE_EVENT_FLOW_HOLE:
         world_note(world, "hole", event->passing_bytes, event->route_bytes, 0);
@@ -678,13 +670,12 @@ void app_check(struct world *world)
                         continue;
                     if (!excused(world, conn, message, sender, kind))
                         world_fail(world, "connection %u, %s %u of %llu bytes into %llu: status %d", i,
-                                   kind == CORE_SEND ? "send" : "receive", k,
-                                   (unsigned long long)message->size, (unsigned long long)message->capacity,
-                                   message->status[kind]);
+                                   kind == CORE_SEND ? "send" : "receive", k, (unsigned long long)message->size,
+                                   (unsigned long long)message->capacity, message->status[kind]);
                 }
                 if (!agree(world, conn, message, sender))
-                    world_fail(world, "connection %u, message %u from side %u: sent %d, received %d", i, k,
-                               sender, message->status[CORE_SEND], message->status[CORE_RECV]);
+                    world_fail(world, "connection %u, message %u from side %u: sent %d, received %d", i, k, sender,
+                               message->status[CORE_SEND], message->status[CORE_RECV]);
             }
         }
     }
@@ -706,8 +697,8 @@ void app_report(const struct world *world)
     for (unsigned i = 0; i < world->end_count; i++) {
         const struct counters *counters = &world->ends[i].counters;
         printf("# end %u:", i);
-#define COUNTER(field, doc)                                                                        \
-    if (counters->field)                                                                           \
+#define COUNTER(field, doc)                                                                                            \
+    if (counters->field)                                                                                               \
         printf(" %s %llu", #field, (unsigned long long)counters->field);
 #include "defs/counters.def"
 #undef COUNTER
@@ -720,9 +711,11 @@ void app_report(const struct world *world)
             const struct side *side = &world->conns[i].sides[s];
             if (side->over || world->ends[side->end].halted)
                 continue;
-            printf("# connection %u side %u: posted %u sends, %u receives; open %u, %u; %s\n", i, s,
-                   side->posted[0], side->posted[1], side->live[0], side->live[1],
-                   side->closed ? "closed" : side->failed ? "failed" : "open");
+            printf("# connection %u side %u: posted %u sends, %u receives; open %u, %u; %s\n", i, s, side->posted[0],
+                   side->posted[1], side->live[0], side->live[1],
+                   side->closed   ? "closed"
+                   : side->failed ? "failed"
+                                  : "open");
         }
     }
     for (unsigned i = 0; i < world->pair_count; i++) {
@@ -733,8 +726,8 @@ void app_report(const struct world *world)
             printf("# flow %u.%u: chunks %llu to %llu, %u flying, cwnd %llu, gap %llu, srtt %llu us, backoff %u\n", i,
                    s, (unsigned long long)flow->sent.cumulative, (unsigned long long)flow->sent.next_seq,
                    flow->sent.flying_chunks, (unsigned long long)flow->cc.cwnd_bytes,
-                   (unsigned long long)flow->cc.pace_gap_ns,
-                   (unsigned long long)flow->rtt.srtt_ns / NS_PER_US, flow->loss.rto_backoff);
+                   (unsigned long long)flow->cc.pace_gap_ns, (unsigned long long)flow->rtt.srtt_ns / NS_PER_US,
+                   flow->loss.rto_backoff);
             if (world->nic)
                 placing_report(flow);
         }

@@ -126,7 +126,8 @@ void bounds_crawl(struct options *options, struct rng *rng)
     }
 }
 
-/* One that holds a part of each train: every retransmission brings some more of its chunk across, and none takes longer. */
+/* One that holds a part of each train: every retransmission brings some more of its chunk across, and none takes
+ * longer. */
 void bounds_narrow(struct options *options, struct rng *rng)
 {
     options->conns = 2;

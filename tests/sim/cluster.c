@@ -16,8 +16,8 @@
 
 enum {
     SETTLE_NS = 100000000,
-    WATCH_NS = 7000000,         /* well above the longest lease */
-    WATCH_PREEMPTS = 64,        /* who is preempted more often may be slower than that */
+    WATCH_NS = 7000000,  /* well above the longest lease */
+    WATCH_PREEMPTS = 64, /* who is preempted more often may be slower than that */
 };
 
 struct cluster cluster;
@@ -159,7 +159,8 @@ void cluster_opened(struct node *node)
 static void honest_over(const struct session *session)
 {
     if (cluster.options.honest_ns && machine.now_ns > cluster.options.honest_ns)
-        machine_fail("session %u, between honest nodes, is over at %.3f ms", session->index, (double)machine.now_ns / 1e6);
+        machine_fail("session %u, between honest nodes, is over at %.3f ms", session->index,
+                     (double)machine.now_ns / 1e6);
 }
 
 void cluster_side_over(struct side *side)
@@ -173,8 +174,8 @@ void cluster_side_over(struct side *side)
     cluster.sides_alive--;
     if (cluster.options.hostile && !cluster_hostile(side->session))
         honest_over(side->session);
-    bool again = (cluster.options.crashes || cluster.options.stops) && side->index == 0 && side->failed && !relation->done &&
-                 side->session == relation->last && cluster.nodes[relation->client].up;
+    bool again = (cluster.options.crashes || cluster.options.stops) && side->index == 0 && side->failed &&
+                 !relation->done && side->session == relation->last && cluster.nodes[relation->client].up;
     if (again)
         connecting_start(relation, cluster_random(50000000));
     check_finish();
@@ -201,8 +202,8 @@ static void check_equal(const struct node *node, const char *name, const uint64_
         if (counted == *seen)
             return;
         if (looks == LOOKS)
-            machine_fail("node %u: %s is %llu, and in truth it is %llu", node->index, name,
-                         (unsigned long long)counted, (unsigned long long)*seen);
+            machine_fail("node %u: %s is %llu, and in truth it is %llu", node->index, name, (unsigned long long)counted,
+                         (unsigned long long)*seen);
         machine_sleep(LOOK_AGAIN_NS);
     }
 }
@@ -252,8 +253,8 @@ static void check_pool(const struct node *node)
 
 /*
  * Whom it has met once shares the flows of all connections, in each direction of connecting. A server that has not met
- * its client, which gave the handshake up, also keeps the flows for two seconds. Later connections do not join them: the
- * client never had their tokens, or has forgotten them.
+ * its client, which gave the handshake up, also keeps the flows for two seconds. Later connections do not join them:
+ * the client never had their tokens, or has forgotten them.
  */
 static void check_peers(const struct node *node)
 {
@@ -561,15 +562,16 @@ static uint64_t limit_ns(void)
     uint64_t rate = fabric->host_mbps < fabric->spine_mbps || !fabric->spines ? fabric->host_mbps : fabric->spine_mbps;
     uint64_t limit = UINT64_C(3000000000) + bytes * 8000 / rate * 10 + options->script_ns;
     limit += messages * (options->post_gap_ns + options->recv_gap_ns + options->preempt_ns + 200000);
-    limit += messages * (fabric->loss_ppm + fabric->truncate_ppm + fabric->corrupt_ppm + fabric->burst_ppm * 10) / 1000000 *
-             params->rto_min_us * 1000 * 10;
+    limit += messages * (fabric->loss_ppm + fabric->truncate_ppm + fabric->corrupt_ppm + fabric->burst_ppm * 10) /
+             1000000 * params->rto_min_us * 1000 * 10;
     for (unsigned i = 0; i < fabric->outage_count; i++) {
         if (fabric->outages[i].end_ns != UINT64_MAX)
             limit += 3 * (fabric->outages[i].end_ns - fabric->outages[i].begin_ns);
     }
     limit += (options->crashes + options->expect_dead + 1) * (options->crash_ns + options->down_ns) * 2;
     limit += (options->crashes + options->expect_dead + 1) * (params->dead_peer_ms + params->linger_ms) * 4000000;
-    limit += 2 * options->stops * (options->stop_ns + 2 * options->stop_gap_ns + (params->dead_peer_ms + params->linger_ms) * 1000000);
+    limit += 2 * options->stops *
+             (options->stop_ns + 2 * options->stop_gap_ns + (params->dead_peer_ms + params->linger_ms) * 1000000);
     if (options->hostile)
         limit += DEAD_ATTEMPTS * (2 * HELLO_MS + params->connect_ms) * UINT64_C(1000000);
     return limit;
@@ -586,15 +588,17 @@ static void report(void)
             const struct side *side = &session->sides[i];
             if (side->state == SIDE_OVER && !side->killed)
                 continue;
-            printf("# session %u side %u (node %u): %s%s%s, sends %u of %u with %u live, receives %u of %u with %u live\n",
-                   session->index, i, i ? session->relation->server : session->relation->client,
-                   states[side->state], side->failed ? ", failed" : "", side->killed ? ", killed" : "",
-                   side->streams[SEND].posted, session->count[i], side->streams[SEND].live_count,
-                   side->streams[RECV].posted, session->count[!i], side->streams[RECV].live_count);
+            printf(
+                "# session %u side %u (node %u): %s%s%s, sends %u of %u with %u live, receives %u of %u with %u live\n",
+                session->index, i, i ? session->relation->server : session->relation->client, states[side->state],
+                side->failed ? ", failed" : "", side->killed ? ", killed" : "", side->streams[SEND].posted,
+                session->count[i], side->streams[SEND].live_count, side->streams[RECV].posted, session->count[!i],
+                side->streams[RECV].live_count);
         }
     }
     const struct fabric_counts *counts = &fabric_counts;
-    printf("# datagrams: %llu sent, %llu duplicated, %llu delivered, %llu damaged, %llu marked, %llu reordered, %llu in flight;"
+    printf("# datagrams: %llu sent, %llu duplicated, %llu delivered, %llu damaged, %llu marked, %llu reordered, %llu "
+           "in flight;"
            " dropped:",
            (unsigned long long)counts->sent, (unsigned long long)counts->duplicated,
            (unsigned long long)counts->delivered, (unsigned long long)counts->damaged,
@@ -686,8 +690,7 @@ static uint64_t faults(void)
     return sum;
 }
 
-void cluster_run(const struct cluster_options *options, uint64_t seed, bool print_trace,
-                 struct cluster_result *result)
+void cluster_run(const struct cluster_options *options, uint64_t seed, bool print_trace, struct cluster_result *result)
 {
     begin(options, seed, print_trace);
     while (!all_ended() || fabric_counts.in_flight) {

@@ -28,51 +28,51 @@ struct node;
 
 struct cluster_options {
     struct params params;
-    bool mixed;                  /* nodes differ: engine threads, lending, spinning */
-    bool unequal;                /* and in parameters, datagrams, socket buffers and drivers (unequal.h) */
-    unsigned nodes, workers;     /* application threads per node */
-    uint64_t guarded;            /* bit i: node i is, by a firewall, for datagrams */
+    bool mixed;              /* nodes differ: engine threads, lending, spinning */
+    bool unequal;            /* and in parameters, datagrams, socket buffers and drivers (unequal.h) */
+    unsigned nodes, workers; /* application threads per node */
+    uint64_t guarded;        /* bit i: node i is, by a firewall, for datagrams */
     uint8_t pattern;
-    unsigned sessions;           /* per relation, at the same time */
+    unsigned sessions; /* per relation, at the same time */
     struct fabric_options fabric;
     struct nic_sim_options nic;
     struct sockets_options sockets;
     uint64_t change_datagram_ns; /* 0: never; then to datagram_later_bytes */
     uint32_t datagram_later_bytes;
-    uint32_t drift_ppm;          /* of clocks, at most */
+    uint32_t drift_ppm; /* of clocks, at most */
     uint32_t preempt_every, preempt_ns;
 
     /* the application */
-    unsigned messages;           /* per session and direction, at most */
+    unsigned messages; /* per session and direction, at most */
     uint64_t size_max;
-    uint64_t size_min;           /* of all messages; for the largest */
+    uint64_t size_min; /* of all messages; for the largest */
     unsigned outstanding;
     uint64_t post_gap_ns, recv_gap_ns; /* longest */
     unsigned truncate_permille, cancel_permille;
-    unsigned device_permille;    /* buffers in memory of a GPU */
+    unsigned device_permille; /* buffers in memory of a GPU */
     struct device_options device;
     bool close_early;
-    bool abort_early;            /* and early always means by an abort */
-    bool events;                 /* workers also wait for the event descriptor */
+    bool abort_early; /* and early always means by an abort */
+    bool events;      /* workers also wait for the event descriptor */
 
     unsigned crashes;
-    uint64_t crash_ns;           /* between two */
-    uint64_t down_ns;            /* longest time until a restart */
-    unsigned stops;              /* times that each node stops and continues, STOPS_MAX at most */
+    uint64_t crash_ns;             /* between two */
+    uint64_t down_ns;              /* longest time until a restart */
+    unsigned stops;                /* times that each node stops and continues, STOPS_MAX at most */
     uint64_t stop_ns, stop_gap_ns; /* longest; shortest between two of a node */
-    unsigned relistens;          /* times that each node closes its listener and listens again */
-    bool several_addresses;      /* handles name other hosts beside the listener's, and addresses of nobody */
-    bool expect_dead;            /* the network is out for longer than UCCL_DEAD_PEER_MS */
+    unsigned relistens;            /* times that each node closes its listener and listens again */
+    bool several_addresses;        /* handles name other hosts beside the listener's, and addresses of nobody */
+    bool expect_dead;              /* the network is out for longer than UCCL_DEAD_PEER_MS */
 
-    unsigned hostile;            /* node hostile - 1 lies to all others; 0: none */
+    unsigned hostile;                   /* node hostile - 1 lies to all others; 0: none */
     uint32_t lies_permille, lie_gap_ns; /* as of nic_sim_options */
     uint8_t habit;
-    uint64_t honest_ns;          /* sessions of others are over by then; 0: no bound */
-    bool meets_once;             /* handshakes are quick and honest: no two engines meet twice */
+    uint64_t honest_ns; /* sessions of others are over by then; 0: no bound */
+    bool meets_once;    /* handshakes are quick and honest: no two engines meet twice */
 
     /* what each node does, in place of what is planned above; it leaves the node with an engine, and nothing on it */
     void (*script)(struct node *node);
-    uint64_t script_ns;          /* longest */
+    uint64_t script_ns; /* longest */
 };
 
 struct session;
@@ -83,7 +83,7 @@ struct pending {
     struct pending *next;
     uccl_request *request;
     struct buffer *buffer;
-    uccl_mr *mr;                 /* or NULL */
+    uccl_mr *mr; /* or NULL */
     unsigned number;
     uint64_t posted_ns, cancel_ns; /* cancel_ns: UINT64_MAX: not */
     bool waited_for, ended_seen;   /* a worker is in uccl_wait(); it had ended when last watched */
@@ -104,17 +104,17 @@ enum side_state { SIDE_ABSENT, SIDE_OPEN, SIDE_CLOSING, SIDE_CLOSED, SIDE_OVER }
 
 struct side {
     struct session *session;
-    struct side *next;           /* of the node */
+    struct side *next; /* of the node */
     struct node *node;
-    unsigned index;              /* 0: client */
+    unsigned index; /* 0: client */
     uint8_t state;
-    bool failed;                 /* the connection takes no more messages */
-    bool killed;                 /* its process was */
-    bool muted;                  /* its process was when it had been closed: perhaps before the other side was told */
-    bool aborted;                /* at `aborted_ns`: its requests end soon afterwards */
+    bool failed;  /* the connection takes no more messages */
+    bool killed;  /* its process was */
+    bool muted;   /* its process was when it had been closed: perhaps before the other side was told */
+    bool aborted; /* at `aborted_ns`: its requests end soon afterwards */
     uint64_t aborted_ns;
-    unsigned calls;              /* under way on the connection, beside close */
-    uint64_t close_ns;           /* closes early; UINT64_MAX: not */
+    unsigned calls;    /* under way on the connection, beside close */
+    uint64_t close_ns; /* closes early; UINT64_MAX: not */
     uint64_t killed_ns;
     uccl_conn *conn;
     struct stream streams[KINDS];
@@ -124,8 +124,8 @@ struct session {
     struct session *next;
     unsigned index;
     struct relation *relation;
-    unsigned count[2];           /* messages, by sending side */
-    int8_t *status[2][KINDS];    /* by sending side and kind: how the request ended */
+    unsigned count[2];        /* messages, by sending side */
+    int8_t *status[2][KINDS]; /* by sending side and kind: how the request ended */
     bool *cancelled[2][KINDS];
     struct side sides[2];
 };
@@ -134,12 +134,12 @@ struct relation {
     unsigned client, server;
     struct session *last;
     unsigned attempts;
-    uint64_t delay_ns;           /* before the next connect */
-    bool done;                   /* a session came to its planned end */
+    uint64_t delay_ns; /* before the next connect */
+    bool done;         /* a session came to its planned end */
 };
 
 struct node {
-    struct process *process;     /* of this life */
+    struct process *process; /* of this life */
     unsigned index, life;
     bool up, ended, known;       /* known: it has listened once */
     bool serving;                /* its engine is open */
@@ -154,7 +154,7 @@ struct node {
     unsigned workers;
     struct stop {
         uint64_t begin_ns, end_ns;
-    } stops[STOPS_MAX];          /* of its lives; planned when the run begins */
+    } stops[STOPS_MAX]; /* of its lives; planned when the run begins */
     unsigned stop_count;
     uint64_t sends, receives, bytes_sent, bytes_received; /* that ended well, in this life */
 };
@@ -162,15 +162,15 @@ struct node {
 struct cluster {
     struct cluster_options options;
     uint64_t seed;
-    struct rng rng;              /* of the application */
+    struct rng rng; /* of the application */
     struct node *nodes;
-    struct process *processes;   /* of all lives */
+    struct process *processes; /* of all lives */
     struct relation *relations;
     unsigned relation_count;
-    struct session *sessions;    /* newest first */
+    struct session *sessions; /* newest first */
     unsigned session_count;
-    unsigned opening;            /* starts, connectors and greeters at work */
-    unsigned sides_alive;        /* open, or to be collected */
+    unsigned opening;     /* starts, connectors and greeters at work */
+    unsigned sides_alive; /* open, or to be collected */
     unsigned crashes_left, restarts_due;
     bool finishing;
     uint64_t messages, bytes, crashes, requests_ended;
@@ -188,8 +188,7 @@ struct cluster_result {
 };
 
 /* Plays it to its end, or fails. */
-void cluster_run(const struct cluster_options *options, uint64_t seed, bool print_trace,
-                 struct cluster_result *result);
+void cluster_run(const struct cluster_options *options, uint64_t seed, bool print_trace, struct cluster_result *result);
 
 /* ---- cluster.c, for traffic.c and connecting.c ---- */
 struct session *cluster_session(struct relation *relation);
@@ -220,7 +219,7 @@ enum {
     LISTEN_PORT = 7000,
     ADDRESS_FIRST = 0x0a000001, /* 10.0.0.1 */
     HELLO_MS = 3000,
-    DEAD_ATTEMPTS = 3,          /* to connect, where the network may be out for good */
+    DEAD_ATTEMPTS = 3, /* to connect, where the network may be out for good */
 };
 /* The client begins to connect after this time, and tries again. */
 void connecting_start(struct relation *relation, uint64_t delay_ns);
@@ -236,7 +235,7 @@ bool node_stops_excuse(const struct session *session);
 
 /* ---- traffic.c ---- */
 void traffic_plan(struct session *session);
-void traffic_worker(void *argument);  /* a fiber; `argument`: struct worker */
+void traffic_worker(void *argument); /* a fiber; `argument`: struct worker */
 struct worker {
     struct node *node;
     unsigned index;

@@ -141,13 +141,14 @@ static int try_connect(struct node *node, const struct node *server, uccl_conn *
 static void check_connect_error(const struct relation *relation, int error)
 {
     const struct cluster_options *options = &cluster.options;
-    bool hurt = options->crashes || options->stops || options->sockets.silent_ppm || options->expect_dead || options->relistens;
+    bool hurt =
+        options->crashes || options->stops || options->sockets.silent_ppm || options->expect_dead || options->relistens;
     if (error == UCCL_EAGAIN || error == UCCL_ETIMEDOUT || cluster_hostile_relation(relation))
         return;
     if (error == UCCL_ECLOSED && options->close_early) /* by the server, before a datagram of it had come */
         return;
-    if (!hurt || (error != UCCL_EREFUSED && error != UCCL_EPROTO && error != UCCL_EPEERDEAD &&
-                  error != UCCL_ECLOSED && error != UCCL_EIO))
+    if (!hurt || (error != UCCL_EREFUSED && error != UCCL_EPROTO && error != UCCL_EPEERDEAD && error != UCCL_ECLOSED &&
+                  error != UCCL_EIO))
         machine_fail("node %u cannot connect to node %u: %d", relation->client, relation->server, error);
 }
 

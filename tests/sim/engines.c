@@ -182,8 +182,8 @@ static struct outage *add_outage(struct cluster_options *options, struct rng *rn
 {
     struct outage *outage = &options->fabric.outages[options->fabric.outage_count++];
     uint64_t begin_ns = rng_below(rng, 20u * NS_PER_MS);
-    *outage = (struct outage){FABRIC_ANY, FABRIC_ANY, FABRIC_ANY, begin_ns,
-                              begin_ns + rng_below(rng, (uint32_t)longest_ns), 0};
+    *outage = (struct outage){
+        FABRIC_ANY, FABRIC_ANY, FABRIC_ANY, begin_ns, begin_ns + rng_below(rng, (uint32_t)longest_ns), 0};
     return outage;
 }
 
@@ -266,7 +266,8 @@ static void set_outages(struct cluster_options *options, struct rng *rng)
     }
 }
 
-/* Any node stops and continues, any time; what else happens is drawn too. `parts`: the longest stop, in tenths of the dead-peer time. */
+/* Any node stops and continues, any time; what else happens is drawn too. `parts`: the longest stop, in tenths of the
+ * dead-peer time. */
 static void use_stops(struct cluster_options *options, struct rng *rng, unsigned parts)
 {
     enum { DRIFT_PPM = 200 };
@@ -657,7 +658,8 @@ static void set_hostile_devices(struct cluster_options *options, struct rng *rng
     quick_devices(options);
 }
 
-/* Its NIC writes where it was not granted to, under wrong names, and reads; what others grant and write it twists, too. */
+/* Its NIC writes where it was not granted to, under wrong names, and reads; what others grant and write it twists, too.
+ */
 static void set_hostile_direct(struct cluster_options *options, struct rng *rng)
 {
     use_hostile(options, rng);
@@ -694,7 +696,10 @@ static void run(const struct scenario *scenario, uint64_t seed, bool print_trace
                                   .faults = cluster_result.faults};
 }
 
-#define SCENARIO(name, set) {name, run, (void (*)(void))(set)}
+#define SCENARIO(name, set)                                                                                            \
+    {                                                                                                                  \
+        name, run, (void (*)(void))(set)                                                                               \
+    }
 
 static const struct scenario scenarios[] = {
     SCENARIO("engines-clean", set_clean),

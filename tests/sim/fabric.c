@@ -205,8 +205,7 @@ void fabric_send(unsigned from, unsigned to, uint16_t port, uint16_t path, const
     struct packet *packet = malloc(sizeof *packet + length);
     if (!packet)
         abort();
-    *packet = (struct packet){
-        .from = (uint16_t)from, .to = (uint16_t)to, .port = port, .path = path, .length = length};
+    *packet = (struct packet){.from = (uint16_t)from, .to = (uint16_t)to, .port = port, .path = path, .length = length};
     memcpy(packet->bytes, bytes, length);
     machine_note("depart", from, to, length);
     fabric_counts.sent++;
@@ -236,6 +235,6 @@ void fabric_check(void)
         out += counts->dropped[i];
     if (counts->in_flight || counts->sent + counts->duplicated != out)
         machine_fail("the network lost count: %llu sent, %llu duplicated, %llu delivered or dropped, %llu in flight",
-                     (unsigned long long)counts->sent, (unsigned long long)counts->duplicated,
-                     (unsigned long long)out, (unsigned long long)counts->in_flight);
+                     (unsigned long long)counts->sent, (unsigned long long)counts->duplicated, (unsigned long long)out,
+                     (unsigned long long)counts->in_flight);
 }

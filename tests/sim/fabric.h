@@ -16,10 +16,10 @@
 enum { FABRIC_ANY = 0xffff, OUTAGES_MAX = 16 };
 
 struct outage {
-    uint16_t from, to;           /* nodes, or FABRIC_ANY */
-    uint16_t path;               /* or FABRIC_ANY */
+    uint16_t from, to; /* nodes, or FABRIC_ANY */
+    uint16_t path;     /* or FABRIC_ANY */
     uint64_t begin_ns, end_ns;
-    uint32_t passing_bytes;      /* datagrams that are no larger pass all the same; 0: none do */
+    uint32_t passing_bytes; /* datagrams that are no larger pass all the same; 0: none do */
 };
 
 struct fabric_options {
@@ -34,13 +34,13 @@ struct fabric_options {
 };
 
 struct packet {
-    struct packet *next;         /* in the receiver's buffer */
-    uint16_t from, to;           /* nodes */
-    uint16_t port;               /* of the receiver */
+    struct packet *next; /* in the receiver's buffer */
+    uint16_t from, to;   /* nodes */
+    uint16_t port;       /* of the receiver */
     uint16_t path;
     uint8_t hop;
     bool ce;
-    bool damaged;                /* bits or tail */
+    bool damaged; /* bits or tail */
     uint32_t length;
     uint8_t bytes[];
 };
@@ -55,8 +55,8 @@ struct fabric_counts {
 extern struct fabric_counts fabric_counts;
 
 /* `deliver` takes a packet that reached its node's receive buffer and owns it; false: it was dropped
- * there (full: DROP_SOCKET; nobody listens: DROP_NOBODY; memory that is not the sender's to touch: DROP_REFUSED; told in `why`)
- * and is the fabric's to free. */
+ * there (full: DROP_SOCKET; nobody listens: DROP_NOBODY; memory that is not the sender's to touch: DROP_REFUSED; told
+ * in `why`) and is the fabric's to free. */
 void fabric_begin(const struct fabric_options *options, unsigned nodes, uint64_t seed,
                   bool (*deliver)(struct packet *packet, enum drop *why));
 void fabric_end(void);

@@ -22,14 +22,13 @@ static void check_shape(struct world *world, const struct pair *pair, unsigned s
     }
     uint64_t whole = desc->count == 64 ? UINT64_MAX : (UINT64_C(1) << desc->count) - 1;
     if (desc->count == 0 || desc->mask == 0 || desc->mask & ~whole)
-        world_fail(world, "a descriptor with count %u and mask %llx", desc->count,
-                   (unsigned long long)desc->mask);
+        world_fail(world, "a descriptor with count %u and mask %llx", desc->count, (unsigned long long)desc->mask);
     uint32_t datagram_max = pair->setup[side].datagram_bytes > world->options->datagram_bytes_later
                                 ? pair->setup[side].datagram_bytes
                                 : world->options->datagram_bytes_later;
     if (desc->datagram_bytes > datagram_max || desc->last_bytes > desc->datagram_bytes)
-        world_fail(world, "a datagram of %u, last %u bytes, where %u fit", desc->datagram_bytes,
-                   desc->last_bytes, datagram_max);
+        world_fail(world, "a datagram of %u, last %u bytes, where %u fit", desc->datagram_bytes, desc->last_bytes,
+                   datagram_max);
     if (!world->nic && (uint64_t)(desc->count - 1) * desc->datagram_bytes + desc->last_bytes > CORE_TRAIN_BYTES_MAX)
         world_fail(world, "a train of %u times %u bytes", desc->count, desc->datagram_bytes);
 }
@@ -51,12 +50,11 @@ static void check_windows(struct world *world, const struct pair *pair, unsigned
     if (!desc->sequenced || flow->sent.flying_chunks == 1 || pair->probe_was_due[side])
         return;
     if (flow->sent.flying_payload > flow->cc.cwnd_bytes + CONTROL_RESERVE_BYTES)
-        world_fail(world, "%llu bytes in flight with a window of %llu",
-                   (unsigned long long)flow->sent.flying_payload, (unsigned long long)flow->cc.cwnd_bytes);
+        world_fail(world, "%llu bytes in flight with a window of %llu", (unsigned long long)flow->sent.flying_payload,
+                   (unsigned long long)flow->cc.cwnd_bytes);
     if (flow->sent.flying_charge > flow->peer_window_bytes + CONTROL_RESERVE_BYTES)
         world_fail(world, "%llu kernel bytes in flight to a buffer of %llu",
-                   (unsigned long long)flow->sent.flying_charge,
-                   (unsigned long long)flow->peer_window_bytes);
+                   (unsigned long long)flow->sent.flying_charge, (unsigned long long)flow->peer_window_bytes);
 }
 
 /* A window below a chunk: data keeps its distance. */
@@ -65,8 +63,9 @@ static void check_pace(struct world *world, const struct pair *pair, unsigned si
     const struct chunk *chunk = sent_chunk(&desc->flow->sent, desc->seq);
     if (desc->sequenced && chunk->payload_bytes && !pair->probe_was_due[side] &&
         pair->paced_until_ns[side] > world_clock_ns(world, &world->ends[pair->end[side]]))
-        world_fail(world, "%u bytes %llu ns ahead of their time", chunk->payload_bytes,
-                   (unsigned long long)(pair->paced_until_ns[side] - world_clock_ns(world, &world->ends[pair->end[side]])));
+        world_fail(
+            world, "%u bytes %llu ns ahead of their time", chunk->payload_bytes,
+            (unsigned long long)(pair->paced_until_ns[side] - world_clock_ns(world, &world->ends[pair->end[side]])));
 }
 
 /* It is the only one that works. */
@@ -146,12 +145,13 @@ void judge_run(const struct world *world)
     enum { SLACK = 16 };
     uint64_t needless = world->retransmitted > world->dropped ? world->retransmitted - world->dropped : 0;
     if (world->trace.print)
-        printf("# %llu datagrams, %llu lost, %llu into dead paths, %llu refused, %llu retransmitted (%llu needlessly), %.3f ms, "
+        printf("# %llu datagrams, %llu lost, %llu into dead paths, %llu refused, %llu retransmitted (%llu needlessly), "
+               "%.3f ms, "
                "%.3f ms among those that live\n",
                (unsigned long long)world->datagrams, (unsigned long long)world->dropped,
                (unsigned long long)world->into_dead, (unsigned long long)world->refused,
-               (unsigned long long)world->retransmitted,
-               (unsigned long long)needless, (double)(world->now_ns - world->start_ns) / 1e6,
+               (unsigned long long)world->retransmitted, (unsigned long long)needless,
+               (double)(world->now_ns - world->start_ns) / 1e6,
                (double)(world->living_end_max_ns - world->start_ns) / 1e6);
     if (options->needless_permille && needless > SLACK + world->datagrams * options->needless_permille / 1000)
         world_fail(world, "%llu of %llu datagrams were repeated needlessly", (unsigned long long)needless,

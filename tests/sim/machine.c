@@ -23,18 +23,18 @@
 enum { STACK_BYTES = 256 * 1024, STACKS_KEPT = 64, WAKE_NS_MAX = 3000, SPURIOUS_ONE_IN = 50 };
 
 struct fiber {
-    struct fiber *next;          /* of the process */
+    struct fiber *next; /* of the process */
     struct fiber *next_all;
     struct process *process;
     void (*run)(void *);
     void *argument;
     ucontext_t context;
     void *stack;
-    const void *waits_on;        /* NULL: not parked, or woken */
+    const void *waits_on; /* NULL: not parked, or woken */
     bool woken;
     bool over;
-    uint64_t epoch;              /* a resume event of an older one is stale */
-    void *fake_stack;            /* ASan's */
+    uint64_t epoch;   /* a resume event of an older one is stale */
+    void *fake_stack; /* ASan's */
 };
 
 /* Before each piece of memory of a process. */
@@ -42,8 +42,8 @@ struct allocation {
     struct allocation *next, *prev;
     struct process *process;
     size_t bytes;
-    uint64_t mapped;             /* by mmap: freed otherwise */
-    uint8_t pad[24];             /* to 64 bytes, the strictest alignment asked for */
+    uint64_t mapped; /* by mmap: freed otherwise */
+    uint8_t pad[24]; /* to 64 bytes, the strictest alignment asked for */
 };
 
 struct machine machine;
@@ -138,8 +138,7 @@ static void *take_stack(void)
 {
     if (stack_count)
         return stacks[--stack_count];
-    void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                       -1, 0);
+    void *stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (stack == MAP_FAILED || mprotect(stack, 4096, PROT_NONE))
         abort();
     return stack;
@@ -160,8 +159,7 @@ static void to_scheduler(struct fiber *fiber)
 {
     machine.current = NULL;
 #ifdef HAVE_ASAN
-    __sanitizer_start_switch_fiber(fiber->over ? NULL : &fiber->fake_stack, scheduler_stack,
-                                   scheduler_stack_bytes);
+    __sanitizer_start_switch_fiber(fiber->over ? NULL : &fiber->fake_stack, scheduler_stack, scheduler_stack_bytes);
 #endif
     swapcontext(&fiber->context, &scheduler);
 #ifdef HAVE_ASAN
@@ -494,8 +492,8 @@ int sim_mutex_unlock(pthread_mutex_t *mutex)
 static void *account(struct allocation *allocation, size_t bytes, bool mapped)
 {
     struct process *process = machine.current->process;
-    *allocation = (struct allocation){
-        .next = process->allocations, .process = process, .bytes = bytes, .mapped = mapped};
+    *allocation =
+        (struct allocation){.next = process->allocations, .process = process, .bytes = bytes, .mapped = mapped};
     if (allocation->next)
         allocation->next->prev = allocation;
     process->allocations = allocation;

@@ -20,15 +20,15 @@ struct fiber;
 struct allocation;
 
 struct process {
-    struct process *next;        /* for its owner's list */
-    unsigned index;              /* of its node */
-    void *owner;                 /* the node */
+    struct process *next; /* for its owner's list */
+    unsigned index;       /* of its node */
+    void *owner;          /* the node */
     uint64_t clock_offset_ns;
     int32_t clock_drift_ppm;
     bool killed;
-    uint64_t stopped_until_ns;   /* none of its fibers runs before; its clock goes on */
-    uint32_t preempt_every;      /* atomic operations between two preemptions, on average; 0: none */
-    uint32_t preempt_ns;         /* longest of them */
+    uint64_t stopped_until_ns; /* none of its fibers runs before; its clock goes on */
+    uint32_t preempt_every;    /* atomic operations between two preemptions, on average; 0: none */
+    uint32_t preempt_ns;       /* longest of them */
     struct fiber *fibers;
     struct allocation *allocations;
     uint64_t allocation_count;
@@ -44,19 +44,19 @@ struct machine_event {
 };
 
 struct machine {
-    uint64_t now_ns;             /* true time, from 0 */
-    uint64_t limit_ns;           /* a run that lasts longer has failed */
-    uint32_t tick_ns;            /* what a look at the clock costs */
-    struct rng rng;              /* of the scheduler */
+    uint64_t now_ns;   /* true time, from 0 */
+    uint64_t limit_ns; /* a run that lasts longer has failed */
+    uint32_t tick_ns;  /* what a look at the clock costs */
+    struct rng rng;    /* of the scheduler */
     struct trace trace;
     struct machine_event *heap;
     size_t heap_count, heap_room;
     uint64_t next_order;
-    struct fiber *current;       /* NULL: the scheduler */
-    struct fiber *all;           /* every fiber that ever was, newest first */
+    struct fiber *current; /* NULL: the scheduler */
+    struct fiber *all;     /* every fiber that ever was, newest first */
     uint32_t steps_left;
     uint64_t switches;
-    void (*on_fail)(void);       /* prints what is known */
+    void (*on_fail)(void); /* prints what is known */
 };
 
 extern struct machine machine;

@@ -29,13 +29,13 @@ enum {
     SCENARIOS_MAX = 128,
     CORPUS_MAX = 512,
     JOBS_MAX = 1024,
-    FAILURES_DEFAULT = 10,   /* then nothing new begins */
-    REAL_SECONDS_MAX = 300,  /* of one seed */
+    FAILURES_DEFAULT = 10,  /* then nothing new begins */
+    REAL_SECONDS_MAX = 300, /* of one seed */
     SEEDS_DEFAULT = 400,
-    REPEAT_EVERY = 8,        /* seeds: one of them is played twice */
-    CORPUS_SEEDS = 1,        /* per scenario, when a corpus is written */
-    REPORT_SECONDS = 60,     /* of a campaign */
-    LAST_PERCENT = 10,       /* of the time that is given: no seed begins in it, so that most of them end */
+    REPEAT_EVERY = 8,    /* seeds: one of them is played twice */
+    CORPUS_SEEDS = 1,    /* per scenario, when a corpus is written */
+    REPORT_SECONDS = 60, /* of a campaign */
+    LAST_PERCENT = 10,   /* of the time that is given: no seed begins in it, so that most of them end */
     LAST_SECONDS_MAX = 5,
     LOOK_EVERY_NS = 2000000, /* for workers that have ended */
 };
@@ -71,7 +71,7 @@ static struct shared *shared;
 
 /* What is asked for. */
 static struct {
-    int only;                /* scenario, or -1 */
+    int only; /* scenario, or -1 */
     uint64_t seed, seeds;
     bool trace, from_corpus, check_hashes;
     double begin_until, until; /* s, monotonic: no seed begins, or goes on, after it; 0: after so many seeds */
@@ -307,8 +307,8 @@ static bool write_corpus(const char *path)
     }
     fprintf(file, "# Scenario, seed, trace hash. The same in every build; changes with the code: sim --write-corpus\n");
     for (unsigned i = 0; i < corpus_count; i++)
-        fprintf(file, "%s %llu %016llx\n", scenarios[corpus[i].scenario]->name,
-                (unsigned long long)corpus[i].seed, (unsigned long long)shared->hashes[i]);
+        fprintf(file, "%s %llu %016llx\n", scenarios[corpus[i].scenario]->name, (unsigned long long)corpus[i].seed,
+                (unsigned long long)shared->hashes[i]);
     return fclose(file) == 0;
 }
 
@@ -332,9 +332,8 @@ static unsigned tell_missing(void)
 static uint64_t print_sums(const char *name, const struct sums *sums)
 {
     printf("%-22s %7llu seeds %9llu messages %8llu MiB %10llu datagrams %9llu faults %9.1f simulated s\n", name,
-           (unsigned long long)sums->seeds, (unsigned long long)sums->messages,
-           (unsigned long long)sums->bytes >> 20, (unsigned long long)sums->datagrams,
-           (unsigned long long)sums->faults, (double)sums->sim_ns / 1e9);
+           (unsigned long long)sums->seeds, (unsigned long long)sums->messages, (unsigned long long)sums->bytes >> 20,
+           (unsigned long long)sums->datagrams, (unsigned long long)sums->faults, (double)sums->sim_ns / 1e9);
     return sums->seeds;
 }
 

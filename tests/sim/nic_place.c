@@ -31,41 +31,41 @@ enum {
 
 /* The header of a packet. */
 struct place_header {
-    uint32_t number;           /* queue pair that it goes to */
+    uint32_t number; /* queue pair that it goes to */
     uint32_t sequence;
     bool write, read;
-    uint32_t key, immediate;   /* of a write, or a read */
+    uint32_t key, immediate; /* of a write, or a read */
     uint64_t address;
 };
 
 struct work {
     struct work *next;
-    uint64_t local_address;    /* of a write */
+    uint64_t local_address; /* of a write */
     uint32_t local_key;
     uint64_t cookie;
-    bool last;                 /* of its descriptor */
-    uint32_t length;           /* of `packet` */
-    uint8_t packet[];          /* header, and payload */
+    bool last;        /* of its descriptor */
+    uint32_t length;  /* of `packet` */
+    uint8_t packet[]; /* header, and payload */
 };
 
 enum pair_state { PAIR_MADE, PAIR_UP, PAIR_DRAINING, PAIR_DRAINED };
 
 /* Kept to the end of the run: packets may still name it. */
 struct queue_pair {
-    struct sim_queue *queue;   /* NULL: closed, or killed */
+    struct sim_queue *queue; /* NULL: closed, or killed */
     struct process *process;
-    struct nic_qp_id is;        /* flow NULL: it was closed */
+    struct nic_qp_id is; /* flow NULL: it was closed */
     unsigned node;
     uint32_t psn, peer_number;
     unsigned peer_node;
-    uint8_t state;             /* enum pair_state */
-    bool error;                /* sends and takes nothing any more */
+    uint8_t state; /* enum pair_state */
+    bool error;    /* sends and takes nothing any more */
     bool tell_failed;
-    bool has_done;             /* poll_done() is to report newest_done */
+    bool has_done; /* poll_done() is to report newest_done */
     uint64_t newest_done;
     struct work *works, **works_tail;
     uint32_t work_count;
-    uint64_t turn_ns;          /* of its last work */
+    uint64_t turn_ns; /* of its last work */
     uint32_t next_sequence, expected;
 };
 
@@ -79,7 +79,7 @@ struct region {
 static struct {
     struct queue_pair **pairs; /* queue pair `number` is pairs[number - 1] */
     uint32_t pair_count;
-    struct region *regions;    /* likewise by key */
+    struct region *regions; /* likewise by key */
     uint32_t region_count;
 } place;
 
@@ -502,8 +502,7 @@ static void execute(void *what, uint64_t extra)
         pair->works_tail = &pair->works;
     pair->work_count--;
     if (work->local_key) {
-        check_region(pair->process, work->local_key, work->local_address, work->length - header_bytes, false,
-                     "sends");
+        check_region(pair->process, work->local_key, work->local_address, work->length - header_bytes, false, "sends");
         payload_nic_read(pair->process, work->local_address, work->packet + header_bytes, work->length - header_bytes);
     }
     transmit(pair, work);
@@ -569,8 +568,7 @@ bool nic_place_send(struct sim_queue *queue, const struct tx_desc *desc)
     bool writes = desc->kind == TX_PLACE;
     uint64_t mask = writes ? 0 : desc->mask & wire_full_mask(desc->count);
     uint32_t count = writes ? desc->count : (uint32_t)__builtin_popcountll(mask);
-    if (!pair || pair->state != PAIR_UP || pair->error ||
-        pair->work_count + count > queue->setup.params->qp_depth)
+    if (!pair || pair->state != PAIR_UP || pair->error || pair->work_count + count > queue->setup.params->qp_depth)
         return false;
     for (unsigned i = 0; writes && i < count; i++)
         send_write(pair, desc, i);

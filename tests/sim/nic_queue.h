@@ -9,23 +9,23 @@
 
 enum {
     NIC_QUEUES_MAX = 64,
-    NIC_HELD_MAX = 8,          /* received buffers that are not released yet */
-    NIC_READS_MAX = 64,        /* under way */
-    NIC_TRIES_MAX = 1000,      /* of a full queue, without sleep: more than UCCL_SPIN_US lasts, less than a full_ns */
-    NIC_PLACE_PORT = 0xffff,   /* of packets between data QPs; datagrams go to a queue by its index */
+    NIC_HELD_MAX = 8,        /* received buffers that are not released yet */
+    NIC_READS_MAX = 64,      /* under way */
+    NIC_TRIES_MAX = 1000,    /* of a full queue, without sleep: more than UCCL_SPIN_US lasts, less than a full_ns */
+    NIC_PLACE_PORT = 0xffff, /* of packets between data QPs; datagrams go to a queue by its index */
 };
 
 struct peer_to {
     uint16_t node, port;
     uint32_t datagram_bytes;
     bool used, news;
-    struct liar *liar;         /* of a hostile node */
+    struct liar *liar; /* of a hostile node */
 };
 
 struct held {
     struct packet *packet;
-    uint8_t *joined;           /* or several in one */
-    uint8_t *spread;           /* or what of them is not in place */
+    uint8_t *joined; /* or several in one */
+    uint8_t *spread; /* or what of them is not in place */
 };
 
 struct nic_flushing_read {
@@ -38,12 +38,12 @@ struct sim_queue {
     struct sim_nic *nic;
     struct nic_queue_setup setup;
     struct packet *inbox, **inbox_tail;
-    uint64_t inbox_bytes;      /* as a kernel charges them */
+    uint64_t inbox_bytes; /* as a kernel charges them */
     struct held held[NIC_HELD_MAX];
-    bool in_use;               /* a call is under way: one at a time */
+    bool in_use; /* a call is under way: one at a time */
     bool sleeping, woken;
-    uint64_t full_until_ns;    /* it takes no descriptor before */
-    unsigned tries;            /* sends meanwhile, since somebody last slept in it */
+    uint64_t full_until_ns; /* it takes no descriptor before */
+    unsigned tries;         /* sends meanwhile, since somebody last slept in it */
     struct peer_to *peers;
     uint32_t peer_count;
     struct nic_flushing_read reads[NIC_READS_MAX]; /* oldest first */
@@ -57,7 +57,7 @@ struct sim_nic {
     struct nic_sim_counts counts;
     struct repeats repeats;
     struct sim_queue *queues[NIC_QUEUES_MAX];
-    struct rng lies;           /* whether to lie, and what */
+    struct rng lies; /* whether to lie, and what */
 };
 
 static inline struct sim_nic *sim_nic_of(const struct nic *nic)

@@ -2,9 +2,9 @@
 #include "nic_queue.h"
 
 #include "../lies.h"
-#include "firewall.h"
 #include "core/state.h"
 #include "core/wire.h"
+#include "firewall.h"
 #include "nic/udp/train.h"
 #include "payload.h"
 #include "request/request.h"
@@ -16,13 +16,13 @@
 enum {
     PEERS_MAX = 4096,
     GRO_BYTES_MAX = 65536,
-    SEND_NS = 100,             /* what a call costs */
+    SEND_NS = 100, /* what a call costs */
     POLL_NS = 100,
-    NAP_NS_MAX = 100000,       /* the longest sleep over work that wakes nobody */
-    LIES_SLOWER = 50,          /* unprompted lies: the gap grows by 1/50 of the time */
+    NAP_NS_MAX = 100000, /* the longest sleep over work that wakes nobody */
+    LIES_SLOWER = 50,    /* unprompted lies: the gap grows by 1/50 of the time */
 };
 
-static struct sim_nic *nics;       /* by node */
+static struct sim_nic *nics; /* by node */
 static unsigned nic_count;
 
 void nic_sim_begin(unsigned nodes)
@@ -93,8 +93,7 @@ void nic_sim_change_datagram(unsigned node, uint32_t datagram_bytes)
 static void enter(struct sim_queue *queue, const char *call)
 {
     if (queue->in_use)
-        machine_fail("%s() on a NIC queue of node %u that another thread is using", call,
-                     queue->nic->process->index);
+        machine_fail("%s() on a NIC queue of node %u that another thread is using", call, queue->nic->process->index);
     queue->in_use = true;
 }
 
@@ -209,8 +208,8 @@ static void check_core(const struct sim_queue *queue)
     const struct core *core = thread->core;
     unsigned node = queue->nic->process->index;
     if (core->small.count != thread->params->tx_small_buffers || core->big.count != thread->params->tx_buffers)
-        machine_fail("buffers of engine thread %u of node %u are missing: %u small, %u big left", thread->index,
-                     node, core->small.count, core->big.count);
+        machine_fail("buffers of engine thread %u of node %u are missing: %u small, %u big left", thread->index, node,
+                     core->small.count, core->big.count);
     if (core_deadline(core) != UINT64_MAX)
         machine_fail("a timer of engine thread %u of node %u is left", thread->index, node);
     if (thread->notices || ring_busy(&thread->ring))
@@ -256,7 +255,8 @@ static void sim_queue_address(const struct nic_queue *base, struct nic_queue_add
     uint64_t ports = queue->setup.params->port_entropy;
     if (ports > NIC_PORTS_TOLD_MAX)
         ports = NIC_PORTS_TOLD_MAX;
-    *out = (struct nic_queue_address){.length = (uint8_t)(1 + 2 * ports), .bytes = {NIC_ADDRESS_UDP, (uint8_t)queue->setup.index}};
+    *out = (struct nic_queue_address){.length = (uint8_t)(1 + 2 * ports),
+                                      .bytes = {NIC_ADDRESS_UDP, (uint8_t)queue->setup.index}};
     out->bytes[2] = 0x5a;
 }
 
@@ -286,9 +286,8 @@ static struct liar *make_liar(struct sim_nic *nic)
     return liar;
 }
 
-static int sim_peer_add(struct nic_queue *base, const struct nic_host *host,
-                        const struct nic_queue_address *address, uint32_t *destination,
-                        uint32_t *datagram_bytes)
+static int sim_peer_add(struct nic_queue *base, const struct nic_host *host, const struct nic_queue_address *address,
+                        uint32_t *destination, uint32_t *datagram_bytes)
 {
     struct sim_queue *queue = sim_queue_of(base);
     enter(queue, "peer_add");
@@ -343,7 +342,8 @@ static bool sim_follow(struct nic_queue *base, uint32_t *destination, uint32_t *
 /* ---- sending --------------------------------------------------------------------------------- */
 
 /* Sends a datagram that the engine on this node has not made. */
-static void put_lie(const struct sim_nic *nic, const struct peer_to *peer, uint16_t path, const uint8_t *bytes, size_t length)
+static void put_lie(const struct sim_nic *nic, const struct peer_to *peer, uint16_t path, const uint8_t *bytes,
+                    size_t length)
 {
     fabric_send(nic->process->index, peer->node, peer->port, path, bytes, (uint32_t)length, (uint32_t)length);
 }
@@ -418,17 +418,15 @@ static void put(struct sim_queue *queue, const struct tx_desc *desc, const uint8
     unsigned node = queue->nic->process->index;
     bool opens = !desc->sequenced && desc->opens;
     bool guards = queue->nic->options.guarded || nics[peer->node].options.guarded;
-    if (guards &&
-        !firewall_passes(node * NIC_QUEUES_MAX + queue->setup.index, peer->node * NIC_QUEUES_MAX + peer->port, desc->path,
-                         opens, nics[peer->node].options.guarded, machine.now_ns))
+    if (guards && !firewall_passes(node * NIC_QUEUES_MAX + queue->setup.index, peer->node * NIC_QUEUES_MAX + peer->port,
+                                   desc->path, opens, nics[peer->node].options.guarded, machine.now_ns))
         machine_note("guarded", node, peer->node, length);
     else if (opens)
         machine_note("opens", node, peer->node, desc->path); /* nobody reads that port */
     else if (peer->liar)
         lie(queue->nic, peer, desc->path, bytes, length);
     else
-        fabric_send(node, peer->node, peer->port, desc->path, bytes, length,
-                    desc->payload_crc ? length : header);
+        fabric_send(node, peer->node, peer->port, desc->path, bytes, length, desc->payload_crc ? length : header);
 }
 
 const uint8_t *nic_sim_lay_out(struct sim_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t *length)
@@ -552,8 +550,8 @@ static struct packet *take(struct sim_queue *queue)
 static void join(struct sim_queue *queue, struct held *held, struct nic_rx *rx)
 {
     const struct packet *first = held->packet, *next;
-    while ((next = queue->inbox) && next->port == first->port && rx->length % rx->stride == 0 && next->from == first->from &&
-           next->ce == first->ce && next->length <= rx->stride && next->length > 0 &&
+    while ((next = queue->inbox) && next->port == first->port && rx->length % rx->stride == 0 &&
+           next->from == first->from && next->ce == first->ce && next->length <= rx->stride && next->length > 0 &&
            rx->length + next->length <= GRO_BYTES_MAX) {
         if (!held->joined) {
             held->joined = malloc(GRO_BYTES_MAX);

@@ -7,30 +7,30 @@
 
 /* Options of a node's NIC. */
 struct nic_sim_options {
-    uint32_t address;          /* IPv4, host order */
+    uint32_t address; /* IPv4, host order */
     uint32_t datagram_bytes;
-    uint64_t rx_bytes;         /* receive buffer of a queue */
-    uint32_t refuse_ppm;       /* of descriptors, for lack of room */
-    uint32_t full_ns;          /* how long the lack lasts, until it wakes sleepers; 0: it wakes nobody */
-    bool guarded;              /* by a firewall (firewall.h) */
-    bool gro;                  /* equal datagrams are received as one */
-    bool in_place;             /* payload is received in place */
-    bool queue_pairs;          /* it has data QPs (nic_place.c); alike on all nodes */
-    uint32_t unreachable_permille; /* registrations of device memory that it refuses */
+    uint64_t rx_bytes;                /* receive buffer of a queue */
+    uint32_t refuse_ppm;              /* of descriptors, for lack of room */
+    uint32_t full_ns;                 /* how long the lack lasts, until it wakes sleepers; 0: it wakes nobody */
+    bool guarded;                     /* by a firewall (firewall.h) */
+    bool gro;                         /* equal datagrams are received as one */
+    bool in_place;                    /* payload is received in place */
+    bool queue_pairs;                 /* it has data QPs (nic_place.c); alike on all nodes */
+    uint32_t unreachable_permille;    /* registrations of device memory that it refuses */
     uint32_t open_fail_ppm, fail_ppm; /* opens and connects that fail; work requests that fail their data QP */
-    uint32_t work_ns, drain_ns; /* longest time that a work request waits, that a drain takes */
-    bool refusal_fails;        /* a refused write fails the data QP, as on RC; else it is dropped, as on UC */
-    uint32_t lies_permille;    /* of its sends: spoilt, or with a lie beside them; 0: it is honest */
-    uint8_t habit;             /* enum liar_habit */
-    uint32_t lie_gap_ns;       /* between unprompted lies, at first; 0: none */
+    uint32_t work_ns, drain_ns;       /* longest time that a work request waits, that a drain takes */
+    bool refusal_fails;               /* a refused write fails the data QP, as on RC; else it is dropped, as on UC */
+    uint32_t lies_permille;           /* of its sends: spoilt, or with a lie beside them; 0: it is honest */
+    uint8_t habit;                    /* enum liar_habit */
+    uint32_t lie_gap_ns;              /* between unprompted lies, at first; 0: none */
 };
 
 struct nic_sim_counts {
-    uint64_t sent, polled;     /* datagrams */
-    uint64_t on_path;          /* datagrams and writes polled of data QPs; the core drops those of old generations uncounted */
-    uint64_t heard[4];         /* bits: nodes, modulo 256, whose datagrams it has polled */
-    uint64_t discarded;        /* received, but not polled before the queue was closed */
-    uint64_t refused;          /* writes and reads that its registrations do not allow */
+    uint64_t sent, polled; /* datagrams */
+    uint64_t on_path;   /* datagrams and writes polled of data QPs; the core drops those of old generations uncounted */
+    uint64_t heard[4];  /* bits: nodes, modulo 256, whose datagrams it has polled */
+    uint64_t discarded; /* received, but not polled before the queue was closed */
+    uint64_t refused;   /* writes and reads that its registrations do not allow */
 };
 
 void nic_sim_begin(unsigned nodes);

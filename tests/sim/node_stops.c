@@ -52,9 +52,9 @@ static uint64_t ran_ns(const struct node *node, uint64_t from_ns, uint64_t until
 }
 
 /*
- * `own` ran meanwhile for long enough to give `other` up. What was lost before a stop is not known here: three quarters are enough.
- * Stops of `other` between which `own` did not run are one silence: what is sent to a stopped node waits in its socket, and may find no
- * room there.
+ * `own` ran meanwhile for long enough to give `other` up. What was lost before a stop is not known here: three quarters
+ * are enough. Stops of `other` between which `own` did not run are one silence: what is sent to a stopped node waits in
+ * its socket, and may find no room there.
  */
 static bool outlasted(const struct node *own, const struct node *other)
 {
@@ -73,6 +73,7 @@ static bool outlasted(const struct node *own, const struct node *other)
 
 bool node_stops_excuse(const struct session *session)
 {
-    const struct node *client = &cluster.nodes[session->relation->client], *server = &cluster.nodes[session->relation->server];
+    const struct node *client = &cluster.nodes[session->relation->client],
+                      *server = &cluster.nodes[session->relation->server];
     return outlasted(client, server) || outlasted(server, client);
 }

@@ -3,8 +3,8 @@
 
 #include "core/crc32c.h"
 #include "request/request.h"
-#include "thread/crc32c_hw.h"
 #include "seam.h"
+#include "thread/crc32c_hw.h"
 
 enum { GAP_BYTES = 4096, UNIT = CORE_WATCHED_BYTES };
 
@@ -15,9 +15,9 @@ static struct {
     struct buffer **buffers; /* by address; over ones are swept out */
     size_t count, room, over;
     uint64_t next_address;
-    bool copying;            /* a device is */
+    bool copying;                 /* a device is */
     const struct process *nic_of; /* a NIC does, for this one */
-    bool watched_copy;       /* the routine for watched receives does */
+    bool watched_copy;            /* the routine for watched receives does */
 } payload;
 
 uint64_t payload_bytes;
@@ -184,10 +184,10 @@ static struct buffer *at_or_below(uint64_t address)
 static struct buffer *find(uint64_t address, uint64_t length, const char *doing)
 {
     struct buffer *buffer = at_or_below(address);
-    if (!buffer || address - buffer->address > buffer->size ||
-        length > buffer->size - (address - buffer->address))
+    if (!buffer || address - buffer->address > buffer->size || length > buffer->size - (address - buffer->address))
         machine_fail("%s of %llu bytes outside any posted buffer", doing, (unsigned long long)length);
-    if (buffer->over || buffer->ended || (buffer->request && *(uint32_t *)(void *)&buffer->request->state == REQUEST_ENDED))
+    if (buffer->over || buffer->ended ||
+        (buffer->request && *(uint32_t *)(void *)&buffer->request->state == REQUEST_ENDED))
         machine_fail("%s of %llu bytes in a buffer whose request has ended", doing, (unsigned long long)length);
     if (buffer->process != (payload.nic_of ? payload.nic_of : machine_process()))
         machine_fail("%s of a buffer of another process", doing);
@@ -304,8 +304,8 @@ void payload_foreseen(void *to, const void *from, size_t length)
 }
 
 /*
- * A copy into a watched receive: by the routine for that, and of whole units, but for the end of the message. Two copies
- * share a unit where the eager ring wraps, one right after the other.
+ * A copy into a watched receive: by the routine for that, and of whole units, but for the end of the message. Two
+ * copies share a unit where the eager ring wraps, one right after the other.
  */
 static void check_watched(struct buffer *buffer, uint64_t from, uint64_t to)
 {
@@ -316,7 +316,8 @@ static void check_watched(struct buffer *buffer, uint64_t from, uint64_t to)
         machine_fail("bytes %llu to %llu of a watched receive are no whole words", (unsigned long long)from,
                      (unsigned long long)to);
     if (from % UNIT && from != buffer->copied_to)
-        machine_fail("byte %llu of a watched receive was written before those in front of it", (unsigned long long)from);
+        machine_fail("byte %llu of a watched receive was written before those in front of it",
+                     (unsigned long long)from);
     buffer->copied_to = to;
 }
 
@@ -327,7 +328,8 @@ void sim_watched_copy(void *to, const void *from, size_t length)
     payload.watched_copy = false;
 }
 
-/* Of payload in its place it is that of the right bytes; what hostile nodes have written is not kept, so that none is right. */
+/* Of payload in its place it is that of the right bytes; what hostile nodes have written is not kept, so that none is
+ * right. */
 static uint32_t checksum(uint32_t start, const void *data, size_t length)
 {
     if (!is_payload(data))

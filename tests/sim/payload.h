@@ -18,16 +18,16 @@ struct extent {
 
 struct buffer {
     uint64_t address, size;
-    uint64_t key;                 /* of its content */
+    uint64_t key; /* of its content */
     bool receives;
-    bool device;                  /* the CPU must not touch it */
-    bool watched;                 /* it is read while the receive is pending; then also: */
-    uint64_t message;             /* bytes that will arrive */
-    uint64_t copied_to;           /* where the copy before ended */
-    bool dubious;                 /* a hostile node says what is written: anything, but into this buffer */
-    bool ended;                   /* its request has */
-    bool over;                    /* and has been collected */
-    uint64_t unflushed_ns;        /* when a NIC wrote to a device what is not there yet for certain; 0: all is */
+    bool device;           /* the CPU must not touch it */
+    bool watched;          /* it is read while the receive is pending; then also: */
+    uint64_t message;      /* bytes that will arrive */
+    uint64_t copied_to;    /* where the copy before ended */
+    bool dubious;          /* a hostile node says what is written: anything, but into this buffer */
+    bool ended;            /* its request has */
+    bool over;             /* and has been collected */
+    uint64_t unflushed_ns; /* when a NIC wrote to a device what is not there yet for certain; 0: all is */
     struct process *process;
     struct uccl_request *request; /* once posted */
     struct extent *extents;       /* written, sorted, none touch */
@@ -52,11 +52,13 @@ void payload_device_copy(uint64_t device_address, void *host, size_t length, boo
 /* A NIC reads or writes it by itself, for the application of a process. */
 void payload_nic_read(const struct process *process, uint64_t address, void *out, size_t length);
 void payload_nic_write(const struct process *process, uint64_t address, const void *bytes, size_t length);
-/* A hostile node writes, or is written to: into a buffer that it has to do with, perhaps after the request of that has ended. */
+/* A hostile node writes, or is written to: into a buffer that it has to do with, perhaps after the request of that has
+ * ended. */
 void payload_lied_write(uint64_t address, size_t length);
 /* What it had written by then is there. */
 void payload_flushed(const struct process *process, uint64_t posted_ns);
-/* A NIC writes what may turn out to be something else: into a receive that has not ended, and where nothing has arrived. */
+/* A NIC writes what may turn out to be something else: into a receive that has not ended, and where nothing has
+ * arrived. */
 void payload_foreseen(void *to, const void *from, size_t length);
 /* Its request has ended and was collected; who touches the buffer from now on is wrong. */
 void payload_release(struct buffer *buffer);
@@ -64,6 +66,6 @@ void payload_release(struct buffer *buffer);
 void payload_kill(const struct process *process);
 bool payload_fills(const struct buffer *buffer, uint64_t size); /* exactly [0, size) was written */
 
-extern uint64_t payload_bytes;    /* checked so far */
+extern uint64_t payload_bytes; /* checked so far */
 
 #endif

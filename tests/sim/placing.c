@@ -43,11 +43,11 @@ struct work {
     uint32_t key, local_key;       /* of the remote buffer; of the local one */
     uint64_t offset, address, cookie;
     uint32_t immediate, length;
-    uint8_t kind;                  /* enum work_kind */
-    bool write, finished;          /* finished: a completion of the sender */
-    bool waited;                   /* for the peer's NIC */
+    uint8_t kind;         /* enum work_kind */
+    bool write, finished; /* finished: a completion of the sender */
+    bool waited;          /* for the peer's NIC */
     enum core_qp_kind answer;
-    uint8_t *bytes;                /* of a send, or read payload */
+    uint8_t *bytes; /* of a send, or read payload */
 };
 
 struct nic {
@@ -241,8 +241,7 @@ bool placing_act(struct world *world, struct end *end)
         unsigned side = action.destination % 2;
         struct queue_pair *queue_pair = find(world, pair, side, action.path, action.generation);
         some = true;
-        world_note(world, "path", action.destination, (uint64_t)action.path << 8 | action.kind,
-                   action.generation);
+        world_note(world, "path", action.destination, (uint64_t)action.path << 8 | action.kind, action.generation);
         if ((action.kind == QP_OPEN) == (queue_pair && !queue_pair->closed))
             world_fail(world, "action %d about a queue pair that is %s", action.kind,
                        queue_pair ? "there" : "not there");
@@ -254,8 +253,7 @@ bool placing_act(struct world *world, struct end *end)
             connect_path(world, queue_pair, &action);
             break;
         case QP_DRAIN: /* takes its time, in which things go on */
-            later(world, new_work(queue_pair, WORK_DRAIN),
-                  world->now_ns + up_to(world, world->options->nic_drain_ns));
+            later(world, new_work(queue_pair, WORK_DRAIN), world->now_ns + up_to(world, world->options->nic_drain_ns));
             break;
         case QP_CLOSE:
             if (!queue_pair->error)
@@ -351,8 +349,8 @@ static bool loses(struct world *world, struct queue_pair *queue_pair, const stru
     uint64_t at_ns = world->now_ns - world->start_ns;
     if (at_ns >= link->net.black_from_ns && at_ns < link->net.black_until_ns)
         return true;
-    if (queue_pair->path < 32 && link->net.dead_paths >> queue_pair->path & 1 &&
-        at_ns >= options->path_dies_ns && at_ns < options->path_lives_ns)
+    if (queue_pair->path < 32 && link->net.dead_paths >> queue_pair->path & 1 && at_ns >= options->path_dies_ns &&
+        at_ns < options->path_lives_ns)
         return true;
     if (!world_chance(world, options->path_loss_ppm))
         return false;
@@ -444,8 +442,7 @@ static void place(struct world *world, const struct work *work)
         world_fail(world, "a write with key %u", work->key);
     const struct region *region = &nic->regions[work->key - 1];
     if (!region->msg)
-        world_fail(world, "stale placement: %u bytes into a buffer that the application has got back",
-                   work->length);
+        world_fail(world, "stale placement: %u bytes into a buffer that the application has got back", work->length);
     if (region->msg->watched)
         world_fail(world, "the NIC writes to a watched receive");
     world_note(world, "placed", end_of(work->queue_pair), work->immediate, work->length);
@@ -510,7 +507,7 @@ static void tell_answer(struct world *world, struct end *end, struct flow *flow,
     while (nic->queue_pairs[number++] != queue_pair)
         ;
     core_qp_opened(end->core, flow, queue_pair->path, queue_pair->generation, number, queue_pair->psn,
-                     world_clock_ns(world, end));
+                   world_clock_ns(world, end));
 }
 
 static void tell(struct world *world, struct end *end, struct work *work)
@@ -525,7 +522,8 @@ static void tell(struct world *world, struct end *end, struct work *work)
         break;
     case WORK_ARRIVE:
         if (work->write)
-            core_rx_immediate(end->core, flow, path, generation, work->immediate, work->length, world_clock_ns(world, end));
+            core_rx_immediate(end->core, flow, path, generation, work->immediate, work->length,
+                              world_clock_ns(world, end));
         else
             core_rx_on_qp(end->core, flow, path, generation, work->bytes, work->length, world_clock_ns(world, end));
         app_copy(world, end);

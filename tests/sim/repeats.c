@@ -11,7 +11,8 @@
 
 enum {
     ROOM_FIRST = 1024,
-    WRITTEN = 254, ANY = 255,  /* instead of a place in the chunk: one that the NIC writes; either */
+    WRITTEN = 254,
+    ANY = 255, /* instead of a place in the chunk: one that the NIC writes; either */
 };
 
 /* splitmix64's finalizer (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). */

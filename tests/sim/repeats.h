@@ -6,10 +6,10 @@
 #include "core/core.h"
 
 struct repeats {
-    uint64_t *keys;            /* hashes of what was sent, 0: free; a power of two of them */
+    uint64_t *keys; /* hashes of what was sent, 0: free; a power of two of them */
     size_t room, used;
-    uint64_t count;            /* datagrams that were sent before */
-    uint64_t chunks, written;  /* sent at all; and of these those that the NIC wrote */
+    uint64_t count;           /* datagrams that were sent before */
+    uint64_t chunks, written; /* sent at all; and of these those that the NIC wrote */
 };
 
 /* A descriptor that was sent. One without number is none of these, but for a fragment of a datagram with one. */

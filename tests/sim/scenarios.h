@@ -15,7 +15,7 @@ struct scenario {
     const char *name;
     /* Plays one seed. Returns only if all was well. */
     void (*run)(const struct scenario *scenario, uint64_t seed, bool print_trace, struct run_result *result);
-    void (*set)(void);       /* of the type that `run` knows */
+    void (*set)(void); /* of the type that `run` knows */
 };
 
 unsigned core_scenarios(const struct scenario **out);

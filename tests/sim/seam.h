@@ -140,35 +140,35 @@ int sim_close(int fd);
 #define atomic_load_explicit(object, order) atomic_load(object)
 #define atomic_store(object, value) ((void)(sim_step(), *(object) = (value)))
 #define atomic_store_explicit(object, value, order) atomic_store(object, value)
-#define SIM_CHANGE(object, change)                                                                  \
-    __extension__({                                                                                 \
-        sim_step();                                                                                 \
-        __auto_type sim_object = (object);                                                          \
-        __typeof__(+*sim_object) sim_old = *sim_object;                                             \
-        *sim_object = (change);                                                                     \
-        sim_old;                                                                                    \
+#define SIM_CHANGE(object, change)                                                                                     \
+    __extension__({                                                                                                    \
+        sim_step();                                                                                                    \
+        __auto_type sim_object = (object);                                                                             \
+        __typeof__(+*sim_object) sim_old = *sim_object;                                                                \
+        *sim_object = (change);                                                                                        \
+        sim_old;                                                                                                       \
     })
 #define atomic_exchange(object, value) SIM_CHANGE(object, value)
 #define atomic_fetch_add(object, value) SIM_CHANGE(object, sim_old + (value))
 #define atomic_fetch_add_explicit(object, value, order) atomic_fetch_add(object, value)
 #define atomic_fetch_sub(object, value) SIM_CHANGE(object, sim_old - (value))
 #define atomic_fetch_sub_explicit(object, value, order) atomic_fetch_sub(object, value)
-#define atomic_compare_exchange_strong(object, expected, desired)                                   \
-    __extension__({                                                                                 \
-        sim_step();                                                                                 \
-        __auto_type sim_object = (object);                                                          \
-        __auto_type sim_expected = (expected);                                                      \
-        __typeof__(+*sim_object) sim_old = *sim_object;                                             \
-        bool sim_same = sim_old == *sim_expected;                                                   \
-        if (sim_same)                                                                               \
-            *sim_object = (desired);                                                                \
-        else                                                                                        \
-            *sim_expected = sim_old;                                                                \
-        sim_same;                                                                                   \
+#define atomic_compare_exchange_strong(object, expected, desired)                                                      \
+    __extension__({                                                                                                    \
+        sim_step();                                                                                                    \
+        __auto_type sim_object = (object);                                                                             \
+        __auto_type sim_expected = (expected);                                                                         \
+        __typeof__(+*sim_object) sim_old = *sim_object;                                                                \
+        bool sim_same = sim_old == *sim_expected;                                                                      \
+        if (sim_same)                                                                                                  \
+            *sim_object = (desired);                                                                                   \
+        else                                                                                                           \
+            *sim_expected = sim_old;                                                                                   \
+        sim_same;                                                                                                      \
     })
-#define atomic_compare_exchange_weak(object, expected, desired)                                     \
+#define atomic_compare_exchange_weak(object, expected, desired)                                                        \
     atomic_compare_exchange_strong(object, expected, desired)
-#define atomic_compare_exchange_weak_explicit(object, expected, desired, success, failure)          \
+#define atomic_compare_exchange_weak_explicit(object, expected, desired, success, failure)                             \
     atomic_compare_exchange_strong(object, expected, desired)
 #endif
 

@@ -26,21 +26,21 @@ struct stream_plan {
 
 /* What all nodes know: the script is one, though its lines are on several nodes. */
 static struct service {
-    unsigned streams, ready;     /* nodes that have connected */
+    unsigned streams, ready; /* nodes that have connected */
     bool begun;
     struct stream_plan stream[STREAMS_MAX];
-    uint64_t from_ns, until_ns;  /* the window */
-    uint64_t rate_mbps;          /* 0: not known */
-    bool inward;                 /* all streams to node 0; else from it */
-    bool one_peer;               /* all streams are connections of one flow */
-    bool stops;                  /* the last stream's receiver stops */
-    uint64_t ping_ns;            /* longest round trip */
-    uint32_t pause_ns;           /* longest, between two lives */
+    uint64_t from_ns, until_ns; /* the window */
+    uint64_t rate_mbps;         /* 0: not known */
+    bool inward;                /* all streams to node 0; else from it */
+    bool one_peer;              /* all streams are connections of one flow */
+    bool stops;                 /* the last stream's receiver stops */
+    uint64_t ping_ns;           /* longest round trip */
+    uint32_t pause_ns;          /* longest, between two lives */
 
     /* service_wait() */
     unsigned posted[STREAMS_MAX], heard[STREAMS_MAX];
     uint64_t sent_ns[STREAMS_MAX];
-    bool quick[STREAMS_MAX];     /* the sender waits at once, or its engine is not lent */
+    bool quick[STREAMS_MAX]; /* the sender waits at once, or its engine is not lent */
     uint64_t slowest_ns, latest_ns;
 
     /* service_accept() */
@@ -208,12 +208,20 @@ static void set_calm(struct cluster_options *options, struct rng *rng, void (*sc
 /* ---- waits ----------------------------------------------------------------------------------- */
 
 /*
- * Two threads of node 0 wait, each for a connection of its own. First for what does not come, until their times are up. Then
- * for small messages that come at any time, in any order. Who waits learns of its message as soon as it is there,
- * whether it drives the engine, sleeps in it, or sleeps because the other does, and also when the other has just left. A
- * third thread there posts what it does not wait for.
+ * Two threads of node 0 wait, each for a connection of its own. First for what does not come, until their times are up.
+ * Then for small messages that come at any time, in any order. Who waits learns of its message as soon as it is there,
+ * whether it drives the engine, sleeps in it, or sleeps because the other does, and also when the other has just left.
+ * A third thread there posts what it does not wait for.
  */
-enum { WAITERS = 2, BACK = WAITERS, WAIT_STREAMS, TIMEOUTS = 6, WAKES = 40, WAKE_NS = 150 * NS_PER_US, LEASES_NS = 4100 * NS_PER_US };
+enum {
+    WAITERS = 2,
+    BACK = WAITERS,
+    WAIT_STREAMS,
+    TIMEOUTS = 6,
+    WAKES = 40,
+    WAKE_NS = 150 * NS_PER_US,
+    LEASES_NS = 4100 * NS_PER_US
+};
 
 /* Waits in pieces, and leaves in between what others then have to drive. */
 static void wait_at_times(uccl_request *request)
@@ -416,7 +424,8 @@ static void judge_shares(void)
         uint64_t bytes = service.stream[i].arrived_bytes;
         tell("share, in permille", bytes * 1000 / (sum_bytes + 1), 1000 / counted);
         if (!service.stream[i].stopped && (2 * bytes * counted < sum_bytes || bytes * counted > 2 * sum_bytes))
-            machine_fail("stream %u of %u has %.1f%% of the bytes", i, counted, 100.0 * (double)bytes / (double)sum_bytes);
+            machine_fail("stream %u of %u has %.1f%% of the bytes", i, counted,
+                         100.0 * (double)bytes / (double)sum_bytes);
     }
     uint64_t mbps = sum_bytes * 8000 / window_ns;
     tell("rate, in Mbit/s", mbps, service.rate_mbps);
@@ -659,7 +668,8 @@ static void lives_script(struct node *node)
     engine_budget(node->engine, &after);
     if (after.regions != before.regions || after.peers > before.peers + 1 || after.conn_ids != before.conn_ids)
         machine_fail("node %u has %llu regions, %llu peers, %llu connection ids", node->index,
-                     (unsigned long long)after.regions, (unsigned long long)after.peers, (unsigned long long)after.conn_ids);
+                     (unsigned long long)after.regions, (unsigned long long)after.peers,
+                     (unsigned long long)after.conn_ids);
     tell("peers kept", after.peers, service.pause_ns ? 2 * KEPT_MS * UINT64_C(1000000) / service.pause_ns + 10 : 64);
     if (service.pause_ns && after.peers > 2 * KEPT_MS * UINT64_C(1000000) / service.pause_ns + 10)
         machine_fail("node %u keeps %llu peers", node->index, (unsigned long long)after.peers);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Scenarios of whole engines that follow a script, so that each has a bound in virtual time: how soon who waits is
- * woken, how equal shares are, how near a rate is to its setting, and what is left after many peers. Each bound is above
- * what the worst of some hundred seeds needs, and below what an engine needs that lacks the rule in question
+ * woken, how equal shares are, how near a rate is to its setting, and what is left after many peers. Each bound is
+ * above what the worst of some hundred seeds needs, and below what an engine needs that lacks the rule in question
  * (tests/mutation/mutants.txt).
  */
 #ifndef SIM_SERVICE_H

@@ -37,8 +37,7 @@ static void set_defaults(struct options *options)
 }
 
 /* Applies to both directions. */
-#define EACH_NET(options, net)                                                                     \
-    for (struct net *net = (options)->net; net < (options)->net + 2; net++)
+#define EACH_NET(options, net) for (struct net *net = (options)->net; net < (options)->net + 2; net++)
 
 static void set_clean(struct options *options, struct rng *rng)
 {
@@ -52,7 +51,7 @@ static void set_clean(struct options *options, struct rng *rng)
 static void set_loss1(struct options *options, struct rng *rng)
 {
     EACH_NET(options, net)
-        net->loss_ppm = 10000;
+    net->loss_ppm = 10000;
     options->paths_in_order = rng_below(rng, 2);
 }
 
@@ -60,21 +59,22 @@ static void set_loss5(struct options *options, struct rng *rng)
 {
     (void)rng;
     EACH_NET(options, net)
-        net->loss_ppm = 50000;
+    net->loss_ppm = 50000;
 }
 
 static void set_loss30(struct options *options, struct rng *rng)
 {
     (void)rng;
     EACH_NET(options, net)
-        net->loss_ppm = 300000;
+    net->loss_ppm = 300000;
     options->size_max = 50000;
     options->messages = 30;
 }
 
 static void set_burst(struct options *options, struct rng *rng)
 {
-    EACH_NET(options, net) {
+    EACH_NET(options, net)
+    {
         net->burst_ppm = 1000;
         net->burst_ns = 1u << (14 + rng_below(rng, 10));
     }
@@ -82,7 +82,8 @@ static void set_burst(struct options *options, struct rng *rng)
 
 static void set_reorder(struct options *options, struct rng *rng)
 {
-    EACH_NET(options, net) {
+    EACH_NET(options, net)
+    {
         net->reorder_ppm = 50000;
         net->reorder_ns = 1u << (15 + rng_below(rng, 6));
     }
@@ -92,13 +93,14 @@ static void set_dup(struct options *options, struct rng *rng)
 {
     set_reorder(options, rng);
     EACH_NET(options, net)
-        net->duplicate_ppm = 100000;
+    net->duplicate_ppm = 100000;
 }
 
 static void set_corrupt(struct options *options, struct rng *rng)
 {
     (void)rng;
-    EACH_NET(options, net) {
+    EACH_NET(options, net)
+    {
         net->corrupt_ppm = 20000;
         net->truncate_ppm = 10000;
     }
@@ -155,7 +157,7 @@ static void set_stall(struct options *options, struct rng *rng)
     /* Longer stalls are taken for a queue, as is a long way: chunks of a KiB would go one by one, 20 ms apart. */
     options->same_rate = options->stall_ns > 4u * NS_PER_MS;
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 5000;
+    net->loss_ppm = rng_below(rng, 2) * 5000;
 }
 
 static void set_tiny_window(struct options *options, struct rng *rng)
@@ -171,7 +173,7 @@ static void set_tiny_window(struct options *options, struct rng *rng)
     options->params.eager_kb = 64 >> rng_below(rng, 7);
     options->size_max = 100000;
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 20000;
+    net->loss_ppm = rng_below(rng, 2) * 20000;
 }
 
 static void set_few_buffers(struct options *options, struct rng *rng)
@@ -185,7 +187,7 @@ static void set_few_buffers(struct options *options, struct rng *rng)
     options->ends = 2 + rng_below(rng, 4);
     options->conns = 120 / options->ends;
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 20000;
+    net->loss_ppm = rng_below(rng, 2) * 20000;
 }
 
 static void set_mtu512(struct options *options, struct rng *rng)
@@ -194,7 +196,7 @@ static void set_mtu512(struct options *options, struct rng *rng)
     options->datagram_bytes = 512;
     options->params.port_entropy = 32;
     EACH_NET(options, net)
-        net->loss_ppm = 20000;
+    net->loss_ppm = 20000;
 }
 
 static void set_lo(struct options *options, struct rng *rng)
@@ -203,7 +205,7 @@ static void set_lo(struct options *options, struct rng *rng)
     options->size_max = 2000000;
     options->messages = 25;
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 20000;
+    net->loss_ppm = rng_below(rng, 2) * 20000;
 }
 
 static void set_jumbo(struct options *options, struct rng *rng)
@@ -211,7 +213,7 @@ static void set_jumbo(struct options *options, struct rng *rng)
     options->datagram_bytes = 8972 - rng_below(rng, 1000);
     options->size_max = 1000000;
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 20000;
+    net->loss_ppm = rng_below(rng, 2) * 20000;
 }
 
 static void set_mtu_change(struct options *options, struct rng *rng)
@@ -220,7 +222,7 @@ static void set_mtu_change(struct options *options, struct rng *rng)
     options->datagram_bytes_later = 512 + rng_below(rng, 9000);
     options->change_datagram_ns = rng_below(rng, 5 * NS_PER_MS);
     EACH_NET(options, net)
-        net->loss_ppm = 10000;
+    net->loss_ppm = 10000;
 }
 
 /* Large datagrams vanish, in one direction or both: from the beginning, or after a while, and perhaps not for ever. */
@@ -259,7 +261,7 @@ static void set_large(struct options *options, struct rng *rng)
     options->messages = 6;
     options->size_max = 4 << 20;
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 2000;
+    net->loss_ppm = rng_below(rng, 2) * 2000;
 }
 
 static void set_many_conns(struct options *options, struct rng *rng)
@@ -269,7 +271,7 @@ static void set_many_conns(struct options *options, struct rng *rng)
     options->size_max = 20000;
     options->msg_window = 64;
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 10000;
+    net->loss_ppm = rng_below(rng, 2) * 10000;
 }
 
 static void set_incast(struct options *options, struct rng *rng)
@@ -278,7 +280,8 @@ static void set_incast(struct options *options, struct rng *rng)
     options->conns = 2;
     options->messages = 30;
     options->size_max = 200000;
-    EACH_NET(options, net) {
+    EACH_NET(options, net)
+    {
         net->rate_mbps = 1000 << rng_below(rng, 4);
         net->queue_bytes = 100000;
     }
@@ -288,7 +291,8 @@ static void set_congested(struct options *options, struct rng *rng)
 {
     options->conns = 2;
     options->messages = 30;
-    EACH_NET(options, net) {
+    EACH_NET(options, net)
+    {
         net->rate_mbps = 10 << rng_below(rng, 8);
         net->queue_bytes = 20000 << rng_below(rng, 5);
         net->delay_ns = 1u << (13 + rng_below(rng, 10));
@@ -311,14 +315,14 @@ static void set_eqds(struct options *options, struct rng *rng)
     options->params.cc = CC_EQDS;
     options->params.speculate_kb = 1u << rng_below(rng, 9);
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 3) * 20000;
+    net->loss_ppm = rng_below(rng, 3) * 20000;
 }
 
 static void set_truncation(struct options *options, struct rng *rng)
 {
     options->truncate_permille = 300;
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 20000;
+    net->loss_ppm = rng_below(rng, 2) * 20000;
     if (rng_below(rng, 2))
         options->eager_kb_of_last = rng_below(rng, 65);
 }
@@ -330,7 +334,8 @@ static void set_cancel(struct options *options, struct rng *rng)
     options->messages = 120;
     if (rng_below(rng, 2))
         options->msg_window = 16;
-    EACH_NET(options, net) {
+    EACH_NET(options, net)
+    {
         net->loss_ppm = rng_below(rng, 2) * 20000;
         net->reorder_ppm = 20000;
         net->reorder_ns = NS_PER_MS;
@@ -352,7 +357,8 @@ static void set_close(struct options *options, struct rng *rng)
     options->cancel_permille = rng_below(rng, 2) * 100;
     options->linger_ns = rng_below(rng, 2) ? options->linger_ns : rng_below(rng, 5 * NS_PER_MS);
     options->conns = 12;
-    EACH_NET(options, net) {
+    EACH_NET(options, net)
+    {
         net->loss_ppm = rng_below(rng, 2) * 30000;
         net->reorder_ppm = 20000;
         net->reorder_ns = NS_PER_MS;
@@ -367,17 +373,19 @@ static void set_dead_peer(struct options *options, struct rng *rng)
     options->expect_dead = true;
     options->close_early = rng_below(rng, 2);
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 20000;
+    net->loss_ppm = rng_below(rng, 2) * 20000;
 }
 
-/* In front of one end or both. Where the peer's ports are few, all are opened; the others are found to be closed, and asked seldom. */
+/* In front of one end or both. Where the peer's ports are few, all are opened; the others are found to be closed, and
+ * asked seldom. */
 static void set_firewalls(struct options *options, struct rng *rng)
 {
     uint32_t which = 1 + rng_below(rng, 3);
     options->params.path_policy = rng_below(rng, 3);
     options->params.port_entropy = UINT64_C(1) << 2 * rng_below(rng, 3);
     options->size_max = 300000;
-    EACH_NET(options, net) {
+    EACH_NET(options, net)
+    {
         net->firewall = which >> (net - options->net) & 1;
         net->loss_ppm = rng_below(rng, 2) * 20000;
     }
@@ -412,20 +420,21 @@ static void set_self(struct options *options, struct rng *rng)
     set_clean(options, rng);
     options->ends = 1;
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 20000;
+    net->loss_ppm = rng_below(rng, 2) * 20000;
 }
 
 static void set_tx_failed(struct options *options, struct rng *rng)
 {
     options->tx_fail_ppm = 200000;
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 20000;
+    net->loss_ppm = rng_below(rng, 2) * 20000;
 }
 
 static void set_long_way(struct options *options, struct rng *rng)
 {
     options->same_rate = true; /* so much delay is taken for a queue: a quarter of a chunk goes in a round trip */
-    EACH_NET(options, net) {
+    EACH_NET(options, net)
+    {
         net->delay_ns = 5u * NS_PER_MS + rng_below(rng, 100 * NS_PER_MS);
         net->jitter_ns = 1 + rng_below(rng, 10 * NS_PER_MS);
         net->rate_mbps = 1000;
@@ -443,7 +452,7 @@ static void set_idle(struct options *options, struct rng *rng)
     options->recv_gap_ns = 100u * NS_PER_MS;
     options->close_after_ns = 1000u * NS_PER_MS;
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 10000;
+    net->loss_ppm = rng_below(rng, 2) * 10000;
 }
 
 static void set_no_eager(struct options *options, struct rng *rng)
@@ -453,7 +462,7 @@ static void set_no_eager(struct options *options, struct rng *rng)
     options->params.ack_delay_us = rng_below(rng, 2) * 500;
     options->params.ack_every = 1 + rng_below(rng, 64);
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 10000;
+    net->loss_ppm = rng_below(rng, 2) * 10000;
 }
 
 static void set_wrap(struct options *options, struct rng *rng)
@@ -466,7 +475,7 @@ static void set_wrap(struct options *options, struct rng *rng)
     options->chunk_window = 64u << rng_below(rng, 4);
     options->cancel_permille = rng_below(rng, 2) * 100;
     EACH_NET(options, net)
-        net->loss_ppm = rng_below(rng, 2) * 20000;
+    net->loss_ppm = rng_below(rng, 2) * 20000;
 }
 
 /* All at once. */
@@ -485,7 +494,8 @@ static void set_storm(struct options *options, struct rng *rng)
     options->tx_fail_ppm = rng_below(rng, 50000);
     options->stall_every_ns = 1u << (20 + rng_below(rng, 5));
     options->stall_ns = 1u << (17 + rng_below(rng, 6));
-    EACH_NET(options, net) {
+    EACH_NET(options, net)
+    {
         net->loss_ppm = rng_below(rng, 60000);
         net->burst_ppm = rng_below(rng, 500);
         net->burst_ns = 1u << (14 + rng_below(rng, 10));
@@ -499,9 +509,10 @@ static void set_storm(struct options *options, struct rng *rng)
 /* What goes on while ends stop and continue. */
 static void set_any(struct options *options, struct rng *rng)
 {
-    static const set_fn sets[] = {set_clean,  set_loss1,      set_reorder,      set_corrupt, set_few_buffers,   set_mtu512,
-                                  set_incast, set_truncation, set_cancel_eager, set_close,   set_policy_pow2,   set_wrap,
-                                  set_eqds,   set_tx_failed,  set_no_eager,     set_cancel,  set_slow_receiver, set_many_conns};
+    static const set_fn sets[] = {set_clean,       set_loss1,         set_reorder,    set_corrupt,      set_few_buffers,
+                                  set_mtu512,      set_incast,        set_truncation, set_cancel_eager, set_close,
+                                  set_policy_pow2, set_wrap,          set_eqds,       set_tx_failed,    set_no_eager,
+                                  set_cancel,      set_slow_receiver, set_many_conns};
     sets[rng_below(rng, sizeof sets / sizeof *sets)](options, rng);
 }
 
@@ -559,8 +570,14 @@ static void run_bounded(const struct scenario *scenario, uint64_t seed, bool pri
     play(scenario, seed, false, print_trace, result);
 }
 
-#define SCENARIO(name, set) {name, run, (void (*)(void))(set)}
-#define BOUNDED(name, set) {name, run_bounded, (void (*)(void))(set)}
+#define SCENARIO(name, set)                                                                                            \
+    {                                                                                                                  \
+        name, run, (void (*)(void))(set)                                                                               \
+    }
+#define BOUNDED(name, set)                                                                                             \
+    {                                                                                                                  \
+        name, run_bounded, (void (*)(void))(set)                                                                       \
+    }
 
 static const struct scenario scenarios[] = {
     SCENARIO("clean", set_clean),

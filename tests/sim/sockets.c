@@ -15,18 +15,18 @@ struct end {
     uint8_t kind;
     bool used, eof, reset;
     struct process *process;
-    int peer;                 /* index, -1: none (yet, or any more) */
-    uint32_t peer_life;       /* of its slot: the next user is a stranger */
+    int peer;           /* index, -1: none (yet, or any more) */
+    uint32_t peer_life; /* of its slot: the next user is a stranger */
     uint32_t peer_address;
     uint16_t port, peer_port;
-    int error;                /* of connect() */
-    uint8_t *bytes;           /* received, not read yet */
+    int error;      /* of connect() */
+    uint8_t *bytes; /* received, not read yet */
     size_t length, room;
-    uint64_t sent_until_ns;   /* arrival of the last segment that it sent: none overtakes */
+    uint64_t sent_until_ns; /* arrival of the last segment that it sent: none overtakes */
     int backlog[BACKLOG_MAX];
     unsigned backlog_count;
-    uint64_t value;           /* of an event descriptor */
-    uint32_t life;            /* counts uses of the slot */
+    uint64_t value; /* of an event descriptor */
+    uint32_t life;  /* counts uses of the slot */
 };
 
 static struct {
@@ -85,8 +85,8 @@ static int take(struct process *process, enum kind kind)
 static struct end *end_of(int fd)
 {
     int index = fd - FD_FIRST;
-    if (index < 0 || index >= net.count || !net.ends[index].used ||
-        net.ends[index].process != machine_process() || net.ends[index].kind == CLOSED)
+    if (index < 0 || index >= net.count || !net.ends[index].used || net.ends[index].process != machine_process() ||
+        net.ends[index].kind == CLOSED)
         machine_fail("descriptor %d is not open", fd);
     return &net.ends[index];
 }

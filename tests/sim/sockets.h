@@ -9,8 +9,8 @@
 #include "machine.h"
 
 struct sockets_options {
-    uint64_t delay_ns;      /* one way */
-    uint32_t silent_ppm;    /* a connection that never gets an answer */
+    uint64_t delay_ns;   /* one way */
+    uint32_t silent_ppm; /* a connection that never gets an answer */
 };
 
 /* From this IPv4 address on (host order) nobody ever answers, no router either. */

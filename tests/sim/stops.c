@@ -2,9 +2,9 @@
 #include "stops.h"
 
 enum {
-    DRIFT_PPM = 200,   /* of quartz at its worst */
+    DRIFT_PPM = 200, /* of quartz at its worst */
     SLACK_NS = 20000000,
-    GAP_PARTS = 2,     /* of UCCL_DEAD_PEER_MS between two stops: time to be heard of, whatever is lost */
+    GAP_PARTS = 2, /* of UCCL_DEAD_PEER_MS between two stops: time to be heard of, whatever is lost */
 };
 
 static uint64_t dead_ns(const struct options *options)
@@ -97,15 +97,16 @@ void stops_judge_death(struct world *world, const struct pair *pair, unsigned si
         return;
     for (unsigned i = 0; i < other->stop_count; i++) {
         const struct stop *stop = &other->stops[i];
-        if (world->now_ns < stop->end_ns + dead_ns(world->options) / 4 && silence(world, own, stop, &stops) >= needed_ns)
+        if (world->now_ns < stop->end_ns + dead_ns(world->options) / 4 &&
+            silence(world, own, stop, &stops) >= needed_ns)
             return;
     }
     world_fail(world, "end %u calls end %u dead, which lives", pair->end[side], pair->end[!side]);
 }
 
 /*
- * Who waited all the time, and ran, has given the stopped one up. It is asked after a quarter of the time; of each stop of
- * our own a sixteenth may go unnoticed, and as much may pass until the next look.
+ * Who waited all the time, and ran, has given the stopped one up. It is asked after a quarter of the time; of each stop
+ * of our own a sixteenth may go unnoticed, and as much may pass until the next look.
  */
 void stops_end(struct world *world, struct end *end)
 {
@@ -122,8 +123,8 @@ void stops_end(struct world *world, struct end *end)
                 continue;
             int conn = app_waits(world, pair, side, stop->begin_ns);
             if (conn >= 0)
-                world_fail(world, "connection %d waits for end %u, which was silent for %.3f ms", conn, pair->end[!side],
-                           (double)(stop->end_ns - stop->begin_ns) / 1e6);
+                world_fail(world, "connection %d waits for end %u, which was silent for %.3f ms", conn,
+                           pair->end[!side], (double)(stop->end_ns - stop->begin_ns) / 1e6);
         }
     }
 }
@@ -138,7 +139,8 @@ static void use_stops(struct options *options, struct rng *rng, uint64_t least_n
     options->stop_ns = most_ns;
     options->stop_gap_ns = dead_ns(options) / GAP_PARTS;
     options->drift_ppm = rng_below(rng, DRIFT_PPM + 1);
-    options->send_gap_ns = options->recv_gap_ns = 2 * options->stops * (most_ns + options->stop_gap_ns) / options->messages;
+    options->send_gap_ns = options->recv_gap_ns =
+        2 * options->stops * (most_ns + options->stop_gap_ns) / options->messages;
     options->outstanding = 1 + rng_below(rng, options->outstanding);
     options->limit_ns = UINT64_C(20000) * NS_PER_MS + 4 * options->stops * (most_ns + 2 * options->stop_gap_ns);
 }
@@ -180,5 +182,6 @@ void stops_probes(struct options *options, struct rng *rng)
     struct net *net = &options->net[rng_below(rng, 2)];
     net->lost_probes = 1 + rng_below(rng, 2);
     net->probes_from_ns = 50 * NS_PER_MS + rng_below(rng, (uint32_t)dead_ns(options)); /* the address has been proven */
-    net->probes_until_ns = rng_below(rng, 2) ? UINT64_MAX : net->probes_from_ns + rng_below(rng, (uint32_t)dead_ns(options));
+    net->probes_until_ns =
+        rng_below(rng, 2) ? UINT64_MAX : net->probes_from_ns + rng_below(rng, (uint32_t)dead_ns(options));
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Ends that stop and continue (SIGSTOP, a debugger, a paused machine), and clocks that drift. What comes meanwhile lies in the socket, and the clock
- * goes on. The verdict: whoever ran while its peer did not, for UCCL_DEAD_PEER_MS, and waited, gives that peer up;
- * nobody else does, and both learn it.
+ * Ends that stop and continue (SIGSTOP, a debugger, a paused machine), and clocks that drift. What comes meanwhile lies
+ * in the socket, and the clock goes on. The verdict: whoever ran while its peer did not, for UCCL_DEAD_PEER_MS, and
+ * waited, gives that peer up; nobody else does, and both learn it.
  */
 #ifndef SIM_STOPS_H
 #define SIM_STOPS_H

@@ -10,8 +10,8 @@ void trace_init(struct trace *trace, bool print)
 
 static void print(const struct trace_event *event)
 {
-    printf("%12.6f %-10s %llu %llu %lld\n", (double)event->at_ns / 1e6, event->what,
-           (unsigned long long)event->a, (unsigned long long)event->b, (long long)event->c);
+    printf("%12.6f %-10s %llu %llu %lld\n", (double)event->at_ns / 1e6, event->what, (unsigned long long)event->a,
+           (unsigned long long)event->b, (long long)event->c);
 }
 
 void trace_note(struct trace *trace, uint64_t at_ns, const char *what, uint64_t a, uint64_t b, uint64_t c)

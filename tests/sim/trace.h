@@ -12,7 +12,7 @@
 enum { TRACE_RECENT = 48 };
 
 struct trace_event {
-    const char *what;        /* a literal */
+    const char *what; /* a literal */
     uint64_t at_ns, a, b, c;
 };
 

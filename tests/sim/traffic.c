@@ -13,7 +13,7 @@
 
 enum {
     BURST_MAX = 8,
-    IDLE_NS = 3000000,         /* an idle worker looks again */
+    IDLE_NS = 3000000, /* an idle worker looks again */
     WAIT_MS_MAX = 25,
     WAIT_LATE_NS = 30000000,   /* a wait may end so much after its time */
     DEAD_LATE_NS = 1500000000, /* and requests after the dead-peer time */
@@ -171,8 +171,8 @@ static bool post(struct stream *stream)
     unsigned sender = sender_of(stream), number = stream->posted;
     struct plan plan = plan_of(session, sender, number);
     bool sends = stream->kind == SEND;
-    struct buffer *buffer = payload_buffer(sends ? plan.size : plan.capacity,
-                                           payload_key(session->index, sender, number), !sends);
+    struct buffer *buffer =
+        payload_buffer(sends ? plan.size : plan.capacity, payload_key(session->index, sender, number), !sends);
     uccl_request *request;
     side->calls++;
     buffer->device = cluster_chance(cluster.options.device_permille);
@@ -307,8 +307,8 @@ static void collected(struct stream *stream, struct pending *pending, int status
     struct side *side = stream->side;
     struct node *node = side->node;
     int8_t *at = &side->session->status[sender_of(stream)][stream->kind][pending->number];
-    machine_note(stream->kind == SEND ? "sent" : "received", side->session->index * 2 + side->index,
-                 pending->number, (uint64_t)(int64_t)status);
+    machine_note(stream->kind == SEND ? "sent" : "received", side->session->index * 2 + side->index, pending->number,
+                 (uint64_t)(int64_t)status);
     if (*at != NOT_ENDED)
         machine_fail("session %u: request %u ended twice", side->session->index, pending->number);
     *at = (int8_t)status;
@@ -361,7 +361,8 @@ static void wait_for(struct stream *stream, struct pending *pending, int timeout
     /* preempted at every step, the waiter's own rounds are long: a command may have to do with each engine thread */
     uint64_t late_ns = WAIT_LATE_NS;
     if (cluster.options.preempt_every)
-        late_ns += cluster.options.params.num_engines * 1000 * cluster.options.preempt_ns / cluster.options.preempt_every;
+        late_ns +=
+            cluster.options.params.num_engines * 1000 * cluster.options.preempt_ns / cluster.options.preempt_every;
     late_ns += node_stopped_ns(stream->side->node, begun_ns, machine.now_ns);
     if (timeout_ms >= 0 && machine.now_ns > until_ns + late_ns)
         machine_fail("a wait of %d ms took %.3f ms longer", timeout_ms, (double)(machine.now_ns - until_ns) / 1e6);
@@ -387,8 +388,8 @@ static void wait_for_event(struct worker *worker)
 static bool may_wait_for_ever(const struct worker *worker)
 {
     const struct cluster_options *options = &cluster.options;
-    if (options->cancel_permille || options->close_early || options->crashes || options->stops || options->expect_dead ||
-        options->hostile)
+    if (options->cancel_permille || options->close_early || options->crashes || options->stops ||
+        options->expect_dead || options->hostile)
         return false;
     for (const struct side *side = worker->node->sides; side; side = side->next) {
         for (unsigned kind = 0; kind < KINDS; kind++) {
@@ -419,7 +420,8 @@ static void complete_one(struct worker *worker, struct stream *stream)
         const struct side *side = stream->side;
         if (try_collect(stream, pending))
             return;
-        uint64_t late_ns = ABORT_LATE_MS * UINT64_C(1000000) + node_stopped_ns(side->node, side->aborted_ns, machine.now_ns);
+        uint64_t late_ns =
+            ABORT_LATE_MS * UINT64_C(1000000) + node_stopped_ns(side->node, side->aborted_ns, machine.now_ns);
         if (!side->aborted || machine.now_ns > side->aborted_ns + late_ns)
             machine_fail("session %u is closed, and request %u has not ended", side->session->index, pending->number);
         machine_sleep(cluster_random(1000000));
@@ -437,8 +439,7 @@ static void complete_one(struct worker *worker, struct stream *stream)
             machine_sleep(cluster_random(20000));
         return;
     default:
-        wait_for(stream, pending,
-                 may_wait_for_ever(worker) ? -1 : (int)cluster_random(WAIT_MS_MAX + 1));
+        wait_for(stream, pending, may_wait_for_ever(worker) ? -1 : (int)cluster_random(WAIT_MS_MAX + 1));
     }
 }
 
@@ -464,15 +465,14 @@ static bool finished(const struct side *side)
 static bool other_is_done(const struct side *side)
 {
     const struct side *other = &side->session->sides[!side->index];
-    return !cluster.options.cancel_permille || cluster_hostile(side->session) || side->failed || other->failed || other->killed ||
-           other->state == SIDE_OVER || other->state == SIDE_CLOSING || other->state == SIDE_CLOSED ||
+    return !cluster.options.cancel_permille || cluster_hostile(side->session) || side->failed || other->failed ||
+           other->killed || other->state == SIDE_OVER || other->state == SIDE_CLOSING || other->state == SIDE_CLOSED ||
            (other->state == SIDE_OPEN && finished(other));
 }
 
 static bool to_be_closed(const struct side *side)
 {
-    return side->state == SIDE_OPEN &&
-           ((finished(side) && other_is_done(side)) || machine.now_ns >= side->close_ns);
+    return side->state == SIDE_OPEN && ((finished(side) && other_is_done(side)) || machine.now_ns >= side->close_ns);
 }
 
 /* The same whatever the schedule. */
@@ -493,7 +493,8 @@ static void close_async(struct side *side, bool abort)
     int error, status = UCCL_ETIMEDOUT, done = 0;
     while ((error = uccl_conn_close_async(side->conn, &request)) == UCCL_EAGAIN)
         machine_sleep(10000);
-    if (error || uccl_conn_status(side->conn) != UCCL_ECLOSED || uccl_conn_close_async(side->conn, &request) != UCCL_EINVAL)
+    if (error || uccl_conn_status(side->conn) != UCCL_ECLOSED ||
+        uccl_conn_close_async(side->conn, &request) != UCCL_EINVAL)
         machine_fail("uccl_conn_close_async() returned %d", error);
     if (abort) {
         status = uccl_wait(request, (int)machine_random(2), NULL);
@@ -501,7 +502,8 @@ static void close_async(struct side *side, bool abort)
         if (status == UCCL_ETIMEDOUT && (error = uccl_conn_abort(side->conn)) == UCCL_OK)
             status = uccl_wait(request, ABORT_LATE_MS, NULL);
         if (status == UCCL_ETIMEDOUT && node_stopped_ns(side->node, aborted_ns, machine.now_ns))
-            status = uccl_wait(request, ABORT_LATE_MS, NULL); /* the time went by in a stop, in which nothing ended either */
+            status =
+                uccl_wait(request, ABORT_LATE_MS, NULL); /* the time went by in a stop, in which nothing ended either */
         if (status == UCCL_ETIMEDOUT)
             machine_fail("session %u: an abort did not cut its close short", side->session->index);
     } else if (machine_random(2)) {
@@ -537,7 +539,8 @@ static void note_ended(const struct worker *worker)
     for (struct side *side = worker->node->sides; side; side = side->next) {
         for (unsigned kind = 0; kind < KINDS; kind++) {
             const struct stream *stream = &side->streams[kind];
-            for (struct pending *pending = stream->live; pending && stream->worker == worker->index; pending = pending->next) {
+            for (struct pending *pending = stream->live; pending && stream->worker == worker->index;
+                 pending = pending->next) {
                 const struct uccl_request *request = request_find(pending->request); /* NULL: just collected */
                 pending->ended_unseen |= request && request->state == REQUEST_ENDED;
             }
@@ -629,8 +632,8 @@ void traffic_watch(struct side *side)
             if (!pending->waited_for || !request || request->state != REQUEST_ENDED)
                 continue;
             if (pending->ended_seen)
-                machine_fail("session %u: request %u has ended, and who waits for it sleeps on",
-                             side->session->index, pending->number);
+                machine_fail("session %u: request %u has ended, and who waits for it sleeps on", side->session->index,
+                             pending->number);
             pending->ended_seen = true;
         }
     }
@@ -685,7 +688,8 @@ static bool agree(const struct session *session, unsigned sender, unsigned numbe
     const struct side *from = &session->sides[sender], *to = &session->sides[!sender];
     if (sent == UCCL_OK)
         return received == UCCL_OK || to->killed;
-    if (received != UCCL_OK || sent == NOT_ENDED || cluster.options.expect_dead || to->killed || node_stops_excuse(session))
+    if (received != UCCL_OK || sent == NOT_ENDED || cluster.options.expect_dead || to->killed ||
+        node_stops_excuse(session))
         return true;
     /* The receiver has it, yet the sender says no: only if the sender gave up by itself. */
     return sent == UCCL_ECANCELED && (session->cancelled[sender][SEND][number] || from->close_ns != UINT64_MAX);
@@ -706,8 +710,7 @@ void traffic_check(const struct session *session)
             }
             if (!agree(session, sender, number))
                 machine_fail("session %u, message %u from side %u: sent %d, received %d", session->index, number,
-                             sender, session->status[sender][SEND][number],
-                             session->status[sender][RECV][number]);
+                             sender, session->status[sender][SEND][number], session->status[sender][RECV][number]);
         }
     }
 }

@@ -57,8 +57,7 @@ static bool before(const struct event *a, const struct event *b)
     return a->at_ns != b->at_ns ? a->at_ns < b->at_ns : a->order < b->order;
 }
 
-void world_push(struct world *world, uint64_t at_ns, enum event_kind kind, unsigned end, void *what,
-                uint32_t extra)
+void world_push(struct world *world, uint64_t at_ns, enum event_kind kind, unsigned end, void *what, uint32_t extra)
 {
     if (world->heap_count == world->heap_room) {
         world->heap_room = world->heap_room ? 2 * world->heap_room : 256;
@@ -176,8 +175,8 @@ static void deliver_later(struct world *world, struct pair *pair, unsigned side,
 }
 
 /* What an earlier incarnation of the sender had under way: another token, other numbers, all checksums right. */
-static void deliver_stray(struct world *world, struct pair *pair, unsigned side, const uint8_t *bytes,
-                          size_t length, uint64_t at_ns)
+static void deliver_stray(struct world *world, struct pair *pair, unsigned side, const uint8_t *bytes, size_t length,
+                          uint64_t at_ns)
 {
     enum { AT_CRC = 4, AT_TOKEN = 8, AT_SEQ = 16 };
     struct datagram *datagram = malloc(sizeof *datagram + length);
@@ -204,7 +203,8 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
     world->datagrams++;
     bool opens = !desc->sequenced && desc->opens;
     bool guards = net->firewall || pair->link[!side].net.firewall;
-    if (guards && !firewall_passes(desc->destination, desc->destination ^ 1, desc->path, opens, net->firewall, world->now_ns)) {
+    if (guards &&
+        !firewall_passes(desc->destination, desc->destination ^ 1, desc->path, opens, net->firewall, world->now_ns)) {
         world->faults++;
         world->dropped++;
         world->refused += !opens;
@@ -246,8 +246,7 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
         deliver_stray(world, pair, side, bytes, length, at_ns);
     if (world_chance(world, net->duplicate_ppm)) {
         world->faults++;
-        deliver_later(world, pair, side, desc, bytes, length,
-                      at_ns + rng_below(&world->rng, 2 * NS_PER_MS));
+        deliver_later(world, pair, side, desc, bytes, length, at_ns + rng_below(&world->rng, 2 * NS_PER_MS));
     }
 }
 
@@ -280,8 +279,8 @@ uint32_t world_lay_out(struct world *world, const struct tx_desc *desc, unsigned
         return length;
     }
     uint32_t bytes = i + 1u == desc->count ? desc->bulk_last : desc->bulk_stride;
-    const uint8_t *payload = app_payload(world, desc->bulk_msg,
-                                         desc->bulk_offset + (uint64_t)i * desc->bulk_stride, bytes);
+    const uint8_t *payload =
+        app_payload(world, desc->bulk_msg, desc->bulk_offset + (uint64_t)i * desc->bulk_stride, bytes);
     uint32_t crc = desc->payload_crc ? crc32c_portable(0, payload, bytes) : 0;
     wire_bulk_header(desc, i, crc, crc32c_portable, out);
     memcpy(out + WIRE_BULK_HEADER_BYTES, payload, bytes);
@@ -304,8 +303,8 @@ static void send_desc(struct world *world, const struct tx_desc *desc, bool fail
     if (desc->kind == TX_FRAMES) {
         for (uint32_t i = 0; i < desc->piece_count; i++) {
             const struct tx_piece *piece = &desc->pieces[i];
-            memcpy(desc->buffer + piece->at,
-                   app_payload(world, piece->msg, piece->offset_bytes, piece->length), piece->length);
+            memcpy(desc->buffer + piece->at, app_payload(world, piece->msg, piece->offset_bytes, piece->length),
+                   piece->length);
         }
     }
     for (unsigned i = 0; i < desc->count && !fail; i++) {
@@ -396,8 +395,7 @@ static void run_end(struct world *world, struct end *end)
     }
     if (options->stall_every_ns && world->now_ns >= end->next_stall_ns) {
         end->stalled_until_ns = world->now_ns + rng_below(&world->rng, (uint32_t)options->stall_ns);
-        end->next_stall_ns =
-            end->stalled_until_ns + rng_below(&world->rng, (uint32_t)options->stall_every_ns * 2);
+        end->next_stall_ns = end->stalled_until_ns + rng_below(&world->rng, (uint32_t)options->stall_every_ns * 2);
         world_push(world, end->stalled_until_ns, EVENT_RUN, (unsigned)(end - world->ends), NULL, 0);
     }
     if (end->stalled_until_ns > world->now_ns)
@@ -484,25 +482,22 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
             .places = options->places,
         };
         pair->flow_memory[side] = sim_alloc(core_flow_size(&end->params, &pair->setup[side]));
-        pair->flow[side] =
-            core_flow_open(end->core, pair->flow_memory[side], &pair->setup[side], world->now_ns);
+        pair->flow[side] = core_flow_open(end->core, pair->flow_memory[side], &pair->setup[side], world->now_ns);
         end->inbox_limit += window_bytes[side] + CONTROL_RESERVE_BYTES;
     }
     if (options->wrap)
         wrap_pair(world, pair);
 }
 
-void world_create(struct world *world, const char *scenario, const struct options *options, uint64_t seed,
-                  bool trace)
+void world_create(struct world *world, const char *scenario, const struct options *options, uint64_t seed, bool trace)
 {
-    *world = (struct world){
-        .scenario = scenario, .seed = seed, .options = options};
+    *world = (struct world){.scenario = scenario, .seed = seed, .options = options};
     trace_init(&world->trace, trace);
     firewalls_forget();
     world->rng.state = seed;
     world->app_rng.state = seed ^ UINT64_C(0x5deece66d);
     world->now_ns = world->start_ns = rng_next(&world->rng) >> 16; /* clocks begin anywhere */
-    if (options->wrap) /* just before some such time, and never before 0 */
+    if (options->wrap)                                             /* just before some such time, and never before 0 */
         world->now_ns = world->start_ns =
             (((world->start_ns >> 36) + 1) << 36) - rng_below(&world->rng, 10 * NS_PER_MS);
     world->end_count = options->ends;
@@ -582,8 +577,7 @@ static void check_flow(struct world *world, const struct flow *flow)
         world_fail(world, "%u of %u grants came back", flow->place.free_count, flow->place.slot_count);
     if (flow->dead)
         return;
-    if (sent->flying_chunks || sent->flying_charge || sent->flying_payload ||
-        sent->by_time.head || sent->lost.head)
+    if (sent->flying_chunks || sent->flying_charge || sent->flying_payload || sent->by_time.head || sent->lost.head)
         world_fail(world, "a flow at rest has chunks in flight");
     for (unsigned i = 0; i < sent->window; i++) {
         if (sent->chunks[i].state != CHUNK_FREE)
@@ -618,8 +612,8 @@ static void close_world(struct world *world)
         struct core_event event;
         if (!end->halted) {
             if (core->small.count != end->params.tx_small_buffers || core->big.count != end->params.tx_buffers)
-                world_fail(world, "buffers of end %u are missing: %u small, %u big left", i,
-                           core->small.count, core->big.count);
+                world_fail(world, "buffers of end %u are missing: %u small, %u big left", i, core->small.count,
+                           core->big.count);
             if (core_tx(end->core, &desc, world_clock_ns(world, end)) || core_next_event(end->core, &event))
                 world_fail(world, "end %u still has something to say", i);
             if (core_deadline(core) != UINT64_MAX)
@@ -652,8 +646,7 @@ static void handle(struct world *world, struct event *event)
     if (action && end->halted)
         return;
     if (action && end->stalled_until_ns > world->now_ns) {
-        world_push(world, end->stalled_until_ns, (enum event_kind)event->kind, event->end, event->what,
-                   event->extra);
+        world_push(world, end->stalled_until_ns, (enum event_kind)event->kind, event->end, event->what, event->extra);
         return;
     }
     switch ((enum event_kind)event->kind) {

@@ -18,83 +18,83 @@ enum { ENDS_MAX = 12, PAIRS_MAX = 12, PPM = 1000000, GUARD_BYTES = 64, STOPS_MAX
 
 /* What one direction between two ends does to datagrams. */
 struct net {
-    uint64_t rate_mbps;      /* 0: without limit */
-    uint64_t queue_bytes;    /* what waits for the rate before the tail is dropped; 0: without limit */
+    uint64_t rate_mbps;   /* 0: without limit */
+    uint64_t queue_bytes; /* what waits for the rate before the tail is dropped; 0: without limit */
     uint64_t delay_ns, jitter_ns;
-    uint64_t reorder_ns;     /* extra delay of a datagram that is overtaken */
-    uint64_t burst_ns;       /* longest time that a burst of losses lasts */
+    uint64_t reorder_ns; /* extra delay of a datagram that is overtaken */
+    uint64_t burst_ns;   /* longest time that a burst of losses lasts */
     uint32_t loss_ppm, burst_ppm;
     uint32_t reorder_ppm, duplicate_ppm, corrupt_ppm, truncate_ppm, ce_ppm;
-    uint32_t stray_ppm;      /* datagrams after which one of an earlier incarnation of the peer comes */
-    uint32_t dead_paths;     /* bit i: path i swallows everything */
-    bool firewall;           /* in front of the receiver (firewall.h) */
+    uint32_t stray_ppm;                     /* datagrams after which one of an earlier incarnation of the peer comes */
+    uint32_t dead_paths;                    /* bit i: path i swallows everything */
+    bool firewall;                          /* in front of the receiver (firewall.h) */
     uint64_t black_from_ns, black_until_ns; /* swallows everything in between */
-    uint8_t lost_probes;     /* bits PROBE_ASK, PROBE_ECHO: swallows these alone, between the times that follow */
+    uint8_t lost_probes; /* bits PROBE_ASK, PROBE_ECHO: swallows these alone, between the times that follow */
     uint64_t probes_from_ns, probes_until_ns;
-    uint32_t hole_bytes;     /* larger datagrams vanish, from hole_from_ns to hole_until_ns; 0: none do */
+    uint32_t hole_bytes; /* larger datagrams vanish, from hole_from_ns to hole_until_ns; 0: none do */
     uint64_t hole_from_ns, hole_until_ns;
 };
 
 /* What a scenario asks for. */
 struct options {
     struct params params;
-    bool unequal;                 /* each end draws parameters of its own (unequal.h) */
-    bool same_rate;               /* but for those that the least rate depends on */
-    uint64_t eager_kb_of_last;    /* UCCL_EAGER_KB of the ends but the first; UINT64_MAX: the same */
-    unsigned ends;                /* 1: a flow to itself; n: the first with each of the others */
-    unsigned conns;               /* per pair */
-    struct net net[2];            /* away from the first end, and towards it */
+    bool unequal;              /* each end draws parameters of its own (unequal.h) */
+    bool same_rate;            /* but for those that the least rate depends on */
+    uint64_t eager_kb_of_last; /* UCCL_EAGER_KB of the ends but the first; UINT64_MAX: the same */
+    unsigned ends;             /* 1: a flow to itself; n: the first with each of the others */
+    unsigned conns;            /* per pair */
+    struct net net[2];         /* away from the first end, and towards it */
     bool paths_in_order;
 
     /* NICs that place payload (placing.c) */
-    bool places, placed;          /* placed: something must have been */
-    bool paths_reliable;          /* they repeat what is lost, or fail */
-    bool paths_reorder;           /* their queue pairs do, and so the core may not place */
+    bool places, placed;            /* placed: something must have been */
+    bool paths_reliable;            /* they repeat what is lost, or fail */
+    bool paths_reorder;             /* their queue pairs do, and so the core may not place */
     uint32_t unregistered_permille; /* buffers that the NIC does not reach */
     uint32_t path_loss_ppm;
-    uint32_t path_breaks_ppm;     /* losses in a large write after which the way swallows everything */
-    uint32_t path_stall_ppm;      /* packets that wait for so long, and all behind them */
-    uint32_t path_fail_ppm;       /* descriptors after which the NIC reports a failure */
-    uint32_t path_open_fail_ppm;  /* queue pairs that cannot be made or connected */
+    uint32_t path_breaks_ppm;    /* losses in a large write after which the way swallows everything */
+    uint32_t path_stall_ppm;     /* packets that wait for so long, and all behind them */
+    uint32_t path_fail_ppm;      /* descriptors after which the NIC reports a failure */
+    uint32_t path_open_fail_ppm; /* queue pairs that cannot be made or connected */
     uint64_t path_stall_ns;
     uint64_t path_dies_ns, path_lives_ns; /* net.dead_paths swallow everything in between */
-    uint64_t nic_work_ns;         /* longest time until a work request is executed */
-    uint64_t nic_drain_ns;        /* until a queue pair is drained */
-    uint64_t nic_answer_ns;       /* until one is made or connected */
+    uint64_t nic_work_ns;                 /* longest time until a work request is executed */
+    uint64_t nic_drain_ns;                /* until a queue pair is drained */
+    uint64_t nic_answer_ns;               /* until one is made or connected */
 
-    bool wrap;                    /* every number that the wire truncates soon wraps */
+    bool wrap;                                     /* every number that the wire truncates soon wraps */
     uint32_t datagram_bytes, datagram_bytes_later; /* later: from change_datagram_ns on */
     uint64_t change_datagram_ns;
     uint32_t chunk_window, msg_window, eager_window_kb;
-    uint64_t window_bytes;        /* socket buffer of each end per peer */
-    uint32_t tx_fail_ppm;         /* the NIC refuses a descriptor */
+    uint64_t window_bytes;             /* socket buffer of each end per peer */
+    uint32_t tx_fail_ppm;              /* the NIC refuses a descriptor */
     uint64_t stall_every_ns, stall_ns; /* engine threads do not run for a while */
-    uint64_t halt_ns;             /* the last end dies; UINT64_MAX: never */
-    unsigned halts;               /* so many ends die, the last ones; 0: one */
-    uint64_t halt_gap_ns;         /* between two of them */
-    unsigned stops;               /* times that each end stops and continues (stops.c), STOPS_MAX at most */
+    uint64_t halt_ns;                  /* the last end dies; UINT64_MAX: never */
+    unsigned halts;                    /* so many ends die, the last ones; 0: one */
+    uint64_t halt_gap_ns;              /* between two of them */
+    unsigned stops;                    /* times that each end stops and continues (stops.c), STOPS_MAX at most */
     uint64_t stop_min_ns, stop_ns, stop_gap_ns; /* shortest, longest; shortest time between two */
-    bool stops_together;          /* all begin at the same times */
-    uint32_t drift_ppm;           /* of the ends' clocks, at most */
+    bool stops_together;                        /* all begin at the same times */
+    uint32_t drift_ppm;                         /* of the ends' clocks, at most */
 
     /* the application */
-    unsigned messages;            /* per connection and direction */
-    bool one_way;                 /* only the first end of a pair sends */
+    unsigned messages; /* per connection and direction */
+    bool one_way;      /* only the first end of a pair sends */
     uint64_t size_max;
-    bool one_size;                /* all messages are that large */
-    unsigned outstanding;         /* requests at once per connection, kind and end */
+    bool one_size;                     /* all messages are that large */
+    unsigned outstanding;              /* requests at once per connection, kind and end */
     uint64_t send_gap_ns, recv_gap_ns; /* longest pause before a post; 0: none */
-    uint64_t recv_late_ns;        /* receives of half of the connections begin up to so much later */
+    uint64_t recv_late_ns;             /* receives of half of the connections begin up to so much later */
     unsigned truncate_permille, cancel_permille;
-    bool close_early;             /* somebody closes before all is done */
-    bool expect_dead;             /* UCCL_EPEERDEAD is no surprise */
-    uint64_t close_after_ns;      /* longest idle time before a connection is closed */
+    bool close_early;        /* somebody closes before all is done */
+    bool expect_dead;        /* UCCL_EPEERDEAD is no surprise */
+    uint64_t close_after_ns; /* longest idle time before a connection is closed */
     uint64_t linger_ns;
-    uint64_t limit_ns;            /* all must be over by then */
+    uint64_t limit_ns; /* all must be over by then */
 
     /* bounds (judge.c); 0: none */
     uint32_t needless_permille;   /* datagrams repeated, of all sent, beyond those that were lost */
-    uint64_t retransmissions_max;         /* datagrams repeated */
+    uint64_t retransmissions_max; /* datagrams repeated */
     bool no_hole;                 /* nobody takes large datagrams for those that vanish */
     uint32_t dead_permille;       /* datagrams that went into net.dead_paths, of all sent */
     uint32_t refused_permille;    /* the same of firewalls */
@@ -111,7 +111,7 @@ struct event {
     uint64_t at_ns, order;
     uint8_t kind;
     uint8_t end;
-    void *what;          /* datagram, side of a connection, or request */
+    void *what; /* datagram, side of a connection, or request */
     uint32_t extra;
 };
 
@@ -135,17 +135,17 @@ struct end {
     struct datagram *inbox, **inbox_tail;
     uint64_t inbox_charge, inbox_limit; /* kernel bytes */
     uint64_t stalled_until_ns, next_stall_ns, blocked_until_ns;
-    uint64_t run_at_ns;                 /* an EVENT_RUN is queued for then; UINT64_MAX: none */
+    uint64_t run_at_ns; /* an EVENT_RUN is queued for then; UINT64_MAX: none */
     bool dirty, halted;
     int32_t drift_ppm;
-    struct stop stops[STOPS_MAX];       /* that have begun */
+    struct stop stops[STOPS_MAX]; /* that have begun */
     unsigned stop_count;
 };
 
 struct link {
     struct net net;
-    uint64_t free_ns;   /* when the last datagram has left */
-    uint64_t last_ns;   /* arrival of the newest, for order */
+    uint64_t free_ns; /* when the last datagram has left */
+    uint64_t last_ns; /* arrival of the newest, for order */
     uint64_t burst_until_ns;
 };
 
@@ -164,12 +164,12 @@ struct pair {
     struct flow_setup setup[2];
     struct flow *flow[2];
     void *flow_memory[2];
-    struct link link[2]; /* by sending side */
+    struct link link[2];      /* by sending side */
     uint32_t passed_bytes[2]; /* of the largest datagram that got through */
-    bool proven[2], dead[2]; /* CORE_EVENT_FLOW_PROVEN, CORE_EVENT_FLOW_DEAD seen */
+    bool proven[2], dead[2];  /* CORE_EVENT_FLOW_PROVEN, CORE_EVENT_FLOW_DEAD seen */
     /* judge.c */
     bool probe_was_due[2];
-    uint64_t paced_until_ns[2];   /* before the descriptor that it looks at; 0: not paced */
+    uint64_t paced_until_ns[2];            /* before the descriptor that it looks at; 0: not paced */
     struct transmission last[2][LAST_MAX]; /* by sequence number */
 };
 
@@ -178,7 +178,7 @@ struct world {
     uint64_t seed;
     struct trace trace;
     const struct options *options;
-    struct rng rng;      /* of the network and the engines */
+    struct rng rng; /* of the network and the engines */
     struct rng app_rng;
     uint64_t now_ns, start_ns;
     struct event *heap;
@@ -187,27 +187,24 @@ struct world {
     struct end ends[ENDS_MAX];
     struct pair pairs[PAIRS_MAX];
     unsigned end_count, pair_count;
-    struct nic *nic;     /* that places payload; NULL: there is none */
+    struct nic *nic; /* that places payload; NULL: there is none */
     struct conn_sim *conns;
     unsigned conn_count;
     uint64_t requests_live, requests_ended, bytes_moved, datagrams, faults;
     uint64_t dropped, retransmitted, into_dead, refused; /* datagrams */
-    unsigned holes;      /* CORE_EVENT_FLOW_HOLE seen */
-    uint64_t dead_end_max_ns; /* when the last request whose peer is dead ended */
-    uint64_t living_end_max_ns; /* and the last one between ends that live */
+    unsigned holes;                                      /* CORE_EVENT_FLOW_HOLE seen */
+    uint64_t dead_end_max_ns;                            /* when the last request whose peer is dead ended */
+    uint64_t living_end_max_ns;                          /* and the last one between ends that live */
 };
 
 /* ---- world.c ---- */
-void world_create(struct world *world, const char *scenario, const struct options *options, uint64_t seed,
-                  bool trace);
+void world_create(struct world *world, const char *scenario, const struct options *options, uint64_t seed, bool trace);
 /* Runs until everything is over, checks what must be left, frees all. */
 void world_run(struct world *world);
-void world_push(struct world *world, uint64_t at_ns, enum event_kind kind, unsigned end, void *what,
-                uint32_t extra);
+void world_push(struct world *world, uint64_t at_ns, enum event_kind kind, unsigned end, void *what, uint32_t extra);
 /* Takes an event into the trace. */
 void world_note(struct world *world, const char *what, uint64_t a, uint64_t b, uint64_t c);
-_Noreturn void world_fail(const struct world *world, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+_Noreturn void world_fail(const struct world *world, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void *sim_alloc(size_t bytes); /* zeroed, 64-byte aligned */
 /* Writes datagram `i` of the descriptor to `out`; returns its length. */
 uint32_t world_lay_out(struct world *world, const struct tx_desc *desc, unsigned i, uint8_t *out);
@@ -233,7 +230,8 @@ void app_copy(struct world *world, struct end *end);
 /* The bytes of a send, for the NIC. */
 const uint8_t *app_payload(struct world *world, const struct core_msg *msg, uint64_t offset, uint64_t length);
 void app_event(struct world *world, struct end *end, const struct core_event *event);
-/* The first connection of a pair with a request of `side` that was posted before `at_ns` and has not ended; -1: none. */
+/* The first connection of a pair with a request of `side` that was posted before `at_ns` and has not ended; -1: none.
+ */
 int app_waits(const struct world *world, const struct pair *pair, unsigned side, uint64_t at_ns);
 /* Whether every request and connection of ends that live has ended. */
 bool app_over(const struct world *world);

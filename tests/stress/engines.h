@@ -8,10 +8,10 @@
 
 #include <string.h>
 
-#define OK(expression)                                                                            \
-    do {                                                                                          \
-        int ok_ = (expression);                                                                   \
-        CHECK(ok_ == 0, "%s: %s", #expression, uccl_strerror(ok_));                               \
+#define OK(expression)                                                                                                 \
+    do {                                                                                                               \
+        int ok_ = (expression);                                                                                        \
+        CHECK(ok_ == 0, "%s: %s", #expression, uccl_strerror(ok_));                                                    \
     } while (0)
 
 static inline uccl_engine *engine_open(const char *lend, const char *spin_us)

@@ -24,14 +24,14 @@
 #endif
 
 /* Ends the whole program, from any thread. */
-#define CHECK(condition, ...)                                                                     \
-    do {                                                                                          \
-        if (!(condition)) {                                                                       \
-            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                       \
-            fprintf(stderr, __VA_ARGS__);                                                         \
-            fputc('\n', stderr);                                                                  \
-            _exit(1);                                                                             \
-        }                                                                                         \
+#define CHECK(condition, ...)                                                                                          \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "%s:%d: %s: ", __FILE__, __LINE__, #condition);                                            \
+            fprintf(stderr, __VA_ARGS__);                                                                              \
+            fputc('\n', stderr);                                                                                       \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
     } while (0)
 
 static inline uint64_t now_ns(void)
@@ -56,8 +56,8 @@ static inline uint64_t random_next(uint64_t *state)
     return z ^ z >> 31;
 }
 
-/* Output is TAP: the plan first, a line when each case has ended. tests/expected.py reads CASES from the source, so that
- * a program which ends early is seen. */
+/* Output is TAP: the plan first, a line when each case has ended. tests/expected.py reads CASES from the source, so
+ * that a program which ends early is seen. */
 static inline void begin_cases(int count)
 {
     printf("1..%d\n", count);
@@ -87,8 +87,8 @@ static inline void delay_one_in(uint64_t seed, uint32_t one_in)
 #endif
 }
 
-/* The seed, of delays at marked points too: argv[1], else from the clock; printed, so that a failure can be replayed as far
- * as threads let it. */
+/* The seed, of delays at marked points too: argv[1], else from the clock; printed, so that a failure can be replayed as
+ * far as threads let it. */
 static inline uint64_t seed_of(int argc, char **argv)
 {
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : now_ns();

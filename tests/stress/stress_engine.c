@@ -18,10 +18,10 @@
 #include <stdatomic.h>
 
 enum {
-    DATA_QPS = 2,                /* connections with a thread at each end */
-    SHARED_SENDERS = 2,       /* each with a receiver, all on one more connection */
+    DATA_QPS = 2,       /* connections with a thread at each end */
+    SHARED_SENDERS = 2, /* each with a receiver, all on one more connection */
     THREADS = 2 * DATA_QPS + 2 * SHARED_SENDERS,
-    BATCH_MAX = 24,           /* posted before a thread looks for ends */
+    BATCH_MAX = 24, /* posted before a thread looks for ends */
     LARGE = 200000,
     SHARED_BYTES = 600,
     SHARED_MESSAGES_MAX = 1 << 16,
@@ -29,7 +29,7 @@ enum {
 };
 
 struct run {
-    uccl_engine *engine[2];   /* may be one and the same */
+    uccl_engine *engine[2]; /* may be one and the same */
     uint64_t seed;
     unsigned rounds;
     _Atomic uint8_t seen[SHARED_MESSAGES_MAX];
@@ -43,7 +43,7 @@ struct worker {
     uccl_engine *engine;
     unsigned qp, side;
     uint64_t random;
-    uint64_t number[2];       /* next message sent and received */
+    uint64_t number[2]; /* next message sent and received */
     pthread_t thread;
 };
 
@@ -119,8 +119,7 @@ static void by_testing(struct worker *worker, struct operation *operation, int *
     uint64_t end_ns = now_ns() + TIMEOUT_MS * UINT64_C(1000000);
     unsigned pause = random_next(&worker->random) % 3;
     while (!test(operation, status, bytes)) {
-        CHECK(now_ns() < end_ns, "data QP %u, message %u: tested in vain", worker->qp,
-              (unsigned)operation->number);
+        CHECK(now_ns() < end_ns, "data QP %u, message %u: tested in vain", worker->qp, (unsigned)operation->number);
         if (pause == 1)
             sched_yield();
         else if (pause == 2)
@@ -138,8 +137,7 @@ static void by_polling(struct worker *worker, struct operation *operation, int *
             return;
         /* another thread may arm, and so clear, the descriptor that we poll: not for long, then */
         poll(&fd, 1, 20);
-        CHECK(now_ns() < end_ns, "data QP %u, message %u: polled in vain", worker->qp,
-              (unsigned)operation->number);
+        CHECK(now_ns() < end_ns, "data QP %u, message %u: polled in vain", worker->qp, (unsigned)operation->number);
     }
 }
 
@@ -154,8 +152,7 @@ static void by_waiting(struct worker *worker, struct operation *operation, int *
             return;
     }
     *status = uccl_wait(operation->request, TIMEOUT_MS, bytes);
-    CHECK(*status != UCCL_ETIMEDOUT, "data QP %u, message %u: waited in vain", worker->qp,
-          (unsigned)operation->number);
+    CHECK(*status != UCCL_ETIMEDOUT, "data QP %u, message %u: waited in vain", worker->qp, (unsigned)operation->number);
 }
 
 static void finish(struct worker *worker, struct operation *operation)
@@ -181,8 +178,8 @@ static void finish(struct worker *worker, struct operation *operation)
               (unsigned)operation->number, bytes, operation->size);
         for (size_t i = 0; i < bytes && operation->is_receive; i++)
             CHECK(operation->buffer[i] == byte_of(worker, !worker->side, operation->number, i),
-                  "data QP %u, message %u is wrong at byte %zu of %zu", worker->qp,
-                  (unsigned)operation->number, i, bytes);
+                  "data QP %u, message %u is wrong at byte %zu of %zu", worker->qp, (unsigned)operation->number, i,
+                  bytes);
     }
     CHECK(operation->is_receive == 0 || operation->buffer[operation->size] == 0, "written beyond the buffer");
     free(operation->buffer);

@@ -39,10 +39,10 @@ static void take(unsigned index, void *user, enum uccl_log_level level, const ch
     atomic_fetch_add(&lines, 1);
 }
 
-#define TAKE(index)                                                                               \
-    static void take_##index(void *user, enum uccl_log_level level, const char *text)             \
-    {                                                                                             \
-        take(index, user, level, text);                                                           \
+#define TAKE(index)                                                                                                    \
+    static void take_##index(void *user, enum uccl_log_level level, const char *text)                                  \
+    {                                                                                                                  \
+        take(index, user, level, text);                                                                                \
     }
 TAKE(0)
 TAKE(1)
@@ -141,16 +141,14 @@ int main(int argc, char **argv)
     for (unsigned i = 0; i < WRITERS + SETTERS; i++) {
         indices[i] = i;
         pthread_t *thread = i < WRITERS ? &writers[i] : &setters[i - WRITERS];
-        CHECK(pthread_create(thread, NULL, i < WRITERS ? write_lines : set_sinks, &indices[i]) == 0,
-              "pthread_create");
+        CHECK(pthread_create(thread, NULL, i < WRITERS ? write_lines : set_sinks, &indices[i]) == 0, "pthread_create");
     }
     for (unsigned i = 0; i < WRITERS; i++)
         pthread_join(writers[i], NULL);
     atomic_store(&over, 1);
     for (unsigned i = 0; i < SETTERS; i++)
         pthread_join(setters[i], NULL);
-    CHECK(atomic_load(&lines) == WRITERS * rounds, "%u of %u lines came", atomic_load(&lines),
-          WRITERS * rounds);
+    CHECK(atomic_load(&lines) == WRITERS * rounds, "%u of %u lines came", atomic_load(&lines), WRITERS * rounds);
     for (unsigned i = 0; i < 1000; i++) {
         struct sink *sink = &sinks[i % SINKS];
         unsigned before = atomic_load(&sink->lines);

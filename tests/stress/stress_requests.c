@@ -16,7 +16,7 @@ enum { THREADS = 8, HELD_MAX = 12, MAILBOXES = 16, LIMIT = 700 };
 static struct {
     struct request_pool pool;
     unsigned rounds;
-    _Atomic uint32_t holder[1024];               /* by index: thread + 1, or 0 */
+    _Atomic uint32_t holder[1024]; /* by index: thread + 1, or 0 */
     _Atomic(struct uccl_request *) mailbox[MAILBOXES];
     _Atomic uint64_t taken, refused;
 } shared;
@@ -31,8 +31,7 @@ static void put(struct uccl_request *request, uint32_t mark)
 {
     uint32_t was = atomic_exchange(&shared.holder[request->index], 0);
     CHECK(was == mark, "request %u of thread %u is held by thread %u", request->index, mark, was);
-    CHECK(request->msg.number == mark, "request %u was written by %u", request->index,
-          (unsigned)request->msg.number);
+    CHECK(request->msg.number == mark, "request %u was written by %u", request->index, (unsigned)request->msg.number);
     request_put(request);
 }
 

@@ -23,8 +23,8 @@ enum { FREE_NOW, TAKEN };
 
 static struct {
     struct ring ring;
-    uint64_t items;                 /* of each producer */
-    _Atomic uint32_t owner;         /* FREE_NOW or TAKEN */
+    uint64_t items;         /* of each producer */
+    _Atomic uint32_t owner; /* FREE_NOW or TAKEN */
     _Atomic uint64_t refused;
     _Atomic uint32_t producers_left;
     /* the owner's own, unlocked on purpose: TSan says whether the hand-over orders it */
@@ -66,9 +66,8 @@ static void take_turn(struct thread_of *self)
     for (uint64_t i = 0; i < limit && ring_pop(&shared.ring, &entry); i++) {
         uint64_t producer = (uint64_t)(uintptr_t)entry.object - 1;
         CHECK(producer < PRODUCERS, "garbage");
-        CHECK(entry.what == shared.next[producer], "producer %u: item %llu, expected %llu",
-              (unsigned)producer, (unsigned long long)entry.what,
-              (unsigned long long)shared.next[producer]);
+        CHECK(entry.what == shared.next[producer], "producer %u: item %llu, expected %llu", (unsigned)producer,
+              (unsigned long long)entry.what, (unsigned long long)shared.next[producer]);
         shared.next[producer]++;
         shared.taken++;
     }
@@ -138,8 +137,8 @@ int main(int argc, char **argv)
     }
     for (unsigned i = 0; i < PRODUCERS + CONSUMERS; i++)
         pthread_join(threads[i].thread, NULL);
-    CHECK(shared.taken == PRODUCERS * shared.items, "%llu of %llu items came out",
-          (unsigned long long)shared.taken, (unsigned long long)(PRODUCERS * shared.items));
+    CHECK(shared.taken == PRODUCERS * shared.items, "%llu of %llu items came out", (unsigned long long)shared.taken,
+          (unsigned long long)(PRODUCERS * shared.items));
     CHECK(atomic_load(&shared.refused) > 0, "the ring was never full: the test is too gentle");
     end_case("%llu items, %llu refused", (unsigned long long)shared.taken,
              (unsigned long long)atomic_load(&shared.refused));

@@ -3,11 +3,11 @@
  * Windows between two steps, each with nothing else around that would cover for what is lost in it: no timer, no other
  * traffic, no second waiter. Meant for a build with random delays at marked points (engine/base/race_point.h).
  *
- *   calls    threads post to an engine that has no reason of its own ever to wake up, and wait: posting against going to
- *            sleep, lending and giving back against the registration of waiters
- *   arming   the only event of an engine comes while its descriptor is being armed
- *   cancels  a receive is cancelled while another thread collects it, and posts the next in its memory: that one stays
- *   numbers  threads that enter the library at once, in a process that has just been made, are in one and the same
+ *   calls    threads post to an engine that has no reason of its own ever to wake up, and wait: posting against going
+ * to sleep, lending and giving back against the registration of waiters arming   the only event of an engine comes
+ * while its descriptor is being armed cancels  a receive is cancelled while another thread collects it, and posts the
+ * next in its memory: that one stays numbers  threads that enter the library at once, in a process that has just been
+ * made, are in one and the same
  */
 #include "engines.h"
 
@@ -84,7 +84,8 @@ static void calls(uint64_t seed, const char *lend, unsigned count)
     for (unsigned i = 0; i < count; i++)
         pthread_join(callers[i].thread, NULL);
     OK(uccl_close(engine));
-    end_case("calls, UCCL_LEND=%s: %u of %u threads, %.1f s", lend, count * CALLS, count, (double)(now_ns() - start_ns) / 1e9);
+    end_case("calls, UCCL_LEND=%s: %u of %u threads, %.1f s", lend, count * CALLS, count,
+             (double)(now_ns() - start_ns) / 1e9);
 }
 
 /* ---- a connection of two engines ------------------------------------------------------------- */
@@ -202,8 +203,8 @@ static void *cancel_what_is_offered(void *argument)
 }
 
 /*
- * A handle tells 64 lives of its memory apart, so the canceller must not fall back by so many: waits for its turn to pass
- * if it has lasted for too many rounds.
+ * A handle tells 64 lives of its memory apart, so the canceller must not fall back by so many: waits for its turn to
+ * pass if it has lasted for too many rounds.
  */
 static void let_canceller_follow(unsigned round, unsigned *turn, unsigned *since)
 {
@@ -274,8 +275,8 @@ static void enter_at_once(uint32_t parent)
     for (unsigned i = 0; i < ENTERING; i++)
         pthread_join(threads[i], NULL);
     for (unsigned i = 0; i < ENTERING; i++)
-        CHECK(numbers[i] == *process_number && numbers[i] != parent && numbers[i], "number %u in process %u, child of %u",
-              numbers[i], *process_number, parent);
+        CHECK(numbers[i] == *process_number && numbers[i] != parent && numbers[i],
+              "number %u in process %u, child of %u", numbers[i], *process_number, parent);
 }
 
 static void numbers(uint64_t seed)

@@ -76,27 +76,26 @@ static inline void house_check(void)
  * A test that runs in both modes; its body gets the value of UCCL_LEND. It leaves as many threads and descriptors as it
  * has found.
  */
-#define BOTH(suite, name)                                                                         \
-    static void suite##_##name(const char *lend);                                                 \
-    Test(suite, name##_lent, .timeout = TIMEOUT_S)                                                \
-    {                                                                                             \
-        house_note();                                                                             \
-        suite##_##name("yes");                                                                    \
-        house_check();                                                                            \
-    }                                                                                             \
-    Test(suite, name##_threads, .timeout = TIMEOUT_S)                                             \
-    {                                                                                             \
-        house_note();                                                                             \
-        suite##_##name("no");                                                                     \
-        house_check();                                                                            \
-    }                                                                                             \
+#define BOTH(suite, name)                                                                                              \
+    static void suite##_##name(const char *lend);                                                                      \
+    Test(suite, name##_lent, .timeout = TIMEOUT_S)                                                                     \
+    {                                                                                                                  \
+        house_note();                                                                                                  \
+        suite##_##name("yes");                                                                                         \
+        house_check();                                                                                                 \
+    }                                                                                                                  \
+    Test(suite, name##_threads, .timeout = TIMEOUT_S)                                                                  \
+    {                                                                                                                  \
+        house_note();                                                                                                  \
+        suite##_##name("no");                                                                                          \
+        house_check();                                                                                                 \
+    }                                                                                                                  \
     static void suite##_##name(const char *lend)
 
-#define IS(expression, expected)                                                                  \
-    do {                                                                                          \
-        int is_ = (expression), expected_ = (expected);                                           \
-        cr_assert(is_ == expected_, "%s is %d (%s), not %d", #expression, is_,                    \
-                  uccl_strerror(is_), expected_);                                                 \
+#define IS(expression, expected)                                                                                       \
+    do {                                                                                                               \
+        int is_ = (expression), expected_ = (expected);                                                                \
+        cr_assert(is_ == expected_, "%s is %d (%s), not %d", #expression, is_, uccl_strerror(is_), expected_);         \
     } while (0)
 
 struct pair {

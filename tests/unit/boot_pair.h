@@ -32,12 +32,12 @@ enum {
     FROM_CLIENT = 1,
     FROM_SERVER = 2,
     HELLO_BYTES = 58,
-    QUEUES_AT = 8 + 10,    /* in an offer: behind the connection section of type, length, six bytes */
+    QUEUES_AT = 8 + 10,      /* in an offer: behind the connection section of type, length, six bytes */
     QUEUES_FIXED_BYTES = 18, /* with type and length */
     FLOW_COUNT_AT = QUEUES_AT + 16,
     FLOW_FIXED_BYTES = 21, /* its address comes behind */
-    PLENTY_MS = 20000, /* a deadline that only a hang meets */
-    STEPS_MAX = 64,    /* more steps than any handshake needs when poll() says when */
+    PLENTY_MS = 20000,     /* a deadline that only a hang meets */
+    STEPS_MAX = 64,        /* more steps than any handshake needs when poll() says when */
 };
 
 static const uint8_t CLIENT_ID[16] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16};
@@ -309,8 +309,7 @@ static inline void expect_offer(const struct boot_offer *got, const struct boot_
     for (unsigned i = 0; i < want->flow_count; i++) {
         cr_assert_eq(got->flows[i].token, want->flows[i].token);
         cr_assert_eq(got->flows[i].address.length, want->flows[i].address.length);
-        cr_assert_arr_eq(got->flows[i].address.bytes, want->flows[i].address.bytes,
-                         want->flows[i].address.length);
+        cr_assert_arr_eq(got->flows[i].address.bytes, want->flows[i].address.bytes, want->flows[i].address.length);
         cr_assert_eq(got->flows[i].datagram_bytes, want->flows[i].datagram_bytes);
         cr_assert_eq(got->flows[i].rx_bytes, want->flows[i].rx_bytes);
     }
@@ -330,7 +329,7 @@ struct side {
     struct bootstrap *boot;
     struct boot_offer offer; /* ours */
     bool server;
-    int reject;              /* not 0: answer the peer's offer with this */
+    int reject;                  /* not 0: answer the peer's offer with this */
     const struct boot_key *keys; /* server: of the peers that it knows; client: of the peer that it claims if it can */
     unsigned key_count;
     unsigned steps;
@@ -398,8 +397,7 @@ static inline enum boot_state run_one(struct side *side)
     enum boot_state state = step(side);
     while (!ended(side, state)) {
         cr_assert_leq(side->steps, STEPS_MAX, "spins in state %d", state);
-        struct pollfd poll_fd = {.fd = bootstrap_fd(side->boot),
-                                 .events = bootstrap_events(side->boot)};
+        struct pollfd poll_fd = {.fd = bootstrap_fd(side->boot), .events = bootstrap_events(side->boot)};
         uint64_t now = now_ns();
         uint64_t deadline = bootstrap_deadline(side->boot);
         /* rounded up: waking early would only mean one more step */
@@ -416,13 +414,11 @@ static inline void run_both(struct side *client, struct side *server)
     states[0] = step(client);
     states[1] = step(server);
     while (!ended(client, states[0]) || !ended(server, states[1])) {
-        cr_assert_leq(client->steps + server->steps, STEPS_MAX, "spins in states %d, %d", states[0],
-                      states[1]);
+        cr_assert_leq(client->steps + server->steps, STEPS_MAX, "spins in states %d, %d", states[0], states[1]);
         struct pollfd poll_fds[2];
         for (int i = 0; i < 2; i++)
-            poll_fds[i] = (struct pollfd){
-                .fd = ended(sides[i], states[i]) ? -1 : bootstrap_fd(sides[i]->boot),
-                .events = bootstrap_events(sides[i]->boot)};
+            poll_fds[i] = (struct pollfd){.fd = ended(sides[i], states[i]) ? -1 : bootstrap_fd(sides[i]->boot),
+                                          .events = bootstrap_events(sides[i]->boot)};
         cr_assert_gt(poll(poll_fds, 2, 5000), 0, "hangs in states %d, %d", states[0], states[1]);
         for (int i = 0; i < 2; i++)
             if (poll_fds[i].revents != 0)

@@ -91,8 +91,7 @@ static inline const char *seen(const uccl_config *config, const char *name)
 {
     static char both[1024];
     char value[300], source[300];
-    int result =
-        uccl_param_value(config, index_of(name), value, sizeof value, source, sizeof source);
+    int result = uccl_param_value(config, index_of(name), value, sizeof value, source, sizeof source);
     cr_assert_eq(result, UCCL_OK, "%s", name);
     snprintf(both, sizeof both, "%s from %s", value, source);
     return both;
@@ -100,8 +99,7 @@ static inline const char *seen(const uccl_config *config, const char *name)
 
 static inline void expect_resolved(const uccl_config *config)
 {
-    cr_assert_eq(config_resolve(config, &params), UCCL_OK, "%s",
-                 line_count ? lines[line_count - 1].text : "");
+    cr_assert_eq(config_resolve(config, &params), UCCL_OK, "%s", line_count ? lines[line_count - 1].text : "");
 }
 
 /* Refused with exactly one line at error level, which is `text`; the output is untouched. */

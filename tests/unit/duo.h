@@ -54,9 +54,9 @@ static unsigned duo_failed[2], duo_ended[2], duo_proven[2], duo_dead[2];
 static int32_t duo_failed_status[2];
 static unsigned duo_holes[2];   /* CORE_EVENT_FLOW_HOLE seen */
 static uint32_t duo_passing[2]; /* what the last one said */
-static bool duo_refuse; /* the NIC takes nothing */
-static bool duo_reliable; /* capability: placing queue pairs are */
-static bool duo_registered; /* buffers to be posted: the NIC reaches them */
+static bool duo_refuse;         /* the NIC takes nothing */
+static bool duo_reliable;       /* capability: placing queue pairs are */
+static bool duo_registered;     /* buffers to be posted: the NIC reaches them */
 /* A NIC that places payload (placing_duo.h), or NULL: a descriptor for it; what its queue pairs are to do. */
 static void (*duo_on_path)(unsigned side, const struct tx_desc *desc);
 static void (*duo_path_actions)(unsigned side);
@@ -104,8 +104,8 @@ static inline void duo_open_as(bool one_core)
                                    .seed = 7 + side,
                                    .places_reliably = duo_reliable,
                                    .places_in_order = true};
-        duo_core[side] = side && one_core ? duo_core[0]
-                                          : core_init(duo_zeroed(core_size(&duo_params)), &setup, duo_now);
+        duo_core[side] =
+            side && one_core ? duo_core[0] : core_init(duo_zeroed(core_size(&duo_params)), &setup, duo_now);
         duo_setup[side].owner = &duo_flow[side];
         duo_flow[side] = core_flow_open(duo_core[side], duo_zeroed(core_flow_size(&duo_params, &duo_setup[side])),
                                         &duo_setup[side], duo_now);

@@ -39,10 +39,22 @@ static inline void world_open(struct world *w, const char *lend)
 #define CALL(name) static int call_##name(struct world *w)
 #define CALL_ALONE(name) static int call_##name(struct world *w __attribute__((unused)))
 
-CALL_ALONE(strerror) { return uccl_strerror(0) ? 0 : -1; }
-CALL_ALONE(version) { return uccl_version() ? 0 : -1; }
-CALL_ALONE(build_info) { return uccl_build_info() ? 0 : -1; }
-CALL_ALONE(distance_name) { return uccl_distance_name(0) ? 0 : -1; }
+CALL_ALONE(strerror)
+{
+    return uccl_strerror(0) ? 0 : -1;
+}
+CALL_ALONE(version)
+{
+    return uccl_version() ? 0 : -1;
+}
+CALL_ALONE(build_info)
+{
+    return uccl_build_info() ? 0 : -1;
+}
+CALL_ALONE(distance_name)
+{
+    return uccl_distance_name(0) ? 0 : -1;
+}
 
 CALL_ALONE(set_log)
 {
@@ -128,7 +140,10 @@ CALL_ALONE(open)
     return uccl_close(engine);
 }
 
-CALL(device_count) { return uccl_device_count(w->engine); }
+CALL(device_count)
+{
+    return uccl_device_count(w->engine);
+}
 
 CALL(device_get)
 {
@@ -136,7 +151,10 @@ CALL(device_get)
     return uccl_device_get(w->engine, 0, &device);
 }
 
-CALL(gpu_count) { return uccl_gpu_count(w->engine); }
+CALL(gpu_count)
+{
+    return uccl_gpu_count(w->engine);
+}
 
 CALL(gpu_get)
 {
@@ -144,7 +162,10 @@ CALL(gpu_get)
     return uccl_gpu_get(w->engine, 0, &gpu);
 }
 
-CALL(gpu_distance) { return uccl_gpu_distance(w->engine, 0, 0); }
+CALL(gpu_distance)
+{
+    return uccl_gpu_distance(w->engine, 0, 0);
+}
 
 CALL(listen)
 {
@@ -154,7 +175,10 @@ CALL(listen)
     return result ? result : uccl_listener_close(listener);
 }
 
-CALL(listener_port) { return uccl_listener_port(w->listener) ? 1 : UCCL_EFORKED; /* it cannot say more */ }
+CALL(listener_port)
+{
+    return uccl_listener_port(w->listener) ? 1 : UCCL_EFORKED; /* it cannot say more */
+}
 
 CALL(connect)
 {
@@ -175,7 +199,10 @@ CALL(connect_cancel)
     return 0;
 }
 
-CALL(conn_status) { return uccl_conn_status(w->pair.conn[0]); }
+CALL(conn_status)
+{
+    return uccl_conn_status(w->pair.conn[0]);
+}
 
 CALL(conn_peer)
 {
@@ -209,9 +236,18 @@ CALL(mr_get_info)
     return uccl_mr_get_info(w->mr, &info);
 }
 
-CALL(dereg_mr) { return uccl_dereg_mr(w->mr); }
-CALL(send_async) { return uccl_send_async(w->pair.conn[1], "hello", 5, NULL, &w->other); }
-CALL(recv_async) { return uccl_recv_async(w->pair.conn[1], w->buffer, 8, NULL, &w->other); }
+CALL(dereg_mr)
+{
+    return uccl_dereg_mr(w->mr);
+}
+CALL(send_async)
+{
+    return uccl_send_async(w->pair.conn[1], "hello", 5, NULL, &w->other);
+}
+CALL(recv_async)
+{
+    return uccl_recv_async(w->pair.conn[1], w->buffer, 8, NULL, &w->other);
+}
 
 CALL(recv_with_async)
 {
@@ -219,7 +255,10 @@ CALL(recv_with_async)
     return uccl_recv_with_async(w->pair.conn[1], watched, sizeof watched, NULL, UCCL_RECV_WATCHED, &w->other);
 }
 
-CALL(flush) { return uccl_flush(w->pair.conn[0], w->buffer, 8, NULL, &w->other); }
+CALL(flush)
+{
+    return uccl_flush(w->pair.conn[0], w->buffer, 8, NULL, &w->other);
+}
 
 CALL(test)
 {
@@ -227,10 +266,22 @@ CALL(test)
     return uccl_test(w->request, &done, NULL);
 }
 
-CALL(wait) { return uccl_wait(w->request, SHORT_MS, NULL); }
-CALL(cancel) { return uccl_cancel(w->request); }
-CALL(event_fd) { return uccl_event_fd(w->engine); }
-CALL(event_arm) { return uccl_event_arm(w->engine); }
+CALL(wait)
+{
+    return uccl_wait(w->request, SHORT_MS, NULL);
+}
+CALL(cancel)
+{
+    return uccl_cancel(w->request);
+}
+CALL(event_fd)
+{
+    return uccl_event_fd(w->engine);
+}
+CALL(event_arm)
+{
+    return uccl_event_arm(w->engine);
+}
 
 CALL(counter)
 {
@@ -244,11 +295,26 @@ CALL(counter_by_name)
     return uccl_counter_by_name(w->engine, "rounds", &value);
 }
 
-CALL(conn_close) { return uccl_conn_close(w->pair.conn[0]); }
-CALL(conn_close_async) { return uccl_conn_close_async(w->pair.conn[1], &w->other); }
-CALL(conn_abort) { return uccl_conn_abort(w->pair.conn[1]); }
-CALL(listener_close) { return uccl_listener_close(w->listener); }
-CALL(close) { return uccl_close(w->engine); }
+CALL(conn_close)
+{
+    return uccl_conn_close(w->pair.conn[0]);
+}
+CALL(conn_close_async)
+{
+    return uccl_conn_close_async(w->pair.conn[1], &w->other);
+}
+CALL(conn_abort)
+{
+    return uccl_conn_abort(w->pair.conn[1]);
+}
+CALL(listener_close)
+{
+    return uccl_listener_close(w->listener);
+}
+CALL(close)
+{
+    return uccl_close(w->engine);
+}
 
 /* In an order in which they can all be made. */
 static const struct call {
@@ -256,19 +322,63 @@ static const struct call {
     int (*run)(struct world *w);
     bool bound; /* to an engine: fails in a child of fork() */
 } calls[] = {
-#define ALONE(name) {"uccl_" #name, call_##name, false}
-#define BOUND(name) {"uccl_" #name, call_##name, true}
-    ALONE(set_log), ALONE(strerror), ALONE(version), ALONE(build_info), ALONE(distance_name),
-    ALONE(config_create), {"uccl_config_destroy", call_config_create, false}, ALONE(config_set), ALONE(param_info),
-    ALONE(param_value), ALONE(counter_info), ALONE(mem_status), ALONE(verbs_ports), ALONE(interfaces),
+#define ALONE(name)                                                                                                    \
+    {                                                                                                                  \
+        "uccl_" #name, call_##name, false                                                                              \
+    }
+#define BOUND(name)                                                                                                    \
+    {                                                                                                                  \
+        "uccl_" #name, call_##name, true                                                                               \
+    }
+    ALONE(set_log),
+    ALONE(strerror),
+    ALONE(version),
+    ALONE(build_info),
+    ALONE(distance_name),
+    ALONE(config_create),
+    {"uccl_config_destroy", call_config_create, false},
+    ALONE(config_set),
+    ALONE(param_info),
+    ALONE(param_value),
+    ALONE(counter_info),
+    ALONE(mem_status),
+    ALONE(verbs_ports),
+    ALONE(interfaces),
     ALONE(handle_from_address),
-    BOUND(device_count), BOUND(device_get), BOUND(gpu_count), BOUND(gpu_get), BOUND(gpu_distance), BOUND(listen),
-    BOUND(listener_port), BOUND(connect), BOUND(accept), BOUND(conn_status), BOUND(conn_peer), BOUND(conn_peer_id),
-    BOUND(reg_mr), BOUND(reg_mr_dmabuf),
-    BOUND(mr_get_info), BOUND(dereg_mr), BOUND(flush), BOUND(test), BOUND(wait), BOUND(send_async),
-    BOUND(recv_async), BOUND(recv_with_async), BOUND(cancel), BOUND(event_fd), BOUND(event_arm), BOUND(counter),
+    BOUND(device_count),
+    BOUND(device_get),
+    BOUND(gpu_count),
+    BOUND(gpu_get),
+    BOUND(gpu_distance),
+    BOUND(listen),
+    BOUND(listener_port),
+    BOUND(connect),
+    BOUND(accept),
+    BOUND(conn_status),
+    BOUND(conn_peer),
+    BOUND(conn_peer_id),
+    BOUND(reg_mr),
+    BOUND(reg_mr_dmabuf),
+    BOUND(mr_get_info),
+    BOUND(dereg_mr),
+    BOUND(flush),
+    BOUND(test),
+    BOUND(wait),
+    BOUND(send_async),
+    BOUND(recv_async),
+    BOUND(recv_with_async),
+    BOUND(cancel),
+    BOUND(event_fd),
+    BOUND(event_arm),
+    BOUND(counter),
     BOUND(counter_by_name),
-    BOUND(conn_close), BOUND(conn_close_async), BOUND(conn_abort), BOUND(listener_close), ALONE(connect_cancel), ALONE(close), ALONE(open),
+    BOUND(conn_close),
+    BOUND(conn_close_async),
+    BOUND(conn_abort),
+    BOUND(listener_close),
+    ALONE(connect_cancel),
+    ALONE(close),
+    ALONE(open),
 #undef ALONE
 #undef BOUND
 };

@@ -80,7 +80,7 @@ enum call {
 #define ROW(name) CALL_##name,
     CALLS(ROW)
 #undef ROW
-    CALL_COUNT
+        CALL_COUNT
 };
 static const char *const call_names[] = {
 #define ROW(name) #name,
@@ -179,7 +179,7 @@ WRAP(int, getsockname, -1, (int fd, struct sockaddr *address, socklen_t *length)
 WRAP(int, getpeername, -1, (int fd, struct sockaddr *address, socklen_t *length), (fd, address, length))
 WRAP(ssize_t, getrandom, -1, (void *out, size_t length, unsigned flags), (out, length, flags))
 WRAP(int, eventfd, -1, (unsigned count, int flags), (count, flags))
-WRAP(int, getifaddrs, -1, (struct ifaddrs **out), (out))
+WRAP(int, getifaddrs, -1, (struct ifaddrs * *out), (out))
 WRAP(FILE *, fopen64, NULL, (const char *path, const char *mode), (path, mode))
 WRAP(ssize_t, write, -1, (int fd, const void *bytes, size_t length), (fd, bytes, length))
 WRAP(ssize_t, read, -1, (int fd, void *bytes, size_t length), (fd, bytes, length))

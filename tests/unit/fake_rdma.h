@@ -44,15 +44,15 @@ static struct {
     pthread_mutex_t lock;
     pthread_t thread;
     _Atomic bool stop;
-    int dmabuf_errno;        /* what registering fails with; 0: it works */
-    bool peer_memory;        /* addresses of the device can be registered */
-    int refuse_host;         /* what registering host memory fails with; 0: it works */
-    bool no_reads;           /* nothing can be registered to be read */
+    int dmabuf_errno; /* what registering fails with; 0: it works */
+    bool peer_memory; /* addresses of the device can be registered */
+    int refuse_host;  /* what registering host memory fails with; 0: it works */
+    bool no_reads;    /* nothing can be registered to be read */
     _Atomic bool posts_writes;
-    _Atomic unsigned lose_one_in;   /* writes; 0: none is lost */
+    _Atomic unsigned lose_one_in;               /* writes; 0: none is lost */
     _Atomic unsigned break_writes, break_reads; /* so many more fail with their queue pair */
-    unsigned count;          /* of writes */
-    unsigned handles_by_threads; /* asked for by others than the application: by engine threads */
+    unsigned count;                             /* of writes */
+    unsigned handles_by_threads;                /* asked for by others than the application: by engine threads */
     struct rdma_mr mrs[RDMA_MRS];
     _Atomic unsigned mrs_alive, mrs_made, reads, writes; /* reads to flush, and writes, of device memory */
     struct rdma_posted posted[RDMA_POSTED];
@@ -65,8 +65,7 @@ static void rdma_unlock(const int *unused)
     (void)unused;
     pthread_mutex_unlock(&rdma.lock);
 }
-#define RDMA_LOCKED                                                                               \
-    __attribute__((cleanup(rdma_unlock), unused)) int locked_ = pthread_mutex_lock(&rdma.lock)
+#define RDMA_LOCKED __attribute__((cleanup(rdma_unlock), unused)) int locked_ = pthread_mutex_lock(&rdma.lock)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -87,11 +86,8 @@ static struct ibv_mr *rdma_map(int fd, off_t offset, size_t length, uint64_t fro
         return NULL;
     }
     uint32_t key = RDMA_KEY + (uint32_t)(mr - rdma.mrs) + RDMA_MRS * rdma.mrs_made++;
-    *mr = (struct rdma_mr){.mr = {.lkey = key, .rkey = key},
-                           .mapped = mapped + slack,
-                           .from = from,
-                           .length = length,
-                           .access = may};
+    *mr = (struct rdma_mr){
+        .mr = {.lkey = key, .rkey = key}, .mapped = mapped + slack, .from = from, .length = length, .access = may};
     rdma.mrs_alive++;
     return &mr->mr;
 }

@@ -29,8 +29,8 @@ struct fake_cq {
         struct ibv_cq_ex stamped;
     };
     bool is_stamped;
-    _Atomic bool armed;            /* the next completion is an event of its channel */
-    uint32_t unacked;              /* of its events that were taken */
+    _Atomic bool armed; /* the next completion is an event of its channel */
+    uint32_t unacked;   /* of its events that were taken */
     uint32_t size, head, tail;
     struct ibv_wc ring[FAKE_RING];
     uint64_t stamps[FAKE_RING];
@@ -59,11 +59,11 @@ struct fake_qp {
     struct ibv_qp qp;
     struct fake_receives receives; /* without a shared queue */
     uint32_t sends_max, sends_head, sends_tail;
-    uint32_t peer;                 /* connected: number of the other one */
-    int access;                    /* what the other one may do */
-    struct ibv_ah_attr route;      /* connected: to it */
+    uint32_t peer;            /* connected: number of the other one */
+    int access;               /* what the other one may do */
+    struct ibv_ah_attr route; /* connected: to it */
     uint32_t rq_psn, sq_psn;
-    bool silent;                   /* completes nothing, not even when it is flushed */
+    bool silent; /* completes nothing, not even when it is flushed */
     struct ibv_send_wr sends[FAKE_RING];
     struct ibv_sge pieces[FAKE_RING];
 };
@@ -88,15 +88,15 @@ static struct {
     int open_errno, register_errno, send_errno, notify_errno, handle_errno; /* what the next calls fail with */
     struct fake_qp *qps[FAKE_QPS];
     uint32_t qps_made, qps_alive, handles_alive, mrs_alive;
-    uint32_t most_sends;            /* in progress on one queue pair at any time */
-    enum ibv_wc_status status;      /* of the next send that completes; then success again */
+    uint32_t most_sends;       /* in progress on one queue pair at any time */
+    enum ibv_wc_status status; /* of the next send that completes; then success again */
     struct ibv_async_event events[FAKE_EVENTS];
     uint32_t event_count, events_unacked;
     struct fake_cq *told[FAKE_EVENTS]; /* completion queues with an event that was not taken; under told_lock */
     uint32_t told_count;
-    int access;                     /* what the last memory was registered for */
-    uint8_t tos;                    /* of IPv4 headers that are told to receivers; 0: none is */
-    bool read_only;                 /* memory cannot be registered to be written */
+    int access;     /* what the last memory was registered for */
+    uint8_t tos;    /* of IPv4 headers that are told to receivers; 0: none is */
+    bool read_only; /* memory cannot be registered to be written */
 } fake;
 
 static pthread_mutex_t told_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -313,9 +313,8 @@ static int fake_query_device_ex(struct ibv_context *context, const struct ibv_qu
 {
     (void)context;
     FAKE_REQUIRE(input->comp_mask == 0 && size == sizeof *attr);
-    *attr = (struct ibv_device_attr_ex){.orig_attr = fake.limits,
-                                        .completion_timestamp_mask = fake.clock_mask,
-                                        .hca_core_clock = fake.clock_khz};
+    *attr = (struct ibv_device_attr_ex){
+        .orig_attr = fake.limits, .completion_timestamp_mask = fake.clock_mask, .hca_core_clock = fake.clock_khz};
     return 0;
 }
 
@@ -350,8 +349,7 @@ static void fake_move(uint64_t to, uint32_t to_key, uint64_t from, uint32_t from
 /* The other side's receive of a send. Where none is posted the message is gone, as on UD and UC. */
 static void fake_arrive(struct fake_qp *to, const struct ibv_send_wr *wr, const struct ibv_sge *piece)
 {
-    struct fake_receives *receives =
-        to->qp.srq ? &((struct fake_srq *)to->qp.srq)->receives : &to->receives;
+    struct fake_receives *receives = to->qp.srq ? &((struct fake_srq *)to->qp.srq)->receives : &to->receives;
     uint32_t grh = to->qp.qp_type == IBV_QPT_UD ? VERBS_GRH_BYTES : 0, length = wr->num_sge ? piece->length : 0;
     bool write = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
     if (to->qp.state != IBV_QPS_RTS || receives->head == receives->tail)
@@ -740,14 +738,10 @@ static const struct verbs_lib fake_lib = {
 static void fake_reset(void)
 {
     memset(&fake, 0, sizeof fake);
-    fake.limits = (struct ibv_device_attr){.max_qp_wr = 4096,
-                                           .max_cqe = FAKE_RING,
-                                           .max_srq_wr = 4096,
-                                           .phys_port_cnt = 1};
-    fake.port = (struct ibv_port_attr){.state = IBV_PORT_ACTIVE,
-                                       .active_mtu = IBV_MTU_4096,
-                                       .gid_tbl_len = 1,
-                                       .link_layer = IBV_LINK_LAYER_ETHERNET};
+    fake.limits =
+        (struct ibv_device_attr){.max_qp_wr = 4096, .max_cqe = FAKE_RING, .max_srq_wr = 4096, .phys_port_cnt = 1};
+    fake.port = (struct ibv_port_attr){
+        .state = IBV_PORT_ACTIVE, .active_mtu = IBV_MTU_4096, .gid_tbl_len = 1, .link_layer = IBV_LINK_LAYER_ETHERNET};
 }
 
 #endif

@@ -25,10 +25,9 @@ static inline void open_gdr(const char *gdr, const char *level, const char *name
     mem_set_test_kind(&fake_ops);
     fake_forbid_this_thread();
     for (int i = 0; i < 2; i++)
-        pair.engine[i] =
-            open_engine("no", "BACKEND", "verbs", "GDR", gdr, "GDR_LEVEL", level, "LINGER_MS", "300",
-                        "DEAD_PEER_MS", "5000", "PACKET_LIFETIME_MS", "20", "QP_RETRY_MS", "1", "GPU_BLOCK_KB",
-                        "64", "GPU_BLOCKS", "8", "NUM_ENGINES", "1", name, value, NULL);
+        pair.engine[i] = open_engine("no", "BACKEND", "verbs", "GDR", gdr, "GDR_LEVEL", level, "LINGER_MS", "300",
+                                     "DEAD_PEER_MS", "5000", "PACKET_LIFETIME_MS", "20", "QP_RETRY_MS", "1",
+                                     "GPU_BLOCK_KB", "64", "GPU_BLOCKS", "8", "NUM_ENGINES", "1", name, value, NULL);
     IS(uccl_listen(pair.engine[1], 0, 0, &pair.handle, &pair.listener), 0);
     connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
 }
@@ -91,7 +90,8 @@ static inline const char *reached(const struct side *side)
     return info.reached;
 }
 
-/* What becomes of memory of the device: all of it travels directly, or none. On RC, where nothing is ever retransmitted. */
+/* What becomes of memory of the device: all of it travels directly, or none. On RC, where nothing is ever
+ * retransmitted. */
 static inline void expect(const char *gdr, const char *level, const char *name, const char *value, const char *how)
 {
     bool direct = strncmp(how, "direct", 6) == 0;

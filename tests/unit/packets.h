@@ -16,8 +16,8 @@ static unsigned part_ended;
 static inline void open_with_part(void)
 {
     duo_open();
-    part_end = core_part_conn_open(duo_core[1], duo_zeroed(core_part_conn_size(&duo_params, &duo_setup[1])), duo_flow[1],
-                                   &duo_setup[1], PART_ID, PART_REMOTE, 1, 2, &part_ended, duo_now);
+    part_end = core_part_conn_open(duo_core[1], duo_zeroed(core_part_conn_size(&duo_params, &duo_setup[1])),
+                                   duo_flow[1], &duo_setup[1], PART_ID, PART_REMOTE, 1, 2, &part_ended, duo_now);
 }
 
 static uint8_t packet[8192];
@@ -59,7 +59,8 @@ static inline void add(enum wire_frame_kind kind, uint32_t id)
         packet_header += wire_put_credit(at, &(struct wire_credit){.conn = id});
         break;
     case FRAME_ABORT:
-        packet_header += wire_put_abort(at, &(struct wire_abort){.conn = id, .status = UCCL_ECANCELED, .of_send = true});
+        packet_header +=
+            wire_put_abort(at, &(struct wire_abort){.conn = id, .status = UCCL_ECANCELED, .of_send = true});
         break;
     case FRAME_FIN:
         packet_header += wire_put_fin(at, &(struct wire_fin){.conn = id});

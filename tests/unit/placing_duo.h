@@ -13,11 +13,11 @@ enum { PLACING_PACKETS = 512, PLACING_ACTIONS = 256 };
 
 /* A descriptor under way. */
 struct placing_packet {
-    unsigned side;             /* that sent it */
+    unsigned side; /* that sent it */
     struct tx_desc desc;
     struct duo_datagram datagrams[CORE_TRAIN_MAX]; /* of a retransmission */
     unsigned datagram_count;
-    bool gone;                 /* arrived or lost */
+    bool gone; /* arrived or lost */
 };
 
 static struct placing_packet placing_packets[PLACING_PACKETS];
@@ -46,7 +46,7 @@ static inline void placing_act(unsigned side)
                 core_qp_failed(duo_core[side], action.flow, action.path, action.generation, duo_now);
             else
                 core_qp_opened(duo_core[side], action.flow, action.path, action.generation,
-                                 placing_number(side, action.path, action.generation), 77 + side, duo_now);
+                               placing_number(side, action.path, action.generation), 77 + side, duo_now);
             break;
         case QP_CONNECT:
             cr_assert_eq(action.number, placing_number(!side, action.path, action.generation));
@@ -132,12 +132,12 @@ static inline void placing_arrive(unsigned index)
         uint64_t at = desc->remote_address - (uint64_t)(uintptr_t)into->buffer;
         cr_assert_leq(at + desc->place_bytes, into->msg.size_bytes);
         memcpy(into->buffer + at, from->buffer + desc->bulk_offset, desc->place_bytes);
-        core_rx_immediate(duo_core[to], duo_flow[to], desc->path, desc->generation, desc->immediate,
-                          desc->place_bytes, duo_now);
+        core_rx_immediate(duo_core[to], duo_flow[to], desc->path, desc->generation, desc->immediate, desc->place_bytes,
+                          duo_now);
     }
     for (unsigned i = packet->datagram_count; i-- > 0;) {
         core_rx_on_qp(duo_core[to], duo_flow[to], desc->path, desc->generation, packet->datagrams[i].bytes,
-                        packet->datagrams[i].length, duo_now);
+                      packet->datagrams[i].length, duo_now);
         duo_copies(to);
     }
     placing_forget(packet);

@@ -22,13 +22,13 @@
 
 /* What runs while a played peer waits: the engine's side of its handshakes. */
 struct engine_side {
-    uccl_listener *listener;   /* NULL: none */
+    uccl_listener *listener; /* NULL: none */
     uccl_conn *accepted[8];
     unsigned accepted_count;
-    uccl_engine *client;       /* NULL: none */
+    uccl_engine *client; /* NULL: none */
     struct uccl_handle *handle;
     uccl_conn *connected;
-    int result;                /* of the connect */
+    int result; /* of the connect */
 };
 
 static inline void run_once(struct engine_side *side)
@@ -50,8 +50,8 @@ struct played {
 };
 
 /* Reads a message of `kind`; false: the other side rejects or has closed. */
-static inline bool take_message(struct played *played, struct engine_side *side, enum boot_kind kind,
-                                uint8_t *bytes, size_t *length)
+static inline bool take_message(struct played *played, struct engine_side *side, enum boot_kind kind, uint8_t *bytes,
+                                size_t *length)
 {
     size_t have = 0, want = BOOT_HEADER_BYTES;
     uint64_t end_ms = now_ms() + SOON_MS;
@@ -93,8 +93,8 @@ static inline void take_hello(struct played *played, struct engine_side *side)
     uint8_t bytes[BOOT_MESSAGE_MAX];
     size_t length;
     cr_assert(take_message(played, side, BOOT_HELLO_MSG, bytes, &length));
-    cr_assert_null(boot_decode_hello(bytes, length,
-                                     played->server ? &played->transcript.client : &played->transcript.server));
+    cr_assert_null(
+        boot_decode_hello(bytes, length, played->server ? &played->transcript.client : &played->transcript.server));
 }
 
 static inline void say_offer(const struct played *played, const struct boot_offer *offer)
@@ -122,18 +122,18 @@ static inline void say_ready(const struct played *played)
 /* What a peer with `flows` engine threads says; nothing listens at its UDP ports. */
 static inline struct boot_offer some_offer(uint16_t flows, uint64_t token)
 {
-    struct boot_offer offer = {.conn_id = 7, .flow_count = flows, .chunk_window = 1024, .msg_window = 1024,
-                               .eager_window_kb = 256};
+    struct boot_offer offer = {
+        .conn_id = 7, .flow_count = flows, .chunk_window = 1024, .msg_window = 1024, .eager_window_kb = 256};
     for (unsigned i = 0; i < flows; i++)
-        offer.flows[i] = (struct boot_flow){.token = token + i, .address = {3, {1, 0, 9}}, .datagram_bytes = 1472,
-                                            .rx_bytes = 1 << 20};
+        offer.flows[i] = (struct boot_flow){
+            .token = token + i, .address = {3, {1, 0, 9}}, .datagram_bytes = 1472, .rx_bytes = 1 << 20};
     return offer;
 }
 
 static inline struct sockaddr_in loopback(uint16_t port, unsigned host)
 {
-    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons(port),
-                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK + host - 1)};
+    return (struct sockaddr_in){
+        .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK + host - 1)};
 }
 
 /* A TCP connection from 127.0.0.`host` to a listener of 127.0.0.1. */
@@ -189,11 +189,11 @@ static inline struct played play_server(int listener, struct engine_side *side, 
 }
 
 /* A datagram to whoever has told this flow, whose frames stand in it behind room for the header. */
-static inline void say_datagram(const struct boot_flow *flow, bool sequenced, uint8_t *datagram,
-                                unsigned header_length, unsigned length)
+static inline void say_datagram(const struct boot_flow *flow, bool sequenced, uint8_t *datagram, unsigned header_length,
+                                unsigned length)
 {
-    struct tx_desc desc = {.kind = TX_FRAMES, .count = 1, .sequenced = sequenced, .path_seq = sequenced,
-                           .token = flow->token};
+    struct tx_desc desc = {
+        .kind = TX_FRAMES, .count = 1, .sequenced = sequenced, .path_seq = sequenced, .token = flow->token};
     struct sockaddr_in to = loopback((uint16_t)(flow->address.bytes[1] << 8 | flow->address.bytes[2]), 1);
     int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     wire_set_header_length(datagram, header_length);

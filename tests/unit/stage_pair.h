@@ -65,13 +65,13 @@ static inline uint64_t counter(int engine, const char *name)
 
 /* Settings for both engines. Ends with NULL. */
 static inline void stage_open_pair(const char *lend, const char *block_kb, const char *blocks, const char *io,
-                            const char *threads)
+                                   const char *threads)
 {
     mem_set_test_kind(&fake_ops);
     fake_forbid_this_thread();
     for (int i = 0; i < 2; i++)
-        pair.engine[i] = open_engine(lend, "LINGER_MS", "300", "GPU_BLOCK_KB", block_kb, "GPU_BLOCKS", blocks,
-                                     "UDP_IO", io, "NUM_ENGINES", threads, "DEAD_PEER_MS", "2000", NULL);
+        pair.engine[i] = open_engine(lend, "LINGER_MS", "300", "GPU_BLOCK_KB", block_kb, "GPU_BLOCKS", blocks, "UDP_IO",
+                                     io, "NUM_ENGINES", threads, "DEAD_PEER_MS", "2000", NULL);
     IS(uccl_listen(pair.engine[1], 0, 0, &pair.handle, &pair.listener), 0);
     connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
 }
@@ -85,7 +85,8 @@ static inline void stage_close_pair(void)
 }
 
 /* One message from `offset[0]` of one memory to `offset[1]` of the other, which is `slack` larger. */
-static inline void one_message(const bool device[2], size_t length, const size_t offset[2], size_t slack, unsigned number)
+static inline void one_message(const bool device[2], size_t length, const size_t offset[2], size_t slack,
+                               unsigned number)
 {
     struct side from = side_make(pair.engine[0], device[0], offset[0] + length + GUARD);
     struct side to = side_make(pair.engine[1], device[1], offset[1] + length + slack + GUARD);
@@ -106,9 +107,8 @@ static inline void one_message(const bool device[2], size_t length, const size_t
     side_free(&to);
 }
 
-static const size_t sizes[] = {0,     1,     63,     64,     65,     1000,    4096,    8191,    8192,
-                               8193,  20000, 65535,  65536,  65537,  131072,  200001,  262144,  300007,
-                               524288, 1048576, 1048577, 2500000};
+static const size_t sizes[] = {0,     1,     63,    64,     65,     1000,   4096,   8191,   8192,    8193,    20000,
+                               65535, 65536, 65537, 131072, 200001, 262144, 300007, 524288, 1048576, 1048577, 2500000};
 
 /* Every size class, at odd offsets, between all mixes of host and device. */
 static inline void all_sizes(void)
@@ -142,10 +142,12 @@ static inline void crowd(unsigned count, size_t size_max)
     for (unsigned i = 0; i < count; i++) {
         for (unsigned way = 0; way < 2; way++) {
             if (i % 2) /* before the receive */
-                IS(uccl_send_async(pair.conn[way], from[way][i].memory, length[way][i], from[way][i].mr, &send[way][i]), 0);
+                IS(uccl_send_async(pair.conn[way], from[way][i].memory, length[way][i], from[way][i].mr, &send[way][i]),
+                   0);
             IS(uccl_recv_async(pair.conn[!way], to[way][i].memory, length[way][i], to[way][i].mr, &recv[way][i]), 0);
             if (!(i % 2))
-                IS(uccl_send_async(pair.conn[way], from[way][i].memory, length[way][i], from[way][i].mr, &send[way][i]), 0);
+                IS(uccl_send_async(pair.conn[way], from[way][i].memory, length[way][i], from[way][i].mr, &send[way][i]),
+                   0);
         }
     }
     for (unsigned i = 0; i < count; i++) {

@@ -11,8 +11,7 @@
 
 /* ---- sizes, order ---------------------------------------------------------------------------- */
 
-static const size_t sizes[] = {0,     1,     2,     1399,  8191,    8192,    8193,
-                               65407, 65408, 65409, 65536, 1048576, 10485763};
+static const size_t sizes[] = {0, 1, 2, 1399, 8191, 8192, 8193, 65407, 65408, 65409, 65536, 1048576, 10485763};
 enum { SIZES = sizeof sizes / sizeof sizes[0] };
 
 /* No bytes are in no place: a pointer beside the registration, or none, is as good as one in it. A byte is not. */
@@ -169,8 +168,8 @@ BOTH(api_messages, too_large_for_their_receive)
 {
     static const struct {
         size_t sent, room;
-    } cases[] = {{1, 0},       {100, 99},        {8192, 10},     {20000, 19999},
-                 {20000, 100}, {1000000, 70000}, {1000000, 0},   {8193, 8192}};
+    } cases[] = {{1, 0},       {100, 99},        {8192, 10},   {20000, 19999},
+                 {20000, 100}, {1000000, 70000}, {1000000, 0}, {8193, 8192}};
     enum { CASES = sizeof cases / sizeof cases[0] };
     static uint8_t out[1000000], in[1000000];
     struct pair pair;
@@ -477,8 +476,7 @@ BOTH(api_wait, by_testing_alone)
         size_t length = i % 2 ? sizeof out : 100, bytes[2] = {0};
         int done[2] = {0};
         fill(out, length, i);
-        uccl_request *requests[2] = {post_send(pair.conn[0], out, length),
-                                     post_recv(pair.conn[1], in, sizeof in)};
+        uccl_request *requests[2] = {post_send(pair.conn[0], out, length), post_recv(pair.conn[1], in, sizeof in)};
         uint64_t end_ms = now_ms() + SOON_MS;
         while (!done[0] || !done[1]) {
             for (int k = 0; k < 2; k++)

@@ -14,32 +14,32 @@ enum { CLIENT = 1, SERVER = 2, BOTH = 3 };
 
 static const struct misdeed {
     const char *name;
-    int sides;           /* which side of ours it is done to */
+    int sides; /* which side of ours it is done to */
     enum stage stage;
-    const char *bytes;   /* what it says then */
+    const char *bytes; /* what it says then */
     size_t length;
     enum then then;
     int client_status;
     int server_status;
-    const char *log;     /* part of the line */
-    bool stranger;       /* a server logs it at info */
+    const char *log; /* part of the line */
+    bool stranger;   /* a server logs it at info */
 } MISDEEDS[] = {
     {"zeros", BOTH, AT_ONCE, TEXT("\0\0\0\0\0\0\0\0"), STAYS, UCCL_EPROTO, UCCL_EPROTO, "00 00 00 00", true},
     {"one wrong byte", BOTH, AT_ONCE, TEXT("x"), STAYS, UCCL_EPROTO, UCCL_EPROTO, "another protocol", true},
     {"almost the magic", BOTH, AT_ONCE, TEXT("\xB7UCX"), STAYS, UCCL_EPROTO, UCCL_EPROTO, "b7 55 43 58", true},
-    {"HTTP", BOTH, AT_ONCE, TEXT("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), STAYS, UCCL_EPROTO, UCCL_EPROTO,
-     "47 45 54 20", true},
-    {"HTTP and close", BOTH, AT_ONCE, TEXT("GET / HTTP/1.0\r\n\r\n"), CLOSES, UCCL_EPROTO, UCCL_EPROTO,
-     "47 45 54 20", true},
+    {"HTTP", BOTH, AT_ONCE, TEXT("GET / HTTP/1.1\r\nHost: a\r\n\r\n"), STAYS, UCCL_EPROTO, UCCL_EPROTO, "47 45 54 20",
+     true},
+    {"HTTP and close", BOTH, AT_ONCE, TEXT("GET / HTTP/1.0\r\n\r\n"), CLOSES, UCCL_EPROTO, UCCL_EPROTO, "47 45 54 20",
+     true},
     {"close at once", BOTH, AT_ONCE, TEXT(""), CLOSES, UCCL_EPROTO, UCCL_EPROTO, "early", true},
     {"close within the header", BOTH, AT_ONCE, TEXT("\xB7UCB\1"), CLOSES, UCCL_EPROTO, UCCL_EPROTO, "early", true},
     {"close within HELLO", SERVER, AT_ONCE, TEXT("\xB7UCB\1\1\x12\0\1\0"), CLOSES, 0, UCCL_EPROTO, "early", false},
     {"close within HELLO", CLIENT, AT_ONCE, TEXT("\xB7UCB\1\2\x12\0\1\0"), CLOSES, UCCL_EPROTO, 0, "early", false},
     {"close before the offer", BOTH, AFTER_HELLO, TEXT(""), CLOSES, UCCL_EPROTO, UCCL_EPROTO, "OFFER", false},
-    {"close within the offer", SERVER, AFTER_HELLO, TEXT("\xB7UCB\2\1\x80\0abc"), CLOSES, 0, UCCL_EPROTO,
-     "early", false},
-    {"close within the offer", CLIENT, AFTER_HELLO, TEXT("\xB7UCB\2\2\x80\0abc"), CLOSES, UCCL_EPROTO, 0,
-     "early", false},
+    {"close within the offer", SERVER, AFTER_HELLO, TEXT("\xB7UCB\2\1\x80\0abc"), CLOSES, 0, UCCL_EPROTO, "early",
+     false},
+    {"close within the offer", CLIENT, AFTER_HELLO, TEXT("\xB7UCB\2\2\x80\0abc"), CLOSES, UCCL_EPROTO, 0, "early",
+     false},
     {"close before READY", SERVER, AFTER_OFFER, TEXT(""), CLOSES, 0, UCCL_EPROTO, "READY", false},
     {"close within READY", SERVER, AFTER_OFFER, TEXT("\xB7UCB\3"), CLOSES, 0, UCCL_EPROTO, "READY", false},
     {"reset at once", BOTH, AT_ONCE, TEXT(""), RESETS, UCCL_EREFUSED, UCCL_EPROTO, "reset", true},
@@ -52,22 +52,20 @@ static const struct misdeed {
     {"short HELLO", SERVER, AT_ONCE, TEXT("\xB7UCB\1\1\2\0\1\0"), STAYS, 0, UCCL_EPROTO, "malformed HELLO", false},
     {"an offer first", SERVER, AT_ONCE, TEXT("\xB7UCB\2\1\x80\0"), STAYS, 0, UCCL_EPROTO, "kind 2", false},
     {"HELLO twice", SERVER, AFTER_HELLO, TEXT("\xB7UCB\1\1\x12\0"), STAYS, 0, UCCL_EPROTO, "kind 1", false},
-    {"READY with a body", SERVER, AFTER_OFFER, TEXT("\xB7UCB\3\1\1\0x"), STAYS, 0, UCCL_EPROTO,
-     "malformed READY", false},
+    {"READY with a body", SERVER, AFTER_OFFER, TEXT("\xB7UCB\3\1\1\0x"), STAYS, 0, UCCL_EPROTO, "malformed READY",
+     false},
     {"garbage for READY", SERVER, AFTER_OFFER, TEXT("READY\n\n\n"), STAYS, 0, UCCL_EPROTO, "52 45 41 44", false},
     {"proofs of a client", SERVER, AFTER_HELLO, TEXT("\xB7UCB\5\1\0\0"), STAYS, 0, UCCL_EPROTO, "kind 5", false},
     {"proofs twice", CLIENT, AFTER_HELLO, TEXT("\xB7UCB\5\2\0\0"), STAYS, UCCL_EPROTO, 0, "kind 5", false},
     {"unknown kind", BOTH, AFTER_HELLO, TEXT("\xB7UCB\6\1\0\0"), STAYS, UCCL_EPROTO, UCCL_EPROTO, "", false},
-    {"unknown sender", BOTH, AT_ONCE, TEXT("\xB7UCB\1\3\x12\0"), STAYS, UCCL_EPROTO, UCCL_EPROTO, "wrong side",
-     false},
+    {"unknown sender", BOTH, AT_ONCE, TEXT("\xB7UCB\1\3\x12\0"), STAYS, UCCL_EPROTO, UCCL_EPROTO, "wrong side", false},
     {"our echo", CLIENT, AT_ONCE, TEXT("\xB7UCB\1\1\x12\0"), STAYS, UCCL_EPROTO, 0, "echo", false},
     {"empty offer", SERVER, AFTER_HELLO, TEXT("\xB7UCB\2\1\0\0"), STAYS, 0, UCCL_EPROTO, "bad OFFER", false},
     {"empty reject", SERVER, AFTER_HELLO, TEXT("\xB7UCB\4\1\0\0"), STAYS, 0, UCCL_EPROTO, "malformed REJECT", false},
     {"long reject", CLIENT, AFTER_HELLO, TEXT("\xB7UCB\4\2\3\0\3\0x"), STAYS, UCCL_EPROTO, 0, "malformed REJECT",
      false},
     {"reject at once", CLIENT, AT_ONCE, TEXT("\xB7UCB\4\2\2\0\3\0"), CLOSES, UCCL_ENOMEM, 0, "out of memory", false},
-    {"reject for READY", SERVER, AFTER_OFFER, TEXT("\xB7UCB\4\1\2\0\x0d\0"), CLOSES, 0, UCCL_ENODEV, "rejected",
-     false},
+    {"reject for READY", SERVER, AFTER_OFFER, TEXT("\xB7UCB\4\1\2\0\x0d\0"), CLOSES, 0, UCCL_ENODEV, "rejected", false},
 };
 
 static void misbehave(const struct misdeed *deed, bool server)
@@ -152,8 +150,7 @@ Test(boot_peers, wrong_version)
             int raw;
             struct side side = face_raw(server, PLENTY_MS, &raw);
             uint8_t bytes[BOOT_MESSAGE_MAX];
-            size_t length = hello(bytes, server ? FROM_CLIENT : FROM_SERVER, CASES[i].version,
-                                  CASES[i].trailing);
+            size_t length = hello(bytes, server ? FROM_CLIENT : FROM_SERVER, CASES[i].version, CASES[i].trailing);
             memset(&logged, 0, sizeof logged);
             send_all(raw, bytes, length);
             cr_assert_eq(run_one(&side), BOOT_FAILED);

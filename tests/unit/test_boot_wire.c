@@ -96,23 +96,22 @@ Test(boot_wire, newer_hello_may_be_longer)
     cr_assert_eq(out.features, FEATURES);
 }
 
-#define BAD(field, value_)                                                                        \
-    do {                                                                                          \
-        struct boot_offer bad = make_offer(3, 4);                                                 \
-        uint8_t wire[BOOT_MESSAGE_MAX];                                                           \
-        bad.field = (value_);                                                                     \
-        cr_assert_not_null(decode(OFFER, wire, offer(wire, FROM_CLIENT, &bad)),                    \
-                           #field " = " #value_ " is taken");                                     \
+#define BAD(field, value_)                                                                                             \
+    do {                                                                                                               \
+        struct boot_offer bad = make_offer(3, 4);                                                                      \
+        uint8_t wire[BOOT_MESSAGE_MAX];                                                                                \
+        bad.field = (value_);                                                                                          \
+        cr_assert_not_null(decode(OFFER, wire, offer(wire, FROM_CLIENT, &bad)), #field " = " #value_ " is taken");     \
     } while (0)
-#define GOOD(field, value_)                                                                       \
-    do {                                                                                          \
-        struct boot_offer good = make_offer(3, 4);                                                \
-        struct boot_offer got;                                                                    \
-        uint8_t wire[BOOT_MESSAGE_MAX];                                                           \
-        good.field = (value_);                                                                    \
-        cr_assert_null(boot_decode_offer(wire, offer(wire, FROM_CLIENT, &good), &got),            \
-                       #field " = " #value_ " is refused");                                       \
-        expect_offer(&got, &good);                                                                \
+#define GOOD(field, value_)                                                                                            \
+    do {                                                                                                               \
+        struct boot_offer good = make_offer(3, 4);                                                                     \
+        struct boot_offer got;                                                                                         \
+        uint8_t wire[BOOT_MESSAGE_MAX];                                                                                \
+        good.field = (value_);                                                                                         \
+        cr_assert_null(boot_decode_offer(wire, offer(wire, FROM_CLIENT, &good), &got),                                 \
+                       #field " = " #value_ " is refused");                                                            \
+        expect_offer(&got, &good);                                                                                     \
     } while (0)
 
 Test(boot_wire, offer_fields_are_checked)

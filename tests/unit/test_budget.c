@@ -10,8 +10,8 @@ static struct budget budget_of(uccl_engine *engine)
     return budget;
 }
 
-#define COUNTS(engine, field, expected)                                                            \
-    cr_assert_eq(budget_of(engine).field, (uint64_t)(expected), "%llu " #field ", not %llu",       \
+#define COUNTS(engine, field, expected)                                                                                \
+    cr_assert_eq(budget_of(engine).field, (uint64_t)(expected), "%llu " #field ", not %llu",                           \
                  (unsigned long long)budget_of(engine).field, (unsigned long long)(expected))
 
 BOTH(budget, counts_what_there_is)

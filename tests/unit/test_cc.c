@@ -17,7 +17,7 @@ enum { CHUNK = 65536, FLOWS_MAX = 64, ACKS_MAX = 1 << 14 };
 
 static struct params params_for(unsigned cc)
 {
-    return (struct params){ .cc = cc, .swift_target_us = 300, .cwnd_max_kb = 65536 };
+    return (struct params){.cc = cc, .swift_target_us = 300, .cwnd_max_kb = 65536};
 }
 
 static struct cc make(unsigned algorithm)
@@ -30,8 +30,12 @@ static struct cc make(unsigned algorithm)
 
 static struct cc_ack ack_at(uint64_t now_ns, uint64_t rtt_ns)
 {
-    return (struct cc_ack){ .now_ns = now_ns, .rtt_ns = rtt_ns, .srtt_ns = rtt_ns, .min_rtt_ns = 50 * US,
-                            .acked_bytes = CHUNK, .cwnd_limited = true };
+    return (struct cc_ack){.now_ns = now_ns,
+                           .rtt_ns = rtt_ns,
+                           .srtt_ns = rtt_ns,
+                           .min_rtt_ns = 50 * US,
+                           .acked_bytes = CHUNK,
+                           .cwnd_limited = true};
 }
 
 /* Where start-up is over and a round trip of 100 us is known. */
@@ -136,8 +140,12 @@ static void sim_ack(void)
     sim.delays++;
     if (rtt_ns > sim.delay_max_ns)
         sim.delay_max_ns = rtt_ns;
-    struct cc_ack ack = { .now_ns = sim.now_ns, .rtt_ns = rtt_ns, .srtt_ns = flow->rtt.srtt_ns,
-                          .min_rtt_ns = flow->rtt.min_ns, .acked_bytes = CHUNK, .cwnd_limited = flow->limited };
+    struct cc_ack ack = {.now_ns = sim.now_ns,
+                         .rtt_ns = rtt_ns,
+                         .srtt_ns = flow->rtt.srtt_ns,
+                         .min_rtt_ns = flow->rtt.min_ns,
+                         .acked_bytes = CHUNK,
+                         .cwnd_limited = flow->limited};
     flow->cc.ops->on_ack(&flow->cc, &ack);
     cr_assert(flow->cc.cwnd_bytes >= CHUNK / 64 && flow->cc.cwnd_bytes <= flow->cc.cwnd_max_bytes);
     cr_assert_eq(flow->cc.pace_gap_ns == 0, flow->cc.cwnd_bytes >= CHUNK);
@@ -202,7 +210,7 @@ static void check_shares(unsigned factor)
 
 /* ---- both algorithms ---- */
 
-static const unsigned both[] = { CC_SWIFT, CC_TIMELY };
+static const unsigned both[] = {CC_SWIFT, CC_TIMELY};
 
 Test(cc, choice_by_parameter)
 {

@@ -11,7 +11,7 @@ Test(config, defaults_are_those_of_params_def)
     expect_resolved(NULL);
 #define PARAM_U64(field, name, default_, min, max, unit, doc) cr_assert_eq(params.field, default_);
 #define PARAM_BOOL(field, name, default_, doc) cr_assert_eq(params.field, default_);
-#define PARAM_ENUM(field, name, default_, choices, doc)                                            \
+#define PARAM_ENUM(field, name, default_, choices, doc)                                                                \
     cr_assert_eq(strncmp(choices, default_, strlen(default_)) == 0, params.field == 0, name);
 #define PARAM_STR(field, name, default_, doc) cr_assert_str_eq(params.field, default_);
 #include "defs/params.def"
@@ -137,8 +137,7 @@ Test(config, named_file_that_cannot_be_read_is_an_error)
     setenv("UCCL_CONF_FILE", "/nowhere/uccl.conf", 1);
     expect_refused(NULL, "configuration file \"/nowhere/uccl.conf\" (environment, UCCL_CONF_FILE) "
                          "cannot be read: No such file or directory");
-    cr_assert_eq(uccl_param_value(NULL, 0, value, sizeof value, source, sizeof source),
-                 UCCL_EINVAL);
+    cr_assert_eq(uccl_param_value(NULL, 0, value, sizeof value, source, sizeof source), UCCL_EINVAL);
     setenv("UCCL_CONF_FILE", "/tmp", 1);
     expect_refused(NULL, "configuration file \"/tmp\" (environment, UCCL_CONF_FILE) "
                          "cannot be read: Is a directory");
@@ -190,8 +189,7 @@ Test(config, refusal_says_name_value_source_and_range)
     char expected[300];
     write_file(home_file, "# first line\nMTU = 65537\n");
     snprintf(expected, sizeof expected,
-             "parameter UCCL_MTU: value \"65537\" (%s:2) is not allowed; allowed: 0..65536 bytes",
-             home_file);
+             "parameter UCCL_MTU: value \"65537\" (%s:2) is not allowed; allowed: 0..65536 bytes", home_file);
     expect_refused(NULL, expected);
 }
 
@@ -262,16 +260,14 @@ Test(config, booleans)
     const struct {
         const char *text;
         bool value;
-    } good[] = {{"0", false},   {"1", true},   {"false", false},
-                {"true", true}, {"no", false}, {"yes", true}};
+    } good[] = {{"0", false}, {"1", true}, {"false", false}, {"true", true}, {"no", false}, {"yes", true}};
     const char *const bad[] = {"", "2", "on", "YES", "t", "0|1", "yes "};
     uccl_config *config = new_config();
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
         cr_assert_eq(uccl_config_set(config, "PIN", good[i].text), UCCL_OK, "%s", good[i].text);
         expect_resolved(config);
         cr_assert_eq(params.pin, good[i].value, "%s", good[i].text);
-        cr_assert_str_eq(seen(config, "UCCL_PIN"),
-                         good[i].value ? "1 from setter" : "0 from setter");
+        cr_assert_str_eq(seen(config, "UCCL_PIN"), good[i].value ? "1 from setter" : "0 from setter");
     }
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         cr_assert_eq(uccl_config_set(config, "PIN", bad[i]), UCCL_EINVAL, "\"%s\"", bad[i]);
@@ -289,15 +285,13 @@ Test(config, choices_match_whole_words)
 
 /* ---- rules between parameters ---- */
 
-static void expect_power_of_two(const char *name, const char *bad, const char *good,
-                                const char *range)
+static void expect_power_of_two(const char *name, const char *bad, const char *good, const char *range)
 {
     char expected[300];
     uccl_config *config = new_config();
     cr_assert_eq(uccl_config_set(config, name, bad), UCCL_OK, "alone it is in range");
     snprintf(expected, sizeof expected,
-             "parameter %s: value \"%s\" (setter) is not allowed; allowed: a power of two in %s",
-             name, bad, range);
+             "parameter %s: value \"%s\" (setter) is not allowed; allowed: a power of two in %s", name, bad, range);
     expect_refused(config, expected);
     cr_assert_eq(uccl_config_set(config, name, good), UCCL_OK);
     expect_resolved(config);

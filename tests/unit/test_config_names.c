@@ -98,13 +98,15 @@ Test(config_names, stand_ins_that_make_no_sense_are_passed_over)
         line_count = 0;
         expect_resolved(NULL);
         cr_assert_eq(memcmp(&params, &defaults, sizeof params), 0, "%s", rows[i].name);
-        snprintf(expected, sizeof expected, "%s=\"%s\" (environment), read for %s, is not understood and has no "
-                                            "effect; allowed: %s",
+        snprintf(expected, sizeof expected,
+                 "%s=\"%s\" (environment), read for %s, is not understood and has no "
+                 "effect; allowed: %s",
                  rows[i].name, rows[i].value, rows[i].parameter, rows[i].allowed);
         cr_assert_eq(line_count, 1);
         cr_assert_eq(lines[0].level, UCCL_LOG_WARN);
         cr_assert_str_eq(lines[0].text, expected);
-        cr_assert_eq(uccl_param_value(NULL, index_of(rows[i].parameter), value, sizeof value, source, sizeof source), 0);
+        cr_assert_eq(uccl_param_value(NULL, index_of(rows[i].parameter), value, sizeof value, source, sizeof source),
+                     0);
         cr_assert_str_eq(source, "default");
         cr_assert_eq(line_count, 1, "once per process");
     }
@@ -114,7 +116,8 @@ Test(config_names, stand_ins_that_make_no_sense_are_passed_over)
                          "allowed: 0..65535 index");
     unsetenv("UCCL_ROCE_GID_IDX");
     setenv("UCCL_IB_GID_INDEX", "", 1);
-    expect_refused(NULL, "parameter UCCL_IB_GID_INDEX: value \"\" (environment) is not allowed; allowed: 0..65535 index");
+    expect_refused(NULL,
+                   "parameter UCCL_IB_GID_INDEX: value \"\" (environment) is not allowed; allowed: 0..65535 index");
 }
 
 /* The first that makes sense counts. */
@@ -223,8 +226,7 @@ Test(config_names, unknown_name_in_environment_warns_once)
     cr_assert_eq(lines[0].level, UCCL_LOG_WARN);
     cr_assert_str_eq(lines[first].text, "UCCL_CWND_MAX (environment) is not a parameter and has no "
                                         "effect; UCCL_CWND_MAX_KB was probably meant");
-    cr_assert_str_eq(lines[!first].text,
-                     "UCCL_ZZZZZZZZ (environment) is not a parameter and has no effect");
+    cr_assert_str_eq(lines[!first].text, "UCCL_ZZZZZZZZ (environment) is not a parameter and has no effect");
     expect_resolved(NULL);
     seen(NULL, "UCCL_MTU");
     cr_assert_eq(line_count, 2, "once per process");
@@ -315,8 +317,7 @@ Test(config_names, unknown_name_in_the_file_warns_once_with_its_line)
              home_file);
     cr_assert_str_eq(lines[0].text, expected);
     cr_assert_eq(lines[0].level, UCCL_LOG_WARN);
-    snprintf(expected, sizeof expected,
-             "UCCL_CONF_FILE (%s:3) is not a parameter and has no effect", home_file);
+    snprintf(expected, sizeof expected, "UCCL_CONF_FILE (%s:3) is not a parameter and has no effect", home_file);
     cr_assert_str_eq(lines[1].text, expected);
 }
 
@@ -324,8 +325,7 @@ Test(config_names, line_that_sets_nothing_is_an_error)
 {
     char expected[300];
     write_file(home_file, "MTU=1400\nACK_EVERY 9\n");
-    snprintf(expected, sizeof expected, "%s:2: expected NAME=VALUE, found \"ACK_EVERY 9\"",
-             home_file);
+    snprintf(expected, sizeof expected, "%s:2: expected NAME=VALUE, found \"ACK_EVERY 9\"", home_file);
     expect_refused(NULL, expected);
     write_file(home_file, " = 9\n");
     snprintf(expected, sizeof expected, "%s:1: expected NAME=VALUE, found \"= 9\"", home_file);
@@ -344,8 +344,7 @@ Test(config_names, lines_and_values_have_limits)
 
     strcpy(line + 14 + 255, "e\n");
     write_file(home_file, line);
-    snprintf(expected, sizeof expected,
-             "%s:1: the value of UCCL_SOCKET_IFNAME is longer than 255 bytes", home_file);
+    snprintf(expected, sizeof expected, "%s:1: the value of UCCL_SOCKET_IFNAME is longer than 255 bytes", home_file);
     expect_refused(NULL, expected);
 
     memset(line, '#', sizeof line);

@@ -585,7 +585,8 @@ Test(conn, a_silent_peer_is_lingered_for_once)
             duo_run_deaf(0, MS);
         cr_assert_eq(duo_ended[0], i + 1);
         uint64_t took_ms = (duo_now - begin_ns) / MS;
-        cr_assert(i ? took_ms <= 10 : took_ms >= 985 && took_ms <= 1250, "close %u took %lu ms", i, (unsigned long)took_ms);
+        cr_assert(i ? took_ms <= 10 : took_ms >= 985 && took_ms <= 1250, "close %u took %lu ms", i,
+                  (unsigned long)took_ms);
     }
     duo_run(2000 * MS); /* every goodbye is under way nonetheless */
     cr_assert_eq(duo_failed[1], DUO_CONNS);
@@ -719,13 +720,15 @@ Test(conn, a_new_connection_in_the_place_of_an_old_one, .init = duo_open)
     close_conn(1, 1000 * MS);
     for (unsigned side = 0; side < 2; side++) {
         uint32_t ids[2] = {1 << CORE_CONN_INDEX_BITS, 1 << CORE_CONN_INDEX_BITS | 1};
-        duo_conn[side][0] =
-            core_conn_open(duo_core[side], duo_zeroed(core_conn_size(&duo_params, &duo_setup[side])),
-                           duo_flow[side], &duo_setup[side], ids[side], ids[!side], NULL, duo_now);
+        duo_conn[side][0] = core_conn_open(duo_core[side], duo_zeroed(core_conn_size(&duo_params, &duo_setup[side])),
+                                           duo_flow[side], &duo_setup[side], ids[side], ids[!side], NULL, duo_now);
     }
     struct wire_cts stale = {.conn = 0, .msg = 0, .length = LARGE}; /* for the old one */
     uint8_t datagram[100];
-    struct tx_desc desc = {.kind = TX_FRAMES, .count = 1, .sequenced = true, .token = duo_setup[0].rx_token,
+    struct tx_desc desc = {.kind = TX_FRAMES,
+                           .count = 1,
+                           .sequenced = true,
+                           .token = duo_setup[0].rx_token,
                            .seq = duo_flow[0]->sack.cumulative};
     unsigned bytes = WIRE_HEADER_BYTES + wire_put_cts(datagram + WIRE_HEADER_BYTES, &stale);
     wire_set_header_length(datagram, (uint16_t)bytes);

@@ -13,10 +13,22 @@ static const struct {
     enum call call;
     int error;
 } calls[] = {
-    {CALL_socket, EMFILE},       {CALL_setsockopt, EINVAL},    {CALL_getsockopt, EBADF},    {CALL_connect, ENETUNREACH},
-    {CALL_accept4, EMFILE},      {CALL_getpeername, ENOTCONN}, {CALL_fcntl64, EBADF},       {CALL_send, EIO},
-    {CALL_recv, EIO},            {CALL_poll, ENOMEM},          {CALL_getrandom, ENOSYS},    {CALL_mmap64, ENOMEM},
-    {CALL_malloc, ENOMEM},       {CALL_calloc, ENOMEM},        {CALL_listen, EADDRINUSE},   {CALL_bind, EADDRINUSE},
+    {CALL_socket, EMFILE},
+    {CALL_setsockopt, EINVAL},
+    {CALL_getsockopt, EBADF},
+    {CALL_connect, ENETUNREACH},
+    {CALL_accept4, EMFILE},
+    {CALL_getpeername, ENOTCONN},
+    {CALL_fcntl64, EBADF},
+    {CALL_send, EIO},
+    {CALL_recv, EIO},
+    {CALL_poll, ENOMEM},
+    {CALL_getrandom, ENOSYS},
+    {CALL_mmap64, ENOMEM},
+    {CALL_malloc, ENOMEM},
+    {CALL_calloc, ENOMEM},
+    {CALL_listen, EADDRINUSE},
+    {CALL_bind, EADDRINUSE},
     {CALL_getsockname, ENOBUFS},
 };
 enum { CALLS_TRIED = sizeof calls / sizeof *calls };
@@ -108,7 +120,8 @@ static bool run(enum scenario scenario, unsigned call, unsigned n)
 {
     static const uint8_t none[16];
     struct world world = {.client = open_engine("no", "CONNECT_MS", "2000", "LINGER_MS", "0", "NUM_ENGINES", "2", NULL),
-                          .server = open_engine("no", "CONNECT_MS", "2000", "LINGER_MS", "0", "NUM_ENGINES", "2", NULL)};
+                          .server =
+                              open_engine("no", "CONNECT_MS", "2000", "LINGER_MS", "0", "NUM_ENGINES", "2", NULL)};
     IS(uccl_listen(world.server, 0, 0, &world.handle, &world.listener), 0);
     struct world before = world;
     if (scenario != FIRST_CONTACT) {
@@ -214,12 +227,29 @@ Test(connect_faults, errors_of_a_connect)
     static const struct {
         int system_error, error;
     } rows[] = {
-        {ECONNREFUSED, UCCL_EREFUSED}, {ETIMEDOUT, UCCL_ETIMEDOUT},  {ENETUNREACH, UCCL_EADDR},   {EHOSTUNREACH, UCCL_EADDR},
-        {ENETDOWN, UCCL_EADDR},        {EHOSTDOWN, UCCL_EADDR},      {ENONET, UCCL_EADDR},        {EADDRNOTAVAIL, UCCL_EADDR},
-        {EAFNOSUPPORT, UCCL_EADDR},    {EINVAL, UCCL_EADDR},         {ENODEV, UCCL_EADDR},        {ENXIO, UCCL_EADDR},
-        {EACCES, UCCL_EADDR},          {EPERM, UCCL_EADDR},          {ECONNRESET, UCCL_EREFUSED}, {ECONNABORTED, UCCL_EREFUSED},
-        {EPIPE, UCCL_EREFUSED},        {EMFILE, UCCL_ENOMEM},        {ENFILE, UCCL_ENOMEM},       {ENOBUFS, UCCL_ENOMEM},
-        {ENOMEM, UCCL_ENOMEM},         {EIO, UCCL_EIO},              {EBADF, UCCL_EIO},
+        {ECONNREFUSED, UCCL_EREFUSED},
+        {ETIMEDOUT, UCCL_ETIMEDOUT},
+        {ENETUNREACH, UCCL_EADDR},
+        {EHOSTUNREACH, UCCL_EADDR},
+        {ENETDOWN, UCCL_EADDR},
+        {EHOSTDOWN, UCCL_EADDR},
+        {ENONET, UCCL_EADDR},
+        {EADDRNOTAVAIL, UCCL_EADDR},
+        {EAFNOSUPPORT, UCCL_EADDR},
+        {EINVAL, UCCL_EADDR},
+        {ENODEV, UCCL_EADDR},
+        {ENXIO, UCCL_EADDR},
+        {EACCES, UCCL_EADDR},
+        {EPERM, UCCL_EADDR},
+        {ECONNRESET, UCCL_EREFUSED},
+        {ECONNABORTED, UCCL_EREFUSED},
+        {EPIPE, UCCL_EREFUSED},
+        {EMFILE, UCCL_ENOMEM},
+        {ENFILE, UCCL_ENOMEM},
+        {ENOBUFS, UCCL_ENOMEM},
+        {ENOMEM, UCCL_ENOMEM},
+        {EIO, UCCL_EIO},
+        {EBADF, UCCL_EIO},
     };
     struct uccl_handle handle;
     uccl_listener *listener;
@@ -233,7 +263,8 @@ Test(connect_faults, errors_of_a_connect)
         acting = TESTER;
         int result = uccl_connect(engine, &handle, SOON_MS, &conn);
         bool failed = disarm();
-        cr_assert(failed && result == rows[i].error, "%s: %d, not %d", strerror(rows[i].system_error), result, rows[i].error);
+        cr_assert(failed && result == rows[i].error, "%s: %d, not %d", strerror(rows[i].system_error), result,
+                  rows[i].error);
         cr_assert_null(conn);
         cr_assert_eq(house_entries("/proc/self/fd"), files);
     }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The payload of a datagram may be received where it belongs: the core says where that is, for what is awaited alone. */
+/* The payload of a datagram may be received where it belongs: the core says where that is, for what is awaited alone.
+ */
 #include "duo.h"
 
 enum { LARGE = 100000 };
@@ -36,13 +37,11 @@ Test(copy_target, a_place_is_told_for_what_is_awaited)
             memcpy(recv->buffer + offset, datagram->bytes + WIRE_BULK_HEADER_BYTES, length);
             uint8_t header[WIRE_BULK_HEADER_BYTES];
             memcpy(header, datagram->bytes, sizeof header);
-            cr_assert(core_rx_copied(duo_core[1], header, datagram->length, recv->buffer + offset, false,
-                                     duo_now));
+            cr_assert(core_rx_copied(duo_core[1], header, datagram->length, recv->buffer + offset, false, duo_now));
             duo_copies(1);
             duo_events(1);
             placed++;
-            cr_assert_not(place_alone(1, datagram->bytes, datagram->length, &msg, &offset),
-                          "a duplicate has no place");
+            cr_assert_not(place_alone(1, datagram->bytes, datagram->length, &msg, &offset), "a duplicate has no place");
         }
         duo_drop(0);
         duo_talk();
@@ -86,15 +85,17 @@ Test(copy_target, a_place_is_told_for_a_train)
     }
     duo_deliver_one(0, 3);
     for (unsigned first = 0; first + 1 < count; first++)
-        cr_assert_eq(core_copy_target(duo_core[1], duo_queue[0][first].bytes, length - first * STRIDE, STRIDE, &msg, &offset),
-                     first > 3 ? count - first : 3 - first);
+        cr_assert_eq(
+            core_copy_target(duo_core[1], duo_queue[0][first].bytes, length - first * STRIDE, STRIDE, &msg, &offset),
+            first > 3 ? count - first : 3 - first);
     /* the last chunk: however long the train, no more than the buffer */
     unsigned end = duo_queued[0];
     const struct duo_datagram *datagram = &duo_queue[0][end - 2];
     cr_assert(wire_parse(datagram->bytes, datagram->length, crc32c_portable, &packet));
     cr_assert(packet.index + 2u == packet.count && datagram->length == STRIDE && datagram[1].length < STRIDE);
     cr_assert_eq(core_copy_target(duo_core[1], datagram->bytes, STRIDE + datagram[1].length, STRIDE, &msg, &offset), 2);
-    cr_assert_eq(core_copy_target(duo_core[1], datagram->bytes, STRIDE + datagram[1].length + 1, STRIDE, &msg, &offset), 0);
+    cr_assert_eq(core_copy_target(duo_core[1], datagram->bytes, STRIDE + datagram[1].length + 1, STRIDE, &msg, &offset),
+                 0);
     duo_run(50 * MS);
     duo_assert_arrived(send, recv, LARGE);
 }
@@ -120,7 +121,8 @@ Test(copy_target, no_place_that_reaches_into_the_next_chunk)
     const uint8_t *header = duo_queue[0][0].bytes;
     struct core_msg *msg;
     uint64_t offset;
-    cr_assert_eq(core_copy_target(duo_core[1], header, 3 * STRIDE, STRIDE, &msg, &offset), 3, "nothing is there to be hurt");
+    cr_assert_eq(core_copy_target(duo_core[1], header, 3 * STRIDE, STRIDE, &msg, &offset), 3,
+                 "nothing is there to be hurt");
     duo_deliver_one(0, 0);
     header = duo_queue[0][1].bytes;
     cr_assert_eq(core_copy_target(duo_core[1], header, 2 * STRIDE, STRIDE, &msg, &offset), 2);
@@ -129,7 +131,8 @@ Test(copy_target, no_place_that_reaches_into_the_next_chunk)
     cr_assert_eq(core_copy_target(duo_core[1], header, STRIDE + duo_queue[0][2].length, STRIDE, &msg, &offset), 1);
     header = duo_queue[0][2].bytes; /* it says its own length */
     cr_assert_eq(duo_queue[0][2].length, 1000 + WIRE_BULK_HEADER_BYTES);
-    cr_assert_eq(core_copy_target(duo_core[1], header, duo_queue[0][2].length, duo_queue[0][2].length, &msg, &offset), 1);
+    cr_assert_eq(core_copy_target(duo_core[1], header, duo_queue[0][2].length, duo_queue[0][2].length, &msg, &offset),
+                 1);
     cr_assert_eq(offset, 2 * STEP);
     duo_run(50 * MS);
     duo_assert_arrived(send, recv, 3 * BLOCK);

@@ -358,7 +358,8 @@ Test(core, a_paced_retransmission_goes_in_time, .init = duo_open)
     duo_assert_arrived(send, recv, 100);
 }
 
-/* Found by the simulator: a receive for a message that is there owes credit soon, also where a timer for later is armed. */
+/* Found by the simulator: a receive for a message that is there owes credit soon, also where a timer for later is
+ * armed. */
 Test(core, credit_does_not_wait_for_another_timer, .init = duo_open)
 {
     struct duo_request *send = duo_send(0, 100);
@@ -434,21 +435,24 @@ Test(core, datagrams_change_their_size, .init = duo_open)
 static struct wire_ack lie_about_time(uint32_t time_stamp, uint32_t hold)
 {
     struct flow *flow = duo_flow[0];
-    return (struct wire_ack){.number = flow->ack.peer_number,
-                             .cumulative = (uint32_t)flow->sent.cumulative,
-                             .next = (uint32_t)flow->sack.cumulative,
-                             .path_count = 1,
-                             .paths = {{.path_seq = flow->paths.paths[0].next_seq - 1,
-                                        .time_stamp = time_stamp,
-                                        .ack_delay = hold}}};
+    return (struct wire_ack){
+        .number = flow->ack.peer_number,
+        .cumulative = (uint32_t)flow->sent.cumulative,
+        .next = (uint32_t)flow->sack.cumulative,
+        .path_count = 1,
+        .paths = {{.path_seq = flow->paths.paths[0].next_seq - 1, .time_stamp = time_stamp, .ack_delay = hold}}};
 }
 
 /* Whatever the peer says of times: what is lost is retransmitted when the timeout is at its limit, at the latest. */
 Test(core, lies_about_time_are_bounded)
 {
-    static const uint32_t lies[][2] = {
-        {0, 0}, {0, UINT32_MAX}, {1, 0}, {1, UINT32_MAX}, {UINT32_MAX, 0}, {UINT32_MAX, UINT32_MAX},
-        {UINT32_MAX / 2, UINT32_MAX / 2}};
+    static const uint32_t lies[][2] = {{0, 0},
+                                       {0, UINT32_MAX},
+                                       {1, 0},
+                                       {1, UINT32_MAX},
+                                       {UINT32_MAX, 0},
+                                       {UINT32_MAX, UINT32_MAX},
+                                       {UINT32_MAX / 2, UINT32_MAX / 2}};
     duo_defaults();
     duo_params.dead_peer_ms = 20000;
     duo_params.port_entropy = 1;

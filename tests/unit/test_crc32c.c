@@ -18,7 +18,7 @@ static uint32_t bitwise(uint32_t crc, const uint8_t *data, size_t length)
 
 Test(crc32c, rfc3720_vectors)
 {
-    uint8_t data[48] = { 0 };
+    uint8_t data[48] = {0};
     cr_assert_eq(crc32c_portable(0, data, 32), 0x8a9136aa);
     memset(data, 0xff, 32);
     cr_assert_eq(crc32c_portable(0, data, 32), 0x62a8ab43);
@@ -29,8 +29,8 @@ Test(crc32c, rfc3720_vectors)
         data[i] = (uint8_t)(31 - i);
     cr_assert_eq(crc32c_portable(0, data, 32), 0x113fdb5c);
     /* an iSCSI read command */
-    static const uint8_t command[48] = { [0] = 0x01, [1] = 0xc0, [16] = 0x14, [22] = 0x04, [27] = 0x14,
-                                         [31] = 0x18, [32] = 0x28, [40] = 0x02 };
+    static const uint8_t command[48] = {
+        [0] = 0x01, [1] = 0xc0, [16] = 0x14, [22] = 0x04, [27] = 0x14, [31] = 0x18, [32] = 0x28, [40] = 0x02};
     cr_assert_eq(crc32c_portable(0, command, 48), 0xd9963a56);
     cr_assert_eq(crc32c_portable(0, "123456789", 9), 0xe3069283);
     cr_assert_eq(crc32c_portable(0, NULL, 0), 0);
@@ -41,7 +41,7 @@ Test(crc32c, every_table_entry)
     /* One byte that is not zero at each place of a step meets each entry of each table. */
     for (size_t place = 0; place < 8; place++) {
         for (unsigned value = 0; value < 256; value++) {
-            uint8_t data[8] = { 0 };
+            uint8_t data[8] = {0};
             data[place] = (uint8_t)value;
             cr_assert_eq(crc32c_portable(~0u, data, 8), bitwise(~0u, data, 8), "place %zu value %u", place, value);
         }
@@ -50,7 +50,7 @@ Test(crc32c, every_table_entry)
 
 Test(crc32c, all_lengths_and_alignments)
 {
-    struct rng rng = { 1 };
+    struct rng rng = {1};
     uint8_t data[300 + 16];
     for (size_t i = 0; i < sizeof data; i++)
         data[i] = (uint8_t)rng_next(&rng);
@@ -62,7 +62,7 @@ Test(crc32c, all_lengths_and_alignments)
 
 Test(crc32c, chaining)
 {
-    struct rng rng = { 2 };
+    struct rng rng = {2};
     uint8_t data[200];
     for (size_t i = 0; i < sizeof data; i++)
         data[i] = (uint8_t)rng_next(&rng);

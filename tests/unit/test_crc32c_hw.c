@@ -40,12 +40,11 @@ Test(crc32c_hw, equals_portable_at_every_length_and_alignment)
     crc32c_fn crc32c = crc32c_best();
 
     for (size_t length = 0; length < 4000; length++)
-        cr_assert_eq(crc32c(0, bytes + length % 16, length),
-                     crc32c_portable(0, bytes + length % 16, length), "length %zu", length);
+        cr_assert_eq(crc32c(0, bytes + length % 16, length), crc32c_portable(0, bytes + length % 16, length),
+                     "length %zu", length);
     for (size_t length = 4000; length <= BYTES; length += 97)
         cr_assert_eq(crc32c(0x89abcdef, bytes + BYTES - length, length),
-                     crc32c_portable(0x89abcdef, bytes + BYTES - length, length), "length %zu",
-                     length);
+                     crc32c_portable(0x89abcdef, bytes + BYTES - length, length), "length %zu", length);
 }
 
 Test(crc32c_hw, chains)
@@ -54,6 +53,5 @@ Test(crc32c_hw, chains)
     uint32_t whole = crc32c(0, bytes, BYTES);
 
     for (size_t cut = 0; cut <= BYTES; cut += 311)
-        cr_assert_eq(crc32c(crc32c(0, bytes, cut), bytes + cut, BYTES - cut), whole, "cut at %zu",
-                     cut);
+        cr_assert_eq(crc32c(crc32c(0, bytes, cut), bytes + cut, BYTES - cut), whole, "cut at %zu", cut);
 }

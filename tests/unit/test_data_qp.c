@@ -26,7 +26,7 @@ static void start(struct duo_request **send, struct duo_request **receive)
 static void tell(unsigned to, enum wire_qp_what what, uint16_t path, uint32_t generation)
 {
     data_qps_on_frame(duo_flow[to], &(struct wire_qp){(uint8_t)what, path, generation,
-                                                     placing_number(!to, path, generation), 77 + !to});
+                                                      placing_number(!to, path, generation), 77 + !to});
     placing_act(to);
 }
 
@@ -188,7 +188,8 @@ static void run_unheard(uint64_t ns)
     duo_now = until_ns;
 }
 
-/* A window smaller than a chunk holds back the retransmission that begins a round; the probe of that round goes at its time. */
+/* A window smaller than a chunk holds back the retransmission that begins a round; the probe of that round goes at its
+ * time. */
 Test(qp, a_retransmission_that_is_held_back_holds_no_probe_back)
 {
     struct duo_request *send, *receive;

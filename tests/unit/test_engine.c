@@ -120,7 +120,8 @@ Test(engine, unlike_ends_agree, .timeout = TIMEOUT_S)
         exchange(pair.conn[1], pair.conn[0], 3000000, way + 2);
         cr_assert_eq(pair.conn[0]->stripes.count, 2);
     }
-    cr_assert_neq(pair.engine[0]->peers.peers->next, NULL, "who connects is another relation than who was connected to");
+    cr_assert_neq(pair.engine[0]->peers.peers->next, NULL,
+                  "who connects is another relation than who was connected to");
     pair_close(&pair);
 }
 

@@ -97,8 +97,7 @@ static void check_family(const struct uccl_engine *engine, const struct uccl_eng
                          unsigned n)
 {
     bool lacking = row->error == EMFILE || row->error == ENOBUFS;
-    cr_assert(!lacking || has_ipv6(engine) == has_ipv6(other), "%s %u: no IPv6",
-              call_names[row->call], n);
+    cr_assert(!lacking || has_ipv6(engine) == has_ipv6(other), "%s %u: no IPv6", call_names[row->call], n);
 }
 
 /* The client's engine, or the server's: it shows when they work with each other. */
@@ -155,18 +154,10 @@ struct listen_row {
 };
 
 static const struct listen_row listen_rows[] = {
-    {CALL_socket, EMFILE, GOOD | NOMEM},
-    {CALL_socket, EAFNOSUPPORT, GOOD},
-    {CALL_socket, EACCES, GOOD | ADDR},
-    {CALL_bind, EADDRINUSE, ADDR},
-    {CALL_bind, EACCES, ADDR},
-    {CALL_bind, ENOMEM, NOMEM},
-    {CALL_listen, EADDRINUSE, ADDR},
-    {CALL_getsockname, ENOBUFS, NOMEM},
-    {CALL_setsockopt, ENOPROTOOPT, GOOD},
-    {CALL_getifaddrs, ENOMEM, NOMEM},
-    {CALL_getrandom, ENOSYS, IO},
-    {CALL_calloc, ENOMEM, NOMEM},
+    {CALL_socket, EMFILE, GOOD | NOMEM}, {CALL_socket, EAFNOSUPPORT, GOOD},  {CALL_socket, EACCES, GOOD | ADDR},
+    {CALL_bind, EADDRINUSE, ADDR},       {CALL_bind, EACCES, ADDR},          {CALL_bind, ENOMEM, NOMEM},
+    {CALL_listen, EADDRINUSE, ADDR},     {CALL_getsockname, ENOBUFS, NOMEM}, {CALL_setsockopt, ENOPROTOOPT, GOOD},
+    {CALL_getifaddrs, ENOMEM, NOMEM},    {CALL_getrandom, ENOSYS, IO},       {CALL_calloc, ENOMEM, NOMEM},
 };
 
 Test(failures, listening)
@@ -270,10 +261,10 @@ static void check_tables(struct uccl_engine *engine, const char *what, enum call
         indices += (unsigned)__builtin_popcountll(engine->conn_indices[word]);
     for (const struct uccl_conn *conn = engine->conns; conn; conn = conn->next)
         conns++;
-    cr_assert(used == flows, "%s: %s %u: %u flow slots are in use, by %u flows", what, call_names[call], n,
-              used, flows);
-    cr_assert(indices == conns, "%s: %s %u: %u numbers are in use, by %u connections", what,
-              call_names[call], n, indices, conns);
+    cr_assert(used == flows, "%s: %s %u: %u flow slots are in use, by %u flows", what, call_names[call], n, used,
+              flows);
+    cr_assert(indices == conns, "%s: %s %u: %u numbers are in use, by %u connections", what, call_names[call], n,
+              indices, conns);
     cr_assert(references == conns, "%s: %s %u: peers are held %u times, by %u connections", what, call_names[call], n,
               references, conns);
     cr_assert(!engine->connecting, "%s: %s %u leaves a connect", what, call_names[call], n);
@@ -399,8 +390,8 @@ EACH_MODE(failures, messaging)
                 arm_failure(side, call, message_rows[i].error, n, false);
                 messages(&world, n, good);
                 called |= disarm_failure();
-                cr_assert(good[0] == 0 && good[1] == 0, "%s: %s %u of %s: %d, %d", modes[mode].name, call_names[call], n,
-                          side == CLIENT ? "client" : "server", good[0], good[1]);
+                cr_assert(good[0] == 0 && good[1] == 0, "%s: %s %u of %s: %d, %d", modes[mode].name, call_names[call],
+                          n, side == CLIENT ? "client" : "server", good[0], good[1]);
             }
             cr_assert(called || !expected, "%s is never called", call_names[call]);
         }
@@ -456,7 +447,8 @@ EACH_MODE(failures, failing_for_good)
                          side == CLIENT ? "client" : "server", at ? "server" : "client");
                 check_codes(what, lasting_rows[i].call, lasting_rows[i].error, ONE(status[at]),
                             at == (int)side - CLIENT ? lasting_rows[i].failing : lasting_rows[i].other);
-                int conn = uccl_conn_status(world.conn[at]); /* a request may end by the FIN before home gives the peer up */
+                int conn =
+                    uccl_conn_status(world.conn[at]); /* a request may end by the FIN before home gives the peer up */
                 cr_assert(conn == status[at] || (status[at] && (conn == UCCL_ECLOSED || conn == UCCL_EPEERDEAD)));
             }
             close_conns(&world);
@@ -530,10 +522,9 @@ Test(failures, dribbling_handshake)
 static const struct {
     enum call call;
     int error;
-} close_rows[] = {{CALL_sendmmsg, EPERM},  {CALL_sendmmsg, ENOBUFS}, {CALL_recvmmsg, ENOMEM},
-                  {CALL_ppoll, EINTR},     {CALL_malloc, ENOMEM},    {CALL_calloc, ENOMEM},
-                  {CALL_mmap64, ENOMEM},   {CALL_futex_wait, EINTR}, {CALL_ring_receive, 0},
-                  {CALL_read, EAGAIN}};
+} close_rows[] = {{CALL_sendmmsg, EPERM}, {CALL_sendmmsg, ENOBUFS}, {CALL_recvmmsg, ENOMEM}, {CALL_ppoll, EINTR},
+                  {CALL_malloc, ENOMEM},  {CALL_calloc, ENOMEM},    {CALL_mmap64, ENOMEM},   {CALL_futex_wait, EINTR},
+                  {CALL_ring_receive, 0}, {CALL_read, EAGAIN}};
 
 /* What was accepted for sending arrives, though the first goodbyes get lost, or all of one side's. */
 EACH_MODE(failures, closing)

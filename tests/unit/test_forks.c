@@ -18,13 +18,13 @@
 enum { CHILD_S = 20 };
 
 /* Ends the child; the parent says why. */
-#define CHILD_IS(expression, expected)                                                            \
-    do {                                                                                          \
-        int is_ = (expression), expected_ = (expected);                                           \
-        if (is_ != expected_) {                                                                   \
-            fprintf(stderr, "child: %s is %d (%s), not %d\n", #expression, is_, uccl_strerror(is_), expected_); \
-            _exit(1);                                                                             \
-        }                                                                                         \
+#define CHILD_IS(expression, expected)                                                                                 \
+    do {                                                                                                               \
+        int is_ = (expression), expected_ = (expected);                                                                \
+        if (is_ != expected_) {                                                                                        \
+            fprintf(stderr, "child: %s is %d (%s), not %d\n", #expression, is_, uccl_strerror(is_), expected_);        \
+            _exit(1);                                                                                                  \
+        }                                                                                                              \
     } while (0)
 
 static void child_ends_well(pid_t child)
@@ -55,8 +55,9 @@ static bool some_other_runs(void)
 }
 
 /*
- * fork() while the other threads sleep. AddressSanitizer (gcc 12) gives nothing back in the child of what other threads had locked in
- * its allocator. Threads that are just starting lock it before a line of ours runs: then the child's own threads never start.
+ * fork() while the other threads sleep. AddressSanitizer (gcc 12) gives nothing back in the child of what other threads
+ * had locked in its allocator. Threads that are just starting lock it before a line of ours runs: then the child's own
+ * threads never start.
  */
 static pid_t fork_in_peace(void)
 {
@@ -194,8 +195,7 @@ BOTH(forks, child_without_handlers_is_noticed)
         int done;
         bool same = uccl_conn_status(w.pair.conn[0]) == UCCL_EFORKED &&
                     uccl_send_async(w.pair.conn[0], "x", 1, NULL, &w.other) == UCCL_EFORKED &&
-                    uccl_test(w.request, &done, NULL) == UCCL_EFORKED &&
-                    uccl_wait(w.request, -1, NULL) == UCCL_EFORKED;
+                    uccl_test(w.request, &done, NULL) == UCCL_EFORKED && uccl_wait(w.request, -1, NULL) == UCCL_EFORKED;
         _exit(same ? 0 : 1);
     }
     child_ends_well(child);

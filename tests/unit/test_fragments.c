@@ -98,7 +98,8 @@ static uint32_t talk_and_look(bool units)
 
 Test(fragments, of_watched_receives_are_whole_units)
 {
-    static const uint64_t sizes[] = {1, 127, 128, 1400, 1409, 2816, 2824, 5000, EAGER_LIMIT, EAGER_LIMIT + 1, 65536, BIG};
+    static const uint64_t sizes[] = {1,     127, 128, 1400, 1409, 2816, 2824, 5000, EAGER_LIMIT, EAGER_LIMIT + 1,
+                                     65536, BIG};
     for (unsigned d = 0; d < DATAGRAMS; d++) {
         open_with(datagrams[d]);
         for (unsigned s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
@@ -122,7 +123,9 @@ Test(fragments, of_others_carry_what_fits)
         for (unsigned watched = 0; watched < 2; watched++) {
             open_with(datagrams[d]);
             struct duo_request *recv = recv_watched(1, BIG, watched), *send = duo_send(0, BIG);
-            uint32_t least = datagrams[d] == 65472 ? 60000 : watched ? room - UNIT + 1 : room; /* a few large ones are evened */
+            uint32_t least = datagrams[d] == 65472 ? 60000
+                             : watched             ? room - UNIT + 1
+                                                   : room; /* a few large ones are evened */
             uint32_t largest = talk_and_look(watched);
             cr_assert(largest <= room && largest >= least);
             duo_run(10 * MS);
@@ -258,16 +261,17 @@ static bool untouched(const struct duo_request *request)
 static const struct {
     uint32_t offset, length, total;
     bool whole;
-} cuts[] = {{0, 100, 9000, false},  {64, 64, 9000, false},    {8, 128, 9000, false},    {128, 127, 9000, false},
-            {0, 1400, 9000, false}, {8960, 39, 9000, false},  {8961, 39, 9000, false},  {1, 1, 9000, false},
-            {0, 128, 9000, true},   {1280, 1280, 9000, true}, {8960, 40, 9000, true},   {8832, 168, 9000, true}};
+} cuts[] = {{0, 100, 9000, false},  {64, 64, 9000, false},    {8, 128, 9000, false},   {128, 127, 9000, false},
+            {0, 1400, 9000, false}, {8960, 39, 9000, false},  {8961, 39, 9000, false}, {1, 1, 9000, false},
+            {0, 128, 9000, true},   {1280, 1280, 9000, true}, {8960, 40, 9000, true},  {8832, 168, 9000, true}};
 enum { CUTS = sizeof cuts / sizeof cuts[0] };
 
 Test(fragments, watched_receives_refuse_others)
 {
     for (unsigned i = 0; i < 4 * CUTS; i++) {
         bool watched = i % 2, eager = i / 2 % 2, whole = cuts[i / 4].whole;
-        struct wire_eager frame = {.offset = cuts[i / 4].offset, .length = cuts[i / 4].length, .total = cuts[i / 4].total};
+        struct wire_eager frame = {
+            .offset = cuts[i / 4].offset, .length = cuts[i / 4].length, .total = cuts[i / 4].total};
         close_duo();
         duo_defaults();
         duo_params.eager_kb = eager ? 16 : 8;

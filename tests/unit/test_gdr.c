@@ -66,8 +66,7 @@ Test(gdr, dmabuf_that_fails_is_not_replaced)
 
 Test(gdr, peer_memory_that_fails_is_not_replaced)
 {
-    expect("peermem", "sys", "RCMODE", "1",
-           "staged: no driver resolves the address (peer memory module): Bad address");
+    expect("peermem", "sys", "RCMODE", "1", "staged: no driver resolves the address (peer memory module): Bad address");
 }
 
 Test(gdr, off)
@@ -86,8 +85,9 @@ Test(gdr, managed_memory)
 Test(gdr, no_queue_pairs_to_flush_with)
 {
     fake_nic.no_rc = true;
-    expect("auto", "sys", "RCMODE", "1", "staged: the device makes no RC queue pairs, which flushing needs; the device "
-                                         "makes no RC queue pairs, which flushing needs");
+    expect("auto", "sys", "RCMODE", "1",
+           "staged: the device makes no RC queue pairs, which flushing needs; the device "
+           "makes no RC queue pairs, which flushing needs");
 }
 
 Test(gdr, ud)
@@ -134,8 +134,9 @@ Test(gdr, peer_that_cannot_be_reached)
 static void machine(bool one_switch)
 {
     static char name[] = "/tmp/test-gdr-XXXXXX";
-    const char *open_switch = "<object type=\"Bridge\" gp_index=\"6\" bridge_type=\"1-1\" depth=\"1\" bridge_pci=\"fa4e:[02-04]\""
-                              " pci_busid=\"fa4e:01:00.0\" pci_type=\"0604 [1000:c030] [0000:0000] b0\" pci_link_speed=\"0\">\n";
+    const char *open_switch =
+        "<object type=\"Bridge\" gp_index=\"6\" bridge_type=\"1-1\" depth=\"1\" bridge_pci=\"fa4e:[02-04]\""
+        " pci_busid=\"fa4e:01:00.0\" pci_type=\"0604 [1000:c030] [0000:0000] b0\" pci_link_speed=\"0\">\n";
     int fd = mkstemp(name);
     FILE *xml = fdopen(fd, "w");
     cr_assert_not_null(xml);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The bytes of listen handles: which addresses are in them, in which order, and which handles are refused. */
-#include "nic/netdev.h"
 #include "api_pair.h"
 #include "logged.h"
+#include "nic/netdev.h"
 
 #include "../../api/handle.h"
 
@@ -44,7 +44,8 @@ static void read_back(const struct uccl_handle *handle, char *out)
         char text[32], host[NETDEV_ADDRESS_TEXT];
         unsigned v6 = target.addresses[i].any.sa_family == AF_INET6;
         snprintf(text, sizeof text, v6 ? "[2001:db8::%x]:513" : "192.0.2.%u:513", next[v6]++);
-        cr_assert_str_eq(netdev_address_text(&target.addresses[i], host), text, "the first ones are left, in their order");
+        cr_assert_str_eq(netdev_address_text(&target.addresses[i], host), text,
+                         "the first ones are left, in their order");
         *out++ = v6 ? '6' : '4';
     }
     *out = '\0';
@@ -53,9 +54,8 @@ static void read_back(const struct uccl_handle *handle, char *out)
 /* The layout of docs/bootstrap.md, byte by byte. */
 Test(handle, layout)
 {
-    static const uint8_t want[] = {2, 2, 2, 1, 8, 7, 6, 5, 4, 3, 2, 1,
-                                   4, 192, 0, 2, 1,
-                                   6, 0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+    static const uint8_t want[] = {2, 2,    2,    1,    8,    7, 6, 5, 4, 3, 2, 1, 4, 192, 0, 2, 1,
+                                   6, 0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0,   0, 0, 1};
     static const uint8_t zeros[112];
     union nic_address addresses[2];
     struct uccl_handle handle;
@@ -80,10 +80,10 @@ Test(handle, which_addresses_are_in_it)
         {"644", "644"},
         {"44444444", "44444444"},
         {"444444444444", "44444444"},
-        {"666666666", "66666"},          /* no more fit */
-        {"66666444", "66666444"},        /* just fills it */
+        {"666666666", "66666"},   /* no more fit */
+        {"66666444", "66666444"}, /* just fills it */
         {"44466666", "44466666"},
-        {"4444444466", "44444466"},      /* neither family takes the other's half */
+        {"4444444466", "44444466"}, /* neither family takes the other's half */
         {"6666666644", "6666644"},
         {"44444444666666666", "44446666"},
         {"66666666444444444", "66664444"},
@@ -190,12 +190,8 @@ Test(handle, literal_addresses)
     static const struct {
         const char *host, *text;
     } rows[] = {
-        {"192.0.2.1", "192.0.2.1:513"},
-        {"2001:db8::1", "[2001:db8::1]:513"},
-        {"[2001:db8::1]", "[2001:db8::1]:513"},
-        {"[::1]", "[::1]:513"},
-        {"fe80::1%lo", "[fe80::1%lo]:513"},
-        {"[fe80::1%lo]", "[fe80::1%lo]:513"},
+        {"192.0.2.1", "192.0.2.1:513"}, {"2001:db8::1", "[2001:db8::1]:513"}, {"[2001:db8::1]", "[2001:db8::1]:513"},
+        {"[::1]", "[::1]:513"},         {"fe80::1%lo", "[fe80::1%lo]:513"},   {"[fe80::1%lo]", "[fe80::1%lo]:513"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         char text[NETDEV_ADDRESS_TEXT];
@@ -222,7 +218,8 @@ Test(handle, no_hosts)
 
 /* ---- of a listener --------------------------------------------------------------------------- */
 
-/* Two listeners of one port, one after the other, are not the same; a handle of all devices names loopback only as a last resort. */
+/* Two listeners of one port, one after the other, are not the same; a handle of all devices names loopback only as a
+ * last resort. */
 Test(handle, of_a_listener, .timeout = TIMEOUT_S)
 {
     struct uccl_handle handle;
@@ -278,9 +275,9 @@ Test(handle, same_hosts)
     static const struct {
         const char *a, *b;
         bool same;
-    } rows[] = {{"2001:db8::1", "2001:db8::1", true}, {"2001:db8::1", "2001:db8::2", false},
+    } rows[] = {{"2001:db8::1", "2001:db8::1", true},  {"2001:db8::1", "2001:db8::2", false},
                 {"2001:db8::1", "2001:db9::1", false}, {"192.0.2.1", "192.0.2.1", true},
-                {"192.0.2.1", "192.0.2.2", false}, {"192.0.2.1", "::ffff:192.0.2.1", false}};
+                {"192.0.2.1", "192.0.2.2", false},     {"192.0.2.1", "::ffff:192.0.2.1", false}};
     for (unsigned i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         union nic_address address[2] = {0};
         const char *text[2] = {rows[i].a, rows[i].b};

@@ -8,7 +8,7 @@ enum { PAYLOAD = 4000, IMAGE = WIRE_HEADER_BYTES + WIRE_EAGER_BYTES + PAYLOAD };
 enum { HEADER = WIRE_HEADER_BYTES + WIRE_FRAGMENT_BYTES };
 
 static uint8_t image[65536];
-static struct flow *flows[8];          /* of side 1; the first is duo_flow[1] */
+static struct flow *flows[8]; /* of side 1; the first is duo_flow[1] */
 static uint64_t tokens[8];
 
 static void open_large(void)
@@ -30,10 +30,16 @@ static void open_large(void)
 /* A datagram of a flow with an eager message of connection 0, as it would have arrived. */
 static void make_image(unsigned flow, uint64_t seq, uint32_t number)
 {
-    struct tx_desc desc = {.kind = TX_FRAMES, .count = 1, .sequenced = true, .retransmission = true, .seq = seq,
-                           .path_seq = (uint32_t)seq + 1, .token = tokens[flow], .time_stamp = wire_time(duo_now)};
-    struct wire_eager eager = {.conn = 1, .msg = number, .total = PAYLOAD, .length = PAYLOAD,
-                               .ring = number * ((PAYLOAD + 63) / 64 * 64)};
+    struct tx_desc desc = {.kind = TX_FRAMES,
+                           .count = 1,
+                           .sequenced = true,
+                           .retransmission = true,
+                           .seq = seq,
+                           .path_seq = (uint32_t)seq + 1,
+                           .token = tokens[flow],
+                           .time_stamp = wire_time(duo_now)};
+    struct wire_eager eager = {
+        .conn = 1, .msg = number, .total = PAYLOAD, .length = PAYLOAD, .ring = number * ((PAYLOAD + 63) / 64 * 64)};
     unsigned header = WIRE_HEADER_BYTES + wire_put_eager(image + WIRE_HEADER_BYTES, &eager);
     for (unsigned i = 0; i < PAYLOAD; i++)
         image[header + i] = duo_byte(number, i);
@@ -45,8 +51,12 @@ static void make_image(unsigned flow, uint64_t seq, uint32_t number)
 static bool receive(unsigned flow, const struct wire_fragment *fragment, bool sequenced)
 {
     static uint8_t packet[HEADER + 8192];
-    struct tx_desc desc = {.kind = TX_FRAMES, .count = 1, .sequenced = sequenced, .token = tokens[flow],
-                           .path_seq = 1, .time_stamp = wire_time(duo_now)};
+    struct tx_desc desc = {.kind = TX_FRAMES,
+                           .count = 1,
+                           .sequenced = sequenced,
+                           .token = tokens[flow],
+                           .path_seq = 1,
+                           .time_stamp = wire_time(duo_now)};
     wire_put_fragment(packet + WIRE_HEADER_BYTES, fragment);
     memcpy(packet + HEADER, image + fragment->offset, fragment->length);
     wire_set_header_length(packet, HEADER);
@@ -130,12 +140,11 @@ Test(image, duplicates, .init = open_large)
 Test(image, lies_in_fragments, .init = open_large)
 {
     static const struct wire_fragment shapes[] = {
-        {1, 0, 0, IMAGE, NULL},                            /* of nothing */
-        {1, 100, 128, IMAGE, NULL},                        /* between units */
-        {1, 0, 200, IMAGE, NULL},                          /* ends between units */
-        {1, 3968, 256, IMAGE, NULL},                       /* beyond the end */
-        {1, 0, 128, 127, NULL},
-        {1, 65408, 128, CORE_TRAIN_BYTES_MAX + 64, NULL},  /* larger than any datagram */
+        {1, 0, 0, IMAGE, NULL},                                                        /* of nothing */
+        {1, 100, 128, IMAGE, NULL},                                                    /* between units */
+        {1, 0, 200, IMAGE, NULL},                                                      /* ends between units */
+        {1, 3968, 256, IMAGE, NULL},                                                   /* beyond the end */
+        {1, 0, 128, 127, NULL},      {1, 65408, 128, CORE_TRAIN_BYTES_MAX + 64, NULL}, /* larger than any datagram */
     };
     uint64_t before = 0;
     make_image(0, 0, 0);
@@ -146,7 +155,8 @@ Test(image, lies_in_fragments, .init = open_large)
     cr_assert(piece(0, 7, 0, 2048));
     receive(0, &(struct wire_fragment){7, 2048, 128, IMAGE + 128, NULL}, false); /* another total */
     cr_assert_eq(malformed(), ++before);
-    cr_assert(receive(0, &(struct wire_fragment){8, 0, 128, IMAGE, NULL}, true)); /* with a number: acked, and nothing else */
+    cr_assert(
+        receive(0, &(struct wire_fragment){8, 0, 128, IMAGE, NULL}, true)); /* with a number: acked, and nothing else */
     cr_assert_eq(malformed(), ++before);
     cr_assert_eq(images(), 0);
     cr_assert(piece(0, 7, 2048, IMAGE - 2048), "what was begun goes on");

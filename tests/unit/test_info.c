@@ -23,8 +23,7 @@ enum { ERROR_ROWS = sizeof error_rows / sizeof error_rows[0] };
 Test(info, strerror_of_each_error)
 {
     for (int i = 0; i < ERROR_ROWS; i++)
-        cr_assert_str_eq(uccl_strerror(error_rows[i].value), error_rows[i].text, "%s",
-                         error_rows[i].name);
+        cr_assert_str_eq(uccl_strerror(error_rows[i].value), error_rows[i].text, "%s", error_rows[i].name);
     cr_assert_str_eq(uccl_strerror(UCCL_EPEERDEAD), "peer stopped answering");
 }
 
@@ -33,8 +32,8 @@ Test(info, error_texts_differ)
 {
     for (int i = 0; i < ERROR_ROWS; i++) {
         cr_assert_neq(error_rows[i].text[0], '\0', "%s", error_rows[i].name);
-        cr_assert(error_rows[i].value == 0 || error_rows[i].value == error_rows[i - 1].value - 1,
-                  "%s leaves a gap", error_rows[i].name);
+        cr_assert(error_rows[i].value == 0 || error_rows[i].value == error_rows[i - 1].value - 1, "%s leaves a gap",
+                  error_rows[i].name);
         for (int j = 0; j < i; j++)
             cr_assert_str_neq(error_rows[i].text, error_rows[j].text);
     }
@@ -50,8 +49,7 @@ Test(info, strerror_of_unknown_codes)
 Test(info, version_is_that_of_the_header)
 {
     char expected[32];
-    snprintf(expected, sizeof expected, "%d.%d.%d", UCCL_VERSION_MAJOR, UCCL_VERSION_MINOR,
-             UCCL_VERSION_PATCH);
+    snprintf(expected, sizeof expected, "%d.%d.%d", UCCL_VERSION_MAJOR, UCCL_VERSION_MINOR, UCCL_VERSION_PATCH);
     cr_assert_str_eq(uccl_version(), expected);
 }
 
@@ -66,10 +64,10 @@ Test(info, counters_in_the_order_of_the_struct)
 {
     const char *name = NULL, *doc = NULL;
     unsigned index = 0;
-#define COUNTER(field, text)                                                                       \
-    cr_assert_eq(offsetof(struct counters, field), index * sizeof(uint64_t));                      \
-    cr_assert_eq(uccl_counter_info(index++, &name, &doc), UCCL_OK);                                \
-    cr_assert_str_eq(name, #field);                                                                \
+#define COUNTER(field, text)                                                                                           \
+    cr_assert_eq(offsetof(struct counters, field), index * sizeof(uint64_t));                                          \
+    cr_assert_eq(uccl_counter_info(index++, &name, &doc), UCCL_OK);                                                    \
+    cr_assert_str_eq(name, #field);                                                                                    \
     cr_assert_str_eq(doc, text);
 #include "defs/counters.def"
 #undef COUNTER
@@ -133,10 +131,10 @@ Test(info, distance_names)
         int distance;
         const char *name;
     } names[] = {
-        {UCCL_DISTANCE_PIX, "PIX"},   {UCCL_DISTANCE_PXB, "PXB"},
-        {UCCL_DISTANCE_PHB, "PHB"},   {UCCL_DISTANCE_NODE, "NODE"},
-        {UCCL_DISTANCE_SYS, "SYS"},   {UCCL_DISTANCE_UNKNOWN, "unknown"},
-        {UCCL_ENODEV, "unknown"},     {UCCL_DISTANCE_UNKNOWN + 1, "unknown"},
+        {UCCL_DISTANCE_PIX, "PIX"}, {UCCL_DISTANCE_PXB, "PXB"},
+        {UCCL_DISTANCE_PHB, "PHB"}, {UCCL_DISTANCE_NODE, "NODE"},
+        {UCCL_DISTANCE_SYS, "SYS"}, {UCCL_DISTANCE_UNKNOWN, "unknown"},
+        {UCCL_ENODEV, "unknown"},   {UCCL_DISTANCE_UNKNOWN + 1, "unknown"},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         cr_expect_str_eq(uccl_distance_name(names[i].distance), names[i].name, "%d", names[i].distance);

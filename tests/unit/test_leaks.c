@@ -16,10 +16,10 @@
 #include <sys/socket.h>
 
 enum {
-    WARM_UP = 4,           /* cycles in which caches fill */
+    WARM_UP = 4, /* cycles in which caches fill */
     CYCLES = 16,
-    HEAP_SLACK = 24,       /* bytes per cycle: less than the smallest piece of the heap */
-    MAPPED_SLACK = 2048,   /* less than a page */
+    HEAP_SLACK = 24,     /* bytes per cycle: less than the smallest piece of the heap */
+    MAPPED_SLACK = 2048, /* less than a page */
     KEPT_CYCLES = 2 * CLOSED_KEPT,
     TRIES = 4,
 };
@@ -96,8 +96,8 @@ static void repeat(void (*cycle)(void *), void *argument, unsigned warm_up, unsi
             cycle(argument);
         after = look();
         cr_assert_lt(tries++, TRIES, "%zd bytes of the heap and %zd mapped ones in %u cycles",
-                     (ssize_t)(after.heap_bytes - before.heap_bytes), (ssize_t)(after.mapped_bytes - before.mapped_bytes),
-                     cycles);
+                     (ssize_t)(after.heap_bytes - before.heap_bytes),
+                     (ssize_t)(after.mapped_bytes - before.mapped_bytes), cycles);
     } while (has_grown(&before, &after, cycles));
 }
 
@@ -374,7 +374,7 @@ BOTH(leaks, handshakes_that_fail)
     IS(uccl_listen(pair->engine[1], 0, 0, &attempt.nowhere, &listener), 0);
     IS(uccl_listener_close(listener), 0);
     attempt.another = pair->handle;
-    attempt.another.listener[4] ^= 1; /* the listener's number: another one answers there */
+    attempt.another.listener[4] ^= 1;                /* the listener's number: another one answers there */
     for (unsigned i = 0; i < CLOSED_KEPT / 8; i++) { /* until what is kept of closed ones is full */
         connect_and_abort(pair);
         connect_and_abort(pair);

@@ -294,8 +294,7 @@ Test(log, function_and_user_stay_together, .timeout = 60)
     pthread_t threads[SETTERS + WRITERS];
     uccl_set_log(expect_a, &user_a);
     for (int i = 0; i < SETTERS + WRITERS; i++)
-        cr_assert_eq(pthread_create(&threads[i], NULL, i < SETTERS ? set_often : write_often, NULL),
-                     0);
+        cr_assert_eq(pthread_create(&threads[i], NULL, i < SETTERS ? set_often : write_often, NULL), 0);
     for (int i = 0; i < SETTERS + WRITERS; i++)
         pthread_join(threads[i], NULL);
     cr_assert_eq(atomic_load(&calls), WRITERS * WRITES);

@@ -6,10 +6,10 @@ TestSuite(mtu, .timeout = 20);
 
 enum { BASE = CORE_DATAGRAM_BASE, JUMBO = 8972, LARGE = 1000000 };
 
-static uint32_t hole[2];     /* larger datagrams of this side vanish; 0: none do */
-static bool silent;          /* all vanish */
-static bool some;            /* of the large ones, at random, a tenth vanishes */
-static unsigned padded[2];   /* datagrams above the base that were sent */
+static uint32_t hole[2];   /* larger datagrams of this side vanish; 0: none do */
+static bool silent;        /* all vanish */
+static bool some;          /* of the large ones, at random, a tenth vanishes */
+static unsigned padded[2]; /* datagrams above the base that were sent */
 static uint32_t largest[2];
 static struct rng dice = {11};
 

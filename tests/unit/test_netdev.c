@@ -84,8 +84,8 @@ Test(netdev, filter)
             if (netdev_admits(rows[i].filter, machine[k].name, &address))
                 admitted[strlen(admitted)] = machine[k].letter;
         }
-        cr_expect_str_eq(admitted, rows[i].admitted, "\"%s\": wanted \"%s\", got \"%s\"",
-                         rows[i].filter, rows[i].admitted, admitted);
+        cr_expect_str_eq(admitted, rows[i].admitted, "\"%s\": wanted \"%s\", got \"%s\"", rows[i].filter,
+                         rows[i].admitted, admitted);
     }
 }
 
@@ -199,7 +199,8 @@ Test(netdev, speed_and_node)
         write_sys("speed", rows[i].speed);
         write_sys("device/numa_node", rows[i].node);
         cr_assert_eq(netdev_list("", &devs), 1);
-        cr_expect_eq(devs[0].speed_mbps, rows[i].speed_mbps, "row %zu: %llu", i, (unsigned long long)devs[0].speed_mbps);
+        cr_expect_eq(devs[0].speed_mbps, rows[i].speed_mbps, "row %zu: %llu", i,
+                     (unsigned long long)devs[0].speed_mbps);
         cr_expect_eq(devs[0].numa_node, rows[i].numa_node, "row %zu: %d", i, devs[0].numa_node);
         free(devs);
     }
@@ -293,14 +294,13 @@ Test(netdev, names_that_match_nothing_are_told)
 
 Test(netdev, route_mtu)
 {
-    union nic_address v4 = parse("127.0.0.1"), v6 = parse("::1"),
-                      mapped = parse("::ffff:127.0.0.1"), second = parse("127.0.0.5"), strange = parse("192.0.2.1"),
-                      any = {0}, yes, no;
+    union nic_address v4 = parse("127.0.0.1"), v6 = parse("::1"), mapped = parse("::ffff:127.0.0.1"),
+                      second = parse("127.0.0.5"), strange = parse("192.0.2.1"), any = {0}, yes, no;
 
-    const union nic_address *rows[][3] = {
-        {&v4, &any, &yes},    {&v4, &v4, &yes},         {&mapped, &any, &yes}, {&mapped, &mapped, &yes},
-        {&v6, &any, &yes},    {&v6, &v6, &yes},         {&v4, &second, &no},   {&mapped, &second, &no},
-        {&second, &v4, &yes}, {&second, &second, &no}, {&v4, &strange, &no}};
+    const union nic_address *rows[][3] = {{&v4, &any, &yes},        {&v4, &v4, &yes},        {&mapped, &any, &yes},
+                                          {&mapped, &mapped, &yes}, {&v6, &any, &yes},       {&v6, &v6, &yes},
+                                          {&v4, &second, &no},      {&mapped, &second, &no}, {&second, &v4, &yes},
+                                          {&second, &second, &no},  {&v4, &strange, &no}};
 
     int next = dup(STDERR_FILENO); /* the lowest that is free */
     close(next);

@@ -10,11 +10,11 @@ static struct path_set set;
 static struct rng rng;
 static unsigned chosen[PATHS_MAX];
 
-static const unsigned policies[] = { PATH_RECYCLE, PATH_POW2, PATH_RR };
+static const unsigned policies[] = {PATH_RECYCLE, PATH_POW2, PATH_RR};
 
 static void setup(unsigned policy, uint16_t count)
 {
-    rng = (struct rng){ 42 };
+    rng = (struct rng){42};
     memset(paths, 0xff, sizeof paths);
     path_set_init(&set, paths, count, policy, &rng);
 }
@@ -240,9 +240,8 @@ Test(path, bad_paths_get_little)
         const char *name;
         enum path_feedback (*network)(uint16_t path, uint64_t *rtt_ns);
         unsigned most[2]; /* recycle, pow2, which a light penalty only tilts */
-    } bad[] = { { "lost", third_lost, { 400, 400 } },
-                { "marked", third_marked, { 400, 800 } },
-                { "slow", third_slow, { 400, 400 } } };
+    } bad[] = {
+        {"lost", third_lost, {400, 400}}, {"marked", third_marked, {400, 800}}, {"slow", third_slow, {400, 400}}};
     for (unsigned i = 0; i < 2; i++) {
         for (unsigned n = 0; n < sizeof bad / sizeof bad[0]; n++) {
             setup(policies[i], 8);
@@ -295,7 +294,8 @@ Test(path, pow2_is_uniform_without_information)
     cr_assert_eq(chosen[2], 0);
 }
 
-/* Both of the two are ones that may be taken: where one path is avoided another that lost something is not drawn alone. */
+/* Both of the two are ones that may be taken: where one path is avoided another that lost something is not drawn alone.
+ */
 Test(path, pow2_compares_what_is_not_avoided)
 {
     for (int avoid = 0; avoid < 4; avoid++) {
@@ -334,7 +334,7 @@ Test(path, choices_repeat_with_the_seed)
     for (unsigned i = 0; i < 3; i++) {
         for (int pass = 0; pass < 2; pass++) {
             setup(policies[i], 9);
-            struct rng events = { 5 };
+            struct rng events = {5};
             for (int n = 0; n < 2000; n++) {
                 uint16_t path = path_choose(&set, (int)rng_below(&events, 10) - 1);
                 if (pass == 0)
@@ -391,7 +391,8 @@ Test(path, the_others_lose_a_chunk_each)
         path_report(&set, 2, PATH_GOOD, 100000);
         run(5000, 100, second_alone);
         for (unsigned path = 0; path < 16; path++)
-            cr_assert(path == 2 ? chosen[path] >= 4985 : chosen[path] <= 1, "policy %u, path %u: %u", policies[i], path, chosen[path]);
+            cr_assert(path == 2 ? chosen[path] >= 4985 : chosen[path] <= 1, "policy %u, path %u: %u", policies[i], path,
+                      chosen[path]);
         cr_assert_eq(set.good, 1);
     }
 }

@@ -315,8 +315,8 @@ Test(peers, ends_are_mapped_as_they_are_laid_out, .timeout = TIMEOUT_S)
             const struct flow_setup *setup = &conn->peer->flows[(ours.home + end) % (i + 1)].setup;
             size_t bytes = end ? core_part_conn_size(&server->params, setup) : core_conn_size(&server->params, setup);
             cr_assert_eq(conn->ends[end].memory_bytes, bytes, "connection %u, end %u", i, end);
-            cr_assert_eq(setup->msg_window, WINDOWS[i] < server->params.msg_window ? WINDOWS[i]
-                                                                                   : server->params.msg_window);
+            cr_assert_eq(setup->msg_window,
+                         WINDOWS[i] < server->params.msg_window ? WINDOWS[i] : server->params.msg_window);
         }
     }
     cr_assert_eq(peers_of(server), 3);
@@ -442,7 +442,8 @@ Test(peers, crowd_that_says_a_byte, .timeout = TIMEOUT_S)
 
 static size_t a_hello(uint8_t bytes[BOOT_SMALL_MAX])
 {
-    const struct boot_hello hello = {.version = BOOT_VERSION, .engine_id = {3}, .nonce = {1}, .features = WIRE_FEATURES};
+    const struct boot_hello hello = {
+        .version = BOOT_VERSION, .engine_id = {3}, .nonce = {1}, .features = WIRE_FEATURES};
     return boot_put_hello(bytes, BOOT_FROM_CLIENT, &hello);
 }
 
@@ -487,7 +488,8 @@ Test(peers, honest_crowd, .timeout = TIMEOUT_S)
     IS(uccl_close(server), 0);
 }
 
-/* Handshakes that end before READY leave no flow slot, no peer, no connection behind: more of them than may be under way. */
+/* Handshakes that end before READY leave no flow slot, no peer, no connection behind: more of them than may be under
+ * way. */
 Test(peers, unfinished_handshakes_leave_nothing, .timeout = TIMEOUT_S)
 {
     enum { TIMES = CORE_FLOWS_MAX / 4 + 100 };

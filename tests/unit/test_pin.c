@@ -3,8 +3,8 @@
  * Which processors engine threads are bound to: lists of them, cores of made-up machines, what other processes
  * have taken. Names of cores are the host's, so those taken here have numbers that no machine has.
  */
-#include "fini.h"
 #include "base/pin.h"
+#include "fini.h"
 
 #include "api_pair.h"
 
@@ -48,9 +48,9 @@ Test(pin, lists)
 
 Test(pin, what_is_no_list)
 {
-    static const char *const bad[] = {"",    "-",    "1-",     "-1",  "1,",  ",1", "5-2",  "1 2",
-                                      "a",   "1-a",  "8192",   "0x1", "+1",  "1--2", "1-2-3", "99999999999999999999",
-                                      " 1",  "1 ",   "0-8192", "1;2"};
+    static const char *const bad[] = {"",   "-",   "1-",     "-1",  "1,", ",1",   "5-2",   "1 2",
+                                      "a",  "1-a", "8192",   "0x1", "+1", "1--2", "1-2-3", "99999999999999999999",
+                                      " 1", "1 ",  "0-8192", "1;2"};
     struct pin_set set;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         cr_assert(!pin_parse(bad[i], &set), "'%s'", bad[i]);
@@ -107,14 +107,18 @@ static void expect_slots(const char *may, bool each, int numa_node, unsigned cou
                   "%s: slot %u is core %u, CPU %u", may, i, slots[i].core, slots[i].cpu);
 }
 
-#define SLOTS(...) (const struct pin_slot[]){__VA_ARGS__}
+#define SLOTS(...)                                                                                                     \
+    (const struct pin_slot[])                                                                                          \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+    }
 #define EXPECT_SLOTS(may, each, node, count, ...) expect_slots(may, each, node, count, SLOTS(__VA_ARGS__))
 
 Test(pin, cores_of_a_machine, .init = make_machine, .fini = remove_machine)
 {
     /* a core once, the near ones first */
     EXPECT_SLOTS("0-15", false, 1, 8, {4, 4, true}, {5, 5, true}, {6, 6, true}, {7, 7, true}, {0, 0, false},
-                  {1, 1, false}, {2, 2, false}, {3, 3, false});
+                 {1, 1, false}, {2, 2, false}, {3, 3, false});
     EXPECT_SLOTS("0-2", false, 0, 3, {0, 0, true}, {1, 1, true}, {2, 2, true});
     /* none near; a node that is not known */
     EXPECT_SLOTS("4-5", false, 0, 2, {4, 4, false}, {5, 5, false});

@@ -318,7 +318,8 @@ Test(place, a_lie_about_parts_of_a_write_leaves_its_retransmission_whole)
     duo_talk();
     cr_assert_eq(placing_packet_count, 3);
     const struct tx_desc *retransmission = &placing_packets[2].desc;
-    cr_assert_eq(retransmission->count, (SIZE / 2 + 8000 - WIRE_BULK_HEADER_BYTES - 1) / (8000 - WIRE_BULK_HEADER_BYTES));
+    cr_assert_eq(retransmission->count,
+                 (SIZE / 2 + 8000 - WIRE_BULK_HEADER_BYTES - 1) / (8000 - WIRE_BULK_HEADER_BYTES));
     cr_assert_eq(retransmission->mask, wire_full_mask(retransmission->count), "only %lx of it is repeated",
                  (unsigned long)retransmission->mask);
     placing_talk();
@@ -724,13 +725,13 @@ Test(place, datagrams_over_a_queue_pair_must_name_it)
     const struct duo_datagram *datagram = &retransmission->datagrams[0];
     uint64_t before = duo_count(&duo_counters[1].rx_malformed);
     cr_assert_not(core_rx_on_qp(duo_core[1], duo_flow[1], !retransmission->desc.path, 1, datagram->bytes,
-                                  datagram->length, duo_now));
+                                datagram->length, duo_now));
     cr_assert_not(core_rx(duo_core[1], datagram->bytes, datagram->length, false, duo_now));
     cr_assert_eq(duo_count(&duo_counters[1].rx_malformed), before + 2);
     cr_assert_not(core_rx_on_qp(duo_core[1], duo_flow[1], retransmission->desc.path, 7, datagram->bytes,
-                                  datagram->length, duo_now));
-    cr_assert(core_rx_on_qp(duo_core[1], duo_flow[1], retransmission->desc.path, 1, datagram->bytes,
-                              datagram->length, duo_now));
+                                datagram->length, duo_now));
+    cr_assert(core_rx_on_qp(duo_core[1], duo_flow[1], retransmission->desc.path, 1, datagram->bytes, datagram->length,
+                            duo_now));
     duo_copies(1);
 }
 

@@ -49,7 +49,8 @@ Test(probe, first_of_all_the_address_is_proven, .init = open_unproven)
     duo_assert_rest();
 }
 
-/* The peer told a false address: it may say what it likes over ours, what goes to that address are a few small probes. */
+/* The peer told a false address: it may say what it likes over ours, what goes to that address are a few small probes.
+ */
 Test(probe, a_false_address_gets_next_to_nothing, .init = open_unproven)
 {
     enum { PACKETS = 1000 };
@@ -60,7 +61,8 @@ Test(probe, a_false_address_gets_next_to_nothing, .init = open_unproven)
         begin();
         switch (seq % 4) {
         case 0:
-            packet_header += wire_put_cts(packet + packet_header, &(struct wire_cts){.conn = HOME_ID, .length = 1 << 20});
+            packet_header +=
+                wire_put_cts(packet + packet_header, &(struct wire_cts){.conn = HOME_ID, .length = 1 << 20});
             break;
         case 1:
             add(FRAME_GONE, HOME_ID);
@@ -167,7 +169,8 @@ static void open_greeter(void)
     duo_open_as(false);
 }
 
-/* A firewall in front of a server refuses the client's probes until the server has said something: it does, three times, and no more. */
+/* A firewall in front of a server refuses the client's probes until the server has said something: it does, three
+ * times, and no more. */
 Test(probe, a_server_greets_who_does_not_ask, .init = open_greeter)
 {
     unsigned first_path = 0, greetings = 0;
@@ -199,7 +202,8 @@ Test(probe, firewalls_at_both_ends, .init = open_greeter)
 {
     bool left[2] = {false, false};
     core_conn_announce(duo_core[0], duo_conn[0][0], duo_now);
-    for (uint64_t until_ns = duo_now + 20 * MS; !probe_proven(&duo_flow[0]->probe) || !probe_proven(&duo_flow[1]->probe);) {
+    for (uint64_t until_ns = duo_now + 20 * MS;
+         !probe_proven(&duo_flow[0]->probe) || !probe_proven(&duo_flow[1]->probe);) {
         for (unsigned side = 0; side < 2; side++) {
             duo_transmit(side);
             for (unsigned i = 0; i < duo_queued[side]; i++) {

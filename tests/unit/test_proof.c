@@ -64,7 +64,8 @@ static void check_log(const struct played *server, int udp)
     snprintf(here, sizeof here, "UDP port %u here", (unsigned)at[1] << 8 | at[2]);
     snprintf(there, sizeof there, "UDP port %u there", ntohs(address.sin_port));
     cr_assert(strstr(last_warning, here) && strstr(last_warning, there) && strstr(last_warning, "UCCL_CONNECT_MS") &&
-              strstr(last_warning, "UCCL_BACKEND"), "%s", last_warning);
+                  strstr(last_warning, "UCCL_BACKEND"),
+              "%s", last_warning);
 }
 
 /* A firewall passes TCP alone: when time is over both sides learn it, and the log names the ports. */

@@ -54,8 +54,7 @@ struct street {
 
 static struct sockaddr_in house(unsigned i, in_port_t port)
 {
-    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port,
-                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK + i)};
+    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = port, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + i)};
 }
 
 /* A port that is free at all of them: bound, it refuses until somebody listens. */
@@ -114,7 +113,8 @@ static void serve(struct street *street, unsigned i)
         int fd = accept(street->listener[i], NULL, NULL);
         if (fd < 0)
             return;
-        cr_assert_eq(bootstrap_serve(fd, THEIRS, LISTENER + (street->kind[i] == WRONG), UINT64_MAX, &street->server[i]), 0);
+        cr_assert_eq(bootstrap_serve(fd, THEIRS, LISTENER + (street->kind[i] == WRONG), UINT64_MAX, &street->server[i]),
+                     0);
     }
     if (bootstrap_step(street->server[i], BEGIN_NS) == BOOT_NEED_PROOFS)
         bootstrap_prove(street->server[i], NULL, 0);

@@ -10,7 +10,7 @@ static unsigned opened[2][PATHS_MAX]; /* ports, by who opened them */
 static unsigned tried[PATHS_MAX];     /* paths of side 0, by a probe with a nonce */
 static uint32_t dead_paths;           /* of side 0: they swallow everything */
 static bool tries_are_lost;
-static uint64_t swallowed;            /* sequenced datagrams that they did */
+static uint64_t swallowed; /* sequenced datagrams that they did */
 
 static void open_ports(void)
 {
@@ -90,8 +90,8 @@ static void messages(unsigned count, uint64_t pause_ns)
 static void assert_opened(unsigned side, unsigned first, unsigned second, unsigned third)
 {
     cr_assert_eq(opened[side][0], 0, "the handshake told that one");
-    cr_assert(opened[side][1] == first && opened[side][2] == second && opened[side][3] == third, "side %u: %u, %u, %u", side,
-              opened[side][1], opened[side][2], opened[side][3]);
+    cr_assert(opened[side][1] == first && opened[side][2] == second && opened[side][3] == third, "side %u: %u, %u, %u",
+              side, opened[side][1], opened[side][2], opened[side][3]);
     cr_assert_eq(opened[side][PORTS], 0);
 }
 
@@ -111,7 +111,8 @@ Test(reach, nobody_is_opened_for_who_is_not_proven, .init = open_ports)
     assert_opened(0, 0, 0, 0);
 }
 
-/* What the peer's paths have carried lately is open: side 1 opens no port by which messages come. Side 0 hears only one path. */
+/* What the peer's paths have carried lately is open: side 1 opens no port by which messages come. Side 0 hears only one
+ * path. */
 Test(reach, what_is_used_is_not_opened_again, .init = open_ports)
 {
     messages(32, 5 * MS);
@@ -194,7 +195,8 @@ Test(reach, other_echoes_open_nothing, .init = open_ports)
     cr_assert_eq(duo_flow[0]->paths.closed, 1, "it came twice");
 }
 
-/* The only path that works dies after all: retransmissions go on to those that never did, even if no probe tells of them. */
+/* The only path that works dies after all: retransmissions go on to those that never did, even if no probe tells of
+ * them. */
 Test(reach, retransmissions_leave_the_last_path, .init = open_ports)
 {
     dead_paths = 0xf & ~1u;

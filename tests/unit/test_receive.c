@@ -13,7 +13,8 @@ static bool is_of_conn(enum wire_frame_kind kind)
     return kind <= FRAME_FIN;
 }
 
-/* Each kind, for each end that it may name, with and without a sequence number: what may not be does nothing and is acked. */
+/* Each kind, for each end that it may name, with and without a sequence number: what may not be does nothing and is
+ * acked. */
 Test(receive, each_kind_at_each_end, .init = open_with_part)
 {
     static const uint32_t ids[] = {HOME_ID, PART_ID, UNKNOWN_ID};
@@ -106,13 +107,14 @@ Test(receive, a_packet_acts_whole_or_not_at_all, .init = open_with_part)
     cr_assert(recv->ended && recv->status == UCCL_OK && recv->moved == 10);
 }
 
-/* A frame that contradicts the others is skipped: were the packet dropped, those would act again when it comes again. */
+/* A frame that contradicts the others is skipped: were the packet dropped, those would act again when it comes again.
+ */
 Test(receive, a_contradiction_does_not_repeat_the_rest, .init = open_with_part)
 {
     struct duo_request *recv = duo_recv(1, 20);
     begin();
-    packet_header += wire_put_eager(packet + packet_header,
-                                    &(struct wire_eager){.conn = HOME_ID, .total = 20, .length = 10});
+    packet_header +=
+        wire_put_eager(packet + packet_header, &(struct wire_eager){.conn = HOME_ID, .total = 20, .length = 10});
     packet_payload = 10;
     add(FRAME_DATA, HOME_ID); /* of a message that is eager */
     cr_assert(receive(0));
@@ -121,14 +123,15 @@ Test(receive, a_contradiction_does_not_repeat_the_rest, .init = open_with_part)
     cr_assert_eq(duo_count(&duo_counters[1].rx_duplicates), 1);
     cr_assert_not(recv->ended, "ten bytes of twenty");
     begin();
-    packet_header += wire_put_eager(
-        packet + packet_header, &(struct wire_eager){.conn = HOME_ID, .total = 20, .offset = 10, .length = 10});
+    packet_header += wire_put_eager(packet + packet_header,
+                                    &(struct wire_eager){.conn = HOME_ID, .total = 20, .offset = 10, .length = 10});
     packet_payload = 10;
     cr_assert(receive(1));
     cr_assert(recv->ended && recv->moved == 20);
 }
 
-/* DATA that says that its message is larger than the buffer, which was granted as it is: nothing is written anywhere. */
+/* DATA that says that its message is larger than the buffer, which was granted as it is: nothing is written anywhere.
+ */
 Test(receive, data_is_never_larger_than_its_buffer, .init = open_with_part)
 {
     enum { BYTES = 20000 };
@@ -149,8 +152,8 @@ Test(receive, data_is_never_larger_than_its_buffer, .init = open_with_part)
 }
 
 /*
- * A farewell ends the flow, and what stands behind it in the packet comes too late. A demand that acted put the dead flow
- * on the list of those that are granted credit, where it stayed after its memory was gone.
+ * A farewell ends the flow, and what stands behind it in the packet comes too late. A demand that acted put the dead
+ * flow on the list of those that are granted credit, where it stayed after its memory was gone.
  */
 Test(receive, nothing_acts_behind_a_farewell, .init = open_with_part)
 {
@@ -172,7 +175,8 @@ Test(receive, nothing_acts_behind_a_farewell, .init = open_with_part)
     cr_assert_eq(core_deadline(duo_core[1]), UINT64_MAX, "nothing is left to be done for it");
 }
 
-/* A clear-to-send beyond the window is early: the CREDIT that makes it legal was in a packet that is late, or is in its own. */
+/* A clear-to-send beyond the window is early: the CREDIT that makes it legal was in a packet that is late, or is in its
+ * own. */
 Test(receive, what_overtook_its_credit_comes_again, .init = open_with_part)
 {
     struct wire_cts cts = {.conn = HOME_ID, .msg = 16, .length = 10};
@@ -200,8 +204,8 @@ Test(receive, ends_that_carry_parts_take_parts_alone, .init = open_with_part)
     packet_header += wire_put_rts(packet + packet_header, &(struct wire_rts){.conn = PART_ID, .total = 1000});
     cr_assert(receive(0));
     begin();
-    packet_header += wire_put_eager(
-        packet + packet_header, &(struct wire_eager){.conn = PART_ID, .total = 10, .length = 10, .granted = true});
+    packet_header += wire_put_eager(packet + packet_header,
+                                    &(struct wire_eager){.conn = PART_ID, .total = 10, .length = 10, .granted = true});
     packet_payload = 10;
     cr_assert(receive(1));
     cr_assert_eq(malformed(), 2);
@@ -298,10 +302,9 @@ Test(gone, a_fin_on_its_way_stands_for_its_own_id, .init = open_with_part)
         cr_assert_eq(duo_flow[1]->gone.ids[i], others[i]);
     }
     begin();
-    packet_header += wire_put_ack(packet + packet_header,
-                                  &(struct wire_ack){.number = 1,
-                                                     .window_kb = 1024,
-                                                     .cumulative = (uint32_t)duo_flow[1]->sent.next_seq});
+    packet_header += wire_put_ack(
+        packet + packet_header,
+        &(struct wire_ack){.number = 1, .window_kb = 1024, .cumulative = (uint32_t)duo_flow[1]->sent.next_seq});
     add(FRAME_FIN, HOME_ID);
     cr_assert(receive(seq + 2));
     cr_assert_eq(duo_flow[1]->gone.count, 3);
@@ -325,8 +328,9 @@ Test(gone, an_ack_goes_before_it, .init = open_with_part)
 }
 
 /*
- * Side 1 receives messages and aborts, and nothing leaves until the connection is over, as in an outage that began before. The
- * FIN that was to go leaves later, behind the CREDIT: side 0, which writes nothing more, learns what was delivered and that it is over.
+ * Side 1 receives messages and aborts, and nothing leaves until the connection is over, as in an outage that began
+ * before. The FIN that was to go leaves later, behind the CREDIT: side 0, which writes nothing more, learns what was
+ * delivered and that it is over.
  */
 static void abort_unheard(struct duo_request *sends[2], struct duo_request **recv)
 {
@@ -392,7 +396,8 @@ Test(gone, a_fin_that_was_kept_is_told_once, .init = open_with_part)
     duo_assert_rest();
 }
 
-/* One of several flows is dead, which only side 1 knows: its connection fails, and side 0 hears that it is over and what was delivered. */
+/* One of several flows is dead, which only side 1 knows: its connection fails, and side 0 hears that it is over and
+ * what was delivered. */
 Test(gone, a_peer_dead_elsewhere_is_told, .init = open_with_part)
 {
     struct duo_request *delivered_recv = duo_recv(1, 100), *delivered = duo_send(0, 100);
@@ -431,7 +436,8 @@ Test(gone, it_is_not_answered, .init = open_with_part)
     cr_assert_eq(malformed(), 1, "too many");
 }
 
-/* Each frame of the largest packet is answered, in packets that the peer takes; a packet that finds no room comes again. */
+/* Each frame of the largest packet is answered, in packets that the peer takes; a packet that finds no room comes
+ * again. */
 Test(gone, many_at_once, .init = open_with_part)
 {
     for (unsigned seq = 0; seq < 2; seq++) {
@@ -467,8 +473,8 @@ Test(gone, many_at_once, .init = open_with_part)
 /* ---- how much one packet may bring ---- */
 
 /*
- * A second of simulated time after packets of one kind each: at most two datagrams come for each of them, and few timers
- * fire, each of which costs a round.
+ * A second of simulated time after packets of one kind each: at most two datagrams come for each of them, and few
+ * timers fire, each of which costs a round.
  */
 static void assert_few_answers(enum wire_frame_kind kind, bool numbered, unsigned packets)
 {
@@ -501,7 +507,8 @@ static unsigned all_answers(uint64_t until_ns)
     return datagrams;
 }
 
-/* Of kinds that need no answer a receiver cannot tell that its own acks of GONE are lost: those are repeated by the clock. */
+/* Of kinds that need no answer a receiver cannot tell that its own acks of GONE are lost: those are repeated by the
+ * clock. */
 static void open_for_answers(void)
 {
     duo_defaults();

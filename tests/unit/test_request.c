@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The pool of requests: what its top word says, and how it grows. And the ring that takes them to a thread. */
-#include "request/request.h"
 #include "base/ring.h"
+#include "request/request.h"
 
 #include <criterion/criterion.h>
 #include <time.h>

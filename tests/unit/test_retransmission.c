@@ -5,8 +5,9 @@
 enum { LARGE = 2000000 };
 
 /*
- * A queue for a few datagrams at the way's narrowest place: the first of each train pass, its end never does. Each timeout
- * brings some datagrams across, of whichever chunk it retransmissions, so none takes longer than the one before.
+ * A queue for a few datagrams at the way's narrowest place: the first of each train pass, its end never does. Each
+ * timeout brings some datagrams across, of whichever chunk it retransmissions, so none takes longer than the one
+ * before.
  */
 Test(retransmission, trains_that_are_cut_off_make_progress)
 {

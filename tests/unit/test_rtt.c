@@ -122,11 +122,10 @@ Test(rtt, nonsense_of_a_peer)
         rtt_sample(&rtt, 0, 0, 0);
         cr_assert_gt(rtt.srtt_ns, 0, "0 means no sample");
     }
-    struct rng rng = { 7 };
+    struct rng rng = {7};
     rtt_init(&rtt);
     for (int i = 0; i < 10000; i++) {
-        rtt_sample(&rtt, rng_next(&rng) >> rng_below(&rng, 64), rng_next(&rng) >> rng_below(&rng, 64),
-                   rng_next(&rng));
+        rtt_sample(&rtt, rng_next(&rng) >> rng_below(&rng, 64), rng_next(&rng) >> rng_below(&rng, 64), rng_next(&rng));
         cr_assert(rtt.srtt_ns > 0 && rtt.srtt_ns <= UINT64_C(1) << 40);
         cr_assert_leq(rtt.min_ns, UINT64_C(1) << 40);
         uint64_t rto_ns = rtt_rto(&rtt, rng_below(&rng, 70), 1000, SECOND_NS);

@@ -21,8 +21,8 @@ static const struct row {
     const char *name;
     uint32_t bytes, segment; /* 0: one datagram */
     enum token token;
-    bool version;            /* it begins like a packet */
-    bool zeros;              /* else random bytes */
+    bool version; /* it begins like a packet */
+    bool zeros;   /* else random bytes */
 } rows[] = {
     {"nothing", 0, 0, NO_TOKEN, false, false},
     {"a byte", 1, 0, NO_TOKEN, false, false},
@@ -57,15 +57,14 @@ static void aim(struct stranger *stranger, const struct uccl_engine *victim, uns
     *stranger = (struct stranger){.fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)};
     cr_assert_geq(stranger->fd, 0);
     stranger->rng = (struct rng){queue->ports[0]};
-    stranger->to = (struct sockaddr_in){.sin_family = AF_INET,
-                                        .sin_port = htons(queue->ports[0]),
-                                        .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    stranger->to = (struct sockaddr_in){
+        .sin_family = AF_INET, .sin_port = htons(queue->ports[0]), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     stranger->token = victim->peers.peers->flows[thread].setup.rx_token;
     stranger->segments = queue->gso;
 }
 
 /* Returns how many datagrams with bytes in them have left. */
-static unsigned throw(struct stranger *stranger, const struct row *row)
+static unsigned throw(struct stranger * stranger, const struct row *row)
 {
     static _Thread_local uint8_t bytes[DATAGRAM_MAX];
     int segment = (int)row->segment;
@@ -109,7 +108,8 @@ static void check_row(const struct uccl_engine *victim, struct stranger *strange
         cr_assert(now_ms() < end_ms, "%s: %lu of %lu are counted", row->name, (unsigned long)counted,
                   (unsigned long)thrown);
     } while (counted + count(victim, "rx_kernel_drops") - drops < thrown);
-    cr_assert_leq(counted, thrown, "%s: %lu of %lu are counted", row->name, (unsigned long)counted, (unsigned long)thrown);
+    cr_assert_leq(counted, thrown, "%s: %lu of %lu are counted", row->name, (unsigned long)counted,
+                  (unsigned long)thrown);
     struct pollfd answer = {.fd = stranger->fd, .events = POLLIN};
     cr_assert_eq(poll(&answer, 1, 0), 0, "%s is answered", row->name);
 }

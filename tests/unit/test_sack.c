@@ -217,7 +217,7 @@ Test(sack, path_echoes)
     note(3, 9, 110, true, 1100);   /* overtaken: only its mark counts */
     note(3, 10, 111, false, 1200); /* a later datagram of the same train */
     note(5, 0xffffffff, 7, false, 2000);
-    note(5, 1, 8, false, 2160);    /* newer, past the wrap */
+    note(5, 1, 8, false, 2160);      /* newer, past the wrap */
     note(PATHS_MAX, 1, 1, false, 0); /* no such path */
     sack_fill(&sack, &ack, 2320);
     cr_assert_eq(ack.path_count, 2);
@@ -290,8 +290,7 @@ Test(sack, data_qps_are_named_beside_paths)
         else if (path->path == 3)
             cr_assert(path->path_seq == 5 && path->time_stamp == 50 && !path->by_sequence && path->ce);
         else
-            cr_assert(path->by_sequence && path->time_stamp == 0 &&
-                      path->path_seq == (path->path == 2 ? 99 : 5));
+            cr_assert(path->by_sequence && path->time_stamp == 0 && path->path_seq == (path->path == 2 ? 99 : 5));
     }
     sack_fill(&sack, &ack, 2000);
     cr_assert_eq(ack.path_count, 0);

@@ -127,8 +127,8 @@ Test(sent, acks_of_what_was_never_sent, .init = setup)
     cr_assert_not(sent_ack(&sent, &wire, on_acked, freed, &acked));
     wire.cumulative = 0x7fffffff;
     cr_assert_not(sent_ack(&sent, &wire, on_acked, freed, &acked));
-    wire = (struct wire_ack){.word_count = 1, .words = {UINT64_MAX}, .partial_count = 2,
-                             .partials = {{100, 1}, {0xffffffff, 1}}};
+    wire = (struct wire_ack){
+        .word_count = 1, .words = {UINT64_MAX}, .partial_count = 2, .partials = {{100, 1}, {0xffffffff, 1}}};
     cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
     cr_assert_eq(acked.chunks, 0);
     cr_assert_eq(sent.flying_chunks, 1);
@@ -312,7 +312,8 @@ Test(sent, an_acked_retransmission_tells_of_the_rest, .init = setup)
     cr_consistent();
 }
 
-/* Where sizes are watched, an ack tells when the small datagrams left that have arrived. A retransmission is not taken for it. */
+/* Where sizes are watched, an ack tells when the small datagrams left that have arrived. A retransmission is not taken
+ * for it. */
 Test(sent, small_ones_tell_when_they_left, .init = setup)
 {
     sent.base_bytes = 1232;

@@ -52,7 +52,8 @@ Test(silence, a_stop_while_it_asks, .init = duo_open)
     assert_dead(0, send);
 }
 
-/* The tail's probe and the timeout both fell due during the stop, and fire one after the other: it is taken off once. */
+/* The tail's probe and the timeout both fell due during the stop, and fire one after the other: it is taken off once.
+ */
 Test(silence, a_stop_counts_once, .init = duo_open)
 {
     duo_recv(1, 10);

@@ -12,9 +12,9 @@ Test(siphash, published_values)
         size_t length; /* of 00 01 02 .. */
         uint64_t value;
     } CASES[] = {
-        {0, UINT64_C(0x726fdb47dd0e0e31)},  {1, UINT64_C(0x74f839c593dc67fd)},  {7, UINT64_C(0xab0200f58b01d137)},
-        {8, UINT64_C(0x93f5f5799a932462)},  {9, UINT64_C(0x9e0082df0ba9e4b0)},
-        {15, UINT64_C(0xa129ca6149be45e5)}, /* appendix A of the paper */
+        {0, UINT64_C(0x726fdb47dd0e0e31)},  {1, UINT64_C(0x74f839c593dc67fd)},
+        {7, UINT64_C(0xab0200f58b01d137)},  {8, UINT64_C(0x93f5f5799a932462)},
+        {9, UINT64_C(0x9e0082df0ba9e4b0)},  {15, UINT64_C(0xa129ca6149be45e5)}, /* appendix A of the paper */
         {16, UINT64_C(0x3f2acc7f57c29bdb)}, {63, UINT64_C(0x958a324ceb064572)},
     };
     uint8_t bytes[64];

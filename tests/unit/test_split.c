@@ -106,7 +106,8 @@ Test(split, a_staged_send_is_wanted_after_its_split)
     duo_assert_rest();
 }
 
-/* Parts and ends: one to one for each message; and over the messages each end behind home gets its share of the parts. */
+/* Parts and ends: one to one for each message; and over the messages each end behind home gets its share of the parts.
+ */
 Test(split, parts_take_turns_over_the_ends)
 {
     for (unsigned ends = 2; ends <= 12; ends++) {

@@ -298,7 +298,7 @@ Test(stage, hung_device, .timeout = TIMEOUT_S, .exit_code = 7)
     for (unsigned i = 0; i < sizeof fake.pins / sizeof fake.pins[0]; i++)
         if (fake.pins[i].memory)
             memset(fake.pins[i].memory, 1, fake.pins[i].length); /* as the device may still do */
-    _exit(LEFT_ALL_WELL); /* what is left to the device is a leak on purpose */
+    _exit(LEFT_ALL_WELL);                                        /* what is left to the device is a leak on purpose */
 }
 
 /* A connection of whose requests a device lets go after it was closed is freed then. */

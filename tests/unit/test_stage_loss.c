@@ -81,8 +81,8 @@ static void open_bad_network(const char *lend, const char *block_kb, const char 
     mem_set_test_kind(&fake_ops);
     fake_forbid_this_thread();
     for (int i = 0; i < 2; i++)
-        pair.engine[i] = open_engine(lend, "LINGER_MS", "300", "GPU_BLOCK_KB", block_kb, "GPU_BLOCKS", "8",
-                                     "UDP_IO", "mmsg", "NUM_ENGINES", threads, "MTU", mtu, "RTO_MIN_US", "2000", NULL);
+        pair.engine[i] = open_engine(lend, "LINGER_MS", "300", "GPU_BLOCK_KB", block_kb, "GPU_BLOCKS", "8", "UDP_IO",
+                                     "mmsg", "NUM_ENGINES", threads, "MTU", mtu, "RTO_MIN_US", "2000", NULL);
     IS(uccl_listen(pair.engine[1], 0, 0, &pair.handle, &pair.listener), 0);
     connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
     lose_per_mille = 20;

@@ -87,7 +87,8 @@ BOTH(stage_share, fetches_of_small_ones)
     one_stands_still(lend, false, MESSAGES, 1000);
 }
 
-/* A receive has no share: with a second message the device would hold nearly all blocks, and the thread receive no more. */
+/* A receive has no share: with a second message the device would hold nearly all blocks, and the thread receive no
+ * more. */
 BOTH(stage_share, uploads)
 {
     one_stands_still(lend, true, 1, LENGTH);

@@ -44,8 +44,8 @@ BOTH(stripe, every_thread_carries_a_part)
 
 BOTH(stripe, all_sizes_arrive_whole)
 {
-    static const size_t sizes[] = {65536,  65537,  131072, 131073,     196607,      196608,
-                                   196609, 262145, 500000, 1000 * 1000, 5 * 1000 * 1000 + 7};
+    static const size_t sizes[] = {
+        65536, 65537, 131072, 131073, 196607, 196608, 196609, 262145, 500000, 1000 * 1000, 5 * 1000 * 1000 + 7};
     struct pair pair;
     open_striping(&pair, lend, "4096");
     for (unsigned i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
@@ -109,7 +109,8 @@ BOTH(stripe, short_messages_in_large_buffers)
     free(sent);
 }
 
-/* The parts that a receive is posted with, `bytes` long, once its thread has seen it; the send that it gets is posted. */
+/* The parts that a receive is posted with, `bytes` long, once its thread has seen it; the send that it gets is posted.
+ */
 static unsigned parts_of_a_receive(struct pair *pair, size_t bytes)
 {
     uint8_t *buffer = malloc(STRIPED), *sent = malloc(bytes);

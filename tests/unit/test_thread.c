@@ -36,12 +36,12 @@ struct fake_queue {
     pthread_cond_t changed;
     unsigned pending; /* wakes that no sleep has used up */
     _Atomic unsigned wakes, sleepers, sleepers_most, sleeps, unacked_sleeps;
-    bool held;        /* a sleep does not end, though it was woken */
+    bool held; /* a sleep does not end, though it was woken */
     _Atomic uint64_t timeout_ns, timeout_most_ns;
 };
 
 static struct fake_queue queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-static _Atomic unsigned rx_ready;     /* datagrams of one byte that each poll finds */
+static _Atomic unsigned rx_ready; /* datagrams of one byte that each poll finds */
 static _Atomic unsigned polls, flushes, flushes_seen, expires, expires_at_end, cancels, last_flushes;
 static void (*_Atomic at_round_end)(void);
 static void (*_Atomic before_sleep)(void);
@@ -117,7 +117,8 @@ static void fake_wait(struct nic_queue *base, uint64_t timeout_ns)
         in->sleepers_most = in->sleepers;
     int error = 0;
     while (in->held || (!in->pending && error != ETIMEDOUT))
-        error = in->held ? pthread_cond_wait(&in->changed, &in->lock) : pthread_cond_timedwait(&in->changed, &in->lock, &until);
+        error = in->held ? pthread_cond_wait(&in->changed, &in->lock)
+                         : pthread_cond_timedwait(&in->changed, &in->lock, &until);
     in->pending = 0;
     in->sleepers--;
     pthread_mutex_unlock(&in->lock);
@@ -233,7 +234,8 @@ long __wrap_syscall(long number, ...)
     if (number == SYS_futex && a[1] == FUTEX_WAKE_PRIVATE) {
         nic_told += (void *)a[0] == (void *)&thread.in_nic;
         owner_told += (void *)a[0] == (void *)&thread.owner;
-    } else if (number == SYS_futex && (void *)a[0] == (void *)&thread.owner && pthread_equal(thread.pthread, pthread_self())) {
+    } else if (number == SYS_futex && (void *)a[0] == (void *)&thread.owner &&
+               pthread_equal(thread.pthread, pthread_self())) {
         const struct timespec *timeout = (const struct timespec *)a[3];
         lease_ns = timeout ? (uint64_t)timeout->tv_sec * 1000 * MS + (uint64_t)timeout->tv_nsec : UINT64_MAX;
         for (frozen = freeze; freeze;)
@@ -297,13 +299,13 @@ void __wrap_core_fail(struct core *core, int32_t status, uint64_t now_ns)
 /* ---- what the tests share -------------------------------------------------------------------- */
 
 /* Waits until it holds: that is soon, or never. */
-#define SOON(condition)                                                                           \
-    do {                                                                                          \
-        uint64_t until_ns_ = clock_now_ns() + 5000 * MS;                                          \
-        while (!(condition)) {                                                                    \
-            cr_assert(clock_now_ns() < until_ns_, "%s: never", #condition);                       \
-            nanosleep(&(struct timespec){0, 100000}, NULL);                                       \
-        }                                                                                         \
+#define SOON(condition)                                                                                                \
+    do {                                                                                                               \
+        uint64_t until_ns_ = clock_now_ns() + 5000 * MS;                                                               \
+        while (!(condition)) {                                                                                         \
+            cr_assert(clock_now_ns() < until_ns_, "%s: never", #condition);                                            \
+            nanosleep(&(struct timespec){0, 100000}, NULL);                                                            \
+        }                                                                                                              \
     } while (0)
 
 static void ignore_event(void *context, const struct core_event *event)

@@ -9,14 +9,14 @@ enum { TIMERS = 48, TICK_NS = 1 << TIMER_TICK_SHIFT };
 
 static struct timer_wheel wheel;
 static struct timer timers[TIMERS];
-static uint64_t model_ns[TIMERS]; /* UINT64_MAX: not armed */
+static uint64_t model_ns[TIMERS];           /* UINT64_MAX: not armed */
 static uint64_t model_late_from_ns[TIMERS]; /* from when on not having fired is a mistake */
 
 static void model_reset(uint64_t now_ns)
 {
     timer_wheel_init(&wheel, now_ns);
     for (int i = 0; i < TIMERS; i++) {
-        timers[i] = (struct timer){ 0 };
+        timers[i] = (struct timer){0};
         model_ns[i] = UINT64_MAX;
     }
 }
@@ -87,7 +87,7 @@ static void arm(struct rng *rng, uint64_t now_ns, unsigned bits)
 
 static void model_check(uint64_t seed, int steps, unsigned deadline_bits, unsigned jump_bits)
 {
-    struct rng rng = { seed };
+    struct rng rng = {seed};
     uint64_t now_ns = random_distance(&rng, 60);
     model_reset(now_ns);
     for (int step = 0; step < steps; step++) {
@@ -141,7 +141,7 @@ Test(timer, model_small_jumps)
 Test(timer, next_drives_the_wheel)
 {
     for (uint64_t seed = 1; seed <= 200; seed++) {
-        struct rng rng = { seed };
+        struct rng rng = {seed};
         uint64_t now_ns = random_distance(&rng, 50);
         model_reset(now_ns);
         for (int i = 0; i < TIMERS; i++)

@@ -220,13 +220,12 @@ Test(topology, every_distance)
         const char *nic;
         enum uccl_distance distance;
     } rows[] = {
-        {"same", UCCL_DISTANCE_PIX},   {"mlx5_0", UCCL_DISTANCE_PIX}, {"below", UCCL_DISTANCE_PXB},
+        {"same", UCCL_DISTANCE_PIX},   {"mlx5_0", UCCL_DISTANCE_PIX},  {"below", UCCL_DISTANCE_PXB},
         {"slot", UCCL_DISTANCE_PHB},   {"bridge", UCCL_DISTANCE_NODE}, {"far", UCCL_DISTANCE_SYS},
         {"lo", UCCL_DISTANCE_UNKNOWN}, {"", UCCL_DISTANCE_UNKNOWN},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        cr_assert_eq(topology_distance(topology, "0000:03:00.0", rows[i].nic), rows[i].distance, "%s",
-                     rows[i].nic);
+        cr_assert_eq(topology_distance(topology, "0000:03:00.0", rows[i].nic), rows[i].distance, "%s", rows[i].nic);
     cr_assert_eq(topology_distance(topology, "00000000:03:00.0", "same"), UCCL_DISTANCE_PIX); /* as NVML writes it */
     cr_assert_eq(topology_distance(topology, "0000:44:00.0", "same"), UCCL_DISTANCE_UNKNOWN);
     cr_assert_eq(topology_distance(topology, "", "same"), UCCL_DISTANCE_UNKNOWN);
@@ -333,8 +332,7 @@ static void expect_shares(const char *rows, unsigned nics, const uint64_t *speed
         speed_mbps[i] = speed_gbps[i] * 1000;
     topology_share(distance, gpus, speed_mbps, nics, nearest);
     for (unsigned i = 0; i < gpus; i++)
-        cr_assert_eq(nearest[i], expected[i] == '-' ? -1 : expected[i] - '0', "%s, GPU %u has %d", rows, i,
-                     nearest[i]);
+        cr_assert_eq(nearest[i], expected[i] == '-' ? -1 : expected[i] - '0', "%s, GPU %u has %d", rows, i, nearest[i]);
 }
 
 Test(topology, shares)
@@ -343,20 +341,49 @@ Test(topology, shares)
     static const uint64_t unknown[8] = {0};
     static const uint64_t slow_first[8] = {1, 200, 200};
     static const uint64_t unlike[8] = {100, 200, 200};
-    expect_shares("B" "B" "B", 1, equal, "000");
-    expect_shares("BB" "BB" "BB" "BB", 2, equal, "0101");
-    expect_shares("BB" "BB", 2, unknown, "01");
-    expect_shares("PS" "SP" "BB" "BB", 2, equal, "0101");
+    expect_shares("B"
+                  "B"
+                  "B",
+                  1, equal, "000");
+    expect_shares("BB"
+                  "BB"
+                  "BB"
+                  "BB",
+                  2, equal, "0101");
+    expect_shares("BB"
+                  "BB",
+                  2, unknown, "01");
+    expect_shares("PS"
+                  "SP"
+                  "BB"
+                  "BB",
+                  2, equal, "0101");
     /* GPU 1 has no choice, so GPU 0 takes the other, although it comes first */
-    expect_shares("PP" "PS", 2, equal, "10");
+    expect_shares("PP"
+                  "PS",
+                  2, equal, "10");
     /* a slow interface of the mainboard is not taken although it is nearer, one of half the speed is */
-    expect_shares("PSS" "PSS", 3, slow_first, "12");
-    expect_shares("PSS" "PSS", 3, unlike, "00");
+    expect_shares("PSS"
+                  "PSS",
+                  3, slow_first, "12");
+    expect_shares("PSS"
+                  "PSS",
+                  3, unlike, "00");
     /* nor where both are as near */
-    expect_shares("PP" "PP", 2, (const uint64_t[]){10, 200}, "11");
-    expect_shares("PP" "PP", 2, (const uint64_t[]){200, 99}, "00");
-    expect_shares("PP" "PP", 2, (const uint64_t[]){200, 100}, "01");
+    expect_shares("PP"
+                  "PP",
+                  2, (const uint64_t[]){10, 200}, "11");
+    expect_shares("PP"
+                  "PP",
+                  2, (const uint64_t[]){200, 99}, "00");
+    expect_shares("PP"
+                  "PP",
+                  2, (const uint64_t[]){200, 100}, "01");
     /* what cannot be seen does not count, however fast */
-    expect_shares("-S" "-S", 2, (const uint64_t[]){400, 100}, "11");
-    expect_shares("--" "-P", 2, equal, "-1");
+    expect_shares("-S"
+                  "-S",
+                  2, (const uint64_t[]){400, 100}, "11");
+    expect_shares("--"
+                  "-P",
+                  2, equal, "-1");
 }

@@ -12,8 +12,8 @@
 enum { PAYLOAD = 1000, STRIDE = WIRE_BULK_HEADER_BYTES + PAYLOAD, DATAGRAMS = 6, BUFFER = 65536, MARK = 0xee };
 
 static uint8_t message[DATAGRAMS * PAYLOAD + 1], buffer[BUFFER];
-static unsigned answer;                /* what place() says: datagrams, */
-static uint8_t *answer_to;             /* and their place */
+static unsigned answer;    /* what place() says: datagrams, */
+static uint8_t *answer_to; /* and their place */
 static struct iovec iovecs[TRAIN_IOVECS_MAX];
 
 static void *target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count)
@@ -28,9 +28,17 @@ static const struct nic_queue_setup setup = {.target = target};
 
 static struct tx_desc chunk(unsigned count, uint32_t last)
 {
-    return (struct tx_desc){.kind = TX_BULK, .count = (uint8_t)count, .sequenced = true, .token = 99, .seq = 5,
-                            .bulk_stride = PAYLOAD, .bulk_last = last, .bulk_offset = 70000, .conn_id = 4,
-                            .msg_number = 6, .msg_total = 1000000};
+    return (struct tx_desc){.kind = TX_BULK,
+                            .count = (uint8_t)count,
+                            .sequenced = true,
+                            .token = 99,
+                            .seq = 5,
+                            .bulk_stride = PAYLOAD,
+                            .bulk_last = last,
+                            .bulk_offset = 70000,
+                            .conn_id = 4,
+                            .msg_number = 6,
+                            .msg_total = 1000000};
 }
 
 /* Appends datagram `index` of a chunk, its payload all of one value, at `at`; returns its bytes. */
@@ -178,8 +186,9 @@ Test(train, nothing_is_placed_over_what_was_placed_before)
         uint32_t at;
         unsigned count;
         bool free;
-    } cases[] = {{0, 1, true},        {3 * PAYLOAD, 3, true}, {0, 2, false},          {PAYLOAD, 2, false},
-                 {2 * PAYLOAD, 1, false}, {1, 1, false},          {3 * PAYLOAD - 1, 1, false}, {0, 5, false}};
+    } cases[] = {
+        {0, 1, true},  {3 * PAYLOAD, 3, true},      {0, 2, false}, {PAYLOAD, 2, false}, {2 * PAYLOAD, 1, false},
+        {1, 1, false}, {3 * PAYLOAD - 1, 1, false}, {0, 5, false}};
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct nic_rx rx = {.length = 5 * STRIDE, .stride = STRIDE};
         answer = cases[i].count;

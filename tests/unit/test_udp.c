@@ -8,18 +8,18 @@
 #include <pthread.h>
 
 /* A case for IPv4 and IPv6 with each driver. */
-#define BOTH(name)                                                                                 \
-    static void name(unsigned io, const char *address);                                            \
-    Test(udp_mmsg, name, .timeout = 30)                                                            \
-    {                                                                                              \
-        name(UDP_IO_MMSG, "127.0.0.1");                                                            \
-        name(UDP_IO_MMSG, "::1");                                                                  \
-    }                                                                                              \
-    Test(udp_uring, name, .timeout = 30)                                                           \
-    {                                                                                              \
-        name(UDP_IO_URING, "127.0.0.1");                                                           \
-        name(UDP_IO_URING, "::1");                                                                 \
-    }                                                                                              \
+#define BOTH(name)                                                                                                     \
+    static void name(unsigned io, const char *address);                                                                \
+    Test(udp_mmsg, name, .timeout = 30)                                                                                \
+    {                                                                                                                  \
+        name(UDP_IO_MMSG, "127.0.0.1");                                                                                \
+        name(UDP_IO_MMSG, "::1");                                                                                      \
+    }                                                                                                                  \
+    Test(udp_uring, name, .timeout = 30)                                                                               \
+    {                                                                                                                  \
+        name(UDP_IO_URING, "127.0.0.1");                                                                               \
+        name(UDP_IO_URING, "::1");                                                                                     \
+    }                                                                                                                  \
     static void name(unsigned io, const char *address)
 
 BOTH(full_trains)
@@ -27,8 +27,7 @@ BOTH(full_trains)
     struct pair *pair = open_pair(io, address);
     struct test_msg *msg = make_message();
 
-    for (unsigned count = 1; count <= 44;
-         count++) { /* a whole train is one buffer at the receiver, by GRO */
+    for (unsigned count = 1; count <= 44; count++) { /* a whole train is one buffer at the receiver, by GRO */
         struct tx_desc desc = bulk(pair, msg, count, SMALL, count % 2 ? SMALL : 700);
 
         send_and_receive(pair, &desc, msg, check_bulk, 1);
@@ -99,8 +98,8 @@ BOTH(large_datagrams)
     close_pair(pair);
 }
 
-static uint64_t check_frames(const struct tx_desc *desc, const struct test_msg *msg,
-                             const uint8_t *bytes, uint32_t length)
+static uint64_t check_frames(const struct tx_desc *desc, const struct test_msg *msg, const uint8_t *bytes,
+                             uint32_t length)
 {
     struct wire_packet packet;
     const struct wire_frame *frame;
@@ -144,13 +143,11 @@ static struct tx_desc make_frames(const struct pair *pair, struct test_msg *msg,
             uint32_t length = lengths[k];
 
             if (d == 0 && k == 1)
-                length =
-                    desc.datagram_bytes - WIRE_HEADER_BYTES - 2 * WIRE_EAGER_BYTES - lengths[0];
-            at += wire_put_eager(
-                at, &(struct wire_eager){
-                        .conn = 3, .msg = offsets[k], .total = length, .length = length});
-            pieces[k] = (struct tx_piece){
-                .msg = &msg->core, .offset_bytes = offsets[k], .length = length, .at = payload_at};
+                length = desc.datagram_bytes - WIRE_HEADER_BYTES - 2 * WIRE_EAGER_BYTES - lengths[0];
+            at += wire_put_eager(at,
+                                 &(struct wire_eager){.conn = 3, .msg = offsets[k], .total = length, .length = length});
+            pieces[k] =
+                (struct tx_piece){.msg = &msg->core, .offset_bytes = offsets[k], .length = length, .at = payload_at};
             payload_at += length;
         }
         wire_set_header_length(datagram, (uint16_t)(at - datagram));
@@ -250,8 +247,7 @@ BOTH(mtu_parameter_and_news)
 
     cr_assert_not(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes));
     udp_check_mtu(pair->queues[0], pair->destination);
-    cr_assert_not(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes),
-                  "nothing has changed");
+    cr_assert_not(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes), "nothing has changed");
     pair->params.mtu = 1500;
     udp_check_mtu(pair->queues[0], pair->destination);
     udp_check_mtu(pair->queues[0], pair->destination);
@@ -262,14 +258,22 @@ BOTH(mtu_parameter_and_news)
     close_pair(pair);
 }
 
-/* A probe for its size is not cut by the kernel: it gets through as it is, or is lost; what the route takes is looked at. */
+/* A probe for its size is not cut by the kernel: it gets through as it is, or is lost; what the route takes is looked
+ * at. */
 BOTH(probe_is_not_cut)
 {
     static uint8_t buffer[8192];
     struct pair *pair = open_pair(io, address);
     uint32_t destination, bytes, headers = strchr(address, ':') ? 48 : 28;
-    struct tx_desc desc = {.kind = TX_FRAMES, .count = 1, .whole = true, .destination = pair->destination, .mask = 1,
-                           .datagram_bytes = 4000, .last_bytes = 4000, .token = TOKEN, .buffer = buffer};
+    struct tx_desc desc = {.kind = TX_FRAMES,
+                           .count = 1,
+                           .whole = true,
+                           .destination = pair->destination,
+                           .mask = 1,
+                           .datagram_bytes = 4000,
+                           .last_bytes = 4000,
+                           .token = TOKEN,
+                           .buffer = buffer};
     const _Atomic uint64_t *sent = &pair->counters[0].tx_datagrams;
 
     wire_set_header_length(buffer, WIRE_HEADER_BYTES);
@@ -418,8 +422,7 @@ BOTH(overflow_is_counted)
     struct nic_rx rx[64];
     unsigned count, buffers = 0;
 
-    cr_assert_eq(udp_datagram_ops.poll(&pair->queues[1]->base, rx, 1),
-                 0); /* receiving has begun, io_uring's too */
+    cr_assert_eq(udp_datagram_ops.poll(&pair->queues[1]->base, rx, 1), 0); /* receiving has begun, io_uring's too */
     for (unsigned i = 0; i < 1000; i++) {
         cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
         udp_datagram_ops.flush(&pair->queues[0]->base);
@@ -494,7 +497,8 @@ BOTH(ports_are_told_and_opened)
         union nic_address own = {0}, sender = {0};
         socklen_t length = sizeof own;
         cr_assert_eq(getsockname(to->sockets[path], &own.any, &length), 0);
-        cr_assert_eq(memcmp(told.bytes + 1 + 2 * path, &own.v4.sin_port, 2), 0, "the port stands at one place in both families");
+        cr_assert_eq(memcmp(told.bytes + 1 + 2 * path, &own.v4.sin_port, 2), 0,
+                     "the port stands at one place in both families");
         if (path == 0)
             continue;
         wire_put_probe(buffer + WIRE_HEADER_BYTES, &(struct wire_probe){.nonce = 0});
@@ -526,14 +530,19 @@ BOTH(ports_are_told_and_opened)
 
 BOTH(addresses_that_make_no_sense)
 {
-    static const struct nic_queue_address wrong[] = {
-        {3, {NIC_ADDRESS_UDP, 0, 0}}, {1, {NIC_ADDRESS_UDP}}, {5, {NIC_ADDRESS_UDP, 5, 5, 0, 0}}, {2, {NIC_ADDRESS_UDP, 5}}, {4, {NIC_ADDRESS_UDP, 5, 5, 5}}, {3, {NIC_ADDRESS_VERBS, 5, 5}},
-        {2 * NIC_PORTS_TOLD_MAX + 3, {NIC_ADDRESS_UDP, 5, 5}}};
+    static const struct nic_queue_address wrong[] = {{3, {NIC_ADDRESS_UDP, 0, 0}},
+                                                     {1, {NIC_ADDRESS_UDP}},
+                                                     {5, {NIC_ADDRESS_UDP, 5, 5, 0, 0}},
+                                                     {2, {NIC_ADDRESS_UDP, 5}},
+                                                     {4, {NIC_ADDRESS_UDP, 5, 5, 5}},
+                                                     {3, {NIC_ADDRESS_VERBS, 5, 5}},
+                                                     {2 * NIC_PORTS_TOLD_MAX + 3, {NIC_ADDRESS_UDP, 5, 5}}};
     struct pair *pair = open_pair(io, address);
     struct nic_host host = {.address = address_of(address)};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         uint32_t destination, bytes;
-        cr_assert_eq(udp_datagram_ops.peer_add(&pair->queues[0]->base, &host, &wrong[i], &destination, &bytes), UCCL_EPROTO, "%zu", i);
+        cr_assert_eq(udp_datagram_ops.peer_add(&pair->queues[0]->base, &host, &wrong[i], &destination, &bytes),
+                     UCCL_EPROTO, "%zu", i);
     }
     close_pair(pair);
 }
@@ -549,7 +558,8 @@ BOTH(places_of_peers_are_used_again)
     udp_queue_ops.address(&pair->queues[1]->base, &of_queue);
     for (unsigned round = 0; round < 3; round++) {
         for (unsigned i = 0; i < COUNT; i++)
-            cr_assert_eq(udp_datagram_ops.peer_add(&pair->queues[0]->base, &host, &of_queue, &destinations[i], &bytes), 0);
+            cr_assert_eq(udp_datagram_ops.peer_add(&pair->queues[0]->base, &host, &of_queue, &destinations[i], &bytes),
+                         0);
         cr_assert_eq(pair->queues[0]->peer_count, 1 + COUNT);
         for (unsigned i = 0; i < COUNT; i++)
             udp_datagram_ops.peer_remove(&pair->queues[0]->base, destinations[i]);

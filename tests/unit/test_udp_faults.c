@@ -37,8 +37,7 @@ Test(udp_faults, full_socket)
 {
     struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
     struct test_msg *msg = make_message();
-    struct tx_desc big = bulk(pair, msg, 44, SMALL, SMALL),
-                   small = bulk(pair, msg, 1, SMALL, SMALL);
+    struct tx_desc big = bulk(pair, msg, 44, SMALL, SMALL), small = bulk(pair, msg, 1, SMALL, SMALL);
 
     uccl_set_log(keep_log, NULL);
     forbid(__NR_sendmmsg, EAGAIN);
@@ -131,7 +130,8 @@ static void wait_for_room(unsigned io)
     for (unsigned i = 0; i < 3; i++) {
         at_ns = now_ns();
         udp_queue_ops.wait(&pair->queues[0]->base, 30 * MS);
-        cr_assert_geq(elapsed_since(at_ns), 30 * MS, "it returned after %llu ns", (unsigned long long)elapsed_since(at_ns));
+        cr_assert_geq(elapsed_since(at_ns), 30 * MS, "it returned after %llu ns",
+                      (unsigned long long)elapsed_since(at_ns));
         cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     }
     take_tap_down();
@@ -261,14 +261,12 @@ Test(udp_faults, path_mtu_shrinks)
     desc = bulk(pair, msg, 44, 1272, 1272); /* segmentation still works for what fits */
     send_and_receive(pair, &desc, msg, check_bulk, 1);
     set_loopback_mtu(9000);
-    for (unsigned i = 0; i < UDP_MTU_CHECK_SENDS && pair->queues[0]->mtu_pending == UDP_NO_PEER;
-         i++) {
+    for (unsigned i = 0; i < UDP_MTU_CHECK_SENDS && pair->queues[0]->mtu_pending == UDP_NO_PEER; i++) {
         struct tx_desc small = bulk(pair, msg, 1, 600, 600);
 
         cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &small));
     }
-    cr_assert(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes),
-              "growth is seen after a while");
+    cr_assert(udp_datagram_ops.follow(&pair->queues[0]->base, &destination, &bytes), "growth is seen after a while");
     cr_assert_eq(bytes, 8972);
     free_message(msg);
     close_pair(pair);
@@ -342,8 +340,7 @@ Test(udp_faults, auto_takes_a_ring)
 
 Test(udp_faults, no_interface_matches)
 {
-    struct params params = {
-        .socket_ifname = "=nosuchinterface", .port_entropy = 1, .socket_buffer_kb = 64};
+    struct params params = {.socket_ifname = "=nosuchinterface", .port_entropy = 1, .socket_buffer_kb = 64};
     struct nic *nic = NULL;
 
     uccl_set_log(keep_log, NULL);

@@ -113,7 +113,7 @@ Test(udp_place, trains_go_where_they_belong, .timeout = 30)
     struct tx_desc desc = bulk(pair, msg, COUNT, JUMBO, LAST);
     uint8_t *target = malloc(PAYLOAD + 1);
     place_to = NULL;
-    send_and_receive(pair, &desc, msg, check_bulk, 1); /* teaches it */
+    send_and_receive(pair, &desc, msg, check_bulk, 1);           /* teaches it */
     for (place_count = 0; place_count <= COUNT; place_count++) { /* so many are awaited */
         memset(target, 0xee, PAYLOAD + 1);
         place_to = target;
@@ -142,7 +142,8 @@ Test(udp_place, trains_go_where_they_belong, .timeout = 30)
     close_pair(pair);
 }
 
-/* Small datagrams between, which are looked at and received as any other; when they are alone, by many at once again. */
+/* Small datagrams between, which are looked at and received as any other; when they are alone, by many at once again.
+ */
 Test(udp_place, looks_end_when_nothing_large_comes, .timeout = 30)
 {
     struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
@@ -182,7 +183,8 @@ Test(udp_place, what_was_seen_may_not_come, .timeout = 30)
         drops_next = true;
         for (uint64_t until = now_ns() + DEADLINE_NS; drops_next;) {
             cr_assert_lt(now_ns(), until);
-            cr_assert_eq(udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1), 0, "it stands at the place of the other");
+            cr_assert_eq(udp_datagram_ops.poll(&pair->queues[1]->base, &rx, 1), 0,
+                         "it stands at the place of the other");
             if (drops_next)
                 udp_queue_ops.wait(&pair->queues[1]->base, 10000000);
         }

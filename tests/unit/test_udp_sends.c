@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sendmmsg() that fails as the test says, socket by socket and call by call: what has left is not sent again, what has not
- * is, once, and each byte where it belongs.
+ * sendmmsg() that fails as the test says, socket by socket and call by call: what has left is not sent again, what has
+ * not is, once, and each byte where it belongs.
  */
 #include "udp_pair.h"
 
@@ -12,9 +12,9 @@ enum { PATHS = 4, TIMEOUT_S = 30 };
 
 static struct pair *pair;
 static struct test_msg *msg;
-static bool full[PATHS];       /* sockets of queue 0 that take nothing */
-static int fail_once;          /* errno of the next call; 0: none */
-static int refuse_sources;     /* errno for what names its source */
+static bool full[PATHS];   /* sockets of queue 0 that take nothing */
+static int fail_once;      /* errno of the next call; 0: none */
+static int refuse_sources; /* errno for what names its source */
 static unsigned refused, segmented, messages_sent;
 
 int __real_sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags);

@@ -50,7 +50,9 @@ static int add_plain_peer(struct pair *pair, const char *address, const char *lo
         host.local = address_of(local);
     cr_assert(fd >= 0 && bind(fd, &bound.any, length) == 0 && getsockname(fd, &bound.any, &length) == 0);
     memcpy(of_queue.bytes + 1, &bound.v4.sin_port, 2); /* in the same place in both families */
-    cr_assert_eq(udp_datagram_ops.peer_add(&pair->queues[0]->base, &host, &of_queue, &pair->destination, &pair->datagram_bytes), 0);
+    cr_assert_eq(
+        udp_datagram_ops.peer_add(&pair->queues[0]->base, &host, &of_queue, &pair->destination, &pair->datagram_bytes),
+        0);
     return fd;
 }
 

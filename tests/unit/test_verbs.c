@@ -246,7 +246,8 @@ Test(verbs_data_qp, pool_of_retransmissions_is_shared_among_peers, .init = set_u
         unsigned held = 0;
         peer[i] = i ? add_peer(queues[0], queues[1]) : to_second;
         for (uint16_t path = 0; path < 4; path++) {
-            struct nic_qp_id id = {.flow = path_id(0, 0, 1).flow, .destination = peer[i], .path = path, .generation = 1};
+            struct nic_qp_id id = {
+                .flow = path_id(0, 0, 1).flow, .destination = peer[i], .path = path, .generation = 1};
             cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), 0);
             cr_assert_eq(verbs_data_qp_ops.connect(&queues[0]->base, &id, 2, 0), 0); /* to nobody */
         }
@@ -330,7 +331,8 @@ Test(verbs_data_qp, drain_comes_after_all_that_was_received, .init = set_up_path
     deliver();
     verbs_data_qp_ops.drain(&queues[1]->base, &id);
     fake_run();
-    struct verbs_data_qp *qp = verbs_data_qp_of(queues[1], fake_qp_of(queues[1]->peers[to_first].qps[0]->ibv->qp_num)->qp.qp_num);
+    struct verbs_data_qp *qp =
+        verbs_data_qp_of(queues[1], fake_qp_of(queues[1]->peers[to_first].qps[0]->ibv->qp_num)->qp.qp_num);
     atomic_store(&qp->last_receive, 1);
     for (unsigned taken = 0; taken < 40; taken++) {
         cr_assert(!next_event(1, &event), "drained after %u of 40", taken);
@@ -415,7 +417,8 @@ Test(verbs_data_qp, closed_flow_hears_nothing_more, .init = set_up_paths, .fini 
     cr_assert(send_retransmission(3, 11));
     verbs_datagram_ops.flush(&queues[0]->base);
     verbs_datagram_ops.peer_remove(&queues[0]->base, to_second);
-    cr_assert_lt(queues[0]->data_qps->free_retransmission_count, VERBS_RETRANSMISSIONS); /* the device may read them still */
+    cr_assert_lt(queues[0]->data_qps->free_retransmission_count,
+                 VERBS_RETRANSMISSIONS); /* the device may read them still */
     verbs_data_qps_sweep(queues[0], verbs_now_ms() + params.packet_lifetime_ms);
     cr_assert_eq(queues[0]->data_qps->free_retransmission_count, VERBS_RETRANSMISSIONS);
     fake_run();
@@ -616,7 +619,8 @@ Test(verbs_data_qp, slots_of_nobodys_paths_come_back, .init = set_up_paths, .fin
     uint32_t posted = receives->tail, chained = shared->chained;
     ((struct fake_srq *)queues[1]->data_qps->srq)->receives.head += COUNT; /* which the device has used */
     for (unsigned i = 0; i < COUNT; i++) {
-        struct ibv_wc wc = {.wr_id = (i % shared->count) | VERBS_SHARED_SLOT, .qp_num = 99999, .status = IBV_WC_SUCCESS};
+        struct ibv_wc wc = {
+            .wr_id = (i % shared->count) | VERBS_SHARED_SLOT, .qp_num = 99999, .status = IBV_WC_SUCCESS};
         fake_complete(queues[1]->receive_cq.cq, &wc);
         cr_assert_eq(verbs_datagram_ops.poll(&queues[1]->base, &rx, 1), 0);
     }

@@ -42,9 +42,9 @@ Test(verbs_address, comes_back_as_it_was)
 
 Test(verbs_address, layout_is_that_of_the_page)
 {
-    static const uint8_t wire[VERBS_ADDRESS_BYTES] = {2, 1, 1, 12, 0, 0, 0, 0, 0xef, 0xcd, 0xab, 0, 0x74, 0x73,
-                                                      0x72, 0x71, [26] = 0xff, [27] = 0xff, [28] = 10,
-                                                      [31] = 1};
+    static const uint8_t wire[VERBS_ADDRESS_BYTES] = {2,    1,    1,           12,          0,         0,       0,
+                                                      0,    0xef, 0xcd,        0xab,        0,         0x74,    0x73,
+                                                      0x72, 0x71, [26] = 0xff, [27] = 0xff, [28] = 10, [31] = 1};
     struct verbs_address in = example(true);
     struct nic_queue_address bytes;
     verbs_address_encode(&in, &bytes);
@@ -53,13 +53,13 @@ Test(verbs_address, layout_is_that_of_the_page)
 }
 
 /* Encodes the example with `field` changed. */
-#define WITH(ethernet, field, value, good)                                                        \
-    do {                                                                                          \
-        struct verbs_address changed = example(ethernet);                                         \
-        struct nic_queue_address bytes;                                                           \
-        changed.field = (value);                                                                  \
-        verbs_address_encode(&changed, &bytes);                                                   \
-        cr_assert_eq(!decode(&bytes), good, #field " = " #value);                          \
+#define WITH(ethernet, field, value, good)                                                                             \
+    do {                                                                                                               \
+        struct verbs_address changed = example(ethernet);                                                              \
+        struct nic_queue_address bytes;                                                                                \
+        changed.field = (value);                                                                                       \
+        verbs_address_encode(&changed, &bytes);                                                                        \
+        cr_assert_eq(!decode(&bytes), good, #field " = " #value);                                                      \
     } while (0)
 
 Test(verbs_address, fields_are_checked)
@@ -91,8 +91,8 @@ Test(verbs_address, gid_is_that_of_one_port)
     static const struct {
         uint8_t ipv4[4];
         bool good;
-    } hosts[] = {{{10, 0, 0, 1}, true},        {{0, 0, 0, 0}, false},   {{127, 0, 0, 1}, true},
-                 {{223, 255, 255, 255}, true}, {{224, 0, 0, 1}, false}, {{239, 1, 2, 3}, false},
+    } hosts[] = {{{10, 0, 0, 1}, true},        {{0, 0, 0, 0}, false},        {{127, 0, 0, 1}, true},
+                 {{223, 255, 255, 255}, true}, {{224, 0, 0, 1}, false},      {{239, 1, 2, 3}, false},
                  {{240, 0, 0, 1}, true},       {{255, 255, 255, 254}, true}, {{255, 255, 255, 255}, false}};
     struct nic_queue_address bytes;
     for (unsigned i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {

@@ -173,8 +173,7 @@ Test(verbs_device, port_that_tells_of_it_only_when_asked, .init = set_up_paths, 
 /* Down and up before anybody looked. */
 Test(verbs_device, port_that_was_down_for_a_moment, .init = set_up_paths, .fini = close_pair)
 {
-    fake.events[fake.event_count++] =
-        (struct ibv_async_event){.event_type = IBV_EVENT_PORT_ERR, .element.port_num = 1};
+    fake.events[fake.event_count++] = (struct ibv_async_event){.event_type = IBV_EVENT_PORT_ERR, .element.port_num = 1};
     port_event(IBV_EVENT_PORT_ACTIVE, 1);
     expect_failed();
     expect_works_anew();
@@ -201,7 +200,8 @@ static void set_up_infiniband(void)
     open_pair();
 }
 
-/* Packets go by LID and service level, without a global routing header (fake_reaches()), on every kind of queue pair. */
+/* Packets go by LID and service level, without a global routing header (fake_reaches()), on every kind of queue pair.
+ */
 Test(verbs_infiniband, datagrams_and_writes_go_by_lid, .init = set_up_infiniband, .fini = close_pair)
 {
     struct nic_rx rx;
@@ -291,10 +291,10 @@ Test(verbs_device, speed, .init = set_up)
         uint8_t width, speed;
         uint64_t mbps;
     } cases[] = {
-        {1, 1, 2500},   {2, 1, 10000},   {2, 2, 20000},   {2, 4, 40000},    {2, 8, 40000},    {2, 16, 56000},
-        {2, 32, 100000}, {2, 64, 200000}, {2, 128, 400000}, {4, 64, 400000},  {4, 128, 800000}, {8, 4, 120000},
-        {8, 32, 300000}, {16, 64, 100000}, {16, 128, 200000}, {1, 32, 25000}, {1, 128, 100000}, {0, 32, 0},
-        {2, 0, 0},      {3, 32, 0},      {2, 3, 0},
+        {1, 1, 2500},    {2, 1, 10000},    {2, 2, 20000},     {2, 4, 40000},   {2, 8, 40000},    {2, 16, 56000},
+        {2, 32, 100000}, {2, 64, 200000},  {2, 128, 400000},  {4, 64, 400000}, {4, 128, 800000}, {8, 4, 120000},
+        {8, 32, 300000}, {16, 64, 100000}, {16, 128, 200000}, {1, 32, 25000},  {1, 128, 100000}, {0, 32, 0},
+        {2, 0, 0},       {3, 32, 0},       {2, 3, 0},
     };
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct uccl_device device;
@@ -595,8 +595,11 @@ Test(verbs_stamps, are_done_without, .init = set_up)
     static const struct {
         uint64_t mask, khz;
         bool no_cq_ex, no_clock;
-    } cases[] = {{0, 0, false, false},        {UINT64_MAX, 0, false, false}, {0, 156250, false, false},
-                 {UINT64_MAX, 156250, true, false}, {UINT64_MAX, 156250, false, true}};
+    } cases[] = {{0, 0, false, false},
+                 {UINT64_MAX, 0, false, false},
+                 {0, 156250, false, false},
+                 {UINT64_MAX, 156250, true, false},
+                 {UINT64_MAX, 156250, false, true}};
     for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         fake.clock_mask = cases[i].mask;
         fake.clock_khz = cases[i].khz;

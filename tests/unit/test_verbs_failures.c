@@ -73,7 +73,8 @@ MAKES(struct ibv_context *, open_device, true, (struct ibv_device * device), (de
 TAKES(close_device, (struct ibv_context * context), (context))
 ASKS(query_device, (struct ibv_context * context, struct ibv_device_attr *out), (context, out))
 ASKS(query_port, (struct ibv_context * context, uint8_t port, void *out), (context, port, out))
-ASKS(query_gid, (struct ibv_context * context, uint8_t port, int index, union ibv_gid *out), (context, port, index, out))
+ASKS(query_gid, (struct ibv_context * context, uint8_t port, int index, union ibv_gid *out),
+     (context, port, index, out))
 MAKES(struct ibv_pd *, alloc_pd, true, (struct ibv_context * context), (context))
 TAKES(dealloc_pd, (struct ibv_pd * pd), (pd))
 MAKES(struct ibv_mr *, reg_mr, false, (struct ibv_pd * pd, void *address, size_t length, int access),

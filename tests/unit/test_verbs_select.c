@@ -17,7 +17,7 @@ static const struct {
     const char *device;
     unsigned port;
 } machine[] = {
-    {'a', "mlx5_0", 1}, {'b', "mlx5_1", 1}, {'c', "mlx5_1", 2},
+    {'a', "mlx5_0", 1},  {'b', "mlx5_1", 1},   {'c', "mlx5_1", 2},
     {'d', "mlx5_10", 1}, {'e', "bnxt_re0", 1}, {'f', "rxe0", 1},
 };
 
@@ -61,8 +61,7 @@ Test(verbs_select, filter)
         for (size_t d = 0; d < sizeof machine / sizeof machine[0]; d++)
             if (verbs_admits(rows[i].filter, machine[d].device, machine[d].port))
                 admitted[strlen(admitted)] = machine[d].letter;
-        cr_expect_str_eq(admitted, rows[i].admitted, "\"%s\": %s, not %s", rows[i].filter, admitted,
-                         rows[i].admitted);
+        cr_expect_str_eq(admitted, rows[i].admitted, "\"%s\": %s, not %s", rows[i].filter, admitted, rows[i].admitted);
     }
 }
 
@@ -96,8 +95,8 @@ static int table(struct verbs_gid *out, const struct entry *entries)
     for (; count < ENTRIES && entries[count].address; count++) {
         char text[64];
         out[count] = (struct verbs_gid){.index = entries[count].index, .type = entries[count].type};
-        snprintf(text, sizeof text, "%s%s", strchr(entries[count].address, ':') ? "" : "::ffff:",
-                 entries[count].address);
+        snprintf(text, sizeof text, "%s%s",
+                 strchr(entries[count].address, ':') ? "" : "::ffff:", entries[count].address);
         cr_assert_eq(inet_pton(AF_INET6, text, out[count].gid), 1);
     }
     return count;
@@ -112,19 +111,24 @@ Test(verbs_select, gid)
     static const struct {
         struct entry entries[ENTRIES];
         uint64_t wanted;
-        int index; /* -1: none */
+        int index;       /* -1: none */
         const char *why; /* part of it */
     } rows[] = {
         /* as a RoCE card with an IPv4 address has it */
         {{{0, V1, "fe80::1"}, {1, V2, "fe80::1"}, {2, V1, "10.0.0.1"}, {3, V2, "10.0.0.1"}},
-         VERBS_GID_AUTO, 3, "RoCE v2, IPv4"},
+         VERBS_GID_AUTO,
+         3,
+         "RoCE v2, IPv4"},
         {{{0, V1, "fe80::1"}, {1, V2, "fe80::1"}, {4, V2, "2001:db8::1"}, {5, V2, "10.0.0.1"}},
-         VERBS_GID_AUTO, 5, "IPv4"},
+         VERBS_GID_AUTO,
+         5,
+         "IPv4"},
         {{{0, V1, "fe80::1"}, {1, V2, "fe80::1"}, {4, V1, "2001:db8::1"}, {5, V2, "2001:db8::1"}},
-         VERBS_GID_AUTO, 5, "IPv6"},
+         VERBS_GID_AUTO,
+         5,
+         "IPv6"},
         {{{0, V2, "fe80::1"}, {1, V1, "10.0.0.1"}}, VERBS_GID_AUTO, 1, "no v2"},
-        {{{0, V2, "fe80::1"}, {1, V2, "169.254.3.4"}, {2, V1, "2001:db8::1"}},
-         VERBS_GID_AUTO, 2, "no v2"},
+        {{{0, V2, "fe80::1"}, {1, V2, "169.254.3.4"}, {2, V1, "2001:db8::1"}}, VERBS_GID_AUTO, 2, "no v2"},
         {{{0, V1, "fe80::1"}, {1, V2, "fe80::1"}}, VERBS_GID_AUTO, 1, "link-local"},
         {{{0, V2, "febf::1"}, {1, V2, "fec0::1"}}, VERBS_GID_AUTO, 1, "IPv6"},
         {{{3, V2, "10.0.0.1"}, {5, V2, "10.0.0.2"}}, VERBS_GID_AUTO, 3, "IPv4"},
@@ -143,8 +147,7 @@ Test(verbs_select, gid)
         int count = table(gids, rows[i].entries);
         const struct verbs_gid *chosen = verbs_choose_gid(gids, count, rows[i].wanted, why);
         cr_expect_eq(chosen ? chosen->index : -1, rows[i].index, "row %zu: %s", i, why);
-        cr_expect_not_null(strstr(why, rows[i].why), "row %zu: \"%s\" in \"%s\"", i, rows[i].why,
-                           why);
+        cr_expect_not_null(strstr(why, rows[i].why), "row %zu: \"%s\" in \"%s\"", i, rows[i].why, why);
     }
 }
 
@@ -170,14 +173,12 @@ Test(verbs_select, mtu)
         uint64_t packet_max;
         unsigned chosen;
     } rows[] = {
-        {12, 12, 0, 12},   {12, 10, 0, 10},   {10, 12, 0, 10},  {12, 12, 9000, 12},
-        {12, 12, 4180, 12}, {12, 12, 4179, 11}, {12, 12, 1500, 10}, {12, 12, 1, 8},
-        {9, 12, 9000, 9},
+        {12, 12, 0, 12},    {12, 10, 0, 10},    {10, 12, 0, 10}, {12, 12, 9000, 12}, {12, 12, 4180, 12},
+        {12, 12, 4179, 11}, {12, 12, 1500, 10}, {12, 12, 1, 8},  {9, 12, 9000, 9},
     };
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        cr_expect_eq(verbs_choose_mtu(rows[i].ours, rows[i].theirs, rows[i].packet_max),
-                     rows[i].chosen, "row %zu", i);
+        cr_expect_eq(verbs_choose_mtu(rows[i].ours, rows[i].theirs, rows[i].packet_max), rows[i].chosen, "row %zu", i);
 }
 
 Test(verbs_select, traffic_class_never_marks_congestion)
@@ -225,8 +226,7 @@ Test(verbs_select, mode)
         params.in_order = rows[i].in_order;
         int mode = verbs_choose_mode(&able, &params, why);
         cr_expect_eq(mode, rows[i].mode, "row %zu: %d, %s", i, mode, why);
-        cr_expect_not_null(strstr(why, rows[i].why), "row %zu: \"%s\" in \"%s\"", i, rows[i].why,
-                           why);
+        cr_expect_not_null(strstr(why, rows[i].why), "row %zu: \"%s\" in \"%s\"", i, rows[i].why, why);
     }
 }
 

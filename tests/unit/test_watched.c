@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The copy into watched receives (engine/thread/watched.h), instruction by instruction: the processor's trap flag is set, and
- * after each instruction the handler looks at the buffer, as a reader on another processor could.
+ * The copy into watched receives (engine/thread/watched.h), instruction by instruction: the processor's trap flag is
+ * set, and after each instruction the handler looks at the buffer, as a reader on another processor could.
  */
 #include "thread/watched.h"
 
@@ -17,7 +17,7 @@ enum {
     ROOM = 2048,
     SOURCES = 16, /* alignments */
 #if defined(__SANITIZE_ADDRESS__)
-    STRIDE = 29,  /* between sizes: what looks after each access takes many instructions */
+    STRIDE = 29, /* between sizes: what looks after each access takes many instructions */
 #else
     STRIDE = 1,
 #endif
@@ -29,7 +29,7 @@ static void fill(void)
 {
     for (unsigned i = 0; i < ROOM; i++) {
         before[i] = (uint8_t)(i * 7 + 1);
-        source[i] = (uint8_t)~(i * 11 + (i >> 8));
+        source[i] = (uint8_t) ~(i * 11 + (i >> 8));
     }
 }
 
@@ -61,8 +61,8 @@ Test(watched, every_size_and_alignment)
 
 /* What the handler looks at, and what it finds. */
 static struct {
-    size_t from, to;        /* of the target: what is written */
-    size_t done;            /* bytes from there on that have appeared */
+    size_t from, to; /* of the target: what is written */
+    size_t done;     /* bytes from there on that have appeared */
     uint64_t steps, torn, disordered, foreign;
 } seen;
 
@@ -100,11 +100,11 @@ static void on_trap(int signal)
 
 /* The handler runs after each instruction, its own excepted, until the flag is cleared. */
 #define TRAP_FLAG_ON                                                                                                   \
-    __asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::: "memory", \
-                     "cc")
+    __asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::        \
+                         : "memory", "cc")
 #define TRAP_FLAG_OFF                                                                                                  \
-    __asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::: "memory", \
-                     "cc")
+    __asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n andq $~0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::      \
+                         : "memory", "cc")
 
 typedef void (*copy_fn)(void *to, const void *from, size_t length);
 
@@ -133,7 +133,8 @@ Test(watched, no_instruction_tears, .timeout = 100)
     begin();
     for (size_t length = 0; length <= SIZE_MAX_BYTES; length += STRIDE) {
         step_through(watched_copy, 0, source + length % SOURCES, length);
-        cr_assert_eq(seen.torn + seen.disordered + seen.foreign, 0, "%zu bytes, alignment %zu", length, length % SOURCES);
+        cr_assert_eq(seen.torn + seen.disordered + seen.foreign, 0, "%zu bytes, alignment %zu", length,
+                     length % SOURCES);
     }
     for (size_t from = 0; from < SOURCES; from++) {
         for (size_t length = 1; length <= UNIT + 32; length += 2 + STRIDE) {

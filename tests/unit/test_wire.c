@@ -14,25 +14,34 @@ static uint8_t datagram[DATAGRAM];
 static uint32_t header_bytes, total_bytes;
 static struct tx_desc desc;
 
-static const struct wire_eager eager = {.conn = 0x10002, .msg = 7, .total = 100, .offset = 3, .ring = 0xfffffff0,
-                                        .length = 36, .granted = true};
+static const struct wire_eager eager = {
+    .conn = 0x10002, .msg = 7, .total = 100, .offset = 3, .ring = 0xfffffff0, .length = 36, .granted = true};
 static const struct wire_cts cts = {.conn = 5, .msg = 0xffffffff, .length = UINT64_C(0x123456789abc)};
 static const struct wire_rts rts = {.conn = 6, .msg = 1, .total = UINT64_MAX};
-static const struct wire_credit credit = {.conn = 7, .delivered = 9, .eager_total = 0x80000001,
-                                          .beyond = UINT64_C(0x8000000000000001)};
+static const struct wire_credit credit = {
+    .conn = 7, .delivered = 9, .eager_total = 0x80000001, .beyond = UINT64_C(0x8000000000000001)};
 static const struct wire_abort end_send = {.conn = 8, .msg = 2, .status = UCCL_ETRUNCATED, .of_send = true};
 static const struct wire_demand demand = {.target = 0xfedcba98};
 static const struct wire_grant grant = {.granted = 0x80000002, .heard = 0xfedcba97};
-static const struct wire_cts grant_cts = {.conn = 4, .msg = 3, .length = 77, .placeable = true,
-                                          .address = UINT64_C(0xfedcba9876543210), .key = 0x89abcdef, .slot = 16383};
-static const struct wire_qp offer = {.what = QP_OFFER, .path = 259, .generation = 0x01020304,
-                                       .number = 0xabcdef, .psn = 0x123456};
+static const struct wire_cts grant_cts = {.conn = 4,
+                                          .msg = 3,
+                                          .length = 77,
+                                          .placeable = true,
+                                          .address = UINT64_C(0xfedcba9876543210),
+                                          .key = 0x89abcdef,
+                                          .slot = 16383};
+static const struct wire_qp offer = {
+    .what = QP_OFFER, .path = 259, .generation = 0x01020304, .number = 0xabcdef, .psn = 0x123456};
 static const struct wire_fin fin = {.conn = 9, .sends_over = true, .receives_over = false};
 
 static struct wire_ack big_ack(void)
 {
-    struct wire_ack ack = {.number = 77, .cumulative = 0xfffffffe, .window_kb = 4096, .next = 0x80000003,
-                           .word_count = WIRE_ACK_WORDS_MAX, .partial_count = WIRE_ACK_PARTIALS_MAX,
+    struct wire_ack ack = {.number = 77,
+                           .cumulative = 0xfffffffe,
+                           .window_kb = 4096,
+                           .next = 0x80000003,
+                           .word_count = WIRE_ACK_WORDS_MAX,
+                           .partial_count = WIRE_ACK_PARTIALS_MAX,
                            .path_count = WIRE_ACK_PATHS_MAX};
     for (unsigned i = 0; i < WIRE_ACK_WORDS_MAX; i++)
         ack.words[i] = UINT64_C(0x0123456789abcdef) << i;
@@ -53,9 +62,16 @@ static struct wire_ack big_ack(void)
 static void build(void)
 {
     struct wire_ack ack = big_ack();
-    desc = (struct tx_desc){.kind = TX_FRAMES, .count = 3, .sequenced = true, .retransmission = true, .path = 300,
-                            .token = UINT64_C(0x1122334455667788), .seq = UINT64_C(0x1fffffff0),
-                            .path_seq = 0xdeadbeef, .time_stamp = 0xcafe, .payload_crc = true};
+    desc = (struct tx_desc){.kind = TX_FRAMES,
+                            .count = 3,
+                            .sequenced = true,
+                            .retransmission = true,
+                            .path = 300,
+                            .token = UINT64_C(0x1122334455667788),
+                            .seq = UINT64_C(0x1fffffff0),
+                            .path_seq = 0xdeadbeef,
+                            .time_stamp = 0xcafe,
+                            .payload_crc = true};
     uint32_t at = WIRE_HEADER_BYTES;
     at += wire_put_ack(datagram + at, &ack);
     at += wire_put_demand(datagram + at, &demand);
@@ -146,8 +162,8 @@ Test(wire, frames_round_trip)
         cr_assert(frame.ack.partials[i].seq == i + 3 && frame.ack.partials[i].mask == ~(uint64_t)i);
     for (unsigned i = 0; i < WIRE_ACK_PATHS_MAX; i++) {
         struct wire_ack_path path = frame.ack.paths[i];
-        cr_assert(path.path == i * 17 && path.ce == (i & 1) && path.path_seq == i + 1 &&
-                  path.time_stamp == i + 2 && path.ack_delay == i + 3);
+        cr_assert(path.path == i * 17 && path.ce == (i & 1) && path.path_seq == i + 1 && path.time_stamp == i + 2 &&
+                  path.ack_delay == i + 3);
         cr_assert(path.on_path == !!(i & 2) && path.by_sequence == ((i & 6) == 6));
     }
     frame = next_of(&packet, FRAME_DEMAND);
@@ -184,8 +200,16 @@ Test(wire, frames_round_trip)
 
 Test(wire, bulk_round_trip)
 {
-    struct tx_desc bulk = {.kind = TX_BULK, .count = 3, .sequenced = true, .token = 99, .seq = 5, .bulk_stride = 100,
-                           .bulk_last = 7, .bulk_offset = UINT64_C(1) << 33, .conn_id = 4, .msg_number = 6,
+    struct tx_desc bulk = {.kind = TX_BULK,
+                           .count = 3,
+                           .sequenced = true,
+                           .token = 99,
+                           .seq = 5,
+                           .bulk_stride = 100,
+                           .bulk_last = 7,
+                           .bulk_offset = UINT64_C(1) << 33,
+                           .conn_id = 4,
+                           .msg_number = 6,
                            .msg_total = (UINT64_C(1) << 33) + 1000};
     for (unsigned index = 0; index < 3; index++) {
         uint32_t length = index == 2 ? 7 : 100;
@@ -204,8 +228,16 @@ Test(wire, bulk_round_trip)
 
 Test(wire, the_next_of_a_chunk_follows)
 {
-    struct tx_desc bulk = {.kind = TX_BULK, .count = 9, .sequenced = true, .token = 99, .seq = 5, .bulk_stride = 100,
-                           .bulk_last = 7, .bulk_offset = UINT64_C(1) << 33, .conn_id = 4, .msg_number = 6,
+    struct tx_desc bulk = {.kind = TX_BULK,
+                           .count = 9,
+                           .sequenced = true,
+                           .token = 99,
+                           .seq = 5,
+                           .bulk_stride = 100,
+                           .bulk_last = 7,
+                           .bulk_offset = UINT64_C(1) << 33,
+                           .conn_id = 4,
+                           .msg_number = 6,
                            .msg_total = (UINT64_C(1) << 33) + 1000};
     uint8_t first[WIRE_BULK_HEADER_BYTES], header[WIRE_BULK_HEADER_BYTES];
     wire_bulk_header(&bulk, 2, 0, crc32c_portable, first);
@@ -349,8 +381,14 @@ Test(wire, bounds_of_the_packet_header)
 
 Test(wire, numbers_expand_to_the_nearest)
 {
-    const uint64_t expected[] = {0, 1, 0x7fffffff, 0x80000000, 0xffffffff, UINT64_C(0x100000000),
-                                 UINT64_C(0x1ffffffff), UINT64_C(0x123456789abcdef0)};
+    const uint64_t expected[] = {0,
+                                 1,
+                                 0x7fffffff,
+                                 0x80000000,
+                                 0xffffffff,
+                                 UINT64_C(0x100000000),
+                                 UINT64_C(0x1ffffffff),
+                                 UINT64_C(0x123456789abcdef0)};
     for (unsigned i = 0; i < sizeof expected / sizeof expected[0]; i++) {
         for (int64_t away = -0x7fffffff; away <= 0x7fffffff; away += 0x1ffffff) {
             uint64_t number = expected[i] + (uint64_t)away;
@@ -379,8 +417,8 @@ Test(wire, immediates_name_slot_and_sequence)
 Test(wire, a_datagram_says_that_it_goes_over_a_queue_pair)
 {
     struct wire_packet packet;
-    struct tx_desc bulk = {.kind = TX_BULK, .count = 1, .sequenced = true, .token = 99, .bulk_last = 1,
-                           .msg_total = 1, .on_path = true};
+    struct tx_desc bulk = {
+        .kind = TX_BULK, .count = 1, .sequenced = true, .token = 99, .bulk_last = 1, .msg_total = 1, .on_path = true};
     uint8_t bytes[WIRE_BULK_HEADER_BYTES + 1] = {0};
     wire_bulk_header(&bulk, 0, 0, crc32c_portable, bytes);
     cr_assert(parses(bytes, sizeof bytes, &packet));

@@ -52,10 +52,9 @@ static const char *dead_peer_ms = "10000"; /* of what is opened from now on */
 
 static inline int try_open(enum mode mode, enum side side, uccl_engine **out)
 {
-    const char *const settings[][2] = {
-        {"SOCKET_IFNAME", "lo"}, {"CONNECT_MS", "2000"}, {"LINGER_MS", "300"},   {"DEAD_PEER_MS", dead_peer_ms},
-        {"NUM_ENGINES", "2"},    {"PORT_ENTROPY", "2"},  {"MAX_REQUESTS", "64"}, {"PIN", "0"},
-        {"SPIN_US", "20"}};
+    const char *const settings[][2] = {{"SOCKET_IFNAME", "lo"},        {"CONNECT_MS", "2000"}, {"LINGER_MS", "300"},
+                                       {"DEAD_PEER_MS", dead_peer_ms}, {"NUM_ENGINES", "2"},   {"PORT_ENTROPY", "2"},
+                                       {"MAX_REQUESTS", "64"},         {"PIN", "0"},           {"SPIN_US", "20"}};
     uccl_config *config;
     IS(uccl_config_create(&config), 0);
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++)

@@ -130,9 +130,9 @@ static inline void add_peer(struct pair *pair, const char *address)
     struct nic_queue_address of_queue;
 
     udp_queue_ops.address(&pair->queues[1]->base, &of_queue);
-    cr_assert_eq(udp_datagram_ops.peer_add(&pair->queues[0]->base, &to, &of_queue, &pair->destination,
-                                      &pair->datagram_bytes),
-                 0);
+    cr_assert_eq(
+        udp_datagram_ops.peer_add(&pair->queues[0]->base, &to, &of_queue, &pair->destination, &pair->datagram_bytes),
+        0);
 }
 
 static inline void init_params(struct params *params, unsigned io)
@@ -217,11 +217,11 @@ static inline uint32_t length_of(const struct tx_desc *desc, unsigned index)
 }
 
 /* Called for every datagram received; returns the bit to set in the mask of what has come. */
-typedef uint64_t (*check_fn)(const struct tx_desc *desc, const struct test_msg *msg,
-                             const uint8_t *bytes, uint32_t length);
+typedef uint64_t (*check_fn)(const struct tx_desc *desc, const struct test_msg *msg, const uint8_t *bytes,
+                             uint32_t length);
 
-static inline uint64_t check_bulk(const struct tx_desc *desc, const struct test_msg *msg,
-                                  const uint8_t *bytes, uint32_t length)
+static inline uint64_t check_bulk(const struct tx_desc *desc, const struct test_msg *msg, const uint8_t *bytes,
+                                  uint32_t length)
 {
     struct wire_packet packet;
     const struct wire_frame *frame;
@@ -239,8 +239,8 @@ static inline uint64_t check_bulk(const struct tx_desc *desc, const struct test_
 }
 
 /* Receives on queue 1 until `want` has come; returns the number of buffers that it took. */
-static inline unsigned receive(struct pair *pair, const struct tx_desc *desc,
-                               const struct test_msg *msg, check_fn check, uint64_t want)
+static inline unsigned receive(struct pair *pair, const struct tx_desc *desc, const struct test_msg *msg,
+                               check_fn check, uint64_t want)
 {
     uint64_t seen = 0, until = now_ns() + DEADLINE_NS;
     struct nic_rx rx[8];
@@ -259,8 +259,7 @@ static inline unsigned receive(struct pair *pair, const struct tx_desc *desc,
             cr_assert_eq(rx[i].at_ns, 0, "a socket does not know when it was there");
             cr_assert(!rx[i].flow && !rx[i].placed && !rx[i].payload);
             for (uint32_t at = 0; at < rx[i].length; at += rx[i].stride) {
-                uint32_t length =
-                    rx[i].length - at < rx[i].stride ? rx[i].length - at : rx[i].stride;
+                uint32_t length = rx[i].length - at < rx[i].stride ? rx[i].length - at : rx[i].stride;
                 uint64_t bit = check(desc, msg, rx[i].data + at, length);
 
                 cr_assert_not(seen & bit, "a datagram came twice");
@@ -270,22 +269,19 @@ static inline unsigned receive(struct pair *pair, const struct tx_desc *desc,
         }
         buffers += count;
     }
-    cr_assert_eq(seen, want, "wanted %llx, got %llx", (unsigned long long)want,
-                 (unsigned long long)seen);
+    cr_assert_eq(seen, want, "wanted %llx, got %llx", (unsigned long long)want, (unsigned long long)seen);
     return buffers;
 }
 
-static inline void send_and_receive(struct pair *pair, const struct tx_desc *desc,
-                                    struct test_msg *msg, check_fn check, unsigned buffers_max)
+static inline void send_and_receive(struct pair *pair, const struct tx_desc *desc, struct test_msg *msg, check_fn check,
+                                    unsigned buffers_max)
 {
-    uint64_t before = pair->counters[0].tx_datagrams, bytes_before = pair->counters[0].tx_bytes,
-             bytes = 0;
+    uint64_t before = pair->counters[0].tx_datagrams, bytes_before = pair->counters[0].tx_bytes, bytes = 0;
 
     cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, desc));
     cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     cr_assert_leq(receive(pair, desc, msg, check, desc->mask), buffers_max);
-    cr_assert_eq(pair->counters[0].tx_datagrams - before,
-                 (unsigned)__builtin_popcountll(desc->mask));
+    cr_assert_eq(pair->counters[0].tx_datagrams - before, (unsigned)__builtin_popcountll(desc->mask));
     for (unsigned i = 0; i < desc->count; i++)
         bytes += desc->mask >> i & 1 ? length_of(desc, i) : 0;
     cr_assert_eq(pair->counters[0].tx_bytes - bytes_before, bytes);

@@ -10,9 +10,9 @@
 
 #include "fake_verbs.h"
 
+#include "base/log.h"
 #include "core/crc32c.h"
 #include "core/wire.h"
-#include "base/log.h"
 
 #include <time.h>
 #include <unistd.h>
@@ -151,7 +151,6 @@ static inline unsigned take_all(uint32_t length)
     return all;
 }
 
-
 /* ---- paths ----------------------------------------------------------------------------------- */
 
 static struct message source, target;
@@ -173,9 +172,9 @@ static inline void send_and_take(void)
 static inline struct nic_qp_id path_id(unsigned end, uint16_t path, uint32_t generation)
 {
     return (struct nic_qp_id){.flow = (struct flow *)(uintptr_t)(0x1000 + end),
-                             .destination = end ? to_first : to_second,
-                             .path = path,
-                             .generation = generation};
+                              .destination = end ? to_first : to_second,
+                              .path = path,
+                              .generation = generation};
 }
 
 static inline void connect_path(uint16_t path, uint32_t generation)

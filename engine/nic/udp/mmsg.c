@@ -12,9 +12,9 @@
  */
 #include "nic/udp/udp.h"
 
-#include "core/wire.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "core/wire.h"
 #include "nic/udp/train.h"
 
 #include <assert.h>
@@ -100,7 +100,7 @@ uint64_t udp_full_nap(struct udp_queue *queue, uint64_t timeout_ns)
 }
 
 static void prepare_send(struct udp_queue *queue, struct udp_send *send, struct msghdr *header,
-                    struct send_control *control, bool segmented)
+                         struct send_control *control, bool segmented)
 {
     uint32_t at = send->source.length;
 
@@ -146,8 +146,7 @@ static void lose_send(struct udp_queue *queue, struct udp_send *send)
 }
 
 /* Logs a failure towards a peer unless that has been done. */
-static void complain_once(struct udp_queue *queue, const struct udp_send *send, int error,
-                     const char *consequence)
+static void complain_once(struct udp_queue *queue, const struct udp_send *send, int error, const char *consequence)
 {
     struct udp_peer *peer = &queue->peers[send->destination];
     char text[NETDEV_ADDRESS_TEXT];
@@ -160,8 +159,7 @@ static void complain_once(struct udp_queue *queue, const struct udp_send *send, 
 }
 
 /* Makes vectors of bytes [offset, offset+length) of a send; returns how many. */
-static size_t slice_iovecs(const struct iovec *from, size_t count, size_t offset, size_t length,
-                    struct iovec *to)
+static size_t slice_iovecs(const struct iovec *from, size_t count, size_t offset, size_t length, struct iovec *to)
 {
     size_t made = 0;
 
@@ -173,8 +171,7 @@ static size_t slice_iovecs(const struct iovec *from, size_t count, size_t offset
             continue;
         }
         part = from[i].iov_len - offset < length ? from[i].iov_len - offset : length;
-        to[made++] =
-            (struct iovec){.iov_base = (uint8_t *)from[i].iov_base + offset, .iov_len = part};
+        to[made++] = (struct iovec){.iov_base = (uint8_t *)from[i].iov_base + offset, .iov_len = part};
         length -= part;
         offset = 0;
     }
@@ -194,8 +191,7 @@ static int send_one_by_one(struct udp_queue *queue, struct udp_send *send)
     for (uint32_t at = 0; at < send->bytes; at += send->segment) {
         uint32_t length = send->bytes - at < send->segment ? send->bytes - at : send->segment;
 
-        header.msg_iovlen =
-            slice_iovecs(&queue->batch.iovecs[send->iovec], send->iovec_count, at, length, parts);
+        header.msg_iovlen = slice_iovecs(&queue->batch.iovecs[send->iovec], send->iovec_count, at, length, parts);
         COUNT(queue->setup.counters, tx_syscalls, 1);
         if (sendmsg(queue->sockets[send->socket], &header, MSG_DONTWAIT) >= 0)
             count_sent(queue, 1, length);
@@ -221,8 +217,9 @@ static bool send_without_source(struct udp_queue *queue, struct udp_send *send, 
     send->gone = true;
     peer->source.length = 0;
     peer->local.any.sa_family = AF_UNSPEC;
-    complain_once(queue, send, error, "from now on they leave from any address of this machine, not from the one that the peer "
-                                 "knows");
+    complain_once(queue, send, error,
+                  "from now on they leave from any address of this machine, not from the one that the peer "
+                  "knows");
     return true;
 }
 
@@ -234,8 +231,7 @@ static void recover_send(struct udp_queue *queue, struct udp_send *send, int err
 
     if (cut_short)
         udp_check_mtu(queue, send->destination);
-    if (send->datagrams > 1 &&
-        (cut_short || error == EIO || error == ENOPROTOOPT || error == EOPNOTSUPP)) {
+    if (send->datagrams > 1 && (cut_short || error == EIO || error == ENOPROTOOPT || error == EOPNOTSUPP)) {
         int again = send_one_by_one(queue, send);
 
         send->gone = true;
@@ -329,7 +325,7 @@ struct mmsg_io {
     uint8_t *buffers; /* MMSG_BUFFERS of UDP_RX_BYTES */
     uint32_t free_count;
     uint8_t free[MMSG_BUFFERS]; /* stack of free buffers: the warmest on top */
-    bool large; /* large messages came lately: look before receiving */
+    bool large;                 /* large messages came lately: look before receiving */
 };
 
 static int mmsg_open(struct udp_queue *queue, char *reason, size_t reason_size)
@@ -404,8 +400,8 @@ static bool receive_seen(struct udp_queue *queue, const uint8_t *header, struct 
     struct nic_rx seen = *rx;
     rx->length = (uint32_t)length;
     udp_read_control(queue, &message, rx);
-    if (rx->in_place && (rx->length != seen.length || rx->stride != seen.stride ||
-                         memcmp(buffer, header, WIRE_BULK_HEADER_BYTES) != 0))
+    if (rx->in_place &&
+        (rx->length != seen.length || rx->stride != seen.stride || memcmp(buffer, header, WIRE_BULK_HEADER_BYTES) != 0))
         return false;
     rx->data = buffer;
     rx->slot = io->free[--io->free_count];
@@ -486,8 +482,7 @@ static unsigned mmsg_poll(struct udp_queue *queue, struct nic_rx *out, unsigned 
             io->free[io->free_count++] = slots[i]; /* no peer of ours sends that */
             continue;
         }
-        *rx = (struct nic_rx){
-            .data = iovecs[i].iov_base, .length = messages[i].msg_len, .slot = slots[i]};
+        *rx = (struct nic_rx){.data = iovecs[i].iov_base, .length = messages[i].msg_len, .slot = slots[i]};
         udp_read_control(queue, &messages[i].msg_hdr, rx);
         io->large |= is_large(rx, rx->data);
         count++;
@@ -510,8 +505,7 @@ static void mmsg_wait(struct udp_queue *queue, uint64_t timeout_ns)
                             {.fd = udp_full_fd(queue), .events = POLLOUT}}; /* ppoll() skips negative ones */
 
     timeout_ns = udp_full_nap(queue, timeout_ns);
-    struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000),
-                             .tv_nsec = (long)(timeout_ns % 1000000000)};
+    struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000), .tv_nsec = (long)(timeout_ns % 1000000000)};
     uint64_t wakes;
 
     COUNT(queue->setup.counters, wait_syscalls, 1);
@@ -521,8 +515,7 @@ static void mmsg_wait(struct udp_queue *queue, uint64_t timeout_ns)
         udp_full_over(queue);
     if (fds[1].revents & POLLIN) {
         COUNT(queue->setup.counters, wait_syscalls, 1);
-        if (read(queue->wake_fd, &wakes, sizeof wakes) <
-            0) /* the owner alone reads, so it cannot block */
+        if (read(queue->wake_fd, &wakes, sizeof wakes) < 0) /* the owner alone reads, so it cannot block */
             LOG_ERR("cannot read the wake eventfd: %s", strerror(errno));
     }
 }

@@ -31,8 +31,7 @@ static void append_bytes(struct udp_batch *batch, struct udp_send *send, const v
         }
     }
     assert(batch->iovec_count < UDP_IOVEC_MAX);
-    batch->iovecs[batch->iovec_count++] =
-        (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = length};
+    batch->iovecs[batch->iovec_count++] = (struct iovec){.iov_base = (void *)(uintptr_t)bytes, .iov_len = length};
     send->iovec_count++;
 }
 
@@ -46,8 +45,8 @@ static uint8_t *take_bytes(struct udp_batch *batch, uint32_t length)
 }
 
 /* Appends one datagram of a TX_BULK descriptor. `payload`: that of the chunk's datagram 0, or NULL: gather it. */
-static void append_bulk(struct udp_queue *queue, struct udp_send *send, const struct tx_desc *desc,
-                        unsigned index, const uint8_t *payload)
+static void append_bulk(struct udp_queue *queue, struct udp_send *send, const struct tx_desc *desc, unsigned index,
+                        const uint8_t *payload)
 {
     uint32_t length = datagram_length(desc, index) - WIRE_BULK_HEADER_BYTES;
     bool copies = !payload || desc->datagram_bytes < UDP_IN_PLACE_MIN;
@@ -82,8 +81,8 @@ static struct udp_send *new_send(struct udp_queue *queue, const struct tx_desc *
 }
 
 /* Appends the datagrams of `mask`: one send per run of consecutive ones, or without GSO one per datagram. */
-static void append_datagrams(struct udp_queue *queue, const struct tx_desc *desc, uint64_t mask,
-                            bool gso, const uint8_t *payload)
+static void append_datagrams(struct udp_queue *queue, const struct tx_desc *desc, uint64_t mask, bool gso,
+                             const uint8_t *payload)
 {
     struct udp_send *send = NULL;
 
@@ -109,8 +108,7 @@ static void append_datagrams(struct udp_queue *queue, const struct tx_desc *desc
 /* Whether `datagrams` more, of `bytes` in all, fit however they are split. */
 static bool batch_has_room(const struct udp_batch *batch, uint32_t datagrams, uint32_t bytes)
 {
-    return batch->count + datagrams <= UDP_BATCH_MAX &&
-           batch->iovec_count + 2 * datagrams <= UDP_IOVEC_MAX &&
+    return batch->count + datagrams <= UDP_BATCH_MAX && batch->iovec_count + 2 * datagrams <= UDP_IOVEC_MAX &&
            batch->bytes_used + bytes <= UDP_BATCH_BYTES;
 }
 
@@ -142,8 +140,7 @@ bool udp_send(struct nic_queue *base, const struct tx_desc *desc)
 
     assert(desc->destination < queue->peer_count && peer->used);
     assert(desc->count >= 1 && desc->count <= CORE_TRAIN_MAX);
-    assert((uint64_t)(desc->count - 1u) * desc->datagram_bytes + desc->last_bytes <=
-           CORE_TRAIN_BYTES_MAX);
+    assert((uint64_t)(desc->count - 1u) * desc->datagram_bytes + desc->last_bytes <= CORE_TRAIN_BYTES_MAX);
     if (mask == 0)
         return true;
     if (mask >> (desc->count - 1) & 1)
@@ -165,8 +162,7 @@ bool udp_send(struct nic_queue *base, const struct tx_desc *desc)
     before = batch->count;
     if (desc->kind == TX_BULK)
         payload = queue->setup.payload(desc->bulk_msg, desc->bulk_offset);
-    append_datagrams(queue, desc, mask, peer->gso && desc->datagram_bytes <= peer->datagram_bytes,
-                    payload);
+    append_datagrams(queue, desc, mask, peer->gso && desc->datagram_bytes <= peer->datagram_bytes, payload);
     if (batch->count < UDP_BATCH_SENDS && bytes <= UDP_BATCH_BIG)
         return true;
     before = batch->count - before;

@@ -38,7 +38,8 @@ unsigned train_spread(const struct nic_rx *train, uint8_t *buffer, uint32_t buff
     uint32_t at = 0;
     unsigned count = 0;
     for (unsigned i = 0; i < train->in_place; i++) {
-        uint32_t left = train->length - at, bytes = (left < train->stride ? left : train->stride) - WIRE_BULK_HEADER_BYTES;
+        uint32_t left = train->length - at,
+                 bytes = (left < train->stride ? left : train->stride) - WIRE_BULK_HEADER_BYTES;
         iovecs[count++] = (struct iovec){buffer + at, WIRE_BULK_HEADER_BYTES};
         iovecs[count++] = (struct iovec){payload, bytes};
         payload += bytes;
@@ -51,8 +52,8 @@ unsigned train_spread(const struct nic_rx *train, uint8_t *buffer, uint32_t buff
 void train_settle(struct nic_rx *train, const struct iovec *iovecs)
 {
     unsigned right = train->in_place ? 1 : 0; /* peeked at */
-    while (right < train->in_place && wire_follows(train->data, right, iovecs[2 * right].iov_base,
-                                                   (uint32_t)iovecs[2 * right + 1].iov_len))
+    while (right < train->in_place &&
+           wire_follows(train->data, right, iovecs[2 * right].iov_base, (uint32_t)iovecs[2 * right + 1].iov_len))
         right++;
     for (unsigned i = right; i < train->in_place; i++)
         memcpy((uint8_t *)iovecs[2 * i].iov_base + WIRE_BULK_HEADER_BYTES, iovecs[2 * i + 1].iov_base,

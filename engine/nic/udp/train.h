@@ -6,8 +6,8 @@
  * came.
  *
  * GRO may coalesce unrelated datagrams of equal size, so the prediction can be wrong. So payload only ever goes where
- * bytes of a pending message are missing (core_copy_target()), and where no other train of this poll() goes: wrong bytes
- * there do no harm.
+ * bytes of a pending message are missing (core_copy_target()), and where no other train of this poll() goes: wrong
+ * bytes there do no harm.
  *
  * Thread: the queue's owner.
  */

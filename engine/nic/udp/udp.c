@@ -7,9 +7,9 @@
  */
 #include "nic/udp/udp.h"
 
-#include "core/wire.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "core/wire.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -27,8 +27,7 @@ enum {
     ECN_ECT0 = 2,
     ECN_CE = 3,
     SOCKET_BUFFER_UNKNOWN = 212992, /* Linux's default, where the system does not tell */
-    MUTE_RX_BYTES =
-        1, /* receive buffer of sockets that only send; the kernel raises it to its minimum */
+    MUTE_RX_BYTES = 1,              /* receive buffer of sockets that only send; the kernel raises it to its minimum */
 };
 
 struct udp_nic {
@@ -91,11 +90,9 @@ static int udp_device_count(const struct nic *nic)
     return udp_nic_of(nic)->dev_count;
 }
 
-static int udp_device(const struct nic *base, int index, struct uccl_device *out,
-                      union nic_address *address)
+static int udp_device(const struct nic *base, int index, struct uccl_device *out, union nic_address *address)
 {
-    static const char *const io[] = {
-        [UDP_IO_AUTO] = "auto", [UDP_IO_URING] = "uring", [UDP_IO_MMSG] = "mmsg"};
+    static const char *const io[] = {[UDP_IO_AUTO] = "auto", [UDP_IO_URING] = "uring", [UDP_IO_MMSG] = "mmsg"};
     const struct udp_nic *nic = udp_nic_of(base);
     char text[NETDEV_ADDRESS_TEXT];
     const struct netdev *dev;
@@ -108,9 +105,9 @@ static int udp_device(const struct nic *base, int index, struct uccl_device *out
     snprintf(out->backend, sizeof out->backend, "udp");
     netdev_address_text(&dev->address, text);
     snprintf(out->address, sizeof out->address, "%.63s", text);
-    snprintf(out->description, sizeof out->description,
-             "UDP sockets with GSO and GRO, io %s, %u paths per peer%s", io[nic->params.udp_io],
-             (unsigned)nic->params.port_entropy, dev->class == NETDEV_NO_CARRIER ? ", no carrier" : "");
+    snprintf(out->description, sizeof out->description, "UDP sockets with GSO and GRO, io %s, %u paths per peer%s",
+             io[nic->params.udp_io], (unsigned)nic->params.port_entropy,
+             dev->class == NETDEV_NO_CARRIER ? ", no carrier" : "");
     out->speed_mbps = dev->speed_mbps;
     out->mtu = dev->mtu;
     out->numa_node = dev->numa_node;
@@ -194,8 +191,7 @@ static int open_socket(struct udp_queue *queue, bool v6, bool main)
 
     if (fd < 0)
         return -1;
-    if ((v6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero) != 0) ||
-        bind_any(fd, v6, &port) != 0) {
+    if ((v6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero) != 0) || bind_any(fd, v6, &port) != 0) {
         saved = errno;
         close(fd);
         errno = saved;
@@ -248,17 +244,15 @@ static int open_sockets(struct udp_queue *queue)
             char text[FAULT_TEXT];
             int error = errno;
 
-            LOG_ERR("cannot open UDP socket %u of UCCL_PORT_ENTROPY=%u: %s",
-                    queue->socket_count + 1, count, fault_text(error, text));
+            LOG_ERR("cannot open UDP socket %u of UCCL_PORT_ENTROPY=%u: %s", queue->socket_count + 1, count,
+                    fault_text(error, text));
             return fault_error(error);
         }
         queue->sockets[queue->socket_count] = fd;
     }
-    queue->gso =
-        getsockopt(queue->sockets[UDP_MAIN_SOCKET], IPPROTO_UDP, UDP_SEGMENT, &value, &length) == 0;
+    queue->gso = getsockopt(queue->sockets[UDP_MAIN_SOCKET], IPPROTO_UDP, UDP_SEGMENT, &value, &length) == 0;
     if (!queue->gso)
-        LOG_INFORM(
-            "this kernel has no UDP segmentation offload: every datagram is a send of its own");
+        LOG_INFORM("this kernel has no UDP segmentation offload: every datagram is a send of its own");
     return 0;
 }
 
@@ -294,9 +288,8 @@ static int open_driver(struct udp_queue *queue)
     int status = UCCL_ENOTSUP;
 
     if (io == UDP_IO_URING && queue->setup.lent) {
-        LOG_ERR(
-            "UCCL_UDP_IO=uring does not go with lent engines: a ring belongs to one thread; set "
-            "UCCL_LEND=no or UCCL_UDP_IO=auto");
+        LOG_ERR("UCCL_UDP_IO=uring does not go with lent engines: a ring belongs to one thread; set "
+                "UCCL_LEND=no or UCCL_UDP_IO=auto");
         return UCCL_EINVAL;
     }
     if (io == UDP_IO_URING || (io == UDP_IO_AUTO && !queue->setup.lent)) {
@@ -418,8 +411,7 @@ static uint32_t ask_route(const struct udp_queue *queue, struct udp_peer *peer)
 }
 
 /* The address as the sockets' family has it. False: the family cannot reach it. */
-static bool to_socket_family(const struct udp_queue *queue, const union nic_address *in,
-                             union nic_address *out)
+static bool to_socket_family(const struct udp_queue *queue, const union nic_address *in, union nic_address *out)
 {
     memset(out, 0, sizeof *out);
     if (in->any.sa_family == AF_INET && queue->v6) {
@@ -510,9 +502,8 @@ static bool take_ports(struct udp_peer *peer, const struct nic_queue_address *ad
     return true;
 }
 
-static int udp_peer_add(struct nic_queue *base, const struct nic_host *host,
-                        const struct nic_queue_address *address, uint32_t *destination,
-                        uint32_t *datagram_bytes)
+static int udp_peer_add(struct nic_queue *base, const struct nic_host *host, const struct nic_queue_address *address,
+                        uint32_t *destination, uint32_t *datagram_bytes)
 {
     struct udp_queue *queue = udp_queue_of(base);
     struct udp_peer peer = {.used = true, .gso = queue->gso, .descs_to_check = UDP_MTU_CHECK_SENDS};
@@ -521,7 +512,8 @@ static int udp_peer_add(struct nic_queue *base, const struct nic_host *host,
 
     if (address->bytes[0] != NIC_ADDRESS_UDP) {
         LOG_ERR("the peer does not use UDP (its address is of kind %u): set the same UCCL_BACKEND on both "
-                "sides", address->bytes[0]);
+                "sides",
+                address->bytes[0]);
         return UCCL_EPROTO;
     }
     if (!take_ports(&peer, address)) {
@@ -603,8 +595,7 @@ void udp_read_control(struct udp_queue *queue, struct msghdr *header, struct nic
 {
     rx->stride = rx->length;
     rx->ce = false;
-    for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(header); cmsg;
-         cmsg = CMSG_NXTHDR(header, cmsg)) {
+    for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(header); cmsg; cmsg = CMSG_NXTHDR(header, cmsg)) {
         const unsigned char *data = CMSG_DATA(cmsg);
         int value = 0;
 

@@ -25,7 +25,7 @@ enum {
     UDP_BATCH_MAX = UDP_BATCH_SENDS + CORE_TRAIN_MAX,
     UDP_BATCH_BYTES = 65536, /* assembled datagrams: one whole train, small enough for L2 */
     UDP_IOVEC_MAX = 256,
-    UDP_IN_PLACE_MIN = 4096, /* datagrams of this size are sent from the payload where it lies */
+    UDP_IN_PLACE_MIN = 4096,     /* datagrams of this size are sent from the payload where it lies */
     UDP_MTU_CHECK_SENDS = 16384, /* descriptors to a peer between two looks at its path MTU */
     UDP_NO_PEER = -1,
     UDP_NONE_FULL = -1,
@@ -44,17 +44,17 @@ struct udp_source {
 
 /* One peer's address. */
 struct udp_peer {
-    union nic_address address; /* of the sockets' family */
-    union nic_address local;   /* ours, likewise, from which routes are asked for; family 0: any */
-    struct udp_source source;  /* to send from */
-    uint32_t datagram_bytes;   /* what the route allows, as last reported or about to be */
+    union nic_address address;          /* of the sockets' family */
+    union nic_address local;            /* ours, likewise, from which routes are asked for; family 0: any */
+    struct udp_source source;           /* to send from */
+    uint32_t datagram_bytes;            /* what the route allows, as last reported or about to be */
     uint16_t ports[NIC_PORTS_TOLD_MAX]; /* the peer sends from them; network byte order; 0: unknown */
-    uint32_t descs_to_check;   /* countdown to the next look at the path MTU */
-    int32_t next;              /* in the free list, or among pending MTUs */
+    uint32_t descs_to_check;            /* countdown to the next look at the path MTU */
+    int32_t next;                       /* in the free list, or among pending MTUs */
     bool used;
     bool mtu_pending; /* follow() is to report it */
-    bool gso;        /* segmentation offload works towards it */
-    bool complained; /* a failure has been logged */
+    bool gso;         /* segmentation offload works towards it */
+    bool complained;  /* a failure has been logged */
 };
 
 /* One sendmsg() to come: one datagram, or a run of equal ones under GSO (the last may be shorter). */
@@ -94,16 +94,16 @@ struct udp_queue {
     void *io;     /* the driver's own state */
     int *sockets; /* [0]: the main one */
     uint32_t socket_count;
-    bool v6;  /* dual-stack sockets: IPv4 peers as v4-mapped addresses */
-    bool gso; /* the kernel knows UDP_SEGMENT */
+    bool v6;                            /* dual-stack sockets: IPv4 peers as v4-mapped addresses */
+    bool gso;                           /* the kernel knows UDP_SEGMENT */
     uint16_t ports[NIC_PORTS_TOLD_MAX]; /* of the first sockets */
     uint64_t rx_bytes;
     uint32_t drops_seen; /* the kernel's last drop count of the main socket */
     int wake_fd;         /* eventfd: written by wake() on any thread, read by the owner */
     struct udp_peer *peers;
     uint32_t peer_count, peer_capacity;
-    int32_t peer_free; /* head of the free list, or UDP_NO_PEER */
-    int32_t mtu_pending; /* head of the list of pending MTUs, or UDP_NO_PEER */
+    int32_t peer_free;      /* head of the free list, or UDP_NO_PEER */
+    int32_t mtu_pending;    /* head of the list of pending MTUs, or UDP_NO_PEER */
     int32_t full_socket;    /* the socket that was full at the last try, or UDP_NONE_FULL */
     bool full_again;        /* no socket has taken anything since */
     uint64_t full_until_ns; /* CLOCK_MONOTONIC; 0: until it is writable */

@@ -37,12 +37,10 @@ enum {
      */
     URING_BUFFERS = 8,
     URING_GROUP = 0,
-    URING_ENTRIES = 8, /* at most a receive, a read and a poll are submitted at once */
-    URING_COMPLETIONS =
-        4 * URING_BUFFERS, /* each buffer, the end of a receive, a wake, room: never overflows */
+    URING_ENTRIES = 8,                     /* at most a receive, a read and a poll are submitted at once */
+    URING_COMPLETIONS = 4 * URING_BUFFERS, /* each buffer, the end of a receive, a wake, room: never overflows */
     /* the kernel's header, control messages, payload; buffers start on cache lines */
-    URING_BUFFER_BYTES =
-        (sizeof(struct io_uring_recvmsg_out) + UDP_RX_CONTROL + UDP_RX_BYTES + 63) / 64 * 64,
+    URING_BUFFER_BYTES = (sizeof(struct io_uring_recvmsg_out) + UDP_RX_CONTROL + UDP_RX_BYTES + 63) / 64 * 64,
 };
 
 /* The operation that a completion belongs to: its user_data. */
@@ -82,18 +80,14 @@ static void uring_explain(int error, char *reason, size_t size)
         fclose(file);
     }
     if (error == EPERM || error == EACCES)
-        snprintf(
-            reason, size,
-            "io_uring is forbidden (%s): set sysctl kernel.io_uring_disabled=0 (now %s), or allow "
-            "io_uring_setup in the container's seccomp profile",
-            strerror(error), setting);
-    else if (error == ENOSYS)
-        snprintf(reason, size, "the kernel has no io_uring, or a seccomp filter hides it (%s)",
-                 strerror(error));
-    else if (error == EINVAL)
         snprintf(reason, size,
-                 "the kernel's io_uring is too old (%s): Linux 6.1 or later is needed",
-                 strerror(error));
+                 "io_uring is forbidden (%s): set sysctl kernel.io_uring_disabled=0 (now %s), or allow "
+                 "io_uring_setup in the container's seccomp profile",
+                 strerror(error), setting);
+    else if (error == ENOSYS)
+        snprintf(reason, size, "the kernel has no io_uring, or a seccomp filter hides it (%s)", strerror(error));
+    else if (error == EINVAL)
+        snprintf(reason, size, "the kernel's io_uring is too old (%s): Linux 6.1 or later is needed", strerror(error));
     else
         snprintf(reason, size, "io_uring cannot be set up: %s%s", fault_text(error, text),
                  error == ENOMEM ? "; raise the locked memory limit (ulimit -l)" : "");
@@ -101,17 +95,16 @@ static void uring_explain(int error, char *reason, size_t size)
 
 static void give_buffer(struct uring_io *io, unsigned slot, int position)
 {
-    io_uring_buf_ring_add(io->provided, io->buffers + (size_t)slot * URING_BUFFER_BYTES,
-                          URING_BUFFER_BYTES, (unsigned short)slot,
-                          io_uring_buf_ring_mask(URING_BUFFERS), position);
+    io_uring_buf_ring_add(io->provided, io->buffers + (size_t)slot * URING_BUFFER_BYTES, URING_BUFFER_BYTES,
+                          (unsigned short)slot, io_uring_buf_ring_mask(URING_BUFFERS), position);
 }
 
 /* Sets up the ring, disabled, with its buffers. 0 or a negative errno. */
 static int make_ring(struct uring_io *io)
 {
     struct io_uring_params params = {
-        .flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
-                 IORING_SETUP_TASKRUN_FLAG | IORING_SETUP_R_DISABLED | IORING_SETUP_CQSIZE,
+        .flags = IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG |
+                 IORING_SETUP_R_DISABLED | IORING_SETUP_CQSIZE,
         .cq_entries = URING_COMPLETIONS,
     };
     struct io_uring_buf_reg registration = {.ring_entries = URING_BUFFERS, .bgid = URING_GROUP};
@@ -184,8 +177,7 @@ static bool arm_ring(struct udp_queue *queue)
 
     if (!io->enabled) {
         /* by hand: liburing 2.3 declares io_uring_enable_rings() but does not export it */
-        if (syscall(__NR_io_uring_register, io->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL,
-                    0) < 0) {
+        if (syscall(__NR_io_uring_register, io->ring.ring_fd, IORING_REGISTER_ENABLE_RINGS, NULL, 0) < 0) {
             if (!io->complained)
                 LOG_ERR("cannot enable the io_uring of UDP port %u: %s; it is tried again", queue->ports[0],
                         strerror(errno));
@@ -194,8 +186,7 @@ static bool arm_ring(struct udp_queue *queue)
         }
         io->enabled = true;
     }
-    if (!io->receive_armed && io->with_caller < URING_BUFFERS &&
-        (sqe = io_uring_get_sqe(&io->ring))) {
+    if (!io->receive_armed && io->with_caller < URING_BUFFERS && (sqe = io_uring_get_sqe(&io->ring))) {
         io_uring_prep_recvmsg_multishot(sqe, queue->sockets[0], &io->shape, 0);
         sqe->flags |= IOSQE_BUFFER_SELECT;
         sqe->buf_group = URING_GROUP;
@@ -217,8 +208,7 @@ static void check_entry(struct udp_queue *queue, int status)
 {
     struct uring_io *io = queue->io;
 
-    if (status >= 0 || status == -ETIME || status == -EINTR || status == -EAGAIN ||
-        status == -EBUSY || io->complained)
+    if (status >= 0 || status == -ETIME || status == -EINTR || status == -EAGAIN || status == -EBUSY || io->complained)
         return;
     io->complained = true;
     LOG_ERR("io_uring of UDP port %u: %s%s", queue->ports[0], strerror(-status),
@@ -228,16 +218,15 @@ static void check_entry(struct udp_queue *queue, int status)
 /* The kernel has work for this ring that runs only when its thread enters. */
 static bool kernel_waits(const struct uring_io *io)
 {
-    return __atomic_load_n(io->ring.sq.kflags, __ATOMIC_RELAXED) &
-           (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW);
+    return __atomic_load_n(io->ring.sq.kflags, __ATOMIC_RELAXED) & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW);
 }
 
 /* Describes the newest buffer that the kernel filled. False: no peer of ours sends that. */
 static bool read_buffer(struct udp_queue *queue, unsigned slot, int result, struct nic_rx *rx)
 {
     struct uring_io *io = queue->io;
-    struct io_uring_recvmsg_out *out = io_uring_recvmsg_validate(
-        io->buffers + (size_t)slot * URING_BUFFER_BYTES, result, &io->shape);
+    struct io_uring_recvmsg_out *out =
+        io_uring_recvmsg_validate(io->buffers + (size_t)slot * URING_BUFFER_BYTES, result, &io->shape);
     struct msghdr header = {0};
 
     if (!out || out->payloadlen == 0 || (out->flags & MSG_TRUNC))
@@ -357,8 +346,8 @@ static void uring_wait(struct udp_queue *queue, uint64_t timeout_ns)
     arm_ring(queue);
     arm_room(queue);
     COUNT(queue->setup.counters, wait_syscalls, 1);
-    check_entry(queue, io_uring_submit_and_wait_timeout(
-                           &io->ring, &cqe, 1, timeout_ns == UINT64_MAX ? NULL : &limit, NULL));
+    check_entry(queue,
+                io_uring_submit_and_wait_timeout(&io->ring, &cqe, 1, timeout_ns == UINT64_MAX ? NULL : &limit, NULL));
     /* consume wakes and polls of full sockets; leave receives to poll() */
     while (io_uring_cq_ready(&io->ring) > 0 && io_uring_peek_cqe(&io->ring, &cqe) == 0 &&
            cqe->user_data != TAG_RECEIVE) {

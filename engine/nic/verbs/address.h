@@ -12,11 +12,11 @@
 enum { VERBS_ADDRESS_BYTES = 32, VERBS_QPN_BITS = 24 };
 
 struct verbs_address {
-    bool ethernet;       /* reached by GID (RoCE); else by LID (InfiniBand) */
-    uint8_t mode;        /* enum verbs_mode */
-    uint8_t mtu_shift;   /* log2 of the path MTU that its port takes */
-    uint16_t lid;        /* 0 on Ethernet */
-    uint32_t qpn, qkey;  /* of the UD queue pair */
+    bool ethernet;      /* reached by GID (RoCE); else by LID (InfiniBand) */
+    uint8_t mode;       /* enum verbs_mode */
+    uint8_t mtu_shift;  /* log2 of the path MTU that its port takes */
+    uint16_t lid;       /* 0 on Ethernet */
+    uint32_t qpn, qkey; /* of the UD queue pair */
     uint8_t gid[16];
 };
 

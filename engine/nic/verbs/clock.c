@@ -92,8 +92,8 @@ uint64_t verbs_clock_host_ns(const struct verbs_clock *clock, uint64_t ticks)
     if (clock->host_ns == 0 || mask == 0)
         return 0;
     /* half of the range is behind the last reading */
-    double ns = after <= mask / 2 ? (double)after * clock->ns_per_tick
-                                  : -(double)(mask - after + 1) * clock->ns_per_tick;
+    double ns =
+        after <= mask / 2 ? (double)after * clock->ns_per_tick : -(double)(mask - after + 1) * clock->ns_per_tick;
     if (ns > REACH_NS || ns < -(double)REACH_NS)
         return 0;
     return clock->host_ns + (uint64_t)(int64_t)ns;

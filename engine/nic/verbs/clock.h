@@ -29,8 +29,8 @@ struct verbs_clock {
     struct ibv_context *context;
     struct verbs_clock_kind is; /* mask 0: not used, or not any more */
     double ns_per_tick;
-    unsigned measured;          /* readings that it rests on; up to a few */
-    uint64_t ticks, host_ns;    /* the last reading */
+    unsigned measured;       /* readings that it rests on; up to a few */
+    uint64_t ticks, host_ns; /* the last reading */
 };
 
 /* Whether completions of the device bear stamps and its clock can be read: both are tried. */

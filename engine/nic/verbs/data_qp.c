@@ -190,8 +190,8 @@ static int create_data_qp(struct verbs_data_qp *qp)
     struct ibv_qp_attr init = {.qp_state = IBV_QPS_INIT,
                                .port_num = nic->port->number,
                                .qp_access_flags = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE};
-    int error = nic->lib->modify_qp(
-        qp->ibv, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    int error =
+        nic->lib->modify_qp(qp->ibv, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     return error ? verbs_fault(nic, "set a queue pair for a path up", error) : 0;
 }
 
@@ -206,13 +206,13 @@ static struct verbs_data_qp *new_data_qp(struct verbs_queue *queue, const struct
         return NULL;
     }
     *qp = (struct verbs_data_qp){.queue = queue,
-                                .cq = cq,
-                                .is = *id,
-                                .index = (uint16_t)index,
-                                .epoch = ++qps->epoch,
-                                .port_epoch = atomic_load(&queue->nic->port_epoch),
-                                .depth = depth_of(queue),
-                                .first_batched = -1};
+                                 .cq = cq,
+                                 .is = *id,
+                                 .index = (uint16_t)index,
+                                 .epoch = ++qps->epoch,
+                                 .port_epoch = atomic_load(&queue->nic->port_epoch),
+                                 .depth = depth_of(queue),
+                                 .first_batched = -1};
     qp->works = calloc(qp->depth, sizeof *qp->works);
     qps->all[index] = qp;
     return qp;
@@ -225,8 +225,8 @@ static bool many_in_time_wait(const struct verbs_queue *queue, const struct nic_
     unsigned in_time_wait = 0;
     for (uint32_t i = 0; i < qps->count; i++) {
         const struct verbs_data_qp *qp = qps->all[i];
-        in_time_wait += qp && qp->state == VERBS_TIME_WAIT && qp->is.destination == id->destination &&
-                   qp->is.path == id->path;
+        in_time_wait +=
+            qp && qp->state == VERBS_TIME_WAIT && qp->is.destination == id->destination && qp->is.path == id->path;
     }
     return in_time_wait >= VERBS_TIME_WAIT_MAX;
 }
@@ -266,8 +266,8 @@ static int refuse_number(struct verbs_queue *queue, struct verbs_peer *peer, uin
     char text[VERBS_GID_TEXT];
     if (!peer->number_refused)
         LOG_WARNING("verbs device %s: the peer with GID %s, LID %u, offers queue pair 0x%x, which cannot be one; "
-                    "what is sent to it goes as datagrams", queue->nic->port->device,
-                    verbs_gid_text(peer->address.gid, text), peer->address.lid, number);
+                    "what is sent to it goes as datagrams",
+                    queue->nic->port->device, verbs_gid_text(peer->address.gid, text), peer->address.lid, number);
     peer->number_refused = true;
     return UCCL_EPROTO;
 }
@@ -328,8 +328,9 @@ void verbs_data_qp_fail(struct verbs_data_qp *qp, const struct ibv_wc *wc)
     if (qp->failed || qp->state > VERBS_UP)
         return;
     LOG_WARNING("verbs device %s port %u: path %u, queue pair 0x%x, has failed: %s (vendor code 0x%x); it is made "
-                "anew", nic->port->device, nic->port->number, qp->is.path, qp->ibv->qp_num,
-                nic->lib->wc_status_str(wc->status), wc->vendor_err);
+                "anew",
+                nic->port->device, nic->port->number, qp->is.path, qp->ibv->qp_num, nic->lib->wc_status_str(wc->status),
+                wc->vendor_err);
     note_failed(qp);
 }
 
@@ -486,8 +487,8 @@ static void check_stall(struct verbs_data_qp *qp, uint64_t now_ms)
         qp->progress_ms = now_ms;
     } else if (!qp->failed && now_ms - qp->progress_ms > 2 * attempt_ms * (params->ib_retry_cnt + 1) + SLACK_MS) {
         LOG_WARNING("verbs device %s port %u: path %u, queue pair 0x%x, neither finishes its work nor fails; it is "
-                    "made anew", qp->queue->nic->port->device, qp->queue->nic->port->number, qp->is.path,
-                    qp->ibv->qp_num);
+                    "made anew",
+                    qp->queue->nic->port->device, qp->queue->nic->port->number, qp->is.path, qp->ibv->qp_num);
         note_failed(qp);
     }
 }
@@ -499,8 +500,7 @@ void verbs_data_qps_sweep(struct verbs_queue *queue, uint64_t now_ms)
         struct verbs_data_qp *qp = qps->all[i];
         if (qp && qp->state == VERBS_UP)
             check_stall(qp, now_ms);
-        if (qp && qp->state == VERBS_TIME_WAIT &&
-            now_ms - qp->since_ms >= queue->setup.params->packet_lifetime_ms)
+        if (qp && qp->state == VERBS_TIME_WAIT && now_ms - qp->since_ms >= queue->setup.params->packet_lifetime_ms)
             free_data_qp(qp);
     }
 }

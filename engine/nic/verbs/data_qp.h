@@ -40,34 +40,34 @@ struct verbs_data_qp_cq {
 /* The purpose of a work request. */
 struct verbs_work {
     uint64_t cookie;
-    int16_t slot;       /* of a retransmission; -1: none */
-    bool last;          /* of its descriptor */
+    int16_t slot; /* of a retransmission; -1: none */
+    bool last;    /* of its descriptor */
 };
 
 struct verbs_data_qp {
     struct verbs_queue *queue;
-    struct ibv_qp *ibv;       /* NULL: destroyed early */
+    struct ibv_qp *ibv; /* NULL: destroyed early */
     struct verbs_data_qp_cq *cq;
-    struct nic_qp_id is;      /* flow NULL: the core has let go of it */
-    uint8_t state;            /* enum verbs_data_qp_state */
-    bool failed;              /* event() has reported that, or will */
+    struct nic_qp_id is;                /* flow NULL: the core has let go of it */
+    uint8_t state;                      /* enum verbs_data_qp_state */
+    bool failed;                        /* event() has reported that, or will */
     bool failure_pending, done_pending; /* for event(), for poll_done() */
-    _Atomic uint32_t last_receive; /* the device has reported it */
-    _Atomic uint32_t broken;       /* the device has reported that it has failed */
-    uint16_t index, epoch;    /* in `all`; tells it from earlier ones with that index */
-    uint32_t port_epoch;      /* nic->port_epoch when it was made: a change means that it has failed */
-    uint32_t depth;           /* work requests; a power of two */
-    uint32_t psn;             /* of our first packet */
+    _Atomic uint32_t last_receive;      /* the device has reported it */
+    _Atomic uint32_t broken;            /* the device has reported that it has failed */
+    uint16_t index, epoch;              /* in `all`; tells it from earlier ones with that index */
+    uint32_t port_epoch;                /* nic->port_epoch when it was made: a change means that it has failed */
+    uint32_t depth;                     /* work requests; a power of two */
+    uint32_t psn;                       /* of our first packet */
     uint32_t built, posted, done;
-    uint32_t retransmissions;         /* slots that it holds */
-    uint32_t done_seen;       /* `done` when it last was seen to change */
-    uint64_t progress_ms;     /* when that was */
-    uint32_t marker;          /* DRAINING: number of the last send */
-    bool marked, marker_done; /* it was posted; it has completed */
-    struct nic_done newest_done; /* for poll_done() */
-    uint64_t since_ms;        /* when this state began */
-    bool receives_drained;             /* DRAINING: all receives are in the completion queue */
-    uint64_t polled;          /* queue->polled once all of them have been taken */
+    uint32_t retransmissions;        /* slots that it holds */
+    uint32_t done_seen;              /* `done` when it last was seen to change */
+    uint64_t progress_ms;            /* when that was */
+    uint32_t marker;                 /* DRAINING: number of the last send */
+    bool marked, marker_done;        /* it was posted; it has completed */
+    struct nic_done newest_done;     /* for poll_done() */
+    uint64_t since_ms;               /* when this state began */
+    bool receives_drained;           /* DRAINING: all receives are in the completion queue */
+    uint64_t polled;                 /* queue->polled once all of them have been taken */
     int first_batched, last_batched; /* in the batch; -1: none */
     struct verbs_data_qp *same_bucket;
     struct verbs_work *works; /* by number modulo depth */
@@ -83,14 +83,14 @@ struct verbs_data_qp_batch {
 
 struct verbs_data_qps {
     struct ibv_srq *srq;
-    struct verbs_slots shared;    /* its receive slots */
+    struct verbs_slots shared; /* its receive slots */
     struct verbs_data_qp_cq *cqs;
-    struct verbs_data_qp **all;   /* by index; NULL: free */
+    struct verbs_data_qp **all; /* by index; NULL: free */
     uint32_t count, capacity;
-    uint32_t active;              /* not in TIME_WAIT */
-    uint32_t requests;            /* work requests in progress, of all */
+    uint32_t active;                  /* not in TIME_WAIT */
+    uint32_t requests;                /* work requests in progress, of all */
     uint32_t draining, events, dones; /* how many are in that state, have something for event(), for poll_done() */
-    uint32_t events_seen;         /* nic->qp_events at the last look */
+    uint32_t events_seen;             /* nic->qp_events at the last look */
     uint16_t epoch;
     struct verbs_data_qp *buckets[VERBS_BUCKETS];
     struct verbs_pool retransmissions;

@@ -6,8 +6,8 @@
  */
 #include "nic/verbs/data_qp.h"
 
-#include "core/wire.h"
 #include "base/log.h"
+#include "core/wire.h"
 #include "nic/datagram.h"
 
 #include <arpa/inet.h>
@@ -62,7 +62,7 @@ void verbs_data_qp_drop_batch(struct verbs_data_qp *qp)
 
 /* Adds a work request to the batch; the caller fills in its operation. */
 static inline struct ibv_send_wr *add_request(struct verbs_data_qp *qp, const struct tx_desc *desc, bool last, int slot,
-                                         struct ibv_sge sge)
+                                              struct ibv_sge sge)
 {
     struct verbs_queue *queue = qp->queue;
     struct verbs_data_qp_batch *batch = &queue->data_qps->batch;
@@ -79,8 +79,7 @@ static inline struct ibv_send_wr *add_request(struct verbs_data_qp *qp, const st
     if (qp->built == qp->done)
         qp->done_seen = qp->done - 1; /* the wait for progress begins */
     queue->data_qps->requests++;
-    *work_of(qp, qp->built) =
-        (struct verbs_work){.cookie = desc->cookie, .slot = (int16_t)slot, .last = last};
+    *work_of(qp, qp->built) = (struct verbs_work){.cookie = desc->cookie, .slot = (int16_t)slot, .last = last};
     batch->sges[at] = sge;
     struct ibv_send_wr *request = &batch->requests[at]; /* nobody reads fields that the caller leaves out */
     request->wr_id = verbs_data_qp_work_id(qp, qp->built);
@@ -125,8 +124,7 @@ static void send_datagrams(struct verbs_data_qp *qp, const struct tx_desc *desc,
 {
     struct verbs_queue *queue = qp->queue;
     struct verbs_data_qps *qps = queue->data_qps;
-    const uint8_t *payload =
-        desc->kind == TX_BULK ? queue->setup.payload(desc->bulk_msg, desc->bulk_offset) : NULL;
+    const uint8_t *payload = desc->kind == TX_BULK ? queue->setup.payload(desc->bulk_msg, desc->bulk_offset) : NULL;
     for (unsigned i = 0; i < desc->count; i++) {
         if (!(mask >> i & 1))
             continue;
@@ -141,8 +139,7 @@ static void send_datagrams(struct verbs_data_qp *qp, const struct tx_desc *desc,
             memcpy(at, desc->buffer + (size_t)i * desc->datagram_bytes, length);
             wire_seal(desc, i, at, length, queue->setup.crc32c);
         }
-        struct ibv_sge sge = {
-            .addr = (uintptr_t)at, .length = length, .lkey = qps->retransmissions.mr->lkey};
+        struct ibv_sge sge = {.addr = (uintptr_t)at, .length = length, .lkey = qps->retransmissions.mr->lkey};
         add_request(qp, desc, mask >> i == 1, slot, sge)->opcode = IBV_WR_SEND;
     }
 }

@@ -13,8 +13,7 @@
 /* ---- reading /sys ---------------------------------------------------------------------------- */
 
 /* First line of a file under /sys/class/infiniband, without its end; false: not readable. */
-__attribute__((format(printf, 3, 4)))
-static bool read_sys(char *out, size_t size, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static bool read_sys(char *out, size_t size, const char *format, ...)
 {
     char path[256], *end;
     va_list arguments;
@@ -34,8 +33,7 @@ static bool read_sys(char *out, size_t size, const char *format, ...)
 static int numa_node_of(const char *device)
 {
     char text[32];
-    return read_sys(text, sizeof text, "/sys/class/infiniband/%s/device/numa_node", device) ? atoi(text)
-                                                                                            : -1;
+    return read_sys(text, sizeof text, "/sys/class/infiniband/%s/device/numa_node", device) ? atoi(text) : -1;
 }
 
 /* ---- ports ----------------------------------------------------------------------------------- */
@@ -46,8 +44,7 @@ static uint64_t speed_of(const struct ibv_port_attr *attr)
     static const struct {
         uint8_t code;
         uint32_t data_qp_mbps;
-    } speeds[] = {{1, 2500}, {2, 5000}, {4, 10000}, {8, 10000}, {16, 14000}, {32, 25000}, {64, 50000},
-                  {128, 100000}};
+    } speeds[] = {{1, 2500}, {2, 5000}, {4, 10000}, {8, 10000}, {16, 14000}, {32, 25000}, {64, 50000}, {128, 100000}};
     static const struct {
         uint8_t code, qps;
     } widths[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}};
@@ -87,16 +84,15 @@ static bool read_gids(const struct verbs_lib *lib, struct ibv_context *context, 
         struct verbs_gid *gid = &port->gids[port->gid_count];
         union ibv_gid raw;
         char type[32];
-        if (lib->query_gid(context, port->number, i, &raw) != 0 ||
-            memcmp(&raw, &empty, sizeof empty) == 0)
+        if (lib->query_gid(context, port->number, i, &raw) != 0 || memcmp(&raw, &empty, sizeof empty) == 0)
             continue;
         memcpy(gid->gid, raw.raw, sizeof gid->gid);
         gid->index = i;
-        bool typed = read_sys(type, sizeof type, "/sys/class/infiniband/%s/ports/%u/gid_attrs/types/%d",
-                              port->device, port->number, i);
-        gid->type = !port->ethernet                           ? VERBS_GID_IB
+        bool typed = read_sys(type, sizeof type, "/sys/class/infiniband/%s/ports/%u/gid_attrs/types/%d", port->device,
+                              port->number, i);
+        gid->type = !port->ethernet                         ? VERBS_GID_IB
                     : typed && strcmp(type, "RoCE v2") == 0 ? VERBS_GID_ROCE_V2
-                                                              : VERBS_GID_ROCE_V1;
+                                                            : VERBS_GID_ROCE_V1;
         port->gid_count++;
     }
     return true;
@@ -162,8 +158,7 @@ static bool add_ports(const struct verbs_lib *lib, struct ibv_context *context, 
             .number = number, .numa_node = numa_node_of(name), .able = able, .clock = clock, .limits = limits};
         snprintf(port->device, sizeof port->device, "%s", name);
         if (!verbs_port_refresh(lib, context, port)) {
-            LOG_WARNING("verbs device %s port %u cannot be asked for its state: %s", name, number,
-                        strerror(errno));
+            LOG_WARNING("verbs device %s port %u cannot be asked for its state: %s", name, number, strerror(errno));
             continue;
         }
         if (!read_gids(lib, context, port))

@@ -13,16 +13,16 @@
 
 /* One port of one device. */
 struct verbs_port {
-    char device[64];      /* as the kernel names it: mlx5_0 */
-    uint8_t number;       /* from 1 */
+    char device[64]; /* as the kernel names it: mlx5_0 */
+    uint8_t number;  /* from 1 */
     bool active;
-    bool ethernet;        /* RoCE; else InfiniBand */
-    uint8_t mtu_shift;    /* log2 of the path MTU in effect */
+    bool ethernet;     /* RoCE; else InfiniBand */
+    uint8_t mtu_shift; /* log2 of the path MTU in effect */
     uint16_t lid;
-    uint64_t speed_mbps;  /* 0: unknown */
-    uint32_t max_message; /* bytes of a work request */
-    int numa_node;        /* -1: unknown */
-    int gid_table;        /* entries of its GID table */
+    uint64_t speed_mbps;    /* 0: unknown */
+    uint32_t max_message;   /* bytes of a work request */
+    int numa_node;          /* -1: unknown */
+    int gid_table;          /* entries of its GID table */
     struct verbs_gid *gids; /* readable ones that are not empty */
     int gid_count;
     struct verbs_able able;

@@ -27,10 +27,10 @@ enum { READS = 64, SINK_BYTES = 64, READ_RETRIES = 7 };
 struct verbs_reads {
     struct ibv_cq *cq;
     struct ibv_qp *qp;
-    struct verbs_pool sink;   /* where reads put their byte */
-    bool broken;              /* reads under way have failed */
-    uint32_t posted, done;    /* modulo 2^32 */
-    void *cookies[READS];     /* of those under way, by number */
+    struct verbs_pool sink; /* where reads put their byte */
+    bool broken;            /* reads under way have failed */
+    uint32_t posted, done;  /* modulo 2^32 */
+    void *cookies[READS];   /* of those under way, by number */
 };
 
 /* ---- registration ---------------------------------------------------------------------------- */
@@ -40,12 +40,12 @@ static struct ibv_mr *reg_device_memory(const struct verbs_nic *nic, const struc
     const struct verbs_lib *lib = nic->lib;
     void *address = (void *)memory->address;
     if (memory->dmabuf_fd >= 0)
-        return lib->reg_dmabuf_mr(nic->pd, memory->offset_bytes, memory->length, memory->address,
-                                  memory->dmabuf_fd, access);
+        return lib->reg_dmabuf_mr(nic->pd, memory->offset_bytes, memory->length, memory->address, memory->dmabuf_fd,
+                                  access);
     if (access & IBV_ACCESS_RELAXED_ORDERING)
-        return lib->reg_mr_iova2 ? lib->reg_mr_iova2(nic->pd, address, memory->length, memory->address,
-                                                     (unsigned)access)
-                                 : NULL;
+        return lib->reg_mr_iova2
+                   ? lib->reg_mr_iova2(nic->pd, address, memory->length, memory->address, (unsigned)access)
+                   : NULL;
     return lib->reg_mr(nic->pd, address, memory->length, access);
 }
 
@@ -77,8 +77,9 @@ int verbs_reg_device(struct nic *base, const struct nic_device_memory *memory, s
         int error = errno;
         if (mr)
             nic->lib->dereg_mr(mr);
-        snprintf(why, NIC_WHY_TEXT, dmabuf ? "the device takes no dma-buf: %.50s"
-                                           : "no driver resolves the address (peer memory module): %.40s",
+        snprintf(why, NIC_WHY_TEXT,
+                 dmabuf ? "the device takes no dma-buf: %.50s"
+                        : "no driver resolves the address (peer memory module): %.40s",
                  strerror(error));
         return UCCL_ENOTSUP;
     }
@@ -135,8 +136,7 @@ static int connect_flush_qp(struct verbs_queue *queue, struct ibv_qp *qp)
                                .retry_cnt = READ_RETRIES,
                                .rnr_retry = READ_RETRIES,
                                .max_rd_atomic = 1};
-    int error = nic->lib->modify_qp(
-        qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+    int error = nic->lib->modify_qp(qp, &init, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
     if (!error)
         error = nic->lib->modify_qp(qp, &receive,
                                     IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* what follows */
-static bool tried;                  /* what came of it holds for the life of the process */
+static bool tried;                                       /* what came of it holds for the life of the process */
 static struct verbs_lib loaded;
 static const struct verbs_lib *lib; /* NULL: not there */
 static char reason[256];
@@ -36,21 +36,20 @@ static void load(void)
     void *handle = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
     tried = handle || has_descriptor();
     if (!handle) {
-        snprintf(reason, sizeof reason, "%.150s; install rdma-core (libibverbs1 and ibverbs-providers)",
-                 dlerror());
+        snprintf(reason, sizeof reason, "%.150s; install rdma-core (libibverbs1 and ibverbs-providers)", dlerror());
         return;
     }
 /* POSIX says that the pointer that dlsym() returns converts to one to a function; ISO C does not */
-#define CALL(result, name, version, parameters)                                                   \
+#define CALL(result, name, version, parameters)                                                                        \
     *(void **)(void *)&loaded.name = find_symbol(handle, "ibv_" #name, version);
     VERBS_CALLS(CALL)
     VERBS_OPTIONAL_CALLS(CALL)
 #undef CALL
-#define CALL(result, name, version, parameters)                                                   \
-    if (!loaded.name) {                                                                           \
-        snprintf(reason, sizeof reason,                                                           \
-                 "libibverbs.so.1 has no ibv_" #name " of version " version "; update rdma-core"); \
-        return;                                                                                   \
+#define CALL(result, name, version, parameters)                                                                        \
+    if (!loaded.name) {                                                                                                \
+        snprintf(reason, sizeof reason,                                                                                \
+                 "libibverbs.so.1 has no ibv_" #name " of version " version "; update rdma-core");                     \
+        return;                                                                                                        \
     }
     VERBS_CALLS(CALL)
 #undef CALL
@@ -77,9 +76,8 @@ const struct verbs_lib *verbs_lib(const char **why)
 }
 
 /* Calls of the extended context: its struct grows at the beginning. */
-#define HAS(extended, call)                                                                       \
-    ((extended) && (extended)->sz >= sizeof *(extended) - offsetof(struct verbs_context, call) && \
-     (extended)->call)
+#define HAS(extended, call)                                                                                            \
+    ((extended) && (extended)->sz >= sizeof *(extended)-offsetof(struct verbs_context, call) && (extended)->call)
 
 bool verbs_query_clock(struct ibv_context *context, uint64_t *mask, uint64_t *khz)
 {

@@ -34,8 +34,9 @@ int verbs_fault(const struct verbs_nic *nic, const char *doing, int system_error
     getrlimit(RLIMIT_MEMLOCK, &locked);
     if (locked.rlim_cur == RLIM_INFINITY)
         LOG_ERR("verbs device %s port %u: cannot %s: %s; the device has %d queue pairs, %d completion queues "
-                "and %d memory regions for all processes", nic->port->device, nic->port->number, doing, why,
-                nic->port->limits.max_qp, nic->port->limits.max_cq, nic->port->limits.max_mr);
+                "and %d memory regions for all processes",
+                nic->port->device, nic->port->number, doing, why, nic->port->limits.max_qp, nic->port->limits.max_cq,
+                nic->port->limits.max_mr);
     else
         LOG_ERR("verbs device %s port %u: cannot %s: %s; at most %llu KiB of memory may be locked: raise it "
                 "(ulimit -l, memlock in limits.conf, --ulimit memlock=-1 for a container)",
@@ -104,8 +105,8 @@ static void read_stamped(struct ibv_cq_ex *cq, struct ibv_wc *wc)
         wc->imm_data = ibv_wc_read_imm_data(cq);
 }
 
-unsigned verbs_cq_poll(const struct verbs_queue *queue, const struct verbs_cq *cq, struct ibv_wc *out,
-                       uint64_t *at_ns, unsigned max)
+unsigned verbs_cq_poll(const struct verbs_queue *queue, const struct verbs_cq *cq, struct ibv_wc *out, uint64_t *at_ns,
+                       unsigned max)
 {
     struct ibv_poll_cq_attr attr = {0};
     unsigned count = 0;
@@ -185,10 +186,9 @@ void verbs_slots_post(struct verbs_queue *queue, struct verbs_slots *slots)
     bool shared = slots != &queue->receives;
     slots->chained = 0;
     for (uint32_t slot = 0; slot < slots->count; slot++) {
-        slots->sges[slot] = (struct ibv_sge){
-            .addr = (uintptr_t)slots->pool.memory + (uint64_t)slot * slots->slot_bytes,
-            .length = slots->slot_bytes,
-            .lkey = slots->pool.mr->lkey};
+        slots->sges[slot] = (struct ibv_sge){.addr = (uintptr_t)slots->pool.memory + (uint64_t)slot * slots->slot_bytes,
+                                             .length = slots->slot_bytes,
+                                             .lkey = slots->pool.mr->lkey};
         slots->requests[slot] =
             (struct ibv_recv_wr){.wr_id = shared ? slot | VERBS_SHARED_SLOT : (uint64_t)queue->epoch << 32 | slot,
                                  .sg_list = &slots->sges[slot],
@@ -203,8 +203,7 @@ void verbs_slots_post(struct verbs_queue *queue, struct verbs_slots *slots)
 
 static int modify_ud_qp(struct verbs_queue *queue, enum ibv_qp_state state, int mask)
 {
-    struct ibv_qp_attr attr = {
-        .qp_state = state, .port_num = queue->nic->port->number, .qkey = queue->qkey};
+    struct ibv_qp_attr attr = {.qp_state = state, .port_num = queue->nic->port->number, .qkey = queue->qkey};
     return queue->lib->modify_qp(queue->ud, &attr, IBV_QP_STATE | mask);
 }
 
@@ -258,11 +257,9 @@ int verbs_ud_open(struct verbs_queue *queue)
     if (getrandom(&queue->qkey, sizeof queue->qkey, 0) != sizeof queue->qkey)
         queue->qkey = (uint32_t)(uintptr_t)queue;
     queue->qkey &= (1u << QKEY_BITS) - 1;
-    int error =
-        verbs_slots_open(nic, &queue->receives, receives, VERBS_GRH_BYTES + nic->datagram_bytes);
+    int error = verbs_slots_open(nic, &queue->receives, receives, VERBS_GRH_BYTES + nic->datagram_bytes);
     if (!error)
-        error = verbs_pool_open(nic, &sends->pool, (size_t)sends->depth * sends->slot_bytes,
-                                "register send buffers");
+        error = verbs_pool_open(nic, &sends->pool, (size_t)sends->depth * sends->slot_bytes, "register send buffers");
     if (!error)
         error = verbs_cq_open(queue, &queue->send_cq, sends->depth, false);
     if (!error)
@@ -316,8 +313,7 @@ void verbs_ud_recover(struct verbs_queue *queue)
  * header in the last 20 bytes of that. */
 static bool has_mark(const struct verbs_nic *nic, const uint8_t *slot)
 {
-    uint8_t traffic_class =
-        nic->ipv4 ? slot[IPV4_AT + 1] : (uint8_t)(slot[0] << 4 | slot[1] >> 4);
+    uint8_t traffic_class = nic->ipv4 ? slot[IPV4_AT + 1] : (uint8_t)(slot[0] << 4 | slot[1] >> 4);
     return (traffic_class & ECN_CE) == ECN_CE;
 }
 
@@ -329,8 +325,8 @@ static void take_datagram(struct verbs_queue *queue, const struct ibv_wc *wc, ui
     if (wc->status != IBV_WC_SUCCESS) {
         if (!queue->broken && wc->status != IBV_WC_WR_FLUSH_ERR)
             LOG_WARNING("verbs device %s: a receive failed: %s (vendor code 0x%x); the queue pair is set up "
-                        "again", queue->nic->port->device, queue->lib->wc_status_str(wc->status),
-                        wc->vendor_err);
+                        "again",
+                        queue->nic->port->device, queue->lib->wc_status_str(wc->status), wc->vendor_err);
         queue->broken = true;
         return;
     }

@@ -21,8 +21,7 @@ enum {
 
 const char *verbs_mode_name(enum verbs_mode mode)
 {
-    static const char *const names[VERBS_MODES] = {
-        [VERBS_UD] = "UD", [VERBS_UC] = "UC", [VERBS_RC] = "RC"};
+    static const char *const names[VERBS_MODES] = {[VERBS_UD] = "UD", [VERBS_UC] = "UC", [VERBS_RC] = "RC"};
 
     assert(mode < VERBS_MODES);
     return names[mode];
@@ -96,8 +95,10 @@ const char *verbs_gid_text(const uint8_t gid[16], char out[VERBS_GID_TEXT])
 static const char *gid_reason(const struct verbs_gid *gid)
 {
     static const char *const reasons[] = {
-        "RoCE v2, IPv4",        "RoCE v2, IPv6",
-        "RoCE v1, no v2 there", "RoCE v1, no v2 there",
+        "RoCE v2, IPv4",
+        "RoCE v2, IPv6",
+        "RoCE v1, no v2 there",
+        "RoCE v1, no v2 there",
         "link-local, which other networks cannot reach: the port has no other address",
     };
     unsigned rank = gid_rank(gid);
@@ -126,8 +127,7 @@ const struct verbs_gid *verbs_choose_gid(const struct verbs_gid *gids, int count
         return NULL;
     }
     if (wanted != VERBS_GID_AUTO)
-        snprintf(missing, sizeof missing, "UCCL_IB_GID_INDEX=%u is empty or unreadable; ",
-                 (unsigned)wanted);
+        snprintf(missing, sizeof missing, "UCCL_IB_GID_INDEX=%u is empty or unreadable; ", (unsigned)wanted);
     snprintf(why, VERBS_WHY_TEXT, "%s%s", missing, gid_reason(best));
     return best;
 }
@@ -138,8 +138,7 @@ unsigned verbs_choose_mtu(unsigned ours_shift, unsigned theirs_shift, uint64_t p
 {
     unsigned shift = ours_shift < theirs_shift ? ours_shift : theirs_shift;
 
-    while (packet_max != 0 && shift > VERBS_MTU_SHIFT_MIN &&
-           (UINT64_C(1) << shift) + PACKET_OVERHEAD > packet_max)
+    while (packet_max != 0 && shift > VERBS_MTU_SHIFT_MIN && (UINT64_C(1) << shift) + PACKET_OVERHEAD > packet_max)
         shift--;
     return shift;
 }
@@ -159,8 +158,7 @@ static int mode_because(enum verbs_mode mode, char why[VERBS_WHY_TEXT], const ch
     return (int)mode;
 }
 
-int verbs_choose_mode(const struct verbs_able *able, const struct params *params,
-                      char why[VERBS_WHY_TEXT])
+int verbs_choose_mode(const struct verbs_able *able, const struct params *params, char why[VERBS_WHY_TEXT])
 {
     bool uc = able->uc && params->in_order;
 
@@ -170,13 +168,11 @@ int verbs_choose_mode(const struct verbs_able *able, const struct params *params
     }
     if (params->udmode)
         return mode_because(VERBS_UD, why,
-                            params->rcmode ? "UCCL_UDMODE=1, which outranks UCCL_RCMODE=1"
-                                           : "UCCL_UDMODE=1");
+                            params->rcmode ? "UCCL_UDMODE=1, which outranks UCCL_RCMODE=1" : "UCCL_UDMODE=1");
     if (params->rcmode && able->rc)
         return mode_because(VERBS_RC, why, "UCCL_RCMODE=1");
     if (params->rcmode)
-        return mode_because(uc ? VERBS_UC : VERBS_UD, why,
-                            "UCCL_RCMODE=1, but the device makes no RC queue pairs");
+        return mode_because(uc ? VERBS_UC : VERBS_UD, why, "UCCL_RCMODE=1, but the device makes no RC queue pairs");
     if (uc)
         return mode_because(VERBS_UC, why, "the default");
     if (able->uc)
@@ -189,8 +185,7 @@ int verbs_choose_mode(const struct verbs_able *able, const struct params *params
 
 /* ---- ports ----------------------------------------------------------------------------------- */
 
-void verbs_judge(const struct verbs_candidate *port, const struct params *params,
-                 struct verbs_choice *out)
+void verbs_judge(const struct verbs_candidate *port, const struct params *params, struct verbs_choice *out)
 {
     const char *why_not = "";
 

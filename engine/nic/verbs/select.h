@@ -18,9 +18,9 @@ enum verbs_mode { VERBS_UD, VERBS_UC, VERBS_RC, VERBS_MODES };
 enum {
     VERBS_MTU_SHIFT_MIN = 8, /* 256 bytes */
     VERBS_MTU_SHIFT_MAX = 12,
-    VERBS_GID_AUTO = 65535,  /* UCCL_IB_GID_INDEX: choose */
-    VERBS_GID_TEXT = 48,     /* an IPv6 address fits */
-    VERBS_WHY_TEXT = 192,    /* what the functions below write at most, NUL included */
+    VERBS_GID_AUTO = 65535, /* UCCL_IB_GID_INDEX: choose */
+    VERBS_GID_TEXT = 48,    /* an IPv6 address fits */
+    VERBS_WHY_TEXT = 192,   /* what the functions below write at most, NUL included */
 };
 
 enum verbs_gid_type { VERBS_GID_IB, VERBS_GID_ROCE_V1, VERBS_GID_ROCE_V2 };
@@ -69,8 +69,7 @@ const char *verbs_gid_text(const uint8_t gid[16], char out[VERBS_GID_TEXT]);
 unsigned verbs_choose_mtu(unsigned ours_shift, unsigned theirs_shift, uint64_t packet_max);
 
 /* The kind of queue pair for bulk data, an enum verbs_mode, or -1: this device cannot serve. */
-int verbs_choose_mode(const struct verbs_able *able, const struct params *params,
-                      char why[VERBS_WHY_TEXT]);
+int verbs_choose_mode(const struct verbs_able *able, const struct params *params, char why[VERBS_WHY_TEXT]);
 
 /* A port, as far as choosing goes. */
 struct verbs_candidate {
@@ -85,16 +84,15 @@ struct verbs_candidate {
 /* What the engine makes of a port. */
 struct verbs_choice {
     bool usable;
-    char why_not[VERBS_WHY_TEXT];  /* empty where it is usable */
-    const struct verbs_gid *gid;   /* NULL: none */
+    char why_not[VERBS_WHY_TEXT]; /* empty where it is usable */
+    const struct verbs_gid *gid;  /* NULL: none */
     char why_gid[VERBS_WHY_TEXT];
-    int mode;                      /* enum verbs_mode, or -1 */
+    int mode; /* enum verbs_mode, or -1 */
     char why_mode[VERBS_WHY_TEXT];
 };
 
 /* Judges a port; the GID and mode are filled in for unusable ones too. */
-void verbs_judge(const struct verbs_candidate *port, const struct params *params,
-                 struct verbs_choice *out);
+void verbs_judge(const struct verbs_candidate *port, const struct params *params, struct verbs_choice *out);
 
 /*
  * UCCL_IB_TC as it may be sent. Its two low bits are ECN's, and both set would mark every packet as having

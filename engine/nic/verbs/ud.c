@@ -11,8 +11,8 @@
  */
 #include "nic/verbs/data_qp.h"
 
-#include "core/wire.h"
 #include "base/log.h"
+#include "core/wire.h"
 #include "nic/datagram.h"
 
 #include <assert.h>
@@ -45,11 +45,11 @@ struct ibv_ah_attr verbs_route_to(const struct verbs_nic *nic, const struct verb
                                .is_global = address->ethernet};
     if (!address->ethernet)
         return attr;
-    attr.grh = (struct ibv_global_route){
-        .sgid_index = (uint8_t)nic->gid.index,
-        .hop_limit = HOPS,
-        .traffic_class = verbs_traffic_class(params->ib_tc),
-        .flow_label = (address->qpn * 0x9e3779b1u ^ path * 0x85ebca6bu) >> 8 & FLOW_LABEL_MASK};
+    attr.grh = (struct ibv_global_route){.sgid_index = (uint8_t)nic->gid.index,
+                                         .hop_limit = HOPS,
+                                         .traffic_class = verbs_traffic_class(params->ib_tc),
+                                         .flow_label =
+                                             (address->qpn * 0x9e3779b1u ^ path * 0x85ebca6bu) >> 8 & FLOW_LABEL_MASK};
     memcpy(attr.grh.dgid.raw, address->gid, sizeof attr.grh.dgid.raw);
     return attr;
 }
@@ -63,8 +63,7 @@ static int make_handles(struct verbs_queue *queue, struct verbs_peer *peer)
         if (!peer->handles[i]) {
             int error = errno;
             free_handles(queue, peer);
-            return verbs_fault(nic, "make an address handle", error) == UCCL_ENOMEM ? UCCL_ENOMEM
-                                                                                    : UCCL_EADDR;
+            return verbs_fault(nic, "make an address handle", error) == UCCL_ENOMEM ? UCCL_ENOMEM : UCCL_EADDR;
         }
     }
     return 0;
@@ -122,8 +121,7 @@ static int32_t verbs_take_peer(struct verbs_queue *queue)
     }
     if (queue->peer_count == queue->peer_capacity) {
         uint32_t capacity = queue->peer_capacity ? 2 * queue->peer_capacity : 16;
-        struct verbs_peer *peers = capacity > INT32_MAX ? NULL
-                                                        : realloc(queue->peers, capacity * sizeof *peers);
+        struct verbs_peer *peers = capacity > INT32_MAX ? NULL : realloc(queue->peers, capacity * sizeof *peers);
         if (!peers)
             return VERBS_NO_PEER;
         queue->peers = peers;
@@ -137,9 +135,8 @@ static uint32_t smaller(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-int verbs_peer_add(struct nic_queue *base, const struct nic_host *host,
-                   const struct nic_queue_address *bytes, uint32_t *destination,
-                   uint32_t *datagram_bytes)
+int verbs_peer_add(struct nic_queue *base, const struct nic_host *host, const struct nic_queue_address *bytes,
+                   uint32_t *destination, uint32_t *datagram_bytes)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
     struct verbs_address address;
@@ -157,7 +154,8 @@ int verbs_peer_add(struct nic_queue *base, const struct nic_host *host,
     peer.datagram_bytes = smaller(queue->nic->datagram_bytes, 1u << address.mtu_shift);
     if (peer.datagram_bytes < CORE_DATAGRAM_MIN) {
         LOG_ERR("the port of peer %s has a path MTU of %u bytes; %d are needed: raise the MTU of its network "
-                "interface", netdev_address_text(&host->address, text), peer.datagram_bytes, CORE_DATAGRAM_MIN);
+                "interface",
+                netdev_address_text(&host->address, text), peer.datagram_bytes, CORE_DATAGRAM_MIN);
         return UCCL_EADDR;
     }
     if (queue->data_qps)
@@ -226,8 +224,8 @@ void verbs_reap_sends(struct verbs_queue *queue)
                 continue;
             if (!queue->broken && wc->status != IBV_WC_WR_FLUSH_ERR)
                 LOG_WARNING("verbs device %s: a UD send failed: %s (vendor code 0x%x); the queue pair is set "
-                            "up again", queue->nic->port->device, queue->lib->wc_status_str(wc->status),
-                            wc->vendor_err);
+                            "up again",
+                            queue->nic->port->device, queue->lib->wc_status_str(wc->status), wc->vendor_err);
             queue->broken = true;
         }
     } while (count == COMPLETIONS);
@@ -260,7 +258,7 @@ static bool sends_have_room(struct verbs_queue *queue, uint32_t count)
 
 /* Adds the send of one datagram of the descriptor to the chain. */
 static void build_send(struct verbs_queue *queue, const struct verbs_peer *peer, struct ibv_ah *handle,
-                  const struct tx_desc *desc, unsigned index, const uint8_t *payload)
+                       const struct tx_desc *desc, unsigned index, const uint8_t *payload)
 {
     struct verbs_ud_sends *sends = &queue->sends;
     uint32_t length = datagram_length(desc, index), number = sends->built++;
@@ -279,8 +277,7 @@ static void build_send(struct verbs_queue *queue, const struct verbs_peer *peer,
     }
     struct ibv_send_wr *request = &sends->requests[sends->batched];
     struct ibv_sge *sge = &sends->sges[sends->batched];
-    *sge = (struct ibv_sge){
-        .addr = (uintptr_t)from, .length = length, .lkey = sends->pool.mr->lkey};
+    *sge = (struct ibv_sge){.addr = (uintptr_t)from, .length = length, .lkey = sends->pool.mr->lkey};
     request->wr_id = (uint64_t)queue->epoch << 32 | number;
     request->next = request + 1;
     request->sg_list = sge;

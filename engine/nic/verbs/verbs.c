@@ -33,8 +33,7 @@ enum { LOOK_MS = 100, DRAIN_NAP_NS = 1000 * 1000, STALL_NAP_NS = 200 * 1000 * 10
 /* Says why there is no device: an error where the user asked for verbs, a remark where we only tried. */
 static int no_device(const struct params *params, const char *why)
 {
-    LOG(params->backend == BACKEND_VERBS ? UCCL_LOG_ERROR : UCCL_LOG_DEBUG, "no verbs device to use: %s",
-        why);
+    LOG(params->backend == BACKEND_VERBS ? UCCL_LOG_ERROR : UCCL_LOG_DEBUG, "no verbs device to use: %s", why);
     return UCCL_ENODEV;
 }
 
@@ -97,9 +96,8 @@ static bool same_host(const union nic_address *a, const union nic_address *b)
 {
     if (a->any.sa_family != b->any.sa_family)
         return false;
-    return a->any.sa_family == AF_INET
-               ? a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr
-               : memcmp(&a->v6.sin6_addr, &b->v6.sin6_addr, sizeof a->v6.sin6_addr) == 0;
+    return a->any.sa_family == AF_INET ? a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr
+                                       : memcmp(&a->v6.sin6_addr, &b->v6.sin6_addr, sizeof a->v6.sin6_addr) == 0;
 }
 
 /*
@@ -112,8 +110,9 @@ static int find_host(struct verbs_nic *nic)
     int count = netdev_list(nic->params.socket_ifname, &devs);
     if (count <= 0) {
         free(devs);
-        return count < 0 ? count : no_device(&nic->params, "no network interface for the handshake is up "
-                                                           "(UCCL_SOCKET_IFNAME)");
+        return count < 0 ? count
+                         : no_device(&nic->params, "no network interface for the handshake is up "
+                                                   "(UCCL_SOCKET_IFNAME)");
     }
     nic->host = devs[0].address;
     if (nic->port->ethernet) {
@@ -138,8 +137,8 @@ static int open_port(struct verbs_nic *nic)
                    verbs_gid_text(nic->gid.gid, text), choice.why_gid);
     }
     nic->mode = (uint8_t)choice.mode;
-    LOG_INFORM("verbs device %s port %u: data over %s (%s)", port->device, port->number,
-               verbs_mode_name(nic->mode), choice.why_mode);
+    LOG_INFORM("verbs device %s port %u: data over %s (%s)", port->device, port->number, verbs_mode_name(nic->mode),
+               choice.why_mode);
     nic->ipv4 = port->ethernet && verbs_gid_is_ipv4(nic->gid.gid);
     nic->datagram_bytes = 1u << verbs_choose_mtu(port->mtu_shift, port->mtu_shift, nic->params.mtu);
     if (nic->datagram_bytes < CORE_DATAGRAM_MIN)
@@ -181,8 +180,8 @@ int verbs_open_with(const struct verbs_lib *lib, const struct params *params, st
     keep_usable(nic);
     error = 0;
     if (nic->port_count == 0)
-        error = no_device(params, found ? "no port is active, usable and admitted by UCCL_IB_HCA"
-                                        : "the machine has none");
+        error =
+            no_device(params, found ? "no port is active, usable and admitted by UCCL_IB_HCA" : "the machine has none");
     if (!error)
         error = open_port(nic);
     if (!error)
@@ -217,8 +216,7 @@ static int verbs_device_count(const struct nic *nic)
     return 1;
 }
 
-static int verbs_device(const struct nic *base, int index, struct uccl_device *out,
-                        union nic_address *address)
+static int verbs_device(const struct nic *base, int index, struct uccl_device *out, union nic_address *address)
 {
     const struct verbs_nic *nic = verbs_nic_of(base);
     const struct verbs_port *port = nic->port;
@@ -230,8 +228,8 @@ static int verbs_device(const struct nic *base, int index, struct uccl_device *o
     snprintf(out->backend, sizeof out->backend, "verbs");
     snprintf(out->address, sizeof out->address, "%.63s", netdev_address_text(&nic->host, text));
     snprintf(out->description, sizeof out->description, "%s queue pairs on %s port %u, GID index %d, timed by the %s",
-             verbs_mode_name(nic->mode), port->ethernet ? "RoCE" : "InfiniBand", port->number,
-             nic->gid.index, port->clock.mask ? "NIC" : "engine");
+             verbs_mode_name(nic->mode), port->ethernet ? "RoCE" : "InfiniBand", port->number, nic->gid.index,
+             port->clock.mask ? "NIC" : "engine");
     out->speed_mbps = port->speed_mbps;
     out->mtu = 1u << port->mtu_shift;
     out->numa_node = port->numa_node;
@@ -292,9 +290,9 @@ static int verbs_queue_open(struct nic *base, const struct nic_queue_setup *setu
         verbs_queue_close(&queue->base);
         return error;
     }
-    LOG_DBG("verbs queue %u: UD queue pair 0x%x, %u receives of %u bytes, %u sends, %u bytes inline",
-            setup->index, queue->ud->qp_num, queue->receives.count, queue->receives.slot_bytes,
-            queue->sends.depth, queue->sends.inline_bytes);
+    LOG_DBG("verbs queue %u: UD queue pair 0x%x, %u receives of %u bytes, %u sends, %u bytes inline", setup->index,
+            queue->ud->qp_num, queue->receives.count, queue->receives.slot_bytes, queue->sends.depth,
+            queue->sends.inline_bytes);
     *out = &queue->base;
     return 0;
 }
@@ -343,8 +341,7 @@ static int verbs_reg_mr(struct nic *base, void *address, size_t length, struct n
     if (length == 0)
         return UCCL_ENOTSUP;
     if (lib->reg_mr_iova2 && nic->params.ib_relaxed_ordering)
-        mr = lib->reg_mr_iova2(nic->pd, address, length, (uintptr_t)address,
-                               OWN | IBV_ACCESS_RELAXED_ORDERING);
+        mr = lib->reg_mr_iova2(nic->pd, address, length, (uintptr_t)address, OWN | IBV_ACCESS_RELAXED_ORDERING);
     if (!mr)
         mr = lib->reg_mr(nic->pd, address, length, OWN);
     if (!mr && (errno == EFAULT || errno == EACCES)) /* memory that may only be read */
@@ -405,7 +402,8 @@ static void note_port(struct verbs_nic *nic, bool active)
         LOG_INFORM("verbs device %s: port %u is active again", nic->port->device, nic->port->number);
     else
         LOG_WARNING("verbs device %s: port %u is down: its queue pairs have failed, and are made anew when it is "
-                    "active again", nic->port->device, nic->port->number);
+                    "active again",
+                    nic->port->device, nic->port->number);
 }
 
 static void take_port_event(struct verbs_nic *nic, const struct ibv_async_event *event, const char *what)
@@ -423,7 +421,8 @@ void verbs_lost(struct verbs_nic *nic, const char *why)
 {
     if (!atomic_exchange(&nic->base.failure, UCCL_EIO))
         LOG_ERR("verbs device %s has failed or was removed: nothing more is sent or received on it, and what was "
-                "posted ends with an error (%s)", nic->port->device, why);
+                "posted ends with an error (%s)",
+                nic->port->device, why);
     atomic_fetch_add(&nic->qp_events, 1);
 }
 

@@ -32,16 +32,16 @@
 #include <stdatomic.h>
 
 enum {
-    VERBS_GRH_BYTES = 40,      /* before each datagram that a UD queue pair receives */
-    VERBS_UD_RECEIVES = 2048,  /* receive slots; fewer where the device has a lower limit */
-    VERBS_UD_SENDS = 512,      /* send slots, likewise */
+    VERBS_GRH_BYTES = 40,     /* before each datagram that a UD queue pair receives */
+    VERBS_UD_RECEIVES = 2048, /* receive slots; fewer where the device has a lower limit */
+    VERBS_UD_SENDS = 512,     /* send slots, likewise */
     VERBS_UD_SENDS_MIN = 2 * CORE_TRAIN_MAX,
     VERBS_RECEIVES_MIN = 64,
-    VERBS_BATCH = 64,          /* work requests per doorbell, at most */
-    VERBS_REPOST = 32,         /* receive slots that are posted again together */
-    VERBS_READY = 32,          /* received datagrams taken from the completion queue at a time */
-    VERBS_UD_PATHS_MAX = 16,   /* flow labels per peer */
-    VERBS_LOOK_AROUND = 64,    /* rounds between two looks at the clock */
+    VERBS_BATCH = 64,        /* work requests per doorbell, at most */
+    VERBS_REPOST = 32,       /* receive slots that are posted again together */
+    VERBS_READY = 32,        /* received datagrams taken from the completion queue at a time */
+    VERBS_UD_PATHS_MAX = 16, /* flow labels per peer */
+    VERBS_LOOK_AROUND = 64,  /* rounds between two looks at the clock */
 };
 
 /* A completion queue, which is read another way if it stamps completions. */
@@ -58,12 +58,12 @@ struct verbs_pool {
 };
 
 struct verbs_nic {
-    struct nic base;              /* its `failure`: the device was removed */
+    struct nic base; /* its `failure`: the device was removed */
     struct params params;
     const struct verbs_lib *lib;
-    struct verbs_port *ports;     /* admitted ones, best first */
+    struct verbs_port *ports; /* admitted ones, best first */
     int port_count;
-    struct verbs_port *port;      /* the one in use */
+    struct verbs_port *port; /* the one in use */
     struct ibv_context *context;
     struct ibv_pd *pd;
     struct verbs_gid gid;         /* of the port; empty on InfiniBand without one */
@@ -79,13 +79,13 @@ struct verbs_nic {
 /* One queue of a peer. */
 struct verbs_peer {
     struct ibv_ah *handles[VERBS_UD_PATHS_MAX]; /* by path: they differ in the flow label */
-    uint32_t datagram_bytes;  /* what both ports take, as last reported */
+    uint32_t datagram_bytes;                    /* what both ports take, as last reported */
     struct verbs_address address;
     struct verbs_data_qp **qps; /* by path; NULL in UD mode */
-    uint32_t retired_at;      /* number of sends posted when it was removed; they may use the handles */
-    int32_t next;             /* in the free list, or that of retired ones */
+    uint32_t retired_at;        /* number of sends posted when it was removed; they may use the handles */
+    int32_t next;               /* in the free list, or that of retired ones */
     bool used;
-    bool number_refused;      /* the log says that it offered an impossible queue pair number */
+    bool number_refused; /* the log says that it offered an impossible queue pair number */
 };
 enum { VERBS_NO_PEER = -1 };
 
@@ -93,12 +93,12 @@ enum { VERBS_NO_PEER = -1 };
 struct verbs_ud_sends {
     struct verbs_pool pool;
     uint32_t slot_bytes;
-    uint32_t depth;           /* slots, and work requests: a power of two */
-    uint32_t built;           /* number of the next work request to build */
-    uint32_t posted, done;    /* all earlier ones have been posted; have completed */
-    uint32_t asked;           /* the last signalled one */
-    uint32_t inline_bytes;    /* how much fits into a work request */
-    uint32_t batched;         /* = built - posted: the chain below */
+    uint32_t depth;        /* slots, and work requests: a power of two */
+    uint32_t built;        /* number of the next work request to build */
+    uint32_t posted, done; /* all earlier ones have been posted; have completed */
+    uint32_t asked;        /* the last signalled one */
+    uint32_t inline_bytes; /* how much fits into a work request */
+    uint32_t batched;      /* = built - posted: the chain below */
     struct ibv_send_wr requests[VERBS_BATCH];
     struct ibv_sge sges[VERBS_BATCH];
 };
@@ -126,25 +126,25 @@ struct verbs_queue {
     struct ibv_comp_channel *channel;
     struct verbs_cq send_cq, receive_cq;
     struct verbs_clock clock;
-    int wake_fd;              /* eventfd: written by wake() on any thread */
-    struct ibv_qp *ud;        /* the UD queue pair */
+    int wake_fd;       /* eventfd: written by wake() on any thread */
+    struct ibv_qp *ud; /* the UD queue pair */
     uint32_t qkey;
-    uint32_t port_bytes;      /* largest datagram that our port takes now */
-    bool broken;              /* the UD queue pair has failed: poll() sets it up again */
+    uint32_t port_bytes; /* largest datagram that our port takes now */
+    bool broken;         /* the UD queue pair has failed: poll() sets it up again */
     struct verbs_ud_sends sends;
-    uint32_t epoch;           /* counts set-ups of the UD queue pair: completions of earlier epochs are dropped */
+    uint32_t epoch; /* counts set-ups of the UD queue pair: completions of earlier epochs are dropped */
     struct verbs_slots receives;
     struct nic_rx ready[VERBS_READY]; /* completions that poll() has not returned yet */
     uint32_t ready_next, ready_count;
-    uint64_t polled;          /* counts completions of receives */
+    uint64_t polled;                 /* counts completions of receives */
     struct verbs_data_qps *data_qps; /* NULL in UD mode */
-    struct verbs_reads *reads; /* NULL before the first */
+    struct verbs_reads *reads;       /* NULL before the first */
     struct verbs_peer *peers;
     uint32_t peer_count, peer_capacity;
     int32_t peer_free, peer_retired;
     uint32_t port_events_seen; /* nic->port_events at the last look */
-    uint32_t mtu_peer;        /* next peer whose MTU may have changed; UINT32_MAX: none */
-    uint32_t until_look;      /* rounds until the next look at the clock, and then for events */
+    uint32_t mtu_peer;         /* next peer whose MTU may have changed; UINT32_MAX: none */
+    uint32_t until_look;       /* rounds until the next look at the clock, and then for events */
     uint64_t looked_ms;
 };
 
@@ -192,8 +192,8 @@ void verbs_cq_close(struct verbs_queue *queue, struct verbs_cq *cq);
  * Takes up to `max` completions, and their times by CLOCK_MONOTONIC (0: unknown). Of a failed one only wr_id, qp_num,
  * status and vendor_err are valid.
  */
-unsigned verbs_cq_poll(const struct verbs_queue *queue, const struct verbs_cq *cq, struct ibv_wc *out,
-                       uint64_t *at_ns, unsigned max);
+unsigned verbs_cq_poll(const struct verbs_queue *queue, const struct verbs_cq *cq, struct ibv_wc *out, uint64_t *at_ns,
+                       unsigned max);
 /* Makes the queue pair with its pools, ready to send and receive. */
 int verbs_ud_open(struct verbs_queue *queue);
 void verbs_ud_close(struct verbs_queue *queue);
@@ -214,9 +214,8 @@ void verbs_drop_ready(struct verbs_queue *queue, const struct flow *flow);
 
 /* verbs/ud.c */
 int verbs_reach(struct nic *base, const struct nic_queue_address *address);
-int verbs_peer_add(struct nic_queue *base, const struct nic_host *host,
-                   const struct nic_queue_address *address, uint32_t *destination,
-                   uint32_t *datagram_bytes);
+int verbs_peer_add(struct nic_queue *base, const struct nic_host *host, const struct nic_queue_address *address,
+                   uint32_t *destination, uint32_t *datagram_bytes);
 void verbs_peer_remove(struct nic_queue *base, uint32_t destination);
 void verbs_peers_free(struct verbs_queue *queue);
 bool verbs_send(struct nic_queue *base, const struct tx_desc *desc);
