@@ -126,8 +126,9 @@ def callers_with_doing(files):
 
 def functions_of(text):
     """(name, begin) of each function's body."""
+    text = re.sub(r"^__attribute__\(\(.*?\)\) ", lambda match: " " * len(match[0]), text, flags=re.MULTILINE)
     return [(match[1], match.start()) for match in
-            re.finditer(r"^(?![ \t#}])[^;={}()]*?\b(?!__attribute__)(\w+)\([^;{}]*\)\s*\n\{", text, re.MULTILINE)]
+            re.finditer(r"^(?![\t#}])[^;={}()]*?\b(?!__attribute__)(\w+)\([^;{}]*\)\s*\n\{", text, re.MULTILINE)]
 
 
 class Text:
