@@ -84,6 +84,10 @@ static void check_frame(const struct wire_frame *frame, const uint8_t *begin, si
         const struct wire_eager *eager = &frame->eager;
         check_payload(eager->payload, eager->length, begin, size);
         require(eager->offset <= eager->total && eager->length <= eager->total - eager->offset);
+    } else if (frame->kind == FRAME_FRAGMENT) {
+        const struct wire_fragment *fragment = &frame->fragment;
+        check_payload(fragment->payload, fragment->length, begin, size);
+        require(fragment->offset <= fragment->total && fragment->length <= fragment->total - fragment->offset);
     } else if (frame->kind == FRAME_ABORT) {
         require(frame->abort.status < 0);
     } else if (frame->kind == FRAME_ACK) {
@@ -94,11 +98,16 @@ static void check_frame(const struct wire_frame *frame, const uint8_t *begin, si
     unsigned bytes = put_frame(first, frame);
     if (bytes == 0)
         return;
-    uint32_t payload_bytes = frame->kind == FRAME_EAGER ? frame->eager.length : 0;
+    const uint8_t *payload = begin;
+    uint32_t payload_bytes = 0;
+    if (frame->kind == FRAME_EAGER)
+        payload = frame->eager.payload, payload_bytes = frame->eager.length;
+    else if (frame->kind == FRAME_FRAGMENT)
+        payload = frame->fragment.payload, payload_bytes = frame->fragment.length;
     struct wire_packet packet = {.frame = first,
                                  .frames_end = first + bytes,
-                                 .payload = payload_bytes ? frame->eager.payload : begin,
-                                 .payload_end = (payload_bytes ? frame->eager.payload : begin) + payload_bytes};
+                                 .payload = payload,
+                                 .payload_end = payload + payload_bytes};
     const struct wire_frame *again = wire_next_frame(&packet);
     require(again && again->kind == frame->kind);
     require(put_frame(second, again) == bytes && memcmp(first, second, bytes) == 0);

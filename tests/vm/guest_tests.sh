@@ -6,7 +6,7 @@
 # Software emulation moves about ten megabytes a second: every check moves a few.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
-plan 73
+plan 82
 [ "${VM_ONLY:-*}" = "*" ] || planned=
 
 link=$SOURCE/tests/vm/link.sh
