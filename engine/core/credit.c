@@ -24,10 +24,10 @@
 #include <assert.h>
 
 enum {
-    GRANT_BYTES = 16 * 1024, /* at least a chunk */
-    LINK_PERCENT = 99,       /* granted part of the link's rate, so that a queue once built drains */
-    IDLE_SHARE = 8,          /* a quantum for an idle flow takes as long as 8 others */
-    WALK_MAX = 64,           /* messages looked at to find the demand */
+    GRANT_MAX_BYTES = 64 * 1024, /* the largest chunk of any peer: a packet may carry one, and earns one grant */
+    LINK_PERCENT = 99,           /* granted part of the link's rate, so that a queue once built drains */
+    IDLE_SHARE = 8,              /* a quantum for an idle flow takes as long as 8 others */
+    WALK_MAX = 64,               /* messages looked at to find the demand */
     ASK_BACKOFF_MAX = 6,
     HEARD_PATIENCE = 8, /* timeout multiplier once the receiver knows the demand */
     GRANTS_SAVED_MAX = 16,
@@ -284,9 +284,6 @@ static uint64_t link_ns(const struct flow *flow, uint64_t payload_bytes)
 void pacer_run(struct core *core, uint64_t now_ns)
 {
     struct pacer *pacer = &core->pacer;
-    uint64_t quantum_bytes = core->params->chunk_size_kb * 1024;
-    if (quantum_bytes < GRANT_BYTES)
-        quantum_bytes = GRANT_BYTES;
     if (now_ns > BURST_NS && pacer->next_ns < now_ns - BURST_NS)
         pacer->next_ns = now_ns - BURST_NS;
     while (pacer->next_ns <= now_ns) {
@@ -300,8 +297,8 @@ void pacer_run(struct core *core, uint64_t now_ns)
             continue;
         uint64_t until_bytes = list == CREDIT_WANTING ? rx->demand_bytes : advance_bytes(flow);
         uint64_t bytes = until_bytes - rx->granted_bytes;
-        if (bytes > quantum_bytes)
-            bytes = quantum_bytes;
+        if (bytes > GRANT_MAX_BYTES)
+            bytes = GRANT_MAX_BYTES;
         rx->granted_bytes += bytes;
         pacer->next_ns += link_ns(flow, bytes) * (list == CREDIT_IDLE ? IDLE_SHARE : 1);
         ack_owe(flow, 0, true);

@@ -104,10 +104,8 @@ static void check_frame(const struct wire_frame *frame, const uint8_t *begin, si
         payload = frame->eager.payload, payload_bytes = frame->eager.length;
     else if (frame->kind == FRAME_FRAGMENT)
         payload = frame->fragment.payload, payload_bytes = frame->fragment.length;
-    struct wire_packet packet = {.frame = first,
-                                 .frames_end = first + bytes,
-                                 .payload = payload,
-                                 .payload_end = payload + payload_bytes};
+    struct wire_packet packet = {
+        .frame = first, .frames_end = first + bytes, .payload = payload, .payload_end = payload + payload_bytes};
     const struct wire_frame *again = wire_next_frame(&packet);
     require(again && again->kind == frame->kind);
     require(put_frame(second, again) == bytes && memcmp(first, second, bytes) == 0);
