@@ -20,7 +20,7 @@ usage() {
     cat <<'EOF'
 usage: tests/run.sh [--list] [PART [option of PART...]]...
 
-Without PART runs all of them but mutants, in about 20 minutes on two cores. The last line is always
+Without PART runs all of them but mutants, in about 15 minutes on two cores. The last line is always
 "N passed, N failed, N skipped"; the exit status is 0 only when nothing failed. With CI=true a skip
 that tests/allowed-skips.txt does not list counts as a failure. With options a part runs its program
 alone and shows what that prints: tests/run.sh sim --scenario burst --seeds 1000
