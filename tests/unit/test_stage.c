@@ -107,16 +107,19 @@ Test(stage, borrower_gives_the_engine_back, .timeout = TIMEOUT_S)
     struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], false, LENGTH);
     uccl_request *awaited = post_recv(pair.conn[0], &byte, 1), *send, *recv;
     uint64_t lends = counter(0, "lends");
+    unsigned lent = 0;
     pthread_create(&borrower, NULL, borrow, awaited);
     for (unsigned i = 0; i < COUNT; i++) {
         for (uint64_t end_ms = now_ms() + 100; counter(0, "lends") == lends && now_ms() < end_ms;)
             sleep_us(100); /* until it has the engine again */
+        lent += counter(0, "lends") > lends;
         lends = counter(0, "lends");
         IS(uccl_recv_async(pair.conn[1], to.memory, LENGTH, to.mr, &recv), 0);
         IS(uccl_send_async(pair.conn[0], from.memory, LENGTH, from.mr, &send), 0);
         cr_assert_eq(end_of(recv, 0), LENGTH);
         cr_assert_eq(end_of(send, 0), LENGTH);
     }
+    cr_assert_gt(lent, 10, "a staged message that is over does not keep the engine from being lent");
     uccl_request *last = post_send(pair.conn[1], &byte, 1);
     pthread_join(borrower, NULL);
     end_of(last, 0);
