@@ -260,6 +260,13 @@ static inline size_t offer(uint8_t *out, int sender, const struct boot_offer *va
     return message(out, 2, sender, body, (size_t)(at - body));
 }
 
+/* All that a side says before READY. */
+static inline size_t introduction(uint8_t *out, int sender, const struct boot_offer *value)
+{
+    size_t length = greeting(out, sender);
+    return length + offer(out + length, sender, value);
+}
+
 static inline size_t ready(uint8_t *out, int sender)
 {
     return message(out, 3, sender, NULL, 0);

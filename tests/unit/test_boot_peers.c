@@ -178,8 +178,7 @@ Test(boot_peers, home_must_exist_here)
     struct boot_offer theirs = make_offer(4, 2);
     theirs.home = 2;
     uint8_t bytes[2 * BOOT_MESSAGE_MAX];
-    size_t length = greeting(bytes, FROM_SERVER);
-    length += offer(bytes + length, FROM_SERVER, &theirs);
+    size_t length = introduction(bytes, FROM_SERVER, &theirs);
     send_all(raw, bytes, length);
     cr_assert_eq(run_one(&client), BOOT_FAILED);
     cr_assert_eq(bootstrap_status(client.boot), UCCL_EPROTO);
@@ -252,8 +251,7 @@ Test(boot_peers, late_look_is_not_a_timeout)
     struct side server = face_raw(true, PLENTY_MS, &raw);
     struct boot_offer theirs = make_offer(2, 8);
     uint8_t bytes[2 * BOOT_MESSAGE_MAX];
-    size_t length = greeting(bytes, FROM_CLIENT);
-    length += offer(bytes + length, FROM_CLIENT, &theirs);
+    size_t length = introduction(bytes, FROM_CLIENT, &theirs);
     send_all(raw, bytes, length);
     wait_for(server.boot, POLLIN);
     step(&server);

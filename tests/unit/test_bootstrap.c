@@ -180,8 +180,7 @@ Test(bootstrap, reads_nothing_beyond_the_handshake)
     struct side server = face_raw(true, PLENTY_MS, &raw);
     struct boot_offer theirs = make_offer(2, 8);
     uint8_t bytes[3 * BOOT_MESSAGE_MAX];
-    size_t length = greeting(bytes, FROM_CLIENT);
-    length += offer(bytes + length, FROM_CLIENT, &theirs);
+    size_t length = introduction(bytes, FROM_CLIENT, &theirs);
     length += ready(bytes + length, FROM_CLIENT);
     memcpy(bytes + length, "next", 4);
     send_all(raw, bytes, length + 4);
@@ -344,8 +343,7 @@ Test(bootstrap, reject_instead_of_ready)
     struct side client = face_raw(false, PLENTY_MS, &raw);
     struct boot_offer theirs = make_offer(2, 8);
     uint8_t bytes[2 * BOOT_MESSAGE_MAX];
-    size_t length = greeting(bytes, FROM_SERVER);
-    length += offer(bytes + length, FROM_SERVER, &theirs);
+    size_t length = introduction(bytes, FROM_SERVER, &theirs);
     length += rejection(bytes + length, FROM_SERVER, 9);
     send_all(raw, bytes, length);
     wait_for(client.boot, POLLIN);
@@ -410,8 +408,7 @@ Test(bootstrap, bad_offer_is_answered)
     struct boot_offer theirs = make_offer(2, 8);
     theirs.chunk_window = 100;
     uint8_t bytes[2 * BOOT_MESSAGE_MAX] = {0};
-    size_t length = greeting(bytes, FROM_CLIENT);
-    length += offer(bytes + length, FROM_CLIENT, &theirs);
+    size_t length = introduction(bytes, FROM_CLIENT, &theirs);
     send_all(raw, bytes, length + 100); /* bytes left unread must not turn our close into a reset */
     cr_assert_eq(run_one(&server), BOOT_FAILED);
     expect_log(UCCL_LOG_WARN, "chunk window", "bad offer");

@@ -198,19 +198,25 @@ Test(wire, frames_round_trip)
     cr_assert_not(wire_next_frame(&packet));
 }
 
+/* A chunk beyond 4 GiB of its message. */
+static struct tx_desc bulk_of(uint16_t count)
+{
+    return (struct tx_desc){.kind = TX_BULK,
+                            .count = count,
+                            .sequenced = true,
+                            .token = 99,
+                            .seq = 5,
+                            .bulk_stride = 100,
+                            .bulk_last = 7,
+                            .bulk_offset = UINT64_C(1) << 33,
+                            .conn_id = 4,
+                            .msg_number = 6,
+                            .msg_total = (UINT64_C(1) << 33) + 1000};
+}
+
 Test(wire, bulk_round_trip)
 {
-    struct tx_desc bulk = {.kind = TX_BULK,
-                           .count = 3,
-                           .sequenced = true,
-                           .token = 99,
-                           .seq = 5,
-                           .bulk_stride = 100,
-                           .bulk_last = 7,
-                           .bulk_offset = UINT64_C(1) << 33,
-                           .conn_id = 4,
-                           .msg_number = 6,
-                           .msg_total = (UINT64_C(1) << 33) + 1000};
+    struct tx_desc bulk = bulk_of(3);
     for (unsigned index = 0; index < 3; index++) {
         uint32_t length = index == 2 ? 7 : 100;
         struct wire_packet packet;
@@ -228,17 +234,7 @@ Test(wire, bulk_round_trip)
 
 Test(wire, the_next_of_a_chunk_follows)
 {
-    struct tx_desc bulk = {.kind = TX_BULK,
-                           .count = 9,
-                           .sequenced = true,
-                           .token = 99,
-                           .seq = 5,
-                           .bulk_stride = 100,
-                           .bulk_last = 7,
-                           .bulk_offset = UINT64_C(1) << 33,
-                           .conn_id = 4,
-                           .msg_number = 6,
-                           .msg_total = (UINT64_C(1) << 33) + 1000};
+    struct tx_desc bulk = bulk_of(9);
     uint8_t first[WIRE_BULK_HEADER_BYTES], header[WIRE_BULK_HEADER_BYTES];
     wire_bulk_header(&bulk, 2, 0, crc32c_portable, first);
     for (unsigned index = 0; index < 9; index++) {
