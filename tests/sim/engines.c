@@ -3,11 +3,10 @@
 #include "../lies.h"
 #include "../param_defaults.h"
 #include "cluster.h"
+#include "core/units.h"
 #include "scenarios.h"
 #include "service.h"
 #include "unequal.h"
-
-enum { NS_PER_US = 1000, NS_PER_MS = 1000000 };
 
 typedef void (*set_fn)(struct cluster_options *options, struct rng *rng);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "service.h"
 
+#include "core/units.h"
 #include "request/request.h"
 #include "seam.h"
 
@@ -9,7 +10,7 @@
 
 #include <stdio.h>
 
-enum { NS_PER_US = 1000, NS_PER_MS = 1000000, STREAMS_MAX = 8, OUTSTANDING = 12, DIAL_MS = 3000, HELLO_BYTES = 1 };
+enum { STREAMS_MAX = 8, OUTSTANDING = 12, DIAL_MS = 3000, HELLO_BYTES = 1 };
 
 /* Plain memory; other scenarios judge what is in it. */
 enum { MEMORY_BYTES = 1 << 20 };

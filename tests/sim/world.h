@@ -9,11 +9,11 @@
 
 #include "core/core.h"
 #include "core/rng.h"
+#include "core/units.h"
 #include "trace.h"
 
 #include <stdarg.h>
 
-enum { NS_PER_US = 1000, NS_PER_MS = 1000000 };
 enum { ENDS_MAX = 12, PAIRS_MAX = 12, PPM = 1000000, GUARD_BYTES = 64, STOPS_MAX = 8 };
 
 /* What one direction between two ends does to datagrams. */
