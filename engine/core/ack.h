@@ -15,6 +15,7 @@ struct ack {
     uint32_t number;      /* of our next ack */
     uint64_t at_ns;       /* when a pending ack goes out by itself */
     uint16_t path;        /* that our last ack took */
+    uint16_t path_before; /* and the one before */
     bool repeats;         /* the peer retransmits chunks that have arrived: perhaps `path` swallows acks */
     bool peer_seen;       /* an ack of the peer has come */
     uint32_t peer_number; /* of the newest of them */
@@ -32,5 +33,7 @@ void ack_owe(struct flow *flow, uint64_t delay_ns, bool now);
 void ack_owe_delayed(struct flow *flow, bool now);
 /* Fills in an ack that is about to leave: none is owed any more. */
 void ack_fill(struct flow *flow, struct wire_ack *ack, uint64_t now_ns);
+/* The NIC has refused that ack: one is owed at once; `repeats`: as ack.repeats was. */
+void ack_undo(struct flow *flow, bool repeats);
 
 #endif

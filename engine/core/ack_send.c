@@ -34,3 +34,11 @@ void ack_fill(struct flow *flow, struct wire_ack *ack, uint64_t now_ns)
     if (sack_has_pending(&flow->sack))
         ack_owe_delayed(flow, false);
 }
+
+void ack_undo(struct flow *flow, bool repeats)
+{
+    sack_undo(&flow->sack);
+    flow->ack.pending = flow->ack.now = true;
+    flow->ack.repeats |= repeats;
+    flow->ack.path = flow->ack.path_before;
+}

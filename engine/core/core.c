@@ -414,52 +414,11 @@ void core_fail(struct core *core, int32_t status, uint64_t now_ns)
     }
 }
 
-/* Counters count only what has left. */
-static void undo_counts(struct counters *counters, const struct tx_desc *desc)
-{
-    uint64_t chunks = desc->kind == TX_PLACE ? desc->count : 1;
-    if (desc->retransmission)
-        COUNT(counters, retransmits, -(uint64_t)__builtin_popcountll(desc->mask));
-    else
-        COUNT(counters, tx_chunks, -chunks);
-    if (desc->kind == TX_PLACE)
-        COUNT(counters, tx_placed, -chunks);
-}
-
 void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_ns)
 {
-    struct flow *flow = desc->flow;
     core->now_ns = now_ns;
     COUNT(core->counters, tx_blocked, 1);
-    if (desc->sequenced)
-        undo_counts(core->counters, desc);
-    if (flow->dead)
-        return;
-    silence_ask(flow, now_ns);
-    if (desc->sequenced) {
-        uint64_t end = desc->seq + (desc->kind == TX_PLACE ? desc->count : 1);
-        if (desc->on_path)
-            data_qp_undo_work(flow, desc->cookie);
-        for (uint64_t seq = desc->seq; seq < end; seq++) {
-            struct chunk *chunk = sent_chunk(&flow->sent, seq);
-            if (seq < flow->sent.cumulative || chunk->state != CHUNK_FLYING)
-                continue;
-            sent_unsend(&flow->sent, chunk);
-            credit_unuse(flow, chunk->payload_bytes);
-            flow->pace_until_ns = now_ns; /* its gap was over */
-            if (desc->kind == TX_PLACE)
-                chunk->placed = false; /* no NIC placed it: it may go over any path */
-            else
-                chunk->written = desc->written; /* its datagrams are cut anew */
-        }
-    } else if (desc->fragment) {
-        image_undo(flow);
-    } else if (desc->probes) {
-        flow->probe.due |= desc->probes;
-    } else if (!desc->whole) {
-        flow->ack.pending = flow->ack.now = true;
-    }
-    flow_wake(flow);
+    flow_tx_refused(desc->flow, desc, now_ns);
 }
 
 /* ---- out ------------------------------------------------------------------------------------- */

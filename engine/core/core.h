@@ -279,8 +279,8 @@ void core_expire(struct core *core, uint64_t now_ns);
 void core_fail(struct core *core, int32_t status, uint64_t now_ns);
 
 /*
- * The NIC could not take this descriptor; its pieces were copied all the same. Its chunk goes out again soon, and no
- * loss is counted.
+ * The NIC could not take this descriptor, the newest one; its pieces were copied all the same. What it carries goes out
+ * again soon, and no loss is counted.
  */
 struct tx_desc;
 void core_tx_failed(struct core *core, const struct tx_desc *desc, uint64_t now_ns);
@@ -333,7 +333,7 @@ enum tx_kind {
 struct tx_desc {
     uint8_t kind;   /* enum tx_kind */
     uint8_t count;  /* datagrams of the whole chunk; TX_PLACE: chunks, one write each */
-    bool sequenced; /* false: an ack, a probe or a fragment, which is never repeated */
+    bool sequenced; /* false: an ack, a probe, a fragment or a farewell, which is never repeated */
     bool opens;     /* not sequenced: leaves by path 0 for port `path` of the peer, which discards it */
     bool retransmission;
     bool fragment; /* of a datagram that has become too large; has at most one piece */
@@ -364,8 +364,8 @@ struct tx_desc {
     uint32_t piece_count;
     /* bookkeeping of core_tx_failed() */
     struct flow *flow;
-    uint8_t probes; /* probes and echoes that it carries: enum probe_due (probe.h) */
-    bool written;   /* its chunk went as a write before, never as datagrams */
+    uint16_t due; /* beside its chunks: enum tx_due (transmit.h) */
+    bool written; /* its chunk went as a write before, never as datagrams */
     /* placing: TX_PLACE always; TX_BULK and TX_FRAMES that retransmit a write */
     bool on_path;            /* goes over the data QP of `path`; else a datagram as any other */
     uint32_t generation;     /* of that data QP */

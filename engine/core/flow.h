@@ -156,6 +156,8 @@ void flow_expire(struct flow *flow, uint64_t now_ns);
 void flow_fail(struct flow *flow, int32_t status);
 /* The peer is dead: the flow fails, and says so in a farewell. Without one: the peer has given us up. */
 void flow_give_up(struct flow *flow, bool farewell);
+/* A farewell is due. None goes to an address that is not proven (probe.h): only probes do. */
+void flow_bid_farewell(struct flow *flow);
 /* A packet of a peer that has been given up: a farewell is due again. */
 void flow_on_late(struct flow *flow, const struct wire_packet *packet);
 
@@ -170,5 +172,10 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, int qp, bool ce, uin
 
 /* The next thing that this flow sends. False: nothing now. */
 bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
+
+/* ---- refused.c ------------------------------------------------------------------------------- */
+
+/* The NIC has refused the flow's newest descriptor: what it carries is due again. */
+void flow_tx_refused(struct flow *flow, const struct tx_desc *desc, uint64_t now_ns);
 
 #endif

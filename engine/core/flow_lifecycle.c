@@ -88,8 +88,7 @@ void flow_fail(struct flow *flow, int32_t status)
     queue_append(&core->flow_events, &flow->event);
 }
 
-/* Only probes go to an address that is not proven (probe.h): no farewell then. */
-static void bid_farewell(struct flow *flow)
+void flow_bid_farewell(struct flow *flow)
 {
     if (!probe_proven(&flow->probe))
         return;
@@ -102,7 +101,7 @@ void flow_give_up(struct flow *flow, bool farewell)
     COUNT(flow->core->counters, peers_dead, 1);
     flow_fail(flow, UCCL_EPEERDEAD);
     if (farewell)
-        bid_farewell(flow);
+        flow_bid_farewell(flow);
 }
 
 void flow_on_late(struct flow *flow, const struct wire_packet *packet)
@@ -110,5 +109,5 @@ void flow_on_late(struct flow *flow, const struct wire_packet *packet)
     bool asks =
         packet->flags & WIRE_SEQUENCED || packet->current.kind == FRAME_PROBE || packet->current.kind == FRAME_FRAGMENT;
     if (flow->status == UCCL_EPEERDEAD && asks)
-        bid_farewell(flow);
+        flow_bid_farewell(flow);
 }

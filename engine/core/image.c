@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/image.h"
-#include "core/flow.h"
-#include "core/state.h"
+#include "core/transmit.h"
 
 #include <assert.h>
 #include <string.h>
@@ -86,6 +85,7 @@ bool image_next(struct flow *flow, uint8_t *buffer, struct tx_desc *desc)
         .kind = TX_FRAMES,
         .count = 1,
         .fragment = true,
+        .due = TX_DUE_FRAGMENT,
         .path = image->path,
         .destination = flow->destination,
         .mask = 1,

@@ -46,6 +46,7 @@ void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t ma
             retransmission ? path_choose_safe(&flow->paths, avoid, at_a_loss(flow)) : path_choose(&flow->paths, avoid);
     tx_fly(flow, chunk, path, now_ns);
     desc->flow = flow;
+    desc->due = 0;
     desc->sequenced = true;
     desc->retransmission = retransmission;
     desc->written = chunk->written;
@@ -69,8 +70,8 @@ void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t ma
         COUNT(core->counters, retransmits, (unsigned)__builtin_popcountll(mask));
 }
 
-void tx_describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, uint16_t path, struct tx_desc *desc,
-                            uint64_t now_ns)
+void tx_describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, uint16_t path, unsigned due,
+                            struct tx_desc *desc, uint64_t now_ns)
 {
     *desc = (struct tx_desc){
         .kind = TX_FRAMES,
@@ -85,5 +86,6 @@ void tx_describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, 
         .time_stamp = wire_time(now_ns),
         .buffer = buffer,
         .flow = flow,
+        .due = (uint16_t)due,
     };
 }

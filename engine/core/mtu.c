@@ -141,6 +141,11 @@ uint32_t mtu_probe(struct flow *flow, uint8_t **buffer, uint64_t now_ns)
     return mtu->trying_bytes;
 }
 
+void mtu_undo(struct flow *flow)
+{
+    flow->mtu.at_ns = UINT64_MAX; /* it goes at once */
+}
+
 void mtu_on_echo(struct flow *flow, uint64_t nonce, uint64_t now_ns)
 {
     struct mtu *mtu = &flow->mtu;

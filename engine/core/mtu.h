@@ -71,6 +71,8 @@ void mtu_forget(struct flow *flow);
 void mtu_set_route(struct flow *flow, uint32_t bytes);
 /* A padded probe is about to leave: its size, and `*buffer` to lay it out in; 0: not now. */
 uint32_t mtu_probe(struct flow *flow, uint8_t **buffer, uint64_t now_ns);
+/* The NIC has refused it, which is no loss. */
+void mtu_undo(struct flow *flow);
 /* An echo has come. */
 void mtu_on_echo(struct flow *flow, uint64_t nonce, uint64_t now_ns);
 /* An ack has come while flow->sent.watches. */

@@ -114,3 +114,11 @@ unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns)
     probe->due &= PROBE_SIZE | PROBE_OPEN | PROBE_TRY;
     return bytes;
 }
+
+void probe_undo(struct flow *flow, unsigned due)
+{
+    struct probe *probe = &flow->probe;
+    probe->due |= (uint8_t)due;
+    if (due & PROBE_ASK && !probe_proven(probe) && probe->backoff)
+        probe->backoff--;
+}

@@ -61,5 +61,7 @@ int probe_avoids(const struct probe *probe);
 void probe_leaves(struct probe *probe, uint16_t path);
 /* Writes the frames that are due, except a padded one. Returns the bytes written. */
 unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns);
+/* The NIC has refused what was `due`: PROBE_*. */
+void probe_undo(struct flow *flow, unsigned due);
 
 #endif

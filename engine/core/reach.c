@@ -82,14 +82,13 @@ static bool next_port(struct flow *flow, struct reach_probe *probe, uint64_t now
     struct reach *reach = &flow->reach;
     while (reach->port < reach->peer_ports && port_is_open(flow, reach->port, now_ns))
         reach->port++;
-    bool one_is_left = reach->port < reach->peer_ports;
-    if (one_is_left)
+    if (reach->port < reach->peer_ports) {
         *probe = (struct reach_probe){.path = reach->port++, .opens = true};
-    if (reach->port >= reach->peer_ports) {
-        flow->probe.due &= (uint8_t)~PROBE_OPEN;
-        end_round(reach);
+        return true;
     }
-    return one_is_left;
+    flow->probe.due &= (uint8_t)~PROBE_OPEN;
+    end_round(reach);
+    return false;
 }
 
 static bool next_try(struct flow *flow, struct reach_probe *probe, uint64_t now_ns)
@@ -110,6 +109,19 @@ static bool next_try(struct flow *flow, struct reach_probe *probe, uint64_t now_
     reach->nonce = rng_next(&flow->core->rng) | 1;
     *probe = (struct reach_probe){.nonce = reach->nonce, .path = reach->tried};
     return true;
+}
+
+void reach_undo(struct flow *flow, uint16_t path, bool opens)
+{
+    struct reach *reach = &flow->reach;
+    if (opens) {
+        reach->port = path;
+        return;
+    }
+    reach->nonce = 0;
+    reach->tried = (uint16_t)(path - 1); /* this one's turn comes again */
+    if (reach->backoff)
+        reach->backoff--;
 }
 
 bool reach_next(struct flow *flow, struct reach_probe *probe, uint64_t now_ns)

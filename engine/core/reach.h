@@ -50,5 +50,7 @@ uint64_t reach_deadline(const struct flow *flow, bool expects);
 void reach_expire(struct flow *flow, bool expects, uint64_t now_ns);
 /* The next datagram that is due. False: none after all. */
 bool reach_next(struct flow *flow, struct reach_probe *probe, uint64_t now_ns);
+/* The NIC has refused it; PROBE_OPEN or PROBE_TRY is due again. */
+void reach_undo(struct flow *flow, uint16_t path, bool opens);
 
 #endif

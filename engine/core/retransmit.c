@@ -44,6 +44,7 @@ bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_de
     chunk->in_pieces = in_pieces;
     tx_launch(flow, chunk, seq, mask, chunk->path, desc, now_ns);
     desc->piece_count = 0;
+    desc->due = probe ? TX_DUE_TAIL_PROBE : 0;
     switch ((enum chunk_kind)chunk->kind) {
     case CHUNK_BULK:
         tx_describe_bulk(chunk, desc);

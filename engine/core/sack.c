@@ -161,6 +161,18 @@ void sack_fill(struct sack *sack, struct wire_ack *ack, uint64_t now_ns)
             .ack_delay = wire_time(now_ns - path->at_ns),
         };
         queue_remove(&sack->pending, &path->pending);
+        sack->named[ack->path_count - 1] = path;
+        sack->ce_named = sack->ce_named << 1 | path->ce;
         path->ce = false;
+    }
+    sack->named_count = ack->path_count;
+}
+
+void sack_undo(struct sack *sack)
+{
+    for (; sack->named_count; sack->named_count--, sack->ce_named >>= 1) {
+        struct sack_path *path = sack->named[sack->named_count - 1];
+        path->ce |= sack->ce_named & 1;
+        queue_append(&sack->pending, &path->pending);
     }
 }

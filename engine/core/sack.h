@@ -36,6 +36,9 @@ struct sack {
     struct sack_chunk *chunks; /* `window` of them, by sequence modulo window */
     struct sack_path paths[PATHS_MAX];
     struct sack_path *qps;
+    struct sack_path *named[WIRE_ACK_PATHS_MAX]; /* in the last ack */
+    uint32_t ce_named;                           /* their marks, the last one's in bit 0 */
+    uint8_t named_count;
 };
 
 enum sack_verdict { SACK_NEW, SACK_DUPLICATE, SACK_BEYOND_WINDOW, SACK_MALFORMED };
@@ -104,5 +107,7 @@ static inline bool sack_has_pending(const struct sack *sack)
 
 /* Fills in everything of an ack except number and window; the paths that it names are no longer pending. */
 void sack_fill(struct sack *sack, struct wire_ack *ack, uint64_t now_ns);
+/* The NIC has refused that ack: the paths are pending again. */
+void sack_undo(struct sack *sack);
 
 #endif

@@ -5,6 +5,20 @@
 
 #include "core/state.h"
 
+/*
+ * tx_desc.due: what a descriptor has taken off the flow, beside its chunks. It is due again if the NIC refuses the
+ * descriptor. Whatever the flow sends because a field of it says so has a bit here; the lower ones are PROBE_*.
+ */
+enum tx_due {
+    TX_DUE_PROBES = 63,
+    TX_DUE_ACK = 64,
+    TX_DUE_ACK_AGAIN = 128, /* over another path than the last (ack.repeats) */
+    TX_DUE_DEMAND = 256,
+    TX_DUE_FRAGMENT = 512,
+    TX_DUE_TAIL_PROBE = 1024,
+    TX_DUE_FAREWELL = 2048,
+};
+
 /* launch.c */
 
 /* What a chunk takes of the peer's socket buffer. */
@@ -49,9 +63,9 @@ void tx_fly(struct flow *flow, struct chunk *chunk, uint16_t path, uint64_t now_
 /* Puts a chunk of datagrams on a path (a placed one on its data QP), and fills in the descriptor's common fields. */
 void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid, struct tx_desc *desc,
                uint64_t now_ns);
-/* A packet without a sequence number, which is not repeated. */
-void tx_describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, uint16_t path, struct tx_desc *desc,
-                            uint64_t now_ns);
+/* A packet without a sequence number, which is not repeated once the NIC has taken it; `due`: enum tx_due. */
+void tx_describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, uint16_t path, unsigned due,
+                            struct tx_desc *desc, uint64_t now_ns);
 
 /* ---- trains of frames -------------------------------------------------------------------------- */
 

@@ -131,6 +131,7 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     desc->kind = TX_PLACE;
     desc->count = 0;
     desc->flow = flow;
+    desc->due = 0;
     desc->sequenced = desc->on_path = true;
     desc->retransmission = desc->fragment = desc->whole = false;
     desc->mask = 1;

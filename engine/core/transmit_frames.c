@@ -86,14 +86,18 @@ static void put_eagers(struct flow *flow, struct train *train)
     }
 }
 
-static void put_ack(struct flow *flow, struct train *train, uint64_t now_ns)
+/* Returns what leaves with it: enum tx_due. */
+static unsigned put_ack(struct flow *flow, struct train *train, uint64_t now_ns)
 {
     struct wire_ack ack;
+    unsigned due =
+        TX_DUE_ACK | (flow->ack.repeats ? TX_DUE_ACK_AGAIN : 0) | (flow->credit_tx.due ? (unsigned)TX_DUE_DEMAND : 0);
     credit_resume(flow);
     ack_fill(flow, &ack, now_ns);
     train->header += wire_put_ack(train_at(train) + train->header, &ack);
     train->header += credit_put(flow, train_at(train) + train->header);
     train->frames++;
+    return due;
 }
 
 /* The path that an ack should avoid: a repeated ack takes another path than the last one. */
@@ -104,25 +108,27 @@ static int ack_avoids(const struct flow *flow)
 
 static void ack_leaves(struct flow *flow, uint16_t path)
 {
+    flow->ack.path_before = flow->ack.path;
     flow->ack.path = path;
     flow->ack.repeats = false;
 }
 
 /* An ack that travels alone. */
-static void describe_ack(struct flow *flow, uint8_t *buffer, uint32_t bytes, struct tx_desc *desc, uint64_t now_ns)
+static void describe_ack(struct flow *flow, uint8_t *buffer, uint32_t bytes, unsigned due, struct tx_desc *desc,
+                         uint64_t now_ns)
 {
     uint16_t path = path_choose_safe(&flow->paths, ack_avoids(flow), false);
     ack_leaves(flow, path);
-    tx_describe_unnumbered(flow, buffer, bytes, path, desc, now_ns);
+    tx_describe_unnumbered(flow, buffer, bytes, path, due, desc, now_ns);
 }
 
 bool tx_send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
     struct train train = tx_scratch_train(core);
-    put_ack(flow, &train, now_ns);
+    unsigned due = put_ack(flow, &train, now_ns);
     train_end_datagram(core, &train);
-    describe_ack(flow, train.buffer, train.header, desc, now_ns);
+    describe_ack(flow, train.buffer, train.header, due, desc, now_ns);
     if (flow->ctrl.head) /* a CREDIT found no room: it goes as soon as there is some */
         flow->ctrl_urgent = true;
     return true;
@@ -173,8 +179,7 @@ bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t
     train_begin_datagram(&train);
     /* GONE fails parts of messages: an ack of the arrived ones stands in front of it */
     bool acks = flow->ack.pending || flow->qps.frames_due || flow->gone.count;
-    if (acks)
-        put_ack(flow, &train, now_ns);
+    unsigned due = acks ? put_ack(flow, &train, now_ns) : 0;
     if (flow->qps.frames_due) {
         unsigned bytes = data_qps_put_frames(flow, train_at(&train) + train.header, train_room(&train));
         train.header += bytes;
@@ -198,7 +203,7 @@ bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t
         memcpy(copy, buffer, train.header);
         flow_put_buffer(flow, buffer, of);
         if (train.frames)
-            describe_ack(flow, copy, train.header, desc, now_ns);
+            describe_ack(flow, copy, train.header, due, desc, now_ns);
         return train.frames > 0;
     }
 
@@ -215,6 +220,7 @@ bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t
     tx_launch(flow, chunk, seq, wire_full_mask(train.count), acks ? ack_avoids(flow) : -1, desc, now_ns);
     if (acks)
         ack_leaves(flow, chunk->path);
+    desc->due = (uint16_t)due;
     desc->kind = TX_FRAMES;
     desc->buffer = buffer;
     desc->pieces = core->pieces;

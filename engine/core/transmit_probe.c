@@ -11,11 +11,10 @@ static bool send_probe(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     if (!probe_opens(&flow->probe))
         path = path_choose_safe(&flow->paths, probe_avoids(&flow->probe), false);
     probe_leaves(&flow->probe, path);
-    uint8_t due = flow->probe.due;
+    uint8_t due = flow->probe.due & (PROBE_ASK | PROBE_ECHO | PROBE_ECHO_SIZE);
     train.header += probe_put(flow, train_at(&train) + train.header, now_ns);
     train_end_datagram(core, &train);
-    tx_describe_unnumbered(flow, train.buffer, train.header, path, desc, now_ns);
-    desc->probes = due & (uint8_t)~flow->probe.due;
+    tx_describe_unnumbered(flow, train.buffer, train.header, path, due, desc, now_ns);
     return true;
 }
 
@@ -31,7 +30,7 @@ static bool send_size_probe(struct flow *flow, struct tx_desc *desc, uint64_t no
                                         .length = (uint16_t)(bytes - WIRE_HEADER_BYTES - WIRE_PROBE_BYTES)});
     wire_set_header_length(buffer, WIRE_HEADER_BYTES + WIRE_PROBE_BYTES);
     uint16_t path = mtu_opens(&flow->mtu) ? 0 : path_choose_safe(&flow->paths, -1, false);
-    tx_describe_unnumbered(flow, buffer, bytes, path, desc, now_ns);
+    tx_describe_unnumbered(flow, buffer, bytes, path, PROBE_SIZE, desc, now_ns);
     desc->whole = true;
     return true;
 }
@@ -46,7 +45,8 @@ static bool send_reach(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     struct train train = tx_scratch_train(core);
     train.header += wire_put_probe(train_at(&train) + train.header, &(struct wire_probe){.nonce = probe.nonce});
     train_end_datagram(core, &train);
-    tx_describe_unnumbered(flow, train.buffer, train.header, probe.path, desc, now_ns);
+    tx_describe_unnumbered(flow, train.buffer, train.header, probe.path, probe.opens ? PROBE_OPEN : PROBE_TRY, desc,
+                           now_ns);
     desc->opens = probe.opens;
     return true;
 }
@@ -66,7 +66,8 @@ bool tx_send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     struct train train = tx_scratch_train(core);
     train.header += wire_put_flow(train_at(&train) + train.header, &(struct wire_flow){FLOW_CLOSED});
     train_end_datagram(core, &train);
-    tx_describe_unnumbered(flow, train.buffer, train.header, path_choose_safe(&flow->paths, -1, false), desc, now_ns);
+    tx_describe_unnumbered(flow, train.buffer, train.header, path_choose_safe(&flow->paths, -1, false), TX_DUE_FAREWELL,
+                           desc, now_ns);
     flow->farewell_due = false;
     return true;
 }
