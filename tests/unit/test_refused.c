@@ -135,7 +135,8 @@ Test(refused, padded_probe)
         cr_assert_eq(desc.last_bytes, JUMBO);
         cr_assert_eq(carried_frame(FRAME_PROBE)->probe.nonce, duo_flow[0]->mtu.nonce);
         refuse();
-        duo_now += 100 * MS;
+        flow_update_timer(duo_flow[0]);
+        duo_now += 2000 * MS; /* longer than any timeout */
         core_expire(duo_core[0], duo_now);
     }
     cr_assert(duo_flow[0]->mtu.tries == 0 && duo_flow[0]->mtu.silent == 0);
@@ -269,4 +270,62 @@ Test(refused, tail_probe, .init = duo_open)
         cr_assert_eq(flow->loss.tail_probe_due, i < 2);
     }
     cr_assert_not(core_tx(duo_core[0], &desc, duo_now));
+}
+
+/* What had become too large leaves in fragments, each of which is refused twice: none is left out. */
+Test(refused, fragments)
+{
+    duo_defaults();
+    for (unsigned side = 0; side < 2; side++)
+        duo_setup[side].datagram_bytes = JUMBO;
+    duo_open_as(false);
+    struct duo_request *recv = duo_recv(1, 6000);
+    duo_send(0, 6000); /* eager */
+    cr_assert_eq(duo_transmit(0), 1);
+    duo_drop(0);
+    core_set_datagram(duo_core[0], duo_setup[0].destination, 1400);
+    sent_lose(&duo_flow[0]->sent, sent_chunk(&duo_flow[0]->sent, 0));
+    flow_wake(duo_flow[0]);
+    unsigned fragments = 0, refusals = 0;
+    while (core_tx(duo_core[0], &desc, duo_now)) {
+        if (desc.fragment && refusals++ % 3 < 2) {
+            refuse();
+            continue;
+        }
+        fragments += desc.fragment;
+        duo_build(0, &desc);
+    }
+    cr_assert(fragments >= 5 && refusals == 3 * fragments, "%u, %u", fragments, refusals);
+    duo_deliver(0);
+    duo_assert_ended(recv, UCCL_OK, 6000);
+    cr_assert_eq(duo_count(&duo_counters[0].tx_images), 1);
+}
+
+/* A chunk that went as a write alone: its datagrams are cut to the route when one of them leaves, not before. */
+Test(refused, datagrams_of_a_write, .init = duo_open)
+{
+    duo_recv(1, 100 << 10);
+    duo_send(0, 100 << 10);
+    duo_transmit(1);
+    duo_deliver(1);
+    duo_transmit(0);
+    duo_drop(0);
+    struct sent *sent = &duo_flow[0]->sent;
+    struct chunk *chunk = sent_chunk(sent, sent->cumulative);
+    cr_assert_eq(chunk->kind, CHUNK_BULK);
+    chunk->payload_bytes = 5000;
+    chunk->written = true;
+    sent_lose(sent, chunk);
+    flow_wake(duo_flow[0]);
+    static const uint32_t routes[] = {1400, 1300, 1200};
+    for (unsigned i = 0; i < 3; i++) {
+        core_set_datagram(duo_core[0], duo_setup[0].destination, routes[i]);
+        do
+            cr_assert(core_tx(duo_core[0], &desc, duo_now));
+        while (!desc.sequenced);
+        cr_assert(desc.kind == TX_BULK && desc.retransmission);
+        cr_assert_eq(desc.datagram_bytes, routes[i]);
+        if (i < 2)
+            refuse();
+    }
 }
