@@ -220,6 +220,14 @@ static void accepting_free(struct accepting *accepting)
         conn_abandon(accepting->conn);
 }
 
+/* Tells the client, if it is one, that nobody will accept it. */
+static void refuse(struct accepting *accepting)
+{
+    if (bootstrap_greeted(accepting->boot))
+        bootstrap_reject(accepting->boot, UCCL_EREFUSED);
+    accepting_free(accepting);
+}
+
 /* Takes handshake i out of the table. */
 static struct accepting take_out(struct uccl_listener *listener, unsigned i)
 {
@@ -594,7 +602,7 @@ UCCL_API int uccl_listener_close(uccl_listener *listener)
     }
     pthread_mutex_unlock(&engine->lock);
     for (unsigned i = 0; i < listener->count; i++)
-        accepting_free(&listener->accepting[i]);
+        refuse(&listener->accepting[i]);
     accepting_free(&listener->newcomer);
     close(listener->fd);
     pthread_mutex_destroy(&listener->lock);

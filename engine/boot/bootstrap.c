@@ -177,6 +177,12 @@ __attribute__((format(printf, 3, 4))) static void boot_fail(struct bootstrap *bo
     boot->state = BOOT_FAILED;
 }
 
+/* The error of a stream that ends too soon: whoever has sent a HELLO of ours speaks our protocol. */
+static int left_error(const struct bootstrap *boot)
+{
+    return boot->hello_seen ? UCCL_ECLOSED : UCCL_EPROTO;
+}
+
 /* A system call on the socket ended with `system_error`. */
 static void boot_fail_errno(struct bootstrap *boot, const char *doing, int system_error)
 {
@@ -185,6 +191,7 @@ static void boot_fail_errno(struct bootstrap *boot, const char *doing, int syste
     const char *hint = "";
     if (error == UCCL_EPROTO) {
         boot->peer_left = true;
+        error = left_error(boot);
         /* A listener that closes resets the connections still in its queue: that is a refusal. */
         if (!boot->server && !boot->hello_seen)
             error = UCCL_EREFUSED;
@@ -249,7 +256,7 @@ static bool boot_receive(struct bootstrap *boot)
                 return false;
         } else if (got == 0) {
             boot->peer_left = true;
-            boot_fail(boot, UCCL_EPROTO, "the peer closed the connection early (%s)", awaited(boot)->text);
+            boot_fail(boot, left_error(boot), "the peer closed the connection early (%s)", awaited(boot)->text);
             return false;
         } else if (got == -EAGAIN) {
             return false;
@@ -270,7 +277,8 @@ static void handle_reject(struct bootstrap *boot)
     }
     int error = reject_error(boot, code);
     boot->again = code == -UCCL_EAGAIN;
-    boot_fail(boot, error, "the peer rejected it with code %u: %s", code, fault_error_text(error));
+    const char *why = !boot->server && code == -UCCL_EREFUSED ? "its listener was closed" : fault_error_text(error);
+    boot_fail(boot, error, "the peer rejected it with code %u: %s", code, why);
 }
 
 static void handle_hello(struct bootstrap *boot)

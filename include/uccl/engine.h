@@ -312,7 +312,8 @@ int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle
  * UCCL_ETIMEDOUT: `timeout_ms` has passed (0 and below: the parameter UCCL_CONNECT_MS), possibly since a firewall
  * passes only TCP; the log names the ports. With `timeout_ms` 0 and the parameter UCCL_ACCEPT_WAIT_MS set, that time
  * begins when the other side accepts; UCCL_ACCEPT_WAIT_MS limits the wait before. UCCL_EREFUSED: also if another
- * listener than the handle's answers. UCCL_EPROTO, UCCL_EADDR, UCCL_ENOMEM, UCCL_EPEERDEAD, UCCL_ECLOSED.
+ * listener than the handle's answers, or the listener is closed before it has accepted. UCCL_ECLOSED: the other
+ * process has ended. UCCL_EPROTO, UCCL_EADDR, UCCL_ENOMEM, UCCL_EPEERDEAD.
  * Where all addresses fail, the call returns the most informative of their errors.
  */
 int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Several threads that accept on one listener: each waits for its own time, and all connections find one of them. */
 #include "api_pair.h"
+#include "logged.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -120,6 +121,54 @@ BOTH(accept, each_gets_one)
         for (unsigned other = 0; other < i; other++)
             cr_assert_neq(acceptors[i].conn, acceptors[other].conn);
     }
+    IS(uccl_close(client), 0);
+    IS(uccl_close(server), 0);
+}
+
+/*
+ * The listener is closed before it has accepted: whatever step the handshake has reached, the client learns just that.
+ * The last steps come to the client that has sent its READY, to whom the connection tells it.
+ */
+BOTH(accept, nobody_accepts_any_more)
+{
+    enum { STEPS_MAX = 12 };
+    uccl_engine *server = open_engine(lend, NULL), *client = open_engine(lend, NULL);
+    unsigned told = 0, steps;
+    bool accepted = false;
+    for (steps = 0; !accepted && steps < STEPS_MAX; steps++) {
+        struct uccl_handle handle;
+        uccl_listener *listener;
+        uccl_conn *here = NULL, *there = NULL;
+        int result = UCCL_EAGAIN;
+        IS(uccl_listen(server, 0, 0, &handle, &listener), 0);
+        for (unsigned i = 0; i < steps; i++) {
+            if (i % 2 == 0 && result == UCCL_EAGAIN)
+                result = uccl_connect(client, &handle, 0, &here);
+            else if (i % 2)
+                accepted |= uccl_accept(listener, 0, &there) == 0;
+            sleep_us(2000);
+        }
+        memset(&logged, 0, sizeof logged);
+        uccl_set_log(take_log, NULL);
+        IS(uccl_listener_close(listener), 0);
+        for (uint64_t until_ms = now_ms() + 5000; result == UCCL_EAGAIN && now_ms() < until_ms; sleep_us(200))
+            result = uccl_connect(client, &handle, 0, &here);
+        uccl_set_log(NULL, NULL);
+        if (here && !there) { /* it has sent READY */
+            for (uint64_t until_ms = now_ms() + 5000; !uccl_conn_status(here) && now_ms() < until_ms;)
+                sleep_us(200);
+            IS(uccl_conn_status(here), UCCL_ECLOSED);
+        } else if (!there) {
+            IS(result, UCCL_EREFUSED);
+            cr_assert(steps < 4 || strstr(logged.text, "its listener was closed"), "%u: %s", steps, logged.text);
+            told += strstr(logged.text, "its listener was closed") != NULL;
+        }
+        if (here)
+            IS(uccl_conn_close(here), 0);
+        if (there)
+            IS(uccl_conn_close(there), 0);
+    }
+    cr_assert(accepted && told >= 2, "%u steps, %u told", steps, told);
     IS(uccl_close(client), 0);
     IS(uccl_close(server), 0);
 }

@@ -376,7 +376,7 @@ Test(bootstrap, a_server_that_left_is_sent_no_ready)
     wait_for(client.boot, POLLIN);
     bootstrap_accept_offer(client.boot);
     cr_assert_eq(bootstrap_step(client.boot, now_ns()), BOOT_FAILED);
-    cr_assert_eq(bootstrap_status(client.boot), UCCL_EPROTO, "%s", logged.text);
+    cr_assert_eq(bootstrap_status(client.boot), UCCL_ECLOSED, "%s", logged.text);
     bootstrap_free(client.boot);
     close(raw);
 }

@@ -233,10 +233,10 @@ static const struct meet_row meet_rows[] = {
     {CALL_setsockopt, EINVAL, {GOOD, GOOD}, {GOOD, GOOD}},
     {CALL_send, EIO, {IO, NONE}, {IO, NONE}},
     {CALL_send, ENOBUFS, {NOMEM, NONE}, {NOMEM, NONE}},
-    {CALL_send, ECONNRESET, {PROTO | MAY(REFUSED), NONE}, {PROTO | MAY(REFUSED), NONE}},
+    {CALL_send, ECONNRESET, {CLOSED | MAY(REFUSED), NONE}, {CLOSED | MAY(REFUSED | PROTO), NONE}},
     /* a server that does not get READY has not the client's connection, which ends */
     {CALL_recv, EIO, {IO, NONE}, {IO | MAY(REFUSED | GOOD), NONE}},
-    {CALL_recv, ECONNRESET, {PROTO | MAY(REFUSED), NONE}, {PROTO | MAY(REFUSED | GOOD), NONE}},
+    {CALL_recv, ECONNRESET, {CLOSED | MAY(REFUSED), NONE}, {CLOSED | MAY(REFUSED | PROTO | GOOD), NONE}},
     {CALL_recv, ENOMEM, {NOMEM, NONE}, {NOMEM | MAY(REFUSED | GOOD), NONE}},
     {CALL_poll, ENOMEM, {GOOD, GOOD}, {GOOD, GOOD}},
     {CALL_getrandom, ENOSYS, {IO, NONE}, {IO | REFUSED, NONE}},
