@@ -330,8 +330,8 @@ static void open_pair(struct run *run, uint32_t index)
         struct flow_setup setup = {
             .rx_token = token[side],
             .tx_token = token[!side],
-            .destination = 2 * index + side,
-            .datagram_bytes = DATAGRAM_BYTES,
+            .rails[0] = {.destination = 2 * index + side, .datagram_bytes = DATAGRAM_BYTES},
+            .rail_count = 1,
             .chunk_window = (uint32_t)run->params->chunk_window,
             .msg_window = (uint32_t)run->params->msg_window,
             .tx_window_bytes = WINDOW_BYTES,

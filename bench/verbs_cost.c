@@ -101,8 +101,8 @@ static void open_flow(unsigned side)
                                .rx_window_bytes = thread->queue->ops->rx_bytes(thread->queue)};
     setup.tx_window_bytes = setup.rx_window_bytes;
     threads[1 - side].queue->ops->address(threads[1 - side].queue, &address);
-    FAKE_REQUIRE(thread->queue->datagram->peer_add(thread->queue, &host, &address, &setup.destination,
-                                                   &setup.datagram_bytes) == 0);
+    FAKE_REQUIRE(thread->queue->datagram->peer_add(thread->queue, &host, &address, &setup.rails[0].destination,
+                                                   &setup.rails[0].datagram_bytes) == 0);
     setup.places = thread->queue->data_qp && thread->queue->data_qp->places(thread->queue, &address);
     flows[side] = core_flow_open(thread->core, zeroed(core_flow_size(&params, &setup)), &setup, now_ns);
     conns[side] = core_conn_open(thread->core, zeroed(core_conn_size(&params, &setup)), flows[side], &setup, 1, 1,

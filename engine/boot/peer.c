@@ -76,8 +76,8 @@ static void open_flow(struct engine_thread *thread, void *argument)
 {
     struct flow_call *call = argument;
     struct peer_flow *flow = call->flow;
-    call->error = thread->queue->datagram->peer_add(thread->queue, call->host, call->address, &flow->setup.destination,
-                                                    &call->datagram_bytes);
+    call->error = thread->queue->datagram->peer_add(thread->queue, call->host, call->address,
+                                                    &flow->setup.rails[0].destination, &call->datagram_bytes);
     if (!call->error)
         flow->flow = core_flow_open(thread->core, flow->memory, &flow->setup, clock_now_ns());
 }
@@ -87,7 +87,7 @@ static void close_flow(struct engine_thread *thread, void *argument)
     struct peer_flow *flow = argument;
     thread_send_acks(thread); /* the peer may wait for an ack that is owed */
     core_flow_close(thread->core, flow->flow);
-    thread->queue->datagram->peer_remove(thread->queue, flow->setup.destination);
+    thread->queue->datagram->peer_remove(thread->queue, flow->setup.rails[0].destination);
     flow->flow = NULL;
 }
 
@@ -182,14 +182,14 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
     flow->slot = (uint32_t)slot;
     flow->setup = (struct flow_setup){
         .rx_token = core_make_token(random[0], (uint32_t)slot),
-        .nonce = random[1] ? random[1] : 1,
         .rx_window_bytes = thread->queue->ops->rx_bytes(thread->queue),
-        .greets = peer->is_server,
+        .rails[0] = {.nonce = random[1] ? random[1] : 1, .greets = peer->is_server},
+        .rail_count = 1,
         .owner = flow,
     };
     struct flow_call call = {.host = &peer->host};
     thread_run(thread, ask_route, &call);
-    flow->setup.datagram_bytes = call.datagram_bytes;
+    flow->setup.rails[0].datagram_bytes = call.datagram_bytes;
     if (call.error)
         put_slot(table, index, flow->slot);
     return call.error;
@@ -329,7 +329,7 @@ void peer_fill_offer(const struct peer *peer, const struct params *params, struc
         const struct peer_flow *flow = &peer->flows[i];
         offer->flows[i] = (struct boot_flow){
             .token = flow->setup.rx_token,
-            .datagram_bytes = flow->setup.datagram_bytes,
+            .datagram_bytes = flow->setup.rails[0].datagram_bytes,
             .rx_bytes = flow->setup.rx_window_bytes,
         };
         flow->thread->queue->ops->address(flow->thread->queue, &offer->flows[i].address);
@@ -345,12 +345,13 @@ static uint32_t smaller_u32(uint64_t a, uint64_t b)
 static int start_flow(struct peer_table *table, struct peer *peer, struct peer_flow *flow,
                       const struct boot_flow *theirs)
 {
+    struct rail_setup *rail = &flow->setup.rails[0];
+    rail->datagram_bytes = smaller_u32(rail->datagram_bytes, theirs->datagram_bytes);
+    rail->peer_datagram_bytes = theirs->datagram_bytes;
+    rail->base_bytes = CORE_DATAGRAM_BASE;
+    rail->peer_ports = nic_queue_ports(&theirs->address);
     flow->setup.tx_token = theirs->token;
-    flow->setup.datagram_bytes = smaller_u32(flow->setup.datagram_bytes, theirs->datagram_bytes);
-    flow->setup.peer_datagram_bytes = theirs->datagram_bytes;
-    flow->setup.base_bytes = CORE_DATAGRAM_BASE;
     flow->setup.tx_window_bytes = theirs->rx_bytes;
-    flow->setup.peer_ports = nic_queue_ports(&theirs->address);
     flow->memory_bytes = core_flow_size(table->params, &flow->setup);
     flow->memory = mmap(NULL, flow->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (flow->memory == MAP_FAILED) {

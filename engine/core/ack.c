@@ -30,35 +30,39 @@ static uint64_t round_trip(const struct flow *flow, uint64_t passed_ns, uint64_t
     return passed_ns > waits_ns ? passed_ns - waits_ns : 1;
 }
 
+static void take_sample(struct rail *rail, struct cc_ack *cc, uint64_t rtt_ns, uint64_t hold_ns, uint64_t now_ns)
+{
+    rtt_sample(&rail->rtt, rtt_ns, hold_ns, now_ns);
+    if (cc->rtt_ns == 0 || rtt_ns < cc->rtt_ns)
+        cc->rtt_ns = rtt_ns;
+}
+
 /*
  * Reads what the ack says of single paths: round-trip time, marks, and losses by the per-path rule. Not `fresh`: the
  * ack came in a retransmission, so its ack delays are stale.
  */
-static unsigned on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns,
-                             struct cc_ack *cc_ack)
+static void on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns)
 {
-    unsigned lost = 0;
     for (unsigned i = 0; i < ack->path_count; i++) {
         const struct wire_ack_path *entry = &ack->paths[i];
-        if (entry->path >= flow->paths.count || entry->on_path)
+        struct rail *rail = entry->on_path ? NULL : flow_rail_of(flow, entry->path);
+        if (!rail)
             continue;
-        struct path *path = &flow->paths.paths[entry->path];
+        struct rail_report *report = &rail->report;
+        uint16_t local = rail_local(rail, entry->path);
+        struct path *path = &rail->paths.paths[local];
         if ((int32_t)(entry->path_seq - path->acked_seq) <= 0 || (int32_t)(entry->path_seq - path->next_seq) >= 0)
             continue; /* named before, or never sent */
         path->acked_seq = entry->path_seq;
         uint64_t hold_ns = (uint64_t)entry->ack_delay << WIRE_TIME_SHIFT;
         uint64_t echoed_ns = (uint64_t)(uint32_t)(wire_time(now_ns) - entry->time_stamp) << WIRE_TIME_SHIFT;
         uint64_t rtt_ns = fresh ? round_trip(flow, echoed_ns, hold_ns) : 0;
-        if (fresh) {
-            rtt_sample(&flow->rtt, rtt_ns, hold_ns, now_ns);
-            if (cc_ack->rtt_ns == 0 || rtt_ns < cc_ack->rtt_ns)
-                cc_ack->rtt_ns = rtt_ns;
-        }
-        cc_ack->ce |= entry->ce;
-        path_report(&flow->paths, entry->path, entry->ce ? PATH_CONGESTED : PATH_GOOD, rtt_ns);
-        lost += sent_lose_by_path(&flow->sent, entry->path, entry->path_seq);
+        if (fresh)
+            take_sample(rail, &report->cc, rtt_ns, hold_ns, now_ns);
+        report->cc.ce |= entry->ce;
+        path_report(&rail->paths, local, entry->ce ? PATH_CONGESTED : PATH_GOOD, rtt_ns);
+        report->lost += sent_lose_by_path(&flow->sent, rail, local, entry->path_seq);
     }
-    return lost;
 }
 
 /* What an ack says of a data QP. */
@@ -106,9 +110,10 @@ static unsigned read_qp_reports(const struct flow *flow, const struct wire_ack *
 }
 
 /* As on_ack_paths(), for data QPs. */
-static unsigned on_ack_data_qps(struct flow *flow, const struct qp_report *reports, unsigned count, uint64_t now_ns,
-                                struct cc_ack *cc_ack)
+static void on_ack_data_qps(struct flow *flow, const struct qp_report *reports, unsigned count, uint64_t now_ns)
 {
+    struct rail *rail = flow->rails;
+    struct rail_report *rail_report = &rail->report;
     unsigned lost = 0;
     for (; count-- > 0; reports++) {
         struct path *path = &flow->qps.set.paths[reports->qp];
@@ -119,70 +124,89 @@ static unsigned on_ack_data_qps(struct flow *flow, const struct qp_report *repor
             continue;
         path->acked_seq = reports->path_seq;
         data_qp_heard(flow, reports->qp);
-        if (reports->rtt_ns) {
-            rtt_sample(&flow->rtt, reports->rtt_ns, reports->hold_ns, now_ns);
-            if (cc_ack->rtt_ns == 0 || reports->rtt_ns < cc_ack->rtt_ns)
-                cc_ack->rtt_ns = reports->rtt_ns;
-        }
-        cc_ack->ce |= reports->ce;
+        if (reports->rtt_ns)
+            take_sample(rail, &rail_report->cc, reports->rtt_ns, reports->hold_ns, now_ns);
+        rail_report->cc.ce |= reports->ce;
         path_report(&flow->qps.set, reports->qp, reports->ce ? PATH_CONGESTED : PATH_GOOD, reports->rtt_ns);
         if (!flow->core->places_reliably)
             lost += sent_lose_by_data_qp(&flow->sent, reports->qp, reports->path_seq);
     }
     data_qps_lost(flow, lost);
-    return lost;
+    rail_report->lost += lost;
+}
+
+/* The ack is about to be applied. */
+static void begin_report(struct rail *rail, uint64_t came_ns, uint64_t now_ns)
+{
+    rail->report = (struct rail_report){
+        .cc.now_ns = now_ns, .was_flying = rail->flying_chunks > 0, .flight_bytes = rail->flying_payload};
+    rail->too_soon_ns = rail->rtt.srtt_ns && came_ns > rail->rtt.min_ns ? came_ns - rail->rtt.min_ns : 0;
+}
+
+/* Congestion control, timers and losses hear what the ack brought for the rail. */
+static void settle_report(struct rail *rail, uint64_t came_ns, uint64_t now_ns)
+{
+    struct rail_report *report = &rail->report;
+    const struct sent_acked *acked = &rail->acked;
+    struct cc_ack *cc_ack = &report->cc;
+    if (acked->spurious && rail->reorder_window_quarters < 16)
+        rail->reorder_window_quarters++;
+    loss_settle(rail, acked->spurious);
+    if (rail->watches)
+        mtu_on_ack(rail, acked);
+    if (acked->chunks || acked->parts) {
+        /* a part is progress too: a queue smaller than a chunk costs further timeouts, not longer ones */
+        rail->last_ack_ns = now_ns;
+        rail->loss.rto_backoff = 0;
+    }
+    if (acked->chunks) {
+        rail->loss.tail_probed = false;
+        rail->loss.tail_probe_due = false;
+        report->lost += sent_lose_by_time(&rail->flow->sent, rail, came_ns, &rail->loss.rack_at_ns);
+    }
+    if (report->was_flying && (acked->chunks || cc_ack->rtt_ns)) {
+        cc_ack->acked_bytes = acked->payload_bytes;
+        cc_ack->srtt_ns = rail->rtt.srtt_ns;
+        cc_ack->min_rtt_ns = rail->rtt.min_ns;
+        /* a slow NIC is no reason to stop growing at the start */
+        cc_ack->cwnd_limited =
+            rail->window_limited || (rail->cc.startup && report->flight_bytes >= rail->cc.cwnd_bytes / 2);
+        rail->window_limited = false;
+        rail->cc.ops->on_ack(&rail->cc, cc_ack);
+    }
+    loss_count(rail, report->lost, now_ns);
+}
+
+/* Chunks have been acked: a connection that closes may have waited for these. */
+static void finish_closing(struct flow *flow)
+{
+    for (struct conn *conn = flow->all_head, *next; conn; conn = next) {
+        next = conn->next_all;
+        conn_try_finish(conn);
+    }
 }
 
 bool ack_on_frame(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns)
 {
-    struct sent_acked acked;
     uint64_t came_ns = now_ns - flow->core->waited_ns; /* losses are judged by this time: later acks may wait behind */
-    bool was_flying = flow->sent.flying_chunks > 0;
-    uint64_t flight_bytes = flow->sent.flying_payload;
     COUNT(flow->core->counters, rx_acks, 1);
-    struct qp_report reports[WIRE_ACK_PATHS_MAX];
-    unsigned report_count = read_qp_reports(flow, ack, fresh, now_ns, reports);
-    flow->sent.too_soon_ns = flow->rtt.srtt_ns && came_ns > flow->rtt.min_ns ? came_ns - flow->rtt.min_ns : 0;
-    if (!sent_ack(&flow->sent, ack, on_chunk_acked, flow, &acked))
+    struct qp_report qp_reports[WIRE_ACK_PATHS_MAX];
+    unsigned qp_count = read_qp_reports(flow, ack, fresh, now_ns, qp_reports);
+    EACH_RAIL(flow, rail)
+    begin_report(rail, came_ns, now_ns);
+    if (!sent_ack(&flow->sent, ack, on_chunk_acked, flow))
         return false;
     if (!flow->ack.peer_seen || (int32_t)(ack->number - flow->ack.peer_number) > 0) {
         flow->ack.peer_seen = true;
         flow->ack.peer_number = ack->number;
         flow->peer_window_bytes = (uint64_t)ack->window_kb * 1024;
     }
-    struct cc_ack cc_ack = {.now_ns = now_ns, .acked_bytes = acked.payload_bytes};
-    unsigned lost = on_ack_paths(flow, ack, fresh, now_ns, &cc_ack);
-    lost += on_ack_data_qps(flow, reports, report_count, now_ns, &cc_ack);
-    if (acked.spurious && flow->sent.reorder_window_quarters < 16)
-        flow->sent.reorder_window_quarters++;
-    loss_settle(flow, acked.spurious);
-    if (flow->sent.watches)
-        mtu_on_ack(flow, &acked);
-    if (acked.chunks || acked.parts) {
-        /* a part is progress too: a queue smaller than a chunk costs further timeouts, not longer ones */
-        flow->last_ack_ns = now_ns;
-        flow->loss.rto_backoff = 0;
-    }
-    if (acked.chunks) {
-        flow->loss.tail_probed = false;
-        flow->loss.tail_probe_due = false;
-        lost += sent_lose_by_time(&flow->sent, &flow->rtt, came_ns, &flow->loss.rack_at_ns);
-        if (flow->closing) {
-            for (struct conn *conn = flow->all_head, *next; conn; conn = next) {
-                next = conn->next_all;
-                conn_try_finish(conn);
-            }
-        }
-    }
-    if (was_flying && (acked.chunks || cc_ack.rtt_ns)) {
-        cc_ack.srtt_ns = flow->rtt.srtt_ns;
-        cc_ack.min_rtt_ns = flow->rtt.min_ns;
-        /* a slow NIC is no reason to stop growing at the start */
-        cc_ack.cwnd_limited = flow->window_limited || (flow->cc.startup && flight_bytes >= flow->cc.cwnd_bytes / 2);
-        flow->window_limited = false;
-        flow->cc.ops->on_ack(&flow->cc, &cc_ack);
-    }
-    loss_count(flow, lost, now_ns);
+    on_ack_paths(flow, ack, fresh, now_ns);
+    on_ack_data_qps(flow, qp_reports, qp_count, now_ns);
+    EACH_RAIL(flow, rail)
+    settle_report(rail, came_ns, now_ns);
+    if (flow->closing)
+        finish_closing(flow);
     place_on_ack(flow, ack->next);
     flow_wake(flow);
     return true;
@@ -191,29 +215,30 @@ bool ack_on_frame(struct flow *flow, const struct wire_ack *ack, bool fresh, uin
 void ack_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t qp)
 {
     struct core *core = flow->core;
-    struct sent_acked acked = {0};
+    struct rail *rail = flow->rails;
     uint64_t sent_ns = 0;
+    rail->acked = (struct sent_acked){0};
     for (uint64_t end = seq + count; seq < end; seq++) {
         struct chunk *chunk = sent_chunk(&flow->sent, seq);
         if (seq < flow->sent.cumulative || chunk->state == CHUNK_FREE || !chunk->placed || chunk->path != qp)
             continue;
         sent_ns = chunk->sent_ns;
-        sent_ack_one(&flow->sent, chunk, on_chunk_acked, flow, &acked);
+        sent_ack_one(&flow->sent, chunk, on_chunk_acked, flow);
     }
-    if (acked.chunks == 0)
+    if (rail->acked.chunks == 0)
         return;
     uint64_t rtt_ns = round_trip(flow, core->now_ns - sent_ns, 0);
     data_qp_heard(flow, qp);
-    rtt_sample(&flow->rtt, rtt_ns, 0, core->now_ns);
+    rtt_sample(&rail->rtt, rtt_ns, 0, core->now_ns);
     path_report(&flow->qps.set, qp, PATH_GOOD, rtt_ns);
-    flow->last_ack_ns = core->now_ns;
-    flow->cc.ops->on_ack(&flow->cc, &(struct cc_ack){
+    rail->last_ack_ns = core->now_ns;
+    rail->cc.ops->on_ack(&rail->cc, &(struct cc_ack){
                                         .now_ns = core->now_ns,
                                         .rtt_ns = rtt_ns,
-                                        .srtt_ns = flow->rtt.srtt_ns,
-                                        .min_rtt_ns = flow->rtt.min_ns,
-                                        .acked_bytes = acked.payload_bytes,
-                                        .cwnd_limited = flow->window_limited,
+                                        .srtt_ns = rail->rtt.srtt_ns,
+                                        .min_rtt_ns = rail->rtt.min_ns,
+                                        .acked_bytes = rail->acked.payload_bytes,
+                                        .cwnd_limited = rail->window_limited,
                                     });
-    flow->window_limited = false;
+    rail->window_limited = false;
 }

@@ -80,8 +80,10 @@ size_t core_flow_size(const struct params *params, const struct flow_setup *setu
 struct flow *core_flow_open(struct core *core, void *memory, const struct flow_setup *setup, uint64_t now_ns)
 {
     uint32_t slot = token_slot(setup->rx_token);
-    assert(!core->flows[slot] && setup->datagram_bytes >= CORE_DATAGRAM_MIN &&
-           setup->datagram_bytes <= CORE_TRAIN_BYTES_MAX);
+    assert(!core->flows[slot] && setup->rail_count <= CORE_RAILS_MAX);
+    for (unsigned i = 0; i < flow_rail_count(setup); i++)
+        assert(setup->rails[i].datagram_bytes >= CORE_DATAGRAM_MIN &&
+               setup->rails[i].datagram_bytes <= CORE_TRAIN_BYTES_MAX);
     core->now_ns = now_ns;
     struct flow *flow = flow_init(memory, core, setup, now_ns);
     core->flows[slot] = flow;
@@ -107,8 +109,13 @@ void core_set_datagram(struct core *core, uint32_t destination, uint32_t datagra
     assert(datagram_bytes >= CORE_DATAGRAM_MIN && datagram_bytes <= CORE_TRAIN_BYTES_MAX);
     for (uint32_t i = 0; i < core->flow_end; i++) {
         struct flow *flow = core->flows[i];
-        if (flow && !flow->dead && flow->destination == destination)
-            mtu_set_route(flow, datagram_bytes);
+        if (!flow || flow->dead)
+            continue;
+        EACH_RAIL(flow, rail)
+        {
+            if (rail->destination == destination)
+                mtu_set_route(rail, datagram_bytes);
+        }
     }
 }
 
@@ -488,22 +495,37 @@ static bool next_conn_event(struct core *core, struct core_event *event)
     return true;
 }
 
+/* A rail with something that its owner is to be told. */
+static struct rail *rail_to_report(struct flow *flow)
+{
+    EACH_RAIL(flow, rail)
+    {
+        if (rail->mtu.hole_report_due)
+            return rail;
+    }
+    return NULL;
+}
+
 static struct core_event flow_event(struct flow *flow)
 {
     struct core_event event = {.kind = CORE_EVENT_FLOW_DEAD, .status = flow->status, .owner = flow->owner};
     if (flow->dead)
         return event;
-    if (flow->probe.proof_report_due) {
+    struct rail *rail = rail_to_report(flow);
+    if (flow->proof_report_due) {
         event.kind = CORE_EVENT_FLOW_PROVEN;
-        flow->probe.proof_report_due = false;
-        if (flow->mtu.hole_report_due)
-            queue_append(&flow->core->flow_events, &flow->event);
+        flow->proof_report_due = false;
     } else {
+        assert(rail);
         event.kind = CORE_EVENT_FLOW_HOLE;
-        event.passing_bytes = flow->datagram_bytes;
-        event.route_bytes = flow->mtu.limit_bytes;
-        flow->mtu.hole_report_due = false;
+        event.passing_bytes = rail->datagram_bytes;
+        event.route_bytes = rail->mtu.limit_bytes;
+        event.rail = rail->index;
+        rail->mtu.hole_report_due = false;
+        rail = rail_to_report(flow);
     }
+    if (rail)
+        queue_append(&flow->core->flow_events, &flow->event);
     return event;
 }
 

@@ -106,28 +106,39 @@ struct core *core_init(void *memory, const struct core_setup *setup, uint64_t no
 /* Sets the rate that this core grants to all peers together (credit.h); 100 Gbps unless set. */
 void core_set_link(struct core *core, uint64_t mbps);
 
-struct flow_setup {
-    uint64_t rx_token;       /* in every packet from the peer; core_new_token() made it */
-    uint64_t tx_token;       /* in every packet to the peer */
-    uint32_t destination;    /* the NIC's number for the peer's address, copied into tx_desc */
+enum { CORE_RAILS_MAX = 16 };
+
+/*
+ * One way to the peer: a NIC here and a NIC there that reach each other (rail.h). Each has UCCL_PORT_ENTROPY paths, or
+ * fewer, so that all rails together have 256 at most. The two ends need not have the same rails, nor number them alike.
+ */
+struct rail_setup {
+    uint32_t destination;    /* the NIC's number for the peer's address, copied into tx_desc; unique among the rails */
     uint32_t datagram_bytes; /* UDP payload of a full datagram, as far as both ends know: path MTU less IP and UDP */
     uint32_t peer_datagram_bytes; /* the largest datagram that the peer takes; 0: any */
     uint32_t base_bytes;          /* larger datagrams are used only after a probe (mtu.h); 0: all are used at once */
-    uint32_t chunk_window;        /* chunks: the smaller of both ends' UCCL_CHUNK_WINDOW */
-    uint32_t msg_window;          /* messages: the smaller of both ends' UCCL_MSG_WINDOW */
-    uint64_t tx_window_bytes;     /* size of the peer's receive buffer, in kernel bytes */
-    uint64_t rx_window_bytes;     /* size of ours, of which acks advertise this peer's share */
-    uint32_t eager_window_kb;     /* the smaller of both ends' UCCL_EAGER_WINDOW_KB */
-    uint64_t features;            /* of both ends (WIRE_FEATURES, wire.h) */
     uint64_t nonce;               /* unguessable. The peer's address must echo it before anything but probes goes there;
-                                     0: no proof is needed */
-    void *owner;                  /* handed back in events and QP actions */
+                                     0: no proof is needed. Differs between rails */
     bool greets;                  /* with a nonce: sends a few probes even while nothing waits, unless the peer's come
                                      first. A firewall on our side then lets the peer's packets in as answers */
-    uint16_t peer_ports; /* number of the peer's ports: its path i leaves from port i. The flow opens firewalls on
+    uint16_t peer_ports; /* number of the peer's ports: its path i leaves from port i. The rail opens firewalls on
                             our side for them (reach.h). 0 or 1: there is nothing to open */
-    bool places;         /* both ends have a NIC that places payload; then chunk_window is at most
-                            CORE_PLACE_WINDOW_MAX, and messages have no stripes */
+};
+
+struct flow_setup {
+    uint64_t rx_token;                       /* in every packet from the peer; core_new_token() made it */
+    uint64_t tx_token;                       /* in every packet to the peer */
+    struct rail_setup rails[CORE_RAILS_MAX]; /* the preferred one first */
+    uint32_t rail_count;                     /* 0: one */
+    uint32_t chunk_window;                   /* chunks: the smaller of both ends' UCCL_CHUNK_WINDOW */
+    uint32_t msg_window;                     /* messages: the smaller of both ends' UCCL_MSG_WINDOW */
+    uint64_t tx_window_bytes;                /* size of the peer's receive buffer, in kernel bytes */
+    uint64_t rx_window_bytes;                /* size of ours, of which acks advertise this peer's share */
+    uint32_t eager_window_kb;                /* the smaller of both ends' UCCL_EAGER_WINDOW_KB */
+    uint64_t features;                       /* of both ends (WIRE_FEATURES, wire.h) */
+    void *owner;                             /* handed back in events and QP actions */
+    bool places; /* both ends have a NIC that places payload, over the first rail; then chunk_window is at most
+                    CORE_PLACE_WINDOW_MAX, and messages have no stripes */
 };
 
 /*
@@ -334,12 +345,14 @@ struct tx_desc {
     uint8_t kind;   /* enum tx_kind */
     uint8_t count;  /* datagrams of the whole chunk; TX_PLACE: chunks, one write each */
     bool sequenced; /* false: an ack, a probe, a fragment or a farewell, which is never repeated */
-    bool opens;     /* not sequenced: leaves by path 0 for port `path` of the peer, which discards it */
+    bool opens;     /* not sequenced: leaves by port 0 for port `path` of the peer, which discards it */
     bool retransmission;
-    bool fragment; /* of a datagram that has become too large; has at most one piece */
-    bool whole;    /* a probe for its size: where it does not fit, it is dropped rather than fragmented */
-    uint16_t path;
-    uint32_t destination;
+    bool fragment;           /* of a datagram that has become too large; has at most one piece */
+    bool whole;              /* a probe for its size: where it does not fit, it is dropped rather than fragmented */
+    uint16_t path;           /* as in the header */
+    uint16_t port;           /* the same, counted from the rail's first one: by which port it leaves */
+    uint8_t rail;            /* by which it goes: index in flow_setup */
+    uint32_t destination;    /* of the rail */
     uint64_t mask;           /* which of its datagrams to send: bit i */
     uint32_t datagram_bytes; /* size of every datagram but the last of the chunk */
     uint32_t last_bytes;     /* size of the last one */
@@ -387,12 +400,12 @@ enum core_event_kind {
                                UCCL_ETIMEDOUT, UCCL_EPEERDEAD: the peer was silent */
     CORE_EVENT_CONN_FAILED, /* `owner` of a connection: the peer closed it or died (`status`). The connection takes no
                                more messages and is still to be closed */
-    CORE_EVENT_FLOW_PROVEN, /* `owner` of a flow with a nonce: the peer's address has echoed the nonce, so datagrams get
-                               across in both directions */
-    CORE_EVENT_FLOW_HOLE,   /* `owner` of a flow, at most once: datagrams above passing_bytes vanish, though the route
-                               takes route_bytes */
-    CORE_EVENT_FLOW_DEAD,   /* `owner` of a flow: the peer stopped answering, or core_fail() was called; open no more
-                               connections */
+    CORE_EVENT_FLOW_PROVEN, /* `owner` of a flow with nonces: the peer's address has echoed one for the first time, so
+                               datagrams get across in both directions */
+    CORE_EVENT_FLOW_HOLE, /* `owner` of a flow, at most once for each rail: datagrams above passing_bytes vanish, though
+                             the route takes route_bytes */
+    CORE_EVENT_FLOW_DEAD, /* `owner` of a flow: the peer stopped answering, or core_fail() was called; open no more
+                             connections */
 };
 
 struct core_event {
@@ -400,6 +413,7 @@ struct core_event {
     int32_t status;
     struct core_msg *msg;
     void *owner;
+    uint8_t rail;                        /* CORE_EVENT_FLOW_HOLE */
     uint32_t passing_bytes, route_bytes; /* CORE_EVENT_FLOW_HOLE */
 };
 bool core_next_event(struct core *core, struct core_event *event);

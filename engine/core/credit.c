@@ -44,7 +44,7 @@ static uint64_t speculate_bytes(const struct flow *flow)
 
 static bool credited(const struct flow *flow)
 {
-    return flow->cc.ops->credited;
+    return flow->rails->cc.ops->credited;
 }
 
 void credit_init(struct flow *flow)
@@ -120,7 +120,8 @@ static uint64_t waiting_bytes(const struct flow *flow)
 static uint64_t patience_ns(const struct flow *flow)
 {
     const struct credit_tx *tx = &flow->credit_tx;
-    uint64_t ns = flow->rtt.srtt_ns ? 2 * flow->rtt.srtt_ns + flow->rtt.peer_ack_delay_ns : ASK_FIRST_NS;
+    const struct rtt *rtt = &flow->rails->rtt;
+    uint64_t ns = rtt->srtt_ns ? 2 * rtt->srtt_ns + rtt->peer_ack_delay_ns : ASK_FIRST_NS;
     if (ns < ASK_MIN_NS)
         ns = ASK_MIN_NS;
     if (tx->heard_bytes >= tx->advertised_bytes)
@@ -276,7 +277,7 @@ void credit_on_demand(struct flow *flow, const struct wire_demand *demand, uint6
 /* The time that so much payload takes on the link, with our headers. */
 static uint64_t link_ns(const struct flow *flow, uint64_t payload_bytes)
 {
-    uint64_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
+    uint64_t stride = flow->rails->datagram_bytes - WIRE_BULK_HEADER_BYTES;
     uint64_t wire_bytes = payload_bytes + (payload_bytes + stride - 1) / stride * WIRE_BULK_HEADER_BYTES;
     return wire_bytes * 8 * 1000 * 100 / (flow->core->pacer.link_mbps * LINK_PERCENT);
 }

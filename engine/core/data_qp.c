@@ -113,7 +113,7 @@ bool data_qps_next_action(struct flow *flow, struct core_qp_action *action)
                 .kind = (enum core_qp_kind)order[k],
                 .flow = flow,
                 .owner = flow->owner,
-                .destination = flow->destination,
+                .destination = flow->rails->destination,
                 .path = i,
                 .generation = order[k] == QP_CLOSE ? qp->close_generation : qp->generation,
                 .number = qp->peer.number,
@@ -345,7 +345,7 @@ int data_qp_choose(struct flow *flow)
  */
 static bool in_round(const struct flow *flow, const struct data_qp *qp)
 {
-    return qp->rounds && flow->core->now_ns < qp->round_ns + flow_probe_ns(flow);
+    return qp->rounds && flow->core->now_ns < qp->round_ns + rail_probe_ns(flow->rails);
 }
 
 bool data_qp_may_retransmit(struct flow *flow, uint16_t index)
@@ -365,7 +365,7 @@ void data_qp_retransmits(struct flow *flow, uint16_t index)
     if (in_round(flow, qp))
         return;
     if (qp->rounds++)
-        flow->probe.due |= PROBE_ASK; /* is the data QP silent, or the peer? */
+        flow->rails->probe.due |= PROBE_ASK; /* is the data QP silent, or the peer? */
     qp->round_ns = flow->core->now_ns;
 }
 

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What every part of a flow calls: the queues of the core that the flow is on, buffers of frames, what it expects of
- * the peer, round-trip bounds, its timer. Nothing here calls back.
+ * the peer, its rails, its timer. Nothing here calls back.
  */
 #include "core/flow.h"
 #include "core/state.h"
 
 #include <assert.h>
-
-enum { PROBE_SHARE = 100 }; /* the tail is probed no sooner than after a hundredth of the timeout's floor */
 
 /* ---- buffers of frames ----------------------------------------------------------------------- */
 
@@ -85,7 +83,8 @@ void flow_heard(struct flow *flow, uint64_t now_ns)
 
 bool flow_expects_peer(const struct flow *flow)
 {
-    return flow->msgs_pending || flow->sent.next_seq > flow->sent.cumulative || flow->probe.asking;
+    return flow->msgs_pending || flow->sent.next_seq > flow->sent.cumulative ||
+           (flow->rails->probe.asking && !flow_proven(flow));
 }
 
 void flow_expect_peer(struct flow *flow, uint64_t now_ns)
@@ -101,23 +100,47 @@ bool flow_unanswered(const struct flow *flow, uint64_t ns)
     return repeated && flow->sent.next_seq > flow->sent.cumulative && flow->core->now_ns >= since_ns + ns;
 }
 
+/* ---- rails ------------------------------------------------------------------------------------ */
+
+struct rail *flow_find_rail(struct flow *flow, uint16_t path)
+{
+    EACH_RAIL(flow, rail)
+    {
+        if (rail_has_path(rail, path))
+            return rail;
+    }
+    return NULL;
+}
+
+void flow_choose_main(struct flow *flow)
+{
+    flow->main = flow->rails;
+    EACH_RAIL(flow, rail)
+    {
+        if (!probe_proven(&rail->probe))
+            continue;
+        flow->main = rail;
+        return;
+    }
+}
+
+void flow_ask(struct flow *flow)
+{
+    flow->main->probe.due |= PROBE_ASK;
+    flow_wake(flow);
+}
+
+struct rail *flow_find_probe(struct flow *flow)
+{
+    EACH_RAIL(flow, rail)
+    {
+        if (rail->probe.due)
+            return rail;
+    }
+    return NULL;
+}
+
 /* ---- time ------------------------------------------------------------------------------------- */
-
-uint64_t flow_rto_ns(const struct flow *flow, unsigned backoff)
-{
-    const struct params *params = flow->core->params;
-    uint64_t min_ns = params->rto_min_us * NS_PER_US, max_ns = params->rto_max_us * NS_PER_US;
-    if (flow->rtt.srtt_ns == 0) /* the floor is no estimate: without a sample, wait twice as long */
-        min_ns = 2 * min_ns < max_ns ? 2 * min_ns : max_ns;
-    return rtt_rto(&flow->rtt, backoff, min_ns, max_ns);
-}
-
-uint64_t flow_probe_ns(const struct flow *flow)
-{
-    uint64_t ns = 2 * flow->rtt.srtt_ns + flow->rtt.peer_ack_delay_ns;
-    uint64_t least_ns = flow->core->params->rto_min_us * NS_PER_US / PROBE_SHARE;
-    return ns < least_ns ? least_ns : ns;
-}
 
 void flow_arm(struct flow *flow, uint64_t at_ns)
 {

@@ -1,27 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The relation between this engine thread and one of a peer process: chunk sequence space, acks, loss, timers,
- * congestion control, paths, and the connections that share them. receive.c acts on packets, ack.c on acks,
+ * The relation between this engine thread and one of a peer process: chunk sequence space, acks, timers, the rails over
+ * which chunks go (rail.h), and the connections that share them. receive.c acts on packets, ack.c on acks,
  * flow_timer.c on time; transmit.c chooses what goes out next.
  */
 #ifndef UCCL_FLOW_H
 #define UCCL_FLOW_H
 
 #include "core/ack.h"
-#include "core/cc.h"
 #include "core/conn.h"
 #include "core/credit.h"
 #include "core/data_qp.h"
 #include "core/gone.h"
 #include "core/image.h"
-#include "core/loss.h"
 #include "core/message.h"
-#include "core/mtu.h"
-#include "core/path.h"
 #include "core/place.h"
-#include "core/probe.h"
-#include "core/reach.h"
-#include "core/rtt.h"
+#include "core/rail.h"
 #include "core/sack.h"
 #include "core/sent.h"
 #include "core/share.h"
@@ -47,26 +41,22 @@ struct flow {
     void *owner;
     struct queue_link ready, event, acting; /* on the core's queues: ready, flow_events, paths */
     bool dead;
-    bool farewell_due; /* dead: a FLOW frame says that we have given the peer up */
-    int32_t status;    /* dead: with which its messages complete */
+    bool farewell_due;     /* dead: a FLOW frame says that we have given the peer up */
+    bool proof_report_due; /* CORE_EVENT_FLOW_PROVEN waits */
+    int32_t status;        /* dead: with which its messages complete */
     uint64_t rx_token, tx_token;
     uint64_t features; /* of both ends: WIRE_FEATURES */
-    uint32_t destination;
-    uint32_t datagram_bytes; /* size of full datagrams, which is known to get through */
-    uint32_t slot;           /* in core->flows */
+    uint32_t slot;     /* in core->flows */
+    uint16_t rail_count;
+    uint16_t proven;   /* rails whose address is */
+    struct rail *main; /* for acks, control frames and small messages */
 
     struct sent sent;
     struct sack sack;
-    struct rtt rtt;
-    struct cc cc;
-    struct path_set paths;
     struct credit_tx credit_tx;
     struct credit_rx credit_rx;
     struct data_qps qps; /* none: nothing is placed */
     struct place place;
-    struct probe probe;
-    struct reach reach;
-    struct mtu mtu;
     struct image_out image;
     struct gone gone;
 
@@ -89,7 +79,6 @@ struct flow {
     uint32_t closing;      /* connections that wait for their FIN to be acked */
 
     struct ack ack;
-    struct loss loss;
 
     /* timers */
     struct timer timer;     /* at or before the earliest deadline below */
@@ -97,11 +86,25 @@ struct flow {
     struct silence silence; /* since then */
     uint64_t heard_ns;      /* last packet of the peer */
     uint64_t rx_seq;        /* of the chunk that is being read */
-    uint64_t last_ack_ns;   /* last ack that made progress, or first transmission after idle */
+    struct rail *rx_rail;   /* over which our answer to the probe goes that is being read */
     uint64_t asked_ns;      /* since when the peer has chunks to ack */
-    uint64_t pace_until_ns; /* cwnd below a chunk: no data before */
-    bool window_limited;    /* the window has held a chunk back since the last ack */
+
+    struct rail rails[]; /* `rail_count` of them; the first also has the data QPs */
 };
+
+#define EACH_RAIL(flow, rail)                                                                                          \
+    for (struct rail *rail = (flow)->rails, *end_of_##rail = rail + (flow)->rail_count; rail < end_of_##rail; rail++)
+
+static inline unsigned flow_rail_count(const struct flow_setup *setup)
+{
+    return setup->rail_count ? setup->rail_count : 1;
+}
+
+/* Anything but probes may be sent, over some rail. */
+static inline bool flow_proven(const struct flow *flow)
+{
+    return flow->proven > 0;
+}
 
 size_t flow_size(const struct params *params, const struct flow_setup *setup);
 struct flow *flow_init(void *memory, struct core *core, const struct flow_setup *setup, uint64_t now_ns);
@@ -136,10 +139,24 @@ void flow_expect_peer(struct flow *flow, uint64_t now_ns);
 /* The peer has been silent for so long, though there was something to ack. */
 bool flow_unanswered(const struct flow *flow, uint64_t ns);
 
-/* The retransmission timeout after `backoff` doublings. */
-uint64_t flow_rto_ns(const struct flow *flow, unsigned backoff);
-/* How long an answer that is still to come takes at most, as far as is known. */
-uint64_t flow_probe_ns(const struct flow *flow);
+/* The rail of which this is a path, or NULL. */
+struct rail *flow_find_rail(struct flow *flow, uint16_t path);
+static inline struct rail *flow_rail_of(struct flow *flow, uint16_t path)
+{
+    return path < flow->rails->paths.count ? flow->rails : flow_find_rail(flow, path);
+}
+/* A rail's state has changed: chooses the main one. */
+void flow_choose_main(struct flow *flow);
+/* An ask is due, of a peer that is silent. */
+void flow_ask(struct flow *flow);
+/* A rail with a probe to send, or NULL. */
+struct rail *flow_find_probe(struct flow *flow);
+static inline struct rail *flow_due_probe(struct flow *flow)
+{
+    if (flow->rails->probe.due)
+        return flow->rails;
+    return flow->rail_count > 1 ? flow_find_probe(flow) : NULL;
+}
 
 /* The flow's timer fires at this time at the latest. */
 void flow_arm(struct flow *flow, uint64_t at_ns);

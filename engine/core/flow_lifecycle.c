@@ -5,9 +5,10 @@
 
 size_t flow_size(const struct params *params, const struct flow_setup *setup)
 {
-    return round64(sizeof(struct flow)) + round64(setup->chunk_window * sizeof(struct chunk)) +
-           round64(setup->chunk_window * sizeof(struct sack_chunk)) +
-           round64(params->port_entropy * sizeof(struct path)) +
+    size_t rails = flow_rail_count(setup), paths = rails * rail_path_count(params, setup);
+    return round64(sizeof(struct flow) + rails * sizeof(struct rail)) +
+           round64(setup->chunk_window * sizeof(struct chunk)) +
+           round64(setup->chunk_window * sizeof(struct sack_chunk)) + round64(paths * sizeof(struct path)) +
            round64(params->port_entropy * sizeof(struct sack_path)) + FRAMES_SMALL_BYTES +
            data_qps_size(params, setup) + place_size(params, setup);
 }
@@ -15,18 +16,18 @@ size_t flow_size(const struct params *params, const struct flow_setup *setup)
 struct flow *flow_init(void *memory, struct core *core, const struct flow_setup *setup, uint64_t now_ns)
 {
     const struct params *params = core->params;
-    uint16_t paths = (uint16_t)params->port_entropy;
+    uint16_t rails = (uint16_t)flow_rail_count(setup), paths = rail_path_count(params, setup);
     struct flow *flow = memory;
     uint8_t *at = memory;
-    at += round64(sizeof *flow);
+    at += round64(sizeof *flow + rails * sizeof *flow->rails);
     struct chunk *chunks = (struct chunk *)at;
     at += round64(setup->chunk_window * sizeof *chunks);
     struct sack_chunk *sack_chunks = (struct sack_chunk *)at;
     at += round64(setup->chunk_window * sizeof *sack_chunks);
     struct path *path_states = (struct path *)at;
-    at += round64(paths * sizeof *path_states);
+    at += round64((size_t)rails * paths * sizeof *path_states);
     struct sack_path *sack_data_qps = (struct sack_path *)at;
-    at += round64(paths * sizeof *sack_data_qps);
+    at += round64(params->port_entropy * sizeof *sack_data_qps);
     flow->own_buffer = at;
     at += FRAMES_SMALL_BYTES;
 
@@ -34,32 +35,25 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     flow->owner = setup->owner;
     flow->rx_token = setup->rx_token;
     flow->tx_token = setup->tx_token;
-    flow->destination = setup->destination;
     flow->peer_window_bytes = setup->tx_window_bytes;
     flow->rx_window_bytes = setup->rx_window_bytes;
     flow->last_rx_ns = now_ns;
-    flow->last_ack_ns = now_ns;
-    loss_init(flow);
     flow->slot = token_slot(setup->rx_token);
     data_qps_init(flow, at, setup);
     place_init(flow, at + data_qps_size(params, setup), setup);
-    path_set_init(&flow->paths, path_states, paths, (unsigned)params->path_policy, &core->rng);
-    flow->paths.closes = true;
-    sent_init(&flow->sent, chunks, setup->chunk_window, &flow->paths, flow->qps.count ? &flow->qps.set : NULL,
-              core->paths_in_order ? 1 : (uint32_t)params->reorder_threshold);
+    flow->rail_count = rails;
+    for (unsigned i = 0; i < rails; i++)
+        rail_init(flow, i, setup, (uint16_t)(i * paths), path_states + i * paths, now_ns);
+    sent_init(&flow->sent, chunks, setup->chunk_window, flow->rails, rails, path_states,
+              flow->qps.count ? &flow->qps.set : NULL, core->paths_in_order ? 1 : (uint32_t)params->reorder_threshold);
     flow->sent.data_qps_reliable = core->places_reliably;
     sack_init(&flow->sack, sack_chunks, setup->chunk_window, sack_data_qps, flow->qps.count);
-    rtt_init(&flow->rtt);
-    uint32_t chunk_bytes = (uint32_t)params->chunk_size_kb * 1024;
-    cc_init(&flow->cc, params, chunk_bytes);
     credit_init(flow);
-    probe_init(flow, setup->nonce, setup->greets);
-    reach_init(flow, setup->peer_ports);
-    mtu_init(flow, setup);
     flow->features = setup->features;
     flow->gone.key = (uint32_t)rng_next(&core->rng);
-    if (probe_proven(&flow->probe))
-        mtu_search(flow);
+    for (unsigned i = 0; i < rails; i++)
+        rail_begin(&flow->rails[i], &setup->rails[i]);
+    flow_choose_main(flow);
     return flow;
 }
 
@@ -78,7 +72,8 @@ void flow_fail(struct flow *flow, int32_t status)
         conn_fail(conn, status);
     }
     place_flow_dead(flow);
-    mtu_forget(flow);
+    EACH_RAIL(flow, rail)
+    mtu_forget(rail);
     for (uint64_t seq = sent->cumulative; seq < sent->next_seq; seq++) {
         struct chunk *chunk = sent_chunk(sent, seq);
         if (chunk->state != CHUNK_FREE && chunk->kind == CHUNK_FRAMES)
@@ -90,7 +85,7 @@ void flow_fail(struct flow *flow, int32_t status)
 
 void flow_bid_farewell(struct flow *flow)
 {
-    if (!probe_proven(&flow->probe))
+    if (!flow_proven(flow))
         return;
     flow->farewell_due = true;
     queue_append(&flow->core->ready, &flow->ready);

@@ -12,28 +12,53 @@ static bool has_data(const struct flow *flow)
     return flow->active.head || sent_first_lost(&flow->sent);
 }
 
-static uint64_t earliest(const struct flow *flow)
+static uint64_t rail_deadline(const struct rail *rail, bool expects)
 {
-    uint64_t at = loss_deadline(flow), data_qps_at = data_qps_deadline(flow);
-    if (data_qps_at < at)
-        at = data_qps_at;
-    if (flow->loss.rack_at_ns < at)
-        at = flow->loss.rack_at_ns;
+    const struct flow *flow = rail->flow;
+    uint64_t at = loss_deadline(rail), reach_at = reach_deadline(rail, expects);
+    if (rail->loss.rack_at_ns < at)
+        at = rail->loss.rack_at_ns;
+    if (rail->pace_until_ns > flow->core->now_ns && has_data(flow) && rail->pace_until_ns < at)
+        at = rail->pace_until_ns;
+    if (rail->probe.ask_at_ns < at)
+        at = rail->probe.ask_at_ns;
+    if (rail->mtu.at_ns < at)
+        at = rail->mtu.at_ns;
+    return reach_at < at ? reach_at : at;
+}
+
+static void rail_expire(struct rail *rail, uint64_t now_ns)
+{
+    probe_expire(rail, now_ns);
+    if (rail->mtu.at_ns <= now_ns || rail->mtu.raise_ns <= now_ns)
+        mtu_expire(rail, now_ns);
+    reach_expire(rail, flow_expects_peer(rail->flow), now_ns);
+    loss_expire_rack(rail, now_ns);
+}
+
+static void rail_expire_loss(struct rail *rail, uint64_t now_ns)
+{
+    loss_expire(rail, now_ns);
+    if (has_data(rail->flow) && rail->pace_until_ns <= now_ns)
+        flow_wake(rail->flow);
+}
+
+static uint64_t earliest(struct flow *flow)
+{
+    bool expects = flow_expects_peer(flow);
+    uint64_t at = data_qps_deadline(flow);
+    EACH_RAIL(flow, rail)
+    {
+        uint64_t rail_at = rail_deadline(rail, expects);
+        if (rail_at < at)
+            at = rail_at;
+    }
     if (flow->ack.pending && !flow->ack.now && flow->ack.at_ns < at)
         at = flow->ack.at_ns;
-    if (flow->pace_until_ns > flow->core->now_ns && has_data(flow) && flow->pace_until_ns < at)
-        at = flow->pace_until_ns;
     if (flow->credit_tx.ask_at_ns < at)
         at = flow->credit_tx.ask_at_ns;
-    if (flow->probe.ask_at_ns < at)
-        at = flow->probe.ask_at_ns;
-    if (flow->mtu.at_ns < at)
-        at = flow->mtu.at_ns;
-    uint64_t reach_at = reach_deadline(flow, flow_expects_peer(flow));
-    if (reach_at < at)
-        at = reach_at;
-    if (flow_expects_peer(flow)) {
-        uint64_t silence_at = silence_deadline(flow, flow->probe.due);
+    if (expects) {
+        uint64_t silence_at = silence_deadline(flow, flow_due_probe(flow));
         if (silence_at < at)
             at = silence_at;
     }
@@ -44,7 +69,7 @@ void flow_update_timer(struct flow *flow)
 {
     if (flow->dead)
         return;
-    assert(!flow->probe.due || queue_has(&flow->ready)); /* due probes have no deadline */
+    assert(!flow_due_probe(flow) || queue_has(&flow->ready)); /* due probes have no deadline */
     flow_arm(flow, earliest(flow));
 }
 
@@ -57,23 +82,17 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
         ack_owe_delayed(flow, true);
     if (flow->credit_tx.ask_at_ns <= now_ns)
         credit_ask_again(flow, now_ns);
-    probe_expire(flow, now_ns);
-    if (flow->mtu.at_ns <= now_ns || flow->mtu.raise_ns <= now_ns)
-        mtu_expire(flow, now_ns);
-    reach_expire(flow, flow_expects_peer(flow), now_ns);
-    loss_expire_rack(flow, now_ns);
+    EACH_RAIL(flow, rail)
+    rail_expire(rail, now_ns);
     if (flow_expects_peer(flow)) {
         if (silence_is_death(flow, now_ns)) {
             flow_give_up(flow, true);
             return;
         }
-        if (silence_next_ask(flow) <= now_ns) {
-            flow->probe.due |= PROBE_ASK;
-            flow_wake(flow);
-        }
+        if (silence_next_ask(flow) <= now_ns)
+            flow_ask(flow);
     }
-    loss_expire(flow, now_ns);
-    if (has_data(flow) && flow->pace_until_ns <= now_ns)
-        flow_wake(flow);
+    EACH_RAIL(flow, rail)
+    rail_expire_loss(rail, now_ns);
     data_qps_expire(flow, now_ns);
 }

@@ -54,7 +54,7 @@ void gone_keep_fin(struct conn *conn, const struct wire_credit *credit)
     struct flow *flow = conn->flow;
     flow->gone.fins[conn->local_id % GONE_FINS] =
         (struct gone_fin){.credit = *credit, .id = conn->local_id, .used = true, .kept = true};
-    if (probe_proven(&flow->probe)) /* else the peer may not exist; if it does, its frames bring the answer */
+    if (flow_proven(flow)) /* else the peer may not exist; if it does, its frames bring the answer */
         gone_answer(flow, conn->local_id);
 }
 

@@ -9,23 +9,23 @@ enum { FRAGMENT_HEADER_BYTES = WIRE_HEADER_BYTES + WIRE_FRAGMENT_BYTES };
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-bool image_needed(const struct flow *flow, const struct chunk *chunk)
+bool image_needed(const struct rail *rail, const struct chunk *chunk)
 {
-    return chunk_largest(chunk) > flow->datagram_bytes && !chunk->placed && chunk->kind != CHUNK_ABANDONED &&
-           flow->features >> FRAME_FRAGMENT & 1;
+    return chunk_largest(chunk) > rail->datagram_bytes && !chunk->placed && chunk->kind != CHUNK_ABANDONED &&
+           rail->flow->features >> FRAME_FRAGMENT & 1;
 }
 
 /* Image bytes per fragment except the last: as many as surely get through. */
-static uint32_t fragment_bytes(const struct flow *flow)
+static uint32_t fragment_bytes(const struct rail *rail)
 {
-    uint32_t bytes = flow->datagram_bytes < flow->mtu.base_bytes ? flow->datagram_bytes : flow->mtu.base_bytes;
+    uint32_t bytes = rail->datagram_bytes < rail->mtu.base_bytes ? rail->datagram_bytes : rail->mtu.base_bytes;
     return (bytes - FRAGMENT_HEADER_BYTES) / WIRE_FRAGMENT_UNIT * WIRE_FRAGMENT_UNIT;
 }
 
-uint32_t image_charge(const struct flow *flow, const struct chunk *chunk)
+uint32_t image_charge(const struct rail *rail, const struct chunk *chunk)
 {
     uint32_t bytes = (chunk->count - 1u) * chunk->datagram_bytes + chunk->last_bytes;
-    uint32_t fragments = bytes / fragment_bytes(flow) + chunk->count;
+    uint32_t fragments = bytes / fragment_bytes(rail) + chunk->count;
     return bytes + fragments * (FRAGMENT_HEADER_BYTES + CORE_KERNEL_BYTES);
 }
 
@@ -78,16 +78,19 @@ bool image_next(struct flow *flow, uint8_t *buffer, struct tx_desc *desc)
     const struct tx_desc *image = &out->desc;
     unsigned index = (unsigned)__builtin_ctzll(out->left);
     uint32_t total = index + 1u == image->count ? image->last_bytes : image->datagram_bytes;
+    const struct rail *rail = &flow->rails[image->rail];
     uint32_t length = total - out->offset;
-    if (length > fragment_bytes(flow))
-        length = fragment_bytes(flow);
+    if (length > fragment_bytes(rail))
+        length = fragment_bytes(rail);
     *desc = (struct tx_desc){
         .kind = TX_FRAMES,
         .count = 1,
         .fragment = true,
         .due = TX_DUE_FRAGMENT,
         .path = image->path,
-        .destination = flow->destination,
+        .port = image->port,
+        .rail = image->rail,
+        .destination = rail->destination,
         .mask = 1,
         .datagram_bytes = FRAGMENT_HEADER_BYTES + length,
         .last_bytes = FRAGMENT_HEADER_BYTES + length,

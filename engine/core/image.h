@@ -17,6 +17,7 @@
 
 struct chunk;
 struct flow;
+struct rail;
 
 enum {
     IMAGES_MAX = 8, /* that a core puts together at a time */
@@ -53,10 +54,10 @@ struct image_out {
 /* `memory`: IMAGES_MAX * IMAGE_BYTES. */
 void images_init(struct images *images, uint8_t *memory);
 
-/* Whether a retransmission of the chunk goes in fragments. */
-bool image_needed(const struct flow *flow, const struct chunk *chunk);
+/* Whether a retransmission of the chunk over the rail goes in fragments. */
+bool image_needed(const struct rail *rail, const struct chunk *chunk);
 /* What its fragments take of the peer's socket buffer. */
-uint32_t image_charge(const struct flow *flow, const struct chunk *chunk);
+uint32_t image_charge(const struct rail *rail, const struct chunk *chunk);
 /* Begins to send the chunk of `desc` in fragments. */
 void image_begin(struct flow *flow, const struct tx_desc *desc);
 /* The next fragment, into `buffer`. False: none is left or needed. */

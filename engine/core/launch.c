@@ -10,41 +10,50 @@ uint32_t tx_datagrams_within(uint32_t datagram_bytes, uint64_t window_bytes, uin
     return most ? most : 1;
 }
 
-bool tx_is_paced_out(struct flow *flow, uint64_t now_ns)
+bool tx_is_paced_out(struct rail *rail, uint64_t now_ns)
 {
-    if (flow->cc.pace_gap_ns == 0 || flow->pace_until_ns <= now_ns)
+    if (rail->cc.pace_gap_ns == 0 || rail->pace_until_ns <= now_ns)
         return false;
-    flow->window_limited = true;
+    rail->window_limited = true;
     return true;
 }
 
-void tx_fly(struct flow *flow, struct chunk *chunk, uint16_t path, uint64_t now_ns)
+void tx_fly(struct rail *rail, struct chunk *chunk, uint16_t path, uint64_t now_ns)
 {
-    if (flow->sent.flying_chunks == 0 && flow->last_ack_ns < now_ns)
-        flow->last_ack_ns = now_ns;
-    sent_fly(&flow->sent, chunk, path, now_ns);
+    struct flow *flow = rail->flow;
+    if (rail->flying_chunks == 0 && rail->last_ack_ns < now_ns)
+        rail->last_ack_ns = now_ns;
+    sent_fly(&flow->sent, rail, chunk, path, now_ns);
     credit_use(flow, chunk->payload_bytes);
-    if (flow->cc.pace_gap_ns)
-        flow->pace_until_ns = now_ns + flow->cc.pace_gap_ns * chunk->payload_bytes / flow->cc.chunk_bytes;
+    if (rail->cc.pace_gap_ns)
+        rail->pace_until_ns = now_ns + rail->cc.pace_gap_ns * chunk->payload_bytes / rail->cc.chunk_bytes;
 }
 
 /* Paths that have worked seem to have stopped. */
-static bool at_a_loss(const struct flow *flow)
+static bool at_a_loss(const struct rail *rail)
 {
     enum { TIMEOUTS = 2 };
-    return flow->loss.rto_backoff >= TIMEOUTS;
+    return rail->loss.rto_backoff >= TIMEOUTS;
 }
 
-void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid, struct tx_desc *desc,
+/* The path for the chunk's next transmission. */
+static uint16_t choose_path(struct rail *rail, const struct chunk *chunk, int avoid)
+{
+    struct path_set *paths = &rail->paths;
+    int barred = rail_avoids(rail, avoid);
+    if (chunk->placed)
+        return chunk->path;
+    return rail_global(rail, chunk->transmissions > 0 ? path_choose_safe(paths, barred, at_a_loss(rail))
+                                                      : path_choose(paths, barred));
+}
+
+void tx_launch(struct rail *rail, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid, struct tx_desc *desc,
                uint64_t now_ns)
 {
+    struct flow *flow = rail->flow;
     struct core *core = flow->core;
     bool retransmission = chunk->transmissions > 0;
-    uint16_t path = chunk->path;
-    if (!chunk->placed)
-        path =
-            retransmission ? path_choose_safe(&flow->paths, avoid, at_a_loss(flow)) : path_choose(&flow->paths, avoid);
-    tx_fly(flow, chunk, path, now_ns);
+    tx_fly(rail, chunk, choose_path(rail, chunk, avoid), now_ns);
     desc->flow = flow;
     desc->due = 0;
     desc->sequenced = true;
@@ -54,8 +63,10 @@ void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t ma
     desc->count = chunk->count;
     desc->mask = mask;
     desc->path = chunk->path;
+    desc->port = rail_local(rail, chunk->path);
+    desc->rail = rail->index;
     desc->path_seq = chunk->path_seq;
-    desc->destination = flow->destination;
+    desc->destination = rail->destination;
     desc->token = flow->tx_token;
     desc->seq = seq;
     desc->time_stamp = wire_time(now_ns);
@@ -70,14 +81,17 @@ void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t ma
         COUNT(core->counters, retransmits, (unsigned)__builtin_popcountll(mask));
 }
 
-void tx_describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, uint16_t path, unsigned due,
+void tx_describe_unnumbered(struct rail *rail, uint8_t *buffer, uint32_t bytes, uint16_t port, unsigned due,
                             struct tx_desc *desc, uint64_t now_ns)
 {
+    struct flow *flow = rail->flow;
     *desc = (struct tx_desc){
         .kind = TX_FRAMES,
         .count = 1,
-        .path = path,
-        .destination = flow->destination,
+        .path = rail_global(rail, port),
+        .port = port,
+        .rail = rail->index,
+        .destination = rail->destination,
         .mask = 1,
         .datagram_bytes = bytes,
         .last_bytes = bytes,

@@ -6,9 +6,9 @@
 #include <assert.h>
 #include <string.h>
 
-void mtu_init(struct flow *flow, const struct flow_setup *setup)
+void mtu_init(struct rail *rail, const struct rail_setup *setup)
 {
-    flow->mtu = (struct mtu){
+    rail->mtu = (struct mtu){
         .limit_bytes = setup->datagram_bytes,
         .peer_bytes = setup->peer_datagram_bytes ? setup->peer_datagram_bytes : CORE_TRAIN_BYTES_MAX,
         .base_bytes = setup->base_bytes ? setup->base_bytes : CORE_DATAGRAM_BASE,
@@ -17,88 +17,88 @@ void mtu_init(struct flow *flow, const struct flow_setup *setup)
         .at_ns = UINT64_MAX,
         .raise_ns = UINT64_MAX,
     };
-    flow->datagram_bytes = setup->datagram_bytes;
+    rail->datagram_bytes = setup->datagram_bytes;
     if (setup->base_bytes && setup->base_bytes < setup->datagram_bytes)
-        flow->datagram_bytes = setup->base_bytes;
-    flow->sent.base_bytes = flow->mtu.base_bytes;
+        rail->datagram_bytes = setup->base_bytes;
+    rail->base_bytes = rail->mtu.base_bytes;
 }
 
 /* ---- searching ------------------------------------------------------------------------------- */
 
-static void set_watches(struct flow *flow)
+static void set_watches(struct rail *rail)
 {
-    flow->sent.watches = flow->mtu.trying_bytes || flow->mtu.rounds;
+    rail->watches = rail->mtu.trying_bytes || rail->mtu.rounds;
 }
 
 /* Ends the wait for a probe. */
-static void put_padding(struct flow *flow)
+static void put_padding(struct rail *rail)
 {
-    struct mtu *mtu = &flow->mtu;
+    struct mtu *mtu = &rail->mtu;
     if (mtu->padding)
-        pool_put(&flow->core->big, &mtu->held, mtu->padding);
+        pool_put(&rail->flow->core->big, &mtu->held, mtu->padding);
     mtu->padding = NULL;
     mtu->at_ns = UINT64_MAX;
-    flow->probe.due &= (uint8_t)~PROBE_SIZE;
+    rail->probe.due &= (uint8_t)~PROBE_SIZE;
 }
 
-static void stop_search(struct flow *flow)
+static void stop_search(struct rail *rail)
 {
-    put_padding(flow);
-    flow->mtu.trying_bytes = 0;
-    set_watches(flow);
+    put_padding(rail);
+    rail->mtu.trying_bytes = 0;
+    set_watches(rail);
 }
 
-void mtu_forget(struct flow *flow)
+void mtu_forget(struct rail *rail)
 {
-    stop_search(flow);
+    stop_search(rail);
 }
 
 /*
  * From here on a small datagram must show that the path lives. One that was sent earlier shows nothing, even if its ack
  * comes now: the peer repeats acks of packets from before the path died.
  */
-static void await_small(struct flow *flow)
+static void await_small(struct rail *rail)
 {
-    flow->mtu.small_passed = false;
-    flow->mtu.small_from_ns = flow->core->now_ns;
+    rail->mtu.small_passed = false;
+    rail->mtu.small_from_ns = rail->flow->core->now_ns;
 }
 
-static void try_size(struct flow *flow, uint32_t bytes)
+static void try_size(struct rail *rail, uint32_t bytes)
 {
-    struct mtu *mtu = &flow->mtu;
-    put_padding(flow);
+    struct mtu *mtu = &rail->mtu;
+    put_padding(rail);
     mtu->trying_bytes = bytes;
-    mtu->nonce = rng_next(&flow->core->rng) | 1; /* other probes have nonce 0 (probe.h) */
+    mtu->nonce = rng_next(&rail->flow->core->rng) | 1; /* other probes have nonce 0 (probe.h) */
     mtu->tries = mtu->silent = 0;
-    await_small(flow);
-    set_watches(flow);
-    flow->probe.due |= PROBE_SIZE;
-    flow_wake(flow);
+    await_small(rail);
+    set_watches(rail);
+    rail->probe.due |= PROBE_SIZE;
+    flow_wake(rail->flow);
 }
 
-void mtu_search(struct flow *flow)
+void mtu_search(struct rail *rail)
 {
-    struct mtu *mtu = &flow->mtu;
+    struct mtu *mtu = &rail->mtu;
     mtu->bad_bytes = UINT32_MAX;
     mtu->raise_ns = UINT64_MAX;
-    if (mtu->limit_bytes > flow->datagram_bytes)
-        try_size(flow, mtu->limit_bytes);
+    if (mtu->limit_bytes > rail->datagram_bytes)
+        try_size(rail, mtu->limit_bytes);
     else
-        stop_search(flow);
+        stop_search(rail);
 }
 
-static void search_later(struct flow *flow, uint64_t now_ns)
+static void search_later(struct rail *rail, uint64_t now_ns)
 {
-    struct mtu *mtu = &flow->mtu;
+    struct mtu *mtu = &rail->mtu;
     mtu->raise_ns = now_ns + (MTU_RAISE_NS << mtu->backoff);
     if (mtu->backoff < MTU_RAISE_BACKOFF)
         mtu->backoff++;
 }
 
 /* A size between those that pass and those that do not, in steps of payload; 0: none is left. */
-static uint32_t middle(const struct flow *flow)
+static uint32_t middle(const struct rail *rail)
 {
-    uint32_t low = flow->datagram_bytes, high = flow->mtu.bad_bytes, bytes = low + (high - low) / 2;
+    uint32_t low = rail->datagram_bytes, high = rail->mtu.bad_bytes, bytes = low + (high - low) / 2;
     if (bytes > WIRE_BULK_HEADER_BYTES)
         bytes -= (bytes - WIRE_BULK_HEADER_BYTES) % MTU_STEP_BYTES;
     if (bytes <= low)
@@ -107,33 +107,33 @@ static uint32_t middle(const struct flow *flow)
 }
 
 /* A size was found good or bad: tries the next one, or ends the search. */
-static void next_size(struct flow *flow, uint64_t now_ns)
+static void next_size(struct rail *rail, uint64_t now_ns)
 {
-    struct mtu *mtu = &flow->mtu;
-    uint32_t bytes = flow->datagram_bytes < mtu->limit_bytes ? middle(flow) : 0;
+    struct mtu *mtu = &rail->mtu;
+    uint32_t bytes = rail->datagram_bytes < mtu->limit_bytes ? middle(rail) : 0;
     if (bytes) {
-        try_size(flow, bytes);
+        try_size(rail, bytes);
         return;
     }
-    stop_search(flow);
-    if (flow->datagram_bytes == mtu->limit_bytes) {
+    stop_search(rail);
+    if (rail->datagram_bytes == mtu->limit_bytes) {
         mtu->backoff = 0;
         return;
     }
-    search_later(flow, now_ns);
+    search_later(rail, now_ns);
     if (!mtu->hole_reported) {
         mtu->hole_reported = mtu->hole_report_due = true;
-        queue_append(&flow->core->flow_events, &flow->event);
+        queue_append(&rail->flow->core->flow_events, &rail->flow->event);
     }
 }
 
-uint32_t mtu_probe(struct flow *flow, uint8_t **buffer, uint64_t now_ns)
+uint32_t mtu_probe(struct rail *rail, uint8_t **buffer, uint64_t now_ns)
 {
-    struct mtu *mtu = &flow->mtu;
-    flow->probe.due &= (uint8_t)~PROBE_SIZE;
-    mtu->at_ns = now_ns + (flow_rto_ns(flow, 0) << mtu->silent);
+    struct mtu *mtu = &rail->mtu;
+    rail->probe.due &= (uint8_t)~PROBE_SIZE;
+    mtu->at_ns = now_ns + (rail_rto_ns(rail, 0) << mtu->silent);
     if (!mtu->padding)
-        mtu->padding = pool_take(&flow->core->big, &mtu->held);
+        mtu->padding = pool_take(&rail->flow->core->big, &mtu->held);
     if (!mtu->padding)
         return 0;                               /* a buffer may be free when mtu->at_ns comes */
     memset(mtu->padding, 0, mtu->trying_bytes); /* the buffer may hold messages for other peers */
@@ -141,85 +141,85 @@ uint32_t mtu_probe(struct flow *flow, uint8_t **buffer, uint64_t now_ns)
     return mtu->trying_bytes;
 }
 
-void mtu_undo(struct flow *flow)
+void mtu_undo(struct rail *rail)
 {
-    flow->mtu.at_ns = UINT64_MAX; /* it goes at once */
+    rail->mtu.at_ns = UINT64_MAX; /* it goes at once */
 }
 
-void mtu_on_echo(struct flow *flow, uint64_t nonce, uint64_t now_ns)
+void mtu_on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns)
 {
-    struct mtu *mtu = &flow->mtu;
-    if (nonce == 0 && flow->sent.watches) {
+    struct mtu *mtu = &rail->mtu;
+    if (nonce == rail->index && rail->watches) {
         mtu->small_passed = true;
-    } else if (nonce && mtu->trying_bytes && nonce == mtu->nonce) {
-        flow->datagram_bytes = mtu->trying_bytes;
-        next_size(flow, now_ns);
+    } else if (mtu->trying_bytes && nonce == mtu->nonce) {
+        rail->datagram_bytes = mtu->trying_bytes;
+        next_size(rail, now_ns);
     }
 }
 
 /* No echo came in time. */
-static void give_up_probe(struct flow *flow, uint64_t now_ns)
+static void give_up_probe(struct rail *rail, uint64_t now_ns)
 {
-    struct mtu *mtu = &flow->mtu;
+    struct mtu *mtu = &rail->mtu;
     if (mtu->padding && mtu->small_passed)
         mtu->tries++;
     else
         mtu->silent++;
     if (mtu->tries == (mtu->trying_bytes == mtu->limit_bytes ? MTU_TOP_TRIES : MTU_TRIES)) {
         mtu->bad_bytes = mtu->trying_bytes;
-        next_size(flow, now_ns);
+        next_size(rail, now_ns);
     } else if (mtu->silent == MTU_SILENT_TRIES) { /* a peer that says nothing at all shows nothing about sizes */
-        stop_search(flow);
-        search_later(flow, now_ns);
+        stop_search(rail);
+        search_later(rail, now_ns);
     } else {
-        await_small(flow);
-        flow->probe.due |= PROBE_SIZE | PROBE_ASK; /* a small probe goes beside the padded one */
+        await_small(rail);
+        rail->probe.due |= PROBE_SIZE | PROBE_ASK; /* a small probe goes beside the padded one */
         mtu->at_ns = UINT64_MAX;
-        flow_wake(flow);
+        flow_wake(rail->flow);
     }
 }
 
-void mtu_expire(struct flow *flow, uint64_t now_ns)
+void mtu_expire(struct rail *rail, uint64_t now_ns)
 {
-    struct mtu *mtu = &flow->mtu;
+    struct mtu *mtu = &rail->mtu;
     if (mtu->at_ns <= now_ns)
-        give_up_probe(flow, now_ns);
-    if (mtu->raise_ns <= now_ns && flow_expects_peer(flow)) /* an idle flow needs no timer for this */
-        mtu_search(flow);
+        give_up_probe(rail, now_ns);
+    if (mtu->raise_ns <= now_ns && flow_expects_peer(rail->flow)) /* an idle flow needs no timer for this */
+        mtu_search(rail);
 }
 
-void mtu_set_route(struct flow *flow, uint32_t bytes)
+void mtu_set_route(struct rail *rail, uint32_t bytes)
 {
-    struct mtu *mtu = &flow->mtu;
+    struct mtu *mtu = &rail->mtu;
     uint32_t before = mtu->limit_bytes;
     if (bytes > mtu->peer_bytes)
         bytes = mtu->peer_bytes;
     mtu->limit_bytes = bytes;
-    if (!mtu->searches || bytes < flow->datagram_bytes)
-        flow->datagram_bytes = bytes;
-    if (bytes > before || bytes < mtu->trying_bytes || bytes == flow->datagram_bytes)
-        mtu_search(flow);
+    if (!mtu->searches || bytes < rail->datagram_bytes)
+        rail->datagram_bytes = bytes;
+    if (bytes > before || bytes < mtu->trying_bytes || bytes == rail->datagram_bytes)
+        mtu_search(rail);
 }
 
 /* ---- black holes ----------------------------------------------------------------------------- */
 
 /* Large datagrams vanish. */
-static void fall_to_base(struct flow *flow)
+static void fall_to_base(struct rail *rail)
 {
-    struct mtu *mtu = &flow->mtu;
-    COUNT(flow->core->counters, mtu_holes, 1);
+    struct mtu *mtu = &rail->mtu;
+    COUNT(rail->flow->core->counters, mtu_holes, 1);
     mtu->rounds = mtu->losses = 0;
-    flow->datagram_bytes = mtu->base_bytes;
-    mtu_search(flow);
+    rail->datagram_bytes = mtu->base_bytes;
+    mtu_search(rail);
 }
 
-void mtu_on_ack(struct flow *flow, const struct sent_acked *acked)
+void mtu_on_ack(struct rail *rail, const struct sent_acked *acked)
 {
-    struct mtu *mtu = &flow->mtu;
+    struct mtu *mtu = &rail->mtu;
     mtu->small_passed |= acked->small_ns && acked->small_ns >= mtu->small_from_ns;
     if (acked->large) {
         mtu->rounds = mtu->losses = 0;
-        set_watches(flow);
+        set_watches(rail);
     }
 }
 
@@ -228,25 +228,25 @@ void mtu_on_ack(struct flow *flow, const struct sent_acked *acked)
  * asks the peer, to show whether small datagrams pass. It does not at the first loss that acks show: others arrived
  * then.
  */
-bool mtu_on_losses(struct flow *flow, bool by_time, uint64_t now_ns)
+bool mtu_on_losses(struct rail *rail, bool by_time, uint64_t now_ns)
 {
-    struct mtu *mtu = &flow->mtu;
-    uint64_t sent_ns = flow->sent.large_lost_ns;
-    flow->sent.large_lost_ns = 0;
-    if (sent_ns == 0 || sent_ns < mtu->counted_ns || flow->datagram_bytes <= mtu->base_bytes)
+    struct mtu *mtu = &rail->mtu;
+    uint64_t sent_ns = rail->large_lost_ns;
+    rail->large_lost_ns = 0;
+    if (sent_ns == 0 || sent_ns < mtu->counted_ns || rail->datagram_bytes <= mtu->base_bytes)
         return false;
     mtu->counted_ns = now_ns;
     mtu->losses += mtu->rounds > 0 && mtu->small_passed;
     mtu->rounds += mtu->rounds < UINT8_MAX;
-    await_small(flow);
-    flow->sent.watches = true;
+    await_small(rail);
+    rail->watches = true;
     if (mtu->losses == MTU_TRIES) {
-        fall_to_base(flow);
+        fall_to_base(rail);
         return true;
     }
     if (by_time || mtu->rounds > 1) {
-        flow->probe.due |= PROBE_ASK;
-        flow_wake(flow);
+        rail->probe.due |= PROBE_ASK;
+        flow_wake(rail->flow);
     }
     return false;
 }

@@ -5,7 +5,7 @@
  *
  * The flow begins with datagrams that every network carries (the base). At once it sends one padded probe of the
  * route's size, beside the traffic; nothing waits for its echo. The echo, a small datagram, makes that size the
- * flow's. If no echo comes while small datagrams get through, a binary search finds the largest size that does. The
+ * rail's. If no echo comes while small datagrams get through, a binary search finds the largest size that does. The
  * flow repeats the search later, more and more rarely.
  *
  * A black hole that appears later shows by repeated losses of large datagrams: none arrives, and each time small ones
@@ -20,8 +20,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct flow;
-struct flow_setup;
+struct rail;
+struct rail_setup;
 struct sent_acked;
 
 enum {
@@ -62,23 +62,23 @@ static inline bool mtu_opens(const struct mtu *mtu)
     return (mtu->tries + mtu->silent) % 2 == 0;
 }
 
-void mtu_init(struct flow *flow, const struct flow_setup *setup);
+void mtu_init(struct rail *rail, const struct rail_setup *setup);
 /* Begins a search from the top, unless the size is known already. */
-void mtu_search(struct flow *flow);
+void mtu_search(struct rail *rail);
 /* The flow ends: returns its buffer to the core. */
-void mtu_forget(struct flow *flow);
+void mtu_forget(struct rail *rail);
 /* The route now takes datagrams of `bytes`. */
-void mtu_set_route(struct flow *flow, uint32_t bytes);
+void mtu_set_route(struct rail *rail, uint32_t bytes);
 /* A padded probe is about to leave: its size, and `*buffer` to lay it out in; 0: not now. */
-uint32_t mtu_probe(struct flow *flow, uint8_t **buffer, uint64_t now_ns);
+uint32_t mtu_probe(struct rail *rail, uint8_t **buffer, uint64_t now_ns);
 /* The NIC has refused it, which is no loss. */
-void mtu_undo(struct flow *flow);
+void mtu_undo(struct rail *rail);
 /* An echo has come. */
-void mtu_on_echo(struct flow *flow, uint64_t nonce, uint64_t now_ns);
-/* An ack has come while flow->sent.watches. */
-void mtu_on_ack(struct flow *flow, const struct sent_acked *acked);
+void mtu_on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns);
+/* An ack has come while rail->watches. */
+void mtu_on_ack(struct rail *rail, const struct sent_acked *acked);
 /* Chunks have been declared lost; `by_time`: nothing comes back at all. True: a black hole swallows large datagrams. */
-bool mtu_on_losses(struct flow *flow, bool by_time, uint64_t now_ns);
-void mtu_expire(struct flow *flow, uint64_t now_ns);
+bool mtu_on_losses(struct rail *rail, bool by_time, uint64_t now_ns);
+void mtu_expire(struct rail *rail, uint64_t now_ns);
 
 #endif

@@ -6,19 +6,49 @@
 enum { PROBE_BACKOFF_MAX = 8, GREETINGS = 3 };
 #define ASK_AGAIN_NS UINT64_C(4000000) /* at first; doubles up to a second */
 
-void probe_init(struct flow *flow, uint64_t nonce, bool greets)
+void probe_init(struct rail *rail, uint64_t nonce, bool greets)
 {
-    flow->probe =
+    rail->probe =
         (struct probe){.nonce = nonce, .ask_at_ns = UINT64_MAX, .ask_path = UINT16_MAX, .echo_path = UINT16_MAX};
     if (nonce && greets) {
-        flow->probe.greetings = GREETINGS;
-        flow->probe.ask_at_ns = flow->core->now_ns + ASK_AGAIN_NS; /* most peers have asked by then */
+        rail->probe.greetings = GREETINGS;
+        rail->probe.ask_at_ns = rail->flow->core->now_ns + ASK_AGAIN_NS; /* most peers have asked by then */
     }
 }
 
-void probe_on_frame(struct flow *flow, const struct wire_probe *frame, uint64_t now_ns)
+/* The rail's address is proven. */
+static void prove(struct rail *rail)
 {
-    struct probe *probe = &flow->probe;
+    struct probe *probe = &rail->probe;
+    struct flow *flow = rail->flow;
+    probe->nonce = 0;
+    probe->asking = false;
+    probe->due &= (uint8_t)~PROBE_ASK;
+    probe->greetings = 0;
+    probe->ask_at_ns = UINT64_MAX;
+    flow_choose_main(flow);
+    if (flow->proven++ == 0) {
+        flow->proof_report_due = true;
+        queue_append(&flow->core->flow_events, &flow->event);
+    }
+    reach_begin(rail);
+    mtu_search(rail);
+}
+
+static void on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns)
+{
+    if (probe_proven(&rail->probe)) {
+        reach_on_echo(rail, nonce);
+        mtu_on_echo(rail, nonce, now_ns);
+    } else if (nonce == rail->probe.nonce) {
+        prove(rail);
+    }
+}
+
+void probe_on_frame(struct rail *rail, const struct wire_probe *frame, uint64_t now_ns)
+{
+    struct flow *flow = rail->flow;
+    struct probe *probe = &rail->probe;
     if (!frame->echo && frame->length) {
         probe->due |= PROBE_ECHO_SIZE;
         probe->size_nonce = frame->nonce;
@@ -28,28 +58,18 @@ void probe_on_frame(struct flow *flow, const struct wire_probe *frame, uint64_t 
         probe->echo_nonce = frame->nonce;
         if (!probe_proven(probe))
             probe->due |= PROBE_ASK; /* the peer knows the flow by now: an earlier probe may have come too soon */
-    } else if (!probe_proven(probe) && frame->nonce == probe->nonce) {
-        probe->nonce = 0;
-        probe->asking = false;
-        probe->due &= (uint8_t)~PROBE_ASK;
-        probe->greetings = 0;
-        probe->ask_at_ns = UINT64_MAX;
-        probe->proof_report_due = true;
-        queue_append(&flow->core->flow_events, &flow->event);
-        reach_begin(flow);
-        mtu_search(flow);
-    } else if (probe_proven(probe)) {
-        reach_on_echo(flow, frame->nonce);
-        mtu_on_echo(flow, frame->nonce, now_ns);
+    } else {
+        for (unsigned i = 0; i < flow->rail_count; i++)
+            on_echo(&flow->rails[i], frame->nonce, now_ns);
     }
     flow_wake(flow);
 }
 
-void probe_wait(struct flow *flow, bool waits)
+void probe_wait(struct rail *rail, bool waits)
 {
-    struct probe *probe = &flow->probe;
+    struct probe *probe = &rail->probe;
     if (waits && !probe->asking) {
-        flow_expect_peer(flow, flow->core->now_ns);
+        flow_expect_peer(rail->flow, rail->flow->core->now_ns);
         probe->backoff = 0;
     }
     probe->asking = waits;
@@ -59,9 +79,9 @@ void probe_wait(struct flow *flow, bool waits)
         probe->due |= PROBE_ASK;
 }
 
-void probe_expire(struct flow *flow, uint64_t now_ns)
+void probe_expire(struct rail *rail, uint64_t now_ns)
 {
-    struct probe *probe = &flow->probe;
+    struct probe *probe = &rail->probe;
     if (probe->ask_at_ns > now_ns)
         return;
     probe->ask_at_ns = UINT64_MAX;
@@ -70,7 +90,7 @@ void probe_expire(struct flow *flow, uint64_t now_ns)
         probe->greetings--;
         probe->due |= PROBE_ASK;
     }
-    flow_wake(flow); /* where something still waits */
+    flow_wake(rail->flow); /* where something still waits */
 }
 
 bool probe_opens(const struct probe *probe)
@@ -94,17 +114,23 @@ void probe_leaves(struct probe *probe, uint16_t path)
         probe->echo_path = path;
 }
 
-unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns)
+/* Of an ask: of one that proves nothing, which rail it went over. */
+static uint64_t probe_nonce(const struct rail *rail)
 {
-    struct probe *probe = &flow->probe;
+    return probe_proven(&rail->probe) ? rail->index : rail->probe.nonce;
+}
+
+unsigned probe_put(struct rail *rail, uint8_t *at, uint64_t now_ns)
+{
+    struct probe *probe = &rail->probe;
     unsigned bytes = 0;
     if (probe->due & PROBE_ECHO)
         bytes += wire_put_probe(at, &(struct wire_probe){.echo = true, .nonce = probe->echo_nonce});
     if (probe->due & PROBE_ECHO_SIZE)
         bytes += wire_put_probe(at + bytes, &(struct wire_probe){.echo = true, .nonce = probe->size_nonce});
     if (probe->due & PROBE_ASK) {
-        bytes += wire_put_probe(at + bytes, &(struct wire_probe){.nonce = probe->nonce});
-        silence_ask(flow, now_ns);
+        bytes += wire_put_probe(at + bytes, &(struct wire_probe){.nonce = probe_nonce(rail)});
+        silence_ask(rail->flow, now_ns);
     }
     if (probe->due & PROBE_ASK && !probe_proven(probe)) {
         probe->ask_at_ns = now_ns + (ASK_AGAIN_NS << probe->backoff);
@@ -115,9 +141,9 @@ unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns)
     return bytes;
 }
 
-void probe_undo(struct flow *flow, unsigned due)
+void probe_undo(struct rail *rail, unsigned due)
 {
-    struct probe *probe = &flow->probe;
+    struct probe *probe = &rail->probe;
     probe->due |= (uint8_t)due;
     if (due & PROBE_ASK && !probe_proven(probe) && probe->backoff)
         probe->backoff--;

@@ -7,15 +7,15 @@
  * The accepting side sends a few probes by the clock if the peer's do not come: a stateful firewall in front of us
  * refuses these until a packet has left for the peer.
  *
- * Probes also ask a silent peer whether it lives (silence.h). They need no chunk record and no buffer, and have nonce
- * 0. Padded ones find out which sizes get through (mtu.h); their echo is as small as any.
+ * Probes also ask a silent peer whether it lives (silence.h). They need no chunk record and no buffer, and their nonce
+ * is the number of the rail. Padded ones find out which sizes get through (mtu.h); their echo is as small as any.
  */
 #ifndef UCCL_PROBE_H
 #define UCCL_PROBE_H
 
 #include "core/wire.h"
 
-struct flow;
+struct rail;
 
 enum {
     PROBE_ASK = 1,
@@ -33,7 +33,6 @@ struct probe {
     uint8_t greetings;             /* probes by the clock that are left, even while nothing waits */
     bool asking;                   /* something waits for the proof: the peer's silence counts */
     uint8_t due;                   /* bits: PROBE_* */
-    bool proof_report_due;         /* CORE_EVENT_FLOW_PROVEN waits */
     uint64_t echo_nonce;           /* of the peer's newest probe */
     uint64_t size_nonce;           /* of its newest padded one */
     uint16_t ask_path, echo_path;  /* of the last probe and echo */
@@ -45,12 +44,13 @@ static inline bool probe_proven(const struct probe *probe)
     return probe->nonce == 0;
 }
 
-void probe_init(struct flow *flow, uint64_t nonce, bool greets);
-void probe_on_frame(struct flow *flow, const struct wire_probe *frame, uint64_t now_ns);
+void probe_init(struct rail *rail, uint64_t nonce, bool greets);
+/* A probe has come, over the rail; or the echo of a probe of any rail. */
+void probe_on_frame(struct rail *rail, const struct wire_probe *frame, uint64_t now_ns);
 /* Notes whether something waits for the proof: then a probe is due, unless one has just gone. */
-void probe_wait(struct flow *flow, bool waits);
+void probe_wait(struct rail *rail, bool waits);
 /* The time has come to ask again. */
-void probe_expire(struct flow *flow, uint64_t now_ns);
+void probe_expire(struct rail *rail, uint64_t now_ns);
 /*
  * Whether the due probe or echo takes the first path: every other one does, at both ends. The first path joins the
  * ports that the handshake named, the only pair for which firewalls at both ends can have seen a packet leave.
@@ -60,8 +60,8 @@ bool probe_opens(const struct probe *probe);
 int probe_avoids(const struct probe *probe);
 void probe_leaves(struct probe *probe, uint16_t path);
 /* Writes the frames that are due, except a padded one. Returns the bytes written. */
-unsigned probe_put(struct flow *flow, uint8_t *at, uint64_t now_ns);
+unsigned probe_put(struct rail *rail, uint8_t *at, uint64_t now_ns);
 /* The NIC has refused what was `due`: PROBE_*. */
-void probe_undo(struct flow *flow, unsigned due);
+void probe_undo(struct rail *rail, unsigned due);
 
 #endif

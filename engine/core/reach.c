@@ -9,23 +9,23 @@ enum { EARLY_ROUNDS = 4, REACH_BACKOFF_MAX = 8 };
 #define TRY_AGAIN_NS UINT64_C(4000000)       /* at first, or the time of an answer; doubles up to a second */
 #define TRY_AGAIN_MAX_NS UINT64_C(1000000000)
 
-void reach_init(struct flow *flow, uint16_t peer_ports)
+void reach_init(struct rail *rail, uint16_t peer_ports)
 {
-    flow->reach = (struct reach){.open_at_ns = UINT64_MAX, .peer_ports = peer_ports};
-    if (probe_proven(&flow->probe))
-        reach_begin(flow);
+    rail->reach = (struct reach){.open_at_ns = UINT64_MAX, .peer_ports = peer_ports};
+    if (probe_proven(&rail->probe))
+        reach_begin(rail);
 }
 
-void reach_begin(struct flow *flow)
+void reach_begin(struct rail *rail)
 {
-    struct reach *reach = &flow->reach;
+    struct reach *reach = &rail->reach;
     if (reach->peer_ports < 2)
         return;
-    reach->opened_ns = flow->core->now_ns;
+    reach->opened_ns = rail->flow->core->now_ns;
     reach->open_at_ns = UINT64_MAX;
     reach->port = 1;
-    flow->probe.due |= PROBE_OPEN;
-    flow_wake(flow);
+    rail->probe.due |= PROBE_OPEN;
+    flow_wake(rail->flow);
 }
 
 static void end_round(struct reach *reach)
@@ -36,69 +36,72 @@ static void end_round(struct reach *reach)
         reach->rounds++;
 }
 
-void reach_on_echo(struct flow *flow, uint64_t nonce)
+void reach_on_echo(struct rail *rail, uint64_t nonce)
 {
-    struct reach *reach = &flow->reach;
+    struct reach *reach = &rail->reach;
     if (nonce == 0 || nonce != reach->nonce)
         return;
     reach->nonce = 0;
     reach->backoff = 0;
     reach->try_at_ns = 0;
-    path_works(&flow->paths, reach->tried);
+    path_works(&rail->paths, reach->tried);
 }
 
 /* Whether another round of opening comes: only if the peer has sent something since the last. */
-static bool opens_again(const struct flow *flow)
+static bool opens_again(const struct rail *rail)
 {
-    return flow->reach.open_at_ns != UINT64_MAX && flow->heard_ns > flow->reach.opened_ns;
+    return rail->reach.open_at_ns != UINT64_MAX && rail->flow->heard_ns > rail->reach.opened_ns;
 }
 
-uint64_t reach_deadline(const struct flow *flow, bool expects)
+uint64_t reach_deadline(const struct rail *rail, bool expects)
 {
-    uint64_t at_ns = opens_again(flow) ? flow->reach.open_at_ns : UINT64_MAX;
-    bool tries = flow->paths.closed && expects && !(flow->probe.due & PROBE_TRY);
-    return tries && flow->reach.try_at_ns < at_ns ? flow->reach.try_at_ns : at_ns;
+    uint64_t at_ns = opens_again(rail) ? rail->reach.open_at_ns : UINT64_MAX;
+    bool tries = rail->paths.closed && expects && !(rail->probe.due & PROBE_TRY);
+    return tries && rail->reach.try_at_ns < at_ns ? rail->reach.try_at_ns : at_ns;
 }
 
-void reach_expire(struct flow *flow, bool expects, uint64_t now_ns)
+void reach_expire(struct rail *rail, bool expects, uint64_t now_ns)
 {
-    if (opens_again(flow) && flow->reach.open_at_ns <= now_ns)
-        reach_begin(flow);
-    if (flow->paths.closed && expects && flow->reach.try_at_ns <= now_ns) {
-        flow->probe.due |= PROBE_TRY;
-        flow_wake(flow);
+    if (opens_again(rail) && rail->reach.open_at_ns <= now_ns)
+        reach_begin(rail);
+    if (rail->paths.closed && expects && rail->reach.try_at_ns <= now_ns) {
+        rail->probe.due |= PROBE_TRY;
+        flow_wake(rail->flow);
     }
 }
 
-/* Whether a packet has come from the port lately, so that it is open. */
-static bool port_is_open(const struct flow *flow, uint16_t port, uint64_t now_ns)
+/*
+ * Whether a packet has come from the port lately, so that it is open. Not known of rails behind the first one: the
+ * numbers of the peer's paths there depend on the peer's parameters.
+ */
+static bool port_is_open(const struct rail *rail, uint16_t port, uint64_t now_ns)
 {
-    const struct sack_path *path = &flow->sack.paths[port];
-    return path->path_seq && path->at_ns + OPEN_PERIOD_NS > now_ns;
+    const struct sack_path *path = &rail->flow->sack.paths[port];
+    return rail->index == 0 && path->path_seq && path->at_ns + OPEN_PERIOD_NS > now_ns;
 }
 
-static bool next_port(struct flow *flow, struct reach_probe *probe, uint64_t now_ns)
+static bool next_port(struct rail *rail, struct reach_probe *probe, uint64_t now_ns)
 {
-    struct reach *reach = &flow->reach;
-    while (reach->port < reach->peer_ports && port_is_open(flow, reach->port, now_ns))
+    struct reach *reach = &rail->reach;
+    while (reach->port < reach->peer_ports && port_is_open(rail, reach->port, now_ns))
         reach->port++;
     if (reach->port < reach->peer_ports) {
         *probe = (struct reach_probe){.path = reach->port++, .opens = true};
         return true;
     }
-    flow->probe.due &= (uint8_t)~PROBE_OPEN;
+    rail->probe.due &= (uint8_t)~PROBE_OPEN;
     end_round(reach);
     return false;
 }
 
-static bool next_try(struct flow *flow, struct reach_probe *probe, uint64_t now_ns)
+static bool next_try(struct rail *rail, struct reach_probe *probe, uint64_t now_ns)
 {
-    struct reach *reach = &flow->reach;
-    int path = path_next_closed(&flow->paths, (uint16_t)(reach->tried + 1));
-    flow->probe.due &= (uint8_t)~PROBE_TRY;
+    struct reach *reach = &rail->reach;
+    int path = path_next_closed(&rail->paths, (uint16_t)(reach->tried + 1));
+    rail->probe.due &= (uint8_t)~PROBE_TRY;
     if (path < 0)
         return false;
-    uint64_t answer_ns = flow_probe_ns(flow), least_ns = answer_ns < TRY_AGAIN_NS ? TRY_AGAIN_NS : answer_ns;
+    uint64_t answer_ns = rail_probe_ns(rail), least_ns = answer_ns < TRY_AGAIN_NS ? TRY_AGAIN_NS : answer_ns;
     uint64_t wait_ns = least_ns << reach->backoff;
     if (wait_ns > TRY_AGAIN_MAX_NS)
         wait_ns = least_ns < TRY_AGAIN_MAX_NS ? TRY_AGAIN_MAX_NS : least_ns;
@@ -106,14 +109,14 @@ static bool next_try(struct flow *flow, struct reach_probe *probe, uint64_t now_
     if (reach->backoff < REACH_BACKOFF_MAX)
         reach->backoff++;
     reach->tried = (uint16_t)path;
-    reach->nonce = rng_next(&flow->core->rng) | 1;
+    reach->nonce = rng_next(&rail->flow->core->rng) | 1;
     *probe = (struct reach_probe){.nonce = reach->nonce, .path = reach->tried};
     return true;
 }
 
-void reach_undo(struct flow *flow, uint16_t path, bool opens)
+void reach_undo(struct rail *rail, uint16_t path, bool opens)
 {
-    struct reach *reach = &flow->reach;
+    struct reach *reach = &rail->reach;
     if (opens) {
         reach->port = path;
         return;
@@ -124,9 +127,9 @@ void reach_undo(struct flow *flow, uint16_t path, bool opens)
         reach->backoff--;
 }
 
-bool reach_next(struct flow *flow, struct reach_probe *probe, uint64_t now_ns)
+bool reach_next(struct rail *rail, struct reach_probe *probe, uint64_t now_ns)
 {
-    if (flow->probe.due & PROBE_OPEN && next_port(flow, probe, now_ns))
+    if (rail->probe.due & PROBE_OPEN && next_port(rail, probe, now_ns))
         return true;
-    return flow->probe.due & PROBE_TRY && next_try(flow, probe, now_ns);
+    return rail->probe.due & PROBE_TRY && next_try(rail, probe, now_ns);
 }

@@ -19,7 +19,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-struct flow;
+struct rail;
 
 struct reach {
     uint64_t open_at_ns; /* when the next round of opening begins; UINT64_MAX: one is under way, or none will */
@@ -40,17 +40,17 @@ struct reach_probe {
     bool opens;
 };
 
-void reach_init(struct flow *flow, uint16_t peer_ports);
+void reach_init(struct rail *rail, uint16_t peer_ports);
 /* The peer's address is proven: its ports are opened. */
-void reach_begin(struct flow *flow);
+void reach_begin(struct rail *rail);
 /* An echo has come that is not the proof of the address. */
-void reach_on_echo(struct flow *flow, uint64_t nonce);
+void reach_on_echo(struct rail *rail, uint64_t nonce);
 /* When the next datagram is due; `expects`: the flow waits for the peer, else no path is tried. */
-uint64_t reach_deadline(const struct flow *flow, bool expects);
-void reach_expire(struct flow *flow, bool expects, uint64_t now_ns);
+uint64_t reach_deadline(const struct rail *rail, bool expects);
+void reach_expire(struct rail *rail, bool expects, uint64_t now_ns);
 /* The next datagram that is due. False: none after all. */
-bool reach_next(struct flow *flow, struct reach_probe *probe, uint64_t now_ns);
+bool reach_next(struct rail *rail, struct reach_probe *probe, uint64_t now_ns);
 /* The NIC has refused it; PROBE_OPEN or PROBE_TRY is due again. */
-void reach_undo(struct flow *flow, uint16_t path, bool opens);
+void reach_undo(struct rail *rail, uint16_t path, bool opens);
 
 #endif

@@ -230,7 +230,7 @@ static bool on_flow_frame(struct flow *flow, const struct wire_frame *frame, boo
         on_gone(flow, &frame->gone);
         return true;
     case FRAME_PROBE:
-        probe_on_frame(flow, &frame->probe, now_ns);
+        probe_on_frame(flow->rx_rail, &frame->probe, now_ns);
         return true;
     case FRAME_FLOW:
         flow_give_up(flow, false);
@@ -309,6 +309,9 @@ static bool on_unnumbered(struct flow *flow, struct wire_packet *packet, uint64_
         COUNT(flow->core->counters, rx_malformed, 1);
         return false;
     }
+    flow->rx_rail = flow_rail_of(flow, packet->path);
+    if (!flow->rx_rail) /* the peer has more paths */
+        flow->rx_rail = flow->rails;
     act(flow, packet, &subject, now_ns);
     return true;
 }

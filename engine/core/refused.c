@@ -32,7 +32,7 @@ static void undo_chunks(struct flow *flow, const struct tx_desc *desc, uint64_t 
             continue;
         sent_unsend(&flow->sent, chunk);
         credit_unuse(flow, chunk->payload_bytes);
-        flow->pace_until_ns = now_ns; /* its gap was over */
+        flow->rails[desc->rail].pace_until_ns = now_ns; /* its gap was over */
         if (desc->kind == TX_PLACE)
             chunk->placed = false; /* no NIC placed it: it may go over any path */
         else
@@ -42,17 +42,18 @@ static void undo_chunks(struct flow *flow, const struct tx_desc *desc, uint64_t 
 
 static void due_again(struct flow *flow, const struct tx_desc *desc)
 {
-    probe_undo(flow, desc->due & TX_DUE_PROBES);
+    struct rail *rail = &flow->rails[desc->rail];
+    probe_undo(rail, desc->due & TX_DUE_PROBES);
     if (desc->due & PROBE_SIZE)
-        mtu_undo(flow);
+        mtu_undo(rail);
     if (desc->due & (PROBE_OPEN | PROBE_TRY))
-        reach_undo(flow, desc->path, desc->opens);
+        reach_undo(rail, desc->opens ? desc->path : desc->port, desc->opens);
     if (desc->due & TX_DUE_ACK)
         ack_undo(flow, desc->due & TX_DUE_ACK_AGAIN);
     if (desc->due & TX_DUE_DEMAND)
         flow->credit_tx.due = true;
     if (desc->due & TX_DUE_TAIL_PROBE)
-        flow->loss.tail_probe_due = true;
+        rail->loss.tail_probe_due = true;
     if (desc->due & TX_DUE_FRAGMENT)
         image_undo(flow);
 }

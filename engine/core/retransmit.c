@@ -17,7 +17,8 @@ struct chunk *tx_first_retransmission(struct flow *flow)
     for (struct chunk *chunk = sent_first_lost(sent), *next; chunk; chunk = next) {
         next = sent_next_lost(chunk);
         if (chunk->written) /* never sent as datagrams: their size may have changed since */
-            tx_lay_out(chunk, flow->datagram_bytes - WIRE_BULK_HEADER_BYTES); /* watched receives have no writes */
+            tx_lay_out(chunk, sent_rail(sent, chunk)->datagram_bytes -
+                                  WIRE_BULK_HEADER_BYTES); /* watched receives have no writes */
         if (!chunk->placed)
             return chunk;
         if (!data_qp_takes(&flow->qps, chunk->path, (uint32_t)__builtin_popcountll(retransmission_mask(chunk))))
@@ -32,17 +33,18 @@ struct chunk *tx_first_retransmission(struct flow *flow)
 bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
-    bool probe = flow->loss.tail_probe_due, in_pieces = image_needed(flow, chunk);
+    struct rail *rail = sent_rail(&flow->sent, chunk);
+    bool probe = rail->loss.tail_probe_due, in_pieces = image_needed(rail, chunk);
     if (in_pieces)
-        chunk->charged_bytes = image_charge(flow, chunk);
+        chunk->charged_bytes = image_charge(rail, chunk);
     if (!probe &&
-        (!tx_window_takes(flow, chunk->payload_bytes, chunk->charged_bytes, 0) || tx_is_paced_out(flow, now_ns)))
+        (!tx_window_takes(rail, chunk->payload_bytes, chunk->charged_bytes, 0) || tx_is_paced_out(rail, now_ns)))
         return false;
-    flow->loss.tail_probe_due = false;
+    rail->loss.tail_probe_due = false;
     uint64_t seq = sent_seq(&flow->sent, chunk);
     uint64_t mask = retransmission_mask(chunk);
     chunk->in_pieces = in_pieces;
-    tx_launch(flow, chunk, seq, mask, chunk->path, desc, now_ns);
+    tx_launch(rail, chunk, seq, mask, chunk->path, desc, now_ns);
     desc->piece_count = 0;
     desc->due = probe ? TX_DUE_TAIL_PROBE : 0;
     switch ((enum chunk_kind)chunk->kind) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Chunk records in a ring over [cumulative, next_seq). Invariant: a FLYING chunk is on by_time and on its path's
- * queue, both ordered by time of transmission, and counted in flying_*. A LOST chunk is on the lost queue alone, a
- * FREE or HELD one on none. A chunk that a reliable NIC places is not on by_time.
+ * Chunk records in a ring over [cumulative, next_seq). Invariant: a FLYING chunk is on its rail's by_time and on its
+ * path's queue, both ordered by time of transmission, and counted in flying_*. A LOST chunk is on the lost queue alone,
+ * a FREE or HELD one on none. A chunk that a reliable NIC places is not on by_time.
  */
 #include "core/sent.h"
 
@@ -13,28 +13,24 @@ static struct chunk *by_time(const struct queue_link *link)
     return QUEUE_HOLDER(link, struct chunk, by_time);
 }
 
-/* The set of paths that the chunk may take, and its path. */
-static struct path_set *set_of(const struct sent *sent, const struct chunk *chunk)
-{
-    return chunk->placed ? sent->qps : sent->paths;
-}
-
 static struct path *path_of(const struct sent *sent, const struct chunk *chunk)
 {
-    return &set_of(sent, chunk)->paths[chunk->path];
+    struct path *paths = chunk->placed ? sent->qps->paths : sent->paths;
+    return &paths[chunk->path];
 }
 
-void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct path_set *paths, struct path_set *qps,
-               uint32_t reorder_threshold)
+void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct rail *rails, unsigned rail_count,
+               struct path *paths, struct path_set *qps, uint32_t reorder_threshold)
 {
     assert(window && (window & (window - 1)) == 0);
     *sent = (struct sent){
+        .rails = rails,
+        .rail_count = rail_count,
         .paths = paths,
         .qps = qps,
         .chunks = chunks,
         .window = window,
         .reorder_threshold = reorder_threshold,
-        .reorder_window_quarters = paths->count > 1 ? 2 : 1,
     };
 }
 
@@ -54,17 +50,17 @@ struct chunk *sent_new(struct sent *sent, const struct chunk *plan, uint64_t *se
     return chunk;
 }
 
-/* Takes a chunk off its queues. */
-static void land(struct sent *sent, struct chunk *chunk)
+/* Takes a chunk off its queues, among them those of its rail. */
+static inline void land(struct sent *sent, struct rail *rail, struct chunk *chunk)
 {
     if (chunk->state == CHUNK_FLYING) {
         struct path *path = path_of(sent, chunk);
-        queue_remove(&sent->by_time, &chunk->by_time);
+        queue_remove(&rail->by_time, &chunk->by_time);
         queue_remove(&path->flying, &chunk->by_path);
         path->in_flight--;
         sent->flying_charge -= chunk->charged_bytes;
-        sent->flying_payload -= chunk->payload_bytes;
-        sent->flying_chunks--;
+        rail->flying_payload -= chunk->payload_bytes;
+        rail->flying_chunks--;
     } else if (chunk->state == CHUNK_LOST) {
         queue_remove(&sent->lost, &chunk->by_time);
         sent->lost_payload -= chunk->payload_bytes;
@@ -72,10 +68,11 @@ static void land(struct sent *sent, struct chunk *chunk)
     chunk->state = CHUNK_FREE;
 }
 
-void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path_index, uint64_t now_ns)
+void sent_fly(struct sent *sent, struct rail *rail, struct chunk *chunk, uint16_t path_index, uint64_t now_ns)
 {
-    land(sent, chunk);
+    land(sent, sent_rail(sent, chunk), chunk);
     chunk->path = path_index;
+    chunk->rail = rail->index;
     struct path *path = path_of(sent, chunk);
     chunk->state = CHUNK_FLYING;
     chunk->path_seq = path->next_seq++;
@@ -83,12 +80,12 @@ void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path_index, uint6
     if (chunk->transmissions < UINT8_MAX)
         chunk->transmissions++;
     if (!chunk->placed || !sent->data_qps_reliable)
-        queue_append(&sent->by_time, &chunk->by_time);
+        queue_append(&rail->by_time, &chunk->by_time);
     queue_append(&path->flying, &chunk->by_path);
     path->in_flight++;
     sent->flying_charge += chunk->charged_bytes;
-    sent->flying_payload += chunk->payload_bytes;
-    sent->flying_chunks++;
+    rail->flying_payload += chunk->payload_bytes;
+    rail->flying_chunks++;
 }
 
 struct chunk *sent_first_lost(const struct sent *sent)
@@ -101,25 +98,25 @@ struct chunk *sent_next_lost(const struct chunk *chunk)
     return by_time(chunk->by_time.next);
 }
 
-struct chunk *sent_newest(const struct sent *sent)
+struct chunk *rail_newest(const struct rail *rail)
 {
-    return by_time(queue_last(&sent->by_time));
+    return by_time(queue_last(&rail->by_time));
 }
 
-struct chunk *sent_oldest(const struct sent *sent)
+struct chunk *rail_oldest(const struct rail *rail)
 {
-    return by_time(sent->by_time.head);
+    return by_time(rail->by_time.head);
 }
 
-static bool is_large(const struct sent *sent, const struct chunk *chunk)
+static bool is_large(const struct rail *rail, const struct chunk *chunk)
 {
-    return chunk_largest(chunk) > sent->base_bytes && !chunk->placed && !chunk->written && !chunk->in_pieces;
+    return chunk_largest(chunk) > rail->base_bytes && !chunk->placed && !chunk->written && !chunk->in_pieces;
 }
 
 static void wait_lost(struct sent *sent, struct chunk *chunk)
 {
     assert(chunk->state == CHUNK_FLYING || chunk->state == CHUNK_HELD);
-    land(sent, chunk);
+    land(sent, sent_rail(sent, chunk), chunk);
     chunk->state = CHUNK_LOST;
     queue_append(&sent->lost, &chunk->by_time);
     sent->lost_payload += chunk->payload_bytes;
@@ -127,17 +124,18 @@ static void wait_lost(struct sent *sent, struct chunk *chunk)
 
 void sent_lose(struct sent *sent, struct chunk *chunk)
 {
-    if (is_large(sent, chunk) && chunk->sent_ns > sent->large_lost_ns)
-        sent->large_lost_ns = chunk->sent_ns;
+    struct rail *rail = sent_rail(sent, chunk);
+    if (is_large(rail, chunk) && chunk->sent_ns > rail->large_lost_ns)
+        rail->large_lost_ns = chunk->sent_ns;
     wait_lost(sent, chunk);
 }
 
-unsigned sent_lose_large(struct sent *sent)
+unsigned sent_lose_large(struct sent *sent, struct rail *rail)
 {
     unsigned lost = 0;
-    for (struct chunk *chunk = sent_oldest(sent), *next; chunk; chunk = next) {
+    for (struct chunk *chunk = rail_oldest(rail), *next; chunk; chunk = next) {
         next = by_time(chunk->by_time.next);
-        if (!is_large(sent, chunk))
+        if (!is_large(rail, chunk))
             continue;
         wait_lost(sent, chunk);
         lost++;
@@ -158,7 +156,7 @@ void sent_hold_data_qp(struct sent *sent, uint16_t qp)
         struct chunk *chunk = sent_chunk(sent, seq);
         if (chunk->state == CHUNK_FREE || !chunk->placed || chunk->path != qp)
             continue;
-        land(sent, chunk);
+        land(sent, sent_rail(sent, chunk), chunk);
         chunk->state = CHUNK_HELD;
     }
 }
@@ -171,7 +169,7 @@ unsigned sent_release_data_qp(struct sent *sent, uint16_t qp)
         if (chunk->state != CHUNK_HELD || chunk->path != qp)
             continue;
         chunk->placed = false;
-        chunk->path = 0; /* of datagrams now */
+        chunk->path = sent_rail(sent, chunk)->first_path; /* of datagrams now */
         sent_lose(sent, chunk);
         lost++;
     }
@@ -190,58 +188,59 @@ void sent_abandon(struct sent *sent, struct core_msg *msg)
 }
 
 /* Whether the ack is for the last transmission. If that is too young, an earlier one arrived (RFC 8985 6.2, step 2). */
-static bool is_surely_last(const struct sent *sent, const struct chunk *chunk)
+static bool is_surely_last(const struct rail *rail, const struct chunk *chunk)
 {
-    return chunk->transmissions == 1 || (sent->too_soon_ns && chunk->sent_ns <= sent->too_soon_ns);
+    return chunk->transmissions == 1 || (rail->too_soon_ns && chunk->sent_ns <= rail->too_soon_ns);
 }
 
-static void note_small(const struct sent *sent, const struct chunk *chunk, struct sent_acked *result)
+static void note_small(struct rail *rail, const struct chunk *chunk)
 {
-    if (is_surely_last(sent, chunk) && chunk->sent_ns > result->small_ns)
-        result->small_ns = chunk->sent_ns;
+    if (is_surely_last(rail, chunk) && chunk->sent_ns > rail->acked.small_ns)
+        rail->acked.small_ns = chunk->sent_ns;
 }
 
-static void note_size(const struct sent *sent, const struct chunk *chunk, struct sent_acked *result)
+static void note_size(struct rail *rail, const struct chunk *chunk)
 {
-    bool large = is_large(sent, chunk);
-    result->large |= large;
+    bool large = is_large(rail, chunk);
+    rail->acked.large |= large;
     if (!large && !chunk->placed)
-        note_small(sent, chunk, result);
+        note_small(rail, chunk);
 }
 
-void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context, struct sent_acked *result)
+void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context)
 {
     if (chunk->state == CHUNK_FREE)
         return;
+    struct rail *rail = sent_rail(sent, chunk);
+    struct sent_acked *result = &rail->acked;
     /* declared lost, yet acked: before its retransmission left, or too soon after that (as Eifel, RFC 3522) */
     if ((chunk->state == CHUNK_LOST && (chunk->acked_mask == 0 || chunk->transmissions == 1)) ||
-        (chunk->transmissions > 1 && sent->too_soon_ns && chunk->sent_ns > sent->too_soon_ns))
+        (chunk->transmissions > 1 && rail->too_soon_ns && chunk->sent_ns > rail->too_soon_ns))
         result->spurious = true;
-    if (is_surely_last(sent, chunk) && chunk->sent_ns > sent->newest_acked_ns)
-        sent->newest_acked_ns = chunk->sent_ns;
+    if (is_surely_last(rail, chunk) && chunk->sent_ns > rail->newest_acked_ns)
+        rail->newest_acked_ns = chunk->sent_ns;
     result->payload_bytes += chunk->payload_bytes;
     result->chunks++;
-    if (sent->watches)
-        note_size(sent, chunk, result);
-    land(sent, chunk);
+    if (rail->watches)
+        note_size(rail, chunk);
+    land(sent, rail, chunk);
     acked(context, chunk);
 }
 
 /* Some datagrams of a chunk have arrived, but not all. The last one may be small where the others are large. */
-static void note_parts(const struct sent *sent, const struct chunk *chunk, uint64_t fresh_mask,
-                       struct sent_acked *result)
+static void note_parts(struct rail *rail, const struct chunk *chunk, uint64_t fresh_mask)
 {
-    bool whole_ones = fresh_mask & ~(UINT64_C(1) << (chunk->count - 1)), large = is_large(sent, chunk);
-    result->parts = true;
-    result->large |= large && (whole_ones || chunk->last_bytes > sent->base_bytes);
-    if (!large || (!whole_ones && chunk->last_bytes <= sent->base_bytes))
-        note_small(sent, chunk, result);
+    bool whole_ones = fresh_mask & ~(UINT64_C(1) << (chunk->count - 1)), large = is_large(rail, chunk);
+    rail->acked.parts = true;
+    rail->acked.large |= large && (whole_ones || chunk->last_bytes > rail->base_bytes);
+    if (!large || (!whole_ones && chunk->last_bytes <= rail->base_bytes))
+        note_small(rail, chunk);
 }
 
-bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context,
-              struct sent_acked *result)
+bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context)
 {
-    *result = (struct sent_acked){0};
+    for (unsigned i = 0; i < sent->rail_count; i++)
+        sent->rails[i].acked = (struct sent_acked){0};
     uint64_t cumulative = wire_expand(ack->cumulative, sent->cumulative);
     if (cumulative > sent->next_seq && cumulative - sent->next_seq <= UINT32_MAX)
         return false;
@@ -249,13 +248,13 @@ bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked
         cumulative = 0; /* older than the first chunk */
 
     while (sent->cumulative < cumulative)
-        sent_ack_one(sent, sent_chunk(sent, sent->cumulative++), acked, context, result);
+        sent_ack_one(sent, sent_chunk(sent, sent->cumulative++), acked, context);
 
     for (unsigned word = 0; word < ack->word_count; word++) {
         for (uint64_t bits = ack->words[word]; bits; bits &= bits - 1) {
             uint64_t seq = cumulative + 1 + word * 64 + (unsigned)__builtin_ctzll(bits);
             if (seq >= sent->cumulative && seq < sent->next_seq)
-                sent_ack_one(sent, sent_chunk(sent, seq), acked, context, result);
+                sent_ack_one(sent, sent_chunk(sent, seq), acked, context);
         }
     }
     for (unsigned i = 0; i < ack->partial_count; i++) {
@@ -271,7 +270,7 @@ bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked
         if (mask == whole)
             continue; /* a lie: a whole chunk is no partial one, and nothing would be left to retransmit */
         if (mask != chunk->acked_mask)
-            note_parts(sent, chunk, mask & ~chunk->acked_mask, result);
+            note_parts(sent_rail(sent, chunk), chunk, mask & ~chunk->acked_mask);
         chunk->acked_mask = mask;
     }
     return true;
@@ -292,9 +291,9 @@ static unsigned lose_before(struct sent *sent, struct path_set *set, uint16_t pa
     return lost;
 }
 
-unsigned sent_lose_by_path(struct sent *sent, uint16_t path, uint32_t path_seq)
+unsigned sent_lose_by_path(struct sent *sent, struct rail *rail, uint16_t path, uint32_t path_seq)
 {
-    return lose_before(sent, sent->paths, path, path_seq, sent->reorder_threshold);
+    return lose_before(sent, &rail->paths, path, path_seq, sent->reorder_threshold);
 }
 
 unsigned sent_lose_by_data_qp(struct sent *sent, uint16_t qp, uint32_t path_seq)
@@ -302,14 +301,15 @@ unsigned sent_lose_by_data_qp(struct sent *sent, uint16_t qp, uint32_t path_seq)
     return lose_before(sent, sent->qps, qp, path_seq, 1);
 }
 
-unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t now_ns, uint64_t *next_ns)
+unsigned sent_lose_by_time(struct sent *sent, struct rail *rail, uint64_t now_ns, uint64_t *next_ns)
 {
+    const struct rtt *rtt = &rail->rtt;
     unsigned lost = 0;
     struct chunk *chunk;
     *next_ns = UINT64_MAX;
     if (rtt->srtt_ns == 0)
         return 0;
-    uint64_t window_ns = rtt->min_ns / 4 * sent->reorder_window_quarters;
+    uint64_t window_ns = rtt->min_ns / 4 * rail->reorder_window_quarters;
     if (window_ns > rtt->srtt_ns)
         window_ns = rtt->srtt_ns;
     /* Chunks on faster paths overtake one on a slow path, so it gets the time that slow paths take. But no more
@@ -319,13 +319,13 @@ unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t no
         round_trip_ns = rtt->latest_ns;
     round_trip_ns += rtt->peer_ack_delay_ns;
 
-    while ((chunk = sent_oldest(sent)) && chunk->sent_ns < sent->newest_acked_ns) {
+    while ((chunk = rail_oldest(rail)) && chunk->sent_ns < rail->newest_acked_ns) {
         uint64_t due_ns = chunk->sent_ns + round_trip_ns + window_ns;
         if (due_ns > now_ns) {
             *next_ns = due_ns;
             break;
         }
-        path_report(set_of(sent, chunk), chunk->path, PATH_LOST, 0);
+        path_report(sent_set(sent, chunk), sent_path(sent, chunk), PATH_LOST, 0);
         sent_lose(sent, chunk);
         lost++;
     }

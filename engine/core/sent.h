@@ -4,16 +4,14 @@
  * Two rules find losses; the first usually finds them sooner:
  *   per path  a chunk is lost if a chunk sent `reorder_threshold` transmissions later on the same path was acked
  *             (1 where paths deliver in order)
- *   time      a chunk is lost if a later one was acked, and a round trip and a quarter of the shortest round trip have
- *             passed; half of it where there are several paths (RACK, RFC 8985 6.2; a needless retransmission adds a
- *             quarter)
- * loss.c has the tail-loss probe and the retransmission timeout.
+ *   time      a chunk is lost if a later one over the same rail was acked, and a round trip and a quarter of the
+ * shortest round trip have passed; half of it where there are several paths (RACK, RFC 8985 6.2; a needless
+ * retransmission adds a quarter) loss.c has the tail-loss probe and the retransmission timeout.
  */
 #ifndef UCCL_SENT_H
 #define UCCL_SENT_H
 
-#include "core/path.h"
-#include "core/rtt.h"
+#include "core/rail.h"
 #include "core/wire.h"
 
 enum chunk_state {
@@ -37,6 +35,7 @@ struct chunk {
     uint32_t payload_bytes; /* of the whole chunk, for congestion control */
     uint32_t datagram_bytes, last_bytes;
     uint16_t path;
+    uint8_t rail;              /* of the last transmission */
     bool placed;               /* `path` is a data QP that carried it as a write: it goes over no other path */
     bool written;              /* so far it went as a write alone */
     bool in_pieces;            /* its last transmission went in fragments: no large datagram was under way */
@@ -65,30 +64,24 @@ static inline uint32_t chunk_largest(const struct chunk *chunk)
 }
 
 struct sent {
-    struct path_set *paths; /* each lists its flying chunks, and hears of losses */
-    struct path_set *qps;   /* the same for placed chunks */
+    struct rail *rails;   /* `rail_count` of them */
+    struct path *paths;   /* of all rails, by number: each lists its flying chunks */
+    struct path_set *qps; /* the same for placed chunks */
+    uint32_t rail_count;
     bool data_qps_reliable; /* placed chunks have no loss timers: the NIC retransmits */
     struct chunk *chunks;   /* `window` of them, by sequence modulo window */
-    struct queue by_time, lost;
+    struct queue lost;
     uint64_t next_seq;   /* of the next chunk */
     uint64_t cumulative; /* the peer has all chunks before this number */
     uint32_t window;     /* a power of two */
     uint32_t reorder_threshold;
-    uint64_t flying_charge;  /* kernel bytes, against the peer's receive buffer */
-    uint64_t flying_payload; /* against the congestion window */
-    uint64_t lost_payload;   /* of lost chunks */
-    uint32_t flying_chunks;
-    uint64_t too_soon_ns;             /* chunks sent after this cannot have been acked yet (now - min_rtt) */
-    uint64_t newest_acked_ns;         /* transmission time of the newest chunk known to have arrived */
-    uint32_t reorder_window_quarters; /* RACK's reordering window in quarters of min_rtt; grows */
-    uint32_t base_bytes;              /* datagrams above it are large (mtu.h) */
-    bool watches;                     /* mtu.h wants to know whether acks name large or small datagrams */
-    uint64_t large_lost_ns;           /* transmission time of the newest large chunk lost since mtu.h looked; 0: none */
+    uint64_t flying_charge; /* kernel bytes, against the peer's receive buffer */
+    uint64_t lost_payload;  /* of lost chunks */
 };
 
-/* `paths` and `qps` (NULL: there are none) are set up already. */
-void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct path_set *paths, struct path_set *qps,
-               uint32_t reorder_threshold);
+/* The rails, their `paths`, and `qps` (NULL: there are none), are set up already. */
+void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct rail *rails, unsigned rail_count,
+               struct path *paths, struct path_set *qps, uint32_t reorder_threshold);
 
 static inline bool sent_has_room(const struct sent *sent)
 {
@@ -109,8 +102,25 @@ uint64_t sent_seq(const struct sent *sent, const struct chunk *chunk);
 /* Takes the next sequence number for a chunk made after `plan`; sent_fly() comes next. */
 struct chunk *sent_new(struct sent *sent, const struct chunk *plan, uint64_t *seq);
 
-/* The chunk goes to the NIC on `path` (a data QP if the chunk is placed) with the next path sequence number. */
-void sent_fly(struct sent *sent, struct chunk *chunk, uint16_t path, uint64_t now_ns);
+/* The set of paths that has the chunk's path, and the path's number there. */
+static inline struct rail *sent_rail(const struct sent *sent, const struct chunk *chunk)
+{
+    return &sent->rails[chunk->rail];
+}
+static inline struct path_set *sent_set(const struct sent *sent, const struct chunk *chunk)
+{
+    return chunk->placed ? sent->qps : &sent_rail(sent, chunk)->paths;
+}
+static inline uint16_t sent_path(const struct sent *sent, const struct chunk *chunk)
+{
+    return chunk->placed ? chunk->path : rail_local(sent_rail(sent, chunk), chunk->path);
+}
+
+/*
+ * The chunk goes to the NIC on `path` of the rail (a data QP if the chunk is placed) with the next path sequence
+ * number.
+ */
+void sent_fly(struct sent *sent, struct rail *rail, struct chunk *chunk, uint16_t path, uint64_t now_ns);
 
 /* The oldest lost chunk, or NULL. */
 struct chunk *sent_first_lost(const struct sent *sent);
@@ -119,8 +129,8 @@ struct chunk *sent_next_lost(const struct chunk *chunk);
 void sent_lose(struct sent *sent, struct chunk *chunk);
 /* The NIC refused a flying chunk: it waits among the lost ones, and its last transmission does not count. */
 void sent_unsend(struct sent *sent, struct chunk *chunk);
-/* Declares all flying chunks of large datagrams lost. Returns how many. */
-unsigned sent_lose_large(struct sent *sent);
+/* Declares all chunks of large datagrams lost that fly over the rail. Returns how many. */
+unsigned sent_lose_large(struct sent *sent, struct rail *rail);
 
 /* The data QP is being drained: its chunks become CHUNK_HELD. */
 void sent_hold_data_qp(struct sent *sent, uint16_t qp);
@@ -130,41 +140,26 @@ unsigned sent_release_data_qp(struct sent *sent, uint16_t qp);
 /* The message is taken back: retransmissions of its chunks no longer carry its payload. */
 void sent_abandon(struct sent *sent, struct core_msg *msg);
 
-/* What one ack brought. */
-struct sent_acked {
-    uint64_t payload_bytes; /* of chunks now acked whole */
-    uint32_t chunks;
-    bool parts;        /* some datagram of an incomplete chunk is newly acked */
-    bool large;        /* some large datagram is newly acked; set only while `watches` */
-    uint64_t small_ns; /* likewise for small ones: when the newest was surely sent, or before; 0: none */
-    bool spurious;     /* an acked chunk had been declared lost: its retransmission is, or was, needless */
-};
-
 typedef void (*sent_acked_fn)(void *context, struct chunk *chunk);
 
 /*
- * Applies an ack: calls `acked` for each chunk that is whole now, before its record is freed. False: it acks chunks
- * that were never sent, and nothing changed.
+ * Applies an ack: calls `acked` for each chunk that is whole now, before its record is freed. What it brought is in
+ * `acked` of each rail. False: it acks chunks that were never sent, and nothing changed.
  */
-bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context,
-              struct sent_acked *result);
+bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context);
 
-/* The NIC reports this chunk placed: adds to `result` what an ack of it would; the window does not move. */
-void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context,
-                  struct sent_acked *result);
+/* The NIC reports this chunk placed: adds to its rail's `acked` what an ack would; the window does not move. */
+void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context);
 
-/* An ack named `path_seq` of `path`: applies the per-path rule. Returns how many chunks are lost. */
-unsigned sent_lose_by_path(struct sent *sent, uint16_t path, uint32_t path_seq);
+/* An ack named `path_seq` of the rail's `path`: applies the per-path rule. Returns how many chunks are lost. */
+unsigned sent_lose_by_path(struct sent *sent, struct rail *rail, uint16_t path, uint32_t path_seq);
 /* The same for a data QP, which keeps order: all chunks sent before are lost. */
 unsigned sent_lose_by_data_qp(struct sent *sent, uint16_t qp, uint32_t path_seq);
 
 /*
- * RACK: declares chunks lost that are due, returns how many. `next_ns`: when to look again (UINT64_MAX: nothing waits).
+ * RACK: declares chunks of the rail lost that are due, returns how many. `next_ns`: when to look again (UINT64_MAX:
+ * nothing waits).
  */
-unsigned sent_lose_by_time(struct sent *sent, const struct rtt *rtt, uint64_t now_ns, uint64_t *next_ns);
-
-/* The flying chunk that was sent last, or first; NULL when none flies. */
-struct chunk *sent_newest(const struct sent *sent);
-struct chunk *sent_oldest(const struct sent *sent);
+unsigned sent_lose_by_time(struct sent *sent, struct rail *rail, uint64_t now_ns, uint64_t *next_ns);
 
 #endif

@@ -28,18 +28,23 @@ static inline uint32_t tx_charge(uint32_t bytes, unsigned datagrams)
 }
 /* How many datagrams, at most `most`, fit `window_bytes` of the peer's socket buffer; at least one. */
 uint32_t tx_datagrams_within(uint32_t datagram_bytes, uint64_t window_bytes, uint32_t most);
-/* Whether the windows take another chunk or retransmission; a new chunk also needs tx_has_record(). */
-static inline bool tx_window_takes(struct flow *flow, uint64_t payload, uint64_t charge, uint64_t reserve)
+/* Whether the peer's socket buffer takes another chunk; it always takes one. */
+static inline bool tx_peer_takes(const struct flow *flow, uint64_t charge, uint64_t reserve)
 {
-    const struct sent *sent = &flow->sent;
+    return flow->sent.flying_charge == 0 || flow->sent.flying_charge + charge <= flow->peer_window_bytes + reserve;
+}
+/* Whether the windows take another chunk or retransmission over the rail; a new chunk also needs tx_has_record(). */
+static inline bool tx_window_takes(struct rail *rail, uint64_t payload, uint64_t charge, uint64_t reserve)
+{
+    struct flow *flow = rail->flow;
     if (!credit_takes(flow, payload))
         return false;
-    if (sent->flying_chunks == 0)
+    if (rail->flying_chunks == 0)
+        return flow->rail_count == 1 || tx_peer_takes(flow, charge, reserve);
+    if (rail->flying_payload + payload <= rail->cc.cwnd_bytes + reserve &&
+        flow->sent.flying_charge + charge <= flow->peer_window_bytes + reserve)
         return true;
-    if (sent->flying_payload + payload <= flow->cc.cwnd_bytes + reserve &&
-        sent->flying_charge + charge <= flow->peer_window_bytes + reserve)
-        return true;
-    flow->window_limited = true;
+    rail->window_limited = true;
     return false;
 }
 /* Whether the chunk window takes another chunk; the last few are for DRAINED frames (`drained`), which unlock it. */
@@ -50,7 +55,7 @@ static inline bool tx_has_record(const struct flow *flow, bool drained)
     return sent->next_seq - sent->cumulative < sent->window - reserve;
 }
 /* cwnd below one chunk: data waits for its gap. */
-bool tx_is_paced_out(struct flow *flow, uint64_t now_ns);
+bool tx_is_paced_out(struct rail *rail, uint64_t now_ns);
 /* Makes a chunk after `plan`. */
 static inline struct chunk *tx_new_chunk(struct flow *flow, const struct chunk *plan, uint64_t *seq)
 {
@@ -59,12 +64,15 @@ static inline struct chunk *tx_new_chunk(struct flow *flow, const struct chunk *
     return sent_new(&flow->sent, plan, seq);
 }
 /* Puts the chunk on a path. */
-void tx_fly(struct flow *flow, struct chunk *chunk, uint16_t path, uint64_t now_ns);
+void tx_fly(struct rail *rail, struct chunk *chunk, uint16_t path, uint64_t now_ns);
 /* Puts a chunk of datagrams on a path (a placed one on its data QP), and fills in the descriptor's common fields. */
-void tx_launch(struct flow *flow, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid, struct tx_desc *desc,
+void tx_launch(struct rail *rail, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid, struct tx_desc *desc,
                uint64_t now_ns);
-/* A packet without a sequence number, which is not repeated once the NIC has taken it; `due`: enum tx_due. */
-void tx_describe_unnumbered(struct flow *flow, uint8_t *buffer, uint32_t bytes, uint16_t path, unsigned due,
+/*
+ * A packet without a sequence number, which is not repeated once the NIC has taken it, over a port of
+ * the rail; `due`: enum tx_due.
+ */
+void tx_describe_unnumbered(struct rail *rail, uint8_t *buffer, uint32_t bytes, uint16_t port, unsigned due,
                             struct tx_desc *desc, uint64_t now_ns);
 
 /* ---- trains of frames -------------------------------------------------------------------------- */
@@ -133,17 +141,17 @@ static inline struct train tx_scratch_train(struct core *core)
 bool tx_lay_out(struct chunk *chunk, uint32_t stride);
 void tx_describe_bulk(const struct chunk *chunk, struct tx_desc *desc);
 /* The next chunk, or chunks, of the connection's first large message. False: not now. */
-bool tx_send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns);
+bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, uint64_t now_ns);
 
 /* transmit_frames.c */
 
 bool tx_send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
 /* Control frames with what small messages fit. False: window, chunk records or buffers are exhausted. */
-bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns);
+bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t now_ns);
 
 /* transmit_probe.c */
 
-bool tx_send_probes(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
+bool tx_send_probes(struct rail *rail, struct tx_desc *desc, uint64_t now_ns);
 /* The last word on a flow that is dead here. */
 bool tx_send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
 

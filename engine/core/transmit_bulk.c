@@ -10,9 +10,9 @@
 enum { WRITE_UNIT_BYTES = 4096 }; /* what writes are cut at */
 
 /* Payload of every datagram of a chunk but the last. */
-static uint32_t stride_of(const struct flow *flow, const struct core_msg *msg)
+static uint32_t stride_of(const struct rail *rail, const struct core_msg *msg)
 {
-    uint32_t room = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
+    uint32_t room = rail->datagram_bytes - WIRE_BULK_HEADER_BYTES;
     return msg->watched ? room - room % CORE_WATCHED_BYTES : room;
 }
 
@@ -43,8 +43,9 @@ static uint32_t even_bytes(uint64_t left, uint32_t most, uint32_t unit)
     return even < most ? even : most;
 }
 
-static uint32_t bulk_bytes(const struct flow *flow, uint64_t left, uint32_t stride)
+static uint32_t bulk_bytes(const struct rail *rail, uint64_t left, uint32_t stride)
 {
+    const struct flow *flow = rail->flow;
     uint32_t chunk_bytes = (uint32_t)flow->core->params->chunk_size_kb * 1024;
     uint32_t count_max = CORE_TRAIN_BYTES_MAX / (stride + WIRE_BULK_HEADER_BYTES);
     if (count_max > chunk_bytes / stride)
@@ -52,7 +53,7 @@ static uint32_t bulk_bytes(const struct flow *flow, uint64_t left, uint32_t stri
     if (count_max > CORE_TRAIN_MAX)
         count_max = CORE_TRAIN_MAX;
     /* two chunks must fit the peer's buffer: one that overflows it would lose its end each time */
-    count_max = tx_datagrams_within(flow->datagram_bytes, flow->peer_window_bytes / 2, count_max);
+    count_max = tx_datagrams_within(rail->datagram_bytes, flow->peer_window_bytes / 2, count_max);
     uint32_t most = count_max * stride < chunk_bytes ? count_max * stride : chunk_bytes;
     return even_bytes(left, most, count_max > 1 ? stride : CORE_WATCHED_BYTES);
 }
@@ -109,15 +110,16 @@ static uint64_t writes_per_batch(const struct flow *flow, const struct core_msg 
 static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *msg, const struct send_slot *grant,
                         struct tx_desc *desc, uint64_t now_ns)
 {
-    uint32_t stride = stride_of(flow, msg);
+    struct rail *rail = flow->rails; /* which has the data QPs */
+    uint32_t stride = stride_of(rail, msg);
     uint32_t most = (uint32_t)flow->core->params->chunk_size_kb * 1024;
     if (most > CORE_TRAIN_MAX * stride)
         most = CORE_TRAIN_MAX * stride;
-    if (most > flow->datagram_bytes && data_qps_lossy(flow))
-        most = flow->datagram_bytes;
+    if (most > rail->datagram_bytes && data_qps_lossy(flow))
+        most = rail->datagram_bytes;
     uint64_t left = msg->end_bytes - msg->offset_bytes, seq;
     uint32_t bytes = even_bytes(left, most, WRITE_UNIT_BYTES);
-    if (!tx_has_record(flow, false) || !tx_window_takes(flow, bytes, tx_charge(0, 1), 0))
+    if (!tx_has_record(flow, false) || !tx_window_takes(rail, bytes, tx_charge(0, 1), 0))
         return false;
     int qp = data_qp_choose(flow);
     if (qp < 0)
@@ -135,8 +137,9 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     desc->sequenced = desc->on_path = true;
     desc->retransmission = desc->fragment = desc->whole = false;
     desc->mask = 1;
-    desc->path = (uint16_t)qp;
-    desc->destination = flow->destination;
+    desc->path = desc->port = (uint16_t)qp;
+    desc->rail = rail->index;
+    desc->destination = rail->destination;
     desc->seq = flow->sent.next_seq;
     desc->bulk_msg = msg;
     desc->bulk_offset = msg->offset_bytes;
@@ -145,32 +148,33 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     desc->remote_key = grant->key;
     desc->immediate = wire_immediate(grant->slot, desc->seq);
     do
-        tx_fly(flow, cut_chunk(flow, msg, &plan, &seq), plan.path, now_ns);
+        tx_fly(rail, cut_chunk(flow, msg, &plan, &seq), plan.path, now_ns);
     while (++desc->count < batch && data_qp_takes(&flow->qps, plan.path, desc->count + 1u) &&
-           tx_has_record(flow, false) && tx_window_takes(flow, bytes, plan.charged_bytes, 0));
-    data_qps_wrote(flow, desc->count * ((bytes + flow->datagram_bytes - 1) / flow->datagram_bytes));
+           tx_has_record(flow, false) && tx_window_takes(rail, bytes, plan.charged_bytes, 0));
+    data_qps_wrote(flow, desc->count * ((bytes + rail->datagram_bytes - 1) / rail->datagram_bytes));
     data_qp_begin_work(flow, plan.path, msg, desc->count, desc);
     COUNT(flow->core->counters, tx_chunks, desc->count);
     COUNT(flow->core->counters, tx_placed, desc->count);
     return true;
 }
 
-bool tx_send_bulk(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
+bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
 {
+    struct flow *flow = rail->flow;
     struct core_msg *msg = conn_bulk_ready(conn);
     const struct send_slot *grant = data_qps_usable(&flow->qps) ? conn_grant(conn, msg) : NULL;
     if (grant)
         return send_placed(flow, conn, msg, grant, desc, now_ns);
-    uint32_t stride = stride_of(flow, msg);
-    uint32_t bytes = bulk_bytes(flow, conn_bulk_left(msg), stride);
+    uint32_t stride = stride_of(rail, msg);
+    uint32_t bytes = bulk_bytes(rail, conn_bulk_left(msg), stride);
     uint32_t count = (bytes + stride - 1) / stride;
-    if (!tx_has_record(flow, false) || !tx_window_takes(flow, bytes, tx_charge(bytes, count), 0))
+    if (!tx_has_record(flow, false) || !tx_window_takes(rail, bytes, tx_charge(bytes, count), 0))
         return false;
 
     uint64_t seq;
     struct chunk plan = plan_bulk(msg, bytes, stride);
     struct chunk *chunk = cut_chunk(flow, msg, &plan, &seq);
-    tx_launch(flow, chunk, seq, wire_full_mask(count), -1, desc, now_ns);
+    tx_launch(rail, chunk, seq, wire_full_mask(count), -1, desc, now_ns);
     tx_describe_bulk(chunk, desc);
     return true;
 }

@@ -114,12 +114,13 @@ static void ack_leaves(struct flow *flow, uint16_t path)
 }
 
 /* An ack that travels alone. */
-static void describe_ack(struct flow *flow, uint8_t *buffer, uint32_t bytes, unsigned due, struct tx_desc *desc,
+static void describe_ack(struct rail *rail, uint8_t *buffer, uint32_t bytes, unsigned due, struct tx_desc *desc,
                          uint64_t now_ns)
 {
-    uint16_t path = path_choose_safe(&flow->paths, ack_avoids(flow), false);
-    ack_leaves(flow, path);
-    tx_describe_unnumbered(flow, buffer, bytes, path, due, desc, now_ns);
+    struct flow *flow = rail->flow;
+    uint16_t port = path_choose_safe(&rail->paths, rail_avoids(rail, ack_avoids(flow)), false);
+    ack_leaves(flow, rail_global(rail, port));
+    tx_describe_unnumbered(rail, buffer, bytes, port, due, desc, now_ns);
 }
 
 bool tx_send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
@@ -128,7 +129,7 @@ bool tx_send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     struct train train = tx_scratch_train(core);
     unsigned due = put_ack(flow, &train, now_ns);
     train_end_datagram(core, &train);
-    describe_ack(flow, train.buffer, train.header, due, desc, now_ns);
+    describe_ack(flow->main, train.buffer, train.header, due, desc, now_ns);
     if (flow->ctrl.head) /* a CREDIT found no room: it goes as soon as there is some */
         flow->ctrl_urgent = true;
     return true;
@@ -149,14 +150,15 @@ static uint8_t *frames_buffer(struct flow *flow, bool want_eager, uint8_t *of)
     return flow_take_buffer(flow, waiting > FRAMES_SMALL_BYTES / 2, of);
 }
 
-bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
+bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
 {
+    struct flow *flow = rail->flow;
     struct core *core = flow->core;
-    bool eager = tx_window_takes(flow, 1, FRAMES_SMALL_BYTES, 0) && !tx_is_paced_out(flow, now_ns);
+    bool eager = tx_window_takes(rail, 1, FRAMES_SMALL_BYTES, 0) && !tx_is_paced_out(rail, now_ns);
     uint32_t reserve = ctrl ? CONTROL_RESERVE_BYTES : 0;
     if (!tx_has_record(flow, flow->qps.drained_due > 0))
         return false;
-    if (!eager && !(ctrl && tx_window_takes(flow, 0, FRAMES_SMALL_BYTES, reserve)))
+    if (!eager && !(ctrl && tx_window_takes(rail, 0, FRAMES_SMALL_BYTES, reserve)))
         return false;
     uint8_t of, *buffer = frames_buffer(flow, eager, &of);
     if (!buffer)
@@ -164,10 +166,9 @@ bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t
     uint32_t room = of == BUFFER_BIG ? FRAMES_BIG_BYTES : FRAMES_SMALL_BYTES;
     struct train train = {
         .buffer = buffer,
-        .datagram_bytes = flow->datagram_bytes < room ? flow->datagram_bytes : room,
-        .payload_budget = eager && flow->cc.cwnd_bytes > flow->sent.flying_payload
-                              ? flow->cc.cwnd_bytes - flow->sent.flying_payload
-                              : 0,
+        .datagram_bytes = rail->datagram_bytes < room ? rail->datagram_bytes : room,
+        .payload_budget =
+            eager && rail->cc.cwnd_bytes > rail->flying_payload ? rail->cc.cwnd_bytes - rail->flying_payload : 0,
     };
     if (train.payload_budget > credit_left(flow))
         train.payload_budget = credit_left(flow);
@@ -203,7 +204,7 @@ bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t
         memcpy(copy, buffer, train.header);
         flow_put_buffer(flow, buffer, of);
         if (train.frames)
-            describe_ack(flow, copy, train.header, due, desc, now_ns);
+            describe_ack(rail, copy, train.header, due, desc, now_ns);
         return train.frames > 0;
     }
 
@@ -217,7 +218,7 @@ bool tx_send_frames(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t
                          .payload_bytes = train.payload_total};
     plan.charged_bytes = tx_charge((train.count - 1) * train.datagram_bytes + plan.last_bytes, train.count);
     struct chunk *chunk = tx_new_chunk(flow, &plan, &seq);
-    tx_launch(flow, chunk, seq, wire_full_mask(train.count), acks ? ack_avoids(flow) : -1, desc, now_ns);
+    tx_launch(rail, chunk, seq, wire_full_mask(train.count), acks ? ack_avoids(flow) : -1, desc, now_ns);
     if (acks)
         ack_leaves(flow, chunk->path);
     desc->due = (uint16_t)due;

@@ -262,7 +262,8 @@ static void open_flow(unsigned index)
     struct flow_setup setup = {
         .rx_token = rx_tokens[index],
         .tx_token = tx_tokens[index],
-        .datagram_bytes = DATAGRAM_BYTES,
+        .rails[0].datagram_bytes = DATAGRAM_BYTES,
+        .rail_count = 1,
         .chunk_window = 64,
         .msg_window = 16,
         .tx_window_bytes = 1 << 20,

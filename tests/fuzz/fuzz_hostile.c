@@ -498,17 +498,18 @@ static void open_link(enum link link)
     for (unsigned side = 0; side < 2; side++) {
         /* the low bits are the slot of the flow in its core */
         uint64_t slot = 1 + link, other_slot = 1 + link;
-        setups[side] = (struct flow_setup){.rx_token = core_make_token(100 + 2 * link + side, (uint32_t)slot),
-                                           .tx_token = core_make_token(100 + 2 * link + !side, (uint32_t)other_slot),
-                                           .destination = 2 * link + side,
-                                           .datagram_bytes = DATAGRAM_BYTES,
-                                           .chunk_window = 64,
-                                           .msg_window = 16,
-                                           .tx_window_bytes = WINDOW_BYTES,
-                                           .rx_window_bytes = WINDOW_BYTES,
-                                           .eager_window_kb = 128,
-                                           .features = WIRE_FEATURES,
-                                           .places = places && link == HOME_LINK};
+        setups[side] =
+            (struct flow_setup){.rx_token = core_make_token(100 + 2 * link + side, (uint32_t)slot),
+                                .tx_token = core_make_token(100 + 2 * link + !side, (uint32_t)other_slot),
+                                .rails[0] = {.destination = 2 * link + side, .datagram_bytes = DATAGRAM_BYTES},
+                                .rail_count = 1,
+                                .chunk_window = 64,
+                                .msg_window = 16,
+                                .tx_window_bytes = WINDOW_BYTES,
+                                .rx_window_bytes = WINDOW_BYTES,
+                                .eager_window_kb = 128,
+                                .features = WIRE_FEATURES,
+                                .places = places && link == HOME_LINK};
         struct end *end = &ends[link][side];
         end->core = cores[side ? other_of(link) : VICTIM];
         setups[side].owner = end;

@@ -725,9 +725,9 @@ void app_report(const struct world *world)
                 continue;
             printf("# flow %u.%u: chunks %llu to %llu, %u flying, cwnd %llu, gap %llu, srtt %llu us, backoff %u\n", i,
                    s, (unsigned long long)flow->sent.cumulative, (unsigned long long)flow->sent.next_seq,
-                   flow->sent.flying_chunks, (unsigned long long)flow->cc.cwnd_bytes,
-                   (unsigned long long)flow->cc.pace_gap_ns, (unsigned long long)flow->rtt.srtt_ns / NS_PER_US,
-                   flow->loss.rto_backoff);
+                   flow->rails->flying_chunks, (unsigned long long)flow->rails->cc.cwnd_bytes,
+                   (unsigned long long)flow->rails->cc.pace_gap_ns,
+                   (unsigned long long)flow->rails->rtt.srtt_ns / NS_PER_US, flow->rails->loss.rto_backoff);
             if (world->nic)
                 placing_report(flow);
         }

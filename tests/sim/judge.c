@@ -23,8 +23,8 @@ static void check_shape(struct world *world, const struct pair *pair, unsigned s
     uint64_t whole = desc->count == 64 ? UINT64_MAX : (UINT64_C(1) << desc->count) - 1;
     if (desc->count == 0 || desc->mask == 0 || desc->mask & ~whole)
         world_fail(world, "a descriptor with count %u and mask %llx", desc->count, (unsigned long long)desc->mask);
-    uint32_t datagram_max = pair->setup[side].datagram_bytes > world->options->datagram_bytes_later
-                                ? pair->setup[side].datagram_bytes
+    uint32_t datagram_max = pair->setup[side].rails[0].datagram_bytes > world->options->datagram_bytes_later
+                                ? pair->setup[side].rails[0].datagram_bytes
                                 : world->options->datagram_bytes_later;
     if (desc->datagram_bytes > datagram_max || desc->last_bytes > desc->datagram_bytes)
         world_fail(world, "a datagram of %u, last %u bytes, where %u fit", desc->datagram_bytes, desc->last_bytes,
@@ -47,11 +47,11 @@ static void check_size(struct world *world, const struct pair *pair, unsigned si
 static void check_windows(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     const struct flow *flow = desc->flow;
-    if (!desc->sequenced || flow->sent.flying_chunks == 1 || pair->probe_was_due[side])
+    if (!desc->sequenced || flow->rails->flying_chunks == 1 || pair->probe_was_due[side])
         return;
-    if (flow->sent.flying_payload > flow->cc.cwnd_bytes + CONTROL_RESERVE_BYTES)
-        world_fail(world, "%llu bytes in flight with a window of %llu", (unsigned long long)flow->sent.flying_payload,
-                   (unsigned long long)flow->cc.cwnd_bytes);
+    if (flow->rails->flying_payload > flow->rails->cc.cwnd_bytes + CONTROL_RESERVE_BYTES)
+        world_fail(world, "%llu bytes in flight with a window of %llu", (unsigned long long)flow->rails->flying_payload,
+                   (unsigned long long)flow->rails->cc.cwnd_bytes);
     if (flow->sent.flying_charge > flow->peer_window_bytes + CONTROL_RESERVE_BYTES)
         world_fail(world, "%llu kernel bytes in flight to a buffer of %llu",
                    (unsigned long long)flow->sent.flying_charge, (unsigned long long)flow->peer_window_bytes);
@@ -83,7 +83,7 @@ static void check_path(struct world *world, struct pair *pair, unsigned side, co
     if (!desc->sequenced || desc->flow->sent.window > LAST_MAX)
         return;
     if (desc->retransmission && last->known && last->seq == desc->seq && !last->on_path && !desc->on_path &&
-        last->path == desc->path && last->path_seq != desc->path_seq && !is_last(&desc->flow->paths, desc->path))
+        last->path == desc->path && last->path_seq != desc->path_seq && !is_last(&desc->flow->rails->paths, desc->path))
         world_fail(world, "chunk %llu is retransmitted on path %u, which has lost it", (unsigned long long)desc->seq,
                    desc->path);
     for (unsigned i = 0; i < (desc->kind == TX_PLACE ? desc->count : 1); i++)
@@ -108,7 +108,7 @@ static void check_placed(struct world *world, const struct pair *pair, unsigned 
 void judge_desc(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     unsigned datagrams = (unsigned)__builtin_popcountll(desc->mask);
-    if (desc->sequenced && !probe_proven(&desc->flow->probe))
+    if (desc->sequenced && !probe_proven(&desc->flow->rails[desc->rail].probe))
         world_fail(world, "payload or control for an address that has not answered");
     check_shape(world, pair, side, desc);
     check_placed(world, pair, side, desc);
@@ -131,8 +131,8 @@ void judge_before(struct world *world, const struct end *end)
             const struct flow *flow = pair->flow[side];
             if (&world->ends[pair->end[side]] != end || !flow)
                 continue;
-            pair->probe_was_due[side] = flow->loss.tail_probe_due;
-            pair->paced_until_ns[side] = flow->cc.pace_gap_ns ? flow->pace_until_ns : 0;
+            pair->probe_was_due[side] = flow->rails->loss.tail_probe_due;
+            pair->paced_until_ns[side] = flow->rails->cc.pace_gap_ns ? flow->rails->pace_until_ns : 0;
         }
     }
 }

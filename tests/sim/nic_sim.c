@@ -472,7 +472,7 @@ static bool sim_nic_send(struct nic_queue *base, const struct tx_desc *desc)
     machine_spend(SEND_NS);
     if (desc->destination >= queue->peer_count || !queue->peers[desc->destination].used)
         machine_fail("a descriptor for a destination that is not there");
-    if (desc->sequenced && !probe_proven(&desc->flow->probe))
+    if (desc->sequenced && !probe_proven(&desc->flow->rails[desc->rail].probe))
         machine_fail("payload or control for an address that has not answered");
     for (uint32_t i = 0; desc->kind == TX_FRAMES && i < desc->piece_count; i++) {
         const struct tx_piece *piece = &desc->pieces[i];

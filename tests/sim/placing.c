@@ -301,11 +301,11 @@ static void check_cut(const struct world *world, const struct tx_desc *desc)
 {
     const struct flow *flow = desc->flow;
     const struct chunk *chunk = sent_chunk(&flow->sent, desc->seq);
-    uint32_t stride = flow->datagram_bytes - WIRE_BULK_HEADER_BYTES;
+    uint32_t stride = flow->rails->datagram_bytes - WIRE_BULK_HEADER_BYTES;
     if (chunk->transmissions == 2 && desc->kind == TX_BULK && chunk->payload_bytes <= CORE_TRAIN_MAX * stride &&
-        desc->datagram_bytes > flow->datagram_bytes)
+        desc->datagram_bytes > flow->rails->datagram_bytes)
         world_fail(world, "a retransmission of datagrams of %u bytes where %u fit", desc->datagram_bytes,
-                   flow->datagram_bytes);
+                   flow->rails->datagram_bytes);
 }
 
 static void send_datagrams(struct world *world, struct queue_pair *queue_pair, const struct tx_desc *desc)

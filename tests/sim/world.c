@@ -429,9 +429,12 @@ static void wrap_pair(struct world *world, struct pair *pair)
             from->qps.set.paths[i].next_seq = (uint32_t)world_wrap(world);
             from->qps.set.paths[i].acked_seq = from->qps.set.paths[i].next_seq - 1;
         }
-        for (unsigned i = 0; i < from->paths.count; i++) {
-            from->paths.paths[i].next_seq = (uint32_t)world_wrap(world);
-            from->paths.paths[i].acked_seq = from->paths.paths[i].next_seq - 1;
+        EACH_RAIL(from, rail)
+        {
+            for (unsigned i = 0; i < rail->paths.count; i++) {
+                rail->paths.paths[i].next_seq = (uint32_t)world_wrap(world);
+                rail->paths.paths[i].acked_seq = rail->paths.paths[i].next_seq - 1;
+            }
         }
     }
 }
@@ -466,18 +469,19 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
         pair->setup[side] = (struct flow_setup){
             .rx_token = tokens[side],
             .tx_token = tokens[!side],
-            .destination = 2 * index + side,
-            .datagram_bytes = datagram_bytes[side],
-            .base_bytes = CORE_DATAGRAM_BASE,
+            .rails[0] = {.destination = 2 * index + side,
+                         .datagram_bytes = datagram_bytes[side],
+                         .base_bytes = CORE_DATAGRAM_BASE,
+                         .nonce = rng_next(&world->rng),
+                         .greets = side == 1 && options->net[0].firewall,
+                         .peer_ports = ports_told(&world->ends[pair->end[!side]])},
+            .rail_count = 1,
             .chunk_window = options->chunk_window,
             .msg_window = options->msg_window,
             .tx_window_bytes = window_bytes[!side],
             .rx_window_bytes = window_bytes[side],
             .eager_window_kb = options->eager_window_kb,
             .features = WIRE_FEATURES,
-            .nonce = rng_next(&world->rng),
-            .greets = side == 1 && options->net[0].firewall,
-            .peer_ports = ports_told(&world->ends[pair->end[!side]]),
             .owner = &pair->flow[side],
             .places = options->places,
         };
@@ -544,7 +548,7 @@ static void change_datagrams(struct world *world)
         struct pair *pair = &world->pairs[i];
         for (unsigned side = 0; side < 2; side++) {
             if (pair->flow[side])
-                core_set_datagram(world->ends[pair->end[side]].core, pair->setup[side].destination,
+                core_set_datagram(world->ends[pair->end[side]].core, pair->setup[side].rails[0].destination,
                                   world->options->datagram_bytes_later);
         }
     }
@@ -566,6 +570,16 @@ static bool at_rest(const struct world *world)
     return true;
 }
 
+static void check_rail(struct world *world, const struct rail *rail)
+{
+    if (rail->flying_chunks || rail->flying_payload || rail->by_time.head)
+        world_fail(world, "rail %u of a flow at rest has chunks in flight", rail->index);
+    for (unsigned i = 0; i < rail->paths.count; i++) {
+        if (rail->paths.paths[i].in_flight)
+            world_fail(world, "path %u of rail %u of a flow at rest has chunks in flight", i, rail->index);
+    }
+}
+
 static void check_flow(struct world *world, const struct flow *flow)
 {
     const struct sent *sent = &flow->sent;
@@ -577,16 +591,14 @@ static void check_flow(struct world *world, const struct flow *flow)
         world_fail(world, "%u of %u grants came back", flow->place.free_count, flow->place.slot_count);
     if (flow->dead)
         return;
-    if (sent->flying_chunks || sent->flying_charge || sent->flying_payload || sent->by_time.head || sent->lost.head)
+    if (sent->flying_charge || sent->lost.head)
         world_fail(world, "a flow at rest has chunks in flight");
     for (unsigned i = 0; i < sent->window; i++) {
         if (sent->chunks[i].state != CHUNK_FREE)
             world_fail(world, "a flow at rest has a chunk record in use");
     }
-    for (unsigned i = 0; i < flow->paths.count; i++) {
-        if (flow->paths.paths[i].in_flight)
-            world_fail(world, "path %u of a flow at rest has chunks in flight", i);
-    }
+    for (unsigned i = 0; i < flow->rail_count; i++)
+        check_rail(world, &flow->rails[i]);
 }
 
 static void close_world(struct world *world)

@@ -82,8 +82,8 @@ static inline void duo_defaults(void)
         duo_setup[side] = (struct flow_setup){
             .rx_token = core_make_token(1000 + side, 1 + side),
             .tx_token = core_make_token(1001 - side, 2 - side),
-            .destination = side,
-            .datagram_bytes = 1472,
+            .rails[0] = {.destination = side, .datagram_bytes = 1472},
+            .rail_count = 1,
             .chunk_window = 64,
             .msg_window = 16,
             .tx_window_bytes = 1 << 20,

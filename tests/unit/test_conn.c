@@ -447,7 +447,7 @@ Test(conn, truncations_in_other_datagrams_are_told_before_a_close)
     duo_defaults();
     for (unsigned side = 0; side < 2; side++) {
         duo_setup[side].msg_window = 64;
-        duo_setup[side].datagram_bytes = 512;
+        duo_setup[side].rails[0].datagram_bytes = 512;
     }
     duo_open_as(false);
     for (unsigned i = 0; i < MESSAGES; i++) {

@@ -16,7 +16,7 @@ static bool place_alone(unsigned side, const uint8_t *datagram, size_t length, s
 Test(copy_target, a_place_is_told_for_what_is_awaited)
 {
     duo_defaults();
-    duo_setup[0].datagram_bytes = duo_setup[1].datagram_bytes = 20000;
+    duo_setup[0].rails[0].datagram_bytes = duo_setup[1].rails[0].datagram_bytes = 20000;
     duo_open_as(false);
     struct duo_request *recv = duo_recv(1, LARGE);
     duo_talk();
@@ -58,7 +58,7 @@ Test(copy_target, a_place_is_told_for_a_train)
 {
     enum { STRIDE = 5000, STEP = STRIDE - WIRE_BULK_HEADER_BYTES };
     duo_defaults();
-    duo_setup[0].datagram_bytes = duo_setup[1].datagram_bytes = STRIDE;
+    duo_setup[0].rails[0].datagram_bytes = duo_setup[1].rails[0].datagram_bytes = STRIDE;
     duo_open_as(false);
     struct duo_request *recv = duo_recv(1, LARGE);
     duo_talk();
@@ -108,7 +108,7 @@ Test(copy_target, no_place_that_reaches_into_the_next_chunk)
 {
     enum { STRIDE = 5000, STEP = STRIDE - WIRE_BULK_HEADER_BYTES, BLOCK = 2 * STEP + 1000 };
     duo_defaults();
-    duo_setup[0].datagram_bytes = duo_setup[1].datagram_bytes = STRIDE;
+    duo_setup[0].rails[0].datagram_bytes = duo_setup[1].rails[0].datagram_bytes = STRIDE;
     duo_open_as(false);
     struct duo_request *recv = duo_recv(1, 3 * BLOCK);
     duo_talk();
@@ -141,7 +141,7 @@ Test(copy_target, no_place_that_reaches_into_the_next_chunk)
 Test(copy_target, no_place_for_what_is_not_awaited)
 {
     duo_defaults();
-    duo_setup[0].datagram_bytes = duo_setup[1].datagram_bytes = 20000;
+    duo_setup[0].rails[0].datagram_bytes = duo_setup[1].rails[0].datagram_bytes = 20000;
     duo_open_as(false);
     struct duo_request *recv = duo_recv(1, LARGE);
     duo_talk();

@@ -95,7 +95,7 @@ Test(core, acks_wait_for_company, .init = duo_open)
     core_expire(duo_core[1], duo_now);
     cr_assert_eq(duo_transmit(1), 1);
     duo_deliver(1);
-    cr_assert_eq(duo_flow[0]->sent.flying_chunks, 0);
+    cr_assert_eq(duo_flow[0]->rails->flying_chunks, 0);
 }
 
 Test(core, acks_ride_on_data, .init = duo_open)
@@ -106,7 +106,7 @@ Test(core, acks_ride_on_data, .init = duo_open)
     duo_send(1, 100);
     cr_assert_eq(duo_transmit(1), 1);
     duo_deliver(1);
-    cr_assert_eq(duo_flow[0]->sent.flying_chunks, 0);
+    cr_assert_eq(duo_flow[0]->rails->flying_chunks, 0);
 }
 
 Test(core, acks_do_not_wait_for_ever)
@@ -165,11 +165,11 @@ Test(core, a_gap_that_closes_is_acked_at_once)
     duo_deliver_one(0, 2);
     cr_assert_eq(duo_transmit(1), 1, "chunk 1 is missing");
     duo_deliver(1);
-    cr_assert_eq(duo_flow[0]->sent.flying_chunks, 1);
+    cr_assert_eq(duo_flow[0]->rails->flying_chunks, 1);
     duo_deliver_one(0, 1);
     cr_assert_eq(duo_transmit(1), 1, "it was late, not lost: the sender should know");
     duo_deliver(1);
-    cr_assert_eq(duo_flow[0]->sent.flying_chunks, 0);
+    cr_assert_eq(duo_flow[0]->rails->flying_chunks, 0);
     duo_drop(0);
 }
 
@@ -180,25 +180,25 @@ Test(core, the_start_goes_on_while_the_nic_is_slow, .init = duo_open)
     duo_recv(1, 20 * LARGE);
     duo_talk();
     duo_send(0, 20 * LARGE);
-    uint64_t cwnd_bytes = duo_flow[0]->cc.cwnd_bytes;
-    while (duo_flow[0]->sent.flying_payload < cwnd_bytes / 2 && core_tx(duo_core[0], &desc, duo_now))
+    uint64_t cwnd_bytes = duo_flow[0]->rails->cc.cwnd_bytes;
+    while (duo_flow[0]->rails->flying_payload < cwnd_bytes / 2 && core_tx(duo_core[0], &desc, duo_now))
         duo_build(0, &desc);
-    cr_assert_not(duo_flow[0]->window_limited);
+    cr_assert_not(duo_flow[0]->rails->window_limited);
     duo_now += 10 * US;
     duo_deliver(0);
     duo_transmit(1);
     duo_deliver(1);
-    cr_assert_gt(duo_flow[0]->cc.cwnd_bytes, cwnd_bytes);
+    cr_assert_gt(duo_flow[0]->rails->cc.cwnd_bytes, cwnd_bytes);
     cr_assert(core_tx(duo_core[0], &desc, duo_now));
     duo_build(0, &desc);
-    cwnd_bytes = duo_flow[0]->cc.cwnd_bytes;
+    cwnd_bytes = duo_flow[0]->rails->cc.cwnd_bytes;
     duo_now += 10 * US;
     duo_deliver(0);
     core_flush_acks(duo_core[1]);
     duo_transmit(1);
     duo_deliver(1);
-    cr_assert_eq(duo_flow[0]->sent.flying_chunks, 0);
-    cr_assert_eq(duo_flow[0]->cc.cwnd_bytes, cwnd_bytes, "one chunk fills no window");
+    cr_assert_eq(duo_flow[0]->rails->flying_chunks, 0);
+    cr_assert_eq(duo_flow[0]->rails->cc.cwnd_bytes, cwnd_bytes, "one chunk fills no window");
 }
 
 Test(core, an_ack_in_a_retransmission_is_no_measurement, .init = duo_open)
@@ -216,7 +216,7 @@ Test(core, an_ack_in_a_retransmission_is_no_measurement, .init = duo_open)
     duo_transmit(1);
     duo_deliver(1);
     cr_assert(recv->ended && back->ended);
-    cr_assert(duo_flow[0]->rtt.srtt_ns < 5 * MS, "%lu ns", (unsigned long)duo_flow[0]->rtt.srtt_ns);
+    cr_assert(duo_flow[0]->rails->rtt.srtt_ns < 5 * MS, "%lu ns", (unsigned long)duo_flow[0]->rails->rtt.srtt_ns);
 }
 
 /* ---- loss ------------------------------------------------------------------------------------ */
@@ -263,21 +263,21 @@ Test(core, a_needless_loss_does_not_end_the_start, .init = duo_open)
         duo_transmit(0);
         duo_now += US;
     }
-    uint64_t cwnd_bytes = duo_flow[0]->cc.cwnd_bytes;
-    cr_assert(duo_flow[0]->cc.startup);
+    uint64_t cwnd_bytes = duo_flow[0]->rails->cc.cwnd_bytes;
+    cr_assert(duo_flow[0]->rails->cc.startup);
     duo_deliver_one(0, 1);
     duo_deliver_one(0, 2);
     duo_transmit(1);
     duo_deliver(1);
     while (duo_count(&duo_counters[0].lost_chunks) == 0)
         cr_assert(duo_tick(0, duo_now + MS));
-    cr_assert_not(duo_flow[0]->cc.startup);
-    cr_assert_lt(duo_flow[0]->cc.cwnd_bytes, cwnd_bytes);
+    cr_assert_not(duo_flow[0]->rails->cc.startup);
+    cr_assert_lt(duo_flow[0]->rails->cc.cwnd_bytes, cwnd_bytes);
     duo_deliver_one(0, 0); /* it was only late */
     duo_transmit(1);
     duo_deliver(1);
-    cr_assert(duo_flow[0]->cc.startup);
-    cr_assert_geq(duo_flow[0]->cc.cwnd_bytes, cwnd_bytes);
+    cr_assert(duo_flow[0]->rails->cc.startup);
+    cr_assert_geq(duo_flow[0]->rails->cc.cwnd_bytes, cwnd_bytes);
     duo_drop(0);
 }
 
@@ -346,14 +346,14 @@ Test(core, a_paced_retransmission_goes_in_time, .init = duo_open)
     duo_recv(1, 100);
     duo_send(0, 100);
     duo_run(MS);
-    duo_flow[0]->cc.srtt_ns = MS;
-    cc_set_window(&duo_flow[0]->cc, 1024);
-    cr_assert_gt(duo_flow[0]->cc.pace_gap_ns, 5 * MS);
+    duo_flow[0]->rails->cc.srtt_ns = MS;
+    cc_set_window(&duo_flow[0]->rails->cc, 1024);
+    cr_assert_gt(duo_flow[0]->rails->cc.pace_gap_ns, 5 * MS);
     struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
     duo_transmit(0);
     duo_drop(0);
-    duo_flow[0]->pace_until_ns = duo_now + 40 * MS; /* beyond the RTO */
-    duo_flow[0]->loss.tail_probed = true;
+    duo_flow[0]->rails->pace_until_ns = duo_now + 40 * MS; /* beyond the RTO */
+    duo_flow[0]->rails->loss.tail_probed = true;
     duo_run(100 * MS);
     duo_assert_arrived(send, recv, 100);
 }
@@ -410,7 +410,7 @@ Test(core, windows_bound_what_is_in_flight)
     duo_send(0, 1 << 20);
     duo_transmit(0);
     cr_assert_leq(duo_flow[0]->sent.flying_charge, 64 * 1024);
-    cr_assert_geq(duo_flow[0]->sent.flying_chunks, 2, "or a lost one would leave nothing to notice it by");
+    cr_assert_geq(duo_flow[0]->rails->flying_chunks, 2, "or a lost one would leave nothing to notice it by");
 }
 
 Test(core, datagrams_change_their_size, .init = duo_open)
@@ -418,13 +418,13 @@ Test(core, datagrams_change_their_size, .init = duo_open)
     struct duo_request *recv = duo_recv(1, LARGE);
     duo_talk();
     struct duo_request *send = duo_send(0, LARGE);
-    core_set_datagram(duo_core[0], duo_setup[0].destination, 600);
-    core_set_datagram(duo_core[0], duo_setup[0].destination + 7, 700); /* somebody else */
+    core_set_datagram(duo_core[0], duo_setup[0].rails[0].destination, 600);
+    core_set_datagram(duo_core[0], duo_setup[0].rails[0].destination + 7, 700); /* somebody else */
     duo_transmit(0);
     for (unsigned i = 0; i < duo_queued[0]; i++)
         cr_assert_leq(duo_queue[0][i].length, 600);
     duo_drop(0);
-    core_set_datagram(duo_core[0], duo_setup[0].destination, 1472);
+    core_set_datagram(duo_core[0], duo_setup[0].rails[0].destination, 1472);
     duo_run(200 * MS);
     duo_assert_arrived(send, recv, LARGE);
 }
@@ -440,7 +440,7 @@ static struct wire_ack lie_about_time(uint32_t time_stamp, uint32_t hold)
         .cumulative = (uint32_t)flow->sent.cumulative,
         .next = (uint32_t)flow->sack.cumulative,
         .path_count = 1,
-        .paths = {{.path_seq = flow->paths.paths[0].next_seq - 1, .time_stamp = time_stamp, .ack_delay = hold}}};
+        .paths = {{.path_seq = flow->rails->paths.paths[0].next_seq - 1, .time_stamp = time_stamp, .ack_delay = hold}}};
 }
 
 /* Whatever the peer says of times: what is lost is retransmitted when the timeout is at its limit, at the latest. */
@@ -466,9 +466,9 @@ Test(core, lies_about_time_are_bounded)
         struct wire_ack lie = lie_about_time(wire_time(duo_now) + lies[i][0], lies[i][1]);
         lie.window_kb = 1024;
         cr_assert(ack_on_frame(duo_flow[0], &lie, true, duo_now));
-        const struct rtt *rtt = &duo_flow[0]->rtt;
+        const struct rtt *rtt = &duo_flow[0]->rails->rtt;
         cr_assert(rtt->latest_ns >= 1 && rtt->latest_ns <= UINT64_C(1) << 36);
-        cr_assert_leq(duo_flow[0]->cc.pace_gap_ns, 10 * MS);
+        cr_assert_leq(duo_flow[0]->rails->cc.pace_gap_ns, 10 * MS);
         duo_run(3 * duo_params.rto_max_us * US);
         duo_assert_arrived(send, recv, LARGE);
     }
@@ -491,8 +491,8 @@ Test(core, lies_about_the_window_are_bounded, .init = duo_open)
         struct duo_request *send = duo_send(0, 1 << 20);
         duo_transmit(0);
         cr_assert_eq(flow->peer_window_bytes, windows_kb[i] * UINT64_C(1024));
-        cr_assert_leq(flow->sent.flying_payload, i ? flow->cc.cwnd_bytes : 65536);
-        cr_assert_geq(flow->sent.flying_chunks, 1);
+        cr_assert_leq(flow->rails->flying_payload, i ? flow->rails->cc.cwnd_bytes : 65536);
+        cr_assert_geq(flow->rails->flying_chunks, 1);
         duo_run(2000 * MS);
         duo_assert_arrived(send, recv, 1 << 20);
     }
@@ -512,7 +512,7 @@ static void deliver_late(unsigned side, uint64_t waited_ns)
 Test(core, waiting_for_the_owner_is_no_delay, .init = duo_open)
 {
     enum { UNIT_NS = 1 << WIRE_TIME_SHIFT };
-    const struct rtt *rtt = &duo_flow[0]->rtt;
+    const struct rtt *rtt = &duo_flow[0]->rails->rtt;
     struct duo_request *recv = duo_recv(1, 10), *send = duo_send(0, 10);
     duo_transmit(0);
     deliver_late(0, 500 * US);

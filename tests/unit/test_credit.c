@@ -67,8 +67,8 @@ Test(credit, nothing_beyond_the_first_bytes_goes_unasked, .init = open_fast)
     struct duo_request *send, *recv;
     post(LARGE, &send, &recv);
     duo_transmit(0);
-    cr_assert_leq(duo_flow[0]->sent.flying_payload, SPECULATE);
-    cr_assert_gt(duo_flow[0]->sent.flying_payload, SPECULATE - 8 * KB);
+    cr_assert_leq(duo_flow[0]->rails->flying_payload, SPECULATE);
+    cr_assert_gt(duo_flow[0]->rails->flying_payload, SPECULATE - 8 * KB);
     duo_drop(0);
     for (unsigned i = 0; i < 20; i++) {
         duo_tick(0, duo_now + MS);
@@ -123,7 +123,7 @@ Test(credit, what_the_nic_does_not_take_costs_nothing, .init = open_fast)
     }
     cr_assert_eq(refused, 100);
     cr_assert_eq(duo_flow[0]->credit_tx.used_bytes, 0);
-    cr_assert_leq(duo_flow[0]->pace_until_ns, duo_now);
+    cr_assert_leq(duo_flow[0]->rails->pace_until_ns, duo_now);
     cr_assert_eq(duo_count(&duo_counters[0].retransmits), 0);
     duo_run(10 * MS);
     both_end(send, recv, LARGE);
@@ -153,7 +153,7 @@ Test(credit, the_last_grant_is_lost, .init = open_fast)
 Test(credit, every_receiver_serves, .init = open_fast)
 {
     struct duo_request *send, *recv;
-    duo_flow[1]->cc.ops = &cc_swift;
+    duo_flow[1]->rails->cc.ops = &cc_swift;
     post(LARGE, &send, &recv);
     duo_run(10 * MS);
     both_end(send, recv, LARGE);
@@ -175,7 +175,7 @@ Test(credit, idle_senders_may_begin_unasked_again, .init = open_fast)
     cr_assert_eq(pacer_deadline(duo_core[1]), UINT64_MAX);
     post(SPECULATE, &send, &recv);
     duo_transmit(0);
-    cr_assert_eq(duo_flow[0]->sent.flying_payload, SPECULATE);
+    cr_assert_eq(duo_flow[0]->rails->flying_payload, SPECULATE);
     duo_run(10 * MS);
     both_end(send, recv, SPECULATE);
 }
@@ -285,7 +285,7 @@ Test(credit, retransmissions_of_unasked_bytes_are_paced, .init = open_fast)
         cr_assert(duo_tick(0, duo_now + 100 * MS));
     cr_assert_eq(credit_left(duo_flow[0]), 0);
     duo_transmit(0);
-    cr_assert_eq(duo_flow[0]->sent.flying_payload, 0);
+    cr_assert_eq(duo_flow[0]->rails->flying_payload, 0);
     duo_run(50 * MS);
     both_end(send, recv, 24 * KB);
     cr_assert_geq(duo_flow[1]->credit_rx.demand_bytes, SPECULATE + 24 * KB);

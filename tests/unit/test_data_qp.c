@@ -199,7 +199,7 @@ Test(qp, a_retransmission_that_is_held_back_holds_no_probe_back)
     placing_warm_up();
     start(&send, &receive);
     run_unheard(620 * MS); /* timeouts have become rare */
-    cc_set_window(&duo_flow[0]->cc, 2048);
+    cc_set_window(&duo_flow[0]->rails->cc, 2048);
     duo_send(1, 10);
     cr_assert_gt(duo_transmit(1), 0);
     duo_deliver(1); /* the peer lives, and dies */

@@ -110,8 +110,8 @@ Test(engine, unlike_ends_agree, .timeout = TIMEOUT_S)
             cr_assert_neq(a->rx_window_bytes, b->rx_window_bytes);
             cr_assert_eq(a->tx_window_bytes, b->rx_window_bytes);
             cr_assert_eq(b->tx_window_bytes, a->rx_window_bytes);
-            cr_assert_eq(a->datagram_bytes, 1400 - 28);
-            cr_assert_eq(b->datagram_bytes, 1400 - 28);
+            cr_assert_eq(a->rails[0].datagram_bytes, 1400 - 28);
+            cr_assert_eq(b->rails[0].datagram_bytes, 1400 - 28);
             cr_assert(a->msg_window == 64 && b->msg_window == 64);
             cr_assert(a->chunk_window == 128 && b->chunk_window == 128);
             cr_assert(a->eager_window_kb == 128 && b->eager_window_kb == 128);

@@ -29,7 +29,7 @@ static void open_with(uint32_t datagram_bytes)
 {
     close_duo();
     duo_defaults();
-    duo_setup[0].datagram_bytes = duo_setup[1].datagram_bytes = datagram_bytes;
+    duo_setup[0].rails[0].datagram_bytes = duo_setup[1].rails[0].datagram_bytes = datagram_bytes;
     duo_open_as(false);
 }
 

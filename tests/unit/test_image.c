@@ -15,14 +15,14 @@ static void open_large(void)
 {
     duo_defaults();
     for (unsigned side = 0; side < 2; side++)
-        duo_setup[side].datagram_bytes = 8972;
+        duo_setup[side].rails[0].datagram_bytes = 8972;
     duo_open_as(false);
     flows[0] = duo_flow[1];
     tokens[0] = duo_setup[1].rx_token;
     for (unsigned i = 1; i < 8; i++) {
         struct flow_setup setup = duo_setup[1];
         setup.rx_token = tokens[i] = core_make_token(5000 + i, 10 + i);
-        setup.destination = 10 + i;
+        setup.rails[0].destination = 10 + i;
         flows[i] = core_flow_open(duo_core[1], duo_zeroed(core_flow_size(&duo_params, &setup)), &setup, duo_now);
     }
 }
@@ -182,7 +182,7 @@ Test(image, alone_in_its_packet, .init = open_large)
         wire_seal(&desc, 0, packet, (uint32_t)(at - packet) + 64, crc32c_portable);
         cr_assert_not(core_rx(duo_core[1], packet, (size_t)(at - packet) + 64, false, duo_now));
         cr_assert_eq(malformed(), first + 1);
-        cr_assert_eq(duo_flow[1]->probe.due, 0, "nothing of it acts");
+        cr_assert_eq(duo_flow[1]->rails->probe.due, 0, "nothing of it acts");
     }
 }
 

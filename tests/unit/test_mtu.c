@@ -50,8 +50,8 @@ static void open_as(uint32_t bytes, uint32_t base)
 {
     duo_defaults();
     for (unsigned side = 0; side < 2; side++) {
-        duo_setup[side].datagram_bytes = bytes;
-        duo_setup[side].base_bytes = base;
+        duo_setup[side].rails[0].datagram_bytes = bytes;
+        duo_setup[side].rails[0].base_bytes = base;
     }
     duo_open_as(false);
 }
@@ -75,7 +75,7 @@ static uint64_t holes_of(unsigned side)
 Test(mtu, begins_at_the_base, .init = open_searching)
 {
     struct duo_request *send = duo_send(0, 100), *recv = duo_recv(1, 100);
-    cr_assert_eq(duo_flow[0]->datagram_bytes, BASE);
+    cr_assert_eq(duo_flow[0]->rails->datagram_bytes, BASE);
     cr_assert_geq(duo_transmit(0), 2, "the message leaves with it");
     talk();
     duo_assert_ended(recv, UCCL_OK, 100);
@@ -84,7 +84,7 @@ Test(mtu, begins_at_the_base, .init = open_searching)
     for (unsigned side = 0; side < 2; side++) {
         cr_assert_eq(padded[side], 1);
         cr_assert_eq(largest[side], JUMBO);
-        cr_assert_eq(duo_flow[side]->datagram_bytes, JUMBO);
+        cr_assert_eq(duo_flow[side]->rails->datagram_bytes, JUMBO);
         cr_assert_eq(duo_holes[side], 0);
     }
     duo_assert_rest();
@@ -98,7 +98,7 @@ Test(mtu, echoes_are_small, .init = open_searching)
     duo_deliver_one(0, 0);
     duo_deliver_one(0, 0);
     duo_drop(0);
-    duo_flow[1]->probe.due &= (uint8_t)~PROBE_SIZE; /* its own probe is not what this is about */
+    duo_flow[1]->rails->probe.due &= (uint8_t)~PROBE_SIZE; /* its own probe is not what this is about */
     cr_assert_eq(duo_transmit(1), 1);
     cr_assert_leq(duo_queue[1][0].length, WIRE_HEADER_BYTES + 2 * WIRE_PROBE_BYTES);
 }
@@ -128,9 +128,9 @@ Test(mtu, search_finds_what_passes)
             duo_run_with(2000 * MS, talk);
             duo_assert_ended(send, UCCL_OK, LARGE);
             uint32_t found = under(bytes, limits[i]);
-            cr_assert_eq(duo_flow[0]->datagram_bytes, found, "%u and not %u below %u of %u",
-                         duo_flow[0]->datagram_bytes, found, bytes, limits[i]);
-            cr_assert_eq(duo_flow[1]->datagram_bytes, limits[i], "the other direction has no hole");
+            cr_assert_eq(duo_flow[0]->rails->datagram_bytes, found, "%u and not %u below %u of %u",
+                         duo_flow[0]->rails->datagram_bytes, found, bytes, limits[i]);
+            cr_assert_eq(duo_flow[1]->rails->datagram_bytes, limits[i], "the other direction has no hole");
             cr_assert_eq(duo_holes[0], found < limits[i]);
             cr_assert_eq(duo_passing[0], found < limits[i] ? found : duo_passing[0]);
             cr_assert_eq(duo_holes[1], 0);
@@ -145,7 +145,7 @@ Test(mtu, silence_says_nothing, .init = open_searching)
     silent = true;
     duo_run_with(30000 * MS, talk);
     cr_assert_eq(duo_holes[0], 0);
-    cr_assert_eq(duo_flow[0]->datagram_bytes, BASE);
+    cr_assert_eq(duo_flow[0]->rails->datagram_bytes, BASE);
     cr_assert_eq(core_deadline(duo_core[0]), UINT64_MAX, "an idle flow has no timer");
     cr_assert_eq(padded[0], MTU_SILENT_TRIES);
     duo_assert_rest();
@@ -156,7 +156,7 @@ Test(mtu, search_begins_again, .init = open_searching)
 {
     hole[0] = 2000;
     duo_run_with(5000 * MS, talk);
-    uint32_t found = duo_flow[0]->datagram_bytes;
+    uint32_t found = duo_flow[0]->rails->datagram_bytes;
     cr_assert_eq(found, under(2000, JUMBO));
     cr_assert_eq(core_deadline(duo_core[0]), UINT64_MAX);
     unsigned before = padded[0];
@@ -165,13 +165,13 @@ Test(mtu, search_begins_again, .init = open_searching)
     duo_recv(0, 100); /* the peer is awaited */
     duo_run_with(2000 * MS, talk);
     cr_assert_gt(padded[0], before);
-    cr_assert_eq(duo_flow[0]->datagram_bytes, found);
+    cr_assert_eq(duo_flow[0]->rails->datagram_bytes, found);
     before = padded[0];
     duo_run_with(15000 * MS, talk);
     cr_assert_eq(padded[0], before, "the pause has doubled");
     hole[0] = 0;
     duo_run_with(10000 * MS, talk);
-    cr_assert_eq(duo_flow[0]->datagram_bytes, JUMBO);
+    cr_assert_eq(duo_flow[0]->rails->datagram_bytes, JUMBO);
     cr_assert_eq(duo_holes[0], 1, "it is told once");
 }
 
@@ -197,7 +197,7 @@ Test(mtu, black_hole, .init = open_trusting)
     cr_assert_eq(duo_count(&duo_counters[1].rx_duplicates), 0);
     cr_assert_eq(duo_count(&duo_counters[1].rx_malformed), 0);
     duo_run_with(1000 * MS, talk);
-    cr_assert_eq(duo_flow[0]->datagram_bytes, 1344);
+    cr_assert_eq(duo_flow[0]->rails->datagram_bytes, 1344);
     cr_assert_eq(duo_holes[0], 1);
     duo_assert_rest();
 }
@@ -257,7 +257,7 @@ Test(mtu, losses_are_no_hole, .init = open_trusting)
         cr_assert(recv->ended);
     }
     cr_assert_eq(holes_of(0), 0);
-    cr_assert_eq(duo_flow[0]->datagram_bytes, JUMBO);
+    cr_assert_eq(duo_flow[0]->rails->datagram_bytes, JUMBO);
 }
 
 /* The route becomes narrower, or wider; the peer's own limit stays. */
@@ -267,11 +267,11 @@ static void lose_round(bool in_it)
     struct flow *flow = duo_flow[0];
     struct sent_acked acked = {.chunks = 1, .small_ns = duo_now};
     duo_now += MS;
-    duo_core[0]->now_ns = flow->sent.large_lost_ns = duo_now;
-    mtu_on_losses(flow, true, duo_now);
+    duo_core[0]->now_ns = flow->rails->large_lost_ns = duo_now;
+    mtu_on_losses(flow->rails, true, duo_now);
     if (in_it)
         acked.small_ns = duo_now;
-    mtu_on_ack(flow, &acked);
+    mtu_on_ack(flow->rails, &acked);
 }
 
 /* Acks of small datagrams come late, while all vanishes: they do not show that the path lives. */
@@ -290,27 +290,27 @@ Test(mtu, route_changes)
 {
     duo_defaults();
     for (unsigned side = 0; side < 2; side++) {
-        duo_setup[side].datagram_bytes = 4000;
-        duo_setup[side].peer_datagram_bytes = 4000;
-        duo_setup[side].base_bytes = BASE;
+        duo_setup[side].rails[0].datagram_bytes = 4000;
+        duo_setup[side].rails[0].peer_datagram_bytes = 4000;
+        duo_setup[side].rails[0].base_bytes = BASE;
     }
     duo_open_as(false);
     duo_run_with(MS, talk);
-    cr_assert_eq(duo_flow[0]->datagram_bytes, 4000);
+    cr_assert_eq(duo_flow[0]->rails->datagram_bytes, 4000);
     struct duo_request *send = duo_send(0, LARGE), *recv = duo_recv(1, LARGE);
     talk_for(3);
-    core_set_datagram(duo_core[0], duo_setup[0].destination, 700);
+    core_set_datagram(duo_core[0], duo_setup[0].rails[0].destination, 700);
     hole[0] = 700;
-    cr_assert_eq(duo_flow[0]->datagram_bytes, 700);
+    cr_assert_eq(duo_flow[0]->rails->datagram_bytes, 700);
     duo_run_with(500 * MS, talk);
     duo_assert_ended(recv, UCCL_OK, LARGE);
     duo_assert_ended(send, UCCL_OK, LARGE);
     hole[0] = 0;
     largest[0] = 0;
-    core_set_datagram(duo_core[0], duo_setup[0].destination, JUMBO);
+    core_set_datagram(duo_core[0], duo_setup[0].rails[0].destination, JUMBO);
     duo_run_with(MS, talk);
     cr_assert_eq(largest[0], 4000, "the peer takes no more");
-    cr_assert_eq(duo_flow[0]->datagram_bytes, 4000);
+    cr_assert_eq(duo_flow[0]->rails->datagram_bytes, 4000);
     cr_assert_eq(duo_holes[0], 0);
     duo_assert_rest();
 }

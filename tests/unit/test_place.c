@@ -263,7 +263,7 @@ Test(place, where_packets_get_lost_a_write_is_one_of_them)
 {
     placing_open(1);
     placing_warm_up();
-    uint32_t datagram_bytes = duo_flow[0]->datagram_bytes;
+    uint32_t datagram_bytes = duo_flow[0]->rails->datagram_bytes;
     cr_assert_gt(carry(0), datagram_bytes);
     for (unsigned i = 0; i < 3; i++)
         carry(2);
@@ -387,10 +387,10 @@ Test(place, a_row_ends_at_the_window_and_with_the_message)
     placing_open(1);
     placing_warm_up();
     duo_on_path = note_row;
-    duo_flow[0]->cc.cwnd_bytes = 5 * 65536 + 1;
+    duo_flow[0]->rails->cc.cwnd_bytes = 5 * 65536 + 1;
     start(&send, &receive, LARGE, LARGE);
     cr_assert(rows == 1 && row_writes[0] == 5, "%u rows, the first of %u", rows, row_writes[0]);
-    duo_flow[0]->cc.cwnd_bytes = 100 * 65536;
+    duo_flow[0]->rails->cc.cwnd_bytes = 100 * 65536;
     assert_whole(send, receive);
     cr_assert(rows == 3 && row_writes[1] == 8 && row_writes[2] == 3);
 }
@@ -426,7 +426,7 @@ Test(place, all_of_a_row_that_the_nic_refuses_goes_as_datagrams)
     duo_refuse = true;
     duo_transmit(0);
     duo_refuse = false;
-    cr_assert_eq(duo_flow[0]->sent.flying_chunks, 0);
+    cr_assert_eq(duo_flow[0]->rails->flying_chunks, 0);
     cr_assert_eq(duo_flow[0]->sent.lost_payload, 8 * 65536);
     cr_assert_eq(duo_flow[0]->qps.qps[0].requests, 0);
     assert_whole(send, receive);
@@ -647,11 +647,11 @@ Test(place, a_reliable_nics_completion_is_the_ack)
     placing_open(2);
     placing_warm_up();
     start(&send, &receive, SIZE, SIZE);
-    uint64_t flying = duo_flow[0]->sent.flying_payload;
+    uint64_t flying = duo_flow[0]->rails->flying_payload;
     cr_assert_eq(flying, SIZE);
     placing_arrive(0);
     placing_finish(0);
-    cr_assert_lt(duo_flow[0]->sent.flying_payload, flying);
+    cr_assert_lt(duo_flow[0]->rails->flying_payload, flying);
     for (unsigned i = 0; i < 50; i++) /* no timer repeats what the NIC repeats */
         duo_tick(0, duo_now + 100 * MS);
     cr_assert_eq(placing_packet_count, 2);

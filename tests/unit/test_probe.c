@@ -7,8 +7,8 @@ TestSuite(probe, .timeout = 60);
 static void open_unproven(void)
 {
     duo_defaults();
-    duo_setup[0].nonce = 1111;
-    duo_setup[1].nonce = 2222;
+    duo_setup[0].rails[0].nonce = 1111;
+    duo_setup[1].rails[0].nonce = 2222;
     duo_open_as(false);
 }
 
@@ -41,8 +41,8 @@ Test(probe, first_of_all_the_address_is_proven, .init = open_unproven)
     cr_assert_eq(only_probes(1), 2, "an echo, and a probe of its own");
     duo_deliver(1);
     duo_talk();
-    cr_assert_eq(duo_flow[0]->probe.nonce, 0);
-    cr_assert_eq(duo_flow[1]->probe.nonce, 0);
+    cr_assert_eq(duo_flow[0]->rails->probe.nonce, 0);
+    cr_assert_eq(duo_flow[1]->rails->probe.nonce, 0);
     duo_run(MS);
     duo_assert_ended(recv, UCCL_OK, 100);
     duo_assert_ended(send, UCCL_OK, 100);
@@ -82,7 +82,7 @@ Test(probe, a_false_address_gets_next_to_nothing, .init = open_unproven)
         duo_tick(1, duo_now);
     }
     cr_assert_not(send->ended);
-    cr_assert_neq(duo_flow[1]->probe.nonce, 0);
+    cr_assert_neq(duo_flow[1]->rails->probe.nonce, 0);
     cr_assert_leq(datagrams, PACKETS / 4 + 10, "%u datagrams", datagrams);
 }
 
@@ -137,7 +137,7 @@ Test(probe, repeats_go_another_way)
         duo_params.port_entropy = 2;
         duo_params.path_policy = policy;
         duo_params.dead_peer_ms = 100000;
-        duo_setup[0].nonce = 1111;
+        duo_setup[0].rails[0].nonce = 1111;
         duo_open_as(false);
         struct duo_request *send = duo_send(0, 100), *recv = duo_recv(1, 100);
         unsigned asked = 2, echoed = 2;
@@ -163,9 +163,9 @@ static void open_greeter(void)
 {
     duo_defaults();
     duo_params.port_entropy = 4;
-    duo_setup[0].nonce = 1111;
-    duo_setup[1].nonce = 2222;
-    duo_setup[1].greets = true;
+    duo_setup[0].rails[0].nonce = 1111;
+    duo_setup[1].rails[0].nonce = 2222;
+    duo_setup[1].rails[0].greets = true;
     duo_open_as(false);
 }
 
@@ -191,7 +191,7 @@ Test(probe, who_is_asked_does_not_greet, .init = open_greeter)
 {
     core_conn_announce(duo_core[0], duo_conn[0][0], duo_now);
     duo_run(MS);
-    cr_assert(probe_proven(&duo_flow[0]->probe) && probe_proven(&duo_flow[1]->probe));
+    cr_assert(probe_proven(&duo_flow[0]->rails->probe) && probe_proven(&duo_flow[1]->rails->probe));
     uint64_t packets = duo_count(&duo_counters[0].rx_datagrams);
     duo_run(2000 * MS);
     cr_assert_eq(duo_count(&duo_counters[0].rx_datagrams), packets);
@@ -203,7 +203,7 @@ Test(probe, firewalls_at_both_ends, .init = open_greeter)
     bool left[2] = {false, false};
     core_conn_announce(duo_core[0], duo_conn[0][0], duo_now);
     for (uint64_t until_ns = duo_now + 20 * MS;
-         !probe_proven(&duo_flow[0]->probe) || !probe_proven(&duo_flow[1]->probe);) {
+         !probe_proven(&duo_flow[0]->rails->probe) || !probe_proven(&duo_flow[1]->rails->probe);) {
         for (unsigned side = 0; side < 2; side++) {
             duo_transmit(side);
             for (unsigned i = 0; i < duo_queued[side]; i++) {
@@ -216,7 +216,7 @@ Test(probe, firewalls_at_both_ends, .init = open_greeter)
             duo_drop(side);
         }
         unsigned side = core_deadline(duo_core[1]) < core_deadline(duo_core[0]);
-        if (!probe_proven(&duo_flow[0]->probe) || !probe_proven(&duo_flow[1]->probe))
+        if (!probe_proven(&duo_flow[0]->rails->probe) || !probe_proven(&duo_flow[1]->rails->probe))
             cr_assert(duo_tick(side, until_ns), "not within 20 ms");
     }
 }

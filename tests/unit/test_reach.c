@@ -18,8 +18,8 @@ static void open_ports(void)
     duo_params.port_entropy = PORTS;
     duo_params.path_policy = PATH_POW2;
     for (unsigned side = 0; side < 2; side++) {
-        duo_setup[side].peer_ports = PORTS;
-        duo_setup[side].nonce = 1111 * (side + 1);
+        duo_setup[side].rails[0].peer_ports = PORTS;
+        duo_setup[side].rails[0].nonce = 1111 * (side + 1);
     }
     duo_open_as(false);
     memset(opened, 0, sizeof opened);
@@ -44,7 +44,7 @@ static unsigned say(unsigned side)
     struct tx_desc desc;
     unsigned said = 0;
     for (; core_tx(duo_core[side], &desc, duo_now); said++) {
-        bool proven = probe_proven(&duo_flow[side]->probe);
+        bool proven = probe_proven(&duo_flow[side]->rails->probe);
         if (!desc.sequenced && desc.opens) {
             cr_assert(proven, "nothing goes to an address that has not answered");
             cr_assert_leq(desc.last_bytes, WIRE_HEADER_BYTES + WIRE_PROBE_BYTES);
@@ -144,7 +144,7 @@ Test(reach, closed_paths_are_tried, .init = open_ports)
 {
     dead_paths = 1u << 1 | 1u << 3;
     messages(16, 50 * MS);
-    cr_assert_eq(duo_flow[0]->paths.closed, 2);
+    cr_assert_eq(duo_flow[0]->rails->paths.closed, 2);
     cr_assert_eq(swallowed, 2);
     memset(tried, 0, sizeof tried);
     duo_run_with(1000 * MS, talk);
@@ -156,11 +156,11 @@ Test(reach, closed_paths_are_tried, .init = open_ports)
     cr_assert(tried[0] == 0 && tried[2] == 0);
     dead_paths = 1u << 3;
     duo_run_with(3000 * MS, talk);
-    cr_assert_eq(duo_flow[0]->paths.closed, 1, "it has healed");
-    cr_assert(duo_flow[0]->paths.paths[1].worked);
+    cr_assert_eq(duo_flow[0]->rails->paths.closed, 1, "it has healed");
+    cr_assert(duo_flow[0]->rails->paths.paths[1].worked);
     dead_paths = 0;
     duo_run_with(3000 * MS, talk);
-    cr_assert_eq(duo_flow[0]->paths.closed, 0);
+    cr_assert_eq(duo_flow[0]->rails->paths.closed, 0);
     cr_assert_eq(swallowed, 2);
     memset(tried, 0, sizeof tried);
     duo_recv(1, 100 << 10);
@@ -177,22 +177,22 @@ Test(reach, other_echoes_open_nothing, .init = open_ports)
     messages(16, 50 * MS);
     duo_send(0, 100 << 10);
     duo_run_with(100 * MS, talk);
-    cr_assert_eq(duo_flow[0]->paths.closed, 1);
-    uint64_t nonce = duo_flow[0]->reach.nonce;
+    cr_assert_eq(duo_flow[0]->rails->paths.closed, 1);
+    uint64_t nonce = duo_flow[0]->rails->reach.nonce;
     cr_assert_neq(nonce, 0);
-    reach_on_echo(duo_flow[0], 0);
-    reach_on_echo(duo_flow[0], nonce + 2);
-    cr_assert_eq(duo_flow[0]->paths.closed, 1);
-    reach_on_echo(duo_flow[0], nonce);
-    cr_assert_eq(duo_flow[0]->paths.closed, 0);
-    path_report(&duo_flow[0]->paths, 1, PATH_LOST, 0);
+    reach_on_echo(duo_flow[0]->rails, 0);
+    reach_on_echo(duo_flow[0]->rails, nonce + 2);
+    cr_assert_eq(duo_flow[0]->rails->paths.closed, 1);
+    reach_on_echo(duo_flow[0]->rails, nonce);
+    cr_assert_eq(duo_flow[0]->rails->paths.closed, 0);
+    path_report(&duo_flow[0]->rails->paths, 1, PATH_LOST, 0);
     for (unsigned i = 0; i < 8; i++) {
-        path_report(&duo_flow[0]->paths, 0, PATH_GOOD, 0);
-        path_report(&duo_flow[0]->paths, 1, PATH_LOST, 0);
+        path_report(&duo_flow[0]->rails->paths, 0, PATH_GOOD, 0);
+        path_report(&duo_flow[0]->rails->paths, 1, PATH_LOST, 0);
     }
-    cr_assert_eq(duo_flow[0]->paths.closed, 1);
-    reach_on_echo(duo_flow[0], nonce);
-    cr_assert_eq(duo_flow[0]->paths.closed, 1, "it came twice");
+    cr_assert_eq(duo_flow[0]->rails->paths.closed, 1);
+    reach_on_echo(duo_flow[0]->rails, nonce);
+    cr_assert_eq(duo_flow[0]->rails->paths.closed, 1, "it came twice");
 }
 
 /* The only path that works dies after all: retransmissions go on to those that never did, even if no probe tells of
@@ -201,7 +201,7 @@ Test(reach, retransmissions_leave_the_last_path, .init = open_ports)
 {
     dead_paths = 0xf & ~1u;
     messages(16, 50 * MS);
-    cr_assert_eq(duo_flow[0]->paths.good, 1);
+    cr_assert_eq(duo_flow[0]->rails->paths.good, 1);
     dead_paths = 1;
     tries_are_lost = true;
     struct duo_request *send = duo_send(0, 100), *recv = duo_recv(1, 100);

@@ -66,7 +66,7 @@ static void open_ports(void)
     duo_defaults();
     duo_params.port_entropy = PORTS;
     for (unsigned side = 0; side < 2; side++)
-        duo_setup[side].peer_ports = PORTS;
+        duo_setup[side].rails[0].peer_ports = PORTS;
     duo_open_as(false);
 }
 
@@ -84,8 +84,8 @@ Test(refused, opening, .init = open_ports)
         }
     }
     cr_assert_not(next_desc(), "no ack was owed");
-    cr_assert_eq(duo_flow[0]->reach.rounds, 1);
-    cr_assert_eq(duo_flow[0]->reach.open_at_ns, begun_ns + 250 * MS);
+    cr_assert_eq(duo_flow[0]->rails->reach.rounds, 1);
+    cr_assert_eq(duo_flow[0]->rails->reach.open_at_ns, begun_ns + 250 * MS);
 }
 
 /* A closed path is tried again, the same one, and no wait is lengthened. */
@@ -95,15 +95,15 @@ Test(refused, trying, .init = open_ports)
     duo_run(MS);
     for (unsigned path = 1; path < 3; path++) {
         for (unsigned i = 0; i < 9; i++) {
-            path_report(&flow->paths, 0, PATH_GOOD, 0);
-            path_report(&flow->paths, (uint16_t)path, PATH_LOST, 0);
+            path_report(&flow->rails->paths, 0, PATH_GOOD, 0);
+            path_report(&flow->rails->paths, (uint16_t)path, PATH_LOST, 0);
         }
     }
-    cr_assert_eq(flow->paths.closed, 2);
+    cr_assert_eq(flow->rails->paths.closed, 2);
     for (unsigned path = 1; path < 3; path++) {
-        flow->probe.due |= PROBE_TRY;
+        flow->rails->probe.due |= PROBE_TRY;
         flow_wake(flow);
-        uint8_t backoff = flow->reach.backoff;
+        uint8_t backoff = flow->rails->reach.backoff;
         uint64_t nonce = 0;
         for (unsigned i = 0; i < 4; i++) {
             cr_assert(next_desc());
@@ -114,8 +114,8 @@ Test(refused, trying, .init = open_ports)
             if (i < 3)
                 refuse();
         }
-        cr_assert_eq(flow->reach.backoff, backoff + 1);
-        cr_assert_eq(flow->reach.nonce, nonce);
+        cr_assert_eq(flow->rails->reach.backoff, backoff + 1);
+        cr_assert_eq(flow->rails->reach.nonce, nonce);
     }
     cr_assert_not(next_desc());
 }
@@ -125,23 +125,23 @@ Test(refused, padded_probe)
 {
     duo_defaults();
     for (unsigned side = 0; side < 2; side++) {
-        duo_setup[side].datagram_bytes = JUMBO;
-        duo_setup[side].base_bytes = CORE_DATAGRAM_BASE;
+        duo_setup[side].rails[0].datagram_bytes = JUMBO;
+        duo_setup[side].rails[0].base_bytes = CORE_DATAGRAM_BASE;
     }
     duo_open_as(false);
     for (unsigned i = 0; i < 100; i++) {
         cr_assert(next_desc());
         cr_assert(desc.whole);
         cr_assert_eq(desc.last_bytes, JUMBO);
-        cr_assert_eq(carried_frame(FRAME_PROBE)->probe.nonce, duo_flow[0]->mtu.nonce);
+        cr_assert_eq(carried_frame(FRAME_PROBE)->probe.nonce, duo_flow[0]->rails->mtu.nonce);
         refuse();
         flow_update_timer(duo_flow[0]);
         duo_now += 2000 * MS; /* longer than any timeout */
         core_expire(duo_core[0], duo_now);
     }
-    cr_assert(duo_flow[0]->mtu.tries == 0 && duo_flow[0]->mtu.silent == 0);
+    cr_assert(duo_flow[0]->rails->mtu.tries == 0 && duo_flow[0]->rails->mtu.silent == 0);
     duo_run(MS);
-    cr_assert_eq(duo_flow[0]->datagram_bytes, JUMBO);
+    cr_assert_eq(duo_flow[0]->rails->datagram_bytes, JUMBO);
     cr_assert_eq(duo_dead[0], 0);
 }
 
@@ -149,7 +149,7 @@ Test(refused, padded_probe)
 Test(refused, ask)
 {
     duo_defaults();
-    duo_setup[0].nonce = 1234;
+    duo_setup[0].rails[0].nonce = 1234;
     duo_open_as(false);
     duo_send(0, 100);
     for (unsigned i = 0; i < 20; i++) {
@@ -158,7 +158,7 @@ Test(refused, ask)
         if (i < 19)
             refuse();
     }
-    cr_assert_eq(duo_flow[0]->probe.ask_at_ns, duo_now + 4 * MS);
+    cr_assert_eq(duo_flow[0]->rails->probe.ask_at_ns, duo_now + 4 * MS);
     cr_assert_not(next_desc());
 }
 
@@ -258,8 +258,8 @@ Test(refused, tail_probe, .init = duo_open)
         cr_assert_geq(duo_transmit(0), 1);
         duo_drop(0);
     }
-    flow->cc.cwnd_bytes = 1;
-    while (!flow->loss.tail_probe_due)
+    flow->rails->cc.cwnd_bytes = 1;
+    while (!flow->rails->loss.tail_probe_due)
         cr_assert(duo_tick(0, duo_now + 100 * MS));
     cr_assert(next_desc() && carried_frame(FRAME_PROBE)); /* to the silent peer */
     for (unsigned i = 0; i < 3; i++) {
@@ -267,7 +267,7 @@ Test(refused, tail_probe, .init = duo_open)
         cr_assert(desc.sequenced && desc.retransmission);
         if (i < 2)
             refuse();
-        cr_assert_eq(flow->loss.tail_probe_due, i < 2);
+        cr_assert_eq(flow->rails->loss.tail_probe_due, i < 2);
     }
     cr_assert_not(core_tx(duo_core[0], &desc, duo_now));
 }
@@ -277,13 +277,13 @@ Test(refused, fragments)
 {
     duo_defaults();
     for (unsigned side = 0; side < 2; side++)
-        duo_setup[side].datagram_bytes = JUMBO;
+        duo_setup[side].rails[0].datagram_bytes = JUMBO;
     duo_open_as(false);
     struct duo_request *recv = duo_recv(1, 6000);
     duo_send(0, 6000); /* eager */
     cr_assert_eq(duo_transmit(0), 1);
     duo_drop(0);
-    core_set_datagram(duo_core[0], duo_setup[0].destination, 1400);
+    core_set_datagram(duo_core[0], duo_setup[0].rails[0].destination, 1400);
     sent_lose(&duo_flow[0]->sent, sent_chunk(&duo_flow[0]->sent, 0));
     flow_wake(duo_flow[0]);
     unsigned fragments = 0, refusals = 0;
@@ -319,7 +319,7 @@ Test(refused, datagrams_of_a_write, .init = duo_open)
     flow_wake(duo_flow[0]);
     static const uint32_t routes[] = {1400, 1300, 1200};
     for (unsigned i = 0; i < 3; i++) {
-        core_set_datagram(duo_core[0], duo_setup[0].destination, routes[i]);
+        core_set_datagram(duo_core[0], duo_setup[0].rails[0].destination, routes[i]);
         do
             cr_assert(core_tx(duo_core[0], &desc, duo_now));
         while (!desc.sequenced);

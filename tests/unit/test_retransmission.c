@@ -180,6 +180,6 @@ Test(retransmission, news_of_paths_does_not_outlast_a_silence)
     duo_send(0, 100);
     duo_run(10 * MS);
     duo_assert_ended(recv, UCCL_OK, 100);
-    cr_assert_lt(duo_flow[0]->rtt.peer_ack_delay_ns, MS);
+    cr_assert_lt(duo_flow[0]->rails->rtt.peer_ack_delay_ns, MS);
     cr_assert_lt(retransmission_time(), MS);
 }

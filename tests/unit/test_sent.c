@@ -10,7 +10,7 @@ enum { WINDOW = 64, PATHS = 4, MS = 1000000 };
 static struct sent sent;
 static struct chunk chunks[WINDOW];
 static struct path paths[PATHS];
-static struct path_set path_set;
+static struct rail rail;
 static struct rng rng = {1};
 static uint64_t freed[1024];
 static unsigned freed_count;
@@ -18,8 +18,10 @@ static unsigned freed_count;
 static void setup_at(uint64_t seq)
 {
     memset(chunks, 0, sizeof chunks);
-    path_set_init(&path_set, paths, PATHS, 2, &rng);
-    sent_init(&sent, chunks, WINDOW, &path_set, NULL, 3);
+    rail = (struct rail){.reorder_window_quarters = 2};
+    rtt_init(&rail.rtt);
+    path_set_init(&rail.paths, paths, PATHS, 2, &rng);
+    sent_init(&sent, chunks, WINDOW, &rail, 1, paths, NULL, 3);
     sent.next_seq = sent.cumulative = seq;
     freed_count = 0;
 }
@@ -35,7 +37,7 @@ static struct chunk *send(uint16_t path, uint64_t now_ns)
     struct chunk plan = {.count = 4, .payload_bytes = 1000, .charged_bytes = 1700};
     struct chunk *chunk = sent_new(&sent, &plan, &seq);
     cr_assert_eq(sent_seq(&sent, chunk), seq);
-    sent_fly(&sent, chunk, path, now_ns);
+    sent_fly(&sent, &rail, chunk, path, now_ns);
     return chunk;
 }
 
@@ -48,9 +50,8 @@ static void on_acked(void *context, struct chunk *chunk)
 static struct sent_acked ack(uint64_t cumulative, uint64_t bits)
 {
     struct wire_ack wire = {.cumulative = (uint32_t)cumulative, .word_count = 1, .words = {bits}};
-    struct sent_acked acked;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
-    return acked;
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    return rail.acked;
 }
 
 static void cr_consistent(void)
@@ -63,12 +64,12 @@ static void cr_consistent(void)
         if (chunks[i].state == CHUNK_FLYING)
             in_flight[chunks[i].path]++;
     }
-    cr_assert_eq(flying, sent.flying_chunks);
-    cr_assert_eq(sent.flying_payload, flying * 1000u);
+    cr_assert_eq(flying, rail.flying_chunks);
+    cr_assert_eq(rail.flying_payload, flying * 1000u);
     cr_assert_eq(sent.flying_charge, flying * 1700u);
     cr_assert_eq(sent.lost_payload, lost * 1000u);
     uint64_t last_ns = 0;
-    for (const struct queue_link *link = sent.by_time.head; link; link = link->next, listed++) {
+    for (const struct queue_link *link = rail.by_time.head; link; link = link->next, listed++) {
         const struct chunk *chunk = QUEUE_HOLDER(link, struct chunk, by_time);
         cr_assert_geq(chunk->sent_ns, last_ns);
         last_ns = chunk->sent_ns;
@@ -107,7 +108,7 @@ Test(sent, acks, .init = setup)
         send(i % PATHS, i);
     struct sent_acked acked = ack(2, 0x15); /* 0, 1; then 3, 5, 7 */
     cr_assert(acked.chunks == 5 && acked.payload_bytes == 5000 && !acked.spurious);
-    cr_assert_eq(sent.flying_chunks, 5);
+    cr_assert_eq(rail.flying_chunks, 5);
     cr_consistent();
     acked = ack(2, 0x15);
     cr_assert(acked.chunks == 0 && acked.payload_bytes == 0, "once");
@@ -115,23 +116,22 @@ Test(sent, acks, .init = setup)
     cr_assert_eq(acked.chunks, 0, "an older ack");
     acked = ack(10, 0);
     cr_assert_eq(acked.chunks, 5);
-    cr_assert(sent.cumulative == 10 && sent.flying_chunks == 0 && !sent_oldest(&sent) && !sent_newest(&sent));
+    cr_assert(sent.cumulative == 10 && rail.flying_chunks == 0 && !rail_oldest(&rail) && !rail_newest(&rail));
     cr_consistent();
 }
 
 Test(sent, acks_of_what_was_never_sent, .init = setup)
 {
-    struct sent_acked acked;
     send(0, 1);
     struct wire_ack wire = {.cumulative = 2};
-    cr_assert_not(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert_not(sent_ack(&sent, &wire, on_acked, freed));
     wire.cumulative = 0x7fffffff;
-    cr_assert_not(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert_not(sent_ack(&sent, &wire, on_acked, freed));
     wire = (struct wire_ack){
         .word_count = 1, .words = {UINT64_MAX}, .partial_count = 2, .partials = {{100, 1}, {0xffffffff, 1}}};
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
-    cr_assert_eq(acked.chunks, 0);
-    cr_assert_eq(sent.flying_chunks, 1);
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert_eq(rail.acked.chunks, 0);
+    cr_assert_eq(rail.flying_chunks, 1);
     ack(0xfffffff0, UINT64_MAX); /* from before the beginning */
     cr_assert_eq(freed_count, 0);
     cr_consistent();
@@ -147,7 +147,7 @@ Test(sent, wraps)
     cr_assert_eq(sent.cumulative, start + 30);
     cr_assert_eq(freed_count, 31);
     cr_assert_eq(sent_chunk(&sent, start + 32)->state, CHUNK_FREE);
-    cr_assert_eq(sent_seq(&sent, sent_oldest(&sent)), start + 30);
+    cr_assert_eq(sent_seq(&sent, rail_oldest(&rail)), start + 30);
     cr_consistent();
 }
 
@@ -155,26 +155,25 @@ Test(sent, partial_masks, .init = setup)
 {
     struct chunk *chunk = send(0, 1);
     struct wire_ack wire = {.partial_count = 1, .partials = {{0, 0x5}}};
-    struct sent_acked acked;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
-    cr_assert(chunk->acked_mask == 0x5 && acked.parts);
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
-    cr_assert_not(acked.parts, "no news");
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert(chunk->acked_mask == 0x5 && rail.acked.parts);
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert_not(rail.acked.parts, "no news");
     wire.partials[0].mask = 0x2;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
     cr_assert_eq(chunk->acked_mask, 0x7, "what has arrived stays so");
-    cr_assert(acked.parts);
+    cr_assert(rail.acked.parts);
     wire.partials[0].mask = UINT64_C(1) << 63;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
-    cr_assert(chunk->acked_mask == 0x7 && !acked.parts, "there is no such datagram");
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert(chunk->acked_mask == 0x7 && !rail.acked.parts, "there is no such datagram");
     wire.partials[0].mask = UINT64_MAX;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
-    cr_assert_not(acked.parts);
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert_not(rail.acked.parts);
     cr_assert_eq(chunk->acked_mask, 0x7, "a whole chunk is no partial one: nothing would be left to repeat");
     wire.partials[0].mask = 0xfffffffffffffff0;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
     cr_assert_eq(chunk->acked_mask, 0x7, "it has four datagrams");
-    cr_assert_eq(acked.chunks, 0);
+    cr_assert_eq(rail.acked.chunks, 0);
 }
 
 /* Two lies in one ack, neither of which is whole by itself. */
@@ -182,8 +181,7 @@ Test(sent, partial_masks_add_up_to_no_whole, .init = setup)
 {
     struct chunk *chunk = send(0, 1);
     struct wire_ack wire = {.partial_count = 3, .partials = {{0, 0x3}, {0, 0xc}, {0, UINT64_MAX & ~0xfu}}};
-    struct sent_acked acked;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
     cr_assert_eq(chunk->acked_mask, 0x3);
     cr_consistent();
 }
@@ -193,12 +191,11 @@ Test(sent, a_write_does_not_arrive_in_part, .init = setup)
 {
     struct chunk *chunk = send(0, 1);
     struct wire_ack wire = {.partial_count = 1, .partials = {{0, 0x1}}};
-    struct sent_acked acked;
     chunk->written = true;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
     cr_assert_eq(chunk->acked_mask, 0);
     chunk->written = false;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed, &acked));
+    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
     cr_assert_eq(chunk->acked_mask, 1);
 }
 
@@ -207,16 +204,16 @@ Test(sent, loss_by_path, .init = setup)
     for (unsigned i = 0; i < 5; i++)
         send(0, i); /* path sequences 1 to 5 */
     send(1, 9);
-    cr_assert_eq(sent_lose_by_path(&sent, 0, 3), 0);
-    cr_assert_eq(sent_lose_by_path(&sent, 0, 4), 1);
+    cr_assert_eq(sent_lose_by_path(&sent, &rail, 0, 3), 0);
+    cr_assert_eq(sent_lose_by_path(&sent, &rail, 0, 4), 1);
     cr_assert_eq(sent_seq(&sent, sent_first_lost(&sent)), 0);
-    cr_assert_eq(sent_lose_by_path(&sent, 1, 3), 0);
-    cr_assert_eq(sent_lose_by_path(&sent, 0, 5), 1);
+    cr_assert_eq(sent_lose_by_path(&sent, &rail, 1, 3), 0);
+    cr_assert_eq(sent_lose_by_path(&sent, &rail, 0, 5), 1);
     cr_consistent();
     /* sent again it is the newest of its path, and the oldest loss comes first */
-    sent_fly(&sent, sent_first_lost(&sent), 0, 20);
-    cr_assert_eq(sent_seq(&sent, sent_newest(&sent)), 0);
-    cr_assert_eq(sent_lose_by_path(&sent, 0, 7), 2, "3 and 4, not the retransmission");
+    sent_fly(&sent, &rail, sent_first_lost(&sent), 0, 20);
+    cr_assert_eq(sent_seq(&sent, rail_newest(&rail)), 0);
+    cr_assert_eq(sent_lose_by_path(&sent, &rail, 0, 7), 2, "3 and 4, not the retransmission");
     cr_assert_eq(sent_seq(&sent, sent_first_lost(&sent)), 1);
     cr_consistent();
 }
@@ -226,27 +223,25 @@ Test(sent, path_sequences_wrap, .init = setup)
     paths[2].next_seq = 0xfffffffe;
     for (unsigned i = 0; i < 4; i++)
         send(2, i); /* ..fe, ..ff, 0, 1 */
-    cr_assert_eq(sent_lose_by_path(&sent, 2, 0), 0);
-    cr_assert_eq(sent_lose_by_path(&sent, 2, 1), 1);
-    cr_assert_eq(sent_lose_by_path(&sent, 2, 2), 1);
+    cr_assert_eq(sent_lose_by_path(&sent, &rail, 2, 0), 0);
+    cr_assert_eq(sent_lose_by_path(&sent, &rail, 2, 1), 1);
+    cr_assert_eq(sent_lose_by_path(&sent, &rail, 2, 2), 1);
 }
 
 Test(sent, loss_by_time, .init = setup)
 {
-    struct rtt rtt;
     uint64_t next_ns;
-    rtt_init(&rtt);
     send(0, 1 * MS);
     send(1, 2 * MS);
     send(2, 6 * MS);
-    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 50 * MS, &next_ns), 0);
+    cr_assert_eq(sent_lose_by_time(&sent, &rail, 50 * MS, &next_ns), 0);
     cr_assert_eq(next_ns, UINT64_MAX, "no round trip is known yet");
-    rtt_sample(&rtt, 4 * MS, 0, 5 * MS);
-    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 50 * MS, &next_ns), 0, "nothing later was acked");
+    rtt_sample(&rail.rtt, 4 * MS, 0, 5 * MS);
+    cr_assert_eq(sent_lose_by_time(&sent, &rail, 50 * MS, &next_ns), 0, "nothing later was acked");
     ack(0, 1); /* chunk 1 */
-    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 5 * MS, &next_ns), 0);
+    cr_assert_eq(sent_lose_by_time(&sent, &rail, 5 * MS, &next_ns), 0);
     cr_assert_eq(next_ns, (1 + 4 + 2) * MS, "a round trip and half of the shortest");
-    cr_assert_eq(sent_lose_by_time(&sent, &rtt, next_ns, &next_ns), 1);
+    cr_assert_eq(sent_lose_by_time(&sent, &rail, next_ns, &next_ns), 1);
     cr_assert_eq(sent_seq(&sent, sent_first_lost(&sent)), 0);
     cr_assert_eq(next_ns, UINT64_MAX, "chunk 2 is later than all that was acked");
     cr_consistent();
@@ -254,61 +249,55 @@ Test(sent, loss_by_time, .init = setup)
 
 Test(sent, peer_hold_time_is_not_loss, .init = setup)
 {
-    struct rtt rtt;
     uint64_t next_ns;
-    rtt_init(&rtt);
-    rtt_sample(&rtt, 4 * MS, 3 * MS, 0);
+    rtt_sample(&rail.rtt, 4 * MS, 3 * MS, 0);
     send(0, 1 * MS);
     send(1, 2 * MS);
     ack(0, 1);
-    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 8 * MS, &next_ns), 0);
+    cr_assert_eq(sent_lose_by_time(&sent, &rail, 8 * MS, &next_ns), 0);
     cr_assert_eq(next_ns, (1 + 4 + 3 + 2) * MS);
 }
 
 Test(sent, slow_paths_are_not_loss, .init = setup)
 {
-    struct rtt rtt;
     uint64_t next_ns;
-    rtt_init(&rtt);
-    rtt_sample(&rtt, 8 * MS, 0, 0); /* some other path */
-    rtt_sample(&rtt, 4 * MS, 0, 0);
+    rtt_sample(&rail.rtt, 8 * MS, 0, 0); /* some other path */
+    rtt_sample(&rail.rtt, 4 * MS, 0, 0);
     send(0, 1 * MS);
     send(1, 2 * MS);
     ack(0, 1);
-    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 9 * MS, &next_ns), 0);
+    cr_assert_eq(sent_lose_by_time(&sent, &rail, 9 * MS, &next_ns), 0);
     cr_assert_gt(next_ns, 9 * MS);
     cr_assert_leq(next_ns, (1 + 8 + 2) * MS);
     for (unsigned i = 0; i < 40; i++)
-        rtt_sample(&rtt, 4 * MS, 0, 0);
-    rtt_sample(&rtt, 80 * MS, 0, 0); /* broken rather than slow */
-    rtt_sample(&rtt, 4 * MS, 0, 0);
-    cr_assert_lt(rtt.srtt_ns, 15 * MS);
-    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 2 * MS, &next_ns), 0);
-    cr_assert_eq(next_ns, 1 * MS + 2 * rtt.srtt_ns + 2 * MS);
+        rtt_sample(&rail.rtt, 4 * MS, 0, 0);
+    rtt_sample(&rail.rtt, 80 * MS, 0, 0); /* broken rather than slow */
+    rtt_sample(&rail.rtt, 4 * MS, 0, 0);
+    cr_assert_lt(rail.rtt.srtt_ns, 15 * MS);
+    cr_assert_eq(sent_lose_by_time(&sent, &rail, 2 * MS, &next_ns), 0);
+    cr_assert_eq(next_ns, 1 * MS + 2 * rail.rtt.srtt_ns + 2 * MS);
 }
 
 /* A whole burst is lost. The ack of the one chunk that is repeated shows that for all of it. */
 Test(sent, an_acked_retransmission_tells_of_the_rest, .init = setup)
 {
-    struct rtt rtt;
     uint64_t next_ns;
-    rtt_init(&rtt);
-    rtt_sample(&rtt, 4 * MS, 0, 0);
+    rtt_sample(&rail.rtt, 4 * MS, 0, 0);
     send(0, 1 * MS);
     send(1, 2 * MS);
     struct chunk *chunk = send(2, 3 * MS);
     sent_lose(&sent, chunk);
-    sent_fly(&sent, chunk, 3, 20 * MS);
-    sent.too_soon_ns = 19 * MS; /* it can be the first copy that arrived after all */
+    sent_fly(&sent, &rail, chunk, 3, 20 * MS);
+    rail.too_soon_ns = 19 * MS; /* it can be the first copy that arrived after all */
     ack(0, 2);
-    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 30 * MS, &next_ns), 0);
+    cr_assert_eq(sent_lose_by_time(&sent, &rail, 30 * MS, &next_ns), 0);
 
     chunk = send(2, 30 * MS);
     sent_lose(&sent, chunk);
-    sent_fly(&sent, chunk, 3, 40 * MS);
-    sent.too_soon_ns = 41 * MS;
+    sent_fly(&sent, &rail, chunk, 3, 40 * MS);
+    rail.too_soon_ns = 41 * MS;
     ack(0, 6);
-    cr_assert_eq(sent_lose_by_time(&sent, &rtt, 44 * MS, &next_ns), 2);
+    cr_assert_eq(sent_lose_by_time(&sent, &rail, 44 * MS, &next_ns), 2);
     cr_consistent();
 }
 
@@ -316,15 +305,15 @@ Test(sent, an_acked_retransmission_tells_of_the_rest, .init = setup)
  * for it. */
 Test(sent, small_ones_tell_when_they_left, .init = setup)
 {
-    sent.base_bytes = 1232;
-    sent.watches = true;
+    rail.base_bytes = 1232;
+    rail.watches = true;
     struct chunk *first = send(0, 10 * MS);
     send(1, 20 * MS);
     struct chunk *large = send(0, 30 * MS);
     large->datagram_bytes = large->last_bytes = 1472;
     sent_lose(&sent, first);
-    sent_fly(&sent, first, 1, 40 * MS);
-    sent.too_soon_ns = 39 * MS;
+    sent_fly(&sent, &rail, first, 1, 40 * MS);
+    rail.too_soon_ns = 39 * MS;
     struct sent_acked acked = ack(2, 0);
     cr_assert_eq(acked.small_ns, 20 * MS, "the retransmission of the first is too young");
     cr_assert_not(acked.large);
@@ -333,8 +322,8 @@ Test(sent, small_ones_tell_when_they_left, .init = setup)
     cr_assert(acked.large);
     struct chunk *again = send(0, 50 * MS);
     sent_lose(&sent, again);
-    sent_fly(&sent, again, 1, 60 * MS);
-    sent.too_soon_ns = 60 * MS;
+    sent_fly(&sent, &rail, again, 1, 60 * MS);
+    rail.too_soon_ns = 60 * MS;
     cr_assert_eq(ack(4, 0).small_ns, 60 * MS);
 }
 
@@ -347,10 +336,10 @@ Test(sent, that_did_not_leave, .init = setup)
     cr_consistent();
     cr_assert_eq(chunk->transmissions, 0);
     cr_assert_eq(sent_first_lost(&sent), chunk);
-    sent_fly(&sent, chunk, 1, 3);
+    sent_fly(&sent, &rail, chunk, 1, 3);
     cr_assert_eq(chunk->transmissions, 1);
     sent_lose(&sent, chunk);
-    sent_fly(&sent, chunk, 1, 4);
+    sent_fly(&sent, &rail, chunk, 1, 4);
     sent_unsend(&sent, chunk);
     cr_assert_eq(chunk->transmissions, 1, "the first did leave");
     cr_assert(ack(1, 0).spurious, "and has arrived");
@@ -365,7 +354,7 @@ Test(sent, spurious_loss, .init = setup)
     cr_assert(ack(1, 0).spurious, "given up, yet it had arrived");
     chunk = send(0, 3);
     sent_lose(&sent, chunk);
-    sent_fly(&sent, chunk, 1, 4);
+    sent_fly(&sent, &rail, chunk, 1, 4);
     cr_assert_not(ack(3, 0).spurious, "the retransmission may be what arrived");
     chunk = send(0, 5);
     chunk->acked_mask = 1;
@@ -373,7 +362,7 @@ Test(sent, spurious_loss, .init = setup)
     cr_assert(ack(4, 0).spurious, "a part had been acked, and nothing sent again");
     chunk = send(0, 6);
     sent_lose(&sent, chunk);
-    sent_fly(&sent, chunk, 1, 7);
+    sent_fly(&sent, &rail, chunk, 1, 7);
     chunk->acked_mask = 1;
     sent_lose(&sent, chunk);
     cr_assert_not(ack(5, 0).spurious, "the rest may have come with the retransmission");
@@ -389,12 +378,12 @@ Test(sent, model, .init = setup)
             send((uint16_t)rng_below(&rng, PATHS), step);
         } else if (what < 6 && sent_first_lost(&sent)) {
             uint16_t path = (uint16_t)rng_below(&rng, PATHS);
-            sent_fly(&sent, sent_first_lost(&sent), path, step);
+            sent_fly(&sent, &rail, sent_first_lost(&sent), path, step);
         } else if (what == 6) {
             uint16_t path = (uint16_t)rng_below(&rng, PATHS);
-            sent_lose_by_path(&sent, path, paths[path].next_seq - 1 - rng_below(&rng, 8));
-        } else if (what == 7 && sent_newest(&sent)) {
-            sent_lose(&sent, sent_newest(&sent));
+            sent_lose_by_path(&sent, &rail, path, paths[path].next_seq - 1 - rng_below(&rng, 8));
+        } else if (what == 7 && rail_newest(&rail)) {
+            sent_lose(&sent, rail_newest(&rail));
         } else if (what == 8) {
             uint64_t span = sent.next_seq - sent.cumulative;
             freed_count = 0;

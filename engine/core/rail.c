@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Round-trip bounds of a rail. Nothing here calls back. */
+#include "core/rail.h"
+#include "core/state.h"
+
+enum { PROBE_SHARE = 100 }; /* the tail is probed no sooner than after a hundredth of the timeout's floor */
+
+uint64_t rail_rto_ns(const struct rail *rail, unsigned backoff)
+{
+    const struct params *params = rail->flow->core->params;
+    uint64_t min_ns = params->rto_min_us * NS_PER_US, max_ns = params->rto_max_us * NS_PER_US;
+    if (rail->rtt.srtt_ns == 0) /* the floor is no estimate: without a sample, wait twice as long */
+        min_ns = 2 * min_ns < max_ns ? 2 * min_ns : max_ns;
+    return rtt_rto(&rail->rtt, backoff, min_ns, max_ns);
+}
+
+uint64_t rail_probe_ns(const struct rail *rail)
+{
+    uint64_t ns = 2 * rail->rtt.srtt_ns + rail->rtt.peer_ack_delay_ns;
+    uint64_t least_ns = rail->flow->core->params->rto_min_us * NS_PER_US / PROBE_SHARE;
+    return ns < least_ns ? least_ns : ns;
+}
