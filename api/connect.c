@@ -40,6 +40,7 @@ struct connecting {
     struct peer_flow *home;                                   /* its flow; READY waits until the flow is proven */
     uint8_t named[sizeof((struct uccl_handle *)0)->listener]; /* bytes of the handle */
     union nic_address address;                                /* the winner's */
+    struct conn_wishes wishes;
     uint32_t conn_id;
     bool has_id;
     uint8_t peer_id[16]; /* where it meets: */
@@ -166,7 +167,10 @@ static int client_offer(struct connecting *c)
     struct boot_key key = peer_key(c->peer);
     if (c->meets)
         peer_fill_offer(c->peer, &engine->params, &offer);
-    offer.home = next_home(engine, bootstrap_peer_id(c->boot), c->meets ? c->peer->flow_count : c->peer->flows_open);
+    unsigned flows = c->meets ? c->peer->flow_count : c->peer->flows_open;
+    offer.home = c->wishes.thread ? (uint16_t)((c->wishes.thread - 1) % flows)
+                                  : next_home(engine, bootstrap_peer_id(c->boot), flows);
+    options_offer(&c->wishes, &offer);
     bootstrap_offer(c->boot, &offer, c->meets ? NULL : &key);
     return UCCL_OK;
 }
@@ -194,7 +198,8 @@ static int client_accept_offer(struct connecting *c)
         error = UCCL_EPROTO;
     }
     if (!error)
-        error = conn_make(engine, c->peer, offer->home, c->conn_id, offer->conn_id, &c->address, &c->conn);
+        error = conn_make(engine, &(struct conn_plan){c->peer, offer->home, c->conn_id, offer, &c->wishes, &c->address},
+                          &c->conn);
     if (!error) {
         c->home = &c->peer->flows[offer->home];
         c->peer = NULL; /* the connection owns peer and id now */
@@ -348,10 +353,11 @@ static int connecting_step(struct connecting *c)
 }
 
 static int connecting_new(struct uccl_engine *engine, const struct uccl_handle *handle, int timeout_ms,
-                          struct connecting **out)
+                          const struct uccl_conn_options *options, struct connecting **out)
 {
     struct handle_target target;
-    if (!handle_get(handle, &target))
+    struct conn_wishes wishes;
+    if (!handle_get(handle, &target) || options_read(engine, options, &wishes))
         return UCCL_EINVAL;
     struct connecting *c = calloc(1, sizeof *c);
     if (!c)
@@ -363,6 +369,7 @@ static int connecting_new(struct uccl_engine *engine, const struct uccl_handle *
         limit_ms = engine->params.accept_wait_ms;
     }
     c->engine = engine;
+    c->wishes = wishes;
     memcpy(c->named, handle->listener, sizeof c->named);
     c->asked_ns = clock_now_ns();
     race_init(&c->race, &target, engine->id, engine->params.socket_ifname, c->asked_ns,
@@ -495,10 +502,10 @@ static bool has_state(const struct uccl_handle *handle)
 
 /* Finds the connect that the handle's state names, or makes one. */
 static int connecting_of(struct uccl_engine *engine, const struct uccl_handle *handle, int timeout_ms,
-                         struct connecting **out)
+                         const struct uccl_conn_options *options, struct connecting **out)
 {
     if (!has_state(handle))
-        return connecting_new(engine, handle, timeout_ms, out);
+        return connecting_new(engine, handle, timeout_ms, options, out);
     struct connecting *c = pending_claim(handle);
     if (!c)
         return UCCL_EINVAL;
@@ -526,7 +533,8 @@ static void wait_for_step(const struct connecting *c)
     poll(&fd, 1, c->waits ? 1 : clock_poll_ms(bootstrap_deadline(c->boot)));
 }
 
-UCCL_API int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out)
+UCCL_API int uccl_connect_with(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms,
+                               const struct uccl_conn_options *options, uccl_conn **out)
 {
     struct connecting *c;
     if (!engine || !handle || !out)
@@ -534,7 +542,7 @@ UCCL_API int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int t
     if (inherited(engine))
         return UCCL_EFORKED;
     CANCEL_LATER;
-    int result = connecting_of(engine, handle, timeout_ms, &c);
+    int result = connecting_of(engine, handle, timeout_ms, options, &c);
     if (result)
         return result;
     while ((result = connecting_step(c)) == UCCL_EAGAIN && timeout_ms != 0)
@@ -555,6 +563,11 @@ UCCL_API int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int t
     pending_put(c);
     connecting_free(c);
     return result;
+}
+
+UCCL_API int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out)
+{
+    return uccl_connect_with(engine, handle, timeout_ms, NULL, out);
 }
 
 UCCL_API void uccl_connect_cancel(struct uccl_handle *handle)

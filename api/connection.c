@@ -93,25 +93,29 @@ static bool map_ends(struct uccl_conn *conn, unsigned home)
     return true;
 }
 
-int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint32_t id, uint32_t remote_id,
-              const union nic_address *address, struct uccl_conn **out)
+int conn_make(struct uccl_engine *engine, const struct conn_plan *plan, struct uccl_conn **out)
 {
+    struct peer *peer = plan->peer;
+    unsigned home = plan->home;
     struct uccl_conn *conn = calloc(1, sizeof *conn);
     if (!conn)
         return UCCL_ENOMEM;
     conn->engine = engine;
     conn->thread = peer->flows[home].thread;
     conn->peer = peer;
-    conn->id = id;
-    conn->address = *address;
-    stripe_init(&conn->stripes, peer->flows_open, &engine->params, peer->flows[home].setup.places);
+    conn->id = plan->id;
+    conn->address = *plan->address;
+    conn->private_bytes = plan->theirs->private_bytes;
+    memcpy(conn->private_data, plan->theirs->private_data, conn->private_bytes);
+    stripe_init(&conn->stripes, peer->flows_open, &engine->params, peer->flows[home].setup.places,
+                &plan->wishes->parts);
     if (!map_ends(conn, home)) {
         free(conn);
         return UCCL_ENOMEM;
     }
     for (unsigned i = conn->stripes.count; i-- > 0;) { /* home last: it announces, once the parts are ready */
         struct peer_flow *flow = flow_of_end(conn, home, i);
-        struct open_call call = {conn, flow, remote_id, i, i == 0 && !peer->is_server};
+        struct open_call call = {conn, flow, plan->theirs->conn_id, i, i == 0 && !peer->is_server};
         conn->stripes.at[i].thread = flow->thread;
         conn->stripes.at[i].flow = flow->slot;
         thread_run(flow->thread, open_in_core, &call);
@@ -178,4 +182,16 @@ UCCL_API int uccl_conn_peer_id(const uccl_conn *conn, uint8_t out[16])
         return UCCL_EFORKED;
     memcpy(out, conn->peer->engine_id, sizeof conn->peer->engine_id);
     return UCCL_OK;
+}
+
+UCCL_API int uccl_conn_private(const uccl_conn *conn, void *out, size_t size)
+{
+    if (!conn || (!out && size))
+        return UCCL_EINVAL;
+    if (inherited(conn->engine))
+        return UCCL_EFORKED;
+    size_t length = conn->private_bytes < size ? conn->private_bytes : size;
+    if (length)
+        memcpy(out, conn->private_data, length);
+    return conn->private_bytes;
 }

@@ -285,6 +285,24 @@ static const size_t counter_offsets[] = {
 #undef COUNTER
 };
 
+static uint64_t counter_of(const struct engine_thread *thread, unsigned index)
+{
+    const char *counters = (const char *)thread->counters;
+    return atomic_load_explicit((const _Atomic uint64_t *)(counters + counter_offsets[index]), memory_order_relaxed);
+}
+
+UCCL_API int uccl_thread_counter(const uccl_engine *engine, unsigned thread, unsigned index, uint64_t *value)
+{
+    if (!engine || !value || index >= sizeof counter_offsets / sizeof counter_offsets[0])
+        return UCCL_EINVAL;
+    if (inherited(engine))
+        return UCCL_EFORKED;
+    if (thread >= engine->thread_count)
+        return UCCL_ENODEV;
+    *value = counter_of(&engine->threads[thread], index);
+    return UCCL_OK;
+}
+
 UCCL_API int uccl_counter(const uccl_engine *engine, unsigned index, uint64_t *value)
 {
     if (!engine || !value || index >= sizeof counter_offsets / sizeof counter_offsets[0])
@@ -292,11 +310,8 @@ UCCL_API int uccl_counter(const uccl_engine *engine, unsigned index, uint64_t *v
     if (inherited(engine))
         return UCCL_EFORKED;
     uint64_t sum = 0;
-    for (unsigned i = 0; i < engine->thread_count; i++) {
-        const char *counters = (const char *)engine->threads[i].counters;
-        sum +=
-            atomic_load_explicit((const _Atomic uint64_t *)(counters + counter_offsets[index]), memory_order_relaxed);
-    }
+    for (unsigned i = 0; i < engine->thread_count; i++)
+        sum += counter_of(&engine->threads[i], index);
     *value = sum;
     return UCCL_OK;
 }

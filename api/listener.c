@@ -54,7 +54,8 @@ struct uccl_listener {
     struct uccl_engine *engine;
     int fd;
     uint16_t port;
-    uint64_t nonce;       /* in its handle and in its HELLOs; not 0 */
+    uint64_t nonce; /* in its handle and in its HELLOs; not 0 */
+    struct conn_wishes wishes;
     pthread_mutex_t lock; /* one thread accepts at a time */
     bool closed;
     int fault; /* of the last accept() though a client waits: try again later; 0: none */
@@ -153,8 +154,8 @@ static int draw_nonce(uint64_t *nonce)
     return UCCL_OK;
 }
 
-UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct uccl_handle *handle,
-                         uccl_listener **out)
+UCCL_API int uccl_listen_with(uccl_engine *engine, int device, uint16_t port, const struct uccl_conn_options *options,
+                              struct uccl_handle *handle, uccl_listener **out)
 {
     if (!engine || !handle || !out || device < -1)
         return UCCL_EINVAL;
@@ -163,6 +164,9 @@ UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct 
     CANCEL_LATER;
     struct uccl_device properties;
     union nic_address own, bound, offered[ADDRESSES_MAX];
+    struct conn_wishes wishes;
+    if (options_read(engine, options, &wishes))
+        return UCCL_EINVAL;
     int error = engine->nic->ops->device(engine->nic, device < 0 ? BACKEND_DEVICE : device, &properties, &own);
     if (error)
         return error;
@@ -183,6 +187,7 @@ UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct 
         return error;
     }
     listener->engine = engine;
+    listener->wishes = wishes;
     listener->port = ntohs(*address_port(&bound));
     pthread_mutex_init(&listener->lock, NULL);
     handle_put(handle, listener->nonce, htons(listener->port), offered, (unsigned)count);
@@ -192,6 +197,12 @@ UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct 
     pthread_mutex_unlock(&engine->lock);
     *out = listener;
     return UCCL_OK;
+}
+
+UCCL_API int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct uccl_handle *handle,
+                         uccl_listener **out)
+{
+    return uccl_listen_with(engine, device, port, NULL, handle, out);
 }
 
 UCCL_API uint16_t uccl_listener_port(const uccl_listener *listener)
@@ -405,11 +416,12 @@ static int server_answer(const struct uccl_listener *listener, struct accepting 
     int error = server_peer(listener, accepting->boot, &peer);
     if (error)
         return error;
-    unsigned home = theirs->home % peer->flows_open;
+    const struct conn_wishes *wishes = &listener->wishes;
+    unsigned home = (wishes->thread ? wishes->thread - 1 : theirs->home) % peer->flows_open;
     if (!take_conn_id(engine, &id))
         error = UCCL_ENOMEM;
     if (!error) {
-        error = conn_make(engine, peer, home, id, theirs->conn_id, &address, &accepting->conn);
+        error = conn_make(engine, &(struct conn_plan){peer, home, id, theirs, wishes, &address}, &accepting->conn);
         if (error)
             put_conn_id(engine, id);
     }
@@ -419,6 +431,7 @@ static int server_answer(const struct uccl_listener *listener, struct accepting 
     }
     struct boot_offer ours = {.conn_id = id, .home = (uint16_t)home, .known = theirs->known};
     struct boot_key key = peer_key(peer);
+    options_offer(wishes, &ours);
     if (!ours.known)
         peer_fill_offer(peer, &engine->params, &ours);
     bootstrap_offer(accepting->boot, &ours, ours.known ? &key : NULL);

@@ -9,6 +9,7 @@
 #include "gpu/direct.h"
 #include "mem/region.h"
 #include "nic/nic.h"
+#include "options.h"
 #include "request/request.h"
 #include "thread/stripe.h"
 #include "thread/thread.h"
@@ -68,6 +69,8 @@ struct uccl_conn {
     uint32_t id;
     union nic_address address;
     _Atomic int32_t status; /* 0, or why it takes no more messages */
+    uint16_t private_bytes; /* of the other end's private data */
+    uint8_t private_data[BOOT_PRIVATE_MAX];
 };
 
 struct uccl_mr {
@@ -113,9 +116,16 @@ void connects_forget(void);
 /* Takes a connection id that is not in use: an index, and a generation above it. */
 bool take_conn_id(struct uccl_engine *engine, uint32_t *id);
 void put_conn_id(struct uccl_engine *engine, uint32_t id);
-/* Makes a connection over a peer whose flows are open; takes over a reference to the peer. */
-int conn_make(struct uccl_engine *engine, struct peer *peer, unsigned home, uint32_t id, uint32_t remote_id,
-              const union nic_address *address, struct uccl_conn **out);
+/* Makes a connection over a peer whose flows are open, by its offer; takes over a reference to the peer. */
+struct conn_plan {
+    struct peer *peer;
+    unsigned home; /* index of the flow that serves it */
+    uint32_t id;
+    const struct boot_offer *theirs;
+    const struct conn_wishes *wishes;
+    const union nic_address *address;
+};
+int conn_make(struct uccl_engine *engine, const struct conn_plan *plan, struct uccl_conn **out);
 void conn_unmap_ends(struct uccl_conn *conn);
 
 /* close.c */

@@ -15,19 +15,17 @@ enum {
     DATAGRAM_BYTES_MAX = 65535,
 };
 
-/*
- * Sections of an OFFER, in ascending order, so that none comes twice. Reserved numbers: 4 for NICs, 5 for private data,
- * 6 for security.
- */
+/* Sections of an OFFER, in ascending order, so that none comes twice. Reserved numbers: 4 for NICs, 6 for security. */
 enum section {
     SECTION_CONNECTION = 1,
     SECTION_QUEUES = 2,
     SECTION_KNOWN = 3,
+    SECTION_PRIVATE = 5,
     SECTION_OPTIONAL = 0x8000, /* a receiver that does not know the type skips the section; else it refuses the OFFER */
 };
 
-_Static_assert(BOOT_HEADER_BYTES + 2 * SECTION_HEADER_BYTES + CONNECTION_BYTES + QUEUES_FIXED_BYTES +
-                       BOOT_FLOWS_MAX * (FLOW_FIXED_BYTES + NIC_QUEUE_ADDRESS_MAX) <=
+_Static_assert(BOOT_HEADER_BYTES + 3 * SECTION_HEADER_BYTES + CONNECTION_BYTES + QUEUES_FIXED_BYTES +
+                       BOOT_FLOWS_MAX * (FLOW_FIXED_BYTES + NIC_QUEUE_ADDRESS_MAX) + BOOT_PRIVATE_MAX <=
                    BOOT_MESSAGE_MAX,
                "the largest offer fits a message");
 _Static_assert(BOOT_PROOFS_BYTES_MAX <= BOOT_SMALL_MAX, "the most proofs fit a message");
@@ -238,6 +236,8 @@ const char *boot_offer_fault(const struct boot_offer *offer)
 {
     if (offer->home >= (offer->known ? BOOT_FLOWS_MAX : offer->flow_count))
         return "home is none of its flows";
+    if (offer->private_bytes > BOOT_PRIVATE_MAX)
+        return "too much private data";
     return offer->known ? NULL : queues_fault(offer);
 }
 
@@ -292,6 +292,15 @@ static const char *take_known(const uint8_t *at, const uint8_t *end, struct boot
     return NULL;
 }
 
+static const char *take_private(const uint8_t *at, const uint8_t *end, struct boot_offer *offer)
+{
+    if (end == at || end - at > BOOT_PRIVATE_MAX)
+        return "length of the private data";
+    offer->private_bytes = (uint16_t)(end - at);
+    take_bytes(&at, offer->private_data, offer->private_bytes);
+    return NULL;
+}
+
 static const char *take_section(unsigned type, bool optional, const uint8_t *at, const uint8_t *end,
                                 struct boot_offer *offer)
 {
@@ -302,6 +311,8 @@ static const char *take_section(unsigned type, bool optional, const uint8_t *at,
         return take_queues(at, end, offer);
     case SECTION_KNOWN:
         return take_known(at, end, offer);
+    case SECTION_PRIVATE:
+        return take_private(at, end, offer);
     default:
         return optional ? NULL : "a section that this version does not know, and that is not optional";
     }
@@ -360,11 +371,12 @@ static size_t queues_bytes(const struct boot_offer *offer)
 
 size_t boot_offer_bytes(const struct boot_offer *offer)
 {
-    return BOOT_HEADER_BYTES + SECTION_HEADER_BYTES + CONNECTION_BYTES + SECTION_HEADER_BYTES +
-           (offer->known ? (size_t)BOOT_PROOF_BYTES : queues_bytes(offer));
+    size_t flows = offer->known ? (size_t)BOOT_PROOF_BYTES : queues_bytes(offer);
+    size_t private = offer->private_bytes ? SECTION_HEADER_BYTES + (size_t)offer->private_bytes : 0;
+    return BOOT_HEADER_BYTES + SECTION_HEADER_BYTES + CONNECTION_BYTES + SECTION_HEADER_BYTES + flows + private;
 }
 
-static void put_section(uint8_t **at, enum section type, size_t length)
+static void put_section(uint8_t **at, unsigned type, size_t length)
 {
     put_le(at, type, 2);
     put_le(at, length, 2);
@@ -406,6 +418,10 @@ size_t boot_put_offer(uint8_t *out, enum boot_sender sender, const struct boot_o
     } else {
         put_section(&at, SECTION_QUEUES, queues_bytes(offer));
         put_queues(&at, offer);
+    }
+    if (offer->private_bytes) {
+        put_section(&at, SECTION_PRIVATE | SECTION_OPTIONAL, offer->private_bytes);
+        put_bytes(&at, offer->private_data, offer->private_bytes);
     }
     assert((size_t)(at - out) == boot_offer_bytes(offer));
     return (size_t)(at - out);

@@ -23,6 +23,7 @@ enum {
     BOOT_READY_BYTES = BOOT_HEADER_BYTES,
     BOOT_REJECT_BYTES = BOOT_HEADER_BYTES + 2,
     BOOT_PROOF_BYTES = 8,
+    BOOT_PRIVATE_MAX = 256, /* bytes of private data */
     BOOT_PROOFS_BYTES_MAX = BOOT_HEADER_BYTES + BOOT_PROOFS_MAX * BOOT_PROOF_BYTES,
 };
 
@@ -67,13 +68,16 @@ struct boot_flow {
 struct boot_offer {
     uint32_t conn_id;      /* the peer writes it into frames for this connection */
     uint16_t home;         /* index of the flow that serves the connection; the client chooses, the server echoes it */
-    bool known;            /* both sides have the flows already; all below but `proof` is 0 */
+    bool known;            /* both sides have the flows already; `proof` has a value, the fields of flows are 0 */
     uint64_t proof;        /* where known: that the sender has both tokens of flow 0 */
     uint16_t flow_count;   /* 1..BOOT_FLOWS_MAX; both sides use the smaller count */
     uint32_t chunk_window; /* the sender's parameters; both sides use the smaller */
     uint32_t msg_window;
     uint32_t eager_window_kb;
     struct boot_flow flows[BOOT_FLOWS_MAX];
+    /* of the application, in every handshake */
+    uint16_t private_bytes; /* 0..BOOT_PRIVATE_MAX */
+    uint8_t private_data[BOOT_PRIVATE_MAX];
 };
 
 struct boot_proofs {

@@ -5,11 +5,15 @@
 #include "gpu/stage.h"
 #include "thread/post.h"
 
-void stripe_init(struct stripe_set *stripes, unsigned count, const struct params *params, bool places)
+void stripe_init(struct stripe_set *stripes, unsigned count, const struct params *params, bool places,
+                 const struct stripe_wish *wish)
 {
     stripes->count = count;
     atomic_init(&stripes->holds, count);
-    stripes->min_bytes = places ? UINT64_MAX : params->stripe_min_kb * 1024;
+    stripes->min_bytes = wish->from_bytes ? wish->from_bytes : params->stripe_min_kb * 1024;
+    stripes->send_min_bytes = wish->off ? UINT64_MAX : wish->from_bytes;
+    if (places || wish->off)
+        stripes->min_bytes = UINT64_MAX;
     stripes->expected_bytes = UINT64_MAX;
 }
 
@@ -162,7 +166,8 @@ void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part,
 void stripe_split(struct engine_thread *thread, struct uccl_request *request)
 {
     unsigned count = request->msg.stripes;
-    if (count > request->stripes->count || !make_parts(request, count)) {
+    bool whole = request->msg.size_bytes < request->stripes->send_min_bytes;
+    if (whole || count > request->stripes->count || !make_parts(request, count)) {
         core_unsplit(thread->core, &request->msg);
         return;
     }

@@ -30,7 +30,8 @@ struct stripe_set {
     _Atomic uint32_t over;            /* nobody touches it any more; pairs with the acquire of whoever frees it */
     struct uccl_request *closing;     /* completes then; written before the close is posted; NULL: none */
     _Atomic uint64_t silent_since_ns; /* since when the peer is silent on some flow, written then too; 0: unknown */
-    uint64_t min_bytes;
+    uint64_t min_bytes;               /* receives from this size on have parts */
+    uint64_t send_min_bytes;          /* sends that are shorter have none, though the receiver offers them */
     /* The home thread's. Receives expect the next message to be `expected_bytes` long (UINT64_MAX: none came yet).
      * Since that was computed, `noted` messages came, the longest of `longest_bytes`. */
     uint64_t expected_bytes, longest_bytes;
@@ -62,11 +63,18 @@ static inline void stripe_note_length(const struct uccl_request *request)
     stripes->noted = 0;
 }
 
+/* What the application wishes for a connection. */
+struct stripe_wish {
+    bool off;            /* no parts in either direction */
+    uint64_t from_bytes; /* none of shorter messages; 0: as UCCL_STRIPE_MIN_KB says */
+};
+
 /*
  * A connection over `count` threads. `places`: its NIC places what the peer sends. Then a message has no parts, since
  * its data QP belongs to one flow; only connections take turns on the threads.
  */
-void stripe_init(struct stripe_set *stripes, unsigned count, const struct params *params, bool places);
+void stripe_init(struct stripe_set *stripes, unsigned count, const struct params *params, bool places,
+                 const struct stripe_wish *wish);
 
 /* Submits a request of the application, with parts if it is a large receive. */
 void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);

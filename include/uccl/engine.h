@@ -286,6 +286,32 @@ struct uccl_handle {
  */
 int uccl_listen(uccl_engine *engine, int device, uint16_t port, struct uccl_handle *handle, uccl_listener **out);
 
+/* Whether large messages are cut into parts, which several engine threads carry at once. */
+enum uccl_parts { UCCL_PARTS_DEFAULT = 0, UCCL_PARTS_ON = 1, UCCL_PARTS_OFF = 2 };
+enum { UCCL_PRIVATE_MAX = 256 }; /* bytes of private data */
+
+/*
+ * Wishes for connections. Zero the struct, set `size`, then what is wished for: a field that is 0 leaves the choice to
+ * the engine. Both ends may have wishes; where they disagree on the engine thread, the listener's counts.
+ */
+struct uccl_conn_options {
+    size_t size;               /* sizeof(struct uccl_conn_options) */
+    unsigned thread;           /* number of the engine thread that serves the connection at both ends, from 1. If the
+                                  other engine has fewer threads, their numbers count round */
+    enum uccl_parts parts;     /* of messages in both directions; DEFAULT: as UCCL_STRIPE_MIN_KB says */
+    uint64_t parts_from_bytes; /* with parts ON or DEFAULT: shorter messages have none; 0: as UCCL_STRIPE_MIN_KB says */
+    const void *private_data;  /* shown to the other end: uccl_conn_private() */
+    size_t private_bytes;      /* at most UCCL_PRIVATE_MAX */
+};
+
+/*
+ * uccl_listen() with wishes for all connections that the listener accepts. The call copies all that `options` (NULL:
+ * none) refers to. UCCL_EINVAL, beside the errors of uccl_listen(): an option is out of range (the log tells which), or
+ * `size` is that of a later version and the fields beyond ours are not 0.
+ */
+int uccl_listen_with(uccl_engine *engine, int device, uint16_t port, const struct uccl_conn_options *options,
+                     struct uccl_handle *handle, uccl_listener **out);
+
 /* Returns the TCP port of a listener. */
 uint16_t uccl_listener_port(const uccl_listener *listener);
 
@@ -318,6 +344,13 @@ int uccl_handle_from_address(const char *host, uint16_t port, struct uccl_handle
  */
 int uccl_connect(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms, uccl_conn **out);
 void uccl_connect_cancel(struct uccl_handle *handle);
+
+/*
+ * uccl_connect() with wishes for the connection. Of the calls for one never-blocking connect the first counts. The
+ * call copies all that `options` (NULL: none) refers to. UCCL_EINVAL: as for uccl_listen_with().
+ */
+int uccl_connect_with(uccl_engine *engine, struct uccl_handle *handle, int timeout_ms,
+                      const struct uccl_conn_options *options, uccl_conn **out);
 
 /*
  * Takes the next connection. `timeout_ms` 0 never blocks: UCCL_EAGAIN if none is ready. The library drops and logs a
@@ -368,6 +401,12 @@ int uccl_conn_peer(const uccl_conn *conn, char *out, size_t size);
 
 /* Writes the id of the engine at the other end. Connections with equal ids share their peer's fate. */
 int uccl_conn_peer_id(const uccl_conn *conn, uint8_t out[16]);
+
+/*
+ * Writes the private data that the other end gave with its options: at most `size` bytes. Returns the number that it
+ * gave, from 0 to UCCL_PRIVATE_MAX.
+ */
+int uccl_conn_private(const uccl_conn *conn, void *out, size_t size);
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -505,6 +544,12 @@ int uccl_counter_info(unsigned index, const char **name, const char **doc);
 
 /* Writes the value of counter `index`, summed over the engine's threads. The value may lag by microseconds. */
 int uccl_counter(const uccl_engine *engine, unsigned index, uint64_t *value);
+
+/*
+ * The same of one engine thread, from 0; struct uccl_device tells how many there are. UCCL_ENODEV: no such thread;
+ * UCCL_EINVAL: as above.
+ */
+int uccl_thread_counter(const uccl_engine *engine, unsigned thread, unsigned index, uint64_t *value);
 
 /* Writes the value of the counter called `name` ("retransmits"). UCCL_EINVAL: unknown name. */
 int uccl_counter_by_name(const uccl_engine *engine, const char *name, uint64_t *value);

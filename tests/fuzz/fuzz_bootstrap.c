@@ -42,7 +42,7 @@ static void check_address(const struct nic_queue_address *bytes)
 
 static void check_offer(const struct boot_offer *offer)
 {
-    require(offer->home < BOOT_FLOWS_MAX);
+    require(offer->home < BOOT_FLOWS_MAX && offer->private_bytes <= BOOT_PRIVATE_MAX);
     if (offer->known) {
         require(offer->flow_count == 0);
         return;
@@ -70,6 +70,8 @@ static void check_round_trip(const struct boot_offer *offer)
     require(length == boot_offer_bytes(offer));
     require(!boot_decode_offer(bytes, length, &again));
     require(again.conn_id == offer->conn_id && again.home == offer->home && again.known == offer->known);
+    require(again.private_bytes == offer->private_bytes);
+    require(memcmp(again.private_data, offer->private_data, offer->private_bytes) == 0);
     require(again.proof == offer->proof && again.flow_count == offer->flow_count);
     for (unsigned i = 0; i < offer->flow_count; i++)
         require(again.flows[i].token == offer->flows[i].token);

@@ -252,11 +252,21 @@ static inline uint8_t *known_section(uint8_t *at, uint64_t proof)
     return le(section(at, 3, 8), proof, 8);
 }
 
+/* As many bytes as the struct can hold, whatever length it claims. */
+static inline uint8_t *private_section(uint8_t *at, const struct boot_offer *value)
+{
+    at = section(at, 0x8005, value->private_bytes);
+    memcpy(at, value->private_data, value->private_bytes % (BOOT_PRIVATE_MAX + 1));
+    return at + value->private_bytes;
+}
+
 static inline size_t offer(uint8_t *out, int sender, const struct boot_offer *value)
 {
     uint8_t body[BOOT_MESSAGE_MAX];
     uint8_t *at = connection_section(body, value);
     at = value->known ? known_section(at, value->proof) : queues_section(at, value);
+    if (value->private_bytes)
+        at = private_section(at, value);
     return message(out, 2, sender, body, (size_t)(at - body));
 }
 
@@ -313,6 +323,8 @@ static inline void expect_offer(const struct boot_offer *got, const struct boot_
     cr_assert_eq(got->chunk_window, want->chunk_window);
     cr_assert_eq(got->msg_window, want->msg_window);
     cr_assert_eq(got->eager_window_kb, want->eager_window_kb);
+    cr_assert_eq(got->private_bytes, want->private_bytes);
+    cr_assert_arr_eq(got->private_data, want->private_data, want->private_bytes);
     for (unsigned i = 0; i < want->flow_count; i++) {
         cr_assert_eq(got->flows[i].token, want->flows[i].token);
         cr_assert_eq(got->flows[i].address.length, want->flows[i].address.length);

@@ -175,6 +175,15 @@ CALL(listen)
     return result ? result : uccl_listener_close(listener);
 }
 
+CALL(listen_with)
+{
+    uccl_listener *listener;
+    struct uccl_handle handle;
+    struct uccl_conn_options options = {.size = sizeof options};
+    int result = uccl_listen_with(w->engine, 0, 0, &options, &handle, &listener);
+    return result ? result : uccl_listener_close(listener);
+}
+
 CALL(listener_port)
 {
     return uccl_listener_port(w->listener) ? 1 : UCCL_EFORKED; /* it cannot say more */
@@ -185,6 +194,14 @@ CALL(connect)
     uccl_conn *conn;
     struct uccl_handle handle = w->handle;
     return uccl_connect(w->pair.engine[0], &handle, SHORT_MS, &conn);
+}
+
+CALL(connect_with)
+{
+    uccl_conn *conn;
+    struct uccl_handle handle = w->handle;
+    struct uccl_conn_options options = {.size = sizeof options};
+    return uccl_connect_with(w->pair.engine[0], &handle, SHORT_MS, &options, &conn);
 }
 
 CALL(accept)
@@ -214,6 +231,12 @@ CALL(conn_peer_id)
 {
     uint8_t id[16];
     return uccl_conn_peer_id(w->pair.conn[0], id);
+}
+
+CALL(conn_private)
+{
+    uint8_t data[UCCL_PRIVATE_MAX];
+    return uccl_conn_private(w->pair.conn[0], data, sizeof data);
 }
 
 CALL(reg_mr)
@@ -289,6 +312,12 @@ CALL(counter)
     return uccl_counter(w->engine, 0, &value);
 }
 
+CALL(thread_counter)
+{
+    uint64_t value;
+    return uccl_thread_counter(w->engine, 0, 0, &value);
+}
+
 CALL(counter_by_name)
 {
     uint64_t value;
@@ -351,12 +380,15 @@ static const struct call {
     BOUND(gpu_get),
     BOUND(gpu_distance),
     BOUND(listen),
+    BOUND(listen_with),
     BOUND(listener_port),
     BOUND(connect),
+    BOUND(connect_with),
     BOUND(accept),
     BOUND(conn_status),
     BOUND(conn_peer),
     BOUND(conn_peer_id),
+    BOUND(conn_private),
     BOUND(reg_mr),
     BOUND(reg_mr_dmabuf),
     BOUND(mr_get_info),
@@ -371,6 +403,7 @@ static const struct call {
     BOUND(event_fd),
     BOUND(event_arm),
     BOUND(counter),
+    BOUND(thread_counter),
     BOUND(counter_by_name),
     BOUND(conn_close),
     BOUND(conn_close_async),

@@ -203,8 +203,30 @@ Test(boot_wire, sections_are_checked)
     end = queues_section(body, &value);
     expect_fault(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(end - body)), "no connection");
 
-    /* types to come, with and without leave to skip them: 4 and the last one; type 0 is none */
-    static const unsigned TYPES[] = {4, 0x7fff};
+    /* private data is optional, and never empty or too long */
+    at = queues_section(connection_section(body, &value), &value);
+    for (unsigned length = 0; length <= BOOT_PRIVATE_MAX + 1; length += length < 2 ? 1 : 51) {
+        value.private_bytes = (uint16_t)length;
+        memset(value.private_data, (int)length, sizeof value.private_data);
+        end = private_section(at, &value);
+        const uint8_t *sent = wire + 8 + (at - body);
+        size_t bytes = message(wire, 2, FROM_CLIENT, body, (size_t)(end - body));
+        if (length < 1 || length > BOOT_PRIVATE_MAX) {
+            expect_fault(wire, bytes, "private data");
+        } else {
+            cr_assert_null(boot_decode_offer(wire, bytes, &got));
+            expect_offer(&got, &value);
+            uint8_t again[BOOT_MESSAGE_MAX];
+            cr_assert_eq(boot_put_offer(again, BOOT_FROM_CLIENT, &value), bytes);
+            cr_assert_arr_eq(again, wire, bytes);
+            cr_assert_eq(sent[0], 5);
+            cr_assert_eq(sent[1], 0x80, "a peer that does not know it skips it");
+        }
+    }
+    value.private_bytes = 0;
+
+    /* types to come, with and without leave to skip them: 6 and the last one; type 0 is none */
+    static const unsigned TYPES[] = {6, 0x7fff};
     for (unsigned i = 0; i < 2; i++) {
         at = queues_section(connection_section(body, &value), &value);
         end = section(at, 0x8000 | TYPES[i], 5) + 5;
@@ -237,7 +259,7 @@ Test(boot_wire, largest_offer)
         static uint8_t body[BOOT_MESSAGE_MAX], bytes[2 * BOOT_MESSAGE_MAX];
         uint8_t *at = queues_section(connection_section(body, &value), &value);
         size_t left = BOOT_MESSAGE_MAX - 8 + more - (size_t)(at - body) - 4;
-        section(at, 0x8005, left);
+        section(at, 0x8006, left);
         size_t length = greeting(bytes, FROM_CLIENT);
         length += message(bytes + length, 2, FROM_CLIENT, body, BOOT_MESSAGE_MAX - 8 + more);
         length += ready(bytes + length, FROM_CLIENT);
