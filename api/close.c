@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { COPIES_NS = 1000000000 }; /* how long a close waits for copies to and from devices */
+static const uint64_t COPIES_NS = NS_PER_S; /* how long a close waits for copies to and from devices */
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -83,7 +83,7 @@ void conn_closed(struct uccl_request *request)
 static uint64_t silent_since(const struct uccl_conn *conn)
 {
     uint64_t silent_ns = atomic_load_explicit(&conn->peer->silent_ns, memory_order_relaxed);
-    uint64_t linger_ns = conn->engine->params.linger_ms * 1000000;
+    uint64_t linger_ns = conn->engine->params.linger_ms * NS_PER_MS;
     if (silent_ns == 0 || clock_now_ns() > silent_ns + linger_ns)
         return 0;
     return silent_ns - linger_ns / 2; /* the peer may have answered on other flows a little later */

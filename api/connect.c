@@ -22,10 +22,10 @@
 /* ---- a connect under way --------------------------------------------------------------------- */
 
 /* How long a first contact waits for another one with the same engine, to share its flows. */
-static const uint64_t SHARE_NS = UINT64_C(100) * 1000000;
+static const uint64_t SHARE_NS = 100 * NS_PER_MS;
 
 /* While its datagrams have not come back, a connect looks this often whether the server has given up. */
-static const uint64_t TRY_NS = UINT64_C(20) * 1000000;
+static const uint64_t TRY_NS = 20 * NS_PER_MS;
 
 /* client_offer() returns it beside errors: begin anew. */
 enum { BEGIN_ANEW = 1 };
@@ -365,7 +365,7 @@ static int connecting_new(struct uccl_engine *engine, const struct uccl_handle *
     free_abandoned(engine);
     uint64_t limit_ms = timeout_ms > 0 ? (uint64_t)timeout_ms : engine->params.connect_ms;
     if (timeout_ms == 0 && engine->params.accept_wait_ms) {
-        c->handshake_ns = limit_ms * 1000000;
+        c->handshake_ns = limit_ms * NS_PER_MS;
         limit_ms = engine->params.accept_wait_ms;
     }
     c->engine = engine;
@@ -373,7 +373,7 @@ static int connecting_new(struct uccl_engine *engine, const struct uccl_handle *
     memcpy(c->named, handle->listener, sizeof c->named);
     c->asked_ns = clock_now_ns();
     race_init(&c->race, &target, engine->id, engine->params.socket_ifname, c->asked_ns,
-              c->asked_ns + limit_ms * 1000000);
+              c->asked_ns + limit_ms * NS_PER_MS);
     pthread_mutex_lock(&engine->lock);
     c->next = engine->connecting;
     engine->connecting = c;

@@ -210,7 +210,7 @@ static void engine_forget(struct uccl_engine *engine)
 /* Waits for threads that are leaving uccl_wait(): all requests are over, except those of a hung GPU. */
 static void let_callers_go(struct uccl_engine *engine)
 {
-    enum { LEAVE_NS = 1000000000, NAP_NS = 20000 };
+    enum { LEAVE_NS = NS_PER_S, NAP_NS = 20 * NS_PER_US };
     uint64_t deadline_ns = clock_now_ns() + LEAVE_NS;
     for (unsigned i = 0; i < engine->thread_count; i++) {
         while (atomic_load(&engine->threads[i].callers) && clock_now_ns() < deadline_ns) {

@@ -37,8 +37,8 @@ enum {
 };
 
 /* After this long a handshake may be dropped: without a HELLO, or stalled after it. */
-static const uint64_t SILENT_NS = UINT64_C(100) * 1000000;
-static const uint64_t STALLED_NS = UINT64_C(1000) * 1000000;
+static const uint64_t SILENT_NS = 100 * NS_PER_MS;
+static const uint64_t STALLED_NS = NS_PER_S;
 
 /* A handshake of the server side. */
 struct accepting {
@@ -321,7 +321,7 @@ static bool make_room(struct uccl_listener *listener, uint64_t source)
     struct accepting dropped = take_out(listener, (unsigned)i);
     LOG_INFORM("port %u: %d handshakes are under way; one that has come no further than %s for %u ms is dropped",
                listener->port, HANDSHAKES_MAX, bootstrap_greeted(dropped.boot) ? "its HELLO" : "its TCP connection",
-               (unsigned)((clock_now_ns() - dropped.since_ns) / 1000000));
+               (unsigned)((clock_now_ns() - dropped.since_ns) / NS_PER_MS));
     accepting_free(&dropped);
     return true;
 }
@@ -349,7 +349,7 @@ static bool accept_newcomer(struct uccl_listener *listener)
         return false;
     }
     listener->fault = UCCL_OK;
-    uint64_t deadline_ns = newcomer.since_ns + engine->params.connect_ms * 1000000;
+    uint64_t deadline_ns = newcomer.since_ns + engine->params.connect_ms * NS_PER_MS;
     if (bootstrap_serve(fd, engine->id, listener->nonce, deadline_ns, &newcomer.boot))
         return false;
     newcomer.source = source_of(newcomer.boot);
@@ -499,7 +499,7 @@ static void wait_for_sockets(struct uccl_listener *listener, uint64_t deadline_n
     }
     if (listener->fault || listener->newcomer.boot) {
         unsigned again_ms = listener->fault ? ACCEPT_AGAIN_MS : FULL_AGAIN_MS;
-        uint64_t again_ns = clock_now_ns() + again_ms * UINT64_C(1000000);
+        uint64_t again_ns = clock_now_ns() + again_ms * NS_PER_MS;
         deadline_ns = again_ns < deadline_ns ? again_ns : deadline_ns;
     } else {
         fds[count++] = (struct pollfd){.fd = listener->fd, .events = POLLIN};
@@ -520,8 +520,8 @@ static int lock_until(struct uccl_listener *listener, uint64_t deadline_ns, int 
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         uint64_t sum_ns = (uint64_t)until.tv_nsec + (now_ns < deadline_ns ? wait_ns : 0);
-        until.tv_sec += (time_t)(sum_ns / 1000000000);
-        until.tv_nsec = (long)(sum_ns % 1000000000);
+        until.tv_sec += (time_t)(sum_ns / NS_PER_S);
+        until.tv_nsec = (long)(sum_ns % NS_PER_S);
         int error = pthread_mutex_timedlock(&listener->lock, &until);
         if (error != ETIMEDOUT || now_ns >= deadline_ns)
             return error;
@@ -538,7 +538,7 @@ UCCL_API int uccl_accept(uccl_listener *listener, int timeout_ms, uccl_conn **ou
     if (listener->closed)
         return UCCL_EINVAL;
     CANCEL_LATER;
-    uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
+    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), timeout_ms);
     int error =
         timeout_ms == 0 ? pthread_mutex_trylock(&listener->lock) : lock_until(listener, deadline_ns, cancel_state_);
     if (error)

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* RFC 8305 recommends at least 100 ms and allows no less than 10 ms. */
-static const uint64_t GAP_NS = UINT64_C(100) * 1000000;
+static const uint64_t GAP_NS = 100 * NS_PER_MS;
 
 void race_init(struct race *race, const struct handle_target *target, const uint8_t engine_id[16], const char *ifname,
                uint64_t now_ns, uint64_t deadline_ns)

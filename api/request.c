@@ -170,7 +170,7 @@ static int wait_and_collect(struct uccl_request *request, int timeout_ms, size_t
 {
     struct engine_thread *thread = request->thread;
     uint64_t now_ns = clock_now_ns();
-    uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : now_ns + (uint64_t)timeout_ms * 1000000;
+    uint64_t deadline_ns = clock_deadline_ns(now_ns, timeout_ms);
     int status = UCCL_ETIMEDOUT;
     CANCEL_LATER; /* while this thread may drive a lent engine */
     atomic_fetch_add(&thread->callers, 1);

@@ -7,7 +7,7 @@ uint64_t clock_now_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    return (uint64_t)now.tv_sec * NS_PER_S + (uint64_t)now.tv_nsec;
 }
 
 int clock_poll_ms(uint64_t deadline_ns)
@@ -15,6 +15,6 @@ int clock_poll_ms(uint64_t deadline_ns)
     uint64_t now_ns = clock_now_ns();
     if (deadline_ns == UINT64_MAX)
         return -1;
-    uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + 999999) / 1000000 : 0;
+    uint64_t ms = deadline_ns > now_ns ? (deadline_ns - now_ns + NS_PER_MS - 1) / NS_PER_MS : 0;
     return ms > 3600000 ? 3600000 : (int)ms;
 }

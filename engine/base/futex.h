@@ -3,6 +3,8 @@
 #ifndef UCCL_FUTEX_H
 #define UCCL_FUTEX_H
 
+#include "core/units.h"
+
 #include <linux/futex.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -13,7 +15,7 @@
 /* Sleeps while *word == value, at most for `timeout_ns`. */
 static inline void futex_wait(_Atomic uint32_t *word, uint32_t value, uint64_t timeout_ns)
 {
-    struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
+    struct timespec timeout = {(time_t)(timeout_ns / NS_PER_S), (long)(timeout_ns % NS_PER_S)};
     syscall(SYS_futex, (void *)word, FUTEX_WAIT_PRIVATE, value, timeout_ns == UINT64_MAX ? NULL : &timeout, NULL, 0);
 }
 

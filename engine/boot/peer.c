@@ -18,9 +18,9 @@ enum { SLOT_WORDS = CORE_FLOWS_MAX / 64 };
 enum { UNMET_MAX = CORE_FLOWS_MAX / 4 };
 
 /* An unused peer stays this long, to answer repeats of the other side's last frames. */
-static const uint64_t IDLE_NS = UINT64_C(10) * 1000000000;
+static const uint64_t IDLE_NS = 10 * NS_PER_S;
 /* A client may have finished a handshake that failed here: its flows stay this long, to answer GONE. */
-static const uint64_t UNMET_IDLE_NS = UINT64_C(2) * 1000000000;
+static const uint64_t UNMET_IDLE_NS = 2 * NS_PER_S;
 
 int peer_table_init(struct peer_table *table, const struct params *params, struct engine_thread *threads,
                     unsigned thread_count)

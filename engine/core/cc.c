@@ -8,6 +8,7 @@
  * two is formed so that it stays below 2^63.
  */
 #include "core/cc.h"
+#include "core/units.h"
 
 #include <assert.h>
 #include <stddef.h>
@@ -19,7 +20,7 @@ enum {
 };
 /* A peer that stops for seconds inflates srtt; it must not stop us for a minute. With 64 KiB chunks
  * 10 ms are still slow enough for 1,900 senders to share 100 Gbps. */
-#define PACE_GAP_MAX_NS (UINT64_C(10) * 1000 * 1000)
+#define PACE_GAP_MAX_NS (10 * NS_PER_MS)
 
 void cc_set_window(struct cc *cc, uint64_t cwnd_bytes)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which congestion control algorithm a flow has (UCCL_CC), and its first window. */
 #include "core/cc.h"
+#include "core/units.h"
 
 #include <assert.h>
 
@@ -25,7 +26,7 @@ void cc_init(struct cc *cc, const struct params *params, uint32_t chunk_bytes)
         .ops = algorithms[params->cc],
         .cwnd_max_bytes = params->cwnd_max_kb * 1024,
         .chunk_bytes = chunk_bytes,
-        .target_ns = params->swift_target_us * 1000,
+        .target_ns = params->swift_target_us * NS_PER_US,
         .speculate_bytes = params->speculate_kb * 1024,
         .startup = true,
     };

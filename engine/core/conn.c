@@ -211,7 +211,7 @@ static bool is_embryonic(const struct conn *conn)
     return !conn->heard && !conn->announced && conn->send_next == 0 && conn->recv_next == 0;
 }
 
-enum { FIN_GRACE_NS = 200 * 1000 * 1000, FIN_MOMENT_NS = 1000 * 1000 };
+enum { FIN_GRACE_NS = 200 * NS_PER_MS, FIN_MOMENT_NS = NS_PER_MS };
 
 /*
  * Whether the peer has left packets unanswered for about as long as a close lingers: on this flow, or on another one
@@ -219,7 +219,7 @@ enum { FIN_GRACE_NS = 200 * 1000 * 1000, FIN_MOMENT_NS = 1000 * 1000 };
  */
 static bool is_silent(const struct conn *conn)
 {
-    uint64_t patience_ns = conn->flow->core->params->linger_ms * 1000000 / 8 * 7;
+    uint64_t patience_ns = conn->flow->core->params->linger_ms * NS_PER_MS / 8 * 7;
     if (patience_ns < FIN_GRACE_NS)
         patience_ns = FIN_GRACE_NS;
     return flow_unanswered(conn->flow, patience_ns) || conn->flow->heard_ns < conn->silent_since_ns;

@@ -25,7 +25,7 @@ enum {
     IMAGE_BYTES = 64 * 1024, /* room for CORE_TRAIN_BYTES_MAX */
     IMAGE_UNITS = (CORE_TRAIN_BYTES_MAX + WIRE_FRAGMENT_UNIT - 1) / WIRE_FRAGMENT_UNIT,
 };
-#define IMAGE_LIFETIME_NS UINT64_C(1000000000) /* an image that is not whole by then never will be */
+#define IMAGE_LIFETIME_NS NS_PER_S /* an image that is not whole by then never will be */
 
 /* An image that is being put together. */
 struct image {

@@ -31,7 +31,7 @@ enum {
     MTU_STEP_BYTES = 128,  /* of payload: the step of the search (and the unit of watched receives) */
     MTU_RAISE_BACKOFF = 6, /* most doublings of the pause between two searches */
 };
-#define MTU_RAISE_NS UINT64_C(10000000000) /* pause until the next search, at first */
+#define MTU_RAISE_NS (10 * NS_PER_S) /* pause until the next search, at first */
 
 struct mtu {
     uint32_t limit_bytes;   /* largest datagram that the route and the peer take */

@@ -4,7 +4,7 @@
 
 #include <assert.h>
 
-enum { RELIABLE_ACK_DELAY_NS = 1000 * 1000 }; /* the sender has its completions: our acks only move its window */
+enum { RELIABLE_ACK_DELAY_NS = NS_PER_MS }; /* the sender has its completions: our acks only move its window */
 
 static uint32_t slots_of(const struct params *params, const struct flow_setup *setup)
 {
@@ -234,7 +234,7 @@ void place_rx(struct flow *flow, uint16_t qp, uint32_t immediate, uint32_t lengt
     if (core->places_reliably)
         ack_owe(flow, RELIABLE_ACK_DELAY_NS, flow->ack.chunks >= sack->window / 4);
     else
-        ack_owe(flow, core->params->ack_delay_us * 1000,
+        ack_owe(flow, core->params->ack_delay_us * NS_PER_US,
                 gap || sack_has_gap(sack) || flow->ack.chunks >= core->params->ack_every);
     place_on_arrival(flow);
 }

@@ -4,7 +4,7 @@
 #include "core/state.h"
 
 enum { PROBE_BACKOFF_MAX = 8, GREETINGS = 3 };
-#define ASK_AGAIN_NS UINT64_C(4000000) /* at first; doubles up to a second */
+#define ASK_AGAIN_NS (4 * NS_PER_MS) /* at first; doubles up to a second */
 
 void probe_init(struct rail *rail, uint64_t nonce, bool greets)
 {

@@ -4,10 +4,10 @@
 #include "core/state.h"
 
 enum { EARLY_ROUNDS = 4, REACH_BACKOFF_MAX = 8 };
-#define OPEN_AGAIN_NS UINT64_C(250000000)    /* after the first round; times four after each of the early ones */
-#define OPEN_PERIOD_NS UINT64_C(15000000000) /* half of Linux's nf_conntrack_udp_timeout */
-#define TRY_AGAIN_NS UINT64_C(4000000)       /* at first, or the time of an answer; doubles up to a second */
-#define TRY_AGAIN_MAX_NS UINT64_C(1000000000)
+#define OPEN_AGAIN_NS (250 * NS_PER_MS) /* after the first round; times four after each of the early ones */
+#define OPEN_PERIOD_NS (15 * NS_PER_S)  /* half of Linux's nf_conntrack_udp_timeout */
+#define TRY_AGAIN_NS (4 * NS_PER_MS)    /* at first, or the time of an answer; doubles up to a second */
+#define TRY_AGAIN_MAX_NS NS_PER_S
 
 void reach_init(struct rail *rail, uint16_t peer_ports)
 {

@@ -7,6 +7,7 @@
  * flow's thread.
  */
 #include "core/rtt.h"
+#include "core/units.h"
 
 #include <assert.h>
 #include <stdbool.h>
@@ -14,7 +15,7 @@
 /* Bounds samples, so that a lying peer cannot overflow the arithmetic: 18 minutes. */
 #define SAMPLE_MAX_NS (UINT64_C(1) << 40)
 /* A route that became longer is believed after this time at the latest. */
-#define MIN_WINDOW_NS (UINT64_C(10) * 1000 * 1000 * 1000)
+#define MIN_WINDOW_NS (10 * NS_PER_S)
 enum { ACK_DELAY_DECAY = 16, SLOW_DECAY = 64 };
 
 void rtt_init(struct rtt *rtt)

@@ -5,7 +5,7 @@
 
 static uint64_t dead_ns(const struct flow *flow)
 {
-    return flow->core->params->dead_peer_ms * UINT64_C(1000000);
+    return flow->core->params->dead_peer_ms * NS_PER_MS;
 }
 
 static bool ask_is_unanswered(const struct flow *flow)

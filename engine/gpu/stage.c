@@ -12,7 +12,7 @@
 #include <time.h>
 
 enum {
-    CLOSE_NS = 1000000000,  /* how long a close waits for copies */
+    CLOSE_NS = NS_PER_S,    /* how long a close waits for copies */
     RX_BUFFER_BLOCKS = 2,   /* that one received buffer can begin; reserved before polling */
     FETCH_AHEAD_BLOCKS = 2, /* of a send, fetched and not sent: one goes out, one is on its way */
     FETCHES_PER_ROUND = 4,  /* issuing one takes microseconds, in which the thread sends nothing */

@@ -13,11 +13,11 @@
 #include <sched.h>
 
 enum {
-    LEASE_MIN_NS = 50 * 1000,
-    LEASE_MAX_NS = 2000 * 1000,
-    ASK_NS = 1000 * 1000, /* how long a borrower waits for an answer before it asks again */
-    NAP_NS = 50 * 1000,   /* the longest sleep while the owner must poll: for copies, flushes, and room in the full ring
-                             of another thread */
+    LEASE_MIN_NS = 50 * NS_PER_US,
+    LEASE_MAX_NS = 2000 * NS_PER_US,
+    ASK_NS = 1000 * NS_PER_US, /* how long a borrower waits for an answer before it asks again */
+    NAP_NS = 50 * NS_PER_US,   /* the longest sleep while the owner must poll: for copies, flushes, and room in the full
+                             ring   of another thread */
 };
 
 /* Application threads may run the engine, unless it has GPU calls to make (stage.h). */
@@ -124,7 +124,7 @@ static void lend_out(struct engine_thread *thread)
 
 void lend_serve(struct engine_thread *thread)
 {
-    uint64_t spin_ns = thread->params->spin_us * 1000, idle_since_ns = 0;
+    uint64_t spin_ns = thread->params->spin_us * NS_PER_US, idle_since_ns = 0;
     while (!atomic_load_explicit(&thread->stop, memory_order_acquire)) {
         if (atomic_load_explicit(&thread->lend_requests, memory_order_relaxed) && may_lend(thread)) {
             RACE_POINT();
@@ -213,7 +213,7 @@ static void await_empty_nic(struct engine_thread *thread)
 /* The caller has the engine, and runs rounds until the word changes or time is up. */
 static void drive(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value, uint64_t deadline_ns)
 {
-    uint64_t spin_ns = thread->params->spin_us * 1000, idle_since_ns = 0;
+    uint64_t spin_ns = thread->params->spin_us * NS_PER_US, idle_since_ns = 0;
     COUNT(thread->counters, lends, 1);
     while (atomic_load_explicit(word, memory_order_acquire) == value && may_lend(thread)) {
         if (loop_round(thread)) {
@@ -266,7 +266,7 @@ static bool ask_to_lend(struct engine_thread *thread)
 
 bool thread_wait(struct engine_thread *thread, const _Atomic uint32_t *word, uint32_t value, uint64_t deadline_ns)
 {
-    uint64_t spin_ns = thread->params->spin_us * 1000;
+    uint64_t spin_ns = thread->params->spin_us * NS_PER_US;
     uint64_t spin_until_ns = thread->lend ? 0 : clock_now_ns() + spin_ns;
     for (;;) {
         if (atomic_load_explicit(word, memory_order_acquire) != value)

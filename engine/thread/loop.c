@@ -112,7 +112,7 @@ static bool take_commands(struct engine_thread *thread)
             flush_submit(&thread->flushes, entry.object);
             break;
         case COMMAND_CLOSE:
-            stripe_close(thread, entry.object, (entry.what >> 32) * 1000000, now_ns);
+            stripe_close(thread, entry.object, (entry.what >> 32) * NS_PER_MS, now_ns);
             break;
         case COMMAND_PART: {
             struct uccl_request *part = entry.object;

@@ -9,6 +9,8 @@
 #ifndef UCCL_TEST_FAILING_H
 #define UCCL_TEST_FAILING_H
 
+#include "wrapped_syscall.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -265,24 +267,16 @@ int __wrap_open64(const char *path, int flags, ...)
 }
 
 /* Of system calls by number: a futex's wait, and the enabling of a ring. */
-long __real_syscall(long number, ...);
-long __wrap_syscall(long number, ...);
-long __wrap_syscall(long number, ...)
+static bool on_syscall(long number, const long argument[6])
 {
-    long argument[6];
-    va_list arguments;
-    va_start(arguments, number);
-    for (int i = 0; i < 6; i++)
-        argument[i] = va_arg(arguments, long);
-    va_end(arguments);
     bool waits = number == SYS_futex && (argument[1] & FUTEX_CMD_MASK) == FUTEX_WAIT;
     if (waits && (fails(CALL_futex_wait) || interrupted()))
-        return -1;
+        return true;
 #ifdef HAVE_LIBURING
     if (number == SYS_io_uring_register && argument[1] == IORING_REGISTER_ENABLE_RINGS && fails(CALL_ring_enable))
-        return -1;
+        return true;
 #endif
-    return __real_syscall(number, argument[0], argument[1], argument[2], argument[3], argument[4], argument[5]);
+    return false;
 }
 
 /* ---- memory and threads ---------------------------------------------------------------------- */

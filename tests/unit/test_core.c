@@ -682,9 +682,9 @@ Test(core, having_been_alone_is_no_debt)
 
 Test(core, small_messages_pass_large_ones, .init = duo_open)
 {
-    duo_recv(1, 4 << 20);
+    struct duo_request *large_recv = duo_recv(1, 4 << 20);
     duo_talk();
-    duo_send(0, 4 << 20);
+    struct duo_request *large = duo_send(0, 4 << 20);
     duo_transmit(0);
     struct duo_request *recv = duo_post(1, 1, CORE_RECV, 64), *send = duo_post(0, 1, CORE_SEND, 64);
     for (unsigned round = 0; round < 3; round++) {
@@ -695,6 +695,9 @@ Test(core, small_messages_pass_large_ones, .init = duo_open)
         duo_deliver(1);
         duo_transmit(0);
     }
-    cr_assert(recv->ended);
-    (void)send;
+    duo_assert_ended(recv, UCCL_OK, 64);
+    cr_assert(!large->ended && !large_recv->ended);
+    duo_run(500 * MS);
+    duo_assert_ended(send, UCCL_OK, 64);
+    duo_assert_arrived(large, large_recv, 4 << 20);
 }

@@ -6,12 +6,12 @@
  */
 #include "../param_defaults.h"
 #include "thread/thread.h"
+#include "wrapped_syscall.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <linux/futex.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -221,28 +221,20 @@ static _Atomic unsigned nic_told, owner_told; /* wakes of those who sleep on `in
 static _Atomic uint64_t lease_ns;             /* the engine thread's last sleep on `owner` */
 static _Atomic bool freeze, frozen;           /* which is to go on for as long as the test says */
 
-long __real_syscall(long number, long a, long b, long c, long d, long e, long f);
-long __wrap_syscall(long number, ...);
-long __wrap_syscall(long number, ...)
+static bool on_syscall(long number, const long argument[6])
 {
-    long a[6];
-    va_list arguments;
-    va_start(arguments, number);
-    for (unsigned i = 0; i < 6; i++)
-        a[i] = va_arg(arguments, long);
-    va_end(arguments);
-    if (number == SYS_futex && a[1] == FUTEX_WAKE_PRIVATE) {
-        nic_told += (void *)a[0] == (void *)&thread.in_nic;
-        owner_told += (void *)a[0] == (void *)&thread.owner;
-    } else if (number == SYS_futex && (void *)a[0] == (void *)&thread.owner &&
+    if (number == SYS_futex && argument[1] == FUTEX_WAKE_PRIVATE) {
+        nic_told += (void *)argument[0] == (void *)&thread.in_nic;
+        owner_told += (void *)argument[0] == (void *)&thread.owner;
+    } else if (number == SYS_futex && (void *)argument[0] == (void *)&thread.owner &&
                pthread_equal(thread.pthread, pthread_self())) {
-        const struct timespec *timeout = (const struct timespec *)a[3];
+        const struct timespec *timeout = (const struct timespec *)argument[3];
         lease_ns = timeout ? (uint64_t)timeout->tv_sec * 1000 * MS + (uint64_t)timeout->tv_nsec : UINT64_MAX;
         for (frozen = freeze; freeze;)
             nanosleep(&(struct timespec){0, 100000}, NULL);
         frozen = false;
     }
-    return __real_syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    return false;
 }
 
 void __real_core_expire(struct core *core, uint64_t now_ns);

@@ -505,7 +505,7 @@ static void mmsg_wait(struct udp_queue *queue, uint64_t timeout_ns)
                             {.fd = udp_full_fd(queue), .events = POLLOUT}}; /* ppoll() skips negative ones */
 
     timeout_ns = udp_full_nap(queue, timeout_ns);
-    struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000), .tv_nsec = (long)(timeout_ns % 1000000000)};
+    struct timespec limit = {.tv_sec = (time_t)(timeout_ns / NS_PER_S), .tv_nsec = (long)(timeout_ns % NS_PER_S)};
     uint64_t wakes;
 
     COUNT(queue->setup.counters, wait_syscalls, 1);

@@ -13,6 +13,7 @@
 #ifndef UCCL_UDP_H
 #define UCCL_UDP_H
 
+#include "core/units.h"
 #include "nic/netdev.h"
 #include "nic/nic.h"
 
@@ -29,7 +30,7 @@ enum {
     UDP_MTU_CHECK_SENDS = 16384, /* descriptors to a peer between two looks at its path MTU */
     UDP_NO_PEER = -1,
     UDP_NONE_FULL = -1,
-    UDP_FULL_NAP_NS = 1000 * 1000, /* between tries of a full socket that the kernel calls writable */
+    UDP_FULL_NAP_NS = NS_PER_MS, /* between tries of a full socket that the kernel calls writable */
 };
 
 /*

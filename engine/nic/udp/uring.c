@@ -18,6 +18,7 @@
 
 #include "base/fault.h"
 #include "base/log.h"
+#include "core/units.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -339,8 +340,8 @@ static void uring_wait(struct udp_queue *queue, uint64_t timeout_ns)
     struct uring_io *io = queue->io;
 
     timeout_ns = udp_full_nap(queue, timeout_ns);
-    struct __kernel_timespec limit = {.tv_sec = (long long)(timeout_ns / 1000000000),
-                                      .tv_nsec = (long long)(timeout_ns % 1000000000)};
+    struct __kernel_timespec limit = {.tv_sec = (long long)(timeout_ns / NS_PER_S),
+                                      .tv_nsec = (long long)(timeout_ns % NS_PER_S)};
     struct io_uring_cqe *cqe = NULL;
 
     arm_ring(queue);

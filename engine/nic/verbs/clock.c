@@ -4,12 +4,12 @@
 #include "base/clock.h"
 
 enum {
-    TRIES = 5,                   /* of which the quickest reading counts */
-    READING_NS_MAX = 20 * 1000,  /* one that took longer tells too little */
-    APART_NS_MIN = 50 * 1000000, /* readings nearer than that make no slope */
-    MEASURED_MAX = 8,            /* that the slope is averaged over */
-    SKEW_SHARE = 1000,           /* the slope is within 1/1000 of the nominal one, or a clock was set */
-    REACH_NS = 1000 * 1000000,   /* how far from a reading stamps are converted */
+    TRIES = 5,                       /* of which the quickest reading counts */
+    READING_NS_MAX = 20 * NS_PER_US, /* one that took longer tells too little */
+    APART_NS_MIN = 50 * NS_PER_MS,   /* readings nearer than that make no slope */
+    MEASURED_MAX = 8,                /* that the slope is averaged over */
+    SKEW_SHARE = 1000,               /* the slope is within 1/1000 of the nominal one, or a clock was set */
+    REACH_NS = NS_PER_S,             /* how far from a reading stamps are converted */
 };
 
 /* The NIC's clock. False: it cannot be read. */

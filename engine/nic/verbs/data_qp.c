@@ -2,6 +2,7 @@
 #include "nic/verbs/data_qp.h"
 
 #include "base/log.h"
+#include "core/units.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -481,7 +482,7 @@ static void check_stall(struct verbs_data_qp *qp, uint64_t now_ms)
 {
     enum { NS_PER_TICK = 4096, SLACK_MS = 500 };
     const struct params *params = qp->queue->setup.params;
-    uint64_t attempt_ms = ((uint64_t)NS_PER_TICK << params->ib_timeout) / 1000000;
+    uint64_t attempt_ms = ((uint64_t)NS_PER_TICK << params->ib_timeout) / NS_PER_MS;
     if (qp->done == qp->built || qp->done != qp->done_seen) {
         qp->done_seen = qp->done;
         qp->progress_ms = now_ms;

@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { LOOK_MS = 100, DRAIN_NAP_NS = 1000 * 1000, STALL_NAP_NS = 200 * 1000 * 1000, WAIT_S_MAX = 1000000 };
+enum { LOOK_MS = 100, DRAIN_NAP_NS = NS_PER_MS, STALL_NAP_NS = 200 * NS_PER_MS, WAIT_S_MAX = 1000000 };
 
 /* ---- the device in use ----------------------------------------------------------------------- */
 
@@ -374,7 +374,7 @@ static bool verbs_places(const struct nic_queue *queue, const struct nic_queue_a
 
 uint64_t verbs_now_ms(void)
 {
-    return clock_now_ns() / 1000000;
+    return clock_now_ns() / NS_PER_MS;
 }
 
 /* An event of a queue pair. Its data QP outlives the acknowledgement of the event. */
@@ -563,7 +563,7 @@ static void verbs_wait(struct nic_queue *base, uint64_t timeout_ns)
                            {.fd = queue->channel->fd, .events = POLLIN},
                            {.fd = queue->nic->context->async_fd, .events = POLLIN}};
     bool gone = verbs_is_gone(queue->nic);
-    struct timespec timeout = {(time_t)(timeout_ns / 1000000000u), (long)(timeout_ns % 1000000000u)};
+    struct timespec timeout = {(time_t)(timeout_ns / NS_PER_S), (long)(timeout_ns % NS_PER_S)};
     COUNT(queue->setup.counters, wait_syscalls, 1);
     if (!gone && arm_queue(queue))
         return;
