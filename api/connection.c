@@ -55,8 +55,7 @@ static void open_in_core(struct engine_thread *thread, void *argument)
     uint64_t now_ns = clock_now_ns();
     call->conn->stripes.at[call->stripe].conn =
         call->stripe
-            ? core_part_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id, call->remote_id,
-                                  call->stripe, call->conn->stripes.count, end, now_ns)
+            ? core_part_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id, call->remote_id, end, now_ns)
             : core_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id, call->remote_id, end, now_ns);
     if (call->announce)
         core_conn_announce(thread->core, call->conn->stripes.at[0].conn, now_ns);

@@ -67,7 +67,7 @@ static int post_message(struct uccl_conn *conn, enum core_msg_kind kind, void *b
     request->msg.conn = conn->stripes.at[0].conn;
     request->msg.kind = (uint8_t)kind;
     request->msg.size_bytes = length;
-    request->msg.stripes = 0;
+    request->msg.stripes = request->msg.range_units = 0;
     request->msg.block_bytes = 0;
     request->staged.memory = mr && length && !mr->region->is.ops->cpu_readable ? &mr->region->is : NULL;
     request->msg.placeable = mr && length && mr->nic.handle;

@@ -253,7 +253,7 @@ void conn_close(struct conn *conn, uint64_t linger_ns, uint64_t now_ns)
         return;
     }
     conn_fail_parts(conn, UCCL_ECANCELED);
-    if (conn->state == CONN_FAILED || conn->stripe || is_embryonic(conn)) {
+    if (conn->state == CONN_FAILED || conn->for_parts || is_embryonic(conn)) {
         end_with_deferred(conn, linger_ns, now_ns);
         return;
     }
@@ -374,6 +374,7 @@ static unsigned put_cts(struct conn *conn, uint8_t *at)
                            .msg = (uint32_t)number,
                            .length = msg->size_bytes,
                            .stripes = msg->stripes,
+                           .range_units = msg->range_units,
                            .watched = msg->watched};
     slot->flags |= RECV_CLEARED;
     if (place_grant(conn->flow, slot->msg)) {
@@ -381,7 +382,7 @@ static unsigned put_cts(struct conn *conn, uint8_t *at)
         cts.address = msg->grant_address;
         cts.key = msg->grant_key;
         cts.slot = msg->grant_slot - 1u;
-        cts.stripes = 0;
+        cts.stripes = cts.range_units = 0;
     }
     return wire_put_cts(at, &cts);
 }

@@ -20,7 +20,7 @@ enum msg_state {
     MSG_WAITING, /* send: needs a clear-to-send; receive: posted */
     MSG_EAGER,   /* send: on the eager queue */
     MSG_BULK,    /* send: on the bulk queue */
-    MSG_PARKED,  /* send: started, and waits for its next bytes (staged.c) or for its split to be taken */
+    MSG_PARKED,  /* send: started, and waits for its next bytes (staged.c) or for its next range (MSG_ASKS) */
     MSG_SENT,    /* send: every byte is in some chunk; waits for delivery and acks */
     MSG_ENDED,
 };
@@ -32,6 +32,7 @@ enum msg_flag {
     MSG_CHARGED = 8,    /* eager message that has its slot in the peer's ring */
     MSG_WANTED = 16,    /* staged message that the shell fetches */
     MSG_TOTAL_DUE = 32, /* placed, and shorter than its grant: an RTS with the total is due */
+    MSG_ASKS = 64,      /* striped: core_send_range() is to give it its next range */
 };
 
 /* A message number of the send window. */
@@ -39,9 +40,10 @@ struct send_slot {
     struct core_msg *msg;
     uint64_t granted_bytes; /* capacity of the receive, from its clear-to-send */
     bool granted;
-    uint8_t stripes; /* that the clear-to-send allows */
-    bool watched;    /* the clear-to-send says that the receive is watched */
-    bool placeable;  /* the clear-to-send says where our NIC may write: */
+    uint8_t stripes; /* flows that the clear-to-send allows */
+    uint8_t range_units;
+    bool watched;   /* the clear-to-send says that the receive is watched */
+    bool placeable; /* the clear-to-send says where our NIC may write: */
     uint16_t slot;
     uint32_t key;
     uint64_t address;
@@ -62,12 +64,11 @@ struct recv_slot {
     struct core_msg *msg;
     uint64_t total_bytes;
     uint64_t arrived_bytes;
-    uint64_t ring_at;      /* where it begins in the eager ring (absolute) */
-    int32_t abort_status;  /* status in our ABORT (RECV_WITHDRAWN), or in the sender's */
-    uint8_t flags;         /* enum recv_flag */
-    uint8_t stripes;       /* that the sender cuts it into, once DATA came */
-    uint8_t parts_arrived; /* of these, on other flows */
-    bool charged;          /* takes ring space, which is freed when the window passes the slot */
+    uint64_t ring_at;     /* where it begins in the eager ring (absolute) */
+    int32_t abort_status; /* status in our ABORT (RECV_WITHDRAWN), or in the sender's */
+    uint8_t flags;        /* enum recv_flag */
+    uint8_t stripes;      /* flows that share it, once DATA came; then `arrived_bytes` are those of the home flow */
+    bool charged;         /* takes ring space, which is freed when the window passes the slot */
 };
 
 /* Frames that are due about single messages: a bit per slot of the window. */
@@ -90,13 +91,12 @@ struct conn {
     bool event_waits;                 /* behind messages whose completion is deferred */
     uint32_t deferred;                /* messages that are complete but not reported (place.h) */
     uint32_t local_id, remote_id;
-    uint32_t window;     /* messages, a power of two */
-    uint8_t stripe;      /* 0: home of its messages; else the number of this end, which carries parts of them */
-    uint8_t stripe_ends; /* how many ends the connection has; only ends with `stripe` know */
-    uint8_t state;       /* enum conn_state */
-    bool heard;          /* a frame for it has come */
-    bool announced;      /* core_conn_announce() was called */
-    int32_t status;      /* of CONN_FAILED */
+    uint32_t window; /* messages, a power of two */
+    bool for_parts;  /* it carries parts of messages whose home is on another flow (part.c) */
+    uint8_t state;   /* enum conn_state */
+    bool heard;      /* a frame for it has come */
+    bool announced;  /* core_conn_announce() was called */
+    int32_t status;  /* of CONN_FAILED */
 
     /* send side */
     struct send_slot *send_slots;
@@ -152,8 +152,13 @@ struct core_msg *conn_part_target(const struct conn *conn, const struct wire_dat
 bool conn_knows_part(const struct conn *conn, uint32_t truncated);
 void conn_part_sent(struct conn *conn, struct core_msg *msg);
 void conn_fail_parts(struct conn *conn, int32_t status);
-/* The home connection: a part has arrived elsewhere. */
-void conn_part_arrived(struct conn *conn, struct core_msg *msg);
+/* Bytes of a striped receive have arrived on this flow: the owner adds them up. */
+void conn_arrived(struct conn *conn, struct core_msg *msg, const struct wire_data *data);
+/* The home connection: the receive is whole, says the owner. */
+void conn_whole(struct conn *conn, struct core_msg *msg, uint64_t total);
+/* A striped send has nothing left of its range: the owner gives it the next one. */
+void conn_ask_range(struct conn *conn, struct core_msg *msg);
+void conn_send_range(struct conn *conn, struct core_msg *msg, uint64_t from, uint64_t to);
 
 void conn_submit(struct conn *conn, struct core_msg *msg, uint64_t now_ns);
 void conn_cancel(struct conn *conn, struct core_msg *msg);
@@ -188,9 +193,6 @@ struct core_msg *conn_data_target(const struct conn *conn, const struct wire_dat
 bool conn_on_placed(struct conn *conn, struct core_msg *msg, uint32_t length);
 /* The grant of this message if our NIC may write to it, else NULL. */
 const struct send_slot *conn_grant(const struct conn *conn, const struct core_msg *msg);
-
-/* The owner is about to make the parts of this send, or to call core_unsplit(): the send may go. */
-void conn_split_taken(struct conn *conn, struct core_msg *msg);
 
 /* The last chunk that refers to this payload is acked: completes the message if it waited for that. */
 void conn_chunk_gone(struct conn *conn, struct core_msg *msg);

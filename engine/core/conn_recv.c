@@ -169,24 +169,9 @@ static bool learn_total(struct conn *conn, struct recv_slot *slot, uint64_t tota
     return true;
 }
 
-/* Bytes of a granted message that come over this flow: all, or those of part 0. */
-static uint64_t home_bytes(const struct recv_slot *slot)
-{
-    uint64_t from = 0, to = slot->total_bytes;
-    if (slot->stripes > 1)
-        core_stripe(slot->total_bytes, slot->stripes, 0, &from, &to);
-    return to;
-}
-
 static void deliver_if_whole(struct conn *conn, struct recv_slot *slot)
 {
-    unsigned expected = 0;
-    uint64_t from, to;
-    for (unsigned i = 1; i < slot->stripes; i++) {
-        core_stripe(slot->total_bytes, slot->stripes, i, &from, &to);
-        expected += from < to;
-    }
-    if (slot->arrived_bytes == home_bytes(slot) && slot->parts_arrived == expected)
+    if (slot->arrived_bytes == slot->total_bytes)
         deliver(conn, slot);
 }
 
@@ -216,16 +201,13 @@ static bool data_fits(const struct recv_slot *slot, const struct wire_data *data
     if ((data->stripes > 1 && data->stripes != slot->msg->stripes) ||
         (slot->flags & RECV_DATA && data->stripes != slot->stripes))
         return false;
-    struct recv_slot known = {.total_bytes = data->total, .stripes = data->stripes};
-    uint64_t own_bytes = home_bytes(&known);
-    return data->offset <= own_bytes && data->length <= own_bytes - data->offset &&
-           slot->arrived_bytes + data->length <= own_bytes &&
+    return data->length <= data->total - data->offset && slot->arrived_bytes + data->length <= data->total &&
            msg_takes(slot->msg, data->offset, data->length, data->total);
 }
 
 struct core_msg *conn_data_target(const struct conn *conn, const struct wire_data *data)
 {
-    if (conn->stripe)
+    if (conn->for_parts)
         return conn_part_target(conn, data);
     uint64_t number = wire_expand(data->msg, conn->recv_base);
     if (number < conn->recv_base || number >= conn->recv_base + conn->window)
@@ -237,7 +219,7 @@ struct core_msg *conn_data_target(const struct conn *conn, const struct wire_dat
 
 bool conn_on_data(struct conn *conn, const struct wire_data *data)
 {
-    if (conn->stripe)
+    if (conn->for_parts)
         return conn_on_part_data(conn, data);
     bool good;
     struct recv_slot *slot = find_recv(conn, data->msg, &good);
@@ -254,7 +236,10 @@ bool conn_on_data(struct conn *conn, const struct wire_data *data)
                                                             .msg = slot->msg,
                                                             .offset_bytes = data->offset,
                                                             .length = data->length});
-    deliver_if_whole(conn, slot);
+    if (data->stripes > 1)
+        conn_arrived(conn, slot->msg, data);
+    else
+        deliver_if_whole(conn, slot);
     return true;
 }
 
@@ -274,14 +259,11 @@ bool conn_on_placed(struct conn *conn, struct core_msg *msg, uint32_t length)
     return true;
 }
 
-void conn_part_arrived(struct conn *conn, struct core_msg *msg)
+void conn_whole(struct conn *conn, struct core_msg *msg, uint64_t total)
 {
     struct recv_slot *slot = recv_slot(conn, msg->number);
-    if (slot->msg != msg)
-        return;
-    slot->parts_arrived++;
-    if (slot->flags & RECV_DATA)
-        deliver_if_whole(conn, slot);
+    if (slot->msg == msg && slot->flags & RECV_CLEARED && total <= msg->size_bytes && learn_total(conn, slot, total))
+        deliver(conn, slot);
 }
 
 /* The slot of an eager message in our ring. False: it does not fit. */

@@ -74,13 +74,26 @@ static void queue_bulk(struct conn *conn, struct core_msg *msg)
     flow_add_active(conn);
 }
 
-/*
- * Queues a send that has its clear-to-send, whole or as part 0 of a striped message. Part 0 is parked until the owner
- * takes the split: the message may yet have to go whole, and no datagram may have said otherwise.
- */
+void conn_send_range(struct conn *conn, struct core_msg *msg, uint64_t from, uint64_t to)
+{
+    assert(msg->flags & MSG_ASKS && msg->state == MSG_PARKED && from <= to && to <= msg->size_bytes);
+    msg->flags &= (uint8_t)~MSG_ASKS;
+    if (from == to) {
+        msg->state = MSG_SENT;
+        if (msg->chunks_live == 0)
+            conn_chunk_gone(conn, msg);
+        return;
+    }
+    if (conn->for_parts)
+        msg_remove(&conn->settling, msg);
+    msg->offset_bytes = from;
+    msg->end_bytes = to;
+    queue_bulk(conn, msg);
+}
+
+/* Queues a send that has its clear-to-send. A striped one asks for its first range. */
 static void start_bulk(struct conn *conn, struct core_msg *msg, const struct send_slot *slot)
 {
-    uint64_t from;
     msg->end_bytes = msg->size_bytes;
     msg->watched = slot->watched;
     /* the NIC reads the payload itself: no need to fetch it, where a data QP can write */
@@ -95,15 +108,9 @@ static void start_bulk(struct conn *conn, struct core_msg *msg, const struct sen
         return;
     }
     msg->stripes = slot->stripes;
-    core_stripe(msg->size_bytes, msg->stripes, 0, &from, &msg->end_bytes);
-    msg->state = MSG_PARKED;
-    queue_append(&conn->flow->core->splits, &msg->split);
-}
-
-void conn_split_taken(struct conn *conn, struct core_msg *msg)
-{
-    if (msg->state == MSG_PARKED) /* it may be complete meanwhile */
-        queue_bulk(conn, msg);
+    msg->range_units = slot->range_units;
+    msg->end_bytes = 0;
+    conn_ask_range(conn, msg);
 }
 
 /* A send enters the window: decides how it travels. */
@@ -165,6 +172,7 @@ bool conn_on_cts(struct conn *conn, const struct wire_cts *cts)
     slot->granted = true;
     slot->granted_bytes = cts->length;
     slot->stripes = cts->stripes;
+    slot->range_units = cts->range_units;
     slot->watched = cts->watched;
     if (cts->placeable && conn->flow->qps.count) {
         slot->placeable = true;
@@ -263,7 +271,7 @@ bool conn_on_credit(struct conn *conn, const struct wire_credit *credit)
 
 void conn_chunk_gone(struct conn *conn, struct core_msg *msg)
 {
-    if (conn->stripe) {
+    if (conn->for_parts) {
         conn_part_sent(conn, msg);
     } else if (msg->flags & MSG_DELIVERED) {
         msg_remove(&conn->settling, msg);
@@ -274,7 +282,7 @@ void conn_chunk_gone(struct conn *conn, struct core_msg *msg)
 const struct send_slot *conn_grant(const struct conn *conn, const struct core_msg *msg)
 {
     const struct send_slot *slot = send_slot(conn, msg->number);
-    return !conn->stripe && !msg->block_bytes && msg->placeable && slot->placeable ? slot : NULL;
+    return !conn->for_parts && !msg->block_bytes && msg->placeable && slot->placeable ? slot : NULL;
 }
 
 /* Whether an eager message may go: it has its slot in the peer's ring, needs none, or finds room for one. */
@@ -362,9 +370,10 @@ void conn_take_bulk(struct conn *conn, struct core_msg *msg, uint64_t bytes)
     assert(msg->offset_bytes <= msg->end_bytes);
     if (msg->offset_bytes == msg->end_bytes) {
         msg_remove(&conn->bulk, msg);
-        msg->state = MSG_SENT;
-        if (conn->stripe)
-            msg_append(&conn->settling, msg);
+        if (msg->stripes > 1)
+            conn_ask_range(conn, msg);
+        else
+            msg->state = MSG_SENT;
     } else if (msg->block_bytes && msg->offset_bytes == msg->available_bytes) {
         msg_remove(&conn->bulk, msg);
         conn_park(conn, msg);

@@ -2,6 +2,7 @@
 /* The core's front: set-up, dispatch to flows and connections, and the queues that the owner pulls. */
 #include "core/core.h"
 #include "core/state.h"
+#include "core/transmit.h"
 
 #include <assert.h>
 #include <string.h>
@@ -150,15 +151,12 @@ size_t core_part_conn_size(const struct params *params, const struct flow_setup 
 }
 
 struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *flow, const struct flow_setup *setup,
-                                 uint32_t local_id, uint32_t remote_id, unsigned stripe, unsigned ends, void *owner,
-                                 uint64_t now_ns)
+                                 uint32_t local_id, uint32_t remote_id, void *owner, uint64_t now_ns)
 {
-    assert(stripe && stripe < ends);
     struct flow_setup small = *setup;
     small.eager_window_kb = 0;
     struct conn *conn = core_conn_open(core, memory, flow, &small, local_id, remote_id, owner, now_ns);
-    conn->stripe = (uint8_t)stripe;
-    conn->stripe_ends = (uint8_t)ends;
+    conn->for_parts = true;
     return conn;
 }
 
@@ -226,21 +224,27 @@ void core_end_part(struct core *core, struct core_msg *msg, uint64_t now_ns)
     conn_end_part(msg->conn, msg, msg->kind == CORE_RECV ? UCCL_OK : UCCL_ECANCELED);
 }
 
-void core_part_arrived(struct core *core, struct core_msg *msg, uint64_t now_ns)
+void core_msg_whole(struct core *core, struct core_msg *msg, uint64_t total, uint64_t now_ns)
 {
     core->now_ns = now_ns;
     if (msg->state == MSG_ENDED) /* its connection may be gone: the request waited for its parts */
         return;
-    conn_part_arrived(msg->conn, msg);
+    conn_whole(msg->conn, msg, total);
     flow_update_timer(msg->conn->flow);
+}
+
+void core_send_range(struct core *core, struct core_msg *msg, uint64_t from, uint64_t to)
+{
+    (void)core;
+    conn_send_range(msg->conn, msg, from, to);
 }
 
 void core_unsplit(struct core *core, struct core_msg *msg)
 {
     (void)core;
-    assert(msg->offset_bytes == 0);
+    assert(msg->end_bytes == 0);
     msg->stripes = 0;
-    msg->end_bytes = msg->size_bytes;
+    conn_send_range(msg->conn, msg, 0, msg->size_bytes);
 }
 
 /* The flow with this token, or NULL. */
@@ -531,11 +535,19 @@ static struct core_event flow_event(struct flow *flow)
 
 bool core_next_event(struct core *core, struct core_event *event)
 {
-    struct core_msg *msg = QUEUE_HOLDER(core->splits.head, struct core_msg, split);
+    struct core_msg *msg = QUEUE_HOLDER(core->ranges.head, struct core_msg, spread);
     if (msg) {
-        queue_remove(&core->splits, &msg->split);
-        conn_split_taken(msg->conn, msg);
-        *event = (struct core_event){.kind = CORE_EVENT_SPLIT, .msg = msg};
+        queue_remove(&core->ranges, &msg->spread);
+        *event =
+            (struct core_event){.kind = CORE_EVENT_RANGE, .msg = msg, .bytes = tx_chunk_bytes(msg->conn->flow, msg)};
+        return true;
+    }
+    msg = QUEUE_HOLDER(core->arrivals.head, struct core_msg, spread);
+    if (msg) {
+        queue_remove(&core->arrivals, &msg->spread);
+        *event = (struct core_event){
+            .kind = CORE_EVENT_ARRIVED, .msg = msg, .bytes = msg->available_bytes, .total = msg->end_bytes};
+        msg->available_bytes = 0;
         return true;
     }
     msg = QUEUE_HOLDER(core->wanted.head, struct core_msg, wanted); /* before its completion, which may wait too */

@@ -57,29 +57,30 @@ struct core_msg {
     struct core_msg *next; /* the list that it is on: queue, or complete */
     struct core_msg *prev; /* for removal from the middle of a queue */
     struct conn *conn;
-    uint64_t moved_bytes;            /* when complete: bytes moved */
-    uint64_t ring_at;                /* eager send: where it begins in the peer's ring */
-    uint64_t offset_bytes;           /* send: first byte not yet put into a chunk */
-    uint64_t end_bytes;              /* send: one past the last byte that this connection sends */
-    uint64_t available_bytes;        /* staged send: bytes before it may be sent */
-    struct queue_link split, wanted; /* for CORE_EVENT_SPLIT, CORE_EVENT_WANTED */
-    uint64_t deferred_until;         /* completion is deferred: the chunk that it waits for (place.h) */
-    uint32_t chunks_live;            /* send: chunks that refer to this payload */
-    uint32_t work_live;              /* send: work requests of the NIC that read it */
-    int32_t status;                  /* when complete: 0 or a negative uccl_error */
-    uint16_t grant_slot;             /* receive: its slot in immediates, plus 1; 0: not granted */
-    uint8_t state;                   /* enum msg_state, conn.c */
-    uint8_t flags;                   /* enum msg_flag, conn.c */
-    uint8_t deferral;                /* enum deferral, place.h */
+    uint64_t moved_bytes;     /* when complete: bytes moved */
+    uint64_t ring_at;         /* eager send: where it begins in the peer's ring */
+    uint64_t offset_bytes;    /* send: first byte not yet put into a chunk; receive part: bytes that came here */
+    uint64_t end_bytes;       /* send: one past the last byte of its range; striped receive: length of the message */
+    uint64_t available_bytes; /* staged send: bytes before it may be sent; striped receive: arrived, to be reported */
+    struct queue_link spread, wanted; /* for CORE_EVENT_RANGE and CORE_EVENT_ARRIVED, for CORE_EVENT_WANTED */
+    uint64_t deferred_until;          /* completion is deferred: the chunk that it waits for (place.h) */
+    uint32_t chunks_live;             /* send: chunks that refer to this payload */
+    uint32_t work_live;               /* send: work requests of the NIC that read it */
+    int32_t status;                   /* when complete: 0 or a negative uccl_error */
+    uint16_t grant_slot;              /* receive: its slot in immediates, plus 1; 0: not granted */
+    uint8_t state;                    /* enum msg_state, conn.c */
+    uint8_t flags;                    /* enum msg_flag, conn.c */
+    uint8_t deferral;                 /* enum deferral, place.h */
     /* the caller's: set before core_submit() */
-    uint8_t kind;           /* enum core_msg_kind */
-    uint8_t stripes;        /* receive: flows that may share it; part, later also send: parts of the message; 0: one */
-    bool placeable;         /* the NIC reaches the buffer, to read a send or write a receive */
-    bool watched;           /* receive: somebody reads its buffer while it is pending. So whole units of
-                               CORE_WATCHED_BYTES are written to it, in order, except at its end, and never by the NIC.
-                               Send: the clear-to-send says that the receive is watched */
-    uint32_t block_bytes;   /* send: staged, its payload comes in blocks of this size; 0: the payload is there */
-    uint32_t grant_key;     /* receive: the key with which the peer's NIC writes */
+    uint8_t kind;         /* enum core_msg_kind */
+    uint8_t stripes;      /* receive and part, later also send: flows that may share the message; 0: one */
+    uint8_t range_units;  /* receive, later also send: ranges begin at multiples of so many CORE_STRIPE_UNIT; 0: any */
+    bool placeable;       /* the NIC reaches the buffer, to read a send or write a receive */
+    bool watched;         /* receive: somebody reads its buffer while it is pending. So whole units of
+                             CORE_WATCHED_BYTES are written to it, in order, except at its end, and never by the NIC.
+                             Send: the clear-to-send says that the receive is watched */
+    uint32_t block_bytes; /* send: staged, its payload comes in blocks of this size; 0: the payload is there */
+    uint32_t grant_key;   /* receive: the key with which the peer's NIC writes */
     uint64_t grant_address; /* receive: of the buffer, as the peer's NIC names it */
     uint64_t size_bytes;    /* send: length of the message; receive: capacity of the buffer */
     uint64_t number;        /* k of its direction: send k matches receive k; the caller's of a part, else the core's */
@@ -176,48 +177,45 @@ struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow, 
 
 /*
  * Striping. Several flows between the same two engines may carry one message, each with a connection of the same ids
- * on its own core. The home connection numbers, matches, grants and completes the message; the others carry parts.
- * Part i of n of a message of `total` bytes:
+ * on its own core. The home connection numbers, matches, grants and completes the message; the others carry parts. The
+ * sender's owner gives ranges of the message to the flows, the next one when a flow has sent its own, so that a slow
+ * or busy flow carries less. Each byte goes over one flow. The receiver takes any range on any flow, and its owner adds
+ * up what has arrived.
  */
-enum { CORE_STRIPE_UNIT = 64 * 1024 }; /* bytes: parts are multiples, but the last one */
-static inline void core_stripe(uint64_t total, unsigned n, unsigned i, uint64_t *from, uint64_t *to)
-{
-    uint64_t round = (uint64_t)n * CORE_STRIPE_UNIT, size = (total / round + (total % round != 0)) * CORE_STRIPE_UNIT;
-    *from = i * size < total ? i * size : total;
-    *to = *from + size < total ? *from + size : total;
-}
+enum { CORE_STRIPE_UNIT = 64 * 1024 }; /* bytes: about the smallest range that is worth another flow */
 
 /*
- * Which of the `ends` of a connection carries part i > 0 of message `number`, cut into n. The ends behind the home end
- * take turns, so that messages of few parts keep all flows busy. The inverse: which part end e > 0 carries, none if n
- * or more.
+ * Which of the `ends` of a connection has part i > 0 of message `number`. The ends behind the home end take turns, so
+ * that messages of few parts keep all flows busy.
  */
-static inline unsigned core_stripe_end(uint64_t number, unsigned n, unsigned ends, unsigned i)
+static inline unsigned core_stripe_end(uint64_t number, unsigned ends, unsigned i)
 {
-    return (unsigned)((number % (ends - 1) * (n - 1) + i - 1) % (ends - 1)) + 1;
-}
-static inline unsigned core_stripe_part(uint64_t number, unsigned n, unsigned ends, unsigned e)
-{
-    return (unsigned)((e - 1 + (ends - 1) - number % (ends - 1) * (n - 1) % (ends - 1)) % (ends - 1)) + 1;
+    return (unsigned)((number % (ends - 1) + i - 1) % (ends - 1)) + 1;
 }
 
-/* Opens end `stripe` > 0 of a connection with `ends` ends, which carries parts of striped messages and nothing else. */
+/* Opens an end of a connection that carries parts of striped messages and nothing else. */
 struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *flow, const struct flow_setup *setup,
-                                 uint32_t local_id, uint32_t remote_id, unsigned stripe, unsigned ends, void *owner,
-                                 uint64_t now_ns);
+                                 uint32_t local_id, uint32_t remote_id, void *owner, uint64_t now_ns);
 size_t core_part_conn_size(const struct params *params, const struct flow_setup *setup);
 
 /*
- * A part of a message on such a connection. The caller's fields are as in the whole message, but placeable is false.
- * The part completes when its bytes have been acked or have arrived, by core_end_part(), or with the connection.
+ * A part of a message on such a connection. The caller's fields are as in the whole message, but placeable is false. A
+ * send part completes when there is nothing left to give to it and its bytes have been acked, a receive part by
+ * core_end_part(); both with the connection.
  */
 void core_submit_part(struct core *core, struct conn *conn, struct core_msg *msg, uint64_t now_ns);
-/* Ends a part early; a receive then has UCCL_OK and 0 bytes. */
+/* Ends a part: a send early, a receive with UCCL_OK. A receive part has moved the bytes that came here, however it
+ * ends. */
 void core_end_part(struct core *core, struct core_msg *msg, uint64_t now_ns);
-/* On the home core: a part of this receive has arrived. */
-void core_part_arrived(struct core *core, struct core_msg *msg, uint64_t now_ns);
-/* On the home core, at once after CORE_EVENT_SPLIT: the owner could make no parts, so the message is sent whole. */
+/*
+ * The answer to CORE_EVENT_RANGE, at once: the send is to carry the bytes [from, to) of the message next. No other
+ * flow does. Nothing (from == to): no more of it.
+ */
+void core_send_range(struct core *core, struct core_msg *msg, uint64_t from, uint64_t to);
+/* Or, to the first such event of a message: it is sent whole, over this flow alone. */
 void core_unsplit(struct core *core, struct core_msg *msg);
+/* On the home core: all bytes of this receive, a message of `total`, have arrived over its flows. */
+void core_msg_whole(struct core *core, struct core_msg *msg, uint64_t total, uint64_t now_ns);
 
 /* ---- in -------------------------------------------------------------------------------------- */
 
@@ -394,7 +392,10 @@ bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns);
 
 enum core_event_kind {
     CORE_EVENT_MSG,         /* `msg` is complete: status and moved_bytes are final */
-    CORE_EVENT_SPLIT,       /* the send `msg` is cut into `msg->stripes` parts: submit all but part 0 */
+    CORE_EVENT_RANGE,       /* the striped send or part `msg` has put all of its range into chunks, or has none yet:
+                               core_send_range(). `msg->stripes` flows may share it; `bytes`: of a full chunk here */
+    CORE_EVENT_ARRIVED,     /* `bytes` of the striped receive or part `msg`, a message of `total` bytes, have arrived
+                               here since the last such event */
     CORE_EVENT_WANTED,      /* the staged send `msg` is to be fetched: see core_available() */
     CORE_EVENT_CONN_ENDED,  /* `owner` of a connection: its last event; its memory is the caller's. `status`
                                UCCL_ETIMEDOUT, UCCL_EPEERDEAD: the peer was silent */
@@ -414,6 +415,7 @@ struct core_event {
     struct core_msg *msg;
     void *owner;
     uint8_t rail;                        /* CORE_EVENT_FLOW_HOLE */
+    uint64_t bytes, total;               /* CORE_EVENT_RANGE, CORE_EVENT_ARRIVED */
     uint32_t passing_bytes, route_bytes; /* CORE_EVENT_FLOW_HOLE */
 };
 bool core_next_event(struct core *core, struct core_event *event);

@@ -15,8 +15,10 @@ void message_begin(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 
 void message_complete(struct flow *flow, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
 {
+    struct core *core = flow->core;
     msg->status = status;
     msg->moved_bytes = moved_bytes;
+    queue_remove(msg->kind == CORE_SEND ? &core->ranges : &core->arrivals, &msg->spread);
     if (msg->work_live) {
         msg->deferral = DEFER_WORK;
         msg->conn->deferred++;
@@ -32,7 +34,7 @@ void message_report(struct flow *flow, struct core_msg *msg)
     assert(flow->msgs_pending && !msg->work_live && !msg->grant_slot);
     flow->msgs_pending--;
     msg_append(&flow->core->ended, msg);
-    if (msg->status == UCCL_OK && !conn->stripe) { /* parts are counted as the whole */
+    if (msg->status == UCCL_OK && !conn->for_parts) { /* parts are counted as the whole */
         if (msg->kind == CORE_SEND) {
             COUNT(counters, msgs_sent, 1);
             COUNT(counters, bytes_sent, msg->moved_bytes);

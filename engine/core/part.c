@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Connections that carry parts of striped messages for a home connection on another engine thread. They have no
- * window: a part has its number from home, and stands in a list at its slot until its bytes are here. A send part
- * completes when its chunks are acked; the home connection learns of the delivery. Only DATA frames arrive here
- * (receive.c); a packet for an unknown part is not acked.
+ * window: a part has its number from home, and a receive part stands in a list at its slot until its owner ends it. A
+ * send part completes when its owner has nothing left to give to it and its chunks are acked; the home connection
+ * learns of the delivery. Only DATA frames arrive here (receive.c); a packet for an unknown part is not acked.
+ *
+ * No end knows what the others have. Each takes at most as many bytes as the message has, all of them inside of it, and
+ * reports them; the message is whole when the sum is its length. So a peer that sends bytes twice, over one flow or
+ * over two, spoils its own message and nothing else, as one that sends wrong bytes.
  */
 #include "core/state.h"
 
@@ -14,13 +18,6 @@ static struct recv_slot *part_slot(const struct conn *conn, uint64_t number)
     return &conn->recv_slots[number & (conn->window - 1)];
 }
 
-/* The bytes of a message of `total` bytes, cut into n parts, that come over this end. */
-static void part_range(const struct conn *conn, uint64_t number, uint64_t total, unsigned n, uint64_t *from,
-                       uint64_t *to)
-{
-    core_stripe(total, n, core_stripe_part(number, n, conn->stripe_ends, conn->stripe), from, to);
-}
-
 static void complete_part(struct conn *conn, struct core_msg *msg, int32_t status, uint64_t moved_bytes)
 {
     msg->state = MSG_ENDED;
@@ -29,7 +26,7 @@ static void complete_part(struct conn *conn, struct core_msg *msg, int32_t statu
 
 void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 {
-    assert(conn->stripe && core_stripe_part(msg->number, msg->stripes, conn->stripe_ends, conn->stripe) < msg->stripes);
+    assert(conn->for_parts && msg->stripes > 1);
     message_begin(conn, msg, now_ns);
     msg->placeable = false; /* placing knows whole messages alone */
     if (conn->state != CONN_OPEN) {
@@ -40,16 +37,7 @@ void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
         msg->next = slot->msg;
         slot->msg = msg;
     } else {
-        part_range(conn, msg->number, msg->size_bytes, msg->stripes, &msg->offset_bytes, &msg->end_bytes);
-        assert(msg->offset_bytes < msg->end_bytes);
-        if (msg->block_bytes) {
-            conn_park(conn, msg);
-            conn_want(conn, msg);
-            return;
-        }
-        msg->state = MSG_BULK;
-        msg_append(&conn->bulk, msg);
-        flow_add_active(conn);
+        conn_ask_range(conn, msg);
     }
 }
 
@@ -73,17 +61,15 @@ void conn_end_part(struct conn *conn, struct core_msg *msg, int32_t status)
         sent_abandon(&conn->flow->sent, msg);
         msg_remove(msg->state == MSG_BULK ? &conn->bulk : &conn->settling, msg);
     }
-    complete_part(conn, msg, status, 0);
+    complete_part(conn, msg, status, msg->kind == CORE_RECV ? msg->offset_bytes : 0);
 }
 
 void conn_part_sent(struct conn *conn, struct core_msg *msg)
 {
     if (msg->state != MSG_SENT)
         return;
-    uint64_t from, to;
-    part_range(conn, msg->number, msg->size_bytes, msg->stripes, &from, &to);
     msg_remove(&conn->settling, msg);
-    complete_part(conn, msg, UCCL_OK, to - from);
+    complete_part(conn, msg, UCCL_OK, 0);
 }
 
 static struct core_msg *find_part(const struct conn *conn, uint32_t truncated)
@@ -102,39 +88,39 @@ bool conn_knows_part(const struct conn *conn, uint32_t truncated)
 struct core_msg *conn_part_target(const struct conn *conn, const struct wire_data *data)
 {
     struct core_msg *msg = find_part(conn, data->msg);
-    if (!msg || data->stripes != msg->stripes || data->total > msg->size_bytes)
-        return NULL;
-    uint64_t from, to;
-    part_range(conn, msg->number, data->total, data->stripes, &from, &to);
-    if (data->offset < from || data->offset > to || data->length > to - data->offset ||
-        msg->offset_bytes + data->length > to - from || !msg_takes(msg, data->offset, data->length, data->total))
+    if (!msg || data->stripes != msg->stripes || data->total > msg->size_bytes ||
+        (msg->offset_bytes && data->total != msg->end_bytes) || data->length > data->total - msg->offset_bytes ||
+        data->length > data->total - data->offset || !msg_takes(msg, data->offset, data->length, data->total))
         return NULL;
     return msg;
+}
+
+void conn_arrived(struct conn *conn, struct core_msg *msg, const struct wire_data *data)
+{
+    msg->end_bytes = data->total;
+    msg->available_bytes += data->length;
+    if (data->length)
+        queue_append(&conn->flow->core->arrivals, &msg->spread);
 }
 
 bool conn_on_part_data(struct conn *conn, const struct wire_data *data)
 {
     struct core_msg *msg = conn_part_target(conn, data);
-    uint64_t from, to;
     if (!msg)
         return false;
-    part_range(conn, msg->number, data->total, data->stripes, &from, &to);
-    msg->offset_bytes += data->length; /* of a receive part: bytes that have arrived */
+    msg->offset_bytes += data->length;
     if (data->length)
         core_copy_push(conn->flow->core,
                        (struct core_copy){
                            .from = data->payload, .msg = msg, .offset_bytes = data->offset, .length = data->length});
-    if (msg->offset_bytes == to - from) {
-        unlist_part(conn, msg);
-        complete_part(conn, msg, UCCL_OK, to - from);
-    }
+    conn_arrived(conn, msg, data);
     return true;
 }
 
 void conn_fail_parts(struct conn *conn, int32_t status)
 {
     struct core_msg *msg;
-    if (!conn->stripe)
+    if (!conn->for_parts)
         return;
     while ((msg = conn->bulk.head) || (msg = conn->settling.head))
         conn_end_part(conn, msg, status);

@@ -121,9 +121,9 @@ static inline enum verdict judge_frame(struct flow *flow, const struct wire_fram
     const struct conn *conn = subject->conn;
     if (!conn)
         return GOOD;
-    if (!(rule & (conn->stripe ? PART : HOME)))
+    if (!(rule & (conn->for_parts ? PART : HOME)))
         return ILLEGAL;
-    bool of_part = conn->stripe || frame->kind != FRAME_DATA;
+    bool of_part = conn->for_parts || frame->kind != FRAME_DATA;
     return of_part && OVERTAKES >> frame->kind & 1 && acts_in(rule, conn) && is_early(subject, frame) ? EARLY : GOOD;
 }
 

@@ -8,7 +8,8 @@
  * its slot in the peer's eager ring. So fetched blocks go out soon, whatever the peer's application does, and a
  * bounded number of blocks serves any number of messages.
  *
- * A started message without available bytes is PARKED: on no list, or on `settling` if it is a part.
+ * A started message without available bytes is PARKED: on no list, or on `settling` if it is a part. So is a striped
+ * one, staged or not, that waits for its next range.
  */
 #include "core/conn_slots.h"
 
@@ -25,8 +26,16 @@ void conn_want(struct conn *conn, struct core_msg *msg)
 void conn_park(struct conn *conn, struct core_msg *msg)
 {
     msg->state = MSG_PARKED;
-    if (conn->stripe)
+    if (conn->for_parts)
         msg_append(&conn->settling, msg);
+}
+
+void conn_ask_range(struct conn *conn, struct core_msg *msg)
+{
+    msg->flags |= MSG_ASKS;
+    msg->flags &= (uint8_t)~MSG_WANTED; /* each range is fetched anew */
+    conn_park(conn, msg);
+    queue_append(&conn->flow->core->ranges, &msg->spread);
 }
 
 void conn_available(struct conn *conn, struct core_msg *msg, uint64_t bytes)
@@ -36,7 +45,7 @@ void conn_available(struct conn *conn, struct core_msg *msg, uint64_t bytes)
     assert(bytes > msg->available_bytes && bytes <= msg->end_bytes);
     msg->available_bytes = bytes;
     if (msg->state == MSG_PARKED) {
-        if (conn->stripe)
+        if (conn->for_parts)
             msg_remove(&conn->settling, msg);
         msg->state = MSG_BULK;
         msg_append(&conn->bulk, msg);

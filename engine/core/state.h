@@ -40,7 +40,8 @@ struct core {
     struct tx_piece pieces[CORE_GATHER_MAX];
 
     struct msg_list ended;         /* complete, for core_next_event() */
-    struct queue splits, wanted;   /* of messages */
+    struct queue ranges, arrivals; /* messages with CORE_EVENT_RANGE, CORE_EVENT_ARRIVED */
+    struct queue wanted;           /* with CORE_EVENT_WANTED */
     struct core_release *releases; /* core_releases_max() of them */
     uint32_t release_next, release_count;
     struct queue conn_events, flow_events;

@@ -140,6 +140,8 @@ static inline struct train tx_scratch_train(struct core *core)
 /* Cuts the chunk into datagrams with `stride` bytes of payload. False: too many datagrams. */
 bool tx_lay_out(struct chunk *chunk, uint32_t stride);
 void tx_describe_bulk(const struct chunk *chunk, struct tx_desc *desc);
+/* Payload of a full chunk of a granted message, in whole CORE_WATCHED_BYTES. */
+uint32_t tx_chunk_bytes(const struct flow *flow, const struct core_msg *msg);
 /* The next chunk, or chunks, of the connection's first large message. False: not now. */
 bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, uint64_t now_ns);
 

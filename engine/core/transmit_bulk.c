@@ -43,7 +43,8 @@ static uint32_t even_bytes(uint64_t left, uint32_t most, uint32_t unit)
     return even < most ? even : most;
 }
 
-static uint32_t bulk_bytes(const struct rail *rail, uint64_t left, uint32_t stride)
+/* Payload of a full chunk. */
+static uint32_t bulk_bytes_max(const struct rail *rail, uint32_t stride, uint32_t *unit)
 {
     const struct flow *flow = rail->flow;
     uint32_t chunk_bytes = (uint32_t)flow->core->params->chunk_size_kb * 1024;
@@ -54,8 +55,21 @@ static uint32_t bulk_bytes(const struct rail *rail, uint64_t left, uint32_t stri
         count_max = CORE_TRAIN_MAX;
     /* two chunks must fit the peer's buffer: one that overflows it would lose its end each time */
     count_max = tx_datagrams_within(rail->datagram_bytes, flow->peer_window_bytes / 2, count_max);
-    uint32_t most = count_max * stride < chunk_bytes ? count_max * stride : chunk_bytes;
-    return even_bytes(left, most, count_max > 1 ? stride : CORE_WATCHED_BYTES);
+    *unit = count_max > 1 ? stride : CORE_WATCHED_BYTES;
+    return count_max * stride < chunk_bytes ? count_max * stride : chunk_bytes;
+}
+
+static uint32_t bulk_bytes(const struct rail *rail, uint64_t left, uint32_t stride)
+{
+    uint32_t unit, most = bulk_bytes_max(rail, stride, &unit);
+    return even_bytes(left, most, unit);
+}
+
+uint32_t tx_chunk_bytes(const struct flow *flow, const struct core_msg *msg)
+{
+    const struct rail *rail = &flow->rails[0];
+    uint32_t unit, most = bulk_bytes_max(rail, stride_of(rail, msg), &unit);
+    return most < CORE_WATCHED_BYTES ? CORE_WATCHED_BYTES : most - most % CORE_WATCHED_BYTES;
 }
 
 bool tx_lay_out(struct chunk *chunk, uint32_t stride)

@@ -185,12 +185,13 @@ static void get_ack(const uint8_t *at, struct wire_ack *ack)
 /* A clear-to-send, and the entry behind it, if any; 0: malformed. */
 static unsigned get_cts(const uint8_t *at, size_t left, struct wire_cts *cts)
 {
-    if (get16(at + 2) > CORE_STRIPES_MAX)
+    if (at[2] > CORE_STRIPES_MAX)
         return 0;
     *cts = (struct wire_cts){.conn = get32(at + 4),
                              .msg = get32(at + 8),
                              .length = get64(at + 12),
                              .stripes = at[2],
+                             .range_units = at[3],
                              .watched = at[1] & CTS_WATCHED};
     if (!(at[1] & CTS_ENTRY))
         return WIRE_CTS_BYTES;
@@ -407,7 +408,8 @@ unsigned wire_put_eager(uint8_t *at, const struct wire_eager *eager)
 
 unsigned wire_put_cts(uint8_t *at, const struct wire_cts *cts)
 {
-    put_start(at, FRAME_CTS, (cts->placeable ? CTS_ENTRY : 0) | (cts->watched ? CTS_WATCHED : 0), cts->stripes);
+    put_start(at, FRAME_CTS, (cts->placeable ? CTS_ENTRY : 0) | (cts->watched ? CTS_WATCHED : 0),
+              (uint16_t)(cts->stripes | cts->range_units << 8));
     put32(at + 4, cts->conn);
     put32(at + 8, cts->msg);
     put64(at + 12, cts->length);

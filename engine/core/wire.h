@@ -81,7 +81,7 @@ enum wire_frame_kind {
 /* `conn` comes first in all frames of a connection. */
 struct wire_data {
     uint32_t conn, msg;
-    uint8_t stripes; /* parts that the message is cut into, each on a flow of its own; 0: whole */
+    uint8_t stripes; /* flows that share the message; 0: this one alone */
     uint64_t offset, total;
     uint32_t length;
     const uint8_t *payload;
@@ -99,9 +99,10 @@ struct wire_eager {
 struct wire_cts {
     uint32_t conn, msg;
     uint64_t length;
-    uint8_t stripes; /* flows over which the message may be spread; 0: this one alone */
-    bool watched;    /* somebody reads the buffer meanwhile: fragments end at multiples of CORE_WATCHED_BYTES */
-    bool placeable;  /* the sender's NIC may write to the buffer, by the entry that follows */
+    uint8_t stripes;     /* flows that may share the message; 0: this one alone */
+    uint8_t range_units; /* ranges begin at multiples of so many CORE_STRIPE_UNIT; 0: any */
+    bool watched;        /* somebody reads the buffer meanwhile: fragments end at multiples of CORE_WATCHED_BYTES */
+    bool placeable;      /* the sender's NIC may write to the buffer, by the entry that follows */
     uint64_t address;
     uint32_t key;
     uint32_t slot; /* what immediates call this grant: below WIRE_SLOTS_MAX */

@@ -89,21 +89,22 @@ const void *stage_at(struct stage *stage, const struct uccl_request *request, ui
     return span->memory + (offset_bytes - span->offset_bytes);
 }
 
-/*
- * The block of a receive around a byte. Blocks end at multiples of their size and at the ends of the request's range.
- */
+/* The block of a receive around a byte. Blocks end at multiples of their size, and where ranges may begin. */
 static void block_around(const struct stage *stage, const struct uccl_request *request, uint64_t offset_bytes,
                          uint64_t *begin, uint64_t *end)
 {
-    const uint64_t ends[] = {request->staged.from_bytes, request->staged.to_bytes, request->msg.size_bytes};
-    *begin = offset_bytes - offset_bytes % stage->copier.pool.block_bytes;
-    *end = *begin + stage->copier.pool.block_bytes;
-    for (unsigned i = 0; i < sizeof ends / sizeof ends[0]; i++) {
-        if (ends[i] <= offset_bytes && ends[i] > *begin)
-            *begin = ends[i];
-        else if (ends[i] > offset_bytes && ends[i] < *end)
-            *end = ends[i];
-    }
+    uint32_t block_bytes = stage->copier.pool.block_bytes, range_bytes = request->staged.range_bytes;
+    *begin = offset_bytes - offset_bytes % block_bytes;
+    *end = *begin + block_bytes;
+    if (*end > request->msg.size_bytes)
+        *end = request->msg.size_bytes;
+    if (!range_bytes)
+        return;
+    uint64_t range = offset_bytes - offset_bytes % range_bytes;
+    if (*begin < range)
+        *begin = range;
+    if (*end > range + range_bytes)
+        *end = range + range_bytes;
 }
 
 /* ---- requests begin and end ------------------------------------------------------------------ */
@@ -132,7 +133,7 @@ void stage_begin(struct stage *stage, struct uccl_request *request, uint32_t flo
         request->msg.block_bytes = (uint32_t)params->gpu_block_kb * 1024;
     } else {
         stage->copier.receives++;
-        request_range(request, &request->staged.from_bytes, &request->staged.to_bytes);
+        request->staged.range_bytes = request->msg.range_units * (uint32_t)CORE_STRIPE_UNIT;
     }
     if (!stage->copier.pool.memory && !make_pool(stage)) {
         LOG_ERR("no memory for %llu staging blocks of %llu KiB (UCCL_GPU_BLOCKS, UCCL_GPU_BLOCK_KB)",
@@ -168,11 +169,21 @@ static void span_queue_upload(struct stage *stage, struct stage_span *span)
     stage->upload_tail = span;
 }
 
+/*
+ * Whether what has arrived of a receive that is over is to reach its memory. Of a part always: the whole message may
+ * have ended well though the part's end of the connection failed after that.
+ */
+static bool is_received(const struct uccl_request *request)
+{
+    const struct core_msg *msg = &request->msg;
+    return msg->kind == CORE_RECV && msg->moved_bytes && !request->staged.error &&
+           (msg->status == UCCL_OK || request->parent);
+}
+
 bool stage_over(struct stage *stage, struct uccl_request *request)
 {
     struct staged *staged = &request->staged;
-    const struct core_msg *msg = &request->msg;
-    bool received = msg->kind == CORE_RECV && msg->status == UCCL_OK && msg->moved_bytes && !staged->error;
+    bool received = is_received(request);
     struct stage_span *span = staged->spans, *next;
     copier_unqueue(&stage->copier, request);
     staged->over = true;
@@ -291,7 +302,7 @@ static bool empty_spills(struct stage *stage)
     struct spill *kept;
     while ((kept = stage->spill_head)) {
         struct uccl_request *request = kept->request;
-        bool drop = request->staged.error || (request->staged.over && request->msg.status != UCCL_OK);
+        bool drop = request->staged.error || (request->staged.over && !is_received(request));
         size_t done = drop ? kept->length : write_some(stage, request, kept->offset_bytes, kept->bytes, kept->length);
         if (done == 0)
             return some;

@@ -101,9 +101,3 @@ void request_put(struct uccl_request *request)
     RACE_POINT();
     pool_push(request->pool, request);
 }
-
-void request_range(const struct uccl_request *request, uint64_t *from, uint64_t *to)
-{
-    unsigned n = request->msg.stripes ? request->msg.stripes : 1;
-    core_stripe(request->msg.size_bytes, n, request->parent ? request->part : 0, from, to);
-}

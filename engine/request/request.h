@@ -44,7 +44,7 @@ struct staged {
     struct stage_span *spans;          /* send: in order; receive: spans that fill up */
     struct uccl_request *next, *prev;  /* in the list of sends with blocks to fetch, or of flushes */
     uint64_t fetched_bytes;            /* send: copies are issued up to here */
-    uint64_t from_bytes, to_bytes;     /* receive: its range, if both sides have messages of one size */
+    uint32_t range_bytes;              /* receive: its blocks end at multiples of this too; 0: at those of their own */
     uint32_t span_count;               /* in `spans` */
     uint32_t pending;                  /* spans and spills that copies are issued for, or will be */
     int32_t error;                     /* why the request cannot go on */
@@ -66,9 +66,17 @@ struct uccl_request {
     _Atomic bool flushes;                   /* it is no message but a GPU flush (flush.h) */
     _Atomic bool closes;                    /* or a close of the connection that `stripes` belongs to */
     struct uccl_request *parent;            /* of a part */
-    struct uccl_request *parts;             /* of a striped message: list by next_part */
+    struct uccl_request *parts;             /* of a striped message: list by next_part; its home thread's */
     struct uccl_request *next_part;
-    uint8_t part;                   /* which part of its message it is: 1 and up */
+    uint8_t part; /* which part of its message it is: 1 and up */
+    bool carries; /* a striped receive or part: bytes have come over its flow */
+    /* A striped message as a whole; its flows' threads share these (stripe.c). */
+    _Atomic uint64_t spread_bytes;  /* send: those before are given to flows; receive: so many have arrived */
+    _Atomic uint64_t total_bytes;   /* receive: length of the message, once bytes have arrived */
+    _Atomic uint32_t flows;         /* send: that carry it for now; receive: that bytes came over */
+    _Atomic uint8_t parts_made;     /* send */
+    _Atomic bool wants_flow;        /* send: the home thread has been asked for another one */
+    uint64_t range_bytes;           /* send: length of each range; 0: as it fits */
     _Atomic uint32_t unfinished;    /* itself and its parts */
     _Atomic int32_t part_status;    /* first error of a part */
     _Atomic bool home_over;         /* its thread has ended all but the parts: another may complete it at any time */
@@ -134,11 +142,5 @@ void request_pool_free(struct request_pool *pool);
 /* NULL: the limit is reached, or memory is short. Any thread. */
 struct uccl_request *request_take(struct request_pool *pool);
 void request_put(struct uccl_request *request);
-
-/*
- * The bytes of the message that a request or a part carries, if the peer's message has the same size. Called by the
- * owner of its thread.
- */
-void request_range(const struct uccl_request *request, uint64_t *from, uint64_t *to);
 
 #endif

@@ -125,10 +125,10 @@ static bool take_commands(struct engine_thread *thread)
                 core_end_part(thread->core, &part->msg, now_ns);
             break;
         }
-        case COMMAND_PART_ARRIVED: {
+        case COMMAND_LOOK: {
             struct uccl_request *request = entry.object;
             if (still_ours(&entry))
-                core_part_arrived(thread->core, &request->msg, now_ns);
+                stripe_look(thread, request, now_ns);
             break;
         }
         case COMMAND_CALL: {
@@ -165,17 +165,19 @@ static bool take_events(struct engine_thread *thread)
     bool some = false;
     while (core_next_event(thread->core, &event)) {
         some = true;
-        thread->ended_some = true;
         struct uccl_request *request = event.msg ? request_of(event.msg) : NULL;
         if (event.kind == CORE_EVENT_MSG)
             stripe_note_length(request);
-        if (event.kind == CORE_EVENT_SPLIT)
-            stripe_split(thread, request);
+        if (event.kind == CORE_EVENT_RANGE)
+            stripe_range(thread, request, event.bytes);
+        else if (event.kind == CORE_EVENT_ARRIVED)
+            stripe_arrived(thread, request, event.bytes, event.total);
         else if (event.kind == CORE_EVENT_WANTED)
             stage_fetch(thread->stage, request);
-        else if (event.kind != CORE_EVENT_MSG)
+        else if (event.kind != CORE_EVENT_MSG) {
+            thread->ended_some = true;
             thread->on_event(thread->context, &event);
-        else if (!request->staged.memory || stage_over(thread->stage, request))
+        } else if (!request->staged.memory || stage_over(thread->stage, request))
             loop_request_ended(thread, request);
     }
     return some;

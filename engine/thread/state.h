@@ -24,9 +24,9 @@ enum thread_command {
     COMMAND_SUBMIT,
     COMMAND_CANCEL,
     COMMAND_CALL,
-    COMMAND_PART,         /* a part of a striped message, from its home thread */
-    COMMAND_END_PART,     /* ends that part early */
-    COMMAND_PART_ARRIVED, /* to the home thread: a part is complete */
+    COMMAND_PART,     /* a part of a striped message, from its home thread */
+    COMMAND_END_PART, /* ends that part early */
+    COMMAND_LOOK,     /* to the home thread: a receive is whole, or a send takes another flow */
     COMMAND_FLUSH,
     COMMAND_CLOSE, /* closes an end of a connection; the upper half has the linger time in ms */
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "thread/stripe.h"
 
+#include "base/clock.h"
 #include "base/race_point.h"
 #include "gpu/stage.h"
 #include "thread/post.h"
@@ -15,6 +16,7 @@ void stripe_init(struct stripe_set *stripes, unsigned count, const struct params
     if (places || wish->off)
         stripes->min_bytes = UINT64_MAX;
     stripes->expected_bytes = UINT64_MAX;
+    stripes->expected_flows = count;
 }
 
 /* ---- commands between engine threads --------------------------------------------------------- */
@@ -32,7 +34,7 @@ static void send_notice(struct engine_thread *thread, struct notice *notice, str
     notice->object = object;
     notice->what = what;
     RACE_POINT();
-    if (deliver(notice))
+    if (notice->waiting || deliver(notice)) /* waiting: something else, which matters less than this */
         return;
     notice->waiting = true;
     notice->next = thread->notices;
@@ -77,81 +79,52 @@ static uint32_t flow_of(const struct uccl_request *request)
     return stripes->at[end_on(stripes, request->thread)].flow;
 }
 
-/* Takes parts [1, count) from the pool. False: the pool has too few. */
-static bool make_parts(struct uccl_request *request, unsigned count)
+/* Makes part `index` of a message and puts it into its list. False: the pool has none. */
+static bool make_part(struct uccl_request *request, unsigned index)
 {
-    for (unsigned i = count; i-- > 1;) {
-        struct uccl_request *part = request_take(request->pool);
-        if (!part) {
-            free_parts(request);
-            return false;
-        }
-        part->msg = (struct core_msg){.kind = request->msg.kind,
-                                      .size_bytes = request->msg.size_bytes,
-                                      .stripes = (uint8_t)count,
-                                      .watched = request->msg.watched};
-        part->buffer = request->buffer;
-        part->staged.memory = request->staged.memory;
-        part->mr_users = NULL;
-        part->part = (uint8_t)i;
-        part->stripes = NULL;
-        part->parent = request;
-        part->parts = NULL;
-        part->to_home = part->to_part = (struct notice){0};
-        part->next_part = request->parts;
-        request->parts = part;
-        atomic_store_explicit(&part->state, REQUEST_PENDING, memory_order_release); /* see still_pending() */
-    }
+    struct uccl_request *part = request_take(request->pool);
+    if (!part)
+        return false;
+    part->msg = (struct core_msg){.kind = request->msg.kind,
+                                  .size_bytes = request->msg.size_bytes,
+                                  .stripes = request->msg.stripes,
+                                  .range_units = request->msg.range_units,
+                                  .watched = request->msg.watched};
+    part->buffer = request->buffer;
+    part->staged.memory = request->staged.memory;
+    part->mr_users = NULL;
+    part->part = (uint8_t)index;
+    part->carries = false;
+    part->stripes = NULL;
+    part->parent = request;
+    part->parts = NULL;
+    part->to_home = part->to_part = (struct notice){0};
+    part->next_part = request->parts;
+    request->parts = part;
+    atomic_store_explicit(&part->state, REQUEST_PENDING, memory_order_release); /* see still_pending() */
     return true;
 }
 
-/* Hands the parts to their threads, once the message has its number. */
-static void submit_parts(struct engine_thread *thread, struct uccl_request *request)
+/* Hands a part to its thread, once the message has its number. */
+static void submit_part(struct engine_thread *thread, struct uccl_request *part)
 {
+    struct uccl_request *request = part->parent;
     struct stripe_set *stripes = request->stripes;
-    if (request->parts && !request->staged.memory) /* staged: counted when it was posted */
-        atomic_fetch_add(&stripes->holds, 1);
-    for (struct uccl_request *part = request->parts; part; part = part->next_part) {
-        unsigned end = core_stripe_end(request->msg.number, request->msg.stripes, stripes->count, part->part);
-        part->msg.number = request->msg.number;
-        part->msg.conn = stripes->at[end].conn;
-        atomic_store_explicit(&part->thread, stripes->at[end].thread, memory_order_relaxed);
-        if (part->staged.memory)
-            atomic_fetch_add(&part->thread->staged, 1);
-        atomic_fetch_add_explicit(&request->unfinished, 1, memory_order_relaxed);
-        notify(thread, &part->to_part, part, COMMAND_PART);
-    }
+    unsigned end = core_stripe_end(request->msg.number, stripes->count, part->part);
+    part->msg.number = request->msg.number;
+    part->msg.conn = stripes->at[end].conn;
+    atomic_store_explicit(&part->thread, stripes->at[end].thread, memory_order_relaxed);
+    if (part->staged.memory)
+        atomic_fetch_add(&part->thread->staged, 1);
+    atomic_fetch_add_explicit(&request->unfinished, 1, memory_order_relaxed);
+    notify(thread, &part->to_part, part, COMMAND_PART);
 }
 
-/*
- * How many flows may share the message of a receive. Each further one wakes a thread, which should be worth a unit of
- * payload. So the expected length counts: buffers are often far larger (NCCL posts whole slots for every message).
- */
-static unsigned parts_of(const struct uccl_request *request)
+/* Of a message that has, or gets, parts. */
+static void hold_for_parts(struct uccl_request *request)
 {
-    const struct stripe_set *stripes = request->stripes;
-    uint64_t bytes = request->msg.size_bytes;
-    if (request->msg.kind != CORE_RECV)
-        return 1;
-    if (bytes > stripes->expected_bytes)
-        bytes = stripes->expected_bytes;
-    if (bytes < stripes->min_bytes)
-        return 1;
-    uint64_t units = (bytes - 1) / CORE_STRIPE_UNIT + 1;
-    return units < stripes->count ? (unsigned)units : stripes->count;
-}
-
-void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns)
-{
-    unsigned count = parts_of(request);
-    if (count > 1 && make_parts(request, count))
-        request->msg.stripes = (uint8_t)count;
-    if (request->staged.memory)
-        stage_begin(thread->stage, request, flow_of(request));
-    core_submit(thread->core, request->msg.conn, &request->msg, now_ns);
-    if (request->staged.memory)
-        stage_began(thread->stage, request);
-    submit_parts(thread, request);
+    if (!request->staged.memory) /* staged: counted when it was posted */
+        atomic_fetch_add(&request->stripes->holds, 1);
 }
 
 void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part, uint64_t now_ns)
@@ -163,28 +136,221 @@ void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part,
         stage_began(thread->stage, part);
 }
 
-void stripe_split(struct engine_thread *thread, struct uccl_request *request)
+/*
+ * Ranges of a staged message: one for each of `count` flows, as long as the wire can say. Its blocks are fetched ahead
+ * within a range, and end where it ends.
+ */
+static uint8_t staged_range_units(uint64_t bytes, unsigned count)
 {
-    unsigned count = request->msg.stripes;
-    bool whole = request->msg.size_bytes < request->stripes->send_min_bytes;
-    if (whole || count > request->stripes->count || !make_parts(request, count)) {
-        core_unsplit(thread->core, &request->msg);
+    uint64_t units = (bytes + (uint64_t)count * CORE_STRIPE_UNIT - 1) / ((uint64_t)count * CORE_STRIPE_UNIT);
+    return (uint8_t)(units < UINT8_MAX ? units : UINT8_MAX);
+}
+
+/* ---- receives -------------------------------------------------------------------------------- */
+
+/*
+ * How many flows may share the message of a receive. Each further one wakes a thread, which should be worth a unit of
+ * payload. So the expected length counts: buffers are often far larger (NCCL posts whole slots for every message). One
+ * more than the last messages took.
+ */
+static unsigned parts_of(const struct uccl_request *request)
+{
+    const struct stripe_set *stripes = request->stripes;
+    uint64_t bytes = request->msg.size_bytes;
+    unsigned most = stripes->expected_flows + 1;
+    if (request->msg.kind != CORE_RECV)
+        return 1;
+    if (bytes > stripes->expected_bytes)
+        bytes = stripes->expected_bytes;
+    if (bytes < stripes->min_bytes)
+        return 1;
+    uint64_t units = (bytes - 1) / CORE_STRIPE_UNIT + 1;
+    if (most > stripes->count)
+        most = stripes->count;
+    return units < most ? (unsigned)units : most;
+}
+
+static void make_receive_parts(struct uccl_request *request, unsigned count)
+{
+    request->msg.stripes = (uint8_t)count;
+    if (request->staged.memory)
+        request->msg.range_units = staged_range_units(request->msg.size_bytes, count);
+    request->carries = false;
+    atomic_store_explicit(&request->spread_bytes, 0, memory_order_relaxed);
+    atomic_store_explicit(&request->total_bytes, 0, memory_order_relaxed);
+    atomic_store_explicit(&request->flows, 0, memory_order_relaxed);
+    for (unsigned i = count; i-- > 1;) {
+        if (!make_part(request, i)) {
+            free_parts(request);
+            request->msg.stripes = request->msg.range_units = 0;
+            return;
+        }
+    }
+    hold_for_parts(request);
+}
+
+void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns)
+{
+    unsigned count = parts_of(request);
+    if (count > 1)
+        make_receive_parts(request, count);
+    if (request->staged.memory)
+        stage_begin(thread->stage, request, flow_of(request));
+    core_submit(thread->core, request->msg.conn, &request->msg, now_ns);
+    if (request->staged.memory)
+        stage_began(thread->stage, request);
+    for (struct uccl_request *part = request->parts; part; part = part->next_part)
+        submit_part(thread, part);
+}
+
+static struct uccl_request *whole_of(struct uccl_request *request)
+{
+    return request->parent ? request->parent : request;
+}
+
+void stripe_arrived(struct engine_thread *thread, struct uccl_request *request, uint64_t bytes, uint64_t total)
+{
+    struct uccl_request *whole = whole_of(request);
+    uint64_t known = 0;
+    if (!request->carries)
+        atomic_fetch_add_explicit(&whole->flows, 1, memory_order_relaxed);
+    request->carries = true;
+    if (!atomic_compare_exchange_strong(&whole->total_bytes, &known, total) && known != total)
+        return; /* the peer contradicts itself: the message stays as it is */
+    RACE_POINT();
+    /* the thread that completes the message sees what the others have copied */
+    uint64_t before = atomic_fetch_add_explicit(&whole->spread_bytes, bytes, memory_order_acq_rel);
+    if (before >= total || before + bytes < total)
+        return;
+    if (request == whole) {
+        core_msg_whole(thread->core, &whole->msg, total, clock_now_ns());
         return;
     }
-    for (struct uccl_request **link = &request->parts; *link;) { /* a short message has fewer parts */
-        struct uccl_request *part = *link;
-        uint64_t from, to;
-        request_range(part, &from, &to);
-        if (from < to) {
-            link = &part->next_part;
-            continue;
-        }
-        *link = part->next_part;
-        part->parent = NULL;
-        request_put(part);
-    }
-    submit_parts(thread, request);
+    notify(thread, &request->to_home, whole, COMMAND_LOOK);
+    core_end_part(thread->core, &request->msg, clock_now_ns());
 }
+
+/* ---- sends ----------------------------------------------------------------------------------- */
+
+enum { RANGES = 64 }; /* of a large message, about */
+
+/* The first range is asked for. False: the message goes whole. */
+static bool begin_ranges(struct engine_thread *thread, struct uccl_request *request)
+{
+    struct core_msg *msg = &request->msg;
+    unsigned count = msg->stripes, units = msg->range_units; /* the receiver's blocks */
+    bool whole = msg->size_bytes <= CORE_STRIPE_UNIT || msg->size_bytes < request->stripes->send_min_bytes;
+    if (whole || count > request->stripes->count) {
+        core_unsplit(thread->core, msg);
+        return false;
+    }
+    if (!units && request->staged.memory)
+        units = staged_range_units(msg->size_bytes, count);
+    request->range_bytes = (uint64_t)units * CORE_STRIPE_UNIT;
+    atomic_store_explicit(&request->spread_bytes, 0, memory_order_relaxed);
+    atomic_store_explicit(&request->flows, 1, memory_order_relaxed);
+    atomic_store_explicit(&request->parts_made, 0, memory_order_relaxed);
+    atomic_store_explicit(&request->wants_flow, false, memory_order_relaxed);
+    return true;
+}
+
+/*
+ * How much a flow takes next of `left` bytes: about a 64th of the message, less towards its end, so that all flows end
+ * at about the same time. In whole chunks, and no small rest.
+ */
+static uint64_t range_length(const struct uccl_request *request, uint64_t left, uint64_t chunk_bytes)
+{
+    uint64_t bytes = request->range_bytes;
+    if (bytes)
+        return left < bytes ? left : bytes;
+    uint64_t even = left / (2 * ((uint64_t)atomic_load_explicit(&request->flows, memory_order_relaxed) + 1));
+    bytes = request->msg.size_bytes / RANGES;
+    if (bytes > even)
+        bytes = even;
+    if (bytes < CORE_STRIPE_UNIT)
+        bytes = CORE_STRIPE_UNIT;
+    bytes = (bytes + chunk_bytes / 2) / chunk_bytes * chunk_bytes;
+    return left < bytes + chunk_bytes / 2 ? left : bytes;
+}
+
+/* Takes the next range of a message; an empty one if nothing is left. Any thread that carries the message. */
+static void take_range(struct uccl_request *request, uint64_t chunk_bytes, uint64_t *from, uint64_t *to)
+{
+    uint64_t size = request->msg.size_bytes;
+    *from = atomic_load_explicit(&request->spread_bytes, memory_order_relaxed);
+    do {
+        RACE_POINT();
+        *to = *from < size ? *from + range_length(request, size - *from, chunk_bytes) : *from;
+    } while (*from < *to && !atomic_compare_exchange_weak(&request->spread_bytes, from, *to));
+}
+
+/*
+ * Whether one more flow is worth its wake-up, when the bytes before `taken` are carried: there is a range for it, about
+ * `range` long, when each other flow has taken one more. Where ranges are long (staged), each flow is to have one.
+ */
+static bool takes_another_flow(const struct uccl_request *request, uint64_t taken, uint64_t range)
+{
+    uint64_t least = 1;
+    if (!request->range_bytes)
+        least = range * atomic_load_explicit(&request->flows, memory_order_relaxed);
+    return atomic_load_explicit(&request->parts_made, memory_order_relaxed) + 1u < request->msg.stripes &&
+           request->msg.size_bytes >= taken + least;
+}
+
+/* The home thread hands a part of a send to another flow. */
+static bool add_flow(struct engine_thread *thread, struct uccl_request *request)
+{
+    unsigned index = atomic_load_explicit(&request->parts_made, memory_order_relaxed) + 1u;
+    bool first = !request->parts;
+    if (!make_part(request, index))
+        return false; /* the flows that are there carry all */
+    if (first)
+        hold_for_parts(request);
+    atomic_store_explicit(&request->parts_made, (uint8_t)index, memory_order_relaxed);
+    atomic_fetch_add_explicit(&request->flows, 1, memory_order_relaxed);
+    submit_part(thread, request->parts);
+    return true;
+}
+
+void stripe_range(struct engine_thread *thread, struct uccl_request *request, uint64_t chunk_bytes)
+{
+    struct uccl_request *whole = whole_of(request);
+    uint64_t from, to;
+    if (request == whole && request->msg.end_bytes == 0 && !begin_ranges(thread, request))
+        return;
+    take_range(whole, chunk_bytes, &from, &to);
+    core_send_range(thread->core, &request->msg, from, to);
+    if (from == to) {
+        atomic_fetch_sub_explicit(&whole->flows, 1, memory_order_relaxed);
+        return;
+    }
+    uint64_t ahead = to;
+    while (takes_another_flow(whole, ahead, to - from)) {
+        if (request != whole) {
+            if (!request->to_home.waiting && !atomic_exchange(&whole->wants_flow, true))
+                notify(thread, &request->to_home, whole, COMMAND_LOOK);
+            return;
+        }
+        if (!add_flow(thread, whole) || !whole->range_bytes)
+            return;
+        ahead += whole->range_bytes;
+    }
+}
+
+void stripe_look(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns)
+{
+    if (request->msg.kind == CORE_RECV) {
+        core_msg_whole(thread->core, &request->msg, atomic_load_explicit(&request->total_bytes, memory_order_acquire),
+                       now_ns);
+        return;
+    }
+    atomic_store(&request->wants_flow, false);
+    uint64_t taken = atomic_load_explicit(&request->spread_bytes, memory_order_relaxed);
+    if (takes_another_flow(request, taken, CORE_STRIPE_UNIT))
+        add_flow(thread, request);
+}
+
+/* ---- ends ------------------------------------------------------------------------------------ */
 
 void stripe_request_over(struct uccl_request *request)
 {
@@ -255,8 +421,6 @@ static void part_ended(struct engine_thread *thread, struct uccl_request *part)
     if (status != UCCL_OK) {
         atomic_compare_exchange_strong(&request->part_status, &none, status);
         notify(thread, &part->to_home, request, COMMAND_CANCEL);
-    } else if (part->msg.kind == CORE_RECV && part->msg.moved_bytes) {
-        notify(thread, &part->to_home, request, COMMAND_PART_ARRIVED);
     }
     RACE_POINT();
     atomic_store_explicit(&part->state, REQUEST_ENDED, memory_order_release);
@@ -297,6 +461,8 @@ void stripe_ended(struct engine_thread *thread, struct uccl_request *request)
         return;
     }
     bool sent = request->msg.kind == CORE_SEND && request->msg.status == UCCL_OK;
+    if (request->msg.kind == CORE_SEND) /* no flow takes any more of it */
+        atomic_store(&request->spread_bytes, request->msg.size_bytes);
     for (struct uccl_request *part = request->parts; part; part = part->next_part) {
         if (part->to_part.waiting)
             recall(thread, part);

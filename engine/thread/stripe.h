@@ -4,13 +4,16 @@
  * thread. A part is a request from the same pool, which that thread's core carries on its connection of the same ids
  * (core/part.c).
  *
- *   receive  The home thread hands parts to their threads before it sends the clear-to-send that allows them. A
- *            thread reports a part that is complete to the home thread, whose core thus knows when the message is
- *            whole. A message has as many parts as the last messages had units, however large the buffer is, since
- *            each wakes a thread twice.
- *   send     The home thread makes parts when the clear-to-send comes (CORE_EVENT_SPLIT).
- *   end      When the home thread's own share has ended, it ends the parts that are left. The request completes when
- *            that share and all parts have ended: until then some thread may touch its memory.
+ *   receive  The home thread hands parts to their threads before it sends the clear-to-send that allows them. Each
+ *            thread adds what has arrived on its flow to `spread_bytes`. Who reaches the length of the message tells
+ *            the home thread. A message has as many parts as the last messages had units, and one more than they had
+ *            flows, however large the buffer is, since each part wakes a thread twice.
+ *   send     When the clear-to-send comes, the home thread begins. A thread whose flow has sent its range takes the
+ * next one (CORE_EVENT_RANGE), by adding to `spread_bytes`. So a flow that is slow, or whose thread is busy, carries
+ * less. With each range that is taken, the home thread hands a part to one more thread, as long as more is left than
+ * those at work take next: a message that few flows carry as fast does not wake others. end      When the message has
+ * ended on the home thread, it ends the parts that are left. The request completes when the message and all its parts
+ * have ended: until then some thread may touch its memory.
  *
  * Threads: each function by the owner of the thread given.
  */
@@ -36,6 +39,8 @@ struct stripe_set {
      * Since that was computed, `noted` messages came, the longest of `longest_bytes`. */
     uint64_t expected_bytes, longest_bytes;
     unsigned noted;
+    /* Likewise: of those with parts, at most `expected_flows` flows carried something; since then. */
+    unsigned expected_flows, most_flows, flows_noted;
     struct {
         struct engine_thread *thread;
         struct conn *conn;
@@ -44,15 +49,31 @@ struct stripe_set {
     } at[CORE_STRIPES_MAX];
 };
 
-enum { STRIPE_NOTED = 8 }; /* receives: their longest message is the expected length */
+enum { STRIPE_NOTED = 8 }; /* receives: what was the most among them is expected */
 
-/* CORE_EVENT_MSG of a request: notes the length of the message that a receive got. */
+/* How many flows have carried the message of a receive with parts. */
+static inline void stripe_note_flows(struct stripe_set *stripes, unsigned flows)
+{
+    if (flows == 0) /* it went whole */
+        return;
+    if (stripes->most_flows < flows)
+        stripes->most_flows = flows;
+    bool more = stripes->expected_flows < flows;
+    if (++stripes->flows_noted < STRIPE_NOTED && !more)
+        return;
+    stripes->expected_flows = stripes->most_flows;
+    stripes->most_flows = stripes->flows_noted = 0;
+}
+
+/* CORE_EVENT_MSG of a request: notes the length of the message that a receive got, and its flows. */
 static inline void stripe_note_length(const struct uccl_request *request)
 {
     const struct core_msg *msg = &request->msg;
     struct stripe_set *stripes = request->stripes;
     if (!stripes || msg->kind != CORE_RECV || msg->status != UCCL_OK) /* no stripes: a part */
         return;
+    if (request->parts)
+        stripe_note_flows(stripes, atomic_load_explicit(&request->flows, memory_order_relaxed));
     if (stripes->longest_bytes < msg->moved_bytes)
         stripes->longest_bytes = msg->moved_bytes;
     bool longer = stripes->expected_bytes < msg->moved_bytes;
@@ -80,8 +101,12 @@ void stripe_init(struct stripe_set *stripes, unsigned count, const struct params
 void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
 /* Submits a part on the thread that it was handed to. */
 void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part, uint64_t now_ns);
-/* CORE_EVENT_SPLIT of a send. */
-void stripe_split(struct engine_thread *thread, struct uccl_request *request);
+/* CORE_EVENT_RANGE of a send or of a part. */
+void stripe_range(struct engine_thread *thread, struct uccl_request *request, uint64_t chunk_bytes);
+/* CORE_EVENT_ARRIVED of a receive or of a part. */
+void stripe_arrived(struct engine_thread *thread, struct uccl_request *request, uint64_t bytes, uint64_t total);
+/* COMMAND_LOOK: a receive is whole, or a send takes another flow. */
+void stripe_look(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
 /* COMMAND_CANCEL of a pending request: the application cancels it, or a part has ended early. */
 void stripe_cancel(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
 /* CORE_EVENT_MSG of a request or of a part. */

@@ -41,7 +41,8 @@ static const uint64_t tx_tokens[FLOWS] = {(UINT64_C(78) << 12) | 2, (UINT64_C(80
 struct request {
     struct core_msg msg;
     bool live;
-    bool wanted; /* staged, and its bytes are not there yet */
+    bool wanted;      /* staged, and its bytes are not there yet */
+    uint64_t arrived; /* of a striped receive */
 };
 
 static struct params params;
@@ -143,6 +144,32 @@ static void conn_over(void *owner)
     free(conn_memory[index]);
 }
 
+/* Some messages go whole. Of the others each flow carries all: the core does not know what the others have. */
+static void give_range(struct core_msg *msg, uint64_t bytes)
+{
+    uint64_t from = msg->end_bytes, to = from + bytes < msg->size_bytes ? from + bytes : msg->size_bytes;
+    require(((struct request *)msg)->live && bytes);
+    if (from == 0 && !msg->conn->for_parts && msg->number & 1)
+        core_unsplit(core, msg);
+    else
+        core_send_range(core, msg, from, to);
+}
+
+/* Half of the message is all of it: the other half came over another flow. */
+static void add_up(const struct core_event *event)
+{
+    struct request *request = (struct request *)event->msg;
+    require(request->live && event->bytes && event->total <= event->msg->size_bytes);
+    request->arrived += event->bytes;
+    require(request->arrived <= event->total);
+    if (2 * request->arrived < event->total)
+        return;
+    if (event->msg->conn->for_parts)
+        core_end_part(core, event->msg, now_ns);
+    else
+        core_msg_whole(core, event->msg, event->total, now_ns);
+}
+
 static void pull_events(void)
 {
     struct core_event event;
@@ -152,10 +179,10 @@ static void pull_events(void)
             require(request->live && event.status <= 0);
             require(event.msg->moved_bytes <= event.msg->size_bytes);
             request->live = false;
-        } else if (event.kind == CORE_EVENT_SPLIT) {
-            require(((struct request *)event.msg)->live);
-            if (event.msg->number & 1)
-                core_unsplit(core, event.msg);
+        } else if (event.kind == CORE_EVENT_RANGE) {
+            give_range(event.msg, event.bytes);
+        } else if (event.kind == CORE_EVENT_ARRIVED) {
+            add_up(&event);
         } else if (event.kind == CORE_EVENT_WANTED) {
             struct request *request = (struct request *)event.msg;
             require(request->live && event.msg->block_bytes);
@@ -232,6 +259,7 @@ static void post(unsigned which, unsigned kind, uint64_t size)
     request->msg.grant_key = 9;
     request->msg.grant_address = 4096;
     request->wanted = false;
+    request->arrived = 0;
     if (role == PART_CONN) {
         request->msg.number = part_numbers[which / FLOW_CONNS]++;
         request->msg.size_bytes += PART_BYTES; /* so that there is a second part */
@@ -279,7 +307,7 @@ static void open_flow(unsigned index)
         closed[i] = false;
         conn_memory[i] = zeroed(core_conn_size(&params, &setup));
         conns[i] = i % FLOW_CONNS == PART_CONN
-                       ? core_part_conn_open(core, conn_memory[i], flows[index], &setup, i, i, 1, 2, &conns[i], now_ns)
+                       ? core_part_conn_open(core, conn_memory[i], flows[index], &setup, i, i, &conns[i], now_ns)
                        : core_conn_open(core, conn_memory[i], flows[index], &setup, i, i, &conns[i], now_ns);
     }
 }

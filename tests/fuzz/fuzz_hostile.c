@@ -43,7 +43,8 @@ struct request {
     bool live, wanted;
     int32_t status;
     unsigned message;              /* on CONN_HONEST: which, of its direction */
-    struct request *parent, *part; /* of a striped message: part 1 */
+    struct request *parent, *part; /* of a striped message: its only part */
+    uint64_t spread, total;        /* of its home: bytes that are given to flows, or have arrived; its length then */
     uint8_t *buffer;               /* exactly size_bytes */
 };
 
@@ -314,23 +315,14 @@ static void post(unsigned conn, unsigned side, unsigned kind, uint64_t size)
     }
 }
 
-/* The send is to be cut, in two if it can be. */
+/* A part of the send, if it is to have one. */
 static void split(struct request *request)
 {
-    uint64_t from, to;
-    struct request *part = NULL;
     unsigned side = request->who != VICTIM;
-    if (request->msg.stripes == 2) {
-        core_stripe(request->msg.size_bytes, 2, 1, &from, &to);
-        if (from == to) /* it is short: its first part is all of it */
-            return;
+    struct request *part = NULL;
+    if (request->msg.stripes == 2 && conns[CONN_PARTS][side] && !closed[CONN_PARTS][side])
         part = request_make(request->who, CONN_PARTS, CORE_SEND, request->msg.size_bytes);
-    }
-    if (!part || !conns[CONN_PARTS][side] || closed[CONN_PARTS][side]) {
-        if (part) {
-            part->live = false;
-            collect(part);
-        }
+    if (!part) {
         core_unsplit(cores[request->who], &request->msg);
         return;
     }
@@ -339,7 +331,37 @@ static void split(struct request *request)
     part->msg.stripes = 2;
     part->parent = request;
     request->part = part;
+    request->spread = 0;
     core_submit_part(cores[request->who], conns[CONN_PARTS][side], &part->msg, now_ns);
+}
+
+/* Home and part take turns, as they have sent what they had. */
+static void give_range(struct request *request, uint64_t bytes)
+{
+    struct request *home = request->parent ? request->parent : request;
+    require(request->live && bytes);
+    if (home == request && request->msg.end_bytes == 0)
+        split(request);
+    if (home == request && request->msg.stripes == 0)
+        return;
+    uint64_t from = home->spread, left = home->msg.size_bytes - from;
+    if (!home->live)
+        left = 0;
+    home->spread += left < bytes ? left : bytes;
+    core_send_range(cores[request->who], &request->msg, from, from + (left < bytes ? left : bytes));
+}
+
+static void add_up(struct request *request, const struct core_event *event)
+{
+    struct request *home = request->parent ? request->parent : request;
+    require(request->live && event->bytes && event->total <= request->msg.size_bytes);
+    if (!home->live || (home->total && home->total != event->total))
+        return;
+    bool before = home->total && home->spread >= home->total;
+    home->total = event->total;
+    home->spread += event->bytes;
+    if (!before && home->spread >= home->total)
+        core_msg_whole(cores[home->who], &home->msg, home->total, now_ns);
 }
 
 static void check_honest(const struct request *request)
@@ -367,8 +389,6 @@ static void msg_over(struct request *request, int32_t status)
         home->part = NULL;
         if (home->live && status != UCCL_OK)
             core_cancel(cores[home->who], &home->msg, now_ns);
-        else if (home->live && request->msg.kind == CORE_RECV && request->msg.moved_bytes)
-            core_part_arrived(cores[home->who], &home->msg, now_ns);
         if (!home->live)
             collect(home);
     } else if (request->part) {
@@ -397,8 +417,10 @@ static void pull_events(enum who who)
         struct request *request = (struct request *)event.msg;
         if (event.kind == CORE_EVENT_MSG) {
             msg_over(request, event.msg->status);
-        } else if (event.kind == CORE_EVENT_SPLIT) {
-            split(request);
+        } else if (event.kind == CORE_EVENT_RANGE) {
+            give_range(request, event.bytes);
+        } else if (event.kind == CORE_EVENT_ARRIVED) {
+            add_up(request, &event);
         } else if (event.kind == CORE_EVENT_WANTED) {
             require(request->live && event.msg->block_bytes);
             request->wanted = true;
@@ -524,7 +546,7 @@ static void open_link(enum link link)
             conn_memory[conn][side] = memory;
             closed[conn][side] = false;
             conns[conn][side] = conn == CONN_PARTS ? core_part_conn_open(end->core, memory, end->flow, &setups[side],
-                                                                         conn, conn, 1, 2, &conns[conn][side], now_ns)
+                                                                         conn, conn, &conns[conn][side], now_ns)
                                                    : core_conn_open(end->core, memory, end->flow, &setups[side], conn,
                                                                     conn, &conns[conn][side], now_ns);
         }

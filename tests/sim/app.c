@@ -539,9 +539,10 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
     case CORE_EVENT_MSG:
         on_message(world, end, event->msg, event->status);
         break;
-    case CORE_EVENT_SPLIT:
+    case CORE_EVENT_RANGE:
+    case CORE_EVENT_ARRIVED:
     case CORE_EVENT_WANTED:
-        world_fail(world, "a message was split on a connection without stripes, or wanted and not staged");
+        world_fail(world, "a message is striped on a connection without parts, or wanted and not staged");
     case CORE_EVENT_CONN_ENDED:
         world_note(world, "ended", side->conn->index * 2 + side->side, 0, 0);
         if (!side->closed || side->over || side->live[0] || side->live[1])

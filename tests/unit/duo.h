@@ -25,8 +25,10 @@ struct duo_request {
     bool ended;
     int32_t status;
     uint64_t moved;
-    bool wanted;       /* CORE_EVENT_WANTED came */
-    uint64_t released; /* bytes that core_next_release() told */
+    bool wanted;             /* CORE_EVENT_WANTED came */
+    uint64_t asks;           /* CORE_EVENT_RANGE came, with a full chunk of so many bytes; the test answers */
+    uint64_t arrived, total; /* as CORE_EVENT_ARRIVED tells */
+    uint64_t released;       /* bytes that core_next_release() told */
 };
 
 struct duo_datagram {
@@ -177,6 +179,15 @@ static inline void duo_events(unsigned side)
             request->ended = true;
             request->status = event.status;
             request->moved = event.msg->moved_bytes;
+            break;
+        case CORE_EVENT_RANGE:
+            cr_assert(!request->asks && !request->ended && event.bytes);
+            request->asks = event.bytes;
+            break;
+        case CORE_EVENT_ARRIVED:
+            cr_assert(!request->ended && event.bytes && event.total <= event.msg->size_bytes);
+            request->arrived += event.bytes;
+            request->total = event.total;
             break;
         case CORE_EVENT_WANTED:
             cr_assert(!request->wanted && !request->ended);

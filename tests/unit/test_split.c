@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What may come between the clear-to-send of a striped send and the moment when its owner makes the parts. */
+/* Striped messages in the core: ranges that the owner gives to flows, and bytes that it adds up. */
 #include "duo.h"
 
-enum { SIZE = 500000, STRIPES = 2 };
+enum { SIZE = 500000, STRIPES = 2, UNITS = 3 };
 
 static struct duo_request *send, *recv;
 
@@ -10,6 +10,7 @@ static void submit(struct duo_request **out, unsigned side, unsigned kind, unsig
 {
     struct duo_request *request = *out = &duo_requests[duo_request_count++];
     *request = (struct duo_request){.msg = {.kind = (uint8_t)kind, .size_bytes = SIZE, .stripes = (uint8_t)stripes}};
+    request->msg.range_units = kind == CORE_RECV ? UNITS : 0;
     request->msg.block_bytes = kind == CORE_SEND ? duo_block_bytes : 0;
     request->buffer = malloc(SIZE);
     for (unsigned i = 0; i < SIZE; i++)
@@ -27,11 +28,36 @@ static void setup(void)
     submit(&send, 0, CORE_SEND, 0);
 }
 
-static void take_split(void)
+/* It asks, and gets this range, or is to go whole. */
+static void give(uint64_t from, uint64_t to)
 {
-    struct core_event event;
-    cr_assert(core_next_event(duo_core[0], &event));
-    cr_assert(event.kind == CORE_EVENT_SPLIT && event.msg == &send->msg && event.msg->stripes == STRIPES);
+    duo_events(0);
+    cr_assert(send->asks > 1000 && send->asks <= 65536 && send->asks % CORE_WATCHED_BYTES == 0);
+    cr_assert(send->msg.stripes == STRIPES && send->msg.range_units == UNITS, "as the receiver says");
+    send->asks = 0;
+    core_send_range(duo_core[0], &send->msg, from, to);
+}
+
+static void go_whole(void)
+{
+    duo_events(0);
+    cr_assert(send->asks);
+    send->asks = 0;
+    core_unsplit(duo_core[0], &send->msg);
+}
+
+/* The bytes [from, to) have come over another flow. */
+static void came_elsewhere(uint64_t from, uint64_t to)
+{
+    for (uint64_t i = from; i < to; i++)
+        recv->buffer[i] = duo_byte(0, i);
+}
+
+static void assert_arrived_whole(void)
+{
+    duo_run(50 * MS);
+    duo_assert_arrived(send, recv, SIZE);
+    duo_assert_rest();
 }
 
 /* The owner flushes before it looks at events, as when a connection is closed in between. */
@@ -45,88 +71,129 @@ static void assert_silent(void)
 Test(split, no_part_can_be_made, .init = setup)
 {
     assert_silent();
-    take_split();
-    core_unsplit(duo_core[0], &send->msg);
-    duo_run(50 * MS);
-    duo_assert_ended(send, UCCL_OK, SIZE);
-    duo_assert_ended(recv, UCCL_OK, SIZE);
-    duo_assert_rest();
+    go_whole();
+    assert_arrived_whole();
+    cr_assert_eq(recv->arrived, 0);
 }
 
-/* Part 0 goes from then on, and no further. */
-Test(split, parts_are_made, .init = setup)
+/* A range goes, and no further. What has arrived is told, and does not make the message whole. */
+Test(split, a_range_is_all_that_goes, .init = setup)
 {
-    uint64_t from, to;
+    enum { FROM = 100096, TO = 300000 };
     assert_silent();
-    take_split();
+    give(FROM, TO);
     duo_run(50 * MS);
-    core_stripe(SIZE, STRIPES, 0, &from, &to);
-    cr_assert(send->msg.state == MSG_SENT && send->msg.offset_bytes == to && to < SIZE);
-    cr_assert(!send->ended && !recv->ended);
+    cr_assert(recv->arrived == TO - FROM && recv->total == SIZE);
+    for (unsigned i = 0; i < SIZE; i++)
+        cr_assert_eq(recv->buffer[i], i >= FROM && i < TO ? duo_byte(0, i) : 0xee, "byte %u", i);
+    give(SIZE, SIZE); /* it would like more */
+    duo_run(50 * MS);
+    cr_assert(!send->asks && send->msg.state == MSG_SENT && recv->msg.state == MSG_WAITING);
+
+    core_msg_whole(duo_core[1], &recv->msg, SIZE - 1, duo_now); /* others say another length */
+    cr_assert(recv->msg.state == MSG_WAITING);
+    came_elsewhere(0, FROM);
+    came_elsewhere(TO, SIZE);
+    core_msg_whole(duo_core[1], &recv->msg, SIZE, duo_now);
+    assert_arrived_whole();
+}
+
+/* The home flow may be so slow that the others carry everything. */
+Test(split, nothing_goes_over_the_home_flow, .init = setup)
+{
+    give(SIZE, SIZE);
+    came_elsewhere(0, SIZE);
+    core_msg_whole(duo_core[1], &recv->msg, SIZE, duo_now);
+    assert_arrived_whole();
+}
+
+/* A peer may say that all is there before all has gone: a lie, which is not believed. */
+Test(split, delivered_before_it_was_sent, .init = setup)
+{
+    duo_events(0);
+    core_msg_whole(duo_core[1], &recv->msg, SIZE, duo_now);
+    duo_run(50 * MS);
+    cr_assert(recv->ended && !send->ended);
+    cr_assert_eq(duo_counters[0].rx_malformed, 1);
 }
 
 Test(split, it_ends_before, .init = setup)
 {
     core_cancel(duo_core[0], &send->msg, duo_now);
     assert_silent();
-    take_split();
-    core_unsplit(duo_core[0], &send->msg);
     duo_run(50 * MS);
+    cr_assert_not(send->asks, "no range for what is over");
     duo_assert_ended(send, UCCL_ECANCELED, 0);
     duo_assert_ended(recv, UCCL_ECANCELED, 0);
     duo_assert_rest();
+}
+
+/* Bytes have come that were not told yet when it ends. */
+Test(split, it_ends_with_bytes_to_tell, .init = setup)
+{
+    struct core_event event;
+    give(0, SIZE);
+    struct tx_desc desc;
+    cr_assert(core_tx(duo_core[0], &desc, duo_now) && desc.kind == TX_BULK);
+    duo_build(0, &desc);
+    core_rx(duo_core[1], duo_queue[0][0].bytes, duo_queue[0][0].length, false, duo_now);
+    duo_copies(1);
+    core_cancel(duo_core[1], &recv->msg, duo_now);
+    cr_assert(core_next_event(duo_core[1], &event) && event.kind == CORE_EVENT_MSG && event.status == UCCL_ECANCELED);
+    cr_assert_not(core_next_event(duo_core[1], &event));
+    duo_drop(0);
 }
 
 Test(split, the_connection_fails_before, .init = setup)
 {
     core_fail(duo_core[0], UCCL_EIO, duo_now);
     assert_silent();
-    take_split();
-    core_unsplit(duo_core[0], &send->msg);
     duo_events(0);
+    cr_assert_not(send->asks);
     duo_assert_ended(send, UCCL_EIO, 0);
 }
 
-/* A staged one is asked for once it is known what of it. */
-Test(split, a_staged_send_is_wanted_after_its_split)
+/* A staged one is asked for once it is known what of it, for each range anew. */
+Test(split, a_staged_send_is_wanted_with_each_range)
 {
     duo_block_bytes = 65536;
     setup();
     assert_silent();
-    take_split();
-    core_unsplit(duo_core[0], &send->msg);
-    cr_assert_not(send->wanted);
-    duo_events(0);
-    cr_assert(send->wanted && send->msg.end_bytes == SIZE);
-    core_available(duo_core[0], &send->msg, SIZE, duo_now);
-    duo_run(50 * MS);
-    duo_assert_ended(send, UCCL_OK, SIZE);
-    duo_assert_ended(recv, UCCL_OK, SIZE);
+    for (uint64_t from = 0, to; from < SIZE; from = to) {
+        to = from + 196608 < SIZE ? from + 196608 : SIZE;
+        cr_assert_not(send->wanted);
+        give(from, to);
+        duo_events(0);
+        cr_assert(send->wanted && send->msg.end_bytes == to && send->msg.offset_bytes == from);
+        send->wanted = false;
+        core_available(duo_core[0], &send->msg, to, duo_now);
+        duo_run(50 * MS);
+        cr_assert_eq(recv->arrived, to);
+    }
+    give(SIZE, SIZE);
+    core_msg_whole(duo_core[1], &recv->msg, SIZE, duo_now);
+    assert_arrived_whole();
     cr_assert_eq(send->released, SIZE);
-    duo_assert_rest();
 }
 
-/* Parts and ends: one to one for each message; and over the messages each end behind home gets its share of the parts.
- */
+/* Each message has its parts on different ends, and over the messages each end behind home gets its share, also of the
+ * first, second.. ones. */
 Test(split, parts_take_turns_over_the_ends)
 {
     for (unsigned ends = 2; ends <= 12; ends++) {
-        for (unsigned n = 2; n <= ends; n++) {
-            unsigned given[12] = {0};
-            for (uint64_t number = UINT64_MAX - ends + 2; number != 0; number++) {
-                bool taken[12] = {false};
-                for (unsigned i = 1; i < n; i++) {
-                    unsigned end = core_stripe_end(number, n, ends, i);
-                    cr_assert(end > 0 && end < ends && !taken[end]);
-                    cr_assert_eq(core_stripe_part(number, n, ends, end), i);
-                    taken[end] = true;
-                    given[end]++;
-                }
-                for (unsigned end = 1; end < ends; end++)
-                    cr_assert_eq(core_stripe_part(number, n, ends, end) < n, taken[end]);
+        unsigned given[12][12] = {{0}};
+        for (uint64_t number = UINT64_MAX - ends + 2; number != 0; number++) {
+            bool taken[12] = {false};
+            for (unsigned i = 1; i < ends; i++) {
+                unsigned end = core_stripe_end(number, ends, i);
+                cr_assert(end > 0 && end < ends && !taken[end]);
+                taken[end] = true;
+                given[i][end]++;
             }
+        }
+        for (unsigned i = 1; i < ends; i++) {
             for (unsigned end = 1; end < ends; end++)
-                cr_assert_eq(given[end], n - 1, "ends %u, n %u: end %u has %u", ends, n, end, given[end]);
+                cr_assert_eq(given[i][end], 1, "ends %u, part %u: end %u has %u", ends, i, end, given[i][end]);
         }
     }
 }
