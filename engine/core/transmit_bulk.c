@@ -67,7 +67,7 @@ static uint32_t bulk_bytes(const struct rail *rail, uint64_t left, uint32_t stri
 
 uint32_t tx_chunk_bytes(const struct flow *flow, const struct core_msg *msg)
 {
-    const struct rail *rail = &flow->rails[0];
+    const struct rail *rail = flow->main;
     uint32_t unit, most = bulk_bytes_max(rail, stride_of(rail, msg), &unit);
     return most < CORE_WATCHED_BYTES ? CORE_WATCHED_BYTES : most - most % CORE_WATCHED_BYTES;
 }
