@@ -2,6 +2,8 @@
 /* The library as a guest in a process that forks: what a child may do, and that its parent goes on. */
 #include "every_call.h"
 
+#include "base/warned.h"
+
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -275,46 +277,44 @@ Test(forks, child_of_a_process_that_logs, .timeout = TIMEOUT_S)
     pthread_join(setter, NULL);
 }
 
-/* The same of a thread that is warned of an unknown name, in whatever moment. */
-static _Atomic bool warns;
+/* A thread that stays where it unlocks a mutex next, with the mutex locked. */
+static _Thread_local bool stays_locked;
+static _Atomic bool locked, unlock;
+
+int __real_pthread_mutex_unlock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex);
+int __wrap_pthread_mutex_unlock(pthread_mutex_t *mutex)
+{
+    if (stays_locked) {
+        locked = true;
+        while (!unlock)
+            sleep_us(1000);
+    }
+    return __real_pthread_mutex_unlock(mutex);
+}
 
 static void *be_warned(void *argument)
 {
-    char value[64], source[64];
-    (void)argument;
-    for (; warns;)
-        uccl_param_value(NULL, 0, value, sizeof value, source, sizeof source);
+    stays_locked = true;
+    warned_first(argument);
     return NULL;
 }
 
+/* The same of a thread that looks whether it has been warned of something. */
 Test(forks, child_of_a_process_that_is_warned, .timeout = TIMEOUT_S)
 {
-#ifdef __SANITIZE_ADDRESS__
-    enum { FORKS = 0, NAMES = 60 }; /* whose allocator is locked, too */
-#else
-    enum { FORKS = 200, NAMES = 60 };
-#endif
-    pthread_t threads[2];
-    char name[32], value[64], source[64];
-    for (unsigned i = 0; i < NAMES; i++) { /* each is looked up in the list of those told */
-        snprintf(name, sizeof name, "UCCL_NO_SUCH_NAME_%u", i);
-        setenv(name, "1", 1);
+    pthread_t thread;
+    cr_assert_eq(pthread_create(&thread, NULL, be_warned, "one key"), 0);
+    while (!locked)
+        sleep_us(1000);
+    pid_t child = fork_in_peace();
+    if (child == 0) {
+        alarm(CHILD_S);
+        CHILD_IS(warned_first("one key"), false);
+        CHILD_IS(warned_first("another key"), true);
+        _exit(0);
     }
-    uccl_set_log(log_nothing, NULL);
-    uccl_param_value(NULL, 0, value, sizeof value, source, sizeof source);
-    warns = true;
-    for (unsigned i = 0; i < 2; i++)
-        cr_assert_eq(pthread_create(&threads[i], NULL, be_warned, NULL), 0);
-    for (int i = 0; i < FORKS; i++) {
-        pid_t child = fork();
-        if (child == 0) {
-            alarm(CHILD_S);
-            CHILD_IS(uccl_param_value(NULL, 0, value, sizeof value, source, sizeof source), 0);
-            _exit(0);
-        }
-        child_ends_well(child);
-    }
-    warns = false;
-    for (unsigned i = 0; i < 2; i++)
-        pthread_join(threads[i], NULL);
+    child_ends_well(child);
+    unlock = true;
+    pthread_join(thread, NULL);
 }
