@@ -10,6 +10,7 @@ bench/compare_nccl.sh, which builds what is needed.
 """
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -51,9 +52,10 @@ def contenders(options):
     }
     if options.shm:
         found["SHM"] = {"NCCL_HOSTID": "one", "NCCL_P2P_DISABLE": "1", "NCCL_NET_PLUGIN": "none"}
-    for count in options.threads:
-        found[f"uccl {count}" if count else "uccl"] = {
-            "NCCL_NET": "uccl", "NCCL_NET_PLUGIN": options.plugin, "UCCL_BACKEND": "udp",
+    plugins = {"uccl": options.plugin, **({"before": options.before} if options.before else {})}
+    for count, (name, plugin) in itertools.product(options.threads, plugins.items()):
+        found[f"{name} {count}" if count else name] = {
+            "NCCL_NET": "uccl", "NCCL_NET_PLUGIN": plugin, "UCCL_BACKEND": "udp",
             **({"UCCL_NUM_ENGINES": str(count)} if count else {}), **dict(options.set),
             # what loses datagrams knows this driver's system call
             **({"UCCL_UDP_IO": "mmsg", "LD_PRELOAD": options.lose, "LOSE": str(options.loss / 100)} if options.loss else {}),
@@ -386,6 +388,7 @@ def arguments():
     parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")], default=[4, 8, 12],
                         help="engine threads per process; 0: as many as the engine takes by itself (default 4,8,12)")
     parser.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="a variable for the plugin")
+    parser.add_argument("--before", metavar="FILE", help="also another build of the plugin, in columns of its own")
     parser.add_argument("--shm", action="store_true", help="also NCCL's shared memory, as on one host")
     parser.add_argument("--interface", default="lo", help="network interface of all (default lo)")
     parser.add_argument("--netns", metavar="A,B", help="network namespaces of the two ranks (tests/net/netns.sh up A B); then "

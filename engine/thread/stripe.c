@@ -232,7 +232,7 @@ void stripe_arrived(struct engine_thread *thread, struct uccl_request *request, 
 
 /* ---- sends ----------------------------------------------------------------------------------- */
 
-enum { RANGES = 64 }; /* of a large message, about */
+enum { RANGES = 128 }; /* of a large message, about */
 
 /* The first range is asked for. False: the message goes whole. */
 static bool begin_ranges(struct engine_thread *thread, struct uccl_request *request)
@@ -255,7 +255,7 @@ static bool begin_ranges(struct engine_thread *thread, struct uccl_request *requ
 }
 
 /*
- * How much a flow takes next of `left` bytes: about a 64th of the message, less towards its end, so that all flows end
+ * How much a flow takes next of `left` bytes: about a 128th of the message, less towards its end, so that all flows end
  * at about the same time. In whole chunks, and no small rest.
  */
 static uint64_t range_length(const struct uccl_request *request, uint64_t left, uint64_t chunk_bytes)

@@ -743,6 +743,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("service-connections", service_connections),
     SCENARIO("service-peers", service_peers),
     SCENARIO("service-credit", service_credit),
+    SCENARIO("service-ranges", service_ranges),
     SCENARIO("service-small", service_small),
     SCENARIO("service-lives", service_lives),
     SCENARIO("hostile-engines", set_hostile),

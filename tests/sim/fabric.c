@@ -22,6 +22,7 @@ static struct {
     unsigned nodes, leaves;
     struct port *up, *down;           /* of hosts: to their leaf, and from it */
     struct port *leaf_up, *leaf_down; /* leaf * spines + spine: to the spine, and from it */
+    struct port *slow;                /* of hosts: straight to others */
     uint64_t *burst_until_ns;         /* by sending node */
 } fabric;
 
@@ -49,6 +50,7 @@ void fabric_begin(const struct fabric_options *options, unsigned nodes, uint64_t
     fabric.down = make_ports(nodes, options->host_mbps);
     fabric.leaf_up = make_ports(fabric.leaves * options->spines, options->spine_mbps);
     fabric.leaf_down = make_ports(fabric.leaves * options->spines, options->spine_mbps);
+    fabric.slow = make_ports(nodes, options->slow_mbps);
     fabric.burst_until_ns = calloc(nodes, sizeof *fabric.burst_until_ns);
     if (!fabric.burst_until_ns)
         abort();
@@ -60,6 +62,7 @@ void fabric_end(void)
     free(fabric.down);
     free(fabric.leaf_up);
     free(fabric.leaf_down);
+    free(fabric.slow);
     free(fabric.burst_until_ns);
 }
 
@@ -86,6 +89,8 @@ static struct port *next_port(const struct packet *packet)
     unsigned from_leaf = spines ? packet->from / options->hosts_per_leaf : 0;
     unsigned to_leaf = spines ? packet->to / options->hosts_per_leaf : 0;
     bool local = from_leaf == to_leaf;
+    if (options->slow_mbps && packet->port == options->slow_queue)
+        return packet->hop ? NULL : &fabric.slow[packet->from];
     switch (packet->hop) {
     case 0:
         return &fabric.up[packet->from];

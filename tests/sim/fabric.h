@@ -25,6 +25,8 @@ struct outage {
 struct fabric_options {
     unsigned hosts_per_leaf, spines; /* spines 0: one switch for all */
     uint64_t host_mbps, spine_mbps;
+    uint64_t slow_mbps; /* of links of their own, for what goes to queue `slow_queue` of each node; 0: there are none */
+    unsigned slow_queue;
     uint64_t queue_bytes, ecn_bytes; /* of a port */
     uint64_t delay_ns, jitter_ns;    /* of a link */
     uint64_t reorder_ns, burst_ns;   /* longest */

@@ -13,7 +13,7 @@
 enum { STREAMS_MAX = 8, OUTSTANDING = 12, DIAL_MS = 3000, HELLO_BYTES = 1 };
 
 /* Plain memory; other scenarios judge what is in it. */
-enum { MEMORY_BYTES = 1 << 20 };
+enum { MEMORY_BYTES = 16 << 20 };
 static uint8_t memory[MEMORY_BYTES];
 
 /* One direction of a connection, as the application has it. */
@@ -22,6 +22,7 @@ struct stream_plan {
     uccl_conn *sends, *receives; /* its ends, once there */
     uint64_t bytes;              /* of a message */
     uint64_t arrived_bytes;      /* within the window */
+    uint64_t first_ns, last_ns;  /* when its first and last message there arrived */
     bool stopped;                /* its receiver is */
 };
 
@@ -32,6 +33,8 @@ static struct service {
     struct stream_plan stream[STREAMS_MAX];
     uint64_t from_ns, until_ns; /* the window */
     uint64_t rate_mbps;         /* 0: not known */
+    uint64_t least_mbps;        /* of all streams */
+    unsigned outstanding;       /* messages of a stream */
     bool inward;                /* all streams to node 0; else from it */
     bool one_peer;              /* all streams are connections of one flow */
     bool stops;                 /* the last stream's receiver stops */
@@ -386,7 +389,7 @@ static void share_sender(struct node *node, unsigned index)
     uccl_request *live[OUTSTANDING];
     unsigned posted = 0, ended = 0;
     while (machine.now_ns < service.until_ns || ended < posted) {
-        while (machine.now_ns < service.until_ns && posted - ended < OUTSTANDING)
+        while (machine.now_ns < service.until_ns && posted - ended < service.outstanding)
             live[posted++ % OUTSTANDING] = post(plan->sends, SEND, memory, plan->bytes);
         finish(live[ended++ % OUTSTANDING]);
     }
@@ -405,8 +408,11 @@ static void share_receiver(struct node *node, unsigned index)
         uint64_t bytes = finish(live[ended++ % OUTSTANDING]);
         if (bytes == 0)
             break;
-        if (machine.now_ns >= service.from_ns && machine.now_ns < service.until_ns)
-            plan->arrived_bytes += bytes;
+        if (machine.now_ns < service.from_ns || machine.now_ns >= service.until_ns)
+            continue;
+        plan->arrived_bytes += bytes;
+        plan->first_ns = plan->first_ns ? plan->first_ns : machine.now_ns;
+        plan->last_ns = machine.now_ns;
     }
     while (ended < posted)
         take_back(live[ended++ % OUTSTANDING]);
@@ -428,6 +434,13 @@ static void judge_shares(void)
             machine_fail("stream %u of %u has %.1f%% of the bytes", i, counted,
                          100.0 * (double)bytes / (double)sum_bytes);
     }
+    const struct stream_plan *first = &service.stream[0];
+    uint64_t least = service.least_mbps; /* from message to message: few fit the window */
+    uint64_t exact = least ? (sum_bytes - first->bytes) * 8000 / (first->last_ns - first->first_ns) : 0;
+    tell("exact rate, in Mbit/s", exact, least);
+    if (exact < least)
+        machine_fail("payload comes at %llu Mbit/s, of at least %llu", (unsigned long long)exact,
+                     (unsigned long long)least);
     uint64_t mbps = sum_bytes * 8000 / window_ns;
     tell("rate, in Mbit/s", mbps, service.rate_mbps);
     if (service.rate_mbps && (mbps * 10 < service.rate_mbps * 9 || mbps * 10 > service.rate_mbps * 11))
@@ -490,6 +503,7 @@ static void set_shares(struct cluster_options *options, struct rng *rng, unsigne
 {
     set_calm(options, rng, share_script);
     service.streams = streams;
+    service.outstanding = OUTSTANDING;
     service.from_ns = 4 * NS_PER_MS;
     service.until_ns = 20 * NS_PER_MS;
     options->nodes = 1 + streams;
@@ -509,6 +523,26 @@ void service_connections(struct cluster_options *options, struct rng *rng)
     options->nodes = 2;
     for (unsigned i = 0; i < service.streams; i++)
         service.stream[i].bytes = 65536u << rng_below(rng, 4);
+}
+
+/*
+ * Messages over two flows, one of which has a tenth of the other's bandwidth: 0.85 of the sum, also for messages that
+ * come one by one, each of which ends when its last range has arrived.
+ */
+void service_ranges(struct cluster_options *options, struct rng *rng)
+{
+    set_shares(options, rng, 1);
+    service.one_peer = true;
+    service.inward = rng_below(rng, 2);
+    service.from_ns = 20 * NS_PER_MS;
+    service.until_ns = 220 * NS_PER_MS;
+    options->nodes = 2;
+    options->params.num_engines = 2;
+    options->fabric.slow_mbps = options->fabric.host_mbps / 10;
+    options->fabric.slow_queue = rng_below(rng, 2);
+    service.outstanding = 1 + rng_below(rng, 3);
+    service.stream[0].bytes = service.outstanding == 1 ? MEMORY_BYTES : (2u << 20) << rng_below(rng, 3);
+    service.least_mbps = (options->fabric.host_mbps + options->fabric.slow_mbps) * 85 / 100;
 }
 
 /* Flows of one thread, to peers one of which may stop. */

@@ -16,6 +16,7 @@ void service_accept(struct cluster_options *options, struct rng *rng);
 void service_connections(struct cluster_options *options, struct rng *rng);
 void service_peers(struct cluster_options *options, struct rng *rng);
 void service_credit(struct cluster_options *options, struct rng *rng);
+void service_ranges(struct cluster_options *options, struct rng *rng);
 void service_small(struct cluster_options *options, struct rng *rng);
 void service_lives(struct cluster_options *options, struct rng *rng);
 
