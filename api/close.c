@@ -43,6 +43,9 @@ static void conn_free(struct uccl_conn *conn)
     *(conn->prev ? &conn->prev->next : &engine->conns) = conn->next;
     if (conn->next)
         conn->next->prev = conn->prev;
+    if (conn->stripes.onesided)
+        onesided_free(conn->stripes.onesided);
+    conn->stripes.onesided = NULL;
     engine->abandoned -= conn->abandoned;
     conn_unmap_ends(conn);
     put_conn_id(engine, conn->id);
@@ -232,6 +235,8 @@ void connections_forget(struct uccl_engine *engine)
     while (engine->conns) {
         struct uccl_conn *conn = engine->conns;
         engine->conns = conn->next;
+        if (conn->stripes.onesided)
+            onesided_free(conn->stripes.onesided);
         conn_unmap_ends(conn);
         free(conn);
     }

@@ -57,6 +57,15 @@ static void open_in_core(struct engine_thread *thread, void *argument)
         call->stripe
             ? core_part_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id, call->remote_id, end, now_ns)
             : core_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id, call->remote_id, end, now_ns);
+    struct onesided *one = call->stripe ? NULL : call->conn->stripes.onesided;
+    for (unsigned i = 0; one && i < ANNEXES; i++) {
+        uint32_t number = (i + 1) << CORE_ANNEX_SHIFT;
+        one->annexes[i] =
+            core_annex_open(thread->core, call->conn->annexes[i].memory, flow->flow, &flow->setup, onesided_annex(i),
+                            id | number, call->remote_id | number, &call->conn->annexes[i], now_ns);
+    }
+    if (one)
+        onesided_begin(one);
     if (call->announce)
         core_conn_announce(thread->core, call->conn->stripes.at[0].conn, now_ns);
 }
@@ -65,6 +74,8 @@ void conn_unmap_ends(struct uccl_conn *conn)
 {
     for (unsigned i = 0; i < CORE_STRIPES_MAX && conn->ends[i].memory; i++)
         munmap(conn->ends[i].memory, conn->ends[i].memory_bytes);
+    if (conn->annexes[0].memory)
+        munmap(conn->annexes[0].memory, conn->annexes[0].memory_bytes);
 }
 
 /* The flow of end i, home first. Its setup determines the layout of the end. */
@@ -92,6 +103,33 @@ static bool map_ends(struct uccl_conn *conn, unsigned home)
     return true;
 }
 
+/* Makes the one-sided operations of the connection, and the memory of its annexes, in one mapping. */
+static bool map_annexes(struct uccl_conn *conn, unsigned home)
+{
+    struct uccl_engine *engine = conn->engine;
+    const struct flow_setup *setup = &flow_of_end(conn, home, 0)->setup;
+    size_t bytes = 0;
+    for (unsigned i = 0; i < ANNEXES; i++)
+        bytes += core_annex_size(&engine->params, setup, onesided_annex(i));
+    uint8_t *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) {
+        LOG_ERR("cannot map %zu bytes for a connection: %s", bytes, strerror(errno));
+        return false;
+    }
+    for (unsigned i = 0; i < ANNEXES; i++) {
+        conn->annexes[i] = (struct conn_end){.of = conn, .annex = (uint8_t)(i + 1), .memory = at};
+        at += core_annex_size(&engine->params, setup, onesided_annex(i));
+    }
+    conn->annexes[0].memory_bytes = bytes;
+    conn->stripes.onesided = onesided_new(conn->thread, &conn->stripes, flow_of_end(conn, home, 0)->slot, conn,
+                                          &engine->exports, &engine->notes);
+    if (!conn->stripes.onesided)
+        return false;
+    conn->stripes.close_onesided = onesided_close;
+    atomic_fetch_add(&conn->stripes.holds, 1);
+    return true;
+}
+
 int conn_make(struct uccl_engine *engine, const struct conn_plan *plan, struct uccl_conn **out)
 {
     struct peer *peer = plan->peer;
@@ -109,6 +147,11 @@ int conn_make(struct uccl_engine *engine, const struct conn_plan *plan, struct u
     stripe_init(&conn->stripes, peer->flows_open, &engine->params, peer->flows[home].setup.places,
                 &plan->wishes->parts);
     if (!map_ends(conn, home)) {
+        free(conn);
+        return UCCL_ENOMEM;
+    }
+    if (peer->flows[home].setup.features & WIRE_ONESIDED && !map_annexes(conn, home)) {
+        conn_unmap_ends(conn);
         free(conn);
         return UCCL_ENOMEM;
     }
@@ -143,8 +186,14 @@ void connection_on_event(void *context, const struct core_event *event)
         return;
     }
     struct conn_end *end = event->owner;
+    if (end->annex) {
+        onesided_event(end->of->stripes.onesided, end->annex - 1u, event->kind, event->status);
+        return;
+    }
     if (event->kind == CORE_EVENT_CONN_FAILED) {
         atomic_store_explicit(&end->of->status, event->status, memory_order_release);
+        if (event->status == UCCL_EPEERDEAD && end->of->stripes.onesided && end == end->of->ends)
+            onesided_peer_dead(end->of->stripes.onesided);
         return;
     }
     if (event->status == UCCL_ETIMEDOUT || event->status == UCCL_EPEERDEAD)

@@ -143,6 +143,8 @@ static void engine_destroy(struct uccl_engine *engine)
     free(engine->conn_indices);
     if (engine->event_fd >= 0)
         close(engine->event_fd);
+    exports_end(engine);
+    notes_free(&engine->notes);
     mem_cache_free(&engine->regions);
     gpu_map_free(engine->gpus);
     topology_close(engine->machine.machine);
@@ -165,6 +167,7 @@ UCCL_API int uccl_open(const uccl_config *config, uccl_engine **out)
                     strerror(process_unwatched()));
     pthread_mutex_init(&engine->lock, NULL);
     int error = config_resolve(config, &engine->params);
+    notes_init(&engine->notes);
     mem_cache_init(&engine->regions, (uint32_t)engine->params.mr_cache);
     if (!error) {
         log_set_level((enum uccl_log_level)engine->params.log_level);

@@ -107,9 +107,9 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
         return UCCL_EFORKED;
     if (mr->closed)
         return UCCL_EINVAL;
-    if (atomic_load(&mr->users))
-        return UCCL_EAGAIN;
     CANCEL_LATER;
+    if (exports_of_mr_live(mr) || atomic_load(&mr->users))
+        return UCCL_EAGAIN;
     struct uccl_engine *engine = mr->engine;
     mr->closed = true;
     mr->length = 0; /* no buffer lies within the registration any more */

@@ -11,7 +11,7 @@
 #include "nic/nic.h"
 #include "options.h"
 #include "request/request.h"
-#include "thread/stripe.h"
+#include "thread/onesided.h"
 #include "thread/thread.h"
 #include "uccl/engine.h"
 
@@ -28,6 +28,8 @@ struct uccl_engine {
     unsigned thread_count;
     struct request_pool requests;
     struct mem_cache regions;
+    struct exports exports; /* read by engine threads */
+    struct notes notes;
     int event_fd;
     _Atomic uint32_t event_armed;
 
@@ -39,6 +41,7 @@ struct uccl_engine {
     struct connecting *connecting; /* connects under way */
     struct uccl_listener *listeners;
     struct uccl_mr *mrs;
+    struct uccl_export *all_exports;
     struct gpu_map *gpus;          /* made on first use */
     struct topology_cache machine; /* likewise */
     struct direct direct;          /* device memory that the NIC reaches by itself */
@@ -50,9 +53,10 @@ struct uccl_engine {
     unsigned closed_next;
 };
 
-/* The end of a connection on one engine thread: its home, or a thread that carries parts. */
+/* The end of a connection on one engine thread: its home, or a thread that carries parts; or an annex of the home. */
 struct conn_end {
     struct uccl_conn *of;
+    uint8_t annex; /* its number: 1 + enum annex; 0: none */
     void *memory;
     size_t memory_bytes;
 };
@@ -64,8 +68,9 @@ struct uccl_conn {
     struct peer *peer;
     struct stripe_set stripes; /* its ends, home first; only the owners of the cores touch them */
     struct conn_end ends[CORE_STRIPES_MAX];
-    bool abandoned;       /* nobody waits until it is over; under the engine's lock */
-    _Atomic bool closing; /* the application has closed it */
+    struct conn_end annexes[ANNEXES]; /* if stripes.onesided is there */
+    bool abandoned;                   /* nobody waits until it is over; under the engine's lock */
+    _Atomic bool closing;             /* the application has closed it */
     uint32_t id;
     union nic_address address;
     _Atomic int32_t status; /* 0, or why it takes no more messages */
@@ -83,6 +88,20 @@ struct uccl_mr {
     struct nic_mr nic;          /* the NIC's registration; of device memory a copy of the range's */
     _Atomic uint32_t users;     /* pending requests */
     bool closed;
+};
+
+struct uccl_export {
+    struct uccl_export *next;
+    struct uccl_mr *mr;
+    struct exported *entry;
+    bool closed;
+};
+
+struct uccl_remote {
+    uint32_t process; /* that imported it */
+    const struct uccl_conn *conn;
+    struct export_ref ref;
+    struct uccl_remote_info info;
 };
 
 /* Whether this is a child of the process that opened the engine: it must not touch the engine (process.h). */
@@ -148,6 +167,12 @@ void connections_forget(struct uccl_engine *engine);
 bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length);
 /* Posts a flush of device memory that the NIC writes directly: reads a byte of `buffer`. UCCL_EAGAIN. */
 int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr, uccl_request **out);
+
+/* onesided.c */
+/* Begins the end of all exports of a registration. Whether any has not ended. */
+bool exports_of_mr_live(struct uccl_mr *mr);
+/* Frees what is left of the exports. Under the lock. */
+void exports_end(struct uccl_engine *engine);
 
 /* gpu.c. NULL: does nothing. */
 void gpu_map_free(struct gpu_map *map);

@@ -528,7 +528,7 @@ static int boot_make(int fd, bool server, const uint8_t engine_id[16], uint64_t 
     boot->deadline_ns = deadline_ns;
     struct boot_hello *hello = own_hello(boot);
     hello->version = BOOT_VERSION;
-    hello->features = WIRE_FEATURES;
+    hello->features = WIRE_FEATURES_ALL;
     memcpy(hello->engine_id, engine_id, sizeof hello->engine_id);
     if (getrandom(hello->nonce, sizeof hello->nonce, 0) != sizeof hello->nonce) {
         char why[128];

@@ -32,6 +32,7 @@ struct conn *conn_init(void *memory, struct flow *flow, const struct flow_setup 
     conn->local_id = local_id;
     conn->remote_id = remote_id;
     conn->window = setup->msg_window;
+    conn->eager_bytes = flow->core->params->eager_kb * 1024;
     conn->fin_seq = UINT64_MAX;
     conn->abort_seq = UINT64_MAX;
     at += round64(sizeof *conn);

@@ -86,17 +86,21 @@ struct conn {
     void *owner;
     struct conn *next_all, *prev_all; /* every connection of the flow */
     struct conn *next_remote;         /* of its bucket (gone.h) */
+    struct conn *next_index;          /* of the same index: its annexes */
     struct queue_link ctrl, active;   /* on the queues of the flow */
     struct queue_link event;          /* and on conn_events of the core */
     bool event_waits;                 /* behind messages whose completion is deferred */
     uint32_t deferred;                /* messages that are complete but not reported (place.h) */
     uint32_t local_id, remote_id;
-    uint32_t window; /* messages, a power of two */
-    bool for_parts;  /* it carries parts of messages whose home is on another flow (part.c) */
-    uint8_t state;   /* enum conn_state */
-    bool heard;      /* a frame for it has come */
-    bool announced;  /* core_conn_announce() was called */
-    int32_t status;  /* of CONN_FAILED */
+    uint32_t window;      /* messages, a power of two */
+    uint64_t eager_bytes; /* largest message that goes at once */
+    bool for_parts;       /* it carries parts of messages whose home is on another flow (part.c) */
+    uint8_t state;        /* enum conn_state */
+    bool heard;           /* a frame for it has come */
+    bool announced;       /* core_conn_announce() was called */
+    bool uncounted;       /* its messages are no messages of the application: parts, and those of an annex */
+    bool calls;           /* an annex: the first message without a receive is an event */
+    int32_t status;       /* of CONN_FAILED */
 
     /* send side */
     struct send_slot *send_slots;

@@ -126,7 +126,7 @@ static void admit_recv(struct conn *conn, struct core_msg *msg)
     } else if (slot->flags & RECV_IN_RING) {
         if (slot->arrived_bytes == slot->total_bytes)
             deliver_from_ring(conn, slot);
-    } else if (slot->flags & RECV_KNOWN || msg->size_bytes > eager_limit(conn)) {
+    } else if (slot->flags & RECV_KNOWN || msg->size_bytes > conn->eager_bytes) {
         conn_set_due(conn, DUE_CTS, msg->number);
     }
 }
@@ -313,6 +313,9 @@ static bool settle_eager(struct conn *conn, struct recv_slot *slot, const struct
     if (!(slot->flags & RECV_WITHDRAWN) && !slot->msg) {
         slot->flags |= RECV_IN_RING;
         COUNT(counters(conn), eager_unexpected, 1);
+        if (conn->calls)
+            message_conn_event(conn);
+        conn->calls = false;
     }
     slot->flags |= RECV_DATA;
     return true;

@@ -126,7 +126,7 @@ static void admit_send(struct conn *conn, struct core_msg *msg)
         conn_end_send_early(conn, msg, UCCL_ECANCELED);
     } else if (slot->granted && msg->size_bytes > slot->granted_bytes) {
         conn_end_send_early(conn, msg, UCCL_ETRUNCATED);
-    } else if (msg->size_bytes <= eager_limit(conn)) {
+    } else if (msg->size_bytes <= conn->eager_bytes) {
         msg->state = MSG_EAGER;
         msg->flags |= slot->granted ? MSG_GRANTED : 0;
         msg->end_bytes = msg->size_bytes;

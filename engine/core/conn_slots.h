@@ -20,11 +20,6 @@ static inline struct counters *counters(const struct conn *conn)
     return conn->flow->core->counters;
 }
 
-static inline uint64_t eager_limit(const struct conn *conn)
-{
-    return conn->flow->core->params->eager_kb * 1024;
-}
-
 enum { EAGER_CHARGE_UNIT = 64 }; /* bounds the number of messages, even empty ones, in a ring */
 
 /* What an eager message of this size takes of the ring. */

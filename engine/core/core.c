@@ -128,11 +128,12 @@ size_t core_conn_size(const struct params *params, const struct flow_setup *setu
 struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow, const struct flow_setup *setup,
                             uint32_t local_id, uint32_t remote_id, void *owner, uint64_t now_ns)
 {
-    uint32_t index = local_id & (CORE_CONNS_MAX - 1);
-    assert(!core->conns[index]);
+    struct conn **link = &core->conns[local_id & (CORE_CONNS_MAX - 1)];
+    for (; *link; link = &(*link)->next_index) /* a connection comes before its annexes, and is found first */
+        assert((*link)->local_id != local_id);
     core->now_ns = now_ns;
     struct conn *conn = conn_init(memory, flow, setup, local_id, remote_id, owner);
-    core->conns[index] = conn;
+    *link = conn;
     conn->next_all = flow->all_head;
     if (flow->all_head)
         flow->all_head->prev_all = conn;
@@ -140,6 +141,34 @@ struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow, 
     gone_add_conn(conn);
     if (flow->dead)
         conn_fail(conn, flow->status);
+    return conn;
+}
+
+/* The flow's setup with the windows of the annex. */
+static struct flow_setup annex_flow_setup(const struct flow_setup *setup, const struct annex_setup *annex)
+{
+    struct flow_setup own = *setup;
+    if (own.msg_window > annex->msg_window)
+        own.msg_window = annex->msg_window;
+    if (own.eager_window_kb > annex->eager_window_kb)
+        own.eager_window_kb = annex->eager_window_kb;
+    return own;
+}
+
+size_t core_annex_size(const struct params *params, const struct flow_setup *setup, const struct annex_setup *annex)
+{
+    struct flow_setup own = annex_flow_setup(setup, annex);
+    return conn_size(&own);
+}
+
+struct conn *core_annex_open(struct core *core, void *memory, struct flow *flow, const struct flow_setup *setup,
+                             const struct annex_setup *annex, uint32_t local_id, uint32_t remote_id, void *owner,
+                             uint64_t now_ns)
+{
+    struct flow_setup own = annex_flow_setup(setup, annex);
+    struct conn *conn = core_conn_open(core, memory, flow, &own, local_id, remote_id, owner, now_ns);
+    conn->eager_bytes = annex->eager_bytes;
+    conn->calls = conn->uncounted = true;
     return conn;
 }
 
@@ -156,7 +185,7 @@ struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *f
     struct flow_setup small = *setup;
     small.eager_window_kb = 0;
     struct conn *conn = core_conn_open(core, memory, flow, &small, local_id, remote_id, owner, now_ns);
-    conn->for_parts = true;
+    conn->for_parts = conn->uncounted = true;
     return conn;
 }
 
@@ -184,12 +213,17 @@ void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns)
     conn_cancel(msg->conn, msg);
 }
 
-void core_conn_peer_dead(struct core *core, struct conn *conn, uint64_t now_ns)
+void core_conn_fail(struct core *core, struct conn *conn, int32_t status, uint64_t now_ns)
 {
     core->now_ns = now_ns;
     if (conn->state == CONN_OPEN)
         conn_keep_fin(conn);
-    conn_fail(conn, UCCL_EPEERDEAD);
+    conn_fail(conn, status);
+}
+
+void core_conn_peer_dead(struct core *core, struct conn *conn, uint64_t now_ns)
+{
+    core_conn_fail(core, conn, UCCL_EPEERDEAD, now_ns);
 }
 
 void core_conn_announce(struct core *core, struct conn *conn, uint64_t now_ns)
@@ -475,7 +509,10 @@ bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns)
 static void forget_conn(struct core *core, struct conn *conn)
 {
     struct flow *flow = conn->flow;
-    core->conns[conn->local_id & (CORE_CONNS_MAX - 1)] = NULL;
+    struct conn **link = &core->conns[conn->local_id & (CORE_CONNS_MAX - 1)];
+    while (*link != conn)
+        link = &(*link)->next_index;
+    *link = conn->next_index;
     *(conn->prev_all ? &conn->prev_all->next_all : &flow->all_head) = conn->next_all;
     if (conn->next_all)
         conn->next_all->prev_all = conn->prev_all;
@@ -495,6 +532,8 @@ static bool next_conn_event(struct core *core, struct core_event *event)
     if (conn->state == CONN_OVER) {
         event->kind = CORE_EVENT_CONN_ENDED;
         forget_conn(core, conn);
+    } else if (conn->state != CONN_FAILED) {
+        event->kind = CORE_EVENT_CONN_CALLED;
     }
     return true;
 }

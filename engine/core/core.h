@@ -168,12 +168,29 @@ void core_set_datagram(struct core *core, uint32_t destination, uint32_t datagra
 size_t core_conn_size(const struct params *params, const struct flow_setup *setup);
 
 /*
- * Opens one end of a connection. `local_id` is what the peer writes into frames for it (an index
- * below CORE_CONNS_MAX plus a generation above it), `remote_id` what we write.
+ * Opens one end of a connection. `local_id` is what the peer writes into frames for it, `remote_id` what we write. An
+ * id has, from the lowest bit: an index below CORE_CONNS_MAX, the number of an annex (0: the connection itself), and a
+ * generation.
  */
-enum { CORE_CONN_INDEX_BITS = 16, CORE_CONNS_MAX = 1 << CORE_CONN_INDEX_BITS };
+enum { CORE_CONNS_MAX = 1 << 16, CORE_ANNEX_SHIFT = 16, CORE_ANNEX_BITS = 3, CORE_CONN_INDEX_BITS = 19 };
 struct conn *core_conn_open(struct core *core, void *memory, struct flow *flow, const struct flow_setup *setup,
                             uint32_t local_id, uint32_t remote_id, void *owner, uint64_t now_ns);
+
+/*
+ * An annex is a connection of its own beside another one, which the shell uses for itself: its id is that of the other
+ * one with the annex's number (below 1 << CORE_ANNEX_BITS) at CORE_ANNEX_SHIFT. It has windows of its own, and sends
+ * messages of up to `eager_bytes` at once. Both ends pass the same values. It is closed like any other, after the
+ * connection was opened, and before or after that is closed.
+ */
+struct annex_setup {
+    uint32_t msg_window;      /* a power of two; at most that of the flow counts */
+    uint32_t eager_bytes;     /* at most half of eager_window_kb */
+    uint32_t eager_window_kb; /* at most that of the flow counts; 0: no message goes at once */
+};
+size_t core_annex_size(const struct params *params, const struct flow_setup *setup, const struct annex_setup *annex);
+struct conn *core_annex_open(struct core *core, void *memory, struct flow *flow, const struct flow_setup *setup,
+                             const struct annex_setup *annex, uint32_t local_id, uint32_t remote_id, void *owner,
+                             uint64_t now_ns);
 
 /*
  * Striping. Several flows between the same two engines may carry one message, each with a connection of the same ids
@@ -237,6 +254,8 @@ void core_conn_announce(struct core *core, struct conn *conn, uint64_t now_ns);
 
 /* Another flow of the connection has died: the connection fails with UCCL_EPEERDEAD and sends a FIN. */
 void core_conn_peer_dead(struct core *core, struct conn *conn, uint64_t now_ns);
+/* The same for another reason: `status`. */
+void core_conn_fail(struct core *core, struct conn *conn, int32_t status, uint64_t now_ns);
 
 /* Tries to complete a submitted message early; its event comes in any case. */
 void core_cancel(struct core *core, struct core_msg *msg, uint64_t now_ns);
@@ -401,6 +420,8 @@ enum core_event_kind {
                                UCCL_ETIMEDOUT, UCCL_EPEERDEAD: the peer was silent */
     CORE_EVENT_CONN_FAILED, /* `owner` of a connection: the peer closed it or died (`status`). The connection takes no
                                more messages and is still to be closed */
+    CORE_EVENT_CONN_CALLED, /* `owner` of an annex, at most once: a message waits for which no receive was posted. Not
+                               told of an annex that has failed meanwhile */
     CORE_EVENT_FLOW_PROVEN, /* `owner` of a flow with nonces: the peer's address has echoed one for the first time, so
                                datagrams get across in both directions */
     CORE_EVENT_FLOW_HOLE, /* `owner` of a flow, at most once for each rail: datagrams above passing_bytes vanish, though

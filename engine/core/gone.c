@@ -25,6 +25,12 @@ void gone_remove_conn(struct conn *conn)
     *link = conn->next_remote;
 }
 
+/* Where the FIN of a connection is remembered: a connection and its annexes share their index. */
+static struct gone_fin *fin_slot(struct flow *flow, uint32_t id)
+{
+    return &flow->gone.fins[(id + (id >> CORE_ANNEX_SHIFT) % (1 << CORE_ANNEX_BITS)) % GONE_FINS];
+}
+
 unsigned gone_room(const struct flow *flow)
 {
     return GONE_IDS - flow->gone.count;
@@ -32,14 +38,13 @@ unsigned gone_room(const struct flow *flow)
 
 void gone_await_fin(const struct conn *conn)
 {
-    conn->flow->gone.fins[conn->local_id % GONE_FINS] =
-        (struct gone_fin){.seq = conn->fin_seq, .id = conn->local_id, .used = true};
+    *fin_slot(conn->flow, conn->local_id) = (struct gone_fin){.seq = conn->fin_seq, .id = conn->local_id, .used = true};
 }
 
 /* The FIN that is known of a connection, or NULL. */
 static struct gone_fin *fin_of(struct flow *flow, uint32_t id)
 {
-    struct gone_fin *fin = &flow->gone.fins[id % GONE_FINS];
+    struct gone_fin *fin = fin_slot(flow, id);
     return fin->used && fin->id == id ? fin : NULL;
 }
 
@@ -52,7 +57,7 @@ static bool fin_on_its_way(struct flow *flow, uint32_t id)
 void gone_keep_fin(struct conn *conn, const struct wire_credit *credit)
 {
     struct flow *flow = conn->flow;
-    flow->gone.fins[conn->local_id % GONE_FINS] =
+    *fin_slot(flow, conn->local_id) =
         (struct gone_fin){.credit = *credit, .id = conn->local_id, .used = true, .kept = true};
     if (flow_proven(flow)) /* else the peer may not exist; if it does, its frames bring the answer */
         gone_answer(flow, conn->local_id);

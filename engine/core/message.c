@@ -34,7 +34,7 @@ void message_report(struct flow *flow, struct core_msg *msg)
     assert(flow->msgs_pending && !msg->work_live && !msg->grant_slot);
     flow->msgs_pending--;
     msg_append(&flow->core->ended, msg);
-    if (msg->status == UCCL_OK && !conn->for_parts) { /* parts are counted as the whole */
+    if (msg->status == UCCL_OK && !conn->uncounted) {
         if (msg->kind == CORE_SEND) {
             COUNT(counters, msgs_sent, 1);
             COUNT(counters, bytes_sent, msg->moved_bytes);

@@ -56,7 +56,9 @@ static bool acts_in(uint8_t rule, const struct conn *conn)
 struct conn *flow_find_conn(struct flow *flow, uint32_t id)
 {
     struct conn *conn = flow->core->conns[id & (CORE_CONNS_MAX - 1)];
-    return conn && conn->local_id == id && conn->flow == flow && conn->state != CONN_OVER ? conn : NULL;
+    while (conn && conn->local_id != id)
+        conn = conn->next_index;
+    return conn && conn->flow == flow && conn->state != CONN_OVER ? conn : NULL;
 }
 
 /* The connection of the current frame. Most packets name one connection only. */

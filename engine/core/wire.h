@@ -78,6 +78,10 @@ enum wire_frame_kind {
      UINT64_C(1) << FRAME_DEMAND | UINT64_C(1) << FRAME_GRANT | UINT64_C(1) << FRAME_QP | UINT64_C(1) << FRAME_GONE |  \
      UINT64_C(1) << FRAME_PROBE | UINT64_C(1) << FRAME_FLOW | UINT64_C(1) << FRAME_FRAGMENT)
 
+/* Features that a peer may lack. WIRE_ONESIDED: connections have annexes for one-sided operations (docs/wire.md). */
+#define WIRE_ONESIDED (UINT64_C(1) << 32)
+#define WIRE_FEATURES_ALL (WIRE_FEATURES | WIRE_ONESIDED)
+
 /* `conn` comes first in all frames of a connection. */
 struct wire_data {
     uint32_t conn, msg;

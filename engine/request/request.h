@@ -18,6 +18,8 @@
 
 struct engine_thread;
 struct mem_identity;
+struct op;
+struct payload_pieces;
 struct nic_mr;
 struct stage_device;
 struct stage_span;
@@ -62,11 +64,17 @@ struct uccl_request {
     const struct nic_mr *nic_mr;            /* for a NIC that reaches the buffer itself */
     _Atomic(struct engine_thread *) thread; /* that it was posted to; atomic, like `flushes` and `closes`, since a late
                                      cancel may read them while the next epoch begins */
-    struct stripe_set *stripes;             /* the flows that may share it (stripe.h); NULL: it is a part */
-    _Atomic bool flushes;                   /* it is no message but a GPU flush (flush.h) */
-    _Atomic bool closes;                    /* or a close of the connection that `stripes` belongs to */
-    struct uccl_request *parent;            /* of a part */
-    struct uccl_request *parts;             /* of a striped message: list by next_part; its home thread's */
+    const struct payload_pieces *pieces;    /* its memory, if that is in several places (onesided.h); NULL: `buffer` */
+    bool exported;                          /* a receive into exported memory: no other byte may ever stand there */
+    struct op *op;                          /* a one-sided operation; NULL: none, or it has ended */
+    /* called instead of completing it: a message that the engine sends or receives for itself; NULL: the application's
+     */
+    void (*service)(struct engine_thread *thread, struct uccl_request *request);
+    struct stripe_set *stripes;  /* the flows that may share it (stripe.h); NULL: it is a part */
+    _Atomic bool flushes;        /* it is no message but a GPU flush (flush.h) */
+    _Atomic bool closes;         /* or a close of the connection that `stripes` belongs to */
+    struct uccl_request *parent; /* of a part */
+    struct uccl_request *parts;  /* of a striped message: list by next_part; its home thread's */
     struct uccl_request *next_part;
     uint8_t part; /* which part of its message it is: 1 and up */
     bool carries; /* a striped receive or part: bytes have come over its flow */

@@ -5,6 +5,7 @@
 #include "base/race_point.h"
 #include "gpu/stage.h"
 #include "thread/data_qps.h"
+#include "thread/onesided.h"
 #include "thread/payload.h"
 #include "thread/post.h"
 #include "thread/stripe.h"
@@ -17,17 +18,6 @@ enum {
     TIMERS_PUT_OFF = 64, /* rounds for which a NIC with more to receive puts timers off */
     FLUSH_BATCHES = 8,   /* batches of NIC_TX_BATCH descriptors, at most, in thread_send_acks() */
 };
-
-static void do_copies(struct engine_thread *thread)
-{
-    struct core_copy copy;
-    while (core_next_copy(thread->core, &copy)) {
-        if (copy.msg)
-            payload_write(copy.msg, copy.offset_bytes, copy.from, copy.length);
-        else
-            memcpy(copy.to, copy.from, copy.length);
-    }
-}
 
 static void do_releases(struct engine_thread *thread)
 {
@@ -49,13 +39,13 @@ static bool receive(struct engine_thread *thread, bool *drained)
         bool on_path = thread->places && rx->flow;
         if (on_path) {
             data_qps_receive(thread, rx, now_ns);
-            do_copies(thread);
+            payload_copies(thread->core);
             do_releases(thread);
         }
         for (uint32_t at = on_path ? rx->length : 0, index = 0; at < rx->length; at += rx->stride, index++) {
             uint32_t length = rx->length - at < rx->stride ? rx->length - at : rx->stride;
             core_rx_copied(thread->core, rx->data + at, length, nic_rx_payload(rx, index), rx->ce, now_ns);
-            do_copies(thread);
+            payload_copies(thread->core);
             do_releases(thread);
         }
         thread->queue->datagram->release(thread->queue, rx);
@@ -98,13 +88,15 @@ static bool take_commands(struct engine_thread *thread)
         case COMMAND_SUBMIT: {
             struct uccl_request *request = entry.object;
             stripe_submit(thread, request, now_ns);
-            do_copies(thread);
+            payload_copies(thread->core);
             break;
         }
         case COMMAND_CANCEL: {
             struct uccl_request *request = entry.object;
             RACE_POINT();
-            if (still_ours(&entry))
+            if (still_ours(&entry) && request->op)
+                onesided_cancel(thread, request->op);
+            else if (still_ours(&entry))
                 stripe_cancel(thread, request, now_ns);
             break;
         }
@@ -131,6 +123,12 @@ static bool take_commands(struct engine_thread *thread)
                 stripe_look(thread, request, now_ns);
             break;
         }
+        case COMMAND_OP:
+            onesided_submit(thread, entry.object);
+            break;
+        case COMMAND_NOTES:
+            onesided_resume(thread, entry.object);
+            break;
         case COMMAND_CALL: {
             struct thread_call *call = entry.object;
             call->run(thread, call->argument);
@@ -147,6 +145,10 @@ static bool take_commands(struct engine_thread *thread)
 void loop_request_ended(void *owner, struct uccl_request *request)
 {
     struct engine_thread *thread = owner;
+    if (request->service) {
+        request->service(thread, request);
+        return;
+    }
     thread->ended_some = true;
     if (request->parent || request->parts)
         stripe_ended(thread, request);
@@ -180,6 +182,8 @@ static bool take_events(struct engine_thread *thread)
         } else if (!request->staged.memory || stage_over(thread->stage, request))
             loop_request_ended(thread, request);
     }
+    if (thread->ones_due)
+        onesided_flush(thread);
     return some;
 }
 

@@ -8,9 +8,52 @@
 
 #include <string.h>
 
+/* ---- memory in several places ------------------------------------------------------------------ */
+
+/* The piece that has this byte. */
+static const struct payload_piece *piece_at(const struct payload_pieces *pieces, uint64_t offset)
+{
+    const struct payload_piece *piece = pieces->piece;
+    while (piece->end <= offset)
+        piece++;
+    return piece;
+}
+
+/* Where the byte is, and how many lie behind each other from there on. */
+static uint8_t *place_of(const struct payload_pieces *pieces, uint64_t offset, uint64_t *left)
+{
+    const struct payload_piece *piece = piece_at(pieces, offset);
+    uint64_t begin = piece == pieces->piece ? 0 : piece[-1].end;
+    *left = piece->end - offset;
+    return piece->at + (offset - begin);
+}
+
+/* Copies between plain memory and the pieces: one of `to` and `from` is NULL. */
+static void copy_pieces(const struct payload_pieces *pieces, uint64_t offset, uint8_t *to, const uint8_t *from,
+                        size_t length)
+{
+    while (length) {
+        uint64_t left;
+        uint8_t *at = place_of(pieces, offset, &left);
+        size_t bytes = left < length ? (size_t)left : length;
+        if (from != at) /* else the NIC has received it there */
+            memcpy(to ? to : at, to ? at : from, bytes);
+        offset += bytes;
+        length -= bytes;
+        if (to)
+            to += bytes;
+        else
+            from += bytes;
+    }
+}
+
+/* ---- all --------------------------------------------------------------------------------------- */
+
 const void *payload_at(const struct core_msg *msg, uint64_t offset)
 {
     const struct uccl_request *request = request_of(msg);
+    if (request->pieces)
+        return NULL;
     return request->staged.memory ? stage_at(request->thread->stage, request, offset) : request->buffer + offset;
 }
 
@@ -23,7 +66,11 @@ uint64_t payload_local(const struct core_msg *msg, uint64_t offset, uint32_t *ke
 
 void payload_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length)
 {
-    memcpy(to, payload_at(msg, offset), length);
+    const struct uccl_request *request = request_of(msg);
+    if (request->pieces)
+        copy_pieces(request->pieces, offset, to, NULL, length);
+    else
+        memcpy(to, payload_at(msg, offset), length);
 }
 
 void payload_write(const struct core_msg *msg, uint64_t offset, const void *from, size_t length)
@@ -33,8 +80,21 @@ void payload_write(const struct core_msg *msg, uint64_t offset, const void *from
         stage_write(request->thread->stage, request, offset, from, length);
     else if (msg->watched)
         watched_copy(request->buffer + offset, from, length);
+    else if (request->pieces)
+        copy_pieces(request->pieces, offset, NULL, from, length);
     else if (request->buffer + offset != from) /* else the NIC has received it there */
         memcpy(request->buffer + offset, from, length);
+}
+
+void payload_copies(struct core *core)
+{
+    struct core_copy copy;
+    while (core_next_copy(core, &copy)) {
+        if (copy.msg)
+            payload_write(copy.msg, copy.offset_bytes, copy.from, copy.length);
+        else
+            memcpy(copy.to, copy.from, copy.length);
+    }
 }
 
 void *payload_target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count)
@@ -46,6 +106,13 @@ void *payload_target(void *owner, const uint8_t *header, size_t length, size_t s
     if (*count == 0)
         return NULL;
     struct uccl_request *request = request_of(msg);
+    if (request->exported && !request->staged.memory)
+        return NULL; /* the NIC may guess wrong, and what then stands there would stay if the write fails */
+    if (request->pieces) {
+        uint64_t left;
+        uint8_t *at = place_of(request->pieces, offset, &left);
+        return wire_bulk_payload(length, stride, *count) <= left ? at : NULL;
+    }
     return request->staged.memory
                ? stage_target(thread->stage, request, offset, wire_bulk_payload(length, stride, *count))
                : request->buffer + offset;

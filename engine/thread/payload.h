@@ -10,9 +10,23 @@
 
 #include "core/core.h"
 
+enum { PAYLOAD_PIECES_MAX = 64 };
+
+/* Memory of a vector, in the order of its bytes. */
+struct payload_pieces {
+    unsigned count;
+    struct payload_piece {
+        uint8_t *at;
+        uint64_t end; /* of this piece among the bytes of the message */
+    } piece[PAYLOAD_PIECES_MAX];
+};
+
+/* Makes the copies that a core call has produced (the contract in core.h). */
+void payload_copies(struct core *core);
+
 /* Copies payload [offset, offset + length) of a send to plain memory. */
 void payload_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length);
-/* Where the CPU may read it in place. */
+/* Where the CPU may read it in place; NULL: it is in several places, gather it. */
 const void *payload_at(const struct core_msg *msg, uint64_t offset);
 /* Where the NIC finds it, and the key that goes with that address. */
 uint64_t payload_local(const struct core_msg *msg, uint64_t offset, uint32_t *key);

@@ -29,8 +29,10 @@ enum thread_command {
     COMMAND_LOOK,     /* to the home thread: a receive is whole, or a send takes another flow */
     COMMAND_FLUSH,
     COMMAND_CLOSE, /* closes an end of a connection; the upper half has the linger time in ms */
+    COMMAND_OP,    /* a one-sided operation */
+    COMMAND_NOTES, /* notifications of a connection were taken */
 };
-enum { COMMAND_MASK = 7 };
+enum { COMMAND_MASK = 15 };
 
 /* A call that the owner makes for another thread, between rounds. */
 struct thread_call {
@@ -82,7 +84,10 @@ struct engine_thread {
     /* only the owner touches what follows */
     struct gpu_context gpu; /* what gpu/ knows of this thread */
     struct flushes flushes;
-    struct notice *notices;  /* to threads whose rings were full (stripe.c) */
+    struct notice *notices; /* to threads whose rings were full (stripe.c) */
+    struct onesided *ones;  /* one-sided operations of the connections whose home it is */
+    struct onesided *ones_due;
+    struct one_request *ones_free;
     bool ended_some;         /* requests have ended since waiters were told */
     unsigned timers_put_off; /* rounds since the NIC was last drained */
 };

@@ -506,6 +506,8 @@ void stripe_close(struct engine_thread *thread, struct stripe_set *stripes, uint
     core_conn_silent_since(thread->core, stripes->at[index].conn,
                            atomic_load_explicit(&stripes->silent_since_ns, memory_order_relaxed));
     core_conn_close(thread->core, stripes->at[index].conn, linger_ns, now_ns);
+    if (index == 0 && stripes->onesided)
+        stripes->close_onesided(stripes->onesided, linger_ns, now_ns);
     stripe_let_go(stripes);
 }
 

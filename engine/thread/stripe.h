@@ -35,6 +35,8 @@ struct stripe_set {
     _Atomic uint64_t silent_since_ns; /* since when the peer is silent on some flow, written then too; 0: unknown */
     uint64_t min_bytes;               /* receives from this size on have parts */
     uint64_t send_min_bytes;          /* sends that are shorter have none, though the receiver offers them */
+    struct onesided *onesided;        /* its one-sided operations (onesided.h); NULL: the peer has none */
+    void (*close_onesided)(struct onesided *one, uint64_t linger_ns, uint64_t now_ns);
     /* The home thread's. Receives expect the next message to be `expected_bytes` long (UINT64_MAX: none came yet).
      * Since that was computed, `noted` messages came, the longest of `longest_bytes`. */
     uint64_t expected_bytes, longest_bytes;

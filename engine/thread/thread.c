@@ -7,6 +7,7 @@
 #include "base/pin.h"
 #include "gpu/stage.h"
 #include "thread/crc32c_hw.h"
+#include "thread/onesided.h"
 #include "thread/payload.h"
 
 #include <errno.h>
@@ -20,6 +21,7 @@ void thread_free(struct engine_thread *thread)
 {
     if (thread->queue)
         thread->queue->ops->close(thread->queue);
+    onesided_end_thread(thread);
     ring_free(&thread->ring);
     if (thread->stage)
         stage_free(thread->stage);

@@ -66,7 +66,8 @@ extern "C" {
     ROW(UCCL_EADDR, -12, "address not usable")                                                                         \
     ROW(UCCL_ENODEV, -13, "no such device")                                                                            \
     ROW(UCCL_EIO, -14, "system or device error")                                                                       \
-    ROW(UCCL_EFORKED, -15, "object of the parent process, before fork()")
+    ROW(UCCL_EFORKED, -15, "object of the parent process, before fork()")                                              \
+    ROW(UCCL_EACCESS, -16, "the peer refuses the access: range, right or reference")
 
 enum uccl_error {
 #define UCCL_ERROR_ENUM(name, value, text) name = value,
@@ -536,6 +537,144 @@ int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_r
  */
 int uccl_event_fd(uccl_engine *engine);
 int uccl_event_arm(uccl_engine *engine);
+
+/* ---- one-sided operations --------------------------------------------------------------------- */
+
+/*
+ * A process exports registered memory and gives the reference, plain bytes, to a peer by any way, such as a message.
+ * The peer imports it on a connection to that process, and then writes and reads the memory. The exporting process
+ * calls nothing for it and may sleep; its engine checks range, right and reference of every access. Both engines must
+ * know one-sided operations (UCCL_ONESIDED). With a peer that does not, all calls on the connection return
+ * UCCL_ENOTSUP.
+ */
+enum { UCCL_REF_BYTES = 52, UCCL_NOTIFY_MAX = 65536 };
+
+enum uccl_access { UCCL_ACCESS_READ = 1, UCCL_ACCESS_WRITE = 2 };
+
+typedef struct uccl_export uccl_export;
+typedef struct uccl_remote uccl_remote;
+
+/*
+ * Exports `length` bytes at `address`, which lie in `mr`, with the rights `access` (of enum uccl_access), and writes
+ * the reference to `ref`. Who has the reference and a connection to this engine has these rights until uccl_revoke():
+ * the reference holds an unguessable number. An export counts as a pending use of `mr`: uccl_dereg_mr() revokes the
+ * exports of `mr` and returns UCCL_EAGAIN while a byte can still come. uccl_close() ends all exports.
+ *   Where the NIC places payload, a peer that may write can write to all of `mr` (see uccl_reg_mr()).
+ * Never blocks. UCCL_EINVAL: bytes outside `mr`, no right or an unknown one; UCCL_ENOMEM.
+ */
+int uccl_export_mr(uccl_mr *mr, void *address, size_t length, unsigned access, uint8_t ref[UCCL_REF_BYTES],
+                   uccl_export **out);
+
+/*
+ * Ends an export. From the call on the engine refuses new accesses; those under way end with UCCL_EACCESS at the peer.
+ * On success no byte of the memory changes or is read for a peer any more, and `exported` is invalid.
+ * UCCL_ETIMEDOUT: the export is revoked, but accesses under way have not ended: the memory is not free yet. Call again.
+ * They end after at most the dead-peer time (UCCL_DEAD_PEER_MS), or when a hung GPU ends its copies. `timeout_ms` as in
+ * uccl_wait(). UCCL_EINVAL: revoked before.
+ */
+int uccl_revoke(uccl_export *exported, int timeout_ms);
+
+/*
+ * Imports a reference for use on `conn`. The object is plain memory; free it with uccl_remote_free(), before or after
+ * the connection, once no call uses it. Pending operations do not need it. Never blocks and asks no peer: a revoked
+ * or invented reference is found when it is used.
+ * UCCL_EINVAL: these bytes are no reference; UCCL_EACCESS: a reference of another engine than the peer; UCCL_ENOTSUP;
+ * UCCL_ENOMEM.
+ */
+int uccl_import(uccl_conn *conn, const uint8_t ref[UCCL_REF_BYTES], uccl_remote **out);
+int uccl_remote_free(uccl_remote *remote);
+
+struct uccl_remote_info {
+    uint64_t address; /* of the first byte, in the exporting process */
+    uint64_t length;
+    unsigned access; /* of enum uccl_access */
+    int is_host;     /* 1: the exporting CPU reaches it; 0: memory of a GPU */
+};
+
+/* Tells what a reference says of itself. UCCL_EINVAL. */
+int uccl_remote_get_info(const uccl_remote *remote, struct uccl_remote_info *out);
+
+/* A contiguous part of a read or write. */
+struct uccl_piece {
+    void *local;               /* in `mr`; read by writes, written by reads */
+    uccl_mr *mr;               /* may be NULL for host memory */
+    size_t length;             /* bytes; may be 0 */
+    const uccl_remote *remote; /* imported on the same connection */
+    uint64_t offset;           /* from the beginning of the exported memory */
+};
+
+/* What happens at the peer after all bytes of an operation. */
+enum uccl_tail_kind {
+    UCCL_TAIL_NOTIFY = 1, /* a notification, as by uccl_notify_async() */
+    UCCL_TAIL_SET = 2,    /* `value` is stored in the 8 bytes at `offset`, which appear at once */
+    UCCL_TAIL_ADD = 3,    /* `value` is added to them, atomically to this engine's and the peer's CPUs */
+};
+struct uccl_tail {
+    enum uccl_tail_kind kind;
+    const void *bytes;         /* of the notification; the call copies them */
+    size_t length;             /* 0 to UCCL_NOTIFY_MAX */
+    const uccl_remote *remote; /* of the signal: needs UCCL_ACCESS_WRITE */
+    uint64_t offset;
+    uint64_t value; /* in the byte order of the peer's machine */
+};
+
+/*
+ * Write local memory to a peer's, or read it, in `count` pieces: one operation, one request. `count` may be any number,
+ * also 0. The call copies the arrays; the local memory is the engine's until the request completes.
+ *   A write completes when its bytes are visible at the peer: to its CPU loads, and to GPU work that it submits later.
+ *   A read completes when its bytes are in local memory. `bytes` of uccl_test() are those of all pieces.
+ *   The tail (NULL: none) takes effect once, after all bytes of its operation are visible (after a read: have arrived
+ *   here), and before the request completes. A reader that loads the signal (acquire) sees the bytes.
+ *   Nothing orders operations among themselves, nor their pieces, but uccl_fence().
+ *   After an error any subset of the bytes has been moved, and the tail has not taken effect, unless the connection
+ *   failed, which leaves that open.
+ * The request completes with UCCL_EACCESS where the peer refuses a range, a right or a reference: nothing else comes to
+ * harm. UCCL_ECANCELED after uccl_cancel(): then the engines touch neither local nor exported memory any more.
+ * Never blocks; may allocate. UCCL_EAGAIN: as for uccl_send_async(). UCCL_EINVAL: local bytes outside their `mr`, a
+ * remote of another connection, an unknown tail, a signal at an address that is no multiple of 8, a notification that
+ * is too long. UCCL_ENOTSUP: UCCL_TAIL_ADD on memory of a GPU; or the peer lacks one-sided operations. UCCL_ENOMEM; the
+ * connection's error.
+ */
+int uccl_write_async(uccl_conn *conn, const struct uccl_piece *pieces, size_t count, const struct uccl_tail *tail,
+                     uccl_request **out);
+int uccl_read_async(uccl_conn *conn, const struct uccl_piece *pieces, size_t count, const struct uccl_tail *tail,
+                    uccl_request **out);
+
+/*
+ * Orders the one-sided operations of a connection: those posted after the fence are not sent before those posted before
+ * it have completed, whatever their result. Sends and receives are not concerned. Never blocks.
+ * UCCL_EAGAIN: as for uccl_send_async(); UCCL_ENOTSUP; UCCL_ENOMEM; the connection's error.
+ */
+int uccl_fence(uccl_conn *conn);
+
+/*
+ * Its request completes with 0 once all one-sided operations posted on the connection before have completed, whatever
+ * their results, or with the connection's error. Never blocks. Errors as of uccl_fence().
+ */
+int uccl_quiet_async(uccl_conn *conn, uccl_request **out);
+
+/*
+ * Sends a notification of 0 to UCCL_NOTIFY_MAX bytes, which the call copies. Those of one connection arrive once and in
+ * the order of the calls; one that is a tail has its place in that order too, and makes later ones wait. None is
+ * dropped: where the peer takes none, later ones wait here. The request completes when the notification is in the
+ * peer's queue. Never blocks; may allocate. Errors as of uccl_fence(), and UCCL_EINVAL.
+ */
+int uccl_notify_async(uccl_conn *conn, const void *bytes, size_t length, uccl_request **out);
+
+/*
+ * Takes the oldest notification that came over any connection of the engine: copies it to `buffer`, writes its length
+ * to `length` and its connection to `from` (each may be NULL). Closing a connection here drops those that were not
+ * taken; a connection that the peer closes, or that fails, keeps them. Never blocks; may run one bounded round of the
+ * engine. UCCL_EAGAIN: there is none. UCCL_ETRUNCATED: it is longer than `size`, which `length` then tells; it stays in
+ * the queue.
+ */
+int uccl_notify_next(uccl_engine *engine, void *buffer, size_t size, size_t *length, uccl_conn **from);
+
+/*
+ * Returns a descriptor that is readable while notifications wait. The engine owns it: poll it, never read or close it.
+ * The descriptor of uccl_event_fd() too becomes readable when one arrives.
+ */
+int uccl_notify_fd(uccl_engine *engine);
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 

@@ -560,6 +560,8 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
         side->failed = true;
         world_push(world, world->now_ns + rng_below(&world->app_rng, 10 * NS_PER_MS), EVENT_CLOSE, side->end, side, 0);
         break;
+    case CORE_EVENT_CONN_CALLED:
+        world_fail(world, "connection %u was called, and is no annex", side->conn->index);
     case CORE_EVENT_FLOW_HOLE:
         world_note(world, "hole", event->passing_bytes, event->route_bytes, 0);
         if (event->passing_bytes >= event->route_bytes)

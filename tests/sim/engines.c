@@ -746,6 +746,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("service-ranges", service_ranges),
     SCENARIO("service-small", service_small),
     SCENARIO("service-lives", service_lives),
+    SCENARIO("onesided", onesided_scenario),
     SCENARIO("hostile-engines", set_hostile),
     SCENARIO("hostile-stripes", set_hostile_stripes),
     SCENARIO("hostile-loss", set_hostile_loss),

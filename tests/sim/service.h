@@ -19,5 +19,7 @@ void service_credit(struct cluster_options *options, struct rng *rng);
 void service_ranges(struct cluster_options *options, struct rng *rng);
 void service_small(struct cluster_options *options, struct rng *rng);
 void service_lives(struct cluster_options *options, struct rng *rng);
+/* onesided.c */
+void onesided_scenario(struct cluster_options *options, struct rng *rng);
 
 #endif

@@ -21,7 +21,11 @@ struct world {
     struct uccl_handle handle, half_way; /* of the listener; the second has a connect under way */
     uccl_mr *mr;
     uccl_request *request, *other; /* a receive that stays pending; what the calls post */
-    uint8_t buffer[64], registered[64];
+    uint8_t buffer[64], registered[64], memory[64];
+    uccl_mr *memory_mr; /* of engine 1 of the pair, with two exports */
+    uccl_export *exported, *revoked;
+    uccl_remote *remote; /* of `exported` */
+    uint8_t ref[UCCL_REF_BYTES];
 };
 
 static inline void world_open(struct world *w, const char *lend)
@@ -33,6 +37,10 @@ static inline void world_open(struct world *w, const char *lend)
     w->half_way = w->handle;
     IS(uccl_connect(w->pair.engine[0], &w->half_way, 0, &conn), UCCL_EAGAIN);
     IS(uccl_reg_mr(w->engine, w->registered, sizeof w->registered, UCCL_MEM_HOST, &w->mr), 0);
+    IS(uccl_reg_mr(w->pair.engine[1], w->memory, sizeof w->memory, UCCL_MEM_HOST, &w->memory_mr), 0);
+    IS(uccl_export_mr(w->memory_mr, w->memory, 64, UCCL_ACCESS_READ, w->ref, &w->revoked), 0);
+    IS(uccl_export_mr(w->memory_mr, w->memory, 64, UCCL_ACCESS_WRITE, w->ref, &w->exported), 0);
+    IS(uccl_import(w->pair.conn[0], w->ref, &w->remote), 0);
     w->request = post_recv(w->pair.conn[0], w->buffer, sizeof w->buffer);
 }
 
@@ -283,6 +291,68 @@ CALL(flush)
     return uccl_flush(w->pair.conn[0], w->buffer, 8, NULL, &w->other);
 }
 
+CALL(export_mr)
+{
+    uccl_export *exported;
+    uint8_t ref[UCCL_REF_BYTES];
+    return uccl_export_mr(w->memory_mr, w->memory, 8, UCCL_ACCESS_READ, ref, &exported);
+}
+CALL(revoke)
+{
+    return uccl_revoke(w->revoked, SOON_MS);
+}
+
+CALL(import)
+{
+    uccl_remote *remote;
+    int result = uccl_import(w->pair.conn[0], w->ref, &remote);
+    return result ? result : uccl_remote_free(remote);
+}
+
+CALL(remote_get_info)
+{
+    struct uccl_remote_info info;
+    return uccl_remote_get_info(w->remote, &info);
+}
+
+CALL(write_async)
+{
+    struct uccl_piece piece = {.local = w->buffer, .length = 8, .remote = w->remote};
+    return uccl_write_async(w->pair.conn[0], &piece, 1, NULL, &w->other);
+}
+
+CALL(read_async)
+{
+    struct uccl_piece piece = {.local = w->buffer, .length = 8, .remote = w->remote};
+    return uccl_read_async(w->pair.conn[0], &piece, 1, NULL, &w->other);
+}
+CALL(fence)
+{
+    return uccl_fence(w->pair.conn[0]);
+}
+CALL(quiet_async)
+{
+    return uccl_quiet_async(w->pair.conn[0], &w->other);
+}
+CALL(notify_async)
+{
+    return uccl_notify_async(w->pair.conn[0], "hello", 5, &w->other);
+}
+
+CALL(notify_next)
+{
+    int result = uccl_notify_next(w->pair.engine[0], NULL, 0, NULL, NULL);
+    return result == UCCL_EAGAIN ? 0 : result;
+}
+CALL(notify_fd)
+{
+    return uccl_notify_fd(w->engine);
+}
+CALL(remote_free)
+{
+    return uccl_remote_free(w->remote);
+}
+
 CALL(test)
 {
     int done;
@@ -399,6 +469,18 @@ static const struct call {
     BOUND(send_async),
     BOUND(recv_async),
     BOUND(recv_with_async),
+    BOUND(export_mr),
+    BOUND(revoke),
+    BOUND(import),
+    BOUND(remote_get_info),
+    BOUND(write_async),
+    BOUND(read_async),
+    BOUND(fence),
+    BOUND(quiet_async),
+    BOUND(notify_async),
+    BOUND(notify_next),
+    BOUND(notify_fd),
+    BOUND(remote_free),
     BOUND(cancel),
     BOUND(event_fd),
     BOUND(event_arm),
