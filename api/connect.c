@@ -168,8 +168,9 @@ static int client_offer(struct connecting *c)
     if (c->meets)
         peer_fill_offer(c->peer, &engine->params, &offer);
     unsigned flows = c->meets ? c->peer->flow_count : c->peer->flows_open;
-    offer.home = c->wishes.thread ? (uint16_t)((c->wishes.thread - 1) % flows)
-                                  : next_home(engine, bootstrap_peer_id(c->boot), flows);
+    int home = options_home(engine, &c->wishes, flows, engine->next_home);
+    uint16_t turn = next_home(engine, bootstrap_peer_id(c->boot), flows);
+    offer.home = home >= 0 ? (uint16_t)home : turn;
     options_offer(&c->wishes, &offer);
     bootstrap_offer(c->boot, &offer, c->meets ? NULL : &key);
     return UCCL_OK;

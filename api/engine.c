@@ -35,12 +35,13 @@ static bool engine_lends(const struct uccl_engine *engine)
     return params->lend == LEND_YES || (params->lend == LEND_AUTO && able && cores_here() <= FEW_CORES);
 }
 
-static unsigned engines_to_start(const struct params *params)
+/* One for each of `nics` where cores allow. */
+static unsigned engines_to_start(const struct params *params, unsigned nics)
 {
     if (params->num_engines)
         return (unsigned)params->num_engines;
-    unsigned wanted = cores_here() / CORES_PER_ENGINE;
-    return wanted < 1 ? 1 : wanted > ENGINES_BY_DEFAULT ? ENGINES_BY_DEFAULT : wanted;
+    unsigned wanted = cores_here() / CORES_PER_ENGINE, most = nics > ENGINES_BY_DEFAULT ? nics : ENGINES_BY_DEFAULT;
+    return wanted < 1 ? 1 : wanted > most ? most : wanted;
 }
 
 /* The rate at which this NIC receives; some drivers report nothing, or nonsense. */
@@ -53,33 +54,56 @@ static uint64_t link_mbps(const struct params *params, const struct uccl_device 
     return mbps && mbps <= MOST_MBPS ? mbps : UNKNOWN_MBPS;
 }
 
+/* The device of NIC `end`, counted round, or the one that the engine uses. */
+static void device_of(const struct uccl_engine *engine, unsigned end, struct uccl_device *out)
+{
+    struct nic_end ends[NIC_ENDS_MAX];
+    unsigned count = nic_ends(engine->nic, ends);
+    union nic_address address;
+    *out = (struct uccl_device){.numa_node = -1};
+    engine->nic->ops->device(engine->nic, count ? engine->nic->ends->device(engine->nic, end % count) : BACKEND_DEVICE,
+                             out, &address);
+}
+
+/* The rate of all NICs together. */
+static uint64_t links_mbps(const struct uccl_engine *engine, unsigned nics)
+{
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < nics || i == 0; i++) {
+        struct uccl_device properties;
+        device_of(engine, i, &properties);
+        sum += link_mbps(&engine->params, &properties);
+    }
+    return sum;
+}
+
 static int start_threads(struct uccl_engine *engine)
 {
-    unsigned count = engines_to_start(&engine->params);
+    struct nic_end ends[NIC_ENDS_MAX];
+    unsigned nics = nic_ends(engine->nic, ends), count = engines_to_start(&engine->params, nics);
+    uint64_t mbps = links_mbps(engine, nics);
     engine->threads = aligned_alloc(64, count * sizeof *engine->threads);
     if (!engine->threads)
         return UCCL_ENOMEM;
     memset(engine->threads, 0, count * sizeof *engine->threads);
-    struct uccl_device properties = {.numa_node = -1};
-    union nic_address address;
-    engine->nic->ops->device(engine->nic, BACKEND_DEVICE, &properties, &address);
     for (unsigned i = 0; i < count; i++) {
         uint64_t seed = 0;
+        struct uccl_device properties;
+        device_of(engine, i, &properties);
         if (getrandom(&seed, sizeof seed, 0) != sizeof seed)
             seed = clock_now_ns() + i;
-        int error = thread_start(&engine->threads[i],
-                                 &(struct thread_setup){.params = &engine->params,
-                                                        .process = engine->process,
-                                                        .nic = engine->nic,
-                                                        .index = i,
-                                                        .lend = engine_lends(engine),
-                                                        .numa_node = properties.numa_node,
-                                                        .link_mbps = link_mbps(&engine->params, &properties) / count,
-                                                        .seed = seed,
-                                                        .event_fd = engine->event_fd,
-                                                        .event_armed = &engine->event_armed,
-                                                        .on_event = connection_on_event,
-                                                        .context = engine});
+        int error = thread_start(&engine->threads[i], &(struct thread_setup){.params = &engine->params,
+                                                                             .process = engine->process,
+                                                                             .nic = engine->nic,
+                                                                             .index = i,
+                                                                             .lend = engine_lends(engine),
+                                                                             .numa_node = properties.numa_node,
+                                                                             .link_mbps = mbps / count,
+                                                                             .seed = seed,
+                                                                             .event_fd = engine->event_fd,
+                                                                             .event_armed = &engine->event_armed,
+                                                                             .on_event = connection_on_event,
+                                                                             .context = engine});
         if (error)
             return error;
         engine->thread_count++;

@@ -7,6 +7,7 @@
 
 #include "base/topology.h"
 #include "mem/mem.h"
+#include "nic/backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,11 +38,36 @@ static int list_gpus(struct gpu_map *map, enum uccl_mem kind)
             return UCCL_ENOMEM;
         map->gpu = grown;
         struct uccl_gpu *gpu = &map->gpu[map->gpus++];
-        *gpu = (struct uccl_gpu){.numa_node = -1, .nearest_device = -1};
+        *gpu = (struct uccl_gpu){.numa_node = -1, .nearest_device = -1, .used_device = -1};
         snprintf(gpu->name, sizeof gpu->name, "%s:%d", ops->name, i);
         snprintf(gpu->pci, sizeof gpu->pci, "%s", device.pci);
         snprintf(gpu->model, sizeof gpu->model, "%s", device.model);
     }
+    return UCCL_OK;
+}
+
+/* The device at which a connection near each GPU begins: the nearest of those in use, if these are several. */
+static int share_ends(const struct gpu_map *map, const struct uccl_engine *engine, const uint64_t *speed_mbps,
+                      int *used)
+{
+    struct nic_end ends[NIC_ENDS_MAX];
+    unsigned count = nic_ends(engine->nic, ends);
+    for (unsigned g = 0; g < map->gpus; g++)
+        used[g] = engine->nic->caps.routed ? -1 : BACKEND_DEVICE;
+    if (count == 0)
+        return UCCL_OK;
+    enum uccl_distance *distance = calloc((size_t)map->gpus * map->devices + 1, sizeof *distance);
+    if (!distance)
+        return UCCL_ENOMEM;
+    for (unsigned i = 0; i < map->gpus * map->devices; i++)
+        distance[i] = UCCL_DISTANCE_UNKNOWN;
+    for (unsigned i = 0; i < count; i++) {
+        unsigned d = (unsigned)engine->nic->ends->device(engine->nic, i);
+        for (unsigned g = 0; g < map->gpus; g++)
+            distance[g * map->devices + d] = map->distance[g * map->devices + d];
+    }
+    topology_share(distance, map->gpus, speed_mbps, map->devices, used);
+    free(distance);
     return UCCL_OK;
 }
 
@@ -51,9 +77,9 @@ static int measure(struct gpu_map *map, struct uccl_engine *engine)
 {
     const struct topology *topology = topology_get(&engine->machine);
     uint64_t *speed_mbps = calloc(map->devices + 1, sizeof *speed_mbps);
-    int *nearest = calloc(map->gpus, sizeof *nearest);
+    int *nearest = calloc(map->gpus, sizeof *nearest), *used = calloc(map->gpus, sizeof *used);
     map->distance = calloc((size_t)map->gpus * map->devices + 1, sizeof *map->distance);
-    int error = speed_mbps && nearest && map->distance ? UCCL_OK : UCCL_ENOMEM;
+    int error = speed_mbps && nearest && used && map->distance ? UCCL_OK : UCCL_ENOMEM;
     if (error)
         goto out;
     for (unsigned d = 0; d < map->devices; d++) {
@@ -65,9 +91,13 @@ static int measure(struct gpu_map *map, struct uccl_engine *engine)
             map->distance[g * map->devices + d] = topology_distance(topology, map->gpu[g].pci, device.name);
     }
     topology_share(map->distance, map->gpus, speed_mbps, map->devices, nearest);
+    error = share_ends(map, engine, speed_mbps, used);
+    if (error)
+        goto out;
     for (unsigned g = 0; g < map->gpus; g++) {
         map->gpu[g].numa_node = topology_node(topology, map->gpu[g].pci);
         map->gpu[g].nearest_device = nearest[g];
+        map->gpu[g].used_device = used[g];
         char why[DIRECT_WHY_TEXT];
         bool direct = direct_allowed(&engine->direct, map->gpu[g].pci, why);
         snprintf(map->gpu[g].reached, sizeof map->gpu[g].reached,
@@ -76,6 +106,7 @@ static int measure(struct gpu_map *map, struct uccl_engine *engine)
 out:
     free(speed_mbps);
     free(nearest);
+    free(used);
     return error;
 }
 

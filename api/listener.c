@@ -417,7 +417,8 @@ static int server_answer(const struct uccl_listener *listener, struct accepting 
     if (error)
         return error;
     const struct conn_wishes *wishes = &listener->wishes;
-    unsigned home = (wishes->thread ? wishes->thread - 1 : theirs->home) % peer->flows_open;
+    int wished = options_home(engine, wishes, peer->flows_open, theirs->home);
+    unsigned home = wished >= 0 ? (unsigned)wished : theirs->home % peer->flows_open;
     if (!take_conn_id(engine, &id))
         error = UCCL_ENOMEM;
     if (!error) {

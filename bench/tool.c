@@ -308,6 +308,26 @@ uint64_t tool_retransmits(const uccl_engine *engine)
     return value;
 }
 
+void tool_print_nics(const uccl_engine *engine)
+{
+    struct uccl_device device;
+    uint64_t moved = 0;
+    bool several = false;
+    for (int i = 0; uccl_device_get(engine, i, &device) == UCCL_OK; i++) {
+        struct uccl_device_stats stats = {.size = sizeof(stats)};
+        if (uccl_device_stats(engine, i, &stats) != UCCL_OK || !stats.in_use)
+            continue;
+        several = true;
+        printf("[%s] %s: %.3f GiB sent, %.3f received", tool_role, device.name, (double)stats.tx_bytes / (1 << 30),
+               (double)stats.rx_bytes / (1 << 30));
+        if (stats.losses != 0)
+            printf(", lost %" PRIu64 " times, back %" PRIu64 " times", stats.losses, stats.returns);
+        printf("%s\n", stats.up ? "" : ", down");
+    }
+    if (several && uccl_counter_by_name(engine, "rail_moves", &moved) == UCCL_OK)
+        printf("[%s] chunks moved to another NIC: %" PRIu64 "\n", tool_role, moved);
+}
+
 double tool_gbps(uint64_t bytes, uint64_t elapsed_ns)
 {
     return elapsed_ns != 0 ? (double)bytes * 8 / (double)elapsed_ns : 0;

@@ -103,6 +103,8 @@ void tool_sleep_ns(uint64_t ns);
 /* CPU time of this process, user and system, all threads. */
 uint64_t tool_cpu_ns(void);
 uint64_t tool_retransmits(const uccl_engine *engine);
+/* Where the engine uses several NICs: a line for each, what went over it and whether it was lost. */
+void tool_print_nics(const uccl_engine *engine);
 double tool_gbps(uint64_t bytes, uint64_t elapsed_ns);
 double tool_per_gib(uint64_t cpu_ns, uint64_t bytes);
 /* Sorts in place; tool_percentile() wants sorted samples and takes the nearest rank. */

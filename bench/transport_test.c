@@ -550,6 +550,7 @@ static void print_summary(const struct run *run, const uint64_t *own, const uint
            "%.3f s/GiB at the peer\n",
            tool_role, own[RETRANSMITS], other[RETRANSMITS], tool_per_gib(own[CPU_NS], bytes),
            tool_per_gib(other[CPU_NS], bytes));
+    tool_print_nics(run->engine);
 }
 
 /* Returns the exit status. */

@@ -358,6 +358,23 @@ static void print_matrix(uccl_engine *engine, int gpus)
            "unknown: this machine does not show it, or the device is not on PCIe.\n");
 }
 
+/* Where a connection begins that is near a GPU. */
+static void print_uses(uccl_engine *engine, int gpus)
+{
+    printf("\nA connection near a GPU begins at:\n");
+    for (int g = 0; g < gpus; g++) {
+        struct uccl_gpu gpu;
+        struct uccl_device device;
+        if (uccl_gpu_get(engine, g, &gpu) != UCCL_OK)
+            continue;
+        if (uccl_device_get(engine, gpu.used_device, &device) == UCCL_OK)
+            printf("  %s -> %s (%s)\n", gpu.name, device.name,
+                   uccl_distance_name(uccl_gpu_distance(engine, g, gpu.used_device)));
+        else
+            printf("  %s -> the interface that the kernel's route to the peer has\n", gpu.name);
+    }
+}
+
 static bool print_topology(void)
 {
     int error;
@@ -373,6 +390,8 @@ static bool print_topology(void)
     int gpus = uccl_gpu_count(engine);
     if (gpus > 0)
         print_matrix(engine, gpus);
+    if (gpus > 0)
+        print_uses(engine, gpus);
     uccl_close(engine);
     return ok;
 }
@@ -465,6 +484,8 @@ static json_t *gpu_json(uccl_engine *engine, int index, const struct uccl_gpu *g
     json_object_set_new(row, "numa_node", json_integer(gpu->numa_node));
     json_object_set_new(row, "reached", json_text(gpu->reached));
     json_object_set_new(row, "nearest", near ? json_text(device.name) : json_null());
+    bool uses = uccl_device_get(engine, gpu->used_device, &device) == UCCL_OK;
+    json_object_set_new(row, "uses", uses ? json_text(device.name) : json_null());
     for (int d = 0; d < devices; d++)
         if (uccl_device_get(engine, d, &device) == UCCL_OK)
             json_object_set_new(distances, device.name,

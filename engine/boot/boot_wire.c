@@ -2,6 +2,7 @@
 #include "boot/boot_wire.h"
 
 #include "base/siphash.h"
+#include "nic/pair.h"
 
 #include <assert.h>
 #include <string.h>
@@ -12,20 +13,26 @@ enum {
     CONNECTION_BYTES = 6,
     QUEUES_FIXED_BYTES = 14,
     FLOW_FIXED_BYTES = 21,
+    NICS_FIXED_BYTES = 2,
+    NIC_FIXED_BYTES = 10,
+    IPV4_BYTES = 4,
+    IPV6_BYTES = 16,
     DATAGRAM_BYTES_MAX = 65535,
 };
 
-/* Sections of an OFFER, in ascending order, so that none comes twice. Reserved numbers: 4 for NICs, 6 for security. */
+/* Sections of an OFFER, in ascending order, so that none comes twice. Reserved: 6, for security. */
 enum section {
     SECTION_CONNECTION = 1,
     SECTION_QUEUES = 2,
     SECTION_KNOWN = 3,
+    SECTION_NICS = 4,
     SECTION_PRIVATE = 5,
     SECTION_OPTIONAL = 0x8000, /* a receiver that does not know the type skips the section; else it refuses the OFFER */
 };
 
-_Static_assert(BOOT_HEADER_BYTES + 3 * SECTION_HEADER_BYTES + CONNECTION_BYTES + QUEUES_FIXED_BYTES +
-                       BOOT_FLOWS_MAX * (FLOW_FIXED_BYTES + NIC_QUEUE_ADDRESS_MAX) + BOOT_PRIVATE_MAX <=
+_Static_assert(BOOT_HEADER_BYTES + 4 * SECTION_HEADER_BYTES + CONNECTION_BYTES + QUEUES_FIXED_BYTES +
+                       BOOT_FLOWS_MAX * (FLOW_FIXED_BYTES + NIC_QUEUE_ADDRESS_MAX) + NICS_FIXED_BYTES +
+                       NIC_ENDS_MAX * (NIC_FIXED_BYTES + IPV6_BYTES) + BOOT_PRIVATE_MAX <=
                    BOOT_MESSAGE_MAX,
                "the largest offer fits a message");
 _Static_assert(BOOT_PROOFS_BYTES_MAX <= BOOT_SMALL_MAX, "the most proofs fit a message");
@@ -232,12 +239,25 @@ static const char *queues_fault(const struct boot_offer *offer)
     return NULL;
 }
 
+static const char *nics_fault(const struct boot_offer *offer)
+{
+    if (offer->nic_count == 1 || offer->nic_count > NIC_ENDS_MAX || (offer->known && offer->nic_count))
+        return "number of NICs out of range";
+    const char *fault = NULL;
+    for (unsigned i = 0; i < offer->nic_count && !fault; i++)
+        fault = nic_end_fault(&offer->nics[i]);
+    return fault;
+}
+
 const char *boot_offer_fault(const struct boot_offer *offer)
 {
     if (offer->home >= (offer->known ? BOOT_FLOWS_MAX : offer->flow_count))
         return "home is none of its flows";
     if (offer->private_bytes > BOOT_PRIVATE_MAX)
         return "too much private data";
+    const char *fault = nics_fault(offer);
+    if (fault)
+        return fault;
     return offer->known ? NULL : queues_fault(offer);
 }
 
@@ -292,6 +312,43 @@ static const char *take_known(const uint8_t *at, const uint8_t *end, struct boot
     return NULL;
 }
 
+/* Reads a NIC at `*at` and moves on. False: `end` comes first, or its address is of no family. */
+static bool take_nic(const uint8_t **at, const uint8_t *end, struct nic_end *nic)
+{
+    if (end - *at < NIC_FIXED_BYTES)
+        return false;
+    unsigned bytes = (unsigned)take_le(at, 1);
+    nic->prefix_bits = (uint8_t)take_le(at, 1);
+    nic->speed_mbps = (uint32_t)take_le(at, 4);
+    nic->mtu = (uint32_t)take_le(at, 4);
+    if ((bytes != IPV4_BYTES && bytes != IPV6_BYTES) || end - *at < (ptrdiff_t)bytes)
+        return false;
+    if (bytes == IPV6_BYTES) {
+        nic->address.v6.sin6_family = AF_INET6;
+        take_bytes(at, nic->address.v6.sin6_addr.s6_addr, bytes);
+    } else {
+        nic->address.v4.sin_family = AF_INET;
+        take_bytes(at, (uint8_t *)&nic->address.v4.sin_addr, bytes);
+    }
+    return true;
+}
+
+static const char *take_nics(const uint8_t *at, const uint8_t *end, struct boot_offer *offer)
+{
+    if (end - at < NICS_FIXED_BYTES)
+        return "length of the section of NICs";
+    offer->nic_count = (uint8_t)take_le(&at, 1);
+    if (offer->nic_count < 2 || offer->nic_count > NIC_ENDS_MAX)
+        return "number of NICs out of range";
+    if (take_le(&at, 1) != 0)
+        return "addresses of queues per NIC, which this version does not know";
+    for (unsigned i = 0; i < offer->nic_count; i++) {
+        if (!take_nic(&at, end, &offer->nics[i]))
+            return "number of NICs and length disagree, or an address has another length";
+    }
+    return at == end ? NULL : "number of NICs and length disagree";
+}
+
 static const char *take_private(const uint8_t *at, const uint8_t *end, struct boot_offer *offer)
 {
     if (end == at || end - at > BOOT_PRIVATE_MAX)
@@ -311,6 +368,8 @@ static const char *take_section(unsigned type, bool optional, const uint8_t *at,
         return take_queues(at, end, offer);
     case SECTION_KNOWN:
         return take_known(at, end, offer);
+    case SECTION_NICS:
+        return take_nics(at, end, offer);
     case SECTION_PRIVATE:
         return take_private(at, end, offer);
     default:
@@ -369,11 +428,31 @@ static size_t queues_bytes(const struct boot_offer *offer)
     return length;
 }
 
+static size_t address_bytes(const struct nic_end *nic)
+{
+    return nic->address.any.sa_family == AF_INET6 ? IPV6_BYTES : IPV4_BYTES;
+}
+
+/* 0: there is no such section. */
+static size_t nics_bytes(const struct boot_offer *offer)
+{
+    size_t length = offer->nic_count ? NICS_FIXED_BYTES : 0;
+    for (unsigned i = 0; i < offer->nic_count; i++)
+        length += NIC_FIXED_BYTES + address_bytes(&offer->nics[i]);
+    return length;
+}
+
+/* Bytes of an optional section whose body has `length`. */
+static size_t section_bytes(size_t length)
+{
+    return length ? SECTION_HEADER_BYTES + length : 0;
+}
+
 size_t boot_offer_bytes(const struct boot_offer *offer)
 {
     size_t flows = offer->known ? (size_t)BOOT_PROOF_BYTES : queues_bytes(offer);
-    size_t private = offer->private_bytes ? SECTION_HEADER_BYTES + (size_t)offer->private_bytes : 0;
-    return BOOT_HEADER_BYTES + SECTION_HEADER_BYTES + CONNECTION_BYTES + SECTION_HEADER_BYTES + flows + private;
+    return BOOT_HEADER_BYTES + SECTION_HEADER_BYTES + CONNECTION_BYTES + SECTION_HEADER_BYTES + flows +
+           section_bytes(nics_bytes(offer)) + section_bytes(offer->private_bytes);
 }
 
 static void put_section(uint8_t **at, unsigned type, size_t length)
@@ -405,6 +484,22 @@ static void put_queues(uint8_t **at, const struct boot_offer *offer)
     }
 }
 
+static void put_nics(uint8_t **at, const struct boot_offer *offer)
+{
+    put_le(at, offer->nic_count, 1);
+    put_le(at, 0, 1); /* no addresses of queues per NIC */
+    for (unsigned i = 0; i < offer->nic_count; i++) {
+        const struct nic_end *nic = &offer->nics[i];
+        bool v6 = nic->address.any.sa_family == AF_INET6;
+        put_le(at, address_bytes(nic), 1);
+        put_le(at, nic->prefix_bits, 1);
+        put_le(at, nic->speed_mbps, 4);
+        put_le(at, nic->mtu, 4);
+        put_bytes(at, v6 ? nic->address.v6.sin6_addr.s6_addr : (const uint8_t *)&nic->address.v4.sin_addr,
+                  address_bytes(nic));
+    }
+}
+
 size_t boot_put_offer(uint8_t *out, enum boot_sender sender, const struct boot_offer *offer)
 {
     assert(!boot_offer_fault(offer));
@@ -418,6 +513,10 @@ size_t boot_put_offer(uint8_t *out, enum boot_sender sender, const struct boot_o
     } else {
         put_section(&at, SECTION_QUEUES, queues_bytes(offer));
         put_queues(&at, offer);
+    }
+    if (offer->nic_count) {
+        put_section(&at, SECTION_NICS | SECTION_OPTIONAL, nics_bytes(offer));
+        put_nics(&at, offer);
     }
     if (offer->private_bytes) {
         put_section(&at, SECTION_PRIVATE | SECTION_OPTIONAL, offer->private_bytes);

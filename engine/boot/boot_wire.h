@@ -75,6 +75,9 @@ struct boot_offer {
     uint32_t msg_window;
     uint32_t eager_window_kb;
     struct boot_flow flows[BOOT_FLOWS_MAX];
+    /* the sender's NICs, if it uses several; the queue of each flow has its address on every one of them */
+    uint8_t nic_count; /* 0 or 2..NIC_ENDS_MAX */
+    struct nic_end nics[NIC_ENDS_MAX];
     /* of the application, in every handshake */
     uint16_t private_bytes; /* 0..BOOT_PRIVATE_MAX */
     uint8_t private_data[BOOT_PRIVATE_MAX];

@@ -2,6 +2,7 @@
 #include "boot/peer.h"
 
 #include "base/log.h"
+#include "boot/rails.h"
 #include "nic/netdev.h"
 #include "thread/thread.h"
 
@@ -25,7 +26,10 @@ static const uint64_t UNMET_IDLE_NS = 2 * NS_PER_S;
 int peer_table_init(struct peer_table *table, const struct params *params, struct engine_thread *threads,
                     unsigned thread_count)
 {
-    *table = (struct peer_table){.params = params, .threads = threads, .thread_count = thread_count};
+    struct nic_end ends[NIC_ENDS_MAX];
+    const struct nic *nic = threads[0].queue->nic;
+    *table = (struct peer_table){
+        .params = params, .threads = threads, .thread_count = thread_count, .end_count = nic_ends(nic, ends)};
     for (unsigned i = 0; i < thread_count; i++) {
         table->slots_used[i] = calloc(SLOT_WORDS, sizeof(uint64_t));
         if (!table->slots_used[i]) {
@@ -66,19 +70,89 @@ struct flow_call {
     int error;
 };
 
+/* For open_flow(). */
+struct open_call {
+    struct peer_flow *flow;
+    const struct params *params;
+    struct rail_plan *rails; /* those of the peer, in our order */
+    unsigned rail_count;
+    const struct boot_flow *theirs;
+    int error;
+};
+
 static void ask_route(struct engine_thread *thread, void *argument)
 {
     struct flow_call *call = argument;
     call->error = thread->queue->datagram->route(thread->queue, call->host, &call->datagram_bytes);
 }
 
+static void remove_rails(struct engine_thread *thread, struct flow_setup *setup)
+{
+    while (setup->rail_count > 0)
+        thread->queue->datagram->peer_remove(thread->queue, setup->rails[--setup->rail_count].destination);
+}
+
+/* Bytes of a datagram in an IP packet to this address. */
+static uint32_t datagram_in(uint32_t packet_bytes, const union nic_address *address)
+{
+    enum { IPV4_UDP_BYTES = 28, IPV6_UDP_BYTES = 48 };
+    uint32_t headers = address->any.sa_family == AF_INET6 ? IPV6_UDP_BYTES : IPV4_UDP_BYTES;
+    return packet_bytes - headers > CORE_DATAGRAM_MIN ? packet_bytes - headers : CORE_DATAGRAM_MIN;
+}
+
+/* A rail that leads nowhere is left out, unless it is the handshake's. */
+static int add_rail(struct engine_thread *thread, struct open_call *call, const struct rail_plan *plan)
+{
+    struct flow_setup *setup = &call->flow->setup;
+    struct rail_setup rail = {.base_bytes = CORE_DATAGRAM_BASE,
+                              .greets = call->flow->peer->is_server,
+                              .peer_ports = nic_queue_ports(&call->theirs->address)};
+    rail.nonce = call->flow->nonce;
+    if (!plan->handshake && getrandom(&rail.nonce, sizeof rail.nonce, 0) != sizeof rail.nonce) {
+        LOG_ERR("cannot talk to one more peer: getrandom: %s", strerror(errno));
+        return UCCL_EIO;
+    }
+    rail.nonce += rail.nonce == 0;
+    int error = thread->queue->datagram->peer_add(thread->queue, &plan->host, &call->theirs->address, &rail.destination,
+                                                  &rail.datagram_bytes);
+    if (error == UCCL_EADDR && !plan->handshake)
+        return UCCL_OK;
+    if (error)
+        return error;
+    rail.peer_datagram_bytes =
+        plan->peer_mtu ? datagram_in(plan->peer_mtu, &plan->host.address) : call->theirs->datagram_bytes;
+    if (plan->handshake) /* as the offer said */
+        rail.datagram_bytes = call->flow->datagram_bytes;
+    if (rail.datagram_bytes > rail.peer_datagram_bytes)
+        rail.datagram_bytes = rail.peer_datagram_bytes;
+    call->flow->nics[setup->rail_count] = (uint8_t)plan->host.nic;
+    setup->rails[setup->rail_count++] = rail;
+    return UCCL_OK;
+}
+
+static int map_flow(struct open_call *call)
+{
+    struct peer_flow *flow = call->flow;
+    flow->memory_bytes = core_flow_size(call->params, &flow->setup);
+    flow->memory = mmap(NULL, flow->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (flow->memory != MAP_FAILED)
+        return UCCL_OK;
+    flow->memory = NULL;
+    LOG_ERR("cannot map %zu bytes for a flow: %s", flow->memory_bytes, strerror(errno));
+    return UCCL_ENOMEM;
+}
+
 static void open_flow(struct engine_thread *thread, void *argument)
 {
-    struct flow_call *call = argument;
+    struct open_call *call = argument;
     struct peer_flow *flow = call->flow;
-    call->error = thread->queue->datagram->peer_add(thread->queue, call->host, call->address,
-                                                    &flow->setup.rails[0].destination, &call->datagram_bytes);
+    for (unsigned i = 0; i < call->rail_count && !call->error; i++)
+        call->error = add_rail(thread, call, &call->rails[i]);
     if (!call->error)
+        call->error = map_flow(call);
+    if (call->error)
+        remove_rails(thread, &flow->setup);
+    else
         flow->flow = core_flow_open(thread->core, flow->memory, &flow->setup, clock_now_ns());
 }
 
@@ -87,7 +161,7 @@ static void close_flow(struct engine_thread *thread, void *argument)
     struct peer_flow *flow = argument;
     thread_send_acks(thread); /* the peer may wait for an ack that is owed */
     core_flow_close(thread->core, flow->flow);
-    thread->queue->datagram->peer_remove(thread->queue, flow->setup.rails[0].destination);
+    remove_rails(thread, &flow->setup);
     flow->flow = NULL;
 }
 
@@ -165,7 +239,7 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
 {
     struct peer_flow *flow = &peer->flows[index];
     struct engine_thread *thread = &table->threads[index];
-    uint64_t random[2]; /* of the token and of the nonce */
+    uint64_t random[2]; /* of the token and of a nonce */
     if (getrandom(random, sizeof random, 0) != sizeof random) {
         LOG_ERR("cannot talk to one more peer: getrandom: %s", strerror(errno));
         return UCCL_EIO;
@@ -180,16 +254,15 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
     flow->thread = thread;
     flow->peer = peer;
     flow->slot = (uint32_t)slot;
+    flow->nonce = random[1];
     flow->setup = (struct flow_setup){
         .rx_token = core_make_token(random[0], (uint32_t)slot),
         .rx_window_bytes = thread->queue->ops->rx_bytes(thread->queue),
-        .rails[0] = {.nonce = random[1] ? random[1] : 1, .greets = peer->is_server},
-        .rail_count = 1,
         .owner = flow,
     };
     struct flow_call call = {.host = &peer->host};
     thread_run(thread, ask_route, &call);
-    flow->setup.rails[0].datagram_bytes = call.datagram_bytes;
+    flow->datagram_bytes = call.datagram_bytes;
     if (call.error)
         put_slot(table, index, flow->slot);
     return call.error;
@@ -329,11 +402,12 @@ void peer_fill_offer(const struct peer *peer, const struct params *params, struc
         const struct peer_flow *flow = &peer->flows[i];
         offer->flows[i] = (struct boot_flow){
             .token = flow->setup.rx_token,
-            .datagram_bytes = flow->setup.rails[0].datagram_bytes,
+            .datagram_bytes = flow->datagram_bytes,
             .rx_bytes = flow->setup.rx_window_bytes,
         };
         flow->thread->queue->ops->address(flow->thread->queue, &offer->flows[i].address);
     }
+    rails_offer(peer->flows[0].thread->queue->nic, offer);
 }
 
 static uint32_t smaller_u32(uint64_t a, uint64_t b)
@@ -342,26 +416,15 @@ static uint32_t smaller_u32(uint64_t a, uint64_t b)
 }
 
 /* Opens a flow. Its setup has the windows agreed on. */
-static int start_flow(struct peer_table *table, struct peer *peer, struct peer_flow *flow,
-                      const struct boot_flow *theirs)
+static int start_flow(struct peer_table *table, struct peer_flow *flow, struct open_call *call)
 {
-    struct rail_setup *rail = &flow->setup.rails[0];
-    rail->datagram_bytes = smaller_u32(rail->datagram_bytes, theirs->datagram_bytes);
-    rail->peer_datagram_bytes = theirs->datagram_bytes;
-    rail->base_bytes = CORE_DATAGRAM_BASE;
-    rail->peer_ports = nic_queue_ports(&theirs->address);
-    flow->setup.tx_token = theirs->token;
-    flow->setup.tx_window_bytes = theirs->rx_bytes;
-    flow->memory_bytes = core_flow_size(table->params, &flow->setup);
-    flow->memory = mmap(NULL, flow->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (flow->memory == MAP_FAILED) {
-        flow->memory = NULL;
-        LOG_ERR("cannot map %zu bytes for a flow: %s", flow->memory_bytes, strerror(errno));
-        return UCCL_ENOMEM;
-    }
-    struct flow_call call = {.flow = flow, .host = &peer->host, .address = &theirs->address};
-    thread_run(flow->thread, open_flow, &call);
-    return call.error;
+    unsigned ends = table->end_count;
+    flow->setup.tx_token = call->theirs->token;
+    flow->setup.tx_window_bytes = call->theirs->rx_bytes;
+    if (ends)
+        rails_order(call->rails, call->rail_count, flow->thread->index % ends);
+    thread_run(flow->thread, open_flow, call);
+    return call->error;
 }
 
 int peer_take_offer(struct peer_table *table, struct peer *peer, const struct boot_offer *offer, uint64_t features)
@@ -374,6 +437,9 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
         const struct nic_queue *queue = peer->flows[i].thread->queue;
         places = places && queue->data_qp && queue->data_qp->places(queue, &offer->flows[i].address);
     }
+    struct rail_plan rails[CORE_RAILS_MAX];
+    unsigned rail_count = rails_plan(peer->flows[0].thread->queue->nic, &peer->host, offer, rails);
+    rails_tell(peer->flows[0].thread->queue->nic, rails, rail_count);
     uint32_t chunk_window = smaller_u32(params->chunk_window, offer->chunk_window);
     for (unsigned i = 0; i < count; i++) {
         struct flow_setup *setup = &peer->flows[i].setup;
@@ -382,7 +448,12 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
         setup->chunk_window = places ? smaller_u32(chunk_window, CORE_PLACE_WINDOW_MAX) : chunk_window;
         setup->msg_window = smaller_u32(params->msg_window, offer->msg_window);
         setup->eager_window_kb = smaller_u32(params->eager_window_kb, offer->eager_window_kb);
-        int error = start_flow(table, peer, &peer->flows[i], &offer->flows[i]);
+        struct open_call call = {.flow = &peer->flows[i],
+                                 .params = params,
+                                 .rails = rails,
+                                 .rail_count = rail_count,
+                                 .theirs = &offer->flows[i]};
+        int error = start_flow(table, &peer->flows[i], &call);
         if (error)
             return error;
     }

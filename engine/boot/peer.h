@@ -33,8 +33,11 @@ struct peer_flow {
     struct flow_setup setup;
     void *memory;
     size_t memory_bytes;
-    uint32_t slot;          /* flow slot of the thread */
-    _Atomic uint32_t state; /* enum peer_flow_state; written by the engine thread */
+    uint64_t nonce;               /* of the rail that is the handshake's route */
+    uint32_t datagram_bytes;      /* that this route takes */
+    uint8_t nics[CORE_RAILS_MAX]; /* of ours, per rail: as in struct nic_host */
+    uint32_t slot;                /* flow slot of the thread */
+    _Atomic uint32_t state;       /* enum peer_flow_state; written by the engine thread */
 };
 
 struct peer {
@@ -60,6 +63,7 @@ struct peer_table {
     const struct params *params;
     struct engine_thread *threads;
     unsigned thread_count;
+    unsigned end_count;                   /* NICs, if the engine uses several; else 0 */
     uint64_t *slots_used[BOOT_FLOWS_MAX]; /* bitmap of flow slots per thread */
 };
 

@@ -173,6 +173,24 @@ static void describe(struct netdev *dev, unsigned flags, int socket)
     dev->speed_mbps = (uint64_t)sysfs_number(dev->name, "speed", 0);
     dev->numa_node = (int)sysfs_number(dev->name, "device/numa_node", -1);
     dev->class = class_of(dev, flags);
+    dev->hardware = sysfs_exists(dev->name, "device");
+}
+
+/* Leading ones of a netmask. */
+static uint8_t prefix_of(const struct sockaddr *mask)
+{
+    uint8_t bytes[16] = {0};
+    unsigned bits = 0;
+
+    if (!mask)
+        return 0;
+    if (mask->sa_family == AF_INET6)
+        memcpy(bytes, &((const struct sockaddr_in6 *)(const void *)mask)->sin6_addr, 16);
+    else
+        memcpy(bytes, &((const struct sockaddr_in *)(const void *)mask)->sin_addr, 4);
+    while (bits < 128 && bytes[bits / 8] & 0x80 >> bits % 8)
+        bits++;
+    return (uint8_t)bits;
 }
 
 static int compare(const void *left, const void *right)
@@ -235,6 +253,18 @@ static void tell_missing_interfaces(const char *filter, const struct ifaddrs *al
     }
 }
 
+/* Whether the user asks for an interface: an item names it, and does not exclude it. */
+static bool is_named(const char *filter, const char *name, const union nic_address *address)
+{
+    struct filter_items items = filter_items(filter);
+    struct filter_item item;
+
+    while (filter_next(&items, &item))
+        if (!item.excludes && filter_item_matches(&item, item_matches, &(struct interface){name, address}))
+            return true;
+    return false;
+}
+
 static struct netdev *find_netdev(struct netdev *devs, int count, const char *name)
 {
     for (int i = 0; i < count; i++)
@@ -280,6 +310,8 @@ static int list(const char *filter, const struct ifaddrs *all, bool each_address
             continue;
         }
         dev->address = address;
+        dev->prefix_bits = prefix_of(entry->ifa_netmask);
+        dev->named = is_named(filter, entry->ifa_name, &address);
         dev->place = place;
         describe(dev, entry->ifa_flags, socket_fd);
     }
@@ -341,6 +373,34 @@ int netdev_addresses(const char *filter, union nic_address *out, int max)
     return count;
 }
 
+/* Whether an engine may use the interface beside the first one. */
+static bool may_join(const struct netdev *first, const struct netdev *dev)
+{
+    return dev->class == first->class && !is_link_local(&dev->address);
+}
+
+/* Whether it is used without being asked for by number. */
+static bool joins_by_itself(const struct netdev *dev, uint64_t fastest_mbps)
+{
+    return dev->named || (dev->hardware && dev->speed_mbps != 0 && dev->speed_mbps >= fastest_mbps / 2);
+}
+
+unsigned netdev_choose(const struct netdev *devs, int count, unsigned max, unsigned out[NIC_ENDS_MAX])
+{
+    uint64_t fastest_mbps = 0;
+    unsigned chosen = 0, most = max != 0 && max < NIC_ENDS_MAX ? max : NIC_ENDS_MAX;
+
+    if (count == 0 || devs[0].class > NETDEV_VIRTUAL)
+        return 0;
+    for (int i = 0; i < count; i++)
+        if (may_join(&devs[0], &devs[i]) && devs[i].speed_mbps > fastest_mbps)
+            fastest_mbps = devs[i].speed_mbps;
+    for (int i = 0; i < count && chosen < most; i++)
+        if (may_join(&devs[0], &devs[i]) && (max != 0 || joins_by_itself(&devs[i], fastest_mbps)))
+            out[chosen++] = (unsigned)i;
+    return chosen;
+}
+
 /* The interface by that name if it has a link-local IPv6 address; without a name the one that has `wanted`. 0: none. */
 static uint32_t scope_of(const struct ifaddrs *all, const char *name, const struct in6_addr *wanted)
 {
@@ -388,21 +448,47 @@ static union nic_address unmapped(const union nic_address *address)
     return out;
 }
 
+static bool same_host(const union nic_address *a, const union nic_address *b)
+{
+    if (a->any.sa_family != b->any.sa_family)
+        return false;
+    return a->any.sa_family == AF_INET6 ? IN6_ARE_ADDR_EQUAL(&a->v6.sin6_addr, &b->v6.sin6_addr)
+                                        : a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr;
+}
+
+unsigned netdev_of_address(const union nic_address *address)
+{
+    union nic_address wanted = unmapped(address), own;
+    struct ifaddrs *all;
+    unsigned index = 0;
+
+    if (get_all(&all) != 0)
+        return 0;
+    for (const struct ifaddrs *entry = all; entry && index == 0; entry = entry->ifa_next)
+        if (usable(entry, &own) && same_host(&own, &wanted))
+            index = if_nametoindex(entry->ifa_name);
+    freeifaddrs(all);
+    return index;
+}
+
 static socklen_t length_of(const union nic_address *address)
 {
     return address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
 }
 
 /*
- * A datagram socket that is connected to `to`, from `from` if that has a family and is ours; -1: no route, or no
- * socket (errno). It is one of its own, since connecting changes what a socket receives.
+ * A datagram socket that is connected to `to`, from `from` if that has a family and is ours, through `interface` if
+ * that is not 0; -1: no route, or no socket (errno). It is one of its own, since connecting changes what a socket
+ * receives.
  */
-static int connect_to(const union nic_address *to, const union nic_address *from)
+static int connect_to(const union nic_address *to, const union nic_address *from, unsigned interface)
 {
-    int fd = socket(to->any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0), error;
+    int fd = socket(to->any.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0), error, number = (int)interface;
 
     if (fd < 0)
         return -1;
+    if (interface != 0) /* older systems refuse it: then the route decides */
+        (void)setsockopt(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &number, sizeof number);
     if (from->any.sa_family != AF_UNSPEC)
         (void)bind(fd, &from->any, length_of(from));
     if (connect(fd, &to->any, length_of(to)) == 0)
@@ -418,10 +504,7 @@ static bool leaves_from(int fd, const union nic_address *address)
     union nic_address own;
     socklen_t length = sizeof own;
 
-    if (getsockname(fd, &own.any, &length) != 0 || own.any.sa_family != address->any.sa_family)
-        return false;
-    return own.any.sa_family == AF_INET6 ? IN6_ARE_ADDR_EQUAL(&own.v6.sin6_addr, &address->v6.sin6_addr)
-                                         : own.v4.sin_addr.s_addr == address->v4.sin_addr.s_addr;
+    return getsockname(fd, &own.any, &length) == 0 && same_host(&own, address);
 }
 
 /* MTU of the interface that has the address which a socket leaves from; 0: it cannot be found out. */
@@ -460,10 +543,11 @@ static uint32_t mtu_of(int fd, bool v6)
     return bytes;
 }
 
-uint32_t netdev_route_mtu(const union nic_address *to, const union nic_address *from, bool *by_itself)
+uint32_t netdev_route_mtu(const union nic_address *to, const union nic_address *from, unsigned interface,
+                          bool *by_itself)
 {
     union nic_address target = unmapped(to), own = unmapped(from), any = {0};
-    int fd = connect_to(&target, &any);
+    int fd = connect_to(&target, &any, interface);
     uint32_t mtu;
 
     *by_itself = own.any.sa_family == AF_UNSPEC || (fd >= 0 && leaves_from(fd, &own));
@@ -471,7 +555,7 @@ uint32_t netdev_route_mtu(const union nic_address *to, const union nic_address *
         if (fd >= 0)
             close(fd);
         own.v4.sin_port = 0; /* in the same place in both families */
-        fd = connect_to(&target, &own);
+        fd = connect_to(&target, &own, interface);
     }
     if (fd < 0)
         return 0;

@@ -24,10 +24,13 @@ struct netdev {
     char name[IF_NAMESIZE];
     unsigned index;            /* the kernel's number of the interface */
     union nic_address address; /* the best one, port 0 */
+    uint8_t prefix_bits;       /* of that address: which others are on its link */
     uint64_t speed_mbps;       /* 0: unknown */
     uint32_t mtu;
     int numa_node; /* -1: unknown */
     uint8_t class; /* enum netdev_class */
+    bool hardware; /* a device of the machine is behind it */
+    bool named;    /* the user's list asks for it, by an item that does not exclude */
     int place;     /* of the address in the kernel's list */
 };
 
@@ -58,6 +61,17 @@ int netdev_list(const char *filter, struct netdev **out);
 int netdev_addresses(const char *filter, union nic_address *out, int max);
 
 /*
+ * Chooses the interfaces that an engine uses at once, out of a list as netdev_list() returns it: their indices in
+ * `out`, best first. `max` (UCCL_MAX_NICS) 0: those that the user names, and hardware at least half as fast as the
+ * fastest. Others of the first one's class come only if `max` allows more. None is loopback, link-local or without
+ * carrier. Returns how many, at most NIC_ENDS_MAX; 0 or 1: leave the choice to the kernel's routes. Pure.
+ */
+unsigned netdev_choose(const struct netdev *devs, int count, unsigned max, unsigned out[NIC_ENDS_MAX]);
+
+/* The number of the interface that has this address, also as IPv4 written as IPv6; 0: it is none of ours. */
+unsigned netdev_of_address(const union nic_address *address);
+
+/*
  * A link-local IPv6 address is complete with the interface that leads to its link, whose number means nothing on
  * another machine. Where `address` is such and names none: sets the interface that has this very address (the peer
  * is on this machine), else the best that `filter` (UCCL_SOCKET_IFNAME) admits, has a link-local address and is
@@ -66,11 +80,13 @@ int netdev_addresses(const char *filter, union nic_address *out, int max);
 void netdev_find_scope(const char *filter, union nic_address *address);
 
 /*
- * MTU of the route to `to`, from `from` if that has a family, as the kernel knows it now, path MTU discovery
- * included; where the system does not tell, the interface's MTU, else NETDEV_MTU_UNKNOWN. 0: no route, or no socket
- * to ask with (errno). `*by_itself`: the kernel sends from `from` without being told, or `from` has no family.
+ * MTU of the route to `to`, from `from` if that has a family and through interface `interface` if that is not 0, as the
+ * kernel knows it now, path MTU discovery included; where the system does not tell, the interface's MTU, else
+ * NETDEV_MTU_UNKNOWN. 0: no route, or no socket to ask with (errno). `*by_itself`: the kernel sends from `from` without
+ * being told, or `from` has no family.
  */
-uint32_t netdev_route_mtu(const union nic_address *to, const union nic_address *from, bool *by_itself);
+uint32_t netdev_route_mtu(const union nic_address *to, const union nic_address *from, unsigned interface,
+                          bool *by_itself);
 
 /* Numeric text of an address; with its port where that is not 0. Returns `out`. */
 const char *netdev_address_text(const union nic_address *address, char out[NETDEV_ADDRESS_TEXT]);

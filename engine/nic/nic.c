@@ -35,3 +35,8 @@ const char *nic_queue_address_text(const struct nic_queue_address *address, char
         snprintf(out, NIC_QUEUE_TEXT, "a queue of kind %u", at[0]);
     return out;
 }
+
+unsigned nic_ends(const struct nic *nic, struct nic_end out[NIC_ENDS_MAX])
+{
+    return nic->ends ? nic->ends->list(nic, out) : 0;
+}

@@ -5,6 +5,7 @@
  *     nic_device_ops    what there is: opening, addresses                       every backend
  *     nic_queue_ops     an engine thread's part of the NIC, and its sleep       every backend
  *     nic_datagram_ops  peers, sending and receiving datagrams                  every backend so far
+ *     nic_end_ops       several NICs in one engine                              UDP, where it finds several
  *     nic_memory_ops    registration of memory that the NIC reaches by itself   only NICs that place payload
  *     nic_data_qp_ops   queue pairs over which the NIC places payload           only NICs that place payload
  *
@@ -40,6 +41,7 @@ struct nic_caps {
     bool lendable;       /* queues may be driven by changing threads */
     bool room_wakes;     /* wait() ends when there is room for a send that was refused */
     bool close_in_child; /* close() in a child of fork() touches nothing of the parent's */
+    bool routed;         /* one NIC: the kernel's routes decide which; else it is BACKEND_DEVICE */
 };
 
 /* A socket address of either family. */
@@ -54,6 +56,16 @@ union nic_address {
 struct nic_host {
     union nic_address address;
     union nic_address local; /* datagrams to the host leave from it; family 0: from whatever the route has */
+    unsigned nic;            /* and through NIC `nic` - 1 of nic_end_ops.list(); 0: through whatever the route has */
+};
+
+/* One of several NICs that an engine uses, as peers see it. */
+enum { NIC_ENDS_MAX = 16 };
+struct nic_end {
+    union nic_address address; /* port 0 */
+    uint8_t prefix_bits;       /* of its subnet */
+    uint32_t speed_mbps;       /* 0: unknown */
+    uint32_t mtu;              /* bytes of an IP packet */
 };
 
 /*
@@ -81,6 +93,7 @@ struct nic_rx {
     uint32_t length;
     uint32_t stride;   /* == length for a single datagram */
     bool ce;           /* ECN congestion experienced */
+    uint8_t nic;       /* by which it came: as in nic_host; 0: unknown, or the only one */
     unsigned in_place; /* the payload of the first `in_place` datagrams lies at `payload`, back to back, and not behind
                           their headers (nic_target_fn) */
     const uint8_t *payload;
@@ -209,6 +222,7 @@ struct nic_memory_ops {
 /* The base of every backend's device. */
 struct nic {
     const struct nic_device_ops *ops;
+    const struct nic_end_ops *ends;      /* NULL: the engine uses one NIC */
     const struct nic_memory_ops *memory; /* NULL: this NIC places nothing, so it registers nothing */
     struct nic_caps caps;
     _Atomic int failure; /* nic_failure(); any thread that finds it out stores it */
@@ -226,6 +240,34 @@ struct nic_queue_ops {
      */
     void (*wait)(struct nic_queue *queue, uint64_t timeout_ns);
     void (*wake)(struct nic_queue *queue);
+};
+
+/* A NIC has become unusable for the destinations that it leads to, or usable again. */
+struct nic_end_event {
+    uint32_t destination;
+    bool up;
+};
+
+/*
+ * Several NICs in one engine. Each serves all queues, and peers reach a queue at the same queue address on every NIC.
+ */
+struct nic_end_ops {
+    /* The NICs: at least 2. Any thread. */
+    unsigned (*list)(const struct nic *nic, struct nic_end out[NIC_ENDS_MAX]);
+    /* Which of them has an address; -1: none. Any thread. */
+    int (*holder)(const struct nic *nic, const union nic_address *address);
+    /* The device, as device() counts, that a NIC is. */
+    int (*device)(const struct nic *nic, unsigned end);
+    /* Whether a NIC was usable when some queue last looked. Any thread. */
+    bool (*up)(const struct nic *nic, unsigned end);
+    /* What has become of the NICs: once a round, until it says false. */
+    bool (*event)(struct nic_queue *queue, struct nic_end_event *out);
+};
+
+/* What went over one of several NICs of a queue. The queue's owner counts, anyone reads. */
+struct nic_end_counters {
+    _Atomic uint64_t tx_datagrams, tx_bytes, rx_datagrams, rx_bytes;
+    _Atomic uint64_t losses, returns; /* of rails over it: the core's events */
 };
 
 struct nic_datagram_ops {
@@ -298,7 +340,11 @@ struct nic_queue {
     const struct nic_queue_ops *ops;
     const struct nic_datagram_ops *datagram;
     const struct nic_data_qp_ops *data_qp; /* NULL: this NIC places nothing */
+    struct nic_end_counters ends[NIC_ENDS_MAX];
 };
+
+/* nic_end_ops.list(); 0: the engine uses one NIC. */
+unsigned nic_ends(const struct nic *nic, struct nic_end out[NIC_ENDS_MAX]);
 
 /*
  * 0, or the error (logged) for which a queue neither sends nor receives any more, for good: the device was removed.

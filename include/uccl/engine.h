@@ -172,6 +172,24 @@ struct uccl_device {
 int uccl_device_count(const uccl_engine *engine);
 int uccl_device_get(const uccl_engine *engine, int device, struct uccl_device *out);
 
+/*
+ * What went over one of the NICs of an engine. Zero the struct and set `size`. An engine that uses one NIC does not
+ * know by which interface the kernel sends: then `in_use` is 0, and uccl_counter() has the sums.
+ */
+struct uccl_device_stats {
+    size_t size;                     /* sizeof(struct uccl_device_stats) */
+    int in_use;                      /* 1: the engine uses several NICs, and this is one of them */
+    int up;                          /* 0: down or gone, as last seen */
+    uint64_t tx_datagrams, tx_bytes; /* UDP payload */
+    uint64_t rx_datagrams, rx_bytes;
+    uint64_t losses;  /* rails (ways to a peer) over it that were given up, for whatever reason */
+    uint64_t returns; /* of them, those in use again */
+};
+
+/* Tells them of device `device`, summed over the engine threads. UCCL_ENODEV: no such index; UCCL_EINVAL: bad `size`.
+ */
+int uccl_device_stats(const uccl_engine *engine, int device, struct uccl_device_stats *stats);
+
 /* A network interface that is up and has an address. */
 struct uccl_interface {
     char name[32];
@@ -249,6 +267,7 @@ struct uccl_gpu {
     int numa_node;      /* -1: unknown */
     int nearest_device; /* index for uccl_device_get(), spread over equally near ones; -1: unknown */
     char reached[128];  /* how the NIC would reach its memory: as in struct uccl_mr_info */
+    int used_device;    /* at which a connection near it begins (struct uccl_conn_options); -1: as the kernel routes */
 };
 
 /*
@@ -301,6 +320,9 @@ struct uccl_conn_options {
                                   other engine has fewer threads, their numbers count round */
     enum uccl_parts parts;     /* of messages in both directions; DEFAULT: as UCCL_STRIPE_MIN_KB says */
     uint64_t parts_from_bytes; /* with parts ON or DEFAULT: shorter messages have none; 0: as UCCL_STRIPE_MIN_KB says */
+    const char *device;        /* name of the device at which it begins, of those in use; NULL: any */
+    const char *near;          /* what its messages lie in: a GPU ("cuda:1") or a NUMA node ("node:0"); the nearest
+                                  device is chosen. `device` and `thread` outrank it; NULL: unknown */
     const void *private_data;  /* shown to the other end: uccl_conn_private() */
     size_t private_bytes;      /* at most UCCL_PRIVATE_MAX */
 };

@@ -466,6 +466,19 @@ int uccl_dereg_mr(uccl_mr *mr)
     return UCCL_OK;
 }
 
+/* An engine with one NIC, of which there is nothing to tell. */
+int uccl_device_get(const uccl_engine *self, int device, struct uccl_device *out)
+{
+    (void)self, (void)device, (void)out;
+    return UCCL_ENODEV;
+}
+
+int uccl_device_stats(const uccl_engine *self, int device, struct uccl_device_stats *stats)
+{
+    (void)self, (void)device, (void)stats;
+    return UCCL_ENODEV;
+}
+
 /* The others are large: whoever takes a figure from one of them by mistake is seen. */
 int uccl_counter_by_name(const uccl_engine *self, const char *name, uint64_t *value)
 {

@@ -43,6 +43,14 @@ static void check_address(const struct nic_queue_address *bytes)
 static void check_offer(const struct boot_offer *offer)
 {
     require(offer->home < BOOT_FLOWS_MAX && offer->private_bytes <= BOOT_PRIVATE_MAX);
+    require(offer->nic_count == 0 || (offer->nic_count >= 2 && offer->nic_count <= NIC_ENDS_MAX && !offer->known));
+    for (unsigned i = 0; i < offer->nic_count; i++) {
+        const union nic_address *address = &offer->nics[i].address;
+        bool v6 = address->any.sa_family == AF_INET6;
+        require(v6 || address->any.sa_family == AF_INET);
+        require(offer->nics[i].prefix_bits <= (v6 ? 128 : 32) && offer->nics[i].mtu >= 576);
+        require(v6 ? address->v6.sin6_addr.s6_addr[0] != 0xff : ntohl(address->v4.sin_addr.s_addr) >> 28 < 14);
+    }
     if (offer->known) {
         require(offer->flow_count == 0);
         return;
@@ -70,6 +78,8 @@ static void check_round_trip(const struct boot_offer *offer)
     require(length == boot_offer_bytes(offer));
     require(!boot_decode_offer(bytes, length, &again));
     require(again.conn_id == offer->conn_id && again.home == offer->home && again.known == offer->known);
+    require(again.nic_count == offer->nic_count);
+    require(memcmp(again.nics, offer->nics, sizeof again.nics) == 0);
     require(again.private_bytes == offer->private_bytes);
     require(memcmp(again.private_data, offer->private_data, offer->private_bytes) == 0);
     require(again.proof == offer->proof && again.flow_count == offer->flow_count);

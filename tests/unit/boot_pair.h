@@ -14,6 +14,7 @@
 #include "base/siphash.h"
 #include "boot/bootstrap.h"
 #include "logged.h"
+#include "nic/pair.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -252,6 +253,25 @@ static inline uint8_t *known_section(uint8_t *at, uint64_t proof)
     return le(section(at, 3, 8), proof, 8);
 }
 
+static inline uint8_t *nics_section(uint8_t *at, const struct boot_offer *value)
+{
+    uint8_t *head = at;
+    at = le(le(at + 4, value->nic_count, 1), 0, 1);
+    for (unsigned i = 0; i < value->nic_count && i < NIC_ENDS_MAX; i++) {
+        const struct nic_end *nic = &value->nics[i];
+        bool v6 = nic->address.any.sa_family == AF_INET6;
+        at = le(le(at, v6 ? 16 : 4, 1), nic->prefix_bits, 1);
+        at = le(le(at, nic->speed_mbps, 4), nic->mtu, 4);
+        if (v6)
+            memcpy(at, &nic->address.v6.sin6_addr, 16);
+        else
+            memcpy(at, &nic->address.v4.sin_addr, 4);
+        at += v6 ? 16 : 4;
+    }
+    section(head, 0x8004, (size_t)(at - head) - 4);
+    return at;
+}
+
 /* As many bytes as the struct can hold, whatever length it claims. */
 static inline uint8_t *private_section(uint8_t *at, const struct boot_offer *value)
 {
@@ -265,6 +285,8 @@ static inline size_t offer(uint8_t *out, int sender, const struct boot_offer *va
     uint8_t body[BOOT_MESSAGE_MAX];
     uint8_t *at = connection_section(body, value);
     at = value->known ? known_section(at, value->proof) : queues_section(at, value);
+    if (value->nic_count)
+        at = nics_section(at, value);
     if (value->private_bytes)
         at = private_section(at, value);
     return message(out, 2, sender, body, (size_t)(at - body));
@@ -323,6 +345,13 @@ static inline void expect_offer(const struct boot_offer *got, const struct boot_
     cr_assert_eq(got->chunk_window, want->chunk_window);
     cr_assert_eq(got->msg_window, want->msg_window);
     cr_assert_eq(got->eager_window_kb, want->eager_window_kb);
+    cr_assert_eq(got->nic_count, want->nic_count);
+    for (unsigned i = 0; i < want->nic_count; i++) {
+        cr_assert(nic_same_host(&got->nics[i].address, &want->nics[i].address));
+        cr_assert_eq(got->nics[i].prefix_bits, want->nics[i].prefix_bits);
+        cr_assert_eq(got->nics[i].speed_mbps, want->nics[i].speed_mbps);
+        cr_assert_eq(got->nics[i].mtu, want->nics[i].mtu);
+    }
     cr_assert_eq(got->private_bytes, want->private_bytes);
     cr_assert_arr_eq(got->private_data, want->private_data, want->private_bytes);
     for (unsigned i = 0; i < want->flow_count; i++) {

@@ -159,6 +159,12 @@ CALL(device_get)
     return uccl_device_get(w->engine, 0, &device);
 }
 
+CALL(device_stats)
+{
+    struct uccl_device_stats stats = {.size = sizeof stats};
+    return uccl_device_stats(w->engine, 0, &stats);
+}
+
 CALL(gpu_count)
 {
     return uccl_gpu_count(w->engine);
@@ -446,6 +452,7 @@ static const struct call {
     ALONE(handle_from_address),
     BOUND(device_count),
     BOUND(device_get),
+    BOUND(device_stats),
     BOUND(gpu_count),
     BOUND(gpu_get),
     BOUND(gpu_distance),

@@ -249,6 +249,87 @@ Test(boot_wire, sections_are_checked)
     expect_offer(&got, &value);
 }
 
+/* An offer of `count` NICs in which no two fields are equal. */
+static struct boot_offer offer_of_nics(uint8_t count)
+{
+    struct boot_offer value = make_offer(3, 3);
+    value.nic_count = count;
+    for (unsigned i = 0; i < count && i < NIC_ENDS_MAX; i++) {
+        struct nic_end *nic = &value.nics[i];
+        *nic = (struct nic_end){.prefix_bits = (uint8_t)(i + 8), .speed_mbps = 100000 + i, .mtu = 1500 + i};
+        if (i % 2) {
+            nic->address.v6.sin6_family = AF_INET6;
+            nic->address.v6.sin6_addr.s6_addr[0] = 0xfd;
+            nic->address.v6.sin6_addr.s6_addr[15] = (uint8_t)i;
+        } else {
+            nic->address.v4.sin_family = AF_INET;
+            nic->address.v4.sin_addr.s_addr = htonl(0x0a000001 + i);
+        }
+    }
+    return value;
+}
+
+Test(boot_wire, nics_are_checked)
+{
+    uint8_t wire[BOOT_MESSAGE_MAX], again[BOOT_MESSAGE_MAX], altered[BOOT_MESSAGE_MAX];
+    struct boot_offer got, value;
+    for (uint8_t count = 1; count <= NIC_ENDS_MAX; count++) {
+        value = offer_of_nics(count);
+        size_t length = offer(wire, FROM_SERVER, &value);
+        if (count == 1) {
+            expect_fault(wire, length, "number of NICs");
+            continue;
+        }
+        cr_assert_null(boot_decode_offer(wire, length, &got));
+        expect_offer(&got, &value);
+        cr_assert_eq(boot_put_offer(again, BOOT_FROM_SERVER, &value), length);
+        cr_assert_arr_eq(again, wire, length);
+    }
+    value = offer_of_nics(2);
+    size_t length = offer(wire, FROM_SERVER, &value), at = length - 2 - 14 - 26;
+    cr_assert_eq(wire[at], 2);
+    static const struct {
+        size_t offset;
+        uint8_t byte;
+        const char *part;
+    } rows[] = {
+        {0, 0, "number of NICs"},
+        {0, 1, "number of NICs"},
+        {0, 17, "number of NICs"},
+        {0, 3, "disagree"},
+        {1, 1, "queues per NIC"},
+        {2, 16, "disagree"},
+        {2, 6, "another length"},
+        {2, 0, "another length"},
+        {3, 33, "longer than its"},
+        {7, 0xff, "speed"},
+        {9, 0, "MTU"},
+        {11, 1, "MTU"},
+        {12, 224, "one host"},
+        {12, 127, "one host"},
+        {12, 0, "one host"},
+        {16, 4, "disagree"},
+        {26, 0xff, "one host"},
+        {17, 129, "longer than its"},
+        {2, 255, "another length"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        memcpy(altered, wire, length);
+        altered[at + rows[i].offset] = rows[i].byte;
+        expect_fault(altered, length, rows[i].part);
+    }
+    for (size_t cut = 0; cut < 42; cut++) { /* a section that admits that it is short */
+        memcpy(altered, wire, length);
+        le(altered + at - 2, cut, 2);
+        le(altered + 6, length - 8 - (42 - cut), 2);
+        cr_assert_not_null(decode(OFFER, altered, length - (42 - cut)), "%zu bytes", cut);
+    }
+    /* flows that are known already are not told their NICs again */
+    struct boot_offer known = {.known = true, .proof = 1, .nic_count = 2};
+    memcpy(known.nics, value.nics, sizeof known.nics);
+    expect_fault(wire, offer(wire, FROM_SERVER, &known), "number of NICs");
+}
+
 /* 16 KiB are enough for what is to come, and not a byte more is taken. */
 Test(boot_wire, largest_offer)
 {

@@ -306,7 +306,7 @@ Test(netdev, route_mtu)
     close(next);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bool by_itself = rows[i][2] != &yes;
-        cr_expect_geq(netdev_route_mtu(rows[i][0], rows[i][1], &by_itself), 16384, "row %zu", i);
+        cr_expect_geq(netdev_route_mtu(rows[i][0], rows[i][1], 0, &by_itself), 16384, "row %zu", i);
         cr_expect_eq(by_itself, rows[i][2] == &yes, "row %zu", i);
         cr_assert_eq(dup(STDERR_FILENO), next, "row %zu keeps a descriptor", i);
         close(next);
@@ -345,4 +345,99 @@ Test(netdev, address_text_of_scopes_and_strangers)
     cr_expect_str_eq(netdev_address_text(&address, text), "[fe80::1%2147483632]:9");
     address.any.sa_family = AF_UNIX;
     cr_expect_str_eq(netdev_address_text(&address, text), "an unknown address (family 1)");
+}
+
+/* ---- which ones an engine uses at once ------------------------------------------------------- */
+
+/*
+ * Interfaces by letter: of class NIC unless told. "h" hardware, "n" named by the user, "v" virtual, "L" loopback,
+ * "0" without carrier; then the speed in Gbit/s, 0 for unknown. In the order of the list.
+ */
+static int made_up(const char *text, struct netdev devs[NIC_ENDS_MAX + 4])
+{
+    char copy[256], *rest = copy;
+    int count = 0;
+
+    snprintf(copy, sizeof copy, "%s", text);
+    for (char *word; (word = strtok_r(rest, " ", &rest)); count++) {
+        devs[count] = (struct netdev){.class = NETDEV_NIC, .address = parse("10.0.0.1")};
+        for (; *word && !strchr("123456789", *word) && strcmp(word, "0") != 0; word++) {
+            devs[count].hardware |= *word == 'h';
+            devs[count].named |= *word == 'n';
+            devs[count].class = *word == 'v'   ? NETDEV_VIRTUAL
+                                : *word == 'L' ? NETDEV_LOOPBACK
+                                : *word == 'c' ? NETDEV_NO_CARRIER
+                                               : devs[count].class;
+        }
+        devs[count].speed_mbps = (uint64_t)atoi(word) * 1000;
+    }
+    return count;
+}
+
+Test(netdev, as_many_as_are_worth_it)
+{
+    static const struct {
+        const char *devs;
+        unsigned max;
+        const char *chosen;
+    } rows[] = {
+        {"h100 h100 h100", 0, "012"},
+        {"h100 h50 h40", 0, "01"},  /* at least half as fast as the fastest */
+        {"h1 h100 h100", 0, "12"},  /* the one for administration is left out */
+        {"h10 h0", 0, "0"},         /* nobody knows whether the second is worth it */
+        {"h0 h0", 0, ""},           /* the kernel's routes decide */
+        {"h100 100", 0, "0"},       /* VLANs and tunnels share the hardware of others */
+        {"h100 n100 n1", 0, "012"}, /* what the user names counts at any speed */
+        {"vn10 vn10", 0, "01"},     /* virtual ones too, if named */
+        {"v10 v10", 0, ""},         /* but not by themselves */
+        {"hn100 vn10", 0, "0"},     /* nor beside better ones */
+        {"Ln0 Ln0", 0, ""},
+        {"cn100 cn100", 0, ""},
+        {"h100 cn100", 0, "0"},
+        {"h100 h100 h100", 1, "0"},
+        {"h100 h100 h100", 2, "01"},
+        {"h10 h0", 2, "01"}, /* asked for by number */
+        {"v10 v10", 2, "01"},
+        {"100 h1", 16, "01"},
+        {"", 0, ""},
+        {"L0 h100", 2, ""},
+        {"h9 h9 h9 h9 h9 h9 h9 h9 h9 h9 h9 h9 h9 h9 h9 h9 h9 h9", 0, "0123456789:;<=>?"},
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct netdev devs[NIC_ENDS_MAX + 4];
+        unsigned out[NIC_ENDS_MAX];
+        int count = made_up(rows[i].devs, devs);
+        unsigned chosen = netdev_choose(devs, count, rows[i].max, out);
+        char text[NIC_ENDS_MAX + 1] = "";
+
+        for (unsigned k = 0; k < chosen; k++)
+            text[k] = (char)('0' + out[k]);
+        cr_expect_str_eq(text, rows[i].chosen, "row %zu: %s, at most %u", i, rows[i].devs, rows[i].max);
+    }
+    struct netdev link_local[2] = {{.class = NETDEV_NIC, .named = true, .address = parse("10.0.0.1")},
+                                   {.class = NETDEV_NIC, .named = true, .address = parse("169.254.1.1")}};
+    unsigned out[NIC_ENDS_MAX];
+    cr_expect_eq(netdev_choose(link_local, 2, 0, out), 1);
+}
+
+/* A list knows the prefix of an address, whether the user names it, and which interface has an address. */
+Test(netdev, the_list_has_what_pairs_need)
+{
+    struct netdev *devs;
+    int count = netdev_list("=lo", &devs);
+
+    cr_assert_eq(count, 1);
+    cr_assert_eq(devs[0].prefix_bits, 8, "127.0.0.1/8 has %u", devs[0].prefix_bits);
+    cr_assert(devs[0].named);
+    cr_assert_not(devs[0].hardware);
+    cr_assert_eq(netdev_of_address(&devs[0].address), devs[0].index);
+    free(devs);
+    count = netdev_list("^nothing", &devs);
+    cr_assert_gt(count, 0);
+    cr_assert_not(devs[0].named);
+    free(devs);
+    union nic_address mapped = parse("::ffff:127.0.0.1"), strange = parse("192.0.2.77");
+    cr_assert_eq(netdev_of_address(&mapped), if_nametoindex("lo"));
+    cr_assert_eq(netdev_of_address(&strange), 0);
 }

@@ -215,6 +215,16 @@ Test(options, bad_ones_are_refused)
     bad.private_bytes = 1;
     refused(engine, &handle, &bad, "private_data");
 
+    bad = NONE;
+    bad.device = "no0";
+    refused(engine, &handle, &bad, "device no0");
+    static const char *const nowhere[] = {"", "cuda:99", "node:", "node:0x", "node:1 ", "eth0", "NODE:0"};
+    for (size_t i = 0; i < sizeof nowhere / sizeof *nowhere; i++) {
+        bad = NONE;
+        bad.near = nowhere[i];
+        refused(engine, &handle, &bad, "near");
+    }
+
     uccl_conn *conn[2];
     struct uccl_conn_options older = NONE; /* of a version that had but `thread` */
     older.size = offsetof(struct uccl_conn_options, thread) + sizeof older.thread;
@@ -226,6 +236,43 @@ Test(options, bad_ones_are_refused)
     IS(uccl_conn_abort(conn[1]), 0);
     IS(uccl_close(engine), 0);
     uccl_set_log(NULL, NULL);
+}
+
+/* An engine with one NIC takes any of its devices, and any node: there is no choice. */
+Test(options, places_of_an_engine_with_one_nic)
+{
+    uccl_engine *engine = open_engine("no", "MAX_NICS", "1", NULL);
+    struct uccl_device device;
+    struct uccl_conn_options there = NONE;
+    uccl_conn *conn[2];
+    IS(uccl_device_get(engine, 0, &device), 0);
+    there.device = device.name;
+    there.near = "node:7";
+    meet(engine, &there, engine, &there, conn);
+    IS(uccl_conn_abort(conn[0]), 0);
+    IS(uccl_conn_abort(conn[1]), 0);
+
+    struct {
+        struct uccl_device_stats stats;
+        uint64_t beyond;
+    } got = {.stats.size = sizeof got.stats, .beyond = 5};
+    IS(uccl_device_stats(engine, 0, &got.stats), 0);
+    cr_assert(got.stats.size == sizeof got.stats && !got.stats.in_use && got.stats.up && got.stats.tx_bytes == 0);
+    got.stats.tx_bytes = 7;
+    got.stats.size = offsetof(struct uccl_device_stats, tx_bytes);
+    IS(uccl_device_stats(engine, 0, &got.stats), 0);
+    cr_assert_eq(got.stats.tx_bytes, 7, "no field beyond the caller's size is written");
+    got.stats.size = sizeof got;
+    IS(uccl_device_stats(engine, 0, &got.stats), UCCL_EINVAL);
+    got.stats.size = sizeof got.stats.size;
+    IS(uccl_device_stats(engine, 0, &got.stats), UCCL_EINVAL);
+    got.stats.size = sizeof got.stats;
+    IS(uccl_device_stats(engine, -1, &got.stats), UCCL_ENODEV);
+    IS(uccl_device_stats(engine, uccl_device_count(engine), &got.stats), UCCL_ENODEV);
+    IS(uccl_device_stats(engine, 0, NULL), UCCL_EINVAL);
+    IS(uccl_device_stats(NULL, 0, &got.stats), UCCL_EINVAL);
+    cr_assert_eq(got.beyond, 5);
+    IS(uccl_close(engine), 0);
 }
 
 Test(options, counters_of_a_thread)

@@ -35,7 +35,7 @@ BOTH(full_trains)
     for (unsigned rounds = 0; rounds < 200; rounds++) { /* more than there are buffers */
         struct tx_desc desc = bulk(pair, msg, 44, SMALL, WIRE_BULK_HEADER_BYTES + 1);
 
-        desc.path = (uint16_t)rounds;
+        desc.path = desc.port = (uint16_t)rounds;
         desc.payload_crc = rounds % 3 == 0;
         msg->hidden = rounds % 2;
         send_and_receive(pair, &desc, msg, check_bulk, 1);
@@ -125,6 +125,7 @@ static struct tx_desc make_frames(const struct pair *pair, struct test_msg *msg,
         .count = 2,
         .sequenced = true,
         .path = 1,
+        .port = 1,
         .destination = pair->destination,
         .mask = 3,
         .datagram_bytes = 1300, /* the second frame of the first datagram is made to fill it */
@@ -213,7 +214,7 @@ BOTH(small_sends_are_staged)
     receive(pair, &desc, msg, check_bulk, 0x7fff);
     for (unsigned i = 0; i < 16; i++) {
         desc.mask = UINT64_C(1) << i;
-        desc.path = (uint16_t)i; /* four sockets: a call for each */
+        desc.path = desc.port = (uint16_t)i; /* four sockets: a call for each */
         cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     }
     cr_assert_eq(pair->counters[0].tx_syscalls, 5);
@@ -396,7 +397,7 @@ BOTH(ecn_marks_are_seen)
     struct nic_rx rx;
     int marked = 3; /* as a switch would leave it */
 
-    desc.path = 0;
+    desc.path = desc.port = 0;
     setsockopt(pair->queues[0]->sockets[0], IPPROTO_IP, IP_TOS, &marked, sizeof marked);
     setsockopt(pair->queues[0]->sockets[0], IPPROTO_IPV6, IPV6_TCLASS, &marked, sizeof marked);
     cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
@@ -507,6 +508,7 @@ BOTH(ports_are_told_and_opened)
                                .count = 1,
                                .opens = true,
                                .path = path,
+                               .port = path,
                                .destination = pair->destination,
                                .mask = 1,
                                .datagram_bytes = sizeof buffer,

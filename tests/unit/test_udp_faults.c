@@ -45,7 +45,7 @@ Test(udp_faults, full_socket)
     cr_assert_eq(pair->counters[0].tx_blocked, 1);
     cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0);
     for (unsigned i = 0; i < 3; i++) {
-        small.path = (uint16_t)i;
+        small.path = small.port = (uint16_t)i;
         cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &small));
     }
     big.mask = 0x555; /* many sends of one descriptor */

@@ -56,7 +56,7 @@ TestSuite(udp_sends, .init = set_up, .fini = tear_down, .timeout = TIMEOUT_S);
 static struct tx_desc numbered(unsigned number, uint16_t path)
 {
     struct tx_desc desc = bulk(pair, msg, 1, SMALL, SMALL);
-    desc.path = path;
+    desc.path = desc.port = path;
     desc.seq = 100 + number;
     desc.bulk_offset = number * 3000;
     desc.msg_number = number;
@@ -157,7 +157,7 @@ Test(udp_sends, what_is_taken_back_leaves_no_trace)
 {
     enum { BEFORE = 3, ALL = 6 };
     struct tx_desc big = bulk(pair, msg, 44, SMALL, SMALL);
-    big.path = 3;
+    big.path = big.port = 3;
     full[0] = full[1] = full[2] = full[3] = true;
     for (unsigned i = 0; i < BEFORE; i++) {
         struct tx_desc desc = numbered(i, (uint16_t)i);

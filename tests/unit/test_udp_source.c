@@ -61,7 +61,7 @@ static void send_from(struct pair *pair, struct test_msg *msg, int fd, unsigned 
 {
     struct tx_desc desc = bulk(pair, msg, count, SMALL, 700);
 
-    desc.path = (uint16_t)path;
+    desc.path = desc.port = (uint16_t)path;
     cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0, "lost: %s", log_text);
     for (unsigned i = 0; i < count; i++) {

@@ -128,10 +128,16 @@ static void prepare_send(struct udp_queue *queue, struct udp_send *send, struct 
     }
 }
 
-static void count_sent(struct udp_queue *queue, uint32_t datagrams, uint32_t bytes)
+static void count_sent(struct udp_queue *queue, const struct udp_send *send, uint32_t datagrams, uint32_t bytes)
 {
     COUNT(queue->setup.counters, tx_datagrams, datagrams);
     COUNT(queue->setup.counters, tx_bytes, bytes);
+    if (queue->ends.count != 0 && queue->peers[send->destination].nic != 0) {
+        struct nic_end_counters *end = &queue->base.ends[queue->peers[send->destination].nic - 1];
+
+        COUNT(end, tx_datagrams, datagrams);
+        COUNT(end, tx_bytes, bytes);
+    }
 }
 
 static void lose_send(struct udp_queue *queue, struct udp_send *send)
@@ -194,7 +200,7 @@ static int send_one_by_one(struct udp_queue *queue, struct udp_send *send)
         header.msg_iovlen = slice_iovecs(&queue->batch.iovecs[send->iovec], send->iovec_count, at, length, parts);
         COUNT(queue->setup.counters, tx_syscalls, 1);
         if (sendmsg(queue->sockets[send->socket], &header, MSG_DONTWAIT) >= 0)
-            count_sent(queue, 1, length);
+            count_sent(queue, send, 1, length);
         else if (error == 0)
             error = errno;
     }
@@ -209,7 +215,7 @@ static bool send_without_source(struct udp_queue *queue, struct udp_send *send, 
 {
     struct udp_peer *peer = &queue->peers[send->destination];
 
-    if (send->source.length == 0 || is_full(error) || error == EMSGSIZE)
+    if (send->source.length == 0 || peer->interface != 0 || is_full(error) || error == EMSGSIZE)
         return false;
     send->source.length = 0;
     if (send_one_by_one(queue, send) != 0)
@@ -249,6 +255,8 @@ static void recover_send(struct udp_queue *queue, struct udp_send *send, int err
         return;
     if (is_full(error))
         note_full(queue, send->socket, error);
+    else if (peer->interface != 0)
+        udp_ends_doubt(queue); /* logged if the NIC has failed; else the rail shows what is wrong */
     else
         complain_once(queue, send, error, "counted as lost; further failures are not logged");
     lose_send(queue, send);
@@ -276,7 +284,7 @@ static void transmit_socket(struct udp_queue *queue, uint16_t socket_index)
 
         COUNT(queue->setup.counters, tx_syscalls, 1);
         for (; sent > 0; sent--, done++) {
-            count_sent(queue, sends[done]->datagrams, sends[done]->bytes);
+            count_sent(queue, sends[done], sends[done]->datagrams, sends[done]->bytes);
             sends[done]->gone = true;
             retried = queue->full_again = false;
         }
@@ -500,19 +508,22 @@ static void mmsg_release(struct udp_queue *queue, const struct nic_rx *rx)
 
 static void mmsg_wait(struct udp_queue *queue, uint64_t timeout_ns)
 {
-    struct pollfd fds[3] = {{.fd = queue->sockets[0], .events = POLLIN},
+    struct pollfd fds[4] = {{.fd = queue->sockets[0], .events = POLLIN},
                             {.fd = queue->wake_fd, .events = POLLIN},
-                            {.fd = udp_full_fd(queue), .events = POLLOUT}}; /* ppoll() skips negative ones */
+                            {.fd = udp_full_fd(queue), .events = POLLOUT}, /* ppoll() skips negative ones */
+                            {.fd = queue->ends.news_fd, .events = POLLIN}};
 
     timeout_ns = udp_full_nap(queue, timeout_ns);
     struct timespec limit = {.tv_sec = (time_t)(timeout_ns / NS_PER_S), .tv_nsec = (long)(timeout_ns % NS_PER_S)};
     uint64_t wakes;
 
     COUNT(queue->setup.counters, wait_syscalls, 1);
-    if (ppoll(fds, 3, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) <= 0)
+    if (ppoll(fds, 4, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) <= 0)
         return;
     if (fds[2].revents != 0)
         udp_full_over(queue);
+    if (fds[3].revents != 0)
+        udp_ends_doubt(queue);
     if (fds[1].revents & POLLIN) {
         COUNT(queue->setup.counters, wait_syscalls, 1);
         if (read(queue->wake_fd, &wakes, sizeof wakes) < 0) /* the owner alone reads, so it cannot block */

@@ -70,7 +70,7 @@ static struct udp_send *new_send(struct udp_queue *queue, const struct tx_desc *
         .destination = desc->destination,
         .desc = batch->desc,
         .segment = desc->datagram_bytes,
-        .socket = (uint16_t)(desc->path % queue->socket_count),
+        .socket = (uint16_t)(desc->port % queue->socket_count),
         .iovec = (uint16_t)batch->iovec_count,
     };
     if (!desc->sequenced && desc->opens) {

@@ -30,18 +30,6 @@ enum {
     MUTE_RX_BYTES = 1,              /* receive buffer of sockets that only send; the kernel raises it to its minimum */
 };
 
-struct udp_nic {
-    struct nic base;
-    struct params params;
-    struct netdev *devs;
-    int dev_count;
-};
-
-static struct udp_nic *udp_nic_of(const struct nic *nic)
-{
-    return (struct udp_nic *)(uintptr_t)nic;
-}
-
 /* ---- the backend ----------------------------------------------------------------------------- */
 
 static int udp_open(const struct params *params, struct nic **out)
@@ -71,8 +59,10 @@ static int udp_open(const struct params *params, struct nic **out)
         .ops = &udp_device_ops,
         .caps = {.lendable = params->udp_io != UDP_IO_URING,
                  .room_wakes = true,
+                 .routed = true,
                  .close_in_child = true}, /* descriptors and memory */
     };
+    udp_choose_ends(nic);
     *out = &nic->base;
     return 0;
 }
@@ -274,6 +264,7 @@ static void udp_queue_close(struct nic_queue *base)
         close(queue->sockets[i]);
     if (queue->wake_fd >= 0)
         close(queue->wake_fd);
+    udp_ends_close(queue);
     free(queue->sockets);
     free(queue->peers);
     free(queue->batch.buffer);
@@ -322,6 +313,7 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     queue->setup = *setup;
     queue->peer_free = queue->mtu_pending = UDP_NO_PEER;
     queue->full_socket = UDP_NONE_FULL;
+    queue->ends.news_fd = -1;
     queue->batch.last_lost = UINT32_MAX;
     queue->batch.buffer = aligned_alloc(64, UDP_BATCH_BYTES);
     queue->wake_fd = eventfd(0, EFD_CLOEXEC);
@@ -335,6 +327,8 @@ static int udp_queue_open(struct nic *nic, const struct nic_queue_setup *setup, 
     } else {
         status = open_sockets(queue);
     }
+    if (status == 0)
+        status = udp_ends_open(queue);
     if (status == 0)
         status = open_driver(queue);
     if (status != 0) {
@@ -367,42 +361,20 @@ static uint64_t udp_queue_rx_bytes(const struct nic_queue *queue)
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-/* The control message that makes datagrams leave from `local`, which has the sockets' family. */
-static void set_source(struct udp_source *source, const union nic_address *local)
-{
-    bool v6 = local->any.sa_family == AF_INET6;
-    uint32_t length = v6 ? sizeof(struct in6_pktinfo) : sizeof(struct in_pktinfo);
-    struct cmsghdr *cmsg = (struct cmsghdr *)(void *)source->bytes;
-
-    *source = (struct udp_source){.length = CMSG_SPACE(length)};
-    cmsg->cmsg_level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
-    cmsg->cmsg_type = v6 ? IPV6_PKTINFO : IP_PKTINFO;
-    cmsg->cmsg_len = CMSG_LEN(length);
-    if (v6) { /* the kernel takes a mapped IPv4 address there too */
-        struct in6_pktinfo info = {.ipi6_addr = local->v6.sin6_addr, .ipi6_ifindex = local->v6.sin6_scope_id};
-
-        memcpy(CMSG_DATA(cmsg), &info, sizeof info);
-    } else {
-        struct in_pktinfo info = {.ipi_spec_dst = local->v4.sin_addr};
-
-        memcpy(CMSG_DATA(cmsg), &info, sizeof info);
-    }
-}
-
 /* Asks for the route to the peer: sets its source, and returns its datagram size. 0: none (errno). */
 static uint32_t ask_route(const struct udp_queue *queue, struct udp_peer *peer)
 {
     const union nic_address *address = &peer->address;
     bool v6 = address->any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&address->v6.sin6_addr), by_itself;
     uint32_t headers = v6 ? IPV6_UDP_BYTES : IPV4_UDP_BYTES;
-    uint32_t mtu = netdev_route_mtu(address, &peer->local, &by_itself);
+    uint32_t mtu = netdev_route_mtu(address, &peer->local, peer->interface, &by_itself);
 
     if (mtu == 0)
         return 0;
-    if (by_itself)
+    if (by_itself && peer->interface == 0)
         peer->source.length = 0;
-    else
-        set_source(&peer->source, &peer->local);
+    else if (peer->local.any.sa_family != AF_UNSPEC)
+        udp_set_source(&peer->source, &peer->local, peer->interface);
     if (queue->setup.params->mtu != 0 && mtu > queue->setup.params->mtu)
         mtu = (uint32_t)queue->setup.params->mtu;
     if (mtu < headers + CORE_DATAGRAM_MIN)
@@ -467,12 +439,17 @@ static int find_route(const struct udp_queue *queue, const struct nic_host *host
     }
     if (!to_socket_family(queue, &host->local, &peer->local))
         peer->local.any.sa_family = AF_UNSPEC;
+    if (host->nic != 0) {
+        peer->nic = host->nic;
+        peer->interface = queue->ends.interface[host->nic - 1];
+    }
     peer->datagram_bytes = ask_route(queue, peer);
     if (peer->datagram_bytes == 0) {
         char why[FAULT_TEXT];
         int error = errno;
 
-        LOG_ERR("no route to peer %s: %s", netdev_address_text(&host->address, text), fault_text(error, why));
+        LOG(host->nic != 0 ? UCCL_LOG_INFO : UCCL_LOG_ERROR, "no route to peer %s: %s",
+            netdev_address_text(&host->address, text), fault_text(error, why));
         return fault_error(error) == UCCL_ENOMEM ? UCCL_ENOMEM : UCCL_EADDR;
     }
     return 0;
@@ -480,7 +457,7 @@ static int find_route(const struct udp_queue *queue, const struct nic_host *host
 
 static int udp_route(struct nic_queue *queue, const struct nic_host *host, uint32_t *datagram_bytes)
 {
-    struct udp_peer peer;
+    struct udp_peer peer = {0};
     int status = find_route(udp_queue_of(queue), host, &peer);
 
     if (status == 0)
@@ -595,6 +572,7 @@ void udp_read_control(struct udp_queue *queue, struct msghdr *header, struct nic
 {
     rx->stride = rx->length;
     rx->ce = false;
+    rx->nic = 0;
     for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(header); cmsg; cmsg = CMSG_NXTHDR(header, cmsg)) {
         const unsigned char *data = CMSG_DATA(cmsg);
         int value = 0;
@@ -611,6 +589,8 @@ void udp_read_control(struct udp_queue *queue, struct msghdr *header, struct nic
 
             COUNT(queue->setup.counters, rx_kernel_drops, drops - queue->drops_seen);
             queue->drops_seen = drops;
+        } else {
+            udp_ends_read_control(queue, cmsg, rx);
         }
     }
 }
@@ -619,7 +599,11 @@ static unsigned udp_poll(struct nic_queue *base, struct nic_rx *out, unsigned ma
 {
     struct udp_queue *queue = udp_queue_of(base);
 
-    return queue->driver->poll(queue, out, max);
+    unsigned count = queue->driver->poll(queue, out, max);
+
+    if (queue->ends.count != 0)
+        udp_ends_count(queue, out, count);
+    return count;
 }
 
 static void udp_release(struct nic_queue *base, const struct nic_rx *rx)

@@ -48,6 +48,7 @@ struct udp_peer {
     union nic_address address;          /* of the sockets' family */
     union nic_address local;            /* ours, likewise, from which routes are asked for; family 0: any */
     struct udp_source source;           /* to send from */
+    uint32_t nic, interface;            /* as in nic_host, and the kernel's number of it; 0: the route decides */
     uint32_t datagram_bytes;            /* what the route allows, as last reported or about to be */
     uint16_t ports[NIC_PORTS_TOLD_MAX]; /* the peer sends from them; network byte order; 0: unknown */
     uint32_t descs_to_check;            /* countdown to the next look at the path MTU */
@@ -86,6 +87,18 @@ struct udp_batch {
     struct iovec iovecs[UDP_IOVEC_MAX];
 };
 
+/* What a queue knows of the engine's NICs, if those are several (ends.c). */
+struct udp_ends {
+    uint32_t count;                   /* 0: the kernel's routes alone decide */
+    uint32_t interface[NIC_ENDS_MAX]; /* the kernel's numbers; 0: gone */
+    uint32_t up;                      /* bits: usable, as last seen */
+    int news_fd;                      /* the kernel tells changes here; -1: it does not */
+    bool look;                        /* something has happened: see what */
+    uint32_t rounds;                  /* of event() since the last look */
+    uint32_t changed;                 /* bits: whose destinations are being reported, */
+    uint32_t cursor;                  /* from this peer on */
+};
+
 struct udp_driver_ops;
 
 struct udp_queue {
@@ -108,8 +121,24 @@ struct udp_queue {
     int32_t full_socket;    /* the socket that was full at the last try, or UDP_NONE_FULL */
     bool full_again;        /* no socket has taken anything since */
     uint64_t full_until_ns; /* CLOCK_MONOTONIC; 0: until it is writable */
+    struct udp_ends ends;
     struct udp_batch batch;
 };
+
+struct udp_nic {
+    struct nic base;
+    struct params params;
+    struct netdev *devs;
+    int dev_count;
+    unsigned ends[NIC_ENDS_MAX]; /* the devices in use, if those are several */
+    unsigned end_count;
+    _Atomic uint32_t told_down; /* bits: ends whose loss has been logged, by whichever queue saw it first */
+};
+
+static inline struct udp_nic *udp_nic_of(const struct nic *nic)
+{
+    return (struct udp_nic *)(uintptr_t)nic;
+}
 
 /* The system calls behind a queue. Errors as in nic.h. */
 struct udp_driver_ops {
@@ -141,6 +170,22 @@ static inline void udp_set_port(union nic_address *address, uint16_t port)
 /* udp/send.c */
 bool udp_send(struct nic_queue *base, const struct tx_desc *desc);
 unsigned udp_flush(struct nic_queue *base);
+
+/* udp/ends.c */
+void udp_choose_ends(struct udp_nic *nic);
+int udp_ends_open(struct udp_queue *queue);
+void udp_ends_close(struct udp_queue *queue);
+/* A send through this NIC has failed, or the kernel has news: the next event() looks. */
+void udp_ends_doubt(struct udp_queue *queue);
+/* A control message of a received buffer: sets rx->nic if it tells the interface. */
+void udp_ends_read_control(const struct udp_queue *queue, const struct cmsghdr *cmsg, struct nic_rx *rx);
+void udp_ends_count(struct udp_queue *queue, const struct nic_rx *rx, unsigned count);
+
+/*
+ * udp/source.c. The control message that makes datagrams leave from `local`, which has the sockets' family, and through
+ * `interface` if that is not 0.
+ */
+void udp_set_source(struct udp_source *source, const union nic_address *local, uint32_t interface);
 
 /* The tables of a queue. */
 extern const struct nic_queue_ops udp_queue_ops;

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The rails of a peer (core/rail.h): which NIC of ours sends to which address of the peer. The handshake's own route is
+ * always among them, since addresses that a peer names may lie behind address translation, or lead nowhere. Each side
+ * plans its own rails. Application threads; no state.
+ */
+#ifndef UCCL_RAILS_H
+#define UCCL_RAILS_H
+
+#include "boot/boot_wire.h"
+
+struct rail_plan {
+    struct nic_host host;
+    uint32_t peer_mtu; /* of the peer's NIC: bytes of an IP packet; 0: unknown */
+    bool handshake;    /* the handshake's route: without it there is no flow */
+};
+
+/*
+ * Plans the rails by the NICs that the peer offers; `host` is the handshake's. One rail where either side has a single
+ * NIC or none pair up. Returns how many, at least 1.
+ */
+unsigned rails_plan(const struct nic *nic, const struct nic_host *host, const struct boot_offer *offer,
+                    struct rail_plan out[CORE_RAILS_MAX]);
+
+/* Those of one engine thread: the NIC whose turn it is comes first, since small messages prefer the first rail. */
+void rails_order(struct rail_plan *rails, unsigned count, unsigned home_end);
+
+/* Tells the log, at level info, which rails lead to a peer, if those are several. */
+void rails_tell(const struct nic *nic, const struct rail_plan *rails, unsigned count);
+
+/* Our NICs in an offer, if we use several. */
+void rails_offer(const struct nic *nic, struct boot_offer *offer);
+
+#endif
