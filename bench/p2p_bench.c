@@ -14,7 +14,7 @@
 #include "output.h"
 #include "p2p_local.h"
 #include "p2p_report.h"
-#include "stream.h"
+#include "p2p_side.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,9 +26,6 @@ enum {
     SIZES_MAX = 64,
     WINDOW_MIN = 4, /* of an automatic window */
     WINDOW_AUTO = 256,
-    WINDOW_MAX = 4096,
-    PING_MAX = 10000, /* round trips of a ping-pong phase */
-    PING_MIN = 5,     /* taken even where they last longer than the phase should */
 };
 
 struct options {
@@ -49,52 +46,6 @@ struct options {
     int report_fd;                  /* server of --local: tell the port here; -1: none */
 };
 
-/* What the two sides do next; the fields of PHASE in this order. */
-enum phase_kind { PHASE_STREAM = 1, PHASE_PING };
-struct phase {
-    uint64_t kind;
-    uint64_t number; /* of the phase: message numbers start at number << TOOL_PHASE_SHIFT */
-    uint64_t size;
-    uint64_t window;
-    uint64_t count;    /* messages per sender; 0: no limit */
-    uint64_t limit_ns; /* time per sender; 0: no limit */
-    uint64_t check;
-    uint64_t bi;
-};
-#define PHASE_FIELDS (sizeof(struct phase) / sizeof(uint64_t))
-
-/* What a side saw in a phase; the fields of RESULT in this order. */
-struct outcome {
-    uint64_t messages;   /* sent by this side; in ping-pong: half round trips */
-    uint64_t bytes;      /* sent by this side */
-    uint64_t received;   /* bytes */
-    uint64_t elapsed_ns; /* first post to last completion of its sends; without sends: of the phase */
-    uint64_t cpu_ns;
-    uint64_t retransmits;
-    uint64_t wrong;
-    struct tool_mismatch first_wrong;
-};
-#define OUTCOME_FIELDS (sizeof(struct outcome) / sizeof(uint64_t))
-_Static_assert(PHASE_FIELDS <= TOOL_FIELDS && OUTCOME_FIELDS <= TOOL_FIELDS, "must fit a message");
-
-enum { DATA, CONTROL, CONNS };
-
-/* One side of a run. */
-struct side {
-    bool server;
-    uccl_engine *engine;
-    uccl_conn *conns[CONNS];
-    uint64_t memory;                     /* bytes of each of the two regions */
-    struct device_choice device;         /* where they are */
-    const struct device_choice *own_gpu; /* server: where the client says a GPU; NULL: the one it says */
-    struct region send_memory;
-    struct region receive_memory;
-    uccl_request *send_requests[WINDOW_MAX];
-    uccl_request *receive_requests[WINDOW_MAX];
-    uint32_t samples[PING_MAX];
-    uint64_t phases; /* so far */
-};
-
 /* ---- command line ---- */
 
 enum {
@@ -105,6 +56,8 @@ enum {
     KEY_WARMUP,
     KEY_SECONDS,
     KEY_BI,
+    KEY_OP,
+    KEY_PIECES,
     KEY_DEVICE,
     KEY_SENDER_DEVICE,
     KEY_RECEIVER_DEVICE,
@@ -134,6 +87,11 @@ static const struct argp_option option_rows[] = {
     {"warmup", KEY_WARMUP, "N", 0, "Messages before the clock starts; 0: a tenth of --seconds (default 0)", 2},
     {"window", KEY_WINDOW, "N", 0, "Messages outstanding; 0: about 8 MiB of them, 4 to 256 (default 0)", 2},
     {"bi", KEY_BI, "BOOL", OPTION_ARG_OPTIONAL, "Both directions at once (default false: client to server)", 2},
+    {"op", KEY_OP, "OP", 0,
+     "send: sends and receives; write, read: the client writes to the server's memory or reads it (default send)", 2},
+    {"pieces", KEY_PIECES, "N", 0,
+     "Pieces of each message that is written or read, which lie apart at both sides; at most one per byte (default 1)",
+     2},
     {"verify", KEY_VERIFY, "BOOL", OPTION_ARG_OPTIONAL,
      "true: verify contents of every message, which costs speed; false: of none (default: of the "
      "first window of each size)",
@@ -174,10 +132,21 @@ static void parse_sizes(struct argp_state *state, struct options *o, const char 
     }
 }
 
+static enum stream_op parse_op(struct argp_state *state, const char *text)
+{
+    for (enum stream_op op = STREAM_SEND; op <= STREAM_READ; op++)
+        if (strcmp(text, report_op_names[op]) == 0)
+            return op;
+    argp_error(state, "--op=%s: allowed are send, write and read", text);
+    return STREAM_SEND;
+}
+
 static void check_options(struct argp_state *state, const struct options *o)
 {
     if (o->ends.server + o->report.local + (o->ends.server_at.host != NULL) != 1)
         argp_error(state, "give one of --server, --serverip=HOST and --local");
+    if (o->report.pieces != 1 && o->report.op == STREAM_SEND)
+        argp_error(state, "--pieces: only with --op=write or --op=read");
     if (o->json && o->csv)
         argp_error(state, "--json and --csv exclude each other");
 }
@@ -206,6 +175,12 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_BI:
         o->report.bi = tool_parse_bool(state, "bi", text);
+        return 0;
+    case KEY_OP:
+        o->report.op = parse_op(state, text);
+        return 0;
+    case KEY_PIECES:
+        o->report.pieces = (uint32_t)tool_parse_number(state, "pieces", text, 1, STREAM_PIECES_MAX);
         return 0;
     case KEY_DEVICE:
         device_parse(state, "device", text, false, &o->sender);
@@ -259,10 +234,24 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
 /* ---- one phase, either side ---- */
 
-static uint32_t fitting_window(uint64_t size, uint32_t window, uint64_t memory)
+static uint32_t fitting_window(uint64_t slot, uint32_t window, uint64_t memory)
 {
-    uint64_t fit = memory / stream_stride(size);
+    uint64_t fit = memory / slot;
     return fit >= window ? window : fit == 0 ? 1 : (uint32_t)fit;
+}
+
+/* Both sides begin together: the client says with what. */
+static void begin_phase(struct side *side, const struct phase *phase)
+{
+    struct tool_message ready;
+    uint64_t fields[PHASE_FIELDS];
+    if (side->server) {
+        tool_tell(side->conns[CONTROL], TOOL_READY, NULL, 0, "starting a phase");
+        return;
+    }
+    memcpy(fields, phase, sizeof(fields));
+    tool_tell(side->conns[CONTROL], TOOL_PHASE, fields, PHASE_FIELDS, "starting a phase");
+    tool_expect(side->conns[CONTROL], TOOL_READY, -1, "starting a phase", &ready);
 }
 
 static struct stream make_stream(struct side *side, const struct phase *phase, bool sends)
@@ -274,7 +263,7 @@ static struct stream make_stream(struct side *side, const struct phase *phase, b
         .check = phase->check,
         .window = (uint32_t)phase->window,
         .group = 1,
-        .buffer_count = stream_buffers(phase->size, (uint32_t)phase->window, phase->check, side->memory),
+        .buffer_count = stream_buffers(stream_stride(phase->size), (uint32_t)phase->window, phase->check, side->memory),
         .stride = stream_stride(phase->size),
         .region = sends ? &side->send_memory : &side->receive_memory,
         .buffers = sends ? side->send_memory.base : side->receive_memory.base,
@@ -365,6 +354,8 @@ static struct outcome run_phase(struct side *side, const struct phase *phase)
     struct stream streams[2];
     unsigned count = 0;
     struct outcome out = {0};
+    if (phase->op != STREAM_SEND)
+        return p2p_onesided_phase(side, phase, begin_phase);
     if (sends) {
         streams[count] = make_stream(side, phase, true);
         streams[count++].total = ping ? 0 : phase->count != 0 ? phase->count : STREAM_NONE;
@@ -375,15 +366,7 @@ static struct outcome run_phase(struct side *side, const struct phase *phase)
         receiver->total = ping ? side->server : STREAM_NONE;
         stream_post(receiver);
     }
-    if (side->server) {
-        tool_tell(side->conns[CONTROL], TOOL_READY, NULL, 0, "starting a phase");
-    } else {
-        uint64_t fields[PHASE_FIELDS];
-        struct tool_message ready;
-        memcpy(fields, phase, sizeof(fields));
-        tool_tell(side->conns[CONTROL], TOOL_PHASE, fields, PHASE_FIELDS, "starting a phase");
-        tool_expect(side->conns[CONTROL], TOOL_READY, -1, "starting a phase", &ready);
-    }
+    begin_phase(side, phase);
     uint64_t retransmits = tool_retransmits(side->engine), cpu_ns = tool_cpu_ns();
     if (ping)
         run_ping_phase(side, phase, streams, &out);
@@ -404,9 +387,12 @@ static struct outcome run_phase(struct side *side, const struct phase *phase)
 
 static bool phase_allowed(const struct side *side, const struct phase *p)
 {
-    return (p->kind == PHASE_STREAM || p->kind == PHASE_PING) && p->size >= 1 && p->size <= TOOL_SIZE_MAX &&
-           p->window >= 1 && p->window <= WINDOW_MAX && p->check <= 1 && p->bi <= 1 &&
-           stream_stride(p->size) <= side->memory && (!p->check || stream_stride(p->size) * p->window <= side->memory);
+    if (p->size < 1 || p->size > TOOL_SIZE_MAX || p->op != side->op || p->pieces < 1 || p->pieces > STREAM_PIECES_MAX ||
+        p->pieces > p->size)
+        return false;
+    uint64_t slot = onesided_slot(p->size, (uint32_t)p->pieces);
+    return (p->kind == PHASE_STREAM || p->kind == PHASE_PING) && p->window >= 1 && p->window <= WINDOW_MAX &&
+           p->check <= 1 && p->bi <= 1 && slot <= side->memory && (!p->check || slot * p->window <= side->memory);
 }
 
 static uint64_t take_memory(const struct tool_message *hello, void *context)
@@ -414,7 +400,9 @@ static uint64_t take_memory(const struct tool_message *hello, void *context)
     struct side *side = context;
     char fault[256];
     side->memory = hello->field[1];
-    if (side->memory > TOOL_MEMORY_MAX || !device_unpack(hello->field[2], &side->device))
+    side->op = (enum stream_op)hello->field[3];
+    if (side->memory > TOOL_MEMORY_MAX || hello->field[3] > STREAM_READ ||
+        !device_unpack(hello->field[2], &side->device))
         return TOOL_BAD_SETTING;
     if (side->device.kind != DEVICE_CPU && side->own_gpu)
         side->device = *side->own_gpu;
@@ -444,6 +432,8 @@ static void start_server(const struct options *o, struct side *side)
     make_memory(side);
     tool_tell(side->conns[DATA], TOOL_WELCOME, NULL, 0, "accepting the client");
     tool_accept_joins(listener, nonce, side->conns, CONNS);
+    if (side->op != STREAM_SEND)
+        p2p_onesided_open(side);
     uccl_listener_close(listener);
 }
 
@@ -513,6 +503,12 @@ static uint32_t window_of(const struct options *o, uint64_t size)
     return window > WINDOW_AUTO ? WINDOW_AUTO : window < WINDOW_MIN ? WINDOW_MIN : (uint32_t)window;
 }
 
+/* A message has at least a byte per piece. */
+static uint32_t pieces_of(const struct options *o, uint64_t size)
+{
+    return size < o->report.pieces ? (uint32_t)size : o->report.pieces;
+}
+
 static void start_client(const struct options *o, struct side *side)
 {
     char fault[256];
@@ -520,13 +516,16 @@ static void start_client(const struct options *o, struct side *side)
     if (!device_open(&side->device, fault))
         tool_fail("memory of the client: %s", fault);
     for (unsigned i = 0; i < o->size_count; i++) {
-        uint32_t fit = fitting_window(o->sizes[i], window_of(o, o->sizes[i]), TOOL_SHARED_BUFFERS);
-        uint64_t need = stream_stride(o->sizes[i]) * fit;
+        uint64_t slot = onesided_slot(o->sizes[i], pieces_of(o, o->sizes[i]));
+        uint64_t need = slot * fitting_window(slot, window_of(o, o->sizes[i]), TOOL_SHARED_BUFFERS);
         side->memory = need > side->memory ? need : side->memory;
     }
     make_memory(side);
-    uint64_t settings[] = {side->memory, device_pack(&o->receiver)};
-    tool_connect_all(side->engine, &o->ends.server_at, settings, 2, side->conns, CONNS);
+    uint64_t settings[] = {side->memory, device_pack(&o->receiver), o->report.op};
+    side->op = o->report.op;
+    tool_connect_all(side->engine, &o->ends.server_at, settings, 3, side->conns, CONNS);
+    if (side->op != STREAM_SEND)
+        p2p_onesided_open(side);
 }
 
 /* The bar on a terminal; an empty `what` wipes it. */
@@ -573,7 +572,7 @@ static void fill_latency(struct side *side, const struct outcome *ping, struct r
     row->latency_us[1] = tool_percentile(side->samples, row->latency_samples, 99) / 1000.0;
 }
 
-static void fill_throughput(const struct both *both, struct result *row)
+static void fill_throughput(const struct both *both, enum stream_op op, struct result *row)
 {
     const struct outcome *client = &both->client, *server = &both->server;
     uint64_t bytes = client->bytes + server->bytes;
@@ -582,6 +581,11 @@ static void fill_throughput(const struct both *both, struct result *row)
     row->gbps_sent = tool_gbps(client->bytes, client->elapsed_ns);
     row->gbps_received = tool_gbps(server->bytes, server->elapsed_ns);
     row->gbps = row->gbps_sent + row->gbps_received;
+    if (op == STREAM_READ) { /* what the client has read went the other way */
+        double sent = row->gbps_received;
+        row->gbps_received = row->gbps_sent;
+        row->gbps_sent = sent;
+    }
     row->messages_per_s = row->gbps * 1e9 / 8 / (double)row->size;
     row->retransmits = client->retransmits + server->retransmits;
     row->cpu_client = tool_per_gib(client->cpu_ns, bytes);
@@ -592,11 +596,12 @@ static void fill_throughput(const struct both *both, struct result *row)
 static uint64_t measure(struct side *side, const struct options *o, unsigned index, struct result *row)
 {
     uint64_t size = o->sizes[index], limit_ns = (uint64_t)(o->report.seconds * 1e9), wrong = 0;
-    uint32_t window = window_of(o, size), fit = fitting_window(size, window, side->memory);
+    uint32_t pieces = pieces_of(o, size), window = window_of(o, size);
+    uint32_t fit = fitting_window(onesided_slot(size, pieces), window, side->memory);
     bool all = o->report.verify == VERIFY_ALL;
-    struct phase phase = {.size = size, .bi = o->report.bi};
+    struct phase phase = {.size = size, .bi = o->report.bi, .op = o->report.op, .pieces = pieces};
     struct both both;
-    *row = (struct result){.size = size, .window = all ? fit : window};
+    *row = (struct result){.size = size, .window = all ? fit : window, .pieces = pieces};
     if (o->report.verify != VERIFY_NONE) {
         show_progress(o, index, "verifying");
         phase.kind = PHASE_STREAM;
@@ -627,7 +632,7 @@ static uint64_t measure(struct side *side, const struct options *o, unsigned ind
     phase.count = o->report.iterations;
     phase.limit_ns = o->report.iterations != 0 ? 0 : limit_ns;
     both = command_phase(side, phase, &wrong);
-    fill_throughput(&both, row);
+    fill_throughput(&both, o->report.op, row);
     row->verified = o->report.verify != VERIFY_NONE && wrong == 0;
     show_progress(o, index, "");
     return wrong;
@@ -666,7 +671,7 @@ static int sweep(struct side *side, const struct options *o)
         return EXIT_FAILURE;
     }
     if (o->plot)
-        report_plot(o->plot, rows, count);
+        report_plot(&o->report, o->plot, rows, count);
     return EXIT_SUCCESS;
 }
 
@@ -693,6 +698,8 @@ static void choose_gpu(struct options *o, struct side *side)
 
 static void finish(struct side *side)
 {
+    if (side->op != STREAM_SEND)
+        p2p_onesided_close(side);
     uccl_conn_close(side->conns[DATA]);
     uccl_conn_close(side->conns[CONTROL]);
     region_free(&side->send_memory);
@@ -719,6 +726,7 @@ int main(int argc, char **argv)
         .ends = TOOL_ENDS,
         .report.seconds = 1,
         .report.verify = VERIFY_FIRST,
+        .report.pieces = 1,
         .report_fd = -1,
         .size_count = 9,
         .sizes = {256, 1024, 4096, 16384, 65536, 262144, MIB, 10 * MIB, 100 * MIB},

@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+const char *const report_op_names[] = {"send", "write", "read"};
+
 static const char *rate_text(double per_s, char out[32])
 {
     if (per_s >= 1e6)
@@ -47,6 +49,7 @@ void report_row(const struct report_setup *setup, const struct result *r)
 #define REPORT_COLUMNS(WHOLE, REAL)                                                                                    \
     WHOLE(size_bytes, r->size)                                                                                         \
     WHOLE(window, r->window)                                                                                           \
+    WHOLE(pieces, r->pieces)                                                                                           \
     REAL(gbps, r->gbps)                                                                                                \
     REAL(gbytes_per_s, r->gbps / 8)                                                                                    \
     REAL(gbps_sent, r->gbps_sent)                                                                                      \
@@ -94,11 +97,11 @@ void report_json(const struct report_setup *setup, const struct result *rows, un
     json_t *list = json_array();
     for (unsigned i = 0; i < count; i++)
         json_array_append_new(list, row_json(&rows[i]));
-    json_t *root =
-        json_pack("{s:s, s:s, s:s, s:b, s:b, s:f, s:I, s:s, s:s, s:s, s:o}", "tool", "p2p_bench", "version",
-                  uccl_version(), "build", uccl_build_info(), "local", setup->local, "bi", setup->bi, "seconds",
-                  setup->seconds, "iterations", (json_int_t)setup->iterations, "verify", verify_names[setup->verify],
-                  "sender_device", setup->sender_device, "receiver_device", setup->receiver_device, "results", list);
+    json_t *root = json_pack("{s:s, s:s, s:s, s:b, s:s, s:b, s:f, s:I, s:s, s:s, s:s, s:o}", "tool", "p2p_bench",
+                             "version", uccl_version(), "build", uccl_build_info(), "local", setup->local, "op",
+                             report_op_names[setup->op], "bi", setup->bi, "seconds", setup->seconds, "iterations",
+                             (json_int_t)setup->iterations, "verify", verify_names[setup->verify], "sender_device",
+                             setup->sender_device, "receiver_device", setup->receiver_device, "results", list);
     if (!root || json_dumpf(root, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) != 0)
         tool_fail("cannot write the JSON report");
     printf("\n");
@@ -149,7 +152,7 @@ static void deliver_plot(const char *from, const char *path)
     free(svg);
 }
 
-void report_plot(const char *path, const struct result *rows, unsigned count)
+void report_plot(const struct report_setup *setup, const char *path, const struct result *rows, unsigned count)
 {
     const char *directory = getenv("TMPDIR");
     char size[16], file[4096];
@@ -168,13 +171,15 @@ void report_plot(const char *path, const struct result *rows, unsigned count)
     fprintf(gnuplot, "END_OF_ROWS\nset terminal svg size 900,500 background 'white'\nset output '");
     for (const char *c = file; *c != '\0'; c++)
         fprintf(gnuplot, *c == '\'' ? "''" : "%c", *c);
-    fprintf(gnuplot, "'\nset title 'p2p\\_bench'\nset key top left\nset grid\nset logscale x 2\n"
-                     "set xlabel 'message size'\nset ylabel 'throughput (GB/s)'\nset yrange [0:*]\n"
-                     "set ytics nomirror\nset logscale y2\nset y2label 'half round trip (us)'\nset y2tics\n"
-                     "set xtics rotate by -30\n"
-                     "plot $rows using 1:3:xtic(2) with linespoints lw 2 title 'throughput', \\\n"
-                     "     $rows using 1:4 axes x1y2 with linespoints dt 2 title 'p50', \\\n"
-                     "     $rows using 1:5 axes x1y2 with linespoints dt 3 title 'p99'\n");
+    fprintf(gnuplot,
+            "'\nset title 'p2p\\_bench'\nset key top left\nset grid\nset logscale x 2\n"
+            "set xlabel 'message size'\nset ylabel 'throughput (GB/s)'\nset yrange [0:*]\n"
+            "set ytics nomirror\nset logscale y2\nset y2label '%s (us)'\nset y2tics\n"
+            "set xtics rotate by -30\n"
+            "plot $rows using 1:3:xtic(2) with linespoints lw 2 title 'throughput', \\\n"
+            "     $rows using 1:4 axes x1y2 with linespoints dt 2 title 'p50', \\\n"
+            "     $rows using 1:5 axes x1y2 with linespoints dt 3 title 'p99'\n",
+            setup->op == STREAM_READ ? "time of a read" : "half round trip");
     int status = pclose(gnuplot);
     if (status != 0) {
         unlink(file);

@@ -3,6 +3,8 @@
 #ifndef P2P_REPORT_H
 #define P2P_REPORT_H
 
+#include "stream.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -16,6 +18,8 @@ struct report_setup {
     double seconds;      /* per size */
     uint64_t iterations; /* 0: by time */
     enum verify verify;
+    enum stream_op op;
+    uint32_t pieces;        /* of a message, where it has as many bytes */
     char sender_device[32]; /* where the messages lie */
     char receiver_device[32];
 };
@@ -24,6 +28,7 @@ struct report_setup {
 struct result {
     uint64_t size;
     uint32_t window;
+    uint32_t pieces;
     bool verified;
     uint64_t messages;
     uint64_t elapsed_ns;
@@ -38,6 +43,8 @@ struct result {
     double cpu_server;
 };
 
+/* Words of enum stream_op. */
+extern const char *const report_op_names[];
 /* Says so where messages lie in other than plain host memory. */
 void report_devices(const struct report_setup *setup);
 void report_row(const struct report_setup *setup, const struct result *r);
@@ -45,6 +52,6 @@ void report_csv(const struct result *rows, unsigned count);
 void report_json(const struct report_setup *setup, const struct result *rows, unsigned count);
 /* Before minutes of measuring: is there a gnuplot, and may the file be written? */
 void report_check_plot(const char *path);
-void report_plot(const char *path, const struct result *rows, unsigned count);
+void report_plot(const struct report_setup *setup, const char *path, const struct result *rows, unsigned count);
 
 #endif

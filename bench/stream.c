@@ -85,15 +85,18 @@ bool tool_verify(const void *buffer, uint64_t size, uint64_t channel, uint64_t n
 
 void tool_print_mismatch(const char *who, const struct tool_mismatch *m)
 {
-    char phase[40] = "";
+    char phase[40] = "", piece[40] = "";
+    uint64_t channel = m->channel & ((1 << TOOL_PIECE_SHIFT) - 1);
+    if (m->channel != channel)
+        snprintf(piece, sizeof(piece), "piece %" PRIu64 ", ", m->channel >> TOOL_PIECE_SHIFT);
     if (m->number >> TOOL_PHASE_SHIFT != 0)
         snprintf(phase, sizeof(phase), "phase %" PRIu64 ", ", m->number >> TOOL_PHASE_SHIFT);
     tool_start_error_line();
     fprintf(stderr,
-            "[%s] error: wrong data: connection %" PRIu64 ", %smessage %" PRIu64 " sent by the %s, offset %" PRIu64
+            "[%s] error: wrong data: connection %" PRIu64 ", %smessage %" PRIu64 " sent by the %s, %soffset %" PRIu64
             ": expected 0x%016" PRIx64 ", got 0x%016" PRIx64 "%s\n",
-            who, m->channel / 2, phase, m->number & ((UINT64_C(1) << TOOL_PHASE_SHIFT) - 1),
-            m->channel % 2 != 0 ? "server" : "client", m->offset, m->expected, m->got,
+            who, channel / 2, phase, m->number & ((UINT64_C(1) << TOOL_PHASE_SHIFT) - 1),
+            channel % 2 != 0 ? "server" : "client", piece, m->offset, m->expected, m->got,
             m->got == POISON ? " (never written)" : "");
 }
 
@@ -104,9 +107,9 @@ uint64_t stream_stride(uint64_t size)
     return size == 0 ? 64 : (size + 63) / 64 * 64;
 }
 
-uint32_t stream_buffers(uint64_t size, uint32_t window, bool check, uint64_t memory)
+uint32_t stream_buffers(uint64_t stride, uint32_t window, bool check, uint64_t memory)
 {
-    uint64_t fit = memory / stream_stride(size);
+    uint64_t fit = memory / stride;
     return check || fit >= window ? window : fit == 0 ? 1 : (uint32_t)fit;
 }
 
@@ -117,6 +120,7 @@ void stream_restart(struct stream *s, uint64_t first_number, uint64_t total)
     s->posted = s->ended = s->bytes = 0;
     s->stop_from = s->stopped_at = STREAM_NONE;
     s->post_slot = s->reap_slot = 0;
+    s->free_until = s->op == STREAM_NOTIFY ? STREAM_NONE : s->window; /* what the target has at first */
     s->starved_since_ns = 0;
 }
 
@@ -128,7 +132,8 @@ static uint64_t shown_number(const struct stream *s, uint64_t index)
 
 static const char *stream_verb(const struct stream *s)
 {
-    return s->sends ? "sending" : "receiving";
+    static const char *const verbs[] = {"sending", "writing", "reading", "notifying of"};
+    return s->sends ? verbs[s->op] : "receiving";
 }
 
 /* Out of requests although none of ours is outstanding: right for a moment, wrong for long. */
@@ -145,6 +150,10 @@ static void stream_starved(struct stream *s)
 /* Makes the contents of the next message, or of the buffer before it arrives. */
 static void stream_prepare(struct stream *s, unsigned char *buffer, uint64_t size)
 {
+    if (s->ops) {
+        s->ops->prepare(s, buffer, s->first_number + s->posted);
+        return;
+    }
     void *contents = region_scratch(s->region, buffer, size);
     if (s->sends)
         tool_fill(contents, size, s->channel, s->first_number + s->posted);
@@ -156,7 +165,7 @@ static void stream_prepare(struct stream *s, unsigned char *buffer, uint64_t siz
 /* May the next message be posted? Groups are posted whole, as soon as a whole group has ended. */
 static bool stream_has_room(const struct stream *s)
 {
-    if (s->posted >= s->total)
+    if (s->posted >= s->total || (s->ops && s->check && s->posted >= s->free_until))
         return false;
     if (s->group == 1)
         return s->posted - s->ended < s->window;
@@ -173,7 +182,9 @@ unsigned stream_post(struct stream *s)
         int rc;
         if (s->check)
             stream_prepare(s, buffer, size);
-        if (s->sends)
+        if (s->ops)
+            rc = s->ops->post(s, buffer, request);
+        else if (s->sends)
             rc = uccl_send_async(s->conn, buffer, size, s->region->mr, request);
         else
             rc = uccl_recv_async(s->conn, buffer, size, s->region->mr, request);
@@ -193,6 +204,25 @@ unsigned stream_post(struct stream *s)
     return count;
 }
 
+void stream_flush(struct stream *s, unsigned char *buffer, size_t bytes)
+{
+    uccl_request *request = NULL;
+    int rc = uccl_flush(s->conn, buffer, bytes, s->region->mr, &request);
+    if (rc == 0 && request)
+        rc = uccl_wait(request, -1, NULL);
+    if (rc != 0)
+        tool_fail_uccl(rc, "connection %" PRIu64 ", flushing message %" PRIu64, s->channel / 2,
+                       shown_number(s, s->ended));
+}
+
+void stream_note_wrong(struct stream *s, const struct tool_mismatch *mismatch)
+{
+    if (s->wrong++ == 0)
+        s->first_wrong = *mismatch;
+    if (s->wrong <= 5)
+        tool_print_mismatch(tool_role, mismatch);
+}
+
 /* A message has arrived in `buffer`. */
 static void stream_received(struct stream *s, unsigned char *buffer, size_t bytes)
 {
@@ -206,25 +236,14 @@ static void stream_received(struct stream *s, unsigned char *buffer, size_t byte
     if (bytes != s->size || s->stopped_at != STREAM_NONE)
         tool_fail("connection %" PRIu64 ", message %" PRIu64 ": expected %" PRIu64 " bytes, got %zu", s->channel / 2,
                   shown_number(s, s->ended), s->size, bytes);
-    if (s->flush || s->check) { /* what is compared must be there */
-        uccl_request *request = NULL;
-        int rc = uccl_flush(s->conn, buffer, bytes, s->region->mr, &request);
-        if (rc == 0 && request)
-            rc = uccl_wait(request, -1, NULL);
-        if (rc != 0)
-            tool_fail_uccl(rc, "connection %" PRIu64 ", flushing message %" PRIu64, s->channel / 2,
-                           shown_number(s, s->ended));
-    }
+    if (s->flush || s->check) /* what is compared must be there */
+        stream_flush(s, buffer, bytes);
     if (!s->check)
         return;
     void *contents = region_scratch(s->region, buffer, bytes);
     region_load(s->region, buffer, bytes);
-    if (!tool_verify(contents, s->size, s->channel, number, &mismatch)) {
-        if (s->wrong++ == 0)
-            s->first_wrong = mismatch;
-        if (s->wrong <= 5)
-            tool_print_mismatch(tool_role, &mismatch);
-    }
+    if (!tool_verify(contents, s->size, s->channel, number, &mismatch))
+        stream_note_wrong(s, &mismatch);
 }
 
 bool stream_reap(struct stream *s, int timeout_ms)
@@ -245,10 +264,13 @@ bool stream_reap(struct stream *s, int timeout_ms)
     if (rc != 0)
         tool_fail_uccl(rc, "connection %" PRIu64 ", %s message %" PRIu64, s->channel / 2, stream_verb(s),
                        shown_number(s, s->ended));
-    if (!s->sends)
-        stream_received(s, s->buffers + (s->reap_slot % s->buffer_count) * s->stride, bytes);
+    unsigned char *buffer = s->buffers + (s->reap_slot % s->buffer_count) * s->stride;
+    if (s->ops)
+        s->ops->ended(s, buffer);
+    else if (!s->sends)
+        stream_received(s, buffer, bytes);
     s->ended++;
-    s->bytes += bytes;
+    s->bytes += !s->ops ? bytes : s->size;
     s->reap_slot = s->reap_slot + 1 == s->window ? 0 : s->reap_slot + 1;
     return true;
 }

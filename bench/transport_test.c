@@ -6,11 +6,12 @@
  *
  * Order of the messages on connection 0, in both directions where a side sends:
  *   HELLO, WELCOME | JOIN on every further connection | per phase: READY, data | RESULT
- * A phase (warm-up, then the measured one) starts when both sides have their receives posted. In
- * the end both sides know both results, so both exit with 0 or both do not.
+ * A phase (warm-up, then the measured one) starts when both sides have their receives posted. With
+ * write and read, a READY before the first one tells what the target has exported. In the end both sides know both
+ * results, so both exit with 0 or both do not.
  */
+#include "onesided.h"
 #include "output.h"
-#include "stream.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,16 +21,16 @@
 /* What the client decides; the numbers are those of the HELLO message's fields. */
 enum setting { PERFTYPE, WARMUP, NFLOW, NMSG, NREQ, MSIZE, ITERATIONS, FLUSH, BI, SETTINGS };
 
-enum perftype { TYPE_BASIC, TYPE_LAT, TYPE_TPT, TYPE_BI };
+enum perftype { TYPE_BASIC, TYPE_LAT, TYPE_TPT, TYPE_BI, TYPE_WRITE, TYPE_READ, TYPE_NOTIFY };
 
-static const char *const type_names[] = {"basic", "lat", "tpt", "bi"};
+static const char *const type_names[] = {"basic", "lat", "tpt", "bi", "write", "read", "notify"};
 
 static const struct {
     const char *name;
     uint64_t min;
     uint64_t max;
 } setting_rows[SETTINGS] = {
-    [PERFTYPE] = {"perftype", TYPE_BASIC, TYPE_TPT}, /* bi is tpt with --bi */
+    [PERFTYPE] = {"perftype", TYPE_BASIC, TYPE_NOTIFY}, /* bi is tpt with --bi */
     [WARMUP] = {"warmup", 0, 1000000000},
     [NFLOW] = {"nflow", 1, 4096},
     [NMSG] = {"nmsg", 1, 4096},
@@ -48,11 +49,37 @@ static const struct {
 #define BASIC_MEMORY (256 * MIB)
 
 static const uint64_t type_defaults[][SETTINGS] = {
-    [TYPE_BASIC] = {TYPE_BASIC, 0, 1, 1, 8, MIB, 1000, 0, 0},
-    [TYPE_LAT] = {TYPE_LAT, 1000, 1, 1, 1, 8, 10000, 0, 0},
-    [TYPE_TPT] = {TYPE_TPT, 100, 1, 1, 8, MIB, 5000, 0, 0},
-    [TYPE_BI] = {TYPE_TPT, 100, 1, 1, 8, MIB, 5000, 0, 1},
+    [TYPE_BASIC] = {TYPE_BASIC, 0, 1, 1, 8, MIB, 1000, 0, 0},   [TYPE_LAT] = {TYPE_LAT, 1000, 1, 1, 1, 8, 10000, 0, 0},
+    [TYPE_TPT] = {TYPE_TPT, 100, 1, 1, 8, MIB, 5000, 0, 0},     [TYPE_BI] = {TYPE_TPT, 100, 1, 1, 8, MIB, 5000, 0, 1},
+    [TYPE_WRITE] = {TYPE_WRITE, 0, 1, 1, 8, MIB, 1000, 0, 0},   [TYPE_READ] = {TYPE_READ, 0, 1, 1, 8, MIB, 1000, 0, 0},
+    [TYPE_NOTIFY] = {TYPE_NOTIFY, 0, 1, 1, 8, 256, 1000, 0, 0},
 };
+
+/* Types whose contents are verified, each message in a buffer of its own. */
+static bool type_checks(uint64_t type)
+{
+    return type == TYPE_BASIC || type >= TYPE_WRITE;
+}
+
+static enum stream_op type_op(uint64_t type)
+{
+    return type == TYPE_WRITE    ? STREAM_WRITE
+           : type == TYPE_READ   ? STREAM_READ
+           : type == TYPE_NOTIFY ? STREAM_NOTIFY
+                                 : STREAM_SEND;
+}
+
+/* Messages that one operation of a stream moves: those of a write or read are its pieces. */
+static uint64_t messages_per_operation(const uint64_t *v)
+{
+    return v[PERFTYPE] == TYPE_WRITE || v[PERFTYPE] == TYPE_READ ? v[NMSG] : 1;
+}
+
+static uint64_t operation_slot(const uint64_t *v)
+{
+    uint64_t pieces = messages_per_operation(v);
+    return onesided_slot(v[MSIZE] * pieces, (uint32_t)pieces);
+}
 
 struct options {
     struct tool_ends ends;
@@ -70,8 +97,10 @@ struct run {
     uccl_conn **conns;      /* nflow */
     struct stream *streams; /* per connection: what it sends, what it receives, where it does */
     unsigned stream_count;
-    struct region region; /* message buffers of all of them */
-    bool sends;           /* this side sends data (in lat: always) */
+    struct region region;  /* message buffers of all of them */
+    uccl_export *exported; /* what the peer writes to or reads from; NULL: nothing */
+    uccl_remote **remotes; /* the same of the peer, per connection; NULL: none */
+    bool sends;            /* this side sends data (in lat: always) */
     bool receives;
     uint32_t *samples; /* lat: nanoseconds of a half round trip, NULL where none are taken */
     uint64_t elapsed_ns;
@@ -86,28 +115,32 @@ enum { KEY_GPU = 1000, KEY_SETTING };
 static const struct argp_option option_rows[] = {
     {0, 0, 0, 0, "What to run:", 2},
     {"perftype", KEY_SETTING + PERFTYPE, "TYPE", 0,
-     "basic: send and verify contents; lat: half round trips; tpt: throughput; bi: tpt with --bi "
-     "(default basic)",
+     "basic: send and verify contents; write, read, notify: the same by one-sided operations; lat: half round trips; "
+     "tpt: throughput; bi: tpt with --bi (default basic)",
      2},
     {"msize", KEY_SETTING + MSIZE, "BYTES", 0,
-     "Size of a message, with K, M or G for powers of 1024 (default lat 8, others 1M)", 2},
+     "Size of a message, with K, M or G for powers of 1024 (default lat 8, notify 256, others 1M)", 2},
     {"iterations", KEY_SETTING + ITERATIONS, "N", 0,
      "Iterations: each is one request on every connection; with lat, one round trip on one connection, in turn "
-     "(default basic 1000, lat 10000, tpt and bi 5000)",
+     "(default basic, write, read and notify 1000, lat 10000, tpt and bi 5000)",
      2},
     {"warmup", KEY_SETTING + WARMUP, "N", 0,
-     "Iterations before the clock starts (default basic 0, lat 1000, tpt and bi 100); true: the default, but 100 with "
-     "basic; false: none",
+     "Iterations before the clock starts (default lat 1000, tpt and bi 100, others 0); true: the default, but 100 "
+     "where "
+     "that is 0; false: none",
      2},
     {"nflow", KEY_SETTING + NFLOW, "N", 0, "Connections (default 1)", 2},
-    {"nmsg", KEY_SETTING + NMSG, "N", 0, "Messages per request, posted together (default 1)", 2},
+    {"nmsg", KEY_SETTING + NMSG, "N", 0,
+     "Messages per request, posted together; with write and read, the pieces of one vector (default 1)", 2},
     {"nreq", KEY_SETTING + NREQ, "N", 0,
-     "Outstanding requests per connection; always 1 with lat (default 8; basic: fewer where 8 would take over 256 MiB)",
+     "Outstanding requests per connection; always 1 with lat (default 8; basic, write and read: fewer where 8 would "
+     "take "
+     "over 256 MiB)",
      2},
     {"bi", KEY_SETTING + BI, "BOOL", OPTION_ARG_OPTIONAL, "Both directions at once (default false: client to server)",
      2},
     {"flush", KEY_SETTING + FLUSH, "BOOL", OPTION_ARG_OPTIONAL,
-     "Call uccl_flush() on every received message (default false)", 2},
+     "Call uccl_flush() on every received message, or one that was read (default false)", 2},
     {"gpu", KEY_GPU, "N", 0,
      "Message buffers in the memory of GPU N: cuda:N, hip:N, or N of the runtime that has GPUs; cpu: in "
      "host memory (default cpu)",
@@ -120,7 +153,7 @@ static uint64_t parse_perftype(struct argp_state *state, const char *text)
     for (unsigned i = 0; i < sizeof(type_names) / sizeof(type_names[0]); i++)
         if (strcmp(text, type_names[i]) == 0)
             return i;
-    argp_error(state, "--perftype=%s: allowed are basic, lat, tpt and bi", text);
+    argp_error(state, "--perftype=%s: allowed are basic, lat, tpt, bi, write, read and notify", text);
     return TYPE_BASIC;
 }
 
@@ -147,9 +180,15 @@ static const char *settings_fault(const uint64_t *v)
         return "--nflow x --nmsg x --nreq: at most 16384";
     if (v[PERFTYPE] == TYPE_LAT && v[ITERATIONS] > LAT_ITERATIONS_MAX)
         return "--iterations: at most 100000000 with --perftype=lat, which keeps a sample of each";
-    if (v[PERFTYPE] == TYPE_BASIC && v[NMSG] * v[NREQ] * v[NFLOW] > TOOL_MEMORY_MAX / stream_stride(v[MSIZE]))
-        return "--nflow x --nmsg x --nreq x --msize: at most 64G with --perftype=basic, which "
-               "needs a buffer for each";
+    if (v[PERFTYPE] == TYPE_BI)
+        return "--perftype: bi is tpt with --bi";
+    if (v[PERFTYPE] == TYPE_NOTIFY && v[MSIZE] > UCCL_NOTIFY_MAX)
+        return "--msize: at most 64K with --perftype=notify";
+    /* the slot of an operation is below 2^34 x 2^12 bytes and its gaps */
+    if (type_checks(v[PERFTYPE]) &&
+        v[NMSG] / messages_per_operation(v) * v[NREQ] * v[NFLOW] > TOOL_MEMORY_MAX / operation_slot(v))
+        return "--nflow x --nmsg x --nreq x --msize: at most 64G where contents are verified, which needs a buffer for "
+               "each message";
     return NULL;
 }
 
@@ -169,8 +208,8 @@ static void settings_complete(struct options *o)
         v[WARMUP] = defaults[WARMUP] != 0 ? defaults[WARMUP] : WARMUP_USUAL;
     if (v[PERFTYPE] == TYPE_LAT)
         v[NREQ] = 1;
-    uint64_t per_request = v[NFLOW] * v[NMSG] * stream_stride(v[MSIZE]);
-    if (!o->given[NREQ] && v[PERFTYPE] == TYPE_BASIC && v[NREQ] > BASIC_MEMORY / per_request)
+    uint64_t per_request = v[NFLOW] * (v[NMSG] / messages_per_operation(v)) * operation_slot(v);
+    if (!o->given[NREQ] && type_checks(v[PERFTYPE]) && v[NREQ] > BASIC_MEMORY / per_request)
         v[NREQ] = BASIC_MEMORY / per_request != 0 ? BASIC_MEMORY / per_request : 1;
     while (!o->given[NREQ] && v[NREQ] > 1 && v[NFLOW] * v[NMSG] * v[NREQ] > TOOL_OUTSTANDING)
         v[NREQ]--;
@@ -281,18 +320,44 @@ static void print_plan(const struct run *run, const struct device_choice *device
            device->kind == DEVICE_CPU ? "" : device_text(device, where));
 }
 
+/* Tells the peer where it may write or read, and learns the same of it. */
+static void exchange_exports(struct run *run)
+{
+    static const char doing[] = "telling the peer of message buffers";
+    uint32_t nflow = (uint32_t)run->value[NFLOW];
+    struct tool_mail mail;
+    if (run->sends)
+        tool_mail_post(run->conns[0], &mail);
+    if (run->receives)
+        onesided_export(run->conns[0], &run->region, &run->exported, doing);
+    if (!run->sends)
+        return;
+    run->remotes = calloc(nflow, sizeof(*run->remotes));
+    if (!run->remotes)
+        tool_fail("out of memory for %u connections", nflow);
+    onesided_import(&mail, run->conns, nflow, run->remotes, doing);
+    for (unsigned i = 0; i < run->stream_count; i++) {
+        struct stream *s = &run->streams[i];
+        /* the peer's streams stand in the same order: with --bi what is sent is before what is received */
+        uint64_t peers = run->value[BI] ? i + 1 : i;
+        s->remote = run->remotes[i / (run->sends + run->receives)];
+        s->remote_at = peers * s->stride * s->buffer_count;
+    }
+}
+
 static void make_streams(struct run *run, const struct device_choice *device)
 {
     const uint64_t *v = run->value;
-    bool lat = v[PERFTYPE] == TYPE_LAT, check = v[PERFTYPE] == TYPE_BASIC;
+    bool lat = v[PERFTYPE] == TYPE_LAT, check = type_checks(v[PERFTYPE]);
+    uint64_t per_operation = messages_per_operation(v), group = v[NMSG] / per_operation;
     run->sends = lat || v[BI] || !run->server;
     run->receives = lat || v[BI] || run->server;
     run->stream_count = (unsigned)v[NFLOW] * (run->sends + run->receives);
     run->streams = calloc(run->stream_count, sizeof(*run->streams));
     /* lat: the receives of the next iteration are posted before those of this one have ended */
-    uint32_t window = (uint32_t)(v[NMSG] * (lat ? 2 : v[NREQ]));
-    uint64_t stride = stream_stride(v[MSIZE]);
-    uint32_t buffers = stream_buffers(v[MSIZE], window, check, TOOL_SHARED_BUFFERS / run->stream_count);
+    uint32_t window = (uint32_t)(group * (lat ? 2 : v[NREQ]));
+    uint64_t stride = operation_slot(v);
+    uint32_t buffers = stream_buffers(stride, window, check, TOOL_SHARED_BUFFERS / run->stream_count);
     region_make(&run->region, run->engine, device, stride * buffers * run->stream_count);
     for (unsigned i = 0; i < run->stream_count && run->streams; i++) {
         unsigned flow = i / (run->sends + run->receives);
@@ -301,15 +366,18 @@ static void make_streams(struct run *run, const struct device_choice *device)
             .conn = run->conns[flow],
             .channel = flow * 2 + (sends == run->server),
             .sends = sends,
+            .op = type_op(v[PERFTYPE]),
+            .ops = type_op(v[PERFTYPE]) != STREAM_SEND ? &onesided_ops : NULL,
+            .pieces = (uint32_t)per_operation,
             .check = check,
             .flush = v[FLUSH],
             .window = window,
-            .group = lat ? 1 : (uint32_t)v[NMSG],
+            .group = lat ? 1 : (uint32_t)group,
             .buffer_count = buffers,
             .stride = stride,
             .region = &run->region,
             .buffers = run->region.base + i * stride * buffers,
-            .size = v[MSIZE],
+            .size = v[MSIZE] * per_operation,
             .requests = calloc(window, sizeof(uccl_request *)),
         };
         if (!run->streams[i].requests)
@@ -317,6 +385,8 @@ static void make_streams(struct run *run, const struct device_choice *device)
     }
     if (!run->streams)
         tool_fail("out of memory for requests");
+    if (v[PERFTYPE] == TYPE_WRITE || v[PERFTYPE] == TYPE_READ)
+        exchange_exports(run);
 }
 
 /* ---- running ---- */
@@ -328,8 +398,10 @@ static void meet(struct run *run)
     struct tool_message ready;
     tool_mail_post(run->conns[0], &mail);
     for (unsigned i = 0; i < run->stream_count; i++)
-        if (!run->streams[i].sends)
+        if (!run->streams[i].sends && run->streams[i].op == STREAM_SEND)
             stream_post(&run->streams[i]);
+        else if (!run->streams[i].sends)
+            onesided_offer(&run->streams[i]);
     tool_tell(run->conns[0], TOOL_READY, NULL, 0, "starting together with the peer");
     tool_expect_mail(&mail, TOOL_READY, -1, "starting together with the peer", &ready);
 }
@@ -339,7 +411,7 @@ static void count_bytes(const struct run *run, uint64_t *sent, uint64_t *receive
     *sent = *received = *messages = 0;
     for (unsigned i = 0; i < run->stream_count; i++) {
         *(run->streams[i].sends ? sent : received) += run->streams[i].bytes;
-        *messages += run->streams[i].ended;
+        *messages += run->streams[i].ended * messages_per_operation(run->value);
     }
 }
 
@@ -376,12 +448,12 @@ static bool streams_running(const struct run *run)
     return false;
 }
 
-/* basic, tpt: `iterations` requests on every stream, `nreq` of them outstanding. */
+/* All but lat: `iterations` requests on every stream, `nreq` of them outstanding. */
 static void run_streams(struct run *run, uint64_t iterations, bool measured)
 {
     for (unsigned i = 0; i < run->stream_count; i++) {
         struct stream *s = &run->streams[i];
-        stream_restart(s, s->first_number + s->ended, iterations * run->value[NMSG]);
+        stream_restart(s, s->first_number + s->ended, iterations * s->group);
     }
     meet(run);
     bool lines = measured && run->value[PERFTYPE] == TYPE_TPT;
@@ -389,7 +461,10 @@ static void run_streams(struct run *run, uint64_t iterations, bool measured)
     uint64_t last[3] = {0}, retransmits = tool_retransmits(run->engine), cpu_ns = tool_cpu_ns();
     uint64_t start_ns = tool_now_ns(), line_ns = start_ns;
     while (streams_running(run)) {
-        stream_turn(run->streams, run->stream_count, &next);
+        if (run->streams[0].op == STREAM_SEND)
+            stream_turn(run->streams, run->stream_count, &next);
+        else
+            onesided_turn(run->engine, run->streams, run->stream_count, &next);
         uint64_t now_ns = lines ? tool_now_ns() : 0;
         if (lines && now_ns - line_ns >= NS_PER_S) {
             print_second(run, ++second, now_ns - line_ns, last, tool_retransmits(run->engine) - retransmits);
@@ -399,6 +474,9 @@ static void run_streams(struct run *run, uint64_t iterations, bool measured)
     run->elapsed_ns = tool_now_ns() - start_ns;
     run->cpu_ns = tool_cpu_ns() - cpu_ns;
     run->retransmits = tool_retransmits(run->engine) - retransmits;
+    for (unsigned i = 0; i < run->stream_count; i++)
+        if (!run->streams[i].sends && run->streams[i].op != STREAM_SEND)
+            onesided_settle(&run->streams[i]);
 }
 
 /* The side that asks: nmsg messages out, nmsg back. */
@@ -576,7 +654,7 @@ static int conclude(struct run *run)
         return EXIT_FAILURE;
     }
     printf("[%s] done%s\n", tool_role,
-           run->value[PERFTYPE] == TYPE_BASIC ? ": every byte of every message verified" : "");
+           type_checks(run->value[PERFTYPE]) ? ": every byte of every message verified" : "");
     return EXIT_SUCCESS;
 }
 
@@ -584,11 +662,18 @@ static void finish(struct run *run)
 {
     for (uint64_t i = 0; i < run->value[NFLOW]; i++)
         uccl_conn_close(run->conns[i]);
+    for (uint64_t i = 0; run->remotes && i < run->value[NFLOW]; i++)
+        uccl_remote_free(run->remotes[i]);
+    onesided_revoke(run->exported);
     region_free(&run->region);
     uccl_close(run->engine);
-    for (unsigned i = 0; i < run->stream_count; i++)
+    for (unsigned i = 0; i < run->stream_count; i++) {
         free(run->streams[i].requests);
+        free(run->streams[i].list);
+        free(run->streams[i].moved);
+    }
     free(run->streams);
+    free(run->remotes);
     free(run->conns);
     free(run->samples);
 }

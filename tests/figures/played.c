@@ -17,9 +17,18 @@
  *                                 ended, and the tool had posted its own message number AFTER (-1: any time).
  *                                 Contents as of stream.h; where CHANNEL is -1 the buffer stays as it is
  *
- * RETRANSMITS and CPU_NS are added to the counter and to the CPU time when the tool learns of the end. What the
- * tool says to its peer goes to $PLAYED.server.said or $PLAYED.client.said, a line "CONN KIND FIELD..." each.
- * A script that has too little ends the tool with status 3.
+ *   signal CONN NS AFTER VALUE    the peer's write sets the last memory of 64 bytes that was exported to VALUE, NS
+ * after the tool has posted its own message AFTER
+ *
+ *   told CONN NS AFTER AT BYTES CHANNEL NUMBER TOLD
+ *                                 a notification of the peer, NS after the one before, once the tool has posted its own
+ *                                 message AFTER (-1: any time). Where AT is -1, of contents; else it says that message
+ *                                 TOLD has been moved, whose contents lie AT bytes into what the tool has exported.
+ *                                 Where TOLD is 2^64 - 1 there are only the contents, and the next line's notification
+ *
+ * Writes and reads of the tool are messages of the tool, as sends are. RETRANSMITS and CPU_NS are added to the counter
+ * and to the CPU time when the tool learns of the end. What the tool says to its peer goes to $PLAYED.server.said or
+ * $PLAYED.client.said, a line "CONN KIND FIELD..." each. A script that has too little ends the tool with status 3.
  */
 #include "stream.h"
 #include "uccl/engine.h"
@@ -58,8 +67,22 @@ struct mail {
     uint64_t words[SAID_BYTES / 8];
 };
 
+struct signal {
+    uint64_t ns, after, value;
+};
+
+/* A notification. */
+struct told {
+    uint64_t ns, bytes, channel, number, moved;
+    int64_t after, at;
+};
+
 struct uccl_conn {
     unsigned index;
+    struct signal *signals;
+    uint64_t signal_count, signal_next;
+    struct told *told;
+    uint64_t told_count, told_next;
     struct data_qp depart, arrive;
     struct mail *mails;
     uint64_t mail_count, mail_next;
@@ -82,6 +105,8 @@ static struct uccl_conn conns[CONNS_MAX];
 static unsigned conns_made;
 static uint64_t now_ns = START_NS, cpu_ns = START_CPU_NS, retransmits = START_RETRANSMITS;
 static FILE *said;
+static uint64_t *word;        /* that signals set */
+static unsigned char *memory; /* that the tool has exported first */
 
 static void give_up(const char *why)
 {
@@ -143,7 +168,20 @@ static void read_line(char *line)
              sscanf(line + used, "%" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNu64 " %" SCNu64 " %" SCNd64 " %" SCNu64,
                     &row.ns, &row.bytes, &row.after, &row.retransmits, &row.cpu_ns, &row.channel, &row.number) == 7)
         *add_row(&conns[index].arrive) = row;
-    else
+    else if (strcmp(kind, "signal") == 0) {
+        struct uccl_conn *conn = &conns[index];
+        conn->signals = grown(conn->signals, conn->signal_count, sizeof *conn->signals);
+        struct signal *signal = &conn->signals[conn->signal_count++];
+        if (sscanf(line + used, "%" SCNu64 " %" SCNu64 " %" SCNu64, &signal->ns, &signal->after, &signal->value) != 3)
+            give_up(line);
+    } else if (strcmp(kind, "told") == 0) {
+        struct uccl_conn *conn = &conns[index];
+        conn->told = grown(conn->told, conn->told_count, sizeof *conn->told);
+        struct told *told = &conn->told[conn->told_count++];
+        if (sscanf(line + used, "%" SCNu64 " %" SCNd64 " %" SCNd64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
+                   &told->ns, &told->after, &told->at, &told->bytes, &told->channel, &told->number, &told->moved) != 7)
+            give_up(line);
+    } else
         give_up(line);
 }
 
@@ -327,6 +365,108 @@ int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_r
     return UCCL_OK;
 }
 
+/* ---- one-sided operations -------------------------------------------------------------------- */
+
+int uccl_export_mr(uccl_mr *mr, void *address, size_t length, unsigned access, uint8_t ref[UCCL_REF_BYTES],
+                   uccl_export **out)
+{
+    (void)access;
+    memset(ref, 0, UCCL_REF_BYTES);
+    if (length == 64)
+        word = address;
+    if (!memory)
+        memory = address;
+    *out = (uccl_export *)mr;
+    return UCCL_OK;
+}
+
+int uccl_revoke(uccl_export *exported, int timeout_ms)
+{
+    (void)exported;
+    (void)timeout_ms;
+    return UCCL_OK;
+}
+
+int uccl_import(uccl_conn *conn, const uint8_t ref[UCCL_REF_BYTES], uccl_remote **out)
+{
+    (void)ref;
+    *out = (uccl_remote *)conn;
+    return UCCL_OK;
+}
+
+int uccl_remote_free(uccl_remote *remote)
+{
+    (void)remote;
+    return UCCL_OK;
+}
+
+int uccl_write_async(uccl_conn *conn, const struct uccl_piece *pieces, size_t count, const struct uccl_tail *tail,
+                     uccl_request **out)
+{
+    uint64_t bytes = 0;
+    (void)tail;
+    for (size_t i = 0; i < count; i++)
+        bytes += pieces[i].length;
+    *out = make_request(conn, &conn->depart, NULL, bytes);
+    return UCCL_OK;
+}
+
+int uccl_read_async(uccl_conn *conn, const struct uccl_piece *pieces, size_t count, const struct uccl_tail *tail,
+                    uccl_request **out)
+{
+    return uccl_write_async(conn, pieces, count, tail, out);
+}
+
+int uccl_notify_async(uccl_conn *conn, const void *bytes, size_t length, uccl_request **out)
+{
+    (void)bytes;
+    *out = make_request(conn, &conn->depart, NULL, length);
+    return UCCL_OK;
+}
+
+static void take_told(struct uccl_conn *conn, unsigned char *buffer, size_t *length)
+{
+    const struct told *told = &conn->told[conn->told_next++];
+    for (; told->moved == UINT64_MAX; told = &conn->told[conn->told_next++])
+        tool_fill(memory + told->at, told->bytes, told->channel, told->number);
+    uint64_t words[] = {htole64(0x4d4f5645), htole64(told->moved)};
+    advance(now_ns + told->ns);
+    *length = told->at < 0 ? told->bytes : sizeof words;
+    tool_fill(told->at < 0 ? buffer : memory + told->at, told->bytes, told->channel, told->number);
+    if (told->at >= 0)
+        memcpy(buffer, words, sizeof words);
+}
+
+/* Whoever looks for notifications when there is none waits for a signal. */
+int uccl_notify_next(uccl_engine *self, void *buffer, size_t size, size_t *length, uccl_conn **from)
+{
+    struct uccl_conn *conn = &conns[0];
+    (void)self;
+    (void)size;
+    if (conn->told_next < conn->told_count && conn->told[conn->told_next].after < (int64_t)conn->depart.posted) {
+        take_told(conn, buffer, length);
+        *from = conn;
+        return UCCL_OK;
+    }
+    if (conn->told_count != 0)
+        return UCCL_EAGAIN;
+    if (conn->signal_next == conn->signal_count)
+        give_up("the peer has no signal more");
+    const struct signal *signal = &conn->signals[conn->signal_next];
+    if (signal->after >= conn->depart.posted)
+        give_up("a signal comes after a message that was not posted");
+    conn->signal_next++;
+    advance(conn->depart.rows[signal->after].post_ns + signal->ns);
+    *word = signal->value;
+    return UCCL_EAGAIN;
+}
+
+int uccl_notify_fd(uccl_engine *self)
+{
+    (void)self;
+    return -1;
+}
+
 /* ---- connections ----------------------------------------------------------------------------- */
 
 static void make_connection(uccl_conn **out)
@@ -421,6 +561,8 @@ int uccl_close(uccl_engine *self)
         free(conns[i].depart.rows);
         free(conns[i].arrive.rows);
         free(conns[i].mails);
+        free(conns[i].signals);
+        free(conns[i].told);
     }
     fclose(said);
     return UCCL_OK;

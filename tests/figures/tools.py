@@ -23,10 +23,11 @@ from fractions import Fraction
 
 GIB = 1 << 30
 TRANSPORT_TEST, P2P_BENCH = 1, 2
-TOOL_VERSION = 2
+TOOL_VERSION = 3
 HELLO, JOIN, WELCOME, REFUSE, READY, PHASE, RESULT, END = range(1, 9)
-BASIC, LAT, TPT = range(3)
+BASIC, LAT, TPT, BI, TYPE_WRITE, TYPE_READ, TYPE_NOTIFY = range(7)
 STREAM, PING = 1, 2
+SEND, WRITE, READ = range(3)
 US, MS, S = 1000, 1000 ** 2, 1000 ** 3
 
 
@@ -362,9 +363,35 @@ def case_basic_wrong():
     assert (rate, messages, seconds) == ("1000", "12", "0.012")
 
 
+def case_one_sided_wrong():
+    """The target of writes in pieces, and of notifications: which piece of which message was wrong."""
+    size, count, wrong = 1000, 12, {4, 5, 9}
+    piece = 1024 + 64  # and from one piece to the next, and from one slot to the next after two pieces
+    for kind, nmsg, first in ((TYPE_WRITE, 2, 1 << 16), (TYPE_NOTIFY, 1, 0)):
+        script = Script(TRANSPORT_TEST)
+        script.mail(0, HELLO, *settings(kind, count, size, nreq=2, nmsg=nmsg))
+        script.mail(0, READY)
+        script.mail(0, RESULT, *result(5, 6, wrong=2))
+        for i in range(count):
+            if kind == TYPE_NOTIFY:
+                script.lines.append(f"told 0 {MS} -1 -1 {size} 0 {i + (i in wrong)} 0")
+                continue
+            slot = i % 2 * 2 * piece
+            script.lines.append(f"told 0 0 {i - 2 if i > 1 else -1} {slot} {size} 0 {i} {(1 << 64) - 1}")
+            script.lines.append(f"told 0 {MS} -1 {slot + piece} {size} {1 << 16} {i + (i in wrong)} {i}")
+        run = Run("transport_test", ["--server"], server=script)
+        assert "[Server] FAILED: 3 messages with wrong data here, 2 at the peer\n" in run.stderr
+        assert run.told("server", RESULT)[0][:4] == (3, first, 4, 0), run.said
+        assert ("sent by the client, piece 1, offset 0:" in run.stderr) == (first != 0)
+        assert run.status == 1
+        gbps, gbytes, rate, messages, _, seconds = run.match(r"\[Server\]" + SUMMARY % RATE)
+        rate_shown(gbps, gbytes, count * size * nmsg, count * MS)
+        assert (rate, messages, seconds) == (str(1000 * nmsg), str(12 * nmsg), "0.012")
+
+
 # ---- p2p_bench -------------------------------------------------------------------------------------------------
 
-COLUMNS = ("size_bytes window gbps gbytes_per_s gbps_sent gbps_received msgs_per_s lat_us_p50 lat_us_p99 lat_samples "
+COLUMNS = ("size_bytes window pieces gbps gbytes_per_s gbps_sent gbps_received msgs_per_s lat_us_p50 lat_us_p99 lat_samples "
            "retransmits cpu_s_per_gib cpu_s_per_gib_client cpu_s_per_gib_server messages elapsed_s verified").split()
 WINDOW, WARMUP, PING_MAX = 4, 5, 10000
 LATE = 5 * US  # after the answer a question ends, which is no part of a round trip
@@ -417,7 +444,7 @@ class Size:
         sent, back = len(self.sends), len(self.receives)
         gib = Fraction((sent + back) * size, GIB)
         both = self.sends + self.receives
-        row = {"size_bytes": size, "window": self.window,
+        row = {"size_bytes": size, "window": self.window, "pieces": 1,
                "gbps_sent": Fraction(8 * sent * size, ns), "gbps_received": Fraction(8 * back * size, self.server_ns),
                "msgs_per_s": Fraction(sent * S, ns) + Fraction(back * S, self.server_ns),
                "lat_us_p50": Fraction(percentile(self.halves, 50), US),
@@ -513,7 +540,7 @@ def case_p2p_json():
     for sizes in each_count(a_sweep()):
         report = json.loads(sweep(sizes, f"--iterations={len(sizes[0].sends)}", "--seconds=3", "--json").stdout)
         rows = report.pop("results")
-        assert report == {"tool": "p2p_bench", "version": "1.2.3", "build": "played=yes", "local": False, "bi": False,
+        assert report == {"tool": "p2p_bench", "version": "1.2.3", "build": "played=yes", "local": False, "op": "send", "bi": False,
                           "seconds": 3, "iterations": len(sizes[0].sends), "verify": "none", "sender_device": "cpu",
                           "receiver_device": "cpu"}, report
         assert len(rows) == 1
@@ -577,7 +604,7 @@ def case_p2p_local():
     """The server is a process of its own, with a script of its own."""
     size = Size(8000, 100, 5)
     server = Script(P2P_BENCH)
-    server.mail(0, HELLO, 77, 1 << 20, 0)
+    server.mail(0, HELLO, 77, 1 << 20, 0, SEND)
     server.mail(1, JOIN, 77, 1)
     server.mail(1, END, 0)
     run = Run("p2p_bench", ["--local", "--sizes=8000", "--iterations=100", f"--warmup={WARMUP}", f"--window={WINDOW}",
@@ -597,11 +624,11 @@ def case_p2p_server():
         sends = [Message(3 * MS, 1, 4000) for _ in range(400 * back)]
         pings = [Message(90000, 7, 4000) for _ in range(20)]
         script = Script(P2P_BENCH)
-        script.mail(0, HELLO, 77, 1 << 24, 0)
+        script.mail(0, HELLO, 77, 1 << 24, 0, SEND)
         script.mail(1, JOIN, 77, 1)
-        script.mail(1, PHASE, STREAM, 1, size, window, 6, 0, 0, back)
-        script.mail(1, PHASE, PING, 2, size, 2, 20, 0, 0, back)
-        script.mail(1, PHASE, STREAM, 3, size, window, 400, 0, 0, back)
+        script.mail(1, PHASE, STREAM, 1, size, window, 6, 0, 0, back, SEND, 1)
+        script.mail(1, PHASE, PING, 2, size, 2, 20, 0, 0, back, SEND, 1)
+        script.mail(1, PHASE, STREAM, 3, size, window, 400, 0, 0, back, SEND, 1)
         script.mail(1, END, 0)
         script.arrive(0, size, decoys)
         script.arrive(0, 0, warm)
@@ -630,6 +657,67 @@ def case_p2p_server():
         assert int(found[-2]) == own
         shown(found[-1], Fraction(own_ns * GIB, (len(receives) + len(sends)) * size * S))
         assert run.status == 0
+
+
+def one_sided(op, size):
+    """What the client of --op meets: no message of the server's, but signals behind its writes."""
+    script = Script(P2P_BENCH)
+    script.mail(0, WELCOME)
+    for _ in range(3):
+        script.mail(1, READY)  # what the server exports
+    decoy = [1, 2, 3, 4, 5 * S, 6666, 0]
+    script.depart(0, [Message(MS, 900, 4000000)] * WARMUP)
+    script.mail(1, READY)
+    script.mail(1, RESULT, *decoy)
+
+    halves = [3 * MS] * size.warm_pings() + size.halves
+    script.mail(1, READY)
+    if op == "write":
+        first = script.depart(0, [Message(2 * half + LATE, 40, 4000000) for half in halves] + [Message(0)])
+        for i, half in enumerate(halves):
+            script.lines.append(f"signal 0 {2 * half} {first + i} {(2 << 40) + i + 1}")
+        script.mail(1, READY, 0)  # it has written as well
+    else:
+        script.depart(0, [Message(half, 40, 4000000) for half in halves])
+    script.mail(1, RESULT, *decoy)
+
+    script.depart(0, size.sends)
+    script.mail(1, READY)
+    script.mail(1, RESULT, 0, 0, len(size.sends) * size.size, size.server_ns, size.server_cpu_ns,
+                size.server_retransmits, 0)
+    script.mail(1, END, 0)
+    return script
+
+
+def one_sided_row(op, size, *flags):
+    run = Run("p2p_bench", ["--serverip=x", f"--sizes={size.size}", f"--warmup={WARMUP}", f"--window={WINDOW}",
+                            "--json", "--verify=false", "--seconds=600", f"--iterations={len(size.sends)}",
+                            f"--op={op}", *flags], client=one_sided(op, size))
+    assert run.status == 0
+    report = json.loads(run.stdout)
+    row, = report["results"]
+    number = {"write": WRITE, "read": READ}[op]
+    assert report["op"] == op
+    assert [fields[8:10] for fields in run.told("client", PHASE)] == [(number, row["pieces"])] * 3
+    return row
+
+
+def case_p2p_write():
+    """Half round trips last until the server's signal; a message in pieces is one message."""
+    for count, flags in ((1, ()), (7, ("--pieces=7",))):
+        for size in (Size(100, 300, 7), Size(1 << 20, 200, 3)):
+            row = one_sided_row("write", size, *flags)
+            assert row["pieces"] == count
+            row_true({**row, "pieces": 1}, size)
+    assert one_sided_row("write", Size(100, 50, 2), "--pieces=1000")["pieces"] == 100
+
+
+def case_p2p_read():
+    """The time of a read is not halved, and its bytes are received."""
+    for size in (Size(100, 300, 7), Size(1 << 20, 200, 3)):
+        row = one_sided_row("read", size)
+        row["gbps_sent"], row["gbps_received"] = row["gbps_received"], row["gbps_sent"]
+        row_true(row, size)
 
 
 def case_p2p_wrong():
