@@ -16,7 +16,8 @@
 
 #include <uccl/engine.h>
 
-namespace {
+namespace
+{
 
 void check(int result, const char *what)
 {
@@ -26,7 +27,10 @@ void check(int result, const char *what)
 
 // One owner type per handle: the deleter is the library's own close call.
 template <typename T, int (*Close)(T *)> struct Closer {
-    void operator()(T *handle) const { Close(handle); }
+    void operator()(T *handle) const
+    {
+        Close(handle);
+    }
 };
 using Engine = std::unique_ptr<uccl_engine, Closer<uccl_engine, uccl_close>>;
 using Listener = std::unique_ptr<uccl_listener, Closer<uccl_listener, uccl_listener_close>>;
@@ -69,8 +73,7 @@ long long receive(std::promise<uccl_handle> &where)
 
     std::vector<int> numbers(1 << 20);
     uccl_request *request = nullptr;
-    check(uccl_recv_async(connection.get(), numbers.data(), numbers.size() * sizeof(int), nullptr,
-                          &request),
+    check(uccl_recv_async(connection.get(), numbers.data(), numbers.size() * sizeof(int), nullptr, &request),
           "recv_async");
     numbers.resize(finish(request) / sizeof(int));
     return std::accumulate(numbers.begin(), numbers.end(), 0LL);
@@ -84,8 +87,7 @@ void send(uccl_handle handle, const std::vector<int> &numbers)
     Connection connection(connected);
 
     uccl_request *request = nullptr;
-    check(uccl_send_async(connection.get(), numbers.data(), numbers.size() * sizeof(int), nullptr,
-                          &request),
+    check(uccl_send_async(connection.get(), numbers.data(), numbers.size() * sizeof(int), nullptr, &request),
           "send_async");
     finish(request); // the send has completed: the receiver has every byte
 }

@@ -16,7 +16,7 @@ done
 
 # formatted ROOT: names the files that are not, and where
 formatted() {
-    (cd "$1" && find "${FOLDERS[@]}" -name '*.[ch]' -print0 | sort -z |
+    (cd "$1" && find "${FOLDERS[@]}" \( -name '*.[ch]' -o -name '*.cpp' \) -print0 | sort -z |
         xargs -0 "$FORMATTER" --style=file --dry-run 2>&1) |
         awk -F: -v "run=$FORMATTER -i" '/: (error|warning): / {
             if (!($1 in lines)) file[++files] = $1

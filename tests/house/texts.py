@@ -16,8 +16,8 @@ import sys
 
 FOLDERS = ("engine", "api", "plugins", "bench")
 # of bench/ what is installed; the others print for who works on the engine
-TOOLS = {"transport_test", "p2p_bench", "p2p_local", "p2p_report", "uccl_info", "info_verbs", "tool", "stream",
-         "output", "device"}
+TOOLS = {"transport_test", "p2p_bench", "p2p_local", "p2p_onesided", "p2p_report", "uccl_info", "info_verbs", "tool",
+         "stream", "onesided", "output", "device"}
 # calls that say something, beside the functions found by their attribute: name, and the argument of the format
 CALLS = {"LOG_ERR": 0, "LOG_WARNING": 0, "LOG": 1, "WARN": 0, "log_line": 1, "fprintf": 1, "argp_error": 1}
 # functions with a format that say nothing to the user by themselves
@@ -95,7 +95,7 @@ def sources(root):
             folders.sort()
             for name in sorted(files):
                 stem, ending = os.path.splitext(name)
-                if ending in (".c", ".h") and (folder != "bench" or stem in TOOLS):
+                if ending in (".c", ".cpp", ".h") and (folder != "bench" or stem in TOOLS):
                     full = os.path.join(path, name)
                     with open(full) as file:
                         yield os.path.relpath(full, root), without_comments(file.read())

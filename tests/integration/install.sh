@@ -3,7 +3,7 @@
 # What `meson install` puts in place is enough to build and run the examples, in C and in C++.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 12
+plan 15
 
 ROOT=$WORK/root
 install_all() {
@@ -53,6 +53,19 @@ printf '#include <uccl/engine.h>\nint main(void) { return uccl_version()[0] == 0
 cp "$WORK/header.c" "$WORK/header.cpp"
 check "the header as C99" builds cc "$WORK/header.c" "$WORK/header.out" -std=c99
 check "the header as C++11" builds c++ "$WORK/header.cpp" "$WORK/header.out" -std=c++11
+
+nixl_library() {
+    local library
+    library=$(find "$ROOT" -name libuccl_p2p.so)
+    printf '#include <uccl_engine.h>\nint main() { return uccl_engine_create(1, false) == nullptr; }\n' >"$WORK/nixl.cpp"
+    c++ -std=c++17 -Wall -Wextra -Werror -I"$(dirname "$(find "$ROOT" -name uccl_engine.h)")" "$WORK/nixl.cpp" \
+        "$library" -o "$WORK/nixl.out" && LD_LIBRARY_PATH=$(dirname "$library") timeout 60 "$WORK/nixl.out"
+}
+if [ -n "$(find "$ROOT" -name libuccl_p2p.so)" ]; then
+    check "the library for NIXL and its header" nixl_library
+else
+    skip "the library for NIXL and its header" "built without it"
+fi
 
 static_archive() {
     local flags

@@ -1,0 +1,17 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The library for NIXL: it exports the names that NIXL's plugin UCCL (v1.4.0) needs and no others, and serves a caller
+# with that plugin's order of calls.
+# shellcheck source=tests/integration/lib.sh
+. "$(dirname "$0")/../integration/lib.sh"
+plan 9
+
+LIBRARY=$BUILD/plugins/nixl/libuccl_p2p.so
+names() {
+    diff "$SOURCE/tests/onesided/nixl_symbols.txt" <(nm -D --defined-only "$LIBRARY" | awk '{print $3}' | LC_ALL=C sort)
+}
+check "the names that it exports" names
+for ((i = 1; i <= 8; i++)); do
+    check "$("$BUILD/tests/onesided/nixl_caller" name $i)" timeout 100 "$BUILD/tests/onesided/nixl_caller" $i
+done
+finish
