@@ -96,7 +96,7 @@ def all_tests(tests, suite):
         return names("test_*.c", "test_") | {name for name in scripts if os.path.exists(f"{tests}/{scripts[name]}")}
     if suite == "stress":
         return names("stress_*.c")
-    if suite in ("house", "integration"):
+    if suite in ("house", "integration", "onesided"):
         return names("*.sh", end=3) - {"lib"}
     if suite == "nccl":
         parts = re.findall(r"^#   nccl\.sh (\w+)", text_of(f"{tests}/nccl/nccl.sh"), re.MULTILINE)

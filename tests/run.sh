@@ -5,7 +5,7 @@ set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 SOURCES=tests # of the tests
-PARTS="house unit sim mem nccl integration sanitize stress fuzz model arm64 vm" # without any named; and by name:
+PARTS="house unit sim mem nccl onesided integration sanitize stress fuzz model arm64 vm" # without any named; and by name:
 MORE_PARTS="mutants"
 
 # Options of a part, for its program to read: --NAME, or --NAME=VALUE for one with a value
@@ -43,6 +43,7 @@ unit         each source file by itself (Criterion)
 sim          real cores, and whole engines, on a simulated network in virtual time
 mem          GPU memory in messages, on stand-ins for the CUDA and HIP runtimes, with failures
 nccl         the plugin for NCCL, driven as NCCL does; --real also loads it into a libnccl of PyPI
+onesided     writes, reads and notifications between processes, revoked memory, the library for NIXL
 integration  real processes on loopback and in network namespaces, with loss and killed peers
 sanitize     unit, sim, mem, and shorter nccl and integration under AddressSanitizer and UBSan
 stress       rings, lending and wake-up with many threads, as shipped and under ThreadSanitizer; there nccl too
@@ -322,6 +323,10 @@ run_part() {
     integration)
         [ "$built" = yes ] || return
         suites integration build integration -- "${side_by_side[@]}"
+        ;;
+    onesided)
+        [ "$built" = yes ] || return
+        suites onesided build onesided -- "${side_by_side[@]}"
         ;;
     house | unit | sim | mem | nccl)
         [ "$built" = yes ] || return

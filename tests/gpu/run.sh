@@ -30,7 +30,7 @@ build() {
     [ ! -f "$build/build.ninja" ] || options+=(--reconfigure)
     if ! { meson setup "$build" "$ROOT" "${options[@]}" &&
         ninja -C "$build" bench/p2p_bench bench/transport_test bench/uccl_info tests/mem/gpu_messages \
-        tests/mem/gpu_export tests/lose.so plugins/nccl/libnccl-net-uccl.so; } \
+        tests/mem/gpu_export tests/lose.so tests/onesided/symmetric plugins/nccl/libnccl-net-uccl.so; } \
         >"$ROOT/build-gpu/build.log" 2>&1; then
         tail -n 40 "$ROOT/build-gpu/build.log"
         echo "the build failed; all of it is in build-gpu/build.log"
@@ -40,7 +40,7 @@ build() {
     mkdir -p "$carry"/{lib,bench,tests/gpu,tests/mem}
     cp "$build"/bench/{p2p_bench,transport_test,uccl_info} "$ROOT"/bench/{compare_gpu.sh,compare_gpu.py,peer_nccl.py} \
         "$ROOT"/bench/{compare_nccl.sh,compare_nccl.py,peer_collectives.py} "$carry/bench"
-    cp "$build"/tests/mem/gpu_{messages,export} "$ROOT"/tests/mem/headers.c "$carry/tests/mem"
+    cp "$build"/tests/mem/gpu_{messages,export} "$build/tests/onesided/symmetric" "$ROOT"/tests/mem/headers.c "$carry/tests/mem"
     mkdir -p "$carry/engine/mem"
     cp "$ROOT"/engine/mem/*.h "$carry/engine/mem"
     cp "$ROOT/tests/gpu/run.sh" "$carry/tests/gpu"
@@ -48,7 +48,7 @@ build() {
     ldd "$build/bench/p2p_bench" | awk -v wanted="$CARRIED" '$1 ~ wanted {print $3}' | while read -r file; do
         cp -L "$file" "$carry/lib"
     done
-    strip "$carry"/bench/{p2p_bench,transport_test,uccl_info} "$carry"/tests/mem/gpu_{messages,export} "$carry"/lib/*.so*
+    strip "$carry"/bench/{p2p_bench,transport_test,uccl_info} "$carry"/tests/mem/{gpu_messages,gpu_export,symmetric} "$carry"/lib/*.so*
     echo "built $(du -sh "$carry" | cut -f 1) in build-gpu/carry"
 }
 
@@ -152,6 +152,15 @@ run() {
     check "transport_test, GPU to host, both directions" bash -c "transfer cpu cuda:0 --bi"
     check "transport_test, host to GPU, 4 connections, odd size" \
         bash -c "transfer 0 cpu --nflow=4 --msize=300001 --iterations=500"
+    for type in write read; do
+        check "transport_test --perftype=$type, both sides on GPUs" \
+            bash -c "transfer cuda:$other cuda:0 --perftype=$type --iterations=200"
+        check "transport_test --perftype=$type, vectors between GPU and host, both directions" \
+            bash -c "transfer cpu cuda:0 --perftype=$type --bi --nmsg=20 --msize=30001 --nflow=2 --iterations=20"
+    done
+    check "a symmetric heap on a GPU" "$MEM/symmetric" --pes=3 --heap=cuda:0
+    check "p2p_bench --op=write, every message verified, both directions" "$BENCH/p2p_bench" --local --bi --verify \
+        --op=write --pieces=3 --sizes=8,64K,4M --seconds=0.2 --sender-device=cuda:0 --receiver-device=cuda:$other
     check "p2p_bench, every message verified, both directions" "$BENCH/p2p_bench" --local --bi --verify --seconds=0.2 \
         --sender-device=cuda:0 --receiver-device=cuda:$other
     check "p2p_bench, page-locked host memory" "$BENCH/p2p_bench" --local --pinned --seconds=0.1

@@ -17,7 +17,7 @@ parameters_named_exist() {
     local name unknown=0
     for name in $(grep -ohE '\bUCCL_[A-Z][A-Z_]+[A-Z]\b' "$SOURCE"/*.md "$SOURCE"/docs/*.md | sort -u); do
         grep -q "\"${name#UCCL_}\"" "$SOURCE/engine/defs/params.def" && continue
-        grep -qwr "$name" "$SOURCE/include" "$SOURCE/engine" "$SOURCE/api" && continue
+        grep -qwr "$name" "$SOURCE"/{include,engine,api,docs/examples} && continue
         echo "$name is in the documentation and nowhere else"
         unknown=1
     done
