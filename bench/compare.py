@@ -215,6 +215,7 @@ class Tool:
 
 class Uccl(Tool):
     name, package = "p2p_bench", "what README.md names"
+    op = "send"
     spin = {"UCCL_SPIN_US": "100000"}
 
     def missing(self):
@@ -229,14 +230,14 @@ class Uccl(Tool):
         return json.loads(output)["results"][0]
 
     def bandwidth(self, size):
-        r = self.run(None, f"--sizes={size}", f"--window={window_of(size)}")
+        r = self.run(None, f"--sizes={size}", f"--window={window_of(size)}", f"--op={self.op}")
         if not r["verified"]:
             raise Failed("contents not verified")
         return {"gbytes_per_s": r["gbps"] / 8, "msgs_per_s": r["msgs_per_s"],
                 "cpu_s_per_gib": r["cpu_s_per_gib"]}
 
     def latency(self, block):
-        r = self.run({"UCCL_SPIN_US": "0"} if block else self.spin, "--sizes=8", "--window=4")
+        r = self.run({"UCCL_SPIN_US": "0"} if block else self.spin, "--sizes=8", "--window=4", f"--op={self.op}")
         return {"lat_us_p50": r["lat_us_p50"]}
 
     def calls(self, size, amount):
@@ -249,6 +250,14 @@ class Uccl(Tool):
                        f"--msize={size}", "--nmsg=1", f"--nreq={window}",
                        f"--iterations={iterations * window}"], port, count=counted)
         return sum(counted), iterations * window * size
+
+
+class UcclWrite(Uccl):
+    name, op = "p2p_bench --op=write", "write"
+
+
+class UcclRead(Uccl):
+    name, op = "p2p_bench --op=read", "read"
 
 
 class Raw(Tool):
@@ -309,6 +318,8 @@ class Cubic(Tool):
 
 class Ucx(Cubic):
     name, package = "UCX over TCP", "ucx-utils"
+    bandwidth_test, latency_test = "tag_bw", "tag_lat"
+    outstanding = False # the test itself keeps as many outstanding as it likes
 
     def missing(self):
         return not shutil.which("ucx_perftest")
@@ -318,7 +329,7 @@ class Ucx(Cubic):
         env = {**self.env(), "UCX_TLS": "tcp,self", "UCX_NET_DEVICES": self.network.device,
                "UCX_LOG_LEVEL": "error"}
         common = ["ucx_perftest", "-p", str(port), "-t", test, "-s", str(size), "-n", str(iterations),
-                  "-w", "10", "-f"]
+                  "-w", "10", "-f", *(["-O", str(window_of(size))] if self.outstanding else [])]
         start = time.monotonic()
         output, cpu = self.pair.run(common, [*common, self.network.address], port, env, count=count)
         row = re.findall(r"^ *\d+((?: +[\d.]+){7}) *$", output, re.MULTILINE)
@@ -329,10 +340,10 @@ class Ucx(Cubic):
     def prepare(self, size):
         # as many messages as fill the time; and the CPU time of starting up
         self.count = getattr(self, "count", {})
-        _, self.start_cpu, _ = self.run("tag_bw", size, 1)
+        _, self.start_cpu, _ = self.run(self.bandwidth_test, size, 1)
         iterations = 20
         while True:
-            r, _, _ = self.run("tag_bw", size, iterations)
+            r, _, _ = self.run(self.bandwidth_test, size, iterations)
             took = iterations / max(r[6], 1)
             if took > self.seconds / 8:
                 break
@@ -341,22 +352,32 @@ class Ucx(Cubic):
 
     def bandwidth(self, size):
         n = self.count[size]
-        r, cpu, _ = self.run("tag_bw", size, n)
+        r, cpu, _ = self.run(self.bandwidth_test, size, n)
         # columns: overhead (3), MB/s average and overall (in MiB), messages/s average and overall
         return {"gbytes_per_s": r[6] * size / 1e9, "msgs_per_s": r[6],
                 "cpu_s_per_gib": max(0, cpu - self.start_cpu) / (n * size / (1 << 30))}
 
     def latency(self, block):
-        if block:
+        if block or not self.latency_test:
             return None
-        r, _, _ = self.run("tag_lat", 8, int(self.seconds * 100000))
+        r, _, _ = self.run(self.latency_test, 8, int(self.seconds * 100000))
         return {"lat_us_p50": r[0]}
 
     def calls(self, size, amount):
         counted = []
         n = max(10, amount // size)
-        self.run("tag_bw", size, n, count=counted)
+        self.run(self.bandwidth_test, size, n, count=counted)
         return sum(counted), n * size
+
+
+class UcxPut(Ucx):
+    name, outstanding = "UCX over TCP, put", True
+    bandwidth_test, latency_test = "ucp_put_bw", "ucp_put_lat"
+
+
+class UcxGet(Ucx):
+    name, outstanding = "UCX over TCP, get", True
+    bandwidth_test, latency_test = "ucp_get", None
 
 
 class Iperf(Cubic):
@@ -514,7 +535,8 @@ def row(cells):
 
 
 def print_rows(label, case, tools, results, reasons, key, better_is_less, calls):
-    ours = next((median(results[t], key) for t in tools if isinstance(t, Uccl)), None)
+    first = next((t for t in tools if isinstance(t, Uccl)), None)
+    ours = median(results[first], key) if first else None
     for tool in tools:
         mine = results[tool]
         if not mine:
@@ -529,8 +551,55 @@ def print_rows(label, case, tools, results, reasons, key, better_is_less, calls)
         row([label, case, tool.name,
              number(value, 3 if not better_is_less and value < 1 else 2) + (" us" if better_is_less else " GB/s"),
              spread(mine, key), number(rate / 1e6, 3) if rate else "-",
-             "" if ratio is None or isinstance(tool, Uccl) else number(ratio) + "x",
+             "" if ratio is None or tool is first else number(ratio) + "x",
              number(median(mine, "cpu_s_per_gib"), 3), number(calls.get(tool), 1)])
+
+
+# what is measured together; the first is what the others are compared with
+GROUPS = {
+    "send": (Uccl, Raw, Ucx, Iperf, Mpi, Ofi),
+    "write": (UcclWrite, Uccl, UcxPut),
+    "read": (UcclRead, Uccl, UcxGet),
+}
+CASES = {"send": "", "write": " written", "read": " read"}
+
+
+def compare_group(network, label, sizes, latency, group, options):
+    tools = []
+    for kind in GROUPS[group]:
+        tool = kind(options, network)
+        if options.tools and not any(t in tool.name.lower() for t in options.tools) and not isinstance(tool, Uccl):
+            continue
+        if kind is Raw and network.name == "loss1":
+            continue # it does not repair
+        if tool.missing():
+            row([label, "all", tool.name, f"missing: apt-get install {tool.package}", "", "", "", "", ""])
+        else:
+            tools.append(tool)
+    for size in sizes:
+        ready, unready = [], {}
+        for tool in tools:
+            progress(f"{label}, {text_of(size)}: preparing {tool.name}")
+            try:
+                tool.prepare(size)
+                ready.append(tool)
+            except Failed as e:
+                unready[tool] = [str(e).replace("\n", " ").replace("|", "/")]
+        case = text_of(size) + CASES[group]
+        results, reasons = measure(ready, lambda tool: tool.bandwidth(size), options.rounds, f"{label}, {case}")
+        results.update({t: [] for t in unready})
+        calls = {}
+        if group == "send" and shutil.which("perf") and network.name in ("lo", "veth") and not options.no_calls:
+            calls = {t: count_calls(t, size) for t in ready if results[t]}
+        print_rows(label, case, tools, results, {**reasons, **unready}, "gbytes_per_s", False, calls)
+    for block in (False, True) if latency and not options.no_latency else ():
+        name = {"send": "8 B half round trip, ", "write": "8 B written and answered, half, ",
+                "read": "8 B read, "}[group] + ("sleeping" if block else "spinning")
+        if group != "send" and block:
+            continue # who waits for a signal polls
+        compared = [tool for tool in tools if group != "read" or type(tool) is not Uccl]
+        results, reasons = measure(compared, lambda tool: tool.latency(block), options.rounds, f"{label}, {name}")
+        print_rows(label, name, compared, results, reasons, "lat_us_p50", True, {})
 
 
 def compare(network_name, options):
@@ -545,37 +614,10 @@ def compare(network_name, options):
     try:
         if network_name == "loss1":
             network.lose(1, options.build)
-        tools = []
-        for kind in (Uccl, Raw, Ucx, Iperf, Mpi, Ofi):
-            tool = kind(options, network)
-            if options.tools and not any(t in tool.name.lower() for t in options.tools) and kind is not Uccl:
+        for group in options.ops:
+            if group != "send" and network_name not in ("lo", "veth"):
                 continue
-            if kind is Raw and network_name == "loss1":
-                continue # it does not repair
-            if tool.missing():
-                row([label, "all", tool.name, f"missing: apt-get install {tool.package}", "", "", "", "", ""])
-            else:
-                tools.append(tool)
-        for size in sizes:
-            ready, unready = [], {}
-            for tool in tools:
-                progress(f"{label}, {text_of(size)}: preparing {tool.name}")
-                try:
-                    tool.prepare(size)
-                    ready.append(tool)
-                except Failed as e:
-                    unready[tool] = [str(e).replace("\n", " ").replace("|", "/")]
-            results, reasons = measure(ready, lambda tool: tool.bandwidth(size), options.rounds,
-                                       f"{label}, {text_of(size)}")
-            results.update({t: [] for t in unready})
-            calls = {}
-            if shutil.which("perf") and network_name in ("lo", "veth") and not options.no_calls:
-                calls = {t: count_calls(t, size) for t in ready if results[t]}
-            print_rows(label, text_of(size), tools, results, {**reasons, **unready}, "gbytes_per_s", False, calls)
-        for block in (False, True) if latency and not options.no_latency else ():
-            name = "8 B half round trip, " + ("sleeping" if block else "spinning")
-            results, reasons = measure(tools, lambda tool: tool.latency(block), options.rounds, f"{label}, {name}")
-            print_rows(label, name, tools, results, reasons, "lat_us_p50", True, {})
+            compare_group(network, label, sizes, latency, group, options)
     except Failed as e:
         row([label, "", "", str(e), "", "", "", "", ""])
     finally:
@@ -610,6 +652,14 @@ def network_list(text):
     return names
 
 
+def op_list(text):
+    names = text.split(",")
+    for name in names:
+        if name not in GROUPS:
+            raise argparse.ArgumentTypeError(f"no such operation: {name} (there are {', '.join(GROUPS)})")
+    return names
+
+
 def main():
     parser = argparse.ArgumentParser(prog="compare.sh", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -621,6 +671,8 @@ def main():
     parser.add_argument("--sizes", type=size_list, help="message sizes, such as 256,4K,1M (default by network)")
     parser.add_argument("--tools", type=lambda s: s.lower().split(","),
                         help="peers whose name contains one of these, such as ucx,raw (default all)")
+    parser.add_argument("--ops", type=op_list, default=list(GROUPS),
+                        help="of " + ",".join(GROUPS) + " (default all; write and read on loopback and veth alone)")
     parser.add_argument("--pin", action="store_true",
                         help="server on the first core, client on the last, for all tools (MPI binds its ranks itself)")
     parser.add_argument("--no-latency", action="store_true")
