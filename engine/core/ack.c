@@ -59,6 +59,8 @@ static void on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool fre
         uint64_t rtt_ns = fresh ? round_trip(flow, echoed_ns, hold_ns) : 0;
         if (fresh)
             take_sample(rail, &report->cc, rtt_ns, hold_ns, now_ns);
+        if (fresh && flow->rail_count > 1)
+            rail_heard(rail, now_ns - echoed_ns, now_ns);
         report->cc.ce |= entry->ce;
         path_report(&rail->paths, local, entry->ce ? PATH_CONGESTED : PATH_GOOD, rtt_ns);
         report->lost += sent_lose_by_path(&flow->sent, rail, local, entry->path_seq);

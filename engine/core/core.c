@@ -450,6 +450,26 @@ void core_expire(struct core *core, uint64_t now_ns)
     }
 }
 
+void core_rail_down(struct core *core, struct flow *flow, unsigned rail, uint64_t now_ns)
+{
+    assert(rail < flow->rail_count);
+    core->now_ns = now_ns;
+    if (flow->dead)
+        return;
+    rail_cut(&flow->rails[rail]);
+    flow_update_timer(flow);
+}
+
+void core_rail_up(struct core *core, struct flow *flow, unsigned rail, uint64_t now_ns)
+{
+    assert(rail < flow->rail_count);
+    core->now_ns = now_ns;
+    if (flow->dead)
+        return;
+    rail_mend(&flow->rails[rail]);
+    flow_update_timer(flow);
+}
+
 void core_fail(struct core *core, int32_t status, uint64_t now_ns)
 {
     core->now_ns = now_ns;
@@ -543,33 +563,45 @@ static struct rail *rail_to_report(struct flow *flow)
 {
     EACH_RAIL(flow, rail)
     {
-        if (rail->mtu.hole_report_due)
+        if (rail->mtu.hole_report_due || rail_has_report(rail))
             return rail;
     }
     return NULL;
 }
 
-static struct core_event flow_event(struct flow *flow)
+static void report_rail(struct rail *rail, struct core_event *event)
 {
-    struct core_event event = {.kind = CORE_EVENT_FLOW_DEAD, .status = flow->status, .owner = flow->owner};
+    event->rail = rail->index;
+    if (rail_has_report(rail)) {
+        rail->reported_down = rail->state == RAIL_DOWN;
+        event->kind = rail->reported_down ? CORE_EVENT_RAIL_LOST : CORE_EVENT_RAIL_BACK;
+        return;
+    }
+    event->kind = CORE_EVENT_FLOW_HOLE;
+    event->passing_bytes = rail->datagram_bytes;
+    event->route_bytes = rail->mtu.limit_bytes;
+    rail->mtu.hole_report_due = false;
+}
+
+/* False: there is nothing to report after all, since a rail was lost and is back. */
+static bool flow_event(struct flow *flow, struct core_event *event)
+{
+    *event = (struct core_event){.kind = CORE_EVENT_FLOW_DEAD, .status = flow->status, .owner = flow->owner};
     if (flow->dead)
-        return event;
+        return true;
     struct rail *rail = rail_to_report(flow);
     if (flow->proof_report_due) {
-        event.kind = CORE_EVENT_FLOW_PROVEN;
+        event->kind = CORE_EVENT_FLOW_PROVEN;
         flow->proof_report_due = false;
-    } else {
-        assert(rail);
-        event.kind = CORE_EVENT_FLOW_HOLE;
-        event.passing_bytes = rail->datagram_bytes;
-        event.route_bytes = rail->mtu.limit_bytes;
-        event.rail = rail->index;
-        rail->mtu.hole_report_due = false;
+    } else if (rail) {
+        report_rail(rail, event);
         rail = rail_to_report(flow);
+    } else {
+        return false;
     }
     if (rail)
         queue_append(&flow->core->flow_events, &flow->event);
-    return event;
+    return true;
 }
 
 bool core_next_event(struct core *core, struct core_event *event)
@@ -603,12 +635,13 @@ bool core_next_event(struct core *core, struct core_event *event)
     }
     if (next_conn_event(core, event))
         return true;
-    struct flow *flow = QUEUE_HOLDER(core->flow_events.head, struct flow, event);
-    if (!flow)
-        return false;
-    queue_remove(&core->flow_events, &flow->event);
-    *event = flow_event(flow);
-    return true;
+    struct flow *flow;
+    while ((flow = QUEUE_HOLDER(core->flow_events.head, struct flow, event))) {
+        queue_remove(&core->flow_events, &flow->event);
+        if (flow_event(flow, event))
+            return true;
+    }
+    return false;
 }
 
 bool core_next_qp_action(struct core *core, struct core_qp_action *action)

@@ -303,6 +303,14 @@ bool core_rx_copied(struct core *core, const uint8_t *header, size_t length, con
 /* Runs the timers that are due at `now_ns`. Receive all that waits first. */
 void core_expire(struct core *core, uint64_t now_ns);
 
+/*
+ * The device of a flow's rail is gone, or is back: the rail is not used any more, or is asked whether it works. Without
+ * these calls the core notices it by itself (UCCL_NIC_DEAD_MS). Nothing changes for a flow with one rail. Safe to
+ * repeat.
+ */
+void core_rail_down(struct core *core, struct flow *flow, unsigned rail, uint64_t now_ns);
+void core_rail_up(struct core *core, struct flow *flow, unsigned rail, uint64_t now_ns);
+
 /* The NIC has failed: all messages of all flows complete with `status`. Safe to repeat. */
 void core_fail(struct core *core, int32_t status, uint64_t now_ns);
 
@@ -394,8 +402,9 @@ struct tx_desc {
     uint32_t piece_count;
     /* bookkeeping of core_tx_failed() */
     struct flow *flow;
-    uint16_t due; /* beside its chunks: enum tx_due (transmit.h) */
-    bool written; /* its chunk went as a write before, never as datagrams */
+    uint8_t due_rail; /* of `due` */
+    uint16_t due;     /* beside its chunks: enum tx_due (transmit.h) */
+    bool written;     /* its chunk went as a write before, never as datagrams */
     /* placing: TX_PLACE always; TX_BULK and TX_FRAMES that retransmit a write */
     bool on_path;            /* goes over the data QP of `path`; else a datagram as any other */
     uint32_t generation;     /* of that data QP */
@@ -426,6 +435,9 @@ enum core_event_kind {
                                datagrams get across in both directions */
     CORE_EVENT_FLOW_HOLE, /* `owner` of a flow, at most once for each rail: datagrams above passing_bytes vanish, though
                              the route takes route_bytes */
+    CORE_EVENT_RAIL_LOST, /* `owner` of a flow: `rail` is not used any more, since nothing gets through or its device
+                             is gone. Chunks in flight there go over others */
+    CORE_EVENT_RAIL_BACK, /* `owner` of a flow: `rail` is used again */
     CORE_EVENT_FLOW_DEAD, /* `owner` of a flow: the peer stopped answering, or core_fail() was called; open no more
                              connections */
 };
@@ -435,7 +447,7 @@ struct core_event {
     int32_t status;
     struct core_msg *msg;
     void *owner;
-    uint8_t rail;                        /* CORE_EVENT_FLOW_HOLE */
+    uint8_t rail;                        /* CORE_EVENT_FLOW_HOLE, _RAIL_LOST, _RAIL_BACK: index in flow_setup */
     uint64_t bytes, total;               /* CORE_EVENT_RANGE, CORE_EVENT_ARRIVED */
     uint32_t passing_bytes, route_bytes; /* CORE_EVENT_FLOW_HOLE */
 };

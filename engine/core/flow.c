@@ -112,21 +112,14 @@ struct rail *flow_find_rail(struct flow *flow, uint16_t path)
     return NULL;
 }
 
-void flow_choose_main(struct flow *flow)
-{
-    flow->main = flow->rails;
-    EACH_RAIL(flow, rail)
-    {
-        if (!probe_proven(&rail->probe))
-            continue;
-        flow->main = rail;
-        return;
-    }
-}
-
 void flow_ask(struct flow *flow)
 {
-    flow->main->probe.due |= PROBE_ASK;
+    bool unanswered = flow->silence.since_ns > flow->last_rx_ns; /* then every rail is asked */
+    EACH_RAIL(flow, rail)
+    {
+        if (rail == flow->main || (unanswered && rail_carries(rail)))
+            rail->probe.due |= PROBE_ASK;
+    }
     flow_wake(flow);
 }
 

@@ -92,8 +92,8 @@ struct flow {
     struct rail rails[]; /* `rail_count` of them; the first also has the data QPs */
 };
 
-#define EACH_RAIL(flow, rail)                                                                                          \
-    for (struct rail *rail = (flow)->rails, *end_of_##rail = rail + (flow)->rail_count; rail < end_of_##rail; rail++)
+#define EACH_RAIL(of, each)                                                                                            \
+    for (struct rail *each = (of)->rails, *end_of_##each = each + (of)->rail_count; each < end_of_##each; each++)
 
 static inline unsigned flow_rail_count(const struct flow_setup *setup)
 {

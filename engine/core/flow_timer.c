@@ -15,9 +15,15 @@ static bool has_data(const struct flow *flow)
 static uint64_t rail_deadline(const struct rail *rail, bool expects)
 {
     const struct flow *flow = rail->flow;
-    uint64_t at = loss_deadline(rail), reach_at = reach_deadline(rail, expects);
+    uint64_t at = loss_deadline(rail);
     if (rail->loss.rack_at_ns < at)
         at = rail->loss.rack_at_ns;
+    if (rail->cut) /* nothing can be asked */
+        return at;
+    uint64_t reach_at = reach_deadline(rail, expects);
+    uint64_t try_at = flow->rail_count > 1 ? rail_next_try(rail, expects) : UINT64_MAX;
+    if (try_at < at)
+        at = try_at;
     if (rail->pace_until_ns > flow->core->now_ns && has_data(flow) && rail->pace_until_ns < at)
         at = rail->pace_until_ns;
     if (rail->probe.ask_at_ns < at)
@@ -27,12 +33,21 @@ static uint64_t rail_deadline(const struct rail *rail, bool expects)
     return reach_at < at ? reach_at : at;
 }
 
-static void rail_expire(struct rail *rail, uint64_t now_ns)
+static void expire_probes(struct rail *rail, uint64_t now_ns)
 {
+    bool expects = flow_expects_peer(rail->flow);
     probe_expire(rail, now_ns);
     if (rail->mtu.at_ns <= now_ns || rail->mtu.raise_ns <= now_ns)
         mtu_expire(rail, now_ns);
-    reach_expire(rail, flow_expects_peer(rail->flow), now_ns);
+    reach_expire(rail, expects, now_ns);
+    if (rail->flow->rail_count > 1)
+        rail_expire_tries(rail, expects, now_ns);
+}
+
+static void rail_expire(struct rail *rail, uint64_t now_ns)
+{
+    if (!rail->cut)
+        expire_probes(rail, now_ns);
     loss_expire_rack(rail, now_ns);
 }
 

@@ -115,6 +115,7 @@ static void time_out(struct rail *rail, uint64_t now_ns)
     rail->cc.ops->on_rto(&rail->cc, now_ns);
     credit_on_loss(rail->flow);
     look_for_hole(rail, true, now_ns);
+    rail_suspect(rail);
     flow_wake(rail->flow);
 }
 

@@ -26,11 +26,11 @@ static void prove(struct rail *rail)
     probe->due &= (uint8_t)~PROBE_ASK;
     probe->greetings = 0;
     probe->ask_at_ns = UINT64_MAX;
-    flow_choose_main(flow);
     if (flow->proven++ == 0) {
         flow->proof_report_due = true;
         queue_append(&flow->core->flow_events, &flow->event);
     }
+    rail_proven(rail);
     reach_begin(rail);
     mtu_search(rail);
 }
@@ -38,8 +38,10 @@ static void prove(struct rail *rail)
 static void on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns)
 {
     if (probe_proven(&rail->probe)) {
+        bool answers_try = rail->try_nonce && nonce == rail->try_nonce;
         reach_on_echo(rail, nonce);
-        mtu_on_echo(rail, nonce, now_ns);
+        mtu_on_echo(rail, answers_try ? rail->index : nonce, now_ns);
+        rail_on_echo(rail, nonce, now_ns);
     } else if (nonce == rail->probe.nonce) {
         prove(rail);
     }
@@ -106,38 +108,32 @@ int probe_avoids(const struct probe *probe)
     return probe->due & PROBE_ECHO && probe->echoes_again ? probe->echo_path : -1;
 }
 
-void probe_leaves(struct probe *probe, uint16_t path)
+void probe_leaves(struct probe *probe, unsigned what, uint16_t path)
 {
-    if (probe->due & PROBE_ASK)
+    if (what & PROBE_ASK)
         probe->ask_path = path;
-    if (probe->due & (PROBE_ECHO | PROBE_ECHO_SIZE))
+    if (what & (PROBE_ECHO | PROBE_ECHO_SIZE))
         probe->echo_path = path;
 }
 
-/* Of an ask: of one that proves nothing, which rail it went over. */
-static uint64_t probe_nonce(const struct rail *rail)
-{
-    return probe_proven(&rail->probe) ? rail->index : rail->probe.nonce;
-}
-
-unsigned probe_put(struct rail *rail, uint8_t *at, uint64_t now_ns)
+unsigned probe_put(struct rail *rail, unsigned what, uint8_t *at, uint64_t now_ns)
 {
     struct probe *probe = &rail->probe;
     unsigned bytes = 0;
-    if (probe->due & PROBE_ECHO)
+    if (what & PROBE_ECHO)
         bytes += wire_put_probe(at, &(struct wire_probe){.echo = true, .nonce = probe->echo_nonce});
-    if (probe->due & PROBE_ECHO_SIZE)
+    if (what & PROBE_ECHO_SIZE)
         bytes += wire_put_probe(at + bytes, &(struct wire_probe){.echo = true, .nonce = probe->size_nonce});
-    if (probe->due & PROBE_ASK) {
-        bytes += wire_put_probe(at + bytes, &(struct wire_probe){.nonce = probe_nonce(rail)});
+    if (what & PROBE_ASK) {
+        bytes += wire_put_probe(at + bytes, &(struct wire_probe){.nonce = rail_try(rail, now_ns)});
         silence_ask(rail->flow, now_ns);
     }
-    if (probe->due & PROBE_ASK && !probe_proven(probe)) {
+    if (what & PROBE_ASK && !probe_proven(probe)) {
         probe->ask_at_ns = now_ns + (ASK_AGAIN_NS << probe->backoff);
         if (probe->backoff < PROBE_BACKOFF_MAX)
             probe->backoff++;
     }
-    probe->due &= PROBE_SIZE | PROBE_OPEN | PROBE_TRY;
+    probe->due &= (uint8_t)~what;
     return bytes;
 }
 
@@ -147,4 +143,6 @@ void probe_undo(struct rail *rail, unsigned due)
     probe->due |= (uint8_t)due;
     if (due & PROBE_ASK && !probe_proven(probe) && probe->backoff)
         probe->backoff--;
+    if (due & PROBE_ASK && rail->tries)
+        rail->tries--;
 }

@@ -37,6 +37,8 @@ struct probe {
     uint64_t size_nonce;           /* of its newest padded one */
     uint16_t ask_path, echo_path;  /* of the last probe and echo */
     bool asks_again, echoes_again; /* the last one may be lost: the next takes another path */
+    bool echoes_away;              /* the last echo went over the main rail instead */
+    uint8_t echo_turn;             /* of rails, while none is proven */
 };
 
 static inline bool probe_proven(const struct probe *probe)
@@ -58,9 +60,9 @@ void probe_expire(struct rail *rail, uint64_t now_ns);
 bool probe_opens(const struct probe *probe);
 /* The path that the due probe or echo should avoid, or -1; and the path that it takes. */
 int probe_avoids(const struct probe *probe);
-void probe_leaves(struct probe *probe, uint16_t path);
-/* Writes the frames that are due, except a padded one. Returns the bytes written. */
-unsigned probe_put(struct rail *rail, uint8_t *at, uint64_t now_ns);
+void probe_leaves(struct probe *probe, unsigned what, uint16_t path);
+/* Writes those of the frames `what` that are due: PROBE_ASK, PROBE_ECHO, PROBE_ECHO_SIZE. Returns the bytes written. */
+unsigned probe_put(struct rail *rail, unsigned what, uint8_t *at, uint64_t now_ns);
 /* The NIC has refused what was `due`: PROBE_*. */
 void probe_undo(struct rail *rail, unsigned due);
 

@@ -40,12 +40,28 @@ struct rail_report {
     uint64_t flight_bytes; /* and so much of it */
 };
 
+enum rail_state { RAIL_UP, RAIL_SUSPECT, RAIL_DOWN };
+
 struct rail {
     struct flow *flow;
     uint32_t destination;
     uint32_t datagram_bytes; /* size of full datagrams, which is known to get through */
     uint16_t first_path;     /* number of its first path */
     uint8_t index;           /* among the flow's rails */
+
+    /* rail_state.c */
+    uint8_t state;      /* enum rail_state */
+    bool cut;           /* the device says that it is gone */
+    bool asked;         /* probes ask whether it works */
+    bool reported_down; /* what the owner knows */
+    uint8_t tries;      /* probes since `doubt_ns`, or since an answer; saturates */
+    uint8_t answers;    /* in a row, while it is down */
+    uint8_t flaps;      /* times that it went down soon after its return */
+    uint64_t doubt_ns;  /* since when it is asked */
+    uint64_t heard_ns;  /* last answer */
+    uint64_t up_ns;     /* when it came back */
+    uint64_t try_at_ns; /* when the newest try has waited for long enough */
+    uint64_t try_nonce; /* of the newest try; 0: none waits for its answer */
 
     /* in flight (sent.c): chunks whose last transmission went over this rail */
     struct queue by_time;
@@ -102,10 +118,42 @@ static inline int rail_avoids(const struct rail *rail, int path)
     return path >= 0 && rail_has_path(rail, (uint16_t)path) ? path - rail->first_path : -1;
 }
 
+/* Whether chunks may go over it; whether they may if no rail is usable. */
+static inline bool rail_usable(const struct rail *rail)
+{
+    return rail->state == RAIL_UP && probe_proven(&rail->probe);
+}
+static inline bool rail_carries(const struct rail *rail)
+{
+    return probe_proven(&rail->probe) && !rail->cut;
+}
+
+/* Acks that went over it seem lost: it is asked. */
+void rail_doubt(struct rail *rail);
+/* A timeout has passed without an answer. */
+void rail_suspect(struct rail *rail);
+/* A packet that left over it at `sent_ns` has arrived. */
+void rail_heard(struct rail *rail, uint64_t sent_ns, uint64_t now_ns);
+/* Its address is proven. */
+void rail_proven(struct rail *rail);
+void rail_on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns);
+/* The device reports that the NIC here is gone, or is back. */
+void rail_cut(struct rail *rail);
+void rail_mend(struct rail *rail);
+/* A probe is about to leave: its nonce. */
+uint64_t rail_try(struct rail *rail, uint64_t now_ns);
+/* When rail_expire_tries() has something to do; UINT64_MAX: not before something else happens. */
+uint64_t rail_next_try(const struct rail *rail, bool expects);
+void rail_expire_tries(struct rail *rail, bool expects, uint64_t now_ns);
+/* CORE_EVENT_RAIL_LOST or CORE_EVENT_RAIL_BACK waits. */
+bool rail_has_report(const struct rail *rail);
+
 /* The flying chunk that was sent last, or first, over this rail; NULL when none flies. */
 struct chunk;
 struct chunk *rail_newest(const struct rail *rail);
 struct chunk *rail_oldest(const struct rail *rail);
+/* The one that was sent next after this flying chunk. */
+struct chunk *rail_next(const struct chunk *chunk);
 
 /* The retransmission timeout after `backoff` doublings. */
 uint64_t rail_rto_ns(const struct rail *rail, unsigned backoff);

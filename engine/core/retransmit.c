@@ -33,14 +33,17 @@ struct chunk *tx_first_retransmission(struct flow *flow)
 bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = flow->core;
-    struct rail *rail = sent_rail(&flow->sent, chunk);
-    bool probe = rail->loss.tail_probe_due, in_pieces = image_needed(rail, chunk);
+    struct rail *from = sent_rail(&flow->sent, chunk), *rail = tx_rail_again(flow, chunk);
+    if (!rail)
+        return false;
+    bool probe = from->loss.tail_probe_due, in_pieces = image_needed(rail, chunk);
     if (in_pieces)
         chunk->charged_bytes = image_charge(rail, chunk);
     if (!probe &&
         (!tx_window_takes(rail, chunk->payload_bytes, chunk->charged_bytes, 0) || tx_is_paced_out(rail, now_ns)))
         return false;
-    rail->loss.tail_probe_due = false;
+    from->loss.tail_probe_due = false;
+    COUNT(core->counters, rail_moves, rail != from && chunk->transmissions > 0);
     uint64_t seq = sent_seq(&flow->sent, chunk);
     uint64_t mask = retransmission_mask(chunk);
     chunk->in_pieces = in_pieces;

@@ -108,6 +108,11 @@ struct chunk *rail_oldest(const struct rail *rail)
     return by_time(rail->by_time.head);
 }
 
+struct chunk *rail_next(const struct chunk *chunk)
+{
+    return by_time(chunk->by_time.next);
+}
+
 static bool is_large(const struct rail *rail, const struct chunk *chunk)
 {
     return chunk_largest(chunk) > rail->base_bytes && !chunk->placed && !chunk->written && !chunk->in_pieces;

@@ -8,7 +8,6 @@
 
 static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
-    struct rail *rail = flow->main;
     struct conn *conn;
     while ((conn = flow_first_active(flow))) {
         bool eager = conn_eager_ready(conn) != NULL, bulk = conn_bulk_ready(conn) != NULL;
@@ -22,11 +21,11 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
         }
         if (conn->deficit_bytes <= 0) /* alone: it owes later connections nothing */
             conn->deficit_bytes = QUANTUM_BYTES;
-        if (tx_is_paced_out(rail, now_ns))
+        if (flow->rail_count == 1 && tx_is_paced_out(flow->rails, now_ns))
             return false;
         bool bulk_turn = bulk && (!eager || conn->bulk_turn);
         conn->bulk_turn = !bulk_turn;
-        return bulk_turn ? tx_send_bulk(rail, conn, desc, now_ns) : tx_send_frames(rail, false, desc, now_ns);
+        return bulk_turn ? tx_send_large(flow, conn, desc, now_ns) : tx_send_small(flow, false, desc, now_ns);
     }
     return false;
 }
@@ -36,34 +35,33 @@ static bool has_something(const struct flow *flow)
     return flow->ack.now || flow->qps.frames_due || flow->gone.count || flow->ctrl.head || flow->active.head;
 }
 
-/* Some rails are not proven: those are asked, while something waits. */
+/* No rail is proven: all are asked, while something waits. Once one is, rail_state.c asks the others. */
 static void await_proof(struct flow *flow)
 {
     bool waits = has_something(flow);
     EACH_RAIL(flow, rail)
-    {
-        if (!probe_proven(&rail->probe))
-            probe_wait(rail, waits);
-    }
+    probe_wait(rail, waits);
 }
 
 bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     if (flow->dead)
         return flow->farewell_due && tx_send_farewell(flow, desc, now_ns);
-    if (flow->proven < flow->rail_count)
-        await_proof(flow);
-    struct rail *asking = flow_due_probe(flow);
-    if (asking && tx_send_probes(asking, desc, now_ns))
-        return true;
     if (!flow_proven(flow))
+        await_proof(flow);
+    struct rail *asking;
+    while ((asking = flow_due_probe(flow))) {
+        if (tx_send_probes(asking, desc, now_ns))
+            return true;
+    }
+    if (!flow_proven(flow) || (flow->rail_count > 1 && !rail_carries(flow->main)))
         return false;
     credit_update(flow, now_ns);
     bool ctrl = flow->qps.frames_due || flow->gone.count || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack.now));
-    if (ctrl && tx_send_frames(flow->main, true, desc, now_ns))
+    if (ctrl && tx_send_small(flow, true, desc, now_ns))
         return true;
     if (flow->ack.now)
-        return tx_send_ack(flow, desc, now_ns);
+        return tx_send_ack(tx_rail_for_ack(flow), desc, now_ns);
     if (flow->image.left && image_next(flow, tx_scratch(flow->core), desc))
         return true;
     struct chunk *lost = sent_first_lost(&flow->sent) ? tx_first_retransmission(flow) : NULL;

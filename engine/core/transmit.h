@@ -147,7 +147,7 @@ bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, ui
 
 /* transmit_frames.c */
 
-bool tx_send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
+bool tx_send_ack(struct rail *rail, struct tx_desc *desc, uint64_t now_ns);
 /* Control frames with what small messages fit. False: window, chunk records or buffers are exhausted. */
 bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t now_ns);
 
@@ -156,6 +156,17 @@ bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t
 bool tx_send_probes(struct rail *rail, struct tx_desc *desc, uint64_t now_ns);
 /* The last word on a flow that is dead here. */
 bool tx_send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
+
+/* rail_choice.c */
+
+/* Sends a small message or control frames (`ctrl`), by the main rail unless its window is full. False: not now. */
+bool tx_send_small(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns);
+/* Sends a chunk of the connection's first large message, by the rail that is likely to deliver it first. */
+bool tx_send_large(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns);
+/* The rail for an ack that travels alone: another one if the last ack seems lost. */
+struct rail *tx_rail_for_ack(struct flow *flow);
+/* The rail for a lost chunk; NULL: none carries anything. */
+struct rail *tx_rail_again(struct flow *flow, const struct chunk *chunk);
 
 /* retransmit.c */
 

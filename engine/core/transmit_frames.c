@@ -123,13 +123,14 @@ static void describe_ack(struct rail *rail, uint8_t *buffer, uint32_t bytes, uns
     tx_describe_unnumbered(rail, buffer, bytes, port, due, desc, now_ns);
 }
 
-bool tx_send_ack(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+bool tx_send_ack(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
 {
+    struct flow *flow = rail->flow;
     struct core *core = flow->core;
     struct train train = tx_scratch_train(core);
     unsigned due = put_ack(flow, &train, now_ns);
     train_end_datagram(core, &train);
-    describe_ack(flow->main, train.buffer, train.header, due, desc, now_ns);
+    describe_ack(rail, train.buffer, train.header, due, desc, now_ns);
     if (flow->ctrl.head) /* a CREDIT found no room: it goes as soon as there is some */
         flow->ctrl_urgent = true;
     return true;

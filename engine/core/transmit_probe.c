@@ -2,19 +2,54 @@
 /* Probes, echoes and farewells: packets without a sequence number, which go even where nothing else may. */
 #include "core/transmit.h"
 
-/* The probe and the echoes that are due. */
+/*
+ * Over which rail `*what` goes, of the probe and the echoes that are due. A probe goes over its rail, that is what it
+ * asks about. An echo says that the peer's direction of the rail works, and ours may not: every other one goes over the
+ * main rail, and all where this one is not usable. While no rail is proven they go over all in turn: the peer may
+ * number its paths otherwise, so the rail may not be the one over which the probe came.
+ */
+static struct rail *choose_way(struct rail *rail, unsigned *what)
+{
+    struct flow *flow = rail->flow;
+    struct probe *probe = &rail->probe;
+    *what = probe->due & (PROBE_ASK | PROBE_ECHO | PROBE_ECHO_SIZE);
+    if (flow->rail_count == 1 || !(*what & (PROBE_ECHO | PROBE_ECHO_SIZE)))
+        return rail;
+    if (!flow_proven(flow)) {
+        struct rail *way = &flow->rails[(rail->index + probe->echo_turn++) % flow->rail_count];
+        if (way != rail)
+            *what &= PROBE_ECHO | PROBE_ECHO_SIZE; /* the probe is next */
+        return way;
+    }
+    if (rail == flow->main || !rail_carries(flow->main))
+        return rail;
+    if (rail_usable(rail) && probe->echoes_away) {
+        probe->echoes_away = false;
+        return rail;
+    }
+    if (*what & PROBE_ASK) {
+        *what = PROBE_ASK; /* the echo is next */
+        return rail;
+    }
+    probe->echoes_away = true;
+    return flow->main;
+}
+
+/* The probe or the echoes that are due. */
 static bool send_probe(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
 {
     struct core *core = rail->flow->core;
     struct train train = tx_scratch_train(core);
+    unsigned what;
+    struct rail *way = choose_way(rail, &what);
     uint16_t path = 0;
     if (!probe_opens(&rail->probe))
-        path = path_choose_safe(&rail->paths, probe_avoids(&rail->probe), false);
-    probe_leaves(&rail->probe, path);
-    uint8_t due = rail->probe.due & (PROBE_ASK | PROBE_ECHO | PROBE_ECHO_SIZE);
-    train.header += probe_put(rail, train_at(&train) + train.header, now_ns);
+        path = path_choose_safe(&way->paths, way == rail ? probe_avoids(&rail->probe) : -1, false);
+    probe_leaves(&rail->probe, what, path);
+    train.header += probe_put(rail, what, train_at(&train) + train.header, now_ns);
     train_end_datagram(core, &train);
-    tx_describe_unnumbered(rail, train.buffer, train.header, path, due, desc, now_ns);
+    tx_describe_unnumbered(way, train.buffer, train.header, path, what, desc, now_ns);
+    desc->due_rail = rail->index;
     return true;
 }
 
@@ -53,8 +88,24 @@ static bool send_reach(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
     return true;
 }
 
+/*
+ * The rail's device is gone: only echoes are left, for another rail. An ask counts as if the NIC had refused it, so
+ * that the peer is given up in time where no device is left.
+ */
+static void drop_probes(struct rail *rail, uint64_t now_ns)
+{
+    bool away = rail != rail->flow->main && rail_carries(rail->flow->main);
+    if (rail->probe.due & PROBE_ASK)
+        silence_ask(rail->flow, now_ns);
+    rail->probe.due &= away ? PROBE_ECHO | PROBE_ECHO_SIZE : 0;
+}
+
 bool tx_send_probes(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
 {
+    if (rail->cut)
+        drop_probes(rail, now_ns);
+    if (!rail->probe.due)
+        return false;
     if (rail->probe.due & PROBE_SIZE && send_size_probe(rail, desc, now_ns))
         return true;
     if (rail->probe.due & (PROBE_ASK | PROBE_ECHO | PROBE_ECHO_SIZE))

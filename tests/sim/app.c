@@ -27,6 +27,7 @@ struct message {
     bool watched;      /* its receive is */
     int32_t status[2]; /* NOT_ENDED, or how it ended */
     struct request *request[2];
+    uint64_t posted_ns; /* of the later request */
 };
 
 struct request {
@@ -273,7 +274,7 @@ static void post_one(struct world *world, struct side *side, unsigned kind)
     request->side = side;
     request->message = message;
     request->number = number;
-    request->posted_ns = world->now_ns;
+    request->posted_ns = message->posted_ns = world->now_ns;
     request->bytes = kind == CORE_SEND ? message->size : message->capacity;
     request->memory = malloc(request->bytes + 2 * GUARD_BYTES);
     if (!request->memory)
@@ -510,6 +511,8 @@ static void on_message(struct world *world, struct end *end, struct core_msg *ms
                (uint64_t)(int64_t)status);
     message->status[kind] = status;
     message->request[kind] = NULL;
+    if (kind == CORE_RECV && status == UCCL_OK && world->now_ns - message->posted_ns > world->message_max_ns)
+        world->message_max_ns = world->now_ns - message->posted_ns;
     if (kind == CORE_RECV)
         check_received(world, request, msg);
     else if (status == UCCL_OK && msg->moved_bytes != message->size)
@@ -530,6 +533,23 @@ static void on_message(struct world *world, struct end *end, struct core_msg *ms
     schedule_post(world, side, kind);
     if (all_ended(side->conn))
         close_both(world, side->conn);
+}
+
+/* A rail is lost or back: the two come in turn. */
+static void on_rail(struct world *world, const struct core_event *event)
+{
+    bool lost = event->kind == CORE_EVENT_RAIL_LOST;
+    for (unsigned i = 0; i < world->pair_count; i++) {
+        struct pair *pair = &world->pairs[i];
+        for (unsigned s = 0; s < 2; s++) {
+            if (event->owner != &pair->flow[s])
+                continue;
+            if (pair->rail_lost[s][event->rail] == lost)
+                world_fail(world, "rail %u is lost twice, or back twice", event->rail);
+            pair->rail_lost[s][event->rail] = lost;
+        }
+    }
+    *(lost ? &world->rails_lost : &world->rails_back) += 1;
 }
 
 void app_event(struct world *world, struct end *end, const struct core_event *event)
@@ -567,6 +587,11 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
         if (event->passing_bytes >= event->route_bytes)
             world_fail(world, "a hole above %u of %u bytes", event->passing_bytes, event->route_bytes);
         world->holes++;
+        break;
+    case CORE_EVENT_RAIL_LOST:
+    case CORE_EVENT_RAIL_BACK:
+        world_note(world, event->kind == CORE_EVENT_RAIL_LOST ? "rail lost" : "rail back", event->rail, 0, 0);
+        on_rail(world, event);
         break;
     case CORE_EVENT_FLOW_PROVEN:
     case CORE_EVENT_FLOW_DEAD: {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "judge.h"
+#include "rails.h"
 
 #include "core/state.h"
 
@@ -10,6 +11,17 @@
 static const struct params *end_params(const struct world *world, const struct pair *pair, unsigned side)
 {
     return &world->ends[pair->end[side]].params;
+}
+
+/* The largest datagram of all rails: a chunk is as it was cut, over whichever it goes. */
+static uint32_t largest_of(const struct flow_setup *setup)
+{
+    uint32_t largest = setup->rails[0].datagram_bytes;
+    for (unsigned i = 1; i < setup->rail_count; i++) {
+        if (setup->rails[i].datagram_bytes > largest)
+            largest = setup->rails[i].datagram_bytes;
+    }
+    return largest;
 }
 
 static void check_shape(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
@@ -23,9 +35,9 @@ static void check_shape(struct world *world, const struct pair *pair, unsigned s
     uint64_t whole = desc->count == 64 ? UINT64_MAX : (UINT64_C(1) << desc->count) - 1;
     if (desc->count == 0 || desc->mask == 0 || desc->mask & ~whole)
         world_fail(world, "a descriptor with count %u and mask %llx", desc->count, (unsigned long long)desc->mask);
-    uint32_t datagram_max = pair->setup[side].rails[0].datagram_bytes > world->options->datagram_bytes_later
-                                ? pair->setup[side].rails[0].datagram_bytes
-                                : world->options->datagram_bytes_later;
+    uint32_t setup_bytes = largest_of(&pair->setup[side]);
+    uint32_t datagram_max =
+        setup_bytes > world->options->datagram_bytes_later ? setup_bytes : world->options->datagram_bytes_later;
     if (desc->datagram_bytes > datagram_max || desc->last_bytes > desc->datagram_bytes)
         world_fail(world, "a datagram of %u, last %u bytes, where %u fit", desc->datagram_bytes, desc->last_bytes,
                    datagram_max);
@@ -38,20 +50,24 @@ static void check_size(struct world *world, const struct pair *pair, unsigned si
 {
     uint32_t largest = desc->count > 1 ? desc->datagram_bytes : desc->last_bytes;
     if (!desc->retransmission && !desc->whole && !desc->on_path && largest > CORE_DATAGRAM_BASE &&
-        largest > pair->passed_bytes[side])
+        largest > pair->passed_bytes[side][desc->rail])
         world_fail(world, "a datagram of %u bytes, where %u is the largest that has got through", largest,
-                   pair->passed_bytes[side]);
+                   pair->passed_bytes[side][desc->rail]);
 }
 
 /* Nothing beyond the windows, but one chunk, a probe, and what control frames may have more. */
 static void check_windows(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     const struct flow *flow = desc->flow;
-    if (!desc->sequenced || flow->rails->flying_chunks == 1 || pair->probe_was_due[side])
+    const struct rail *rail = &flow->rails[desc->rail];
+    uint32_t flying = 0;
+    for (unsigned i = 0; i < flow->rail_count; i++)
+        flying += flow->rails[i].flying_chunks;
+    if (!desc->sequenced || flying == 1 || pair->probe_was_due[side])
         return;
-    if (flow->rails->flying_payload > flow->rails->cc.cwnd_bytes + CONTROL_RESERVE_BYTES)
-        world_fail(world, "%llu bytes in flight with a window of %llu", (unsigned long long)flow->rails->flying_payload,
-                   (unsigned long long)flow->rails->cc.cwnd_bytes);
+    if (rail->flying_chunks > 1 && rail->flying_payload > rail->cc.cwnd_bytes + CONTROL_RESERVE_BYTES)
+        world_fail(world, "%llu bytes in flight with a window of %llu", (unsigned long long)rail->flying_payload,
+                   (unsigned long long)rail->cc.cwnd_bytes);
     if (flow->sent.flying_charge > flow->peer_window_bytes + CONTROL_RESERVE_BYTES)
         world_fail(world, "%llu kernel bytes in flight to a buffer of %llu",
                    (unsigned long long)flow->sent.flying_charge, (unsigned long long)flow->peer_window_bytes);
@@ -62,10 +78,10 @@ static void check_pace(struct world *world, const struct pair *pair, unsigned si
 {
     const struct chunk *chunk = sent_chunk(&desc->flow->sent, desc->seq);
     if (desc->sequenced && chunk->payload_bytes && !pair->probe_was_due[side] &&
-        pair->paced_until_ns[side] > world_clock_ns(world, &world->ends[pair->end[side]]))
-        world_fail(
-            world, "%u bytes %llu ns ahead of their time", chunk->payload_bytes,
-            (unsigned long long)(pair->paced_until_ns[side] - world_clock_ns(world, &world->ends[pair->end[side]])));
+        pair->paced_until_ns[side][desc->rail] > world_clock_ns(world, &world->ends[pair->end[side]]))
+        world_fail(world, "%u bytes %llu ns ahead of their time", chunk->payload_bytes,
+                   (unsigned long long)(pair->paced_until_ns[side][desc->rail] -
+                                        world_clock_ns(world, &world->ends[pair->end[side]])));
 }
 
 /* It is the only one that works. */
@@ -83,7 +99,8 @@ static void check_path(struct world *world, struct pair *pair, unsigned side, co
     if (!desc->sequenced || desc->flow->sent.window > LAST_MAX)
         return;
     if (desc->retransmission && last->known && last->seq == desc->seq && !last->on_path && !desc->on_path &&
-        last->path == desc->path && last->path_seq != desc->path_seq && !is_last(&desc->flow->rails->paths, desc->path))
+        last->path == desc->path && last->path_seq != desc->path_seq &&
+        !is_last(&desc->flow->rails[desc->rail].paths, desc->port))
         world_fail(world, "chunk %llu is retransmitted on path %u, which has lost it", (unsigned long long)desc->seq,
                    desc->path);
     for (unsigned i = 0; i < (desc->kind == TX_PLACE ? desc->count : 1); i++)
@@ -119,7 +136,8 @@ void judge_desc(struct world *world, struct pair *pair, unsigned side, const str
     check_windows(world, pair, side, desc);
     check_pace(world, pair, side, desc);
     world->retransmitted += desc->retransmission ? datagrams : 0;
-    if (desc->path < 32 && pair->link[side].net.dead_paths >> desc->path & 1)
+    rails_judge(world, pair, side, desc);
+    if (desc->port < 32 && pair->link[side][desc->rail].net.dead_paths >> desc->port & 1)
         world->into_dead += datagrams;
 }
 
@@ -131,8 +149,12 @@ void judge_before(struct world *world, const struct end *end)
             const struct flow *flow = pair->flow[side];
             if (&world->ends[pair->end[side]] != end || !flow)
                 continue;
-            pair->probe_was_due[side] = flow->rails->loss.tail_probe_due;
-            pair->paced_until_ns[side] = flow->rails->cc.pace_gap_ns ? flow->rails->pace_until_ns : 0;
+            pair->probe_was_due[side] = false;
+            for (unsigned k = 0; k < flow->rail_count; k++) {
+                const struct rail *rail = &flow->rails[k];
+                pair->probe_was_due[side] |= rail->loss.tail_probe_due;
+                pair->paced_until_ns[side][k] = rail->cc.pace_gap_ns ? rail->pace_until_ns : 0;
+            }
         }
     }
 }
@@ -153,6 +175,7 @@ void judge_run(const struct world *world)
                (unsigned long long)world->retransmitted, (unsigned long long)needless,
                (double)(world->now_ns - world->start_ns) / 1e6,
                (double)(world->living_end_max_ns - world->start_ns) / 1e6);
+    rails_judge_run(world);
     if (options->needless_permille && needless > SLACK + world->datagrams * options->needless_permille / 1000)
         world_fail(world, "%llu of %llu datagrams were repeated needlessly", (unsigned long long)needless,
                    (unsigned long long)world->datagrams);

@@ -13,6 +13,7 @@
  */
 #include "scenarios.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -26,7 +27,7 @@
 #include <unistd.h>
 
 enum {
-    SCENARIOS_MAX = 128,
+    SCENARIOS_MAX = 256,
     CORPUS_MAX = 512,
     JOBS_MAX = 1024,
     FAILURES_DEFAULT = 10,  /* then nothing new begins */
@@ -86,6 +87,7 @@ static void collect_scenarios(void)
     unsigned (*const lists[])(const struct scenario **) = {core_scenarios, engine_scenarios};
     for (unsigned i = 0; i < 2; i++) {
         unsigned count = lists[i](&some);
+        assert(scenario_count + count <= SCENARIOS_MAX);
         for (unsigned k = 0; k < count; k++)
             scenarios[scenario_count++] = &some[k];
     }

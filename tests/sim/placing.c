@@ -345,7 +345,7 @@ void placing_send(struct world *world, struct pair *pair, unsigned side, const s
 static bool loses(struct world *world, struct queue_pair *queue_pair, const struct work *work)
 {
     const struct options *options = world->options;
-    struct link *link = &queue_pair->pair->link[queue_pair->side];
+    struct link *link = &queue_pair->pair->link[queue_pair->side][0];
     uint64_t at_ns = world->now_ns - world->start_ns;
     if (at_ns >= link->net.black_from_ns && at_ns < link->net.black_until_ns)
         return true;
@@ -363,7 +363,7 @@ static bool loses(struct world *world, struct queue_pair *queue_pair, const stru
 static uint64_t arrival(struct world *world, struct queue_pair *queue_pair)
 {
     const struct options *options = world->options;
-    const struct net *net = &queue_pair->pair->link[queue_pair->side].net;
+    const struct net *net = &queue_pair->pair->link[queue_pair->side][0].net;
     uint64_t at_ns = world->now_ns + net->delay_ns + up_to(world, net->jitter_ns);
     if (world_chance(world, options->path_stall_ppm))
         queue_pair->stalled_until_ns = world->now_ns + up_to(world, options->path_stall_ns);
@@ -404,7 +404,7 @@ static void execute(struct world *world, struct work *work)
         return;
     }
     if (work->finished) { /* a reliable one when the peer's NIC has said so */
-        uint64_t at_ns = queue_pair->arrives_ns + queue_pair->pair->link[!queue_pair->side].net.delay_ns;
+        uint64_t at_ns = queue_pair->arrives_ns + queue_pair->pair->link[!queue_pair->side][0].net.delay_ns;
         if (reliable && !work->waited) {
             work->waited = true;
             later(world, work, at_ns > world->now_ns ? at_ns : world->now_ns);

@@ -3,6 +3,7 @@
 #include "../param_defaults.h"
 #include "judge.h"
 #include "placing.h"
+#include "rails.h"
 #include "scenarios.h"
 #include "stops.h"
 #include "unequal.h"
@@ -623,6 +624,16 @@ static const struct scenario scenarios[] = {
     SCENARIO("no-eager", set_no_eager),
     SCENARIO("wrap", set_wrap),
     SCENARIO("storm", set_storm),
+    SCENARIO("rails-calm", rails_calm),
+    BOUNDED("rails-shares", rails_shares),
+    BOUNDED("rails-cuts", rails_cuts),
+    BOUNDED("rails-crosswise", rails_crosswise),
+    BOUNDED("rails-oneway", rails_oneway),
+    BOUNDED("rails-flaps", rails_flaps),
+    SCENARIO("rails-cold", rails_cold),
+    SCENARIO("rails-sizes", rails_sizes),
+    BOUNDED("rails-dead", rails_dead),
+    SCENARIO("rails-storm", rails_storm),
     BOUNDED("needless", bounds_needless),
     BOUNDED("lone", bounds_lone),
     BOUNDED("bulk", bounds_bulk),

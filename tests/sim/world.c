@@ -6,6 +6,7 @@
 #include "firewall.h"
 #include "judge.h"
 #include "placing.h"
+#include "rails.h"
 #include "stops.h"
 
 #include "core/crc32c.h"
@@ -123,15 +124,17 @@ static bool loses_probe(const struct world *world, const struct net *net, const 
     return false;
 }
 
-static bool swallowed(struct world *world, struct link *link, const struct tx_desc *desc, size_t length)
+static bool swallowed(struct world *world, struct link *link, unsigned side, const struct tx_desc *desc, size_t length)
 {
     const struct net *net = &link->net;
     uint64_t at_ns = world->now_ns - world->start_ns;
     if (at_ns >= net->black_from_ns && at_ns < net->black_until_ns)
         return true;
+    if (rails_swallow(world, side, desc->rail))
+        return true;
     if (net->hole_bytes && length > net->hole_bytes && at_ns >= net->hole_from_ns && at_ns < net->hole_until_ns)
         return true;
-    if (!world->nic && desc->path < 32 && net->dead_paths >> desc->path & 1)
+    if (!world->nic && desc->port < 32 && net->dead_paths >> desc->port & 1)
         return true;
     if (world->now_ns >= link->burst_until_ns && world_chance(world, net->burst_ppm))
         link->burst_until_ns = world->now_ns + rng_below(&world->rng, (uint32_t)net->burst_ns);
@@ -153,7 +156,7 @@ static void corrupt(struct world *world, const struct tx_desc *desc, uint8_t *by
 static void deliver_later(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc,
                           const uint8_t *bytes, size_t length, uint64_t at_ns)
 {
-    const struct net *net = &pair->link[side].net;
+    const struct net *net = &pair->link[side][desc->rail].net;
     size_t kept = length;
     if (world_chance(world, net->truncate_ppm))
         kept = rng_below(&world->rng, (uint32_t)length);
@@ -198,11 +201,11 @@ static void deliver_stray(struct world *world, struct pair *pair, unsigned side,
 static void transmit(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc,
                      const uint8_t *bytes, size_t length)
 {
-    struct link *link = &pair->link[side];
+    struct link *link = &pair->link[side][desc->rail];
     const struct net *net = &link->net;
     world->datagrams++;
     bool opens = !desc->sequenced && desc->opens;
-    bool guards = net->firewall || pair->link[!side].net.firewall;
+    bool guards = net->firewall || pair->link[!side][desc->rail].net.firewall;
     if (guards &&
         !firewall_passes(desc->destination, desc->destination ^ 1, desc->path, opens, net->firewall, world->now_ns)) {
         world->faults++;
@@ -212,13 +215,13 @@ static void transmit(struct world *world, struct pair *pair, unsigned side, cons
     }
     if (opens) /* nobody reads that port */
         return;
-    if (loses_probe(world, net, bytes, length) || swallowed(world, link, desc, length)) {
+    if (loses_probe(world, net, bytes, length) || swallowed(world, link, side, desc, length)) {
         world->faults++;
         world->dropped++;
         return;
     }
-    if (length > pair->passed_bytes[side])
-        pair->passed_bytes[side] = (uint32_t)length;
+    if (length > pair->passed_bytes[side][desc->rail])
+        pair->passed_bytes[side][desc->rail] = (uint32_t)length;
     uint64_t leaves_ns = world->now_ns;
     if (net->rate_mbps) {
         uint64_t from_ns = link->free_ns > world->now_ns ? link->free_ns : world->now_ns;
@@ -293,7 +296,7 @@ uint32_t world_lay_out(struct world *world, const struct tx_desc *desc, unsigned
 static void send_desc(struct world *world, const struct tx_desc *desc, bool fail)
 {
     static uint8_t buffer[DATAGRAM_MAX];
-    struct pair *pair = &world->pairs[desc->destination / 2];
+    struct pair *pair = &world->pairs[desc->destination % 64 / 2];
     unsigned side = desc->destination % 2;
     if (desc->on_path) {
         if (!fail)
@@ -327,7 +330,7 @@ static void run_tx(struct world *world, struct end *end)
         if (sent > 200000)
             world_fail(world, "core_tx() does not come to an end");
         unsigned side = desc.destination % 2;
-        judge_desc(world, &world->pairs[desc.destination / 2], side, &desc);
+        judge_desc(world, &world->pairs[desc.destination % 64 / 2], side, &desc);
         world_note(world, desc.sequenced ? desc.retransmission ? "retransmission" : "chunk" : "ack",
                    (uint64_t)(end - world->ends), desc.sequenced ? desc.seq : 0, desc.count);
         bool fail = world_chance(world, world->options->tx_fail_ppm);
@@ -462,7 +465,8 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
     pair->end[1] = (uint8_t)second;
     for (unsigned side = 0; side < 2; side++) {
         tokens[side] = core_make_token(rng_next(&world->rng), 2 * index + side);
-        pair->link[side].net = options->net[side];
+        for (unsigned i = 0; i < RAILS_MAX; i++)
+            pair->link[side][i].net = *rails_net(options, side, i);
     }
     for (unsigned side = 0; side < 2; side++) {
         struct end *end = &world->ends[pair->end[side]];
@@ -485,6 +489,14 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
             .owner = &pair->flow[side],
             .places = options->places,
         };
+        for (unsigned i = 1; i < options->rails; i++) {
+            struct rail_setup *rail = &pair->setup[side].rails[i];
+            *rail = pair->setup[side].rails[0];
+            rail->destination += 64 * i;
+            rail->datagram_bytes = rails_datagram(options, i);
+            rail->nonce = rng_next(&world->rng);
+            pair->setup[side].rail_count = i + 1;
+        }
         pair->flow_memory[side] = sim_alloc(core_flow_size(&end->params, &pair->setup[side]));
         pair->flow[side] = core_flow_open(end->core, pair->flow_memory[side], &pair->setup[side], world->now_ns);
         end->inbox_limit += window_bytes[side] + CONTROL_RESERVE_BYTES;
@@ -533,6 +545,7 @@ void world_create(struct world *world, const char *scenario, const struct option
         end->core = core_init(sim_alloc(core_size(&end->params)), &setup, world->now_ns);
     }
     stops_create(world);
+    rails_create(world);
     if (options->places)
         placing_create(world);
     if (world->end_count == 1)
@@ -654,7 +667,8 @@ static void close_world(struct world *world)
 static void handle(struct world *world, struct event *event)
 {
     struct end *end = &world->ends[event->end];
-    bool action = event->kind == EVENT_POST || event->kind == EVENT_CANCEL || event->kind == EVENT_CLOSE;
+    bool action = event->kind == EVENT_POST || event->kind == EVENT_CANCEL || event->kind == EVENT_CLOSE ||
+                  event->kind == EVENT_RAIL;
     if (action && end->halted)
         return;
     if (action && end->stalled_until_ns > world->now_ns) {
@@ -677,6 +691,9 @@ static void handle(struct world *world, struct event *event)
     case EVENT_RUN:
         if (world->now_ns >= end->run_at_ns)
             end->run_at_ns = UINT64_MAX;
+        break;
+    case EVENT_RAIL:
+        rails_event(world, end, event->extra);
         break;
     case EVENT_NIC:
         placing_event(world, event);

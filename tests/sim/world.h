@@ -14,7 +14,7 @@
 
 #include <stdarg.h>
 
-enum { ENDS_MAX = 12, PAIRS_MAX = 12, PPM = 1000000, GUARD_BYTES = 64, STOPS_MAX = 8 };
+enum { ENDS_MAX = 12, PAIRS_MAX = 12, PPM = 1000000, GUARD_BYTES = 64, STOPS_MAX = 8, RAILS_MAX = 4, CUTS_MAX = 12 };
 
 /* What one direction between two ends does to datagrams. */
 struct net {
@@ -35,6 +35,17 @@ struct net {
     uint64_t hole_from_ns, hole_until_ns;
 };
 
+/* A rail carries nothing for a while. */
+enum cut_kind {
+    CUT_DEVICE,  /* the NIC of one side is gone, which its device reports */
+    CUT_BLACK,   /* both directions swallow everything */
+    CUT_ONE_WAY, /* what `side` sends is swallowed */
+};
+struct cut {
+    uint8_t rail, kind, side;
+    uint64_t begin_ns, end_ns; /* UINT64_MAX: for good */
+};
+
 /* What a scenario asks for. */
 struct options {
     struct params params;
@@ -45,6 +56,19 @@ struct options {
     unsigned conns;            /* per pair */
     struct net net[2];         /* away from the first end, and towards it */
     bool paths_in_order;
+
+    /* several rails for each pair (rails.c) */
+    unsigned rails; /* 0: one */
+    struct {
+        struct net net[2];
+        uint32_t datagram_bytes;
+    } more_rails[RAILS_MAX - 1]; /* behind the first one */
+    struct cut cuts[CUTS_MAX];
+    unsigned cut_count;
+    uint32_t share_permille; /* most that a rail's part of the bytes is off its part of the rates; 0: any */
+    uint64_t message_ns;     /* longest time from a message's posts to its arrival; 0: any */
+    bool rails_return;       /* every rail that was lost is back at the end */
+    unsigned rails_lost_min;
 
     /* NICs that place payload (placing.c) */
     bool places, placed;            /* placed: something must have been */
@@ -105,7 +129,17 @@ struct world;
 struct conn_sim;
 struct nic;
 
-enum event_kind { EVENT_ARRIVAL, EVENT_POST, EVENT_CANCEL, EVENT_CLOSE, EVENT_RUN, EVENT_NIC, EVENT_STOP, EVENT_GO_ON };
+enum event_kind {
+    EVENT_ARRIVAL,
+    EVENT_POST,
+    EVENT_CANCEL,
+    EVENT_CLOSE,
+    EVENT_RUN,
+    EVENT_NIC,
+    EVENT_STOP,
+    EVENT_GO_ON,
+    EVENT_RAIL
+};
 
 struct event {
     uint64_t at_ns, order;
@@ -164,12 +198,14 @@ struct pair {
     struct flow_setup setup[2];
     struct flow *flow[2];
     void *flow_memory[2];
-    struct link link[2];      /* by sending side */
-    uint32_t passed_bytes[2]; /* of the largest datagram that got through */
-    bool proven[2], dead[2];  /* CORE_EVENT_FLOW_PROVEN, CORE_EVENT_FLOW_DEAD seen */
+    struct link link[2][RAILS_MAX];      /* by sending side */
+    uint32_t passed_bytes[2][RAILS_MAX]; /* of the largest datagram that got through */
+    bool device_gone[2][RAILS_MAX];      /* as the device of the side has reported */
+    bool proven[2], dead[2];             /* CORE_EVENT_FLOW_PROVEN, CORE_EVENT_FLOW_DEAD seen */
+    bool rail_lost[2][CORE_RAILS_MAX];   /* CORE_EVENT_RAIL_LOST was the last one */
     /* judge.c */
     bool probe_was_due[2];
-    uint64_t paced_until_ns[2];            /* before the descriptor that it looks at; 0: not paced */
+    uint64_t paced_until_ns[2][RAILS_MAX]; /* before the descriptor that it looks at; 0: not paced */
     struct transmission last[2][LAST_MAX]; /* by sequence number */
 };
 
@@ -193,6 +229,9 @@ struct world {
     uint64_t requests_live, requests_ended, bytes_moved, datagrams, faults;
     uint64_t dropped, retransmitted, into_dead, refused; /* datagrams */
     unsigned holes;                                      /* CORE_EVENT_FLOW_HOLE seen */
+    uint64_t rail_bytes[RAILS_MAX];                      /* of bulk datagrams */
+    uint64_t message_max_ns;                             /* longest time from a message's posts to its arrival */
+    unsigned rails_lost, rails_back;                     /* CORE_EVENT_RAIL_LOST, CORE_EVENT_RAIL_BACK */
     uint64_t dead_end_max_ns;                            /* when the last request whose peer is dead ended */
     uint64_t living_end_max_ns;                          /* and the last one between ends that live */
 };

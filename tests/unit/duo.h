@@ -54,11 +54,12 @@ static unsigned duo_request_count;
 static uint64_t duo_now;
 static unsigned duo_failed[2], duo_ended[2], duo_proven[2], duo_dead[2];
 static int32_t duo_failed_status[2];
-static unsigned duo_holes[2];   /* CORE_EVENT_FLOW_HOLE seen */
-static uint32_t duo_passing[2]; /* what the last one said */
-static bool duo_refuse;         /* the NIC takes nothing */
-static bool duo_reliable;       /* capability: placing queue pairs are */
-static bool duo_registered;     /* buffers to be posted: the NIC reaches them */
+static unsigned duo_holes[2];             /* CORE_EVENT_FLOW_HOLE seen */
+static uint32_t duo_passing[2];           /* what the last one said */
+static unsigned duo_lost[2], duo_back[2]; /* CORE_EVENT_RAIL_LOST, CORE_EVENT_RAIL_BACK seen */
+static bool duo_refuse;                   /* the NIC takes nothing */
+static bool duo_reliable;                 /* capability: placing queue pairs are */
+static bool duo_registered;               /* buffers to be posted: the NIC reaches them */
 /* A NIC that places payload (placing_duo.h), or NULL: a descriptor for it; what its queue pairs are to do. */
 static void (*duo_on_path)(unsigned side, const struct tx_desc *desc);
 static void (*duo_path_actions)(unsigned side);
@@ -209,6 +210,12 @@ static inline void duo_events(unsigned side)
         case CORE_EVENT_FLOW_HOLE:
             duo_holes[side]++;
             duo_passing[side] = event.passing_bytes;
+            break;
+        case CORE_EVENT_RAIL_LOST:
+            duo_lost[side]++;
+            break;
+        case CORE_EVENT_RAIL_BACK:
+            duo_back[side]++;
             break;
         default:
             cr_assert_fail("an event of kind %d", (int)event.kind);

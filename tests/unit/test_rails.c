@@ -37,8 +37,10 @@ static void say(unsigned side)
         cr_assert_lt(desc.port, PATHS);
         cr_assert(!desc.sequenced || probe_proven(&rail->probe), "a chunk for an address that has not answered");
         (desc.sequenced ? sequenced : others)[side][desc.rail]++;
-        if (!dead[side][desc.rail])
-            duo_build(side, &desc);
+        unsigned before = duo_queued[side];
+        duo_build(side, &desc); /* even if nobody gets it: the pieces are copied */
+        while (dead[side][desc.rail] && duo_queued[side] > before)
+            free(duo_queue[side][--duo_queued[side]].bytes);
     }
     duo_events(side);
 }
@@ -91,6 +93,215 @@ Test(rails, one_that_answers_is_enough, .init = open_rails)
         cr_assert_gt(duo_flow[side]->rails[1].rtt.srtt_ns, 0);
     }
     cr_assert_eq(duo_count(&duo_counters[0].peers_dead), 0);
+}
+
+/* Rails that both ends know to work, and the other ends' messages get over them. */
+static void open_proven(void)
+{
+    open_rails();
+    duo_run_with(10 * MS, talk);
+    pass_message(100 << 10);
+    cr_assert_eq(duo_flow[0]->proven, RAILS);
+    cr_assert_eq(duo_flow[1]->proven, RAILS);
+    memset(sequenced, 0, sizeof sequenced);
+    memset(others, 0, sizeof others);
+}
+
+static const struct rail *rail_of(unsigned side, unsigned index)
+{
+    return &duo_flow[side]->rails[index];
+}
+
+/* Small messages and control frames keep to the caller's first rail; large ones use both. */
+Test(rails, small_ones_prefer_the_first, .init = open_proven)
+{
+    for (unsigned i = 0; i < 20; i++)
+        pass_message(100);
+    cr_assert_eq(sequenced[0][1] + sequenced[1][1], 0);
+    cr_assert_geq(sequenced[0][0], 20);
+    pass_message(1 << 20);
+    cr_assert_gt(sequenced[0][0], 20);
+    cr_assert_gt(sequenced[0][1], 4);
+    cr_assert_eq(duo_count(&duo_counters[0].rail_moves), 0);
+}
+
+/* The window of the first rail is full: small messages go over the other one. */
+Test(rails, a_full_window_is_passed_by, .init = open_proven)
+{
+    struct rail *first = &duo_flow[0]->rails[0];
+    cc_set_window(&first->cc, 1);
+    cr_assert_gt(first->cc.pace_gap_ns, 0);
+    first->pace_until_ns = duo_now + 100 * MS;
+    unsigned before = sequenced[0][1];
+    struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
+    duo_run_with(2 * MS, talk);
+    cr_assert_gt(sequenced[0][1], before);
+    duo_assert_ended(recv, UCCL_OK, 100);
+    duo_assert_ended(send, UCCL_OK, 100);
+}
+
+/* A rail swallows everything: after one timeout nothing new goes there, and in time it is given up. */
+Test(rails, silence_brings_a_rail_down, .init = open_proven)
+{
+    dead[0][0] = dead[1][0] = true;
+    struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
+    duo_run_with(40 * MS, talk);
+    duo_assert_ended(recv, UCCL_OK, 100);
+    duo_assert_ended(send, UCCL_OK, 100);
+    cr_assert_eq(rail_of(0, 0)->state, RAIL_SUSPECT);
+    cr_assert_eq(duo_count(&duo_counters[0].rail_moves), 1);
+    cr_assert_eq(duo_lost[0], 0, "not yet");
+    unsigned chunks = sequenced[0][0];
+    for (unsigned i = 0; i < 50; i++) {
+        pass_message(100);
+        duo_run_with(10 * MS, talk);
+    }
+    cr_assert_eq(sequenced[0][0], chunks, "it takes nothing new");
+    duo_recv(0, 100); /* the flow waits for the peer: rails are asked */
+    duo_run_with(900 * MS, talk);
+    cr_assert_eq(rail_of(0, 0)->state, RAIL_DOWN);
+    cr_assert_eq(duo_lost[0], 1);
+    cr_assert_eq(duo_count(&duo_counters[0].rails_lost), 1);
+    cr_assert_eq(duo_count(&duo_counters[0].peers_dead), 0);
+    cr_assert_eq(rail_of(0, 1)->state, RAIL_UP);
+}
+
+/* It works again: three answers in a row bring it back, and it carries messages. */
+Test(rails, three_answers_bring_it_back, .init = open_proven)
+{
+    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_events(0);
+    cr_assert_eq(duo_lost[0], 1);
+    pass_message(100);
+    cr_assert_eq(sequenced[0][0] + others[0][0], 0, "nothing goes to a device that is gone");
+    dead[0][0] = true;
+    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_recv(0, 100);
+    duo_run_with(700 * MS, talk);
+    cr_assert_eq(rail_of(0, 0)->state, RAIL_DOWN, "nothing is answered");
+    cr_assert(others[0][0] >= 3 && others[0][0] <= 12, "it is asked %u times", others[0][0]);
+    dead[0][0] = false;
+    unsigned asked = others[0][0];
+    duo_run_with(700 * MS, talk);
+    cr_assert_eq(rail_of(0, 0)->state, RAIL_UP);
+    cr_assert_eq(duo_back[0], 1);
+    cr_assert_geq(others[0][0], asked + 3);
+    cr_assert_eq(duo_count(&duo_counters[0].rails_returned), 1);
+    unsigned before = sequenced[0][0];
+    pass_message(100);
+    cr_assert_gt(sequenced[0][0], before);
+}
+
+/* What is in flight over a device that goes away is lost at once, and the other rail's window does not shrink. */
+Test(rails, a_device_takes_its_chunks_with_it, .init = open_proven)
+{
+    dead[0][0] = true;
+    struct duo_request *recv = duo_recv(1, 512 << 10), *send = duo_send(0, 512 << 10);
+    for (unsigned i = 0; i < 6; i++) {
+        say(0);
+        say(1);
+        duo_now += 10 * US;
+        duo_deliver(0);
+        duo_deliver(1);
+    }
+    say(0);
+    uint32_t flying = rail_of(0, 0)->flying_chunks;
+    uint64_t cwnd = rail_of(0, 1)->cc.cwnd_bytes;
+    cr_assert_gt(flying, 0);
+    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    cr_assert_eq(rail_of(0, 0)->flying_chunks, 0);
+    cr_assert_eq(rail_of(0, 1)->cc.cwnd_bytes, cwnd);
+    uint64_t at_ns = duo_now;
+    talk();
+    duo_assert_ended(recv, UCCL_OK, 512 << 10);
+    duo_assert_ended(send, UCCL_OK, 512 << 10);
+    cr_assert_lt(duo_now - at_ns, 8 * MS, "no timeout had to pass");
+    cr_assert_eq(duo_count(&duo_counters[0].rail_moves), flying);
+    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now); /* again */
+    cr_assert_eq(duo_count(&duo_counters[0].rails_lost), 1);
+}
+
+/* A chunk under way on a slow rail is not lost because a fast one has acked later chunks. */
+Test(rails, a_slow_rail_is_no_loss, .init = open_proven)
+{
+    struct rail *slow = &duo_flow[0]->rails[1];
+    for (unsigned i = 0; i < 8; i++)
+        rtt_sample(&slow->rtt, 50 * MS, 0, duo_now);
+    slow->rtt.min_ns = 50 * MS;
+    cc_set_window(&duo_flow[0]->rails[0].cc, duo_flow[0]->rails[0].cc.chunk_bytes);
+    dead[0][1] = true; /* it takes long */
+    struct duo_request *recv = duo_recv(1, 512 << 10), *send = duo_send(0, 512 << 10);
+    talk();
+    unsigned flying = slow->flying_chunks;
+    cr_assert_gt(flying, 0);
+    for (unsigned i = 0; i < 10; i++) { /* over the fast rail, acked at once */
+        duo_recv(1, 100);
+        duo_send(0, 100);
+        duo_run_with(2 * MS, talk);
+    }
+    cr_assert_gt(duo_flow[0]->rails[0].newest_acked_ns, rail_newest(slow)->sent_ns);
+    cr_assert(!recv->ended && !send->ended);
+    cr_assert_eq(duo_count(&duo_counters[0].lost_chunks), 0);
+    cr_assert_eq(slow->flying_chunks, flying);
+}
+
+/* Our direction of the first rail is dead, and we send nothing but acks: these move to the other rail. */
+Test(rails, acks_leave_a_dead_direction, .init = open_proven)
+{
+    dead[1][0] = true;
+    for (unsigned i = 0; i < 30; i++) {
+        struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
+        duo_run_with(30 * MS, talk);
+        duo_assert_ended(recv, UCCL_OK, 100);
+        duo_assert_ended(send, UCCL_OK, 100);
+    }
+    cr_assert_neq(rail_of(1, 0)->state, RAIL_UP, "our direction");
+    cr_assert_eq(rail_of(0, 0)->state, RAIL_UP, "theirs works");
+    unsigned acks = others[1][0], chunks = sequenced[1][0];
+    pass_message(100);
+    cr_assert_leq(others[1][0], acks + 2, "but probes");
+    cr_assert_eq(sequenced[1][0], chunks);
+}
+
+/* Both rails are dead: the peer is given up at the dead-peer time, not sooner. */
+Test(rails, the_peer_dies_by_all_rails, .init = open_proven)
+{
+    memset(dead, true, sizeof dead);
+    struct duo_request *send = duo_send(0, 100);
+    duo_run_with(900 * MS, talk);
+    cr_assert(!send->ended);
+    cr_assert_eq(duo_dead[0], 0);
+    duo_run_with(1000 * MS, talk);
+    cr_assert_eq(duo_dead[0], 1);
+    cr_assert_eq(send->status, UCCL_EPEERDEAD);
+}
+
+/* No device is left: likewise, though nothing can be asked. */
+Test(rails, the_peer_dies_without_devices, .init = open_proven)
+{
+    struct duo_request *send = duo_send(0, 100);
+    for (unsigned i = 0; i < RAILS; i++)
+        core_rail_down(duo_core[0], duo_flow[0], i, duo_now);
+    duo_run_with(900 * MS, talk);
+    cr_assert_eq(sequenced[0][0] + sequenced[0][1] + others[0][0] + others[0][1], 0);
+    cr_assert_eq(duo_dead[0], 0);
+    duo_run_with(1000 * MS, talk);
+    cr_assert_eq(duo_dead[0], 1);
+    cr_assert_eq(send->status, UCCL_EPEERDEAD);
+}
+
+/* With a single rail nothing of this applies. */
+Test(rails, the_only_rail_is_used)
+{
+    duo_open();
+    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    cr_assert_eq(duo_flow[0]->rails->state, RAIL_UP);
+    struct duo_request *send = duo_send(0, 100);
+    duo_recv(1, 100);
+    duo_run(900 * MS);
+    duo_assert_ended(send, UCCL_OK, 100);
+    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    cr_assert_eq(duo_count(&duo_counters[0].rails_lost), 0);
 }
 
 /* Each rail has paths of its own, at most 256 in all. */

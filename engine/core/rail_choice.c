@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Which rail takes what. A flow with one rail has no choice. Of several:
+ *
+ * - Small messages and control frames take the main rail: the first of the caller's order that works. Another one takes
+ *   them while the main one's window is full.
+ * - A chunk of a large message takes the rail that has room and is likely to deliver it first. The rate of a rail is
+ *   what its window delivers per round trip. So each rail gets what it can carry, and a message's end does not wait for
+ *   a slow rail that has taken too much.
+ * - A lost chunk goes by its own rail again, if that one gets something through; else by another one that has room, if
+ *   possible one whose datagrams are large enough.
+ *
+ * Where no rail is usable, those in doubt carry everything (rail_state.c).
+ */
+#include "core/transmit.h"
+
+/* Whether a chunk may go over the rail now, or over a doubtful one where there is nothing better. */
+static bool is_candidate(const struct rail *rail)
+{
+    const struct rail *main = rail->flow->main;
+    return rail_usable(rail) || (!rail_usable(main) && rail->state == main->state && rail_carries(rail));
+}
+
+static bool send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
+{
+    return (ctrl || !tx_is_paced_out(rail, now_ns)) && tx_send_frames(rail, ctrl, desc, now_ns);
+}
+
+bool tx_send_small(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
+{
+    if (flow->rail_count == 1)
+        return tx_send_frames(flow->rails, ctrl, desc, now_ns);
+    if (send_frames(flow->main, ctrl, desc, now_ns))
+        return true;
+    EACH_RAIL(flow, rail)
+    {
+        if (rail != flow->main && is_candidate(rail) && send_frames(rail, ctrl, desc, now_ns))
+            return true;
+    }
+    return false;
+}
+
+/* How long until another chunk would have arrived, in units that only compare. */
+static uint64_t cost(const struct rail *rail)
+{
+    uint64_t srtt_ns = rail->rtt.srtt_ns ? rail->rtt.srtt_ns : 1, most_ns = UINT64_C(1) << 24;
+    if (srtt_ns > most_ns)
+        srtt_ns = most_ns;
+    return (rail->flying_payload + rail->cc.chunk_bytes) * srtt_ns / rail->cc.cwnd_bytes;
+}
+
+bool tx_send_large(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
+{
+    if (flow->rail_count == 1)
+        return tx_send_bulk(flow->rails, conn, desc, now_ns);
+    /* queue pairs place faster than datagrams are sent, and they are the first rail's */
+    if (data_qps_usable(&flow->qps) && is_candidate(flow->rails))
+        return !tx_is_paced_out(flow->rails, now_ns) && tx_send_bulk(flow->rails, conn, desc, now_ns);
+    uint32_t tried = 0;
+    for (;;) {
+        struct rail *best = NULL;
+        EACH_RAIL(flow, rail)
+        {
+            if (!(tried >> rail->index & 1) && is_candidate(rail) && (!best || cost(rail) < cost(best)))
+                best = rail;
+        }
+        if (!best)
+            return false;
+        if (!tx_is_paced_out(best, now_ns) && tx_send_bulk(best, conn, desc, now_ns))
+            return true;
+        tried |= UINT32_C(1) << best->index;
+    }
+}
+
+struct rail *tx_rail_for_ack(struct flow *flow)
+{
+    struct rail *last = flow->rail_count > 1 && flow->ack.repeats ? flow_rail_of(flow, flow->ack.path) : NULL;
+    if (!last)
+        return flow->main;
+    rail_doubt(last);
+    for (unsigned i = 1; i < flow->rail_count; i++) {
+        struct rail *rail = &flow->rails[(last->index + i) % flow->rail_count];
+        if (is_candidate(rail))
+            return rail;
+    }
+    return flow->main;
+}
+
+static bool has_room(const struct rail *rail, const struct chunk *chunk)
+{
+    return rail->flying_chunks == 0 || rail->flying_payload + chunk->payload_bytes <= rail->cc.cwnd_bytes;
+}
+
+struct rail *tx_rail_again(struct flow *flow, const struct chunk *chunk)
+{
+    struct rail *own = sent_rail(&flow->sent, chunk), *best = NULL;
+    if (flow->rail_count == 1 || chunk->placed)
+        return own;
+    if (rail_usable(own) && (own->loss.tail_probe_due || (own->loss.rto_backoff == 0 && has_room(own, chunk))))
+        return own;
+    unsigned best_score = 0;
+    for (unsigned i = 1; i <= flow->rail_count; i++) {
+        struct rail *rail = &flow->rails[(own->index + i) % flow->rail_count];
+        if (!is_candidate(rail))
+            continue;
+        unsigned score = 1 + 4u * has_room(rail, chunk) + 2u * (chunk_largest(chunk) <= rail->datagram_bytes);
+        if (score > best_score)
+            best = rail;
+        if (score > best_score)
+            best_score = score;
+    }
+    return best;
+}
