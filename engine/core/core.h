@@ -402,7 +402,7 @@ struct tx_desc {
     uint32_t piece_count;
     /* bookkeeping of core_tx_failed() */
     struct flow *flow;
-    uint8_t due_rail; /* of `due` */
+    uint8_t due_rail; /* of probes and echoes that are `due` */
     uint16_t due;     /* beside its chunks: enum tx_due (transmit.h) */
     bool written;     /* its chunk went as a write before, never as datagrams */
     /* placing: TX_PLACE always; TX_BULK and TX_FRAMES that retransmit a write */

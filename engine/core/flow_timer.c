@@ -12,18 +12,12 @@ static bool has_data(const struct flow *flow)
     return flow->active.head || sent_first_lost(&flow->sent);
 }
 
-static uint64_t rail_deadline(const struct rail *rail, bool expects)
+static inline uint64_t rail_deadline(const struct rail *rail, bool expects)
 {
     const struct flow *flow = rail->flow;
-    uint64_t at = loss_deadline(rail);
+    uint64_t at = loss_deadline(rail), reach_at = reach_deadline(rail, expects);
     if (rail->loss.rack_at_ns < at)
         at = rail->loss.rack_at_ns;
-    if (rail->cut) /* nothing can be asked */
-        return at;
-    uint64_t reach_at = reach_deadline(rail, expects);
-    uint64_t try_at = flow->rail_count > 1 ? rail_next_try(rail, expects) : UINT64_MAX;
-    if (try_at < at)
-        at = try_at;
     if (rail->pace_until_ns > flow->core->now_ns && has_data(flow) && rail->pace_until_ns < at)
         at = rail->pace_until_ns;
     if (rail->probe.ask_at_ns < at)
@@ -31,6 +25,28 @@ static uint64_t rail_deadline(const struct rail *rail, bool expects)
     if (rail->mtu.at_ns < at)
         at = rail->mtu.at_ns;
     return reach_at < at ? reach_at : at;
+}
+
+/* Of a rail among others: it may be asked, or its device is gone, so that nothing can be asked. */
+static uint64_t deadline_of_one(const struct rail *rail, bool expects)
+{
+    uint64_t loss_at = loss_deadline(rail), rack_at = rail->loss.rack_at_ns;
+    if (rail->cut)
+        return loss_at < rack_at ? loss_at : rack_at;
+    uint64_t at = rail_deadline(rail, expects), try_at = rail_next_try(rail, expects);
+    return try_at < at ? try_at : at;
+}
+
+static uint64_t deadline_of_some(struct flow *flow, bool expects)
+{
+    uint64_t at = UINT64_MAX;
+    EACH_RAIL(flow, rail)
+    {
+        uint64_t rail_at = deadline_of_one(rail, expects);
+        if (rail_at < at)
+            at = rail_at;
+    }
+    return at;
 }
 
 static void expire_probes(struct rail *rail, uint64_t now_ns)
@@ -61,13 +77,10 @@ static void rail_expire_loss(struct rail *rail, uint64_t now_ns)
 static uint64_t earliest(struct flow *flow)
 {
     bool expects = flow_expects_peer(flow);
-    uint64_t at = data_qps_deadline(flow);
-    EACH_RAIL(flow, rail)
-    {
-        uint64_t rail_at = rail_deadline(rail, expects);
-        if (rail_at < at)
-            at = rail_at;
-    }
+    uint64_t at = flow->rail_count == 1 ? rail_deadline(flow->rails, expects) : deadline_of_some(flow, expects);
+    uint64_t data_qps_at = data_qps_deadline(flow);
+    if (data_qps_at < at)
+        at = data_qps_at;
     if (flow->ack.pending && !flow->ack.now && flow->ack.at_ns < at)
         at = flow->ack.at_ns;
     if (flow->credit_tx.ask_at_ns < at)

@@ -90,7 +90,6 @@ bool image_next(struct flow *flow, uint8_t *buffer, struct tx_desc *desc)
         .path = image->path,
         .port = image->port,
         .rail = image->rail,
-        .due_rail = image->rail,
         .destination = rail->destination,
         .mask = 1,
         .datagram_bytes = FRAGMENT_HEADER_BYTES + length,

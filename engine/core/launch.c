@@ -64,7 +64,7 @@ void tx_launch(struct rail *rail, struct chunk *chunk, uint64_t seq, uint64_t ma
     desc->mask = mask;
     desc->path = chunk->path;
     desc->port = rail_local(rail, chunk->path);
-    desc->rail = desc->due_rail = rail->index;
+    desc->rail = rail->index;
     desc->path_seq = chunk->path_seq;
     desc->destination = rail->destination;
     desc->token = flow->tx_token;

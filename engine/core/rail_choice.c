@@ -26,10 +26,8 @@ static bool send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint
     return (ctrl || !tx_is_paced_out(rail, now_ns)) && tx_send_frames(rail, ctrl, desc, now_ns);
 }
 
-bool tx_send_small(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
+bool tx_send_small_by_some(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
 {
-    if (flow->rail_count == 1)
-        return tx_send_frames(flow->rails, ctrl, desc, now_ns);
     if (send_frames(flow->main, ctrl, desc, now_ns))
         return true;
     EACH_RAIL(flow, rail)
@@ -49,10 +47,8 @@ static uint64_t cost(const struct rail *rail)
     return (rail->flying_payload + rail->cc.chunk_bytes) * srtt_ns / rail->cc.cwnd_bytes;
 }
 
-bool tx_send_large(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
+bool tx_send_large_by_some(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
 {
-    if (flow->rail_count == 1)
-        return tx_send_bulk(flow->rails, conn, desc, now_ns);
     /* queue pairs place faster than datagrams are sent, and they are the first rail's */
     if (data_qps_usable(&flow->qps) && is_candidate(flow->rails))
         return !tx_is_paced_out(flow->rails, now_ns) && tx_send_bulk(flow->rails, conn, desc, now_ns);
@@ -72,9 +68,9 @@ bool tx_send_large(struct flow *flow, struct conn *conn, struct tx_desc *desc, u
     }
 }
 
-struct rail *tx_rail_for_ack(struct flow *flow)
+struct rail *tx_other_rail_for_ack(struct flow *flow)
 {
-    struct rail *last = flow->rail_count > 1 && flow->ack.repeats ? flow_rail_of(flow, flow->ack.path) : NULL;
+    struct rail *last = flow_rail_of(flow, flow->ack.path);
     if (!last)
         return flow->main;
     rail_doubt(last);

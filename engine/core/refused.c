@@ -42,7 +42,7 @@ static void undo_chunks(struct flow *flow, const struct tx_desc *desc, uint64_t 
 
 static void due_again(struct flow *flow, const struct tx_desc *desc)
 {
-    struct rail *rail = &flow->rails[desc->due_rail];
+    struct rail *rail = &flow->rails[desc->sequenced ? desc->rail : desc->due_rail];
     probe_undo(rail, desc->due & TX_DUE_PROBES);
     if (desc->due & PROBE_SIZE)
         mtu_undo(rail);

@@ -35,26 +35,34 @@ static bool has_something(const struct flow *flow)
     return flow->ack.now || flow->qps.frames_due || flow->gone.count || flow->ctrl.head || flow->active.head;
 }
 
-/* No rail is proven: all are asked, while something waits. Once one is, rail_state.c asks the others. */
-static void await_proof(struct flow *flow)
+/* As long as no rail is proven all are asked, while something waits. Once one is, rail_state.c asks the others. */
+static bool send_probes_of_some(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
-    bool waits = has_something(flow);
-    EACH_RAIL(flow, rail)
-    probe_wait(rail, waits);
+    bool waits = !flow_proven(flow) && has_something(flow);
+    for (unsigned i = 0; !flow_proven(flow) && i < flow->rail_count; i++)
+        probe_wait(&flow->rails[i], waits);
+    struct rail *asking;
+    while ((asking = flow_due_probe(flow))) {
+        if (tx_send_probes(asking, desc, now_ns))
+            return true;
+    }
+    return false;
 }
 
 bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     if (flow->dead)
         return flow->farewell_due && tx_send_farewell(flow, desc, now_ns);
-    if (!flow_proven(flow))
-        await_proof(flow);
-    struct rail *asking;
-    while ((asking = flow_due_probe(flow))) {
-        if (tx_send_probes(asking, desc, now_ns))
+    if (flow->rail_count > 1) {
+        if (send_probes_of_some(flow, desc, now_ns))
+            return true;
+    } else {
+        if (!flow_proven(flow))
+            probe_wait(flow->rails, has_something(flow));
+        if (flow->rails->probe.due && tx_send_probes(flow->rails, desc, now_ns))
             return true;
     }
-    if (!flow_proven(flow) || (flow->rail_count > 1 && !rail_carries(flow->main)))
+    if (!rail_carries(flow->main))
         return false;
     credit_update(flow, now_ns);
     bool ctrl = flow->qps.frames_due || flow->gone.count || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack.now));

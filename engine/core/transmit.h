@@ -160,11 +160,25 @@ bool tx_send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
 /* rail_choice.c */
 
 /* Sends a small message or control frames (`ctrl`), by the main rail unless its window is full. False: not now. */
-bool tx_send_small(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns);
+bool tx_send_small_by_some(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns);
+static inline bool tx_send_small(struct flow *flow, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
+{
+    return flow->rail_count == 1 ? tx_send_frames(flow->rails, ctrl, desc, now_ns)
+                                 : tx_send_small_by_some(flow, ctrl, desc, now_ns);
+}
 /* Sends a chunk of the connection's first large message, by the rail that is likely to deliver it first. */
-bool tx_send_large(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns);
+bool tx_send_large_by_some(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns);
+static inline bool tx_send_large(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
+{
+    return flow->rail_count == 1 ? tx_send_bulk(flow->rails, conn, desc, now_ns)
+                                 : tx_send_large_by_some(flow, conn, desc, now_ns);
+}
 /* The rail for an ack that travels alone: another one if the last ack seems lost. */
-struct rail *tx_rail_for_ack(struct flow *flow);
+struct rail *tx_other_rail_for_ack(struct flow *flow);
+static inline struct rail *tx_rail_for_ack(struct flow *flow)
+{
+    return flow->rail_count > 1 && flow->ack.repeats ? tx_other_rail_for_ack(flow) : flow->main;
+}
 /* The rail for a lost chunk; NULL: none carries anything. */
 struct rail *tx_rail_again(struct flow *flow, const struct chunk *chunk);
 

@@ -152,7 +152,7 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     desc->retransmission = desc->fragment = desc->whole = false;
     desc->mask = 1;
     desc->path = desc->port = (uint16_t)qp;
-    desc->rail = desc->due_rail = rail->index;
+    desc->rail = rail->index;
     desc->destination = rail->destination;
     desc->seq = flow->sent.next_seq;
     desc->bulk_msg = msg;
