@@ -218,6 +218,16 @@ static void come_back(struct rail *rail)
     turn(rail, RAIL_UP);
 }
 
+/* It works, after all. What is in flight there may be lost: its timeout, which has been doubled, is near again. */
+static void clear_doubt(struct rail *rail)
+{
+    rail->asked = false;
+    if (rail->loss.rto_backoff > 1)
+        rail->loss.rto_backoff = 1;
+    if (rail->state == RAIL_SUSPECT)
+        turn(rail, RAIL_UP);
+}
+
 void rail_on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns)
 {
     if (rail->try_nonce == 0 || nonce != rail->try_nonce)
@@ -225,9 +235,7 @@ void rail_on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns)
     rail->try_nonce = 0;
     rail->heard_ns = now_ns;
     if (rail->state != RAIL_DOWN) {
-        rail->asked = false;
-        if (rail->state == RAIL_SUSPECT)
-            turn(rail, RAIL_UP);
+        clear_doubt(rail);
         return;
     }
     rail->tries = 0;
@@ -239,11 +247,8 @@ void rail_on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns)
 void rail_heard(struct rail *rail, uint64_t sent_ns, uint64_t now_ns)
 {
     rail->heard_ns = now_ns;
-    if (!rail->asked || rail->state == RAIL_DOWN || sent_ns < rail->doubt_ns)
-        return;
-    rail->asked = false;
-    if (rail->state == RAIL_SUSPECT)
-        turn(rail, RAIL_UP);
+    if (rail->asked && rail->state != RAIL_DOWN && sent_ns >= rail->doubt_ns)
+        clear_doubt(rail);
 }
 
 void rail_proven(struct rail *rail)
