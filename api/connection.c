@@ -185,8 +185,10 @@ void connection_on_event(void *context, const struct core_event *event)
         peer_flow_has_hole(event->owner, event->passing_bytes, event->route_bytes);
         return;
     }
-    if (event->kind == CORE_EVENT_RAIL_LOST || event->kind == CORE_EVENT_RAIL_BACK)
-        return; /* flows have one rail */
+    if (event->kind == CORE_EVENT_RAIL_LOST || event->kind == CORE_EVENT_RAIL_BACK) {
+        peer_flow_lost_rail(event->owner, event->rail, event->kind == CORE_EVENT_RAIL_LOST);
+        return;
+    }
     struct conn_end *end = event->owner;
     if (end->annex) {
         onesided_event(end->of->stripes.onesided, end->annex - 1u, event->kind, event->status);

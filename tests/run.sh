@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 SOURCES=tests # of the tests
 PARTS="house unit sim mem nccl onesided integration sanitize stress fuzz model arm64 vm" # without any named; and by name:
-MORE_PARTS="mutants"
+MORE_PARTS="mutants rails"
 
 # Options of a part, for its program to read: --NAME, or --NAME=VALUE for one with a value
 declare -A OPTIONS=(
@@ -20,7 +20,7 @@ usage() {
     cat <<'EOF'
 usage: tests/run.sh [--list] [PART [option of PART...]]...
 
-Without PART runs all of them but mutants, in about 15 minutes on two cores. The last line is always
+Without PART runs all of them but mutants and rails, in about 15 minutes on two cores. The last line is always
 "N passed, N failed, N skipped"; the exit status is 0 only when nothing failed. With CI=true a skip
 that tests/allowed-skips.txt does not list counts as a failure. With options a part runs its program
 alone and shows what that prints: tests/run.sh sim --scenario burst --seeds 1000
@@ -49,6 +49,7 @@ sanitize     unit, sim, mem, and shorter nccl and integration under AddressSanit
 stress       rings, lending and wake-up with many threads, as shipped and under ThreadSanitizer; there nccl too
 fuzz         what parses bytes of a peer: the corpus, then new inputs for N seconds (libFuzzer)
 model        Spin models: sleeping, waking and lending; clear-to-send and credit under loss
+rails        (only when named) two NICs: what they carry together, and 20 cuts of one; takes two minutes and a quiet machine
 mutants      (only when named) for a minute and a half, whether tests notice what was broken in files that have changed of late
 arm64        all of it cross-compiled and emulated: the corpora, rings, requests, object code
 vm           verbs on the kernel's soft-RoCE, in a QEMU guest; VM_KDIR names another unpacked kernel
@@ -328,7 +329,7 @@ run_part() {
         [ "$built" = yes ] || return
         suites onesided build onesided -- "${side_by_side[@]}"
         ;;
-    house | unit | sim | mem | nccl)
+    house | unit | sim | mem | nccl | rails)
         [ "$built" = yes ] || return
         suites "$1" build "$1"
         [ "$1" != sim ] || other_compilers

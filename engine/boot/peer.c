@@ -482,3 +482,29 @@ void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t
                 "between",
                 netdev_address_text(address, text), route_bytes + headers, route_bytes + headers, passing, passing);
 }
+
+void peer_flow_lost_rail(struct peer_flow *flow, unsigned rail, bool lost)
+{
+    struct nic_queue *queue = flow->thread->queue;
+    unsigned nic = flow->nics[rail];
+    struct uccl_device device = {.name = "the kernel's route"};
+    union nic_address address;
+    char text[NETDEV_ADDRESS_TEXT];
+    if (nic && lost)
+        COUNT(&queue->ends[nic - 1], losses, 1);
+    else if (nic)
+        COUNT(&queue->ends[nic - 1], returns, 1);
+    uint32_t bit = UINT32_C(1) << nic;
+    uint32_t before =
+        lost ? atomic_fetch_or(&flow->peer->nics_lost, bit) : atomic_fetch_and(&flow->peer->nics_lost, ~bit);
+    if (lost == ((before & bit) != 0)) /* another thread, or another rail of this NIC, has told it */
+        return;
+    if (nic)
+        queue->nic->ops->device(queue->nic, queue->nic->ends->device(queue->nic, nic - 1), &device, &address);
+    netdev_address_text(&flow->peer->host.address, text);
+    if (lost)
+        LOG_WARNING("peer %s: nothing gets through by network interface %s; what it carried goes over the others", text,
+                    device.name);
+    else
+        LOG_WARNING("peer %s: network interface %s works again", text, device.name);
+}

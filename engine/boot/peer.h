@@ -53,6 +53,7 @@ struct peer {
     unsigned flow_count;        /* our threads */
     unsigned flows_open;        /* flows in use: the smaller of both sides' counts; 0: not yet */
     _Atomic uint64_t silent_ns; /* when a close last ended without an answer; 0: never */
+    _Atomic uint32_t nics_lost; /* bits: those of ours whose rails to it have been told as lost */
     _Atomic bool hole_warned;   /* large datagrams to it vanish; the first engine thread that sees it warns */
     struct peer_flow flows[BOOT_FLOWS_MAX];
 };
@@ -112,6 +113,9 @@ void peer_flow_turned(struct peer_flow *flow, enum peer_flow_state state);
 
 /* CORE_EVENT_FLOW_HOLE of a flow, on its engine thread: warns once per peer. */
 void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t route_bytes);
+
+/* CORE_EVENT_RAIL_LOST or CORE_EVENT_RAIL_BACK of a flow, on its engine thread: counts for its NIC, and warns once. */
+void peer_flow_lost_rail(struct peer_flow *flow, unsigned rail, bool lost);
 
 static inline enum peer_flow_state peer_flow_state(const struct peer_flow *flow)
 {

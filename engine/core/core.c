@@ -120,6 +120,21 @@ void core_set_datagram(struct core *core, uint32_t destination, uint32_t datagra
     }
 }
 
+void core_destination_changed(struct core *core, uint32_t destination, bool up, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < core->flow_end; i++) {
+        struct flow *flow = core->flows[i];
+        for (unsigned rail = 0; flow && rail < flow->rail_count; rail++) {
+            if (flow->rails[rail].destination != destination)
+                continue;
+            if (up)
+                core_rail_up(core, flow, rail, now_ns);
+            else
+                core_rail_down(core, flow, rail, now_ns);
+        }
+    }
+}
+
 size_t core_conn_size(const struct params *params, const struct flow_setup *setup)
 {
     return conn_size(setup);

@@ -310,6 +310,8 @@ void core_expire(struct core *core, uint64_t now_ns);
  */
 void core_rail_down(struct core *core, struct flow *flow, unsigned rail, uint64_t now_ns);
 void core_rail_up(struct core *core, struct flow *flow, unsigned rail, uint64_t now_ns);
+/* The same for the rail that leads to this destination, of whichever flow. */
+void core_destination_changed(struct core *core, uint32_t destination, bool up, uint64_t now_ns);
 
 /* The NIC has failed: all messages of all flows complete with `status`. Safe to repeat. */
 void core_fail(struct core *core, int32_t status, uint64_t now_ns);

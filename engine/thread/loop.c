@@ -238,6 +238,14 @@ void thread_send_acks(struct engine_thread *thread)
         ;
 }
 
+/* One of several NICs may have failed, or be back. */
+static void follow_ends(struct engine_thread *thread)
+{
+    struct nic_end_event event;
+    while (thread->queue->nic->ends->event(thread->queue, &event))
+        core_destination_changed(thread->core, event.destination, event.up, clock_now_ns());
+}
+
 /* The NIC may have failed, or learnt the MTU of a route. */
 static void follow_nic(struct engine_thread *thread)
 {
@@ -247,6 +255,8 @@ static void follow_nic(struct engine_thread *thread)
         core_fail(thread->core, error, clock_now_ns());
     while (thread->queue->datagram->follow(thread->queue, &destination, &datagram_bytes))
         core_set_datagram(thread->core, destination, datagram_bytes);
+    if (thread->queue->nic->ends)
+        follow_ends(thread);
 }
 
 bool loop_round(struct engine_thread *thread)

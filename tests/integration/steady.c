@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A steady stream of verified messages over one connection, while a script does harm to the network.
+ *
+ *   steady receive PORT
+ *   steady send ADDRESS PORT SECONDS SIZE OUTSTANDING
+ *
+ * Each message has its number in every word. The sender prints "messages N longest N ms lost N back N moved N down
+ * NAMES": the longest time that a message took while others went before and behind it, and what the engine says about
+ * its NICs. Exit status 0 when all messages came right at both ends.
+ */
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <uccl/engine.h>
+
+enum { OUTSTANDING_MAX = 16, LIMIT_MS = 30000 };
+
+/* The sender's wishes, which the receiver gets as private data. */
+struct task {
+    uint64_t size_bytes;
+    uint32_t outstanding;
+};
+
+static void must(const char *what, int error)
+{
+    if (error >= 0)
+        return;
+    fprintf(stderr, "steady: %s: %s (%d)\n", what, uccl_strerror(error), error);
+    exit(1);
+}
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+static uint64_t *buffer_of(const struct task *task)
+{
+    uint64_t *buffer = calloc(1, task->size_bytes);
+    if (!buffer)
+        must("memory", UCCL_ENOMEM);
+    return buffer;
+}
+
+static void fill(uint64_t *buffer, const struct task *task, uint64_t number)
+{
+    for (uint64_t i = 0; i < task->size_bytes / sizeof *buffer; i++)
+        buffer[i] = number << 32 | i;
+}
+
+static void verify(const uint64_t *buffer, const struct task *task, uint64_t number)
+{
+    for (uint64_t i = 0; i < task->size_bytes / sizeof *buffer; i++) {
+        if (buffer[i] == (number << 32 | i))
+            continue;
+        fprintf(stderr, "steady: message %" PRIu64 " has %" PRIx64 " at word %" PRIu64 "\n", number, buffer[i], i);
+        exit(1);
+    }
+}
+
+/* The last message is empty. */
+static int receive(uccl_engine *engine, uint16_t port)
+{
+    uccl_listener *listener;
+    uccl_conn *conn;
+    struct uccl_handle handle;
+    struct task task;
+    uccl_request *request[OUTSTANDING_MAX];
+    uint64_t *buffer[OUTSTANDING_MAX], number = 0;
+    size_t bytes;
+    must("listen", uccl_listen(engine, -1, port, &handle, &listener));
+    must("accept", uccl_accept(listener, LIMIT_MS, &conn));
+    if (uccl_conn_private(conn, &task, sizeof task) != sizeof task || task.outstanding > OUTSTANDING_MAX)
+        must("the task", UCCL_EPROTO);
+    for (unsigned i = 0; i < task.outstanding; i++) {
+        buffer[i] = buffer_of(&task);
+        must("receive", uccl_recv_async(conn, buffer[i], task.size_bytes, NULL, &request[i]));
+    }
+    for (;; number++) {
+        unsigned i = number % task.outstanding;
+        must("a receive", uccl_wait(request[i], LIMIT_MS, &bytes));
+        if (bytes == 0)
+            break;
+        verify(buffer[i], &task, number);
+        int error = uccl_recv_async(conn, buffer[i], task.size_bytes, NULL, &request[i]);
+        if (error != UCCL_ECLOSED) /* the sender has closed: what it sent is here */
+            must("receive", error);
+    }
+    must("close", uccl_conn_close(conn));
+    must("close", uccl_close(engine));
+    printf("messages %" PRIu64 "\n", number);
+    return 0;
+}
+
+static void report(uccl_engine *engine, uint64_t messages, uint64_t longest_ms)
+{
+    uint64_t moved = 0, lost = 0, back = 0;
+    struct uccl_device device;
+    struct uccl_device_stats stats = {.size = sizeof stats};
+    must("counter", uccl_counter_by_name(engine, "rail_moves", &moved));
+    for (int i = 0; uccl_device_stats(engine, i, &stats) == UCCL_OK; i++) {
+        lost += stats.losses;
+        back += stats.returns;
+    }
+    printf("messages %" PRIu64 " longest %" PRIu64 " ms lost %" PRIu64 " back %" PRIu64 " moved %" PRIu64 " down",
+           messages, longest_ms, lost, back, moved);
+    for (int i = 0; uccl_device_get(engine, i, &device) == UCCL_OK && uccl_device_stats(engine, i, &stats) == UCCL_OK;
+         i++) {
+        if (!stats.up)
+            printf(" %s", device.name);
+    }
+    printf("\n");
+}
+
+static int send_steadily(uccl_engine *engine, char **arguments)
+{
+    struct task task = {.size_bytes = strtoull(arguments[3], NULL, 10),
+                        .outstanding = (uint32_t)strtoul(arguments[4], NULL, 10)};
+    struct uccl_conn_options options = {
+        .size = sizeof options, .private_data = &task, .private_bytes = sizeof task, .thread = 1};
+    struct uccl_handle handle;
+    uccl_conn *conn;
+    uccl_request *request[OUTSTANDING_MAX];
+    uint64_t *buffer[OUTSTANDING_MAX], posted_ms[OUTSTANDING_MAX], longest_ms = 0, number = 0, ended = 0;
+    must("handle", uccl_handle_from_address(arguments[0], (uint16_t)atoi(arguments[1]), &handle));
+    must("connect", uccl_connect_with(engine, &handle, LIMIT_MS, &options, &conn));
+    for (unsigned i = 0; i < task.outstanding; i++)
+        buffer[i] = buffer_of(&task);
+    uint64_t end_ms = now_ms() + strtoull(arguments[2], NULL, 10) * 1000;
+    while (ended < number || now_ms() < end_ms) {
+        while (number - ended < task.outstanding && now_ms() < end_ms) {
+            unsigned i = number % task.outstanding;
+            fill(buffer[i], &task, number);
+            posted_ms[i] = now_ms();
+            must("send", uccl_send_async(conn, buffer[i], task.size_bytes, NULL, &request[i]));
+            number++;
+        }
+        if (ended == number)
+            break;
+        must("a send", uccl_wait(request[ended % task.outstanding], LIMIT_MS, NULL));
+        uint64_t took_ms = now_ms() - posted_ms[ended % task.outstanding];
+        longest_ms = took_ms > longest_ms ? took_ms : longest_ms;
+        ended++;
+    }
+    report(engine, number, longest_ms);
+    must("send", uccl_send_async(conn, NULL, 0, NULL, &request[0]));
+    must("the last send", uccl_wait(request[0], LIMIT_MS, NULL));
+    must("close", uccl_conn_close(conn));
+    must("close", uccl_close(engine));
+    return 0;
+}
+
+int main(int count, char **arguments)
+{
+    uccl_engine *engine;
+    must("open", uccl_open(NULL, &engine));
+    if (count == 3 && strcmp(arguments[1], "receive") == 0)
+        return receive(engine, (uint16_t)atoi(arguments[2]));
+    if (count == 7 && strcmp(arguments[1], "send") == 0)
+        return send_steadily(engine, arguments + 2);
+    fprintf(stderr, "usage: steady receive PORT | steady send ADDRESS PORT SECONDS SIZE OUTSTANDING\n");
+    return 2;
+}
