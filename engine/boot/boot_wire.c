@@ -17,7 +17,7 @@ enum {
     NIC_FIXED_BYTES = 10,
     IPV4_BYTES = 4,
     IPV6_BYTES = 16,
-    DATAGRAM_BYTES_MAX = 65535,
+    DATAGRAM_BYTES_MAX = (1 << 24) - 1, /* over UDP at most 65,535, over TCP as long as a record may be */
 };
 
 /* Sections of an OFFER, in ascending order, so that none comes twice. Reserved: 6, for security. */

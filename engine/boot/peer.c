@@ -104,7 +104,8 @@ static uint32_t datagram_in(uint32_t packet_bytes, const union nic_address *addr
 static int add_rail(struct engine_thread *thread, struct open_call *call, const struct rail_plan *plan)
 {
     struct flow_setup *setup = &call->flow->setup;
-    struct rail_setup rail = {.base_bytes = CORE_DATAGRAM_BASE,
+    struct rail_setup rail = {.base_bytes = thread->queue->channel ? 0 : CORE_DATAGRAM_BASE,
+                              .reliable = thread->queue->channel,
                               .greets = call->flow->peer->is_server,
                               .peer_ports = nic_queue_ports(&call->theirs->address)};
     rail.nonce = call->flow->nonce;
@@ -150,10 +151,17 @@ static void open_flow(struct engine_thread *thread, void *argument)
         call->error = add_rail(thread, call, &call->rails[i]);
     if (!call->error)
         call->error = map_flow(call);
-    if (call->error)
+    if (call->error) {
         remove_rails(thread, &flow->setup);
-    else
-        flow->flow = core_flow_open(thread->core, flow->memory, &flow->setup, clock_now_ns());
+        return;
+    }
+    flow->flow = core_flow_open(thread->core, flow->memory, &flow->setup, clock_now_ns());
+    if (thread->queue->channel)
+        thread->queue->channel->introduce(thread->queue, flow->setup.rails[0].destination,
+                                          &(struct nic_flow){.flow = flow->flow,
+                                                             .rx_token = flow->setup.rx_token,
+                                                             .tx_token = flow->setup.tx_token,
+                                                             .dials = !flow->peer->is_server});
 }
 
 static void close_flow(struct engine_thread *thread, void *argument)

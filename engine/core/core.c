@@ -84,7 +84,8 @@ struct flow *core_flow_open(struct core *core, void *memory, const struct flow_s
     assert(!core->flows[slot] && setup->rail_count <= CORE_RAILS_MAX);
     for (unsigned i = 0; i < flow_rail_count(setup); i++)
         assert(setup->rails[i].datagram_bytes >= CORE_DATAGRAM_MIN &&
-               setup->rails[i].datagram_bytes <= CORE_TRAIN_BYTES_MAX);
+               setup->rails[i].datagram_bytes <=
+                   (setup->rails[i].reliable ? CORE_RECORD_BYTES_MAX : CORE_TRAIN_BYTES_MAX));
     core->now_ns = now_ns;
     struct flow *flow = flow_init(memory, core, setup, now_ns);
     core->flows[slot] = flow;

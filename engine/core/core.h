@@ -34,13 +34,14 @@ enum {
     CORE_TRAIN_MAX = 64,          /* datagrams per chunk: bits of the mask */
     CORE_TRAIN_BYTES_MAX = 65472, /* bytes per chunk on the wire: one UDP GSO send, IPv4 or IPv6. Retransmission of a
                                      placed chunk may take more (up to CORE_TRAIN_MAX datagrams) */
-    CORE_KERNEL_BYTES = 768,      /* what the kernel charges a socket buffer per datagram, beside its bytes */
-    CORE_DATAGRAM_MIN = 512,      /* smallest datagram size that the wire format works with */
-    CORE_DATAGRAM_BASE = 1232,    /* passes every network: IP packets of 1,280 bytes (RFC 8200 5) */
-    CORE_STRIPES_MAX = 64,        /* flows that may share one message */
-    CORE_WATCHED_BYTES = 128,     /* alignment of watched buffers, and of every write into them except at the end */
-    CORE_FRAMES_MAX = 512,        /* frames in one datagram */
-    CORE_GATHER_MAX = 512,        /* payload pieces in one chunk of small messages */
+    CORE_RECORD_BYTES_MAX = 262144 + 64, /* bytes of a datagram over a reliable rail, which is a chunk there */
+    CORE_KERNEL_BYTES = 768,             /* what the kernel charges a socket buffer per datagram, beside its bytes */
+    CORE_DATAGRAM_MIN = 512,             /* smallest datagram size that the wire format works with */
+    CORE_DATAGRAM_BASE = 1232,           /* passes every network: IP packets of 1,280 bytes (RFC 8200 5) */
+    CORE_STRIPES_MAX = 64,               /* flows that may share one message */
+    CORE_WATCHED_BYTES = 128, /* alignment of watched buffers, and of every write into them except at the end */
+    CORE_FRAMES_MAX = 512,    /* frames in one datagram */
+    CORE_GATHER_MAX = 512,    /* payload pieces in one chunk of small messages */
     CORE_COPIES_MAX = 4 * CORE_FRAMES_MAX, /* that one core_rx() or core_submit() may produce */
 };
 
@@ -122,6 +123,7 @@ struct rail_setup {
                                      0: no proof is needed. Differs between rails */
     bool greets;                  /* with a nonce: sends a few probes even while nothing waits, unless the peer's come
                                      first. A firewall on our side then lets the peer's packets in as answers */
+    bool reliable;       /* its paths are connections that lose nothing unless they break: core_path_broken() */
     uint16_t peer_ports; /* number of the peer's ports: its path i leaves from port i. The rail opens firewalls on
                             our side for them (reach.h). 0 or 1: there is nothing to open */
 };
@@ -312,6 +314,14 @@ void core_rail_down(struct core *core, struct flow *flow, unsigned rail, uint64_
 void core_rail_up(struct core *core, struct flow *flow, unsigned rail, uint64_t now_ns);
 /* The same for the rail that leads to this destination, of whichever flow. */
 void core_destination_changed(struct core *core, uint32_t destination, bool up, uint64_t now_ns);
+
+/*
+ * Reliable rails. `port`: the path, counted from the rail's first one. A path carries nothing before core_path_room(),
+ * and nothing after core_tx_failed() or core_path_broken() until it is called again. Broken: what was under way on it
+ * in both directions may be lost, and is sent again over another path.
+ */
+void core_path_broken(struct core *core, struct flow *flow, unsigned rail, uint16_t port, uint64_t now_ns);
+void core_path_room(struct core *core, struct flow *flow, unsigned rail, uint16_t port, uint64_t now_ns);
 
 /* The NIC has failed: all messages of all flows complete with `status`. Safe to repeat. */
 void core_fail(struct core *core, int32_t status, uint64_t now_ns);

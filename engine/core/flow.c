@@ -95,6 +95,8 @@ void flow_expect_peer(struct flow *flow, uint64_t now_ns)
 
 bool flow_unanswered(const struct flow *flow, uint64_t ns)
 {
+    if (flow->cut_ns)
+        return flow->core->now_ns >= flow->cut_ns + ns;
     uint64_t since_ns = flow->heard_ns > flow->asked_ns ? flow->heard_ns : flow->asked_ns;
     bool repeated = flow->silence.since_ns > flow->last_rx_ns; /* else perhaps our own process did not run */
     return repeated && flow->sent.next_seq > flow->sent.cumulative && flow->core->now_ns >= since_ns + ns;
@@ -117,8 +119,12 @@ void flow_ask(struct flow *flow)
     bool unanswered = flow->silence.since_ns > flow->last_rx_ns; /* then every rail is asked */
     EACH_RAIL(flow, rail)
     {
-        if (rail == flow->main || (unanswered && rail_carries(rail)))
+        if (rail != flow->main && !(unanswered && rail_carries(rail)))
+            continue;
+        if (rail_has_room(rail, false))
             rail->probe.due |= PROBE_ASK;
+        else /* a peer whose connections are broken would not answer */
+            silence_ask(flow, flow->core->now_ns);
     }
     flow_wake(flow);
 }
@@ -127,7 +133,7 @@ struct rail *flow_find_probe(struct flow *flow)
 {
     EACH_RAIL(flow, rail)
     {
-        if (rail->probe.due)
+        if (rail->probe.due && rail_has_room(rail, false))
             return rail;
     }
     return NULL;

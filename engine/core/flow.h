@@ -50,6 +50,8 @@ struct flow {
     uint16_t rail_count;
     uint16_t proven;   /* rails whose address is */
     struct rail *main; /* for acks, control frames and small messages */
+    bool reliable;     /* some rails are */
+    uint64_t cut_ns;   /* reliable: since when no connection is up, once one was; 0: one is */
 
     struct sent sent;
     struct sack sack;
@@ -149,11 +151,11 @@ static inline struct rail *flow_rail_of(struct flow *flow, uint16_t path)
 void flow_choose_main(struct flow *flow);
 /* An ask is due, of a peer that is silent. */
 void flow_ask(struct flow *flow);
-/* A rail with a probe to send, or NULL. */
+/* A rail with a probe to send, and room for it, or NULL. */
 struct rail *flow_find_probe(struct flow *flow);
 static inline struct rail *flow_due_probe(struct flow *flow)
 {
-    if (flow->rails->probe.due)
+    if (flow->rails->probe.due && rail_has_room(flow->rails, false))
         return flow->rails;
     return flow->rail_count > 1 ? flow_find_probe(flow) : NULL;
 }

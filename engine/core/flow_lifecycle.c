@@ -42,8 +42,10 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     data_qps_init(flow, at, setup);
     place_init(flow, at + data_qps_size(params, setup), setup);
     flow->rail_count = rails;
-    for (unsigned i = 0; i < rails; i++)
+    for (unsigned i = 0; i < rails; i++) {
         rail_init(flow, i, setup, (uint16_t)(i * paths), path_states + i * paths, now_ns);
+        flow->reliable |= flow->rails[i].reliable;
+    }
     sent_init(&flow->sent, chunks, setup->chunk_window, flow->rails, rails, path_states,
               flow->qps.count ? &flow->qps.set : NULL, core->paths_in_order ? 1 : (uint32_t)params->reorder_threshold);
     flow->sent.data_qps_reliable = core->places_reliably;

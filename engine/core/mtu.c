@@ -20,7 +20,7 @@ void mtu_init(struct rail *rail, const struct rail_setup *setup)
     rail->datagram_bytes = setup->datagram_bytes;
     if (setup->base_bytes && setup->base_bytes < setup->datagram_bytes)
         rail->datagram_bytes = setup->base_bytes;
-    rail->base_bytes = rail->mtu.base_bytes;
+    rail->base_bytes = rail->reliable ? UINT32_MAX : rail->mtu.base_bytes; /* no datagram there is too large */
 }
 
 /* ---- searching ------------------------------------------------------------------------------- */

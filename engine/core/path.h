@@ -21,6 +21,9 @@
 
 enum { PATHS_MAX = 256 };
 
+/* Of a path that is a connection. */
+enum channel_state { CHANNEL_DOWN, CHANNEL_FULL, CHANNEL_ROOM };
+
 struct path {
     uint32_t next_seq;   /* path sequence of the next transmission, from 1 */
     uint32_t acked_seq;  /* highest path sequence that an ack named; 0: none */
@@ -32,6 +35,7 @@ struct path {
     uint8_t losses;      /* in a row, without an ack for it in between; saturates */
     bool worked;         /* a packet that it carried has been acked, or echoed */
     bool closed;         /* carries nothing but probes */
+    uint8_t channel;     /* enum channel_state, of a reliable rail */
 };
 
 struct path_set {

@@ -12,6 +12,7 @@
 #define UCCL_RAIL_H
 
 #include "core/cc.h"
+#include "core/channel.h"
 #include "core/loss.h"
 #include "core/mtu.h"
 #include "core/path.h"
@@ -48,6 +49,7 @@ struct rail {
     uint32_t datagram_bytes; /* size of full datagrams, which is known to get through */
     uint16_t first_path;     /* number of its first path */
     uint8_t index;           /* among the flow's rails */
+    bool reliable;           /* its paths are connections (channel.c) */
 
     /* rail_state.c */
     uint8_t state;      /* enum rail_state */
@@ -147,6 +149,21 @@ uint64_t rail_next_try(const struct rail *rail, bool expects);
 void rail_expire_tries(struct rail *rail, bool expects, uint64_t now_ns);
 /* CORE_EVENT_RAIL_LOST or CORE_EVENT_RAIL_BACK waits. */
 bool rail_has_report(const struct rail *rail);
+
+/* The NIC has refused a descriptor: where paths are connections, this one waits for core_path_room(). */
+void channel_refused(struct rail *rail, uint16_t port);
+
+/* Whether it takes bulk now, or control and small messages, as far as its connections are concerned. */
+static inline bool rail_has_room(const struct rail *rail, bool bulk)
+{
+    return !rail->reliable || channel_choose(&rail->paths, bulk) >= 0;
+}
+/* The path, counted within the rail, for acks and probes: of a reliable rail that has room, else as path.h says. */
+static inline uint16_t rail_control_path(struct rail *rail, int avoid)
+{
+    return rail->reliable ? (uint16_t)channel_choose(&rail->paths, false)
+                          : path_choose_safe(&rail->paths, avoid, false);
+}
 
 /* The flying chunk that was sent last, or first, over this rail; NULL when none flies. */
 struct chunk;

@@ -21,10 +21,15 @@ void rail_init(struct flow *flow, unsigned index, const struct flow_setup *setup
     rail->last_ack_ns = now_ns;
     loss_init(rail);
     path_set_init(&rail->paths, paths, rail_path_count(params, setup), (unsigned)params->path_policy, &flow->core->rng);
-    rail->paths.closes = true;
+    rail->reliable = is->reliable;
+    rail->paths.closes = !rail->reliable;
     rail->reorder_window_quarters = rail->paths.count > 1 ? 2 : 1;
     rtt_init(&rail->rtt);
     cc_init(&rail->cc, params, (uint32_t)params->chunk_size_kb * 1024);
+    if (rail->reliable) {
+        rail->cc.ops = &cc_none;
+        cc_none.init(&rail->cc);
+    }
 }
 
 void rail_begin(struct rail *rail, const struct rail_setup *setup)

@@ -364,14 +364,19 @@ bool flow_rx(struct flow *flow, struct wire_packet *packet, int qp, bool ce, uin
     enum verdict verdict = judge(flow, packet, NUMBERED, &subject);
     if (verdict == GOOD)
         act(flow, packet, &subject, now_ns);
-    else if (!on_not_good(flow, verdict))
+    else if (!on_not_good(flow, verdict)) {
+        if (flow->reliable) { /* a connection brings it no second time by itself: the ack tells that it was refused */
+            note_path(flow, packet, qp, ce, now_ns);
+            ack_owe_delayed(flow, true);
+        }
         return false;
+    }
     note_path(flow, packet, qp, ce, now_ns);
     /* closing a gap matters as much as opening one (RFC 5681 4.2); an incomplete chunk is no gap */
     bool gap = flow->sack.end > flow->sack.cumulative + (seq == flow->sack.cumulative);
     if (sack_mark(&flow->sack, seq, packet->index, packet->count))
         flow->ack.chunks++;
-    gap = (gap || sack_has_gap(&flow->sack)) && packet->index + 1u == packet->count;
+    gap = (gap || sack_has_gap(&flow->sack)) && packet->index + 1u == packet->count && !flow->reliable;
     ack_owe_delayed(flow,
                     gap || packet->flags & WIRE_RETRANSMISSION || flow->ack.chunks >= flow->core->params->ack_every);
     if (flow->place.deferred.head)

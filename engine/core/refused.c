@@ -67,6 +67,7 @@ void flow_tx_refused(struct flow *flow, const struct tx_desc *desc, uint64_t now
         return;
     }
     silence_ask(flow, now_ns);
+    channel_refused(&flow->rails[desc->rail], desc->port);
     if (desc->sequenced)
         undo_chunks(flow, desc, now_ns);
     due_again(flow, desc);

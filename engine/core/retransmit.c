@@ -19,8 +19,10 @@ struct chunk *tx_first_retransmission(struct flow *flow)
         if (chunk->written) /* never sent as datagrams: their size may have changed since */
             tx_lay_out(chunk, sent_rail(sent, chunk)->datagram_bytes -
                                   WIRE_BULK_HEADER_BYTES); /* watched receives have no writes */
-        if (!chunk->placed)
+        if (!chunk->placed && rail_has_room(sent_rail(sent, chunk), chunk->kind == CHUNK_BULK))
             return chunk;
+        if (!chunk->placed)
+            continue;
         if (!data_qp_takes(&flow->qps, chunk->path, (uint32_t)__builtin_popcountll(retransmission_mask(chunk))))
             continue;
         if (data_qp_may_retransmit(flow, chunk->path))

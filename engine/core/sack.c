@@ -78,6 +78,13 @@ void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce
     queue_append(&sack->pending, &path->pending);
 }
 
+void sack_repeat_paths(struct sack *sack)
+{
+    for (unsigned i = 0; i < PATHS_MAX; i++)
+        if (sack->paths[i].path_seq)
+            queue_append(&sack->pending, &sack->paths[i].pending);
+}
+
 void sack_note_data_qp(struct sack *sack, uint16_t index, const struct wire_packet *packet, bool ce, uint64_t now_ns)
 {
     struct sack_path *qp = &sack->qps[index];

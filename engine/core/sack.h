@@ -81,6 +81,9 @@ bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count);
 /* Notes the newest packet of a path; every well-formed datagram counts. */
 void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce, uint64_t now_ns);
 
+/* The next acks name all paths again. */
+void sack_repeat_paths(struct sack *sack);
+
 /* Notes a datagram, or a write, that came over a data QP, which keeps order. */
 void sack_note_data_qp(struct sack *sack, uint16_t qp, const struct wire_packet *packet, bool ce, uint64_t now_ns);
 static inline void sack_note_write(struct sack *sack, uint16_t index, uint64_t seq, uint64_t now_ns)

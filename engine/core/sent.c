@@ -2,7 +2,7 @@
 /*
  * Chunk records in a ring over [cumulative, next_seq). Invariant: a FLYING chunk is on its rail's by_time and on its
  * path's queue, both ordered by time of transmission, and counted in flying_*. A LOST chunk is on the lost queue alone,
- * a FREE or HELD one on none. A chunk that a reliable NIC places is not on by_time.
+ * a FREE or HELD one on none. A chunk that a reliable NIC places, or that goes over a connection, is not on by_time.
  */
 #include "core/sent.h"
 
@@ -79,7 +79,7 @@ void sent_fly(struct sent *sent, struct rail *rail, struct chunk *chunk, uint16_
     chunk->sent_ns = now_ns;
     if (chunk->transmissions < UINT8_MAX)
         chunk->transmissions++;
-    if (!chunk->placed || !sent->data_qps_reliable)
+    if (chunk->placed ? !sent->data_qps_reliable : !rail->reliable)
         queue_append(&rail->by_time, &chunk->by_time);
     queue_append(&path->flying, &chunk->by_path);
     path->in_flight++;
@@ -298,7 +298,8 @@ static unsigned lose_before(struct sent *sent, struct path_set *set, uint16_t pa
 
 unsigned sent_lose_by_path(struct sent *sent, struct rail *rail, uint16_t path, uint32_t path_seq)
 {
-    return lose_before(sent, &rail->paths, path, path_seq, sent->reorder_threshold);
+    /* what a connection has brought is acked, or the peer has refused it */
+    return lose_before(sent, &rail->paths, path, path_seq, rail->reliable ? 0 : sent->reorder_threshold);
 }
 
 unsigned sent_lose_by_data_qp(struct sent *sent, uint16_t qp, uint32_t path_seq)

@@ -6,16 +6,49 @@
  */
 #include "core/transmit.h"
 
+/* What the connection may send next: not what has to wait for room on a connection of a reliable rail. */
+struct sendable {
+    bool eager, bulk;
+};
+
+static bool flow_has_room(struct flow *flow, bool bulk)
+{
+    if (!flow->reliable)
+        return true;
+    EACH_RAIL(flow, rail)
+    {
+        if (rail_has_room(rail, bulk))
+            return true;
+    }
+    return false;
+}
+
 static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
+    const struct sendable room = {flow_has_room(flow, false), flow_has_room(flow, true)};
+    const struct conn *blocked = NULL; /* the first of those that wait for room */
+    bool put_off = false;              /* one that does not waits for its turn */
     struct conn *conn;
     while ((conn = flow_first_active(flow))) {
-        bool eager = conn_eager_ready(conn) != NULL, bulk = conn_bulk_ready(conn) != NULL;
-        if (!eager && !bulk) {
+        struct sendable has = {conn_eager_ready(conn) != NULL, conn_bulk_ready(conn) != NULL};
+        if (!has.eager && !has.bulk) {
             flow_rotate_active(flow, false);
             continue;
         }
+        has.eager &= room.eager;
+        has.bulk &= room.bulk;
+        if (!has.eager && !has.bulk) {
+            if (conn == blocked ? !put_off : !conn->active.next)
+                return false;
+            if (!blocked || conn == blocked)
+                put_off = false;
+            if (!blocked)
+                blocked = conn;
+            flow_rotate_active(flow, true);
+            continue;
+        }
         if (conn->deficit_bytes <= 0 && conn->active.next) {
+            put_off = true;
             flow_rotate_active(flow, true);
             continue;
         }
@@ -23,7 +56,7 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
             conn->deficit_bytes = QUANTUM_BYTES;
         if (flow->rail_count == 1 && tx_is_paced_out(flow->rails, now_ns))
             return false;
-        bool bulk_turn = bulk && (!eager || conn->bulk_turn);
+        bool bulk_turn = has.bulk && (!has.eager || conn->bulk_turn);
         conn->bulk_turn = !bulk_turn;
         return bulk_turn ? tx_send_large(flow, conn, desc, now_ns) : tx_send_small(flow, false, desc, now_ns);
     }
@@ -68,8 +101,8 @@ bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     bool ctrl = flow->qps.frames_due || flow->gone.count || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack.now));
     if (ctrl && tx_send_small(flow, true, desc, now_ns))
         return true;
-    if (flow->ack.now)
-        return tx_send_ack(tx_rail_for_ack(flow), desc, now_ns);
+    if (flow->ack.now && tx_send_ack(tx_rail_for_ack(flow), desc, now_ns))
+        return true;
     if (flow->image.left && image_next(flow, tx_scratch(flow->core), desc))
         return true;
     struct chunk *lost = sent_first_lost(&flow->sent) ? tx_first_retransmission(flow) : NULL;

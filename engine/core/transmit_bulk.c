@@ -48,6 +48,10 @@ static uint32_t bulk_bytes_max(const struct rail *rail, uint32_t stride, uint32_
 {
     const struct flow *flow = rail->flow;
     uint32_t chunk_bytes = (uint32_t)flow->core->params->chunk_size_kb * 1024;
+    if (rail->reliable) { /* one record */
+        *unit = CORE_WATCHED_BYTES;
+        return stride;
+    }
     uint32_t count_max = CORE_TRAIN_BYTES_MAX / (stride + WIRE_BULK_HEADER_BYTES);
     if (count_max > chunk_bytes / stride)
         count_max = chunk_bytes / stride;

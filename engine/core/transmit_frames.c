@@ -118,7 +118,7 @@ static void describe_ack(struct rail *rail, uint8_t *buffer, uint32_t bytes, uns
                          uint64_t now_ns)
 {
     struct flow *flow = rail->flow;
-    uint16_t port = path_choose_safe(&rail->paths, rail_avoids(rail, ack_avoids(flow)), false);
+    uint16_t port = rail_control_path(rail, rail_avoids(rail, ack_avoids(flow)));
     ack_leaves(flow, rail_global(rail, port));
     tx_describe_unnumbered(rail, buffer, bytes, port, due, desc, now_ns);
 }
@@ -127,6 +127,8 @@ bool tx_send_ack(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
 {
     struct flow *flow = rail->flow;
     struct core *core = flow->core;
+    if (!rail_has_room(rail, false))
+        return false;
     struct train train = tx_scratch_train(core);
     unsigned due = put_ack(flow, &train, now_ns);
     train_end_datagram(core, &train);
@@ -157,7 +159,7 @@ bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t
     struct core *core = flow->core;
     bool eager = tx_window_takes(rail, 1, FRAMES_SMALL_BYTES, 0) && !tx_is_paced_out(rail, now_ns);
     uint32_t reserve = ctrl ? CONTROL_RESERVE_BYTES : 0;
-    if (!tx_has_record(flow, flow->qps.drained_due > 0))
+    if (!tx_has_record(flow, flow->qps.drained_due > 0) || !rail_has_room(rail, false))
         return false;
     if (!eager && !(ctrl && tx_window_takes(rail, 0, FRAMES_SMALL_BYTES, reserve)))
         return false;

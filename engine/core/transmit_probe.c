@@ -43,8 +43,8 @@ static bool send_probe(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
     unsigned what;
     struct rail *way = choose_way(rail, &what);
     uint16_t path = 0;
-    if (!probe_opens(&rail->probe))
-        path = path_choose_safe(&way->paths, way == rail ? probe_avoids(&rail->probe) : -1, false);
+    if (way->reliable || !probe_opens(&rail->probe))
+        path = rail_control_path(way, way == rail ? probe_avoids(&rail->probe) : -1);
     probe_leaves(&rail->probe, what, path);
     train.header += probe_put(rail, what, train_at(&train) + train.header, now_ns);
     train_end_datagram(core, &train);
@@ -118,10 +118,10 @@ bool tx_send_farewell(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     struct core *core = flow->core;
     struct rail *rail = flow->main;
     struct train train = tx_scratch_train(core);
+    uint16_t path = rail_has_room(rail, false) ? rail_control_path(rail, -1) : 0;
     train.header += wire_put_flow(train_at(&train) + train.header, &(struct wire_flow){FLOW_CLOSED});
     train_end_datagram(core, &train);
-    tx_describe_unnumbered(rail, train.buffer, train.header, path_choose_safe(&rail->paths, -1, false), TX_DUE_FAREWELL,
-                           desc, now_ns);
+    tx_describe_unnumbered(rail, train.buffer, train.header, path, TX_DUE_FAREWELL, desc, now_ns);
     flow->farewell_due = false;
     return true;
 }

@@ -122,8 +122,13 @@ static const uint8_t *take_payload(struct wire_packet *packet, uint32_t length)
 
 static bool get_data(struct wire_packet *packet, const uint8_t *at, struct wire_data *data)
 {
+    size_t left = (size_t)(packet->payload_end - packet->payload);
     data->stripes = at[1];
     data->length = get16(at + 2);
+    /* A frame that is alone has the whole payload, which over TCP may be longer than its field tells. */
+    if (left > UINT16_MAX && left <= UINT32_MAX && at == packet->frames && at + WIRE_DATA_BYTES == packet->frames_end &&
+        data->length == (uint16_t)left)
+        data->length = (uint32_t)left;
     data->conn = get32(at + 4);
     data->msg = get32(at + 8);
     data->offset = get64(at + 12);

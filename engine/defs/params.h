@@ -21,7 +21,7 @@ struct params {
 };
 
 /* The values of PARAM_ENUM rows, in the order of their choices. */
-enum { BACKEND_AUTO, BACKEND_UDP, BACKEND_VERBS };
+enum { BACKEND_AUTO, BACKEND_UDP, BACKEND_VERBS, BACKEND_TCP };
 enum { UDP_IO_AUTO, UDP_IO_URING, UDP_IO_MMSG };
 enum { CC_SWIFT, CC_TIMELY, CC_EQDS };
 enum { PATH_RECYCLE, PATH_POW2, PATH_RR };

@@ -5,6 +5,8 @@
 
 int backend_open(const struct params *params, struct nic **out)
 {
+    if (params->backend == BACKEND_TCP)
+        return tcp_device_ops.open(params, out);
 #ifdef HAVE_VERBS
     if (params->backend != BACKEND_UDP) {
         int error = verbs_device_ops.open(params, out);

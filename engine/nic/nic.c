@@ -28,6 +28,8 @@ const char *nic_queue_address_text(const struct nic_queue_address *address, char
 
     if (at[0] == NIC_ADDRESS_UDP && address->length >= 3)
         snprintf(out, NIC_QUEUE_TEXT, "UDP port %u", (unsigned)at[1] << 8 | at[2]);
+    else if (at[0] == NIC_ADDRESS_TCP && address->length >= 3)
+        snprintf(out, NIC_QUEUE_TEXT, "TCP port %u", (unsigned)at[1] << 8 | at[2]);
     else if (at[0] == NIC_ADDRESS_VERBS && address->length >= 12)
         snprintf(out, NIC_QUEUE_TEXT, "queue pair %u",
                  (unsigned)(at[8] | at[9] << 8 | at[10] << 16 | (uint32_t)at[11] << 24));

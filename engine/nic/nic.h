@@ -6,6 +6,7 @@
  *     nic_queue_ops     an engine thread's part of the NIC, and its sleep       every backend
  *     nic_datagram_ops  peers, sending and receiving datagrams                  every backend so far
  *     nic_end_ops       several NICs in one engine                              UDP, where it finds several
+ *     nic_channel_ops   paths that are connections                              only backends that connect them
  *     nic_memory_ops    registration of memory that the NIC reaches by itself   only NICs that place payload
  *     nic_data_qp_ops   queue pairs over which the NIC places payload           only NICs that place payload
  *
@@ -73,7 +74,7 @@ struct nic_end {
  * carries them. The first byte names the backend.
  */
 enum { NIC_QUEUE_ADDRESS_MAX = 40, NIC_WHY_TEXT = 96 };
-enum nic_address_of { NIC_ADDRESS_UDP = 1, NIC_ADDRESS_VERBS = 2 };
+enum nic_address_of { NIC_ADDRESS_UDP = 1, NIC_ADDRESS_VERBS = 2, NIC_ADDRESS_TCP = 3 };
 enum { NIC_PORTS_TOLD_MAX = 16 }; /* UDP ports in an address, two bytes each; firewalls drop what further paths carry */
 struct nic_queue_address {
     uint8_t length; /* 1..NIC_QUEUE_ADDRESS_MAX */
@@ -306,6 +307,32 @@ struct nic_datagram_ops {
     bool (*follow)(struct nic_queue *queue, uint32_t *destination, uint32_t *datagram_bytes);
 };
 
+/* A flow whose paths are connections. The tokens let its two ends prove to each other which flow a connection is of. */
+struct nic_flow {
+    struct flow *flow;
+    uint64_t rx_token, tx_token; /* flow_setup */
+    bool dials;                  /* this side connects the paths */
+};
+
+/* What has become of a path. */
+struct nic_channel_event {
+    struct flow *flow;
+    uint32_t destination;
+    uint16_t path;
+    bool broken; /* what was under way on it is lost: core_path_broken(); else it has room: core_path_room() */
+};
+
+/*
+ * Paths that are connections: reliable and in order, each by itself. A path carries nothing before its first event.
+ * One that refuses a descriptor (nic_datagram_ops.send) tells by an event when it takes more.
+ */
+struct nic_channel_ops {
+    /* After peer_add(): the flow whose paths lead to that destination. Connects them, and again when they break. */
+    void (*introduce)(struct nic_queue *queue, uint32_t destination, const struct nic_flow *flow);
+    /* Once a round, until it says false. */
+    bool (*event)(struct nic_queue *queue, struct nic_channel_event *out);
+};
+
 /*
  * Data QPs. What a descriptor with `on_path` refers to stays in use until poll_done() has returned its cookie, or a
  * later one of the same data QP, or until the data QP has been drained.
@@ -339,6 +366,7 @@ struct nic_queue {
     struct nic *nic;
     const struct nic_queue_ops *ops;
     const struct nic_datagram_ops *datagram;
+    const struct nic_channel_ops *channel; /* NULL: paths need no connection */
     const struct nic_data_qp_ops *data_qp; /* NULL: this NIC places nothing */
     struct nic_end_counters ends[NIC_ENDS_MAX];
 };
@@ -354,7 +382,7 @@ int nic_failure(const struct nic_queue *queue);
 /* Wakes a queue whose wait() reads this eventfd. Counts nothing: counters are the owner's. */
 void nic_wake_eventfd(int fd);
 
-extern const struct nic_device_ops udp_device_ops;
+extern const struct nic_device_ops udp_device_ops, tcp_device_ops;
 #ifdef HAVE_VERBS
 extern const struct nic_device_ops verbs_device_ops;
 #endif

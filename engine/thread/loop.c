@@ -221,6 +221,8 @@ bool loop_transmit(struct engine_thread *thread)
         refused = there && !thread->queue->datagram->send(thread->queue, &desc);
         if (!there || refused)
             core_tx_failed(thread->core, &desc, clock_now_ns());
+        if (refused && thread->queue->channel) /* other paths may have room */
+            refused = false;
         do_releases(thread);
         sent++;
     }
@@ -259,6 +261,18 @@ static void follow_nic(struct engine_thread *thread)
         follow_ends(thread);
 }
 
+/* Connections that are the paths of flows. */
+static void follow_channels(struct engine_thread *thread)
+{
+    struct nic_channel_event event;
+    while (thread->queue->channel->event(thread->queue, &event)) {
+        if (event.broken)
+            core_path_broken(thread->core, event.flow, 0, event.path, clock_now_ns());
+        else
+            core_path_room(thread->core, event.flow, 0, event.path, clock_now_ns());
+    }
+}
+
 bool loop_round(struct engine_thread *thread)
 {
     bool drained;
@@ -267,6 +281,8 @@ bool loop_round(struct engine_thread *thread)
     /* commands first: a part must be known before the bytes that it allows arrive */
     bool busy = take_commands(thread);
     busy |= receive(thread, &drained);
+    if (thread->queue->channel)
+        follow_channels(thread);
     if (thread->places)
         busy |= data_qps_finish(thread);
     if (flush_busy(&thread->flushes))

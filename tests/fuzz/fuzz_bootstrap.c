@@ -64,7 +64,7 @@ static void check_offer(const struct boot_offer *offer)
         const struct boot_flow *flow = &offer->flows[i];
         require(flow->token != 0 && flow->rx_bytes != 0);
         require(flow->address.length >= 1 && flow->address.length <= NIC_QUEUE_ADDRESS_MAX);
-        require(flow->datagram_bytes >= CORE_DATAGRAM_MIN && flow->datagram_bytes <= 65535);
+        require(flow->datagram_bytes >= CORE_DATAGRAM_MIN && flow->datagram_bytes < 1 << 24);
         check_address(&flow->address);
     }
 }

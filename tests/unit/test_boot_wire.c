@@ -156,10 +156,10 @@ Test(boot_wire, offer_fields_are_checked)
         BAD(flows[i].address.length, NIC_QUEUE_ADDRESS_MAX + 1);
         BAD(flows[i].address.length, UINT8_MAX);
         GOOD(flows[i].datagram_bytes, CORE_DATAGRAM_MIN);
-        GOOD(flows[i].datagram_bytes, 65535);
+        GOOD(flows[i].datagram_bytes, (1 << 24) - 1);
         BAD(flows[i].datagram_bytes, 0);
         BAD(flows[i].datagram_bytes, CORE_DATAGRAM_MIN - 1);
-        BAD(flows[i].datagram_bytes, 65536);
+        BAD(flows[i].datagram_bytes, (1 << 24));
         BAD(flows[i].datagram_bytes, UINT32_MAX);
         GOOD(flows[i].rx_bytes, 1);
         GOOD(flows[i].rx_bytes, UINT64_MAX);

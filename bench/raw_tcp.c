@@ -1,0 +1,308 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * raw_tcp: the ceiling that a transport over TCP sockets can reach on a machine. Two processes move messages over one
+ * connection with as little work as is honest: both sides use as many buffers in turn as p2p_bench, a header of 64
+ * bytes goes with each part of at most 256 KiB, and the receiver reads the payload to where it belongs. iperf3 instead
+ * sends and receives one warm buffer.
+ *
+ *   raw_tcp --listen PORT                        serves one client and ends
+ *   raw_tcp --connect HOST --port PORT [...]     measures; prints one line of name=value
+ *
+ * The latency mode plays ping-pong with 8 bytes, spinning or blocking. Each process has one thread.
+ * The two ends are the same binary: the header is in host byte order.
+ */
+#include <errno.h>
+#include <getopt.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PART_BYTES = 262144 };
+
+enum kind { HELLO, DATA, BYE, PING };
+
+/* in front of every part */
+struct header {
+    uint32_t kind;
+    uint32_t length;  /* DATA: payload bytes; PING: none, the 8 bytes are in `bytes` */
+    uint64_t message; /* DATA: number of the message */
+    uint64_t offset;  /* DATA: in the message */
+    uint64_t bytes;   /* HELLO: message size */
+    uint64_t window;  /* HELLO: messages */
+    uint64_t cpu_ns;  /* BYE: of the server */
+    uint64_t calls;   /* BYE: system calls of the server */
+    uint64_t block;   /* HELLO: sleep at once instead of spinning */
+};
+_Static_assert(sizeof(struct header) == 64, "header of 64 bytes");
+
+struct options {
+    const char *host;
+    const char *port;
+    bool listen, latency, block;
+    uint64_t message_bytes, messages_window;
+    double seconds;
+};
+
+static uint64_t calls;
+
+static _Noreturn void fail(const char *what)
+{
+    fprintf(stderr, "raw_tcp: %s: %s\n", what, errno ? strerror(errno) : "failed");
+    exit(1);
+}
+
+static uint64_t clock_ns(clockid_t clock)
+{
+    struct timespec t;
+    clock_gettime(clock, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static unsigned char *memory(uint64_t bytes)
+{
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    if (p == MAP_FAILED)
+        fail("memory for the messages");
+    return p;
+}
+
+static int open_socket(const struct options *o)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+    struct addrinfo *address;
+    int on = 1;
+    const char *host = o->listen && !o->host ? "::" : o->host;
+    if (getaddrinfo(host, o->port, &hints, &address) != 0)
+        fail("address");
+    int fd = socket(address->ai_family, SOCK_STREAM, 0);
+    if (fd < 0)
+        fail("socket");
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (o->listen ? bind(fd, address->ai_addr, address->ai_addrlen) || listen(fd, 1)
+                  : connect(fd, address->ai_addr, address->ai_addrlen))
+        fail(o->listen ? "bind" : "connect");
+    freeaddrinfo(address);
+    if (o->listen) {
+        puts("listening");
+        fflush(stdout);
+        int accepted = accept(fd, NULL, NULL);
+        if (accepted < 0)
+            fail("accept");
+        close(fd);
+        fd = accepted;
+    }
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    return fd;
+}
+
+/* Writes a header and its payload whole. */
+static void write_all(int fd, const struct header *header, const void *payload, size_t length)
+{
+    struct iovec parts[2] = {{(void *)(uintptr_t)header, sizeof *header}, {(void *)(uintptr_t)payload, length}};
+    struct msghdr m = {.msg_iov = parts, .msg_iovlen = 2};
+    while (parts[0].iov_len + parts[1].iov_len > 0) {
+        calls++;
+        ssize_t sent = sendmsg(fd, &m, MSG_NOSIGNAL);
+        if (sent < 0)
+            fail("sendmsg");
+        for (unsigned i = 0; i < 2; i++) {
+            size_t part = (size_t)sent < parts[i].iov_len ? (size_t)sent : parts[i].iov_len;
+            parts[i].iov_base = (char *)parts[i].iov_base + part;
+            parts[i].iov_len -= part;
+            sent -= (ssize_t)part;
+        }
+    }
+}
+
+/* Reads the rest of a part, and the header behind it. */
+static void read_all(int fd, void *payload, size_t length, struct header *next)
+{
+    struct iovec parts[2] = {{payload, length}, {next, sizeof *next}};
+    struct msghdr m = {.msg_iov = parts, .msg_iovlen = 2};
+    while (parts[0].iov_len + parts[1].iov_len > 0) {
+        calls++;
+        ssize_t got = recvmsg(fd, &m, 0);
+        if (got == 0)
+            errno = ECONNRESET;
+        if (got <= 0)
+            fail("recvmsg");
+        for (unsigned i = 0; i < 2; i++) {
+            size_t part = (size_t)got < parts[i].iov_len ? (size_t)got : parts[i].iov_len;
+            parts[i].iov_base = (char *)parts[i].iov_base + part;
+            parts[i].iov_len -= part;
+            got -= (ssize_t)part;
+        }
+    }
+}
+
+/* Reads a header, spinning unless told to block. */
+static void await(int fd, struct header *header, bool block)
+{
+    size_t have = 0;
+    while (have < sizeof *header) {
+        calls++;
+        ssize_t got = recv(fd, (char *)header + have, sizeof *header - have, block ? 0 : MSG_DONTWAIT);
+        if (got == 0 || (got < 0 && errno != EAGAIN))
+            fail("recv");
+        have += got > 0 ? (size_t)got : 0;
+    }
+}
+
+static void serve(int fd)
+{
+    struct header hello, header;
+    read_all(fd, NULL, 0, &hello);
+    unsigned char *destination = memory(hello.bytes * hello.window);
+    uint64_t start_cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    read_all(fd, NULL, 0, &header);
+    while (header.kind == DATA || header.kind == PING) {
+        if (header.kind == PING) {
+            write_all(fd, &header, NULL, 0);
+            await(fd, &header, hello.block);
+            continue;
+        }
+        read_all(fd, destination + header.message % hello.window * hello.bytes + header.offset, header.length, &header);
+    }
+    header.cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - start_cpu;
+    header.calls = calls;
+    write_all(fd, &header, NULL, 0);
+}
+
+static void measure_bandwidth(int fd, const struct options *o)
+{
+    unsigned char *source = memory(o->message_bytes * o->messages_window);
+    struct header hello = {.kind = HELLO, .bytes = o->message_bytes, .window = o->messages_window};
+    struct header bye = {.kind = BYE};
+    uint64_t message = 0;
+    write_all(fd, &hello, NULL, 0);
+    calls = 0;
+    uint64_t start = clock_ns(CLOCK_MONOTONIC), end = start + (uint64_t)(o->seconds * 1e9);
+    uint64_t start_cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    for (; clock_ns(CLOCK_MONOTONIC) < end; message++) {
+        const unsigned char *from = source + message % o->messages_window * o->message_bytes;
+        for (uint64_t offset = 0; offset < o->message_bytes; offset += PART_BYTES) {
+            uint64_t left = o->message_bytes - offset;
+            struct header header = {.kind = DATA,
+                                    .length = (uint32_t)(left < PART_BYTES ? left : PART_BYTES),
+                                    .message = message,
+                                    .offset = offset};
+            write_all(fd, &header, from + offset, header.length);
+        }
+    }
+    write_all(fd, &bye, NULL, 0);
+    read_all(fd, NULL, 0, &bye); /* all has arrived */
+    uint64_t elapsed = clock_ns(CLOCK_MONOTONIC) - start, cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - start_cpu;
+    double bytes = (double)message * (double)o->message_bytes, gib = bytes / (1 << 30);
+    printf("size_bytes=%llu gbytes_per_s=%.3f msgs_per_s=%.0f cpu_s_per_gib=%.3f calls_per_mib=%.2f\n",
+           (unsigned long long)o->message_bytes, bytes / (double)elapsed, (double)message * 1e9 / (double)elapsed,
+           (double)(cpu + bye.cpu_ns) / 1e9 / gib, (double)(calls + bye.calls) / gib / 1024);
+}
+
+static int compare(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void measure_latency(int fd, const struct options *o)
+{
+    enum { SAMPLES = 1 << 20 };
+    static uint64_t samples[SAMPLES];
+    struct header ping = {.kind = PING}, pong;
+    struct header hello = {.kind = HELLO, .bytes = 8, .window = 1, .block = o->block}, bye = {.kind = BYE};
+    size_t count = 0;
+    write_all(fd, &hello, NULL, 0);
+    uint64_t end = clock_ns(CLOCK_MONOTONIC) + (uint64_t)(o->seconds * 1e9);
+    for (uint64_t t = clock_ns(CLOCK_MONOTONIC); t < end && count < SAMPLES; count++) {
+        write_all(fd, &ping, NULL, 0);
+        await(fd, &pong, o->block);
+        uint64_t after = clock_ns(CLOCK_MONOTONIC);
+        samples[count] = after - t;
+        t = after;
+    }
+    write_all(fd, &bye, NULL, 0);
+    read_all(fd, NULL, 0, &bye);
+    qsort(samples, count, sizeof *samples, compare);
+    printf("size_bytes=8 lat_us_p50=%.3f lat_us_p99=%.3f\n", (double)samples[count / 2] / 2e3,
+           (double)samples[count * 99 / 100] / 2e3);
+}
+
+static _Noreturn void usage(void)
+{
+    fputs("usage: raw_tcp --listen PORT [--host ADDRESS]\n"
+          "       raw_tcp --connect HOST --port PORT [options]\n"
+          "  --size BYTES        message size (1 MiB)\n"
+          "  --window MESSAGES   buffers on both sides (16)\n"
+          "  --latency           ping-pong of 8 bytes\n"
+          "  --block             sleep instead of spinning, with --latency\n"
+          "  --seconds S         (1)\n",
+          stderr);
+    exit(2);
+}
+
+static struct options parse(int argc, char **argv)
+{
+    static const struct option names[] = {{"listen", 1, 0, 'l'},  {"connect", 1, 0, 'c'},
+                                          {"host", 1, 0, 'c'},    {"port", 1, 0, 'p'},
+                                          {"size", 1, 0, 's'},    {"window", 1, 0, 'w'},
+                                          {"latency", 0, 0, 't'}, {"block", 0, 0, 'B'},
+                                          {"seconds", 1, 0, 'S'}, {0}};
+    struct options o = {.port = "30051", .message_bytes = 1 << 20, .messages_window = 16, .seconds = 1};
+    for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
+        switch (c) {
+        case 'l':
+            o.listen = true;
+            o.port = optarg;
+            break;
+        case 'c':
+            o.host = optarg;
+            break;
+        case 'p':
+            o.port = optarg;
+            break;
+        case 's':
+            o.message_bytes = strtoull(optarg, NULL, 10);
+            break;
+        case 'w':
+            o.messages_window = strtoull(optarg, NULL, 10);
+            break;
+        case 't':
+            o.latency = true;
+            break;
+        case 'B':
+            o.block = true;
+            break;
+        case 'S':
+            o.seconds = strtod(optarg, NULL);
+            break;
+        default:
+            usage();
+        }
+    }
+    if (optind != argc || (!o.listen && !o.host) || o.message_bytes == 0 || o.messages_window == 0 || !(o.seconds > 0))
+        usage();
+    return o;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options = parse(argc, argv);
+    int fd = open_socket(&options);
+    if (options.listen)
+        serve(fd);
+    else if (options.latency)
+        measure_latency(fd, &options);
+    else
+        measure_bandwidth(fd, &options);
+    return 0;
+}

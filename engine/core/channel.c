@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rails whose paths are connections (TCP). A connection delivers all and in order, or breaks; then what was under way
+ * on it is lost, at once and for certain, and goes again over another. So there is no congestion control, no timeout
+ * and no loss by time or by the order on a path. Acks stay: the kernel's say that bytes have reached a machine, not
+ * that a receive has them, and they tell what is left to send when a connection breaks.
+ *
+ * What the peer refuses has arrived too: its ack names the packet of the path, but not the chunk (sent_lose_by_path()).
+ *
+ * Path 0 carries small messages and control, the others bulk. Each stands in where those of its kind are broken.
+ *
+ * Thread: the flow's.
+ */
+#include "core/rail.h"
+
+/* ---- congestion control: none ---------------------------------------------------------------- */
+
+static void begin(struct cc *cc)
+{
+    cc->cwnd_bytes = UINT64_MAX / 2;
+    cc->pace_gap_ns = 0;
+    cc->startup = false;
+}
+
+static void on_ack(struct cc *cc, const struct cc_ack *ack)
+{
+    (void)cc, (void)ack;
+}
+
+static void on_loss(struct cc *cc, uint64_t now_ns, uint64_t srtt_ns)
+{
+    (void)cc, (void)now_ns, (void)srtt_ns;
+}
+
+static void on_rto(struct cc *cc, uint64_t now_ns)
+{
+    (void)cc, (void)now_ns;
+}
+
+const struct cc_ops cc_none = {.name = "none", .init = begin, .on_ack = on_ack, .on_loss = on_loss, .on_rto = on_rto};
+
+/* ---- paths ----------------------------------------------------------------------------------- */
+
+/*
+ * Of all but path 0 the one with room that has the fewest chunks in flight; of several such the one that has been
+ * chosen least. -1: none; `*up`: some is connected.
+ */
+static int least_busy(const struct path_set *set, bool *up)
+{
+    int best = -1;
+    *up = false;
+    for (uint16_t i = 1; i < set->count; i++) {
+        const struct path *path = &set->paths[i], *other = &set->paths[best < 0 ? i : best];
+        *up |= path->channel != CHANNEL_DOWN;
+        if (path->channel != CHANNEL_ROOM)
+            continue;
+        bool better = path->in_flight != other->in_flight ? path->in_flight < other->in_flight
+                                                          : (int32_t)(path->next_seq - other->next_seq) < 0;
+        if (best < 0 || better)
+            best = i;
+    }
+    return best;
+}
+
+int channel_choose(const struct path_set *set, bool bulk)
+{
+    bool up, alone = set->count == 1;
+    int first = set->paths[0].channel == CHANNEL_ROOM ? 0 : -1;
+    if (!bulk && set->paths[0].channel != CHANNEL_DOWN)
+        return first;
+    if (alone)
+        return first;
+    int chosen = least_busy(set, &up);
+    return bulk && !up ? first : chosen;
+}
+
+void channel_refused(struct rail *rail, uint16_t port)
+{
+    struct path *path = &rail->paths.paths[port];
+    if (rail->reliable && path->channel == CHANNEL_ROOM)
+        path->channel = CHANNEL_FULL;
+}

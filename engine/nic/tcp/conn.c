@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The end of a connection: what is forgotten with it, and when it is made again.
+ *
+ * Thread: the queue's owner.
+ */
+#include "base/clock.h"
+#include "base/log.h"
+#include "nic/tcp/tcp.h"
+
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum { RETRY_MIN_NS = 10 * 1000 * 1000, RETRY_DOUBLINGS = 7 };
+static const uint64_t STOOD_NS = UINT64_C(1000) * 1000000;
+
+void tcp_act_at(struct tcp_queue *queue, uint64_t at_ns)
+{
+    if (at_ns < queue->act_ns)
+        queue->act_ns = at_ns;
+}
+
+void tcp_report(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    queue_append(&queue->events, &conn->event);
+}
+
+void tcp_forget_in(struct tcp_conn *conn)
+{
+    if (conn->body == BODY_BUFFER)
+        free(conn->body_to);
+    conn->body = BODY_NONE;
+    free(conn->stash);
+    conn->stash = NULL;
+    conn->stash_bytes = conn->stash_capacity = 0;
+}
+
+void tcp_forget_out(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    free(conn->tail);
+    conn->tail = NULL;
+    conn->tail_bytes = conn->tail_done = 0;
+    if (queue->held_by == conn) {
+        queue->held_by = NULL;
+        queue->held_records = queue->iovec_count = queue->held_bytes = 0;
+    }
+}
+
+/* Logs a failure towards a peer unless that has been done. */
+static void complain_once(struct tcp_queue *queue, struct tcp_conn *conn, const char *what, const char *why)
+{
+    char text[NETDEV_ADDRESS_TEXT];
+    (void)queue;
+    if (conn->peer->complained)
+        LOG_DBG("%s of path %u to %s: %s", what, conn->path, netdev_address_text(&conn->peer->address, text), why);
+    else
+        LOG_INFORM("%s of path %u to %s: %s; the engine tries again, which is not logged", what, conn->path,
+                   netdev_address_text(&conn->peer->address, text), why);
+    conn->peer->complained = true;
+}
+
+/*
+ * A child of fork() may have a copy of the descriptor, which would keep the connection, and what epoll knows of it,
+ * beyond close().
+ */
+void tcp_close_watched(struct tcp_queue *queue, int fd)
+{
+    epoll_ctl(queue->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+    shutdown(fd, SHUT_RDWR);
+    close(fd);
+}
+
+static void put_down(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    if (conn->fd >= 0)
+        tcp_close_watched(queue, conn->fd);
+    conn->fd = -1;
+    conn->state = TCP_DOWN;
+    conn->readable = conn->hung_up = conn->full = conn->refused = conn->room_due = false;
+    conn->act_ns = UINT64_MAX;
+    queue_remove(&queue->ready, &conn->ready);
+    tcp_forget_in(conn);
+    tcp_forget_out(queue, conn);
+}
+
+/*
+ * Dials again after a while, longer each time: a peer that accepts and closes at once refuses us. A connection that
+ * has brought something, or stood for a while, was none of those.
+ */
+static void dial_later(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    uint64_t wait_ns = (uint64_t)RETRY_MIN_NS << (conn->failures < RETRY_DOUBLINGS ? conn->failures : RETRY_DOUBLINGS);
+    conn->failures++;
+    conn->act_ns = clock_now_ns() + (conn->failures > 1 ? wait_ns : 0);
+    tcp_act_at(queue, conn->act_ns);
+}
+
+void tcp_break(struct tcp_queue *queue, struct tcp_conn *conn, const char *why)
+{
+    if (conn->state == TCP_UP) {
+        if (clock_now_ns() - conn->since_ns > STOOD_NS)
+            conn->failures = 0;
+        COUNT(queue->setup.counters, tcp_broken, 1);
+        complain_once(queue, conn, "the TCP connection", why);
+        conn->broken_due = true;
+        tcp_report(queue, conn);
+    } else {
+        complain_once(queue, conn, "the dialling", why);
+    }
+    put_down(queue, conn);
+    if (conn->peer->dials)
+        dial_later(queue, conn);
+}
+
+void tcp_hang_up(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    enum { DRAIN_READS = 64 };
+    /* closing with unread bytes would reset the connection, and drop what we have written */
+    for (unsigned i = 0; conn->state == TCP_UP && i < DRAIN_READS; i++)
+        if (recv(conn->fd, queue->discard, TCP_DISCARD_BYTES, MSG_DONTWAIT) <= 0)
+            break;
+    put_down(queue, conn);
+    queue_remove(&queue->events, &conn->event);
+}

@@ -1,0 +1,340 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections: dialling, greeting, and what epoll reports. The side that dials greets at once and expects no
+ * answer. A greeting that proves nothing is closed, which the other side sees as a broken connection. Strangers are
+ * bounded in number, bytes and time.
+ *
+ * Thread: the queue's owner.
+ */
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "nic/tcp/tcp.h"
+
+#include <errno.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+enum {
+    LOOK_EVENTS = 64,
+    ACCEPTS_MAX = 16, /* in one look */
+    DEAF_NS = 100 * 1000 * 1000,
+    SMALL_LOWAT_BYTES = 65536, /* unsent bytes of small messages in the kernel: what is due later overtakes the rest */
+};
+static const uint64_t DIAL_NS = UINT64_C(3000) * 1000000; /* until one more attempt is better than to wait */
+
+/* What epoll gives back: a connection's address, or one of these with the number of a stranger above. */
+enum { EVENT_LISTEN = 1, EVENT_STRANGER = 2, EVENT_KIND = 7, EVENT_SHIFT = 3 };
+
+static void set_option(int fd, int level, int name, int value)
+{
+    if (setsockopt(fd, level, name, &value, sizeof value) != 0)
+        LOG_DBG("TCP socket option %d:%d not set: %s", level, name, strerror(errno));
+}
+
+static void set_options(struct tcp_queue *queue, int fd, uint16_t path)
+{
+    const struct params *params = queue->setup.params;
+    set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)params->dead_peer_ms);
+    if (path == 0)
+        set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, SMALL_LOWAT_BYTES);
+}
+
+/* What the window scale depends on is set before the connection is made; accepted sockets inherit it. */
+static void set_early_options(struct tcp_queue *queue, int fd)
+{
+    const struct params *params = queue->setup.params;
+    if (params->tcp_buffer_kb) {
+        set_option(fd, SOL_SOCKET, SO_SNDBUF, (int)(params->tcp_buffer_kb * 1024));
+        set_option(fd, SOL_SOCKET, SO_RCVBUF, (int)(params->tcp_buffer_kb * 1024));
+    }
+    if (*params->tcp_cc &&
+        setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, params->tcp_cc, (socklen_t)strlen(params->tcp_cc)) != 0)
+        LOG_WARNING("UCCL_TCP_CC=\"%s\" has no effect: %s; sysctl net.ipv4.tcp_allowed_congestion_control lists what "
+                    "this process may use",
+                    params->tcp_cc, strerror(errno));
+}
+
+static bool watch(struct tcp_queue *queue, int how, int fd, uint32_t events, uint64_t data)
+{
+    struct epoll_event event = {.events = events, .data.u64 = data};
+    return epoll_ctl(queue->epoll_fd, how, fd, &event) == 0;
+}
+
+/* ---- dialling -------------------------------------------------------------------------------- */
+
+/* The connection carries records now. */
+static void come_up(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    conn->state = TCP_UP;
+    conn->act_ns = UINT64_MAX;
+    conn->readable = conn->room_due = true;
+    conn->since_ns = clock_now_ns();
+    COUNT(queue->setup.counters, tcp_connected, 1);
+    queue_append(&queue->ready, &conn->ready);
+    tcp_report(queue, conn);
+}
+
+/* The dialled connection is there: greets. */
+static void greet(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    uint8_t bytes[GREETING_BYTES];
+    struct greeting greeting = {.path = conn->path, .generation = conn->generation, .token = conn->peer->tx_token};
+    int error = 0;
+    socklen_t length = sizeof error;
+    if (getsockopt(conn->fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) {
+        tcp_break(queue, conn, strerror(error ? error : errno));
+        return;
+    }
+    greeting_put(bytes, &greeting, conn->peer->rx_token);
+    if (send(conn->fd, bytes, sizeof bytes, MSG_DONTWAIT | MSG_NOSIGNAL) != sizeof bytes) {
+        tcp_break(queue, conn, strerror(errno));
+        return;
+    }
+    come_up(queue, conn);
+}
+
+void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns)
+{
+    const union nic_address *address = &conn->peer->address;
+    socklen_t length = address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
+    conn->generation++;
+    conn->state = TCP_DIALLING;
+    conn->act_ns = now_ns + DIAL_NS;
+    tcp_act_at(queue, conn->act_ns);
+    conn->fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (conn->fd < 0) {
+        tcp_break(queue, conn, strerror(errno));
+        return;
+    }
+    set_early_options(queue, conn->fd);
+    set_options(queue, conn->fd, conn->path);
+    bool connected = connect(conn->fd, &address->any, length) == 0;
+    if ((!connected && errno != EINPROGRESS) ||
+        !watch(queue, EPOLL_CTL_ADD, conn->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uintptr_t)conn))
+        tcp_break(queue, conn, strerror(errno));
+    else if (connected)
+        greet(queue, conn);
+}
+
+/* ---- strangers ------------------------------------------------------------------------------- */
+
+static void drop_stranger(struct tcp_queue *queue, struct tcp_stranger *stranger)
+{
+    if (stranger->fd < 0)
+        return;
+    tcp_close_watched(queue, stranger->fd);
+    stranger->fd = -1;
+    queue->stranger_count--;
+}
+
+/* A free place among them: that of the one which has waited longest, if there is no other. */
+static struct tcp_stranger *place_for_stranger(struct tcp_queue *queue)
+{
+    struct tcp_stranger *oldest = &queue->strangers[0];
+    for (unsigned i = 0; i < TCP_STRANGERS_MAX; i++) {
+        struct tcp_stranger *stranger = &queue->strangers[i];
+        if (stranger->fd < 0)
+            return stranger;
+        if (stranger->since_ns < oldest->since_ns)
+            oldest = stranger;
+    }
+    drop_stranger(queue, oldest);
+    return oldest;
+}
+
+static void stop_listening(struct tcp_queue *queue, int error)
+{
+    char text[FAULT_TEXT];
+    if (!queue->deaf)
+        LOG_WARNING("cannot accept TCP connections of peers: %s", fault_text(error, text));
+    queue->deaf = true;
+    queue->listen_ns = clock_now_ns() + DEAF_NS;
+    tcp_act_at(queue, queue->listen_ns);
+    watch(queue, EPOLL_CTL_MOD, queue->listen_fd, 0, EVENT_LISTEN);
+}
+
+static void accept_strangers(struct tcp_queue *queue)
+{
+    for (unsigned i = 0; i < ACCEPTS_MAX; i++) {
+        int fd = accept4(queue->listen_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+                stop_listening(queue, errno);
+            return;
+        }
+        struct tcp_stranger *stranger = place_for_stranger(queue);
+        uint64_t number = (uint64_t)(stranger - queue->strangers);
+        *stranger = (struct tcp_stranger){.fd = fd, .since_ns = clock_now_ns()};
+        queue->stranger_count++;
+        tcp_act_at(queue, stranger->since_ns + queue->setup.params->connect_ms * 1000000);
+        if (!watch(queue, EPOLL_CTL_ADD, fd, EPOLLIN, number << EVENT_SHIFT | EVENT_STRANGER))
+            drop_stranger(queue, stranger);
+    }
+}
+
+/* The path that a greeting means and proves, or NULL. */
+static struct tcp_conn *conn_of_greeting(struct tcp_queue *queue, const uint8_t bytes[GREETING_BYTES],
+                                         struct greeting *greeting)
+{
+    if (!greeting_take(bytes, greeting))
+        return NULL;
+    for (struct tcp_peer *peer = queue->peers; peer; peer = peer->next) {
+        if (!peer->flow || peer->dials || peer->rx_token != greeting->token)
+            continue;
+        if (!greeting_proves(bytes, peer->rx_token, peer->tx_token) || greeting->path >= peer->path_count)
+            return NULL;
+        struct tcp_conn *conn = &peer->conns[greeting->path];
+        return greeting->generation > conn->generation ? conn : NULL;
+    }
+    return NULL;
+}
+
+/* Bytes of a greeting. */
+static void hear_stranger(struct tcp_queue *queue, struct tcp_stranger *stranger)
+{
+    struct greeting greeting;
+    ssize_t got = recv(stranger->fd, stranger->bytes + stranger->got, GREETING_BYTES - stranger->got, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (got > 0)
+        stranger->got += (uint32_t)got;
+    if (got > 0 && stranger->got < GREETING_BYTES)
+        return;
+    struct tcp_conn *conn = got > 0 ? conn_of_greeting(queue, stranger->bytes, &greeting) : NULL;
+    if (!conn) {
+        COUNT(queue->setup.counters, rx_strangers, 1);
+        drop_stranger(queue, stranger);
+        return;
+    }
+    if (conn->state == TCP_UP)
+        tcp_break(queue, conn, "the peer has dialled again");
+    conn->fd = stranger->fd;
+    conn->generation = greeting.generation;
+    stranger->fd = -1;
+    queue->stranger_count--;
+    set_options(queue, conn->fd, conn->path);
+    if (watch(queue, EPOLL_CTL_MOD, conn->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uintptr_t)conn))
+        come_up(queue, conn);
+    else
+        tcp_break(queue, conn, strerror(errno));
+}
+
+int tcp_listen(struct tcp_queue *queue)
+{
+    enum { BACKLOG = 1024 };
+    char text[FAULT_TEXT];
+    int zero = 0;
+    union nic_address any = {.any.sa_family = AF_INET6};
+    socklen_t length = sizeof any.v6;
+    queue->listen_fd = socket(AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (queue->listen_fd >= 0 && setsockopt(queue->listen_fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero) == 0)
+        set_early_options(queue, queue->listen_fd);
+    if (queue->listen_fd < 0 || bind(queue->listen_fd, &any.any, length) != 0) { /* IPv6 may be switched off */
+        if (queue->listen_fd >= 0)
+            close(queue->listen_fd);
+        any.any.sa_family = AF_INET;
+        length = sizeof any.v4;
+        queue->listen_fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+        if (queue->listen_fd >= 0)
+            set_early_options(queue, queue->listen_fd);
+        if (queue->listen_fd >= 0 && bind(queue->listen_fd, &any.any, length) != 0) {
+            LOG_ERR("cannot bind a TCP socket for peers: %s", fault_text(errno, text));
+            return fault_error(errno);
+        }
+    }
+    if (queue->listen_fd < 0 || listen(queue->listen_fd, BACKLOG) != 0 ||
+        getsockname(queue->listen_fd, &any.any, &length) != 0 ||
+        !watch(queue, EPOLL_CTL_ADD, queue->listen_fd, EPOLLIN, EVENT_LISTEN)) {
+        int error = errno;
+        LOG_ERR("cannot listen for TCP connections of peers: %s", fault_text(error, text));
+        return fault_error(error);
+    }
+    queue->port = ntohs(any.any.sa_family == AF_INET6 ? any.v6.sin6_port : any.v4.sin_port);
+    for (unsigned i = 0; i < TCP_STRANGERS_MAX; i++)
+        queue->strangers[i].fd = -1;
+    return 0;
+}
+
+/* ---- events and time ------------------------------------------------------------------------- */
+
+static void on_ready(struct tcp_queue *queue, struct tcp_conn *conn, uint32_t events)
+{
+    if (conn->state == TCP_DIALLING && events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) {
+        greet(queue, conn);
+        return;
+    }
+    if (conn->state != TCP_UP)
+        return;
+    if (events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) {
+        conn->readable = true;
+        conn->hung_up |= (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+        queue_append(&queue->ready, &conn->ready);
+    }
+    if (events & EPOLLOUT && conn->full)
+        tcp_write_on(queue, conn);
+}
+
+void tcp_look(struct tcp_queue *queue)
+{
+    struct epoll_event events[LOOK_EVENTS];
+    queue->since_look = 0;
+    if (queue->act_ns != UINT64_MAX) {
+        uint64_t now_ns = clock_now_ns();
+        if (now_ns >= queue->act_ns)
+            tcp_act(queue, now_ns);
+    }
+    int count = epoll_wait(queue->epoll_fd, events, LOOK_EVENTS, 0);
+    COUNT(queue->setup.counters, rx_syscalls, 1);
+    for (int i = 0; i < count; i++) {
+        uint64_t data = events[i].data.u64;
+        if (data == EVENT_LISTEN)
+            accept_strangers(queue);
+        else if ((data & EVENT_KIND) == EVENT_STRANGER) {
+            if (queue->strangers[data >> EVENT_SHIFT].fd >= 0)
+                hear_stranger(queue, &queue->strangers[data >> EVENT_SHIFT]);
+        } else {
+            on_ready(queue, (struct tcp_conn *)(uintptr_t)data, events[i].events);
+        }
+    }
+}
+
+static void act_on(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns)
+{
+    if (conn->act_ns > now_ns)
+        return;
+    conn->act_ns = UINT64_MAX;
+    if (conn->state == TCP_DOWN)
+        tcp_dial(queue, conn, now_ns);
+    else if (conn->state == TCP_DIALLING)
+        tcp_break(queue, conn, "no answer");
+    else
+        tcp_write_on(queue, conn);
+}
+
+void tcp_act(struct tcp_queue *queue, uint64_t now_ns)
+{
+    uint64_t stranger_ns = queue->setup.params->connect_ms * 1000000;
+    queue->act_ns = UINT64_MAX;
+    for (struct tcp_peer *peer = queue->peers; peer; peer = peer->next)
+        for (unsigned i = 0; i < peer->path_count; i++) {
+            act_on(queue, &peer->conns[i], now_ns);
+            tcp_act_at(queue, peer->conns[i].act_ns);
+        }
+    for (unsigned i = 0; queue->stranger_count && i < TCP_STRANGERS_MAX; i++) {
+        struct tcp_stranger *stranger = &queue->strangers[i];
+        if (stranger->fd >= 0 && now_ns - stranger->since_ns >= stranger_ns)
+            drop_stranger(queue, stranger);
+        if (stranger->fd >= 0)
+            tcp_act_at(queue, stranger->since_ns + stranger_ns);
+    }
+    if (queue->deaf && now_ns >= queue->listen_ns) {
+        queue->deaf = false;
+        watch(queue, EPOLL_CTL_MOD, queue->listen_fd, EPOLLIN, EVENT_LISTEN);
+    } else if (queue->deaf) {
+        tcp_act_at(queue, queue->listen_ns);
+    }
+}

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Writing records. Records below TCP_BIG_BYTES wait for flush(), so that many share a system call; larger ones leave
+ * at once, from the payload where it lies. A record that the kernel takes in part goes on from a copy, so that a
+ * cancelled message does not wait for a peer that has stopped reading.
+ *
+ * Thread: the queue's owner.
+ */
+#include "base/clock.h"
+#include "core/wire.h"
+#include "nic/datagram.h"
+#include "nic/tcp/tcp.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+
+enum { RETRY_NS = 1000 * 1000 }; /* after the kernel had no memory */
+
+/* sendmsg() that counts. Returns the bytes taken, 0 where there is no room, -1: the connection is broken now. */
+static ssize_t write_some(struct tcp_queue *queue, struct tcp_conn *conn, struct iovec *iovecs, size_t count)
+{
+    struct msghdr message = {.msg_iov = iovecs, .msg_iovlen = count};
+    ssize_t taken;
+    do {
+        taken = sendmsg(conn->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        COUNT(queue->setup.counters, tx_syscalls, 1);
+    } while (taken < 0 && errno == EINTR);
+    if (taken >= 0) {
+        COUNT(queue->setup.counters, tx_bytes, (uint64_t)taken);
+        return taken;
+    }
+    if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM) {
+        conn->full = true;
+        if (errno != EAGAIN) { /* epoll may never tell */
+            conn->act_ns = clock_now_ns() + RETRY_NS;
+            tcp_act_at(queue, conn->act_ns);
+        }
+        return 0;
+    }
+    tcp_break(queue, conn, strerror(errno));
+    return -1;
+}
+
+/* Keeps what follows the first `taken` bytes, to be written later. */
+static void keep_tail(struct tcp_queue *queue, struct tcp_conn *conn, const struct iovec *iovecs, size_t count,
+                      size_t taken, size_t total)
+{
+    uint8_t *to = malloc(total - taken);
+    conn->full = true;
+    if (!to) {
+        tcp_break(queue, conn, "no memory for the rest of a record");
+        return;
+    }
+    conn->tail = to;
+    conn->tail_bytes = (uint32_t)(total - taken);
+    conn->tail_done = 0;
+    for (size_t i = 0; i < count; i++) {
+        size_t skip = taken < iovecs[i].iov_len ? taken : iovecs[i].iov_len;
+        memcpy(to, (const uint8_t *)iovecs[i].iov_base + skip, iovecs[i].iov_len - skip);
+        to += iovecs[i].iov_len - skip;
+        taken -= skip;
+    }
+}
+
+/* Writes the records that wait. */
+static void write_held(struct tcp_queue *queue)
+{
+    struct tcp_conn *conn = queue->held_by;
+    size_t total = queue->held_bytes, count = queue->iovec_count;
+    queue->held_by = NULL;
+    queue->held_records = queue->iovec_count = queue->held_bytes = 0;
+    if (!conn || total == 0)
+        return;
+    ssize_t taken = write_some(queue, conn, queue->iovecs, count);
+    if (taken >= 0 && (size_t)taken < total)
+        keep_tail(queue, conn, queue->iovecs, count, (size_t)taken, total);
+}
+
+void tcp_write_on(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    conn->full = false;
+    while (conn->tail) {
+        struct iovec rest = {conn->tail + conn->tail_done, conn->tail_bytes - conn->tail_done};
+        ssize_t taken = write_some(queue, conn, &rest, 1);
+        if (taken < 0)
+            return;
+        conn->tail_done += (uint32_t)taken;
+        if (conn->tail_done < conn->tail_bytes) {
+            if (conn->full || taken == 0)
+                return;
+            continue;
+        }
+        free(conn->tail);
+        conn->tail = NULL;
+    }
+    if (conn->refused && !conn->full) {
+        conn->refused = false;
+        conn->room_due = true;
+        tcp_report(queue, conn);
+    }
+}
+
+/* Appends a record to what waits: its prefix and the first bytes stand in `head`, the rest at `body`. */
+static void hold(struct tcp_queue *queue, struct tcp_conn *conn, uint8_t *head, uint32_t head_bytes,
+                 const uint8_t *body, uint32_t body_bytes)
+{
+    struct iovec *iovecs = queue->iovecs + queue->iovec_count;
+    iovecs[0] = (struct iovec){head, head_bytes};
+    iovecs[1] = (struct iovec){(void *)(uintptr_t)body, body_bytes};
+    queue->iovec_count += body_bytes ? 2 : 1;
+    queue->held_records++;
+    queue->held_bytes += head_bytes + body_bytes;
+    queue->held_by = conn;
+    COUNT(queue->setup.counters, tx_datagrams, 1);
+}
+
+/* The payload of a bulk descriptor where the CPU can read it, from datagram 0 on. NULL: no memory to gather it. */
+static const uint8_t *bulk_payload(struct tcp_queue *queue, const struct tx_desc *desc)
+{
+    const uint8_t *payload = queue->setup.payload(desc->bulk_msg, desc->bulk_offset);
+    size_t bytes = (desc->count - 1u) * (size_t)desc->bulk_stride + desc->bulk_last;
+    if (payload)
+        return payload;
+    assert(bytes <= RECORD_BULK_MAX);
+    if (!queue->gathered)
+        queue->gathered = malloc(RECORD_BULK_MAX);
+    if (queue->gathered)
+        queue->setup.gather(queue->gathered, desc->bulk_msg, desc->bulk_offset, bytes);
+    return queue->gathered;
+}
+
+static void hold_datagram(struct tcp_queue *queue, struct tcp_conn *conn, const struct tx_desc *desc, unsigned index,
+                          const uint8_t *payload)
+{
+    uint8_t *head = queue->heads[queue->held_records];
+    uint32_t length = datagram_length(desc, index);
+    record_put_prefix(head, length);
+    if (desc->kind == TX_BULK) {
+        const uint8_t *body = datagram_bulk(&queue->setup, desc, index, payload, false, head + RECORD_PREFIX_BYTES);
+        hold(queue, conn, head, RECORD_HEAD_BYTES, body, length - WIRE_BULK_HEADER_BYTES);
+    } else {
+        uint8_t *datagram = desc->buffer + (size_t)index * desc->datagram_bytes;
+        wire_seal(desc, index, datagram, length, queue->setup.crc32c);
+        hold(queue, conn, head, RECORD_PREFIX_BYTES, datagram, length);
+    }
+}
+
+/* No room on the path: the core hears of it when there is some. */
+static bool refuse(struct tcp_conn *conn)
+{
+    if (conn)
+        conn->refused = true;
+    return false;
+}
+
+bool tcp_send(struct nic_queue *base, const struct tx_desc *desc)
+{
+    struct tcp_queue *queue = tcp_queue_of(base);
+    struct tcp_conn *conn = tcp_conn_of(queue, desc->destination, desc->port);
+    uint64_t mask = desc->mask & (UINT64_MAX >> (CORE_TRAIN_MAX - desc->count));
+    unsigned datagrams = (unsigned)__builtin_popcountll(mask);
+    const uint8_t *payload = NULL;
+    if (desc->kind == TX_FRAMES)
+        datagram_gather(&queue->setup, desc, mask); /* also when there is no room: a retransmission has no pieces */
+    if (!conn || conn->state != TCP_UP || conn->full || conn->tail)
+        return refuse(conn);
+    if (queue->held_by && (queue->held_by != conn || queue->held_records + datagrams > TCP_HELD_MAX))
+        write_held(queue);
+    if (conn->state != TCP_UP || conn->full)
+        return refuse(conn);
+    if (desc->kind == TX_BULK && !(payload = bulk_payload(queue, desc)))
+        return refuse(conn);
+    bool gathered = payload && payload == queue->gathered;
+    unsigned held_before = queue->held_records;
+    for (unsigned i = 0; i < desc->count; i++)
+        if (mask >> i & 1)
+            hold_datagram(queue, conn, desc, i, payload);
+    if (!gathered && queue->held_bytes < TCP_HELD_BYTES && (held_before > 0 || queue->held_bytes < TCP_BIG_BYTES))
+        return true;
+    size_t total = queue->held_bytes, count = queue->iovec_count;
+    queue->held_by = NULL;
+    queue->held_records = queue->iovec_count = queue->held_bytes = 0;
+    ssize_t taken = write_some(queue, conn, queue->iovecs, count);
+    if (taken == 0 && held_before == 0) { /* nothing of it has left */
+        COUNT(queue->setup.counters, tx_datagrams, -(uint64_t)datagrams);
+        return refuse(conn);
+    }
+    if (taken >= 0 && (size_t)taken < total)
+        keep_tail(queue, conn, queue->iovecs, count, (size_t)taken, total);
+    return true; /* where the connection broke: lost on the way */
+}
+
+unsigned tcp_flush(struct nic_queue *base)
+{
+    write_held(tcp_queue_of(base));
+    return 0;
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What tcp.c (devices, queues, peers), connect.c and conn.c (connections, their beginning and end), in.c (reading) and
+ * out.c (writing) share.
+ *
+ * Each path of a flow is a TCP connection. Path 0 carries small messages and control, the others bulk, so that nothing
+ * small waits behind bulk. The side that has dialled the handshake dials the paths, to the port of the other side's
+ * queue, and dials again when a connection breaks. What was under way on it is lost; the core sends that again over
+ * another path (core_path_broken()).
+ *
+ * Readiness comes from one edge-triggered epoll per queue: a connection is `readable` until a read finds it empty, and
+ * `full` from a short write until the kernel says that there is room. Reading needs no room for writing and no memory
+ * that may be missing for long, so two sides that both write always drain each other. Payload is referred to only
+ * within send() and flush(): what the socket did not take of a record is copied (`tail`).
+ *
+ * Thread: everything belongs to the queue's owner, but for `wake_fd`.
+ */
+#ifndef UCCL_TCP_H
+#define UCCL_TCP_H
+
+#include "core/queue.h"
+#include "nic/netdev.h"
+#include "nic/nic.h"
+#include "nic/tcp/record.h"
+
+enum {
+    TCP_SLOTS = 8, /* as many reads as there are buffers to give out in one poll() */
+    TCP_SLOT_BYTES = 2 * (RECORD_PREFIX_BYTES + RECORD_PLAIN_MAX),
+    TCP_DISCARD_BYTES = 65536,
+    TCP_STRANGERS_MAX = 64, /* connections that have not greeted yet */
+    TCP_HELD_MAX = 64,      /* records that wait for flush() */
+    TCP_IOVEC_MAX = 2 * TCP_HELD_MAX + 2,
+    TCP_BIG_BYTES = 16384, /* records from here on leave at once */
+    TCP_HELD_BYTES = 65536,
+};
+
+enum tcp_conn_state {
+    TCP_DOWN, /* waits until it may be dialled again, or for the peer to dial */
+    TCP_DIALLING,
+    TCP_UP,
+};
+
+/* Where the payload of a bulk record goes that is being read. */
+enum tcp_body {
+    BODY_NONE,    /* no such record is under way */
+    BODY_TARGET,  /* to the memory that nic_target_fn names; asked for again before each read */
+    BODY_BUFFER,  /* to a buffer of its own, as it has no such memory */
+    BODY_DISCARD, /* nowhere: the memory has been withdrawn meanwhile, with its message */
+};
+
+struct tcp_peer;
+
+/* One path of a peer. */
+struct tcp_conn {
+    struct tcp_peer *peer;
+    struct queue_link ready; /* on queue->ready: has something to read */
+    struct queue_link event; /* on queue->events */
+    int fd;                  /* -1: none */
+    uint16_t path;
+    uint8_t state;             /* enum tcp_conn_state */
+    bool readable;             /* the kernel may have bytes */
+    bool hung_up;              /* or the end of the stream, which comes with no further edge */
+    bool full;                 /* the kernel takes no more */
+    bool broken_due, room_due; /* what event() is to report, in this order */
+    bool refused;              /* the core was told that there is no room, so room_due will be */
+    uint32_t generation;       /* of the greeting */
+    uint32_t failures;         /* to dial, in a row */
+    uint64_t since_ns;         /* when it came up */
+    uint32_t turn;             /* the last poll() in which it had one */
+    uint64_t act_ns;           /* DOWN: dial then; DIALLING: give up then; UP: write on; UINT64_MAX: never */
+    /* reading: bytes that have been read and not been handed out */
+    uint8_t *stash;
+    uint32_t stash_bytes, stash_capacity;
+    uint8_t heads[2][RECORD_HEAD_BYTES]; /* of the bulk record under way, and room for the next */
+    uint8_t head;                        /* which of them */
+    uint8_t body;                        /* enum tcp_body */
+    uint8_t *body_to;                    /* TARGET, BUFFER */
+    uint32_t body_bytes, body_done;
+    /* writing: what is left of records whose beginning the kernel has taken */
+    uint8_t *tail;
+    uint32_t tail_bytes, tail_done;
+};
+
+struct tcp_peer {
+    struct tcp_peer *next; /* of queue->peers */
+    uint32_t destination;
+    bool dials;
+    bool complained;           /* a failure has been logged */
+    struct flow *flow;         /* NULL: not introduced yet */
+    union nic_address address; /* with the port of its queue */
+    uint64_t rx_token, tx_token;
+    uint16_t path_count;
+    struct tcp_conn conns[];
+};
+
+/* A connection that has not greeted yet. */
+struct tcp_stranger {
+    int fd; /* -1: none */
+    uint32_t got;
+    uint64_t since_ns;
+    uint8_t bytes[GREETING_BYTES];
+};
+
+struct tcp_queue {
+    struct nic_queue base;
+    struct nic_queue_setup setup;
+    int epoll_fd, listen_fd, wake_fd;
+    uint16_t port;
+    bool deaf;          /* out of descriptors: accepts nobody until act_ns */
+    uint64_t listen_ns; /* when it accepts again */
+    uint64_t act_ns;    /* when tcp_act() has something to do; UINT64_MAX: never */
+    struct queue ready, events;
+    uint32_t turn;       /* number of poll() */
+    unsigned since_look; /* polls since the last look at epoll */
+    struct tcp_peer *peers;
+    struct tcp_peer **by_destination;
+    uint32_t destination_count;
+    struct tcp_stranger strangers[TCP_STRANGERS_MAX];
+    unsigned stranger_count;
+    /* reading */
+    uint8_t *slots; /* TCP_SLOTS of TCP_SLOT_BYTES */
+    unsigned slots_used;
+    uint8_t *spent[TCP_SLOTS]; /* buffers of records that the last poll() has handed out */
+    unsigned spent_count;
+    uint8_t *discard; /* TCP_DISCARD_BYTES */
+    uint8_t *zeros;   /* RECORD_BULK_MAX, read-only: the payload of records that nobody wants any more */
+    /* writing */
+    uint8_t *gathered;        /* one bulk record whose payload the CPU cannot read in place; made when needed */
+    struct tcp_conn *held_by; /* whose records wait for flush() */
+    unsigned held_records, iovec_count;
+    uint32_t held_bytes;
+    uint8_t heads[TCP_HELD_MAX][RECORD_HEAD_BYTES];
+    struct iovec iovecs[TCP_IOVEC_MAX];
+};
+
+static inline struct tcp_queue *tcp_queue_of(const struct nic_queue *queue)
+{
+    return (struct tcp_queue *)(uintptr_t)queue;
+}
+
+static inline struct tcp_conn *tcp_conn_of(const struct tcp_queue *queue, uint32_t destination, uint16_t path)
+{
+    struct tcp_peer *peer = queue->by_destination[destination];
+    return path < peer->path_count ? &peer->conns[path] : NULL;
+}
+
+/* The tables of a queue. */
+extern const struct nic_queue_ops tcp_queue_ops;
+extern const struct nic_datagram_ops tcp_datagram_ops;
+extern const struct nic_channel_ops tcp_channel_ops;
+
+/* Logs that memory ran out and returns UCCL_ENOMEM. */
+int tcp_no_memory(const struct tcp_queue *queue);
+
+/* ---- conn.c ---------------------------------------------------------------------------------- */
+
+/* tcp_act() has something to do then. */
+void tcp_act_at(struct tcp_queue *queue, uint64_t at_ns);
+/* event() has something to report of it. */
+void tcp_report(struct tcp_queue *queue, struct tcp_conn *conn);
+/* Forgets what has been read of a record, and what is left to write. */
+void tcp_forget_in(struct tcp_conn *conn);
+void tcp_forget_out(struct tcp_queue *queue, struct tcp_conn *conn);
+/* The connection is of no use any more: `why` is for the log. What was under way on it is lost. */
+void tcp_break(struct tcp_queue *queue, struct tcp_conn *conn, const char *why);
+/* Closes it for good, with the peer's last bytes read, so that ours arrive. */
+void tcp_hang_up(struct tcp_queue *queue, struct tcp_conn *conn);
+/* Closes a descriptor that epoll watches. */
+void tcp_close_watched(struct tcp_queue *queue, int fd);
+
+/* ---- connect.c ------------------------------------------------------------------------------- */
+
+/* Opens the socket that peers dial. 0, or an error (logged). */
+int tcp_listen(struct tcp_queue *queue);
+/* Takes what epoll reports: new connections, greetings, readiness. */
+void tcp_look(struct tcp_queue *queue);
+/* What is due at `now_ns`: dialling, giving up. */
+void tcp_act(struct tcp_queue *queue, uint64_t now_ns);
+/* Begins with a connection that is down. */
+void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns);
+
+/* ---- in.c ------------------------------------------------------------------------------------ */
+
+unsigned tcp_poll(struct nic_queue *base, struct nic_rx *out, unsigned max);
+void tcp_release(struct nic_queue *base, const struct nic_rx *rx);
+/* Frees the buffers that the last poll() has handed out. */
+void tcp_free_spent(struct tcp_queue *queue);
+
+/* ---- out.c ----------------------------------------------------------------------------------- */
+
+bool tcp_send(struct nic_queue *base, const struct tx_desc *desc);
+unsigned tcp_flush(struct nic_queue *base);
+/* The kernel says that there is room. */
+void tcp_write_on(struct tcp_queue *queue, struct tcp_conn *conn);
+
+#endif
