@@ -260,6 +260,18 @@ class UcclRead(Uccl):
     name, op = "p2p_bench --op=read", "read"
 
 
+class UcclTcp(Uccl):
+    """The same over TCP."""
+
+    name = "p2p_bench, TCP"
+
+    def run(self, env, *flags):
+        return super().run({**(env or {}), "UCCL_BACKEND": "tcp", "UCCL_TCP_CC": "cubic"}, *flags)
+
+    def calls(self, size, amount):
+        return None
+
+
 class Raw(Tool):
     name = "raw UDP ceiling"
 
@@ -314,6 +326,27 @@ class Cubic(Tool):
 
     def env(self):
         return {"LD_PRELOAD": os.path.abspath(f"{self.build}/peers/tcp_cubic.so"), "TCP_CONGESTION_NAME": "cubic"}
+
+
+class RawTcp(Cubic):
+    name = "raw TCP ceiling"
+
+    def missing(self):
+        return not os.path.exists(f"{self.build}/peers/raw_tcp")
+
+    def run(self, *flags):
+        port = self.pair.port()
+        tool = f"{self.build}/peers/raw_tcp"
+        output, _ = self.pair.run([tool, "--listen", str(port), "--host", self.network.address],
+                                  [tool, "--connect", self.network.address, "--port", str(port),
+                                   "--seconds", str(self.seconds), *flags], port, self.env())
+        return values(output)
+
+    def bandwidth(self, size):
+        return self.run("--size", str(size), "--window", str(window_of(size)))
+
+    def latency(self, block):
+        return self.run("--latency", *(["--block"] if block else []))
 
 
 class Ucx(Cubic):
@@ -535,7 +568,7 @@ def row(cells):
 
 
 def print_rows(label, case, tools, results, reasons, key, better_is_less, calls):
-    first = next((t for t in tools if isinstance(t, Uccl)), None)
+    first = next((t for t in tools if isinstance(t, Uccl) and not isinstance(t, UcclTcp)), None)
     ours = median(results[first], key) if first else None
     for tool in tools:
         mine = results[tool]
@@ -557,7 +590,7 @@ def print_rows(label, case, tools, results, reasons, key, better_is_less, calls)
 
 # what is measured together; the first is what the others are compared with
 GROUPS = {
-    "send": (Uccl, Raw, Ucx, Iperf, Mpi, Ofi),
+    "send": (Uccl, UcclTcp, Raw, RawTcp, Ucx, Iperf, Mpi, Ofi),
     "write": (UcclWrite, Uccl, UcxPut),
     "read": (UcclRead, Uccl, UcxGet),
 }
@@ -568,7 +601,7 @@ def compare_group(network, label, sizes, latency, group, options):
     tools = []
     for kind in GROUPS[group]:
         tool = kind(options, network)
-        if options.tools and not any(t in tool.name.lower() for t in options.tools) and not isinstance(tool, Uccl):
+        if options.tools and not any(t in tool.name.lower() for t in options.tools) and (not isinstance(tool, Uccl) or kind is UcclTcp):
             continue
         if kind is Raw and network.name == "loss1":
             continue # it does not repair

@@ -35,6 +35,7 @@ peer() {
         echo "compare: $name was not built (see $BUILD/peers/$name.log)" >&2
 }
 peer raw_udp cc bench/raw_udp.c
+peer raw_tcp cc bench/raw_tcp.c
 peer tcp_cubic.so cc -shared -fPIC bench/tcp_cubic.c -ldl
 peer peer_ofi cc bench/peer_ofi.c -lfabric
 if command -v mpicc >/dev/null; then

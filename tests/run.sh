@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 SOURCES=tests # of the tests
 PARTS="house unit sim mem nccl onesided integration sanitize stress fuzz model arm64 vm" # without any named; and by name:
-MORE_PARTS="mutants rails"
+MORE_PARTS="mutants rails tcp"
 
 # Options of a part, for its program to read: --NAME, or --NAME=VALUE for one with a value
 declare -A OPTIONS=(
@@ -20,7 +20,7 @@ usage() {
     cat <<'EOF'
 usage: tests/run.sh [--list] [PART [option of PART...]]...
 
-Without PART runs all of them but mutants and rails, in about 15 minutes on two cores. The last line is always
+Without PART runs all of them but mutants, rails and tcp, in about 15 minutes on two cores. The last line is always
 "N passed, N failed, N skipped"; the exit status is 0 only when nothing failed. With CI=true a skip
 that tests/allowed-skips.txt does not list counts as a failure. With options a part runs its program
 alone and shows what that prints: tests/run.sh sim --scenario burst --seeds 1000
@@ -51,6 +51,7 @@ fuzz         what parses bytes of a peer: the corpus, then new inputs for N seco
 model        Spin models: sleeping, waking and lending; clear-to-send and credit under loss
 rails        (only when named) two NICs: what they carry together, and 20 cuts of one; takes two minutes and a quiet machine
 mutants      (only when named) for a minute and a half, whether tests notice what was broken in files that have changed of late
+tcp          (only when named) integration's exchanges, addresses and killed peers over TCP instead of UDP
 arm64        all of it cross-compiled and emulated: the corpora, rings, requests, object code
 vm           verbs on the kernel's soft-RoCE, in a QEMU guest; VM_KDIR names another unpacked kernel
 EOF
@@ -329,7 +330,7 @@ run_part() {
         [ "$built" = yes ] || return
         suites onesided build onesided -- "${side_by_side[@]}"
         ;;
-    house | unit | sim | mem | nccl | rails)
+    house | unit | sim | mem | nccl | rails | tcp)
         [ "$built" = yes ] || return
         suites "$1" build "$1"
         [ "$1" != sim ] || other_compilers

@@ -32,6 +32,7 @@ static int tcp_open(const struct params *params, struct nic **out)
     if (status != 0)
         return status;
     (*out)->ops = &tcp_device_ops;
+    (*out)->ends = NULL; /* the kernel's routes choose among several */
     (*out)->caps = (struct nic_caps){
         .reliable = true, .in_order = true, .lendable = true, .room_wakes = true, .close_in_child = true};
     return 0;

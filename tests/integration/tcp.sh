@@ -1,0 +1,175 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# UCCL_BACKEND=tcp: connections that are reset, half-open, stopped or tiny, strangers on their ports, and a network that
+# drops UDP. What other scripts do over UDP also runs over TCP with `tests/run.sh tcp`.
+# shellcheck source=tests/integration/lib.sh
+. "$(dirname "$0")/lib.sh"
+plan 10
+
+export UCCL_BACKEND=tcp UCCL_LINGER_MS=1000
+
+check "verified over IPv4" pair 127.0.0.1 --msize=1M --nreq=4 --iterations=50
+check "verified over IPv6, both ways" pair ::1 --bi --perftype=basic --msize=300K --nreq=4 --iterations=50
+check "200 connections" pair 127.0.0.1 --nflow=200 --msize=20K --nreq=2 --iterations=5
+
+# ports PID: those on which the process listens, but that of the handshake
+ports() {
+    ss -Hltnp 2>/dev/null | grep "pid=$1," | awk '{ sub(/.*:/, "", $4); print $4 }' | grep -vx "$PORT"
+}
+
+# reset_one PORTS: one of the connections to these ports ends by a reset
+reset_one() {
+    local port
+    for port in $(shuf -e "$@"); do
+        ss -HK state established "dport = :$port or sport = :$port" >/dev/null 2>&1
+    done
+}
+
+# One path of four at a time, at any moment of a verified run
+resets() {
+    local i line to from kills=0 list
+    start_pair 127.0.0.1 --bi --msize=1M --nreq=4 --iterations=1000000 --perftype=basic --logtostderr || return 1
+    until_true 20 grep -q outstanding "$WORK/client.log" || return 1
+    list=$(ports "$SERVER_PID")
+    [ -n "$list" ] || { echo "no port of a queue" && return 1; }
+    for ((i = 0; i < 20; i++)); do
+        line=$(ss -Htn state established | awk '{ print $3, $4 }' | grep -E ":($(tr '\n' '|' <<<"$list")0)\$" | shuf -n 1)
+        read -r from to <<<"$line"
+        [ -n "$to" ] || { sleep 0.1 && continue; }
+        ss -K "sport = :${from##*:} and dport = :${to##*:}" 2>/dev/null | grep -q "${to##*:}" && kills=$((kills + 1))
+        sleep 0.1
+    done
+    echo "$kills resets"
+    kill -0 "$CLIENT_PID" "$SERVER_PID" 2>/dev/null || { echo "a side has ended" && return 1; }
+    [ "$kills" -ge 15 ] || { echo "too few resets" && return 1; }
+    kill -INT "$CLIENT_PID" 2>/dev/null
+    ended "$CLIENT_PID" 10
+    ended "$SERVER_PID" 15
+    said client 'TCP connection of path' && ! grep -qiE 'mismatch|wrong|error' "$WORK/client.log"
+}
+
+# The same with an end: every byte is compared, and both sides exit with 0
+resets_verified() {
+    local i line to from list
+    start_pair 127.0.0.1 --bi --msize=4M --nreq=4 --iterations="$1" --perftype=basic || return 1
+    until_true 20 grep -q outstanding "$WORK/client.log" || return 1
+    list=$(ports "$SERVER_PID")
+    for ((i = 0; i < 20; i++)); do
+        line=$(ss -Htn state established | awk '{ print $3, $4 }' | grep -E ":($(tr '\n' '|' <<<"$list")0)\$" | shuf -n 1)
+        read -r from to <<<"$line"
+        [ -z "$to" ] || ss -K "sport = :${from##*:} and dport = :${to##*:}" >/dev/null 2>&1
+        sleep 0.02
+    done
+    ended "$CLIENT_PID" 60 && [ "$STATUS" = 0 ] || { echo "client: status $STATUS" && return 1; }
+    ended "$SERVER_PID" 15 && [ "$STATUS" = 0 ] || { echo "server: status $STATUS" && return 1; }
+}
+
+can_reset() {
+    local listener result
+    next_port
+    start nc python3 -c "
+import socket, time
+s = socket.create_server(('127.0.0.1', $PORT)); c = socket.create_connection(('127.0.0.1', $PORT)); print('up', flush=True)
+time.sleep(20)"
+    listener=$PID
+    until_true 10 grep -q up "$WORK/nc.log" || return 1
+    ss -K "dport = :$PORT" 2>/dev/null | grep -q "$PORT"
+    result=$?
+    kill "$listener"
+    return "$result"
+}
+if can_reset; then
+    check "20 resets at any moment" resets
+    check "20 resets in a verified run" resets_verified 200
+else
+    skip "20 resets at any moment" "ss -K is not allowed or not in the kernel" 2
+fi
+
+# A peer that reads nothing for a while is slow and not dead
+slow_reader() {
+    UCCL_DEAD_PEER_MS=20000 start_pair 127.0.0.1 --bi --msize=1M --nreq=8 --iterations=300 || return 1
+    until_true 20 grep -q outstanding "$WORK/client.log" || return 1
+    kill -STOP "$SERVER_PID"
+    sleep 2
+    kill -CONT "$SERVER_PID"
+    ended "$CLIENT_PID" 60 && [ "$STATUS" = 0 ] || { echo "client: status $STATUS" && return 1; }
+    ended "$SERVER_PID" 15 && [ "$STATUS" = 0 ] || { echo "server: status $STATUS" && return 1; }
+}
+check "a peer that is stopped for a while" slow_reader
+
+# Strangers on the ports of the queues, while a verified run goes on: it goes on
+strangers() {
+    local port i
+    start_pair 127.0.0.1 --bi --msize=1M --nreq=4 --iterations=1000000 || return 1
+    until_true 20 grep -q outstanding "$WORK/client.log" || return 1
+    for port in $(ports "$SERVER_PID") $(ports "$CLIENT_PID"); do
+        python3 - "$port" <<'END' || return 1
+import os, socket, sys
+port, held = int(sys.argv[1]), []
+for kind in range(120):
+    s = socket.create_connection(("127.0.0.1", port), timeout=5)
+    try:
+        if kind % 3 == 0:
+            s.sendall(os.urandom(32 + kind))
+        elif kind % 3 == 1:
+            s.sendall(b"UCTP\x01\x00" + os.urandom(40))
+        else:
+            s.sendall(b"GET / HTTP/1.0\r\n"[:kind % 16])
+    except OSError:
+        pass
+    held.append(s) # never closed
+END
+    done
+    kill -0 "$CLIENT_PID" "$SERVER_PID" 2>/dev/null || { echo "a side has ended" && return 1; }
+    kill -INT "$CLIENT_PID"
+    ended "$CLIENT_PID" 10
+    ended "$SERVER_PID" 15
+    ! grep -qiE 'mismatch|wrong|error' "$WORK/client.log"
+}
+check "garbage and half greetings on the ports" strangers
+
+# ---- namespaces -------------------------------------------------------------------------------
+
+# both NAME COMMAND...: in both namespaces
+both() {
+    ip netns exec "$NS_A" "$@" && ip netns exec "$NS_B" "$@"
+}
+
+no_udp() {
+    both nft add table inet uccl && both nft 'add chain inet uccl in { type filter hook input priority 0; }' &&
+        both nft add rule inet uccl in meta l4proto udp drop || return 1
+    UCCL_BACKEND=udp UCCL_CONNECT_MS=1000 start_pair 10.77.0.1 --iterations=5 || return 1
+    ended "$CLIENT_PID" 15
+    kill "$SERVER_PID"
+    ended "$SERVER_PID" 5
+    said client 'timed out|no datagram came back' || return 1
+    pair 10.77.0.1 --msize=1M --nreq=4 --iterations=50
+}
+
+tiny() {
+    both sysctl -qw net.ipv4.tcp_rmem="4096 4096 4096" net.ipv4.tcp_wmem="4096 4096 4096" || return 1
+    pair 10.77.0.1 --bi --msize=200K --nreq=4 --iterations=10
+}
+
+# Nothing passes any more, and no reset says so
+half_open() {
+    UCCL_DEAD_PEER_MS=1000 start_pair 10.77.0.1 --bi --msize=1M --nreq=4 --iterations=100000000 || return 1
+    until_true 20 grep -q outstanding "$WORK/client.log" || return 1
+    both nft add rule inet uccl in iifname veth0 drop || return 1
+    ended "$CLIENT_PID" 8 || return 1
+    [ "$STATUS" != 0 ] || { echo "the client says nothing" && return 1; }
+    ended "$SERVER_PID" 8
+    [ "$STATUS" != 0 ] || { echo "the server says nothing" && return 1; }
+}
+
+if ip netns add "uccl-probe-$$" 2>/dev/null; then
+    ip netns del "uccl-probe-$$"
+    two_namespaces up 1500
+    check "a network that drops UDP" no_udp
+    check "socket buffers of 4 KiB, both ways" tiny
+    both sysctl -qw net.ipv4.tcp_rmem="4096 131072 6291456" net.ipv4.tcp_wmem="4096 16384 4194304"
+    check "a half-open peer" half_open
+else
+    skip "namespaces" "not allowed to make network namespaces" 3
+fi
+finish
