@@ -91,7 +91,7 @@ static const struct awaited *awaited(const struct bootstrap *boot)
 static int reject_error(const struct bootstrap *boot, unsigned code)
 {
     int error = -(int)code;
-    if (error == UCCL_OK || error == UCCL_EFORKED || !fault_error_text(error))
+    if (error == UCCL_OK || error == UCCL_EFORKED || error == UCCL_EACCESS || !fault_error_text(error))
         return UCCL_EPROTO;
     bool lost = boot->claimed && boot->state == BOOT_OFFERING; /* the peer that we claim: see bootstrap_status() */
     return error == UCCL_EAGAIN && !lost ? UCCL_EREFUSED : error;

@@ -198,7 +198,7 @@ static inline size_t own_hello(uint8_t *out, int sender, const uint8_t *got)
     size_t length = hello(out, sender, BOOT_VERSION, 0);
     cr_assert_arr_neq(got + 26, zeros, 16);
     memcpy(out + 26, got + 26, 16);
-    le(out + 42, WIRE_FEATURES, 8);
+    le(out + 42, WIRE_FEATURES_ALL, 8);
     return length;
 }
 
