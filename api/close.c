@@ -236,7 +236,7 @@ void connections_forget(struct uccl_engine *engine)
         struct uccl_conn *conn = engine->conns;
         engine->conns = conn->next;
         if (conn->stripes.onesided)
-            onesided_free(conn->stripes.onesided);
+            onesided_forget(conn->stripes.onesided);
         conn_unmap_ends(conn);
         free(conn);
     }

@@ -19,8 +19,15 @@ void notes_init(struct notes *notes)
 
 void notes_free(struct notes *notes)
 {
-    while (notes->head)
-        free(notes_take(notes));
+    /* in a child of fork() another thread may have been changing the list: it is left then */
+    bool whole = pthread_mutex_trylock(&notes->lock) == 0;
+    while (whole && notes->head) {
+        struct note *note = notes->head;
+        notes->head = note->next;
+        free(note);
+    }
+    if (whole)
+        pthread_mutex_unlock(&notes->lock);
     if (notes->fd >= 0)
         close(notes->fd);
     pthread_mutex_destroy(&notes->lock);

@@ -50,9 +50,8 @@ void onesided_begin(struct onesided *one)
     thread->ones = one;
 }
 
-void onesided_free(struct onesided *one)
+void onesided_forget(struct onesided *one)
 {
-    notes_drop(one->notes, one);
     for (struct one_request *r; (r = one->arriving.head);) { /* they found no room in the queue */
         one->arriving.head = r->next_in;
         free(r->bytes);
@@ -62,6 +61,12 @@ void onesided_free(struct onesided *one)
     free(one->served);
     free(one->dones);
     free(one);
+}
+
+void onesided_free(struct onesided *one)
+{
+    notes_drop(one->notes, one);
+    onesided_forget(one);
 }
 
 void onesided_end_thread(struct engine_thread *thread)

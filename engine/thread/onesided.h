@@ -173,8 +173,10 @@ const struct annex_setup *onesided_annex(enum annex annex);
 struct onesided *onesided_new(struct engine_thread *thread, struct stripe_set *home, uint32_t flow, void *owner,
                               struct exports *exports, struct notes *notes);
 void onesided_begin(struct onesided *one);
-/* All is over, or the process is a child. Any thread. Drops its notifications. */
+/* All is over. Any thread. Drops its notifications. */
 void onesided_free(struct onesided *one);
+/* The same in a child of fork(), where another thread of the parent's may have had the lock of the notifications. */
+void onesided_forget(struct onesided *one);
 
 /* COMMAND_OP. */
 void onesided_submit(struct engine_thread *thread, struct op *op);

@@ -679,7 +679,8 @@ int uccl_quiet_async(uccl_conn *conn, uccl_request **out);
  * Sends a notification of 0 to UCCL_NOTIFY_MAX bytes, which the call copies. Those of one connection arrive once and in
  * the order of the calls; one that is a tail has its place in that order too, and makes later ones wait. None is
  * dropped: where the peer takes none, later ones wait here. The request completes when the notification is in the
- * peer's queue. Never blocks; may allocate. Errors as of uccl_fence(), and UCCL_EINVAL.
+ * peer's queue. uccl_cancel() has an effect as long as nothing of it has left. Never blocks; may allocate. Errors as of
+ * uccl_fence(), and UCCL_EINVAL.
  */
 int uccl_notify_async(uccl_conn *conn, const void *bytes, size_t length, uccl_request **out);
 

@@ -6,6 +6,7 @@
 
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 
 enum { MB = 1 << 20 };
 
@@ -373,6 +374,30 @@ BOTH(onesided, notifications_outlive_the_peer)
     cr_assert_eq(next_note(&one, got, sizeof got), 5);
     IS(uccl_conn_close(one.pair.conn[1]), 0);
     IS(uccl_notify_next(one.pair.engine[1], got, sizeof got, NULL, NULL), UCCL_EAGAIN);
+    one_close(&one);
+}
+
+/* A child that was made while another thread had the queue can close what it inherited. */
+BOTH(onesided, a_child_leaves_the_queue)
+{
+    struct one one;
+    char got[8];
+    uccl_request *request;
+    int status;
+    one_open(&one, lend, 4096, ALL);
+    struct uccl_engine *engine = one.pair.engine[1];
+    IS(uccl_notify_async(one.pair.conn[0], "there", 5, &request), 0);
+    end_of(request, 0);
+    pthread_mutex_lock(&engine->notes.lock);
+    pid_t child = fork();
+    if (child == 0) {
+        alarm(SOON_MS / 1000);
+        _exit(uccl_notify_next(engine, got, sizeof got, NULL, NULL) != UCCL_EFORKED || uccl_close(engine) != 0);
+    }
+    pthread_mutex_unlock(&engine->notes.lock);
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%x", (unsigned)status);
+    cr_assert_eq(next_note(&one, got, sizeof got), 5);
     one_close(&one);
 }
 
