@@ -315,6 +315,8 @@ static void judge(struct initiator *me, struct operation *op, int status, size_t
             machine_fail("a read of slot %u brought other bytes", op->slot[i]);
     }
     judge_signal(me, op, done);
+    if (op->noted && !done)
+        machine_fail("%s %u has notified, and ended with %d", op->write ? "write" : "read", op->number, status);
     if (op->tail.kind == UCCL_TAIL_NOTIFY && done)
         me->notes_expected++;
 }
