@@ -322,8 +322,9 @@ unsigned core_copy_target(struct core *core, const uint8_t *header, size_t lengt
     if (missing < count)
         count = missing;
     /* The chunk's last datagram may be shorter than the others. A full one copied to its offset could reach into
-     * the next chunk, which may have arrived (a staged send cuts its chunks at its blocks, not at datagrams). */
-    if (count > 1 && packet.index + count == packet.count && flow->sack.end > seq + 1)
+     * the next chunk, which may have arrived (a staged send cuts its chunks at its blocks, not at datagrams). Of a
+     * striped message the next chunk may have come over another flow. */
+    if (count > 1 && packet.index + count == packet.count && (flow->sack.end > seq + 1 || frame->data.stripes > 1))
         count--;
     struct wire_data data = frame->data;
     data.length = (uint32_t)wire_bulk_payload(length, stride, count);

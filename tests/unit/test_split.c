@@ -98,6 +98,28 @@ Test(split, a_range_is_all_that_goes, .init = setup)
     assert_arrived_whole();
 }
 
+/*
+ * A range ends with a short datagram. A full one, copied to its offset by foresight, would reach into the range of
+ * another flow, which may have arrived.
+ */
+Test(split, no_place_that_reaches_into_the_next_range, .init = setup)
+{
+    enum { TO = 10000 };
+    give(0, TO);
+    duo_transmit(0);
+    unsigned count = duo_queued[0];
+    const struct duo_datagram *first = &duo_queue[0][0], *last = &duo_queue[0][count - 1];
+    cr_assert(count > 2 && last->length < first->length);
+    struct core_msg *msg;
+    uint64_t offset;
+    cr_assert_eq(core_copy_target(duo_core[1], first->bytes, count * first->length, first->length, &msg, &offset),
+                 count - 1);
+    cr_assert(msg == &recv->msg && offset == 0);
+    cr_assert_eq(core_copy_target(duo_core[1], last->bytes, last->length, last->length, &msg, &offset), 1,
+                 "it says its own length");
+    cr_assert_eq(offset, (count - 1) * (first->length - WIRE_BULK_HEADER_BYTES));
+}
+
 /* The home flow may be so slow that the others carry everything. */
 Test(split, nothing_goes_over_the_home_flow, .init = setup)
 {
