@@ -187,6 +187,7 @@ int main(int argc, char **argv)
         for (unsigned i = 0; i < rounds; i++)
             initiator_round(conn, strcmp(argv[1], "read") != 0, local, i);
         uccl_close(engine);
+        free(local);
         return 0;
     }
     WORKS(uccl_listen(engine, 0, 0, &handle, &listener));
