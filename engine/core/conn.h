@@ -235,5 +235,7 @@ static inline uint64_t conn_bulk_left(const struct core_msg *msg)
     return left < block ? left : block;
 }
 void conn_take_bulk(struct conn *conn, struct core_msg *msg, uint64_t bytes);
+/* Takes the next bytes of it for a train of frames, at most `room`; fills `data` except its payload. */
+void conn_take_shared(struct conn *conn, struct core_msg *msg, uint32_t room, struct wire_data *data);
 
 #endif

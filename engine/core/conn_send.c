@@ -380,6 +380,23 @@ void conn_take_bulk(struct conn *conn, struct core_msg *msg, uint64_t bytes)
     }
 }
 
+void conn_take_shared(struct conn *conn, struct core_msg *msg, uint32_t room, struct wire_data *data)
+{
+    uint64_t left = conn_bulk_left(msg);
+    if (left > room)
+        left = msg->watched ? room - room % CORE_WATCHED_BYTES : room;
+    *data = (struct wire_data){
+        .conn = conn->remote_id,
+        .msg = (uint32_t)msg->number,
+        .stripes = msg->stripes,
+        .offset = msg->offset_bytes,
+        .total = msg->size_bytes,
+        .length = (uint32_t)left,
+    };
+    conn_take_bulk(conn, msg, left);
+    core_release_push(conn->flow->core, msg, data->offset, left); /* the train has a copy */
+}
+
 /* ---- aborts -------------------------------------------------------------------------------- */
 
 bool conn_on_abort_of_recv(struct conn *conn, uint32_t truncated, int32_t status)

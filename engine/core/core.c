@@ -50,6 +50,7 @@ struct core *core_init(void *memory, const struct core_setup *setup, uint64_t no
     core->counters = setup->counters;
     core->crc32c = setup->crc32c;
     core->paths_in_order = setup->paths_in_order;
+    core->whole_trains = setup->whole_trains;
     core->places_reliably = setup->places_reliably;
     core->places_in_order = setup->places_in_order;
     core->rng.state = setup->seed;

@@ -97,6 +97,7 @@ struct core_setup {
     crc32c_fn crc32c;            /* the fastest one that the machine has */
     uint64_t seed;               /* of all randomness */
     bool paths_in_order;         /* capability: a path never reorders */
+    bool whole_trains;           /* capability: a train costs about one send, however many datagrams it has */
     bool places_reliably;        /* capability: data QPs retransmit what is lost themselves (RC) */
     bool places_in_order;        /* capability: a data QP neither reorders nor duplicates */
 };

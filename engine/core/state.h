@@ -18,7 +18,7 @@ struct core {
     const struct params *params;
     struct counters *counters;
     crc32c_fn crc32c;
-    bool paths_in_order, places_reliably, places_in_order; /* core_setup */
+    bool paths_in_order, whole_trains, places_reliably, places_in_order; /* core_setup */
     struct rng rng;
     uint64_t now_ns;    /* of the current call */
     uint64_t waited_ns; /* core_waited() */

@@ -23,6 +23,13 @@ static bool flow_has_room(struct flow *flow, bool bulk)
     return false;
 }
 
+/* Whether the connection's first granted message goes in a train of frames: it must be small, and not alone. */
+static bool shares(const struct flow *flow, const struct conn *conn)
+{
+    const struct core_msg *msg = tx_shareable(conn);
+    return msg && (msg->next || conn->eager.head || conn->active.next || flow->ctrl.head || flow->ack.pending);
+}
+
 static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     const struct sendable room = {flow_has_room(flow, false), flow_has_room(flow, true)};
@@ -58,7 +65,10 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
             return false;
         bool bulk_turn = has.bulk && (!has.eager || conn->bulk_turn);
         conn->bulk_turn = !bulk_turn;
-        return bulk_turn ? tx_send_large(flow, conn, desc, now_ns) : tx_send_small(flow, false, desc, now_ns);
+        if (!bulk_turn)
+            return tx_send_small(flow, false, desc, now_ns);
+        return (shares(flow, conn) && tx_send_small(flow, false, desc, now_ns)) ||
+               tx_send_large(flow, conn, desc, now_ns);
     }
     return false;
 }

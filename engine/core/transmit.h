@@ -75,6 +75,18 @@ void tx_launch(struct rail *rail, struct chunk *chunk, uint64_t seq, uint64_t ma
 void tx_describe_unnumbered(struct rail *rail, uint8_t *buffer, uint32_t bytes, uint16_t port, unsigned due,
                             struct tx_desc *desc, uint64_t now_ns);
 
+/*
+ * The bulk message that may go now if it may share a train of frames with others: one that would fill no chunk. A range
+ * of a striped message may not: its chunks end it. With several rails none does: trains go over the preferred one.
+ */
+static inline struct core_msg *tx_shareable(const struct conn *conn)
+{
+    struct core_msg *msg = conn_bulk_ready(conn);
+    const struct flow *flow = conn->flow;
+    bool shares = flow->core->whole_trains && flow->rail_count == 1;
+    return shares && msg && msg->size_bytes <= FRAMES_BIG_BYTES && msg->stripes <= 1 ? msg : NULL;
+}
+
 /* ---- trains of frames -------------------------------------------------------------------------- */
 
 /* A train of frames being laid out. */
@@ -89,6 +101,7 @@ struct train {
     uint32_t payload_total;
     uint64_t payload_budget; /* of the congestion window */
     bool sequenced;          /* carries more than acks */
+    bool shared;             /* takes granted messages, too */
 };
 
 static inline void train_begin_datagram(struct train *train)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Small messages and control frames of all connections share datagrams, and datagrams share a train. A train stands in
- * a buffer of the pool until it is acked, since the messages may be gone before.
+ * Small messages and control frames of all connections share datagrams, and datagrams share a train. So do granted
+ * messages that would fill no chunk, where a train costs about one send. A train stands in a buffer of the pool until
+ * it is acked, since the messages may be gone before.
  */
 #include "core/transmit.h"
 
@@ -42,47 +43,118 @@ static void put_ctrl(struct flow *flow, struct train *train)
     flow->ctrl_urgent = false;
 }
 
+/*
+ * Finds room for the next bytes of a message of which `left` are left, in this datagram or the next. Returns room for
+ * its frame and payload; 0: the train, or the window, is full.
+ */
+static inline uint32_t fragment_room(struct core *core, struct train *train, uint32_t frame_bytes, uint64_t left)
+{
+    if (train->pieces == CORE_GATHER_MAX || train->payload_total > train->payload_budget)
+        return 0;
+    uint32_t room = train_room(train);
+    uint32_t need = left < FRAGMENT_MIN_BYTES ? (uint32_t)left : FRAGMENT_MIN_BYTES;
+    if (room < frame_bytes + need || train->frames >= CORE_FRAMES_MAX) {
+        if (!train_next_datagram(core, train))
+            return 0;
+        room = train_room(train);
+    }
+    return room;
+}
+
+static inline void add_fragment(struct core *core, struct train *train, struct core_msg *msg, uint64_t offset,
+                                uint32_t length)
+{
+    train->frames++;
+    train->sequenced = true;
+    if (length)
+        core->pieces[train->pieces++] = (struct tx_piece){msg, offset, length, train->payload};
+    train->payload += length;
+    train->payload_total += length;
+}
+
 /* Adds bytes of an eager message. False: the train, or the window, is full. */
 static bool put_eager(struct flow *flow, struct conn *conn, struct core_msg *msg, struct train *train)
 {
-    struct core *core = flow->core;
-    uint64_t left = msg->size_bytes - msg->offset_bytes;
-    if (train->pieces == CORE_GATHER_MAX || train->payload_total > train->payload_budget)
-        return false;
-    uint32_t room = train_room(train);
-    uint32_t need = left < FRAGMENT_MIN_BYTES ? (uint32_t)left : FRAGMENT_MIN_BYTES;
-    if (room < WIRE_EAGER_BYTES + need || train->frames >= CORE_FRAMES_MAX) {
-        if (!train_next_datagram(core, train))
-            return false;
-        room = train_room(train);
-    }
-    struct wire_eager eager;
     uint64_t offset = msg->offset_bytes;
+    uint32_t room = fragment_room(flow->core, train, WIRE_EAGER_BYTES, msg->size_bytes - offset);
+    if (!room)
+        return false;
+    struct wire_eager eager;
     conn_take_eager(conn, msg, room - WIRE_EAGER_BYTES, &eager);
     train->header += wire_put_eager(train_at(train) + train->header, &eager);
-    train->frames++;
-    train->sequenced = true;
-    if (eager.length)
-        core->pieces[train->pieces++] = (struct tx_piece){msg, offset, eager.length, train->payload};
-    train->payload += eager.length;
-    train->payload_total += eager.length;
+    add_fragment(flow->core, train, msg, offset, eager.length);
     conn->deficit_bytes -= (int64_t)eager.length + WIRE_EAGER_BYTES;
     return true;
 }
 
-/* Eager messages of all connections in turn, until the train or the window is full. */
-static void put_eagers(struct flow *flow, struct train *train)
+/* Adds bytes of a granted message. False: the train is full. */
+static bool put_shared(struct flow *flow, struct conn *conn, struct core_msg *msg, struct train *train)
 {
-    struct queue_link **last = flow->active.end;
-    for (bool end = !flow->active.head; !end;) {
-        struct conn *conn = flow_first_active(flow);
-        struct core_msg *msg;
-        while ((msg = conn_eager_ready(conn)) && conn->deficit_bytes > -QUANTUM_BYTES) {
-            if (!put_eager(flow, conn, msg, train))
-                return;
-        }
-        end = &conn->active.next == last;
-        flow_rotate_active(flow, conn_eager_ready(conn) || conn_bulk_ready(conn));
+    uint32_t room = fragment_room(flow->core, train, WIRE_DATA_BYTES, conn_bulk_left(msg));
+    if (!room)
+        return false;
+    struct wire_data data;
+    conn_take_shared(conn, msg, room - WIRE_DATA_BYTES, &data);
+    train->header += wire_put_data(train_at(train) + train->header, &data);
+    add_fragment(flow->core, train, msg, data.offset, data.length);
+    conn->deficit_bytes -= (int64_t)data.length + WIRE_DATA_BYTES;
+    return true;
+}
+
+static uint64_t above(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* Payload bytes that the windows take. */
+static uint64_t payload_budget(const struct rail *rail)
+{
+    const struct flow *flow = rail->flow;
+    uint64_t cwnd = above(rail->cc.cwnd_bytes, rail->flying_payload);
+    uint64_t window = above(flow->peer_window_bytes, flow->sent.flying_charge);
+    uint64_t credit = credit_left(flow);
+    if (window > credit)
+        window = credit;
+    return cwnd < window ? cwnd : window;
+}
+
+/* The granted message that may join a train, or NULL: the window must take all of it, as it must take a chunk. */
+static struct core_msg *shared_ready(const struct conn *conn, uint64_t budget)
+{
+    struct core_msg *msg = tx_shareable(conn);
+    return msg && conn_bulk_left(msg) <= budget ? msg : NULL;
+}
+
+/* Small messages of a connection, and granted ones, in turn. False: the train, or the window, is full. */
+static bool put_messages(struct flow *flow, struct conn *conn, struct train *train)
+{
+    while (conn->deficit_bytes > -QUANTUM_BYTES) {
+        struct core_msg *eager = conn_eager_ready(conn), *shared = NULL;
+        if (train->shared && conn->bulk.head)
+            shared = shared_ready(conn, above(train->payload_budget, train->payload_total));
+        if (!eager && !shared)
+            break;
+        bool bulk_turn = shared && (!eager || conn->bulk_turn);
+        conn->bulk_turn = !bulk_turn;
+        if (!(bulk_turn ? put_shared(flow, conn, shared, train) : put_eager(flow, conn, eager, train)))
+            return false;
+    }
+    return true;
+}
+
+/*
+ * Messages of all connections, until the train or the window is full. A connection whose messages do not fit keeps its
+ * turn, and what others put into the train counts against theirs.
+ */
+static void put_all_messages(struct flow *flow, struct train *train)
+{
+    for (struct queue_link *link = flow->active.head, *next; link; link = next) {
+        struct conn *conn = QUEUE_HOLDER(link, struct conn, active);
+        next = link->next;
+        if (!put_messages(flow, conn, train))
+            return;
+        if (!conn_eager_ready(conn) && !conn_bulk_ready(conn))
+            queue_remove(&flow->active, link);
     }
 }
 
@@ -138,19 +210,20 @@ bool tx_send_ack(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
     return true;
 }
 
-/* A buffer for the messages that wait: a small one where that is enough. */
-static uint8_t *frames_buffer(struct flow *flow, bool want_eager, uint8_t *of)
+/* A buffer for the messages that wait and fit the budget: a small one where that is enough. */
+static uint8_t *frames_buffer(struct flow *flow, bool want_eager, uint64_t budget, uint8_t *of)
 {
     uint64_t waiting = 0;
     for (const struct queue_link *link = flow->active.head; want_eager && link; link = link->next) {
-        struct core_msg *msg = conn_eager_ready(QUEUE_HOLDER(link, struct conn, active));
+        struct conn *conn = QUEUE_HOLDER(link, struct conn, active);
+        struct core_msg *msg = conn_eager_ready(conn);
         waiting += msg ? msg->size_bytes - msg->offset_bytes + WIRE_EAGER_BYTES : 0;
         if (msg && msg->next)
             waiting += FRAMES_SMALL_BYTES / 2;
-        if (waiting > FRAMES_SMALL_BYTES / 2)
-            break;
+        if (waiting > FRAMES_SMALL_BYTES / 2 || shared_ready(conn, budget))
+            return flow_take_buffer(flow, true, of);
     }
-    return flow_take_buffer(flow, waiting > FRAMES_SMALL_BYTES / 2, of);
+    return flow_take_buffer(flow, false, of);
 }
 
 bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
@@ -163,18 +236,17 @@ bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t
         return false;
     if (!eager && !(ctrl && tx_window_takes(rail, 0, FRAMES_SMALL_BYTES, reserve)))
         return false;
-    uint8_t of, *buffer = frames_buffer(flow, eager, &of);
+    uint64_t budget = eager ? payload_budget(rail) : 0;
+    uint8_t of, *buffer = frames_buffer(flow, eager, budget, &of);
     if (!buffer)
         return false;
     uint32_t room = of == BUFFER_BIG ? FRAMES_BIG_BYTES : FRAMES_SMALL_BYTES;
     struct train train = {
         .buffer = buffer,
         .datagram_bytes = rail->datagram_bytes < room ? rail->datagram_bytes : room,
-        .payload_budget =
-            eager && rail->cc.cwnd_bytes > rail->flying_payload ? rail->cc.cwnd_bytes - rail->flying_payload : 0,
+        .payload_budget = budget,
     };
-    if (train.payload_budget > credit_left(flow))
-        train.payload_budget = credit_left(flow);
+    train.shared = of == BUFFER_BIG;
     train.count_max = (room < CORE_TRAIN_BYTES_MAX ? room : CORE_TRAIN_BYTES_MAX) / train.datagram_bytes;
     if (train.count_max > CORE_TRAIN_MAX)
         train.count_max = CORE_TRAIN_MAX;
@@ -200,7 +272,7 @@ bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t
     }
     put_ctrl(flow, &train);
     if (eager)
-        put_eagers(flow, &train);
+        put_all_messages(flow, &train);
     train_end_datagram(core, &train);
     if (!train.sequenced) { /* the due frames had become stale: at most an ack is left */
         uint8_t *copy = tx_scratch(core);

@@ -400,6 +400,16 @@ static void put_start(uint8_t *at, enum wire_frame_kind kind, unsigned flags, un
     put16(at + 2, (uint16_t)low);
 }
 
+unsigned wire_put_data(uint8_t *at, const struct wire_data *data)
+{
+    put_start(at, FRAME_DATA, data->stripes, data->length);
+    put32(at + 4, data->conn);
+    put32(at + 8, data->msg);
+    put64(at + 12, data->offset);
+    put64(at + 20, data->total);
+    return WIRE_DATA_BYTES;
+}
+
 unsigned wire_put_eager(uint8_t *at, const struct wire_eager *eager)
 {
     put_start(at, FRAME_EAGER, eager->granted ? EAGER_GRANTED : 0, eager->length);

@@ -295,6 +295,7 @@ void wire_move_payload(struct wire_packet *packet, const uint8_t *payload);
 const struct wire_frame *wire_next_frame(struct wire_packet *packet);
 
 /* Appends a frame at `at`, which has room for its WIRE_*_BYTES; returns the bytes written. */
+unsigned wire_put_data(uint8_t *at, const struct wire_data *data);
 unsigned wire_put_eager(uint8_t *at, const struct wire_eager *eager);
 unsigned wire_put_cts(uint8_t *at, const struct wire_cts *cts);
 unsigned wire_put_rts(uint8_t *at, const struct wire_rts *rts);

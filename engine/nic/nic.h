@@ -39,6 +39,7 @@ enum { NIC_TX_BATCH = 8 }; /* descriptors that a round sends between two flushes
 struct nic_caps {
     bool reliable;       /* retransmits what is lost by itself */
     bool in_order;       /* per path */
+    bool whole_trains;   /* a train costs about one send, however many datagrams it has */
     bool lendable;       /* queues may be driven by changing threads */
     bool room_wakes;     /* wait() ends when there is room for a send that was refused */
     bool close_in_child; /* close() in a child of fork() touches nothing of the parent's */

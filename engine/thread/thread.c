@@ -54,6 +54,7 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
                                                   .crc32c = crc32c_best(),
                                                   .seed = setup->seed,
                                                   .paths_in_order = caps->in_order,
+                                                  .whole_trains = caps->whole_trains,
                                                   .places_reliably = caps->reliable,
                                                   .places_in_order = caps->in_order},
                              clock_now_ns());

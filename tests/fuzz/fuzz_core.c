@@ -314,8 +314,12 @@ static void open_flow(unsigned index)
 
 static void open_all(void)
 {
-    struct core_setup core_setup = {
-        .params = &params, .counters = &counters, .crc32c = crc32c_portable, .seed = 1, .places_in_order = true};
+    struct core_setup core_setup = {.params = &params,
+                                    .counters = &counters,
+                                    .crc32c = crc32c_portable,
+                                    .seed = 1,
+                                    .whole_trains = true,
+                                    .places_in_order = true};
     drain_count = 0;
     drain_at_once = false;
     now_ns = 1000000;

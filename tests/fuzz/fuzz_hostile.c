@@ -566,6 +566,7 @@ static void open_all(void)
                                    .counters = &counters[who],
                                    .crc32c = crc32c_portable,
                                    .seed = 1 + who,
+                                   .whole_trains = true,
                                    .places_in_order = true};
         if (!memory[who])
             memory[who] = zeroed(core_size(&params));

@@ -118,6 +118,7 @@ static int sim_nic_open(const struct params *params, struct nic **out)
     nic->base = (struct nic){.ops = &udp_device_ops,
                              .memory = nic->options.queue_pairs ? &nic_place_memory_ops : NULL,
                              .caps = {.in_order = nic->options.queue_pairs,
+                                      .whole_trains = !nic->options.queue_pairs,
                                       .lendable = true,
                                       .room_wakes = nic->options.full_ns && !nic->options.queue_pairs}};
     *out = &nic->base;

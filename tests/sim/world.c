@@ -540,6 +540,7 @@ void world_create(struct world *world, const char *scenario, const struct option
                                    .crc32c = crc32c_portable,
                                    .seed = rng_next(&world->rng),
                                    .paths_in_order = options->paths_in_order,
+                                   .whole_trains = !options->places,
                                    .places_reliably = options->paths_reliable,
                                    .places_in_order = !options->paths_reorder};
         end->core = core_init(sim_alloc(core_size(&end->params)), &setup, world->now_ns);

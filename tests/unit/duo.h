@@ -59,6 +59,7 @@ static uint32_t duo_passing[2];           /* what the last one said */
 static unsigned duo_lost[2], duo_back[2]; /* CORE_EVENT_RAIL_LOST, CORE_EVENT_RAIL_BACK seen */
 static bool duo_refuse;                   /* the NIC takes nothing */
 static bool duo_reliable;                 /* capability: placing queue pairs are */
+static bool duo_whole_trains;             /* capability: a train costs about one send */
 static bool duo_registered;               /* buffers to be posted: the NIC reaches them */
 /* A NIC that places payload (placing_duo.h), or NULL: a descriptor for it; what its queue pairs are to do. */
 static void (*duo_on_path)(unsigned side, const struct tx_desc *desc);
@@ -105,6 +106,7 @@ static inline void duo_open_as(bool one_core)
                                    .counters = &duo_counters[side],
                                    .crc32c = crc32c_portable,
                                    .seed = 7 + side,
+                                   .whole_trains = duo_whole_trains,
                                    .places_reliably = duo_reliable,
                                    .places_in_order = true};
         duo_core[side] =

@@ -57,7 +57,8 @@ static int udp_open(const struct params *params, struct nic **out)
     }
     nic->base = (struct nic){
         .ops = &udp_device_ops,
-        .caps = {.lendable = params->udp_io != UDP_IO_URING,
+        .caps = {.whole_trains = true,
+                 .lendable = params->udp_io != UDP_IO_URING,
                  .room_wakes = true,
                  .routed = true,
                  .close_in_child = true}, /* descriptors and memory */
