@@ -43,6 +43,8 @@ static bool send_probe(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
     unsigned what;
     struct rail *way = choose_way(rail, &what);
     uint16_t path = 0;
+    if (!rail_has_room(way, false))
+        way = rail;
     if (way->reliable || !probe_opens(&rail->probe))
         path = rail_control_path(way, way == rail ? probe_avoids(&rail->probe) : -1);
     probe_leaves(&rail->probe, what, path);
@@ -102,6 +104,8 @@ static void drop_probes(struct rail *rail, uint64_t now_ns)
 
 bool tx_send_probes(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
 {
+    if (!rail_has_room(rail, false)) /* its connections are full, or not there */
+        return false;
     if (rail->cut)
         drop_probes(rail, now_ns);
     if (!rail->probe.due)

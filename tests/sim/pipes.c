@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "pipes.h"
+
+#include "core/state.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIPES_MAX = 8 };
+
+struct pipe {
+    uint32_t generation; /* of the connection; odd: it is broken */
+    bool up[2];          /* the side has not learned that it is broken */
+    bool waits[2];       /* the side was refused */
+    uint64_t queued[2];  /* bytes of the side under way */
+    uint64_t last_ns[2]; /* when its newest record arrives */
+};
+
+static struct pipe pipes[PAIRS_MAX][PIPES_MAX];
+
+enum pipe_what { PIPE_RECORD, PIPE_LEARNS, PIPE_OPENS };
+
+struct pipe_event {
+    uint8_t what; /* enum pipe_what */
+    uint8_t side; /* that it happens to */
+    uint16_t port;
+    struct pair *pair;
+    uint32_t generation;
+    struct datagram *datagram; /* PIPE_RECORD */
+};
+
+static struct pipe *pipe_of(const struct world *world, const struct pair *pair, unsigned port)
+{
+    return &pipes[pair - world->pairs][port];
+}
+
+static void push(struct world *world, uint64_t at_ns, struct pipe_event event)
+{
+    struct pipe_event *kept = malloc(sizeof *kept);
+    if (!kept)
+        abort();
+    *kept = event;
+    world_push(world, at_ns, EVENT_PIPE, event.pair->end[event.side], kept, 0);
+}
+
+/* The connection is made, by side 0; side 1 hears of it before any record. */
+static void open_pipe(struct world *world, struct pair *pair, unsigned port, uint64_t at_ns)
+{
+    struct pipe *pipe = pipe_of(world, pair, port);
+    uint32_t generation = pipe->generation + (pipe->generation & 1);
+    uint64_t later_ns = at_ns + rng_below(&world->rng, 50 * NS_PER_US);
+    for (unsigned side = 0; side < 2; side++)
+        push(world, side ? later_ns : at_ns,
+             (struct pipe_event){PIPE_OPENS, (uint8_t)side, (uint16_t)port, pair, generation, NULL});
+    pipe->last_ns[0] = pipe->last_ns[1] = later_ns;
+}
+
+void pipes_create(struct world *world, struct pair *pair)
+{
+    unsigned paths = pair->flow[0]->rails->paths.count;
+    memset(pipes[pair - world->pairs], 0, sizeof pipes[0]);
+    if (pair->flow[1]->rails->paths.count < paths)
+        paths = pair->flow[1]->rails->paths.count;
+    if (paths > PIPES_MAX)
+        paths = PIPES_MAX;
+    for (unsigned port = 0; port < paths; port++)
+        open_pipe(world, pair, port, world->now_ns + rng_below(&world->rng, NS_PER_MS));
+}
+
+static void break_pipe(struct world *world, struct pair *pair, unsigned port)
+{
+    const struct options *options = world->options;
+    struct pipe *pipe = pipe_of(world, pair, port);
+    uint64_t known_ns = world->now_ns;
+    world->faults++;
+    pipe->generation++;
+    pipe->queued[0] = pipe->queued[1] = 0;
+    for (unsigned side = 0; side < 2; side++) {
+        uint64_t at_ns = world->now_ns + rng_below(&world->rng, (uint32_t)options->pipe_late_ns + 1);
+        push(world, at_ns,
+             (struct pipe_event){PIPE_LEARNS, (uint8_t)side, (uint16_t)port, pair, pipe->generation, NULL});
+        if (at_ns > known_ns)
+            known_ns = at_ns;
+    }
+    open_pipe(world, pair, port, known_ns + 1 + rng_below(&world->rng, (uint32_t)options->pipe_heal_ns + 1));
+}
+
+bool pipes_take(struct world *world, struct pair *pair, unsigned side, unsigned port)
+{
+    struct pipe *pipe = pipe_of(world, pair, port);
+    if (!pipe->up[side])
+        world_fail(world, "a record for path %u, which is down", port);
+    if (pipe->queued[side] < world->options->pipe_bytes)
+        return true;
+    pipe->waits[side] = true;
+    return false;
+}
+
+void pipes_carry(struct world *world, struct pair *pair, unsigned side, unsigned port, const uint8_t *bytes,
+                 size_t length)
+{
+    const struct options *options = world->options;
+    const struct net *net = &pair->link[side][0].net;
+    struct pipe *pipe = pipe_of(world, pair, port);
+    world->datagrams++;
+    if (pipe->generation & 1) { /* the side does not know yet */
+        world->dropped++;
+        return;
+    }
+    struct datagram *datagram = malloc(sizeof *datagram + length);
+    if (!datagram)
+        abort();
+    *datagram = (struct datagram){.length = length};
+    memcpy(datagram->bytes, bytes, length);
+    uint64_t at_ns = world->now_ns + net->delay_ns + length * 8000 / net->rate_mbps;
+    at_ns += rng_below(&world->rng, (uint32_t)net->jitter_ns + 1);
+    if (world_chance(world, options->pipe_stall_ppm))
+        at_ns += rng_below(&world->rng, (uint32_t)options->pipe_stall_ns);
+    if (at_ns < pipe->last_ns[side])
+        at_ns = pipe->last_ns[side];
+    pipe->last_ns[side] = at_ns;
+    pipe->queued[side] += length;
+    push(world, at_ns,
+         (struct pipe_event){PIPE_RECORD, (uint8_t)!side, (uint16_t)port, pair, pipe->generation, datagram});
+    if (world_chance(world, options->pipe_break_ppm))
+        break_pipe(world, pair, port);
+}
+
+static void give_room(struct world *world, struct pair *pair, unsigned side, unsigned port)
+{
+    struct end *end = &world->ends[pair->end[side]];
+    if (!end->halted)
+        core_path_room(end->core, pair->flow[side], 0, (uint16_t)port, world_clock_ns(world, end));
+    end->dirty = true;
+}
+
+void pipes_event(struct world *world, void *what)
+{
+    struct pipe_event event = *(struct pipe_event *)what;
+    struct pipe *pipe = pipe_of(world, event.pair, event.port);
+    struct end *end = &world->ends[event.pair->end[event.side]];
+    unsigned from = !event.side;
+    free(what);
+    switch ((enum pipe_what)event.what) {
+    case PIPE_RECORD:
+        if (event.generation != pipe->generation || end->halted) {
+            world->dropped++;
+            free(event.datagram);
+            break;
+        }
+        pipe->queued[from] -= event.datagram->length;
+        core_rx(end->core, event.datagram->bytes, event.datagram->length, false, world_clock_ns(world, end));
+        app_copy(world, end);
+        free(event.datagram);
+        if (pipe->waits[from] && pipe->up[from] && pipe->queued[from] < world->options->pipe_bytes / 2) {
+            pipe->waits[from] = false;
+            give_room(world, event.pair, from, event.port);
+        }
+        break;
+    case PIPE_LEARNS:
+        pipe->up[event.side] = pipe->waits[event.side] = false;
+        if (!end->halted)
+            core_path_broken(end->core, event.pair->flow[event.side], 0, event.port, world_clock_ns(world, end));
+        break;
+    case PIPE_OPENS:
+        if (event.generation < pipe->generation)
+            break; /* it has broken again meanwhile */
+        pipe->generation = event.generation;
+        pipe->up[event.side] = true;
+        pipe->waits[event.side] = false;
+        give_room(world, event.pair, event.side, event.port);
+        break;
+    }
+    end->dirty = true;
+}
+
+void pipes_free_event(void *what)
+{
+    struct pipe_event *event = what;
+    free(event->datagram);
+    free(event);
+}

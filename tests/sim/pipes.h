@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Connections in place of a network of datagrams (options.pipe_bytes): each path of a pair is a pipe that keeps order
+ * and loses nothing, of bounded capacity, unless it breaks. Then all that is under way in both directions is lost, also
+ * what has arrived unread, and each side learns of it at a time of its own; later it is there again. Pipes stall, and
+ * keep no order among each other.
+ */
+#ifndef SIM_PIPES_H
+#define SIM_PIPES_H
+
+#include "world.h"
+
+/* All pipes of a pair come up, a moment later. */
+void pipes_create(struct world *world, struct pair *pair);
+/* Whether the pipe takes a record of this side now. */
+bool pipes_take(struct world *world, struct pair *pair, unsigned side, unsigned port);
+void pipes_carry(struct world *world, struct pair *pair, unsigned side, unsigned port, const uint8_t *bytes,
+                 size_t length);
+void pipes_event(struct world *world, void *what);
+void pipes_free_event(void *what);
+
+#endif
