@@ -41,7 +41,8 @@ static void check_shape(struct world *world, const struct pair *pair, unsigned s
     if (desc->datagram_bytes > datagram_max || desc->last_bytes > desc->datagram_bytes)
         world_fail(world, "a datagram of %u, last %u bytes, where %u fit", desc->datagram_bytes, desc->last_bytes,
                    datagram_max);
-    if (!world->nic && (uint64_t)(desc->count - 1) * desc->datagram_bytes + desc->last_bytes > CORE_TRAIN_BYTES_MAX)
+    if (!world->nic && !world->options->pipe_bytes &&
+        (uint64_t)(desc->count - 1) * desc->datagram_bytes + desc->last_bytes > CORE_TRAIN_BYTES_MAX)
         world_fail(world, "a train of %u times %u bytes", desc->count, desc->datagram_bytes);
 }
 
@@ -49,8 +50,8 @@ static void check_shape(struct world *world, const struct pair *pair, unsigned s
 static void check_size(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     uint32_t largest = desc->count > 1 ? desc->datagram_bytes : desc->last_bytes;
-    if (!desc->retransmission && !desc->whole && !desc->on_path && largest > CORE_DATAGRAM_BASE &&
-        largest > pair->passed_bytes[side][desc->rail])
+    if (!world->options->pipe_bytes && !desc->retransmission && !desc->whole && !desc->on_path &&
+        largest > CORE_DATAGRAM_BASE && largest > pair->passed_bytes[side][desc->rail])
         world_fail(world, "a datagram of %u bytes, where %u is the largest that has got through", largest,
                    pair->passed_bytes[side][desc->rail]);
 }
@@ -96,7 +97,7 @@ static void check_path(struct world *world, struct pair *pair, unsigned side, co
     if (desc->fragment) /* the chunk that it is of goes so */
         desc = &desc->flow->image.desc;
     struct transmission *last = &pair->last[side][desc->seq % LAST_MAX];
-    if (!desc->sequenced || desc->flow->sent.window > LAST_MAX)
+    if (!desc->sequenced || world->options->pipe_bytes || desc->flow->sent.window > LAST_MAX)
         return;
     if (desc->retransmission && last->known && last->seq == desc->seq && !last->on_path && !desc->on_path &&
         last->path == desc->path && last->path_seq != desc->path_seq &&

@@ -580,8 +580,27 @@ static void run_bounded(const struct scenario *scenario, uint64_t seed, bool pri
         name, run_bounded, (void (*)(void))(set)                                                                       \
     }
 
+/* Paths that are connections, which break, stall and are full (pipes.h). */
+static void set_pipes(struct options *options, struct rng *rng)
+{
+    options->pipe_bytes = 1000 + rng_below(rng, 600000);
+    options->pipe_break_ppm = rng_below(rng, 3) ? rng_below(rng, 20000) : 0;
+    options->pipe_stall_ppm = rng_below(rng, 20000);
+    options->pipe_stall_ns = 2 * NS_PER_MS;
+    options->pipe_heal_ns = 5 * NS_PER_MS;
+    options->pipe_late_ns = rng_below(rng, 4) ? 100 * NS_PER_US : 100 * NS_PER_MS;
+    options->datagram_bytes = rng_below(rng, 3) ? CORE_RECORD_BYTES_MAX : 2000 + rng_below(rng, 100000);
+    options->window_bytes = UINT64_C(1) << 40;
+    options->params.port_entropy = 1 + rng_below(rng, 6);
+    options->paths_in_order = true;
+    options->size_max = 2000000;
+    options->cancel_permille = 20;
+    options->truncate_permille = 20;
+}
+
 static const struct scenario scenarios[] = {
     SCENARIO("clean", set_clean),
+    SCENARIO("pipes", set_pipes),
     SCENARIO("loss1", set_loss1),
     SCENARIO("loss5", set_loss5),
     SCENARIO("loss30", set_loss30),

@@ -5,6 +5,7 @@
  */
 #include "firewall.h"
 #include "judge.h"
+#include "pipes.h"
 #include "placing.h"
 #include "rails.h"
 #include "stops.h"
@@ -18,7 +19,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DATAGRAM_MAX = 65536 };
+enum { DATAGRAM_MAX = CORE_RECORD_BYTES_MAX };
 
 /* ---- helpers --------------------------------------------------------------------------------- */
 
@@ -311,7 +312,9 @@ static void send_desc(struct world *world, const struct tx_desc *desc, bool fail
         }
     }
     for (unsigned i = 0; i < desc->count && !fail; i++) {
-        if (desc->mask >> i & 1)
+        if (desc->mask >> i & 1 && world->options->pipe_bytes)
+            pipes_carry(world, pair, side, desc->port, buffer, world_lay_out(world, desc, i, buffer));
+        else if (desc->mask >> i & 1)
             transmit(world, pair, side, desc, buffer, world_lay_out(world, desc, i, buffer));
     }
 }
@@ -333,8 +336,14 @@ static void run_tx(struct world *world, struct end *end)
         judge_desc(world, &world->pairs[desc.destination % 64 / 2], side, &desc);
         world_note(world, desc.sequenced ? desc.retransmission ? "retransmission" : "chunk" : "ack",
                    (uint64_t)(end - world->ends), desc.sequenced ? desc.seq : 0, desc.count);
-        bool fail = world_chance(world, world->options->tx_fail_ppm);
+        bool full =
+            world->options->pipe_bytes && !pipes_take(world, &world->pairs[desc.destination % 64 / 2], side, desc.port);
+        bool fail = full || world_chance(world, world->options->tx_fail_ppm);
         send_desc(world, &desc, fail);
+        if (full) { /* other pipes may have room */
+            core_tx_failed(end->core, &desc, world_clock_ns(world, end));
+            continue;
+        }
         if (fail) {
             world->faults++;
             world->dropped += (unsigned)__builtin_popcountll(desc.mask);
@@ -475,10 +484,11 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
             .tx_token = tokens[!side],
             .rails[0] = {.destination = 2 * index + side,
                          .datagram_bytes = datagram_bytes[side],
-                         .base_bytes = CORE_DATAGRAM_BASE,
+                         .base_bytes = options->pipe_bytes ? 0 : CORE_DATAGRAM_BASE,
+                         .reliable = options->pipe_bytes != 0,
                          .nonce = rng_next(&world->rng),
                          .greets = side == 1 && options->net[0].firewall,
-                         .peer_ports = ports_told(&world->ends[pair->end[!side]])},
+                         .peer_ports = options->pipe_bytes ? 0 : ports_told(&world->ends[pair->end[!side]])},
             .rail_count = 1,
             .chunk_window = options->chunk_window,
             .msg_window = options->msg_window,
@@ -503,6 +513,8 @@ static void open_pair(struct world *world, unsigned first, unsigned second)
     }
     if (options->wrap)
         wrap_pair(world, pair);
+    if (options->pipe_bytes)
+        pipes_create(world, pair);
 }
 
 void world_create(struct world *world, const char *scenario, const struct options *options, uint64_t seed, bool trace)
@@ -658,6 +670,8 @@ static void close_world(struct world *world)
             free(event.what);
         else if (event.kind == EVENT_NIC)
             placing_free_event(event.what);
+        else if (event.kind == EVENT_PIPE)
+            pipes_free_event(event.what);
     }
     app_destroy(world);
     if (world->nic)
@@ -698,6 +712,9 @@ static void handle(struct world *world, struct event *event)
         break;
     case EVENT_NIC:
         placing_event(world, event);
+        break;
+    case EVENT_PIPE:
+        pipes_event(world, event->what);
         break;
     case EVENT_STOP:
         stops_begin(world, end);

@@ -86,6 +86,11 @@ struct options {
     uint64_t nic_drain_ns;                /* until a queue pair is drained */
     uint64_t nic_answer_ns;               /* until one is made or connected */
 
+    uint64_t pipe_bytes;                     /* paths are connections of this capacity (pipes.h); 0: no */
+    uint32_t pipe_break_ppm, pipe_stall_ppm; /* records */
+    uint64_t pipe_stall_ns, pipe_heal_ns;    /* longest */
+    uint64_t pipe_late_ns;                   /* until a side learns of a break, at most */
+
     bool wrap;                                     /* every number that the wire truncates soon wraps */
     uint32_t datagram_bytes, datagram_bytes_later; /* later: from change_datagram_ns on */
     uint64_t change_datagram_ns;
@@ -138,7 +143,8 @@ enum event_kind {
     EVENT_NIC,
     EVENT_STOP,
     EVENT_GO_ON,
-    EVENT_RAIL
+    EVENT_RAIL,
+    EVENT_PIPE
 };
 
 struct event {
