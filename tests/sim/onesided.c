@@ -625,7 +625,8 @@ void onesided_scenario(struct cluster_options *options, struct rng *rng)
     options->sessions = 0;
     options->params.stripe_min_kb = 64;
     options->nic.in_place = rng_below(rng, 2);
-    options->fabric.loss_ppm = rng_below(rng, 2) * (1000u << rng_below(rng, 5));
+    unsigned loss_ppm = 1000u << rng_below(rng, 5);
+    options->fabric.loss_ppm = rng_below(rng, 2) * loss_ppm;
     options->fabric.reorder_ppm = rng_below(rng, 2) * 20000;
     options->fabric.reorder_ns = 1u << (14 + rng_below(rng, 6));
     options->fabric.duplicate_ppm = rng_below(rng, 2) * 20000;

@@ -73,6 +73,7 @@ void placing_close(struct options *options, struct rng *rng)
 {
     placing_late(options, rng);
     options->close_early = true;
+    options->placed = false; /* a close may come before a queue pair is up */
     options->cancel_permille = rng_below(rng, 2) * 100;
     options->linger_ns = rng_below(rng, 2) ? options->linger_ns : rng_below(rng, 5 * NS_PER_MS);
     options->conns = 12;

@@ -238,7 +238,8 @@ void rails_oneway(struct options *options, struct rng *rng)
 {
     steady(options, rng);
     with_rails(options, 2);
-    struct cut cut = {.rail = (uint8_t)rng_below(rng, 2), .kind = CUT_ONE_WAY, .side = (uint8_t)rng_below(rng, 2)};
+    struct cut cut = {.rail = (uint8_t)rng_below(rng, 2), .kind = CUT_ONE_WAY};
+    cut.side = (uint8_t)rng_below(rng, 2);
     cut.begin_ns = rng_below(rng, 50 * NS_PER_MS);
     cut.end_ns = rng_below(rng, 2) ? UINT64_MAX : cut.begin_ns + rng_below(rng, 900u * NS_PER_MS);
     add_cut(options, cut);
