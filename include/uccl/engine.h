@@ -566,8 +566,7 @@ int uccl_event_arm(uccl_engine *engine);
  * A process exports registered memory and gives the reference, plain bytes, to a peer by any way, such as a message.
  * The peer imports it on a connection to that process, and then writes and reads the memory. The exporting process
  * calls nothing for it and may sleep; its engine checks range, right and reference of every access. Both engines must
- * know one-sided operations (UCCL_ONESIDED). With a peer that does not, all calls on the connection return
- * UCCL_ENOTSUP.
+ * know one-sided operations: with a peer that does not, all calls on the connection return UCCL_ENOTSUP.
  */
 enum { UCCL_REF_BYTES = 52, UCCL_NOTIFY_MAX = 65536 };
 
