@@ -49,6 +49,12 @@ static uint64_t *buffer_of(const struct task *task)
     return buffer;
 }
 
+static void free_all(uint64_t **buffers, const struct task *task)
+{
+    for (unsigned i = 0; i < task->outstanding; i++)
+        free(buffers[i]);
+}
+
 static void fill(uint64_t *buffer, const struct task *task, uint64_t number)
 {
     for (uint64_t i = 0; i < task->size_bytes / sizeof *buffer; i++)
@@ -95,6 +101,7 @@ static int receive(uccl_engine *engine, uint16_t port)
     }
     must("close", uccl_conn_close(conn));
     must("close", uccl_close(engine));
+    free_all(buffer, &task);
     printf("messages %" PRIu64 "\n", number);
     return 0;
 }
@@ -154,6 +161,7 @@ static int send_steadily(uccl_engine *engine, char **arguments)
     must("the last send", uccl_wait(request[0], LIMIT_MS, NULL));
     must("close", uccl_conn_close(conn));
     must("close", uccl_close(engine));
+    free_all(buffer, &task);
     return 0;
 }
 
