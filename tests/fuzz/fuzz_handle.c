@@ -3,22 +3,12 @@
 #include "../../api/handle.h"
 
 #include "base/log.h"
+#include "require.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require_that(bool good, const char *what)
-{
-    if (good)
-        return;
-    fprintf(stderr, "not so: %s\n", what);
-    abort();
-}
-#define require(condition) require_that(condition, #condition)
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {

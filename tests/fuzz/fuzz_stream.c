@@ -9,8 +9,8 @@
 
 #include "base/log.h"
 #include "core/crc32c.h"
+#include "require.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -18,15 +18,6 @@
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-
-static void require_that(bool good, const char *what)
-{
-    if (good)
-        return;
-    fprintf(stderr, "not so: %s\n", what);
-    abort();
-}
-#define require(condition) require_that(condition, #condition)
 
 static struct params params = {.port_entropy = 2, .dead_peer_ms = 10000, .connect_ms = 10000};
 static struct counters counters;

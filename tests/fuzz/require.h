@@ -5,15 +5,19 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Not assert(): it must also hold in a build without. */
-static inline void require(bool promise)
+static inline void require_that(bool promise, const char *what)
 {
-    if (!promise)
-        abort();
+    if (promise)
+        return;
+    fprintf(stderr, "not so: %s\n", what);
+    abort();
 }
+#define require(promise) require_that(promise, #promise)
 
 /* Zeroed, and aligned to cache lines. */
 static inline void *zeroed(size_t bytes)
