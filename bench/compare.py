@@ -677,20 +677,17 @@ def size_list(text):
     return sizes
 
 
-def network_list(text):
-    names = text.split(",")
-    for name in names:
-        if name not in NETWORKS:
-            raise argparse.ArgumentTypeError(f"no such network: {name} (there are {', '.join(NETWORKS)})")
-    return names
+def list_of(what, known):
+    """The parser of a list of these names."""
 
+    def parse(text):
+        names = text.split(",")
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"no such {what}: {name} (there are {', '.join(known)})")
+        return names
 
-def op_list(text):
-    names = text.split(",")
-    for name in names:
-        if name not in GROUPS:
-            raise argparse.ArgumentTypeError(f"no such operation: {name} (there are {', '.join(GROUPS)})")
-    return names
+    return parse
 
 
 def main():
@@ -700,11 +697,12 @@ def main():
     parser.add_argument("--quick", action="store_true", help="3 rounds of 0.3 s, loopback and veth, fewer sizes")
     parser.add_argument("--rounds", type=int, help="rounds (default 5)")
     parser.add_argument("--seconds", type=float, help="per measurement (default 1)")
-    parser.add_argument("--networks", type=network_list, help="of " + ",".join(NETWORKS) + " (default all)")
+    parser.add_argument("--networks", type=list_of("network", NETWORKS),
+                        help="of " + ",".join(NETWORKS) + " (default all)")
     parser.add_argument("--sizes", type=size_list, help="message sizes, such as 256,4K,1M (default by network)")
     parser.add_argument("--tools", type=lambda s: s.lower().split(","),
                         help="peers whose name contains one of these, such as ucx,raw (default all)")
-    parser.add_argument("--ops", type=op_list, default=list(GROUPS),
+    parser.add_argument("--ops", type=list_of("operation", GROUPS), default=list(GROUPS),
                         help="of " + ",".join(GROUPS) + " (default all; write and read on loopback and veth alone)")
     parser.add_argument("--pin", action="store_true",
                         help="server on the first core, client on the last, for all tools (MPI binds its ranks itself)")
