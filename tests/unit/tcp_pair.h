@@ -9,23 +9,16 @@
 #include "core/crc32c.h"
 #include "core/wire.h"
 #include "nic/tcp/tcp.h"
+#include "socket_pair.h"
 
-#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MESSAGE_BYTES = 4 << 20, DEADLINE_MS = 20000, PATHS = 4, EVENTS_MAX = 64 };
 static const uint64_t tokens[2] = {UINT64_C(0x1122334455667001),
                                    UINT64_C(0xa1b2c3d4e5f60002)}; /* that side i expects */
-
-struct test_msg {
-    struct core_msg core;
-    uint8_t *bytes;
-    bool hidden; /* payload() refuses, as for memory the CPU cannot read */
-};
 
 struct side {
     struct counters counters;
@@ -49,24 +42,6 @@ struct pair {
     struct test_msg *msg;
 };
 
-static inline uint64_t now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-static inline const void *test_payload(const struct core_msg *msg, uint64_t offset)
-{
-    const struct test_msg *test = (const struct test_msg *)msg;
-    return test->hidden ? NULL : test->bytes + offset;
-}
-
-static inline void test_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length)
-{
-    memcpy(to, ((const struct test_msg *)msg)->bytes + offset, length);
-}
-
 /* The payload of a bulk datagram belongs to its offset in the side's memory. */
 static inline void *test_target(void *owner, const uint8_t *header, size_t length, size_t stride, unsigned *count)
 {
@@ -80,18 +55,6 @@ static inline void *test_target(void *owner, const uint8_t *header, size_t lengt
         return NULL;
     *count = 1;
     return side->to + frame->data.offset;
-}
-
-static inline union nic_address address_of(const char *text)
-{
-    union nic_address out = {0};
-    if (inet_pton(AF_INET, text, &out.v4.sin_addr) == 1) {
-        out.v4.sin_family = AF_INET;
-    } else {
-        cr_assert_eq(inet_pton(AF_INET6, text, &out.v6.sin6_addr), 1);
-        out.v6.sin6_family = AF_INET6;
-    }
-    return out;
 }
 
 static inline void open_side(struct pair *pair, unsigned index)

@@ -9,26 +9,17 @@
 #include "core/crc32c.h"
 #include "core/wire.h"
 #include "nic/udp/udp.h"
+#include "socket_pair.h"
 
-#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum {
     MESSAGE_BYTES = 256 * 1024,
     SMALL = 1472,
     TOKEN = 0x1234567,
     DEADLINE_NS = 2000000000,
-};
-
-/* A message whose bytes are `bytes`; `hidden`: payload() refuses, as for memory the CPU cannot
- * read. */
-struct test_msg {
-    struct core_msg core;
-    const uint8_t *bytes;
-    bool hidden;
 };
 
 struct pair {
@@ -48,26 +39,6 @@ static inline void keep_log(void *user, enum uccl_log_level level, const char *t
     (void)level;
     strncat(log_text, text, sizeof log_text - strlen(log_text) - 1);
     strncat(log_text, "\n", sizeof log_text - strlen(log_text) - 1);
-}
-
-static inline uint64_t now_ns(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
-}
-
-static inline const void *test_payload(const struct core_msg *msg, uint64_t offset)
-{
-    const struct test_msg *test = (const struct test_msg *)msg;
-
-    return test->hidden ? NULL : test->bytes + offset;
-}
-
-static inline void test_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length)
-{
-    memcpy(to, ((const struct test_msg *)msg)->bytes + offset, length);
 }
 
 static inline uint32_t counting_crc(uint32_t crc, const void *data, size_t length)
@@ -109,19 +80,6 @@ static inline int open_queue(struct pair *pair, int which, bool lent)
 
     pair->queues[which] = udp_queue_of(queue);
     return status;
-}
-
-static inline union nic_address address_of(const char *text)
-{
-    union nic_address out = {0};
-
-    if (inet_pton(AF_INET, text, &out.v4.sin_addr) == 1) {
-        out.v4.sin_family = AF_INET;
-    } else {
-        cr_assert_eq(inet_pton(AF_INET6, text, &out.v6.sin6_addr), 1);
-        out.v6.sin6_family = AF_INET6;
-    }
-    return out;
 }
 
 static inline void add_peer(struct pair *pair, const char *address)
