@@ -2,6 +2,7 @@
 #include "handle.h"
 
 #include "base/fault.h"
+#include "base/le.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "export.h"
@@ -118,8 +119,7 @@ void handle_put(struct uccl_handle *handle, uint64_t listener, in_port_t port, c
         all[is_v6(&addresses[i])]++;
     at[0] = HANDLE_VERSION;
     memcpy(at + HANDLE_PORT, &port, sizeof port);
-    for (unsigned i = 0; i < 8; i++)
-        at[HANDLE_NONCE + i] = (uint8_t)(listener >> (8 * i));
+    le_put(at + HANDLE_NONCE, listener, 8);
     for (unsigned i = 0; i < count; i++) {
         unsigned family = is_v6(&addresses[i]), other = all[!family];
         unsigned left = HANDLE_ADDRESSES_MAX - (other < HANDLE_ADDRESSES_MAX / 2 ? other : HANDLE_ADDRESSES_MAX / 2);
@@ -140,9 +140,7 @@ static const char *handle_take(const uint8_t *at, struct handle_target *out)
     in_port_t port;
     memcpy(&port, at + HANDLE_PORT, sizeof port);
     out->count = at[1];
-    out->listener = 0;
-    for (unsigned i = 0; i < 8; i++)
-        out->listener |= (uint64_t)at[HANDLE_NONCE + i] << (8 * i);
+    out->listener = le_get(at + HANDLE_NONCE, 8);
     if (port == 0)
         return "it has no port";
     if (out->count == 0 || out->count > HANDLE_ADDRESSES_MAX)

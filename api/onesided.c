@@ -2,6 +2,7 @@
 /* One-sided operations: exports and references, posting, notifications. */
 #include "objects.h"
 
+#include "base/le.h"
 #include "base/log.h"
 #include "base/race_point.h"
 #include "mem/mem.h"
@@ -33,33 +34,19 @@ enum {
     REF_ENGINE_BYTES = 8,
 };
 
-static void put(uint8_t *at, uint64_t value, unsigned bytes)
-{
-    for (unsigned i = 0; i < bytes; i++)
-        at[i] = (uint8_t)(value >> 8 * i);
-}
-
-static uint64_t get(const uint8_t *at, unsigned bytes)
-{
-    uint64_t value = 0;
-    for (unsigned i = bytes; i-- > 0;)
-        value = value << 8 | at[i];
-    return value;
-}
-
 static void write_ref(const struct uccl_engine *engine, const struct exported *entry, uint8_t ref[UCCL_REF_BYTES])
 {
     memset(ref, 0, UCCL_REF_BYTES);
-    put(ref + AT_MAGIC, REF_MAGIC, 2);
+    le_put(ref + AT_MAGIC, REF_MAGIC, 2);
     ref[AT_VERSION] = REF_VERSION;
     ref[AT_ACCESS] = (uint8_t)(entry->access | (entry->memory ? 0 : REF_HOST));
-    put(ref + AT_INDEX, entry->ref.index, 4);
-    put(ref + AT_GENERATION, entry->ref.generation, 4);
-    put(ref + AT_NONCE, entry->ref.nonce, 8);
-    put(ref + AT_BASE, (uintptr_t)entry->base, 8);
-    put(ref + AT_LENGTH, entry->length, 8);
+    le_put(ref + AT_INDEX, entry->ref.index, 4);
+    le_put(ref + AT_GENERATION, entry->ref.generation, 4);
+    le_put(ref + AT_NONCE, entry->ref.nonce, 8);
+    le_put(ref + AT_BASE, (uintptr_t)entry->base, 8);
+    le_put(ref + AT_LENGTH, entry->length, 8);
     memcpy(ref + AT_ENGINE, engine->id, REF_ENGINE_BYTES);
-    put(ref + AT_CRC, crc32c_best()(0, ref, AT_CRC), 4);
+    le_put(ref + AT_CRC, crc32c_best()(0, ref, AT_CRC), 4);
 }
 
 /* ---- exports ----------------------------------------------------------------------------------- */
@@ -215,8 +202,8 @@ UCCL_API int uccl_import(uccl_conn *conn, const uint8_t ref[UCCL_REF_BYTES], ucc
         return UCCL_EINVAL;
     if (inherited(conn->engine))
         return UCCL_EFORKED;
-    if (get(ref + AT_MAGIC, 2) != REF_MAGIC || ref[AT_VERSION] != REF_VERSION ||
-        get(ref + AT_CRC, 4) != crc32c_best()(0, ref, AT_CRC))
+    if (le_get(ref + AT_MAGIC, 2) != REF_MAGIC || ref[AT_VERSION] != REF_VERSION ||
+        le_get(ref + AT_CRC, 4) != crc32c_best()(0, ref, AT_CRC))
         return UCCL_EINVAL;
     if (!conn->stripes.onesided)
         return UCCL_ENOTSUP;
@@ -228,9 +215,10 @@ UCCL_API int uccl_import(uccl_conn *conn, const uint8_t ref[UCCL_REF_BYTES], ucc
     *remote = (struct uccl_remote){
         .process = conn->engine->process,
         .conn = conn,
-        .ref = {(uint32_t)get(ref + AT_INDEX, 4), (uint32_t)get(ref + AT_GENERATION, 4), get(ref + AT_NONCE, 8)},
-        .info = {.address = get(ref + AT_BASE, 8),
-                 .length = get(ref + AT_LENGTH, 8),
+        .ref = {(uint32_t)le_get(ref + AT_INDEX, 4), (uint32_t)le_get(ref + AT_GENERATION, 4),
+                le_get(ref + AT_NONCE, 8)},
+        .info = {.address = le_get(ref + AT_BASE, 8),
+                 .length = le_get(ref + AT_LENGTH, 8),
                  .access = ref[AT_ACCESS] & (unsigned)(UCCL_ACCESS_READ | UCCL_ACCESS_WRITE),
                  .is_host = (ref[AT_ACCESS] & REF_HOST) != 0},
     };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "boot/boot_wire.h"
 
+#include "base/le.h"
 #include "base/siphash.h"
 #include "nic/pair.h"
 
@@ -58,8 +59,7 @@ enum {
 /* Writes the low `bytes` bytes of `value` at `*at`, little-endian, and moves on. */
 static void put_le(uint8_t **at, uint64_t value, unsigned bytes)
 {
-    for (unsigned i = 0; i < bytes; i++)
-        *(*at)++ = (uint8_t)(value >> (8 * i));
+    *at = le_put(*at, value, bytes);
 }
 
 static void put_bytes(uint8_t **at, const uint8_t *bytes, size_t length)
@@ -71,9 +71,8 @@ static void put_bytes(uint8_t **at, const uint8_t *bytes, size_t length)
 /* Reads `bytes` bytes at `*at`, little-endian, and moves on. The caller has checked the length. */
 static uint64_t take_le(const uint8_t **at, unsigned bytes)
 {
-    uint64_t value = 0;
-    for (unsigned i = 0; i < bytes; i++)
-        value |= (uint64_t) * (*at)++ << (8 * i);
+    uint64_t value = le_get(*at, bytes);
+    *at += bytes;
     return value;
 }
 

@@ -1,31 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "thread/control.h"
 
+#include "base/le.h"
 #include "uccl/engine.h"
-
-static uint64_t get(const uint8_t *at, unsigned bytes)
-{
-    uint64_t value = 0;
-    for (unsigned i = bytes; i-- > 0;)
-        value = value << 8 | at[i];
-    return value;
-}
-
-static uint8_t *put(uint8_t *at, uint64_t value, unsigned bytes)
-{
-    for (unsigned i = 0; i < bytes; i++)
-        *at++ = (uint8_t)(value >> 8 * i);
-    return at;
-}
 
 static struct export_ref get_ref(const uint8_t *at)
 {
-    return (struct export_ref){(uint32_t)get(at, 4), (uint32_t)get(at + 4, 4), get(at + 8, 8)};
+    return (struct export_ref){(uint32_t)le_get(at, 4), (uint32_t)le_get(at + 4, 4), le_get(at + 8, 8)};
 }
 
 static uint8_t *put_ref(uint8_t *at, const struct export_ref *ref)
 {
-    return put(put(put(at, ref->index, 4), ref->generation, 4), ref->nonce, 8);
+    return le_put(le_put(le_put(at, ref->index, 4), ref->generation, 4), ref->nonce, 8);
 }
 
 /* Flags that may stand in a message of the kind. */
@@ -62,7 +48,7 @@ bool control_parse(const uint8_t *bytes, size_t length, struct control *control)
     if (length < CONTROL_HEADER_BYTES || length > CONTROL_BYTES_MAX)
         return false;
     *control = (struct control){
-        .kind = bytes[0], .flags = bytes[1], .count = (uint16_t)get(bytes + 2, 2), .id = get(bytes + 8, 8)};
+        .kind = bytes[0], .flags = bytes[1], .count = (uint16_t)le_get(bytes + 2, 2), .id = le_get(bytes + 8, 8)};
     const uint8_t *at = bytes + CONTROL_HEADER_BYTES;
     size_t left = length - CONTROL_HEADER_BYTES;
     if (control->kind < CONTROL_WRITE || control->kind > CONTROL_DONE || !flags_fit(control))
@@ -74,7 +60,7 @@ bool control_parse(const uint8_t *bytes, size_t length, struct control *control)
     if (control->flags & (CONTROL_SET | CONTROL_ADD)) {
         if (left < CONTROL_TAIL_BYTES)
             return false;
-        control->tail = (struct control_tail){get_ref(at), get(at + 16, 8), get(at + 24, 8)};
+        control->tail = (struct control_tail){get_ref(at), le_get(at + 16, 8), le_get(at + 24, 8)};
         at += CONTROL_TAIL_BYTES;
         left -= CONTROL_TAIL_BYTES;
     }
@@ -84,39 +70,39 @@ bool control_parse(const uint8_t *bytes, size_t length, struct control *control)
 struct control_piece control_piece(const struct control *control, unsigned index)
 {
     const uint8_t *at = control->entries + (size_t)index * CONTROL_PIECE_BYTES;
-    return (struct control_piece){get_ref(at), get(at + 16, 8), get(at + 24, 8)};
+    return (struct control_piece){get_ref(at), le_get(at + 16, 8), le_get(at + 24, 8)};
 }
 
 uint64_t control_done(const struct control *control, unsigned index, int32_t *status)
 {
     const uint8_t *at = control->entries + (size_t)index * CONTROL_DONE_BYTES;
-    uint32_t code = (uint32_t)get(at + 8, 4);
+    uint32_t code = (uint32_t)le_get(at + 8, 4);
     /* only codes of ours, whatever the peer sends */
     *status = code == 0                 ? UCCL_OK
               : code == -UCCL_ECANCELED ? UCCL_ECANCELED
               : code == -UCCL_EIO       ? UCCL_EIO
                                         : UCCL_EACCESS;
-    return get(at, 8);
+    return le_get(at, 8);
 }
 
 uint8_t *control_put_header(uint8_t *at, const struct control *control)
 {
     *at++ = control->kind;
     *at++ = control->flags;
-    at = put(put(put(at, control->count, 2), 0, 4), control->id, 8);
+    at = le_put(le_put(le_put(at, control->count, 2), 0, 4), control->id, 8);
     if (control->flags & (CONTROL_SET | CONTROL_ADD))
-        at = put(put(put_ref(at, &control->tail.ref), control->tail.offset, 8), control->tail.value, 8);
+        at = le_put(le_put(put_ref(at, &control->tail.ref), control->tail.offset, 8), control->tail.value, 8);
     return at;
 }
 
 uint8_t *control_put_piece(uint8_t *at, const struct control_piece *piece)
 {
-    return put(put(put_ref(at, &piece->ref), piece->offset, 8), piece->length, 8);
+    return le_put(le_put(put_ref(at, &piece->ref), piece->offset, 8), piece->length, 8);
 }
 
 uint8_t *control_put_done(uint8_t *at, uint64_t id, int32_t status)
 {
-    return put(put(at, id, 8), (uint32_t)-status, 4);
+    return le_put(le_put(at, id, 8), (uint32_t)-status, 4);
 }
 
 bool note_parse(const uint8_t *bytes, size_t length, bool *waits, uint64_t *id)
@@ -124,11 +110,11 @@ bool note_parse(const uint8_t *bytes, size_t length, bool *waits, uint64_t *id)
     if (length < NOTE_HEADER_BYTES || length > NOTE_HEADER_BYTES + UCCL_NOTIFY_MAX || bytes[0] > 1)
         return false;
     *waits = bytes[0];
-    *id = get(bytes + 8, 8);
+    *id = le_get(bytes + 8, 8);
     return true;
 }
 
 uint8_t *note_put_header(uint8_t *at, bool waits, uint64_t id)
 {
-    return put(put(at, waits, 8), id, 8);
+    return le_put(le_put(at, waits, 8), id, 8);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nic/tcp/record.h"
 
+#include "base/le.h"
 #include "base/siphash.h"
 
 #include <string.h>
@@ -10,23 +11,9 @@ _Static_assert(RECORD_BULK_MAX < 1 << LENGTH_BITS, "a length fits its bits");
 
 static const uint8_t magic[4] = {'U', 'C', 'T', 'P'};
 
-static void put_le(uint8_t *at, uint64_t value, unsigned bytes)
-{
-    for (unsigned i = 0; i < bytes; i++)
-        at[i] = (uint8_t)(value >> 8 * i);
-}
-
-static uint64_t take_le(const uint8_t *at, unsigned bytes)
-{
-    uint64_t value = 0;
-    for (unsigned i = 0; i < bytes; i++)
-        value |= (uint64_t)at[i] << 8 * i;
-    return value;
-}
-
 void record_put_prefix(uint8_t out[RECORD_PREFIX_BYTES], uint32_t length)
 {
-    put_le(out, length | (uint32_t)PREFIX_MARK << LENGTH_BITS, RECORD_PREFIX_BYTES);
+    le_put(out, length | (uint32_t)PREFIX_MARK << LENGTH_BITS, RECORD_PREFIX_BYTES);
 }
 
 enum record_shape record_look(const uint8_t *bytes, size_t count, uint32_t *length)
@@ -34,7 +21,7 @@ enum record_shape record_look(const uint8_t *bytes, size_t count, uint32_t *leng
     *length = 0;
     if (count < RECORD_PREFIX_BYTES)
         return RECORD_SHORT;
-    uint32_t prefix = (uint32_t)take_le(bytes, RECORD_PREFIX_BYTES), wants = prefix & ((1u << LENGTH_BITS) - 1);
+    uint32_t prefix = (uint32_t)le_get(bytes, RECORD_PREFIX_BYTES), wants = prefix & ((1u << LENGTH_BITS) - 1);
     if (prefix >> LENGTH_BITS != PREFIX_MARK || wants < WIRE_HEADER_BYTES || wants > RECORD_BULK_MAX)
         return RECORD_BAD;
     *length = wants;
@@ -56,25 +43,25 @@ void greeting_put(uint8_t out[GREETING_BYTES], const struct greeting *greeting, 
 {
     memset(out, 0, GREETING_BYTES);
     memcpy(out, magic, sizeof magic);
-    put_le(out + 4, GREETING_VERSION, 2);
-    put_le(out + 6, greeting->path, 2);
-    put_le(out + 8, greeting->generation, 4);
-    put_le(out + 16, greeting->token, 8);
-    put_le(out + PROOF_AT, proof_of(out, greeting->token, answer_token), 8);
+    le_put(out + 4, GREETING_VERSION, 2);
+    le_put(out + 6, greeting->path, 2);
+    le_put(out + 8, greeting->generation, 4);
+    le_put(out + 16, greeting->token, 8);
+    le_put(out + PROOF_AT, proof_of(out, greeting->token, answer_token), 8);
 }
 
 bool greeting_take(const uint8_t bytes[GREETING_BYTES], struct greeting *out)
 {
-    if (memcmp(bytes, magic, sizeof magic) != 0 || take_le(bytes + 4, 2) != GREETING_VERSION ||
-        take_le(bytes + 8, 4) == 0 || take_le(bytes + 12, 4) != 0)
+    if (memcmp(bytes, magic, sizeof magic) != 0 || le_get(bytes + 4, 2) != GREETING_VERSION ||
+        le_get(bytes + 8, 4) == 0 || le_get(bytes + 12, 4) != 0)
         return false;
-    *out = (struct greeting){.path = (uint16_t)take_le(bytes + 6, 2),
-                             .generation = (uint32_t)take_le(bytes + 8, 4),
-                             .token = take_le(bytes + 16, 8)};
+    *out = (struct greeting){.path = (uint16_t)le_get(bytes + 6, 2),
+                             .generation = (uint32_t)le_get(bytes + 8, 4),
+                             .token = le_get(bytes + 16, 8)};
     return true;
 }
 
 bool greeting_proves(const uint8_t bytes[GREETING_BYTES], uint64_t token, uint64_t answer_token)
 {
-    return take_le(bytes + PROOF_AT, 8) == proof_of(bytes, token, answer_token);
+    return le_get(bytes + PROOF_AT, 8) == proof_of(bytes, token, answer_token);
 }

@@ -1,24 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "nic/verbs/address.h"
 
+#include "base/le.h"
+
 #include <string.h>
 
 enum { LINK_INFINIBAND, LINK_ETHERNET, LINKS };
 enum { GID_AT = 16, GID_MULTICAST = 0xff, IPV4_MULTICAST = 0xe0 };
-
-static void put_le(uint8_t *at, uint32_t value, unsigned bytes)
-{
-    for (unsigned i = 0; i < bytes; i++)
-        at[i] = (uint8_t)(value >> 8 * i);
-}
-
-static uint32_t get_le(const uint8_t *at, unsigned bytes)
-{
-    uint32_t value = 0;
-    for (unsigned i = 0; i < bytes; i++)
-        value |= (uint32_t)at[i] << 8 * i;
-    return value;
-}
 
 void verbs_address_encode(const struct verbs_address *address, struct nic_queue_address *out)
 {
@@ -29,9 +17,9 @@ void verbs_address_encode(const struct verbs_address *address, struct nic_queue_
     at[1] = address->ethernet ? LINK_ETHERNET : LINK_INFINIBAND;
     at[2] = address->mode;
     at[3] = address->mtu_shift;
-    put_le(at + 4, address->lid, 2);
-    put_le(at + 8, address->qpn, 4);
-    put_le(at + 12, address->qkey, 4);
+    le_put(at + 4, address->lid, 2);
+    le_put(at + 8, address->qpn, 4);
+    le_put(at + 12, address->qkey, 4);
     memcpy(at + GID_AT, address->gid, sizeof address->gid);
 }
 
@@ -58,9 +46,9 @@ const char *verbs_address_decode(const struct nic_queue_address *bytes, struct v
     struct verbs_address address = {.ethernet = at[1] == LINK_ETHERNET,
                                     .mode = at[2],
                                     .mtu_shift = at[3],
-                                    .lid = (uint16_t)get_le(at + 4, 2),
-                                    .qpn = get_le(at + 8, 4),
-                                    .qkey = get_le(at + 12, 4)};
+                                    .lid = (uint16_t)le_get(at + 4, 2),
+                                    .qpn = (uint32_t)le_get(at + 8, 4),
+                                    .qkey = (uint32_t)le_get(at + 12, 4)};
     memcpy(address.gid, at + GID_AT, sizeof address.gid);
     if (address.mtu_shift < VERBS_MTU_SHIFT_MIN || address.mtu_shift > VERBS_MTU_SHIFT_MAX)
         return "path MTU out of range";
