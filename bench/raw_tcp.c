@@ -11,20 +11,15 @@
  * The latency mode plays ping-pong with 8 bytes, spinning or blocking. Each process has one thread.
  * The two ends are the same binary: the header is in host byte order.
  */
-#include <errno.h>
+#define RAW_NAME "raw_tcp"
+#include "raw.h"
+
 #include <getopt.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PART_BYTES = 262144 };
@@ -45,38 +40,9 @@ struct header {
 };
 _Static_assert(sizeof(struct header) == 64, "header of 64 bytes");
 
-struct options {
-    const char *host;
-    const char *port;
-    bool listen, latency, block;
-    uint64_t message_bytes, messages_window;
-    double seconds;
-};
-
 static uint64_t calls;
 
-static _Noreturn void fail(const char *what)
-{
-    fprintf(stderr, "raw_tcp: %s: %s\n", what, errno ? strerror(errno) : "failed");
-    exit(1);
-}
-
-static uint64_t clock_ns(clockid_t clock)
-{
-    struct timespec t;
-    clock_gettime(clock, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static unsigned char *memory(uint64_t bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (p == MAP_FAILED)
-        fail("memory for the messages");
-    return p;
-}
-
-static int open_socket(const struct options *o)
+static int open_socket(const struct raw_options *o)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *address;
@@ -163,7 +129,7 @@ static void serve(int fd)
     struct header hello, header;
     read_all(fd, NULL, 0, &hello);
     unsigned char *destination = memory(hello.bytes * hello.window);
-    uint64_t start_cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    uint64_t start_cpu = cpu_ns();
     read_all(fd, NULL, 0, &header);
     while (header.kind == DATA || header.kind == PING) {
         if (header.kind == PING) {
@@ -173,12 +139,12 @@ static void serve(int fd)
         }
         read_all(fd, destination + header.message % hello.window * hello.bytes + header.offset, header.length, &header);
     }
-    header.cpu_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - start_cpu;
+    header.cpu_ns = cpu_ns() - start_cpu;
     header.calls = calls;
     write_all(fd, &header, NULL, 0);
 }
 
-static void measure_bandwidth(int fd, const struct options *o)
+static void measure_bandwidth(int fd, const struct raw_options *o)
 {
     unsigned char *source = memory(o->message_bytes * o->messages_window);
     struct header hello = {.kind = HELLO, .bytes = o->message_bytes, .window = o->messages_window};
@@ -186,9 +152,9 @@ static void measure_bandwidth(int fd, const struct options *o)
     uint64_t message = 0;
     write_all(fd, &hello, NULL, 0);
     calls = 0;
-    uint64_t start = clock_ns(CLOCK_MONOTONIC), end = start + (uint64_t)(o->seconds * 1e9);
-    uint64_t start_cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-    for (; clock_ns(CLOCK_MONOTONIC) < end; message++) {
+    uint64_t start = now_ns(), end = start + (uint64_t)(o->seconds * 1e9);
+    uint64_t start_cpu = cpu_ns();
+    for (; now_ns() < end; message++) {
         const unsigned char *from = source + message % o->messages_window * o->message_bytes;
         for (uint64_t offset = 0; offset < o->message_bytes; offset += PART_BYTES) {
             uint64_t left = o->message_bytes - offset;
@@ -201,20 +167,12 @@ static void measure_bandwidth(int fd, const struct options *o)
     }
     write_all(fd, &bye, NULL, 0);
     read_all(fd, NULL, 0, &bye); /* all has arrived */
-    uint64_t elapsed = clock_ns(CLOCK_MONOTONIC) - start, cpu = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - start_cpu;
-    double bytes = (double)message * (double)o->message_bytes, gib = bytes / (1 << 30);
-    printf("size_bytes=%llu gbytes_per_s=%.3f msgs_per_s=%.0f cpu_s_per_gib=%.3f calls_per_mib=%.2f\n",
-           (unsigned long long)o->message_bytes, bytes / (double)elapsed, (double)message * 1e9 / (double)elapsed,
-           (double)(cpu + bye.cpu_ns) / 1e9 / gib, (double)(calls + bye.calls) / gib / 1024);
+    uint64_t elapsed = now_ns() - start, cpu = cpu_ns() - start_cpu;
+    raw_print_bandwidth(o->message_bytes, message, (double)message * (double)o->message_bytes, elapsed,
+                        cpu + bye.cpu_ns, calls + bye.calls);
 }
 
-static int compare(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static void measure_latency(int fd, const struct options *o)
+static void measure_latency(int fd, const struct raw_options *o)
 {
     enum { SAMPLES = 1 << 20 };
     static uint64_t samples[SAMPLES];
@@ -222,19 +180,17 @@ static void measure_latency(int fd, const struct options *o)
     struct header hello = {.kind = HELLO, .bytes = 8, .window = 1, .block = o->block}, bye = {.kind = BYE};
     size_t count = 0;
     write_all(fd, &hello, NULL, 0);
-    uint64_t end = clock_ns(CLOCK_MONOTONIC) + (uint64_t)(o->seconds * 1e9);
-    for (uint64_t t = clock_ns(CLOCK_MONOTONIC); t < end && count < SAMPLES; count++) {
+    uint64_t end = now_ns() + (uint64_t)(o->seconds * 1e9);
+    for (uint64_t t = now_ns(); t < end && count < SAMPLES; count++) {
         write_all(fd, &ping, NULL, 0);
         await(fd, &pong, o->block);
-        uint64_t after = clock_ns(CLOCK_MONOTONIC);
+        uint64_t after = now_ns();
         samples[count] = after - t;
         t = after;
     }
     write_all(fd, &bye, NULL, 0);
     read_all(fd, NULL, 0, &bye);
-    qsort(samples, count, sizeof *samples, compare);
-    printf("size_bytes=8 lat_us_p50=%.3f lat_us_p99=%.3f\n", (double)samples[count / 2] / 2e3,
-           (double)samples[count * 99 / 100] / 2e3);
+    raw_print_latency(samples, count);
 }
 
 static _Noreturn void usage(void)
@@ -250,53 +206,21 @@ static _Noreturn void usage(void)
     exit(2);
 }
 
-static struct options parse(int argc, char **argv)
+static struct raw_options parse(int argc, char **argv)
 {
-    static const struct option names[] = {{"listen", 1, 0, 'l'},  {"connect", 1, 0, 'c'},
-                                          {"host", 1, 0, 'c'},    {"port", 1, 0, 'p'},
-                                          {"size", 1, 0, 's'},    {"window", 1, 0, 'w'},
-                                          {"latency", 0, 0, 't'}, {"block", 0, 0, 'B'},
-                                          {"seconds", 1, 0, 'S'}, {0}};
-    struct options o = {.port = "30051", .message_bytes = 1 << 20, .messages_window = 16, .seconds = 1};
-    for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
-        switch (c) {
-        case 'l':
-            o.listen = true;
-            o.port = optarg;
-            break;
-        case 'c':
-            o.host = optarg;
-            break;
-        case 'p':
-            o.port = optarg;
-            break;
-        case 's':
-            o.message_bytes = strtoull(optarg, NULL, 10);
-            break;
-        case 'w':
-            o.messages_window = strtoull(optarg, NULL, 10);
-            break;
-        case 't':
-            o.latency = true;
-            break;
-        case 'B':
-            o.block = true;
-            break;
-        case 'S':
-            o.seconds = strtod(optarg, NULL);
-            break;
-        default:
+    static const struct option names[] = {RAW_OPTION_NAMES, {0}};
+    struct raw_options o = {.port = "30051", .message_bytes = 1 << 20, .messages_window = 16, .seconds = 1};
+    for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;)
+        if (!raw_take_option(&o, c, optarg))
             usage();
-        }
-    }
-    if (optind != argc || (!o.listen && !o.host) || o.message_bytes == 0 || o.messages_window == 0 || !(o.seconds > 0))
+    if (optind != argc || !raw_options_fit(&o))
         usage();
     return o;
 }
 
 int main(int argc, char **argv)
 {
-    struct options options = parse(argc, argv);
+    struct raw_options options = parse(argc, argv);
     int fd = open_socket(&options);
     if (options.listen)
         serve(fd);

@@ -11,22 +11,17 @@
  * The latency mode plays ping-pong with 8 bytes, spinning or blocking. Each process has one thread.
  * The two ends are the same binary: the header is in host byte order.
  */
+#define RAW_NAME "raw_udp"
+#include "raw.h"
+
 #include <arpa/inet.h>
-#include <errno.h>
 #include <getopt.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
 #include <poll.h>
-#include <stdbool.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #ifndef UDP_SEGMENT
@@ -64,11 +59,9 @@ struct header {
 _Static_assert(sizeof(struct header) == 64, "header of 64 bytes");
 
 struct options {
-    const char *host;
-    const char *port;
-    bool listen, latency, block, assemble;
-    uint64_t message_bytes, messages_window, datagram_bytes, window_bytes, buffer_kb, batch;
-    double seconds;
+    struct raw_options raw;
+    bool assemble;
+    uint64_t datagram_bytes, window_bytes, buffer_kb, batch;
 };
 
 struct train {
@@ -85,42 +78,14 @@ struct end {
 
 static struct train pool[BATCH];
 
-static _Noreturn void fail(const char *what)
-{
-    fprintf(stderr, "raw_udp: %s: %s\n", what, errno ? strerror(errno) : "failed");
-    exit(1);
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static uint64_t cpu_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static unsigned char *memory(uint64_t bytes)
-{
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (p == MAP_FAILED)
-        fail("memory for the messages");
-    return p;
-}
-
 static void open_socket(struct end *e)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *address;
     int on = 1, buffer = (int)(e->opt.buffer_kb * 1024);
-    const char *host = e->opt.listen && !e->opt.host ? "::" : e->opt.host;
+    const char *host = e->opt.raw.listen && !e->opt.raw.host ? "::" : e->opt.raw.host;
 
-    if (getaddrinfo(host, e->opt.port, &hints, &address) != 0)
+    if (getaddrinfo(host, e->opt.raw.port, &hints, &address) != 0)
         fail("address");
     e->socket = socket(address->ai_family, SOCK_DGRAM, 0);
     if (e->socket < 0)
@@ -128,9 +93,9 @@ static void open_socket(struct end *e)
     setsockopt(e->socket, SOL_SOCKET, SO_RCVBUF, &buffer, sizeof buffer);
     setsockopt(e->socket, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
     setsockopt(e->socket, IPPROTO_UDP, UDP_GRO, &on, sizeof on);
-    if (e->opt.listen ? bind(e->socket, address->ai_addr, address->ai_addrlen)
-                      : connect(e->socket, address->ai_addr, address->ai_addrlen))
-        fail(e->opt.listen ? "bind" : "connect");
+    if (e->opt.raw.listen ? bind(e->socket, address->ai_addr, address->ai_addrlen)
+                          : connect(e->socket, address->ai_addr, address->ai_addrlen))
+        fail(e->opt.raw.listen ? "bind" : "connect");
     freeaddrinfo(address);
 }
 
@@ -315,15 +280,15 @@ static void send_train(struct end *e, const unsigned char *source, uint64_t *mes
     } control;
     const struct options *o = &e->opt;
     uint64_t room = o->datagram_bytes - sizeof(struct header);
-    uint64_t payload = o->message_bytes < room ? o->message_bytes : room;
+    uint64_t payload = o->raw.message_bytes < room ? o->raw.message_bytes : room;
     uint16_t size = (uint16_t)(payload + sizeof(struct header));
     uint64_t total = 0, data = 0;
     size_t count = 0;
 
     while (count < TRAIN_DATAGRAMS && total + size <= TRAIN_BYTES) {
-        uint64_t left = o->message_bytes - *offset;
+        uint64_t left = o->raw.message_bytes - *offset;
         uint64_t length = left < payload ? left : payload;
-        const unsigned char *from = source + *message % o->messages_window * o->message_bytes + *offset;
+        const unsigned char *from = source + *message % o->raw.messages_window * o->raw.message_bytes + *offset;
         headers[count] =
             (struct header){.kind = DATA, .length = (uint32_t)length, .message = *message, .offset = *offset};
         if (o->assemble) {
@@ -337,7 +302,7 @@ static void send_train(struct end *e, const unsigned char *source, uint64_t *mes
         data += length;
         count++;
         *offset += length;
-        if (*offset == o->message_bytes) {
+        if (*offset == o->raw.message_bytes) {
             *offset = 0;
             ++*message;
         }
@@ -366,32 +331,23 @@ static void send_train(struct end *e, const unsigned char *source, uint64_t *mes
 static void measure_bandwidth(struct end *e)
 {
     const struct options *o = &e->opt;
-    unsigned char *source = memory(o->message_bytes * o->messages_window);
+    unsigned char *source = memory(o->raw.message_bytes * o->raw.messages_window);
     struct header hello = {.kind = HELLO,
-                           .bytes = o->message_bytes,
-                           .window = o->messages_window,
+                           .bytes = o->raw.message_bytes,
+                           .window = o->raw.messages_window,
                            .batch = (uint16_t)o->batch,
                            .ack_every = (uint32_t)(o->window_bytes / 8)};
     uint64_t message = 0, offset = 0;
 
     ask(e, hello);
     e->calls = 0;
-    uint64_t start = now_ns(), end = start + (uint64_t)(o->seconds * 1e9), start_cpu = cpu_ns();
+    uint64_t start = now_ns(), end = start + (uint64_t)(o->raw.seconds * 1e9), start_cpu = cpu_ns();
     while (now_ns() < end || offset != 0)
         send_train(e, source, &message, &offset);
     uint64_t elapsed = now_ns() - start, cpu = cpu_ns() - start_cpu;
     struct header bye = ask(e, (struct header){.kind = BYE});
-    double gib = (double)e->sent / (1 << 30), mib = gib * 1024;
-    printf("size_bytes=%llu gbytes_per_s=%.3f msgs_per_s=%.0f cpu_s_per_gib=%.3f calls_per_mib=%.2f\n",
-           (unsigned long long)o->message_bytes, (double)e->sent / (double)elapsed,
-           (double)message * 1e9 / (double)elapsed, (double)(cpu + bye.cpu_ns) / 1e9 / gib,
-           (double)(e->calls + bye.calls) / mib);
-}
-
-static int compare(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
+    raw_print_bandwidth(o->raw.message_bytes, message, (double)e->sent, elapsed, cpu + bye.cpu_ns,
+                        e->calls + bye.calls);
 }
 
 static void measure_latency(struct end *e)
@@ -404,11 +360,11 @@ static void measure_latency(struct end *e)
 
     memcpy(packet, &ping, sizeof ping);
     ask(e, (struct header){
-               .kind = HELLO, .bytes = 8, .window = 1, .batch = 1, .block = e->opt.block, .ack_every = 1u << 31});
-    uint64_t end = now_ns() + (uint64_t)(e->opt.seconds * 1e9);
+               .kind = HELLO, .bytes = 8, .window = 1, .batch = 1, .block = e->opt.raw.block, .ack_every = 1u << 31});
+    uint64_t end = now_ns() + (uint64_t)(e->opt.raw.seconds * 1e9);
     for (uint64_t t = now_ns(); t < end && count < SAMPLES; count++) {
         send(e->socket, packet, sizeof packet, 0);
-        while (recv(e->socket, &pong, sizeof pong, e->opt.block ? 0 : MSG_DONTWAIT) < 0)
+        while (recv(e->socket, &pong, sizeof pong, e->opt.raw.block ? 0 : MSG_DONTWAIT) < 0)
             if (errno != EAGAIN)
                 fail("recv");
         uint64_t after = now_ns();
@@ -416,9 +372,7 @@ static void measure_latency(struct end *e)
         t = after;
     }
     ask(e, (struct header){.kind = BYE});
-    qsort(samples, count, sizeof *samples, compare);
-    printf("size_bytes=8 lat_us_p50=%.3f lat_us_p99=%.3f\n", (double)samples[count / 2] / 2e3,
-           (double)samples[count * 99 / 100] / 2e3);
+    raw_print_latency(samples, count);
 }
 
 /* ---- command line ---- */
@@ -443,38 +397,23 @@ static _Noreturn void usage(void)
 
 static struct options parse(int argc, char **argv)
 {
-    static const struct option names[] = {{"listen", 1, 0, 'l'},   {"connect", 1, 0, 'c'},   {"host", 1, 0, 'c'},
-                                          {"port", 1, 0, 'p'},     {"size", 1, 0, 's'},      {"window", 1, 0, 'w'},
-                                          {"datagram", 1, 0, 'd'}, {"window-kb", 1, 0, 'k'}, {"buffer-kb", 1, 0, 'b'},
-                                          {"batch", 1, 0, 'n'},    {"assemble", 0, 0, 'a'},  {"latency", 0, 0, 't'},
-                                          {"block", 0, 0, 'B'},    {"seconds", 1, 0, 'S'},   {0}};
-    struct options o = {.port = "30050",
-                        .message_bytes = 1 << 20,
-                        .messages_window = 16,
-                        .datagram_bytes = 1472,
-                        .window_bytes = 1 << 20,
-                        .buffer_kb = 4096,
-                        .batch = 4,
-                        .seconds = 1};
+    static const struct option names[] = {RAW_OPTION_NAMES,
+                                          {"datagram", 1, 0, 'd'},
+                                          {"window-kb", 1, 0, 'k'},
+                                          {"buffer-kb", 1, 0, 'b'},
+                                          {"batch", 1, 0, 'n'},
+                                          {"assemble", 0, 0, 'a'},
+                                          {0}};
+    struct options o = {
+        .raw = {.port = "30050", .message_bytes = 1 << 20, .messages_window = 16, .seconds = 1},
+        .datagram_bytes = 1472,
+        .window_bytes = 1 << 20,
+        .buffer_kb = 4096,
+        .batch = 4,
+    };
 
     for (int c; (c = getopt_long(argc, argv, "", names, NULL)) != -1;) {
         switch (c) {
-        case 'l':
-            o.listen = true;
-            o.port = optarg;
-            break;
-        case 'c':
-            o.host = optarg;
-            break;
-        case 'p':
-            o.port = optarg;
-            break;
-        case 's':
-            o.message_bytes = strtoull(optarg, NULL, 10);
-            break;
-        case 'w':
-            o.messages_window = strtoull(optarg, NULL, 10);
-            break;
         case 'd':
             o.datagram_bytes = strtoull(optarg, NULL, 10);
             break;
@@ -490,22 +429,13 @@ static struct options parse(int argc, char **argv)
         case 'a':
             o.assemble = true;
             break;
-        case 't':
-            o.latency = true;
-            break;
-        case 'B':
-            o.block = true;
-            break;
-        case 'S':
-            o.seconds = strtod(optarg, NULL);
-            break;
         default:
-            usage();
+            if (!raw_take_option(&o.raw, c, optarg))
+                usage();
         }
     }
-    if (optind != argc || (!o.listen && !o.host) || o.message_bytes == 0 || o.messages_window == 0 ||
-        o.datagram_bytes <= sizeof(struct header) || o.datagram_bytes > TRAIN_BYTES || o.window_bytes < 128 * 1024 ||
-        o.batch < 1 || o.batch > BATCH || !(o.seconds > 0))
+    if (optind != argc || !raw_options_fit(&o.raw) || o.datagram_bytes <= sizeof(struct header) ||
+        o.datagram_bytes > TRAIN_BYTES || o.window_bytes < 128 * 1024 || o.batch < 1 || o.batch > BATCH)
         usage();
     return o;
 }
@@ -516,11 +446,11 @@ int main(int argc, char **argv)
 
     e.opt = parse(argc, argv);
     open_socket(&e);
-    if (e.opt.listen) {
+    if (e.opt.raw.listen) {
         puts("listening");
         fflush(stdout);
         serve(&e);
-    } else if (e.opt.latency) {
+    } else if (e.opt.raw.latency) {
         measure_latency(&e);
     } else {
         measure_bandwidth(&e);
