@@ -6,7 +6,7 @@
 # Software emulation moves about ten megabytes a second: every check moves a few.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
-plan 82
+plan 106
 [ "${VM_ONLY:-*}" = "*" ] || planned=
 
 link=$SOURCE/tests/vm/link.sh
@@ -116,6 +116,13 @@ sweep() {
     ended "$PID" "$PAIR_LIMIT_S" && [ "$STATUS" = 0 ] || { echo "client: $STATUS" && result=1; }
     ended "$server" 15 && [ "$STATUS" = 0 ] || { echo "server: $STATUS" && result=1; }
     return "$result"
+}
+
+# onesided TYPE FLAG...: verified operations; NICs place their bytes where they place those of messages
+onesided() {
+    local size=100000
+    [ "$1" != notify ] || size=10000
+    pair 10.0.0.2 --perftype="$@" --msize=$size --nreq=4
 }
 
 # faulty "NETEM ARGUMENTS" COMMAND...
@@ -266,6 +273,13 @@ for kind in "${kinds[@]}"; do
         guest "$kind: network device MTU $mtu" with_mtu $mtu sweep 4096,64K,300000
     done
     [ "$kind" = ud ] || guest "$kind: a late write changes nothing" stale_write
+    for type in write read notify; do
+        guest "$kind: one-sided, $type" onesided "$type" --iterations=200
+        guest "$kind: one-sided, $type, 1% loss" faulty "loss 1%" onesided "$type" --iterations=40
+    done
+    for type in write read; do
+        guest "$kind: one-sided, $type of 1000 pieces" sweep 4K,256K --op=$type --pieces=1000
+    done
     guest "$kind: NCCL's all-reduce" drive traffic channels=2 sizes=65536,1000 messages=4
     guest "$kind: NCCL's LL, GPUs look" drive traffic kind=ll channels=2 sizes=1024,5120,65536 messages=30
     guest "$kind: NCCL's LL, GPUs look, 1% loss" faulty "loss 1%" \
