@@ -307,7 +307,8 @@ static void end_node(struct node *node)
     if (!cluster.options.script)
         check_counters(node);
     check_pool(node);
-    cluster_check_budget(node, cluster.options.script != NULL);
+    const struct cluster_options *options = &cluster.options;
+    cluster_check_budget(node, options->script && !options->crashes && !options->stops && !options->hostile);
     if (cluster.options.meets_once)
         check_peers(node);
     if (cluster_random(2) && node->listener)
@@ -358,6 +359,7 @@ static void node_main(void *argument)
         start_traffic(node);
     if (node->life)
         cluster.restarts_due--;
+    node->started = true;
     cluster_opened(node); /* since start_node() */
     while (!cluster.finishing)
         machine_park(&cluster, UINT64_MAX);
@@ -465,7 +467,7 @@ static void crash(void *what, uint64_t extra)
     }
     machine_note("crash", node->index, node->life, 0);
     cluster.crashes++;
-    if (!node->known || !node->helpers) /* while it was being restarted */
+    if (!node->started) /* while it was being restarted */
         cluster.restarts_due -= node->life != 0;
     sockets_kill(node->process);
     nic_sim_kill(node->index);
@@ -474,7 +476,7 @@ static void crash(void *what, uint64_t extra)
     kill_sides(node);
     cluster.opening -= node->opening;
     node->opening = node->helpers = 0;
-    node->up = node->serving = false;
+    node->up = node->serving = node->started = false;
     cluster.restarts_due++;
     machine_at(machine.now_ns + cluster_random((uint32_t)options->down_ns), restart, node, 0);
 }

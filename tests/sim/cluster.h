@@ -143,6 +143,7 @@ struct node {
     unsigned index, life;
     bool up, ended, known;       /* known: it has listened once */
     bool serving;                /* its engine is open */
+    bool started;                /* what it does in this life has begun; a script has ended */
     uint64_t heads[ENGINES_MAX]; /* of its rings, when last watched */
     unsigned opening;            /* its share of cluster.opening */
     unsigned helpers;            /* fibers that end_node() waits for */

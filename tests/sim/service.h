@@ -21,5 +21,9 @@ void service_small(struct cluster_options *options, struct rng *rng);
 void service_lives(struct cluster_options *options, struct rng *rng);
 /* onesided.c */
 void onesided_scenario(struct cluster_options *options, struct rng *rng);
+/* onesided_peers.c */
+void onesided_crash(struct cluster_options *options, struct rng *rng);
+void onesided_stops(struct cluster_options *options, struct rng *rng);
+void onesided_hostile(struct cluster_options *options, struct rng *rng);
 
 #endif
