@@ -270,8 +270,9 @@ void conn_whole(struct conn *conn, struct core_msg *msg, uint64_t total)
 static bool ring_slot_of(const struct conn *conn, const struct wire_eager *eager, uint64_t *ring_at)
 {
     *ring_at = wire_expand(eager->ring, conn->ring_freed);
-    return *ring_at >= conn->ring_freed && *ring_at % EAGER_CHARGE_UNIT == 0 &&
-           *ring_at + eager_charge(eager->total) <= conn->ring_freed + conn->ring_bytes;
+    uint64_t beyond_freed = *ring_at - conn->ring_freed, charge = eager_charge(eager->total);
+    return *ring_at % EAGER_CHARGE_UNIT == 0 && beyond_freed <= conn->ring_bytes &&
+           charge <= conn->ring_bytes - beyond_freed; /* a sum might overflow */
 }
 
 /*

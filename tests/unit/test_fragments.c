@@ -320,6 +320,20 @@ Test(fragments, places_in_the_ring_are_whole)
     }
 }
 
+/* A place that ends where the ring begins: the sum of the two is no more than the ring, modulo 2^64. */
+Test(fragments, places_in_front_of_the_ring_are_none)
+{
+    for (unsigned bytes = 64; bytes <= 1024; bytes *= 2) {
+        struct wire_eager frame = {.length = bytes, .total = bytes, .ring = -bytes};
+        close_duo();
+        duo_open();
+        frame.conn = duo_conn[1][0]->local_id;
+        receive(0, &frame, 0, 0, 0);
+        cr_assert_eq(duo_count(&duo_counters[1].rx_malformed), 1);
+        cr_assert_eq(duo_count(&duo_counters[1].eager_unexpected), 0);
+    }
+}
+
 /* ---- in place -------------------------------------------------------------------------------- */
 
 /* What may turn out to be something else does not stand in a watched receive for a moment. */
