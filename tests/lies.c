@@ -117,6 +117,103 @@ static void hear_ack(struct liar *liar, const struct wire_ack *heard)
     memcpy(ack->paths, heard->paths, heard->path_count * sizeof heard->paths[0]);
 }
 
+/* ---- one-sided operations, as docs/wire.md has them ---- */
+
+enum { ANNEX_OF_CONTROL = 1, ANNEX_OF_NOTES = 4, ENTRIES_AT = 16, ENTRY_BYTES = 32, DONE_BYTES = 12, REF_BYTES = 16 };
+enum { KIND_DONE = 3 };
+
+static unsigned annex_of(uint32_t conn)
+{
+    return conn >> CORE_ANNEX_SHIFT & ((1u << CORE_ANNEX_BITS) - 1);
+}
+
+/* A message, or its beginning, that a frame has as a whole. */
+static bool is_annex_message(const struct wire_frame *frame, unsigned annex)
+{
+    return frame->kind == FRAME_EAGER && annex_of(frame->eager.conn) == annex && frame->eager.offset == 0 &&
+           frame->eager.length >= ENTRIES_AT && (annex == ANNEX_OF_NOTES || frame->eager.length == frame->eager.total);
+}
+
+static void hear_control(struct liar *liar, const struct wire_eager *eager)
+{
+    const uint8_t *bytes = eager->payload;
+    if (bytes[0] != KIND_DONE && eager->length >= ENTRIES_AT + ENTRY_BYTES)
+        memcpy(liar->refs[liar->ref_count++ % LIAR_REFS], bytes + ENTRIES_AT, REF_BYTES);
+    if (eager->length > LIAR_CONTROL_BYTES)
+        return;
+    memcpy(liar->control, bytes, eager->length);
+    liar->control_length = eager->length;
+    liar->control_conn = eager->conn;
+}
+
+/* A field of a piece, of a tail, or of an operation that is done. */
+static void twist_entry(struct liar *liar, uint8_t *bytes, size_t length)
+{
+    static const uint8_t at[] = {0, 4, 8, 16, 24}, widths[] = {4, 4, 8, 8, 8};
+    bool done = bytes[0] == KIND_DONE;
+    size_t entry = done ? DONE_BYTES : ENTRY_BYTES, count = (length - ENTRIES_AT) / entry;
+    if (count == 0)
+        return;
+    uint32_t named = (uint32_t)get(bytes + 2, 2);
+    uint8_t *from = bytes + ENTRIES_AT + entry * below(liar, (uint32_t)(count < named + 1 ? count : named + 1));
+    unsigned field = below(liar, done ? 2 : 5);
+    if (!done && liar->ref_count && below(liar, 3) == 0) /* of another export, or one that was revoked */
+        memcpy(from, liar->refs[below(liar, liar->ref_count < LIAR_REFS ? liar->ref_count : LIAR_REFS)], REF_BYTES);
+    else if (!done && below(liar, 6) == 0) /* in front of the memory, if a sum overflows */
+        put(from + 16, -(uint64_t)below(liar, (uint32_t)get(from + 24, 4) | 1), 8);
+    else if (done)
+        put(from + 8 * field, number(liar, get(from + 8 * field, field ? 4 : 8)), field ? 4 : 8);
+    else
+        put(from + at[field], number(liar, get(from + at[field], widths[field])), widths[field]);
+}
+
+static void twist_control(struct liar *liar, uint8_t *bytes, size_t length)
+{
+    switch (below(liar, 6)) {
+    case 0:
+        bytes[0] = (uint8_t)(below(liar, 8) ? 1 + below(liar, 3) : number(liar, bytes[0]));
+        break;
+    case 1:
+        bytes[1] ^= (uint8_t)(1u << below(liar, 8));
+        break;
+    case 2:
+        put(bytes + 2, number(liar, get(bytes + 2, 2)), 2);
+        break;
+    case 3:
+        put(bytes + 8, number(liar, get(bytes + 8, 8)), 8);
+        break;
+    default:
+        twist_entry(liar, bytes, length);
+    }
+}
+
+/* Twists the last message of an annex of the datagram. False: it has none. */
+static bool twist_annex(struct liar *liar, uint8_t *datagram, size_t length)
+{
+    struct wire_packet packet;
+    const struct wire_frame *frame;
+    size_t at = 0, bytes = 0;
+    bool is_note = false;
+    if (!wire_parse(datagram, length, crc32c_portable, &packet))
+        return false;
+    while ((frame = wire_next_frame(&packet))) {
+        bool control = is_annex_message(frame, ANNEX_OF_CONTROL), note = is_annex_message(frame, ANNEX_OF_NOTES);
+        if (!control && !note)
+            continue;
+        at = (size_t)(frame->eager.payload - datagram);
+        bytes = frame->eager.length;
+        is_note = note;
+    }
+    if (bytes == 0 || below(liar, 2))
+        return false;
+    uint8_t *field = datagram + at + (is_note ? 8 * below(liar, 2) : 0);
+    if (is_note) /* whether it waits, and for which operation */
+        put(field, number(liar, get(field, 8)), 8);
+    for (unsigned i = is_note ? 0 : 1 + below(liar, 3); i > 0; i--)
+        twist_control(liar, field, bytes);
+    return true;
+}
+
 static void hear_frame(struct liar *liar, const struct wire_frame *frame)
 {
     struct liar_conn *conn;
@@ -131,6 +228,8 @@ static void hear_frame(struct liar *liar, const struct wire_frame *frame)
         conn->sent = frame->eager.msg;
         conn->total = frame->eager.total;
         conn->ring = frame->eager.ring;
+        if (is_annex_message(frame, ANNEX_OF_CONTROL))
+            hear_control(liar, &frame->eager);
         break;
     case FRAME_RTS:
         conn = conn_of(liar, frame->rts.conn);
@@ -252,6 +351,10 @@ size_t liar_twist(struct liar *liar, const uint8_t *datagram, size_t length, uin
 {
     memcpy(out, datagram, length);
     unsigned header_length = header_length_of(datagram);
+    if (liar->control_length && twist_annex(liar, out, length)) {
+        seal(out, length);
+        return length;
+    }
     switch (below(liar, 8)) {
     case 0:
     case 1:
@@ -526,6 +629,20 @@ static size_t wrap(struct liar *liar, size_t length, uint8_t *out)
     return HEADER + length;
 }
 
+/* A message of an annex that its engine has not sent, in the place of its next one; returns the length. */
+static size_t invent_control(struct liar *liar, uint8_t *out, size_t *payload)
+{
+    const struct liar_conn *conn = conn_of(liar, liar->control_conn);
+    struct wire_eager eager = {.conn = liar->control_conn, .length = liar->control_length};
+    eager.msg = below(liar, 8) ? conn->sent + 1 : number32(liar, conn->sent);
+    eager.total = eager.length;
+    eager.ring = conn->ring + ((uint32_t)conn->total + 63) / 64 * 64;
+    if (below(liar, 8) == 0)
+        eager.ring = number32(liar, eager.ring);
+    *payload = eager.length;
+    return WIRE_HEADER_BYTES + wire_put_eager(out + WIRE_HEADER_BYTES, &eager);
+}
+
 size_t liar_invent(struct liar *liar, size_t bytes_max, uint8_t out[LIE_BYTES_MAX])
 {
     if (!liar->heard)
@@ -534,15 +651,20 @@ size_t liar_invent(struct liar *liar, size_t bytes_max, uint8_t out[LIE_BYTES_MA
     memcpy(out, liar->header, WIRE_HEADER_BYTES);
     if (below(liar, 4096) == 0) /* seldom: the other ends all that it could lie about */
         return invent_farewell(liar, out);
-    unsigned single = below(liar, 2);
-    for (unsigned i = single ? 1 : 1 + below(liar, FRAMES_MAX); i > 0; i--) {
+    bool control = liar->control_length && bytes_max >= 1000 && below(liar, 8) == 0;
+    if (control)
+        header_length = invent_control(liar, out, &payload);
+    unsigned single = control || below(liar, 2);
+    for (unsigned i = control ? 0 : single ? 1 : 1 + below(liar, FRAMES_MAX); i > 0; i--) {
         if (header_length + payload + WIRE_ACK_BYTES_MAX + PAYLOAD_MAX >
             (bytes_max < LIE_BYTES_MAX ? bytes_max : LIE_BYTES_MAX))
             break;
         header_length += invent_frame(liar, out + header_length, &payload);
     }
     for (size_t i = 0; i < payload; i++)
-        out[header_length + i] = (uint8_t)liar->rng.state + (uint8_t)i;
+        out[header_length + i] = control ? liar->control[i] : (uint8_t)liar->rng.state + (uint8_t)i;
+    for (unsigned i = control ? below(liar, 4) : 0; i > 0; i--)
+        twist_control(liar, out + header_length, payload);
     out[AT_FLAGS] = (uint8_t)((below(liar, 4) ? WIRE_SEQUENCED : 0) | (below(liar, 4) ? 0 : WIRE_RETRANSMISSION) |
                               (below(liar, 8) ? 0 : WIRE_PAYLOAD_CRC));
     put(out + AT_HEADER_LENGTH, header_length, 2);

@@ -14,7 +14,7 @@
 #include "core/rng.h"
 #include "core/wire.h"
 
-enum { LIAR_CONNS = 8, LIAR_WRITES = 8, LIE_BYTES_MAX = 9216 };
+enum { LIAR_CONNS = 8, LIAR_WRITES = 8, LIAR_REFS = 8, LIAR_CONTROL_BYTES = 600, LIE_BYTES_MAX = 9216 };
 
 /* A connection of the flow, as the peer knows it. */
 struct liar_conn {
@@ -56,6 +56,11 @@ struct liar {
     struct liar_write writes[LIAR_WRITES]; /* of its own engine: where the peer has granted that, now or earlier */
     unsigned write_count;                  /* heard in all */
     uint32_t target, granted, slot, generation;
+    /* one-sided operations: the newest short message on an annex CONTROL, and references that were named there */
+    uint8_t control[LIAR_CONTROL_BYTES];
+    uint32_t control_conn;
+    unsigned control_length, ref_count; /* references heard in all */
+    uint8_t refs[LIAR_REFS][16];
     bool stuck; /* LIAR_NO_PROGRESS: at this chunk */
     uint32_t stuck_at;
 };

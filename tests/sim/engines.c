@@ -747,6 +747,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("service-small", service_small),
     SCENARIO("service-lives", service_lives),
     SCENARIO("onesided", onesided_scenario),
+    SCENARIO("onesided-direct", onesided_direct),
     SCENARIO("onesided-crash", onesided_crash),
     SCENARIO("onesided-stops", onesided_stops),
     SCENARIO("onesided-hostile", onesided_hostile),

@@ -45,7 +45,7 @@ struct region {
     uint8_t shadow[REGION_BYTES]; /* what is known of it */
     bool writing[SLOTS];
     unsigned readers[SLOTS];
-    uccl_mr *mr;
+    uccl_mr *mr, *locals; /* locals: of operations on others */
     struct published exports[EXPORTS];
     uint64_t added; /* to word 0, by operations that have completed without error */
 };
@@ -83,6 +83,7 @@ static struct {
     struct region region[NODES];
     struct initiator initiator[NODES][NODES];
     bool cancels, revokes, stop;
+    bool places, places_surely; /* NICs do, where they can */
 } world;
 
 static uint8_t locals[NODES][NODES][LIVE][SPAN * SLOT_BYTES];
@@ -161,7 +162,7 @@ static uint64_t word_of(unsigned node, unsigned index)
 static bool pick_slots(struct operation *op, unsigned to)
 {
     struct region *region = &world.region[to];
-    op->slots = 1 + cluster_random(SPAN);
+    op->slots = 1 + cluster_random(world.places ? 2 : SPAN);
     unsigned first = cluster_random(SLOTS);
     for (unsigned i = 0; i < op->slots; i++) {
         unsigned slot = (first + i * 7) % SLOTS;
@@ -191,16 +192,19 @@ static void leave_slots(const struct operation *op, unsigned to)
 }
 
 /* Cuts the slots into pieces, some of no bytes. */
-static unsigned cut(const struct operation *op, struct uccl_piece *pieces)
+static unsigned cut(const struct initiator *me, const struct operation *op, struct uccl_piece *pieces)
 {
     unsigned count = 0;
     uint32_t most = cluster_random(3) == 0 ? 500 : 1 + cluster_random(2 * SLOT_BYTES);
+    if (world.places && cluster_random(2))
+        most = REGION_BYTES; /* NICs place messages in one piece alone */
     for (unsigned i = 0; i < op->slots; i++) {
         for (size_t at = 0; at < SLOT_BYTES;) {
             size_t length = 1 + cluster_random(most), left = SLOT_BYTES - at;
             if (length > left || count + SPAN - i >= PIECES)
                 length = left;
             pieces[count++] = (struct uccl_piece){.local = op->local + (size_t)i * SLOT_BYTES + at,
+                                                  .mr = world.places ? world.region[me->from].locals : NULL,
                                                   .length = length,
                                                   .remote = op->remote,
                                                   .offset = (uint64_t)op->slot[i] * SLOT_BYTES + at};
@@ -262,7 +266,7 @@ static void begin(struct initiator *me, unsigned index)
         machine_fail("an import returned %d", error);
     for (size_t at = 0; at < (size_t)op->slots * SLOT_BYTES; at++)
         op->local[at] = op->write ? content(op->key + at / SLOT_BYTES, at % SLOT_BYTES) : 0x5a;
-    unsigned count = cut(op, pieces);
+    unsigned count = cut(me, op, pieces);
     if (!op->refused && cluster_random(12) == 0)
         spoil(op, pieces, count);
     struct note_text text;
@@ -554,6 +558,9 @@ static void script(struct node *node)
         region->bytes[i] = region->shadow[i] = i < (size_t)SLOTS * SLOT_BYTES ? content(node->index, i) : 0;
     if (uccl_reg_mr(node->engine, region->bytes, REGION_BYTES, UCCL_MEM_HOST, &region->mr))
         machine_fail("a registration failed");
+    if (world.places &&
+        uccl_reg_mr(node->engine, locals[node->index], sizeof locals[0], UCCL_MEM_HOST, &region->locals))
+        machine_fail("a registration failed");
     for (unsigned i = 0; i < EXPORTS; i++)
         publish(node->index, i);
     meet(node);
@@ -585,6 +592,9 @@ static void script(struct node *node)
             machine_fail("node %u took %u notifications of node %u, not %u", to, me->notes_taken, node->index,
                          me->notes_expected);
     }
+    uint64_t placed = 0;
+    if (world.places_surely && (uccl_counter_by_name(node->engine, "rx_placed", &placed) || placed == 0))
+        machine_fail("the NIC of node %u has placed nothing", node->index);
     world.finished++;
     while (world.finished < world.nodes) /* closing earlier would end what is judged */
         machine_sleep(10 * NS_PER_US);
@@ -595,7 +605,7 @@ static void script(struct node *node)
     int error;
     while ((error = uccl_dereg_mr(region->mr)) == UCCL_EAGAIN)
         machine_sleep(10 * NS_PER_US);
-    if (error)
+    if (error || (world.places && (error = uccl_dereg_mr(region->locals))))
         machine_fail("a deregistration returned %d", error);
     for (unsigned to = 0; to < world.nodes; to++) {
         if (to == node->index)
@@ -632,4 +642,24 @@ void onesided_scenario(struct cluster_options *options, struct rng *rng)
     options->fabric.duplicate_ppm = rng_below(rng, 2) * 20000;
     if (rng_below(rng, 2))
         options->nic.datagram_bytes = 8972;
+}
+
+/* NICs write to exported memory and to that of reads by themselves, over queue pairs that lose, fail and are cut off.
+ */
+void onesided_direct(struct cluster_options *options, struct rng *rng)
+{
+    onesided_scenario(options, rng);
+    world.places = true;
+    options->params.packet_lifetime_ms = 20;
+    options->params.qp_retry_ms = 1;
+    options->params.qp_depth = 64u << rng_below(rng, 3);
+    options->params.port_entropy = 1 + rng_below(rng, 4);
+    options->nic.in_place = false;
+    options->nic.queue_pairs = true;
+    options->nic.open_fail_ppm = rng_below(rng, 2) * 100000;
+    options->nic.fail_ppm = rng_below(rng, 2) ? 1000u << rng_below(rng, 4) : 0;
+    options->nic.work_ns = 1u << (6 + rng_below(rng, 10));
+    options->nic.drain_ns = 1u << (10 + rng_below(rng, 12));
+    options->nic.datagram_bytes = 1024u << rng_below(rng, 3);
+    world.places_surely = !options->nic.open_fail_ppm && !options->nic.fail_ppm && !options->fabric.loss_ppm;
 }

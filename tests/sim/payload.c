@@ -261,11 +261,11 @@ void payload_nic_read(const struct process *process, uint64_t address, void *out
 
 void payload_nic_write(const struct process *process, uint64_t address, const void *bytes, size_t length)
 {
-    struct buffer *buffer = at_or_below(address);
+    struct buffer *buffer = is_payload((const void *)(uintptr_t)address) ? at_or_below(address) : NULL;
     payload.nic_of = process;
     sim_memcpy((void *)(uintptr_t)address, bytes, length);
     payload.nic_of = NULL;
-    if (buffer->device)
+    if (buffer && buffer->device)
         buffer->unflushed_ns = machine.now_ns;
 }
 

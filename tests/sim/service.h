@@ -21,6 +21,7 @@ void service_small(struct cluster_options *options, struct rng *rng);
 void service_lives(struct cluster_options *options, struct rng *rng);
 /* onesided.c */
 void onesided_scenario(struct cluster_options *options, struct rng *rng);
+void onesided_direct(struct cluster_options *options, struct rng *rng);
 /* onesided_peers.c */
 void onesided_crash(struct cluster_options *options, struct rng *rng);
 void onesided_stops(struct cluster_options *options, struct rng *rng);
