@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Breaks the product in named ways (mutants.txt) and shows that the tests catch each.
 
-usage: tests/mutation.sh [--check | --list] [--jobs N] [--changed BASE] [--minutes M] [--search] [NAME...]
+usage: tests/mutation.sh [--check | --list] [--jobs N] [--changed BASE] [--minutes M] [--notes FILE] [--search] [NAME...]
 
-Each worker has a copy of the source in build-mutation/worker-N, and a build (-O1, assertions on). For a mutant it
-edits the copy, builds what is named to catch the mutant, and runs that. The mutant is caught when a simulator
+Each worker has a copy of the source in build-mutation/worker-N, and a build (-O1, assertions on). Mutants go by file, so
+that a file is rarely built only to be whole again. For a mutant a worker edits the copy, builds what is named to catch the mutant, and runs that. The mutant is caught when a simulator
 scenario, a test of Meson's or a stress program that mutants.txt names for it fails: an assertion, a check, a hang. The
 test stops at its first failure. A stress program is built as the suite does it, with ThreadSanitizer and delays at marked points. A mutant that
 nothing named catches counts as missed, and so does one whose old lines are not in the source exactly once. The tests
@@ -14,6 +14,8 @@ that are named run once without a mutant first, and must pass. Last line: "N pas
 --check         only sees that each applies and compiles; --build takes a configured build directory for that
 --changed BASE  only mutants of files that differ from the commit BASE
 --minutes M     begins no further mutant after M minutes, in an order drawn from the commit; tells how many are left
+--notes FILE    adds a line for each mutant (name, result, commit, seconds, what caught it), and leaves out what FILE says was
+                caught: a run that was ended goes on
 --search        tells which scenario or unit test catches a mutant that what is named misses
 """
 import argparse
@@ -37,9 +39,12 @@ SECONDS_MAX = 100  # for one scenario
 TEST_SECONDS_MAX = 300  # for one test of Meson's, or one run of a stress program
 MEMORY_MAX = 4 << 30  # bytes: a mutant may queue without end
 SEARCH_SEEDS = 2  # of every scenario
+BUILD = ["-Doptimization=1", "-Ddebug=false", "-Db_ndebug=false"]
 TSAN_BUILD = ["-Doptimization=1", "-Db_sanitize=thread", "-Drace_points=true"]  # as in run.sh
 TSAN_WRAPPER = ["setarch", "-R"]  # older ThreadSanitizers do not cope with all of today's address randomisation
 FAIL_FAST = {"CRITERION_FAIL_FAST": "1", "TEST_FAIL_FAST": "1"}  # one failure is enough
+LIKE_MESON = {"MALLOC_PERTURB_": "165"}  # what is allocated or freed has other bytes
+SKIPPED = 77  # exit status of a test that cannot run here
 REPLAY = re.compile(r"--scenario (\S+).*--seed (\d+)")
 
 
@@ -109,6 +114,15 @@ def read_mutants(path):
     return mutants
 
 
+def read_notes(path):
+    """The names of mutants that were caught."""
+    if not path or not os.path.exists(path):
+        return set()
+    with open(path) as f:
+        rows = [line.split("\t") for line in f]
+    return {row[0] for row in rows if len(row) > 1 and row[1] == "caught"}
+
+
 def git(*words):
     return subprocess.run(("git", "-C", SOURCE) + words, text=True, stdout=subprocess.PIPE, check=True).stdout
 
@@ -152,15 +166,16 @@ class Worker:
         self.tsan = os.path.join(self.source, "build-tsan")
         self.copy_source()
         if not os.path.exists(os.path.join(self.build, "build.ninja")):
-            self.run(["meson", "setup", self.build, self.source, "-Doptimization=1", "-Db_ndebug=false"], "be set up")
-        self.targets = {}
+            self.run(["meson", "setup", self.build, self.source] + BUILD, "be set up")
+        self.tests, self.targets = {}, {}
         self.ninja("build.ninja")
         for test in json.loads(self.run(["meson", "introspect", self.build, "--tests"], "tell its tests")):
             program, *words = test["cmd"]
             built = [os.path.relpath(program, self.build)] if program.startswith(self.build + "/") else []
             if built:  # Meson names what is built for its arguments from the build directory
                 built += [word for word in words if re.fullmatch(r"\w[\w.-]*/[\w./-]+", word)]
-            self.targets[test["name"]] = (test["suite"], built)
+            self.tests[test["name"]] = test
+            self.targets[test["name"]] = built
 
     def copy_source(self):
         """What has the same content keeps its time, so that it is not compiled again."""
@@ -204,12 +219,13 @@ class Worker:
         if catcher[0] == "stress":
             return self.stress(catcher[1], catcher[2])
         name = catcher[1]
-        if name not in self.targets:
+        if name not in self.tests:
             raise ValueError(f"there is no test {name} (meson test --list)")
-        self.ninja(*self.targets[name][1])
-        words = ["meson", "test", "-C", self.build, "--no-rebuild", "--logbase", "mutant", name]
-        done = within(words, TEST_SECONDS_MAX, env=dict(os.environ, **FAIL_FAST))
-        return f"{name}, which hangs" if done is None else name if done else None
+        test = self.tests[name]
+        self.ninja(*self.targets[name])
+        done = within(test["cmd"], TEST_SECONDS_MAX, cwd=test["workdir"] or self.build,
+                      env=dict(os.environ, **LIKE_MESON, **FAIL_FAST, **test["env"]))
+        return f"{name}, which hangs" if done is None else name if done not in (0, SKIPPED) else None
 
     def stress(self, name, runs):
         if not os.path.exists(os.path.join(self.tsan, "build.ninja")):
@@ -229,8 +245,8 @@ class Worker:
             found = simulate(program, scenario, SEARCH_SEEDS)
             if found:
                 return found
-        for name, (suite, _) in self.targets.items():
-            if "unit" in suite[0] and name != "mutants":
+        for name, test in self.tests.items():
+            if "unit" in test["suite"][0] and name != "mutants":
                 found = self.catch(("test", name))
                 if found:
                     return found
@@ -318,6 +334,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
     parser.add_argument("--changed", metavar="BASE")
     parser.add_argument("--minutes", type=float)
+    parser.add_argument("--notes", metavar="FILE")
     parser.add_argument("--build")
     parser.add_argument("names", nargs="*", metavar="NAME")
     arguments = parser.parse_args()
@@ -332,17 +349,23 @@ def main():
     if arguments.changed:
         changed = set(git("diff", "--name-only", arguments.changed).split())
         mutants = [m for m in mutants if m.file in changed]
+    noted = read_notes(arguments.notes)
+    mutants = [m for m in mutants if m.name not in noted]
     if arguments.list:
         for mutant in mutants:
             print(f"{mutant.name:44} {mutant.why}")
         return
     passed = failed = 0
+    commit = git("rev-parse", "--short", "HEAD").strip()
     deadline = time.monotonic() + arguments.minutes * 60 if arguments.minutes else None
 
     def tell(good, name, seconds, told):
         nonlocal passed, failed
         print(f"{'ok' if good else 'NOT OK':6} {name:44} {seconds:5.1f} s  {told}", flush=True)
         passed, failed = passed + good, failed + (not good)
+        if arguments.notes and name[0] != "(":
+            with open(arguments.notes, "a") as f:
+                print(name, "caught" if good else "missed", commit, f"{seconds:.1f}", told.split("\n")[0], sep="\t", file=f)
 
     if arguments.check:
         directory = os.path.abspath(arguments.build) if arguments.build else Worker(0).build
@@ -359,6 +382,7 @@ def main():
             for result in pool.map(job, mutants):
                 tell(result[0], result[1], result[2], result[3])
     elif mutants:
+        mutants.sort(key=lambda mutant: (mutant.file, mutant.catchers))
         if deadline:
             random.Random(git("rev-parse", "HEAD")).shuffle(mutants)
         workers = queue.Queue()
