@@ -54,9 +54,9 @@ class Mutant:
     def __init__(self, name, why):
         self.name, self.why, self.file, self.hunks, self.catchers = name, why, None, [], []
 
-    def text(self):
-        with open(os.path.join(SOURCE, self.file)) as f:
-            text = f.read()
+    def text(self, text=None):
+        """The file with the mutant. Raises ValueError."""
+        text = text or original_of(self)
         for old, new in self.hunks:
             count = text.count(old)
             if count != 1:
@@ -137,21 +137,64 @@ def compile_commands(directory):
             for e in entries}
 
 
-def check(mutant, directory, commands):
+def compile_text(file, text, directory, commands):
     """A header as a file by itself. Raises ValueError."""
-    text = mutant.text()
-    if not mutant.file.endswith((".c", ".h")):
+    if not file.endswith((".c", ".h")):
         return
-    path = mutant.file if mutant.file in commands else "engine/core/wire.c"
+    path = file if file in commands else "engine/core/wire.c"
     words = shlex.split(commands[path])
     for option in ("-o", "-MF", "-MQ"):
         at = words.index(option)
         del words[at:at + 2]
     words = [word for word in words[:words.index("-c")] if word != "-MD"]
-    words += ["-w", "-iquote", os.path.join(SOURCE, os.path.dirname(mutant.file)), "-fsyntax-only", "-x", "c", "-"]
+    words += ["-w", "-iquote", os.path.join(SOURCE, os.path.dirname(file)), "-fsyntax-only", "-x", "c", "-"]
     done = subprocess.run(words, cwd=directory, text=True, input=text, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
         raise ValueError("does not compile:\n" + done.stdout[-2000:])
+
+
+def apart(mutants):
+    """[[mutant of a file]]: those of a group change other lines each. What does not apply is left out."""
+    groups = []
+    for mutant in mutants:
+        try:
+            mutant.text()
+        except (ValueError, OSError):
+            continue
+        original = original_of(mutant)
+        spans = [(original.find(old), original.find(old) + len(old)) for old, _ in mutant.hunks]
+        for file, taken, group in groups:
+            if file == mutant.file and all(end <= a or b <= start for start, end in spans for a, b in taken):
+                break
+        else:
+            group, taken = [], []
+            groups.append((mutant.file, taken, group))
+        group.append(mutant)
+        taken += spans
+    return [group for _, _, group in groups]
+
+
+def original_of(mutant):
+    with open(os.path.join(SOURCE, mutant.file)) as f:
+        return f.read()
+
+
+def check(group, directory, commands):
+    """The mutants that do not compile, with why. All of them at once, and one by one where that fails."""
+    text = original_of(group[0])
+    try:
+        for mutant in group:
+            text = mutant.text(text)
+        compile_text(group[0].file, text, directory, commands)
+        return {}
+    except ValueError:
+        bad = {}
+    for mutant in group:
+        try:
+            compile_text(mutant.file, mutant.text(), directory, commands)
+        except ValueError as error:
+            bad[mutant.name] = str(error)
+    return bad
 
 
 # ---- a worker --------------------------------------------------------------------------------
@@ -298,9 +341,7 @@ def try_mutant(worker, mutant, search):
     """(caught, what is to be told)"""
     original = None
     try:
-        text = mutant.text()
-        with open(os.path.join(SOURCE, mutant.file)) as f:
-            original = f.read()
+        text, original = mutant.text(), original_of(mutant)
         worker.write(mutant, text)
         for catcher in mutant.catchers:
             found = worker.catch(catcher)
@@ -371,16 +412,16 @@ def main():
         directory = os.path.abspath(arguments.build) if arguments.build else Worker(0).build
         commands = compile_commands(directory)
 
-        def job(mutant):
-            try:
-                check(mutant, directory, commands)
-                return True, mutant.name, 0.0, "applies and compiles"
-            except (ValueError, KeyError) as error:
-                return False, mutant.name, 0.0, str(error)
-
+        bad = {}
         with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
-            for result in pool.map(job, mutants):
-                tell(result[0], result[1], result[2], result[3])
+            for found in pool.map(lambda group: check(group, directory, commands), apart(mutants)):
+                bad.update(found)
+        for mutant in mutants:
+            try:
+                mutant.text()
+            except (ValueError, OSError) as error:
+                bad[mutant.name] = str(error)
+            tell(mutant.name not in bad, mutant.name, 0.0, bad.get(mutant.name, "applies and compiles"))
     elif mutants:
         mutants.sort(key=lambda mutant: (mutant.file, mutant.catchers))
         if deadline:
