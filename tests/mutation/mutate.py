@@ -115,7 +115,7 @@ def read_mutants(path):
 
 
 def read_notes(path):
-    """The names of mutants that were caught."""
+    """The names of what was well: mutants that were caught, and what caught them without any."""
     if not path or not os.path.exists(path):
         return set()
     with open(path) as f:
@@ -404,7 +404,7 @@ def main():
         nonlocal passed, failed
         print(f"{'ok' if good else 'NOT OK':6} {name:44} {seconds:5.1f} s  {told}", flush=True)
         passed, failed = passed + good, failed + (not good)
-        if arguments.notes and name[0] != "(":
+        if arguments.notes:
             with open(arguments.notes, "a") as f:
                 print(name, "caught" if good else "missed", commit, f"{seconds:.1f}", told.split("\n")[0], sep="\t", file=f)
 
@@ -429,7 +429,7 @@ def main():
         workers = queue.Queue()
         for number in range(max(1, min(arguments.jobs, len(mutants)))):
             workers.put(Worker(number))
-        unbroken = set()
+        unbroken = set(noted)
 
         def job(task):
             name, function, *rest = task
@@ -441,16 +441,17 @@ def main():
             finally:
                 workers.put(worker)
 
-        # with a time limit, a catcher runs unbroken right before the first mutant that needs it
-        groups = [[m] for m in mutants] if deadline else [mutants]
+        # of a run that may end early, a catcher runs unbroken right before the first mutant that needs it
+        groups = [[m] for m in mutants] if deadline or arguments.notes else [mutants]
         left = 0
         with concurrent.futures.ThreadPoolExecutor(arguments.jobs) as pool:
             tasks = []
             for group in groups:
                 for catcher in unbroken_catchers(group):
-                    if catcher not in unbroken:
-                        unbroken.add(catcher)
-                        tasks.append((" ".join(map(str, ("(unbroken)",) + catcher)), try_unbroken, catcher))
+                    name = " ".join(map(str, ("(unbroken)",) + catcher))
+                    if name not in unbroken:
+                        unbroken.add(name)
+                        tasks.append((name, try_unbroken, catcher))
                 tasks += [(m.name, try_mutant, m, arguments.search) for m in group]
             for result in pool.map(job, tasks):
                 if result:
