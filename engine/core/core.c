@@ -320,6 +320,10 @@ unsigned core_copy_target(struct core *core, const uint8_t *header, size_t lengt
         return 0;
     unsigned count = (unsigned)(length / stride + (length % stride >= WIRE_BULK_HEADER_BYTES));
     unsigned missing = sack_missing(&flow->sack, seq, packet.index, packet.count);
+    /* Another message's datagram may come next in a train that several share (transmit.h), so the bytes behind this one
+     * may have arrived with whatever was sent later. */
+    if (frame->data.total <= FRAMES_BIG_BYTES && (missing + packet.index < packet.count || flow->sack.end > seq + 1))
+        missing = 1;
     if (missing < count)
         count = missing;
     /* The chunk's last datagram may be shorter than the others. A full one copied to its offset could reach into

@@ -208,7 +208,7 @@ uint64_t data_qps_deadline(const struct flow *flow)
 {
     const struct data_qps *qps = &flow->qps;
     uint64_t at_ns = UINT64_MAX;
-    if (!qps->wanted || qps->barred_until || qps->usable == qps->count)
+    if (!qps->wanted || qps->barred_until || qps->usable == qps->count || flow->dead)
         return at_ns;
     for (unsigned i = 0; i < qps->count; i++) {
         const struct data_qp *qp = &qps->qps[i];

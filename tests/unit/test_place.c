@@ -624,6 +624,30 @@ Test(place, a_dead_peers_queue_pairs_are_drained_before_requests_end)
     cr_assert_eq(duo_failed[1], DUO_CONNS);
 }
 
+/* The receive waits for writes under way, its data QP waits to open again: none opens for a dead peer. */
+Test(place, a_dead_flow_opens_no_data_qp)
+{
+    struct duo_request *send, *receive;
+    placing_open(1);
+    placing_warm_up();
+    start(&send, &receive, SIZE, SIZE);
+    core_cancel(duo_core[1], &receive->msg, duo_now);
+    duo_run(MS);
+    cr_assert_eq(receive->msg.deferral, DEFER_ARRIVAL);
+    placing_open_fails = true; /* the next generation */
+    core_qp_failed(duo_core[1], duo_flow[1], 0, 1, duo_now);
+    placing_act(1);
+    placing_drained(1);
+    data_qps_on_frame(duo_flow[1], &(struct wire_qp){QP_DRAINED, 0, 1, placing_number(0, 0, 1), 77});
+    duo_transmit(1); /* DRAINED */
+    duo_drop(1);
+    cr_assert_eq(duo_flow[1]->qps.qps->state, DATA_QP_CLOSED);
+    core_fail(duo_core[1], UCCL_EIO, duo_now);
+    duo_events(1);
+    duo_assert_ended(receive, UCCL_ECANCELED, 0);
+    cr_assert_not(timer_armed(&duo_flow[1]->timer));
+}
+
 Test(place, sends_to_a_dead_peer_end_when_nothing_reads_them)
 {
     struct duo_request *send, *receive;

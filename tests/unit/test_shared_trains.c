@@ -101,6 +101,32 @@ Test(shared_trains, datagrams_of_every_size)
     }
 }
 
+/*
+ * The next datagram of a train may be another message's. Then this message's next bytes may have arrived already, with
+ * a later datagram: a receiver that copies before it has looked must not write there.
+ */
+Test(shared_trains, no_place_where_later_datagrams_may_have_been_received)
+{
+    enum { STRIDE = 5000, SIZE = 60000, TRAIN = WHOLE / STRIDE };
+    struct duo_request *recvs[2], *sends[2];
+    struct core_msg *msg;
+    uint64_t offset;
+    open_plain(STRIDE);
+    post_recvs(recvs, 2, SIZE);
+    post_sends(sends, 2, SIZE);
+    cr_assert_eq(duo_transmit(0), 2 * TRAIN - 1);
+    const struct duo_datagram *queue = duo_queue[0];
+    cr_assert(is_bulk(0, 0) && is_bulk(0, 1));
+    cr_assert_eq(core_copy_target(duo_core[1], queue[0].bytes, 2 * STRIDE, STRIDE, &msg, &offset), 2);
+    duo_deliver_one(0, 3);
+    cr_assert_eq(core_copy_target(duo_core[1], queue[0].bytes, 2 * STRIDE, STRIDE, &msg, &offset), 1, "of this train");
+    duo_deliver_one(0, 0);
+    duo_deliver_one(0, TRAIN);
+    cr_assert_eq(core_copy_target(duo_core[1], queue[4].bytes, 2 * STRIDE, STRIDE, &msg, &offset), 1, "of the next");
+    duo_run(MS);
+    assert_all(sends, recvs, 2, SIZE);
+}
+
 /* Nothing to share with: the message is sent from where it lies, and may be received in place. */
 Test(shared_trains, a_message_alone_is_a_chunk)
 {
