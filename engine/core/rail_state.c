@@ -255,6 +255,8 @@ void rail_proven(struct rail *rail)
 {
     rail->asked = false;
     rail->heard_ns = rail->flow->core->now_ns;
+    if (rail->cut) /* meanwhile */
+        go_down(rail);
     flow_choose_main(rail->flow);
     EACH_RAIL(rail->flow, other)
     {

@@ -222,6 +222,29 @@ Test(rails, a_device_takes_its_chunks_with_it, .init = open_proven)
 }
 
 /* A chunk under way on a slow rail is not lost because a fast one has acked later chunks. */
+/* The echo that proves the address comes after the device has gone: the rail is down, until the device is back. */
+Test(rails, a_device_goes_before_its_address_is_proven, .init = open_rails)
+{
+    struct duo_request *recv = duo_recv(1, 100), *send = duo_send(0, 100);
+    say(0);
+    cr_assert_gt(others[0][0], 0);
+    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_deliver(0);
+    others[0][0] = 0;
+    duo_run_with(900 * MS, talk);
+    duo_assert_arrived(send, recv, 100);
+    pass_message(100 << 10);
+    cr_assert(probe_proven(&rail_of(0, 0)->probe));
+    cr_assert_eq(rail_of(0, 0)->state, RAIL_DOWN);
+    cr_assert_eq(sequenced[0][0] + others[0][0], 0);
+    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_recv(0, 100);
+    duo_run_with(500 * MS, talk);
+    cr_assert_eq(rail_of(0, 0)->state, RAIL_UP);
+    pass_message(100 << 10);
+    cr_assert_gt(sequenced[0][0], 0);
+}
+
 Test(rails, a_slow_rail_is_no_loss, .init = open_proven)
 {
     struct rail *slow = &duo_flow[0]->rails[1];
