@@ -123,13 +123,17 @@ bool image_next(struct flow *flow, uint8_t *buffer, struct tx_desc *desc)
     return true;
 }
 
-void image_undo(struct flow *flow)
+const struct tx_desc *image_undo(struct flow *flow)
 {
     struct image_out *out = &flow->image;
     if (out->offset == 0)
         COUNT(flow->core->counters, tx_images, -(uint64_t)1);
     out->left = out->left_before;
     out->offset = out->offset_before;
+    if (out->left != out->desc.mask || out->offset > 0)
+        return NULL;
+    out->left = 0;
+    return &out->desc;
 }
 
 /* ---- receiving ------------------------------------------------------------------------------- */

@@ -62,8 +62,8 @@ uint32_t image_charge(const struct rail *rail, const struct chunk *chunk);
 void image_begin(struct flow *flow, const struct tx_desc *desc);
 /* The next fragment, into `buffer`. False: none is left or needed. */
 bool image_next(struct flow *flow, uint8_t *buffer, struct tx_desc *desc);
-/* The NIC has not taken the last one. */
-void image_undo(struct flow *flow);
+/* The NIC has not taken the last one. If none has left, sending in fragments ends: the chunk of this descriptor. */
+const struct tx_desc *image_undo(struct flow *flow);
 
 enum image_step {
     IMAGE_REFUSED, /* the fragment, or the datagram that it completes, breaks the protocol */

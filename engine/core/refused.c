@@ -54,8 +54,17 @@ static void due_again(struct flow *flow, const struct tx_desc *desc)
         flow->credit_tx.due = true;
     if (desc->due & TX_DUE_TAIL_PROBE)
         rail->loss.tail_probe_due = true;
-    if (desc->due & TX_DUE_FRAGMENT)
-        image_undo(flow);
+}
+
+/* Refuses a fragment, and if it would have been the first, the chunk. Retransmissions in fragments are not counted. */
+static void undo_fragment(struct flow *flow, uint64_t now_ns)
+{
+    const struct tx_desc *whole = image_undo(flow);
+    if (!whole)
+        return;
+    COUNT(flow->core->counters, tx_chunks, -(uint64_t)!whole->retransmission);
+    undo_chunks(flow, whole, now_ns);
+    due_again(flow, whole);
 }
 
 void flow_tx_refused(struct flow *flow, const struct tx_desc *desc, uint64_t now_ns)
@@ -71,5 +80,7 @@ void flow_tx_refused(struct flow *flow, const struct tx_desc *desc, uint64_t now
     if (desc->sequenced)
         undo_chunks(flow, desc, now_ns);
     due_again(flow, desc);
+    if (desc->due & TX_DUE_FRAGMENT)
+        undo_fragment(flow, now_ns);
     flow_wake(flow);
 }

@@ -301,6 +301,32 @@ Test(refused, fragments)
     cr_assert_eq(duo_count(&duo_counters[0].tx_images), 1);
 }
 
+/* A chunk that has never left, and has become too large: while its first fragment is refused, it counts for nothing. */
+Test(refused, first_fragment)
+{
+    duo_defaults();
+    for (unsigned side = 0; side < 2; side++)
+        duo_setup[side].rails[0].datagram_bytes = JUMBO;
+    duo_open_as(false);
+    duo_recv(1, 6000);
+    duo_send(0, 6000); /* eager */
+    cr_assert(core_tx(duo_core[0], &desc, duo_now));
+    refuse();
+    core_set_datagram(duo_core[0], duo_setup[0].rails[0].destination, 1400);
+    for (unsigned i = 0; i < 5; i++) {
+        cr_assert(core_tx(duo_core[0], &desc, duo_now));
+        cr_assert(desc.fragment);
+        cr_assert_eq(duo_count(&duo_counters[0].tx_chunks), 1);
+        refuse();
+        cr_assert_eq(duo_count(&duo_counters[0].tx_chunks), 0);
+        cr_assert_eq(sent_chunk(&duo_flow[0]->sent, 0)->transmissions, 0);
+    }
+    duo_run(MS);
+    cr_assert_eq(duo_count(&duo_counters[0].tx_chunks), 1);
+    cr_assert_eq(duo_count(&duo_counters[0].retransmits), 0);
+    cr_assert_eq(duo_count(&duo_counters[1].msgs_received), 1);
+}
+
 /* A chunk that went as a write alone: its datagrams are cut to the route when one of them leaves, not before. */
 Test(refused, datagrams_of_a_write, .init = duo_open)
 {
