@@ -466,8 +466,8 @@ void ops_part_ended(struct one_request *r)
         status = op->cancelled ? UCCL_ECANCELED : one->status ? one->status : UCCL_EACCESS;
     }
     op->live--;
-    if (r->kind == ONE_WRITE_OUT && op->awaits_done)
-        status = UCCL_OK; /* DONE tells how it ended at the peer */
+    if (r->kind == ONE_WRITE_OUT) /* DONE tells how it ended at the peer, or has told; without it, drop() */
+        status = UCCL_OK;
     if (status != UCCL_OK)
         note_status(op, status);
     one_put(r);

@@ -64,6 +64,15 @@ static struct one_request *pop(struct one_fifo *fifo)
     return r;
 }
 
+/* The peer has cancelled the message of this receive; or no message comes any more. */
+static void pass_over(struct onesided *one, struct one_request *r)
+{
+    if (r->request.msg.status == UCCL_ECANCELED && !one->status)
+        post(one, r);
+    else
+        one_put(r);
+}
+
 static void on_control(struct onesided *one, const struct one_request *r);
 
 /* Handles messages of ANNEX_CONTROL in the order in which they were sent. */
@@ -73,7 +82,7 @@ static void take_controls(struct onesided *one)
     while ((r = one->controls.head) && r->over) {
         pop(&one->controls);
         if (r->request.msg.status != UCCL_OK) {
-            one_put(r);
+            pass_over(one, r);
             continue;
         }
         on_control(one, r);
@@ -395,7 +404,7 @@ void serve_notes(struct onesided *one)
     while ((r = one->arriving.head) && r->over) {
         if (r->request.msg.status != UCCL_OK) {
             pop(&one->arriving);
-            one_put(r);
+            pass_over(one, r);
             continue;
         }
         if (one->closed) {

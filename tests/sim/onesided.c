@@ -288,12 +288,15 @@ static void begin(struct initiator *me, unsigned index)
     }
 }
 
-static void judge_signal(struct initiator *me, const struct operation *op, bool done)
+static void judge_signal(struct initiator *me, const struct operation *op, int status)
 {
+    bool done = status == UCCL_OK;
     if (op->tail.kind == UCCL_TAIL_SET) {
         uint64_t value = word_of(me->to, (unsigned)(op->tail.offset - (uint64_t)SLOTS * SLOT_BYTES) / 8);
         if ((value == op->tail.value) != done)
-            machine_fail("a signal is %s", done ? "not there" : "there, and its operation has failed");
+            machine_fail("the signal of %s %u of node %u on node %u is %s, which ended with %d",
+                         op->write ? "write" : "read", op->number, me->from, me->to, done ? "not there" : "there",
+                         status);
     } else if (op->tail.kind == UCCL_TAIL_ADD && done) {
         world.region[me->to].added += op->tail.value;
     }
@@ -318,7 +321,7 @@ static void judge(struct initiator *me, struct operation *op, int status, size_t
         if (memcmp(op->local + (size_t)i * SLOT_BYTES, slot_at(world.region[me->to].shadow, op->slot[i]), SLOT_BYTES))
             machine_fail("a read of slot %u brought other bytes", op->slot[i]);
     }
-    judge_signal(me, op, done);
+    judge_signal(me, op, status);
     if (op->noted && !done)
         machine_fail("%s %u has notified, and ended with %d", op->write ? "write" : "read", op->number, status);
     if (op->tail.kind == UCCL_TAIL_NOTIFY && done)

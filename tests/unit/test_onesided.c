@@ -527,6 +527,46 @@ BOTH(onesided, cancels_of_what_waits)
     one_close(&one);
 }
 
+/* Notifications that wait for room are cancelled: those behind them come all the same. */
+BOTH(onesided, cancelled_notifications_make_room)
+{
+    enum { COUNT = 60, BYTES = UCCL_NOTIFY_MAX };
+    struct one one;
+    static uint8_t bytes[BYTES], got[BYTES];
+    uccl_request *requests[COUNT];
+    one_open(&one, lend, 4096, ALL);
+    for (unsigned i = 0; i < COUNT; i++) {
+        fill(bytes, BYTES, i);
+        IS(uccl_notify_async(one.pair.conn[0], bytes, BYTES, &requests[i]), 0);
+    }
+    sleep_us(50000); /* nobody takes them */
+    unsigned cancelled = 0, next = 0;
+    for (unsigned i = COUNT - 30; i < COUNT; i++)
+        IS(uccl_cancel(requests[i]), 0);
+    for (unsigned i = 0; i < COUNT; i++) {
+        int status;
+        while ((status = uccl_wait(requests[i], 1, NULL)) == UCCL_ETIMEDOUT) {
+            if (uccl_notify_next(one.pair.engine[1], got, sizeof got, NULL, NULL) == 0)
+                check(got, BYTES, next++);
+        }
+        cr_assert(status == 0 || status == UCCL_ECANCELED, "%d", status);
+        cancelled += status != 0;
+    }
+    cr_assert_geq(cancelled, 20);
+    while (next + cancelled < COUNT) {
+        cr_assert_eq(next_note(&one, got, sizeof got), BYTES);
+        next++;
+    }
+    for (unsigned i = 0; i < COUNT; i++) {
+        uccl_request *request;
+        IS(uccl_notify_async(one.pair.conn[0], &i, sizeof i, &request), 0);
+        cr_assert_eq(next_note(&one, got, sizeof got), sizeof i);
+        cr_assert(memcmp(got, &i, sizeof i) == 0);
+        end_of(request, 0);
+    }
+    one_close(&one);
+}
+
 BOTH(onesided, closes_end_operations)
 {
     struct one one;
