@@ -74,4 +74,5 @@ void engine_budget(struct uccl_engine *engine, struct budget *out)
     pthread_mutex_unlock(&engine->lock);
     count_regions(&engine->regions, out);
     count_requests(&engine->requests, out);
+    count_requests(&engine->parts, out);
 }

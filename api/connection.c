@@ -46,6 +46,34 @@ struct open_call {
     bool announce; /* at the home end of the side that connects */
 };
 
+/* The ids of the connections of a lane have the number of its annex. */
+static const uint32_t lane_numbers[STRIPE_LANES] = {[LANE_WRITES] = (ANNEX_WRITES + 1) << CORE_ANNEX_SHIFT,
+                                                    [LANE_READS] = (ANNEX_READS + 1) << CORE_ANNEX_SHIFT};
+
+/* The connections of an end that carries parts. Few parts of annexes are under way at once. */
+enum { ANNEX_PARTS_WINDOW = 64 };
+static struct flow_setup part_setup(const struct peer_flow *flow, enum stripe_lane lane)
+{
+    struct flow_setup setup = flow->setup;
+    if (lane != LANE_MESSAGES && setup.msg_window > ANNEX_PARTS_WINDOW)
+        setup.msg_window = ANNEX_PARTS_WINDOW;
+    return setup;
+}
+
+static void open_parts(struct engine_thread *thread, const struct open_call *call, struct conn **conns, uint64_t now_ns)
+{
+    struct conn_end *end = &call->conn->ends[call->stripe];
+    unsigned lanes = call->conn->stripes.onesided ? STRIPE_LANES : 1;
+    uint8_t *at = end->memory;
+    for (unsigned lane = 0; lane < lanes; lane++) {
+        struct flow_setup setup = part_setup(call->flow, lane);
+        conns[lane] =
+            core_part_conn_open(thread->core, at, call->flow->flow, &setup, call->conn->id | lane_numbers[lane],
+                                call->remote_id | lane_numbers[lane], end, now_ns);
+        at += core_part_conn_size(thread->params, &setup);
+    }
+}
+
 static void open_in_core(struct engine_thread *thread, void *argument)
 {
     struct open_call *call = argument;
@@ -53,11 +81,14 @@ static void open_in_core(struct engine_thread *thread, void *argument)
     struct peer_flow *flow = call->flow;
     uint32_t id = call->conn->id;
     uint64_t now_ns = clock_now_ns();
-    call->conn->stripes.at[call->stripe].conn =
-        call->stripe
-            ? core_part_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id, call->remote_id, end, now_ns)
-            : core_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id, call->remote_id, end, now_ns);
-    struct onesided *one = call->stripe ? NULL : call->conn->stripes.onesided;
+    struct onesided *one = call->conn->stripes.onesided;
+    struct conn **conns = call->conn->stripes.at[call->stripe].conns;
+    if (call->stripe) {
+        open_parts(thread, call, conns, now_ns);
+        return;
+    }
+    conns[LANE_MESSAGES] =
+        core_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id, call->remote_id, end, now_ns);
     for (unsigned i = 0; one && i < ANNEXES; i++) {
         uint32_t number = (i + 1) << CORE_ANNEX_SHIFT;
         one->annexes[i] =
@@ -67,7 +98,7 @@ static void open_in_core(struct engine_thread *thread, void *argument)
     if (one)
         onesided_begin(one);
     if (call->announce)
-        core_conn_announce(thread->core, call->conn->stripes.at[0].conn, now_ns);
+        core_conn_announce(thread->core, conns[LANE_MESSAGES], now_ns);
 }
 
 void conn_unmap_ends(struct uccl_conn *conn)
@@ -84,14 +115,33 @@ static struct peer_flow *flow_of_end(const struct uccl_conn *conn, unsigned home
     return &conn->peer->flows[(home + i) % conn->peer->flows_open];
 }
 
-static bool map_ends(struct uccl_conn *conn, unsigned home)
+/* Whether the peer has one-sided operations. */
+static bool has_onesided(const struct uccl_conn *conn, unsigned home)
+{
+    return conn->peer->flows[home].setup.features & WIRE_ONESIDED;
+}
+
+static size_t end_size(const struct uccl_conn *conn, unsigned home, unsigned i)
 {
     const struct params *params = &conn->engine->params;
+    const struct peer_flow *flow = flow_of_end(conn, home, i);
+    unsigned lanes = has_onesided(conn, home) ? STRIPE_LANES : 1;
+    size_t bytes = 0;
+    if (i == 0)
+        return core_conn_size(params, &flow->setup);
+    for (unsigned lane = 0; lane < lanes; lane++) {
+        struct flow_setup setup = part_setup(flow, lane);
+        bytes += core_part_conn_size(params, &setup);
+    }
+    return bytes;
+}
+
+static bool map_ends(struct uccl_conn *conn, unsigned home)
+{
     for (unsigned i = 0; i < conn->stripes.count; i++) {
         struct conn_end *end = &conn->ends[i];
-        const struct flow_setup *setup = &flow_of_end(conn, home, i)->setup;
         end->of = conn;
-        end->memory_bytes = i ? core_part_conn_size(params, setup) : core_conn_size(params, setup);
+        end->memory_bytes = end_size(conn, home, i);
         end->memory = mmap(NULL, end->memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (end->memory == MAP_FAILED) {
             LOG_ERR("cannot map %zu bytes for a connection: %s", end->memory_bytes, strerror(errno));
@@ -121,12 +171,13 @@ static bool map_annexes(struct uccl_conn *conn, unsigned home)
         at += core_annex_size(&engine->params, setup, onesided_annex(i));
     }
     conn->annexes[0].memory_bytes = bytes;
-    conn->stripes.onesided = onesided_new(conn->thread, &conn->stripes, flow_of_end(conn, home, 0)->slot, conn,
-                                          &engine->exports, &engine->notes);
+    conn->stripes.onesided =
+        onesided_new(conn->thread, &conn->stripes, &engine->parts, conn, &engine->exports, &engine->notes);
     if (!conn->stripes.onesided)
         return false;
     conn->stripes.close_onesided = onesided_close;
-    atomic_fetch_add(&conn->stripes.holds, 1);
+    conn->stripes.open++;
+    atomic_fetch_add(&conn->stripes.holds, 1 + (conn->stripes.count - 1) * (STRIPE_LANES - 1));
     return true;
 }
 
@@ -150,7 +201,7 @@ int conn_make(struct uccl_engine *engine, const struct conn_plan *plan, struct u
         free(conn);
         return UCCL_ENOMEM;
     }
-    if (peer->flows[home].setup.features & WIRE_ONESIDED && !map_annexes(conn, home)) {
+    if (has_onesided(conn, home) && !map_annexes(conn, home)) {
         conn_unmap_ends(conn);
         free(conn);
         return UCCL_ENOMEM;

@@ -139,6 +139,8 @@ static int engine_build(struct uccl_engine *engine)
         return UCCL_ENOMEM;
     int error = request_pool_init(&engine->requests, engine->params.max_requests);
     if (!error)
+        error = request_pool_init(&engine->parts, engine->params.max_requests);
+    if (!error)
         error = backend_open(&engine->params, &engine->nic);
     engine->direct = (struct direct){.params = &engine->params, .nic = engine->nic, .machine = &engine->machine};
     if (!error)
@@ -163,6 +165,8 @@ static void engine_destroy(struct uccl_engine *engine)
         engine->nic->ops->close(engine->nic);
     if (engine->requests.slabs)
         request_pool_free(&engine->requests);
+    if (engine->parts.slabs)
+        request_pool_free(&engine->parts);
     free(engine->conn_generations);
     free(engine->conn_indices);
     if (engine->event_fd >= 0)

@@ -76,6 +76,7 @@ struct uccl_request {
     struct uccl_request *parent; /* of a part */
     struct uccl_request *parts;  /* of a striped message: list by next_part; its home thread's */
     struct uccl_request *next_part;
+    uint8_t lane; /* enum stripe_lane: which connections carry it and its parts */
     uint8_t part; /* which part of its message it is: 1 and up */
     bool carries; /* a striped receive or part: bytes have come over its flow */
     /* A striped message as a whole; its flows' threads share these (stripe.c). */
@@ -88,7 +89,7 @@ struct uccl_request {
     _Atomic uint32_t unfinished;    /* itself and its parts */
     _Atomic int32_t part_status;    /* first error of a part */
     _Atomic bool home_over;         /* its thread has ended all but the parts: another may complete it at any time */
-    struct notice to_home, to_part; /* of a part */
+    struct notice to_home, to_part; /* of a part; to_home also of a message with `service`, once its parts are over */
     struct request_pool *pool;
     _Atomic uint32_t state;      /* enum request_state. The engine's owner stores ENDED with release; test and wait
                                     load it with acquire. PENDING is stored with release too: a thread that sees it

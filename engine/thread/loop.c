@@ -129,6 +129,11 @@ static bool take_commands(struct engine_thread *thread)
         case COMMAND_NOTES:
             onesided_resume(thread, entry.object);
             break;
+        case COMMAND_SERVICE: {
+            struct uccl_request *request = entry.object;
+            request->service(thread, request);
+            break;
+        }
         case COMMAND_CALL: {
             struct thread_call *call = entry.object;
             call->run(thread, call->argument);
@@ -145,7 +150,7 @@ static bool take_commands(struct engine_thread *thread)
 void loop_request_ended(void *owner, struct uccl_request *request)
 {
     struct engine_thread *thread = owner;
-    if (request->service) {
+    if (request->service && !request->parts) {
         request->service(thread, request);
         return;
     }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The messages of annexes: made, submitted and freed. */
 #include "base/clock.h"
-#include "gpu/stage.h"
 #include "thread/onesided.h"
 #include "thread/state.h"
 
@@ -13,6 +12,9 @@ static const enum annex annex_of[] = {
     [ONE_WRITE_IN] = ANNEX_WRITES,     [ONE_READ_OUT] = ANNEX_READS,     [ONE_READ_IN] = ANNEX_READS,
     [ONE_NOTE_OUT] = ANNEX_NOTES,      [ONE_NOTE_IN] = ANNEX_NOTES,
 };
+
+/* Messages of the other annexes have no parts: they are sent at once. */
+static const enum stripe_lane lane_of[ANNEXES] = {[ANNEX_WRITES] = LANE_WRITES, [ANNEX_READS] = LANE_READS};
 
 static bool is_receive(enum one_kind kind)
 {
@@ -48,7 +50,7 @@ void one_put(struct one_request *r)
     struct engine_thread *thread = r->of->thread;
     free(r->bytes);
     free(r->pieces);
-    r->request.pieces = NULL;
+    atomic_fetch_add_explicit(&r->request.generation, 1, memory_order_relaxed); /* late commands are about this use */
     r->next = thread->ones_free;
     thread->ones_free = r;
 }
@@ -59,6 +61,7 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
     struct onesided *one = r->of;
     struct engine_thread *thread = one->thread;
     struct uccl_request *request = &r->request;
+    enum annex annex = annex_of[r->kind];
     r->prev = NULL;
     r->next = one->requests;
     if (r->next)
@@ -69,11 +72,15 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
     request->pieces = r->pieces;
     request->exported = r->kind == ONE_WRITE_IN;
     request->nic_mr = nic_mr;
-    request->stripes = NULL; /* it has no parts */
+    request->lane = (uint8_t)lane_of[annex];
+    request->stripes = request->lane == LANE_MESSAGES ? NULL : one->home;
+    request->pool = one->pool;
+    request->parts = NULL;
+    request->to_home = (struct notice){0};
     request->service = one->on_ended;
     request->staged.memory = bytes ? memory : NULL;
     request->msg = (struct core_msg){
-        .conn = one->annexes[annex_of[r->kind]],
+        .conn = one->annexes[annex],
         .kind = is_receive(r->kind) ? CORE_RECV : CORE_SEND,
         .size_bytes = bytes,
         .placeable = bytes && nic_mr && !r->pieces,
@@ -82,6 +89,7 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
     };
     atomic_store_explicit(&request->thread, thread, memory_order_relaxed);
     atomic_store_explicit(&request->unfinished, 1, memory_order_relaxed);
+    atomic_store_explicit(&request->part_status, UCCL_OK, memory_order_relaxed);
     atomic_store_explicit(&request->home_over, false, memory_order_relaxed);
     atomic_store_explicit(&request->state, REQUEST_PENDING, memory_order_relaxed);
     if (request->staged.memory) {
@@ -89,11 +97,10 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
         atomic_fetch_add(&one->home->holds, 1);
         atomic_fetch_add(&one->home->staged, 1);
     }
-    if (request->staged.memory)
-        stage_begin(thread->stage, request, one->flow);
-    core_submit(thread->core, request->msg.conn, &request->msg, clock_now_ns());
-    if (request->staged.memory)
-        stage_began(thread->stage, request);
+    if (request->stripes)
+        stripe_submit(thread, request, clock_now_ns());
+    else
+        core_submit(thread->core, request->msg.conn, &request->msg, clock_now_ns());
     payload_copies(thread->core);
 }
 

@@ -10,13 +10,14 @@ void stripe_init(struct stripe_set *stripes, unsigned count, const struct params
                  const struct stripe_wish *wish)
 {
     stripes->count = count;
+    stripes->open = 1;
     atomic_init(&stripes->holds, count);
     stripes->min_bytes = wish->from_bytes ? wish->from_bytes : params->stripe_min_kb * 1024;
     stripes->send_min_bytes = wish->off ? UINT64_MAX : wish->from_bytes;
     if (places || wish->off)
         stripes->min_bytes = UINT64_MAX;
-    stripes->expected_bytes = UINT64_MAX;
-    stripes->expected_flows = count;
+    for (unsigned lane = 0; lane < STRIPE_LANES; lane++)
+        stripes->expects[lane] = (struct stripe_expects){.bytes = UINT64_MAX, .flows = count};
 }
 
 /* ---- commands between engine threads --------------------------------------------------------- */
@@ -91,6 +92,9 @@ static bool make_part(struct uccl_request *request, unsigned index)
                                   .range_units = request->msg.range_units,
                                   .watched = request->msg.watched};
     part->buffer = request->buffer;
+    part->pieces = request->pieces;
+    part->exported = request->exported;
+    part->lane = request->lane;
     part->staged.memory = request->staged.memory;
     part->mr_users = NULL;
     part->part = (uint8_t)index;
@@ -112,7 +116,7 @@ static void submit_part(struct engine_thread *thread, struct uccl_request *part)
     struct stripe_set *stripes = request->stripes;
     unsigned end = core_stripe_end(request->msg.number, stripes->count, part->part);
     part->msg.number = request->msg.number;
-    part->msg.conn = stripes->at[end].conn;
+    part->msg.conn = stripes->at[end].conns[request->lane];
     atomic_store_explicit(&part->thread, stripes->at[end].thread, memory_order_relaxed);
     if (part->staged.memory)
         atomic_fetch_add(&part->thread->staged, 1);
@@ -123,7 +127,7 @@ static void submit_part(struct engine_thread *thread, struct uccl_request *part)
 /* Of a message that has, or gets, parts. */
 static void hold_for_parts(struct uccl_request *request)
 {
-    if (!request->staged.memory) /* staged: counted when it was posted */
+    if (!request->staged.memory && !request->service) /* staged: counted when it was posted; service: whoever it is */
         atomic_fetch_add(&request->stripes->holds, 1);
 }
 
@@ -156,12 +160,13 @@ static uint8_t staged_range_units(uint64_t bytes, unsigned count)
 static unsigned parts_of(const struct uccl_request *request)
 {
     const struct stripe_set *stripes = request->stripes;
+    const struct stripe_expects *expects = &stripes->expects[request->lane];
     uint64_t bytes = request->msg.size_bytes;
-    unsigned most = stripes->expected_flows + 1;
+    unsigned most = expects->flows + 1;
     if (request->msg.kind != CORE_RECV)
         return 1;
-    if (bytes > stripes->expected_bytes)
-        bytes = stripes->expected_bytes;
+    if (bytes > expects->bytes && request->lane == LANE_MESSAGES) /* receives of other lanes know the length */
+        bytes = expects->bytes;
     if (bytes < stripes->min_bytes)
         return 1;
     uint64_t units = (bytes - 1) / CORE_STRIPE_UNIT + 1;
@@ -369,7 +374,7 @@ void stripe_request_over(struct uccl_request *request)
 }
 
 /* The home thread's share or a part has finished; the last of them completes the request. */
-static void finish_one(struct uccl_request *request)
+static void finish_one(struct engine_thread *thread, struct uccl_request *request)
 {
     RACE_POINT();
     if (atomic_fetch_sub_explicit(&request->unfinished, 1, memory_order_acq_rel) != 1)
@@ -381,22 +386,29 @@ static void finish_one(struct uccl_request *request)
     if (request->msg.status == UCCL_ECANCELED && part_status != UCCL_OK)
         request->msg.status = part_status;
     free_parts(request);
-    stripe_request_over(request);
+    if (!request->service)
+        stripe_request_over(request);
+    else if (request->thread == thread)
+        request->service(thread, request);
+    else
+        notify(thread, &request->to_home, request, COMMAND_SERVICE);
 }
 
 void stripe_retry(struct engine_thread *thread)
 {
     struct notice **link = &thread->notices;
     while (*link) {
-        struct notice *notice = *link;
+        struct notice *notice = *link, *next = notice->next;
+        struct uccl_request *then = notice->then;
+        notice->waiting = false; /* whoever gets it may use it again at once */
         if (!deliver(notice)) {
+            notice->waiting = true;
             link = &notice->next;
             continue;
         }
-        *link = notice->next;
-        notice->waiting = false;
-        if (notice->then)
-            finish_one(notice->then);
+        *link = next;
+        if (then)
+            finish_one(thread, then);
     }
 }
 
@@ -413,7 +425,7 @@ static void recall(struct engine_thread *thread, struct uccl_request *part)
     if (part->staged.memory)
         atomic_fetch_sub(&part->thread->staged, 1);
     atomic_store_explicit(&part->state, REQUEST_ENDED, memory_order_release);
-    finish_one(part->parent);
+    finish_one(thread, part->parent);
 }
 
 static void part_ended(struct engine_thread *thread, struct uccl_request *part)
@@ -430,7 +442,7 @@ static void part_ended(struct engine_thread *thread, struct uccl_request *part)
     if (part->to_home.waiting)
         part->to_home.then = request; /* the part must stay until its notice is sent */
     else
-        finish_one(request);
+        finish_one(thread, request);
 }
 
 /*
@@ -473,7 +485,7 @@ void stripe_ended(struct engine_thread *thread, struct uccl_request *request)
     }
     RACE_POINT();
     atomic_store_explicit(&request->home_over, true, memory_order_relaxed);
-    finish_one(request);
+    finish_one(thread, request);
 }
 
 /* ---- closing --------------------------------------------------------------------------------- */
@@ -504,20 +516,31 @@ void stripe_let_go(struct stripe_set *stripes)
 
 void stripe_close(struct engine_thread *thread, struct stripe_set *stripes, uint64_t linger_ns, uint64_t now_ns)
 {
-    unsigned index = end_on(stripes, thread);
-    core_conn_silent_since(thread->core, stripes->at[index].conn,
-                           atomic_load_explicit(&stripes->silent_since_ns, memory_order_relaxed));
-    core_conn_close(thread->core, stripes->at[index].conn, linger_ns, now_ns);
+    unsigned index = end_on(stripes, thread), lanes = index ? STRIPE_LANES : 1;
+    for (unsigned lane = 0; lane < lanes && stripes->at[index].conns[lane]; lane++) {
+        struct conn *conn = stripes->at[index].conns[lane];
+        core_conn_silent_since(thread->core, conn,
+                               atomic_load_explicit(&stripes->silent_since_ns, memory_order_relaxed));
+        core_conn_close(thread->core, conn, linger_ns, now_ns);
+    }
     if (index == 0 && stripes->onesided)
         stripes->close_onesided(stripes->onesided, linger_ns, now_ns);
     stripe_let_go(stripes);
 }
 
-void stripe_end_closed(struct stripe_set *stripes, unsigned index)
+void stripe_home_over(struct stripe_set *stripes)
 {
-    for (unsigned i = 1; index == 0 && i < stripes->count; i++) {
+    if (--stripes->open)
+        return;
+    for (unsigned i = 1; i < stripes->count; i++) {
         atomic_fetch_add(&stripes->holds, 1);
         send_notice(stripes->at[0].thread, &stripes->at[i].to_close, stripes->at[i].thread, stripes, COMMAND_CLOSE);
     }
+}
+
+void stripe_end_closed(struct stripe_set *stripes, unsigned index)
+{
+    if (index == 0)
+        stripe_home_over(stripes);
     stripe_let_go(stripes);
 }

@@ -22,9 +22,23 @@
 
 #include "request/request.h"
 
+/* Each thread has a connection for the messages of the application, and two for those of annexes that have parts. */
+enum stripe_lane { LANE_MESSAGES, LANE_WRITES, LANE_READS, STRIPE_LANES };
+
+/* What receives expect of the next message. Its home thread's. */
+struct stripe_expects {
+    /* The next message to be so long (UINT64_MAX: none came yet). Since that was computed, `noted` messages came, the
+     * longest of `longest_bytes`. */
+    uint64_t bytes, longest_bytes;
+    unsigned noted;
+    /* Of those with parts, at most `flows` flows carried something; since then. */
+    unsigned flows, most_flows, flows_noted;
+};
+
 /* The ends of a connection, and what must be over before they may be freed. */
 struct stripe_set {
     unsigned count; /* threads, the home thread first */
+    unsigned open;  /* of the home end: the connection, its one-sided operations. Then the others close. Home thread's */
     /* Keeps the connection: one for each open end, for each close on its way to an end, and for each request with
      * parts or staged memory that has not completed, though the core may have finished with it. Whoever takes the
      * last one off marks the connection over. */
@@ -37,15 +51,10 @@ struct stripe_set {
     uint64_t send_min_bytes;          /* sends that are shorter have none, though the receiver offers them */
     struct onesided *onesided;        /* its one-sided operations (onesided.h); NULL: the peer has none */
     void (*close_onesided)(struct onesided *one, uint64_t linger_ns, uint64_t now_ns);
-    /* The home thread's. Receives expect the next message to be `expected_bytes` long (UINT64_MAX: none came yet).
-     * Since that was computed, `noted` messages came, the longest of `longest_bytes`. */
-    uint64_t expected_bytes, longest_bytes;
-    unsigned noted;
-    /* Likewise: of those with parts, at most `expected_flows` flows carried something; since then. */
-    unsigned expected_flows, most_flows, flows_noted;
+    struct stripe_expects expects[STRIPE_LANES];
     struct {
         struct engine_thread *thread;
-        struct conn *conn;
+        struct conn *conns[STRIPE_LANES]; /* those of annexes: NULL, if the peer has no one-sided operations */
         uint32_t flow;          /* the slot of its flow on the thread */
         struct notice to_close; /* COMMAND_CLOSE from the home thread */
     } at[CORE_STRIPES_MAX];
@@ -54,36 +63,36 @@ struct stripe_set {
 enum { STRIPE_NOTED = 8 }; /* receives: what was the most among them is expected */
 
 /* How many flows have carried the message of a receive with parts. */
-static inline void stripe_note_flows(struct stripe_set *stripes, unsigned flows)
+static inline void stripe_note_flows(struct stripe_expects *expects, unsigned flows)
 {
     if (flows == 0) /* it went whole */
         return;
-    if (stripes->most_flows < flows)
-        stripes->most_flows = flows;
-    bool more = stripes->expected_flows < flows;
-    if (++stripes->flows_noted < STRIPE_NOTED && !more)
+    if (expects->most_flows < flows)
+        expects->most_flows = flows;
+    bool more = expects->flows < flows;
+    if (++expects->flows_noted < STRIPE_NOTED && !more)
         return;
-    stripes->expected_flows = stripes->most_flows;
-    stripes->most_flows = stripes->flows_noted = 0;
+    expects->flows = expects->most_flows;
+    expects->most_flows = expects->flows_noted = 0;
 }
 
 /* CORE_EVENT_MSG of a request: notes the length of the message that a receive got, and its flows. */
 static inline void stripe_note_length(const struct uccl_request *request)
 {
     const struct core_msg *msg = &request->msg;
-    struct stripe_set *stripes = request->stripes;
-    if (!stripes || msg->kind != CORE_RECV || msg->status != UCCL_OK) /* no stripes: a part */
+    if (!request->stripes || msg->kind != CORE_RECV || msg->status != UCCL_OK) /* no stripes: a part */
         return;
+    struct stripe_expects *expects = &request->stripes->expects[request->lane];
     if (request->parts)
-        stripe_note_flows(stripes, atomic_load_explicit(&request->flows, memory_order_relaxed));
-    if (stripes->longest_bytes < msg->moved_bytes)
-        stripes->longest_bytes = msg->moved_bytes;
-    bool longer = stripes->expected_bytes < msg->moved_bytes;
-    if (++stripes->noted < STRIPE_NOTED && !longer)
+        stripe_note_flows(expects, atomic_load_explicit(&request->flows, memory_order_relaxed));
+    if (expects->longest_bytes < msg->moved_bytes)
+        expects->longest_bytes = msg->moved_bytes;
+    bool longer = expects->bytes < msg->moved_bytes;
+    if (++expects->noted < STRIPE_NOTED && !longer)
         return;
-    stripes->expected_bytes = stripes->longest_bytes;
-    stripes->longest_bytes = 0;
-    stripes->noted = 0;
+    expects->bytes = expects->longest_bytes;
+    expects->longest_bytes = 0;
+    expects->noted = 0;
 }
 
 /* What the application wishes for a connection. */
@@ -99,7 +108,7 @@ struct stripe_wish {
 void stripe_init(struct stripe_set *stripes, unsigned count, const struct params *params, bool places,
                  const struct stripe_wish *wish);
 
-/* Submits a request of the application, with parts if it is a large receive. */
+/* Submits a message of a lane, with parts if it is a large receive. */
 void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
 /* Submits a part on the thread that it was handed to. */
 void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part, uint64_t now_ns);
@@ -125,8 +134,10 @@ bool stripe_hold(struct stripe_set *stripes);
 void stripe_let_go(struct stripe_set *stripes);
 /* COMMAND_CLOSE: closes the end on this thread and drops the command's hold. */
 void stripe_close(struct engine_thread *thread, struct stripe_set *stripes, uint64_t linger_ns, uint64_t now_ns);
-/* CORE_EVENT_CONN_ENDED of end `index`. */
+/* CORE_EVENT_CONN_ENDED of a connection of end `index`. */
 void stripe_end_closed(struct stripe_set *stripes, unsigned index);
+/* The home end's connection is over, or its one-sided operations are. */
+void stripe_home_over(struct stripe_set *stripes);
 
 /* Retries commands that found another thread's ring full. */
 void stripe_retry(struct engine_thread *thread);

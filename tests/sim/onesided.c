@@ -18,7 +18,7 @@
 enum {
     NODES = 3,
     SLOTS = 24,
-    SLOT_BYTES = 24576,
+    SLOT_BYTES = 49152,
     WORDS = 64, /* of 8 bytes, behind the slots */
     REGION_BYTES = SLOTS * SLOT_BYTES + WORDS * 8,
     EXPORTS = 3, /* of a region: all rights, write, read */
@@ -637,6 +637,7 @@ void onesided_scenario(struct cluster_options *options, struct rng *rng)
     options->nodes = world.nodes;
     options->sessions = 0;
     options->params.stripe_min_kb = 64;
+    options->params.num_engines = 3;
     options->nic.in_place = rng_below(rng, 2);
     unsigned loss_ppm = 1000u << rng_below(rng, 5);
     options->fabric.loss_ppm = rng_below(rng, 2) * loss_ppm;

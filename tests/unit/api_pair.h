@@ -172,12 +172,17 @@ static inline void connect_now(uccl_engine *engine, struct uccl_handle *handle, 
     IS(accepted, 0);
 }
 
+static inline void pair_connect(struct pair *pair)
+{
+    IS(uccl_listen(pair->engine[1], 0, 0, &pair->handle, &pair->listener), 0);
+    connect_now(pair->engine[0], &pair->handle, pair->listener, pair->conn);
+}
+
 static inline void pair_open(struct pair *pair, const char *lend)
 {
     for (int i = 0; i < 2; i++)
         pair->engine[i] = open_engine(lend, "LINGER_MS", "300", NULL);
-    IS(uccl_listen(pair->engine[1], 0, 0, &pair->handle, &pair->listener), 0);
-    connect_now(pair->engine[0], &pair->handle, pair->listener, pair->conn);
+    pair_connect(pair);
 }
 
 static inline void pair_close(struct pair *pair)

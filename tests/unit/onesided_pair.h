@@ -17,9 +17,9 @@ struct one {
 
 enum { ALL = UCCL_ACCESS_READ | UCCL_ACCESS_WRITE };
 
-static inline void one_open(struct one *one, const char *lend, size_t bytes, unsigned access)
+/* Over the connected pair. */
+static inline void one_begin(struct one *one, size_t bytes, unsigned access)
 {
-    pair_open(&one->pair, lend);
     one->bytes = bytes;
     one->local = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
     one->memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
@@ -29,6 +29,16 @@ static inline void one_open(struct one *one, const char *lend, size_t bytes, uns
     IS(uccl_reg_mr(one->pair.engine[1], one->memory, bytes, UCCL_MEM_HOST, &one->mr[1]), 0);
     IS(uccl_export_mr(one->mr[1], one->memory, bytes, access, one->ref, &one->exported), 0);
     IS(uccl_import(one->pair.conn[0], one->ref, &one->remote), 0);
+}
+
+/* Lent: with one engine thread. Else with three, which share messages of two units and more. */
+static inline void one_open(struct one *one, const char *lend, size_t bytes, unsigned access)
+{
+    const char *threads = strcmp(lend, "yes") == 0 ? "1" : "3";
+    for (int i = 0; i < 2; i++)
+        one->pair.engine[i] = open_engine(lend, "LINGER_MS", "300", "NUM_ENGINES", threads, "STRIPE_MIN_KB", "64", NULL);
+    pair_connect(&one->pair);
+    one_begin(one, bytes, access);
 }
 
 static inline void one_close(struct one *one)

@@ -188,28 +188,28 @@ BOTH(stripe, parts_go_by_the_flows_that_carried_something)
     struct pair pair;
     open_striping(&pair, lend, "4096");
     struct stripe_set *stripes = &pair.conn[1]->stripes;
-    cr_assert_eq(stripes->expected_flows, ENGINES, "until something is known");
-    stripes->expected_flows = 1; /* as after eight messages that one flow carried */
-    stripes->flows_noted = stripes->most_flows = 0;
+    cr_assert_eq(stripes->expects[LANE_MESSAGES].flows, ENGINES, "until something is known");
+    stripes->expects[LANE_MESSAGES].flows = 1; /* as after eight messages that one flow carried */
+    stripes->expects[LANE_MESSAGES].flows_noted = stripes->expects[LANE_MESSAGES].most_flows = 0;
     cr_assert_eq(parts_of_a_receive(&pair, STRIPED), 2);
     pair_close(&pair);
 }
 
 Test(stripe, flows_that_carried_something_are_counted)
 {
-    struct stripe_set stripes = {.expected_flows = 4};
+    struct stripe_expects expects = {.flows = 4};
     for (unsigned i = 0; i < 3 * STRIPE_NOTED; i++)
-        stripe_note_flows(&stripes, 0); /* short ones went whole: they say nothing */
+        stripe_note_flows(&expects, 0); /* short ones went whole: they say nothing */
     for (unsigned i = 0; i < STRIPE_NOTED; i++) {
-        cr_assert_eq(stripes.expected_flows, 4);
-        stripe_note_flows(&stripes, i == 3 ? 3 : 2);
+        cr_assert_eq(expects.flows, 4);
+        stripe_note_flows(&expects, i == 3 ? 3 : 2);
     }
-    cr_assert_eq(stripes.expected_flows, 3, "the most of them");
-    stripe_note_flows(&stripes, 5);
-    cr_assert_eq(stripes.expected_flows, 5, "at once");
+    cr_assert_eq(expects.flows, 3, "the most of them");
+    stripe_note_flows(&expects, 5);
+    cr_assert_eq(expects.flows, 5, "at once");
     for (unsigned i = 0; i < STRIPE_NOTED; i++)
-        stripe_note_flows(&stripes, 1);
-    cr_assert_eq(stripes.expected_flows, 1);
+        stripe_note_flows(&expects, 1);
+    cr_assert_eq(expects.flows, 1);
 }
 
 /* The last part to end may end the request on another engine thread than the one that its waiter drives. */
@@ -327,7 +327,7 @@ BOTH(stripe, a_dead_flow_of_a_part_ends_the_connection)
     uccl_request *recv = post_recv(pair.conn[1], large, STRIPED);
     uccl_request *other = post_recv(pair.conn[0], small, SMALL);
     const struct stripe_set *stripes = &pair.conn[1]->stripes;
-    thread_run(stripes->at[1].thread, give_up_flow, stripes->at[1].conn);
+    thread_run(stripes->at[1].thread, give_up_flow, stripes->at[1].conns[LANE_MESSAGES]);
     end_of(recv, UCCL_EPEERDEAD);
     end_of(other, UCCL_ECLOSED);
     while (uccl_conn_status(pair.conn[0]) == UCCL_OK || uccl_conn_status(pair.conn[1]) == UCCL_OK)

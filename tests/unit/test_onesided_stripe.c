@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Large writes and reads over several engine threads: really spread, and whole whatever happens to their parts. */
+#include "onesided_pair.h"
+
+#include "../../api/objects.h"
+#include "core/flow.h"
+#include "core/state.h"
+
+enum { ENGINES = 3, LARGE = 3000003, LEAST = 80000 };
+
+static void open_with(struct one *one, const char *lend, const char *setting, const char *value, size_t bytes)
+{
+    for (int i = 0; i < 2; i++)
+        one->pair.engine[i] = open_engine(lend, "NUM_ENGINES", "3", "STRIPE_MIN_KB", "64", "LINGER_MS", "300", setting,
+                                          value, NULL);
+    pair_connect(&one->pair);
+    one_begin(one, bytes, ALL);
+}
+
+static uint64_t sent_by(const struct uccl_engine *engine, unsigned thread)
+{
+    return atomic_load(&engine->threads[thread].counters->tx_bytes);
+}
+
+/* How much depends on the machine; over some operations each thread has had the time for a range. */
+static void spread(const char *lend, bool write)
+{
+    struct one one;
+    uint64_t before[ENGINES], end_ms = now_ms() + SOON_MS;
+    open_with(&one, lend, "MAX_REQUESTS", "4096", LARGE);
+    uccl_engine *sender = one.pair.engine[!write];
+    for (unsigned i = 0; i < ENGINES; i++)
+        before[i] = sent_by(sender, i);
+    for (unsigned i = 0, k = 0; i < ENGINES; k++) {
+        if (sent_by(sender, i) - before[i] >= LEAST) {
+            i++;
+            continue;
+        }
+        cr_assert(now_ms() < end_ms, "engine thread %u has sent too little", i);
+        fill(write ? one.local : one.memory, LARGE, k);
+        cr_assert_eq(end_of(write ? post_write(&one, 0, LARGE, 0) : post_read(&one, 0, LARGE, 0), 0), LARGE);
+        check(write ? one.memory : one.local, LARGE, k);
+    }
+    one_close(&one);
+}
+
+BOTH(onesided_stripe, every_thread_carries_a_part_of_a_write)
+{
+    spread(lend, true);
+}
+
+BOTH(onesided_stripe, every_thread_carries_a_part_of_a_read)
+{
+    spread(lend, false);
+}
+
+/* A target knows the length of a write: the first one of this length has parts, whatever came before. */
+BOTH(onesided_stripe, small_ones_before_say_nothing)
+{
+    struct one one;
+    uint64_t end_ms = now_ms() + SOON_MS, before = 0, after = 0;
+    open_with(&one, lend, "MAX_REQUESTS", "4096", LARGE);
+    while (after - before < LEAST) {
+        cr_assert(now_ms() < end_ms, "one thread has carried all");
+        for (unsigned i = 0; i < 2 * STRIPE_NOTED; i++)
+            end_of(post_write(&one, 0, 20000, 0), 0);
+        before = sent_by(one.pair.engine[0], 1) + sent_by(one.pair.engine[0], 2);
+        end_of(post_write(&one, 0, LARGE, 0), 0);
+        after = sent_by(one.pair.engine[0], 1) + sent_by(one.pair.engine[0], 2);
+    }
+    one_close(&one);
+}
+
+/* Without requests for parts, they travel whole. */
+BOTH(onesided_stripe, requests_run_out)
+{
+    enum { COUNT = 12 };
+    struct one one;
+    uccl_request *requests[COUNT];
+    open_with(&one, lend, "MAX_REQUESTS", "16", LARGE);
+    fill(one.local, LARGE, 1);
+    for (unsigned i = 0; i < COUNT; i++)
+        requests[i] = post_write(&one, 0, LARGE, 0);
+    for (unsigned i = 0; i < COUNT; i++)
+        end_of(requests[i], 0);
+    check(one.memory, LARGE, 1);
+    one_close(&one);
+}
+
+/* Threads that find each other's rings full tell each other later. */
+BOTH(onesided_stripe, rings_are_full)
+{
+    enum { COUNT = 60, BYTES = 300000 };
+    struct one one;
+    uccl_request *requests[COUNT] = {0};
+    open_with(&one, lend, "RING_ENTRIES", "16", COUNT * BYTES);
+    uint64_t end_ms = now_ms() + SOON_MS;
+    for (unsigned i = 0; i < COUNT; i++)
+        fill(one.local + i * BYTES, BYTES, i);
+    for (unsigned i = 0; i < COUNT;) {
+        struct uccl_piece piece = piece_of(&one, i * BYTES, BYTES, i * BYTES);
+        int error = uccl_write_async(one.pair.conn[0], &piece, 1, NULL, &requests[i]);
+        i += error == 0;
+        cr_assert(error == 0 || error == UCCL_EAGAIN, "%d", error);
+        cr_assert(now_ms() < end_ms);
+    }
+    for (unsigned i = 0; i < COUNT; i++) {
+        end_of(requests[i], 0);
+        check(one.memory + i * BYTES, BYTES, i);
+    }
+    one_close(&one);
+}
+
+static void give_up_flow(struct engine_thread *thread, void *argument)
+{
+    (void)thread;
+    flow_give_up(((struct conn *)argument)->flow, false);
+}
+
+/* A flow that has a part of an operation is dead, the home flow is not: the operation ends, and its memory is free. */
+BOTH(onesided_stripe, a_dead_flow_of_a_part_ends_the_operation)
+{
+    struct one one;
+    for (unsigned side = 0; side < 2; side++) {
+        open_with(&one, lend, "MAX_REQUESTS", "4096", 8 * LARGE);
+        uccl_request *requests[8];
+        for (unsigned i = 0; i < 8; i++)
+            requests[i] = i % 2 ? post_read(&one, i * LARGE, LARGE, i * LARGE) : post_write(&one, i * LARGE, LARGE, 0);
+        const struct stripe_set *stripes = &one.pair.conn[side]->stripes;
+        thread_run(stripes->at[1].thread, give_up_flow, stripes->at[1].conns[LANE_WRITES]);
+        for (unsigned i = 0; i < 8; i++) {
+            int status = uccl_wait(requests[i], SOON_MS, NULL);
+            cr_assert(status == 0 || status == UCCL_EPEERDEAD || status == UCCL_ECLOSED || status == UCCL_ECANCELED,
+                      "%d (%s)", status, uccl_strerror(status));
+        }
+        IS(uccl_revoke(one.exported, SOON_MS), 0);
+        IS(uccl_dereg_mr(one.mr[0]), 0);
+        one_close(&one);
+    }
+}
+
+/* A close of the target lets reads under way finish: the parts of annexes stay open until all of its ends are over. */
+BOTH(onesided_stripe, a_close_lets_reads_finish)
+{
+    struct one one;
+    for (unsigned round = 0; round < 5; round++) {
+        int done = 0;
+        open_with(&one, lend, "LINGER_MS", "5000", 4 * LARGE);
+        memset(one.memory, round, one.bytes);
+        uccl_request *request = post_read(&one, 0, 4 * LARGE, 0);
+        while (one.local[LARGE / 2] == 0xee) /* until it is under way */
+            IS(uccl_test(request, &done, NULL), 0);
+        IS(uccl_conn_close(one.pair.conn[1]), 0);
+        if (!done)
+            end_of(request, 0);
+        for (size_t at = 0; at < one.bytes; at++)
+            cr_assert_eq(one.local[at], round);
+        one_close(&one);
+    }
+}
