@@ -143,6 +143,8 @@ void onesided_event(struct onesided *one, enum annex annex, enum core_event_kind
 {
     if (kind == CORE_EVENT_CONN_CALLED)
         serve_called(one, annex);
+    else if (kind == CORE_EVENT_CONN_FAILED && status == UCCL_EPEERDEAD)
+        one_break(one, status); /* perhaps only a flow of parts is dead, and the peer waits on the other annexes */
     else if (kind == CORE_EVENT_CONN_FAILED)
         one_fail(one, status); /* what lives on of the other annexes may bring notifications yet */
     else

@@ -121,7 +121,8 @@ static void give_up_flow(struct engine_thread *thread, void *argument)
 BOTH(onesided_stripe, a_dead_flow_of_a_part_ends_the_operation)
 {
     struct one one;
-    for (unsigned side = 0; side < 2; side++) {
+    for (unsigned round = 0; round < 6; round++) {
+        unsigned side = round % 2;
         open_with(&one, lend, "MAX_REQUESTS", "4096", 8 * LARGE);
         uccl_request *requests[8];
         for (unsigned i = 0; i < 8; i++)
