@@ -46,16 +46,16 @@ struct open_call {
     bool announce; /* at the home end of the side that connects */
 };
 
-/* The ids of the connections of a lane have the number of its annex. */
-static const uint32_t lane_numbers[STRIPE_LANES] = {[LANE_WRITES] = (ANNEX_WRITES + 1) << CORE_ANNEX_SHIFT,
-                                                    [LANE_READS] = (ANNEX_READS + 1) << CORE_ANNEX_SHIFT};
+/* The ids of the connections of a class have the number of its annex. */
+static const uint32_t class_numbers[STRIPE_CLASSES] = {
+    [CLASS_WRITES] = (ANNEX_WRITES + 1) << CORE_ANNEX_SHIFT, [CLASS_READS] = (ANNEX_READS + 1) << CORE_ANNEX_SHIFT};
 
 /* The connections of an end that carries parts. Few parts of annexes are under way at once. */
 enum { ANNEX_PARTS_WINDOW = 64 };
-static struct flow_setup part_setup(const struct peer_flow *flow, enum stripe_lane lane)
+static struct flow_setup part_setup(const struct peer_flow *flow, enum stripe_class class)
 {
     struct flow_setup setup = flow->setup;
-    if (lane != LANE_MESSAGES && setup.msg_window > ANNEX_PARTS_WINDOW)
+    if (class != CLASS_MESSAGES && setup.msg_window > ANNEX_PARTS_WINDOW)
         setup.msg_window = ANNEX_PARTS_WINDOW;
     return setup;
 }
@@ -63,13 +63,13 @@ static struct flow_setup part_setup(const struct peer_flow *flow, enum stripe_la
 static void open_parts(struct engine_thread *thread, const struct open_call *call, struct conn **conns, uint64_t now_ns)
 {
     struct conn_end *end = &call->conn->ends[call->stripe];
-    unsigned lanes = call->conn->stripes.onesided ? STRIPE_LANES : 1;
+    unsigned classes = call->conn->stripes.onesided ? STRIPE_CLASSES : 1;
     uint8_t *at = end->memory;
-    for (unsigned lane = 0; lane < lanes; lane++) {
-        struct flow_setup setup = part_setup(call->flow, lane);
-        conns[lane] =
-            core_part_conn_open(thread->core, at, call->flow->flow, &setup, call->conn->id | lane_numbers[lane],
-                                call->remote_id | lane_numbers[lane], end, now_ns);
+    for (unsigned class = 0; class < classes; class ++) {
+        struct flow_setup setup = part_setup(call->flow, class);
+        conns[class] =
+            core_part_conn_open(thread->core, at, call->flow->flow, &setup, call->conn->id | class_numbers[class],
+                                call->remote_id | class_numbers[class], end, now_ns);
         at += core_part_conn_size(thread->params, &setup);
     }
 }
@@ -87,7 +87,7 @@ static void open_in_core(struct engine_thread *thread, void *argument)
         open_parts(thread, call, conns, now_ns);
         return;
     }
-    conns[LANE_MESSAGES] =
+    conns[CLASS_MESSAGES] =
         core_conn_open(thread->core, end->memory, flow->flow, &flow->setup, id, call->remote_id, end, now_ns);
     for (unsigned i = 0; one && i < ANNEXES; i++) {
         uint32_t number = (i + 1) << CORE_ANNEX_SHIFT;
@@ -98,7 +98,7 @@ static void open_in_core(struct engine_thread *thread, void *argument)
     if (one)
         onesided_begin(one);
     if (call->announce)
-        core_conn_announce(thread->core, conns[LANE_MESSAGES], now_ns);
+        core_conn_announce(thread->core, conns[CLASS_MESSAGES], now_ns);
 }
 
 void conn_unmap_ends(struct uccl_conn *conn)
@@ -125,12 +125,12 @@ static size_t end_size(const struct uccl_conn *conn, unsigned home, unsigned i)
 {
     const struct params *params = &conn->engine->params;
     const struct peer_flow *flow = flow_of_end(conn, home, i);
-    unsigned lanes = has_onesided(conn, home) ? STRIPE_LANES : 1;
+    unsigned classes = has_onesided(conn, home) ? STRIPE_CLASSES : 1;
     size_t bytes = 0;
     if (i == 0)
         return core_conn_size(params, &flow->setup);
-    for (unsigned lane = 0; lane < lanes; lane++) {
-        struct flow_setup setup = part_setup(flow, lane);
+    for (unsigned class = 0; class < classes; class ++) {
+        struct flow_setup setup = part_setup(flow, class);
         bytes += core_part_conn_size(params, &setup);
     }
     return bytes;
@@ -177,7 +177,7 @@ static bool map_annexes(struct uccl_conn *conn, unsigned home)
         return false;
     conn->stripes.close_onesided = onesided_close;
     conn->stripes.open++;
-    atomic_fetch_add(&conn->stripes.holds, 1 + (conn->stripes.count - 1) * (STRIPE_LANES - 1));
+    atomic_fetch_add(&conn->stripes.holds, 1 + (conn->stripes.count - 1) * (STRIPE_CLASSES - 1));
     return true;
 }
 

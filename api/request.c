@@ -64,7 +64,7 @@ static int post_message(struct uccl_conn *conn, enum core_msg_kind kind, void *b
     struct uccl_request *request = request_take_for(conn, buffer, mr);
     if (!request)
         return UCCL_EAGAIN;
-    request->msg.conn = conn->stripes.at[0].conns[LANE_MESSAGES];
+    request->msg.conn = conn->stripes.at[0].conns[CLASS_MESSAGES];
     request->msg.kind = (uint8_t)kind;
     request->msg.size_bytes = length;
     request->msg.stripes = request->msg.range_units = 0;

@@ -76,9 +76,9 @@ struct uccl_request {
     struct uccl_request *parent; /* of a part */
     struct uccl_request *parts;  /* of a striped message: list by next_part; its home thread's */
     struct uccl_request *next_part;
-    uint8_t lane; /* enum stripe_lane: which connections carry it and its parts */
-    uint8_t part; /* which part of its message it is: 1 and up */
-    bool carries; /* a striped receive or part: bytes have come over its flow */
+    uint8_t class; /* enum stripe_class: which connections carry it and its parts */
+    uint8_t part;  /* which part of its message it is: 1 and up */
+    bool carries;  /* a striped receive or part: bytes have come over its flow */
     /* A striped message as a whole; its flows' threads share these (stripe.c). */
     _Atomic uint64_t spread_bytes;  /* send: those before are given to flows; receive: so many have arrived */
     _Atomic uint64_t total_bytes;   /* receive: length of the message, once bytes have arrived */

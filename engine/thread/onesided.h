@@ -134,8 +134,8 @@ struct one_fifo {
 
 struct onesided {
     struct engine_thread *thread;
-    struct stripe_set *home; /* of the connection; we hold it until all is over */
-    void *owner;             /* the connection */
+    struct stripe_set *home;   /* of the connection; we hold it until all is over */
+    void *owner;               /* the connection */
     struct request_pool *pool; /* of the parts of its messages */
     void (*on_ended)(struct engine_thread *thread, struct uccl_request *request); /* of its messages */
     struct exports *exports;

@@ -14,7 +14,7 @@ static const enum annex annex_of[] = {
 };
 
 /* Messages of the other annexes have no parts: they are sent at once. */
-static const enum stripe_lane lane_of[ANNEXES] = {[ANNEX_WRITES] = LANE_WRITES, [ANNEX_READS] = LANE_READS};
+static const enum stripe_class class_of[ANNEXES] = {[ANNEX_WRITES] = CLASS_WRITES, [ANNEX_READS] = CLASS_READS};
 
 static bool is_receive(enum one_kind kind)
 {
@@ -72,8 +72,8 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
     request->pieces = r->pieces;
     request->exported = r->kind == ONE_WRITE_IN;
     request->nic_mr = nic_mr;
-    request->lane = (uint8_t)lane_of[annex];
-    request->stripes = request->lane == LANE_MESSAGES ? NULL : one->home;
+    request->class = (uint8_t)class_of[annex];
+    request->stripes = request->class == CLASS_MESSAGES ? NULL : one->home;
     request->pool = one->pool;
     request->parts = NULL;
     request->to_home = (struct notice){0};

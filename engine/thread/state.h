@@ -28,9 +28,9 @@ enum thread_command {
     COMMAND_END_PART, /* ends that part early */
     COMMAND_LOOK,     /* to the home thread: a receive is whole, or a send takes another flow */
     COMMAND_FLUSH,
-    COMMAND_CLOSE, /* closes an end of a connection; the upper half has the linger time in ms */
-    COMMAND_OP,    /* a one-sided operation */
-    COMMAND_NOTES, /* notifications of a connection were taken */
+    COMMAND_CLOSE,   /* closes an end of a connection; the upper half has the linger time in ms */
+    COMMAND_OP,      /* a one-sided operation */
+    COMMAND_NOTES,   /* notifications of a connection were taken */
     COMMAND_SERVICE, /* to the home thread: a message of the engine's own has ended, and so have its parts */
 };
 enum { COMMAND_MASK = 15 };

@@ -16,8 +16,8 @@ void stripe_init(struct stripe_set *stripes, unsigned count, const struct params
     stripes->send_min_bytes = wish->off ? UINT64_MAX : wish->from_bytes;
     if (places || wish->off)
         stripes->min_bytes = UINT64_MAX;
-    for (unsigned lane = 0; lane < STRIPE_LANES; lane++)
-        stripes->expects[lane] = (struct stripe_expects){.bytes = UINT64_MAX, .flows = count};
+    for (unsigned class = 0; class < STRIPE_CLASSES; class ++)
+        stripes->expects[class] = (struct stripe_expects){.bytes = UINT64_MAX, .flows = count};
 }
 
 /* ---- commands between engine threads --------------------------------------------------------- */
@@ -94,7 +94,7 @@ static bool make_part(struct uccl_request *request, unsigned index)
     part->buffer = request->buffer;
     part->pieces = request->pieces;
     part->exported = request->exported;
-    part->lane = request->lane;
+    part->class = request->class;
     part->staged.memory = request->staged.memory;
     part->mr_users = NULL;
     part->part = (uint8_t)index;
@@ -116,7 +116,7 @@ static void submit_part(struct engine_thread *thread, struct uccl_request *part)
     struct stripe_set *stripes = request->stripes;
     unsigned end = core_stripe_end(request->msg.number, stripes->count, part->part);
     part->msg.number = request->msg.number;
-    part->msg.conn = stripes->at[end].conns[request->lane];
+    part->msg.conn = stripes->at[end].conns[request->class];
     atomic_store_explicit(&part->thread, stripes->at[end].thread, memory_order_relaxed);
     if (part->staged.memory)
         atomic_fetch_add(&part->thread->staged, 1);
@@ -160,12 +160,12 @@ static uint8_t staged_range_units(uint64_t bytes, unsigned count)
 static unsigned parts_of(const struct uccl_request *request)
 {
     const struct stripe_set *stripes = request->stripes;
-    const struct stripe_expects *expects = &stripes->expects[request->lane];
+    const struct stripe_expects *expects = &stripes->expects[request->class];
     uint64_t bytes = request->msg.size_bytes;
     unsigned most = expects->flows + 1;
     if (request->msg.kind != CORE_RECV)
         return 1;
-    if (bytes > expects->bytes && request->lane == LANE_MESSAGES) /* receives of other lanes know the length */
+    if (bytes > expects->bytes && request->class == CLASS_MESSAGES) /* the others know their length */
         bytes = expects->bytes;
     if (bytes < stripes->min_bytes)
         return 1;
@@ -516,9 +516,9 @@ void stripe_let_go(struct stripe_set *stripes)
 
 void stripe_close(struct engine_thread *thread, struct stripe_set *stripes, uint64_t linger_ns, uint64_t now_ns)
 {
-    unsigned index = end_on(stripes, thread), lanes = index ? STRIPE_LANES : 1;
-    for (unsigned lane = 0; lane < lanes && stripes->at[index].conns[lane]; lane++) {
-        struct conn *conn = stripes->at[index].conns[lane];
+    unsigned index = end_on(stripes, thread), classes = index ? STRIPE_CLASSES : 1;
+    for (unsigned class = 0; class < classes && stripes->at[index].conns[class]; class ++) {
+        struct conn *conn = stripes->at[index].conns[class];
         core_conn_silent_since(thread->core, conn,
                                atomic_load_explicit(&stripes->silent_since_ns, memory_order_relaxed));
         core_conn_close(thread->core, conn, linger_ns, now_ns);

@@ -23,7 +23,7 @@
 #include "request/request.h"
 
 /* Each thread has a connection for the messages of the application, and two for those of annexes that have parts. */
-enum stripe_lane { LANE_MESSAGES, LANE_WRITES, LANE_READS, STRIPE_LANES };
+enum stripe_class { CLASS_MESSAGES, CLASS_WRITES, CLASS_READS, STRIPE_CLASSES };
 
 /* What receives expect of the next message. Its home thread's. */
 struct stripe_expects {
@@ -38,7 +38,7 @@ struct stripe_expects {
 /* The ends of a connection, and what must be over before they may be freed. */
 struct stripe_set {
     unsigned count; /* threads, the home thread first */
-    unsigned open;  /* of the home end: the connection, its one-sided operations. Then the others close. Home thread's */
+    unsigned open; /* of the home end: the connection, its one-sided operations. Then the others close. Home thread's */
     /* Keeps the connection: one for each open end, for each close on its way to an end, and for each request with
      * parts or staged memory that has not completed, though the core may have finished with it. Whoever takes the
      * last one off marks the connection over. */
@@ -51,12 +51,12 @@ struct stripe_set {
     uint64_t send_min_bytes;          /* sends that are shorter have none, though the receiver offers them */
     struct onesided *onesided;        /* its one-sided operations (onesided.h); NULL: the peer has none */
     void (*close_onesided)(struct onesided *one, uint64_t linger_ns, uint64_t now_ns);
-    struct stripe_expects expects[STRIPE_LANES];
+    struct stripe_expects expects[STRIPE_CLASSES];
     struct {
         struct engine_thread *thread;
-        struct conn *conns[STRIPE_LANES]; /* those of annexes: NULL, if the peer has no one-sided operations */
-        uint32_t flow;          /* the slot of its flow on the thread */
-        struct notice to_close; /* COMMAND_CLOSE from the home thread */
+        struct conn *conns[STRIPE_CLASSES]; /* those of annexes: NULL, if the peer has no one-sided operations */
+        uint32_t flow;                      /* the slot of its flow on the thread */
+        struct notice to_close;             /* COMMAND_CLOSE from the home thread */
     } at[CORE_STRIPES_MAX];
 };
 
@@ -82,7 +82,7 @@ static inline void stripe_note_length(const struct uccl_request *request)
     const struct core_msg *msg = &request->msg;
     if (!request->stripes || msg->kind != CORE_RECV || msg->status != UCCL_OK) /* no stripes: a part */
         return;
-    struct stripe_expects *expects = &request->stripes->expects[request->lane];
+    struct stripe_expects *expects = &request->stripes->expects[request->class];
     if (request->parts)
         stripe_note_flows(expects, atomic_load_explicit(&request->flows, memory_order_relaxed));
     if (expects->longest_bytes < msg->moved_bytes)
@@ -108,7 +108,7 @@ struct stripe_wish {
 void stripe_init(struct stripe_set *stripes, unsigned count, const struct params *params, bool places,
                  const struct stripe_wish *wish);
 
-/* Submits a message of a lane, with parts if it is a large receive. */
+/* Submits a message of any class, with parts if it is a large receive. */
 void stripe_submit(struct engine_thread *thread, struct uccl_request *request, uint64_t now_ns);
 /* Submits a part on the thread that it was handed to. */
 void stripe_submit_part(struct engine_thread *thread, struct uccl_request *part, uint64_t now_ns);

@@ -36,7 +36,8 @@ static inline void one_open(struct one *one, const char *lend, size_t bytes, uns
 {
     const char *threads = strcmp(lend, "yes") == 0 ? "1" : "3";
     for (int i = 0; i < 2; i++)
-        one->pair.engine[i] = open_engine(lend, "LINGER_MS", "300", "NUM_ENGINES", threads, "STRIPE_MIN_KB", "64", NULL);
+        one->pair.engine[i] =
+            open_engine(lend, "LINGER_MS", "300", "NUM_ENGINES", threads, "STRIPE_MIN_KB", "64", NULL);
     pair_connect(&one->pair);
     one_begin(one, bytes, access);
 }

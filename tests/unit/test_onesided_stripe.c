@@ -11,8 +11,8 @@ enum { ENGINES = 3, LARGE = 3000003, LEAST = 80000 };
 static void open_with(struct one *one, const char *lend, const char *setting, const char *value, size_t bytes)
 {
     for (int i = 0; i < 2; i++)
-        one->pair.engine[i] = open_engine(lend, "NUM_ENGINES", "3", "STRIPE_MIN_KB", "64", "LINGER_MS", "300", setting,
-                                          value, NULL);
+        one->pair.engine[i] =
+            open_engine(lend, "NUM_ENGINES", "3", "STRIPE_MIN_KB", "64", "LINGER_MS", "300", setting, value, NULL);
     pair_connect(&one->pair);
     one_begin(one, bytes, ALL);
 }
@@ -128,7 +128,7 @@ BOTH(onesided_stripe, a_dead_flow_of_a_part_ends_the_operation)
         for (unsigned i = 0; i < 8; i++)
             requests[i] = i % 2 ? post_read(&one, i * LARGE, LARGE, i * LARGE) : post_write(&one, i * LARGE, LARGE, 0);
         const struct stripe_set *stripes = &one.pair.conn[side]->stripes;
-        thread_run(stripes->at[1].thread, give_up_flow, stripes->at[1].conns[LANE_WRITES]);
+        thread_run(stripes->at[1].thread, give_up_flow, stripes->at[1].conns[CLASS_WRITES]);
         for (unsigned i = 0; i < 8; i++) {
             int status = uccl_wait(requests[i], SOON_MS, NULL);
             cr_assert(status == 0 || status == UCCL_EPEERDEAD || status == UCCL_ECLOSED || status == UCCL_ECANCELED,

@@ -188,9 +188,9 @@ BOTH(stripe, parts_go_by_the_flows_that_carried_something)
     struct pair pair;
     open_striping(&pair, lend, "4096");
     struct stripe_set *stripes = &pair.conn[1]->stripes;
-    cr_assert_eq(stripes->expects[LANE_MESSAGES].flows, ENGINES, "until something is known");
-    stripes->expects[LANE_MESSAGES].flows = 1; /* as after eight messages that one flow carried */
-    stripes->expects[LANE_MESSAGES].flows_noted = stripes->expects[LANE_MESSAGES].most_flows = 0;
+    cr_assert_eq(stripes->expects[CLASS_MESSAGES].flows, ENGINES, "until something is known");
+    stripes->expects[CLASS_MESSAGES].flows = 1; /* as after eight messages that one flow carried */
+    stripes->expects[CLASS_MESSAGES].flows_noted = stripes->expects[CLASS_MESSAGES].most_flows = 0;
     cr_assert_eq(parts_of_a_receive(&pair, STRIPED), 2);
     pair_close(&pair);
 }
@@ -327,7 +327,7 @@ BOTH(stripe, a_dead_flow_of_a_part_ends_the_connection)
     uccl_request *recv = post_recv(pair.conn[1], large, STRIPED);
     uccl_request *other = post_recv(pair.conn[0], small, SMALL);
     const struct stripe_set *stripes = &pair.conn[1]->stripes;
-    thread_run(stripes->at[1].thread, give_up_flow, stripes->at[1].conns[LANE_MESSAGES]);
+    thread_run(stripes->at[1].thread, give_up_flow, stripes->at[1].conns[CLASS_MESSAGES]);
     end_of(recv, UCCL_EPEERDEAD);
     end_of(other, UCCL_ECLOSED);
     while (uccl_conn_status(pair.conn[0]) == UCCL_OK || uccl_conn_status(pair.conn[1]) == UCCL_OK)
