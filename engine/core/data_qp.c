@@ -190,10 +190,16 @@ struct data_qp_work data_qp_finish_oldest(struct flow *flow, struct data_qp *qp)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
+/* Whether data QPs may open now. One of several rails must work: else what is written would be swallowed. */
+static bool may_open(const struct flow *flow)
+{
+    return flow->qps.wanted && !flow->qps.barred_until && (flow->rail_count == 1 || rail_usable(flow->rails));
+}
+
 void data_qps_expire(struct flow *flow, uint64_t now_ns)
 {
     struct data_qps *qps = &flow->qps;
-    if (!qps->wanted || qps->barred_until || flow->dead)
+    if (flow->dead || !may_open(flow))
         return;
     for (unsigned i = 0; i < qps->count; i++) {
         struct data_qp *qp = &qps->qps[i];
@@ -208,7 +214,7 @@ uint64_t data_qps_deadline(const struct flow *flow)
 {
     const struct data_qps *qps = &flow->qps;
     uint64_t at_ns = UINT64_MAX;
-    if (!qps->wanted || qps->barred_until || qps->usable == qps->count || flow->dead)
+    if (qps->usable == qps->count || flow->dead || !may_open(flow))
         return at_ns;
     for (unsigned i = 0; i < qps->count; i++) {
         const struct data_qp *qp = &qps->qps[i];

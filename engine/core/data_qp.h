@@ -114,7 +114,7 @@ bool data_qps_lossy(const struct flow *flow);
 /* The peer has received something over it. */
 void data_qp_heard(struct flow *flow, uint16_t qp);
 
-/* Every queue pair is drained: the flow is dead, or memory must be proven free. */
+/* Every queue pair is drained: the flow is dead, memory must be proven free, or the rail that has them is down. */
 void data_qps_drain_all(struct flow *flow);
 /* No queue pair can place anything. */
 bool data_qps_quiet(const struct flow *flow);

@@ -136,7 +136,7 @@ void rail_suspect(struct rail *rail)
     turn(rail, RAIL_SUSPECT);
 }
 
-/* What is in flight is lost, for no fault of the other rails. Writes wait until their queue pair is drained. */
+/* What is in flight is lost, for no fault of the other rails. Writes wait until their queue pairs are drained. */
 static void lose_all(struct rail *rail)
 {
     struct sent *sent = &rail->flow->sent;
@@ -149,6 +149,8 @@ static void lose_all(struct rail *rail)
         lost++;
     }
     rail->large_lost_ns = 0;
+    if (rail->index == 0) /* no write lands late: the peer drains too before they go another way */
+        data_qps_drain_all(rail->flow);
     COUNT(rail->flow->core->counters, lost_chunks, lost);
 }
 

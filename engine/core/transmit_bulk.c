@@ -180,7 +180,7 @@ bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, ui
 {
     struct flow *flow = rail->flow;
     struct core_msg *msg = conn_bulk_ready(conn);
-    const struct send_slot *grant = data_qps_usable(&flow->qps) ? conn_grant(conn, msg) : NULL;
+    const struct send_slot *grant = data_qps_usable(&flow->qps) && rail == flow->rails ? conn_grant(conn, msg) : NULL;
     if (grant)
         return send_placed(flow, conn, msg, grant, desc, now_ns);
     uint32_t stride = stride_of(rail, msg);

@@ -110,8 +110,8 @@ static void check_path(struct world *world, struct pair *pair, unsigned side, co
 }
 
 /*
- * What the peer's NIC lets ours write goes as a write, as long as there is a queue pair. What our NIC has not taken
- * may go as datagrams the next time, which is the first that it is sent.
+ * What the peer's NIC lets ours write goes as a write, as long as there is a queue pair, whose rail works. What our NIC
+ * has not taken may go as datagrams the next time, which is the first that it is sent.
  */
 static void check_placed(struct world *world, const struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
@@ -119,7 +119,7 @@ static void check_placed(struct world *world, const struct pair *pair, unsigned 
     const struct transmission *last = &pair->last[side][desc->seq % LAST_MAX];
     bool refused = flow->sent.window > LAST_MAX || (last->known && last->seq == desc->seq);
     if (desc->kind == TX_BULK && !desc->retransmission && !refused && data_qps_usable(&flow->qps) &&
-        conn_grant(desc->bulk_msg->conn, desc->bulk_msg))
+        (flow->rail_count == 1 || rail_usable(flow->rails)) && conn_grant(desc->bulk_msg->conn, desc->bulk_msg))
         world_fail(world, "a granted chunk goes as datagrams, though a queue pair is up");
 }
 

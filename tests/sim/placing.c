@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "placing.h"
+#include "rails.h"
 
 #include "core/crc32c.h"
 #include "core/state.h"
@@ -348,6 +349,8 @@ static bool loses(struct world *world, struct queue_pair *queue_pair, const stru
     struct link *link = &queue_pair->pair->link[queue_pair->side][0];
     uint64_t at_ns = world->now_ns - world->start_ns;
     if (at_ns >= link->net.black_from_ns && at_ns < link->net.black_until_ns)
+        return true;
+    if (rails_swallow(world, queue_pair->side, 0)) /* its rail is cut */
         return true;
     if (queue_pair->path < 32 && link->net.dead_paths >> queue_pair->path & 1 && at_ns >= options->path_dies_ns &&
         at_ns < options->path_lives_ns)

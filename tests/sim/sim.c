@@ -652,6 +652,7 @@ static const struct scenario scenarios[] = {
     SCENARIO("rails-cold", rails_cold),
     SCENARIO("rails-sizes", rails_sizes),
     BOUNDED("rails-dead", rails_dead),
+    SCENARIO("rails-placing", rails_placing),
     SCENARIO("rails-storm", rails_storm),
     BOUNDED("needless", bounds_needless),
     BOUNDED("lone", bounds_lone),
