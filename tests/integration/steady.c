@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A steady stream of verified messages over one connection, while a script does harm to the network.
+ * A steady stream of verified messages over one connection, while a script does harm to the network. It ends after
+ * SECONDS, or at SIGTERM.
  *
  *   steady receive PORT
  *   steady send ADDRESS PORT SECONDS SIZE OUTSTANDING
  *
- * Each message has its number in every word. The sender prints "messages N longest N ms lost N back N moved N down
- * NAMES": the longest time that a message took while others went before and behind it, and what the engine says about
- * its NICs. Exit status 0 when all messages came right at both ends.
+ * Buffers are registered, so a NIC that places payload does. Each message has its number in every word. The sender
+ * prints "messages N longest N ms lost N back N moved N down NAMES": the longest time that a message took while others
+ * went before and behind it, and what the engine says about its NICs. Exit status 0 when all messages came right at
+ * both ends.
  */
 #include <inttypes.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -41,18 +44,17 @@ static uint64_t now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-static uint64_t *buffer_of(const struct task *task)
+/* All buffers lie behind each other, and are one registration. */
+static uint64_t *make_buffers(uccl_engine *engine, const struct task *task, uint64_t **buffers, uccl_mr **mr)
 {
-    uint64_t *buffer = calloc(1, task->size_bytes);
-    if (!buffer)
+    size_t words = task->size_bytes / sizeof **buffers;
+    uint64_t *all = calloc(task->outstanding, task->size_bytes);
+    if (!all)
         must("memory", UCCL_ENOMEM);
-    return buffer;
-}
-
-static void free_all(uint64_t **buffers, const struct task *task)
-{
+    must("register", uccl_reg_mr(engine, all, task->outstanding * task->size_bytes, UCCL_MEM_HOST, mr));
     for (unsigned i = 0; i < task->outstanding; i++)
-        free(buffers[i]);
+        buffers[i] = all + i * words;
+    return all;
 }
 
 static void fill(uint64_t *buffer, const struct task *task, uint64_t number)
@@ -79,29 +81,29 @@ static int receive(uccl_engine *engine, uint16_t port)
     struct uccl_handle handle;
     struct task task;
     uccl_request *request[OUTSTANDING_MAX];
-    uint64_t *buffer[OUTSTANDING_MAX], number = 0;
+    uint64_t *all, *buffer[OUTSTANDING_MAX], number = 0;
+    uccl_mr *mr;
     size_t bytes;
     must("listen", uccl_listen(engine, -1, port, &handle, &listener));
     must("accept", uccl_accept(listener, LIMIT_MS, &conn));
     if (uccl_conn_private(conn, &task, sizeof task) != sizeof task || task.outstanding > OUTSTANDING_MAX)
         must("the task", UCCL_EPROTO);
-    for (unsigned i = 0; i < task.outstanding; i++) {
-        buffer[i] = buffer_of(&task);
-        must("receive", uccl_recv_async(conn, buffer[i], task.size_bytes, NULL, &request[i]));
-    }
+    all = make_buffers(engine, &task, buffer, &mr);
+    for (unsigned i = 0; i < task.outstanding; i++)
+        must("receive", uccl_recv_async(conn, buffer[i], task.size_bytes, mr, &request[i]));
     for (;; number++) {
         unsigned i = number % task.outstanding;
         must("a receive", uccl_wait(request[i], LIMIT_MS, &bytes));
         if (bytes == 0)
             break;
         verify(buffer[i], &task, number);
-        int error = uccl_recv_async(conn, buffer[i], task.size_bytes, NULL, &request[i]);
+        int error = uccl_recv_async(conn, buffer[i], task.size_bytes, mr, &request[i]);
         if (error != UCCL_ECLOSED) /* the sender has closed: what it sent is here */
             must("receive", error);
     }
     must("close", uccl_conn_close(conn));
     must("close", uccl_close(engine));
-    free_all(buffer, &task);
+    free(all);
     printf("messages %" PRIu64 "\n", number);
     return 0;
 }
@@ -126,6 +128,14 @@ static void report(uccl_engine *engine, uint64_t messages, uint64_t longest_ms)
     printf("\n");
 }
 
+static volatile sig_atomic_t told;
+
+static void stop(int signal)
+{
+    (void)signal;
+    told = 1;
+}
+
 static int send_steadily(uccl_engine *engine, char **arguments)
 {
     struct task task = {.size_bytes = strtoull(arguments[3], NULL, 10),
@@ -135,18 +145,19 @@ static int send_steadily(uccl_engine *engine, char **arguments)
     struct uccl_handle handle;
     uccl_conn *conn;
     uccl_request *request[OUTSTANDING_MAX];
+    uccl_mr *mr;
     uint64_t *buffer[OUTSTANDING_MAX], posted_ms[OUTSTANDING_MAX], longest_ms = 0, number = 0, ended = 0;
     must("handle", uccl_handle_from_address(arguments[0], (uint16_t)atoi(arguments[1]), &handle));
     must("connect", uccl_connect_with(engine, &handle, LIMIT_MS, &options, &conn));
-    for (unsigned i = 0; i < task.outstanding; i++)
-        buffer[i] = buffer_of(&task);
+    uint64_t *all = make_buffers(engine, &task, buffer, &mr);
     uint64_t end_ms = now_ms() + strtoull(arguments[2], NULL, 10) * 1000;
-    while (ended < number || now_ms() < end_ms) {
-        while (number - ended < task.outstanding && now_ms() < end_ms) {
+    signal(SIGTERM, stop);
+    while (ended < number || (now_ms() < end_ms && !told)) {
+        while (number - ended < task.outstanding && now_ms() < end_ms && !told) {
             unsigned i = number % task.outstanding;
             fill(buffer[i], &task, number);
             posted_ms[i] = now_ms();
-            must("send", uccl_send_async(conn, buffer[i], task.size_bytes, NULL, &request[i]));
+            must("send", uccl_send_async(conn, buffer[i], task.size_bytes, mr, &request[i]));
             number++;
         }
         if (ended == number)
@@ -161,7 +172,7 @@ static int send_steadily(uccl_engine *engine, char **arguments)
     must("the last send", uccl_wait(request[0], LIMIT_MS, NULL));
     must("close", uccl_conn_close(conn));
     must("close", uccl_close(engine));
-    free_all(buffer, &task);
+    free(all);
     return 0;
 }
 

@@ -7,7 +7,7 @@
 #
 #   boot.sh 'ibv_devinfo; ib_send_bw ...'
 #
-# In the guest: rxe0 10.0.0.1 and rxe1 10.0.0.2 over a veth pair v0, v1; /run/job is the directory VM_JOB of
+# In the guest: rxe0 10.0.0.1 and rxe1 10.0.0.2 over a veth pair v0, v1; rxe2 10.0.1.1 and rxe3 10.0.1.2 over v2, v3; /run/job is the directory VM_JOB of
 # the host, and writable.
 #
 # VM_KDIR     unpacked kernel; not given: Debian's, downloaded below VM_WORK
@@ -15,7 +15,7 @@
 # VM_JOB      directory that the guest may write to (a new one below VM_WORK, removed in the end)
 # VM_PASS     names of variables that the command gets too
 # VM_TIMEOUT  seconds (600)
-# VM_MTU      of the veth pair (4200: RoCE packets of 4096 bytes)
+# VM_MTU      of the veth pairs (4200: RoCE packets of 4096 bytes)
 # VM_SMP, VM_MEMORY   processors (2), MiB (2048)
 # VM_ACCEL    tcg (default), or kvm where that works
 set -u

@@ -6,7 +6,7 @@
 # Software emulation moves about ten megabytes a second: every check moves a few.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
-plan 106
+plan 112
 [ "${VM_ONLY:-*}" = "*" ] || planned=
 
 link=$SOURCE/tests/vm/link.sh
@@ -65,17 +65,17 @@ EOF
 }
 filtered() {
     UCCL_IB_HCA='^=rxe0' UCCL_RCMODE=1 NCCL_IB_GID_INDEX=0 ports \
-        "rxe0 True 0 RC False UCCL_IB_HCA does not admit it; rxe1 True 0 RC True"
+        "rxe0 True 0 RC False UCCL_IB_HCA does not admit it; rxe1 True 0 RC True; rxe2 True 0 RC True; rxe3 True 0 RC True"
 }
 one_down() {
     local result
     "$link" down v0 || return 1
-    until_true 10 ports "rxe0 False 1 UC False it is not active; rxe1 False 1 UC False it is not active"
+    until_true 10 ports "rxe0 False 1 UC False it is not active; rxe1 False 1 UC False it is not active; rxe2 True 1 UC True; rxe3 True 1 UC True"
     result=$?
     "$link" up v0
     return "$result"
 }
-guest "uccl_info: both ports would do" ports "rxe0 True 1 UC True; rxe1 True 1 UC True"
+guest "uccl_info: all ports would do" ports "rxe0 True 1 UC True; rxe1 True 1 UC True; rxe2 True 1 UC True; rxe3 True 1 UC True"
 guest "uccl_info: as the parameters say" filtered
 guest "uccl_info: a link that is down" one_down
 
@@ -219,6 +219,64 @@ stale_write() {
     ended "$client" 30 && [ "$STATUS" = 0 ] || { echo "client: $STATUS" && return 1; }
 }
 
+# ---- several ports -----------------------------------------------------------------------------
+
+# sent DEVICE: bytes that it has sent
+sent() { cat "/sys/class/net/$1/statistics/tx_bytes"; }
+
+# carries DEVICE BYTES: it has sent more than that
+carries() { [ "$(sent "$1")" -gt "$2" ]; }
+
+# stream_over_two: two ports at each end, of which the first engine thread's own is v0 to v1. In the background
+stream_over_two() {
+    local from
+    SERVER_ENV+=(UCCL_IB_HCA==rxe1,=rxe3 UCCL_NUM_ENGINES=1) CLIENT_ENV+=(UCCL_IB_HCA==rxe0,=rxe2 UCCL_NUM_ENGINES=1)
+    next_port
+    start receiver env "${SERVER_ENV[@]}" "$BUILD/tests/steady" receive "$PORT"
+    RECEIVER_PID=$PID
+    wait_listening "$RECEIVER_PID" "$PORT" || { echo "the receiver does not listen" && return 1; }
+    from=$(sent v0)
+    start sender env "${CLIENT_ENV[@]}" "$BUILD/tests/steady" send 10.0.0.2 "$PORT" 200 262144 4
+    SENDER_PID=$PID
+    until_true 60 carries v0 $((from + 2000000)) || { echo "nothing moves" && return 1; }
+}
+
+stream_ends() {
+    kill -TERM "$SENDER_PID"
+    ended "$SENDER_PID" "$PAIR_LIMIT_S" && [ "$STATUS" = 0 ] || { echo "sender: $STATUS" && return 1; }
+    ended "$RECEIVER_PID" 30 && [ "$STATUS" = 0 ] || { echo "receiver: $STATUS" && return 1; }
+    cat "$WORK/sender.log"
+}
+
+# harm KIND, mend KIND: of the way v0 - v1
+harm() {
+    case $1 in
+    down) "$link" down v0 ;;
+    one_way) "$link" swallow v0 ;;
+    esac
+}
+mend() {
+    case $1 in
+    down) "$link" up v0 ;;
+    *) "$link" clean ;;
+    esac
+}
+
+# The first port is lost in the midst of a stream, which goes on over the second one, and comes back
+port_lost() {
+    local from
+    stream_over_two || return 1
+    harm "$1" || return 1
+    from=$(sent v2)
+    until_true 20 carries v2 $((from + 1000000)) || { echo "the second port does not take over" && return 1; }
+    mend "$1"
+    from=$(sent v0)
+    until_true 20 carries v0 $((from + 1000000)) || { echo "the first port does not come back" && return 1; }
+    stream_ends || return 1
+    read -r _ _ _ _ _ _ lost _ back _ <<<"$(grep '^messages' "$WORK/sender.log")"
+    [ "$lost" -gt 0 ] && [ "$back" -gt 0 ]
+}
+
 # with_mtu BYTES COMMAND...
 with_mtu() {
     local result=0
@@ -280,6 +338,10 @@ for kind in "${kinds[@]}"; do
     for type in write read; do
         guest "$kind: one-sided, $type of 1000 pieces" sweep 4K,256K --op=$type --pieces=1000
     done
+    guest "$kind: one of two ports goes down and up" port_lost down
+    use "$kind"
+    guest "$kind: one of two ports loses all that it sends" port_lost one_way
+    use "$kind"
     guest "$kind: NCCL's all-reduce" drive traffic channels=2 sizes=65536,1000 messages=4
     guest "$kind: NCCL's LL, GPUs look" drive traffic kind=ll channels=2 sizes=1024,5120,65536 messages=30
     guest "$kind: NCCL's LL, GPUs look, 1% loss" faulty "loss 1%" \
