@@ -270,8 +270,7 @@ UCCL_API int uccl_close(uccl_engine *engine)
         struct uccl_mr *mr = engine->mrs;
         engine->mrs = mr->next;
         mr_leave_range(engine, mr);
-        if (mr->nic.handle)
-            engine->nic->memory->dereg_mr(engine->nic, &mr->nic);
+        mr_leave_nics(engine, mr);
         free(mr);
     }
     pthread_mutex_unlock(&engine->lock);

@@ -99,7 +99,8 @@ static int measure(struct gpu_map *map, struct uccl_engine *engine)
         map->gpu[g].nearest_device = nearest[g];
         map->gpu[g].used_device = used[g];
         char why[DIRECT_WHY_TEXT];
-        bool direct = direct_allowed(&engine->direct, map->gpu[g].pci, why);
+        unsigned index = engine->nic->memory && used[g] > 0 ? (unsigned)used[g] : 0; /* each device is a NIC */
+        bool direct = direct_allowed(&engine->direct, index, map->gpu[g].pci, why);
         snprintf(map->gpu[g].reached, sizeof map->gpu[g].reached,
                  direct ? "direct, where it can be registered" : "staged: %.100s", why);
     }

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *kind_name(enum uccl_mem kind)
 {
@@ -29,7 +30,7 @@ static int join_range(struct uccl_engine *engine, struct uccl_mr *mr, const stru
 {
     int error = direct_get(&engine->direct, mr->region, mr->address, mr->length, dmabuf, &mr->range);
     if (!error)
-        mr->nic = mr->range->nic;
+        memcpy(mr->nic, mr->range->nic, sizeof mr->nic);
     return error;
 }
 
@@ -39,7 +40,28 @@ void mr_leave_range(struct uccl_engine *engine, struct uccl_mr *mr)
         return;
     direct_put(&engine->direct, mr->region, mr->range);
     mr->range = NULL;
-    mr->nic.handle = mr->nic.flush_handle = NULL; /* the range owns them */
+    memset(mr->nic, 0, sizeof mr->nic); /* the range owns them */
+}
+
+void mr_leave_nics(struct uccl_engine *engine, struct uccl_mr *mr)
+{
+    for (unsigned i = 0; i < NIC_PLACERS_MAX; i++)
+        if (mr->nic[i].handle)
+            engine->nic->memory->dereg_mr(engine->nic, &mr->nic[i]);
+}
+
+/* Registers host memory with each NIC that takes it. */
+static int join_nics(struct uccl_engine *engine, struct uccl_mr *mr)
+{
+    unsigned nics = nic_placers(engine->nic);
+    for (unsigned i = 0; i < nics; i++) {
+        int error = engine->nic->memory->reg_mr(engine->nic, i, mr->address, mr->length, &mr->nic[i]);
+        if (error && error != UCCL_ENOTSUP) {
+            mr_leave_nics(engine, mr);
+            return error;
+        }
+    }
+    return UCCL_OK;
 }
 
 /* `dmabuf`: the caller's, or NULL. */
@@ -64,9 +86,9 @@ static int reg_mr(struct uccl_engine *engine, void *address, size_t length, enum
     mr->engine = engine;
     mr->address = address;
     mr->length = length;
-    if (host && engine->nic->memory)
-        error = engine->nic->memory->reg_mr(engine->nic, address, length, &mr->nic);
-    if (error && error != UCCL_ENOTSUP) {
+    if (host)
+        error = join_nics(engine, mr);
+    if (error) {
         mem_cache_put(&engine->regions, mr->region);
         free(mr);
         return error;
@@ -122,14 +144,22 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
     }
     mr_leave_range(engine, mr);
     pthread_mutex_unlock(&engine->lock);
-    if (mr->nic.handle)
-        engine->nic->memory->dereg_mr(engine->nic, &mr->nic);
+    mr_leave_nics(engine, mr);
     mem_cache_put(&engine->regions, mr->region);
     mr->region = NULL;
     pthread_mutex_lock(&engine->lock);
     keep_closed(engine, mr);
     pthread_mutex_unlock(&engine->lock);
     return UCCL_OK;
+}
+
+/* Host memory. */
+static const char *reached_by_nics(const struct uccl_mr *mr)
+{
+    unsigned nics = nic_placers(mr->engine->nic), reached = 0;
+    for (unsigned i = 0; i < nics; i++)
+        reached += mr->nic[i].handle != NULL;
+    return reached == 0 ? "copied" : reached == nics ? "direct" : "direct by some NICs, copied for others";
 }
 
 UCCL_API int uccl_mr_get_info(const uccl_mr *mr, struct uccl_mr_info *out)
@@ -147,7 +177,7 @@ UCCL_API int uccl_mr_get_info(const uccl_mr *mr, struct uccl_mr_info *out)
                                  .base_length = mr->region->length};
     snprintf(out->pci, sizeof out->pci, "%s", is->pci);
     if (is->ops->cpu_readable)
-        snprintf(out->reached, sizeof out->reached, "%s", mr->nic.handle ? "direct" : "copied");
+        snprintf(out->reached, sizeof out->reached, "%s", reached_by_nics(mr));
     else
         snprintf(out->reached, sizeof out->reached, "%s", mr->range->why);
     return UCCL_OK;
@@ -175,7 +205,7 @@ UCCL_API int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *m
         return UCCL_EFORKED;
     if (atomic_load_explicit(&conn->closing, memory_order_relaxed))
         return UCCL_ECLOSED;
-    if (!mr || !length || mr->region->is.ops->cpu_readable || !mr->nic.handle) {
+    if (!mr || !length || mr->region->is.ops->cpu_readable || !mr->nic[conn->nic].handle) {
         *out = NULL; /* host memory and staged memory need no flush: what completed receives wrote is visible */
         return UCCL_OK;
     }

@@ -17,7 +17,7 @@ struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, stru
         return NULL;
     request->buffer = buffer;
     request->mr_users = mr ? &mr->users : NULL;
-    request->nic_mr = mr ? &mr->nic : NULL;
+    request->nic_mr = mr ? &mr->nic[conn->nic] : NULL;
     atomic_store_explicit(&request->thread, conn->thread, memory_order_relaxed);
     request->stripes = &conn->stripes;
     atomic_store_explicit(&request->flushes, false, memory_order_relaxed);
@@ -27,4 +27,12 @@ struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, stru
     atomic_store_explicit(&request->part_status, UCCL_OK, memory_order_relaxed);
     atomic_store_explicit(&request->home_over, false, memory_order_release); /* see still_ours() */
     return request;
+}
+
+const struct nic_mr *mr_of_nics(const struct uccl_mr *mr)
+{
+    for (unsigned i = 0; i < NIC_PLACERS_MAX; i++)
+        if (mr->nic[i].handle)
+            return mr->nic;
+    return NULL;
 }

@@ -73,6 +73,7 @@ struct uccl_conn {
     bool abandoned;                   /* nobody waits until it is over; under the engine's lock */
     _Atomic bool closing;             /* the application has closed it */
     uint32_t id;
+    unsigned nic; /* of ours, that places: its index */
     union nic_address address;
     _Atomic int32_t status; /* 0, or why it takes no more messages */
     uint16_t private_bytes; /* of the other end's private data */
@@ -85,9 +86,9 @@ struct uccl_mr {
     void *address;
     size_t length;
     struct mem_region *region;
-    struct direct_range *range; /* of device memory (gpu/direct.h); else NULL */
-    struct nic_mr nic;          /* the NIC's registration; of device memory a copy of the range's */
-    _Atomic uint32_t users;     /* pending requests */
+    struct direct_range *range;         /* of device memory (gpu/direct.h); else NULL */
+    struct nic_mr nic[NIC_PLACERS_MAX]; /* registrations with the NICs; of device memory copies of the range's */
+    _Atomic uint32_t users;             /* pending requests */
     bool closed;
 };
 
@@ -116,6 +117,9 @@ static inline bool inherited(const struct uccl_engine *engine)
  * second close. Under the engine's lock.
  */
 void keep_closed(struct uccl_engine *engine, void *object);
+
+/* Its registrations with the NICs, or NULL: none reaches it. */
+const struct nic_mr *mr_of_nics(const struct uccl_mr *mr);
 
 /* Takes a request for the connection's home thread; NULL: none is left. */
 struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr);
@@ -163,6 +167,9 @@ void conn_closed(struct uccl_request *request);
 void connections_end(struct uccl_engine *engine);
 /* In a child of fork(): frees all connections; sends nothing. Under the lock. */
 void connections_forget(struct uccl_engine *engine);
+
+/* memory.c: ends the registrations of host memory. */
+void mr_leave_nics(struct uccl_engine *engine, struct uccl_mr *mr);
 
 /* request.c */
 bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length);

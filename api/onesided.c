@@ -67,7 +67,7 @@ UCCL_API int uccl_export_mr(uccl_mr *mr, void *address, size_t length, unsigned 
                             .length = length,
                             .access = access,
                             .memory = host ? NULL : &mr->region->is,
-                            .nic_mr = host && mr->nic.handle ? &mr->nic : NULL};
+                            .nic_mr = host ? mr_of_nics(mr) : NULL};
     if (getrandom(&made.ref.nonce, sizeof made.ref.nonce, 0) != sizeof made.ref.nonce) {
         LOG_ERR("cannot export memory: getrandom: %s", strerror(errno));
         return UCCL_EIO;
@@ -342,7 +342,7 @@ static struct op_piece op_piece(const struct uccl_piece *piece)
     return (struct op_piece){.local = piece->local,
                              .length = piece->length,
                              .memory = host ? NULL : &mr->region->is,
-                             .nic_mr = mr && mr->nic.handle ? &mr->nic : NULL,
+                             .nic_mr = mr ? mr_of_nics(mr) : NULL,
                              .mr_users = piece->mr ? &piece->mr->users : NULL,
                              .remote = {.ref = piece->remote->ref, .offset = piece->offset},
                              .remote_host = piece->remote->info.is_host};

@@ -77,6 +77,7 @@ struct open_call {
     struct rail_plan *rails; /* those of the peer, in our order */
     unsigned rail_count;
     const struct boot_flow *theirs;
+    int left_out; /* why some rail was */
     int error;
 };
 
@@ -100,7 +101,7 @@ static uint32_t datagram_in(uint32_t packet_bytes, const union nic_address *addr
     return packet_bytes - headers > CORE_DATAGRAM_MIN ? packet_bytes - headers : CORE_DATAGRAM_MIN;
 }
 
-/* A rail that leads nowhere is left out, unless it is the handshake's. */
+/* A rail that leads nowhere is left out, unless it is the handshake's. Of several NICs one may have failed. */
 static int add_rail(struct engine_thread *thread, struct open_call *call, const struct rail_plan *plan)
 {
     struct flow_setup *setup = &call->flow->setup;
@@ -116,8 +117,10 @@ static int add_rail(struct engine_thread *thread, struct open_call *call, const 
     rail.nonce += rail.nonce == 0;
     int error = thread->queue->datagram->peer_add(thread->queue, &plan->host, &call->theirs->address, &rail.destination,
                                                   &rail.datagram_bytes);
-    if (error == UCCL_EADDR && !plan->handshake)
+    if ((error == UCCL_EADDR || (error == UCCL_EIO && thread->queue->nic->pairs)) && !plan->handshake) {
+        call->left_out = error;
         return UCCL_OK;
+    }
     if (error)
         return error;
     rail.peer_datagram_bytes =
@@ -149,6 +152,8 @@ static void open_flow(struct engine_thread *thread, void *argument)
     struct peer_flow *flow = call->flow;
     for (unsigned i = 0; i < call->rail_count && !call->error; i++)
         call->error = add_rail(thread, call, &call->rails[i]);
+    if (!call->error && flow->setup.rail_count == 0)
+        call->error = call->left_out;
     if (!call->error)
         call->error = map_flow(call);
     if (call->error) {
@@ -429,8 +434,13 @@ static int start_flow(struct peer_table *table, struct peer_flow *flow, struct o
     unsigned ends = table->end_count;
     flow->setup.tx_token = call->theirs->token;
     flow->setup.tx_window_bytes = call->theirs->rx_bytes;
-    if (ends)
-        rails_order(call->rails, call->rail_count, flow->thread->index % ends);
+    struct rail_plan own[CORE_RAILS_MAX];
+    memcpy(own, call->rails, call->rail_count * sizeof own[0]);
+    call->rails = own;
+    if (flow->thread->queue->nic->pairs) /* flow i begins with pair i: both ends must find the same, since it places */
+        rails_prefer(own, flow->thread->index % call->rail_count);
+    else if (ends)
+        rails_order(own, call->rail_count, flow->thread->index % ends);
     thread_run(flow->thread, open_flow, call);
     return call->error;
 }
@@ -446,7 +456,7 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
         places = places && queue->data_qp && queue->data_qp->places(queue, &offer->flows[i].address);
     }
     struct rail_plan rails[CORE_RAILS_MAX];
-    unsigned rail_count = rails_plan(peer->flows[0].thread->queue->nic, &peer->host, offer, rails);
+    unsigned rail_count = rails_plan(peer->flows[0].thread->queue->nic, &peer->host, offer, !peer->is_server, rails);
     rails_tell(peer->flows[0].thread->queue->nic, rails, rail_count);
     uint32_t chunk_window = smaller_u32(params->chunk_window, offer->chunk_window);
     for (unsigned i = 0; i < count; i++) {

@@ -40,9 +40,34 @@ static int pair_of_handshake(const struct nic_pair *pairs, unsigned count, int l
     return found;
 }
 
-unsigned rails_plan(const struct nic *nic, const struct nic_host *host, const struct boot_offer *offer,
+void rails_prefer(struct rail_plan *rails, unsigned index)
+{
+    struct rail_plan first = rails[index];
+    memmove(rails + 1, rails, index * sizeof *rails);
+    rails[0] = first;
+}
+
+/* By the NICs that queue addresses name. One pair is the handshake's: it must do. */
+static unsigned plan_by_address(const struct nic *nic, const struct nic_host *host, const struct boot_offer *offer,
+                                bool client, struct rail_plan out[CORE_RAILS_MAX])
+{
+    struct nic_pair pairs[CORE_RAILS_MAX] = {{0}};
+    unsigned count = nic->pairs(nic, &offer->flows[0].address, client, pairs, CORE_RAILS_MAX);
+    if (count == 0)
+        count = 1; /* peer_add() says what is wrong */
+    for (unsigned i = 0; i < count; i++) {
+        out[i] = (struct rail_plan){.host = *host, .handshake = count == 1};
+        out[i].host.nic = nic->ends ? pairs[i].ours + 1u : 0;
+        out[i].host.peer_nic = pairs[i].theirs;
+    }
+    return count;
+}
+
+unsigned rails_plan(const struct nic *nic, const struct nic_host *host, const struct boot_offer *offer, bool client,
                     struct rail_plan out[CORE_RAILS_MAX])
 {
+    if (nic->pairs)
+        return plan_by_address(nic, host, offer, client, out);
     struct nic_end ours[NIC_ENDS_MAX];
     struct nic_pair pairs[CORE_RAILS_MAX];
     unsigned ends = nic_ends(nic, ours);
@@ -65,11 +90,8 @@ unsigned rails_plan(const struct nic *nic, const struct nic_host *host, const st
 void rails_order(struct rail_plan *rails, unsigned count, unsigned home_end)
 {
     for (unsigned i = 1; i < count && rails[0].host.nic != home_end + 1; i++) {
-        if (rails[i].host.nic != home_end + 1)
-            continue;
-        struct rail_plan home = rails[i];
-        memmove(rails + 1, rails, i * sizeof *rails);
-        rails[0] = home;
+        if (rails[i].host.nic == home_end + 1)
+            rails_prefer(rails, i);
     }
 }
 
@@ -89,5 +111,6 @@ void rails_tell(const struct nic *nic, const struct rail_plan *rails, unsigned c
 
 void rails_offer(const struct nic *nic, struct boot_offer *offer)
 {
-    offer->nic_count = (uint8_t)nic_ends(nic, offer->nics);
+    if (!nic->pairs)
+        offer->nic_count = (uint8_t)nic_ends(nic, offer->nics);
 }

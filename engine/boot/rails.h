@@ -17,13 +17,17 @@ struct rail_plan {
 
 /*
  * Plans the rails by the NICs that the peer offers; `host` is the handshake's. One rail where either side has a single
- * NIC or none pair up. Returns how many, at least 1.
+ * NIC or none pair up. If queue addresses name the NICs, both ends find the same rails in the same order; `client`: our
+ * end is the client's. Returns how many, at least 1.
  */
-unsigned rails_plan(const struct nic *nic, const struct nic_host *host, const struct boot_offer *offer,
+unsigned rails_plan(const struct nic *nic, const struct nic_host *host, const struct boot_offer *offer, bool client,
                     struct rail_plan out[CORE_RAILS_MAX]);
 
 /* Those of one engine thread: the NIC whose turn it is comes first, since small messages prefer the first rail. */
 void rails_order(struct rail_plan *rails, unsigned count, unsigned home_end);
+
+/* Moves a rail to the front. */
+void rails_prefer(struct rail_plan *rails, unsigned index);
 
 /* Tells the log, at level info, which rails lead to a peer, if those are several. */
 void rails_tell(const struct nic *nic, const struct rail_plan *rails, unsigned count);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether the NIC reaches memory of a GPU by itself (GPUDirect RDMA), and its registration there.
+ * Whether a NIC reaches memory of a GPU by itself (GPUDirect RDMA), and its registration there. Of several NICs each
+ * finds out for itself: one beside the GPU may reach it and one at another processor not.
  *
  * A range has one registration, and peers may write to whatever a grant's key reaches. So it covers just that range
  * and not the allocation, whose rest an allocator may have given to others. All registrations of the same range share
@@ -31,13 +32,13 @@ struct direct_range {
     struct direct_range *next; /* of the same region */
     uintptr_t address;
     size_t length;
-    uint32_t users;            /* registrations of just this range */
-    struct nic_mr nic;         /* handle NULL: it is staged */
-    char why[DIRECT_WHY_TEXT]; /* "direct, as a dma-buf", or "staged: " and why */
+    uint32_t users;                     /* registrations of just this range */
+    struct nic_mr nic[NIC_PLACERS_MAX]; /* handle NULL: it is staged for this one */
+    char why[DIRECT_WHY_TEXT]; /* "direct, as a dma-buf", or "staged: " and why; for each NIC, if they differ */
 };
 
-/* Whether the NIC may reach memory of the GPU at `pci` by itself; else why not. */
-bool direct_allowed(struct direct *direct, const char *pci, char why[DIRECT_WHY_TEXT]);
+/* Whether NIC `index` may reach memory of the GPU at `pci` by itself; else why not. */
+bool direct_allowed(struct direct *direct, unsigned index, const char *pci, char why[DIRECT_WHY_TEXT]);
 
 /* A DMA-BUF of the application's, in which memory to register begins at `offset_bytes`. */
 struct direct_dmabuf {

@@ -38,6 +38,13 @@ const char *nic_queue_address_text(const struct nic_queue_address *address, char
     return out;
 }
 
+unsigned nic_placers(const struct nic *nic)
+{
+    struct nic_end ends[NIC_ENDS_MAX];
+    unsigned count = nic->memory ? nic_ends(nic, ends) : 0;
+    return nic->memory && count == 0 ? 1 : count;
+}
+
 unsigned nic_ends(const struct nic *nic, struct nic_end out[NIC_ENDS_MAX])
 {
     return nic->ends ? nic->ends->list(nic, out) : 0;

@@ -59,6 +59,7 @@ struct nic_host {
     union nic_address address;
     union nic_address local; /* datagrams to the host leave from it; family 0: from whatever the route has */
     unsigned nic;            /* and through NIC `nic` - 1 of nic_end_ops.list(); 0: through whatever the route has */
+    unsigned peer_nic;       /* to this one of the NICs in the peer's queue address, if it names several */
 };
 
 /* One of several NICs that an engine uses, as peers see it. */
@@ -74,7 +75,7 @@ struct nic_end {
  * A queue's address beside its host's: bytes that the backend over there writes and the one here reads. The handshake
  * carries them. The first byte names the backend.
  */
-enum { NIC_QUEUE_ADDRESS_MAX = 40, NIC_WHY_TEXT = 96 };
+enum { NIC_QUEUE_ADDRESS_MAX = 128, NIC_WHY_TEXT = 96 };
 enum nic_address_of { NIC_ADDRESS_UDP = 1, NIC_ADDRESS_VERBS = 2, NIC_ADDRESS_TCP = 3 };
 enum { NIC_PORTS_TOLD_MAX = 16 }; /* UDP ports in an address, two bytes each; firewalls drop what further paths carry */
 struct nic_queue_address {
@@ -115,7 +116,11 @@ static inline const uint8_t *nic_rx_payload(const struct nic_rx *rx, unsigned in
     return index < rx->in_place ? rx->payload + (size_t)index * (rx->stride - WIRE_BULK_HEADER_BYTES) : NULL;
 }
 
-/* Memory that the NIC reaches by itself. */
+/*
+ * Memory that a NIC reaches by itself. A registration has one of these for each NIC of the engine, at the index that
+ * the NIC has in nic_end_ops.list(): keys are those of one device.
+ */
+enum { NIC_PLACERS_MAX = 4 }; /* NICs of one engine that place payload */
 struct nic_mr {
     uint32_t local_key;  /* for our work requests */
     uint32_t remote_key; /* for work requests of peers, which may write but not read */
@@ -124,6 +129,7 @@ struct nic_mr {
     uint32_t flush_key;
     void *flush_handle;
     uintptr_t flush_address;
+    uint8_t nic; /* its index */
 };
 
 /*
@@ -210,21 +216,35 @@ struct nic_device_ops {
     int (*queue_open)(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out);
 };
 
-/* Registration of memory. Any thread. */
+/* Registration of memory with one of the engine's NICs, `index` (0 where there is one). Any thread. */
 struct nic_memory_ops {
     /* Registers host memory. 0, UCCL_ENOTSUP: this memory cannot be; UCCL_ENOMEM, UCCL_EIO (logged). */
-    int (*reg_mr)(struct nic *nic, void *address, size_t length, struct nic_mr *out);
+    int (*reg_mr)(struct nic *nic, unsigned index, void *address, size_t length, struct nic_mr *out);
     /* The same for device memory; its address names it in either case. UCCL_ENOTSUP: `why` says why. */
-    int (*reg_device)(struct nic *nic, const struct nic_device_memory *memory, struct nic_mr *out,
+    int (*reg_device)(struct nic *nic, unsigned index, const struct nic_device_memory *memory, struct nic_mr *out,
                       char why[NIC_WHY_TEXT]);
     /* What was never registered is left alone. */
     void (*dereg_mr)(struct nic *nic, struct nic_mr *mr);
 };
 
+/* A NIC of ours and one of a peer that reach each other, by their indices. */
+struct nic_pair {
+    uint8_t ours, theirs;
+};
+
+/*
+ * Where queue addresses name the NICs: which of ours reaches which of a peer's, as both ends find it; `client`: our end
+ * is the client's. The first pair is that of flow 0, and so on, counted round. Returns how many, at most `max`; 0: the
+ * address is malformed. Any thread.
+ */
+typedef unsigned (*nic_pairs_fn)(const struct nic *nic, const struct nic_queue_address *theirs, bool client,
+                                 struct nic_pair *out, unsigned max);
+
 /* The base of every backend's device. */
 struct nic {
     const struct nic_device_ops *ops;
     const struct nic_end_ops *ends;      /* NULL: the engine uses one NIC */
+    nic_pairs_fn pairs;                  /* NULL: queue addresses name no NICs; boot/rails.h pairs them */
     const struct nic_memory_ops *memory; /* NULL: this NIC places nothing, so it registers nothing */
     struct nic_caps caps;
     _Atomic int failure; /* nic_failure(); any thread that finds it out stores it */
@@ -251,7 +271,8 @@ struct nic_end_event {
 };
 
 /*
- * Several NICs in one engine. Each serves all queues, and peers reach a queue at the same queue address on every NIC.
+ * Several NICs in one engine. Each serves all queues. Peers reach a queue at the same queue address on every NIC, but
+ * for `pairs` of struct nic.
  */
 struct nic_end_ops {
     /* The NICs: at least 2. Any thread. */
@@ -371,6 +392,9 @@ struct nic_queue {
     const struct nic_data_qp_ops *data_qp; /* NULL: this NIC places nothing */
     struct nic_end_counters ends[NIC_ENDS_MAX];
 };
+
+/* How many NICs memory is registered with. */
+unsigned nic_placers(const struct nic *nic);
 
 /* nic_end_ops.list(); 0: the engine uses one NIC. */
 unsigned nic_ends(const struct nic *nic, struct nic_end out[NIC_ENDS_MAX]);

@@ -9,10 +9,6 @@
 
 #include "nic/nic.h"
 
-struct nic_pair {
-    uint8_t ours, theirs; /* indices */
-};
-
 /* Both sides find the same pairs if each passes its own NICs first. Returns how many, at most `max`. */
 unsigned nic_pairs(const struct nic_end *ours, unsigned our_count, const struct nic_end *theirs, unsigned their_count,
                    struct nic_pair *out, unsigned max);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The messages of annexes: made, submitted and freed. */
 #include "base/clock.h"
+#include "nic/nic.h"
 #include "thread/onesided.h"
 #include "thread/state.h"
 
@@ -62,6 +63,8 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
     struct engine_thread *thread = one->thread;
     struct uccl_request *request = &r->request;
     enum annex annex = annex_of[r->kind];
+    if (nic_mr)
+        nic_mr = nic_mr[one->nic].handle ? &nic_mr[one->nic] : NULL;
     r->prev = NULL;
     r->next = one->requests;
     if (r->next)

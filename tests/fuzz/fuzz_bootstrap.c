@@ -27,17 +27,19 @@ static bool power_of_two_within(uint32_t value, uint32_t min, uint32_t max)
 /* What is taken for the address of a verbs queue is one, and encodes to the same bytes but for the spare ones. */
 static void check_address(const struct nic_queue_address *bytes)
 {
-    static const uint8_t spare[] = {6, 7};
-    struct nic_queue_address again, known = *bytes;
-    struct verbs_address address;
-    if (verbs_address_decode(bytes, &address))
-        return;
-    require(address.mode < VERBS_MODES && address.qpn >> VERBS_QPN_BITS == 0);
-    require(address.mtu_shift >= VERBS_MTU_SHIFT_MIN && address.mtu_shift <= VERBS_MTU_SHIFT_MAX);
-    verbs_address_encode(&address, &again);
-    for (size_t i = 0; i < sizeof spare; i++)
-        known.bytes[spare[i]] = 0;
-    require(again.length == known.length && memcmp(again.bytes, known.bytes, known.length) == 0);
+    enum { SPARE = 7 };
+    struct nic_queue_address again = {0}, known = *bytes;
+    for (unsigned i = 0; i < NIC_PLACERS_MAX; i++) {
+        struct verbs_address address;
+        if (verbs_address_decode(bytes, i, &address))
+            return;
+        require(i < verbs_address_count(bytes));
+        require(address.mode < VERBS_MODES && address.qpn >> VERBS_QPN_BITS == 0);
+        require(address.mtu_shift >= VERBS_MTU_SHIFT_MIN && address.mtu_shift <= VERBS_MTU_SHIFT_MAX);
+        verbs_address_append(&address, &again);
+        known.bytes[i * VERBS_ADDRESS_BYTES + SPARE] = 0;
+        require(memcmp(again.bytes, known.bytes, again.length) == 0);
+    }
 }
 
 static void check_offer(const struct boot_offer *offer)

@@ -125,22 +125,23 @@ static uint32_t add_region(const struct sim_nic *nic, const void *address, size_
     return place.region_count;
 }
 
-static int place_reg_mr(struct nic *base, void *address, size_t length, struct nic_mr *out)
+static int place_reg_mr(struct nic *base, unsigned index, void *address, size_t length, struct nic_mr *out)
 {
     struct sim_nic *nic = sim_nic_of(base);
+    (void)index; /* the only one */
     uint32_t key = add_region(nic, address, length, false);
     *out = (struct nic_mr){.local_key = key, .remote_key = key, .handle = nic};
     return UCCL_OK;
 }
 
-static int place_reg_device(struct nic *base, const struct nic_device_memory *memory, struct nic_mr *out,
-                            char why[NIC_WHY_TEXT])
+static int place_reg_device(struct nic *base, unsigned index, const struct nic_device_memory *memory,
+                            struct nic_mr *out, char why[NIC_WHY_TEXT])
 {
     struct sim_nic *nic = sim_nic_of(base);
     snprintf(why, NIC_WHY_TEXT, "not this memory");
     if (machine_random(1000) < nic->options.unreachable_permille)
         return UCCL_ENOTSUP;
-    int error = place_reg_mr(base, (void *)memory->address, memory->length, out);
+    int error = place_reg_mr(base, index, (void *)memory->address, memory->length, out);
     if (!error) {
         out->flush_key = add_region(nic, (void *)memory->address, 1, true);
         out->flush_handle = nic;

@@ -31,6 +31,7 @@ struct rdma_mr {
     uint64_t from;   /* as work requests name it */
     size_t length;
     int access;
+    unsigned device; /* of the NIC */
 };
 
 /* A write that the device has not got yet. */
@@ -44,10 +45,11 @@ static struct {
     pthread_mutex_t lock;
     pthread_t thread;
     _Atomic bool stop;
-    int dmabuf_errno; /* what registering fails with; 0: it works */
-    bool peer_memory; /* addresses of the device can be registered */
-    int refuse_host;  /* what registering host memory fails with; 0: it works */
-    bool no_reads;    /* nothing can be registered to be read */
+    unsigned staged_device; /* 1 + the NIC that takes no dma-buf; 0: all do */
+    int dmabuf_errno;       /* what registering fails with; 0: it works */
+    bool peer_memory;       /* addresses of the device can be registered */
+    int refuse_host;        /* what registering host memory fails with; 0: it works */
+    bool no_reads;          /* nothing can be registered to be read */
     _Atomic bool posts_writes;
     _Atomic unsigned lose_one_in;               /* writes; 0: none is lost */
     _Atomic unsigned break_writes, break_reads; /* so many more fail with their queue pair */
@@ -69,7 +71,7 @@ static void rdma_unlock(const int *unused)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static struct ibv_mr *rdma_map(int fd, off_t offset, size_t length, uint64_t from, int access)
+static struct ibv_mr *rdma_map(unsigned device, int fd, off_t offset, size_t length, uint64_t from, int access)
 {
     struct rdma_mr *mr = rdma.mrs;
     while (mr->mapped)
@@ -86,8 +88,12 @@ static struct ibv_mr *rdma_map(int fd, off_t offset, size_t length, uint64_t fro
         return NULL;
     }
     uint32_t key = RDMA_KEY + (uint32_t)(mr - rdma.mrs) + RDMA_MRS * rdma.mrs_made++;
-    *mr = (struct rdma_mr){
-        .mr = {.lkey = key, .rkey = key}, .mapped = mapped + slack, .from = from, .length = length, .access = may};
+    *mr = (struct rdma_mr){.mr = {.lkey = key, .rkey = key},
+                           .mapped = mapped + slack,
+                           .from = from,
+                           .length = length,
+                           .access = may,
+                           .device = device};
     rdma.mrs_alive++;
     return &mr->mr;
 }
@@ -97,13 +103,13 @@ static struct ibv_mr *rdma_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, siz
 {
     RDMA_LOCKED;
     struct stat file;
-    (void)pd;
+    unsigned device = fake_device_of(pd->context);
     FAKE_REQUIRE(fstat(fd, &file) == 0 && offset + length <= (uint64_t)file.st_size);
-    if (rdma.dmabuf_errno) {
-        errno = rdma.dmabuf_errno;
+    if (rdma.dmabuf_errno || rdma.staged_device == device + 1) {
+        errno = rdma.dmabuf_errno ? rdma.dmabuf_errno : EOPNOTSUPP;
         return NULL;
     }
-    return rdma_map(fd, (off_t)offset, length, from, access);
+    return rdma_map(device, fd, (off_t)offset, length, from, access);
 }
 
 static struct ibv_mr *rdma_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
@@ -113,7 +119,8 @@ static struct ibv_mr *rdma_reg_mr(struct ibv_pd *pd, void *address, size_t lengt
     pthread_mutex_lock(&fake.lock);
     const struct fake_allocation *a = fake_find((uintptr_t)address);
     if (a && rdma.peer_memory)
-        mr = rdma_map(a->fd, (uint8_t *)address - a->address, length, (uintptr_t)address, access);
+        mr = rdma_map(fake_device_of(pd->context), a->fd, (uint8_t *)address - a->address, length, (uintptr_t)address,
+                      access);
     pthread_mutex_unlock(&fake.lock);
     if (!a && !rdma.refuse_host)
         return fake_reg_mr(pd, address, length, access);
@@ -153,7 +160,7 @@ static int rdma_dereg_mr(struct ibv_mr *ibv)
 }
 
 /* Where the device has it; NULL: it is host memory. `access`: one of those that are needed. */
-static uint8_t *rdma_find(uint64_t address, uint32_t key, size_t length, int access)
+static uint8_t *rdma_find(unsigned device, uint64_t address, uint32_t key, size_t length, int access)
 {
     if (key < RDMA_KEY) {
         pthread_mutex_lock(&fake.lock);
@@ -164,14 +171,16 @@ static uint8_t *rdma_find(uint64_t address, uint32_t key, size_t length, int acc
     const struct rdma_mr *mr = &rdma.mrs[(key - RDMA_KEY) % RDMA_MRS];
     FAKE_REQUIRE(mr->mapped && mr->mr.lkey == key); /* a registration that has ended */
     FAKE_REQUIRE(mr->access & access);
+    FAKE_REQUIRE(mr->device == device); /* a key of another NIC */
     FAKE_REQUIRE(address >= mr->from && address - mr->from + length <= mr->length);
     return mr->mapped + (address - mr->from);
 }
 
 static void rdma_move(uint64_t to, uint32_t to_key, uint64_t from, uint32_t from_key, size_t length)
 {
-    uint8_t *to_device = rdma_find(to, to_key, length, IBV_ACCESS_REMOTE_WRITE);
-    const uint8_t *source = rdma_find(from, from_key, length, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
+    uint8_t *to_device = rdma_find(fake_nic.moves_to, to, to_key, length, IBV_ACCESS_REMOTE_WRITE);
+    const uint8_t *source =
+        rdma_find(fake_nic.moves_from, from, from_key, length, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ);
     if (source)
         rdma_settle(from_key); /* a read does not overtake writes */
     if (!source)

@@ -2,8 +2,8 @@
 /*
  * A verbs device made of plain memory, in place of libibverbs: for what no soft device does, failed
  * completions first of all. Both ends of everything live in this process, so a write goes straight to the
- * address that it names. What is posted waits until fake_run() lets it happen; queues that overflow,
- * and completion queues that do, fail the test.
+ * address that it names. There may be several devices: the even ones are in one network, the odd ones in another. What
+ * is posted waits until fake_run() lets it happen; queues that overflow, and completion queues that do, fail the test.
  *
  * Whoever includes it defines FAKE_REQUIRE(condition).
  */
@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FAKE_QPS = 64, FAKE_RING = 8192, FAKE_EVENTS = 16 };
+enum { FAKE_QPS = 64, FAKE_RING = 8192, FAKE_EVENTS = 16, FAKE_DEVICES = 4, FAKE_NETS = 2 };
 
 struct fake_cq {
     union {
@@ -69,8 +69,10 @@ struct fake_qp {
 };
 
 static struct {
-    struct verbs_context verbs;
-    struct ibv_device device, *list[2];
+    struct verbs_context verbs[FAKE_DEVICES];
+    struct ibv_device devices[FAKE_DEVICES], *list[FAKE_DEVICES + 1];
+    unsigned device_count;   /* 0: one */
+    bool down[FAKE_DEVICES]; /* their ports are, beside what `port` says */
     struct ibv_device_attr limits;
     struct ibv_port_attr port;
     bool no_uc, no_rc;
@@ -81,6 +83,7 @@ static struct {
     uint32_t stamped_cqs;           /* made so far */
     uint8_t sl;                     /* InfiniBand: the service level that the network carries */
     bool moves_nothing;             /* writes change no memory */
+    unsigned moves_from, moves_to;  /* the devices of the call to move() */
     /* instead of memcpy() between addresses that go with these keys; NULL: that */
     void (*move)(uint64_t to, uint32_t to_key, uint64_t from, uint32_t from_key, size_t length);
     /* what becomes of a send that works else, and whether it is lost on the way; or NULL */
@@ -91,6 +94,7 @@ static struct {
     uint32_t most_sends;       /* in progress on one queue pair at any time */
     enum ibv_wc_status status; /* of the next send that completes; then success again */
     struct ibv_async_event events[FAKE_EVENTS];
+    unsigned event_devices[FAKE_EVENTS]; /* whose they are */
     uint32_t event_count, events_unacked;
     struct fake_cq *told[FAKE_EVENTS]; /* completion queues with an event that was not taken; under told_lock */
     uint32_t told_count;
@@ -109,9 +113,38 @@ static struct fake_qp *fake_qp_of(uint32_t number)
     return NULL;
 }
 
-/* Whether packets with that address get to the port, which is both ends'. */
-static bool fake_reaches(const struct ibv_ah_attr *route)
+static unsigned fake_device_of(const struct ibv_context *context)
 {
+    return (unsigned)(context->device - fake.devices);
+}
+
+/* Keys name their device. Those of other memory than fake_reg_mr()'s do not. */
+enum { FAKE_KEY_DEVICE = 16, FAKE_KEYS = FAKE_KEY_DEVICE * FAKE_DEVICES };
+
+static void fake_check_key(const struct fake_qp *qp, uint32_t key)
+{
+    FAKE_REQUIRE(key >= FAKE_KEYS || key / FAKE_KEY_DEVICE == fake_device_of(qp->qp.context));
+}
+
+/* The GID of a device stands for this address, if there are several. */
+static void fake_own_gid(unsigned device, uint8_t gid[16])
+{
+    static const uint8_t mapped[16] = {[10] = 0xff, [11] = 0xff, [12] = 10};
+    memcpy(gid, mapped, sizeof mapped);
+    gid[14] = (uint8_t)(device % FAKE_NETS);
+    gid[15] = (uint8_t)(1 + device / FAKE_NETS);
+}
+
+/* Whether packets with that address get from one queue pair to another. */
+static bool fake_reaches(const struct fake_qp *from, const struct fake_qp *to, const struct ibv_ah_attr *route)
+{
+    unsigned a = fake_device_of(from->qp.context), b = to ? fake_device_of(to->qp.context) : a;
+    uint8_t gid[16];
+    if (fake.down[a] || fake.down[b])
+        return false;
+    fake_own_gid(b, gid);
+    if (fake.device_count > 1 && (a % FAKE_NETS != b % FAKE_NETS || memcmp(route->grh.dgid.raw, gid, sizeof gid) != 0))
+        return false;
     if (fake.port.link_layer == IBV_LINK_LAYER_ETHERNET)
         return route->is_global && route->port_num == 1;
     return !route->is_global && route->port_num == 1 && route->dlid == fake.port.lid && route->sl == fake.sl;
@@ -357,6 +390,9 @@ static void fake_arrive(struct fake_qp *to, const struct ibv_send_wr *wr, const 
     uint32_t at = receives->head++ % FAKE_RING;
     uint8_t *target = write ? (uint8_t *)(uintptr_t)wr->wr.rdma.remote_addr : receives->ring[at].address + grh;
     FAKE_REQUIRE(write || length + grh <= receives->ring[at].length);
+    fake.moves_to = fake_device_of(to->qp.context);
+    if (write)
+        fake_check_key(to, wr->wr.rdma.rkey);
     if (length && !(write && fake.moves_nothing))
         fake_move((uintptr_t)target, write ? wr->wr.rdma.rkey : 0, piece->addr, piece->lkey, length);
     struct ibv_wc wc = {.wr_id = receives->ring[at].wr_id,
@@ -383,8 +419,11 @@ static bool fake_step(struct fake_qp *qp)
     const struct ibv_send_wr *wr = &qp->sends[at];
     struct ibv_wc wc = {.wr_id = wr->wr_id, .qp_num = qp->qp.qp_num};
     bool ud = qp->qp.qp_type == IBV_QPT_UD;
+    fake.moves_from = fake.moves_to = fake_device_of(qp->qp.context);
+    if (wr->num_sge && !(wr->send_flags & IBV_SEND_INLINE))
+        fake_check_key(qp, qp->pieces[at].lkey);
     struct fake_qp *to = fake_qp_of(ud ? wr->wr.ud.remote_qpn : qp->peer);
-    bool lost = works && !fake_reaches(ud ? &((struct fake_handle *)wr->wr.ud.ah)->route : &qp->route);
+    bool lost = works && !fake_reaches(qp, to, ud ? &((struct fake_handle *)wr->wr.ud.ah)->route : &qp->route);
     if (works) {
         wc.status = fake.status;
         fake.status = IBV_WC_SUCCESS;
@@ -419,8 +458,9 @@ static void fake_run(void)
 
 static struct ibv_device **fake_get_device_list(int *count)
 {
-    fake.list[0] = &fake.device;
-    *count = 1;
+    *count = (int)(fake.device_count ? fake.device_count : 1);
+    for (int i = 0; i < *count; i++)
+        fake.list[i] = &fake.devices[i];
     return fake.list;
 }
 
@@ -431,8 +471,8 @@ static void fake_free_device_list(struct ibv_device **list)
 
 static const char *fake_get_device_name(struct ibv_device *device)
 {
-    (void)device;
-    return "fake0";
+    static const char *const names[FAKE_DEVICES] = {"fake0", "fake1", "fake2", "fake3"};
+    return names[device - fake.devices];
 }
 
 static struct ibv_context *fake_open_device(struct ibv_device *device)
@@ -441,19 +481,20 @@ static struct ibv_context *fake_open_device(struct ibv_device *device)
         errno = fake.open_errno;
         return NULL;
     }
-    fake.verbs.context.device = device;
-    fake.verbs.context.abi_compat = __VERBS_ABI_IS_EXTENDED;
-    fake.verbs.sz = sizeof fake.verbs;
-    fake.verbs.create_cq_ex = fake_create_cq_ex;
-    fake.verbs.query_device_ex = fake_query_device_ex;
-    fake.verbs.query_rt_values = fake_query_rt_values;
-    fake.verbs.context.ops.post_send = fake_post_send;
-    fake.verbs.context.ops.post_recv = fake_post_recv;
-    fake.verbs.context.ops.post_srq_recv = fake_post_srq_recv;
-    fake.verbs.context.ops.poll_cq = fake_poll_cq;
-    fake.verbs.context.ops.req_notify_cq = fake_req_notify_cq;
-    fake.verbs.context.async_fd = eventfd(0, EFD_NONBLOCK);
-    return &fake.verbs.context;
+    struct verbs_context *verbs = &fake.verbs[device - fake.devices];
+    verbs->context.device = device;
+    verbs->context.abi_compat = __VERBS_ABI_IS_EXTENDED;
+    verbs->sz = sizeof *verbs;
+    verbs->create_cq_ex = fake_create_cq_ex;
+    verbs->query_device_ex = fake_query_device_ex;
+    verbs->query_rt_values = fake_query_rt_values;
+    verbs->context.ops.post_send = fake_post_send;
+    verbs->context.ops.post_recv = fake_post_recv;
+    verbs->context.ops.post_srq_recv = fake_post_srq_recv;
+    verbs->context.ops.poll_cq = fake_poll_cq;
+    verbs->context.ops.req_notify_cq = fake_req_notify_cq;
+    verbs->context.async_fd = eventfd(0, EFD_NONBLOCK);
+    return &verbs->context;
 }
 
 static int fake_close_device(struct ibv_context *context)
@@ -464,11 +505,15 @@ static int fake_close_device(struct ibv_context *context)
 
 static int fake_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
-    (void)context;
-    if (fake.event_count == 0)
+    uint32_t i = 0;
+    while (i < fake.event_count && fake.event_devices[i] != fake_device_of(context))
+        i++;
+    if (i == fake.event_count)
         return -1;
-    *event = fake.events[0];
-    memmove(fake.events, fake.events + 1, --fake.event_count * sizeof fake.events[0]);
+    *event = fake.events[i];
+    fake.event_count--;
+    memmove(fake.events + i, fake.events + i + 1, (fake.event_count - i) * sizeof fake.events[0]);
+    memmove(fake.event_devices + i, fake.event_devices + i + 1, (fake.event_count - i) * sizeof fake.event_devices[0]);
     fake.events_unacked++;
     return 0;
 }
@@ -500,14 +545,21 @@ static int fake_query_device(struct ibv_context *context, struct ibv_device_attr
 
 static int fake_query_port(struct ibv_context *context, uint8_t port, void *out)
 {
-    (void)context, (void)port;
-    memcpy(out, &fake.port, sizeof fake.port);
+    struct ibv_port_attr own = fake.port;
+    (void)port;
+    if (fake.down[fake_device_of(context)])
+        own.state = IBV_PORT_DOWN;
+    memcpy(out, &own, sizeof own);
     return 0;
 }
 
 static int fake_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid)
 {
-    (void)context, (void)port, (void)index;
+    (void)port, (void)index;
+    if (fake.device_count > 1) {
+        fake_own_gid(fake_device_of(context), gid->raw);
+        return 0;
+    }
     *gid = (union ibv_gid){.raw = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
     return 0;
 }
@@ -527,7 +579,7 @@ static int fake_dealloc_pd(struct ibv_pd *pd)
 
 static struct ibv_mr *fake_reg_mr(struct ibv_pd *pd, void *address, size_t length, int access)
 {
-    (void)pd;
+    uint32_t key = FAKE_KEY_DEVICE * fake_device_of(pd->context);
     FAKE_REQUIRE(!(access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC))); /* no peer reads host memory */
     if (fake.register_errno) {
         errno = fake.register_errno;
@@ -539,7 +591,7 @@ static struct ibv_mr *fake_reg_mr(struct ibv_pd *pd, void *address, size_t lengt
     }
     fake.access = access;
     struct ibv_mr *mr = calloc(1, sizeof *mr);
-    *mr = (struct ibv_mr){.addr = address, .length = length, .lkey = 1, .rkey = 2};
+    *mr = (struct ibv_mr){.addr = address, .length = length, .lkey = key + 1, .rkey = key + 2, .context = pd->context};
     fake.mrs_alive++;
     return mr;
 }

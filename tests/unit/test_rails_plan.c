@@ -70,7 +70,7 @@ static void expect(const struct nic *nic, const char *local, const char *remote,
 {
     struct rail_plan rails[CORE_RAILS_MAX];
     struct nic_host host = {.address = parse(remote), .local = parse(local)};
-    unsigned count = rails_plan(nic, &host, offer, rails);
+    unsigned count = rails_plan(nic, &host, offer, true, rails);
     char text[512] = "";
     for (unsigned i = 0; i < count; i++) {
         char address[64];
@@ -133,7 +133,7 @@ Test(rails_plan, no_more_than_a_flow_has)
         many.nics[i].address.v4.sin_addr.s_addr = htonl(0x0a000002 + i);
     }
     struct nic_host host = {.address = parse("8.8.8.8"), .local = parse("192.168.0.1")};
-    unsigned count = rails_plan(&several, &host, &many, rails);
+    unsigned count = rails_plan(&several, &host, &many, true, rails);
     cr_assert_eq(count, CORE_RAILS_MAX);
     cr_assert(rails[count - 1].handshake);
 }
@@ -145,7 +145,7 @@ Test(rails_plan, each_thread_begins_with_its_own)
     for (unsigned end = 0; end < 5; end++) {
         struct rail_plan rails[CORE_RAILS_MAX];
         struct nic_host host = {.address = parse("10.0.0.2"), .local = parse("10.0.0.1")};
-        unsigned count = rails_plan(&several, &host, &three, rails), sum = 0;
+        unsigned count = rails_plan(&several, &host, &three, true, rails), sum = 0;
         rails_order(rails, count, end);
         for (unsigned i = 0; i < count; i++)
             sum += rails[i].host.nic;

@@ -476,13 +476,13 @@ Test(verbs_sleep, is_short_while_a_path_is_drained, .init = set_up_paths, .fini 
 Test(verbs_memory, is_for_peers_to_write, .init = set_up_pair, .fini = close_pair)
 {
     struct nic_mr mr = {0};
-    cr_assert_eq(verbs_memory_ops.reg_mr(nic, target.bytes, 100, &mr), 0);
+    cr_assert_eq(verbs_memory_ops.reg_mr(nic, 0, target.bytes, 100, &mr), 0);
     cr_assert_eq(fake.access, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     cr_assert_eq(mr.local_key, ((struct ibv_mr *)mr.handle)->lkey);
     cr_assert_eq(mr.remote_key, ((struct ibv_mr *)mr.handle)->rkey);
     verbs_memory_ops.dereg_mr(nic, &mr);
     fake.read_only = true;
-    cr_assert_eq(verbs_memory_ops.reg_mr(nic, target.bytes, 100, &mr), 0);
+    cr_assert_eq(verbs_memory_ops.reg_mr(nic, 0, target.bytes, 100, &mr), 0);
     cr_assert_eq(fake.access, 0, "it may be sent from");
     verbs_memory_ops.dereg_mr(nic, &mr);
 }

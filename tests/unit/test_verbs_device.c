@@ -357,13 +357,13 @@ Test(verbs_device, memory_that_cannot_be_locked_is_said, .init = set_up_pair, .f
 {
     struct nic_mr mr = {0};
     fake.register_errno = ENOMEM;
-    cr_assert_eq(verbs_memory_ops.reg_mr(nic, target.bytes, 100, &mr), UCCL_ENOMEM);
+    cr_assert_eq(verbs_memory_ops.reg_mr(nic, 0, target.bytes, 100, &mr), UCCL_ENOMEM);
     cr_assert_not_null(strstr(said, "register memory"));
     cr_assert_null(mr.handle);
     fake.register_errno = EOPNOTSUPP;
-    cr_assert_eq(verbs_memory_ops.reg_mr(nic, target.bytes, 100, &mr), UCCL_ENOTSUP);
+    cr_assert_eq(verbs_memory_ops.reg_mr(nic, 0, target.bytes, 100, &mr), UCCL_ENOTSUP);
     fake.register_errno = 0;
-    cr_assert_eq(verbs_memory_ops.reg_mr(nic, target.bytes, 100, &mr), 0);
+    cr_assert_eq(verbs_memory_ops.reg_mr(nic, 0, target.bytes, 100, &mr), 0);
     verbs_memory_ops.dereg_mr(nic, &mr);
     verbs_memory_ops.dereg_mr(nic, &mr); /* of what never was registered: nothing */
 }
@@ -395,10 +395,10 @@ Test(verbs_device, way_to_a_peer, .init = set_up_pair, .fini = close_pair)
 Test(verbs_device, peers_of_another_kind_are_refused, .init = set_up_pair, .fini = close_pair)
 {
     struct nic_host host = {.address.v4.sin_family = AF_INET};
-    struct nic_queue_address address;
+    struct nic_queue_address address = {0};
     struct verbs_address ours = {.mtu_shift = 12, .mode = VERBS_RC, .lid = 5, .qpn = 7};
     uint32_t destination, bytes;
-    verbs_address_encode(&ours, &address);
+    verbs_address_append(&ours, &address);
     cr_assert_eq(verbs_datagram_ops.peer_add(&queues[0]->base, &host, &address, &destination, &bytes), UCCL_EPROTO);
     cr_assert_not_null(strstr(said, "InfiniBand"));
     cr_assert(!verbs_data_qp_ops.places(&queues[0]->base, &address));

@@ -133,7 +133,7 @@ static int use_queues(void)
         error = verbs_data_qp_ops.connect(&queues[i]->base, &id, number[!i], psn[!i]);
     }
     if (!error)
-        error = verbs_memory_ops.reg_mr(nic, target.bytes, sizeof target.bytes, &mr);
+        error = verbs_memory_ops.reg_mr(nic, 0, target.bytes, sizeof target.bytes, &mr);
     if (!error)
         verbs_memory_ops.dereg_mr(nic, &mr);
     return error;

@@ -114,7 +114,7 @@ struct verbs_data_qp *verbs_data_qp_of(struct verbs_queue *queue, uint32_t numbe
 
 static struct verbs_data_qp *find_data_qp(struct verbs_queue *queue, const struct nic_qp_id *id)
 {
-    struct verbs_data_qp *qp = queue->peers[id->destination].qps[id->path];
+    struct verbs_data_qp *qp = verbs_peer_at(queue, id->destination)->qps[id->path];
     return qp && qp->is.generation == id->generation ? qp : NULL;
 }
 
@@ -250,14 +250,14 @@ int verbs_data_qp_open(struct nic_queue *base, const struct nic_qp_id *id, uint3
         free_data_qp(qp);
         return error;
     }
-    assert(!queue->peers[id->destination].qps[id->path]);
-    queue->peers[id->destination].qps[id->path] = qp;
+    assert(!verbs_peer_at(queue, id->destination)->qps[id->path]);
+    verbs_peer_at(queue, id->destination)->qps[id->path] = qp;
     queue->data_qps->active++;
     if (getrandom(psn, sizeof *psn, 0) != sizeof *psn)
         *psn = qp->epoch * 0x9e3779b1u;
     *psn &= PSN_MASK;
     qp->psn = *psn;
-    *number = qp->ibv->qp_num;
+    *number = qp->ibv->qp_num | queue->nic->index << VERBS_QPN_BITS;
     return 0;
 }
 
@@ -278,18 +278,21 @@ int verbs_data_qp_connect(struct nic_queue *base, const struct nic_qp_id *id, ui
     struct verbs_queue *queue = verbs_queue_of(base);
     struct verbs_nic *nic = queue->nic;
     const struct params *params = queue->setup.params;
-    struct verbs_peer *peer = &queue->peers[id->destination];
+    struct verbs_peer *peer = verbs_peer_at(queue, id->destination);
     const struct verbs_address *address = &peer->address;
     struct verbs_data_qp *qp = find_data_qp(queue, id);
     bool reliable = nic->mode == VERBS_RC;
     if (!qp || qp->state != VERBS_MADE)
         return UCCL_EINVAL;
-    if (!verbs_qpn_is_valid(number))
+    uint32_t port = number >> VERBS_QPN_BITS, own = number & ((1u << VERBS_QPN_BITS) - 1);
+    if (port >= peer->nics || !verbs_qpn_is_valid(own))
         return refuse_number(queue, peer, number);
+    if (port != peer->nic)
+        return UCCL_EADDR; /* each end has found other ports out of reach: the core tries again, and sends datagrams */
     unsigned shift = verbs_choose_mtu((unsigned)__builtin_ctz(queue->port_bytes), address->mtu_shift, 0);
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
                                .path_mtu = (enum ibv_mtu)(shift - VERBS_MTU_SHIFT_MIN + IBV_MTU_256),
-                               .dest_qp_num = number,
+                               .dest_qp_num = own,
                                .rq_psn = psn & PSN_MASK,
                                .min_rnr_timer = RNR_TIMER,
                                .ah_attr = verbs_route_to(nic, address, id->path)};
@@ -453,13 +456,13 @@ void verbs_data_qp_destroy(struct nic_queue *base, const struct nic_qp_id *id)
     struct verbs_queue *queue = verbs_queue_of(base);
     struct verbs_data_qp *qp = find_data_qp(queue, id);
     assert(qp && qp->state == VERBS_DRAINED);
-    queue->peers[id->destination].qps[id->path] = NULL;
+    verbs_peer_at(queue, id->destination)->qps[id->path] = NULL;
     enter_time_wait(qp);
 }
 
 void verbs_data_qps_forget(struct verbs_queue *queue, uint32_t destination)
 {
-    struct verbs_data_qp **of_peer = queue->peers[destination].qps;
+    struct verbs_data_qp **of_peer = verbs_peer_at(queue, destination)->qps;
     for (unsigned i = 0; of_peer && i < queue->setup.params->port_entropy; i++) {
         struct verbs_data_qp *qp = of_peer[i];
         if (!qp)

@@ -112,7 +112,7 @@ static void send_writes(struct verbs_data_qp *qp, const struct tx_desc *desc)
 static bool pool_gives(const struct verbs_data_qp *qp, uint32_t count)
 {
     const struct verbs_queue *queue = qp->queue;
-    struct verbs_data_qp **of_peer = queue->peers[qp->is.destination].qps;
+    struct verbs_data_qp **of_peer = verbs_peer_at(queue, qp->is.destination)->qps;
     uint32_t free = queue->data_qps->free_retransmission_count, held = 0;
     for (unsigned i = 0; i < queue->setup.params->port_entropy; i++)
         held += of_peer[i] ? of_peer[i]->retransmissions : 0;
@@ -146,7 +146,7 @@ static void send_datagrams(struct verbs_data_qp *qp, const struct tx_desc *desc,
 
 bool verbs_data_qp_send(struct verbs_queue *queue, const struct tx_desc *desc)
 {
-    struct verbs_data_qp *qp = queue->peers[desc->destination].qps[desc->path];
+    struct verbs_data_qp *qp = verbs_peer_at(queue, desc->destination)->qps[desc->path];
     bool write = desc->kind == TX_PLACE;
     uint64_t mask = write ? 0 : desc->mask & wire_full_mask(desc->count);
     uint32_t count = write ? desc->count : (uint32_t)__builtin_popcountll(mask);

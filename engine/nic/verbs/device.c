@@ -224,6 +224,33 @@ void verbs_port_judge(const struct verbs_port *port, const struct params *params
     }
 }
 
+bool verbs_may_join(const struct params *params, unsigned count)
+{
+    return count < NIC_PLACERS_MAX && (params->max_nics == 0 || count < params->max_nics);
+}
+
+/* Whether an item of UCCL_IB_HCA asks for the port, rather than that none excludes it. */
+static bool is_named(const char *filter, const struct verbs_port *port)
+{
+    struct filter_items items = filter_items(filter);
+    struct filter_item item;
+    while (filter_next(&items, &item))
+        if (!item.excludes && verbs_item_names(&item, port->device, port->number))
+            return true;
+    return false;
+}
+
+bool verbs_joins(const struct params *params, const struct verbs_port *first, const struct verbs_port *port)
+{
+    struct verbs_choice of_first, own;
+    verbs_port_judge(first, params, &of_first);
+    verbs_port_judge(port, params, &own);
+    if (!own.usable || own.mode != of_first.mode || port->ethernet != first->ethernet)
+        return false;
+    return params->max_nics > 1 || is_named(params->ib_hca, port) ||
+           (port->speed_mbps && port->speed_mbps >= first->speed_mbps / 2);
+}
+
 struct ibv_context *verbs_device_open(const struct verbs_lib *lib, const char *name)
 {
     int devices = 0;

@@ -40,6 +40,14 @@ void verbs_ports_free(struct verbs_port *ports, int count);
 /* verbs_judge() of a port. `out` points into it. */
 void verbs_port_judge(const struct verbs_port *port, const struct params *params, struct verbs_choice *out);
 
+/* Whether an engine that uses `count` ports may use another one (UCCL_MAX_NICS). */
+bool verbs_may_join(const struct params *params, unsigned count);
+/*
+ * Whether an engine that uses port `first` uses this usable port beside it: they have the same link and kind of queue
+ * pair; and it is at least half as fast, or UCCL_IB_HCA names it, or UCCL_MAX_NICS asks for more.
+ */
+bool verbs_joins(const struct params *params, const struct verbs_port *first, const struct verbs_port *port);
+
 /* Opens the device of that name; NULL: logged. */
 struct ibv_context *verbs_device_open(const struct verbs_lib *lib, const char *name);
 

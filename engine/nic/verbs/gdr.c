@@ -49,10 +49,10 @@ static struct ibv_mr *reg_device_memory(const struct verbs_nic *nic, const struc
     return lib->reg_mr(nic->pd, address, memory->length, access);
 }
 
-int verbs_reg_device(struct nic *base, const struct nic_device_memory *memory, struct nic_mr *out,
+int verbs_reg_device(struct nic *base, unsigned index, const struct nic_device_memory *memory, struct nic_mr *out,
                      char why[NIC_WHY_TEXT])
 {
-    const struct verbs_nic *nic = verbs_nic_of(base);
+    const struct verbs_nic *nic = &verbs_backend_of(base)->nics[index];
     enum { ACCESS = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE };
     bool dmabuf = memory->dmabuf_fd >= 0;
     struct nic_device_memory first = *memory;
@@ -67,7 +67,7 @@ int verbs_reg_device(struct nic *base, const struct nic_device_memory *memory, s
         snprintf(why, NIC_WHY_TEXT, "%s", lacks);
         return UCCL_ENOTSUP;
     }
-    if (nic->params.ib_relaxed_ordering)
+    if (nic->params->ib_relaxed_ordering)
         mr = reg_device_memory(nic, memory, ACCESS | IBV_ACCESS_RELAXED_ORDERING);
     if (!mr)
         mr = reg_device_memory(nic, memory, ACCESS);
@@ -88,7 +88,8 @@ int verbs_reg_device(struct nic *base, const struct nic_device_memory *memory, s
                            .handle = mr,
                            .flush_key = flush_mr->rkey,
                            .flush_handle = flush_mr,
-                           .flush_address = memory->address};
+                           .flush_address = memory->address,
+                           .nic = (uint8_t)index};
     return 0;
 }
 
@@ -132,7 +133,7 @@ static int connect_flush_qp(struct verbs_queue *queue, struct ibv_qp *qp)
                                   .min_rnr_timer = 1,
                                   .ah_attr = verbs_route_to(nic, &self, 0)};
     struct ibv_qp_attr send = {.qp_state = IBV_QPS_RTS,
-                               .timeout = (uint8_t)nic->params.ib_timeout,
+                               .timeout = (uint8_t)nic->params->ib_timeout,
                                .retry_cnt = READ_RETRIES,
                                .rnr_retry = READ_RETRIES,
                                .max_rd_atomic = 1};

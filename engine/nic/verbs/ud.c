@@ -38,7 +38,7 @@ static void free_handles(struct verbs_queue *queue, struct verbs_peer *peer)
 
 struct ibv_ah_attr verbs_route_to(const struct verbs_nic *nic, const struct verbs_address *address, unsigned path)
 {
-    const struct params *params = &nic->params;
+    const struct params *params = nic->params;
     struct ibv_ah_attr attr = {.dlid = address->lid,
                                .sl = (uint8_t)params->ib_sl,
                                .port_num = nic->port->number,
@@ -69,27 +69,69 @@ static int make_handles(struct verbs_queue *queue, struct verbs_peer *peer)
     return 0;
 }
 
+/* What reach() has found out. A handful of addresses: an engine thread is not to wait for a peer's dead port. */
+static void note_way(struct verbs_nic *nic, const struct verbs_address *address, bool closed)
+{
+    pthread_mutex_lock(&nic->closed_lock);
+    unsigned at = 0;
+    while (at < VERBS_CLOSED_WAYS && memcmp(nic->closed[at], address->gid, sizeof address->gid) != 0)
+        at++;
+    if (at == VERBS_CLOSED_WAYS && closed)
+        memcpy(nic->closed[nic->closed_next++ % VERBS_CLOSED_WAYS], address->gid, sizeof address->gid);
+    else if (at < VERBS_CLOSED_WAYS && !closed)
+        memset(nic->closed[at], 0, sizeof nic->closed[at]);
+    pthread_mutex_unlock(&nic->closed_lock);
+}
+
+static bool way_is_closed(struct verbs_nic *nic, const struct verbs_address *address)
+{
+    bool is = false;
+    if (!address->ethernet)
+        return false;
+    pthread_mutex_lock(&nic->closed_lock);
+    for (unsigned i = 0; i < VERBS_CLOSED_WAYS && !is; i++)
+        is = memcmp(nic->closed[i], address->gid, sizeof address->gid) == 0;
+    pthread_mutex_unlock(&nic->closed_lock);
+    return is;
+}
+
 /*
  * Making a handle to a RoCE address waits for its link address: seconds, where nobody answers. This handle is destroyed
  * again, but the link address stays known for a while.
  */
-int verbs_reach(struct nic *base, const struct nic_queue_address *bytes)
+static int reach(struct verbs_nic *nic, const struct verbs_address *address)
 {
-    struct verbs_nic *nic = verbs_nic_of(base);
-    struct verbs_address address;
     char text[VERBS_GID_TEXT];
-    if (verbs_address_decode(bytes, &address) || !address.ethernet || !nic->port->ethernet || verbs_is_gone(nic))
+    if (!address->ethernet || !nic->port->ethernet || verbs_is_gone(nic))
         return UCCL_OK;
-    struct ibv_ah_attr attr = verbs_route_to(nic, &address, 0);
+    struct ibv_ah_attr attr = verbs_route_to(nic, address, 0);
     struct ibv_ah *handle = nic->lib->create_ah(nic->pd, &attr);
+    int error = handle ? 0 : errno;
+    note_way(nic, address, error != 0);
     if (!handle) {
-        int error = errno;
-        LOG_ERR("verbs device %s: cannot reach GID %s, which a peer gave as its own: %s", nic->port->device,
-                verbs_gid_text(address.gid, text), strerror(error));
+        LOG(nic->backend->nic_count == 1 ? UCCL_LOG_ERROR : UCCL_LOG_WARN,
+            "verbs device %s: cannot reach GID %s, which a peer gave as its own: %s", nic->port->device,
+            verbs_gid_text(address->gid, text), strerror(error));
         return error == ENOMEM ? UCCL_ENOMEM : UCCL_EADDR;
     }
     nic->lib->destroy_ah(handle);
     return UCCL_OK;
+}
+
+/* Every pair is tried, so that peer_add() waits for none; one that works will do. */
+int verbs_reach(struct nic *base, const struct nic_queue_address *bytes)
+{
+    struct nic_pair pairs[CORE_RAILS_MAX];
+    unsigned count = verbs_pairs(base, bytes, true, pairs, CORE_RAILS_MAX), reached = 0;
+    int error = UCCL_OK;
+    for (unsigned i = 0; i < count && error != UCCL_ENOMEM; i++) {
+        struct verbs_address address;
+        verbs_address_decode(bytes, pairs[i].theirs, &address);
+        int failed = reach(&verbs_backend_of(base)->nics[pairs[i].ours], &address);
+        reached += !failed;
+        error = failed ? failed : error;
+    }
+    return reached && error != UCCL_ENOMEM ? UCCL_OK : error;
 }
 
 /* Destroys handles of removed peers once no send under way can use them. */
@@ -121,7 +163,7 @@ static int32_t verbs_take_peer(struct verbs_queue *queue)
     }
     if (queue->peer_count == queue->peer_capacity) {
         uint32_t capacity = queue->peer_capacity ? 2 * queue->peer_capacity : 16;
-        struct verbs_peer *peers = capacity > INT32_MAX ? NULL : realloc(queue->peers, capacity * sizeof *peers);
+        struct verbs_peer *peers = capacity > VERBS_PEERS_MAX ? NULL : realloc(queue->peers, capacity * sizeof *peers);
         if (!peers)
             return VERBS_NO_PEER;
         queue->peers = peers;
@@ -143,14 +185,17 @@ int verbs_peer_add(struct nic_queue *base, const struct nic_host *host, const st
     char text[NETDEV_ADDRESS_TEXT];
     if (verbs_is_gone(queue->nic))
         return UCCL_EIO; /* logged before */
-    const char *fault = verbs_address_decode(bytes, &address);
+    const char *fault = verbs_address_decode(bytes, host->peer_nic, &address);
     if (!fault && address.ethernet != queue->nic->port->ethernet)
         fault = "one side is on Ethernet, the other on InfiniBand";
     if (fault) {
         LOG_ERR("verbs cannot reach a queue of peer %s: %s", netdev_address_text(&host->address, text), fault);
         return UCCL_EPROTO;
     }
-    struct verbs_peer peer = {.address = address, .used = true};
+    if (way_is_closed(queue->nic, &address))
+        return UCCL_EADDR; /* verbs_reach() has logged it */
+    struct verbs_peer peer = {
+        .address = address, .nic = host->peer_nic, .nics = verbs_address_count(bytes), .used = true};
     peer.datagram_bytes = smaller(queue->nic->datagram_bytes, 1u << address.mtu_shift);
     if (peer.datagram_bytes < CORE_DATAGRAM_MIN) {
         LOG_ERR("the port of peer %s has a path MTU of %u bytes; %d are needed: raise the MTU of its network "
@@ -172,7 +217,7 @@ int verbs_peer_add(struct nic_queue *base, const struct nic_host *host, const st
         return verbs_fault(queue->nic, "add a peer", ENOMEM);
     }
     queue->peers[index] = peer;
-    *destination = (uint32_t)index;
+    *destination = queue->nic->index << VERBS_NIC_SHIFT | (uint32_t)index;
     *datagram_bytes = peer.datagram_bytes;
     return 0;
 }
@@ -180,8 +225,8 @@ int verbs_peer_add(struct nic_queue *base, const struct nic_host *host, const st
 void verbs_peer_remove(struct nic_queue *base, uint32_t destination)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
-    struct verbs_peer *peer = &queue->peers[destination];
-    assert(destination < queue->peer_count && peer->used);
+    struct verbs_peer *peer = verbs_peer_at(queue, destination);
+    assert((uint32_t)(peer - queue->peers) < queue->peer_count && peer->used);
     verbs_flush(base);
     verbs_data_qps_forget(queue, destination);
     free(peer->qps);
@@ -189,7 +234,7 @@ void verbs_peer_remove(struct nic_queue *base, uint32_t destination)
     peer->used = false;
     peer->retired_at = queue->sends.posted;
     peer->next = queue->peer_retired;
-    queue->peer_retired = (int32_t)destination;
+    queue->peer_retired = (int32_t)(peer - queue->peers);
 }
 
 /* After the queue pair, so that no handle is in use. */
@@ -298,7 +343,7 @@ static void build_send(struct verbs_queue *queue, const struct verbs_peer *peer,
 bool verbs_send(struct nic_queue *base, const struct tx_desc *desc)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
-    assert(desc->destination < queue->peer_count && queue->peers[desc->destination].used);
+    assert(verbs_peer_at(queue, desc->destination)->used);
     if (desc->on_path)
         return verbs_data_qp_send(queue, desc);
     uint64_t mask = desc->mask & wire_full_mask(desc->count);
@@ -310,7 +355,7 @@ bool verbs_send(struct nic_queue *base, const struct tx_desc *desc)
         return false;
     if (desc->kind == TX_BULK)
         payload = queue->setup.payload(desc->bulk_msg, desc->bulk_offset);
-    const struct verbs_peer *peer = &queue->peers[desc->destination];
+    const struct verbs_peer *peer = verbs_peer_at(queue, desc->destination);
     struct ibv_ah *handle = peer->handles[desc->path % paths_of(queue)];
     for (unsigned i = 0; i < desc->count; i++)
         if (mask >> i & 1)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The verbs backend: which device and port it uses, its table of operations, how a queue sleeps, and what
- * the device reports by itself.
+ * The verbs backend: which ports it uses, its table of operations, how a queue sleeps, and what the devices report by
+ * themselves.
  *
  * Sleeping: the completion queue is armed, then looked at once more (what came before the arming raises no
  * event), then one ppoll() waits for the completion channel, the wake descriptor and the device's events.
@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "nic/pair.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -61,25 +62,24 @@ static void tell_missing_ports(const char *filter, const struct verbs_port *port
 }
 
 /* Keeps the ports that the user admits and that work. */
-static void keep_usable(struct verbs_nic *nic)
+static void keep_usable(struct verbs_backend *backend)
 {
     int kept = 0;
-    for (int i = 0; i < nic->port_count; i++) {
-        struct verbs_port port = nic->ports[i];
+    for (int i = 0; i < backend->port_count; i++) {
+        struct verbs_port port = backend->ports[i];
         struct verbs_choice choice;
-        verbs_port_judge(&port, &nic->params, &choice);
+        verbs_port_judge(&port, &backend->params, &choice);
         if (choice.usable) {
-            nic->ports[kept++] = port;
+            backend->ports[kept++] = port;
             continue;
         }
         LOG_INFORM("verbs device %s port %u is not used: %s", port.device, port.number, choice.why_not);
         free(port.gids);
     }
-    nic->port_count = kept;
+    backend->port_count = kept;
 }
 
-/* The IP address that a GID stands for. */
-static union nic_address address_of(const uint8_t gid[16])
+union nic_address verbs_ip_of(const uint8_t gid[16])
 {
     union nic_address address = {0};
     if (verbs_gid_is_ipv4(gid)) {
@@ -92,45 +92,59 @@ static union nic_address address_of(const uint8_t gid[16])
     return address;
 }
 
-static bool same_host(const union nic_address *a, const union nic_address *b)
-{
-    if (a->any.sa_family != b->any.sa_family)
-        return false;
-    return a->any.sa_family == AF_INET ? a->v4.sin_addr.s_addr == b->v4.sin_addr.s_addr
-                                       : memcmp(&a->v6.sin6_addr, &b->v6.sin6_addr, sizeof a->v6.sin6_addr) == 0;
-}
-
 /*
- * Where listeners are reached: the address that the port's GID stands for, unless the user names
+ * Where listeners are reached: the address that the first port's GID stands for, unless the user names
  * interfaces or the machine has no such address (InfiniBand); then that of the best interface.
  */
-static int find_host(struct verbs_nic *nic)
+static int find_host(struct verbs_backend *backend)
 {
     struct netdev *devs = NULL;
-    int count = netdev_list(nic->params.socket_ifname, &devs);
+    int count = netdev_list(backend->params.socket_ifname, &devs);
     if (count <= 0) {
         free(devs);
         return count < 0 ? count
-                         : no_device(&nic->params, "no network interface for the handshake is up "
-                                                   "(UCCL_SOCKET_IFNAME)");
+                         : no_device(&backend->params, "no network interface for the handshake is up "
+                                                       "(UCCL_SOCKET_IFNAME)");
     }
-    nic->host = devs[0].address;
-    if (nic->port->ethernet) {
-        union nic_address own = address_of(nic->gid.gid);
+    backend->host = devs[0].address;
+    if (backend->nics[0].port->ethernet) {
+        union nic_address own = verbs_ip_of(backend->nics[0].gid.gid);
         for (int i = 0; i < count; i++)
-            if (same_host(&own, &devs[i].address))
-                nic->host = own;
+            if (nic_same_host(&own, &devs[i].address))
+                backend->host = own;
     }
     free(devs);
     return 0;
 }
 
-static int open_port(struct verbs_nic *nic)
+/* Bits of the subnet that a GID is in. InfiniBand's have 64; those of RoCE are those of the interface's address. */
+static uint8_t prefix_of(const struct verbs_nic *nic)
 {
-    struct verbs_port *port = nic->port = &nic->ports[0];
+    enum { IPV4_USUAL = 24, IPV6_USUAL = 64 };
+    union nic_address own = verbs_ip_of(nic->gid.gid);
+    struct netdev *devs = NULL;
+    int count = nic->port->ethernet ? netdev_list("", &devs) : 0;
+    uint8_t bits = nic->ipv4 ? IPV4_USUAL : IPV6_USUAL;
+    for (int i = 0; i < count; i++)
+        if (nic_same_host(&own, &devs[i].address))
+            bits = devs[i].prefix_bits;
+    free(devs);
+    return bits;
+}
+
+static int open_port(struct verbs_backend *backend, struct verbs_port *port)
+{
+    struct verbs_nic *nic = &backend->nics[backend->nic_count];
     char text[VERBS_GID_TEXT];
     struct verbs_choice choice;
-    verbs_port_judge(port, &nic->params, &choice);
+    nic->backend = backend;
+    nic->index = backend->nic_count;
+    nic->lib = backend->lib;
+    nic->params = &backend->params;
+    nic->port = port;
+    pthread_mutex_init(&nic->closed_lock, NULL);
+    backend->nic_count++; /* verbs_close() closes what is open */
+    verbs_port_judge(port, nic->params, &choice);
     if (choice.gid) {
         nic->gid = *choice.gid;
         LOG_INFORM("verbs device %s port %u: GID %d, %s (%s)", port->device, port->number, nic->gid.index,
@@ -140,10 +154,11 @@ static int open_port(struct verbs_nic *nic)
     LOG_INFORM("verbs device %s port %u: data over %s (%s)", port->device, port->number, verbs_mode_name(nic->mode),
                choice.why_mode);
     nic->ipv4 = port->ethernet && verbs_gid_is_ipv4(nic->gid.gid);
-    nic->datagram_bytes = 1u << verbs_choose_mtu(port->mtu_shift, port->mtu_shift, nic->params.mtu);
+    nic->prefix_bits = prefix_of(nic);
+    nic->datagram_bytes = 1u << verbs_choose_mtu(port->mtu_shift, port->mtu_shift, nic->params->mtu);
     if (nic->datagram_bytes < CORE_DATAGRAM_MIN)
-        return no_device(&nic->params, "its path MTU is below 512 bytes: raise the MTU of its network "
-                                       "interface");
+        return no_device(nic->params, "its path MTU is below 512 bytes: raise the MTU of its network "
+                                      "interface");
     nic->context = verbs_device_open(nic->lib, port->device);
     if (!nic->context)
         return fault_error(errno) == UCCL_ENOMEM ? UCCL_ENOMEM : UCCL_ENODEV;
@@ -152,51 +167,80 @@ static int open_port(struct verbs_nic *nic)
     return nic->pd ? 0 : verbs_fault(nic, "make a protection domain", errno);
 }
 
-static void verbs_close(struct nic *base)
+static void close_port(struct verbs_nic *nic)
 {
-    struct verbs_nic *nic = verbs_nic_of(base);
     if (nic->pd)
         nic->lib->dealloc_pd(nic->pd);
     if (nic->context)
         nic->lib->close_device(nic->context);
-    verbs_ports_free(nic->ports, nic->port_count);
-    free(nic);
+    pthread_mutex_destroy(&nic->closed_lock);
+}
+
+static void verbs_close(struct nic *base)
+{
+    struct verbs_backend *backend = verbs_backend_of(base);
+    for (unsigned i = 0; i < backend->nic_count; i++)
+        close_port(&backend->nics[i]);
+    verbs_ports_free(backend->ports, backend->port_count);
+    free(backend);
+}
+
+/* The first usable port, and others like it: verbs_joins(). One of those that does not open is left out. */
+static int open_ports(struct verbs_backend *backend)
+{
+    int error = open_port(backend, &backend->ports[0]);
+    for (int i = 1; !error && i < backend->port_count && verbs_may_join(&backend->params, backend->nic_count); i++) {
+        struct verbs_port *port = &backend->ports[i];
+        if (!verbs_joins(&backend->params, &backend->ports[0], port))
+            continue;
+        error = open_port(backend, port);
+        if (error && error != UCCL_ENOMEM) {
+            struct verbs_nic *nic = &backend->nics[--backend->nic_count];
+            close_port(nic);
+            memset(nic, 0, sizeof *nic);
+            error = UCCL_OK;
+        }
+    }
+    return error;
 }
 
 int verbs_open_with(const struct verbs_lib *lib, const struct params *params, struct nic **out)
 {
-    struct verbs_nic *nic = calloc(1, sizeof *nic);
-    if (!nic)
+    struct verbs_backend *backend = calloc(1, sizeof *backend);
+    if (!backend)
         return UCCL_ENOMEM;
-    nic->lib = lib;
-    nic->params = *params;
-    int error = nic->port_count = verbs_ports_list(lib, &nic->ports);
+    backend->lib = lib;
+    backend->params = *params;
+    int error = backend->port_count = verbs_ports_list(lib, &backend->ports);
     if (error < 0) {
-        free(nic);
+        free(backend);
         return error;
     }
-    int found = nic->port_count;
-    tell_missing_ports(params->ib_hca, nic->ports, nic->port_count);
-    keep_usable(nic);
+    int found = backend->port_count;
+    tell_missing_ports(params->ib_hca, backend->ports, backend->port_count);
+    keep_usable(backend);
     error = 0;
-    if (nic->port_count == 0)
+    if (backend->port_count == 0)
         error =
             no_device(params, found ? "no port is active, usable and admitted by UCCL_IB_HCA" : "the machine has none");
     if (!error)
-        error = open_port(nic);
+        error = open_ports(backend);
     if (!error)
-        error = find_host(nic);
+        error = find_host(backend);
     if (error) {
-        verbs_close(&nic->base);
+        verbs_close(&backend->base);
         return error;
     }
-    nic->base = (struct nic){.ops = &verbs_device_ops,
-                             .memory = nic->mode == VERBS_UD ? NULL : &verbs_memory_ops,
-                             .caps = {.reliable = nic->mode == VERBS_RC,
-                                      .in_order = params->in_order,
-                                      .lendable = true,
-                                      .close_in_child = false}}; /* it would destroy the parent's queue pairs */
-    *out = &nic->base;
+    uint8_t mode = backend->nics[0].mode; /* all ports' */
+    backend->base = (struct nic){.ops = &verbs_device_ops,
+                                 .ends = backend->nic_count > 1 ? &verbs_end_ops : NULL,
+                                 .pairs = verbs_pairs,
+                                 .memory = mode == VERBS_UD ? NULL : &verbs_memory_ops,
+                                 .caps = {.reliable = mode == VERBS_RC,
+                                          .in_order = params->in_order,
+                                          .lendable = true,
+                                          .close_in_child = false}}; /* it would destroy the parent's queue pairs */
+    *out = &backend->base;
     return 0;
 }
 
@@ -212,34 +256,34 @@ static int verbs_open(const struct params *params, struct nic **out)
 
 static int verbs_device_count(const struct nic *nic)
 {
-    (void)nic;
-    return 1;
+    return (int)verbs_backend_of(nic)->nic_count;
 }
 
 static int verbs_device(const struct nic *base, int index, struct uccl_device *out, union nic_address *address)
 {
-    const struct verbs_nic *nic = verbs_nic_of(base);
+    const struct verbs_backend *backend = verbs_backend_of(base);
+    if (index < 0 || (unsigned)index >= backend->nic_count)
+        return UCCL_ENODEV;
+    const struct verbs_nic *nic = &backend->nics[index];
     const struct verbs_port *port = nic->port;
     char text[NETDEV_ADDRESS_TEXT];
-    if (index != 0)
-        return UCCL_ENODEV;
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "%.31s", port->device);
     snprintf(out->backend, sizeof out->backend, "verbs");
-    snprintf(out->address, sizeof out->address, "%.63s", netdev_address_text(&nic->host, text));
+    snprintf(out->address, sizeof out->address, "%.63s", netdev_address_text(&backend->host, text));
     snprintf(out->description, sizeof out->description, "%s queue pairs on %s port %u, GID index %d, timed by the %s",
              verbs_mode_name(nic->mode), port->ethernet ? "RoCE" : "InfiniBand", port->number, nic->gid.index,
              port->clock.mask ? "NIC" : "engine");
     out->speed_mbps = port->speed_mbps;
     out->mtu = 1u << port->mtu_shift;
     out->numa_node = port->numa_node;
-    *address = nic->host;
+    *address = backend->host;
     return 0;
 }
 
 static int verbs_addresses(const struct nic *nic, union nic_address *out, int max)
 {
-    return netdev_addresses(verbs_nic_of(nic)->params.socket_ifname, out, max);
+    return netdev_addresses(verbs_backend_of(nic)->params.socket_ifname, out, max);
 }
 
 /* ---- queues ---------------------------------------------------------------------------------- */
@@ -258,14 +302,13 @@ static void verbs_queue_close(struct nic_queue *base)
     free(queue);
 }
 
-static int verbs_queue_open(struct nic *base, const struct nic_queue_setup *setup, struct nic_queue **out)
+int verbs_queue_open(struct verbs_nic *nic, const struct nic_queue_setup *setup, struct verbs_queue **out)
 {
-    struct verbs_nic *nic = verbs_nic_of(base);
     struct verbs_queue *queue = calloc(1, sizeof *queue);
     int error = 0;
     if (!queue)
         return UCCL_ENOMEM;
-    queue->base = (struct nic_queue){.nic = base,
+    queue->base = (struct nic_queue){.nic = &nic->backend->base,
                                      .ops = &verbs_queue_ops,
                                      .datagram = &verbs_datagram_ops,
                                      .data_qp = nic->mode == VERBS_UD ? NULL : &verbs_data_qp_ops};
@@ -293,24 +336,43 @@ static int verbs_queue_open(struct nic *base, const struct nic_queue_setup *setu
     LOG_DBG("verbs queue %u: UD queue pair 0x%x, %u receives of %u bytes, %u sends, %u bytes inline", setup->index,
             queue->ud->qp_num, queue->receives.count, queue->receives.slot_bytes, queue->sends.depth,
             queue->sends.inline_bytes);
-    *out = &queue->base;
+    *out = queue;
     return 0;
 }
 
-static void verbs_queue_address(const struct nic_queue *base, struct nic_queue_address *out)
+static int verbs_thread_queue_open(struct nic *base, const struct nic_queue_setup *setup, struct nic_queue **out)
 {
-    const struct verbs_queue *queue = verbs_queue_of(base);
+    struct verbs_backend *backend = verbs_backend_of(base);
+    struct verbs_queue *queue;
+    if (backend->nic_count > 1)
+        return verbs_several_open(backend, setup, out);
+    int error = verbs_queue_open(backend->nics, setup, &queue);
+    if (!error)
+        *out = &queue->base;
+    return error;
+}
+
+void verbs_address_of(const struct verbs_queue *queue, struct verbs_address *out)
+{
     const struct verbs_nic *nic = queue->nic;
-    struct verbs_address address = {
+    *out = (struct verbs_address){
         .ethernet = nic->port->ethernet,
         .mode = nic->mode,
         .mtu_shift = (uint8_t)__builtin_ctz(queue->port_bytes),
         .lid = nic->port->lid,
+        .prefix_bits = nic->prefix_bits,
         .qpn = queue->ud->qp_num,
         .qkey = queue->qkey,
     };
-    memcpy(address.gid, nic->gid.gid, sizeof address.gid);
-    verbs_address_encode(&address, out);
+    memcpy(out->gid, nic->gid.gid, sizeof out->gid);
+}
+
+static void verbs_queue_address(const struct nic_queue *base, struct nic_queue_address *out)
+{
+    struct verbs_address address;
+    verbs_address_of(verbs_queue_of(base), &address);
+    out->length = 0;
+    verbs_address_append(&address, out);
 }
 
 /*
@@ -332,15 +394,15 @@ static int verbs_route(struct nic_queue *queue, const struct nic_host *host, uin
 
 /* ---- memory and data QPs --------------------------------------------------------------------- */
 
-static int verbs_reg_mr(struct nic *base, void *address, size_t length, struct nic_mr *out)
+static int verbs_reg_mr(struct nic *base, unsigned index, void *address, size_t length, struct nic_mr *out)
 {
-    struct verbs_nic *nic = verbs_nic_of(base);
+    struct verbs_nic *nic = &verbs_backend_of(base)->nics[index];
     enum { OWN = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE };
     const struct verbs_lib *lib = nic->lib;
     struct ibv_mr *mr = NULL;
     if (length == 0)
         return UCCL_ENOTSUP;
-    if (lib->reg_mr_iova2 && nic->params.ib_relaxed_ordering)
+    if (lib->reg_mr_iova2 && nic->params->ib_relaxed_ordering)
         mr = lib->reg_mr_iova2(nic->pd, address, length, (uintptr_t)address, OWN | IBV_ACCESS_RELAXED_ORDERING);
     if (!mr)
         mr = lib->reg_mr(nic->pd, address, length, OWN);
@@ -350,13 +412,13 @@ static int verbs_reg_mr(struct nic *base, void *address, size_t length, struct n
         return UCCL_ENOTSUP;
     if (!mr)
         return verbs_fault(nic, "register memory", errno);
-    *out = (struct nic_mr){.local_key = mr->lkey, .remote_key = mr->rkey, .handle = mr};
+    *out = (struct nic_mr){.local_key = mr->lkey, .remote_key = mr->rkey, .handle = mr, .nic = (uint8_t)index};
     return 0;
 }
 
 static void verbs_dereg_mr(struct nic *base, struct nic_mr *mr)
 {
-    const struct verbs_lib *lib = verbs_nic_of(base)->lib;
+    const struct verbs_lib *lib = verbs_backend_of(base)->lib;
     if (mr->flush_handle)
         lib->dereg_mr(mr->flush_handle);
     if (mr->handle)
@@ -367,7 +429,11 @@ static void verbs_dereg_mr(struct nic *base, struct nic_mr *mr)
 static bool verbs_places(const struct nic_queue *queue, const struct nic_queue_address *theirs)
 {
     struct verbs_address address;
-    return !verbs_address_decode(theirs, &address) && address.mode == verbs_queue_of(queue)->nic->mode;
+    unsigned count = verbs_address_count(theirs), alike = 0;
+    while (alike < count && !verbs_address_decode(theirs, alike, &address) &&
+           address.mode == verbs_nic_of(queue->nic)->mode)
+        alike++;
+    return count && alike == count;
 }
 
 /* ---- what the device reports ----------------------------------------------------------------- */
@@ -419,7 +485,14 @@ static void take_port_event(struct verbs_nic *nic, const struct ibv_async_event 
 
 void verbs_lost(struct verbs_nic *nic, const char *why)
 {
-    if (!atomic_exchange(&nic->base.failure, UCCL_EIO))
+    struct verbs_backend *backend = nic->backend;
+    bool known = atomic_exchange(&nic->gone, true);
+    unsigned gone = 0;
+    for (unsigned i = 0; i < backend->nic_count; i++)
+        gone += verbs_is_gone(&backend->nics[i]);
+    if (gone == backend->nic_count)
+        atomic_store(&backend->base.failure, UCCL_EIO);
+    if (!known)
         LOG_ERR("verbs device %s has failed or was removed: nothing more is sent or received on it, and what was "
                 "posted ends with an error (%s)",
                 nic->port->device, why);
@@ -512,7 +585,7 @@ static bool next_mtu_change(struct verbs_queue *queue, uint32_t *destination, ui
         if (!peer->used || bytes == peer->datagram_bytes)
             continue;
         peer->datagram_bytes = bytes;
-        *destination = index;
+        *destination = queue->nic->index << VERBS_NIC_SHIFT | index;
         *datagram_bytes = bytes;
         return true;
     }
@@ -556,34 +629,44 @@ static bool arm_queue(struct verbs_queue *queue)
     return verbs_data_qps_arm(queue) || verbs_receive(queue) || queue->broken;
 }
 
+void verbs_wait_all(struct verbs_queue *const *queues, unsigned count, uint64_t timeout_ns)
+{
+    struct verbs_queue *first = queues[0];
+    struct pollfd fds[1 + 2 * NIC_PLACERS_MAX] = {{.fd = first->wake_fd, .events = POLLIN}};
+    bool waiting = false;
+    COUNT(first->setup.counters, wait_syscalls, 1);
+    for (unsigned i = 0; i < count; i++) {
+        struct verbs_queue *queue = queues[i];
+        bool gone = verbs_is_gone(queue->nic); /* then there is nothing to wait for */
+        fds[2 * i + 1] = (struct pollfd){.fd = gone ? -1 : queue->channel->fd, .events = POLLIN};
+        fds[2 * i + 2] = (struct pollfd){.fd = gone ? -1 : queue->nic->context->async_fd, .events = POLLIN};
+        waiting |= !gone && arm_queue(queue);
+        uint64_t nap_ns = longest_nap(queue);
+        timeout_ns = timeout_ns > nap_ns ? nap_ns : timeout_ns;
+    }
+    struct timespec timeout = {(time_t)(timeout_ns / NS_PER_S), (long)(timeout_ns % NS_PER_S)};
+    if (waiting || ppoll(fds, 1 + 2 * count, timeout.tv_sec > WAIT_S_MAX ? NULL : &timeout, NULL) <= 0)
+        return;
+    if (fds[0].revents & POLLIN) {
+        uint64_t wakes; /* pairs with the write in verbs_wake() */
+        ssize_t got = read(first->wake_fd, &wakes, sizeof wakes);
+        (void)got;
+        COUNT(first->setup.counters, wait_syscalls, 1);
+    }
+    for (unsigned i = 0; i < count; i++) {
+        if (fds[2 * i + 1].revents)
+            take_completion_events(queues[i]);
+        if (fds[2 * i + 2].revents) {
+            take_events(queues[i]->nic);
+            queues[i]->until_look = 0;
+        }
+    }
+}
+
 static void verbs_wait(struct nic_queue *base, uint64_t timeout_ns)
 {
     struct verbs_queue *queue = verbs_queue_of(base);
-    struct pollfd fds[] = {{.fd = queue->wake_fd, .events = POLLIN},
-                           {.fd = queue->channel->fd, .events = POLLIN},
-                           {.fd = queue->nic->context->async_fd, .events = POLLIN}};
-    bool gone = verbs_is_gone(queue->nic);
-    struct timespec timeout = {(time_t)(timeout_ns / NS_PER_S), (long)(timeout_ns % NS_PER_S)};
-    COUNT(queue->setup.counters, wait_syscalls, 1);
-    if (!gone && arm_queue(queue))
-        return;
-    uint64_t nap_ns = longest_nap(queue);
-    if (timeout_ns > nap_ns)
-        timeout = (struct timespec){0, (long)nap_ns};
-    if (ppoll(fds, gone ? 1 : sizeof fds / sizeof fds[0], timeout.tv_sec > WAIT_S_MAX ? NULL : &timeout, NULL) <= 0)
-        return;
-    if (fds[1].revents)
-        take_completion_events(queue);
-    if (fds[0].revents & POLLIN) {
-        uint64_t wakes; /* pairs with the write in verbs_wake() */
-        ssize_t got = read(queue->wake_fd, &wakes, sizeof wakes);
-        (void)got;
-        COUNT(queue->setup.counters, wait_syscalls, 1);
-    }
-    if (fds[2].revents) {
-        take_events(queue->nic);
-        queue->until_look = 0;
-    }
+    verbs_wait_all(&queue, 1, timeout_ns);
 }
 
 /* On any thread. */
@@ -599,7 +682,7 @@ const struct nic_device_ops verbs_device_ops = {
     .device = verbs_device,
     .addresses = verbs_addresses,
     .reach = verbs_reach,
-    .queue_open = verbs_queue_open,
+    .queue_open = verbs_thread_queue_open,
 };
 
 const struct nic_memory_ops verbs_memory_ops = {

@@ -2,7 +2,8 @@
 /*
  * What the files of the verbs backend share.
  *
- *   verbs.c         the device in use, its tables of operations, sleeping, asynchronous events
+ *   verbs.c         the ports in use, tables of operations, sleeping, asynchronous events
+ *   verbs/several.c an engine thread's queues on several ports, as one
  *   verbs/queue.c   completion queues, receiving
  *   verbs/clock.c   what time stamps of completions mean
  *   verbs/ud.c      peers, and sending datagrams on the UD queue pair
@@ -29,6 +30,7 @@
 #include "nic/verbs/device.h"
 #include "nic/verbs/lib.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 
 enum {
@@ -42,6 +44,7 @@ enum {
     VERBS_READY = 32,        /* received datagrams taken from the completion queue at a time */
     VERBS_UD_PATHS_MAX = 16, /* flow labels per peer */
     VERBS_LOOK_AROUND = 64,  /* rounds between two looks at the clock */
+    VERBS_CLOSED_WAYS = 16,
 };
 
 /* A completion queue, which is read another way if it stamps completions. */
@@ -57,30 +60,52 @@ struct verbs_pool {
     struct ibv_mr *mr;
 };
 
+struct verbs_backend;
+
+/* A port in use. */
 struct verbs_nic {
-    struct nic base; /* its `failure`: the device was removed */
-    struct params params;
+    struct verbs_backend *backend;
+    const struct params *params;
     const struct verbs_lib *lib;
-    struct verbs_port *ports; /* admitted ones, best first */
-    int port_count;
-    struct verbs_port *port; /* the one in use */
+    struct verbs_port *port;
+    unsigned index; /* among those in use */
     struct ibv_context *context;
     struct ibv_pd *pd;
-    struct verbs_gid gid;         /* of the port; empty on InfiniBand without one */
-    bool ipv4;                    /* the GID stands for an IPv4 address, and so do GIDs of peers */
-    uint8_t mode;                 /* enum verbs_mode */
-    uint32_t datagram_bytes;      /* the port's MTU when the backend was opened: receive slots hold no more */
-    union nic_address host;       /* where listeners are reached */
+    struct verbs_gid gid;                  /* of the port; empty on InfiniBand without one */
+    bool ipv4;                             /* the GID stands for an IPv4 address, and so do GIDs of peers */
+    uint8_t mode;                          /* enum verbs_mode */
+    uint8_t prefix_bits;                   /* of the GID: those that begin so are in its subnet */
+    uint32_t datagram_bytes;               /* the port's MTU when the backend was opened: receive slots hold no more */
+    _Atomic bool gone;                     /* the device was removed */
+    pthread_mutex_t closed_lock;           /* of what follows */
+    uint8_t closed[VERBS_CLOSED_WAYS][16]; /* GIDs that could not be reached, of several ports; zeros: none */
+    unsigned closed_next;
     _Atomic uint32_t port_events; /* counts events of the port; queues compare */
     _Atomic uint32_t qp_events;   /* counts events by which data QPs may have failed */
     _Atomic uint32_t port_epoch;  /* counts how often the port went down or up: odd while it is down */
 };
+
+/* Of an engine. */
+struct verbs_backend {
+    struct nic base; /* its `failure`: all devices were removed */
+    struct params params;
+    const struct verbs_lib *lib;
+    struct verbs_port *ports; /* admitted ones */
+    int port_count;
+    struct verbs_nic nics[NIC_PLACERS_MAX];
+    unsigned nic_count;
+    union nic_address host; /* where listeners are reached */
+};
+
+/* Numbers of destinations: the index of our port, and that of the peer's queue among the queue's peers. */
+enum { VERBS_NIC_SHIFT = 24, VERBS_PEERS_MAX = 1 << VERBS_NIC_SHIFT };
 
 /* One queue of a peer. */
 struct verbs_peer {
     struct ibv_ah *handles[VERBS_UD_PATHS_MAX]; /* by path: they differ in the flow label */
     uint32_t datagram_bytes;                    /* what both ports take, as last reported */
     struct verbs_address address;
+    unsigned nic, nics;         /* which of the peer's ports it is, and how many there are */
     struct verbs_data_qp **qps; /* by path; NULL in UD mode */
     uint32_t retired_at;        /* number of sends posted when it was removed; they may use the handles */
     int32_t next;               /* in the free list, or that of retired ones */
@@ -148,14 +173,25 @@ struct verbs_queue {
     uint64_t looked_ms;
 };
 
+static inline struct verbs_backend *verbs_backend_of(const struct nic *nic)
+{
+    return (struct verbs_backend *)(uintptr_t)nic;
+}
+
+/* The first port in use: often the only one. */
 static inline struct verbs_nic *verbs_nic_of(const struct nic *nic)
 {
-    return (struct verbs_nic *)(uintptr_t)nic;
+    return verbs_backend_of(nic)->nics;
 }
 
 static inline struct verbs_queue *verbs_queue_of(const struct nic_queue *queue)
 {
     return (struct verbs_queue *)(uintptr_t)queue;
+}
+
+static inline struct verbs_peer *verbs_peer_at(const struct verbs_queue *queue, uint32_t destination)
+{
+    return &queue->peers[destination & (VERBS_PEERS_MAX - 1)];
 }
 
 /* The tables; those of memory and data QPs are absent in UD mode. */
@@ -170,7 +206,7 @@ int verbs_open_with(const struct verbs_lib *lib, const struct params *params, st
 /* The device was removed. */
 static inline bool verbs_is_gone(const struct verbs_nic *nic)
 {
-    return atomic_load_explicit(&nic->base.failure, memory_order_relaxed) != 0;
+    return atomic_load_explicit(&nic->gone, memory_order_relaxed);
 }
 
 /* Slots of a queue's shared receive queue; 0 in UD mode. */
@@ -223,8 +259,23 @@ unsigned verbs_flush(struct nic_queue *base);
 /* Takes completions of sends. */
 void verbs_reap_sends(struct verbs_queue *queue);
 
+/* verbs.c, for several.c */
+int verbs_queue_open(struct verbs_nic *nic, const struct nic_queue_setup *setup, struct verbs_queue **out);
+/* The queues of one engine thread sleep; wake() of any ends it. */
+void verbs_wait_all(struct verbs_queue *const *queues, unsigned count, uint64_t timeout_ns);
+/* The address of a queue alone. */
+void verbs_address_of(const struct verbs_queue *queue, struct verbs_address *out);
+/* The IP address that a GID stands for. */
+union nic_address verbs_ip_of(const uint8_t gid[16]);
+
+/* verbs/several.c: the queues of an engine thread on all ports in use. */
+int verbs_several_open(struct verbs_backend *backend, const struct nic_queue_setup *setup, struct nic_queue **out);
+extern const struct nic_end_ops verbs_end_ops;
+unsigned verbs_pairs(const struct nic *nic, const struct nic_queue_address *theirs, bool client, struct nic_pair *out,
+                     unsigned max);
+
 /* verbs/gdr.c */
-int verbs_reg_device(struct nic *base, const struct nic_device_memory *memory, struct nic_mr *out,
+int verbs_reg_device(struct nic *base, unsigned index, const struct nic_device_memory *memory, struct nic_mr *out,
                      char why[NIC_WHY_TEXT]);
 bool verbs_flush_device(struct nic_queue *base, const struct nic_mr *mr, void *cookie);
 unsigned verbs_poll_flushed(struct nic_queue *base, struct nic_flushed *out, unsigned max);

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Engines with two verbs ports each: which connection writes by which port, keys of host and GPU memory, and what
+ * becomes of messages when a port or its device is lost. The first engine has devices 0 and 1, the second one 2 and 3;
+ * 0 reaches 2, and 1 reaches 3. The device refuses keys of another one.
+ */
+#include "gdr_pair.h"
+
+TestSuite(verbs_rails, .init = gdr_set_up, .timeout = 60);
+
+enum { SMALL = 20000, TIMES = 40 };
+
+static void open_engines(const char *threads, const char *name, const char *value)
+{
+    static const char *const hcas[] = {"fake0,fake1", "fake2,fake3"};
+    fake_nic.device_count = 4;
+    mem_set_test_kind(&fake_ops);
+    fake_forbid_this_thread();
+    for (int i = 0; i < 2; i++)
+        pair.engine[i] = open_engine("no", "BACKEND", "verbs", "IB_HCA", hcas[i], "GDR_LEVEL", "sys", "LINGER_MS",
+                                     "300", "DEAD_PEER_MS", "10000", "PACKET_LIFETIME_MS", "20", "QP_RETRY_MS", "1",
+                                     "NIC_DEAD_MS", "50", "NUM_ENGINES", threads, name, value, NULL);
+    IS(uccl_listen(pair.engine[1], 0, 0, &pair.handle, &pair.listener), 0);
+}
+
+/* A connection whose own port is a device of ours; NULL: any. */
+static void connect_by(const char *device)
+{
+    struct uccl_conn_options options = {.size = sizeof options, .device = device};
+    int connected = UCCL_EAGAIN, accepted = UCCL_EAGAIN;
+    uint64_t end_ms = now_ms() + SOON_MS;
+    while (connected == UCCL_EAGAIN || accepted == UCCL_EAGAIN) {
+        if (connected == UCCL_EAGAIN)
+            connected = uccl_connect_with(pair.engine[0], &pair.handle, 0, &options, &pair.conn[0]);
+        if (accepted == UCCL_EAGAIN)
+            accepted = uccl_accept(pair.listener, 0, &pair.conn[1]);
+        cr_assert(now_ms() < end_ms, "connect %d, accept %d", connected, accepted);
+    }
+    IS(connected, 0);
+    IS(accepted, 0);
+}
+
+static struct uccl_device_stats stats_of(int engine, int device)
+{
+    struct uccl_device_stats stats = {.size = sizeof stats};
+    IS(uccl_device_stats(pair.engine[engine], device, &stats), 0);
+    return stats;
+}
+
+static uint64_t sent_by(int device)
+{
+    return stats_of(0, device).tx_bytes;
+}
+
+/* What an event of a device tells both engines' threads. */
+static void happens(unsigned device, enum ibv_event_type type)
+{
+    RDMA_LOCKED;
+    fake_nic.events[fake_nic.event_count] = (struct ibv_async_event){.event_type = type, .element.port_num = 1};
+    fake_nic.event_devices[fake_nic.event_count++] = device;
+}
+
+static void close_engines(struct side *from, struct side *to)
+{
+    side_free(from);
+    side_free(to);
+    close_gdr();
+}
+
+/* A connection writes by the port of its engine thread; the other one carries its datagrams when it is asked to. */
+Test(verbs_rails, connection_writes_by_its_own_port)
+{
+    open_engines("2", "RCMODE", "0");
+    for (int device = 0; device < 2; device++) {
+        struct side from = {0}, to = {0};
+        connect_by(device ? "fake1" : "fake0");
+        from = side_make(pair.engine[0], false, LENGTH);
+        to = side_make(pair.engine[1], false, LENGTH);
+        uint64_t placed = counter(0, "tx_placed"), before[2] = {sent_by(0), sent_by(1)}, end_ms = now_ms() + SOON_MS;
+        while (counter(0, "tx_placed") < placed + 20) {
+            move(&from, &to, LENGTH, 1);
+            cr_assert(now_ms() < end_ms);
+        }
+        cr_expect_gt(sent_by(device) - before[device], 20 * 30000, "by the connection's own");
+        cr_expect_eq(stats_of(0, device).in_use, 1);
+        cr_expect_eq(stats_of(0, device).up, 1);
+        cr_assert_str_eq(reached(&from), "direct");
+        side_free(&from);
+        side_free(&to);
+    }
+    close_gdr();
+}
+
+/* Messages from host memory while the first port is lost, by what the device tells; no byte may be wrong, no message
+ * may fail, and writes go by that port again when it is back. */
+static void port_lost(const char *name, const char *value, bool removed)
+{
+    open_engines("1", name, value);
+    connect_by(NULL);
+    struct side from = side_make(pair.engine[0], false, LENGTH), to = side_make(pair.engine[1], false, LENGTH);
+    if (strcmp(name, "UDMODE") != 0)
+        warm_up();
+    for (unsigned i = 0; i < TIMES; i++) {
+        if (i == TIMES / 4) {
+            fake_nic.down[0] = !removed;
+            happens(0, removed ? IBV_EVENT_DEVICE_FATAL : IBV_EVENT_PORT_ERR);
+        }
+        if (i == TIMES / 2 && !removed) {
+            fake_nic.down[0] = false;
+            happens(0, IBV_EVENT_PORT_ACTIVE);
+        }
+        move(&from, &to, SMALL * (1 + i), i);
+    }
+    cr_expect_geq(counter(0, "rails_lost"), 1);
+    cr_expect_eq(stats_of(0, 0).losses, counter(0, "rails_lost"));
+    cr_expect_gt(sent_by(1), LENGTH, "the other one has taken over");
+    uint64_t end_ms = now_ms() + SOON_MS, placed = counter(0, "tx_placed");
+    while (!removed && (counter(0, "rails_returned") == 0 ||
+                        (strcmp(name, "UDMODE") != 0 && counter(0, "tx_placed") < placed + 5))) {
+        move(&from, &to, LENGTH, 77);
+        cr_assert(now_ms() < end_ms, "%llu rails are back", (unsigned long long)counter(0, "rails_returned"));
+    }
+    cr_expect_eq(stats_of(0, 0).up, !removed);
+    close_engines(&from, &to);
+}
+
+Test(verbs_rails, port_down_and_up_uc)
+{
+    port_lost("RCMODE", "0", false);
+}
+
+Test(verbs_rails, port_down_and_up_rc)
+{
+    port_lost("RCMODE", "1", false);
+}
+
+Test(verbs_rails, port_down_and_up_ud)
+{
+    port_lost("UDMODE", "1", false);
+}
+
+Test(verbs_rails, removed_device_uc)
+{
+    port_lost("RCMODE", "0", true);
+}
+
+Test(verbs_rails, removed_device_rc)
+{
+    port_lost("RCMODE", "1", true);
+}
+
+Test(verbs_rails, removed_device_ud)
+{
+    port_lost("UDMODE", "1", true);
+}
+
+/* Memory of a GPU: each port reaches it in its own way, and the one at which the connection is counts. */
+Test(verbs_rails, gpu_memory_by_what_the_port_can)
+{
+    rdma.staged_device = 1 + 1;
+    open_engines("2", "RCMODE", "1");
+    for (int device = 0; device < 2; device++) {
+        connect_by(device ? "fake1" : "fake0");
+        warm_up();
+        struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+        cr_assert_not_null(strstr(reached(&from), "fake0 direct, as a dma-buf; fake1 staged: "), "%s", reached(&from));
+        cr_assert_str_eq(reached(&to), "direct, as a dma-buf");
+        uint64_t fetches = counter(0, "gpu_fetches"), writes = rdma.writes, reads = rdma.reads;
+        for (unsigned i = 0; i < 3; i++)
+            move(&from, &to, LENGTH, i);
+        cr_expect_eq(counter(0, "gpu_fetches") > fetches, device == 1, "device %d", device);
+        cr_expect_eq(rdma.writes > writes, device == 0, "device %d", device);
+        cr_expect_eq(rdma.reads - reads, 3, "and each is flushed by the NIC that has written it");
+        side_free(&from);
+        side_free(&to);
+    }
+    close_gdr();
+}
