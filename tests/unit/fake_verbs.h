@@ -89,6 +89,7 @@ static struct {
     /* what becomes of a send that works else, and whether it is lost on the way; or NULL */
     enum ibv_wc_status (*fate)(const struct fake_qp *qp, const struct ibv_send_wr *wr, bool *lost);
     int open_errno, register_errno, send_errno, notify_errno, handle_errno; /* what the next calls fail with */
+    unsigned handle_device; /* 1 + the device for which handle_errno is; 0: for all */
     struct fake_qp *qps[FAKE_QPS];
     uint32_t qps_made, qps_alive, handles_alive, mrs_alive;
     uint32_t most_sends;       /* in progress on one queue pair at any time */
@@ -762,7 +763,7 @@ static int fake_destroy_qp(struct ibv_qp *ibv)
 
 static struct ibv_ah *fake_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
-    if (fake.handle_errno) {
+    if (fake.handle_errno && (!fake.handle_device || fake.handle_device == fake_device_of(pd->context) + 1)) {
         errno = fake.handle_errno;
         return NULL;
     }

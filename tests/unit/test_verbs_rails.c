@@ -6,6 +6,8 @@
  */
 #include "gdr_pair.h"
 
+#include <dlfcn.h>
+
 TestSuite(verbs_rails, .init = gdr_set_up, .timeout = 60);
 
 enum { SMALL = 20000, TIMES = 40 };
@@ -23,10 +25,10 @@ static void open_engines(const char *threads, const char *name, const char *valu
     IS(uccl_listen(pair.engine[1], 0, 0, &pair.handle, &pair.listener), 0);
 }
 
-/* A connection whose own port is a device of ours; NULL: any. */
-static void connect_by(const char *device)
+/* A connection whose own port is a device of ours, or near something; NULL: any. */
+static void connect_near(const char *device, const char *near)
 {
-    struct uccl_conn_options options = {.size = sizeof options, .device = device};
+    struct uccl_conn_options options = {.size = sizeof options, .device = device, .near = near};
     int connected = UCCL_EAGAIN, accepted = UCCL_EAGAIN;
     uint64_t end_ms = now_ms() + SOON_MS;
     while (connected == UCCL_EAGAIN || accepted == UCCL_EAGAIN) {
@@ -38,6 +40,11 @@ static void connect_by(const char *device)
     }
     IS(connected, 0);
     IS(accepted, 0);
+}
+
+static void connect_by(const char *device)
+{
+    connect_near(device, NULL);
 }
 
 static struct uccl_device_stats stats_of(int engine, int device)
@@ -152,6 +159,78 @@ Test(verbs_rails, removed_device_rc)
 Test(verbs_rails, removed_device_ud)
 {
     port_lost("UDMODE", "1", true);
+}
+
+/* Two sockets with a GPU and a verbs device each: GPU i is the stand-in's, and fake<i> is beside it. */
+static void two_sockets(void)
+{
+    static char name[] = "/tmp/test-rails-XXXXXX";
+    FILE *xml = fdopen(mkstemp(name), "w");
+    cr_assert_not_null(xml);
+    fprintf(xml, "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n"
+                 "<topology version=\"2.0\">\n"
+                 "<object type=\"Machine\" os_index=\"0\" cpuset=\"0x3\" complete_cpuset=\"0x3\" nodeset=\"0x3\""
+                 " complete_nodeset=\"0x3\" gp_index=\"1\" allowed_cpuset=\"0x3\" allowed_nodeset=\"0x3\">\n");
+    for (unsigned i = 0; i < 2; i++) {
+        static const char *const kinds[] = {"Package", "NUMANode", "PU"};
+        for (unsigned k = 0; k < 3; k++)
+            fprintf(xml,
+                    "<object type=\"%s\" os_index=\"%u\" cpuset=\"0x%x\" complete_cpuset=\"0x%x\" nodeset=\"0x%x\""
+                    " complete_nodeset=\"0x%x\" gp_index=\"%u\"%s>\n",
+                    kinds[k], i, 1 << i, 1 << i, 1 << i, 1 << i, 10 * (i + 1) + k, k ? "/" : "");
+        unsigned bus = i ? 0x05 : 0x01, gpu = i ? 0x05 : 0x04;
+        fprintf(xml,
+                "<object type=\"Bridge\" gp_index=\"%u\" bridge_type=\"0-1\" depth=\"0\""
+                " bridge_pci=\"0000:[%02x-%02x]\">\n"
+                "<object type=\"PCIDev\" gp_index=\"%u\" pci_busid=\"0000:%02x:00.0\""
+                " pci_type=\"0302 [10de:2330] [0000:0000] a1\" pci_link_speed=\"0\"/>\n"
+                "<object type=\"PCIDev\" gp_index=\"%u\" pci_busid=\"0000:%02x:01.0\""
+                " pci_type=\"0207 [15b3:1021] [0000:0000] 00\" pci_link_speed=\"0\">\n"
+                "<object type=\"OSDev\" gp_index=\"%u\" name=\"fake%u\" osdev_type=\"3\"/>\n</object>\n</object>\n"
+                "</object>\n",
+                10 * (i + 1) + 3, bus, i ? 0x08 : 0x04, 10 * (i + 1) + 4, gpu, 10 * (i + 1) + 5, gpu, 10 * (i + 1) + 6,
+                i);
+    }
+    fprintf(xml, "</object>\n</topology>\n");
+    fclose(xml);
+    setenv("HWLOC_XMLFILE", name, 1);
+}
+
+/* The driver of two GPUs that are not there (tests/mem): who asks for it finds it loaded. */
+static void load_two_gpus(void)
+{
+    char path[512];
+    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 64);
+    cr_assert_gt(length, 0);
+    path[length] = 0;
+    strcpy(strrchr(path, '/'), "/mem/libfake-cuda.so");
+    setenv("FAKE_GPU_DEVICES", "2", 1);
+    cr_assert_not_null(dlopen(path, RTLD_NOW), "%s", dlerror());
+}
+
+/* The choice is the application's, by the name of its GPU alone. */
+Test(verbs_rails, gpu_gets_the_port_beside_it)
+{
+    load_two_gpus();
+    two_sockets();
+    open_engines("2", "RCMODE", "0");
+    for (int gpu = 1; gpu >= 0; gpu--) {
+        struct uccl_gpu is;
+        IS(uccl_gpu_get(pair.engine[0], gpu, &is), 0);
+        cr_expect_eq(is.used_device, gpu, "%s: device %d", is.name, is.used_device);
+        cr_expect_eq(uccl_gpu_distance(pair.engine[0], gpu, !gpu), UCCL_DISTANCE_SYS);
+        connect_near(NULL, gpu ? "cuda:1" : "cuda:0");
+        struct side from = side_make(pair.engine[0], false, LENGTH), to = side_make(pair.engine[1], false, LENGTH);
+        uint64_t placed = counter(0, "tx_placed"), before = sent_by(gpu), end_ms = now_ms() + SOON_MS;
+        while (counter(0, "tx_placed") < placed + 20) {
+            move(&from, &to, LENGTH, 1);
+            cr_assert(now_ms() < end_ms);
+        }
+        cr_expect_gt(sent_by(gpu) - before, 20 * 30000);
+        side_free(&from);
+        side_free(&to);
+    }
+    close_gdr();
 }
 
 /* Memory of a GPU: each port reaches it in its own way, and the one at which the connection is counts. */

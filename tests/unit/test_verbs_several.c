@@ -393,9 +393,14 @@ Test(verbs_several, way_that_is_closed, .init = set_up_ends, .fini = close_ends)
     fake.handle_errno = ETIMEDOUT;
     cr_assert_eq(verbs_device_ops.reach(ends[0], &address), UCCL_EADDR);
     fake.handle_errno = 0;
+    fake.handle_device = 1;
     host.nic = 1;
     host.peer_nic = 0;
     cr_assert_eq(of[0]->datagram->peer_add(of[0], &host, &address, &destination, &bytes), UCCL_EADDR);
+    fake.handle_errno = ETIMEDOUT; /* for this port alone */
+    cr_assert_eq(verbs_device_ops.reach(ends[0], &address), 0);
+    cr_assert_eq(of[0]->datagram->peer_add(of[0], &host, &address, &destination, &bytes), UCCL_EADDR);
+    fake.handle_errno = 0;
     cr_assert_eq(verbs_device_ops.reach(ends[0], &address), 0);
     cr_assert_eq(of[0]->datagram->peer_add(of[0], &host, &address, &destination, &bytes), 0);
 }
