@@ -8,8 +8,7 @@
 
 #include <assert.h>
 
-/* The chunk's record is about to be freed: frees what the record refers to. */
-static void on_chunk_acked(void *context, struct chunk *chunk)
+void ack_on_chunk(void *context, struct chunk *chunk)
 {
     struct flow *flow = context;
     if (chunk->kind == CHUNK_FRAMES) {
@@ -30,11 +29,12 @@ static uint64_t round_trip(const struct flow *flow, uint64_t passed_ns, uint64_t
     return passed_ns > waits_ns ? passed_ns - waits_ns : 1;
 }
 
-static void take_sample(struct rail *rail, struct cc_ack *cc, uint64_t rtt_ns, uint64_t hold_ns, uint64_t now_ns)
+static inline void take_sample(struct rail *rail, uint64_t rtt_ns, uint64_t hold_ns, uint64_t now_ns)
 {
+    struct rail_report *report = &rail->report;
     rtt_sample(&rail->rtt, rtt_ns, hold_ns, now_ns);
-    if (cc->rtt_ns == 0 || rtt_ns < cc->rtt_ns)
-        cc->rtt_ns = rtt_ns;
+    if (report->rtt_ns == 0 || rtt_ns < report->rtt_ns)
+        report->rtt_ns = rtt_ns;
 }
 
 /*
@@ -58,10 +58,10 @@ static void on_ack_paths(struct flow *flow, const struct wire_ack *ack, bool fre
         uint64_t echoed_ns = (uint64_t)(uint32_t)(wire_time(now_ns) - entry->time_stamp) << WIRE_TIME_SHIFT;
         uint64_t rtt_ns = fresh ? round_trip(flow, echoed_ns, hold_ns) : 0;
         if (fresh)
-            take_sample(rail, &report->cc, rtt_ns, hold_ns, now_ns);
+            take_sample(rail, rtt_ns, hold_ns, now_ns);
         if (fresh && flow->rail_count > 1)
             rail_heard(rail, now_ns - echoed_ns, now_ns);
-        report->cc.ce |= entry->ce;
+        report->ce |= entry->ce;
         path_report(&rail->paths, local, entry->ce ? PATH_CONGESTED : PATH_GOOD, rtt_ns);
         report->lost += sent_lose_by_path(&flow->sent, rail, local, entry->path_seq);
     }
@@ -127,8 +127,8 @@ static void on_ack_data_qps(struct flow *flow, const struct qp_report *reports, 
         path->acked_seq = reports->path_seq;
         data_qp_heard(flow, reports->qp);
         if (reports->rtt_ns)
-            take_sample(rail, &rail_report->cc, reports->rtt_ns, reports->hold_ns, now_ns);
-        rail_report->cc.ce |= reports->ce;
+            take_sample(rail, reports->rtt_ns, reports->hold_ns, now_ns);
+        rail_report->ce |= reports->ce;
         path_report(&flow->qps.set, reports->qp, reports->ce ? PATH_CONGESTED : PATH_GOOD, reports->rtt_ns);
         if (!flow->core->places_reliably)
             lost += sent_lose_by_data_qp(&flow->sent, reports->qp, reports->path_seq);
@@ -138,10 +138,10 @@ static void on_ack_data_qps(struct flow *flow, const struct qp_report *reports, 
 }
 
 /* The ack is about to be applied. */
-static void begin_report(struct rail *rail, uint64_t came_ns, uint64_t now_ns)
+static void begin_report(struct rail *rail, uint64_t came_ns)
 {
-    rail->report = (struct rail_report){
-        .cc.now_ns = now_ns, .was_flying = rail->flying_chunks > 0, .flight_bytes = rail->flying_payload};
+    rail->acked = (struct sent_acked){0};
+    rail->report = (struct rail_report){.was_flying = rail->flying_chunks > 0, .flight_bytes = rail->flying_payload};
     rail->too_soon_ns = rail->rtt.srtt_ns && came_ns > rail->rtt.min_ns ? came_ns - rail->rtt.min_ns : 0;
 }
 
@@ -150,7 +150,6 @@ static void settle_report(struct rail *rail, uint64_t came_ns, uint64_t now_ns)
 {
     struct rail_report *report = &rail->report;
     const struct sent_acked *acked = &rail->acked;
-    struct cc_ack *cc_ack = &report->cc;
     if (acked->spurious && rail->reorder_window_quarters < 16)
         rail->reorder_window_quarters++;
     loss_settle(rail, acked->spurious);
@@ -166,15 +165,20 @@ static void settle_report(struct rail *rail, uint64_t came_ns, uint64_t now_ns)
         rail->loss.tail_probe_due = false;
         report->lost += sent_lose_by_time(&rail->flow->sent, rail, came_ns, &rail->loss.rack_at_ns);
     }
-    if (report->was_flying && (acked->chunks || cc_ack->rtt_ns)) {
-        cc_ack->acked_bytes = acked->payload_bytes;
-        cc_ack->srtt_ns = rail->rtt.srtt_ns;
-        cc_ack->min_rtt_ns = rail->rtt.min_ns;
-        /* a slow NIC is no reason to stop growing at the start */
-        cc_ack->cwnd_limited =
-            rail->window_limited || (rail->cc.startup && report->flight_bytes >= rail->cc.cwnd_bytes / 2);
+    if (report->was_flying && (acked->chunks || report->rtt_ns)) {
+        struct cc_ack cc_ack = {
+            .now_ns = now_ns,
+            .rtt_ns = report->rtt_ns,
+            .srtt_ns = rail->rtt.srtt_ns,
+            .min_rtt_ns = rail->rtt.min_ns,
+            .acked_bytes = acked->payload_bytes,
+            .ce = report->ce,
+            /* a slow NIC is no reason to stop growing at the start */
+            .cwnd_limited =
+                rail->window_limited || (rail->cc.startup && report->flight_bytes >= rail->cc.cwnd_bytes / 2),
+        };
         rail->window_limited = false;
-        rail->cc.ops->on_ack(&rail->cc, cc_ack);
+        rail->cc.ops->on_ack(&rail->cc, &cc_ack);
     }
     loss_count(rail, report->lost, now_ns);
 }
@@ -195,8 +199,8 @@ bool ack_on_frame(struct flow *flow, const struct wire_ack *ack, bool fresh, uin
     struct qp_report qp_reports[WIRE_ACK_PATHS_MAX];
     unsigned qp_count = read_qp_reports(flow, ack, fresh, now_ns, qp_reports);
     EACH_RAIL(flow, rail)
-    begin_report(rail, came_ns, now_ns);
-    if (!sent_ack(&flow->sent, ack, on_chunk_acked, flow))
+    begin_report(rail, came_ns);
+    if (!sent_ack(&flow->sent, ack))
         return false;
     if (!flow->ack.peer_seen || (int32_t)(ack->number - flow->ack.peer_number) > 0) {
         flow->ack.peer_seen = true;
@@ -225,7 +229,7 @@ void ack_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t qp)
         if (seq < flow->sent.cumulative || chunk->state == CHUNK_FREE || !chunk->placed || chunk->path != qp)
             continue;
         sent_ns = chunk->sent_ns;
-        sent_ack_one(&flow->sent, chunk, on_chunk_acked, flow);
+        sent_ack_one(&flow->sent, chunk);
     }
     if (rail->acked.chunks == 0)
         return;

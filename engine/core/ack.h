@@ -5,6 +5,7 @@
 
 #include "core/wire.h"
 
+struct chunk;
 struct conn;
 struct flow;
 
@@ -23,6 +24,8 @@ struct ack {
 
 /* An ack has come; not `fresh`: in a retransmission. False: it acks chunks that were never sent. */
 bool ack_on_frame(struct flow *flow, const struct wire_ack *ack, bool fresh, uint64_t now_ns);
+/* A chunk of the flow's `sent` is acked whole: frees what its record refers to. */
+void ack_on_chunk(void *flow, struct chunk *chunk);
 /* Takes `count` chunks from `seq` on as acked, since a reliable NIC reports that its writes on data QP `qp` are placed.
  * Skips chunks that have moved to another path since. */
 void ack_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t qp);

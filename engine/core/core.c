@@ -530,24 +530,6 @@ bool core_next_release(struct core *core, struct core_release *release)
     return true;
 }
 
-bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns)
-{
-    struct flow *flow;
-    core->now_ns = now_ns;
-    while ((flow = QUEUE_HOLDER(core->ready.head, struct flow, ready))) {
-        bool sent = flow_tx(flow, desc, now_ns);
-        if (sent && !flow->ready.next)
-            return true;
-        queue_remove(&core->ready, &flow->ready);
-        if (sent) {
-            queue_append(&core->ready, &flow->ready); /* the others' turn */
-            return true;
-        }
-        flow_update_timer(flow);
-    }
-    return false;
-}
-
 static void forget_conn(struct core *core, struct conn *conn)
 {
     struct flow *flow = conn->flow;

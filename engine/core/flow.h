@@ -50,6 +50,7 @@ struct flow {
     uint16_t rail_count;
     uint16_t proven;   /* rails whose address is */
     struct rail *main; /* for acks, control frames and small messages */
+    bool carries;      /* it does: something else than probes may be sent */
     bool reliable;     /* some rails are */
     uint64_t cut_ns;   /* reliable: since when no connection is up, once one was; 0: one is */
 
@@ -94,8 +95,7 @@ struct flow {
     struct rail rails[]; /* `rail_count` of them; the first also has the data QPs */
 };
 
-#define EACH_RAIL(of, each)                                                                                            \
-    for (struct rail *each = (of)->rails, *end_of_##each = each + (of)->rail_count; each < end_of_##each; each++)
+#define EACH_RAIL(of, each) for (struct rail *each = (of)->rails; each; each = each->next)
 
 static inline unsigned flow_rail_count(const struct flow_setup *setup)
 {
@@ -186,11 +186,6 @@ void flow_on_late(struct flow *flow, const struct wire_packet *packet);
 struct conn *flow_find_conn(struct flow *flow, uint32_t id);
 /* A packet has come; `qp`: the data QP that it came over, or -1. False: it is not acked. */
 bool flow_rx(struct flow *flow, struct wire_packet *packet, int qp, bool ce, uint64_t now_ns);
-
-/* ---- transmit.c ------------------------------------------------------------------------------ */
-
-/* The next thing that this flow sends. False: nothing now. */
-bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns);
 
 /* ---- refused.c ------------------------------------------------------------------------------- */
 

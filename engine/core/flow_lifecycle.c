@@ -46,8 +46,8 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
         rail_init(flow, i, setup, (uint16_t)(i * paths), path_states + i * paths, now_ns);
         flow->reliable |= flow->rails[i].reliable;
     }
-    sent_init(&flow->sent, chunks, setup->chunk_window, flow->rails, rails, path_states,
-              flow->qps.count ? &flow->qps.set : NULL, core->paths_in_order ? 1 : (uint32_t)params->reorder_threshold);
+    sent_init(&flow->sent, chunks, setup->chunk_window, flow->rails, path_states,
+              flow->qps.count ? &flow->qps.set : NULL, ack_on_chunk, flow);
     flow->sent.data_qps_reliable = core->places_reliably;
     sack_init(&flow->sack, sack_chunks, setup->chunk_window, sack_data_qps, flow->qps.count);
     credit_init(flow);

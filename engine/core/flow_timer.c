@@ -12,41 +12,24 @@ static bool has_data(const struct flow *flow)
     return flow->active.head || sent_first_lost(&flow->sent);
 }
 
-static inline uint64_t rail_deadline(const struct rail *rail, bool expects)
+static uint64_t rail_deadline(const struct rail *rail, bool expects)
 {
     const struct flow *flow = rail->flow;
-    uint64_t at = loss_deadline(rail), reach_at = reach_deadline(rail, expects);
+    uint64_t at = loss_deadline(rail);
     if (rail->loss.rack_at_ns < at)
         at = rail->loss.rack_at_ns;
+    if (rail->cut) /* nothing can be asked */
+        return at;
     if (rail->pace_until_ns > flow->core->now_ns && has_data(flow) && rail->pace_until_ns < at)
         at = rail->pace_until_ns;
     if (rail->probe.ask_at_ns < at)
         at = rail->probe.ask_at_ns;
     if (rail->mtu.at_ns < at)
         at = rail->mtu.at_ns;
-    return reach_at < at ? reach_at : at;
-}
-
-/* Of a rail among others: it may be asked, or its device is gone, so that nothing can be asked. */
-static uint64_t deadline_of_one(const struct rail *rail, bool expects)
-{
-    uint64_t loss_at = loss_deadline(rail), rack_at = rail->loss.rack_at_ns;
-    if (rail->cut)
-        return loss_at < rack_at ? loss_at : rack_at;
-    uint64_t at = rail_deadline(rail, expects), try_at = rail_next_try(rail, expects);
+    uint64_t reach_at = reach_deadline(rail, expects), try_at = rail->asked ? rail_next_try(rail, expects) : UINT64_MAX;
+    if (reach_at < at)
+        at = reach_at;
     return try_at < at ? try_at : at;
-}
-
-static uint64_t deadline_of_some(struct flow *flow, bool expects)
-{
-    uint64_t at = UINT64_MAX;
-    EACH_RAIL(flow, rail)
-    {
-        uint64_t rail_at = deadline_of_one(rail, expects);
-        if (rail_at < at)
-            at = rail_at;
-    }
-    return at;
 }
 
 static void expire_probes(struct rail *rail, uint64_t now_ns)
@@ -56,8 +39,7 @@ static void expire_probes(struct rail *rail, uint64_t now_ns)
     if (rail->mtu.at_ns <= now_ns || rail->mtu.raise_ns <= now_ns)
         mtu_expire(rail, now_ns);
     reach_expire(rail, expects, now_ns);
-    if (rail->flow->rail_count > 1)
-        rail_expire_tries(rail, expects, now_ns);
+    rail_expire_tries(rail, expects, now_ns);
 }
 
 static void rail_expire(struct rail *rail, uint64_t now_ns)
@@ -76,29 +58,29 @@ static void rail_expire_loss(struct rail *rail, uint64_t now_ns)
 
 static uint64_t earliest(struct flow *flow)
 {
-    bool expects = flow_expects_peer(flow);
-    uint64_t at = flow->rail_count == 1 ? rail_deadline(flow->rails, expects) : deadline_of_some(flow, expects);
-    uint64_t data_qps_at = data_qps_deadline(flow);
-    if (data_qps_at < at)
-        at = data_qps_at;
+    bool expects = flow_expects_peer(flow), asks = flow_due_probe(flow);
+    assert(!asks || queue_has(&flow->ready)); /* due probes have no deadline */
+    uint64_t at = expects ? silence_deadline(flow, asks) : UINT64_MAX;
     if (flow->ack.pending && !flow->ack.now && flow->ack.at_ns < at)
         at = flow->ack.at_ns;
     if (flow->credit_tx.ask_at_ns < at)
         at = flow->credit_tx.ask_at_ns;
-    if (expects) {
-        uint64_t silence_at = silence_deadline(flow, flow_due_probe(flow));
-        if (silence_at < at)
-            at = silence_at;
+    uint64_t data_qps_at = data_qps_deadline(flow);
+    if (data_qps_at < at)
+        at = data_qps_at;
+    EACH_RAIL(flow, rail)
+    {
+        uint64_t rail_at = rail_deadline(rail, expects);
+        if (rail_at < at)
+            at = rail_at;
     }
     return at;
 }
 
 void flow_update_timer(struct flow *flow)
 {
-    if (flow->dead)
-        return;
-    assert(!flow_due_probe(flow) || queue_has(&flow->ready)); /* due probes have no deadline */
-    flow_arm(flow, earliest(flow));
+    if (!flow->dead)
+        flow_arm(flow, earliest(flow));
 }
 
 void flow_expire(struct flow *flow, uint64_t now_ns)

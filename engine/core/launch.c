@@ -40,11 +40,11 @@ static bool at_a_loss(const struct rail *rail)
 static uint16_t choose_path(struct rail *rail, const struct chunk *chunk, int avoid)
 {
     struct path_set *paths = &rail->paths;
-    int barred = rail_avoids(rail, avoid);
     if (chunk->placed)
         return chunk->path;
     if (rail->reliable)
         return rail_global(rail, (uint16_t)channel_choose(paths, chunk->kind == CHUNK_BULK));
+    int barred = rail_avoids(rail, avoid);
     return rail_global(rail, chunk->transmissions > 0 ? path_choose_safe(paths, barred, at_a_loss(rail))
                                                       : path_choose(paths, barred));
 }
@@ -74,7 +74,7 @@ void tx_launch(struct rail *rail, struct chunk *chunk, uint64_t seq, uint64_t ma
     desc->time_stamp = wire_time(now_ns);
     desc->datagram_bytes = chunk->datagram_bytes;
     desc->last_bytes = chunk->last_bytes;
-    desc->payload_crc = core->params->payload_crc && !rail->reliable; /* TCP has a checksum */
+    desc->payload_crc = rail->payload_crc;
     desc->on_path = chunk->placed;
     desc->fragment = desc->whole = false;
     if (!retransmission)

@@ -35,21 +35,24 @@ struct sent_acked {
 
 /* What an ack that is being read brings for a rail, beside `acked`. */
 struct rail_report {
-    struct cc_ack cc;
+    uint64_t flight_bytes; /* payload that was in flight before the ack */
+    uint64_t rtt_ns;       /* shortest sample; 0: none */
     unsigned lost;
-    bool was_flying;       /* something was in flight before the ack */
-    uint64_t flight_bytes; /* and so much of it */
+    bool was_flying; /* something was in flight before the ack */
+    bool ce;
 };
 
 enum rail_state { RAIL_UP, RAIL_SUSPECT, RAIL_DOWN };
 
 struct rail {
     struct flow *flow;
+    struct rail *next; /* of the flow; NULL: the last */
     uint32_t destination;
     uint32_t datagram_bytes; /* size of full datagrams, which is known to get through */
     uint16_t first_path;     /* number of its first path */
     uint8_t index;           /* among the flow's rails */
     bool reliable;           /* its paths are connections (channel.c) */
+    bool payload_crc;        /* datagrams have a checksum of their payload; TCP has its own */
 
     /* rail_state.c */
     uint8_t state;      /* enum rail_state */
@@ -69,6 +72,7 @@ struct rail {
     struct queue by_time;
     uint64_t flying_payload; /* against the congestion window */
     uint32_t flying_chunks;
+    uint32_t reorder_threshold;       /* of sent_lose_by_path() */
     uint32_t reorder_window_quarters; /* RACK's reordering window in quarters of min_rtt; grows */
     uint64_t too_soon_ns;             /* chunks sent after this cannot have been acked yet (now - min_rtt) */
     uint64_t newest_acked_ns;         /* transmission time of the newest chunk known to have arrived */
@@ -158,11 +162,10 @@ static inline bool rail_has_room(const struct rail *rail, bool bulk)
 {
     return !rail->reliable || channel_choose(&rail->paths, bulk) >= 0;
 }
-/* The path, counted within the rail, for acks and probes: of a reliable rail that has room, else as path.h says. */
-static inline uint16_t rail_control_path(struct rail *rail, int avoid)
+/* The path, counted within the rail, for acks and probes; -1: of a reliable rail none has room. */
+static inline int rail_control_path(struct rail *rail, int avoid)
 {
-    return rail->reliable ? (uint16_t)channel_choose(&rail->paths, false)
-                          : path_choose_safe(&rail->paths, avoid, false);
+    return rail->reliable ? channel_choose(&rail->paths, false) : path_choose_safe(&rail->paths, avoid, false);
 }
 
 /* The flying chunk that was sent last, or first, over this rail; NULL when none flies. */

@@ -15,6 +15,7 @@ void rail_init(struct flow *flow, unsigned index, const struct flow_setup *setup
     const struct rail_setup *is = &setup->rails[index];
     struct rail *rail = &flow->rails[index];
     rail->flow = flow;
+    rail->next = index + 1 < flow_rail_count(setup) ? rail + 1 : NULL;
     rail->index = (uint8_t)index;
     rail->destination = is->destination;
     rail->first_path = first_path;
@@ -22,7 +23,11 @@ void rail_init(struct flow *flow, unsigned index, const struct flow_setup *setup
     loss_init(rail);
     path_set_init(&rail->paths, paths, rail_path_count(params, setup), (unsigned)params->path_policy, &flow->core->rng);
     rail->reliable = is->reliable;
+    rail->payload_crc = params->payload_crc && !rail->reliable;
     rail->paths.closes = !rail->reliable;
+    rail->reorder_threshold = flow->core->paths_in_order ? 1 : (uint32_t)params->reorder_threshold;
+    if (rail->reliable) /* what a connection has brought is acked, or the peer has refused it */
+        rail->reorder_threshold = 0;
     rail->reorder_window_quarters = rail->paths.count > 1 ? 2 : 1;
     rtt_init(&rail->rtt);
     cc_init(&rail->cc, params, (uint32_t)params->chunk_size_kb * 1024);

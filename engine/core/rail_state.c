@@ -274,6 +274,7 @@ void rail_cut(struct rail *rail)
     if (rail->cut || rail->flow->rail_count == 1)
         return;
     rail->cut = true;
+    flow_choose_main(rail->flow);
     if (probe_proven(&rail->probe) && rail->state != RAIL_DOWN)
         go_down(rail);
 }
@@ -283,6 +284,7 @@ void rail_mend(struct rail *rail)
     if (!rail->cut)
         return;
     rail->cut = false;
+    flow_choose_main(rail->flow);
     begin_tries(rail);
     if (probe_proven(&rail->probe)) { /* what was asked meanwhile has not left */
         reach_begin(rail);
@@ -308,4 +310,5 @@ void flow_choose_main(struct flow *flow)
         if (rank(rail) > rank(flow->main))
             flow->main = rail;
     }
+    flow->carries = rail_carries(flow->main);
 }

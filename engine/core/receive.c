@@ -295,7 +295,7 @@ static inline void act(struct flow *flow, struct wire_packet *packet, struct sub
 /* ---- packets --------------------------------------------------------------------------------- */
 
 /* Notes the packet's path, for our acks. */
-static void note_path(struct flow *flow, const struct wire_packet *packet, int qp, bool ce, uint64_t now_ns)
+static inline void note_path(struct flow *flow, const struct wire_packet *packet, int qp, bool ce, uint64_t now_ns)
 {
     uint64_t at_ns = now_ns - flow->core->waited_ns;
     if (qp < 0)

@@ -19,18 +19,18 @@ static struct path *path_of(const struct sent *sent, const struct chunk *chunk)
     return &paths[chunk->path];
 }
 
-void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct rail *rails, unsigned rail_count,
-               struct path *paths, struct path_set *qps, uint32_t reorder_threshold)
+void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct rail *rails, struct path *paths,
+               struct path_set *qps, sent_acked_fn acked, void *context)
 {
     assert(window && (window & (window - 1)) == 0);
     *sent = (struct sent){
         .rails = rails,
-        .rail_count = rail_count,
         .paths = paths,
         .qps = qps,
         .chunks = chunks,
         .window = window,
-        .reorder_threshold = reorder_threshold,
+        .acked = acked,
+        .context = context,
     };
 }
 
@@ -50,6 +50,13 @@ struct chunk *sent_new(struct sent *sent, const struct chunk *plan, uint64_t *se
     return chunk;
 }
 
+static inline void leave_lost(struct sent *sent, struct chunk *chunk)
+{
+    assert(chunk->state == CHUNK_LOST);
+    queue_remove(&sent->lost, &chunk->by_time);
+    sent->lost_payload -= chunk->payload_bytes;
+}
+
 /* Takes a chunk off its queues, among them those of its rail. */
 static inline void land(struct sent *sent, struct rail *rail, struct chunk *chunk)
 {
@@ -62,24 +69,25 @@ static inline void land(struct sent *sent, struct rail *rail, struct chunk *chun
         rail->flying_payload -= chunk->payload_bytes;
         rail->flying_chunks--;
     } else if (chunk->state == CHUNK_LOST) {
-        queue_remove(&sent->lost, &chunk->by_time);
-        sent->lost_payload -= chunk->payload_bytes;
+        leave_lost(sent, chunk);
     }
     chunk->state = CHUNK_FREE;
 }
 
 void sent_fly(struct sent *sent, struct rail *rail, struct chunk *chunk, uint16_t path_index, uint64_t now_ns)
 {
-    land(sent, sent_rail(sent, chunk), chunk);
+    if (chunk->state != CHUNK_FREE)
+        leave_lost(sent, chunk);
     chunk->path = path_index;
     chunk->rail = rail->index;
-    struct path *path = path_of(sent, chunk);
+    struct path *path = chunk->placed ? &sent->qps->paths[path_index] : &sent->paths[path_index];
+    bool reliable = chunk->placed ? sent->data_qps_reliable : rail->reliable;
     chunk->state = CHUNK_FLYING;
     chunk->path_seq = path->next_seq++;
     chunk->sent_ns = now_ns;
     if (chunk->transmissions < UINT8_MAX)
         chunk->transmissions++;
-    if (chunk->placed ? !sent->data_qps_reliable : !rail->reliable)
+    if (!reliable)
         queue_append(&rail->by_time, &chunk->by_time);
     queue_append(&path->flying, &chunk->by_path);
     path->in_flight++;
@@ -212,7 +220,7 @@ static void note_size(struct rail *rail, const struct chunk *chunk)
         note_small(rail, chunk);
 }
 
-void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context)
+void sent_ack_one(struct sent *sent, struct chunk *chunk)
 {
     if (chunk->state == CHUNK_FREE)
         return;
@@ -229,7 +237,7 @@ void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, v
     if (rail->watches)
         note_size(rail, chunk);
     land(sent, rail, chunk);
-    acked(context, chunk);
+    sent->acked(sent->context, chunk);
 }
 
 /* Some datagrams of a chunk have arrived, but not all. The last one may be small where the others are large. */
@@ -242,10 +250,8 @@ static void note_parts(struct rail *rail, const struct chunk *chunk, uint64_t fr
         note_small(rail, chunk);
 }
 
-bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context)
+bool sent_ack(struct sent *sent, const struct wire_ack *ack)
 {
-    for (unsigned i = 0; i < sent->rail_count; i++)
-        sent->rails[i].acked = (struct sent_acked){0};
     uint64_t cumulative = wire_expand(ack->cumulative, sent->cumulative);
     if (cumulative > sent->next_seq && cumulative - sent->next_seq <= UINT32_MAX)
         return false;
@@ -253,13 +259,13 @@ bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked
         cumulative = 0; /* older than the first chunk */
 
     while (sent->cumulative < cumulative)
-        sent_ack_one(sent, sent_chunk(sent, sent->cumulative++), acked, context);
+        sent_ack_one(sent, sent_chunk(sent, sent->cumulative++));
 
     for (unsigned word = 0; word < ack->word_count; word++) {
         for (uint64_t bits = ack->words[word]; bits; bits &= bits - 1) {
             uint64_t seq = cumulative + 1 + word * 64 + (unsigned)__builtin_ctzll(bits);
             if (seq >= sent->cumulative && seq < sent->next_seq)
-                sent_ack_one(sent, sent_chunk(sent, seq), acked, context);
+                sent_ack_one(sent, sent_chunk(sent, seq));
         }
     }
     for (unsigned i = 0; i < ack->partial_count; i++) {
@@ -298,8 +304,7 @@ static unsigned lose_before(struct sent *sent, struct path_set *set, uint16_t pa
 
 unsigned sent_lose_by_path(struct sent *sent, struct rail *rail, uint16_t path, uint32_t path_seq)
 {
-    /* what a connection has brought is acked, or the peer has refused it */
-    return lose_before(sent, &rail->paths, path, path_seq, rail->reliable ? 0 : sent->reorder_threshold);
+    return lose_before(sent, &rail->paths, path, path_seq, rail->reorder_threshold);
 }
 
 unsigned sent_lose_by_data_qp(struct sent *sent, uint16_t qp, uint32_t path_seq)

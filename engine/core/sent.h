@@ -63,25 +63,28 @@ static inline uint32_t chunk_largest(const struct chunk *chunk)
     return chunk->count > 1 ? chunk->datagram_bytes : chunk->last_bytes;
 }
 
+/* A chunk is acked whole: its record is about to be freed. */
+typedef void (*sent_acked_fn)(void *context, struct chunk *chunk);
+
 struct sent {
-    struct rail *rails;   /* `rail_count` of them */
-    struct path *paths;   /* of all rails, by number: each lists its flying chunks */
-    struct path_set *qps; /* the same for placed chunks */
-    uint32_t rail_count;
+    struct rail *rails;     /* by number */
+    struct path *paths;     /* of all rails, by number: each lists its flying chunks */
+    struct path_set *qps;   /* the same for placed chunks */
     bool data_qps_reliable; /* placed chunks have no loss timers: the NIC retransmits */
     struct chunk *chunks;   /* `window` of them, by sequence modulo window */
     struct queue lost;
-    uint64_t next_seq;   /* of the next chunk */
-    uint64_t cumulative; /* the peer has all chunks before this number */
-    uint32_t window;     /* a power of two */
-    uint32_t reorder_threshold;
+    uint64_t next_seq;      /* of the next chunk */
+    uint64_t cumulative;    /* the peer has all chunks before this number */
+    uint32_t window;        /* a power of two */
     uint64_t flying_charge; /* kernel bytes, against the peer's receive buffer */
     uint64_t lost_payload;  /* of lost chunks */
+    sent_acked_fn acked;
+    void *context; /* for `acked` */
 };
 
-/* The rails, their `paths`, and `qps` (NULL: there are none), are set up already. */
-void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct rail *rails, unsigned rail_count,
-               struct path *paths, struct path_set *qps, uint32_t reorder_threshold);
+/* The rails, their `paths`, and `qps` (NULL: there are none), are set up already. `acked` is called for each chunk. */
+void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct rail *rails, struct path *paths,
+               struct path_set *qps, sent_acked_fn acked, void *context);
 
 static inline bool sent_has_room(const struct sent *sent)
 {
@@ -140,16 +143,14 @@ unsigned sent_release_data_qp(struct sent *sent, uint16_t qp);
 /* The message is taken back: retransmissions of its chunks no longer carry its payload. */
 void sent_abandon(struct sent *sent, struct core_msg *msg);
 
-typedef void (*sent_acked_fn)(void *context, struct chunk *chunk);
-
 /*
- * Applies an ack: calls `acked` for each chunk that is whole now, before its record is freed. What it brought is in
- * `acked` of each rail. False: it acks chunks that were never sent, and nothing changed.
+ * Applies an ack. Adds what it brought to `acked` of each rail. False: it acks chunks that were never sent, and nothing
+ * changed.
  */
-bool sent_ack(struct sent *sent, const struct wire_ack *ack, sent_acked_fn acked, void *context);
+bool sent_ack(struct sent *sent, const struct wire_ack *ack);
 
 /* The NIC reports this chunk placed: adds to its rail's `acked` what an ack would; the window does not move. */
-void sent_ack_one(struct sent *sent, struct chunk *chunk, sent_acked_fn acked, void *context);
+void sent_ack_one(struct sent *sent, struct chunk *chunk);
 
 /* An ack named `path_seq` of the rail's `path`: applies the per-path rule. Returns how many chunks are lost. */
 unsigned sent_lose_by_path(struct sent *sent, struct rail *rail, uint16_t path, uint32_t path_seq);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a flow sends next. Order: control frames and acks that are due, retransmissions, then the connections by
- * deficit round robin (Shreedhar and Varghese, SIGCOMM 1995). Chunks in flight stay under the congestion window
- * (payload) and the peer's receive buffer (kernel bytes); an empty flow may always send one chunk.
+ * What is sent next. Flows take turns. Order within a flow: control frames and acks that are due, retransmissions, then
+ * the connections by deficit round robin (Shreedhar and Varghese, SIGCOMM 1995). Chunks in flight stay under the
+ * congestion window (payload) and the peer's receive buffer (kernel bytes); an empty flow may always send one chunk.
  */
 #include "core/transmit.h"
 
@@ -13,8 +13,6 @@ struct sendable {
 
 static bool flow_has_room(struct flow *flow, bool bulk)
 {
-    if (!flow->reliable)
-        return true;
     EACH_RAIL(flow, rail)
     {
         if (rail_has_room(rail, bulk))
@@ -32,7 +30,9 @@ static bool shares(const struct flow *flow, const struct conn *conn)
 
 static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
-    const struct sendable room = {flow_has_room(flow, false), flow_has_room(flow, true)};
+    struct sendable room = {false, false};
+    if (flow->reliable)
+        room = (struct sendable){flow_has_room(flow, false), flow_has_room(flow, true)};
     const struct conn *blocked = NULL; /* the first of those that wait for room */
     bool put_off = false;              /* one that does not waits for its turn */
     struct conn *conn;
@@ -42,17 +42,19 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
             flow_rotate_active(flow, false);
             continue;
         }
-        has.eager &= room.eager;
-        has.bulk &= room.bulk;
-        if (!has.eager && !has.bulk) {
-            if (conn == blocked ? !put_off : !conn->active.next)
-                return false;
-            if (!blocked || conn == blocked)
-                put_off = false;
-            if (!blocked)
-                blocked = conn;
-            flow_rotate_active(flow, true);
-            continue;
+        if (flow->reliable) {
+            has.eager &= room.eager;
+            has.bulk &= room.bulk;
+            if (!has.eager && !has.bulk) {
+                if (conn == blocked ? !put_off : !conn->active.next)
+                    return false;
+                if (!blocked || conn == blocked)
+                    put_off = false;
+                if (!blocked)
+                    blocked = conn;
+                flow_rotate_active(flow, true);
+                continue;
+            }
         }
         if (conn->deficit_bytes <= 0 && conn->active.next) {
             put_off = true;
@@ -79,12 +81,14 @@ static bool has_something(const struct flow *flow)
 }
 
 /* As long as no rail is proven all are asked, while something waits. Once one is, rail_state.c asks the others. */
-static bool send_probes_of_some(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+static bool send_probes(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
-    bool waits = !flow_proven(flow) && has_something(flow);
-    for (unsigned i = 0; !flow_proven(flow) && i < flow->rail_count; i++)
-        probe_wait(&flow->rails[i], waits);
     struct rail *asking;
+    if (!flow_proven(flow)) {
+        bool waits = has_something(flow);
+        EACH_RAIL(flow, rail)
+        probe_wait(rail, waits);
+    }
     while ((asking = flow_due_probe(flow))) {
         if (tx_send_probes(asking, desc, now_ns))
             return true;
@@ -92,20 +96,14 @@ static bool send_probes_of_some(struct flow *flow, struct tx_desc *desc, uint64_
     return false;
 }
 
-bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
+/* The next thing that this flow sends. False: nothing now. */
+static bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     if (flow->dead)
         return flow->farewell_due && tx_send_farewell(flow, desc, now_ns);
-    if (flow->rail_count > 1) {
-        if (send_probes_of_some(flow, desc, now_ns))
-            return true;
-    } else {
-        if (!flow_proven(flow))
-            probe_wait(flow->rails, has_something(flow));
-        if (flow->rails->probe.due && tx_send_probes(flow->rails, desc, now_ns))
-            return true;
-    }
-    if (!rail_carries(flow->main))
+    if ((!flow->carries || flow_due_probe(flow)) && send_probes(flow, desc, now_ns))
+        return true;
+    if (!flow->carries)
         return false;
     credit_update(flow, now_ns);
     bool ctrl = flow->qps.frames_due || flow->gone.count || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack.now));
@@ -119,4 +117,22 @@ bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
     if (lost)
         return tx_send_retransmission(flow, lost, desc, now_ns);
     return send_data(flow, desc, now_ns);
+}
+
+bool core_tx(struct core *core, struct tx_desc *desc, uint64_t now_ns)
+{
+    struct flow *flow;
+    core->now_ns = now_ns;
+    while ((flow = QUEUE_HOLDER(core->ready.head, struct flow, ready))) {
+        bool sent = flow_tx(flow, desc, now_ns);
+        if (sent && !flow->ready.next)
+            return true;
+        queue_remove(&core->ready, &flow->ready);
+        if (sent) {
+            queue_append(&core->ready, &flow->ready); /* the others' turn */
+            return true;
+        }
+        flow_update_timer(flow);
+    }
+    return false;
 }

@@ -90,13 +90,12 @@ bool tx_lay_out(struct chunk *chunk, uint32_t stride)
 }
 
 /* The record of every chunk of this size that is cut from the message. */
-static struct chunk plan_bulk(struct core_msg *msg, uint32_t bytes, uint32_t stride)
+static inline void plan_bulk(struct chunk *plan, struct core_msg *msg, uint32_t bytes, uint32_t stride)
 {
-    struct chunk plan = {.kind = CHUNK_BULK, .bulk.msg = msg, .payload_bytes = bytes};
-    bool fits = tx_lay_out(&plan, stride);
+    *plan = (struct chunk){.kind = CHUNK_BULK, .bulk.msg = msg, .payload_bytes = bytes};
+    bool fits = tx_lay_out(plan, stride);
     assert(fits);
     (void)fits;
-    return plan;
 }
 
 /* The next chunk of the message. */
@@ -144,7 +143,8 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
         return false; /* until the NIC finishes a work request */
 
     uint64_t batch = writes_per_batch(flow, msg, bytes);
-    struct chunk plan = plan_bulk(msg, bytes, stride);
+    struct chunk plan;
+    plan_bulk(&plan, msg, bytes, stride);
     plan.charged_bytes = tx_charge(0, 1); /* a write takes a receive request of the peer, and no buffer */
     plan.placed = plan.written = true;
     plan.path = (uint16_t)qp;
@@ -190,7 +190,8 @@ bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, ui
         return false;
 
     uint64_t seq;
-    struct chunk plan = plan_bulk(msg, bytes, stride);
+    struct chunk plan;
+    plan_bulk(&plan, msg, bytes, stride);
     struct chunk *chunk = cut_chunk(flow, msg, &plan, &seq);
     tx_launch(rail, chunk, seq, wire_full_mask(count), -1, desc, now_ns);
     tx_describe_bulk(chunk, desc);

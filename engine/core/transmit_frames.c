@@ -172,10 +172,16 @@ static unsigned put_ack(struct flow *flow, struct train *train, uint64_t now_ns)
     return due;
 }
 
-/* The path that an ack should avoid: a repeated ack takes another path than the last one. */
+/* The path that an ack should avoid, or -1: a repeated ack takes another path than the last one. */
 static int ack_avoids(const struct flow *flow)
 {
     return flow->ack.repeats ? flow->ack.path : -1;
+}
+
+/* The path, counted within the rail, for an ack that travels alone; -1: none has room. */
+static int ack_port(struct rail *rail)
+{
+    return rail_control_path(rail, rail_avoids(rail, ack_avoids(rail->flow)));
 }
 
 static void ack_leaves(struct flow *flow, uint16_t path)
@@ -186,11 +192,10 @@ static void ack_leaves(struct flow *flow, uint16_t path)
 }
 
 /* An ack that travels alone. */
-static void describe_ack(struct rail *rail, uint8_t *buffer, uint32_t bytes, unsigned due, struct tx_desc *desc,
-                         uint64_t now_ns)
+static void describe_ack(struct rail *rail, uint8_t *buffer, uint32_t bytes, uint16_t port, unsigned due,
+                         struct tx_desc *desc, uint64_t now_ns)
 {
     struct flow *flow = rail->flow;
-    uint16_t port = rail_control_path(rail, rail_avoids(rail, ack_avoids(flow)));
     ack_leaves(flow, rail_global(rail, port));
     tx_describe_unnumbered(rail, buffer, bytes, port, due, desc, now_ns);
 }
@@ -199,12 +204,13 @@ bool tx_send_ack(struct rail *rail, struct tx_desc *desc, uint64_t now_ns)
 {
     struct flow *flow = rail->flow;
     struct core *core = flow->core;
-    if (!rail_has_room(rail, false))
+    int port = ack_port(rail);
+    if (port < 0)
         return false;
     struct train train = tx_scratch_train(core);
     unsigned due = put_ack(flow, &train, now_ns);
     train_end_datagram(core, &train);
-    describe_ack(rail, train.buffer, train.header, due, desc, now_ns);
+    describe_ack(rail, train.buffer, train.header, (uint16_t)port, due, desc, now_ns);
     if (flow->ctrl.head) /* a CREDIT found no room: it goes as soon as there is some */
         flow->ctrl_urgent = true;
     return true;
@@ -279,7 +285,7 @@ bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t
         memcpy(copy, buffer, train.header);
         flow_put_buffer(flow, buffer, of);
         if (train.frames)
-            describe_ack(rail, copy, train.header, due, desc, now_ns);
+            describe_ack(rail, copy, train.header, (uint16_t)ack_port(rail), due, desc, now_ns);
         return train.frames > 0;
     }
 

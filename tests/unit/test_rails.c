@@ -221,6 +221,19 @@ Test(rails, a_device_takes_its_chunks_with_it, .init = open_proven)
     cr_assert_eq(duo_count(&duo_counters[0].rails_lost), 1);
 }
 
+/* All devices are gone. The first to return carries chunks at once, before it has answered. */
+Test(rails, the_first_device_that_returns_is_used, .init = open_proven)
+{
+    core_rail_down(duo_core[0], duo_flow[0], 1, duo_now);
+    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    cr_assert_not(duo_flow[0]->carries);
+    core_rail_up(duo_core[0], duo_flow[0], 1, duo_now);
+    cr_assert(duo_flow[0]->carries);
+    cr_assert_eq(duo_flow[0]->main, rail_of(0, 1));
+    pass_message(100);
+    cr_assert(sequenced[0][0] == 0 && sequenced[0][1] > 0);
+}
+
 /* A chunk under way on a slow rail is not lost because a fast one has acked later chunks. */
 /* The echo that proves the address comes after the device has gone: the rail is down, until the device is back. */
 Test(rails, a_device_goes_before_its_address_is_proven, .init = open_rails)

@@ -15,13 +15,19 @@ static struct rng rng = {1};
 static uint64_t freed[1024];
 static unsigned freed_count;
 
+static void on_acked(void *context, struct chunk *chunk)
+{
+    cr_assert_eq(context, freed);
+    freed[freed_count++] = (uint64_t)(chunk - chunks);
+}
+
 static void setup_at(uint64_t seq)
 {
     memset(chunks, 0, sizeof chunks);
-    rail = (struct rail){.reorder_window_quarters = 2};
+    rail = (struct rail){.reorder_threshold = 3, .reorder_window_quarters = 2};
     rtt_init(&rail.rtt);
     path_set_init(&rail.paths, paths, PATHS, 2, &rng);
-    sent_init(&sent, chunks, WINDOW, &rail, 1, paths, NULL, 3);
+    sent_init(&sent, chunks, WINDOW, &rail, paths, NULL, on_acked, freed);
     sent.next_seq = sent.cumulative = seq;
     freed_count = 0;
 }
@@ -41,16 +47,16 @@ static struct chunk *send(uint16_t path, uint64_t now_ns)
     return chunk;
 }
 
-static void on_acked(void *context, struct chunk *chunk)
+static bool apply(const struct wire_ack *wire)
 {
-    cr_assert_eq(context, freed);
-    freed[freed_count++] = (uint64_t)(chunk - chunks);
+    rail.acked = (struct sent_acked){0};
+    return sent_ack(&sent, wire);
 }
 
 static struct sent_acked ack(uint64_t cumulative, uint64_t bits)
 {
     struct wire_ack wire = {.cumulative = (uint32_t)cumulative, .word_count = 1, .words = {bits}};
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert(apply(&wire));
     return rail.acked;
 }
 
@@ -124,12 +130,12 @@ Test(sent, acks_of_what_was_never_sent, .init = setup)
 {
     send(0, 1);
     struct wire_ack wire = {.cumulative = 2};
-    cr_assert_not(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert_not(apply(&wire));
     wire.cumulative = 0x7fffffff;
-    cr_assert_not(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert_not(apply(&wire));
     wire = (struct wire_ack){
         .word_count = 1, .words = {UINT64_MAX}, .partial_count = 2, .partials = {{100, 1}, {0xffffffff, 1}}};
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert(apply(&wire));
     cr_assert_eq(rail.acked.chunks, 0);
     cr_assert_eq(rail.flying_chunks, 1);
     ack(0xfffffff0, UINT64_MAX); /* from before the beginning */
@@ -155,23 +161,23 @@ Test(sent, partial_masks, .init = setup)
 {
     struct chunk *chunk = send(0, 1);
     struct wire_ack wire = {.partial_count = 1, .partials = {{0, 0x5}}};
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert(apply(&wire));
     cr_assert(chunk->acked_mask == 0x5 && rail.acked.parts);
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert(apply(&wire));
     cr_assert_not(rail.acked.parts, "no news");
     wire.partials[0].mask = 0x2;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert(apply(&wire));
     cr_assert_eq(chunk->acked_mask, 0x7, "what has arrived stays so");
     cr_assert(rail.acked.parts);
     wire.partials[0].mask = UINT64_C(1) << 63;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert(apply(&wire));
     cr_assert(chunk->acked_mask == 0x7 && !rail.acked.parts, "there is no such datagram");
     wire.partials[0].mask = UINT64_MAX;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert(apply(&wire));
     cr_assert_not(rail.acked.parts);
     cr_assert_eq(chunk->acked_mask, 0x7, "a whole chunk is no partial one: nothing would be left to repeat");
     wire.partials[0].mask = 0xfffffffffffffff0;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert(apply(&wire));
     cr_assert_eq(chunk->acked_mask, 0x7, "it has four datagrams");
     cr_assert_eq(rail.acked.chunks, 0);
 }
@@ -181,7 +187,7 @@ Test(sent, partial_masks_add_up_to_no_whole, .init = setup)
 {
     struct chunk *chunk = send(0, 1);
     struct wire_ack wire = {.partial_count = 3, .partials = {{0, 0x3}, {0, 0xc}, {0, UINT64_MAX & ~0xfu}}};
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert(apply(&wire));
     cr_assert_eq(chunk->acked_mask, 0x3);
     cr_consistent();
 }
@@ -192,10 +198,10 @@ Test(sent, a_write_does_not_arrive_in_part, .init = setup)
     struct chunk *chunk = send(0, 1);
     struct wire_ack wire = {.partial_count = 1, .partials = {{0, 0x1}}};
     chunk->written = true;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert(apply(&wire));
     cr_assert_eq(chunk->acked_mask, 0);
     chunk->written = false;
-    cr_assert(sent_ack(&sent, &wire, on_acked, freed));
+    cr_assert(apply(&wire));
     cr_assert_eq(chunk->acked_mask, 1);
 }
 
