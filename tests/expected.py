@@ -57,7 +57,7 @@ def unit_names(source, program):
 
 def cases(tests, suite, name, program):
     """(least, most, names or None) of the cases of a test."""
-    if suite == "unit" and name == "mutants":
+    if suite == "house" and name == "mutants":
         count = len(re.findall(r"^== ", text_of(f"{tests}/mutation/mutants.txt"), re.MULTILINE))
     elif suite == "unit" and name == "harness":
         count = plan_of_script(f"{tests}/harness.sh")
@@ -92,12 +92,11 @@ def all_tests(tests, suite):
         return {os.path.basename(path)[len(start):-end] for path in glob.glob(f"{tests}/{suite}/{pattern}")}
 
     if suite == "unit":
-        scripts = {"mutants": "mutation.sh", "harness": "harness.sh"}
-        return names("test_*.c", "test_") | {name for name in scripts if os.path.exists(f"{tests}/{scripts[name]}")}
+        return names("test_*.c", "test_") | ({"harness"} if os.path.exists(f"{tests}/harness.sh") else set())
     if suite == "stress":
         return names("stress_*.c")
     if suite in ("house", "integration", "onesided"):
-        return names("*.sh", end=3) - {"lib"}
+        return (names("*.sh", end=3) - {"lib"}) | ({"mutants"} if suite == "house" else set())
     if suite == "nccl":
         parts = re.findall(r"^#   nccl\.sh (\w+)", text_of(f"{tests}/nccl/nccl.sh"), re.MULTILINE)
         return {"layout", "calls", "real"} | {f"nccl_{part}" for part in parts}

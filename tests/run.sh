@@ -38,7 +38,7 @@ EOF
 
 list_parts() {
     cat <<'EOF'
-house        the sources themselves: layers, circles, lengths, words, format; man pages, texts
+house        the sources themselves: layers, circles, lengths, words, format; man pages, texts, mutants
 unit         each source file by itself (Criterion)
 sim          real cores, and whole engines, on a simulated network in virtual time
 mem          GPU memory in messages, on stand-ins for the CUDA and HIP runtimes, with failures

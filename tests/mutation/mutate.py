@@ -289,7 +289,7 @@ class Worker:
             if found:
                 return found
         for name, test in self.tests.items():
-            if "unit" in test["suite"][0] and name != "mutants":
+            if "unit" in test["suite"][0]:
                 found = self.catch(("test", name))
                 if found:
                     return found
