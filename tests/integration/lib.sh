@@ -102,23 +102,25 @@ finish() {
 start() {
     local name=$1
     shift
-    "$@" >"$WORK/$name.log" 2>&1 </dev/null 9>&- &
+    "$@" >"$WORK/$name.log" 2>&1 </dev/null 8>&- 9>&- &
     PID=$!
     started+=("$PID")
 }
 
-# nap: a moment between two looks, each time a little longer up to 50 ms, by the caller's `naps`: most that is
-# waited for is there soon
+# nap: a moment between two looks, each time a little longer up to 30 ms, by the caller's `naps`: most that is
+# waited for is there soon. Nothing is ever written to descriptor 8: to wait for it starts no process
+mkfifo "$WORK/nothing" && exec 8<>"$WORK/nothing"
 nap() {
-    naps=$((naps < 5 ? naps + 1 : 5))
-    sleep 0.0$naps
+    naps=$((naps < 3 ? naps + 1 : 3))
+    read -rt 0.0$naps -u 8
+    return 0
 }
 
 # ended PID SECONDS: waits for its end and leaves its exit status in STATUS; kills it when too slow
 ended() {
-    local pid=$1 until_ms=$(($(now_ms) + $2 * 1000)) naps=0
+    local pid=$1 until_us=$((${EPOCHREALTIME//[!0-9]/} + $2 * 1000000)) naps=0
     while kill -0 "$pid" 2>/dev/null; do
-        if [ "$(now_ms)" -ge "$until_ms" ]; then
+        if [ "${EPOCHREALTIME//[!0-9]/}" -ge "$until_us" ]; then
             kill -KILL "$pid" 2>/dev/null
             wait "$pid" 2>/dev/null
             STATUS=timeout
@@ -139,10 +141,10 @@ now_ms() {
 
 # until_true SECONDS COMMAND...
 until_true() {
-    local until_ms=$(($(now_ms) + $1 * 1000)) naps=0
+    local until_us=$((${EPOCHREALTIME//[!0-9]/} + $1 * 1000000)) naps=0
     shift
     until "$@"; do
-        [ "$(now_ms)" -lt "$until_ms" ] || return 1
+        [ "${EPOCHREALTIME//[!0-9]/}" -lt "$until_us" ] || return 1
         nap
     done
 }
@@ -159,7 +161,9 @@ cpu_ticks() {
 # has_socket PID PORT STATE: is there a TCP socket with that local port in the process's namespace
 # and state (0A listening, 01 established)?
 has_socket() {
-    grep -qE "^ *[0-9]+: [0-9A-F]+:$(printf %04X "$2") [0-9A-F:]+ $3 " \
+    local port
+    printf -v port %04X "$2"
+    grep -qE "^ *[0-9]+: [0-9A-F]+:$port [0-9A-F:]+ $3 " \
         "/proc/$1/net/tcp" "/proc/$1/net/tcp6" 2>/dev/null
 }
 
