@@ -243,9 +243,9 @@ begin_beside() {
     for part in "${parts[@]}"; do
         case $part in
         sanitize)
-            # -O1: checks make code that takes twice as long to optimize further
+            # -O1: checks make code that takes twice as long to optimize further; nothing of this part uses nixl
             beside build-asan build build-asan -Doptimization=1 -Db_sanitize=address,undefined \
-                -Dc_args=-fno-sanitize-recover=all
+                -Dc_args=-fno-sanitize-recover=all -Dnixl=disabled
             ;;
         stress)
             targets="stress nccl" beside build-tsan build build-tsan -Doptimization=1 -Db_sanitize=thread -Drace_points=true
@@ -300,7 +300,7 @@ mutants() {
     fi
 }
 
-# The scripts of integration that Meson may run at once wait for most of their time
+# The scripts of integration that Meson may run at once wait for most of their time; so do some of the stress programs
 side_by_side=(--num-processes $((2 * $(nproc))))
 
 suites_sanitized() {
@@ -342,13 +342,13 @@ run_part() {
         ;;
     stress)
         # as it is shipped, for what a sanitizer hides: allocations, locks, CPU time
-        [ "$built" != yes ] || suites stress build stress
+        [ "$built" != yes ] || suites stress build stress -- "${side_by_side[@]}"
         local wrapper=()
         # older ThreadSanitizers do not cope with all of today's address randomisation
         setarch -R true 2>/dev/null && wrapper=(--wrapper "setarch -R")
         joined build-tsan || return
         TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 TEST_SHORT=1 \
-            suites stress-tsan build-tsan stress nccl -- "${wrapper[@]}"
+            suites stress-tsan build-tsan stress nccl -- "${wrapper[@]}" "${side_by_side[@]}"
         ;;
     fuzz*)
         joined build-fuzz || return
