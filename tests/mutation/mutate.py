@@ -217,8 +217,8 @@ class Worker:
             built = [os.path.relpath(program, self.build)] if program.startswith(self.build + "/") else []
             if built:  # Meson names what is built for its arguments from the build directory
                 built += [word for word in words if re.fullmatch(r"\w[\w.-]*/[\w./-]+", word)]
-            self.tests[test["name"]] = test
-            self.targets[test["name"]] = built
+            if built or not self.targets.get(test["name"]):  # of a program and a script with one name, the program
+                self.tests[test["name"]], self.targets[test["name"]] = test, built
 
     def copy_source(self):
         """What has the same content keeps its time, so that it is not compiled again."""
