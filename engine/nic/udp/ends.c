@@ -131,10 +131,10 @@ void udp_ends_read_control(const struct udp_queue *queue, const struct cmsghdr *
 void udp_ends_count(struct udp_queue *queue, const struct nic_rx *rx, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {
-        struct nic_end_counters *end = &queue->base.ends[rx[i].nic - 1];
-
         if (rx[i].nic == 0)
             continue;
+        struct nic_end_counters *end = &queue->base.ends[rx[i].nic - 1];
+
         COUNT(end, rx_datagrams, (rx[i].length + rx[i].stride - 1) / rx[i].stride);
         COUNT(end, rx_bytes, rx[i].length);
     }
