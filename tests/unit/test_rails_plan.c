@@ -121,6 +121,16 @@ Test(rails_plan, handshake_goes_another_way)
     expect(&several, "10.0.0.1", "10.0.9.2", &routed, "1>10.0.8.2 2>10.0.9.2 1>10.0.9.2!");
 }
 
+/* Several of the peer's NICs stand in one subnet, ours is alone there. */
+Test(rails_plan, the_nic_that_the_handshake_reached_is_told_by_its_address)
+{
+    struct boot_offer both = offer_of("00", 2);
+    both.nics[1].address.v4.sin_addr.s_addr = htonl(0x0a000003);
+    our_count = 2;
+    expect(&several, "10.0.0.1", "10.0.0.2", &both, "1>10.0.0.2! 1>10.0.0.3");
+    expect(&several, "10.0.0.1", "10.0.0.3", &both, "1>10.0.0.2 1>10.0.0.3!");
+}
+
 /* However many a stranger names. */
 Test(rails_plan, no_more_than_a_flow_has)
 {

@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* TCP connections of the backend in need: no room, no descriptors, a peer that refuses, half a record. */
+#include "tcp_pair.h"
+
+#include <sys/resource.h>
+
+/* A path that takes nothing more says when it does again, and counts what it has taken. */
+Test(tcp_connections, room_is_told_once_there_is_some, .timeout = 60)
+{
+    struct pair *pair = open_pair(4, "127.0.0.1"); /* KiB, which the kernel raises to its least */
+    struct side *side = &pair->sides[0];
+    uint64_t taken = side->counters.tx_datagrams;
+    for (unsigned round = 0; round < 3; round++) {
+        struct tx_desc desc = bulk(side, 0, 65536, 1);
+        unsigned i = 0;
+        for (; i < 10000 && send_desc(side, &desc); i++)
+            taken++;
+        cr_assert_lt(i, 10000);
+        cr_assert_eq(side->counters.tx_datagrams, taken);
+        side->room[1] = false;
+        PUMP_UNTIL(pair, side->room[1]);
+    }
+    close_pair(pair);
+}
+
+/* Records that wait for flush() leave before those of another connection. */
+Test(tcp_connections, each_record_leaves_by_its_own, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *side = &pair->sides[0];
+    uint8_t buffers[2][4096];
+    uint64_t before = side->counters.tx_syscalls;
+    cr_assert(send_small(side, 0, 100, 0, buffers[0]));
+    cr_assert_eq(side->counters.tx_syscalls, before);
+    cr_assert(send_small(side, 0, 100, 1, buffers[1]));
+    cr_assert_eq(side->counters.tx_syscalls, before + 1);
+    PUMP_UNTIL(pair, pair->sides[1].plain == 1);
+    tcp_datagram_ops.flush(&side->queue->base);
+    PUMP_UNTIL(pair, pair->sides[1].plain == 2);
+    close_pair(pair);
+}
+
+/* What has come of a record does not stand before the records of the path's next connection. */
+Test(tcp_connections, half_a_record_goes_with_its_connection, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *from = &pair->sides[0], *to = &pair->sides[1];
+    struct tcp_conn *conn = tcp_conn_of(from->queue, from->destination, 0),
+                    *theirs = tcp_conn_of(to->queue, to->destination, 0);
+    uint8_t prefix[RECORD_PREFIX_BYTES], buffer[4096];
+    record_put_prefix(prefix, 1000);
+    for (unsigned i = 1; i <= 4; i++) {
+        cr_assert_eq(send(conn->fd, prefix, sizeof prefix, 0), (ssize_t)sizeof prefix);
+        PUMP_UNTIL(pair, theirs->stash_bytes == sizeof prefix);
+        from->room[0] = to->room[0] = false;
+        tcp_break(i % 2 ? from->queue : to->queue, i % 2 ? conn : theirs, "the test");
+        PUMP_UNTIL(pair, from->broken[0] == i && to->broken[0] == i && from->room[0] && to->room[0]);
+        cr_assert(send_small(from, 0, 200, 0, buffer));
+        tcp_datagram_ops.flush(&from->queue->base);
+        PUMP_UNTIL(pair, to->plain == i);
+    }
+    close_pair(pair);
+}
+
+/* A peer that accepts and closes at once is dialled less and less often. */
+Test(tcp_connections, who_is_refused_takes_his_time, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *from = &pair->sides[0], *to = &pair->sides[1];
+    tcp_datagram_ops.peer_remove(&to->queue->base, to->destination);
+    uint64_t until_ns = now_ns() + UINT64_C(500000000), before = from->counters.tcp_connected;
+    while (now_ns() < until_ns) {
+        pump(from);
+        tcp_datagram_ops.poll(&to->queue->base, (struct nic_rx[8]){0}, 8);
+    }
+    /* at once, then after 20, 40, 80 ms and so on, on each path */
+    cr_assert_gt(from->counters.tcp_connected, before);
+    cr_assert_leq(from->counters.tcp_connected - before, 10 * PATHS);
+    add_peer(to, from, "127.0.0.1"); /* for close_pair() */
+    close_pair(pair);
+}
+
+/* Descriptors of the process up to the highest in use, all taken. */
+static struct rlimit take_descriptors(int fd)
+{
+    struct rlimit before, none;
+    cr_assert_eq(getrlimit(RLIMIT_NOFILE, &before), 0);
+    none = (struct rlimit){.rlim_cur = (rlim_t)fd, .rlim_max = before.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    return before;
+}
+
+/* Without descriptors nobody is accepted; once there are some again, those who wait are. */
+Test(tcp_connections, a_shortage_of_descriptors_passes, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *side = &pair->sides[1];
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(side->queue->port)};
+    inet_pton(AF_INET, "127.0.0.1", &address.sin_addr);
+    int fd = socket(AF_INET, SOCK_STREAM, 0), free_fd = dup(fd);
+    cr_assert(fd >= 0 && free_fd >= 0);
+    close(free_fd);
+    struct rlimit before = take_descriptors(free_fd);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    PUMP_UNTIL(pair, side->queue->deaf);
+    cr_assert_eq(side->queue->stranger_count, 0);
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    PUMP_UNTIL(pair, side->queue->stranger_count == 1);
+    cr_assert_not(side->queue->deaf);
+    close(fd);
+    close_pair(pair);
+}

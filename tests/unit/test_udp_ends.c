@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Several NICs of a UDP engine that go down, come back, and are made anew (nic/udp/ends.c). The kernel's answers are
+ * made up.
+ */
+#include "nic/udp/udp.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+
+enum { ENDS = 3, PEERS = 6, NEWS_FD = 12345 };
+
+static short flags[ENDS];
+static unsigned number[ENDS]; /* of the interface */
+static int news;              /* errors of recv() that come next, or 0: there is nothing */
+
+static unsigned end_of(const char *name)
+{
+    return (unsigned)(name[3] - '0');
+}
+
+int __wrap_ioctl(int fd, unsigned long what, ...);
+int __wrap_ioctl(int fd, unsigned long what, ...)
+{
+    va_list arguments;
+    (void)fd;
+    va_start(arguments, what);
+    struct ifreq *request = va_arg(arguments, struct ifreq *);
+    va_end(arguments);
+    cr_assert_eq(what, SIOCGIFFLAGS);
+    request->ifr_flags = flags[end_of(request->ifr_name)];
+    return 0;
+}
+
+unsigned __wrap_if_nametoindex(const char *name);
+unsigned __wrap_if_nametoindex(const char *name)
+{
+    return number[end_of(name)];
+}
+
+ssize_t __real_recv(int fd, void *buffer, size_t size, int how);
+ssize_t __wrap_recv(int fd, void *buffer, size_t size, int how);
+ssize_t __wrap_recv(int fd, void *buffer, size_t size, int how)
+{
+    if (fd != NEWS_FD)
+        return __real_recv(fd, buffer, size, how);
+    errno = news ? news : EAGAIN;
+    news = 0;
+    return -1;
+}
+
+static struct netdev devs[ENDS];
+static struct udp_nic nic;
+static struct udp_queue queue;
+static struct udp_peer peers[PEERS];
+static int sockets[UDP_MAIN_SOCKET + 1];
+
+/* Peer i is reached by NIC i % ENDS. */
+static void open_ends(void)
+{
+    for (unsigned i = 0; i < ENDS; i++) {
+        devs[i] = (struct netdev){.index = 10 + i, .prefix_bits = 24, .speed_mbps = 1000, .hardware = true};
+        snprintf(devs[i].name, sizeof devs[i].name, "eth%u", i);
+        devs[i].address.v4.sin_family = AF_INET;
+        devs[i].address.v4.sin_addr.s_addr = htonl(0x0a000001 + (i << 8));
+        flags[i] = IFF_UP | IFF_RUNNING;
+        number[i] = devs[i].index;
+    }
+    nic.devs = devs;
+    nic.dev_count = ENDS;
+    nic.params.max_nics = ENDS;
+    udp_choose_ends(&nic);
+    cr_assert_eq(nic.end_count, ENDS);
+    queue.base.nic = &nic.base;
+    queue.sockets = sockets;
+    queue.peers = peers;
+    queue.peer_count = PEERS;
+    queue.ends = (struct udp_ends){.count = ENDS, .up = (1 << ENDS) - 1, .news_fd = NEWS_FD};
+    for (unsigned i = 0; i < ENDS; i++)
+        queue.ends.interface[i] = devs[i].index;
+    for (unsigned i = 0; i < PEERS; i++) {
+        peers[i] = (struct udp_peer){.used = true, .nic = i % ENDS + 1, .interface = 10 + i % ENDS};
+        peers[i].local = devs[i % ENDS].address;
+    }
+}
+
+/* The next event is of this peer. */
+static void expect(unsigned peer, bool up)
+{
+    struct nic_end_event event;
+    cr_assert(nic.base.ends->event(&queue.base, &event), "none, peer %u should be %d", peer, up);
+    cr_assert(event.destination == peer && event.up == up, "peer %u is %d", event.destination, event.up);
+}
+
+static void expect_none(void)
+{
+    struct nic_end_event event;
+    cr_assert_not(nic.base.ends->event(&queue.base, &event), "peer %u is %d", event.destination, event.up);
+}
+
+Test(udp_ends, who_is_reached_by_one_that_fails_hears_of_it, .init = open_ends)
+{
+    peers[4].used = false;
+    expect_none();
+    flags[1] = IFF_UP; /* the cable is pulled */
+    expect_none();     /* nobody has said so */
+    udp_ends_doubt(&queue);
+    expect(1, false);
+    expect_none();
+    cr_assert(nic.base.ends->up(&nic.base, 0) && !nic.base.ends->up(&nic.base, 1));
+    flags[1] = IFF_UP | IFF_RUNNING;
+    flags[0] = 0;
+    news = ENOBUFS; /* there were too many messages for the kernel to keep */
+    struct nic_end_event event;
+    unsigned rounds = 0;
+    while (!nic.base.ends->event(&queue.base, &event))
+        cr_assert_lt(rounds++, 1500);
+    cr_assert(event.destination == 0 && !event.up);
+    expect(1, true);
+    expect(3, false);
+    expect_none();
+    cr_assert(!nic.base.ends->up(&nic.base, 0) && nic.base.ends->up(&nic.base, 1));
+}
+
+/* A change comes while those of another one are told. */
+Test(udp_ends, all_hear_of_a_change_among_others, .init = open_ends)
+{
+    flags[2] = 0;
+    udp_ends_doubt(&queue);
+    expect(2, false);
+    flags[0] = 0;
+    udp_ends_doubt(&queue);
+    expect(0, false);
+    expect(2, false); /* once more does no harm */
+    expect(3, false);
+    expect(5, false);
+    expect_none();
+}
+
+/* An interface that was removed and made again has the same name and another number. */
+Test(udp_ends, an_interface_made_anew_is_used_by_its_number, .init = open_ends)
+{
+    number[1] = 77;
+    udp_ends_doubt(&queue);
+    expect_none();
+    for (unsigned i = 0; i < PEERS; i++) {
+        cr_assert_eq(peers[i].interface, i % ENDS == 1 ? 77 : 10 + i % ENDS);
+        cr_assert_eq(peers[i].source.length != 0, i % ENDS == 1);
+    }
+    struct nic_rx rx = {0};
+    char space[CMSG_SPACE(sizeof(struct in_pktinfo))] = {0};
+    struct cmsghdr *control = (struct cmsghdr *)(void *)space;
+    struct in_pktinfo info = {.ipi_ifindex = 77};
+    *control = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof info), .cmsg_level = IPPROTO_IP, .cmsg_type = IP_PKTINFO};
+    memcpy(CMSG_DATA(control), &info, sizeof info);
+    udp_ends_read_control(&queue, control, &rx);
+    cr_assert_eq(rx.nic, 2);
+}
+
+Test(udp_ends, received_datagrams_count_for_their_nic, .init = open_ends)
+{
+    const struct nic_rx rx[] = {{.nic = 1, .length = 3001, .stride = 1000},
+                                {.nic = 0, .length = 9, .stride = 9},
+                                {.nic = 3, .length = 2000, .stride = 1000},
+                                {.nic = 3, .length = 1, .stride = 1}};
+    udp_ends_count(&queue, rx, 4);
+    cr_assert(queue.base.ends[0].rx_datagrams == 4 && queue.base.ends[0].rx_bytes == 3001);
+    cr_assert_eq(queue.base.ends[1].rx_datagrams, 0);
+    cr_assert(queue.base.ends[2].rx_datagrams == 3 && queue.base.ends[2].rx_bytes == 2001);
+}
