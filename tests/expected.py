@@ -75,6 +75,7 @@ def cases(tests, suite, name, program):
     elif suite == "nccl" and name.startswith("nccl_"):
         count = plan_of_script(f"{tests}/nccl/nccl.sh", name[len("nccl_"):])
     elif suite == "stress" or (suite == "mem" and name != "gpu"):
+        name = "gpu_onesided" if name.startswith("gpu_onesided_") else name
         program, _, kind = name.partition("_failures_")
         source, prefix = (f"{program}_failures", kind.upper() + "_") if kind else (name, "")
         found = re.search(rf"\b{prefix}CASES = (\d+)", text_of(f"{tests}/{suite}/{source}.c"))
@@ -100,4 +101,5 @@ def all_tests(tests, suite):
     if suite == "nccl":
         parts = re.findall(r"^#   nccl\.sh (\w+)", text_of(f"{tests}/nccl/nccl.sh"), re.MULTILINE)
         return {"layout", "calls", "real"} | {f"nccl_{part}" for part in parts}
-    return {"sim": {"corpus", "sim"}, "mem": {"gpu", "headers", "gpu_failures_cuda", "gpu_failures_hip"}, "vm": {"vm"}}.get(suite, set())
+    gpus = {f"gpu_failures_{kind}" for kind in ("cuda", "hip")} | {f"gpu_onesided_{kind}" for kind in ("cuda", "hip", "mixed")}
+    return {"sim": {"corpus", "sim"}, "mem": {"gpu", "headers"} | gpus, "vm": {"vm"}}.get(suite, set())

@@ -56,6 +56,7 @@ struct op {
     uint64_t bytes;   /* of all pieces */
     uint32_t live;    /* messages that have not ended, and the DONE */
     int32_t status;   /* first error */
+    int32_t fault;    /* why bytes of a write could not be sent, which the peer takes for a cancelled message; 0 */
     bool started;     /* it has its id */
     bool first_sent;  /* its first WRITE */
     bool all_sent;    /* all of its messages; of a write the last WRITE */

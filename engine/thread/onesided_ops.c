@@ -446,7 +446,7 @@ void ops_on_done(struct onesided *one, const struct control *control)
         op->awaits_done = false;
         op->live--;
         if (status != UCCL_OK)
-            note_status(op, op->cancelled ? UCCL_ECANCELED : status);
+            note_status(op, op->cancelled ? UCCL_ECANCELED : op->fault ? op->fault : status);
         ripen(one, op);
     }
 }
@@ -466,8 +466,13 @@ void ops_part_ended(struct one_request *r)
         status = op->cancelled ? UCCL_ECANCELED : one->status ? one->status : UCCL_EACCESS;
     }
     op->live--;
-    if (r->kind == ONE_WRITE_OUT) /* DONE tells how it ended at the peer, or has told; without it, drop() */
+    if (r->kind == ONE_WRITE_OUT) { /* DONE tells how it ended at the peer, or has told; without it, drop() */
+        if (status != UCCL_OK && !refused && !op->fault)
+            op->fault = status;
+        if (op->fault && op->status == UCCL_ECANCELED && !op->cancelled) /* the peer was quicker */
+            op->status = op->fault;
         status = UCCL_OK;
+    }
     if (status != UCCL_OK)
         note_status(op, status);
     one_put(r);

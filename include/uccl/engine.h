@@ -650,11 +650,11 @@ struct uccl_tail {
  *   After an error any subset of the bytes has been moved, and the tail has not taken effect, unless the connection
  *   failed, which leaves that open.
  * The request completes with UCCL_EACCESS where the peer refuses a range, a right or a reference: nothing else comes to
- * harm. UCCL_ECANCELED after uccl_cancel(): then the engines touch neither local nor exported memory any more.
- * Never blocks; may allocate. UCCL_EAGAIN: as for uccl_send_async(). UCCL_EINVAL: local bytes outside their `mr`, a
- * remote of another connection, an unknown tail, a signal at an address that is no multiple of 8, a notification that
- * is too long. UCCL_ENOTSUP: UCCL_TAIL_ADD on memory of a GPU; or the peer lacks one-sided operations. UCCL_ENOMEM; the
- * connection's error.
+ * harm. UCCL_EIO: a GPU failed to copy; of the peer's GPU, a read says UCCL_EACCESS. UCCL_ECANCELED after
+ * uccl_cancel(): then the engines touch neither local nor exported memory any more. Never blocks; may allocate.
+ * UCCL_EAGAIN: as for uccl_send_async(). UCCL_EINVAL: local bytes outside their `mr`, a remote of another connection,
+ * an unknown tail, a signal at an address that is no multiple of 8, a notification that is too long. UCCL_ENOTSUP:
+ * UCCL_TAIL_ADD on memory of a GPU; or the peer lacks one-sided operations. UCCL_ENOMEM; the connection's error.
  */
 int uccl_write_async(uccl_conn *conn, const struct uccl_piece *pieces, size_t count, const struct uccl_tail *tail,
                      uccl_request **out);

@@ -30,7 +30,7 @@ build() {
     [ ! -f "$build/build.ninja" ] || options+=(--reconfigure)
     if ! { meson setup "$build" "$ROOT" "${options[@]}" &&
         ninja -C "$build" bench/p2p_bench bench/transport_test bench/uccl_info tests/mem/gpu_messages \
-        tests/mem/gpu_export tests/lose.so tests/onesided/symmetric plugins/nccl/libnccl-net-uccl.so; } \
+        tests/mem/gpu_onesided tests/mem/gpu_export tests/lose.so tests/onesided/symmetric plugins/nccl/libnccl-net-uccl.so; } \
         >"$ROOT/build-gpu/build.log" 2>&1; then
         tail -n 40 "$ROOT/build-gpu/build.log"
         echo "the build failed; all of it is in build-gpu/build.log"
@@ -40,7 +40,7 @@ build() {
     mkdir -p "$carry"/{lib,bench,tests/gpu,tests/mem}
     cp "$build"/bench/{p2p_bench,transport_test,uccl_info} "$ROOT"/bench/{compare_gpu.sh,compare_gpu.py,peer_nccl.py} \
         "$ROOT"/bench/{compare_nccl.sh,compare_nccl.py,peer_collectives.py} "$carry/bench"
-    cp "$build"/tests/mem/gpu_{messages,export} "$build/tests/onesided/symmetric" "$ROOT"/tests/mem/headers.c "$carry/tests/mem"
+    cp "$build"/tests/mem/gpu_{messages,onesided,export} "$build/tests/onesided/symmetric" "$ROOT"/tests/mem/headers.c "$carry/tests/mem"
     mkdir -p "$carry/engine/mem"
     cp "$ROOT"/engine/mem/*.h "$carry/engine/mem"
     cp "$ROOT/tests/gpu/run.sh" "$carry/tests/gpu"
@@ -48,7 +48,7 @@ build() {
     ldd "$build/bench/p2p_bench" | awk -v wanted="$CARRIED" '$1 ~ wanted {print $3}' | while read -r file; do
         cp -L "$file" "$carry/lib"
     done
-    strip "$carry"/bench/{p2p_bench,transport_test,uccl_info} "$carry"/tests/mem/{gpu_messages,gpu_export,symmetric} "$carry"/lib/*.so*
+    strip "$carry"/bench/{p2p_bench,transport_test,uccl_info} "$carry"/tests/mem/{gpu_messages,gpu_onesided,gpu_export,symmetric} "$carry"/lib/*.so*
     echo "built $(du -sh "$carry" | cut -f 1) in build-gpu/carry"
 }
 
@@ -143,6 +143,7 @@ run() {
     check "export as a dma-buf" "$MEM/gpu_export" cuda
     "$MEM/gpu_export" cuda # what came of it
     check "messages between GPU 0 and GPU $other" "$MEM/gpu_messages" cuda 0 $other
+    check "one-sided operations between GPU 0 and GPU $other" "$MEM/gpu_onesided" cuda 0 cuda $other
     [ "$other" -eq 0 ] || check "messages on GPU 0, GPU 1 stays untouched" "$MEM/gpu_messages" cuda 0 0 1
     for io in mmsg uring; do
         check "messages with UCCL_UDP_IO=$io" env UCCL_UDP_IO=$io "$MEM/gpu_messages" cuda 0 $other

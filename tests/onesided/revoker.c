@@ -2,7 +2,7 @@
 /*
  * Memory is revoked while a peer writes to it or reads it, over and over.
  *
- * usage: revoker write|read|dereg ROUNDS
+ * usage: revoker write|read|dereg ROUNDS [PAUSE_MS]     before each end of an export, and a little
  *
  * The target exports memory, and at some time ends the export, by uccl_revoke() or with its registration. From then on
  * the memory is protected: whoever in this process touches it dies, and its contents are compared in the end, since a
@@ -90,14 +90,14 @@ static void end_export(struct exported *some, bool dereg)
     WORKS(error);
 }
 
-static void target_round(uccl_engine *engine, uccl_conn *conn, const char *mode, unsigned round)
+static void target_round(uccl_engine *engine, uccl_conn *conn, const char *mode, unsigned round, unsigned pause_ms)
 {
     struct exported big = export_some(engine, BYTES), other = export_some(engine, OTHER);
     unsigned char *before = malloc(BYTES), word = 0;
     send_all(conn, big.ref, sizeof big.ref);
     send_all(conn, other.ref, sizeof other.ref);
     receive_all(conn, &word, 1); /* the first operation is under way */
-    usleep(round * 1777 % 12000);
+    usleep(pause_ms * 1000 + round * 1777 % 12000);
     end_export(&big, strcmp(mode, "dereg") == 0);
     memcpy(before, big.at, BYTES);
     CHECK(mprotect(big.at, BYTES, PROT_NONE) == 0);
@@ -118,7 +118,12 @@ static void target_round(uccl_engine *engine, uccl_conn *conn, const char *mode,
 
 /* ---- the initiator ---- */
 
-static int post(bool write, uccl_conn *conn, const uccl_remote *remote, unsigned char *local, unsigned number,
+struct local {
+    unsigned char *at;
+    uccl_mr *mr; /* so that a NIC may place what comes from here or goes there */
+};
+
+static int post(bool write, uccl_conn *conn, const uccl_remote *remote, struct local local, unsigned number,
                 uccl_request **out)
 {
     static const size_t sizes[] = {1 << 20, 100, 9000, 300000};
@@ -126,12 +131,13 @@ static int post(bool write, uccl_conn *conn, const uccl_remote *remote, unsigned
     size_t count = number % 5 == 0 ? PIECES : 1, size = count == 1 ? sizes[number % 4] : 4096;
     for (size_t i = 0; i < count; i++) {
         uint64_t offset = ((uint64_t)number * 123457 + i * 65537) % (BYTES - size);
-        pieces[i] = (struct uccl_piece){.local = local + offset, .length = size, .remote = remote, .offset = offset};
+        pieces[i] = (struct uccl_piece){
+            .local = local.at + offset, .mr = local.mr, .length = size, .remote = remote, .offset = offset};
     }
     return write ? uccl_write_async(conn, pieces, count, NULL, out) : uccl_read_async(conn, pieces, count, NULL, out);
 }
 
-static void initiator_round(uccl_conn *conn, bool write, unsigned char *local, unsigned round)
+static void initiator_round(uccl_conn *conn, bool write, struct local local, unsigned round)
 {
     uint8_t ref[UCCL_REF_BYTES], other_ref[UCCL_REF_BYTES], word = 0;
     uccl_remote *remote, *other;
@@ -156,8 +162,8 @@ static void initiator_round(uccl_conn *conn, bool write, unsigned char *local, u
     for (unsigned i = 0; i < WINDOW; i++) /* posted when the first had been refused */
         CHECK(uccl_wait(ring[i], LIMIT_MS, NULL) == UCCL_EACCESS);
     for (size_t i = 0; i < OTHER; i++)
-        local[i] = (unsigned char)(i * 5 + round);
-    struct uccl_piece piece = {.local = local, .length = OTHER, .remote = other};
+        local.at[i] = (unsigned char)(i * 5 + round);
+    struct uccl_piece piece = {.local = local.at, .mr = local.mr, .length = OTHER, .remote = other};
     WORKS(uccl_write_async(conn, &piece, 1, NULL, &ring[0]));
     wait_for(ring[0]);
     printf("round %u: %u operations moved, %u refused\n", round, moved, refused + WINDOW);
@@ -174,27 +180,32 @@ int main(int argc, char **argv)
     uccl_listener *listener;
     uccl_conn *conn;
     struct uccl_handle handle;
-    CHECK(argc == 3 && pipe(handles) == 0);
+    CHECK((argc == 3 || argc == 4) && pipe(handles) == 0);
     unsigned rounds = (unsigned)atoi(argv[2]);
+    uint64_t placed;
     setvbuf(stdout, NULL, _IOLBF, 0);
     pid_t child = fork();
     alarm(100);
     WORKS(uccl_open(NULL, &engine));
     if (child == 0) {
-        unsigned char *local = calloc(1, BYTES);
-        CHECK(local && read(handles[0], &handle, sizeof handle) == sizeof handle);
+        struct local local = {.at = calloc(1, BYTES)};
+        CHECK(local.at);
+        WORKS(uccl_reg_mr(engine, local.at, BYTES, UCCL_MEM_HOST, &local.mr));
+        CHECK(read(handles[0], &handle, sizeof handle) == sizeof handle);
         WORKS(uccl_connect(engine, &handle, LIMIT_MS, &conn));
         for (unsigned i = 0; i < rounds; i++)
             initiator_round(conn, strcmp(argv[1], "read") != 0, local, i);
         uccl_close(engine);
-        free(local);
+        free(local.at);
         return 0;
     }
     WORKS(uccl_listen(engine, 0, 0, &handle, &listener));
     CHECK(write(handles[1], &handle, sizeof handle) == sizeof handle);
     WORKS(uccl_accept(listener, LIMIT_MS, &conn));
     for (unsigned i = 0; i < rounds; i++)
-        target_round(engine, conn, argv[1], i);
+        target_round(engine, conn, argv[1], i, argc > 3 ? (unsigned)atoi(argv[3]) : 0);
+    WORKS(uccl_counter_by_name(engine, "rx_placed", &placed));
+    printf("%lu chunks were placed at the target\n", (unsigned long)placed);
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     uccl_close(engine);
     return 0;

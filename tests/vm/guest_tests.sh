@@ -6,7 +6,7 @@
 # Software emulation moves about ten megabytes a second: every check moves a few.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
-plan 112
+plan 115
 [ "${VM_ONLY:-*}" = "*" ] || planned=
 
 link=$SOURCE/tests/vm/link.sh
@@ -123,6 +123,13 @@ onesided() {
     local size=100000
     [ "$1" != notify ] || size=10000
     pair 10.0.0.2 --perftype="$@" --msize=$size --nreq=4
+}
+
+# Memory that is revoked under writes, which no NIC changes any more: both ends are on one device.
+revoked() {
+    env "${SERVER_ENV[@]}" timeout "$PAIR_LIMIT_S" "$BUILD/tests/onesided/revoker" write 3 1500 || return 1
+    grep -qE ': [1-9][0-9]* operations moved' "$WORK/check.log" || { echo "nothing had moved before" && return 1; }
+    [ "$kind" = ud ] || grep -qE '^[1-9][0-9]* chunks were placed' "$WORK/check.log"
 }
 
 # faulty "NETEM ARGUMENTS" COMMAND...
@@ -335,6 +342,7 @@ for kind in "${kinds[@]}"; do
         guest "$kind: one-sided, $type" onesided "$type" --iterations=200
         guest "$kind: one-sided, $type, 1% loss" faulty "loss 1%" onesided "$type" --iterations=40
     done
+    guest "$kind: one-sided, revoked memory" revoked
     for type in write read; do
         guest "$kind: one-sided, $type of 1000 pieces" sweep 4K,256K --op=$type --pieces=1000
     done
