@@ -162,10 +162,10 @@ static uint64_t word_of(unsigned node, unsigned index)
 static bool pick_slots(struct operation *op, unsigned to)
 {
     struct region *region = &world.region[to];
-    op->slots = 1 + cluster_random(world.places ? 2 : SPAN);
+    op->slots = 1 + cluster_random(SPAN);
     unsigned first = cluster_random(SLOTS);
     for (unsigned i = 0; i < op->slots; i++) {
-        unsigned slot = (first + i * 7) % SLOTS;
+        unsigned slot = (first + i * (world.places ? 1 : 7)) % SLOTS;
         if (region->writing[slot] || (op->write && region->readers[slot]))
             return false;
         op->slot[i] = slot;
@@ -196,8 +196,15 @@ static unsigned cut(const struct initiator *me, const struct operation *op, stru
 {
     unsigned count = 0;
     uint32_t most = cluster_random(3) == 0 ? 500 : 1 + cluster_random(2 * SLOT_BYTES);
-    if (world.places && cluster_random(2))
-        most = REGION_BYTES; /* NICs place messages in one piece alone */
+    if (world.places && op->slot[op->slots - 1] >= op->slot[0] && cluster_random(2)) {
+        /* NICs place messages in one piece alone */
+        pieces[0] = (struct uccl_piece){.local = op->local,
+                                        .mr = world.region[me->from].locals,
+                                        .length = (size_t)op->slots * SLOT_BYTES,
+                                        .remote = op->remote,
+                                        .offset = (uint64_t)op->slot[0] * SLOT_BYTES};
+        return 1;
+    }
     for (unsigned i = 0; i < op->slots; i++) {
         for (size_t at = 0; at < SLOT_BYTES;) {
             size_t length = 1 + cluster_random(most), left = SLOT_BYTES - at;

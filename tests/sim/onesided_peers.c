@@ -21,10 +21,10 @@ enum {
     NODES = 4,
     LIVE = 3, /* operations of one end at once, each with its own slots */
     SLOTS = 2 * LIVE,
-    SLOT_BYTES = 20000,
+    SLOT_BYTES = 90000,                           /* large ones are striped */
     SLICE_BYTES = SLOTS * SLOT_BYTES + SLOTS * 8, /* a word for each slot */
     SLICE_STRIDE = (SLICE_BYTES + 63) / 64 * 64,
-    OPS = 40, /* that one node is to complete at another, in all of its sessions */
+    OPS = 24, /* that one node is to complete at another, in all of its sessions */
     PIECES = 40,
     SESSIONS = 3000,
     LINKS = 64,
@@ -682,6 +682,7 @@ static void begin_world(struct cluster_options *options, struct rng *rng)
     options->script_ns = UINT64_C(60000) * NS_PER_MS;
     options->sessions = 0;
     options->params.stripe_min_kb = 64;
+    options->params.num_engines = 3;
     options->nic.in_place = rng_below(rng, 2);
     options->fabric.loss_ppm = rng_below(rng, 2) * 10000;
     options->fabric.duplicate_ppm = rng_below(rng, 2) * 20000;
