@@ -296,3 +296,21 @@ Test(close, all_linger_at_once, .timeout = TIMEOUT_S)
     cr_assert_lt(took_ms, MOST_MS, "%d connections take %d ms", CONNS, (int)took_ms);
     IS(uccl_close(pair.engine[1]), 0);
 }
+
+/* uccl_close() waits for threads in uccl_wait(): whoever has returned from it, in any way, is none. */
+BOTH(close, a_wait_that_is_over_holds_nobody_up)
+{
+    struct pair pair;
+    uint8_t to[8], from[8] = {1};
+    uccl_request *receive, *send;
+    pair_open(&pair, lend);
+    IS(uccl_recv_async(pair.conn[1], to, sizeof to, NULL, &receive), 0);
+    IS(uccl_wait(receive, 1, NULL), UCCL_ETIMEDOUT);
+    cr_assert_eq(atomic_load(&pair.conn[1]->thread->callers), 0);
+    IS(uccl_send_async(pair.conn[0], from, sizeof from, NULL, &send), 0);
+    IS(uccl_wait(receive, SOON_MS, NULL), 0);
+    IS(uccl_wait(send, SOON_MS, NULL), 0);
+    for (unsigned i = 0; i < 2; i++)
+        cr_assert_eq(atomic_load(&pair.conn[i]->thread->callers), 0);
+    pair_close(&pair);
+}
