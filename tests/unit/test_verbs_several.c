@@ -186,10 +186,11 @@ Test(verbs_several, ports_of_one_subnet_pair_up, .init = set_up)
     expect_pairs("01", "32", "0-1 1-0");
     expect_pairs("01", "2", "0-0"); /* the other one's network is not theirs */
     expect_pairs("0", "23", "0-0");
-    expect_pairs("02", "46", "0-0 1-1");      /* all in one */
-    expect_pairs("012", "45", "0-0 1-1 2-0"); /* they take turns */
-    expect_pairs("01", "01", "0-0 1-1");      /* our own */
-    expect_pairs("0", "1", "0-0");            /* a router may lead there */
+    expect_pairs("02", "46", "0-0 1-1");           /* all in one */
+    expect_pairs("012", "45", "0-0 1-1 2-0");      /* they take turns */
+    expect_pairs("01", "2345", "0-0 1-1 0-2 1-3"); /* flow i begins with our port i, counted round */
+    expect_pairs("01", "01", "0-0 1-1");           /* our own */
+    expect_pairs("0", "1", "0-0");                 /* a router may lead there */
     struct nic_queue_address none = {.length = 5, .bytes = {NIC_ADDRESS_VERBS}};
     struct nic_pair pair;
     cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0);
@@ -222,7 +223,6 @@ Test(verbs_several, both_ends_find_the_same_pairs, .init = set_up, .fini = close
         for (unsigned i = 0; i < count[0]; i++) {
             cr_assert_eq(pairs[0][i].ours, pairs[1][i].theirs, "row %u, pair %u", row, i);
             cr_assert_eq(pairs[0][i].theirs, pairs[1][i].ours);
-            cr_assert(i == 0 || pairs[0][i].ours >= pairs[0][i - 1].ours, "in the order of the client's ports");
         }
     }
 }

@@ -70,7 +70,22 @@ static void swap(struct nic_pair *pair)
     *pair = (struct nic_pair){.ours = pair->theirs, .theirs = pair->ours};
 }
 
-/* As pair.h says, from the client's side, sorted by the client's ports. Ports of one engine, or none that share a
+/* Orders pairs so that the client's ports take turns: flow i is to begin with port i, counted round. */
+static void take_turns(struct nic_pair *pairs, unsigned count, unsigned ports)
+{
+    for (unsigned i = 0; i < count; i++) {
+        unsigned at = i;
+        while (at < count && pairs[at].ours != i % ports)
+            at++;
+        if (at == count) /* that one has no more pairs */
+            continue;
+        struct nic_pair pair = pairs[at];
+        memmove(&pairs[i + 1], &pairs[i], (at - i) * sizeof pair);
+        pairs[i] = pair;
+    }
+}
+
+/* As pair.h says, from the client's side; the client's ports take turns. Ports of one engine, or none that share a
  * subnet as far as can be seen, pair up as they are numbered. */
 unsigned verbs_pairs(const struct nic *base, const struct nic_queue_address *theirs, bool client, struct nic_pair *out,
                      unsigned max)
@@ -85,13 +100,7 @@ unsigned verbs_pairs(const struct nic *base, const struct nic_queue_address *the
     unsigned count = client ? nic_pairs(ours, n, others, m, out, max) : nic_pairs(others, m, ours, n, out, max);
     for (bool none = count == 0; none && count < (n > m ? n : m) && count < max; count++)
         out[count] = (struct nic_pair){(uint8_t)(count % (client ? n : m)), (uint8_t)(count % (client ? m : n))};
-    for (unsigned i = 1; i < count; i++) {
-        struct nic_pair pair = out[i];
-        unsigned at = i;
-        for (; at > 0 && out[at - 1].ours > pair.ours; at--)
-            out[at] = out[at - 1];
-        out[at] = pair;
-    }
+    take_turns(out, count, client ? n : m);
     for (unsigned i = 0; i < count && !client; i++)
         swap(&out[i]);
     return count;
