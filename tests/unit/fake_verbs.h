@@ -430,6 +430,8 @@ static bool fake_step(struct fake_qp *qp)
         fake.status = IBV_WC_SUCCESS;
         if (fake.fate && wc.status == IBV_WC_SUCCESS)
             wc.status = fake.fate(qp, wr, &lost);
+        if (lost && qp->qp.qp_type == IBV_QPT_RC && wc.status == IBV_WC_SUCCESS)
+            wc.status = IBV_WC_RETRY_EXC_ERR; /* it has tried for long */
     } else {
         wc.status = IBV_WC_WR_FLUSH_ERR;
     }

@@ -79,6 +79,21 @@ Test(place_rails, queue_pairs_stay_when_another_rail_is_lost, .init = open_rails
     cr_assert_gt(placed(), before);
 }
 
+/* A rail in doubt takes nothing new while another works: no writes either. */
+Test(place_rails, nothing_is_written_over_a_rail_in_doubt, .init = open_rails)
+{
+    uint64_t before = placed();
+    struct duo_request *receive = duo_recv(1, 100000);
+    placing_talk();
+    rail_suspect(&duo_flow[0]->rails[0]);
+    struct duo_request *send = duo_send(0, 100000);
+    duo_talk();
+    cr_assert_eq(placed(), before);
+    placing_run(100 * MS);
+    duo_assert_ended(receive, UCCL_OK, 100000);
+    duo_assert_ended(send, UCCL_OK, 100000);
+}
+
 /* A write that is under way when its rail is lost goes again only when the peer has drained: it may still land. */
 Test(place_rails, nothing_lands_late, .init = open_rails)
 {

@@ -242,6 +242,13 @@ Test(verbs_several, each_rail_has_its_port, .init = set_up_ends, .fini = close_e
     }
 }
 
+/* Slots go back to where they came from: there are always some to receive into. */
+Test(verbs_several, slots_go_back_to_their_port, .init = set_up_ends, .fini = close_ends)
+{
+    for (unsigned i = 0; i < VERBS_UD_RECEIVES + 100; i++)
+        cr_assert_eq(small_over(0, SECOND_RAIL), SECOND_RAIL + 1, "datagram %u", i);
+}
+
 /* A key is of one device: the wrong one would be refused there, or be that of other memory. */
 Test(verbs_several, registrations_have_a_key_per_port, .init = set_up_ends, .fini = close_ends)
 {
