@@ -223,6 +223,13 @@ void mtu_on_ack(struct rail *rail, const struct sent_acked *acked)
     }
 }
 
+void mtu_forgive(struct rail *rail)
+{
+    rail->mtu.rounds = rail->mtu.losses = 0;
+    rail->mtu.counted_ns = rail->flow->core->now_ns;
+    set_watches(rail);
+}
+
 /*
  * Counts a round of losses: a large datagram that was sent after the last round was counted is lost too. A small probe
  * asks the peer, to show whether small datagrams pass. It does not at the first loss that acks show: others arrived

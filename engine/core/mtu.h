@@ -79,6 +79,8 @@ void mtu_on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns);
 void mtu_on_ack(struct rail *rail, const struct sent_acked *acked);
 /* Chunks have been declared lost; `by_time`: nothing comes back at all. True: a black hole swallows large datagrams. */
 bool mtu_on_losses(struct rail *rail, bool by_time, uint64_t now_ns);
+/* The rail did not get small datagrams through either: losses so far say nothing about sizes. */
+void mtu_forgive(struct rail *rail);
 void mtu_expire(struct rail *rail, uint64_t now_ns);
 
 #endif

@@ -27,7 +27,7 @@ enum {
     FLAPS_MAX = 6, /* doublings of the time between the answers */
 };
 #define TRY_NS (4 * NS_PER_MS)                /* between tries at first, or the time of an answer */
-#define TRY_DOWN_MAX_NS (500 * NS_PER_MS)     /* and at last */
+#define TRY_DOWN_MAX_NS (500 * NS_PER_MS)     /* and at last, while it is down or its address is not proven */
 #define RETURN_NS (10 * NS_PER_MS)            /* between the answers that bring a rail back, doubled for each flap */
 #define CALM_NS (UINT64_C(10000) * NS_PER_MS) /* UP for so long: earlier flaps are forgotten */
 
@@ -72,7 +72,7 @@ static uint64_t try_patience_ns(const struct rail *rail)
     uint64_t answer_ns = rail_probe_ns(rail), least_ns = answer_ns > TRY_NS ? answer_ns : TRY_NS;
     unsigned backoff = rail->tries < TRY_BACKOFF_MAX ? rail->tries : TRY_BACKOFF_MAX;
     uint64_t wait_ns = least_ns << backoff, most_ns = TRY_DOWN_MAX_NS;
-    if (rail->state != RAIL_DOWN) {
+    if (probe_proven(&rail->probe) && rail->state != RAIL_DOWN) {
         uint64_t share_ns = rail->flow->core->params->nic_dead_ms * NS_PER_MS / (TRIES_TO_DOWN + 1);
         most_ns = share_ns > least_ns ? share_ns : least_ns;
     }
@@ -217,13 +217,19 @@ static void come_back(struct rail *rail)
     rail->last_ack_ns = flow->core->now_ns;
     rail->up_ns = flow->core->now_ns;
     rail->asked = false;
+    mtu_forgive(rail);
     turn(rail, RAIL_UP);
 }
 
-/* It works, after all. What is in flight there may be lost: its timeout, which has been doubled, is near again. */
+/*
+ * It works, after all. What is in flight there may be lost: its timeout, which has been doubled, is near again. If a
+ * try went unanswered, the rail has been cut for a while. In a hole for large datagrams the first try is answered.
+ */
 static void clear_doubt(struct rail *rail)
 {
     rail->asked = false;
+    if (rail->tries > 1)
+        mtu_forgive(rail);
     if (rail->loss.rto_backoff > 1)
         rail->loss.rto_backoff = 1;
     if (rail->state == RAIL_SUSPECT)

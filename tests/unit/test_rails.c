@@ -7,6 +7,7 @@ TestSuite(rails, .timeout = 60);
 enum { RAILS = 2, PATHS = 4 };
 
 static bool dead[2][RAILS];          /* by sender: the rail swallows everything */
+static size_t hole_bytes;            /* the first rail of end 0 swallows larger datagrams; 0: it has no hole */
 static unsigned sequenced[2][RAILS]; /* descriptors of chunks that left */
 static unsigned others[2][RAILS];
 
@@ -22,8 +23,23 @@ static void open_rails(void)
     }
     duo_open_as(false);
     memset(dead, 0, sizeof dead);
+    hole_bytes = 0;
     memset(sequenced, 0, sizeof sequenced);
     memset(others, 0, sizeof others);
+}
+
+/* Drops what the rail does not get through of the datagrams that were queued last, from `first` on. */
+static void swallow(unsigned side, unsigned rail, unsigned first)
+{
+    struct duo_datagram *queue = duo_queue[side];
+    unsigned kept = first;
+    for (unsigned i = first; i < duo_queued[side]; i++) {
+        if (dead[side][rail] || (hole_bytes && side == 0 && rail == 0 && queue[i].length > hole_bytes))
+            free(queue[i].bytes);
+        else
+            queue[kept++] = queue[i];
+    }
+    duo_queued[side] = kept;
 }
 
 static void say(unsigned side)
@@ -39,8 +55,7 @@ static void say(unsigned side)
         (desc.sequenced ? sequenced : others)[side][desc.rail]++;
         unsigned before = duo_queued[side];
         duo_build(side, &desc); /* even if nobody gets it: the pieces are copied */
-        while (dead[side][desc.rail] && duo_queued[side] > before)
-            free(duo_queue[side][--duo_queued[side]].bytes);
+        swallow(side, desc.rail, before);
     }
     duo_events(side);
 }
@@ -169,6 +184,7 @@ Test(rails, silence_brings_a_rail_down, .init = open_proven)
 /* It works again: three answers in a row bring it back, and it carries messages. */
 Test(rails, three_answers_bring_it_back, .init = open_proven)
 {
+    duo_flow[0]->rails[0].mtu.losses = 2; /* one more would be a hole */
     core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
     duo_events(0);
     cr_assert_eq(duo_lost[0], 1);
@@ -187,6 +203,7 @@ Test(rails, three_answers_bring_it_back, .init = open_proven)
     cr_assert_eq(duo_back[0], 1);
     cr_assert_geq(others[0][0], asked + 3);
     cr_assert_eq(duo_count(&duo_counters[0].rails_returned), 1);
+    cr_assert_eq(rail_of(0, 0)->mtu.losses, 0);
     unsigned before = sequenced[0][0];
     pass_message(100);
     cr_assert_gt(sequenced[0][0], before);
@@ -324,6 +341,74 @@ Test(rails, the_peer_dies_without_devices, .init = open_proven)
     duo_run_with(1000 * MS, talk);
     cr_assert_eq(duo_dead[0], 1);
     cr_assert_eq(send->status, UCCL_EPEERDEAD);
+}
+
+/* An address does not answer while messages go on over the other rail: it is asked more and more rarely. */
+Test(rails, no_answer_is_asked_for_rarely, .init = open_rails)
+{
+    dead[0][0] = dead[1][0] = true;
+    pass_message(100);
+    unsigned before = others[0][0];
+    duo_recv(1, 100);
+    duo_recv(0, 100); /* both ends wait */
+    duo_run_with(5000 * MS, talk);
+    cr_assert_geq(others[0][0] - before, 8);
+    cr_assert_leq(others[0][0] - before, 22, "%u", others[0][0] - before);
+}
+
+/* ---- sizes ------------------------------------------------------------------------------------- */
+
+enum { BASE = 1232, FULL = 1472 };
+
+/* The rails have found out that full datagrams pass. */
+static void open_sized(void)
+{
+    open_rails();
+    for (unsigned side = 0; side < 2; side++) {
+        for (unsigned i = 0; i < RAILS; i++)
+            duo_setup[side].rails[i].base_bytes = BASE;
+    }
+    duo_open_as(false);
+    duo_run_with(100 * MS, talk);
+    pass_message(100 << 10);
+    cr_assert_eq(rail_of(0, 0)->datagram_bytes, FULL);
+    cr_assert_eq(rail_of(0, 1)->datagram_bytes, FULL);
+}
+
+/* A link that goes up and down loses large datagrams each time, and small ones pass in between. That is no hole. */
+Test(rails, flaps_are_no_hole, .init = open_sized)
+{
+    for (unsigned i = 0; i < 8; i++) {
+        struct duo_request *recv = duo_recv(1, 512 << 10), *send = duo_send(0, 512 << 10);
+        dead[0][0] = true;
+        cc_set_window(&duo_flow[0]->rails[0].cc, 1 << 20); /* it takes large chunks again */
+        duo_run_with(60 * MS, talk);
+        duo_assert_ended(recv, UCCL_OK, 512 << 10);
+        duo_assert_ended(send, UCCL_OK, 512 << 10);
+        cr_assert_eq(rail_of(0, 0)->state, RAIL_SUSPECT);
+        dead[0][0] = false;
+        recv = duo_recv(0, 100); /* something to wait for */
+        duo_run_with(200 * MS, talk);
+        cr_assert_eq(rail_of(0, 0)->state, RAIL_UP);
+        duo_send(1, 100);
+        pass_message(100);
+        duo_assert_ended(recv, UCCL_OK, 100);
+    }
+    cr_assert_eq(duo_count(&duo_counters[0].mtu_holes), 0);
+    cr_assert_eq(rail_of(0, 0)->datagram_bytes, FULL);
+}
+
+/* A hole of one rail is found though the other one works, and costs no more than some rounds. */
+Test(rails, a_hole_is_found_beside_another_rail, .init = open_sized)
+{
+    hole_bytes = BASE;
+    for (unsigned i = 0; i < 20 && rail_of(0, 0)->datagram_bytes > BASE; i++) {
+        pass_message(256 << 10);
+        duo_run_with(50 * MS, talk);
+    }
+    cr_assert_eq(rail_of(0, 0)->datagram_bytes, BASE);
+    cr_assert_eq(duo_count(&duo_counters[0].mtu_holes), 1);
+    cr_assert_eq(rail_of(0, 1)->datagram_bytes, FULL);
 }
 
 /* With a single rail nothing of this applies. */
