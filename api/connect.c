@@ -27,6 +27,11 @@ static const uint64_t SHARE_NS = 100 * NS_PER_MS;
 /* While its datagrams have not come back, a connect looks this often whether the server has given up. */
 static const uint64_t TRY_NS = 20 * NS_PER_MS;
 
+/*
+ * A connect that could go beside waits so long for its datagrams, or half of the time that it has left if that is less.
+ */
+static const uint64_t GO_BESIDE_NS = NS_PER_S;
+
 /* client_offer() returns it beside errors: begin anew. */
 enum { BEGIN_ANEW = 1 };
 
@@ -51,6 +56,8 @@ struct connecting {
     uint64_t handshake_ns; /* time for the handshake after the server's HELLO; 0: the race's deadline holds */
     bool begun_anew;       /* once, after another first contact succeeded, or `afresh` */
     bool afresh;           /* the server has forgotten the peer that we claimed: claims nothing more */
+    bool beside;           /* its flows use the queues beside the main ones */
+    uint64_t go_beside_ns; /* when it takes these, unless datagrams come back; UINT64_MAX: never */
     uint32_t slot;         /* in the table below, where it has one: */
     uint64_t nonce;        /* not 0 */
     char missing[256];     /* for the log, if no datagram comes back */
@@ -113,6 +120,20 @@ static bool another_meets(const struct connecting *c)
     return false;
 }
 
+uint64_t kinds_taken(const struct uccl_engine *engine)
+{
+    const struct nic_device_ops *beside = engine->nic->beside;
+    return BOOT_TAKES(engine->nic->ops->kind) | (beside ? BOOT_TAKES(beside->kind) : 0);
+}
+
+/* Whether both sides take flows over the queues beside our main ones; `only`: and the peer takes no others of ours. */
+static bool can_go_beside(const struct connecting *c, bool only)
+{
+    const struct nic *nic = c->engine->nic;
+    uint64_t both = bootstrap_features(c->boot);
+    return nic->beside && both & BOOT_TAKES(nic->beside->kind) && !(only && both & BOOT_TAKES(nic->ops->kind));
+}
+
 /*
  * No proof fits: the connect waits for another first contact, begins anew after one, or becomes one. UCCL_EAGAIN: it
  * waits. Under the lock.
@@ -135,7 +156,8 @@ static int client_meet(struct connecting *c)
     }
     struct nic_host host;
     bootstrap_host(c->boot, &host);
-    int error = peer_new(&engine->peers, id, false, &host, &c->peer);
+    c->beside = c->beside || can_go_beside(c, true);
+    int error = peer_new(&engine->peers, id, false, c->beside, &host, &c->peer);
     c->meets = !error;
     memcpy(c->peer_id, id, sizeof c->peer_id);
     return error;
@@ -209,21 +231,23 @@ static int client_accept_offer(struct connecting *c)
     return error;
 }
 
-/* Writes the log line for the case that no datagram comes back. */
-static void say_missing(struct connecting *c)
+enum { MISSING_TEXT = 192 };
+
+/* In words: no datagram comes back. */
+static const char *missing_text(const struct connecting *c, char out[MISSING_TEXT])
 {
-    const struct engine_thread *thread = c->home->thread;
+    const struct nic_queue *queue = peer_queue(c->home->peer, c->home->thread);
     const struct boot_offer *offer = bootstrap_peer_offer(c->boot);
     struct nic_queue_address ours;
     char here[NIC_QUEUE_TEXT], there[NIC_QUEUE_TEXT] = "another queue"; /* of a known peer, whose offer has none */
-    thread->queue->ops->address(thread->queue, &ours);
+    queue->ops->address(queue, &ours);
     nic_queue_address_text(&ours, here);
     if (c->meets)
         nic_queue_address_text(&offer->flows[offer->home].address, there);
-    snprintf(c->missing, sizeof c->missing,
-             "TCP passes, but no datagram came back: sent from %s here to %s there; does a firewall drop them? "
-             "UCCL_BACKEND chooses another kind of network",
-             here, there);
+    snprintf(out, MISSING_TEXT,
+             "TCP passes, but no datagram came back: sent from %s here to %s there; does a firewall drop them?", here,
+             there);
+    return out;
 }
 
 /* Flow and connection are open: sends READY once the flow is proven, at once for a known peer. */
@@ -233,8 +257,48 @@ static void client_try(struct connecting *c)
         bootstrap_accept_offer(c->boot);
         return;
     }
-    say_missing(c);
+    char text[MISSING_TEXT];
+    uint64_t now_ns = clock_now_ns(), half_ns = (bootstrap_deadline(c->boot) - now_ns) / 2;
+    bool beside = !c->home->peer->beside && can_go_beside(c, false);
+    c->go_beside_ns = beside ? now_ns + (half_ns < GO_BESIDE_NS ? half_ns : GO_BESIDE_NS) : UINT64_MAX;
+    snprintf(c->missing, sizeof c->missing, "%s UCCL_BACKEND chooses another kind of network", missing_text(c, text));
     bootstrap_try(c->boot, c->missing);
+}
+
+/* Begins again with the winner; each reason counts once: `begun_anew`, `afresh`, `beside`. `boot` is NULL after a
+ * failure. */
+static int connecting_again(struct connecting *c)
+{
+    bootstrap_free(c->boot);
+    c->boot = NULL;
+    pthread_mutex_lock(&c->engine->lock);
+    if (c->peer)
+        peer_put(&c->engine->peers, c->peer);
+    c->peer = NULL;
+    pthread_mutex_unlock(&c->engine->lock);
+    int error = bootstrap_connect(&c->address, c->engine->id, c->race.target.listener, c->race.deadline_ns,
+                                  c->race.attempts[c->race.winner].fault, &c->boot);
+    if (!error)
+        bootstrap_add_features(c->boot, kinds_taken(c->engine));
+    return error;
+}
+
+/* No datagram comes back: begins again with flows over the queues beside. */
+static int connecting_beside(struct connecting *c)
+{
+    char text[NETDEV_ADDRESS_TEXT], missing[MISSING_TEXT];
+    LOG_WARNING("peer %s: %s Its data goes over TCP connections (UCCL_BACKEND=auto)",
+                netdev_address_text(&c->address, text), missing_text(c, missing));
+    bootstrap_reject(c->boot, UCCL_EAGAIN);
+    pthread_mutex_lock(&c->engine->lock);
+    peer_give_up(c->conn->peer);
+    pthread_mutex_unlock(&c->engine->lock);
+    conn_abandon(c->conn); /* and with it the peer */
+    c->conn = NULL;
+    c->home = NULL;
+    c->meets = false;
+    c->beside = true;
+    return connecting_again(c);
 }
 
 /* UCCL_EAGAIN: the flow is not proven yet. */
@@ -245,9 +309,11 @@ static int client_prove(struct connecting *c)
         bootstrap_accept_offer(c->boot);
         return UCCL_OK;
     case FLOW_UNPROVEN:
-        return UCCL_EAGAIN;
+        return clock_now_ns() < c->go_beside_ns ? UCCL_EAGAIN : connecting_beside(c);
     default: {
         char text[NETDEV_ADDRESS_TEXT];
+        if (c->go_beside_ns != UINT64_MAX)
+            return connecting_beside(c);
         int status = atomic_load_explicit(&c->conn->status, memory_order_acquire);
         LOG_WARNING("the flow to %s has died before the handshake was over: %s", netdev_address_text(&c->address, text),
                     c->missing);
@@ -262,20 +328,6 @@ static void client_done(struct connecting *c)
     pthread_mutex_lock(&c->engine->lock);
     peer_met(&c->engine->peers, c->conn->peer);
     pthread_mutex_unlock(&c->engine->lock);
-}
-
-/* Begins again with the winner; each reason counts once: `begun_anew`, `afresh`. `boot` is NULL after a failure. */
-static int connecting_again(struct connecting *c)
-{
-    bootstrap_free(c->boot);
-    c->boot = NULL;
-    pthread_mutex_lock(&c->engine->lock);
-    if (c->peer)
-        peer_put(&c->engine->peers, c->peer);
-    c->peer = NULL;
-    pthread_mutex_unlock(&c->engine->lock);
-    return bootstrap_connect(&c->address, c->engine->id, c->race.target.listener, c->race.deadline_ns,
-                             c->race.attempts[c->race.winner].fault, &c->boot);
 }
 
 /* A step before there is a winner. */
@@ -375,6 +427,7 @@ static int connecting_new(struct uccl_engine *engine, const struct uccl_handle *
     c->asked_ns = clock_now_ns();
     race_init(&c->race, &target, engine->id, engine->params.socket_ifname, c->asked_ns,
               c->asked_ns + limit_ms * NS_PER_MS);
+    c->race.features = kinds_taken(engine);
     pthread_mutex_lock(&engine->lock);
     c->next = engine->connecting;
     engine->connecting = c;

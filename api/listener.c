@@ -352,6 +352,7 @@ static bool accept_newcomer(struct uccl_listener *listener)
     uint64_t deadline_ns = newcomer.since_ns + engine->params.connect_ms * NS_PER_MS;
     if (bootstrap_serve(fd, engine->id, listener->nonce, deadline_ns, &newcomer.boot))
         return false;
+    bootstrap_add_features(newcomer.boot, kinds_taken(engine));
     newcomer.source = source_of(newcomer.boot);
     listener->newcomer = newcomer;
     return true;
@@ -395,7 +396,8 @@ static int server_peer(const struct uccl_listener *listener, struct bootstrap *b
     }
     struct nic_host host;
     bootstrap_host(boot, &host);
-    int error = peer_new(&engine->peers, bootstrap_peer_id(boot), true, &host, out);
+    bool beside = nic_goes_beside(engine->nic, &theirs->flows[0].address);
+    int error = peer_new(&engine->peers, bootstrap_peer_id(boot), true, beside, &host, out);
     if (error)
         return error;
     error = peer_take_offer(&engine->peers, *out, theirs, bootstrap_features(boot));

@@ -125,6 +125,8 @@ const struct nic_mr *mr_of_nics(const struct uccl_mr *mr);
 struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr);
 
 /* connect.c */
+/* The kinds of queues that this engine's flows may use, as features of a HELLO. */
+uint64_t kinds_taken(const struct uccl_engine *engine);
 /* Whether all queues that a peer offers can be reached. May take seconds: not under a lock. */
 int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer);
 /* Cancels the never-blocking connects of an engine that is being closed. */

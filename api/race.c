@@ -51,6 +51,8 @@ static bool begin_next(struct race *race, uint64_t now_ns)
                                   &attempt->boot);
     if (error)
         attempt_failed(race, attempt, error, now_ns);
+    else
+        bootstrap_add_features(attempt->boot, race->features);
     return true;
 }
 

@@ -23,6 +23,7 @@ struct race {
     struct handle_target target;
     const uint8_t *engine_id; /* ours */
     const char *ifname;       /* UCCL_SOCKET_IFNAME, for link-local addresses */
+    uint64_t features;        /* that our HELLOs tell beside those of frames */
     uint64_t deadline_ns;
     uint64_t gap_ns;  /* between two attempts */
     uint64_t next_ns; /* when the next one begins at the latest */

@@ -204,7 +204,10 @@ static const struct argp_option ends_rows[] = {
      "server: like --server, and ignores --remote-ip; client: connects to --remote-ip=HOST", TOOL_GROUP_SIDE},
     {0, 0, 0, 0, "Of this side alone:", TOOL_GROUP_OWN},
     {"backend", KEY_BACKEND, "NAME", 0,
-     "auto, verbs, udp or tcp (default auto: verbs where a device has an active port, else UDP)", TOOL_GROUP_OWN},
+     "auto, verbs, udp or tcp (default auto: verbs where a device has an active port, else UDP, or TCP where UDP does "
+     "not "
+     "pass)",
+     TOOL_GROUP_OWN},
     {"dev", KEY_DEV, "NAME", 0, "Verbs device (mlx5_0, mlx5_0:1) or network interface (default: the best one)",
      TOOL_GROUP_OWN},
     {"num-cpus", KEY_NUM_CPUS, "N", 0, "Engine threads, 1 to 64 (default: by the number of cores)", TOOL_GROUP_OWN},

@@ -38,6 +38,10 @@ struct boot_header {
     size_t length;  /* of the whole message */
 };
 
+/* Feature bits of HELLO from 41 on: the sender takes flows whose queues have addresses of kind k. Older ones tell none.
+ */
+#define BOOT_TAKES(kind) (UINT64_C(1) << (40 + (kind)))
+
 struct boot_hello {
     uint16_t version;
     uint8_t engine_id[16];

@@ -606,6 +606,11 @@ int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t listener, uint
     return 0;
 }
 
+void bootstrap_add_features(struct bootstrap *boot, uint64_t features)
+{
+    own_hello(boot)->features |= features;
+}
+
 void bootstrap_free(struct bootstrap *boot)
 {
     if (!boot)

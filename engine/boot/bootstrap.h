@@ -66,6 +66,9 @@ int bootstrap_connect(const union nic_address *address, const uint8_t engine_id[
 int bootstrap_serve(int fd, const uint8_t engine_id[16], uint64_t listener, uint64_t deadline_ns,
                     struct bootstrap **out);
 
+/* Before the first step: adds features to those that our HELLO tells. */
+void bootstrap_add_features(struct bootstrap *boot, uint64_t features);
+
 /*
  * Goes as far as possible without blocking and returns the state. Call again when the descriptor is ready or time
  * has passed. Logs a failure once, with the peer's address.

@@ -60,12 +60,15 @@ static void put_slot(struct peer_table *table, unsigned thread, uint32_t slot)
     table->slots_used[thread][slot / 64] &= ~(UINT64_C(1) << slot % 64);
 }
 
+struct nic_queue *peer_queue(const struct peer *peer, const struct engine_thread *thread)
+{
+    return peer->beside ? thread->queue->beside : thread->queue;
+}
+
 /* ---- what the engine thread does ------------------------------------------------------------- */
 
 struct flow_call {
     struct peer_flow *flow;
-    const struct nic_host *host;
-    const struct nic_queue_address *address;
     uint32_t datagram_bytes; /* that the route takes */
     int error;
 };
@@ -81,16 +84,25 @@ struct open_call {
     int error;
 };
 
+/* The flow's queue may be one beside the main one, which the first peer that needs it opens. */
 static void ask_route(struct engine_thread *thread, void *argument)
 {
     struct flow_call *call = argument;
-    call->error = thread->queue->datagram->route(thread->queue, call->host, &call->datagram_bytes);
+    const struct peer *peer = call->flow->peer;
+    if (peer->beside && !thread->queue->beside)
+        call->error = thread_open_beside(thread);
+    struct nic_queue *queue = peer_queue(peer, thread);
+    if (!call->error)
+        call->error = queue->datagram->route(queue, &peer->host, &call->datagram_bytes);
 }
 
 static void remove_rails(struct engine_thread *thread, struct flow_setup *setup)
 {
-    while (setup->rail_count > 0)
-        thread->queue->datagram->peer_remove(thread->queue, setup->rails[--setup->rail_count].destination);
+    while (setup->rail_count > 0) {
+        uint32_t destination = setup->rails[--setup->rail_count].destination;
+        struct nic_queue *queue = nic_queue_to(thread->queue, destination);
+        queue->datagram->peer_remove(queue, destination);
+    }
 }
 
 /* Bytes of a datagram in an IP packet to this address. */
@@ -105,8 +117,9 @@ static uint32_t datagram_in(uint32_t packet_bytes, const union nic_address *addr
 static int add_rail(struct engine_thread *thread, struct open_call *call, const struct rail_plan *plan)
 {
     struct flow_setup *setup = &call->flow->setup;
-    struct rail_setup rail = {.base_bytes = thread->queue->channel ? 0 : CORE_DATAGRAM_BASE,
-                              .reliable = thread->queue->channel,
+    struct nic_queue *queue = peer_queue(call->flow->peer, thread);
+    struct rail_setup rail = {.base_bytes = queue->channel ? 0 : CORE_DATAGRAM_BASE,
+                              .reliable = queue->channel,
                               .greets = call->flow->peer->is_server,
                               .peer_ports = nic_queue_ports(&call->theirs->address)};
     rail.nonce = call->flow->nonce;
@@ -115,9 +128,9 @@ static int add_rail(struct engine_thread *thread, struct open_call *call, const 
         return UCCL_EIO;
     }
     rail.nonce += rail.nonce == 0;
-    int error = thread->queue->datagram->peer_add(thread->queue, &plan->host, &call->theirs->address, &rail.destination,
-                                                  &rail.datagram_bytes);
-    if ((error == UCCL_EADDR || (error == UCCL_EIO && thread->queue->nic->pairs)) && !plan->handshake) {
+    int error =
+        queue->datagram->peer_add(queue, &plan->host, &call->theirs->address, &rail.destination, &rail.datagram_bytes);
+    if ((error == UCCL_EADDR || (error == UCCL_EIO && queue->nic->pairs)) && !plan->handshake) {
         call->left_out = error;
         return UCCL_OK;
     }
@@ -161,12 +174,13 @@ static void open_flow(struct engine_thread *thread, void *argument)
         return;
     }
     flow->flow = core_flow_open(thread->core, flow->memory, &flow->setup, clock_now_ns());
-    if (thread->queue->channel)
-        thread->queue->channel->introduce(thread->queue, flow->setup.rails[0].destination,
-                                          &(struct nic_flow){.flow = flow->flow,
-                                                             .rx_token = flow->setup.rx_token,
-                                                             .tx_token = flow->setup.tx_token,
-                                                             .dials = !flow->peer->is_server});
+    struct nic_queue *queue = peer_queue(flow->peer, thread);
+    if (queue->channel)
+        queue->channel->introduce(queue, flow->setup.rails[0].destination,
+                                  &(struct nic_flow){.flow = flow->flow,
+                                                     .rx_token = flow->setup.rx_token,
+                                                     .tx_token = flow->setup.tx_token,
+                                                     .dials = !flow->peer->is_server});
 }
 
 static void close_flow(struct engine_thread *thread, void *argument)
@@ -213,6 +227,11 @@ bool peer_lives(struct peer *peer)
     for (unsigned i = 0; i < peer->flow_count; i++)
         peer->dead |= peer_flow_state(&peer->flows[i]) == FLOW_DEAD;
     return !peer->dead;
+}
+
+void peer_give_up(struct peer *peer)
+{
+    peer->dead = true;
 }
 
 /* How long a living peer stays without references. */
@@ -268,17 +287,20 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
     flow->peer = peer;
     flow->slot = (uint32_t)slot;
     flow->nonce = random[1];
-    flow->setup = (struct flow_setup){
-        .rx_token = core_make_token(random[0], (uint32_t)slot),
-        .rx_window_bytes = thread->queue->ops->rx_bytes(thread->queue),
-        .owner = flow,
-    };
-    struct flow_call call = {.host = &peer->host};
+    struct flow_call call = {.flow = flow};
     thread_run(thread, ask_route, &call);
     flow->datagram_bytes = call.datagram_bytes;
-    if (call.error)
+    if (call.error) {
         put_slot(table, index, flow->slot);
-    return call.error;
+        return call.error;
+    }
+    const struct nic_queue *queue = peer_queue(peer, thread);
+    flow->setup = (struct flow_setup){
+        .rx_token = core_make_token(random[0], (uint32_t)slot),
+        .rx_window_bytes = queue->ops->rx_bytes(queue),
+        .owner = flow,
+    };
+    return UCCL_OK;
 }
 
 /* Whether the peer lives, has this id and end, and its flows are open. */
@@ -321,8 +343,8 @@ struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, 
     return NULL;
 }
 
-int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, const struct nic_host *host,
-             struct peer **out)
+int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, bool beside,
+             const struct nic_host *host, struct peer **out)
 {
     peer_free_unused(table);
     if (is_server && table->unmet >= UNMET_MAX && !peer_forget_idlest(table, true)) {
@@ -334,6 +356,7 @@ int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_serv
         return UCCL_ENOMEM;
     memcpy(peer->engine_id, engine_id, sizeof peer->engine_id);
     peer->is_server = is_server;
+    peer->beside = beside;
     peer->host = *host;
     peer->references = 1;
     for (unsigned i = 0; i < table->thread_count; i++) {
@@ -418,9 +441,11 @@ void peer_fill_offer(const struct peer *peer, const struct params *params, struc
             .datagram_bytes = flow->datagram_bytes,
             .rx_bytes = flow->setup.rx_window_bytes,
         };
-        flow->thread->queue->ops->address(flow->thread->queue, &offer->flows[i].address);
+        const struct nic_queue *queue = peer_queue(peer, flow->thread);
+        queue->ops->address(queue, &offer->flows[i].address);
     }
-    rails_offer(peer->flows[0].thread->queue->nic, offer);
+    if (!peer->beside)
+        rails_offer(peer->flows[0].thread->queue->nic, offer);
 }
 
 static uint32_t smaller_u32(uint64_t a, uint64_t b)
@@ -452,12 +477,13 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
     unsigned count = offer->flow_count < peer->flow_count ? offer->flow_count : peer->flow_count;
     bool places = true; /* all flows or none: a connection spans several */
     for (unsigned i = 0; i < count; i++) {
-        const struct nic_queue *queue = peer->flows[i].thread->queue;
+        const struct nic_queue *queue = peer_queue(peer, peer->flows[i].thread);
         places = places && queue->data_qp && queue->data_qp->places(queue, &offer->flows[i].address);
     }
-    struct rail_plan rails[CORE_RAILS_MAX];
-    unsigned rail_count = rails_plan(peer->flows[0].thread->queue->nic, &peer->host, offer, !peer->is_server, rails);
-    rails_tell(peer->flows[0].thread->queue->nic, rails, rail_count);
+    const struct nic *nic = peer->flows[0].thread->queue->nic;
+    struct rail_plan rails[CORE_RAILS_MAX] = {{.host = peer->host, .handshake = true}};
+    unsigned rail_count = peer->beside ? 1 : rails_plan(nic, &peer->host, offer, !peer->is_server, rails);
+    rails_tell(nic, rails, rail_count);
     uint32_t chunk_window = smaller_u32(params->chunk_window, offer->chunk_window);
     for (unsigned i = 0; i < count; i++) {
         struct flow_setup *setup = &peer->flows[i].setup;

@@ -46,6 +46,7 @@ struct peer {
     bool is_server; /* our end is the server's; tells the ends of a connection to ourselves apart */
     bool met;       /* a handshake with it has succeeded; without that it is freed soon */
     bool dead;
+    bool beside; /* its flows use the queues beside the main ones (nic_queue.beside) */
     struct nic_host host;
     uint32_t references;        /* connections and handshakes */
     uint64_t met_ns;            /* when the first one succeeded */
@@ -82,11 +83,12 @@ unsigned peer_keys(struct peer_table *table, const uint8_t engine_id[16], bool i
 /* The living peer whose key the other side has proved, with one more reference; NULL: none. */
 struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, bool is_server);
 /*
- * Makes a peer with fresh tokens and one reference. UCCL_ENOMEM: no memory, no flow slot, or too many handshakes with
- * unknown clients; UCCL_EADDR, UCCL_EIO. Logged.
+ * Makes a peer with fresh tokens and one reference. `beside`: whose flows use the queues beside the main ones, which
+ * this opens if need be. UCCL_ENOMEM: no memory, no flow slot, or too many handshakes with unknown clients;
+ * UCCL_EADDR, UCCL_EIO. Logged.
  */
-int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, const struct nic_host *host,
-             struct peer **out);
+int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, bool beside,
+             const struct nic_host *host, struct peer **out);
 /* Whether a first handshake with this engine id has succeeded since then, and its peer lives. */
 bool peer_met_since(struct peer_table *table, const uint8_t engine_id[16], bool is_server, uint64_t since_ns);
 /* Notes that a handshake with the peer has succeeded. */
@@ -107,6 +109,10 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
 struct boot_key peer_key(const struct peer *peer);
 /* Whether its flows are all usable still. */
 bool peer_lives(struct peer *peer);
+/* No further connection shall use its flows. */
+void peer_give_up(struct peer *peer);
+/* The queue of an engine thread that its flows use. */
+struct nic_queue *peer_queue(const struct peer *peer, const struct engine_thread *thread);
 
 /* CORE_EVENT_FLOW_PROVEN or CORE_EVENT_FLOW_DEAD of a flow, on its engine thread. */
 void peer_flow_turned(struct peer_flow *flow, enum peer_flow_state state);

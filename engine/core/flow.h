@@ -48,11 +48,12 @@ struct flow {
     uint64_t features; /* of both ends: WIRE_FEATURES */
     uint32_t slot;     /* in core->flows */
     uint16_t rail_count;
-    uint16_t proven;   /* rails whose address is */
-    struct rail *main; /* for acks, control frames and small messages */
-    bool carries;      /* it does: something else than probes may be sent */
-    bool reliable;     /* some rails are */
-    uint64_t cut_ns;   /* reliable: since when no connection is up, once one was; 0: one is */
+    uint16_t proven;    /* rails whose address is */
+    struct rail *main;  /* for acks, control frames and small messages */
+    bool carries;       /* it does: something else than probes may be sent */
+    bool reliable;      /* some rails are */
+    bool shares_trains; /* granted messages share trains of frames with others (tx_shareable()) */
+    uint64_t cut_ns;    /* reliable: since when no connection is up, once one was; 0: one is */
 
     struct sent sent;
     struct sack sack;

@@ -46,6 +46,7 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
         rail_init(flow, i, setup, (uint16_t)(i * paths), path_states + i * paths, now_ns);
         flow->reliable |= flow->rails[i].reliable;
     }
+    flow->shares_trains = core->whole_trains && rails == 1 && !flow->reliable;
     sent_init(&flow->sent, chunks, setup->chunk_window, flow->rails, path_states,
               flow->qps.count ? &flow->qps.set : NULL, ack_on_chunk, flow);
     flow->sent.data_qps_reliable = core->places_reliably;

@@ -77,13 +77,13 @@ void tx_describe_unnumbered(struct rail *rail, uint8_t *buffer, uint32_t bytes, 
 
 /*
  * The bulk message that may go now if it may share a train of frames with others: one that would fill no chunk. A range
- * of a striped message may not: its chunks end it. With several rails none does: trains go over the preferred one.
+ * of a striped message may not: its chunks end it. With several rails none does, since trains go over the preferred
+ * one, nor over connections, where a record of its own costs less.
  */
 static inline struct core_msg *tx_shareable(const struct conn *conn)
 {
     struct core_msg *msg = conn_bulk_ready(conn);
-    const struct flow *flow = conn->flow;
-    bool shares = flow->core->whole_trains && flow->rail_count == 1;
+    bool shares = conn->flow->shares_trains;
     return shares && msg && msg->size_bytes <= FRAMES_BIG_BYTES && msg->stripes <= 1 ? msg : NULL;
 }
 

@@ -23,5 +23,8 @@ int backend_open(const struct params *params, struct nic **out)
         LOG_WARNING("UCCL_IB_HCA=\"%s\" has no effect: libuccl-engine was built without libibverbs (libibverbs-dev)",
                     params->ib_hca);
 #endif
-    return udp_device_ops.open(params, out);
+    int error = udp_device_ops.open(params, out);
+    if (!error && params->backend == BACKEND_AUTO)
+        (*out)->beside = &tcp_device_ops;
+    return error;
 }

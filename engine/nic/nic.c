@@ -17,6 +17,11 @@ int nic_failure(const struct nic_queue *queue)
     return atomic_load_explicit(&queue->nic->failure, memory_order_relaxed);
 }
 
+bool nic_goes_beside(const struct nic *nic, const struct nic_queue_address *theirs)
+{
+    return nic->beside && theirs->bytes[0] == nic->beside->kind;
+}
+
 uint16_t nic_queue_ports(const struct nic_queue_address *address)
 {
     return address->bytes[0] == NIC_ADDRESS_UDP ? (uint16_t)((address->length - 1) / 2) : 1;

@@ -83,6 +83,9 @@ struct nic_queue_address {
     uint8_t bytes[NIC_QUEUE_ADDRESS_MAX];
 };
 
+/* Destinations of a queue that stands beside another (nic_queue.beside) have this bit. */
+#define NIC_BESIDE (UINT32_C(1) << 31)
+
 /* How many ports an address names: the first paths send from these (flow_setup). */
 uint16_t nic_queue_ports(const struct nic_queue_address *address);
 
@@ -191,11 +194,13 @@ struct nic_queue_setup {
     nic_target_fn target; /* or NULL */
     void *owner;          /* for target */
     bool lent;            /* must be drivable by changing threads */
+    bool beside;          /* stands beside the main queue of its engine thread */
     unsigned index;       /* engine thread on this NIC */
 };
 
 /* A device, as uccl_open() opens one. */
 struct nic_device_ops {
+    enum nic_address_of kind; /* of its queues' addresses */
     /* Opens the backend. 0, or UCCL_ENODEV (logged: why there is no device), UCCL_EIO, UCCL_ENOMEM. */
     int (*open)(const struct params *params, struct nic **out);
     void (*close)(struct nic *nic);
@@ -212,7 +217,10 @@ struct nic_device_ops {
      */
     int (*reach)(struct nic *nic, const struct nic_queue_address *address);
 
-    /* One queue per engine thread. */
+    /*
+     * One queue per engine thread, and beside it one of the backend `nic->beside`, whose queues may be opened with any
+     * `nic`.
+     */
     int (*queue_open)(struct nic *nic, const struct nic_queue_setup *setup, struct nic_queue **out);
 };
 
@@ -246,6 +254,7 @@ struct nic {
     const struct nic_end_ops *ends;      /* NULL: the engine uses one NIC */
     nic_pairs_fn pairs;                  /* NULL: queue addresses name no NICs; boot/rails.h pairs them */
     const struct nic_memory_ops *memory; /* NULL: this NIC places nothing, so it registers nothing */
+    const struct nic_device_ops *beside; /* reaches peers whom datagrams do not reach; has channels. NULL: none does */
     struct nic_caps caps;
     _Atomic int failure; /* nic_failure(); any thread that finds it out stores it */
 };
@@ -353,6 +362,11 @@ struct nic_channel_ops {
     void (*introduce)(struct nic_queue *queue, uint32_t destination, const struct nic_flow *flow);
     /* Once a round, until it says false. */
     bool (*event)(struct nic_queue *queue, struct nic_channel_event *out);
+    /*
+     * For the wait() of the queue beside which this one stands: the descriptor that is readable while this queue has
+     * something to do. Shortens the timeout to the time when it has in any case.
+     */
+    int (*watch)(struct nic_queue *queue, uint64_t *timeout_ns);
 };
 
 /*
@@ -390,11 +404,21 @@ struct nic_queue {
     const struct nic_datagram_ops *datagram;
     const struct nic_channel_ops *channel; /* NULL: paths need no connection */
     const struct nic_data_qp_ops *data_qp; /* NULL: this NIC places nothing */
+    struct nic_queue *beside;              /* a queue with channels, whose work ends this one's wait(); NULL: none */
     struct nic_end_counters ends[NIC_ENDS_MAX];
 };
 
 /* How many NICs memory is registered with. */
 unsigned nic_placers(const struct nic *nic);
+
+/* The queue that a destination belongs to: this one, or the one beside it. */
+static inline struct nic_queue *nic_queue_to(struct nic_queue *queue, uint32_t destination)
+{
+    return destination & NIC_BESIDE ? queue->beside : queue;
+}
+
+/* Whether a queue of a peer is to be reached by the backend beside. */
+bool nic_goes_beside(const struct nic *nic, const struct nic_queue_address *theirs);
 
 /* nic_end_ops.list(); 0: the engine uses one NIC. */
 unsigned nic_ends(const struct nic *nic, struct nic_end out[NIC_ENDS_MAX]);

@@ -26,12 +26,12 @@ static void do_releases(struct engine_thread *thread)
         stage_release(thread->stage, &release);
 }
 
-/* True: the NIC had something. `*drained`: it has nothing more. */
-static bool receive(struct engine_thread *thread, bool *drained)
+/* True: the queue had something. `*drained`: it has nothing more. */
+static bool receive_from(struct engine_thread *thread, struct nic_queue *queue, bool *drained)
 {
     struct nic_rx received[RX_BATCH];
     unsigned room = stage_rx_room(thread->stage, RX_BATCH);
-    unsigned count = room ? thread->queue->datagram->poll(thread->queue, received, room) : 0;
+    unsigned count = room ? queue->datagram->poll(queue, received, room) : 0;
     for (unsigned i = 0; i < count; i++) {
         const struct nic_rx *rx = &received[i];
         uint64_t now_ns = clock_now_ns();
@@ -48,10 +48,20 @@ static bool receive(struct engine_thread *thread, bool *drained)
             payload_copies(thread->core);
             do_releases(thread);
         }
-        thread->queue->datagram->release(thread->queue, rx);
+        queue->datagram->release(queue, rx);
     }
     *drained = count < room;
     return count > 0;
+}
+
+static bool receive(struct engine_thread *thread, bool *drained)
+{
+    struct nic_queue *beside = thread->queue->beside;
+    bool some = receive_from(thread, thread->queue, drained), all = true;
+    if (beside)
+        some |= receive_from(thread, beside, &all);
+    *drained &= all;
+    return some;
 }
 
 /* Whether a command finds its request in the epoch that it was meant for. */
@@ -223,16 +233,19 @@ bool loop_transmit(struct engine_thread *thread)
     bool refused = false, there = true;
     while (sent < NIC_TX_BATCH && there && !refused && core_tx(thread->core, &desc, clock_now_ns())) {
         there = payload_there(thread, &desc);
-        refused = there && !thread->queue->datagram->send(thread->queue, &desc);
+        struct nic_queue *queue = nic_queue_to(thread->queue, desc.destination);
+        refused = there && !queue->datagram->send(queue, &desc);
         if (!there || refused)
             core_tx_failed(thread->core, &desc, clock_now_ns());
-        if (refused && thread->queue->channel) /* other paths may have room */
+        if (refused && queue->channel) /* other paths may have room */
             refused = false;
         do_releases(thread);
         sent++;
     }
     if (sent) {
         thread->queue->datagram->flush(thread->queue);
+        if (thread->queue->beside)
+            thread->queue->beside->datagram->flush(thread->queue->beside);
         stage_bounces_sent(thread->stage);
     }
     return sent > (refused && thread->room_wakes);
@@ -267,10 +280,10 @@ static void follow_nic(struct engine_thread *thread)
 }
 
 /* Connections that are the paths of flows. */
-static void follow_channels(struct engine_thread *thread)
+static void follow_channels(struct engine_thread *thread, struct nic_queue *queue)
 {
     struct nic_channel_event event;
-    while (thread->queue->channel->event(thread->queue, &event)) {
+    while (queue->channel->event(queue, &event)) {
         if (event.broken)
             core_path_broken(thread->core, event.flow, 0, event.path, clock_now_ns());
         else
@@ -286,8 +299,9 @@ bool loop_round(struct engine_thread *thread)
     /* commands first: a part must be known before the bytes that it allows arrive */
     bool busy = take_commands(thread);
     busy |= receive(thread, &drained);
-    if (thread->queue->channel)
-        follow_channels(thread);
+    struct nic_queue *channels = thread->queue->channel ? thread->queue : thread->queue->beside;
+    if (channels)
+        follow_channels(thread, channels);
     if (thread->places)
         busy |= data_qps_finish(thread);
     if (flush_busy(&thread->flushes))

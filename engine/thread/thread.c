@@ -19,6 +19,8 @@
 
 void thread_free(struct engine_thread *thread)
 {
+    if (thread->queue && thread->queue->beside)
+        thread->queue->beside->ops->close(thread->queue->beside);
     if (thread->queue)
         thread->queue->ops->close(thread->queue);
     onesided_end_thread(thread);
@@ -29,6 +31,28 @@ void thread_free(struct engine_thread *thread)
         munmap(thread->core, core_size(thread->params));
     free(thread->counters);
     pin_release(thread->pin_claim);
+}
+
+static struct nic_queue_setup queue_setup(struct engine_thread *thread, bool beside)
+{
+    return (struct nic_queue_setup){.params = thread->params,
+                                    .counters = thread->counters,
+                                    .crc32c = crc32c_best(),
+                                    .gather = payload_gather,
+                                    .payload = payload_at,
+                                    .local = payload_local,
+                                    .target = payload_target,
+                                    .owner = thread,
+                                    .lent = thread->lend,
+                                    .beside = beside,
+                                    .index = thread->index};
+}
+
+int thread_open_beside(struct engine_thread *thread)
+{
+    struct nic *nic = thread->queue->nic;
+    struct nic_queue_setup setup = queue_setup(thread, true);
+    return nic->beside->queue_open(nic, &setup, &thread->queue->beside);
 }
 
 static int thread_build(struct engine_thread *thread, const struct thread_setup *setup)
@@ -60,18 +84,8 @@ static int thread_build(struct engine_thread *thread, const struct thread_setup 
                              clock_now_ns());
     if (setup->link_mbps)
         core_set_link(thread->core, setup->link_mbps);
-    error = setup->nic->ops->queue_open(setup->nic,
-                                        &(struct nic_queue_setup){.params = setup->params,
-                                                                  .counters = thread->counters,
-                                                                  .crc32c = crc32c_best(),
-                                                                  .gather = payload_gather,
-                                                                  .payload = payload_at,
-                                                                  .local = payload_local,
-                                                                  .target = payload_target,
-                                                                  .owner = thread,
-                                                                  .lent = setup->lend,
-                                                                  .index = setup->index},
-                                        &thread->queue);
+    struct nic_queue_setup main_queue = queue_setup(thread, false);
+    error = setup->nic->ops->queue_open(setup->nic, &main_queue, &thread->queue);
     if (error)
         return error;
     thread->places = thread->queue->data_qp;

@@ -25,6 +25,11 @@ struct thread_setup {
 
 /* Starts the thread; `thread` is zeroed memory. After a failure there is nothing to undo. */
 int thread_start(struct engine_thread *thread, const struct thread_setup *setup);
+/*
+ * Opens a queue beside the thread's own, by the backend that `nic->beside` names. The engine's owner calls it, once.
+ * 0, or an error (logged).
+ */
+int thread_open_beside(struct engine_thread *thread);
 /* Stops the thread and joins it. Only threads that are being stopped, too, may still use the engine. */
 void thread_stop(struct engine_thread *thread);
 /* After all threads of the engine have been stopped. */

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # A client behind a firewall, and a server with several addresses: datagrams have to come from the address that the client
 # connected to. Firewalls at both ends, of which the server's lets in TCP and answers; a client whose address is translated. And a
-# network that passes TCP alone: connect says so.
+# network that passes TCP alone: connect goes over TCP, or says so where UCCL_BACKEND=udp.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 20
+plan 22
 need_namespaces
 [ -c /dev/net/tun ] || skip_all "no /dev/net/tun"
 
@@ -48,13 +48,23 @@ tcp_alone() {
     server=$PID
     wait_listening "$server" "$PORT" || return 1
     since_ms=$(now_ms)
-    start client "${IN_CLIENT[@]}" env UCCL_CONNECT_MS=700 UCCL_DEAD_PEER_MS=20000 "$ENDPOINT" connect "$1" "$PORT"
+    start client "${IN_CLIENT[@]}" env UCCL_BACKEND=udp UCCL_CONNECT_MS=700 UCCL_DEAD_PEER_MS=20000 "$ENDPOINT" connect "$1" "$PORT"
     ended "$PID" 10 && [ "$STATUS" = 1 ] || result=1
     echo "it took $(($(now_ms) - since_ms)) ms"
     said client "connect: timed out" && said client "no datagram came back: sent from UDP port [0-9]+ here to UDP port [0-9]+ there" &&
         said client UCCL_BACKEND && until_true 5 said server "rejected it with code 4" || result=1
     kill -KILL "$server"
     ended "$server" 5
+    over || result=1
+    return "$result"
+}
+
+# over_tcp ADDRESS: so connect takes TCP by itself
+over_tcp() {
+    local result=0
+    behind --loss 100 || return 1
+    pair "$1" --msize=300000 --bi --iterations=20 || result=1
+    said client 'no datagram came back.*Its data goes over TCP' || result=1
     over || result=1
     return "$result"
 }
@@ -84,5 +94,6 @@ done
 SERVER_ENV=() CLIENT_ENV=()
 for address in 10.78.0.1 fd78::1; do
     check "TCP passes alone to $address: connect says so" tcp_alone "$address"
+    check "TCP passes alone to $address: connect takes it" over_tcp "$address"
 done
 finish

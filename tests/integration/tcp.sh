@@ -4,7 +4,7 @@
 # drops UDP. What other scripts do over UDP also runs over TCP with `tests/run.sh tcp`.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 10
+plan 13
 
 export UCCL_BACKEND=tcp UCCL_LINGER_MS=1000
 
@@ -146,6 +146,30 @@ no_udp() {
     pair 10.77.0.1 --msize=1M --nreq=4 --iterations=50
 }
 
+# ends CLIENT SERVER: both sides have these statuses
+ends() {
+    ended "$CLIENT_PID" 30 && [ "$STATUS" = "$1" ] || { echo "client: status $STATUS, not $1" && return 1; }
+    ended "$SERVER_PID" 15 && [ "$STATUS" = "$2" ] || { echo "server: status $STATUS, not $2" && return 1; }
+}
+
+# auto CLIENT SERVER: backends of the two sides, in a network that drops UDP: they meet over TCP
+auto() {
+    SERVER_ENV=(UCCL_BACKEND="$2") CLIENT_ENV=(UCCL_BACKEND="$1")
+    start_pair 10.77.0.1 --bi --msize=1M --nreq=4 --iterations=50 "${@:3}"
+    local started=$?
+    SERVER_ENV=() CLIENT_ENV=()
+    [ "$started" = 0 ] && ends 0 0
+}
+
+auto_says() {
+    auto auto auto && said client 'no datagram came back.*Its data goes over TCP connections' &&
+        [ "$(grep -c 'goes over TCP' "$WORK/client.log")" = 1 ]
+}
+
+at_once() {
+    auto "$@" && ! said client 'no datagram came back'
+}
+
 tiny() {
     both sysctl -qw net.ipv4.tcp_rmem="4096 4096 4096" net.ipv4.tcp_wmem="4096 4096 4096" || return 1
     pair 10.77.0.1 --bi --msize=200K --nreq=4 --iterations=10
@@ -166,10 +190,13 @@ if ip netns add "uccl-probe-$$" 2>/dev/null; then
     ip netns del "uccl-probe-$$"
     two_namespaces up 1500
     check "a network that drops UDP" no_udp
+    check "there auto takes TCP, and says so once" auto_says
+    check "auto and tcp meet at once" at_once auto tcp
+    check "tcp and auto meet at once" at_once tcp auto
     check "socket buffers of 4 KiB, both ways" tiny
     both sysctl -qw net.ipv4.tcp_rmem="4096 131072 6291456" net.ipv4.tcp_wmem="4096 16384 4194304"
     check "a half-open peer" half_open
 else
-    skip "namespaces" "not allowed to make network namespaces" 3
+    skip "namespaces" "not allowed to make network namespaces" 6
 fi
 finish

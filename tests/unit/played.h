@@ -79,11 +79,14 @@ static inline enum boot_sender own_side(const struct played *played)
     return played->server ? BOOT_FROM_SERVER : BOOT_FROM_CLIENT;
 }
 
+/* What played peers tell beside the features of frames. */
+static uint64_t played_features;
+
 static inline void say_hello(struct played *played, const uint8_t id[16])
 {
     uint8_t bytes[BOOT_SMALL_MAX];
     struct boot_hello *hello = played->server ? &played->transcript.server : &played->transcript.client;
-    *hello = (struct boot_hello){.version = BOOT_VERSION, .nonce = {1}, .features = WIRE_FEATURES};
+    *hello = (struct boot_hello){.version = BOOT_VERSION, .nonce = {1}, .features = WIRE_FEATURES | played_features};
     memcpy(hello->engine_id, id, 16);
     say(played, bytes, boot_put_hello(bytes, own_side(played), hello));
 }

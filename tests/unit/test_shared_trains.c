@@ -148,7 +148,7 @@ Test(shared_trains, others_have_chunks_of_their_own)
         struct duo_request *recvs[2], *sends[2];
         uint64_t size = apart ? PART : FRAMES_BIG_BYTES + 1;
         open_plain(WHOLE);
-        duo_core[0]->whole_trains = !apart;
+        duo_flow[0]->shares_trains = !apart;
         post_recvs(recvs, 2, size);
         post_sends(sends, 2, size);
         unsigned count = duo_transmit(0);
@@ -442,4 +442,25 @@ Test(shared_trains, staged_messages_release_at_once)
     assert_all(sends, recvs, 3, SIZE);
     for (unsigned i = 0; i < 3; i++)
         cr_assert_eq(sends[i]->released, SIZE);
+}
+
+/* Connections carry a record of its own as cheaply: there a granted message travels as bulk. */
+Test(shared_trains, none_over_connections)
+{
+    struct duo_request *recvs[COUNT], *sends[COUNT];
+    duo_defaults();
+    for (unsigned side = 0; side < 2; side++)
+        duo_setup[side].rails[0].reliable = true;
+    open_with(WHOLE);
+    cr_assert_not(duo_flow[0]->shares_trains);
+    for (unsigned side = 0; side < 2; side++)
+        for (unsigned path = 0; path < duo_params.port_entropy; path++)
+            core_path_room(duo_core[side], duo_flow[side], 0, (uint16_t)path, duo_now);
+    post_recvs(recvs, COUNT, PART);
+    post_sends(sends, COUNT, PART);
+    unsigned count = duo_transmit(0);
+    for (unsigned i = 0; i < count; i++)
+        cr_assert(is_bulk(0, i));
+    duo_run(100 * MS);
+    assert_all(sends, recvs, COUNT, PART);
 }

@@ -368,3 +368,72 @@ Test(tcp, addresses_of_strangers_are_judged, .timeout = 60)
                  UCCL_EADDR);
     close_pair(pair);
 }
+
+/* ---- beside a UDP queue ---------------------------------------------------------------------- */
+
+/* Whoever sleeps in a UDP queue hears of what comes to the TCP queue beside it, each time. */
+static void wakes_what_it_stands_beside(unsigned io)
+{
+    enum { TIMES = 4 };
+    static uint8_t buffers[TIMES][256];
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *from = &pair->sides[0], *to = &pair->sides[1];
+    struct params params = {.udp_io = io, .socket_buffer_kb = 256, .port_entropy = 1};
+    struct nic *nic;
+    struct nic_queue *udp;
+    struct nic_rx rx[1];
+    cr_assert_eq(udp_device_ops.open(&params, &nic), 0);
+    int status = nic->ops->queue_open(nic,
+                                      &(struct nic_queue_setup){.params = &params,
+                                                                .counters = &to->counters,
+                                                                .crc32c = crc32c_portable,
+                                                                .gather = test_gather,
+                                                                .payload = test_payload},
+                                      &udp);
+    if (status == UCCL_ENOTSUP)
+        cr_skip_test("io_uring is not available here");
+    cr_assert_eq(status, 0);
+    udp->beside = &to->queue->base;
+    for (unsigned i = 0; i < TIMES; i++) {
+        cr_assert_eq(udp->datagram->poll(udp, rx, 1), 0);
+        cr_assert(send_small(from, i, 100, 0, buffers[i]));
+        tcp_datagram_ops.flush(&from->queue->base);
+        while (to->plain == i) { /* the kernel may have had other news first */
+            udp->ops->wait(udp, UINT64_MAX);
+            pump(to);
+        }
+        while (pump(to)) /* nothing is left to read: an event has to tell what comes next */
+            ;
+    }
+    udp->beside = NULL;
+    udp->ops->close(udp);
+    nic->ops->close(nic);
+    close_pair(pair);
+}
+
+Test(tcp, a_sleep_in_udp_ends_for_what_stands_beside, .timeout = 20)
+{
+    wakes_what_it_stands_beside(UDP_IO_MMSG);
+}
+
+Test(tcp, a_sleep_in_io_uring_ends_for_what_stands_beside, .timeout = 20)
+{
+    wakes_what_it_stands_beside(UDP_IO_URING);
+}
+
+/* A queue that stands beside another numbers its destinations apart. */
+Test(tcp, destinations_tell_what_stands_beside, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct nic_queue *beside = &pair->sides[1].queue->base, main = {.beside = beside};
+    struct nic_host host = {.address.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+    struct nic_queue_address address;
+    uint32_t destination, bytes;
+    pair->sides[1].queue->setup.beside = true;
+    tcp_queue_ops.address(&pair->sides[0].queue->base, &address);
+    cr_assert_eq(tcp_datagram_ops.peer_add(beside, &host, &address, &destination, &bytes), 0);
+    cr_assert_eq((void *)nic_queue_to(&main, destination), (void *)beside);
+    cr_assert_eq((void *)nic_queue_to(&main, destination & ~NIC_BESIDE), (void *)&main);
+    tcp_datagram_ops.peer_remove(beside, destination);
+    close_pair(pair);
+}

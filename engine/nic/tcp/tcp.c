@@ -90,7 +90,7 @@ static void free_peer(struct tcp_queue *queue, struct tcp_peer *peer, bool inher
     while (*link != peer)
         link = &(*link)->next;
     *link = peer->next;
-    queue->by_destination[peer->destination] = NULL;
+    queue->by_destination[peer->destination & ~NIC_BESIDE] = NULL;
     for (unsigned i = 0; i < peer->path_count; i++) {
         struct tcp_conn *conn = &peer->conns[i];
         if (inherited) {
@@ -189,18 +189,27 @@ static uint64_t tcp_rx_bytes(const struct nic_queue *queue)
     return RX_BYTES;
 }
 
+static int tcp_watch(struct nic_queue *base, uint64_t *timeout_ns)
+{
+    const struct tcp_queue *queue = tcp_queue_of(base);
+    uint64_t left_ns = UINT64_MAX, now_ns = queue->act_ns != UINT64_MAX ? clock_now_ns() : 0;
+    if (queue->ready.head || queue->events.head)
+        left_ns = 0;
+    else if (queue->act_ns != UINT64_MAX)
+        left_ns = queue->act_ns > now_ns ? queue->act_ns - now_ns : 0;
+    if (left_ns < *timeout_ns)
+        *timeout_ns = left_ns;
+    return queue->epoll_fd;
+}
+
 static void tcp_wait(struct nic_queue *base, uint64_t timeout_ns)
 {
     struct tcp_queue *queue = tcp_queue_of(base);
-    struct pollfd fds[2] = {{.fd = queue->epoll_fd, .events = POLLIN}, {.fd = queue->wake_fd, .events = POLLIN}};
+    struct pollfd fds[2] = {{.fd = tcp_watch(base, &timeout_ns), .events = POLLIN},
+                            {.fd = queue->wake_fd, .events = POLLIN}};
     uint64_t wakes;
     if (queue->ready.head || queue->events.head)
         return;
-    if (queue->act_ns != UINT64_MAX) {
-        uint64_t now_ns = clock_now_ns(), left_ns = queue->act_ns > now_ns ? queue->act_ns - now_ns : 0;
-        if (left_ns < timeout_ns)
-            timeout_ns = left_ns;
-    }
     struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000), .tv_nsec = (long)(timeout_ns % 1000000000)};
     COUNT(queue->setup.counters, wait_syscalls, 1);
     if (ppoll(fds, 2, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) <= 0)
@@ -273,12 +282,12 @@ static int tcp_peer_add(struct nic_queue *base, const struct nic_host *host, con
     }
     uint16_t theirs = (uint16_t)(address->bytes[3] + 1), count = own_paths(queue) < theirs ? own_paths(queue) : theirs;
     struct tcp_peer *peer = calloc(1, sizeof *peer + count * sizeof peer->conns[0]);
-    *destination = peer ? take_destination(queue) : UINT32_MAX;
-    if (*destination == UINT32_MAX) {
+    uint32_t number = peer ? take_destination(queue) : UINT32_MAX;
+    if (number == UINT32_MAX) {
         free(peer);
         return tcp_no_memory(queue);
     }
-    peer->destination = *destination;
+    *destination = peer->destination = number | (queue->setup.beside ? NIC_BESIDE : 0);
     peer->address = host->address;
     peer->path_count = count;
     set_port(&peer->address, address->bytes + 1);
@@ -286,7 +295,7 @@ static int tcp_peer_add(struct nic_queue *base, const struct nic_host *host, con
         peer->conns[i] = (struct tcp_conn){.peer = peer, .fd = -1, .path = i, .act_ns = UINT64_MAX};
     peer->next = queue->peers;
     queue->peers = peer;
-    queue->by_destination[*destination] = peer;
+    queue->by_destination[number] = peer;
     *datagram_bytes = RECORD_BULK_MAX;
     return 0;
 }
@@ -294,13 +303,13 @@ static int tcp_peer_add(struct nic_queue *base, const struct nic_host *host, con
 static void tcp_peer_remove(struct nic_queue *base, uint32_t destination)
 {
     struct tcp_queue *queue = tcp_queue_of(base);
-    free_peer(queue, queue->by_destination[destination], false);
+    free_peer(queue, tcp_peer_of(queue, destination), false);
 }
 
 static void tcp_introduce(struct nic_queue *base, uint32_t destination, const struct nic_flow *flow)
 {
     struct tcp_queue *queue = tcp_queue_of(base);
-    struct tcp_peer *peer = queue->by_destination[destination];
+    struct tcp_peer *peer = tcp_peer_of(queue, destination);
     peer->flow = flow->flow;
     peer->dials = flow->dials;
     peer->rx_token = flow->rx_token;
@@ -335,6 +344,7 @@ static bool tcp_follow(struct nic_queue *queue, uint32_t *destination, uint32_t 
 }
 
 const struct nic_device_ops tcp_device_ops = {
+    .kind = NIC_ADDRESS_TCP,
     .open = tcp_open,
     .close = tcp_close,
     .device_count = tcp_device_count,
@@ -366,4 +376,5 @@ const struct nic_datagram_ops tcp_datagram_ops = {
 const struct nic_channel_ops tcp_channel_ops = {
     .introduce = tcp_introduce,
     .event = tcp_event,
+    .watch = tcp_watch,
 };

@@ -138,9 +138,14 @@ static inline struct tcp_queue *tcp_queue_of(const struct nic_queue *queue)
     return (struct tcp_queue *)(uintptr_t)queue;
 }
 
+static inline struct tcp_peer *tcp_peer_of(const struct tcp_queue *queue, uint32_t destination)
+{
+    return queue->by_destination[destination & ~NIC_BESIDE];
+}
+
 static inline struct tcp_conn *tcp_conn_of(const struct tcp_queue *queue, uint32_t destination, uint16_t path)
 {
-    struct tcp_peer *peer = queue->by_destination[destination];
+    struct tcp_peer *peer = tcp_peer_of(queue, destination);
     return path < peer->path_count ? &peer->conns[path] : NULL;
 }
 

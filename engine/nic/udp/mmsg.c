@@ -506,19 +506,20 @@ static void mmsg_release(struct udp_queue *queue, const struct nic_rx *rx)
     io->free[io->free_count++] = (uint8_t)rx->slot;
 }
 
-static void mmsg_wait(struct udp_queue *queue, uint64_t timeout_ns)
+static void mmsg_wait(struct udp_queue *queue, int beside_fd, uint64_t timeout_ns)
 {
-    struct pollfd fds[4] = {{.fd = queue->sockets[0], .events = POLLIN},
+    struct pollfd fds[5] = {{.fd = queue->sockets[0], .events = POLLIN},
                             {.fd = queue->wake_fd, .events = POLLIN},
                             {.fd = udp_full_fd(queue), .events = POLLOUT}, /* ppoll() skips negative ones */
-                            {.fd = queue->ends.news_fd, .events = POLLIN}};
+                            {.fd = queue->ends.news_fd, .events = POLLIN},
+                            {.fd = beside_fd, .events = POLLIN}};
 
     timeout_ns = udp_full_nap(queue, timeout_ns);
     struct timespec limit = {.tv_sec = (time_t)(timeout_ns / NS_PER_S), .tv_nsec = (long)(timeout_ns % NS_PER_S)};
     uint64_t wakes;
 
     COUNT(queue->setup.counters, wait_syscalls, 1);
-    if (ppoll(fds, 4, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) <= 0)
+    if (ppoll(fds, 5, timeout_ns == UINT64_MAX ? NULL : &limit, NULL) <= 0)
         return;
     if (fds[2].revents != 0)
         udp_full_over(queue);

@@ -617,8 +617,10 @@ static void udp_release(struct nic_queue *base, const struct nic_rx *rx)
 static void udp_wait(struct nic_queue *base, uint64_t timeout_ns)
 {
     struct udp_queue *queue = udp_queue_of(base);
+    struct nic_queue *beside = base->beside;
+    int beside_fd = beside ? beside->channel->watch(beside, &timeout_ns) : -1;
 
-    queue->driver->wait(queue, timeout_ns);
+    queue->driver->wait(queue, beside_fd, timeout_ns);
 }
 
 /* On any thread; pairs with the read of the eventfd in the drivers' wait(). */
@@ -628,6 +630,7 @@ static void udp_wake(struct nic_queue *queue)
 }
 
 const struct nic_device_ops udp_device_ops = {
+    .kind = NIC_ADDRESS_UDP,
     .open = udp_open,
     .close = udp_close,
     .device_count = udp_device_count,

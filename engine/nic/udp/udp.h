@@ -151,7 +151,8 @@ struct udp_driver_ops {
     bool (*transmit)(struct udp_queue *queue);
     unsigned (*poll)(struct udp_queue *queue, struct nic_rx *out, unsigned max);
     void (*release)(struct udp_queue *queue, const struct nic_rx *rx);
-    void (*wait)(struct udp_queue *queue, uint64_t timeout_ns);
+    /* Ends, too, when `beside_fd` is readable; -1: none. */
+    void (*wait)(struct udp_queue *queue, int beside_fd, uint64_t timeout_ns);
 };
 
 static inline struct udp_queue *udp_queue_of(const struct nic_queue *queue)

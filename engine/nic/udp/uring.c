@@ -9,8 +9,8 @@
  * lent.
  *
  * Invariant: each buffer is with the kernel or with the caller of poll(). At most one receive, one read of the eventfd,
- * one poll of a full socket and one of news of NICs are armed. The receive stops by itself when the caller has all
- * buffers; it is armed again once some have come back.
+ * and one poll each of a full socket, of news of NICs and of the queue beside are armed. The receive stops by itself
+ * when the caller has all buffers; it is armed again once some have come back.
  *
  * Needs Linux 6.1 (DEFER_TASKRUN). Thread: see above; close() from any.
  */
@@ -38,14 +38,14 @@ enum {
      */
     URING_BUFFERS = 8,
     URING_GROUP = 0,
-    URING_ENTRIES = 8,                     /* at most a receive, a read and two polls are submitted at once */
-    URING_COMPLETIONS = 4 * URING_BUFFERS, /* each buffer, the end of a receive, a wake, room, news: never overflows */
+    URING_ENTRIES = 8,                     /* at most a receive, a read and three polls are submitted at once */
+    URING_COMPLETIONS = 4 * URING_BUFFERS, /* each buffer, the end of a receive, a wake, three polls: never overflows */
     /* the kernel's header, control messages, payload; buffers start on cache lines */
     URING_BUFFER_BYTES = (sizeof(struct io_uring_recvmsg_out) + UDP_RX_CONTROL + UDP_RX_BYTES + 63) / 64 * 64,
 };
 
 /* The operation that a completion belongs to: its user_data. */
-enum uring_tag { TAG_RECEIVE = 1, TAG_WAKE = 2, TAG_ROOM = 3, TAG_NEWS = 4 };
+enum uring_tag { TAG_RECEIVE = 1, TAG_WAKE = 2, TAG_ROOM = 3, TAG_NEWS = 4, TAG_BESIDE = 5 };
 
 struct uring_io {
     struct io_uring ring;
@@ -55,6 +55,7 @@ struct uring_io {
     bool wake_armed;
     bool room_armed;                    /* a poll of a full socket */
     bool news_armed;                    /* a poll of the descriptor with news of NICs */
+    bool beside_armed;                  /* a poll of the queue beside */
     bool complained;                    /* a failure has been logged */
     uint32_t with_caller;               /* buffers not yet released */
     uint64_t wake_count;                /* target of the eventfd's read */
@@ -274,6 +275,10 @@ static bool uring_complete(struct udp_queue *queue, const struct io_uring_cqe *c
         udp_ends_doubt(queue);
         return false;
     }
+    if (cqe->user_data == TAG_BESIDE) {
+        io->beside_armed = false;
+        return false;
+    }
     if (!(cqe->flags & IORING_CQE_F_MORE))
         io->receive_armed = false;
     if (cqe->res < 0) {
@@ -341,19 +346,19 @@ static void arm_room(struct udp_queue *queue)
     io->room_armed = true;
 }
 
-static void arm_news(struct udp_queue *queue)
+/* A poll that completes once `fd` is readable; it ends the sleep. */
+static void arm_readable(struct uring_io *io, int fd, enum uring_tag tag, bool *armed)
 {
-    struct uring_io *io = queue->io;
     struct io_uring_sqe *sqe;
 
-    if (queue->ends.news_fd < 0 || io->news_armed || !(sqe = io_uring_get_sqe(&io->ring)))
+    if (fd < 0 || *armed || !(sqe = io_uring_get_sqe(&io->ring)))
         return;
-    io_uring_prep_poll_add(sqe, queue->ends.news_fd, POLLIN);
-    sqe->user_data = TAG_NEWS;
-    io->news_armed = true;
+    io_uring_prep_poll_add(sqe, fd, POLLIN);
+    sqe->user_data = tag;
+    *armed = true;
 }
 
-static void uring_wait(struct udp_queue *queue, uint64_t timeout_ns)
+static void uring_wait(struct udp_queue *queue, int beside_fd, uint64_t timeout_ns)
 {
     struct uring_io *io = queue->io;
 
@@ -364,7 +369,8 @@ static void uring_wait(struct udp_queue *queue, uint64_t timeout_ns)
 
     arm_ring(queue);
     arm_room(queue);
-    arm_news(queue);
+    arm_readable(io, queue->ends.news_fd, TAG_NEWS, &io->news_armed);
+    arm_readable(io, beside_fd, TAG_BESIDE, &io->beside_armed);
     COUNT(queue->setup.counters, wait_syscalls, 1);
     check_entry(queue,
                 io_uring_submit_and_wait_timeout(&io->ring, &cqe, 1, timeout_ns == UINT64_MAX ? NULL : &limit, NULL));

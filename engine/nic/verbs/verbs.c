@@ -676,6 +676,7 @@ static void verbs_wake(struct nic_queue *queue)
 }
 
 const struct nic_device_ops verbs_device_ops = {
+    .kind = NIC_ADDRESS_VERBS,
     .open = verbs_open,
     .close = verbs_close,
     .device_count = verbs_device_count,
