@@ -329,7 +329,7 @@ class Cubic(Tool):
 
 
 class RawTcp(Cubic):
-    name = "raw TCP ceiling"
+    name, warm = "raw TCP ceiling", False
 
     def missing(self):
         return not os.path.exists(f"{self.build}/peers/raw_tcp")
@@ -343,10 +343,19 @@ class RawTcp(Cubic):
         return values(output)
 
     def bandwidth(self, size):
-        return self.run("--size", str(size), "--window", str(window_of(size)))
+        return self.run("--size", str(size), "--window", str(1 if self.warm else window_of(size)))
 
     def latency(self, block):
         return self.run("--latency", *(["--block"] if block else []))
+
+
+class RawTcpWarm(RawTcp):
+    """With one buffer on each side, as UCX's own test and iperf3 have: it stays in the cache."""
+
+    name, warm = "raw TCP, one buffer", True
+
+    def latency(self, block):
+        return None
 
 
 class Ucx(Cubic):
@@ -567,9 +576,15 @@ def row(cells):
     print("| " + " | ".join(cells) + " |", flush=True)
 
 
+def ratio_of(ours, theirs, better_is_less):
+    """Above 1: ours is better."""
+    return (theirs / ours if better_is_less else ours / theirs) if ours and theirs else None
+
+
 def print_rows(label, case, tools, results, reasons, key, better_is_less, calls):
     first = next((t for t in tools if isinstance(t, Uccl) and not isinstance(t, UcclTcp)), None)
     ours = median(results[first], key) if first else None
+    over_tcp = next((median(results[t], key) for t in tools if isinstance(t, UcclTcp)), None)
     for tool in tools:
         mine = results[tool]
         if not mine:
@@ -577,20 +592,22 @@ def print_rows(label, case, tools, results, reasons, key, better_is_less, calls)
                 row([label, case, tool.name, f"failed: {reasons[tool][-1][:120]}", "", "", "", "", ""])
             continue
         value = median(mine, key)
-        ratio = None
-        if ours and value:
-            ratio = value / ours if better_is_less else ours / value
+        ratio = ratio_of(ours, value, better_is_less)
+        ratios = "" if ratio is None or tool is first else number(ratio) + "x"
+        ratio = ratio_of(over_tcp, value, better_is_less)
+        if ratio and isinstance(tool, (Cubic, Mpi)):
+            ratios += f", TCP {number(ratio)}x"
         rate = median(mine, "msgs_per_s")
         row([label, case, tool.name,
              number(value, 3 if not better_is_less and value < 1 else 2) + (" us" if better_is_less else " GB/s"),
              spread(mine, key), number(rate / 1e6, 3) if rate else "-",
-             "" if ratio is None or tool is first else number(ratio) + "x",
+             ratios,
              number(median(mine, "cpu_s_per_gib"), 3), number(calls.get(tool), 1)])
 
 
 # what is measured together; the first is what the others are compared with
 GROUPS = {
-    "send": (Uccl, UcclTcp, Raw, RawTcp, Ucx, Iperf, Mpi, Ofi),
+    "send": (Uccl, UcclTcp, Raw, RawTcp, RawTcpWarm, Ucx, Iperf, Mpi, Ofi),
     "write": (UcclWrite, Uccl, UcxPut),
     "read": (UcclRead, Uccl, UcxGet),
 }
