@@ -7,6 +7,7 @@
 #include "base/race_point.h"
 #include "gpu/stage.h"
 #include "thread/loop.h"
+#include "thread/onesided.h"
 #include "thread/post.h"
 
 #include <limits.h>
@@ -49,6 +50,8 @@ static inline void relax(const struct engine_thread *thread)
 static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_t sleeping,
                          const _Atomic uint32_t *word, uint32_t value, uint64_t deadline_ns)
 {
+    if (thread->ones_due)
+        onesided_flush(thread, true);
     core_flush_acks(thread->core);
     loop_transmit(thread);
     uint64_t now_ns = clock_now_ns(), wake_ns = core_deadline(thread->core);

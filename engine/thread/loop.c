@@ -198,7 +198,7 @@ static bool take_events(struct engine_thread *thread)
             loop_request_ended(thread, request);
     }
     if (thread->ones_due)
-        onesided_flush(thread);
+        onesided_flush(thread, false);
     return some;
 }
 

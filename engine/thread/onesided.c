@@ -169,7 +169,7 @@ void onesided_close(struct onesided *one, uint64_t linger_ns, uint64_t now_ns)
     settle(one);
 }
 
-void onesided_flush(struct engine_thread *thread)
+void onesided_flush(struct engine_thread *thread, bool all)
 {
     struct onesided *one;
     struct onesided *due = thread->ones_due;
@@ -177,7 +177,10 @@ void onesided_flush(struct engine_thread *thread)
     while ((one = due)) {
         due = one->next_due;
         one->due = false;
-        serve_flush(one);
+        if (all || !one->dones_ns || one->dones_ns <= clock_now_ns())
+            serve_flush(one);
+        else
+            one_be_due(one);
         serve_notes(one);
         settle(one); /* it may have broken */
     }

@@ -165,6 +165,7 @@ struct onesided {
     uint32_t serving;                   /* messages of ANNEX_WRITES and ANNEX_READS */
     struct done *dones;                 /* CONTROL_DONES_MAX, of which `done_count` are due; made with `served` */
     unsigned done_count;
+    uint64_t dones_ns; /* when they are sent at the latest; 0: at once */
     struct conn *annexes[ANNEXES];
 };
 
@@ -192,8 +193,8 @@ void onesided_event(struct onesided *one, enum annex annex, enum core_event_kind
 void onesided_peer_dead(struct onesided *one);
 /* Closes the annexes. */
 void onesided_close(struct onesided *one, uint64_t linger_ns, uint64_t now_ns);
-/* Sends what is due, once the events of a round have been taken. */
-void onesided_flush(struct engine_thread *thread);
+/* Sends what is due, once the events of a round have been taken. `all`: before a sleep, also what may wait. */
+void onesided_flush(struct engine_thread *thread, bool all);
 /* Cancels what uses a revoked export, on this thread. */
 void onesided_revoke(struct engine_thread *thread, const struct exported *exported);
 /* The memory of the thread's messages. The thread has stopped. */

@@ -182,6 +182,21 @@ static int32_t apply_signal(struct onesided *one, const struct served *served)
     return good ? UCCL_OK : UCCL_EACCESS;
 }
 
+/*
+ * A DONE is due. After a tail the application here often answers by an operation of its own, with which the DONE can
+ * travel, so it waits as long as an ack would.
+ */
+static void owe_done(struct onesided *one, const struct served *served)
+{
+    bool waits = served->tail && served->status == UCCL_OK;
+    if (!waits)
+        one->dones_ns = 0;
+    else if (one->done_count == 0)
+        one->dones_ns = clock_now_ns() + one->thread->params->ack_delay_us * NS_PER_US;
+    one->dones[one->done_count++] = (struct done){served->id, served->status};
+    one_be_due(one);
+}
+
 /* Ends an operation once all of its bytes are there. */
 static void try_finish(struct onesided *one, struct served *served)
 {
@@ -193,8 +208,7 @@ static void try_finish(struct onesided *one, struct served *served)
     served->used = served->tail == CONTROL_NOTE;
     if (one->done_count == CONTROL_DONES_MAX)
         serve_flush(one);
-    one->dones[one->done_count++] = (struct done){served->id, served->status};
-    one_be_due(one);
+    owe_done(one, served);
 }
 
 void serve_flush(struct onesided *one)
