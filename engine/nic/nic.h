@@ -177,6 +177,8 @@ typedef void (*nic_gather_fn)(void *to, const struct core_msg *msg, uint64_t off
 typedef uint64_t (*nic_local_fn)(const struct core_msg *msg, uint64_t offset, uint32_t *key);
 /* The address of payload that the CPU can read in place, or NULL: then gather. */
 typedef const void *(*nic_payload_fn)(const struct core_msg *msg, uint64_t offset);
+/* Where nic_payload_fn says NULL: the address of this byte, and how many lie there behind each other; or NULL too. */
+typedef const void *(*nic_piece_fn)(const struct core_msg *msg, uint64_t offset, size_t *length);
 
 /*
  * Memory of the receive into which the payload of the first `*count` bulk datagrams of a train may be received
@@ -190,6 +192,7 @@ struct nic_queue_setup {
     crc32c_fn crc32c;
     nic_gather_fn gather;
     nic_payload_fn payload;
+    nic_piece_fn piece; /* or NULL */
     nic_local_fn local;
     nic_target_fn target; /* or NULL */
     void *owner;          /* for target */

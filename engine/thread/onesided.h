@@ -107,8 +107,8 @@ struct one_request {
     struct served *served;
     uint8_t *bytes; /* of its own */
     struct payload_pieces *pieces;
-    unsigned pinned; /* exports that it has entered */
-    struct exported *exports[CONTROL_PIECES_MAX];
+    unsigned pinned;                  /* exports that it has entered */
+    struct exported **exports, *only; /* of each piece; `only`: room for one */
 };
 
 /* A write operation of the peer's. */

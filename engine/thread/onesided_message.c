@@ -51,6 +51,9 @@ void one_put(struct one_request *r)
     struct engine_thread *thread = r->of->thread;
     free(r->bytes);
     free(r->pieces);
+    if (r->exports != &r->only)
+        free(r->exports);
+    r->exports = NULL;
     atomic_fetch_add_explicit(&r->request.generation, 1, memory_order_relaxed); /* late commands are about this use */
     r->next = thread->ones_free;
     thread->ones_free = r;

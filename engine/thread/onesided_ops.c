@@ -164,14 +164,13 @@ static bool submit_payload(struct onesided *one, struct op *op, enum one_kind ki
     const struct op_piece *piece = &op->pieces[op->next_piece];
     size_t count = end - op->next_piece;
     if (count > 1) {
-        r->pieces = malloc(sizeof *r->pieces);
+        r->pieces = payload_pieces_new((unsigned)count);
         if (!r->pieces) {
             op->live--;
             one_put(r);
             one_break(one, UCCL_ENOMEM);
             return false;
         }
-        r->pieces->count = (unsigned)count;
         uint64_t at = 0;
         for (size_t i = 0; i < count; i++) {
             at += piece[i].length;
@@ -219,12 +218,18 @@ static unsigned tail_flags(const struct op *op)
     return op->tail && op->tail_host ? op->tail : 0;
 }
 
+static bool fits_inside(size_t pieces, uint64_t total)
+{
+    size_t head = CONTROL_HEADER_BYTES + CONTROL_TAIL_BYTES + pieces * CONTROL_PIECE_BYTES;
+    return total <= CONTROL_INLINE_MAX && total <= CONTROL_BYTES_MAX - head;
+}
+
 static void send_write(struct onesided *one, struct op *op)
 {
     uint64_t total;
     bool host;
     size_t end = part_end(op, &total, &host);
-    bool last = end == op->count, inside = (host && total <= CONTROL_INLINE_MAX) || total == 0;
+    bool last = end == op->count, inside = (host && fits_inside(end - op->next_piece, total)) || total == 0;
     unsigned tail = last ? tail_flags(op) : 0;
     unsigned flags = tail | (op->first_sent ? 0 : CONTROL_FIRST) | (last ? CONTROL_LAST : 0);
     op->first_sent = true;

@@ -107,6 +107,18 @@ static void leave_all(struct one_request *r)
         export_leave(r->exports[--r->pinned]);
 }
 
+/* A message that may use the exports of `count` pieces. NULL: no memory. */
+static struct one_request *take_for(struct onesided *one, enum one_kind kind, unsigned count)
+{
+    struct one_request *r = one_take(one, kind);
+    if (r)
+        r->exports = count > 1 ? malloc(count * sizeof *r->exports) : &r->only;
+    if (!r || r->exports)
+        return r;
+    one_put(r);
+    return NULL;
+}
+
 /* Enters the exports of all pieces. False: one is refused. */
 static bool enter_all(struct one_request *r, const struct control *control, unsigned right)
 {
@@ -134,11 +146,10 @@ static bool submit_exported(struct one_request *r, const struct control *control
         one_submit(r, first->base + control_piece(control, 0).offset, control->total, first->memory, first->nic_mr);
         return true;
     }
-    r->pieces = malloc(sizeof *r->pieces);
+    r->pieces = payload_pieces_new(control->count);
     if (!r->pieces)
         return false;
     uint64_t at = 0;
-    r->pieces->count = control->count;
     for (unsigned i = 0; i < control->count; i++) {
         struct control_piece piece = control_piece(control, i);
         at += piece.length;
@@ -261,7 +272,7 @@ static void copy_inside(const struct one_request *r, const struct control *contr
 /* The payload of a WRITE, which is inside or the next message of ANNEX_WRITES. False: no memory. */
 static bool take_payload(struct onesided *one, struct served *served, const struct control *control)
 {
-    struct one_request *r = one_take(one, ONE_WRITE_IN);
+    struct one_request *r = take_for(one, ONE_WRITE_IN, control->count);
     if (!r)
         return false;
     bool allowed = enter_all(r, control, UCCL_ACCESS_WRITE);
@@ -317,7 +328,7 @@ static bool on_read(struct onesided *one, const struct control *control)
 {
     if (control->total == 0)
         return true;
-    struct one_request *r = one_take(one, ONE_READ_OUT);
+    struct one_request *r = take_for(one, ONE_READ_OUT, control->count);
     if (!r) {
         one_break(one, UCCL_ENOMEM);
         return true;

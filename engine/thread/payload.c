@@ -6,17 +6,31 @@
 #include "thread/state.h"
 #include "thread/watched.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- memory in several places ------------------------------------------------------------------ */
 
+struct payload_pieces *payload_pieces_new(unsigned count)
+{
+    struct payload_pieces *pieces = malloc(sizeof *pieces + count * sizeof pieces->piece[0]);
+    if (pieces)
+        pieces->count = count;
+    return pieces;
+}
+
 /* The piece that has this byte. */
 static const struct payload_piece *piece_at(const struct payload_pieces *pieces, uint64_t offset)
 {
-    const struct payload_piece *piece = pieces->piece;
-    while (piece->end <= offset)
-        piece++;
-    return piece;
+    unsigned first = 0, behind = pieces->count; /* it is one of these */
+    while (behind - first > 1) {
+        unsigned middle = first + (behind - first) / 2;
+        if (pieces->piece[middle - 1].end <= offset)
+            first = middle;
+        else
+            behind = middle;
+    }
+    return &pieces->piece[first];
 }
 
 /* Where the byte is, and how many lie behind each other from there on. */
@@ -55,6 +69,17 @@ const void *payload_at(const struct core_msg *msg, uint64_t offset)
     if (request->pieces)
         return NULL;
     return request->staged.memory ? stage_at(request->thread->stage, request, offset) : request->buffer + offset;
+}
+
+const void *payload_piece_at(const struct core_msg *msg, uint64_t offset, size_t *length)
+{
+    const struct uccl_request *request = request_of(msg);
+    uint64_t left;
+    if (!request->pieces)
+        return NULL;
+    const void *at = place_of(request->pieces, offset, &left);
+    *length = (size_t)left;
+    return at;
 }
 
 uint64_t payload_local(const struct core_msg *msg, uint64_t offset, uint32_t *key)

@@ -10,7 +10,7 @@
 
 #include "core/core.h"
 
-enum { PAYLOAD_PIECES_MAX = 64 };
+enum { PAYLOAD_PIECES_MAX = 256 };
 
 /* Memory of a vector, in the order of its bytes. */
 struct payload_pieces {
@@ -18,8 +18,11 @@ struct payload_pieces {
     struct payload_piece {
         uint8_t *at;
         uint64_t end; /* of this piece among the bytes of the message */
-    } piece[PAYLOAD_PIECES_MAX];
+    } piece[];        /* `count`, at most PAYLOAD_PIECES_MAX */
 };
+
+/* NULL: no memory. */
+struct payload_pieces *payload_pieces_new(unsigned count);
 
 /* Makes the copies that a core call has produced (the contract in core.h). */
 void payload_copies(struct core *core);
@@ -28,6 +31,8 @@ void payload_copies(struct core *core);
 void payload_gather(void *to, const struct core_msg *msg, uint64_t offset, size_t length);
 /* Where the CPU may read it in place; NULL: it is in several places, gather it. */
 const void *payload_at(const struct core_msg *msg, uint64_t offset);
+/* The piece of it that has this byte, from there on; NULL: it is not in several places. */
+const void *payload_piece_at(const struct core_msg *msg, uint64_t offset, size_t *length);
 /* Where the NIC finds it, and the key that goes with that address. */
 uint64_t payload_local(const struct core_msg *msg, uint64_t offset, uint32_t *key);
 

@@ -40,6 +40,7 @@ static struct nic_queue_setup queue_setup(struct engine_thread *thread, bool bes
                                     .crc32c = crc32c_best(),
                                     .gather = payload_gather,
                                     .payload = payload_at,
+                                    .piece = payload_piece_at,
                                     .local = payload_local,
                                     .target = payload_target,
                                     .owner = thread,

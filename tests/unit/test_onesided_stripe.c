@@ -159,3 +159,88 @@ BOTH(onesided_stripe, a_close_lets_reads_finish)
         one_close(&one);
     }
 }
+
+/* Datagrams are sent from the pieces where they lie; their checksums are those of the whole. */
+BOTH(onesided_stripe, vectors_with_checksums)
+{
+    enum { COUNT = 700, STEP = 4200 };
+    struct one one;
+    static struct uccl_piece pieces[COUNT];
+    open_with(&one, lend, "PAYLOAD_CRC", "yes", COUNT * STEP);
+    for (unsigned round = 0; round < 4; round++) {
+        size_t most = round ? 4096 >> 2 * (round - 1) : STEP; /* from few to many pieces in a datagram */
+        memset(one.memory, 0, one.bytes);
+        for (unsigned i = 0; i < COUNT; i++) {
+            size_t length = most - i % 3;
+            pieces[i] = piece_of(&one, (size_t)i * STEP, length, (uint64_t)(COUNT - 1 - i) * STEP);
+            fill(one.local + (size_t)i * STEP, length, i);
+        }
+        end_of(post_pieces(&one, true, pieces, COUNT, NULL), 0);
+        for (unsigned i = 0; i < COUNT; i++)
+            check(one.memory + pieces[i].offset, pieces[i].length, i);
+    }
+    for (unsigned i = 0; i < ENGINES; i++)
+        cr_assert_eq(one.pair.engine[1]->threads[i].counters->rx_payload_crc, 0);
+    one_close(&one);
+}
+
+/* So many pieces do not fit into a message of CONTROL beside their bytes. */
+BOTH(onesided_stripe, many_small_pieces)
+{
+    enum { COUNT = 1000, STEP = 64 };
+    struct one one;
+    static struct uccl_piece pieces[COUNT];
+    open_with(&one, lend, "MAX_REQUESTS", "4096", COUNT * STEP);
+    for (size_t length = 1; length <= STEP / 2; length++) {
+        memset(one.memory, 0, one.bytes);
+        for (unsigned i = 0; i < COUNT; i++) {
+            pieces[i] = piece_of(&one, (size_t)i * STEP, length, (uint64_t)i * STEP);
+            fill(one.local + (size_t)i * STEP, length, i);
+        }
+        end_of(post_pieces(&one, true, pieces, COUNT, NULL), 0);
+        for (unsigned i = 0; i < COUNT; i++)
+            check(one.memory + pieces[i].offset, length, i);
+    }
+    one_close(&one);
+}
+
+/* Writes with a signal go to and fro, each in a datagram with the DONE of the one before. */
+Test(onesided_stripe, done_travels_with_the_answer, .timeout = TIMEOUT_S)
+{
+    enum { ROUNDS = 100 };
+    struct one one;
+    uint8_t ref[UCCL_REF_BYTES];
+    uccl_export *exported;
+    uccl_remote *remotes[2];
+    for (int i = 0; i < 2; i++) /* no time passes: a DONE waits until it is taken along, or before a sleep */
+        one.pair.engine[i] =
+            open_engine("yes", "NUM_ENGINES", "1", "ACK_DELAY_US", "10000", "SPIN_US", "1000000", NULL);
+    pair_connect(&one.pair);
+    one_begin(&one, 4096, ALL);
+    IS(uccl_export_mr(one.mr[0], one.local, one.bytes, ALL, ref, &exported), 0);
+    IS(uccl_import(one.pair.conn[1], ref, &remotes[1]), 0);
+    remotes[0] = one.remote;
+    uint8_t *memory[2] = {one.local, one.memory};
+    uint64_t before = 0;
+    uccl_request *requests[ROUNDS][2];
+    for (uint64_t round = 1; round <= ROUNDS; round++) {
+        if (round == 2)
+            uccl_counter_by_name(one.pair.engine[0], "tx_datagrams", &before);
+        for (unsigned i = 0; i < 2; i++) {
+            struct uccl_tail tail = {.kind = UCCL_TAIL_SET, .remote = remotes[i], .value = round};
+            IS(uccl_write_async(one.pair.conn[i], NULL, 0, &tail, &requests[round - 1][i]), 0);
+            while (__atomic_load_n((uint64_t *)(void *)memory[!i], __ATOMIC_ACQUIRE) != round) {
+                uccl_notify_next(one.pair.engine[i], NULL, 0, NULL, NULL); /* runs the lent engines */
+                uccl_notify_next(one.pair.engine[!i], NULL, 0, NULL, NULL);
+            }
+        }
+    }
+    uint64_t after = 0;
+    uccl_counter_by_name(one.pair.engine[0], "tx_datagrams", &after);
+    cr_assert_geq(after - before, ROUNDS - 1);
+    cr_assert_leq(after - before, ROUNDS * 3 / 2, "%u datagrams", (unsigned)(after - before));
+    for (unsigned i = 0; i < 2 * ROUNDS; i++)
+        end_of(requests[i / 2][i % 2], 0);
+    IS(uccl_remote_free(remotes[1]), 0);
+    one_close(&one);
+}

@@ -44,11 +44,54 @@ static uint8_t *take_bytes(struct udp_batch *batch, uint32_t length)
     return bytes;
 }
 
+/* The pieces of memory that have the payload of a datagram. 0: they are many, or it has to be gathered. */
+static unsigned find_pieces(const struct udp_queue *queue, const struct tx_desc *desc, unsigned index, uint32_t length,
+                            struct iovec pieces[UDP_PIECES_MAX])
+{
+    uint64_t at = desc->bulk_offset + (uint64_t)index * desc->bulk_stride, end = at + length;
+    unsigned count = 0, most = length / UDP_PIECE_MIN < UDP_PIECES_MAX ? length / UDP_PIECE_MIN : UDP_PIECES_MAX;
+
+    if (!queue->setup.piece)
+        return 0;
+    for (size_t bytes; at < end; at += bytes) {
+        const void *piece = queue->setup.piece(desc->bulk_msg, at, &bytes);
+
+        if (!piece || count == most)
+            return 0;
+        if (bytes > end - at)
+            bytes = end - at;
+        pieces[count++] = (struct iovec){.iov_base = (void *)(uintptr_t)piece, .iov_len = bytes};
+    }
+    return count;
+}
+
+/* Appends a datagram whose payload is sent from several places. False: it has to be gathered. */
+static bool append_pieces(struct udp_queue *queue, struct udp_send *send, const struct tx_desc *desc, unsigned index,
+                          uint32_t length)
+{
+    struct iovec pieces[UDP_PIECES_MAX];
+    unsigned count = find_pieces(queue, desc, index, length, pieces), behind = desc->count - 1u - index;
+    uint32_t crc = 0;
+
+    if (count == 0 || queue->batch.iovec_count + 1 + count + 2 * behind > UDP_IOVEC_MAX)
+        return false;
+    for (unsigned i = 0; desc->payload_crc && i < count; i++)
+        crc = queue->setup.crc32c(crc, pieces[i].iov_base, pieces[i].iov_len);
+    uint8_t *header = take_bytes(&queue->batch, WIRE_BULK_HEADER_BYTES);
+    wire_bulk_header(desc, index, crc, queue->setup.crc32c, header);
+    append_bytes(&queue->batch, send, header, WIRE_BULK_HEADER_BYTES);
+    for (unsigned i = 0; i < count; i++)
+        append_bytes(&queue->batch, send, pieces[i].iov_base, pieces[i].iov_len);
+    return true;
+}
+
 /* Appends one datagram of a TX_BULK descriptor. `payload`: that of the chunk's datagram 0, or NULL: gather it. */
 static void append_bulk(struct udp_queue *queue, struct udp_send *send, const struct tx_desc *desc, unsigned index,
                         const uint8_t *payload)
 {
     uint32_t length = datagram_length(desc, index) - WIRE_BULK_HEADER_BYTES;
+    if (!payload && desc->datagram_bytes >= UDP_IN_PLACE_MIN && append_pieces(queue, send, desc, index, length))
+        return;
     bool copies = !payload || desc->datagram_bytes < UDP_IN_PLACE_MIN;
     uint8_t *header = take_bytes(&queue->batch, WIRE_BULK_HEADER_BYTES + (copies ? length : 0));
     const uint8_t *body = datagram_bulk(&queue->setup, desc, index, payload, copies, header);

@@ -27,6 +27,8 @@ enum {
     UDP_BATCH_BYTES = 65536, /* assembled datagrams: one whole train, small enough for L2 */
     UDP_IOVEC_MAX = 256,
     UDP_IN_PLACE_MIN = 4096,     /* datagrams of this size are sent from the payload where it lies */
+    UDP_PIECE_MIN = 1024,        /* where it lies in several places: if those are this large on average */
+    UDP_PIECES_MAX = 32,         /* and so few */
     UDP_MTU_CHECK_SENDS = 16384, /* descriptors to a peer between two looks at its path MTU */
     UDP_NO_PEER = -1,
     UDP_NONE_FULL = -1,
