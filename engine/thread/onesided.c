@@ -178,7 +178,7 @@ void onesided_flush(struct engine_thread *thread, bool all)
         due = one->next_due;
         one->due = false;
         if (all || !one->dones_ns || one->dones_ns <= clock_now_ns())
-            serve_flush(one);
+            one_send_dones(one);
         else
             one_be_due(one);
         serve_notes(one);

@@ -211,6 +211,8 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
 void one_put(struct one_request *r);
 /* A message of ANNEX_CONTROL: `bytes` of it become the message's. */
 void one_send_control(struct onesided *one, uint8_t *bytes, size_t length);
+/* Tells the peer which of its operations are done. */
+void one_send_dones(struct onesided *one);
 void one_be_due(struct onesided *one);
 /* No operation can go on; ops_launch() ends them. */
 static inline void one_fail(struct onesided *one, int32_t status)
@@ -231,7 +233,6 @@ void ops_part_ended(struct one_request *r);
 void serve_called(struct onesided *one, enum annex annex);
 void serve_received(struct one_request *r);
 void serve_ended(struct one_request *r);
-void serve_flush(struct onesided *one);
 void serve_notes(struct onesided *one);
 
 #endif

@@ -122,6 +122,22 @@ void one_send_control(struct onesided *one, uint8_t *bytes, size_t length)
     one_submit(r, bytes, length, NULL, NULL);
 }
 
+void one_send_dones(struct onesided *one)
+{
+    unsigned count = one->done_count;
+    if (count == 0)
+        return;
+    one->done_count = 0;
+    if (one->status)
+        return;
+    uint8_t *bytes = malloc(CONTROL_HEADER_BYTES + count * CONTROL_DONE_BYTES), *at = bytes;
+    if (bytes)
+        at = control_put_header(at, &(struct control){.kind = CONTROL_DONE, .count = (uint16_t)count});
+    for (unsigned i = 0; bytes && i < count; i++)
+        at = control_put_done(at, one->dones[i].id, one->dones[i].status);
+    one_send_control(one, bytes, (size_t)(at - bytes));
+}
+
 void one_be_due(struct onesided *one)
 {
     if (one->due)

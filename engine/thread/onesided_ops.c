@@ -126,7 +126,7 @@ static uint64_t tail_id(const struct op *op)
 /* Sends the operation's notification; `waits`: for the operation, at the peer. */
 static void send_note(struct onesided *one, struct op *op, bool waits)
 {
-    serve_flush(one);
+    one_send_dones(one);
     struct one_request *r = take_for(one, op, ONE_NOTE_OUT);
     if (!r)
         return;
@@ -186,7 +186,7 @@ static bool submit_payload(struct onesided *one, struct op *op, enum one_kind ki
 /* A WRITE or READ of the pieces up to `end`. */
 static void send_part_control(struct onesided *one, struct op *op, unsigned flags, size_t end, uint64_t total)
 {
-    serve_flush(one); /* into the same datagram */
+    one_send_dones(one); /* into the same datagram */
     size_t count = end - op->next_piece;
     size_t inline_bytes = flags & CONTROL_INLINE ? total : 0;
     struct control control = {.kind = op->kind == OP_WRITE ? CONTROL_WRITE : CONTROL_READ,

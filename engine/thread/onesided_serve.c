@@ -218,24 +218,8 @@ static void try_finish(struct onesided *one, struct served *served)
     served->finished = true;
     served->used = served->tail == CONTROL_NOTE;
     if (one->done_count == CONTROL_DONES_MAX)
-        serve_flush(one);
+        one_send_dones(one);
     owe_done(one, served);
-}
-
-void serve_flush(struct onesided *one)
-{
-    unsigned count = one->done_count;
-    if (count == 0)
-        return;
-    one->done_count = 0;
-    if (one->status)
-        return;
-    uint8_t *bytes = malloc(CONTROL_HEADER_BYTES + count * CONTROL_DONE_BYTES), *at = bytes;
-    if (bytes)
-        at = control_put_header(at, &(struct control){.kind = CONTROL_DONE, .count = (uint16_t)count});
-    for (unsigned i = 0; bytes && i < count; i++)
-        at = control_put_done(at, one->dones[i].id, one->dones[i].status);
-    one_send_control(one, bytes, (size_t)(at - bytes));
 }
 
 /* The operation of a WRITE. NULL: the peer breaks the protocol. */
