@@ -119,9 +119,9 @@ static unsigned fake_device_of(const struct ibv_context *context)
     return (unsigned)(context->device - fake.devices);
 }
 
-/* Keys name their device. Those of other memory than fake_reg_mr()'s do not. */
 enum { FAKE_KEY_DEVICE = 16, FAKE_KEYS = FAKE_KEY_DEVICE * FAKE_DEVICES };
 
+/* Keys name their device. Those of other memory than fake_reg_mr()'s do not. */
 static void fake_check_key(const struct fake_qp *qp, uint32_t key)
 {
     FAKE_REQUIRE(key >= FAKE_KEYS || key / FAKE_KEY_DEVICE == fake_device_of(qp->qp.context));
@@ -130,10 +130,9 @@ static void fake_check_key(const struct fake_qp *qp, uint32_t key)
 /* The GID of a device stands for this address, if there are several. */
 static void fake_own_gid(unsigned device, uint8_t gid[16])
 {
-    static const uint8_t mapped[16] = {[10] = 0xff, [11] = 0xff, [12] = 10};
-    memcpy(gid, mapped, sizeof mapped);
-    gid[14] = (uint8_t)(device % FAKE_NETS);
-    gid[15] = (uint8_t)(1 + device / FAKE_NETS);
+    uint8_t own[16] = {[10] = 0xff, [11] = 0xff, [12] = 10, [14] = (uint8_t)(device % FAKE_NETS)};
+    own[15] = (uint8_t)(1 + device / FAKE_NETS);
+    memcpy(gid, own, sizeof own);
 }
 
 /* Whether packets with that address get from one queue pair to another. */
@@ -141,10 +140,10 @@ static bool fake_reaches(const struct fake_qp *from, const struct fake_qp *to, c
 {
     unsigned a = fake_device_of(from->qp.context), b = to ? fake_device_of(to->qp.context) : a;
     uint8_t gid[16];
-    if (fake.down[a] || fake.down[b])
-        return false;
     fake_own_gid(b, gid);
-    if (fake.device_count > 1 && (a % FAKE_NETS != b % FAKE_NETS || memcmp(route->grh.dgid.raw, gid, sizeof gid) != 0))
+    if (fake.down[a] || fake.down[b] ||
+        (fake.device_count > 1 &&
+         (a % FAKE_NETS != b % FAKE_NETS || memcmp(route->grh.dgid.raw, gid, sizeof gid) != 0)))
         return false;
     if (fake.port.link_layer == IBV_LINK_LAYER_ETHERNET)
         return route->is_global && route->port_num == 1;
@@ -514,9 +513,10 @@ static int fake_get_async_event(struct ibv_context *context, struct ibv_async_ev
     if (i == fake.event_count)
         return -1;
     *event = fake.events[i];
-    fake.event_count--;
-    memmove(fake.events + i, fake.events + i + 1, (fake.event_count - i) * sizeof fake.events[0]);
-    memmove(fake.event_devices + i, fake.event_devices + i + 1, (fake.event_count - i) * sizeof fake.event_devices[0]);
+    for (fake.event_count--; i < fake.event_count; i++) {
+        fake.events[i] = fake.events[i + 1];
+        fake.event_devices[i] = fake.event_devices[i + 1];
+    }
     fake.events_unacked++;
     return 0;
 }
@@ -548,22 +548,19 @@ static int fake_query_device(struct ibv_context *context, struct ibv_device_attr
 
 static int fake_query_port(struct ibv_context *context, uint8_t port, void *out)
 {
-    struct ibv_port_attr own = fake.port;
     (void)port;
+    memcpy(out, &fake.port, sizeof fake.port);
     if (fake.down[fake_device_of(context)])
-        own.state = IBV_PORT_DOWN;
-    memcpy(out, &own, sizeof own);
+        ((struct ibv_port_attr *)out)->state = IBV_PORT_DOWN;
     return 0;
 }
 
 static int fake_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid)
 {
     (void)port, (void)index;
-    if (fake.device_count > 1) {
-        fake_own_gid(fake_device_of(context), gid->raw);
-        return 0;
-    }
     *gid = (union ibv_gid){.raw = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
+    if (fake.device_count > 1)
+        fake_own_gid(fake_device_of(context), gid->raw);
     return 0;
 }
 
