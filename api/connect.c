@@ -231,10 +231,8 @@ static int client_accept_offer(struct connecting *c)
     return error;
 }
 
-enum { MISSING_TEXT = 192 };
-
-/* In words: no datagram comes back. */
-static const char *missing_text(const struct connecting *c, char out[MISSING_TEXT])
+/* Writes the log line for the case that no datagram comes back. */
+static void say_missing(struct connecting *c)
 {
     const struct nic_queue *queue = peer_queue(c->home->peer, c->home->thread);
     const struct boot_offer *offer = bootstrap_peer_offer(c->boot);
@@ -244,10 +242,10 @@ static const char *missing_text(const struct connecting *c, char out[MISSING_TEX
     nic_queue_address_text(&ours, here);
     if (c->meets)
         nic_queue_address_text(&offer->flows[offer->home].address, there);
-    snprintf(out, MISSING_TEXT,
-             "TCP passes, but no datagram came back: sent from %s here to %s there; does a firewall drop them?", here,
-             there);
-    return out;
+    snprintf(c->missing, sizeof c->missing,
+             "TCP passes, but no datagram came back: sent from %s here to %s there; does a firewall drop them? "
+             "UCCL_BACKEND chooses another kind of network",
+             here, there);
 }
 
 /* Flow and connection are open: sends READY once the flow is proven, at once for a known peer. */
@@ -257,11 +255,10 @@ static void client_try(struct connecting *c)
         bootstrap_accept_offer(c->boot);
         return;
     }
-    char text[MISSING_TEXT];
     uint64_t now_ns = clock_now_ns(), half_ns = (bootstrap_deadline(c->boot) - now_ns) / 2;
     bool beside = !c->home->peer->beside && can_go_beside(c, false);
     c->go_beside_ns = beside ? now_ns + (half_ns < GO_BESIDE_NS ? half_ns : GO_BESIDE_NS) : UINT64_MAX;
-    snprintf(c->missing, sizeof c->missing, "%s UCCL_BACKEND chooses another kind of network", missing_text(c, text));
+    say_missing(c);
     bootstrap_try(c->boot, c->missing);
 }
 
@@ -286,9 +283,9 @@ static int connecting_again(struct connecting *c)
 /* No datagram comes back: begins again with flows over the queues beside. */
 static int connecting_beside(struct connecting *c)
 {
-    char text[NETDEV_ADDRESS_TEXT], missing[MISSING_TEXT];
-    LOG_WARNING("peer %s: %s Its data goes over TCP connections (UCCL_BACKEND=auto)",
-                netdev_address_text(&c->address, text), missing_text(c, missing));
+    char text[NETDEV_ADDRESS_TEXT];
+    LOG_WARNING("peer %s: %s. Its data goes over TCP connections (UCCL_BACKEND=auto)",
+                netdev_address_text(&c->address, text), c->missing);
     bootstrap_reject(c->boot, UCCL_EAGAIN);
     pthread_mutex_lock(&c->engine->lock);
     peer_give_up(c->conn->peer);
