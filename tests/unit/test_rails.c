@@ -211,6 +211,32 @@ Test(rails, three_answers_bring_it_back, .init = open_proven)
     cr_assert_gt(sequenced[0][0], before);
 }
 
+static void await_answers(const struct rail *rail, unsigned answers)
+{
+    for (unsigned i = 0; i < 3000 && rail->answers != answers; i++)
+        duo_run_with(1 * MS, talk);
+    cr_assert_eq(rail->answers, answers);
+}
+
+/* Two answers, silence, and another answer: that is one in a row. */
+Test(rails, answers_must_follow_each_other, .init = open_proven)
+{
+    const struct rail *rail = rail_of(0, 0);
+    core_rail_down(duo_core[0], duo_flow[0], 0, duo_now);
+    core_rail_up(duo_core[0], duo_flow[0], 0, duo_now);
+    duo_recv(0, 100);
+    for (unsigned answers = 1; answers <= 2; answers++) {
+        await_answers(rail, answers);
+        cr_assert_eq(rail->state, RAIL_DOWN, "%u answers are too few", answers);
+    }
+    dead[0][0] = true;
+    for (unsigned asked = others[0][0]; others[0][0] < asked + 2;)
+        duo_run_with(1 * MS, talk);
+    dead[0][0] = false;
+    await_answers(rail, 1);
+    cr_assert_eq(rail->state, RAIL_DOWN);
+}
+
 /* What is in flight over a device that goes away is lost at once, and the other rail's window does not shrink. */
 Test(rails, a_device_takes_its_chunks_with_it, .init = open_proven)
 {
@@ -316,6 +342,36 @@ Test(rails, acks_leave_a_dead_direction, .init = open_proven)
     pass_message(100);
     cr_assert_leq(others[1][0], acks + 2, "but probes");
     cr_assert_eq(sequenced[1][0], chunks);
+}
+
+/* The same where nothing but acks leaves, as the receiver of a large message: no timeout of a chunk shows it. */
+Test(rails, lone_acks_leave_a_dead_direction, .init = open_proven)
+{
+    enum { SIZE = 4 << 20 };
+    struct duo_request *recv = duo_recv(1, SIZE);
+    duo_run_with(10 * MS, talk);
+    memset(sequenced, 0, sizeof sequenced);
+    memset(others, 0, sizeof others);
+    dead[1][0] = true;
+    struct duo_request *send = duo_send(0, SIZE);
+    for (unsigned i = 0; i < 3000 && rail_of(1, 0)->state == RAIL_UP && !recv->ended; i++)
+        duo_run_with(1 * MS, talk);
+    cr_assert_geq(others[1][1], 3, "the other rail takes them");
+    cr_assert(rail_of(1, 0)->asked, "and this one is asked whether it works");
+    duo_run_with(900 * MS, talk);
+    duo_assert_ended(recv, UCCL_OK, SIZE);
+    duo_assert_ended(send, UCCL_OK, SIZE);
+}
+
+/* Nothing is heard over any rail: nothing shows that rails are to blame. */
+Test(rails, a_silent_peer_brings_none_down, .init = open_proven)
+{
+    duo_params.dead_peer_ms = 10000; /* it is asked more rarely than the rails */
+    memset(dead, true, sizeof dead);
+    duo_send(0, 100);
+    duo_run_with(900 * MS, talk);
+    cr_assert_eq(rail_of(0, 0)->state, RAIL_SUSPECT);
+    cr_assert_eq(duo_count(&duo_counters[0].rails_lost), 0);
 }
 
 /* Both rails are dead: the peer is given up at the dead-peer time, not sooner. */
