@@ -145,8 +145,10 @@ void onesided_event(struct onesided *one, enum annex annex, enum core_event_kind
         serve_called(one, annex);
     else if (kind == CORE_EVENT_CONN_FAILED && status == UCCL_EPEERDEAD)
         one_break(one, status); /* perhaps only a flow of parts is dead, and the peer waits on the other annexes */
-    else if (kind == CORE_EVENT_CONN_FAILED)
+    else if (kind == CORE_EVENT_CONN_FAILED && (annex == ANNEX_CONTROL || status != UCCL_ECLOSED))
         one_fail(one, status); /* what lives on of the other annexes may bring notifications yet */
+    else if (kind == CORE_EVENT_CONN_FAILED)
+        ; /* a peer that closes them all: its last DONEs come before the control annex fails */
     else
         one->ended++;
     settle(one);
@@ -162,6 +164,7 @@ void onesided_close(struct onesided *one, uint64_t linger_ns, uint64_t now_ns)
 {
     if (one->ended == ANNEXES)
         return;
+    one_send_dones(one); /* of what the peer's application may have seen already */
     one->closed = true;
     one_fail(one, UCCL_ECANCELED);
     for (unsigned i = 0; i < ANNEXES; i++)

@@ -224,6 +224,25 @@ Test(onesided, arguments, .timeout = TIMEOUT_S)
 
 /* ---- tails -------------------------------------------------------------------------------------- */
 
+/* Whoever sees a signal may close: the write ends well, though its DONE would have waited for an answer. */
+BOTH(onesided, a_close_tells_what_is_done)
+{
+    for (unsigned i = 0; i < 5; i++) {
+        struct one one;
+        one_open(&one, lend, MB, ALL);
+        _Atomic uint64_t *word = (_Atomic uint64_t *)(void *)one.memory;
+        struct uccl_tail tail = {.kind = UCCL_TAIL_SET, .remote = one.remote, .value = 77};
+        uccl_request *request = post_pieces(&one, true, NULL, 0, &tail);
+        while (atomic_load(word) != 77) {
+            uccl_notify_next(one.pair.engine[0], NULL, 0, NULL, NULL); /* runs the lent engines */
+            uccl_notify_next(one.pair.engine[1], NULL, 0, NULL, NULL);
+        }
+        IS(uccl_conn_close(one.pair.conn[1]), 0);
+        end_of(request, 0);
+        one_close(&one);
+    }
+}
+
 BOTH(onesided, signals)
 {
     struct one one;
