@@ -7,7 +7,8 @@
  *   sim [--scenario NAME] [--seed S] [--seeds N] [--trace]   plays N seeds from S on
  *   sim --corpus FILE [--seconds T]                          seeds with known hashes, then new ones for T s
  *   sim --campaign --hours H                                 new seeds for long
- *   sim --seconds T [--failures F]                           new seeds for T s, however many of F fail
+ *   sim --seconds T [--failures F] [--each]                  new seeds for T s, however many of F fail; each
+ *                                                            scenario once at least
  *   sim --write-corpus FILE                                  notes the hashes of the corpus's seeds
  *   sim --list                                               names of scenarios
  */
@@ -76,6 +77,7 @@ static struct {
     uint64_t seed, seeds;
     bool trace, from_corpus, check_hashes;
     double begin_until, until; /* s, monotonic: no seed begins, or goes on, after it; 0: after so many seeds */
+    uint64_t least;            /* seeds that are played however long they take: one of each scenario */
     unsigned jobs, failures_max;
 } plan;
 
@@ -166,7 +168,8 @@ static void work(struct job *job)
 {
     for (;;) {
         uint64_t unit = atomic_fetch_add(&shared->next, 1);
-        if (shared->stop || unit >= plan.seeds || (plan.until > 0 && seconds_now() >= plan.begin_until))
+        if (shared->stop || unit >= plan.seeds ||
+            (plan.until > 0 && unit >= plan.least && seconds_now() >= plan.begin_until))
             break;
         job->unit = unit;
         play_unit(unit);
@@ -210,7 +213,8 @@ static pid_t wait_for_worker(int *status, bool *cut)
         pid_t pid = waitpid(-1, status, WNOHANG);
         if (pid != 0)
             return pid;
-        if (!*cut && (told_to_stop || (plan.until > 0 && seconds_now() >= plan.until))) {
+        bool over = plan.until > 0 && shared->next >= plan.least + plan.jobs && seconds_now() >= plan.until;
+        if (!*cut && (told_to_stop || over)) {
             *cut = true;
             shared->stop = true;
             for (unsigned i = 0; i < plan.jobs; i++) {
@@ -384,7 +388,7 @@ static pid_t start_reporter(void)
 static int usage(void)
 {
     fprintf(stderr, "usage: sim [--scenario NAME] [--seed S] [--seeds N] [--jobs J] [--trace] [--list]\n"
-                    "           [--corpus FILE] [--seconds T] [--failures F] [--campaign] [--hours H]\n"
+                    "           [--corpus FILE] [--seconds T] [--failures F] [--each] [--campaign] [--hours H]\n"
                     "           [--write-corpus FILE]\n");
     return 2;
 }
@@ -392,7 +396,7 @@ static int usage(void)
 struct arguments {
     const char *read_from, *write_to;
     double seconds;
-    bool campaign, counted, seeded, list;
+    bool campaign, each, counted, seeded, list;
 };
 
 /* Takes an option with its value. False: there is no such option. */
@@ -436,6 +440,8 @@ static bool take_arguments(struct arguments *arguments, int argc, char **argv)
             plan.trace = true;
         else if (!strcmp(argv[i], "--campaign"))
             arguments->campaign = true;
+        else if (!strcmp(argv[i], "--each"))
+            arguments->each = true;
         else if (i + 1 == argc || !take_option(arguments, argv[i], argv[i + 1]))
             return false;
         else
@@ -457,6 +463,8 @@ static unsigned play_new(const struct arguments *arguments)
         plan.begin_until = plan.until - (last < LAST_SECONDS_MAX ? last : LAST_SECONDS_MAX);
         if (!arguments->counted)
             plan.seeds = UINT64_MAX;
+        if (arguments->each)
+            plan.least = scenario_count;
         if (!arguments->seeded)
             plan.seed = fresh_seed();
     } else if (arguments->read_from && !arguments->counted) {
