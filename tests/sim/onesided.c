@@ -507,28 +507,6 @@ static void messages_main(struct node *node, unsigned index)
 
 /* ---- the script -------------------------------------------------------------------------------- */
 
-struct task {
-    struct node *node;
-    unsigned index;
-    void (*run)(struct node *node, unsigned index);
-};
-
-static void task_main(void *argument)
-{
-    struct task task = *(struct task *)argument;
-    sim_free(argument);
-    task.run(task.node, task.index);
-    task.node->helpers--;
-}
-
-static void spawn(struct node *node, void (*run)(struct node *, unsigned), unsigned index)
-{
-    struct task *task = sim_malloc(sizeof *task);
-    *task = (struct task){node, index, run};
-    node->helpers++;
-    machine_spawn(node->process, task_main, task);
-}
-
 static void initiate(struct node *node, unsigned to)
 {
     initiator_main(&world.initiator[node->index][to]);
@@ -579,13 +557,13 @@ static void script(struct node *node)
         machine_sleep(10 * NS_PER_US);
     for (unsigned to = 0; to < world.nodes; to++) {
         if (to != node->index)
-            spawn(node, initiate, to);
+            node_spawn(node, initiate, to);
     }
-    spawn(node, notes_main, 0);
+    node_spawn(node, notes_main, 0);
     if (world.revokes)
-        spawn(node, revoker_main, 0);
+        node_spawn(node, revoker_main, 0);
     for (unsigned i = 0; i < 2 * (world.nodes - 1); i++)
-        spawn(node, messages_main, i);
+        node_spawn(node, messages_main, i);
     while (world.over < world.nodes * (world.nodes - 1))
         machine_sleep(100 * NS_PER_US);
     machine_sleep(20 * NS_PER_MS);

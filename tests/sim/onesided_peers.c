@@ -493,28 +493,6 @@ static void run_end(struct node *node, struct meeting *session, unsigned side)
 
 /* ---- fibers ------------------------------------------------------------------------------------- */
 
-struct task {
-    struct node *node;
-    unsigned index;
-    void (*run)(struct node *node, unsigned index);
-};
-
-static void task_main(void *argument)
-{
-    struct task task = *(struct task *)argument;
-    sim_free(argument);
-    task.run(task.node, task.index);
-    task.node->helpers--;
-}
-
-static void spawn(struct node *node, void (*run)(struct node *, unsigned), unsigned index)
-{
-    struct task *task = sim_malloc(sizeof *task);
-    *task = (struct task){node, index, run};
-    node->helpers++;
-    machine_spawn(node->process, task_main, task);
-}
-
 static struct meeting *new_session(struct node *node, unsigned to, uccl_conn *conn)
 {
     if (world.session_count == SESSIONS)
@@ -575,7 +553,7 @@ static void accept_all(struct node *node, unsigned index)
         uccl_conn *conn;
         int error = uccl_accept(node->listener, 50, &conn);
         if (error == UCCL_OK)
-            spawn(node, serve, (unsigned)(link_of(node, conn) - world.links[node->index]));
+            node_spawn(node, serve, (unsigned)(link_of(node, conn) - world.links[node->index]));
         else if (error != UCCL_ETIMEDOUT)
             machine_sleep(100 * NS_PER_US);
     }
@@ -657,10 +635,10 @@ static void script(struct node *node)
     }
     if ((error = uccl_reg_mr(node->engine, memory[node->index], sizeof memory[0], UCCL_MEM_HOST, mr)))
         machine_fail("a registration returned %d", error);
-    spawn(node, take_notes, 0);
-    spawn(node, accept_all, 0);
+    node_spawn(node, take_notes, 0);
+    node_spawn(node, accept_all, 0);
     for (unsigned to = 0; to < node->index; to++)
-        spawn(node, dial, to);
+        node_spawn(node, dial, to);
     while (node->helpers)
         machine_sleep(100 * NS_PER_US);
     uccl_listener_close(node->listener); /* and whom nobody has accepted */

@@ -93,8 +93,7 @@ static void helper_main(void *argument)
     helper.node->helpers--;
 }
 
-/* One more thread of the application; join() waits for all of a node. */
-static void spawn(struct node *node, void (*run)(struct node *, unsigned), unsigned index)
+void node_spawn(struct node *node, void (*run)(struct node *, unsigned), unsigned index)
 {
     struct helper *helper = sim_malloc(sizeof *helper);
     *helper = (struct helper){node, index, run};
@@ -305,7 +304,7 @@ static void wait_script(struct node *node)
         *(sends ? &plan->from : &plan->to) = node;
     }
     for (unsigned i = 0; i < WAIT_STREAMS; i++) {
-        spawn(node, server == (i == BACK) ? wait_sender : wait_waiter, i);
+        node_spawn(node, server == (i == BACK) ? wait_sender : wait_waiter, i);
     }
     join(node);
     if (server) {
@@ -360,7 +359,7 @@ static void accept_script(struct node *node)
 {
     if (node->index == 0) {
         for (unsigned i = 0; i < ACCEPTORS; i++)
-            spawn(node, accept_acceptor, i);
+            node_spawn(node, accept_acceptor, i);
         join(node);
         return;
     }
@@ -484,9 +483,9 @@ static void share_script(struct node *node)
     await(&service.begun);
     for (unsigned i = 0; i < service.streams; i++) {
         if (service.stream[i].from == node)
-            spawn(node, share_sender, i);
+            node_spawn(node, share_sender, i);
         if (service.stream[i].to == node)
-            spawn(node, share_receiver, i);
+            node_spawn(node, share_receiver, i);
     }
     join(node);
     for (unsigned i = 0; i < service.streams; i++) {
@@ -614,7 +613,7 @@ static void small_script(struct node *node)
     }
     for (unsigned i = 0; i < service.streams; i++) {
         bool pings = i == 0;
-        spawn(node, server ? pings ? pong : share_receiver : pings ? ping : share_sender, i);
+        node_spawn(node, server ? pings ? pong : share_receiver : pings ? ping : share_sender, i);
     }
     join(node);
     if (server)

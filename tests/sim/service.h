@@ -10,6 +10,9 @@
 
 #include "cluster.h"
 
+/* One more thread of the application; a node waits for all of its own (node->helpers). */
+void node_spawn(struct node *node, void (*run)(struct node *, unsigned), unsigned index);
+
 /* Each sets the script and the plan of a run. */
 void service_wait(struct cluster_options *options, struct rng *rng);
 void service_accept(struct cluster_options *options, struct rng *rng);

@@ -98,6 +98,17 @@ static inline void duo_defaults(void)
         };
 }
 
+/* Each end has so many NICs, whose addresses have to be proven. */
+static inline void duo_set_rails(unsigned count)
+{
+    for (unsigned side = 0; side < 2; side++) {
+        for (unsigned i = 0; i < count; i++)
+            duo_setup[side].rails[i] = (struct rail_setup){
+                .destination = 2 * i + side, .datagram_bytes = 1472, .nonce = 1111 * (2 * i + side + 1)};
+        duo_setup[side].rail_count = count;
+    }
+}
+
 /* Opens what duo_defaults() and the test have set up. `one_core`: a flow to itself. */
 static inline void duo_open_as(bool one_core)
 {

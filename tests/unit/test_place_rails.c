@@ -7,12 +7,7 @@ enum { PATHS = 2, RAILS = 2 };
 static void open_rails(void)
 {
     placing_setup(PATHS);
-    for (unsigned side = 0; side < 2; side++) {
-        for (unsigned i = 0; i < RAILS; i++)
-            duo_setup[side].rails[i] = (struct rail_setup){
-                .destination = 2 * i + side, .datagram_bytes = 1472, .nonce = 1111 * (2 * i + side + 1)};
-        duo_setup[side].rail_count = RAILS;
-    }
+    duo_set_rails(RAILS);
     duo_open_as(false);
     placing_warm_up();
     cr_assert_eq(duo_flow[0]->proven, RAILS);

@@ -15,12 +15,7 @@ static void open_rails(void)
 {
     duo_defaults();
     duo_params.port_entropy = PATHS;
-    for (unsigned side = 0; side < 2; side++) {
-        for (unsigned i = 0; i < RAILS; i++)
-            duo_setup[side].rails[i] = (struct rail_setup){
-                .destination = 2 * i + side, .datagram_bytes = 1472, .nonce = 1111 * (2 * i + side + 1)};
-        duo_setup[side].rail_count = RAILS;
-    }
+    duo_set_rails(RAILS);
     duo_open_as(false);
     memset(dead, 0, sizeof dead);
     hole_bytes = 0;
