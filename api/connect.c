@@ -113,11 +113,18 @@ static void connecting_free(struct connecting *c)
 static bool another_meets(const struct connecting *c)
 {
     for (const struct connecting *other = c->engine->connecting; other; other = other->next) {
-        if (other != c && other->meets && address_same_host(&other->address, &c->address) &&
+        if (other != c && other->meets && other->wishes.traffic_class == c->wishes.traffic_class &&
+            address_same_host(&other->address, &c->address) &&
             memcmp(other->peer_id, bootstrap_peer_id(c->boot), sizeof other->peer_id) == 0)
             return true;
     }
     return false;
+}
+
+/* The peers that the connect may share. */
+static struct peer_of peer_wished(const struct connecting *c)
+{
+    return (struct peer_of){.engine_id = bootstrap_peer_id(c->boot), .traffic_class = c->wishes.traffic_class};
 }
 
 uint64_t kinds_taken(const struct uccl_engine *engine)
@@ -141,7 +148,7 @@ static bool can_go_beside(const struct connecting *c, bool only)
 static int client_meet(struct connecting *c)
 {
     struct uccl_engine *engine = c->engine;
-    const uint8_t *id = bootstrap_peer_id(c->boot);
+    const struct peer_of of = peer_wished(c);
     uint64_t now_ns = clock_now_ns();
     if (!c->begun_anew) {
         c->waits_since_ns = c->waits ? c->waits_since_ns : now_ns;
@@ -149,7 +156,7 @@ static int client_meet(struct connecting *c)
         if (c->waits)
             return UCCL_EAGAIN;
         /* another met the server while its answer was under way: the server can prove its flows now */
-        if (peer_met_since(&engine->peers, id, false, c->asked_ns)) {
+        if (peer_met_since(&engine->peers, &of, c->asked_ns)) {
             c->begun_anew = true;
             return BEGIN_ANEW;
         }
@@ -157,9 +164,9 @@ static int client_meet(struct connecting *c)
     struct nic_host host;
     bootstrap_host(c->boot, &host);
     c->beside = c->beside || can_go_beside(c, true);
-    int error = peer_new(&engine->peers, id, false, c->beside, &host, &c->peer);
+    int error = peer_new(&engine->peers, &of, c->beside, &host, &c->peer);
     c->meets = !error;
-    memcpy(c->peer_id, id, sizeof c->peer_id);
+    memcpy(c->peer_id, of.engine_id, sizeof c->peer_id);
     return error;
 }
 
@@ -180,8 +187,9 @@ static int client_offer(struct connecting *c)
     if (!c->has_id && !take_conn_id(engine, &c->conn_id))
         return UCCL_ENOMEM;
     c->has_id = true;
+    const struct peer_of of = peer_wished(c);
     if (!c->afresh)
-        c->peer = peer_known(&engine->peers, c->boot, false);
+        c->peer = peer_known(&engine->peers, c->boot, &of);
     int error = c->peer ? UCCL_OK : client_meet(c);
     if (error)
         return error;

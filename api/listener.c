@@ -373,12 +373,21 @@ static void accept_strangers(struct uccl_listener *listener)
 
 /* ---- handshakes ------------------------------------------------------------------------------ */
 
-/* Proves which flows with the client's engine id we have. */
-static void server_prove(struct uccl_engine *engine, struct bootstrap *boot)
+/* The peers that a connection of this listener may share. */
+static struct peer_of server_peers(const struct uccl_listener *listener, const struct bootstrap *boot)
 {
+    return (struct peer_of){
+        .engine_id = bootstrap_peer_id(boot), .is_server = true, .traffic_class = listener->wishes.traffic_class};
+}
+
+/* Proves which flows with the client's engine id we have. */
+static void server_prove(const struct uccl_listener *listener, struct bootstrap *boot)
+{
+    struct uccl_engine *engine = listener->engine;
+    const struct peer_of of = server_peers(listener, boot);
     struct boot_key keys[BOOT_PROOFS_MAX];
     pthread_mutex_lock(&engine->lock);
-    unsigned count = peer_keys(&engine->peers, bootstrap_peer_id(boot), true, keys);
+    unsigned count = peer_keys(&engine->peers, &of, keys);
     pthread_mutex_unlock(&engine->lock);
     bootstrap_prove(boot, keys, count);
 }
@@ -388,8 +397,9 @@ static int server_peer(const struct uccl_listener *listener, struct bootstrap *b
 {
     struct uccl_engine *engine = listener->engine;
     const struct boot_offer *theirs = bootstrap_peer_offer(boot);
+    const struct peer_of of = server_peers(listener, boot);
     if (theirs->known) {
-        *out = peer_known(&engine->peers, boot, true);
+        *out = peer_known(&engine->peers, boot, &of);
         if (!*out)
             LOG_INFORM("port %u: a client claims flows that are not known here; it is to begin again", listener->port);
         return *out ? UCCL_OK : UCCL_EAGAIN;
@@ -397,7 +407,7 @@ static int server_peer(const struct uccl_listener *listener, struct bootstrap *b
     struct nic_host host;
     bootstrap_host(boot, &host);
     bool beside = nic_goes_beside(engine->nic, &theirs->flows[0].address);
-    int error = peer_new(&engine->peers, bootstrap_peer_id(boot), true, beside, &host, out);
+    int error = peer_new(&engine->peers, &of, beside, &host, out);
     if (error)
         return error;
     error = peer_take_offer(&engine->peers, *out, theirs, bootstrap_features(boot));
@@ -448,7 +458,7 @@ static bool accepting_step(struct uccl_listener *listener, struct accepting *acc
     for (;;) {
         switch (bootstrap_step(accepting->boot, clock_now_ns())) {
         case BOOT_NEED_PROOFS:
-            server_prove(engine, accepting->boot);
+            server_prove(listener, accepting->boot);
             break;
         case BOOT_HAVE_OFFER: {
             int error = offer_reached(engine, bootstrap_peer_offer(accepting->boot));

@@ -111,7 +111,10 @@ static const char *read_fields(const struct uccl_conn_options *from, unsigned th
         return "private_bytes is more than UCCL_PRIVATE_MAX";
     if (from->private_bytes && !from->private_data)
         return "private_bytes without private_data";
+    if (from->traffic_class > UINT8_MAX)
+        return "traffic_class is above 255";
     out->thread = from->thread;
+    out->traffic_class = (uint8_t)from->traffic_class;
     out->parts = (struct stripe_wish){.off = from->parts == UCCL_PARTS_OFF, .from_bytes = from->parts_from_bytes};
     out->private_bytes = (uint16_t)from->private_bytes;
     if (from->private_bytes)
@@ -137,9 +140,11 @@ int options_read(struct uccl_engine *engine, const struct uccl_conn_options *opt
         fault = read_places(engine, &known, out);
     if (!fault)
         return UCCL_OK;
-    LOG_ERR("struct uccl_conn_options: %s (thread %u of %u, parts %d, private_bytes %zu, device %s, near %s)", fault,
-            known.thread, engine->thread_count, (int)known.parts, known.private_bytes,
-            known.device ? known.device : "any", known.near ? known.near : "unknown");
+    LOG_ERR(
+        "struct uccl_conn_options: %s (thread %u of %u, parts %d, private_bytes %zu, traffic_class %u, device %s, near "
+        "%s)",
+        fault, known.thread, engine->thread_count, (int)known.parts, known.private_bytes, known.traffic_class,
+        known.device ? known.device : "any", known.near ? known.near : "unknown");
     return UCCL_EINVAL;
 }
 

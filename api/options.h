@@ -8,8 +8,9 @@
 #include "uccl/engine.h"
 
 struct conn_wishes {
-    unsigned thread; /* from 1; 0: any */
-    int end;         /* NIC (nic_end_ops) that its thread has first; -1: any */
+    unsigned thread;       /* from 1; 0: any */
+    int end;               /* NIC (nic_end_ops) that its thread has first; -1: any */
+    uint8_t traffic_class; /* 0: the parameters' */
     struct stripe_wish parts;
     uint16_t private_bytes;
     uint8_t private_data[BOOT_PRIVATE_MAX];

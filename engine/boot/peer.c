@@ -303,11 +303,11 @@ static int make_flow(struct peer_table *table, struct peer *peer, unsigned index
     return UCCL_OK;
 }
 
-/* Whether the peer lives, has this id and end, and its flows are open. */
-static bool peer_usable(struct peer *peer, const uint8_t engine_id[16], bool is_server)
+/* Whether the peer is one of these, lives, and has open flows. */
+static bool peer_usable(struct peer *peer, const struct peer_of *of)
 {
-    return peer->flows_open && peer->is_server == is_server &&
-           memcmp(peer->engine_id, engine_id, sizeof peer->engine_id) == 0 && peer_lives(peer);
+    return peer->flows_open && peer->is_server == of->is_server && peer->host.traffic_class == of->traffic_class &&
+           memcmp(peer->engine_id, of->engine_id, sizeof peer->engine_id) == 0 && peer_lives(peer);
 }
 
 struct boot_key peer_key(const struct peer *peer)
@@ -317,22 +317,21 @@ struct boot_key peer_key(const struct peer *peer)
                            : (struct boot_key){.to_client = setup->rx_token, .to_server = setup->tx_token};
 }
 
-unsigned peer_keys(struct peer_table *table, const uint8_t engine_id[16], bool is_server,
-                   struct boot_key keys[BOOT_PROOFS_MAX])
+unsigned peer_keys(struct peer_table *table, const struct peer_of *of, struct boot_key keys[BOOT_PROOFS_MAX])
 {
     unsigned count = 0;
     /* oldest first: later strangers with this id do not push out earlier peers */
     for (struct peer *peer = table->peers; peer && count < BOOT_PROOFS_MAX; peer = peer->next) {
-        if (peer_usable(peer, engine_id, is_server))
+        if (peer_usable(peer, of))
             keys[count++] = peer_key(peer);
     }
     return count;
 }
 
-struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, bool is_server)
+struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, const struct peer_of *of)
 {
     for (struct peer *peer = table->peers; peer; peer = peer->next) {
-        if (!peer_usable(peer, bootstrap_peer_id(boot), is_server))
+        if (!peer_usable(peer, of))
             continue;
         struct boot_key key = peer_key(peer);
         if (bootstrap_proves(boot, &key)) {
@@ -343,21 +342,22 @@ struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, 
     return NULL;
 }
 
-int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, bool beside,
-             const struct nic_host *host, struct peer **out)
+int peer_new(struct peer_table *table, const struct peer_of *of, bool beside, const struct nic_host *host,
+             struct peer **out)
 {
     peer_free_unused(table);
-    if (is_server && table->unmet >= UNMET_MAX && !peer_forget_idlest(table, true)) {
+    if (of->is_server && table->unmet >= UNMET_MAX && !peer_forget_idlest(table, true)) {
         LOG_WARNING("cannot talk to one more peer: %u handshakes are under way", table->unmet);
         return UCCL_ENOMEM;
     }
     struct peer *peer = calloc(1, sizeof *peer);
     if (!peer)
         return UCCL_ENOMEM;
-    memcpy(peer->engine_id, engine_id, sizeof peer->engine_id);
-    peer->is_server = is_server;
+    memcpy(peer->engine_id, of->engine_id, sizeof peer->engine_id);
+    peer->is_server = of->is_server;
     peer->beside = beside;
     peer->host = *host;
+    peer->host.traffic_class = of->traffic_class;
     peer->references = 1;
     for (unsigned i = 0; i < table->thread_count; i++) {
         int error = make_flow(table, peer, i);
@@ -368,7 +368,7 @@ int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_serv
         }
     }
     peer->flow_count = table->thread_count;
-    table->unmet += is_server;
+    table->unmet += of->is_server;
     struct peer **link = &table->peers;
     while (*link)
         link = &(*link)->next;
@@ -386,10 +386,10 @@ void peer_met(struct peer_table *table, struct peer *peer)
     peer->met_ns = clock_now_ns();
 }
 
-bool peer_met_since(struct peer_table *table, const uint8_t engine_id[16], bool is_server, uint64_t since_ns)
+bool peer_met_since(struct peer_table *table, const struct peer_of *of, uint64_t since_ns)
 {
     for (struct peer *peer = table->peers; peer; peer = peer->next) {
-        if (peer->met && peer->met_ns >= since_ns && peer_usable(peer, engine_id, is_server))
+        if (peer->met && peer->met_ns >= since_ns && peer_usable(peer, of))
             return true;
     }
     return false;

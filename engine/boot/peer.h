@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Peers of an engine. All connections to a peer share its flows, one per pair of engine threads. A peer is whoever has
+ * Peers of an engine. All connections to a peer share its flows, one per pair of engine threads, and with them the
+ * traffic class of what we send. So connections of different classes have different peers. A peer is whoever has
  * the tokens of these flows. An engine id is only a name: whoever shows the id without knowing the tokens becomes a new
  * peer (bootstrap.h), so several peers may have one id. A connection to the engine itself has a peer at each end.
  *
@@ -77,20 +78,26 @@ void peer_table_free(struct peer_table *table);
 /* In a child of fork(): frees the memory alone. */
 void peer_table_forget(struct peer_table *table);
 
-/* Writes the keys of the living peers with this engine id, oldest first, for bootstrap_prove(). Returns how many. */
-unsigned peer_keys(struct peer_table *table, const uint8_t engine_id[16], bool is_server,
-                   struct boot_key keys[BOOT_PROOFS_MAX]);
-/* The living peer whose key the other side has proved, with one more reference; NULL: none. */
-struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, bool is_server);
+/* Which peers are meant. */
+struct peer_of {
+    const uint8_t *engine_id; /* 16 bytes */
+    bool is_server;
+    uint8_t traffic_class;
+};
+
+/* Writes the keys of these peers, if they live, oldest first, for bootstrap_prove(). Returns how many. */
+unsigned peer_keys(struct peer_table *table, const struct peer_of *of, struct boot_key keys[BOOT_PROOFS_MAX]);
+/* The living one of these peers whose key the other side has proved, with one more reference; NULL: none. */
+struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, const struct peer_of *of);
 /*
  * Makes a peer with fresh tokens and one reference. `beside`: whose flows use the queues beside the main ones, which
  * this opens if need be. UCCL_ENOMEM: no memory, no flow slot, or too many handshakes with unknown clients;
  * UCCL_EADDR, UCCL_EIO. Logged.
  */
-int peer_new(struct peer_table *table, const uint8_t engine_id[16], bool is_server, bool beside,
-             const struct nic_host *host, struct peer **out);
-/* Whether a first handshake with this engine id has succeeded since then, and its peer lives. */
-bool peer_met_since(struct peer_table *table, const uint8_t engine_id[16], bool is_server, uint64_t since_ns);
+int peer_new(struct peer_table *table, const struct peer_of *of, bool beside, const struct nic_host *host,
+             struct peer **out);
+/* Whether a first handshake with one of these has succeeded since then, and the peer lives. */
+bool peer_met_since(struct peer_table *table, const struct peer_of *of, uint64_t since_ns);
 /* Notes that a handshake with the peer has succeeded. */
 void peer_met(struct peer_table *table, struct peer *peer);
 /* Puts a reference. The last frees a dead peer; a living one stays a while: for a next connection, or to send GONE. */

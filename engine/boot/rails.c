@@ -78,7 +78,8 @@ unsigned rails_plan(const struct nic *nic, const struct nic_host *host, const st
     for (unsigned i = 0; i < count; i++)
         out[i] = (struct rail_plan){.host = {.address = offer->nics[pairs[i].theirs].address,
                                              .local = ours[pairs[i].ours].address,
-                                             .nic = pairs[i].ours + 1u},
+                                             .nic = pairs[i].ours + 1u,
+                                             .traffic_class = host->traffic_class},
                                     .peer_mtu = offer->nics[pairs[i].theirs].mtu};
     if (known < 0)
         known = (int)count++; /* a way of its own, to be used last */

@@ -60,6 +60,7 @@ struct nic_host {
     union nic_address local; /* datagrams to the host leave from it; family 0: from whatever the route has */
     unsigned nic;            /* and through NIC `nic` - 1 of nic_end_ops.list(); 0: through whatever the route has */
     unsigned peer_nic;       /* to this one of the NICs in the peer's queue address, if it names several */
+    uint8_t traffic_class;   /* of packets to the host, with ECN's bits, which do not count; 0: the parameters' */
 };
 
 /* One of several NICs that an engine uses, as peers see it. */

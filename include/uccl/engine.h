@@ -325,6 +325,9 @@ struct uccl_conn_options {
                                   device is chosen. `device` and `thread` outrank it; NULL: unknown */
     const void *private_data;  /* shown to the other end: uccl_conn_private() */
     size_t private_bytes;      /* at most UCCL_PRIVATE_MAX */
+    unsigned traffic_class;    /* of the packets that this end sends: four times the DSCP, up to 255 (the two low bits
+                                  do not count); 0: as the parameters say, 1: DSCP 0. Connections of different classes
+                                  share no paths and no congestion window */
 };
 
 /*

@@ -51,8 +51,8 @@ static int set_all(uccl_config *config, const struct device *device, int traffic
     else if (!error)
         error = uccl_config_set(config, "UCCL_SOCKET_IFNAME", strchr(device->address, '%') ? value : device->address);
     snprintf(value, sizeof value, "%d", traffic_class);
-    if (!error && device->verbs && traffic_class != NCCL_NET_UNDEFINED)
-        error = uccl_config_set(config, "UCCL_IB_TC", value);
+    if (!error && traffic_class != NCCL_NET_UNDEFINED)
+        error = uccl_config_set(config, device->verbs ? "UCCL_IB_TC" : "UCCL_TRAFFIC_CLASS", value);
     return error;
 }
 
@@ -111,8 +111,6 @@ enum nccl_result engine_get(int index, int traffic_class, struct engine **out)
     enum nccl_result result = NCCL_SUCCESS;
     if (!device)
         return NCCL_INVALID_ARGUMENT;
-    if (!device->verbs) /* the marks of UDP's packets are for congestion */
-        traffic_class = NCCL_NET_UNDEFINED;
     pthread_mutex_lock(&plugin_lock);
     struct engine *engine = find(index, traffic_class);
     if (!engine)

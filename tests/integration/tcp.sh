@@ -4,7 +4,7 @@
 # drops UDP. What other scripts do over UDP also runs over TCP with `tests/run.sh tcp`.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 13
+plan 17
 
 export UCCL_BACKEND=tcp UCCL_LINGER_MS=1000
 
@@ -146,6 +146,21 @@ no_udp() {
     pair 10.77.0.1 --msize=1M --nreq=4 --iterations=50
 }
 
+# marked BACKEND FAMILY ADDRESS: each side receives packets of the other one's traffic class, DSCP 26
+marked() {
+    local ns packets result=0
+    both nft add table inet marks && both nft 'add chain inet marks in { type filter hook input priority 0; }' &&
+        both nft add rule inet marks in "$2" dscp 26 counter || return 1
+    UCCL_BACKEND=$1 UCCL_TRAFFIC_CLASS=104 pair "$3" --msize=1M --nreq=4 --iterations=20 || result=1
+    for ns in "$NS_A" "$NS_B"; do
+        packets=$(ip netns exec "$ns" nft list table inet marks | grep -oE 'packets [0-9]+' | grep -oE '[0-9]+')
+        echo "$ns: $packets packets"
+        [ "$packets" -ge 20 ] || result=1
+    done
+    both nft delete table inet marks
+    return "$result"
+}
+
 # ends CLIENT SERVER: both sides have these statuses
 ends() {
     ended "$CLIENT_PID" 30 && [ "$STATUS" = "$1" ] || { echo "client: status $STATUS, not $1" && return 1; }
@@ -189,6 +204,10 @@ half_open() {
 if ip netns add "uccl-probe-$$" 2>/dev/null; then
     ip netns del "uccl-probe-$$"
     two_namespaces up 1500
+    check "traffic class over UDP" marked udp ip 10.77.0.1
+    check "traffic class over UDP, IPv6" marked udp ip6 fd77::1
+    check "traffic class over TCP" marked tcp ip 10.77.0.1
+    check "traffic class over TCP, IPv6" marked tcp ip6 fd77::1
     check "a network that drops UDP" no_udp
     check "there auto takes TCP, and says so once" auto_says
     check "auto and tcp meet at once" at_once auto tcp
@@ -197,6 +216,6 @@ if ip netns add "uccl-probe-$$" 2>/dev/null; then
     both sysctl -qw net.ipv4.tcp_rmem="4096 131072 6291456" net.ipv4.tcp_wmem="4096 16384 4194304"
     check "a half-open peer" half_open
 else
-    skip "namespaces" "not allowed to make network namespaces" 6
+    skip "namespaces" "not allowed to make network namespaces" 10
 fi
 finish

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Wishes for connections: private data, the engine thread, parts. */
-#include "api_pair.h"
 #include "logged.h"
+#include "played.h"
 
 TestSuite(options, .timeout = TIMEOUT_S);
 
@@ -220,6 +220,9 @@ Test(options, bad_ones_are_refused)
     bad.parts = (enum uccl_parts)3;
     refused(engine, &handle, &bad, "parts");
     bad = NONE;
+    bad.traffic_class = 256;
+    refused(engine, &handle, &bad, "traffic_class");
+    bad = NONE;
     bad.private_data = &bad;
     bad.private_bytes = UCCL_PRIVATE_MAX + 1;
     refused(engine, &handle, &bad, "UCCL_PRIVATE_MAX");
@@ -248,6 +251,34 @@ Test(options, bad_ones_are_refused)
     IS(uccl_conn_abort(conn[1]), 0);
     IS(uccl_close(engine), 0);
     uccl_set_log(NULL, NULL);
+}
+
+/* Connections of one class share their flows; those of another class, at either end, have their own. */
+BOTH(options, traffic_classes_have_their_own_flows)
+{
+    static const struct {
+        unsigned of_client, of_listener, peers;
+    } steps[] = {{0, 0, 1},   {0, 0, 1}, {40, 0, 2}, {40, 0, 2}, {0, 40, 3},
+                 {40, 40, 4}, {0, 0, 4}, {0, 40, 4}, {40, 40, 4}};
+    enum { STEPS = sizeof steps / sizeof *steps };
+    uccl_engine *engine[2] = {open_engine(lend, NULL), open_engine(lend, NULL)};
+    uccl_conn *conn[STEPS][2];
+    for (unsigned i = 0; i < STEPS; i++) {
+        struct uccl_conn_options with[2] = {NONE, NONE};
+        with[0].traffic_class = steps[i].of_client;
+        with[1].traffic_class = steps[i].of_listener;
+        meet(engine[0], &with[0], engine[1], &with[1], conn[i]);
+        cr_assert_eq(peers_of(engine[0]), steps[i].peers, "step %u: %u peers", i, peers_of(engine[0]));
+        cr_assert_eq(peers_of(engine[1]), steps[i].peers);
+        for (unsigned side = 0; side < 2; side++)
+            cr_assert_eq(conn[i][side]->peer->host.traffic_class, side ? steps[i].of_listener : steps[i].of_client);
+    }
+    for (unsigned i = 0; i < STEPS; i++) {
+        IS(uccl_conn_abort(conn[i][0]), 0);
+        IS(uccl_conn_abort(conn[i][1]), 0);
+    }
+    IS(uccl_close(engine[0]), 0);
+    IS(uccl_close(engine[1]), 0);
 }
 
 /* An engine with one NIC takes any of its devices, and any node: there is no choice. */

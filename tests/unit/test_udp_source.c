@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The address that datagrams leave from: the one that the peer knows, on all paths, alone and in trains; where that is
- * not ours any more, the one that the kernel chooses. The peer is a plain socket, which sees where they come from.
+ * not ours any more, the one that the kernel chooses. And their traffic class. The peer is a plain socket, which sees
+ * where they come from, and what their headers say.
  */
 #include "udp_pair.h"
 
@@ -16,6 +17,11 @@ struct in6_request { /* of SIOCSIFADDR */
     uint32_t prefix_length;
     int index;
 };
+
+/* Of the host that add_plain_peer() adds, of the sockets, and what the header is to say. */
+static uint8_t class_wished;
+static uint64_t class_default;
+static int field_expected = 2;
 
 /* Loopback of a namespace of its own, with one more IPv6 address, fd00::9. */
 static void set_up_loopback(void)
@@ -40,7 +46,7 @@ static void set_up_loopback(void)
 /* A peer at `address` that knows us by `local`; returns its socket. */
 static int add_plain_peer(struct pair *pair, const char *address, const char *local)
 {
-    struct nic_host host = {.address = address_of(address)};
+    struct nic_host host = {.address = address_of(address), .traffic_class = class_wished};
     struct nic_queue_address of_queue = {3, {NIC_ADDRESS_UDP}};
     union nic_address bound = host.address;
     socklen_t length = bound.any.sa_family == AF_INET6 ? sizeof bound.v6 : sizeof bound.v4;
@@ -48,6 +54,10 @@ static int add_plain_peer(struct pair *pair, const char *address, const char *lo
 
     if (local)
         host.local = address_of(local);
+    cr_assert_eq(bound.any.sa_family == AF_INET6 ? setsockopt(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, &(int){1}, sizeof(int))
+                                                 : setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &(int){1}, sizeof(int)),
+                 0);
+    (void)setsockopt(fd, IPPROTO_IP, IP_RECVTOS, &(int){1}, sizeof(int)); /* of mapped addresses */
     cr_assert(fd >= 0 && bind(fd, &bound.any, length) == 0 && getsockname(fd, &bound.any, &length) == 0);
     memcpy(of_queue.bytes + 1, &bound.v4.sin_port, 2); /* in the same place in both families */
     cr_assert_eq(
@@ -56,7 +66,17 @@ static int add_plain_peer(struct pair *pair, const char *address, const char *lo
     return fd;
 }
 
-/* Sends a descriptor of `count` datagrams on a path; all of them come from `local`. */
+/* What the header of a received datagram says of its class. */
+static int field_of(struct msghdr *header)
+{
+    for (struct cmsghdr *cmsg = CMSG_FIRSTHDR(header); cmsg; cmsg = CMSG_NXTHDR(header, cmsg))
+        if ((cmsg->cmsg_level == IPPROTO_IP && cmsg->cmsg_type == IP_TOS) ||
+            (cmsg->cmsg_level == IPPROTO_IPV6 && cmsg->cmsg_type == IPV6_TCLASS))
+            return *CMSG_DATA(cmsg);
+    return -1;
+}
+
+/* Sends a descriptor of `count` datagrams on a path; all of them come from `local`, with the class. */
 static void send_from(struct pair *pair, struct test_msg *msg, int fd, unsigned count, unsigned path, const char *local)
 {
     struct tx_desc desc = bulk(pair, msg, count, SMALL, 700);
@@ -66,12 +86,19 @@ static void send_from(struct pair *pair, struct test_msg *msg, int fd, unsigned 
     cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0, "lost: %s", log_text);
     for (unsigned i = 0; i < count; i++) {
         union nic_address from;
-        socklen_t length = sizeof from;
         char text[NETDEV_ADDRESS_TEXT];
-        uint8_t bytes[SMALL];
-        ssize_t got = recvfrom(fd, bytes, sizeof bytes, 0, &from.any, &length);
+        uint8_t bytes[SMALL], control[64];
+        struct iovec into = {bytes, sizeof bytes};
+        struct msghdr header = {.msg_name = &from,
+                                .msg_namelen = sizeof from,
+                                .msg_iov = &into,
+                                .msg_iovlen = 1,
+                                .msg_control = control,
+                                .msg_controllen = sizeof control};
+        ssize_t got = recvmsg(fd, &header, 0);
 
         cr_assert_eq(got, (ssize_t)length_of(&desc, i));
+        cr_assert_eq(field_of(&header), field_expected, "class %d, not %d", field_of(&header), field_expected);
         if (from.any.sa_family == AF_INET6)
             from.v6.sin6_port = 0;
         else
@@ -86,7 +113,7 @@ static void send_all_ways(unsigned io, const char *address, const char *local, c
     struct test_msg *msg = make_message();
     int fd;
 
-    pair = open_pair(io, "127.0.0.1");
+    pair = open_pair_of_class(io, "127.0.0.1", class_default);
     fd = add_plain_peer(pair, address, local);
     uccl_set_log(keep_log, NULL);
     for (unsigned path = 0; path < 4; path++) {
@@ -131,6 +158,37 @@ Test(udp_source, known_address_of_ipv4_sockets)
         cr_skip_test("/proc cannot be written");
     cr_assert(fputs("1\n", off) >= 0 && fclose(off) == 0);
     send_all_ways(UDP_IO_MMSG, "127.0.0.1", "127.0.0.5", "127.0.0.5");
+}
+
+/* That of the sockets; another one, with and without an address to leave from; DSCP 0 in spite of the sockets'. */
+static void traffic_class(unsigned io)
+{
+    static const struct {
+        uint8_t wished, of_sockets, field;
+    } cases[] = {{0, 0, 2}, {0, 0x88, 0x8a}, {0x28, 0, 0x2a}, {255, 0x88, 0xfe}, {1, 0x88, 2}, {0, 3, 2}};
+
+    set_up_loopback();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        class_wished = cases[i].wished;
+        class_default = cases[i].of_sockets;
+        field_expected = cases[i].field;
+        send_all_ways(io, "127.0.0.1", NULL, "127.0.0.1");
+        send_all_ways(io, "127.0.0.1", "127.0.0.5", "127.0.0.5");
+        send_all_ways(io, "::1", "::1", "::1");
+        send_all_ways(io, "::1", "fd00::9", "fd00::9");
+        send_all_ways(io, "::ffff:127.0.0.1", "::ffff:127.0.0.5", "127.0.0.5");
+        send_all_ways(io, "127.0.0.1", "192.0.2.1", "127.0.0.1"); /* which is none of ours */
+    }
+}
+
+Test(udp_source, traffic_class_mmsg)
+{
+    traffic_class(UDP_IO_MMSG);
+}
+
+Test(udp_source, traffic_class_uring)
+{
+    traffic_class(UDP_IO_URING);
 }
 
 /* An address that is none of ours any more: nothing is lost, and the log says it once. */

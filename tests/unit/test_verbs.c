@@ -155,6 +155,33 @@ Test(verbs_data_qp, writes_are_placed_and_told, .init = set_up_paths, .fini = cl
     verbs_datagram_ops.release(&queues[1]->base, &rx);
 }
 
+/* Of every packet to that peer: datagrams and data QPs of all paths. Without a wish the parameters count. */
+Test(verbs_data_qp, traffic_class_is_in_every_route, .init = set_up, .fini = close_pair)
+{
+    static const struct {
+        uint8_t wished, tc, traffic_class, field;
+    } cases[] = {{0, 0, 0, 0}, {0, 106, 0, 106}, {0, 0, 40, 40}, {0, 106, 40, 106}, {0x68, 106, 40, 0x68}};
+    open_pair();
+    for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct nic_host host = {.address.v4.sin_family = AF_INET, .traffic_class = cases[i].wished};
+        struct nic_queue_address address;
+        uint32_t bytes, number, psn;
+        queues[0]->nic->backend->params.ib_tc = cases[i].tc;
+        queues[0]->nic->backend->params.traffic_class = cases[i].traffic_class;
+        verbs_queue_ops.address(&queues[1]->base, &address);
+        verbs_datagram_ops.peer_remove(&queues[0]->base, to_second);
+        cr_assert_eq(verbs_datagram_ops.peer_add(&queues[0]->base, &host, &address, &to_second, &bytes), 0);
+        for (uint16_t path = 0; path < 2; path++) {
+            struct nic_qp_id id = path_id(0, path, 1);
+            struct ibv_ah *handle = verbs_peer_at(queues[0], to_second)->handles[path];
+            cr_assert_eq(((struct fake_handle *)handle)->route.grh.traffic_class, cases[i].field);
+            cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), 0);
+            cr_assert_eq(verbs_data_qp_ops.connect(&queues[0]->base, &id, 100, psn), 0);
+            cr_assert_eq(fake_qp_of(number)->route.grh.traffic_class, cases[i].field);
+        }
+    }
+}
+
 /* Whatever the peer offers: queue pairs of management and of groups are not connected to, and it is said once. */
 Test(verbs_data_qp, numbers_that_are_no_queue_pairs_are_refused, .init = set_up_pair, .fini = close_pair)
 {

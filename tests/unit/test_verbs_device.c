@@ -220,6 +220,16 @@ Test(verbs_infiniband, datagrams_and_writes_go_by_lid, .init = set_up_infiniband
     verbs_datagram_ops.release(&queues[1]->base, &rx);
 }
 
+/* A class that a connection asks for chooses the service level; else the parameter does. */
+Test(verbs_infiniband, traffic_class_is_a_service_level, .init = set_up_infiniband, .fini = close_pair)
+{
+    struct verbs_address to = {.lid = 7, .qpn = 5};
+    cr_assert_eq(verbs_route_to(queues[0]->nic, &to, 0, 0).sl, 3);
+    cr_assert_eq(verbs_route_to(queues[0]->nic, &to, 0, 0x7f).sl, 3);
+    cr_assert_eq(verbs_route_to(queues[0]->nic, &to, 0, 0xa0).sl, 5);
+    cr_assert_eq(verbs_route_to(queues[0]->nic, &to, 0, 1).sl, 0);
+}
+
 /* Where a header stands on RoCE there is rubbish: it is no congestion mark. */
 Test(verbs_infiniband, no_header_has_no_mark, .init = set_up_infiniband, .fini = close_pair)
 {

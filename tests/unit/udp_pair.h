@@ -100,11 +100,12 @@ static inline void init_params(struct params *params, unsigned io)
     params->port_entropy = 4;
 }
 
-static inline struct pair *open_pair(unsigned io, const char *address)
+static inline struct pair *open_pair_of_class(unsigned io, const char *address, uint64_t traffic_class)
 {
     struct pair *pair = calloc(1, sizeof *pair);
 
     init_params(&pair->params, io);
+    pair->params.traffic_class = traffic_class;
     cr_assert_eq(udp_device_ops.open(&pair->params, &pair->nic), 0);
     for (int i = 0; i < 2; i++) {
         int status = open_queue(pair, i, false);
@@ -116,6 +117,11 @@ static inline struct pair *open_pair(unsigned io, const char *address)
     }
     add_peer(pair, address);
     return pair;
+}
+
+static inline struct pair *open_pair(unsigned io, const char *address)
+{
+    return open_pair_of_class(io, address, 0);
 }
 
 static inline void close_pair(struct pair *pair)

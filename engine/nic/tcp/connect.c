@@ -34,9 +34,19 @@ static void set_option(int fd, int level, int name, int value)
         LOG_DBG("TCP socket option %d:%d not set: %s", level, name, strerror(errno));
 }
 
-static void set_options(struct tcp_queue *queue, int fd, uint16_t path)
+/* The kernel ignores the two low bits, which are its own ECN's. */
+static void set_class(int fd, unsigned traffic_class)
+{
+    if (traffic_class == 0)
+        return;
+    set_option(fd, IPPROTO_IP, IP_TOS, (int)traffic_class);
+    set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, (int)traffic_class);
+}
+
+static void set_options(struct tcp_queue *queue, int fd, uint16_t path, unsigned traffic_class)
 {
     const struct params *params = queue->setup.params;
+    set_class(fd, traffic_class);
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)params->dead_peer_ms);
     if (path == 0)
@@ -47,6 +57,7 @@ static void set_options(struct tcp_queue *queue, int fd, uint16_t path)
 static void set_early_options(struct tcp_queue *queue, int fd)
 {
     const struct params *params = queue->setup.params;
+    set_class(fd, (unsigned)params->traffic_class);
     if (params->tcp_buffer_kb) {
         set_option(fd, SOL_SOCKET, SO_SNDBUF, (int)(params->tcp_buffer_kb * 1024));
         set_option(fd, SOL_SOCKET, SO_RCVBUF, (int)(params->tcp_buffer_kb * 1024));
@@ -111,7 +122,7 @@ void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns)
         return;
     }
     set_early_options(queue, conn->fd);
-    set_options(queue, conn->fd, conn->path);
+    set_options(queue, conn->fd, conn->path, conn->peer->traffic_class);
     bool connected = connect(conn->fd, &address->any, length) == 0;
     if ((!connected && errno != EINPROGRESS) ||
         !watch(queue, EPOLL_CTL_ADD, conn->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uintptr_t)conn))
@@ -216,7 +227,7 @@ static void hear_stranger(struct tcp_queue *queue, struct tcp_stranger *stranger
     conn->generation = greeting.generation;
     stranger->fd = -1;
     queue->stranger_count--;
-    set_options(queue, conn->fd, conn->path);
+    set_options(queue, conn->fd, conn->path, conn->peer->traffic_class);
     if (watch(queue, EPOLL_CTL_MOD, conn->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uintptr_t)conn))
         come_up(queue, conn);
     else

@@ -290,6 +290,7 @@ static int tcp_peer_add(struct nic_queue *base, const struct nic_host *host, con
     *destination = peer->destination = number | (queue->setup.beside ? NIC_BESIDE : 0);
     peer->address = host->address;
     peer->path_count = count;
+    peer->traffic_class = host->traffic_class;
     set_port(&peer->address, address->bytes + 1);
     for (uint16_t i = 0; i < count; i++)
         peer->conns[i] = (struct tcp_conn){.peer = peer, .fd = -1, .path = i, .act_ns = UINT64_MAX};

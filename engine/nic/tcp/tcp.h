@@ -90,6 +90,7 @@ struct tcp_peer {
     union nic_address address; /* with the port of its queue */
     uint64_t rx_token, tx_token;
     uint16_t path_count;
+    uint8_t traffic_class; /* as in nic_host */
     struct tcp_conn conns[];
 };
 

@@ -173,7 +173,7 @@ static void renumber(struct udp_queue *queue, uint32_t end, uint32_t interface)
             continue;
         peer->interface = interface;
         if (peer->local.any.sa_family != AF_UNSPEC)
-            udp_set_source(&peer->source, &peer->local, interface);
+            udp_set_source(peer, true);
     }
 }
 

@@ -32,7 +32,7 @@ enum { MMSG_BUFFERS = 16 };         /* of 64 KiB: 1 MiB; the last one used is us
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* Control messages of one send: its source address, and its segment size. */
+/* Control messages of one send: its source address, its traffic class, and its segment size. */
 struct send_control {
     _Alignas(struct cmsghdr) uint8_t bytes[sizeof((struct udp_source *)0)->bytes + CMSG_SPACE(sizeof(uint16_t))];
 };
@@ -110,7 +110,8 @@ static void prepare_send(struct udp_queue *queue, struct udp_send *send, struct 
         .msg_iov = &queue->batch.iovecs[send->iovec],
         .msg_iovlen = send->iovec_count,
     };
-    memcpy(control->bytes, send->source.bytes, sizeof send->source.bytes);
+    if (at > 0)
+        memcpy(control->bytes, send->source.bytes, sizeof send->source.bytes);
     if (segmented) {
         struct cmsghdr *cmsg = (struct cmsghdr *)(void *)(control->bytes + at);
         uint16_t segment = (uint16_t)send->segment;
@@ -215,13 +216,15 @@ static bool send_without_source(struct udp_queue *queue, struct udp_send *send, 
 {
     struct udp_peer *peer = &queue->peers[send->destination];
 
-    if (send->source.length == 0 || peer->interface != 0 || is_full(error) || error == EMSGSIZE)
+    if (!send->source.addressed || peer->interface != 0 || is_full(error) || error == EMSGSIZE)
         return false;
-    send->source.length = 0;
-    if (send_one_by_one(queue, send) != 0)
+    udp_set_source(peer, false);
+    send->source = peer->source;
+    if (send_one_by_one(queue, send) != 0) {
+        udp_set_source(peer, true);
         return false;
+    }
     send->gone = true;
-    peer->source.length = 0;
     peer->local.any.sa_family = AF_UNSPEC;
     complain_once(queue, send, error,
                   "from now on they leave from any address of this machine, not from the one that the peer "

@@ -3,24 +3,40 @@
 
 #include <string.h>
 
-void udp_set_source(struct udp_source *source, const union nic_address *local, uint32_t interface)
+static void append(struct udp_source *source, int level, int type, const void *value, uint32_t length)
 {
-    bool v6 = local->any.sa_family == AF_INET6;
-    uint32_t length = v6 ? sizeof(struct in6_pktinfo) : sizeof(struct in_pktinfo);
-    struct cmsghdr *cmsg = (struct cmsghdr *)(void *)source->bytes;
+    struct cmsghdr *cmsg = (struct cmsghdr *)(void *)(source->bytes + source->length);
 
-    *source = (struct udp_source){.length = CMSG_SPACE(length)};
-    cmsg->cmsg_level = v6 ? IPPROTO_IPV6 : IPPROTO_IP;
-    cmsg->cmsg_type = v6 ? IPV6_PKTINFO : IP_PKTINFO;
+    cmsg->cmsg_level = level;
+    cmsg->cmsg_type = type;
     cmsg->cmsg_len = CMSG_LEN(length);
-    if (v6) { /* the kernel takes a mapped IPv4 address there too */
+    memcpy(CMSG_DATA(cmsg), value, length);
+    source->length += (uint32_t)CMSG_SPACE(length);
+}
+
+static void append_address(struct udp_source *source, const union nic_address *local, uint32_t interface)
+{
+    if (local->any.sa_family == AF_INET6) { /* the kernel takes a mapped IPv4 address there too */
         struct in6_pktinfo info = {.ipi6_addr = local->v6.sin6_addr,
                                    .ipi6_ifindex = interface != 0 ? interface : local->v6.sin6_scope_id};
 
-        memcpy(CMSG_DATA(cmsg), &info, sizeof info);
+        append(source, IPPROTO_IPV6, IPV6_PKTINFO, &info, sizeof info);
     } else {
         struct in_pktinfo info = {.ipi_spec_dst = local->v4.sin_addr, .ipi_ifindex = (int)interface};
 
-        memcpy(CMSG_DATA(cmsg), &info, sizeof info);
+        append(source, IPPROTO_IP, IP_PKTINFO, &info, sizeof info);
     }
+}
+
+void udp_set_source(struct udp_peer *peer, bool addressed)
+{
+    const union nic_address *to = &peer->address;
+    bool v6 = to->any.sa_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&to->v6.sin6_addr);
+    int field = udp_class_field(peer->traffic_class);
+
+    peer->source = (struct udp_source){.addressed = addressed};
+    if (addressed)
+        append_address(&peer->source, &peer->local, peer->interface);
+    if (peer->traffic_class != 0)
+        append(&peer->source, v6 ? IPPROTO_IPV6 : IPPROTO_IP, v6 ? IPV6_TCLASS : IP_TOS, &field, sizeof field);
 }

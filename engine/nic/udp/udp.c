@@ -24,7 +24,6 @@
 enum {
     IPV4_UDP_BYTES = 20 + 8,
     IPV6_UDP_BYTES = 40 + 8,
-    ECN_ECT0 = 2,
     ECN_CE = 3,
     SOCKET_BUFFER_UNKNOWN = 212992, /* Linux's default, where the system does not tell */
     MUTE_RX_BYTES = 1,              /* receive buffer of sockets that only send; the kernel raises it to its minimum */
@@ -177,7 +176,7 @@ static int bind_any(int fd, bool v6, uint16_t *port)
 static int open_socket(struct udp_queue *queue, bool v6, bool main)
 {
     int fd = socket(v6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    int zero = 0, saved;
+    int zero = 0, saved, field = udp_class_field((unsigned)queue->setup.params->traffic_class);
     uint16_t port = 0;
 
     if (fd < 0)
@@ -192,10 +191,10 @@ static int open_socket(struct udp_queue *queue, bool v6, bool main)
     /* an IPv6 socket has the IPv4 options too: they rule datagrams to and from mapped
      * addresses */
     set_option(fd, IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_WANT);
-    set_option(fd, IPPROTO_IP, IP_TOS, ECN_ECT0);
+    set_option(fd, IPPROTO_IP, IP_TOS, field);
     if (v6) {
         set_option(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_WANT);
-        set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, ECN_ECT0);
+        set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, field);
     }
     if (queue->socket_count < NIC_PORTS_TOLD_MAX)
         queue->ports[queue->socket_count] = port;
@@ -372,10 +371,7 @@ static uint32_t ask_route(const struct udp_queue *queue, struct udp_peer *peer)
 
     if (mtu == 0)
         return 0;
-    if (by_itself && peer->interface == 0)
-        peer->source.length = 0;
-    else if (peer->local.any.sa_family != AF_UNSPEC)
-        udp_set_source(&peer->source, &peer->local, peer->interface);
+    udp_set_source(peer, (!by_itself || peer->interface != 0) && peer->local.any.sa_family != AF_UNSPEC);
     if (queue->setup.params->mtu != 0 && mtu > queue->setup.params->mtu)
         mtu = (uint32_t)queue->setup.params->mtu;
     if (mtu < headers + CORE_DATAGRAM_MIN)
@@ -440,6 +436,7 @@ static int find_route(const struct udp_queue *queue, const struct nic_host *host
     }
     if (!to_socket_family(queue, &host->local, &peer->local))
         peer->local.any.sa_family = AF_UNSPEC;
+    peer->traffic_class = host->traffic_class;
     if (host->nic != 0) {
         peer->nic = host->nic;
         peer->interface = queue->ends.interface[host->nic - 1];

@@ -33,16 +33,18 @@ enum {
     UDP_NO_PEER = -1,
     UDP_NONE_FULL = -1,
     UDP_FULL_NAP_NS = NS_PER_MS, /* between tries of a full socket that the kernel calls writable */
+    UDP_ECN_ECT0 = 2,            /* ECN-capable transport (RFC 3168) */
 };
 
 /*
- * The control message of sendmsg() (IP_PKTINFO, IPV6_PKTINFO) that makes datagrams leave from the handshake's address
- * of ours: a firewall in between may know no other. It costs 0.3 us per send, so it is left out where the kernel
- * chooses that address by itself.
+ * Control messages of sendmsg(). One (IP_PKTINFO, IPV6_PKTINFO) makes datagrams leave from the handshake's address of
+ * ours: a firewall in between may know no other. It costs 0.3 us per send, so it is left out where the kernel chooses
+ * that address by itself. The other (IP_TOS, IPV6_TCLASS) is there if the peer's traffic class is not the sockets'.
  */
 struct udp_source {
     uint32_t length; /* bytes in use; 0: there is none */
-    _Alignas(struct cmsghdr) uint8_t bytes[CMSG_SPACE(sizeof(struct in6_pktinfo))];
+    bool addressed;  /* it tells an address */
+    _Alignas(struct cmsghdr) uint8_t bytes[CMSG_SPACE(sizeof(struct in6_pktinfo)) + CMSG_SPACE(sizeof(int))];
 };
 
 /* One peer's address. */
@@ -55,6 +57,7 @@ struct udp_peer {
     uint16_t ports[NIC_PORTS_TOLD_MAX]; /* the peer sends from them; network byte order; 0: unknown */
     uint32_t descs_to_check;            /* countdown to the next look at the path MTU */
     int32_t next;                       /* in the free list, or among pending MTUs */
+    uint8_t traffic_class;              /* as in nic_host */
     bool used;
     bool mtu_pending; /* follow() is to report it */
     bool gso;         /* segmentation offload works towards it */
@@ -185,10 +188,15 @@ void udp_ends_read_control(const struct udp_queue *queue, const struct cmsghdr *
 void udp_ends_count(struct udp_queue *queue, const struct nic_rx *rx, unsigned count);
 
 /*
- * udp/source.c. The control message that makes datagrams leave from `local`, which has the sockets' family, and through
- * `interface` if that is not 0.
+ * udp/source.c. The control messages for a peer: datagrams leave from its `local` (`addressed`), through its interface
+ * if that is not 0, and with its traffic class.
  */
-void udp_set_source(struct udp_source *source, const union nic_address *local, uint32_t interface);
+void udp_set_source(struct udp_peer *peer, bool addressed);
+/* What a packet's field has for a traffic class: the class, and that the transport is capable of ECN. */
+static inline int udp_class_field(unsigned traffic_class)
+{
+    return (int)((traffic_class & ~3u) | UDP_ECN_ECT0);
+}
 
 /* The tables of a queue. */
 extern const struct nic_queue_ops udp_queue_ops;

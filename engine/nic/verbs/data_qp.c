@@ -295,7 +295,7 @@ int verbs_data_qp_connect(struct nic_queue *base, const struct nic_qp_id *id, ui
                                .dest_qp_num = own,
                                .rq_psn = psn & PSN_MASK,
                                .min_rnr_timer = RNR_TIMER,
-                               .ah_attr = verbs_route_to(nic, address, id->path)};
+                               .ah_attr = verbs_route_to(nic, address, id->path, peer->traffic_class)};
     int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
     if (reliable)
         mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;

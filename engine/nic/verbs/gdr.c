@@ -131,7 +131,7 @@ static int connect_flush_qp(struct verbs_queue *queue, struct ibv_qp *qp)
                                   .dest_qp_num = qp->qp_num,
                                   .max_dest_rd_atomic = 1,
                                   .min_rnr_timer = 1,
-                                  .ah_attr = verbs_route_to(nic, &self, 0)};
+                                  .ah_attr = verbs_route_to(nic, &self, 0, 0)};
     struct ibv_qp_attr send = {.qp_state = IBV_QPS_RTS,
                                .timeout = (uint8_t)nic->params->ib_timeout,
                                .retry_cnt = READ_RETRIES,

@@ -36,18 +36,26 @@ static void free_handles(struct verbs_queue *queue, struct verbs_peer *peer)
         queue->lib->destroy_ah(peer->handles[i]);
 }
 
-struct ibv_ah_attr verbs_route_to(const struct verbs_nic *nic, const struct verbs_address *address, unsigned path)
+/*
+ * A class that is asked for also chooses the service level on InfiniBand, whose packets have no class: by its three
+ * upper bits, as networks map classes to priorities.
+ */
+struct ibv_ah_attr verbs_route_to(const struct verbs_nic *nic, const struct verbs_address *address, unsigned path,
+                                  unsigned traffic_class)
 {
+    enum { PRIORITY_SHIFT = 5 };
     const struct params *params = nic->params;
+    bool by_class = traffic_class && !address->ethernet;
+    uint64_t class = traffic_class ? traffic_class : params->ib_tc ? params->ib_tc : params->traffic_class;
     struct ibv_ah_attr attr = {.dlid = address->lid,
-                               .sl = (uint8_t)params->ib_sl,
+                               .sl = (uint8_t)(by_class ? traffic_class >> PRIORITY_SHIFT : params->ib_sl),
                                .port_num = nic->port->number,
                                .is_global = address->ethernet};
     if (!address->ethernet)
         return attr;
     attr.grh = (struct ibv_global_route){.sgid_index = (uint8_t)nic->gid.index,
                                          .hop_limit = HOPS,
-                                         .traffic_class = verbs_traffic_class(params->ib_tc),
+                                         .traffic_class = verbs_traffic_class(class),
                                          .flow_label =
                                              (address->qpn * 0x9e3779b1u ^ path * 0x85ebca6bu) >> 8 & FLOW_LABEL_MASK};
     memcpy(attr.grh.dgid.raw, address->gid, sizeof attr.grh.dgid.raw);
@@ -58,7 +66,7 @@ static int make_handles(struct verbs_queue *queue, struct verbs_peer *peer)
 {
     const struct verbs_nic *nic = queue->nic;
     for (unsigned i = 0; i < paths_of(queue); i++) {
-        struct ibv_ah_attr attr = verbs_route_to(nic, &peer->address, i);
+        struct ibv_ah_attr attr = verbs_route_to(nic, &peer->address, i, peer->traffic_class);
         peer->handles[i] = queue->lib->create_ah(nic->pd, &attr);
         if (!peer->handles[i]) {
             int error = errno;
@@ -104,7 +112,7 @@ static int reach(struct verbs_nic *nic, const struct verbs_address *address)
     char text[VERBS_GID_TEXT];
     if (!address->ethernet || !nic->port->ethernet || verbs_is_gone(nic))
         return UCCL_OK;
-    struct ibv_ah_attr attr = verbs_route_to(nic, address, 0);
+    struct ibv_ah_attr attr = verbs_route_to(nic, address, 0, 0);
     struct ibv_ah *handle = nic->lib->create_ah(nic->pd, &attr);
     int error = handle ? 0 : errno;
     note_way(nic, address, error != 0);
@@ -196,6 +204,7 @@ int verbs_peer_add(struct nic_queue *base, const struct nic_host *host, const st
         return UCCL_EADDR; /* verbs_reach() has logged it */
     struct verbs_peer peer = {
         .address = address, .nic = host->peer_nic, .nics = verbs_address_count(bytes), .used = true};
+    peer.traffic_class = host->traffic_class;
     peer.datagram_bytes = smaller(queue->nic->datagram_bytes, 1u << address.mtu_shift);
     if (peer.datagram_bytes < CORE_DATAGRAM_MIN) {
         LOG_ERR("the port of peer %s has a path MTU of %u bytes; %d are needed: raise the MTU of its network "

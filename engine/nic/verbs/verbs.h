@@ -106,6 +106,7 @@ struct verbs_peer {
     uint32_t datagram_bytes;                    /* what both ports take, as last reported */
     struct verbs_address address;
     unsigned nic, nics;         /* which of the peer's ports it is, and how many there are */
+    uint8_t traffic_class;      /* as in nic_host */
     struct verbs_data_qp **qps; /* by path; NULL in UD mode */
     uint32_t retired_at;        /* number of sends posted when it was removed; they may use the handles */
     int32_t next;               /* in the free list, or that of retired ones */
@@ -215,8 +216,9 @@ uint32_t verbs_shared_receives(const struct verbs_nic *nic);
 uint64_t verbs_now_ms(void);
 /* The device was removed: all its work fails. Logs `why`, once. */
 void verbs_lost(struct verbs_nic *nic, const char *why);
-/* The route to a peer, by its address and our port. */
-struct ibv_ah_attr verbs_route_to(const struct verbs_nic *nic, const struct verbs_address *address, unsigned path);
+/* The route to a peer, by its address and our port; `traffic_class`: as in nic_host. */
+struct ibv_ah_attr verbs_route_to(const struct verbs_nic *nic, const struct verbs_address *address, unsigned path,
+                                  unsigned traffic_class);
 
 /* verbs/queue.c */
 int verbs_pool_open(struct verbs_nic *nic, struct verbs_pool *pool, size_t bytes, const char *what);
