@@ -138,6 +138,43 @@ Test(copy_target, no_place_that_reaches_into_the_next_chunk)
     duo_assert_arrived(send, recv, 3 * BLOCK);
 }
 
+/* A part of a striped message: nothing of a train that would reach beyond the length that its sender says. */
+Test(copy_target, no_place_beyond_the_message_of_a_part)
+{
+    enum { STRIDE = 5000, STEP = STRIDE - WIRE_BULK_HEADER_BYTES, FLOWS = 2 };
+    duo_defaults();
+    duo_setup[0].rails[0].datagram_bytes = duo_setup[1].rails[0].datagram_bytes = STRIDE;
+    duo_open_as(false);
+    struct duo_request part = {.msg = {.kind = CORE_RECV, .size_bytes = LARGE, .stripes = FLOWS}};
+    struct conn *conn = core_part_conn_open(duo_core[1], duo_zeroed(core_part_conn_size(&duo_params, &duo_setup[1])),
+                                            duo_flow[1], &duo_setup[1], 100, 101, &part, duo_now);
+    core_submit_part(duo_core[1], conn, &part.msg, duo_now);
+    struct tx_desc desc = {.kind = TX_BULK,
+                           .count = 10,
+                           .sequenced = true,
+                           .token = duo_setup[0].tx_token,
+                           .datagram_bytes = STRIDE,
+                           .last_bytes = STRIDE,
+                           .bulk_stride = STEP,
+                           .bulk_last = STEP,
+                           .conn_id = 100,
+                           .msg_total = LARGE,
+                           .stripes = FLOWS};
+    for (unsigned fit = 1; fit <= 5; fit++) {
+        uint8_t header[STRIDE] = {0};
+        struct core_msg *msg;
+        uint64_t offset;
+        desc.bulk_offset = LARGE - fit * STEP;
+        wire_bulk_header(&desc, 0, 0, crc32c_portable, header);
+        cr_assert_eq(core_copy_target(duo_core[1], header, fit * STRIDE, STRIDE, &msg, &offset), fit);
+        cr_assert(msg == &part.msg && offset == LARGE - fit * STEP);
+        cr_assert_eq(
+            core_copy_target(duo_core[1], header, fit * STRIDE + WIRE_BULK_HEADER_BYTES + 1, STRIDE, &msg, &offset), 0,
+            "a byte too far");
+        cr_assert_eq(core_copy_target(duo_core[1], header, (fit + 1) * STRIDE, STRIDE, &msg, &offset), 0);
+    }
+}
+
 Test(copy_target, no_place_for_what_is_not_awaited)
 {
     duo_defaults();

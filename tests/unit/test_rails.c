@@ -339,6 +339,23 @@ Test(rails, acks_leave_a_dead_direction, .init = open_proven)
     cr_assert_eq(sequenced[1][0], chunks);
 }
 
+/* And so do echoes: the peer asks whether its own direction works, and learns that it does. */
+Test(rails, echoes_leave_a_dead_direction, .init = open_proven)
+{
+    dead[1][0] = true;
+    duo_recv(0, 100);
+    duo_recv(1, 100);
+    rail_suspect(&duo_flow[1]->rails[0]);
+    for (unsigned i = 0; i < 5; i++) {
+        unsigned asked = others[0][0];
+        rail_suspect(&duo_flow[0]->rails[0]);
+        duo_run_with(20 * MS, talk);
+        cr_assert_neq(rail_of(1, 0)->state, RAIL_UP, "our direction");
+        cr_assert_gt(others[0][0], asked);
+        cr_assert_eq(rail_of(0, 0)->state, RAIL_UP, "theirs works");
+    }
+}
+
 /* The same where nothing but acks leaves, as the receiver of a large message: no timeout of a chunk shows it. */
 Test(rails, lone_acks_leave_a_dead_direction, .init = open_proven)
 {

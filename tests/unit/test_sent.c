@@ -333,6 +333,24 @@ Test(sent, small_ones_tell_when_they_left, .init = setup)
     cr_assert_eq(ack(4, 0).small_ns, 60 * MS);
 }
 
+/* The short last datagram of a chunk shows that small ones pass, and nothing of the others. */
+Test(sent, a_small_end_is_no_large_one, .init = setup)
+{
+    struct wire_ack wire = {.partial_count = 1};
+    rail.base_bytes = 1232;
+    rail.watches = true;
+    for (unsigned i = 0; i < 3; i++) {
+        struct chunk *chunk = send(0, (10 + i) * MS);
+        chunk->datagram_bytes = 8972;
+        chunk->last_bytes = i == 1 ? 1233 : 1232;
+        wire.partials[0].seq = i;
+        wire.partials[0].mask = i == 2 ? 0xc : 0x8;
+        cr_assert(apply(&wire));
+        cr_assert_eq(rail.acked.large, i > 0, "chunk %u", i);
+        cr_assert_eq(rail.acked.small_ns, i > 0 ? 0 : 10 * MS, "chunk %u", i);
+    }
+}
+
 /* What the NIC did not take is sent for the first time when it takes it. */
 Test(sent, that_did_not_leave, .init = setup)
 {

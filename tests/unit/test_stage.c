@@ -3,6 +3,8 @@
 #include "stage_pair.h"
 
 #include "../../api/objects.h"
+#include "../param_defaults.h"
+#include "gpu/stage.h"
 
 BOTH(stage, all_sizes_mmsg)
 {
@@ -404,6 +406,61 @@ Test(stage, upload_of_small_one_fails, .timeout = TIMEOUT_S)
 {
     fake.fail_after = 0;
     failing(100, UCCL_OK, UCCL_EIO, (const bool[2]){false, true}); /* it was here in whole */
+}
+
+static bool over;
+
+static void note_over(void *owner, struct uccl_request *request)
+{
+    cr_assert_eq(owner, request);
+    over = true;
+}
+
+/*
+ * The end of the connection that has a part fails after the message has ended well: what it has received belongs to the
+ * message. Of a whole message that fails nothing goes up.
+ */
+Test(stage, bytes_of_a_part_outlive_its_end, .timeout = TIMEOUT_S)
+{
+    enum { FROM = 100, LENGTH = 1000, SIZE = 100000 };
+    for (unsigned is_part = 0; is_part < 2; is_part++) {
+        struct params params = param_defaults();
+        static struct counters counters;
+        static struct uccl_request request, whole;
+        _Atomic uint32_t staged = 1;
+        struct mem_identity identity;
+        struct gpu_context context = {.params = &params,
+                                      .counters = &counters,
+                                      .numa_node = -1,
+                                      .staged = &staged,
+                                      .ended = note_over,
+                                      .owner = &request};
+        struct stage *stage = stage_open(&context);
+        uint8_t *memory = fake_alloc(SIZE, 0), found[LENGTH + 1] = {0};
+        IS(fake_identify(memory, &identity), UCCL_OK);
+        fill(shadow, LENGTH, 3);
+        request = (struct uccl_request){.msg = {.kind = CORE_RECV, .size_bytes = SIZE}, .buffer = memory};
+        request.staged.memory = &identity;
+        request.parent = is_part ? &whole : NULL;
+        stage_begin(stage, &request, 0);
+        stage_began(stage, &request);
+        stage_write(stage, &request, FROM, shadow, LENGTH);
+        request.msg.status = UCCL_EPEERDEAD;
+        request.msg.moved_bytes = LENGTH;
+        over = stage_over(stage, &request);
+        cr_assert_eq(over, !is_part, "copies are to be waited for");
+        while (!over)
+            stage_progress(stage);
+        cr_assert_eq(staged, 0);
+        fake_read(found, memory + FROM, LENGTH + 1);
+        if (is_part)
+            check(found, LENGTH, 3);
+        for (unsigned i = is_part ? LENGTH : 0; i <= LENGTH; i++)
+            cr_assert_eq(found[i], 0);
+        stage_close(stage);
+        stage_free(stage);
+        fake_free(memory);
+    }
 }
 
 /* Copies that the device does not take at all, of either direction. */

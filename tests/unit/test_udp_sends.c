@@ -13,7 +13,8 @@ enum { PATHS = 4, TIMEOUT_S = 30 };
 static struct pair *pair;
 static struct test_msg *msg;
 static bool full[PATHS];   /* sockets of queue 0 that take nothing */
-static int fail_once;      /* errno of the next call; 0: none */
+static int fail_with;      /* errno of the next calls */
+static unsigned fails;     /* so many of them */
 static int refuse_sources; /* errno for what names its source */
 static unsigned refused, segmented, messages_sent;
 
@@ -21,8 +22,8 @@ int __real_sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
 int __wrap_sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags);
 int __wrap_sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flags)
 {
-    int error = fail_once;
-    fail_once = 0;
+    int error = fails ? fail_with : 0;
+    fails -= fails > 0;
     for (unsigned i = 0; i < PATHS && !error; i++)
         error = fd == pair->queues[0]->sockets[i] && full[i] ? EAGAIN : 0;
     if (!error && messages[0].msg_hdr.msg_controllen && refuse_sources)
@@ -122,13 +123,32 @@ Test(udp_sends, errors_of_earlier_sends_lose_nothing)
     static const int errors[] = {ECONNREFUSED, EHOSTUNREACH, EINTR};
     for (unsigned i = 0; i < sizeof errors / sizeof errors[0]; i++) {
         struct tx_desc desc = numbered(i, 0);
-        fail_once = errors[i];
+        fail_with = errors[i];
+        fails = 1;
         cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
         cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0, "%s", strerror(errors[i]));
         cr_assert_eq(receive_numbers(UINT64_C(1) << i), UINT64_C(1) << i);
     }
     cr_assert_eq(refused, 3);
     cr_assert_str_empty(log_text);
+}
+
+/* One that fails twice has not left: the core learns that it is lost. What is staged beside it leaves. */
+Test(udp_sends, what_cannot_leave_is_told)
+{
+    static const int errors[] = {EHOSTUNREACH, ENETDOWN, EPERM};
+    for (unsigned i = 0; i < sizeof errors / sizeof errors[0]; i++) {
+        struct tx_desc lost = numbered(2 * i, 0), next = numbered(2 * i + 1, 0);
+        fail_with = errors[i];
+        fails = 2;
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &lost));
+        cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &next));
+        cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 1, "%s", strerror(errors[i]));
+        cr_assert_eq(receive_numbers(UINT64_C(2) << 2 * i), UINT64_C(2) << 2 * i);
+        cr_assert_eq(udp_datagram_ops.flush(&pair->queues[0]->base), 0, "once");
+    }
+    cr_assert_eq(pair->counters[0].tx_datagrams, 3);
+    cr_assert_not_null(strstr(log_text, "counted as lost"));
 }
 
 /* A source that the system refuses is not tried again. */

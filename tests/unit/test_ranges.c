@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Ranges of a striped message, step by step: the flows that carry it are the test's, and another one can step in at
+ * each RACE_POINT() of stripe.c. test_stripe.c has engines and threads.
+ */
+#include "base/race_point.h"
+
+static void step_in(void);
+#undef RACE_POINT
+#define RACE_POINT() step_in()
+#include "../../engine/thread/stripe.c"
+
+#include <criterion/criterion.h>
+
+enum { SIZE = 10 * 1000 * 1000, CHUNK = 60000, RANGES_MAX = 1000, PUSHES_MAX = 16, REQUESTS = 16 };
+
+static struct engine_thread home, other;
+static struct stripe_set stripes;
+static struct request_pool pool;
+static struct uccl_request *whole, *part; /* on `home` and on `other` */
+static void (*next_step)(void);           /* what steps in next; NULL: nothing */
+static struct {
+    uint64_t from, to;
+} taken[RANGES_MAX];
+static unsigned taken_count, wholes, parts_ended;
+static struct {
+    const struct engine_thread *to;
+    const void *object;
+    uint32_t command;
+} pushed[PUSHES_MAX];
+static unsigned push_count;
+
+static void step_in(void)
+{
+    void (*step)(void) = next_step;
+    next_step = NULL;
+    if (step)
+        step();
+}
+
+/* ---- what stripe.c calls ---- */
+
+void __wrap_core_send_range(struct core *core, struct core_msg *msg, uint64_t from, uint64_t to);
+void __wrap_core_send_range(struct core *core, struct core_msg *msg, uint64_t from, uint64_t to)
+{
+    (void)core;
+    cr_assert(msg == &whole->msg || msg == &part->msg);
+    cr_assert(from <= to && to <= SIZE);
+    if (from == to)
+        return;
+    cr_assert_lt(taken_count, RANGES_MAX);
+    taken[taken_count].from = from;
+    taken[taken_count++].to = to;
+}
+
+void __wrap_core_msg_whole(struct core *core, struct core_msg *msg, uint64_t total, uint64_t now);
+void __wrap_core_msg_whole(struct core *core, struct core_msg *msg, uint64_t total, uint64_t now)
+{
+    (void)core, (void)now;
+    cr_assert(msg == &whole->msg && total == SIZE);
+    wholes++;
+}
+
+void __wrap_core_end_part(struct core *core, struct core_msg *msg, uint64_t now);
+void __wrap_core_end_part(struct core *core, struct core_msg *msg, uint64_t now)
+{
+    (void)core, (void)now;
+    cr_assert_eq(msg, &part->msg);
+    parts_ended++;
+}
+
+bool __wrap_thread_push(struct engine_thread *thread, void *object, uint64_t what);
+bool __wrap_thread_push(struct engine_thread *thread, void *object, uint64_t what)
+{
+    cr_assert_lt(push_count, PUSHES_MAX);
+    pushed[push_count].to = thread;
+    pushed[push_count].object = object;
+    pushed[push_count++].command = (uint32_t)what;
+    return true;
+}
+
+/* ---- a message of two flows ---- */
+
+static void setup(uint8_t kind)
+{
+    static const struct params params;
+    cr_assert_eq(request_pool_init(&pool, REQUESTS), UCCL_OK);
+    stripe_init(&stripes, 3, &params, false, &(struct stripe_wish){0});
+    for (unsigned i = 0; i < 3; i++)
+        stripes.at[i].thread = i ? &other : &home;
+    whole = request_take(&pool);
+    whole->pool = &pool;
+    whole->stripes = &stripes;
+    whole->thread = &home;
+    whole->msg = (struct core_msg){.kind = kind, .size_bytes = SIZE, .stripes = 2};
+    whole->unfinished = 2;
+    cr_assert(make_part(whole, 1));
+    part = whole->parts;
+    part->thread = &other;
+    part->pool = &pool;
+    if (kind == CORE_SEND) {
+        whole->msg.end_bytes = 1; /* it has had a range */
+        whole->flows = 2;
+        whole->parts_made = 1;
+    }
+}
+
+static void tear_down(void)
+{
+    request_pool_free(&pool);
+}
+
+static void setup_send(void)
+{
+    setup(CORE_SEND);
+}
+
+static void setup_recv(void)
+{
+    setup(CORE_RECV);
+}
+
+static void part_takes(void)
+{
+    stripe_range(&other, part, CHUNK);
+}
+
+/* Whatever another flow takes between the look and the exchange: each byte goes once. */
+Test(ranges, each_byte_is_taken_once, .init = setup_send, .fini = tear_down)
+{
+    uint64_t end = 0;
+    for (unsigned i = 0, before = 0; i == 0 || taken_count > before; i++) {
+        before = taken_count;
+        next_step = i % 3 ? part_takes : NULL;
+        stripe_range(&home, whole, CHUNK);
+        next_step = NULL;
+    }
+    cr_assert_gt(taken_count, 10);
+    for (unsigned sorted = 0; sorted < taken_count; sorted++) {
+        unsigned next = 0;
+        while (next < taken_count && taken[next].from != end)
+            next++;
+        cr_assert_lt(next, taken_count, "nobody, or who overlaps another, has byte %lu", (unsigned long)end);
+        end = taken[next].to;
+    }
+    cr_assert_eq(end, SIZE);
+    cr_assert_eq(push_count, 0, "two flows are all that carry it");
+}
+
+/* A send has ended early, and the part does not know yet: it gets nothing more, nor does another flow begin. */
+Test(ranges, nothing_is_taken_of_what_has_ended, .init = setup_send, .fini = tear_down)
+{
+    whole->msg.stripes = 3;
+    whole->wants_flow = true; /* as the part has asked */
+    stripe_range(&other, part, CHUNK);
+    cr_assert_eq(taken_count, 1);
+    whole->msg.status = UCCL_ECANCELED;
+    stripe_ended(&home, whole);
+    cr_assert(push_count == 1 && pushed[0].to == &other && pushed[0].object == part);
+    cr_assert_eq(pushed[0].command, COMMAND_END_PART);
+    stripe_range(&other, part, CHUNK);
+    cr_assert_eq(taken_count, 1);
+    stripe_look(&home, whole, 0);
+    cr_assert(whole->parts_made == 1 && push_count == 1, "nobody would end it");
+}
+
+/* Flows of a receive that say different lengths: the first one counts. */
+Test(ranges, a_message_has_one_length, .init = setup_recv, .fini = tear_down)
+{
+    stripe_arrived(&home, whole, SIZE / 2, SIZE);
+    stripe_arrived(&other, part, SIZE / 2 - 1, SIZE - 1);
+    stripe_arrived(&home, whole, SIZE / 2 - 2, SIZE + 1);
+    cr_assert(whole->total_bytes == SIZE && whole->spread_bytes == SIZE / 2);
+    cr_assert(wholes == 0 && push_count == 0);
+    stripe_arrived(&other, part, SIZE / 2, SIZE);
+    cr_assert(push_count == 1 && pushed[0].to == &home && pushed[0].object == whole);
+    cr_assert_eq(pushed[0].command, COMMAND_LOOK);
+    cr_assert_eq(parts_ended, 1);
+    stripe_look(&home, whole, 0);
+    cr_assert_eq(wholes, 1);
+}
