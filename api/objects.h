@@ -96,7 +96,8 @@ struct uccl_export {
     struct uccl_export *next;
     struct uccl_mr *mr;
     struct exported *entry;
-    bool closed;
+    unsigned revokers; /* threads that revoke it: the entry stays */
+    bool over;         /* revoked, and no access is under way */
 };
 
 struct uccl_remote {

@@ -98,16 +98,28 @@ static void revoke_on_thread(struct engine_thread *thread, void *argument)
     onesided_revoke(thread, argument);
 }
 
-/* Refuses new accesses and cancels those under way. Not under the lock: engine threads may wait for it. */
-static void begin_revocation(struct uccl_engine *engine, struct exported *entry)
+/*
+ * Refuses new accesses. Until end_revocation() the entry stays that of this export, whoever else revokes it. Under the
+ * lock. False: it is over.
+ */
+static bool begin_revocation(struct uccl_export *exported)
 {
-    export_revoke(entry);
+    if (exported->over)
+        return false;
+    exported->revokers++;
+    export_revoke(exported->entry);
+    return true;
+}
+
+/* Cancels the accesses under way. Not under the lock: engine threads may wait for it. */
+static void cancel_accesses(struct uccl_engine *engine, struct exported *entry)
+{
     RACE_POINT();
     for (unsigned i = 0; i < engine->thread_count && !export_is_idle(entry); i++)
         thread_run(&engine->threads[i], revoke_on_thread, entry);
 }
 
-/* The export is idle. Under the lock. */
+/* The export is over, and nobody revokes it any more. Under the lock. */
 static void remove_export(struct uccl_engine *engine, struct uccl_export *exported)
 {
     struct uccl_export **link = &engine->all_exports;
@@ -115,8 +127,16 @@ static void remove_export(struct uccl_engine *engine, struct uccl_export *export
         link = &(*link)->next;
     *link = exported->next;
     export_remove(&engine->exports, exported->entry);
-    exported->closed = true;
     keep_closed(engine, exported);
+}
+
+/* `idle`: no access is under way, as this caller has seen. Under the lock. True: somebody has. */
+static bool end_revocation(struct uccl_engine *engine, struct uccl_export *exported, bool idle)
+{
+    bool over = exported->over = exported->over || idle;
+    if (--exported->revokers == 0 && over)
+        remove_export(engine, exported);
+    return over;
 }
 
 /* Waits until no access is under way. Some thread may be lent: then this thread drives it. */
@@ -142,20 +162,20 @@ UCCL_API int uccl_revoke(uccl_export *exported, int timeout_ms)
     struct uccl_engine *engine = exported->mr->engine;
     if (inherited(engine))
         return UCCL_EFORKED;
-    if (exported->closed)
-        return UCCL_EINVAL;
     CANCEL_LATER;
     struct exported *entry = exported->entry;
     uint64_t deadline_ns = timeout_ms < 0 ? UINT64_MAX : clock_now_ns() + (uint64_t)timeout_ms * 1000000;
-    begin_revocation(engine, entry);
-    if (!await_idle(engine, entry, deadline_ns))
-        return UCCL_ETIMEDOUT;
     pthread_mutex_lock(&engine->lock);
-    bool twice = exported->closed; /* by another thread */
-    if (!twice)
-        remove_export(engine, exported);
+    bool begun = begin_revocation(exported);
     pthread_mutex_unlock(&engine->lock);
-    return twice ? UCCL_EINVAL : UCCL_OK;
+    if (!begun)
+        return UCCL_EINVAL;
+    cancel_accesses(engine, entry);
+    bool idle = await_idle(engine, entry, deadline_ns);
+    pthread_mutex_lock(&engine->lock);
+    bool over = end_revocation(engine, exported, idle);
+    pthread_mutex_unlock(&engine->lock);
+    return over ? UCCL_OK : UCCL_ETIMEDOUT;
 }
 
 bool exports_of_mr_live(struct uccl_mr *mr)
@@ -165,20 +185,17 @@ bool exports_of_mr_live(struct uccl_mr *mr)
     pthread_mutex_lock(&engine->lock);
     for (struct uccl_export *exported = engine->all_exports, *next; exported; exported = next) {
         struct exported *entry = exported->entry;
+        bool holds = export_holds(entry);
         next = exported->next;
-        if (exported->mr != mr)
+        if (exported->mr != mr || !begin_revocation(exported))
             continue;
-        if (export_holds(entry)) {
+        if (holds) {
             pthread_mutex_unlock(&engine->lock);
-            begin_revocation(engine, entry);
+            cancel_accesses(engine, entry);
             pthread_mutex_lock(&engine->lock);
             next = engine->all_exports; /* the list may have changed */
-            continue;
         }
-        if (export_is_idle(entry))
-            remove_export(engine, exported);
-        else
-            live = true;
+        live |= !end_revocation(engine, exported, export_is_idle(entry)) && !holds;
     }
     pthread_mutex_unlock(&engine->lock);
     return live;

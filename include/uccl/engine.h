@@ -594,7 +594,7 @@ int uccl_export_mr(uccl_mr *mr, void *address, size_t length, unsigned access, u
  * On success no byte of the memory changes or is read for a peer any more, and `exported` is invalid.
  * UCCL_ETIMEDOUT: the export is revoked, but accesses under way have not ended: the memory is not free yet. Call again.
  * They end after at most the dead-peer time (UCCL_DEAD_PEER_MS), or when a hung GPU ends its copies. `timeout_ms` as in
- * uccl_wait(). UCCL_EINVAL: revoked before.
+ * uccl_wait(). Several threads may revoke one export at the same time: it ends for all. UCCL_EINVAL: revoked before.
  */
 int uccl_revoke(uccl_export *exported, int timeout_ms);
 

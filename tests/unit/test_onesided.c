@@ -5,6 +5,7 @@
 #include "../../api/objects.h"
 
 #include <poll.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
@@ -476,6 +477,56 @@ BOTH(onesided, revoked_memory_is_free)
         IS(uccl_dereg_mr(one.mr[1]), 0);
         one_close(&one);
     }
+}
+
+/* A thread that revokes what another one revokes too. */
+static struct {
+    pthread_barrier_t both;
+    uccl_export *exported;
+    bool over;
+    int error;
+} second;
+
+static void *revoke_too(void *unused)
+{
+    for (pthread_barrier_wait(&second.both); !second.over; pthread_barrier_wait(&second.both)) {
+        second.error = uccl_revoke(second.exported, SOON_MS);
+        pthread_barrier_wait(&second.both);
+    }
+    return unused;
+}
+
+/* The place of the export in the engine's table has its next one before both are done. */
+BOTH(onesided, two_revoke_one_export)
+{
+    enum { ROUNDS = 1000 };
+    struct one one;
+    pthread_t thread;
+    one_open(&one, lend, MB, ALL);
+    second.over = false;
+    pthread_barrier_init(&second.both, NULL, 2);
+    pthread_create(&thread, NULL, revoke_too, NULL);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        uccl_request *request = round % 16 ? NULL : post_write(&one, 0, MB, 0);
+        second.exported = one.exported;
+        pthread_barrier_wait(&second.both);
+        int error = uccl_revoke(one.exported, SOON_MS);
+        IS(uccl_export_mr(one.mr[1], one.memory, one.bytes, ALL, one.ref, &one.exported), 0);
+        pthread_barrier_wait(&second.both);
+        cr_assert((error == 0 && second.error == 0) || error + second.error == UCCL_EINVAL, "%d, %d", error,
+                  second.error);
+        cr_assert(export_holds(one.exported->entry), "round %u: one of them has revoked the next export", round);
+        if (request)
+            uccl_wait(request, SOON_MS, NULL);
+        IS(uccl_remote_free(one.remote), 0);
+        IS(uccl_import(one.pair.conn[0], one.ref, &one.remote), 0);
+    }
+    end_of(post_write(&one, 0, 64, 0), 0);
+    second.over = true;
+    pthread_barrier_wait(&second.both);
+    pthread_join(thread, NULL);
+    pthread_barrier_destroy(&second.both);
+    one_close(&one);
 }
 
 BOTH(onesided, dereg_revokes)
