@@ -263,7 +263,8 @@ static error_t parse_end(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_BACKEND:
         ends->nic.backend = text;
-        if (strcmp(text, "auto") != 0 && strcmp(text, "verbs") != 0 && strcmp(text, "udp") != 0)
+        if (strcmp(text, "auto") != 0 && strcmp(text, "verbs") != 0 && strcmp(text, "udp") != 0 &&
+            strcmp(text, "tcp") != 0)
             argp_error(state, "--backend=%s: allowed are auto, verbs, udp and tcp", text);
         return 0;
     case KEY_DEV:

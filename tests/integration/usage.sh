@@ -4,7 +4,7 @@
 # with a status other than 0, soon.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 69
+plan 71
 UNEQUAL=0 # looks at what is refused
 
 export UCCL_CONNECT_MS=2000
@@ -21,8 +21,20 @@ refuses() {
     said refused "$pattern"
 }
 
+# those that its --help names
+takes_backends() {
+    local names name
+    names=$("$1" --help | tr -s ' \n' ' ' | sed -nE 's/.*--backend=NAME ([a-z, ]+) \(default.*/\1/p' | sed 's/,//g; s/ or / /')
+    echo "$names"
+    [ "$(wc -w <<<"$names")" -ge 4 ] || return 1
+    for name in $names; do
+        "$1" --backend="$name" --help >/dev/null || return 1
+    done
+}
+
 for tool in "$TRANSPORT_TEST" "$P2P_BENCH"; do
     name=$(basename "$tool")
+    check "$name takes each backend that it names" takes_backends "$tool"
     check "$name --help" timeout 5 "$tool" --help
     check "$name --help explains --oobport" eval "'$tool' --help | grep -q oobport"
     check "$name: unknown flag" refuses 5 'no-such-flag' "$tool" --no-such-flag=1
@@ -31,7 +43,7 @@ for tool in "$TRANSPORT_TEST" "$P2P_BENCH"; do
     check "$name: a port too large" refuses 5 'oobport|port' "$tool" --server=true --oobport=70000
     check "$name: no server there" refuses 8 'refused|127.0.0.1' \
         "$tool" --serverip=127.0.0.1 --oobport=1 --connect-timeout=2
-    check "$name: unknown backend" refuses 5 'backend.*verbs' "$tool" --server --backend=tcp
+    check "$name: unknown backend" refuses 5 'backend.*verbs' "$tool" --server --backend=quic
     check "$name: a device that is not there" refuses 5 'nosuchdev0' "$tool" --server --dev=nosuchdev0
     check "$name: a verbs device that is not there" refuses 5 'verbs' \
         "$tool" --server --backend=verbs --dev=nosuchdev0
