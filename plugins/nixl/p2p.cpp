@@ -30,6 +30,7 @@
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
 static_assert(sizeof(FifoItem) == FIFO_SIZE, "NIXL copies as many bytes");
 static_assert(sizeof(FifoItem::reference) >= UCCL_REF_BYTES, "a reference must fit");
@@ -202,6 +203,13 @@ size_t pack(const notify_msg_t &message, uint8_t *out)
     return 1 + name + text;
 }
 
+/* Drops the next notification, which is longer than any of a peer like this. */
+int drop_notification(const Engine &engine, size_t length)
+{
+    std::vector<uint8_t> bytes(length);
+    return uccl_notify_next(engine.uccl, bytes.data(), bytes.size(), nullptr, nullptr);
+}
+
 /* Takes what has arrived at an open engine, as far as there is room; returns whether something had. */
 bool take_notifications(const Engine &engine)
 {
@@ -210,11 +218,11 @@ bool take_notifications(const Engine &engine)
     while (inbox->messages.size() < INBOX_MAX) {
         uint8_t bytes[NOTIFICATION_MAX];
         size_t length = 0;
-        uccl_conn *from;
-        if (uccl_notify_next(engine.uccl, bytes, sizeof bytes, &length, &from) != UCCL_OK)
+        int error = uccl_notify_next(engine.uccl, bytes, sizeof bytes, &length, nullptr);
+        if (error == UCCL_ETRUNCATED ? drop_notification(engine, length) : error)
             break;
         some = true;
-        if (length == 0 || length - 1 < bytes[0] || length - 1 - bytes[0] > MSG_SIZE)
+        if (error || length == 0 || length - 1 < bytes[0] || length - 1 - bytes[0] > MSG_SIZE)
             continue; /* of no peer like this */
         const char *name = reinterpret_cast<const char *>(bytes + 1);
         inbox->messages.emplace_back(std::string(name, bytes[0]), std::string(name + bytes[0], length - 1 - bytes[0]));

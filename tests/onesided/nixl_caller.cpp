@@ -8,8 +8,10 @@
  *
  * usage: nixl_caller [name] NUMBER     runs a case, or prints its name
  */
+#include "uccl/engine.h"
 #include "uccl_engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -572,6 +574,39 @@ void wrong_has(Agent &agent, const Pipe &pipe)
     pipe.meet();
 }
 
+/* Notifications of a stranger, which are none of NIXL's: too long, empty, with a name that goes beyond the end. */
+void stranger_begins(Agent &agent, const Pipe &pipe)
+{
+    uccl_conn_t *conn = get_known(agent, pipe, "target");
+    std::string at = pipe.hear(), bytes(UCCL_NOTIFY_MAX, 'x');
+    size_t colon = at.find(':');
+    uccl_engine *engine;
+    uccl_handle handle;
+    uccl_conn *plain;
+    CHECK(uccl_open(nullptr, &engine) == 0);
+    std::string host = at.substr(0, colon);
+    std::replace(host.begin(), host.end(), '-', ':');
+    CHECK(uccl_handle_from_address(host.c_str(), static_cast<uint16_t>(std::stoul(at.substr(colon + 1))), &handle) ==
+          0);
+    CHECK(uccl_connect(engine, &handle, -1, &plain) == 0);
+    for (size_t length : {bytes.size(), size_t(0), size_t(513), size_t(2)}) {
+        uccl_request *request;
+        CHECK(uccl_notify_async(plain, bytes.data(), length, &request) == 0);
+        CHECK(uccl_wait(request, LIMIT_MS, nullptr) == 0);
+    }
+    CHECK(notify(conn, "initiator", "of a friend") == 0);
+    pipe.meet();
+    uccl_close(engine);
+}
+void stranger_has(Agent &agent, const Pipe &pipe)
+{
+    get_known(agent, pipe, "initiator");
+    pipe.say(agent.metadata());
+    CHECK(next_notification("initiator") == "of a friend");
+    pipe.meet();
+    CHECK(uccl_engine_get_notifs().empty());
+}
+
 const struct {
     const char *name;
     Side begins, has;
@@ -585,6 +620,7 @@ const struct {
     {"registrations end while writes are under way", revoke_begins, revoke_has, false},
     {"a peer that is killed", kill_begins, kill_has, true},
     {"calls that make no sense, and fork", wrong_begins, wrong_has, false},
+    {"notifications of a stranger", stranger_begins, stranger_has, false},
 };
 
 bool side(Side run, const char *name, const Pipe &pipe)
