@@ -91,6 +91,13 @@ Test(verbs_device, port_that_changes_its_mtu, .init = set_up_pair, .fini = close
             seen += destination == to_second || destination == others[0] || destination == others[1];
         }
         cr_assert(!verbs_datagram_ops.follow(&queues[0]->base, &destination, &bytes));
+        /* whoever comes now */
+        struct nic_host host = {.address.v4.sin_family = AF_INET};
+        struct nic_queue_address address;
+        verbs_queue_ops.address(&queues[1]->base, &address);
+        cr_assert_eq(verbs_datagram_ops.peer_add(&queues[0]->base, &host, &address, &destination, &bytes), 0);
+        cr_assert_eq(bytes, round ? 4096 : 1024);
+        verbs_datagram_ops.peer_remove(&queues[0]->base, destination);
     }
     cr_assert_eq(seen, 6);
 }
@@ -315,6 +322,8 @@ Test(verbs_device, speed, .init = set_up)
         cr_assert_eq(verbs_device_ops.device(nic, 0, &device, &address), 0);
         cr_expect_eq(device.speed_mbps, cases[i].mbps, "width %u, speed %u: %llu", cases[i].width, cases[i].speed,
                      (unsigned long long)device.speed_mbps);
+        cr_expect_eq(device.mtu, 4096);
+        cr_expect_eq(device.numa_node, -1, "nobody knows it");
         verbs_device_ops.close(nic);
     }
 }
