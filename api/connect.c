@@ -198,7 +198,8 @@ static int client_offer(struct connecting *c)
     if (c->meets)
         peer_fill_offer(c->peer, &engine->params, &offer);
     unsigned flows = c->meets ? c->peer->flow_count : c->peer->flows_open;
-    int home = options_home(engine, &c->wishes, flows, engine->next_home);
+    unsigned turn_there = c->wishes.end >= 0 ? engine->next_at[c->wishes.end]++ : 0;
+    int home = options_home(engine, &c->wishes, flows, turn_there);
     uint16_t turn = next_home(engine, bootstrap_peer_id(c->boot), flows);
     offer.home = home >= 0 ? (uint16_t)home : turn;
     options_offer(&c->wishes, &offer);

@@ -49,8 +49,9 @@ struct uccl_engine {
     uint16_t *conn_generations;    /* by index, so that an id does not soon come again */
     uint64_t *conn_indices;        /* bitmap of those in use */
     uint32_t conn_cursor;
-    unsigned next_home;        /* engine threads take connections in turn */
-    void *closed[CLOSED_KEPT]; /* the objects closed last: see keep_closed() */
+    unsigned next_home;             /* engine threads take connections in turn */
+    unsigned next_at[NIC_ENDS_MAX]; /* and those of a NIC the connections that are to begin there */
+    void *closed[CLOSED_KEPT];      /* the objects closed last: see keep_closed() */
     unsigned closed_next;
 };
 

@@ -6,6 +6,8 @@
  */
 #include "gdr_pair.h"
 
+#include "core/state.h"
+
 #include <dlfcn.h>
 
 TestSuite(verbs_rails, .init = gdr_set_up, .timeout = 60);
@@ -255,5 +257,69 @@ Test(verbs_rails, gpu_memory_by_what_the_port_can)
         side_free(&from);
         side_free(&to);
     }
+    close_gdr();
+}
+
+/* The same where the peer's first port does not reach its memory: what the second one writes is flushed all the same.
+ */
+Test(verbs_rails, gpu_memory_that_the_first_port_does_not_reach)
+{
+    rdma.staged_device = 2 + 1;
+    open_engines("2", "RCMODE", "1");
+    connect_by("fake1");
+    warm_up();
+    struct side from = side_make(pair.engine[0], true, LENGTH), to = side_make(pair.engine[1], true, LENGTH);
+    cr_assert_not_null(strstr(reached(&to), "; fake3 direct, as a dma-buf"), "%s", reached(&to));
+    uint64_t reads = rdma.reads;
+    for (unsigned i = 0; i < 3; i++)
+        move(&from, &to, LENGTH, i);
+    cr_expect_eq(rdma.reads - reads, 3);
+    close_engines(&from, &to);
+}
+
+/* Host memory that one of the ports does not take is told as such. */
+Test(verbs_rails, host_memory_that_one_port_does_not_take)
+{
+    static uint8_t memory[4096];
+    static const char *const how[] = {"copied", "direct by some NICs, copied for others",
+                                      "direct by some NICs, copied for others", "direct"};
+    open_engines("1", "RCMODE", "1");
+    connect_by("fake0");
+    for (unsigned reaches = 0; reaches < 4; reaches++) {
+        struct uccl_mr_info info;
+        struct nic_mr others[2] = {{0}};
+        uccl_mr *mr;
+        IS(uccl_reg_mr(pair.engine[0], memory, sizeof memory, UCCL_MEM_HOST, &mr), 0);
+        for (unsigned i = 0; i < 2; i++) { /* as if it had been refused */
+            others[i] = mr->nic[i];
+            if (!(reaches >> i & 1))
+                mr->nic[i].handle = NULL;
+        }
+        IS(uccl_mr_get_info(mr, &info), 0);
+        cr_expect_str_eq(info.reached, how[reaches], "%u: %s", reaches, info.reached);
+        memcpy(mr->nic, others, sizeof others);
+        IS(uccl_dereg_mr(mr), 0);
+    }
+    close_gdr();
+}
+
+/* Connections at a port take its threads in turn; the rate is that of all ports together. */
+Test(verbs_rails, threads_of_a_port_take_turns)
+{
+    uccl_conn *conns[4][2];
+    bool taken[4] = {false};
+    open_engines("4", "LINK_GBPS", "100");
+    for (unsigned i = 0; i < 4; i++) {
+        cr_expect_eq(pair.engine[0]->threads[i].core->pacer.link_mbps, 2 * 100000 / 4);
+        connect_by(i % 2 ? "fake1" : "fake0");
+        memcpy(conns[i], pair.conn, sizeof pair.conn);
+        unsigned thread = pair.conn[0]->thread->index;
+        cr_expect_eq(thread % 2, i % 2, "connection %u", i);
+        cr_expect_not(taken[thread], "connection %u", i);
+        taken[thread] = true;
+    }
+    for (unsigned i = 0; i < 3; i++)
+        for (unsigned end = 0; end < 2; end++)
+            IS(uccl_conn_close(conns[i][end]), 0);
     close_gdr();
 }
