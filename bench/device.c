@@ -84,11 +84,13 @@ static int cuda_count(int *devices)
     return cuda.device_count(devices);
 }
 
+/* Each context is retained once, for as long as the process lives. */
 static int cuda_use(int device)
 {
-    void *context = NULL;
-    int error = cuda.primary_retain(&context, device);
-    return error != 0 ? error : cuda.set_current(context);
+    static void *contexts[64];
+    void *more = NULL, **context = device < 64 ? &contexts[device] : &more;
+    int error = *context ? 0 : cuda.primary_retain(context, device);
+    return error != 0 ? error : cuda.set_current(*context);
 }
 
 static int cuda_allocate(void **out, size_t bytes)

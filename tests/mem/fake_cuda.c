@@ -149,6 +149,7 @@ FAKE_API int cuDevicePrimaryCtxRetain(struct context **context, int device)
     primary[device].device = device;
     if (primary[device].retained++ == 0)
         fake_context_made(device);
+    fake_hold(1);
     *context = &primary[device];
     return SUCCESS;
 }
@@ -160,6 +161,7 @@ FAKE_API int cuDevicePrimaryCtxRelease_v2(int device)
     if (!primary[device].retained)
         return INVALID_CONTEXT;
     primary[device].retained--;
+    fake_hold(-1);
     return SUCCESS;
 }
 
@@ -304,7 +306,7 @@ static bool attribute_of(int attribute, const struct fake_allocation *a, bool de
         *(unsigned long long *)out = a->id;
         return true;
     case 8: /* managed: one byte, as the driver writes it */
-        *(unsigned char *)out = 0;
+        *(unsigned char *)out = getenv("FAKE_GPU_MANAGED") != NULL;
         return true;
     case 9: /* device ordinal */
         *(int *)out = device ? a->device : -2;

@@ -30,8 +30,10 @@ FAKE_API int fake_gpu_contexts(int device);
 FAKE_API int fake_gpu_calls(const char *function);
 /* For tests: calls that were made to fail since the last fake_gpu_fail(). */
 FAKE_API int fake_gpu_failed(void);
-/* For tests: streams, events and ranges of page-locked memory that there are. */
+/* For tests: streams, events, uses of contexts and ranges of page-locked memory that there are. */
 FAKE_API int fake_gpu_held(void);
+/* A context is used once more, or less. */
+void fake_hold(int more);
 
 /* Counts a call of `function`; the error that it is to return, or 0. */
 int fake_enter(const char *function);

@@ -209,6 +209,9 @@ FAKE_API int hipPointerGetAttribute(void *out, int attribute, void *address)
     case 7: /* buffer id: every runtime so far gives the allocation's, which may come again */
         *(unsigned long long *)out = found.id;
         return SUCCESS;
+    case 8: /* managed */
+        *(int *)out = getenv("FAKE_GPU_MANAGED") != NULL;
+        return SUCCESS;
     case 9: /* device ordinal */
         *(int *)out = found.device;
         return SUCCESS;

@@ -68,7 +68,7 @@ static bool export(const struct mem_ops *ops, const void *memory)
     struct stat file;
     int fd = -1;
     check(mem_identify(UCCL_MEM_AUTO, (const char *)memory + 1000, 1, &is) == UCCL_OK && is.ops == ops, "what it is");
-    check(!is.managed, "it counts as managed");
+    check(is.managed == (getenv("FAKE_GPU_MANAGED") != NULL), "whether it counts as managed");
     uintptr_t from = is.base / PAGE * PAGE, to = (is.base + is.base_length + PAGE - 1) / PAGE * PAGE;
     int error = ops->export_dmabuf(&is, from, to - from, &fd, &offset, why);
     if (error) {
@@ -102,6 +102,12 @@ int main(int argc, char **argv)
         library = dlopen(cuda ? "libcuda.so.1" : names[i < 3 ? i : 2], RTLD_NOW);
     }
     check(library, "no runtime");
+    struct mem_device device;
+    const char *told = getenv("FAKE_GPU_DEVICES");
+    int count = 0;
+    while (ops->device(count, &device) == UCCL_OK)
+        count++;
+    check(!told || count == atoi(told), "the number of devices");
     void *memory = cuda ? cuda_memory() : hip_memory(), *before = NULL, *after = NULL;
     if (cuda)
         check(CALL(cuCtxGetCurrent, (void **))(&before) == 0 && before, "the context");

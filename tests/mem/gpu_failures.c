@@ -208,7 +208,7 @@ static void one(const struct row *row, int side, size_t bytes)
     works(&world, &world.without[SENDER], &world.without[RECEIVER], SMALL_BYTES);
     works(&world, &world.without[SENDER], &world.without[RECEIVER], MESSAGE_BYTES);
     world_close(&world);
-    CHECK(held() == held_before, "%d streams, events and page-locked ranges are left", held() - held_before);
+    CHECK(held() == held_before, "%d streams, events, contexts and page-locked ranges are left", held() - held_before);
     CHECK(entries("/proc/self/fd") == files, "%d descriptors are left", entries("/proc/self/fd") - files);
     CHECK(entries("/proc/self/task") == 3, "a thread is left");
     world_open(&world, side);

@@ -4,7 +4,7 @@
 # every kind of memory, on memory that faults when the CPU touches it, with failures of the runtime.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/../integration/lib.sh"
-plan 39 35
+plan 41 37
 
 GPU_MESSAGES=$BUILD/tests/mem/gpu_messages
 UCCL_INFO=$BUILD/bench/uccl_info
@@ -69,6 +69,8 @@ check "dma-buf: CUDA refuses" exports 'refused: the driver exports no dma-buf: .
 check "dma-buf: ROCm" exports 'exported .* at 4096 ' hip6 hip exported
 check "dma-buf: ROCm refuses" exports 'refused: the runtime exports no dma-buf: status 0x1001' hip6 hip refused \
     FAKE_GPU_FAIL=hsa_amd_portable_export_dmabuf:4097:1
+check "managed memory: CUDA" exports 'exported' cuda cuda exported FAKE_GPU_MANAGED=1
+check "managed memory: ROCm" exports 'exported' hip6 hip exported FAKE_GPU_MANAGED=1
 check "dma-buf: ROCm 5.0" exports 'refused: .*ROCm 5.6' hip5 hip refused
 
 # ---- tools ----------------------------------------------------------------------------------
