@@ -3,6 +3,8 @@
 #include "api_pair.h"
 #include "logged.h"
 
+#include <arpa/inet.h>
+#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 
@@ -55,6 +57,63 @@ static void begin(struct acceptor *acceptor, uccl_listener *listener, int timeou
     cr_assert_eq(pthread_create(&acceptor->pthread, NULL, accept_one, acceptor), 0);
     while (!acceptor->begun)
         sleep_us(100);
+}
+
+static bool is_closed(int fd)
+{
+    uint8_t byte;
+    ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT);
+    return got == 0 || (got < 0 && errno == ECONNRESET);
+}
+
+/* The first byte of a HELLO has come; the kernel holds back who is mute. */
+static int begin_handshake(in_port_t port)
+{
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    cr_assert_eq(send(fd, "\xb7", 1, MSG_NOSIGNAL), 1);
+    return fd;
+}
+
+/*
+ * A burst of clients of one host fills the table of handshakes. The next of them waits for room, and goes with the
+ * listener; none drops another one.
+ */
+Test(accept, who_waits_for_room_goes_with_the_listener, .timeout = TIMEOUT_S)
+{
+    enum { CLIENTS = 300 };
+    uccl_engine *engine = open_engine("no", NULL);
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    uccl_conn *conn;
+    int fd[CLIENTS];
+    bool in_time = false;
+    for (unsigned tries = 0; tries < 20; tries++) {
+        IS(uccl_listen(engine, 0, 0, &handle, &listener), 0);
+        unsigned before = house_entries("/proc/self/fd"), closed = 0;
+        uint64_t begin_ms = now_ms();
+        for (unsigned i = 0; i < CLIENTS; i++)
+            fd[i] = begin_handshake(uccl_listener_port(listener));
+        unsigned let_in = 0;
+        for (unsigned i = 0; i < 4 && let_in < 257; i++) {
+            IS(uccl_accept(listener, 0, &conn), UCCL_EAGAIN);
+            let_in = house_entries("/proc/self/fd") - before - CLIENTS;
+        }
+        cr_assert_leq(let_in, 257);
+        for (unsigned i = 0; i < CLIENTS; i++)
+            closed += is_closed(fd[i]);
+        in_time = now_ms() < begin_ms + 90; /* else those that say no more are dropped anyway */
+        cr_assert(!in_time || closed == 0, "%u were dropped", closed);
+        IS(uccl_listener_close(listener), 0);
+        cr_assert_eq(house_entries("/proc/self/fd"), before + CLIENTS - 1, "%u were let in", let_in);
+        for (unsigned i = 0; i < CLIENTS; i++)
+            close(fd[i]);
+        if (let_in == 257 && in_time)
+            break;
+    }
+    cr_assert(in_time, "this machine is too slow");
+    IS(uccl_close(engine), 0);
 }
 
 BOTH(accept, the_second_waits_for_its_time)

@@ -152,13 +152,23 @@ Test(exports, an_access_needs_all_of_it)
 Test(exports, as_many_as_there_are)
 {
     static struct exports exports;
-    struct exported *last = NULL, *entry;
+    static struct exported *all[EXPORTS_MAX];
+    struct exported *entry;
     unsigned count = 0;
-    for (; (entry = export_add(&exports, &(struct exported){.length = 1})); last = entry)
-        cr_assert_eq(entry->ref.index, count++);
+    for (; (entry = export_add(&exports, &(struct exported){.length = 1})); all[count++] = entry)
+        cr_assert_eq(entry->ref.index, count);
     cr_assert_eq(count, EXPORTS_MAX);
-    export_revoke(last);
-    export_remove(&exports, last);
-    cr_assert_eq(export_add(&exports, &(struct exported){.length = 1}), last);
+    /* places that were given back are used again, however many, in whatever order */
+    for (unsigned few = 1; few < EXPORTS_MAX; few *= 7) {
+        for (unsigned i = 0; i < few; i++) {
+            export_revoke(all[i * 5 % EXPORTS_MAX]);
+            export_remove(&exports, all[i * 5 % EXPORTS_MAX]);
+        }
+        for (unsigned i = 0; i < few; i++) {
+            entry = export_add(&exports, &(struct exported){.length = 1});
+            cr_assert(entry && entry == all[entry->ref.index]);
+        }
+        cr_assert(!export_add(&exports, &(struct exported){.length = 1}));
+    }
     exports_free(&exports);
 }

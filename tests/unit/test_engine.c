@@ -52,6 +52,25 @@ Test(engine, threads_take_connections_in_turn, .timeout = TIMEOUT_S)
     pair_close(&pair);
 }
 
+/* As collectives do: a connection each way, which are not to share a thread where there are several. */
+Test(engine, connections_each_way_begin_apart, .timeout = TIMEOUT_S)
+{
+    struct pair pair;
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    uccl_conn *there[2], *back[2];
+    open_pair(&pair, "4", "0");
+    IS(uccl_listen(pair.engine[0], 0, 0, &handle, &listener), 0);
+    connect_now(pair.engine[0], &pair.handle, pair.listener, there);
+    connect_now(pair.engine[1], &handle, listener, back);
+    cr_assert_eq((there[0]->thread->index + 2) % 4, back[0]->thread->index);
+    cr_assert_eq((there[1]->thread->index + 2) % 4, back[1]->thread->index);
+    close_both(there);
+    close_both(back);
+    IS(uccl_listener_close(listener), 0);
+    pair_close(&pair);
+}
+
 Test(engine, threads_share_the_link, .timeout = TIMEOUT_S)
 {
     uccl_engine *one = open_engine("no", "NUM_ENGINES", "1", "LINK_GBPS", "100", NULL);

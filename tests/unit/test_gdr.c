@@ -481,22 +481,27 @@ Test(gdr, in_the_middle_of_a_page)
 {
     enum { AT = 5000, BYTES = 20000 };
     static uint8_t sent[BYTES], all[LENGTH];
-    uccl_mr *mr;
-    uccl_request *recv;
+    uccl_mr *mr, *own;
+    uccl_request *recv, *send;
     open_gdr("dmabuf", "sys", "RCMODE", "1");
+    warm_up();
     uint8_t *memory = fake_alloc(LENGTH, 3);
+    uint64_t writes = rdma.writes;
     memset(all, 0x5a, sizeof all);
     fake_write(memory, all, LENGTH);
     fill(sent, BYTES, 1);
     IS(uccl_reg_mr(pair.engine[1], memory + AT, BYTES, UCCL_MEM_AUTO, &mr), 0);
     IS(uccl_recv_async(pair.conn[1], memory + AT, BYTES, mr, &recv), 0);
-    uccl_request *send = post_send(pair.conn[0], sent, BYTES);
+    IS(uccl_reg_mr(pair.engine[0], sent, BYTES, UCCL_MEM_HOST, &own), 0);
+    IS(uccl_send_async(pair.conn[0], sent, BYTES, own, &send), 0);
     cr_assert_eq(end_of(recv, 0), BYTES);
     end_of(send, 0);
+    cr_assert_gt(rdma.writes, writes, "the NIC has written it");
     fake_read(all, memory, LENGTH);
     check(all + AT, BYTES, 1);
     cr_assert(all[AT - 1] == 0x5a && all[AT + BYTES] == 0x5a && all[0] == 0x5a);
     IS(uccl_dereg_mr(mr), 0);
+    IS(uccl_dereg_mr(own), 0);
     close_gdr();
     fake_free(memory);
 }

@@ -94,6 +94,12 @@ Test(gdr_register, ranges_of_an_allocation_come_and_go)
     for (unsigned i = 0; i < PIECES; i++)
         IS(uccl_reg_mr(pair.engine[0], memory + i * 1000, 5000, UCCL_MEM_AUTO, &mr[i]), 0);
     cr_assert_eq(rdma.mrs_alive, 2 * PIECES);
+    for (unsigned i = 0; i < PIECES; i++) {
+        struct uccl_mr_info info;
+        IS(uccl_mr_get_info(mr[i], &info), 0);
+        cr_assert_eq(info.base, memory, "that of the allocation");
+        cr_assert_geq(info.base_length, LENGTH);
+    }
     IS(uccl_dereg_mr(mr[1]), 0);
     IS(uccl_dereg_mr(mr[3]), 0);
     IS(uccl_dereg_mr(mr[0]), 0);

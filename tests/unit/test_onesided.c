@@ -214,6 +214,8 @@ Test(onesided, arguments, .timeout = TIMEOUT_S)
     IS(uccl_write_async(conn, NULL, 0, &tail, &request), UCCL_EINVAL);
     tail = (struct uccl_tail){.kind = UCCL_TAIL_NOTIFY, .bytes = one.local, .length = UCCL_NOTIFY_MAX + 1};
     IS(uccl_write_async(conn, NULL, 0, &tail, &request), UCCL_EINVAL);
+    tail = (struct uccl_tail){.kind = UCCL_TAIL_NOTIFY, .length = 1};
+    IS(uccl_write_async(conn, NULL, 0, &tail, &request), UCCL_EINVAL);
     IS(uccl_notify_async(conn, one.local, UCCL_NOTIFY_MAX + 1, &request), UCCL_EINVAL);
     IS(uccl_notify_async(conn, NULL, 1, &request), UCCL_EINVAL);
     IS(uccl_quiet_async(conn, NULL), UCCL_EINVAL);
@@ -279,6 +281,25 @@ BOTH(onesided, signals)
     cr_assert_eq(atomic_load(word), before + 15);
     tail.offset = 4 * MB; /* beyond */
     end_of(post_pieces(&one, true, &piece, 1, &tail), UCCL_EACCESS);
+    one_close(&one);
+}
+
+/* What an operation has used is free when it is over, whatever it has for a tail. */
+BOTH(onesided, operations_let_their_memory_go)
+{
+    struct one one;
+    one_open(&one, lend, 65536, ALL);
+    for (unsigned i = 0; i < 16; i++) {
+        static const enum uccl_tail_kind kinds[] = {UCCL_TAIL_SET, UCCL_TAIL_ADD, UCCL_TAIL_NOTIFY};
+        struct uccl_tail tail = {.kind = kinds[i % 3], .remote = one.remote, .bytes = one.local, .length = 10};
+        size_t length = i / 8 ? 65536 : 100;
+        struct uccl_piece pieces[2] = {piece_of(&one, 0, length / 2, 8), piece_of(&one, 8, length / 2, 0)};
+        end_of(post_pieces(&one, i % 2, pieces, 1 + i / 4 % 2, i % 5 ? &tail : NULL), 0);
+        cr_assert_eq(atomic_load(&one.mr[0]->users), 0, "operation %u", i);
+    }
+    IS(uccl_dereg_mr(one.mr[0]), 0);
+    IS(uccl_revoke(one.exported, 0), 0);
+    IS(uccl_dereg_mr(one.mr[1]), 0);
     one_close(&one);
 }
 

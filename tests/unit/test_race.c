@@ -41,6 +41,7 @@ enum host {
     MUTE,    /* TCP connects; no HELLO comes */
     RIGHT,   /* the listener */
     WRONG,   /* another listener */
+    BABBLES, /* speaks another protocol */
 };
 
 struct street {
@@ -107,6 +108,12 @@ static void tear_down(struct street *street)
 
 static void serve(struct street *street, unsigned i)
 {
+    int babbler = street->kind[i] == BABBLES ? accept(street->listener[i], NULL, NULL) : -1;
+    if (babbler >= 0) {
+        cr_assert_eq(send(babbler, "SSH-2.0-x\r\n", 11, MSG_NOSIGNAL), 11);
+        shutdown(babbler, SHUT_WR);
+        close(babbler);
+    }
     if (street->kind[i] != RIGHT && street->kind[i] != WRONG)
         return;
     if (!street->server[i]) {
@@ -230,6 +237,28 @@ Test(race, nobody)
     build(&street, 2, (enum host[]){REFUSES, REFUSES}, (uint64_t)LIMIT_MS * MS);
     cr_assert_eq(at(&street, 0), UCCL_EREFUSED);
     tear_down(&street);
+}
+
+/* Of several failures that of the address which came nearest to the listener is told, wherever it stands. */
+Test(race, the_most_telling_failure)
+{
+    static const struct {
+        enum host hosts[2];
+        int error;
+    } cases[] = {{{BABBLES, MUTE}, UCCL_ETIMEDOUT},
+                 {{REFUSES, MUTE}, UCCL_ETIMEDOUT},
+                 {{REFUSES, BABBLES}, UCCL_EPROTO},
+                 {{WRONG, REFUSES}, UCCL_EREFUSED}};
+    struct street street;
+    for (unsigned i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        enum host hosts[] = {cases[i / 2].hosts[i % 2], cases[i / 2].hosts[!(i % 2)]};
+        build(&street, 2, hosts, (uint64_t)LIMIT_MS * MS);
+        int result = at(&street, 0);
+        for (unsigned looks = 0; looks < 1000 && result == UCCL_EAGAIN; looks++, usleep(looks > 20 ? 1000 : 0))
+            result = at(&street, looks < 100 ? 1000 : LIMIT_MS);
+        cr_assert_eq(result, cases[i / 2].error, "case %u: %d", i, result);
+        tear_down(&street);
+    }
 }
 
 /* What became of the winner is a warning where it failed. */

@@ -2,14 +2,38 @@
 /* TCP connections of the backend in need: no room, no descriptors, a peer that refuses, half a record. */
 #include "tcp_pair.h"
 
+#include <netinet/tcp.h>
 #include <sys/resource.h>
+
+static int option_of(struct side *side, uint16_t path, int name)
+{
+    int value = -1;
+    socklen_t length = sizeof value;
+    const struct tcp_conn *conn = tcp_conn_of(side->queue, side->destination, path);
+    cr_assert_eq(getsockopt(conn->fd, IPPROTO_TCP, name, &value, &length), 0);
+    return value;
+}
+
+/* Who dials and who is dialled: both notice a dead peer by themselves, and both send small records at once. */
+Test(tcp_connections, both_ends_have_the_same_options, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    for (unsigned i = 0; i < 2 * PATHS; i++) {
+        struct side *side = &pair->sides[i % 2];
+        uint16_t path = (uint16_t)(i / 2);
+        cr_expect_eq(option_of(side, path, TCP_USER_TIMEOUT), (int)pair->params.dead_peer_ms, "%u", i);
+        cr_expect_eq(option_of(side, path, TCP_NODELAY), 1, "%u", i);
+        cr_expect((option_of(side, path, TCP_NOTSENT_LOWAT) == 65536) == (path == 0), "%u", i);
+    }
+    close_pair(pair);
+}
 
 /* A path that takes nothing more says when it does again, and counts what it has taken. */
 Test(tcp_connections, room_is_told_once_there_is_some, .timeout = 60)
 {
     struct pair *pair = open_pair(4, "127.0.0.1"); /* KiB, which the kernel raises to its least */
     struct side *side = &pair->sides[0];
-    uint64_t taken = side->counters.tx_datagrams;
+    uint64_t taken = side->counters.tx_datagrams, others = side->counters.tx_bytes;
     for (unsigned round = 0; round < 3; round++) {
         struct tx_desc desc = bulk(side, 0, 65536, 1);
         unsigned i = 0;
@@ -19,7 +43,73 @@ Test(tcp_connections, room_is_told_once_there_is_some, .timeout = 60)
         cr_assert_eq(side->counters.tx_datagrams, taken);
         side->room[1] = false;
         PUMP_UNTIL(pair, side->room[1]);
+        cr_assert_eq(side->counters.tx_bytes - others, taken * (65536 + RECORD_HEAD_BYTES), "whatever took them");
     }
+    close_pair(pair);
+}
+
+/* What a full socket takes nothing of has not been sent. */
+Test(tcp_connections, what_is_refused_is_not_counted, .timeout = 60)
+{
+    struct pair *pair = open_pair(4, "127.0.0.1");
+    struct side *side = &pair->sides[0];
+    struct tx_desc desc = bulk(side, 0, 65536, 1);
+    const struct tcp_conn *conn = tcp_conn_of(side->queue, side->destination, 1);
+    static const uint8_t some[65536]; /* no record: the peer does not look any more */
+    for (unsigned full = 0; full < 3; usleep(1000))
+        full = send(conn->fd, some, sizeof some, MSG_DONTWAIT) > 0 ? 0 : full + 1;
+    uint64_t datagrams = side->counters.tx_datagrams, bytes = side->counters.tx_bytes;
+    cr_assert_not(send_desc(side, &desc));
+    cr_assert_eq(side->counters.tx_datagrams, datagrams);
+    cr_assert_eq(side->counters.tx_bytes, bytes);
+    close_pair(pair);
+}
+
+/* The end of a stream may come together with its last bytes. */
+Test(tcp_connections, an_end_behind_bytes_is_heard, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *from = &pair->sides[0], *to = &pair->sides[1];
+    uint8_t prefix[RECORD_PREFIX_BYTES];
+    record_put_prefix(prefix, 1000);
+    for (uint16_t path = 0; path < PATHS; path++) {
+        int fd = tcp_conn_of(from->queue, from->destination, path)->fd;
+        cr_assert_eq(send(fd, prefix, sizeof prefix, 0), (ssize_t)sizeof prefix);
+        cr_assert_eq(shutdown(fd, SHUT_WR), 0);
+        for (uint64_t until_ns = now_ns() + UINT64_C(2000000000); !to->broken[path] && now_ns() < until_ns;)
+            pump(to);
+        cr_assert_eq(to->broken[path], 1);
+    }
+    close_pair(pair);
+}
+
+/* Whoever has failed very often is tried every second or so, not never and not without a pause. */
+Test(tcp_connections, pauses_end, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *side = &pair->sides[0];
+    struct tcp_conn *conn = tcp_conn_of(side->queue, side->destination, 0);
+    for (unsigned failures = 7; failures < 200; failures++) {
+        conn->failures = failures;
+        uint64_t at_ns = now_ns();
+        tcp_break(side->queue, conn, "the test");
+        cr_assert(conn->act_ns >= at_ns + UINT64_C(1000000000) && conn->act_ns < now_ns() + UINT64_C(2000000000), "%u",
+                  failures);
+    }
+    close_pair(pair);
+}
+
+/* Peers that come and go have the places of those before. */
+Test(tcp_connections, places_of_peers_are_used_again, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *to = &pair->sides[1];
+    uint32_t places = to->queue->destination_count;
+    for (unsigned i = 0; i < 100; i++) {
+        tcp_datagram_ops.peer_remove(&to->queue->base, to->destination);
+        add_peer(to, &pair->sides[0], "127.0.0.1");
+    }
+    cr_assert_eq(to->queue->destination_count, places);
     close_pair(pair);
 }
 

@@ -6,6 +6,8 @@
 #include "udp_pair.h"
 
 #include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 /* A case for IPv4 and IPv6 with each driver. */
 #define BOTH(name)                                                                                                     \
@@ -660,3 +662,58 @@ BOTH(receive_buffers_are_told_as_granted)
     cr_assert_eq(udp_queue_ops.rx_bytes(&pair->queues[0]->base), (uint64_t)granted);
     close_pair(pair);
 }
+
+/* ---- several NICs ------------------------------------------------------------------------------ */
+
+/* What leaves by a NIC counts for it, datagram by datagram, also where the kernel cuts them apart. */
+Test(udp_mmsg, sent_datagrams_count_for_their_nic)
+{
+    struct pair *pair = open_pair(UDP_IO_MMSG, "127.0.0.1");
+    struct udp_queue *queue = pair->queues[0];
+    struct test_msg *msg = make_message();
+    struct tx_desc desc = bulk(pair, msg, 20, SMALL, 500);
+
+    queue->ends.count = 3;
+    queue->peers[pair->destination].nic = 2;
+    send_and_receive(pair, &desc, msg, check_bulk, 20);
+    cr_assert_eq(queue->base.ends[1].tx_datagrams, 20);
+    cr_assert_eq(queue->base.ends[1].tx_bytes, 19 * SMALL + 500);
+    for (unsigned i = 0; i < 3; i += 2)
+        cr_assert(queue->base.ends[i].tx_datagrams == 0 && queue->base.ends[i].tx_bytes == 0);
+    queue->ends.count = 0;
+    free_message(msg);
+    close_pair(pair);
+}
+
+/* What the kernel tells of a NIC ends a sleep, and has the NICs looked at; each time. */
+static void news_end_a_sleep(unsigned io)
+{
+    struct pair *pair = open_pair(io, "127.0.0.1");
+    struct udp_queue *queue = pair->queues[0];
+    struct nic_rx rx[8];
+    uint64_t one = 1;
+
+    queue->ends.news_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    for (unsigned i = 0; i < 3; i++) {
+        queue->ends.look = false;
+        udp_datagram_ops.poll(&queue->base, rx, 8);
+        cr_assert_eq(write(queue->ends.news_fd, &one, sizeof one), (ssize_t)sizeof one);
+        for (uint64_t until = now_ns() + DEADLINE_NS; !queue->ends.look && now_ns() < until;)
+            udp_queue_ops.wait(&queue->base, DEADLINE_NS);
+        cr_assert(queue->ends.look);
+        cr_assert_eq(read(queue->ends.news_fd, &one, sizeof one), (ssize_t)sizeof one);
+    }
+    close_pair(pair);
+}
+
+Test(udp_mmsg, news_end_a_sleep_of_it)
+{
+    news_end_a_sleep(UDP_IO_MMSG);
+}
+
+#ifdef HAVE_LIBURING
+Test(udp_uring, news_end_a_sleep_of_it)
+{
+    news_end_a_sleep(UDP_IO_URING);
+}
+#endif

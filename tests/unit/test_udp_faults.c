@@ -6,10 +6,13 @@
 #include "forbid.h"
 #include "udp_pair.h"
 
+#include "base/log.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <sched.h>
+#include <stdio.h>
 #include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -366,4 +369,63 @@ Test(udp_faults, devices)
     cr_assert_str_eq(device.address, "127.0.0.1");
     cr_assert(device.is_loopback);
     udp_device_ops.close(nic);
+}
+
+/* ---- socket buffers that the system does not grant ------------------------------------------- */
+
+static int refused_option;
+
+int __real_setsockopt(int fd, int level, int name, const void *value, socklen_t length);
+int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t length);
+int __wrap_setsockopt(int fd, int level, int name, const void *value, socklen_t length)
+{
+    if (level == SOL_SOCKET && name == refused_option) {
+        errno = EPERM;
+        return -1;
+    }
+    return __real_setsockopt(fd, level, name, value, length);
+}
+
+static uint64_t limit_of(const char *path)
+{
+    unsigned long long value = 0;
+    FILE *file = fopen(path, "r");
+    cr_assert_not_null(file);
+    cr_assert_eq(fscanf(file, "%llu", &value), 1);
+    fclose(file);
+    return value;
+}
+
+/* A little more than the limit, with no privilege for one direction: it is told which of them got less. */
+static void expect_less(int option, const char *path, bool receives)
+{
+    uint64_t most = limit_of(path), want_kb = most / 1024 + most / 4096 + 4;
+    struct pair pair = {0};
+    char expected[128];
+
+    init_params(&pair.params, UDP_IO_MMSG);
+    pair.params.socket_buffer_kb = want_kb;
+    cr_assert_eq(udp_device_ops.open(&pair.params, &pair.nic), 0);
+    log_set_level(UCCL_LOG_INFO);
+    uccl_set_log(keep_log, NULL);
+    refused_option = option;
+    cr_assert_eq(open_queue(&pair, 0, false), 0);
+    refused_option = 0;
+    snprintf(expected, sizeof expected, "asked for %llu KiB, granted %llu to receive and %llu to send;",
+             (unsigned long long)want_kb, (unsigned long long)(receives ? most / 1024 : want_kb),
+             (unsigned long long)(receives ? want_kb : most / 1024));
+    if (geteuid() == 0)
+        cr_assert(strstr(log_text, expected), "%s is not in %s", expected, log_text);
+    udp_queue_ops.close(&pair.queues[0]->base);
+    udp_device_ops.close(pair.nic);
+}
+
+Test(udp_faults, less_room_to_receive)
+{
+    expect_less(SO_RCVBUFFORCE, "/proc/sys/net/core/rmem_max", true);
+}
+
+Test(udp_faults, less_room_to_send)
+{
+    expect_less(SO_SNDBUFFORCE, "/proc/sys/net/core/wmem_max", false);
 }

@@ -242,6 +242,49 @@ Test(verbs_several, each_rail_has_its_port, .init = set_up_ends, .fini = close_e
     }
 }
 
+/* Where more has come than one look takes, no port waits for another. */
+Test(verbs_several, ports_take_turns_to_be_heard, .init = set_up_ends, .fini = close_ends)
+{
+    static uint8_t buffer[4096];
+    struct nic_rx rx;
+    wire_set_header_length(buffer, WIRE_HEADER_BYTES);
+    for (unsigned i = 0; i < 4 * RAILS; i++) {
+        struct tx_desc desc = {.kind = TX_FRAMES,
+                               .count = 1,
+                               .mask = 1,
+                               .destination = to[0][i % RAILS],
+                               .datagram_bytes = SMALL_BYTES,
+                               .last_bytes = SMALL_BYTES,
+                               .token = 1,
+                               .buffer = buffer};
+        cr_assert(of[0]->datagram->send(of[0], &desc));
+    }
+    of[0]->datagram->flush(of[0]);
+    fake_run();
+    for (unsigned i = 0, last = 0; i < 4 * RAILS; i++) {
+        cr_assert_eq(of[1]->datagram->poll(of[1], &rx, 1), 1);
+        cr_assert_neq(rx.nic, last, "datagram %u", i);
+        last = rx.nic;
+        of[1]->datagram->release(of[1], &rx);
+    }
+}
+
+/* A peer is told what the port with the least room takes, and the MTU of the smallest: its messages go by any. */
+Test(verbs_several, room_is_that_of_the_least, .init = set_up_ends, .fini = close_ends)
+{
+    struct verbs_nic *nics = verbs_backend_of(ends[0])->nics;
+    uint32_t whole = nics[0].datagram_bytes, bytes;
+    uint64_t room = of[0]->ops->rx_bytes(of[0]);
+    for (unsigned i = 0; i < RAILS; i++) {
+        nics[i].datagram_bytes = 1024;
+        cr_assert_lt(of[0]->ops->rx_bytes(of[0]), room, "port %u", i);
+        nics[i].datagram_bytes = whole;
+    }
+    cr_assert_eq(of[0]->ops->rx_bytes(of[0]), room);
+    cr_assert_eq(of[0]->datagram->route(of[0], &host, &bytes), 0);
+    cr_assert_eq(bytes, whole);
+}
+
 /* Slots go back to where they came from: there are always some to receive into. */
 Test(verbs_several, slots_go_back_to_their_port, .init = set_up_ends, .fini = close_ends)
 {
@@ -286,12 +329,12 @@ Test(verbs_several, data_queue_pairs_are_on_the_port_of_their_rail, .init = set_
     for (unsigned end = 0; end < 2; end++)
         cr_assert_eq(of[end]->data_qp->connect(of[end], &id[end], number[!end], psn[!end]), 0);
     struct tx_desc desc = {.kind = TX_PLACE,
-                           .count = 1,
+                           .count = 2,
                            .on_path = true,
                            .generation = 1,
                            .destination = to[0][SECOND_RAIL],
                            .bulk_msg = &source.core,
-                           .place_bytes = 1000,
+                           .place_bytes = 500,
                            .remote_address = (uintptr_t)target.bytes,
                            .remote_key = 3 * FAKE_KEY_DEVICE + 2, /* of device 3 */
                            .cookie = 77};
@@ -299,14 +342,20 @@ Test(verbs_several, data_queue_pairs_are_on_the_port_of_their_rail, .init = set_
     cr_assert(of[0]->datagram->send(of[0], &desc));
     of[0]->datagram->flush(of[0]);
     fake_run();
-    cr_assert_eq(of[1]->datagram->poll(of[1], &rx, 1), 1);
-    cr_assert(rx.placed);
-    cr_assert_eq(rx.nic, SECOND_RAIL + 1);
+    for (unsigned i = 0; i < desc.count; i++) {
+        cr_assert_eq(of[1]->datagram->poll(of[1], &rx, 1), 1);
+        cr_assert(rx.placed);
+        cr_assert_eq(rx.nic, SECOND_RAIL + 1);
+        of[1]->datagram->release(of[1], &rx);
+    }
     cr_assert_eq(target.bytes[999], 0x77);
-    of[1]->datagram->release(of[1], &rx);
     cr_assert_eq(of[0]->data_qp->poll_done(of[0], &done, 1), 1);
     cr_assert_eq(done.cookie, 77);
     cr_assert_eq(atomic_load(&of[0]->ends[SECOND_RAIL].tx_bytes), 1000);
+    cr_assert_eq(atomic_load(&of[0]->ends[SECOND_RAIL].tx_datagrams), 2);
+    cr_assert_eq(atomic_load(&of[1]->ends[SECOND_RAIL].rx_bytes), 1000);
+    cr_assert_eq(atomic_load(&of[1]->ends[SECOND_RAIL].rx_datagrams), 2);
+    cr_assert_eq(atomic_load(&of[0]->ends[FIRST_RAIL].tx_bytes), 0);
     for (unsigned end = 0; end < 2; end++) {
         of[end]->data_qp->drain(of[end], &id[end]);
         uint64_t begin_ms = verbs_now_ms();
