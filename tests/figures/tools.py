@@ -215,6 +215,30 @@ def case_tpt_client():
     check_tpt(run, "Client", size)
 
 
+def case_nics():
+    """Of several NICs in use: what each has carried, and what became of it."""
+    size = 4096
+    script = Script(TRANSPORT_TEST)
+    for kind in (WELCOME, READY):
+        script.mail(0, kind)
+    script.mail(0, RESULT, *PEER)
+    script.depart(0, MANY)
+    nics = ["eth0 1 11 1717986918 22 805306368 0 0 1", "eth1 0 33 44444 55 66666 7 8 1",
+            "eth2 1 12 53687091 13 5368709120 3 2 0", "eth3 1 14 0 15 16 4 4 1"]
+    run = Run("transport_test", ["--serverip=x", "--perftype=tpt", f"--msize={size}", f"--iterations={len(MANY)}",
+                                 "--warmup=false"], env={"PLAYED_NICS": ";".join(nics), "PLAYED_MOVES": "41"}, client=script)
+    lines = run.matches(r"\[Client\] (eth\d): ([\d.]+) GiB sent, ([\d.]+) received(.*)")
+    used = [nic.split() for nic in nics if nic.split()[1] == "1"]
+    assert [line[0] for line in lines] == [nic[0] for nic in used], lines
+    for (_, sent, received, rest), nic in zip(lines, used):
+        shown(sent, Fraction(int(nic[3]), GIB))
+        shown(received, Fraction(int(nic[5]), GIB))
+        told = f", lost {nic[6]} times, back {nic[7]} times" if nic[6] != "0" else ""
+        assert rest == told + ("" if nic[8] == "1" else ", down"), (rest, nic)
+    assert run.match(r"\[Client\] chunks moved to another NIC: (\d+)") == ("41",)
+    assert run.status == 0
+
+
 def case_tpt_server():
     size = 2000003
     script = Script(TRANSPORT_TEST)
