@@ -13,18 +13,31 @@
  */
 #include "core/rail.h"
 
-/* ---- congestion control: none ---------------------------------------------------------------- */
+/*
+ * ---- congestion control: none ----------------------------------------------------------------
+ * But where connections break faster than a window drains, sending all of it again gets nothing through. From the
+ * second break without an ack in between less is in flight after each, at last one chunk; acks double it.
+ */
+
+enum { CWND_AFTER_BREAKS_BYTES = 65536, BREAKS_MAX = 9 };
+
+static const uint64_t CWND_NONE_BYTES = UINT64_MAX / 2;
 
 static void begin(struct cc *cc)
 {
-    cc->cwnd_bytes = UINT64_MAX / 2;
+    cc->cwnd_bytes = CWND_NONE_BYTES;
     cc->pace_gap_ns = 0;
     cc->startup = false;
+    cc->rto_streak = 0;
 }
 
 static void on_ack(struct cc *cc, const struct cc_ack *ack)
 {
-    (void)cc, (void)ack;
+    if (ack->acked_bytes == 0)
+        return;
+    cc->rto_streak = 0;
+    if (cc->cwnd_bytes < CWND_NONE_BYTES / 4)
+        cc->cwnd_bytes = 2 * cc->cwnd_bytes + ack->acked_bytes;
 }
 
 static void on_loss(struct cc *cc, uint64_t now_ns, uint64_t srtt_ns)
@@ -32,9 +45,14 @@ static void on_loss(struct cc *cc, uint64_t now_ns, uint64_t srtt_ns)
     (void)cc, (void)now_ns, (void)srtt_ns;
 }
 
+/* A connection has broken with chunks in flight. */
 static void on_rto(struct cc *cc, uint64_t now_ns)
 {
-    (void)cc, (void)now_ns;
+    (void)now_ns;
+    if (cc->rto_streak < BREAKS_MAX)
+        cc->rto_streak++;
+    if (cc->rto_streak > 1)
+        cc->cwnd_bytes = CWND_AFTER_BREAKS_BYTES >> (2 * (cc->rto_streak - 2));
 }
 
 const struct cc_ops cc_none = {.name = "none", .init = begin, .on_ack = on_ack, .on_loss = on_loss, .on_rto = on_rto};

@@ -34,6 +34,8 @@ void core_path_broken(struct core *core, struct flow *flow, unsigned rail_index,
     if (!flow->cut_ns && !is_up(flow))
         flow->cut_ns = now_ns;
     struct chunk *chunk;
+    if (path->in_flight > 0)
+        rail->cc.ops->on_rto(&rail->cc, now_ns);
     while ((chunk = QUEUE_HOLDER(path->flying.head, struct chunk, by_path))) {
         sent_lose(&flow->sent, chunk);
         COUNT(core->counters, lost_chunks, 1);

@@ -5,6 +5,7 @@
  * function of connection, direction, number and offset, so swapped, shifted and stale bytes are seen;
  * buffers are exact, have guards, and are freed as soon as their request ends.
  */
+#include "content.h"
 #include "placing.h"
 #include "stops.h"
 
@@ -64,49 +65,9 @@ struct conn_sim {
 
 /* ---- contents -------------------------------------------------------------------------------- */
 
-static uint64_t mix(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-static uint64_t content_key(const struct conn_sim *conn, unsigned sender, uint64_t number)
-{
-    return mix((uint64_t)conn->index << 40 ^ (uint64_t)sender << 39 ^ number);
-}
-
-static uint64_t content_word(uint64_t key, uint64_t index)
-{
-    return (key + index) * UINT64_C(0x9e3779b97f4a7c15) ^ key;
-}
-
-static void fill_content(uint8_t *at, uint64_t size, uint64_t key)
-{
-    for (uint64_t i = 0; i < size; i += 8) {
-        uint64_t word = content_word(key, i / 8);
-        memcpy(at + i, &word, size - i < 8 ? size - i : 8);
-    }
-}
-
-/* The first offset that differs, or `size`. */
-static uint64_t first_difference(const uint8_t *at, uint64_t size, uint64_t key)
-{
-    for (uint64_t i = 0; i < size; i += 8) {
-        uint64_t word = content_word(key, i / 8);
-        if (memcmp(at + i, &word, size - i < 8 ? size - i : 8) != 0)
-            return i;
-    }
-    return size;
-}
-
 static bool is_guard(const uint8_t *at, uint64_t size)
 {
-    for (uint64_t i = 0; i < size; i++) {
-        if (at[i] != GUARD_BYTE)
-            return false;
-    }
-    return true;
+    return size == 0 || (at[0] == GUARD_BYTE && memcmp(at, at + 1, size - 1) == 0);
 }
 
 /* ---- plan ------------------------------------------------------------------------------------ */
@@ -281,7 +242,7 @@ static void post_one(struct world *world, struct side *side, unsigned kind)
         abort();
     memset(request->memory, GUARD_BYTE, request->bytes + 2 * GUARD_BYTES);
     if (kind == CORE_SEND)
-        fill_content(request->memory + GUARD_BYTES, request->bytes, content_key(conn, sender, number));
+        content_write(request->memory + GUARD_BYTES, content_key(conn->index, sender, number), 0, request->bytes);
     request->msg.kind = (uint8_t)kind;
     request->msg.size_bytes = request->bytes;
     request->msg.stripes = 0;
@@ -489,8 +450,8 @@ static void check_received(struct world *world, const struct request *request, c
     if (moved != size)
         world_fail(world, "receive %llu of connection %u has %llu bytes of %llu", (unsigned long long)request->number,
                    side->conn->index, (unsigned long long)moved, (unsigned long long)size);
-    uint64_t key = content_key(side->conn, !side->side, request->number);
-    uint64_t wrong = first_difference(buffer, size, key);
+    uint64_t key = content_key(side->conn->index, !side->side, request->number);
+    uint64_t wrong = content_right(buffer, key, 0, size);
     if (wrong < size)
         world_fail(world, "receive %llu of connection %u differs at byte %llu of %llu",
                    (unsigned long long)request->number, side->conn->index, (unsigned long long)wrong,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "payload.h"
 
+#include "content.h"
 #include "core/crc32c.h"
 #include "request/request.h"
 #include "seam.h"
@@ -105,59 +106,6 @@ void payload_kill(const struct process *process)
         if (payload.buffers[i]->process == process && !payload.buffers[i]->over)
             retire(payload.buffers[i]);
     }
-}
-
-/* ---- content --------------------------------------------------------------------------------- */
-
-static uint64_t mix(uint64_t z)
-{
-    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return z ^ (z >> 31);
-}
-
-uint64_t payload_key(unsigned session, unsigned sender, uint64_t number)
-{
-    return mix((uint64_t)session << 40 ^ (uint64_t)sender << 39 ^ number);
-}
-
-static uint64_t word_at(uint64_t key, uint64_t index)
-{
-    return (key + index) * UINT64_C(0x9e3779b97f4a7c15) ^ key;
-}
-
-/* Bytes [from, to) of word `index`, in memory order of a little-endian machine. */
-static void generate(uint8_t *out, uint64_t key, uint64_t offset, uint64_t length)
-{
-    while (length) {
-        uint64_t word = word_at(key, offset / 8);
-        unsigned skip = offset % 8;
-        uint64_t some = 8 - skip < length ? 8 - skip : length;
-        memcpy(out, (const uint8_t *)&word + skip, some);
-        out += some;
-        offset += some;
-        length -= some;
-    }
-}
-
-/* The first of `length` bytes that differs, or `length`. */
-static uint64_t compare(const uint8_t *bytes, uint64_t key, uint64_t offset, uint64_t length)
-{
-    uint64_t at = 0;
-    while (at < length) {
-        uint64_t word = word_at(key, (offset + at) / 8);
-        unsigned skip = (offset + at) % 8;
-        uint64_t some = 8 - skip < length - at ? 8 - skip : length - at;
-        if (memcmp(bytes + at, (const uint8_t *)&word + skip, some) != 0)
-            break;
-        at += some;
-    }
-    for (; at < length; at++) {
-        uint64_t word = word_at(key, (offset + at) / 8);
-        if (bytes[at] != ((const uint8_t *)&word)[(offset + at) % 8])
-            return at;
-    }
-    return length;
 }
 
 /* ---- access ---------------------------------------------------------------------------------- */
@@ -339,8 +287,8 @@ static uint32_t checksum(uint32_t start, const void *data, size_t length)
     for (size_t at = 0; at < length;) {
         uint8_t bytes[4096];
         size_t some = length - at < sizeof bytes ? length - at : sizeof bytes;
-        generate(bytes, buffer->key, offset + at, some);
-        start = crc32c_portable(start, bytes, some);
+        content_write(bytes, buffer->key, offset + at, some);
+        start = crc32c_best()(start, bytes, some);
         at += some;
     }
     return buffer->dubious ? ~start : start;
@@ -365,7 +313,7 @@ void *sim_memcpy(void *to, const void *from, size_t length)
             check_watched(buffer, offset, offset + length);
         if (buffer->dubious)
             return to;
-        uint64_t right = compare(from, buffer->key, offset, length);
+        uint64_t right = content_right(from, buffer->key, offset, length);
         if (right < length)
             machine_fail("a wrong byte for offset %llu of a receive", (unsigned long long)(offset + right));
         add_extent(buffer, offset, offset + length);
@@ -375,7 +323,7 @@ void *sim_memcpy(void *to, const void *from, size_t length)
         const struct buffer *buffer = find((uintptr_t)from, length, "a read");
         if (buffer->receives)
             machine_fail("a read from the buffer of a receive");
-        generate(to, buffer->key, (uintptr_t)from - buffer->address, length);
+        content_write(to, buffer->key, (uintptr_t)from - buffer->address, length);
         return to;
     }
     return memcpy(to, from, length);

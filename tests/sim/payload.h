@@ -37,7 +37,6 @@ struct buffer {
 
 void payload_begin(void);
 void payload_end(void);
-uint64_t payload_key(unsigned session, unsigned sender, uint64_t number);
 struct buffer *payload_buffer(uint64_t size, uint64_t key, bool receives);
 /* It is watched, before it is posted; `message`: bytes that will arrive. */
 void payload_watch(struct buffer *buffer, uint64_t message);

@@ -5,6 +5,7 @@
  * and closes. Everything that it may see is a rule here; everything else fails the run.
  */
 #include "cluster.h"
+#include "content.h"
 
 #include "request/request.h"
 #include "seam.h"
@@ -63,7 +64,7 @@ static uint64_t plan_size(struct rng *rng)
 static struct plan plan_of(const struct session *session, unsigned sender, unsigned number)
 {
     const struct cluster_options *options = &cluster.options;
-    struct rng rng = {payload_key(session->index, sender, number) ^ UINT64_C(0x706c616e)};
+    struct rng rng = {content_key(session->index, sender, number) ^ UINT64_C(0x706c616e)};
     struct plan plan = {.size = plan_size(&rng)};
     plan.capacity = plan.size;
     if (rng_below(&rng, 3) == 0)
@@ -172,7 +173,7 @@ static bool post(struct stream *stream)
     struct plan plan = plan_of(session, sender, number);
     bool sends = stream->kind == SEND;
     struct buffer *buffer =
-        payload_buffer(sends ? plan.size : plan.capacity, payload_key(session->index, sender, number), !sends);
+        payload_buffer(sends ? plan.size : plan.capacity, content_key(session->index, sender, number), !sends);
     uccl_request *request;
     side->calls++;
     buffer->device = cluster_chance(cluster.options.device_permille);
@@ -478,7 +479,7 @@ static bool to_be_closed(const struct side *side)
 /* The same whatever the schedule. */
 static enum way way_to_close(const struct side *side)
 {
-    struct rng rng = {payload_key(side->session->index, side->index, UINT32_MAX) ^ UINT64_C(0x77617973)};
+    struct rng rng = {content_key(side->session->index, side->index, UINT32_MAX) ^ UINT64_C(0x77617973)};
     enum way way = (enum way)rng_below(&rng, WAYS);
     if (cluster.options.abort_early && machine.now_ns >= side->close_ns)
         return ABORT;

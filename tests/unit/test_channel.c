@@ -291,6 +291,30 @@ Test(channel, a_full_path_holds_up_no_other, .init = open_up)
     cr_assert_eq(duo_count(&duo_counters[0].lost_chunks), 0);
 }
 
+/*
+ * Connections that break faster than a window drains: the first break costs nothing, from the second on one record is
+ * under way, and that gets through. Acks give all of it back.
+ */
+Test(channel, breaks_without_an_ack_leave_one_record_under_way, .init = open_up)
+{
+    enum { CHUNKS = 40, SIZE = CHUNKS * (RECORD - WIRE_BULK_HEADER_BYTES) };
+    static const unsigned expected[] = {CHUNKS, CHUNKS, 1, 1, 1};
+    cut(2);
+    cut(3);
+    for (unsigned message = 0; message < 2; message++) {
+        struct duo_request *recv = receive_ready(SIZE), *send = duo_send(0, SIZE);
+        for (unsigned round = 0; round < sizeof expected / sizeof *expected; round++) {
+            duo_transmit(0);
+            cr_assert_eq(look(0).bulk[1], expected[round], "message %u, round %u: %u", message, round, look(0).bulk[1]);
+            cut(1);
+            mend(1);
+        }
+        duo_talk();
+        duo_run(MS);
+        duo_assert_arrived(send, recv, SIZE);
+    }
+}
+
 /* Nothing can be asked of a peer whose connections are all broken: that counts as asked. */
 Test(channel, a_peer_without_connections_is_dead_in_time, .init = open_up)
 {
