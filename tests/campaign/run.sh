@@ -71,6 +71,9 @@ seconds() {
     printf '%d.%03d' $((ms / 1000)) $((ms % 1000))
 }
 
+# The C library keeps what is freed: giving it back to the kernel for each seed costs a fifth of the time
+export MALLOC_TRIM_THRESHOLD_=2000000000 MALLOC_MMAP_THRESHOLD_=1000000000 MALLOC_TOP_PAD_=16000000
+
 start=$(now)
 whole_ms=$(awk -v minutes="$minutes" 'BEGIN {printf "%d", minutes * 60000}')
 [ "$whole_ms" -ge 3000 ] || die "three seconds are the least"
