@@ -48,6 +48,7 @@ struct conn *conn_init(void *memory, struct flow *flow, const struct flow_setup 
     conn->ring_bytes = setup->eager_window_kb * 1024;
     conn->ring_limit = conn->ring_bytes;
     conn->linger.of_conn = true;
+    conn->overtakes = 1 << FRAME_CREDIT | 1 << FRAME_CTS | 1 << FRAME_ABORT;
     return conn;
 }
 
@@ -363,14 +364,20 @@ static unsigned put_credit(struct conn *conn, uint8_t *at)
     return wire_put_credit(at, &credit);
 }
 
+/* Whether a message of which bytes have come needs a clear-to-send to go on, or to take further flows. */
+static bool needs_cts(const struct conn *conn, const struct recv_slot *slot)
+{
+    return slot->msg->ahead && (slot->msg->stripes > 1 || slot->total_bytes > conn->ahead_bytes);
+}
+
 static unsigned put_cts(struct conn *conn, uint8_t *at)
 {
     uint64_t number = first_due(conn, DUE_CTS, conn->recv_base);
     struct recv_slot *slot = recv_slot(conn, number);
     conn_clear_due(conn, DUE_CTS, number);
-    if (!slot->msg || slot->flags & RECV_DATA)
-        return 0;
     const struct core_msg *msg = slot->msg;
+    if (!msg || (slot->flags & RECV_DATA && !needs_cts(conn, slot)))
+        return 0;
     struct wire_cts cts = {.conn = conn->remote_id,
                            .msg = (uint32_t)number,
                            .length = msg->size_bytes,

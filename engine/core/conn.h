@@ -14,6 +14,7 @@
 #include "core/wire.h"
 
 struct flow;
+struct rail;
 
 enum msg_state {
     MSG_BACKLOG, /* numbered, waits for the message window */
@@ -33,6 +34,7 @@ enum msg_flag {
     MSG_WANTED = 16,    /* staged message that the shell fetches */
     MSG_TOTAL_DUE = 32, /* placed, and shorter than its grant: an RTS with the total is due */
     MSG_ASKS = 64,      /* striped: core_send_range() is to give it its next range */
+    MSG_AHEAD = 128,    /* started without a clear-to-send, of which it may need one to go on (ahead.c) */
 };
 
 /* A message number of the send window. */
@@ -95,6 +97,7 @@ struct conn {
     uint32_t window;      /* messages, a power of two */
     uint64_t eager_bytes; /* largest message that goes at once */
     bool for_parts;       /* it carries parts of messages whose home is on another flow (part.c) */
+    uint8_t overtakes;    /* kinds of frames that may overtake what makes them legal (is_early()): bits */
     uint8_t state;        /* enum conn_state */
     bool heard;           /* a frame for it has come */
     bool announced;       /* core_conn_announce() was called */
@@ -118,6 +121,11 @@ struct conn {
     uint32_t eager_unwanted;  /* staged messages on `eager` without MSG_WANTED */
     int64_t deficit_bytes;    /* of deficit round robin */
     bool bulk_turn;           /* small and large messages take turns */
+    struct conn *follower;    /* whose messages ours announce; NULL: none */
+    struct conn *leader;      /* or the other way round */
+    uint32_t ahead_bytes;     /* follower: that a message may send without a clear-to-send */
+    uint64_t ahead_next;      /* follower: sends before this number have started, or wait for a clear-to-send */
+    uint64_t eager_put;       /* leader: eager sends before this number are in chunks */
 
     /* receive side */
     struct recv_slot *recv_slots;
@@ -211,6 +219,22 @@ static inline bool conn_has_ctrl(const struct conn *conn)
     return conn->due_count[DUE_CTS] || conn->due_count[DUE_RTS] || conn->due_count[DUE_ABORT_RECV] ||
            conn->due_count[DUE_ABORT_SEND] || conn->fin_due;
 }
+
+/* ahead.c: a send starts without a clear-to-send once its leader is on its way. */
+void conn_await_leader(struct conn *conn, struct core_msg *msg);
+/* Whether the peer will read leaders as they come: it posts receives for them once the first has come. */
+static inline bool conn_may_follow(const struct conn *conn)
+{
+    return conn->leader && conn->leader->delivered > 0;
+}
+/* A message of the leader is in a chunk now. */
+void conn_lead(struct conn *leader, uint64_t number);
+/* The clear-to-send of a message that has started without it. */
+void conn_on_late_cts(struct conn *conn, struct core_msg *msg, const struct send_slot *slot);
+/* The path of the rail over which the message's leader is under way, or -1: then any path will do. */
+int conn_leader_path(const struct core_msg *msg, const struct rail *rail);
+/* Whether its receive will be posted, but is not yet. */
+bool conn_awaits_recv(const struct conn *conn, uint32_t truncated);
 
 /* staged.c: the shell fetches this message. */
 void conn_want(struct conn *conn, struct core_msg *msg);

@@ -193,13 +193,13 @@ bool conn_on_rts(struct conn *conn, const struct wire_rts *rts)
 /* Whether DATA agrees with its receive and with earlier frames of its message. */
 static bool data_fits(const struct recv_slot *slot, const struct wire_data *data)
 {
-    if (!slot->msg || !(slot->flags & RECV_CLEARED) || slot->flags & RECV_IN_RING ||
+    if (!slot->msg || !(slot->flags & RECV_CLEARED || slot->msg->ahead) || slot->flags & RECV_IN_RING ||
         data->total > slot->msg->size_bytes)
         return false;
     if (slot->flags & RECV_KNOWN && slot->total_bytes != data->total)
         return false;
     if ((data->stripes > 1 && data->stripes != slot->msg->stripes) ||
-        (slot->flags & RECV_DATA && data->stripes != slot->stripes))
+        (slot->flags & RECV_DATA && data->stripes != slot->stripes && !slot->msg->ahead))
         return false;
     return data->length <= data->total - data->offset && slot->arrived_bytes + data->length <= data->total &&
            msg_takes(slot->msg, data->offset, data->length, data->total);
@@ -217,6 +217,24 @@ struct core_msg *conn_data_target(const struct conn *conn, const struct wire_dat
     return open && data_fits(slot, data) ? slot->msg : NULL;
 }
 
+/*
+ * Whether honest bytes came ahead of the clear-to-send to a receive that does not take them: it is too short, or none
+ * will be posted any more.
+ */
+static bool is_unwanted(struct conn *conn, struct recv_slot *slot, const struct wire_data *data)
+{
+    if (!conn->leader || (slot->msg && (data->total <= slot->msg->size_bytes || !learn_total(conn, slot, data->total))))
+        return false;
+    COUNT(counters(conn), rx_stale_frames, 1);
+    return true;
+}
+
+/* Whether the message needs the other flows' bytes, too. One that began ahead may end without them. */
+static bool is_shared(const struct recv_slot *slot, const struct wire_data *data)
+{
+    return data->stripes > 1 || (slot->msg->ahead && slot->msg->stripes > 1 && slot->arrived_bytes < slot->total_bytes);
+}
+
 bool conn_on_data(struct conn *conn, const struct wire_data *data)
 {
     if (conn->for_parts)
@@ -226,7 +244,7 @@ bool conn_on_data(struct conn *conn, const struct wire_data *data)
     if (!slot)
         return good;
     if (!data_fits(slot, data))
-        return false;
+        return is_unwanted(conn, slot, data);
     learn_total(conn, slot, data->total);
     slot->stripes = data->stripes;
     slot->flags |= RECV_DATA;
@@ -236,7 +254,7 @@ bool conn_on_data(struct conn *conn, const struct wire_data *data)
                                                             .msg = slot->msg,
                                                             .offset_bytes = data->offset,
                                                             .length = data->length});
-    if (data->stripes > 1)
+    if (is_shared(slot, data))
         conn_arrived(conn, slot->msg, data);
     else
         deliver_if_whole(conn, slot);
@@ -262,7 +280,8 @@ bool conn_on_placed(struct conn *conn, struct core_msg *msg, uint32_t length)
 void conn_whole(struct conn *conn, struct core_msg *msg, uint64_t total)
 {
     struct recv_slot *slot = recv_slot(conn, msg->number);
-    if (slot->msg == msg && slot->flags & RECV_CLEARED && total <= msg->size_bytes && learn_total(conn, slot, total))
+    bool open = slot->flags & RECV_CLEARED || msg->ahead;
+    if (slot->msg == msg && open && total <= msg->size_bytes && learn_total(conn, slot, total))
         deliver(conn, slot);
 }
 

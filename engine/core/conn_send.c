@@ -136,6 +136,8 @@ static void admit_send(struct conn *conn, struct core_msg *msg)
         flow_add_active(conn);
     } else if (slot->granted) {
         start_bulk(conn, msg, slot);
+    } else if (msg->ahead && conn_may_follow(conn)) {
+        conn_await_leader(conn, msg);
     } else {
         conn_set_due(conn, DUE_RTS, msg->number);
     }
@@ -181,10 +183,14 @@ bool conn_on_cts(struct conn *conn, const struct wire_cts *cts)
         slot->address = cts->address;
         data_qps_want(conn->flow);
     }
-    if (!msg || msg->state > MSG_EAGER)
+    if (!msg || (msg->state > MSG_EAGER && !(msg->flags & MSG_AHEAD)))
         return true;
     if (msg->size_bytes > cts->length) {
         conn_end_send_early(conn, msg, UCCL_ETRUNCATED);
+        return true;
+    }
+    if (msg->flags & MSG_AHEAD) {
+        conn_on_late_cts(conn, msg, slot);
         return true;
     }
     if (msg->state == MSG_WAITING) {
@@ -361,6 +367,8 @@ void conn_take_eager(struct conn *conn, struct core_msg *msg, uint32_t room, str
         msg_remove(&conn->eager, msg);
         msg->state = MSG_SENT;
         core_release_push(conn->flow->core, msg, 0, msg->size_bytes); /* the train has a copy */
+        if (conn->follower)
+            conn_lead(conn, msg->number);
     }
 }
 
@@ -373,7 +381,7 @@ void conn_take_bulk(struct conn *conn, struct core_msg *msg, uint64_t bytes)
         if (msg->stripes > 1)
             conn_ask_range(conn, msg);
         else
-            msg->state = MSG_SENT;
+            msg->state = msg->end_bytes == msg->size_bytes ? MSG_SENT : MSG_PARKED; /* ahead of its clear-to-send */
     } else if (msg->block_bytes && msg->offset_bytes == msg->available_bytes) {
         msg_remove(&conn->bulk, msg);
         conn_park(conn, msg);

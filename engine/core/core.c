@@ -186,7 +186,18 @@ struct conn *core_annex_open(struct core *core, void *memory, struct flow *flow,
     struct conn *conn = core_conn_open(core, memory, flow, &own, local_id, remote_id, owner, now_ns);
     conn->eager_bytes = annex->eager_bytes;
     conn->calls = conn->uncounted = true;
+    conn->ahead_bytes = annex->ahead_bytes;
     return conn;
+}
+
+void core_annex_follow(struct conn *conn, struct conn *leader)
+{
+    assert(conn->flow == leader->flow && !leader->send_next && !conn->send_next);
+    if (conn->flow->qps.count || !conn->ahead_bytes) /* NICs place by clear-to-sends */
+        return;
+    conn->leader = leader;
+    leader->follower = conn;
+    conn->overtakes |= 1 << FRAME_DATA;
 }
 
 size_t core_part_conn_size(const struct params *params, const struct flow_setup *setup)
@@ -203,6 +214,7 @@ struct conn *core_part_conn_open(struct core *core, void *memory, struct flow *f
     small.eager_window_kb = 0;
     struct conn *conn = core_conn_open(core, memory, flow, &small, local_id, remote_id, owner, now_ns);
     conn->for_parts = conn->uncounted = true;
+    conn->overtakes = 1 << FRAME_DATA;
     return conn;
 }
 
@@ -295,7 +307,7 @@ void core_unsplit(struct core *core, struct core_msg *msg)
     (void)core;
     assert(msg->end_bytes == 0);
     msg->stripes = 0;
-    conn_send_range(msg->conn, msg, 0, msg->size_bytes);
+    conn_send_range(msg->conn, msg, msg->offset_bytes, msg->size_bytes);
 }
 
 /* The flow with this token, or NULL. */
@@ -608,6 +620,20 @@ static bool flow_event(struct flow *flow, struct core_event *event)
     return true;
 }
 
+static struct core_msg *take_ended(struct core *core)
+{
+    struct core_msg *msg = core->ended.head;
+    msg_remove(&core->ended, msg);
+    if (msg == core->last_leader)
+        core->last_leader = NULL;
+    return msg;
+}
+
+struct core_msg *core_next_leader(struct core *core)
+{
+    return core->last_leader ? take_ended(core) : NULL;
+}
+
 bool core_next_event(struct core *core, struct core_event *event)
 {
     struct core_msg *msg = QUEUE_HOLDER(core->ranges.head, struct core_msg, spread);
@@ -631,9 +657,8 @@ bool core_next_event(struct core *core, struct core_event *event)
         *event = (struct core_event){.kind = CORE_EVENT_WANTED, .msg = msg};
         return true;
     }
-    msg = core->ended.head;
-    if (msg) {
-        msg_remove(&core->ended, msg);
+    if (core->ended.head) {
+        msg = take_ended(core);
         *event = (struct core_event){.kind = CORE_EVENT_MSG, .status = msg->status, .msg = msg};
         return true;
     }

@@ -59,7 +59,7 @@ struct core_msg {
     struct core_msg *prev; /* for removal from the middle of a queue */
     struct conn *conn;
     uint64_t moved_bytes;     /* when complete: bytes moved */
-    uint64_t ring_at;         /* eager send: where it begins in the peer's ring */
+    uint64_t ring_at;         /* eager send: where it begins in the peer's ring; send ahead: see ahead.c */
     uint64_t offset_bytes;    /* send: first byte not yet put into a chunk; receive part: bytes that came here */
     uint64_t end_bytes;       /* send: one past the last byte of its range; striped receive: length of the message */
     uint64_t available_bytes; /* staged send: bytes before it may be sent; striped receive: arrived, to be reported */
@@ -77,6 +77,8 @@ struct core_msg {
     uint8_t stripes;      /* receive and part, later also send: flows that may share the message; 0: one */
     uint8_t range_units;  /* receive, later also send: ranges begin at multiples of so many CORE_STRIPE_UNIT; 0: any */
     bool placeable;       /* the NIC reaches the buffer, to read a send or write a receive */
+    bool ahead;           /* of an annex that follows another one: a send may start before its clear-to-send, bytes of
+                             a receive may come before it has one. Neither is staged or placed (ahead.c) */
     bool watched;         /* receive: somebody reads its buffer while it is pending. So whole units of
                              CORE_WATCHED_BYTES are written to it, in order, except at its end, and never by the NIC.
                              Send: the clear-to-send says that the receive is watched */
@@ -189,11 +191,18 @@ struct annex_setup {
     uint32_t msg_window;      /* a power of two; at most that of the flow counts */
     uint32_t eager_bytes;     /* at most half of eager_window_kb */
     uint32_t eager_window_kb; /* at most that of the flow counts; 0: no message goes at once */
+    uint32_t ahead_bytes;     /* of a message that may be sent before its clear-to-send: core_annex_follow() */
 };
 size_t core_annex_size(const struct params *params, const struct flow_setup *setup, const struct annex_setup *annex);
 struct conn *core_annex_open(struct core *core, void *memory, struct flow *flow, const struct flow_setup *setup,
                              const struct annex_setup *annex, uint32_t local_id, uint32_t remote_id, void *owner,
                              uint64_t now_ns);
+/*
+ * Messages of `leader` announce those of `conn`: the peer posts receives on `conn` when it has read them. A send on
+ * `conn` with `ahead` starts as soon as all that was submitted to `leader` before it is on its way, without a
+ * clear-to-send. Both annexes are of the same flow and connection, and close together.
+ */
+void core_annex_follow(struct conn *conn, struct conn *leader);
 
 /*
  * Striping. Several flows between the same two engines may carry one message, each with a connection of the same ids
@@ -465,6 +474,11 @@ struct core_event {
     uint32_t passing_bytes, route_bytes; /* CORE_EVENT_FLOW_HOLE */
 };
 bool core_next_event(struct core *core, struct core_event *event);
+/*
+ * A receive of an annex that others follow has a message, or NULL: the event of a message, which may be taken early,
+ * between two core_rx() and after the copies. What the message announces may come next.
+ */
+struct core_msg *core_next_leader(struct core *core);
 
 /* ---- NICs that place payload -------------------------------------------------------------------
  *

@@ -45,8 +45,9 @@ static uint16_t choose_path(struct rail *rail, const struct chunk *chunk, int av
     if (rail->reliable)
         return rail_global(rail, (uint16_t)channel_choose(paths, chunk->kind == CHUNK_BULK));
     int barred = rail_avoids(rail, avoid);
-    return rail_global(rail, chunk->transmissions > 0 ? path_choose_safe(paths, barred, at_a_loss(rail))
-                                                      : path_choose(paths, barred));
+    if (chunk->transmissions > 0)
+        return rail_global(rail, path_choose_safe(paths, barred, at_a_loss(rail)));
+    return chunk->follows && chunk->rail == rail->index ? chunk->path : rail_global(rail, path_choose(paths, barred));
 }
 
 void tx_launch(struct rail *rail, struct chunk *chunk, uint64_t seq, uint64_t mask, int avoid, struct tx_desc *desc,

@@ -89,6 +89,8 @@ static void probe_tail(struct rail *rail)
     COUNT(rail->flow->core->counters, tlp_fired, 1);
     struct chunk *newest = rail_newest(rail);
     struct sent *sent = &rail->flow->sent;
+    if (chunk_is_ahead(newest)) /* its leader may be lost, without which it is not acked */
+        newest = rail_oldest(rail);
     path_unanswered(sent_set(sent, newest), sent_path(sent, newest));
     sent_lose(sent, newest);
     look_for_hole(rail, true, rail->flow->core->now_ns);

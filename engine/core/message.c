@@ -27,13 +27,27 @@ void message_complete(struct flow *flow, struct core_msg *msg, int32_t status, u
     }
 }
 
+/* Behind the leaders that wait, and before all others. */
+static void append_leader(struct core *core, struct core_msg *msg)
+{
+    struct core_msg *before = core->last_leader;
+    msg->prev = before;
+    msg->next = before ? before->next : core->ended.head;
+    *(before ? &before->next : &core->ended.head) = msg;
+    *(msg->next ? &msg->next->prev : &core->ended.tail) = msg;
+    core->last_leader = msg;
+}
+
 void message_report(struct flow *flow, struct core_msg *msg)
 {
     struct counters *counters = flow->core->counters;
     struct conn *conn = msg->conn;
     assert(flow->msgs_pending && !msg->work_live && !msg->grant_slot);
     flow->msgs_pending--;
-    msg_append(&flow->core->ended, msg);
+    if (conn->follower && msg->kind == CORE_RECV)
+        append_leader(flow->core, msg);
+    else
+        msg_append(&flow->core->ended, msg);
     if (msg->status == UCCL_OK && !conn->uncounted) {
         if (msg->kind == CORE_SEND) {
             COUNT(counters, msgs_sent, 1);

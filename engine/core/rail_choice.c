@@ -7,6 +7,8 @@
  * - A chunk of a large message takes the rail that has room and is likely to deliver it first. The rate of a rail is
  *   what its window delivers per round trip. So each rail gets what it can carry, and a message's end does not wait for
  *   a slow rail that has taken too much.
+ * - Of a message that starts ahead of its clear-to-send the chunks take the main rail, if that has room, so that they
+ *   do not overtake its leader.
  * - A lost chunk goes by its own rail again, if that one gets something through; else by another one that has room, if
  *   possible one whose datagrams are large enough.
  *
@@ -53,11 +55,13 @@ bool tx_send_large_by_some(struct flow *flow, struct conn *conn, struct tx_desc 
     if (data_qps_usable(&flow->qps) && is_candidate(flow->rails))
         return !tx_is_paced_out(flow->rails, now_ns) && tx_send_bulk(flow->rails, conn, desc, now_ns);
     uint32_t tried = 0;
+    const struct rail *leaders = conn_bulk_ready(conn)->flags & MSG_AHEAD ? flow->main : NULL;
     for (;;) {
         struct rail *best = NULL;
         EACH_RAIL(flow, rail)
         {
-            if (!(tried >> rail->index & 1) && is_candidate(rail) && (!best || cost(rail) < cost(best)))
+            bool better = !best || (best != leaders && (rail == leaders || cost(rail) < cost(best)));
+            if (!(tried >> rail->index & 1) && is_candidate(rail) && better)
                 best = rail;
         }
         if (!best)

@@ -87,12 +87,9 @@ static inline void turn_to(struct subject *subject, struct flow *flow, uint32_t 
 
 enum verdict { GOOD, ILLEGAL, DAMAGED, EARLY };
 
-/* Kinds that may have overtaken another frame. */
-enum { OVERTAKES = 1 << FRAME_CREDIT | 1 << FRAME_CTS | 1 << FRAME_ABORT | 1 << FRAME_DATA };
-
 /*
- * Whether the frame has overtaken another one: the CREDIT without which its number is beyond the window, or the owner's
- * command that submits its part.
+ * Whether the frame has overtaken another one: the CREDIT without which its number is beyond the window, the leader of
+ * its message (ahead.c), or the owner's command that submits its part.
  */
 static bool is_early(struct subject *subject, const struct wire_frame *frame)
 {
@@ -107,7 +104,7 @@ static bool is_early(struct subject *subject, const struct wire_frame *frame)
         return !frame->abort.of_send &&
                wire_expand(frame->abort.msg, conn->delivered) >= subject->delivered + conn->window;
     default:
-        return !conn_knows_part(conn, frame->data.msg);
+        return conn->for_parts ? !conn_knows_part(conn, frame->data.msg) : conn_awaits_recv(conn, frame->data.msg);
     }
 }
 
@@ -125,8 +122,7 @@ static inline enum verdict judge_frame(struct flow *flow, const struct wire_fram
         return GOOD;
     if (!(rule & (conn->for_parts ? PART : HOME)))
         return ILLEGAL;
-    bool of_part = conn->for_parts || frame->kind != FRAME_DATA;
-    return of_part && OVERTAKES >> frame->kind & 1 && acts_in(rule, conn) && is_early(subject, frame) ? EARLY : GOOD;
+    return conn->overtakes >> frame->kind & 1 && acts_in(rule, conn) && is_early(subject, frame) ? EARLY : GOOD;
 }
 
 /* Judges the frames behind the first one, which is good or early. */

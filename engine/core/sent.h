@@ -37,6 +37,7 @@ struct chunk {
     uint16_t path;
     uint8_t rail;              /* of the last transmission */
     bool placed;               /* `path` is a data QP that carried it as a write: it goes over no other path */
+    bool follows;              /* its first transmission goes over `path`, too, behind a leader (ahead.c) */
     bool written;              /* so far it went as a write alone */
     bool in_pieces;            /* its last transmission went in fragments: no large datagram was under way */
     uint8_t count;             /* datagrams; of a placed chunk those of its retransmissions */
@@ -62,6 +63,9 @@ static inline uint32_t chunk_largest(const struct chunk *chunk)
 {
     return chunk->count > 1 ? chunk->datagram_bytes : chunk->last_bytes;
 }
+
+/* Whether the peer may refuse the chunk as long as an earlier one is missing (ahead.c). */
+bool chunk_is_ahead(const struct chunk *chunk);
 
 /* A chunk is acked whole: its record is about to be freed. */
 typedef void (*sent_acked_fn)(void *context, struct chunk *chunk);

@@ -39,7 +39,8 @@ struct core {
     uint32_t copy_next, copy_count;
     struct tx_piece pieces[CORE_GATHER_MAX];
 
-    struct msg_list ended;         /* complete, for core_next_event() */
+    struct msg_list ended;         /* complete, for core_next_event(): leaders (ahead.c) first, */
+    struct core_msg *last_leader;  /* up to this one; NULL: there are none */
     struct queue ranges, arrivals; /* messages with CORE_EVENT_RANGE, CORE_EVENT_ARRIVED */
     struct queue wanted;           /* with CORE_EVENT_WANTED */
     struct core_release *releases; /* core_releases_max() of them */

@@ -78,13 +78,16 @@ void tx_describe_unnumbered(struct rail *rail, uint8_t *buffer, uint32_t bytes, 
 /*
  * The bulk message that may go now if it may share a train of frames with others: one that would fill no chunk. A range
  * of a striped message may not: its chunks end it. With several rails none does, since trains go over the preferred
- * one, nor over connections, where a record of its own costs less.
+ * one, nor over connections, where a record of its own costs less. One that starts ahead has its leader in an earlier
+ * train.
  */
 static inline struct core_msg *tx_shareable(const struct conn *conn)
 {
     struct core_msg *msg = conn_bulk_ready(conn);
-    bool shares = conn->flow->shares_trains;
-    return shares && msg && msg->size_bytes <= FRAMES_BIG_BYTES && msg->stripes <= 1 ? msg : NULL;
+    const struct flow *flow = conn->flow;
+    if (!flow->shares_trains || !msg || msg->size_bytes > FRAMES_BIG_BYTES || msg->stripes > 1)
+        return NULL;
+    return msg->flags & MSG_AHEAD && msg->ring_at == flow->sent.next_seq ? NULL : msg;
 }
 
 /* ---- trains of frames -------------------------------------------------------------------------- */
@@ -100,8 +103,10 @@ struct train {
     uint32_t pieces, first_piece; /* of the train; of the current datagram */
     uint32_t payload_total;
     uint64_t payload_budget; /* of the congestion window */
-    bool sequenced;          /* carries more than acks */
-    bool shared;             /* takes granted messages, too */
+    uint16_t path;
+    bool follows;   /* it goes over `path`, where a leader of its messages is under way */
+    bool sequenced; /* carries more than acks */
+    bool shared;    /* takes granted messages, too */
 };
 
 static inline void train_begin_datagram(struct train *train)

@@ -192,6 +192,12 @@ bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, ui
     uint64_t seq;
     struct chunk plan;
     plan_bulk(&plan, msg, bytes, stride);
+    if (msg->flags & MSG_AHEAD) {
+        int path = conn_leader_path(msg, rail);
+        plan.follows = path >= 0;
+        plan.path = (uint16_t)path;
+        plan.rail = rail->index;
+    }
     struct chunk *chunk = cut_chunk(flow, msg, &plan, &seq);
     tx_launch(rail, chunk, seq, wire_full_mask(count), -1, desc, now_ns);
     tx_describe_bulk(chunk, desc);

@@ -97,6 +97,11 @@ static bool put_shared(struct flow *flow, struct conn *conn, struct core_msg *ms
     conn_take_shared(conn, msg, room - WIRE_DATA_BYTES, &data);
     train->header += wire_put_data(train_at(train) + train->header, &data);
     add_fragment(flow->core, train, msg, data.offset, data.length);
+    if (msg->flags & MSG_AHEAD && !train->follows) {
+        int path = conn_leader_path(msg, flow->rails); /* trains are shared where there is one rail */
+        train->follows = path >= 0;
+        train->path = (uint16_t)path;
+    }
     conn->deficit_bytes -= (int64_t)data.length + WIRE_DATA_BYTES;
     return true;
 }
@@ -296,6 +301,9 @@ bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t
                          .count = (uint8_t)train.count,
                          .datagram_bytes = train.datagram_bytes,
                          .last_bytes = train.header + train.payload,
+                         .follows = train.follows,
+                         .path = train.path,
+                         .rail = rail->index,
                          .payload_bytes = train.payload_total};
     plan.charged_bytes = tx_charge((train.count - 1) * train.datagram_bytes + plan.last_bytes, train.count);
     struct chunk *chunk = tx_new_chunk(flow, &plan, &seq);

@@ -95,6 +95,11 @@ bool wire_is_bulk(const uint8_t *bytes, size_t length)
            bytes[WIRE_HEADER_BYTES] == FRAME_DATA;
 }
 
+bool wire_has_payload_crc(const uint8_t *bytes)
+{
+    return bytes[AT_FLAGS] & WIRE_PAYLOAD_CRC;
+}
+
 bool wire_follows(const uint8_t *first, unsigned ahead, const uint8_t *header, uint32_t payload_bytes)
 {
     const uint8_t *frame = header + WIRE_HEADER_BYTES, *first_frame = first + WIRE_HEADER_BYTES;

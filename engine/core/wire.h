@@ -252,6 +252,8 @@ uint64_t wire_token(const uint8_t *bytes, size_t length);
 
 /* Whether the header region is that of a bulk datagram: a DATA frame and nothing else. */
 bool wire_is_bulk(const uint8_t *bytes, size_t length);
+/* Whether the payload of such a datagram is checked, so that damaged bytes are found when it is there. */
+bool wire_has_payload_crc(const uint8_t *bytes);
 /* Payload bytes of the first `count` of bulk datagrams of `stride` bytes each, `length` in all. */
 static inline size_t wire_bulk_payload(size_t length, size_t stride, unsigned count)
 {

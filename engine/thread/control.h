@@ -19,8 +19,9 @@ enum annex {
 
 enum {
     CONTROL_BYTES_MAX = 12288,
-    CONTROL_INLINE_MAX = 8192, /* bytes of a write that travel in its WRITE */
-    CONTROL_PIECES_MAX = 256,  /* PAYLOAD_PIECES_MAX */
+    CONTROL_INLINE_MAX = 8192,      /* bytes of a write that travel in its WRITE */
+    WRITE_AHEAD_BYTES = 256 * 1024, /* of a larger write that leave behind its WRITE, without a clear-to-send */
+    CONTROL_PIECES_MAX = 256,       /* PAYLOAD_PIECES_MAX */
     CONTROL_HEADER_BYTES = 16,
     CONTROL_PIECE_BYTES = 32,
     CONTROL_TAIL_BYTES = 32,

@@ -26,6 +26,14 @@ static void do_releases(struct engine_thread *thread)
         stage_release(thread->stage, &release);
 }
 
+/* The bytes that they announce may come next, and shall find their receive. */
+static void take_leaders(struct engine_thread *thread)
+{
+    struct core_msg *msg;
+    while ((msg = core_next_leader(thread->core)))
+        loop_request_ended(thread, request_of(msg));
+}
+
 /* True: the queue had something. `*drained`: it has nothing more. */
 static bool receive_from(struct engine_thread *thread, struct nic_queue *queue, bool *drained)
 {
@@ -49,6 +57,7 @@ static bool receive_from(struct engine_thread *thread, struct nic_queue *queue, 
             do_releases(thread);
         }
         queue->datagram->release(queue, rx);
+        take_leaders(thread);
     }
     *drained = count < room;
     return count > 0;

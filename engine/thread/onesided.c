@@ -11,7 +11,7 @@ _Static_assert((int)CONTROL_PIECES_MAX == (int)PAYLOAD_PIECES_MAX, "a WRITE or R
 
 static const struct annex_setup annexes[ANNEXES] = {
     [ANNEX_CONTROL] = {.msg_window = 512, .eager_bytes = CONTROL_BYTES_MAX, .eager_window_kb = 256},
-    [ANNEX_WRITES] = {.msg_window = 512},
+    [ANNEX_WRITES] = {.msg_window = 512, .ahead_bytes = WRITE_AHEAD_BYTES},
     [ANNEX_READS] = {.msg_window = 512},
     [ANNEX_NOTES] = {.msg_window = 1024, .eager_bytes = UCCL_NOTIFY_MAX + NOTE_HEADER_BYTES, .eager_window_kb = 256},
 };
@@ -48,6 +48,7 @@ void onesided_begin(struct onesided *one)
     if (one->next)
         one->next->prev = one;
     thread->ones = one;
+    core_annex_follow(one->annexes[ANNEX_WRITES], one->annexes[ANNEX_CONTROL]);
 }
 
 void onesided_forget(struct onesided *one)

@@ -103,6 +103,7 @@ struct one_request {
     bool over;                       /* of posted receives: complete, and waits for those before */
     bool goes;                       /* of a notification: all before it has happened */
     bool revoked;                    /* an export that it uses was revoked */
+    bool ahead;                      /* of a write: to host memory, which needs no clear-to-send to begin */
     struct op *op;
     struct served *served;
     uint8_t *bytes; /* of its own */

@@ -37,7 +37,7 @@ struct one_request *one_take(struct onesided *one, enum one_kind kind)
     }
     r->of = one;
     r->kind = (uint8_t)kind;
-    r->over = r->revoked = false;
+    r->over = r->revoked = r->ahead = false;
     r->op = NULL;
     r->served = NULL;
     r->bytes = NULL;
@@ -90,6 +90,7 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
         .kind = is_receive(r->kind) ? CORE_RECV : CORE_SEND,
         .size_bytes = bytes,
         .placeable = bytes && nic_mr && !r->pieces,
+        .ahead = r->ahead && !memory,
         .grant_address = (uintptr_t)buffer,
         .grant_key = nic_mr ? nic_mr->remote_key : 0,
     };

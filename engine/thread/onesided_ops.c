@@ -178,6 +178,7 @@ static bool submit_payload(struct onesided *one, struct op *op, enum one_kind ki
         }
     }
     one->parts++;
+    r->ahead = kind == ONE_WRITE_OUT && piece->remote_host;
     one_submit(r, count > 1 ? NULL : piece->local, total, count > 1 ? NULL : piece->memory,
                count > 1 ? NULL : piece->nic_mr);
     return true;

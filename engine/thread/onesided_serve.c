@@ -270,6 +270,7 @@ static bool take_payload(struct onesided *one, struct served *served, const stru
         return true;
     }
     r->served = served;
+    r->ahead = true;
     served->pending++;
     one->serving++;
     if (!allowed) { /* too short for it: so it ends on both sides */

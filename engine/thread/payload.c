@@ -131,8 +131,10 @@ void *payload_target(void *owner, const uint8_t *header, size_t length, size_t s
     if (*count == 0)
         return NULL;
     struct uccl_request *request = request_of(msg);
-    if (request->exported && !request->staged.memory)
-        return NULL; /* the NIC may guess wrong, and what then stands there would stay if the write fails */
+    /* Those behind the datagram that was looked at may be others. What then stands there would stay if the write
+     * fails, and so would damaged bytes. */
+    if (request->exported && !request->staged.memory && (length > stride || wire_has_payload_crc(header)))
+        return NULL;
     if (request->pieces) {
         uint64_t left;
         uint8_t *at = place_of(request->pieces, offset, &left);

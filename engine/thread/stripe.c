@@ -252,7 +252,8 @@ static bool begin_ranges(struct engine_thread *thread, struct uccl_request *requ
     if (!units && request->staged.memory)
         units = staged_range_units(msg->size_bytes, count);
     request->range_bytes = (uint64_t)units * CORE_STRIPE_UNIT;
-    atomic_store_explicit(&request->spread_bytes, 0, memory_order_relaxed);
+    /* what went ahead of the clear-to-send is carried */
+    atomic_store_explicit(&request->spread_bytes, msg->offset_bytes, memory_order_relaxed);
     atomic_store_explicit(&request->flows, 1, memory_order_relaxed);
     atomic_store_explicit(&request->parts_made, 0, memory_order_relaxed);
     atomic_store_explicit(&request->wants_flow, false, memory_order_relaxed);

@@ -231,6 +231,8 @@ static inline void duo_events(unsigned side)
         case CORE_EVENT_RAIL_BACK:
             duo_back[side]++;
             break;
+        case CORE_EVENT_CONN_CALLED:
+            break;
         default:
             cr_assert_fail("an event of kind %d", (int)event.kind);
         }
