@@ -71,6 +71,7 @@ static int post_message(struct uccl_conn *conn, enum core_msg_kind kind, void *b
     request->msg.block_bytes = 0;
     request->staged.memory = mr && length && !mr->region->is.ops->cpu_readable ? &mr->region->is : NULL;
     request->msg.placeable = mr && length && request->nic_mr->handle;
+    request->msg.ahead = false;
     request->msg.watched = watched;
     request->msg.grant_address = (uintptr_t)buffer;
     request->msg.grant_key = mr ? request->nic_mr->remote_key : 0;

@@ -255,6 +255,7 @@ static void post(unsigned which, unsigned kind, uint64_t size)
     request->msg.stripes = kind == CORE_RECV && role == 1 ? STRIPES : 0;
     request->msg.block_bytes = kind == CORE_SEND && role != 0 && size ? 4096 : 0; /* staged */
     request->msg.placeable = which < FLOW_CONNS && role != 2;
+    request->msg.ahead = false;
     request->msg.watched = kind == CORE_RECV && size & 1;
     request->msg.grant_key = 9;
     request->msg.grant_address = 4096;

@@ -299,6 +299,7 @@ static void post(unsigned conn, unsigned side, unsigned kind, uint64_t size)
     request->msg.stripes = part ? 2 : 0;
     request->msg.block_bytes = conn == CONN_STAGED && kind == CORE_SEND && size ? 4096 : 0;
     request->msg.placeable = places && link_of[conn] != HONEST_LINK;
+    request->msg.ahead = false;
     request->msg.watched = kind == CORE_RECV && size & 1;
     request->msg.grant_key = 1;
     request->msg.grant_address = 4096;

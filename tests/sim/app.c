@@ -253,6 +253,7 @@ static void post_one(struct world *world, struct side *side, unsigned kind)
         request->msg.placeable = request->msg.grant_key != 0;
     }
     request->msg.block_bytes = 0;
+    request->msg.ahead = false;
     request->msg.watched = kind == CORE_RECV && message->watched;
     request->copied_to = 0;
     message->posted[kind] = true;
