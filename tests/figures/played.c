@@ -26,7 +26,11 @@
  *                                 TOLD has been moved, whose contents lie AT bytes into what the tool has exported.
  *                                 Where TOLD is 2^64 - 1 there are only the contents, and the next line's notification
  *
- * Writes and reads of the tool are messages of the tool, as sends are. RETRANSMITS and CPU_NS are added to the counter
+ *   freed CONN AFTER NUMBER       a notification of the peer, once the tool has posted its own message AFTER: there is
+ *                                 a buffer for message NUMBER. In one order with those above
+ *
+ * Writes and reads of the tool are messages of the tool, as sends are. What it reads are the contents of channel 0 and
+ * of the message's own number, piece by piece. RETRANSMITS and CPU_NS are added to the counter
  * and to the CPU time when the tool learns of the end. What the tool says to its peer goes to $PLAYED.server.said or
  * $PLAYED.client.said, a line "CONN KIND FIELD..." each. A script that has too little ends the tool with status 3.
  */
@@ -48,6 +52,7 @@
 #define START_CPU_NS 3000000
 
 enum { CONNS_MAX = 16, SAID_BYTES = 128 };
+enum { NO_PLACE = -1, FREED = -2 }; /* struct told, `at` */
 
 /* A message of a script, and what has become of it. */
 struct played {
@@ -148,6 +153,14 @@ static void read_mail(struct uccl_conn *conn, char *fields, uint64_t tool, uint6
     }
 }
 
+static struct told *add_told(struct uccl_conn *conn)
+{
+    conn->told = grown(conn->told, conn->told_count, sizeof *conn->told);
+    struct told *told = &conn->told[conn->told_count++];
+    *told = (struct told){0};
+    return told;
+}
+
 static void read_line(char *line)
 {
     static uint64_t tool, version;
@@ -174,10 +187,13 @@ static void read_line(char *line)
         struct signal *signal = &conn->signals[conn->signal_count++];
         if (sscanf(line + used, "%" SCNu64 " %" SCNu64 " %" SCNu64, &signal->ns, &signal->after, &signal->value) != 3)
             give_up(line);
+    } else if (strcmp(kind, "freed") == 0) {
+        struct told *told = add_told(&conns[index]);
+        if (sscanf(line + used, "%" SCNd64 " %" SCNu64, &told->after, &told->moved) != 2)
+            give_up(line);
+        told->at = FREED;
     } else if (strcmp(kind, "told") == 0) {
-        struct uccl_conn *conn = &conns[index];
-        conn->told = grown(conn->told, conn->told_count, sizeof *conn->told);
-        struct told *told = &conn->told[conn->told_count++];
+        struct told *told = add_told(&conns[index]);
         if (sscanf(line + used, "%" SCNu64 " %" SCNd64 " %" SCNd64 " %" SCNu64 " %" SCNu64 " %" SCNu64 " %" SCNu64,
                    &told->ns, &told->after, &told->at, &told->bytes, &told->channel, &told->number, &told->moved) != 7)
             give_up(line);
@@ -414,6 +430,8 @@ int uccl_write_async(uccl_conn *conn, const struct uccl_piece *pieces, size_t co
 int uccl_read_async(uccl_conn *conn, const struct uccl_piece *pieces, size_t count, const struct uccl_tail *tail,
                     uccl_request **out)
 {
+    for (size_t i = 0; i < count; i++)
+        tool_fill(pieces[i].local, pieces[i].length, (uint64_t)i << TOOL_PIECE_SHIFT, conn->depart.posted);
     return uccl_write_async(conn, pieces, count, tail, out);
 }
 
@@ -429,11 +447,12 @@ static void take_told(struct uccl_conn *conn, unsigned char *buffer, size_t *len
     const struct told *told = &conn->told[conn->told_next++];
     for (; told->moved == UINT64_MAX; told = &conn->told[conn->told_next++])
         tool_fill(memory + told->at, told->bytes, told->channel, told->number);
-    uint64_t words[] = {htole64(0x4d4f5645), htole64(told->moved)};
+    uint64_t words[] = {htole64(told->at == FREED ? 0x46524545 : 0x4d4f5645), htole64(told->moved)};
     advance(now_ns + told->ns);
-    *length = told->at < 0 ? told->bytes : sizeof words;
-    tool_fill(told->at < 0 ? buffer : memory + told->at, told->bytes, told->channel, told->number);
-    if (told->at >= 0)
+    *length = told->at == NO_PLACE ? told->bytes : sizeof words;
+    if (told->at != FREED)
+        tool_fill(told->at < 0 ? buffer : memory + told->at, told->bytes, told->channel, told->number);
+    if (told->at != NO_PLACE)
         memcpy(buffer, words, sizeof words);
 }
 
@@ -448,7 +467,7 @@ int uccl_notify_next(uccl_engine *self, void *buffer, size_t size, size_t *lengt
         *from = conn;
         return UCCL_OK;
     }
-    if (conn->told_count != 0)
+    if (conn->told_count != 0 || conn->signal_count == 0)
         return UCCL_EAGAIN;
     if (conn->signal_next == conn->signal_count)
         give_up("the peer has no signal more");

@@ -413,6 +413,63 @@ def case_one_sided_wrong():
         assert (rate, messages, seconds) == (str(1000 * nmsg), str(12 * nmsg), "0.012")
 
 
+def one_sided_shown(run, role, messages, size, nmsg):
+    """The summary of operations, each of `nmsg` pieces of `size` bytes."""
+    ns, count = total(messages, "ns"), len(messages) * nmsg
+    gbps, gbytes, rate, told, gib, seconds = run.match(rf"\[{role}\]" + SUMMARY % RATE)
+    rate_shown(gbps, gbytes, count * size, ns)
+    shown(rate, Fraction(count * S, ns))
+    assert int(told) == count
+    shown(gib, Fraction(count * size, GIB))
+    shown(seconds, Fraction(ns, S))
+    assert run.status == 0
+
+
+def case_one_sided_client():
+    """Writes, reads and notifications: warm-ups do not count, and pieces are messages."""
+    warm, window = WARM[:7], 4
+    for name, size, nmsg in (("write", 1000003, 1), ("write", 70000, 3), ("read", 2000, 1), ("read", 3000001, 2),
+                             ("notify", 300, 1)):
+        script = Script(TRANSPORT_TEST)
+        script.mail(0, WELCOME)
+        for _ in range(2 if name == "notify" else 3):  # where the server's memory is, and each phase
+            script.mail(0, READY)
+        script.mail(0, RESULT, *PEER)
+        script.depart(0, warm + MANY)
+        # the target has so many buffers at first in each phase; it frees one when the message there has ended
+        for begin, count in ((0, len(warm)), (len(warm), len(MANY))) if name != "notify" else ():
+            script.lines += [f"freed 0 {begin + i} {begin + i + window}" for i in range(count - window)]
+        run = Run("transport_test", ["--serverip=x", f"--perftype={name}", f"--msize={size}", f"--nmsg={nmsg}",
+                                     f"--iterations={len(MANY)}", f"--warmup={len(warm)}", f"--nreq={window}"],
+                  client=script)
+        one_sided_shown(run, "Client", MANY, size, nmsg)
+        own = (total(MANY, "cpu_ns"), total(MANY, "retransmits"))
+        costs_shown(run, "Client", own, (PEER[6], PEER[7]), len(MANY) * size * nmsg)
+        assert run.told("client", RESULT) == [tuple(result(*own) + [0] * 6)], run.said
+
+
+def case_one_sided_server():
+    """The target, to which time passes until it is told of each message."""
+    size, window = 1000, 2
+    for kind in (TYPE_WRITE, TYPE_READ, TYPE_NOTIFY):
+        messages = [Message((3 + i % 7) * MS + i) for i in range(40)]
+        script = Script(TRANSPORT_TEST)
+        script.mail(0, HELLO, *settings(kind, len(messages), size, nreq=window))
+        script.mail(0, READY)
+        script.mail(0, RESULT, *PEER)
+        for i, message in enumerate(messages):
+            after = max(-1, i - window)  # it has told that there is a buffer, but for those that are there at first
+            if kind == TYPE_NOTIFY:
+                script.lines.append(f"told 0 {message.ns} -1 -1 {size} 0 {i} 0")
+            elif kind == TYPE_READ:
+                script.lines.append(f"told 0 {message.ns} {after} 0 0 0 0 {i}")
+            else:
+                script.lines.append(f"told 0 {message.ns} {after} {i % window * 1024} {size} 0 {i} {i}")
+        run = Run("transport_test", ["--server"], server=script)
+        one_sided_shown(run, "Server", messages, size, 1)
+        costs_shown(run, "Server", (0, 0), (PEER[6], PEER[7]), len(messages) * size)
+
+
 # ---- p2p_bench -------------------------------------------------------------------------------------------------
 
 COLUMNS = ("size_bytes window pieces gbps gbytes_per_s gbps_sent gbps_received msgs_per_s lat_us_p50 lat_us_p99 lat_samples "
