@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs guest_tests.sh in a guest with soft-RoCE and prints its TAP. A guest that dies is booted once
 # more and goes on after the checks that it has made. Everything is kept below build/vm.
-# See boot.sh for the environment; VM_ONLY='pattern' chooses checks by name.
+# See boot.sh for the environment; VM_ONLY='pattern' chooses checks by name, TEST_SHORT=1 leaves repetitions out.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 build=${TEST_BUILD_DIR:-$(cd "$here/../.." && pwd)/build}
 export VM_WORK=$build/vm VM_JOB=$build/vm/job VM_TIMEOUT=${VM_TIMEOUT:-1500}
 export TEST_BUILD_DIR=$build
-export VM_PASS="TEST_BUILD_DIR VM_ONLY ${VM_PASS:-}" VM_ONLY=${VM_ONLY:-*}
+export VM_PASS="TEST_BUILD_DIR VM_ONLY TEST_SHORT ${VM_PASS:-}" VM_ONLY=${VM_ONLY:-*} TEST_SHORT=${TEST_SHORT:-0}
 
 mkdir -p "$VM_JOB"
 tap=$VM_WORK/tap.log
