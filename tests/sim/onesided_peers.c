@@ -17,6 +17,8 @@
 
 #include "../../api/objects.h"
 
+#define NOBODY UINT32_MAX
+
 enum {
     NODES = 4,
     LIVE = 3, /* operations of one end at once, each with its own slots */
@@ -30,7 +32,6 @@ enum {
     LINKS = 64,
     DIAL_LIMIT_MS = 400,
     HELLO_LIMIT_MS = 2000,
-    NOBODY = UINT32_MAX,
 };
 
 /* What may happen to a slot. */
