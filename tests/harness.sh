@@ -129,7 +129,7 @@ check "fuzz: programs that run nothing" idle_fuzzers
 # what runs beside the others
 vanishes() {
     # shellcheck disable=SC2016 # for the inner shell
-    red 'it was ended by another' eval 'vanish() { kill -KILL "$BASHPID"; }; passed=1; beside it vanish; joined it'
+    red 'it was ended by another' eval 'vanish() { kill -KILL "$BASHPID"; }; passed=1; beside it nothing vanish; joined it'
 }
 check "a part beside the others that is killed" vanishes
 

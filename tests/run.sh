@@ -52,8 +52,8 @@ model        Spin models: sleeping, waking and lending; clear-to-send and credit
 rails        (only when named) two NICs: what they carry together, and 20 cuts of one; takes two minutes and a quiet machine
 mutants      (only when named) for a minute and a half, whether tests notice what was broken in files that have changed of late
 tcp          (only when named) integration's exchanges, addresses and killed peers over TCP instead of UDP
-arm64        all of it cross-compiled and emulated: the corpora, rings, requests, object code
-vm           verbs on the kernel's soft-RoCE, in a QEMU guest; VM_KDIR names another unpacked kernel
+arm64        cross-compiled and emulated: the fuzzers' corpora, a seed of each scenario, rings, requests, object code
+vm           verbs on the kernel's soft-RoCE, in a QEMU guest; all checks when named; VM_KDIR names another unpacked kernel
 EOF
 }
 
@@ -202,24 +202,23 @@ program() {
 # ---- beside the others ----------------------------------------------------------------------
 
 declare -A BESIDE # process of each
-previous=
 
-# beside NAME COMMAND...: in the background, once what was put there before has ended
+# beside NAME BEFORE COMMAND...: in the background, once what was put there as BEFORE has ended; `nothing`: at once
 beside() {
-    local name=$1
-    shift
+    local name=$1 before=${BESIDE[$2]:-}
+    shift 2
     set -m # a group of its own, which can be ended as a whole
     (
         set +m
         passed=0 failed=0 skipped=0
-        [ -z "$previous" ] || tail --pid="$previous" -f /dev/null
+        [ -z "$before" ] || tail --pid="$before" -f /dev/null
         "$@"
         status=$?
         echo "$passed $failed $skipped" >"$WORK/$name.counts"
         exit "$status"
     ) >"$WORK/$name.log" 2>&1 </dev/null &
     set +m
-    previous=$! BESIDE[$name]=$!
+    BESIDE[$name]=$!
 }
 
 # joined NAME: waits for it, and shows and counts what came of it; the status is that of its command
@@ -237,28 +236,34 @@ joined() {
     return "$status"
 }
 
-# The builds of parts to come, and the guest, which has patience
+# The builds of parts to come, one by one, then arm64 and the guest together. The guest keeps one processor busy or two
+# for minutes: at the end, alone, it would leave the other one idle
 begin_beside() {
-    local part
+    local part last=nothing short=1
+    [ "$named" = no ] || short=0
     for part in "${parts[@]}"; do
         case $part in
         sanitize)
             # -O1: checks make code that takes twice as long to optimize further; nothing of this part uses nixl
-            beside build-asan build build-asan -Doptimization=1 -Db_sanitize=address,undefined \
+            beside build-asan $last build build-asan -Doptimization=1 -Db_sanitize=address,undefined \
                 -Dc_args=-fno-sanitize-recover=all -Dnixl=disabled
+            last=build-asan
             ;;
         stress)
-            targets="stress nccl" beside build-tsan build build-tsan -Doptimization=1 -Db_sanitize=thread -Drace_points=true
+            targets="stress nccl" beside build-tsan $last build build-tsan -Doptimization=1 -Db_sanitize=thread \
+                -Drace_points=true
+            last=build-tsan
             ;;
         fuzz)
-            CC=clang targets=fuzz beside build-fuzz build build-fuzz -Dfuzz=true -Db_sanitize=address,undefined \
+            CC=clang targets=fuzz beside build-fuzz $last build build-fuzz -Dfuzz=true -Db_sanitize=address,undefined \
                 -Db_lundef=false -Dc_args=-fno-sanitize-recover=all
+            last=build-fuzz
             ;;
         arm64)
-            beside arm64 arm64
+            beside arm64 $last arm64
             ;;
         vm)
-            [ "$built" != yes ] || beside vm suites vm build vm
+            [ "$built" != yes ] || TEST_SHORT=$short beside vm $last suites vm build vm
             ;;
         esac
     done
@@ -423,7 +428,11 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ ${#parts[@]} -gt 0 ] || read -ra parts <<<"$PARTS"
+named=yes
+if [ ${#parts[@]} -eq 0 ]; then
+    named=no
+    read -ra parts <<<"$PARTS"
+fi
 
 if ! install_packages; then
     fail "installing packages"
