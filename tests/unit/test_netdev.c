@@ -65,6 +65,8 @@ Test(netdev, filter)
         {"^192.0.2.2", "acdefg"},
         {"2001:db8::10", "c"},
         {"2001:0db8:0::0010,ib", "cd"},
+        {"2001:db8::11", ""},
+        {"2001:db9::10", ""},
         {"fe80::1%ens1f0np0", "g"},
         {"nothing", ""},
         {"^nothing", "abcdefg"},
@@ -202,6 +204,28 @@ Test(netdev, speed_and_node)
         cr_expect_eq(devs[0].speed_mbps, rows[i].speed_mbps, "row %zu: %llu", i,
                      (unsigned long long)devs[0].speed_mbps);
         cr_expect_eq(devs[0].numa_node, rows[i].numa_node, "row %zu: %d", i, devs[0].numa_node);
+        free(devs);
+    }
+}
+
+/* An interface that is down may have addresses: they are nobody's. */
+Test(netdev, down)
+{
+    static const short flags[] = {IFF_UP, 0, IFF_UP};
+
+    if (!alone_with_loopback())
+        cr_skip_test("no interface can be changed: no namespaces");
+    for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+        struct ifreq request = {.ifr_name = "lo", .ifr_flags = flags[i]};
+        union nic_address address;
+        struct netdev *devs = NULL;
+        int fd = socket(AF_INET, SOCK_DGRAM, 0);
+
+        cr_assert_eq(ioctl(fd, SIOCSIFFLAGS, &request), 0);
+        cr_assert_eq(ioctl(fd, SIOCGIFADDR, &request), 0, "its address stays");
+        close(fd);
+        cr_expect_eq(netdev_list("", &devs), flags[i] != 0, "%zu", i);
+        cr_expect_eq(netdev_addresses("", &address, 1), flags[i] != 0, "%zu", i);
         free(devs);
     }
 }

@@ -412,6 +412,45 @@ Test(thread, what_is_posted_wakes_a_borrower, .timeout = TIMEOUT_S)
     stop();
 }
 
+/* No application thread may serve a device: what is posted for one does not wait for the end of a lease. */
+Test(thread, what_is_posted_for_a_device_ends_the_lease, .timeout = TIMEOUT_S)
+{
+    struct thread_call calls[2] = {{.run = do_nothing}, {.run = do_nothing}};
+    start_frozen();
+    unsigned before = owner_told;
+    cr_assert(thread_post(&thread, COMMAND_CALL, &calls[0]));
+    cr_assert_eq(owner_told, before, "whoever waits serves it");
+    atomic_fetch_add(&thread.staged, 1);
+    cr_assert(thread_post(&thread, COMMAND_CALL, &calls[1]));
+    cr_assert_eq(owner_told, before + 1);
+    freeze = false;
+    SOON(calls[0].done && calls[1].done);
+    atomic_fetch_sub(&thread.staged, 1);
+    stop();
+}
+
+static void begin_copy(void)
+{
+    if (thread.owner == BORROWED && !thread.staged)
+        thread.staged = 1;
+}
+
+/* Nor does what has begun in the round of a borrower. */
+Test(thread, a_borrower_with_copies_to_make_wakes_the_thread, .timeout = TIMEOUT_S)
+{
+    start_frozen();
+    unsigned before = owner_told;
+    thread_try_round(&thread);
+    cr_assert_eq(thread.owner, OWNER_NONE);
+    cr_assert_eq(owner_told, before);
+    at_round_end = begin_copy;
+    thread_try_round(&thread);
+    cr_assert_eq(thread.owner, OWNER_NONE);
+    cr_assert_eq(owner_told, before + 1);
+    thread.staged = 0;
+    stop();
+}
+
 static struct thread_call late_call = {.run = do_nothing};
 
 /* As who saw the thread run still. */
