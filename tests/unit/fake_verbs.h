@@ -63,7 +63,8 @@ struct fake_qp {
     int access;               /* what the other one may do */
     struct ibv_ah_attr route; /* connected: to it */
     uint32_t rq_psn, sq_psn;
-    bool silent; /* completes nothing, not even when it is flushed */
+    struct ibv_qp_attr to_receive, to_send; /* all that it was told when it became ready for that */
+    bool silent;                            /* completes nothing, not even when it is flushed */
     struct ibv_send_wr sends[FAKE_RING];
     struct ibv_sge pieces[FAKE_RING];
 };
@@ -75,6 +76,7 @@ static struct {
     bool down[FAKE_DEVICES]; /* their ports are, beside what `port` says */
     struct ibv_device_attr limits;
     struct ibv_port_attr port;
+    int gids_empty; /* entries at the beginning of their GID tables */
     bool no_uc, no_rc;
     uint64_t clock_mask, clock_khz; /* 0: completions bear no stamps */
     uint64_t clock_offset;          /* of its clock, which else shows the host's nanoseconds as ticks of clock_khz */
@@ -146,7 +148,7 @@ static bool fake_reaches(const struct fake_qp *from, const struct fake_qp *to, c
          (a % FAKE_NETS != b % FAKE_NETS || memcmp(route->grh.dgid.raw, gid, sizeof gid) != 0)))
         return false;
     if (fake.port.link_layer == IBV_LINK_LAYER_ETHERNET)
-        return route->is_global && route->port_num == 1;
+        return route->is_global && route->grh.sgid_index == fake.gids_empty && route->port_num == 1;
     return !route->is_global && route->port_num == 1 && route->dlid == fake.port.lid && route->sl == fake.sl;
 }
 
@@ -557,7 +559,10 @@ static int fake_query_port(struct ibv_context *context, uint8_t port, void *out)
 
 static int fake_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid)
 {
-    (void)port, (void)index;
+    (void)port;
+    *gid = (union ibv_gid){0};
+    if (index < fake.gids_empty)
+        return 0;
     *gid = (union ibv_gid){.raw = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
     if (fake.device_count > 1)
         fake_own_gid(fake_device_of(context), gid->raw);
@@ -732,6 +737,10 @@ static int fake_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask
         qp->rq_psn = attr->rq_psn;
     if (mask & IBV_QP_SQ_PSN)
         qp->sq_psn = attr->sq_psn;
+    if (mask & IBV_QP_PATH_MTU)
+        qp->to_receive = *attr;
+    if (mask & IBV_QP_SQ_PSN)
+        qp->to_send = *attr;
     ibv->state = attr->qp_state;
     if (attr->qp_state == IBV_QPS_RESET) { /* forgets all */
         for (; qp->sends_head != qp->sends_tail; qp->sends_head++)

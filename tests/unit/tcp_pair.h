@@ -12,6 +12,7 @@
 #include "socket_pair.h"
 
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -169,11 +170,14 @@ static inline void add_peer(struct side *side, struct side *other, const char *a
                                                  .dials = side->index == 0});
 }
 
+static const char *congestion_control = ""; /* of the next pair */
+
 static inline struct pair *open_pair(uint64_t buffer_kb, const char *address)
 {
     struct pair *pair = calloc(1, sizeof *pair);
     pair->params =
         (struct params){.port_entropy = PATHS, .dead_peer_ms = 10000, .connect_ms = 10000, .tcp_buffer_kb = buffer_kb};
+    snprintf(pair->params.tcp_cc, sizeof pair->params.tcp_cc, "%s", congestion_control);
     cr_assert_eq(tcp_device_ops.open(&pair->params, &pair->nic), 0);
     open_side(pair, 0);
     open_side(pair, 1);

@@ -7,6 +7,7 @@
 #include "../../api/handle.h"
 
 #include <arpa/inet.h>
+#include <netdb.h>
 #include <stdio.h>
 
 static union nic_address parse(const char *text)
@@ -203,10 +204,14 @@ Test(handle, literal_addresses)
 
 Test(handle, no_hosts)
 {
-    char longest[5000];
+    char longest[5000], edge[NI_MAXHOST + 1], in_brackets[NI_MAXHOST + 3];
+    memset(edge, 'a', sizeof edge - 1);
+    edge[sizeof edge - 1] = '\0';
+    snprintf(in_brackets, sizeof in_brackets, "[%s]", edge);
     memset(longest, 'a', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
-    const char *const hosts[] = {"", "[]", "[", "]", "[::1", "::1]", "[[::1]]", "no such host", longest};
+    const char *const hosts[] = {"",        "[]",           "[",     "]",  "[::1",     "::1]",
+                                 "[[::1]]", "no such host", longest, edge, in_brackets};
     struct uccl_handle handle;
     uccl_set_log(take_log, NULL);
     for (size_t i = 0; i < sizeof hosts / sizeof hosts[0]; i++) {

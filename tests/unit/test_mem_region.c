@@ -199,5 +199,9 @@ Test(mem_region, status_of_each_kind)
         cr_assert(text[0] && strlen(text) < sizeof text);
         status = uccl_mem_status(kinds[i], text, 5); /* cut short, and no further */
         cr_assert(strlen(text) < 5);
+        text[0] = 'x';
+        cr_assert_eq(uccl_mem_status(kinds[i], text, 0), UCCL_EINVAL);
+        cr_assert_eq(text[0], 'x');
+        cr_assert_eq(uccl_mem_status(kinds[i], NULL, 10), UCCL_EINVAL);
     }
 }

@@ -28,6 +28,43 @@ Test(tcp_connections, both_ends_have_the_same_options, .timeout = 60)
     close_pair(pair);
 }
 
+/* UCCL_TCP_CC. */
+Test(tcp_connections, both_ends_have_the_congestion_control_that_is_asked_for, .timeout = 60)
+{
+    congestion_control = "reno"; /* each kernel has it, and allows it */
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    for (unsigned i = 0; i < 2 * PATHS; i++) {
+        struct side *side = &pair->sides[i % 2];
+        char name[16] = "";
+        socklen_t length = sizeof name;
+        const struct tcp_conn *conn = tcp_conn_of(side->queue, side->destination, (uint16_t)(i / 2));
+        cr_assert_eq(getsockopt(conn->fd, IPPROTO_TCP, TCP_CONGESTION, name, &length), 0);
+        cr_expect_str_eq(name, "reno", "%u", i);
+    }
+    close_pair(pair);
+}
+
+/* As many paths as the side that has fewer. */
+Test(tcp_connections, paths_are_those_of_both, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *side = &pair->sides[1];
+    for (unsigned paths = 1; paths < 256; paths = 2 * paths + 1) {
+        struct nic_host host = {.address = address_of("127.0.0.1")};
+        struct nic_queue_address address;
+        uint32_t destination, bytes;
+        unsigned count = 0;
+        tcp_queue_ops.address(&pair->sides[0].queue->base, &address);
+        address.bytes[3] = (uint8_t)(paths - 1);
+        cr_assert_eq(tcp_datagram_ops.peer_add(&side->queue->base, &host, &address, &destination, &bytes), 0);
+        while (tcp_conn_of(side->queue, destination, (uint16_t)count))
+            count++;
+        cr_assert_eq(count, paths < PATHS ? paths : PATHS);
+        tcp_datagram_ops.peer_remove(&side->queue->base, destination);
+    }
+    close_pair(pair);
+}
+
 /* A path that takes nothing more says when it does again, and counts what it has taken. */
 Test(tcp_connections, room_is_told_once_there_is_some, .timeout = 60)
 {
@@ -96,6 +133,60 @@ Test(tcp_connections, pauses_end, .timeout = 60)
         cr_assert(conn->act_ns >= at_ns + UINT64_C(1000000000) && conn->act_ns < now_ns() + UINT64_C(2000000000), "%u",
                   failures);
     }
+    close_pair(pair);
+}
+
+/* One that has stood for a while was no refusal, though nothing has come over it. */
+Test(tcp_connections, what_has_stood_is_made_again_at_once, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *side = &pair->sides[0];
+    for (uint16_t path = 0; path < 2; path++) {
+        struct tcp_conn *conn = tcp_conn_of(side->queue, side->destination, path);
+        uint64_t at_ns = now_ns();
+        conn->failures = 5;
+        conn->since_ns = at_ns - (path ? UINT64_C(2000000000) : 0);
+        tcp_break(side->queue, conn, "the test");
+        cr_assert_eq(conn->act_ns < at_ns + UINT64_C(200000000), path == 1);
+    }
+    close_pair(pair);
+}
+
+/* Who does not answer is dialled again after a while: the next attempt may find another way. */
+Test(tcp_connections, who_does_not_answer_is_dialled_again, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *side = &pair->sides[0];
+    struct tcp_conn *conn = tcp_conn_of(side->queue, side->destination, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    int mute = socket(AF_INET, SOCK_STREAM, 0), crowd[4];
+    cr_assert_eq(bind(mute, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(mute, 0), 0);
+    cr_assert_eq(getsockname(mute, (struct sockaddr *)&address, &length), 0);
+    for (unsigned i = 0; i < 4; i++) { /* its queue is full: the kernel answers nobody */
+        crowd[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        connect(crowd[i], (struct sockaddr *)&address, sizeof address);
+    }
+    in_port_t port = conn->peer->address.v4.sin_port;
+    conn->peer->address.v4.sin_port = address.sin_port;
+    tcp_break(side->queue, conn, "the test");
+    for (unsigned i = 0; i < 3; i++) {
+        tcp_dial(side->queue, conn, now_ns());
+        cr_assert_eq(conn->state, TCP_DIALLING);
+        uint64_t until_ns = conn->act_ns;
+        cr_assert(until_ns > now_ns() && until_ns < now_ns() + UINT64_C(10000000000));
+        tcp_act(side->queue, until_ns - 1);
+        cr_assert_eq(conn->state, TCP_DIALLING);
+        tcp_act(side->queue, until_ns);
+        cr_assert_eq(conn->state, TCP_DOWN);
+        cr_assert_lt(conn->act_ns, now_ns() + UINT64_C(3000000000));
+    }
+    conn->peer->address.v4.sin_port = port;
+    PUMP_UNTIL(pair, conn->state == TCP_UP);
+    for (unsigned i = 0; i < 4; i++)
+        close(crowd[i]);
+    close(mute);
     close_pair(pair);
 }
 
@@ -195,6 +286,7 @@ Test(tcp_connections, a_shortage_of_descriptors_passes, .timeout = 60)
     PUMP_UNTIL(pair, side->queue->deaf);
     cr_assert_eq(side->queue->stranger_count, 0);
     cr_assert_eq(setrlimit(RLIMIT_NOFILE, &before), 0);
+    cr_assert_leq(side->queue->listen_ns, now_ns() + UINT64_C(1000000000));
     PUMP_UNTIL(pair, side->queue->stranger_count == 1);
     cr_assert_not(side->queue->deaf);
     close(fd);

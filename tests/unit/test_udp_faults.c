@@ -326,6 +326,16 @@ Test(udp_faults, uring_hidden_by_seccomp)
     check_forbidden(ENOSYS, "no io_uring");
 }
 
+Test(udp_faults, uring_too_old)
+{
+    check_forbidden(EINVAL, "too old");
+}
+
+Test(udp_faults, uring_without_locked_memory)
+{
+    check_forbidden(ENOMEM, "ulimit -l");
+}
+
 #ifdef HAVE_LIBURING
 Test(udp_faults, auto_takes_a_ring)
 {

@@ -206,3 +206,31 @@ Test(udp_source, lost_address)
     lost_address("127.0.0.1", "192.0.2.1", "127.0.0.1");
     lost_address("::1", "fd00::77", "::1");
 }
+
+/* What a send says to the kernel: the address, and the NIC by which it leaves, or else the scope of the address. */
+Test(udp_source, the_kernel_is_told_the_nic)
+{
+    struct udp_peer peer = {.address = address_of("192.0.2.2"), .local = address_of("192.0.2.1"), .interface = 7};
+    struct in_pktinfo v4;
+    struct in6_pktinfo v6;
+    const struct cmsghdr *cmsg = (const struct cmsghdr *)(const void *)peer.source.bytes;
+
+    udp_set_source(&peer, true);
+    memcpy(&v4, CMSG_DATA(cmsg), sizeof v4);
+    cr_assert(cmsg->cmsg_level == IPPROTO_IP && cmsg->cmsg_type == IP_PKTINFO);
+    cr_assert(v4.ipi_ifindex == 7 && v4.ipi_spec_dst.s_addr == peer.local.v4.sin_addr.s_addr);
+    for (unsigned scope = 0; scope < 2; scope++) {
+        for (peer.interface = 0; peer.interface < 10; peer.interface += 9) {
+            peer.address = address_of("fe80::2");
+            peer.local = address_of("fe80::1");
+            peer.local.v6.sin6_scope_id = 5 * scope;
+            udp_set_source(&peer, true);
+            memcpy(&v6, CMSG_DATA(cmsg), sizeof v6);
+            cr_assert(cmsg->cmsg_level == IPPROTO_IPV6 && cmsg->cmsg_type == IPV6_PKTINFO);
+            cr_assert_eq(v6.ipi6_ifindex, peer.interface != 0 ? peer.interface : 5 * scope);
+            cr_assert_eq(memcmp(&v6.ipi6_addr, &peer.local.v6.sin6_addr, sizeof v6.ipi6_addr), 0);
+        }
+    }
+    udp_set_source(&peer, false);
+    cr_assert_eq(peer.source.length, 0);
+}

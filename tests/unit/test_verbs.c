@@ -292,6 +292,21 @@ Test(verbs_data_qp, pool_of_retransmissions_is_shared_among_peers, .init = set_u
     verbs_datagram_ops.flush(&queues[0]->base);
 }
 
+/* And not a train more than that, even if that much is still free. */
+Test(verbs_data_qp, pool_of_retransmissions_is_kept_to_the_last_slot, .init = set_up, .fini = close_pair)
+{
+    unsigned held = 0;
+    params.qp_depth = 256;
+    open_pair();
+    connect_path(0, 1);
+    for (; held < VERBS_RETRANSMISSIONS / 2 - 8; held += 8)
+        cr_assert(send_retransmission(8, 9));
+    cr_assert(!send_retransmission(16, 9));
+    cr_assert(send_retransmission(8, 9));
+    cr_assert(!send_retransmission(1, 9));
+    deliver();
+}
+
 /* A peer gives its queue pairs up again and again: ours are made no faster than they come to an end. */
 Test(verbs_data_qp, generations_wait_for_those_at_rest, .init = set_up_pair, .fini = close_pair)
 {
@@ -492,10 +507,15 @@ Test(verbs_sleep, ends_with_what_comes, .init = set_up_paths, .fini = close_pair
 Test(verbs_sleep, is_short_while_a_path_is_drained, .init = set_up_paths, .fini = close_pair, .timeout = 30)
 {
     struct nic_qp_id id = path_id(0, 0, 1);
-    uint64_t begin_ms = verbs_now_ms();
+    uint64_t shortest_ms = UINT64_MAX;
     verbs_data_qp_ops.drain(&queues[0]->base, &id);
-    verbs_queue_ops.wait(&queues[0]->base, UINT64_C(20000) * 1000000);
-    cr_assert_lt(verbs_now_ms() - begin_ms, 10000);
+    for (unsigned i = 0; i < 20 && shortest_ms >= 100; i++) { /* the host may be busy */
+        uint64_t begin_ms = verbs_now_ms();
+        verbs_queue_ops.wait(&queues[0]->base, UINT64_C(20000) * 1000000);
+        if (verbs_now_ms() - begin_ms < shortest_ms)
+            shortest_ms = verbs_now_ms() - begin_ms;
+    }
+    cr_assert_lt(shortest_ms, 100);
 }
 
 /* ---- memory, peers --------------------------------------------------------------------------- */
@@ -662,4 +682,35 @@ Test(verbs_data_qp, numbers_of_packets, .init = set_up_paths, .fini = close_pair
     cr_assert_neq(a->psn, b->psn);
     cr_assert(qa->sq_psn == a->psn && qb->sq_psn == b->psn);
     cr_assert(qa->rq_psn == b->psn && qb->rq_psn == a->psn);
+}
+
+/* A peer without a posted receive is tried for ever, one that is silent as often and for as long as was asked. */
+Test(verbs_data_qp, what_a_device_is_told_of_a_path, .init = set_up, .fini = close_pair)
+{
+    params.ib_timeout = 14;
+    params.ib_retry_cnt = 5;
+    fake.no_uc = true; /* RC */
+    open_pair();
+    queues[0]->peers[to_second].address.mtu_shift = 10;
+    connect_path(0, 1);
+    const struct fake_qp *qp = fake_qp_of(queues[0]->peers[to_second].qps[0]->ibv->qp_num);
+    cr_assert_eq(qp->to_receive.path_mtu, IBV_MTU_1024, "%d", qp->to_receive.path_mtu);
+    cr_assert_eq(qp->to_send.timeout, 14);
+    cr_assert_eq(qp->to_send.retry_cnt, 5);
+    cr_assert_eq(qp->to_send.rnr_retry, 7);
+    qp = fake_qp_of(queues[1]->peers[to_first].qps[0]->ibv->qp_num);
+    cr_assert_eq(qp->to_receive.path_mtu, IBV_MTU_4096);
+}
+
+/* The source of packets is an entry of the device's table, in which empty ones may come before it. */
+Test(verbs_data_qp, source_is_an_entry_of_the_table, .init = set_up, .fini = close_pair)
+{
+    fake.gids_empty = 2;
+    fake.port.gid_tbl_len = 4;
+    open_pair();
+    send_and_take();
+    connect_path(0, 1);
+    cr_assert(send_write(0, 1, 100, 5000, 77));
+    deliver();
+    cr_assert_eq(take_writes(), 1);
 }

@@ -132,6 +132,9 @@ static void port_lost(const char *name, const char *value, bool removed)
         cr_assert(now_ms() < end_ms, "%llu rails are back", (unsigned long long)counter(0, "rails_returned"));
     }
     cr_expect_eq(stats_of(0, 0).up, !removed);
+    cr_expect_eq(stats_of(0, 1).up, 1);
+    cr_expect_eq(stats_of(0, 1).losses, 0);
+    cr_expect_eq(stats_of(0, 0).returns, counter(0, "rails_returned"));
     close_engines(&from, &to);
 }
 
