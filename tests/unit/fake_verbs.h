@@ -59,11 +59,9 @@ struct fake_qp {
     struct ibv_qp qp;
     struct fake_receives receives; /* without a shared queue */
     uint32_t sends_max, sends_head, sends_tail;
-    uint32_t peer;            /* connected: number of the other one */
-    int access;               /* what the other one may do */
-    struct ibv_ah_attr route; /* connected: to it */
-    uint32_t rq_psn, sq_psn;
-    struct ibv_qp_attr to_receive, to_send; /* all that it was told when it became ready for that */
+    uint32_t peer;                          /* connected: number of the other one */
+    int access;                             /* what the other one may do */
+    struct ibv_qp_attr to_receive, to_send; /* connected: what it was told for that */
     bool silent;                            /* completes nothing, not even when it is flushed */
     struct ibv_send_wr sends[FAKE_RING];
     struct ibv_sge pieces[FAKE_RING];
@@ -425,7 +423,8 @@ static bool fake_step(struct fake_qp *qp)
     if (wr->num_sge && !(wr->send_flags & IBV_SEND_INLINE))
         fake_check_key(qp, qp->pieces[at].lkey);
     struct fake_qp *to = fake_qp_of(ud ? wr->wr.ud.remote_qpn : qp->peer);
-    bool lost = works && !fake_reaches(qp, to, ud ? &((struct fake_handle *)wr->wr.ud.ah)->route : &qp->route);
+    bool lost =
+        works && !fake_reaches(qp, to, ud ? &((struct fake_handle *)wr->wr.ud.ah)->route : &qp->to_receive.ah_attr);
     if (works) {
         wc.status = fake.status;
         fake.status = IBV_WC_SUCCESS;
@@ -560,11 +559,10 @@ static int fake_query_port(struct ibv_context *context, uint8_t port, void *out)
 static int fake_query_gid(struct ibv_context *context, uint8_t port, int index, union ibv_gid *gid)
 {
     (void)port;
-    *gid = (union ibv_gid){0};
-    if (index < fake.gids_empty)
-        return 0;
     *gid = (union ibv_gid){.raw = {[10] = 0xff, [11] = 0xff, [12] = 127, [15] = 1}};
-    if (fake.device_count > 1)
+    if (index < fake.gids_empty)
+        *gid = (union ibv_gid){0};
+    else if (fake.device_count > 1)
         fake_own_gid(fake_device_of(context), gid->raw);
     return 0;
 }
@@ -732,12 +730,6 @@ static int fake_modify_qp(struct ibv_qp *ibv, struct ibv_qp_attr *attr, int mask
         qp->peer = attr->dest_qp_num;
     }
     if (mask & IBV_QP_AV)
-        qp->route = attr->ah_attr;
-    if (mask & IBV_QP_RQ_PSN)
-        qp->rq_psn = attr->rq_psn;
-    if (mask & IBV_QP_SQ_PSN)
-        qp->sq_psn = attr->sq_psn;
-    if (mask & IBV_QP_PATH_MTU)
         qp->to_receive = *attr;
     if (mask & IBV_QP_SQ_PSN)
         qp->to_send = *attr;

@@ -177,7 +177,7 @@ Test(verbs_data_qp, traffic_class_is_in_every_route, .init = set_up, .fini = clo
             cr_assert_eq(((struct fake_handle *)handle)->route.grh.traffic_class, cases[i].field);
             cr_assert_eq(verbs_data_qp_ops.open(&queues[0]->base, &id, &number, &psn), 0);
             cr_assert_eq(verbs_data_qp_ops.connect(&queues[0]->base, &id, 100, psn), 0);
-            cr_assert_eq(fake_qp_of(number)->route.grh.traffic_class, cases[i].field);
+            cr_assert_eq(fake_qp_of(number)->to_receive.ah_attr.grh.traffic_class, cases[i].field);
         }
     }
 }
@@ -680,8 +680,8 @@ Test(verbs_data_qp, numbers_of_packets, .init = set_up_paths, .fini = close_pair
     struct verbs_data_qp *a = queues[0]->peers[to_second].qps[0], *b = queues[1]->peers[to_first].qps[0];
     const struct fake_qp *qa = fake_qp_of(a->ibv->qp_num), *qb = fake_qp_of(b->ibv->qp_num);
     cr_assert_neq(a->psn, b->psn);
-    cr_assert(qa->sq_psn == a->psn && qb->sq_psn == b->psn);
-    cr_assert(qa->rq_psn == b->psn && qb->rq_psn == a->psn);
+    cr_assert(qa->to_send.sq_psn == a->psn && qb->to_send.sq_psn == b->psn);
+    cr_assert(qa->to_receive.rq_psn == b->psn && qb->to_receive.rq_psn == a->psn);
 }
 
 /* A peer without a posted receive is tried for ever, one that is silent as often and for as long as was asked. */
