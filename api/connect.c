@@ -133,6 +133,13 @@ uint64_t kinds_taken(const struct uccl_engine *engine)
     return BOOT_TAKES(engine->nic->ops->kind) | (beside ? BOOT_TAKES(beside->kind) : 0);
 }
 
+bool takes_both(const struct uccl_engine *engine, const struct bootstrap *boot)
+{
+    const struct nic *nic = engine->nic;
+    uint64_t both = nic->beside ? BOOT_TAKES(nic->ops->kind) | BOOT_TAKES(nic->beside->kind) : 0;
+    return both && !nic->ends && engine->params.cc != CC_EQDS && (bootstrap_features(boot) & both) == both;
+}
+
 /* Whether both sides take flows over the queues beside our main ones; `only`: and the peer takes no others of ours. */
 static bool can_go_beside(const struct connecting *c, bool only)
 {
@@ -164,7 +171,8 @@ static int client_meet(struct connecting *c)
     struct nic_host host;
     bootstrap_host(c->boot, &host);
     c->beside = c->beside || can_go_beside(c, true);
-    int error = peer_new(&engine->peers, &of, c->beside, &host, &c->peer);
+    enum peer_queues queues = c->beside ? PEER_BESIDE : takes_both(engine, c->boot) ? PEER_BOTH : PEER_MAIN;
+    int error = peer_new(&engine->peers, &of, queues, &host, &c->peer);
     c->meets = !error;
     memcpy(c->peer_id, of.engine_id, sizeof c->peer_id);
     return error;
@@ -265,7 +273,7 @@ static void client_try(struct connecting *c)
         return;
     }
     uint64_t now_ns = clock_now_ns(), half_ns = (bootstrap_deadline(c->boot) - now_ns) / 2;
-    bool beside = !c->home->peer->beside && can_go_beside(c, false);
+    bool beside = c->home->peer->queues != PEER_BESIDE && can_go_beside(c, false);
     c->go_beside_ns = beside ? now_ns + (half_ns < GO_BESIDE_NS ? half_ns : GO_BESIDE_NS) : UINT64_MAX;
     say_missing(c);
     bootstrap_try(c->boot, c->missing);

@@ -239,6 +239,10 @@ void connection_on_event(void *context, const struct core_event *event)
         peer_flow_has_hole(event->owner, event->passing_bytes, event->route_bytes);
         return;
     }
+    if (event->kind == CORE_EVENT_FLOW_BULK) {
+        peer_flow_connect_beside(event->owner);
+        return;
+    }
     if (event->kind == CORE_EVENT_RAIL_LOST || event->kind == CORE_EVENT_RAIL_BACK) {
         peer_flow_lost_rail(event->owner, event->rail, event->kind == CORE_EVENT_RAIL_LOST);
         return;

@@ -406,8 +406,10 @@ static int server_peer(const struct uccl_listener *listener, struct bootstrap *b
     }
     struct nic_host host;
     bootstrap_host(boot, &host);
+    bool both = takes_both(engine, boot) && theirs->flows[0].beside.length;
     bool beside = nic_goes_beside(engine->nic, &theirs->flows[0].address);
-    int error = peer_new(&engine->peers, &of, beside, &host, out);
+    enum peer_queues queues = beside ? PEER_BESIDE : both ? PEER_BOTH : PEER_MAIN;
+    int error = peer_new(&engine->peers, &of, queues, &host, out);
     if (error)
         return error;
     error = peer_take_offer(&engine->peers, *out, theirs, bootstrap_features(boot));

@@ -129,6 +129,9 @@ struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, stru
 /* connect.c */
 /* The kinds of queues that this engine's flows may use, as features of a HELLO. */
 uint64_t kinds_taken(const struct uccl_engine *engine);
+/* Whether both ends of a handshake take flows over both kinds of queues, at a time. */
+struct bootstrap;
+bool takes_both(const struct uccl_engine *engine, const struct bootstrap *boot);
 /* Whether all queues that a peer offers can be reached. May take seconds: not under a lock. */
 int offer_reached(struct uccl_engine *engine, const struct boot_offer *offer);
 /* Cancels the never-blocking connects of an engine that is being closed. */

@@ -28,12 +28,13 @@ enum section {
     SECTION_KNOWN = 3,
     SECTION_NICS = 4,
     SECTION_PRIVATE = 5,
+    SECTION_BESIDE = 7,
     SECTION_OPTIONAL = 0x8000, /* a receiver that does not know the type skips the section; else it refuses the OFFER */
 };
 
-_Static_assert(BOOT_HEADER_BYTES + 4 * SECTION_HEADER_BYTES + CONNECTION_BYTES + QUEUES_FIXED_BYTES +
-                       BOOT_FLOWS_MAX * (FLOW_FIXED_BYTES + NIC_QUEUE_ADDRESS_MAX) + NICS_FIXED_BYTES +
-                       NIC_ENDS_MAX * (NIC_FIXED_BYTES + IPV6_BYTES) + BOOT_PRIVATE_MAX <=
+_Static_assert(BOOT_HEADER_BYTES + 5 * SECTION_HEADER_BYTES + CONNECTION_BYTES + QUEUES_FIXED_BYTES +
+                       BOOT_FLOWS_MAX * (FLOW_FIXED_BYTES + NIC_QUEUE_ADDRESS_MAX + 1 + BOOT_BESIDE_MAX) +
+                       NICS_FIXED_BYTES + NIC_ENDS_MAX * (NIC_FIXED_BYTES + IPV6_BYTES) + BOOT_PRIVATE_MAX <=
                    BOOT_MESSAGE_MAX,
                "the largest offer fits a message");
 _Static_assert(BOOT_PROOFS_BYTES_MAX <= BOOT_SMALL_MAX, "the most proofs fit a message");
@@ -234,6 +235,8 @@ static const char *queues_fault(const struct boot_offer *offer)
             return "datagram size out of range";
         if (flow->rx_bytes == 0)
             return "a flow without receive buffer";
+        if (flow->beside.length > BOOT_BESIDE_MAX || (flow->beside.length == 0) != (offer->flows[0].beside.length == 0))
+            return "length of an address of a queue beside out of range";
     }
     return NULL;
 }
@@ -357,6 +360,19 @@ static const char *take_private(const uint8_t *at, const uint8_t *end, struct bo
     return NULL;
 }
 
+/* Comes behind the queues; a flow for each of theirs. */
+static const char *take_beside(const uint8_t *at, const uint8_t *end, struct boot_offer *offer)
+{
+    for (unsigned i = 0; i < offer->flow_count; i++) {
+        struct nic_queue_address *address = &offer->flows[i].beside;
+        address->length = (uint8_t)(at < end ? take_le(&at, 1) : 0);
+        if (address->length == 0 || address->length > BOOT_BESIDE_MAX || end - at < address->length)
+            return "length of an address of a queue beside";
+        take_bytes(&at, address->bytes, address->length);
+    }
+    return at == end ? NULL : "more addresses of queues beside than flows";
+}
+
 static const char *take_section(unsigned type, bool optional, const uint8_t *at, const uint8_t *end,
                                 struct boot_offer *offer)
 {
@@ -371,6 +387,8 @@ static const char *take_section(unsigned type, bool optional, const uint8_t *at,
         return take_nics(at, end, offer);
     case SECTION_PRIVATE:
         return take_private(at, end, offer);
+    case SECTION_BESIDE:
+        return take_beside(at, end, offer);
     default:
         return optional ? NULL : "a section that this version does not know, and that is not optional";
     }
@@ -441,6 +459,15 @@ static size_t nics_bytes(const struct boot_offer *offer)
     return length;
 }
 
+/* Likewise. */
+static size_t beside_bytes(const struct boot_offer *offer)
+{
+    size_t length = 0;
+    for (unsigned i = 0; i < offer->flow_count && offer->flows[0].beside.length; i++)
+        length += 1 + (size_t)offer->flows[i].beside.length;
+    return length;
+}
+
 /* Bytes of an optional section whose body has `length`. */
 static size_t section_bytes(size_t length)
 {
@@ -451,7 +478,7 @@ size_t boot_offer_bytes(const struct boot_offer *offer)
 {
     size_t flows = offer->known ? (size_t)BOOT_PROOF_BYTES : queues_bytes(offer);
     return BOOT_HEADER_BYTES + SECTION_HEADER_BYTES + CONNECTION_BYTES + SECTION_HEADER_BYTES + flows +
-           section_bytes(nics_bytes(offer)) + section_bytes(offer->private_bytes);
+           section_bytes(nics_bytes(offer)) + section_bytes(offer->private_bytes) + section_bytes(beside_bytes(offer));
 }
 
 static void put_section(uint8_t **at, unsigned type, size_t length)
@@ -520,6 +547,12 @@ size_t boot_put_offer(uint8_t *out, enum boot_sender sender, const struct boot_o
     if (offer->private_bytes) {
         put_section(&at, SECTION_PRIVATE | SECTION_OPTIONAL, offer->private_bytes);
         put_bytes(&at, offer->private_data, offer->private_bytes);
+    }
+    if (beside_bytes(offer))
+        put_section(&at, SECTION_BESIDE | SECTION_OPTIONAL, beside_bytes(offer));
+    for (unsigned i = 0; i < offer->flow_count && beside_bytes(offer); i++) {
+        put_le(&at, offer->flows[i].beside.length, 1);
+        put_bytes(&at, offer->flows[i].beside.bytes, offer->flows[i].beside.length);
     }
     assert((size_t)(at - out) == boot_offer_bytes(offer));
     return (size_t)(at - out);

@@ -24,6 +24,7 @@ enum {
     BOOT_REJECT_BYTES = BOOT_HEADER_BYTES + 2,
     BOOT_PROOF_BYTES = 8,
     BOOT_PRIVATE_MAX = 256, /* bytes of private data */
+    BOOT_BESIDE_MAX = 16,   /* and of the address of a queue that stands beside another */
     BOOT_PROOFS_BYTES_MAX = BOOT_HEADER_BYTES + BOOT_PROOFS_MAX * BOOT_PROOF_BYTES,
 };
 
@@ -65,6 +66,7 @@ struct boot_key {
 struct boot_flow {
     uint64_t token;                   /* the sender expects it in packets */
     struct nic_queue_address address; /* of the thread's queue; the NIC reads it */
+    struct nic_queue_address beside;  /* and of the queue beside it; length 0: none, as with all flows of the offer */
     uint32_t datagram_bytes;          /* full datagram that the sender's route to the receiver allows */
     uint64_t rx_bytes;                /* share of the sender's receive buffer that the receiver may fill */
 };

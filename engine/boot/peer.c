@@ -20,6 +20,9 @@ enum { UNMET_MAX = CORE_FLOWS_MAX / 4 };
 
 /* An unused peer stays this long, to answer repeats of the other side's last frames. */
 static const uint64_t IDLE_NS = 10 * NS_PER_S;
+/* Connections beside datagrams break where nothing has been acknowledged for so many times UCCL_NIC_DEAD_MS. */
+enum { BESIDE_PATIENCE = 4 };
+
 /* A client may have finished a handshake that failed here: its flows stay this long, to answer GONE. */
 static const uint64_t UNMET_IDLE_NS = 2 * NS_PER_S;
 
@@ -62,7 +65,7 @@ static void put_slot(struct peer_table *table, unsigned thread, uint32_t slot)
 
 struct nic_queue *peer_queue(const struct peer *peer, const struct engine_thread *thread)
 {
-    return peer->beside ? thread->queue->beside : thread->queue;
+    return peer->queues == PEER_BESIDE ? thread->queue->beside : thread->queue;
 }
 
 /* ---- what the engine thread does ------------------------------------------------------------- */
@@ -84,13 +87,17 @@ struct open_call {
     int error;
 };
 
-/* The flow's queue may be one beside the main one, which the first peer that needs it opens. */
+/* The first peer that needs the queue beside the main one opens it. */
 static void ask_route(struct engine_thread *thread, void *argument)
 {
     struct flow_call *call = argument;
-    const struct peer *peer = call->flow->peer;
-    if (peer->beside && !thread->queue->beside)
+    struct peer *peer = call->flow->peer;
+    if (peer->queues != PEER_MAIN && !thread->queue->beside)
         call->error = thread_open_beside(thread);
+    if (call->error && peer->queues == PEER_BOTH) {
+        peer->queues = PEER_MAIN;
+        call->error = UCCL_OK;
+    }
     struct nic_queue *queue = peer_queue(peer, thread);
     if (!call->error)
         call->error = queue->datagram->route(queue, &peer->host, &call->datagram_bytes);
@@ -147,6 +154,38 @@ static int add_rail(struct engine_thread *thread, struct open_call *call, const 
     return UCCL_OK;
 }
 
+/* A rail of connections for large messages, where both ends offer it. Without it there is a flow, too. */
+static void add_beside(struct engine_thread *thread, struct open_call *call)
+{
+    struct flow_setup *setup = &call->flow->setup;
+    struct nic_queue *queue = thread->queue->beside;
+    struct rail_setup rail = {.reliable = true, .joins = true};
+    if (call->flow->peer->queues != PEER_BOTH || !call->theirs->beside.length || setup->rail_count == CORE_RAILS_MAX ||
+        queue->datagram->peer_add(queue, &call->flow->peer->host, &call->theirs->beside, &rail.destination,
+                                  &rail.datagram_bytes) != 0)
+        return;
+    rail.peer_datagram_bytes = rail.datagram_bytes;
+    call->flow->nics[setup->rail_count] = 0;
+    setup->rails[setup->rail_count++] = rail;
+}
+
+/* Connects the paths of rail `rail`, or lets the peer connect them. */
+static void introduce(struct peer_flow *flow, struct nic_queue *queue, unsigned rail)
+{
+    const struct params *params = flow->thread->params;
+    bool joins = flow->setup.rails[rail].joins;
+    uint64_t patience_ms = joins ? BESIDE_PATIENCE * params->nic_dead_ms : params->dead_peer_ms;
+    queue->channel->introduce(
+        queue, flow->setup.rails[rail].destination,
+        &(struct nic_flow){.flow = flow->flow,
+                           .rail = (uint8_t)rail,
+                           .rx_token = flow->setup.rx_token,
+                           .tx_token = flow->setup.tx_token,
+                           .dials = !flow->peer->is_server,
+                           .tells_loss = joins,
+                           .patience_ms = patience_ms < params->dead_peer_ms ? patience_ms : params->dead_peer_ms});
+}
+
 static int map_flow(struct open_call *call)
 {
     struct peer_flow *flow = call->flow;
@@ -168,6 +207,8 @@ static void open_flow(struct engine_thread *thread, void *argument)
     if (!call->error && flow->setup.rail_count == 0)
         call->error = call->left_out;
     if (!call->error)
+        add_beside(thread, call);
+    if (!call->error)
         call->error = map_flow(call);
     if (call->error) {
         remove_rails(thread, &flow->setup);
@@ -175,12 +216,20 @@ static void open_flow(struct engine_thread *thread, void *argument)
     }
     flow->flow = core_flow_open(thread->core, flow->memory, &flow->setup, clock_now_ns());
     struct nic_queue *queue = peer_queue(flow->peer, thread);
+    unsigned last = flow->setup.rail_count - 1;
     if (queue->channel)
-        queue->channel->introduce(queue, flow->setup.rails[0].destination,
-                                  &(struct nic_flow){.flow = flow->flow,
-                                                     .rx_token = flow->setup.rx_token,
-                                                     .tx_token = flow->setup.tx_token,
-                                                     .dials = !flow->peer->is_server});
+        introduce(flow, queue, 0);
+    else if (flow->setup.rails[last].joins && flow->peer->is_server)
+        introduce(flow, thread->queue->beside, last);
+}
+
+void peer_flow_connect_beside(struct peer_flow *flow)
+{
+    char text[NETDEV_ADDRESS_TEXT];
+    if (flow->peer->is_server)
+        return;
+    LOG_INFORM("peer %s: connects TCP for large messages", netdev_address_text(&flow->peer->host.address, text));
+    introduce(flow, flow->thread->queue->beside, flow->setup.rail_count - 1);
 }
 
 static void close_flow(struct engine_thread *thread, void *argument)
@@ -342,7 +391,7 @@ struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, 
     return NULL;
 }
 
-int peer_new(struct peer_table *table, const struct peer_of *of, bool beside, const struct nic_host *host,
+int peer_new(struct peer_table *table, const struct peer_of *of, enum peer_queues queues, const struct nic_host *host,
              struct peer **out)
 {
     peer_free_unused(table);
@@ -355,7 +404,7 @@ int peer_new(struct peer_table *table, const struct peer_of *of, bool beside, co
         return UCCL_ENOMEM;
     memcpy(peer->engine_id, of->engine_id, sizeof peer->engine_id);
     peer->is_server = of->is_server;
-    peer->beside = beside;
+    peer->queues = (uint8_t)queues;
     peer->host = *host;
     peer->host.traffic_class = of->traffic_class;
     peer->references = 1;
@@ -443,8 +492,10 @@ void peer_fill_offer(const struct peer *peer, const struct params *params, struc
         };
         const struct nic_queue *queue = peer_queue(peer, flow->thread);
         queue->ops->address(queue, &offer->flows[i].address);
+        if (peer->queues == PEER_BOTH)
+            flow->thread->queue->beside->ops->address(flow->thread->queue->beside, &offer->flows[i].beside);
     }
-    if (!peer->beside)
+    if (peer->queues != PEER_BESIDE)
         rails_offer(peer->flows[0].thread->queue->nic, offer);
 }
 
@@ -482,7 +533,8 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
     }
     const struct nic *nic = peer->flows[0].thread->queue->nic;
     struct rail_plan rails[CORE_RAILS_MAX] = {{.host = peer->host, .handshake = true}};
-    unsigned rail_count = peer->beside ? 1 : rails_plan(nic, &peer->host, offer, !peer->is_server, rails);
+    unsigned rail_count =
+        peer->queues == PEER_BESIDE ? 1 : rails_plan(nic, &peer->host, offer, !peer->is_server, rails);
     rails_tell(nic, rails, rail_count);
     uint32_t chunk_window = smaller_u32(params->chunk_window, offer->chunk_window);
     for (unsigned i = 0; i < count; i++) {
@@ -527,6 +579,8 @@ void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t
                 netdev_address_text(address, text), route_bytes + headers, route_bytes + headers, passing, passing);
 }
 
+enum { BESIDE_BIT = 31 }; /* of nics_lost; NICs have those below */
+
 void peer_flow_lost_rail(struct peer_flow *flow, unsigned rail, bool lost)
 {
     struct nic_queue *queue = flow->thread->queue;
@@ -538,7 +592,7 @@ void peer_flow_lost_rail(struct peer_flow *flow, unsigned rail, bool lost)
         COUNT(&queue->ends[nic - 1], losses, 1);
     else if (nic)
         COUNT(&queue->ends[nic - 1], returns, 1);
-    uint32_t bit = UINT32_C(1) << nic;
+    uint32_t bit = UINT32_C(1) << (flow->setup.rails[rail].joins ? BESIDE_BIT : nic);
     uint32_t before =
         lost ? atomic_fetch_or(&flow->peer->nics_lost, bit) : atomic_fetch_and(&flow->peer->nics_lost, ~bit);
     if (lost == ((before & bit) != 0)) /* another thread, or another rail of this NIC, has told it */
@@ -546,7 +600,16 @@ void peer_flow_lost_rail(struct peer_flow *flow, unsigned rail, bool lost)
     if (nic)
         queue->nic->ops->device(queue->nic, queue->nic->ends->device(queue->nic, nic - 1), &device, &address);
     netdev_address_text(&flow->peer->host.address, text);
-    if (lost)
+    bool beside = flow->setup.rails[rail].joins, two = flow->setup.rails[flow->setup.rail_count - 1].joins;
+    if (beside && lost)
+        LOG_INFORM("peer %s: its TCP connections are broken; UDP carries all", text);
+    else if (beside)
+        LOG_INFORM("peer %s: TCP carries large messages again", text);
+    else if (two && lost)
+        LOG_WARNING("peer %s: datagrams do not get through any more; TCP carries all", text);
+    else if (two)
+        LOG_WARNING("peer %s: datagrams get through again", text);
+    else if (lost)
         LOG_WARNING("peer %s: nothing gets through by network interface %s; what it carried goes over the others", text,
                     device.name);
     else

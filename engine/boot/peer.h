@@ -27,6 +27,13 @@ enum peer_flow_state {
 
 struct peer;
 
+/* Over which queues of the engine threads a peer is met (nic_queue.beside). */
+enum peer_queues {
+    PEER_MAIN,   /* the main ones alone */
+    PEER_BESIDE, /* those beside them alone, since the main ones do not reach it */
+    PEER_BOTH,   /* the main ones, and those beside for large messages, if the peer agrees */
+};
+
 struct peer_flow {
     struct engine_thread *thread;
     struct peer *peer;
@@ -47,7 +54,7 @@ struct peer {
     bool is_server; /* our end is the server's; tells the ends of a connection to ourselves apart */
     bool met;       /* a handshake with it has succeeded; without that it is freed soon */
     bool dead;
-    bool beside; /* its flows use the queues beside the main ones (nic_queue.beside) */
+    uint8_t queues; /* enum peer_queues */
     struct nic_host host;
     uint32_t references;        /* connections and handshakes */
     uint64_t met_ns;            /* when the first one succeeded */
@@ -90,11 +97,11 @@ unsigned peer_keys(struct peer_table *table, const struct peer_of *of, struct bo
 /* The living one of these peers whose key the other side has proved, with one more reference; NULL: none. */
 struct peer *peer_known(struct peer_table *table, const struct bootstrap *boot, const struct peer_of *of);
 /*
- * Makes a peer with fresh tokens and one reference. `beside`: whose flows use the queues beside the main ones, which
- * this opens if need be. UCCL_ENOMEM: no memory, no flow slot, or too many handshakes with unknown clients;
+ * Makes a peer with fresh tokens and one reference, and opens the queues beside the main ones if it needs them first.
+ * UCCL_ENOMEM: no memory, no flow slot, or too many handshakes with unknown clients;
  * UCCL_EADDR, UCCL_EIO. Logged.
  */
-int peer_new(struct peer_table *table, const struct peer_of *of, bool beside, const struct nic_host *host,
+int peer_new(struct peer_table *table, const struct peer_of *of, enum peer_queues queues, const struct nic_host *host,
              struct peer **out);
 /* Whether a first handshake with one of these has succeeded since then, and the peer lives. */
 bool peer_met_since(struct peer_table *table, const struct peer_of *of, uint64_t since_ns);
@@ -126,6 +133,10 @@ void peer_flow_turned(struct peer_flow *flow, enum peer_flow_state state);
 
 /* CORE_EVENT_FLOW_HOLE of a flow, on its engine thread: warns once per peer. */
 void peer_flow_has_hole(struct peer_flow *flow, uint32_t passing_bytes, uint32_t route_bytes);
+
+/* CORE_EVENT_FLOW_BULK of a flow, on its engine thread: the side that has connected the handshake connects its paths
+ * beside. */
+void peer_flow_connect_beside(struct peer_flow *flow);
 
 /* CORE_EVENT_RAIL_LOST or CORE_EVENT_RAIL_BACK of a flow, on its engine thread: counts for its NIC, and warns once. */
 void peer_flow_lost_rail(struct peer_flow *flow, unsigned rail, bool lost);

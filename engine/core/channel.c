@@ -92,6 +92,14 @@ int channel_choose(const struct path_set *set, bool bulk)
     return bulk && !up ? first : chosen;
 }
 
+bool channel_up(const struct path_set *set)
+{
+    for (unsigned i = 0; i < set->count; i++)
+        if (set->paths[i].channel != CHANNEL_DOWN)
+            return true;
+    return false;
+}
+
 void channel_refused(struct rail *rail, uint16_t port)
 {
     struct path *path = &rail->paths.paths[port];

@@ -8,6 +8,9 @@
 /* The path for bulk, or for control and small messages; -1: none has room now. */
 int channel_choose(const struct path_set *set, bool bulk);
 
+/* Whether some connection is there. */
+bool channel_up(const struct path_set *set);
+
 extern const struct cc_ops cc_none;
 
 #endif

@@ -612,6 +612,9 @@ static bool flow_event(struct flow *flow, struct core_event *event)
     } else if (rail) {
         report_rail(rail, event);
         rail = rail_to_report(flow);
+    } else if (flow_bulk_is_due(flow)) {
+        event->kind = CORE_EVENT_FLOW_BULK;
+        return true;
     } else {
         return false;
     }

@@ -127,6 +127,7 @@ struct rail_setup {
     bool greets;                  /* with a nonce: sends a few probes even while nothing waits, unless the peer's come
                                      first. A firewall on our side then lets the peer's packets in as answers */
     bool reliable;       /* its paths are connections that lose nothing unless they break: core_path_broken() */
+    bool joins;          /* of the last of several rails, which is reliable: it is in use once a path of it is up */
     uint16_t peer_ports; /* number of the peer's ports: its path i leaves from port i. The rail opens firewalls on
                             our side for them (reach.h). 0 or 1: there is nothing to open */
 };
@@ -333,6 +334,12 @@ void core_destination_changed(struct core *core, uint32_t destination, bool up, 
 void core_path_broken(struct core *core, struct flow *flow, unsigned rail, uint16_t port, uint64_t now_ns);
 void core_path_room(struct core *core, struct flow *flow, unsigned rail, uint16_t port, uint64_t now_ns);
 
+/*
+ * The network loses more of what the rail carries than connections bear well. Beside datagrams, these carry large
+ * messages for a while: ten seconds, and twice as long each time if it is no better then.
+ */
+void core_path_lossy(struct core *core, struct flow *flow, unsigned rail, uint64_t now_ns);
+
 /* The NIC has failed: all messages of all flows complete with `status`. Safe to repeat. */
 void core_fail(struct core *core, int32_t status, uint64_t now_ns);
 
@@ -460,6 +467,7 @@ enum core_event_kind {
     CORE_EVENT_RAIL_LOST, /* `owner` of a flow: `rail` is not used any more, since nothing gets through or its device
                              is gone. Chunks in flight there go over others */
     CORE_EVENT_RAIL_BACK, /* `owner` of a flow: `rail` is used again */
+    CORE_EVENT_FLOW_BULK, /* `owner` of a flow whose last rail `joins`, once: large messages are worth connecting it */
     CORE_EVENT_FLOW_DEAD, /* `owner` of a flow: the peer stopped answering, or core_fail() was called; open no more
                              connections */
 };

@@ -102,6 +102,27 @@ bool flow_unanswered(const struct flow *flow, uint64_t ns)
     return repeated && flow->sent.next_seq > flow->sent.cumulative && flow->core->now_ns >= since_ns + ns;
 }
 
+/* ---- large messages -------------------------------------------------------------------------- */
+
+enum { BULK_BYTES = 16 << 20 }; /* are worth connections beside datagrams */
+
+void flow_count_bulk(struct flow *flow, uint64_t bytes)
+{
+    if (flow->bulk_bytes == UINT64_MAX)
+        return;
+    flow->bulk_bytes += bytes < BULK_BYTES ? bytes : BULK_BYTES;
+    if (flow->bulk_bytes >= BULK_BYTES)
+        queue_append(&flow->core->flow_events, &flow->event);
+}
+
+bool flow_bulk_is_due(struct flow *flow)
+{
+    if (flow->bulk_bytes < BULK_BYTES || flow->bulk_bytes == UINT64_MAX)
+        return false;
+    flow->bulk_bytes = UINT64_MAX;
+    return true;
+}
+
 /* ---- rails ------------------------------------------------------------------------------------ */
 
 struct rail *flow_find_rail(struct flow *flow, uint16_t path)

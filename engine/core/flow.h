@@ -49,9 +49,11 @@ struct flow {
     uint32_t slot;     /* in core->flows */
     uint16_t rail_count;
     uint16_t proven;    /* rails whose address is */
+    uint16_t rail_most; /* with the rail that joins when its first connection is up (channel_events.c) */
     struct rail *main;  /* for acks, control frames and small messages */
+    struct rail *bulk;  /* of connections beside a main rail of datagrams: may take large messages; NULL: none */
     bool carries;       /* it does: something else than probes may be sent */
-    bool reliable;      /* some rails are */
+    bool reliable;      /* some rails are, of those in use */
     bool shares_trains; /* granted messages share trains of frames with others (tx_shareable()) */
     uint64_t cut_ns;    /* reliable: since when no connection is up, once one was; 0: one is */
 
@@ -93,7 +95,10 @@ struct flow {
     struct rail *rx_rail;   /* over which our answer to the probe goes that is being read */
     uint64_t asked_ns;      /* since when the peer has chunks to ack */
 
-    struct rail rails[]; /* `rail_count` of them; the first also has the data QPs */
+    uint64_t bulk_min_bytes; /* UCCL_TCP_BULK_KB */
+    uint64_t bulk_bytes;     /* of large messages while the rail that joins is not in use; UINT64_MAX: reported */
+
+    struct rail rails[]; /* `rail_most` of them; the first also has the data QPs */
 };
 
 #define EACH_RAIL(of, each) for (struct rail *each = (of)->rails; each; each = each->next)
@@ -141,6 +146,16 @@ bool flow_expects_peer(const struct flow *flow);
 void flow_expect_peer(struct flow *flow, uint64_t now_ns);
 /* The peer has been silent for so long, though there was something to ack. */
 bool flow_unanswered(const struct flow *flow, uint64_t ns);
+
+/* Bytes of a message have been sent or received, for CORE_EVENT_FLOW_BULK. */
+void flow_count_bulk(struct flow *flow, uint64_t bytes);
+/* Whether that event is due: once. */
+bool flow_bulk_is_due(struct flow *flow);
+static inline void flow_note_bulk(struct flow *flow, const struct core_msg *msg, uint64_t bytes)
+{
+    if (flow->rail_count < flow->rail_most && msg->size_bytes >= flow->bulk_min_bytes)
+        flow_count_bulk(flow, bytes);
+}
 
 /* The rail of which this is a path, or NULL. */
 struct rail *flow_find_rail(struct flow *flow, uint16_t path);

@@ -41,21 +41,24 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     flow->slot = token_slot(setup->rx_token);
     data_qps_init(flow, at, setup);
     place_init(flow, at + data_qps_size(params, setup), setup);
-    flow->rail_count = rails;
-    for (unsigned i = 0; i < rails; i++) {
+    flow->rail_most = rails;
+    flow->rail_count = (uint16_t)(rails - (rails > 1 && setup->rails[rails - 1].joins));
+    for (unsigned i = 0; i < rails; i++)
         rail_init(flow, i, setup, (uint16_t)(i * paths), path_states + i * paths, now_ns);
-        flow->reliable |= flow->rails[i].reliable;
-    }
-    flow->shares_trains = core->whole_trains && rails == 1 && !flow->reliable;
+    flow->reliable = flow->rails->reliable;
+    flow->shares_trains = core->whole_trains && flow->rail_count == 1 && !flow->reliable;
     sent_init(&flow->sent, chunks, setup->chunk_window, flow->rails, path_states,
               flow->qps.count ? &flow->qps.set : NULL, ack_on_chunk, flow);
     flow->sent.data_qps_reliable = core->places_reliably;
     sack_init(&flow->sack, sack_chunks, setup->chunk_window, sack_data_qps, flow->qps.count);
     credit_init(flow);
     flow->features = setup->features;
+    flow->bulk_min_bytes = params->tcp_bulk_kb * 1024;
     flow->gone.key = (uint32_t)rng_next(&core->rng);
     for (unsigned i = 0; i < rails; i++)
         rail_begin(&flow->rails[i], &setup->rails[i]);
+    EACH_RAIL(flow, rail)
+    rail_enter(rail);
     flow_choose_main(flow);
     return flow;
 }

@@ -9,10 +9,17 @@ enum { FRAGMENT_HEADER_BYTES = WIRE_HEADER_BYTES + WIRE_FRAGMENT_BYTES };
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
+/* Of a record over a connection, cut into more datagrams than a train takes. */
+static bool too_long(const struct rail *rail, const struct chunk *chunk)
+{
+    return rail->flow->reliable && !rail->reliable &&
+           (chunk->count - 1u) * chunk->datagram_bytes + chunk->last_bytes > CORE_TRAIN_BYTES_MAX;
+}
+
 bool image_needed(const struct rail *rail, const struct chunk *chunk)
 {
-    return chunk_largest(chunk) > rail->datagram_bytes && !chunk->placed && chunk->kind != CHUNK_ABANDONED &&
-           rail->flow->features >> FRAME_FRAGMENT & 1;
+    return (chunk_largest(chunk) > rail->datagram_bytes || too_long(rail, chunk)) && !chunk->placed &&
+           chunk->kind != CHUNK_ABANDONED && rail->flow->features >> FRAME_FRAGMENT & 1;
 }
 
 /* Image bytes per fragment except the last: as many as surely get through. */

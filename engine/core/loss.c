@@ -63,6 +63,41 @@ void loss_count(struct rail *rail, unsigned lost, uint64_t now_ns)
     flow_wake(rail->flow);
 }
 
+/* ---- chunks whose acks do not come ----------------------------------------------------------- */
+
+/*
+ * Acks of chunks over connections may go as datagrams, which get lost, and the newest ack has no successor. So where no
+ * ack makes progress for a timeout, one chunk goes again: its duplicate makes the peer say all. It goes behind the
+ * others, so that this is rare where the connection is merely slow; the wait doubles.
+ */
+static uint64_t again_deadline(const struct rail *rail)
+{
+    if (!rail->reliable || rail->flow->rails->reliable || rail->flying_chunks == 0)
+        return UINT64_MAX;
+    uint64_t since_ns = rail->last_ack_ns, rto_ns = rail_rto_ns(rail, 0);
+    if (rail->again_ns <= since_ns)
+        return since_ns + rto_ns;
+    uint64_t passed_ns = rail->again_ns - since_ns;
+    return rail->again_ns + (passed_ns > rto_ns ? passed_ns : rto_ns);
+}
+
+static void send_again(struct rail *rail, uint64_t now_ns)
+{
+    struct sent *sent = &rail->flow->sent;
+    if (again_deadline(rail) > now_ns)
+        return;
+    rail->again_ns = now_ns;
+    for (unsigned i = 0; i < rail->paths.count; i++) {
+        struct chunk *chunk = QUEUE_HOLDER(rail->paths.paths[i].flying.head, struct chunk, by_path);
+        if (!chunk)
+            continue;
+        sent_lose(sent, chunk);
+        COUNT(rail->flow->core->counters, tlp_fired, 1);
+        break;
+    }
+    flow_wake(rail->flow);
+}
+
 /* ---- timers ---------------------------------------------------------------------------------- */
 
 /* The tail-loss probe comes before the timeout, once. */
@@ -73,6 +108,8 @@ static bool may_probe_tail(const struct rail *rail)
 
 uint64_t loss_deadline(const struct rail *rail)
 {
+    if (rail->reliable)
+        return again_deadline(rail);
     const struct chunk *oldest = rail_oldest(rail), *newest = rail_newest(rail);
     if (!oldest)
         return UINT64_MAX;
@@ -131,6 +168,10 @@ void loss_expire(struct rail *rail, uint64_t now_ns)
 {
     if (loss_deadline(rail) > now_ns)
         return;
+    if (rail->reliable) {
+        send_again(rail, now_ns);
+        return;
+    }
     silence_ask(rail->flow, now_ns);
     if (may_probe_tail(rail))
         probe_tail(rail);

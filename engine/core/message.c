@@ -48,6 +48,8 @@ void message_report(struct flow *flow, struct core_msg *msg)
         append_leader(flow->core, msg);
     else
         msg_append(&flow->core->ended, msg);
+    if (msg->kind == CORE_RECV)
+        flow_note_bulk(flow, msg, msg->moved_bytes);
     if (msg->status == UCCL_OK && !conn->uncounted) {
         if (msg->kind == CORE_SEND) {
             COUNT(counters, msgs_sent, 1);

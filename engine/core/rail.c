@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Round-trip bounds of a rail. Nothing here calls back. */
+/* Round-trip bounds of a rail, and its congestion control. Nothing here calls back. */
 #include "core/rail.h"
 #include "core/state.h"
 
@@ -19,4 +19,14 @@ uint64_t rail_probe_ns(const struct rail *rail)
     uint64_t ns = 2 * rail->rtt.srtt_ns + rail->rtt.peer_ack_delay_ns;
     uint64_t least_ns = rail->flow->core->params->rto_min_us * NS_PER_US / PROBE_SHARE;
     return ns < least_ns ? least_ns : ns;
+}
+
+void rail_init_cc(struct rail *rail)
+{
+    const struct params *params = rail->flow->core->params;
+    cc_init(&rail->cc, params, (uint32_t)params->chunk_size_kb * 1024);
+    if (rail->reliable) {
+        rail->cc.ops = &cc_none;
+        cc_none.init(&rail->cc);
+    }
 }

@@ -89,9 +89,12 @@ struct rail {
     struct probe probe;
     struct reach reach;
     struct mtu mtu;
-    uint64_t last_ack_ns;   /* last ack that made progress, or first transmission after idle */
-    uint64_t pace_until_ns; /* cwnd below a chunk: no data before */
-    bool window_limited;    /* the window has held a chunk back since the last ack */
+    uint64_t last_ack_ns;    /* last ack that made progress, or first transmission after idle */
+    uint64_t pace_until_ns;  /* cwnd below a chunk: no data before */
+    uint64_t again_ns;       /* when a chunk last went again for want of acks (loss.c) */
+    uint64_t lossy_until_ns; /* large messages go as datagrams until then (core_path_lossy()); 0: never did */
+    uint64_t lossy_ns;       /* and how long that is */
+    bool window_limited;     /* the window has held a chunk back since the last ack */
 };
 
 /* How many paths each rail has: UCCL_PORT_ENTROPY, less if all rails would have more than PATHS_MAX. */
@@ -104,6 +107,10 @@ void rail_init(struct flow *flow, unsigned index, const struct flow_setup *setup
                struct path *paths, uint64_t now_ns);
 /* Once the flow is set up: asks for the proof of the rail's address, and for the size that gets through. */
 void rail_begin(struct rail *rail, const struct rail_setup *setup);
+/* It is in use from here on. */
+void rail_enter(struct rail *rail);
+/* Begins with congestion control anew. */
+void rail_init_cc(struct rail *rail);
 
 /* The number of a path within the rail, for path.h, and back. */
 static inline uint16_t rail_local(const struct rail *rail, uint16_t path)
@@ -140,6 +147,8 @@ void rail_doubt(struct rail *rail);
 void rail_suspect(struct rail *rail);
 /* A packet that left over it at `sent_ns` has arrived. */
 void rail_heard(struct rail *rail, uint64_t sent_ns, uint64_t now_ns);
+/* The rail that joins the others is in use once the peer is proven and a connection of it is up. */
+void rail_join(struct flow *flow);
 /* Its address is proven. */
 void rail_proven(struct rail *rail);
 void rail_on_echo(struct rail *rail, uint64_t nonce, uint64_t now_ns);

@@ -9,6 +9,8 @@
  *   a slow rail that has taken too much.
  * - Of a message that starts ahead of its clear-to-send the chunks take the main rail, if that has room, so that they
  *   do not overtake its leader.
+ * - Where a rail of connections stands beside one of datagrams, that one carries large messages, this one all else
+ *   (tx_bulk_rail()). Each stands in for the other where that one does not work.
  * - A lost chunk goes by its own rail again, if that one gets something through; else by another one that has room, if
  *   possible one whose datagrams are large enough.
  *
@@ -23,6 +25,12 @@ static bool is_candidate(const struct rail *rail)
     return rail_usable(rail) || (!rail_usable(main) && rail->state == main->state && rail_carries(rail));
 }
 
+/* The same for a new chunk: no rail of connections helps one of datagrams out that works. */
+static bool takes_new(const struct rail *rail, bool bulk)
+{
+    return rail != rail->flow->bulk && is_candidate(rail) && rail_has_room(rail, bulk);
+}
+
 static bool send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
 {
     return (ctrl || !tx_is_paced_out(rail, now_ns)) && tx_send_frames(rail, ctrl, desc, now_ns);
@@ -34,7 +42,7 @@ bool tx_send_small_by_some(struct flow *flow, bool ctrl, struct tx_desc *desc, u
         return true;
     EACH_RAIL(flow, rail)
     {
-        if (rail != flow->main && is_candidate(rail) && send_frames(rail, ctrl, desc, now_ns))
+        if (rail != flow->main && takes_new(rail, false) && send_frames(rail, ctrl, desc, now_ns))
             return true;
     }
     return false;
@@ -51,6 +59,9 @@ static uint64_t cost(const struct rail *rail)
 
 bool tx_send_large_by_some(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
 {
+    struct rail *bulk = tx_bulk_rail(flow, conn_bulk_ready(conn));
+    if (bulk)
+        return rail_has_room(bulk, true) && tx_send_bulk(bulk, conn, desc, now_ns);
     /* queue pairs place faster than datagrams are sent, and they are the first rail's */
     if (data_qps_usable(&flow->qps) && is_candidate(flow->rails))
         return !tx_is_paced_out(flow->rails, now_ns) && tx_send_bulk(flow->rails, conn, desc, now_ns);
@@ -61,7 +72,7 @@ bool tx_send_large_by_some(struct flow *flow, struct conn *conn, struct tx_desc 
         EACH_RAIL(flow, rail)
         {
             bool better = !best || (best != leaders && (rail == leaders || cost(rail) < cost(best)));
-            if (!(tried >> rail->index & 1) && is_candidate(rail) && better)
+            if (!(tried >> rail->index & 1) && takes_new(rail, true) && better)
                 best = rail;
         }
         if (!best)

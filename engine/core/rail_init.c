@@ -15,7 +15,7 @@ void rail_init(struct flow *flow, unsigned index, const struct flow_setup *setup
     const struct rail_setup *is = &setup->rails[index];
     struct rail *rail = &flow->rails[index];
     rail->flow = flow;
-    rail->next = index + 1 < flow_rail_count(setup) ? rail + 1 : NULL;
+    rail->next = index + 1u < flow->rail_count ? rail + 1 : NULL;
     rail->index = (uint8_t)index;
     rail->destination = is->destination;
     rail->first_path = first_path;
@@ -30,11 +30,7 @@ void rail_init(struct flow *flow, unsigned index, const struct flow_setup *setup
         rail->reorder_threshold = 0;
     rail->reorder_window_quarters = rail->paths.count > 1 ? 2 : 1;
     rtt_init(&rail->rtt);
-    cc_init(&rail->cc, params, (uint32_t)params->chunk_size_kb * 1024);
-    if (rail->reliable) {
-        rail->cc.ops = &cc_none;
-        cc_none.init(&rail->cc);
-    }
+    rail_init_cc(rail);
 }
 
 void rail_begin(struct rail *rail, const struct rail_setup *setup)
@@ -42,8 +38,4 @@ void rail_begin(struct rail *rail, const struct rail_setup *setup)
     probe_init(rail, setup->nonce, setup->greets);
     reach_init(rail, setup->peer_ports);
     mtu_init(rail, setup);
-    if (probe_proven(&rail->probe)) {
-        rail->flow->proven++;
-        mtu_search(rail);
-    }
 }

@@ -148,6 +148,8 @@ static void lose_all(struct rail *rail)
         sent_lose(sent, chunk);
         lost++;
     }
+    for (unsigned i = 0; rail->reliable && i < rail->paths.count; i++)
+        lost += sent_lose_path(sent, &rail->paths.paths[i]);
     rail->large_lost_ns = 0;
     if (rail->index == 0) /* no write lands late: the peer drains too before they go another way */
         data_qps_drain_all(rail->flow);
@@ -212,8 +214,7 @@ static void come_back(struct rail *rail)
 {
     struct flow *flow = rail->flow;
     COUNT(flow->core->counters, rails_returned, 1);
-    cc_init(&rail->cc, flow->core->params,
-            (uint32_t)flow->core->params->chunk_size_kb * 1024); /* it may be another way */
+    rail_init_cc(rail); /* it may be another way */
     rail->last_ack_ns = flow->core->now_ns;
     rail->up_ns = flow->core->now_ns;
     rail->asked = false;
@@ -259,6 +260,26 @@ void rail_heard(struct rail *rail, uint64_t sent_ns, uint64_t now_ns)
         clear_doubt(rail);
 }
 
+void rail_enter(struct rail *rail)
+{
+    if (probe_proven(&rail->probe)) {
+        rail->flow->proven++;
+        mtu_search(rail);
+    }
+}
+
+void rail_join(struct flow *flow)
+{
+    struct rail *rail = &flow->rails[flow->rail_count];
+    if (flow->rail_count == flow->rail_most || !flow_proven(flow) || !channel_up(&rail->paths))
+        return;
+    flow->rails[flow->rail_count - 1].next = rail;
+    flow->rail_count++;
+    flow->reliable = true;
+    rail_enter(rail);
+    flow_choose_main(flow);
+}
+
 void rail_proven(struct rail *rail)
 {
     rail->asked = false;
@@ -266,6 +287,7 @@ void rail_proven(struct rail *rail)
     if (rail->cut) /* meanwhile */
         go_down(rail);
     flow_choose_main(rail->flow);
+    rail_join(rail->flow);
     EACH_RAIL(rail->flow, other)
     {
         if (!probe_proven(&other->probe) && !other->asked)
@@ -317,4 +339,10 @@ void flow_choose_main(struct flow *flow)
             flow->main = rail;
     }
     flow->carries = rail_carries(flow->main);
+    flow->bulk = NULL;
+    EACH_RAIL(flow, rail)
+    {
+        if (rail->reliable && !flow->main->reliable && rail_usable(rail))
+            flow->bulk = rail;
+    }
 }

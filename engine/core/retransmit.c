@@ -11,6 +11,13 @@ static uint64_t retransmission_mask(const struct chunk *chunk)
     return mask;
 }
 
+/* Whether a connection that the chunk would go over has room. */
+static bool has_way(struct flow *flow, const struct chunk *chunk)
+{
+    const struct rail *rail = flow->reliable ? tx_rail_again(flow, chunk) : sent_rail(&flow->sent, chunk);
+    return rail && rail_has_room(rail, chunk->kind == CHUNK_BULK);
+}
+
 struct chunk *tx_first_retransmission(struct flow *flow)
 {
     struct sent *sent = &flow->sent;
@@ -19,7 +26,7 @@ struct chunk *tx_first_retransmission(struct flow *flow)
         if (chunk->written) /* never sent as datagrams: their size may have changed since */
             tx_lay_out(chunk, sent_rail(sent, chunk)->datagram_bytes -
                                   WIRE_BULK_HEADER_BYTES); /* watched receives have no writes */
-        if (!chunk->placed && rail_has_room(sent_rail(sent, chunk), chunk->kind == CHUNK_BULK))
+        if (!chunk->placed && has_way(flow, chunk))
             return chunk;
         if (!chunk->placed)
             continue;
@@ -38,6 +45,8 @@ bool tx_send_retransmission(struct flow *flow, struct chunk *chunk, struct tx_de
     struct rail *from = sent_rail(&flow->sent, chunk), *rail = tx_rail_again(flow, chunk);
     if (!rail)
         return false;
+    if (rail->reliable != from->reliable)
+        tx_change_kind(chunk, rail);
     bool probe = from->loss.tail_probe_due, in_pieces = image_needed(rail, chunk);
     if (in_pieces)
         chunk->charged_bytes = image_charge(rail, chunk);

@@ -156,6 +156,14 @@ unsigned sent_lose_large(struct sent *sent, struct rail *rail)
     return lost;
 }
 
+unsigned sent_lose_path(struct sent *sent, const struct path *path)
+{
+    unsigned lost = 0;
+    for (struct chunk *chunk; (chunk = QUEUE_HOLDER(path->flying.head, struct chunk, by_path)); lost++)
+        sent_lose(sent, chunk);
+    return lost;
+}
+
 void sent_unsend(struct sent *sent, struct chunk *chunk)
 {
     wait_lost(sent, chunk);

@@ -138,6 +138,8 @@ void sent_lose(struct sent *sent, struct chunk *chunk);
 void sent_unsend(struct sent *sent, struct chunk *chunk);
 /* Declares all chunks of large datagrams lost that fly over the rail. Returns how many. */
 unsigned sent_lose_large(struct sent *sent, struct rail *rail);
+/* Declares all that flies over a path lost. Returns how many chunks. */
+unsigned sent_lose_path(struct sent *sent, const struct path *path);
 
 /* The data QP is being drained: its chunks become CHUNK_HELD. */
 void sent_hold_data_qp(struct sent *sent, uint16_t qp);

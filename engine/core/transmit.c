@@ -43,8 +43,9 @@ static bool send_data(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
             continue;
         }
         if (flow->reliable) {
+            const struct rail *bulk = has.bulk ? tx_bulk_rail(flow, conn_bulk_ready(conn)) : NULL;
             has.eager &= room.eager;
-            has.bulk &= room.bulk;
+            has.bulk &= bulk ? rail_has_room(bulk, true) : room.bulk;
             if (!has.eager && !has.bulk) {
                 if (conn == blocked ? !put_off : !conn->active.next)
                     return false;

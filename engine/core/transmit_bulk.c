@@ -71,7 +71,7 @@ static uint32_t bulk_bytes(const struct rail *rail, uint64_t left, uint32_t stri
 
 uint32_t tx_chunk_bytes(const struct flow *flow, const struct core_msg *msg)
 {
-    const struct rail *rail = flow->main;
+    const struct rail *bulk = tx_bulk_rail(flow, msg), *rail = bulk ? bulk : flow->main;
     uint32_t unit, most = bulk_bytes_max(rail, stride_of(rail, msg), &unit);
     return most < CORE_WATCHED_BYTES ? CORE_WATCHED_BYTES : most - most % CORE_WATCHED_BYTES;
 }
@@ -87,6 +87,23 @@ bool tx_lay_out(struct chunk *chunk, uint32_t stride)
     chunk->datagram_bytes = (count > 1 ? stride : bytes) + WIRE_BULK_HEADER_BYTES;
     chunk->last_bytes = bytes - (count - 1) * stride + WIRE_BULK_HEADER_BYTES;
     return true;
+}
+
+/*
+ * A record over a connection may be far larger than a datagram. It arrived whole or not at all, so it may be cut anew,
+ * though perhaps into datagrams that go in fragments.
+ */
+void tx_change_kind(struct chunk *chunk, const struct rail *rail)
+{
+    if (!rail->reliable && chunk->kind == CHUNK_BULK && chunk->count == 1) {
+        uint32_t stride = stride_of(rail, chunk->bulk.msg),
+                 least = (chunk->payload_bytes + CORE_TRAIN_MAX - 1) / CORE_TRAIN_MAX;
+        least = (least + CORE_WATCHED_BYTES - 1) / CORE_WATCHED_BYTES * CORE_WATCHED_BYTES;
+        bool fits = tx_lay_out(chunk, stride > least ? stride : least);
+        assert(fits);
+        (void)fits;
+    }
+    chunk->charged_bytes = rail->reliable ? 0 : tx_charge(chunk->payload_bytes, chunk->count);
 }
 
 /* The record of every chunk of this size that is cut from the message. */
@@ -186,12 +203,18 @@ bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, ui
     uint32_t stride = stride_of(rail, msg);
     uint32_t bytes = bulk_bytes(rail, conn_bulk_left(msg), stride);
     uint32_t count = (bytes + stride - 1) / stride;
-    if (!tx_has_record(flow, false) || !tx_window_takes(rail, bytes, tx_charge(bytes, count), 0))
+    uint32_t charge = rail == flow->bulk ? 0 : tx_charge(bytes, count); /* the kernel bounds what connections hold */
+    if (!tx_has_record(flow, false) || !tx_window_takes(rail, bytes, charge, 0))
         return false;
 
     uint64_t seq;
     struct chunk plan;
     plan_bulk(&plan, msg, bytes, stride);
+    plan.charged_bytes = charge;
+    if (rail == flow->bulk)
+        COUNT(flow->core->counters, tcp_bulk_bytes, bytes);
+    else
+        flow_note_bulk(flow, msg, bytes);
     if (msg->flags & MSG_AHEAD) {
         int path = conn_leader_path(msg, rail);
         plan.follows = path >= 0;

@@ -257,6 +257,8 @@ bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t
         .datagram_bytes = rail->datagram_bytes < room ? rail->datagram_bytes : room,
         .payload_budget = budget,
     };
+    if (train.datagram_bytes > CORE_TRAIN_BYTES_MAX) /* over a connection; it may have to go as a datagram */
+        train.datagram_bytes = CORE_TRAIN_BYTES_MAX;
     train.shared = of == BUFFER_BIG;
     train.count_max = (room < CORE_TRAIN_BYTES_MAX ? room : CORE_TRAIN_BYTES_MAX) / train.datagram_bytes;
     if (train.count_max > CORE_TRAIN_MAX)

@@ -345,16 +345,22 @@ struct nic_datagram_ops {
 /* A flow whose paths are connections. The tokens let its two ends prove to each other which flow a connection is of. */
 struct nic_flow {
     struct flow *flow;
+    uint8_t rail;                /* whose paths they are */
     uint64_t rx_token, tx_token; /* flow_setup */
     bool dials;                  /* this side connects the paths */
+    uint64_t patience_ms;        /* a path breaks if data goes unacknowledged for so long */
+    bool tells_loss;             /* reports a lossy network: nic_channel_event.lossy */
 };
 
 /* What has become of a path. */
 struct nic_channel_event {
     struct flow *flow;
+    uint8_t rail;
     uint32_t destination;
     uint16_t path;
-    bool broken; /* what was under way on it is lost: core_path_broken(); else it has room: core_path_room() */
+    bool broken; /* what was under way on it is lost: core_path_broken() */
+    bool lossy;  /* the network loses more of what it carries than connections bear well: core_path_lossy(). Neither:
+                    it has room: core_path_room() */
 };
 
 /*

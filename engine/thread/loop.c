@@ -294,9 +294,11 @@ static void follow_channels(struct engine_thread *thread, struct nic_queue *queu
     struct nic_channel_event event;
     while (queue->channel->event(queue, &event)) {
         if (event.broken)
-            core_path_broken(thread->core, event.flow, 0, event.path, clock_now_ns());
+            core_path_broken(thread->core, event.flow, event.rail, event.path, clock_now_ns());
+        else if (event.lossy)
+            core_path_lossy(thread->core, event.flow, event.rail, clock_now_ns());
         else
-            core_path_room(thread->core, event.flow, 0, event.path, clock_now_ns());
+            core_path_room(thread->core, event.flow, event.rail, event.path, clock_now_ns());
     }
 }
 

@@ -66,6 +66,7 @@ static void check_offer(const struct boot_offer *offer)
         const struct boot_flow *flow = &offer->flows[i];
         require(flow->token != 0 && flow->rx_bytes != 0);
         require(flow->address.length >= 1 && flow->address.length <= NIC_QUEUE_ADDRESS_MAX);
+        require(flow->beside.length <= BOOT_BESIDE_MAX && !flow->beside.length == !offer->flows[0].beside.length);
         require(flow->datagram_bytes >= CORE_DATAGRAM_MIN && flow->datagram_bytes < 1 << 24);
         check_address(&flow->address);
     }
@@ -86,7 +87,8 @@ static void check_round_trip(const struct boot_offer *offer)
     require(memcmp(again.private_data, offer->private_data, offer->private_bytes) == 0);
     require(again.proof == offer->proof && again.flow_count == offer->flow_count);
     for (unsigned i = 0; i < offer->flow_count; i++)
-        require(again.flows[i].token == offer->flows[i].token);
+        require(again.flows[i].token == offer->flows[i].token &&
+                again.flows[i].beside.length == offer->flows[i].beside.length);
 }
 
 static void decode(const uint8_t *data, size_t size)

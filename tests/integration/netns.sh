@@ -7,6 +7,7 @@
 . "$(dirname "$0")/lib.sh"
 plan 62 54
 need_namespaces
+export UCCL_BACKEND=udp # large messages would go over TCP
 
 XDP_LOSS=$BUILD/tests/xdp_loss
 PAIR_LIMIT_S=120 # datagrams of their own size take a loaded machine long

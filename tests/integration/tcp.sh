@@ -4,7 +4,7 @@
 # drops UDP. What other scripts do over UDP also runs over TCP with `tests/run.sh tcp`.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 17
+plan 20
 
 export UCCL_BACKEND=tcp UCCL_LINGER_MS=1000
 
@@ -14,7 +14,7 @@ check "200 connections" pair 127.0.0.1 --nflow=200 --msize=20K --nreq=2 --iterat
 
 # ports PID: those on which the process listens, but that of the handshake
 ports() {
-    ss -Hltnp 2>/dev/null | grep "pid=$1," | awk '{ sub(/.*:/, "", $4); print $4 }' | grep -vx "$PORT"
+    "${IN_SERVER[@]}" ss -Hltnp 2>/dev/null | grep "pid=$1," | awk '{ sub(/.*:/, "", $4); print $4 }' | grep -vx "$PORT"
 }
 
 # reset_one PORTS: one of the connections to these ports ends by a reset
@@ -185,6 +185,46 @@ at_once() {
     auto "$@" && ! said client 'no datagram came back'
 }
 
+# beside: a run of large messages begins in which TCP carries these and UDP all else
+beside() {
+    SERVER_ENV=(UCCL_BACKEND=auto UCCL_LOG_LEVEL=info UCCL_CC=swift)
+    CLIENT_ENV=("${SERVER_ENV[@]}")
+    start_pair 10.77.0.1 --bi --msize=1M --nreq=4 --perftype=basic --iterations="$1"
+    local started=$?
+    SERVER_ENV=() CLIENT_ENV=()
+    [ "$started" = 0 ] && until_true 20 said client 'connects TCP for large messages'
+}
+
+# drop WHAT...: so much is dropped from now on; pass: nothing is any more
+drop() { both nft add table inet drops && both nft 'add chain inet drops in { type filter hook input priority 0; }' &&
+    both nft add rule inet drops in "$@" drop; }
+pass() { both nft delete table inet drops; }
+
+# Datagrams stop, or TCP does, in the midst of a verified run, which goes on
+goes_on() {
+    local what=$1 text=$2 result=0 ports
+    beside 3000 || return 1
+    ports=$(ports "$SERVER_PID" | paste -sd,)
+    case $what in
+    udp) drop meta l4proto udp || result=1 ;;
+    tcp) drop tcp dport "{ $ports }" || result=1 ;;
+    esac
+    until_true 20 said client "$text" || { echo "nothing said" && result=1; }
+    pass
+    ends 0 0 || result=1
+    return "$result"
+}
+
+# Lossy networks get large messages over UDP
+lossy_tcp() {
+    both nft add table inet drops && both nft 'add chain inet drops in { type filter hook input priority 0; }' &&
+        both nft add rule inet drops in meta l4proto tcp numgen random mod 100 \< 3 drop || return 1
+    local result=0
+    beside 300 && ends 0 0 && said client 'TCP loses' || result=1
+    pass
+    return "$result"
+}
+
 tiny() {
     both sysctl -qw net.ipv4.tcp_rmem="4096 4096 4096" net.ipv4.tcp_wmem="4096 4096 4096" || return 1
     pair 10.77.0.1 --bi --msize=200K --nreq=4 --iterations=10
@@ -211,11 +251,16 @@ if ip netns add "uccl-probe-$$" 2>/dev/null; then
     check "a network that drops UDP" no_udp
     check "there auto takes TCP, and says so once" auto_says
     check "auto and tcp meet at once" at_once auto tcp
+    both nft flush chain inet uccl in
+    check "auto: datagrams stop, TCP carries all" goes_on udp 'datagrams do not get through|has no answer|TCP carries all'
+    check "auto: TCP stops, datagrams carry all" goes_on tcp 'its TCP connections are broken'
+    check "auto: TCP loses segments" lossy_tcp
+    both nft add rule inet uccl in meta l4proto udp drop
     check "tcp and auto meet at once" at_once tcp auto
     check "socket buffers of 4 KiB, both ways" tiny
     both sysctl -qw net.ipv4.tcp_rmem="4096 131072 6291456" net.ipv4.tcp_wmem="4096 16384 4194304"
     check "a half-open peer" half_open
 else
-    skip "namespaces" "not allowed to make network namespaces" 10
+    skip "namespaces" "not allowed to make network namespaces" 13
 fi
 finish

@@ -542,6 +542,8 @@ void app_event(struct world *world, struct end *end, const struct core_event *ev
         side->failed = true;
         world_push(world, world->now_ns + rng_below(&world->app_rng, 10 * NS_PER_MS), EVENT_CLOSE, side->end, side, 0);
         break;
+    case CORE_EVENT_FLOW_BULK:
+        break; /* the pipes come up in any case */
     case CORE_EVENT_CONN_CALLED:
         world_fail(world, "connection %u was called, and is no annex", side->conn->index);
     case CORE_EVENT_FLOW_HOLE:

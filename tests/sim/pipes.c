@@ -57,10 +57,11 @@ static void open_pipe(struct world *world, struct pair *pair, unsigned port, uin
 
 void pipes_create(struct world *world, struct pair *pair)
 {
-    unsigned paths = pair->flow[0]->rails->paths.count;
+    int rail = pipes_rail(world->options);
+    unsigned paths = pair->flow[0]->rails[rail].paths.count;
     memset(pipes[pair - world->pairs], 0, sizeof pipes[0]);
-    if (pair->flow[1]->rails->paths.count < paths)
-        paths = pair->flow[1]->rails->paths.count;
+    if (pair->flow[1]->rails[rail].paths.count < paths)
+        paths = pair->flow[1]->rails[rail].paths.count;
     if (paths > PIPES_MAX)
         paths = PIPES_MAX;
     for (unsigned port = 0; port < paths; port++)
@@ -100,7 +101,7 @@ void pipes_carry(struct world *world, struct pair *pair, unsigned side, unsigned
                  size_t length)
 {
     const struct options *options = world->options;
-    const struct net *net = &pair->link[side][0].net;
+    const struct net *net = &pair->link[side][pipes_rail(options)].net;
     struct pipe *pipe = pipe_of(world, pair, port);
     world->datagrams++;
     if (pipe->generation & 1) { /* the side does not know yet */
@@ -130,7 +131,8 @@ static void give_room(struct world *world, struct pair *pair, unsigned side, uns
 {
     struct end *end = &world->ends[pair->end[side]];
     if (!end->halted)
-        core_path_room(end->core, pair->flow[side], 0, (uint16_t)port, world_clock_ns(world, end));
+        core_path_room(end->core, pair->flow[side], (unsigned)pipes_rail(world->options), (uint16_t)port,
+                       world_clock_ns(world, end));
     end->dirty = true;
 }
 
@@ -160,7 +162,8 @@ void pipes_event(struct world *world, void *what)
     case PIPE_LEARNS:
         pipe->up[event.side] = pipe->waits[event.side] = false;
         if (!end->halted)
-            core_path_broken(end->core, event.pair->flow[event.side], 0, event.port, world_clock_ns(world, end));
+            core_path_broken(end->core, event.pair->flow[event.side], (unsigned)pipes_rail(world->options), event.port,
+                             world_clock_ns(world, end));
         break;
     case PIPE_OPENS:
         if (event.generation < pipe->generation)

@@ -10,6 +10,12 @@
 
 #include "world.h"
 
+/* The rail whose paths are pipes; -1: none. */
+static inline int pipes_rail(const struct options *options)
+{
+    return options->pipe_bytes ? options->pipes_beside : -1;
+}
+
 /* All pipes of a pair come up, a moment later. */
 void pipes_create(struct world *world, struct pair *pair);
 /* Whether the pipe takes a record of this side now. */

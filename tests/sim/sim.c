@@ -598,9 +598,39 @@ static void set_pipes(struct options *options, struct rng *rng)
     options->truncate_permille = 20;
 }
 
+/*
+ * The same beside datagrams, which carry the small messages and stand in where all pipes are broken. Datagrams get
+ * lost, and for a while all of them do.
+ */
+static void set_pipes_beside(struct options *options, struct rng *rng)
+{
+    uint64_t window_bytes = options->window_bytes;
+    uint32_t datagram_bytes = options->datagram_bytes;
+    set_pipes(options, rng);
+    options->pipes_beside = true;
+    options->rails = 2;
+    options->window_bytes = window_bytes;
+    options->datagram_bytes = rng_below(rng, 2) ? datagram_bytes : 8972;
+    options->paths_in_order = false;
+    options->params.tcp_bulk_kb = 64 + rng_below(rng, 400);
+    options->params.nic_dead_ms = 10 + rng_below(rng, 300);
+    options->pipe_heal_ns = rng_below(rng, 2) ? options->pipe_heal_ns : 1000 * NS_PER_MS;
+    for (unsigned side = 0; side < 2; side++) {
+        options->more_rails[0].net[side] = options->net[side];
+        options->net[side].loss_ppm = rng_below(rng, 2) ? rng_below(rng, 30000) : 0;
+        options->net[side].reorder_ppm = rng_below(rng, 2) * 10000;
+        options->net[side].reorder_ns = NS_PER_MS;
+    }
+    uint64_t begin_ns = rng_below(rng, 30 * NS_PER_MS), end_ns = 40 * NS_PER_MS + rng_below(rng, 900 * NS_PER_MS);
+    if (rng_below(rng, 3) == 0)
+        options->cuts[options->cut_count++] =
+            (struct cut){.rail = 0, .kind = CUT_BLACK, .begin_ns = begin_ns, .end_ns = end_ns};
+}
+
 static const struct scenario scenarios[] = {
     SCENARIO("clean", set_clean),
     SCENARIO("pipes", set_pipes),
+    SCENARIO("pipes-beside", set_pipes_beside),
     SCENARIO("loss1", set_loss1),
     SCENARIO("loss5", set_loss5),
     SCENARIO("loss30", set_loss30),

@@ -280,6 +280,21 @@ static inline uint8_t *private_section(uint8_t *at, const struct boot_offer *val
     return at + value->private_bytes;
 }
 
+/* Likewise. */
+static inline uint8_t *beside_section(uint8_t *at, const struct boot_offer *value)
+{
+    uint8_t *head = at;
+    at += 4;
+    for (unsigned i = 0; i < value->flow_count && i < BOOT_FLOWS_MAX; i++) {
+        const struct nic_queue_address *address = &value->flows[i].beside;
+        at = le(at, address->length, 1);
+        memcpy(at, address->bytes, address->length % (NIC_QUEUE_ADDRESS_MAX + 1));
+        at += address->length % (NIC_QUEUE_ADDRESS_MAX + 1);
+    }
+    section(head, 0x8007, (size_t)(at - head) - 4);
+    return at;
+}
+
 static inline size_t offer(uint8_t *out, int sender, const struct boot_offer *value)
 {
     uint8_t body[BOOT_MESSAGE_MAX];
@@ -289,6 +304,8 @@ static inline size_t offer(uint8_t *out, int sender, const struct boot_offer *va
         at = nics_section(at, value);
     if (value->private_bytes)
         at = private_section(at, value);
+    if (value->flows[0].beside.length)
+        at = beside_section(at, value);
     return message(out, 2, sender, body, (size_t)(at - body));
 }
 
@@ -358,6 +375,8 @@ static inline void expect_offer(const struct boot_offer *got, const struct boot_
         cr_assert_eq(got->flows[i].token, want->flows[i].token);
         cr_assert_eq(got->flows[i].address.length, want->flows[i].address.length);
         cr_assert_arr_eq(got->flows[i].address.bytes, want->flows[i].address.bytes, want->flows[i].address.length);
+        cr_assert_eq(got->flows[i].beside.length, want->flows[i].beside.length);
+        cr_assert_arr_eq(got->flows[i].beside.bytes, want->flows[i].beside.bytes, want->flows[i].beside.length);
         cr_assert_eq(got->flows[i].datagram_bytes, want->flows[i].datagram_bytes);
         cr_assert_eq(got->flows[i].rx_bytes, want->flows[i].rx_bytes);
     }

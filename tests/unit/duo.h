@@ -57,6 +57,7 @@ static int32_t duo_failed_status[2];
 static unsigned duo_holes[2];             /* CORE_EVENT_FLOW_HOLE seen */
 static uint32_t duo_passing[2];           /* what the last one said */
 static unsigned duo_lost[2], duo_back[2]; /* CORE_EVENT_RAIL_LOST, CORE_EVENT_RAIL_BACK seen */
+static unsigned duo_bulk[2];              /* CORE_EVENT_FLOW_BULK seen */
 static bool duo_refuse;                   /* the NIC takes nothing */
 static bool duo_reliable;                 /* capability: placing queue pairs are */
 static bool duo_whole_trains;             /* capability: a train costs about one send */
@@ -224,6 +225,9 @@ static inline void duo_events(unsigned side)
         case CORE_EVENT_FLOW_HOLE:
             duo_holes[side]++;
             duo_passing[side] = event.passing_bytes;
+            break;
+        case CORE_EVENT_FLOW_BULK:
+            duo_bulk[side]++;
             break;
         case CORE_EVENT_RAIL_LOST:
             duo_lost[side]++;

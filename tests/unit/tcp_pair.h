@@ -167,7 +167,8 @@ static inline void add_peer(struct side *side, struct side *other, const char *a
                               &(struct nic_flow){.flow = (struct flow *)side,
                                                  .rx_token = tokens[side->index],
                                                  .tx_token = tokens[!side->index],
-                                                 .dials = side->index == 0});
+                                                 .dials = side->index == 0,
+                                                 .patience_ms = side->pair->params.dead_peer_ms});
 }
 
 static const char *congestion_control = ""; /* of the next pair */

@@ -87,6 +87,56 @@ BOTH(beside, a_client_over_tcp_meets_a_server_that_has_both)
     IS(uccl_close(server), 0);
 }
 
+/* ---- large messages over TCP, all else over UDP ---------------------------------------------- */
+
+enum { LARGE = 1 << 20, MANY = 40 };
+
+/* Many large messages each way between engines of these backends; whether TCP carries some. */
+static void play_large(const char *lend, const char *io, const char *backend, bool expected)
+{
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    uccl_conn *conn[2];
+    uccl_engine *engines[2] = {open_engine(lend, "BACKEND", backend, "UDP_IO", io, "NUM_ENGINES", "2", NULL),
+                               open_engine(lend, "UDP_IO", io, "NUM_ENGINES", "2", "SPIN_US", "0", NULL)};
+    IS(uccl_listen(engines[0], 0, 0, &handle, &listener), 0);
+    connect_now(engines[1], &handle, listener, conn);
+    exchange(conn[1], conn[0], 100, 99);
+    cr_assert_eq(counter(engines[0], "tcp_connected"), 0, "small messages are worth no connection");
+    for (unsigned i = 0; i < MANY; i++) {
+        exchange(conn[0], conn[1], LARGE + i, i);
+        exchange(conn[1], conn[0], LARGE + i, i + 100);
+        exchange(conn[1], conn[0], 5000, i + 200);
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        uint64_t bytes = counter(engines[i], "tcp_bulk_bytes");
+        cr_assert_eq(bytes > 0, expected, "engine %u: %lu bytes", i, (unsigned long)bytes);
+        cr_assert_eq(counter(engines[i], "tcp_connected") > 0, expected);
+        cr_assert_lt(bytes, (uint64_t)MANY * LARGE);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        IS(uccl_conn_close(conn[i]), 0);
+    IS(uccl_close(engines[0]), 0);
+    IS(uccl_close(engines[1]), 0);
+}
+
+BOTH(beside, large_messages_go_over_tcp)
+{
+    play_large(lend, "mmsg", "auto", true);
+}
+
+Test(beside, large_messages_go_over_tcp_beside_io_uring, .timeout = TIMEOUT_S)
+{
+    house_note();
+    play_large("no", "auto", "auto", true);
+    house_check();
+}
+
+BOTH(beside, who_wants_udp_gets_all_over_udp)
+{
+    play_large(lend, "mmsg", "udp", false);
+}
+
 /* ---- no datagram comes back ------------------------------------------------------------------ */
 
 /* A server whose datagrams get lost, up to its offer. */

@@ -330,6 +330,38 @@ Test(boot_wire, nics_are_checked)
     expect_fault(wire, offer(wire, FROM_SERVER, &known), "number of NICs");
 }
 
+/* Queues beside the main ones: each flow of an offer has one, or none does. */
+Test(boot_wire, queues_beside_are_checked)
+{
+    uint8_t wire[BOOT_MESSAGE_MAX], again[BOOT_MESSAGE_MAX], body[BOOT_MESSAGE_MAX];
+    struct boot_offer got, value = make_offer(3, 3);
+    for (unsigned i = 0; i < 3; i++)
+        value.flows[i].beside = (struct nic_queue_address){(uint8_t)(4 + i), {3, 1, 2, 3, (uint8_t)i}};
+    size_t length = offer(wire, FROM_SERVER, &value);
+    cr_assert_null(boot_decode_offer(wire, length, &got));
+    expect_offer(&got, &value);
+    cr_assert_eq(boot_put_offer(again, BOOT_FROM_SERVER, &value), length);
+    cr_assert_arr_eq(again, wire, length);
+    for (unsigned i = 0; i < 3; i++) {
+        static const uint8_t bad[] = {0, BOOT_BESIDE_MAX + 1, 255};
+        for (unsigned k = 0; k < 4; k++) {
+            struct boot_offer altered = value;
+            altered.flows[i].beside.length = k < 3 ? bad[k] : BOOT_BESIDE_MAX;
+            length = offer(wire, FROM_SERVER, &altered);
+            cr_assert_eq(!decode(OFFER, wire, length), k == 3 || (i == 0 && k == 0), "flow %u, length %u", i,
+                         altered.flows[i].beside.length);
+        }
+    }
+    value.flow_count = 2; /* more or fewer addresses than flows */
+    uint8_t *at = queues_section(connection_section(body, &value), &value);
+    value.flow_count = 3;
+    expect_fault(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(beside_section(at, &value) - body)), "than flows");
+    value.home = 0;
+    value.flow_count = 1;
+    expect_fault(wire, message(wire, 2, FROM_CLIENT, body, (size_t)(beside_section(at, &value) - body)),
+                 "queue beside");
+}
+
 /* 16 KiB are enough for what is to come, and not a byte more is taken. */
 Test(boot_wire, largest_offer)
 {

@@ -567,7 +567,7 @@ Test(peers, idle_peers_make_room, .timeout = TIMEOUT_S)
     pthread_mutex_lock(&engine->lock);
     for (unsigned i = 0; i < CORE_FLOWS_MAX + 10; i++) {
         memcpy(id, &i, sizeof i);
-        IS(peer_new(table, &clients, false, &host, &peer), 0);
+        IS(peer_new(table, &clients, PEER_MAIN, &host, &peer), 0);
         peer_met(table, peer);
         peer_put(table, peer);
     }
@@ -577,11 +577,11 @@ Test(peers, idle_peers_make_room, .timeout = TIMEOUT_S)
     /* those whose handshakes are under way are not put out; but they are bounded before the slots are */
     unsigned unmet = 0;
     int error;
-    while ((error = peer_new(table, &clients, false, &host, &peer)) == 0)
+    while ((error = peer_new(table, &clients, PEER_MAIN, &host, &peer)) == 0)
         unmet++;
     IS(error, UCCL_ENOMEM);
     cr_assert_eq(unmet, CORE_FLOWS_MAX / 4);
-    IS(peer_new(table, &servers, false, &host, &peer), 0); /* our own connects are not strangers' doing */
+    IS(peer_new(table, &servers, PEER_MAIN, &host, &peer), 0); /* our own connects are not strangers' doing */
     pthread_mutex_unlock(&engine->lock);
     IS(uccl_close(engine), 0);
 }

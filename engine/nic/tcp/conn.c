@@ -77,7 +77,8 @@ static void put_down(struct tcp_queue *queue, struct tcp_conn *conn)
         tcp_close_watched(queue, conn->fd);
     conn->fd = -1;
     conn->state = TCP_DOWN;
-    conn->readable = conn->hung_up = conn->full = conn->refused = conn->room_due = false;
+    conn->readable = conn->hung_up = conn->full = conn->refused = conn->room_due = conn->lossy_due = false;
+    conn->segments = conn->retransmits = 0;
     conn->act_ns = UINT64_MAX;
     queue_remove(&queue->ready, &conn->ready);
     tcp_forget_in(conn);

@@ -43,13 +43,12 @@ static void set_class(int fd, unsigned traffic_class)
     set_option(fd, IPPROTO_IPV6, IPV6_TCLASS, (int)traffic_class);
 }
 
-static void set_options(struct tcp_queue *queue, int fd, uint16_t path, unsigned traffic_class)
+static void set_options(const struct tcp_conn *conn, int fd)
 {
-    const struct params *params = queue->setup.params;
-    set_class(fd, traffic_class);
+    set_class(fd, conn->peer->traffic_class);
     set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)params->dead_peer_ms);
-    if (path == 0)
+    set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)conn->peer->patience_ms);
+    if (conn->path == 0)
         set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, SMALL_LOWAT_BYTES);
 }
 
@@ -122,7 +121,7 @@ void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns)
         return;
     }
     set_early_options(queue, conn->fd);
-    set_options(queue, conn->fd, conn->path, conn->peer->traffic_class);
+    set_options(conn, conn->fd);
     bool connected = connect(conn->fd, &address->any, length) == 0;
     if ((!connected && errno != EINPROGRESS) ||
         !watch(queue, EPOLL_CTL_ADD, conn->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uintptr_t)conn))
@@ -227,7 +226,7 @@ static void hear_stranger(struct tcp_queue *queue, struct tcp_stranger *stranger
     conn->generation = greeting.generation;
     stranger->fd = -1;
     queue->stranger_count--;
-    set_options(queue, conn->fd, conn->path, conn->peer->traffic_class);
+    set_options(conn, conn->fd);
     if (watch(queue, EPOLL_CTL_MOD, conn->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, (uintptr_t)conn))
         come_up(queue, conn);
     else
@@ -300,6 +299,7 @@ void tcp_look(struct tcp_queue *queue)
     }
     int count = epoll_wait(queue->epoll_fd, events, LOOK_EVENTS, 0);
     COUNT(queue->setup.counters, rx_syscalls, 1);
+    queue->calm_looks = count > 0 ? 0 : queue->calm_looks + 1;
     for (int i = 0; i < count; i++) {
         uint64_t data = events[i].data.u64;
         if (data == EVENT_LISTEN)

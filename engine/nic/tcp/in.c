@@ -21,7 +21,8 @@
 enum {
     STASH_MIN_BYTES = 256,
     READS_MAX = 4,   /* of one connection before the next one's turn */
-    LOOK_EVERY = 16, /* polls, at most, while connections are ready anyway */
+    LOOK_EVERY = 16, /* polls, at most, while connections are ready anyway, or the queue is calm */
+    CALM_LOOKS = 64, /* that found nothing */
 };
 
 void tcp_free_spent(struct tcp_queue *queue)
@@ -264,6 +265,17 @@ static unsigned read_conn(struct tcp_queue *queue, struct tcp_conn *conn, struct
     return 0;
 }
 
+/*
+ * Whether to ask the kernel, which is a system call. The rounds of a queue beside another are that one's: where this
+ * one has been calm for long, it is looked at now and then, and after each sleep (tcp_watch()).
+ */
+static bool is_to_look(struct tcp_queue *queue)
+{
+    if (++queue->since_look >= LOOK_EVERY)
+        return true;
+    return !queue->ready.head && !(queue->setup.beside && queue->calm_looks >= CALM_LOOKS);
+}
+
 unsigned tcp_poll(struct nic_queue *base, struct nic_rx *out, unsigned max)
 {
     struct tcp_queue *queue = tcp_queue_of(base);
@@ -272,7 +284,7 @@ unsigned tcp_poll(struct nic_queue *base, struct nic_rx *out, unsigned max)
     queue->slots_used = 0;
     if (max > TCP_SLOTS)
         max = TCP_SLOTS;
-    if (!queue->ready.head || ++queue->since_look >= LOOK_EVERY)
+    if (is_to_look(queue))
         tcp_look(queue);
     queue->turn++;
     while (count < max) {

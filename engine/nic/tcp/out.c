@@ -30,6 +30,7 @@ static ssize_t write_some(struct tcp_queue *queue, struct tcp_conn *conn, struct
     } while (taken < 0 && errno == EINTR);
     if (taken >= 0) {
         COUNT(queue->setup.counters, tx_bytes, (uint64_t)taken);
+        tcp_look_for_loss(queue, conn, (size_t)taken);
         return taken;
     }
     if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM) {

@@ -191,7 +191,8 @@ static uint64_t tcp_rx_bytes(const struct nic_queue *queue)
 
 static int tcp_watch(struct nic_queue *base, uint64_t *timeout_ns)
 {
-    const struct tcp_queue *queue = tcp_queue_of(base);
+    struct tcp_queue *queue = tcp_queue_of(base);
+    queue->calm_looks = 0;
     uint64_t left_ns = UINT64_MAX, now_ns = queue->act_ns != UINT64_MAX ? clock_now_ns() : 0;
     if (queue->ready.head || queue->events.head)
         left_ns = 0;
@@ -312,6 +313,9 @@ static void tcp_introduce(struct nic_queue *base, uint32_t destination, const st
     struct tcp_queue *queue = tcp_queue_of(base);
     struct tcp_peer *peer = tcp_peer_of(queue, destination);
     peer->flow = flow->flow;
+    peer->rail = flow->rail;
+    peer->patience_ms = flow->patience_ms;
+    peer->tells_loss = flow->tells_loss;
     peer->dials = flow->dials;
     peer->rx_token = flow->rx_token;
     peer->tx_token = flow->tx_token;
@@ -326,13 +330,17 @@ static bool tcp_event(struct nic_queue *base, struct nic_channel_event *out)
     if (!conn)
         return false;
     *out = (struct nic_channel_event){.flow = conn->peer->flow,
+                                      .rail = conn->peer->rail,
                                       .destination = conn->peer->destination,
                                       .path = conn->path,
-                                      .broken = conn->broken_due};
-    if (!conn->broken_due)
+                                      .broken = conn->broken_due,
+                                      .lossy = !conn->broken_due && conn->lossy_due};
+    if (!conn->broken_due && !conn->lossy_due)
         conn->room_due = false;
+    if (!conn->broken_due)
+        conn->lossy_due = false;
     conn->broken_due = false;
-    if (!conn->room_due)
+    if (!conn->room_due && !conn->lossy_due)
         queue_remove(&queue->events, &conn->event);
     return true;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What tcp.c (devices, queues, peers), connect.c and conn.c (connections, their beginning and end), in.c (reading) and
- * out.c (writing) share.
+ * What tcp.c (devices, queues, peers), connect.c and conn.c (connections, their beginning and end), in.c (reading),
+ * out.c (writing) and loss.c (what the network loses) share.
  *
  * Each path of a flow is a TCP connection. Path 0 carries small messages and control, the others bulk, so that nothing
  * small waits behind bulk. The side that has dialled the handshake dials the paths, to the port of the other side's
@@ -57,17 +57,17 @@ struct tcp_conn {
     struct queue_link event; /* on queue->events */
     int fd;                  /* -1: none */
     uint16_t path;
-    uint8_t state;             /* enum tcp_conn_state */
-    bool readable;             /* the kernel may have bytes */
-    bool hung_up;              /* or the end of the stream, which comes with no further edge */
-    bool full;                 /* the kernel takes no more */
-    bool broken_due, room_due; /* what event() is to report, in this order */
-    bool refused;              /* the core was told that there is no room, so room_due will be */
-    uint32_t generation;       /* of the greeting */
-    uint32_t failures;         /* to dial, in a row */
-    uint64_t since_ns;         /* when it came up */
-    uint32_t turn;             /* the last poll() in which it had one */
-    uint64_t act_ns;           /* DOWN: dial then; DIALLING: give up then; UP: write on; UINT64_MAX: never */
+    uint8_t state;                        /* enum tcp_conn_state */
+    bool readable;                        /* the kernel may have bytes */
+    bool hung_up;                         /* or the end of the stream, which comes with no further edge */
+    bool full;                            /* the kernel takes no more */
+    bool broken_due, lossy_due, room_due; /* what event() is to report, in this order */
+    bool refused;                         /* the core was told that there is no room, so room_due will be */
+    uint32_t generation;                  /* of the greeting */
+    uint32_t failures;                    /* to dial, in a row */
+    uint64_t since_ns;                    /* when it came up */
+    uint32_t turn;                        /* the last poll() in which it had one */
+    uint64_t act_ns;                      /* DOWN: dial then; DIALLING: give up then; UP: write on; UINT64_MAX: never */
     /* reading: bytes that have been read and not been handed out */
     uint8_t *stash;
     uint32_t stash_bytes, stash_capacity;
@@ -79,14 +79,20 @@ struct tcp_conn {
     /* writing: what is left of records whose beginning the kernel has taken */
     uint8_t *tail;
     uint32_t tail_bytes, tail_done;
+    /* loss.c */
+    uint64_t unlooked_bytes;        /* written since the kernel was asked */
+    uint32_t segments, retransmits; /* of the connection, as it said then */
 };
 
 struct tcp_peer {
     struct tcp_peer *next; /* of queue->peers */
     uint32_t destination;
     bool dials;
-    bool complained;           /* a failure has been logged */
-    struct flow *flow;         /* NULL: not introduced yet */
+    bool complained;      /* a failure has been logged */
+    struct flow *flow;    /* NULL: not introduced yet */
+    uint8_t rail;         /* of the flow */
+    uint64_t patience_ms; /* and the rest of nic_flow */
+    bool tells_loss;
     union nic_address address; /* with the port of its queue */
     uint64_t rx_token, tx_token;
     uint16_t path_count;
@@ -113,6 +119,7 @@ struct tcp_queue {
     struct queue ready, events;
     uint32_t turn;       /* number of poll() */
     unsigned since_look; /* polls since the last look at epoll */
+    unsigned calm_looks; /* in a row that found nothing */
     struct tcp_peer *peers;
     struct tcp_peer **by_destination;
     uint32_t destination_count;
@@ -198,5 +205,10 @@ bool tcp_send(struct nic_queue *base, const struct tx_desc *desc);
 unsigned tcp_flush(struct nic_queue *base);
 /* The kernel says that there is room. */
 void tcp_write_on(struct tcp_queue *queue, struct tcp_conn *conn);
+
+/* ---- loss.c ---------------------------------------------------------------------------------- */
+
+/* The kernel has taken so many bytes: looks now and then how many segments it had to send again. */
+void tcp_look_for_loss(struct tcp_queue *queue, struct tcp_conn *conn, size_t bytes);
 
 #endif
