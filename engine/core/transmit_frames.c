@@ -237,6 +237,13 @@ static uint8_t *frames_buffer(struct flow *flow, bool want_eager, uint64_t budge
     return flow_take_buffer(flow, false, of);
 }
 
+/* Of each datagram in a buffer of `room`. A record over a connection may have to go as a datagram later. */
+static uint32_t frames_bytes(const struct rail *rail, uint32_t room)
+{
+    uint32_t most = room < CORE_TRAIN_BYTES_MAX ? room : CORE_TRAIN_BYTES_MAX;
+    return rail->datagram_bytes < most ? rail->datagram_bytes : most;
+}
+
 bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t now_ns)
 {
     struct flow *flow = rail->flow;
@@ -254,11 +261,9 @@ bool tx_send_frames(struct rail *rail, bool ctrl, struct tx_desc *desc, uint64_t
     uint32_t room = of == BUFFER_BIG ? FRAMES_BIG_BYTES : FRAMES_SMALL_BYTES;
     struct train train = {
         .buffer = buffer,
-        .datagram_bytes = rail->datagram_bytes < room ? rail->datagram_bytes : room,
+        .datagram_bytes = frames_bytes(rail, room),
         .payload_budget = budget,
     };
-    if (train.datagram_bytes > CORE_TRAIN_BYTES_MAX) /* over a connection; it may have to go as a datagram */
-        train.datagram_bytes = CORE_TRAIN_BYTES_MAX;
     train.shared = of == BUFFER_BIG;
     train.count_max = (room < CORE_TRAIN_BYTES_MAX ? room : CORE_TRAIN_BYTES_MAX) / train.datagram_bytes;
     if (train.count_max > CORE_TRAIN_MAX)
