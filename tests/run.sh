@@ -244,14 +244,15 @@ begin_beside() {
     for part in "${parts[@]}"; do
         case $part in
         sanitize)
-            # -O1: checks make code that takes twice as long to optimize further; nothing of this part uses nixl
+            # -O1: checks make code that takes twice as long to optimize further; -g1: lines are all that reports
+            # show; nothing of this part uses nixl
             beside build-asan $last build build-asan -Doptimization=1 -Db_sanitize=address,undefined \
-                -Dc_args=-fno-sanitize-recover=all -Dnixl=disabled
+                -Dc_args="-fno-sanitize-recover=all -g1" -Dnixl=disabled
             last=build-asan
             ;;
         stress)
             targets="stress nccl" beside build-tsan $last build build-tsan -Doptimization=1 -Db_sanitize=thread \
-                -Drace_points=true
+                -Dc_args=-g1 -Drace_points=true
             last=build-tsan
             ;;
         fuzz)
@@ -275,7 +276,7 @@ begin_beside() {
 other_compiler() {
     local targets=tests/sim expected
     expected=$(lines_of_corpus)
-    CC=clang build build-sim-clang -Doptimization=3 &&
+    CC=clang build build-sim-clang -Doptimization=3 -Ddebug=false &&
         program sim build-sim-clang/tests/sim --corpus tests/sim/corpus.txt
 }
 

@@ -76,7 +76,7 @@ build_tree() {
         rm -rf "$build/meson-private"
     fi
     (cd "$source" && meson setup "$build" "${again[@]}" --cross-file "$build/cross.ini" \
-        -Dverbs=enabled -Dio_uring=enabled) &&
+        -Ddebug=false -Dverbs=enabled -Dio_uring=enabled) &&
         nice ninja -C "$build" emulated
 }
 
