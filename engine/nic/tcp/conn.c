@@ -76,6 +76,7 @@ static void put_down(struct tcp_queue *queue, struct tcp_conn *conn)
     if (conn->fd >= 0)
         tcp_close_watched(queue, conn->fd);
     conn->fd = -1;
+    queue->live -= conn->state != TCP_DOWN;
     conn->state = TCP_DOWN;
     conn->readable = conn->hung_up = conn->full = conn->refused = conn->room_due = conn->lossy_due = false;
     conn->segments = conn->retransmits = 0;

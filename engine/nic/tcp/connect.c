@@ -79,6 +79,7 @@ static bool watch(struct tcp_queue *queue, int how, int fd, uint32_t events, uin
 /* The connection carries records now. */
 static void come_up(struct tcp_queue *queue, struct tcp_conn *conn)
 {
+    queue->live += conn->state == TCP_DOWN;
     conn->state = TCP_UP;
     conn->act_ns = UINT64_MAX;
     conn->readable = conn->room_due = true;
@@ -113,6 +114,7 @@ void tcp_dial(struct tcp_queue *queue, struct tcp_conn *conn, uint64_t now_ns)
     socklen_t length = address->any.sa_family == AF_INET6 ? sizeof address->v6 : sizeof address->v4;
     conn->generation++;
     conn->state = TCP_DIALLING;
+    queue->live++;
     conn->act_ns = now_ns + DIAL_NS;
     tcp_act_at(queue, conn->act_ns);
     conn->fd = socket(address->any.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

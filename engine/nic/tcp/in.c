@@ -22,6 +22,7 @@ enum {
     STASH_MIN_BYTES = 256,
     READS_MAX = 4,   /* of one connection before the next one's turn */
     LOOK_EVERY = 16, /* polls, at most, while connections are ready anyway, or the queue is calm */
+    LOOK_UNUSED = 1024,
     CALM_LOOKS = 64, /* that found nothing */
 };
 
@@ -266,14 +267,19 @@ static unsigned read_conn(struct tcp_queue *queue, struct tcp_conn *conn, struct
 }
 
 /*
- * Whether to ask the kernel, which is a system call. The rounds of a queue beside another are that one's: where this
- * one has been calm for long, it is looked at now and then, and after each sleep (tcp_watch()).
+ * Whether to ask the kernel, which is a system call. The rounds of a queue beside another are that one's: without
+ * connections it is hardly looked at, and where these have been calm for long, now and then and after each sleep.
  */
 static bool is_to_look(struct tcp_queue *queue)
 {
-    if (++queue->since_look >= LOOK_EVERY)
+    queue->since_look++;
+    if (queue->ready.head)
+        return queue->since_look >= LOOK_EVERY;
+    if (!queue->setup.beside)
         return true;
-    return !queue->ready.head && !(queue->setup.beside && queue->calm_looks >= CALM_LOOKS);
+    if (queue->live == 0 && queue->stranger_count == 0)
+        return queue->since_look >= LOOK_UNUSED;
+    return queue->calm_looks < CALM_LOOKS || queue->since_look >= LOOK_EVERY;
 }
 
 unsigned tcp_poll(struct nic_queue *base, struct nic_rx *out, unsigned max)

@@ -192,7 +192,8 @@ static uint64_t tcp_rx_bytes(const struct nic_queue *queue)
 static int tcp_watch(struct nic_queue *base, uint64_t *timeout_ns)
 {
     struct tcp_queue *queue = tcp_queue_of(base);
-    queue->calm_looks = 0;
+    if (queue->live) /* after the sleep it is looked at */
+        queue->since_look = LOOK_AFTER_SLEEP;
     uint64_t left_ns = UINT64_MAX, now_ns = queue->act_ns != UINT64_MAX ? clock_now_ns() : 0;
     if (queue->ready.head || queue->events.head)
         left_ns = 0;

@@ -32,6 +32,7 @@ enum {
     TCP_IOVEC_MAX = 2 * TCP_HELD_MAX + 2,
     TCP_BIG_BYTES = 16384, /* records from here on leave at once */
     TCP_HELD_BYTES = 65536,
+    LOOK_AFTER_SLEEP = 1024, /* polls without a look, as far as in.c counts */
 };
 
 enum tcp_conn_state {
@@ -120,6 +121,7 @@ struct tcp_queue {
     uint32_t turn;       /* number of poll() */
     unsigned since_look; /* polls since the last look at epoll */
     unsigned calm_looks; /* in a row that found nothing */
+    unsigned live;       /* connections that are up or being dialled */
     struct tcp_peer *peers;
     struct tcp_peer **by_destination;
     uint32_t destination_count;
