@@ -76,12 +76,14 @@ struct control_piece control_piece(const struct control *control, unsigned index
 uint64_t control_done(const struct control *control, unsigned index, int32_t *status)
 {
     const uint8_t *at = control->entries + (size_t)index * CONTROL_DONE_BYTES;
-    uint32_t code = (uint32_t)le_get(at + 8, 4);
     /* only codes of ours, whatever the peer sends */
-    *status = code == 0                 ? UCCL_OK
-              : code == -UCCL_ECANCELED ? UCCL_ECANCELED
-              : code == -UCCL_EIO       ? UCCL_EIO
-                                        : UCCL_EACCESS;
+    static const int32_t codes[] = {UCCL_OK, UCCL_ECANCELED, UCCL_EIO, UCCL_EPEERNOMEM};
+    uint32_t code = (uint32_t)le_get(at + 8, 4);
+    *status = UCCL_EACCESS;
+    for (unsigned i = 0; i < sizeof codes / sizeof codes[0]; i++) {
+        if (code == (uint32_t)-codes[i])
+            *status = codes[i];
+    }
     return le_get(at, 8);
 }
 

@@ -349,6 +349,17 @@ static void on_control(struct onesided *one, const struct one_request *r)
     one_break(one, UCCL_EPROTO);
 }
 
+/* What the initiator of a write is told of a message that has not brought all bytes. */
+static int32_t why_not_whole(const struct one_request *r)
+{
+    int32_t status = r->request.msg.status;
+    if (r->revoked)
+        return UCCL_EACCESS;
+    if (status == UCCL_ENOMEM)
+        return UCCL_EPEERNOMEM; /* ours */
+    return status == UCCL_ECANCELED || status == UCCL_EIO ? status : UCCL_EACCESS;
+}
+
 void serve_ended(struct one_request *r)
 {
     struct onesided *one = r->of;
@@ -361,10 +372,7 @@ void serve_ended(struct one_request *r)
     if (r->kind == ONE_WRITE_IN) {
         served->pending--;
         if (!whole)
-            note_status(served, r->revoked                      ? UCCL_EACCESS
-                                : msg->status == UCCL_ECANCELED ? UCCL_ECANCELED
-                                : msg->status == UCCL_EIO       ? UCCL_EIO
-                                                                : UCCL_EACCESS);
+            note_status(served, why_not_whole(r));
         try_finish(one, served);
     }
     one_put(r);

@@ -67,7 +67,8 @@ extern "C" {
     ROW(UCCL_ENODEV, -13, "no such device")                                                                            \
     ROW(UCCL_EIO, -14, "system or device error")                                                                       \
     ROW(UCCL_EFORKED, -15, "object of the parent process, before fork()")                                              \
-    ROW(UCCL_EACCESS, -16, "the peer refuses the access: range, right or reference")
+    ROW(UCCL_EACCESS, -16, "the peer refuses the access: range, right or reference")                                   \
+    ROW(UCCL_EPEERNOMEM, -17, "the peer is out of memory")
 
 enum uccl_error {
 #define UCCL_ERROR_ENUM(name, value, text) name = value,
@@ -653,8 +654,9 @@ struct uccl_tail {
  *   After an error any subset of the bytes has been moved, and the tail has not taken effect, unless the connection
  *   failed, which leaves that open.
  * The request completes with UCCL_EACCESS where the peer refuses a range, a right or a reference: nothing else comes to
- * harm. UCCL_EIO: a GPU failed to copy; of the peer's GPU, a read says UCCL_EACCESS. UCCL_ECANCELED after
- * uccl_cancel(): then the engines touch neither local nor exported memory any more. Never blocks; may allocate.
+ * harm. UCCL_EIO: a GPU failed to copy. UCCL_EPEERNOMEM: the peer lacks memory to stage a write for its GPU. Of both at
+ * the peer's GPU a read says UCCL_EACCESS. UCCL_ECANCELED after uccl_cancel(): then the engines touch neither local nor
+ * exported memory any more. Never blocks; may allocate.
  * UCCL_EAGAIN: as for uccl_send_async(). UCCL_EINVAL: local bytes outside their `mr`, a remote of another connection,
  * an unknown tail, a signal at an address that is no multiple of 8, a notification that is too long. UCCL_ENOTSUP:
  * UCCL_TAIL_ADD on memory of a GPU; or the peer lacks one-sided operations. UCCL_ENOMEM; the connection's error.

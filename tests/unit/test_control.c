@@ -80,15 +80,19 @@ Test(control, pieces_that_do_not_fit)
 Test(control, done)
 {
     struct control read;
-    uint8_t *at = control_put_header(bytes, &(struct control){.kind = CONTROL_DONE, .count = 3});
+    uint8_t *at = control_put_header(bytes, &(struct control){.kind = CONTROL_DONE, .count = 5});
     at = control_put_done(at, UINT64_MAX, UCCL_OK);
     at = control_put_done(at, 5, UCCL_ECANCELED);
     at = control_put_done(at, 6, -1000);
+    at = control_put_done(at, 7, UCCL_EPEERNOMEM);
+    at = control_put_done(at, 8, UCCL_EIO);
     int32_t status;
     cr_assert(control_parse(bytes, (size_t)(at - bytes), &read));
     cr_assert(control_done(&read, 0, &status) == UINT64_MAX && status == UCCL_OK);
     cr_assert(control_done(&read, 1, &status) == 5 && status == UCCL_ECANCELED);
     cr_assert(control_done(&read, 2, &status) == 6 && status == UCCL_EACCESS, "only errors of ours");
+    cr_assert(control_done(&read, 3, &status) == 7 && status == UCCL_EPEERNOMEM);
+    cr_assert(control_done(&read, 4, &status) == 8 && status == UCCL_EIO);
     cr_assert(!control_parse(bytes, (size_t)(at - bytes) - 1, &read));
 }
 
