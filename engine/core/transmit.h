@@ -160,7 +160,10 @@ bool tx_lay_out(struct chunk *chunk, uint32_t stride);
 /* A chunk is about to go again over a rail of the other kind. */
 void tx_change_kind(struct chunk *chunk, const struct rail *rail);
 void tx_describe_bulk(const struct chunk *chunk, struct tx_desc *desc);
-/* Payload of a full chunk of a granted message, in whole CORE_WATCHED_BYTES. */
+/*
+ * What ranges of a striped message are multiples of: payload of a full chunk, or a share of the message that is a
+ * record over a connection; in whole CORE_WATCHED_BYTES.
+ */
 uint32_t tx_chunk_bytes(const struct flow *flow, const struct core_msg *msg);
 /* The next chunk, or chunks, of the connection's first large message. False: not now. */
 bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, uint64_t now_ns);

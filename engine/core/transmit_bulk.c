@@ -71,8 +71,13 @@ static uint32_t bulk_bytes(const struct rail *rail, uint64_t left, uint32_t stri
 
 uint32_t tx_chunk_bytes(const struct flow *flow, const struct core_msg *msg)
 {
+    enum { SHARES = 16 }; /* of a message that flows share: a record that is as large as one of these keeps all busy */
     const struct rail *bulk = tx_bulk_rail(flow, msg), *rail = bulk ? bulk : flow->main;
     uint32_t unit, most = bulk_bytes_max(rail, stride_of(rail, msg), &unit);
+    if (rail->reliable && most > msg->size_bytes / SHARES)
+        most = (uint32_t)(msg->size_bytes / SHARES);
+    if (rail->reliable && most < CORE_STRIPE_UNIT)
+        most = CORE_STRIPE_UNIT;
     return most < CORE_WATCHED_BYTES ? CORE_WATCHED_BYTES : most - most % CORE_WATCHED_BYTES;
 }
 

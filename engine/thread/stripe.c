@@ -275,7 +275,7 @@ static uint64_t range_length(const struct uccl_request *request, uint64_t left, 
         bytes = even;
     if (bytes < CORE_STRIPE_UNIT)
         bytes = CORE_STRIPE_UNIT;
-    if (bytes < chunk_bytes) /* a record over TCP has up to 256 KiB */
+    if (bytes < chunk_bytes)
         bytes = chunk_bytes;
     bytes = (bytes + chunk_bytes / 2) / chunk_bytes * chunk_bytes;
     return left < bytes + chunk_bytes / 2 ? left : bytes;

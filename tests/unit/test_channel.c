@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rails whose paths are connections: which path carries what, and what happens when one breaks or is full. */
+#include "core/transmit.h"
 #include "duo.h"
 
 enum { PATHS = 4, RECORD = 60000 };
@@ -289,6 +290,25 @@ Test(channel, a_full_path_holds_up_no_other, .init = open_up)
     duo_run(MS);
     duo_assert_arrived(send, recv, SIZE);
     cr_assert_eq(duo_count(&duo_counters[0].lost_chunks), 0);
+}
+
+/* Ranges of a striped message are records that leave every flow something to do. */
+Test(channel, ranges_are_shares_of_a_message)
+{
+    static const struct {
+        uint64_t size;
+        uint32_t bytes;
+    } cases[] = {{128 << 10, 64 << 10}, {256 << 10, 64 << 10}, {1 << 20, 64 << 10}, {2 << 20, 128 << 10}};
+    duo_defaults();
+    duo_setup[0].rails[0].reliable = duo_setup[1].rails[0].reliable = true;
+    duo_setup[0].rails[0].datagram_bytes = duo_setup[1].rails[0].datagram_bytes = CORE_RECORD_BYTES_MAX;
+    duo_open_as(false);
+    for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct core_msg msg = {.size_bytes = cases[i].size};
+        cr_assert_eq(tx_chunk_bytes(duo_flow[0], &msg), cases[i].bytes);
+    }
+    struct core_msg msg = {.size_bytes = UINT64_C(1) << 32};
+    cr_assert_eq(tx_chunk_bytes(duo_flow[0], &msg), 256 << 10);
 }
 
 /*
