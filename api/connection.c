@@ -175,7 +175,7 @@ static bool map_annexes(struct uccl_conn *conn, unsigned home)
         onesided_new(conn->thread, &conn->stripes, &engine->parts, conn, &engine->exports, &engine->notes);
     if (!conn->stripes.onesided)
         return false;
-    conn->stripes.onesided->nic = conn->nic;
+    conn->stripes.onesided->pairs = conn->pairs;
     conn->stripes.close_onesided = onesided_close;
     conn->stripes.open++;
     atomic_fetch_add(&conn->stripes.holds, 1 + (conn->stripes.count - 1) * (STRIPE_CLASSES - 1));
@@ -193,8 +193,7 @@ int conn_make(struct uccl_engine *engine, const struct conn_plan *plan, struct u
     conn->thread = peer->flows[home].thread;
     conn->peer = peer;
     conn->id = plan->id;
-    if (peer->flows[home].setup.places && peer->flows[home].nics[0])
-        conn->nic = peer->flows[home].nics[0] - 1u; /* of the first rail, which has the data QPs */
+    conn->pairs = peer_pairs(&peer->flows[home]);
     conn->address = *plan->address;
     conn->private_bytes = plan->theirs->private_bytes;
     memcpy(conn->private_data, plan->theirs->private_data, conn->private_bytes);

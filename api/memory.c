@@ -197,6 +197,15 @@ UCCL_API int uccl_mem_status(enum uccl_mem kind, char *text, size_t size)
     return UCCL_ENOTSUP;
 }
 
+/* Whether some NIC of the connection's reaches the memory by itself. */
+static bool is_written_directly(const uccl_conn *conn, const uccl_mr *mr)
+{
+    for (unsigned i = 0; i < conn->pairs.count; i++)
+        if (mr->nic[conn->pairs.nics[i]].handle)
+            return true;
+    return false;
+}
+
 UCCL_API int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *mr, uccl_request **out)
 {
     if (!conn || !out || (!buffer && length) || (mr && !mr_covers(mr, buffer, length)))
@@ -205,7 +214,7 @@ UCCL_API int uccl_flush(uccl_conn *conn, void *buffer, size_t length, uccl_mr *m
         return UCCL_EFORKED;
     if (atomic_load_explicit(&conn->closing, memory_order_relaxed))
         return UCCL_ECLOSED;
-    if (!mr || !length || mr->region->is.ops->cpu_readable || !mr->nic[conn->nic].handle) {
+    if (!mr || !length || mr->region->is.ops->cpu_readable || !is_written_directly(conn, mr)) {
         *out = NULL; /* host memory and staged memory need no flush: what completed receives wrote is visible */
         return UCCL_OK;
     }

@@ -17,7 +17,6 @@ struct uccl_request *request_take_for(struct uccl_conn *conn, void *buffer, stru
         return NULL;
     request->buffer = buffer;
     request->mr_users = mr ? &mr->users : NULL;
-    request->nic_mr = mr ? &mr->nic[conn->nic] : NULL;
     atomic_store_explicit(&request->thread, conn->thread, memory_order_relaxed);
     request->stripes = &conn->stripes;
     atomic_store_explicit(&request->flushes, false, memory_order_relaxed);

@@ -74,7 +74,7 @@ struct uccl_conn {
     bool abandoned;                   /* nobody waits until it is over; under the engine's lock */
     _Atomic bool closing;             /* the application has closed it */
     uint32_t id;
-    unsigned nic; /* of ours, that places: its index */
+    struct request_pairs pairs;
     union nic_address address;
     _Atomic int32_t status; /* 0, or why it takes no more messages */
     uint16_t private_bytes; /* of the other end's private data */

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/race_point.h"
+#include "thread/payload.h"
 
 bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length)
 {
@@ -70,11 +71,10 @@ static int post_message(struct uccl_conn *conn, enum core_msg_kind kind, void *b
     request->msg.stripes = request->msg.range_units = 0;
     request->msg.block_bytes = 0;
     request->staged.memory = mr && length && !mr->region->is.ops->cpu_readable ? &mr->region->is : NULL;
-    request->msg.placeable = mr && length && request->nic_mr->handle;
     request->msg.ahead = false;
     request->msg.watched = watched;
     request->msg.grant_address = (uintptr_t)buffer;
-    request->msg.grant_key = mr ? request->nic_mr->remote_key : 0;
+    payload_reach(request, mr && length ? mr->nic : NULL, &conn->pairs);
     return request_post(conn, request, COMMAND_SUBMIT, out);
 }
 
@@ -85,6 +85,8 @@ int request_post_flush(struct uccl_conn *conn, void *buffer, struct uccl_mr *mr,
         return UCCL_EAGAIN;
     atomic_store_explicit(&request->flushes, true, memory_order_relaxed);
     request->msg.moved_bytes = 0;
+    request->nic_mr = mr->nic;
+    flush_init(request, &conn->pairs);
     request->staged.memory = &mr->region->is;
     return request_post(conn, request, COMMAND_FLUSH, out);
 }

@@ -51,8 +51,9 @@ static const void *payload(const struct core_msg *msg, uint64_t offset)
     return payload_bytes + offset;
 }
 
-static uint64_t local(const struct core_msg *msg, uint64_t offset, uint32_t *key)
+static uint64_t local(const struct core_msg *msg, uint64_t offset, unsigned nic_index, uint32_t *key)
 {
+    (void)nic_index;
     *key = 1;
     return (uintptr_t)payload(msg, offset);
 }
@@ -161,7 +162,7 @@ static void post(unsigned side, unsigned *left)
         message->core.size_bytes = MESSAGE_BYTES;
         message->core.placeable = true;
         message->core.grant_address = (uintptr_t)payload_bytes;
-        message->core.grant_key = 2;
+        message->core.grant_keys[0] = 2;
         core_submit(threads[side].core, conns[side], &message->core, now_ns);
         --*left;
     }

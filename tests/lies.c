@@ -480,10 +480,11 @@ static unsigned invent_cts(struct liar *liar, uint8_t *at)
     cts.msg = number32(liar, conn->received);
     cts.length = number(liar, conn->total);
     cts.stripes = (uint8_t)(below(liar, 2) ? 0 : below(liar, 65));
-    cts.placeable = below(liar, 4) == 0;
+    cts.placeable = below(liar, 4) == 0 ? (uint8_t)(1 + below(liar, 15)) : 0;
     cts.address = number(liar, 4096);
-    cts.key = number32(liar, 1);
-    cts.slot = number32(liar, liar->slot) % WIRE_SLOTS_MAX;
+    for (unsigned i = 0; i < CORE_PAIRS_MAX; i++)
+        cts.keys[i] = number32(liar, 1);
+    cts.slot = (uint16_t)(number32(liar, liar->slot) % WIRE_SLOTS_MAX);
     return wire_put_cts(at, &cts);
 }
 

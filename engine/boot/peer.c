@@ -149,6 +149,7 @@ static int add_rail(struct engine_thread *thread, struct open_call *call, const 
         rail.datagram_bytes = call->flow->datagram_bytes;
     if (rail.datagram_bytes > rail.peer_datagram_bytes)
         rail.datagram_bytes = rail.peer_datagram_bytes;
+    rail.pair = plan->pair;
     call->flow->nics[setup->rail_count] = (uint8_t)plan->host.nic;
     setup->rails[setup->rail_count++] = rail;
     return UCCL_OK;
@@ -513,7 +514,7 @@ static int start_flow(struct peer_table *table, struct peer_flow *flow, struct o
     struct rail_plan own[CORE_RAILS_MAX];
     memcpy(own, call->rails, call->rail_count * sizeof own[0]);
     call->rails = own;
-    if (flow->thread->queue->nic->pairs) /* flow i begins with pair i: both ends must find the same, since it places */
+    if (flow->thread->queue->nic->pairs) /* flow i begins with pair i */
         rails_prefer(own, flow->thread->index % call->rail_count);
     else if (ends)
         rails_order(own, call->rail_count, flow->thread->index % ends);
@@ -541,6 +542,7 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
         struct flow_setup *setup = &peer->flows[i].setup;
         setup->features = features;
         setup->places = places;
+        setup->pairs = places ? (uint8_t)rail_count : 0;
         setup->chunk_window = places ? smaller_u32(chunk_window, CORE_PLACE_WINDOW_MAX) : chunk_window;
         setup->msg_window = smaller_u32(params->msg_window, offer->msg_window);
         setup->eager_window_kb = smaller_u32(params->eager_window_kb, offer->eager_window_kb);
@@ -555,6 +557,15 @@ int peer_take_offer(struct peer_table *table, struct peer *peer, const struct bo
     }
     peer->flows_open = count;
     return UCCL_OK;
+}
+
+struct request_pairs peer_pairs(const struct peer_flow *flow)
+{
+    const struct flow_setup *setup = &flow->setup;
+    struct request_pairs pairs = {.count = setup->pairs};
+    for (unsigned i = 0; setup->places && i < setup->rail_count; i++)
+        pairs.nics[setup->rails[i].pair] = flow->nics[i] ? (uint8_t)(flow->nics[i] - 1) : 0;
+    return pairs;
 }
 
 void peer_flow_turned(struct peer_flow *flow, enum peer_flow_state state)

@@ -141,6 +141,9 @@ void peer_flow_connect_beside(struct peer_flow *flow);
 /* CORE_EVENT_RAIL_LOST or CORE_EVENT_RAIL_BACK of a flow, on its engine thread: counts for its NIC, and warns once. */
 void peer_flow_lost_rail(struct peer_flow *flow, unsigned rail, bool lost);
 
+/* Over which pairs of NICs the flow may place. */
+struct request_pairs peer_pairs(const struct peer_flow *flow);
+
 static inline enum peer_flow_state peer_flow_state(const struct peer_flow *flow)
 {
     /* pairs with peer_flow_turned() */

@@ -56,7 +56,7 @@ static unsigned plan_by_address(const struct nic *nic, const struct nic_host *ho
     if (count == 0)
         count = 1; /* peer_add() says what is wrong */
     for (unsigned i = 0; i < count; i++) {
-        out[i] = (struct rail_plan){.host = *host, .handshake = count == 1};
+        out[i] = (struct rail_plan){.host = *host, .handshake = count == 1, .pair = (uint8_t)i};
         out[i].host.nic = nic->ends ? pairs[i].ours + 1u : 0;
         out[i].host.peer_nic = pairs[i].theirs;
     }

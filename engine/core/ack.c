@@ -87,7 +87,7 @@ static unsigned read_qp_reports(const struct flow *flow, const struct wire_ack *
     unsigned count = 0;
     for (unsigned i = 0; i < ack->path_count; i++) {
         const struct wire_ack_path *entry = &ack->paths[i];
-        if (!entry->on_path || entry->path >= flow->qps.count)
+        if (!entry->on_path || entry->path >= flow->qps.count || !flow->qps.qps[entry->path].rail)
             continue;
         struct qp_report *item = &reports[count++];
         uint64_t sent_ns = 0;
@@ -114,11 +114,11 @@ static unsigned read_qp_reports(const struct flow *flow, const struct wire_ack *
 /* As on_ack_paths(), for data QPs. */
 static void on_ack_data_qps(struct flow *flow, const struct qp_report *reports, unsigned count, uint64_t now_ns)
 {
-    struct rail *rail = flow->rails;
-    struct rail_report *rail_report = &rail->report;
     unsigned lost = 0;
     for (; count-- > 0; reports++) {
-        struct path *path = &flow->qps.set.paths[reports->qp];
+        struct rail *rail = flow->qps.qps[reports->qp].rail;
+        uint16_t local = (uint16_t)(reports->qp >> flow->qps.pair_bits);
+        struct path *path = &rail->qps.paths[local];
         if (reports->path_seq == 0)
             data_qp_heard(flow, reports->qp);
         if (reports->path_seq == 0 || (int32_t)(reports->path_seq - path->acked_seq) <= 0 ||
@@ -128,13 +128,15 @@ static void on_ack_data_qps(struct flow *flow, const struct qp_report *reports, 
         data_qp_heard(flow, reports->qp);
         if (reports->rtt_ns)
             take_sample(rail, reports->rtt_ns, reports->hold_ns, now_ns);
-        rail_report->ce |= reports->ce;
-        path_report(&flow->qps.set, reports->qp, reports->ce ? PATH_CONGESTED : PATH_GOOD, reports->rtt_ns);
-        if (!flow->core->places_reliably)
-            lost += sent_lose_by_data_qp(&flow->sent, reports->qp, reports->path_seq);
+        rail->report.ce |= reports->ce;
+        path_report(&rail->qps, local, reports->ce ? PATH_CONGESTED : PATH_GOOD, reports->rtt_ns);
+        if (flow->core->places_reliably)
+            continue;
+        unsigned late = sent_lose_by_data_qp(&flow->sent, rail, local, reports->path_seq);
+        rail->report.lost += late;
+        lost += late;
     }
     data_qps_lost(flow, lost);
-    rail_report->lost += lost;
 }
 
 /* The ack is about to be applied. */
@@ -221,7 +223,7 @@ bool ack_on_frame(struct flow *flow, const struct wire_ack *ack, bool fresh, uin
 void ack_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t qp)
 {
     struct core *core = flow->core;
-    struct rail *rail = flow->rails;
+    struct rail *rail = flow->qps.qps[qp].rail;
     uint64_t sent_ns = 0;
     rail->acked = (struct sent_acked){0};
     for (uint64_t end = seq + count; seq < end; seq++) {
@@ -236,7 +238,7 @@ void ack_on_placed(struct flow *flow, uint64_t seq, uint32_t count, uint16_t qp)
     uint64_t rtt_ns = round_trip(flow, core->now_ns - sent_ns, 0);
     data_qp_heard(flow, qp);
     rtt_sample(&rail->rtt, rtt_ns, 0, core->now_ns);
-    path_report(&flow->qps.set, qp, PATH_GOOD, rtt_ns);
+    path_report(&rail->qps, (uint16_t)(qp >> flow->qps.pair_bits), PATH_GOOD, rtt_ns);
     rail->last_ack_ns = core->now_ns;
     rail->cc.ops->on_ack(&rail->cc, &(struct cc_ack){
                                         .now_ns = core->now_ns,

@@ -386,10 +386,10 @@ static unsigned put_cts(struct conn *conn, uint8_t *at)
                            .watched = msg->watched};
     slot->flags |= RECV_CLEARED;
     if (place_grant(conn->flow, slot->msg)) {
-        cts.placeable = true;
+        cts.placeable = msg->placeable;
         cts.address = msg->grant_address;
-        cts.key = msg->grant_key;
-        cts.slot = msg->grant_slot - 1u;
+        memcpy(cts.keys, msg->grant_keys, sizeof cts.keys);
+        cts.slot = (uint16_t)(msg->grant_slot - 1);
         cts.stripes = cts.range_units = 0;
     }
     return wire_put_cts(at, &cts);
@@ -445,7 +445,7 @@ unsigned conn_put_ctrl(struct conn *conn, uint8_t *at, unsigned room, uint64_t s
         return 0;
     if (conn->credit_due)
         at += put_credit(conn, at);
-    while (conn->due_count[DUE_CTS] && end - at >= WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES)
+    while (conn->due_count[DUE_CTS] && end - at >= WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES_MAX)
         at += put_cts(conn, at);
     while (conn->due_count[DUE_RTS] && end - at >= WIRE_RTS_BYTES)
         at += put_rts(conn, at);

@@ -44,10 +44,10 @@ struct send_slot {
     bool granted;
     uint8_t stripes; /* flows that the clear-to-send allows */
     uint8_t range_units;
-    bool watched;   /* the clear-to-send says that the receive is watched */
-    bool placeable; /* the clear-to-send says where our NIC may write: */
+    bool watched;      /* the clear-to-send says that the receive is watched */
+    uint8_t placeable; /* the clear-to-send says where our NICs may write; of which pairs (bits): */
     uint16_t slot;
-    uint32_t key;
+    uint32_t keys[CORE_PAIRS_MAX]; /* by pair */
     uint64_t address;
     int32_t abort_status; /* status in the ABORT of this message, once one exists */
 };
@@ -203,8 +203,8 @@ struct core_msg *conn_data_target(const struct conn *conn, const struct wire_dat
 
 /* The NIC has written `length` bytes of a granted message. False: more than the message has. */
 bool conn_on_placed(struct conn *conn, struct core_msg *msg, uint32_t length);
-/* The grant of this message if our NIC may write to it, else NULL. */
-const struct send_slot *conn_grant(const struct conn *conn, const struct core_msg *msg);
+/* The grant of this message if our NIC of one of these pairs (bits) may write to it, else NULL. */
+const struct send_slot *conn_grant(const struct conn *conn, const struct core_msg *msg, unsigned pairs);
 
 /* The last chunk that refers to this payload is acked: completes the message if it waited for that. */
 void conn_chunk_gone(struct conn *conn, struct core_msg *msg);

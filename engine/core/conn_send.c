@@ -6,6 +6,7 @@
 #include "core/conn_slots.h"
 
 #include <assert.h>
+#include <string.h>
 
 /*
  * An eager message of which nothing was sent gives up its slot in the peer's ring. Those behind it, of which nothing
@@ -97,9 +98,9 @@ static void start_bulk(struct conn *conn, struct core_msg *msg, const struct sen
     msg->end_bytes = msg->size_bytes;
     msg->watched = slot->watched;
     /* the NIC reads the payload itself: no need to fetch it, where a data QP can write */
-    if (msg->placeable && slot->placeable && data_qps_usable(&conn->flow->qps))
+    if (msg->block_bytes && msg->placeable & slot->placeable & data_qps_pairs(conn->flow))
         msg->block_bytes = 0;
-    if (conn_grant(conn, msg) && msg->size_bytes < slot->granted_bytes) {
+    if (conn_grant(conn, msg, UINT8_MAX) && msg->size_bytes < slot->granted_bytes) {
         msg->flags |= MSG_TOTAL_DUE;
         conn_set_due(conn, DUE_RTS, msg->number);
     }
@@ -177,9 +178,9 @@ bool conn_on_cts(struct conn *conn, const struct wire_cts *cts)
     slot->range_units = cts->range_units;
     slot->watched = cts->watched;
     if (cts->placeable && conn->flow->qps.count) {
-        slot->placeable = true;
-        slot->slot = (uint16_t)cts->slot;
-        slot->key = cts->key;
+        slot->placeable = cts->placeable;
+        slot->slot = cts->slot;
+        memcpy(slot->keys, cts->keys, sizeof slot->keys);
         slot->address = cts->address;
         data_qps_want(conn->flow);
     }
@@ -285,10 +286,10 @@ void conn_chunk_gone(struct conn *conn, struct core_msg *msg)
     }
 }
 
-const struct send_slot *conn_grant(const struct conn *conn, const struct core_msg *msg)
+const struct send_slot *conn_grant(const struct conn *conn, const struct core_msg *msg, unsigned pairs)
 {
     const struct send_slot *slot = send_slot(conn, msg->number);
-    return !conn->for_parts && !msg->block_bytes && msg->placeable && slot->placeable ? slot : NULL;
+    return !conn->for_parts && !msg->block_bytes && msg->placeable & slot->placeable & pairs ? slot : NULL;
 }
 
 /* Whether an eager message may go: it has its slot in the peer's ring, needs none, or finds room for one. */

@@ -39,6 +39,7 @@ enum {
     CORE_DATAGRAM_MIN = 512,             /* smallest datagram size that the wire format works with */
     CORE_DATAGRAM_BASE = 1232,           /* passes every network: IP packets of 1,280 bytes (RFC 8200 5) */
     CORE_STRIPES_MAX = 64,               /* flows that may share one message */
+    CORE_PAIRS_MAX = 4,                  /* pairs of NICs of a flow that places (rail_setup) */
     CORE_WATCHED_BYTES = 128, /* alignment of watched buffers, and of every write into them except at the end */
     CORE_FRAMES_MAX = 512,    /* frames in one datagram */
     CORE_GATHER_MAX = 512,    /* payload pieces in one chunk of small messages */
@@ -76,17 +77,17 @@ struct core_msg {
     uint8_t kind;         /* enum core_msg_kind */
     uint8_t stripes;      /* receive and part, later also send: flows that may share the message; 0: one */
     uint8_t range_units;  /* receive, later also send: ranges begin at multiples of so many CORE_STRIPE_UNIT; 0: any */
-    bool placeable;       /* the NIC reaches the buffer, to read a send or write a receive */
+    uint8_t placeable;    /* the NICs that reach the buffer, to read a send or write a receive: bits by pair */
     bool ahead;           /* of an annex that follows another one: a send may start before its clear-to-send, bytes of
                              a receive may come before it has one. Neither is staged or placed (ahead.c) */
     bool watched;         /* receive: somebody reads its buffer while it is pending. So whole units of
                              CORE_WATCHED_BYTES are written to it, in order, except at its end, and never by the NIC.
                              Send: the clear-to-send says that the receive is watched */
     uint32_t block_bytes; /* send: staged, its payload comes in blocks of this size; 0: the payload is there */
-    uint32_t grant_key;   /* receive: the key with which the peer's NIC writes */
-    uint64_t grant_address; /* receive: of the buffer, as the peer's NIC names it */
-    uint64_t size_bytes;    /* send: length of the message; receive: capacity of the buffer */
-    uint64_t number;        /* k of its direction: send k matches receive k; the caller's of a part, else the core's */
+    uint32_t grant_keys[CORE_PAIRS_MAX]; /* receive: the keys with which the peer's NICs write, by pair */
+    uint64_t grant_address;              /* receive: of the buffer, as the peer's NIC names it */
+    uint64_t size_bytes;                 /* send: length of the message; receive: capacity of the buffer */
+    uint64_t number; /* k of its direction: send k matches receive k; the caller's of a part, else the core's */
 };
 
 /* ---- set-up ---------------------------------------------------------------------------------- */
@@ -128,6 +129,7 @@ struct rail_setup {
                                      first. A firewall on our side then lets the peer's packets in as answers */
     bool reliable;       /* its paths are connections that lose nothing unless they break: core_path_broken() */
     bool joins;          /* of the last of several rails, which is reliable: it is in use once a path of it is up */
+    uint8_t pair;        /* of flow_setup.pairs: the NICs of its ends, of which no other rail has both */
     uint16_t peer_ports; /* number of the peer's ports: its path i leaves from port i. The rail opens firewalls on
                             our side for them (reach.h). 0 or 1: there is nothing to open */
 };
@@ -144,8 +146,10 @@ struct flow_setup {
     uint32_t eager_window_kb;                /* the smaller of both ends' UCCL_EAGER_WINDOW_KB */
     uint64_t features;                       /* of both ends (WIRE_FEATURES, wire.h) */
     void *owner;                             /* handed back in events and QP actions */
-    bool places; /* both ends have a NIC that places payload, over the first rail; then chunk_window is at most
-                    CORE_PLACE_WINDOW_MAX, and messages have no stripes */
+    bool places;   /* both ends have NICs that place payload; then chunk_window is at most CORE_PLACE_WINDOW_MAX, and
+                      messages have no stripes */
+    uint8_t pairs; /* pairs of such NICs, which both ends number alike. An end may lack the rail of a pair: then nothing
+                      is placed over that. 0: rail i has pair i */
 };
 
 /*
@@ -490,9 +494,10 @@ struct core_msg *core_next_leader(struct core *core);
 
 /* ---- NICs that place payload -------------------------------------------------------------------
  *
- * A flow with `places` sends datagrams like every flow. Beside them it has data QPs: path p (below UCCL_PORT_ENTROPY)
- * may have a connected queue pair, over which the NIC writes the payload of granted messages to the receiver's buffer
- * (TX_PLACE). The core decides when to make, connect and drain a data QP; the owner does it and answers:
+ * A flow with `places` sends datagrams like every flow. Beside them it has data QPs, up to UCCL_PORT_ENTROPY for each
+ * rail: connected queue pairs, over which the NIC writes the payload of granted messages to the receiver's buffer
+ * (TX_PLACE). `path` is the number of one (data_qp.h). The core decides when to make, connect and drain a data QP; the
+ * owner does it and answers:
  *
  *     QP_OPEN      make a queue pair        core_qp_opened() with its number, or core_qp_failed()
  *     QP_CONNECT   connect it to the peer's core_qp_connected(), or core_qp_failed()

@@ -21,10 +21,25 @@ static uint32_t reserve_of(const struct flow_setup *setup)
     return setup->chunk_window / 8;
 }
 
-static uint16_t count_of(const struct params *params, const struct flow_setup *setup)
+static unsigned pair_bits(const struct flow_setup *setup)
 {
-    uint32_t most = reserve_of(setup);
+    unsigned pairs = setup->pairs ? setup->pairs : flow_rail_count(setup), bits = 0;
+    assert(pairs <= CORE_PAIRS_MAX);
+    while (1u << bits < pairs)
+        bits++;
+    return bits;
+}
+
+/* Data QPs of each rail. */
+static uint16_t qps_per_rail(const struct params *params, const struct flow_setup *setup)
+{
+    uint32_t most = reserve_of(setup) >> pair_bits(setup);
     return (uint16_t)(params->port_entropy < most ? params->port_entropy : most);
+}
+
+uint16_t data_qps_count(const struct params *params, const struct flow_setup *setup)
+{
+    return setup->places ? (uint16_t)(qps_per_rail(params, setup) << pair_bits(setup)) : 0;
 }
 
 static uint32_t depth_of(const struct params *params)
@@ -37,7 +52,7 @@ static uint32_t depth_of(const struct params *params)
 
 size_t data_qps_size(const struct params *params, const struct flow_setup *setup)
 {
-    size_t count = setup->places ? count_of(params, setup) : 0;
+    size_t count = data_qps_count(params, setup);
     return round64(count * sizeof(struct data_qp)) + round64(count * sizeof(struct path)) +
            count * round64(depth_of(params) * sizeof(struct data_qp_work));
 }
@@ -49,17 +64,35 @@ void data_qps_init(struct flow *flow, uint8_t *memory, const struct flow_setup *
     if (!places_payload(core, setup))
         return;
     assert(setup->chunk_window <= CORE_PLACE_WINDOW_MAX);
-    qps->count = count_of(core->params, setup);
+    qps->count = data_qps_count(core->params, setup);
+    qps->pair_bits = (uint8_t)pair_bits(setup);
     qps->depth = depth_of(core->params);
     qps->reserve = reserve_of(setup);
     qps->qps = (struct data_qp *)memory;
     memory += round64(qps->count * sizeof(struct data_qp));
-    path_set_init(&qps->set, (struct path *)memory, qps->count, (unsigned)core->params->path_policy, &core->rng);
+    struct path *paths = (struct path *)memory;
     memory += round64(qps->count * sizeof(struct path));
     for (unsigned i = 0; i < qps->count; i++) {
         qps->qps[i] = (struct data_qp){.generation = 1, .work = (struct data_qp_work *)memory};
         memory += round64(qps->depth * sizeof(struct data_qp_work));
     }
+    uint16_t each = qps_per_rail(core->params, setup);
+    EACH_RAIL(flow, rail)
+    {
+        path_set_init(&rail->qps, paths, each, (unsigned)core->params->path_policy, &core->rng);
+        paths += each;
+        for (unsigned i = 0; i < each; i++) {
+            struct data_qp *qp = &qps->qps[i << qps->pair_bits | rail->pair];
+            assert(!qp->rail);
+            qp->rail = rail;
+        }
+    }
+}
+
+/* The number of a data QP within its rail. */
+static uint16_t local_of(const struct flow *flow, uint16_t index)
+{
+    return (uint16_t)(index >> flow->qps.pair_bits);
 }
 
 /* Whether the peer's queue pair may be written to. */
@@ -74,7 +107,16 @@ static void count_usable(struct flow *flow, const struct data_qp *qp)
     if (!may_write(qp))
         return;
     flow->qps.usable++;
+    qp->rail->qps_usable++;
     COUNT(flow->core->counters, qps_up, 1);
+}
+
+unsigned data_qps_pairs(const struct flow *flow)
+{
+    unsigned pairs = 0;
+    for (unsigned i = 0; i < flow->rail_count; i++)
+        pairs |= (unsigned)(flow->rails[i].qps_usable > 0) << flow->rails[i].pair;
+    return pairs;
 }
 
 /* ---- actions and frames due -------------------------------------------------------------------- */
@@ -113,7 +155,7 @@ bool data_qps_next_action(struct flow *flow, struct core_qp_action *action)
                 .kind = (enum core_qp_kind)order[k],
                 .flow = flow,
                 .owner = flow->owner,
-                .destination = flow->rails->destination,
+                .destination = qp->rail->destination,
                 .path = i,
                 .generation = order[k] == QP_CLOSE ? qp->close_generation : qp->generation,
                 .number = qp->peer.number,
@@ -190,20 +232,25 @@ struct data_qp_work data_qp_finish_oldest(struct flow *flow, struct data_qp *qp)
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-/* Whether data QPs may open now. One of several rails must work: else what is written would be swallowed. */
-static bool may_open(const struct flow *flow)
+static bool may_open_some(const struct flow *flow)
 {
-    return flow->qps.wanted && !flow->qps.barred_until && (flow->rail_count == 1 || rail_usable(flow->rails));
+    return flow->qps.wanted && !flow->qps.barred_until;
+}
+
+/* Whether the data QP waits to be opened. One of several rails must work: else what is written would be swallowed. */
+static bool waits(const struct flow *flow, const struct data_qp *qp)
+{
+    return qp->state == DATA_QP_CLOSED && qp->rail && (flow->rail_count == 1 || rail_usable(qp->rail));
 }
 
 void data_qps_expire(struct flow *flow, uint64_t now_ns)
 {
     struct data_qps *qps = &flow->qps;
-    if (flow->dead || !may_open(flow))
+    if (flow->dead || !may_open_some(flow))
         return;
     for (unsigned i = 0; i < qps->count; i++) {
         struct data_qp *qp = &qps->qps[i];
-        if (qp->state == DATA_QP_CLOSED && qp->open_at_ns <= now_ns) {
+        if (waits(flow, qp) && qp->open_at_ns <= now_ns) {
             qp->state = DATA_QP_OPENING;
             request_action(flow, qp, QP_OPEN);
         }
@@ -214,11 +261,11 @@ uint64_t data_qps_deadline(const struct flow *flow)
 {
     const struct data_qps *qps = &flow->qps;
     uint64_t at_ns = UINT64_MAX;
-    if (qps->usable == qps->count || flow->dead || !may_open(flow))
+    if (data_qps_all_usable(qps) || flow->dead || !may_open_some(flow))
         return at_ns;
     for (unsigned i = 0; i < qps->count; i++) {
         const struct data_qp *qp = &qps->qps[i];
-        if (qp->state == DATA_QP_CLOSED && qp->open_at_ns < at_ns)
+        if (waits(flow, qp) && qp->open_at_ns < at_ns)
             at_ns = qp->open_at_ns;
     }
     return at_ns;
@@ -300,9 +347,10 @@ static void drain_qp(struct flow *flow, uint16_t index)
     if (qp->state == DATA_QP_CLOSED || qp->state == DATA_QP_DRAINING || qp->state == DATA_QP_DRAINED)
         return;
     flow->qps.usable -= may_write(qp);
+    qp->rail->qps_usable -= may_write(qp);
     COUNT(flow->core->counters, qps_failed, 1);
     sent_hold_data_qp(&flow->sent, index);
-    path_report(&flow->qps.set, index, PATH_LOST, 0);
+    path_report(&qp->rail->qps, local_of(flow, index), PATH_LOST, 0);
     drop_frames(flow, qp);
     bool made = !(qp->actions >> QP_OPEN & 1);
     qp->actions &= (uint8_t)(1u << QP_CLOSE);
@@ -319,6 +367,15 @@ void data_qps_drain_all(struct flow *flow)
         drain_qp(flow, i);
 }
 
+void data_qps_drain_rail(struct rail *rail)
+{
+    struct flow *flow = rail->flow;
+    for (uint16_t i = 0; i < flow->qps.count; i++) {
+        if (flow->qps.qps[i].rail == rail)
+            drain_qp(flow, i);
+    }
+}
+
 bool data_qps_quiet(const struct flow *flow)
 {
     for (unsigned i = 0; i < flow->qps.count; i++) {
@@ -331,12 +388,12 @@ bool data_qps_quiet(const struct flow *flow)
 
 /* ---- use ------------------------------------------------------------------------------------- */
 
-int data_qp_choose(struct flow *flow)
+int data_qp_choose(struct rail *rail)
 {
-    struct data_qps *qps = &flow->qps;
-    uint16_t first = path_choose(&qps->set, -1);
-    for (uint16_t i = 0; i < qps->count; i++) {
-        uint16_t index = (uint16_t)((first + i) % qps->count);
+    struct data_qps *qps = &rail->flow->qps;
+    uint16_t first = path_choose(&rail->qps, -1), count = rail->qps.count;
+    for (uint16_t i = 0; i < count; i++) {
+        uint16_t index = (uint16_t)((unsigned)(first + i) % count << qps->pair_bits | rail->pair);
         if (may_write(&qps->qps[index]) && data_qp_takes(qps, index, 1))
             return index;
     }
@@ -351,7 +408,7 @@ int data_qp_choose(struct flow *flow)
  */
 static bool in_round(const struct flow *flow, const struct data_qp *qp)
 {
-    return qp->rounds && flow->core->now_ns < qp->round_ns + rail_probe_ns(flow->rails);
+    return qp->rounds && flow->core->now_ns < qp->round_ns + rail_probe_ns(qp->rail);
 }
 
 bool data_qp_may_retransmit(struct flow *flow, uint16_t index)
@@ -371,7 +428,7 @@ void data_qp_retransmits(struct flow *flow, uint16_t index)
     if (in_round(flow, qp))
         return;
     if (qp->rounds++)
-        flow->rails->probe.due |= PROBE_ASK; /* is the data QP silent, or the peer? */
+        qp->rail->probe.due |= PROBE_ASK; /* is the data QP silent, or the peer? */
     qp->round_ns = flow->core->now_ns;
 }
 

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The queue pairs over which the NIC places payload. A data QP is the queue pair of path p of one flow, with a
- * generation. This file makes, offers, connects, watches and drains data QPs; place.h says which chunks they carry.
+ * The queue pairs over which the NIC places payload. A data QP is one of a rail's, with a generation. This file makes,
+ * offers, connects, watches and drains data QPs; place.h says which chunks they carry.
+ *
+ * The number of a data QP is its number within the rail, then the pair of NICs in the lowest bits: as many as the
+ * number of pairs needs. So both ends mean the same one, whatever rails and however many data QPs the other one has.
  *
  *     CLOSED -> OPENING -> OFFERED -> CONNECTING -> UP         a fault, silence, the peer's DRAINED:
  *        ^                                           any ----> DRAINING -> DRAINED
@@ -21,6 +24,7 @@
 #include "core/wire.h"
 
 struct flow;
+struct rail;
 struct chunk;
 
 enum data_qp_state {
@@ -58,6 +62,7 @@ struct data_qp {
     uint32_t number, psn;           /* ours */
     struct data_qp_peer peer, next; /* of this generation, and of the one after it */
     uint64_t open_at_ns;            /* DATA_QP_CLOSED: not before */
+    struct rail *rail;              /* over which it goes; NULL: none here has that pair of NICs */
     uint64_t round_ns;              /* when the current round of retransmissions began */
     uint32_t rounds;                /* of retransmissions since the peer received anything over this data QP */
     struct data_qp_work *work;      /* ring over [work_done, work_next) of `depth` */
@@ -66,9 +71,9 @@ struct data_qp {
 };
 
 struct data_qps {
-    struct path_set set; /* path sequences, delays and penalties; chooses */
     struct data_qp *qps; /* `count` of them; 0: the flow does not place */
     uint16_t count;
+    uint8_t pair_bits;        /* of their numbers */
     uint16_t usable;          /* data QPs that may be written to */
     uint32_t depth;           /* work requests per data QP; a power of two */
     uint32_t frames_due;      /* data QPs with a frame due */
@@ -79,20 +84,28 @@ struct data_qps {
     uint32_t packets, losses; /* packets written of late, and losses among these; both halve at times, to age */
 };
 
+/* How many numbers of data QPs there are; some may be of pairs without a rail. */
+uint16_t data_qps_count(const struct params *params, const struct flow_setup *setup);
 size_t data_qps_size(const struct params *params, const struct flow_setup *setup);
-/* `memory` as large as that; a flow that does not place has no data QPs. */
+/* `memory` as large as that; a flow that does not place has no data QPs. The rails are there already. */
 void data_qps_init(struct flow *flow, uint8_t *memory, const struct flow_setup *setup);
 
 /* Some message could be placed: data QPs open from now on. */
 void data_qps_want(struct flow *flow);
-/* Whether anything may be placed now. */
+/* Whether anything may be placed now; over which pairs of NICs (bits). */
 static inline bool data_qps_usable(const struct data_qps *qps)
 {
     return qps->usable > 0;
 }
+/* None is to be opened. */
+static inline bool data_qps_all_usable(const struct data_qps *qps)
+{
+    return qps->usable == qps->count;
+}
+unsigned data_qps_pairs(const struct flow *flow);
 
-/* The data QP for a chunk to be placed, or -1: none has a free work request. */
-int data_qp_choose(struct flow *flow);
+/* The data QP for a chunk to be placed over the rail, or -1: none has a free work request. */
+int data_qp_choose(struct rail *rail);
 static inline bool data_qp_takes(const struct data_qps *qps, uint16_t qp, uint32_t requests)
 {
     return qps->qps[qp].requests + requests <= qps->depth;
@@ -114,8 +127,10 @@ bool data_qps_lossy(const struct flow *flow);
 /* The peer has received something over it. */
 void data_qp_heard(struct flow *flow, uint16_t qp);
 
-/* Every queue pair is drained: the flow is dead, memory must be proven free, or the rail that has them is down. */
+/* Every queue pair is drained: the flow is dead, or memory must be proven free. */
 void data_qps_drain_all(struct flow *flow);
+/* Those of a rail that is down. */
+void data_qps_drain_rail(struct rail *rail);
 /* No queue pair can place anything. */
 bool data_qps_quiet(const struct flow *flow);
 

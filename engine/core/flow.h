@@ -98,7 +98,7 @@ struct flow {
     uint64_t bulk_min_bytes; /* UCCL_TCP_BULK_KB */
     uint64_t bulk_bytes;     /* of large messages while the rail that joins is not in use; UINT64_MAX: reported */
 
-    struct rail rails[]; /* `rail_most` of them; the first also has the data QPs */
+    struct rail rails[]; /* `rail_most` of them */
 };
 
 #define EACH_RAIL(of, each) for (struct rail *each = (of)->rails; each; each = each->next)

@@ -9,7 +9,7 @@ size_t flow_size(const struct params *params, const struct flow_setup *setup)
     return round64(sizeof(struct flow) + rails * sizeof(struct rail)) +
            round64(setup->chunk_window * sizeof(struct chunk)) +
            round64(setup->chunk_window * sizeof(struct sack_chunk)) + round64(paths * sizeof(struct path)) +
-           round64(params->port_entropy * sizeof(struct sack_path)) + FRAMES_SMALL_BYTES +
+           round64(data_qps_count(params, setup) * sizeof(struct sack_path)) + FRAMES_SMALL_BYTES +
            data_qps_size(params, setup) + place_size(params, setup);
 }
 
@@ -27,7 +27,7 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     struct path *path_states = (struct path *)at;
     at += round64((size_t)rails * paths * sizeof *path_states);
     struct sack_path *sack_data_qps = (struct sack_path *)at;
-    at += round64(params->port_entropy * sizeof *sack_data_qps);
+    at += round64(data_qps_count(params, setup) * sizeof *sack_data_qps);
     flow->own_buffer = at;
     at += FRAMES_SMALL_BYTES;
 
@@ -39,16 +39,16 @@ struct flow *flow_init(void *memory, struct core *core, const struct flow_setup 
     flow->rx_window_bytes = setup->rx_window_bytes;
     flow->last_rx_ns = now_ns;
     flow->slot = token_slot(setup->rx_token);
-    data_qps_init(flow, at, setup);
-    place_init(flow, at + data_qps_size(params, setup), setup);
     flow->rail_most = rails;
     flow->rail_count = (uint16_t)(rails - (rails > 1 && setup->rails[rails - 1].joins));
     for (unsigned i = 0; i < rails; i++)
         rail_init(flow, i, setup, (uint16_t)(i * paths), path_states + i * paths, now_ns);
     flow->reliable = flow->rails->reliable;
+    data_qps_init(flow, at, setup);
+    place_init(flow, at + data_qps_size(params, setup), setup);
     flow->shares_trains = core->whole_trains && flow->rail_count == 1 && !flow->reliable;
-    sent_init(&flow->sent, chunks, setup->chunk_window, flow->rails, path_states,
-              flow->qps.count ? &flow->qps.set : NULL, ack_on_chunk, flow);
+    sent_init(&flow->sent, chunks, setup->chunk_window, flow->rails, path_states, ack_on_chunk, flow);
+    flow->sent.pair_bits = flow->qps.pair_bits;
     flow->sent.data_qps_reliable = core->places_reliably;
     sack_init(&flow->sack, sack_chunks, setup->chunk_window, sack_data_qps, flow->qps.count);
     credit_init(flow);

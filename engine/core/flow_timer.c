@@ -65,7 +65,7 @@ static uint64_t earliest(struct flow *flow)
         at = flow->ack.at_ns;
     if (flow->credit_tx.ask_at_ns < at)
         at = flow->credit_tx.ask_at_ns;
-    uint64_t data_qps_at = data_qps_deadline(flow);
+    uint64_t data_qps_at = data_qps_all_usable(&flow->qps) ? UINT64_MAX : data_qps_deadline(flow);
     if (data_qps_at < at)
         at = data_qps_at;
     EACH_RAIL(flow, rail)
@@ -104,5 +104,6 @@ void flow_expire(struct flow *flow, uint64_t now_ns)
     }
     EACH_RAIL(flow, rail)
     rail_expire_loss(rail, now_ns);
-    data_qps_expire(flow, now_ns);
+    if (!data_qps_all_usable(&flow->qps))
+        data_qps_expire(flow, now_ns);
 }

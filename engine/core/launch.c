@@ -18,15 +18,31 @@ bool tx_is_paced_out(struct rail *rail, uint64_t now_ns)
     return true;
 }
 
+/* A chunk is about to fly: timeouts count from here, and the next one waits for its gap. */
+static inline void begin_flight(struct rail *rail, const struct chunk *chunk, uint64_t now_ns)
+{
+    if (rail->flying_chunks == 0 && rail->last_ack_ns < now_ns)
+        rail->last_ack_ns = now_ns;
+    if (rail->cc.pace_gap_ns)
+        rail->pace_until_ns = now_ns + rail->cc.pace_gap_ns * chunk->payload_bytes / rail->cc.chunk_bytes;
+}
+
 void tx_fly(struct rail *rail, struct chunk *chunk, uint16_t path, uint64_t now_ns)
 {
     struct flow *flow = rail->flow;
-    if (rail->flying_chunks == 0 && rail->last_ack_ns < now_ns)
-        rail->last_ack_ns = now_ns;
+    begin_flight(rail, chunk, now_ns);
     sent_fly(&flow->sent, rail, chunk, path, now_ns);
     credit_use(flow, chunk->payload_bytes);
-    if (rail->cc.pace_gap_ns)
-        rail->pace_until_ns = now_ns + rail->cc.pace_gap_ns * chunk->payload_bytes / rail->cc.chunk_bytes;
+}
+
+void tx_begin_writes(struct rail *rail, struct chunk *plan, uint64_t now_ns)
+{
+    tx_expect_ack(rail->flow);
+    begin_flight(rail, plan, now_ns);
+    plan->rail = rail->index;
+    plan->state = CHUNK_FLYING;
+    plan->sent_ns = now_ns;
+    plan->transmissions = 1;
 }
 
 /* Paths that have worked seem to have stopped. */

@@ -28,7 +28,7 @@ void conn_submit_part(struct conn *conn, struct core_msg *msg, uint64_t now_ns)
 {
     assert(conn->for_parts && msg->stripes > 1);
     message_begin(conn, msg, now_ns);
-    msg->placeable = false; /* placing knows whole messages alone */
+    msg->placeable = 0; /* placing knows whole messages alone */
     if (conn->state != CONN_OPEN) {
         complete_part(conn, msg, conn->state == CONN_FAILED ? conn->status : UCCL_ECLOSED, 0);
     } else if (msg->kind == CORE_RECV) {

@@ -229,7 +229,7 @@ void place_rx(struct flow *flow, uint16_t qp, uint32_t immediate, uint32_t lengt
     COUNT(core->counters, rx_placed, 1);
     sack_note_write(sack, qp, seq, at_ns);
     bool gap = sack_has_gap(sack);
-    sack_mark(sack, seq, 0, 1);
+    sack_mark_write(sack, seq);
     flow->ack.chunks++;
     if (core->places_reliably)
         ack_owe(flow, RELIABLE_ACK_DELAY_NS, flow->ack.chunks >= sack->window / 4);

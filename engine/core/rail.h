@@ -2,9 +2,9 @@
 /*
  * One way of a flow: a NIC here and a NIC of the peer that reach each other. A flow has one rail or several. Sequence
  * numbers, acks, connections and messages are the flow's; a rail has what belongs to the way: an address, the size of
- * datagrams, paths, round trips, congestion control, what is in flight and when that counts as lost. Path numbers, as
- * the wire has them, count through all rails of the sender: those of a rail are consecutive. Each end uses its rails as
- * it sees fit, and accepts packets that come over any.
+ * datagrams, paths, data QPs, round trips, congestion control, what is in flight and when that counts as lost. Path
+ * numbers, as the wire has them, count through all rails of the sender: those of a rail are consecutive. Each end uses
+ * its rails as it sees fit, and accepts packets that come over any.
  *
  * Owned by the flow's thread.
  */
@@ -51,6 +51,7 @@ struct rail {
     uint32_t datagram_bytes; /* size of full datagrams, which is known to get through */
     uint16_t first_path;     /* number of its first path */
     uint8_t index;           /* among the flow's rails */
+    uint8_t pair;            /* rail_setup */
     bool reliable;           /* its paths are connections (channel.c) */
     bool payload_crc;        /* datagrams have a checksum of their payload; TCP has its own */
 
@@ -86,6 +87,8 @@ struct rail {
     struct cc cc;
     struct loss loss;
     struct path_set paths;
+    struct path_set qps; /* its data QPs (data_qp.h): path sequences, delays and penalties; chooses */
+    uint16_t qps_usable; /* of them, those that may be written to */
     struct probe probe;
     struct reach reach;
     struct mtu mtu;

@@ -6,7 +6,8 @@
  *   them while the main one's window is full.
  * - A chunk of a large message takes the rail that has room and is likely to deliver it first. The rate of a rail is
  *   what its window delivers per round trip. So each rail gets what it can carry, and a message's end does not wait for
- *   a slow rail that has taken too much.
+ *   a slow rail that has taken too much. Where some rails can write it, only these count: queue pairs place faster than
+ *   datagrams are sent.
  * - Of a message that starts ahead of its clear-to-send the chunks take the main rail, if that has room, so that they
  *   do not overtake its leader.
  * - Where a rail of connections stands beside one of datagrams, that one carries large messages, this one all else
@@ -57,16 +58,28 @@ static uint64_t cost(const struct rail *rail)
     return (rail->flying_payload + rail->cc.chunk_bytes) * srtt_ns / rail->cc.cwnd_bytes;
 }
 
+/* The rails (bits) by which the message cannot be written; 0: it can be by none. */
+static uint32_t not_writing(struct flow *flow, const struct conn *conn, const struct core_msg *msg)
+{
+    uint32_t rails = 0;
+    bool some = false;
+    EACH_RAIL(flow, rail)
+    {
+        bool writes = rail->qps_usable && is_candidate(rail) && conn_grant(conn, msg, 1u << rail->pair);
+        rails |= (uint32_t)!writes << rail->index;
+        some |= writes;
+    }
+    return some ? rails : 0;
+}
+
 bool tx_send_large_by_some(struct flow *flow, struct conn *conn, struct tx_desc *desc, uint64_t now_ns)
 {
-    struct rail *bulk = tx_bulk_rail(flow, conn_bulk_ready(conn));
+    const struct core_msg *msg = conn_bulk_ready(conn);
+    struct rail *bulk = tx_bulk_rail(flow, msg);
     if (bulk)
         return rail_has_room(bulk, true) && tx_send_bulk(bulk, conn, desc, now_ns);
-    /* queue pairs place faster than datagrams are sent, and they are the first rail's */
-    if (data_qps_usable(&flow->qps) && is_candidate(flow->rails))
-        return !tx_is_paced_out(flow->rails, now_ns) && tx_send_bulk(flow->rails, conn, desc, now_ns);
-    uint32_t tried = 0;
-    const struct rail *leaders = conn_bulk_ready(conn)->flags & MSG_AHEAD ? flow->main : NULL;
+    uint32_t tried = data_qps_usable(&flow->qps) ? not_writing(flow, conn, msg) : 0;
+    const struct rail *leaders = msg->flags & MSG_AHEAD ? flow->main : NULL;
     for (;;) {
         struct rail *best = NULL;
         EACH_RAIL(flow, rail)

@@ -17,6 +17,7 @@ void rail_init(struct flow *flow, unsigned index, const struct flow_setup *setup
     rail->flow = flow;
     rail->next = index + 1u < flow->rail_count ? rail + 1 : NULL;
     rail->index = (uint8_t)index;
+    rail->pair = setup->pairs ? is->pair : (uint8_t)index;
     rail->destination = is->destination;
     rail->first_path = first_path;
     rail->last_ack_ns = now_ns;

@@ -151,8 +151,7 @@ static void lose_all(struct rail *rail)
     for (unsigned i = 0; rail->reliable && i < rail->paths.count; i++)
         lost += sent_lose_path(sent, &rail->paths.paths[i]);
     rail->large_lost_ns = 0;
-    if (rail->index == 0) /* no write lands late: the peer drains too before they go another way */
-        data_qps_drain_all(rail->flow);
+    data_qps_drain_rail(rail); /* no write lands late: the peer drains too before they go another way */
     COUNT(rail->flow->core->counters, lost_chunks, lost);
 }
 

@@ -78,6 +78,17 @@ static inline enum sack_verdict sack_check_write(const struct sack *sack, uint64
 /* Marks a new datagram as arrived. True: it completed its chunk. */
 bool sack_mark(struct sack *sack, uint64_t seq, unsigned index, unsigned count);
 
+/* The same for a write, which is a whole chunk. In order it leaves no trace in its slot. */
+static inline void sack_mark_write(struct sack *sack, uint64_t seq)
+{
+    if (seq != sack->cumulative || sack->end > seq) {
+        sack_mark(sack, seq, 0, 1);
+        return;
+    }
+    sack->newest = seq;
+    sack->cumulative = sack->end = seq + 1;
+}
+
 /* Notes the newest packet of a path; every well-formed datagram counts. */
 void sack_note_path(struct sack *sack, const struct wire_packet *packet, bool ce, uint64_t now_ns);
 

@@ -13,20 +13,18 @@ static struct chunk *by_time(const struct queue_link *link)
     return QUEUE_HOLDER(link, struct chunk, by_time);
 }
 
-static struct path *path_of(const struct sent *sent, const struct chunk *chunk)
+static struct path *path_of(const struct sent *sent, const struct rail *rail, const struct chunk *chunk)
 {
-    struct path *paths = chunk->placed ? sent->qps->paths : sent->paths;
-    return &paths[chunk->path];
+    return chunk->placed ? &rail->qps.paths[chunk->path >> sent->pair_bits] : &sent->paths[chunk->path];
 }
 
 void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct rail *rails, struct path *paths,
-               struct path_set *qps, sent_acked_fn acked, void *context)
+               sent_acked_fn acked, void *context)
 {
     assert(window && (window & (window - 1)) == 0);
     *sent = (struct sent){
         .rails = rails,
         .paths = paths,
-        .qps = qps,
         .chunks = chunks,
         .window = window,
         .acked = acked,
@@ -61,7 +59,7 @@ static inline void leave_lost(struct sent *sent, struct chunk *chunk)
 static inline void land(struct sent *sent, struct rail *rail, struct chunk *chunk)
 {
     if (chunk->state == CHUNK_FLYING) {
-        struct path *path = path_of(sent, chunk);
+        struct path *path = path_of(sent, rail, chunk);
         queue_remove(&rail->by_time, &chunk->by_time);
         queue_remove(&path->flying, &chunk->by_path);
         path->in_flight--;
@@ -74,19 +72,9 @@ static inline void land(struct sent *sent, struct rail *rail, struct chunk *chun
     chunk->state = CHUNK_FREE;
 }
 
-void sent_fly(struct sent *sent, struct rail *rail, struct chunk *chunk, uint16_t path_index, uint64_t now_ns)
+static inline void enter_flight(struct sent *sent, struct rail *rail, struct chunk *chunk, struct path *path,
+                                bool reliable)
 {
-    if (chunk->state != CHUNK_FREE)
-        leave_lost(sent, chunk);
-    chunk->path = path_index;
-    chunk->rail = rail->index;
-    struct path *path = chunk->placed ? &sent->qps->paths[path_index] : &sent->paths[path_index];
-    bool reliable = chunk->placed ? sent->data_qps_reliable : rail->reliable;
-    chunk->state = CHUNK_FLYING;
-    chunk->path_seq = path->next_seq++;
-    chunk->sent_ns = now_ns;
-    if (chunk->transmissions < UINT8_MAX)
-        chunk->transmissions++;
     if (!reliable)
         queue_append(&rail->by_time, &chunk->by_time);
     queue_append(&path->flying, &chunk->by_path);
@@ -94,6 +82,40 @@ void sent_fly(struct sent *sent, struct rail *rail, struct chunk *chunk, uint16_
     sent->flying_charge += chunk->charged_bytes;
     rail->flying_payload += chunk->payload_bytes;
     rail->flying_chunks++;
+}
+
+void sent_fly(struct sent *sent, struct rail *rail, struct chunk *chunk, uint16_t path_index, uint64_t now_ns)
+{
+    if (chunk->state != CHUNK_FREE)
+        leave_lost(sent, chunk);
+    chunk->path = path_index;
+    chunk->rail = rail->index;
+    struct path *path;
+    bool reliable;
+    if (chunk->placed) {
+        path = &rail->qps.paths[path_index >> sent->pair_bits];
+        reliable = sent->data_qps_reliable;
+    } else {
+        path = &sent->paths[path_index];
+        reliable = rail->reliable;
+    }
+    chunk->state = CHUNK_FLYING;
+    chunk->path_seq = path->next_seq++;
+    chunk->sent_ns = now_ns;
+    if (chunk->transmissions < UINT8_MAX)
+        chunk->transmissions++;
+    enter_flight(sent, rail, chunk, path, reliable);
+}
+
+void sent_write(struct sent *sent, struct rail *rail, const struct chunk *plan)
+{
+    assert(sent_has_room(sent));
+    struct chunk *chunk = sent_chunk(sent, sent->next_seq++);
+    struct path *path = &rail->qps.paths[plan->path >> sent->pair_bits];
+    assert(chunk->state == CHUNK_FREE && plan->state == CHUNK_FLYING);
+    *chunk = *plan;
+    chunk->path_seq = path->next_seq++;
+    enter_flight(sent, rail, chunk, path, sent->data_qps_reliable);
 }
 
 struct chunk *sent_first_lost(const struct sent *sent)
@@ -228,17 +250,23 @@ static void note_size(struct rail *rail, const struct chunk *chunk)
         note_small(rail, chunk);
 }
 
+/* Declared lost, yet acked: before its retransmission left, or too soon after that (as Eifel, RFC 3522). */
+static bool is_spurious(const struct rail *rail, const struct chunk *chunk)
+{
+    return (chunk->state == CHUNK_LOST && (chunk->acked_mask == 0 || chunk->transmissions == 1)) ||
+           (chunk->transmissions > 1 && rail->too_soon_ns && chunk->sent_ns > rail->too_soon_ns);
+}
+
 void sent_ack_one(struct sent *sent, struct chunk *chunk)
 {
     if (chunk->state == CHUNK_FREE)
         return;
     struct rail *rail = sent_rail(sent, chunk);
     struct sent_acked *result = &rail->acked;
-    /* declared lost, yet acked: before its retransmission left, or too soon after that (as Eifel, RFC 3522) */
-    if ((chunk->state == CHUNK_LOST && (chunk->acked_mask == 0 || chunk->transmissions == 1)) ||
-        (chunk->transmissions > 1 && rail->too_soon_ns && chunk->sent_ns > rail->too_soon_ns))
+    bool doubtful = chunk->transmissions > 1 || chunk->state == CHUNK_LOST; /* most chunks are neither */
+    if (doubtful && is_spurious(rail, chunk))
         result->spurious = true;
-    if (is_surely_last(rail, chunk) && chunk->sent_ns > rail->newest_acked_ns)
+    if ((!doubtful || is_surely_last(rail, chunk)) && chunk->sent_ns > rail->newest_acked_ns)
         rail->newest_acked_ns = chunk->sent_ns;
     result->payload_bytes += chunk->payload_bytes;
     result->chunks++;
@@ -315,9 +343,9 @@ unsigned sent_lose_by_path(struct sent *sent, struct rail *rail, uint16_t path, 
     return lose_before(sent, &rail->paths, path, path_seq, rail->reorder_threshold);
 }
 
-unsigned sent_lose_by_data_qp(struct sent *sent, uint16_t qp, uint32_t path_seq)
+unsigned sent_lose_by_data_qp(struct sent *sent, struct rail *rail, uint16_t local, uint32_t path_seq)
 {
-    return lose_before(sent, sent->qps, qp, path_seq, 1);
+    return lose_before(sent, &rail->qps, local, path_seq, 1);
 }
 
 unsigned sent_lose_by_time(struct sent *sent, struct rail *rail, uint64_t now_ns, uint64_t *next_ns)

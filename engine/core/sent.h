@@ -73,7 +73,7 @@ typedef void (*sent_acked_fn)(void *context, struct chunk *chunk);
 struct sent {
     struct rail *rails;     /* by number */
     struct path *paths;     /* of all rails, by number: each lists its flying chunks */
-    struct path_set *qps;   /* the same for placed chunks */
+    uint8_t pair_bits;      /* of numbers of data QPs (data_qp.h) */
     bool data_qps_reliable; /* placed chunks have no loss timers: the NIC retransmits */
     struct chunk *chunks;   /* `window` of them, by sequence modulo window */
     struct queue lost;
@@ -86,9 +86,9 @@ struct sent {
     void *context; /* for `acked` */
 };
 
-/* The rails, their `paths`, and `qps` (NULL: there are none), are set up already. `acked` is called for each chunk. */
+/* The rails and their `paths` are set up already. `acked` is called for each chunk. */
 void sent_init(struct sent *sent, struct chunk *chunks, uint32_t window, struct rail *rails, struct path *paths,
-               struct path_set *qps, sent_acked_fn acked, void *context);
+               sent_acked_fn acked, void *context);
 
 static inline bool sent_has_room(const struct sent *sent)
 {
@@ -116,11 +116,12 @@ static inline struct rail *sent_rail(const struct sent *sent, const struct chunk
 }
 static inline struct path_set *sent_set(const struct sent *sent, const struct chunk *chunk)
 {
-    return chunk->placed ? sent->qps : &sent_rail(sent, chunk)->paths;
+    struct rail *rail = sent_rail(sent, chunk);
+    return chunk->placed ? &rail->qps : &rail->paths;
 }
 static inline uint16_t sent_path(const struct sent *sent, const struct chunk *chunk)
 {
-    return chunk->placed ? chunk->path : rail_local(sent_rail(sent, chunk), chunk->path);
+    return chunk->placed ? (uint16_t)(chunk->path >> sent->pair_bits) : rail_local(sent_rail(sent, chunk), chunk->path);
 }
 
 /*
@@ -128,6 +129,10 @@ static inline uint16_t sent_path(const struct sent *sent, const struct chunk *ch
  * number.
  */
 void sent_fly(struct sent *sent, struct rail *rail, struct chunk *chunk, uint16_t path, uint64_t now_ns);
+
+/* Both at once of a chunk that is written over the data QP of its plan: the plan is FLYING, and has all but path_seq.
+ */
+void sent_write(struct sent *sent, struct rail *rail, const struct chunk *plan);
 
 /* The oldest lost chunk, or NULL. */
 struct chunk *sent_first_lost(const struct sent *sent);
@@ -160,8 +165,8 @@ void sent_ack_one(struct sent *sent, struct chunk *chunk);
 
 /* An ack named `path_seq` of the rail's `path`: applies the per-path rule. Returns how many chunks are lost. */
 unsigned sent_lose_by_path(struct sent *sent, struct rail *rail, uint16_t path, uint32_t path_seq);
-/* The same for a data QP, which keeps order: all chunks sent before are lost. */
-unsigned sent_lose_by_data_qp(struct sent *sent, uint16_t qp, uint32_t path_seq);
+/* The same for a data QP, by its number within the rail. It keeps order: all chunks sent before are lost. */
+unsigned sent_lose_by_data_qp(struct sent *sent, struct rail *rail, uint16_t local, uint32_t path_seq);
 
 /*
  * RACK: declares chunks of the rail lost that are due, returns how many. `next_ns`: when to look again (UINT64_MAX:

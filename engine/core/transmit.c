@@ -102,10 +102,12 @@ static bool flow_tx(struct flow *flow, struct tx_desc *desc, uint64_t now_ns)
 {
     if (flow->dead)
         return flow->farewell_due && tx_send_farewell(flow, desc, now_ns);
-    if ((!flow->carries || flow_due_probe(flow)) && send_probes(flow, desc, now_ns))
-        return true;
-    if (!flow->carries)
-        return false;
+    if (!flow->carries || flow_due_probe(flow)) {
+        if (send_probes(flow, desc, now_ns))
+            return true;
+        if (!flow->carries)
+            return false;
+    }
     credit_update(flow, now_ns);
     bool ctrl = flow->qps.frames_due || flow->gone.count || (flow->ctrl.head && (flow->ctrl_urgent || flow->ack.now));
     if (ctrl && tx_send_small(flow, true, desc, now_ns))

@@ -56,13 +56,20 @@ static inline bool tx_has_record(const struct flow *flow, bool drained)
 }
 /* cwnd below one chunk: data waits for its gap. */
 bool tx_is_paced_out(struct rail *rail, uint64_t now_ns);
-/* Makes a chunk after `plan`. */
-static inline struct chunk *tx_new_chunk(struct flow *flow, const struct chunk *plan, uint64_t *seq)
+/* A chunk is about to be made. */
+static inline void tx_expect_ack(struct flow *flow)
 {
     if (flow->sent.next_seq == flow->sent.cumulative)
         flow->asked_ns = flow->core->now_ns;
+}
+/* Makes a chunk after `plan`. */
+static inline struct chunk *tx_new_chunk(struct flow *flow, const struct chunk *plan, uint64_t *seq)
+{
+    tx_expect_ack(flow);
     return sent_new(&flow->sent, plan, seq);
 }
+/* Chunks after `plan` are about to be written: fills in what they have in common. */
+void tx_begin_writes(struct rail *rail, struct chunk *plan, uint64_t now_ns);
 /* Puts the chunk on a path. */
 void tx_fly(struct rail *rail, struct chunk *chunk, uint16_t path, uint64_t now_ns);
 /* Puts a chunk of datagrams on a path (a placed one on its data QP), and fills in the descriptor's common fields. */

@@ -120,15 +120,13 @@ static inline void plan_bulk(struct chunk *plan, struct core_msg *msg, uint32_t 
     (void)fits;
 }
 
-/* The next chunk of the message. */
-static struct chunk *cut_chunk(struct flow *flow, struct core_msg *msg, struct chunk *plan, uint64_t *seq)
+/* The next `count` chunks of the message have been made, of `bytes` in all. */
+static void take_chunks(struct core_msg *msg, uint32_t count, uint64_t bytes)
 {
     struct conn *conn = msg->conn;
-    plan->bulk.offset = msg->offset_bytes;
-    msg->chunks_live++;
-    conn_take_bulk(conn, msg, plan->payload_bytes);
-    conn->deficit_bytes -= (int64_t)plan->payload_bytes;
-    return tx_new_chunk(flow, plan, seq);
+    msg->chunks_live += count;
+    conn_take_bulk(conn, msg, bytes);
+    conn->deficit_bytes -= (int64_t)bytes;
 }
 
 /*
@@ -146,21 +144,21 @@ static uint64_t writes_per_batch(const struct flow *flow, const struct core_msg 
 }
 
 /* A WR batch: one write per chunk, none larger than its datagrams could carry should it be lost. */
-static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *msg, const struct send_slot *grant,
+static bool send_placed(struct rail *rail, struct conn *conn, struct core_msg *msg, const struct send_slot *grant,
                         struct tx_desc *desc, uint64_t now_ns)
 {
-    struct rail *rail = flow->rails; /* which has the data QPs */
+    struct flow *flow = rail->flow;
     uint32_t stride = stride_of(rail, msg);
     uint32_t most = (uint32_t)flow->core->params->chunk_size_kb * 1024;
     if (most > CORE_TRAIN_MAX * stride)
         most = CORE_TRAIN_MAX * stride;
     if (most > rail->datagram_bytes && data_qps_lossy(flow))
         most = rail->datagram_bytes;
-    uint64_t left = msg->end_bytes - msg->offset_bytes, seq;
+    uint64_t left = msg->end_bytes - msg->offset_bytes;
     uint32_t bytes = even_bytes(left, most, WRITE_UNIT_BYTES);
     if (!tx_has_record(flow, false) || !tx_window_takes(rail, bytes, tx_charge(0, 1), 0))
         return false;
-    int qp = data_qp_choose(flow);
+    int qp = data_qp_choose(rail);
     if (qp < 0)
         return false; /* until the NIC finishes a work request */
 
@@ -170,6 +168,7 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     plan.charged_bytes = tx_charge(0, 1); /* a write takes a receive request of the peer, and no buffer */
     plan.placed = plan.written = true;
     plan.path = (uint16_t)qp;
+    plan.bulk.offset = msg->offset_bytes;
     desc->kind = TX_PLACE;
     desc->count = 0;
     desc->flow = flow;
@@ -185,12 +184,16 @@ static bool send_placed(struct flow *flow, struct conn *conn, struct core_msg *m
     desc->bulk_offset = msg->offset_bytes;
     desc->place_bytes = bytes;
     desc->remote_address = grant->address + msg->offset_bytes;
-    desc->remote_key = grant->key;
+    desc->remote_key = grant->keys[rail->pair];
     desc->immediate = wire_immediate(grant->slot, desc->seq);
-    do
-        tx_fly(rail, cut_chunk(flow, msg, &plan, &seq), plan.path, now_ns);
-    while (++desc->count < batch && data_qp_takes(&flow->qps, plan.path, desc->count + 1u) &&
-           tx_has_record(flow, false) && tx_window_takes(rail, bytes, plan.charged_bytes, 0));
+    tx_begin_writes(rail, &plan, now_ns);
+    do {
+        sent_write(&flow->sent, rail, &plan);
+        credit_use(flow, bytes);
+        plan.bulk.offset += bytes;
+    } while (++desc->count < batch && data_qp_takes(&flow->qps, plan.path, desc->count + 1u) &&
+             tx_has_record(flow, false) && tx_window_takes(rail, bytes, plan.charged_bytes, 0));
+    take_chunks(msg, desc->count, (uint64_t)desc->count * bytes);
     data_qps_wrote(flow, desc->count * ((bytes + rail->datagram_bytes - 1) / rail->datagram_bytes));
     data_qp_begin_work(flow, plan.path, msg, desc->count, desc);
     COUNT(flow->core->counters, tx_chunks, desc->count);
@@ -202,9 +205,9 @@ bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, ui
 {
     struct flow *flow = rail->flow;
     struct core_msg *msg = conn_bulk_ready(conn);
-    const struct send_slot *grant = data_qps_usable(&flow->qps) && rail == flow->rails ? conn_grant(conn, msg) : NULL;
+    const struct send_slot *grant = rail->qps_usable ? conn_grant(conn, msg, 1u << rail->pair) : NULL;
     if (grant)
-        return send_placed(flow, conn, msg, grant, desc, now_ns);
+        return send_placed(rail, conn, msg, grant, desc, now_ns);
     uint32_t stride = stride_of(rail, msg);
     uint32_t bytes = bulk_bytes(rail, conn_bulk_left(msg), stride);
     uint32_t count = (bytes + stride - 1) / stride;
@@ -226,7 +229,9 @@ bool tx_send_bulk(struct rail *rail, struct conn *conn, struct tx_desc *desc, ui
         plan.path = (uint16_t)path;
         plan.rail = rail->index;
     }
-    struct chunk *chunk = cut_chunk(flow, msg, &plan, &seq);
+    plan.bulk.offset = msg->offset_bytes;
+    take_chunks(msg, 1, bytes);
+    struct chunk *chunk = tx_new_chunk(flow, &plan, &seq);
     tx_launch(rail, chunk, seq, wire_full_mask(count), -1, desc, now_ns);
     tx_describe_bulk(chunk, desc);
     return true;

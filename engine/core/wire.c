@@ -206,13 +206,21 @@ static unsigned get_cts(const uint8_t *at, size_t left, struct wire_cts *cts)
     if (!(at[1] & CTS_ENTRY))
         return WIRE_CTS_BYTES;
     at += WIRE_CTS_BYTES;
-    if (left < WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES || get32(at + 12) >= WIRE_SLOTS_MAX)
+    if (left < WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES)
         return 0;
-    cts->placeable = true;
+    unsigned pairs = at[10], bytes = WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES;
     cts->address = get64(at);
-    cts->key = get32(at + 8);
-    cts->slot = get32(at + 12);
-    return WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES;
+    cts->slot = get16(at + 8);
+    cts->placeable = (uint8_t)pairs;
+    if (cts->slot >= WIRE_SLOTS_MAX || pairs == 0 || pairs >> CORE_PAIRS_MAX || at[11] != 0)
+        return 0;
+    at += WIRE_CTS_ENTRY_BYTES;
+    for (; pairs; pairs &= pairs - 1, at += 4, bytes += 4) {
+        if (left < bytes + 4)
+            return 0;
+        cts->keys[__builtin_ctz(pairs)] = get32(at);
+    }
+    return bytes;
 }
 
 static bool get_qp(const uint8_t *at, struct wire_qp *path)
@@ -435,12 +443,16 @@ unsigned wire_put_cts(uint8_t *at, const struct wire_cts *cts)
     put64(at + 12, cts->length);
     if (!cts->placeable)
         return WIRE_CTS_BYTES;
-    assert(cts->slot < WIRE_SLOTS_MAX);
+    assert(cts->slot < WIRE_SLOTS_MAX && cts->placeable >> CORE_PAIRS_MAX == 0);
+    const uint8_t *begin = at;
     at += WIRE_CTS_BYTES;
     put64(at, cts->address);
-    put32(at + 8, cts->key);
-    put32(at + 12, cts->slot);
-    return WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES;
+    put16(at + 8, cts->slot);
+    put16(at + 10, cts->placeable);
+    at += WIRE_CTS_ENTRY_BYTES;
+    for (unsigned pairs = cts->placeable; pairs; pairs &= pairs - 1, at += 4)
+        put32(at, cts->keys[__builtin_ctz(pairs)]);
+    return (unsigned)(at - begin);
 }
 
 unsigned wire_put_rts(uint8_t *at, const struct wire_rts *rts)

@@ -18,7 +18,8 @@ enum {
     WIRE_DATA_BYTES = 28,
     WIRE_EAGER_BYTES = 24,
     WIRE_CTS_BYTES = 20,
-    WIRE_CTS_ENTRY_BYTES = 16, /* behind it, at most once */
+    WIRE_CTS_ENTRY_BYTES = 12, /* behind it, at most once, and a key for each of its pairs */
+    WIRE_CTS_ENTRY_BYTES_MAX = WIRE_CTS_ENTRY_BYTES + 4 * CORE_PAIRS_MAX,
     WIRE_RTS_BYTES = 20,
     WIRE_CREDIT_BYTES = 24,
     WIRE_ABORT_BYTES = 12,
@@ -106,10 +107,10 @@ struct wire_cts {
     uint8_t stripes;     /* flows that may share the message; 0: this one alone */
     uint8_t range_units; /* ranges begin at multiples of so many CORE_STRIPE_UNIT; 0: any */
     bool watched;        /* somebody reads the buffer meanwhile: fragments end at multiples of CORE_WATCHED_BYTES */
-    bool placeable;      /* the sender's NIC may write to the buffer, by the entry that follows */
+    uint8_t placeable; /* the sender's NICs of these pairs (bits) may write to the buffer, by the entry that follows */
+    uint16_t slot;     /* what immediates call this grant: below WIRE_SLOTS_MAX */
     uint64_t address;
-    uint32_t key;
-    uint32_t slot; /* what immediates call this grant: below WIRE_SLOTS_MAX */
+    uint32_t keys[CORE_PAIRS_MAX]; /* by pair */
 };
 
 struct wire_rts {

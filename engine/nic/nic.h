@@ -174,8 +174,8 @@ struct nic_done {
 
 /* Copies payload [offset, offset+length) of a message to plain memory, whatever kind of memory holds it. */
 typedef void (*nic_gather_fn)(void *to, const struct core_msg *msg, uint64_t offset, size_t length);
-/* The address by which the NIC reads the payload of a placeable message, and its key. */
-typedef uint64_t (*nic_local_fn)(const struct core_msg *msg, uint64_t offset, uint32_t *key);
+/* The address by which NIC `nic` (its index) reads the payload of a placeable message, and its key. */
+typedef uint64_t (*nic_local_fn)(const struct core_msg *msg, uint64_t offset, unsigned nic, uint32_t *key);
 /* The address of payload that the CPU can read in place, or NULL: then gather. */
 typedef const void *(*nic_payload_fn)(const struct core_msg *msg, uint64_t offset);
 /* Where nic_payload_fn says NULL: the address of this byte, and how many lie there behind each other; or NULL too. */

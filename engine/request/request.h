@@ -61,7 +61,7 @@ struct uccl_request {
     uint8_t *buffer;
     struct staged staged;                   /* if the CPU cannot touch the buffer */
     _Atomic uint32_t *mr_users;             /* requests of the registration that it uses, itself counted; or NULL */
-    const struct nic_mr *nic_mr;            /* for a NIC that reaches the buffer itself */
+    const struct nic_mr *nic_mr;            /* for NICs that reach the buffer themselves, by their indices */
     _Atomic(struct engine_thread *) thread; /* that it was posted to; atomic, like `flushes` and `closes`, since a late
                                      cancel may read them while the next epoch begins */
     const struct payload_pieces *pieces;    /* its memory, if that is in several places (onesided.h); NULL: `buffer` */
@@ -100,6 +100,12 @@ struct uccl_request {
 };
 
 enum { SLAB_REQUESTS = 256 };
+
+/* The pairs of NICs over which a connection's payload may be placed (core/core.h): which NIC of ours each has. */
+struct request_pairs {
+    uint8_t count;
+    uint8_t nics[CORE_PAIRS_MAX];
+};
 
 struct request_pool {
     _Atomic uint64_t top; /* tag in the high half, index + 1 in the low half; 0: empty */

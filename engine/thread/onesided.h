@@ -139,7 +139,7 @@ struct onesided {
     struct stripe_set *home;   /* of the connection; we hold it until all is over */
     void *owner;               /* the connection */
     struct request_pool *pool; /* of the parts of its messages */
-    unsigned nic;              /* of ours, that places for it: its index */
+    struct request_pairs pairs;
     void (*on_ended)(struct engine_thread *thread, struct uccl_request *request); /* of its messages */
     struct exports *exports;
     struct notes *notes;

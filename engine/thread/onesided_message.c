@@ -66,8 +66,6 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
     struct engine_thread *thread = one->thread;
     struct uccl_request *request = &r->request;
     enum annex annex = annex_of[r->kind];
-    if (nic_mr)
-        nic_mr = nic_mr[one->nic].handle ? &nic_mr[one->nic] : NULL;
     r->prev = NULL;
     r->next = one->requests;
     if (r->next)
@@ -77,7 +75,6 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
     request->buffer = buffer;
     request->pieces = r->pieces;
     request->exported = r->kind == ONE_WRITE_IN;
-    request->nic_mr = nic_mr;
     request->class = (uint8_t)class_of[annex];
     request->stripes = request->class == CLASS_MESSAGES ? NULL : one->home;
     request->pool = one->pool;
@@ -89,11 +86,10 @@ void one_submit(struct one_request *r, uint8_t *buffer, uint64_t bytes, const st
         .conn = one->annexes[annex],
         .kind = is_receive(r->kind) ? CORE_RECV : CORE_SEND,
         .size_bytes = bytes,
-        .placeable = bytes && nic_mr && !r->pieces,
         .ahead = r->ahead && !memory,
         .grant_address = (uintptr_t)buffer,
-        .grant_key = nic_mr ? nic_mr->remote_key : 0,
     };
+    payload_reach(request, bytes && !r->pieces ? nic_mr : NULL, &one->pairs);
     atomic_store_explicit(&request->thread, thread, memory_order_relaxed);
     atomic_store_explicit(&request->unfinished, 1, memory_order_relaxed);
     atomic_store_explicit(&request->part_status, UCCL_OK, memory_order_relaxed);

@@ -82,10 +82,22 @@ const void *payload_piece_at(const struct core_msg *msg, uint64_t offset, size_t
     return at;
 }
 
-uint64_t payload_local(const struct core_msg *msg, uint64_t offset, uint32_t *key)
+void payload_reach(struct uccl_request *request, const struct nic_mr *nic_mr, const struct request_pairs *pairs)
+{
+    struct core_msg *msg = &request->msg;
+    msg->placeable = 0;
+    request->nic_mr = nic_mr;
+    for (unsigned i = 0; nic_mr && i < pairs->count; i++) {
+        const struct nic_mr *mr = &nic_mr[pairs->nics[i]];
+        msg->placeable |= (uint8_t)((mr->handle != NULL) << i);
+        msg->grant_keys[i] = mr->remote_key;
+    }
+}
+
+uint64_t payload_local(const struct core_msg *msg, uint64_t offset, unsigned nic, uint32_t *key)
 {
     const struct uccl_request *request = request_of(msg);
-    *key = request->nic_mr->local_key;
+    *key = request->nic_mr[nic].local_key;
     return (uintptr_t)request->buffer + offset;
 }
 

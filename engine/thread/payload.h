@@ -10,6 +10,10 @@
 
 #include "core/core.h"
 
+struct nic_mr;
+struct request_pairs;
+struct uccl_request;
+
 enum { PAYLOAD_PIECES_MAX = 256 };
 
 /* Memory of a vector, in the order of its bytes. */
@@ -24,6 +28,12 @@ struct payload_pieces {
 /* NULL: no memory. */
 struct payload_pieces *payload_pieces_new(unsigned count);
 
+/*
+ * Notes which NICs reach the buffer of a message, by its registrations with all NICs (NULL: none reaches it), if its
+ * connection places over these pairs.
+ */
+void payload_reach(struct uccl_request *request, const struct nic_mr *nic_mr, const struct request_pairs *pairs);
+
 /* Makes the copies that a core call has produced (the contract in core.h). */
 void payload_copies(struct core *core);
 
@@ -33,8 +43,8 @@ void payload_gather(void *to, const struct core_msg *msg, uint64_t offset, size_
 const void *payload_at(const struct core_msg *msg, uint64_t offset);
 /* The piece of it that has this byte, from there on; NULL: it is not in several places. */
 const void *payload_piece_at(const struct core_msg *msg, uint64_t offset, size_t *length);
-/* Where the NIC finds it, and the key that goes with that address. */
-uint64_t payload_local(const struct core_msg *msg, uint64_t offset, uint32_t *key);
+/* nic_local_fn. */
+uint64_t payload_local(const struct core_msg *msg, uint64_t offset, unsigned nic, uint32_t *key);
 
 /* Payload of a receive has arrived. */
 void payload_write(const struct core_msg *msg, uint64_t offset, const void *from, size_t length);

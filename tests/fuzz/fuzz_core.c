@@ -257,7 +257,7 @@ static void post(unsigned which, unsigned kind, uint64_t size)
     request->msg.placeable = which < FLOW_CONNS && role != 2;
     request->msg.ahead = false;
     request->msg.watched = kind == CORE_RECV && size & 1;
-    request->msg.grant_key = 9;
+    request->msg.grant_keys[0] = 9;
     request->msg.grant_address = 4096;
     request->wanted = false;
     request->arrived = 0;
@@ -522,8 +522,9 @@ static unsigned put_frame(struct reader *reader, uint8_t *at, uint32_t *payload)
         struct wire_cts cts = {.conn = which, .msg = (uint32_t)near(reader, sends), .length = next(reader) * 100u};
         cts.stripes = next(reader) % 5;
         if (kind & 8) {
-            cts.placeable = true;
-            cts.slot = cts.key = next(reader);
+            cts.placeable = 1 + next(reader) % 15;
+            cts.slot = next(reader);
+            cts.keys[0] = cts.slot;
             cts.address = near(reader, 0);
         }
         return wire_put_cts(at, &cts);

@@ -301,7 +301,7 @@ static void post(unsigned conn, unsigned side, unsigned kind, uint64_t size)
     request->msg.placeable = places && link_of[conn] != HONEST_LINK;
     request->msg.ahead = false;
     request->msg.watched = kind == CORE_RECV && size & 1;
-    request->msg.grant_key = 1;
+    request->msg.grant_keys[0] = 1;
     request->msg.grant_address = 4096;
     core_submit(cores[who], conns[conn][side], &request->msg, now_ns);
     copies(who);

@@ -249,8 +249,7 @@ static void post_one(struct world *world, struct side *side, unsigned kind)
     request->msg.placeable = false;
     if (world->nic) {
         request->msg.grant_address = (uint64_t)(uintptr_t)(request->memory + GUARD_BYTES);
-        request->msg.grant_key = placing_register(world, &request->msg, request->memory + GUARD_BYTES, request->bytes);
-        request->msg.placeable = request->msg.grant_key != 0;
+        placing_register(world, &request->msg, request->memory + GUARD_BYTES, request->bytes);
     }
     request->msg.block_bytes = 0;
     request->msg.ahead = false;

@@ -119,8 +119,13 @@ static void check_placed(struct world *world, const struct pair *pair, unsigned 
     const struct flow *flow = desc->flow;
     const struct transmission *last = &pair->last[side][desc->seq % LAST_MAX];
     bool refused = flow->sent.window > LAST_MAX || (last->known && last->seq == desc->seq);
-    if (desc->kind == TX_BULK && !desc->retransmission && !refused && data_qps_usable(&flow->qps) &&
-        (flow->rail_count == 1 || rail_usable(flow->rails)) && conn_grant(desc->bulk_msg->conn, desc->bulk_msg))
+    unsigned pairs = 0;
+    for (unsigned i = 0; i < flow->rail_count; i++) {
+        const struct rail *rail = &flow->rails[i];
+        pairs |= (unsigned)(rail->qps_usable && (flow->rail_count == 1 || rail_usable(rail))) << rail->pair;
+    }
+    if (desc->kind == TX_BULK && !desc->retransmission && !refused &&
+        conn_grant(desc->bulk_msg->conn, desc->bulk_msg, pairs))
         world_fail(world, "a granted chunk goes as datagrams, though a queue pair is up");
 }
 

@@ -540,7 +540,7 @@ static void send_write(struct queue_pair *pair, const struct tx_desc *desc, unsi
     struct work *work = add_work(pair, desc, desc->place_bytes, i + 1u == desc->count);
     struct place_header header;
     uint64_t at = (uint64_t)i * desc->place_bytes;
-    work->local_address = pair->queue->setup.local(desc->bulk_msg, desc->bulk_offset + at, &work->local_key);
+    work->local_address = pair->queue->setup.local(desc->bulk_msg, desc->bulk_offset + at, 0, &work->local_key);
     memcpy(&header, work->packet, sizeof header);
     header.write = true;
     header.key = desc->remote_key;

@@ -9,7 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RETRIES_NS = 30 * NS_PER_MS }; /* until a reliable queue pair gives a packet up */
+enum {
+    RETRIES_NS = 30 * NS_PER_MS, /* until a reliable queue pair gives a packet up */
+    DESTINATIONS = 64,           /* of a rail (world.c) */
+    KEY_RAIL_SHIFT = 24,         /* of a key: which rail's NIC takes it */
+};
 
 /* A buffer of the application, as the NIC knows it; kept when the request has ended. */
 struct region {
@@ -23,6 +27,7 @@ struct region {
 struct queue_pair {
     struct pair *pair;
     uint8_t side;
+    uint8_t rail;
     uint16_t path;
     uint32_t generation, psn;
     struct queue_pair *peer;   /* once connected */
@@ -111,14 +116,20 @@ void placing_destroy(struct world *world)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-uint32_t placing_register(struct world *world, const struct core_msg *msg, uint8_t *memory, uint64_t bytes)
+void placing_register(struct world *world, struct core_msg *msg, uint8_t *memory, uint64_t bytes)
 {
     struct nic *nic = nic_of(world);
+    unsigned rails = world->options->rails > 1 ? world->options->rails : 1;
+    msg->placeable = 0;
     if (rng_below(&world->app_rng, 1000) < world->options->unregistered_permille)
-        return 0;
+        return;
     nic->regions = grown(nic->regions, nic->region_count, sizeof *nic->regions);
-    nic->regions[nic->region_count] = (struct region){msg, memory, bytes, msg->kind};
-    return ++nic->region_count;
+    nic->regions[nic->region_count++] = (struct region){msg, memory, bytes, msg->kind};
+    msg->placeable = (uint8_t)((1u << rails) - 1);
+    if (rails > 1 && rng_below(&world->app_rng, 4) == 0) /* not by all NICs */
+        msg->placeable &= (uint8_t)rng_below(&world->app_rng, 1u << rails);
+    for (unsigned i = 0; i < rails; i++)
+        msg->grant_keys[i] = msg->placeable >> i & 1 ? nic->region_count | i << KEY_RAIL_SHIFT : 0;
 }
 
 static struct region *region_of(const struct world *world, const struct core_msg *msg)
@@ -214,6 +225,7 @@ static void open_path(struct world *world, struct pair *pair, unsigned side, con
     nic->queue_pairs[nic->queue_pair_count++] = queue_pair;
     *queue_pair = (struct queue_pair){.pair = pair,
                                       .side = (uint8_t)side,
+                                      .rail = (uint8_t)(action->destination / DESTINATIONS),
                                       .path = action->path,
                                       .generation = action->generation,
                                       .psn = (uint32_t)rng_next(&world->rng) & 0xffffff};
@@ -227,7 +239,7 @@ static void connect_path(struct world *world, struct queue_pair *queue_pair, con
         world_fail(world, "a queue pair is connected to number %u", action->number);
     struct queue_pair *peer = nic->queue_pairs[action->number - 1];
     if (peer->pair != queue_pair->pair || peer->side == queue_pair->side || peer->path != queue_pair->path ||
-        peer->generation != queue_pair->generation || peer->psn != action->psn)
+        peer->rail != queue_pair->rail || peer->generation != queue_pair->generation || peer->psn != action->psn)
         world_fail(world, "a queue pair is connected to a stranger");
     queue_pair->peer = peer;
     answer(world, queue_pair, QP_CONNECT);
@@ -238,7 +250,7 @@ bool placing_act(struct world *world, struct end *end)
     struct core_qp_action action;
     bool some = false;
     while (core_next_qp_action(end->core, &action)) {
-        struct pair *pair = &world->pairs[action.destination / 2];
+        struct pair *pair = &world->pairs[action.destination % DESTINATIONS / 2];
         unsigned side = action.destination % 2;
         struct queue_pair *queue_pair = find(world, pair, side, action.path, action.generation);
         some = true;
@@ -283,7 +295,7 @@ static void send_write(struct world *world, struct queue_pair *queue_pair, const
     struct work *work = new_work(queue_pair, WORK_READ);
     uint64_t at = (uint64_t)index * desc->place_bytes;
     struct region *local = region_of(world, desc->bulk_msg);
-    if (!local)
+    if (!local || !(desc->bulk_msg->placeable >> queue_pair->rail & 1))
         world_fail(world, "a write of memory that the NIC does not reach");
     work->local_key = (uint32_t)(local - nic_of(world)->regions) + 1;
     work->bytes = malloc(desc->place_bytes);
@@ -302,11 +314,10 @@ static void check_cut(const struct world *world, const struct tx_desc *desc)
 {
     const struct flow *flow = desc->flow;
     const struct chunk *chunk = sent_chunk(&flow->sent, desc->seq);
-    uint32_t stride = flow->rails->datagram_bytes - WIRE_BULK_HEADER_BYTES;
+    uint32_t fits = flow->rails[desc->rail].datagram_bytes, stride = fits - WIRE_BULK_HEADER_BYTES;
     if (chunk->transmissions == 2 && desc->kind == TX_BULK && chunk->payload_bytes <= CORE_TRAIN_MAX * stride &&
-        desc->datagram_bytes > flow->rails->datagram_bytes)
-        world_fail(world, "a retransmission of datagrams of %u bytes where %u fit", desc->datagram_bytes,
-                   flow->rails->datagram_bytes);
+        desc->datagram_bytes > fits)
+        world_fail(world, "a retransmission of datagrams of %u bytes where %u fit", desc->datagram_bytes, fits);
 }
 
 static void send_datagrams(struct world *world, struct queue_pair *queue_pair, const struct tx_desc *desc)
@@ -328,7 +339,7 @@ static void send_datagrams(struct world *world, struct queue_pair *queue_pair, c
 void placing_send(struct world *world, struct pair *pair, unsigned side, const struct tx_desc *desc)
 {
     struct queue_pair *queue_pair = find(world, pair, side, desc->path, desc->generation);
-    if (!queue_pair || queue_pair->closed || !queue_pair->peer)
+    if (!queue_pair || queue_pair->closed || !queue_pair->peer || queue_pair->rail != desc->rail)
         world_fail(world, "sending over a queue pair that is not connected");
     struct work *cookie = new_work(queue_pair, WORK_READ);
     for (unsigned i = 0; desc->kind == TX_PLACE && i < desc->count; i++)
@@ -346,11 +357,11 @@ void placing_send(struct world *world, struct pair *pair, unsigned side, const s
 static bool loses(struct world *world, struct queue_pair *queue_pair, const struct work *work)
 {
     const struct options *options = world->options;
-    struct link *link = &queue_pair->pair->link[queue_pair->side][0];
+    struct link *link = &queue_pair->pair->link[queue_pair->side][queue_pair->rail];
     uint64_t at_ns = world->now_ns - world->start_ns;
     if (at_ns >= link->net.black_from_ns && at_ns < link->net.black_until_ns)
         return true;
-    if (rails_swallow(world, queue_pair->side, 0)) /* its rail is cut */
+    if (rails_swallow(world, queue_pair->side, queue_pair->rail))
         return true;
     if (queue_pair->path < 32 && link->net.dead_paths >> queue_pair->path & 1 && at_ns >= options->path_dies_ns &&
         at_ns < options->path_lives_ns)
@@ -366,7 +377,7 @@ static bool loses(struct world *world, struct queue_pair *queue_pair, const stru
 static uint64_t arrival(struct world *world, struct queue_pair *queue_pair)
 {
     const struct options *options = world->options;
-    const struct net *net = &queue_pair->pair->link[queue_pair->side][0].net;
+    const struct net *net = &queue_pair->pair->link[queue_pair->side][queue_pair->rail].net;
     uint64_t at_ns = world->now_ns + net->delay_ns + up_to(world, net->jitter_ns);
     if (world_chance(world, options->path_stall_ppm))
         queue_pair->stalled_until_ns = world->now_ns + up_to(world, options->path_stall_ns);
@@ -407,7 +418,8 @@ static void execute(struct world *world, struct work *work)
         return;
     }
     if (work->finished) { /* a reliable one when the peer's NIC has said so */
-        uint64_t at_ns = queue_pair->arrives_ns + queue_pair->pair->link[!queue_pair->side][0].net.delay_ns;
+        uint64_t at_ns =
+            queue_pair->arrives_ns + queue_pair->pair->link[!queue_pair->side][queue_pair->rail].net.delay_ns;
         if (reliable && !work->waited) {
             work->waited = true;
             later(world, work, at_ns > world->now_ns ? at_ns : world->now_ns);
@@ -441,9 +453,10 @@ static void execute(struct world *world, struct work *work)
 static void place(struct world *world, const struct work *work)
 {
     struct nic *nic = nic_of(world);
-    if (work->key == 0 || work->key > nic->region_count)
-        world_fail(world, "a write with key %u", work->key);
-    const struct region *region = &nic->regions[work->key - 1];
+    uint32_t key = work->key & ((1u << KEY_RAIL_SHIFT) - 1);
+    if (key == 0 || key > nic->region_count || work->key >> KEY_RAIL_SHIFT != work->queue_pair->rail)
+        world_fail(world, "a write with key %#x over rail %u", work->key, work->queue_pair->rail);
+    const struct region *region = &nic->regions[key - 1];
     if (!region->msg)
         world_fail(world, "stale placement: %u bytes into a buffer that the application has got back", work->length);
     if (region->msg->watched)

@@ -13,8 +13,8 @@
 void placing_create(struct world *world);
 void placing_destroy(struct world *world);
 
-/* The application's buffer is reachable: under this key until it is forgotten. 0: it is not registered. */
-uint32_t placing_register(struct world *world, const struct core_msg *msg, uint8_t *memory, uint64_t bytes);
+/* The application's buffer is reachable until it is forgotten: by all NICs or some, under keys that the message has. */
+void placing_register(struct world *world, struct core_msg *msg, uint8_t *memory, uint64_t bytes);
 void placing_forget(struct world *world, const struct core_msg *msg);
 
 /* Takes a descriptor that goes over a queue pair. */

@@ -437,9 +437,12 @@ static void wrap_pair(struct world *world, struct pair *pair)
         from->sent.next_seq = from->sent.cumulative = world_wrap(world);
         to->sack.cumulative = to->sack.end = from->sent.next_seq;
         from->ack.number = (uint32_t)world_wrap(world);
-        for (unsigned i = 0; i < from->qps.count; i++) {
-            from->qps.set.paths[i].next_seq = (uint32_t)world_wrap(world);
-            from->qps.set.paths[i].acked_seq = from->qps.set.paths[i].next_seq - 1;
+        EACH_RAIL(from, rail)
+        {
+            for (unsigned i = 0; from->qps.count && i < rail->qps.count; i++) {
+                rail->qps.paths[i].next_seq = (uint32_t)world_wrap(world);
+                rail->qps.paths[i].acked_seq = rail->qps.paths[i].next_seq - 1;
+            }
         }
         EACH_RAIL(from, rail)
         {

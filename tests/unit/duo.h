@@ -62,6 +62,8 @@ static bool duo_refuse;                   /* the NIC takes nothing */
 static bool duo_reliable;                 /* capability: placing queue pairs are */
 static bool duo_whole_trains;             /* capability: a train costs about one send */
 static bool duo_registered;               /* buffers to be posted: the NIC reaches them */
+static uint8_t duo_nics[2];               /* which NICs then reach a buffer: bits by pair */
+enum { DUO_KEY_PAIR_SHIFT = 16 };         /* of keys: the pair whose NIC takes it */
 /* A NIC that places payload (placing_duo.h), or NULL: a descriptor for it; what its queue pairs are to do. */
 static void (*duo_on_path)(unsigned side, const struct tx_desc *desc);
 static void (*duo_path_actions)(unsigned side);
@@ -164,9 +166,10 @@ static inline struct duo_request *duo_post(unsigned side, unsigned index, unsign
     *request = (struct duo_request){.msg = {.kind = (uint8_t)kind, .size_bytes = size}};
     request->msg.block_bytes = kind == CORE_SEND ? duo_block_bytes : 0;
     request->buffer = malloc(size ? size : 1);
-    request->msg.placeable = duo_registered;
+    request->msg.placeable = duo_registered ? duo_nics[side] : 0;
     request->msg.grant_address = (uint64_t)(uintptr_t)request->buffer;
-    request->msg.grant_key = duo_request_count;
+    for (unsigned i = 0; i < CORE_PAIRS_MAX; i++)
+        request->msg.grant_keys[i] = duo_request_count | i << DUO_KEY_PAIR_SHIFT;
     for (uint64_t i = 0; i < size; i++)
         request->buffer[i] = kind == CORE_SEND ? duo_byte(conn->send_next, i) : 0xee;
     core_submit(duo_core[side], conn, &request->msg, duo_now);

@@ -379,14 +379,14 @@ static void fake_move(uint64_t to, uint32_t to_key, uint64_t from, uint32_t from
         memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, length);
 }
 
-/* The other side's receive of a send. Where none is posted the message is gone, as on UD and UC. */
-static void fake_arrive(struct fake_qp *to, const struct ibv_send_wr *wr, const struct ibv_sge *piece)
+/* The other side's receive of a send. False: it takes none, and on UD and UC nobody hears of it. */
+static bool fake_arrive(struct fake_qp *to, const struct ibv_send_wr *wr, const struct ibv_sge *piece)
 {
     struct fake_receives *receives = to->qp.srq ? &((struct fake_srq *)to->qp.srq)->receives : &to->receives;
     uint32_t grh = to->qp.qp_type == IBV_QPT_UD ? VERBS_GRH_BYTES : 0, length = wr->num_sge ? piece->length : 0;
     bool write = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
     if (to->qp.state != IBV_QPS_RTS || receives->head == receives->tail)
-        return;
+        return false;
     uint32_t at = receives->head++ % FAKE_RING;
     uint8_t *target = write ? (uint8_t *)(uintptr_t)wr->wr.rdma.remote_addr : receives->ring[at].address + grh;
     FAKE_REQUIRE(write || length + grh <= receives->ring[at].length);
@@ -407,6 +407,7 @@ static void fake_arrive(struct fake_qp *to, const struct ibv_send_wr *wr, const 
         wc.wc_flags |= IBV_WC_GRH;
     }
     fake_complete(to->qp.recv_cq, &wc);
+    return true;
 }
 
 /* Lets the oldest send happen. False: there is none. */
@@ -438,9 +439,10 @@ static bool fake_step(struct fake_qp *qp)
     if (wc.status == IBV_WC_SUCCESS && wr->opcode == IBV_WR_RDMA_READ)
         fake_move(qp->pieces[at].addr, qp->pieces[at].lkey, wr->wr.rdma.remote_addr, wr->wr.rdma.rkey,
                   qp->pieces[at].length);
-    else if (wc.status == IBV_WC_SUCCESS && to && !lost)
-        fake_arrive(to, wr, &qp->pieces[at]);
-    else if (wc.status != IBV_WC_SUCCESS)
+    else if (wc.status == IBV_WC_SUCCESS && !lost && !(to && fake_arrive(to, wr, &qp->pieces[at])) &&
+             qp->qp.qp_type == IBV_QPT_RC)
+        wc.status = IBV_WC_RETRY_EXC_ERR;
+    if (wc.status != IBV_WC_SUCCESS)
         qp->qp.state = IBV_QPS_ERR;
     if (wr->send_flags & IBV_SEND_INLINE)
         free((void *)(uintptr_t)qp->pieces[at].addr);

@@ -101,6 +101,7 @@ static inline void placing_setup(unsigned paths)
     duo_params.qp_retry_ms = 5;
     duo_setup[0].places = duo_setup[1].places = true;
     duo_registered = true;
+    duo_nics[0] = duo_nics[1] = (1 << CORE_PAIRS_MAX) - 1;
     duo_on_path = placing_take;
     duo_path_actions = placing_act;
 }
@@ -127,7 +128,10 @@ static inline void placing_arrive(unsigned index)
     cr_assert_not(packet->gone);
     if (desc->kind == TX_PLACE) {
         const struct duo_request *from = (struct duo_request *)desc->bulk_msg;
-        const struct duo_request *into = &duo_requests[desc->remote_key - 1];
+        uint8_t pair = duo_flow[packet->side]->rails[desc->rail].pair;
+        const struct duo_request *into = &duo_requests[(desc->remote_key & ((1u << DUO_KEY_PAIR_SHIFT) - 1)) - 1];
+        cr_assert_eq(desc->remote_key >> DUO_KEY_PAIR_SHIFT, pair, "a key of another NIC");
+        cr_assert(from->msg.placeable >> pair & 1 && into->msg.placeable >> pair & 1);
         cr_assert_not(into->ended, "a write into a buffer that was given back");
         uint64_t at = desc->remote_address - (uint64_t)(uintptr_t)into->buffer;
         cr_assert_leq(at + desc->place_bytes, into->msg.size_bytes);
@@ -194,7 +198,8 @@ static inline void placing_warm_up(void)
     duo_assert_ended(send, UCCL_OK, 100000);
     duo_assert_ended(receive, UCCL_OK, 100000);
     for (unsigned side = 0; side < 2; side++)
-        cr_assert_eq(duo_flow[side]->qps.usable, duo_flow[side]->qps.count);
+        EACH_RAIL(duo_flow[side], rail)
+    cr_assert_eq(rail->qps_usable, rail->qps.count);
     placing_packet_count = 0;
 }
 

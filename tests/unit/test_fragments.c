@@ -41,7 +41,7 @@ static struct duo_request *recv_watched(unsigned side, uint64_t size, bool watch
     request->buffer = malloc(size ? size : 1);
     request->msg.placeable = duo_registered;
     request->msg.grant_address = (uint64_t)(uintptr_t)request->buffer;
-    request->msg.grant_key = duo_request_count;
+    request->msg.grant_keys[0] = duo_request_count;
     core_submit(duo_core[side], duo_conn[side][0], &request->msg, duo_now);
     duo_copies(side);
     return request;

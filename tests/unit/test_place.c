@@ -26,7 +26,7 @@ Test(place, writes_carry_a_granted_message)
     for (unsigned i = 0; i < 2; i++) {
         const struct tx_desc *desc = &placing_packets[i].desc;
         cr_assert_eq(desc->kind, TX_PLACE);
-        cr_assert_eq(desc->remote_key, receive->msg.grant_key);
+        cr_assert_eq(desc->remote_key, receive->msg.grant_keys[0]);
         cr_assert_eq(desc->generation, 1);
         placing_arrive(i);
     }

@@ -27,7 +27,7 @@ static void setup_at(uint64_t seq)
     rail = (struct rail){.reorder_threshold = 3, .reorder_window_quarters = 2};
     rtt_init(&rail.rtt);
     path_set_init(&rail.paths, paths, PATHS, 2, &rng);
-    sent_init(&sent, chunks, WINDOW, &rail, paths, NULL, on_acked, freed);
+    sent_init(&sent, chunks, WINDOW, &rail, paths, on_acked, freed);
     sent.next_seq = sent.cumulative = seq;
     freed_count = 0;
 }

@@ -741,12 +741,15 @@ Test(thread, flushes_end_in_order, .timeout = TIMEOUT_S)
 {
     enum { COUNT_OF = 4 };
     static struct uccl_request requests[COUNT_OF];
+    const struct nic_mr mr = {.handle = requests};
+    const struct request_pairs pairs = {.count = 1};
     start(false);
     SOON(sleeps_as(THREAD_SLEEPS));
     thread.staged = COUNT_OF;
     for (unsigned i = 0; i < COUNT_OF; i++) {
         requests[i].state = REQUEST_PENDING;
-        requests[i].msg.status = -1;
+        requests[i].nic_mr = &mr;
+        flush_init(&requests[i], &pairs);
         cr_assert(thread_post(&thread, COMMAND_FLUSH, &requests[i]));
     }
     for (unsigned i = 0; i < COUNT_OF; i++) {

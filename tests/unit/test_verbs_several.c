@@ -15,8 +15,9 @@ static uint32_t to[2][RAILS];   /* destinations, by end */
 static struct nic_host host = {.address.v4.sin_family = AF_INET};
 
 /* The key of device 1. */
-static uint64_t local_of_second(const struct core_msg *msg, uint64_t offset, uint32_t *key)
+static uint64_t local_of_second(const struct core_msg *msg, uint64_t offset, unsigned nic_index, uint32_t *key)
 {
+    cr_assert_eq(nic_index, 1);
     *key = FAKE_KEY_DEVICE + 1;
     return (uintptr_t)payload(msg, offset);
 }

@@ -26,9 +26,9 @@ static const struct wire_grant grant = {.granted = 0x80000002, .heard = 0xfedcba
 static const struct wire_cts grant_cts = {.conn = 4,
                                           .msg = 3,
                                           .length = 77,
-                                          .placeable = true,
+                                          .placeable = 13,
                                           .address = UINT64_C(0xfedcba9876543210),
-                                          .key = 0x89abcdef,
+                                          .keys = {0x89abcdef, 0, 0x12345678, 0xffffffff},
                                           .slot = 16383};
 static const struct wire_qp offer = {
     .what = QP_OFFER, .path = 259, .generation = 0x01020304, .number = 0xabcdef, .psn = 0x123456};
@@ -103,7 +103,7 @@ Test(wire, sizes_are_as_declared)
     struct wire_ack ack = big_ack();
     cr_assert_eq(wire_put_eager(at, &eager), WIRE_EAGER_BYTES);
     cr_assert_eq(wire_put_cts(at, &cts), WIRE_CTS_BYTES);
-    cr_assert_eq(wire_put_cts(at, &grant_cts), WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES);
+    cr_assert_eq(wire_put_cts(at, &grant_cts), WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES + 3 * 4);
     cr_assert_eq(wire_put_qp(at, &offer), WIRE_QP_BYTES);
     cr_assert_eq(wire_put_rts(at, &rts), WIRE_RTS_BYTES);
     cr_assert_eq(wire_put_credit(at, &credit), WIRE_CREDIT_BYTES);
@@ -175,8 +175,9 @@ Test(wire, frames_round_trip)
     cr_assert(frame.qp.what == QP_OFFER && frame.qp.path == 259 && frame.qp.generation == 0x01020304 &&
               frame.qp.number == 0xabcdef && frame.qp.psn == 0x123456);
     frame = next_of(&packet, FRAME_CTS);
-    cr_assert(frame.cts.conn == 4 && frame.cts.msg == 3 && frame.cts.length == 77 && frame.cts.placeable &&
-              frame.cts.address == grant_cts.address && frame.cts.key == grant_cts.key && frame.cts.slot == 16383);
+    cr_assert(frame.cts.conn == 4 && frame.cts.msg == 3 && frame.cts.length == 77 && frame.cts.placeable == 13 &&
+              frame.cts.address == grant_cts.address && frame.cts.slot == 16383);
+    cr_assert_arr_eq(frame.cts.keys, grant_cts.keys, sizeof grant_cts.keys);
     frame = next_of(&packet, FRAME_CREDIT);
     cr_assert(frame.credit.conn == 7 && frame.credit.delivered == 9 && frame.credit.eager_total == 0x80000001 &&
               frame.credit.beyond == credit.beyond);
@@ -327,8 +328,18 @@ Test(wire, bounds_of_frames)
     cr_assert_not(accepts_frame(bytes));
     bytes = wire_put_cts(frame, &grant_cts);
     cr_assert(accepts_frame(bytes));
-    cr_assert_not(accepts_frame(bytes - 1), "half an entry");
-    frame[WIRE_CTS_BYTES + 13] = 0x40; /* slot 2^14 and more */
+    for (unsigned less = 1; less < bytes - WIRE_CTS_BYTES; less++)
+        cr_assert_not(accepts_frame(bytes - less), "half an entry");
+    frame[WIRE_CTS_BYTES + 9] = 0x40; /* slot 2^14 and more */
+    cr_assert_not(accepts_frame(bytes));
+    for (unsigned pairs = 0; pairs < 256; pairs++) { /* with a key for each, of up to four */
+        bytes = wire_put_cts(frame, &grant_cts);
+        frame[WIRE_CTS_BYTES + 10] = (uint8_t)pairs;
+        bytes = WIRE_CTS_BYTES + WIRE_CTS_ENTRY_BYTES + 4 * (unsigned)__builtin_popcount(pairs);
+        cr_assert_eq(accepts_frame(bytes), pairs > 0 && pairs < 16);
+    }
+    bytes = wire_put_cts(frame, &grant_cts);
+    frame[WIRE_CTS_BYTES + 11] = 1;
     cr_assert_not(accepts_frame(bytes));
     bytes = wire_put_cts(frame, &grant_cts);
     frame[1] = 2; /* entries */

@@ -43,8 +43,9 @@ static inline const void *payload(const struct core_msg *msg, uint64_t offset)
     return ((const struct message *)msg)->bytes + offset;
 }
 
-static inline uint64_t local(const struct core_msg *msg, uint64_t offset, uint32_t *key)
+static inline uint64_t local(const struct core_msg *msg, uint64_t offset, unsigned nic_index, uint32_t *key)
 {
+    (void)nic_index;
     *key = 1;
     return (uintptr_t)payload(msg, offset);
 }

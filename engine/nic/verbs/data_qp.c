@@ -288,7 +288,7 @@ int verbs_data_qp_connect(struct nic_queue *base, const struct nic_qp_id *id, ui
     if (port >= peer->nics || !verbs_qpn_is_valid(own))
         return refuse_number(queue, peer, number);
     if (port != peer->nic)
-        return UCCL_EADDR; /* each end has found other ports out of reach: the core tries again, and sends datagrams */
+        return UCCL_EADDR; /* of another pair: a peer that numbers its ports otherwise. The core tries again */
     unsigned shift = verbs_choose_mtu((unsigned)__builtin_ctz(queue->port_bytes), address->mtu_shift, 0);
     struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR,
                                .path_mtu = (enum ibv_mtu)(shift - VERBS_MTU_SHIFT_MIN + IBV_MTU_256),
@@ -463,7 +463,7 @@ void verbs_data_qp_destroy(struct nic_queue *base, const struct nic_qp_id *id)
 void verbs_data_qps_forget(struct verbs_queue *queue, uint32_t destination)
 {
     struct verbs_data_qp **of_peer = verbs_peer_at(queue, destination)->qps;
-    for (unsigned i = 0; of_peer && i < queue->setup.params->port_entropy; i++) {
+    for (unsigned i = 0; of_peer && i < verbs_peer_at(queue, destination)->qp_count; i++) {
         struct verbs_data_qp *qp = of_peer[i];
         if (!qp)
             continue;

@@ -95,7 +95,7 @@ static inline struct ibv_send_wr *add_request(struct verbs_data_qp *qp, const st
 static void send_writes(struct verbs_data_qp *qp, const struct tx_desc *desc)
 {
     struct ibv_sge sge = {.length = desc->place_bytes};
-    sge.addr = qp->queue->setup.local(desc->bulk_msg, desc->bulk_offset, &sge.lkey);
+    sge.addr = qp->queue->setup.local(desc->bulk_msg, desc->bulk_offset, qp->queue->nic->index, &sge.lkey);
     for (unsigned i = 0; i < desc->count; i++, sge.addr += desc->place_bytes) {
         struct ibv_send_wr *request = add_request(qp, desc, i + 1u == desc->count, NO_SLOT, sge);
         request->opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
@@ -114,7 +114,7 @@ static bool pool_gives(const struct verbs_data_qp *qp, uint32_t count)
     const struct verbs_queue *queue = qp->queue;
     struct verbs_data_qp **of_peer = verbs_peer_at(queue, qp->is.destination)->qps;
     uint32_t free = queue->data_qps->free_retransmission_count, held = 0;
-    for (unsigned i = 0; i < queue->setup.params->port_entropy; i++)
+    for (unsigned i = 0; i < verbs_peer_at(queue, qp->is.destination)->qp_count; i++)
         held += of_peer[i] ? of_peer[i]->retransmissions : 0;
     return count <= free && held + count <= free - count;
 }

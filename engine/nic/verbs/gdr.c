@@ -180,7 +180,7 @@ bool verbs_flush_device(struct nic_queue *base, const struct nic_mr *mr, void *c
     struct verbs_reads *reads = queue->reads;
     if (reads->posted - reads->done == READS)
         return false;
-    bool works = open_flush_qp(queue);
+    bool works = !verbs_is_gone(queue->nic) && open_flush_qp(queue);
     struct ibv_sge sge = {.length = 1};
     struct ibv_send_wr request = {.wr_id = reads->posted,
                                   .sg_list = &sge,
@@ -222,6 +222,7 @@ unsigned verbs_poll_flushed(struct nic_queue *base, struct nic_flushed *out, uns
     unsigned count = 0;
     if (!reads)
         return 0;
+    reads->broken |= reads->done != reads->posted && verbs_is_gone(queue->nic); /* no completion comes any more */
     while (reads->done != reads->posted && count < max) {
         uint32_t well = reads->done;
         reap_flush(queue, &well);

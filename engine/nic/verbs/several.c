@@ -5,8 +5,8 @@
  * destination, or by `nic` of what was received or registered. Since queues are independent of each other, a device
  * that fails or is removed takes nothing along but its own.
  *
- * A flow has a rail per pair of ports that reach each other (core/rail.h). The data QPs are the first rail's, so both
- * ends must find the same one: verbs_pairs(), from the addresses in the handshake alone.
+ * A flow has a rail per pair of ports that reach each other (core/rail.h), with data QPs of its own. Both ends number
+ * the pairs alike: verbs_pairs(), from the addresses in the handshake alone.
  *
  * Thread: the queue's owner, but for the calls on a `nic`: any.
  */

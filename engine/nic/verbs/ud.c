@@ -212,8 +212,10 @@ int verbs_peer_add(struct nic_queue *base, const struct nic_host *host, const st
                 netdev_address_text(&host->address, text), peer.datagram_bytes, CORE_DATAGRAM_MIN);
         return UCCL_EADDR;
     }
+    bool several = peer.nics > 1 || queue->nic->backend->nic_count > 1;
+    peer.qp_count = (unsigned)queue->setup.params->port_entropy * (several ? CORE_PAIRS_MAX : 1);
     if (queue->data_qps)
-        peer.qps = calloc(queue->setup.params->port_entropy, sizeof *peer.qps);
+        peer.qps = calloc(peer.qp_count, sizeof *peer.qps);
     if (queue->data_qps && !peer.qps)
         return verbs_fault(queue->nic, "add a peer", ENOMEM);
     int error = make_handles(queue, &peer);

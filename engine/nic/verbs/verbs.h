@@ -108,6 +108,7 @@ struct verbs_peer {
     unsigned nic, nics;         /* which of the peer's ports it is, and how many there are */
     uint8_t traffic_class;      /* as in nic_host */
     struct verbs_data_qp **qps; /* by path; NULL in UD mode */
+    unsigned qp_count;          /* room in it: numbers of paths count through all pairs of ports */
     uint32_t retired_at;        /* number of sends posted when it was removed; they may use the handles */
     int32_t next;               /* in the free list, or that of retired ones */
     bool used;
