@@ -426,15 +426,13 @@ static bool fake_step(struct fake_qp *qp)
     struct fake_qp *to = fake_qp_of(ud ? wr->wr.ud.remote_qpn : qp->peer);
     bool lost =
         works && !fake_reaches(qp, to, ud ? &((struct fake_handle *)wr->wr.ud.ah)->route : &qp->to_receive.ah_attr);
+    wc.status = works ? fake.status : IBV_WC_WR_FLUSH_ERR;
     if (works) {
-        wc.status = fake.status;
         fake.status = IBV_WC_SUCCESS;
         if (fake.fate && wc.status == IBV_WC_SUCCESS)
             wc.status = fake.fate(qp, wr, &lost);
         if (lost && qp->qp.qp_type == IBV_QPT_RC && wc.status == IBV_WC_SUCCESS)
             wc.status = IBV_WC_RETRY_EXC_ERR; /* it has tried for long */
-    } else {
-        wc.status = IBV_WC_WR_FLUSH_ERR;
     }
     if (wc.status == IBV_WC_SUCCESS && wr->opcode == IBV_WR_RDMA_READ)
         fake_move(qp->pieces[at].addr, qp->pieces[at].lkey, wr->wr.rdma.remote_addr, wr->wr.rdma.rkey,
