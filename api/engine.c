@@ -266,11 +266,13 @@ UCCL_API int uccl_close(uccl_engine *engine)
     let_callers_go(engine);
     pthread_mutex_lock(&engine->lock);
     peer_table_free(&engine->peers);
+    for (struct uccl_export *exported = engine->all_exports; exported; exported = exported->next)
+        nics_leave(engine, exported->nic);
     while (engine->mrs) {
         struct uccl_mr *mr = engine->mrs;
         engine->mrs = mr->next;
         mr_leave_range(engine, mr);
-        mr_leave_nics(engine, mr);
+        nics_leave(engine, mr->nic);
         free(mr);
     }
     pthread_mutex_unlock(&engine->lock);

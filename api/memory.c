@@ -43,21 +43,22 @@ void mr_leave_range(struct uccl_engine *engine, struct uccl_mr *mr)
     memset(mr->nic, 0, sizeof mr->nic); /* the range owns them */
 }
 
-void mr_leave_nics(struct uccl_engine *engine, struct uccl_mr *mr)
+void nics_leave(struct uccl_engine *engine, struct nic_mr nic[NIC_PLACERS_MAX])
 {
-    for (unsigned i = 0; i < NIC_PLACERS_MAX; i++)
-        if (mr->nic[i].handle)
-            engine->nic->memory->dereg_mr(engine->nic, &mr->nic[i]);
+    for (unsigned i = 0; i < NIC_PLACERS_MAX; i++) {
+        if (nic[i].handle)
+            engine->nic->memory->dereg_mr(engine->nic, &nic[i]);
+        nic[i].handle = NULL;
+    }
 }
 
-/* Registers host memory with each NIC that takes it. */
-static int join_nics(struct uccl_engine *engine, struct uccl_mr *mr)
+int nics_join(struct uccl_engine *engine, void *address, size_t length, struct nic_mr nic[NIC_PLACERS_MAX])
 {
     unsigned nics = nic_placers(engine->nic);
     for (unsigned i = 0; i < nics; i++) {
-        int error = engine->nic->memory->reg_mr(engine->nic, i, mr->address, mr->length, &mr->nic[i]);
+        int error = engine->nic->memory->reg_mr(engine->nic, i, address, length, &nic[i]);
         if (error && error != UCCL_ENOTSUP) {
-            mr_leave_nics(engine, mr);
+            nics_leave(engine, nic);
             return error;
         }
     }
@@ -87,7 +88,7 @@ static int reg_mr(struct uccl_engine *engine, void *address, size_t length, enum
     mr->address = address;
     mr->length = length;
     if (host)
-        error = join_nics(engine, mr);
+        error = nics_join(engine, address, length, mr->nic);
     if (error) {
         mem_cache_put(&engine->regions, mr->region);
         free(mr);
@@ -144,7 +145,7 @@ UCCL_API int uccl_dereg_mr(uccl_mr *mr)
     }
     mr_leave_range(engine, mr);
     pthread_mutex_unlock(&engine->lock);
-    mr_leave_nics(engine, mr);
+    nics_leave(engine, mr->nic);
     mem_cache_put(&engine->regions, mr->region);
     mr->region = NULL;
     pthread_mutex_lock(&engine->lock);

@@ -97,8 +97,9 @@ struct uccl_export {
     struct uccl_export *next;
     struct uccl_mr *mr;
     struct exported *entry;
-    unsigned revokers; /* threads that revoke it: the entry stays */
-    bool over;         /* revoked, and no access is under way */
+    struct nic_mr nic[NIC_PLACERS_MAX]; /* to be written to: registrations of its own, whose keys end with it */
+    unsigned revokers;                  /* threads that revoke it: the entry stays */
+    bool over;                          /* revoked, and no access is under way */
 };
 
 struct uccl_remote {
@@ -176,7 +177,9 @@ void connections_end(struct uccl_engine *engine);
 void connections_forget(struct uccl_engine *engine);
 
 /* memory.c: ends the registrations of host memory. */
-void mr_leave_nics(struct uccl_engine *engine, struct uccl_mr *mr);
+void nics_leave(struct uccl_engine *engine, struct nic_mr nic[NIC_PLACERS_MAX]);
+/* Registers host memory with each NIC that takes it. */
+int nics_join(struct uccl_engine *engine, void *address, size_t length, struct nic_mr nic[NIC_PLACERS_MAX]);
 
 /* request.c */
 bool mr_covers(const struct uccl_mr *mr, const void *buffer, size_t length);

@@ -51,6 +51,19 @@ static void write_ref(const struct uccl_engine *engine, const struct exported *e
 
 /* ---- exports ----------------------------------------------------------------------------------- */
 
+/*
+ * Makes the memory known to NICs that place. What peers may write to is registered for this export alone: they learn
+ * the key, and could use it later, or beyond the export. Where they only read, our NIC reads for them.
+ */
+static int join_nics(struct uccl_export *exported, const struct uccl_mr *mr, struct exported *made)
+{
+    made->nic_mr = mr_of_nics(mr);
+    if (!made->nic_mr || !made->length || !(made->access & UCCL_ACCESS_WRITE))
+        return UCCL_OK;
+    made->nic_mr = exported->nic;
+    return nics_join(mr->engine, made->base, made->length, exported->nic);
+}
+
 UCCL_API int uccl_export_mr(uccl_mr *mr, void *address, size_t length, unsigned access, uint8_t ref[UCCL_REF_BYTES],
                             uccl_export **out)
 {
@@ -63,11 +76,8 @@ UCCL_API int uccl_export_mr(uccl_mr *mr, void *address, size_t length, unsigned 
         return UCCL_EINVAL;
     CANCEL_LATER;
     bool host = mr->region->is.ops->cpu_readable;
-    struct exported made = {.base = address,
-                            .length = length,
-                            .access = access,
-                            .memory = host ? NULL : &mr->region->is,
-                            .nic_mr = host ? mr_of_nics(mr) : NULL};
+    struct exported made = {
+        .base = address, .length = length, .access = access, .memory = host ? NULL : &mr->region->is};
     if (getrandom(&made.ref.nonce, sizeof made.ref.nonce, 0) != sizeof made.ref.nonce) {
         LOG_ERR("cannot export memory: getrandom: %s", strerror(errno));
         return UCCL_EIO;
@@ -75,6 +85,11 @@ UCCL_API int uccl_export_mr(uccl_mr *mr, void *address, size_t length, unsigned 
     struct uccl_export *exported = calloc(1, sizeof *exported);
     if (!exported)
         return UCCL_ENOMEM;
+    int error = host ? join_nics(exported, mr, &made) : UCCL_OK;
+    if (error) {
+        free(exported);
+        return error;
+    }
     pthread_mutex_lock(&engine->lock);
     exported->mr = mr;
     exported->entry = export_add(&engine->exports, &made);
@@ -86,6 +101,7 @@ UCCL_API int uccl_export_mr(uccl_mr *mr, void *address, size_t length, unsigned 
     pthread_mutex_unlock(&engine->lock);
     if (!exported->entry) {
         LOG_ERR("cannot export memory: no memory, or more than %d exports", EXPORTS_MAX);
+        nics_leave(engine, exported->nic);
         free(exported);
         return UCCL_ENOMEM;
     }
@@ -134,6 +150,8 @@ static void remove_export(struct uccl_engine *engine, struct uccl_export *export
 static bool end_revocation(struct uccl_engine *engine, struct uccl_export *exported, bool idle)
 {
     bool over = exported->over = exported->over || idle;
+    if (over)
+        nics_leave(engine, exported->nic);
     if (--exported->revokers == 0 && over)
         remove_export(engine, exported);
     return over;

@@ -584,8 +584,9 @@ typedef struct uccl_remote uccl_remote;
  * the reference to `ref`. Who has the reference and a connection to this engine has these rights until uccl_revoke():
  * the reference holds an unguessable number. An export counts as a pending use of `mr`: uccl_dereg_mr() revokes the
  * exports of `mr` and returns UCCL_EAGAIN while a byte can still come. uccl_close() ends all exports.
- *   Where the NIC places payload, a peer that may write can write to all of `mr` (see uccl_reg_mr()).
- * Never blocks. UCCL_EINVAL: bytes outside `mr`, no right or an unknown one; UCCL_ENOMEM.
+ *   Where the NIC places payload, it registers what peers may write to once more, for this export alone: with the key
+ * that they learn they write to nothing else, and not after uccl_revoke().
+ * Never waits for peers. UCCL_EINVAL: bytes outside `mr`, no right or an unknown one; UCCL_ENOMEM; as uccl_reg_mr().
  */
 int uccl_export_mr(uccl_mr *mr, void *address, size_t length, unsigned access, uint8_t ref[UCCL_REF_BYTES],
                    uccl_export **out);

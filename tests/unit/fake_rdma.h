@@ -162,7 +162,7 @@ static int rdma_dereg_mr(struct ibv_mr *ibv)
 /* Where the device has it; NULL: it is host memory. `access`: one of those that are needed. */
 static uint8_t *rdma_find(unsigned device, uint64_t address, uint32_t key, size_t length, int access)
 {
-    if (key < RDMA_KEY) {
+    if (key < RDMA_KEY || key >= FAKE_OWN_KEYS) {
         pthread_mutex_lock(&fake.lock);
         FAKE_REQUIRE(!fake_find(address)); /* memory of the device by a key of host memory */
         pthread_mutex_unlock(&fake.lock);
