@@ -43,28 +43,6 @@ void mr_leave_range(struct uccl_engine *engine, struct uccl_mr *mr)
     memset(mr->nic, 0, sizeof mr->nic); /* the range owns them */
 }
 
-void nics_leave(struct uccl_engine *engine, struct nic_mr nic[NIC_PLACERS_MAX])
-{
-    for (unsigned i = 0; i < NIC_PLACERS_MAX; i++) {
-        if (nic[i].handle)
-            engine->nic->memory->dereg_mr(engine->nic, &nic[i]);
-        nic[i].handle = NULL;
-    }
-}
-
-int nics_join(struct uccl_engine *engine, void *address, size_t length, struct nic_mr nic[NIC_PLACERS_MAX])
-{
-    unsigned nics = nic_placers(engine->nic);
-    for (unsigned i = 0; i < nics; i++) {
-        int error = engine->nic->memory->reg_mr(engine->nic, i, address, length, &nic[i]);
-        if (error && error != UCCL_ENOTSUP) {
-            nics_leave(engine, nic);
-            return error;
-        }
-    }
-    return UCCL_OK;
-}
-
 /* `dmabuf`: the caller's, or NULL. */
 static int reg_mr(struct uccl_engine *engine, void *address, size_t length, enum uccl_mem kind,
                   const struct direct_dmabuf *dmabuf, struct uccl_mr **out)

@@ -35,3 +35,25 @@ const struct nic_mr *mr_of_nics(const struct uccl_mr *mr)
             return mr->nic;
     return NULL;
 }
+
+void nics_leave(struct uccl_engine *engine, struct nic_mr nic[NIC_PLACERS_MAX])
+{
+    for (unsigned i = 0; i < NIC_PLACERS_MAX; i++) {
+        if (nic[i].handle)
+            engine->nic->memory->dereg_mr(engine->nic, &nic[i]);
+        nic[i].handle = NULL;
+    }
+}
+
+int nics_join(struct uccl_engine *engine, void *address, size_t length, struct nic_mr nic[NIC_PLACERS_MAX])
+{
+    unsigned nics = nic_placers(engine->nic);
+    for (unsigned i = 0; i < nics; i++) {
+        int error = engine->nic->memory->reg_mr(engine->nic, i, address, length, &nic[i]);
+        if (error && error != UCCL_ENOTSUP) {
+            nics_leave(engine, nic);
+            return error;
+        }
+    }
+    return UCCL_OK;
+}

@@ -176,7 +176,7 @@ void connections_end(struct uccl_engine *engine);
 /* In a child of fork(): frees all connections; sends nothing. Under the lock. */
 void connections_forget(struct uccl_engine *engine);
 
-/* memory.c: ends the registrations of host memory. */
+/* objects.c: ends the registrations of host memory. */
 void nics_leave(struct uccl_engine *engine, struct nic_mr nic[NIC_PLACERS_MAX]);
 /* Registers host memory with each NIC that takes it. */
 int nics_join(struct uccl_engine *engine, void *address, size_t length, struct nic_mr nic[NIC_PLACERS_MAX]);

@@ -10,7 +10,7 @@
 #ifndef UCCL_TEST_FAKE_VERBS_H
 #define UCCL_TEST_FAKE_VERBS_H
 
-#include "nic/verbs/data_qp.h"
+#include "fake_keys.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -48,13 +48,6 @@ struct fake_receives {
 struct fake_srq {
     struct ibv_srq srq;
     struct fake_receives receives;
-};
-
-enum { FAKE_OWN_KEYS = 1 << 24, FAKE_REGIONS = 4096 };
-
-struct fake_region {
-    struct ibv_mr mr;
-    bool writable;
 };
 
 struct fake_handle {
@@ -109,12 +102,6 @@ static struct {
     int access;     /* what the last memory was registered for */
     uint8_t tos;    /* of IPv4 headers that are told to receivers; 0: none is */
     bool read_only; /* memory cannot be registered to be written */
-    /* Each registration has keys of its own, and writes are checked against them: those that are refused fail on RC,
-     * and are lost on UC. */
-    bool checks_keys;
-    unsigned keys_refused, regions_made;
-    struct fake_region *regions[FAKE_REGIONS]; /* by key, from FAKE_OWN_KEYS on */
-    void (*forge)(struct ibv_send_wr *wr);     /* may change what is about to happen; or NULL */
 } fake;
 
 static pthread_mutex_t told_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -138,26 +125,6 @@ enum { FAKE_KEY_DEVICE = 16, FAKE_KEYS = FAKE_KEY_DEVICE * FAKE_DEVICES };
 static void fake_check_key(const struct fake_qp *qp, uint32_t key)
 {
     FAKE_REQUIRE(key >= FAKE_KEYS || key / FAKE_KEY_DEVICE == fake_device_of(qp->qp.context));
-}
-
-/* Whether the key is that of a registration that has not ended. */
-static inline bool fake_key_lives(uint32_t key)
-{
-    return key >= FAKE_OWN_KEYS && key - FAKE_OWN_KEYS < fake.regions_made && fake.regions[key - FAKE_OWN_KEYS];
-}
-
-/* Whether a peer may write there by this key. */
-static bool fake_key_allows(const struct fake_qp *to, const struct ibv_send_wr *wr, uint32_t length)
-{
-    uint32_t key = wr->wr.rdma.rkey;
-    if (!fake.checks_keys || length == 0)
-        return true;
-    const struct fake_region *region = fake_key_lives(key) ? fake.regions[key - FAKE_OWN_KEYS] : NULL;
-    uint64_t at = region ? wr->wr.rdma.remote_addr - (uintptr_t)region->mr.addr : 0;
-    bool allows = region && region->writable && region->mr.context->device == to->qp.context->device &&
-                  at <= region->mr.length && length <= region->mr.length - at;
-    fake.keys_refused += !allows;
-    return allows;
 }
 
 /* The GID of a device stands for this address, if there are several. */
@@ -464,13 +431,8 @@ static bool fake_step(struct fake_qp *qp)
         fake.status = IBV_WC_SUCCESS;
         if (fake.fate && wc.status == IBV_WC_SUCCESS)
             wc.status = fake.fate(qp, wr, &lost);
-        if (fake.forge)
-            fake.forge(wr);
-        bool write = wr->opcode == IBV_WR_RDMA_WRITE_WITH_IMM && wc.status == IBV_WC_SUCCESS && to && !lost;
-        if (write && !fake_key_allows(to, wr, wr->num_sge ? qp->pieces[at].length : 0)) {
-            lost = true;
-            wc.status = qp->qp.qp_type == IBV_QPT_RC ? IBV_WC_REM_ACCESS_ERR : IBV_WC_SUCCESS;
-        }
+        if (wc.status == IBV_WC_SUCCESS && to && !lost)
+            wc.status = fake_key_fate(&qp->qp, to->qp.context, wr, wr->num_sge ? qp->pieces[at].length : 0, &lost);
         if (lost && qp->qp.qp_type == IBV_QPT_RC && wc.status == IBV_WC_SUCCESS)
             wc.status = IBV_WC_RETRY_EXC_ERR; /* it has tried for long */
     }
@@ -636,24 +598,13 @@ static struct ibv_mr *fake_reg_mr(struct ibv_pd *pd, void *address, size_t lengt
     struct ibv_mr *mr = calloc(1, sizeof *mr);
     *mr = (struct ibv_mr){.addr = address, .length = length, .lkey = key + 1, .rkey = key + 2, .context = pd->context};
     fake.mrs_alive++;
-    if (fake.checks_keys) {
-        struct fake_region *region = realloc(mr, sizeof *region);
-        FAKE_REQUIRE(region && fake.regions_made < FAKE_REGIONS);
-        mr = &region->mr;
-        mr->rkey = FAKE_OWN_KEYS + fake.regions_made;
-        region->writable = access & IBV_ACCESS_REMOTE_WRITE;
-        fake.regions[fake.regions_made++] = region;
-    }
-    return mr;
+    return fake_key_given(mr, access);
 }
 
 static int fake_dereg_mr(struct ibv_mr *mr)
 {
-    if (mr->rkey >= FAKE_OWN_KEYS)
-        fake.regions[mr->rkey - FAKE_OWN_KEYS] = NULL;
-    free(mr);
-    fake.mrs_alive--;
-    return 0;
+    fake_key_ends(mr);
+    return fake.mrs_alive--, 0;
 }
 
 static struct ibv_comp_channel *fake_create_comp_channel(struct ibv_context *context)

@@ -14,8 +14,6 @@ static uint64_t forged_by;  /* and an address so far behind its own */
 
 static void forge(struct ibv_send_wr *wr)
 {
-    if (wr->opcode != IBV_WR_RDMA_WRITE_WITH_IMM)
-        return;
     if (forged_key || forged_by) {
         wr->wr.rdma.rkey = forged_key ? forged_key : wr->wr.rdma.rkey;
         wr->wr.rdma.remote_addr += forged_by;
@@ -29,8 +27,8 @@ static void forge(struct ibv_send_wr *wr)
 static void set_up(void)
 {
     gdr_set_up();
-    fake_nic.checks_keys = true;
-    fake_nic.forge = forge;
+    fake_keys.checked = true;
+    fake_keys.forge = forge;
 }
 
 TestSuite(onesided_keys, .init = set_up, .timeout = 60);
@@ -99,10 +97,10 @@ static void old_key(bool rc)
     struct one one = open_keys(rc, ALL), other = again(&one, BYTES);
     uint32_t key = key_of_write(&other, PART, 0);
     IS(uccl_revoke(other.exported, -1), 0);
-    unsigned refused = fake_nic.keys_refused;
+    unsigned refused = fake_keys.refused;
     uint64_t end_ms = now_ms() + SOON_MS;
     memset(one.memory, 0, BYTES);
-    for (forged_key = key; fake_nic.keys_refused == refused;) {
+    for (forged_key = key; fake_keys.refused == refused;) {
         IS(status_of(post_write(&one, 0, PART, BYTES - PART)), 0);
         cr_assert_lt(now_ms(), end_ms);
     }
@@ -128,11 +126,11 @@ Test(onesided_keys, an_old_key_writes_nothing_uc)
 Test(onesided_keys, a_key_reaches_no_further_than_its_export)
 {
     struct one one = open_keys(true, ALL), other = again(&one, PART);
-    unsigned refused = fake_nic.keys_refused;
+    unsigned refused = fake_keys.refused;
     uint64_t end_ms = now_ms() + SOON_MS;
     key_of_write(&other, PART, 0);
     memset(one.memory, 0, BYTES);
-    for (forged_by = PART; fake_nic.keys_refused == refused;) {
+    for (forged_by = PART; fake_keys.refused == refused;) {
         IS(status_of(post_write(&other, 0, PART, 0)), 0);
         cr_assert_lt(now_ms(), end_ms);
     }
