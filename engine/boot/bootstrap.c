@@ -85,13 +85,13 @@ static const struct awaited *awaited(const struct bootstrap *boot)
 /* ---- messages -------------------------------------------------------------------------------- */
 
 /*
- * The error that a REJECT stands for. Success is no reason, nor is an error that concerns one process only.
+ * The error that a REJECT stands for. Success is no reason, nor are errors of one process, or of one-sided operations.
  * UCCL_EAGAIN from uccl_connect() means "call again": a peer must not make the caller repeat that for ever.
  */
 static int reject_error(const struct bootstrap *boot, unsigned code)
 {
     int error = -(int)code;
-    if (error == UCCL_OK || error == UCCL_EFORKED || error == UCCL_EACCESS || !fault_error_text(error))
+    if (error == UCCL_OK || error <= UCCL_EFORKED || !fault_error_text(error))
         return UCCL_EPROTO;
     bool lost = boot->claimed && boot->state == BOOT_OFFERING; /* the peer that we claim: see bootstrap_status() */
     return error == UCCL_EAGAIN && !lost ? UCCL_EREFUSED : error;

@@ -240,10 +240,11 @@ static const struct meet_row meet_rows[] = {
     {CALL_recv, ENOMEM, {NOMEM, NONE}, {NOMEM | MAY(REFUSED | GOOD), NONE}},
     {CALL_poll, ENOMEM, {GOOD, GOOD}, {GOOD, GOOD}},
     {CALL_getrandom, ENOSYS, {IO, NONE}, {IO | REFUSED, NONE}},
-    {CALL_mmap64, ENOMEM, {NOMEM, NONE}, {NOMEM, NONE}},
-    {CALL_malloc, ENOMEM, {NOMEM, NONE}, {NOMEM, NONE}},
-    {CALL_calloc, ENOMEM, {NOMEM, NONE}, {NOMEM | REFUSED, NONE}},
-    {CALL_realloc, ENOMEM, {NOMEM, NONE}, {NOMEM, NONE}},
+    /* without memory for a queue of TCP large messages go over UDP, too */
+    {CALL_mmap64, ENOMEM, {NOMEM | MAY(GOOD), NONE | MAY(GOOD)}, {NOMEM | MAY(GOOD), NONE | MAY(GOOD)}},
+    {CALL_malloc, ENOMEM, {NOMEM | MAY(GOOD), NONE | MAY(GOOD)}, {NOMEM | MAY(GOOD), NONE | MAY(GOOD)}},
+    {CALL_calloc, ENOMEM, {NOMEM | MAY(GOOD), NONE | MAY(GOOD)}, {NOMEM | REFUSED | MAY(GOOD), NONE | MAY(GOOD)}},
+    {CALL_realloc, ENOMEM, {NOMEM | MAY(GOOD), NONE | MAY(GOOD)}, {NOMEM | MAY(GOOD), NONE | MAY(GOOD)}},
 };
 
 /* Slots and numbers in use are those of what lives. */

@@ -38,6 +38,7 @@ static void set_up(void)
         threads[i].queue = &queues[i];
         peer.flows[i].thread = &threads[i];
         peer.flows[i].peer = &peer;
+        peer.flows[i].setup.rail_count = NICS + 1;
         for (unsigned rail = 0; rail < NICS + 1; rail++) /* rail 0 is the kernel's route; NIC 2 has two rails */
             peer.flows[i].nics[rail] = (uint8_t)(rail < NICS ? rail : 2);
     }
