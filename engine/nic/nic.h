@@ -270,10 +270,11 @@ struct nic_queue_ops {
     void (*address)(const struct nic_queue *queue, struct nic_queue_address *out);
     uint64_t (*rx_bytes)(const struct nic_queue *queue);
     /*
-     * Sleeps until something is received, wake() was called (also shortly before), or `timeout_ns` has
-     * passed (UINT64_MAX: no limit). May return early.
+     * Sleeps until something is received, `beside_fd` (nic_watch(); -1: none) is readable, wake() was called (also
+     * shortly before), or `timeout_ns` has passed (UINT64_MAX: no limit). May return early. Meanwhile another thread
+     * may have taken the queue over: this reads nothing that the queue's owner writes.
      */
-    void (*wait)(struct nic_queue *queue, uint64_t timeout_ns);
+    void (*wait)(struct nic_queue *queue, int beside_fd, uint64_t timeout_ns);
     void (*wake)(struct nic_queue *queue);
 };
 
@@ -373,8 +374,8 @@ struct nic_channel_ops {
     /* Once a round, until it says false. */
     bool (*event)(struct nic_queue *queue, struct nic_channel_event *out);
     /*
-     * For the wait() of the queue beside which this one stands: the descriptor that is readable while this queue has
-     * something to do. Shortens the timeout to the time when it has in any case.
+     * Before wait(), by the queue's owner: the descriptor that is readable while this queue has something to do.
+     * Shortens the timeout to the time when it has in any case.
      */
     int (*watch)(struct nic_queue *queue, uint64_t *timeout_ns);
 };
@@ -425,6 +426,13 @@ unsigned nic_placers(const struct nic *nic);
 static inline struct nic_queue *nic_queue_to(struct nic_queue *queue, uint32_t destination)
 {
     return destination & NIC_BESIDE ? queue->beside : queue;
+}
+
+/* What comes before wait(), as long as the queue has no other owner. Returns the descriptor for it. */
+static inline int nic_watch(struct nic_queue *queue, uint64_t *timeout_ns)
+{
+    struct nic_queue *channels = queue->channel ? queue : queue->beside;
+    return channels ? channels->channel->watch(channels, timeout_ns) : -1;
 }
 
 /* Whether a queue of a peer is to be reached by the backend beside. */

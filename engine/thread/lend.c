@@ -59,6 +59,8 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
         deadline_ns = now_ns + NAP_NS < deadline_ns ? now_ns + NAP_NS : deadline_ns;
     if (wake_ns > deadline_ns)
         wake_ns = deadline_ns;
+    uint64_t timeout_ns = wake_ns == UINT64_MAX ? UINT64_MAX : wake_ns > now_ns ? wake_ns - now_ns : 0;
+    int beside_fd = nic_watch(thread->queue, &timeout_ns);
     if (sleeping == THREAD_SLEEPS)
         atomic_store(&thread->in_nic, NIC_SLEPT_IN); /* before a borrower can take the engine */
     RACE_POINT();
@@ -66,10 +68,10 @@ static bool sleep_in_nic(struct engine_thread *thread, uint32_t running, uint32_
     atomic_store(&thread->owner, sleeping);
     RACE_POINT();
     if (!ring_busy(&thread->ring) && atomic_load(&thread->lend_requests) == 0 && atomic_load(&thread->stop) == 0 &&
-        (!word || atomic_load(word) == value) && wake_ns > now_ns) {
+        (!word || atomic_load(word) == value) && timeout_ns > 0) {
         COUNT(thread->counters, engine_sleeps, 1);
         RACE_POINT();
-        thread->queue->ops->wait(thread->queue, wake_ns == UINT64_MAX ? UINT64_MAX : wake_ns - now_ns);
+        thread->queue->ops->wait(thread->queue, beside_fd, timeout_ns);
     }
     RACE_POINT();
     if (sleeping == THREAD_SLEEPS && atomic_exchange(&thread->in_nic, NIC_EMPTY) == NIC_AWAITED)

@@ -77,7 +77,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     for (unsigned i = 0; i < control.count; i++) {
         int32_t status;
         control_done(&control, i, &status);
-        require(status == UCCL_OK || status == UCCL_EACCESS || status == UCCL_ECANCELED || status == UCCL_EIO);
+        require(status == UCCL_OK || status == UCCL_EACCESS || status == UCCL_ECANCELED || status == UCCL_EIO ||
+                status == UCCL_EPEERNOMEM);
     }
     return 0;
 }

@@ -656,8 +656,9 @@ static void sim_nic_release(struct nic_queue *base, const struct nic_rx *rx)
     *held = (struct held){0};
 }
 
-static void sim_nic_wait(struct nic_queue *base, uint64_t timeout_ns)
+static void sim_nic_wait(struct nic_queue *base, int beside_fd, uint64_t timeout_ns)
 {
+    (void)beside_fd;
     struct sim_queue *queue = sim_queue_of(base);
     const struct engine_thread *thread = queue->setup.owner;
     if (queue->sleeping)

@@ -399,7 +399,7 @@ static void wakes_what_it_stands_beside(unsigned io)
         cr_assert(send_small(from, i, 100, 0, buffers[i]));
         tcp_datagram_ops.flush(&from->queue->base);
         while (to->plain == i) { /* the kernel may have had other news first */
-            udp->ops->wait(udp, UINT64_MAX);
+            sleep_in(udp, UINT64_MAX);
             pump(to);
         }
         while (pump(to)) /* nothing is left to read: an event has to tell what comes next */

@@ -99,8 +99,9 @@ static bool fake_follow(struct nic_queue *of, uint32_t *destination, uint32_t *d
 }
 
 /* A sleep for more than an hour is noted; whoever slept on purpose is woken by the test. */
-static void fake_wait(struct nic_queue *base, uint64_t timeout_ns)
+static void fake_wait(struct nic_queue *base, int beside_fd, uint64_t timeout_ns)
 {
+    (void)beside_fd;
     struct fake_queue *in = (struct fake_queue *)base;
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);

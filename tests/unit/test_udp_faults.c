@@ -132,17 +132,17 @@ static void wait_for_room(unsigned io)
     fill_socket(pair, &desc);
     for (unsigned i = 0; i < 3; i++) {
         at_ns = now_ns();
-        udp_queue_ops.wait(&pair->queues[0]->base, 30 * MS);
+        udp_queue_ops.wait(&pair->queues[0]->base, -1, 30 * MS);
         cr_assert_geq(elapsed_since(at_ns), 30 * MS, "it returned after %llu ns",
                       (unsigned long long)elapsed_since(at_ns));
         cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     }
     take_tap_down();
     at_ns = now_ns();
-    udp_queue_ops.wait(&pair->queues[0]->base, 20000 * MS);
+    udp_queue_ops.wait(&pair->queues[0]->base, -1, 20000 * MS);
     cr_assert_lt(elapsed_since(at_ns), 10000 * MS);
     at_ns = now_ns();
-    udp_queue_ops.wait(&pair->queues[0]->base, 30 * MS);
+    udp_queue_ops.wait(&pair->queues[0]->base, -1, 30 * MS);
     cr_assert_geq(elapsed_since(at_ns), 30 * MS, "room that nobody needs wakes once");
     cr_assert(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     free_message(msg);
@@ -172,15 +172,15 @@ static void full_though_writable(unsigned io, int error)
         cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     at_ns = now_ns();
     for (unsigned i = 0; i < 20; i++) {
-        udp_queue_ops.wait(&pair->queues[0]->base, 20000 * MS);
+        udp_queue_ops.wait(&pair->queues[0]->base, -1, 20000 * MS);
         cr_assert_not(udp_datagram_ops.send(&pair->queues[0]->base, &desc));
     }
     cr_assert_geq(elapsed_since(at_ns), 19 * MS);
     cr_assert_lt(elapsed_since(at_ns), 10000 * MS, "and it ends by itself");
     cr_assert_leq(pair->counters[0].tx_blocked, 22);
-    udp_queue_ops.wait(&pair->queues[0]->base, 20000 * MS);
+    udp_queue_ops.wait(&pair->queues[0]->base, -1, 20000 * MS);
     at_ns = now_ns();
-    udp_queue_ops.wait(&pair->queues[0]->base, 30 * MS);
+    udp_queue_ops.wait(&pair->queues[0]->base, -1, 30 * MS);
     cr_assert_geq(elapsed_since(at_ns), 30 * MS, "with nothing to send it is not looked at again");
     free_message(msg);
     close_pair(pair);

@@ -216,7 +216,7 @@ static inline unsigned receive(struct pair *pair, const struct tx_desc *desc, co
         unsigned count = udp_datagram_ops.poll(&pair->queues[1]->base, rx, 8);
 
         if (count == 0)
-            udp_queue_ops.wait(&pair->queues[1]->base, 10000000);
+            udp_queue_ops.wait(&pair->queues[1]->base, -1, 10000000);
         for (unsigned i = 0; i < count; i++) {
             cr_assert_leq(rx[i].stride, rx[i].length);
             cr_assert_gt(rx[i].stride, 0);

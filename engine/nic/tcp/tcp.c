@@ -204,13 +204,12 @@ static int tcp_watch(struct nic_queue *base, uint64_t *timeout_ns)
     return queue->epoll_fd;
 }
 
-static void tcp_wait(struct nic_queue *base, uint64_t timeout_ns)
+static void tcp_wait(struct nic_queue *base, int watched_fd, uint64_t timeout_ns)
 {
     struct tcp_queue *queue = tcp_queue_of(base);
-    struct pollfd fds[2] = {{.fd = tcp_watch(base, &timeout_ns), .events = POLLIN},
-                            {.fd = queue->wake_fd, .events = POLLIN}};
+    struct pollfd fds[2] = {{.fd = watched_fd, .events = POLLIN}, {.fd = queue->wake_fd, .events = POLLIN}};
     uint64_t wakes;
-    if (queue->ready.head || queue->events.head)
+    if (timeout_ns == 0)
         return;
     struct timespec limit = {.tv_sec = (time_t)(timeout_ns / 1000000000), .tv_nsec = (long)(timeout_ns % 1000000000)};
     COUNT(queue->setup.counters, wait_syscalls, 1);

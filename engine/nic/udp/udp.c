@@ -611,11 +611,9 @@ static void udp_release(struct nic_queue *base, const struct nic_rx *rx)
     queue->driver->release(queue, rx);
 }
 
-static void udp_wait(struct nic_queue *base, uint64_t timeout_ns)
+static void udp_wait(struct nic_queue *base, int beside_fd, uint64_t timeout_ns)
 {
     struct udp_queue *queue = udp_queue_of(base);
-    struct nic_queue *beside = base->beside;
-    int beside_fd = beside ? beside->channel->watch(beside, &timeout_ns) : -1;
 
     queue->driver->wait(queue, beside_fd, timeout_ns);
 }

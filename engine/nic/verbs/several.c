@@ -211,8 +211,9 @@ static uint64_t several_rx_bytes(const struct nic_queue *base)
     return least;
 }
 
-static void several_wait(struct nic_queue *base, uint64_t timeout_ns)
+static void several_wait(struct nic_queue *base, int beside_fd, uint64_t timeout_ns)
 {
+    (void)beside_fd;
     struct verbs_several *several = several_of(base);
     verbs_wait_all(several->of, several->count, timeout_ns);
 }

@@ -663,8 +663,9 @@ void verbs_wait_all(struct verbs_queue *const *queues, unsigned count, uint64_t 
     }
 }
 
-static void verbs_wait(struct nic_queue *base, uint64_t timeout_ns)
+static void verbs_wait(struct nic_queue *base, int beside_fd, uint64_t timeout_ns)
 {
+    (void)beside_fd;
     struct verbs_queue *queue = verbs_queue_of(base);
     verbs_wait_all(&queue, 1, timeout_ns);
 }
