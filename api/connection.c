@@ -252,7 +252,8 @@ void connection_on_event(void *context, const struct core_event *event)
         return;
     }
     if (event->kind == CORE_EVENT_CONN_FAILED) {
-        atomic_store_explicit(&end->of->status, event->status, memory_order_release);
+        int first = UCCL_OK; /* what has ended it stays: an earlier failure, or its close */
+        atomic_compare_exchange_strong(&end->of->status, &first, event->status);
         if (event->status == UCCL_EPEERDEAD && end->of->stripes.onesided && end == end->of->ends)
             onesided_peer_dead(end->of->stripes.onesided);
         return;

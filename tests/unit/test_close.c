@@ -45,6 +45,26 @@ Test(close, arguments)
     cr_assert_null(request);
 }
 
+/* The reason that is told is the first: a failure, or the close, beside which the peer may die. */
+Test(close, what_ended_a_connection_stays)
+{
+    struct pair pair;
+    open_with(&pair, "no", "1", "64");
+    for (int i = 0; i < 2; i++) {
+        struct core_event event = {.kind = CORE_EVENT_CONN_FAILED, .owner = &pair.conn[i]->ends[0]};
+        uccl_request *close = i ? close_async(pair.conn[i]) : NULL;
+        static const int32_t told[] = {UCCL_EIO, UCCL_EPROTO};
+        for (int k = 0; k < 2; k++) {
+            event.status = told[k];
+            connection_on_event(NULL, &event);
+            IS(uccl_conn_status(pair.conn[i]), i ? UCCL_ECLOSED : UCCL_EIO);
+        }
+        test_until_done(close ? close : close_async(pair.conn[i]));
+    }
+    connect_now(pair.engine[0], &pair.handle, pair.listener, pair.conn);
+    pair_close(&pair);
+}
+
 BOTH(close, a_close_is_a_request)
 {
     struct pair pair;
