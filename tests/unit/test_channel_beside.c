@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rail of connections beside one of datagrams: which takes what, and how each stands in for the other. */
+#include "core/transmit.h"
 #include "duo.h"
 
 enum { PATHS = 4, RECORD = 60000, LARGE = 10 * (RECORD - WIRE_BULK_HEADER_BYTES), MEDIUM = 60000 };
@@ -140,6 +141,16 @@ Test(channel_beside, large_messages_take_it_and_all_else_does_not, .init = open_
 }
 
 /* The peer's socket buffer is no bound for what goes over connections. */
+Test(channel_beside, shared_messages_take_it_from_more_on, .init = open_joined)
+{
+    struct core_msg msg = {.size_bytes = 512 << 10, .stripes = 4};
+    cr_assert_not_null(tx_bulk_rail(duo_flow[0], &msg));
+    msg.size_bytes--;
+    cr_assert_null(tx_bulk_rail(duo_flow[0], &msg), "less than twice UCCL_TCP_BULK_KB for each flow");
+    msg.stripes = 0;
+    cr_assert_not_null(tx_bulk_rail(duo_flow[0], &msg));
+}
+
 Test(channel_beside, no_buffer_of_datagrams_bounds_it, .init = open_joined)
 {
     unsigned records, datagrams;
