@@ -252,8 +252,9 @@ void connection_on_event(void *context, const struct core_event *event)
         return;
     }
     if (event->kind == CORE_EVENT_CONN_FAILED) {
-        int first = UCCL_OK; /* what has ended it stays: an earlier failure, or its close */
-        atomic_compare_exchange_strong(&end->of->status, &first, event->status);
+        int32_t was = atomic_load(&end->of->status);
+        while (was != UCCL_ECLOSED && !atomic_compare_exchange_weak(&end->of->status, &was, event->status))
+            ; /* a close stays what has ended it */
         if (event->status == UCCL_EPEERDEAD && end->of->stripes.onesided && end == end->of->ends)
             onesided_peer_dead(end->of->stripes.onesided);
         return;
