@@ -526,6 +526,14 @@ static void put_nics(uint8_t **at, const struct boot_offer *offer)
     }
 }
 
+static void put_beside(uint8_t **at, const struct boot_offer *offer)
+{
+    for (unsigned i = 0; i < offer->flow_count; i++) {
+        put_le(at, offer->flows[i].beside.length, 1);
+        put_bytes(at, offer->flows[i].beside.bytes, offer->flows[i].beside.length);
+    }
+}
+
 size_t boot_put_offer(uint8_t *out, enum boot_sender sender, const struct boot_offer *offer)
 {
     assert(!boot_offer_fault(offer));
@@ -548,11 +556,9 @@ size_t boot_put_offer(uint8_t *out, enum boot_sender sender, const struct boot_o
         put_section(&at, SECTION_PRIVATE | SECTION_OPTIONAL, offer->private_bytes);
         put_bytes(&at, offer->private_data, offer->private_bytes);
     }
-    if (beside_bytes(offer))
+    if (offer->flow_count && offer->flows[0].beside.length) {
         put_section(&at, SECTION_BESIDE | SECTION_OPTIONAL, beside_bytes(offer));
-    for (unsigned i = 0; i < offer->flow_count && beside_bytes(offer); i++) {
-        put_le(&at, offer->flows[i].beside.length, 1);
-        put_bytes(&at, offer->flows[i].beside.bytes, offer->flows[i].beside.length);
+        put_beside(&at, offer);
     }
     assert((size_t)(at - out) == boot_offer_bytes(offer));
     return (size_t)(at - out);

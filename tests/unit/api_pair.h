@@ -105,6 +105,13 @@ struct pair {
     uccl_conn *conn[2];
 };
 
+static inline uint64_t counter_of(const uccl_engine *engine, const char *name)
+{
+    uint64_t value = 0;
+    IS(uccl_counter_by_name(engine, name, &value), 0);
+    return value;
+}
+
 static inline uint64_t now_ms(void)
 {
     struct timespec now;

@@ -58,9 +58,7 @@ static inline void side_read(const struct side *side, size_t at, void *to, size_
 
 static inline uint64_t counter(int engine, const char *name)
 {
-    uint64_t value;
-    IS(uccl_counter_by_name(pair.engine[engine], name, &value), 0);
-    return value;
+    return counter_of(pair.engine[engine], name);
 }
 
 /* Settings for both engines. Ends with NULL. */

@@ -3,13 +3,6 @@
 #include "api_pair.h"
 #include "forbid.h"
 
-static uint64_t counter(const uccl_engine *engine, const char *name)
-{
-    uint64_t value = 0;
-    IS(uccl_counter_by_name(engine, name, &value), 0);
-    return value;
-}
-
 BOTH(api_full, sleeps_while_nothing_can_be_sent)
 {
     enum { BYTES = 1 << 20, WAIT_MS = 300, ROUNDS_MOST = 3000 }; /* a look per millisecond, and both timers */
@@ -23,12 +16,12 @@ BOTH(api_full, sleeps_while_nothing_can_be_sent)
 
     uccl_request *receive = post_recv(pair.conn[1], bytes, BYTES); /* its CTS goes out, or not: all the same */
     forbid(__NR_sendmmsg, EAGAIN);
-    uint64_t rounds = counter(pair.engine[0], "rounds") + counter(pair.engine[1], "rounds");
-    uint64_t blocked = counter(pair.engine[0], "tx_blocked");
+    uint64_t rounds = counter_of(pair.engine[0], "rounds") + counter_of(pair.engine[1], "rounds");
+    uint64_t blocked = counter_of(pair.engine[0], "tx_blocked");
     uccl_request *send = post_send(pair.conn[0], bytes, BYTES);
     IS(uccl_wait(send, WAIT_MS, NULL), UCCL_ETIMEDOUT);
-    cr_assert_gt(counter(pair.engine[0], "tx_blocked"), blocked);
-    rounds = counter(pair.engine[0], "rounds") + counter(pair.engine[1], "rounds") - rounds;
+    cr_assert_gt(counter_of(pair.engine[0], "tx_blocked"), blocked);
+    rounds = counter_of(pair.engine[0], "rounds") + counter_of(pair.engine[1], "rounds") - rounds;
     cr_assert_lt(rounds, ROUNDS_MOST, "%llu rounds", (unsigned long long)rounds);
 
     for (int i = 0; i < 2; i++)

@@ -17,13 +17,6 @@ static void log_keep(void *user, enum uccl_log_level level, const char *text)
     warnings++;
 }
 
-static uint64_t counter(const uccl_engine *engine, const char *name)
-{
-    uint64_t value = 0;
-    IS(uccl_counter_by_name(engine, name, &value), 0);
-    return value;
-}
-
 static const uint64_t BOTH_KINDS = BOOT_TAKES(NIC_ADDRESS_UDP) | BOOT_TAKES(NIC_ADDRESS_TCP);
 static const uint8_t ID[16] = {7};
 
@@ -42,7 +35,7 @@ static void play_both(const char *lend, const char *io)
     IS(uccl_listen(hub, 0, 0, &handles[0], &listeners[0]), 0);
     IS(uccl_listen(peers[1], 0, 0, &handles[1], &listeners[1]), 0);
     connect_now(peers[0], &handles[0], listeners[0], near);
-    cr_assert_eq(counter(hub, "tcp_connected"), 0, "nobody needs TCP yet");
+    cr_assert_eq(counter_of(hub, "tcp_connected"), 0, "nobody needs TCP yet");
     connect_now(hub, &handles[1], listeners[1], far);
     for (unsigned i = 0; i < sizeof SIZES / sizeof *SIZES; i++) {
         exchange(near[0], near[1], SIZES[i], i);
@@ -50,7 +43,7 @@ static void play_both(const char *lend, const char *io)
         exchange(near[1], near[0], SIZES[i], i + 20);
         exchange(far[1], far[0], SIZES[i], i + 30);
     }
-    cr_assert_gt(counter(hub, "tcp_connected"), 0);
+    cr_assert_gt(counter_of(hub, "tcp_connected"), 0);
     IS(uccl_conn_close(far[0]), 0); /* its queue stays, unused */
     exchange(near[0], near[1], 100000, 1);
     for (unsigned i = 0; i < 2; i++)
@@ -102,16 +95,16 @@ static void play_large(const char *lend, const char *io, const char *backend, bo
     IS(uccl_listen(engines[0], 0, 0, &handle, &listener), 0);
     connect_now(engines[1], &handle, listener, conn);
     exchange(conn[1], conn[0], 100, 99);
-    cr_assert_eq(counter(engines[0], "tcp_connected"), 0, "small messages are worth no connection");
+    cr_assert_eq(counter_of(engines[0], "tcp_connected"), 0, "small messages are worth no connection");
     for (unsigned i = 0; i < MANY; i++) {
         exchange(conn[0], conn[1], LARGE + i, i);
         exchange(conn[1], conn[0], LARGE + i, i + 100);
         exchange(conn[1], conn[0], 5000, i + 200);
     }
     for (unsigned i = 0; i < 2; i++) {
-        uint64_t bytes = counter(engines[i], "tcp_bulk_bytes");
+        uint64_t bytes = counter_of(engines[i], "tcp_bulk_bytes");
         cr_assert_eq(bytes > 0, expected, "engine %u: %lu bytes", i, (unsigned long)bytes);
-        cr_assert_eq(counter(engines[i], "tcp_connected") > 0, expected);
+        cr_assert_eq(counter_of(engines[i], "tcp_connected") > 0, expected);
         cr_assert_lt(bytes, (uint64_t)MANY * LARGE);
     }
     for (unsigned i = 0; i < 2; i++)

@@ -4,13 +4,6 @@
 
 enum { BYTES = 1 << 20 };
 
-static uint64_t counter(uccl_engine *engine, const char *name)
-{
-    uint64_t value = 0;
-    IS(uccl_counter_by_name(engine, name, &value), 0);
-    return value;
-}
-
 /* The target reads a WRITE before the bytes behind it, though they arrive together. */
 BOTH(onesided_ahead, bytes_find_their_receive)
 {
@@ -29,9 +22,9 @@ BOTH(onesided_ahead, bytes_find_their_receive)
             IS(uccl_wait(requests[j], SOON_MS, NULL), 0);
         cr_assert_eq(memcmp(one.memory + BYTES - size, one.local, size), 0);
     }
-    cr_assert_eq(counter(one.pair.engine[1], "rx_malformed"), 0);
-    cr_assert_leq(counter(one.pair.engine[1], "rx_refused"), WRITES / 10, "%lu",
-                  (unsigned long)counter(one.pair.engine[1], "rx_refused"));
+    cr_assert_eq(counter_of(one.pair.engine[1], "rx_malformed"), 0);
+    cr_assert_leq(counter_of(one.pair.engine[1], "rx_refused"), WRITES / 10, "%lu",
+                  (unsigned long)counter_of(one.pair.engine[1], "rx_refused"));
     one_close(&one);
 }
 
@@ -46,7 +39,7 @@ BOTH(onesided_ahead, refused_bytes_change_nothing)
     }
     for (size_t i = 0; i < BYTES; i++)
         cr_assert_eq(one.memory[i], 0);
-    cr_assert_eq(counter(one.pair.engine[1], "rx_malformed"), 0);
-    cr_assert_eq(counter(one.pair.engine[1], "accesses_refused"), 20);
+    cr_assert_eq(counter_of(one.pair.engine[1], "rx_malformed"), 0);
+    cr_assert_eq(counter_of(one.pair.engine[1], "accesses_refused"), 20);
     one_close(&one);
 }

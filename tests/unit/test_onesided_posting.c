@@ -7,13 +7,6 @@
 
 enum { BYTES = 1 << 16 };
 
-static uint64_t counter(uccl_engine *engine, const char *name)
-{
-    uint64_t value = 0;
-    IS(uccl_counter_by_name(engine, name, &value), 0);
-    return value;
-}
-
 /* Without room in the ring of commands nothing is taken: the memory can be deregistered. */
 BOTH(onesided_posting, without_room_the_memory_is_free)
 {
@@ -44,10 +37,10 @@ BOTH(onesided_posting, what_fails_has_no_bytes_and_is_not_counted)
     bytes = 77;
     IS(uccl_wait(post_read(&one, 0, 100, BYTES - 1), SOON_MS, &bytes), UCCL_EACCESS);
     cr_assert_eq(bytes, 0);
-    cr_assert_eq(counter(one.pair.engine[0], "writes") + counter(one.pair.engine[0], "reads"), 0);
+    cr_assert_eq(counter_of(one.pair.engine[0], "writes") + counter_of(one.pair.engine[0], "reads"), 0);
     IS(uccl_wait(post_read(&one, 0, 100, 0), SOON_MS, &bytes), 0);
-    cr_assert(bytes == 100 && counter(one.pair.engine[0], "reads") == 1);
-    cr_assert_geq(counter(one.pair.engine[1], "accesses_refused"), 2);
+    cr_assert(bytes == 100 && counter_of(one.pair.engine[0], "reads") == 1);
+    cr_assert_geq(counter_of(one.pair.engine[1], "accesses_refused"), 2);
     one_close(&one);
 }
 

@@ -87,27 +87,20 @@ static unsigned throw(struct stranger * stranger, const struct row *row)
     return row->segment ? (row->bytes + row->segment - 1) / row->segment : row->bytes > 0;
 }
 
-static uint64_t count(const struct uccl_engine *engine, const char *name)
-{
-    uint64_t value = 0;
-    IS(uccl_counter_by_name(engine, name, &value), 0);
-    return value;
-}
-
 /* One row to one port: each datagram is counted once, and none is answered. */
 static void check_row(const struct uccl_engine *victim, struct stranger *stranger, const struct row *row)
 {
-    uint64_t begin = count(victim, "rx_strangers") + count(victim, "rx_malformed");
-    uint64_t drops = count(victim, "rx_kernel_drops");
+    uint64_t begin = counter_of(victim, "rx_strangers") + counter_of(victim, "rx_malformed");
+    uint64_t drops = counter_of(victim, "rx_kernel_drops");
     uint64_t thrown = 0, counted, end_ms = now_ms() + SOON_MS;
     for (unsigned i = 0; i < (row->bytes > 10000 ? 2 : AT_ONCE); i++)
         thrown += throw(stranger, row);
     do {
         sleep_us(300);
-        counted = count(victim, "rx_strangers") + count(victim, "rx_malformed") - begin;
+        counted = counter_of(victim, "rx_strangers") + counter_of(victim, "rx_malformed") - begin;
         cr_assert(now_ms() < end_ms, "%s: %lu of %lu are counted", row->name, (unsigned long)counted,
                   (unsigned long)thrown);
-    } while (counted + count(victim, "rx_kernel_drops") - drops < thrown);
+    } while (counted + counter_of(victim, "rx_kernel_drops") - drops < thrown);
     cr_assert_leq(counted, thrown, "%s: %lu of %lu are counted", row->name, (unsigned long)counted,
                   (unsigned long)thrown);
     struct pollfd answer = {.fd = stranger->fd, .events = POLLIN};
