@@ -53,10 +53,10 @@ def contenders(options):
     if options.shm:
         found["SHM"] = {"NCCL_HOSTID": "one", "NCCL_P2P_DISABLE": "1", "NCCL_NET_PLUGIN": "none"}
     plugins = {"uccl": options.plugin, **({"before": options.before} if options.before else {})}
-    for count, (name, plugin) in itertools.product(options.threads, plugins.items()):
-        found[f"{name} {count}" if count else name] = {
+    for count, (name, plugin), also in itertools.product(options.threads, plugins.items(), [None, *options.also]):
+        found[" ".join([name, *([str(count)] if count else []), *(["=".join(also)] if also else [])])] = {
             "NCCL_NET": "uccl", "NCCL_NET_PLUGIN": plugin, "UCCL_BACKEND": "udp",
-            **({"UCCL_NUM_ENGINES": str(count)} if count else {}), **dict(options.set),
+            **({"UCCL_NUM_ENGINES": str(count)} if count else {}), **dict(options.set), **dict([also] if also else []),
             # what loses datagrams knows this driver's system call
             **({"UCCL_UDP_IO": "mmsg", "LD_PRELOAD": options.lose, "LOSE": str(options.loss / 100)} if options.loss else {}),
         }
@@ -388,6 +388,8 @@ def arguments():
     parser.add_argument("--threads", type=lambda text: [int(part) for part in text.split(",")], default=[4, 8, 12],
                         help="engine threads per process; 0: as many as the engine takes by itself (default 4,8,12)")
     parser.add_argument("--set", type=setting, action="append", default=[], metavar="NAME=VALUE", help="a variable for the plugin")
+    parser.add_argument("--also", type=setting, action="append", default=[], metavar="NAME=VALUE",
+                        help="also the plugin with this variable, in columns of its own")
     parser.add_argument("--before", metavar="FILE", help="also another build of the plugin, in columns of its own")
     parser.add_argument("--shm", action="store_true", help="also NCCL's shared memory, as on one host")
     parser.add_argument("--interface", default="lo", help="network interface of all (default lo)")
