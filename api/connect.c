@@ -56,7 +56,9 @@ struct connecting {
     uint64_t handshake_ns; /* time for the handshake after the server's HELLO; 0: the race's deadline holds */
     bool begun_anew;       /* once, after another first contact succeeded, or `afresh` */
     bool afresh;           /* the server has forgotten the peer that we claimed: claims nothing more */
-    bool beside;           /* its flows use the queues beside the main ones */
+    bool beside;           /* its flows use the queues beside the main ones, since */
+    bool unanswered;       /* no datagram has come back, */
+    bool recalled;         /* or none had come back from another peer on the host of late */
     uint64_t go_beside_ns; /* when it takes these, unless datagrams come back; UINT64_MAX: never */
     uint32_t slot;         /* in the table below, where it has one: */
     uint64_t nonce;        /* not 0 */
@@ -170,7 +172,9 @@ static int client_meet(struct connecting *c)
     }
     struct nic_host host;
     bootstrap_host(c->boot, &host);
-    c->beside = c->beside || can_go_beside(c, true);
+    if (!c->beside && can_go_beside(c, false))
+        c->recalled = beside_hosts_have(&engine->peers.beside_hosts, &c->address, now_ns);
+    c->beside = c->beside || c->recalled || can_go_beside(c, true);
     enum peer_queues queues = c->beside ? PEER_BESIDE : takes_both(engine, c->boot) ? PEER_BOTH : PEER_MAIN;
     int error = peer_new(&engine->peers, &of, queues, &host, &c->peer);
     c->meets = !error;
@@ -311,7 +315,7 @@ static int connecting_beside(struct connecting *c)
     c->conn = NULL;
     c->home = NULL;
     c->meets = false;
-    c->beside = true;
+    c->beside = c->unanswered = true;
     return connecting_again(c);
 }
 
@@ -341,6 +345,8 @@ static void client_done(struct connecting *c)
 {
     pthread_mutex_lock(&c->engine->lock);
     peer_met(&c->engine->peers, c->conn->peer);
+    if (c->unanswered)
+        beside_hosts_add(&c->engine->peers.beside_hosts, &c->address, clock_now_ns());
     pthread_mutex_unlock(&c->engine->lock);
 }
 
@@ -403,6 +409,14 @@ static int connecting_advance(struct connecting *c, bool *done)
     }
 }
 
+/* The host may have changed: the next connect asks anew whether datagrams reach it. */
+static void connecting_unrecall(struct connecting *c)
+{
+    pthread_mutex_lock(&c->engine->lock);
+    beside_hosts_forget(&c->engine->peers.beside_hosts, &c->address);
+    pthread_mutex_unlock(&c->engine->lock);
+}
+
 /* Goes as far as possible. UCCL_EAGAIN: wait for the socket. 0: connected. */
 static int connecting_step(struct connecting *c)
 {
@@ -415,6 +429,8 @@ static int connecting_step(struct connecting *c)
         return error;
     if (error && c->boot)
         bootstrap_reject(c->boot, error);
+    if (error && c->recalled)
+        connecting_unrecall(c);
     race_tell(&c->race, error);
     return error;
 }

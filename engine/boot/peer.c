@@ -434,6 +434,8 @@ void peer_met(struct peer_table *table, struct peer *peer)
     table->unmet -= peer->is_server;
     peer->met = true;
     peer->met_ns = clock_now_ns();
+    if (peer->queues != PEER_BESIDE) /* datagrams have come */
+        beside_hosts_forget(&table->beside_hosts, &peer->host.address);
 }
 
 bool peer_met_since(struct peer_table *table, const struct peer_of *of, uint64_t since_ns)

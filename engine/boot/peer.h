@@ -14,6 +14,7 @@
 #ifndef UCCL_PEER_H
 #define UCCL_PEER_H
 
+#include "boot/beside_hosts.h"
 #include "boot/bootstrap.h"
 #include "core/core.h"
 
@@ -75,6 +76,7 @@ struct peer_table {
     unsigned thread_count;
     unsigned end_count;                   /* NICs, if the engine uses several; else 0 */
     uint64_t *slots_used[BOOT_FLOWS_MAX]; /* bitmap of flow slots per thread */
+    struct beside_hosts beside_hosts;
 };
 
 int peer_table_init(struct peer_table *table, const struct params *params, struct engine_thread *threads,

@@ -15,6 +15,7 @@
  *                   keep:FILE        use the buffer of the last receive waited for for other things before
  *                                    there is such a file: nobody else may write to it
  *                   close            close the connection, and say how long it took
+ *                   anew:PORT        connect to another port of HOST
  * Who connects says to whom, and after how many milliseconds. Contents of message k are checked. Prints a line for each
  * step that ends. Exit status 0 when all went as told, else 1. UCCL_CONNECT_MS limits the connection.
  */
@@ -39,6 +40,7 @@ struct posted {
 struct endpoint {
     uccl_engine *engine;
     uccl_conn *conn;
+    const char *host; /* that it has connected to */
     struct posted posted[POSTED_MAX];
     unsigned first, count;
     unsigned sent, received;
@@ -185,6 +187,25 @@ static int keep(struct endpoint *e, const char *file)
     return 0;
 }
 
+static int connect_to(struct endpoint *e, struct uccl_handle *handle)
+{
+    char peer[96] = "";
+    long start = now_ms();
+    int error = uccl_connect(e->engine, handle, -1, &e->conn);
+    e->sent = e->received = 0;
+    if (error == 0)
+        uccl_conn_peer(e->conn, peer, sizeof peer);
+    printf("peer %s after %ld ms\n", peer, now_ms() - start);
+    return report("connect", error);
+}
+
+static int connect_host(struct endpoint *e, unsigned long port)
+{
+    struct uccl_handle handle;
+    int error = e->host && !e->conn ? uccl_handle_from_address(e->host, (uint16_t)port, &handle) : UCCL_EINVAL;
+    return error ? report("handle_from_address", error) : connect_to(e, &handle);
+}
+
 static int step(struct endpoint *e, const char *text)
 {
     const char *value = strpbrk(text, ":=");
@@ -218,6 +239,8 @@ static int step(struct endpoint *e, const char *text)
         printf("close took %ld ms\n", now_ms() - start);
         return report("close", error);
     }
+    if (strncmp(text, "anew:", 5) == 0)
+        return connect_host(e, number);
     return report(text, UCCL_EINVAL);
 }
 
@@ -237,17 +260,6 @@ static int offer(struct endpoint *e, const char *file)
     error = uccl_accept(listener, -1, &e->conn);
     uccl_listener_close(listener);
     return report("accept", error);
-}
-
-static int connect_to(struct endpoint *e, struct uccl_handle *handle)
-{
-    char peer[96] = "";
-    long start = now_ms();
-    int error = uccl_connect(e->engine, handle, -1, &e->conn);
-    if (error == 0)
-        uccl_conn_peer(e->conn, peer, sizeof peer);
-    printf("peer %s after %ld ms\n", peer, now_ms() - start);
-    return report("connect", error);
 }
 
 static int take(struct endpoint *e, const char *file)
@@ -277,8 +289,8 @@ static int establish(struct endpoint *e, int argc, char **argv, int *first_step)
     }
     if (argc > 3 && strcmp(argv[1], "connect") == 0) {
         *first_step = 4;
-        error = uccl_handle_from_address(argv[2], (uint16_t)atoi(argv[3]), &handle);
-        return error ? report("handle_from_address", error) : connect_to(e, &handle);
+        e->host = argv[2];
+        return connect_host(e, strtoul(argv[3], NULL, 10));
     }
     if (argc > 2 && (strcmp(argv[1], "offer") == 0 || strcmp(argv[1], "take") == 0)) {
         *first_step = 3;

@@ -4,7 +4,7 @@
 # drops UDP. What other scripts do over UDP also runs over TCP with `tests/run.sh tcp`.
 # shellcheck source=tests/integration/lib.sh
 . "$(dirname "$0")/lib.sh"
-plan 20
+plan 21
 
 export UCCL_BACKEND=tcp UCCL_LINGER_MS=1000
 
@@ -185,6 +185,30 @@ at_once() {
     auto "$@" && ! said client 'no datagram came back'
 }
 
+# remembered: a peer on a host whose UDP is dropped costs a second, and the next one nothing
+remembered() {
+    local first second servers=() i
+    next_port
+    first=$PORT
+    next_port
+    second=$PORT
+    for i in "$first" "$second"; do
+        start "server$i" "${IN_SERVER[@]}" env UCCL_BACKEND=auto "$ENDPOINT" listen "$i" recv:1000 wait
+        servers+=("$PID")
+        wait_listening "$PID" "$i" || return 1
+    done
+    start client "${IN_CLIENT[@]}" env UCCL_BACKEND=auto "$ENDPOINT" connect 10.77.0.1 "$first" send:1000 wait close \
+        "anew:$second" send:1000 wait close
+    ended "$PID" 20 && [ "$STATUS" = 0 ] || { echo "client: $STATUS" && return 1; }
+    for i in "${servers[@]}"; do
+        ended "$i" 10 && [ "$STATUS" = 0 ] || { echo "server: $STATUS" && return 1; }
+    done
+    grep -o 'after .* ms' "$WORK/client.log"
+    [ "$(grep -c 'goes over TCP' "$WORK/client.log")" = 1 ] &&
+        grep -o 'after [0-9]* ms' "$WORK/client.log" |
+        awk '{ ms[NR] = $2 } END { exit !(NR == 2 && ms[1] >= 900 && ms[2] < 500) }'
+}
+
 # beside: a run of large messages begins in which TCP carries these and UDP all else
 beside() {
     SERVER_ENV=(UCCL_BACKEND=auto UCCL_LOG_LEVEL=info UCCL_CC=swift)
@@ -250,6 +274,7 @@ if ip netns add "uccl-probe-$$" 2>/dev/null; then
     check "traffic class over TCP, IPv6" marked tcp ip6 fd77::1
     check "a network that drops UDP" no_udp
     check "there auto takes TCP, and says so once" auto_says
+    check "and the next peer on that host at once" remembered
     check "auto and tcp meet at once" at_once auto tcp
     both nft flush chain inet uccl in
     check "auto: datagrams stop, TCP carries all" goes_on udp 'datagrams do not get through|has no answer|TCP carries all'
@@ -261,6 +286,6 @@ if ip netns add "uccl-probe-$$" 2>/dev/null; then
     both sysctl -qw net.ipv4.tcp_rmem="4096 131072 6291456" net.ipv4.tcp_wmem="4096 16384 4194304"
     check "a half-open peer" half_open
 else
-    skip "namespaces" "not allowed to make network namespaces" 13
+    skip "namespaces" "not allowed to make network namespaces" 14
 fi
 finish

@@ -279,6 +279,65 @@ BOTH(beside, who_wants_udp_gets_no_tcp)
     waits_to_the_end(lend, "udp", BOTH_KINDS);
 }
 
+/* ---- hosts whom datagrams do not reach ------------------------------------------------------- */
+
+static union nic_address here(void)
+{
+    struct sockaddr_in address = loopback(0, 1);
+    union nic_address out = {.any.sa_family = AF_INET};
+    out.v4 = address;
+    return out;
+}
+
+/* Of such a host every peer is met over TCP at once, until one of them has sent datagrams. */
+BOTH(beside, a_host_that_is_remembered_is_met_over_tcp_at_once)
+{
+    union nic_address address = here();
+    struct uccl_handle handle;
+    uccl_listener *listener;
+    uccl_conn *conn[2];
+    uccl_engine *hub = open_engine(lend, NULL), *peers[3];
+    beside_hosts_add(&hub->peers.beside_hosts, &address, clock_now_ns());
+    for (unsigned i = 0; i < 3; i++) {
+        uccl_engine *client, *server;
+        peers[i] = open_engine(lend, NULL);
+        client = i == 1 ? peers[i] : hub; /* the second one connects by itself, by UDP */
+        server = i == 1 ? hub : peers[i];
+        IS(uccl_listen(server, 0, 0, &handle, &listener), 0);
+        uint64_t begun_ms = now_ms();
+        connect_now(client, &handle, listener, conn);
+        cr_assert_lt(now_ms() - begun_ms, 900);
+        exchange(conn[0], conn[1], 5000, i);
+        cr_assert_eq(counter_of(peers[i], "tcp_connected") > 0, i == 0, "peer %u", i);
+    }
+    for (unsigned i = 0; i < 3; i++)
+        IS(uccl_close(peers[i]), 0);
+    IS(uccl_close(hub), 0);
+}
+
+/* The host has changed, or another one has its address: the next connect asks anew. */
+BOTH(beside, a_host_that_fails_over_tcp_is_not_remembered)
+{
+    union nic_address address = here();
+    struct uccl_handle handle;
+    int listener = play_listener(&handle);
+    struct engine_side side = begin(lend, "auto", "4000", "10000", &handle);
+    struct boot_proofs none = {0};
+    played_features = BOTH_KINDS;
+    beside_hosts_add(&side.client->peers.beside_hosts, &address, clock_now_ns());
+    for (unsigned i = 0; i < 2; i++) {
+        struct played server = play_server(listener, &side, ID, &none);
+        cr_assert_eq(server.theirs.flows[0].address.bytes[0], i ? NIC_ADDRESS_UDP : NIC_ADDRESS_TCP);
+        close(server.fd);
+        while (side.result == UCCL_EAGAIN)
+            run_once(&side);
+        IS(side.result, UCCL_ECLOSED);
+        side.result = UCCL_EAGAIN;
+    }
+    close(listener);
+    IS(uccl_close(side.client), 0);
+}
+
 /* A client of flows over TCP is refused by a server that wants UDP. */
 BOTH(beside, a_server_that_wants_udp_refuses_tcp)
 {
