@@ -183,7 +183,7 @@ static void introduce(struct peer_flow *flow, struct nic_queue *queue, unsigned 
                            .rx_token = flow->setup.rx_token,
                            .tx_token = flow->setup.tx_token,
                            .dials = !flow->peer->is_server,
-                           .tells_loss = joins,
+                           .beside = joins,
                            .patience_ms = patience_ms < params->dead_peer_ms ? patience_ms : params->dead_peer_ms});
 }
 

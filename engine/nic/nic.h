@@ -350,7 +350,8 @@ struct nic_flow {
     uint64_t rx_token, tx_token; /* flow_setup */
     bool dials;                  /* this side connects the paths */
     uint64_t patience_ms;        /* a path breaks if data goes unacknowledged for so long */
-    bool tells_loss;             /* reports a lossy network: nic_channel_event.lossy */
+    bool beside;                 /* datagrams carry all where no path is up: paths are connected more and more rarely,
+                                    and a lossy network is reported (nic_channel_event.lossy) */
 };
 
 /* What has become of a path. */

@@ -136,6 +136,44 @@ Test(tcp_connections, pauses_end, .timeout = 60)
     close_pair(pair);
 }
 
+/*
+ * Where datagrams carry all meanwhile, a firewall that drops TCP is asked once a minute at last. What comes over one
+ * connection brings all of them back at once.
+ */
+Test(tcp_connections, beside_datagrams_pauses_grow_to_a_minute, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *from = &pair->sides[0], *to = &pair->sides[1];
+    struct tcp_conn *conns = tcp_peer_of(from->queue, from->destination)->conns;
+    uint8_t buffer[4096];
+    uint64_t pause_ns = 0;
+    conns->peer->beside = true;
+    for (unsigned failures = 1; failures < 200; failures++) {
+        uint64_t at_ns = now_ns(), before_ns = pause_ns;
+        conns[0].failures = failures;
+        tcp_break(from->queue, &conns[0], "the test");
+        pause_ns = conns[0].act_ns - at_ns;
+        cr_assert_geq(pause_ns + UINT64_C(10000000), before_ns, "%u", failures);
+        cr_assert_lt(pause_ns, UINT64_C(61000000000), "%u", failures);
+        cr_assert(failures > 7 || pause_ns < UINT64_C(2000000000));
+    }
+    cr_assert_geq(pause_ns, UINT64_C(60000000000));
+    cr_assert(conns->peer->despaired);
+    for (unsigned i = 1; i < PATHS; i++) {
+        conns[i].failures = 50;
+        tcp_break(from->queue, &conns[i], "the test");
+    }
+    PUMP_UNTIL(pair, !to->room[0] && !to->room[1] && !to->room[2] && !to->room[3]);
+    tcp_dial(from->queue, &conns[2], now_ns()); /* its minute is over */
+    PUMP_UNTIL(pair, to->room[2] && from->room[2]);
+    cr_assert_eq(conns[1].state, TCP_DOWN);
+    cr_assert(send_small(to, 0, 100, 2, buffer));
+    tcp_datagram_ops.flush(&to->queue->base);
+    PUMP_UNTIL(pair, all_room(from) && all_room(to));
+    cr_assert_not(conns->peer->despaired);
+    close_pair(pair);
+}
+
 /* One that has stood for a while was no refusal, though nothing has come over it. */
 Test(tcp_connections, what_has_stood_is_made_again_at_once, .timeout = 60)
 {

@@ -12,7 +12,12 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-enum { RETRY_MIN_NS = 10 * 1000 * 1000, RETRY_DOUBLINGS = 7 };
+enum {
+    RETRY_MIN_NS = 10 * 1000 * 1000,
+    RETRY_DOUBLINGS = 7,         /* at most */
+    RETRY_DOUBLINGS_BESIDE = 13, /* where datagrams carry all meanwhile, */
+};
+static const uint64_t RETRY_MAX_NS = UINT64_C(60000) * 1000000; /* and no longer than that */
 static const uint64_t STOOD_NS = UINT64_C(1000) * 1000000;
 
 void tcp_act_at(struct tcp_queue *queue, uint64_t at_ns)
@@ -79,7 +84,7 @@ static void put_down(struct tcp_queue *queue, struct tcp_conn *conn)
     queue->live -= conn->state != TCP_DOWN;
     conn->state = TCP_DOWN;
     conn->readable = conn->hung_up = conn->full = conn->refused = conn->room_due = conn->lossy_due = false;
-    conn->segments = conn->retransmits = 0;
+    conn->loss = (struct tcp_loss){0};
     conn->act_ns = UINT64_MAX;
     queue_remove(&queue->ready, &conn->ready);
     tcp_forget_in(conn);
@@ -92,10 +97,39 @@ static void put_down(struct tcp_queue *queue, struct tcp_conn *conn)
  */
 static void dial_later(struct tcp_queue *queue, struct tcp_conn *conn)
 {
-    uint64_t wait_ns = (uint64_t)RETRY_MIN_NS << (conn->failures < RETRY_DOUBLINGS ? conn->failures : RETRY_DOUBLINGS);
+    uint32_t most = conn->peer->beside ? RETRY_DOUBLINGS_BESIDE : RETRY_DOUBLINGS;
+    uint64_t wait_ns = (uint64_t)RETRY_MIN_NS << (conn->failures < most ? conn->failures : most);
+    if (wait_ns > RETRY_MAX_NS)
+        wait_ns = RETRY_MAX_NS;
     conn->failures++;
     conn->act_ns = clock_now_ns() + (conn->failures > 1 ? wait_ns : 0);
     tcp_act_at(queue, conn->act_ns);
+}
+
+/* Logs once that datagrams carry all for good, as far as is known. */
+static void despair(struct tcp_conn *conn, const char *why)
+{
+    char text[NETDEV_ADDRESS_TEXT];
+    if (!conn->peer->beside || conn->peer->despaired || conn->failures <= RETRY_DOUBLINGS)
+        return;
+    conn->peer->despaired = true;
+    LOG_INFORM("no TCP connection to %s comes up (%s): large messages go as datagrams; does a firewall drop TCP? The "
+               "engine tries again, more and more rarely",
+               netdev_address_text(&conn->peer->address, text), why);
+}
+
+/* What was in the way of this connection is in the way of the peer's others no more. */
+void tcp_succeed(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    struct tcp_peer *peer = conn->peer;
+    uint64_t now_ns = clock_now_ns();
+    conn->failures = 0;
+    peer->despaired = false;
+    for (unsigned i = 0; peer->dials && i < peer->path_count; i++) {
+        if (peer->conns[i].state == TCP_DOWN)
+            peer->conns[i].act_ns = now_ns;
+    }
+    tcp_act_at(queue, now_ns);
 }
 
 void tcp_break(struct tcp_queue *queue, struct tcp_conn *conn, const char *why)
@@ -109,6 +143,7 @@ void tcp_break(struct tcp_queue *queue, struct tcp_conn *conn, const char *why)
         tcp_report(queue, conn);
     } else {
         complain_once(queue, conn, "the dialling", why);
+        despair(conn, why);
     }
     put_down(queue, conn);
     if (conn->peer->dials)

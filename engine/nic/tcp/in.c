@@ -63,7 +63,8 @@ static ssize_t read_some(struct tcp_queue *queue, struct tcp_conn *conn, struct 
         COUNT(queue->setup.counters, rx_syscalls, 1);
     } while (got < 0 && errno == EINTR);
     if (got > 0) {
-        conn->failures = 0;
+        if (conn->failures)
+            tcp_succeed(queue, conn);
         /* an edge comes with whatever arrives later; the end of the stream brings none of its own to one that waits */
         if ((size_t)got < wanted && !conn->hung_up)
             conn->readable = false;

@@ -315,7 +315,7 @@ static void tcp_introduce(struct nic_queue *base, uint32_t destination, const st
     peer->flow = flow->flow;
     peer->rail = flow->rail;
     peer->patience_ms = flow->patience_ms;
-    peer->tells_loss = flow->tells_loss;
+    peer->beside = flow->beside;
     peer->dials = flow->dials;
     peer->rx_token = flow->rx_token;
     peer->tx_token = flow->tx_token;

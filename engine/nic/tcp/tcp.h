@@ -49,6 +49,12 @@ enum tcp_body {
     BODY_DISCARD, /* nowhere: the memory has been withdrawn meanwhile, with its message */
 };
 
+/* What the kernel has told of a connection's segments. */
+struct tcp_loss {
+    uint32_t segments, all_lost; /* sent, and lost, up to the last look that had enough of them */
+    uint32_t sent, lost;         /* between the one before and the newest look */
+};
+
 struct tcp_peer;
 
 /* One path of a peer. */
@@ -81,19 +87,20 @@ struct tcp_conn {
     uint8_t *tail;
     uint32_t tail_bytes, tail_done;
     /* loss.c */
-    uint64_t unlooked_bytes;        /* written since the kernel was asked */
-    uint32_t segments, retransmits; /* of the connection, as it said then */
+    uint64_t unlooked_bytes; /* written since the kernel was asked */
+    struct tcp_loss loss;
 };
 
 struct tcp_peer {
     struct tcp_peer *next; /* of queue->peers */
     uint32_t destination;
     bool dials;
-    bool complained;      /* a failure has been logged */
+    bool complained;      /* a failure has been logged, */
+    bool despaired;       /* and that nobody answers */
     struct flow *flow;    /* NULL: not introduced yet */
     uint8_t rail;         /* of the flow */
     uint64_t patience_ms; /* and the rest of nic_flow */
-    bool tells_loss;
+    bool beside;
     union nic_address address; /* with the port of its queue */
     uint64_t rx_token, tx_token;
     uint16_t path_count;
@@ -176,6 +183,8 @@ void tcp_report(struct tcp_queue *queue, struct tcp_conn *conn);
 /* Forgets what has been read of a record, and what is left to write. */
 void tcp_forget_in(struct tcp_conn *conn);
 void tcp_forget_out(struct tcp_queue *queue, struct tcp_conn *conn);
+/* Something has come over a connection that was hard to make. */
+void tcp_succeed(struct tcp_queue *queue, struct tcp_conn *conn);
 /* The connection is of no use any more: `why` is for the log. What was under way on it is lost. */
 void tcp_break(struct tcp_queue *queue, struct tcp_conn *conn, const char *why);
 /* Closes it for good, with the peer's last bytes read, so that ours arrive. */
@@ -212,5 +221,8 @@ void tcp_write_on(struct tcp_queue *queue, struct tcp_conn *conn);
 
 /* The kernel has taken so many bytes: looks now and then how many segments it had to send again. */
 void tcp_look_for_loss(struct tcp_queue *queue, struct tcp_conn *conn, size_t bytes);
+/* Whether the network has lost too much since the last look that had enough to tell; from TCP_INFO. */
+struct tcp_info;
+bool tcp_loses(struct tcp_loss *loss, const struct tcp_info *info);
 
 #endif
