@@ -296,6 +296,25 @@ Test(channel_beside, what_takes_long_goes_again_rarely, .init = open_joined)
     cr_assert_lt(duo_count(&duo_counters[0].retransmits), 10);
 }
 
+/* So does the last one, which is alone. */
+Test(channel_beside, the_last_one_goes_again_rarely, .init = open_joined)
+{
+    enum { TWO_RECORDS = 65536 };
+    begin(TWO_RECORDS);
+    duo_transmit(0);
+    cr_assert_eq(duo_queued[0], 2);
+    duo_deliver_one(0, 0);
+    for (uint64_t until_ns = duo_now + 10 * MS; duo_tick(1, until_ns);)
+        duo_transmit(1); /* it acks that one */
+    duo_deliver(1);
+    cr_assert_eq(duo_flow[0]->rails[1].flying_chunks, 1);
+    uint64_t until_ns = duo_now + 900 * MS;
+    while (duo_tick(0, until_ns))
+        duo_transmit(0);
+    cr_assert_gt(duo_count(&duo_counters[0].retransmits), 2);
+    cr_assert_lt(duo_count(&duo_counters[0].retransmits), 10);
+}
+
 /* Datagrams do not get through any more: connections carry all. */
 Test(channel_beside, connections_stand_in_for_datagrams, .init = open_joined)
 {
