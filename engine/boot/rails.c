@@ -51,8 +51,8 @@ void rails_prefer(struct rail_plan *rails, unsigned index)
 static unsigned plan_by_address(const struct nic *nic, const struct nic_host *host, const struct boot_offer *offer,
                                 bool client, struct rail_plan out[CORE_RAILS_MAX])
 {
-    struct nic_pair pairs[CORE_RAILS_MAX] = {{0}};
-    unsigned count = nic->pairs(nic, &offer->flows[0].address, client, pairs, CORE_RAILS_MAX);
+    struct nic_pair pairs[CORE_PAIRS_MAX] = {{0}};
+    unsigned count = nic->pairs(nic, &offer->flows[0].address, client, pairs, CORE_PAIRS_MAX);
     if (count == 0)
         count = 1; /* peer_add() says what is wrong */
     for (unsigned i = 0; i < count; i++) {

@@ -3,6 +3,7 @@
  * Several ports in one verbs engine: which are used, which reach which, and one queue made of a queue on each. Devices
  * 0 and 2 are in one network, 1 and 3 in another: the first end has 0 and 1, the second one 2 and 3.
  */
+#include "boot/rails.h"
 #include "verbs_pair.h"
 
 #include <stdio.h>
@@ -156,6 +157,14 @@ Test(verbs_several, ports_that_are_used, .init = set_up)
 
 /* ---- which reach which -------------------------------------------------------------------------- */
 
+/* A port with the GID of a device. */
+static void append_record(char device, struct nic_queue_address *address)
+{
+    struct verbs_address record = {.ethernet = true, .mode = VERBS_UC, .mtu_shift = 12, .prefix_bits = 24, .qpn = 100};
+    fake_own_gid((unsigned)(device - '0'), record.gid);
+    verbs_address_append(&record, address);
+}
+
 /* Our ports and those of a peer, each by the device whose GID it has; pairs as the client and as the server see them.
  */
 static void expect_pairs(const char *ours, const char *theirs, const char *expected)
@@ -167,12 +176,8 @@ static void expect_pairs(const char *ours, const char *theirs, const char *expec
         sprintf(hcas + strlen(hcas), "%sfake%c", at == ours ? "" : ",", *at);
     snprintf(params.ib_hca, sizeof params.ib_hca, "%s", hcas);
     cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0, "%s", said);
-    for (; *theirs; theirs++) {
-        struct verbs_address record = {
-            .ethernet = true, .mode = VERBS_UC, .mtu_shift = 12, .prefix_bits = 24, .qpn = 100};
-        fake_own_gid((unsigned)(*theirs - '0'), record.gid);
-        verbs_address_append(&record, &address);
-    }
+    for (; *theirs; theirs++)
+        append_record(*theirs, &address);
     unsigned count = verbs_pairs(nic, &address, true, pairs, 8);
     for (unsigned i = 0; i < count; i++)
         sprintf(text + strlen(text), "%s%u-%u", i ? " " : "", pairs[i].ours, pairs[i].theirs);
@@ -226,6 +231,23 @@ Test(verbs_several, both_ends_find_the_same_pairs, .init = set_up, .fini = close
             cr_assert_eq(pairs[0][i].theirs, pairs[1][i].ours);
         }
     }
+}
+
+/* However many the ports make, and whatever a stranger names: a grant has a key for so many. */
+Test(verbs_several, no_more_pairs_than_grants_have_keys, .init = set_up)
+{
+    struct boot_offer offer = {.flow_count = 1};
+    struct rail_plan rails[CORE_RAILS_MAX];
+    struct nic_pair pairs[CORE_RAILS_MAX];
+    fake.device_count = 4;
+    snprintf(params.ib_hca, sizeof params.ib_hca, "fake0,fake1,fake2");
+    cr_assert_eq(verbs_open_with(&fake_lib, &params, &nic), 0, "%s", said);
+    for (const char *theirs = "4357"; *theirs; theirs++)
+        append_record(*theirs, &offer.flows[0].address);
+    cr_assert_eq(verbs_pairs(nic, &offer.flows[0].address, true, pairs, CORE_RAILS_MAX), 5);
+    cr_assert_eq(rails_plan(nic, &host, &offer, true, rails), CORE_PAIRS_MAX);
+    cr_assert_eq(rails_plan(nic, &host, &offer, false, rails), CORE_PAIRS_MAX);
+    verbs_device_ops.close(nic);
 }
 
 /* ---- one queue ---------------------------------------------------------------------------------- */
