@@ -228,6 +228,63 @@ Test(tcp_connections, who_does_not_answer_is_dialled_again, .timeout = 60)
     close_pair(pair);
 }
 
+/* A queue beside another dials when it is time, though without connections it is hardly looked at otherwise. */
+Test(tcp_connections, a_queue_beside_dials_in_time, .timeout = 60)
+{
+    enum { LOOKS = 20 };
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *side = &pair->sides[0];
+    struct tcp_conn *conn = tcp_conn_of(side->queue, side->destination, 0);
+    side->queue->setup.beside = true;
+    in_port_t port = conn->peer->address.v4.sin_port;
+    conn->peer->address.v4.sin_port = htons(1); /* nobody listens there */
+    for (uint16_t path = 0; path < PATHS; path++)
+        tcp_break(side->queue, tcp_conn_of(side->queue, side->destination, path), "the test");
+    uint64_t end_ns = now_ns() + UINT64_C(10000000000);
+    unsigned rounds = 0;
+    for (; conn->failures < 6 && now_ns() < end_ns; rounds++) {
+        sleep_in(&side->queue->base, 1000000000);
+        pump(side);
+    }
+    cr_assert_eq(conn->failures, 6);
+    cr_assert_lt(rounds, LOOKS * 6, "%u", rounds);
+    conn->peer->address.v4.sin_port = port;
+    PUMP_UNTIL(pair, conn->state == TCP_UP);
+    close_pair(pair);
+}
+
+static const void *in_pieces(const struct core_msg *msg, uint64_t offset)
+{
+    (void)msg, (void)offset;
+    return NULL;
+}
+
+static _Atomic bool no_records; /* there is no memory for one */
+void *__real_malloc(size_t bytes);
+void *__wrap_malloc(size_t bytes);
+
+void *__wrap_malloc(size_t bytes)
+{
+    return no_records && bytes == RECORD_BULK_MAX ? NULL : __real_malloc(bytes);
+}
+
+/* A record that cannot be gathered for want of memory goes when there is some. */
+Test(tcp_connections, a_shortage_of_memory_passes, .timeout = 60)
+{
+    struct pair *pair = open_pair(0, "127.0.0.1");
+    struct side *side = &pair->sides[0];
+    struct tx_desc desc = bulk(side, 0, 65536, 1);
+    side->queue->setup.payload = in_pieces;
+    no_records = true;
+    cr_assert_not(send_desc(side, &desc));
+    side->room[1] = false;
+    no_records = false;
+    PUMP_UNTIL(pair, side->room[1]);
+    cr_assert(send_desc(side, &desc));
+    PUMP_UNTIL(pair, pair->sides[1].bulk_bytes == 65536);
+    close_pair(pair);
+}
+
 /* Peers that come and go have the places of those before. */
 Test(tcp_connections, places_of_peers_are_used_again, .timeout = 60)
 {

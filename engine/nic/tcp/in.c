@@ -22,7 +22,6 @@ enum {
     STASH_MIN_BYTES = 256,
     READS_MAX = 4,   /* of one connection before the next one's turn */
     LOOK_EVERY = 16, /* polls, at most, while connections are ready anyway, or the queue is calm */
-    LOOK_UNUSED = 16384,
     CALM_LOOKS = 64, /* that found nothing */
 };
 

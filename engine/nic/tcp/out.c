@@ -17,7 +17,14 @@
 #include <string.h>
 #include <sys/uio.h>
 
-enum { RETRY_NS = 1000 * 1000 }; /* after the kernel had no memory */
+enum { RETRY_NS = 1000 * 1000 }; /* after a lack of memory */
+
+/* There was no memory, and epoll may never tell that there is some. */
+static void write_later(struct tcp_queue *queue, struct tcp_conn *conn)
+{
+    conn->act_ns = clock_now_ns() + RETRY_NS;
+    tcp_act_at(queue, conn->act_ns);
+}
 
 /* sendmsg() that counts. Returns the bytes taken, 0 where there is no room, -1: the connection is broken now. */
 static ssize_t write_some(struct tcp_queue *queue, struct tcp_conn *conn, struct iovec *iovecs, size_t count)
@@ -35,10 +42,8 @@ static ssize_t write_some(struct tcp_queue *queue, struct tcp_conn *conn, struct
     }
     if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM) {
         conn->full = true;
-        if (errno != EAGAIN) { /* epoll may never tell */
-            conn->act_ns = clock_now_ns() + RETRY_NS;
-            tcp_act_at(queue, conn->act_ns);
-        }
+        if (errno != EAGAIN)
+            write_later(queue, conn);
         return 0;
     }
     tcp_break(queue, conn, strerror(errno));
@@ -172,8 +177,11 @@ bool tcp_send(struct nic_queue *base, const struct tx_desc *desc)
         write_held(queue);
     if (conn->state != TCP_UP || conn->full)
         return refuse(conn);
-    if (desc->kind == TX_BULK && !(payload = bulk_payload(queue, desc)))
+    if (desc->kind == TX_BULK && !(payload = bulk_payload(queue, desc))) {
+        conn->full = true;
+        write_later(queue, conn);
         return refuse(conn);
+    }
     bool gathered = payload && payload == queue->gathered;
     unsigned held_before = queue->held_records;
     for (unsigned i = 0; i < desc->count; i++)

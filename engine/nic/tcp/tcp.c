@@ -199,6 +199,8 @@ static int tcp_watch(struct nic_queue *base, uint64_t *timeout_ns)
         left_ns = 0;
     else if (queue->act_ns != UINT64_MAX)
         left_ns = queue->act_ns > now_ns ? queue->act_ns - now_ns : 0;
+    if (queue->act_ns <= now_ns)
+        queue->since_look = LOOK_UNUSED;
     if (left_ns < *timeout_ns)
         *timeout_ns = left_ns;
     return queue->epoll_fd;

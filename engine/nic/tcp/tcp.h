@@ -32,7 +32,9 @@ enum {
     TCP_IOVEC_MAX = 2 * TCP_HELD_MAX + 2,
     TCP_BIG_BYTES = 16384, /* records from here on leave at once */
     TCP_HELD_BYTES = 65536,
-    LOOK_AFTER_SLEEP = 1024, /* polls without a look, as far as in.c counts */
+    /* polls without a look, as far as in.c counts */
+    LOOK_AFTER_SLEEP = 1024,
+    LOOK_UNUSED = 16384, /* before the next one, while there are no connections */
 };
 
 enum tcp_conn_state {
