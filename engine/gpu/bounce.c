@@ -2,6 +2,7 @@
 #include "gpu/bounce.h"
 
 #include "base/clock.h"
+#include "core/pool.h"
 
 #include <assert.h>
 
@@ -37,6 +38,23 @@ const void *bounce_at(struct bounce *bounce, const struct uccl_request *request,
     assert(slot && slot->state >= SLOT_READY);
     slot->state = SLOT_SENT;
     return slot->memory + (offset_bytes - slot->offset_bytes);
+}
+
+/*
+ * Slots that a device is yet to copy to leave others some, should it stand still (core/pool.h): it gets one more while it
+ * has fewer of them than are free, or none.
+ */
+static bool device_may_take(const struct bounce *bounce, const struct uccl_request *request)
+{
+    unsigned waiting = 0, unused = 0;
+    for (unsigned i = 0; i < bounce->count; i++) {
+        const struct stage_span *slot = &bounce->slots[i];
+        if (!slot->request)
+            unused++;
+        else if (slot->state < SLOT_READY && slot->request->staged.device == request->staged.device)
+            waiting++;
+    }
+    return waiting == 0 || pool_allows(waiting, unused);
 }
 
 static struct stage_span *slot_free(struct bounce *bounce)
@@ -84,7 +102,8 @@ static void fetch_ahead(struct bounce *bounce, struct uccl_request *request, uin
     for (unsigned i = 0; i < SLOTS_AHEAD && end_bytes < msg->end_bytes; i++, end_bytes += length) {
         uint64_t left = msg->end_bytes - end_bytes;
         uint32_t some = left < length ? (uint32_t)left : length;
-        if (!slot_find(bounce, request, end_bytes, some) && (slot = slot_free(bounce)))
+        if (!slot_find(bounce, request, end_bytes, some) && device_may_take(bounce, request) &&
+            (slot = slot_free(bounce)))
             slot_reserve(slot, request, end_bytes, some);
     }
 }
@@ -104,7 +123,7 @@ bool bounce_ready(struct bounce *bounce, struct uccl_request *request, uint64_t 
             return false;     /* it is free soon */
         slot->request = NULL; /* chunks are cut in another way now */
     }
-    slot = slot_take(bounce);
+    slot = device_may_take(bounce, request) ? slot_take(bounce) : NULL;
     if (!slot || request->staged.error)
         return false;
     slot_reserve(slot, request, offset_bytes, length);

@@ -8,17 +8,8 @@
 
 enum { COPIES_MAX = 256 }; /* in flight per device */
 
-/* A device that this thread copies to and from. */
-struct stage_device {
-    struct stage_device *next;
-    const struct mem_ops *ops;
-    int device;
-    void *context;
-    struct mem_stage *copies; /* NULL: could not be opened (`error`) */
-    bool pinned;              /* it was the first of its kind: the pool is pinned through it */
-    int error;
-    uint32_t fetching; /* blocks of sends that it copies to */
-};
+/* Copies take microseconds, or milliseconds behind other work of the device. */
+static const uint64_t STILL_NS = NS_PER_S / 10;
 
 /* ---- requests -------------------------------------------------------------------------------- */
 
@@ -65,7 +56,11 @@ void copier_settle(struct copier *copier, struct uccl_request *request)
         request->msg.status = staged->error;
         request->msg.moved_bytes = 0;
     }
-    copier->receives -= request->msg.kind == CORE_RECV;
+    if (request->msg.kind == CORE_RECV) {
+        copier->receives--;
+        if (staged->device)
+            staged->device->receives--;
+    }
     atomic_fetch_sub_explicit(copier->context->staged, 1, memory_order_seq_cst);
 }
 
@@ -82,14 +77,28 @@ void copier_done(struct copier *copier, struct uccl_request *request)
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
-static struct stage_device *open_device(struct copier *copier, const struct mem_identity *memory)
+int copier_find(struct copier *copier, struct uccl_request *request)
 {
-    struct stage_device *device = calloc(1, sizeof *device);
+    const struct mem_identity *memory = request->staged.memory;
+    struct stage_device *device = copier->devices;
+    while (device && !(device->ops == memory->ops && device->device == memory->device &&
+                       device->context == memory->context))
+        device = device->next;
+    if (!device) {
+        device = calloc(1, sizeof *device);
+        if (!device)
+            return UCCL_ENOMEM;
+        *device = (struct stage_device){
+            .next = copier->devices, .ops = memory->ops, .device = memory->device, .context = memory->context};
+        copier->devices = device;
+    }
+    request->staged.device = device;
+    return UCCL_OK;
+}
+
+static void open_device(struct copier *copier, struct stage_device *device, const struct mem_identity *memory)
+{
     bool pinned = false;
-    if (!device)
-        return NULL;
-    *device = (struct stage_device){
-        .next = copier->devices, .ops = memory->ops, .device = memory->device, .context = memory->context};
     for (const struct stage_device *other = copier->devices; other; other = other->next)
         pinned |= other->ops == memory->ops && other->pinned;
     device->error =
@@ -100,31 +109,18 @@ static struct stage_device *open_device(struct copier *copier, const struct mem_
         if (device->error)
             memory->ops->stage_close(device->copies);
     }
-    copier->devices = device;
-    return device;
 }
 
 struct stage_device *copier_device(struct copier *copier, struct uccl_request *request)
 {
-    const struct mem_identity *memory = request->staged.memory;
     struct stage_device *device = request->staged.device;
-    for (device = device ? device : copier->devices; device; device = device->next) {
-        if (device->ops == memory->ops && device->device == memory->device && device->context == memory->context)
-            break;
-    }
-    if (!device)
-        device = open_device(copier, memory);
-    request->staged.device = device;
-    if (!device || device->error) {
-        copier_fail(copier, request, device ? device->error : UCCL_ENOMEM);
+    if (!device->copies && !device->error)
+        open_device(copier, device, request->staged.memory);
+    if (device->error) {
+        copier_fail(copier, request, device->error);
         return NULL;
     }
     return device;
-}
-
-uint32_t copier_fetching(const struct stage_device *device)
-{
-    return device->fetching;
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */
@@ -132,7 +128,7 @@ uint32_t copier_fetching(const struct stage_device *device)
 /* Else it is of a receive, or a bounce slot. */
 static bool is_sent_block(const struct stage_span *span)
 {
-    return span->held_bytes != NULL;
+    return span->block && span->block->side == STAGE_SENDS;
 }
 
 int copier_issue(struct copier *copier, struct stage_span *span, enum mem_direction direction, uint64_t offset_bytes,
@@ -153,6 +149,7 @@ int copier_issue(struct copier *copier, struct stage_span *span, enum mem_direct
     else
         COUNT(copier->context->counters, gpu_fetches, 1);
     copier->in_flight++;
+    device->moved |= device->in_flight++ == 0;
     span->copies++;
     device->fetching += is_sent_block(span);
     return UCCL_OK;
@@ -163,11 +160,13 @@ struct stage_span *copier_poll(struct copier *copier, struct stage_device **from
     for (; *from; *from = (*from)->next) {
         struct stage_device *device = *from;
         void *cookie;
-        *result = device->error ? 0 : device->ops->poll(device->copies, &cookie);
+        *result = device->in_flight ? device->ops->poll(device->copies, &cookie) : 0;
         if (*result == 0)
             continue;
         struct stage_span *span = cookie;
         copier->in_flight--;
+        device->in_flight--;
+        device->moved = true;
         span->copies--;
         device->fetching -= is_sent_block(span);
         return span;
@@ -175,14 +174,25 @@ struct stage_span *copier_poll(struct copier *copier, struct stage_device **from
     return NULL;
 }
 
+void copier_watch(struct copier *copier)
+{
+    uint64_t now_ns = copier->in_flight ? clock_now_ns() : 0;
+    for (struct stage_device *device = copier->devices; device; device = device->next) {
+        if (device->moved)
+            device->moved_ns = now_ns;
+        device->moved = false;
+        device->stands_still = device->in_flight && now_ns - device->moved_ns > STILL_NS;
+    }
+}
+
 void copier_close(struct copier *copier)
 {
     while (copier->devices && !copier->in_flight) {
         struct stage_device *device = copier->devices;
         copier->devices = device->next;
-        if (!device->error && device->pinned)
+        if (device->copies && !device->error && device->pinned)
             device->ops->unpin(device->copies, copier->pool.memory);
-        if (!device->error)
+        if (device->copies && !device->error)
             device->ops->stage_close(device->copies);
         free(device);
     }

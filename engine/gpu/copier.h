@@ -13,6 +13,28 @@
 #include "gpu/stage_pool.h"
 #include "mem/mem.h"
 
+/* A device that this thread copies to and from. */
+struct stage_device {
+    struct stage_device *next;
+    const struct mem_ops *ops;
+    int device;
+    void *context;
+    struct mem_stage *copies; /* NULL: not opened yet, or it could not be (`error`) */
+    bool pinned;              /* it was the first of its kind: the pool is pinned through it */
+    int error;
+    uint32_t fetching;           /* blocks of sends that it copies to */
+    uint32_t receives;           /* that have not ended */
+    struct stage_held received;  /* blocks of receives: they fill up, or it copies from them */
+    uint32_t in_flight;          /* copies */
+    bool moved;                  /* a copy has ended, or is the first one, since copier_watch() looked */
+    bool stands_still;           /* copies are in flight, and none has ended for long */
+    uint64_t moved_ns;
+    struct stage_span *upload_head, *upload_tail; /* stage.c: spans whose copies are to be issued */
+    struct spill *spill_head, *spill_tail;        /* and bytes that wait for a block */
+    uint64_t spilled_bytes;
+    bool told; /* the log says that bytes for it are dropped */
+};
+
 /* Of an engine thread. */
 struct copier {
     const struct gpu_context *context;
@@ -34,10 +56,10 @@ void copier_settle(struct copier *copier, struct uccl_request *request);
 /* One span or spill less (staged.pending); the last one ends a request that the core has done with. */
 void copier_done(struct copier *copier, struct uccl_request *request);
 
-/* The device that the request's memory is on; NULL: it could not be opened, and the request has failed. */
+/* Notes the device that the request's memory is on. UCCL_ENOMEM. */
+int copier_find(struct copier *copier, struct uccl_request *request);
+/* That device, open; NULL: it could not be opened, and the request has failed. */
 struct stage_device *copier_device(struct copier *copier, struct uccl_request *request);
-/* Blocks of sends that the device copies to. */
-uint32_t copier_fetching(const struct stage_device *device);
 /*
  * Issues a copy between `length` bytes at `host`, in the span, and those at `offset_bytes` of the request.
  * UCCL_EAGAIN: the device takes no more now; another error: the request has failed.
@@ -49,6 +71,9 @@ int copier_issue(struct copier *copier, struct stage_span *span, enum mem_direct
  * the devices not asked yet, at first `copier->devices`.
  */
 struct stage_span *copier_poll(struct copier *copier, struct stage_device **from, int *result);
+
+/* After the ends of copies were taken: notes which devices stand still. */
+void copier_watch(struct copier *copier);
 
 /* Closes the devices, unless copies are in flight. */
 void copier_close(struct copier *copier);

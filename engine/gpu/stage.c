@@ -7,6 +7,7 @@
 #include "gpu/copier.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -31,9 +32,7 @@ struct stage {
     struct copier copier;
     struct bounce bounce;
     struct stage_span *filling_head, *filling_tail; /* oldest first */
-    struct stage_span *upload_head, *upload_tail;   /* to be issued */
-    struct spill *spill_head, *spill_tail;
-    uint64_t held_bytes[CORE_FLOWS_MAX]; /* held in blocks by the sends of each flow of the thread */
+    struct stage_held sent[CORE_FLOWS_MAX];         /* in blocks, by the sends of each flow of the thread */
 };
 
 struct stage *stage_open(const struct gpu_context *context)
@@ -132,13 +131,19 @@ void stage_begin(struct stage *stage, struct uccl_request *request, uint32_t flo
     if (request->msg.kind == CORE_SEND) {
         request->msg.block_bytes = (uint32_t)params->gpu_block_kb * 1024;
     } else {
-        stage->copier.receives++;
         request->staged.range_bytes = request->msg.range_units * (uint32_t)CORE_STRIPE_UNIT;
     }
     if (!stage->copier.pool.memory && !make_pool(stage)) {
         LOG_ERR("no memory for %llu staging blocks of %llu KiB (UCCL_GPU_BLOCKS, UCCL_GPU_BLOCK_KB)",
                 (unsigned long long)params->gpu_blocks, (unsigned long long)params->gpu_block_kb);
         request->staged.error = UCCL_ENOMEM;
+    }
+    if (copier_find(&stage->copier, request))
+        request->staged.error = UCCL_ENOMEM;
+    if (request->msg.kind == CORE_RECV) {
+        stage->copier.receives++;
+        if (request->staged.device)
+            request->staged.device->receives++;
     }
 }
 
@@ -159,14 +164,15 @@ void stage_fetch(struct stage *stage, struct uccl_request *request)
 
 static void span_queue_upload(struct stage *stage, struct stage_span *span)
 {
+    struct stage_device *device = span->request->staged.device;
     span_unlink(stage, span);
     span->state = SPAN_UPLOADING;
     span->request->staged.pending++;
-    if (stage->upload_tail)
-        stage->upload_tail->next = span;
+    if (device->upload_tail)
+        device->upload_tail->next = span;
     else
-        stage->upload_head = span;
-    stage->upload_tail = span;
+        device->upload_head = span;
+    device->upload_tail = span;
 }
 
 /*
@@ -207,7 +213,7 @@ bool stage_over(struct stage *stage, struct uccl_request *request)
 
 /* ---- receiving ------------------------------------------------------------------------------- */
 
-/* The span that a byte of a receive belongs to, made if need be. NULL: the pool has none. */
+/* The span that a byte of a receive belongs to, made if need be. NULL: the pool has none for its device. */
 static struct stage_span *filling_span(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes)
 {
     struct stage_span *span = span_find(request, offset_bytes);
@@ -215,7 +221,8 @@ static struct stage_span *filling_span(struct stage *stage, struct uccl_request 
         return span;
     uint64_t begin, end;
     block_around(stage, request, offset_bytes, &begin, &end);
-    span = stage_span_take(&stage->copier.pool, STAGE_RECEIVES, (uint32_t)(end - begin), NULL);
+    span = stage_span_take(&stage->copier.pool, STAGE_RECEIVES, (uint32_t)(end - begin),
+                           &request->staged.device->received);
     if (!span)
         return NULL;
     span->state = SPAN_FILLING;
@@ -247,9 +254,26 @@ static size_t write_some(struct stage *stage, struct uccl_request *request, uint
     return bytes;
 }
 
+/* Whether the heap has taken so much for a device that stands still that its receives end. */
+static bool gives_up(struct stage *stage, struct stage_device *device)
+{
+    if (!device->stands_still || device->spilled_bytes <= stage->copier.pool.memory_bytes)
+        return false;
+    if (!device->told)
+        LOG_ERR("%s device %d does not complete its copies: receives into its memory fail", device->ops->name,
+                device->device);
+    device->told = true;
+    return true;
+}
+
 static void spill(struct stage *stage, struct uccl_request *request, uint64_t offset_bytes, const uint8_t *from,
                   size_t length)
 {
+    struct stage_device *device = request->staged.device;
+    if (gives_up(stage, device)) {
+        copier_fail(&stage->copier, request, UCCL_EIO);
+        return;
+    }
     struct spill *kept = malloc(sizeof *kept + length);
     if (!kept) {
         LOG_ERR("no memory to keep %zu received bytes for a GPU", length);
@@ -259,11 +283,12 @@ static void spill(struct stage *stage, struct uccl_request *request, uint64_t of
     COUNT(stage->copier.context->counters, gpu_spills, 1);
     *kept = (struct spill){.request = request, .offset_bytes = offset_bytes, .length = length};
     memcpy(kept->bytes, from, length);
-    if (stage->spill_tail)
-        stage->spill_tail->next = kept;
+    if (device->spill_tail)
+        device->spill_tail->next = kept;
     else
-        stage->spill_head = kept;
-    stage->spill_tail = kept;
+        device->spill_head = kept;
+    device->spill_tail = kept;
+    device->spilled_bytes += length;
     request->staged.pending++;
 }
 
@@ -296,11 +321,11 @@ void *stage_target(struct stage *stage, struct uccl_request *request, uint64_t o
 }
 
 /* True: some spilled bytes have found a block. */
-static bool empty_spills(struct stage *stage)
+static bool empty_spills_of(struct stage *stage, struct stage_device *device)
 {
     bool some = false;
     struct spill *kept;
-    while ((kept = stage->spill_head)) {
+    while ((kept = device->spill_head)) {
         struct uccl_request *request = kept->request;
         bool drop = request->staged.error || (request->staged.over && !is_received(request));
         size_t done = drop ? kept->length : write_some(stage, request, kept->offset_bytes, kept->bytes, kept->length);
@@ -309,38 +334,73 @@ static bool empty_spills(struct stage *stage)
         some = true;
         kept->offset_bytes += done;
         kept->length -= done;
+        device->spilled_bytes -= done;
         if (kept->length) {
             memmove(kept->bytes, kept->bytes + done, kept->length);
             continue;
         }
-        stage->spill_head = kept->next;
-        if (!stage->spill_head)
-            stage->spill_tail = NULL;
+        device->spill_head = kept->next;
+        if (!device->spill_head)
+            device->spill_tail = NULL;
         free(kept);
         copier_done(&stage->copier, request);
     }
     return some;
 }
 
+static bool empty_spills(struct stage *stage)
+{
+    bool some = false;
+    for (struct stage_device *device = stage->copier.devices; device; device = device->next)
+        some |= empty_spills_of(stage, device);
+    return some;
+}
+
+/* Received buffers that there is room for if all of them are for the device. */
+static unsigned device_room(const struct stage *stage, const struct stage_device *device)
+{
+    if (device->receives == 0 || device->stands_still)
+        return UINT_MAX;
+    return device->spill_head
+               ? 0
+               : stage_pool_share(&stage->copier.pool, STAGE_RECEIVES, &device->received) / RX_BUFFER_BLOCKS;
+}
+
+/* Of its blocks that fill up the older half goes up as it is. */
+static void upload_filling(struct stage *stage, const struct stage_device *device)
+{
+    unsigned waiting = 0;
+    for (struct stage_span *span = stage->filling_head; span; span = span->newer)
+        waiting += span->request->staged.device == device;
+    unsigned left = (waiting + 1) / 2;
+    for (struct stage_span *span = stage->filling_head, *newer; left; span = newer) {
+        newer = span->newer;
+        if (span->request->staged.device != device)
+            continue;
+        span_queue_upload(stage, span);
+        left--;
+    }
+}
+
 unsigned stage_rx_room(struct stage *stage, unsigned most)
 {
     if (stage->copier.receives == 0 || !stage->copier.pool.memory)
         return most;
-    unsigned room = stage_pool_room(&stage->copier.pool, STAGE_RECEIVES) / RX_BUFFER_BLOCKS;
-    if (stage->spill_head)
-        room = 0;
-    if (room)
-        return room < most ? room : most;
-    COUNT(stage->copier.context->counters, gpu_starved, 1);
-    /* the older half of the blocks that fill up goes up as it is, unless copies are under way already */
-    if (stage->copier.in_flight == 0 && !stage->upload_head) {
-        unsigned waiting = 0;
-        for (struct stage_span *span = stage->filling_head; span; span = span->newer)
-            waiting++;
-        for (unsigned i = 0; i < (waiting + 1) / 2; i++)
-            span_queue_upload(stage, stage->filling_head);
+    unsigned room = most;
+    bool comes = false; /* when copies that are under way have ended */
+    for (struct stage_device *device = stage->copier.devices; device; device = device->next) {
+        unsigned of_device = device_room(stage, device);
+        room = of_device < room ? of_device : room;
+        if (of_device > 0)
+            continue;
+        if (device->in_flight == 0 && !device->upload_head)
+            upload_filling(stage, device);
+        comes |= device->in_flight || device->upload_head;
     }
-    return 0;
+    if (room)
+        return room;
+    COUNT(stage->copier.context->counters, gpu_starved, 1);
+    return comes ? 0 : 1;
 }
 
 /* ---- copies (the engine thread alone) -------------------------------------------------------- */
@@ -417,14 +477,14 @@ static bool span_upload(struct stage *stage, struct stage_span *span)
     return true;
 }
 
-static bool issue_uploads(struct stage *stage)
+static bool issue_uploads_of(struct stage *stage, struct stage_device *device)
 {
     bool some = false;
     struct stage_span *span;
-    while ((span = stage->upload_head) && span_upload(stage, span)) {
-        stage->upload_head = span->next;
-        if (!stage->upload_head)
-            stage->upload_tail = NULL;
+    while ((span = device->upload_head) && span_upload(stage, span)) {
+        device->upload_head = span->next;
+        if (!device->upload_head)
+            device->upload_tail = NULL;
         span->next = NULL;
         some = true;
         upload_ended(stage, span); /* if no copy could be issued */
@@ -432,14 +492,22 @@ static bool issue_uploads(struct stage *stage)
     return some;
 }
 
+static bool issue_uploads(struct stage *stage)
+{
+    bool some = false;
+    for (struct stage_device *device = stage->copier.devices; device; device = device->next)
+        some |= issue_uploads_of(stage, device);
+    return some;
+}
+
 /* A device fetches into a third of the blocks at most. While it hangs, other devices can go on, over the same flow too.
  */
 static bool fetches_its_share(const struct stage *stage, const struct stage_device *device)
 {
-    return copier_fetching(device) >= (stage_pool_room(&stage->copier.pool, STAGE_SENDS) + 1) / 2;
+    return device->fetching >= (stage_pool_room(&stage->copier.pool, STAGE_SENDS) + 1) / 2;
 }
 
-/* Issues the copy of the next block of a send, and counts it. False: no more blocks or copies now. */
+/* Issues the copy of the next block of a send, and counts it. False: no more blocks now. */
 static bool span_fetch(struct stage *stage, struct uccl_request *request, unsigned *issued)
 {
     struct staged *staged = &request->staged;
@@ -449,17 +517,16 @@ static bool span_fetch(struct stage *stage, struct uccl_request *request, unsign
     uint64_t offset = staged->fetched_bytes, left = request->msg.end_bytes - offset;
     uint32_t block = stage->copier.pool.block_bytes - (uint32_t)(offset % stage->copier.pool.block_bytes);
     uint32_t length = left < block ? (uint32_t)left : block;
-    uint64_t *held_bytes = &stage->held_bytes[staged->flow];
-    struct stage_span *span = stage_span_take(&stage->copier.pool, STAGE_SENDS, length, held_bytes);
+    struct stage_span *span = stage_span_take(&stage->copier.pool, STAGE_SENDS, length, &stage->sent[staged->flow]);
     struct stage_span *last = staged->spans;
     if (!span)
         return stage_pool_room(&stage->copier.pool, STAGE_SENDS) > 0; /* true: its flow has its share, others go on */
     *issued += 1;
     span->request = request;
     int error = copier_issue(&stage->copier, span, MEM_FROM_DEVICE, offset, span->memory, length);
-    if (error) {
+    if (error) { /* or its device takes no more now */
         stage_span_put(&stage->copier.pool, span);
-        return error != UCCL_EAGAIN;
+        return true;
     }
     while (last && last->next)
         last = last->next;
@@ -517,6 +584,7 @@ void stage_bounces_sent(struct stage *stage)
 bool stage_progress(struct stage *stage)
 {
     bool some = take_ended(stage);
+    copier_watch(&stage->copier);
     some |= empty_spills(stage);
     some |= issue_uploads(stage);
     some |= bounce_issue(&stage->bounce);
@@ -526,7 +594,10 @@ bool stage_progress(struct stage *stage)
 
 bool stage_busy(const struct stage *stage)
 {
-    return stage->copier.in_flight || stage->upload_head || stage->spill_head || bounce_busy(&stage->bounce);
+    bool busy = stage->copier.in_flight || bounce_busy(&stage->bounce);
+    for (const struct stage_device *device = stage->copier.devices; device && !busy; device = device->next)
+        busy = device->upload_head || device->spill_head;
+    return busy;
 }
 
 /* ---- chunks that are acked ------------------------------------------------------------------- */
@@ -545,6 +616,16 @@ void stage_release(struct stage *stage, const struct core_release *release)
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
+static void drop_spills(struct stage *stage)
+{
+    for (struct stage_device *device = stage->copier.devices; device; device = device->next) {
+        for (struct spill *kept; (kept = device->spill_head);) {
+            device->spill_head = kept->next;
+            free(kept);
+        }
+    }
+}
+
 void stage_close(struct stage *stage)
 {
     uint64_t until_ns = clock_now_ns() + CLOSE_NS;
@@ -557,16 +638,13 @@ void stage_close(struct stage *stage)
     if (stage->copier.in_flight)
         LOG_ERR("a GPU does not complete its copies: its streams and %zu bytes of host memory stay allocated",
                 stage->copier.pool.memory_bytes);
+    drop_spills(stage);
     copier_close(&stage->copier);
 }
 
 void stage_free(struct stage *stage)
 {
-    while (stage->spill_head) {
-        struct spill *kept = stage->spill_head;
-        stage->spill_head = kept->next;
-        free(kept);
-    }
+    drop_spills(stage);
     if (stage->copier.in_flight) /* the device may still write there */
         return;
     stage_pool_free(&stage->copier.pool);

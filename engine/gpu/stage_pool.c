@@ -133,23 +133,56 @@ static struct stage_block *shared_block(struct stage_pool *pool, enum stage_side
     return block;
 }
 
-/* Whether a flow that holds `held_bytes` may take more. */
-static bool has_share(const struct stage_pool *pool, enum stage_side side, uint64_t held_bytes)
+/* ---- shares ---------------------------------------------------------------------------------- */
+
+/* What one may hold for each that it leaves. */
+static const unsigned weights[STAGE_SIDES] = {[STAGE_SENDS] = 1, [STAGE_RECEIVES] = 4};
+
+/* What is left of the blocks but for a reserve, in bytes. */
+static uint64_t bytes_left(const struct stage_pool *pool, enum stage_side side, uint32_t reserve)
 {
     const struct stage_block *shared = pool->shared[side];
     uint64_t left_bytes = (uint64_t)blocks_left(pool, side) * pool->block_bytes;
-    uint64_t reserve_bytes = held_bytes ? (uint64_t)(pool->block_count / 8) * pool->block_bytes : 0;
+    uint64_t reserve_bytes = (uint64_t)reserve * pool->block_bytes;
     left_bytes += shared ? pool->block_bytes - shared->used_bytes : 0;
-    return left_bytes > reserve_bytes && pool_allows(held_bytes, left_bytes - reserve_bytes);
+    return left_bytes > reserve_bytes ? left_bytes - reserve_bytes : 0;
 }
 
-struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side, uint32_t length, uint64_t *held_bytes)
+static bool has_share(const struct stage_pool *pool, enum stage_side side, const struct stage_held *held)
+{
+    unsigned weight = weights[side];
+    uint32_t reserve = held->spans ? pool->block_count / 8 : 0, spans = spans_left(pool, side);
+    return pool_allows(held->bytes / weight, bytes_left(pool, side, reserve)) &&
+           spans > reserve * STAGE_SPANS_PER_BLOCK &&
+           pool_allows(held->spans / weight, spans - reserve * STAGE_SPANS_PER_BLOCK);
+}
+
+/* How much more one may take that holds `held` while `left` is free: until it holds `weight` times the rest. */
+static uint64_t may_take(uint64_t held, uint64_t left, unsigned weight)
+{
+    return weight * left > held ? (weight * left - held + weight) / (weight + 1) : 0;
+}
+
+uint32_t stage_pool_share(const struct stage_pool *pool, enum stage_side side, const struct stage_held *held)
+{
+    uint32_t reserve = pool->block_count / 8, reserved_spans = reserve * STAGE_SPANS_PER_BLOCK;
+    uint32_t spans = spans_left(pool, side), left_spans = spans > reserved_spans ? spans - reserved_spans : 0;
+    uint64_t bytes = may_take(held->bytes, bytes_left(pool, side, reserve), weights[side]);
+    uint64_t blocks = bytes / pool->block_bytes;
+    uint64_t in_spans = may_take(held->spans, left_spans, weights[side]) / STAGE_SPANS_PER_BLOCK;
+    return (uint32_t)(blocks < in_spans ? blocks : in_spans);
+}
+
+/* ---- spans ----------------------------------------------------------------------------------- */
+
+struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side, uint32_t length,
+                                   struct stage_held *held)
 {
     uint32_t bytes = (length + STAGE_SLICE_UNIT - 1) / STAGE_SLICE_UNIT * STAGE_SLICE_UNIT;
     bool slice = bytes <= pool->block_bytes / 2;
     struct stage_span *span = pool->free_spans;
     assert(length && length <= pool->block_bytes);
-    if (spans_left(pool, side) == 0 || (held_bytes && !has_share(pool, side, *held_bytes)))
+    if (spans_left(pool, side) == 0 || (held && !has_share(pool, side, held)))
         return NULL;
     struct stage_block *block = slice ? shared_block(pool, side, bytes) : take_block(pool, side);
     if (!block)
@@ -161,9 +194,11 @@ struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side
                                 .memory = block->memory + block->used_bytes,
                                 .length = length,
                                 .left_bytes = length,
-                                .held_bytes = held_bytes};
-    if (held_bytes)
-        *held_bytes += length;
+                                .held = held};
+    if (held) {
+        held->bytes += length;
+        held->spans++;
+    }
     block->used_bytes += slice ? bytes : pool->block_bytes;
     block->spans++;
     return span;
@@ -173,8 +208,10 @@ void stage_span_put(struct stage_pool *pool, struct stage_span *span)
 {
     struct stage_block *block = span->block;
     assert(span->copies == 0 && block->spans);
-    if (span->held_bytes)
-        *span->held_bytes -= span->length;
+    if (span->held) {
+        span->held->bytes -= span->length;
+        span->held->spans--;
+    }
     span->next = pool->free_spans;
     pool->free_spans = span;
     pool->free_span_count++;

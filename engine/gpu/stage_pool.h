@@ -6,8 +6,9 @@
  * enough.
  *
  * Invariant: each side (sends, receives) leaves the other at least a quarter of blocks and spans, so neither can
- * starve the other. Spans of a send stay taken until its chunks are acked. So a flow whose peer is silent leaves the
- * others some (core/pool.h), and an eighth of the blocks is for flows that hold none.
+ * starve the other. Spans of a send stay taken until its chunks are acked, those of a receive until its device has
+ * copied them. So a flow whose peer is silent, and a device that copies nothing, leave the others some (core/pool.h),
+ * and an eighth is for flows and devices that hold none. A device gets a larger part: there are few.
  *
  * Thread: the engine's owner.
  */
@@ -26,6 +27,12 @@ enum {
     STAGE_RANGES = 8, /* separate ranges that a span of a receive may have got */
     STAGE_SPANS_PER_BLOCK = 32,
     STAGE_SLICE_UNIT = 64,
+};
+
+/* What a flow holds for its sends, or a device for its receives. */
+struct stage_held {
+    uint64_t bytes;
+    uint32_t spans;
 };
 
 struct stage_block {
@@ -52,7 +59,7 @@ struct stage_span {
     struct stage_span *older, *newer; /* in the list of all that are FILLING */
     struct uccl_request *request;
     struct stage_block *block;
-    uint64_t *held_bytes; /* of its flow */
+    struct stage_held *held; /* that it counts in */
     uint8_t *memory;
     uint64_t offset_bytes; /* into the message */
     uint32_t length;
@@ -88,12 +95,15 @@ void stage_pool_free(struct stage_pool *pool);
 /* Blocks that this side can take now, each with its share of spans. */
 uint32_t stage_pool_room(const struct stage_pool *pool, enum stage_side side);
 
+/* The same for a flow or device that holds so much; the last block of a share does not count. */
+uint32_t stage_pool_share(const struct stage_pool *pool, enum stage_side side, const struct stage_held *held);
+
 /*
- * Takes a span of `length` bytes, at most a block. `held_bytes` counts the bytes that its flow holds; NULL: flows need
- * not share. Returns NULL if none is left for this side, or the flow has its share.
+ * Takes a span of `length` bytes, at most a block, which counts in `held`; NULL: it has no share. Returns NULL if none
+ * is left for this side, or `held` is its share.
  */
 struct stage_span *stage_span_take(struct stage_pool *pool, enum stage_side side, uint32_t length,
-                                   uint64_t *held_bytes);
+                                   struct stage_held *held);
 void stage_span_put(struct stage_pool *pool, struct stage_span *span);
 
 /* Bytes [from, to) of the span have arrived. False: the span cannot keep one range more apart. */

@@ -87,3 +87,28 @@ Test(bounce, a_slot_waits_for_its_chunk_for_some_time, .init = open_bounce)
     fetch(&requests[SLOTS], 0);
     cr_assert(bounce_ready(&bounce, &requests[SLOTS], 0, CHUNK));
 }
+
+/* A device that copies nothing keeps some slots, not all. */
+Test(bounce, a_device_leaves_others_some, .init = open_bounce)
+{
+    struct stage_device still = {0}, going = {0};
+    for (unsigned i = 0; i <= SLOTS; i++)
+        requests[i].staged.device = i < SLOTS ? &still : &going;
+    for (unsigned i = 0; i < SLOTS; i++)
+        bounce_ready(&bounce, &requests[i], 0, CHUNK);
+    cr_assert_eq(taken(), SLOTS / 2);
+    bounce_ready(&bounce, &requests[SLOTS], 0, CHUNK);
+    fetch(&requests[SLOTS], 0);
+    cr_assert(bounce_ready(&bounce, &requests[SLOTS], 0, CHUNK));
+}
+
+/* Nor by what is fetched ahead. */
+Test(bounce, fetching_ahead_leaves_others_some, .init = open_bounce)
+{
+    struct stage_device still = {0};
+    requests[0].staged.device = &still;
+    requests[0].msg.size_bytes = requests[0].msg.end_bytes = SLOTS * CHUNK;
+    requests[0].msg.offset_bytes = CHUNK;
+    bounce_ready(&bounce, &requests[0], 0, CHUNK);
+    cr_assert_eq(taken(), SLOTS / 2);
+}

@@ -56,24 +56,59 @@ Test(stage_pool, a_side_leaves_the_other_some)
 /* A flow that is never acked leaves others their part, and those that hold none an eighth besides. */
 Test(stage_pool, a_flow_leaves_others_some)
 {
-    uint64_t held[5] = {0};
+    struct stage_held held[5] = {0};
     struct stage_span *spans[BLOCKS];
     unsigned count = 0;
     while ((spans[count] = stage_span_take(&pool, STAGE_SENDS, BLOCK, &held[0])))
         count++;
-    cr_assert(count == 3 && held[0] == 3 * BLOCK); /* of the six for sends one is for those that hold none */
+    cr_assert(count == 3 && held[0].bytes == 3 * BLOCK); /* of the six for sends one is for those that hold none */
     cr_assert(spans[count++] = stage_span_take(&pool, STAGE_SENDS, BLOCK, &held[1]));
     cr_assert_null(stage_span_take(&pool, STAGE_SENDS, 64, &held[0]));
     cr_assert_null(stage_span_take(&pool, STAGE_SENDS, BLOCK, &held[1]));
     cr_assert(spans[count++] = stage_span_take(&pool, STAGE_SENDS, BLOCK, &held[2]));
     cr_assert(spans[count++] = stage_span_take(&pool, STAGE_SENDS, 64, &held[3]));
-    cr_assert_eq(held[3], 64);
+    cr_assert_eq(held[3].bytes, 64);
     cr_assert_null(stage_span_take(&pool, STAGE_SENDS, 64, &held[3])); /* the rest is for those that hold none */
     cr_assert(spans[count++] = stage_span_take(&pool, STAGE_SENDS, 64, &held[4]));
     while (count)
         stage_span_put(&pool, spans[--count]);
     for (unsigned i = 0; i < 5; i++)
-        cr_assert_eq(held[i], 0);
+        cr_assert(held[i].bytes == 0 && held[i].spans == 0);
+}
+
+/* So does a device that copies nothing of what it receives, though it gets more. */
+Test(stage_pool, a_device_leaves_others_some)
+{
+    struct stage_held held[3] = {0};
+    struct stage_span *spans[BLOCKS];
+    unsigned count = 0;
+    cr_assert_eq(stage_pool_share(&pool, STAGE_RECEIVES, &held[0]), 4);
+    for (; (spans[count] = stage_span_take(&pool, STAGE_RECEIVES, BLOCK, &held[0])); count++)
+        cr_assert_eq(stage_pool_share(&pool, STAGE_RECEIVES, &held[0]), 3 - count);
+    cr_assert_eq(count, 4);
+    cr_assert(spans[count++] = stage_span_take(&pool, STAGE_RECEIVES, BLOCK, &held[1]));
+    cr_assert_null(stage_span_take(&pool, STAGE_RECEIVES, BLOCK, &held[1]));
+    cr_assert(spans[count++] = stage_span_take(&pool, STAGE_RECEIVES, BLOCK, &held[2]));
+    while (count)
+        stage_span_put(&pool, spans[--count]);
+}
+
+/* Messages of few bytes take spans: those are shared like blocks. */
+Test(stage_pool, spans_are_left_to_others)
+{
+    for (enum stage_side side = 0; side < STAGE_SIDES; side++) {
+        struct stage_span *spans[BLOCKS * STAGE_SPANS_PER_BLOCK];
+        struct stage_held held[2] = {0};
+        unsigned count = 0;
+        while ((spans[count] = stage_span_take(&pool, side, 1, &held[0])))
+            count++;
+        cr_assert_eq(stage_pool_share(&pool, side, &held[0]), 0);
+        cr_assert_eq(count, (unsigned)STAGE_SPANS_PER_BLOCK * (MOST - 1) * (side == STAGE_SENDS ? 1 : 4) /
+                                (side == STAGE_SENDS ? 2 : 5));
+        cr_assert(spans[count++] = stage_span_take(&pool, side, 1, &held[1]));
+        while (count)
+            stage_span_put(&pool, spans[--count]);
+    }
 }
 
 Test(stage_pool, spans_are_shared_out_as_well)

@@ -51,10 +51,30 @@ static void on_other_connection(uccl_conn *other[2])
     }
 }
 
+/* Messages go the other way from now on. */
+static void turn_round(uccl_conn *other[2])
+{
+    uccl_engine *engine = pair.engine[0];
+    uccl_conn *first = pair.conn[0], *first_other = other[0];
+    pair.engine[0] = pair.engine[1];
+    pair.engine[1] = engine;
+    pair.conn[0] = pair.conn[1];
+    pair.conn[1] = first;
+    other[0] = other[1];
+    other[1] = first_other;
+}
+
+static void expect_pending(uccl_request *request)
+{
+    int done = 0;
+    IS(uccl_test(request, &done, NULL), 0);
+    cr_assert_not(done);
+}
+
 /* The other side of each message is the host's. */
 static void one_stands_still(const char *lend, bool receives, unsigned messages, size_t length)
 {
-    struct message still[MESSAGES], going[MESSAGES];
+    struct message still[MESSAGES], going[MESSAGES], host;
     uccl_conn *other[2];
     stage_open_pair(lend, "64", "16", "mmsg", "1");
     connect_now(pair.engine[0], &pair.handle, pair.listener, other);
@@ -66,11 +86,10 @@ static void one_stands_still(const char *lend, bool receives, unsigned messages,
         start(&going[i], receives ? -1 : GOING, receives ? GOING : -1, length, i + MESSAGES);
     for (unsigned i = 0; i < MESSAGES; i++)
         end(&going[i], length, i + MESSAGES);
-    for (unsigned i = 0; i < messages; i++) {
-        int done = 0;
-        IS(uccl_test(receives ? still[i].recv : still[i].send, &done, NULL), 0);
-        cr_assert_not(done, "message %u has ended", i);
-    }
+    start(&host, -1, -1, length, 2 * MESSAGES);
+    end(&host, length, 2 * MESSAGES);
+    for (unsigned i = 0; i < messages; i++)
+        expect_pending(receives ? still[i].recv : still[i].send);
     fake.hold_device = -1;
     for (unsigned i = 0; i < messages; i++)
         end(&still[i], length, i);
@@ -87,16 +106,86 @@ BOTH(stage_share, fetches_of_small_ones)
     one_stands_still(lend, false, MESSAGES, 1000);
 }
 
-/* A receive has no share: with a second message the device would hold nearly all blocks, and the thread receive no
- * more. */
+/* What finds no block of the device's share is kept meanwhile. */
 BOTH(stage_share, uploads)
 {
-    one_stands_still(lend, true, 1, LENGTH);
+    one_stands_still(lend, true, 3, LENGTH);
 }
 
 BOTH(stage_share, uploads_of_small_ones)
 {
     one_stands_still(lend, true, MESSAGES, 1000);
+}
+
+/*
+ * A device that stands still has all the copies in flight that it takes, up to it. Others go on, both ways, behind what
+ * waits for it.
+ */
+BOTH(stage_share, one_takes_no_more_copies)
+{
+    enum { MANY = 300, SMALL = 1000 };
+    static struct message many[MANY], fetched, going[2];
+    uccl_conn *other[2];
+    stage_open_pair(lend, "64", "32", "mmsg", "1");
+    connect_now(pair.engine[0], &pair.handle, pair.listener, other);
+    fake.hold_device = STILL;
+    for (unsigned i = 0; i < MANY; i++)
+        start(&many[i], -1, STILL, SMALL, i);
+    uint64_t end_ms = now_ms() + SOON_MS;
+    while (counter(1, "gpu_uploads") < 256) {
+        expect_pending(many[MANY - 1].recv); /* and drives an engine that is lent */
+        cr_assert(now_ms() < end_ms);
+    }
+    turn_round(other);
+    start(&fetched, STILL, -1, LENGTH, MANY);
+    on_other_connection(other);
+    start(&going[0], GOING, -1, LENGTH, MANY + 1);
+    end(&going[0], LENGTH, MANY + 1);
+    turn_round(other);
+    start(&going[1], -1, GOING, LENGTH, MANY + 2);
+    end(&going[1], LENGTH, MANY + 2);
+    expect_pending(fetched.send);
+    fake.hold_device = -1;
+    end(&fetched, LENGTH, MANY);
+    for (unsigned i = 0; i < MANY; i++)
+        end(&many[i], SMALL, i);
+    stage_close_pair();
+}
+
+/* What comes for a device that stands still is not kept without bound: receives fail, and others notice nothing. */
+BOTH(stage_share, too_much_for_one_that_stands_still)
+{
+    enum { MANY = 12 };
+    struct message still[MANY], going[MESSAGES], host;
+    uccl_conn *other[2];
+    unsigned failed = 0;
+    stage_open_pair(lend, "64", "16", "mmsg", "1");
+    connect_now(pair.engine[0], &pair.handle, pair.listener, other);
+    uccl_set_log(log_nothing, NULL);
+    fake.hold_device = STILL;
+    for (unsigned i = 0; i < MANY; i++)
+        start(&still[i], -1, STILL, LENGTH, i);
+    on_other_connection(other);
+    for (unsigned i = 0; i < MESSAGES; i++)
+        start(&going[i], -1, GOING, LENGTH, i + MANY);
+    for (unsigned i = 0; i < MESSAGES; i++)
+        end(&going[i], LENGTH, i + MANY);
+    start(&host, -1, -1, LENGTH, 2 * MANY);
+    end(&host, LENGTH, 2 * MANY);
+    for (unsigned i = 0; i < MANY; i++) {
+        int32_t status = uccl_wait(still[i].send, SOON_MS, NULL);
+        cr_assert(status == UCCL_OK || status == UCCL_ECANCELED, "%d", status);
+        failed += status != UCCL_OK;
+    }
+    cr_assert(failed > 0 && failed < MANY, "%u", failed);
+    fake.hold_device = -1;
+    for (unsigned i = 0; i < MANY; i++) {
+        int32_t status = uccl_wait(still[i].recv, SOON_MS, NULL);
+        cr_assert(status == UCCL_OK || status == UCCL_EIO, "%d", status);
+        side_free(&still[i].from);
+        side_free(&still[i].to);
+    }
+    stage_close_pair();
 }
 
 /*
