@@ -41,8 +41,8 @@ const void *bounce_at(struct bounce *bounce, const struct uccl_request *request,
 }
 
 /*
- * Slots that a device is yet to copy to leave others some, should it stand still (core/pool.h): it gets one more while it
- * has fewer of them than are free, or none.
+ * Slots that a device is yet to copy to leave others some, should it stand still (core/pool.h): it gets one more while
+ * it has fewer of them than are free, or none.
  */
 static bool device_may_take(const struct bounce *bounce, const struct uccl_request *request)
 {

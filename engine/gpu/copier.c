@@ -81,8 +81,8 @@ int copier_find(struct copier *copier, struct uccl_request *request)
 {
     const struct mem_identity *memory = request->staged.memory;
     struct stage_device *device = copier->devices;
-    while (device && !(device->ops == memory->ops && device->device == memory->device &&
-                       device->context == memory->context))
+    while (device &&
+           !(device->ops == memory->ops && device->device == memory->device && device->context == memory->context))
         device = device->next;
     if (!device) {
         device = calloc(1, sizeof *device);

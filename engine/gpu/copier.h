@@ -22,12 +22,12 @@ struct stage_device {
     struct mem_stage *copies; /* NULL: not opened yet, or it could not be (`error`) */
     bool pinned;              /* it was the first of its kind: the pool is pinned through it */
     int error;
-    uint32_t fetching;           /* blocks of sends that it copies to */
-    uint32_t receives;           /* that have not ended */
-    struct stage_held received;  /* blocks of receives: they fill up, or it copies from them */
-    uint32_t in_flight;          /* copies */
-    bool moved;                  /* a copy has ended, or is the first one, since copier_watch() looked */
-    bool stands_still;           /* copies are in flight, and none has ended for long */
+    uint32_t fetching;          /* blocks of sends that it copies to */
+    uint32_t receives;          /* that have not ended */
+    struct stage_held received; /* blocks of receives: they fill up, or it copies from them */
+    uint32_t in_flight;         /* copies */
+    bool moved;                 /* a copy has ended, or is the first one, since copier_watch() looked */
+    bool stands_still;          /* copies are in flight, and none has ended for long */
     uint64_t moved_ns;
     struct stage_span *upload_head, *upload_tail; /* stage.c: spans whose copies are to be issued */
     struct spill *spill_head, *spill_tail;        /* and bytes that wait for a block */
