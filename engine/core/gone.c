@@ -59,8 +59,17 @@ void gone_keep_fin(struct conn *conn, const struct wire_credit *credit)
     struct flow *flow = conn->flow;
     *fin_slot(flow, conn->local_id) =
         (struct gone_fin){.credit = *credit, .id = conn->local_id, .used = true, .kept = true};
-    if (flow_proven(flow)) /* else the peer may not exist; if it does, its frames bring the answer */
+    if (flow_proven(flow)) /* else the peer may not exist; if it does, gone_send_fins() is called */
         gone_answer(flow, conn->local_id);
+}
+
+void gone_send_fins(struct flow *flow)
+{
+    for (unsigned i = 0; i < GONE_FINS; i++) {
+        const struct gone_fin *fin = &flow->gone.fins[i];
+        if (fin->used && fin->kept)
+            gone_answer(flow, fin->id);
+    }
 }
 
 void gone_answer(struct flow *flow, uint32_t id)

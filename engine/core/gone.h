@@ -10,7 +10,8 @@
  * would.
  *
  * The FIN may not even have left when the connection is over: during an outage, chunks in flight leave no room. Then
- * the flow keeps the FIN and its CREDIT, and sends both as soon as it can.
+ * the flow keeps the FIN and its CREDIT, and sends both as soon as it can. It does so too while the peer's address is
+ * not proven: a peer that only receives has no frame for which it would get an answer.
  */
 #ifndef UCCL_GONE_H
 #define UCCL_GONE_H
@@ -51,6 +52,9 @@ void gone_remove_conn(struct conn *conn);
 void gone_await_fin(const struct conn *conn);
 /* The flow sends a FIN for the connection, behind `credit`: none has left, or the peer does not know why it failed. */
 void gone_keep_fin(struct conn *conn, const struct wire_credit *credit);
+
+/* The peer's address is proven: FINs that were kept until then leave. */
+void gone_send_fins(struct flow *flow);
 
 /* How many more may be answered. */
 unsigned gone_room(const struct flow *flow);

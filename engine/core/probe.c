@@ -29,6 +29,7 @@ static void prove(struct rail *rail)
     if (flow->proven++ == 0) {
         flow->proof_report_due = true;
         queue_append(&flow->core->flow_events, &flow->event);
+        gone_send_fins(flow);
     }
     rail_proven(rail);
     reach_begin(rail);

@@ -231,6 +231,20 @@ Test(probe, an_idle_flow_asks_nothing, .init = open_unproven)
     cr_assert_eq(core_deadline(duo_core[0]), UINT64_MAX);
 }
 
+/* Its connection fails before the peer has answered. The peer only receives, so no frame of it asks for the FIN. */
+Test(probe, a_kept_fin_leaves_with_the_proof, .init = open_unproven)
+{
+    struct duo_request *recv = duo_recv(0, 100);
+    core_conn_peer_dead(duo_core[1], duo_conn[1][0], duo_now);
+    duo_run(duo_params.dead_peer_ms * MS / 8);
+    cr_assert(!recv->ended && duo_count(&duo_counters[0].rx_datagrams) == 0, "nobody has asked anybody");
+    core_conn_announce(duo_core[0], duo_conn[0][1], duo_now);
+    duo_run(10 * MS);
+    duo_assert_ended(recv, UCCL_ECLOSED, 0);
+    cr_assert_eq(duo_dead[0], 0);
+    duo_assert_rest();
+}
+
 /* Something to say, and an address that never answers: the close ends, and so does the flow, which asks no more. */
 Test(probe, an_address_that_never_answers, .init = open_unproven)
 {
