@@ -181,8 +181,9 @@ static struct outage *add_outage(struct cluster_options *options, struct rng *rn
 {
     struct outage *outage = &options->fabric.outages[options->fabric.outage_count++];
     uint64_t begin_ns = rng_below(rng, 20u * NS_PER_MS);
+    uint64_t end_ns = begin_ns + rng_below(rng, (uint32_t)longest_ns);
     *outage = (struct outage){
-        FABRIC_ANY, FABRIC_ANY, FABRIC_ANY, begin_ns, begin_ns + rng_below(rng, (uint32_t)longest_ns), 0};
+        .from = FABRIC_ANY, .to = FABRIC_ANY, .path = FABRIC_ANY, .begin_ns = begin_ns, .end_ns = end_ns};
     return outage;
 }
 
@@ -748,6 +749,8 @@ static const struct scenario scenarios[] = {
     SCENARIO("service-lives", service_lives),
     SCENARIO("onesided", onesided_scenario),
     SCENARIO("onesided-direct", onesided_direct),
+    SCENARIO("onesided-rails", onesided_rails),
+    SCENARIO("onesided-direct-rails", onesided_direct_rails),
     SCENARIO("onesided-crash", onesided_crash),
     SCENARIO("onesided-stops", onesided_stops),
     SCENARIO("onesided-hostile", onesided_hostile),

@@ -46,8 +46,9 @@ void fabric_begin(const struct fabric_options *options, unsigned nodes, uint64_t
     fabric.deliver = deliver;
     fabric.nodes = nodes;
     fabric.leaves = options->spines ? (nodes + options->hosts_per_leaf - 1) / options->hosts_per_leaf : 0;
-    fabric.up = make_ports(nodes, options->host_mbps);
-    fabric.down = make_ports(nodes, options->host_mbps);
+    unsigned nics = options->nics ? options->nics : 1;
+    fabric.up = make_ports(nodes * nics, options->host_mbps);
+    fabric.down = make_ports(nodes * nics, options->host_mbps);
     fabric.leaf_up = make_ports(fabric.leaves * options->spines, options->spine_mbps);
     fabric.leaf_down = make_ports(fabric.leaves * options->spines, options->spine_mbps);
     fabric.slow = make_ports(nodes, options->slow_mbps);
@@ -89,21 +90,22 @@ static struct port *next_port(const struct packet *packet)
     unsigned from_leaf = spines ? packet->from / options->hosts_per_leaf : 0;
     unsigned to_leaf = spines ? packet->to / options->hosts_per_leaf : 0;
     bool local = from_leaf == to_leaf;
+    unsigned up = packet->from + packet->nic * fabric.nodes, down = packet->to + packet->nic * fabric.nodes;
     if (options->slow_mbps && packet->port == options->slow_queue)
         return packet->hop ? NULL : &fabric.slow[packet->from];
     switch (packet->hop) {
     case 0:
-        return &fabric.up[packet->from];
+        return &fabric.up[up];
     case 1:
         if (local)
-            return &fabric.down[packet->to];
+            return &fabric.down[down];
         return &fabric.leaf_up[from_leaf * spines + (packet->path + packet->from + packet->to) % spines];
     case 2:
         if (local)
             return NULL;
         return &fabric.leaf_down[to_leaf * spines + (packet->path + packet->from + packet->to) % spines];
     case 3:
-        return &fabric.down[packet->to];
+        return &fabric.down[down];
     default:
         return NULL;
     }
@@ -166,7 +168,8 @@ static bool cut_off(const struct packet *packet)
         const struct outage *outage = &fabric.options.outages[i];
         if (machine.now_ns >= outage->begin_ns && machine.now_ns < outage->end_ns &&
             matches(outage->from, packet->from) && matches(outage->to, packet->to) &&
-            matches(outage->path, packet->path) && packet->length > outage->passing_bytes)
+            matches(outage->path, packet->path) && packet->length > outage->passing_bytes &&
+            (outage->nic == 0 || outage->nic == packet->nic + 1))
             return true;
     }
     return false;
@@ -204,15 +207,19 @@ static struct packet *copy_of(const struct packet *packet)
     return copy;
 }
 
-void fabric_send(unsigned from, unsigned to, uint16_t port, uint16_t path, const uint8_t *bytes, uint32_t length,
-                 uint32_t safe_bytes)
+void fabric_send(const struct fabric_way *way, const uint8_t *bytes, uint32_t length, uint32_t safe_bytes)
 {
     struct packet *packet = malloc(sizeof *packet + length);
     if (!packet)
         abort();
-    *packet = (struct packet){.from = (uint16_t)from, .to = (uint16_t)to, .port = port, .path = path, .length = length};
+    *packet = (struct packet){.from = (uint16_t)way->from,
+                              .to = (uint16_t)way->to,
+                              .port = way->port,
+                              .path = way->path,
+                              .nic = (uint8_t)way->nic,
+                              .length = length};
     memcpy(packet->bytes, bytes, length);
-    machine_note("depart", from, to, length);
+    machine_note("depart", way->from, way->to, length);
     fabric_counts.sent++;
     fabric_counts.in_flight++;
     if (cut_off(packet)) {

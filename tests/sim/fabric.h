@@ -20,10 +20,12 @@ struct outage {
     uint16_t path;     /* or FABRIC_ANY */
     uint64_t begin_ns, end_ns;
     uint32_t passing_bytes; /* datagrams that are no larger pass all the same; 0: none do */
+    uint8_t nic;            /* of packets of NIC `nic` - 1 of both nodes; 0: of any */
 };
 
 struct fabric_options {
     unsigned hosts_per_leaf, spines; /* spines 0: one switch for all */
+    unsigned nics;                   /* of each host, with links of their own to switches of their own; 0: one */
     uint64_t host_mbps, spine_mbps;
     uint64_t slow_mbps; /* of links of their own, for what goes to queue `slow_queue` of each node; 0: there are none */
     unsigned slow_queue;
@@ -40,6 +42,7 @@ struct packet {
     uint16_t from, to;   /* nodes */
     uint16_t port;       /* of the receiver */
     uint16_t path;
+    uint8_t nic; /* of both nodes */
     uint8_t hop;
     bool ce;
     bool damaged; /* bits or tail */
@@ -63,8 +66,11 @@ void fabric_begin(const struct fabric_options *options, unsigned nodes, uint64_t
                   bool (*deliver)(struct packet *packet, enum drop *why));
 void fabric_end(void);
 /* Copies the datagram. `safe_bytes`: so many of its first bytes have a checksum over them. */
-void fabric_send(unsigned from, unsigned to, uint16_t port, uint16_t path, const uint8_t *bytes, uint32_t length,
-                 uint32_t safe_bytes);
+struct fabric_way {
+    unsigned from, to, nic;
+    uint16_t port, path;
+};
+void fabric_send(const struct fabric_way *way, const uint8_t *bytes, uint32_t length, uint32_t safe_bytes);
 /* Nothing is under way: what went in came out or was dropped. */
 void fabric_check(void);
 extern const char *const fabric_drop_names[DROP_KINDS];

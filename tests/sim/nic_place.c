@@ -55,7 +55,7 @@ struct queue_pair {
     struct sim_queue *queue; /* NULL: closed, or killed */
     struct process *process;
     struct nic_qp_id is; /* flow NULL: it was closed */
-    unsigned node;
+    unsigned node, nic;
     uint32_t psn, peer_number;
     unsigned peer_node;
     uint8_t state; /* enum pair_state */
@@ -71,6 +71,7 @@ struct queue_pair {
 
 struct region {
     const struct process *process; /* NULL: it has ended */
+    unsigned nic;
     uintptr_t address;
     size_t length;
     bool flush; /* for reads that flush, and nothing else */
@@ -118,19 +119,18 @@ void nic_place_end(void)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static uint32_t add_region(const struct sim_nic *nic, const void *address, size_t length, bool flush)
+static uint32_t add_region(const struct sim_nic *nic, unsigned index, const void *address, size_t length, bool flush)
 {
     place.regions = grown(place.regions, place.region_count, sizeof *place.regions);
-    place.regions[place.region_count++] = (struct region){nic->process, (uintptr_t)address, length, flush};
+    place.regions[place.region_count++] = (struct region){nic->process, index, (uintptr_t)address, length, flush};
     return place.region_count;
 }
 
 static int place_reg_mr(struct nic *base, unsigned index, void *address, size_t length, struct nic_mr *out)
 {
     struct sim_nic *nic = sim_nic_of(base);
-    (void)index; /* the only one */
-    uint32_t key = add_region(nic, address, length, false);
-    *out = (struct nic_mr){.local_key = key, .remote_key = key, .handle = nic};
+    uint32_t key = add_region(nic, index, address, length, false);
+    *out = (struct nic_mr){.local_key = key, .remote_key = key, .handle = nic, .nic = (uint8_t)index};
     return UCCL_OK;
 }
 
@@ -143,7 +143,7 @@ static int place_reg_device(struct nic *base, unsigned index, const struct nic_d
         return UCCL_ENOTSUP;
     int error = place_reg_mr(base, index, (void *)memory->address, memory->length, out);
     if (!error) {
-        out->flush_key = add_region(nic, (void *)memory->address, 1, true);
+        out->flush_key = add_region(nic, index, (void *)memory->address, 1, true);
         out->flush_handle = nic;
         out->flush_address = memory->address;
     }
@@ -181,18 +181,21 @@ void nic_place_drop_memory(const struct process *process)
             place.regions[i].process = NULL;
 }
 
-static bool allows(const struct process *process, uint32_t key, uint64_t address, size_t length, bool flush)
+static bool allows(const struct process *process, unsigned nic, uint32_t key, uint64_t address, size_t length,
+                   bool flush)
 {
     const struct region *region = key && key <= place.region_count ? &place.regions[key - 1] : NULL;
-    return region && region->process == process && region->flush == flush && address >= region->address &&
-           address - region->address <= region->length && length <= region->length - (address - region->address);
+    return region && region->process == process && region->nic == nic && region->flush == flush &&
+           address >= region->address && address - region->address <= region->length &&
+           length <= region->length - (address - region->address);
 }
 
-static void check_region(const struct process *process, uint32_t key, uint64_t address, size_t length, bool flush,
-                         const char *doing)
+static void check_region(const struct process *process, unsigned nic, uint32_t key, uint64_t address, size_t length,
+                         bool flush, const char *doing)
 {
-    if (!allows(process, key, address, length, flush))
-        machine_fail("the NIC of node %u %s %zu bytes that key %u does not allow", process->index, doing, length, key);
+    if (!allows(process, nic, key, address, length, flush))
+        machine_fail("NIC %u of node %u %s %zu bytes that key %u does not allow", nic, process->index, doing, length,
+                     key);
 }
 
 static bool place_flush_device(struct nic_queue *base, const struct nic_mr *mr, void *cookie)
@@ -200,7 +203,7 @@ static bool place_flush_device(struct nic_queue *base, const struct nic_mr *mr, 
     struct sim_queue *queue = sim_queue_of(base);
     if (queue->read_count == NIC_READS_MAX)
         return false;
-    check_region(queue->nic->process, mr->flush_key, mr->flush_address, 1, true, "reads");
+    check_region(queue->nic->process, mr->nic, mr->flush_key, mr->flush_address, 1, true, "reads");
     uint64_t done_ns = machine.now_ns + machine_random(READ_NS_MAX);
     if (queue->read_count && queue->reads[queue->read_count - 1].done_ns > done_ns)
         done_ns = queue->reads[queue->read_count - 1].done_ns;
@@ -252,7 +255,8 @@ static void to_error(struct queue_pair *pair)
 static int place_qp_open(struct nic_queue *base, const struct nic_qp_id *id, uint32_t *number, uint32_t *psn)
 {
     struct sim_queue *queue = sim_queue_of(base);
-    if (machine_random(1000000) < queue->nic->options.open_fail_ppm)
+    unsigned nic = queue->peers[id->destination].nic;
+    if (machine_random(1000000) < queue->nic->options.open_fail_ppm || queue->nic->gone >> nic & 1)
         return UCCL_EIO;
     if (find(queue, id))
         machine_fail("a queue pair is made twice");
@@ -265,6 +269,7 @@ static int place_qp_open(struct nic_queue *base, const struct nic_qp_id *id, uin
                                 .process = queue->nic->process,
                                 .is = *id,
                                 .node = queue->nic->process->index,
+                                .nic = nic,
                                 .psn = machine_random(PSN_MASK),
                                 .works_tail = &pair->works};
     *number = place.pair_count;
@@ -280,7 +285,8 @@ static int place_qp_connect(struct nic_queue *base, const struct nic_qp_id *id, 
         return UCCL_EIO;
     const struct queue_pair *peer = number && number <= place.pair_count ? place.pairs[number - 1] : NULL;
     unsigned node = queue->peers[id->destination].node;
-    bool known = peer && peer->psn == psn && peer->node == node && peer->is.path == id->path;
+    bool known = peer && peer->psn == psn && peer->node == node && peer->is.path == id->path &&
+                 peer->nic == queue->peers[id->destination].nic;
     if (!pair || pair->state != PAIR_MADE || (!known && !nic_sim_lies(node) && !nic_sim_lies(pair->node)))
         machine_fail("a queue pair of node %u is connected to a stranger", pair ? pair->node : 0);
     pair->peer_number = number;
@@ -398,7 +404,8 @@ static void put(struct queue_pair *pair, uint8_t *packet, uint32_t length)
     memcpy(&header, packet, sizeof header);
     header.sequence = pair->next_sequence++;
     memcpy(packet, &header, sizeof header);
-    fabric_send(pair->node, pair->peer_node, NIC_PLACE_PORT, pair->is.path, packet, length, length);
+    const struct fabric_way way = {pair->node, pair->peer_node, pair->nic, NIC_PLACE_PORT, pair->is.path};
+    fabric_send(&way, packet, length, length);
 }
 
 static struct liar *liar_of(const struct queue_pair *pair)
@@ -489,6 +496,15 @@ static void fail(struct queue_pair *pair)
     wake(pair);
 }
 
+void nic_place_cut(struct sim_queue *queue, unsigned nic)
+{
+    for (uint32_t i = 0; i < place.pair_count; i++) {
+        struct queue_pair *pair = place.pairs[i];
+        if (pair->queue == queue && pair->is.flow && pair->nic == nic && !pair->error)
+            fail(pair);
+    }
+}
+
 /* Executes the next work request. */
 static void execute(void *what, uint64_t extra)
 {
@@ -503,7 +519,8 @@ static void execute(void *what, uint64_t extra)
         pair->works_tail = &pair->works;
     pair->work_count--;
     if (work->local_key) {
-        check_region(pair->process, work->local_key, work->local_address, work->length - header_bytes, false, "sends");
+        check_region(pair->process, pair->nic, work->local_key, work->local_address, work->length - header_bytes, false,
+                     "sends");
         payload_nic_read(pair->process, work->local_address, work->packet + header_bytes, work->length - header_bytes);
     }
     transmit(pair, work);
@@ -540,7 +557,7 @@ static void send_write(struct queue_pair *pair, const struct tx_desc *desc, unsi
     struct work *work = add_work(pair, desc, desc->place_bytes, i + 1u == desc->count);
     struct place_header header;
     uint64_t at = (uint64_t)i * desc->place_bytes;
-    work->local_address = pair->queue->setup.local(desc->bulk_msg, desc->bulk_offset + at, 0, &work->local_key);
+    work->local_address = pair->queue->setup.local(desc->bulk_msg, desc->bulk_offset + at, pair->nic, &work->local_key);
     memcpy(&header, work->packet, sizeof header);
     header.write = true;
     header.key = desc->remote_key;
@@ -587,7 +604,7 @@ static bool takes(const struct packet *packet, const struct place_header *header
         return false;
     const struct queue_pair *pair = place.pairs[header->number - 1];
     return pair->queue && !pair->error && pair->state != PAIR_MADE && pair->node == packet->to &&
-           pair->peer_node == packet->from && header->sequence >= pair->expected;
+           pair->peer_node == packet->from && pair->nic == packet->nic && header->sequence >= pair->expected;
 }
 
 /* Refuses a packet without touching memory; returns false. */
@@ -612,8 +629,8 @@ bool nic_place_deliver(struct packet *packet, enum drop *why)
     uint32_t length = packet->length - (uint32_t)sizeof header;
     bool lies = nic_sim_lies(packet->from) || nic_sim_lies(packet->to);
     if (header.write && !lies)
-        check_region(pair->process, header.key, header.address, length, false, "writes");
-    if (header.read || (header.write && !allows(pair->process, header.key, header.address, length, false)))
+        check_region(pair->process, pair->nic, header.key, header.address, length, false, "writes");
+    if (header.read || (header.write && !allows(pair->process, pair->nic, header.key, header.address, length, false)))
         return refuse(pair, why);
     if (!nic_sim_receive(pair->queue, packet, why)) /* no receive is posted */
         return false;

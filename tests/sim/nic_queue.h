@@ -17,6 +17,7 @@ enum {
 
 struct peer_to {
     uint16_t node, port;
+    uint8_t nic; /* from this one of ours to that of the same number there */
     uint32_t datagram_bytes;
     bool used, news;
     struct liar *liar; /* of a hostile node */
@@ -48,6 +49,8 @@ struct sim_queue {
     uint32_t peer_count;
     struct nic_flushing_read reads[NIC_READS_MAX]; /* oldest first */
     unsigned read_count;
+    uint32_t gone_seen, gone_told; /* sim_nic.gone as the engine is being told it; for peers before this one */
+    bool gone_news;
 };
 
 struct sim_nic {
@@ -58,6 +61,7 @@ struct sim_nic {
     struct repeats repeats;
     struct sim_queue *queues[NIC_QUEUES_MAX];
     struct rng lies; /* whether to lie, and what */
+    uint32_t gone;   /* bits: NICs */
 };
 
 static inline struct sim_nic *sim_nic_of(const struct nic *nic)
@@ -76,6 +80,16 @@ const uint8_t *nic_sim_lay_out(struct sim_queue *queue, const struct tx_desc *de
 /* Puts an arriving packet into the inbox. False: there is no room. */
 bool nic_sim_receive(struct sim_queue *queue, struct packet *packet, enum drop *why);
 
+/* ---- nic_ends.c ---- */
+enum { NIC_SUBNET_SHIFT = 16, NIC_IP_UDP_BYTES = 28 };
+extern const struct nic_end_ops nic_ends_ops;
+unsigned nic_ends_pairs(const struct nic *base, const struct nic_queue_address *theirs, bool client,
+                        struct nic_pair *out, unsigned max);
+/* Of one of the node's NICs, host order. */
+uint32_t nic_ends_address(const struct sim_nic *nic, unsigned end);
+/* When which of them are gone. */
+void nic_ends_plan(struct sim_nic *nic, unsigned node);
+
 /* ---- nic_place.c ---- */
 extern const struct nic_memory_ops nic_place_memory_ops;
 extern const struct nic_data_qp_ops nic_place_data_qp_ops;
@@ -87,6 +101,8 @@ void nic_place_lie(struct sim_queue *queue);
 bool nic_place_deliver(struct packet *packet, enum drop *why);
 /* Fills in `rx` for poll(). False: its flow is gone. */
 bool nic_place_receive(const struct packet *packet, struct nic_rx *rx);
+/* One of the NICs is gone: its data QPs fail. */
+void nic_place_cut(struct sim_queue *queue, unsigned nic);
 /* The peer is removed: ends its data QPs at once. */
 void nic_place_forget(struct sim_queue *queue, uint32_t destination);
 /* The process has closed the queue, or was killed: ends all its data QPs. */

@@ -50,6 +50,7 @@ void nic_sim_set(unsigned node, const struct nic_sim_options *options)
     nics[node].options = *options;
     if (options->lies_permille)
         nics[node].lies.state = rng_next(&machine.rng);
+    nic_ends_plan(&nics[node], node);
     if (options->lie_gap_ns)
         machine_at(machine.now_ns + options->lie_gap_ns, lie_now, &nics[node], 0);
 }
@@ -116,6 +117,8 @@ static int sim_nic_open(const struct params *params, struct nic **out)
     nic->counts = (struct nic_sim_counts){0};
     repeats_forget(&nic->repeats);
     nic->base = (struct nic){.ops = &udp_device_ops,
+                             .ends = nic->options.nics ? &nic_ends_ops : NULL,
+                             .pairs = nic->options.nics && nic->options.queue_pairs ? nic_ends_pairs : NULL,
                              .memory = nic->options.queue_pairs ? &nic_place_memory_ops : NULL,
                              .caps = {.in_order = nic->options.queue_pairs,
                                       .whole_trains = !nic->options.queue_pairs,
@@ -134,20 +137,20 @@ static void sim_nic_close(struct nic *base)
 
 static int sim_device_count(const struct nic *nic)
 {
-    (void)nic;
-    return 1;
+    unsigned nics_here = sim_nic_of(nic)->options.nics;
+    return nics_here ? (int)nics_here : 1;
 }
 
 static int sim_device(const struct nic *base, int index, struct uccl_device *out, union nic_address *address)
 {
     const struct sim_nic *nic = sim_nic_of(base);
-    if (index != 0)
+    if (index < 0 || index >= sim_device_count(base))
         return UCCL_EINVAL;
     *out = (struct uccl_device){.numa_node = -1};
-    snprintf(out->name, sizeof out->name, "sim%u", nic->process->index);
+    snprintf(out->name, sizeof out->name, index ? "sim%u-%d" : "sim%u", nic->process->index, index);
     memset(address, 0, sizeof *address);
     address->v4.sin_family = AF_INET;
-    address->v4.sin_addr.s_addr = htonl(nic->options.address);
+    address->v4.sin_addr.s_addr = htonl(nic_ends_address(nic, (unsigned)index));
     return UCCL_OK;
 }
 
@@ -295,18 +298,21 @@ static int sim_peer_add(struct nic_queue *base, const struct nic_host *host, con
     uint32_t at = 0;
     while (at < queue->peer_count && queue->peers[at].used)
         at++;
-    unsigned node = 0;
-    while (node < nic_count && nics[node].options.address != ntohl(host->address.v4.sin_addr.s_addr))
+    unsigned own = host->nic ? host->nic - 1 : 0, far = queue->nic->base.pairs ? 0 : own, node = 0;
+    while (node < nic_count && nic_ends_address(&nics[node], far) != ntohl(host->address.v4.sin_addr.s_addr))
         node++;
     if (at == PEERS_MAX || node == nic_count || address->bytes[2] != 0x5a)
         machine_fail("node %u adds a peer that nobody told it of", queue->nic->process->index);
-    if (ntohl(host->local.v4.sin_addr.s_addr) != queue->nic->options.address)
+    if (ntohl(host->local.v4.sin_addr.s_addr) != nic_ends_address(queue->nic, far))
         machine_fail("node %u is to send from an address that is not its own", queue->nic->process->index);
     if (at == queue->peer_count)
         queue->peer_count++;
     *datagram_bytes = queue->nic->options.datagram_bytes;
-    queue->peers[at] = (struct peer_to){
-        .node = (uint16_t)node, .port = address->bytes[1], .datagram_bytes = *datagram_bytes, .used = true};
+    queue->peers[at] = (struct peer_to){.node = (uint16_t)node,
+                                        .port = address->bytes[1],
+                                        .nic = (uint8_t)own,
+                                        .datagram_bytes = *datagram_bytes,
+                                        .used = true};
     if (queue->nic->options.lies_permille)
         queue->peers[at].liar = make_liar(queue->nic);
     *destination = at;
@@ -346,7 +352,8 @@ static bool sim_follow(struct nic_queue *base, uint32_t *destination, uint32_t *
 static void put_lie(const struct sim_nic *nic, const struct peer_to *peer, uint16_t path, const uint8_t *bytes,
                     size_t length)
 {
-    fabric_send(nic->process->index, peer->node, peer->port, path, bytes, (uint32_t)length, (uint32_t)length);
+    const struct fabric_way way = {nic->process->index, peer->node, peer->nic, peer->port, path};
+    fabric_send(&way, bytes, (uint32_t)length, (uint32_t)length);
 }
 
 /* The liar of a random flow to that node. */
@@ -417,17 +424,21 @@ static void put(struct sim_queue *queue, const struct tx_desc *desc, const uint8
     COUNT(queue->setup.counters, tx_datagrams, 1);
     COUNT(queue->setup.counters, tx_bytes, length);
     unsigned node = queue->nic->process->index;
+    const struct fabric_way way = {node, peer->node, peer->nic, peer->port, desc->path};
     bool opens = !desc->sequenced && desc->opens;
     bool guards = queue->nic->options.guarded || nics[peer->node].options.guarded;
-    if (guards && !firewall_passes(node * NIC_QUEUES_MAX + queue->setup.index, peer->node * NIC_QUEUES_MAX + peer->port,
-                                   desc->path, opens, nics[peer->node].options.guarded, machine.now_ns))
+    if (queue->nic->gone >> peer->nic & 1)
+        machine_note("no device", node, peer->node, length);
+    else if (guards &&
+             !firewall_passes(node * NIC_QUEUES_MAX + queue->setup.index, peer->node * NIC_QUEUES_MAX + peer->port,
+                              desc->path, opens, nics[peer->node].options.guarded, machine.now_ns))
         machine_note("guarded", node, peer->node, length);
     else if (opens)
         machine_note("opens", node, peer->node, desc->path); /* nobody reads that port */
     else if (peer->liar)
         lie(queue->nic, peer, desc->path, bytes, length);
     else
-        fabric_send(node, peer->node, peer->port, desc->path, bytes, length, desc->payload_crc ? length : header);
+        fabric_send(&way, bytes, length, desc->payload_crc ? length : header);
 }
 
 const uint8_t *nic_sim_lay_out(struct sim_queue *queue, const struct tx_desc *desc, unsigned i, uint32_t *length)
@@ -475,6 +486,8 @@ static bool sim_nic_send(struct nic_queue *base, const struct tx_desc *desc)
         machine_fail("a descriptor for a destination that is not there");
     if (desc->sequenced && !probe_proven(&desc->flow->rails[desc->rail].probe))
         machine_fail("payload or control for an address that has not answered");
+    if (desc->flow->rails[desc->rail].destination != desc->destination)
+        machine_fail("a descriptor of rail %u for another destination", desc->rail);
     for (uint32_t i = 0; desc->kind == TX_FRAMES && i < desc->piece_count; i++) {
         const struct tx_piece *piece = &desc->pieces[i];
         queue->setup.gather(desc->buffer + piece->at, piece->msg, piece->offset_bytes, piece->length);
@@ -508,6 +521,9 @@ static unsigned sim_nic_flush(struct nic_queue *base)
 
 bool nic_sim_deliver(struct packet *packet, enum drop *why)
 {
+    *why = DROP_OUTAGE;
+    if (nics[packet->to].gone >> packet->nic & 1)
+        return false;
     if (packet->port == NIC_PLACE_PORT)
         return nic_place_deliver(packet, why);
     struct sim_nic *nic = &nics[packet->to];
@@ -552,8 +568,8 @@ static void join(struct sim_queue *queue, struct held *held, struct nic_rx *rx)
 {
     const struct packet *first = held->packet, *next;
     while ((next = queue->inbox) && next->port == first->port && rx->length % rx->stride == 0 &&
-           next->from == first->from && next->ce == first->ce && next->length <= rx->stride && next->length > 0 &&
-           rx->length + next->length <= GRO_BYTES_MAX) {
+           next->from == first->from && next->nic == first->nic && next->ce == first->ce &&
+           next->length <= rx->stride && next->length > 0 && rx->length + next->length <= GRO_BYTES_MAX) {
         if (!held->joined) {
             held->joined = malloc(GRO_BYTES_MAX);
             if (!held->joined)
@@ -605,6 +621,12 @@ static void put_in_place(struct sim_queue *queue, struct held *held, struct nic_
     rx->in_place = own.in_place;
 }
 
+/* As nic_rx has it. */
+static uint8_t nic_of(const struct sim_queue *queue, const struct packet *packet)
+{
+    return (uint8_t)(queue->nic->options.nics ? packet->nic + 1 : 0);
+}
+
 static unsigned sim_nic_poll(struct nic_queue *base, struct nic_rx *out, unsigned max)
 {
     struct sim_queue *queue = sim_queue_of(base);
@@ -632,6 +654,7 @@ static unsigned sim_nic_poll(struct nic_queue *base, struct nic_rx *out, unsigne
                               .length = packet->length,
                               .stride = packet->length ? packet->length : 1,
                               .ce = packet->ce,
+                              .nic = nic_of(queue, packet),
                               .slot = count++};
         if (queue->nic->options.gro && packet->length)
             join(queue, held, rx);

@@ -5,13 +5,25 @@
 
 #include "fabric.h"
 
+enum { NICS_MAX = 4, NIC_CUTS_MAX = 8 };
+
+/* A NIC of a node is gone, and its device says so. */
+struct nic_cut {
+    uint16_t node;
+    uint8_t nic;
+    uint64_t begin_ns, end_ns;
+};
+
 /* Options of a node's NIC. */
 struct nic_sim_options {
     uint32_t address; /* IPv4, host order */
     uint32_t datagram_bytes;
-    uint64_t rx_bytes;                /* receive buffer of a queue */
-    uint32_t refuse_ppm;              /* of descriptors, for lack of room */
-    uint32_t full_ns;                 /* how long the lack lasts, until it wakes sleepers; 0: it wakes nobody */
+    uint64_t rx_bytes;   /* receive buffer of a queue */
+    uint32_t refuse_ppm; /* of descriptors, for lack of room */
+    uint32_t full_ns;    /* how long the lack lasts, until it wakes sleepers; 0: it wakes nobody */
+    unsigned nics;       /* so many, with these options each (nic_ends.c); 0: one. Alike on all nodes */
+    struct nic_cut cuts[NIC_CUTS_MAX];
+    unsigned cut_count;
     bool guarded;                     /* by a firewall (firewall.h) */
     bool gro;                         /* equal datagrams are received as one */
     bool in_place;                    /* payload is received in place */

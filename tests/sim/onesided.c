@@ -6,7 +6,8 @@
  *   - on a slot with a write each byte is the old one or the new one; new, once the write has completed without error;
  *   - after an error, and after the export was revoked, the slot stays as it is.
  * A signal has its value when its operation has completed; the sum of all that were added is exact. A notification
- * comes once, in order, and finds the bytes of its operation.
+ * comes once, in order, and finds the bytes of its operation. Where rails are cut and others work, no operation takes
+ * long.
  */
 #include "service.h"
 
@@ -28,6 +29,7 @@ enum {
     PIECES = 200,
     DIAL_LIMIT_MS = 4000,
 };
+#define OP_NS (2000 * NS_PER_MS) /* an operation takes less, where a rail works */
 
 static const unsigned export_access[EXPORTS] = {UCCL_ACCESS_READ | UCCL_ACCESS_WRITE, UCCL_ACCESS_WRITE,
                                                 UCCL_ACCESS_READ};
@@ -55,6 +57,7 @@ struct operation {
     unsigned number, slots, slot[SPAN];
     uint64_t key; /* of the new content */
     unsigned use, life;
+    uint64_t begun_ns;
     uint8_t *local, *sealed_bytes;
     uccl_request *request;
     uccl_remote *remote;
@@ -84,6 +87,8 @@ static struct {
     struct initiator initiator[NODES][NODES];
     bool cancels, revokes, stop;
     bool places, places_surely; /* NICs do, where they can */
+    uint32_t gap_ns;            /* longest between two looks at the operations of an initiator */
+    uint64_t op_ns;             /* longest that an operation may take; 0: any */
 } world;
 
 static uint8_t locals[NODES][NODES][LIVE][SPAN * SLOT_BYTES];
@@ -259,7 +264,8 @@ static void begin(struct initiator *me, unsigned index)
     struct uccl_piece *pieces = me->pieces;
     struct operation *op = &me->ops[index];
     struct region *region = &world.region[me->to];
-    *op = (struct operation){.number = me->begun, .use = cluster_random(EXPORTS), .local = op->local};
+    *op = (struct operation){
+        .number = me->begun, .use = cluster_random(EXPORTS), .local = op->local, .begun_ns = machine.now_ns};
     op->write = cluster_random(3) > 0;
     if (!pick_slots(op, me->to))
         return;
@@ -321,6 +327,9 @@ static void judge(struct initiator *me, struct operation *op, int status, size_t
         machine_fail("operation %u of node %u on node %u ended with %d", op->number, me->from, me->to, status);
     if (bytes != (done ? (size_t)op->slots * SLOT_BYTES : 0))
         machine_fail("an operation moved %zu bytes", bytes);
+    if (world.op_ns && machine.now_ns - op->begun_ns > world.op_ns)
+        machine_fail("operation %u of node %u on node %u took %.3f ms", op->number, me->from, me->to,
+                     (double)(machine.now_ns - op->begun_ns) / 1e6);
     check_sealed(op, me->to);
     if (op->write)
         check_written(op, me->to, done);
@@ -388,7 +397,7 @@ static void initiator_main(struct initiator *me)
         }
         if (cluster_random(40) == 0)
             send_note(me);
-        machine_sleep(cluster_random(50 * NS_PER_US));
+        machine_sleep(cluster_random(world.gap_ns));
     }
     uccl_request *request;
     int error;
@@ -607,6 +616,7 @@ void onesided_scenario(struct cluster_options *options, struct rng *rng)
 {
     memset(&world, 0, sizeof world);
     world.nodes = 2 + rng_below(rng, NODES - 1);
+    world.gap_ns = 50 * NS_PER_US;
     world.cancels = rng_below(rng, 2);
     world.revokes = rng_below(rng, 2);
     for (unsigned from = 0; from < world.nodes; from++) {
@@ -651,4 +661,46 @@ void onesided_direct(struct cluster_options *options, struct rng *rng)
     options->nic.drain_ns = 1u << (10 + rng_below(rng, 12));
     options->nic.datagram_bytes = 1024u << rng_below(rng, 3);
     world.places_surely = !options->nic.open_fail_ppm && !options->nic.fail_ppm && !options->fabric.loss_ppm;
+}
+
+/* Several rails, of which one at a time is cut: the device of a node is gone, or packets vanish, in both directions or
+ * in one. */
+static void with_rails(struct cluster_options *options, struct rng *rng)
+{
+    options->nic.nics = 2 + rng_below(rng, NICS_MAX - 1);
+    options->params.nic_dead_ms = 10 + rng_below(rng, 100);
+    uint64_t at_ns = rng_below(rng, 6 * NS_PER_MS);
+    for (unsigned i = 1 + rng_below(rng, NIC_CUTS_MAX); i > 0; i--) {
+        unsigned nic = rng_below(rng, options->nic.nics), node = rng_below(rng, world.nodes);
+        unsigned kind = rng_below(rng, 3);
+        uint32_t most_ns = (uint32_t)((rng_below(rng, 4) ? 20 : 300) * NS_PER_MS);
+        uint64_t end_ns = at_ns + 1 + rng_below(rng, most_ns);
+        if (kind == 0)
+            options->nic.cuts[options->nic.cut_count++] =
+                (struct nic_cut){.node = (uint16_t)node, .nic = (uint8_t)nic, .begin_ns = at_ns, .end_ns = end_ns};
+        else
+            options->fabric.outages[options->fabric.outage_count++] =
+                (struct outage){.from = kind == 1 ? FABRIC_ANY : (uint16_t)node,
+                                .to = FABRIC_ANY,
+                                .path = FABRIC_ANY,
+                                .begin_ns = at_ns,
+                                .end_ns = end_ns,
+                                .nic = (uint8_t)(nic + 1)};
+        at_ns = end_ns + rng_below(rng, 20 * NS_PER_MS);
+    }
+    world.places_surely = false;
+    world.gap_ns = 1000 * NS_PER_US; /* some cuts end before the operations do */
+    world.op_ns = OP_NS;
+}
+
+void onesided_rails(struct cluster_options *options, struct rng *rng)
+{
+    onesided_scenario(options, rng);
+    with_rails(options, rng);
+}
+
+void onesided_direct_rails(struct cluster_options *options, struct rng *rng)
+{
+    onesided_direct(options, rng);
+    with_rails(options, rng);
 }

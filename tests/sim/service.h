@@ -25,6 +25,8 @@ void service_lives(struct cluster_options *options, struct rng *rng);
 /* onesided.c */
 void onesided_scenario(struct cluster_options *options, struct rng *rng);
 void onesided_direct(struct cluster_options *options, struct rng *rng);
+void onesided_rails(struct cluster_options *options, struct rng *rng);
+void onesided_direct_rails(struct cluster_options *options, struct rng *rng);
 /* onesided_peers.c */
 void onesided_crash(struct cluster_options *options, struct rng *rng);
 void onesided_stops(struct cluster_options *options, struct rng *rng);
